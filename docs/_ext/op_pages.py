@@ -107,7 +107,7 @@ def _documented(op: Any, entry: str) -> str:
     text = str(
         SphinxDocString(dedent(_first_indented(function.__doc__)), {"show_class_members": False})
     )
-    text = text.replace("docs/conventions.md", ":doc:`/conventions`")
+    text = text.replace("docs/conventions.md", ":doc:`The page on conventions </conventions>`")
     # An author's initial would begin a list.
     text = re.sub(r"^( *)([A-Z])\. ", r"\1\\\2. ", text, flags=re.MULTILINE)
     head = f".. py:function:: fastact.{name}{op.entry_points[entry].signature}"

@@ -1,6 +1,6 @@
 """Activations: y = f(x), element by element.
 
-Each is declared by a function: signature, defaults (as `torch.nn.functional` has them) and
+Each is declared by a function: signature, defaults (as `torch.nn.functional` has them) and its own
 documentation; `@activation` adds the stated accuracy and makes the op. The formula stands in
 `src/common/activations/`, the oracle in `check/reference.py`.
 """
@@ -19,29 +19,9 @@ def relu(x: A, /, out: Out[A] = None, *, stream: Stream = None) -> A:
 
     ``y = max(x, 0)``.
 
-    Parameters
-    ----------
-    x : array
-        Of float16, bfloat16, float32 or float64; any shape and strides.
-    out : array, optional
-        Where to write y; it may be x itself.
-    stream : optional
-        For arrays on a GPU: the stream to work on.
-
-    Returns
-    -------
-    array
-        The result, of x's shape, dtype and framework.
-
     Notes
     -----
-    float32 and float64: 0 ULP from the true value, for every input; the derivative, exact. float16
-    and bfloat16: the float32 result, correctly rounded, on a GPU within 0.51 ULP.
-
-    A NaN gives a NaN. The derivative at 0 is 0.
-
-    `relu.forward` saves ``(x,)``; `relu.backward` gives dx = dy y'(x). docs/conventions.md says
-    what all ops share.
+    The derivative at 0 is 0.
 
     References
     ----------
@@ -66,29 +46,9 @@ def relu6(x: A, /, out: Out[A] = None, *, stream: Stream = None) -> A:
 
     ``y = min(max(x, 0), 6)``.
 
-    Parameters
-    ----------
-    x : array
-        Of float16, bfloat16, float32 or float64; any shape and strides.
-    out : array, optional
-        Where to write y; it may be x itself.
-    stream : optional
-        For arrays on a GPU: the stream to work on.
-
-    Returns
-    -------
-    array
-        The result, of x's shape, dtype and framework.
-
     Notes
     -----
-    float32 and float64: 0 ULP from the true value, for every input; the derivative, exact. float16
-    and bfloat16: the float32 result, correctly rounded, on a GPU within 0.51 ULP.
-
-    A NaN gives a NaN. The derivative at 0 and at 6 is 0.
-
-    `relu6.forward` saves ``(x,)``; `relu6.backward` gives dx = dy y'(x). docs/conventions.md says
-    what all ops share.
+    The derivative at 0 and at 6 is 0.
 
     References
     ----------
@@ -117,29 +77,12 @@ def leaky_relu(
 
     Parameters
     ----------
-    x : array
-        Of float16, bfloat16, float32 or float64; any shape and strides.
     negative_slope : float, default 0.01
         The slope below zero.
-    out : array, optional
-        Where to write y; it may be x itself.
-    stream : optional
-        For arrays on a GPU: the stream to work on.
-
-    Returns
-    -------
-    array
-        The result, of x's shape, dtype and framework.
 
     Notes
     -----
-    float32 and float64: at most 1 ULP from the true value, for every input; the derivative, within
-    0.5 ULP. float16 and bfloat16: the float32 result, correctly rounded, on a GPU within 0.51 ULP.
-
-    A NaN gives a NaN. The derivative at 0 is negative_slope.
-
-    `leaky_relu.forward` saves ``(x,)``; `leaky_relu.backward` gives dx = dy y'(x).
-    docs/conventions.md says what all ops share.
+    The derivative at 0 is negative_slope.
 
     References
     ----------
@@ -165,30 +108,12 @@ def elu(x: A, /, alpha: float = 1.0, out: Out[A] = None, *, stream: Stream = Non
 
     Parameters
     ----------
-    x : array
-        Of float16, bfloat16, float32 or float64; any shape and strides.
     alpha : float, default 1.0
         Minus the limit on the left: elu(x) tends to -alpha as x goes to -inf.
-    out : array, optional
-        Where to write y; it may be x itself.
-    stream : optional
-        For arrays on a GPU: the stream to work on.
-
-    Returns
-    -------
-    array
-        The result, of x's shape, dtype and framework.
 
     Notes
     -----
-    float32 and float64: at most 2 ULP from the true value, for every input; the derivative, within
-    4 ULP or 1.2e-07 (float64: 2.3e-16) absolute. float16 and bfloat16: the float32 result,
-    correctly rounded, on a GPU within 0.51 ULP.
-
-    A NaN gives a NaN. elu(-inf) = -alpha. The derivative at 0 is alpha.
-
-    `elu.forward` saves ``(x,)``; `elu.backward` gives dx = dy y'(x). docs/conventions.md says what
-    all ops share.
+    elu(-inf) = -alpha. The derivative at 0 is alpha.
 
     References
     ----------
@@ -213,30 +138,9 @@ def selu(x: A, /, out: Out[A] = None, *, stream: Stream = None) -> A:
 
     ``y = 1.0507... * elu(x, 1.6732...)``.
 
-    Parameters
-    ----------
-    x : array
-        Of float16, bfloat16, float32 or float64; any shape and strides.
-    out : array, optional
-        Where to write y; it may be x itself.
-    stream : optional
-        For arrays on a GPU: the stream to work on.
-
-    Returns
-    -------
-    array
-        The result, of x's shape, dtype and framework.
-
     Notes
     -----
-    float32 and float64: at most 2.5 ULP from the true value, for every input; the derivative,
-    within 4 ULP or 1.2e-07 (float64: 2.3e-16) absolute. float16 and bfloat16: the float32 result,
-    correctly rounded, on a GPU within 0.51 ULP.
-
-    A NaN gives a NaN. The derivative at 0 is the one from the left, 1.758.
-
-    `selu.forward` saves ``(x,)``; `selu.backward` gives dx = dy y'(x). docs/conventions.md says
-    what all ops share.
+    The derivative at 0 is the one from the left, 1.758.
 
     References
     ----------
@@ -266,38 +170,13 @@ def celu(x: A, /, alpha: float = 1.0, out: Out[A] = None, *, stream: Stream = No
 
     Parameters
     ----------
-    x : array
-        Of float16, bfloat16, float32 or float64; any shape and strides.
     alpha : float, default 1.0
         Any number but zero.
-    out : array, optional
-        Where to write y; it may be x itself.
-    stream : optional
-        For arrays on a GPU: the stream to work on.
-
-    Returns
-    -------
-    array
-        The result, of x's shape, dtype and framework.
-
-    Raises
-    ------
-    ValueError
-        For an alpha of zero.
 
     Notes
     -----
-    float32 and float64: at most 2 ULP from the true value, for every input; the derivative, within
-    4 ULP or 1.2e-07 (float64: 2.3e-16) absolute. float16 and bfloat16: the float32 result,
-    correctly rounded, on a GPU within 0.51 ULP. With another alpha than the default, x / alpha is
-    rounded, for which 2 u (1 + abs(x / alpha)) times the result comes on top, with u = 2**-24
-    (float64: 2**-53).
-
-    A NaN gives a NaN. celu(-inf) = -alpha for a positive alpha. For a negative one it is -inf where
-    exp(x / alpha) overflows: from x / alpha = 89 on, in float64 from 710.
-
-    `celu.forward` saves ``(x,)``; `celu.backward` gives dx = dy y'(x). docs/conventions.md says
-    what all ops share.
+    celu(-inf) = -alpha for a positive alpha. For a negative one it is -inf where exp(x / alpha)
+    overflows: from x / alpha = 89 on, in float64 from 710.
 
     References
     ----------
@@ -324,37 +203,13 @@ def gelu(x: A, /, approximate: str = "none", out: Out[A] = None, *, stream: Stre
 
     Parameters
     ----------
-    x : array
-        Of float16, bfloat16, float32 or float64; any shape and strides.
     approximate : {'none', 'tanh'}, default 'none'
         "tanh": x/2 (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))), which differs by up to 5e-4. It is no
         faster here.
-    out : array, optional
-        Where to write y; it may be x itself.
-    stream : optional
-        For arrays on a GPU: the stream to work on.
-
-    Returns
-    -------
-    array
-        The result, of x's shape, dtype and framework.
-
-    Raises
-    ------
-    ValueError
-        For another approximate.
 
     Notes
     -----
-    float32 and float64: at most 3 ULP from the true value, for every input; the derivative, within
-    4 ULP or 1.2e-07 (float64: 2.3e-16) absolute. float16 and bfloat16: the float32 result,
-    correctly rounded, on a GPU within 0.51 ULP.
-
-    A NaN gives a NaN. gelu(-inf) = -0. The bounds hold for both choices, each against its own
-    formula.
-
-    `gelu.forward` saves ``(x,)``; `gelu.backward` gives dx = dy y'(x). docs/conventions.md says
-    what all ops share.
+    gelu(-inf) = -0. The bounds hold for both choices, each against its own formula.
 
     References
     ----------
@@ -379,30 +234,9 @@ def silu(x: A, /, out: Out[A] = None, *, stream: Stream = None) -> A:
 
     ``y = x * sigmoid(x) = x / (1 + exp(-x))``.
 
-    Parameters
-    ----------
-    x : array
-        Of float16, bfloat16, float32 or float64; any shape and strides.
-    out : array, optional
-        Where to write y; it may be x itself.
-    stream : optional
-        For arrays on a GPU: the stream to work on.
-
-    Returns
-    -------
-    array
-        The result, of x's shape, dtype and framework.
-
     Notes
     -----
-    float32 and float64: at most 3 ULP from the true value, for every input; the derivative, within
-    4 ULP or 1.2e-07 (float64: 2.3e-16) absolute. float16 and bfloat16: the float32 result,
-    correctly rounded, on a GPU within 0.51 ULP.
-
-    A NaN gives a NaN. silu(-inf) = -0. `fastact.swish` is the same op.
-
-    `silu.forward` saves ``(x,)``; `silu.backward` gives dx = dy y'(x). docs/conventions.md says
-    what all ops share.
+    silu(-inf) = -0. `fastact.swish` is the same op.
 
     References
     ----------
@@ -435,37 +269,12 @@ def quick_gelu(x: A, /, alpha: float = 1.702, out: Out[A] = None, *, stream: Str
 
     Parameters
     ----------
-    x : array
-        Of float16, bfloat16, float32 or float64; any shape and strides.
     alpha : float, default 1.702
         Above zero: how sharp the bend is. With 1 it is `silu`.
-    out : array, optional
-        Where to write y; it may be x itself.
-    stream : optional
-        For arrays on a GPU: the stream to work on.
-
-    Returns
-    -------
-    array
-        The result, of x's shape, dtype and framework.
-
-    Raises
-    ------
-    ValueError
-        For an alpha that is not above zero.
 
     Notes
     -----
-    float32 and float64: at most 3 ULP from the true value, for every input; the derivative, within
-    4 ULP or 1.2e-07 (float64: 2.3e-16) absolute. float16 and bfloat16: the float32 result,
-    correctly rounded, on a GPU within 0.51 ULP. With another alpha than the default, alpha x is
-    rounded, for which 2 u (1 + abs(alpha x)) times the result comes on top, with u = 2**-24
-    (float64: 2**-53).
-
-    A NaN gives a NaN. quick_gelu(-inf) = -0.
-
-    `quick_gelu.forward` saves ``(x,)``; `quick_gelu.backward` gives dx = dy y'(x).
-    docs/conventions.md says what all ops share.
+    quick_gelu(-inf) = -0.
 
     References
     ----------
@@ -490,30 +299,9 @@ def mish(x: A, /, out: Out[A] = None, *, stream: Stream = None) -> A:
 
     ``y = x * tanh(softplus(x)) = x * tanh(log(1 + exp(x)))``.
 
-    Parameters
-    ----------
-    x : array
-        Of float16, bfloat16, float32 or float64; any shape and strides.
-    out : array, optional
-        Where to write y; it may be x itself.
-    stream : optional
-        For arrays on a GPU: the stream to work on.
-
-    Returns
-    -------
-    array
-        The result, of x's shape, dtype and framework.
-
     Notes
     -----
-    float32 and float64: at most 3 ULP from the true value, for every input; the derivative, within
-    4 ULP or 1.2e-07 (float64: 2.3e-16) absolute. float16 and bfloat16: the float32 result,
-    correctly rounded, on a GPU within 0.51 ULP.
-
-    A NaN gives a NaN. mish(-inf) = -0, mish(inf) = inf.
-
-    `mish.forward` saves ``(x,)``; `mish.backward` gives dx = dy y'(x). docs/conventions.md says
-    what all ops share.
+    mish(-inf) = -0, mish(inf) = inf.
 
     References
     ----------
@@ -538,31 +326,9 @@ def sigmoid(x: A, /, out: Out[A] = None, *, stream: Stream = None) -> A:
 
     ``y = 1 / (1 + exp(-x))``.
 
-    Parameters
-    ----------
-    x : array
-        Of float16, bfloat16, float32 or float64; any shape and strides.
-    out : array, optional
-        Where to write y; it may be x itself, in `forward` too.
-    stream : optional
-        For arrays on a GPU: the stream to work on.
-
-    Returns
-    -------
-    array
-        The result, of x's shape, dtype and framework.
-
     Notes
     -----
-    float32 and float64: at most 2.5 ULP from the true value, for every input; the derivative,
-    within 4 ULP or 1.2e-07 (float64: 2.3e-16) absolute. float16 and bfloat16: the float32 result,
-    correctly rounded, on a GPU within 0.51 ULP.
-
-    A NaN gives a NaN.
-
-    `sigmoid.forward` saves ``(y,)``; `sigmoid.backward` gives dx = dy y'(x), where y'(x) is
-    y (1 - y) of the y that it is given, for float32 and float64 within 0.5 ULP. docs/conventions.md
-    says what all ops share.
+    `sigmoid.backward` computes y'(x) as y (1 - y), for float32 and float64 within 0.5 ULP.
 
     References
     ----------
@@ -586,30 +352,9 @@ def logsigmoid(x: A, /, out: Out[A] = None, *, stream: Stream = None) -> A:
 
     ``y = -log(1 + exp(-x))``.
 
-    Parameters
-    ----------
-    x : array
-        Of float16, bfloat16, float32 or float64; any shape and strides.
-    out : array, optional
-        Where to write y; it may be x itself.
-    stream : optional
-        For arrays on a GPU: the stream to work on.
-
-    Returns
-    -------
-    array
-        The result, of x's shape, dtype and framework.
-
     Notes
     -----
-    float32 and float64: at most 2.5 ULP from the true value, for every input; the derivative,
-    within 4 ULP or 1.2e-07 (float64: 2.3e-16) absolute. float16 and bfloat16: the float32 result,
-    correctly rounded, on a GPU within 0.51 ULP.
-
-    A NaN gives a NaN. logsigmoid(inf) = -0.
-
-    `logsigmoid.forward` saves ``(x,)``; `logsigmoid.backward` gives dx = dy y'(x).
-    docs/conventions.md says what all ops share.
+    logsigmoid(inf) = -0.
 
     References
     ----------
@@ -634,30 +379,9 @@ def hardsigmoid(x: A, /, out: Out[A] = None, *, stream: Stream = None) -> A:
 
     ``y = min(max(x + 3, 0), 6) / 6``.
 
-    Parameters
-    ----------
-    x : array
-        Of float16, bfloat16, float32 or float64; any shape and strides.
-    out : array, optional
-        Where to write y; it may be x itself.
-    stream : optional
-        For arrays on a GPU: the stream to work on.
-
-    Returns
-    -------
-    array
-        The result, of x's shape, dtype and framework.
-
     Notes
     -----
-    float32 and float64: at most 1.5 ULP from the true value, for every input; the derivative,
-    within 0.5 ULP. float16 and bfloat16: the float32 result, correctly rounded, on a GPU within
-    0.51 ULP.
-
-    A NaN gives a NaN. The derivative at -3 and at 3 is 0.
-
-    `hardsigmoid.forward` saves ``(x,)``; `hardsigmoid.backward` gives dx = dy y'(x).
-    docs/conventions.md says what all ops share.
+    The derivative at -3 and at 3 is 0.
 
     References
     ----------
@@ -681,31 +405,9 @@ def tanh(x: A, /, out: Out[A] = None, *, stream: Stream = None) -> A:
 
     ``y = tanh(x)``.
 
-    Parameters
-    ----------
-    x : array
-        Of float16, bfloat16, float32 or float64; any shape and strides.
-    out : array, optional
-        Where to write y; it may be x itself, in `forward` too.
-    stream : optional
-        For arrays on a GPU: the stream to work on.
-
-    Returns
-    -------
-    array
-        The result, of x's shape, dtype and framework.
-
     Notes
     -----
-    float32 and float64: at most 2.75 ULP from the true value, for every input; the derivative,
-    within 4 ULP or 1.2e-07 (float64: 2.3e-16) absolute. float16 and bfloat16: the float32 result,
-    correctly rounded, on a GPU within 0.51 ULP.
-
-    A NaN gives a NaN.
-
-    `tanh.forward` saves ``(y,)``; `tanh.backward` gives dx = dy y'(x), where y'(x) is
-    1 - y^2 of the y that it is given, for float32 and float64 within 0.5 ULP. docs/conventions.md
-    says what all ops share.
+    `tanh.backward` computes y'(x) as 1 - y^2, for float32 and float64 within 0.5 ULP.
 
     References
     ----------
@@ -743,34 +445,12 @@ def hardtanh(
 
     Parameters
     ----------
-    x : array
-        Of float16, bfloat16, float32 or float64; any shape and strides.
     min_val, max_val : float, default -1.0, 1.0
         The limits.
-    out : array, optional
-        Where to write y; it may be x itself.
-    stream : optional
-        For arrays on a GPU: the stream to work on.
-
-    Returns
-    -------
-    array
-        The result, of x's shape, dtype and framework.
-
-    Raises
-    ------
-    ValueError
-        For limits in the wrong order.
 
     Notes
     -----
-    float32 and float64: 0 ULP from the true value, for every input; the derivative, exact. float16
-    and bfloat16: the float32 result, correctly rounded, on a GPU within 0.51 ULP.
-
-    A NaN gives a NaN. The derivative at the limits is 0.
-
-    `hardtanh.forward` saves ``(x,)``; `hardtanh.backward` gives dx = dy y'(x). docs/conventions.md
-    says what all ops share.
+    The derivative at the limits is 0.
 
     References
     ----------
@@ -794,30 +474,9 @@ def tanhshrink(x: A, /, out: Out[A] = None, *, stream: Stream = None) -> A:
 
     ``y = x - tanh(x)``.
 
-    Parameters
-    ----------
-    x : array
-        Of float16, bfloat16, float32 or float64; any shape and strides.
-    out : array, optional
-        Where to write y; it may be x itself.
-    stream : optional
-        For arrays on a GPU: the stream to work on.
-
-    Returns
-    -------
-    array
-        The result, of x's shape, dtype and framework.
-
     Notes
     -----
-    float32 and float64: at most 3 ULP from the true value, for every input; the derivative, within
-    4 ULP or 1.2e-07 (float64: 2.3e-16) absolute. float16 and bfloat16: the float32 result,
-    correctly rounded, on a GPU within 0.51 ULP.
-
-    A NaN gives a NaN. Nothing cancels near 0, where it is x^3/3.
-
-    `tanhshrink.forward` saves ``(x,)``; `tanhshrink.backward` gives dx = dy y'(x).
-    docs/conventions.md says what all ops share.
+    Nothing cancels near 0, where it is x^3/3.
 
     References
     ----------
@@ -848,37 +507,12 @@ def softplus(x: A, /, beta: float = 1.0, out: Out[A] = None, *, stream: Stream =
 
     Parameters
     ----------
-    x : array
-        Of float16, bfloat16, float32 or float64; any shape and strides.
     beta : float, default 1.0
         Above zero: how sharp the bend is.
-    out : array, optional
-        Where to write y; it may be x itself.
-    stream : optional
-        For arrays on a GPU: the stream to work on.
-
-    Returns
-    -------
-    array
-        The result, of x's shape, dtype and framework.
-
-    Raises
-    ------
-    ValueError
-        For a beta that is not above zero.
 
     Notes
     -----
-    float32 and float64: at most 3 ULP from the true value, for every input; the derivative, within
-    4 ULP or 1.2e-07 (float64: 2.3e-16) absolute. float16 and bfloat16: the float32 result,
-    correctly rounded, on a GPU within 0.51 ULP. With another beta than the default, beta x is
-    rounded, for which 2 u (1 + abs(beta x)) times the result comes on top, with u = 2**-24
-    (float64: 2**-53).
-
-    A NaN gives a NaN. There is no threshold above which it is x: none is needed.
-
-    `softplus.forward` saves ``(x,)``; `softplus.backward` gives dx = dy y'(x). docs/conventions.md
-    says what all ops share.
+    There is no threshold above which it is x: none is needed.
 
     References
     ----------
@@ -902,31 +536,6 @@ def softsign(x: A, /, out: Out[A] = None, *, stream: Stream = None) -> A:
     """Soft sign.
 
     ``y = x / (1 + abs(x))``.
-
-    Parameters
-    ----------
-    x : array
-        Of float16, bfloat16, float32 or float64; any shape and strides.
-    out : array, optional
-        Where to write y; it may be x itself.
-    stream : optional
-        For arrays on a GPU: the stream to work on.
-
-    Returns
-    -------
-    array
-        The result, of x's shape, dtype and framework.
-
-    Notes
-    -----
-    float32 and float64: at most 2 ULP from the true value, for every input; the derivative, within
-    4 ULP or 1.2e-07 (float64: 2.3e-16) absolute. float16 and bfloat16: the float32 result,
-    correctly rounded, on a GPU within 0.51 ULP.
-
-    A NaN gives a NaN.
-
-    `softsign.forward` saves ``(x,)``; `softsign.backward` gives dx = dy y'(x). docs/conventions.md
-    says what all ops share.
 
     References
     ----------
@@ -956,34 +565,12 @@ def softshrink(x: A, /, lambd: float = 0.5, out: Out[A] = None, *, stream: Strea
 
     Parameters
     ----------
-    x : array
-        Of float16, bfloat16, float32 or float64; any shape and strides.
     lambd : float, default 0.5
         Not below zero.
-    out : array, optional
-        Where to write y; it may be x itself.
-    stream : optional
-        For arrays on a GPU: the stream to work on.
-
-    Returns
-    -------
-    array
-        The result, of x's shape, dtype and framework.
-
-    Raises
-    ------
-    ValueError
-        For a negative lambd.
 
     Notes
     -----
-    float32 and float64: at most 0.5 ULP from the true value, for every input; the derivative,
-    exact. float16 and bfloat16: the float32 result, correctly rounded, on a GPU within 0.51 ULP.
-
-    A NaN gives a NaN. The zeros have the sign of x; the derivative at +-lambd is 0.
-
-    `softshrink.forward` saves ``(x,)``; `softshrink.backward` gives dx = dy y'(x).
-    docs/conventions.md says what all ops share.
+    The zeros have the sign of x; the derivative at +-lambd is 0.
 
     References
     ----------
@@ -1009,29 +596,12 @@ def hardshrink(x: A, /, lambd: float = 0.5, out: Out[A] = None, *, stream: Strea
 
     Parameters
     ----------
-    x : array
-        Of float16, bfloat16, float32 or float64; any shape and strides.
     lambd : float, default 0.5
         The threshold. Below zero nothing is shrunk: y = x.
-    out : array, optional
-        Where to write y; it may be x itself.
-    stream : optional
-        For arrays on a GPU: the stream to work on.
-
-    Returns
-    -------
-    array
-        The result, of x's shape, dtype and framework.
 
     Notes
     -----
-    float32 and float64: 0 ULP from the true value, for every input; the derivative, exact. float16
-    and bfloat16: the float32 result, correctly rounded, on a GPU within 0.51 ULP.
-
-    A NaN gives a NaN. The zeros have the sign of x; the derivative at +-lambd is 0.
-
-    `hardshrink.forward` saves ``(x,)``; `hardshrink.backward` gives dx = dy y'(x).
-    docs/conventions.md says what all ops share.
+    The zeros have the sign of x; the derivative at +-lambd is 0.
 
     References
     ----------
@@ -1056,30 +626,9 @@ def hardswish(x: A, /, out: Out[A] = None, *, stream: Stream = None) -> A:
 
     ``y = x * min(max(x + 3, 0), 6) / 6``.
 
-    Parameters
-    ----------
-    x : array
-        Of float16, bfloat16, float32 or float64; any shape and strides.
-    out : array, optional
-        Where to write y; it may be x itself.
-    stream : optional
-        For arrays on a GPU: the stream to work on.
-
-    Returns
-    -------
-    array
-        The result, of x's shape, dtype and framework.
-
     Notes
     -----
-    float32 and float64: at most 2.5 ULP from the true value, for every input; the derivative,
-    within 4 ULP or 1.2e-07 (float64: 2.3e-16) absolute. float16 and bfloat16: the float32 result,
-    correctly rounded, on a GPU within 0.51 ULP.
-
-    A NaN gives a NaN. hardswish(-inf) = -0. The derivative at -3 is 0, at 3 it is 1.
-
-    `hardswish.forward` saves ``(x,)``; `hardswish.backward` gives dx = dy y'(x).
-    docs/conventions.md says what all ops share.
+    hardswish(-inf) = -0. The derivative at -3 is 0, at 3 it is 1.
 
     References
     ----------
@@ -1103,30 +652,9 @@ def hardmish(x: A, /, out: Out[A] = None, *, stream: Stream = None) -> A:
 
     ``y = x * min(max(x + 2, 0), 2) / 2``.
 
-    Parameters
-    ----------
-    x : array
-        Of float16, bfloat16, float32 or float64; any shape and strides.
-    out : array, optional
-        Where to write y; it may be x itself.
-    stream : optional
-        For arrays on a GPU: the stream to work on.
-
-    Returns
-    -------
-    array
-        The result, of x's shape, dtype and framework.
-
     Notes
     -----
-    float32 and float64: at most 1.5 ULP from the true value, for every input; the derivative,
-    within 0.5 ULP. float16 and bfloat16: the float32 result, correctly rounded, on a GPU within
-    0.51 ULP.
-
-    A NaN gives a NaN. hardmish(-inf) = -0. The derivative at -2 is 0, at 0 it is 1.
-
-    `hardmish.forward` saves ``(x,)``; `hardmish.backward` gives dx = dy y'(x). docs/conventions.md
-    says what all ops share.
+    hardmish(-inf) = -0. The derivative at -2 is 0, at 0 it is 1.
 
     References
     ----------
@@ -1149,31 +677,6 @@ def lisht(x: A, /, out: Out[A] = None, *, stream: Stream = None) -> A:
     """Linearly scaled hyperbolic tangent.
 
     ``y = x * tanh(x)``.
-
-    Parameters
-    ----------
-    x : array
-        Of float16, bfloat16, float32 or float64; any shape and strides.
-    out : array, optional
-        Where to write y; it may be x itself.
-    stream : optional
-        For arrays on a GPU: the stream to work on.
-
-    Returns
-    -------
-    array
-        The result, of x's shape, dtype and framework.
-
-    Notes
-    -----
-    float32 and float64: at most 2.5 ULP from the true value, for every input; the derivative,
-    within 4 ULP or 1.2e-07 (float64: 2.3e-16) absolute. float16 and bfloat16: the float32 result,
-    correctly rounded, on a GPU within 0.51 ULP.
-
-    A NaN gives a NaN.
-
-    `lisht.forward` saves ``(x,)``; `lisht.backward` gives dx = dy y'(x). docs/conventions.md says
-    what all ops share.
 
     References
     ----------
@@ -1198,30 +701,9 @@ def logcosh(x: A, /, out: Out[A] = None, *, stream: Stream = None) -> A:
 
     ``y = log(cosh(x))``.
 
-    Parameters
-    ----------
-    x : array
-        Of float16, bfloat16, float32 or float64; any shape and strides.
-    out : array, optional
-        Where to write y; it may be x itself.
-    stream : optional
-        For arrays on a GPU: the stream to work on.
-
-    Returns
-    -------
-    array
-        The result, of x's shape, dtype and framework.
-
     Notes
     -----
-    float32 and float64: at most 2.5 ULP from the true value, for every input; the derivative,
-    within 4 ULP or 1.2e-07 (float64: 2.3e-16) absolute. float16 and bfloat16: the float32 result,
-    correctly rounded, on a GPU within 0.51 ULP.
-
-    A NaN gives a NaN. Nothing overflows, and nothing cancels near 0, where it is x^2/2.
-
-    `logcosh.forward` saves ``(x,)``; `logcosh.backward` gives dx = dy y'(x). docs/conventions.md
-    says what all ops share.
+    Nothing overflows, and nothing cancels near 0, where it is x^2/2.
 
     References
     ----------

@@ -59,23 +59,12 @@ def bias_act(
         Of float16, bfloat16, float32 or float64; any shape with one axis or more, and any strides.
     bias : array
         1-D, as long as the axis `axis` of x; of x's dtype or a wider one.
-    activation : str or op, default "identity"
-        The name of an activation of `fastact.ops`, or the op itself; "identity" for none.
     axis : int, default -1
         The bias's axis: -1 for rows and channels last, 1 for NCHW.
     residual : array or float, optional
         Of x's shape and dtype.
     out : array, optional
         Where to write y; it may be x or residual itself.
-    stream : optional
-        For arrays on a GPU: the stream to work on.
-    **parameters : float or str
-        The activation's own parameters, by keyword.
-
-    Returns
-    -------
-    array
-        The result, of x's shape, dtype and framework.
 
     Raises
     ------
@@ -99,7 +88,6 @@ def bias_act(
 
     `bias_act.forward` saves ``(x, bias, residual)``, for the identity ``(None, bias, None)``;
     `bias_act.backward` gives dx, which is the residual's gradient too, and dbias.
-    docs/conventions.md says what all ops share.
 
     References
     ----------
@@ -144,10 +132,6 @@ def bias_grad(
         The bias's axis: -1 for rows and channels last, 1 for NCHW.
     out : array, optional
         Where to write dbias; it may not share memory with dy.
-    accumulate : bool, default False
-        Add the sum to `out`, before it is rounded, instead of overwriting it.
-    stream : optional
-        For arrays on a GPU: the stream to work on.
 
     Returns
     -------
@@ -173,8 +157,7 @@ def bias_grad(
     read of the data.
 
     `bias_grad.forward` saves ``(shape,)``, the shape of dy; `bias_grad.backward` repeats its
-    gradient along every axis but `axis`: what adding a bias does. docs/conventions.md says what all
-    ops share.
+    gradient along every axis but `axis`: what adding a bias does.
 
     References
     ----------
@@ -225,10 +208,6 @@ def unbroadcast(
         A shape that NumPy broadcasts to dy's.
     out : array, optional
         Where to write dx; it may not share memory with dy.
-    accumulate : bool, default False
-        Add the sum to `out`, before it is rounded, instead of overwriting it.
-    stream : optional
-        For arrays on a GPU: the stream to work on.
 
     Returns
     -------
@@ -253,7 +232,7 @@ def unbroadcast(
     As accurate as `fastact.sum`, and always of the same bits.
 
     `unbroadcast.forward` saves ``(shape,)``, the shape of dy; `unbroadcast.backward` broadcasts its
-    gradient to that, as NumPy does it. docs/conventions.md says what all ops share.
+    gradient to that, as NumPy does it.
 
     References
     ----------

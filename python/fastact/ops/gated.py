@@ -1,7 +1,7 @@
 """Gated activations: the activation of one array, times another one, in one pass.
 
-Each is declared by a function: signature, defaults and documentation; `@gated_op` makes the op. The
-formula stands in `src/common/gated/`, the oracle in `check/reference.py`.
+Each is declared by a function: signature, defaults and its own documentation; `@gated_op` makes the
+op. The formula stands in `src/common/gated/`, the oracle in `check/reference.py`.
 """
 
 from typing import TYPE_CHECKING, Any, Unpack
@@ -42,8 +42,6 @@ def glu(
     ----------
     x : array
         Of float16, bfloat16, float32 or float64; of an even length along `axis`; any strides.
-    activation : str or op, default "sigmoid"
-        The name of an activation of `fastact.ops`, or the op itself; "identity" for none.
     axis : int, default -1
         The axis that holds both halves, and along which the bias lies.
     gate : str, default "second"
@@ -53,44 +51,18 @@ def glu(
         The halves are not one behind the other, but take turns: ``x[..., ::2], x[..., 1::2]``.
     bias : array, optional
         1-D, packed as x is along `axis`, to which it is added; of x's dtype or a wider one.
-    limit : float, optional
-        Above zero: a is held at limit from above, and b between -limit and limit, after the bias.
-    offset : float, default 0.0
-        Is added to b after that.
     out : array, optional
-        Where to write y.
-    stream : optional
-        For arrays on a GPU: the stream to work on.
-    **parameters : float or str
-        The activation's own parameters, by keyword.
+        Where to write y; it may not share memory with x or bias.
 
     Returns
     -------
     array
         The result, of half of x's length along `axis`, of its dtype and framework.
 
-    Raises
-    ------
-    TypeError
-        For a bias narrower than x, or a keyword that the activation does not have.
-    ValueError
-        For an odd length, an unknown activation or gate, a bias of another length, a limit that is
-        not above zero, or an `out` that shares memory with x or bias.
-
     See Also
     --------
     gated : The same of two arrays.
     swiglu : With silu, of two arrays.
-
-    Notes
-    -----
-    The sums with a bias err by 2 u (abs(a) + abs(bias)) at most, with u = 2**-24 (float64: 2**-53),
-    and that with an offset by u times itself; 16 bits are computed in float32, to which limit,
-    offset and a wider bias are rounded. The activation follows within its own bounds, and the
-    product is rounded, and then to 16 bits. The bits do not depend on the number of threads.
-
-    `glu.forward` saves ``(x, bias)``; `glu.backward` gives dx, and dbias where there is a bias.
-    docs/conventions.md says what all ops share.
 
     References
     ----------
@@ -131,57 +103,10 @@ def gated(
     ``y = act(a) * b``; with `limit` and `offset` it is
     ``act(np.minimum(a, limit)) * (np.clip(b, -limit, limit) + offset)``.
 
-    Parameters
-    ----------
-    a : array
-        The gate. Of float16, bfloat16, float32 or float64; any shape and strides.
-    b : array or float
-        Of a's shape and dtype.
-    activation : str or op, default "silu"
-        The name of an activation of `fastact.ops`, or the op itself; "identity" for none.
-    axis : int, default -1
-        The bias's axis.
-    bias : array, optional
-        1-D, of twice the length of the axis `axis`: what is added to a, then what is added to b; of
-        a's dtype or a wider one.
-    limit : float, optional
-        Above zero: a is held at limit from above, and b between -limit and limit, after the bias.
-    offset : float, default 0.0
-        Is added to b after that.
-    out : array, optional
-        Where to write y; it may be a or b itself.
-    stream : optional
-        For arrays on a GPU: the stream to work on.
-    **parameters : float or str
-        The activation's own parameters, by keyword.
-
-    Returns
-    -------
-    array
-        The result, of a's shape, dtype and framework.
-
-    Raises
-    ------
-    TypeError
-        For a bias narrower than a, or a keyword that the activation does not have.
-    ValueError
-        For an unknown activation, an axis out of range, a bias of another length, a limit that is
-        not above zero, or an `out` that shares memory with bias.
-
     See Also
     --------
     swiglu, geglu, reglu : With the activation named.
     glu : The same of the halves of one array.
-
-    Notes
-    -----
-    The sums with a bias err by 2 u (abs(a) + abs(bias)) at most, with u = 2**-24 (float64: 2**-53),
-    and that with an offset by u times itself; 16 bits are computed in float32, to which limit,
-    offset and a wider bias are rounded. The activation follows within its own bounds, and the
-    product is rounded, and then to 16 bits. The bits do not depend on the number of threads.
-
-    `gated.forward` saves ``(a, b, bias)``; `gated.backward` gives da and db, and dbias where there
-    is a bias. docs/conventions.md says what all ops share.
 
     References
     ----------
@@ -220,54 +145,14 @@ def swiglu(
 
     Parameters
     ----------
-    a : array
-        The gate. Of float16, bfloat16, float32 or float64; any shape and strides.
-    b : array or float
-        Of a's shape and dtype.
     alpha : float, default 1.0
         Above zero: how sharp the bend is. With 1 it is `silu`, else `quick_gelu`; gpt-oss has
         ``alpha=1.702, limit=7.0, offset=1.0``.
-    axis : int, default -1
-        The bias's axis.
-    bias : array, optional
-        1-D, of twice the length of the axis `axis`: what is added to a, then what is added to b; of
-        a's dtype or a wider one.
-    limit : float, optional
-        Above zero: a is held at limit from above, and b between -limit and limit, after the bias.
-    offset : float, default 0.0
-        Is added to b after that.
-    out : array, optional
-        Where to write y; it may be a or b itself.
-    stream : optional
-        For arrays on a GPU: the stream to work on.
-
-    Returns
-    -------
-    array
-        The result, of a's shape, dtype and framework.
-
-    Raises
-    ------
-    TypeError
-        For a bias narrower than a.
-    ValueError
-        For an axis out of range, a bias of another length, a limit or an
-        alpha that is not above zero, or an `out` that shares memory with bias.
 
     See Also
     --------
     gated : With any activation.
     glu : Of the halves of one array.
-
-    Notes
-    -----
-    The sums with a bias err by 2 u (abs(a) + abs(bias)) at most, with u = 2**-24 (float64: 2**-53),
-    and that with an offset by u times itself; 16 bits are computed in float32, to which limit,
-    offset and a wider bias are rounded. The activation follows within its own bounds (3 ULP), and
-    the product is rounded, and then to 16 bits. The bits do not depend on the number of threads.
-
-    `swiglu.forward` saves ``(a, b, bias)``; `swiglu.backward` gives da and db, and dbias where
-    there is a bias. docs/conventions.md says what all ops share.
 
     References
     ----------
@@ -308,53 +193,13 @@ def geglu(
 
     Parameters
     ----------
-    a : array
-        The gate. Of float16, bfloat16, float32 or float64; any shape and strides.
-    b : array or float
-        Of a's shape and dtype.
     approximate : str, default "none"
         "tanh" for the approximation by tanh, as `gelu` has it.
-    axis : int, default -1
-        The bias's axis.
-    bias : array, optional
-        1-D, of twice the length of the axis `axis`: what is added to a, then what is added to b; of
-        a's dtype or a wider one.
-    limit : float, optional
-        Above zero: a is held at limit from above, and b between -limit and limit, after the bias.
-    offset : float, default 0.0
-        Is added to b after that.
-    out : array, optional
-        Where to write y; it may be a or b itself.
-    stream : optional
-        For arrays on a GPU: the stream to work on.
-
-    Returns
-    -------
-    array
-        The result, of a's shape, dtype and framework.
-
-    Raises
-    ------
-    TypeError
-        For a bias narrower than a.
-    ValueError
-        For an axis out of range, a bias of another length, a limit that
-        is not above zero, an unknown approximation, or an `out` that shares memory with bias.
 
     See Also
     --------
     gated : With any activation.
     glu : Of the halves of one array.
-
-    Notes
-    -----
-    The sums with a bias err by 2 u (abs(a) + abs(bias)) at most, with u = 2**-24 (float64: 2**-53),
-    and that with an offset by u times itself; 16 bits are computed in float32, to which limit,
-    offset and a wider bias are rounded. The activation follows within its own bounds (3 ULP), and
-    the product is rounded, and then to 16 bits. The bits do not depend on the number of threads.
-
-    `geglu.forward` saves ``(a, b, bias)``; `geglu.backward` gives da and db, and dbias where there
-    is a bias. docs/conventions.md says what all ops share.
 
     References
     ----------
@@ -390,53 +235,10 @@ def reglu(
 
     ``y = max(a, 0) * b``, of what `gated` makes of a and b by `limit` and `offset`.
 
-    Parameters
-    ----------
-    a : array
-        The gate. Of float16, bfloat16, float32 or float64; any shape and strides.
-    b : array or float
-        Of a's shape and dtype.
-    axis : int, default -1
-        The bias's axis.
-    bias : array, optional
-        1-D, of twice the length of the axis `axis`: what is added to a, then what is added to b; of
-        a's dtype or a wider one.
-    limit : float, optional
-        Above zero: a is held at limit from above, and b between -limit and limit, after the bias.
-    offset : float, default 0.0
-        Is added to b after that.
-    out : array, optional
-        Where to write y; it may be a or b itself.
-    stream : optional
-        For arrays on a GPU: the stream to work on.
-
-    Returns
-    -------
-    array
-        The result, of a's shape, dtype and framework.
-
-    Raises
-    ------
-    TypeError
-        For a bias narrower than a.
-    ValueError
-        For an axis out of range, a bias of another length, a limit that is not above zero,
-        or an `out` that shares memory with bias.
-
     See Also
     --------
     gated : With any activation.
     glu : Of the halves of one array.
-
-    Notes
-    -----
-    The sums with a bias err by 2 u (abs(a) + abs(bias)) at most, with u = 2**-24 (float64: 2**-53),
-    and that with an offset by u times itself; 16 bits are computed in float32, to which limit,
-    offset and a wider bias are rounded. The activation follows within its own bounds (exact), and
-    the product is rounded, and then to 16 bits. The bits do not depend on the number of threads.
-
-    `reglu.forward` saves ``(a, b, bias)``; `reglu.backward` gives da and db, and dbias where there
-    is a bias. docs/conventions.md says what all ops share.
 
     References
     ----------

@@ -3,8 +3,9 @@
 `lstm_gates`, `gru_gates` with the reset gate behind the product, `gru_reset` and `gru_blend` for
 the form with the reset gate before it. Packed arrays (..., G H) hold G gates side by side.
 
-Each is declared by a function: signature, defaults and documentation; `@gates` adds the rest and
-makes the op. The formulas stand in `src/common/gates/`, the oracle in `check/reference.py`.
+Each is declared by a function: signature, defaults and its own documentation; `@gates` adds the
+rest and makes the op. The formulas stand in `src/common/gates/`, the oracle in
+`check/reference.py`.
 """
 
 from typing import TYPE_CHECKING
@@ -38,32 +39,16 @@ def lstm_gates(
         The input's projection, W x. Of float16, bfloat16, float32 or float64; any strides.
     c_prev : array, of shape (..., H), or Python scalar
         The cell's state before this step.
-    recurrent : array, optional
-        The recurrent projection, U h: shape and dtype of gates, to which it is added.
-    bias : array, of shape (4 H,), optional
-        Packed as gates are; of their dtype or a wider one. Added to every row.
-    recurrent_bias : array, of shape (4 H,), optional
-        Another one.
     order : str, default 'ifgo'
         How the gates are packed: i input, f forget, g (or c) cell, o output. "ifgo" is torch's and
         Flux's order, "iofc" ONNX's.
     out : tuple of two arrays or None, optional
         Where to write h and c; one that is None is allocated. c may be c_prev itself.
-    stream : optional
-        For arrays on a GPU: the stream to work on.
 
     Returns
     -------
     tuple of two arrays
         The states after this step, h and c, of shape (..., H).
-
-    Raises
-    ------
-    TypeError
-        For a bias narrower than gates.
-    ValueError
-        For a last axis of gates that is no multiple of 4, or an order that is no permutation of the
-        four gates.
 
     See Also
     --------
@@ -71,12 +56,6 @@ def lstm_gates(
 
     Notes
     -----
-    The pre-activations are added up in float32 (float64 for float64), as (gates + recurrent) + the
-    sum of the biases; sigmoid and tanh are `fastact.sigmoid` and `fastact.tanh`. With S the largest
-    sum of the magnitudes that a gate adds up, H the magnitude of the state before and u = 2^-24
-    (float64: 2^-53), an error is at most 20 u (1 + 0.15 S) (1 + H), and the rounding to the dtype.
-    The bits do not depend on the number of threads, nor on strides.
-
     `lstm_gates.forward` saves ``(gates, c_prev, c, recurrent, bias, recurrent_bias)``: in the place
     of gates the activated ones, packed in `order`, and no recurrent; with recompute=True the inputs
     and no c.
@@ -85,10 +64,7 @@ def lstm_gates(
     dgates is recurrent's gradient too. Of the activated gates, with ``d = dc + dh * o * (1 -
     tanh(c)**2)``: ``di = d * g``, ``df = d * c_prev``, ``dg = d * i``, ``do = dh * tanh(c)`` and
     ``dc_prev = d * f``. dc may be None, for the last step. dgates may be written over the saved
-    gates, dc_prev over dc. With G the magnitude of the gradients that came back, an error is at
-    most 40 u (1 + 0.15 S) (1 + H)^2 G, and the rounding to the dtype.
-
-    docs/conventions.md says what all ops share.
+    gates, dc_prev over dc.
 
     References
     ----------
@@ -133,28 +109,15 @@ def gru_gates(
         float32 or float64; any strides.
     recurrent : array, of shape (..., 3 H)
         The recurrent projection, U h.
-    h_prev : array, of shape (..., H), or Python scalar
-        The state before this step.
     bias : array, of shape (3 H,), optional
         Packed as gates are; of their dtype or a wider one. Added to every row of gates.
     recurrent_bias : array, of shape (3 H,), optional
         The same for recurrent.
-    out : array, optional
-        Where to write h; it may be h_prev itself.
-    stream : optional
-        For arrays on a GPU: the stream to work on.
 
     Returns
     -------
     array
         The state after this step, h, of shape (..., H).
-
-    Raises
-    ------
-    TypeError
-        For a bias narrower than gates.
-    ValueError
-        For a last axis of gates that is no multiple of 3.
 
     See Also
     --------
@@ -162,26 +125,17 @@ def gru_gates(
 
     Notes
     -----
-    Where z is 1, h has the bits of h_prev. The pre-activations are added up in float32 (float64 for
-    float64), as (gates + recurrent) + the sum of the biases; sigmoid and tanh are `fastact.sigmoid`
-    and `fastact.tanh`. With S the largest sum of the magnitudes that a gate adds up, H the
-    magnitude of the state before and u = 2^-24 (float64: 2^-53), an error is at most 20 u (1 + 0.15
-    S) (1 + H) (1 + Q), where r scales a sum of the magnitudes Q, and the rounding to the dtype. The
-    bits do not depend on the number of threads, nor on strides.
+    Where z is 1, h has the bits of h_prev.
 
     `gru_gates.forward` saves ``(gates, recurrent, h_prev, bias, recurrent_bias)``: in the place of
     gates r, z, n and q, packed in one array of shape (..., 4 H), and no recurrent; with
     recompute=True the inputs.
 
     `gru_gates.backward` takes dh and what was saved, and gives (dgates, drecurrent, dh_prev, dbias,
-    drecurrent_bias). With the derivatives of the activated gates ``r' = r * (1 - r)``,
-    ``z' = z * (1 - z)`` and ``n' = 1 - n**2``, dgates is ``dr = dn * q * r'``,
-    ``dz = dh * (h_prev - n) * z'`` and ``dn = dh * (1 - z) * n'``, packed; drecurrent has
-    ``dn * r`` in the place of dn; and ``dh_prev = dh * z``, without what goes through recurrent.
-    dh_prev may be written over dh. With G the magnitude of the gradients that came back, an error
-    is at most 40 u (1 + 0.15 S) (1 + H)^2 G (1 + Q)^2, and the rounding to the dtype.
-
-    docs/conventions.md says what all ops share.
+    drecurrent_bias). With the derivatives of the activated gates ``r' = r * (1 - r)``, ``z' = z *
+    (1 - z)`` and ``n' = 1 - n**2``, dgates is ``dr = dn * q * r'``, ``dz = dh * (h_prev - n) * z'``
+    and ``dn = dh * (1 - z) * n'``, packed; drecurrent has ``dn * r`` in the place of dn; and
+    ``dh_prev = dh * z``, without what goes through recurrent. dh_prev may be written over dh.
 
     References
     ----------
@@ -223,28 +177,13 @@ def gru_reset(
     gates : array, of shape (..., H)
         The input's projection, W x, of r: a slice of a packed array is read in place. Of float16,
         bfloat16, float32 or float64; any strides.
-    h_prev : array, of shape (..., H), or Python scalar
-        The state before this step.
-    recurrent : array, optional
-        The recurrent projection, U h: shape and dtype of gates, to which it is added.
-    bias : array, of shape (H,), optional
-        Of the dtype of gates or a wider one. Added to every row.
-    recurrent_bias : array, of shape (H,), optional
-        Another one.
     out : array, optional
         Where to write the result; it may be h_prev itself.
-    stream : optional
-        For arrays on a GPU: the stream to work on.
 
     Returns
     -------
     array
         The state before, reset, of shape (..., H).
-
-    Raises
-    ------
-    TypeError
-        For a bias narrower than gates.
 
     See Also
     --------
@@ -252,22 +191,12 @@ def gru_reset(
 
     Notes
     -----
-    The pre-activations are added up in float32 (float64 for float64), as (gates + recurrent) + the
-    sum of the biases; sigmoid and tanh are `fastact.sigmoid` and `fastact.tanh`. With S the largest
-    sum of the magnitudes that a gate adds up, H the magnitude of the state before and u = 2^-24
-    (float64: 2^-53), an error is at most 20 u (1 + 0.15 S) (1 + H), and the rounding to the dtype.
-    The bits do not depend on the number of threads, nor on strides.
-
     `gru_reset.forward` saves ``(gates, h_prev, recurrent, bias, recurrent_bias)``: in the place of
     gates r, and no recurrent; with recompute=True the inputs.
 
     `gru_reset.backward` takes dy and what was saved, and gives (dgates, dh_prev, dbias), and dgates
     is recurrent's gradient too: ``dgates = dy * h_prev * r * (1 - r)`` and ``dh_prev = dy * r``.
-    dgates may be written over the saved gates, dh_prev over dy. With G the magnitude of the
-    gradients that came back, an error is at most 40 u (1 + 0.15 S) (1 + H)^2 G, and the rounding to
-    the dtype.
-
-    docs/conventions.md says what all ops share.
+    dgates may be written over the saved gates, dh_prev over dy.
 
     References
     ----------
@@ -308,31 +237,14 @@ def gru_blend(
     gates : array, of shape (..., 2 H)
         The input's projection, W x, of z and n: a slice of a packed array is read in place. Of
         float16, bfloat16, float32 or float64; any strides.
-    h_prev : array, of shape (..., H), or Python scalar
-        The state before this step.
     recurrent : array, optional
         The recurrent projection, of z U h_prev and of n U (r h_prev): shape and dtype of gates, to
         which it is added.
-    bias : array, of shape (2 H,), optional
-        Packed as gates are; of their dtype or a wider one. Added to every row.
-    recurrent_bias : array, of shape (2 H,), optional
-        Another one.
-    out : array, optional
-        Where to write h; it may be h_prev itself.
-    stream : optional
-        For arrays on a GPU: the stream to work on.
 
     Returns
     -------
     array
         The state after this step, h, of shape (..., H).
-
-    Raises
-    ------
-    TypeError
-        For a bias narrower than gates.
-    ValueError
-        For a last axis of gates that is no multiple of 2.
 
     See Also
     --------
@@ -340,12 +252,7 @@ def gru_blend(
 
     Notes
     -----
-    The pre-activations are added up in float32 (float64 for float64), as (gates + recurrent) + the
-    sum of the biases; sigmoid and tanh are `fastact.sigmoid` and `fastact.tanh`. With S the largest
-    sum of the magnitudes that a gate adds up, H the magnitude of the state before and u = 2^-24
-    (float64: 2^-53), an error is at most 20 u (1 + 0.15 S) (1 + H), and the rounding to the dtype.
-    The bits do not depend on the number of threads, nor on strides. Where z is 1, h has the bits of
-    h_prev.
+    Where z is 1, h has the bits of h_prev.
 
     `gru_blend.forward` saves ``(gates, h_prev, recurrent, bias, recurrent_bias)``: in the place of
     gates z and n, packed in one array, and no recurrent; with recompute=True the inputs.
@@ -353,10 +260,7 @@ def gru_blend(
     `gru_blend.backward` takes dh and what was saved, and gives (dgates, dh_prev, dbias), and dgates
     is recurrent's gradient too: ``dz = dh * (h_prev - n) * z * (1 - z)`` and ``dn = dh * (1 - z) *
     (1 - n**2)``, packed; and ``dh_prev = dh * z``. dgates may be written over the saved gates,
-    dh_prev over dh. With G the magnitude of the gradients that came back, an error is at most 40 u
-    (1 + 0.15 S) (1 + H)^2 G, and the rounding to the dtype.
-
-    docs/conventions.md says what all ops share.
+    dh_prev over dh.
 
     References
     ----------

@@ -1,7 +1,7 @@
 """Norms: (x - mean) rstd weight + bias, with any activation behind it.
 
-Each is declared by a function: signature, defaults and documentation. Of norms over rows of x
-`@norm` adds which elements make a normalization row, that is, share a mean and an rstd; what else
+Each is declared by a function: signature, defaults and its own documentation. Of norms over rows of
+x `@norm` adds which elements make a normalization row, that is, share a mean and an rstd; what else
 such a norm does follows from its signature (`engine/norm_rows.py`). `batch_norm` and `norm_apply`
 have one mean and one rstd a channel (`engine/norm_channels.py`). The formulas and the gradients are
 in `src/common/norms`, the oracle in `check/reference.py`.
@@ -42,61 +42,10 @@ def layer_norm(
     ``y = act((x - mean) / sqrt(variance + eps) * weight + bias)``, mean and variance over `axis`,
     in one pass over memory.
 
-    Parameters
-    ----------
-    x : array
-        Of float16, bfloat16, float32 or float64; any shape and strides.
-    weight, bias : array, optional
-        Of the lengths of x along `axis`, in the order of x; of x's dtype or a wider one. Either may
-        come without the other.
-    axis : int or tuple of int, default -1
-        The axes whose elements share statistics, and along which the parameters lie.
-    eps : float, default 1e-5
-        Added to the variance; not negative.
-    activation : str or op, default "identity"
-        The name of an activation of `fastact.ops`, or the op itself; "identity" for none.
-    out : array or tuple, optional
-        Where to write y; it may be x itself. Of `forward`, also a tuple that goes on with arrays
-        for the statistics.
-    stream : optional
-        For arrays on a GPU: the stream to work on.
-    **parameters : float or str
-        The activation's own parameters.
-
-    Returns
-    -------
-    array
-        The result y, of x's shape, dtype and framework.
-
-    Raises
-    ------
-    TypeError
-        For a parameter of a dtype narrower than x's.
-    ValueError
-        For a parameter of another shape, an axis out of range or named twice, or a negative eps.
-
     See Also
     --------
     fastact.rms_norm : The same without mean and bias.
     fastact.add_layer_norm : The same of a sum.
-
-    Notes
-    -----
-    Computed in float32 (float64 for float64, and for the statistics). With u = 2**-24 (2**-53),
-    xhat the normalised x and z the value before the activation, z has an error of at most 6 u
-    abs(xhat weight) + u abs(z), and 2**-48 abs(mean weight) rstd for the rounding of the mean; for
-    float64 instead 2**-52 abs(mean weight) rstd (1 + abs(xhat)) + 2**-46 abs(weight) (1 +
-    abs(xhat)), for the roundings of the moments. Then the activation's own error, and one rounding
-    to x's dtype; a bias wider than what x is computed in is rounded to that first. On a GPU, whose
-    moments of 16-bit data are of float32 in part, there is 4 u abs(weight) (1 + abs(xhat) +
-    abs(mean) rstd) more.
-
-    The result for a normalization row does not depend on the other rows, nor on the number of
-    threads. Terms are added up in the order of `fastact.sum`: the bits may depend on the order in
-    which memory holds the axes (channels last), but not on how they step.
-
-    `layer_norm.forward` saves ``(x, mean, rstd, weight, bias)``; `layer_norm.backward` gives ``(dx,
-    dweight, dbias)``. docs/conventions.md says what all ops share.
 
     References
     ----------
@@ -140,69 +89,10 @@ def rms_norm(
     ``y = act(x / sqrt(mean(x**2) + eps) * (weight + weight_offset))``, the mean over `axis`, in one
     pass over memory.
 
-    Parameters
-    ----------
-    x : array
-        Of float16, bfloat16, float32 or float64; any shape and strides.
-    weight : array, optional
-        Of the lengths of x along `axis`, in the order of x; of x's dtype or a wider one.
-    axis : int or tuple of int, default -1
-        The axes whose elements share statistics, and along which the parameters lie.
-    eps : float, default 1e-6
-        Added to the mean of the squares; not negative.
-    weight_offset : float, optional
-        Added to the weight, in the type in which x is computed; by default 0, with "gemma" 1.
-    casting : {"exact", "llama", "gemma"}, default "exact"
-        Where values are rounded. "exact": the result alone. "llama": the normalised x to x's dtype,
-        and then the product with the weight, as Llama's published code does. "gemma": as "exact",
-        with a weight that is learnt less 1, as Gemma's does.
-    activation : str or op, default "identity"
-        The name of an activation of `fastact.ops`, or the op itself; "identity" for none.
-    out : array or tuple, optional
-        Where to write y; it may be x itself. Of `forward`, also a tuple that goes on with arrays
-        for the statistics.
-    stream : optional
-        For arrays on a GPU: the stream to work on.
-    **parameters : float or str
-        The activation's own parameters.
-
-    Returns
-    -------
-    array
-        The result y, of x's shape, dtype and framework.
-
-    Raises
-    ------
-    TypeError
-        For a parameter of a dtype narrower than x's.
-    ValueError
-        For a parameter of another shape, an axis out of range or named twice, a negative eps, or
-        another casting.
-
     See Also
     --------
     fastact.layer_norm : The same about the mean, with a bias.
     fastact.add_rms_norm : The same of a sum.
-
-    Notes
-    -----
-    Computed in float32 (float64 for float64, and for the statistics). With u = 2**-24 (2**-53),
-    xhat the normalised x and z the value before the activation, z has an error of at most 6 u
-    abs(xhat weight) + u abs(z); for float64 also 2**-46 abs(weight) (1 + abs(xhat)), for the
-    roundings of the moments. Then the activation's own error, and one rounding to x's dtype; a bias
-    wider than what x is computed in is rounded to that first. On a GPU, whose moments of 16-bit
-    data are of float32 in part, there is 4 u abs(weight) (1 + abs(xhat) + abs(mean) rstd) more.
-
-    The result for a normalization row does not depend on the other rows, nor on the number of
-    threads. Terms are added up in the order of `fastact.sum`: the bits may depend on the order in
-    which memory holds the axes (channels last), but not on how they step.
-
-    With casting="llama" and 16-bit data, `rms_norm.backward` rounds where the derivative of that
-    code does: what reaches the normalised x, the terms of dweight, and with an activation what
-    comes from it. Of float32 and float64 it rounds nothing that is not rounded anyway.
-
-    `rms_norm.forward` saves ``(x, rstd, weight)``; `rms_norm.backward` gives ``(dx, dweight)``.
-    docs/conventions.md says what all ops share.
 
     References
     ----------
@@ -244,69 +134,10 @@ def add_layer_norm(
     ``total = x + residual`` and ``y = act((total - mean) / sqrt(variance + eps) * weight + bias)``,
     mean and variance of total over `axis`, in one pass over memory.
 
-    Parameters
-    ----------
-    x : array
-        Of float16, bfloat16, float32 or float64; any shape and strides.
-    residual : array, or Python scalar
-        Of x's shape and dtype.
-    weight, bias : array, optional
-        Of the lengths of x along `axis`, in the order of x; of x's dtype or a wider one. Either may
-        come without the other.
-    axis : int or tuple of int, default -1
-        The axes whose elements share statistics, and along which the parameters lie.
-    eps : float, default 1e-5
-        Added to the variance; not negative.
-    activation : str or op, default "identity"
-        The name of an activation of `fastact.ops`, or the op itself; "identity" for none.
-    out : tuple of arrays or None, optional
-        Where to write y and the sum; one that is None is allocated. The sum may be x or residual
-        itself, and y too. Of `forward`, the tuple may go on with arrays for the statistics.
-    stream : optional
-        For arrays on a GPU: the stream to work on.
-    **parameters : float or str
-        The activation's own parameters.
-
-    Returns
-    -------
-    y : array
-        The normalised sum, of x's shape, dtype and framework.
-    total : array
-        The sum x + residual, rounded to x's dtype. It is normalised as rounded, so that y is what
-        the norm of this sum gives; kernels that normalise the sum before they round it, as vLLM's
-        and flash-attn's, differ by that rounding in 16 bits.
-
-    Raises
-    ------
-    TypeError
-        For a parameter of a dtype narrower than x's.
-    ValueError
-        For a parameter of another shape, an axis out of range or named twice, or a negative eps.
-
     See Also
     --------
     fastact.layer_norm : The same of one array.
     fastact.add_rms_norm : The same without mean and bias.
-
-    Notes
-    -----
-    Computed in float32 (float64 for float64, and for the statistics). With u = 2**-24 (2**-53),
-    xhat the normalised x and z the value before the activation, z has an error of at most 6 u
-    abs(xhat weight) + u abs(z), and 2**-48 abs(mean weight) rstd for the rounding of the mean; for
-    float64 instead 2**-52 abs(mean weight) rstd (1 + abs(xhat)) + 2**-46 abs(weight) (1 +
-    abs(xhat)), for the roundings of the moments. Then the activation's own error, and one rounding
-    to x's dtype; a bias wider than what x is computed in is rounded to that first. On a GPU, whose
-    moments of 16-bit data are of float32 in part, there is 4 u abs(weight) (1 + abs(xhat) +
-    abs(mean) rstd) more.
-
-    The result for a normalization row does not depend on the other rows, nor on the number of
-    threads. Terms are added up in the order of `fastact.sum`: the bits may depend on the order in
-    which memory holds the axes (channels last), but not on how they step.
-
-    `add_layer_norm.forward` saves ``(x, mean, rstd, weight, bias)``, where x is the sum;
-    `add_layer_norm.backward` gives ``(dx, dweight, dbias)``, where dx is the residual's gradient
-    too. `dtotal` is the gradient with respect to the sum that was returned. docs/conventions.md
-    says what all ops share.
 
     References
     ----------
@@ -346,76 +177,10 @@ def add_rms_norm(
     ``total = x + residual`` and ``y = act(total / sqrt(mean(total**2) + eps) * (weight +
     weight_offset))``, the mean over `axis`, in one pass over memory.
 
-    Parameters
-    ----------
-    x : array
-        Of float16, bfloat16, float32 or float64; any shape and strides.
-    residual : array, or Python scalar
-        Of x's shape and dtype.
-    weight : array, optional
-        Of the lengths of x along `axis`, in the order of x; of x's dtype or a wider one.
-    axis : int or tuple of int, default -1
-        The axes whose elements share statistics, and along which the parameters lie.
-    eps : float, default 1e-6
-        Added to the mean of the squares; not negative.
-    weight_offset : float, optional
-        Added to the weight, in the type in which x is computed; by default 0, with "gemma" 1.
-    casting : {"exact", "llama", "gemma"}, default "exact"
-        Where values are rounded. "exact": the result alone. "llama": the normalised x to x's dtype,
-        and then the product with the weight, as Llama's published code does. "gemma": as "exact",
-        with a weight that is learnt less 1, as Gemma's does.
-    activation : str or op, default "identity"
-        The name of an activation of `fastact.ops`, or the op itself; "identity" for none.
-    out : tuple of arrays or None, optional
-        Where to write y and the sum; one that is None is allocated. The sum may be x or residual
-        itself, and y too. Of `forward`, the tuple may go on with arrays for the statistics.
-    stream : optional
-        For arrays on a GPU: the stream to work on.
-    **parameters : float or str
-        The activation's own parameters.
-
-    Returns
-    -------
-    y : array
-        The normalised sum, of x's shape, dtype and framework.
-    total : array
-        The sum x + residual, rounded to x's dtype. It is normalised as rounded, so that y is what
-        the norm of this sum gives; kernels that normalise the sum before they round it, as vLLM's
-        and flash-attn's, differ by that rounding in 16 bits.
-
-    Raises
-    ------
-    TypeError
-        For a parameter of a dtype narrower than x's.
-    ValueError
-        For a parameter of another shape, an axis out of range or named twice, a negative eps, or
-        another casting.
-
     See Also
     --------
     fastact.rms_norm : The same of one array.
     fastact.add_layer_norm : The same about the mean, with a bias.
-
-    Notes
-    -----
-    Computed in float32 (float64 for float64, and for the statistics). With u = 2**-24 (2**-53),
-    xhat the normalised x and z the value before the activation, z has an error of at most 6 u
-    abs(xhat weight) + u abs(z); for float64 also 2**-46 abs(weight) (1 + abs(xhat)), for the
-    roundings of the moments. Then the activation's own error, and one rounding to x's dtype; a bias
-    wider than what x is computed in is rounded to that first. On a GPU, whose moments of 16-bit
-    data are of float32 in part, there is 4 u abs(weight) (1 + abs(xhat) + abs(mean) rstd) more.
-
-    The result for a normalization row does not depend on the other rows, nor on the number of
-    threads. Terms are added up in the order of `fastact.sum`: the bits may depend on the order in
-    which memory holds the axes (channels last), but not on how they step.
-
-    With casting="llama" and 16-bit data, `add_rms_norm.backward` rounds where the derivative of
-    that code does: what reaches the normalised x, the terms of dweight, and with an activation what
-    comes from it. Of float32 and float64 it rounds nothing that is not rounded anyway.
-
-    `add_rms_norm.forward` saves ``(x, rstd, weight)``, where x is the sum; `add_rms_norm.backward`
-    gives ``(dx, dweight)``, where dx is the residual's gradient too. `dtotal` is the gradient with
-    respect to the sum that was returned. docs/conventions.md says what all ops share.
 
     References
     ----------
@@ -459,39 +224,8 @@ def group_norm(
 
     Parameters
     ----------
-    x : array
-        Of float16, bfloat16, float32 or float64; any shape and strides.
     num_groups : int
         How many groups; it divides the number of channels.
-    weight, bias : array, optional
-        1-D, one value a channel; of x's dtype or a wider one. Either may come without the other.
-    channel_axis : int, default 1
-        The axis of the channels: 1 for NCHW, -1 for channels last. The batch is axis 0, unless the
-        channels are.
-    eps : float, default 1e-5
-        Added to the variance; not negative.
-    activation : str or op, default "identity"
-        The name of an activation of `fastact.ops`, or the op itself; "identity" for none.
-    out : array or tuple, optional
-        Where to write y; it may be x itself. Of `forward`, also a tuple that goes on with arrays
-        for the statistics.
-    stream : optional
-        For arrays on a GPU: the stream to work on.
-    **parameters : float or str
-        The activation's own parameters.
-
-    Returns
-    -------
-    array
-        The result y, of x's shape, dtype and framework.
-
-    Raises
-    ------
-    TypeError
-        For a parameter of a dtype narrower than x's.
-    ValueError
-        For a parameter of another shape, an axis out of range, a number of groups that does not
-        fit, or a negative eps.
 
     See Also
     --------
@@ -500,26 +234,11 @@ def group_norm(
 
     Notes
     -----
-    Computed in float32 (float64 for float64, and for the statistics). With u = 2**-24 (2**-53),
-    xhat the normalised x and z the value before the activation, z has an error of at most 6 u
-    abs(xhat weight) + u abs(z), and 2**-48 abs(mean weight) rstd for the rounding of the mean; for
-    float64 instead 2**-52 abs(mean weight) rstd (1 + abs(xhat)) + 2**-46 abs(weight) (1 +
-    abs(xhat)), for the roundings of the moments. Then the activation's own error, and one rounding
-    to x's dtype; a bias wider than what x is computed in is rounded to that first. On a GPU, whose
-    moments of 16-bit data are of float32 in part, there is 4 u abs(weight) (1 + abs(xhat) +
-    abs(mean) rstd) more.
-
-    The result for a normalization row does not depend on the other rows, nor on the number of
-    threads. Terms are added up in the order of `fastact.sum`: the bits may depend on the order in
-    which memory holds the axes (channels last), but not on how they step.
-
     A group of one value is its own mean: its xhat is 0. `F.group_norm` refuses such groups in a
     batch of one example, and takes them in a larger one; here an example does not depend on the
     others, and only the module `fastact.torch.nn.GroupNorm` refuses what torch does.
 
-    `group_norm.forward` saves ``(x, mean, rstd, weight, bias)``; `group_norm.backward` gives ``(dx,
-    dweight, dbias)``. It sees the number of groups by the shape of rstd. docs/conventions.md says
-    what all ops share.
+    `group_norm.backward` sees the number of groups by the shape of rstd.
 
     References
     ----------
@@ -557,39 +276,6 @@ def instance_norm(
     ``y = act((x - mean) / sqrt(variance + eps) * weight + bias)``, mean and variance over each
     channel of each example.
 
-    Parameters
-    ----------
-    x : array
-        Of float16, bfloat16, float32 or float64; any shape and strides.
-    weight, bias : array, optional
-        1-D, one value a channel; of x's dtype or a wider one. Either may come without the other.
-    channel_axis : int, default 1
-        The axis of the channels: 1 for NCHW, -1 for channels last. The batch is axis 0, unless the
-        channels are.
-    eps : float, default 1e-5
-        Added to the variance; not negative.
-    activation : str or op, default "identity"
-        The name of an activation of `fastact.ops`, or the op itself; "identity" for none.
-    out : array or tuple, optional
-        Where to write y; it may be x itself. Of `forward`, also a tuple that goes on with arrays
-        for the statistics.
-    stream : optional
-        For arrays on a GPU: the stream to work on.
-    **parameters : float or str
-        The activation's own parameters.
-
-    Returns
-    -------
-    array
-        The result y, of x's shape, dtype and framework.
-
-    Raises
-    ------
-    TypeError
-        For a parameter of a dtype narrower than x's.
-    ValueError
-        For a parameter of another shape, an axis out of range, or a negative eps.
-
     See Also
     --------
     fastact.group_norm : The same over groups of channels.
@@ -597,26 +283,10 @@ def instance_norm(
 
     Notes
     -----
-    Computed in float32 (float64 for float64, and for the statistics). With u = 2**-24 (2**-53),
-    xhat the normalised x and z the value before the activation, z has an error of at most 6 u
-    abs(xhat weight) + u abs(z), and 2**-48 abs(mean weight) rstd for the rounding of the mean; for
-    float64 instead 2**-52 abs(mean weight) rstd (1 + abs(xhat)) + 2**-46 abs(weight) (1 +
-    abs(xhat)), for the roundings of the moments. Then the activation's own error, and one rounding
-    to x's dtype; a bias wider than what x is computed in is rounded to that first. On a GPU, whose
-    moments of 16-bit data are of float32 in part, there is 4 u abs(weight) (1 + abs(xhat) +
-    abs(mean) rstd) more.
-
-    The result for a normalization row does not depend on the other rows, nor on the number of
-    threads. Terms are added up in the order of `fastact.sum`: the bits may depend on the order in
-    which memory holds the axes (channels last), but not on how they step.
-
     A channel of one value is its own mean: its xhat is 0. `F.instance_norm` refuses it, and so do
     the modules `fastact.torch.nn.InstanceNorm1d` to `3d`, which keep running statistics, too.
     Normalized by those it is `fastact.batch_norm`; an example moves them by its
     ``fastact.mean_var(x, axes, correction=1)``.
-
-    `instance_norm.forward` saves ``(x, mean, rstd, weight, bias)``; `instance_norm.backward` gives
-    ``(dx, dweight, dbias)``. docs/conventions.md says what all ops share.
 
     References
     ----------
@@ -664,39 +334,18 @@ def batch_norm(
 
     Parameters
     ----------
-    x : array
-        Of float16, bfloat16, float32 or float64; any shape and strides.
     running_mean, running_var : array
         1-D, one value a channel; of x's dtype or a wider one. Used as they are, or in training
         moved towards the mean and the unbiased variance of x: ``running = (1 - momentum) * running
         + momentum * new``, once all has been checked and computed; an empty batch moves nothing. In
         training each may be None, but no list: only a copy of it could be updated.
-    weight, bias : array, optional
-        1-D, one value a channel; of x's dtype or a wider one. Either may come without the other.
     training : bool, default False
         Use the mean and the variance of x.
     momentum : float or None, default 0.1
         From 0 to 1. None: running statistics are the average over all batches, and `num_batches`
         batches came before.
-    eps : float, default 1e-5
-        Added to the variance; not negative.
-    channel_axis : int, default 1
-        1 for NCHW, -1 for channels last.
-    activation : str or op, default "identity"
-        The name of an activation of `fastact.ops`, or the op itself; "identity" for none.
     num_batches : int, optional
         With momentum=None: how many batches the running statistics are the average of.
-    out : array, optional
-        Where to write y; it may be x itself.
-    stream : optional
-        For arrays on a GPU: the stream to work on.
-    **parameters : float or str
-        The activation's own parameters.
-
-    Returns
-    -------
-    array
-        The result y, of x's shape, dtype and framework.
 
     Raises
     ------
@@ -715,22 +364,8 @@ def batch_norm(
 
     Notes
     -----
-    Computed in float32 (float64 for float64, and for the statistics). With u = 2**-24 (2**-53),
-    xhat the normalised x and z the value before the activation, z has an error of at most 4 u
-    abs(xhat weight) + u abs(z), and 2**-48 abs(mean weight) rstd for the rounding of the mean; for
-    float64 instead 2**-52 abs(mean weight) rstd (1 + abs(xhat)) + 2**-46 abs(weight) (1 +
-    abs(xhat)), for the roundings of the moments; running statistics have none. Then the
-    activation's own error, and one rounding to x's dtype; a bias wider than what x is computed in
-    is rounded to that first. On a GPU, whose moments of 16-bit data and of float32 are of float32
-    in part, there is 4 u abs(weight) (1 + abs(xhat)) more.
-
-    Terms are added up as by `fastact.sum`: the bits do not depend on the number of threads, but may
-    on whether channels come last in memory.
-
-    `batch_norm.forward` saves ``(x, mean, rstd, weight, bias)``; `batch_norm.backward` gives ``(dx,
-    dweight, dbias)``. `batch_norm.backward_reduce` and `batch_norm.backward_apply` are its two
-    halves in training, for a batch that lies on several machines. docs/conventions.md says what all
-    ops share.
+    `batch_norm.backward_reduce` and `batch_norm.backward_apply` are the two halves of
+    `batch_norm.backward` in training, for a batch that lies on several machines.
 
     References
     ----------
@@ -779,28 +414,11 @@ def norm_apply(
 
     Parameters
     ----------
-    x : array
-        Of float16, bfloat16, float32 or float64; any shape and strides.
     mean, rstd : array
         One value a channel, 1-D or with the other axes of x of length 1; of x's dtype or a wider
         one.
-    weight, bias : array, optional
-        1-D, one value a channel; of x's dtype or a wider one. Either may come without the other.
     axis : int
         The axis of the channels.
-    activation : str or op, default "identity"
-        The name of an activation of `fastact.ops`, or the op itself; "identity" for none.
-    out : array, optional
-        Where to write y; it may be x itself.
-    stream : optional
-        For arrays on a GPU: the stream to work on.
-    **parameters : float or str
-        The activation's own parameters.
-
-    Returns
-    -------
-    array
-        The result y, of x's shape, dtype and framework.
 
     Raises
     ------
@@ -816,20 +434,7 @@ def norm_apply(
 
     Notes
     -----
-    Computed in float32 (float64 for float64, and for the statistics). With u = 2**-24 (2**-53),
-    xhat the normalised x and z the value before the activation, z has an error of at most 4 u
-    abs(xhat weight) + u abs(z), and 2**-48 abs(mean weight) rstd for the rounding of the mean; for
-    float64 instead 2**-52 abs(mean weight) rstd (1 + abs(xhat)) + 2**-46 abs(weight) (1 +
-    abs(xhat)), for the roundings of the moments; of `Moments` they are in the arguments. Then the
-    activation's own error, and one rounding to x's dtype; a bias wider than what x is computed in
-    is rounded to that first.
-
-    Terms are added up as by `fastact.sum`: the bits do not depend on the number of threads, but may
-    on whether channels come last in memory.
-
-    `norm_apply.forward` saves ``(x, mean, rstd, weight, bias)``; `norm_apply.backward` gives ``(dx,
-    dweight, dbias)``, for which mean and rstd are constants. docs/conventions.md says what all ops
-    share.
+    For `norm_apply.backward` mean and rstd are constants.
 
     References
     ----------

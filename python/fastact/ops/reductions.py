@@ -34,36 +34,6 @@ def sum(
 
     ``y = np.sum(x, axis, keepdims=keepdims)``, accumulated in double.
 
-    Parameters
-    ----------
-    x : array
-        Of float16, bfloat16, float32 or float64; any shape and strides. Integers and booleans
-        are summed as float64; lists and scalars are taken as NumPy takes them.
-    axis : int or tuple of int, optional
-        The axes to sum over, negative ones counted from the last; all of them without any. An empty
-        tuple sums over none.
-    where : array of bool, or bool, optional
-        What broadcasts to x's shape: True where an element is added. The others are not read as
-        numbers: they may be NaN.
-    keepdims : bool, default False
-        Leave the axes that were summed over in y, with length 1.
-    out : array, optional
-        Where to write y; it may not share memory with x.
-    stream : optional
-        For arrays on a GPU: the stream to work on.
-
-    Returns
-    -------
-    array
-        The sum, of x's dtype and framework; of integers it is float64. Over no elements it is 0.
-
-    Raises
-    ------
-    TypeError
-        For an axis that is no integer, or a `where` that is not of bool.
-    ValueError
-        For an axis out of range or named twice, or a `where` of another shape.
-
     See Also
     --------
     sum_squares : The sum of the squares.
@@ -86,7 +56,7 @@ def sum(
     the result lies in memory, may count.)
 
     `sum.forward` saves ``(shape, where)``, with the shape of x; `sum.backward` gives dx, which is
-    dy repeated along the axes that were summed over. docs/conventions.md says what all ops share.
+    dy repeated along the axes that were summed over.
 
     References
     ----------
@@ -126,36 +96,6 @@ def sum_squares(
 
     ``y = np.sum(x**2, axis, keepdims=keepdims)``, squared and accumulated in double.
 
-    Parameters
-    ----------
-    x : array
-        Of float16, bfloat16, float32 or float64; any shape and strides. Integers and booleans
-        are summed as float64; lists and scalars are taken as NumPy takes them.
-    axis : int or tuple of int, optional
-        The axes to sum over, negative ones counted from the last; all of them without any. An empty
-        tuple sums over none.
-    where : array of bool, or bool, optional
-        What broadcasts to x's shape: True where an element is added. The others are not read as
-        numbers: they may be NaN.
-    keepdims : bool, default False
-        Leave the axes that were summed over in y, with length 1.
-    out : array, optional
-        Where to write y; it may not share memory with x.
-    stream : optional
-        For arrays on a GPU: the stream to work on.
-
-    Returns
-    -------
-    array
-        The sum, of x's dtype and framework; of integers it is float64. Over no elements it is 0.
-
-    Raises
-    ------
-    TypeError
-        For an axis that is no integer, or a `where` that is not of bool.
-    ValueError
-        For an axis out of range or named twice, or a `where` of another shape.
-
     See Also
     --------
     sum : The sum of the elements themselves.
@@ -172,7 +112,7 @@ def sum_squares(
 
     `sum_squares.forward` saves ``(x, where)``; `sum_squares.backward` gives dx = 2 x dy, with dy
     repeated along the axes that were summed over. `sum_squares.value_and_grad` gives the sum of the
-    squares of all of x, and 2 x, in one pass. docs/conventions.md says what all ops share.
+    squares of all of x, and 2 x, in one pass.
 
     References
     ----------
@@ -218,27 +158,9 @@ def mean_var(
 
     Parameters
     ----------
-    x : array
-        Of float16, bfloat16, float32 or float64; any shape and strides. Integers and booleans are
-        reduced as float64.
-    axis : int or tuple of int, optional
-        The axes to reduce, negative ones counted from the last; all of them without any. An empty
-        tuple reduces none.
-    correction : float, default 0
-        Subtracted from n, or from the sum of the weights: 1 for the unbiased variance.
-    weights : array, optional
-        How often each element counts: what broadcasts to x's shape, or is along `axis` alone, as
-        np.average has it; of any dtype that x may have. An element of weight 0 does not count,
-        whatever it is.
-    where : array of bool, or bool, optional
-        What broadcasts to x's shape: True where an element counts.
-    keepdims : bool, default False
-        Leave the axes that were reduced in the results, with length 1.
     out : tuple of two arrays or None, optional
         Where to write mean and variance, which may share memory neither with x nor with each other;
         one that is None is allocated.
-    stream : optional
-        For arrays on a GPU: the stream to work on.
 
     Returns
     -------
@@ -246,15 +168,6 @@ def mean_var(
         Of x's dtype and framework; of integers it is float64.
     var : array
         Of the same shape, dtype and framework.
-
-    Raises
-    ------
-    TypeError
-        For an axis that is no integer, a correction that is no real number, or a `where` that is
-        not of bool.
-    ValueError
-        For an axis out of range or named twice, a correction that is not finite, or weights or a
-        `where` of another shape.
 
     See Also
     --------
@@ -275,7 +188,7 @@ def mean_var(
     NaN, and a RuntimeWarning says so.
 
     `mean_var.forward` saves ``(x, weights, where)``; `mean_var.backward` takes a tuple of the
-    gradients of mean and variance, and gives dx. docs/conventions.md says what all ops share.
+    gradients of mean and variance, and gives dx.
 
     References
     ----------
@@ -320,11 +233,6 @@ def moments(
 
     Parameters
     ----------
-    x : array
-        Of float16, bfloat16, float32 or float64; any shape and strides. Integers and booleans, too.
-    axis : int or tuple of int, optional
-        The axes to reduce, negative ones counted from the last; all of them without any. An empty
-        tuple reduces none.
     weights : array, optional
         How often each element counts: what broadcasts to x's shape, or is along `axis` alone, as
         np.average has it; of any dtype that x may have. An element of weight 0 does not count,
@@ -335,25 +243,14 @@ def moments(
         What broadcasts to x's shape: True where an element counts. With `skipna`, `weights` and
         `where` the count is an array of float64, of the mean's shape; where it is 0, the mean is
         NaN and m2 is 0.
-    keepdims : bool, default False
-        Leave the axes that were reduced in the results, with length 1.
     out : tuple of two arrays or None, optional
         Where to write mean and m2, both of float64, which may share memory neither with x nor with
         each other; one that is None is allocated.
-    stream : optional
-        For arrays on a GPU: the stream to work on.
 
     Returns
     -------
     Moments
         The count, and mean and m2 in float64, of x's framework; of no elements, 0, NaN and 0.
-
-    Raises
-    ------
-    TypeError
-        For an axis that is no integer, or a `where` that is not of bool.
-    ValueError
-        For an axis out of range or named twice, or weights or a `where` of another shape.
 
     See Also
     --------
@@ -376,7 +273,7 @@ def moments(
     RuntimeWarning says so.
 
     `moments.forward` saves ``(x, weights, where)``; `moments.backward` takes a tuple of the
-    gradients of mean and m2, and gives dx. docs/conventions.md says what all ops share.
+    gradients of mean and m2, and gives dx.
 
     References
     ----------

@@ -1,8 +1,8 @@
 """Functions of rows, `softmax`, `log_softmax` and `logsumexp`, and the loss `cross_entropy`.
 
-Each is declared by a function: signature, defaults and documentation; the decorator adds what the
-entry points do (`engine/softmax.py`). The formulas are in `src/common/softmax/softmax.h`, the
-oracle in `check/reference.py`.
+Each is declared by a function: signature, defaults and its own documentation; the decorator adds
+what the entry points do (`engine/softmax.py`). The formulas are in `src/common/softmax/softmax.h`,
+the oracle in `check/reference.py`.
 """
 
 from typing import TYPE_CHECKING
@@ -30,32 +30,8 @@ def softmax(
 
     Parameters
     ----------
-    x : array
-        Of float16, bfloat16, float32 or float64; any shape and strides.
     axis : int or tuple of int, default -1
         The axes of a row: y adds up to 1 over them.
-    scale : float, default 1.0
-        The factor of x: for attention, 1 / sqrt(d).
-    mask : array, float or bool, optional
-        What broadcasts to x's shape: of bool, True where an element takes part; else numbers of
-        any dtype that are added to it, integers too. It has no gradient.
-    out : array, optional
-        Where to write y; it may be x itself.
-    stream : optional
-        For arrays on a GPU: the stream to work on.
-
-    Returns
-    -------
-    array
-        The result y, of x's shape, dtype and framework.
-
-    Raises
-    ------
-    TypeError
-        For a mask of a dtype that is not supported.
-    ValueError
-        For a mask that does not broadcast to x's shape, an axis out of range or named twice, or a
-        scale that is not finite.
 
     See Also
     --------
@@ -76,12 +52,6 @@ def softmax(
 
     Where z leaves the range of the type in which it is computed, y does not: it follows from the
     distances within the row.
-
-    The result for a row does not depend on the other rows, nor on strides, layout or the number of
-    threads; with several axes elements are in the order of the axes.
-
-    `softmax.forward` saves ``(y,)``; `softmax.backward` gives dx. docs/conventions.md says what all
-    ops share.
 
     References
     ----------
@@ -119,32 +89,8 @@ def log_softmax(
 
     Parameters
     ----------
-    x : array
-        Of float16, bfloat16, float32 or float64; any shape and strides.
     axis : int or tuple of int, default -1
         The axes of a row: exp(y) adds up to 1 over them.
-    scale : float, default 1.0
-        The factor of x.
-    mask : array, float or bool, optional
-        What broadcasts to x's shape: of bool, True where an element takes part; else numbers of
-        any dtype that are added to it, integers too. It has no gradient.
-    out : array, optional
-        Where to write y; it may be x itself.
-    stream : optional
-        For arrays on a GPU: the stream to work on.
-
-    Returns
-    -------
-    array
-        The result y, of x's shape, dtype and framework.
-
-    Raises
-    ------
-    TypeError
-        For a mask of a dtype that is not supported.
-    ValueError
-        For a mask that does not broadcast to x's shape, an axis out of range or named twice, or a
-        scale that is not finite.
 
     See Also
     --------
@@ -165,12 +111,6 @@ def log_softmax(
 
     Where z leaves the range of the type in which it is computed, y does not: it follows from the
     distances within the row.
-
-    The result for a row does not depend on the other rows, nor on strides, layout or the number of
-    threads; with several axes elements are in the order of the axes.
-
-    `log_softmax.forward` saves ``(y,)``; `log_softmax.backward` gives dx. docs/conventions.md says
-    what all ops share.
 
     References
     ----------
@@ -208,35 +148,16 @@ def logsumexp(
 
     Parameters
     ----------
-    x : array
-        Of float16, bfloat16, float32 or float64; any shape and strides.
     axis : int or tuple of int, default -1
         The axes to reduce.
-    scale : float, default 1.0
-        The factor of x.
-    mask : array, float or bool, optional
-        What broadcasts to x's shape: of bool, True where an element takes part; else numbers of
-        any dtype that are added to it, integers too. It has no gradient.
-    keepdims : bool, default False
-        Leave the axes that were reduced in the result, with length 1.
     out : array, optional
         Where to write y, which may not share memory with x. Of `forward`, also a tuple that goes on
         with an array for the lse that is saved.
-    stream : optional
-        For arrays on a GPU: the stream to work on.
 
     Returns
     -------
     array
         The result y, of x's dtype and framework.
-
-    Raises
-    ------
-    TypeError
-        For a mask of a dtype that is not supported.
-    ValueError
-        For a mask that does not broadcast to x's shape, an axis out of range or named twice, or a
-        scale that is not finite.
 
     See Also
     --------
@@ -255,12 +176,6 @@ def logsumexp(
     were not there, be it NaN.
 
     A y that leaves the range is infinite. Its gradient is right all the same; on a GPU it is NaN.
-
-    The result for a row does not depend on the other rows, nor on strides, layout or the number of
-    threads; with several axes elements are in the order of the axes.
-
-    `logsumexp.forward` saves ``(x, mask, lse)``; `logsumexp.backward` gives dx. docs/conventions.md
-    says what all ops share.
 
     References
     ----------
@@ -301,8 +216,6 @@ def cross_entropy(
 
     Parameters
     ----------
-    logits : array
-        Of float16, bfloat16, float32 or float64; any shape and strides.
     target : array
         The class of each row, of int32 or int64 and the shape of logits without `axis`; or a
         probability for each class, of logits' shape and dtype.
@@ -320,8 +233,6 @@ def cross_entropy(
     out : array, optional
         Where to write the loss, which may share memory with no input. Of `forward`, also a tuple
         that goes on with an array for the lse that is saved.
-    stream : optional
-        For arrays on a GPU: the stream to work on.
 
     Returns
     -------
@@ -348,9 +259,6 @@ def cross_entropy(
     classes). Losses are added up in double, in one order for any number of threads; no loss depends
     on the other rows. No probability is stored: `backward` makes them again of logits and lse, and
     `out` of it may be the logits.
-
-    `cross_entropy.forward` saves ``(logits, target, weight, lse, divisor)``;
-    `cross_entropy.backward` gives dlogits. docs/conventions.md says what all ops share.
 
     References
     ----------

@@ -27,61 +27,11 @@ def mean(
 
     ``y = np.mean(x, axis)``, accumulated in double, in one read of x.
 
-    Parameters
-    ----------
-    x : array
-        Of float16, bfloat16, float32 or float64; any shape and strides. Integers and booleans are
-        computed, as NumPy does, as float64.
-    axis : int or tuple of int, optional
-        The axes to reduce, negative ones counted from the last; all of them without any. An empty
-        tuple reduces none.
-    weights : array, optional
-        How often each element counts: what broadcasts to x's shape, or is along `axis` alone, as
-        np.average has it; of any dtype that x may have. An element of weight 0 does not count,
-        whatever it is.
-    where : array of bool, or bool, optional
-        What broadcasts to x's shape: True where an element counts.
-    keepdims : bool, default False
-        Leave the axes that were reduced in y, with length 1.
-    out : array, optional
-        Where to write y; it may not share memory with x.
-    stream : optional
-        For arrays on a GPU: the stream to work on.
-
-    Returns
-    -------
-    array
-        The mean, of x's dtype and framework. Of no elements it is NaN, and a RuntimeWarning
-        says so.
-
-    Raises
-    ------
-    TypeError
-        For an axis that is no integer, or a `where` that is not of bool.
-    ValueError
-        For an axis out of range or named twice, or weights or a `where` of another shape.
-
     See Also
     --------
     nanmean : Of the elements that are not NaN.
     mean_var : Mean and variance in one read.
     moments : Mean and m2 in float64, which merge with others.
-
-    Notes
-    -----
-    At most 0.5 ULP of the result plus 2**-46 times the mean of the abs(x) that count from the
-    true mean. Computed in double and rounded once. Infinities and NaN propagate as they do in
-    NumPy.
-
-    Terms are added up in the order of `fastact.sum`, with its promise of the same bits. On a
-    GPU there is no warning.
-
-    With weights it is ``sum(weights * x) / sum(weights)``, and the bound is of the mean of the
-    abs(x) as they are weighted. A weight that is negative or not finite makes NaN, and a
-    RuntimeWarning says so.
-
-    `mean.forward` saves ``(x, weights, where)``; `mean.backward` gives dx. docs/conventions.md says
-    what all ops share.
 
     References
     ----------
@@ -118,27 +68,11 @@ def average(
 
     Parameters
     ----------
-    x : array
-        Of float16, bfloat16, float32 or float64; any shape and strides. Integers and booleans are
-        computed, as NumPy does, as float64.
-    axis : int or tuple of int, optional
-        The axes to reduce, negative ones counted from the last; all of them without any. An empty
-        tuple reduces none.
-    weights : array, optional
-        How often each element counts: what broadcasts to x's shape, or is along `axis` alone, as
-        np.average has it; of any dtype that x may have. An element of weight 0 does not count,
-        whatever it is.
-    where : array of bool, or bool, optional
-        What broadcasts to x's shape: True where an element counts.
     returned : bool, default False
         Return the sum of the weights, too, as np.average does: the number of elements without any.
         A call that torch's or JAX's gradients record must not ask for it.
-    keepdims : bool, default False
-        Leave the axes that were reduced in y, with length 1.
     out : array, optional
         Where to write y; it may share memory neither with x nor with the weights.
-    stream : optional
-        For arrays on a GPU: the stream to work on.
 
     Returns
     -------
@@ -148,31 +82,11 @@ def average(
     sum_of_weights : array
         Where `returned` is True, of the average's shape, dtype and framework.
 
-    Raises
-    ------
-    TypeError
-        For an axis that is no integer, or a `where` that is not of bool.
-    ValueError
-        For an axis out of range or named twice, or weights or a
-        `where` of another shape.
-
     See Also
     --------
     mean : The same; weights have no gradient there.
     nanmean : Of the elements that are not NaN.
     moments : Mean and m2 in float64, which merge with others.
-
-    Notes
-    -----
-    ``sum(weights * x) / sum(weights)``, at most 0.5 ULP of the result plus 2**-46 times the mean of
-    the abs(x) as they are weighted from the true average. Computed in double and rounded once.
-    Infinities and NaN that count propagate as they do in NumPy. A weight that is negative or not
-    finite makes NaN, and a RuntimeWarning says so. On a GPU there is no warning.
-
-    Terms are added up in the order of `fastact.sum`, with its promise of the same bits.
-
-    `average.forward` saves ``(x, weights, where)``; `average.backward` gives dx and dweights.
-    docs/conventions.md says what all ops share.
 
     References
     ----------
@@ -212,71 +126,11 @@ def var(
 
     ``y = np.var(x, axis, ddof=correction)``, accumulated in double, in one read of x.
 
-    Parameters
-    ----------
-    x : array
-        Of float16, bfloat16, float32 or float64; any shape and strides. Integers and booleans are
-        computed, as NumPy does, as float64.
-    axis : int or tuple of int, optional
-        The axes to reduce, negative ones counted from the last; all of them without any. An empty
-        tuple reduces none.
-    correction : float, default 0
-        Subtracted from the number of elements, or from the sum of the weights: 1 for the unbiased
-        variance.
-    ddof : float, optional
-        NumPy\'s name of `correction`; one of the two may be given.
-    weights : array, optional
-        How often each element counts: what broadcasts to x's shape, or is along `axis` alone, as
-        np.average has it; of any dtype that x may have. An element of weight 0 does not count,
-        whatever it is.
-    where : array of bool, or bool, optional
-        What broadcasts to x's shape: True where an element counts.
-    keepdims : bool, default False
-        Leave the axes that were reduced in y, with length 1.
-    out : array, optional
-        Where to write y; it may not share memory with x.
-    stream : optional
-        For arrays on a GPU: the stream to work on.
-
-    Returns
-    -------
-    array
-        The variance, of x's dtype and framework. Of no more than `correction` elements it
-        is infinite or NaN, and a RuntimeWarning says so.
-
-    Raises
-    ------
-    TypeError
-        For an axis that is no integer, a correction that is no real number, `correction` and `ddof`
-        both given, or a `where` that is not of bool.
-    ValueError
-        For an axis out of range or named twice, a correction that is not finite, or weights or a
-        `where` of another shape.
-
     See Also
     --------
     nanvar : Of the elements that are not NaN.
     mean_var : Mean and variance in one read.
     moments : Mean and m2 in float64, which merge with others.
-
-    Notes
-    -----
-    At most 0.5 ULP, a share of 2**-33 of itself (float64: 2**-44) and of 2**-51 of abs(mean) /
-    std from the true variance, also for data far from 0. Of equal values it is 0, and it is
-    never negative. Computed in double and rounded once. Infinities and NaN propagate as they do
-    in NumPy.
-
-    Terms are added up in the order of `fastact.sum`, with its promise of the same bits. On a
-    GPU there is no warning.
-
-    Weights are frequencies: the result is as if each element of x were repeated so often, and n is
-    the sum of the weights. Where they say how reliable elements are, and their scale has no
-    meaning, ``correction=np.sum(weights**2) / np.sum(weights)`` makes the variance unbiased. Their
-    sum has an error of 2**-46 of itself, which shows where a correction takes nearly all of it. A
-    weight that is negative or not finite makes NaN, and a RuntimeWarning says so.
-
-    `var.forward` saves ``(x, weights, where)``; `var.backward` gives dx. docs/conventions.md says
-    what all ops share.
 
     References
     ----------
@@ -314,70 +168,11 @@ def std(
 
     ``y = np.std(x, axis, ddof=correction)``, accumulated in double, in one read of x.
 
-    Parameters
-    ----------
-    x : array
-        Of float16, bfloat16, float32 or float64; any shape and strides. Integers and booleans are
-        computed, as NumPy does, as float64.
-    axis : int or tuple of int, optional
-        The axes to reduce, negative ones counted from the last; all of them without any. An empty
-        tuple reduces none.
-    correction : float, default 0
-        Subtracted from the number of elements, or from the sum of the weights: 1 for the unbiased
-        variance.
-    ddof : float, optional
-        NumPy\'s name of `correction`; one of the two may be given.
-    weights : array, optional
-        How often each element counts: what broadcasts to x's shape, or is along `axis` alone, as
-        np.average has it; of any dtype that x may have. An element of weight 0 does not count,
-        whatever it is.
-    where : array of bool, or bool, optional
-        What broadcasts to x's shape: True where an element counts.
-    keepdims : bool, default False
-        Leave the axes that were reduced in y, with length 1.
-    out : array, optional
-        Where to write y; it may not share memory with x.
-    stream : optional
-        For arrays on a GPU: the stream to work on.
-
-    Returns
-    -------
-    array
-        The standard deviation, of x's dtype and framework. Of no more than `correction`
-        elements it is infinite or NaN, and a RuntimeWarning says so.
-
-    Raises
-    ------
-    TypeError
-        For an axis that is no integer, a correction that is no real number, `correction` and `ddof`
-        both given, or a `where` that is not of bool.
-    ValueError
-        For an axis out of range or named twice, a correction that is not finite, or weights or a
-        `where` of another shape.
-
     See Also
     --------
     nanstd : Of the elements that are not NaN.
     mean_var : Mean and variance in one read.
     moments : Mean and m2 in float64, which merge with others.
-
-    Notes
-    -----
-    At most 0.5 ULP, a share of 2**-34 of itself (float64: 2**-45) and of 2**-52 of abs(mean) /
-    std from the true deviation, also for data far from 0. Of equal values it is 0. Computed in
-    double and rounded once. Infinities and NaN propagate as they do in NumPy.
-
-    Terms are added up in the order of `fastact.sum`, with its promise of the same bits. On a
-    GPU there is no warning.
-
-    Weights are frequencies: the result is as if each element of x were repeated so often, and n is
-    the sum of the weights. Where they say how reliable elements are, and their scale has no
-    meaning, ``correction=np.sum(weights**2) / np.sum(weights)`` makes the variance unbiased. Their
-    sum has an error of 2**-46 of itself, which shows where a correction takes nearly all of it. A
-    weight that is negative or not finite makes NaN, and a RuntimeWarning says so.
-
-    `std.forward` saves ``(x, weights, where)``; `std.backward` gives dx. docs/conventions.md says
-    what all ops share.
 
     References
     ----------
@@ -412,51 +207,11 @@ def nansum(
 
     ``y = np.nansum(x, axis)``, accumulated in double, in one read of x.
 
-    Parameters
-    ----------
-    x : array
-        Of float16, bfloat16, float32 or float64; any shape and strides. Integers and booleans are
-        computed, as NumPy does, as float64.
-    axis : int or tuple of int, optional
-        The axes to reduce, negative ones counted from the last; all of them without any. An empty
-        tuple reduces none.
-    where : array of bool, or bool, optional
-        What broadcasts to x's shape: True where an element counts.
-    keepdims : bool, default False
-        Leave the axes that were reduced in y, with length 1.
-    out : array, optional
-        Where to write y; it may not share memory with x.
-    stream : optional
-        For arrays on a GPU: the stream to work on.
-
-    Returns
-    -------
-    array
-        The sum, of x's dtype and framework. Of no elements, or of NaN alone, it is 0.
-
-    Raises
-    ------
-    TypeError
-        For an axis that is no integer, or a `where` that is not of bool.
-    ValueError
-        For an axis out of range or named twice, or a `where` of another shape.
-
     See Also
     --------
     sum : Of all elements.
     mean_var : Mean and variance in one read.
     moments : Mean and m2 in float64, which merge with others.
-
-    Notes
-    -----
-    At most 0.5 ULP of the result plus 2**-46 times the sum of the abs(x) that count from the
-    true sum. Computed in double and rounded once. Infinities propagate as they do in NumPy.
-
-    Without NaN, `fastact.sum` gives the same bits. Terms are added up in the order of
-    `fastact.sum`, with its promise of the same bits.
-
-    `nansum.forward` saves ``(x, where)``; `nansum.backward` gives dx, which is 0 where x is NaN.
-    docs/conventions.md says what all ops share.
 
     References
     ----------
@@ -490,60 +245,11 @@ def nanmean(
 
     ``y = np.nanmean(x, axis)``, accumulated in double, in one read of x.
 
-    Parameters
-    ----------
-    x : array
-        Of float16, bfloat16, float32 or float64; any shape and strides. Integers and booleans are
-        computed, as NumPy does, as float64.
-    axis : int or tuple of int, optional
-        The axes to reduce, negative ones counted from the last; all of them without any. An empty
-        tuple reduces none.
-    weights : array, optional
-        How often each element counts: what broadcasts to x's shape, or is along `axis` alone, as
-        np.average has it; of any dtype that x may have. An element of weight 0 does not count,
-        whatever it is.
-    where : array of bool, or bool, optional
-        What broadcasts to x's shape: True where an element counts.
-    keepdims : bool, default False
-        Leave the axes that were reduced in y, with length 1.
-    out : array, optional
-        Where to write y; it may not share memory with x.
-    stream : optional
-        For arrays on a GPU: the stream to work on.
-
-    Returns
-    -------
-    array
-        The mean, of x's dtype and framework. Of no elements, or of NaN alone, it is NaN,
-        and a RuntimeWarning says so.
-
-    Raises
-    ------
-    TypeError
-        For an axis that is no integer, or a `where` that is not of bool.
-    ValueError
-        For an axis out of range or named twice, or weights or a `where` of another shape.
-
     See Also
     --------
     mean : Of all elements.
     mean_var : Mean and variance in one read.
     moments : Mean and m2 in float64, which merge with others.
-
-    Notes
-    -----
-    At most 0.5 ULP of the result plus 2**-46 times the mean of the abs(x) that count from the
-    true mean. Computed in double and rounded once. Infinities propagate as they do in NumPy.
-
-    Without NaN the bits are as of sums in the order of `fastact.sum`. Terms are added up in
-    the order of `fastact.sum`, with its promise of the same bits. On a GPU there is no warning.
-
-    With weights it is ``sum(weights * x) / sum(weights)``, and the bound is of the mean of the
-    abs(x) as they are weighted. A weight that is negative or not finite makes NaN, and a
-    RuntimeWarning says so.
-
-    `nanmean.forward` saves ``(x, weights, where)``; `nanmean.backward` gives dx, which is 0 where x
-    is NaN. docs/conventions.md says what all ops share.
 
     References
     ----------
@@ -579,71 +285,11 @@ def nanvar(
 
     ``y = np.nanvar(x, axis, ddof=correction)``, accumulated in double, in one read of x.
 
-    Parameters
-    ----------
-    x : array
-        Of float16, bfloat16, float32 or float64; any shape and strides. Integers and booleans are
-        computed, as NumPy does, as float64.
-    axis : int or tuple of int, optional
-        The axes to reduce, negative ones counted from the last; all of them without any. An empty
-        tuple reduces none.
-    correction : float, default 0
-        Subtracted from the number of elements, or from the sum of the weights: 1 for the unbiased
-        variance.
-    ddof : float, optional
-        NumPy\'s name of `correction`; one of the two may be given.
-    weights : array, optional
-        How often each element counts: what broadcasts to x's shape, or is along `axis` alone, as
-        np.average has it; of any dtype that x may have. An element of weight 0 does not count,
-        whatever it is.
-    where : array of bool, or bool, optional
-        What broadcasts to x's shape: True where an element counts.
-    keepdims : bool, default False
-        Leave the axes that were reduced in y, with length 1.
-    out : array, optional
-        Where to write y; it may not share memory with x.
-    stream : optional
-        For arrays on a GPU: the stream to work on.
-
-    Returns
-    -------
-    array
-        The variance, of x's dtype and framework. Of no more than `correction` elements it
-        is NaN, and a RuntimeWarning says so.
-
-    Raises
-    ------
-    TypeError
-        For an axis that is no integer, a correction that is no real number, `correction` and `ddof`
-        both given, or a `where` that is not of bool.
-    ValueError
-        For an axis out of range or named twice, a correction that is not finite, or weights or a
-        `where` of another shape.
-
     See Also
     --------
     var : Of all elements.
     mean_var : Mean and variance in one read.
     moments : Mean and m2 in float64, which merge with others.
-
-    Notes
-    -----
-    At most 0.5 ULP, a share of 2**-33 of itself (float64: 2**-44) and of 2**-51 of abs(mean) /
-    std from the true variance, also for data far from 0. Of equal values it is 0, and it is
-    never negative. Computed in double and rounded once. Infinities propagate as they do in
-    NumPy.
-
-    Without NaN, `fastact.var` gives the same bits. Terms are added up in the order of
-    `fastact.sum`, with its promise of the same bits. On a GPU there is no warning.
-
-    Weights are frequencies: the result is as if each element of x were repeated so often, and n is
-    the sum of the weights. Where they say how reliable elements are, and their scale has no
-    meaning, ``correction=np.sum(weights**2) / np.sum(weights)`` makes the variance unbiased. Their
-    sum has an error of 2**-46 of itself, which shows where a correction takes nearly all of it. A
-    weight that is negative or not finite makes NaN, and a RuntimeWarning says so.
-
-    `nanvar.forward` saves ``(x, weights, where)``; `nanvar.backward` gives dx, which is 0 where x
-    is NaN. docs/conventions.md says what all ops share.
 
     References
     ----------
@@ -681,70 +327,11 @@ def nanstd(
 
     ``y = np.nanstd(x, axis, ddof=correction)``, accumulated in double, in one read of x.
 
-    Parameters
-    ----------
-    x : array
-        Of float16, bfloat16, float32 or float64; any shape and strides. Integers and booleans are
-        computed, as NumPy does, as float64.
-    axis : int or tuple of int, optional
-        The axes to reduce, negative ones counted from the last; all of them without any. An empty
-        tuple reduces none.
-    correction : float, default 0
-        Subtracted from the number of elements, or from the sum of the weights: 1 for the unbiased
-        variance.
-    ddof : float, optional
-        NumPy\'s name of `correction`; one of the two may be given.
-    weights : array, optional
-        How often each element counts: what broadcasts to x's shape, or is along `axis` alone, as
-        np.average has it; of any dtype that x may have. An element of weight 0 does not count,
-        whatever it is.
-    where : array of bool, or bool, optional
-        What broadcasts to x's shape: True where an element counts.
-    keepdims : bool, default False
-        Leave the axes that were reduced in y, with length 1.
-    out : array, optional
-        Where to write y; it may not share memory with x.
-    stream : optional
-        For arrays on a GPU: the stream to work on.
-
-    Returns
-    -------
-    array
-        The standard deviation, of x's dtype and framework. Of no more than `correction`
-        elements it is NaN, and a RuntimeWarning says so.
-
-    Raises
-    ------
-    TypeError
-        For an axis that is no integer, a correction that is no real number, `correction` and `ddof`
-        both given, or a `where` that is not of bool.
-    ValueError
-        For an axis out of range or named twice, a correction that is not finite, or weights or a
-        `where` of another shape.
-
     See Also
     --------
     std : Of all elements.
     mean_var : Mean and variance in one read.
     moments : Mean and m2 in float64, which merge with others.
-
-    Notes
-    -----
-    At most 0.5 ULP, a share of 2**-34 of itself (float64: 2**-45) and of 2**-52 of abs(mean) /
-    std from the true deviation, also for data far from 0. Of equal values it is 0. Computed in
-    double and rounded once. Infinities propagate as they do in NumPy.
-
-    Without NaN, `fastact.std` gives the same bits. Terms are added up in the order of
-    `fastact.sum`, with its promise of the same bits. On a GPU there is no warning.
-
-    Weights are frequencies: the result is as if each element of x were repeated so often, and n is
-    the sum of the weights. Where they say how reliable elements are, and their scale has no
-    meaning, ``correction=np.sum(weights**2) / np.sum(weights)`` makes the variance unbiased. Their
-    sum has an error of 2**-46 of itself, which shows where a correction takes nearly all of it. A
-    weight that is negative or not finite makes NaN, and a RuntimeWarning says so.
-
-    `nanstd.forward` saves ``(x, weights, where)``; `nanstd.backward` gives dx, which is 0 where x
-    is NaN. docs/conventions.md says what all ops share.
 
     References
     ----------

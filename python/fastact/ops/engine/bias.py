@@ -65,25 +65,13 @@ class BiasAct(CachedOp[P, R]):
     def forward(self, *args: P.args, **kwargs: P.kwargs) -> tuple[R, tuple[Any, ...]]:
         """The activation of the sum, and what `backward` needs.
 
-        ``saved = (x, bias, residual)``, from which `backward` adds up the sum again: this pass need
-        not write it.
-
-        Parameters
-        ----------
-        *args, **kwargs
-            What calling the op takes.
+        The sum is not saved: `backward` adds it up again.
 
         Returns
         -------
-        y : array
-            What calling the op gives.
         saved : tuple
             ``(x, bias, residual)``, not copied: do not change them before `backward`. With the
             identity ``(None, bias, None)``: its gradient needs no more than the bias's dtype.
-
-        Notes
-        -----
-        Of the same bits, and so as accurate, as calling the op.
 
         Examples
         --------
@@ -135,32 +123,14 @@ class BiasAct(CachedOp[P, R]):
 
         Parameters
         ----------
-        dy : array or float
-            The gradient with respect to y: shape and dtype of x.
         x : array or None
             What `forward` saved; None with the identity, as the two that follow.
-        bias : array
-            What `forward` saved.
-        residual : array or float, optional
-            What `forward` saved.
-        activation : str or op, default "identity"
-            As given to `forward`.
-        axis : int, default -1
-            As given to `forward`.
         out : tuple of two arrays or None, optional
             Where to write dx, which may be dy, x or residual itself, and dbias; one that is None is
             not computed (dx is, into memory of the call's own: `bias_grad` is for dbias alone).
-        accumulate : bool, default False
-            Add the gradients to `out` instead of overwriting it.
-        stream : optional
-            For arrays on a GPU: the stream to work on.
-        **parameters : float or str
-            The activation's own parameters, as given to `forward`.
 
         Returns
         -------
-        dx : array
-            Of x's shape, dtype and framework.
         dbias : array
             Of the bias's shape and dtype: the sum, in double, of gradients before they are rounded.
             For float32 and float64 it has the bits of ``bias_grad(dx, axis=axis)``.

@@ -96,25 +96,7 @@ class Gated(CachedOp[P, R]):
     def forward(self, *args: P.args, **kwargs: P.kwargs) -> tuple[R, tuple[Any, ...]]:
         """What calling the op gives, and what `backward` needs.
 
-        ``saved = (x, bias)``, or ``(a, b, bias)``: the inputs alone, from which `backward` computes
-        the activation again.
-
-        Parameters
-        ----------
-        *args, **kwargs
-            What calling the op takes. `out` shares no memory with what is saved.
-
-        Returns
-        -------
-        y : array
-            What calling the op gives.
-        saved : tuple
-            The arrays of the call and the bias, or None; not copied: do not change them before
-            `backward`.
-
-        Notes
-        -----
-        Of the same bits, and so as accurate, as calling the op.
+        The inputs alone are saved: `backward` computes the activation again.
 
         Examples
         --------
@@ -155,21 +137,12 @@ class Gated(CachedOp[P, R]):
 
         Parameters
         ----------
-        dy : array or float
-            The gradient with respect to y: its shape and dtype.
-        *saved
-            What `forward` saved: x, or a and b, and then bias, by position or by keyword.
-        **options
-            Those of the call, as given to `forward`. `out`: where to write the gradients, an array
-            for x's alone, else a tuple of arrays; one that is None is not computed. da and db may
-            each be dy, a or b itself, dx may be x. `accumulate`, a bool, by default False: add the
-            gradients to `out` instead of overwriting it. `stream`, for arrays on a GPU: the stream
-            to work on.
+        out : array or tuple, optional
+            Where to write the gradients: an array for x's alone, else a tuple of arrays; one that
+            is None is not computed. da and db may each be dy, a or b itself, dx may be x.
 
         Returns
         -------
-        dx, or da and db : array, or tuple of arrays
-            Of the shape, dtype and framework of x, or of a. dx is packed as x is.
         dbias : array
             Where there is a bias, as the last one of a tuple: of its shape and dtype.
 

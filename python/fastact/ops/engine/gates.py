@@ -173,31 +173,23 @@ class Gates(CachedOp[P, R]):
     def forward(self, *args: Any, **kwargs: Any) -> tuple[Any, tuple[Any, ...]]:
         """What calling the op gives, and the tuple that `backward` needs.
 
-        ``y, saved = op(...), (activated gates, state before, ...)``.
+        The docstring of the op says which letters the saved gates are of.
 
         Parameters
         ----------
-        *args
-            The arrays of the call.
-        **kwargs
-            The options of the call, and `recompute`, a bool, by default False: save the inputs
-            alone, from which `backward` makes the gates again: as exact, less memory, more time.
-            `out` may be a tuple that goes on with an array for the activated gates, which may be
-            gates itself. Saved arrays may not be written.
+        recompute : bool, default False
+            Save the inputs alone, from which `backward` makes the gates again: as exact, less
+            memory, more time.
+        out : array or tuple, optional
+            As for the call, or a tuple that goes on with an array for the activated gates, which
+            may be gates itself. Saved arrays may not be written.
 
         Returns
         -------
-        y : array or tuple of arrays
-            What calling the op returns.
         saved : tuple
             The inputs of the step, in the order that `saves` of the op lists. In the place of gates
             are the activated gates, packed in one array, and no recurrent; with recompute=True, the
             inputs. Arrays are not copied: do not change them before `backward`.
-
-        Notes
-        -----
-        The results have the bits of the call; their accuracy, and which letters the saved gates are
-        of, stand in the docstring of the op.
 
         Examples
         --------
@@ -219,16 +211,9 @@ class Gates(CachedOp[P, R]):
 
         Parameters
         ----------
-        *arrays
-            First the gradient of the loss with respect to each result, of its shape, or a Python
-            scalar; the gradient of an LSTM's c, from the step that follows, may be None. Then what
-            `forward` saved.
-        **options
-            `order`, where the op has this option, and `recompute`: as given to `forward`.
-            `out`, a tuple of arrays or None: where to write each gradient; one that is None is not
-            computed. Which of them may be arrays that are read, the docstring of the op states.
-            `accumulate`, a bool, by default False: add the gradients to `out` instead of
-            overwriting it. `stream`, for arrays on a GPU: the stream to work on.
+        out : tuple of arrays or None, optional
+            Where to write each gradient; one that is None is not computed. Which of them may be
+            arrays that are read, the docstring of the op states.
 
         Returns
         -------

@@ -270,25 +270,7 @@ class MeanVar(AxisMoments[P, R]):
     def forward(self, *args: P.args, **kwargs: P.kwargs) -> tuple[R, tuple[Any, ...]]:
         """Mean and variance, and what `backward` needs.
 
-        ``saved = (x, weights, where)``, for the derivative of the variance is a multiple of
-        x - mean.
-
-        Parameters
-        ----------
-        *args, **kwargs
-            What calling the op takes.
-
-        Returns
-        -------
-        (mean, var) : tuple of two arrays
-            What calling the op gives.
-        saved : tuple
-            ``(x, weights, where)``, None for what is not there. They are not copied: do not change
-            them before `backward`.
-
-        Notes
-        -----
-        Of the same bits, and so as accurate, as calling the op.
+        The derivative of the variance is a multiple of x - mean.
 
         Examples
         --------
@@ -330,26 +312,9 @@ class MeanVar(AxisMoments[P, R]):
             What `forward` saved. Its mean is computed anew, and used unrounded: for that, memory of
             two arrays of the mean's shape is taken (for 16-bit data, of one of float64; with
             weights or a mask, of four of float64).
-        weights, where : array, optional
-            What `forward` saved.
-        axis : int or tuple of int, optional
-            As given to `forward`.
-        correction : float, default 0
-            As given to `forward`.
-        keepdims : bool, default False
-            As given to `forward`.
         out : array, optional
             Where to write dx; it may be x itself, but with weights or a mask, and share no memory
             with a gradient.
-        accumulate : bool, default False
-            Add dx to `out` instead of overwriting it.
-        stream : optional
-            For arrays on a GPU: the stream to work on.
-
-        Returns
-        -------
-        array
-            The result, of x's shape, dtype and framework.
 
         Notes
         -----
@@ -394,24 +359,7 @@ class MomentsOp(AxisMoments[P, R]):
     def forward(self, *args: P.args, **kwargs: P.kwargs) -> tuple[R, tuple[Any, ...]]:
         """The moments, and what `backward` needs.
 
-        ``saved = (x, weights, where)``, for the derivative of m2 is a multiple of x - mean.
-
-        Parameters
-        ----------
-        *args, **kwargs
-            What calling the op takes.
-
-        Returns
-        -------
-        moments : Moments
-            What calling the op gives.
-        saved : tuple
-            ``(x, weights, where)``, None for what is not there. They are not copied: do not change
-            them before `backward`.
-
-        Notes
-        -----
-        Of the same bits, and so as accurate, as calling the op.
+        The derivative of m2 is a multiple of x - mean.
 
         Examples
         --------
@@ -452,26 +400,11 @@ class MomentsOp(AxisMoments[P, R]):
             What `forward` saved. Its mean is computed anew, and used unrounded: for that, memory of
             two arrays of the mean's shape is taken (for 16-bit data, of one of float64; with
             weights or a mask, of three of float64).
-        weights, where : array, optional
-            What `forward` saved.
-        axis : int or tuple of int, optional
-            As given to `forward`.
         skipna : bool, default False
             As given to `forward`. Elements that were skipped have a gradient of 0.
-        keepdims : bool, default False
-            As given to `forward`.
         out : array, optional
             Where to write dx; it may be x itself, but for `skipna`, `weights` and `where`, and
             share no memory with a gradient.
-        accumulate : bool, default False
-            Add dx to `out` instead of overwriting it.
-        stream : optional
-            For arrays on a GPU: the stream to work on.
-
-        Returns
-        -------
-        array
-            The result, of x's shape, dtype and framework.
 
         Notes
         -----

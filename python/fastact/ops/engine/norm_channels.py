@@ -110,23 +110,11 @@ class ChannelNorm(CachedOp[P, R]):
 
         ``y = act((x - mean) * rstd * weight + bias)``.
 
-        Parameters
-        ----------
-        *args, **kwargs
-            As for the call.
-
-        Returns
-        -------
-        y : array
-            What calling the op returns.
-        saved : tuple
-            ``(x, mean, rstd, weight, bias)``, with the statistics that were used: of `batch_norm`
-            in the dtype in which x is computed, with as many axes as x, of `norm_apply` those that
-            were given. Arrays are not copied: do not change them before `backward`.
-
         Notes
         -----
-        y is as accurate as the result of the call.
+        y is as accurate as the result of the call. The statistics that are saved are those that
+        were used: of `batch_norm` in the dtype in which x is computed, with as many axes as x, of
+        `norm_apply` those that were given.
 
         Examples
         --------
@@ -244,8 +232,7 @@ class BatchNorm(ChannelNorm[P, R]):
             )
             return now.results()
 
-    # PR02: the parameters by keyword stand in a type
-    def backward(  # numpydoc ignore=PR02
+    def backward(
         self, dy: ArrayOrNumber, x: A, /, *saved: Any, **options: Unpack[BatchNormOptions[A]]
     ) -> tuple[A | None, ...]:
         """The gradients with respect to x, weight and bias.
@@ -257,28 +244,6 @@ class BatchNorm(ChannelNorm[P, R]):
 
         In training a change of ``x[j]`` moves the mean by ``1 / N`` and rstd by
         ``-rstd**2 * xhat[j] / N``, of N values a channel; hence the two terms that are taken away.
-
-        Parameters
-        ----------
-        dy : array, or Python scalar
-            The gradient of the loss with respect to y; shape and dtype of x.
-        x, *saved : array
-            What `forward` saved.
-        training, channel_axis, activation, **parameters : optional
-            As given to `forward`.
-        out : tuple of three arrays or None, optional
-            Where to write each gradient; one that is None is not computed. dx may be dy or x.
-        accumulate : bool, default False
-            Add the gradients to `out` instead of overwriting it.
-        stream : optional
-            For arrays on a GPU: the stream to work on.
-
-        Returns
-        -------
-        dx : array
-            Of x's shape and dtype.
-        dweight, dbias : array
-            Of the shape and dtype of weight and bias; None where there is none.
 
         Notes
         -----
@@ -303,8 +268,7 @@ class BatchNorm(ChannelNorm[P, R]):
                [2., 1.]]), array([4., 8.]), None)
         """
 
-    # PR02: as above
-    def backward_reduce(  # numpydoc ignore=PR02
+    def backward_reduce(
         self, dy: ArrayOrNumber, x: Array, /, *saved: Any, **options: Unpack[ReduceOptions]
     ) -> tuple[Any, ...]:
         """The first half of `backward` in training: what has to be summed over the whole batch.
@@ -315,14 +279,10 @@ class BatchNorm(ChannelNorm[P, R]):
 
         Parameters
         ----------
-        dy, x, *saved : array
+        dy, x, mean, rstd, weight, bias : array
             As for `backward`. weight and bias matter with an activation alone.
-        channel_axis, activation, **parameters : optional
-            As for `backward`.
         out : tuple of two arrays or None, optional
             Where to write each sum; one that is None is not computed.
-        stream : optional
-            For arrays on a GPU: the stream to work on.
 
         Returns
         -------
@@ -350,8 +310,7 @@ class BatchNorm(ChannelNorm[P, R]):
             _run_backward(now, True, dweight=sum_dy_xhat, dbias=sum_dy)
             return now.results()  # type: ignore[no-any-return]
 
-    # PR02: as above
-    def backward_apply(  # numpydoc ignore=PR02
+    def backward_apply(
         self,
         dy: ArrayOrNumber,
         x: A,
@@ -376,14 +335,8 @@ class BatchNorm(ChannelNorm[P, R]):
             Values a channel, in all parts of the batch.
         bias : array, optional
             As for `backward`.
-        channel_axis, activation, **parameters : optional
-            As for `backward`.
         out : array, optional
             Where to write dx, which may be dy or x.
-        accumulate : bool, default False
-            Add dx to `out` instead of overwriting it.
-        stream : optional
-            For arrays on a GPU: the stream to work on.
 
         Returns
         -------
@@ -453,8 +406,7 @@ class NormApply(ChannelNorm[P, R]):
             )
             return now.results()
 
-    # PR02: the parameters by keyword stand in a type
-    def backward(  # numpydoc ignore=PR02
+    def backward(
         self, dy: ArrayOrNumber, x: A, /, *saved: Any, **options: Unpack[NormApplyOptions[A]]
     ) -> tuple[A | None, ...]:
         """The gradients with respect to x, weight and bias, for given mean and rstd.
@@ -463,30 +415,6 @@ class NormApply(ChannelNorm[P, R]):
         ``dx = weight * rstd * p``, ``dweight = sum(p * xhat)`` and ``dbias = sum(p)``, with sums
         over each channel. These are the gradients of `batch_norm.backward` without training: mean
         and rstd do not depend on x.
-
-        Parameters
-        ----------
-        dy : array, or Python scalar
-            The gradient of the loss with respect to y; shape and dtype of x.
-        x, *saved : array
-            What `forward` saved.
-        axis : int
-            As given to `forward`.
-        activation, **parameters : optional
-            As given to `forward`.
-        out : tuple of three arrays or None, optional
-            Where to write each gradient; one that is None is not computed. dx may be dy or x.
-        accumulate : bool, default False
-            Add the gradients to `out` instead of overwriting it.
-        stream : optional
-            For arrays on a GPU: the stream to work on.
-
-        Returns
-        -------
-        dx : array
-            Of x's shape and dtype.
-        dweight, dbias : array
-            Of the shape and dtype of weight and bias; None where there is none.
 
         Notes
         -----

@@ -215,23 +215,15 @@ class Norm(CachedOp[P, R]):
 
         Parameters
         ----------
-        *args, **kwargs
-            As for the call. `out` may be a tuple that goes on with arrays for the statistics that
-            are saved; one that is None is allocated. They may not share memory with what is saved.
-
-        Returns
-        -------
-        y : array
-            What calling the op returns.
-        saved : tuple
-            ``(x, mean, rstd, weight, bias)``, of `rms_norm` and `add_rms_norm` ``(x, rstd,
-            weight)``; where a residual was added, x is the sum. The statistics have the dtype in
-            which x is computed. Arrays are not copied: do not change them before `backward`.
+        out : array or tuple, optional
+            As for the call, or a tuple that goes on with arrays for the statistics that are saved;
+            one that is None is allocated. They may not share memory with what is saved.
 
         Notes
         -----
         y is as accurate as the result of the call. It was computed by mean and rstd, which are
-        returned rounded once to the dtype in which x is computed.
+        returned rounded once to the dtype in which x is computed. Where a residual was added, the
+        x that is saved is the sum.
 
         Examples
         --------
@@ -275,8 +267,7 @@ class Norm(CachedOp[P, R]):
             )
             return now.results()
 
-    # PR02: BackwardOptions has the parameters by keyword
-    def backward(  # numpydoc ignore=PR02
+    def backward(
         self, dy: ArrayOrNumber, x: A, /, *saved: Any, **options: Unpack[BackwardOptions[A]]
     ) -> tuple[A | None, ...]:
         """The gradients with respect to x, weight and bias.
@@ -292,29 +283,9 @@ class Norm(CachedOp[P, R]):
 
         Parameters
         ----------
-        dy : array, or Python scalar
-            The gradient of the loss with respect to y; shape and dtype of x.
-        x, *saved : array
-            What `forward` saved.
-        axis, channel_axis, eps, weight_offset, casting, activation, **parameters : optional
-            As given to `forward`, of those that the op has.
         dtotal : array, or Python scalar, optional
-            Of ops that add a residual: the gradient with respect to the sum that they returned. It
-            is added to dx, which is the residual's gradient too.
-        out : tuple of arrays or None, optional
-            Where to write each gradient; one that is None is not computed. dx may be dy or x.
-        accumulate : bool, default False
-            Add the gradients to `out` instead of overwriting it.
-        stream : optional
-            For arrays on a GPU: the stream to work on.
-
-        Returns
-        -------
-        dx : array
-            Of x's shape and dtype; None where `out` has None for it.
-        dweight, dbias : array
-            Of the shape and dtype of weight and bias, each None where there is none, and for
-            `rms_norm` and `add_rms_norm` no dbias at all.
+            The gradient with respect to the sum that was returned. It is added to dx, which is the
+            residual's gradient too.
 
         Notes
         -----

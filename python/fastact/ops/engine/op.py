@@ -7,9 +7,10 @@ An op is a callable with three entry points, as a NumPy ufunc is one with severa
     dx       = op.backward(dy, *saved)
 
 It is declared by a function: the `def` line is the signature of the call, for programs and for type
-checkers, and the docstring its documentation; a decorator of the family (`activation`, `norm`, ...)
-says the rest and makes the op of it. The signatures of `forward` and `backward` follow from that
-(`EntryPoint`).
+checkers, and the docstring documents what the op has alone; a decorator of the family
+(`activation`, `norm`, ...) says the rest and makes the op of it. The signatures of `forward` and
+`backward` follow from that (`EntryPoint`), and so do the standard parts of the documentation
+(`docstrings.py`).
 
 `ops` maps each op's name to the op; tests, benchmarks and framework wrappers iterate over it.
 """
@@ -26,6 +27,7 @@ from typing import TYPE_CHECKING, Any, Generic, NamedTuple, ParamSpec, TypeVar
 from ... import _cpu
 from ...interop import handlers, validate
 from ...interop.validate import Role
+from . import docstrings
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -267,13 +269,19 @@ class Op(Generic[P, R]):
     entry_points: Mapping[str, EntryPoint]
     sample: Callable[[Any, Any], dict[str, Any]]
 
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        docstrings.composes(cls)
+
+    def _documentation(self) -> str | None:
+        return docstrings.of_call(self, self.__wrapped__.__doc__)
+
     def _declare(self, function: Callable[P, R], family: str) -> Signature:
         """Take name, signature and documentation from the function that declares the op."""
         self.name = self.__name__ = self.__qualname__ = function.__name__
         self.family = family
         # pickle and inspect look these up on the instance, as they do for ufuncs
         self.__module__ = "fastact"
-        self.__doc__ = function.__doc__
         self.__wrapped__ = function
         self.__signature__ = untyped(function)
         names = self.__signature__.parameters
@@ -453,6 +461,15 @@ def result_of(arrays: tuple[Any, ...], like: Any) -> Any:
     return arrays if isinstance(like, tuple) else arrays[0]
 
 
+#: What an entry point takes over from its method; the docstring is a part of its documentation.
+_NAMES = ("__module__", "__name__", "__qualname__")
+
+
+@docstrings.composes
+class Entry(_cpu.CachedCall):
+    """An entry point of an op, whose documentation is composed as the op's is."""
+
+
 class CachedOp(Op[P, R], _cpu.CachedOp):
     """An op whose repeated calls skip this layer (src/cpu/binding/call_cache.pyx).
 
@@ -482,10 +499,10 @@ class CachedOp(Op[P, R], _cpu.CachedOp):
                 continue
             method = getattr(self, name)
             function = getattr(self, f"_{name}", method)
-            entry: Any = _cpu.CachedCall(function, self, name)
-            vars(self)[name] = update_wrapper(entry, method)
+            entry: Any = Entry(function, self, name)
+            vars(self)[name] = update_wrapper(entry, method, _NAMES)
             entry.__wrapped__ = function
-            entry.__doc__ = method.__doc__
+            entry._documentation = partial(docstrings.of_entry, self, name, method.__doc__)
             entry.__signature__ = point.signature
 
     def _enter_points(

@@ -179,24 +179,7 @@ class PlainSum(AxisSum[P, R]):
     def forward(self, *args: P.args, **kwargs: P.kwargs) -> tuple[R, tuple[Any, ...]]:
         """The sum, and what `backward` needs of the array.
 
-        ``saved = (shape,)``, of `sum` ``(shape, where)``: the gradient of a sum depends on nothing
-        else of the array.
-
-        Parameters
-        ----------
-        *args, **kwargs
-            What calling the op takes.
-
-        Returns
-        -------
-        result : array
-            What calling the op gives.
-        saved : tuple
-            ``(shape,)``, the shape of the array that was summed; of `sum` also the mask, or None.
-
-        Notes
-        -----
-        Of the same bits, and so as accurate, as calling the op.
+        The gradient of a sum depends on the array's shape, and of `sum` on the mask.
 
         Examples
         --------
@@ -229,11 +212,10 @@ class PlainSum(AxisSum[P, R]):
             broadcasts to `shape`.
         shape : tuple of int
             What `forward` saved.
-        *args, **kwargs
-            Of `sum` the `where` that `forward` saved: elements that were left out have a gradient
-            of 0. Then the op's own options, as given to `forward`. By keyword also `out`, where to
-            write dx, which may not share memory with dy; `accumulate`, True to add dx to `out`
-            instead of overwriting it; and `stream`, for arrays on a GPU.
+        where : array of bool, or bool, optional
+            What `forward` saved. Elements that were left out have a gradient of 0.
+        out : array, optional
+            Where to write dx, which may not share memory with dy.
 
         Returns
         -------
@@ -322,24 +304,7 @@ class TermSum(AxisSum[P, R]):
     def forward(self, *args: P.args, **kwargs: P.kwargs) -> tuple[R, tuple[Any, ...]]:
         """The sum, and what `backward` needs.
 
-        ``saved = (x, where)``, for the derivative of a term depends on x.
-
-        Parameters
-        ----------
-        *args, **kwargs
-            What calling the op takes.
-
-        Returns
-        -------
-        y : array
-            What calling the op gives.
-        saved : tuple
-            ``(x, where)``, the second None without a mask. They are not copied: do not change them
-            before `backward`.
-
-        Notes
-        -----
-        Of the same bits, and so as accurate, as calling the op.
+        The derivative of a term depends on x.
 
         Examples
         --------
@@ -370,22 +335,10 @@ class TermSum(AxisSum[P, R]):
 
         Parameters
         ----------
-        dy : array or float
-            The gradient with respect to y: of its shape, and of x's dtype.
-        x : array
-            What `forward` saved.
         where : array of bool, or bool, optional
             What `forward` saved. Elements that were left out have a gradient of 0.
-        axis : int or tuple of int, optional
-            As given to `forward`.
-        keepdims : bool, default False
-            As given to `forward`.
         out : array, optional
             Where to write dx; it may be x itself, but not share memory with dy or with `where`.
-        accumulate : bool, default False
-            Add dx to `out` instead of overwriting it.
-        stream : optional
-            For arrays on a GPU: the stream to work on.
 
         Returns
         -------
@@ -456,8 +409,6 @@ class SquareSum(TermSum[P, R]):
         out : tuple of two arrays or None, optional
             Where to write the value, of shape (), and the gradient, of x's shape; both of x's
             dtype; one that is None is allocated. The gradient's may be x itself.
-        stream : optional
-            For arrays on a GPU: the stream to work on.
 
         Returns
         -------

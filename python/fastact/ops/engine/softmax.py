@@ -62,21 +62,9 @@ class RowFunction(CachedOp[P, R]):
     def forward(self, *args: P.args, **kwargs: P.kwargs) -> tuple[R, tuple[Any, ...]]:
         """What calling the op gives, and the tuple that `backward` needs.
 
-        ``y, saved = op(x, ...), (y,)``; of `logsumexp`, ``(x, mask, lse)``.
-
-        Parameters
-        ----------
-        *args, **kwargs
-            As for the call. Of `logsumexp`, `out` may be a tuple that goes on with an array for the
-            lse that is saved, in the dtype in which x is computed; one that is None is allocated.
-
-        Returns
-        -------
-        y : array
-            What calling the op returns.
-        saved : tuple
-            ``(y,)``; of `logsumexp` x, the mask or None, and y before it was rounded to x's dtype.
-            Arrays are not copied: do not change them before `backward`.
+        The lse that `logsumexp` saves is y before it was rounded to x's dtype. Its `out` may be a
+        tuple that goes on with an array for lse, in the dtype in which x is computed; one that is
+        None is allocated.
 
         Examples
         --------
@@ -131,26 +119,6 @@ class Softmax(RowFunction[P, R]):
         Of softmax ``dx = scale * y * (dy - sum(dy * y))``, of log_softmax ``dx = scale * (dy -
         exp(y) * sum(dy))``, with sums over the row. Where y is 0, of log_softmax -inf, nothing
         takes part and dx is 0; of softmax at any dy. The mask has no gradient.
-
-        Parameters
-        ----------
-        dy : array, or Python scalar
-            The gradient of the loss with respect to y; shape and dtype of y.
-        y : array
-            What `forward` saved.
-        axis, scale : optional
-            As given to `forward`.
-        out : array, optional
-            Where to write dx; it may be dy or y.
-        accumulate : bool, default False
-            Add the gradient to `out` instead of overwriting it.
-        stream : optional
-            For arrays on a GPU: the stream to work on.
-
-        Returns
-        -------
-        array
-            The gradient dx, of y's shape, dtype and framework.
 
         Notes
         -----
@@ -221,23 +189,8 @@ class LogSumExp(RowFunction[P, R]):
 
         Parameters
         ----------
-        dy : array, or Python scalar
-            The gradient of the loss with respect to y; of y's shape and x's dtype.
-        x, mask, lse : array
-            What `forward` saved.
-        axis, scale, keepdims : optional
-            As given to `forward`.
         out : array, optional
             Where to write dx; it may be x.
-        accumulate : bool, default False
-            Add the gradient to `out` instead of overwriting it.
-        stream : optional
-            For arrays on a GPU: the stream to work on.
-
-        Returns
-        -------
-        array
-            The gradient dx, of x's shape, dtype and framework.
 
         Notes
         -----
@@ -349,19 +302,16 @@ class CrossEntropy(CachedOp[P, R]):
 
         Parameters
         ----------
-        *args, **kwargs
-            As for the call. `out` may be a tuple that goes on with an array for the lse that is
-            saved, of the losses' shape, in the dtype in which logits are computed; one that is None
-            is allocated.
+        out : array or tuple, optional
+            As for the call, or a tuple that goes on with an array for the lse that is saved, of the
+            losses' shape, in the dtype in which logits are computed; one that is None is allocated.
 
         Returns
         -------
-        loss : array
-            What calling the op returns.
         saved : tuple
-            The arrays of the call; logsumexp of the logits; and what the sum of the losses was
-            divided by, None without a reduction.
-            Arrays are not copied: do not change them before `backward`.
+            The arrays of the call; logsumexp of the logits; and the divisor of the sum of the
+            losses, None without a reduction. Arrays are not copied: do not change them before
+            `backward`.
 
         Examples
         --------
@@ -444,23 +394,8 @@ class CrossEntropy(CachedOp[P, R]):
 
         Parameters
         ----------
-        dloss : array, or Python scalar
-            The gradient with respect to the loss; of its shape and logits' dtype.
-        logits, target, weight, lse, divisor : array
-            What `forward` saved.
-        ignore_index, label_smoothing, reduction, axis : optional
-            As given to `forward`.
         out : array, optional
             Where to write dlogits; it may be logits itself.
-        accumulate : bool, default False
-            Add the gradient to `out` instead of overwriting it.
-        stream : optional
-            For arrays on a GPU: the stream to work on.
-
-        Returns
-        -------
-        array
-            The gradient dlogits, of logits' shape, dtype and framework.
 
         Raises
         ------

@@ -174,25 +174,7 @@ class AxisStatistic(CachedOp[P, R]):
     def forward(self, *args: P.args, **kwargs: P.kwargs) -> tuple[R, tuple[Any, ...]]:
         """The statistic, and what `backward` needs.
 
-        ``saved = (x, weights, where)``, for the derivative depends on which elements count, and on
-        x - mean; `nansum` has no weights.
-
-        Parameters
-        ----------
-        *args, **kwargs
-            What calling the op takes.
-
-        Returns
-        -------
-        y : array
-            What calling the op gives.
-        saved : tuple
-            ``(x, weights, where)``, None for what is not there. They are not copied: do not change
-            them before `backward`.
-
-        Notes
-        -----
-        Of the same bits, and so as accurate, as calling the op.
+        The derivative depends on which elements count, and on x - mean.
 
         Examples
         --------
@@ -214,22 +196,12 @@ class AxisStatistic(CachedOp[P, R]):
 
         Parameters
         ----------
-        dy : array or float
-            The gradient with respect to the statistic: of its shape, and of x's dtype.
         x : array
             What `forward` saved. Its moments are computed anew: for that, memory of up to three
             arrays of the statistic's shape is taken (for 16-bit data, with weights and with a mask,
             of float64).
-        *args, **kwargs
-            `weights` and `where` as `forward` saved them, then the op's own options, as given to
-            `forward`: `axis`, and the others by keyword. By keyword also `out`, where to write dx,
-            which may be x itself, but not share memory with dy; `accumulate`, True to add dx to
-            `out` instead of overwriting it; and `stream`, for arrays on a GPU.
-
-        Returns
-        -------
-        array
-            The result, of x's shape, dtype and framework.
+        out : array, optional
+            Where to write dx; it may be x itself, but not share memory with dy.
 
         Notes
         -----
@@ -327,25 +299,6 @@ class Average(AxisStatistic[P, R]):
     def forward(self, *args: P.args, **kwargs: P.kwargs) -> tuple[R, tuple[Any, ...]]:
         """The average, and what `backward` needs.
 
-        ``saved = (x, weights, where)``.
-
-        Parameters
-        ----------
-        *args, **kwargs
-            What calling the op takes.
-
-        Returns
-        -------
-        y : array
-            What calling the op gives.
-        saved : tuple
-            ``(x, weights, where)``, None for what is not there. They are not copied: do not change
-            them before `backward`.
-
-        Notes
-        -----
-        Of the same bits, and so as accurate, as calling the op.
-
         Examples
         --------
         >>> import numpy as np, fastact as fa
@@ -365,21 +318,14 @@ class Average(AxisStatistic[P, R]):
 
         Parameters
         ----------
-        dy : array or float
-            The gradient with respect to the average: of its shape, and of x's dtype.
         x, weights : array
             What `forward` saved. The average is computed anew: for that, memory of two arrays of
             its shape and float64 is taken, and where the weights repeat, of one of x's shape.
-        *args, **kwargs
-            `where` as `forward` saved it, and `axis` and `keepdims` as given to it. By keyword also
-            `out`, a tuple of two
-            arrays for the gradients, of which one that is None is not computed; `accumulate`, True
-            to add to `out` instead of overwriting it; and `stream`, for arrays on a GPU.
+        out : tuple of two arrays, optional
+            Where to write the gradients; one that is None is not computed.
 
         Returns
         -------
-        dx : array
-            Of x's shape and dtype.
         dweights : array or None
             Of the weights' shape and dtype; None without weights, and for integers.
 
