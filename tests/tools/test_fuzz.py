@@ -20,7 +20,7 @@ if not TOOLS.is_dir():
     pytest.skip("the tools are in the source tree only", allow_module_level=True)
 sys.path.insert(0, str(TOOLS))
 
-from fuzzing import adapters, campaign, cases, judge  # noqa: E402
+from fuzzing import calls, campaign, cases, judge  # noqa: E402
 
 # Promises that are known not to hold, by the check and where: none.
 EMULATED = importlib.util.find_spec("fastact._cuda_emulated") is not None
@@ -40,7 +40,7 @@ def test_campaign() -> None:
     """Some thousand calls of every family; a fresh seed is .ci/run's."""
     found = run("--cases", "2000", "--seed", "20251122")
     assert found["cases"] == 2000
-    assert set(found["families"]) == set(adapters.FAMILIES)
+    assert set(found["families"]) == set(calls.FAMILIES)
     assert found["refusals"] > 20
     # Each case repeats its calls, so that most kinds are recorded and then replayed.
     assert found["replays"] > 400
@@ -80,7 +80,7 @@ def same_settings() -> Any:
     np.seterr(**errors)
 
 
-@pytest.mark.parametrize("family", sorted(adapters.FAMILIES))
+@pytest.mark.parametrize("family", sorted(calls.FAMILIES))
 def test_an_error_of_ten_bounds_is_seen(family, monkeypatch) -> None:
     """In any family, where results of finite numbers are off by ten times what is allowed."""
     compare = judge.compare
@@ -162,5 +162,14 @@ def test_guard_bytes() -> None:
     assert not block.only_view_written()
 
 
-def test_every_op_has_an_adapter() -> None:
-    assert {op.family for op in fa.ops.values()} == set(adapters.FAMILIES)
+@pytest.mark.parametrize("op", fa.ops.values(), ids=lambda op: op.name)
+def test_whatever_an_entry_point_takes_is_drawn(op) -> None:
+    """Each argument of each entry point is given in some call, and left out or varied in others."""
+    settings, given = campaign.Settings(2, op=op.name), {}
+    for number in range(400):
+        with np.errstate(all="ignore"):
+            request = campaign.Case(settings, number).request
+        given.setdefault(request.entry, set()).update(request.given)
+    for entry, point in op.entry_points.items():
+        every = {*point.arrays, *point.defaults} - {"out", "accumulate", "stream", "num_batches"}
+        assert every - given[entry] <= ({"eps"} if entry == "backward" else set())
