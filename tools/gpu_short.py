@@ -18,9 +18,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from fastact.check.sum_axes import is_over_any, is_sum, term_of
 
 import fastact as fa
+from fastact.check.expected.reductions import term_of
+from fastact.measure.sum_axes import is_over_any, is_sum
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
 import calls

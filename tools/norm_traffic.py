@@ -16,10 +16,10 @@ from typing import Any
 
 import numpy as np
 import torch
-from fastact.check.norm_rows import rows_of, traits
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import fastact as fa
+from fastact.measure.norm_rows import rows_of, traits
 
 Chain = Callable[[Any, Any, Any, Any], Any]
 

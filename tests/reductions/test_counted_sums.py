@@ -8,9 +8,9 @@ import pytest
 import torch
 from conftest import assert_same_bits
 from devices import FRAMEWORKS
-from fastact.check.expected.reductions import slope_of, term_of
 
 import fastact as fa
+from fastact.check.expected.reductions import slope_of, term_of
 
 OPS = [op for op in fa.ops.values() if "where" in op.entry_points["call"].defaults]
 #: Of the elements, or of a term of theirs.

@@ -11,10 +11,10 @@ import torch
 from arrays import finite
 from conftest import assert_same_bits
 from devices import KERNELS
-from fastact.check.expected.reductions import slope_of, term_of
 from sums import SUMS, assert_within_bounds, case
 
 import fastact as fa
+from fastact.check.expected.reductions import slope_of, term_of
 
 
 @pytest.fixture(params=SUMS, ids=lambda op: op.name)

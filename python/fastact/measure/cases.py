@@ -6,9 +6,9 @@ shapes follow from the data's and from the options.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -114,6 +114,58 @@ def shapes_of(op: Any, entry: str, shape: Shape, named: Mapping[str, Any]) -> di
     """
     found = dict(_SHAPES[op.family](op, entry, shape, named))
     return {**{f"d{name}": of for name, of in found.items()}, **found}
+
+
+class Maker(Protocol):
+    """Who makes arrays: NumPy, a GPU, or a test."""
+
+    def random(self, shape: Sequence[int], dtype: str) -> Any:
+        """An array of normal random numbers."""
+
+    def integers(self, shape: Sequence[int], end: int) -> Any:
+        """An array of random int64 from 0 to below `end`."""
+
+
+def arguments(
+    op: Any,
+    entry: str,
+    shape: Shape,
+    dtype: str,
+    named: Mapping[str, Any],
+    make: Maker,
+    optional: Collection[str] = (),
+) -> dict[str, Any]:
+    """The arrays that a call must be given, by name, in the order of the signature.
+
+    Of backward, the gradients alone: the rest is what forward saves.
+
+    Parameters
+    ----------
+    shape, dtype : tuple of int, str
+        Of the data.
+    named : dict
+        The call's options.
+    optional : collection of str
+        Arrays that may be left out and are not, where the op has a gradient for them.
+    """
+    point, shapes = op.entry_points[entry], shapes_of(op, entry, shape, named)
+    found: dict[str, Any] = {}
+    for name in arrays_of_entry(op, entry):
+        is_saved = entry == "backward" and name in op.saves
+        needed = name in point.arrays or point.defaults[name] is REQUIRED
+        wanted = name in optional and (name in op.differentiated or name in op.shares)
+        if is_saved or not (needed or wanted):
+            continue
+        of = shapes["weight" if name in ("mean", "rstd") else name] if name in shapes else shape
+        if name == "target":
+            found[name] = make.integers(of, shapes["weight"][0])
+        elif name == "dy" and len(op.results) > 1 and op.family == "reductions":
+            found[name] = tuple(make.random(of, dtype) for _ in op.results)
+        else:
+            found[name] = make.random(of, dtype)
+        if name in ("running_var", "rstd", "weights"):
+            found[name] = abs(found[name])
+    return found
 
 
 def option_of(op: Any, named: Mapping[str, Any], name: str) -> Any:

@@ -31,11 +31,9 @@ from .work import (
     Case,
     Family,
     Gradient,
-    Maker,
     Options,
     Sizes,
     Work,
-    asked_for,
 )
 
 _ACTIVATIONS = (IDENTITY, "relu", "mish")  # nothing, next to nothing, and an exponential
@@ -162,17 +160,6 @@ def _on_gpu(op: Any, direction: str, dtype: str, sizes: Sizes) -> list[Case]:
     ]
 
 
-def _inputs(case: Case, make: Maker) -> dict[str, Any]:
-    of = {"x": case.shape, "dy": case.shape}
-    if _adds(case.op):
-        of["bias"] = (case.shape[case.options["axis"]],)
-    return asked_for(case, make, of)
-
-
-def _incoming(case: Case, make: Maker) -> dict[str, Any]:
-    return {"dy": make.random(case.shape, case.dtype)}
-
-
 # --- the same by torch, numpy and jax -------------------------------------------------------------
 
 
@@ -261,8 +248,6 @@ def _onnx(case: Case) -> str:
 BIAS = Family(
     _on_cpu,
     _on_gpu,
-    _inputs,
-    _incoming,
     _torch,
     _gradient,
     jax=_jax,

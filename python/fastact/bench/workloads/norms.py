@@ -28,11 +28,9 @@ from .work import (
     Case,
     Family,
     Gradient,
-    Maker,
     Options,
     Sizes,
     Work,
-    asked_for,
     unless_missing,
 )
 
@@ -129,36 +127,18 @@ def _on_gpu(op: Any, direction: str, dtype: str, sizes: Sizes) -> list[Case]:
     return [_case(op, direction, dtype, shape, channel, on_gpu=True) for shape, channel in found]
 
 
-def _inputs(case: Case, make: Maker) -> dict[str, Any]:
-    """What the call asks for.
-
-    An rstd is made of a variance, which peers take.
-    """
-    each = (case.shape[-1 if case.channel is None else case.channel],)
-    of = dict.fromkeys(("weight", "bias", "mean", "running_mean"), each)
-    named = asked_for(case, make, {"x": case.shape, "residual": case.shape, **of})
-    if _takes(case.op, "running_mean"):
-        named["running_var"] = _variance(case, make, each)
-        if case.direction == "backward":  # which has no use for them
-            named |= {"running_mean": None, "running_var": None}
-    if _takes(case.op, "rstd"):
-        var = named["var"] = _variance(case, make, each)
-        named["rstd"] = var + 0
-        named["rstd"] += _eps(case)
-        named["rstd"] **= -0.5
-    return named
-
-
-def _variance(case: Case, make: Maker, shape: Shape) -> Any:
-    var = abs(make.random(shape, case.dtype))
-    var += 0.5  # in its dtype
-    return var
-
-
-def _incoming(case: Case, make: Maker) -> dict[str, Any]:
-    # Of the sum, the CPU's cases have none.
-    names = [f"d{name}" for name in case.op.results][: None if case.on_gpu else 1]
-    return {name: make.random(case.shape, case.dtype) for name in names}
+def _prepared(case: Case, arrays: dict[str, Any]) -> dict[str, Any]:
+    """Make an rstd of a variance, which peers take; backward needs no running statistics."""
+    for name in {"running_var", "rstd"} & arrays.keys():
+        arrays[name] += 0.5  # in its dtype
+    if "rstd" in arrays:
+        var = arrays["var"] = arrays["rstd"]
+        arrays["rstd"] = var + 0
+        arrays["rstd"] += _eps(case)
+        arrays["rstd"] **= -0.5
+    if "running_mean" in arrays and case.direction == "backward":
+        arrays |= {"running_mean": None, "running_var": None}
+    return arrays
 
 
 # --- the same by torch and numpy ------------------------------------------------------------------
@@ -428,10 +408,10 @@ def _onnx(case: Case) -> str:
 NORMS = Family(
     _on_cpu,
     _on_gpu,
-    _inputs,
-    _incoming,
     _torch,
     _gradient,
+    optional=("weight", "bias"),
+    prepared=_prepared,
     constant=frozenset(_STATISTICS),
     jax=_jax,
     onnx=_onnx,

@@ -17,7 +17,7 @@ from ...measure import shapes
 from ...measure.peers import LeftOut, function_named
 from ...measure.shapes import Shape
 from .. import onnx
-from .work import ELEMENTS, ITEM, Call, Case, Family, Maker, Options, Sizes, Work, unless_missing
+from .work import ELEMENTS, ITEM, Call, Case, Family, Options, Sizes, Work, unless_missing
 
 _WORDS = 32000  # of a vocabulary
 _LENGTH = 4096  # of a row
@@ -66,22 +66,6 @@ def _on_gpu(op: Any, direction: str, dtype: str, sizes: Sizes) -> list[Case]:
         if not _is_loss(op):
             found.append(case((length, size // length), 0))
     return found
-
-
-def _inputs(case: Case, make: Maker) -> dict[str, Any]:
-    x = make.random(case.shape, case.dtype)
-    if not _is_loss(case.op):
-        return {"x": x}
-    rows, classes = case.shape
-    return {"logits": x, "target": make.integers((rows,), classes)}
-
-
-def _incoming(case: Case, make: Maker) -> dict[str, Any]:
-    name = case.op.entry_points["backward"].arrays[0]
-    if _is_loss(case.op):
-        return {name: make.random((), case.dtype)}
-    shape = shapes.kept(case.shape, case.axis) if "x" in case.op.saves else case.shape
-    return {name: make.random(shape, case.dtype)}
 
 
 # --- the same by torch and numpy ------------------------------------------------------------------
@@ -169,8 +153,6 @@ speed of memory that is only read."""
 SOFTMAX = Family(
     _on_cpu,
     _on_gpu,
-    _inputs,
-    _incoming,
     _torch,
     constant=frozenset({"target"}),
     jax=_jax,
