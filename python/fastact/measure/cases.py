@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from functools import partial
+from typing import Any, Protocol, cast
 
 import numpy as np
 
@@ -166,6 +167,17 @@ def arguments(
         if name in ("running_var", "rstd", "weights"):
             found[name] = abs(found[name])
     return found
+
+
+def bound(
+    op: Any, entry: str, named: Mapping[str, Any], incoming: Mapping[str, Any]
+) -> partial[Any]:
+    """A call of an entry point, by forward's arguments and, for backward, incoming gradients."""
+    if entry != "backward":
+        return cast("partial[Any]", op.bound(entry, named))
+    _, saved = op.bound("forward", named)()
+    given = {**named, **incoming, **dict(zip(op.saves, saved, strict=True))}
+    return cast("partial[Any]", op.bound(entry, given))
 
 
 def option_of(op: Any, named: Mapping[str, Any], name: str) -> Any:

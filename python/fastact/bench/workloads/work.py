@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from ...measure.cases import Maker, arguments
+from ...measure.cases import Maker, arguments, bound
 from ...measure.peers import LeftOut, as_tensor, compiled_by_torch
 from ...measure.shapes import Axis, Shape
 from ...ops.op import arrays_of
@@ -260,21 +260,18 @@ class Work:
 
     def __init__(self, case: Case, family: Family, make: Maker) -> None:
         op, entry = case.op, case.entry
-        data = {"shape": case.shape, "dtype": case.dtype, "named": case.options, "make": make}
-        given = arguments(op, "call", **data, optional=family.optional)
+        data = case.shape, case.dtype, case.options, make
+        given = arguments(op, "call", *data, family.optional)
         inputs = family.prepared(case, given)
         self.inputs = {name: array for name, array in inputs.items() if array is not None}
         self.incoming: dict[str, Any] = {}
-        named = {**case.options, **inputs}
         if entry == "backward":
-            incoming = arguments(op, "backward", **data)
+            incoming = arguments(op, "backward", *data)
             # On the CPU, cases have no gradient for a sum beside y.
             if case.on_gpu and "dtotal" in op.entry_points["backward"].defaults:
                 incoming["dtotal"] = make.random(case.shape, case.dtype)
             self.incoming = family.prepared(case, incoming)
-            _, saved = op.bound("forward", named)()
-            named |= {**self.incoming, **dict(zip(op.saves, saved, strict=True))}
-        self.fresh = op.bound(entry, named)
+        self.fresh = bound(op, entry, {**case.options, **inputs}, self.incoming)
         made = arrays_of(self.fresh())
         # Of an array without axes NumPy makes a number.
         self.out: tuple[Any, ...] = tuple(
