@@ -803,10 +803,10 @@ def refused(request: Request, r: Random) -> tuple[Request, dict[str, Any]]:
     """
     arrays = [name for name, v in request.given.items() if isinstance(v, Array)
               and v.form == "array" and v.stored is None]  # fmt: skip
-    named = [name for name in request.given if name in _IMPOSSIBLE]
+    named = [name for name in request.given if name in IMPOSSIBLE]
     if named and (len(arrays) < 2 or r.random() < 0.4):
         name = r.choice(named)
-        return replace(request, given={**request.given, name: _IMPOSSIBLE[name]}), {}
+        return replace(request, given={**request.given, name: IMPOSSIBLE[name]}), {}
     if len(arrays) < 2:
         return request, {}
     name = r.choice(arrays[1:])
@@ -820,7 +820,7 @@ def refused(request: Request, r: Random) -> tuple[Request, dict[str, Any]]:
 
 
 #: Values of options that no call takes.
-_IMPOSSIBLE: dict[str, Any] = {
+IMPOSSIBLE: dict[str, Any] = {
     "axis": 64, "channel_axis": -65, "keepdims": 2, "interleaved": 2, "training": 2, "eps": -1.0,
     "momentum": 1.5, "label_smoothing": -0.5, "limit": 0.0, "activation": "nothing", "order": "ii",
     "reduction": "most", "gate": "third", "approximate": "exactly", "casting": "none",
