@@ -6,7 +6,7 @@ import pytest
 from arrays import finite
 
 import fastact as fa
-from fastact.check.gated import Case
+from fastact.check.expected.gated import GatedCall
 
 OPS = [op for op in fa.ops.values() if op.family == "gated"]
 each_op = pytest.mark.parametrize("op", OPS, ids=lambda op: op.name)
@@ -33,8 +33,8 @@ HELD = {"limit": 1.5, "offset": 1.0}
 
 def made(
     op: Any, dtype: Any, shape: tuple[int, ...], axis: int = -1, *, bias: bool = True, **named: Any
-) -> Case:
+) -> GatedCall:
     """A call on random numbers."""
     a, b, dy = (finite(dtype, shape, seed) for seed in range(3))
     along = tuple(finite(dtype, (shape[axis],), seed) for seed in (3, 4)) if bias else None
-    return Case(op, a, b, dy, {**named, "axis": axis}, along)  # type: ignore[arg-type]
+    return GatedCall(op, a, b, dy, {**named, "axis": axis}, along)  # type: ignore[arg-type]

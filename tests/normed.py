@@ -10,7 +10,8 @@ from devices import Framework
 
 import fastact as fa
 from fastact.check import reference
-from fastact.check.norm_rows import NormOracle, Rows, Traits, default, rows_of, traits
+from fastact.check.expected.norms import NormOracle
+from fastact.measure.norm_rows import Rows, Traits, default, rows_of, traits
 
 #: The norms whose statistics are those of rows of x, and not of channels of the batch.
 NORMS = [op for op in fa.ops.values() if op.family == "norms" and not traits(op).by_channel]

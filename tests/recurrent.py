@@ -9,7 +9,7 @@ from conftest import assert_same_bits
 from devices import FRAMEWORKS, KERNELS, Framework
 
 import fastact as fa
-from fastact.check.gates import Step
+from fastact.check.expected.gates import Step
 
 GATES = [op for op in fa.ops.values() if op.family == "gates"]
 each_op = pytest.mark.parametrize("op", GATES, ids=lambda op: op.name)

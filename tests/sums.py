@@ -8,7 +8,8 @@ import pytest
 
 import fastact as fa
 from fastact.check import reference
-from fastact.check.sum_axes import is_over_any, is_sum, term_of
+from fastact.check.expected.reductions import term_of
+from fastact.measure.sum_axes import is_over_any, is_sum
 
 SUMS = [op for op in fa.ops.values() if is_sum(op) and is_over_any(op)]
 

@@ -58,10 +58,10 @@ def on_device(value: Any) -> Any:
 def moved(family: Family) -> Family:
     """The family with its arrays on the emulated device, once NumPy has made them."""
 
-    def of(make: Callable[..., dict[str, Any]]) -> Callable[..., dict[str, Any]]:
-        return lambda case, on: {k: on_device(v) for k, v in make(case, on).items()}
+    def prepared(case: Case, arrays: dict[str, Any]) -> dict[str, Any]:
+        return {k: on_device(v) for k, v in family.prepared(case, arrays).items()}
 
-    return replace(family, inputs=of(family.inputs), incoming=of(family.incoming))
+    return replace(family, prepared=prepared)
 
 
 def cases(names: Sequence[str], dtype: str) -> Iterator[Case]:

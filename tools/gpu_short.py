@@ -20,7 +20,8 @@ from typing import Any
 import numpy as np
 
 import fastact as fa
-from fastact.check.sum_axes import is_over_any, is_sum, term_of
+from fastact.check.expected.reductions import term_of
+from fastact.measure.sum_axes import is_over_any, is_sum
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
 import calls

@@ -19,7 +19,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import fastact as fa
-from fastact.check.norm_rows import rows_of, traits
+from fastact.measure.norm_rows import rows_of, traits
 
 Chain = Callable[[Any, Any, Any, Any], Any]
 

@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 from math import prod
 from typing import Any
 
 from .common import (
     DIRECTIONS,
     DTYPES,
-    arrays,
-    calls,
+    call_of,
     copying,
     dtype_named,
     normal,
-    op_named,
     ratio,
-    with_out,
 )
 
 # The cheapest activation, where the passes count, and one whose arithmetic does.
@@ -30,22 +26,6 @@ LAYOUTS: dict[str, tuple[tuple[int, ...], int]] = {
     "channels last": ((32, 56, 56, 64), -1),
     "narrow": ((1_000_000, 3), -1),
 }
-
-
-def _bias_act(layout: str, dtype: str, activation: str, direction: str) -> Callable[[], object]:
-    """A call with `out=`."""
-    kind, (shape, axis) = dtype_named(dtype), LAYOUTS[layout]
-    named: dict[str, Any] = {"activation": activation, "axis": axis}
-    named |= arrays("bias_act", {"x": shape, "bias": (shape[axis],)}, kind)
-    dy = normal(prod(shape), kind, seed=3).reshape(shape)
-    return calls("bias_act", named, dy)[direction != "forward"]
-
-
-def _bias_grad(layout: str, dtype: str) -> Callable[[], object]:
-    shape, axis = LAYOUTS[layout]
-    given = arrays("bias_grad", {"dy": shape}, dtype_named(dtype))
-    call = partial(op_named("bias_grad"), given["dy"], axis=axis)
-    return with_out(call, call())
 
 
 def _copy(layout: str, dtype: str, arrays: int) -> Callable[[], object]:
@@ -62,7 +42,9 @@ class BiasAct:
     param_names = ("layout", "dtype", "activation", "direction")
 
     def setup(self, layout: str, dtype: str, activation: str, direction: str) -> None:
-        self.call = _bias_act(layout, dtype, activation, direction)
+        shape, axis = LAYOUTS[layout]
+        named = {"activation": activation, "axis": axis}
+        self.call = call_of("bias_act", direction, shape, dtype, named)
         self.copy = _copy(layout, dtype, 2 if direction == "forward" else 3)
 
     def time_call(self, *_: Any) -> None:
@@ -79,7 +61,8 @@ class BiasGrad:
     param_names = ("layout", "dtype")
 
     def setup(self, layout: str, dtype: str) -> None:
-        self.call = _bias_grad(layout, dtype)
+        shape, axis = LAYOUTS[layout]
+        self.call = call_of("bias_grad", "forward", shape, dtype, {"axis": axis})
         self.copy = _copy(layout, dtype, 2)
 
     def time_call(self, *_: Any) -> None:

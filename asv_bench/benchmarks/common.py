@@ -1,19 +1,17 @@
 """What the benchmarks of every family share: sizes, dtypes, ops by name, arrays.
 
 asv runs the benchmarks of today against the package of older commits. They use the public API, and
-of the rest only the oracle; that is why the few lines on ULP and on
-taking turns are here and not those of `fastact.check.ulp` and `fastact.bench.cpu`.
+of the rest only the oracle and the maker of calls: so the few lines on ULP and on taking turns are
+here too, not only in `fastact.check.ulp` and `fastact.bench.cpu`.
 """
 
 from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from functools import partial
 from importlib import import_module
-from inspect import Parameter, signature
-from math import prod
 from statistics import median
 from typing import Any
 
@@ -31,7 +29,6 @@ DTYPES = ("float16", "bfloat16", "float32", "float64")
 DIRECTIONS = ("forward", "backward")
 
 Call = Callable[..., Any]
-EMPTY = Parameter.empty
 
 ROUNDS = 41
 SAMPLE_SECONDS = 1e-3
@@ -66,38 +63,30 @@ def dtype_named(name: str) -> np.dtype[Any]:
         raise NotImplementedError(f"{name} needs ml_dtypes") from None
 
 
-def arrays(
-    name: str, shapes: Mapping[str, tuple[int, ...]], dtype: np.dtype[Any]
-) -> dict[str, NDArray[Any]]:
-    """Of the arrays of these shapes those that the op takes, by name."""
-    taken = [one for one in signature(op_named(name)).parameters if one in shapes]
-    return {
-        one: normal(prod(shapes[one]), dtype, seed).reshape(shapes[one])
-        for seed, one in enumerate(taken)
-    }
+def call_of(
+    name: str,
+    direction: str,
+    shape: tuple[int, ...],
+    dtype: str,
+    options: Mapping[str, Any],
+    optional: Collection[str] = (),
+) -> Call:
+    """A call of an op, or of its backward, with `out=`, on data of a shape.
 
-
-def calls(name: str, named: Mapping[str, Any], dy: Any) -> tuple[Call, Call]:
-    """A call of an op, and of its backward, with `out=`.
-
-    named : the op's arrays and options, by name; others are left out. dy : a result's gradient.
+    optional : arrays that may be left out, and are given.
     """
-    op = op_named(name)
-    arguments, options, again = [], {}, {}
-    for one, parameter in signature(op).parameters.items():
-        if one in named and parameter.kind is parameter.POSITIONAL_ONLY:
-            arguments.append(named[one])
-        elif one in named:
-            options[one] = named[one]
-            # Backward has arrays, and what else must be given by position, in what is saved.
-            is_only = parameter.kind is parameter.KEYWORD_ONLY
-            if not hasattr(named[one], "dtype") and (is_only or parameter.default is not EMPTY):
-                again[one] = named[one]
-    y, saved = op.forward(*arguments, **options)
-    takes = signature(op.backward).parameters
-    first = [n for n, p in takes.items() if p.kind is p.POSITIONAL_ONLY and n.startswith("d")]
-    backward = partial(op.backward, *[dy] * len(first), *saved, **again)
-    return with_out(partial(op, *arguments, **options), y), with_out(backward, backward())
+    op, entry = op_named(name), "call" if direction == "forward" else "backward"
+    dtype_named(dtype)
+    try:
+        make = import_module("fastact.bench.workloads.work").InMemory()
+        cases = import_module("fastact.measure.cases")
+    except ModuleNotFoundError:
+        raise NotImplementedError("this version has no maker of calls") from None
+    data = (shape, dtype, options, make)
+    named = {**options, **cases.arguments(op, "call", *data, optional)}
+    incoming = cases.arguments(op, entry, *data) if entry == "backward" else {}
+    call = cases.bound(op, entry, named, incoming)
+    return with_out(call, call())
 
 
 def with_out(call: Call, made: Any) -> Call:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from .common import DTYPES, arrays, calls, dtype_named, names, normal, op_named
+from .common import DIRECTIONS, DTYPES, call_of, names
 
 OPS = names("gates")
 
@@ -18,14 +18,10 @@ class Speed:
     param_names = ("op", "size", "dtype")
 
     def setup(self, name: str, size: str, dtype: str) -> None:
-        op, kind, state = op_named(name), dtype_named(dtype), SHAPES[size]
-        if not hasattr(op, "count"):
-            raise NotImplementedError("this version does not say how many gates are packed")
-        packed: tuple[int, ...] = (state[0], op.count * state[1])
-        shapes = {"gates": packed, "recurrent": packed, "bias": packed[1:]}
-        shapes |= {"c_prev": state, "h_prev": state}
-        dy = normal(state[0] * state[1], kind, seed=9).reshape(state)
-        self.forward, self.backward = calls(name, arrays(name, shapes, kind), dy)
+        optional = ("recurrent", "bias")
+        self.forward, self.backward = (
+            call_of(name, direction, SHAPES[size], dtype, {}, optional) for direction in DIRECTIONS
+        )
 
     def time_forward(self, *_: Any) -> None:
         self.forward()

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 from inspect import Parameter, signature
-from math import prod
 from typing import Any
 
-import numpy as np
-
-from .common import DTYPES, arrays, calls, dtype_named, names, normal, op_named
+from .common import DIRECTIONS, DTYPES, call_of, names, op_named
 
 OPS = names("norms")
 
@@ -25,17 +22,15 @@ class Speed:
     param_names = ("op", "size", "activation", "dtype")
 
     def setup(self, name: str, size: str, activation: str, dtype: str) -> None:
-        kind, takes = dtype_named(dtype), signature(op_named(name)).parameters
+        takes = signature(op_named(name)).parameters
         # Rows have a default for the axis along which they lie.
         of_rows = "channel_axis" not in takes and takes["axis"].default is not Parameter.empty
         shape = SHAPES[size]["rows" if of_rows else "channels"]
         named: dict[str, Any] = {"num_groups": 8, "training": True, "activation": activation}
         named |= {} if of_rows else {"axis": 1}
-        named |= {array: np.zeros(shape[1], kind) for array in ("running_mean", "mean")}
-        named |= {array: np.ones(shape[1], kind) for array in ("running_var", "rstd", "weight")}
-        named |= arrays(name, {"x": shape, "residual": shape}, kind)
-        dy = normal(prod(shape), kind, seed=9).reshape(shape)
-        self.forward, self.backward = calls(name, named, dy)
+        self.forward, self.backward = (
+            call_of(name, direction, shape, dtype, named, ("weight",)) for direction in DIRECTIONS
+        )
 
     def time_forward(self, *_: Any) -> None:
         self.forward()

@@ -7,9 +7,7 @@ from functools import partial
 from math import prod
 from typing import Any
 
-import numpy as np
-
-from .common import DTYPES, arrays_of, dtype_named, names, normal, op_named, with_out
+from .common import DTYPES, call_of, dtype_named, names, normal, op_named, with_out
 
 OPS = [*names("reductions"), *names("statistics")]
 Axis = int | tuple[int, ...] | None
@@ -26,24 +24,13 @@ LAYOUTS: dict[str, tuple[tuple[int, ...], Axis]] = {
 AXES: dict[str, Axis] = {"0": 0, "1": 1, "all": None}
 
 
-def _call(
-    name: str, dtype: str, shape: tuple[int, ...], axis: Axis, rows: int | None = None
+def _of_rows(
+    name: str, dtype: str, shape: tuple[int, ...], axis: Axis, rows: int
 ) -> Callable[[], object]:
-    """A reduction of the first rows of an array, all of them by default, with `out=`."""
+    """A reduction of the first rows of an array, with `out=`."""
     op, kind = op_named(name), dtype_named(dtype)
     x = normal(prod(shape), kind, seed=0).reshape(shape)[:rows]
     call = partial(op, x, axis=axis)
-    return with_out(call, call())
-
-
-def _backward(name: str, dtype: str, shape: tuple[int, ...], axis: Axis) -> Callable[[], object]:
-    """The gradient of a reduction, with `out=`."""
-    op, kind = op_named(name), dtype_named(dtype)
-    x = normal(prod(shape), kind, seed=0).reshape(shape)
-    result, saved = op.forward(x, axis=axis)
-    parts = arrays_of(result)
-    dy = tuple(np.ones(np.shape(part), kind) for part in parts)
-    call = partial(op.backward, dy if len(dy) > 1 else dy[0], *saved, axis=axis)
     return with_out(call, call())
 
 
@@ -54,7 +41,8 @@ class Speed:
     param_names = ("op", "layout", "dtype")
 
     def setup(self, name: str, layout: str, dtype: str) -> None:
-        self.call = _call(name, dtype, *LAYOUTS[layout])
+        shape, axis = LAYOUTS[layout]
+        self.call = call_of(name, "forward", shape, dtype, {"axis": axis})
 
     def time_call(self, *_: Any) -> None:
         self.call()
@@ -67,7 +55,8 @@ class Backward:
     param_names = ("op", "layout", "dtype")
 
     def setup(self, name: str, layout: str, dtype: str) -> None:
-        self.call = _backward(name, dtype, *LAYOUTS[layout])
+        shape, axis = LAYOUTS[layout]
+        self.call = call_of(name, "backward", shape, dtype, {"axis": axis})
 
     def time_call(self, *_: Any) -> None:
         self.call()
@@ -85,7 +74,7 @@ class Memory:
     param_names = ("op", "rows", "dtype", "axis")
 
     def setup(self, name: str, rows: int, dtype: str, axis: str) -> None:
-        self.call = _call(name, dtype, (max(self.rows), 4096), AXES[axis], rows)
+        self.call = _of_rows(name, dtype, (max(self.rows), 4096), AXES[axis], rows)
 
     def peakmem_call(self, *_: Any) -> None:
         self.call()

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from recurrent import assert_all_same, backward, each_op, everywhere, forward, on, views
 
 import fastact as fa
-from fastact.check.gates import Step, errors, random_step
+from fastact.check.expected.gates import Step
+from fastact.check.gates import errors, random_step
 
 # Shorter and longer than a vector, rows that are joined, a buffer of 256, a tile of 1024 columns;
 # more rows than a block of 2048; batches of no and of two axes.

@@ -22,7 +22,8 @@ import fastact as fa
 from fastact import _cpu
 from fastact.bench.workloads.gates import GATES
 from fastact.bench.workloads.work import Work, by_torch
-from fastact.check.gates import Step, random_step
+from fastact.check.expected.gates import Step
+from fastact.check.gates import random_step
 from fastact.interop import devices
 
 on_devices = pytest.mark.parametrize("device", KERNELS, ids=lambda device: device.name)

@@ -13,7 +13,7 @@ from devices import FRAMEWORKS, KERNELS, Framework
 from normed import OF_ROWS
 
 import fastact as fa
-from fastact.check.norm_rows import traits
+from fastact.measure.norm_rows import traits
 
 INF = float("inf")
 # What one row has more than numbers: at its start, at its end and amid it, next to each other and

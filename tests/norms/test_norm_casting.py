@@ -10,8 +10,8 @@ from conftest import DTYPES, assert_same_bits
 from devices import from_torch, to_torch
 
 import fastact as fa
-from fastact.check.norm_rows import traits
 from fastact.interop.call import Call
+from fastact.measure.norm_rows import traits
 
 EPS = 1e-6
 OPS = [op for op in fa.ops.values() if getattr(op, "has_casting", False)]

@@ -24,7 +24,7 @@ from normed import (
 
 import fastact as fa
 from fastact.check import reference
-from fastact.check.norm_rows import traits
+from fastact.measure.norm_rows import traits
 
 
 @each_setting

@@ -25,8 +25,8 @@ from normed import each_setting as each_cpu_setting
 
 import fastact as fa
 from fastact.check import reference
-from fastact.check.norm_rows import traits
 from fastact.interop import devices
+from fastact.measure.norm_rows import traits
 
 on_kernels = pytest.mark.parametrize("device", KERNELS, ids=lambda d: d.name)
 names = pytest.mark.parametrize("name", ["identity", "mish"])

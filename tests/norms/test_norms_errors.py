@@ -8,7 +8,7 @@ import torch
 from normed import NORMS
 
 import fastact as fa
-from fastact.check.norm_rows import traits
+from fastact.measure.norm_rows import traits
 
 
 def ones(*shape: int, dtype: Any = np.float32) -> np.ndarray:

@@ -17,7 +17,7 @@ from arrays import finite
 from conftest import assert_same_bits
 
 import fastact as fa
-from fastact.check.norm_rows import rows_of, traits
+from fastact.measure.norm_rows import rows_of, traits
 
 Layout = Callable[[np.ndarray], np.ndarray]
 

@@ -15,8 +15,10 @@ from recurrent import GATES
 
 import fastact as fa
 from fastact.check import reference
-from fastact.check.gates import Step, errors
-from fastact.check.norm_rows import NormOracle, rows_of, traits
+from fastact.check.expected.gates import Step
+from fastact.check.expected.norms import NormOracle
+from fastact.check.gates import errors
+from fastact.measure.norm_rows import rows_of, traits
 from fastact.ops.bounds import (
     Activation,
     BiasBounds,

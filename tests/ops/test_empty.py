@@ -16,8 +16,8 @@ from normed import OF_ROWS
 from recurrent import GATES
 
 import fastact as fa
-from fastact.check.norm_rows import rows_of, traits
 from fastact.interop import frameworks
+from fastact.measure.norm_rows import rows_of, traits
 from fastact.ops.engine.op import arrays_of
 
 # What stands in memory that nobody has written, on the CPU; reading such memory of the emulated

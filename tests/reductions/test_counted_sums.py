@@ -10,7 +10,7 @@ from conftest import assert_same_bits
 from devices import FRAMEWORKS
 
 import fastact as fa
-from fastact.check.sum_axes import slope_of, term_of
+from fastact.check.expected.reductions import slope_of, term_of
 
 OPS = [op for op in fa.ops.values() if "where" in op.entry_points["call"].defaults]
 #: Of the elements, or of a term of theirs.

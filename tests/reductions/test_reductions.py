@@ -14,7 +14,7 @@ from devices import KERNELS
 from sums import SUMS, assert_within_bounds, case
 
 import fastact as fa
-from fastact.check.sum_axes import slope_of, term_of
+from fastact.check.expected.reductions import slope_of, term_of
 
 
 @pytest.fixture(params=SUMS, ids=lambda op: op.name)

@@ -7,6 +7,7 @@ import importlib.util
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ if not TOOLS.is_dir():
     pytest.skip("the tools are in the source tree only", allow_module_level=True)
 sys.path.insert(0, str(TOOLS))
 
-from fuzzing import adapters, campaign, cases, judge  # noqa: E402
+from fuzzing import calls, campaign, cases, judge  # noqa: E402
 
 # Promises that are known not to hold, by the check and where: none.
 EMULATED = importlib.util.find_spec("fastact._cuda_emulated") is not None
@@ -40,7 +41,7 @@ def test_campaign() -> None:
     """Some thousand calls of every family; a fresh seed is .ci/run's."""
     found = run("--cases", "2000", "--seed", "20251122")
     assert found["cases"] == 2000
-    assert set(found["families"]) == set(adapters.FAMILIES)
+    assert set(found["families"]) == set(calls.FAMILIES)
     assert found["refusals"] > 20
     # Each case repeats its calls, so that most kinds are recorded and then replayed.
     assert found["replays"] > 400
@@ -80,7 +81,7 @@ def same_settings() -> Any:
     np.seterr(**errors)
 
 
-@pytest.mark.parametrize("family", sorted(adapters.FAMILIES))
+@pytest.mark.parametrize("family", sorted(calls.FAMILIES))
 def test_an_error_of_ten_bounds_is_seen(family, monkeypatch) -> None:
     """In any family, where results of finite numbers are off by ten times what is allowed."""
     compare = judge.compare
@@ -162,5 +163,33 @@ def test_guard_bytes() -> None:
     assert not block.only_view_written()
 
 
-def test_every_op_has_an_adapter() -> None:
-    assert {op.family for op in fa.ops.values()} == set(adapters.FAMILIES)
+@pytest.mark.parametrize("op", fa.ops.values(), ids=lambda op: op.name)
+def test_whatever_an_entry_point_takes_is_drawn(op) -> None:
+    """Each argument of each entry point is given in some call, and left out or varied in others."""
+    settings, given = campaign.Settings(2, op=op.name), {}
+    for number in range(400):
+        with np.errstate(all="ignore"):
+            request = campaign.Case(settings, number).request
+        given.setdefault(request.entry, set()).update(request.given)
+    for entry, point in op.entry_points.items():
+        every = {*point.arrays, *point.defaults} - {"out", "accumulate", "stream", "num_batches"}
+        assert every - given[entry] <= ({"eps"} if entry == "backward" else set())
+
+
+@pytest.mark.parametrize("op", fa.ops.values(), ids=lambda op: op.name)
+def test_a_refused_option_names_the_entry_point(op) -> None:
+    """In every entry point, whichever arrays stand beside the option."""
+    settings, seen = campaign.Settings(3, op=op.name), set()
+    with np.errstate(all="ignore"):
+        for number in range(150):
+            case = campaign.Case(settings, number)
+            request = case.request
+            for name in request.given.keys() & calls.IMPOSSIBLE.keys():
+                bad = replace(request, given={**request.given, name: calls.IMPOSSIBLE[name]})
+                if request.refused or request.entry == "merge":
+                    continue
+                seen.add(name)
+                with pytest.raises((TypeError, ValueError)) as caught:
+                    judge.Live(bad, case.values[0]).call(calls.function(bad))
+                assert str(caught.value).startswith(request.where)
+    assert seen or not set(calls.IMPOSSIBLE) & set(op.entry_points["call"].defaults)

@@ -1,7 +1,7 @@
 """Random calls of every op, judged by the oracle and by repetition (`tools/fuzz.py`).
 
 cases      what a call is made of: arrays, their layouts and values, parameters, outputs
-adapters   a class a family: which arguments its ops take, what they should give, and its bounds
+calls      draws a call of any op by its signature and roles, values for it, and what is right
 frameworks how arrays become those of NumPy, torch, a plain DLPack producer or the emulated device
 memory     arrays between guard bytes
 judge      what is held of a call and of its repeats

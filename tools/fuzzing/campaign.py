@@ -34,7 +34,7 @@ import numpy as np
 import fastact as fa
 from fastact.interop import call as _call
 
-from . import adapters
+from . import calls
 from .cases import Array, Draw, Request
 from .judge import Live, Wrong, compare, digest, run
 
@@ -106,21 +106,20 @@ class Case:
     def __init__(self, settings: Settings, number: int) -> None:
         self.number = number
         self.r = Random(f"{settings.seed}/{number}")
-        ops = adapters.ops(settings.family, settings.op)
+        ops = calls.ops(settings.family, settings.op)
         families = sorted({op.family for op in ops})
         (family,) = self.r.choices(families, [_WEIGHTS[f] for f in families])
         self.op = self.r.choice([op for op in ops if op.family == family])
-        self.adapter = adapters.of(self.op)
         draw = Draw(self.r, settings.device)
-        self.request = self.adapter.sample(self.op, draw)
+        self.request = calls.sample(self.op, draw)
         self.rng = np.random.Generator(np.random.PCG64([settings.seed, number]))
-        self.values = [self.adapter.fill(self.request, self.rng) for _ in range(2)]
-        self.other = self.adapter.other_parameter(self.request, self.r)
+        self.values = [calls.fill(self.request, self.rng) for _ in range(2)]
+        self.other = calls.other_parameter(self.request, self.r)
 
     def run(self, request: Request, which: int, shift: int = 0) -> list[Any]:
         """One call, of one of the sets of values."""
         live = Live(request, self.values[which], shift)
-        return run(self.adapter.function(request), live)
+        return run(calls.function(request), live)
 
     def digests(self) -> list[bytes]:
         """The bits of the calls that are compared with another process."""
@@ -132,7 +131,7 @@ class Case:
     def judge(self, request: Request, which: int, parts: list[Any]) -> None:
         if not parts or isinstance(parts[0], str):  # refused
             return
-        expected = self.adapter.exact(request, self.values[which])
+        expected = calls.exact(request, self.values[which])
         if len(expected) != len(parts):
             raise Wrong("results", f"{len(parts)} of them, not {len(expected)}")
         for i, (part, of) in enumerate(zip(parts, expected, strict=True)):
@@ -144,29 +143,32 @@ class Case:
 
 def _bad_call(case: Case, r: Random) -> None:
     """A call of the same entry point that is refused, and names it."""
-    function, request = case.adapter.function(case.request), case.request
+    request = case.request
     if request.entry == "merge":
         return
-    live = Live(request, case.values[0])
-    first = live.args[0]
-    kind = r.randrange(3)
-    named: dict[str, Any] = dict(live.named)
-    args = list(live.args)
+    kind, bad, values = r.randrange(4), request, case.values[0]
+    if kind == 3:
+        bad, of_wrong_shape = calls.refused(request, r)
+        values = {**values, **of_wrong_shape}
+    live = Live(bad, values)
+    named, args = dict(live.named), list(live.args)
     if kind == 0:
         named["no_such_option"] = 1
     elif kind == 1:
-        args[0] = np.zeros(getattr(first, "shape", (2,)), np.complex64)
-    else:
+        args[0] = np.zeros(getattr(args[0], "shape", (2,)), np.complex64)
+    elif kind == 2:
         args = []
+    elif bad is request:
+        return
     try:
-        function(*args, **named)
+        calls.function(request)(*args, **named)
     except (TypeError, ValueError) as error:
         if not str(error).startswith(request.where):
             raise Wrong("error words", f"{type(error).__name__}: {error}") from error
     except Exception as error:
         raise Wrong("error class", f"{type(error).__name__}: {error}") from error
     else:
-        raise Wrong("not refused", f"a bad call of kind {kind}")
+        raise Wrong("not refused", f"a bad call of kind {kind}: {bad}")
     for name in live.blocks:
         if not live.untouched(name):
             raise Wrong("refusal wrote", name)
@@ -201,7 +203,7 @@ def _relaid(case: Case) -> Request | None:
     """The same operands in other layouts."""
     request, r = case.request, case.r
     on_device = request.framework == "emulated"  # where strides may show, and addresses may not
-    if on_device or request.entry == "merge" or not case.adapter.layout_free(request):
+    if on_device or request.entry == "merge" or not calls.layout_free(request):
         return None
     draw = Draw(r)
     draw.framework = request.framework
@@ -213,14 +215,13 @@ def _relaid(case: Case) -> Request | None:
         if not isinstance(value, Array) or value.form != "array" or value.stored is not None:
             return value
         layout = draw.layout(len(value.shape), value.dtype)
-        if value.layout is not None and not case.adapter.order_free(request):
+        if value.layout is not None and not calls.order_free(request):
             layout = replace(layout, order=value.layout.order)
         return made.setdefault(value.name, replace(value, layout=layout))
 
     if any(out.kind == "place" for out in request.outs):
         return None
-    args, named = tuple(map(of, request.args)), {k: of(v) for k, v in request.named.items()}
-    return replace(request, args=args, named=named)
+    return replace(request, given={name: of(value) for name, value in request.given.items()})
 
 
 def run_case(case: Case) -> list[bytes]:

@@ -8,11 +8,14 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
+from itertools import takewhile
 from random import Random
 from typing import Any
 
 import ml_dtypes
 import numpy as np
+
+import fastact as fa
 
 Shape = tuple[int, ...]
 
@@ -29,11 +32,6 @@ INTEGERS = {
     np.dtype(kind): np.tanh.resolve_dtypes((np.dtype(kind), None))[0]
     for kind in ("bool", "int8", "uint8", "int16", "uint16", "int32", "int64", "uint64")
 }
-
-
-def computed_in(dtype: np.dtype[Any]) -> np.dtype[Any]:
-    """The type in which data of a dtype are computed."""
-    return FLOAT64 if dtype == FLOAT64 else FLOAT32
 
 
 # --- layouts --------------------------------------------------------------------------------------
@@ -183,9 +181,10 @@ class Request:
     """A call: which op and entry point, of what, with what outputs.
 
     dtype : of the data, after integers have become numbers.
-    args, named : Arrays, Numbers, tuples of these, and plain objects.
+    given : its arguments by name: Arrays, Numbers, tuples of these, and plain objects.
+    by_position : what may be given by position or by keyword is given by position.
     outs : one an output; empty: `out` is not given.
-    notes : what its adapter knows of it.
+    notes : what `calls` knows of it.
     refused : why the call has to be refused, if it has.
     """
 
@@ -193,8 +192,8 @@ class Request:
     entry: str
     framework: str
     dtype: np.dtype[Any]
-    args: tuple[Any, ...]
-    named: dict[str, Any] = field(default_factory=dict)
+    given: dict[str, Any]
+    by_position: bool = False
     outs: tuple[Out, ...] = ()
     as_tuple: bool = True
     accumulate: bool = False
@@ -202,9 +201,24 @@ class Request:
     refused: str = ""
 
     @property
+    def args(self) -> tuple[Any, ...]:
+        return tuple(self.given[name] for name in self._leading)
+
+    @property
+    def named(self) -> dict[str, Any]:
+        return {k: v for k, v in self.given.items() if k not in self._leading}
+
+    @property
+    def _leading(self) -> list[str]:
+        """The names of what is given by position."""
+        point = fa.ops[self.op].entry_points["call" if self.entry == "merge" else self.entry]
+        either = [n for n in point.defaults if n not in point.by_keyword] * self.by_position
+        return [*point.arrays, *takewhile(self.given.__contains__, either)]
+
+    @property
     def arrays(self) -> Iterator[Array]:
         """The operands, each once."""
-        for value in (*self.args, *self.named.values()):
+        for value in self.given.values():
             for part in value if isinstance(value, tuple) else (value,):
                 if isinstance(part, Array):
                     yield part
@@ -255,7 +269,7 @@ LENGTHS = (0, 1, 1, 2, 3, 4, 5, 7, 8, 9, 15, 16, 17, 31, 32, 33, 63, 65, 100, 12
 
 
 class Draw:
-    """What the adapters draw descriptions with.
+    """What `calls` draws descriptions with.
 
     device : "cpu" or "emulated", which is slow and takes no number that is misaligned.
     """

@@ -18,6 +18,7 @@ import io
 import tempfile
 from collections import deque
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import cache
 from itertools import islice
 from pathlib import Path
@@ -31,7 +32,7 @@ import torch
 import fastact as fa
 from fastact.ops.engine.op import arrays_of
 
-from . import campaign
+from . import calls, campaign
 from .campaign import Settings, Tally, asdict
 from .judge import Live, Wrong, digest, flat
 
@@ -512,6 +513,7 @@ class HostileCase:
             number += 10**9
             self.case = campaign.Case(settings, number)
         self.r = r = Random(f"hostile {settings.seed}/{number}")
+        self.case.request = replace(self.case.request, by_position=False)
         self.live = Live(self.case.request, self.case.values[0])
         self.args, self.named = list(self.live.args), dict(self.live.named)
         places: list[Any] = list(range(len(self.args)))
@@ -563,7 +565,7 @@ class HostileCase:
 
     def run(self) -> str:
         """Some calls of it; what became of the first one."""
-        function, outcomes = self.case.adapter.function(self.case.request), []
+        function, outcomes = calls.function(self.case.request), []
         written = set(self.live.written)
         if self.at == "training":  # any true object asks for running statistics
             written |= {"running_mean", "running_var"}

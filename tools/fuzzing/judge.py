@@ -8,30 +8,15 @@ the same bits; nothing is written but outputs, and nothing at all where a call i
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from fastact.check.expected.common import Expected, ulp
+
 from . import frameworks
 from .cases import FLOAT64, INFO, Array, Number, Request
 from .memory import Block
-
-
-@dataclass
-class Expected:
-    """What a result should be.
-
-    exact : in float64 or wider. allowed : how far off it may be, before it is rounded to its dtype.
-    rounds : whether that rounding adds half a ULP. judged : where; None: everywhere.
-    nan : where it has to be a NaN whatever `exact` is; None: nowhere.
-    """
-
-    exact: Any
-    allowed: Any
-    rounds: bool = True
-    judged: Any = None
-    nan: Any = None
 
 
 class Wrong(Exception):
@@ -43,14 +28,6 @@ class Wrong(Exception):
 
 
 # --- values ---------------------------------------------------------------------------------------
-
-
-def ulp(exact: Any, dtype: np.dtype[Any]) -> Any:
-    """The unit in the last place of a dtype, for numbers of any precision."""
-    info = INFO[dtype]
-    _, exponent = np.frexp(np.maximum(np.abs(exact), float(info.smallest_normal)))
-    one = np.longdouble(1) if dtype == FLOAT64 else 1.0  # half of the smallest is no double
-    return np.ldexp(one, np.minimum(exponent, int(info.maxexp)) - 1 - int(info.nmant))
 
 
 def compare(name: str, result: Any, expected: Expected) -> None:
@@ -94,10 +71,12 @@ def compare(name: str, result: Any, expected: Expected) -> None:
 
 def flat(framework: str, value: Any) -> list[Any]:
     """The arrays of a result, as NumPy's; with None for what is not there, and other values."""
+    if isinstance(value, tuple) and all(isinstance(item, int) for item in value):
+        return [value]  # a shape
     if isinstance(value, tuple):
         return [part for item in value for part in flat(framework, item)]
     if hasattr(value, "m2"):  # Moments
-        return [value.count, *flat(framework, (value.mean, value.m2))]
+        return flat(framework, (value.count, value.mean, value.m2))
     return [frameworks.back(framework, value)]
 
 
@@ -278,7 +257,7 @@ def _refused(request: Request, live: Live, error: Exception) -> None:
 
 def _unusual(request: Request) -> bool:
     """Whether it has a number of a kind that an op may refuse."""
-    numbers = [v for v in (*request.args, *request.named.values()) if isinstance(v, Number)]
+    numbers = [v for v in request.given.values() if isinstance(v, Number)]
     return any(n.kind in ("bool", "0-d", "tensor") for n in numbers) or request.notes.get(
         "may be refused", False
     )

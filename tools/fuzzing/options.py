@@ -44,13 +44,13 @@ def run(
     show : the case of some settings and a number, to print. worker : what runs cases, of settings.
     campaign_of : the class of a campaign. settings : beside the seed, the family and the op.
     """
-    from . import adapters, campaign
+    from . import calls, campaign
 
     if options.worker:  # a process that a campaign has started
         made = campaign.Settings(**json.loads(options.worker[0]))
         campaign.serve(worker(made), options.worker[1])
         return 0
-    if not adapters.ops(options.family, options.op):
+    if not calls.ops(options.family, options.op):
         raise SystemExit(f"no op of family {options.family!r} and name {options.op!r}")
     seed = random.SystemRandom().randrange(10**9) if options.seed is None else options.seed
     chosen = campaign.Settings(seed, options.family, op=options.op, **settings)

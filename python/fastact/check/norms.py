@@ -5,23 +5,23 @@ Every op is called in the ways that its signature has (`_ways`).
 
 from __future__ import annotations
 
-import importlib
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from itertools import product
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ..measure import shapes
+from ..measure.cases import RESULTS
+from ..measure.norm_rows import rows_of, traits
 from ..ops.bounds import NormBounds
+from ..ops.fused import IDENTITY
 from .common import ErrorRow, Options, Report, check_by_cases
-from .norm_rows import NormOracle, Rows, default, rows_of, traits
+from .expected import errors
 from .reductions import dtypes, mixed
 
-_IDENTITY = "identity"
 _ROWS = ((301, 77), (9, 2500), (5, 1))
 _IMAGES = ((9, 12, 23, 5), (3, 6, 40, 41), (4, 6, 1, 1))
 _GROUPS = 3
@@ -83,55 +83,19 @@ _DATA: dict[str, Make] = {
 # --- ways to call an op ---------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Given:
-    """Arrays of a case: data of one shape, weight and bias, or weight alone, and their rows."""
-
-    x: NDArray[Any]
-    dy: NDArray[Any]
-    residual: NDArray[Any]
-    weights: list[NDArray[Any]]
-    rows: Rows
-
-
-class Found(NamedTuple):
-    """What an op gave: y, dx and the parameters' gradients; and for what x and which statistics.
-
-    of_y : where these do not depend on x, what they were before they were rounded to be saved;
-    None where they do.
-    """
-
-    y: NDArray[Any]
-    gradients: tuple[Any, ...]
-    x: NDArray[Any]
-    statistics: tuple[Any, ...]
-    of_y: tuple[Any, ...] | None = None
-
-
-def _whole(op: Any, given: Given, name: str) -> Found:
+def _ways(op: Any) -> dict[str, dict[str, Any]]:
+    """The options of the ways to call an op, by the label of each where there are several."""
     kind = traits(op)
-    inputs = (given.x, given.residual) if kind.adds else (given.x,)
-    groups = (_GROUPS,) if kind.groups else ()
-    y, saved = op.forward(*inputs, *groups, *given.weights, activation=name)
-    gradients = op.backward(given.dy, *saved, activation=name)
-    y = y[0] if kind.adds else y
-    return Found(y, gradients, saved[0], saved[1 : 1 + len(kind.statistics)])
-
-
-def _training(op: Any, given: Given, name: str) -> Found:
-    y, saved = op.forward(given.x, None, None, *given.weights, training=True, activation=name)
-    gradients = op.backward(given.dy, *saved, training=True, activation=name)
-    return Found(y, gradients, saved[0], saved[1:3])
-
-
-def _halves(op: Any, given: Given, name: str) -> Found:
-    y, saved = op.forward(given.x, None, None, *given.weights, training=True, activation=name)
-    x, mean, rstd, w, b = saved
-    sums = op.backward_reduce(given.dy, *saved, activation=name)
-    count = x.size // x.shape[1]
-    dx = op.backward_apply(given.dy, x, mean, rstd, w, *sums, count, b, activation=name)
-    dbias, dweight = (total.reshape(-1) for total in sums)
-    return Found(y, (dx, dweight, dbias), x, (mean, rstd))
+    usual: dict[str, Any] = ({kind.channels: 1} if kind.channels else {}) | (
+        {"num_groups": _GROUPS} if kind.groups else {}
+    )
+    if not kind.moves:
+        return {"": usual}
+    nobody: dict[str, Any] = {**usual, "running_mean": None, "running_var": None, "training": True}
+    ways = {"training": nobody, "halves": nobody, "running": usual}
+    if "backward_reduce" not in op.entry_points:
+        ways.pop("halves")
+    return ways
 
 
 def _running(x: NDArray[Any]) -> tuple[Float64s, Float64s]:
@@ -141,41 +105,24 @@ def _running(x: NDArray[Any]) -> tuple[Float64s, Float64s]:
     return half.mean(axes), 1.0 + half.var(axes)
 
 
-def _evaluation(op: Any, given: Given, name: str) -> Found:
-    mean, var = _running(given.x)
-    y, saved = op.forward(given.x, mean, var, *given.weights, activation=name)
-    gradients = op.backward(given.dy, *saved, activation=name)
-    return Found(y, gradients, saved[0], saved[1:3], (mean, 1 / np.sqrt(var + default(op, "eps"))))
-
-
-def _applied(op: Any, given: Given, name: str) -> Found:
-    mean, var = _running(given.x)
-    options: dict[str, Any] = {traits(op).channels: 1, "activation": name}
-    wide = np.promote_types(given.x.dtype, np.float32)
-    statistics = (mean.astype(wide), (1 / np.sqrt(var)).astype(wide))
-    y, saved = op.forward(given.x, *statistics, *given.weights, **options)
-    gradients = op.backward(given.dy, *saved, **options)
-    return Found(y, gradients, saved[0], saved[1:3], statistics)
-
-
-def _ways(op: Any) -> dict[str, Callable[..., Found]]:
-    """How an op is called, by the label of that where there are several."""
+def _given(op: Any, named: dict[str, Any]) -> dict[str, Any]:
+    """The statistics that a call is given."""
     kind = traits(op)
-    if kind.given:
-        return {"": _applied}
-    if not kind.moves:
-        return {"": _whole}
-    ways = {"training": _training, "halves": _halves, "running": _evaluation}
-    if "backward_reduce" not in op.entry_points:
-        ways.pop("halves")
-    return ways
+    if not kind.by_channel or "training" in named:
+        return {}
+    mean, var = _running(named["x"])
+    if kind.moves:
+        return {"running_mean": mean, "running_var": var}
+    wide = np.promote_types(named["x"].dtype, np.float32)
+    return {"mean": mean.astype(wide), "rstd": (1 / np.sqrt(var)).astype(wide)}
 
 
-def _cases(op: Any, dtype: np.dtype[Any], options: Options) -> Iterator[Given]:
-    """Arrays of an op's cases, and how they are cut into rows."""
+def _cases(
+    op: Any, way: dict[str, Any], name: str, dtype: np.dtype[Any], options: Options
+) -> Iterator[tuple[dict[str, Any], NDArray[Any]]]:
+    """The arguments of a call, and y's gradient."""
     rng = np.random.default_rng(0)
     kind = traits(op)
-    named = ({kind.channels: 1} if kind.channels else {}) | {"num_groups": _GROUPS}
     for (data, make), shape in product(_DATA.items(), _IMAGES if kind.channels else _ROWS):
         if data == "near 1e30" and dtype == np.float16:
             continue
@@ -184,54 +131,41 @@ def _cases(op: Any, dtype: np.dtype[Any], options: Options) -> Iterator[Given]:
         x, dy, residual = (
             draw(rng, count, *shape[1:]).astype(dtype) for draw in (make, of_dy, mixed)
         )
-        rows = rows_of(op, x.shape, named)
-        yield Given(
-            x,
-            dy,
-            residual,
-            [(1 + 0.1 * rng.normal(size=rows.parameter)).astype(dtype) for _ in kind.weights],
-            rows,
-        )
+        parameter = rows_of(op, x.shape, way).parameter
+        weights = [(1 + 0.1 * rng.normal(size=parameter)).astype(dtype) for _ in kind.weights]
+        named = {"x": x, "activation": name, **way, **dict(zip(kind.weights, weights, strict=True))}
+        yield {**named, **({"residual": residual} if kind.adds else {}), **_given(op, named)}, dy
 
 
 # --- errors ---------------------------------------------------------------------------------------
 
 
-def _errors(op: Any, name: str, call: Callable[..., Found], given: Given) -> list[float]:
+def _errors(op: Any, label: str, given: tuple[dict[str, Any], NDArray[Any]]) -> list[float]:
     """Of y, and of each gradient, in units of the bounds."""
-    oracle = importlib.import_module("fastact.check.reference")
-    found, rows = call(op, given, name), given.rows
-    dtype, depends = found.y.dtype, found.of_y is None
-    norm = NormOracle(op, rows, dtype, name, {"weight": found.gradients[1].dtype})
-    weights = dict(zip(traits(op).weights, given.weights, strict=True))
-    arrays = {"x": found.x, "dy": given.dy, **weights}
-    saved: tuple[Any, Any] = (0.0, *found.statistics)[-2:]
-    true: Any = found.of_y
-    if depends:
-        wide = found.x.astype(oracle.wide(dtype)).reshape(rows.split)
-        true = oracle.statistics(wide, rows.axes, default(op, "eps"), rows.centred)
-    of_y, back = (norm.of(arrays, s, depends=depends) for s in (true, saved))
-    errors = [_of(found.y.reshape(rows.split), *norm.y(of_y))]
-    judged = norm.gradients(back)
-    for result, (exact, allowed) in zip(found.gradients, judged.values(), strict=False):
-        errors.append(_of(result.reshape(exact.shape), exact, allowed))
-    return errors
+    named, dy = given
+    of = partial(errors, op, named["x"].shape, named, {"dy": dy})
+    if label != "halves":
+        found = of()
+        return [found[name] for name in ("y", *op.gradients)]
+    found = of(_by_halves) | of(entry="backward_reduce")
+    return [found[name] for name in ("y", "dx", "sum_dy_xhat", "sum_dy")]
 
 
-def _of(result: NDArray[Any], exact: Any, allowed: Any) -> float:
-    excess: float = importlib.import_module("fastact.check.reference").excess(
-        result, exact, allowed
-    )
-    return excess
+def _by_halves(op: Any, given: Mapping[str, Any]) -> tuple[Any, ...]:
+    """dx by way of the sums."""
+    x = given["x"]
+    sums = dict(zip(RESULTS["backward_reduce"], op.bound("backward_reduce", given)(), strict=True))
+    count = x.size // x.shape[1]
+    return (op.bound("backward_apply", {**given, **sums, "count": count})(),)
 
 
 def _rows(op: Any, options: Options, report: Report) -> Iterator[ErrorRow]:
-    activations = (_IDENTITY, "mish")
-    for (label, call), name, (dtype, _) in product(_ways(op).items(), activations, dtypes(report)):
+    activations = (IDENTITY, "mish")
+    for (label, way), name, (dtype, _) in product(_ways(op).items(), activations, dtypes(report)):
         yield ErrorRow(
             (label, name, dtype.name),
-            partial(_cases, op, dtype, options),
-            partial(_errors, op, name, call),
+            partial(_cases, op, way, name, dtype, options),
+            partial(_errors, op, label),
         )
 
 

@@ -17,11 +17,12 @@ from numpy.typing import NDArray
 from .. import _cpu
 from ..measure import shapes
 from ..measure.peers import as_tensor, open_torch
+from ..measure.sum_axes import is_over_any, is_to_shape
 from ..ops.bounds import SumBounds
 from ..runtime.threads import get_num_threads
 from ..terminal import Progress
 from .common import Check, Options, Report, add_rows
-from .sum_axes import is_over_any, is_to_shape, term_of
+from .expected.reductions import term_of
 
 Float64s = NDArray[np.float64]
 Make = Callable[[np.random.Generator, int, int], Float64s]

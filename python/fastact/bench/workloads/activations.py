@@ -15,7 +15,7 @@ import numpy as np
 from ...measure.peers import MKL, LeftOut, function_named, torch_backward
 from .. import mkl, onnx
 from ..formulas import as_numpy, naive
-from .work import BYTES, ITEM, Call, Case, Family, Gradient, Maker, Options, Sizes, Work
+from .work import BYTES, ITEM, Call, Case, Family, Gradient, Options, Sizes, Work
 
 
 def _cases(op: Any, direction: str, dtype: str, sizes: Sizes, on_gpu: bool) -> list[Case]:
@@ -28,14 +28,6 @@ def _cases(op: Any, direction: str, dtype: str, sizes: Sizes, on_gpu: bool) -> l
 
 def _on_cpu(op: Any, direction: str, dtype: str, options: Options) -> list[Case]:
     return _cases(op, direction, dtype, options.sizes, on_gpu=False)
-
-
-def _inputs(case: Case, make: Maker) -> dict[str, Any]:
-    return {"x": make.random(case.shape, case.dtype)}
-
-
-def _incoming(case: Case, make: Maker) -> dict[str, Any]:
-    return {"dy": make.random(case.shape, case.dtype)}
 
 
 def _torch(torch: Any, case: Case) -> Callable[..., Any]:
@@ -122,8 +114,6 @@ def _onnx(case: Case) -> str:
 ACTIVATIONS = Family(
     _on_cpu,
     partial(_cases, on_gpu=True),
-    _inputs,
-    _incoming,
     _torch,
     _gradient,
     jax=_jax,

@@ -14,8 +14,10 @@ from typing import Any
 import numpy as np
 
 from ...measure import shapes
+from ...measure.cases import adds_bias
 from ...measure.peers import LeftOut, function_named, torch_backward
 from ...measure.shapes import Layout, Shape
+from ...measure.sum_axes import is_to_shape
 from ...ops.engine.fused import IDENTITY
 from ...ops.engine.op import ops
 from .. import onnx
@@ -31,26 +33,14 @@ from .work import (
     Case,
     Family,
     Gradient,
-    Maker,
     Options,
     Sizes,
     Work,
-    asked_for,
 )
 
 _ACTIVATIONS = (IDENTITY, "relu", "mish")  # nothing, next to nothing, and an exponential
 _ON_GPU = "mish"  # what is cheaper is no slower there
 _LENGTHS = (256, 4096, 65536)  # of rows, as many as fill half of BYTES
-
-
-def _adds(op: Any) -> bool:
-    """Whether it adds a bias; else it is the gradient of one, a sum."""
-    return "bias" in op.saves
-
-
-def _names_shape(op: Any) -> bool:
-    """Whether a call names the shape of the sum, not an axis."""
-    return "shape" in op.entry_points["call"].defaults
 
 
 def _act(
@@ -116,7 +106,7 @@ def _sum(op: Any, dtype: str, layout: Layout, axis: shapes.Axis, on_gpu: bool) -
 def _sums(op: Any, direction: str, dtype: str, layouts: list[Layout], on_gpu: bool) -> list[Case]:
     if direction != "forward":  # they are backward passes of others
         return []
-    if not _names_shape(op):
+    if not is_to_shape(op):
         of_layers = [layout for layout in layouts if layout.channel is not None]
         return [_sum(op, dtype, layout, None, on_gpu) for layout in of_layers]
     return [
@@ -129,7 +119,7 @@ def _sums(op: Any, direction: str, dtype: str, layouts: list[Layout], on_gpu: bo
 
 
 def _on_cpu(op: Any, direction: str, dtype: str, options: Options) -> list[Case]:
-    if not _adds(op):
+    if not adds_bias(op):
         layouts = shapes.chosen(shapes.REDUCED, options.shapes)
         return _sums(op, direction, dtype, layouts, on_gpu=False)
     return [
@@ -142,7 +132,7 @@ def _on_cpu(op: Any, direction: str, dtype: str, options: Options) -> list[Case]
 
 
 def _on_gpu(op: Any, direction: str, dtype: str, sizes: Sizes) -> list[Case]:
-    if not _adds(op):
+    if not adds_bias(op):
         layouts = [
             layout
             for size in sizes or (ELEMENTS,)
@@ -162,17 +152,6 @@ def _on_gpu(op: Any, direction: str, dtype: str, sizes: Sizes) -> list[Case]:
     ]
 
 
-def _inputs(case: Case, make: Maker) -> dict[str, Any]:
-    of = {"x": case.shape, "dy": case.shape}
-    if _adds(case.op):
-        of["bias"] = (case.shape[case.options["axis"]],)
-    return asked_for(case, make, of)
-
-
-def _incoming(case: Case, make: Maker) -> dict[str, Any]:
-    return {"dy": make.random(case.shape, case.dtype)}
-
-
 # --- the same by torch, numpy and jax -------------------------------------------------------------
 
 
@@ -186,9 +165,9 @@ def _with_bias(case: Case) -> Callable[[Any, Any], Any]:
 
 def _torch(torch: Any, case: Case) -> Callable[..., Any]:
     axis, shape = case.axis, case.options.get("shape")
-    if _names_shape(case.op):
+    if is_to_shape(case.op):
         return lambda dy: dy.sum_to_size(shape)
-    if not _adds(case.op):
+    if not adds_bias(case.op):
         return lambda dy: torch.sum(dy, dim=axis)
     add = _with_bias(case)
     if case.variant == IDENTITY:
@@ -221,7 +200,7 @@ def _gradient(torch: Any, case: Case) -> Gradient | None:
 
 def _numpy(case: Case, work: Work, threads: int) -> Call:
     arrays = work.arrays
-    if not _adds(case.op):
+    if not adds_bias(case.op):
         target = work.out[0].shape
         return lambda: np.sum(arrays["dy"], axis=case.axis).reshape(target)
     (x, bias), add, plain = work.inputs.values(), _with_bias(case), case.variant == IDENTITY
@@ -236,10 +215,10 @@ def _numpy(case: Case, work: Work, threads: int) -> Call:
 
 
 def _jax(jax: Any, case: Case) -> Callable[..., Any]:
-    if _names_shape(case.op):
+    if is_to_shape(case.op):
         shape = case.options["shape"]
         return lambda dy: jax.numpy.sum(dy, axis=case.axis).reshape(shape)
-    if not _adds(case.op):
+    if not adds_bias(case.op):
         return lambda dy: jax.numpy.sum(dy, axis=case.axis)
     add = _with_bias(case)
     if case.variant == IDENTITY:
@@ -249,7 +228,7 @@ def _jax(jax: Any, case: Case) -> Callable[..., Any]:
 
 
 def _onnx(case: Case) -> str:
-    if not _adds(case.op):
+    if not adds_bias(case.op):
         return onnx.reduced("ReduceSum", "dy", case.axis, "y")
     if case.channel not in (-1, len(case.shape) - 1):
         raise LeftOut("its addition broadcasts a bias along the last axis")
@@ -261,8 +240,6 @@ def _onnx(case: Case) -> str:
 BIAS = Family(
     _on_cpu,
     _on_gpu,
-    _inputs,
-    _incoming,
     _torch,
     _gradient,
     jax=_jax,

@@ -20,11 +20,9 @@ from .work import (
     Call,
     Case,
     Family,
-    Maker,
     Options,
     Sizes,
     Work,
-    asked_for,
 )
 
 _COLUMNS = 4096  # of the hidden layer
@@ -51,15 +49,6 @@ def _on_cpu(op: Any, direction: str, dtype: str, options: Options) -> list[Case]
 
 def _on_gpu(op: Any, direction: str, dtype: str, sizes: Sizes) -> list[Case]:
     return _cases(op, direction, dtype, sizes, on_gpu=True)
-
-
-def _inputs(case: Case, make: Maker) -> dict[str, Any]:
-    rows, columns = case.shape
-    return asked_for(case, make, {"x": (rows, 2 * columns), "a": case.shape, "b": case.shape})
-
-
-def _incoming(case: Case, make: Maker) -> dict[str, Any]:
-    return {"dy": make.random(case.shape, case.dtype)}
 
 
 # --- the same by torch, numpy and jax -------------------------------------------------------------
@@ -107,8 +96,6 @@ def _onnx(case: Case) -> str:
 GATED = Family(
     _on_cpu,
     _on_gpu,
-    _inputs,
-    _incoming,
     _torch,
     jax=_jax,
     onnx=_onnx,

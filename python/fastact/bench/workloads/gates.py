@@ -16,7 +16,7 @@ import numpy as np
 from ...measure import shapes
 from ...measure.peers import LeftOut
 from ...measure.shapes import Shape
-from .work import Call, Case, Family, Maker, Options, Sizes, Work, asked_for, unless_missing
+from .work import Call, Case, Family, Options, Sizes, Work, unless_missing
 
 #: On a GPU: a small cell, a wide and large ones, and out of the caches.
 _GPU_SHAPES = ((256, 64), (64, 512), (256, 1024), (1024, 2048), (4096, 1024), (4096, 4096))
@@ -50,18 +50,6 @@ def _on_gpu(op: Any, direction: str, dtype: str, sizes: Sizes) -> list[Case]:
     # A size counts all that forward of an LSTM adds up: 8 arrays of 64 units.
     found = [(max(size // (8 * 64), 1), 64) for size in sizes or ()]
     return _cases(op, direction, dtype, found or _GPU_SHAPES, on_gpu=True)
-
-
-def _inputs(case: Case, make: Maker) -> dict[str, Any]:
-    """With a recurrent projection and one bias."""
-    op, (rows, columns) = case.op, case.shape
-    packed = (rows, op.count * columns)
-    of = {"gates": packed, "recurrent": packed, op.state: case.shape, "bias": packed[1:]}
-    return asked_for(case, make, of)
-
-
-def _incoming(case: Case, make: Maker) -> dict[str, Any]:
-    return {f"d{name}": make.random(case.shape, case.dtype) for name in case.op.results}
 
 
 # --- the step as a chain of array operations: m has what torch, numpy and jax call differently ----
@@ -117,9 +105,8 @@ def _numpy(case: Case, work: Work, threads: int) -> Call:
 GATES = Family(
     _on_cpu,
     _on_gpu,
-    _inputs,
-    _incoming,
     _torch,
+    optional=("recurrent", "bias"),
     jax=_jax,
     others={"numpy": _numpy},
     note="Gates: with a recurrent projection and a bias added inside; peers by their chain of ops.",

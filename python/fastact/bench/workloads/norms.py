@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 
 from ...measure import shapes
+from ...measure.norm_rows import traits
 from ...measure.peers import LIGER, LeftOut, function_named, torch_backward
 from ...measure.shapes import Shape
 from ...ops.engine.fused import IDENTITY
-from ...ops.engine.op import REQUIRED
 from .. import onnx
 from ..formulas import naive
 from ..liger import by_liger
@@ -28,11 +28,9 @@ from .work import (
     Case,
     Family,
     Gradient,
-    Maker,
     Options,
     Sizes,
     Work,
-    asked_for,
     unless_missing,
 )
 
@@ -48,24 +46,6 @@ _ARRAY = 2**27  # bytes
 _PUBLISHED = ((32768, 256), (8192, 5120))
 
 
-def _takes(op: Any, name: str) -> bool:
-    """Whether a call takes it."""
-    return name in op.entry_points["call"].signature.parameters
-
-
-def _channel_option(op: Any) -> str | None:
-    """The name of the option that says where the channels are; None: it normalises rows."""
-    if _takes(op, "channel_axis"):
-        return "channel_axis"
-    # The axis of rows has a default.
-    return "axis" if op.entry_points["call"].defaults["axis"] is REQUIRED else None
-
-
-def _of_batch(op: Any) -> bool:
-    """Whether statistics are over the batch, or given; else each example has its own."""
-    return _takes(op, "running_mean") or _takes(op, "rstd")
-
-
 def _case(
     op: Any,
     direction: str,
@@ -76,16 +56,17 @@ def _case(
     on_gpu: bool = False,
 ) -> Case:
     """A case; where no activation is named, there is none."""
-    twice, adds = _takes(op, "training"), _takes(op, "residual")
+    kind = traits(op)
+    twice, adds = kind.moves, kind.adds
     forward, backward = 2 + twice + 2 * adds, 3 + 2 * twice + (adds and on_gpu)
     options: dict[str, Any] = {"num_groups": _GROUPS, "training": True}
     options |= {"activation": activation} if activation else {}
     axis: tuple[int, ...] = (-1,)
     if channel is not None:
-        options[_channel_option(op) or ""] = channel
-        axis = shapes.others(shape, channel)[0 if _of_batch(op) else 1 :]
+        options[kind.channels] = channel
+        axis = shapes.others(shape, channel)[0 if kind.by_channel else 1 :]
     span = shapes.shared(shape, axis)
-    if _takes(op, "num_groups") and channel is not None:
+    if kind.groups and channel is not None:
         span *= shape[channel] // _GROUPS
     words = "" if channel is None else f"channels {channel}"
     label = ", ".join(filter(None, (shapes.shape_label(shape), words, activation)))
@@ -108,8 +89,8 @@ def _case(
 def _on_cpu(op: Any, direction: str, dtype: str, options: Options) -> list[Case]:
     """Each with and without an activation behind, channels first and last."""
     layouts: Sequence[shapes.Layout] = shapes.NORMED_ROWS
-    if _channel_option(op):
-        layouts = shapes.BATCHED if _of_batch(op) else shapes.NORMED_IMAGES
+    if traits(op).channels:
+        layouts = shapes.BATCHED if traits(op).by_channel else shapes.NORMED_IMAGES
     return [
         _case(op, direction, dtype, layout.shape, layout.channel, activation)
         for activation in _ACTIVATIONS
@@ -119,7 +100,7 @@ def _on_cpu(op: Any, direction: str, dtype: str, options: Options) -> list[Case]
 
 def _on_gpu(op: Any, direction: str, dtype: str, sizes: Sizes) -> list[Case]:
     found: list[tuple[Shape, int | None]] = [*shapes.pictures(sizes)]
-    if not _channel_option(op):
+    if not traits(op).channels:
         found = [
             ((size // length, length), None)
             for size in sizes or (_ARRAY // ITEM[dtype],)
@@ -129,36 +110,18 @@ def _on_gpu(op: Any, direction: str, dtype: str, sizes: Sizes) -> list[Case]:
     return [_case(op, direction, dtype, shape, channel, on_gpu=True) for shape, channel in found]
 
 
-def _inputs(case: Case, make: Maker) -> dict[str, Any]:
-    """What the call asks for.
-
-    An rstd is made of a variance, which peers take.
-    """
-    each = (case.shape[-1 if case.channel is None else case.channel],)
-    of = dict.fromkeys(("weight", "bias", "mean", "running_mean"), each)
-    named = asked_for(case, make, {"x": case.shape, "residual": case.shape, **of})
-    if _takes(case.op, "running_mean"):
-        named["running_var"] = _variance(case, make, each)
-        if case.direction == "backward":  # which has no use for them
-            named |= {"running_mean": None, "running_var": None}
-    if _takes(case.op, "rstd"):
-        var = named["var"] = _variance(case, make, each)
-        named["rstd"] = var + 0
-        named["rstd"] += _eps(case)
-        named["rstd"] **= -0.5
-    return named
-
-
-def _variance(case: Case, make: Maker, shape: Shape) -> Any:
-    var = abs(make.random(shape, case.dtype))
-    var += 0.5  # in its dtype
-    return var
-
-
-def _incoming(case: Case, make: Maker) -> dict[str, Any]:
-    # Of the sum, the CPU's cases have none.
-    names = [f"d{name}" for name in case.op.results][: None if case.on_gpu else 1]
-    return {name: make.random(case.shape, case.dtype) for name in names}
+def _prepared(case: Case, arrays: dict[str, Any]) -> dict[str, Any]:
+    """Make an rstd of a variance, which peers take; backward needs no running statistics."""
+    for name in {"running_var", "rstd"} & arrays.keys():
+        arrays[name] += 0.5  # in its dtype
+    if "rstd" in arrays:
+        var = arrays["var"] = arrays["rstd"]
+        arrays["rstd"] = var + 0
+        arrays["rstd"] += _eps(case)
+        arrays["rstd"] **= -0.5
+    if "running_mean" in arrays and case.direction == "backward":
+        arrays |= {"running_mean": None, "running_var": None}
+    return arrays
 
 
 # --- the same by torch and numpy ------------------------------------------------------------------
@@ -234,7 +197,7 @@ _NO_ARRAYS = dict.fromkeys(("weight", "bias", *_STATISTICS))
 def _peer(op: Any) -> str:
     """The name of the norm without a residual."""
     name: str = op.name
-    return name.removeprefix("add_") if _takes(op, "residual") else name
+    return name.removeprefix("add_") if traits(op).adds else name
 
 
 def _channels_second(case: Case, x: Any) -> Any:
@@ -339,7 +302,7 @@ def _chain(case: Case, m: Any) -> Callable[..., Any]:
     It gives y, the sum of those that add a residual, and the running statistics as they are now.
     """
     op, channel, shape = case.op, case.channel, case.shape
-    grouped = _takes(op, "num_groups")
+    grouped = traits(op).groups
     if grouped and channel != 1:
         raise LeftOut("groups of channels that come last are strided")
     others = shapes.others(shape, -1 if channel is None else channel)
@@ -428,10 +391,10 @@ def _onnx(case: Case) -> str:
 NORMS = Family(
     _on_cpu,
     _on_gpu,
-    _inputs,
-    _incoming,
     _torch,
     _gradient,
+    optional=("weight", "bias"),
+    prepared=_prepared,
     constant=frozenset(_STATISTICS),
     jax=_jax,
     onnx=_onnx,

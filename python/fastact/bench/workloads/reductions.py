@@ -25,7 +25,6 @@ from .work import (
     Case,
     Family,
     Gradient,
-    Maker,
     Options,
     Sizes,
     Work,
@@ -110,19 +109,6 @@ def _on_gpu(op: Any, direction: str, dtype: str, sizes: Sizes) -> list[Case]:
     if direction == "backward" and _BOTH in op.entry_points:
         found += [case((size,), variant=_BOTH) for size in sizes or (ELEMENTS,)]
     return found
-
-
-def _inputs(case: Case, make: Maker) -> dict[str, Any]:
-    found = {"x": make.random(case.shape, case.dtype)}
-    if _is_weighted(case.op):
-        found["weights"] = abs(make.random(case.shape, case.dtype))
-    return found
-
-
-def _incoming(case: Case, make: Maker) -> dict[str, Any]:
-    kept = shapes.kept(case.shape, case.axis)
-    several = tuple(make.random(kept, case.dtype) for _ in case.op.results)
-    return {"dy": several if _is_pair(case.op) else several[0]}
 
 
 # --- the same by numpy, torch and jax, which call the functions alike: m is one of them -----------
@@ -224,10 +210,9 @@ against a copy of the array that it writes."""
 REDUCTIONS = Family(
     _on_cpu,
     _on_gpu,
-    _inputs,
-    _incoming,
     _by,
     _gradient,
+    optional=("weights",),
     jax=_jax,
     onnx=_onnx,
     others={"numpy": _numpy},

@@ -14,17 +14,14 @@ from typing import Any
 import numpy as np
 
 from ...measure import shapes
+from ...measure.cases import is_loss
 from ...measure.peers import LeftOut, function_named
 from ...measure.shapes import Shape
 from .. import onnx
-from .work import ELEMENTS, ITEM, Call, Case, Family, Maker, Options, Sizes, Work, unless_missing
+from .work import ELEMENTS, ITEM, Call, Case, Family, Options, Sizes, Work, unless_missing
 
 _WORDS = 32000  # of a vocabulary
 _LENGTH = 4096  # of a row
-
-
-def _is_loss(op: Any) -> bool:
-    return "target" in op.entry_points["call"].arrays
 
 
 def _case(op: Any, direction: str, dtype: str, on_gpu: bool, shape: Shape, axis: int = 1) -> Case:
@@ -38,7 +35,7 @@ def _case(op: Any, direction: str, dtype: str, on_gpu: bool, shape: Shape, axis:
         shape,
         shapes.shape_label(shape) if axis == 1 else shapes.sum_label(shape, (axis,)),
         (2 if forward else 3) if gives_rows else (1 if forward and on_gpu else 2),
-        {} if _is_loss(op) else {"axis": axis},
+        {} if is_loss(op) else {"axis": axis},
         (axis,),
         on_gpu=on_gpu,
         span=shape[axis],
@@ -49,7 +46,7 @@ def _case(op: Any, direction: str, dtype: str, on_gpu: bool, shape: Shape, axis:
 
 def _on_cpu(op: Any, direction: str, dtype: str, options: Options) -> list[Case]:
     case = partial(_case, op, direction, dtype, False)
-    layouts = shapes.CLASSES if _is_loss(op) else shapes.SOFTMAX_ROWS
+    layouts = shapes.CLASSES if is_loss(op) else shapes.SOFTMAX_ROWS
     return [
         case(layout.shape, axis[0])
         for layout in shapes.chosen(layouts, options.shapes)
@@ -61,27 +58,11 @@ def _on_cpu(op: Any, direction: str, dtype: str, options: Options) -> list[Case]
 def _on_gpu(op: Any, direction: str, dtype: str, sizes: Sizes) -> list[Case]:
     case, found = partial(_case, op, direction, dtype, True), []
     for size in sizes or (ELEMENTS,):
-        length = min(size, _WORDS if _is_loss(op) else _LENGTH)
+        length = min(size, _WORDS if is_loss(op) else _LENGTH)
         found.append(case((size // length, length)))
-        if not _is_loss(op):
+        if not is_loss(op):
             found.append(case((length, size // length), 0))
     return found
-
-
-def _inputs(case: Case, make: Maker) -> dict[str, Any]:
-    x = make.random(case.shape, case.dtype)
-    if not _is_loss(case.op):
-        return {"x": x}
-    rows, classes = case.shape
-    return {"logits": x, "target": make.integers((rows,), classes)}
-
-
-def _incoming(case: Case, make: Maker) -> dict[str, Any]:
-    name = case.op.entry_points["backward"].arrays[0]
-    if _is_loss(case.op):
-        return {name: make.random((), case.dtype)}
-    shape = shapes.kept(case.shape, case.axis) if "x" in case.op.saves else case.shape
-    return {name: make.random(shape, case.dtype)}
 
 
 # --- the same by torch and numpy ------------------------------------------------------------------
@@ -131,7 +112,7 @@ _NUMPY: dict[str, Callable[..., Any]] = {
 def _numpy(case: Case, work: Work, threads: int) -> Call:
     if case.direction != "forward":
         raise LeftOut("its naive formula is for the forward pass")
-    if _is_loss(case.op):
+    if is_loss(case.op):
         return partial(_cross_entropy, work.inputs["logits"], work.inputs["target"])
     function = unless_missing(_NUMPY.get(case.op.name), case.op.name)
     return partial(function, work.inputs["x"], (case.axis or (1,))[0])
@@ -139,7 +120,7 @@ def _numpy(case: Case, work: Work, threads: int) -> Call:
 
 def _jax(jax: Any, case: Case) -> Callable[..., Any]:
     of, m, axis = jax.nn, jax.numpy, (case.axis or (1,))[0]
-    if _is_loss(case.op):
+    if is_loss(case.op):
 
         def loss(logits: Any, target: Any) -> Any:
             rows = m.arange(len(target))
@@ -154,7 +135,7 @@ _ONNX: dict[str, str] = {"softmax": "Softmax", "log_softmax": "LogSoftmax"}
 
 
 def _onnx(case: Case) -> str:
-    if _is_loss(case.op):
+    if is_loss(case.op):
         return "y = SoftmaxCrossEntropyLoss(logits, target)"
     if "x" in case.op.saves:
         return onnx.reduced("ReduceLogSumExp", "x", case.axis, "y")
@@ -169,8 +150,6 @@ speed of memory that is only read."""
 SOFTMAX = Family(
     _on_cpu,
     _on_gpu,
-    _inputs,
-    _incoming,
     _torch,
     constant=frozenset({"target"}),
     jax=_jax,

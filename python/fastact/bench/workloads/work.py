@@ -11,11 +11,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from math import prod
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ...measure.cases import Maker, arguments, bound
 from ...measure.peers import LeftOut, as_tensor, compiled_by_torch
 from ...measure.shapes import Axis, Shape
 from ...ops.engine.op import arrays_of
@@ -140,16 +141,6 @@ def name_of(op: str, direction: str, dtype: str, label: str) -> str:
     return f"{op} {direction}, {dtype}, {label}"
 
 
-class Maker(Protocol):
-    """Who makes arrays: NumPy, a GPU, or a test."""
-
-    def random(self, shape: Sequence[int], dtype: str) -> Any:
-        """An array of normal random numbers."""
-
-    def integers(self, shape: Sequence[int], end: int) -> Any:
-        """An array of random int64 from 0 to below `end`."""
-
-
 class InMemory:
     """Arrays of NumPy, each of other numbers."""
 
@@ -193,12 +184,6 @@ def dtype_named(name: str) -> np.dtype[Any]:
     return dtype
 
 
-def asked_for(case: Case, make: Maker, shapes: Mapping[str, Shape]) -> dict[str, Any]:
-    """Those arrays of these shapes, by their names, that the op's call takes, in its order."""
-    takes = case.op.entry_points["call"].signature.parameters
-    return {name: make.random(shapes[name], case.dtype) for name in takes if name in shapes}
-
-
 @dataclass(frozen=True)
 class Gradient:
     """What a peer does on backward where that is not autograd.
@@ -214,14 +199,18 @@ def _no_gradient(torch: Any, case: Case) -> Gradient | None:
     return None
 
 
+def _as_they_are(case: Case, arrays: dict[str, Any]) -> dict[str, Any]:
+    return arrays
+
+
 @dataclass(frozen=True)
 class Family:
     """How a family is measured.
 
     on_cpu : the cases of an op, in a direction and a dtype; none for an op that is not known.
     on_gpu : the same on a GPU, for the sizes that were asked for, if any.
-    inputs : the arrays of the op's call, by name; None where it must be given and is not there.
-    incoming : the gradients of its results, by name.
+    optional : arrays that may be left out of a call, and are given (see `arguments`).
+    prepared : changes the arrays of a call, by name; None where one must be given and is not there.
     torch : what a case is by torch: a differentiable function of the inputs by keyword, and for an
         entry point of its own of that. It raises `LeftOut` for what torch does not have.
     gradient : how torch differentiates a case where that is not autograd over that function.
@@ -238,10 +227,10 @@ class Family:
 
     on_cpu: Callable[[Any, str, str, Options], list[Case]]
     on_gpu: Callable[[Any, str, str, Sizes], list[Case]]
-    inputs: Callable[[Case, Maker], dict[str, Any]]
-    incoming: Callable[[Case, Maker], dict[str, Any]]
     torch: Callable[[Any, Case], Callable[..., Any]]
     gradient: Callable[[Any, Case], Gradient | None] = _no_gradient
+    optional: tuple[str, ...] = ()
+    prepared: Callable[[Case, dict[str, Any]], dict[str, Any]] = _as_they_are
     constant: frozenset[str] = frozenset()
     jax: Callable[[Any, Case], Callable[..., Any]] | None = None
     onnx: Callable[[Case], str] | None = None
@@ -271,15 +260,18 @@ class Work:
 
     def __init__(self, case: Case, family: Family, make: Maker) -> None:
         op, entry = case.op, case.entry
-        inputs = family.inputs(case, make)
+        data = case.shape, case.dtype, case.options, make
+        given = arguments(op, "call", *data, family.optional)
+        inputs = family.prepared(case, given)
         self.inputs = {name: array for name, array in inputs.items() if array is not None}
         self.incoming: dict[str, Any] = {}
-        named = {**case.options, **inputs}
         if entry == "backward":
-            self.incoming = family.incoming(case, make)
-            _, saved = op.bound("forward", named)()
-            named |= {**self.incoming, **dict(zip(op.saves, saved, strict=True))}
-        self.fresh = op.bound(entry, named)
+            incoming = arguments(op, "backward", *data)
+            # On the CPU, cases have no gradient for a sum beside y.
+            if case.on_gpu and "dtotal" in op.entry_points["backward"].defaults:
+                incoming["dtotal"] = make.random(case.shape, case.dtype)
+            self.incoming = family.prepared(case, incoming)
+        self.fresh = bound(op, entry, {**case.options, **inputs}, self.incoming)
         made = arrays_of(self.fresh())
         # Of an array without axes NumPy makes a number.
         self.out: tuple[Any, ...] = tuple(

@@ -80,13 +80,13 @@ class AxisMoments(CachedOp[P, R]):
         counts = skips or weights is not None or where is not None
         return (*found, "count") if counts and self.of_m2 == M2 else found
 
-    def _correction(self, options: Any) -> float:
+    def _correction(self, where: str, options: Any) -> float:
         """The correction, which the count loses before m2 is divided by it."""
         return 0.0
 
-    def _divisor(self, count: int, options: Any) -> float:
+    def _divisor(self, where: str, count: int, options: Any) -> float:
         """The divisor of m2 of so many elements; 0 where the correction leaves nothing."""
-        return 1.0 if self.of_m2 == M2 else max(count - self._correction(options), 0.0)
+        return 1.0 if self.of_m2 == M2 else max(count - self._correction(where, options), 0.0)
 
     def _map(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         with step(self, name, args, kwargs) as now:
@@ -105,12 +105,12 @@ class AxisMoments(CachedOp[P, R]):
                     second,
                     count,
                     self.of_m2,
-                    self._correction(options),
+                    self._correction(where, options),
                     skips,
                     weighting=weighting,
                 )
             else:
-                divisor = self._divisor(each_of(x, over), options)
+                divisor = self._divisor(call.where, each_of(x, over), options)
                 fill(call, mean, math.nan)
                 fill(call, second, 0 / divisor if divisor else math.nan)
                 if count is not None:
@@ -132,7 +132,7 @@ class AxisMoments(CachedOp[P, R]):
             x = call.views["x"]
             over, each = self._shapes(call, options), each_of(x, self._shapes(call, options))
             weighting = weighting_of(call, options.axis)
-            divisor = self._divisor(each, options)
+            divisor = self._divisor(where, each, options)
             scale = 2 / divisor if divisor else math.inf
             dmean, dsecond = (gradient_over(call, name, over) for name in gradients)
             dx, made = call.output("out", out, "x", in_place=not (skips or weighting.given))
@@ -178,7 +178,7 @@ class AxisMoments(CachedOp[P, R]):
         """What the gradient of the second result is multiplied by, as it repeats over x."""
         x = call.views["x"]
         if self.of_m2 == VARIANCE:
-            correction, skips = self._correction(options), False
+            correction, skips = self._correction(call.where, options), False
             slope, _ = weighted_slopes(
                 call, over.axes, VARIANCE_SLOPE, correction, skips, weighting
             )
@@ -264,8 +264,8 @@ class MeanVar(AxisMoments[P, R]):
     dtype = None
     of_m2 = VARIANCE
 
-    def _correction(self, options: Any) -> float:
-        return validate.number(self._where(), "correction", options.correction)
+    def _correction(self, where: str, options: Any) -> float:
+        return validate.number(where, "correction", options.correction)
 
     def forward(self, *args: P.args, **kwargs: P.kwargs) -> tuple[R, tuple[Any, ...]]:
         """Mean and variance, and what `backward` needs.

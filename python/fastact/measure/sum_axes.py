@@ -1,12 +1,10 @@
-"""What a sum adds up, and over which axes, by the signature of the op."""
+"""Over which axes a sum is, by the signature of the op."""
 
 from __future__ import annotations
 
-import importlib
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
-from .. import _cpu
 from ..ops.bounds import SumBounds
 
 Shape = tuple[int, ...]
@@ -25,20 +23,6 @@ def is_over_any(op: Any) -> bool:
 def is_to_shape(op: Any) -> bool:
     """Whether the shape of a sum is given."""
     return "shape" in op.entry_points["call"].defaults
-
-
-def term_of(op: Any) -> Callable[[Any], Any]:
-    """What a sum adds up of an element."""
-    oracle = importlib.import_module("fastact.check.reference")
-    term: Callable[[Any], Any] = oracle.TERM[_cpu.TERMS[op.term]]
-    return term
-
-
-def slope_of(op: Any) -> Callable[[Any], Any]:
-    """The derivative of that."""
-    oracle = importlib.import_module("fastact.check.reference")
-    slope: Callable[[Any], Any] = oracle.TERM_SLOPE[_cpu.TERMS[op.term]]
-    return slope
 
 
 def axes_of(op: Any, shape: Shape, options: Mapping[str, Any]) -> tuple[Shape, Shape]:

@@ -1,4 +1,4 @@
-"""What a norm has to give, by its signature: the one oracle of the check, the tests and the fuzzer.
+"""What a norm normalises, by its signature: for whoever calls norms, or knows what they give.
 
 The ops find their normalization rows by code of their own (`ops/engine/norm_rows.py`). Here they
 are found again, as the docstrings have them: `axis` names axes, `channel_axis` the channels of an
@@ -8,15 +8,13 @@ batch.
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from ..ops.bounds import Activation, computed_in
-from ..ops.engine.op import REQUIRED, ops
+from ..ops.engine.op import REQUIRED
 
 Shape = tuple[int, ...]
 
@@ -144,74 +142,3 @@ def _ones_at(shape: Shape, axes: Shape) -> Shape:
 
 def _ones_but(shape: Shape, axes: Shape) -> Shape:
     return tuple(n if a in axes else 1 for a, n in enumerate(shape))
-
-
-@dataclass(frozen=True)
-class NormOracle:
-    """What a norm gives for some normalization rows, and how far from that it may be.
-
-    activation : the name of the one behind the norm. parameter_dtypes : of the weight and the bias,
-    by name, of those that there are. exact : the class that holds the formulas.
-    """
-
-    op: Any
-    rows: Rows
-    dtype: Any
-    activation: str = "identity"
-    parameter_dtypes: Mapping[str, Any] | None = None
-    on_gpu: bool = False
-    exact: Any = None
-
-    def of(
-        self, arrays: Mapping[str, Any], statistics: tuple[Any, Any], *, depends: bool = True
-    ) -> Any:
-        """The exact norm of some arrays by name, dy, weight and bias if there are any.
-
-        x is normalised. depends : whether the statistics are x's.
-        """
-        oracle = importlib.import_module("fastact.check.reference")
-        rows, made_in = self.rows, oracle.wide(self.dtype)
-
-        def wide(value: Any, shape: Shape) -> Any:
-            value = np.asarray(value).astype(made_in)
-            return value.reshape(shape) if value.ndim else value  # a number is for all
-
-        mean, rstd = (wide(a, rows.kept) for a in statistics)
-        x = wide(arrays["x"], rows.split)
-        dy = wide(arrays.get("dy", 0.0), rows.split)
-        weight = wide(arrays.get("weight", 1.0), rows.along)
-        bias = wide(arrays.get("bias", 0.0), rows.along)
-        exact, axes = self.exact or oracle.NormExact, rows.axes if depends else None
-        return exact(self.activation, x, dy, mean, rstd, weight, bias, axes, rows.centred)
-
-    def y(self, exact: Any) -> tuple[Any, Any]:
-        """y, and how far from it the op may be, both of the shape `split`."""
-        oracle = importlib.import_module("fastact.check.reference")
-        found: tuple[Any, Any] = oracle.judged_y(
-            exact, self.op.bounds, self._act(exact), self.dtype, wide_bias=self._wide_bias
-        )
-        return found
-
-    def gradients(self, exact: Any, to: Any = None) -> dict[str, tuple[Any, Any]]:
-        """dx (of the shape `split`), dweight and dbias, each with how far from it the op may be.
-
-        exact : of the statistics that backward is given. to : the dtype of the parameters'
-        gradients; by default the parameters' own.
-        """
-        oracle = importlib.import_module("fastact.check.reference")
-        to = to or next(iter((self.parameter_dtypes or {}).values()), self.dtype)
-        found: dict[str, tuple[Any, Any]] = oracle.judged_gradients(
-            exact, self.op.bounds, self._act(exact), self.dtype, to, self.rows.summed,
-            wide_bias=self._wide_bias,
-        )  # fmt: skip
-        return found
-
-    @property
-    def _wide_bias(self) -> bool:
-        """Whether the bias is of a wider type than the data are computed in."""
-        bias = (self.parameter_dtypes or {}).get("bias", self.dtype)
-        return bool(np.dtype(bias).itemsize > computed_in(self.dtype).itemsize)
-
-    def _act(self, exact: Any) -> Activation:
-        own = None if self.activation == "identity" else ops[self.activation].bounds
-        return Activation(own, exact.value, exact.slope, self.on_gpu)

@@ -1,0 +1,69 @@
+"""What any call of an op gives, and how far from that it may be: the one judge of all calls.
+
+`expected` is for check, the fuzzer and the tests. A module a family holds the formulas over whole
+arrays, from `check/reference.py` and the bounds that the op states.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from ...measure.cases import Case
+from ...ops.op import arrays_of
+from . import activations, bias, gated, gates, norms, reductions, softmax, statistics
+from .common import Expected as Expected
+
+Found = dict[str, Expected]
+
+_FAMILIES: dict[str, Callable[[Case], Found]] = {
+    "activations": activations.expected,
+    "bias": bias.expected,
+    "gated": gated.expected,
+    "gates": gates.expected,
+    "norms": norms.expected,
+    "reductions": reductions.expected,
+    "softmax": softmax.expected,
+    "statistics": statistics.expected,
+}
+
+
+def expected(case: Case) -> Found:
+    """What a call gives, by the names of its results, of those that are judged.
+
+    A result that is left out has the bits of an argument, or nobody says what is right.
+    """
+    with np.errstate(all="ignore"):
+        return _FAMILIES[case.op.family](case)
+
+
+def errors(
+    op: Any,
+    shape: tuple[int, ...],
+    named: Mapping[str, Any],
+    incoming: Mapping[str, Any],
+    backward_of: Callable[[Any, Mapping[str, Any]], tuple[Any, ...]] | None = None,
+    entry: str = "backward",
+) -> dict[str, float]:
+    """The worst errors of what a call gives and of its gradients, in units of their bounds.
+
+    shape : of the data. named : the call's arguments, arrays of NumPy among them. incoming : the
+    results' gradients. backward_of : gives the gradients where that is not backward, by the
+    arguments that it would have. entry : another entry point than backward, of the same arguments.
+    Gradients are judged for what forward saved.
+    """
+    result, saved = op.bound("forward", named)()
+    results = dict(zip(op.results, arrays_of(result), strict=True))
+    forward = Case(op, "forward", shape, arrays_of(result)[0].dtype, named)
+    more = {**incoming, **dict(zip(op.saves, saved, strict=True))}
+    backward = forward.at(entry, **more)
+    of = backward_of or (lambda op, given: op.bound(entry, given)())
+    made = arrays_of(of(op, backward.given))
+    gradients = dict(zip(backward.results, made, strict=False))
+    found: dict[str, float] = {}
+    for case, parts in ((forward, results), (backward, gradients)):
+        exact = expected(case)
+        found |= {n: exact[n].error(y) for n, y in parts.items() if y is not None and n in exact}
+    return found

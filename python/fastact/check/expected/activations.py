@@ -1,0 +1,67 @@
+"""Element-wise activations."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ...measure.cases import Case
+from ...ops.bounds import computed_in
+from .common import Expected, evaluate, slack, ulp, widened
+
+
+def allowed(
+    op: Any, entry: str, x: Any, exact: Any, dtype: np.dtype[Any], on_gpu: bool = False,
+    parameters: dict[str, Any] | None = None,
+) -> Any:  # fmt: skip
+    """How far off f(x) or f'(x) may be in the type that it is computed in; 0 for the identity."""
+    if op is None:
+        return np.zeros(np.shape(exact))
+    bounds = op.bounds
+    scaled = bounds.of_scaling(x, exact, dtype, parameters or {})
+    before = bounds.before_rounding if entry == "forward" else bounds.slope_before_rounding
+    return before(exact, dtype, on_gpu) + scaled + slack(op.name, x, exact, dtype)
+
+
+def own_parameters(op: Any, case: Case) -> dict[str, Any]:
+    """An activation's parameters that differ from their defaults, as the kernels have them."""
+    compute, found = computed_in(case.dtype).type, {}
+    for name, usual in ({} if op is None else op.parameters).items():
+        value = case.given.get(name, usual)
+        if value != usual:
+            found[name] = value if isinstance(value, str) else float(compute(value))
+    return found
+
+
+def value(op: Any, z: Any, case: Case) -> Expected:
+    """f(z), for an activation of a call; None: the identity."""
+    given, dtype = own_parameters(op, case), case.dtype
+    y = z if op is None else evaluate("forward", op.name, z, dtype, given)
+    error = allowed(op, "forward", z, y, dtype, case.on_gpu, given)
+    # Infinities with other than the default parameters are beyond the oracle.
+    return Expected(y, error, dtype.itemsize == 2, np.isfinite(z) if given else None, np.isnan(z))
+
+
+def gradient(op: Any, dy: Any, z: Any, case: Case, of: str) -> tuple[Expected, Any]:
+    """dy f'(z), and the error of it as a term of a sum; of: "derivative", or ".._by_saved"."""
+    given, dtype = own_parameters(op, case), case.dtype
+    slope = 1.0 + 0 * z if op is None else evaluate(of, op.name, z, dtype, given)
+    dx = dy * slope
+    error = np.abs(dy) * allowed(op, "backward", z, slope, dtype, case.on_gpu, given)
+    of_term = error + (0 if op is None else ulp(dx, computed_in(dtype)) / 2)
+    # A slope too large for the type that it is computed in is infinite, and times 0 a NaN.
+    largest = np.finfo(computed_in(dtype)).max
+    usual = np.isfinite(dy) & (np.abs(slope) <= largest) & (np.isfinite(z) if given else True)
+    found = Expected(dx, of_term if dtype.itemsize == 2 else error, True, usual, np.isnan(z))
+    return found, of_term
+
+
+def expected(case: Case) -> dict[str, Expected]:
+    """y, or dx."""
+    op = case.op
+    if case.entry != "backward":
+        return {"y": value(op, widened(case, "x"), case)}
+    x = widened(case, op.saves[0])
+    found, _ = gradient(op, widened(case, "dy"), x, case, "derivative_by_saved")
+    return {"dx": found}

@@ -1,0 +1,37 @@
+"""bias_act; the gradients of broadcasting are sums."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ...measure.cases import DOUBLE, Case, adds_bias
+from ...ops.bounds import computed_in
+from ...ops.fused import IDENTITY
+from ...ops.op import ops
+from .. import reference
+from . import activations, reductions
+from .common import Expected, wide, widened
+
+
+def expected(case: Case) -> dict[str, Expected]:
+    """y, or dx and dbias, of the bits of z = x + bias + residual."""
+    if not adds_bias(case.op):
+        return reductions.expected(case)
+    dtype, axis = case.dtype, case.option("axis")
+    name = getattr(case.option("activation"), "name", case.option("activation"))
+    op = None if name == IDENTITY else ops[name]
+    given = {k: case.array(k) for k in ("x", "dy", "bias", "residual") if case.has(k)}
+    of = {k: a.astype(computed_in(dtype)) for k, a in given.items()}
+    z = of.get("dy")  # backward of the identity is given no x
+    if "x" in of:
+        z = reference.biased(of["x"], of["bias"], axis, of.get("residual"))
+    z = wide(z, dtype)
+    if case.entry != "backward":
+        return {"y": activations.value(op, z, case)}
+    dx, of_term = activations.gradient(op, widened(case, "dy"), z, case, "derivative")
+    others = tuple(i for i in range(z.ndim) if i != axis % z.ndim)
+    total, size = dx.exact.sum(others), np.abs(dx.exact).sum(others)
+    error = of_term.sum(others) + case.op.bounds.dbias.absolute * size
+    judged = dx.judged & np.isfinite(dx.exact)
+    dbias = Expected(total, error, True, judged.all(others) & (size < 1e300), adds=DOUBLE)
+    return {"dx": dx} | ({"dbias": dbias} if case.has("bias") else {})

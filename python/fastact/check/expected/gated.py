@@ -1,0 +1,226 @@
+"""Gated activations, by the formula and the bounds that they state."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cached_property, partial
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...measure.cases import DOUBLE, Case
+from ...ops.bounds import Activation, computed_in
+from ...ops.fused import IDENTITY
+from .. import reference
+from .common import Expected, wide
+
+Array = NDArray[Any]
+
+
+@dataclass(frozen=True)
+class GatedCall:
+    """A call of an op by arrays of its a and b, whatever it takes itself.
+
+    named : its options. bias : what is added to a and to b along `axis`; None: nothing.
+    """
+
+    op: Any
+    a: Array
+    b: Array
+    dy: Array
+    named: Mapping[str, Any]
+    bias: tuple[Array, Array] | None = None
+    on_gpu: bool = False
+
+    @property
+    def axis(self) -> int:
+        return int(self.named.get("axis", -1))
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """All of the call's, defaults too."""
+        return {**self.op.entry_points["call"].defaults, **self.named}
+
+    def packed(self, a: Array, b: Array, axis: int) -> Array:
+        """Two halves as the op has them in one array."""
+        length = a.shape[axis]
+        shape = list(a.shape)
+        shape[axis] = 2 * length
+        made = np.empty(shape, a.dtype)
+        for half, (first, step) in zip(
+            (a, b), self.op.halves(self.options, 2 * length), strict=True
+        ):
+            np.moveaxis(made, axis, 0)[first::step][:length] = np.moveaxis(half, axis, 0)
+        return made
+
+    def parts(self, packed: Array, axis: int) -> tuple[Array, Array]:
+        """Such an array's two halves."""
+        moved = np.moveaxis(packed, axis, 0)
+        length = len(moved) // 2
+        a, b = (
+            np.moveaxis(moved[first::step][:length], 0, axis)
+            for first, step in self.op.halves(self.options, 2 * length)
+        )
+        return a, b
+
+    @cached_property
+    def arrays(self) -> tuple[Array, ...]:
+        """What the op takes by position."""
+        return (self.packed(self.a, self.b, self.axis),) if self.op.packed else (self.a, self.b)
+
+    @cached_property
+    def packed_bias(self) -> Array | None:
+        return None if self.bias is None else self.packed(*self.bias, 0)
+
+    def call(self, of: Callable[[Array], Any] = lambda a: a) -> Any:
+        """y. of: makes an array of another framework of NumPy's."""
+        bias = {} if self.packed_bias is None else {"bias": of(self.packed_bias)}
+        return self.op(*map(of, self.arrays), **self.named, **bias)
+
+    def backward(self, of: Callable[[Array], Any] = lambda a: a, **more: Any) -> tuple[Any, ...]:
+        """The gradients: dx, or da and db, and perhaps dbias."""
+        bias = None if self.packed_bias is None else of(self.packed_bias)
+        made = self.op.backward(of(self.dy), *map(of, self.arrays), bias, **self.named, **more)
+        return made if isinstance(made, tuple) else (made,)
+
+    def gradients(self, made: tuple[Array, ...]) -> dict[str, Array]:
+        """da, db and the halves of dbias, of what backward gave."""
+        found = dict(
+            zip(
+                ("da", "db"),
+                self.parts(made[0], self.axis) if self.op.packed else made[:2],
+                strict=True,
+            )
+        )
+        if self.bias is not None:
+            found |= dict(zip(("dbias_a", "dbias_b"), self.parts(made[-1], 0), strict=True))
+        return found
+
+    # --- what is right ----------------------------------------------------------------------------
+
+    @cached_property
+    def oracle(self) -> Any:
+        """`reference.Gated`, of numbers as the kernels have them."""
+        options, dtype = self.options, self.a.dtype
+        compute, wide = computed_in(dtype), reference.wide(dtype)
+        activation, own = self.op.activation_of(self.named)
+        a, b = self.a.astype(wide), self.b.astype(wide)
+        if self.bias is not None:
+            a, b = (
+                x + reference.along(half.astype(wide), x.ndim, self.axis)
+                for x, half in zip((a, b), self.bias, strict=True)
+            )
+        limit = math.inf if options["limit"] is None else float(compute.type(options["limit"]))
+        offset = float(compute.type(options["offset"]))
+        name = IDENTITY if activation is None else activation.name
+        own = {} if activation is None or own == dict(activation.parameters) else own
+        return reference.Gated(name, a, b, limit, offset, own)
+
+    @cached_property
+    def judged(self) -> dict[str, tuple[Any, Any]]:
+        """y, da, db and the halves of dbias, each with how far from it an op may be."""
+        exact, bounds, dtype = self.oracle, self.op.bounds, self.a.dtype
+        activation, _ = self.op.activation_of(self.named)
+        own = None if activation is None else activation.bounds
+        act = Activation(own, exact.value, exact.slope, self.on_gpu)
+        dy = self.dy.astype(exact.a.dtype)
+        with np.errstate(all="ignore"):
+            of_a, of_b = (
+                np.zeros(x.shape)
+                if self.bias is None
+                else np.abs(x) + reference.along(np.abs(half.astype(float)), x.ndim, self.axis)
+                for x, half in zip(
+                    (self.a.astype(float), self.b.astype(float)),
+                    self.bias or (self.a, self.b),
+                    strict=True,
+                )
+            )
+            z, c = exact.z, exact.c
+            of_z = bounds.of_gate(of_a, dtype)
+            of_c = bounds.of_factor(of_b, c if exact.offset else 0.0, dtype)
+            found = {"y": (exact.y, bounds.allowed_y(act, z, of_z, c, of_c, dtype))}
+            of_da = bounds.of_da(act, dy, z, of_z, c, of_c, dtype)
+            of_db = bounds.of_db(act, dy, z, of_z, dtype)
+            # Where a sum is at the limit but for its error, its gradient may be there or 0.
+            of_da = np.where(
+                np.abs(exact.a - exact.limit) <= of_z,
+                of_da + np.abs(dy * c * exact.slope(z)),
+                of_da,
+            )
+            of_db = np.where(
+                np.abs(np.abs(exact.b) - exact.limit) <= bounds.of_gate(of_b, dtype),
+                of_db + np.abs(dy * exact.value(z)),
+                of_db,
+            )
+            others = tuple(i for i in range(z.ndim) if i != self.axis % max(z.ndim, 1))
+            for name, of, error in (("a", exact.da(dy), of_da), ("b", exact.db(dy), of_db)):
+                found[f"d{name}"] = (of, bounds.allowed_gradient(of, error, dtype))
+                if self.bias is not None:
+                    to, total = self.bias[0].dtype, partial(np.sum, axis=others)
+                    allowed = bounds.allowed_dbias(of, error, to, total)
+                    found[f"dbias_{name}"] = (total(of), allowed)
+        return {
+            name: (of, (1 + reference.BUDGET) * np.asarray(e)) for name, (of, e) in found.items()
+        }
+
+    def errors(self, y: Array, made: tuple[Array, ...]) -> dict[str, float]:
+        """The worst errors, each divided by its bound."""
+        found = {"y": y, **self.gradients(made)}
+        return {name: reference.excess(found[name], *self.judged[name]) for name in found}
+
+
+def expected(case: Case) -> dict[str, Expected]:
+    """y, or the gradients; nothing where digits of activations would take minutes."""
+    op, dtype, axis = case.op, case.dtype, case.option("axis")
+    arrays = ("x", "a", "b", "dy", "bias")
+    options = {name: value for name, value in case.given.items() if name not in arrays}
+    named = {**options, "axis": axis}
+    nothing = np.zeros(1)
+    shaped = GatedCall(op, nothing, nothing, nothing, named)
+    if op.packed:
+        a, b = shaped.parts(case.array("x"), axis)
+    else:
+        a, b = case.array("a"), case.array("b").astype(dtype)
+    bias = shaped.parts(case.array("bias"), 0) if case.has("bias") else None
+    dy = case.array("dy").astype(dtype) if case.has("dy") else np.ones(a.shape, dtype)
+    call = GatedCall(op, a, b, dy, named, bias, case.on_gpu)
+    activation = op.activation_of(options)[0]
+    if dtype == DOUBLE and a.size > 200 and getattr(activation, "name", "") in reference.BY_DIGITS:
+        return {}
+    judged, oracle = call.judged, call.oracle
+    # What overflows on the way, and where the oracle has no limits of other parameters.
+    usual = np.isfinite(oracle.a) & np.isfinite(oracle.b)
+    if case.entry != "backward":
+        y, error = judged["y"]
+        nan = np.isnan(oracle.a) | np.isnan(oracle.b)
+        return {"y": Expected(y, error, False, usual & np.isfinite(y), nan)}
+    # Products on the way that are too large, or that are subnormal numbers.
+    info = np.finfo(computed_in(dtype))
+    g, slope = wide(dy, dtype) * oracle.c, oracle.slope(oracle.z)
+    tiny = float(info.smallest_subnormal) * (1 + np.abs(slope))
+    usual = usual & (np.abs(g) < info.max) & np.isfinite(slope)
+    parts = [(exact, error + tiny) for exact, error in (judged["da"], judged["db"])]
+    of = [usual & (np.abs(exact) < info.max) for exact, _ in parts]
+    if op.packed:
+        exact, error = (call.packed(p, q, axis) for p, q in zip(*parts, strict=True))
+        found = {"dx": Expected(exact, error, False, call.packed(of[0], of[1], axis))}
+    else:
+        each = zip(("da", "db"), parts, of, strict=True)
+        found = {name: Expected(*part, False, where) for name, part, where in each}
+    if bias is not None:
+        found["dbias"] = _dbias(call, tiny, of[0] & of[1])
+    return found
+
+
+def _dbias(call: GatedCall, tiny: Any, usual: Any) -> Expected:
+    """Of both halves, over all axes but one."""
+    others = tuple(i for i in range(tiny.ndim) if i != call.axis % tiny.ndim)
+    total = tiny.sum(axis=others)  # a sum has the errors of all its terms, whatever its dtype
+    halves = zip(call.judged["dbias_a"], call.judged["dbias_b"], strict=True)
+    exact, error = (call.packed(p, q, 0) for p, q in halves)
+    kept = usual.all(others)
+    where = call.packed(kept, kept, 0) & (np.abs(exact) < 1e300)
+    return Expected(exact, error + call.packed(total, total, 0), False, where)

@@ -1,0 +1,226 @@
+"""Recurrent gates: a step as whole arrays, and what it gives."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...measure.cases import Case
+from .. import reference
+from .common import Expected
+
+Array = NDArray[Any]
+_BIASES = ("bias", "recurrent_bias")
+
+
+@dataclass
+class Step:
+    """The arrays of a call of an op, in one dtype, packed in `order`."""
+
+    op: Any
+    gates: Array
+    state: Array
+    dh: Array
+    recurrent: Array | None = None
+    bias: Array | None = None
+    recurrent_bias: Array | None = None
+    dc: Array | None = None
+    order: str = ""
+    recompute: bool = False
+
+    @property
+    def letters(self) -> str:
+        """The gates in the order in which they are packed."""
+        letters: str = self.op.letters
+        return self.order.replace("c", "g") or letters
+
+    @property
+    def kept(self) -> str:
+        """What forward keeps of them, in its order."""
+        more: str = self.op.kept[self.op.count :]
+        return self.letters + more
+
+    @property
+    def arrays(self) -> tuple[Array, ...]:
+        """What the call takes by position."""
+        found = self._by_name
+        return tuple(found[name] for name in self.op.entry_points["call"].arrays)
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """What forward takes by keyword, and the call where nothing is recomputed."""
+        by_position, found = self.op.entry_points["call"].arrays, self._by_name
+        return {n: a for n, a in found.items() if n not in by_position} | self.again
+
+    @property
+    def again(self) -> dict[str, Any]:
+        """What backward takes by keyword."""
+        order = {"order": self.order} if self.order else {}
+        return order | ({"recompute": True} if self.recompute else {})
+
+    @property
+    def _by_name(self) -> dict[str, Array]:
+        """The arrays that the op is given."""
+        named = {"gates": self.gates, "recurrent": self.recurrent, self.op.state: self.state}
+        named |= {"bias": self.bias, "recurrent_bias": self.recurrent_bias}
+        return {name: array for name, array in named.items() if array is not None}
+
+    @property
+    def gradients(self) -> tuple[Array | None, ...]:
+        """What backward takes first."""
+        return (self.dh, self.dc)[: len(self.op.results)]
+
+    def apart(self, packed: Array | None, letters: str = "") -> dict[str, Any]:
+        """A packed array's gates, by their letters, in the oracle's type."""
+        letters = letters or self.letters
+        made_in = reference.wide(self.gates.dtype)
+        if packed is None:
+            return dict.fromkeys(letters, made_in(0))
+        parts = np.split(packed.astype(made_in), len(letters), axis=-1)
+        return dict(zip(letters, parts, strict=True))
+
+    def packed(self, parts: dict[str, Any], letters: str = "") -> Array:
+        """The reverse of `apart`."""
+        like = self.state.shape
+        letters = letters or self.letters
+        return np.concatenate([np.broadcast_to(parts[k], like) for k in letters], axis=-1)
+
+
+@dataclass
+class Exact:
+    """What a call of a `Step` should give, and what the scales of the errors' bounds are of."""
+
+    results: tuple[Array, ...]
+    kept: Array
+    dgates: Array
+    drecurrent: Array
+    dstate: Array
+    sums: Array
+    before: Array
+    returned: Array
+    reset: Array
+
+
+def exact(step: Step, saved: tuple[Array, ...] = ()) -> Exact:
+    """By the oracle, in its type. saved: what backward is given, where it is rounded."""
+    formulas, letters = reference.GATES[step.op.name], step.letters
+    x, u = step.apart(step.gates), step.apart(step.recurrent)
+    of_x, of_u = step.apart(step.bias), step.apart(step.recurrent_bias)
+    sums = sum(
+        abs(step.apart(a)[k])
+        for k in letters
+        for a in (step.gates, step.recurrent, step.bias, step.recurrent_bias)
+    )
+    x, u = {k: x[k] + of_x[k] for k in letters}, {k: u[k] + of_u[k] for k in letters}
+    made_in = reference.wide(step.state.dtype)
+    before, dh = step.state.astype(made_in), step.dh.astype(made_in)
+    gates = formulas.activated(x, u)
+    results = formulas.state(gates, before)
+    cell: dict[str, Any] = {}
+    returned = abs(dh)
+    if "c" in step.op.saves:
+        cell["c"] = saved[step.op.saves.index("c")].astype(made_in) if saved else results[1]
+        if step.dc is not None:
+            cell["dc"] = step.dc.astype(made_in)
+            returned = returned + abs(cell["dc"])
+    given = step.apart(saved[0], step.kept) if saved else gates
+    dx, du, dbefore = formulas.gradients(given, before, dh, **cell)
+    reset = 0 * before
+    if step.op.takes_recurrent:
+        u_n, b_n = step.apart(step.recurrent)["n"], step.apart(step.recurrent_bias)["n"]
+        reset = reset + abs(u_n) + abs(b_n)
+    return Exact(
+        tuple(results),
+        step.packed(gates, step.kept),
+        step.packed(dx),
+        step.packed(du),
+        np.asarray(dbefore),
+        np.asarray(sums),
+        before,
+        returned,
+        np.asarray(reset),
+    )
+
+
+def repeated(part: Array, like: Array) -> Array:
+    """An array of the state's shape once for each gate of a packed one."""
+    return np.concatenate([part] * (like.shape[-1] // part.shape[-1]), axis=-1)
+
+
+def allowed(of: str, op: Any, value: Any, true: Exact, dtype: Any, to: Any) -> Any:
+    """How far off a "state" may be, a "gradient", or a "bias" by its rows' gradients, in `to`."""
+    if not np.size(value):
+        return np.zeros(np.shape(value)[-1:] if of == "bias" else np.shape(value))
+    sums, before, returned, reset = (
+        repeated(part, value) for part in (true.sums, true.before, true.returned, true.reset)
+    )
+    if of == "state":
+        found = op.bounds.allowed_state(value, sums, before, dtype, reset)
+    elif of == "gradient":
+        found = op.bounds.allowed_gradient(value, sums, before, returned, dtype, reset)
+    else:
+        width = value.shape[-1]
+        parts = (p.reshape(-1, width) for p in (value, sums, before, returned))
+        found = op.bounds.allowed_dbias(*parts, dtype, to, reset.reshape(-1, width))
+    return (1 + reference.BUDGET) * found
+
+
+def _found(of: str, op: Any, value: Any, true: Exact, dtype: Any, to: Any) -> Expected:
+    error = allowed(of, op, value, true, dtype, to)
+    if of == "bias":
+        value = value.sum(tuple(range(value.ndim - 1)))
+    return Expected(value, error, False, np.isfinite(value) & np.isfinite(error))
+
+
+def of_forward(step: Step, true: Exact) -> dict[str, Expected]:
+    """The states, and the gates that are kept."""
+    op, dtype = step.op, step.gates.dtype
+    made = {**dict(zip(op.results, true.results, strict=True)), "gates": true.kept}
+    return {k: _found("state", op, np.asarray(v), true, dtype, dtype) for k, v in made.items()}
+
+
+def of_backward(step: Step, true: Exact) -> dict[str, Expected]:
+    """The gradients; a bias adds up the gradients of all rows."""
+    op, dtype = step.op, step.gates.dtype
+    values = {"dgates": true.dgates, "drecurrent": true.drecurrent, f"d{op.state}": true.dstate}
+    biases = {"dbias": true.dgates, "drecurrent_bias": true.drecurrent}
+    given = {"dbias": step.bias, "drecurrent_bias": step.recurrent_bias}
+    if not op.takes_recurrent and step.bias is None:  # one gradient for both
+        given["dbias"] = step.recurrent_bias
+    found = {}
+    for name in op.gradients:
+        if name in values:
+            found[name] = _found("gradient", op, values[name], true, dtype, dtype)
+        elif (bias := given[name]) is not None:
+            found[name] = _found("bias", op, biases[name], true, dtype, bias.dtype)
+    return found
+
+
+def expected(case: Case) -> dict[str, Expected]:
+    """What a step gives, or its gradients.
+
+    Of backward, `before` has the arrays that forward was given, by which the bounds are told.
+    """
+    op, back = case.op, case.entry == "backward"
+    before = case.at("forward", **case.given.get("before", {})) if back else case
+    of = {k: before.array(k) for k in ("gates", op.state, "recurrent", *_BIASES) if before.has(k)}
+    results = [case.array(f"d{k}") if back and case.has(f"d{k}") else None for k in op.results]
+    dh = np.zeros(case.shape) if results[0] is None else results[0]
+    step = Step(
+        op, of["gates"], of[op.state], dh, of.get("recurrent"), of.get("bias"),
+        of.get("recurrent_bias"), results[1] if len(results) > 1 else None,
+        case.given.get("order", ""),
+    )  # fmt: skip
+    if not back:
+        found = of_forward(step, exact(step))
+        if case.option("recompute"):  # nothing is kept
+            del found["gates"]
+        return found
+    saved: tuple[Any, ...] = ()
+    if not case.option("recompute"):
+        made = {k: case.array(k) for k in ("gates", "c") if case.has(k)}
+        saved = tuple(made.get(name) for name in op.saves)
+    return of_backward(step, exact(step, saved))

@@ -1,0 +1,261 @@
+"""Norms over rows, groups and channels, whole and in halves."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ...measure.cases import DOUBLE, Case, Shape
+from ...measure.norm_rows import Rows, rows_of, traits
+from ...ops import bounds
+from ...ops.bounds import Activation, computed_in
+from ...ops.fused import IDENTITY
+from ...ops.op import ops
+from .. import reference
+from .common import Expected, evaluate, ulp, wide, widened
+
+
+@dataclass(frozen=True)
+class NormOracle:
+    """What a norm gives for some normalization rows, and how far from that it may be.
+
+    activation : the name of the one behind the norm. parameter_dtypes : of the weight and the bias,
+    by name, of those that there are. exact : the class that holds the formulas.
+    """
+
+    op: Any
+    rows: Rows
+    dtype: Any
+    activation: str = "identity"
+    parameter_dtypes: Mapping[str, Any] | None = None
+    on_gpu: bool = False
+    exact: Any = None
+
+    def of(
+        self, arrays: Mapping[str, Any], statistics: tuple[Any, Any], *, depends: bool = True
+    ) -> Any:
+        """The exact norm of some arrays by name, dy, weight and bias if there are any.
+
+        x is normalised. depends : whether the statistics are x's.
+        """
+        rows, made_in = self.rows, reference.wide(self.dtype)
+
+        def wide(value: Any, shape: Shape) -> Any:
+            value = np.asarray(value).astype(made_in)
+            return value.reshape(shape) if value.ndim else value  # a number is for all
+
+        mean, rstd = (wide(a, rows.kept) for a in statistics)
+        x = wide(arrays["x"], rows.split)
+        dy = wide(arrays.get("dy", 0.0), rows.split)
+        weight = wide(arrays.get("weight", 1.0), rows.along)
+        bias = wide(arrays.get("bias", 0.0), rows.along)
+        exact, axes = self.exact or reference.NormExact, rows.axes if depends else None
+        return exact(self.activation, x, dy, mean, rstd, weight, bias, axes, rows.centred)
+
+    def y(self, exact: Any) -> tuple[Any, Any]:
+        """y, and how far from it the op may be, both of the shape `split`."""
+        found: tuple[Any, Any] = reference.judged_y(
+            exact, self.op.bounds, self._act(exact), self.dtype, wide_bias=self._wide_bias
+        )
+        return found
+
+    def gradients(self, exact: Any, to: Any = None) -> dict[str, tuple[Any, Any]]:
+        """dx (of the shape `split`), dweight and dbias, each with how far from it the op may be.
+
+        exact : of the statistics that backward is given. to : the dtype of the parameters'
+        gradients; by default the parameters' own.
+        """
+        to = to or next(iter((self.parameter_dtypes or {}).values()), self.dtype)
+        found: dict[str, tuple[Any, Any]] = reference.judged_gradients(
+            exact, self.op.bounds, self._act(exact), self.dtype, to, self.rows.summed,
+            wide_bias=self._wide_bias,
+        )  # fmt: skip
+        return found
+
+    @property
+    def _wide_bias(self) -> bool:
+        """Whether the bias is of a wider type than the data are computed in."""
+        bias = (self.parameter_dtypes or {}).get("bias", self.dtype)
+        return bool(np.dtype(bias).itemsize > computed_in(self.dtype).itemsize)
+
+    def _act(self, exact: Any) -> Activation:
+        own = None if self.activation == "identity" else ops[self.activation].bounds
+        return Activation(own, exact.value, exact.slope, self.on_gpu)
+
+
+class QuickExact(reference.NormExact):
+    """With activations as NumPy evaluates them, which is quick for any dtype."""
+
+    def value(self, z: Any) -> Any:
+        return z if self.name == IDENTITY else evaluate("forward", self.name, z, self._of(z), {})
+
+    def slope(self, z: Any) -> Any:
+        if self.name == IDENTITY:
+            return 1.0 + 0 * z
+        return evaluate("derivative", self.name, z, self._of(z), {})
+
+    @staticmethod
+    def _of(z: Any) -> np.dtype[Any]:
+        return DOUBLE if np.asarray(z).dtype == np.longdouble else np.dtype(np.float32)
+
+
+def expected(case: Case) -> dict[str, Expected]:
+    """y, the sum and what is saved, or the gradients; nothing of a casting but "exact"."""
+    if case.option("casting") not in (None, "exact"):
+        return {}
+    return _Norm(case).found()
+
+
+class _Norm:
+    """A call of a norm: its rows, its arrays by name, and the oracle."""
+
+    def __init__(self, case: Case) -> None:
+        self.case, self.op, self.kind, self.dtype = case, case.op, traits(case.op), case.dtype
+        self.rows: Rows = rows_of(case.op, case.shape, case.given)
+        activation = case.option("activation")
+        self.name: str = getattr(activation, "name", activation)
+        names = ("x", "dy", "weight", "bias", "mean", "rstd", "running_mean", "running_var")
+        self.arrays = {k: case.array(k) for k in names if case.has(k)}
+        self.dtypes = {k: self.arrays[k].dtype for k in self.kind.weights if k in self.arrays}
+        if "weight" in self.arrays and case.has("weight_offset"):
+            offset = case.given["weight_offset"]
+            self.arrays["weight"] = self.arrays["weight"].astype(np.longdouble) + offset
+        if case.has("residual") and case.entry in ("call", "forward"):
+            compute = computed_in(self.dtype)
+            total = self.arrays["x"].astype(compute) + case.array("residual").astype(compute)
+            self.arrays["x"] = total.astype(self.dtype)
+        self.oracle = NormOracle(
+            self.op, self.rows, self.dtype, self.name, self.dtypes, case.on_gpu, QuickExact
+        )
+
+    def found(self) -> dict[str, Expected]:
+        entry = self.case.entry
+        if entry in ("call", "forward"):
+            return self._forward()
+        slow = self.dtype == DOUBLE and self.arrays["x"].size > 200
+        if slow and self.name in reference.BY_DIGITS:
+            return {}
+        trains = self.case.option("training") or not self.kind.by_channel
+        statistics = (self.arrays.get("mean", 0.0), self.arrays["rstd"])
+        exact = self.oracle.of(self.arrays, statistics, depends=entry == "backward" and trains)
+        if entry == "backward_apply":
+            return {"dx": self._applied(exact)}
+        return self._backward(exact)
+
+    def _forward(self) -> dict[str, Expected]:
+        case, rows, kind, arrays = self.case, self.rows, self.kind, self.arrays
+        eps = case.option("eps")
+        given = kind.given or (kind.moves and not case.option("training"))
+        x = wide(arrays["x"], self.dtype).reshape(rows.split)
+        names = kind.statistics if kind.given else ("running_mean", "running_var")
+        if given:
+            mean, rstd = (wide(arrays[k], self.dtype).reshape(rows.kept) for k in names)
+            rstd = rstd if kind.given else 1 / np.sqrt(rstd + eps)
+        elif x.size:
+            mean, rstd = reference.statistics(x, rows.axes, eps, rows.centred)
+        else:
+            mean = rstd = np.full(rows.kept, np.nan)
+        of: dict[str, Any] = {k: arrays[k] for k in ("x", "weight", "bias") if k in arrays}
+        exact = self.oracle.of(of, (mean, rstd), depends=not given)
+        usual = np.isfinite(x).all(rows.axes, keepdims=True) & np.isfinite(rstd)
+        if not given and eps < 1e-30 and x.size:  # of (nearly) equal values nothing is left
+            size = np.abs(x).max(rows.axes, keepdims=True)
+            usual = usual & (1 / rstd > 1e-4 * size) if rows.centred else usual & (size > 0)
+        y, error = self.oracle.y(exact)
+        judged = np.broadcast_to(usual, rows.split) & np.isfinite(y)
+        nan = np.isnan(x) if given else np.isnan(x).any(rows.axes, keepdims=True)
+        back = rows.back
+        found = {"y": Expected(back(y), back(error), False, back(judged), back(nan))}
+        if kind.adds:
+            found["total"] = Expected(np.asarray(arrays["x"], np.float64), 0.0, False)
+        if case.entry == "forward" and not kind.given:
+            found |= self._saved(x, mean, rstd, usual.reshape(rows.statistics), given)
+        if kind.moves and not given and "running_mean" in arrays and rows.count > 1:
+            found |= self._moved(x, mean)
+        return found
+
+    def _saved(self, x: Any, mean: Any, rstd: Any, usual: Any, given: bool) -> dict[str, Expected]:
+        """The statistics."""
+        op, rows, dtype, on_gpu = self.op, self.rows, self.dtype, self.case.on_gpu
+        to, found = rows.statistics, {}
+        if rows.centred:
+            error: Any = ulp(mean, computed_in(dtype)) / 2
+            if not given and x.size:
+                size, apart = (np.abs(x - m).mean(rows.axes, keepdims=True) for m in (0, mean))
+                error = op.bounds.allowed_mean(
+                    mean, size, dtype, **({"apart": apart} if on_gpu else {})
+                )
+            found["mean"] = Expected(mean.reshape(to), error.reshape(to), False, usual)
+        error = op.bounds.allowed_rstd(rstd, mean if rows.centred else 0 * rstd, dtype, on_gpu)
+        return {**found, "rstd": Expected(rstd.reshape(to), error.reshape(to), False, usual)}
+
+    def _moved(self, x: Any, mean: Any) -> dict[str, Expected]:
+        """The running statistics after a batch."""
+        axes, momentum = self.rows.axes, self.case.option("momentum")
+        d = x - mean
+        var = (d * d).sum(axes, keepdims=True) / (self.rows.count - 1)
+        found = {}
+        for key, new in (("running_mean", mean), ("running_var", var)):
+            old = self.arrays[key].astype(np.float64)
+            is_mean, new = key == "running_mean", np.asarray(new).reshape(old.shape)
+            # 16-bit running statistics are moved in float32.
+            u = bounds.unit_roundoff(self.arrays[key].dtype)
+            size = np.abs(x).mean(axes).reshape(old.shape) if is_mean else new
+            error = 4 * u * (np.abs(old) + np.abs(new)) + momentum * 2.0**-32 * np.abs(size)
+            if self.case.on_gpu and self.dtype != DOUBLE:
+                apart = np.abs(d).mean(axes).reshape(old.shape)
+                rough = self.op.bounds.rough * 2.0**-24
+                error = error + momentum * rough * (apart if is_mean else 2 * new)
+            exact = reference.moved(old, new, momentum)
+            found[key] = Expected(exact, error, True, np.isfinite(new))
+        return found
+
+    def _backward(self, exact: Any) -> dict[str, Expected]:
+        rows, reduces = self.rows, self.case.entry == "backward_reduce"
+        to = DOUBLE if reduces else next(iter(self.dtypes.values()), self.dtype)
+        found = self.oracle.gradients(exact, to)
+        names = {"bias": "sum_dy", "weight": "sum_dy_xhat"} if reduces else {}
+        shape = rows.statistics if reduces else rows.parameter
+        given = names or [k for k in self.kind.weights if k in self.arrays]
+        parts = {names.get(k, f"d{k}"): [np.asarray(a).reshape(shape) for a in found[f"d{k}"]]
+                 for k in given}  # fmt: skip
+        if not reduces:
+            parts["dx"] = [rows.back(part) for part in found["dx"]]
+        if self.case.has("dtotal"):
+            more = widened(self.case, "dtotal")
+            dx, error = parts["dx"]
+            size = np.abs(dx) + np.abs(more)
+            error = error + ulp(size, computed_in(self.dtype)) + ulp(dx + more, self.dtype) / 2
+            parts["dx"] = [dx + more, error]
+        return {
+            name: Expected(of, error, False, np.isfinite(of) & np.isfinite(error))
+            for name, (of, error) in parts.items()
+        }
+
+    def _applied(self, e: Any) -> Expected:
+        """The second half of batch_norm's backward, of sums that may be anything.
+
+        The bound is dx's for statistics that do not depend on x, with three terms.
+        """
+        case, dtype, rows = self.case, self.dtype, self.rows
+        own = None if e.name == IDENTITY else ops[e.name].bounds
+        act = Activation(own, e.value, e.slope, case.on_gpu)
+        of_z = self.op.bounds.again(z=e.z, xhat=e.xhat, weight=e.weight, dtype=dtype)
+        u = bounds.unit_roundoff(dtype)
+        if "bias" in self.arrays:
+            of_z = of_z + u * np.abs(e.bias)
+        of_p = act.of_gradient(e.dy, e.z, of_z, dtype)
+        p = e.dy * e.slope(e.z)
+        first, second = (
+            widened(case, k).reshape(rows.kept) / case.given["count"]
+            for k in ("sum_dy", "sum_dy_xhat")
+        )
+        dx = e.rstd * e.weight * (p - first - e.xhat * second)
+        size = np.abs(p) + np.abs(first) + np.abs(e.xhat * second)
+        far = 2.0**-24 * u * np.abs(e.mean * e.rstd * second)
+        error = np.abs(e.rstd * e.weight) * (of_p + 16 * u * size + far)
+        dx, error = rows.back(dx), rows.back(error)
+        return Expected(dx, error, True, np.isfinite(dx) & np.isfinite(error))

@@ -1,0 +1,175 @@
+"""Sums, and moments."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from ... import _cpu
+from ...measure.cases import DOUBLE, Case, Shape
+from ...measure.sum_axes import axes_of, is_sum
+from ...ops.bounds import computed_in, unit_roundoff
+from .. import reference
+from .common import Expected, ulp, wide
+
+TINY = 2.0**-1074
+_OF_WEIGHTS = 2.0**-46  # relative, of a sum of weights
+
+
+def term_of(op: Any) -> Callable[[Any], Any]:
+    """What a sum adds up of an element."""
+    term: Callable[[Any], Any] = reference.TERM[_cpu.TERMS[op.term]]
+    return term
+
+
+def slope_of(op: Any) -> Callable[[Any], Any]:
+    """The derivative of that."""
+    slope: Callable[[Any], Any] = reference.TERM_SLOPE[_cpu.TERMS[op.term]]
+    return slope
+
+
+def expected(case: Case) -> dict[str, Expected]:
+    """A sum, or moments, or the gradient of one of them."""
+    if not is_sum(case.op):
+        return _moments_gradient(case) if case.entry == "backward" else _moments(case)
+    return _sum_gradient(case) if case.entry == "backward" else _sum(case)
+
+
+def kept_of(case: Case) -> tuple[Shape, Shape, Shape]:
+    """The axes that are reduced, and the result's shape: its own, and with the axes kept."""
+    axes, result = axes_of(case.op, case.shape, case.given)
+    return axes, result, tuple(1 if a in axes else n for a, n in enumerate(case.shape))
+
+
+def gradient_of(case: Case, name: str = "dy") -> Any:
+    """The gradient of a result, with the reduced axes where they were."""
+    return wide(case.array(name), DOUBLE).reshape(kept_of(case)[2])
+
+
+def where_of(case: Case) -> Any:
+    """The mask of a call; True where there is none."""
+    return case.given["where"] if case.has("where") else np.bool_(True)
+
+
+# --- sums -----------------------------------------------------------------------------------------
+
+
+def _sum(case: Case) -> dict[str, Expected]:
+    op, dtype = case.op, case.dtype
+    axes, result, _ = kept_of(case)
+    x = wide(case.array(op.entry_points["call"].arrays[0]), DOUBLE)
+    terms = np.where(where_of(case), term_of(op)(x), 0)
+    y = terms.sum(axes).reshape(result)
+    size = np.abs(terms).sum(axes).reshape(result)
+    count = math.prod(case.shape[a] for a in axes)
+    error = (op.bounds.ulp - 0.5) * ulp(y, dtype) + op.bounds.absolute * size + count * TINY
+    limit = np.finfo(np.float64).max / 4
+    judged = ~(np.isfinite(size) & (size > limit)) if dtype == DOUBLE else None
+    found = {op.results[0]: Expected(y, error, True, judged, adds=DOUBLE)}
+    if case.entry == "value_and_grad":
+        found["dx"] = Expected(slope_of(op)(x), 0.0, True)
+    return found
+
+
+def _sum_gradient(case: Case) -> dict[str, Expected]:
+    op, error = case.op, 0.0
+    dx = np.broadcast_to(gradient_of(case), case.shape)
+    if "x" in op.saves:
+        dx = dx * slope_of(op)(wide(case.array("x"), DOUBLE))
+        error = ulp(dx, computed_in(case.dtype)) / 2 if case.dtype.itemsize == 2 else 0.0
+    dx = np.where(where_of(case), dx, 0)
+    # Of what a mask hides the term's gradient is written before it is added.
+    adds = case.dtype if case.has("where") else None
+    return {"dx": Expected(dx, error, True, np.isfinite(dx), adds=adds)}
+
+
+# --- moments --------------------------------------------------------------------------------------
+
+
+def statistics_of(case: Case, skips: bool) -> Any:
+    """Count, mean and m2 of the elements that count; skips: NaN does not."""
+    weights = case.given["weights"] if case.has("weights") else 1
+    x = wide(case.array("x"), DOUBLE)
+    return reference.Statistics.of(x, kept_of(case)[0], skips, weights, where_of(case))
+
+
+def is_weighted(case: Case) -> bool:
+    """Whether elements count more than once, or not at all."""
+    return case.has("weights") or case.has("where") or bool(case.option("skipna"))
+
+
+def correction_of(case: Case) -> float:
+    """What the count loses, under whichever name it is given."""
+    ddof = case.given.get("ddof")
+    return float(ddof if ddof is not None else case.given.get("correction", 0.0))
+
+
+class _Moments:
+    """What the oracle knows of a call of moments, by arrays with the reduced axes kept."""
+
+    def __init__(self, case: Case) -> None:
+        op, dtype = case.op, case.dtype
+        self.axes, self.result, _ = kept_of(case)
+        self.x = x = wide(case.array("x"), DOUBLE)
+        found = statistics_of(case, bool(case.option("skipna")))
+        self.weights, self.counts, self.count = found.weights, found.counts, found.count
+        self.mean, self.m2, self.spread = found.mean, found.m2, found.magnitude + found.largest
+        if not is_weighted(case) and x.size:
+            self.mean, self.m2 = reference.moments(x, self.axes, keepdims=True)
+            self.spread = op.bounds.magnitude(x, self.axes, dtype)
+        self.correction = correction_of(case)
+        self.divisor = np.maximum(self.count - self.correction, 0)
+        self.of_left = 0.0
+        if case.has("weights"):
+            self.of_left = _OF_WEIGHTS * self.count / np.abs(self.count - self.correction)
+        if "m2" in op.results:
+            self.divisor, self.of_left = np.ones_like(self.count), _OF_WEIGHTS * case.has("weights")
+
+
+def _moments(case: Case) -> dict[str, Expected]:
+    op, dtype, of = case.op, case.dtype, _Moments(case)
+    bounds, is_moments = op.bounds, "m2" in op.results
+    times = bounds.merged if case.entry == "merge" else 1 + is_weighted(case)
+    second = of.m2 / of.divisor
+    far = np.nan_to_num(np.abs(of.mean) / np.sqrt(of.m2 / of.count), nan=0.0, posinf=0.0)
+    share = (bounds.m2_double if dtype == DOUBLE else bounds.m2) + bounds.far * far + of.of_left
+    size = math.prod(case.shape[a] for a in of.axes)
+    of_second = times * share * np.abs(second) + size * TINY
+    # Sums of float64 that are too large for it are infinite, as the docstring says.
+    largest = np.maximum(np.abs(np.where(of.counts, of.x, 0)).sum(of.axes, keepdims=True), of.m2)
+    judged: Any = np.ones(of.mean.shape, bool)
+    if dtype == DOUBLE:
+        judged = (largest < np.finfo(np.float64).max / 4) | ~np.isfinite(of.spread)
+    if is_weighted(case):  # of few elements tests/statistics has the rules
+        judged = judged & (of.count > 0) & np.isfinite(of.mean)
+    enough = judged & (is_moments | (of.count > of.correction))
+    if is_weighted(case):
+        enough = enough & (of.m2 > 2.0**-40 * of.count * of.mean**2)
+    found = {
+        "mean": Expected(of.mean, times * bounds.mean * of.spread, True, judged),
+        op.results[1]: Expected(second, of_second, True, enough),
+    }
+    if is_weighted(case) and is_moments:  # else the count is a number
+        found["count"] = Expected(of.count, 2 * _OF_WEIGHTS * of.count, True)
+    return {name: one.reshaped(of.result) for name, one in found.items()}
+
+
+def _moments_gradient(case: Case) -> dict[str, Expected]:
+    """dmean / n + 2 dvar (x - mean) / divisor; each product is rounded."""
+    of, bounds = _Moments(case), case.op.bounds
+    parts = []
+    for part in case.given["dy"]:
+        parts.append(0.0 if part is None else gradient_of(case.at("backward", dy=part)))
+    one = parts[0] * of.weights / of.count
+    slope = 2 * parts[1] * of.weights / of.divisor
+    far = np.abs(slope * (of.x - of.mean))
+    error = bounds.gradient * unit_roundoff(case.dtype) * (abs(one) + far) + of.of_left * far
+    error = error + abs(slope) * (1 + is_weighted(case)) * bounds.mean * of.spread
+    dx, error = (np.where(of.counts, part, 0) for part in (one + slope * (of.x - of.mean), error))
+    judged, adds = np.isfinite(dx) & (of.divisor > 0), None
+    if is_weighted(case):  # the second term is added to the first one as it was written
+        error, adds = error + ulp(one, case.dtype) / 2, case.dtype
+    return {"dx": Expected(dx, np.broadcast_to(error, dx.shape), True, judged, adds=adds)}

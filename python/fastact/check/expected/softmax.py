@@ -1,0 +1,200 @@
+"""The softmax family: functions of rows under masks, and the loss behind them."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from ...measure.cases import Case, is_loss
+from ...ops.bounds import SoftmaxBounds, computed_in
+from .. import reference
+from .common import Expected, info_of, widened
+
+Found = dict[str, Expected]
+_OF_LSE = SoftmaxBounds("logsumexp")
+
+
+def expected(case: Case) -> dict[str, Expected]:
+    """What a row gives, and what is saved of it, or the gradient for what was saved."""
+    back = case.entry == "backward"
+    if is_loss(case.op):
+        return _loss_gradient(case) if back else _loss(case)
+    if not back:
+        return _rows(case)
+    return _lse_gradient(case) if case.op.reduces else _rows_gradient(case)
+
+
+def _is_rough(case: Case) -> bool:
+    """Whether exponentials are rough, as a GPU has them for 16-bit data."""
+    return case.on_gpu and case.dtype.itemsize == 2
+
+
+def _tiny(case: Case) -> float:
+    """The error of subnormal factors on the way; on a GPU they are 0, and it is larger."""
+    info = info_of(computed_in(case.dtype))
+    return float(info.smallest_normal if case.on_gpu else info.smallest_subnormal)
+
+
+def _gradient(case: Case, exact: Any, error: Any, judged: Any, nan: Any = None) -> Found:
+    judged = judged & np.isfinite(exact) & np.isfinite(error)
+    return {case.op.gradients[0]: Expected(exact, error, False, judged, nan)}
+
+
+# --- functions of rows ----------------------------------------------------------------------------
+
+
+def over_of(case: Case) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """The axes along which a row lies, and the shape of one number a row."""
+    axis, shape = case.option("axis"), case.shape
+    over = tuple(sorted(a % len(shape) for a in (axis if isinstance(axis, tuple) else (axis,))))
+    return over, tuple(1 if a in over else n for a, n in enumerate(shape))
+
+
+def _mask_as_read(case: Case) -> Any:
+    """The mask in the type that is computed in, if there is one."""
+    mask = case.given.get("mask")
+    if mask is None or mask.dtype == np.bool_:
+        return mask
+    return mask.astype(computed_in(case.dtype))
+
+
+def _left_out(case: Case) -> Any:
+    """What the mask leaves out, as it broadcasts."""
+    mask = _mask_as_read(case)
+    return False if mask is None else reference.left_out(mask)
+
+
+def _logits(case: Case, of: Any = reference.row_logits) -> Any:
+    """z = scale x + mask, or another function of them."""
+    return of(case.array("x"), case.option("scale"), _mask_as_read(case), case.dtype)
+
+
+def _fits(case: Case, z: Any, over: tuple[int, ...]) -> Any:
+    """Of each row, whether nothing overflows on the way to z."""
+    largest = float(info_of(computed_in(case.dtype)).max) / 4
+    x = widened(case, "x")
+    too_large = (np.abs(x * case.option("scale")) > largest) & np.isfinite(x)
+    too_large = too_large | ((np.abs(z) > largest) & np.isfinite(z))
+    return ~too_large.any(over, keepdims=True)
+
+
+def _rows(case: Case) -> dict[str, Expected]:
+    op, masked, z = case.op, case.has("mask"), _logits(case)
+    over, _ = over_of(case)
+    exact = reference.softmax_row(op.name, z, over, masked, _left_out(case))
+    added = np.broadcast_to(_logits(case, reference.row_magnitudes), z.shape)
+    size = np.max(added, over, keepdims=True, initial=0)
+    rounds = masked or case.option("scale") != 1
+    count = math.prod(z.shape[a] for a in over)
+    fits = _fits(case, z, over)
+
+    def of(to: np.dtype[Any]) -> Expected:
+        error = op.bounds.allowed(exact, size, count, to, rounds=rounds, on_gpu=_is_rough(case))
+        return Expected(exact, error, False, fits).reshaped(case.shapes.get("y", case.shape))
+
+    found = {"y": of(case.dtype)}
+    if "lse" in op.saves:
+        found["lse"] = of(computed_in(case.dtype))
+    return found
+
+
+def _rows_gradient(case: Case) -> dict[str, Expected]:
+    """Of the y that is given."""
+    op, dtype, scale = case.op, case.dtype, case.option("scale")
+    over, _ = over_of(case)
+    y, dy = widened(case, "y"), widened(case, "dy")
+    exact, factor, total = reference.softmax_gradient(op.name, dy, y, over, scale)
+    count = math.prod(y.shape[a] for a in over)
+    exponent = y if _is_rough(case) else None  # of softmax there is none, and y is small
+    error = op.bounds.gradient(exact, scale, factor, dy, total, count, dtype, exponent)
+    error = error + _tiny(case) * (np.abs(scale) + np.abs(dy) + total)
+    return _gradient(case, exact, error, True)
+
+
+def _lse_gradient(case: Case) -> dict[str, Expected]:
+    """Of the lse that is given."""
+    z, scale, (over, kept) = _logits(case), case.option("scale"), over_of(case)
+    lse, dy = (widened(case, name).reshape(kept) for name in ("lse", "dy"))
+    exact = scale * dy * np.exp(z - lse)
+    void = np.isneginf(z) & np.isneginf(lse) & case.has("mask")
+    exact = np.where(void | _left_out(case), 0, exact)
+    exponent = np.where(np.isfinite(z), z, 0) - lse if _is_rough(case) else None
+    added = _logits(case, reference.row_magnitudes)
+    error = case.op.bounds.through_lse(exact, added, case.dtype, exponent)
+    error = error + _tiny(case) * (1 + np.abs(scale) + np.abs(dy))
+    return _gradient(case, exact, error, _fits(case, z, over))
+
+
+# --- the loss -------------------------------------------------------------------------------------
+
+
+class _Loss:
+    """Of each row: its loss, its terms' magnitudes, the weight by which it counts; and t w."""
+
+    def __init__(self, case: Case) -> None:
+        self.x, axis = widened(case, "logits"), case.option("axis")
+        self.axis = min(1, self.x.ndim - 1) if axis is None else axis % self.x.ndim
+        self.target, self.ignored = case.array("target"), case.option("ignore_index")
+        self.is_classes = self.target.dtype.kind == "i"
+        self.smoothing = case.option("label_smoothing")
+        self.is_one = case.option("reduction") != "none"
+        self.kept = case.shapes["lse"]
+        weight = widened(case, "weight") if case.has("weight") else None
+        self.losses, self.terms, self.counts, self.tw = reference.cross_entropy(
+            self.x, self.target, weight, self.axis, self.ignored, self.smoothing
+        )
+
+    @property
+    def wrong(self) -> Any:
+        """Of each row, whether its class is not there."""
+        if not self.is_classes:
+            return np.zeros(self.kept, bool)
+        out = (self.target < 0) | (self.target >= self.x.shape[self.axis])
+        return out & (self.target != self.ignored)
+
+
+def _loss(case: Case) -> dict[str, Expected]:
+    op, dtype, of = case.op, case.dtype, _Loss(case)
+    x, axis, many = of.x, of.axis, of.x.shape[of.axis]
+    # Rows of numbers, some of them -inf; other rows are NaN, or depend on their target. A share
+    # of 0 in a loss without bounds may be NaN too, as it is for torch.
+    no_share = np.bool_(of.smoothing == 1) if of.is_classes else of.tw == 0
+    usual = (np.isfinite(x) | (np.isneginf(x) & ~no_share)).all(axis) & np.isfinite(x).any(axis)
+    losses, terms, wrong, rows = of.losses, of.terms, of.wrong, 1
+    one: Any = np.sum(of.counts) if case.option("reduction") == "mean" else 1.0
+    if of.is_one:
+        losses, terms, rows = np.sum(losses) / one, np.sum(terms) / one, np.size(of.counts)
+        usual, wrong = usual.all(), wrong.any()
+    rough = _is_rough(case)
+    error = op.bounds.allowed(losses, terms, many, dtype, rows=rows, on_gpu=rough)
+    lse = reference.softmax_row("logsumexp", x, (axis,)).reshape(of.kept)
+    size = np.max(np.abs(np.where(np.isfinite(x), x, 0)), axis)
+    of_lse = _OF_LSE.allowed(lse, size, many, computed_in(dtype), rounds=False, on_gpu=rough)
+    found = {
+        "loss": Expected(losses, error, False, usual & ~wrong, wrong),
+        "lse": Expected(lse, of_lse, False),
+    }
+    if of.is_one:
+        error = 2.0**-52 * max(np.size(of.counts), 1) * np.abs(one)
+        found["divisor"] = Expected(np.asarray(one), error, True, ~wrong)
+    return found
+
+
+def _loss_gradient(case: Case) -> dict[str, Expected]:
+    dtype, of = case.dtype, _Loss(case)
+    g = widened(case, "dloss")
+    g = g / widened(case, "divisor") if of.is_one else np.expand_dims(g, of.axis)
+    lse = np.expand_dims(widened(case, "lse"), of.axis)
+    p = np.exp(of.x - lse) * of.tw.sum(of.axis, keepdims=True)
+    ignored: Any = np.bool_(False)
+    if of.is_classes:
+        ignored = np.expand_dims(of.target == of.ignored, of.axis)
+    exact = np.where(ignored, 0, g * (p - of.tw))
+    size = np.where(ignored, 0, np.abs(g) * (p + of.tw))
+    exponent = np.where(p > 0, of.x - lse, 0) if _is_rough(case) else None
+    error = case.op.bounds.gradient(exact, size, of.x.shape[of.axis], dtype, exponent)
+    error = error + np.where(ignored, 0, _tiny(case) * (1 + np.abs(g)))
+    nan = np.broadcast_to(np.expand_dims(of.wrong, of.axis), of.x.shape)
+    return _gradient(case, exact, error, ~nan, nan)

@@ -1,0 +1,255 @@
+"""A call of any op as data, and which arrays its entry points take for data of a shape.
+
+All that signatures and roles do not tell of an op's arrays stands here, by its family: how their
+shapes follow from the data's and from the options.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, Protocol, cast
+
+import numpy as np
+
+from ..ops.bounds import computed_in
+from ..ops.op import REQUIRED
+from .norm_rows import rows_of
+from .sum_axes import axes_of
+
+Shape = tuple[int, ...]
+DOUBLE = np.dtype(np.float64)
+
+#: The results of entry points that few ops have.
+RESULTS = {
+    "value_and_grad": ("y", "dx"),
+    "backward_reduce": ("sum_dy", "sum_dy_xhat"),
+    "backward_apply": ("dx",),
+    "merge": ("mean", "m2"),
+}
+
+
+@dataclass(frozen=True)
+class Case:
+    """A call of an op.
+
+    shape, dtype : of its data; integers have become numbers.
+    given : arrays of NumPy and options, by name; those that are left out are as by default.
+    """
+
+    op: Any
+    entry: str
+    shape: Shape
+    dtype: np.dtype[Any]
+    given: Mapping[str, Any]
+    on_gpu: bool = False
+
+    def option(self, name: str) -> Any:
+        """The value of an option."""
+        value = self.given.get(name, self.op.entry_points["call"].defaults.get(name, REQUIRED))
+        return None if value is REQUIRED else value
+
+    def has(self, name: str) -> bool:
+        return self.given.get(name) is not None
+
+    def array(self, name: str) -> Any:
+        """An array in its full shape, also where a number stands for it."""
+        array = np.asarray(self.given[name])
+        return array if array.ndim else np.broadcast_to(array, self.shapes.get(name, self.shape))
+
+    @property
+    def shapes(self) -> dict[str, Shape]:
+        return shapes_of(self.op, self.entry, self.shape, self.given)
+
+    @property
+    def results(self) -> tuple[str, ...]:
+        return results_of(self.op, self.entry)
+
+    def at(self, entry: str, **more: Any) -> Case:
+        """A call of another entry point with the same arguments and more."""
+        return replace(self, entry=entry, given={**self.given, **more})
+
+
+def arrays_of_entry(op: Any, entry: str) -> tuple[str, ...]:
+    """The names of the arrays that an entry point takes, in its order."""
+    point = op.entry_points[entry]
+    known = {*op.saves, *op.roles, *op.shares, *op.written, "residual", "mean", "rstd", "dtotal"}
+    known = (known | {"sum_dy", "sum_dy_xhat"}) - {"shape"}
+    return tuple(n for n in (*point.arrays, *point.defaults) if n in known or n in point.arrays
+                 if n != "shape")  # fmt: skip
+
+
+def results_of(op: Any, entry: str) -> tuple[str, ...]:
+    """The names of an entry point's results; forward's are followed by the names in `saves`."""
+    if entry == "backward":
+        return tuple(op.gradients)
+    saved = op.saves if entry == "forward" else ()
+    return RESULTS.get(entry, (*op.results, *saved))
+
+
+def is_loss(op: Any) -> bool:
+    """Whether an op is the loss of rows against a target."""
+    return "target" in op.entry_points["call"].arrays
+
+
+def adds_bias(op: Any) -> bool:
+    """Whether an op of the family of biases adds one; else it is a sum."""
+    return "bias" in op.saves
+
+
+def dtype_of(op: Any, name: str, dtype: np.dtype[Any]) -> np.dtype[Any]:
+    """The dtype of one of an op's arrays, where nobody chooses another one, by the data's."""
+    if name in ("divisor", "sum_dy", "sum_dy_xhat") or (name in op.results and "m2" in op.results):
+        return DOUBLE
+    statistics = ("mean", "rstd", "running_mean", "running_var") if "rstd" in op.saves else ()
+    if name in (*statistics, "lse") or (name == "weight" and is_loss(op)):
+        return computed_in(dtype)
+    return np.dtype({"target": np.int64, "where": np.bool_}.get(name, dtype))
+
+
+def shapes_of(op: Any, entry: str, shape: Shape, named: Mapping[str, Any]) -> dict[str, Shape]:
+    """The shapes of arrays that go into a call or come out of it, by name, but the data's own.
+
+    shape : of the data. named : the call's options; a gates op's `order` and a mask change none.
+    """
+    found = dict(_SHAPES[op.family](op, entry, shape, named))
+    return {**{f"d{name}": of for name, of in found.items()}, **found}
+
+
+class Maker(Protocol):
+    """Who makes arrays: NumPy, a GPU, or a test."""
+
+    def random(self, shape: Sequence[int], dtype: str) -> Any:
+        """An array of normal random numbers."""
+
+    def integers(self, shape: Sequence[int], end: int) -> Any:
+        """An array of random int64 from 0 to below `end`."""
+
+
+def arguments(
+    op: Any,
+    entry: str,
+    shape: Shape,
+    dtype: str,
+    named: Mapping[str, Any],
+    make: Maker,
+    optional: Collection[str] = (),
+) -> dict[str, Any]:
+    """The arrays that a call must be given, by name, in the order of the signature.
+
+    Of backward, the gradients alone: the rest is what forward saves.
+
+    Parameters
+    ----------
+    shape, dtype : tuple of int, str
+        Of the data.
+    named : dict
+        The call's options.
+    optional : collection of str
+        Arrays that may be left out and are not, where the op has a gradient for them.
+    """
+    point, shapes = op.entry_points[entry], shapes_of(op, entry, shape, named)
+    found: dict[str, Any] = {}
+    for name in arrays_of_entry(op, entry):
+        is_saved = entry == "backward" and name in op.saves
+        needed = name in point.arrays or point.defaults[name] is REQUIRED
+        wanted = name in optional and (name in op.differentiated or name in op.shares)
+        if is_saved or not (needed or wanted):
+            continue
+        of = shapes["weight" if name in ("mean", "rstd") else name] if name in shapes else shape
+        if name == "target":
+            found[name] = make.integers(of, shapes["weight"][0])
+        elif name == "dy" and len(op.results) > 1 and op.family == "reductions":
+            found[name] = tuple(make.random(of, dtype) for _ in op.results)
+        else:
+            found[name] = make.random(of, dtype)
+        if name in ("running_var", "rstd", "weights"):
+            found[name] = abs(found[name])
+    return found
+
+
+def bound(
+    op: Any, entry: str, named: Mapping[str, Any], incoming: Mapping[str, Any]
+) -> partial[Any]:
+    """A call of an entry point, by forward's arguments and, for backward, incoming gradients."""
+    if entry != "backward":
+        return cast("partial[Any]", op.bound(entry, named))
+    _, saved = op.bound("forward", named)()
+    given = {**named, **incoming, **dict(zip(op.saves, saved, strict=True))}
+    return cast("partial[Any]", op.bound(entry, given))
+
+
+def option_of(op: Any, named: Mapping[str, Any], name: str) -> Any:
+    """An option's value among those that are given, or its default."""
+    return named.get(name, op.entry_points["call"].defaults.get(name))
+
+
+def _of_activation(op: Any, entry: str, shape: Shape, named: Mapping[str, Any]) -> Any:
+    return {}
+
+
+def _of_bias(op: Any, entry: str, shape: Shape, named: Mapping[str, Any]) -> Any:
+    if not adds_bias(op):
+        return _of_sum(op, entry, shape, named)
+    return {"bias": (shape[option_of(op, named, "axis")],)}
+
+
+def _of_sum(op: Any, entry: str, shape: Shape, named: Mapping[str, Any]) -> Any:
+    _, result = axes_of(op, shape, named)
+    return {"dy": result} if entry == "backward" else dict.fromkeys(op.results, result)
+
+
+def _of_gated(op: Any, entry: str, shape: Shape, named: Mapping[str, Any]) -> Any:
+    axis = option_of(op, named, "axis") % len(shape)
+    packed = (*shape[:axis], 2 * shape[axis], *shape[axis + 1 :])
+    return {"bias": (2 * shape[axis],)} | ({"x": packed} if op.packed else {})
+
+
+def _of_gates(op: Any, entry: str, shape: Shape, named: Mapping[str, Any]) -> Any:
+    packed = (*shape[:-1], op.count * shape[-1])
+    is_kept = entry == "backward" and not named.get("recompute", False)
+    gates = (*shape[:-1], len(op.kept) * shape[-1]) if is_kept else packed
+    biases = dict.fromkeys(("bias", "recurrent_bias"), packed[-1:])
+    return {"gates": gates, "dgates": packed, "recurrent": packed, **biases}
+
+
+def _of_norm(op: Any, entry: str, shape: Shape, named: Mapping[str, Any]) -> Any:
+    rows = rows_of(op, shape, named)
+    statistics = dict.fromkeys(("mean", "rstd", "sum_dy", "sum_dy_xhat"), rows.statistics)
+    names = ("weight", "bias", "running_mean", "running_var")
+    return {**statistics, **dict.fromkeys(names, rows.parameter)}
+
+
+def _of_softmax(op: Any, entry: str, shape: Shape, named: Mapping[str, Any]) -> Any:
+    axis = option_of(op, named, "axis")
+    if is_loss(op):
+        axis = min(1, len(shape) - 1) if axis is None else axis % len(shape)
+        kept = shape[:axis] + shape[axis + 1 :]
+        loss = kept if option_of(op, named, "reduction") == "none" else ()
+        return {
+            "target": kept,
+            "lse": kept,
+            "loss": loss,
+            "divisor": (),
+            "weight": shape[axis:][:1],
+        }
+    if not op.reduces:
+        return {}
+    over = {a % len(shape) for a in (axis if isinstance(axis, tuple) else (axis,))}
+    kept = tuple(
+        1 if a in over else n for a, n in enumerate(shape) if named.get("keepdims") or a not in over
+    )
+    return {"y": kept, "lse": kept}
+
+
+_SHAPES: dict[str, Callable[[Any, str, Shape, Mapping[str, Any]], Mapping[str, Shape]]] = {
+    "activations": _of_activation,
+    "bias": _of_bias,
+    "gated": _of_gated,
+    "gates": _of_gates,
+    "norms": _of_norm,
+    "reductions": _of_sum,
+    "softmax": _of_softmax,
+    "statistics": _of_sum,
+}
