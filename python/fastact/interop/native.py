@@ -192,66 +192,6 @@ class Native(Protocol):
         stream: int,
     ) -> None: ...
 
-    def norm_forward_workspace(
-        self, x: View, reduced: tuple[int, ...], of_parameter: tuple[int, ...]
-    ) -> int: ...
-
-    def norm_forward(
-        self,
-        which: int,
-        x: View,
-        residual: View | None,
-        total: View | None,
-        y: View,
-        mean: View | None,
-        rstd: View | None,
-        weight: View | None,
-        bias: View | None,
-        reduced: tuple[int, ...],
-        of_parameter: tuple[int, ...],
-        eps: float,
-        is_centred: bool,
-        weight_offset: float,
-        casts: bool,
-        parameters: tuple[float, ...],
-        workspace: View | None,
-        stream: int,
-    ) -> None: ...
-
-    def norm_workspace(
-        self,
-        x: View,
-        weight: View | None,
-        bias: View | None,
-        dweight: View | None,
-        dbias: View | None,
-        reduced: tuple[int, ...],
-        of_parameter: tuple[int, ...],
-    ) -> int: ...
-
-    def norm_backward(
-        self,
-        which: int,
-        dy: View,
-        x: View,
-        dtotal: View | None,
-        dx: View | None,
-        mean: View | None,
-        rstd: View,
-        weight: View | None,
-        bias: View | None,
-        dweight: View | None,
-        dbias: View | None,
-        reduced: tuple[int, ...],
-        of_parameter: tuple[int, ...],
-        weight_offset: float,
-        casts: bool,
-        parameters: tuple[float, ...],
-        accumulate: bool,
-        workspace: View | None,
-        stream: int,
-    ) -> None: ...
-
     def batch_norm_scratch(self, x: View, axis: int) -> int: ...
 
     def batch_norm_forward(

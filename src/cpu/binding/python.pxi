@@ -16,7 +16,7 @@ from libc.stdint cimport (
 )
 from libc.math cimport INFINITY, NAN
 from libc.stdlib cimport free, malloc
-from libc.string cimport memcpy, strcmp
+from libc.string cimport memcpy, memset, strcmp
 from libcpp cimport bool as cpp_bool
 cimport numpy as cnp
 

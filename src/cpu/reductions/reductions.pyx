@@ -105,15 +105,19 @@ cdef void fill_with_zero(View y) noexcept:
 
 
 cdef void fill_with(View y, char* value) noexcept:
+    fill_operand_with(y.operand, y.dtype, value)
+
+
+cdef void fill_operand_with(const Operand& y, int dtype, char* value) noexcept:
     """y OUT = one element of its dtype."""
     cdef int64_t[kMaxAxes] strides
     cdef int i
-    for i in range(y.operand.ndim):
+    for i in range(y.ndim):
         strides[i] = 0
-    cdef Operand[2] arrays = [y.operand, y.operand]
+    cdef Operand[2] arrays = [y, y]
     arrays[0].data = value
     arrays[0].strides = &strides[0]
-    run(NULL, NULL, y.dtype, False, 2, arrays, element_count(y))
+    run(NULL, NULL, dtype, False, 2, arrays, operand_size(&y))
 
 
 def broadcast(View x, View y, bint accumulate, int64_t stream):

@@ -227,6 +227,9 @@ PYBIND11_MODULE(FASTACT_MODULE, m) {
   m.doc() = "The CUDA backend: the functions of fastact._cpu for arrays on a GPU.";
   static DeviceTable table = {};
   table.activation = activation;
+  static std::vector<DeviceCall> calls;
+  add_norms(&calls);
+  table.calls = calls.data(), table.call_count = int(calls.size());
   add_recorded_launches(&table);
   m.attr("table") = py::capsule(&table, "fastact_device_table");
   const auto cpu = py::module_::import("fastact._cpu");
@@ -274,7 +277,6 @@ PYBIND11_MODULE(FASTACT_MODULE, m) {
   bind_gates(m);
   bind_moments(m);
   bind_batch_norm(m);
-  bind_norms(m);
   bind_softmax(m);
 #if defined(FASTACT_CUDA_EMULATION)
   bind_emulation(m);

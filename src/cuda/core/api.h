@@ -5,13 +5,11 @@
 
 #include <algorithm>
 
-#include "common/core/operand.h"
+#include "common/core/call.h"
 #include "common/reductions/terms.h"
 #include "cuda/core/launch.cuh"
 
 FASTACT_BEGIN_NAMESPACE
-
-constexpr int kMaxParameters = 4;
 
 // Numbers along one axis, in a dtype of their own: parameters, their gradients, or statistics, one
 // a channel. Without data: there are none.

@@ -1,0 +1,193 @@
+// The one check of a call, for every native function and both devices.
+//
+// Python's ops have checked all of it, with messages for users. Here it is checked again, because
+// anyone can make a call, and because a recorded call runs with the memory of another one: whatever
+// a size or an index is taken from is compared with the memory that is there. What is wrong throws
+// std::invalid_argument, a ValueError in Python, before anything is written. Nothing is allocated
+// where all is right.
+#pragma once
+
+#include <algorithm>
+#include <cstring>
+#include <stdexcept>
+#include <string>
+
+#include "common/core/call.h"
+
+namespace fastact {
+
+constexpr const char* kViewDTypeNames[] = {"float16", "bfloat16", "float32", "float64",
+                                           "bool",    "int32",    "int64"};
+
+inline int compute_type_of(int dtype) { return dtype == kF64 ? kF64 : kF32; }
+
+inline std::string dtype_text(int dtype) {
+  return dtype >= 0 && dtype < kViewDTypes ? kViewDTypeNames[dtype] : "one that is not computed";
+}
+
+inline std::string shape_text(const Operand& a) {
+  std::string text = "(";
+  for (int i = 0; i < a.ndim; ++i) text += (i ? ", " : "") + std::to_string(a.shape[i]);
+  return text + (a.ndim == 1 ? ",)" : ")");
+}
+
+// A call that is being checked; `where` begins its messages.
+class CallCheck {
+ public:
+  CallCheck(const char* module, const CallTable& table, void* call)
+      : module_(module), table_(table), call_(call) {}
+
+  // Gives arrays that are not there the dtype that they would have.
+  void run() {
+    for (int k = 0; k < table_.count; ++k) check_field(table_.fields[k]);
+    if (!table_.problem) return;
+    if (const char* problem = table_.problem(call_)) refuse(problem);
+  }
+
+ private:
+  [[noreturn]] void refuse(const std::string& what) const {
+    throw std::invalid_argument(std::string(module_) + ": " + table_.name + ": " + what);
+  }
+  [[noreturn]] void refuse(const Field& f, const std::string& what) const {
+    refuse(std::string(f.name) + " " + what);
+  }
+
+  const Field& named(const char* name) const {
+    for (int k = 0; k < table_.count; ++k)
+      if (!strcmp(table_.fields[k].name, name)) return table_.fields[k];
+    throw std::logic_error(std::string("fastact: a table names no field ") + name);
+  }
+  template <class T>
+  const T& value(const char* name) const {
+    return *static_cast<const T*>(named(name).at(call_));
+  }
+  const ArrayArgument& array(const char* name) const { return value<ArrayArgument>(name); }
+  ArrayArgument* array(const Field& f) const { return static_cast<ArrayArgument*>(f.at(call_)); }
+
+  void check_field(const Field& f) {
+    if (f.kind == FieldKind::kArray) return check_array(f, array(f));
+    if (f.kind == FieldKind::kAxes) return check_axes(f);
+    if (f.kind == FieldKind::kInteger)
+      check_index(f, *static_cast<const int*>(f.at(call_)), f.end);
+  }
+
+  void check_index(const Field& f, int value, int64_t end) const {
+    if (value < 0 || value >= end)
+      refuse(f, "must be from 0 to " + std::to_string(end - 1) + ", got " + std::to_string(value));
+  }
+
+  void check_axes(const Field& f) const {
+    const bool* flags = *static_cast<const AxisFlags*>(f.at(call_));
+    for (int i = array(f.shape_of).ndim; i < kMaxAxes; ++i)
+      if (flags[i]) check_index(f, i, array(f.shape_of).ndim);
+  }
+
+  void check_array(const Field& f, ArrayArgument* a) {
+    if (!a->shape) {
+      if (!f.is_optional) refuse(f, "must be an array, got none");
+      a->dtype = expected_dtype(f);
+      return;
+    }
+    if (!lead_) lead_ = a;
+    if (!has_dtype(f, a->dtype))
+      refuse(f, "must have dtype " + dtypes_text(f) + ", got " + dtype_text(a->dtype));
+    if (a->device_type != lead_->device_type || a->device != lead_->device)
+      refuse(f, "must be on the device of the other arrays");
+    if (f.role != Role::kIn && a->is_readonly) refuse(f, "must be writable");
+    if (!a->data && !is_empty(*a))
+      refuse(f, "must have memory, got a model of shape " + shape_text(*a));
+    if (!has_shape(f, *a)) refuse(f, "must have " + shapes_text(f) + ", got " + shape_text(*a));
+  }
+
+  int expected_dtype(const Field& f) const {
+    switch (f.dtype) {
+      case DTypeRule::kSame:
+      case DTypeRule::kWideEnough:
+        return array(f.dtype_of).dtype;
+      case DTypeRule::kComputeType:
+        return compute_type_of(array(f.dtype_of).dtype);
+      case DTypeRule::kMask:
+        return kBool;
+      case DTypeRule::kIndex:
+        return kI64;
+      case DTypeRule::kComputed:
+        break;
+    }
+    return lead_ ? lead_->dtype : kF64;
+  }
+
+  bool has_dtype(const Field& f, int dtype) const {
+    const int expected = expected_dtype(f);
+    if (f.dtype == DTypeRule::kIndex) return dtype == kI32 || dtype == kI64;
+    if (f.dtype == DTypeRule::kComputed) return dtype >= 0 && dtype < kDTypes;
+    if (f.dtype == DTypeRule::kWideEnough && dtype >= 0 && dtype < kDTypes)
+      return dtype == expected || item_size(dtype) > item_size(expected);
+    return dtype == expected;
+  }
+
+  std::string dtypes_text(const Field& f) const {
+    if (f.dtype == DTypeRule::kIndex) return "int32 or int64";
+    if (f.dtype == DTypeRule::kComputed) return "float16, bfloat16, float32 or float64";
+    const char* more = f.dtype == DTypeRule::kWideEnough ? " or a wider one" : "";
+    return dtype_text(expected_dtype(f)) + more;
+  }
+
+  bool has_shape(const Field& f, const Operand& a) const {
+    if (f.shape == ShapeRule::kAny) return true;
+    const Operand& other = array(f.shape_of);
+    if (f.shape == ShapeRule::kAlong) {
+      const int axis = value<int>(f.axes);
+      check_index(named(f.axes), axis, other.ndim);
+      return a.ndim == 1 && a.shape[0] == other.shape[axis];
+    }
+    bool fits = a.ndim == other.ndim;
+    for (int i = 0; fits && i < a.ndim; ++i) fits = has_length(f, i, a.shape[i], other.shape[i]);
+    return fits;
+  }
+
+  bool has_length(const Field& f, int axis, int64_t length, int64_t other) const {
+    if (f.shape == ShapeRule::kLike) return length == other;
+    if (f.shape == ShapeRule::kBeside) return length == other || length == 1;
+    const bool is_one = value<AxisFlags>(f.axes)[axis] == (f.shape == ShapeRule::kReduced);
+    return length == (is_one ? 1 : other);
+  }
+
+  std::string shapes_text(const Field& f) const {
+    const std::string of = std::string(f.shape_of) + "'s, " + shape_text(array(f.shape_of));
+    switch (f.shape) {
+      case ShapeRule::kBeside:
+        return "a shape that broadcasts to " + of + ", with as many axes";
+      case ShapeRule::kReduced:
+        return "the shape " + of + " with length 1 along the axes " + f.axes;
+      case ShapeRule::kKept:
+        return "the shape " + of + " with length 1 along all but the axes " + f.axes;
+      case ShapeRule::kAlong:
+        return "one axis, as long as an axis of the shape " + of;
+      default:
+        return "the shape " + of;
+    }
+  }
+
+  const char* const module_;
+  const CallTable& table_;
+  void* const call_;
+  const ArrayArgument* lead_ = nullptr;
+};
+
+inline void check_call(const char* module, const CallTable& table, void* call) {
+  CallCheck(module, table, call).run();
+}
+
+// needed, alignment: bytes.
+inline void check_workspace(const char* module, const char* function, const void* workspace,
+                            int64_t there, int64_t needed, int alignment) {
+  const auto refuse = [&](const std::string& what) {
+    throw std::invalid_argument(std::string(module) + ": " + function + ": workspace must " + what);
+  };
+  if (there < needed)
+    refuse("have " + std::to_string(needed) + " bytes, got " + std::to_string(there));
+  if (needed > 0 && reinterpret_cast<uintptr_t>(workspace) % uintptr_t(alignment) != 0)
+    refuse("be aligned to " + std::to_string(alignment) + " bytes");
+}
+
+}  // namespace fastact

@@ -1,0 +1,302 @@
+# Calls of native functions, which common/<family>/call.h describes: on the CPU and on devices.
+#
+# One object is one call. It is filled from values by name, by the function's table, and checked
+# (common/core/call_check.h); it tells how much scratch memory the function needs, and runs it. The
+# device of the arrays decides whose function it is: the CPU's, which the families add here, or one
+# that the device's module has under the same name (common/core/device_table.h). No function has
+# code of its own here.
+
+cdef enum:
+    MAX_FUNCTIONS = 64
+
+cdef const char* CPU_MODULE = "fastact._cpu"
+cdef const char* DEVICE_MODULE = "fastact._cuda"
+
+
+# A native function, and what the CPU does for it: the bytes of scratch that a call needs (NULL:
+# none), and the call itself, which is given scratch of so many bytes.
+cdef struct NativeFunction:
+    const CallTable* table
+    int64_t (*workspace_size)(const void*) noexcept
+    int (*run)(const void*, char*, int64_t) except -1
+
+
+cdef NativeFunction[MAX_FUNCTIONS] native_functions
+cdef dict function_numbers = {}  # by name
+cdef list field_numbers = []     # of each function, by name
+
+
+cdef int add_function(
+    const CallTable* table, int64_t (*workspace_size)(const void*) noexcept,
+    int (*run)(const void*, char*, int64_t) except -1
+) except -1:
+    cdef int number = <int>len(field_numbers)
+    cdef dict fields = {}
+    cdef int k
+    for k in range(table.count):
+        fields[text(table.fields[k].name)] = k
+    native_functions[number].table = table
+    native_functions[number].workspace_size = workspace_size
+    native_functions[number].run = run
+    function_numbers[text(table.name)] = number
+    field_numbers.append(fields)
+    return 0
+
+
+FIELD_KINDS = ("array", "axes", "parameters", "number", "integer", "flag")
+ROLES = ("in", "out", "in_out")
+SHAPE_RULES = ("any", "like", "beside", "reduced", "kept", "along")
+DTYPE_RULES = ("computed", "same", "compute_type", "wide_enough", "mask", "index")
+
+
+def native_calls():
+    """The functions by name, each with what is known of its arguments by name."""
+    return {name: table_of_fields(number) for name, number in function_numbers.items()}
+
+
+cdef dict table_of_fields(int number):
+    cdef const CallTable* table = native_functions[number].table
+    cdef Field field
+    cdef int k
+    found = {}
+    for k in range(table.count):
+        field = table.fields[k]
+        found[text(field.name)] = {
+            "kind": FIELD_KINDS[<int>field.kind],
+            "role": ROLES[<int>field.role],
+            "optional": field.is_optional,
+            "shape": SHAPE_RULES[<int>field.shape],
+            "shape_of": None if field.shape_of is NULL else text(field.shape_of),
+            "axes": None if field.axes is NULL else text(field.axes),
+            "dtype": DTYPE_RULES[<int>field.dtype],
+            "dtype_of": None if field.dtype_of is NULL else text(field.dtype_of),
+            "end": field.end,
+        }
+    return found
+
+
+cdef class NativeCall:
+    """A call of a native function: its arrays and numbers, checked.
+
+    `memory` holds the struct. What it points to, shapes and strides, is the views'. A recorded call
+    (call_cache.pyx) keeps it, and writes addresses into it.
+    """
+
+    cdef const NativeFunction* function
+    cdef const DeviceCall* remote  # NULL: it is the CPU's
+    cdef void* memory
+    cdef list views                # of each field; None: no array
+    cdef int dtype, device         # of the first array
+    cdef char* workspace
+    cdef int64_t workspace_bytes
+
+    def __dealloc__(self):
+        free(self.memory)
+
+    cdef int allocate(self, const NativeFunction* function) except -1:
+        self.memory = malloc(function.table.size)
+        if self.memory is NULL:
+            raise MemoryError
+        self.function = function
+        return 0
+
+    cdef NativeCall copy(self):
+        """With the same views, and without a workspace's memory."""
+        cdef NativeCall other = NativeCall.__new__(NativeCall)
+        other.allocate(self.function)
+        memcpy(other.memory, self.memory, self.function.table.size)
+        other.remote, other.dtype, other.device = self.remote, self.dtype, self.device
+        other.views, other.workspace_bytes = self.views, self.workspace_bytes
+        return other
+
+    cdef inline void* at(self, int k) noexcept:
+        return self.function.table.fields[k].at(self.memory)
+
+    cdef ArrayArgument* array(self, int k) noexcept:
+        return <ArrayArgument*>self.at(k)
+
+    cdef int fail(self, str what) except -1:
+        raise ValueError(f"fastact: {text(self.function.table.name)}: {what}")
+
+    cdef int fail_type(self, int k, str allowed, value) except -1:
+        raise TypeError(
+            f"fastact: {text(self.function.table.name)}: {text(self.function.table.fields[k].name)}"
+            f" must be {allowed}, got {type(value).__name__}"
+        )
+
+    cdef int fill(self, dict numbers, dict given) except -1:
+        cdef const CallTable* table = self.function.table
+        cdef uint64_t is_given = 0
+        cdef int k
+        memset(self.memory, 0, table.size)
+        self.views = [None] * table.count
+        for name, value in given.items():
+            number = numbers.get(name)
+            if number is None:
+                raise TypeError(
+                    f"fastact: {text(table.name)} takes {', '.join(numbers)}, got {name}"
+                )
+            k = number
+            self.put(k, value)
+            is_given |= <uint64_t>1 << k
+        for k in range(table.count):
+            if not (
+                is_given >> k & 1 or table.fields[k].is_optional
+                or table.fields[k].kind == FieldKind.kArray
+            ):
+                raise TypeError(
+                    f"fastact: {text(table.name)} must be given {text(table.fields[k].name)}"
+                )
+        return 0
+
+    cdef int put(self, int k, value) except -1:
+        cdef FieldKind kind = self.function.table.fields[k].kind
+        cdef void* to = self.at(k)
+        if kind == FieldKind.kArray:
+            self.put_view(k, value)
+        elif kind == FieldKind.kAxes:
+            self.put_axes(k, value)
+        elif kind == FieldKind.kParameters:
+            self.put_parameters(k, value)
+        elif kind == FieldKind.kFlag:
+            (<cpp_bool*>to)[0] = True if value else False
+        elif not isinstance(value, (int, float)):
+            self.fail_type(k, "a number", value)
+        elif kind == FieldKind.kNumber:
+            (<double*>to)[0] = value
+        else:
+            (<int*>to)[0] = value
+        return 0
+
+    cdef int put_view(self, int k, value) except -1:
+        cdef View view
+        if value is None:
+            return 0
+        if not isinstance(value, View) or (<View>value).operand.shape is NULL:
+            self.fail_type(k, "a View of an array, or None", value)
+        view = value
+        self.views[k] = view
+        set_argument(self.array(k), view)
+        return 0
+
+    cdef int put_axes(self, int k, value) except -1:
+        cdef AxisFlags* to = <AxisFlags*>self.at(k)
+        cdef int axis
+        if type(value) is not tuple:
+            self.fail_type(k, "a tuple of axes", value)
+        for axis in <tuple>value:
+            if not 0 <= axis < kMaxAxes:
+                self.fail(
+                    f"{text(self.function.table.fields[k].name)} must be axes of "
+                    f"{text(self.function.table.fields[k].shape_of)}, got {axis}"
+                )
+            to.flags[axis] = True
+        return 0
+
+    cdef int put_parameters(self, int k, value) except -1:
+        cdef ParameterValues* to = <ParameterValues*>self.at(k)
+        cdef int i
+        if type(value) is not tuple:
+            self.fail_type(k, "a tuple of numbers", value)
+        if len(<tuple>value) > kMaxParameters:
+            self.fail(f"parameters must be at most {kMaxParameters}, got {len(value)}")
+        for i in range(<int>len(<tuple>value)):
+            to.value[i] = (<tuple>value)[i]
+        return 0
+
+    cdef int find_device(self) except -1:
+        """Whose function it is: the first array tells."""
+        cdef View first
+        cdef const DeviceTable* device
+        cdef int k
+        for view in self.views:
+            if view is not None:
+                break
+        else:
+            return 0  # which the check refuses
+        first = view
+        self.dtype, self.device = first.dtype, first.device_id
+        if first.device_type == kDLCPU:
+            return 0
+        device = table_of(DLDevice(first.device_type, first.device_id))
+        if device is NULL:
+            self.fail(f"arrays must be on the CPU or on a GPU in use, got device {first.device}")
+        for k in range(device.call_count):
+            if not strcmp(device.calls[k].name, self.function.table.name):
+                if device.calls[k].size != self.function.table.size:
+                    self.fail("the device's module is of another version")
+                self.remote = &device.calls[k]
+                return 0
+        return self.fail(f"device {first.device} has no such function")
+
+    cdef inline const char* module(self) noexcept:
+        return CPU_MODULE if self.remote is NULL else DEVICE_MODULE
+
+    def workspace_size(self):
+        """Bytes of scratch memory that `run` needs."""
+        if self.memory is NULL:
+            refuse("NativeCall: native_call makes one")
+        if self.remote is not NULL:
+            return self.remote.workspace_size(self.memory, self.dtype, self.device)
+        if self.function.workspace_size is NULL:
+            return 0
+        return self.function.workspace_size(self.memory)
+
+    def run(self, View workspace, intptr_t stream):
+        """workspace: SCRATCH, bytes in one piece, or None for none; stream: of a GPU, else 0."""
+        if self.memory is NULL:
+            refuse("NativeCall: native_call makes one")
+        self.take_workspace(workspace)
+        self.go(<void*>stream)
+
+    cdef int take_workspace(self, View workspace) except -1:
+        if self.remote is NULL:
+            self.workspace = memory_of(workspace, &self.workspace_bytes)
+            return 0
+        self.workspace = NULL
+        self.workspace_bytes = 0
+        if workspace is None:
+            return 0
+        if (
+            workspace.operand.ndim != 1 or workspace.device_type == kDLCPU
+            or workspace.device_id != self.device or workspace.readonly
+            or (workspace.shape_[0] > 1 and workspace.strides_[0] != workspace.itemsize)
+        ):
+            self.fail(
+                "workspace must be bytes in one piece on the arrays' device, writable, got "
+                f"{workspace.dtype_name} of shape {workspace.shape} on device {workspace.device}"
+            )
+        self.workspace = workspace.operand.data
+        if self.workspace is not NULL:
+            self.workspace_bytes = workspace.shape_[0] * workspace.itemsize
+        return 0
+
+    cdef int go(self, void* stream) except -1:
+        if self.remote is NULL:
+            return self.function.run(self.memory, self.workspace, self.workspace_bytes)
+        with nogil:  # a full queue waits
+            self.remote.run(
+                self.memory, self.dtype, self.device, self.workspace, self.workspace_bytes, stream
+            )
+        return 0
+
+
+cdef inline void set_argument(ArrayArgument* to, View view) noexcept:
+    to.data, to.ndim = view.operand.data, view.operand.ndim
+    to.shape, to.strides = view.shape_, view.strides_
+    to.stride_unit = view.operand.stride_unit
+    to.dtype, to.is_readonly = view.dtype, view.readonly
+    to.device_type, to.device = view.device_type, view.device_id
+
+
+def native_call(str name, dict arguments):
+    """A call of a native function, of arguments by name: Views, numbers, tuples, or None."""
+    cdef NativeCall call = NativeCall.__new__(NativeCall)
+    number = function_numbers.get(name)
+    if number is None:
+        raise ValueError(f"fastact: native functions are {', '.join(function_numbers)}, got {name}")
+    call.allocate(&native_functions[<int>number])
+    call.fill(field_numbers[number], arguments)
+    call.find_device()
+    check_call(call.module(), call.function.table[0], call.memory)
+    return call
