@@ -3,13 +3,16 @@
 Each call names what it needs, so that tests can take away a byte, or change the threads meanwhile.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+import pytest
 
 from fastact import _cpu
+from fastact.interop.call import Call
 
 GUARD = 64  # bytes before and after; of a value that no kernel writes
 PATTERN = 0xA5
@@ -55,6 +58,46 @@ class Native:
         assert memory is None or memory.is_whole()
         assert all(guard.is_whole() for guard in self.guards)
         return [output.tobytes() for output in self.outputs]
+
+
+def by_position(name: str) -> Callable[..., None]:
+    """A native function that takes its arguments in the order of its table, then workspace and
+    stream.
+    """
+    fields = tuple(_cpu.native_calls()[name])
+
+    def function(*values: Any) -> None:
+        *given, workspace, stream = values
+        named = dict(zip(fields, given, strict=True))
+        _cpu.native_call(name, named).run(workspace, stream)
+
+    function.__name__ = name
+    return function
+
+
+Calls = list[tuple[Any, tuple[Any, ...]]]
+
+
+@contextmanager
+def recording() -> Iterator[tuple[Calls, list[Call]]]:
+    """The native functions that ops call meanwhile, with their arguments, and whose they are."""
+    calls: Calls = []
+    kept: list[Call] = []  # which hold the memory
+    run = Call.run
+
+    def note(self: Call, function: Any, /, *arguments: Any, **named: Any) -> None:
+        scratch = len(self.scratch)
+        run(self, function, *arguments, **named)
+        if isinstance(function, str):
+            workspace = next((view for view, _ in self.scratch[scratch:]), None)
+            given = (named.get(name) for name in _cpu.native_calls()[function])
+            function, arguments = by_position(function), (*given, workspace, self.stream)
+        calls.append((function, arguments))
+        kept.append(self)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Call, "run", note)
+        yield calls, kept
 
 
 class Maker:
@@ -185,18 +228,21 @@ def layer_norm(rows: int, columns: int) -> Native:
     dy, x, weight = m.given(rows, columns), m.given(rows, columns), m.given(1, columns)
     mean, rstd = m.given(rows, 1), m.given(rows, 1)
     dx, dweight, dbias = m.made(rows, columns), m.made(1, columns), m.made(1, columns)
-    axes = ((1,), (1,))
+
+    call = _cpu.native_call(
+        "norm_backward",
+        {
+            **{"dy": dy, "x": x, "dx": dx, "mean": mean, "rstd": rstd},
+            **{"weight": weight, "bias": weight, "dweight": dweight, "dbias": dbias},
+            **{"reduced": (1,), "of_parameter": (1,), "which": WHICH, "parameters": ()},
+            **{"weight_offset": 0.0, "is_centred": True, "casts": False, "accumulate": False},
+        },
+    )
 
     def run(workspace: Any) -> None:
-        _cpu.norm_backward(
-            *(WHICH, dy, x, None, dx, mean, rstd, weight, weight, dweight, dbias, *axes),
-            *(0.0, False, (), False, workspace, 0),
-        )
+        call.run(workspace, 0)
 
-    def size() -> int:
-        return _cpu.norm_workspace(x, weight, weight, dweight, dbias, *axes)
-
-    return m.call(f"norm_backward {rows} {columns}", size, run, needs_it=True)
+    return m.call(f"norm_backward {rows} {columns}", call.workspace_size, run, needs_it=True)
 
 
 def batch_backward(*shape: int, axis: int) -> Native:

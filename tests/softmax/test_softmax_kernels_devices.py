@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from devices import DTYPES, EMULATED, KERNELS, Framework, to_emulated
 
+from fastact import _cpu
 from fastact.interop import devices, frameworks
 from fastact.interop.frameworks import Place
 
@@ -674,7 +675,10 @@ def test_other_functions_take_no_masks_and_indices(device):
     m = n.module
     x = n.of(np.ones((4, 6), np.float32))
     bias = n.of(np.ones(6, np.float32))
-    norm = (None, None, None, None, (1,), (1,), 1e-5, False, 0.0, False, (), None, 0)
+    norm = {
+        **{"reduced": (1,), "of_parameter": (1,), "which": 0, "parameters": (), "eps": 1e-5},
+        **{"is_centred": False, "weight_offset": 0.0, "casts": False},
+    }
     for dtype in (bool, np.int32, np.int64):
         wrong, short = n.of(np.ones((4, 6), dtype)), n.of(np.ones(6, dtype))
         calls = [
@@ -687,8 +691,7 @@ def test_other_functions_take_no_masks_and_indices(device):
             (m.moments_workspace, (wrong, None, None, wrong, (), True)),
             (m.bias_act_forward, (0, x, short, None, x, 1, (), 0)),
             (m.bias_act_forward, (0, wrong, bias, None, wrong, 1, (), 0)),
-            (m.norm_forward_workspace, (wrong, (1,), ())),
-            (m.norm_forward, (0, wrong, None, None, wrong, *norm)),
+            (_cpu.native_call, ("norm_forward", {"x": wrong, "y": wrong, **norm})),
             (m.batch_norm_scratch, (wrong, 1)),
             (m.gates_workspace, (0, wrong)),
         ]

@@ -67,8 +67,7 @@ class CallCheck {
   void check_field(const Field& f) {
     if (f.kind == FieldKind::kArray) return check_array(f, array(f));
     if (f.kind == FieldKind::kAxes) return check_axes(f);
-    if (f.kind == FieldKind::kInteger)
-      check_index(f, *static_cast<const int*>(f.at(call_)), f.end);
+    if (f.kind == FieldKind::kInteger) check_index(f, *static_cast<const int*>(f.at(call_)), f.end);
   }
 
   void check_index(const Field& f, int value, int64_t end) const {

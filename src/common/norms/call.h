@@ -83,9 +83,10 @@ constexpr Field kNormBackwardFields[] = {
     fields::in<&NormCall::weight>("weight").beside("x").wide_enough("x").optional(),
     fields::in<&NormCall::bias>("bias").beside("x").wide_enough("x").optional(),
     fields::out<&NormCall::dweight>("dweight")
-        .kept("x", "of_parameter").same_dtype("weight").optional(),
-    fields::out<&NormCall::dbias>("dbias")
-        .kept("x", "of_parameter").same_dtype("bias").optional(),
+        .kept("x", "of_parameter")
+        .same_dtype("weight")
+        .optional(),
+    fields::out<&NormCall::dbias>("dbias").kept("x", "of_parameter").same_dtype("bias").optional(),
     fields::in<&NormCall::which>("which").below(kActivations),
     fields::in<&NormCall::parameters>("parameters"),
     fields::in<&NormCall::weight_offset>("weight_offset"),

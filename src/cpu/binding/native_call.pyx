@@ -116,11 +116,11 @@ cdef class NativeCall:
         return <ArrayArgument*>self.at(k)
 
     cdef int fail(self, str what) except -1:
-        raise ValueError(f"fastact: {text(self.function.table.name)}: {what}")
+        raise ValueError(f"fastact._cpu: {text(self.function.table.name)}: {what}")
 
     cdef int fail_type(self, int k, str allowed, value) except -1:
         raise TypeError(
-            f"fastact: {text(self.function.table.name)}: {text(self.function.table.fields[k].name)}"
+            f"fastact._cpu: {text(self.function.table.name)}: {text(self.function.table.fields[k].name)}"
             f" must be {allowed}, got {type(value).__name__}"
         )
 
@@ -134,7 +134,7 @@ cdef class NativeCall:
             number = numbers.get(name)
             if number is None:
                 raise TypeError(
-                    f"fastact: {text(table.name)} takes {', '.join(numbers)}, got {name}"
+                    f"fastact._cpu: {text(table.name)} takes {', '.join(numbers)}, got {name}"
                 )
             k = number
             self.put(k, value)
@@ -145,7 +145,7 @@ cdef class NativeCall:
                 or table.fields[k].kind == FieldKind.kArray
             ):
                 raise TypeError(
-                    f"fastact: {text(table.name)} must be given {text(table.fields[k].name)}"
+                    f"fastact._cpu: {text(table.name)} must be given {text(table.fields[k].name)}"
                 )
         return 0
 
@@ -294,7 +294,9 @@ def native_call(str name, dict arguments):
     cdef NativeCall call = NativeCall.__new__(NativeCall)
     number = function_numbers.get(name)
     if number is None:
-        raise ValueError(f"fastact: native functions are {', '.join(function_numbers)}, got {name}")
+        raise ValueError(
+            f"fastact._cpu: native functions are {', '.join(function_numbers)}, got {name}"
+        )
     call.allocate(&native_functions[<int>number])
     call.fill(field_numbers[number], arguments)
     call.find_device()

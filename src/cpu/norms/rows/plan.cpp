@@ -101,9 +101,9 @@ void prepare(Norm* norm, const KernelTable* table, const NormCall& call, int lea
   // where there are no sums over the batch its axes, are read forwards.
   const bool has_sums = s->data[Norm::kDWeight] || s->data[Norm::kDBias];
   NormAxis axes[kMaxAxes];
-  const int count = find_axes(
-      axes, arrays[lead], s->count, arrays, s->items,
-      [&](int i) { return (call.reduced[i] ? kPixel : kBatch) + int(call.of_parameter[i]); });
+  const int count = find_axes(axes, arrays[lead], s->count, arrays, s->items, [&](int i) {
+    return (call.reduced[i] ? kPixel : kBatch) + int(call.of_parameter[i]);
+  });
   static_assert(Norm::kSum == int(Norm::kDSum), "which tell of a residual");
   const bool is_by_columns =
       norm->is_centred && !s->data[Norm::kSum] && has_channels_last(axes, count, lead);

@@ -93,8 +93,8 @@ struct Norm {
   bool has_parameters() const { return operands.data[kWeight] || operands.data[kBias]; }
 };
 
-// The plan of a call that is not empty; a call of forward where `lead` is kX, of backward where it is
-// kIn: the operand whose strides sort the axes. Sets all but `partial`.
+// The plan of a call that is not empty; a call of forward where `lead` is kX, of backward where it
+// is kIn: the operand whose strides sort the axes. Sets all but `partial`.
 void prepare(Norm* norm, const KernelTable* table, const NormCall& call, int lead);
 
 // Bytes of scratch that the parameters' sums need; 0 where there are none.
