@@ -67,9 +67,7 @@ def test_workspaces_that_are_short(recorded):
                 continue
             for size in (value.size - 1, 0):
                 short = value.shaped((size,))
-                with pytest.raises(
-                    ValueError, match=r"_cuda: (\w+: )?workspace must have \d"
-                ):
+                with pytest.raises(ValueError, match=r"_cuda: (\w+: )?workspace must have \d"):
                     function(*replaced(arguments, at, short))
             with pytest.raises(ValueError, match=r"workspace must have \d+ bytes, got 0"):
                 function(*replaced(arguments, at, None))

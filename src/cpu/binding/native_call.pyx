@@ -43,6 +43,12 @@ cdef int add_function(
     return 0
 
 
+# What a field of each kind is given by.
+cdef tuple FIELD_VALUES = (
+    "a View of an array, or None", "a tuple of an array's axes",
+    f"a tuple of at most {kMaxParameters} numbers", "a number", "an integer", "a bool",
+)
+
 FIELD_KINDS = ("array", "axes", "parameters", "number", "integer", "flag")
 ROLES = ("in", "out", "in_out")
 SHAPE_RULES = ("any", "like", "beside", "reduced", "kept", "along")
@@ -118,10 +124,11 @@ cdef class NativeCall:
     cdef int fail(self, str what) except -1:
         raise ValueError(f"fastact._cpu: {text(self.function.table.name)}: {what}")
 
-    cdef int fail_type(self, int k, str allowed, value) except -1:
-        raise TypeError(
-            f"fastact._cpu: {text(self.function.table.name)}: {text(self.function.table.fields[k].name)}"
-            f" must be {allowed}, got {type(value).__name__}"
+    cdef int fail_value(self, int k, error, value) except -1:
+        cdef Field field = self.function.table.fields[k]
+        raise error(
+            f"fastact._cpu: {text(self.function.table.name)}: {text(field.name)} must be "
+            f"{FIELD_VALUES[<int>field.kind]}, got {repr(value)[:80]}"
         )
 
     cdef int fill(self, dict numbers, dict given) except -1:
@@ -150,56 +157,58 @@ cdef class NativeCall:
         return 0
 
     cdef int put(self, int k, value) except -1:
-        cdef FieldKind kind = self.function.table.fields[k].kind
-        cdef void* to = self.at(k)
-        if kind == FieldKind.kArray:
-            self.put_view(k, value)
-        elif kind == FieldKind.kAxes:
-            self.put_axes(k, value)
-        elif kind == FieldKind.kParameters:
-            self.put_parameters(k, value)
-        elif kind == FieldKind.kFlag:
-            (<cpp_bool*>to)[0] = True if value else False
-        elif not isinstance(value, (int, float)):
-            self.fail_type(k, "a number", value)
-        elif kind == FieldKind.kNumber:
-            (<double*>to)[0] = value
-        else:
-            (<int*>to)[0] = value
+        try:
+            self.convert(k, self.function.table.fields[k].kind, value)
+        except TypeError:
+            self.fail_value(k, TypeError, value)
+        except OverflowError:
+            self.fail_value(k, ValueError, value)
         return 0
 
-    cdef int put_view(self, int k, value) except -1:
+    cdef int convert(self, int k, FieldKind kind, value) except -1:
+        cdef void* to = self.at(k)
+        if kind == FieldKind.kArray:
+            self.convert_view(k, value)
+        elif kind == FieldKind.kAxes:
+            self.convert_axes(<AxisFlags*>to, value)
+        elif kind == FieldKind.kParameters:
+            self.convert_parameters(<ParameterValues*>to, value)
+        elif kind == FieldKind.kNumber:
+            (<double*>to)[0] = value
+        elif kind == FieldKind.kInteger:
+            (<int*>to)[0] = PyNumber_Index(value)
+        else:
+            (<cpp_bool*>to)[0] = True if value else False
+        return 0
+
+    cdef int convert_view(self, int k, value) except -1:
         cdef View view
         if value is None:
             return 0
         if not isinstance(value, View) or (<View>value).operand.shape is NULL:
-            self.fail_type(k, "a View of an array, or None", value)
+            raise TypeError
         view = value
         self.views[k] = view
         set_argument(self.array(k), view)
         return 0
 
-    cdef int put_axes(self, int k, value) except -1:
-        cdef AxisFlags* to = <AxisFlags*>self.at(k)
+    cdef int convert_axes(self, AxisFlags* to, value) except -1:
         cdef int axis
         if type(value) is not tuple:
-            self.fail_type(k, "a tuple of axes", value)
-        for axis in <tuple>value:
+            raise TypeError
+        for given in <tuple>value:
+            axis = PyNumber_Index(given)
             if not 0 <= axis < kMaxAxes:
-                self.fail(
-                    f"{text(self.function.table.fields[k].name)} must be axes of "
-                    f"{text(self.function.table.fields[k].shape_of)}, got {axis}"
-                )
+                raise OverflowError
             to.flags[axis] = True
         return 0
 
-    cdef int put_parameters(self, int k, value) except -1:
-        cdef ParameterValues* to = <ParameterValues*>self.at(k)
+    cdef int convert_parameters(self, ParameterValues* to, value) except -1:
         cdef int i
         if type(value) is not tuple:
-            self.fail_type(k, "a tuple of numbers", value)
+            raise TypeError
         if len(<tuple>value) > kMaxParameters:
-            self.fail(f"parameters must be at most {kMaxParameters}, got {len(value)}")
+            raise OverflowError
         for i in range(<int>len(<tuple>value)):
             to.value[i] = (<tuple>value)[i]
         return 0
