@@ -143,7 +143,7 @@ def broken(made: Made, name: str) -> Iterator[tuple[str, Any, Block | None]]:
         block.array.flags.writeable = False
         yield "read-only", View.from_numpy(block.array), block
     if field["shape"] != "any":
-        for wrong in ((*shape, 2), tuple(n + 1 for n in shape)):
+        for wrong in ((*shape, 2), tuple(n + 100 for n in shape)):
             block = Block(wrong, dtype)
             yield f"of shape {wrong}", View.from_numpy(block.array), block
     for other in _wrong_dtypes(field, dtype):
