@@ -176,7 +176,7 @@ CONVERTED = {
     *(("batch_norm_forward", at) for at in (3, 4, 7, 8)),
     *(("batch_norm_backward", at) for at in (3, 4, 7, 8, 11, 12)),
     *(("norm_apply", at) for at in (3, 4)),
-    ("gates_backward", 12),
+    *(("gates_backward", at) for at in (13, 14)),
 }
 
 

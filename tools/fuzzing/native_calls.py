@@ -83,8 +83,13 @@ class Maker:
             return tuple(sorted(r.sample(range(rank), r.randint(0, rank))))
         if kind == "parameters":
             return ()
+        if kind == "places":
+            parts = field["times"][self.made.arguments[field["axes"]]]
+            return tuple(r.sample(range(parts), parts))
+        if kind == "int64":
+            return r.randrange(-3, 3)
         if kind == "integer":
-            return r.randrange(min(field["end"], self.rank) if field["end"] > 64 else field["end"])
+            return r.randrange(min(field["end"], self.rank) if field["shape_of"] else field["end"])
         return r.random() < 0.5 if kind == "flag" else r.random()
 
     def _array(self, name: str, field: Field) -> None:
@@ -99,6 +104,8 @@ class Maker:
         rule, r = field["shape"], self.r
         if rule == "any":
             return tuple(r.choice((0, 1, 2, 3, 5, 8, 70)) for _ in range(self.rank))
+        if rule == "one":
+            return (1,) * r.randint(1, 2)
         other = self.shapes[field["shape_of"]]
         if rule == "like":
             return other
@@ -107,12 +114,17 @@ class Maker:
         axes = self.made.arguments[field["axes"]]
         if rule == "along":
             return (other[axes % len(other)],)
+        if rule in ("packed", "along_packed"):
+            last = other[-1] * field["times"][axes]
+            return (*other[:-1], last) if rule == "packed" else (last,)
         return tuple(1 if (i in axes) == (rule == "reduced") else n for i, n in enumerate(other))
 
     def _dtype(self, field: Field) -> str:
         rule, r = field["dtype"], self.r
         if rule == "computed":
             return r.choice(_FLOATS)
+        if rule in ("double", "any"):
+            return "float64" if rule == "double" else r.choice((*_FLOATS, "bool", "int32", "int64"))
         if rule in ("mask", "index"):
             return "bool" if rule == "mask" else r.choice(("int32", "int64"))
         other = self.dtypes[field["dtype_of"]]
@@ -157,12 +169,12 @@ def _wrong_dtypes(field: Field, dtype: str) -> Iterator[str]:
         if other in (dtype, "bfloat16"):
             continue
         is_float = other in _FLOATS
-        if rule in ("same", "compute_type", "mask"):
+        if rule in ("same", "compute_type", "mask", "double"):
             yield other
         elif rule == "index":
             if other not in ("int32", "int64"):
                 yield other
-        elif not is_float:
+        elif not is_float and rule != "any":
             yield other
 
 
@@ -175,5 +187,10 @@ def _wrong_values(field: Field, made: Made) -> Iterator[Any]:
         yield from ((1.0,) * 5, ("a",), (None,), None, 1.0)
     elif kind == "integer":
         yield from (-1, field["end"], 2**31 - 1, -(2**31), 2**40, "a", None, 0.5)
+    elif kind == "places":
+        parts = field["times"][made.arguments[field["axes"]]]
+        yield from ((), (-1,) * parts, (parts,) * parts, (0,) * 5, ("a",), (2**40,), None, 1)
+    elif kind == "int64":
+        yield from (2**63, -(2**63) - 1, "a", None, 0.5)
     elif kind == "number":
         yield from ("a", None, ())

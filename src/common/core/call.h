@@ -36,7 +36,24 @@ struct ParameterValues {
   operator const double*() const { return value; }
 };
 
-enum class FieldKind : int { kArray, kAxes, kParameters, kNumber, kInteger, kFlag };
+constexpr int kMostPlaces = 4;
+
+// Where the parts of packed arrays lie, in the kernels' order; after them, the number itself.
+struct Places {
+  int count;
+  int at[kMostPlaces];
+};
+
+enum class FieldKind : int {
+  kArray,
+  kAxes,
+  kParameters,
+  kNumber,
+  kInteger,
+  kInt64,  // an integer of any value
+  kPlaces,
+  kFlag
+};
 
 enum class Role : int { kIn, kOut, kInOut };
 
@@ -47,10 +64,15 @@ enum class ShapeRule : int {
   kReduced,  // the same, of length 1 along the axes that a field names and along no other one
   kKept,     // of length 1 along all axes but those that a field names
   kAlong,    // one axis, as long as the axis that a field numbers
+  kPacked,   // the other's, its last axis so many times as long as `times` has at a field's number
+  kAlongPacked,  // one axis, as long as that one
+  kOne,          // of one element
 };
 
 enum class DTypeRule : int {
   kComputed,     // any in which arrays are computed
+  kAny,          // any that a View has
+  kDouble,       // float64
   kSame,         // the other array's
   kComputeType,  // in which the other array is computed
   kWideEnough,   // the other array's, or a wider one
@@ -67,8 +89,11 @@ struct Field {
   bool is_optional = false;  // one that is not given: no array, or 0
 
   ShapeRule shape = ShapeRule::kAny;
-  const char* shape_of = nullptr;  // the other array; of axes, the array that has them
+  const char* shape_of =
+      nullptr;  // the other array; of axes or one of them, the array that has them
   const char* axes = nullptr;
+  const int* times =
+      nullptr;  // of packed arrays and of places: how many parts they have, by number
   DTypeRule dtype = DTypeRule::kComputed;
   const char* dtype_of = nullptr;
   int64_t end = 0;  // an integer is less, and not negative
@@ -102,6 +127,20 @@ struct Field {
   constexpr Field along(const char* of, const char* by) const {
     return with_shape(ShapeRule::kAlong, of, by);
   }
+  // by: the field that numbers `times`.
+  constexpr Field with_times(ShapeRule rule, const char* of, const char* by,
+                             const int* parts) const {
+    Field f = with_shape(rule, of, by);
+    f.times = parts;
+    return f;
+  }
+  constexpr Field packed(const char* of, const char* by, const int* parts) const {
+    return with_times(ShapeRule::kPacked, of, by, parts).same_dtype(of);
+  }
+  constexpr Field along_packed(const char* of, const char* by, const int* parts) const {
+    return with_times(ShapeRule::kAlongPacked, of, by, parts);
+  }
+  constexpr Field one() const { return with_shape(ShapeRule::kOne, nullptr); }
   constexpr Field same_dtype(const char* of) const { return with_dtype(DTypeRule::kSame, of); }
   constexpr Field compute_type(const char* of) const {
     return with_dtype(DTypeRule::kComputeType, of);
@@ -109,6 +148,8 @@ struct Field {
   constexpr Field wide_enough(const char* of) const {
     return with_dtype(DTypeRule::kWideEnough, of);
   }
+  constexpr Field any_dtype() const { return with_dtype(DTypeRule::kAny); }
+  constexpr Field float64() const { return with_dtype(DTypeRule::kDouble); }
   constexpr Field mask() const { return with_dtype(DTypeRule::kMask); }
   constexpr Field index() const { return with_dtype(DTypeRule::kIndex); }
   constexpr Field below(int64_t value) const {
@@ -143,6 +184,10 @@ struct MemberOf<member, element, Member Call::*> {
       return FieldKind::kNumber;
     else if constexpr (std::is_same_v<Type, bool>)
       return FieldKind::kFlag;
+    else if constexpr (std::is_same_v<Type, int64_t>)
+      return FieldKind::kInt64;
+    else if constexpr (std::is_same_v<Type, Places>)
+      return FieldKind::kPlaces;
     else
       return integer_kind();
   }
@@ -175,6 +220,16 @@ constexpr Field in_out(const char* name) {
 template <auto member>
 constexpr Field axes(const char* name, const char* of) {
   return in<member>(name).with_shape(ShapeRule::kAny, of);
+}
+// The number of one of them; of an optional one, 0 where there is none.
+template <auto member>
+constexpr Field axis(const char* name, const char* of) {
+  return in<member>(name).with_shape(ShapeRule::kAny, of).below(kMaxAxes);
+}
+// As many as there are parts, by a field's number.
+template <auto member>
+constexpr Field places(const char* name, const char* by, const int* parts) {
+  return in<member>(name).with_times(ShapeRule::kAny, nullptr, by, parts);
 }
 
 }  // namespace fields

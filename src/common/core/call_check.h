@@ -67,7 +67,8 @@ class CallCheck {
   void check_field(const Field& f) {
     if (f.kind == FieldKind::kArray) return check_array(f, array(f));
     if (f.kind == FieldKind::kAxes) return check_axes(f);
-    if (f.kind == FieldKind::kInteger) check_index(f, *static_cast<const int*>(f.at(call_)), f.end);
+    if (f.kind == FieldKind::kPlaces) return check_places(f, *static_cast<Places*>(f.at(call_)));
+    if (f.kind == FieldKind::kInteger) check_integer(f, *static_cast<const int*>(f.at(call_)));
   }
 
   void check_index(const Field& f, int value, int64_t end) const {
@@ -75,10 +76,23 @@ class CallCheck {
       refuse(f, "must be from 0 to " + std::to_string(end - 1) + ", got " + std::to_string(value));
   }
 
+  void check_integer(const Field& f, int value) const {
+    if (f.shape_of && f.is_optional && value == 0) return;
+    check_index(f, value, f.shape_of ? array(f.shape_of).ndim : f.end);
+  }
+
   void check_axes(const Field& f) const {
     const bool* flags = *static_cast<const AxisFlags*>(f.at(call_));
     for (int i = array(f.shape_of).ndim; i < kMaxAxes; ++i)
       if (flags[i]) check_index(f, i, array(f.shape_of).ndim);
+  }
+
+  int parts_of(const Field& f) const { return f.times[value<int>(f.axes)]; }
+
+  void check_places(const Field& f, const Places& places) const {
+    if (places.count != parts_of(f))
+      refuse(f, "must be " + std::to_string(parts_of(f)) + ", got " + std::to_string(places.count));
+    for (int k = 0; k < places.count; ++k) check_index(f, places.at[k], places.count);
   }
 
   void check_array(const Field& f, ArrayArgument* a) {
@@ -109,6 +123,9 @@ class CallCheck {
         return kBool;
       case DTypeRule::kIndex:
         return kI64;
+      case DTypeRule::kAny:
+      case DTypeRule::kDouble:
+        return kF64;
       case DTypeRule::kComputed:
         break;
     }
@@ -118,6 +135,7 @@ class CallCheck {
   bool has_dtype(const Field& f, int dtype) const {
     const int expected = expected_dtype(f);
     if (f.dtype == DTypeRule::kIndex) return dtype == kI32 || dtype == kI64;
+    if (f.dtype == DTypeRule::kAny) return dtype >= 0 && dtype < kViewDTypes;
     if (f.dtype == DTypeRule::kComputed) return dtype >= 0 && dtype < kDTypes;
     if (f.dtype == DTypeRule::kWideEnough && dtype >= 0 && dtype < kDTypes)
       return dtype == expected || item_size(dtype) > item_size(expected);
@@ -126,6 +144,7 @@ class CallCheck {
 
   std::string dtypes_text(const Field& f) const {
     if (f.dtype == DTypeRule::kIndex) return "int32 or int64";
+    if (f.dtype == DTypeRule::kAny) return "a number's or bool";
     if (f.dtype == DTypeRule::kComputed) return "float16, bfloat16, float32 or float64";
     const char* more = f.dtype == DTypeRule::kWideEnough ? " or a wider one" : "";
     return dtype_text(expected_dtype(f)) + more;
@@ -133,25 +152,38 @@ class CallCheck {
 
   bool has_shape(const Field& f, const Operand& a) const {
     if (f.shape == ShapeRule::kAny) return true;
+    if (f.shape == ShapeRule::kOne) return std::all_of(a.shape, a.shape + a.ndim, is_one);
     const Operand& other = array(f.shape_of);
     if (f.shape == ShapeRule::kAlong) {
       const int axis = value<int>(f.axes);
-      check_index(named(f.axes), axis, other.ndim);
-      return a.ndim == 1 && a.shape[0] == other.shape[axis];
+      return axis < other.ndim && a.ndim == 1 && a.shape[0] == other.shape[axis];
     }
-    bool fits = a.ndim == other.ndim;
+    if (f.shape == ShapeRule::kAlongPacked)
+      return other.ndim > 0 && a.ndim == 1 && a.shape[0] == packed_length(f, other);
+    bool fits = a.ndim == other.ndim && (a.ndim > 0 || f.shape != ShapeRule::kPacked);
     for (int i = 0; fits && i < a.ndim; ++i) fits = has_length(f, i, a.shape[i], other.shape[i]);
     return fits;
   }
 
+  static bool is_one(int64_t length) { return length == 1; }
+
+  int64_t packed_length(const Field& f, const Operand& other) const {
+    return parts_of(f) * other.shape[other.ndim - 1];
+  }
+
   bool has_length(const Field& f, int axis, int64_t length, int64_t other) const {
+    if (f.shape == ShapeRule::kPacked) {
+      const Operand& of = array(f.shape_of);
+      return length == (axis == of.ndim - 1 ? packed_length(f, of) : other);
+    }
     if (f.shape == ShapeRule::kLike) return length == other;
     if (f.shape == ShapeRule::kBeside) return length == other || length == 1;
-    const bool is_one = value<AxisFlags>(f.axes)[axis] == (f.shape == ShapeRule::kReduced);
-    return length == (is_one ? 1 : other);
+    const bool is_dropped = value<AxisFlags>(f.axes)[axis] == (f.shape == ShapeRule::kReduced);
+    return length == (is_dropped ? 1 : other);
   }
 
   std::string shapes_text(const Field& f) const {
+    if (f.shape == ShapeRule::kOne) return "one element";
     const std::string of = std::string(f.shape_of) + "'s, " + shape_text(array(f.shape_of));
     switch (f.shape) {
       case ShapeRule::kBeside:
@@ -162,6 +194,10 @@ class CallCheck {
         return "the shape " + of + " with length 1 along all but the axes " + f.axes;
       case ShapeRule::kAlong:
         return "one axis, as long as an axis of the shape " + of;
+      case ShapeRule::kPacked:
+      case ShapeRule::kAlongPacked:
+        return (f.shape == ShapeRule::kPacked ? "the shape " : "one axis, the last one of ") + of +
+               " with its last axis " + std::to_string(parts_of(f)) + " times as long";
       default:
         return "the shape " + of;
     }

@@ -79,14 +79,22 @@ cdef int divide_work(Reducer* reducers, int count, View workspace, int threads) 
     Cut the terms too, where that helps and the workspace is enough for it, and then columns. Of all
     `count` reductions, which are of one kind.
     """
-    cdef int64_t bytes, needed = workspace_size(reducers)
+    cdef int64_t bytes
     cdef char* memory = memory_of(workspace, &bytes)
+    divide_work_in(reducers, count, memory, bytes, threads)
+    return 0
+
+
+cdef void divide_work_in(
+    Reducer* reducers, int count, char* memory, int64_t bytes, int threads
+) noexcept:
+    """The same with so many bytes of workspace."""
+    cdef int64_t needed = workspace_size(reducers)
     cdef int k
     if threads > 1 and 0 < count * needed <= bytes:
         for k in range(count):
             reducers[k].partial = <double*>(memory + k * needed)
     share_columns(reducers, count, threads)
-    return 0
 
 
 cdef void merge_chunks(const Reducer* reducers, int count, int threads) noexcept nogil:
