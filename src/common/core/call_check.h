@@ -139,16 +139,14 @@ class CallCheck {
       check_index(named(f.axes), axis, other.ndim);
       return a.ndim == 1 && a.shape[0] == other.shape[axis];
     }
+    const AxisFlags* axes = f.axes ? &value<AxisFlags>(f.axes) : nullptr;
     bool fits = a.ndim == other.ndim;
-    for (int i = 0; fits && i < a.ndim; ++i) fits = has_length(f, i, a.shape[i], other.shape[i]);
+    for (int i = 0; fits && i < a.ndim; ++i) {
+      const bool is_one = axes && (*axes)[i] == (f.shape == ShapeRule::kReduced);
+      const bool may_be_one = f.shape == ShapeRule::kBeside && a.shape[i] == 1;
+      fits = may_be_one || a.shape[i] == (is_one ? 1 : other.shape[i]);
+    }
     return fits;
-  }
-
-  bool has_length(const Field& f, int axis, int64_t length, int64_t other) const {
-    if (f.shape == ShapeRule::kLike) return length == other;
-    if (f.shape == ShapeRule::kBeside) return length == other || length == 1;
-    const bool is_one = value<AxisFlags>(f.axes)[axis] == (f.shape == ShapeRule::kReduced);
-    return length == (is_one ? 1 : other);
   }
 
   std::string shapes_text(const Field& f) const {
