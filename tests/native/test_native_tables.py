@@ -16,6 +16,7 @@ from fastact._cpu import View
 TABLES = _cpu.native_calls()
 REFUSED = (ValueError, TypeError, OverflowError)
 NEEDS_SCRATCH = {"norm_backward", "cross_entropy_forward"}  # others do with less than they ask for
+BROKEN = 10  # of them, each in every argument by itself
 CASES = 200  # calls made of a table: every optional array is there and missing many times
 
 
@@ -60,7 +61,7 @@ def test_calls_that_tables_allow_run(made):
 
 def test_arguments_that_are_wrong(made):
     """One at a time, in calls that are right otherwise: refused by name, and nothing is written."""
-    for right in made[:20]:
+    for right in made[:BROKEN]:
         for name in right.arguments:
             for what, wrong, block in broken(right, name):
                 before = {n: b.whole.tobytes() for n, b in right.blocks.items()}

@@ -152,7 +152,8 @@ class CallCheck {
 
   bool has_shape(const Field& f, const Operand& a) const {
     if (f.shape == ShapeRule::kAny) return true;
-    if (f.shape == ShapeRule::kOne) return std::all_of(a.shape, a.shape + a.ndim, is_one);
+    if (f.shape == ShapeRule::kOne)
+      return std::all_of(a.shape, a.shape + a.ndim, [](int64_t n) { return n == 1; });
     const Operand& other = array(f.shape_of);
     if (f.shape == ShapeRule::kAlong) {
       const int axis = value<int>(f.axes);
@@ -160,26 +161,24 @@ class CallCheck {
     }
     if (f.shape == ShapeRule::kAlongPacked)
       return other.ndim > 0 && a.ndim == 1 && a.shape[0] == packed_length(f, other);
-    bool fits = a.ndim == other.ndim && (a.ndim > 0 || f.shape != ShapeRule::kPacked);
-    for (int i = 0; fits && i < a.ndim; ++i) fits = has_length(f, i, a.shape[i], other.shape[i]);
+    if (f.shape == ShapeRule::kPacked) return has_packed(f, a, other);
+    const AxisFlags* axes = f.axes ? &value<AxisFlags>(f.axes) : nullptr;
+    bool fits = a.ndim == other.ndim;
+    for (int i = 0; fits && i < a.ndim; ++i) {
+      const bool is_one = axes && (*axes)[i] == (f.shape == ShapeRule::kReduced);
+      const bool may_be_one = f.shape == ShapeRule::kBeside && a.shape[i] == 1;
+      fits = may_be_one || a.shape[i] == (is_one ? 1 : other.shape[i]);
+    }
     return fits;
   }
-
-  static bool is_one(int64_t length) { return length == 1; }
 
   int64_t packed_length(const Field& f, const Operand& other) const {
     return parts_of(f) * other.shape[other.ndim - 1];
   }
-
-  bool has_length(const Field& f, int axis, int64_t length, int64_t other) const {
-    if (f.shape == ShapeRule::kPacked) {
-      const Operand& of = array(f.shape_of);
-      return length == (axis == of.ndim - 1 ? packed_length(f, of) : other);
-    }
-    if (f.shape == ShapeRule::kLike) return length == other;
-    if (f.shape == ShapeRule::kBeside) return length == other || length == 1;
-    const bool is_dropped = value<AxisFlags>(f.axes)[axis] == (f.shape == ShapeRule::kReduced);
-    return length == (is_dropped ? 1 : other);
+  bool has_packed(const Field& f, const Operand& a, const Operand& other) const {
+    const int last = other.ndim - 1;
+    return last >= 0 && a.ndim == other.ndim && std::equal(a.shape, a.shape + last, other.shape) &&
+           a.shape[last] == packed_length(f, other);
   }
 
   std::string shapes_text(const Field& f) const {

@@ -33,6 +33,8 @@ cdef int add_function(
     cdef int number = <int>len(field_numbers)
     cdef dict fields = {}
     cdef int k
+    if number == MAX_FUNCTIONS or table.count > 64:  # bits of NativeCall.fill
+        raise ValueError(f"no room for the native function {text(table.name)}")
     for k in range(table.count):
         fields[text(table.fields[k].name)] = k
     native_functions[number].table = table
