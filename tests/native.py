@@ -3,13 +3,16 @@
 Each call names what it needs, so that tests can take away a byte, or change the threads meanwhile.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+import pytest
 
 from fastact import _cpu
+from fastact.interop.call import Call
 
 GUARD = 64  # bytes before and after; of a value that no kernel writes
 PATTERN = 0xA5
@@ -57,6 +60,46 @@ class Native:
         return [output.tobytes() for output in self.outputs]
 
 
+def by_position(name: str) -> Callable[..., None]:
+    """A native function that takes its arguments in the order of its table, then workspace and
+    stream.
+    """
+    fields = tuple(_cpu.native_calls()[name])
+
+    def function(*values: Any) -> None:
+        *given, workspace, stream = values
+        named = dict(zip(fields, given, strict=True))
+        _cpu.native_call(name, named).run(workspace, stream)
+
+    function.__name__ = name
+    return function
+
+
+Calls = list[tuple[Any, tuple[Any, ...]]]
+
+
+@contextmanager
+def recording() -> Iterator[tuple[Calls, list[Call]]]:
+    """The native functions that ops call meanwhile, with their arguments, and whose they are."""
+    calls: Calls = []
+    kept: list[Call] = []  # which hold the memory
+    run = Call.run
+
+    def note(self: Call, function: Any, /, *arguments: Any, **named: Any) -> None:
+        scratch = len(self.scratch)
+        run(self, function, *arguments, **named)
+        if isinstance(function, str):
+            workspace = next((view for view, _ in self.scratch[scratch:]), None)
+            given = (named.get(name) for name in _cpu.native_calls()[function])
+            function, arguments = by_position(function), (*given, workspace, self.stream)
+        calls.append((function, arguments))
+        kept.append(self)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Call, "run", note)
+        yield calls, kept
+
+
 class Maker:
     """Arrays of one call."""
 
@@ -78,6 +121,14 @@ class Maker:
     def call(self, name: str, size: Any, run: Any, needs_it: bool = False) -> Native:
         return Native(name, size, run, self.outputs, self.guards, needs_it)
 
+    def by_name(
+        self, name: str, function: str, needs_it: bool = False, /, **arguments: Any
+    ) -> Native:
+        call = _cpu.native_call(function, arguments)
+        return self.call(
+            name, call.workspace_size, lambda workspace: call.run(workspace, 0), needs_it
+        )
+
 
 def gates(rows: int, columns: int, kind: int = LSTM) -> Native:
     """lstm_gates.backward or gru_gates.backward with gradients of the biases."""
@@ -91,14 +142,14 @@ def gates(rows: int, columns: int, kind: int = LSTM) -> Native:
     dbias = m.made(count * columns)
     drecurrent_bias = None if kind == LSTM else m.made(count * columns)
 
-    def run(workspace: Any) -> None:
-        _cpu.gates_backward(
-            *(kind, packed, None, None, None, state, cell, dh, None, dgates, drecurrent, dstate),
-            *(dbias, drecurrent_bias, tuple(range(count)), False, False, workspace, 0),
-        )
-
     name = f"{'lstm' if kind == LSTM else 'gru'}_gates {rows} {columns}"
-    return m.call(name, lambda: _cpu.gates_workspace(kind, state), run)
+    return m.by_name(
+        *(name, "gates_backward"),
+        **{"state": state, "kind": kind, "kept": packed, "cell": cell, "hidden_gradient": dh},
+        **{"gates_gradient": dgates, "recurrent_gradient": drecurrent, "state_gradient": dstate},
+        **{"bias_gradient": dbias, "recurrent_bias_gradient": drecurrent_bias},
+        **{"places": tuple(range(count)), "accumulate": False},
+    )
 
 
 def summed(*shape: int, axes: tuple[int, ...]) -> Native:
@@ -154,29 +205,25 @@ def bias_act(*shape: int, axis: int) -> Native:
     m = Maker()
     dy, x, bias = m.given(*shape), m.given(*shape), m.given(shape[axis])
     dx, dbias = m.made(*shape), m.made(shape[axis])
-    return m.call(
-        f"bias_act {shape} {axis}",
-        lambda: _cpu.bias_act_workspace(x, dbias, axis),
-        lambda workspace: _cpu.bias_act_backward(
-            WHICH, dy, x, bias, None, dx, dbias, axis, (), False, False, workspace, 0
-        ),
+    return m.by_name(
+        *(f"bias_act {shape} {axis}", "bias_act_backward"),
+        **{"x": x, "dy": dy, "bias": bias, "dx": dx, "dbias": dbias, "axis": axis},
+        **{"which": WHICH, "parameters": (), "accumulate_dx": False, "accumulate_dbias": False},
     )
 
 
 def gated(*shape: int, axis: int) -> Native:
     m = Maker()
     dy, a, b = (m.given(*shape) for _ in range(3))
-    biases = [m.given(shape[axis]) for _ in range(2)]
+    bias_a, bias_b = (m.given(shape[axis]) for _ in range(2))
     da, db, dbias_a, dbias_b = (
         m.made(*of) for of in (shape, shape, shape[axis:][:1], shape[axis:][:1])
     )
-    return m.call(
-        f"gated {shape} {axis}",
-        lambda: _cpu.gated_workspace(a, axis),
-        lambda workspace: _cpu.gated_backward(
-            *(WHICH, dy, a, b, *biases, da, db, dbias_a, dbias_b, axis, (), 2.0, 0.0, False),
-            *(workspace, 0),
-        ),
+    return m.by_name(
+        *(f"gated {shape} {axis}", "gated_backward"),
+        **{"dy": dy, "a": a, "b": b, "bias_a": bias_a, "bias_b": bias_b, "da": da, "db": db},
+        **{"dbias_a": dbias_a, "dbias_b": dbias_b, "axis": axis, "which": WHICH},
+        **{"parameters": (), "limit": 2.0, "offset": 0.0, "accumulate": False},
     )
 
 
@@ -185,18 +232,13 @@ def layer_norm(rows: int, columns: int) -> Native:
     dy, x, weight = m.given(rows, columns), m.given(rows, columns), m.given(1, columns)
     mean, rstd = m.given(rows, 1), m.given(rows, 1)
     dx, dweight, dbias = m.made(rows, columns), m.made(1, columns), m.made(1, columns)
-    axes = ((1,), (1,))
-
-    def run(workspace: Any) -> None:
-        _cpu.norm_backward(
-            *(WHICH, dy, x, None, dx, mean, rstd, weight, weight, dweight, dbias, *axes),
-            *(0.0, False, (), False, workspace, 0),
-        )
-
-    def size() -> int:
-        return _cpu.norm_workspace(x, weight, weight, dweight, dbias, *axes)
-
-    return m.call(f"norm_backward {rows} {columns}", size, run, needs_it=True)
+    return m.by_name(
+        *(f"norm_backward {rows} {columns}", "norm_backward", True),
+        **{"dy": dy, "x": x, "dx": dx, "mean": mean, "rstd": rstd},
+        **{"weight": weight, "bias": weight, "dweight": dweight, "dbias": dbias},
+        **{"reduced": (1,), "of_parameter": (1,), "which": WHICH, "parameters": ()},
+        **{"weight_offset": 0.0, "is_centred": True, "casts": False, "accumulate": False},
+    )
 
 
 def batch_backward(*shape: int, axis: int) -> Native:

@@ -114,6 +114,19 @@ class DeviceLaunches: ...
 class Unrecorded(Exception): ...
 
 @disjoint_base
+class NativeCall:
+    def workspace_size(self) -> int: ...
+    def run(self, workspace: View | None, stream: int) -> None: ...
+
+def native_call(name: str, arguments: dict[str, Any]) -> NativeCall: ...
+def native_calls() -> dict[str, dict[str, dict[str, Any]]]: ...
+
+FIELD_KINDS: tuple[str, ...]
+ROLES: tuple[str, ...]
+SHAPE_RULES: tuple[str, ...]
+DTYPE_RULES: tuple[str, ...]
+
+@disjoint_base
 class PlanDraft:
     def operand(self, view: View, value: Any) -> None: ...
     def writes(self, view: View, value: Any) -> None: ...
@@ -122,6 +135,7 @@ class PlanDraft:
     def workspace(self, view: View) -> None: ...
     def constant(self, view: View) -> None: ...
     def step(self, function: Any, arguments: tuple[Any, ...]) -> None: ...
+    def native(self, call: NativeCall, workspace: View | None) -> None: ...
     def refuse(self) -> None: ...
 
 @disjoint_base
@@ -142,18 +156,6 @@ def begin_call() -> PlanDraft | None: ...
 def enable_call_cache(enabled: bool) -> None: ...
 def is_call_cache_enabled() -> bool: ...
 def register_result_type(cls: type, fields: tuple[str, ...]) -> None: ...
-def activation_forward(
-    which: int, x: View, y: View, parameters: tuple[float, ...], stream: int
-) -> None: ...
-def activation_backward(
-    which: int,
-    dy: View,
-    saved: View,
-    dx: View,
-    parameters: tuple[float, ...],
-    accumulate: bool,
-    stream: int,
-) -> None: ...
 def plain_device_pair(device_type: int, device_id: int) -> tuple[int, int]: ...
 def exchange_stream(api_capsule: Any, device: tuple[int, int]) -> int: ...
 def register_device(device: tuple[int, int], table_capsule: Any) -> None: ...
@@ -171,65 +173,6 @@ def sum(
 def sum_backward(term: int, dy: View, x: View, dx: View, accumulate: bool, stream: int) -> None: ...
 def square_value_and_grad(
     x: View, y: View, grad: View, workspace: View | None, stream: int
-) -> None: ...
-def bias_act_forward(
-    which: int,
-    x: View,
-    bias: View,
-    residual: View | None,
-    y: View,
-    axis: int,
-    parameters: tuple[float, ...],
-    stream: int,
-) -> None: ...
-def bias_act_workspace(x: View, dbias: View, axis: int) -> int: ...
-def bias_act_backward(
-    which: int,
-    dy: View,
-    x: View,
-    bias: View,
-    residual: View | None,
-    dx: View,
-    dbias: View,
-    axis: int,
-    parameters: tuple[float, ...],
-    accumulate_dx: bool,
-    accumulate_dbias: bool,
-    workspace: View | None,
-    stream: int,
-) -> None: ...
-def gated_forward(
-    which: int,
-    a: View,
-    b: View,
-    bias_a: View | None,
-    bias_b: View | None,
-    y: View,
-    axis: int,
-    parameters: tuple[float, ...],
-    limit: float,
-    offset: float,
-    stream: int,
-) -> None: ...
-def gated_workspace(a: View, axis: int) -> int: ...
-def gated_backward(
-    which: int,
-    dy: View,
-    a: View,
-    b: View,
-    bias_a: View | None,
-    bias_b: View | None,
-    da: View | None,
-    db: View | None,
-    dbias_a: View | None,
-    dbias_b: View | None,
-    axis: int,
-    parameters: tuple[float, ...],
-    limit: float,
-    offset: float,
-    accumulate: bool,
-    workspace: View | None,
-    stream: int,
 ) -> None: ...
 def moments_workspace(
     x: View,
@@ -292,59 +235,6 @@ def moments_backward(
     accumulate: bool,
     stream: int,
 ) -> None: ...
-def norm_forward_workspace(
-    x: View, reduced: tuple[int, ...], of_parameter: tuple[int, ...]
-) -> int: ...
-def norm_forward(
-    which: int,
-    x: View,
-    residual: View | None,
-    total: View | None,
-    y: View,
-    mean: View | None,
-    rstd: View | None,
-    weight: View | None,
-    bias: View | None,
-    reduced: tuple[int, ...],
-    of_parameter: tuple[int, ...],
-    eps: float,
-    is_centred: bool,
-    weight_offset: float,
-    casts: bool,
-    parameters: tuple[float, ...],
-    workspace: View | None,
-    stream: int,
-) -> None: ...
-def norm_workspace(
-    x: View,
-    weight: View | None,
-    bias: View | None,
-    dweight: View | None,
-    dbias: View | None,
-    reduced: tuple[int, ...],
-    of_parameter: tuple[int, ...],
-) -> int: ...
-def norm_backward(
-    which: int,
-    dy: View,
-    x: View,
-    dtotal: View | None,
-    dx: View | None,
-    mean: View | None,
-    rstd: View,
-    weight: View | None,
-    bias: View | None,
-    dweight: View | None,
-    dbias: View | None,
-    reduced: tuple[int, ...],
-    of_parameter: tuple[int, ...],
-    weight_offset: float,
-    casts: bool,
-    parameters: tuple[float, ...],
-    accumulate: bool,
-    workspace: View | None,
-    stream: int,
-) -> None: ...
 def batch_norm_scratch(x: View, axis: int) -> int: ...
 def batch_norm_forward(
     which: int,
@@ -397,106 +287,6 @@ def batch_norm_backward(
     training: bool,
     accumulate: bool,
     scratch: View | None,
-    stream: int,
-) -> None: ...
-def softmax_workspace(x: View, axes: tuple[int, ...]) -> int: ...
-def softmax_forward(
-    kind: int,
-    x: View,
-    mask: View | None,
-    y: View,
-    lse: View | None,
-    axes: tuple[int, ...],
-    scale: float,
-    workspace: View | None,
-    stream: int,
-) -> None: ...
-def softmax_backward(
-    kind: int,
-    dy: View,
-    y: View,
-    dx: View,
-    axes: tuple[int, ...],
-    scale: float,
-    accumulate: bool,
-    workspace: View | None,
-    stream: int,
-) -> None: ...
-def logsumexp_backward(
-    dy: View,
-    x: View,
-    mask: View | None,
-    lse: View,
-    dx: View,
-    axes: tuple[int, ...],
-    scale: float,
-    accumulate: bool,
-    stream: int,
-) -> None: ...
-def cross_entropy_workspace(logits: View, axis: int) -> int: ...
-def cross_entropy_forward(
-    logits: View,
-    target: View,
-    weight: View | None,
-    lse: View | None,
-    losses: View | None,
-    loss: View | None,
-    divisor: View | None,
-    axis: int,
-    ignore_index: int,
-    label_smoothing: float,
-    reduction: int,
-    workspace: View | None,
-    stream: int,
-) -> None: ...
-def cross_entropy_backward(
-    dloss: View,
-    logits: View,
-    target: View,
-    weight: View | None,
-    lse: View,
-    divisor: View | None,
-    dlogits: View,
-    axis: int,
-    ignore_index: int,
-    label_smoothing: float,
-    accumulate: bool,
-    workspace: View | None,
-    stream: int,
-) -> None: ...
-def gates_forward(
-    kind: int,
-    gates: View,
-    recurrent: View | None,
-    bias: View | None,
-    recurrent_bias: View | None,
-    state: View,
-    hidden: View,
-    cell: View | None,
-    kept: View | None,
-    places: tuple[int, ...],
-    stream: int,
-) -> None: ...
-def gates_workspace(kind: int, state: View) -> int: ...
-def gates_backward(
-    kind: int,
-    gates: View,
-    recurrent: View | None,
-    bias: View | None,
-    recurrent_bias: View | None,
-    state: View,
-    cell: View | None,
-    hidden_gradient: View,
-    cell_gradient: View | None,
-    gates_gradient: View | None,
-    recurrent_gradient: View | None,
-    state_gradient: View | None,
-    bias_gradient: View | None,
-    recurrent_bias_gradient: View | None,
-    places: tuple[int, ...],
-    recomputes: bool,
-    accumulate: bool,
-    workspace: View | None,
     stream: int,
 ) -> None: ...
 def broadcast(x: View, y: View, accumulate: bool, stream: int) -> None: ...

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "common/core/dlpack.h"
 #include "cpu/activations/kernels.h"
 #include "cpu/bias/bias.h"
 #include "cpu/core/kernel_table.h"
@@ -260,7 +261,6 @@ void norms() {
       {"group_norm, many channels last", {2, 45, 4, 19}, {0, 1, 0, 1}, {0, 0, 1, 1}, true},
       {"instance_norm", {3, 5, 701}, {0, 0, 1}, {0, 1, 0}, true},
   };
-  const double parameters[8] = {};
   for (const NormCase& c : cases)
     for (const int which : {int(k_identity), int(k_mish)})
       for (const int layout : {int(kPlain), int(kBackward), int(kStepped)})
@@ -279,38 +279,31 @@ void norms() {
           const Array weight(of, dtype, kPlain, &weights), bias(of, dtype, kPlain, &biases);
           Array dweight(of, dtype, kPlain), dbias(of, dtype, kPlain);
           Array mean(stats, wide, kPlain), rstd(stats, wide, kPlain);
-          bool reduced[8], of_parameter[8];
-          for (size_t i = 0; i < c.shape.size(); ++i)
-            reduced[i] = c.reduced[i], of_parameter[i] = c.of_parameter[i];
 
-          NormArrays given{};
-          given.reduced = reduced, given.of_parameter = of_parameter;
-          std::fill(given.dtypes, given.dtypes + Norm::kOperands, dtype);
-          given.dtypes[Norm::kMean] = given.dtypes[Norm::kRstd] = compute_dtype(dtype);
-          std::fill(given.arrays, given.arrays + Norm::kOperands, nothing());
-          given.arrays[Norm::kX] = x.operand, given.arrays[Norm::kY] = y.operand;
-          given.arrays[Norm::kMean] = c.is_centred ? mean.operand : nothing();
-          given.arrays[Norm::kRstd] = rstd.operand;
-          given.arrays[Norm::kWeight] = weight.operand, given.arrays[Norm::kBias] = bias.operand;
-          given.lead = Norm::kX;
+          NormCall call{};
+          const auto argument = [](const Array& a, int of) {
+            return ArrayArgument{a.operand, of, kDLCPU, 0, false};
+          };
+          for (size_t i = 0; i < c.shape.size(); ++i)
+            call.reduced.flags[i] = c.reduced[i], call.of_parameter.flags[i] = c.of_parameter[i];
+          call.data[NormCall::kX] = argument(x, dtype),
+          call.data[NormCall::kY] = argument(y, dtype);
+          if (c.is_centred) call.mean = argument(mean, wide);
+          call.rstd = argument(rstd, wide);
+          call.weight = argument(weight, dtype), call.bias = argument(bias, dtype);
+          call.which = which, call.eps = 1e-5, call.is_centred = c.is_centred;
           auto norm = std::make_unique<Norm>();
-          norm->accumulate = false;
-          norm->is_centred = c.is_centred;
-          prepare(norm.get(), table, given);
-          norm->parameters = parameters;
-          norm->is_identity = which == k_identity;
-          norm->eps = 1e-5;
-          norm->activation = table->elementwise->forward[which][wide];
+          prepare(norm.get(), table, call, NormCall::kX);
           norm_forward_partition(norm.get(), 0, 1);
           Hash ahead, back;
           for (const Array* made : {&y, &mean, &rstd}) made->add_to(&ahead);
 
-          given.arrays[Norm::kDy] = dy.operand, given.arrays[Norm::kIn] = x.operand;
-          given.arrays[Norm::kDx] = dx.operand, given.lead = Norm::kIn;
-          given.arrays[Norm::kDWeight] = dweight.operand,
-          given.arrays[Norm::kDBias] = dbias.operand;
-          prepare(norm.get(), table, given);
-          norm->activation = table->elementwise->backward[which][wide][0];
+          call.data[NormCall::kDy] = argument(dy, dtype),
+          call.data[NormCall::kIn] = argument(x, dtype);
+          call.data[NormCall::kDTotal] = {};
+          call.data[NormCall::kDx] = argument(dx, dtype);
+          call.dweight = argument(dweight, dtype), call.dbias = argument(dbias, dtype);
+          prepare(norm.get(), table, call, NormCall::kIn);
           std::vector<double> workspace(norm_workspace_size(norm.get()) / 8 + 1);
           norm->partial = workspace.data();
           norm_backward_partition(norm.get(), 0, 1);
@@ -352,14 +345,16 @@ void channels() {
                                    kLayoutNames[layout] + " " + kDTypeNames[dtype];
 
           auto act = std::make_unique<BiasAct>();
-          act->activation = which, act->parameters = parameters;
-          act->plan.accumulate = false;
-          const Operand forward[] = {nothing(), x.operand, nothing(), y.operand};
-          prepare(act.get(), table, false, dtype, forward, bias.operand, dtype, c.axis);
+          BiasCall call{};
+          call.which = which, call.axis = c.axis;
+          call.data[BiasCall::kX] = argument(x, dtype);
+          call.data[BiasCall::kOut] = argument(y, dtype);
+          call.bias = argument(bias, dtype), call.dbias = argument(dbias, dtype);
+          prepare(act.get(), table, call, false);
           bias_forward_partition(act.get(), 0, 1);
-          const Operand backward[] = {dy.operand, x.operand, nothing(), dx.operand};
-          prepare(act.get(), table, true, dtype, backward, bias.operand, dtype, c.axis);
-          prepare_sum(act.get(), table->reduce, dbias.operand, false);
+          call.data[BiasCall::kDy] = argument(dy, dtype);
+          call.data[BiasCall::kOut] = argument(dx, dtype);
+          prepare(act.get(), table, call, true);
           bias_backward_partition(act.get(), 0, 1);
           Hash of_bias;
           for (const Array* made : {&y, &dx, &dbias}) made->add_to(&of_bias);

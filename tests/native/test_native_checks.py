@@ -9,13 +9,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from native import Guarded
+from native import Calls, Guarded, recording
 
 import fastact as fa
 from fastact import _cpu
 from fastact._cpu import View
 from fastact.check import ulp
-from fastact.interop import call
 
 RNG = np.random.default_rng(0)
 
@@ -71,9 +70,6 @@ def call_all(data: Callable[..., np.ndarray]) -> None:
     fa.gru_blend(data(6, 8), before)
 
 
-Calls = list[tuple[Any, tuple[Any, ...]]]
-
-
 @pytest.fixture(scope="module")
 def recorded() -> Calls:
     """Each native function with arguments that are right; its arrays are kept."""
@@ -81,18 +77,8 @@ def recorded() -> Calls:
 
 
 def record(data: Callable[..., np.ndarray]) -> Calls:
-    calls: Calls = []
-    run = call.Call.run
-
-    def note(self, function, *arguments):
-        run(self, function, *arguments)
-        calls.append((function, arguments))
-
-    call.Call.run = note
-    try:
+    with recording() as (calls, _):
         call_all(data)
-    finally:
-        call.Call.run = run
     return calls
 
 
@@ -190,7 +176,7 @@ CONVERTED = {
     *(("batch_norm_forward", at) for at in (3, 4, 7, 8)),
     *(("batch_norm_backward", at) for at in (3, 4, 7, 8, 11, 12)),
     *(("norm_apply", at) for at in (3, 4)),
-    ("gates_backward", 12),
+    *(("gates_backward", at) for at in (13, 14)),
 }
 
 
@@ -217,10 +203,13 @@ def test_a_weight_of_one_of_a_rows_axes():
     found, expected = np.zeros_like(x), np.zeros_like(x)
     for given, y in ((weight, found), (np.repeat(weight, 4, 2), expected)):
         views = [View.from_numpy(a) for a in (x, y, given)]
-        _cpu.norm_forward(
-            _cpu.ACTIVATIONS.index("identity"), views[0], None, None, views[1], None, None,
-            views[2], None, (1, 2, 3), (1, 2), 1e-5, True, 0.0, False, (), None, 0,
-        )  # fmt: skip
+        arguments = {
+            **dict(zip(("x", "y", "weight"), views, strict=True)),
+            **{"reduced": (1, 2, 3), "of_parameter": (1, 2), "parameters": (), "eps": 1e-5},
+            **{"which": _cpu.ACTIVATIONS.index("identity"), "is_centred": True},
+            **{"weight_offset": 0.0, "casts": False},
+        }
+        _cpu.native_call("norm_forward", arguments).run(None, 0)
     np.testing.assert_array_equal(found, expected)
     assert (found.std((2, 3)) > 0).all()
 

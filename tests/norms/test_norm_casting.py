@@ -243,11 +243,8 @@ def test_native_functions_cast_without_a_mean_alone(entry, backend, monkeypatch)
     """Its gradients would not be those of `layer_norm`."""
     run = Call.run
 
-    def casting(self, function, *arguments):
-        if function.__name__ == entry:
-            at = max(i for i, a in enumerate(arguments) if type(a) is float)  # weight_offset
-            arguments = (*arguments[: at + 1], True, *arguments[at + 2 :])
-        run(self, function, *arguments)
+    def casting(self, function, /, **named):
+        run(self, function, **{**named, "casts": function == entry})
 
     monkeypatch.setattr(Call, "run", casting)
     x, one = (backend.of(np.ones(shape, np.float32)) for shape in ((2, 3), (3,)))

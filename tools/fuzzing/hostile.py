@@ -30,9 +30,10 @@ import numpy as np
 import torch
 
 import fastact as fa
+from fastact import _cpu
 from fastact.ops.engine.op import arrays_of
 
-from . import calls, campaign
+from . import calls, campaign, native_calls
 from .campaign import Settings, Tally, asdict
 from .judge import Live, Wrong, digest, flat
 
@@ -605,6 +606,55 @@ class HostileCase:
             raise Wrong("error words", f"{type(error).__name__}: {text}")
 
 
+class NativeCase:
+    """A call of a native function that its table allows, with one argument that it does not."""
+
+    def __init__(self, settings: Settings, number: int) -> None:
+        r = Random(f"native {settings.seed}/{number}")
+        name = r.choice(sorted(_cpu.native_calls()))
+        self.right = native_calls.Maker(name, r).make()
+        self.at = r.choice(list(self.right.arguments))
+        # a flag may be any object, and an array that is not there no model
+        wrongs = list(native_calls.broken(self.right, self.at)) or [("as it is", None, None)]
+        self.label, self.object, self.block = r.choice(wrongs)
+        if self.label == "as it is":
+            self.object = self.right.arguments[self.at]
+
+    def __str__(self) -> str:
+        return f"native {self.right.name}; {self.at} is {self.label}"
+
+    @property
+    def kind(self) -> str:
+        return f"{self.right.name}, {self.at}"
+
+    def run(self) -> str:
+        """What became of it."""
+        blocks = {**self.right.blocks, **({} if self.block is None else {self.at: self.block})}
+        before = {name: block.whole.tobytes() for name, block in blocks.items()}
+        try:
+            self.right.run({**self.right.arguments, self.at: self.object})
+        except (TypeError, ValueError) as error:
+            if any(block.whole.tobytes() != before[name] for name, block in blocks.items()):
+                raise Wrong("refusal wrote", f"although: {str(error)[:200]}") from error
+            if "fastact" not in str(error):
+                raise Wrong("error words", f"{type(error).__name__}: {error}") from error
+            return type(error).__name__
+        if self.label != "as it is":
+            raise Wrong("obeyed", "what the table does not allow")
+        if not all(block.is_whole() for block in blocks.values()):
+            raise Wrong("guard bytes", "memory around an array was written")
+        return "computed"
+
+
+#: Of so many cases one calls a native function itself.
+_NATIVE_EVERY = 8
+
+
+def case_of(settings: Settings, number: int) -> HostileCase | NativeCase:
+    kind = NativeCase if number % _NATIVE_EVERY == _NATIVE_EVERY - 1 else HostileCase
+    return kind(settings, number)
+
+
 class HostileWorker:
     """Runs them, and holds that ordinary calls go on to work."""
 
@@ -634,7 +684,7 @@ class HostileWorker:
             tally.cases += 1
             text, label = "", "fuzzer"
             try:
-                case = HostileCase(self.settings, number)
+                case = case_of(self.settings, number)
                 text, label = str(case), case.kind
                 outcome = case.run()
                 tally.calls += 3
@@ -662,7 +712,7 @@ class HostileCampaign(campaign.Campaign):
 
     def name_of(self, number: int) -> tuple[str, str]:
         try:
-            case = HostileCase(self.settings, number)
+            case = case_of(self.settings, number)
         except Exception as error:
             return "fuzzer", str(error)
         return case.kind, str(case)

@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import lru_cache, partial
 from types import MappingProxyType, TracebackType
-from typing import Any, Self, TypeVarTuple, cast
+from typing import Any, Self, cast
 
 import numpy as np
 
@@ -27,7 +27,8 @@ from .frameworks import (
 from .native import Device, Native
 from .validate import Role
 
-Arguments = TypeVarTuple("Arguments")
+#: What a native function takes by name.
+Argument = View | int | float | tuple[int, ...] | tuple[float, ...] | None
 
 _ONE_ELEMENT = 16  # bytes, of any dtype
 
@@ -204,12 +205,25 @@ class Call:
         self.run(cast(Device, self.native).fill, scratch, item, bits, self.stream)
         return scratch.repeats(like)
 
-    def run(self, function: Callable[[*Arguments], None], *arguments: *Arguments) -> None:
-        """Run a function of `native`, whose arguments are by position and end with `stream`."""
+    def run(
+        self, function: str | Callable[..., None], /, *arguments: Any, **named: Argument
+    ) -> None:
+        """Run a native function, which `name` and its arguments by name tell, with its workspace.
+
+        Functions that `_cpu.native_calls` does not have yet are functions of `native`, whose
+        arguments are by position and end with `stream`.
+        """
         self._has_run = True
+        if not isinstance(function, str):
+            if self._draft is not None:
+                self._draft.step(function, arguments)
+            function(*arguments)
+            return
+        native = _cpu.native_call(function, named)
+        workspace = self.workspace(native.workspace_size())
         if self._draft is not None:
-            self._draft.step(function, arguments)
-        function(*arguments)
+            self._draft.native(native, workspace)
+        native.run(workspace, self.stream)
 
     def output(
         self,

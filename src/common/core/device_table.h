@@ -6,14 +6,23 @@
 
 namespace fastact {
 
+// A native function of a device module. call: the struct of its table (common/core/call.h), which
+// has been checked; `size` bytes, which tells modules of different builds apart. dtype: of the
+// call's first array. Both throw std::exception.
+struct DeviceCall {
+  const char* name;
+  int64_t size;
+  int64_t (*workspace_size)(const void* call, int dtype, int device);
+  // Queues it on a stream. workspace: `bytes` of them, too few are refused.
+  void (*run)(const void* call, int dtype, int device, void* workspace, int64_t bytes,
+              void* stream);
+};
+
 // Of a device module, in its attribute `table`, a capsule named "fastact_device_table": for the
 // compiled fast path and the call cache of the CPU module, which know nothing of CUDA.
 struct DeviceTable {
-  // y OUT = f(x IN), or dx OUT (IN/OUT with accumulate) = dy IN * f'(x IN), queued on a stream.
-  // arrays: two, or three; of one shape and dtype, on `device`, not empty.
-  // Throws std::exception.
-  void (*activation)(int which, int dtype, bool backward, bool accumulate, const Operand* arrays,
-                     const double* parameters, int device, void* stream);
+  const DeviceCall* calls;
+  int call_count;
 
   // Launches that are recorded, to be queued again for other addresses. From begin_recording to
   // end_recording, launches of this thread on the stream that the recording is are not queued but

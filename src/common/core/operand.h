@@ -24,6 +24,12 @@ struct Operand {
   int64_t stride_unit;     // bytes that one step of `strides` stands for
 };
 
+inline bool is_empty(const Operand& a) {
+  for (int i = 0; i < a.ndim; ++i)
+    if (a.shape[i] == 0) return true;
+  return false;
+}
+
 // Bytes from one element to the next along an axis.
 inline int64_t byte_stride(const Operand& a, int axis, int64_t item) {
   if (a.strides) return a.strides[axis] * a.stride_unit;

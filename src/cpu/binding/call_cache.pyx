@@ -5,8 +5,9 @@
 # functions. The second one takes it again, and while it runs it states its plan to a PlanDraft:
 # which memory each native function gets (an array of the call, an output, a workspace), what it
 # writes, what it returns. From the third call on the plan is run: new memory for outputs and
-# workspaces of the stated sizes, the addresses put in, the same native functions. No check and no
-# message stands twice, and no op has code here.
+# workspaces of the stated sizes, the addresses put into the calls that were checked
+# (native_call.pyx), the same native functions. No check and no message stands twice, and no op has
+# code here.
 #
 # What makes that safe:
 #   - the key holds whatever a size or a choice of a kernel depends on, so an equal key passes the
@@ -78,7 +79,7 @@ cdef class PlanDraft:
     cdef list outputs            # (View, what the framework made of it)
     cdef list workspaces         # View
     cdef list written            # indexes of arrays of the key
-    cdef list steps              # (native function, its arguments)
+    cdef list steps              # (native function, its arguments), or (NativeCall, workspace)
 
     def operand(self, View view, value):
         """An array of the call, and the view of it that native functions get."""
@@ -113,6 +114,10 @@ cdef class PlanDraft:
     def step(self, function, tuple arguments):
         """A native function, and what it is given."""
         self.steps.append((function, arguments))
+
+    def native(self, NativeCall call not None, View workspace):
+        """A call of a native function, and the scratch memory that it is given."""
+        self.steps.append((call, workspace))
 
     def refuse(self):
         """This call can't be repeated by a plan."""
@@ -177,10 +182,12 @@ cdef class PlanDraft:
         for k in self.written:
             plan.written[plan.writes] = k
             plan.writes += 1
-        model.functions, model.arguments = [], []
+        model.steps = []
         for function, arguments in self.steps:
-            model.functions.append(function)
-            model.arguments.append(self.all_arguments(model, arguments))
+            if type(function) is NativeCall:
+                model.steps.append(self.native_call(model, function, arguments))
+            else:
+                model.steps.append((function, self.all_arguments(model, arguments)))
         plan.result = self.part_of_result(result)
         plan.model, plan.free = model, []
         plan.ops = objects(self.key.op, self.key.ops)
@@ -205,6 +212,24 @@ cdef class PlanDraft:
         if type(value) is tuple:
             return self.all_arguments(model, value)
         raise Unrecorded("an argument of a type that plans do not hold")
+
+    cdef NativeCall native_call(self, Arguments model, NativeCall given, View workspace):
+        """The call without memory, but for that of constants."""
+        cdef NativeCall own = given.copy()
+        cdef View view
+        cdef int k
+        own.views = []
+        for k, view in enumerate(given.views):
+            if view is not None and view.source != FROM_CONSTANT:
+                index, offset = self.buffer_index(view), view.operand.data - view.base
+                view = view.without_memory()
+                set_argument(own.array(k), view)
+                model.note(&own.array(k).data, index, offset)
+            own.views.append(view)
+        if workspace is not None:
+            offset = workspace.operand.data - workspace.base
+            model.note(&own.workspace, self.buffer_index(workspace), offset)
+        return own
 
     cdef object part_of_result(self, result):
         """A buffer index, [a number or None], a tuple of parts, or [a type, its fields, parts]."""
@@ -279,29 +304,55 @@ cdef class Arguments:
     A run writes addresses into these, so that each serves one run at a time.
     """
 
-    cdef list functions
-    cdef list arguments  # a tuple for each; views without memory
+    cdef list steps  # a NativeCall, or (native function, its arguments); without memory
     cdef int count
-    cdef PyObject* views[MAX_VIEWS]  # held by `arguments`
+    cdef char** places[MAX_VIEWS]  # in views and calls that `steps` holds
     cdef int[MAX_VIEWS] buffer_indices
     cdef int64_t[MAX_VIEWS] offsets  # from where the buffer begins, in bytes
 
-    cdef View take(self, View view, int buffer_index, int64_t offset):
-        cdef View own = view.without_memory()
+    cdef int note(self, char** place, int buffer_index, int64_t offset) except -1:
+        """An address that each run puts in."""
         if self.count == MAX_VIEWS:
             raise Unrecorded("more views than a plan holds")
-        self.views[self.count] = <PyObject*>own
+        self.places[self.count] = place
         self.buffer_indices[self.count] = buffer_index
         self.offsets[self.count] = offset
         self.count += 1
+        return 0
+
+    cdef View take(self, View view, int buffer_index, int64_t offset):
+        cdef View own = view.without_memory()
+        self.note(&own.operand.data, buffer_index, offset)
         return own
 
     cdef Arguments copy(self):
         cdef Arguments other = Arguments.__new__(Arguments)
-        other.functions, other.arguments = self.functions, []
-        for arguments in self.arguments:
-            other.arguments.append(self.copy_values(other, arguments))
+        other.steps = []
+        for step in self.steps:
+            if type(step) is NativeCall:
+                other.steps.append(self.copy_call(other, step))
+            else:
+                other.steps.append(self.copy_values(other, step))
         return other
+
+    # Addresses are copied in the order in which `note` had them; what comes without one is a
+    # constant.
+    cdef int copy_note(self, Arguments other, char** place) except -1:
+        cdef int k = other.count
+        return other.note(place, self.buffer_indices[k], self.offsets[k])
+
+    cdef NativeCall copy_call(self, Arguments other, NativeCall call):
+        cdef NativeCall own = call.copy()  # of the same views, whose shapes nobody changes
+        cdef int k
+        for k in range(len(own.views)):
+            if own.views[k] is not None and self.is_next(other, &call.array(k).data):
+                self.copy_note(other, &own.array(k).data)
+        if self.is_next(other, &call.workspace):
+            self.copy_note(other, &own.workspace)
+        return own
+
+    cdef bint is_next(self, Arguments other, char** place) noexcept:
+        return other.count < self.count and self.places[other.count] is place
 
     cdef tuple copy_values(self, Arguments other, tuple values):
         cdef list found = []
@@ -310,31 +361,37 @@ cdef class Arguments:
         return tuple(found)
 
     cdef object copy_value(self, Arguments other, value):
-        # Views come in the order in which `take` noted them; one without a note is a constant.
-        if other.count < self.count and <PyObject*>value is self.views[other.count]:
-            return other.take(value, self.buffer_indices[other.count], self.offsets[other.count])
+        cdef View own
+        if type(value) is View and self.is_next(other, &(<View>value).operand.data):
+            own = (<View>value).without_memory()
+            self.copy_note(other, &own.operand.data)
+            return own
         if type(value) is tuple:
             return self.copy_values(other, value)
         return value
 
     cdef void put(self, char** data) noexcept:
-        """Let the views show these buffers."""
+        """Let views and calls show these buffers."""
         cdef int i
         for i in range(self.count):
-            (<View>self.views[i]).operand.data = data[self.buffer_indices[i]] + self.offsets[i]
+            self.places[i][0] = data[self.buffer_indices[i]] + self.offsets[i]
 
     cdef int run(self) except -1:
-        cdef Py_ssize_t k
-        for k in range(len(self.functions)):
-            PyObject_Call(self.functions[k], self.arguments[k], NULL)
+        for step in self.steps:
+            if type(step) is NativeCall:
+                (<NativeCall>step).go(NULL)
+            else:
+                PyObject_Call((<tuple>step)[0], (<tuple>step)[1], NULL)
         return 0
 
     cdef int run_on(self, void* stream) except -1:
         """On a device, where the last argument of each function is the stream."""
-        cdef Py_ssize_t k
-        for k in range(len(self.functions)):
-            arguments = <tuple>self.arguments[k]
-            self.functions[k](*arguments[: len(arguments) - 1], <intptr_t>stream)
+        for step in self.steps:
+            if type(step) is NativeCall:
+                (<NativeCall>step).go(stream)
+            else:
+                function, arguments = <tuple>step
+                function(*arguments[: len(arguments) - 1], <intptr_t>stream)
         return 0
 
 

@@ -104,11 +104,89 @@ cdef extern from "common/core/operand.h" namespace "fastact" nogil:
         const int64_t* strides
         int64_t stride_unit
 
+    cpp_bool is_empty(const Operand&) noexcept
+
+cdef extern from "common/core/call.h" namespace "fastact" nogil:
+    const int kMaxParameters
+
+    ctypedef struct ArrayArgument:  # which is an Operand
+        char* data
+        int ndim
+        const int64_t* shape
+        const int64_t* strides
+        int64_t stride_unit
+        int dtype
+        int device_type
+        int device
+        cpp_bool is_readonly
+
+    ctypedef struct AxisFlags:
+        cpp_bool[kMaxAxes] flags
+
+    ctypedef struct ParameterValues:
+        double[4] value
+
+    const int kMostPlaces
+
+    ctypedef struct Places:
+        int count
+        int[4] at
+
+    cdef enum class FieldKind(int):
+        kArray
+        kAxes
+        kParameters
+        kNumber
+        kInteger
+        kInt64
+        kPlaces
+        kFlag
+
+    cdef enum class Role(int):
+        kIn
+
+    cdef enum class ShapeRule(int):
+        kAny
+
+    cdef enum class DTypeRule(int):
+        kComputed
+
+    ctypedef struct Field:
+        const char* name
+        void* (*at)(void*) noexcept
+        FieldKind kind
+        Role role
+        cpp_bool is_optional
+        ShapeRule shape
+        const char* shape_of
+        const char* axes
+        const int* times
+        DTypeRule dtype
+        const char* dtype_of
+        int64_t end
+
+    ctypedef struct CallTable:
+        const char* name
+        const Field* fields
+        int count
+        int64_t size
+
+cdef extern from "common/core/call_check.h" namespace "fastact" nogil:
+    void check_call(const char*, const CallTable&, void*) except +
+    void check_workspace(
+        const char*, const char*, const void*, int64_t, int64_t, int
+    ) except +
+
 cdef extern from "common/core/device_table.h" namespace "fastact" nogil:
+    ctypedef struct DeviceCall:
+        const char* name
+        int64_t size
+        int64_t (*workspace_size)(const void*, int, int) except +
+        void (*run)(const void*, int, int, void*, int64_t, void*) except + nogil
+
     ctypedef struct DeviceTable:
-        void (*activation)(
-            int, int, bint, bint, const Operand*, const double*, int, void*
-        ) except +
+        const DeviceCall* calls
+        int call_count
         void* (*begin_recording)() except +
         void (*begin_run)(void*, const char* const*, int) except +
         void* (*end_recording)(void*, int) except +
@@ -193,6 +271,15 @@ cdef extern from "cpu/activations/kernels.h" namespace "fastact" nogil:
         ElementwiseKernel slope_backward[4][2]
         ElementwiseKernel deviation_backward[4][2]
         ElementwiseKernel elementary[1][2]
+
+cdef extern from "common/activations/call.h" namespace "fastact" nogil:
+    const CallTable kActivationForward, kActivationBackward
+
+    ctypedef struct ActivationCall:
+        ArrayArgument[3] data
+        int which
+        ParameterValues parameters
+        cpp_bool accumulate
 
 cdef extern from "cpu/gates/kernels.h" namespace "fastact" nogil:
     ctypedef void (*GateKernel)() noexcept

@@ -1,25 +1,20 @@
 # What the headers of the norms declare.
 
+cdef extern from "common/norms/call.h" namespace "fastact" nogil:
+    const CallTable kNormForward, kNormBackward
+    const int kNormX "fastact::NormCall::kX"
+    const int kNormIn "fastact::NormCall::kIn"
+
+    ctypedef struct NormCall:
+        ArrayArgument[4] data
+        ArrayArgument mean, rstd, dweight, dbias
+        cpp_bool accumulate
+
 cdef extern from "cpu/norms/rows/plan.h" namespace "fastact" nogil:
     ctypedef struct Norm:
-        ElementwiseKernel activation
-        const double* parameters
-        cpp_bool is_identity
-        cpp_bool is_centred
-        cpp_bool casts
-        cpp_bool accumulate
-        double eps
         double* partial
 
-    ctypedef struct NormArrays:
-        Operand[10] arrays
-        int[10] dtypes
-        int lead
-        const cpp_bool* reduced
-        const cpp_bool* of_parameter
-        double weight_offset
-
-    void prepare_norm "fastact::prepare"(Norm*, const KernelTable*, const NormArrays&) noexcept
+    void prepare_norm "fastact::prepare"(Norm*, const KernelTable*, const NormCall&, int) noexcept
     int64_t norm_workspace_size(const Norm*) noexcept
     void norm_forward_partition(const Norm*, int64_t, int64_t) noexcept
     void norm_backward_partition(const Norm*, int64_t, int64_t) noexcept

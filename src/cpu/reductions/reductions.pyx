@@ -79,14 +79,22 @@ cdef int divide_work(Reducer* reducers, int count, View workspace, int threads) 
     Cut the terms too, where that helps and the workspace is enough for it, and then columns. Of all
     `count` reductions, which are of one kind.
     """
-    cdef int64_t bytes, needed = workspace_size(reducers)
+    cdef int64_t bytes
     cdef char* memory = memory_of(workspace, &bytes)
+    divide_work_in(reducers, count, memory, bytes, threads)
+    return 0
+
+
+cdef void divide_work_in(
+    Reducer* reducers, int count, char* memory, int64_t bytes, int threads
+) noexcept:
+    """The same with so many bytes of workspace."""
+    cdef int64_t needed = workspace_size(reducers)
     cdef int k
     if threads > 1 and 0 < count * needed <= bytes:
         for k in range(count):
             reducers[k].partial = <double*>(memory + k * needed)
     share_columns(reducers, count, threads)
-    return 0
 
 
 cdef void merge_chunks(const Reducer* reducers, int count, int threads) noexcept nogil:
@@ -105,15 +113,19 @@ cdef void fill_with_zero(View y) noexcept:
 
 
 cdef void fill_with(View y, char* value) noexcept:
+    fill_operand_with(y.operand, y.dtype, value)
+
+
+cdef void fill_operand_with(const Operand& y, int dtype, char* value) noexcept:
     """y OUT = one element of its dtype."""
     cdef int64_t[kMaxAxes] strides
     cdef int i
-    for i in range(y.operand.ndim):
+    for i in range(y.ndim):
         strides[i] = 0
-    cdef Operand[2] arrays = [y.operand, y.operand]
+    cdef Operand[2] arrays = [y, y]
     arrays[0].data = value
     arrays[0].strides = &strides[0]
-    run(NULL, NULL, y.dtype, False, 2, arrays, element_count(y))
+    run(NULL, NULL, dtype, False, 2, arrays, operand_size(&y))
 
 
 def broadcast(View x, View y, bint accumulate, int64_t stream):

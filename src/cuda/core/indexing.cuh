@@ -9,10 +9,6 @@
 FASTACT_BEGIN_NAMESPACE
 namespace {
 
-inline bool is_empty(const Operand& a) {
-  return std::any_of(a.shape, a.shape + a.ndim, [](int64_t n) { return n == 0; });
-}
-
 int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 // Of a kernel that goes on to further tasks.

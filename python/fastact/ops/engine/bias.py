@@ -88,15 +88,14 @@ class BiasAct(CachedOp[P, R]):
             call, views, y, axis = now.call, now.views, now.view("y"), now.shapes.axis
             which, numbers = now.which, now.parameters
             call.run(
-                call.native.bias_act_forward,
-                which,
-                views["x"],
-                views["bias"],
-                views.get("residual"),
-                y,
-                axis,
-                numbers,
-                call.stream,
+                "bias_act_forward",
+                x=views["x"],
+                residual=views.get("residual"),
+                y=y,
+                axis=axis,
+                bias=views["bias"],
+                which=which,
+                parameters=numbers,
             )
             return now.results()
 
@@ -161,23 +160,20 @@ class BiasAct(CachedOp[P, R]):
             # Memory of the call's own stands for a gradient that is skipped.
             dx = now.view("dx") or call.temporary(now.leader)
             dbias = now.view("dbias") or call.temporary("bias")
-            size = call.native.bias_act_workspace(views[source], dbias, axis) if dbias.size else 0
             # what stands for a skipped gradient holds nothing to add to
             adds = [options.accumulate and wanted for wanted in options.wanted]
             call.run(
-                call.native.bias_act_backward,
-                which,
-                views["dy"],
-                views[source],
-                views["bias"],
-                None if op is None else views.get("residual"),
-                dx,
-                dbias,
-                axis,
-                numbers,
-                adds[0],
-                adds[1],
-                call.workspace(size),
-                call.stream,
+                "bias_act_backward",
+                x=views[source],
+                dy=views["dy"],
+                residual=None if op is None else views.get("residual"),
+                dx=dx,
+                axis=axis,
+                bias=views["bias"],
+                dbias=dbias,
+                which=which,
+                parameters=numbers,
+                accumulate_dx=adds[0],
+                accumulate_dbias=adds[1],
             )
             return now.results()  # type: ignore[no-any-return]

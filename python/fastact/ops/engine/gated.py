@@ -113,18 +113,17 @@ class Gated(CachedOp[P, R]):
             axis, (which, numbers) = now.shapes.axis, self._native(now)
             (a, b), (bias_a, bias_b) = self._views(now)
             call.run(
-                call.native.gated_forward,
-                which,
-                a,
-                b,
-                bias_a,
-                bias_b,
-                y,
-                axis,
-                numbers,
-                options.limit,
-                options.offset,
-                call.stream,
+                "gated_forward",
+                a=a,
+                b=b,
+                y=y,
+                axis=axis,
+                bias_a=bias_a,
+                bias_b=bias_b,
+                which=which,
+                parameters=numbers,
+                limit=options.limit,
+                offset=options.offset,
             )
             return now.results()
 
@@ -171,27 +170,23 @@ class Gated(CachedOp[P, R]):
             views = [now.view(name) for name in self.gradients]
             da, db = self._halves_of(views[0], axis, options) if self.packed else views[:2]
             dbias_a, dbias_b = self._halves_of(views[-1], 0, options)
-            needs_sums = views[-1] is not None and views[-1].size > 0
-            size = call.native.gated_workspace(a, axis) if needs_sums else 0
             call.run(
-                call.native.gated_backward,
-                which,
-                call.views["dy"],
-                a,
-                b,
-                bias_a,
-                bias_b,
-                da,
-                db,
-                dbias_a,
-                dbias_b,
-                axis,
-                numbers,
-                options.limit,
-                options.offset,
-                options.accumulate,
-                call.workspace(size),
-                call.stream,
+                "gated_backward",
+                a=a,
+                b=b,
+                dy=call.views["dy"],
+                da=da,
+                db=db,
+                axis=axis,
+                bias_a=bias_a,
+                bias_b=bias_b,
+                dbias_a=dbias_a,
+                dbias_b=dbias_b,
+                which=which,
+                parameters=numbers,
+                limit=options.limit,
+                offset=options.offset,
+                accumulate=options.accumulate,
             )
             results: tuple[Any, ...] = now.results()
             results = results if bias_a is not None else results[:-1]

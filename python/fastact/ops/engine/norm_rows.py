@@ -243,27 +243,24 @@ class Norm(CachedOp[P, R]):
             written = [now.view(name) for name in self.results]
             mean, rstd = (_with(rows.of_row, now.view(name)) for name in STATISTICS)
             weight, bias = self._native_weights(call, rows)
-            size = call.native.norm_forward_workspace(rows.data(x), rows.reduced, rows.of_parameter)
             call.run(
-                call.native.norm_forward,
-                which,
-                rows.data(x),
-                rows.data(views["residual"]) if self.has_residual else None,
-                rows.data(written[1]) if self.has_residual else None,
-                rows.data(written[0]),
-                mean,
-                rstd,
-                weight,
-                bias,
-                rows.reduced,
-                rows.of_parameter,
-                eps,
-                self.is_centred,
-                weight_offset,
-                casts,
-                parameters,
-                call.workspace(size),
-                call.stream,
+                "norm_forward",
+                x=rows.data(x),
+                residual=rows.data(views["residual"]) if self.has_residual else None,
+                total=rows.data(written[1]) if self.has_residual else None,
+                y=rows.data(written[0]),
+                mean=mean,
+                rstd=rstd,
+                weight=weight,
+                bias=bias,
+                reduced=rows.reduced,
+                of_parameter=rows.of_parameter,
+                which=which,
+                parameters=parameters,
+                eps=eps,
+                is_centred=self.is_centred,
+                weight_offset=weight_offset,
+                casts=casts,
             )
             return now.results()
 
@@ -315,30 +312,26 @@ class Norm(CachedOp[P, R]):
             dx = now.view("dx")
             dweight, dbias = (_with(rows.of_weight, now.view(f"d{name}")) for name in WEIGHTS)
             weight, bias = self._native_weights(call, rows)
-            size = call.native.norm_workspace(
-                rows.data(data), weight, bias, dweight, dbias, rows.reduced, rows.of_parameter
-            )
             call.run(
-                call.native.norm_backward,
-                which,
-                rows.data(views["dy"]),
-                rows.data(data),
-                _with(rows.data, views.get("dtotal")),
-                _with(rows.data, dx),
-                _with(rows.of_row, views.get("mean")),
-                rows.of_row(views["rstd"]),
-                weight,
-                bias,
-                dweight,
-                dbias,
-                rows.reduced,
-                rows.of_parameter,
-                weight_offset,
-                casts,
-                parameters,
-                taken.accumulate,
-                call.workspace(size),
-                call.stream,
+                "norm_backward",
+                dy=rows.data(views["dy"]),
+                x=rows.data(data),
+                dtotal=_with(rows.data, views.get("dtotal")),
+                dx=_with(rows.data, dx),
+                mean=_with(rows.of_row, views.get("mean")),
+                rstd=rows.of_row(views["rstd"]),
+                weight=weight,
+                bias=bias,
+                dweight=dweight,
+                dbias=dbias,
+                reduced=rows.reduced,
+                of_parameter=rows.of_parameter,
+                which=which,
+                parameters=parameters,
+                is_centred=self.is_centred,
+                weight_offset=weight_offset,
+                casts=casts,
+                accumulate=taken.accumulate,
             )
             return now.results()  # type: ignore[no-any-return]
 

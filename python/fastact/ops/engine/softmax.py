@@ -42,6 +42,7 @@ class RowFunction(CachedOp[P, R]):
     """What softmax, log_softmax and logsumexp share: z = scale x + mask, over rows of x."""
 
     backward: Callable[..., Any]
+    reduces = False  # y is one number a row
 
     def __init__(self, function: Callable[P, R]) -> None:
         call = self._declare(function, "softmax")
@@ -79,16 +80,15 @@ class RowFunction(CachedOp[P, R]):
             call, x, (over, _), scale = now.call, now.views["x"], now.shapes, now.options.scale
             y, lse = (self._of_rows(now.view(name), now) for name in ("y", "lse"))
             call.run(
-                call.native.softmax_forward,
-                self._which,
-                x,
-                _with_mask(call, x),
-                y,
-                lse,
-                over,
-                scale,
-                call.workspace(call.native.softmax_workspace(x, over)),
-                call.stream,
+                "softmax_forward",
+                x=x,
+                axes=over,
+                mask=_with_mask(call, x),
+                y=None if self.reduces else y,
+                number=y if self.reduces else None,
+                lse=lse,
+                kind=self._which,
+                scale=scale,
             )
             return now.results()
 
@@ -140,16 +140,14 @@ class Softmax(RowFunction[P, R]):
             call, views, result, taken = now.call, now.views, now.views["y"], now.options
             (over, _), scale, dx = now.shapes, taken.scale, now.view("dx")
             call.run(
-                call.native.softmax_backward,
-                self._which,
-                views["dy"],
-                result,
-                dx,
-                over,
-                scale,
-                taken.accumulate,
-                call.workspace(call.native.softmax_workspace(result, over)),
-                call.stream,
+                "softmax_backward",
+                y=result,
+                axes=over,
+                dy=views["dy"],
+                dx=dx,
+                kind=self._which,
+                scale=scale,
+                accumulate=taken.accumulate,
             )
             return now.results()
 
@@ -157,6 +155,7 @@ class Softmax(RowFunction[P, R]):
 class LogSumExp(RowFunction[P, R]):
     """A function of rows that gives one number a row: `logsumexp`."""
 
+    reduces = True
     saves = ("x", "mask", "lse")
     besides = of_forward = ("lse",)
     makes = MappingProxyType({"y": Makes(shape="rows"), "lse": Makes(shape="rows", dtype=COMPUTED)})
@@ -212,16 +211,15 @@ class LogSumExp(RowFunction[P, R]):
             (over, _), scale = now.shapes, taken.scale
             dy, lse = (self._of_rows(now.views[name], now) for name in ("dy", "lse"))
             call.run(
-                call.native.logsumexp_backward,
-                dy,
-                data,
-                _with_mask(call, data),
-                lse,
-                dx,
-                over,
-                scale,
-                taken.accumulate,
-                call.stream,
+                "logsumexp_backward",
+                x=data,
+                axes=over,
+                mask=_with_mask(call, data),
+                dy=dy,
+                lse=lse,
+                dx=dx,
+                scale=scale,
+                accumulate=taken.accumulate,
             )
             return now.results()
 
@@ -330,24 +328,22 @@ class CrossEntropy(CachedOp[P, R]):
             if plan.is_one and divisor is None:
                 divisor = call.temporary("logits", (), validate.DOUBLE)
             call.run(
-                call.native.cross_entropy_forward,
-                logits,
-                target,
-                weight,
-                lse,
-                None if plan.is_one else loss.with_axes((plan.axis,)),
-                loss if plan.is_one else None,
-                divisor,
-                plan.axis,
-                plan.ignore_index,
-                plan.smoothing,
-                plan.reduction,
-                call.workspace(call.native.cross_entropy_workspace(logits, plan.axis)),
-                call.stream,
+                "cross_entropy_forward",
+                logits=logits,
+                axes=(plan.axis,),
+                **target,
+                weight=weight,
+                lse=lse,
+                losses=None if plan.is_one else loss.with_axes((plan.axis,)),
+                loss=loss if plan.is_one else None,
+                divisor=divisor,
+                ignore_index=plan.ignore_index,
+                label_smoothing=plan.smoothing,
+                reduction=plan.reduction,
             )
             return now.results()
 
-    def _arrays(self, call: Call, plan: _LossPlan) -> tuple[View, View | None]:
+    def _arrays(self, call: Call, plan: _LossPlan) -> tuple[dict[str, View], View | None]:
         """Target and weight, with the axes of the kernels."""
         views, where = call.views, call.where
         logits, target, weight = views["logits"], views["target"], views.get("weight")
@@ -356,17 +352,19 @@ class CrossEntropy(CachedOp[P, R]):
             raise ValueError(f"{where}: logits must have a class along axis {plan.axis}, got none")
         if target.dtype_name in validate.INDICES.also:
             axes.has_shape(where, "target", target, plan.losses)
-            target = target.with_axes((plan.axis,))
+            found = {"target": target.with_axes((plan.axis,))}
         else:
             validate.same_as(where, "target", target, "logits", logits)
+            found = {"probabilities": target}
         if weight is not None:
             if not axes.broadcasts(weight.shape, (classes,)):
                 raise ValueError(
                     f"{where}: weight must have shape ({classes},), or broadcast to it, got "
                     f"{weight.shape}"
                 )
-            weight = axes.repeated(weight, (classes,))
-        return target, weight
+            others = tuple(i for i in range(logits.ndim) if i != plan.axis)
+            weight = axes.repeated(weight, (classes,)).with_axes(others)
+        return found, weight
 
     def backward(
         self,
@@ -428,20 +426,18 @@ class CrossEntropy(CachedOp[P, R]):
                     f"{now.where}: divisor must be an array, but None for reduction='none'"
                 )
             call.run(
-                call.native.cross_entropy_backward,
-                dy if plan.is_one else dy.with_axes((plan.axis,)),
-                data,
-                of_target,
-                of_weight,
-                views["lse"].with_axes((plan.axis,)),
-                views.get("divisor"),
-                dlogits,
-                plan.axis,
-                plan.ignore_index,
-                plan.smoothing,
-                taken.accumulate,
-                None,
-                call.stream,
+                "cross_entropy_backward",
+                logits=data,
+                axes=(plan.axis,),
+                dloss=dy.with_axes(tuple(range(data.ndim)) if plan.is_one else (plan.axis,)),
+                **of_target,
+                weight=of_weight,
+                lse=views["lse"].with_axes((plan.axis,)),
+                divisor=views.get("divisor"),
+                dlogits=dlogits,
+                ignore_index=plan.ignore_index,
+                label_smoothing=plan.smoothing,
+                accumulate=taken.accumulate,
             )
             return now.results()
 

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "cpu/activations/kernels.h"
 #include "cpu/core/span_iterator.h"
 
 namespace fastact {
@@ -61,34 +62,60 @@ void set_gradient(Reducer* r, const Norm& norm, int k, const NormAxis* axes, int
   set_output(r, s.data[k], s.dtypes[k], bits % uintptr_t(s.items[k]) == 0);
 }
 
+// arrays OUT (Norm::kOperands): the operands in the order of Norm.
+void set_operands(StridedOperands* s, const ConvertKernels* convert, const NormCall& call, int lead,
+                  Operand* arrays) {
+  const ArrayArgument* given[Norm::kOperands] = {
+      &call.data[0], &call.data[1], &call.data[2], &call.data[3], &call.mean,
+      &call.rstd,    &call.weight,  &call.bias,    &call.dweight, &call.dbias};
+  int dtypes[Norm::kOperands];
+  for (int k = 0; k < Norm::kOperands; ++k)
+    arrays[k] = *given[k], dtypes[k] = (given[k]->shape ? given[k] : &call.data[lead])->dtype;
+  begin_operands(s, convert, Norm::kOperands, arrays, dtypes);
+}
+
+void set_options(Norm* norm, const KernelTable* table, const NormCall& call, bool is_forward) {
+  const int wide = norm->operands.compute_dtype;
+  norm->table = table;
+  norm->kernels = &table->norm->kernels[wide];
+  norm->activation = is_forward ? table->elementwise->forward[call.which][wide]
+                                : table->elementwise->backward[call.which][wide][0];
+  norm->parameters = call.parameters;
+  norm->is_identity = call.which == k_identity;
+  norm->is_centred = call.is_centred;
+  norm->casts = call.casts && norm->operands.item == sizeof(uint16_t);  // else it changes nothing
+  norm->accumulate = call.accumulate;
+  norm->eps = call.eps;
+  norm->weight_offset = call.weight_offset;
+}
+
 }  // namespace
 
-void prepare(Norm* norm, const KernelTable* table, const NormArrays& given) {
+void prepare(Norm* norm, const KernelTable* table, const NormCall& call, int lead) {
   StridedOperands* s = &norm->operands;
-  begin_operands(s, table->convert, Norm::kOperands, given.arrays, given.dtypes);
-  norm->table = table;
-  norm->kernels = &table->norm->kernels[s->compute_dtype];
-  norm->weight_offset = given.weight_offset;
+  Operand arrays[Norm::kOperands];
+  set_operands(s, table->convert, call, lead, arrays);
+  set_options(norm, table, call, lead == NormCall::kX);
 
   // The batch, then the groups, then the elements; each in the order of plan_reduction. Groups, and
   // where there are no sums over the batch its axes, are read forwards.
   const bool has_sums = s->data[Norm::kDWeight] || s->data[Norm::kDBias];
   NormAxis axes[kMaxAxes];
-  const int count = find_axes(
-      axes, given.arrays[given.lead], s->count, given.arrays, s->items,
-      [&](int i) { return (given.reduced[i] ? kPixel : kBatch) + int(given.of_parameter[i]); });
+  const int count = find_axes(axes, arrays[lead], s->count, arrays, s->items, [&](int i) {
+    return (call.reduced[i] ? kPixel : kBatch) + int(call.of_parameter[i]);
+  });
   static_assert(Norm::kSum == int(Norm::kDSum), "which tell of a residual");
   const bool is_by_columns =
-      norm->is_centred && !s->data[Norm::kSum] && has_channels_last(axes, count, given.lead);
+      norm->is_centred && !s->data[Norm::kSum] && has_channels_last(axes, count, lead);
   for (int i = 0; i < count; ++i)
-    if (axes[i].stride[given.lead] < 0 &&
+    if (axes[i].stride[lead] < 0 &&
         (axes[i].kind == kGroup || (axes[i].kind == kBatch && !has_sums)))
       reverse_axis(&axes[i], s->count, s->data);
   const auto class_of = [](const NormAxis& a) { return std::min<int>(a.kind, kPixel); };
   sort_axes(axes, count, [&](const auto& a, const auto& b) { return class_of(a) < class_of(b); });
   for (int first = 0, end; first < count; first = end) {
     for (end = first + 1; end < count && class_of(axes[end]) == class_of(axes[first]);) ++end;
-    order_axes(axes + first, end - first, given.lead);
+    order_axes(axes + first, end - first, lead);
   }
   // Then the pixels come before the groups.
   if (is_by_columns)

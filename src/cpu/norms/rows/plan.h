@@ -36,6 +36,7 @@
 // docs/design/norms.md.
 #pragma once
 
+#include "common/norms/call.h"
 #include "cpu/core/chunk_reader.h"
 #include "cpu/core/kernel_table.h"
 #include "cpu/norms/rows/kernels.h"
@@ -92,20 +93,9 @@ struct Norm {
   bool has_parameters() const { return operands.data[kWeight] || operands.data[kBias]; }
 };
 
-// The arrays and axes of a call; all have the rank of x.
-struct NormArrays {
-  // The operands, in the order of the enums; those that repeat themselves have length 1.
-  Operand arrays[Norm::kOperands];
-  int dtypes[Norm::kOperands];
-  int lead;             // whose strides sort the axes: kX or kIn
-  const bool* reduced;  // a flag for each axis: whether it is inside a row
-  const bool* of_parameter;
-  double weight_offset;
-};
-
-// Sets all but activation, parameters, is_identity, casts, eps and partial; accumulate and
-// is_centred are read.
-void prepare(Norm* norm, const KernelTable* table, const NormArrays& arrays);
+// The plan of a call that is not empty; a call of forward where `lead` is kX, of backward where it
+// is kIn: the operand whose strides sort the axes. Sets all but `partial`.
+void prepare(Norm* norm, const KernelTable* table, const NormCall& call, int lead);
 
 // Bytes of scratch that the parameters' sums need; 0 where there are none.
 int64_t norm_workspace_size(const Norm* norm);

@@ -102,7 +102,7 @@ Pair statistics_of(const NormCall& call, const Operand& x) {
 // Or of their gradients.
 Pair parameters_of(const NormCall& call, const Operand& weight, const Operand& bias,
                    const Operand& x) {
-  return pair_of(weight, call.weight_dtype, bias, call.bias_dtype, x,
+  return pair_of(weight, call.weight.dtype, bias, call.bias.dtype, x,
                  [&](int i) { return call.of_parameter[i]; });
 }
 

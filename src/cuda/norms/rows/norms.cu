@@ -219,7 +219,7 @@ void launch_backward(const Rows& rows, NormSums<Compute<T>> sums, const Backward
 template <class T>
 void finish_gradients(const NormCall& call, NormGradients<Compute<T>>* gradients,
                       cudaStream_t stream) {
-  gradients->dtype[0] = call.weight_dtype, gradients->dtype[1] = call.bias_dtype;
+  gradients->dtype[0] = call.weight.dtype, gradients->dtype[1] = call.bias.dtype;
   gradients->accumulate = call.accumulate;
   launch(norm_parameters<T>, {blocks_for(ceil_div(gradients->params, kWarp)), kRowThreads, 1, 2},
          stream, *gradients);
@@ -234,16 +234,26 @@ void clear_gradients(const NormCall& call, cudaStream_t stream) {
     if (!to[which]->data || is_empty(*to[which])) continue;
     gradients.to[which] = to[which]->data;
     gradients.axes[which] =
-        axes_of(*to[which], item_size(which == 0 ? call.weight_dtype : call.bias_dtype));
+        axes_of(*to[which], item_size(which == 0 ? call.weight.dtype : call.bias.dtype));
     gradients.params = gradients.axes[which].size;
   }
   if (gradients.params > 0) finish_gradients<T>(call, &gradients, stream);
+}
+
+// statistic OUT, or none, = NaN: of rows without elements.
+template <class T>
+void fill_with_nan(const Operand& statistic, cudaStream_t stream) {
+  if (!statistic.data || is_empty(statistic)) return;
+  const Axes to = axes_of(statistic, sizeof(Compute<T>));
+  launch(fill_nan<Compute<T>>, {blocks_for(ceil_div(to.size, 256)), 256}, stream, to,
+         reinterpret_cast<Compute<T>*>(statistic.data));
 }
 
 }  // namespace
 
 template <class T>
 int64_t norm_forward_workspace(const NormCall& call) {
+  if (is_empty(call.data[NormCall::kX])) return 0;
   if (is_norm_columns(call, NormCall::kX, sizeof(T)))
     return norm_columns_forward_workspace<T>(call);
   NormChunks chunks;
@@ -254,6 +264,10 @@ int64_t norm_forward_workspace(const NormCall& call) {
 
 template <class T>
 void norm_forward(const NormCall& call, void* workspace, cudaStream_t stream) {
+  if (is_empty(call.data[NormCall::kX])) {
+    fill_with_nan<T>(call.mean, stream);
+    return fill_with_nan<T>(call.rstd, stream);
+  }
   if (is_norm_columns(call, NormCall::kX, sizeof(T)))
     return norm_columns_forward<T>(call, workspace, stream);
   NormChunks chunks;
@@ -319,18 +333,10 @@ void norm_backward(const NormCall& call, void* workspace, cudaStream_t stream) {
   finish_gradients<T>(call, &gradients, stream);
 }
 
-template <class T>
-void fill_with_nan(const Operand& statistic, cudaStream_t stream) {
-  const Axes to = axes_of(statistic, sizeof(Compute<T>));
-  launch(fill_nan<Compute<T>>, {blocks_for(ceil_div(to.size, 256)), 256}, stream, to,
-         reinterpret_cast<Compute<T>*>(statistic.data));
-}
-
 using Storage = FASTACT_STORAGE;
 template int64_t norm_forward_workspace<Storage>(const NormCall&);
 template void norm_forward<Storage>(const NormCall&, void*, cudaStream_t);
 template int64_t norm_backward_workspace<Storage>(const NormCall&);
 template void norm_backward<Storage>(const NormCall&, void*, cudaStream_t);
-template void fill_with_nan<Storage>(const Operand&, cudaStream_t);
 
 FASTACT_END_NAMESPACE

@@ -77,8 +77,8 @@ NormPlan plan_norm(const NormCall& call, int lead, const bool (&outputs)[4]) {
   int64_t item[kAll];
   for (int k = 0; k < kAll; ++k) {
     item[k] = k < 4 ? int64_t(sizeof(T)) : int64_t(sizeof(Compute<T>));
-    if (k == kWeightRole || k == kNormRoles) item[k] = item_size(call.weight_dtype);
-    if (k == kBiasRole || k == kNormRoles + 1) item[k] = item_size(call.bias_dtype);
+    if (k == kWeightRole || k == kNormRoles) item[k] = item_size(call.weight.dtype);
+    if (k == kBiasRole || k == kNormRoles + 1) item[k] = item_size(call.bias.dtype);
   }
   const bool has_parameters = call.weight.data || call.bias.data;
   const RowAxes<kAll> axes(operands, item, lead, false, [&](int i) {
@@ -102,7 +102,7 @@ NormPlan plan_norm(const NormCall& call, int lead, const bool (&outputs)[4]) {
   }
 
   plan.is_dense = true;
-  rows.weight_dtype = call.weight_dtype, rows.bias_dtype = call.bias_dtype;
+  rows.weight_dtype = call.weight.dtype, rows.bias_dtype = call.bias.dtype;
   for (int k = 0; k < kNormRoles; ++k) {
     rows.data[k] = data[k];
     if (!data[k]) continue;
@@ -140,8 +140,7 @@ NormPlan plan_norm(const NormCall& call, int lead, const bool (&outputs)[4]) {
   rows.casts = sizeof(T) == 2 && call.casts, rows.weight_offset = call.weight_offset;
   rows.quick &= !rows.casts && rows.weight_offset == 0;
   rows.which = call.which;
-  if (call.parameters)
-    std::copy(call.parameters, call.parameters + kMaxParameters, rows.parameters);
+  std::copy(call.parameters + 0, call.parameters + kMaxParameters, rows.parameters);
   rows.eps = call.eps;
   rows.is_centred = call.is_centred, rows.accumulate = call.accumulate;
   return plan;

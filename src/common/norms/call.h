@@ -1,0 +1,103 @@
+// The calls of the norms over rows (common/norms/norms.h).
+#pragma once
+
+#include "common/activations/list.h"
+#include "common/core/call.h"
+
+namespace fastact {
+
+// All arrays have the axes of x (group_norm: of x with its channels split), with length 1 where
+// they have none.
+struct NormCall {
+  enum Forward : int { kX, kResidual, kTotal, kY };
+  enum Backward : int { kDy, kIn, kDTotal, kDx };
+
+  ArrayArgument data[4];
+  ArrayArgument mean, rstd;  // length 1 along `reduced`; no mean: rms_norm
+  ArrayArgument weight, bias, dweight, dbias;
+  AxisFlags reduced;       // inside a row
+  AxisFlags of_parameter;  // of weight and bias
+  int which;               // the activation
+  ParameterValues parameters;
+  double eps;
+  double weight_offset;  // added to the weight, in the compute type
+  bool is_centred;       // a mean is subtracted
+  bool casts;            // of 16-bit data, what lies between the steps is rounded (norms.h)
+  bool accumulate;       // what backward writes is added to
+};
+
+inline const char* problem_of_casts(const NormCall& call) {
+  const bool rounds = call.casts && (call.bias.shape || call.is_centred);
+  return rounds ? "casts must be False with a bias or a mean" : nullptr;
+}
+
+inline const char* problem_of_norm_forward(const void* given) {
+  const NormCall& call = *static_cast<const NormCall*>(given);
+  if (!call.data[NormCall::kResidual].shape != !call.data[NormCall::kTotal].shape)
+    return "residual and total must both be arrays, or neither";
+  if (!call.rstd.shape ? bool(call.mean.shape) : !call.mean.shape == call.is_centred)
+    return "mean must be an array where it is subtracted and rstd is one, and only there";
+  return problem_of_casts(call);
+}
+
+inline const char* problem_of_norm_backward(const void* given) {
+  const NormCall& call = *static_cast<const NormCall*>(given);
+  if (!call.mean.shape == call.is_centred)
+    return "mean must be an array where it is subtracted, and only there";
+  return problem_of_casts(call);
+}
+
+// y OUT = f((x IN - mean) rstd weight IN + bias IN), with mean OUT and rstd OUT. With a residual
+// IN, total OUT = x + residual, rounded, is normalised in x's place. Of x, residual, total and y,
+// each is another or disjoint from it, but y is not total.
+constexpr Field kNormForwardFields[] = {
+    fields::in<&NormCall::data, NormCall::kX>("x"),
+    fields::in<&NormCall::data, NormCall::kResidual>("residual").like("x").optional(),
+    fields::out<&NormCall::data, NormCall::kTotal>("total").like("x").optional(),
+    fields::out<&NormCall::data, NormCall::kY>("y").like("x"),
+    fields::axes<&NormCall::reduced>("reduced", "x"),
+    fields::axes<&NormCall::of_parameter>("of_parameter", "x"),
+    fields::out<&NormCall::mean>("mean").reduced("x", "reduced").compute_type("x").optional(),
+    fields::out<&NormCall::rstd>("rstd").reduced("x", "reduced").compute_type("x").optional(),
+    fields::in<&NormCall::weight>("weight").beside("x").wide_enough("x").optional(),
+    fields::in<&NormCall::bias>("bias").beside("x").wide_enough("x").optional(),
+    fields::in<&NormCall::which>("which").below(kActivations),
+    fields::in<&NormCall::parameters>("parameters"),
+    fields::in<&NormCall::eps>("eps"),
+    fields::in<&NormCall::weight_offset>("weight_offset"),
+    fields::in<&NormCall::is_centred>("is_centred"),
+    fields::in<&NormCall::casts>("casts"),
+};
+
+// dx OUT, dweight OUT and dbias OUT from dy IN, x IN, mean IN and rstd IN, or each of them IN/OUT
+// with accumulate. dtotal IN is added to dx, which is dy, x, dtotal or disjoint from them.
+constexpr Field kNormBackwardFields[] = {
+    fields::in<&NormCall::data, NormCall::kIn>("x"),
+    fields::in<&NormCall::data, NormCall::kDy>("dy").like("x"),
+    fields::in<&NormCall::data, NormCall::kDTotal>("dtotal").like("x").optional(),
+    fields::out<&NormCall::data, NormCall::kDx>("dx").like("x").optional(),
+    fields::axes<&NormCall::reduced>("reduced", "x"),
+    fields::axes<&NormCall::of_parameter>("of_parameter", "x"),
+    fields::in<&NormCall::mean>("mean").reduced("x", "reduced").compute_type("x").optional(),
+    fields::in<&NormCall::rstd>("rstd").reduced("x", "reduced").compute_type("x"),
+    fields::in<&NormCall::weight>("weight").beside("x").wide_enough("x").optional(),
+    fields::in<&NormCall::bias>("bias").beside("x").wide_enough("x").optional(),
+    fields::out<&NormCall::dweight>("dweight")
+        .kept("x", "of_parameter")
+        .same_dtype("weight")
+        .optional(),
+    fields::out<&NormCall::dbias>("dbias").kept("x", "of_parameter").same_dtype("bias").optional(),
+    fields::in<&NormCall::which>("which").below(kActivations),
+    fields::in<&NormCall::parameters>("parameters"),
+    fields::in<&NormCall::weight_offset>("weight_offset"),
+    fields::in<&NormCall::is_centred>("is_centred"),
+    fields::in<&NormCall::casts>("casts"),
+    fields::in<&NormCall::accumulate>("accumulate"),
+};
+
+constexpr CallTable kNormForward =
+    table_of_call<NormCall>("norm_forward", kNormForwardFields, problem_of_norm_forward);
+constexpr CallTable kNormBackward =
+    table_of_call<NormCall>("norm_backward", kNormBackwardFields, problem_of_norm_backward);
+
+}  // namespace fastact

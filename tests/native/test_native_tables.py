@@ -1,0 +1,109 @@
+"""The tables of native functions: each says what its calls may be, and the one check holds to it.
+
+Functions are called by their tables alone, so that one that is added is tested as well.
+"""
+
+from contextlib import suppress
+from random import Random
+
+import numpy as np
+import pytest
+from tools.fuzzing.native_calls import Made, Maker, broken
+
+from fastact import _cpu
+from fastact._cpu import View
+
+TABLES = _cpu.native_calls()
+REFUSED = (ValueError, TypeError, OverflowError)
+NEEDS_SCRATCH = {"norm_backward", "cross_entropy_forward"}  # others do with less than they ask for
+BROKEN = 10  # of them, each in every argument by itself
+CASES = 200  # calls made of a table: every optional array is there and missing many times
+
+
+def calls(name: str) -> list[Made]:
+    """Those of the calls that a table allows, that its function runs."""
+    found = []
+    for seed in range(CASES):
+        made = Maker(name, Random(f"{name} {seed}")).make()
+        with suppress(ValueError):  # of what the table can't say
+            made.run()
+            found.append(made)
+        assert made.are_whole(), (name, seed)
+    return found
+
+
+@pytest.fixture(scope="module", params=TABLES)
+def made(request):
+    return calls(request.param)
+
+
+def test_tables_name_their_own_fields():
+    for name, fields in TABLES.items():
+        before: dict[str, str] = {}
+        for field, facts in fields.items():
+            for other in (facts["shape_of"], facts["dtype_of"], facts["axes"]):
+                assert other is None or other in before, (name, field, other)
+            needs_axes = facts["shape"] in ("reduced", "kept", "along", "packed", "along_packed")
+            needs_axes |= facts["kind"] == "places"
+            assert (facts["axes"] is not None) == needs_axes, (name, field)
+            if needs_axes:
+                kind = "axes" if facts["shape"] in ("reduced", "kept") else "integer"
+                assert before[facts["axes"]] == kind, (name, field)
+            assert facts["kind"] != "integer" or facts["end"] > 0, (name, field)
+            before[field] = facts["kind"]
+        assert next(iter(before.values())) == "array", name  # it leads
+        assert any(facts["role"] != "in" for facts in fields.values()), name
+
+
+def test_calls_that_tables_allow_run(made):
+    assert len(made) > CASES // 20
+
+
+def test_arguments_that_are_wrong(made):
+    """One at a time, in calls that are right otherwise: refused by name, and nothing is written."""
+    for right in made[:BROKEN]:
+        for name in right.arguments:
+            for what, wrong, block in broken(right, name):
+                before = {n: b.whole.tobytes() for n, b in right.blocks.items()}
+                memory = None if block is None else block.whole.tobytes()
+                with pytest.raises(REFUSED) as caught:
+                    right.run({**right.arguments, name: wrong})
+                assert right.name in str(caught.value), (name, what)
+                assert before == {n: b.whole.tobytes() for n, b in right.blocks.items()}
+                assert block is None or memory == block.whole.tobytes(), (name, what)
+
+
+def test_arguments_that_are_missing_or_unknown(made):
+    right = made[0]
+    for name, facts in TABLES[right.name].items():
+        fewer = {n: value for n, value in right.arguments.items() if n != name}
+        if not facts["optional"]:
+            with pytest.raises(REFUSED, match=rf"{right.name}.* {name}\b"):
+                right.run(fewer)
+    with pytest.raises(TypeError, match=rf"{right.name} takes .*, got colour"):
+        right.run({**right.arguments, "colour": 1})
+    with pytest.raises(ValueError, match=r"native functions are .*, got colour"):
+        _cpu.native_call("colour", {})
+
+
+def test_workspaces_that_are_short(made):
+    needed = 0
+    for right in made:
+        call = _cpu.native_call(right.name, right.arguments)
+        size = call.workspace_size()
+        needed += size > 0
+        for short in {0, size - 1} if size else ():
+            scratch = View.from_numpy(np.zeros(short, np.uint8))
+            if right.name not in NEEDS_SCRATCH:
+                call.run(scratch, 0)
+                continue
+            with pytest.raises(ValueError, match=rf"must have {size} bytes, got {short}"):
+                call.run(scratch, 0)
+    assert needed or made[0].name not in NEEDS_SCRATCH
+
+
+def test_made_by_hand():
+    call = _cpu.NativeCall()
+    for use in (call.workspace_size, lambda: call.run(None, 0)):
+        with pytest.raises(ValueError, match="native_call makes one"):
+            use()
