@@ -19,7 +19,7 @@ from ..._cpu import View
 from ...interop import validate
 from ...interop.call import Call
 from .fused import bind
-from .op import COMPUTED, DATA, DOUBLE, REQUIRED, Makes, Op
+from .op import COMPUTED, DATA, DOUBLE, REQUIRED, SHAPE, Makes, Op
 from .weighting import ROLES as COUNTING
 from .weighting import read_what_counts
 
@@ -336,6 +336,7 @@ class step:
         if spec.is_backward or (spec.is_plain and not spec.is_forward):
             return values if len(values) > 1 else values[0]
         named = {**vars(self.options), **self.call.arrays, **found}
+        named[SHAPE] = self.views[self.leader].shape  # which not every array tells
         if not spec.is_forward:
             return op.result_of(values, named)
         count = len(op.outputs_of("call", self.options))
