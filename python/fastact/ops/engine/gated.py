@@ -257,7 +257,7 @@ class Gated(CachedOp[P, R]):
         return Halves(axis, each, (shape[axis],), options.axis)
 
     def _views(self, now: step) -> tuple[Any, tuple[View | None, View | None]]:
-        """What a and b are, and the two parts of the bias."""
+        """The views of a and b, and the two parts of the bias."""
         views, options = now.views, now.options
         pair = [views[name] for name in self._arrays]
         parts = self._parts(pair[0], now.shapes.axis, options) if self.packed else pair
