@@ -82,7 +82,7 @@ def test_memory_that_is_shared_is_still_refused():
         fa.sum(held[:8], 0, out=held[3])
     with pytest.raises(ValueError, match="partial overlap"):
         fa.bias_act(tensor[:8], torch.ones(4), out=tensor[1:])
-    with pytest.raises(ValueError, match=r"out\[0\] must not share memory with out\[1\]"):
+    with pytest.raises(ValueError, match=r"out\[1\] must not share memory with out\[0\]"):
         fa.bias_act.backward(np.ones((8, 4), np.float32), None, b, out=(held[:8], held[2]))
     assert (held == 1).all()
 

@@ -4,7 +4,9 @@ What is compiled is read as text: the lists of `src/common`. What is declared al
 are there, is declared here once more.
 """
 
+import ast
 import re
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -56,6 +58,78 @@ def test_a_functor_is_named_where_it_is_written():
         for word in set(re.findall(r"\w+", code)) & structs.keys():
             found[word].add(str(path.relative_to(SOURCES)))
     assert found == {s: {file} | ELSEWHERE.get(s, set()) for s, file in structs.items()}
+
+
+#: Where an op is told from others by its name, how often, and why the spec can't say it.
+BY_NAME = {
+    # Kinds of bounds, results and options that are named as the ops are.
+    "python/fastact/ops/bounds.py": 3,
+    "python/fastact/masked.py": 1,
+    "python/fastact/xarray.py": 2,
+    "tests/ops/test_bounds.py": 1,
+    # What an oracle can't compute well, and what a peer has no function for.
+    "tools/fuzzing/oracle.py": 3,
+    "tools/statistics_peers.py": 3,
+    # Some of many, for time.
+    "tests/devices/test_devices_compare.py": 1,
+}
+
+#: Where tables have ops by name, and what they say of them.
+TABLES = {
+    "python/fastact/bench/": "what peers call them, and idioms of NumPy's",
+    "python/fastact/check/reference.py": "formulas",
+    "python/fastact/dask.py": "results of moments, which are named as ops are",
+    "python/fastact/measure/peers.py": "torch's own gradients",
+    "python/fastact/ops/engine/statistics.py": "kinds of statistics, which are named as ops are",
+    "python/fastact/sklearn.py": "what scikit-learn calls activations",
+    "tests/": "examples",
+    "tools/": "what others call them, and examples",
+    "docs/_ext/op_pages.py": "headings of families, named as ops are",
+}
+
+FOLDERS = ("python/fastact", "tests", "tools", "asv_bench", "docs/_ext")
+
+
+def _has_name(node: ast.AST) -> bool:
+    values = (n.value for n in ast.walk(node) if isinstance(n, ast.Constant))
+    return any(isinstance(value, str) and value in fa.ops for value in values)
+
+
+def _asks(node: ast.AST) -> bool:
+    """An expression is an op's name, or may be."""
+    if isinstance(node, ast.Attribute):
+        return node.attr in ("name", "__name__")
+    return isinstance(node, ast.Name) and node.id in ("name", "op")
+
+
+def _parsed() -> Iterator[tuple[str, list[ast.AST]]]:
+    root = SOURCES.parent
+    for path in (path for folder in FOLDERS for path in (root / folder).rglob("*.py")):
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        yield path.relative_to(root).as_posix(), [*ast.walk(tree)]
+
+
+@pytest.mark.skipif(not SOURCES.is_dir(), reason="the sources are not there")
+def test_no_op_is_told_from_others_by_its_name():
+    found: Counter[str] = Counter()
+    for file, nodes in _parsed():
+        for node in nodes:
+            if isinstance(node, ast.Compare):
+                sides = [node.left, *node.comparators]
+                found[file] += any(map(_asks, sides)) and any(map(_has_name, sides))
+    assert +found == BY_NAME
+
+
+@pytest.mark.skipif(not SOURCES.is_dir(), reason="the sources are not there")
+def test_tables_of_ops_are_known():
+    found = {file for file, nodes in _parsed() if any(map(_is_table, nodes))}
+    assert {f for f in found if not f.startswith(tuple(TABLES))} == set()
+    assert {place for place in TABLES if not any(f.startswith(place) for f in found)} == set()
+
+
+def _is_table(node: ast.AST) -> bool:
+    keys = node.keys if isinstance(node, ast.Dict) else []
+    return sum(isinstance(key, ast.Constant) and key.value in fa.ops for key in keys) > 1
 
 
 @pytest.fixture(autouse=True)

@@ -23,7 +23,12 @@ class Along(NamedTuple):
 
     axis: int
     bias: tuple[int, ...]
-    bias_note: str
+    given: Any
+    like: str
+
+    @property
+    def bias_note(self) -> str:
+        return f", the length of axis {self.given} of {self.like}"
 
 
 class BiasAct(CachedOp[P, R]):
@@ -59,8 +64,7 @@ class BiasAct(CachedOp[P, R]):
     def _shapes(self, call: Any, options: SimpleNamespace) -> Along:
         like, data = next(iter(call.views.items()))
         axis = axes.one(call.where, options.axis, len(data.shape), of=like)
-        note = f", the length of axis {options.axis} of {like}"
-        return Along(axis, (data.shape[axis],), note)
+        return Along(axis, (data.shape[axis],), options.axis, like)
 
     def forward(self, *args: P.args, **kwargs: P.kwargs) -> tuple[R, tuple[Any, ...]]:
         """The activation of the sum, and what `backward` needs.

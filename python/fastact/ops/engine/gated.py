@@ -39,7 +39,11 @@ class Halves(NamedTuple):
     axis: int
     each: tuple[int, ...]
     bias: tuple[int, ...]
-    bias_note: str
+    given: Any
+
+    @property
+    def bias_note(self) -> str:
+        return f", for a and for b the length of axis {self.given}"
 
 
 class Gated(CachedOp[P, R]):
@@ -211,17 +215,17 @@ class Gated(CachedOp[P, R]):
         runs_along = bool(shape) or self.packed or "bias" in call.views
         axis = axes.one(call.where, options.axis, len(shape), of=first) if runs_along else 0
         if not self.packed:
-            return Halves(axis, shape, (2 * shape[axis],) if shape else (), _note(options.axis))
+            return Halves(axis, shape, (2 * shape[axis],) if shape else (), options.axis)
         if shape[axis] % 2:
             raise ValueError(
                 f"{call.where}: x must have an even length along axis {options.axis}, got shape "
                 f"{shape}"
             )
         each = (*shape[:axis], shape[axis] // 2, *shape[axis + 1 :])
-        return Halves(axis, each, (shape[axis],), _note(options.axis))
+        return Halves(axis, each, (shape[axis],), options.axis)
 
     def _views(self, now: step) -> tuple[Any, tuple[View | None, View | None]]:
-        """What a and b are, and the two parts of the bias."""
+        """The views of a and b, and the two parts of the bias."""
         views, options = now.views, now.options
         pair = [views[name] for name in self._arrays]
         parts = self._parts(pair[0], now.shapes.axis, options) if self.packed else pair
@@ -242,10 +246,6 @@ class Gated(CachedOp[P, R]):
 
 def _arrays(call: Signature) -> tuple[str, ...]:
     return tuple(n for n, p in call.parameters.items() if p.kind is Parameter.POSITIONAL_ONLY)
-
-
-def _note(axis: Any) -> str:
-    return f", for a and for b the length of axis {axis}"
 
 
 def _limit(where: str, limit: Any) -> float:

@@ -342,9 +342,9 @@ class MomentsOp(AxisMoments[P, R]):
     of_m2 = M2
 
     def result_of(self, arrays: tuple[Any, ...], named: Mapping[str, Any]) -> Moments:
-        x, (mean, m2, *count) = named["x"], arrays
-        over = _axes.axes(self._where(), named.get("axis"), len(x.shape))
-        each: Any = math.prod(x.shape[a] for a in over)
+        (mean, m2, *count), shape = arrays, self.shape_of(named)
+        over = _axes.axes(self._where(), named.get("axis"), len(shape))
+        each: Any = math.prod(shape[a] for a in over)
         return Moments.of_checked(count[0] if count else each, mean, m2)
 
     def models(self, named: Mapping[str, Any]) -> tuple[list[Model], dict[str, Model]]:

@@ -197,6 +197,10 @@ def untyped(function: Callable[..., Any]) -> Signature:
 DATA, COMPUTED, DOUBLE = "data", "computed", "double"
 
 
+#: The shape of a call's first array, among its arguments by name, where somebody has found it.
+SHAPE = "shape of the first array"
+
+
 class Model(NamedTuple):
     """Shape and dtype of an array that an op makes.
 
@@ -333,6 +337,11 @@ class Op(Generic[P, R]):
 
     def _check_options(self, where: str, options: SimpleNamespace) -> None:
         """Refuse options that no array would make right, and put in what they stand for."""
+
+    def shape_of(self, named: Mapping[str, Any]) -> tuple[int, ...]:
+        """The shape of a call's first array."""
+        first = self.entry_points["call"].arrays[0]
+        return tuple(named[SHAPE] if SHAPE in named else named[first].shape)
 
     def saves_inputs(self, options: SimpleNamespace) -> tuple[str, ...]:
         """The arguments that `forward` saves."""

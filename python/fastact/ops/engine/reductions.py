@@ -170,8 +170,7 @@ class PlainSum(AxisSum[P, R]):
         super().__init__(function, family, "identity", over, sample, backward=backward)
 
     def saved(self, named: Mapping[str, Any]) -> tuple[Any, ...]:
-        shape = tuple(named[self.differentiated[0]].shape)
-        return (shape, *(named.get(name) for name in self.saves[1:]))
+        return (self.shape_of(named), *(named.get(name) for name in self.saves[1:]))
 
     def gradient_shape(self, name: str, named: Mapping[str, Any]) -> tuple[int, ...] | None:
         return tuple(named["shape"])

@@ -41,6 +41,7 @@ class RowShapes(NamedTuple):
 class RowFunction(CachedOp[P, R]):
     """What softmax, log_softmax and logsumexp share: z = scale x + mask, over rows of x."""
 
+    reduces = False
     backward: Callable[..., Any]
     reduces = False  # y is one number a row
 
@@ -58,7 +59,7 @@ class RowFunction(CachedOp[P, R]):
     def _shapes(self, call: Any, options: SimpleNamespace) -> RowShapes:
         shape = next(iter(call.views.values())).shape
         over = axes.axes(call.where, options.axis, len(shape))
-        return RowShapes(over, axes.reduced(shape, over, getattr(options, "keepdims", False)))
+        return RowShapes(over, axes.reduced(shape, over, options.keepdims) if self.reduces else ())
 
     def forward(self, *args: P.args, **kwargs: P.kwargs) -> tuple[R, tuple[Any, ...]]:
         """What calling the op gives, and the tuple that `backward` needs.

@@ -12,14 +12,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from functools import cache
 from types import SimpleNamespace, TracebackType
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 from ... import _cpu
 from ..._cpu import View
 from ...interop import validate
 from ...interop.call import Call
 from .fused import bind
-from .op import COMPUTED, DOUBLE, REQUIRED, Makes
+from .op import COMPUTED, DATA, DOUBLE, REQUIRED, SHAPE, Makes, Op
 from .weighting import ROLES as COUNTING
 from .weighting import read_what_counts
 
@@ -28,6 +28,8 @@ _NUMBERS: Mapping[str, Callable[[str, str, Any], float]] = {
     "eps": validate.epsilon,
     **dict.fromkeys(("scale", "offset", "correction"), validate.number),
 }
+
+_COMPUTED = len(_cpu.DTYPE_NAMES)  # the dtypes that kernels compute have the numbers below
 
 #: What the dtype of an array has to be, by its role.
 _DTYPES: Mapping[str, Callable[..., None]] = {
@@ -39,6 +41,22 @@ _DTYPES: Mapping[str, Callable[..., None]] = {
 }
 
 
+class _Output(NamedTuple):
+    """An output, as calls of an entry point make it.
+
+    at : its place in `out`; None: it has none. like : None: the first array. shape : the name of
+    the shape that it has instead. dtype : None: the array's.
+    """
+
+    name: str
+    label: str
+    at: int | None
+    like: str | None
+    shape: str | None
+    dtype: str | None
+    in_place: bool
+
+
 class _Entry:
     """What the spec of an op says of an entry point, once for all calls.
 
@@ -47,13 +65,16 @@ class _Entry:
     arrays : the arguments that are arrays. leaders : the first of these that is given leads.
     optional : arrays that may be None. plain : arrays for which no number stands.
     data : arrays of the data's dtype. free : of these, what an output may be.
-    rules : for each array the check of its dtype, and the name of its shape.
+    rules : for each array the check of its dtype, and the names of the shapes that it may have.
     numbers : the options that are numbers, and their checks.
-    counts : it takes weights, or a mask that tells what counts.
+    counts : it takes weights, or a mask that tells what counts. has_checks : of its options.
+    is_plain : what calling the op gives are its arrays.
     """
 
     def __init__(self, op: Any, name: str) -> None:
-        entry, call = op.entry_points[name], op.entry_points["call"]
+        self.op, self.name, self.entry = op, name, op.entry_points[name]
+        entry, call = self.entry, op.entry_points["call"]
+        self.where = entry.where
         self.first = call.arrays[0]
         self.fused = "activation" in entry.defaults
         self.numbers = [(n, check) for n, check in _NUMBERS.items() if n in entry.defaults]
@@ -72,16 +93,51 @@ class _Entry:
         self.data = {n for n, role in roles.items() if role.dtype == "same"}
         self.free = self.data - {*op.apart}
         self.rules = {
-            n: (_DTYPES[role.dtype], op.shapes.get(n, None if role.repeats else "data"))
-            for n, role in roles.items()
+            n: (_DTYPES[role.dtype], self._shapes_of(n, role)) for n, role in roles.items()
         }
         self.is_forward = name == "forward"
-        self.roles = op.roles
-        if op.reads_whole and name in ("call", "forward"):
-            self.roles = {**op.roles, self.first: validate.Role(validate.WHOLE)}
-        self.counts = not COUNTING.keys().isdisjoint(self.arrays)
-        self.of_forward = op.of_forward if name == "backward" else ()
         self.is_backward = name not in ("call", "forward")
+        self.is_plain = type(op).result_of is Op.result_of
+        self.of_forward = op.of_forward if name == "backward" else ()
+        self.counts = not COUNTING.keys().isdisjoint(self.arrays)
+        self.roles = op.roles
+        self.reads_whole = op.reads_whole and not self.is_backward
+        if self.reads_whole:
+            self.roles = {**op.roles, self.first: validate.Role(validate.WHOLE)}
+        self.has_checks = type(op)._check_options is not Op._check_options
+        self._varies = type(op).outputs_of is not Op.outputs_of
+        self._outputs: dict[tuple[str, ...], list[_Output]] = {}
+        self._all = (
+            self._made_of(op.outputs_of(name, SimpleNamespace())) if not self._varies else []
+        )
+
+    def _shapes_of(self, name: str, role: validate.Role) -> tuple[str, ...] | None:
+        """The names of the shapes that an array may have, the one that messages tell in front."""
+        shape = self.op.shapes.get(name, None if role.repeats else "data")
+        return None if shape is None else tuple(shape.split(" or "))
+
+    def outputs(self, options: SimpleNamespace) -> list[_Output]:
+        """How the outputs of a call are made."""
+        return self._made_of(self.op.outputs_of(self.name, options)) if self._varies else self._all
+
+    def _made_of(self, names: tuple[str, ...]) -> list[_Output]:
+        if names not in self._outputs:
+            count = self.entry.outputs + self.entry.extra
+            self._outputs[names] = [
+                self._output(name, i if i < count else None, count) for i, name in enumerate(names)
+            ]
+        return self._outputs[names]
+
+    def _output(self, name: str, at: int | None, count: int) -> _Output:
+        label = name if at is None else validate.out_name(at, (None,) * count)
+        makes = self.op.makes.get(name)
+        if makes is None and self.is_backward:  # a gradient is as its argument
+            of = name.removeprefix("d")
+            makes = Makes(of, in_place=of == self.first or of in self.data)
+        like, shape, dtype, in_place = makes or Makes(in_place=True)
+        like = None if like == self.first else like
+        is_same = dtype == DATA and not self.reads_whole
+        return _Output(name, label, at, like, shape, None if is_same else dtype, in_place)
 
 
 _entry_of = cache(_Entry)
@@ -95,13 +151,19 @@ def told(
     The op of the activation behind (None: the identity, or there is none), its number and
     parameters as kernels know them, and the options.
     """
-    spec, entry = _entry_of(op, name), op.entry_points[name]
+    return _told(_entry_of(op, name), args, kwargs)
+
+
+def _told(
+    spec: _Entry, args: Any, kwargs: Mapping[str, Any]
+) -> tuple[Any, int, tuple[float, ...], SimpleNamespace]:
+    entry, where = spec.entry, spec.where
     found = bind(entry, args, kwargs) if spec.fused else (None, 0, (), entry.bind(args, kwargs))
-    options = found[-1]
-    given = vars(options)
+    options = found[3]
     for option, check in spec.numbers:
-        given[option] = check(entry.where, option, given[option])
-    op._check_options(entry.where, options)
+        setattr(options, option, check(where, option, getattr(options, option)))
+    if spec.has_checks:
+        spec.op._check_options(where, options)
     return found
 
 
@@ -112,30 +174,38 @@ class step:
     the op, as kernels know it.
     call, views : the arrays, and numbers that stand for some. leader : the first one's name.
     shapes : what the op's `_shapes` makes of them.
-    made : the outputs by name, each its view and what `Call.result` makes an array of, or None.
+    made : the outputs by name: view, what the caller gave, and what `Call.result` needs.
     """
 
+    __slots__ = (
+        *("_spec", "activation", "call", "leader", "made", "op", "options", "parameters"),
+        *("shapes", "views", "where", "which"),
+    )
+
     def __init__(self, op: Any, name: str, args: Any, kwargs: Mapping[str, Any]) -> None:
-        self.op, self.name, self.where = op, name, op.entry_points[name].where
         self._spec = spec = _entry_of(op, name)
-        self.activation, self.which, self.parameters, self.options = told(op, name, args, kwargs)
-        given = vars(self.options)
-        leader = next((n for n in spec.leaders if given[n] is not None), spec.leaders[0])
+        self.op, self.where = op, spec.where
+        self.activation, self.which, self.parameters, options = _told(spec, args, kwargs)
+        self.options, given = options, vars(options)
+        leader = spec.leaders[0]
+        if given[leader] is None:
+            leader = next((n for n in spec.leaders if given[n] is not None), leader)
         arrays = {leader: given[leader]}
-        for n in spec.arrays:
-            value = given[n]
+        for name in spec.arrays:
+            value = given[name]
             if value is None:
-                if n in spec.optional:
+                if name in spec.optional:
                     continue
-                self._no_array(n, value)
-            elif n in spec.plain and isinstance(value, bool | int | float):
-                self._no_array(n, value)
-            arrays[n] = value
+                self._no_array(name, value)
+            elif name in spec.plain and isinstance(value, bool | int | float):
+                self._no_array(name, value)
+            arrays[name] = value
         if spec.counts:
-            read_what_counts(self.where, arrays)
-        stream = self.options.stream
-        self.call = Call(self.where, stream, spec.roles, op.integers, spec.of_forward, **arrays)
-        self.views, self.leader = self.call.views, leader
+            read_what_counts(spec.where, arrays)
+        self.call = call = Call(
+            spec.where, options.stream, spec.roles, op.integers, spec.of_forward, **arrays
+        )
+        self.views, self.leader = call.views, leader
 
     def _no_array(self, name: str, value: Any) -> None:
         kind, came = self.op.called.get(name, "an array"), validate.describe(value)
@@ -145,7 +215,8 @@ class step:
         self.call.__enter__()
         try:
             self.shapes = self.op._shapes(self.call, self.options)
-            self._fit()
+            if len(self.views) > 1:
+                self._fit()
             self._make()
         except BaseException as error:
             self.call.__exit__(type(error), error, error.__traceback__)
@@ -164,29 +235,27 @@ class step:
 
     def _fit(self) -> None:
         """Every array has the dtype and the shape that its role and the op's rule say."""
-        where, leader, rules = self.where, self.leader, self._spec.rules
-        data = self.views[leader]
-        for name, view in self.views.items():
+        where, leader, rules, views = self.where, self.leader, self._spec.rules, self.views
+        data = views[leader]
+        shape = data.shape
+        for name, view in views.items():
             if name == leader:
                 continue
-            check, rule = rules[name]
+            check, names = rules[name]
             check(where, name, view, leader, data)
-            if rule is None or (rule == "data" and view.shape == data.shape):
+            if names is None:
                 continue
-            allowed = self._shapes_of(rule)
+            allowed = [shape if n == "data" else getattr(self.shapes, n) for n in names]
+            if view.shape in allowed and name in self.call.arrays:
+                continue
             if name not in self.call.arrays:  # a number
-                self.views[name] = self._repeated(name, view, data.shaped(allowed[0]))
-            elif view.shape not in allowed:
-                note = getattr(self.shapes, f"{name}_note", "")
-                raise ValueError(
-                    f"{where}: {name} must have shape {allowed[0]}{note}, got {view.shape}"
-                )
-
-    def _shapes_of(self, rule: str) -> tuple[tuple[int, ...], ...]:
-        """The shapes that an array may have, the one that messages tell in front."""
-        if rule == "data":
-            return (self.views[self.leader].shape,)
-        return tuple(getattr(self.shapes, name) for name in rule.split(" or "))
+                if allowed[0] != shape:
+                    views[name] = self._repeated(name, view, data.shaped(allowed[0]))
+                continue
+            note = getattr(self.shapes, f"{name}_note", "")
+            raise ValueError(
+                f"{where}: {name} must have shape {allowed[0]}{note}, got {view.shape}"
+            )
 
     def _repeated(self, name: str, view: View, model: View) -> View:
         """A number over a shape: it came as an array of the first one's."""
@@ -199,52 +268,47 @@ class step:
 
     def _make(self) -> None:
         """Find or make the outputs, which lie apart from each other and from what is still read."""
-        op, call, spec, where = self.op, self.call, self._spec, self.where
-        outs, wanted = self.options.out, self.options.wanted
-        spared = self._spared() if spec.is_forward else {}
-        others = {n: v for n, v in self.views.items() if n in call.arrays and n not in spec.free}
-        self.made: dict[str, tuple[View | None, Any]] = {}
-        for i, name in enumerate(op.outputs_of(self.name, self.options)):
-            is_told = i < len(outs)
-            label = validate.out_name(i, outs) if is_told else name
-            out = outs[i] if is_told else None
-            makes = self._makes(name)
-            like = self._source(makes.like)
-            if like is None and out is not None:
-                raise ValueError(f"{where}: {label} must be None, for there is no {makes.like}")
-            if like is None or (is_told and not wanted[i]):
-                self.made[name] = None, None
+        call, spec, options = self.call, self._spec, self.options
+        self.made: dict[str, tuple[View | None, Any, Any]] = {}
+        others: dict[str, View] | None = None
+        for made in spec.outputs(options):
+            name, label, at, like, shape, dtype, in_place = made
+            out, wanted = (None, True) if at is None else (options.out[at], options.wanted[at])
+            source = self.leader if like is None else self._source(like)
+            if source is None and out is not None:
+                raise ValueError(f"{self.where}: {label} must be None, for there is no {like}")
+            if source is None or not wanted:
+                self.made[name] = None, out, None
                 continue
-            shape = None if makes.shape is None else self._shapes_of(makes.shape)[0]
-            dtype = self._dtype(makes.dtype)
             view, new = call.output(
-                label, out, like, shape=shape, dtype=dtype, in_place=makes.in_place
+                label,
+                out,
+                source,
+                shape=None if shape is None else getattr(self.shapes, shape),
+                dtype=None if dtype is None else self._dtype(dtype),
+                in_place=in_place,
             )
-            self.made[name] = view, new
+            self.made[name] = view, out, new
             if out is not None:
-                validate.may_write(where, label, view, spared, in_place=False)
-                validate.apart(where, label, view, others)
+                others = self._read() if others is None else others
+                validate.apart(self.where, label, view, others)
                 others[label] = view
+                if spec.is_forward:
+                    spared = self._spared()
+                    validate.may_write(self.where, label, view, spared, in_place=False)
+
+    def _read(self) -> dict[str, View]:
+        """Arrays that no output may be."""
+        free, arrays = self._spec.free, self.call.arrays
+        return {n: view for n, view in self.views.items() if n in arrays and n not in free}
 
     def _spared(self) -> dict[str, View]:
         """The data that are saved, which no output may be."""
         saved = self.op.saves_inputs(self.options)
         return {n: self.views[n] for n in saved if n in self.call.arrays and n in self._spec.data}
 
-    def _makes(self, name: str) -> Makes:
-        """A result is as the data, and a gradient as its argument, if nothing else is told."""
-        found = self.op.makes.get(name)
-        if found is not None:
-            return found  # type: ignore[no-any-return]
-        if not self._spec.is_backward:
-            return Makes(in_place=True)
-        of = name.removeprefix("d")
-        return Makes(of, in_place=of == self._spec.first or of in self._spec.data)
-
-    def _source(self, like: str | None) -> str | None:
+    def _source(self, like: str) -> str | None:
         """The argument that an output is like, or one that shares its gradient; None: not there."""
-        if like is None or like == self._spec.first:
-            return str(self.leader)
         if like in self.views:
             return like if like in self.call.arrays else self.leader  # of a number
         shares: Mapping[str, str] = self.op.shares
@@ -254,24 +318,26 @@ class step:
     def _dtype(self, dtype: str) -> int | None:
         if dtype == COMPUTED:
             return validate.computed_in(self.views[self.leader])
-        is_whole = self.views[self.leader].dtype_name not in _cpu.DTYPE_NAMES
+        is_whole = not 0 <= self.views[self.leader].dtype < _COMPUTED
         return validate.DOUBLE if dtype == DOUBLE or is_whole else None
 
     def view(self, name: str) -> Any:
         """An output's; None where it is not made."""
-        return self.made.get(name, (None, None))[0]
+        return self.made[name][0] if name in self.made else None
 
     def results(self) -> Any:
         """What the entry point returns."""
-        outs = (*self.options.out, *[None] * len(self.made))
+        result, spec, op = self.call.result, self._spec, self.op
         found = {
-            name: None if view is None else self.call.result(out, new)
-            for out, (name, (view, new)) in zip(outs, self.made.items(), strict=False)
+            name: None if view is None else result(out, new)
+            for name, (view, out, new) in self.made.items()
         }
         values = tuple(found.values())
-        if self._spec.is_backward:
+        if spec.is_backward or (spec.is_plain and not spec.is_forward):
             return values if len(values) > 1 else values[0]
         named = {**vars(self.options), **self.call.arrays, **found}
-        count = len(self.op.outputs_of("call", self.options))
-        y = self.op.result_of(values[:count], named)
-        return (y, self.op.saved(named)) if self._spec.is_forward else y
+        named[SHAPE] = self.views[self.leader].shape  # which not every array tells
+        if not spec.is_forward:
+            return op.result_of(values, named)
+        count = len(op.outputs_of("call", self.options))
+        return op.result_of(values[:count], named), op.saved(named)
