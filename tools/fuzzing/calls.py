@@ -22,6 +22,7 @@ from fastact.measure.cases import (
     arrays_of_entry,
     dtype_of,
     is_loss,
+    reduces_rows,
     results_of,
     shapes_of,
 )
@@ -136,7 +137,7 @@ def _sharing(op: Any, entry: str, named: dict[str, Any]) -> tuple[dict[str, Any]
     if is_loss(op):
         targets = () if named["is_classes"] else ("target",)
         return {"dlogits": ("logits",)} if back else {}, targets if back else ("logits", *targets)
-    if op.reduces:
+    if reduces_rows(op):
         taken = ("dy", "lse", "mask") if back else ("x", "mask")
         return {"dx": ("x",)} if back else {}, taken
     return {"y": ("x",), "dx": ("dy", "y")}, ("mask",)
@@ -373,7 +374,8 @@ class _Arrays:
         values = draw.r.choice(_VALUES.get(name, ("plain",)))
         dtype = dtype_of(op, name, draw.dtype)
         if self._is_saved(name):
-            if name == "divisor" and self.named.get("reduction") == "none":
+            nothing = name == "divisor" and self.named.get("reduction") == "none"
+            if nothing or (name == "c" and self.named.get("recompute")):
                 return None
             one = name in ("lse", "divisor")
             made = Array(name, shape, dtype, "saved", draw.layout(len(shape), dtype))

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..measure.cases import is_loss
+from ..measure.cases import is_loss, reduces_rows
 from ..ops.bounds import CrossEntropyBounds, SoftmaxBounds
 from .common import ErrorRow, Options, Report, check_by_cases
 from .expected import errors
@@ -34,8 +34,8 @@ def _of_function(op: Any, x: Any) -> tuple[float, ...]:
     for axis in _AXES:
         shown = x if axis == -1 else np.ascontiguousarray(x.T)
         named = {"x": shown, "axis": axis}
-        named |= {"keepdims": True} if op.reduces else {}
-        rows = (len(x), 1) if op.reduces else x.shape
+        named |= {"keepdims": True} if reduces_rows(op) else {}
+        rows = (len(x), 1) if reduces_rows(op) else x.shape
         dy = np.random.default_rng(1).standard_normal(rows).astype(x.dtype)
         found = errors(op, shown.shape, named, {"dy": dy if axis == -1 else dy.T})
         worst = [*map(max, worst, found.values())]

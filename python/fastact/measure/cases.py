@@ -93,6 +93,11 @@ def is_loss(op: Any) -> bool:
     return "target" in op.entry_points["call"].arrays
 
 
+def reduces_rows(op: Any) -> bool:
+    """Whether a function of the softmax family gives one number a row."""
+    return "keepdims" in op.entry_points["call"].defaults
+
+
 def adds_bias(op: Any) -> bool:
     """Whether an op of the family of biases adds one; else it is a sum."""
     return "bias" in op.saves
@@ -234,7 +239,7 @@ def _of_softmax(op: Any, entry: str, shape: Shape, named: Mapping[str, Any]) -> 
             "divisor": (),
             "weight": shape[axis:][:1],
         }
-    if not op.reduces:
+    if not reduces_rows(op):
         return {}
     over = {a % len(shape) for a in (axis if isinstance(axis, tuple) else (axis,))}
     kept = tuple(

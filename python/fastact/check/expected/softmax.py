@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from ...measure.cases import Case, is_loss
+from ...measure.cases import Case, is_loss, reduces_rows
 from ...ops.bounds import SoftmaxBounds, computed_in
 from .. import reference
 from .common import Expected, info_of, widened
@@ -23,7 +23,7 @@ def expected(case: Case) -> dict[str, Expected]:
         return _loss_gradient(case) if back else _loss(case)
     if not back:
         return _rows(case)
-    return _lse_gradient(case) if case.op.reduces else _rows_gradient(case)
+    return _lse_gradient(case) if reduces_rows(case.op) else _rows_gradient(case)
 
 
 def _is_rough(case: Case) -> bool:
