@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 
 import fastact as fa
+from fastact.measure.cases import backward_example, example, sample
 from fastact.ops.engine.op import arrays_of
 
 OPS = list(fa.ops.values())
@@ -14,18 +15,18 @@ parts = arrays_of
 
 def forward(op: Any, x: np.ndarray, dy: np.ndarray) -> Callable[..., Any]:
     """The op with all that it takes; `out` may be added."""
-    return op.example(x, dy)
+    return example(op, x, dy)
 
 
 def backward(op: Any, x: np.ndarray, dy: np.ndarray) -> Callable[..., Any]:
     """Its backward; `out` and `accumulate` may be added. dy: for results of x's shape."""
-    return op.backward_example(x, dy)
+    return backward_example(op, x, dy)
 
 
 def arguments_of(op: Any, entry: str, dtype: Any) -> Any:
     """Positional and keyword arguments of an entry point, of NumPy's arrays."""
     x, dy = np.random.default_rng(0).normal(size=(2, 3, 4)).astype(dtype)
-    named = op.sample(x, dy)
+    named = sample(op, x, dy)
     if entry == "backward":
         result, saved = op.bound("forward", named)()
         gradients = tuple(array.astype(dtype) for array in map(np.asarray, arrays_of(result)))

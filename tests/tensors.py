@@ -9,6 +9,7 @@ import torch
 from conftest import REPRESENTATIVES
 
 import fastact as fa
+from fastact.measure import cases
 from fastact.ops.engine.op import arrays_of
 
 # Activations go one way: all of them where a test is quick, else three in a plain run.
@@ -31,7 +32,7 @@ each_kind = pytest.mark.parametrize(
 def sample(op: Any, dtype: Any = np.float64, seed: int = 0) -> dict[str, Any]:
     """The arguments of a call by name."""
     x, dy = np.random.default_rng(seed).normal(size=(2, 3, 4)).astype(dtype)
-    named = op.sample(x, dy)
+    named = cases.sample(op, x, dy)
     return {
         n: torch.from_numpy(np.array(v)) if isinstance(v, np.ndarray) else v
         for n, v in named.items()

@@ -1,4 +1,4 @@
-"""The ops of every family that has no benchmarks of its own, by the arguments of their `sample`."""
+"""The ops of every family that has no benchmarks of its own, by an example of a call."""
 
 from __future__ import annotations
 
@@ -7,7 +7,17 @@ from typing import Any
 
 import fastact as fa
 
-from .common import DIRECTIONS, DTYPES, copying, dtype_named, normal, op_named, ratio, with_out
+from .common import (
+    DIRECTIONS,
+    DTYPES,
+    copying,
+    dtype_named,
+    maker_of_calls,
+    normal,
+    op_named,
+    ratio,
+    with_out,
+)
 
 # What the other files of this folder measure, at shapes of their own.
 _ELSEWHERE = ("activations", "bias", "gates", "norms", "reductions")
@@ -30,10 +40,9 @@ class Speed:
 
     def setup(self, name: str, shape: str, dtype: str, direction: str) -> None:
         op, kind, axes = op_named(name), dtype_named(dtype), SHAPES[shape]
-        if not hasattr(op, "backward_example"):
-            raise NotImplementedError("this version has no examples of calls")
         x, dy = (normal(prod(axes), kind, seed).reshape(axes) for seed in (0, 1))
-        call = (op.example if direction == "forward" else op.backward_example)(x, dy)
+        cases = maker_of_calls()
+        call = (cases.example if direction == "forward" else cases.backward_example)(op, x, dy)
         self.call = with_out(call, call())
         self.copy = copying(x)
 

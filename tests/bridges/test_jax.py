@@ -12,6 +12,7 @@ from conftest import REPRESENTATIVES
 from processes import run_python
 
 import fastact as fa
+from fastact.measure import cases
 from fastact.ops.engine.op import arrays_of
 
 jax = pytest.importorskip("jax")
@@ -52,7 +53,7 @@ def float64() -> Iterator[None]:
 def sample(op: Any, dtype: Any = np.float64, seed: int = 0) -> dict[str, Any]:
     """The arguments of a call by name."""
     x, dy = np.random.default_rng(seed).normal(size=(2, 3, 4)).astype(dtype)
-    named: dict[str, Any] = op.sample(x, dy)
+    named: dict[str, Any] = cases.sample(op, x, dy)
     return named
 
 

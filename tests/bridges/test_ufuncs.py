@@ -10,6 +10,7 @@ import pytest
 from conftest import ACTIVATIONS, assert_same_bits
 
 import fastact as fa
+from fastact.measure.cases import sample
 from fastact.ops.engine.elementwise import Bound, Elementwise
 
 GATED = [op for op in fa.ops.values() if isinstance(op, Elementwise) and op.nin == 2]
@@ -221,7 +222,7 @@ def test_nothing_else_drops_a_mask():
         takes_it = isinstance(op, Elementwise) or op.family in ("reductions", "statistics")
         if not takes_it and op.family != "bias":
             name = op.entry_points["call"].arrays[0]
-            named = {**op.sample(values(), values()), name: x}
+            named = {**sample(op, values(), values()), name: x}
             with pytest.raises(TypeError, match=rf"{name} must be a plain array, got a masked one"):
                 op.bound("call", named)()
     for entry, args in ((fa.mish.forward, (x,)), (fa.mish.backward, (x, x))):

@@ -8,6 +8,7 @@ from calls import OPS, parts
 from conftest import assert_same_bits
 
 import fastact as fa
+from fastact.measure.cases import backward_example, sample
 
 
 def swapped(value: Any) -> Any:
@@ -27,7 +28,7 @@ def data(dtype: Any) -> tuple[Any, Any]:
 @pytest.mark.parametrize("op", OPS, ids=lambda op: op.name)
 def test_every_op_reads_it(op, dtype):
     """Each entry point: native results, of the same bits, in every call of one key."""
-    named = op.sample(*data(dtype))
+    named = sample(op, *data(dtype))
     call = op.entry_points["call"]
     written = {"running_mean", "running_var"}
     other = {name: value if name in written else swapped(value) for name, value in named.items()}
@@ -49,7 +50,7 @@ def test_every_op_reads_it(op, dtype):
 @pytest.mark.parametrize("op", OPS, ids=lambda op: op.name)
 def test_every_backward_reads_it(op):
     x, dy = data(np.float32)
-    gradients = op.backward_example(x, dy)
+    gradients = backward_example(op, x, dy)
     for _ in range(4):
         expected = gradients()
         found = gradients.func(*map(swapped, gradients.args), **gradients.keywords)
@@ -62,7 +63,7 @@ def test_every_backward_reads_it(op):
 
 @pytest.mark.parametrize("op", OPS, ids=lambda op: op.name)
 def test_none_writes_it(op):
-    named = op.sample(*data(np.float32))
+    named = sample(op, *data(np.float32))
     results = parts(op.bound("call", named)())
     outs = tuple(swapped(np.asarray(part)) for part in results)
     before = [out.copy() for out in outs]

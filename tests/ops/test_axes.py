@@ -9,6 +9,7 @@ import torch
 from devices import Framework
 
 import fastact as fa
+from fastact.measure.cases import sample
 from fastact.ops.engine.op import arrays_of
 
 NUMPY = Framework("numpy", lambda a: a, np.asarray)
@@ -20,7 +21,7 @@ REDUCES = [
     for op in fa.ops.values()
     if op.entry_points["call"].defaults.get("axis", 1) in (-1, None)
     and len(op.entry_points["call"].arrays) == 1
-    and not isinstance(op.sample(X, X).get("bias"), np.ndarray)
+    and not isinstance(sample(op, X, X).get("bias"), np.ndarray)
     and op.family in ("softmax", "reductions", "statistics")
 ]
 # Those whose elements lie along an axis that must be there.
@@ -29,7 +30,7 @@ NEEDS_ONE = [
     for op in fa.ops.values()
     if {"axis", "channel_axis"} & {*op.entry_points["call"].defaults}
     and op not in REDUCES
-    and len([a for a in op.sample(X, X).values() if isinstance(a, np.ndarray)]) > 0
+    and len([a for a in sample(op, X, X).values() if isinstance(a, np.ndarray)]) > 0
     and (op.family not in ("gated",) or len(op.entry_points["call"].arrays) == 1)
 ]
 
@@ -103,7 +104,7 @@ def test_autograd_of_a_tensor_without_axes(op: Any) -> None:
 
 @pytest.mark.parametrize("op", NEEDS_ONE, ids=lambda op: op.name)
 def test_what_has_no_meaning_without_axes_names_what_was_given(op: Any) -> None:
-    first, named = op.entry_points["call"].arrays[0], op.sample(X, X)
+    first, named = op.entry_points["call"].arrays[0], sample(op, X, X)
     for name, value in named.items():
         if isinstance(value, np.ndarray) and value.ndim > 1:
             named[name] = np.array(3.0)
@@ -118,7 +119,7 @@ def test_an_axis_out_of_range_is_an_axis_error(name: str) -> None:
     for op in fa.ops.values():
         if name not in op.entry_points["call"].defaults:
             continue
-        named = op.sample(X, X)
+        named = sample(op, X, X)
         if op.family == "gated" and "bias" not in named:
             continue
         for axis in (2, -3):

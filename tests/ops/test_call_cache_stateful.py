@@ -18,6 +18,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 from uncached import Uncached, parts
 
 import fastact as fa
+from fastact.measure import cases
 
 # Few of each, so that calls of one kind meet often enough to be recorded; the last shape is large
 # enough for two threads and workspaces.
@@ -164,11 +165,11 @@ class Calls(RuleBasedStateMachine):
         """Arrays that fit x, made of its values."""
         op = fa.ops[name]
         point = op.entry_points[entry]
-        sample = op.sample(x, x)
+        sample = cases.sample(op, x, x)
         if "running_mean" in sample:
             moving = np.zeros(x.shape[1], np.float32 if x.itemsize < 8 else np.float64)
             sample |= {"running_mean": moving, "running_var": 1 + moving}
-        call = op.backward_example(x, x) if entry == "backward" else op.bound(entry, sample)
+        call = cases.backward_example(op, x, x) if entry == "backward" else op.bound(entry, sample)
         named = dict(zip((*point.arrays, *point.defaults), call.args, strict=False))
         named |= call.keywords
         if "activation" in point.defaults:  # one with a parameter

@@ -16,6 +16,7 @@ import torch
 
 import fastact as fa
 from fastact.interop import validate
+from fastact.measure import cases
 
 TIMES = 5  # until a call that could be recorded is
 
@@ -359,7 +360,7 @@ def test_what_others_call_a_keyword(other: str) -> None:
         if other in allowed:
             continue
         ours = [name for name in OTHERS_NAMES[other] if name in allowed]
-        example = op.example(np.ones((2, 4)), np.ones((2, 4)))
+        example = cases.example(op, np.ones((2, 4)), np.ones((2, 4)))
         with pytest.raises(TypeError, match=f"unknown keyword '{other}'") as raised:
             example(**{other: 1})
         assert ("did you mean" in str(raised.value)) == bool(ours)

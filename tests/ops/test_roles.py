@@ -13,6 +13,7 @@ from devices import DTYPES, FRAMEWORKS, Framework
 
 import fastact as fa
 from fastact.interop import validate
+from fastact.measure import cases
 from fastact.ops.engine.op import arrays_of
 
 TIMES = 4  # until a call that could be recorded is
@@ -57,7 +58,7 @@ def numbers(op: Any, name: str, dtype: Any = np.float64) -> Any:
 
 def run(op: Any, framework: Framework, dtype: Any = np.float64, **more: Any) -> list[Any]:
     """The results and gradients of a call, as NumPy's arrays."""
-    sample = {**op.sample(X.astype(dtype), DY.astype(dtype)), **more}
+    sample = {**cases.sample(op, X.astype(dtype), DY.astype(dtype)), **more}
     named = {n: framework.of(v) if isinstance(v, np.ndarray) else v for n, v in sample.items()}
     found = [op.bound("call", named)() for _ in range(TIMES)][-1]
     result, saved = op.bound("forward", named)()
@@ -185,7 +186,7 @@ def test_what_picks_is_of_bool(op, name, framework):
 def test_torch_records_and_traces_numbers(op, name):
     """A number is no tensor, and no less a mask."""
     for value in (True, False, *([0.5] if op.roles[name] is validate.MASK else [])):
-        sample = op.sample(X, DY)
+        sample = cases.sample(op, X, DY)
         named = {n: torch.tensor(v) if isinstance(v, np.ndarray) else v for n, v in sample.items()}
         first = next(iter(named))
         repeated = torch.full(shape_of(op, name), value).to(
@@ -221,7 +222,7 @@ def test_torch_records_and_traces_numbers(op, name):
 
 def parameters(op: Any, name: str, dtype: Any) -> dict[str, Any]:
     """A sample of a call with a parameter, or nothing where the sample has none."""
-    sample: dict[str, Any] = op.sample(X.astype(dtype), DY.astype(dtype))
+    sample: dict[str, Any] = cases.sample(op, X.astype(dtype), DY.astype(dtype))
     return sample if isinstance(sample.get(name), np.ndarray) else {}
 
 

@@ -31,6 +31,7 @@ import torch
 
 import fastact as fa
 from fastact import _cpu
+from fastact.measure.cases import example
 from fastact.ops.engine.op import arrays_of
 
 from . import calls, campaign, native_calls
@@ -497,7 +498,7 @@ def _reduces(op: Any) -> bool:
     well. Such an op gets an array that is added up in a moment.
     """
     x = np.ones((4, 6), np.float32)
-    return all(part.size < x.size for part in arrays_of(op.example(x, x)()))
+    return all(part.size < x.size for part in arrays_of(example(op, x, x)()))
 
 
 # --- cases ----------------------------------------------------------------------------------------

@@ -14,7 +14,7 @@ from typing import Any, Protocol, cast
 import numpy as np
 
 from ..ops.bounds import computed_in
-from ..ops.op import REQUIRED
+from ..ops.op import REQUIRED, arrays_of
 from .norm_rows import rows_of
 from .sum_axes import axes_of
 
@@ -183,6 +183,66 @@ def bound(
     _, saved = op.bound("forward", named)()
     given = {**named, **incoming, **dict(zip(op.saves, saved, strict=True))}
     return cast("partial[Any]", op.bound(entry, given))
+
+
+class _Given:
+    """Makes arrays of one that is there, and of another one of its shape with two axes."""
+
+    def __init__(self, x: Any, dy: Any) -> None:
+        self._x, self._next = x, iter((x,))
+        self._dy = dy
+
+    def random(self, shape: Sequence[int], dtype: str) -> Any:
+        """The first array, then the other one, or both side by side; of one axis, a ramp."""
+        if tuple(shape) == self._x.shape:
+            return next(self._next, self._dy)
+        if len(shape) == 1:
+            return np.linspace(0.5, 1.5, shape[0]).astype(self._x.dtype)
+        beside = np.concatenate((self._x, self._dy) * shape[1], 1)[:, : shape[1]]
+        return np.ascontiguousarray(beside)
+
+    def integers(self, shape: Sequence[int], end: int) -> Any:
+        """All of them, in turns."""
+        return np.arange(shape[0]) % end
+
+
+def sample(op: Any, x: Any, dy: Any) -> dict[str, Any]:
+    """The arguments of an example of a call, by name.
+
+    x and dy have one shape with two axes; dy serves as whatever else has x's shape. Channels are
+    even.
+    """
+    defaults, named = op.entry_points["call"].defaults, {}
+    for name, value in (("num_groups", 2), ("training", True), ("shape", (len(x), 1))):
+        named |= {name: value} if name in defaults else {}
+    if defaults.get("axis", 0) in (None, REQUIRED) and not is_loss(op):
+        named["axis"] = 0 if "keepdims" in defaults else 1
+    if op.family == "bias" and adds_bias(op):
+        named["activation"] = "mish"
+    optional = (*op.differentiated, "residual")
+    given = arguments(op, "call", x.shape, x.dtype.name, named, _Given(x, dy), optional)
+    return {**given, **dict.fromkeys(op.written), **named}
+
+
+def example(op: Any, x: Any, dy: Any) -> partial[Any]:
+    """The call of `sample`; `out` may be added."""
+    return bound(op, "call", sample(op, x, dy), {})
+
+
+def backward_example(op: Any, x: Any, dy: Any) -> partial[Any]:
+    """Backward of that call; `out` and `accumulate` may be added.
+
+    dy goes back where the result has its shape, and else the result itself.
+    """
+    named = sample(op, x, dy)
+    result, _ = op.bound("forward", named)()
+    gradients: dict[str, Any] = {}
+    for name, part in zip(op.results, arrays_of(result), strict=True):
+        like_x = part.astype(x.dtype)
+        gradients[f"d{name}"] = dy if like_x.shape == dy.shape and not gradients else like_x
+    several = tuple(gradients.values())
+    dys = {"dy": several if len(several) > 1 else several[0]}  # where that is its name
+    return bound(op, "backward", named, {**dys, **gradients})
 
 
 def option_of(op: Any, named: Mapping[str, Any], name: str) -> Any:
