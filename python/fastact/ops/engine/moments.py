@@ -86,7 +86,7 @@ class AxisMoments(CachedOp[P, R]):
 
     def _divisor(self, where: str, count: int, options: Any) -> float:
         """The divisor of m2 of so many elements; 0 where the correction leaves nothing."""
-        return 1.0 if self.of_m2 == M2 else max(count - self._correction(where, options), 0.0)
+        return 1.0 if self.of_m2 == M2 else max(count - self._correction(call.where, options), 0.0)
 
     def _map(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         with step(self, name, args, kwargs) as now:
@@ -105,7 +105,7 @@ class AxisMoments(CachedOp[P, R]):
                     second,
                     count,
                     self.of_m2,
-                    self._correction(where, options),
+                    self._correction(call.where, options),
                     skips,
                     weighting=weighting,
                 )
