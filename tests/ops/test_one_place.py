@@ -19,7 +19,7 @@ from fastact.ops import op as registry
 from fastact.ops.gated_op import gated_op
 from fastact.ops.norm import norm, single_channels
 from fastact.ops.reduction import term_reduction
-from fastact.ops.reductions import _over_axes, _sample
+from fastact.ops.reductions import _over_axes
 
 SOURCES = Path(__file__).parents[2] / "src"
 
@@ -107,7 +107,7 @@ def test_a_norm_of_rows(dtype):
 
 
 def test_a_sum_of_a_term(dtype):
-    @term_reduction("square", _over_axes, sample=_sample)
+    @term_reduction("square", _over_axes)
     def energy(x, /, axis=None, *, keepdims=False, out=None, stream=None):
         """Sum of squares over axes."""
 

@@ -212,7 +212,8 @@ def sample(op: Any, x: Any, dy: Any) -> dict[str, Any]:
     x and dy have one shape with two axes; dy serves as whatever else has x's shape. Channels are
     even.
     """
-    defaults, named = op.entry_points["call"].defaults, {}
+    defaults = op.entry_points["call"].defaults
+    named: dict[str, Any] = {}
     for name, value in (("num_groups", 2), ("training", True), ("shape", (len(x), 1))):
         named |= {name: value} if name in defaults else {}
     if defaults.get("axis", 0) in (None, REQUIRED) and not is_loss(op):

@@ -27,7 +27,6 @@ from .norm_arrays import (
     gradients,
     present,
     results,
-    sample_arrays,
 )
 from .op import COMPUTED, CachedOp, EntryPoint, Model, P, R, signature_of
 from .types import A, ActivationLike, Array, ArrayOrNumber, Out, Outs, Parameters, Stream
@@ -192,12 +191,6 @@ class BatchNorm(ChannelNorm[P, R]):
             ),
             backward_apply=EntryPoint(self._where("backward_apply"), signature(_of_backward_apply)),
         )
-
-    @staticmethod
-    def sample(x: Any, dy: Any) -> dict[str, Any]:
-        named = sample_arrays(x, dy)
-        running = dict.fromkeys(_RUNNING)
-        return {"x": x, **running, **{w: named[w] for w in WEIGHTS}, "training": True}
 
     def writes(self, named: Mapping[str, Any]) -> tuple[str, ...]:
         return self.written if self._options(named).training else ()
@@ -467,12 +460,6 @@ class NormApply(ChannelNorm[P, R]):
             forward=EntryPoint(self._where("forward"), call),
             backward=EntryPoint(self._where("backward"), backward, outputs=3, skips=True),
         )
-
-    @staticmethod
-    def sample(x: Any, dy: Any) -> dict[str, Any]:
-        named = sample_arrays(x, dy)
-        weight, bias = named["weight"], named["bias"]
-        return {"x": x, "mean": bias, "rstd": weight, "weight": weight, "bias": bias, "axis": 1}
 
     def _map(
         self, entry: EntryPoint, args: tuple[Any, ...], kwargs: dict[str, Any], *, saves: bool

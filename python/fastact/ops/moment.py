@@ -82,10 +82,6 @@ class AxisMoments(CachedOp[P, R]):
             backward=EntryPoint(self._where("backward"), untyped(self.backward)),
         )
 
-    @staticmethod
-    def sample(x: Any, dy: Any) -> dict[str, Any]:
-        return {"x": x, "axis": 0}
-
     def models(self, named: Mapping[str, Any]) -> tuple[list[Model], dict[str, Model]]:
         shape = over_axes(self._where(), self._options(named), named["x"]).shape
         model = Model(shape, DATA if self.dtype is None else DOUBLE)

@@ -13,7 +13,7 @@ from ..interop.call import Call
 from . import axes
 from .bounds import NormBounds
 from .fused import bind
-from .norm_arrays import STATISTICS, WEIGHTS, apart, gradients, present, results, sample_arrays
+from .norm_arrays import STATISTICS, WEIGHTS, apart, gradients, present, results
 from .op import COMPUTED, CachedOp, EntryPoint, Model, P, R, register, signature_of
 from .types import A, ActivationLike, Array, ArrayOrNumber, Casting, Outs, Parameters, Stream
 
@@ -143,7 +143,6 @@ class Norm(CachedOp[P, R]):
     normalises and returns the sum.
 
     over : from a call and its options to its `Rows`.
-    example : options of an example of a call, beside its arrays.
     """
 
     bounds = NormBounds(scaled=6, rough=4)
@@ -152,10 +151,9 @@ class Norm(CachedOp[P, R]):
         self,
         function: Callable[P, R],
         over: Callable[[Call, SimpleNamespace], Rows],
-        example: Mapping[str, Any],
     ) -> None:
         call = self._declare(function, "norms")
-        self._over, self._example = over, example
+        self._over = over
         given = call.parameters.values()
         inputs = [p.name for p in given if p.kind is Parameter.POSITIONAL_ONLY]
         self.weights = tuple(name for name in WEIGHTS if name in call.parameters)
@@ -186,11 +184,6 @@ class Norm(CachedOp[P, R]):
                 self._where("backward"), backward, outputs=len(self.gradients), skips=True
             ),
         )
-
-    def sample(self, x: Any, dy: Any) -> dict[str, Any]:
-        """The arguments by name for an example of a call."""
-        named = {**sample_arrays(x, dy), **self._example}
-        return {name: named[name] for name in self.__signature__.parameters if name in named}
 
     def models(self, named: Mapping[str, Any]) -> tuple[list[Model], dict[str, Model]]:
         call: Any = SimpleNamespace(where=self._where(), views={"x": named["x"]})
@@ -436,10 +429,10 @@ def _with(axes_of_kernels: Callable[[View], View], view: View | None) -> View | 
 
 
 def norm(
-    over: Callable[[Call, SimpleNamespace], Rows], **example: Any
+    over: Callable[[Call, SimpleNamespace], Rows],
 ) -> Callable[[Callable[P, R]], Norm[P, R]]:
     """The norm that a function declares; the formulas are in src/common/norms/norms.h.
 
-    over : what its normalization rows are. example : options that an example of a call must have.
+    over : what its normalization rows are.
     """
-    return lambda function: register(Norm(function, over, example))
+    return lambda function: register(Norm(function, over))

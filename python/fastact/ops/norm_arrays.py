@@ -4,8 +4,6 @@ from collections.abc import Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any
 
-import numpy as np
-
 from .._cpu import View
 from ..interop import validate
 from ..interop.call import Call
@@ -65,9 +63,3 @@ def results(call: Call, outs: Sequence[Any], made: Sequence[Made]) -> tuple[Any,
         None if view is None else call.result(out, new)
         for out, (view, new) in zip(outs, made, strict=True)
     )
-
-
-def sample_arrays(x: Any, dy: Any) -> dict[str, Any]:
-    """The arguments of a norm by name, for an example of a call; x has rows and columns."""
-    weight = np.linspace(0.5, 1.5, x.shape[1]).astype(x.dtype)
-    return {"x": x, "residual": dy, "weight": weight, "bias": weight - x.dtype.type(1)}

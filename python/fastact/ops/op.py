@@ -217,8 +217,6 @@ class Op(Generic[P, R]):
     parameters : an activation's own, with their defaults.
     entry_points : what each takes; calling the op is the one named "call".
     roles : what arguments are to the data, by name; arrays among the others are data.
-    sample : makes the arguments of an example call, by name, from two arrays of one shape with two
-    axes; the second one serves as a gradient or whatever else has x's shape.
     """
 
     name: str
@@ -232,7 +230,6 @@ class Op(Generic[P, R]):
     parameters: Mapping[str, float | str] = MappingProxyType({})
     roles: Mapping[str, Role] = MappingProxyType({})
     entry_points: Mapping[str, EntryPoint]
-    sample: Callable[[Any, Any], dict[str, Any]]
 
     def _declare(self, function: Callable[P, R], family: str) -> Signature:
         """Take name, signature and documentation from the function that declares the op."""
@@ -356,26 +353,6 @@ class Op(Generic[P, R]):
         for name in leading:
             rest.pop(name, None)
         return partial(function, *(named[name] for name in leading), **rest)
-
-    def example(self, x: Any, dy: Any) -> partial[Any]:
-        """The call of `sample`; `out` may be added."""
-        return self.bound("call", self.sample(x, dy))
-
-    def backward_example(self, x: Any, dy: Any) -> partial[Any]:
-        """Backward of that call; `out` and `accumulate` may be added.
-
-        dy goes back where the result has its shape, and else the result itself.
-        """
-        named = self.sample(x, dy)
-        result, saved = self.bound("forward", named)()
-        gradients: dict[str, Any] = {}
-        for name, part in zip(self.results, arrays_of(result), strict=True):
-            like_x = part.astype(x.dtype)
-            gradients[f"d{name}"] = dy if like_x.shape == dy.shape and not gradients else like_x
-        several = tuple(gradients.values())
-        dys = {"dy": several if len(several) > 1 else several[0]}  # where that is its name
-        saved_by_name = dict(zip(self.saves, saved, strict=True))
-        return self.bound("backward", {**named, **dys, **gradients, **saved_by_name})
 
     def __reduce__(self) -> str:
         return self.name

@@ -19,12 +19,8 @@ def _over_axes(where: str, options: Any, shape: Shape) -> Over:
     return Over(axes, left, () if options.keepdims else axes)
 
 
-def _sample(x: Any, dy: Any) -> dict[str, Any]:
-    return {"x": x, "axis": 0}
-
-
 @float32_under_autocast("cuda")
-@reduction(_over_axes, sample=_sample)
+@reduction(_over_axes)
 def sum(
     x: A,
     /,
@@ -116,7 +112,7 @@ def sum(
     """
 
 
-@square_reduction(_over_axes, sample=_sample)
+@square_reduction(_over_axes)
 def sum_squares(
     x: A,
     /,

@@ -6,8 +6,6 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType, SimpleNamespace
 from typing import Any
 
-import numpy as np
-
 from .. import _cpu
 from .._cpu import View
 from ..interop import validate
@@ -68,10 +66,6 @@ class RowFunction(CachedOp[P, R]):
                 signature_of(call, ("dy", *self.saves), but=("mask",)),
             ),
         )
-
-    @staticmethod
-    def sample(x: Any, dy: Any) -> dict[str, Any]:
-        return {"x": x}
 
     def _call(self, *args: Any, **kwargs: Any) -> Any:
         return self._map("call", args, kwargs)[0]
@@ -400,10 +394,6 @@ class CrossEntropy(CachedOp[P, R]):
                 self._where("backward"), signature_of(call, ("dloss", *self.saves))
             ),
         )
-
-    @staticmethod
-    def sample(x: Any, dy: Any) -> dict[str, Any]:
-        return {"logits": x, "target": np.arange(x.shape[0]) % x.shape[1]}
 
     def models(self, named: Mapping[str, Any]) -> tuple[list[Model], dict[str, Model]]:
         logits = named["logits"]

@@ -88,10 +88,6 @@ class AxisStatistic(CachedOp[P, R]):
             ),
         )
 
-    @staticmethod
-    def sample(x: Any, dy: Any) -> dict[str, Any]:
-        return {"x": x, "axis": 0}
-
     def models(self, named: Mapping[str, Any]) -> tuple[list[Model], dict[str, Model]]:
         return [Model(over_axes(self._where(), self._options(named), named["x"]).shape)], {}
 
@@ -344,10 +340,6 @@ class Average(AxisStatistic[P, R]):
 
     def __init__(self, function: Callable[P, R]) -> None:
         super().__init__(function, "mean", False)
-
-    @staticmethod
-    def sample(x: Any, dy: Any) -> dict[str, Any]:
-        return {"x": x, "weights": abs(dy), "axis": 0}
 
     def models(self, named: Mapping[str, Any]) -> tuple[list[Model], dict[str, Model]]:
         self._refuse_returned(named)
