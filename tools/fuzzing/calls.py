@@ -13,7 +13,7 @@ from random import Random
 from typing import Any
 
 import numpy as np
-from fastact.ops.op import REQUIRED
+from fastact.ops.engine.op import REQUIRED
 
 import fastact as fa
 from fastact.check import reference

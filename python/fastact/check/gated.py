@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from ..ops.bounds import GatedBounds
-from ..ops.fused import IDENTITY
+from ..ops.engine.fused import IDENTITY
 from .common import ErrorRow, Options, Report, check_by_cases
 from .expected.gated import GatedCall
 from .reductions import dtypes, mixed

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..ops.bounds import GateBounds
-from ..ops.op import arrays_of
+from ..ops.engine.op import arrays_of
 from .common import ErrorRow, Options, Report, check_by_cases
 from .expected.gates import Step, exact, of_backward, of_forward
 from .reductions import dtypes

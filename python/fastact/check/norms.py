@@ -17,7 +17,7 @@ from ..measure import shapes
 from ..measure.cases import RESULTS
 from ..measure.norm_rows import rows_of, traits
 from ..ops.bounds import NormBounds
-from ..ops.fused import IDENTITY
+from ..ops.engine.fused import IDENTITY
 from .common import ErrorRow, Options, Report, check_by_cases
 from .expected import errors
 from .reductions import dtypes, mixed

@@ -14,7 +14,7 @@ from typing import Any, Protocol, cast
 import numpy as np
 
 from ..ops.bounds import computed_in
-from ..ops.op import REQUIRED, arrays_of
+from ..ops.engine.op import REQUIRED, arrays_of
 from .norm_rows import rows_of
 from .sum_axes import axes_of
 
@@ -212,7 +212,8 @@ def sample(op: Any, x: Any, dy: Any) -> dict[str, Any]:
     x and dy have one shape with two axes; dy serves as whatever else has x's shape. Channels are
     even.
     """
-    defaults, named = op.entry_points["call"].defaults, {}
+    defaults = op.entry_points["call"].defaults
+    named: dict[str, Any] = {}
     for name, value in (("num_groups", 2), ("training", True), ("shape", (len(x), 1))):
         named |= {name: value} if name in defaults else {}
     if defaults.get("axis", 0) in (None, REQUIRED) and not is_loss(op):

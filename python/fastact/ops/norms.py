@@ -202,7 +202,7 @@ def add_rms_norm(
 
 
 @float32_under_autocast("cuda")
-@norm(over=groups_of_channels, num_groups=2)
+@norm(over=groups_of_channels)
 def group_norm(
     x: A,
     /,

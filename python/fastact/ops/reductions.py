@@ -4,7 +4,7 @@ Every dtype is summed in double, in one order whatever the layout, the threads a
 set; the order and its error bound are derived in `src/cpu/reductions/kernels.h`.
 """
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from .engine.axes import over_axes
 from .engine.moments import MeanVar, MomentsOp
@@ -14,12 +14,8 @@ from .moments import Moments
 from .types import A, Array, ArrayOrNumber, Axes, Out, Outs, Stream
 
 
-def _sample(x: Any, dy: Any) -> dict[str, Any]:
-    return {"x": x, "axis": 0}
-
-
 @float32_under_autocast("cuda")
-@reduction(over_axes, sample=_sample)
+@reduction(over_axes)
 def sum(
     x: A,
     /,
@@ -81,7 +77,7 @@ def sum(
     """
 
 
-@square_reduction(over_axes, sample=_sample)
+@square_reduction(over_axes)
 def sum_squares(
     x: A,
     /,

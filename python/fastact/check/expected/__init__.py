@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from ...measure.cases import Case
-from ...ops.op import arrays_of
+from ...ops.engine.op import arrays_of
 from . import activations, bias, gated, gates, norms, reductions, softmax, statistics
 from .common import Expected as Expected
 

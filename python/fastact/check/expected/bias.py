@@ -6,8 +6,8 @@ import numpy as np
 
 from ...measure.cases import DOUBLE, Case, adds_bias
 from ...ops.bounds import computed_in
-from ...ops.fused import IDENTITY
-from ...ops.op import ops
+from ...ops.engine.fused import IDENTITY
+from ...ops.engine.op import ops
 from .. import reference
 from . import activations, reductions
 from .common import Expected, wide, widened

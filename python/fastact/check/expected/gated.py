@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from ...measure.cases import DOUBLE, Case
 from ...ops.bounds import Activation, computed_in
-from ...ops.fused import IDENTITY
+from ...ops.engine.fused import IDENTITY
 from .. import reference
 from .common import Expected, wide
 

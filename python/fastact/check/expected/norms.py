@@ -12,8 +12,8 @@ from ...measure.cases import DOUBLE, Case, Shape
 from ...measure.norm_rows import Rows, rows_of, traits
 from ...ops import bounds
 from ...ops.bounds import Activation, computed_in
-from ...ops.fused import IDENTITY
-from ...ops.op import ops
+from ...ops.engine.fused import IDENTITY
+from ...ops.engine.op import ops
 from .. import reference
 from .common import Expected, evaluate, ulp, wide, widened
 

@@ -33,10 +33,6 @@ class Activation(Elementwise[P, R], _cpu.FastActivation):
 
     bounds: Bounds
 
-    @staticmethod
-    def sample(x: Any, dy: Any) -> dict[str, Any]:
-        return {"x": x}
-
     def __init__(
         self,
         function: Callable[P, R],

@@ -12,8 +12,6 @@ from inspect import Parameter, Signature, signature
 from types import MappingProxyType, SimpleNamespace
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from ..._cpu import View
 from ...interop import validate
 from ..bounds import GatedBounds
@@ -74,11 +72,6 @@ class Gated(CachedOp[P, R]):
                 self._where("backward"), backward, outputs=len(arrays), extra=1, skips=True
             ),
         )
-
-    def sample(self, x: Any, dy: Any) -> dict[str, Any]:
-        bias = np.linspace(-0.5, 0.5, 2 * x.shape[1]).astype(x.dtype)
-        arrays = (np.concatenate((x, dy), 1),) if self.packed else (x, dy)
-        return {**dict(zip(self._arrays, arrays, strict=True)), "bias": bias}
 
     def activation_of(self, named: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:
         """The activation of a call with these options (None: the identity), and its parameters."""

@@ -7,8 +7,6 @@ from inspect import Parameter
 from types import MappingProxyType, SimpleNamespace
 from typing import Any, NamedTuple, TypedDict, Unpack, overload
 
-import numpy as np
-
 from ... import _cpu
 from ..._cpu import View
 from ...interop import validate
@@ -136,14 +134,6 @@ class Gates(CachedOp[P, R]):
     def count(self) -> int:
         """How many gates a packed array has."""
         return len(self.letters)
-
-    def sample(self, x: Any, dy: Any) -> dict[str, Any]:
-        row = np.linspace(0.5, 1.5, x.shape[1]).astype(x.dtype)
-        bias = np.tile(row, self.count)
-        named = {"gates": np.tile(x, self.count), self.state: dy, "bias": bias}
-        if self.takes_recurrent:
-            named |= {"recurrent": np.tile(dy, self.count), "recurrent_bias": bias}
-        return named
 
     def saved(self, named: Mapping[str, Any]) -> tuple[Any, ...]:
         unread = "c" if named.get("recompute", False) else "recurrent"

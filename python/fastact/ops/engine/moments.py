@@ -66,10 +66,6 @@ class AxisMoments(CachedOp[P, R]):
         self.makes = {n: Makes(shape="shape", dtype=dtype) for n in (*self.results, "count")}
         self._enter_points(call, untyped(self.backward))
 
-    @staticmethod
-    def sample(x: Any, dy: Any) -> dict[str, Any]:
-        return {"x": x, "axis": 0}
-
     def _shapes(self, call: Any, options: Any) -> Over:
         return over_axes(call.where, options, tuple(call.views["x"].shape))
 
@@ -86,7 +82,7 @@ class AxisMoments(CachedOp[P, R]):
 
     def _divisor(self, where: str, count: int, options: Any) -> float:
         """The divisor of m2 of so many elements; 0 where the correction leaves nothing."""
-        return 1.0 if self.of_m2 == M2 else max(count - self._correction(call.where, options), 0.0)
+        return 1.0 if self.of_m2 == M2 else max(count - self._correction(where, options), 0.0)
 
     def _map(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         with step(self, name, args, kwargs) as now:

@@ -19,7 +19,7 @@ from ...interop.call import Call
 from ..bounds import NormBounds
 from ..types import A, ActivationLike, Array, ArrayOrNumber, Out, Outs, Parameters, Stream
 from . import axes
-from .norm_rows import STATISTICS, WEIGHTS, sample_arrays
+from .norm_rows import STATISTICS, WEIGHTS
 from .op import COMPUTED, DOUBLE, CachedOp, EntryPoint, Makes, P, R, signature_of
 from .step import step
 
@@ -173,12 +173,6 @@ class BatchNorm(ChannelNorm[P, R]):
             ),
             backward_apply=EntryPoint(self._where("backward_apply"), signature(_of_backward_apply)),
         )
-
-    @staticmethod
-    def sample(x: Any, dy: Any) -> dict[str, Any]:
-        named = sample_arrays(x, dy)
-        running = dict.fromkeys(_RUNNING)
-        return {"x": x, **running, **{w: named[w] for w in WEIGHTS}, "training": True}
 
     def writes(self, named: Mapping[str, Any]) -> tuple[str, ...]:
         return self.written if self._options(named).training else ()
@@ -379,12 +373,6 @@ class NormApply(ChannelNorm[P, R]):
         call = self._declare(function, "norms")
         backward = signature_of(call, ("dy", "x"), _SAVED)
         self._enter_points(call, backward)
-
-    @staticmethod
-    def sample(x: Any, dy: Any) -> dict[str, Any]:
-        named = sample_arrays(x, dy)
-        weight, bias = named["weight"], named["bias"]
-        return {"x": x, "mean": bias, "rstd": weight, "weight": weight, "bias": bias, "axis": 1}
 
     def _map(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         with step(self, name, args, kwargs) as now:

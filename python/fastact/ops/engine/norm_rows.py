@@ -7,8 +7,6 @@ from inspect import Parameter
 from types import MappingProxyType, SimpleNamespace
 from typing import Any, Generic, NamedTuple, TypeAlias, Unpack
 
-import numpy as np
-
 from ..._cpu import View
 from ...interop import validate
 from ...interop.call import Call
@@ -147,7 +145,6 @@ class Norm(CachedOp[P, R]):
     normalises and returns the sum.
 
     over : from a call and its options to its `Rows`.
-    example : options of an example of a call, beside its arrays.
     """
 
     bounds = NormBounds(scaled=6, rough=4)
@@ -167,10 +164,9 @@ class Norm(CachedOp[P, R]):
         self,
         function: Callable[P, R],
         over: Callable[[Call, SimpleNamespace], Rows],
-        example: Mapping[str, Any],
     ) -> None:
         call = self._declare(function, "norms")
-        self._over, self._example = over, example
+        self._over = over
         given = call.parameters.values()
         inputs = [p.name for p in given if p.kind is Parameter.POSITIONAL_ONLY]
         self.weights = tuple(name for name in WEIGHTS if name in call.parameters)
@@ -192,11 +188,6 @@ class Norm(CachedOp[P, R]):
             **more,
         )
         self._enter_points(call, backward, extra=len(self.besides))
-
-    def sample(self, x: Any, dy: Any) -> dict[str, Any]:
-        """The arguments by name for an example of a call."""
-        named = {**sample_arrays(x, dy), **self._example}
-        return {name: named[name] for name in self.__signature__.parameters if name in named}
 
     def saved(self, named: Mapping[str, Any]) -> tuple[Any, ...]:
         return super().saved({**named, "x": named["total"]} if self.has_residual else named)
@@ -349,22 +340,16 @@ class Norm(CachedOp[P, R]):
         return weight, bias
 
 
-def sample_arrays(x: Any, dy: Any) -> dict[str, Any]:
-    """The arguments of a norm by name, for an example of a call; x has rows and columns."""
-    weight = np.linspace(0.5, 1.5, x.shape[1]).astype(x.dtype)
-    return {"x": x, "residual": dy, "weight": weight, "bias": weight - x.dtype.type(1)}
-
-
 def _with(axes_of_kernels: Callable[[View], View], view: View | None) -> View | None:
     """An array that there may not be, as the kernels see it."""
     return None if view is None else axes_of_kernels(view)
 
 
 def norm(
-    over: Callable[[Call, SimpleNamespace], Rows], **example: Any
+    over: Callable[[Call, SimpleNamespace], Rows],
 ) -> Callable[[Callable[P, R]], Norm[P, R]]:
     """The norm that a function declares; the formulas are in src/common/norms/norms.h.
 
-    over : what its normalization rows are. example : options that an example of a call must have.
+    over : what its normalization rows are.
     """
-    return lambda function: register(Norm(function, over, example))
+    return lambda function: register(Norm(function, over))

@@ -247,8 +247,6 @@ class Op(Generic[P, R]):
     called : arrays that messages call something else than an array.
     reads_whole : the data may be whole numbers, read as they are, but in backward.
     of_forward : arguments of backward that `forward` may have returned as numbers of NumPy's.
-    sample : makes the arguments of an example call, by name, from two arrays of one shape with two
-    axes; the second one serves as a gradient or whatever else has x's shape.
     """
 
     name: str
@@ -271,7 +269,6 @@ class Op(Generic[P, R]):
     of_forward: tuple[str, ...] = ()
     reads_whole: bool = False
     entry_points: Mapping[str, EntryPoint]
-    sample: Callable[[Any, Any], dict[str, Any]]
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -428,26 +425,6 @@ class Op(Generic[P, R]):
         for name in leading:
             rest.pop(name, None)
         return partial(function, *(named[name] for name in leading), **rest)
-
-    def example(self, x: Any, dy: Any) -> partial[Any]:
-        """The call of `sample`; `out` may be added."""
-        return self.bound("call", self.sample(x, dy))
-
-    def backward_example(self, x: Any, dy: Any) -> partial[Any]:
-        """Backward of that call; `out` and `accumulate` may be added.
-
-        dy goes back where the result has its shape, and else the result itself.
-        """
-        named = self.sample(x, dy)
-        result, saved = self.bound("forward", named)()
-        gradients: dict[str, Any] = {}
-        for name, part in zip(self.results, arrays_of(result), strict=True):
-            like_x = part.astype(x.dtype)
-            gradients[f"d{name}"] = dy if like_x.shape == dy.shape and not gradients else like_x
-        several = tuple(gradients.values())
-        dys = {"dy": several if len(several) > 1 else several[0]}  # where that is its name
-        saved_by_name = dict(zip(self.saves, saved, strict=True))
-        return self.bound("backward", {**named, **dys, **gradients, **saved_by_name})
 
     def __reduce__(self) -> str:
         return self.name

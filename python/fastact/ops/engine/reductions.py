@@ -40,8 +40,6 @@ IDENTITY, VALID = (_cpu.TERMS.index(term) for term in ("identity", "valid"))
 
 Shape: TypeAlias = tuple[int, ...]
 
-Sample: TypeAlias = Callable[[Any, Any], dict[str, Any]]
-
 
 #: What an op's options say of an array of a shape. The string begins messages.
 OverOf: TypeAlias = Callable[[str, Any, Shape], Over]
@@ -97,13 +95,11 @@ class AxisSum(CachedOp[P, R]):
         family: str,
         term: str,
         over: OverOf,
-        sample: Sample,
         **others: EntryPoint,
     ) -> None:
         call = self._declare(function, family)
         self.term = _cpu.TERMS.index(term)
         self._over: OverOf = over
-        self.sample = sample
         self.makes = {name: Makes(shape="shape") for name in self.results}
         self._enter(
             call=EntryPoint(self._where(), call),
@@ -155,7 +151,6 @@ class PlainSum(AxisSum[P, R]):
         function: Callable[P, R],
         family: str,
         over: OverOf,
-        sample: Sample,
         result: str,
         lacks: LacksOf | None,
     ) -> None:
@@ -167,7 +162,7 @@ class PlainSum(AxisSum[P, R]):
         either = [name for name in (*masks, "axis") if masks]
         of_backward = signature_of(call, ("dy", "shape"), either)
         backward = EntryPoint(f"fastact.{function.__name__}.backward", of_backward)
-        super().__init__(function, family, "identity", over, sample, backward=backward)
+        super().__init__(function, family, "identity", over, backward=backward)
 
     def saved(self, named: Mapping[str, Any]) -> tuple[Any, ...]:
         return (self.shape_of(named), *(named.get(name) for name in self.saves[1:]))
@@ -292,13 +287,12 @@ class TermSum(AxisSum[P, R]):
         function: Callable[P, R],
         term: str,
         over: OverOf,
-        sample: Sample,
         **others: EntryPoint,
     ) -> None:
         taken = untyped(function).parameters
         self.saves = ("x", *(name for name in ROLES if name in taken))
         backward = EntryPoint(f"fastact.{function.__name__}.backward", untyped(self.backward))
-        super().__init__(function, "reductions", term, over, sample, backward=backward, **others)
+        super().__init__(function, "reductions", term, over, backward=backward, **others)
 
     def forward(self, *args: P.args, **kwargs: P.kwargs) -> tuple[R, tuple[Any, ...]]:
         """The sum, and what `backward` needs.
@@ -381,10 +375,10 @@ class TermSum(AxisSum[P, R]):
 class SquareSum(TermSum[P, R]):
     """A sum of squares, which has its gradient in the same pass, too."""
 
-    def __init__(self, function: Callable[P, R], over: OverOf, sample: Sample) -> None:
+    def __init__(self, function: Callable[P, R], over: OverOf) -> None:
         where = f"fastact.{function.__name__}.value_and_grad"
         both = EntryPoint(where, untyped(self.value_and_grad), outputs=2)
-        super().__init__(function, "square", over, sample, value_and_grad=both)
+        super().__init__(function, "square", over, value_and_grad=both)
         self.makes = {**self.makes, "value": Makes(shape="all"), "grad": Makes(in_place=True)}
 
     def outputs_of(self, entry: str, options: Any) -> tuple[str, ...]:
@@ -441,24 +435,19 @@ class SquareSum(TermSum[P, R]):
 def reduction(
     over: OverOf,
     *,
-    sample: Sample,
     family: str = "reductions",
     result: str = "y",
     lacks: LacksOf | None = None,
 ) -> Callable[[Callable[P, R]], PlainSum[P, R]]:
     """The sum over axes that a function declares."""
-    return lambda function: register(PlainSum(function, family, over, sample, result, lacks))
+    return lambda function: register(PlainSum(function, family, over, result, lacks))
 
 
-def term_reduction(
-    term: str, over: OverOf, *, sample: Sample
-) -> Callable[[Callable[P, R]], TermSum[P, R]]:
+def term_reduction(term: str, over: OverOf) -> Callable[[Callable[P, R]], TermSum[P, R]]:
     """The sum of a term over axes that a function declares."""
-    return lambda function: register(TermSum(function, term, over, sample))
+    return lambda function: register(TermSum(function, term, over))
 
 
-def square_reduction(
-    over: OverOf, *, sample: Sample
-) -> Callable[[Callable[P, R]], SquareSum[P, R]]:
+def square_reduction(over: OverOf) -> Callable[[Callable[P, R]], SquareSum[P, R]]:
     """The sum of squares over axes that a function declares."""
-    return lambda function: register(SquareSum(function, over, sample))
+    return lambda function: register(SquareSum(function, over))

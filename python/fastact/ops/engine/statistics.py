@@ -86,10 +86,6 @@ class AxisStatistic(CachedOp[P, R]):
         backward = signature_of(call, ("dy", *arrays), either, but=("returned",))
         self._enter_points(call, backward)
 
-    @staticmethod
-    def sample(x: Any, dy: Any) -> dict[str, Any]:
-        return {"x": x, "axis": 0}
-
     def _shapes(self, call: Any, options: Any) -> Over:
         return over_axes(call.where, options, tuple(call.views["x"].shape))
 
@@ -291,10 +287,6 @@ class Average(AxisStatistic[P, R]):
 
     def __init__(self, function: Callable[P, R]) -> None:
         super().__init__(function, "mean", False)
-
-    @staticmethod
-    def sample(x: Any, dy: Any) -> dict[str, Any]:
-        return {"x": x, "weights": abs(dy), "axis": 0}
 
     def forward(self, *args: P.args, **kwargs: P.kwargs) -> tuple[R, tuple[Any, ...]]:
         """The average, and what `backward` needs.
