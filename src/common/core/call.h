@@ -22,6 +22,15 @@ struct ArrayArgument : Operand {
   bool is_readonly;
 };
 
+// Whether two arrays of one shape, or of none, step alike.
+inline bool same_strides(const ArrayArgument& a, const ArrayArgument& b) {
+  for (int i = 0; i < a.ndim && b.shape; ++i)
+    if (a.shape[i] != 1 &&
+        byte_stride(a, i, item_size(a.dtype)) != byte_stride(b, i, item_size(b.dtype)))
+      return false;
+  return true;
+}
+
 // Some of an array's axes: a flag for each.
 struct AxisFlags {
   bool flags[kMaxAxes];
@@ -36,7 +45,7 @@ struct ParameterValues {
   operator const double*() const { return value; }
 };
 
-enum class FieldKind : int { kArray, kAxes, kParameters, kNumber, kInteger, kFlag };
+enum class FieldKind : int { kArray, kAxes, kParameters, kNumber, kInteger, kBits, kFlag, kText };
 
 enum class Role : int { kIn, kOut, kInOut };
 
@@ -47,13 +56,18 @@ enum class ShapeRule : int {
   kReduced,  // the same, of length 1 along the axes that a field names and along no other one
   kKept,     // of length 1 along all axes but those that a field names
   kAlong,    // one axis, as long as the axis that a field numbers
+  kChannels, // the same, or as many axes as the other array, each other one of length 1
+  kOne,      // of one element
 };
 
 enum class DTypeRule : int {
   kComputed,     // any in which arrays are computed
+  kAny,          // any that a View has
+  kDouble,       // float64
   kSame,         // the other array's
   kComputeType,  // in which the other array is computed
   kWideEnough,   // the other array's, or a wider one
+  kUnrounded,    // the other array's, but float64 beside 16-bit data
   kMask,         // bool
   kIndex,        // int32 or int64
 };
@@ -64,10 +78,10 @@ struct Field {
   void* (*at)(void* call);
   FieldKind kind;
   Role role = Role::kIn;
-  bool is_optional = false;  // one that is not given: no array, or 0
+  bool is_optional = false;  // one that is not given: no array, no text, or 0
 
   ShapeRule shape = ShapeRule::kAny;
-  const char* shape_of = nullptr;  // the other array; of axes, the array that has them
+  const char* shape_of = nullptr;  // the other array; of axes or one of them, the array that has them
   const char* axes = nullptr;
   DTypeRule dtype = DTypeRule::kComputed;
   const char* dtype_of = nullptr;
@@ -102,6 +116,10 @@ struct Field {
   constexpr Field along(const char* of, const char* by) const {
     return with_shape(ShapeRule::kAlong, of, by);
   }
+  constexpr Field channels(const char* of, const char* by) const {
+    return with_shape(ShapeRule::kChannels, of, by);
+  }
+  constexpr Field one() const { return with_shape(ShapeRule::kOne, nullptr); }
   constexpr Field same_dtype(const char* of) const { return with_dtype(DTypeRule::kSame, of); }
   constexpr Field compute_type(const char* of) const {
     return with_dtype(DTypeRule::kComputeType, of);
@@ -109,6 +127,9 @@ struct Field {
   constexpr Field wide_enough(const char* of) const {
     return with_dtype(DTypeRule::kWideEnough, of);
   }
+  constexpr Field unrounded(const char* of) const { return with_dtype(DTypeRule::kUnrounded, of); }
+  constexpr Field any_dtype() const { return with_dtype(DTypeRule::kAny); }
+  constexpr Field float64() const { return with_dtype(DTypeRule::kDouble); }
   constexpr Field mask() const { return with_dtype(DTypeRule::kMask); }
   constexpr Field index() const { return with_dtype(DTypeRule::kIndex); }
   constexpr Field below(int64_t value) const {
@@ -143,6 +164,10 @@ struct MemberOf<member, element, Member Call::*> {
       return FieldKind::kNumber;
     else if constexpr (std::is_same_v<Type, bool>)
       return FieldKind::kFlag;
+    else if constexpr (std::is_same_v<Type, uint64_t>)
+      return FieldKind::kBits;
+    else if constexpr (std::is_same_v<Type, const char*>)
+      return FieldKind::kText;
     else
       return integer_kind();
   }
@@ -175,6 +200,11 @@ constexpr Field in_out(const char* name) {
 template <auto member>
 constexpr Field axes(const char* name, const char* of) {
   return in<member>(name).with_shape(ShapeRule::kAny, of);
+}
+// The number of one of them.
+template <auto member>
+constexpr Field axis(const char* name, const char* of) {
+  return in<member>(name).with_shape(ShapeRule::kAny, of).below(kMaxAxes);
 }
 
 }  // namespace fields

@@ -67,7 +67,9 @@ class CallCheck {
   void check_field(const Field& f) {
     if (f.kind == FieldKind::kArray) return check_array(f, array(f));
     if (f.kind == FieldKind::kAxes) return check_axes(f);
-    if (f.kind == FieldKind::kInteger) check_index(f, *static_cast<const int*>(f.at(call_)), f.end);
+    if (f.kind == FieldKind::kInteger)
+      check_index(f, *static_cast<const int*>(f.at(call_)),
+                  f.shape_of ? array(f.shape_of).ndim : f.end);
   }
 
   void check_index(const Field& f, int value, int64_t end) const {
@@ -109,6 +111,11 @@ class CallCheck {
         return kBool;
       case DTypeRule::kIndex:
         return kI64;
+      case DTypeRule::kUnrounded:
+        return item_size(array(f.dtype_of).dtype) == 2 ? kF64 : array(f.dtype_of).dtype;
+      case DTypeRule::kAny:
+      case DTypeRule::kDouble:
+        return kF64;
       case DTypeRule::kComputed:
         break;
     }
@@ -119,6 +126,7 @@ class CallCheck {
     const int expected = expected_dtype(f);
     if (f.dtype == DTypeRule::kIndex) return dtype == kI32 || dtype == kI64;
     if (f.dtype == DTypeRule::kComputed) return dtype >= 0 && dtype < kDTypes;
+    if (f.dtype == DTypeRule::kAny) return dtype >= 0 && dtype < kViewDTypes;
     if (f.dtype == DTypeRule::kWideEnough && dtype >= 0 && dtype < kDTypes)
       return dtype == expected || item_size(dtype) > item_size(expected);
     return dtype == expected;
@@ -127,18 +135,18 @@ class CallCheck {
   std::string dtypes_text(const Field& f) const {
     if (f.dtype == DTypeRule::kIndex) return "int32 or int64";
     if (f.dtype == DTypeRule::kComputed) return "float16, bfloat16, float32 or float64";
+    if (f.dtype == DTypeRule::kAny) return "a number's or bool";
     const char* more = f.dtype == DTypeRule::kWideEnough ? " or a wider one" : "";
     return dtype_text(expected_dtype(f)) + more;
   }
 
   bool has_shape(const Field& f, const Operand& a) const {
     if (f.shape == ShapeRule::kAny) return true;
+    if (f.shape == ShapeRule::kOne)
+      return std::all_of(a.shape, a.shape + a.ndim, [](int64_t n) { return n == 1; });
     const Operand& other = array(f.shape_of);
-    if (f.shape == ShapeRule::kAlong) {
-      const int axis = value<int>(f.axes);
-      check_index(named(f.axes), axis, other.ndim);
-      return a.ndim == 1 && a.shape[0] == other.shape[axis];
-    }
+    if (f.shape == ShapeRule::kAlong || f.shape == ShapeRule::kChannels)
+      return has_channels(f, a, other);
     const AxisFlags* axes = f.axes ? &value<AxisFlags>(f.axes) : nullptr;
     bool fits = a.ndim == other.ndim;
     for (int i = 0; fits && i < a.ndim; ++i) {
@@ -149,7 +157,17 @@ class CallCheck {
     return fits;
   }
 
+  bool has_channels(const Field& f, const Operand& a, const Operand& other) const {
+    const int axis = value<int>(f.axes);
+    check_index(named(f.axes), axis, other.ndim);
+    if (a.ndim == 1) return a.shape[0] == other.shape[axis];
+    bool fits = a.ndim == other.ndim && f.shape == ShapeRule::kChannels;
+    for (int i = 0; fits && i < a.ndim; ++i) fits = a.shape[i] == (i == axis ? other.shape[i] : 1);
+    return fits;
+  }
+
   std::string shapes_text(const Field& f) const {
+    if (f.shape == ShapeRule::kOne) return "one element";
     const std::string of = std::string(f.shape_of) + "'s, " + shape_text(array(f.shape_of));
     switch (f.shape) {
       case ShapeRule::kBeside:
@@ -160,6 +178,8 @@ class CallCheck {
         return "the shape " + of + " with length 1 along all but the axes " + f.axes;
       case ShapeRule::kAlong:
         return "one axis, as long as an axis of the shape " + of;
+      case ShapeRule::kChannels:
+        return std::string("an element for each index of ") + f.axes + " in the shape " + of;
       default:
         return "the shape " + of;
     }

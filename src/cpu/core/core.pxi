@@ -132,7 +132,9 @@ cdef extern from "common/core/call.h" namespace "fastact" nogil:
         kParameters
         kNumber
         kInteger
+        kBits
         kFlag
+        kText
 
     cdef enum class Role(int):
         kIn
