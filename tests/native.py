@@ -121,6 +121,14 @@ class Maker:
     def call(self, name: str, size: Any, run: Any, needs_it: bool = False) -> Native:
         return Native(name, size, run, self.outputs, self.guards, needs_it)
 
+    def native_call(
+        self, name: str, function: str, needs_it: bool = False, /, **arguments: Any
+    ) -> Native:
+        call = _cpu.native_call(function, arguments)
+        return self.call(
+            name, call.workspace_size, lambda workspace: call.run(workspace, 0), needs_it
+        )
+
 
 def gates(rows: int, columns: int, kind: int = LSTM) -> Native:
     """lstm_gates.backward or gru_gates.backward with gradients of the biases."""
@@ -148,11 +156,8 @@ def summed(*shape: int, axes: tuple[int, ...]) -> Native:
     m = Maker()
     x = m.given(*shape)
     y = m.made(*(1 if i in axes else n for i, n in enumerate(shape)))
-    return m.call(
-        f"sum {shape} {axes}",
-        lambda: _cpu.sum_workspace(0, x, y, axes),
-        lambda workspace: _cpu.sum(0, x, y, axes, 1.0, workspace, False, 0),
-    )
+    options = {"term": 0, "divisor": 1.0, "accumulate": False}
+    return m.native_call(f"sum {shape} {axes}", "sum", x=x, axes=axes, y=y, **options)
 
 
 def moments(*shape: int, axes: tuple[int, ...], skips: bool = False) -> Native:
@@ -160,13 +165,9 @@ def moments(*shape: int, axes: tuple[int, ...], skips: bool = False) -> Native:
     x = m.given(*shape)
     kept = [1 if i in axes else n for i, n in enumerate(shape)]
     mean, second = m.made(*kept), m.made(*kept)
-    return m.call(
-        f"moments {shape} {axes}{', skipping' if skips else ''}",
-        lambda: _cpu.moments_workspace(x, None, None, mean, axes, skips),
-        lambda workspace: _cpu.moments(
-            x, None, None, mean, None, second, None, axes, 1, 0.0, skips, None, workspace, 0
-        ),
-    )
+    name = f"moments {shape} {axes}{', skipping' if skips else ''}"
+    options = {"of_m2": 1, "correction": 0.0, "skips": skips}
+    return m.native_call(name, "moments", x=x, axes=axes, mean=mean, second=second, **options)
 
 
 def weighted_moments(*shape: int, axes: tuple[int, ...]) -> Native:
@@ -174,23 +175,15 @@ def weighted_moments(*shape: int, axes: tuple[int, ...]) -> Native:
     x, weights = m.given(*shape), _cpu.View.from_numpy(m.rng.uniform(size=shape))
     kept = [1 if i in axes else n for i, n in enumerate(shape)]
     mean, second = m.made(*kept), m.made(*kept)
-    return m.call(
-        f"weighted moments {shape} {axes}",
-        lambda: _cpu.moments_workspace(x, weights, None, mean, axes, False),
-        lambda workspace: _cpu.moments(
-            x, weights, None, mean, None, second, None, axes, 1, 0.0, False, None, workspace, 0
-        ),
-    )
+    given = {"x": x, "weights": weights, "axes": axes, "mean": mean, "second": second}
+    options = {"of_m2": 1, "correction": 0.0, "skips": False}
+    return m.native_call(f"weighted moments {shape} {axes}", "moments", **given, **options)
 
 
 def squares(size: int) -> Native:
     m = Maker()
     x, y, grad = m.given(size), m.made(1), m.made(size)
-    return m.call(
-        "square_value_and_grad",
-        lambda: _cpu.sum_workspace(1, x, y, (0,)),
-        lambda workspace: _cpu.square_value_and_grad(x, y, grad, workspace, 0),
-    )
+    return m.native_call("square_value_and_grad", "square_value_and_grad", x=x, y=y, grad=grad)
 
 
 def bias_act(*shape: int, axis: int) -> Native:
@@ -229,20 +222,13 @@ def layer_norm(rows: int, columns: int) -> Native:
     mean, rstd = m.given(rows, 1), m.given(rows, 1)
     dx, dweight, dbias = m.made(rows, columns), m.made(1, columns), m.made(1, columns)
 
-    call = _cpu.native_call(
-        "norm_backward",
-        {
-            **{"dy": dy, "x": x, "dx": dx, "mean": mean, "rstd": rstd},
-            **{"weight": weight, "bias": weight, "dweight": dweight, "dbias": dbias},
-            **{"reduced": (1,), "of_parameter": (1,), "which": WHICH, "parameters": ()},
-            **{"weight_offset": 0.0, "is_centred": True, "casts": False, "accumulate": False},
-        },
-    )
-
-    def run(workspace: Any) -> None:
-        call.run(workspace, 0)
-
-    return m.call(f"norm_backward {rows} {columns}", call.workspace_size, run, needs_it=True)
+    arguments = {
+        **{"dy": dy, "x": x, "dx": dx, "mean": mean, "rstd": rstd},
+        **{"weight": weight, "bias": weight, "dweight": dweight, "dbias": dbias},
+        **{"reduced": (1,), "of_parameter": (1,), "which": WHICH, "parameters": ()},
+        **{"weight_offset": 0.0, "is_centred": True, "casts": False, "accumulate": False},
+    }
+    return m.native_call(f"norm_backward {rows} {columns}", "norm_backward", True, **arguments)
 
 
 def batch_backward(*shape: int, axis: int) -> Native:
@@ -251,14 +237,13 @@ def batch_backward(*shape: int, axis: int) -> Native:
     mean, rstd, weight = (m.given(shape[axis]) for _ in range(3))
     dx, dweight, dbias = m.made(*shape), m.made(shape[axis]), m.made(shape[axis])
 
-    def run(scratch: Any) -> None:
-        _cpu.batch_norm_backward(
-            *(WHICH, dy, x, mean, rstd, weight, None, None, None, 1.0, dx, dweight, dbias, axis),
-            *((), True, False, scratch, 0),
-        )
-
-    size = lambda: _cpu.batch_norm_scratch(x, axis)  # noqa: E731
-    return m.call(f"batch_norm_backward {shape} {axis}", size, run, needs_it=True)
+    arguments = {
+        **{"x": x, "dy": dy, "dx": dx, "axis": axis, "mean": mean, "rstd": rstd},
+        **{"weight": weight, "dweight": dweight, "dbias": dbias, "which": WHICH, "parameters": ()},
+        **{"count": 1.0, "training": True, "accumulate": False},
+    }
+    name = f"batch_norm_backward {shape} {axis}"
+    return m.native_call(name, "batch_norm_backward", True, **arguments)
 
 
 def batch_forward(*shape: int, axis: int) -> Native:
@@ -266,14 +251,13 @@ def batch_forward(*shape: int, axis: int) -> Native:
     x, weight = m.given(*shape), m.given(shape[axis])
     y, mean, rstd = m.made(*shape), m.made(shape[axis]), m.made(shape[axis])
 
-    def run(scratch: Any) -> None:
-        _cpu.batch_norm_forward(
-            *(WHICH, x, y, None, None, weight, None, mean, rstd, axis, (), True, 0.1, 1e-5),
-            *(scratch, None, 0),
-        )
-
-    size = lambda: _cpu.batch_norm_scratch(x, axis)  # noqa: E731
-    return m.call(f"batch_norm_forward {shape} {axis}", size, run, needs_it=True)
+    arguments = {
+        **{"x": x, "y": y, "axis": axis, "weight": weight, "mean": mean, "rstd": rstd},
+        **{"which": WHICH, "parameters": (), "momentum": 0.1, "eps": 1e-5, "training": True},
+    }
+    return m.native_call(
+        f"batch_norm_forward {shape} {axis}", "batch_norm_forward", True, **arguments
+    )
 
 
 def calls() -> list[Native]:

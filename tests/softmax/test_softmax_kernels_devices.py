@@ -679,20 +679,18 @@ def test_other_functions_take_no_masks_and_indices(device):
         **{"reduced": (1,), "of_parameter": (1,), "which": 0, "parameters": (), "eps": 1e-5},
         **{"is_centred": False, "weight_offset": 0.0, "casts": False},
     }
+    summing = {"axes": (), "term": 0, "divisor": 1.0, "accumulate": False}
+    averaging = {"axes": (), "of_m2": 0, "correction": 0.0, "skips": False}
     for dtype in (bool, np.int32, np.int64):
         wrong, short = n.of(np.ones((4, 6), dtype)), n.of(np.ones(6, dtype))
         calls = [
             (m.activation_forward, (0, wrong, wrong, (), 0)),
             (m.activation_backward, (0, wrong, x, x, (), False, 0)),
-            (m.sum, (0, wrong, wrong, (), 1.0, None, False, 0)),
-            (m.sum_workspace, (0, wrong, wrong, ())),
-            (m.sum_backward, (0, wrong, wrong, wrong, False, 0)),
-            (m.broadcast, (wrong, wrong, False, 0)),
-            (m.moments_workspace, (wrong, None, None, wrong, (), True)),
+            (_cpu.native_call, ("sum", {"x": wrong, "y": wrong, **summing})),
+            (_cpu.native_call, ("moments", {"x": wrong, "mean": x, **averaging})),
             (m.bias_act_forward, (0, x, short, None, x, 1, (), 0)),
             (m.bias_act_forward, (0, wrong, bias, None, wrong, 1, (), 0)),
             (_cpu.native_call, ("norm_forward", {"x": wrong, "y": wrong, **norm})),
-            (m.batch_norm_scratch, (wrong, 1)),
             (m.gates_workspace, (0, wrong)),
         ]
         for function, arguments in calls:

@@ -28,7 +28,7 @@ from .native import Device, Native
 from .validate import Role
 
 #: What a native function takes by name.
-Argument = View | int | float | tuple[int, ...] | tuple[float, ...] | None
+Argument = View | int | float | str | tuple[int, ...] | tuple[float, ...] | None
 
 _ONE_ELEMENT = 16  # bytes, of any dtype
 
@@ -200,9 +200,8 @@ class Call:
             return element
         scratch = self.workspace(_ONE_ELEMENT)
         assert scratch is not None
-        item = max(like.itemsize, 2)  # a flag is filled twice
-        bits = int.from_bytes(element.owner.tobytes() * (item // like.itemsize), sys.byteorder)
-        self.run(cast(Device, self.native).fill, scratch, item, bits, self.stream)
+        bits = int.from_bytes(element.owner.tobytes(), sys.byteorder)
+        self.run("fill", y=scratch.repeats(like.shaped(())), bits=bits)
         return scratch.repeats(like)
 
     def run(

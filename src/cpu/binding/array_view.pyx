@@ -289,7 +289,7 @@ cdef class View:
         view.device_type, view.device_id = self.device_type, self.device_id
         for i in range(like.operand.ndim):
             view.shape_[i], view.strides_[i] = like.shape_[i], 0
-        view.owner, view.readonly = self, True
+        view.owner, view.readonly = self, self.readonly
         view.source, view.source_index, view.base = self.source, self.source_index, self.base
         view.finish(self.operand.data, like.operand.ndim)
         return view

@@ -71,11 +71,3 @@ cdef void fill(View y, double value) noexcept:
     if y is not None and y.size > 0:
         store_as(y.dtype, <char*>&element, value)
         fill_with(y, <char*>&element)
-
-
-cdef void fill_argument(const ArrayArgument* y, double value) noexcept:
-    """The same of an array of a call."""
-    cdef double element
-    if y.data is not NULL and not is_empty(<const Operand&>y[0]):
-        store_as(y.dtype, <char*>&element, value)
-        fill_operand_with(<const Operand&>y[0], y.dtype, <char*>&element)

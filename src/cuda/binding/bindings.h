@@ -223,14 +223,24 @@ DeviceCall device_call(const CallTable& table, SizeOf size_of, RunOn run_on) {
   return {table.name, table.size, workspace_size, run_checked};
 }
 
+// The same of one that needs no scratch.
+template <class Call, class RunOn>
+DeviceCall device_call(const CallTable& table, RunOn run_on) {
+  static const RunOn run = run_on;
+  return device_call<Call>(
+      table, [](auto, const Call&) { return int64_t(0); },
+      [](auto element, const Call& call, void*, cudaStream_t stream) {
+        run(element, call, stream);
+      });
+}
+
 void add_recorded_launches(DeviceTable* table);
 
 // Families with a file of their own.
 void add_norms(std::vector<DeviceCall>* calls);
-void bind_batch_norm(py::module_& m);
+void add_reductions(std::vector<DeviceCall>* calls);
 void bind_gated(py::module_& m);
 void bind_gates(py::module_& m);
-void bind_moments(py::module_& m);
 void bind_softmax(py::module_& m);
 
 }  // namespace fastact
