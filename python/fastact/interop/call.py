@@ -218,6 +218,8 @@ class Call:
                 self._draft.step(function, arguments)
             function(*arguments)
             return
+        if not self.framework.computes:
+            return
         native = _cpu.native_call(function, named)
         workspace = self.workspace(native.workspace_size())
         if self._draft is not None:

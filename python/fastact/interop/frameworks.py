@@ -39,6 +39,7 @@ class Framework(Protocol):
     """One way for arrays in and out."""
 
     name: str
+    computes: bool  # False: its arrays have no values
 
     @property
     def makes_arrays(self) -> bool:
@@ -79,6 +80,7 @@ class Framework(Protocol):
 class CpuFramework:
     """What frameworks on the CPU share: scratch memory is NumPy's."""
 
+    computes = True
     makes_arrays = True
 
     def native(self, where: str, device: tuple[int, int]) -> Native:

@@ -59,6 +59,7 @@ class _Nothing:
 
 class _Shapes(CpuFramework):
     name = "the tracer"
+    computes = False
 
     def native(self, where: str, device: tuple[int, int]) -> Any:
         return _NOTHING
