@@ -121,7 +121,7 @@ class Maker:
     def call(self, name: str, size: Any, run: Any, needs_it: bool = False) -> Native:
         return Native(name, size, run, self.outputs, self.guards, needs_it)
 
-    def native_call(
+    def by_name(
         self, name: str, function: str, needs_it: bool = False, /, **arguments: Any
     ) -> Native:
         call = _cpu.native_call(function, arguments)
@@ -142,14 +142,14 @@ def gates(rows: int, columns: int, kind: int = LSTM) -> Native:
     dbias = m.made(count * columns)
     drecurrent_bias = None if kind == LSTM else m.made(count * columns)
 
-    def run(workspace: Any) -> None:
-        _cpu.gates_backward(
-            *(kind, packed, None, None, None, state, cell, dh, None, dgates, drecurrent, dstate),
-            *(dbias, drecurrent_bias, tuple(range(count)), False, False, workspace, 0),
-        )
-
     name = f"{'lstm' if kind == LSTM else 'gru'}_gates {rows} {columns}"
-    return m.call(name, lambda: _cpu.gates_workspace(kind, state), run)
+    return m.by_name(
+        *(name, "gates_backward"),
+        **{"state": state, "kind": kind, "kept": packed, "cell": cell, "hidden_gradient": dh},
+        **{"gates_gradient": dgates, "recurrent_gradient": drecurrent, "state_gradient": dstate},
+        **{"bias_gradient": dbias, "recurrent_bias_gradient": drecurrent_bias},
+        **{"places": tuple(range(count)), "accumulate": False},
+    )
 
 
 def summed(*shape: int, axes: tuple[int, ...]) -> Native:
@@ -157,7 +157,7 @@ def summed(*shape: int, axes: tuple[int, ...]) -> Native:
     x = m.given(*shape)
     y = m.made(*(1 if i in axes else n for i, n in enumerate(shape)))
     options = {"term": 0, "divisor": 1.0, "accumulate": False}
-    return m.native_call(f"sum {shape} {axes}", "sum", x=x, axes=axes, y=y, **options)
+    return m.by_name(f"sum {shape} {axes}", "sum", x=x, axes=axes, y=y, **options)
 
 
 def moments(*shape: int, axes: tuple[int, ...], skips: bool = False) -> Native:
@@ -167,7 +167,7 @@ def moments(*shape: int, axes: tuple[int, ...], skips: bool = False) -> Native:
     mean, second = m.made(*kept), m.made(*kept)
     name = f"moments {shape} {axes}{', skipping' if skips else ''}"
     options = {"of_m2": 1, "correction": 0.0, "skips": skips}
-    return m.native_call(name, "moments", x=x, axes=axes, mean=mean, second=second, **options)
+    return m.by_name(name, "moments", x=x, axes=axes, mean=mean, second=second, **options)
 
 
 def weighted_moments(*shape: int, axes: tuple[int, ...]) -> Native:
@@ -177,42 +177,38 @@ def weighted_moments(*shape: int, axes: tuple[int, ...]) -> Native:
     mean, second = m.made(*kept), m.made(*kept)
     given = {"x": x, "weights": weights, "axes": axes, "mean": mean, "second": second}
     options = {"of_m2": 1, "correction": 0.0, "skips": False}
-    return m.native_call(f"weighted moments {shape} {axes}", "moments", **given, **options)
+    return m.by_name(f"weighted moments {shape} {axes}", "moments", **given, **options)
 
 
 def squares(size: int) -> Native:
     m = Maker()
     x, y, grad = m.given(size), m.made(1), m.made(size)
-    return m.native_call("square_value_and_grad", "square_value_and_grad", x=x, y=y, grad=grad)
+    return m.by_name("square_value_and_grad", "square_value_and_grad", x=x, y=y, grad=grad)
 
 
 def bias_act(*shape: int, axis: int) -> Native:
     m = Maker()
     dy, x, bias = m.given(*shape), m.given(*shape), m.given(shape[axis])
     dx, dbias = m.made(*shape), m.made(shape[axis])
-    return m.call(
-        f"bias_act {shape} {axis}",
-        lambda: _cpu.bias_act_workspace(x, dbias, axis),
-        lambda workspace: _cpu.bias_act_backward(
-            WHICH, dy, x, bias, None, dx, dbias, axis, (), False, False, workspace, 0
-        ),
+    return m.by_name(
+        *(f"bias_act {shape} {axis}", "bias_act_backward"),
+        **{"x": x, "dy": dy, "bias": bias, "dx": dx, "dbias": dbias, "axis": axis},
+        **{"which": WHICH, "parameters": (), "accumulate_dx": False, "accumulate_dbias": False},
     )
 
 
 def gated(*shape: int, axis: int) -> Native:
     m = Maker()
     dy, a, b = (m.given(*shape) for _ in range(3))
-    biases = [m.given(shape[axis]) for _ in range(2)]
+    bias_a, bias_b = (m.given(shape[axis]) for _ in range(2))
     da, db, dbias_a, dbias_b = (
         m.made(*of) for of in (shape, shape, shape[axis:][:1], shape[axis:][:1])
     )
-    return m.call(
-        f"gated {shape} {axis}",
-        lambda: _cpu.gated_workspace(a, axis),
-        lambda workspace: _cpu.gated_backward(
-            *(WHICH, dy, a, b, *biases, da, db, dbias_a, dbias_b, axis, (), 2.0, 0.0, False),
-            *(workspace, 0),
-        ),
+    return m.by_name(
+        *(f"gated {shape} {axis}", "gated_backward"),
+        **{"dy": dy, "a": a, "b": b, "bias_a": bias_a, "bias_b": bias_b, "da": da, "db": db},
+        **{"dbias_a": dbias_a, "dbias_b": dbias_b, "axis": axis, "which": WHICH},
+        **{"parameters": (), "limit": 2.0, "offset": 0.0, "accumulate": False},
     )
 
 
@@ -221,14 +217,13 @@ def layer_norm(rows: int, columns: int) -> Native:
     dy, x, weight = m.given(rows, columns), m.given(rows, columns), m.given(1, columns)
     mean, rstd = m.given(rows, 1), m.given(rows, 1)
     dx, dweight, dbias = m.made(rows, columns), m.made(1, columns), m.made(1, columns)
-
-    arguments = {
+    return m.by_name(
+        *(f"norm_backward {rows} {columns}", "norm_backward", True),
         **{"dy": dy, "x": x, "dx": dx, "mean": mean, "rstd": rstd},
         **{"weight": weight, "bias": weight, "dweight": dweight, "dbias": dbias},
         **{"reduced": (1,), "of_parameter": (1,), "which": WHICH, "parameters": ()},
         **{"weight_offset": 0.0, "is_centred": True, "casts": False, "accumulate": False},
-    }
-    return m.native_call(f"norm_backward {rows} {columns}", "norm_backward", True, **arguments)
+    )
 
 
 def batch_backward(*shape: int, axis: int) -> Native:
@@ -243,7 +238,7 @@ def batch_backward(*shape: int, axis: int) -> Native:
         **{"count": 1.0, "training": True, "accumulate": False},
     }
     name = f"batch_norm_backward {shape} {axis}"
-    return m.native_call(name, "batch_norm_backward", True, **arguments)
+    return m.by_name(name, "batch_norm_backward", True, **arguments)
 
 
 def batch_forward(*shape: int, axis: int) -> Native:
@@ -255,7 +250,7 @@ def batch_forward(*shape: int, axis: int) -> Native:
         **{"x": x, "y": y, "axis": axis, "weight": weight, "mean": mean, "rstd": rstd},
         **{"which": WHICH, "parameters": (), "momentum": 0.1, "eps": 1e-5, "training": True},
     }
-    return m.native_call(
+    return m.by_name(
         f"batch_norm_forward {shape} {axis}", "batch_norm_forward", True, **arguments
     )
 

@@ -348,14 +348,16 @@ void channels() {
                                    kLayoutNames[layout] + " " + kDTypeNames[dtype];
 
           auto act = std::make_unique<BiasAct>();
-          act->activation = which, act->parameters = parameters;
-          act->plan.accumulate = false;
-          const Operand forward[] = {nothing(), x.operand, nothing(), y.operand};
-          prepare(act.get(), table, false, dtype, forward, bias.operand, dtype, c.axis);
+          BiasCall call{};
+          call.which = which, call.axis = c.axis;
+          call.data[BiasCall::kX] = argument(x, dtype);
+          call.data[BiasCall::kOut] = argument(y, dtype);
+          call.bias = argument(bias, dtype), call.dbias = argument(dbias, dtype);
+          prepare(act.get(), table, call, false);
           bias_forward_partition(act.get(), 0, 1);
-          const Operand backward[] = {dy.operand, x.operand, nothing(), dx.operand};
-          prepare(act.get(), table, true, dtype, backward, bias.operand, dtype, c.axis);
-          prepare_sum(act.get(), table->reduce, dbias.operand, false);
+          call.data[BiasCall::kDy] = argument(dy, dtype);
+          call.data[BiasCall::kOut] = argument(dx, dtype);
+          prepare(act.get(), table, call, true);
           bias_backward_partition(act.get(), 0, 1);
           Hash of_bias;
           for (const Array* made : {&y, &dx, &dbias}) made->add_to(&of_bias);

@@ -255,11 +255,18 @@ def test_without_workspace(many_threads):
     dy, x, bias, _ = parts(np.float64, (30_000, 5), 1)
     expected = fa.bias_act.backward(dy, x, bias, None, "mish")
     dx, dbias = np.empty_like(x), np.empty_like(bias)
-    seen = [_cpu.View.from_numpy(a) for a in (dy, x, bias, dx, dbias)]
-    which = fa.mish._which
-    assert _cpu.bias_act_workspace(seen[1], seen[4], 1) > 0
+    arrays = {"dy": dy, "x": x, "bias": bias, "dx": dx, "dbias": dbias}
+    call = _cpu.native_call(
+        "bias_act_backward",
+        {
+            **{name: _cpu.View.from_numpy(array) for name, array in arrays.items()},
+            **{"axis": 1, "which": fa.mish._which, "parameters": ()},
+            **{"accumulate_dx": False, "accumulate_dbias": False},
+        },
+    )
+    assert call.workspace_size() > 0
     for scratch in (None, _cpu.View.from_numpy(np.zeros(16, np.uint8))):
-        _cpu.bias_act_backward(which, *seen[:3], None, *seen[3:], 1, (), False, False, scratch, 0)
+        call.run(scratch, 0)
         assert_same_bits(dx, expected[0])
         assert_same_bits(dbias, expected[1])
 

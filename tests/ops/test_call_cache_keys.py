@@ -336,7 +336,7 @@ def test_an_op_inside_an_op_leaves_its_caller_unrecorded():
             with _call.Call("outer", x=x) as call:
                 y, made = call.output("out", None, "x")
                 relu = _cpu.ACTIVATIONS.index("relu")
-                call.run(call.native.activation_forward, relu, call.views["x"], y, (), call.stream)
+                call.run("activation_forward", x=call.views["x"], y=y, which=relu, parameters=())
                 result = call.result(None, made)
             return self.inner(result)
 

@@ -86,12 +86,15 @@ class Maker:
             return tuple(sorted(r.sample(range(rank), r.randint(0, rank))))
         if kind == "parameters":
             return ()
+        if kind == "places":
+            parts = field["times"][self.made.arguments[field["axes"]]]
+            return tuple(r.sample(range(parts), parts))
+        if kind == "int64":
+            return r.randrange(-3, 3)
         if kind in ("bits", "text"):
             return r.randrange(2**64) if kind == "bits" else r.choice((None, "few"))
-        if kind == "integer" and field["shape_of"] is not None:
-            return r.randrange(len(self.shapes[field["shape_of"]]))
         if kind == "integer":
-            return r.randrange(min(field["end"], self.rank) if field["end"] > 64 else field["end"])
+            return r.randrange(min(field["end"], self.rank) if field["shape_of"] else field["end"])
         return r.random() < 0.5 if kind == "flag" else r.random()
 
     def _array(self, name: str, field: Field) -> None:
@@ -108,7 +111,7 @@ class Maker:
             outer = (r.choice((0, 1, 2, 3, 5)) for _ in range(self.rank - 1))
             return (*outer, r.choice((0, 1, 2, 7, 70)))
         if rule == "one":
-            return (1,) * self.rank
+            return (1,) * r.randint(1, 2)
         other = self.shapes[field["shape_of"]]
         if rule == "like":
             return other
@@ -119,16 +122,17 @@ class Maker:
             return tuple(n if i == axes else 1 for i, n in enumerate(other))
         if rule in ("along", "channels"):
             return (other[axes % len(other)],)
+        if rule in ("packed", "along_packed"):
+            last = other[-1] * field["times"][axes]
+            return (*other[:-1], last) if rule == "packed" else (last,)
         return tuple(1 if (i in axes) == (rule == "reduced") else n for i, n in enumerate(other))
 
     def _dtype(self, field: Field) -> str:
         rule, r = field["dtype"], self.r
         if rule == "computed":
             return r.choice(_FLOATS)
-        if rule == "any":
-            return r.choice((*_FLOATS, "bool", "int32", "int64"))
-        if rule == "float64":
-            return rule
+        if rule in ("double", "any"):
+            return "float64" if rule == "double" else r.choice((*_FLOATS, "bool", "int32", "int64"))
         if rule in ("mask", "index"):
             return "bool" if rule == "mask" else r.choice(("int32", "int64"))
         other = self.dtypes[field["dtype_of"]]
@@ -177,12 +181,12 @@ def _wrong_dtypes(field: Field, dtype: str) -> Iterator[str]:
         is_float = other in _FLOATS
         if rule == "any":
             return
-        if rule in ("same", "compute_type", "unrounded", "float64", "mask"):
+        if rule in ("same", "compute_type", "unrounded", "double", "mask"):
             yield other
         elif rule == "index":
             if other not in ("int32", "int64"):
                 yield other
-        elif not is_float:
+        elif not is_float and rule != "any":
             yield other
 
 
@@ -199,5 +203,10 @@ def _wrong_values(field: Field, made: Made) -> Iterator[Any]:
         yield from (-1, 2**64, "a", None, 0.5)
     elif kind == "text":
         yield from (1, b"few", "\ud800")
+    elif kind == "places":
+        parts = field["times"][made.arguments[field["axes"]]]
+        yield from ((), (-1,) * parts, (parts,) * parts, (0,) * 5, ("a",), (2**40,), None, 1)
+    elif kind == "int64":
+        yield from (2**63, -(2**63) - 1, "a", None, 0.5)
     elif kind == "number":
         yield from ("a", None, ())

@@ -118,7 +118,7 @@ class Activation(Elementwise[P, R], _cpu.FastActivation):
         with Call(where, options.stream, x=options.x) as call:
             x = call.views["x"]
             y, made = call.output("out", out, "x", in_place=not saves)
-            call.run(call.native.activation_forward, which, x, y, numbers, call.stream)
+            call.run("activation_forward", x=x, y=y, which=which, parameters=numbers)
             return call.result(out, made), call.arrays["x"]
 
     def _backward(self, *args: Any, **kwargs: Any) -> Any:
@@ -131,8 +131,15 @@ class Activation(Elementwise[P, R], _cpu.FastActivation):
             saved, dy = call.views[name], call.views["dy"]
             validate.same_as(where, "dy", dy, name, saved)
             dx, made = call.output("out", out, name)
-            backward = call.native.activation_backward
-            call.run(backward, which, dy, saved, dx, numbers, options.accumulate, call.stream)
+            call.run(
+                "activation_backward",
+                saved=saved,
+                dy=dy,
+                dx=dx,
+                which=which,
+                parameters=numbers,
+                accumulate=options.accumulate,
+            )
             return call.result(out, made)
 
     def _understood(

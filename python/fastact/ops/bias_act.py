@@ -99,15 +99,14 @@ class BiasAct(CachedOp[P, R]):
             y, made = call.output("out", out, "x", in_place=not saves)
             validate.apart(where, "out", y, {"bias": views["bias"]})
             call.run(
-                call.native.bias_act_forward,
-                which,
-                views["x"],
-                views["bias"],
-                views.get("residual"),
-                y,
-                axis,
-                numbers,
-                call.stream,
+                "bias_act_forward",
+                x=views["x"],
+                residual=views.get("residual"),
+                y=y,
+                axis=axis,
+                bias=views["bias"],
+                which=which,
+                parameters=numbers,
             )
             saved = (
                 call.arrays["x"] if saves else None,
@@ -209,24 +208,21 @@ class BiasAct(CachedOp[P, R]):
             ]
             dx, dbias = (view for view, _ in made)
             validate.apart(where, "out[0]", dx, {"bias": views["bias"], "out[1]": dbias})
-            size = call.native.bias_act_workspace(views[source], dbias, axis) if dbias.size else 0
             # what stands for a skipped gradient holds nothing to add to
             adds = [options.accumulate and wanted for wanted in options.wanted]
             call.run(
-                call.native.bias_act_backward,
-                which,
-                views["dy"],
-                views[source],
-                views["bias"],
-                None if op is None else views.get("residual"),
-                dx,
-                dbias,
-                axis,
-                numbers,
-                adds[0],
-                adds[1],
-                call.workspace(size),
-                call.stream,
+                "bias_act_backward",
+                x=views[source],
+                dy=views["dy"],
+                residual=None if op is None else views.get("residual"),
+                dx=dx,
+                axis=axis,
+                bias=views["bias"],
+                dbias=dbias,
+                which=which,
+                parameters=numbers,
+                accumulate_dx=adds[0],
+                accumulate_dbias=adds[1],
             )
             return tuple(
                 call.result(out, new) if wanted else None

@@ -336,18 +336,17 @@ class Gates(CachedOp[P, R]):
     ) -> None:
         views = call.views
         call.run(
-            call.native.gates_forward,
-            self._which,
-            views["gates"],
-            views.get("recurrent"),
-            views.get("bias"),
-            views.get("recurrent_bias"),
-            views[self.state],
-            results[0],
-            results[1] if len(results) > 1 else None,
-            kept,
-            positions,
-            call.stream,
+            "gates_forward",
+            state=views[self.state],
+            kind=self._which,
+            gates=views["gates"],
+            recurrent=views.get("recurrent"),
+            bias=views.get("bias"),
+            recurrent_bias=views.get("recurrent_bias"),
+            hidden=results[0],
+            cell=results[1] if len(results) > 1 else None,
+            kept=kept,
+            places=positions,
         )
 
     def _saved(
@@ -422,7 +421,7 @@ class Gates(CachedOp[P, R]):
         return (
             bool(sums)
             and all(packed is not None and _rows_in_order(packed) for _, packed in sums)
-            and call.native.gates_sums_apart(self._which, call.views[self.state])
+            and _cpu.gates_sums_apart(self._which, call.views[self.state])
         )
 
     def _run_backward(
@@ -434,31 +433,28 @@ class Gates(CachedOp[P, R]):
         with_sums: bool,
     ) -> None:
         """One native call; with_sums: which sums up the biases' gradients too."""
-        views, native = call.views, call.native
+        views = call.views
         incoming = self.entry_points["backward"].arrays
         added = views if options.recompute else {}  # what the pre-activations are made of
-        size = native.gates_workspace(self._which, views[self.state]) if with_sums else 0
         call.run(
-            native.gates_backward,
-            self._which,
-            views["gates"],
-            added.get("recurrent"),
-            added.get("bias"),
-            added.get("recurrent_bias"),
-            views[self.state],
-            views.get("c"),
-            views[incoming[0]],
-            views.get("dc"),
-            gradients["gates"],
-            gradients.get("recurrent"),
-            gradients[self.state],
-            gradients["bias"] if with_sums else None,
-            gradients.get("recurrent_bias") if with_sums else None,
-            positions,
-            options.recompute,
-            options.accumulate,
-            call.workspace(size),
-            call.stream,
+            "gates_backward",
+            state=views[self.state],
+            kind=self._which,
+            gates=added.get("gates"),
+            kept=None if options.recompute else views["gates"],
+            recurrent=added.get("recurrent"),
+            bias=added.get("bias"),
+            recurrent_bias=added.get("recurrent_bias"),
+            cell=views.get("c"),
+            hidden_gradient=views[incoming[0]],
+            cell_gradient=views.get("dc"),
+            gates_gradient=gradients["gates"],
+            recurrent_gradient=gradients.get("recurrent"),
+            state_gradient=gradients[self.state],
+            bias_gradient=gradients["bias"] if with_sums else None,
+            recurrent_bias_gradient=gradients.get("recurrent_bias") if with_sums else None,
+            places=positions,
+            accumulate=options.accumulate,
         )
 
     # --- both -------------------------------------------------------------------------------------

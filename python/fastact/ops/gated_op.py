@@ -137,18 +137,17 @@ class Gated(CachedOp[P, R]):
             y, made = call.output("out", out, self._arrays[0], shape=a.shape, in_place=in_place)
             validate.apart(where, "out", y, _bias_of(call))
             call.run(
-                call.native.gated_forward,
-                which,
-                a,
-                b,
-                bias_a,
-                bias_b,
-                y,
-                axis,
-                numbers,
-                options.limit,
-                options.offset,
-                call.stream,
+                "gated_forward",
+                a=a,
+                b=b,
+                y=y,
+                axis=axis,
+                bias_a=bias_a,
+                bias_b=bias_b,
+                which=which,
+                parameters=numbers,
+                limit=options.limit,
+                offset=options.offset,
             )
             saved = [call.arrays.get(name, value) for name, value in given.items()]
             return call.result(out, made), (*saved, call.arrays.get("bias"))
@@ -222,27 +221,23 @@ class Gated(CachedOp[P, R]):
             self._keep_apart(call, views, options.out)
             da, db = self._halves_of(views[0], axis, options) if self.packed else views[:2]
             dbias_a, dbias_b = self._halves_of(views[-1], 0, options)
-            needs_sums = views[-1] is not None and views[-1].size > 0
-            size = call.native.gated_workspace(a, axis) if needs_sums else 0
             call.run(
-                call.native.gated_backward,
-                which,
-                call.views["dy"],
-                a,
-                b,
-                bias_a,
-                bias_b,
-                da,
-                db,
-                dbias_a,
-                dbias_b,
-                axis,
-                numbers,
-                options.limit,
-                options.offset,
-                options.accumulate,
-                call.workspace(size),
-                call.stream,
+                "gated_backward",
+                a=a,
+                b=b,
+                dy=call.views["dy"],
+                da=da,
+                db=db,
+                axis=axis,
+                bias_a=bias_a,
+                bias_b=bias_b,
+                dbias_a=dbias_a,
+                dbias_b=dbias_b,
+                which=which,
+                parameters=numbers,
+                limit=options.limit,
+                offset=options.offset,
+                accumulate=options.accumulate,
             )
             results = tuple(
                 call.result(out, new) if needed else None

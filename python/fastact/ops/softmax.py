@@ -119,16 +119,15 @@ class RowFunction(CachedOp[P, R]):
             y, *rest = (self._of_rows(view, over, options) for view, _ in made if view is not None)
             lse = rest[0] if rest else None
             call.run(
-                call.native.softmax_forward,
-                self._which,
-                x,
-                _with_mask(call, x),
-                y,
-                lse,
-                over,
-                scale,
-                call.workspace(call.native.softmax_workspace(x, over)),
-                call.stream,
+                "softmax_forward",
+                x=x,
+                axes=over,
+                mask=_with_mask(call, x),
+                y=None if self.reduces else y,
+                number=y if self.reduces else None,
+                lse=lse,
+                kind=self._which,
+                scale=scale,
             )
             found = results(call, options.out[: len(made)], made)
             return found[0], self._saved(call, options, found)
@@ -227,16 +226,14 @@ class Softmax(RowFunction[P, R]):
             validate.same_as(where, "dy", views["dy"], "y", result)
             dx, made = call.output("out", taken.out[0], "y")
             call.run(
-                call.native.softmax_backward,
-                self._which,
-                views["dy"],
-                result,
-                dx,
-                over,
-                scale,
-                taken.accumulate,
-                call.workspace(call.native.softmax_workspace(result, over)),
-                call.stream,
+                "softmax_backward",
+                y=result,
+                axes=over,
+                dy=views["dy"],
+                dx=dx,
+                kind=self._which,
+                scale=scale,
+                accumulate=taken.accumulate,
             )
             return call.result(taken.out[0], made)
 
@@ -346,16 +343,15 @@ class LogSumExp(RowFunction[P, R]):
             others = {n: v for n, v in views.items() if n in call.arrays and n != "x"}
             validate.apart(where, "out", dx, others)
             call.run(
-                call.native.logsumexp_backward,
-                self._of_rows(of_y, over, taken),
-                data,
-                _with_mask(call, data),
-                self._of_rows(views["lse"], over, taken),
-                dx,
-                over,
-                scale,
-                taken.accumulate,
-                call.stream,
+                "logsumexp_backward",
+                x=data,
+                axes=over,
+                mask=_with_mask(call, data),
+                dy=self._of_rows(of_y, over, taken),
+                lse=self._of_rows(views["lse"], over, taken),
+                dx=dx,
+                scale=scale,
+                accumulate=taken.accumulate,
             )
             return call.result(taken.out[0], made)
 
@@ -480,20 +476,18 @@ class CrossEntropy(CachedOp[P, R]):
             divisor, of_divisor = self._divisor(call, plan, saves)
             lse = made[1][0].with_axes((plan.axis,)) if saves else None
             call.run(
-                call.native.cross_entropy_forward,
-                logits,
-                target,
-                weight,
-                lse,
-                None if plan.is_one else made[0][0].with_axes((plan.axis,)),
-                made[0][0] if plan.is_one else None,
-                divisor,
-                plan.axis,
-                plan.ignore_index,
-                plan.smoothing,
-                plan.reduction,
-                call.workspace(call.native.cross_entropy_workspace(logits, plan.axis)),
-                call.stream,
+                "cross_entropy_forward",
+                logits=logits,
+                axes=(plan.axis,),
+                **target,
+                weight=weight,
+                lse=lse,
+                losses=None if plan.is_one else made[0][0].with_axes((plan.axis,)),
+                loss=made[0][0] if plan.is_one else None,
+                divisor=divisor,
+                ignore_index=plan.ignore_index,
+                label_smoothing=plan.smoothing,
+                reduction=plan.reduction,
             )
             found = results(call, options.out[: len(made)], made)
             if not saves:
@@ -515,7 +509,7 @@ class CrossEntropy(CachedOp[P, R]):
             return call.output("divisor", None, "logits", shape=(), dtype=validate.DOUBLE)
         return call.temporary("logits", (), validate.DOUBLE), None
 
-    def _arrays(self, call: Call, plan: _LossPlan) -> tuple[View, View | None]:
+    def _arrays(self, call: Call, plan: _LossPlan) -> tuple[dict[str, View], View | None]:
         """Target and weight, with the axes of the kernels."""
         views, where = call.views, call.where
         logits, target, weight = views["logits"], views["target"], views.get("weight")
@@ -525,17 +519,19 @@ class CrossEntropy(CachedOp[P, R]):
         if target.dtype_name in validate.INDICES.also:
             kept = axes.reduced(logits.shape, (plan.axis,), keepdims=False)
             axes.has_shape(where, "target", target, kept)
-            target = target.with_axes((plan.axis,))
+            found = {"target": target.with_axes((plan.axis,))}
         else:
             validate.same_as(where, "target", target, "logits", logits)
+            found = {"probabilities": target}
         if weight is not None:
             if not axes.broadcasts(weight.shape, (classes,)):
                 raise ValueError(
                     f"{where}: weight must have shape ({classes},), or broadcast to it, got "
                     f"{weight.shape}"
                 )
-            weight = axes.repeated(weight, (classes,))
-        return target, weight
+            others = tuple(i for i in range(logits.ndim) if i != plan.axis)
+            weight = axes.repeated(weight, (classes,)).with_axes(others)
+        return found, weight
 
     def backward(
         self,
@@ -629,20 +625,18 @@ class CrossEntropy(CachedOp[P, R]):
             others = {n: v for n, v in views.items() if n in call.arrays and n != "logits"}
             validate.apart(where, "out", dlogits, others)
             call.run(
-                call.native.cross_entropy_backward,
-                dy if plan.is_one else dy.with_axes((plan.axis,)),
-                data,
-                of_target,
-                of_weight,
-                views["lse"].with_axes((plan.axis,)),
-                views.get("divisor"),
-                dlogits,
-                plan.axis,
-                plan.ignore_index,
-                plan.smoothing,
-                taken.accumulate,
-                None,
-                call.stream,
+                "cross_entropy_backward",
+                logits=data,
+                axes=(plan.axis,),
+                dloss=dy.with_axes(tuple(range(data.ndim)) if plan.is_one else (plan.axis,)),
+                **of_target,
+                weight=of_weight,
+                lse=views["lse"].with_axes((plan.axis,)),
+                divisor=views.get("divisor"),
+                dlogits=dlogits,
+                ignore_index=plan.ignore_index,
+                label_smoothing=plan.smoothing,
+                accumulate=taken.accumulate,
             )
             return call.result(taken.out[0], made)
 

@@ -45,7 +45,26 @@ struct ParameterValues {
   operator const double*() const { return value; }
 };
 
-enum class FieldKind : int { kArray, kAxes, kParameters, kNumber, kInteger, kBits, kFlag, kText };
+constexpr int kMostPlaces = 4;
+
+// Where the parts of packed arrays lie, in the kernels' order; after them, the number itself.
+struct Places {
+  int count;
+  int at[kMostPlaces];
+};
+
+enum class FieldKind : int {
+  kArray,
+  kAxes,
+  kParameters,
+  kNumber,
+  kInteger,
+  kInt64,  // an integer of any value
+  kBits,   // 64 of them
+  kPlaces,
+  kFlag,
+  kText
+};
 
 enum class Role : int { kIn, kOut, kInOut };
 
@@ -56,8 +75,10 @@ enum class ShapeRule : int {
   kReduced,  // the same, of length 1 along the axes that a field names and along no other one
   kKept,     // of length 1 along all axes but those that a field names
   kAlong,    // one axis, as long as the axis that a field numbers
-  kChannels, // the same, or as many axes as the other array, each other one of length 1
-  kOne,      // of one element
+  kChannels,  // the same, or as many axes as the other array, each other one of length 1
+  kPacked,    // the other's, its last axis so many times as long as `times` has at a field's number
+  kAlongPacked,  // one axis, as long as that one
+  kOne,          // of one element
 };
 
 enum class DTypeRule : int {
@@ -81,8 +102,10 @@ struct Field {
   bool is_optional = false;  // one that is not given: no array, no text, or 0
 
   ShapeRule shape = ShapeRule::kAny;
-  const char* shape_of = nullptr;  // the other array; of axes or one of them, the array that has them
+  const char* shape_of = nullptr;  // the other array; of axes or one of them, whose they are
   const char* axes = nullptr;
+  const int* times =
+      nullptr;  // of packed arrays and of places: how many parts they have, by number
   DTypeRule dtype = DTypeRule::kComputed;
   const char* dtype_of = nullptr;
   int64_t end = 0;  // an integer is less, and not negative
@@ -118,6 +141,19 @@ struct Field {
   }
   constexpr Field channels(const char* of, const char* by) const {
     return with_shape(ShapeRule::kChannels, of, by);
+  }
+  // by: the field that numbers `times`.
+  constexpr Field with_times(ShapeRule rule, const char* of, const char* by,
+                             const int* parts) const {
+    Field f = with_shape(rule, of, by);
+    f.times = parts;
+    return f;
+  }
+  constexpr Field packed(const char* of, const char* by, const int* parts) const {
+    return with_times(ShapeRule::kPacked, of, by, parts).same_dtype(of);
+  }
+  constexpr Field along_packed(const char* of, const char* by, const int* parts) const {
+    return with_times(ShapeRule::kAlongPacked, of, by, parts);
   }
   constexpr Field one() const { return with_shape(ShapeRule::kOne, nullptr); }
   constexpr Field same_dtype(const char* of) const { return with_dtype(DTypeRule::kSame, of); }
@@ -168,6 +204,10 @@ struct MemberOf<member, element, Member Call::*> {
       return FieldKind::kBits;
     else if constexpr (std::is_same_v<Type, const char*>)
       return FieldKind::kText;
+    else if constexpr (std::is_same_v<Type, int64_t>)
+      return FieldKind::kInt64;
+    else if constexpr (std::is_same_v<Type, Places>)
+      return FieldKind::kPlaces;
     else
       return integer_kind();
   }
@@ -201,10 +241,15 @@ template <auto member>
 constexpr Field axes(const char* name, const char* of) {
   return in<member>(name).with_shape(ShapeRule::kAny, of);
 }
-// The number of one of them.
+// The number of one of them; of an optional one, 0 where there is none.
 template <auto member>
 constexpr Field axis(const char* name, const char* of) {
   return in<member>(name).with_shape(ShapeRule::kAny, of).below(kMaxAxes);
+}
+// As many as there are parts, by a field's number.
+template <auto member>
+constexpr Field places(const char* name, const char* by, const int* parts) {
+  return in<member>(name).with_times(ShapeRule::kAny, nullptr, by, parts);
 }
 
 }  // namespace fields

@@ -67,9 +67,8 @@ class CallCheck {
   void check_field(const Field& f) {
     if (f.kind == FieldKind::kArray) return check_array(f, array(f));
     if (f.kind == FieldKind::kAxes) return check_axes(f);
-    if (f.kind == FieldKind::kInteger)
-      check_index(f, *static_cast<const int*>(f.at(call_)),
-                  f.shape_of ? array(f.shape_of).ndim : f.end);
+    if (f.kind == FieldKind::kPlaces) return check_places(f, *static_cast<Places*>(f.at(call_)));
+    if (f.kind == FieldKind::kInteger) check_integer(f, *static_cast<const int*>(f.at(call_)));
   }
 
   void check_index(const Field& f, int value, int64_t end) const {
@@ -77,10 +76,23 @@ class CallCheck {
       refuse(f, "must be from 0 to " + std::to_string(end - 1) + ", got " + std::to_string(value));
   }
 
+  void check_integer(const Field& f, int value) const {
+    if (f.shape_of && f.is_optional && value == 0) return;
+    check_index(f, value, f.shape_of ? array(f.shape_of).ndim : f.end);
+  }
+
   void check_axes(const Field& f) const {
     const bool* flags = *static_cast<const AxisFlags*>(f.at(call_));
     for (int i = array(f.shape_of).ndim; i < kMaxAxes; ++i)
       if (flags[i]) check_index(f, i, array(f.shape_of).ndim);
+  }
+
+  int parts_of(const Field& f) const { return f.times[value<int>(f.axes)]; }
+
+  void check_places(const Field& f, const Places& places) const {
+    if (places.count != parts_of(f))
+      refuse(f, "must be " + std::to_string(parts_of(f)) + ", got " + std::to_string(places.count));
+    for (int k = 0; k < places.count; ++k) check_index(f, places.at[k], places.count);
   }
 
   void check_array(const Field& f, ArrayArgument* a) {
@@ -147,6 +159,9 @@ class CallCheck {
     const Operand& other = array(f.shape_of);
     if (f.shape == ShapeRule::kAlong || f.shape == ShapeRule::kChannels)
       return has_channels(f, a, other);
+    if (f.shape == ShapeRule::kAlongPacked)
+      return other.ndim > 0 && a.ndim == 1 && a.shape[0] == packed_length(f, other);
+    if (f.shape == ShapeRule::kPacked) return has_packed(f, a, other);
     const AxisFlags* axes = f.axes ? &value<AxisFlags>(f.axes) : nullptr;
     bool fits = a.ndim == other.ndim;
     for (int i = 0; fits && i < a.ndim; ++i) {
@@ -159,11 +174,20 @@ class CallCheck {
 
   bool has_channels(const Field& f, const Operand& a, const Operand& other) const {
     const int axis = value<int>(f.axes);
-    check_index(named(f.axes), axis, other.ndim);
+    if (axis >= other.ndim) return false;
     if (a.ndim == 1) return a.shape[0] == other.shape[axis];
     bool fits = a.ndim == other.ndim && f.shape == ShapeRule::kChannels;
     for (int i = 0; fits && i < a.ndim; ++i) fits = a.shape[i] == (i == axis ? other.shape[i] : 1);
     return fits;
+  }
+
+  int64_t packed_length(const Field& f, const Operand& other) const {
+    return parts_of(f) * other.shape[other.ndim - 1];
+  }
+  bool has_packed(const Field& f, const Operand& a, const Operand& other) const {
+    const int last = other.ndim - 1;
+    return last >= 0 && a.ndim == other.ndim && std::equal(a.shape, a.shape + last, other.shape) &&
+           a.shape[last] == packed_length(f, other);
   }
 
   std::string shapes_text(const Field& f) const {
@@ -180,6 +204,10 @@ class CallCheck {
         return "one axis, as long as an axis of the shape " + of;
       case ShapeRule::kChannels:
         return std::string("an element for each index of ") + f.axes + " in the shape " + of;
+      case ShapeRule::kPacked:
+      case ShapeRule::kAlongPacked:
+        return (f.shape == ShapeRule::kPacked ? "the shape " : "one axis, the last one of ") + of +
+               " with its last axis " + std::to_string(parts_of(f)) + " times as long";
       default:
         return "the shape " + of;
     }

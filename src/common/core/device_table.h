@@ -24,12 +24,6 @@ struct DeviceTable {
   const DeviceCall* calls;
   int call_count;
 
-  // y OUT = f(x IN), or dx OUT (IN/OUT with accumulate) = dy IN * f'(x IN), queued on a stream.
-  // arrays: two, or three; of one shape and dtype, on `device`, not empty.
-  // Throws std::exception.
-  void (*activation)(int which, int dtype, bool backward, bool accumulate, const Operand* arrays,
-                     const double* parameters, int device, void* stream);
-
   // Launches that are recorded, to be queued again for other addresses. From begin_recording to
   // end_recording, launches of this thread on the stream that the recording is are not queued but
   // taken. Native functions run between them several times, each time after begin_run, with the

@@ -1,41 +1,40 @@
-# Activations: y = f(x), and dx = dy f'(x), over whole arrays.
+# Activations: y = f(x), and dx = dy f'(x), over whole arrays. Their calls are described in
+# common/activations/call.h.
 
 ACTIVATIONS = names_of(kActivationNames, kActivations)
 # Those that are differentiated by their value: backward is given y in the place of x.
 SAVE_VALUE = frozenset([ACTIVATIONS[i] for i in range(kActivations) if kActivationSavesValue[i]])
 
 
-def activation_forward(int which, View x, View y, tuple parameters, stream):
-    """y OUT = f(x IN); same shape, dtype and device, equal or disjoint memory.
-
-    stream: for device modules, which have the same functions.
-    """
-    cdef double p[MAX_PARAMETERS]
-    cdef Operand[2] arrays
-    check_index(which, kActivations, "which")
-    check(x, "x", False)
-    check_like(y, x, "y", True)
-    unpack(parameters, p)
-    arrays = [x.operand, y.operand]
-    run(table.elementwise.forward[which][x.dtype], p, x.dtype, False, 2, arrays, element_count(x))
+cdef int run_activation_forward(const void* given, char* workspace, int64_t bytes) except -1:
+    cdef const ActivationCall* call = <const ActivationCall*>given
+    cdef int dtype = call.data[0].dtype
+    run_activation(call, table.elementwise.forward[call.which][dtype], 2, dtype)
+    return 0
 
 
-def activation_backward(
-    int which, View dy, View saved, View dx, tuple parameters, bint accumulate, stream
-):
-    """dx OUT = dy IN * f'(x), or dx IN/OUT += of the same; saved IN is x, or f(x) (SAVE_VALUE)."""
-    cdef double p[MAX_PARAMETERS]
-    cdef Operand[3] arrays
-    check_index(which, kActivations, "which")
-    check(saved, "saved", False)
-    check_like(dy, saved, "dy", False)
-    check_like(dx, saved, "dx", True)
-    unpack(parameters, p)
-    arrays = [dy.operand, saved.operand, dx.operand]
-    run(
-        table.elementwise.backward_by_saved[which][saved.dtype][accumulate],
-        p, saved.dtype, accumulate, 3, arrays, element_count(saved),
+cdef int run_activation_backward(const void* given, char* workspace, int64_t bytes) except -1:
+    cdef const ActivationCall* call = <const ActivationCall*>given
+    cdef int dtype = call.data[0].dtype
+    run_activation(
+        call, table.elementwise.backward_by_saved[call.which][dtype][call.accumulate], 3, dtype
     )
+    return 0
+
+
+cdef void run_activation(
+    const ActivationCall* call, ElementwiseKernel kernel, int operands, int dtype
+) noexcept:
+    cdef Operand[3] arrays
+    copy_operands(call.data, operands, arrays)
+    run(
+        kernel, call.parameters.value, dtype, call.accumulate, operands, arrays,
+        operand_size(&arrays[0]),
+    )
+
+
+add_function(&kActivationForward, NULL, run_activation_forward)
+add_function(&kActivationBackward, NULL, run_activation_backward)
 
 
 cdef class CachedCall  # call_cache.pyx

@@ -1,6 +1,7 @@
 // The plan of bias_act, and what it does to a chunk (bias.h).
 #include "cpu/bias/bias.h"
 
+#include <algorithm>
 #include <cstring>
 #include <numeric>
 
@@ -22,8 +23,8 @@ struct BiasChunks : Chunks {
 
   // to = x + bias + residual
   void add_all(const char* from, char* to) {
-    s.kernels->add[plan.is_double](from, values_of(bias), reader.load(BiasAct::kResidual, residual),
-                                   to, count);
+    s.kernels->add[plan.is_double](from, values_of(bias),
+                                   reader.load(BiasCall::kResidual, residual), to, count);
   }
 
   // The bias of a chunk, as the kernels take it.
@@ -39,7 +40,7 @@ struct BiasChunks : Chunks {
 
   // Of rows of channels: at a multiple of kLanes they begin anew. As many as a chunk: none does.
   const int64_t period = std::min(std::lcm(plan.channels, int64_t(kLanes)), kPiece);
-  const bool has_residual = s.data[BiasAct::kResidual];
+  const bool has_residual = s.data[BiasCall::kResidual];
   // What 16 bits need to be converted in registers, where they lie in one piece; else they pass
   // through buffers.
   const bool may_convert = s.item < s.compute_item && !has_residual && !plan.accumulate &&
@@ -50,12 +51,12 @@ struct BiasForward : BiasChunks {
   using BiasChunks::BiasChunks;
 
   void compute() {
-    const char* from = reader.stored(BiasAct::kX);
-    char* to = reader.stored(BiasAct::kOut);
+    const char* from = reader.stored(BiasCall::kX);
+    char* to = reader.stored(BiasCall::kOut);
     const bool is_stored = may_convert && from && to;
     if (!is_stored) {
-      from = reader.load(BiasAct::kX, x);
-      to = reader.target(BiasAct::kOut, z, false);
+      from = reader.load(BiasCall::kX, x);
+      to = reader.target(BiasCall::kOut, z, false);
     }
     if (has_residual) {
       add_all(from, to);
@@ -66,12 +67,12 @@ struct BiasForward : BiasChunks {
       act.kernels->forward[act.activation][is_stored ? s.dtype : s.compute_dtype](
           from, b.at, b.period, to, count, from == x ? 0 : ahead, act.parameters);
     }
-    reader.finish(BiasAct::kOut, to, z, false);
+    reader.finish(BiasCall::kOut, to, z, false);
   }
 };
 
 struct BiasBackward : BiasChunks {
-  static constexpr int kSums = 1, kSummed[] = {BiasAct::kOut};
+  static constexpr int kSums = 1, kSummed[] = {BiasCall::kOut};
   static constexpr bool kTakesRows = true;
   const ChannelSums& sums = act.sums;
   const char* made[kSums];
@@ -82,69 +83,75 @@ struct BiasBackward : BiasChunks {
 
   void compute(int64_t phase, double* const* lanes) {
     if (act.copies) return copy(phase, lanes);
-    const char* gradient = reader.load(BiasAct::kDy, dy);
-    char* to = reader.target(BiasAct::kOut, product, plan.accumulate);
+    const char* gradient = reader.load(BiasCall::kDy, dy);
+    char* to = reader.target(BiasCall::kOut, product, plan.accumulate);
     if (act.activation == k_identity || !has_residual) {
       // The identity's loop reads dy alone: a copy that adds up what it has at hand.
-      const char* from = act.activation == k_identity ? gradient : reader.load(BiasAct::kX, x);
+      const char* from = act.activation == k_identity ? gradient : reader.load(BiasCall::kX, x);
       const Bias b = bias_of_chunk();
       act.kernels->backward[act.activation][plan.is_double](
           gradient, from, b.at, b.period, to, count, gradient == dy ? 0 : ahead, act.parameters,
           phase, lanes ? *lanes : nullptr);
     } else {
-      add_all(reader.load(BiasAct::kX, x), z);
+      add_all(reader.load(BiasCall::kX, x), z);
       char* const operands[] = {const_cast<char*>(gradient), z, to};
       act.kernel(operands, count, act.parameters, 0);
       if (lanes) sums.each[0].kernels->add_terms(to, count, phase, 0, *lanes);
     }
-    reader.finish(BiasAct::kOut, to, product, plan.accumulate);
+    reader.finish(BiasCall::kOut, to, product, plan.accumulate);
     made[0] = to;
   }
 
   bool takes_rows() const {
     bool all = may_convert;
-    for (int k : {BiasAct::kDy, BiasAct::kX, BiasAct::kOut}) all &= s.has_unit_stride[k];
+    for (int k : {BiasCall::kDy, BiasCall::kX, BiasCall::kOut}) all &= s.has_unit_stride[k];
     return all;
   }
 
   void compute_rows(const int64_t* rows, int64_t row_count, int64_t column, int64_t n,
                     double* const* lane, bool fresh) {
-    char* at[BiasAct::kOut + 1][kMostRows];
-    for (int k : {BiasAct::kDy, BiasAct::kX, BiasAct::kOut})
+    char* at[BiasCall::kOut + 1][kMostRows];
+    for (int k : {BiasCall::kDy, BiasCall::kX, BiasCall::kOut})
       for (int64_t i = 0; i < row_count; ++i) at[k][i] = s.row(k, rows[i]) + column * s.item;
     act.kernels->backward_rows[act.activation][s.dtype](
-        at[BiasAct::kDy], at[BiasAct::kX], bias.values_at(column, n), at[BiasAct::kOut], row_count,
-        n, act.parameters, lane[0], fresh);
+        at[BiasCall::kDy], at[BiasCall::kX], bias.values_at(column, n), at[BiasCall::kOut],
+        row_count, n, act.parameters, lane[0], fresh);
   }
 
  private:
   void copy(int64_t phase, double* const* lanes) {
-    char* to = reader.stored(BiasAct::kOut);
+    char* to = reader.stored(BiasCall::kOut);
     const bool is_there = to;
     if (!is_there) to = product;
-    const char* from = reader.load_stored(BiasAct::kDy, dy);
+    const char* from = reader.load_stored(BiasCall::kDy, dy);
     if (ahead) {
       if (from != dy) prefetch_bytes(from + ahead, count * s.item);
       if (is_there) prefetch_bytes(to + ahead, count * s.item);
     }
     if (to != from) memcpy(to, from, count * s.item);
     if (lanes) sums.each[0].kernels->add_terms(to, count, phase, 0, *lanes);
-    if (!is_there) reader.scatter(BiasAct::kOut, to);
+    if (!is_there) reader.scatter(BiasCall::kOut, to);
     made[0] = to;
   }
 };
 
 }  // namespace
 
-void prepare(BiasAct* act, const KernelTable* table, bool backward, int dtype,
-             const Operand* arrays, const Operand& bias, int bias_dtype, int axis) {
-  plan_pass(&act->plan, table->convert, dtype, BiasAct::kOut + 1, arrays, BiasAct::kOut, axis,
+void prepare(BiasAct* act, const KernelTable* table, const BiasCall& call, bool backward) {
+  constexpr int kOperands = BiasCall::kOut + 1;
+  const int dtype = call.data[BiasCall::kX].dtype;
+  Operand arrays[kOperands];
+  std::copy_n(call.data, kOperands, arrays);
+  act->activation = call.which;
+  act->parameters = call.parameters;
+  act->plan.accumulate = call.accumulate_dx;
+  plan_pass(&act->plan, table->convert, dtype, kOperands, arrays, BiasCall::kOut, call.axis,
             backward);
   const int compute = act->plan.operands.compute_dtype;
   act->kernels = table->bias;
   act->kernel = backward ? table->elementwise->backward[act->activation][compute][false]
                          : table->elementwise->forward[act->activation][compute];
-  act->bias = along_channels(act->plan, bias, bias_dtype);
+  act->bias = along_channels(act->plan, call.bias, call.bias.dtype);
   const StridedOperands& s = act->plan.operands;
   act->copies = backward && act->activation == k_identity && !act->plan.accumulate &&
                 s.item != s.compute_item;
@@ -152,11 +159,9 @@ void prepare(BiasAct* act, const KernelTable* table, bool backward, int dtype,
     compute_as_stored(&act->plan.operands);
     act->bias.data = nullptr;  // it is not read
   }
-}
-
-void prepare_sum(BiasAct* act, const ReduceTable* table, const Operand& dbias, bool accumulate) {
-  add_sum(&act->sums, act->plan, table, along_channels(act->plan, dbias, act->bias.dtype),
-          accumulate);
+  if (backward)
+    add_sum(&act->sums, act->plan, table->reduce,
+            along_channels(act->plan, call.dbias, call.dbias.dtype), call.accumulate_dbias);
 }
 
 void bias_forward_partition(const BiasAct* act, int64_t index, int64_t partitions) {

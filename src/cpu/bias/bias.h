@@ -8,6 +8,7 @@
 // Measurements, and what was tried and rejected: docs/design/bias.md.
 #pragma once
 
+#include "common/bias/call.h"
 #include "cpu/bias/kernels.h"
 #include "cpu/core/kernel_table.h"
 #include "cpu/reductions/summing_pass.h"
@@ -15,9 +16,7 @@
 namespace fastact {
 
 struct BiasAct {
-  enum { kDy, kX, kResidual, kOut };  // the operands; those without data are absent
-
-  FusedPlan plan;  // plan.accumulate: dx is added to
+  FusedPlan plan;  // of the operands in the order of BiasCall; plan.accumulate: dx is added to
   ChannelSums sums;
   ChannelArray bias;
   int activation;
@@ -27,13 +26,8 @@ struct BiasAct {
   ElementwiseKernel kernel;  // the activation alone, of the compute type: for sums with a residual
 };
 
-// Once activation, parameters and plan.accumulate are set.
-// arrays: kDy to kOut, of one shape and dtype; the bias has x.shape[axis] elements.
-void prepare(BiasAct* act, const KernelTable* table, bool backward, int dtype,
-             const Operand* arrays, const Operand& bias, int bias_dtype, int axis);
-
-// After `prepare`, for backward: dbias has the dtype of the bias. accumulate: it is added to.
-void prepare_sum(BiasAct* act, const ReduceTable* table, const Operand& dbias, bool accumulate);
+// The plan of a call that is not empty.
+void prepare(BiasAct* act, const KernelTable* table, const BiasCall& call, bool backward);
 
 // One partition of forward or of backward. After all of backward's: merge_partition of the sum.
 void bias_forward_partition(const BiasAct* act, int64_t index, int64_t partitions);

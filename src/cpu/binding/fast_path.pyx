@@ -17,7 +17,7 @@ cdef struct Work:
     const ElementwiseKernel* kernels
     const double* parameters
     int which
-    bint backward
+    bint backward  # 0 or 1
     bint accumulate
     bint casts  # under autocast it may be computed in another dtype
 
@@ -25,6 +25,7 @@ cdef struct Work:
 cdef struct FitDevice:
     DLDevice device
     const DeviceTable* table
+    const DeviceCall* activation[2]  # forward, backward
 
 
 cdef FitDevice[MAX_DEVICES] fit_devices
@@ -34,26 +35,45 @@ cdef int fit_device_count = 0
 def register_device(tuple device, table_capsule):
     """Let tensors on this device, which has been found fit, take the fast path."""
     global fit_device_count
+    cdef const DeviceTable* table
     with registering:
         if fit_device_count == MAX_DEVICES:
             return
         fit_devices[fit_device_count].device.device_type = device[0]
         fit_devices[fit_device_count].device.device_id = device[1]
-        fit_devices[fit_device_count].table = <DeviceTable*>PyCapsule_GetPointer(
-            table_capsule, "fastact_device_table"
-        )
+        table = <DeviceTable*>PyCapsule_GetPointer(table_capsule, "fastact_device_table")
+        fit_devices[fit_device_count].table = table
+        fit_devices[fit_device_count].activation[0] = device_call(table, kActivationForward)
+        fit_devices[fit_device_count].activation[1] = device_call(table, kActivationBackward)
         kept_alive.append(table_capsule)
         fit_device_count += 1  # last: readers take no lock
 
 
-cdef const DeviceTable* table_of(DLDevice device) noexcept:
+cdef const FitDevice* fit_device_of(DLDevice device) noexcept:
     cdef int i
     for i in range(fit_device_count):
         if (
             fit_devices[i].device.device_type == device.device_type
             and fit_devices[i].device.device_id == device.device_id
         ):
-            return fit_devices[i].table
+            return &fit_devices[i]
+    return NULL
+
+
+cdef const DeviceTable* table_of(DLDevice device) noexcept:
+    cdef const FitDevice* fit = fit_device_of(device)
+    if fit is NULL:
+        return NULL
+    return fit.table
+
+
+cdef const DeviceCall* device_call(const DeviceTable* device, const CallTable& table) noexcept:
+    """The device's function for calls of a table; NULL: it has none for these."""
+    cdef int k
+    for k in range(device.call_count):
+        if not strcmp(device.calls[k].name, table.name):
+            if device.calls[k].size == table.size:
+                return &device.calls[k]
     return NULL
 
 
@@ -232,7 +252,8 @@ cdef object quick(
     cdef int64_t size, bytes
     cdef object first = <object>values[0]
     cdef TensorType* kind = NULL
-    cdef const DeviceTable* remote = NULL
+    cdef const FitDevice* fit = NULL
+    cdef const DeviceCall* remote = NULL
     if not PyArray_CheckExact(first):
         kind = tensor_type_known(Py_TYPE(first))
         if kind is NULL or may_have_tangents(kind) or (work.casts and may_cast(kind)):
@@ -245,7 +266,9 @@ cdef object quick(
         ):
             return NotImplemented
     if kind is not NULL and devices[0].device_type != kDLCPU:
-        remote = table_of(devices[0])
+        fit = fit_device_of(devices[0])
+        if fit is not NULL:
+            remote = fit.activation[work.backward]
         if remote is NULL:
             return NotImplemented
     size = operand_size(&arrays[0])
@@ -290,7 +313,7 @@ cdef bint same_device(DLDevice a, DLDevice b) noexcept:
 
 
 cdef object quick_on_tensors(
-    const Work* work, TensorType* kind, const DeviceTable* remote, DLDevice device, int operands,
+    const Work* work, TensorType* kind, const DeviceCall* remote, DLDevice device, int operands,
     Operand* arrays, int dtype, int64_t size, object out
 ):
     """The rest of `quick` for tensors that passed it, on the CPU (remote: NULL) or a device."""
@@ -304,10 +327,7 @@ cdef object quick_on_tensors(
             run_quick(work, dtype, operands, arrays, size)
         elif size > 0:
             kind.api.current_stream(device.device_type, device.device_id, &stream)
-            remote.activation(
-                work.which, dtype, work.backward, work.accumulate, arrays, work.parameters,
-                device.device_id, stream,
-            )
+            run_remote(work, remote, device.device_id, stream, operands, arrays, dtype)
     except BaseException:
         if made is not NULL:
             made.deleter(made)
@@ -316,6 +336,23 @@ cdef object quick_on_tensors(
         return hand_over(made, kind.api)
     mark_written(kind, (out,))
     return out
+
+
+cdef int run_remote(
+    const Work* work, const DeviceCall* remote, int device, void* stream, int operands,
+    const Operand* arrays, int dtype
+) except -1:
+    """What a call by name would run, without its checks, which these arrays have passed."""
+    cdef ActivationCall call
+    cdef int k
+    memset(&call, 0, sizeof(call))
+    for k in range(operands):
+        (<Operand*>&call.data[k])[0] = arrays[k]
+        call.data[k].dtype = dtype
+    call.which, call.accumulate = work.which, work.accumulate
+    memcpy(&call.parameters, work.parameters, sizeof(call.parameters))
+    remote.run(&call, dtype, device, NULL, 0, stream)
+    return 0
 
 
 cdef void run_quick(

@@ -49,14 +49,20 @@ cdef int add_function(
 cdef tuple FIELD_VALUES = (
     "a View of an array, or None", "a tuple of an array's axes",
     f"a tuple of at most {kMaxParameters} numbers", "a number", "an integer",
-    "an integer from 0 to 2**64 - 1", "a bool", "a str, or None",
+    "an integer of 64 bits", "an integer from 0 to 2**64 - 1",
+    f"a tuple of at most {kMostPlaces} integers", "a bool", "a str, or None",
 )
 
-FIELD_KINDS = ("array", "axes", "parameters", "number", "integer", "bits", "flag", "text")
+FIELD_KINDS = (
+    "array", "axes", "parameters", "number", "integer", "int64", "bits", "places", "flag", "text",
+)
 ROLES = ("in", "out", "in_out")
-SHAPE_RULES = ("any", "like", "beside", "reduced", "kept", "along", "channels", "one")
+SHAPE_RULES = (
+    "any", "like", "beside", "reduced", "kept", "along", "channels", "packed", "along_packed",
+    "one",
+)
 DTYPE_RULES = (
-    "computed", "any", "float64", "same", "compute_type", "wide_enough", "unrounded", "mask",
+    "computed", "any", "double", "same", "compute_type", "wide_enough", "unrounded", "mask",
     "index",
 )
 
@@ -80,11 +86,25 @@ cdef dict table_of_fields(int number):
             "shape": SHAPE_RULES[<int>field.shape],
             "shape_of": None if field.shape_of is NULL else text(field.shape_of),
             "axes": None if field.axes is NULL else text(field.axes),
+            "times": parts_by_number(table, field),
             "dtype": DTYPE_RULES[<int>field.dtype],
             "dtype_of": None if field.dtype_of is NULL else text(field.dtype_of),
             "end": field.end,
         }
     return found
+
+
+cdef tuple parts_by_number(const CallTable* table, const Field& field):
+    """Those of packed arrays, for each value of the field that numbers them; else None."""
+    cdef list found = []
+    cdef int number, k = 0
+    if field.times is NULL:
+        return None
+    while strcmp(table.fields[k].name, field.axes):
+        k += 1
+    for number in range(<int>table.fields[k].end):
+        found.append(field.times[number])
+    return tuple(found)
 
 
 cdef class NativeCall:
@@ -181,8 +201,12 @@ cdef class NativeCall:
             self.convert_axes(<AxisFlags*>to, value)
         elif kind == FieldKind.kParameters:
             self.convert_parameters(<ParameterValues*>to, value)
+        elif kind == FieldKind.kPlaces:
+            self.convert_places(<Places*>to, value)
         elif kind == FieldKind.kNumber:
             (<double*>to)[0] = value
+        elif kind == FieldKind.kInt64:
+            (<int64_t*>to)[0] = PyNumber_Index(value)
         elif kind == FieldKind.kInteger:
             (<int*>to)[0] = PyNumber_Index(value)
         elif kind == FieldKind.kBits:
@@ -216,6 +240,19 @@ cdef class NativeCall:
             to.flags[axis] = True
         return 0
 
+    cdef int convert_places(self, Places* to, value) except -1:
+        cdef int k
+        if type(value) is not tuple:
+            raise TypeError
+        if len(<tuple>value) > kMostPlaces:
+            raise OverflowError
+        for given in <tuple>value:
+            to.at[to.count] = PyNumber_Index(given)
+            to.count += 1
+        for k in range(to.count, kMostPlaces):
+            to.at[k] = k
+        return 0
+
     cdef int convert_parameters(self, ParameterValues* to, value) except -1:
         cdef int i
         if type(value) is not tuple:
@@ -230,7 +267,6 @@ cdef class NativeCall:
         """Whose function it is: the first array tells."""
         cdef View first
         cdef const DeviceTable* device
-        cdef int k
         for view in self.views:
             if view is not None:
                 break
@@ -243,13 +279,10 @@ cdef class NativeCall:
         device = table_of(DLDevice(first.device_type, first.device_id))
         if device is NULL:
             self.fail(f"arrays must be on the CPU or on a GPU in use, got device {first.device}")
-        for k in range(device.call_count):
-            if not strcmp(device.calls[k].name, self.function.table.name):
-                if device.calls[k].size != self.function.table.size:
-                    self.fail("the device's module is of another version")
-                self.remote = &device.calls[k]
-                return 0
-        return self.fail(f"device {first.device} has no such function")
+        self.remote = device_call(device, self.function.table[0])
+        if self.remote is NULL:
+            self.fail(f"device {first.device} has no such function, or another version of it")
+        return 0
 
     cdef inline const char* module(self) noexcept:
         return CPU_MODULE if self.remote is NULL else DEVICE_MODULE
@@ -301,6 +334,16 @@ cdef class NativeCall:
                 self.memory, self.dtype, self.device, self.workspace, self.workspace_bytes, stream
             )
         return 0
+
+
+cdef inline const Operand* operand_of(const ArrayArgument* argument) noexcept nogil:
+    return <const Operand*>argument
+
+
+cdef inline void copy_operands(const ArrayArgument* arguments, int count, Operand* to) noexcept:
+    cdef int k
+    for k in range(count):
+        to[k] = operand_of(&arguments[k])[0]
 
 
 cdef inline void set_argument(ArrayArgument* to, View view) noexcept:

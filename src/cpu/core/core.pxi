@@ -126,13 +126,21 @@ cdef extern from "common/core/call.h" namespace "fastact" nogil:
     ctypedef struct ParameterValues:
         double[4] value
 
+    const int kMostPlaces
+
+    ctypedef struct Places:
+        int count
+        int[4] at
+
     cdef enum class FieldKind(int):
         kArray
         kAxes
         kParameters
         kNumber
         kInteger
+        kInt64
         kBits
+        kPlaces
         kFlag
         kText
 
@@ -154,6 +162,7 @@ cdef extern from "common/core/call.h" namespace "fastact" nogil:
         ShapeRule shape
         const char* shape_of
         const char* axes
+        const int* times
         DTypeRule dtype
         const char* dtype_of
         int64_t end
@@ -180,9 +189,6 @@ cdef extern from "common/core/device_table.h" namespace "fastact" nogil:
     ctypedef struct DeviceTable:
         const DeviceCall* calls
         int call_count
-        void (*activation)(
-            int, int, bint, bint, const Operand*, const double*, int, void*
-        ) except +
         void* (*begin_recording)() except +
         void (*begin_run)(void*, const char* const*, int) except +
         void* (*end_recording)(void*, int) except +
@@ -267,6 +273,15 @@ cdef extern from "cpu/activations/kernels.h" namespace "fastact" nogil:
         ElementwiseKernel slope_backward[4][2]
         ElementwiseKernel deviation_backward[4][2]
         ElementwiseKernel elementary[1][2]
+
+cdef extern from "common/activations/call.h" namespace "fastact" nogil:
+    const CallTable kActivationForward, kActivationBackward
+
+    ctypedef struct ActivationCall:
+        ArrayArgument[3] data
+        int which
+        ParameterValues parameters
+        cpp_bool accumulate
 
 cdef extern from "cpu/gates/kernels.h" namespace "fastact" nogil:
     ctypedef void (*GateKernel)() noexcept

@@ -1,6 +1,8 @@
 // The plan of gated activations, and what is done to a chunk (gated.h).
 #include "cpu/gated/gated.h"
 
+#include <algorithm>
+
 #include "cpu/activations/kernels.h"
 
 namespace fastact {
@@ -46,17 +48,17 @@ struct GatedForward : GatedChunks {
   using GatedChunks::GatedChunks;
 
   void compute() {
-    const char* a = reader.load(Gated::kA, a_buffer);
-    const char* b = reader.load_stored(Gated::kB, b_buffer);
+    const char* a = reader.load(GatedCall::kA, a_buffer);
+    const char* b = reader.load_stored(GatedCall::kB, b_buffer);
     find_value(gate_of(a, along(bias_a, gated.bias_a)));
-    char* y = target(Gated::kY, a_buffer);
+    char* y = target(GatedCall::kY, a_buffer);
     gated.kernels->product[s.dtype](value, b, along(bias_b, gated.bias_b), y, count, gated.numbers);
-    finish(Gated::kY, y, a_buffer);
+    finish(GatedCall::kY, y, a_buffer);
   }
 };
 
 struct GatedBackward : GatedChunks {
-  static constexpr int kSums = 2, kSummed[] = {Gated::kOutA, Gated::kOutB};
+  static constexpr int kSums = 2, kSummed[] = {GatedCall::kOutA, GatedCall::kOutB};
   static constexpr bool kTakesRows = false;
   const ChannelSums& sums = gated.sums;
   const char* made[kSums];
@@ -67,14 +69,14 @@ struct GatedBackward : GatedChunks {
 
   explicit GatedBackward(const Gated& given)
       : GatedChunks(given),
-        needs_a(given.sums.count || s.data[Gated::kOutA]),
-        needs_b(given.sums.count || s.data[Gated::kOutB]),
+        needs_a(given.sums.count || s.data[GatedCall::kOutA]),
+        needs_b(given.sums.count || s.data[GatedCall::kOutB]),
         needs_wide_b(given.sums.count || given.plan.accumulate) {}
 
   void compute() {
-    const char* dy = reader.load_stored(Gated::kDy, dy_buffer);
-    const char* a = reader.load(Gated::kA, a_buffer);
-    const char* b = reader.load_stored(Gated::kB, b_buffer);
+    const char* dy = reader.load_stored(GatedCall::kDy, dy_buffer);
+    const char* a = reader.load(GatedCall::kA, a_buffer);
+    const char* b = reader.load_stored(GatedCall::kB, b_buffer);
     const char* along_a = along(bias_a, gated.bias_a);
     const char* along_b = along(bias_b, gated.bias_b);
     const char* gate = gate_of(a, along_a);
@@ -83,18 +85,18 @@ struct GatedBackward : GatedChunks {
       gated.kernels->to_gate[s.dtype](dy, a, along_a, b, along_b, g, count, gated.numbers);
     if (needs_b) {
       char* const buffer = needs_wide_b ? value : dy_buffer;
-      char* db = needs_wide_b ? reader.target(Gated::kOutB, buffer, plan.accumulate)
-                              : target(Gated::kOutB, buffer);
+      char* db = needs_wide_b ? reader.target(GatedCall::kOutB, buffer, plan.accumulate)
+                              : target(GatedCall::kOutB, buffer);
       gated.kernels->to_b[s.dtype][needs_wide_b](dy, value, b, along_b, db, count, gated.numbers);
-      needs_wide_b ? reader.finish(Gated::kOutB, db, buffer, plan.accumulate)
-                   : finish(Gated::kOutB, db, buffer);
+      needs_wide_b ? reader.finish(GatedCall::kOutB, db, buffer, plan.accumulate)
+                   : finish(GatedCall::kOutB, db, buffer);
       made[1] = db;
     }
     if (needs_a) {
-      char* da = reader.target(Gated::kOutA, g, plan.accumulate);
+      char* da = reader.target(GatedCall::kOutA, g, plan.accumulate);
       char* const operands[] = {g, const_cast<char*>(gate), da};
       gated.slope(operands, count, gated.parameters, 0);
-      reader.finish(Gated::kOutA, da, g, plan.accumulate);
+      reader.finish(GatedCall::kOutA, da, g, plan.accumulate);
       made[0] = da;
     }
   }
@@ -109,34 +111,37 @@ struct GatedBackward : GatedChunks {
 
 }  // namespace
 
-void prepare(Gated* gated, const KernelTable* table, int activation, int dtype,
-             const Operand* arrays, const Operand* biases, int bias_dtype, int axis, bool sums) {
-  const bool has_bias = biases[0].data;
-  const int leader = arrays[Gated::kOutA].data   ? Gated::kOutA
-                     : arrays[Gated::kOutB].data ? Gated::kOutB
-                                                 : Gated::kA;
-  plan_pass(&gated->plan, table->convert, dtype, Gated::kOutB + 1, arrays, leader,
-            has_bias ? axis : -1, sums);
+void prepare(Gated* gated, const KernelTable* table, const GatedCall& call) {
+  constexpr int kOperands = GatedCall::kOutB + 1;
+  const int dtype = call.data[GatedCall::kA].dtype;
+  Operand arrays[kOperands];
+  std::copy_n(call.data, kOperands, arrays);
+  const bool has_bias = call.bias[0].data, has_sums = call.dbias[0].data;
+  const int leader = arrays[GatedCall::kOutA].data   ? GatedCall::kOutA
+                     : arrays[GatedCall::kOutB].data ? GatedCall::kOutB
+                                                     : GatedCall::kA;
+  gated->plan.accumulate = call.accumulate;
+  gated->numbers = {call.limit, call.offset};
+  gated->parameters = call.parameters;
+  plan_pass(&gated->plan, table->convert, dtype, kOperands, arrays, leader,
+            has_bias ? call.axis : -1, has_sums);
   const StridedOperands& s = gated->plan.operands;
   gated->kernels = table->gated;
-  gated->value = table->elementwise->forward[activation][s.compute_dtype];
-  gated->slope = table->elementwise->backward[activation][s.compute_dtype][false];
+  gated->value = table->elementwise->forward[call.which][s.compute_dtype];
+  gated->slope = table->elementwise->backward[call.which][s.compute_dtype][false];
   gated->bias_a = gated->bias_b = ChannelArray{nullptr, 0, dtype};
   if (has_bias) {
-    gated->bias_a = along_channels(gated->plan, biases[0], bias_dtype);
-    gated->bias_b = along_channels(gated->plan, biases[1], bias_dtype);
+    gated->bias_a = along_channels(gated->plan, call.bias[0], call.bias[0].dtype);
+    gated->bias_b = along_channels(gated->plan, call.bias[1], call.bias[1].dtype);
   }
   // db is written before the slope at the gate is computed.
-  const bool is_overwritten = s.data[Gated::kOutB] && s.data[Gated::kOutB] == s.data[Gated::kA];
+  const bool is_overwritten =
+      s.data[GatedCall::kOutB] && s.data[GatedCall::kOutB] == s.data[GatedCall::kA];
   gated->has_gate =
       has_bias || gated->numbers.limit < std::numeric_limits<double>::infinity() || is_overwritten;
-}
-
-void prepare_sums(Gated* gated, const ReduceTable* table, const Operand* dbiases) {
-  const FusedPlan& plan = gated->plan;
-  for (int k = 0; k < GatedBackward::kSums; ++k)
-    add_sum(&gated->sums, plan, table, along_channels(plan, dbiases[k], gated->bias_a.dtype),
-            plan.accumulate);
+  for (int k = 0; has_sums && k < GatedBackward::kSums; ++k)
+    add_sum(&gated->sums, gated->plan, table->reduce,
+            along_channels(gated->plan, call.dbias[k], call.dbias[k].dtype), call.accumulate);
 }
 
 void gated_forward_partition(const Gated* gated, int64_t index, int64_t partitions) {

@@ -13,6 +13,7 @@
 
 #include <limits>
 
+#include "common/gated/call.h"
 #include "cpu/core/kernel_table.h"
 #include "cpu/gated/kernels.h"
 #include "cpu/reductions/summing_pass.h"
@@ -20,10 +21,7 @@
 namespace fastact {
 
 struct Gated {
-  enum { kDy, kA, kB, kOutA, kOutB };  // the operands; those without data are absent
-  static constexpr int kY = kOutA;     // of forward
-
-  FusedPlan plan;  // plan.accumulate: da and db are added to
+  FusedPlan plan;  // of the operands in the order of GatedCall; plan.accumulate: they are added to
   ChannelSums sums;
   ChannelArray bias_a, bias_b;  // both or neither
   GatedNumbers numbers;
@@ -33,14 +31,8 @@ struct Gated {
   bool has_gate;                   // it is not a itself, or a is written before it has been read
 };
 
-// Once plan.accumulate, numbers and parameters are set.
-// arrays: kDy to kOutB, of one shape and dtype; biases: null data for none, of a.shape[axis]
-// elements. sums: whether there will be dbias.
-void prepare(Gated* gated, const KernelTable* table, int activation, int dtype,
-             const Operand* arrays, const Operand* biases, int bias_dtype, int axis, bool sums);
-
-// After `prepare`: the sums of da and of db, of the dtype of the biases; accumulate as da and db.
-void prepare_sums(Gated* gated, const ReduceTable* table, const Operand* dbiases);
+// The plan of a call that is not empty.
+void prepare(Gated* gated, const KernelTable* table, const GatedCall& call);
 
 // One partition of forward or of backward. After all of backward's: merge_partition of the sums.
 void gated_forward_partition(const Gated* gated, int64_t index, int64_t partitions);

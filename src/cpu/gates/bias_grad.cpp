@@ -250,8 +250,9 @@ class GateBiasSums {
 
 }  // namespace
 
-void prepare_gate_sums(Gates* g, const ReduceTable* table, const Operand* sums, const int* dtypes) {
+void prepare_gate_sums(Gates* g, const ReduceTable* table, const GatesCall& call) {
   for (int i = 0; i < 2; ++i) {
+    const ArrayArgument& sum = call.bias_gradient[i];
     Reducer* r = &g->sums[i];
     set_accumulator(r, table, kItself, g->compute_dtype);
     r->outputs = r->terms = Axes();
@@ -259,11 +260,11 @@ void prepare_gate_sums(Gates* g, const ReduceTable* table, const Operand* sums, 
     r->accumulate = g->accumulate;
     r->y = nullptr;
     cut_terms(r);
-    if (!sums[i].data) continue;
-    const int64_t item = item_size(dtypes[i]), stride = byte_stride(sums[i], 0, item);
+    if (!sum.data) continue;
+    const int64_t item = item_size(sum.dtype), stride = byte_stride(sum, 0, item);
     r->outputs.append(kGatesOf[g->kind] * g->columns, 0, stride);
-    const auto bits = reinterpret_cast<uintptr_t>(sums[i].data) | uintptr_t(stride);
-    set_output(r, sums[i].data, dtypes[i], bits % uintptr_t(item) == 0);
+    const auto bits = reinterpret_cast<uintptr_t>(sum.data) | uintptr_t(stride);
+    set_output(r, sum.data, sum.dtype, bits % uintptr_t(item) == 0);
   }
   g->parts = 0;
   g->tile = tile_of(g->kind, g->compute_item, g->rows, g->columns);

@@ -7,26 +7,27 @@ namespace {
 
 constexpr int64_t kFewColumns = 32;  // below, rows are joined
 
-Gates::Bias bias_of(const GateArrays& a, int position, int64_t columns, bool takes,
+Gates::Bias bias_of(const GatesCall& call, int position, int64_t columns, bool takes,
                     bool takes_recurrent) {
   Gates::Bias bias{};
-  const Operand* both[] = {&a.bias, &a.recurrent_bias};
-  const int dtypes[] = {a.bias_dtype, a.recurrent_bias_dtype};
   const bool wanted[] = {takes, takes_recurrent};
   for (int i = 0; i < 2; ++i) {
-    if (!both[i]->data || !wanted[i]) continue;
-    bias.dtype[i] = dtypes[i];
-    bias.stride[i] = byte_stride(*both[i], 0, item_size(dtypes[i]));
-    bias.data[i] = both[i]->data + position * columns * bias.stride[i];
+    const ArrayArgument& given = call.bias[i];
+    if (!given.data || !wanted[i]) continue;
+    bias.dtype[i] = given.dtype;
+    bias.stride[i] = byte_stride(given, 0, item_size(given.dtype));
+    bias.data[i] = given.data + position * columns * bias.stride[i];
   }
   return bias;
 }
 
 }  // namespace
 
-void prepare(Gates* g, const KernelTable* table, int kind, int dtype, bool backward,
-             bool recomputes, bool accumulate, const GateArrays& a) {
-  const int last = a.state.ndim - 1, count = kGatesOf[kind], saved = kSavedOf[kind];
+void prepare(Gates* g, const KernelTable* table, const GatesCall& call, bool backward) {
+  const ArrayArgument *role = call.role, &state = role[gate_roles::kState];
+  const int kind = call.kind, dtype = state.dtype;
+  const bool recomputes = call.recomputes(), accumulate = call.accumulate;
+  const int last = state.ndim - 1, count = kGatesOf[kind], saved = kSavedOf[kind];
   g->kernels = table->convert;
   g->kind = kind;
   g->dtype = dtype;
@@ -35,8 +36,8 @@ void prepare(Gates* g, const KernelTable* table, int kind, int dtype, bool backw
   g->compute_item = item_size(g->compute_dtype);
   g->backward = backward;
   g->accumulate = accumulate;
-  g->columns = a.state.shape[last];
-  std::copy_n(a.gate_order, kMostGates, g->gate_order);
+  g->columns = state.shape[last];
+  std::copy_n(call.places.at, kMostGates, g->gate_order);
 
   struct Array {
     const Operand& operand;
@@ -45,19 +46,20 @@ void prepare(Gates* g, const KernelTable* table, int kind, int dtype, bool backw
   };
   const bool reads_sums = !backward || recomputes;
   const Array all[] = {
-      {a.gates, kGateIn, reads_sums ? count : saved, reads_sums || kind == kLstm},
-      {a.recurrent, kRecurrentIn, count, true},
-      {a.state, kStateIn, 1, false},
-      {a.cell, kCell, 1, false},
-      {a.hidden, kHidden, 1, false},
-      {a.cell_gradient, kCellGradient, 1, false},
-      {a.gates_out, kGateOut, backward ? count : saved, backward || kind == kLstm},
-      {a.recurrent_out, kRecurrentOut, count, true},
-      {a.state_out, kStateOut, 1, false},
+      {reads_sums ? role[gate_roles::kGates] : call.kept, kGateIn, reads_sums ? count : saved,
+       reads_sums || kind == kLstm},
+      {role[gate_roles::kRecurrent], kRecurrentIn, count, true},
+      {state, kStateIn, 1, false},
+      {role[gate_roles::kCell], kCell, 1, false},
+      {role[gate_roles::kHidden], kHidden, 1, false},
+      {role[gate_roles::kCellGradient], kCellGradient, 1, false},
+      {role[gate_roles::kGatesOut], kGateOut, backward ? count : saved, backward || kind == kLstm},
+      {role[gate_roles::kRecurrentOut], kRecurrentOut, count, true},
+      {role[gate_roles::kStateOut], kStateOut, 1, false},
   };
 
   constexpr int kArrays = sizeof(all) / sizeof(all[0]);
-  Operand arrays[kArrays], batch = a.state;
+  Operand arrays[kArrays], batch = state;
   int64_t items[kArrays];
   batch.ndim = last;
   for (int k = 0; k < kArrays; ++k) arrays[k] = all[k].operand, items[k] = g->item;
@@ -96,15 +98,17 @@ void prepare(Gates* g, const KernelTable* table, int kind, int dtype, bool backw
     converts &= s.is_dense;
     g->moves |= !s.is_direct || (accumulate && is_out);
     for (int k = 0; k < array.count; ++k) {
-      const int position = array.is_ordered ? a.gate_order[k] : k;
+      const int position = array.is_ordered ? call.places.at[k] : k;
       s.data = x.data + position * g->columns * column;
       g->operands[array.index + k] = s;
     }
   }
 
-  const bool adds = a.recurrent.data;
+  const bool adds = role[gate_roles::kRecurrent].data;
   const auto kernel = [&](int stored) {
-    return !backward    ? table->gate->forward[kind][stored][adds][a.gates_out.data != nullptr]
+    return !backward
+               ? table->gate
+                     ->forward[kind][stored][adds][role[gate_roles::kGatesOut].data != nullptr]
            : recomputes ? table->gate->recompute[kind][stored][adds]
                         : table->gate->backward[kind][stored];
   };
@@ -114,7 +118,7 @@ void prepare(Gates* g, const KernelTable* table, int kind, int dtype, bool backw
   g->biases = reads_sums || backward ? saved : 0;
   for (int k = 0; k < g->biases; ++k) {
     const bool is_q = kind == kGru && k == 3, is_n = kind == kGru && k == 2;
-    g->bias[k] = reads_sums ? bias_of(a, a.gate_order[is_q ? 2 : k], g->columns, !is_q, !is_n)
+    g->bias[k] = reads_sums ? bias_of(call, call.places.at[is_q ? 2 : k], g->columns, !is_q, !is_n)
                             : Gates::Bias{};
   }
 }

@@ -24,23 +24,13 @@
 // Measurements, and what was tried and rejected: docs/design/gates.md.
 #pragma once
 
+#include "common/gates/call.h"
 #include "common/gates/gates.h"
 #include "cpu/core/kernel_table.h"
 #include "cpu/gates/kernels.h"
 #include "cpu/reductions/reduce.h"
 
 namespace fastact {
-
-constexpr int kMostGates = 4;
-
-// The arrays of one call; those without data are absent.
-struct GateArrays {
-  Operand gates, recurrent, state, cell, hidden, cell_gradient;  // as GateIndex names them
-  Operand gates_out, recurrent_out, state_out;
-  Operand bias, recurrent_bias;
-  int bias_dtype, recurrent_bias_dtype;
-  const int* gate_order;  // where each gate of the kernels lies in packed arrays
-};
 
 struct Gates {
   // One gate of an array, or a state; strides in bytes, with the batch's axes as rows.
@@ -83,15 +73,11 @@ struct Gates {
   int gate_order[kMostGates];
 };
 
-// backward: else forward. recomputes: backward is given what forward was given.
-// arrays: all have the shape of the state, but for the last axis of packed ones.
-void prepare(Gates* gates, const KernelTable* table, int kind, int dtype, bool backward,
-             bool recomputes, bool accumulate, const GateArrays& arrays);
+// The plan of a call that is not empty. backward: else forward.
+void prepare(Gates* gates, const KernelTable* table, const GatesCall& call, bool backward);
 
-// After `prepare`: the gradients of the biases, of the biases' dtypes; those without data are not
-// wanted.
-void prepare_gate_sums(Gates* gates, const ReduceTable* table, const Operand* sums,
-                       const int* dtypes);
+// After `prepare`: the gradients of the biases; those without data are not wanted.
+void prepare_gate_sums(Gates* gates, const ReduceTable* table, const GatesCall& call);
 
 // Whether the biases' gradients are better summed in a pass of their own, over the gradients that
 // were stored: tasks of a few columns would read rows that are too far apart.

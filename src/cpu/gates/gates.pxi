@@ -1,4 +1,14 @@
-# What the header of the gates declares.
+# What the headers of the gates declare.
+
+cdef extern from "common/gates/call.h" namespace "fastact" nogil:
+    const CallTable kGatesForward, kGatesBackward
+    const int kGateState "fastact::gate_roles::kState"
+
+    ctypedef struct GatesCall:
+        ArrayArgument[9] role
+        ArrayArgument[2] bias_gradient
+        int kind
+        cpp_bool accumulate
 
 cdef extern from "cpu/gates/gates.h" namespace "fastact" nogil:
     const int kLstm
@@ -6,24 +16,15 @@ cdef extern from "cpu/gates/gates.h" namespace "fastact" nogil:
     const int kReset
     const double kGateUlps[2]
 
-    ctypedef struct GateArrays:
-        Operand gates, recurrent, state, cell, hidden, cell_gradient
-        Operand gates_out, recurrent_out, state_out
-        Operand bias, recurrent_bias
-        int bias_dtype, recurrent_bias_dtype
-        const int* gate_order
-
     ctypedef struct Gates:
         pass
 
     void prepare_gates "fastact::prepare"(
-        Gates*, const KernelTable*, int, int, cpp_bool, cpp_bool, cpp_bool, const GateArrays&
+        Gates*, const KernelTable*, const GatesCall&, cpp_bool
     ) noexcept
-    void prepare_gate_sums(Gates*, const ReduceTable*, const Operand*, const int*) noexcept
+    void prepare_gate_sums(Gates*, const ReduceTable*, const GatesCall&) noexcept
     const int kGateKinds
     const char* const kGateKindNames[1]
-    const int kGatesOf[1]
-    const int kSavedOf[1]
     cpp_bool gate_sums_apart(int, int, int64_t, int64_t, int) noexcept
     int64_t gate_workspace_size(int, int, int64_t, int64_t, int) noexcept
     cpp_bool use_gate_workspace "fastact::use_workspace"(Gates*, char*, int64_t, int) noexcept

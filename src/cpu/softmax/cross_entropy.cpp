@@ -205,6 +205,7 @@ int64_t loss_partials(int64_t rows) {
 }
 
 bool has_valid_targets(const Softmax& job) {
+  if (!job.has_indices) return true;
   for (int64_t row = 0; row < job.operands.rows.size; ++row) {
     const int64_t index = index_at(job.operands, row);
     if (index != job.ignore_index && !(index >= 0 && index < job.operands.columns.size))

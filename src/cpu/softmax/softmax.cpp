@@ -1,9 +1,14 @@
 #include "cpu/softmax/softmax.h"
 
+#include <cstring>
+#include <initializer_list>
+
 #include "cpu/softmax/row_blocks.h"
 
 namespace fastact {
 namespace {
+
+using namespace softmax_roles;
 
 struct Forward : RowStatistics {
   const bool fits;        // all exponentials of a band, or of a row, are kept
@@ -363,14 +368,54 @@ void run(const Softmax* job, int64_t index, int64_t partitions) {
   });
 }
 
-}  // namespace
-
-void plan_softmax(Softmax* job, const KernelTable* table, int count, const Operand* arrays,
-                  const int* dtypes, const bool* reduced, bool in_order) {
-  plan_rows(&job->operands, table->convert, count, arrays, dtypes, reduced, in_order);
+// roles: of the operands, in their order.
+void plan(Softmax* job, const KernelTable* table, const SoftmaxCall& call,
+          std::initializer_list<int> roles, bool in_order = false) {
+  const ArrayArgument &x = call.arrays[kX], &mask = call.arrays[kMask];
+  Operand arrays[Softmax::kCrossOperands];
+  int dtypes[Softmax::kCrossOperands], count = 0;
+  for (const int role : roles) {
+    const ArrayArgument& given = call.arrays[role];
+    arrays[count] = given, dtypes[count++] = (given.shape ? given : x).dtype;
+  }
+  plan_rows(&job->operands, table->convert, count, arrays, dtypes, call.reduced, in_order);
   job->kernels = &table->softmax->kernels[job->operands.compute_dtype == kF64];
   job->gradients = table->softmax->gradients;
   job->tiles = table->softmax->tiles;
+  job->kind = call.kind;
+  job->mask_kind = !mask.shape ? 0 : mask.dtype == kBool ? 1 : 2;
+  job->scale = call.scale;
+  job->accumulate = call.accumulate;
+  job->has_indices = call.has_indices();
+  job->has_probabilities = !call.has_indices();
+  job->ignore_index = call.ignore_index;
+  job->label_smoothing = call.label_smoothing;
+  job->partial = nullptr;
+}
+
+int target_of(const SoftmaxCall& call) { return call.has_indices() ? kTarget : kDy; }
+
+}  // namespace
+
+void plan_softmax_forward(Softmax* job, const KernelTable* table, const SoftmaxCall& call) {
+  plan(job, table, call, {kX, kMask, call.kind == kLogSumExp ? kNumber : kY, kLse});
+}
+void plan_softmax_backward(Softmax* job, const KernelTable* table, const SoftmaxCall& call) {
+  plan(job, table, call, {kDy, kX, kY});
+}
+void plan_logsumexp_backward(Softmax* job, const KernelTable* table, const SoftmaxCall& call) {
+  plan(job, table, call, {kX, kMask, kNumber, kLse, kY});
+  job->kind = kLogSumExp;
+}
+void plan_cross_entropy(Softmax* job, const KernelTable* table, const SoftmaxCall& call) {
+  plan(job, table, call.of_logits(), {kX, target_of(call), kWeight, kLse, kNumber}, true);
+}
+void plan_cross_entropy_backward(Softmax* job, const KernelTable* table, const SoftmaxCall& call) {
+  plan(job, table, call.of_logits(), {kX, target_of(call), kWeight, kLse, kY, kNumber});
+  double divisor = 1.0;
+  if (call.divisor.shape) memcpy(&divisor, call.divisor.data, sizeof divisor);
+  job->gradient = 1.0 / divisor;
+  sum_weights(job);
 }
 
 void softmax_partition(const Softmax* job, int64_t index, int64_t partitions) {

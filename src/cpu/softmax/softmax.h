@@ -15,6 +15,7 @@
 // A row belongs to one thread. Measurements: docs/design/softmax.md.
 #pragma once
 
+#include "common/softmax/call.h"
 #include "cpu/core/chunk_reader.h"
 #include "cpu/core/kernel_table.h"
 #include "cpu/softmax/kernels.h"
@@ -24,9 +25,6 @@ namespace fastact {
 constexpr int64_t kFewElements = 32;  // of a row: of shorter rows many are computed at a time
 constexpr int64_t kLossRows = 64;     // rows whose losses are added up before others
 constexpr int64_t kManyRows = 4096;   // from which on a thread takes kLossRows at a time
-
-enum SoftmaxKind : int { kSoftmax, kLogSoftmax, kLogSumExp, kSoftmaxKinds };
-constexpr const char* kSoftmaxKindNames[] = {"softmax", "log_softmax", "logsumexp"};
 
 struct Softmax {
   enum Forward { kX, kMask, kY, kLse };  // kLse: of logsumexp alone
@@ -54,23 +52,24 @@ struct Softmax {
   double weight_sum;  // of all classes
 };
 
-enum LossReduction : int { kNone, kMean, kSum, kReductions };
-constexpr const char* kReductionNames[] = {"none", "mean", "sum"};
-
-// Operands as Softmax::Forward and so on number them; data null: not there.
-void plan_softmax(Softmax* job, const KernelTable* table, int count, const Operand* arrays,
-                  const int* dtypes, const bool* reduced, bool in_order);
+// The plans of calls that are not empty. `partial` is null.
+void plan_softmax_forward(Softmax* job, const KernelTable* table, const SoftmaxCall& call);
+void plan_softmax_backward(Softmax* job, const KernelTable* table, const SoftmaxCall& call);
+void plan_logsumexp_backward(Softmax* job, const KernelTable* table, const SoftmaxCall& call);
+void plan_cross_entropy(Softmax* job, const KernelTable* table, const SoftmaxCall& call);
+void plan_cross_entropy_backward(Softmax* job, const KernelTable* table, const SoftmaxCall& call);
 
 void softmax_partition(const Softmax* job, int64_t index, int64_t partitions);
 void softmax_backward_partition(const Softmax* job, int64_t index, int64_t partitions);
 void logsumexp_backward_partition(const Softmax* job, int64_t index, int64_t partitions);
 
 inline int64_t softmax_rows(const Softmax& job) { return job.operands.rows.size; }
+inline int64_t softmax_columns(const Softmax& job) { return job.operands.columns.size; }
 // Rows whose loss and weight are one pair of partial sums: few rows of a large vocabulary are the
 // work of several threads.
 inline int64_t rows_a_partial(int64_t rows) { return rows < kManyRows ? 1 : kLossRows; }
-int64_t loss_partials(int64_t rows);  // doubles
-bool has_valid_targets(const Softmax& job);
+int64_t loss_partials(int64_t rows);         // doubles
+bool has_valid_targets(const Softmax& job);  // or probabilities
 void sum_weights(Softmax* job);
 void cross_entropy_partition(const Softmax* job, int64_t index, int64_t partitions);
 void cross_entropy_backward_partition(const Softmax* job, int64_t index, int64_t partitions);

@@ -5,7 +5,7 @@
 // behind memory: docs/design/cuda.md, "Activations"; registers, load widths and instruction counts
 // of every kernel: docs/results/cuda_static.md, written by tools/cuda_static.py.
 #include "cuda/activations/activate.cuh"
-#include "cuda/core/api.h"
+#include "cuda/activations/activations.h"
 #include "cuda/core/elementwise.cuh"
 
 FASTACT_BEGIN_NAMESPACE
@@ -57,45 +57,50 @@ struct ChosenBackward {
   }
 };
 
+ChosenActivation chosen_of(const ActivationCall& call) {
+  return chosen_activation(call.which, call.parameters);
+}
+
 }  // namespace
 
 template <class T>
-void activation_forward(int which, const Operand (&arrays)[2], const double* parameters,
-                        cudaStream_t stream) {
+void activation_forward(const ActivationCall& call, cudaStream_t stream) {
+  const Operand arrays[] = {call.data[0], call.data[1]};
+  if (is_empty(arrays[0])) return;
   ElementwisePlan plan;
   plan_elementwise(&plan, sizeof(T), 2, arrays);
   if (!plan.all_contiguous())
-    return run_strided<T, 1, false>(plan, false,
-                                    ChosenForward<T>{chosen_activation(which, parameters)}, stream);
-  switch (which) {
+    return run_strided<T, 1, false>(plan, false, ChosenForward<T>{chosen_of(call)}, stream);
+  switch (call.which) {
 #define FASTACT_CASE(name, A) \
   case k_##name:              \
-    return run_contiguous<T, 1, false>(plan, false, Forward<T, A>(parameters), stream);
+    return run_contiguous<T, 1, false>(plan, false, Forward<T, A>(call.parameters), stream);
     FASTACT_ACTIVATIONS(FASTACT_CASE)
 #undef FASTACT_CASE
   }
 }
 
 template <class T>
-void activation_backward(int which, const Operand (&arrays)[3], const double* parameters,
-                         bool accumulate, cudaStream_t stream) {
+void activation_backward(const ActivationCall& call, cudaStream_t stream) {
+  const Operand arrays[] = {call.data[0], call.data[1], call.data[2]};
+  if (is_empty(arrays[0])) return;
   ElementwisePlan plan;
   plan_elementwise(&plan, sizeof(T), 3, arrays);
   if (!plan.all_contiguous())
-    return run_strided<T, 2, true>(plan, accumulate,
-                                   ChosenBackward<T>{chosen_activation(which, parameters)}, stream);
-  switch (which) {
-#define FASTACT_CASE(name, A) \
-  case k_##name:              \
-    return run_contiguous<T, 2, true>(plan, accumulate, Backward<T, A>(parameters), stream);
+    return run_strided<T, 2, true>(plan, call.accumulate, ChosenBackward<T>{chosen_of(call)},
+                                   stream);
+  switch (call.which) {
+#define FASTACT_CASE(name, A)                                                                 \
+  case k_##name:                                                                              \
+    return run_contiguous<T, 2, true>(plan, call.accumulate, Backward<T, A>(call.parameters), \
+                                      stream);
     FASTACT_ACTIVATIONS(FASTACT_CASE)
 #undef FASTACT_CASE
   }
 }
 
 using Storage = FASTACT_STORAGE;
-template void activation_forward<Storage>(int, const Operand (&)[2], const double*, cudaStream_t);
-template void activation_backward<Storage>(int, const Operand (&)[3], const double*, bool,
-                                           cudaStream_t);
+template void activation_forward<Storage>(const ActivationCall&, cudaStream_t);
+template void activation_backward<Storage>(const ActivationCall&, cudaStream_t);
 
 FASTACT_END_NAMESPACE

@@ -9,19 +9,15 @@
 // vector. At most kMaxChunks partial sums per channel are added by one finishing kernel.
 //
 // Bytes moved: x, residual and y once; dy, x, residual and dx once.
+#include "cuda/bias/bias.h"
 #include "cuda/bias/fused.cuh"
 #include "cuda/bias/rows.cuh"
 
 FASTACT_BEGIN_NAMESPACE
 namespace {
 
-NumberVector vector_of(const Operand& bias, int dtype) {
-  return {bias.data, byte_stride(bias, 0, item_size(dtype)), dtype};
-}
-
-Fused fuse(int which, const double* parameters, const Operand& bias, int bias_dtype,
-           const Layout& layout) {
-  return {chosen_activation(which, parameters), vector_of(bias, bias_dtype), layout.channels,
+Fused fuse(const BiasCall& call, const Layout& layout) {
+  return {chosen_activation(call.which, call.parameters), vector_of(call.bias), layout.channels,
           layout.dense ? layout.inner : 1};
 }
 
@@ -60,12 +56,12 @@ bool sums_fit(const Layout& layout) {
 // Runs F, a functor over rows; data: its inputs, then the output. Returns the number of partial
 // sums of a channel.
 template <template <class, class> class F, class T, int count>
-int64_t run_fused_rows(int which, const double* parameters, const NumberVector& bias,
-                       const Layout& layout, const RowsOfVectors<T>& rows,
+int64_t run_fused_rows(const BiasCall& call, const Layout& layout, const RowsOfVectors<T>& rows,
                        char* const (&data)[count], bool accumulate, double* partials,
                        cudaStream_t stream) {
+  const NumberVector bias = vector_of(call.bias);
   int64_t made = 0;
-  with_common_activation<T>(which, parameters, [&](const auto& activation) {
+  with_common_activation<T>(call.which, call.parameters, [&](const auto& activation) {
     using Functor = F<T, std::decay_t<decltype(activation)>>;
     const int64_t columns = rows.vecs * Vec<T>::kSize;
     const Divisor channels(layout.channels, columns), inner(layout.inner, columns);
@@ -97,31 +93,32 @@ void forward(const Operand* arrays, const Layout& layout, const Fused& fused, in
 }  // namespace
 
 template <class T>
-void bias_act_forward(int which, const Operand& x, const Operand& bias, int bias_dtype,
-                      const Operand* residual, const Operand& y, int axis, const double* parameters,
-                      cudaStream_t stream) {
-  const Operand three[] = {x, residual ? *residual : x, y}, two[] = {x, y};
-  const Layout layout = layout_of(three, 3, axis, sizeof(T));
+void bias_act_forward(const BiasCall& call, cudaStream_t stream) {
+  const Operand &x = call.data[BiasCall::kX], &residual = call.data[BiasCall::kResidual],
+                &y = call.data[BiasCall::kOut];
+  if (is_empty(x)) return;
+  const Operand three[] = {x, residual.data ? residual : x, y}, two[] = {x, y};
+  const Layout layout = layout_of(three, 3, call.axis, sizeof(T));
   const auto rows = rows_of<T>(layout);
-  char* const data[] = {x.data, residual ? residual->data : nullptr, y.data};
+  char* const data[] = {x.data, residual.data, y.data};
   if (fit_rows(rows, layout, data)) {
-    run_fused_rows<BiasRowsForward>(which, parameters, vector_of(bias, bias_dtype), layout, rows,
-                                    data, false, nullptr, stream);
+    run_fused_rows<BiasRowsForward>(call, layout, rows, data, false, nullptr, stream);
     return;
   }
-  const Fused fused = fuse(which, parameters, bias, bias_dtype, layout);
-  if (residual)
-    forward<T, 2>(three, layout, fused, axis, stream);
+  const Fused fused = fuse(call, layout);
+  if (residual.data)
+    forward<T, 2>(three, layout, fused, call.axis, stream);
   else
-    forward<T, 1>(two, layout, fused, axis, stream);
+    forward<T, 1>(two, layout, fused, call.axis, stream);
 }
 
 template <class T>
-int64_t bias_act_workspace(const Operand& x, int axis) {
+int64_t bias_act_workspace(const BiasCall& call) {
+  const Operand& x = call.data[BiasCall::kX];
   if (is_empty(x)) return 0;
   // What the chunks are does not depend on the strides of dy, dx and residual, nor on those of x
   // beyond their order; the workspace is the most that any layout of the others takes.
-  const Layout layout = layout_of(&x, 1, axis, sizeof(T));
+  const Layout layout = layout_of(&x, 1, call.axis, sizeof(T));
   int64_t most = most_chunks<T>(channel_layout(layout));
   if (sums_fit<T>(layout))
     most = std::max(most, row_grid(rows_of<T>(layout), 1, true, segment_of<T>(layout)).partials);
@@ -129,42 +126,38 @@ int64_t bias_act_workspace(const Operand& x, int axis) {
 }
 
 template <class T>
-void bias_act_backward(int which, const Operand& dy, const Operand& x, const Operand& bias,
-                       int bias_dtype, const Operand* residual, const Operand& dx,
-                       const Operand& dbias, int axis, const double* parameters, bool accumulate_dx,
-                       bool accumulate_dbias, void* workspace, cudaStream_t stream) {
+void bias_act_backward(const BiasCall& call, void* workspace, cudaStream_t stream) {
+  const Operand &dy = call.data[BiasCall::kDy], &x = call.data[BiasCall::kX],
+                &residual = call.data[BiasCall::kResidual], &dx = call.data[BiasCall::kOut];
+  if (is_empty(call.dbias)) return;
   auto* partials = static_cast<double*>(workspace);
   int64_t chunks = 0;  // of an empty x: sums of nothing
   if (!is_empty(x)) {
-    const Operand arrays[] = {dy, x, residual ? *residual : x, dx};
-    const Layout layout = layout_of(arrays, 4, axis, sizeof(T));
+    const Operand arrays[] = {dy, x, residual.data ? residual : x, dx};
+    const Layout layout = layout_of(arrays, 4, call.axis, sizeof(T));
     const auto rows = rows_of<T>(layout);
-    char* const data[] = {dy.data, x.data, residual ? residual->data : nullptr, dx.data};
+    char* const data[] = {dy.data, x.data, residual.data, dx.data};
     if (sums_fit<T>(layout) && fit_rows(rows, layout, data)) {
-      chunks =
-          run_fused_rows<BiasRowsBackward>(which, parameters, vector_of(bias, bias_dtype), layout,
-                                           rows, data, accumulate_dx, partials, stream);
+      chunks = run_fused_rows<BiasRowsBackward>(call, layout, rows, data, call.accumulate_dx,
+                                                partials, stream);
     } else {
       const bool windows = dx.data != dy.data && dx.data != x.data && dx.data != arrays[2].data;
-      const BiasGradient<T> f{
-          fuse(which, parameters, bias, bias_dtype, layout), {}, windows, accumulate_dx};
-      chunks = run_channel_sums<T>(f, {&dy, &x, residual, &dx}, channel_layout(layout),
-                                   OneAxis(axis).flag, partials, stream);
+      const BiasGradient<T> f{fuse(call, layout), {}, windows, call.accumulate_dx};
+      chunks =
+          run_channel_sums<T>(f, {&dy, &x, residual.data ? &residual : nullptr, &dx},
+                              channel_layout(layout), OneAxis(call.axis).flag, partials, stream);
     }
   }
-  for_dtype(bias_dtype, [&](auto element) {
-    finish_partials<decltype(element)>(partials, x.shape[axis], chunks, dbias.data,
-                                       byte_stride(dbias, 0, sizeof(element)), accumulate_dbias,
-                                       stream);
+  const NumberVector dbias = vector_of(call.dbias);
+  for_dtype(dbias.dtype, [&](auto element) {
+    finish_partials<decltype(element)>(partials, x.shape[call.axis], chunks, dbias.data,
+                                       dbias.stride, call.accumulate_dbias, stream);
   });
 }
 
 using Storage = FASTACT_STORAGE;
-template void bias_act_forward<Storage>(int, const Operand&, const Operand&, int, const Operand*,
-                                        const Operand&, int, const double*, cudaStream_t);
-template int64_t bias_act_workspace<Storage>(const Operand&, int);
-template void bias_act_backward<Storage>(int, const Operand&, const Operand&, const Operand&, int,
-                                         const Operand*, const Operand&, const Operand&, int,
-                                         const double*, bool, bool, void*, cudaStream_t);
+template void bias_act_forward<Storage>(const BiasCall&, cudaStream_t);
+template int64_t bias_act_workspace<Storage>(const BiasCall&);
+template void bias_act_backward<Storage>(const BiasCall&, void*, cudaStream_t);
 
 FASTACT_END_NAMESPACE

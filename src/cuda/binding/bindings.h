@@ -223,12 +223,12 @@ DeviceCall device_call(const CallTable& table, SizeOf size_of, RunOn run_on) {
   return {table.name, table.size, workspace_size, run_checked};
 }
 
-// The same of one that needs no scratch.
+// The same of one that needs no scratch: run_on(element, call, stream).
 template <class Call, class RunOn>
 DeviceCall device_call(const CallTable& table, RunOn run_on) {
-  static const RunOn run = run_on;
+  [[maybe_unused]] static const RunOn run = run_on;
   return device_call<Call>(
-      table, [](auto, const Call&) { return int64_t(0); },
+      table, [](auto, const Call&) -> int64_t { return 0; },
       [](auto element, const Call& call, void*, cudaStream_t stream) {
         run(element, call, stream);
       });
@@ -237,10 +237,12 @@ DeviceCall device_call(const CallTable& table, RunOn run_on) {
 void add_recorded_launches(DeviceTable* table);
 
 // Families with a file of their own.
+void add_activations(std::vector<DeviceCall>* calls);
+void add_bias(std::vector<DeviceCall>* calls);
+void add_gated(std::vector<DeviceCall>* calls);
+void add_gates(std::vector<DeviceCall>* calls);
 void add_norms(std::vector<DeviceCall>* calls);
 void add_reductions(std::vector<DeviceCall>* calls);
-void bind_gated(py::module_& m);
-void bind_gates(py::module_& m);
-void bind_softmax(py::module_& m);
+void add_softmax(std::vector<DeviceCall>* calls);
 
 }  // namespace fastact

@@ -18,18 +18,12 @@ struct NumberVector {
   int dtype = kF64;
 };
 
+// An array of one axis, or none.
+inline NumberVector vector_of(const ArrayArgument& a) {
+  return {a.data, a.shape ? byte_stride(a, 0, item_size(a.dtype)) : 0, a.dtype};
+}
+
 // arrays: the inputs in order, then the output; of one shape, dtype and device, not empty.
-// parameters: of the op, in the order of its signature.
-
-// y OUT = f(x IN)
-template <class T>
-void activation_forward(int which, const Operand (&arrays)[2], const double* parameters,
-                        cudaStream_t stream);
-
-// dx OUT = dy IN * f'(x IN), or dx IN/OUT += of the same
-template <class T>
-void activation_backward(int which, const Operand (&arrays)[3], const double* parameters,
-                         bool accumulate, cudaStream_t stream);
 
 // Calls that were checked (common/reductions/call.h); any array may be empty. workspace: as many
 // bytes as the function before asks for, aligned to 16.
@@ -54,24 +48,6 @@ void sum_backward(const SumBackwardCall& call, cudaStream_t stream);
 template <class T>
 void finish_partials(const double* partials, int64_t outputs, int64_t chunks, char* y,
                      int64_t stride, bool accumulate, cudaStream_t stream);
-
-// y OUT = f(x IN + bias IN + residual IN); residual may be null. bias runs along `axis`; its dtype
-// is T's or a wider one.
-template <class T>
-void bias_act_forward(int which, const Operand& x, const Operand& bias, int bias_dtype,
-                      const Operand* residual, const Operand& y, int axis, const double* parameters,
-                      cudaStream_t stream);
-
-// dx OUT = dy IN * f'(x IN + bias IN + residual IN), and dbias OUT = its sum over all other axes,
-// or, each as its flag says, IN/OUT += of the same. workspace: as many bytes as bias_act_workspace
-// asks for.
-template <class T>
-int64_t bias_act_workspace(const Operand& x, int axis);
-template <class T>
-void bias_act_backward(int which, const Operand& dy, const Operand& x, const Operand& bias,
-                       int bias_dtype, const Operand* residual, const Operand& dx,
-                       const Operand& dbias, int axis, const double* parameters, bool accumulate_dx,
-                       bool accumulate_dbias, void* workspace, cudaStream_t stream);
 
 // Runs visit(T{}) for the storage type of a dtype.
 template <class Visit>

@@ -12,7 +12,7 @@
 FASTACT_BEGIN_NAMESPACE
 namespace {
 
-inline bool has_limit(const GatedFunction& function) {
+inline bool has_limit(const GatedCall& function) {
   return function.limit < std::numeric_limits<double>::infinity();
 }
 
@@ -23,11 +23,11 @@ struct Gated {
   bool may_be_limited;  // or else the clamps are left out, which change nothing
   Gating<Compute<T>> gating;
 
-  Gated(const GatedFunction& function, const Activation& of)
+  Gated(const GatedCall& function, const Activation& of)
       : activation(of),
         may_be_limited(has_limit(function)),
         gating(function.limit, function.offset) {}
-  explicit Gated(const GatedFunction& function)
+  explicit Gated(const GatedCall& function)
       : Gated(function, chosen_activation(function.which, function.parameters)) {}
 
   FASTACT_DEVICE Wide<T> forward(const Wide<T>& a, const Wide<T>& b) const {

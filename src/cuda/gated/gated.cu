@@ -91,7 +91,7 @@ GatedMap<inputs, outputs> map_of(const ElementwisePlan& plan, int first, bool ac
 
 // Runs F, a functor over rows of vectors, unless the operands, inputs and then outputs, are others.
 template <template <class, class> class F, class T, int inputs, int outputs>
-bool run_gated_rows(const GatedFunction& function, const ElementwisePlan& plan, bool accumulate,
+bool run_gated_rows(const GatedCall& function, const ElementwisePlan& plan, bool accumulate,
                     cudaStream_t stream) {
   const PlannedRows<T, inputs + outputs> rows(plan);
   if (!rows.fit) return false;
@@ -113,13 +113,15 @@ bool run_gated_rows(const GatedFunction& function, const ElementwisePlan& plan, 
 }
 
 // The channel as one array more, where biases ask for it: its "address" is the channel.
-IndexOperand channel_of(const GatedArrays& arrays) {
-  OneAxis axis(arrays.axis);
-  axis.flag[arrays.axis] = arrays.has_bias;
-  return {arrays.a, axis.flag};
+IndexOperand channel_of(const GatedCall& call) {
+  OneAxis axis(call.axis);
+  axis.flag[call.axis] = call.bias[0].shape;
+  return {call.data[GatedCall::kA], axis.flag};
 }
 
-GatedBiases biases_of(const GatedArrays& arrays) { return {{arrays.bias[0], arrays.bias[1]}}; }
+GatedBiases biases_of(const GatedCall& call) {
+  return {{vector_of(call.bias[0]), vector_of(call.bias[1])}};
+}
 
 // The sums of so many channels, and so many elements of each. Channels that do not come last are
 // read one below the other, unless they are too short to fill a block so.
@@ -137,22 +139,23 @@ Columns divide(int64_t channels, int64_t rows, bool channels_last, SumTasks* tas
   return shape;
 }
 
-void finish_biases(const GatedArrays& arrays, const double* partials, int64_t chunks,
-                   bool accumulate, cudaStream_t stream) {
-  const int64_t channels = arrays.a.shape[arrays.axis];
-  for (int k = 0; k < 2; ++k)
-    for_dtype(arrays.dbias[k].dtype, [&](auto element) {
+void finish_biases(const GatedCall& call, const double* partials, int64_t chunks,
+                   cudaStream_t stream) {
+  const int64_t channels = call.data[GatedCall::kA].shape[call.axis];
+  for (int k = 0; k < 2; ++k) {
+    const NumberVector dbias = vector_of(call.dbias[k]);
+    for_dtype(dbias.dtype, [&](auto element) {
       finish_partials<decltype(element)>(partials + k * channels * chunks, channels, chunks,
-                                         arrays.dbias[k].data, arrays.dbias[k].stride, accumulate,
-                                         stream);
+                                         dbias.data, dbias.stride, call.accumulate, stream);
     });
+  }
 }
 
 template <class T>
-void backward_with_sums(ElementwisePlan* plan, const GatedArrays& arrays, const Gated<T>& gated,
-                        bool accumulate, double* partials, cudaStream_t stream) {
+void backward_with_sums(ElementwisePlan* plan, const GatedCall& call, double* partials,
+                        cudaStream_t stream) {
   constexpr int kChannel = 3;
-  const int64_t channels = arrays.a.shape[arrays.axis];
+  const int64_t channels = call.data[GatedCall::kA].shape[call.axis];
   // The channels' axis, if they are more than one: merged with none, as no other has a channel.
   int axis = plan->ndim;
   for (int i = 0; i < plan->ndim; ++i)
@@ -165,41 +168,45 @@ void backward_with_sums(ElementwisePlan* plan, const GatedArrays& arrays, const 
   } else {
     move_last(plan, axis);
   }
-  const auto map = map_of<T, 3, 2>(*plan, 1, accumulate);
+  const auto map = map_of<T, 3, 2>(*plan, 1, call.accumulate);
   SumTasks tasks{};
   const Columns shape = divide<T>(channels, map.rows, channels_last, &tasks);
   tasks.coefs = channels, tasks.partials = partials;
   tasks.first = reinterpret_cast<intptr_t>(map.in[kChannel]), tasks.step = map.step[kChannel];
   launch(sums_of_columns<T, GatedSums<T>>, {blocks_for(shape.tiles * tasks.count), kSumThreads},
-         stream, GatedSums<T>{map, biases_of(arrays), gated}, tasks, shape);
-  finish_biases(arrays, partials, tasks.count, accumulate, stream);
+         stream, GatedSums<T>{map, biases_of(call), Gated<T>(call)}, tasks, shape);
+  finish_biases(call, partials, tasks.count, stream);
 }
 
 }  // namespace
 
 template <class T>
-void gated_forward(const GatedFunction& function, const GatedArrays& arrays, cudaStream_t stream) {
+void gated_forward(const GatedCall& call, cudaStream_t stream) {
+  const Operand &a = call.data[GatedCall::kA], &b = call.data[GatedCall::kB],
+                &y = call.data[GatedCall::kY];
+  if (is_empty(a)) return;
   ElementwisePlan plan;
-  if (!arrays.has_bias) {
-    const Operand operands[] = {arrays.a, arrays.b, arrays.y};
+  if (!call.bias[0].shape) {
+    const Operand operands[] = {a, b, y};
     plan_elementwise(&plan, sizeof(T), 3, operands);
-    if (run_gated_rows<GatedRowsForward, T, 2, 1>(function, plan, false, stream)) return;
+    if (run_gated_rows<GatedRowsForward, T, 2, 1>(call, plan, false, stream)) return;
   }
-  const IndexOperand channel = channel_of(arrays);
-  const Operand operands[] = {arrays.a, arrays.b, channel.operand, arrays.y};
+  const IndexOperand channel = channel_of(call);
+  const Operand operands[] = {a, b, channel.operand, y};
   plan_elementwise(&plan, sizeof(T), 4, operands);
   const auto map = map_of<T, 2, 1>(plan, 0, false);
   launch(gated_forward_strided<T>, {ceil_div(map.tasks, kThreads), kThreads}, stream, map,
-         biases_of(arrays), Gated<T>(function));
+         biases_of(call), Gated<T>(call));
 }
 
 template <class T>
-int64_t gated_workspace(const Operand& a, int axis) {
-  if (is_empty(a)) return 0;
+int64_t gated_workspace(const GatedCall& call) {
+  const Operand& a = call.data[GatedCall::kA];
+  if (!call.dbias[0].shape || is_empty(a)) return 0;
   int64_t rows = 1;
   for (int i = 0; i < a.ndim; ++i)
-    if (i != axis) rows *= a.shape[i];
-  const int64_t channels = a.shape[axis];
+    if (i != call.axis) rows *= a.shape[i];
+  const int64_t channels = a.shape[call.axis];
   SumTasks last{}, other{};
   divide<T>(channels, rows, true, &last);
   divide<T>(channels, rows, false, &other);
@@ -207,35 +214,34 @@ int64_t gated_workspace(const Operand& a, int axis) {
 }
 
 template <class T>
-void gated_backward(const GatedFunction& function, const GatedArrays& arrays, bool accumulate,
-                    void* workspace, cudaStream_t stream) {
-  if (is_empty(arrays.a)) {
-    if (arrays.has_dbias) finish_biases(arrays, nullptr, 0, accumulate, stream);
+void gated_backward(const GatedCall& call, void* workspace, cudaStream_t stream) {
+  const Operand &dy = call.data[GatedCall::kDy], &a = call.data[GatedCall::kA],
+                &b = call.data[GatedCall::kB], &da = call.data[GatedCall::kOutA],
+                &db = call.data[GatedCall::kOutB];
+  if (is_empty(a)) {
+    if (call.dbias[0].shape && !is_empty(call.dbias[0])) finish_biases(call, nullptr, 0, stream);
     return;
   }
   ElementwisePlan plan;
-  const Gated<T> gated(function);
-  if (!arrays.has_bias) {
-    const Operand operands[] = {arrays.dy, arrays.a, arrays.b, arrays.da, arrays.db};
-    plan_elementwise(&plan, sizeof(T), 5, operands, arrays.da.shape ? 3 : 4);
-    if (run_gated_rows<GatedRowsBackward, T, 3, 2>(function, plan, accumulate, stream)) return;
+  if (!call.bias[0].shape) {
+    const Operand operands[] = {dy, a, b, da, db};
+    plan_elementwise(&plan, sizeof(T), 5, operands, da.shape ? 3 : 4);
+    if (run_gated_rows<GatedRowsBackward, T, 3, 2>(call, plan, call.accumulate, stream)) return;
   }
-  const IndexOperand channel = channel_of(arrays);
-  const Operand operands[] = {arrays.dy, arrays.a, arrays.b, channel.operand, arrays.da, arrays.db};
-  const int leader = arrays.da.shape ? 4 : arrays.db.shape ? 5 : 1;
+  const IndexOperand channel = channel_of(call);
+  const Operand operands[] = {dy, a, b, channel.operand, da, db};
+  const int leader = da.shape ? 4 : db.shape ? 5 : 1;
   plan_elementwise(&plan, sizeof(T), 6, operands, leader);
-  if (arrays.has_dbias)
-    return backward_with_sums(&plan, arrays, gated, accumulate, static_cast<double*>(workspace),
-                              stream);
-  const auto map = map_of<T, 3, 2>(plan, 1, accumulate);
+  if (call.dbias[0].shape)
+    return backward_with_sums<T>(&plan, call, static_cast<double*>(workspace), stream);
+  const auto map = map_of<T, 3, 2>(plan, 1, call.accumulate);
   launch(gated_backward_strided<T>, {ceil_div(map.tasks, kThreads), kThreads}, stream, map,
-         biases_of(arrays), gated);
+         biases_of(call), Gated<T>(call));
 }
 
 using Storage = FASTACT_STORAGE;
-template void gated_forward<Storage>(const GatedFunction&, const GatedArrays&, cudaStream_t);
-template int64_t gated_workspace<Storage>(const Operand&, int);
-template void gated_backward<Storage>(const GatedFunction&, const GatedArrays&, bool, void*,
-                                      cudaStream_t);
+template void gated_forward<Storage>(const GatedCall&, cudaStream_t);
+template int64_t gated_workspace<Storage>(const GatedCall&);
+template void gated_backward<Storage>(const GatedCall&, void*, cudaStream_t);
 
 FASTACT_END_NAMESPACE

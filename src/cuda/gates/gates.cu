@@ -85,6 +85,15 @@ int64_t rows_of(const Operand& state) {
   return rows;
 }
 
+// The arrays of a call by their roles.
+struct GateArrays {
+  Operand role[kGateRoles];
+  explicit GateArrays(const GatesCall& call) {
+    std::copy(call.role, call.role + kGateRoles, role);
+    if (call.kept.shape) role[kGates] = call.kept;
+  }
+};
+
 // Axes of the batch that every array steps through as one are one.
 void merge_batch(GateTask* task, const GateArrays& arrays, int64_t item) {
   Operand batch = arrays.role[kState];
@@ -122,7 +131,7 @@ bool is_vectorized(GateTask* task, const GateArrays& arrays, int64_t item, int l
 }
 
 template <class T, bool backward>
-GateTask describe(const GateArrays& arrays) {
+GateTask describe(const GatesCall& call, const GateArrays& arrays) {
   constexpr int64_t kItem = sizeof(T);
   const Operand& state = arrays.role[kState];
   GateTask task{};
@@ -132,8 +141,8 @@ GateTask describe(const GateArrays& arrays) {
     task.data[role] = array.data;
     if (array.data) task.column[role] = byte_stride(array, state.ndim - 1, kItem);
   }
-  for (int k = 0; k < kMostGates; ++k) task.gate[k] = arrays.gate_order[k] * task.columns;
-  std::copy(arrays.bias, arrays.bias + 2, task.bias);
+  for (int k = 0; k < kMostGates; ++k) task.gate[k] = call.places.at[k] * task.columns;
+  for (int k = 0; k < 2; ++k) task.bias[k] = vector_of(call.bias[k]);
   merge_batch(&task, arrays, kItem);
   return task;
 }
@@ -143,11 +152,13 @@ Shape shape_of(const GateTask& task) { return {task.tiles * task.chunks, task.tx
 }  // namespace
 
 template <class T>
-void gates_forward(int kind, const GateArrays& arrays, cudaStream_t stream) {
-  GateTask task = describe<T, false>(arrays);
+void gates_forward(const GatesCall& call, cudaStream_t stream) {
+  if (is_empty(call.role[kState])) return;
+  const GateArrays arrays(call);
+  GateTask task = describe<T, false>(call, arrays);
   const bool vectorized = is_vectorized(&task, arrays, sizeof(T), kLanes<T, true, false>);
   if (!vectorized) take_single_columns(&task);
-  for_kind<T>(kind, [&](auto of) {
+  for_kind<T>(call.kind, [&](auto of) {
     using Kind = decltype(of);
     launch(vectorized ? gates_forward_kernel<Kind, T, true> : gates_forward_kernel<Kind, T, false>,
            shape_of(task), stream, task);
@@ -155,27 +166,28 @@ void gates_forward(int kind, const GateArrays& arrays, cudaStream_t stream) {
 }
 
 template <class T>
-int64_t gates_workspace(int kind, const Operand& state) {
+int64_t gates_workspace(const GatesCall& call) {
+  const Operand& state = call.role[kState];
+  if (is_empty(state) || !(call.bias_gradient[0].data || call.bias_gradient[1].data)) return 0;
   GateTask task{};
   plan_grid<T, true>(&task, rows_of(state), state.shape[state.ndim - 1]);
-  const int64_t saved = kSavedOf[kind];
+  const int64_t saved = kSavedOf[call.kind];
   return task.chunks > 1 ? saved * task.columns * task.chunks * int64_t(sizeof(double)) : 0;
 }
 
 template <class T>
-void gates_backward(int kind, const GateArrays& arrays, bool recomputes, bool accumulate,
-                    void* workspace, cudaStream_t stream) {
-  for_kind<T>(kind, [&](auto of) {
+void gates_backward(const GatesCall& call, void* workspace, cudaStream_t stream) {
+  for_kind<T>(call.kind, [&](auto of) {
     using Kind = decltype(of);
-    const Operand& state = arrays.role[kState];
+    const Operand& state = call.role[kState];
     GateSums sums{};
     sums.columns = state.shape[state.ndim - 1];
     sums.partials = static_cast<double*>(workspace);
     sums.gates = Kind::kGates;
     sums.saved = Kind::kSaved;
-    for (int k = 0; k < kMostGates; ++k) sums.gate[k] = arrays.gate_order[k] * sums.columns;
-    std::copy(arrays.bias_gradient, arrays.bias_gradient + 2, sums.to);
-    sums.accumulate = accumulate;
+    for (int k = 0; k < kMostGates; ++k) sums.gate[k] = call.places.at[k] * sums.columns;
+    for (int k = 0; k < 2; ++k) sums.to[k] = vector_of(call.bias_gradient[k]);
+    sums.accumulate = call.accumulate;
     sums.is_wanted = sums.to[0].data || sums.to[1].data;
     const auto finish = [&] {
       launch(finish_gate_sums<T>, warps_for(sums.saved * sums.columns, kFinishThreads), stream,
@@ -185,8 +197,9 @@ void gates_backward(int kind, const GateArrays& arrays, bool recomputes, bool ac
       if (sums.is_wanted && sums.columns > 0) finish();
       return;
     }
-    GateTask task = describe<T, true>(arrays);
-    task.accumulate = accumulate;
+    const GateArrays arrays(call);
+    GateTask task = describe<T, true>(call, arrays);
+    task.accumulate = call.accumulate;
     const bool vectorized = is_vectorized(&task, arrays, sizeof(T), kLanes<T, true, true>);
     if (!vectorized) take_single_columns(&task);
     sums.chunks = task.chunks;
@@ -200,14 +213,14 @@ void gates_backward(int kind, const GateArrays& arrays, bool recomputes, bool ac
                  gates_backward_kernel<Kind, T, true, true>}}};
       return all;
     }();
-    launch(kKernels.of[vectorized][recomputes], shape_of(task), stream, task, sums);
+    launch(kKernels.of[vectorized][call.recomputes()], shape_of(task), stream, task, sums);
     if (sums.is_wanted && sums.chunks > 1) finish();
   });
 }
 
 using Storage = FASTACT_STORAGE;
-template void gates_forward<Storage>(int, const GateArrays&, cudaStream_t);
-template int64_t gates_workspace<Storage>(int, const Operand&);
-template void gates_backward<Storage>(int, const GateArrays&, bool, bool, void*, cudaStream_t);
+template void gates_forward<Storage>(const GatesCall&, cudaStream_t);
+template int64_t gates_workspace<Storage>(const GatesCall&);
+template void gates_backward<Storage>(const GatesCall&, void*, cudaStream_t);
 
 FASTACT_END_NAMESPACE

@@ -34,7 +34,8 @@ int64_t peak_bytes(const SoftmaxPlan& plan) {
 
 template <class T>
 int64_t cross_entropy_workspace(const SoftmaxCall& call) {
-  const SoftmaxPlan plan = plan_softmax<T>(call);
+  if (is_empty(call.arrays[kX])) return 0;
+  const SoftmaxPlan plan = plan_softmax<T>(call.of_logits());
   if (call.reduction == kNone) return peak_bytes<T>(plan);
   return peak_bytes<T>(plan) + 2 * most_of<T>(plan).blocks * int64_t(sizeof(double));
 }
@@ -45,7 +46,7 @@ void cross_entropy_forward(const SoftmaxCall& call, void* workspace, cudaStream_
   LossTotals totals{nullptr};
   int64_t tasks = 0, count = 0;
   if (!is_empty(call.arrays[kX])) {
-    SoftmaxPlan plan = plan_softmax<T>(call);
+    SoftmaxPlan plan = plan_softmax<T>(call.of_logits());
     if (has_shares(call)) plan.be_slow();
     count = plan.rows.count;
     if (reduces) totals.totals = static_cast<double*>(workspace) + peak_bytes<T>(plan) / 8;
@@ -56,12 +57,14 @@ void cross_entropy_forward(const SoftmaxCall& call, void* workspace, cudaStream_
   }
   if (!reduces) return;
   launch(finish_loss<T>, {1, kRowThreads}, stream, totals.totals, tasks, call.reduction == kMean,
-         call.arrays[kDy].data ? double(count) : -1.0, call.loss, call.divisor);
+         call.arrays[kDy].data ? double(count) : -1.0, call.loss.data,
+         reinterpret_cast<double*>(call.divisor.data));
 }
 
 template <class T>
 void cross_entropy_backward(const SoftmaxCall& call, cudaStream_t stream) {
-  SoftmaxPlan plan = plan_softmax<T>(call);
+  if (is_empty(call.arrays[kX])) return;
+  SoftmaxPlan plan = plan_softmax<T>(call.of_logits());
   with_constant(has_shares(call), [&](auto shares) {
     constexpr bool kShares = decltype(shares)::value;
     if (kShares) plan.be_slow(), plan.take_whole_rows();

@@ -124,9 +124,11 @@ SoftmaxPlan plan_softmax(const SoftmaxCall& call) {
   SoftmaxPlan plan{};
   SoftmaxRows& rows = plan.rows;
   int64_t item[kSoftmaxRoles];
+  Operand arrays[kSoftmaxRoles];
+  std::copy(call.arrays, call.arrays + kSoftmaxRoles, arrays);
   for (int k = 0; k < kSoftmaxRoles; ++k)
-    item[k] = call.arrays[k].data ? item_size(call.dtypes[k]) : int64_t(sizeof(T));
-  const RowAxes<kSoftmaxRoles> axes(call.arrays, item, kX, true,
+    item[k] = call.arrays[k].data ? item_size(call.arrays[k].dtype) : int64_t(sizeof(T));
+  const RowAxes<kSoftmaxRoles> axes(arrays, item, kX, true,
                                     [&](int i) { return call.reduced[i] ? 1 : 0; });
   const int row_axes = axes.end_of(0), count = axes.count;
   rows.count = axes.size_of(0), rows.length = axes.size_of(1);
@@ -189,10 +191,10 @@ SoftmaxPlan plan_softmax(const SoftmaxCall& call) {
   rows.lanes = shape.lanes, rows.teams = shape.threads / shape.lanes;
   while (1 << rows.lane_bits < rows.lanes) ++rows.lane_bits;
   rows.tasks = ceil_div(vecs, rows.teams) * plan.chunks.count;
-  rows.mask_dtype = call.dtypes[kMask];
-  rows.weight_dtype = call.dtypes[kWeight];
-  rows.number_dtype = call.dtypes[kNumber];
-  rows.target_dtype = call.dtypes[kTarget];
+  rows.mask_dtype = call.arrays[kMask].dtype;
+  rows.weight_dtype = call.arrays[kWeight].dtype;
+  rows.number_dtype = call.arrays[kNumber].dtype;
+  rows.target_dtype = call.arrays[kTarget].dtype;
   rows.kind = call.kind;
   rows.scale = rows.scale_down = call.scale;
   rows.down = rows.up = 1;
@@ -200,7 +202,7 @@ SoftmaxPlan plan_softmax(const SoftmaxCall& call) {
   rows.smooth = call.label_smoothing / double(rows.length);
   rows.keep = 1 - call.label_smoothing;
   rows.ignore_index = call.ignore_index;
-  rows.divisor = call.divisor;
+  rows.divisor = reinterpret_cast<const double*>(call.divisor.data);
   return plan;
 }
 

@@ -21,8 +21,25 @@
 #include "cuda/softmax/forward.cuh"
 
 FASTACT_BEGIN_NAMESPACE
+namespace {
+
+// number OUT = lse OUT = -infinity: of rows without elements.
+template <class T>
+void fill_logsumexp(const SoftmaxCall& call, cudaStream_t stream) {
+  for (const int role : {kLse, kNumber}) {
+    const ArrayArgument& number = call.arrays[role];
+    if (!number.data || is_empty(number)) continue;
+    const Axes to = axes_of(number, item_size(number.dtype));
+    launch(fill_numbers<T>, {blocks_for(ceil_div(to.size, 256)), 256}, stream, to, number.data,
+           number.dtype);
+  }
+}
+
+}  // namespace
+
 template <class T>
 int64_t softmax_workspace(const SoftmaxCall& call) {
+  if (is_empty(call.arrays[kX])) return 0;
   const SoftmaxPlan plan = plan_softmax<T>(call);
   const int64_t chunks = most_of<T>(plan).chunks;
   const int64_t numbers = chunks * kPeakFields<SoftmaxOf<T>> + (chunks > 0) * kLevelFields;
@@ -31,6 +48,7 @@ int64_t softmax_workspace(const SoftmaxCall& call) {
 
 template <class T>
 void softmax_forward(const SoftmaxCall& call, void* workspace, cudaStream_t stream) {
+  if (is_empty(call.arrays[kX])) return fill_logsumexp<T>(call, stream);
   SoftmaxPlan plan = plan_softmax<T>(call);
   stay_in_range<T>(&plan.rows);
   const LossTotals none{nullptr};
@@ -44,6 +62,7 @@ void softmax_forward(const SoftmaxCall& call, void* workspace, cudaStream_t stre
 
 template <class T>
 void softmax_backward(const SoftmaxCall& call, void* workspace, cudaStream_t stream) {
+  if (is_empty(call.arrays[kX])) return;
   const SoftmaxPlan plan = plan_softmax<T>(call);
   if (call.kind == kSoftmax)
     run_backward<T, SoftmaxGradient<T>>(plan, workspace, stream);
@@ -53,6 +72,7 @@ void softmax_backward(const SoftmaxCall& call, void* workspace, cudaStream_t str
 
 template <class T>
 void logsumexp_backward(const SoftmaxCall& call, cudaStream_t stream) {
+  if (is_empty(call.arrays[kX])) return;
   const SoftmaxPlan plan = plan_softmax<T>(call);
   for_layout<T>(plan, [&](auto rows, const Shape& shape, auto vecs) {
     launch(logsumexp_gradients<T, decltype(vecs)::value, decltype(rows)>, shape, stream, rows,
@@ -60,22 +80,10 @@ void logsumexp_backward(const SoftmaxCall& call, cudaStream_t stream) {
   });
 }
 
-template <class T>
-void fill_logsumexp(const SoftmaxCall& call, cudaStream_t stream) {
-  for (const int role : {kLse, kNumber}) {
-    const Operand& number = call.arrays[role];
-    if (!number.data || is_empty(number)) continue;
-    const Axes to = axes_of(number, item_size(call.dtypes[role]));
-    launch(fill_numbers<T>, {blocks_for(ceil_div(to.size, 256)), 256}, stream, to, number.data,
-           call.dtypes[role]);
-  }
-}
-
 using Storage = FASTACT_STORAGE;
 template int64_t softmax_workspace<Storage>(const SoftmaxCall&);
 template void softmax_forward<Storage>(const SoftmaxCall&, void*, cudaStream_t);
 template void softmax_backward<Storage>(const SoftmaxCall&, void*, cudaStream_t);
 template void logsumexp_backward<Storage>(const SoftmaxCall&, cudaStream_t);
-template void fill_logsumexp<Storage>(const SoftmaxCall&, cudaStream_t);
 
 FASTACT_END_NAMESPACE

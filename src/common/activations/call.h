@@ -1,0 +1,43 @@
+// The calls of activations.
+#pragma once
+
+#include "common/activations/list.h"
+#include "common/core/call.h"
+
+namespace fastact {
+
+struct ActivationCall {
+  enum Forward : int { kX, kY };
+  enum Backward : int { kDy, kSaved, kDx };
+
+  ArrayArgument data[3];  // of one shape and dtype
+  int which;
+  ParameterValues parameters;
+  bool accumulate;  // dx is added to
+};
+
+// y OUT = f(x IN), which may be x.
+constexpr Field kActivationForwardFields[] = {
+    fields::in<&ActivationCall::data, ActivationCall::kX>("x"),
+    fields::out<&ActivationCall::data, ActivationCall::kY>("y").like("x"),
+    fields::in<&ActivationCall::which>("which").below(kActivations),
+    fields::in<&ActivationCall::parameters>("parameters"),
+};
+
+// dx OUT = dy IN * f'(x), or with accumulate IN/OUT += of the same; saved IN is x, or f(x)
+// (kActivationSavesValue). dx is dy, saved or disjoint from both.
+constexpr Field kActivationBackwardFields[] = {
+    fields::in<&ActivationCall::data, ActivationCall::kSaved>("saved"),
+    fields::in<&ActivationCall::data, ActivationCall::kDy>("dy").like("saved"),
+    fields::out<&ActivationCall::data, ActivationCall::kDx>("dx").like("saved"),
+    fields::in<&ActivationCall::which>("which").below(kActivations),
+    fields::in<&ActivationCall::parameters>("parameters"),
+    fields::in<&ActivationCall::accumulate>("accumulate"),
+};
+
+constexpr CallTable kActivationForward =
+    table_of_call<ActivationCall>("activation_forward", kActivationForwardFields);
+constexpr CallTable kActivationBackward =
+    table_of_call<ActivationCall>("activation_backward", kActivationBackwardFields);
+
+}  // namespace fastact

@@ -1,0 +1,221 @@
+// The calls of softmax, log_softmax, logsumexp and cross_entropy (common/softmax/softmax.h).
+#pragma once
+
+#include <algorithm>
+
+#include "common/core/call.h"
+
+namespace fastact {
+
+enum SoftmaxKind : int { kSoftmax, kLogSoftmax, kLogSumExp, kSoftmaxKinds };
+constexpr const char* kSoftmaxKindNames[] = {"softmax", "log_softmax", "logsumexp"};
+
+enum LossReduction : int { kNone, kMean, kSum, kReductions };
+constexpr const char* kReductionNames[] = {"none", "mean", "sum"};
+
+// The arrays of a call, all with the axes of x. x, dy and y are of one shape and dtype; numbers
+// have length 1 inside a row.
+namespace softmax_roles {
+
+enum SoftmaxRole : int {
+  kX,       // IN: x, the logits, or (backward) what softmax gave
+  kDy,      // IN: dy, or the probabilities of cross_entropy's target
+  kY,       // OUT: y, or the gradient of x
+  kMask,    // IN: booleans, or what is added
+  kWeight,  // IN: of the classes
+  kLse,     // OUT forward, IN backward: log(sum(exp(z))), of the compute type
+  kNumber,  // OUT: logsumexp's result, or the losses; IN backward: their gradients
+  kTarget,  // IN: indices of classes
+  kSoftmaxRoles
+};
+
+}  // namespace softmax_roles
+
+struct SoftmaxCall {
+  ArrayArgument arrays[softmax_roles::kSoftmaxRoles];
+  ArrayArgument loss, divisor;  // of cross_entropy: one number each
+  AxisFlags reduced;            // inside a row
+  int kind;
+  double scale;
+  bool accumulate;  // the gradient of x is added to
+
+  // Of cross_entropy.
+  int64_t ignore_index;
+  double label_smoothing;
+  int reduction;
+
+  // Whether the target is classes, and not probabilities.
+  bool has_indices() const { return arrays[softmax_roles::kTarget].shape; }
+  // The same call of cross_entropy with what its rows have in common with logsumexp's.
+  SoftmaxCall of_logits() const {
+    SoftmaxCall made = *this;
+    made.kind = kLogSumExp, made.scale = 1;
+    return made;
+  }
+};
+
+inline const char* problem_of_softmax_forward(const void* given) {
+  const SoftmaxCall& call = *static_cast<const SoftmaxCall*>(given);
+  const bool has_number = call.arrays[softmax_roles::kNumber].shape;
+  if (has_number != (call.kind == kLogSumExp) ||
+      has_number == bool(call.arrays[softmax_roles::kY].shape))
+    return "y must be an array, or number of logsumexp, and the other one none";
+  if (call.arrays[softmax_roles::kLse].shape && !has_number)
+    return "lse must be none but for logsumexp";
+  return nullptr;
+}
+
+inline const char* problem_of_cross_entropy(const SoftmaxCall& call) {
+  const ArrayArgument& logits = call.arrays[softmax_roles::kX];
+  if (std::count(call.reduced + 0, call.reduced + logits.ndim, true) != 1)
+    return "axes must be one axis";
+  for (int i = 0; i < logits.ndim; ++i)
+    if (call.reduced[i] && logits.shape[i] == 0) return "logits must have a class";
+  if (call.has_indices() == bool(call.arrays[softmax_roles::kDy].shape))
+    return "target or probabilities must be an array, and the other one none";
+  if (!(call.label_smoothing >= 0 && call.label_smoothing <= 1))
+    return "label_smoothing must be from 0 to 1";
+  return nullptr;
+}
+
+inline const char* problem_of_cross_entropy_forward(const void* given) {
+  const SoftmaxCall& call = *static_cast<const SoftmaxCall*>(given);
+  const bool is_one = call.reduction != kNone;
+  if (bool(call.arrays[softmax_roles::kNumber].shape) == is_one ||
+      bool(call.loss.shape) != is_one || bool(call.divisor.shape) != is_one)
+    return "losses, or loss and divisor, must be arrays, as the reduction says";
+  return problem_of_cross_entropy(call);
+}
+
+inline const char* problem_of_cross_entropy_backward(const void* given) {
+  const SoftmaxCall& call = *static_cast<const SoftmaxCall*>(given);
+  const ArrayArgument& dloss = call.arrays[softmax_roles::kNumber];
+  for (int i = 0; i < dloss.ndim; ++i)
+    if (call.reduced[i] && dloss.shape[i] != 1) return "dloss must have length 1 along the axis";
+  return problem_of_cross_entropy(call);
+}
+
+// y OUT of z = scale x IN + mask IN: softmax or log_softmax of each row along `axes`; or number OUT
+// and lse OUT, logsumexp. mask: bool, whose False gives z = -inf, or numbers. y is x or disjoint
+// from it.
+constexpr Field kSoftmaxForwardFields[] = {
+    fields::in<&SoftmaxCall::arrays, softmax_roles::kX>("x"),
+    fields::axes<&SoftmaxCall::reduced>("axes", "x"),
+    fields::in<&SoftmaxCall::arrays, softmax_roles::kMask>("mask")
+        .beside("x")
+        .any_dtype()
+        .optional(),
+    fields::out<&SoftmaxCall::arrays, softmax_roles::kY>("y").like("x").optional(),
+    fields::out<&SoftmaxCall::arrays, softmax_roles::kNumber>("number")
+        .reduced("x", "axes")
+        .same_dtype("x")
+        .optional(),
+    fields::out<&SoftmaxCall::arrays, softmax_roles::kLse>("lse")
+        .reduced("x", "axes")
+        .compute_type("x")
+        .optional(),
+    fields::in<&SoftmaxCall::kind>("kind").below(kSoftmaxKinds),
+    fields::in<&SoftmaxCall::scale>("scale"),
+};
+
+// dx OUT from dy IN and y IN of softmax or log_softmax, or IN/OUT with accumulate. softmax: dx =
+// scale y (dy - sum(dy y)). log_softmax: dx = scale (dy - exp(y) sum(dy)), and 0 where y is -inf.
+// dx is dy, y or disjoint from both.
+constexpr Field kSoftmaxBackwardFields[] = {
+    fields::in<&SoftmaxCall::arrays, softmax_roles::kX>("y"),
+    fields::axes<&SoftmaxCall::reduced>("axes", "y"),
+    fields::in<&SoftmaxCall::arrays, softmax_roles::kDy>("dy").like("y"),
+    fields::out<&SoftmaxCall::arrays, softmax_roles::kY>("dx").like("y"),
+    fields::in<&SoftmaxCall::kind>("kind").below(kLogSumExp),
+    fields::in<&SoftmaxCall::scale>("scale"),
+    fields::in<&SoftmaxCall::accumulate>("accumulate"),
+};
+
+// dx OUT = scale dy IN exp(scale x IN + mask IN - lse IN), or IN/OUT with accumulate. dx is x or
+// disjoint from all.
+constexpr Field kLogSumExpBackwardFields[] = {
+    fields::in<&SoftmaxCall::arrays, softmax_roles::kX>("x"),
+    fields::axes<&SoftmaxCall::reduced>("axes", "x"),
+    fields::in<&SoftmaxCall::arrays, softmax_roles::kMask>("mask")
+        .beside("x")
+        .any_dtype()
+        .optional(),
+    fields::in<&SoftmaxCall::arrays, softmax_roles::kNumber>("dy")
+        .reduced("x", "axes")
+        .same_dtype("x"),
+    fields::in<&SoftmaxCall::arrays, softmax_roles::kLse>("lse")
+        .reduced("x", "axes")
+        .compute_type("x"),
+    fields::out<&SoftmaxCall::arrays, softmax_roles::kY>("dx").like("x"),
+    fields::in<&SoftmaxCall::scale>("scale"),
+    fields::in<&SoftmaxCall::accumulate>("accumulate"),
+};
+
+// losses OUT (reduction "none"), or loss OUT and divisor OUT, and lse OUT, of logits IN, with their
+// classes along the one axis of `axes`, and of target IN, classes, or probabilities IN. weight IN:
+// of each class.
+constexpr Field kCrossEntropyForwardFields[] = {
+    fields::in<&SoftmaxCall::arrays, softmax_roles::kX>("logits"),
+    fields::axes<&SoftmaxCall::reduced>("axes", "logits"),
+    fields::in<&SoftmaxCall::arrays, softmax_roles::kTarget>("target")
+        .reduced("logits", "axes")
+        .index()
+        .optional(),
+    fields::in<&SoftmaxCall::arrays, softmax_roles::kDy>("probabilities").like("logits").optional(),
+    fields::in<&SoftmaxCall::arrays, softmax_roles::kWeight>("weight")
+        .kept("logits", "axes")
+        .any_dtype()
+        .optional(),
+    fields::out<&SoftmaxCall::arrays, softmax_roles::kLse>("lse")
+        .reduced("logits", "axes")
+        .compute_type("logits")
+        .optional(),
+    fields::out<&SoftmaxCall::arrays, softmax_roles::kNumber>("losses")
+        .reduced("logits", "axes")
+        .same_dtype("logits")
+        .optional(),
+    fields::out<&SoftmaxCall::loss>("loss").one().same_dtype("logits").optional(),
+    fields::out<&SoftmaxCall::divisor>("divisor").one().float64().optional(),
+    fields::in<&SoftmaxCall::ignore_index>("ignore_index"),
+    fields::in<&SoftmaxCall::label_smoothing>("label_smoothing"),
+    fields::in<&SoftmaxCall::reduction>("reduction").below(kReductions),
+};
+
+// dlogits OUT from dloss IN, one number or one a row, or IN/OUT with accumulate; lse IN and divisor
+// IN (none: 1) as forward made them. dlogits is the logits or disjoint from all.
+constexpr Field kCrossEntropyBackwardFields[] = {
+    fields::in<&SoftmaxCall::arrays, softmax_roles::kX>("logits"),
+    fields::axes<&SoftmaxCall::reduced>("axes", "logits"),
+    fields::in<&SoftmaxCall::arrays, softmax_roles::kNumber>("dloss").beside("logits").same_dtype(
+        "logits"),
+    fields::in<&SoftmaxCall::arrays, softmax_roles::kTarget>("target")
+        .reduced("logits", "axes")
+        .index()
+        .optional(),
+    fields::in<&SoftmaxCall::arrays, softmax_roles::kDy>("probabilities").like("logits").optional(),
+    fields::in<&SoftmaxCall::arrays, softmax_roles::kWeight>("weight")
+        .kept("logits", "axes")
+        .any_dtype()
+        .optional(),
+    fields::in<&SoftmaxCall::arrays, softmax_roles::kLse>("lse")
+        .reduced("logits", "axes")
+        .compute_type("logits"),
+    fields::in<&SoftmaxCall::divisor>("divisor").one().float64().optional(),
+    fields::out<&SoftmaxCall::arrays, softmax_roles::kY>("dlogits").like("logits"),
+    fields::in<&SoftmaxCall::ignore_index>("ignore_index"),
+    fields::in<&SoftmaxCall::label_smoothing>("label_smoothing"),
+    fields::in<&SoftmaxCall::accumulate>("accumulate"),
+};
+
+constexpr CallTable kSoftmaxForward = table_of_call<SoftmaxCall>(
+    "softmax_forward", kSoftmaxForwardFields, problem_of_softmax_forward);
+constexpr CallTable kSoftmaxBackward =
+    table_of_call<SoftmaxCall>("softmax_backward", kSoftmaxBackwardFields);
+constexpr CallTable kLogSumExpBackward =
+    table_of_call<SoftmaxCall>("logsumexp_backward", kLogSumExpBackwardFields);
+constexpr CallTable kCrossEntropyForward = table_of_call<SoftmaxCall>(
+    "cross_entropy_forward", kCrossEntropyForwardFields, problem_of_cross_entropy_forward);
+constexpr CallTable kCrossEntropyBackward = table_of_call<SoftmaxCall>(
+    "cross_entropy_backward", kCrossEntropyBackwardFields, problem_of_cross_entropy_backward);
+
+}  // namespace fastact
