@@ -85,14 +85,12 @@ def recording() -> Iterator[tuple[Calls, list[Call]]]:
     kept: list[Call] = []  # which hold the memory
     run = Call.run
 
-    def note(self: Call, function: Any, /, *arguments: Any, **named: Any) -> None:
+    def note(self: Call, name: str, /, **arguments: Any) -> None:
         scratch = len(self.scratch)
-        run(self, function, *arguments, **named)
-        if isinstance(function, str):
-            workspace = next((view for view, _ in self.scratch[scratch:]), None)
-            given = (named.get(name) for name in _cpu.native_calls()[function])
-            function, arguments = by_position(function), (*given, workspace, self.stream)
-        calls.append((function, arguments))
+        run(self, name, **arguments)
+        workspace = next((view for view, _ in self.scratch[scratch:]), None)
+        given = (arguments.get(field) for field in _cpu.native_calls()[name])
+        calls.append((by_position(name), (*given, workspace, self.stream)))
         kept.append(self)
 
     with pytest.MonkeyPatch.context() as patch:
@@ -250,9 +248,7 @@ def batch_forward(*shape: int, axis: int) -> Native:
         **{"x": x, "y": y, "axis": axis, "weight": weight, "mean": mean, "rstd": rstd},
         **{"which": WHICH, "parameters": (), "momentum": 0.1, "eps": 1e-5, "training": True},
     }
-    return m.by_name(
-        f"batch_norm_forward {shape} {axis}", "batch_norm_forward", True, **arguments
-    )
+    return m.by_name(f"batch_norm_forward {shape} {axis}", "batch_norm_forward", True, **arguments)
 
 
 def calls() -> list[Native]:

@@ -237,8 +237,7 @@ void reductions() {
           MomentsCall call{};
           call.inputs[MomentsCall::kX] = argument(x);
           const Array* const results[] = {&mean, &low, &second, &count};
-          for (int k = 0; k < MomentsCall::kResults; ++k)
-            call.results[k] = argument(*results[k]);
+          for (int k = 0; k < MomentsCall::kResults; ++k) call.results[k] = argument(*results[k]);
           std::copy(reduced, reduced + c.reduced.size(), call.axes.flags);
           call.of_m2 = kM2, call.skips = skips;
           auto moments = std::make_unique<Reducer>();
@@ -290,8 +289,7 @@ void norms() {
           NormCall call{};
           for (size_t i = 0; i < c.shape.size(); ++i)
             call.reduced.flags[i] = c.reduced[i], call.of_parameter.flags[i] = c.of_parameter[i];
-          call.data[NormCall::kX] = argument(x),
-          call.data[NormCall::kY] = argument(y);
+          call.data[NormCall::kX] = argument(x), call.data[NormCall::kY] = argument(y);
           if (c.is_centred) call.mean = argument(mean);
           call.rstd = argument(rstd);
           call.weight = argument(weight), call.bias = argument(bias);
@@ -302,8 +300,7 @@ void norms() {
           Hash ahead, back;
           for (const Array* made : {&y, &mean, &rstd}) made->add_to(&ahead);
 
-          call.data[NormCall::kDy] = argument(dy),
-          call.data[NormCall::kIn] = argument(x);
+          call.data[NormCall::kDy] = argument(dy), call.data[NormCall::kIn] = argument(x);
           call.data[NormCall::kDTotal] = {};
           call.data[NormCall::kDx] = argument(dx);
           call.dweight = argument(dweight), call.dbias = argument(dbias);

@@ -694,7 +694,6 @@ def test_what_is_refused(device):
 def test_other_functions_take_no_masks_and_indices(device):
     """Floats have the first dtype codes; the others are of masks and of indices."""
     n = Native(device)
-    m: Any = devices.native("test", n.place.device)
     x = n.of(np.ones((4, 6), np.float32))
     bias = n.of(np.ones(6, np.float32))
     norm = {

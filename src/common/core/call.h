@@ -70,11 +70,11 @@ enum class Role : int { kIn, kOut, kInOut };
 
 enum class ShapeRule : int {
   kAny,
-  kLike,     // the other array's
-  kBeside,   // as many axes, each of the other's length or of length 1
-  kReduced,  // the same, of length 1 along the axes that a field names and along no other one
-  kKept,     // of length 1 along all axes but those that a field names
-  kAlong,    // one axis, as long as the axis that a field numbers
+  kLike,      // the other array's
+  kBeside,    // as many axes, each of the other's length or of length 1
+  kReduced,   // the same, of length 1 along the axes that a field names and along no other one
+  kKept,      // of length 1 along all axes but those that a field names
+  kAlong,     // one axis, as long as the axis that a field numbers
   kChannels,  // the same, or as many axes as the other array, each other one of length 1
   kPacked,    // the other's, its last axis so many times as long as `times` has at a field's number
   kAlongPacked,  // one axis, as long as that one

@@ -10,7 +10,7 @@ namespace fastact {
 // Statistics and parameters have one axis, or as many as x.
 struct BatchForward {
   ArrayArgument x, y;
-  ArrayArgument mean, spread;            // of batch_norm running ones, or none; spread: a variance
+  ArrayArgument mean, spread;  // of batch_norm running ones, or none; spread: a variance
   ArrayArgument weight, bias;
   ArrayArgument saved_mean, saved_rstd;  // or none
   int axis;                              // the channels'

@@ -110,8 +110,8 @@ inline const char* problem_of_moments(const void* given) {
   if (is_empty(x)) return "x must have elements";
   if (!model.shape) return "mean, second or count must be an array";
   const bool has_moments = call.of_m2 != kNothing && call.of_m2 != kTotal;
-  if (!has_moments && (call.results[MomentsCall::kLow].shape ||
-                       call.results[MomentsCall::kSecond].shape))
+  if (!has_moments &&
+      (call.results[MomentsCall::kLow].shape || call.results[MomentsCall::kSecond].shape))
     return "low and second must be None where nothing becomes of m2";
   if (call.of_m2 == kTotal && !call.is_weighted() && x.dtype < kDTypes)
     return "a total must be of weighted terms";
@@ -172,7 +172,8 @@ inline const char* problem_of_moments_backward(const void* given) {
              : nullptr;
 }
 
-// dx OUT = share dmean IN + scale (x IN - mean IN - low IN) dsecond IN, or dx IN/OUT += of the same.
+// dx OUT = share dmean IN + scale (x IN - mean IN - low IN) dsecond IN, or dx IN/OUT += of the
+// same.
 constexpr Field kMomentsBackwardFields[] = {
     fields::in<&MomentsBackwardCall::arrays, MomentsBackwardCall::kX>("x"),
     fields::in<&MomentsBackwardCall::arrays, MomentsBackwardCall::kDMean>("dmean").like("x"),
@@ -206,8 +207,8 @@ inline const char* problem_of_statistic_backward(const void* given) {
              : nullptr;
 }
 
-// dx OUT = slope IN dy IN (x IN - mean IN - low IN), without a mean slope dy, or dx IN/OUT += of the
-// same; where x is NaN, 0 (skips) or NaN.
+// dx OUT = slope IN dy IN (x IN - mean IN - low IN), without a mean slope dy, or dx IN/OUT += of
+// the same; where x is NaN, 0 (skips) or NaN.
 constexpr Field kStatisticBackwardFields[] = {
     fields::in<&StatisticBackwardCall::arrays, StatisticBackwardCall::kX>("x"),
     fields::in<&StatisticBackwardCall::arrays, StatisticBackwardCall::kDy>("dy").like("x"),
@@ -246,9 +247,9 @@ inline const char* problem_of_weighted_gradient(const void* given) {
              : nullptr;
 }
 
-// to OUT, or IN/OUT +=, = what a statistic's gradient dy IN is for x IN, or for the weights IN. With
-// w: w slope dy (x - mean), without a mean w slope dy; for the weights slope dy (x - mean); and 0
-// where an element does not count. All have strides of 0 where they repeat.
+// to OUT, or IN/OUT +=, = what a statistic's gradient dy IN is for x IN, or for the weights IN.
+// With w: w slope dy (x - mean), without a mean w slope dy; for the weights slope dy (x - mean);
+// and 0 where an element does not count. All have strides of 0 where they repeat.
 constexpr Field kWeightedGradientFields[] = {
     fields::in<&WeightedGradientCall::arrays, WeightedGradientCall::kX>("x").any_dtype(),
     fields::in<&WeightedGradientCall::arrays, WeightedGradientCall::kDy>("dy").same_shape("x"),
@@ -276,8 +277,7 @@ constexpr Field kWeightedGradientFields[] = {
 constexpr CallTable kSumCall = table_of_call<SumCall>("sum", kSumFields, problem_of_sum);
 constexpr CallTable kSumBackwardCall =
     table_of_call<SumBackwardCall>("sum_backward", kSumBackwardFields);
-constexpr CallTable kSquareCall =
-    table_of_call<SquareCall>("square_value_and_grad", kSquareFields);
+constexpr CallTable kSquareCall = table_of_call<SquareCall>("square_value_and_grad", kSquareFields);
 constexpr CallTable kBroadcastCall = table_of_call<BroadcastCall>("broadcast", kBroadcastFields);
 constexpr CallTable kFillCall = table_of_call<FillCall>("fill", kFillFields);
 constexpr CallTable kMomentsCall =

@@ -567,20 +567,3 @@ cdef void axes_in_order(View like, int* order) noexcept:
                 break
             order[j], order[at] = order[at], order[j]
             at = j
-
-
-cdef cpp_bool read_view(void* given, ViewContent* content) noexcept:
-    """What a device module reads of a View (common/core/device_table.h)."""
-    cdef View view
-    if not isinstance(<object>given, View):
-        return False
-    view = <View>given
-    if view.device is None:
-        return False
-    content.operand, content.dtype, content.device = &view.operand, view.dtype, view.device_id
-    return True
-
-
-cdef ViewTable views
-views.read = read_view
-view_table = PyCapsule_New(&views, "fastact_view_table", NULL)

@@ -340,12 +340,6 @@ cdef inline const Operand* operand_of(const ArrayArgument* argument) noexcept no
     return <const Operand*>argument
 
 
-cdef inline void copy_operands(const ArrayArgument* arguments, int count, Operand* to) noexcept:
-    cdef int k
-    for k in range(count):
-        to[k] = operand_of(&arguments[k])[0]
-
-
 cdef inline void set_argument(ArrayArgument* to, View view) noexcept:
     to.data, to.ndim = view.operand.data, view.operand.ndim
     to.shape, to.strides = view.shape_, view.strides_

@@ -196,14 +196,6 @@ cdef extern from "common/core/device_table.h" namespace "fastact" nogil:
         void (*drop)(void*) noexcept
     const int kAlignedBits
 
-    ctypedef struct ViewContent:
-        const Operand* operand
-        int dtype
-        int device
-
-    ctypedef struct ViewTable:
-        cpp_bool (*read)(void*, ViewContent*) noexcept
-
 cdef extern from "cpu/reductions/kernels.h" namespace "fastact" nogil:
     const int kTerms
     const char* const kTermNames[1]

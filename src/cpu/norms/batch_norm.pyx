@@ -29,7 +29,7 @@ cdef int run_batch_norm_forward(const void* given, char* workspace, int64_t byte
     prepare_batch_forward(&norm, table, call[0], workspace)
     if call.is_training:
         prepare_batch_moments(&moments, table, call[0], norm.mean, norm.sums)
-        divide_work_in(&moments, 1, workspace + needed, bytes - needed, threads)
+        divide_work(&moments, 1, workspace + needed, bytes - needed, threads)
         with nogil:
             run_reduction(&moments, threads)
             take_moments(&norm, call.eps)

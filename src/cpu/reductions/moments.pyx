@@ -44,7 +44,7 @@ cdef int run_moments(const void* given, char* workspace, int64_t bytes) except -
     prepare_moments(&reducer, table.reduce, call[0])
     if call.warning is not NULL:
         reducer.is_degenerate = &is_degenerate
-    divide_work_in(&reducer, 1, workspace, bytes, threads)
+    divide_work(&reducer, 1, workspace, bytes, threads)
     run_without_gil(&reducer, threads, size)
     if is_degenerate:
         warn(text(call.warning))
@@ -62,7 +62,7 @@ cdef int run_weighted_moments(
     reducer.is_degenerate = NULL
     if call.warning is not NULL or call.inputs[kMomentsWeights].shape is not NULL:
         reducer.is_degenerate = &is_degenerate
-    divide_work_in(reducer, 1, workspace, bytes, threads)
+    divide_work(reducer, 1, workspace, bytes, threads)
     with nogil:
         run_partitions(threads, partitions_of(weighted_partition, &weighted))
         merge_chunks(reducer, 1, threads)

@@ -29,7 +29,7 @@ cdef int run_sum(const void* given, char* workspace, int64_t bytes) except -1:
         return 0
     threads = resolve_threads(size)
     prepare_sum(&reducer, call)
-    divide_work_in(&reducer, 1, workspace, bytes, threads)
+    divide_work(&reducer, 1, workspace, bytes, threads)
     run_without_gil(&reducer, threads, size)
     return 0
 
@@ -56,22 +56,14 @@ cdef void run_reduction(const Reducer* reducer, int threads) noexcept nogil:
     merge_chunks(reducer, 1, threads)
 
 
-cdef int divide_work(Reducer* reducers, int count, View workspace, int threads) except -1:
+cdef void divide_work(
+    Reducer* reducers, int count, char* workspace, int64_t bytes, int threads
+) noexcept:
     """Make work for so many threads: the bits are the same.
 
     Cut the terms too, where that helps and the workspace is enough for it, and then columns. Of all
     `count` reductions, which are of one kind.
     """
-    cdef int64_t bytes
-    cdef char* memory = memory_of(workspace, &bytes)
-    divide_work_in(reducers, count, memory, bytes, threads)
-    return 0
-
-
-cdef void divide_work_in(
-    Reducer* reducers, int count, char* workspace, int64_t bytes, int threads
-) noexcept:
-    """The same of scratch of so many bytes."""
     cdef int64_t needed = workspace_size(reducers)
     cdef int k
     if threads > 1 and 0 < count * needed <= bytes:
@@ -90,33 +82,18 @@ cdef void merge_chunks(const Reducer* reducers, int count, int threads) noexcept
             )
 
 
-cdef void fill_with_zero(View y) noexcept:
-    cdef double zero = 0
-    fill_with(y, <char*>&zero)
-
-
-cdef void fill_with(View y, char* value) noexcept:
-    fill_operand_with(y.operand, y.dtype, value)
-
-
-cdef void fill_operand_with(const Operand& y, int dtype, char* value) noexcept:
-    """y OUT = one element of its dtype."""
-    cdef int64_t[kMaxAxes] strides
-    cdef int i
-    for i in range(y.ndim):
-        strides[i] = 0
-    cdef Operand[2] arrays = [y, y]
-    arrays[0].data = value
-    arrays[0].strides = &strides[0]
-    run(NULL, NULL, dtype, False, 2, arrays, operand_size(&y))
-
-
 cdef void fill_argument(const ArrayArgument* y, double value) noexcept:
     """y OUT, or none, = one value, rounded to its dtype."""
-    cdef double element
-    if y.data is not NULL and not is_empty(<const Operand&>y[0]):
-        store_as(y.dtype, <char*>&element, value)
-        fill_operand_with(<const Operand&>y[0], y.dtype, <char*>&element)
+    cdef int64_t[kMaxAxes] strides
+    cdef double element  # room for one of any dtype
+    cdef ArrayArgument[2] arrays
+    if y.data is NULL:
+        return
+    store_as(y.dtype, <char*>&element, value)
+    memset(strides, 0, sizeof(strides))
+    arrays = [y[0], y[0]]
+    arrays[0].data, arrays[0].strides = <char*>&element, strides
+    run_call(NULL, NULL, False, 2, arrays)
 
 
 cdef int run_broadcast(const void* given, char* workspace, int64_t bytes) except -1:
@@ -161,7 +138,7 @@ cdef int run_square(const void* given, char* workspace, int64_t bytes) except -1
         return 0
     threads = resolve_threads(operand_size(<const Operand*>&call.x))
     prepare_squares(&square, table, call[0])
-    divide_work_in(&square.reducer, 1, workspace, bytes, threads)
+    divide_work(&square.reducer, 1, workspace, bytes, threads)
     with nogil:
         run_partitions(threads, partitions_of(square_partition, &square))
         merge_chunks(&square.reducer, 1, threads)

@@ -307,8 +307,7 @@ struct GradientPieces {
   alignas(64) double values[G::kArrays][kStaged];
   alignas(64) char stage[kStaged * sizeof(double)];
 
-  explicit GradientPieces(const WeightedGradient& gradient)
-      : g(gradient), s(gradient.operands) {
+  explicit GradientPieces(const WeightedGradient& gradient) : g(gradient), s(gradient.operands) {
     for (double* of : values) std::fill_n(of, kStaged, 1.0);  // what is not read
   }
 
@@ -407,9 +406,9 @@ void weighted_partition(const WeightedMoments* m, int64_t index, int64_t partiti
 void prepare(WeightedGradient* g, const ReduceTable* table, const ConvertKernels* kernels,
              const WeightedGradientCall& call) {
   g->table = table;
-  g->of = call.of_weights                                     ? kMeanByWeights
+  g->of = call.of_weights                                 ? kMeanByWeights
           : call.arrays[WeightedGradientCall::kMean].data ? kSecondByX
-                                                              : kMeanByX;
+                                                          : kMeanByX;
   g->skips = call.skips, g->accumulate = call.accumulate;
   plan_axes(&g->operands, kernels, WeightedGradientCall::kArrays, call.arrays, nullptr);
 }

@@ -55,8 +55,6 @@ PYBIND11_MODULE(FASTACT_MODULE, m) {
   table.calls = calls.data(), table.call_count = int(calls.size());
   add_recorded_launches(&table);
   m.attr("table") = py::capsule(&table, "fastact_device_table");
-  const auto cpu = py::module_::import("fastact._cpu");
-  views = cpu.attr("view_table").cast<py::capsule>().get_pointer<const ViewTable>();
 
   py::list names;
   for (const char* name : kActivationNames) names.append(name);

@@ -23,8 +23,6 @@ inline NumberVector vector_of(const ArrayArgument& a) {
   return {a.data, a.shape ? byte_stride(a, 0, item_size(a.dtype)) : 0, a.dtype};
 }
 
-// arrays: the inputs in order, then the output; of one shape, dtype and device, not empty.
-
 // Calls that were checked (common/reductions/call.h); any array may be empty. workspace: as many
 // bytes as the function before asks for, aligned to 16.
 template <class T>

@@ -62,7 +62,8 @@ ChannelArray channels_of(const ArrayArgument& a, int axis);
 void prepare(BatchNorm* norm, const KernelTable* table, const BatchForward& call, char* scratch);
 void prepare(BatchNorm* norm, const KernelTable* table, const BatchBackward& call, char* scratch);
 
-// The moments of x: of each channel the mean and the variance OUT, by the array's order of channels.
+// The moments of x: of each channel the mean and the variance OUT, by the array's order of
+// channels.
 void prepare_moments(Reducer* moments, const KernelTable* table, const BatchForward& call,
                      double* mean, double* variance);
 
