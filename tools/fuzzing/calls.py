@@ -13,7 +13,6 @@ from random import Random
 from typing import Any
 
 import numpy as np
-from fastact.ops.engine.op import REQUIRED
 
 import fastact as fa
 from fastact.check import reference
@@ -30,6 +29,7 @@ from fastact.measure.cases import (
 from fastact.measure.norm_rows import rows_of, traits
 from fastact.measure.sum_axes import axes_of, is_over_any, is_sum, is_to_shape
 from fastact.ops.bounds import computed_in
+from fastact.ops.engine.op import REQUIRED
 
 from .cases import DTYPES, FLOAT64, Array, Draw, Number, Request, Shape, draw, number
 

@@ -205,24 +205,21 @@ class BatchNorm(ChannelNorm[P, R]):
             if training:
                 _may_train(call, axis, options)
             call.run(
-                call.native.batch_norm_forward,
-                which,
-                x,
-                y,
-                views.get("running_mean"),
-                views.get("running_var"),
-                views.get("weight"),
-                views.get("bias"),
-                mean,
-                rstd,
-                axis,
-                parameters,
-                training,
-                momentum,
-                eps,
-                _scratch(call, axis),
-                _workspace(now) if training else None,
-                call.stream,
+                "batch_norm_forward",
+                x=x,
+                y=y,
+                axis=axis,
+                running_mean=views.get("running_mean"),
+                running_var=views.get("running_var"),
+                weight=views.get("weight"),
+                bias=views.get("bias"),
+                mean=mean,
+                rstd=rstd,
+                which=which,
+                parameters=parameters,
+                momentum=momentum,
+                eps=eps,
+                training=training,
             )
             return now.results()
 
@@ -379,18 +376,16 @@ class NormApply(ChannelNorm[P, R]):
             call, views, y, axis = now.call, now.views, now.view("y"), now.shapes.axis
             which, parameters = now.which, now.parameters
             call.run(
-                call.native.norm_apply,
-                which,
-                views["x"],
-                y,
-                views["mean"],
-                views["rstd"],
-                views.get("weight"),
-                views.get("bias"),
-                axis,
-                parameters,
-                _scratch(call, axis),
-                call.stream,
+                "norm_apply",
+                x=views["x"],
+                y=y,
+                axis=axis,
+                mean=views["mean"],
+                rstd=views["rstd"],
+                weight=views.get("weight"),
+                bias=views.get("bias"),
+                which=which,
+                parameters=parameters,
             )
             return now.results()
 
@@ -422,18 +417,6 @@ class NormApply(ChannelNorm[P, R]):
         """
 
 
-def _scratch(call: Call, axis: int) -> View | None:
-    """What the kernels note of each channel."""
-    return call.workspace(call.native.batch_norm_scratch(call.views["x"], axis))
-
-
-def _workspace(now: step) -> View | None:
-    """Scratch with which many threads can share the moments."""
-    call, x, (axis, _, kept) = now.call, now.views["x"], now.shapes
-    model, axes_of = x.shaped(kept), axes.all_but(axis, x.ndim)
-    return call.workspace(call.native.moments_workspace(x, None, None, model, axes_of, False))
-
-
 def _run_backward(
     now: step,
     training: bool,
@@ -451,26 +434,24 @@ def _run_backward(
     which, parameters = now.which, now.parameters
     accumulate = getattr(now.options, "accumulate", False)
     call.run(
-        call.native.batch_norm_backward,
-        which,
-        views["dy"],
-        views["x"],
-        views["mean"],
-        views["rstd"],
-        views.get("weight"),
-        views.get("bias"),
-        views.get("sum_dy"),
-        views.get("sum_dy_xhat"),
-        count,
-        dx,
-        dweight,
-        dbias,
-        axis,
-        parameters,
-        training,
-        accumulate,
-        _scratch(call, axis),
-        call.stream,
+        "batch_norm_backward",
+        x=views["x"],
+        dy=views["dy"],
+        dx=dx,
+        axis=axis,
+        mean=views["mean"],
+        rstd=views["rstd"],
+        weight=views.get("weight"),
+        bias=views.get("bias"),
+        sum_p=views.get("sum_dy"),
+        sum_p_xhat=views.get("sum_dy_xhat"),
+        dweight=dweight,
+        dbias=dbias,
+        which=which,
+        parameters=parameters,
+        count=count,
+        training=training,
+        accumulate=accumulate,
     )
 
 

@@ -58,8 +58,7 @@ def add_up(
     divisor: float = 1.0,
 ) -> None:
     """Sum a term of x over `axes` into y, which has length 1 along them, over a divisor."""
-    workspace = call.workspace(call.native.sum_workspace(term, x, y, axes))
-    call.run(call.native.sum, term, x, y, axes, divisor, workspace, accumulate, call.stream)
+    call.run("sum", x=x, axes=axes, y=y, term=term, divisor=divisor, accumulate=accumulate)
 
 
 def total(where: str, term: int, x: Any, axes: tuple[int, ...]) -> Any:
@@ -253,7 +252,7 @@ class PlainSum(AxisSum[P, R]):
             repeated = gradient.broadcast_to(shape)
             mask = mask_of(call, shape)
             if mask is None:
-                call.run(call.native.broadcast, repeated, dx, options.accumulate, call.stream)
+                call.run("broadcast", x=repeated, y=dx, accumulate=options.accumulate)
             elif dx.size:
                 validate.apart(where, "out", dx, {"where": mask})
                 one = call.repeated(1.0, dx.of_dtype(validate.DOUBLE))
@@ -358,7 +357,7 @@ class TermSum(AxisSum[P, R]):
                 self._of_what_counts(call, dy, dx, weighting, options.accumulate)
             else:
                 call.run(
-                    call.native.sum_backward, self.term, dy, x, dx, options.accumulate, call.stream
+                    "sum_backward", x=x, dy=dy, dx=dx, term=self.term, accumulate=options.accumulate
                 )
             return now.results()
 
@@ -367,7 +366,7 @@ class TermSum(AxisSum[P, R]):
     ) -> None:
         x = call.views["x"]
         each = call.temporary("x") if accumulate else dx
-        call.run(call.native.sum_backward, self.term, dy, x, each, False, call.stream)
+        call.run("sum_backward", x=x, dy=dy, dx=each, term=self.term, accumulate=False)
         one = call.repeated(1.0, x.of_dtype(validate.DOUBLE))
         weighted_gradient(call, each, one, dx, weighting, False, accumulate=accumulate)
 
@@ -425,10 +424,8 @@ class SquareSum(TermSum[P, R]):
     def _value_and_grad(self, *args: Any, **kwargs: Any) -> tuple[Any, Any]:
         with step(self, "value_and_grad", args, kwargs) as now:
             call, x, dx = now.call, now.views["x"], now.view("grad")
-            axes = tuple(range(x.ndim))
-            y = now.view("value").with_axes(axes)
-            workspace = call.workspace(call.native.sum_workspace(self.term, x, y, axes))
-            call.run(call.native.square_value_and_grad, x, y, dx, workspace, call.stream)
+            y = now.view("value")
+            call.run("square_value_and_grad", x=x, y=y, grad=dx)
             return now.results()  # type: ignore[no-any-return]
 
 
