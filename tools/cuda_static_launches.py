@@ -74,7 +74,7 @@ def norm_forward(shape: Sequence[int], dtype: str) -> Launch:
     count, length = prod(shape[:-1]), shape[-1]
     vecs, lanes, threads = held(-(-length * ITEM[dtype] // VECTOR), dtype)
     teams = threads // lanes
-    # Folds of fold_lanes: one float, then two doubles at once, half of the lanes each, where a
+    # Folds of fold_team: one float, then two doubles at once, half of the lanes each, where a
     # double takes two shuffles. Within a warp a narrow row's steps are all there, skipped or not.
     in_block = lanes > WARP
     shuffles = 5 + 2 * 5 + 2 + (4 + 2 * 4 if in_block else 0)
@@ -82,7 +82,7 @@ def norm_forward(shape: Sequence[int], dtype: str) -> Launch:
     # A thread that lacks a vector jumps over what is made of it: counted as if it had all.
     steps: list[Step] = [Via(counts, near=True, diverges=True)]
     return Launch(
-        *("norms", f"norm_forward_rows Li{vecs} NormQuick", -(-count // teams), threads),
+        *("norms", f"forward_rows Li{vecs} NormOf NormQuick", -(-count // teams), threads),
         *(0, 2.0 * count * length * ITEM[dtype]),
         *(vecs * VECTOR / ITEM[dtype], 1.0),
         steps,
@@ -195,10 +195,10 @@ def activation(name: str) -> Callable[[Sequence[int], str], Launch]:
 LAUNCHES: dict[str, Callable[[Sequence[int], str], Launch]] = {
     "norm_forward": norm_forward,
     "norm_backward": norm_backward,
-    "softmax": _held_rows("softmax_forward_rows", "9SoftmaxOf", (1, 1), (1, 1)),
-    "log_softmax": _held_rows("softmax_forward_rows", "12LogSoftmaxOf", (1, 1), (1, 2)),
-    "logsumexp": _held_rows("softmax_forward_rows", "11LogSumExpOf", (1, 0), (1, 2)),
-    "cross_entropy": _held_rows("softmax_forward_rows", "6LossOf", (1, 0), (1, 2)),
+    "softmax": _held_rows("forward_rows", "9SoftmaxOf", (1, 1), (1, 1)),
+    "log_softmax": _held_rows("forward_rows", "12LogSoftmaxOf", (1, 1), (1, 2)),
+    "logsumexp": _held_rows("forward_rows", "11LogSumExpOf", (1, 0), (1, 2)),
+    "cross_entropy": _held_rows("forward_rows", "6LossOf", (1, 0), (1, 2)),
     "softmax_backward": _held_rows(
         "softmax_backward_rows", "15SoftmaxGradient GradientPassE0", (2, 1), (0, 1)
     ),

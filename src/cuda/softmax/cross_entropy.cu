@@ -26,8 +26,7 @@ bool has_shares(const SoftmaxCall& call) {
 // Bytes of the peaks of chunks.
 template <class T>
 int64_t peak_bytes(const SoftmaxPlan& plan) {
-  return plan.rows.count * most_of<T>(plan).chunks * kPeakFields<LossOf<T, true>> *
-         int64_t(sizeof(double));
+  return chunk_bytes<LossOf<T, true>>(plan.rows.count, most_of<T>(plan).chunks);
 }
 
 }  // namespace
@@ -42,20 +41,21 @@ int64_t cross_entropy_workspace(const SoftmaxCall& call) {
 template <class T>
 void cross_entropy_forward(const SoftmaxCall& call, void* workspace, cudaStream_t stream) {
   const bool reduces = call.reduction != kNone;
-  LossTotals totals{nullptr};
-  int64_t tasks = 0, count = 0;
+  double* totals = nullptr;
+  int64_t blocks = 0, count = 0;
   if (!is_empty(call.arrays[kX])) {
     SoftmaxPlan plan = plan_softmax<T>(call);
     if (has_shares(call)) plan.be_slow();
     count = plan.rows.count;
-    if (reduces) totals.totals = static_cast<double*>(workspace) + peak_bytes<T>(plan) / 8;
+    if (reduces) totals = static_cast<double*>(workspace) + peak_bytes<T>(plan) / 8;
     with_constant(has_shares(call), [&](auto shares) {
-      using Kind = LossOf<T, decltype(shares)::value>;
-      tasks = run_forward<T, Kind>(plan, workspace, totals, stream);
+      LossOf<T, decltype(shares)::value> kind;
+      kind.totals = totals;
+      blocks = run_kind<T>(plan, kind, workspace, stream);
     });
   }
   if (!reduces) return;
-  launch(finish_loss<T>, {1, kRowThreads}, stream, totals.totals, tasks, call.reduction == kMean,
+  launch(finish_loss<T>, {1, kRowThreads}, stream, totals, blocks, call.reduction == kMean,
          call.arrays[kDy].data ? double(count) : -1.0, call.loss, call.divisor);
 }
 
@@ -67,7 +67,7 @@ void cross_entropy_backward(const SoftmaxCall& call, cudaStream_t stream) {
     if (kShares) plan.be_slow(), plan.take_whole_rows();
     for_layout<T, !kShares>(plan, [&](auto rows, const Shape& shape, auto vecs) {
       launch(cross_entropy_gradients<T, decltype(vecs)::value, kShares, decltype(rows)>, shape,
-             stream, rows, plan.chunks);
+             stream, rows);
     });
   });
 }

@@ -40,7 +40,7 @@ FASTACT_DEVICE int64_t element_of(const Rows& rows, int64_t index) {
 
 // One logit.
 template <class T, class Rows>
-FASTACT_DEVICE Compute<T> logit_of(const Rows& rows, const Part& part, int s, int64_t element) {
+FASTACT_DEVICE Compute<T> logit_of(const Rows& rows, const RowPart& part, int s, int64_t element) {
   const char* p = rows.data[kX];
   if constexpr (Rows::kColumns)
     p += part.outer * rows.pitch[kX] + element * rows.step[kX] +
@@ -54,7 +54,7 @@ FASTACT_DEVICE Compute<T> logit_of(const Rows& rows, const Part& part, int s, in
 
 // The loss of the s-th row of a part, and what it weighs in the mean.
 template <class T, bool has_shares, class Rows>
-FASTACT_DEVICE Loss loss_of(const Rows& rows, const Part& part, int s, const RowSums& sums,
+FASTACT_DEVICE Loss loss_of(const Rows& rows, const RowPart& part, int s, const RowSums& sums,
                             const Level<Compute<T>>& level) {
   using C = Compute<T>;
   Loss loss{0, 1};
@@ -72,14 +72,19 @@ FASTACT_DEVICE Loss loss_of(const Rows& rows, const Part& part, int s, const Row
   return loss;
 }
 
-template <class T, bool has_shares>
-struct LossOf : PeakOf<T, has_shares> {
+// totals: of a reduction, blocks x [loss, weight]; null: there is none.
+template <class T, bool shares>
+struct LossOf : OfRows<T, LossOf<T, shares>, shares> {
   using C = Compute<T>;
+  using OfChunks = PeakOf<T, shares>;
+  static constexpr bool kWrites = false, kAddsUp = true;
+  double* totals;
+
   template <class Rows>
-  static FASTACT_DEVICE void finish(const Rows& rows, const Part& part, int s, const RowSums& sums,
-                                    const Level<C>& level, double (&total)[2]) {
+  FASTACT_DEVICE void end(const Rows& rows, const RowPart& part, int s, const RowSums& sums,
+                          const Level<C>& level, double (&total)[2]) const {
     store_lse<T>(rows, part.row + s, level.lse);
-    const Loss loss = loss_of<T, has_shares>(rows, part, s, sums, level);
+    const Loss loss = loss_of<T, shares>(rows, part, s, sums, level);
     put_number<T>(rows, kNumber, part.row + s, rows.number_dtype, loss.loss);
     total[0] += loss.loss;
     total[1] += loss.weight;
@@ -99,7 +104,7 @@ void finish_loss(const double* totals, int64_t tasks, bool is_mean, double count
     total[0] += load(totals + 2 * task);
     total[1] += load(totals + 2 * task + 1);
   }
-  add_over_block(total, fold_index);
+  team_sums(total, kRowThreads, fold_index);
   if (threadIdx.x > 0) return;
   const double by = !is_mean ? 1.0 : count < 0 ? total[1] : count;
   put(reinterpret_cast<T*>(loss), total[0] / by, false);
@@ -137,55 +142,54 @@ FASTACT_DEVICE LossGradient<Compute<T>> loss_gradient(const Rows& rows, int64_t 
 // Of rows, of columns, or of chunks of rows; with shares of whole rows of any length, for their sum
 // is taken first.
 template <class T, int vecs, bool has_shares, class Rows>
-FASTACT_KERNEL_OF(kSoftmaxThreads<Rows>, (kSoftmaxBlocks<T, Rows, has_shares>))
-void cross_entropy_gradients(FASTACT_GRID_CONSTANT const Rows rows, const RowChunks chunks) {
+FASTACT_KERNEL_OF(kThreadsOf<Rows>, (has_shares ? 1 : kBlocksOf<T, Rows>))
+void cross_entropy_gradients(FASTACT_GRID_CONSTANT const Rows rows) {
   using C = Compute<T>;
   constexpr int n = kRowsOfVec<T, Rows>, kSize = Vec<T>::kSize;
   int fold_index = 0;
-  for_each_part<T, has_shares ? 0 : vecs>(rows, chunks, [&](const Part& part, bool idle) {
-    double mass[n] = {};
-    if constexpr (has_shares) {
+  const RowPart part = row_part<T, has_shares ? 0 : vecs, true>(rows);
+  double mass[n] = {};
+  if constexpr (has_shares) {
 #pragma unroll 1
-      for (int i = 0; i < part.count; ++i) {
-        const Wide<T> share = shares_of<T>(rows, part, i, lanes_there<T>(rows, part, i));
-        TreeSum<T, 1, n> sum;
-        sum.add(0, share);
+    for (int i = 0; i < part.count; ++i) {
+      const Wide<T> share = shares_of<T>(rows, part, i, lanes_there<T>(rows, part, i));
+      TreeSum<T, 1, n> sum;
+      sum.add(0, share);
 #pragma unroll
-        for (int s = 0; s < n; ++s) mass[s] += sum.total(s);
-      }
-      fold_sums(rows, mass, fold_index);
+      for (int s = 0; s < n; ++s) mass[s] += sum.total(s);
     }
-    if (idle) return;
-    const TakenVecs<T, vecs, Rows> x(rows, part);
-    LossGradient<C> of[n];
-    Probability<T> p[n];
+    fold_sums(rows, mass, fold_index);
+  }
+  if (part.idle) return;
+  const TakenVecs<T, vecs, Rows> x(rows, part);
+  LossGradient<C> of[n];
+  Probability<T> p[n];
 #pragma unroll
-    for (int s = 0; s < n; ++s) {
-      of[s] = loss_gradient<T>(rows, part.row + (s < part.columns ? s : 0), mass[s]);
-      p[s] = Probability<T>::of(of[s].lse);
+  for (int s = 0; s < n; ++s) {
+    of[s] = loss_gradient<T>(rows, part.row + (s < part.columns ? s : 0), mass[s]);
+    p[s] = Probability<T>::of(of[s].lse);
+  }
+  x.for_each(rows, part, [&](int i, const Vec<T>& vec) {
+    const Wide<T> z = widen_vec(vec);
+    Wide<T> share{}, dz;
+    if constexpr (has_shares) share = shares_of<T>(rows, part, i, lanes_there<T>(rows, part, i));
+#pragma unroll
+    for (int j = 0; j < kSize; ++j) {
+      const LossGradient<C>& at = of[row_in_vec<Rows>(j)];
+      dz.lane[j] = at.factor * madd(p[row_in_vec<Rows>(j)](z.lane[j]), at.mass, -share.lane[j]);
+      if (at.element == -1 && !rows.data[kDy]) dz.lane[j] = 0;  // ignored
     }
-    x.for_each(rows, part, [&](int i, const Vec<T>& vec) {
-      const Wide<T> z = widen_vec(vec);
-      Wide<T> share{}, dz;
-      if constexpr (has_shares) share = shares_of<T>(rows, part, i, lanes_there<T>(rows, part, i));
+    // One vector of a row has the target, and each lane of a vector of columns may.
+    const int64_t first = element_at<T, Rows>(part, i, 0), to = of[0].element - first;
+    if (Rows::kColumns || (to >= 0 && to < kSize)) {
 #pragma unroll
       for (int j = 0; j < kSize; ++j) {
         const LossGradient<C>& at = of[row_in_vec<Rows>(j)];
-        dz.lane[j] = at.factor * madd(p[row_in_vec<Rows>(j)](z.lane[j]), at.mass, -share.lane[j]);
-        if (at.element == -1 && !rows.data[kDy]) dz.lane[j] = 0;  // ignored
+        if (Rows::kColumns ? at.element == first : j == to)
+          dz.lane[j] = madd(-at.factor, at.weight, dz.lane[j]);
       }
-      // One vector of a row has the target, and each lane of a vector of columns may.
-      const int64_t first = element_at<T, Rows>(part, i, 0), to = of[0].element - first;
-      if (Rows::kColumns || (to >= 0 && to < kSize)) {
-#pragma unroll
-        for (int j = 0; j < kSize; ++j) {
-          const LossGradient<C>& at = of[row_in_vec<Rows>(j)];
-          if (Rows::kColumns ? at.element == first : j == to)
-            dz.lane[j] = madd(-at.factor, at.weight, dz.lane[j]);
-        }
-      }
-      put_gradient<T>(rows, part, i, dz);
-    });
+    }
+    put_gradient<T>(rows, part, i, dz);
   });
 }
 

@@ -24,22 +24,19 @@ FASTACT_BEGIN_NAMESPACE
 template <class T>
 int64_t softmax_workspace(const SoftmaxCall& call) {
   const SoftmaxPlan plan = plan_softmax<T>(call);
-  const int64_t chunks = most_of<T>(plan).chunks;
-  const int64_t numbers = chunks * kPeakFields<SoftmaxOf<T>> + (chunks > 0) * kLevelFields;
-  return plan.rows.count * numbers * int64_t(sizeof(double));
+  return chunk_bytes<SoftmaxOf<T>>(plan.rows.count, most_of<T>(plan).chunks);
 }
 
 template <class T>
 void softmax_forward(const SoftmaxCall& call, void* workspace, cudaStream_t stream) {
   SoftmaxPlan plan = plan_softmax<T>(call);
   stay_in_range<T>(&plan.rows);
-  const LossTotals none{nullptr};
   if (call.kind == kSoftmax)
-    run_forward<T, SoftmaxOf<T>>(plan, workspace, none, stream);
+    run_kind<T>(plan, SoftmaxOf<T>{}, workspace, stream);
   else if (call.kind == kLogSoftmax)
-    run_forward<T, LogSoftmaxOf<T>>(plan, workspace, none, stream);
+    run_kind<T>(plan, LogSoftmaxOf<T>{}, workspace, stream);
   else
-    run_forward<T, LogSumExpOf<T>>(plan, workspace, none, stream);
+    run_kind<T>(plan, LogSumExpOf<T>{}, workspace, stream);
 }
 
 template <class T>
@@ -55,8 +52,7 @@ template <class T>
 void logsumexp_backward(const SoftmaxCall& call, cudaStream_t stream) {
   const SoftmaxPlan plan = plan_softmax<T>(call);
   for_layout<T>(plan, [&](auto rows, const Shape& shape, auto vecs) {
-    launch(logsumexp_gradients<T, decltype(vecs)::value, decltype(rows)>, shape, stream, rows,
-           plan.chunks);
+    launch(logsumexp_gradients<T, decltype(vecs)::value, decltype(rows)>, shape, stream, rows);
   });
 }
 

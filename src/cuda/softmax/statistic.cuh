@@ -115,10 +115,10 @@ FASTACT_DEVICE Compute<T> class_weight(const Rows& rows, int64_t row, int64_t el
 
 // The shares of the classes in the loss of a row, beside that of a target's index.
 template <class T, class Rows>
-FASTACT_DEVICE Wide<T> shares_of(const Rows& rows, const Part& part, int i, int valid) {
+FASTACT_DEVICE Wide<T> shares_of(const Rows& rows, const RowPart& part, int i, int valid) {
   using C = Compute<T>;
   Wide<T> share{};
-  if (rows.data[kDy]) share = widen_vec(read_vec<T>(rows, kDy, part, i, valid));
+  if (rows.data[kDy]) share = widen_vec(read_vec<T>(rows, kDy, part, i));
 #pragma unroll
   for (int j = 0; j < Vec<T>::kSize; ++j) {
     if (j >= valid) {
@@ -136,7 +136,7 @@ FASTACT_DEVICE Wide<T> shares_of(const Rows& rows, const Part& part, int i, int 
 // The peak of the part of a thread, folded over the lanes. Terms take the place of z where
 // Kind::kKeepsTerms, else z stays, moved.
 template <class T, class Kind, int vecs, class Rows, int n>
-FASTACT_DEVICE void find_peak(const Rows& rows, const Part& part, Wide<T> (&z)[vecs],
+FASTACT_DEVICE void find_peak(const Rows& rows, const RowPart& part, Wide<T> (&z)[vecs],
                               int& fold_index, Peak<T, n>* peak) {
   using C = Compute<T>;
   constexpr int kSize = Vec<T>::kSize;
@@ -295,30 +295,6 @@ FASTACT_DEVICE RowSums merge_peaks(const double* peaks, int64_t count, double up
   whole.rest = warp_sum(whole.rest), whole.count = warp_sum(whole.count);
   if constexpr (fields > 3) whole.mass = warp_sum(whole.mass), whole.apart = warp_sum(whole.apart);
   return whole;
-}
-
-// Chunks of rows of several blocks each.
-struct SoftmaxChunks : RowChunks {
-  double* peaks;   // OUT of the first kernel: rows x count x the first of RowSums
-  double* levels;  // OUT of the second: rows x [max, inverse, log]
-};
-
-template <int fields, class T, int n>
-FASTACT_DEVICE void store_peaks(const SoftmaxChunks& chunks, const Part& part,
-                                const Peak<T, n>& peak) {
-  if (part.lane > 0) return;
-#pragma unroll
-  for (int s = 0; s < n; ++s) {
-    if (s >= part.columns) break;
-    double* to = chunks.peaks + ((part.row + s) * chunks.count + part.chunk) * fields;
-    store(to, double(peak.max[s]));
-    store(to + 1, divide(peak.rest[s], double(peak.at[s](peak.at[s].m))));
-    store(to + 2, peak.count[s]);
-    if constexpr (fields > 3) {
-      store(to + 3, peak.mass[s]);
-      store(to + 4, peak.apart[s]);
-    }
-  }
 }
 
 template <class T>
