@@ -75,8 +75,8 @@ FASTACT_DEVICE int count_of(int64_t all, int lane, int lanes) {
 // What a thread has a part of: a row, a chunk of one, or neighbouring columns. A block has one set
 // of rows: a loop would keep addresses in registers. Nothing is divided but the number of a chunk,
 // and of a column's vector. backwards: from the last one on, which was read last.
-template <class T, int vecs, bool in_chunks = false, bool backwards = false, class Rows>
-FASTACT_DEVICE RowPart row_part(const Rows& rows) {
+template <class T, int vecs, bool in_chunks = false, class Rows>
+FASTACT_DEVICE RowPart row_part(const Rows& rows, bool backwards = false) {
   constexpr int kSize = Vec<T>::kSize;
   const int64_t end = Rows::kColumns ? rows.length : vecs_of<T>(rows);
   int64_t group = backwards ? gridDim.x - 1 - blockIdx.x : blockIdx.x, begin = 0, all = end;
@@ -171,8 +171,8 @@ FASTACT_DEVICE void forget_row(Words (&x)[vecs]) {
 
 // All vectors of a thread, which are read before the first is used; `nothing` where there is none.
 template <class T, int vecs, class Rows>
-FASTACT_DEVICE void take(const Rows& rows, int role, const RowPart& part, T nothing,
-                         Words (&x)[vecs]) {
+FASTACT_DEVICE void take_vecs(const Rows& rows, int role, const RowPart& part, T nothing,
+                              Words (&x)[vecs]) {
   constexpr int kSize = Vec<T>::kSize;
   bool is_plain = Rows::kDense && part.count == vecs;
   if constexpr (Rows::kDense && !Rows::kQuick)

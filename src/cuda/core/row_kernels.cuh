@@ -4,20 +4,25 @@
 // chunks, one kernel that merges them, and y, from the last chunk on, which may be in the
 // second-level cache still. How rows are laid over threads, read and folded: held_rows.cuh.
 //
+// Kernels of whole aligned vectors are one a phase, so that nothing is asked. Those of other rows
+// and of columns call what reads and writes, and are one for all phases.
+//
 // An op is a functor:
-//   Row<vecs>, kWrites, kIsLarge                what a thread has of a row; whether there is a y;
-//                                               whether registers leave room for one block alone
-//   kAddsUp, totals                             whether blocks add up two numbers of their rows
-//   take(rows, part, &row)                      reads x
-//   find<in_chunks>(rows, part, &row, &folds)   the statistic of a row or a chunk, given to all
-//   finish(rows, part, found, &total)           what y follows from; one lane stores numbers
-//   put(rows, part, row, made)                  y
+//   Row<vecs>, Made<n>, kIsLarge        what a thread has of a row; what y of n rows follows from;
+//                                       whether registers leave room for one block alone
+//   Slow, slow()                        the functor of slow rows, which may be for several ops
+//   kAddsUp, totals                     whether blocks add up two numbers of their rows
+//   kMayWrite, writes(rows)             whether there is a y
+//   take(rows, part, &row, again)       reads x; again: of rows whose chunks are merged
+//   find(rows, part, &row, in_chunk, &folds)  the statistic of a row or a chunk, given to all
+//   finish(rows, part, found, &total)   Made; one lane stores numbers
+//   put(rows, part, row, made)          y
 // and of rows in chunks
-//   kChunkNumbers, store_chunk(part, found, to) a chunk's statistic
-//   OfChunks                                    the functor that finds it
-//   kRowNumbers, merge(rows, from, lane)        a row's, by a warp
+//   kChunkNumbers, store_chunk(found, s, to)  a chunk's statistic, of the s-th row
+//   OfChunks                            the functor that finds it
+//   kRowNumbers, merge(rows, from, lane)  a row's, by a warp
 //   finish_merged(rows, row, merged, to, &total)  by one thread
-//   apply(rows, part, from)                     y
+//   resume(rows, part, from, &row)      Made
 #pragma once
 
 #include "cuda/core/held_rows.cuh"
@@ -45,38 +50,36 @@ FASTACT_DEVICE void add_up(const Op& op, double (&total)[2], int& fold_index) {
   }
 }
 
-template <class T, int vecs, class Op, class Rows>
-FASTACT_KERNEL_OF(kThreadsOf<Rows>, (Op::kIsLarge ? 1 : kBlocksOf<T, Rows>))
-void forward_rows(FASTACT_GRID_CONSTANT const Rows rows, const Op op) {
-  int fold_index = 0;
-  const RowPart part = row_part<T, vecs>(rows);
-  typename Op::template Row<vecs> row;
-  op.take(rows, part, row);
-  const auto found = op.template find<false>(rows, part, row, fold_index);
-  double total[2] = {};
-  if (!part.idle && (Op::kWrites || part.lane == 0)) {
-    const auto made = op.finish(rows, part, found, total);
-    if constexpr (Op::kWrites) op.put(rows, part, row, made);
-  }
-  add_up(op, total, fold_index);
-}
+enum RowPhase { kWholeRows, kFindChunks, kApplyChunks, kAnyPhase };
 
-template <class T, class Op, class Rows>
+template <class T, int vecs, RowPhase of, class Op, class Rows>
 FASTACT_KERNEL_OF(kThreadsOf<Rows>, (Op::kIsLarge ? 1 : kBlocksOf<T, Rows>))
-void find_chunks(FASTACT_GRID_CONSTANT const Rows rows, const Op op, const ChunkNumbers numbers) {
-  constexpr int kMost = kMostVecs<T>;
+void forward_rows(FASTACT_GRID_CONSTANT const Rows rows, const Op op, const ChunkNumbers numbers,
+                  const RowPhase given) {
+  const RowPhase phase = of == kAnyPhase ? given : of;
   int fold_index = 0;
-  const RowPart part = row_part<T, kMost, true>(rows);
-  typename Op::template Row<kMost> row;
-  op.take(rows, part, row);
-  const auto found = op.template find<true>(rows, part, row, fold_index);
-  if (part.lane > 0) return;
+  const RowPart part = row_part<T, vecs, of != kWholeRows>(rows, phase == kApplyChunks);
+  typename Op::template Row<vecs> row;
+  typename Op::template Made<kRowsOfVec<T, Rows>> made{};
+  double total[2] = {};
+  op.take(rows, part, row, phase == kApplyChunks);
+  if (Op::kMayWrite && phase == kApplyChunks) {
+    made = op.resume(rows, part, numbers.rows, row);
+  } else {
+    const auto found = op.find(rows, part, row, phase == kFindChunks, fold_index);
+    if (phase == kFindChunks) {
 #pragma unroll
-  for (int s = 0; s < kRowsOfVec<T, Rows>; ++s)
-    if (s < part.columns)
-      op.store_chunk(
-          found, s,
-          numbers.chunks + ((part.row + s) * rows.chunks.count + part.chunk) * Op::kChunkNumbers);
+      for (int s = 0; s < kRowsOfVec<T, Rows>; ++s) {
+        if (part.lane > 0 || s >= part.columns) break;
+        const int64_t chunk = (part.row + s) * rows.chunks.count + part.chunk;
+        op.store_chunk(found, s, numbers.chunks + chunk * Op::kChunkNumbers);
+      }
+    } else if (!part.idle && (op.writes(rows) || part.lane == 0)) {
+      made = op.finish(rows, part, found, total);
+    }
+  }
+  if (phase != kFindChunks && op.writes(rows)) op.put(rows, part, row, made);
+  if (phase == kWholeRows) add_up(op, total, fold_index);
 }
 
 template <class Op, class Rows>
@@ -94,13 +97,6 @@ void merge_chunks(FASTACT_GRID_CONSTANT const Rows rows, const Op op, const Chun
   add_up(op, total, fold_index);
 }
 
-template <class T, class Op, class Rows>
-FASTACT_KERNEL_OF(kThreadsOf<Rows>, (Op::kIsLarge ? 1 : kBlocksOf<T, Rows>))
-void apply_chunks(FASTACT_GRID_CONSTANT const Rows rows, const Op op, const ChunkNumbers numbers) {
-  const RowPart part = row_part<T, kMostVecs<T>, true, true>(rows);
-  if (!part.idle) op.apply(rows, part, numbers.rows);
-}
-
 // Bytes of the numbers of chunks and of rows in chunks.
 template <class Op>
 int64_t chunk_bytes(int64_t rows, int64_t chunks) {
@@ -113,18 +109,29 @@ int64_t chunk_bytes(int64_t rows, int64_t chunks) {
 template <class T, int vecs, class Op, class Rows>
 int64_t run_forward(const Rows& rows, const Op& op, const Shape& shape, void* workspace,
                     cudaStream_t stream) {
-  if (rows.chunks.count == 1) {
-    launch(forward_rows<T, vecs, Op, Rows>, shape, stream, rows, op);
-    return shape.blocks;
-  }
+  constexpr int kMost = kMostVecs<T>;
+  constexpr bool kApart = Rows::kQuick || (Rows::kColumns && !Op::kIsLarge);
   ChunkNumbers numbers{static_cast<double*>(workspace), nullptr};
   numbers.rows = numbers.chunks + rows.count * rows.chunks.count * Op::kChunkNumbers;
-  using OfChunks = typename Op::OfChunks;
-  launch(find_chunks<T, OfChunks, Rows>, shape, stream, rows, OfChunks{}, numbers);
+  const auto run = [&](auto kernel, const auto& with, RowPhase phase) {
+    launch(kernel, shape, stream, rows, with, numbers, phase);
+  };
+  if (rows.chunks.count == 1) {
+    run(forward_rows < T, vecs, kApart ? kWholeRows : kAnyPhase, Op, Rows >, op, kWholeRows);
+    return shape.blocks;
+  }
+  using OfChunks = std::conditional_t<kApart, typename Op::OfChunks, Op>;
+  OfChunks of_chunks{};
+  if constexpr (!kApart) of_chunks = op;
+  run(forward_rows < T, kMost, kApart ? kFindChunks : kAnyPhase, OfChunks, Rows >, of_chunks,
+      kFindChunks);
   using Slow = typename Rows::Slow;  // one kernel for whole vectors and others
   const int64_t blocks = ceil_div(rows.count, kMergeThreads / kWarp);
-  launch(merge_chunks<Op, Slow>, {blocks, kMergeThreads}, stream, Slow(rows), op, numbers);
-  if constexpr (Op::kWrites) launch(apply_chunks<T, Op, Rows>, shape, stream, rows, op, numbers);
+  launch(merge_chunks<typename Op::Slow, Slow>, {blocks, kMergeThreads}, stream, Slow(rows),
+         op.slow(), numbers);
+  if constexpr (Op::kMayWrite)
+    if (op.writes(rows))
+      run(forward_rows < T, kMost, kApart ? kApplyChunks : kAnyPhase, Op, Rows >, op, kApplyChunks);
   return blocks;
 }
 

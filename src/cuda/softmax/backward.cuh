@@ -11,25 +11,22 @@ FASTACT_BEGIN_NAMESPACE
 namespace {
 
 // The kinds whose gradient takes a sum over the row: what is added of dy and y, dx / scale, and
-// which y took no part: there dx is 0, at any dy.
-template <class T>
-struct SoftmaxGradient {
+// which y took no part: there dx is 0, at any dy. The kind is a constant of quick rows' kernels.
+template <class T, int fixed>
+struct GradientOf {
   using C = Compute<T>;
-  static constexpr C kNoPart = 0;
-  static FASTACT_DEVICE C part(C dy, C y) { return dy * y; }
-  static FASTACT_DEVICE C slope(C dy, C y, C sum) { return y * (dy - sum); }
-  // What is added is a NaN where dy is infinite and y 0: else dx is 0 there by itself.
-  static FASTACT_DEVICE bool is_plain(C sum) { return sum - sum == 0; }
-};
-template <class T>
-struct LogSoftmaxGradient {
-  using C = Compute<T>;
-  static constexpr C kNoPart = C(-__builtin_inf());
-  static FASTACT_DEVICE C part(C dy, C) { return dy; }
-  static FASTACT_DEVICE C slope(C dy, C y, C sum) {
+  bool is_log;
+
+  FASTACT_DEVICE explicit GradientOf(const SoftmaxRows& rows)
+      : is_log((fixed == kAnyKind ? rows.kind : fixed) == kLogSoftmax) {}
+  FASTACT_DEVICE C no_part() const { return is_log ? -infinity<C>() : C(0); }
+  FASTACT_DEVICE C part(C dy, C y) const { return is_log ? dy : dy * y; }
+  FASTACT_DEVICE C slope(C dy, C y, C sum) const {
+    if (!is_log) return y * (dy - sum);
     return madd(-(TermsAt<T>::of(C(0), Tail<C>::kScale)(y) * Tail<C>::kDown), sum, dy);
   }
-  static FASTACT_DEVICE bool is_plain(C) { return false; }
+  // What is added is a NaN where dy is infinite and y 0: else dx is 0 there by itself.
+  FASTACT_DEVICE bool is_plain(C sum) const { return !is_log && sum - sum == 0; }
 };
 
 // Resident blocks of kRowThreads on a multiprocessor, at least: eight vectors of two arrays take
@@ -46,7 +43,8 @@ FASTACT_DEVICE void put_gradient(const Rows& rows, const RowPart& part, int i, W
 
 // The sums of a thread's part. Where it is not plain, dy of what took no part is 0 from then on.
 template <class T, class Kind, int vecs, int n>
-FASTACT_DEVICE void add_gradients(Words (&dy)[vecs], const Words (&y)[vecs], double (&sum)[n]) {
+FASTACT_DEVICE void add_gradients(const Kind& kind, Words (&dy)[vecs], const Words (&y)[vecs],
+                                  double (&sum)[n]) {
   constexpr int kSize = Vec<T>::kSize;
 #pragma unroll 1
   for (bool again = false;; again = true) {
@@ -56,7 +54,7 @@ FASTACT_DEVICE void add_gradients(Words (&dy)[vecs], const Words (&y)[vecs], dou
       Wide<T> part = widen_words<T>(dy[i]);
       const Wide<T> at = widen_words<T>(y[i]);
 #pragma unroll
-      for (int j = 0; j < kSize; ++j) part.lane[j] = Kind::part(part.lane[j], at.lane[j]);
+      for (int j = 0; j < kSize; ++j) part.lane[j] = kind.part(part.lane[j], at.lane[j]);
       tree.add(i, part);
     }
     bool is_plain = true;
@@ -72,23 +70,23 @@ FASTACT_DEVICE void add_gradients(Words (&dy)[vecs], const Words (&y)[vecs], dou
       const Wide<T> at = widen_words<T>(y[i]);
 #pragma unroll
       for (int j = 0; j < kSize; ++j)
-        if (at.lane[j] == Kind::kNoPart) given.lane[j] = 0;
+        if (at.lane[j] == kind.no_part()) given.lane[j] = 0;
       dy[i] = bit_cast<Words>(narrow_vec<T>(given));
     }
   }
 }
 
 template <class T, class Kind, int vecs, class Rows, int n>
-FASTACT_DEVICE void put_gradients(const Rows& rows, const RowPart& part, const Words (&dy)[vecs],
-                                  const Words (&y)[vecs], const double (&sum)[n],
-                                  bool is_plain = true) {
+FASTACT_DEVICE void put_gradients(const Kind& kind, const Rows& rows, const RowPart& part,
+                                  const Words (&dy)[vecs], const Words (&y)[vecs],
+                                  const double (&sum)[n], bool is_plain = true) {
   using C = Compute<T>;
   constexpr int kSize = Vec<T>::kSize;
   C rounded[n];
 #pragma unroll
   for (int s = 0; s < n; ++s) {
     rounded[s] = C(sum[s]);
-    is_plain &= Kind::is_plain(rounded[s]);
+    is_plain &= kind.is_plain(rounded[s]);
   }
   const C scale = C(rows.scale);
 #pragma unroll
@@ -98,11 +96,11 @@ FASTACT_DEVICE void put_gradients(const Rows& rows, const RowPart& part, const W
     const Wide<T> at = widen_words<T>(y[i]);
 #pragma unroll
     for (int j = 0; j < kSize; ++j)
-      dx.lane[j] = scale * Kind::slope(dx.lane[j], at.lane[j], rounded[row_in_vec<Rows>(j)]);
+      dx.lane[j] = scale * kind.slope(dx.lane[j], at.lane[j], rounded[row_in_vec<Rows>(j)]);
     if (!is_plain) {
 #pragma unroll
       for (int j = 0; j < kSize; ++j)
-        if (at.lane[j] == Kind::kNoPart) dx.lane[j] = 0;
+        if (at.lane[j] == kind.no_part()) dx.lane[j] = 0;
     }
     put_gradient<T>(rows, part, i, dx);
   }
@@ -110,51 +108,57 @@ FASTACT_DEVICE void put_gradients(const Rows& rows, const RowPart& part, const W
 
 // Rows that a block holds, as a whole; of others the sums of chunks, rows x count, and then dx:
 // each block adds up the sums, which it has from the second-level cache.
-enum GradientPass { kWholeRows, kChunkSums, kChunkGradients };
-
-template <class T, int vecs, class Kind, GradientPass pass, class Rows>
+template <class T, int vecs, RowPhase of, int fixed, class Rows>
 FASTACT_KERNEL_OF(kThreadsOf<Rows>, (kGradientBlocks<T, vecs, Rows>))
-void softmax_backward_rows(FASTACT_GRID_CONSTANT const Rows rows, double* of_chunks) {
+void softmax_backward_rows(FASTACT_GRID_CONSTANT const Rows rows, double* of_chunks,
+                           const RowPhase given) {
   constexpr int n = kRowsOfVec<T, Rows>;
-  constexpr bool kIsLast = pass == kChunkGradients;
+  const RowPhase phase = of == kAnyPhase ? given : of;
+  const GradientOf<T, fixed> kind(rows);
   int fold_index = 0;
-  const RowPart part = row_part<T, vecs, pass != kWholeRows, kIsLast>(rows);
+  const RowPart part = row_part<T, vecs, of != kWholeRows>(rows, phase == kApplyChunks);
   Words dy[vecs], y[vecs];
-  take<T>(rows, kDy, part, T{}, dy);
-  take<T>(rows, kX, part, T{}, y);
+  take_vecs<T>(rows, kDy, part, T{}, dy);
+  take_vecs<T>(rows, kX, part, T{}, y);
   double sum[n] = {};
   const auto of_row = [&](int s) { return of_chunks + (part.row + s) * rows.chunks.count; };
-  if constexpr (kIsLast) {
+  if (phase == kApplyChunks) {
 #pragma unroll
     for (int s = 0; s < n; ++s)
       for (int64_t c = part.lane; s < part.columns && c < rows.chunks.count; c += part.lanes)
         sum[s] += load(of_row(s) + c);
   } else {
-    add_gradients<T, Kind>(dy, y, sum);
+    add_gradients<T>(kind, dy, y, sum);
   }
   forget_row(dy), forget_row(y);
   fold_sums(rows, sum, fold_index);
-  if constexpr (pass == kChunkSums) {
+  if (phase != kFindChunks) {
+    put_gradients<T>(kind, rows, part, dy, y, sum, phase == kWholeRows);
+  } else {
 #pragma unroll
     for (int s = 0; s < n; ++s)
       if (part.lane == 0 && s < part.columns) store(of_row(s) + part.chunk, sum[s]);
-  } else {
-    put_gradients<T, Kind>(rows, part, dy, y, sum, !kIsLast);
   }
 }
 
 // Queues the kernels of a kind. workspace: of sums.
-template <class T, class Kind>
+template <class T, int kind>
 void run_backward(const SoftmaxPlan& plan, void* workspace, cudaStream_t stream) {
   double* const sums = static_cast<double*>(workspace);
-  constexpr int most = kMostVecs<T>;
   for_layout<T>(plan, [&](auto rows, const Shape& shape, auto vecs) {
     using Rows = decltype(rows);
+    constexpr bool kApart = Rows::kQuick || Rows::kColumns;  // as forward (core/row_kernels.cuh)
+    constexpr int kFixed = Rows::kQuick ? kind : kAnyKind, kMost = kMostVecs<T>;
+    const auto run = [&](auto kernel, RowPhase phase) {
+      launch(kernel, shape, stream, rows, sums, phase);
+    };
     if (rows.chunks.count == 1)
-      return launch(softmax_backward_rows<T, decltype(vecs)::value, Kind, kWholeRows, Rows>, shape,
-                    stream, rows, sums);
-    launch(softmax_backward_rows<T, most, Kind, kChunkSums, Rows>, shape, stream, rows, sums);
-    launch(softmax_backward_rows<T, most, Kind, kChunkGradients, Rows>, shape, stream, rows, sums);
+      return run(softmax_backward_rows < T, decltype(vecs)::value, kApart ? kWholeRows : kAnyPhase,
+                 kFixed, Rows >, kWholeRows);
+    run(softmax_backward_rows < T, kMost, kApart ? kFindChunks : kAnyPhase, kFixed, Rows >,
+        kFindChunks);
+    run(softmax_backward_rows < T, kMost, kApart ? kApplyChunks : kAnyPhase, kFixed, Rows >,
+        kApplyChunks);
   });
 }
 
@@ -183,7 +187,7 @@ struct TakenVecs {
   Words x[Rows::kQuick ? vecs : 1];
 
   FASTACT_DEVICE TakenVecs(const Rows& rows, const RowPart& part) {
-    if constexpr (Rows::kQuick) take<T>(rows, kX, part, T{}, x);
+    if constexpr (Rows::kQuick) take_vecs<T>(rows, kX, part, T{}, x);
   }
   template <class Each>
   FASTACT_DEVICE void for_each(const Rows& rows, const RowPart& part, Each each) const {

@@ -20,6 +20,10 @@ namespace {
 constexpr int kChunkLanes = 256;  // threads that take a part of a row which no block holds
 constexpr int kData = 3;          // roles of x's shape and dtype: the first
 
+// Beside SoftmaxKind: cross_entropy; and, of a kernel, the kinds without a y, or whichever the call
+// is of.
+constexpr int kLoss = kSoftmaxKinds, kNoY = -2, kAnyKind = -1;
+
 // The parameters of the kernels.
 struct SoftmaxRows : RowArrays<kSoftmaxRoles> {
   using Slow = SoftmaxRows;
@@ -32,7 +36,8 @@ struct SoftmaxRows : RowArrays<kSoftmaxRoles> {
   int64_t inner;     // columns: neighbouring rows; pitch is that from `inner` rows to the next
   bool is_reversed;  // the first element is the last class
 
-  int kind;
+  int kind;     // kLoss: of cross_entropy
+  bool shares;  // classes other than the target's have a share in the loss
   double scale;
   // Forward: z lies down by a power of two, within the range at any x, and differences go up again.
   double scale_down, down, up;
@@ -78,9 +83,10 @@ struct SoftmaxPlan {
     return made;
   }
 
-  // What has no quick kernel; and what takes rows of any length as a whole.
-  void be_slow() {
-    if (layout == kQuickLayout) layout = kRowLayout;
+  // Shares have no quick kernel; and what takes rows of any length as a whole.
+  void be_loss(bool shares) {
+    rows.kind = kLoss, rows.shares = shares;
+    if (shares && layout == kQuickLayout) layout = kRowLayout;
   }
   void take_whole_rows() {
     blocks /= rows.chunks.count;
@@ -229,29 +235,17 @@ void stay_in_range(SoftmaxRows* rows) {
     scale *= 0.5, rows->scale_down *= 0.5, rows->down *= 0.5, rows->up *= 2;
 }
 
-// Runs visit(flag) with a flag that is a constant.
-template <class Visit>
-void with_constant(bool flag, Visit visit) {
-  if (flag)
-    visit(std::true_type());
-  else
-    visit(std::false_type());
-}
-
 // Runs visit(rows, shape, vecs) with the rows of the plan's layout and the vectors of a thread.
-template <class T, bool has_quick = true, class Visit>
+template <class T, class Visit>
 void for_layout(const SoftmaxPlan& plan, Visit visit) {
   const Shape shape{plan.blocks, plan.shape.threads};
   const std::integral_constant<int, kMostVecs<T>> most;
   if (plan.layout == kColumnLayout) return visit(plan.as<SoftmaxColumns>(), shape, most);
   if (plan.layout == kStridedLayout) return visit(plan.rows, shape, most);
-  if constexpr (has_quick) {
-    const auto rows = plan.as<SoftmaxQuick>();
-    if (plan.layout == kQuickLayout && plan.shape.vecs < kMostVecs<T>)
-      return visit(rows, shape, std::integral_constant<int, 4>());
-    if (plan.layout == kQuickLayout) return visit(rows, shape, most);
-  }
-  visit(plan.dense(), shape, most);
+  if (plan.layout == kRowLayout) return visit(plan.dense(), shape, most);
+  const auto rows = plan.as<SoftmaxQuick>();
+  if (plan.shape.vecs == kMostVecs<T>) return visit(rows, shape, most);
+  visit(rows, shape, std::integral_constant<int, 4>());
 }
 
 }  // namespace

@@ -107,7 +107,7 @@ template <class T, int vecs, class Rows>
 FASTACT_DEVICE void take_scores(const Rows& rows, const RowPart& part, Wide<T> (&z)[vecs]) {
   using C = Compute<T>;
   Words x[vecs];
-  take<T>(rows, kX, part, narrow<T>(C(-__builtin_inf())), x);
+  take_vecs<T>(rows, kX, part, narrow<T>(C(-__builtin_inf())), x);
 #pragma unroll
   for (int i = 0; i < vecs; ++i) z[i] = widen_words<T>(x[i]);
   const int last = part.count - 1;

@@ -22,11 +22,10 @@ namespace {
 
 enum ForwardRole { kX, kResidual, kTotal, kY };
 
-// Reads a thread's vectors; beyond the end of the row there are zeros. With a residual, as many at
-// a time as registers allow.
+// Reads x and the residual of a thread's vectors, as many at a time as registers allow, and writes
+// their sum. Beyond the end of the row there are zeros.
 template <class T, int vecs, class Rows>
-FASTACT_DEVICE void take_row(const Rows& rows, const RowPart& part, Words (&x)[vecs]) {
-  if (!rows.data[kResidual]) return take<T>(rows, kX, part, T{}, x);
+FASTACT_DEVICE void take_sum(const Rows& rows, const RowPart& part, Words (&x)[vecs]) {
   constexpr int kAtOnce = sizeof(T) == 2 ? 1 : 2;
 #pragma unroll
   for (int first = 0; first < vecs; first += kAtOnce) {
@@ -250,10 +249,10 @@ FASTACT_DEVICE Wide<T> normalise(const Normaliser<Compute<T>>& normaliser, const
   return cast_if<T>(casts, z);
 }
 
-// y of a thread's vectors: each(put) calls put(i, vec) for each of them.
-template <class T, class Rows, class Each>
-FASTACT_DEVICE void put_row(const Rows& rows, const RowPart& part,
-                            const Normaliser<Compute<T>>& normaliser, const Each& each) {
+// y of a thread's vectors.
+template <class T, int vecs, class Rows>
+FASTACT_DEVICE void put_row(const Rows& rows, const RowPart& part, const Words (&x)[vecs],
+                            const Normaliser<Compute<T>>& normaliser) {
   using C = Compute<T>;
   if constexpr (Rows::kQuick) {
     const char* const of_weight = parameters_base(rows, kWeightRole, part.row);
@@ -263,37 +262,41 @@ FASTACT_DEVICE void put_row(const Rows& rows, const RowPart& part,
       constexpr Given kWeight = decltype(weight_given)::value, kBias = decltype(bias_given)::value;
       int first = int(part.first);
       forget(first);  // or the addresses of all vectors are kept through the folds
-      each([&](int i, const Vec<T>& vec) {
+#pragma unroll
+      for (int i = 0; i < vecs; ++i) {
+        if (i >= part.count) continue;
         const int q = first + i * part.lanes;
         const Wide<T> weight =
             quick_parameters<T, kWeight>(rows, kWeightRole, of_weight, rows.weight_dtype, C(1), q);
         const Wide<T> bias =
             quick_parameters<T, kBias>(rows, kBiasRole, of_bias, rows.bias_dtype, C(0), q);
         store_vec(y + q * Vec<T>::kSize,
-                  narrow_vec<T>(normalise<T>(normaliser, vec, weight, bias)));
-      });
+                  narrow_vec<T>(normalise<T>(normaliser, bit_cast<Vec<T>>(x[i]), weight, bias)));
+      }
     };
-    const std::integral_constant<Given, kVecs> vecs;
+    const std::integral_constant<Given, kVecs> own_dtype;
     const std::integral_constant<Given, kNothing> nothing;
     const std::integral_constant<Given, kAnything> anything;
     const bool own = is_own(rows, kWeightRole, rows.weight_dtype, kDTypeOf<T>);
     if (own && is_own(rows, kBiasRole, rows.bias_dtype, kDTypeOf<T>))
-      quickly(vecs, vecs);
+      quickly(own_dtype, own_dtype);
     else if (own && !rows.data[kBiasRole])
-      quickly(vecs, nothing);
+      quickly(own_dtype, nothing);
     else
       quickly(anything, anything);
   } else {
-    each([&](int i, const Vec<T>& vec) {
+#pragma unroll
+    for (int i = 0; i < vecs; ++i) {
+      if (i >= part.count) continue;
       const int valid = valid_of<T>(rows, part, i);
       const int64_t q = part.vec(i);
       const Wide<T> weight = weight_of<T>(rows, part.row, q, valid);
       const Wide<T> bias =
           parameters_of<T>(rows, kBiasRole, rows.bias_dtype, C(0), part.row, q, valid);
-      Wide<T> z = normalise<T>(normaliser, vec, weight, bias, rows.casts);
+      Wide<T> z = normalise<T>(normaliser, bit_cast<Vec<T>>(x[i]), weight, bias, rows.casts);
       if (rows.which != k_identity) z = activate<T>(rows.which, rows.parameters, z);
       write_vec(rows, kY, part, i, narrow_vec<T>(z));
-    });
+    }
   }
 }
 
@@ -310,23 +313,34 @@ template <class T>
 struct NormOf {
   using C = Compute<T>;
   using OfChunks = NormOf;
-  static constexpr bool kWrites = true, kIsLarge = false, kAddsUp = false;
+  using Slow = NormOf;
+  static constexpr bool kIsLarge = false, kAddsUp = false, kMayWrite = true;
   static constexpr int kChunkNumbers = 2, kRowNumbers = 2;  // mean and m2, mean and rstd
   template <int vecs>
   struct Row {
     Words x[vecs];
   };
+  template <int n>
+  using Made = Normaliser<C>;
   struct Statistics {
     double mean, rstd;
   };
 
+  NormOf slow() const { return {}; }
+
+  FASTACT_HD bool writes(const NormRows&) const { return true; }
   template <int vecs, class Rows>
-  FASTACT_DEVICE void take(const Rows& rows, const RowPart& part, Row<vecs>& row) const {
-    take_row<T>(rows, part, row.x);
+  FASTACT_DEVICE void take(const Rows& rows, const RowPart& part, Row<vecs>& row,
+                           bool again) const {
+    const bool has_total = rows.data[kResidual];
+    if (!has_total || again)
+      take_vecs<T>(rows, has_total ? kTotal : kX, part, T{}, row.x);
+    else
+      take_sum<T>(rows, part, row.x);
   }
-  template <bool in_chunks, int vecs, class Rows>
+  template <int vecs, class Rows>
   FASTACT_DEVICE ScaledMoments<C> find(const Rows& rows, const RowPart& part, Row<vecs>& row,
-                                       int& fold_index) const {
+                                       bool in_chunks, int& fold_index) const {
     const double per_count =
         in_chunks ? 1.0 / double(elements_of(rows, part.chunk)) : rows.per_length;
     return find_moments<T>(rows, part, row.x, per_count, fold_index);
@@ -342,11 +356,7 @@ struct NormOf {
   template <int vecs, class Rows>
   FASTACT_DEVICE void put(const Rows& rows, const RowPart& part, const Row<vecs>& row,
                           const Normaliser<C>& normaliser) const {
-    put_row<T>(rows, part, normaliser, [&](const auto& put) {
-#pragma unroll
-      for (int i = 0; i < vecs; ++i)
-        if (i < part.count) put(i, bit_cast<Vec<T>>(row.x[i]));
-    });
+    put_row<T>(rows, part, row.x, normaliser);
   }
 
   template <class Rows>
@@ -380,16 +390,12 @@ struct NormOf {
     store(to + 1, merged.rstd);
     store_statistics<T>(rows, row, merged.mean, merged.rstd);
   }
-  template <class Rows>
-  FASTACT_DEVICE void apply(const Rows& rows, const RowPart& part, const double* statistics) const {
+  template <int vecs, class Rows>
+  FASTACT_DEVICE Normaliser<C> resume(const Rows&, const RowPart& part, const double* statistics,
+                                      const Row<vecs>&) const {
     const Centre<C> mean = centre_of<C>(load(statistics + 2 * part.row));
     const C rstd = C(load(statistics + 2 * part.row + 1));
-    const Normaliser<C> normaliser{mean.high, rstd, -mean.low * rstd};
-    const int role = rows.data[kResidual] ? kTotal : kX;
-    put_row<T>(rows, part, normaliser, [&](const auto& put) {
-#pragma unroll 1
-      for (int i = 0; i < part.count; ++i) put(i, read_vec<T>(rows, role, part, i));
-    });
+    return {mean.high, rstd, -mean.low * rstd};
   }
 };
 
