@@ -60,8 +60,7 @@ HELD_ROWS = (
     "forward_rows",
     "norm_backward_rows",
     "softmax_backward_rows",
-    "logsumexp_gradients",
-    "cross_entropy_gradients",
+    "lse_gradients",
 )
 
 # Instructions an element that a fast path may have, exactly: dtype, what, opcode, how many.

@@ -26,8 +26,15 @@ _SOFTMAX_LAYOUTS = {
     "SoftmaxColumns": "columns",
     "SoftmaxStrided": "any strides",
 }
-_SOFTMAX = ("softmax_", "logsumexp_", "cross_entropy_")
-_KINDS = {"0": "softmax", "1": "log_softmax", "-2": "without y", "-1": "any kind"}
+_SOFTMAX = ("softmax_", "lse_")
+_KINDS = {
+    "0": "softmax",
+    "1": "log_softmax",
+    "2": "logsumexp",
+    "3": "cross_entropy",
+    "-2": "without y",
+    "-1": "any kind",
+}
 _PHASES = ("whole", "chunks found", "chunks applied", "any phase")
 #: Of the kernels that all families over rows have.
 _ROWS = ("forward_rows", "merge_chunks")
@@ -102,8 +109,8 @@ def identify(demangled: str) -> tuple[str, str, str, int, bool]:
     ('map_rows', 'bias rows forward, mish', 'float32', 1, False)
     >>> identify("void softmax_backward_rows<float, 8, (RowPhase)3, -1, SoftmaxColumns>(int)")
     ('softmax_backward_rows', 'any kind, any phase, columns', 'float32', 1, False)
-    >>> identify("void cross_entropy_gradients<double, 8, true, SoftmaxRows>(SoftmaxRows)")
-    ('cross_entropy_gradients', 'shares, rows', 'float64', 1, False)
+    >>> identify("void lse_gradients<double, 8, -1, true, SoftmaxRows>(SoftmaxRows)")
+    ('lse_gradients', 'any kind, shares, rows', 'float64', 1, False)
     """
     short = re.sub(r"\(anonymous namespace\)::|\b(?:fastact|baseline)::", "", demangled)
     match = re.match(r"void (\w+)(<?)", short)
@@ -149,8 +156,8 @@ def identify(demangled: str) -> tuple[str, str, str, int, bool]:
     if kernel.startswith((*_ROWS, *_SOFTMAX)):
         op, _, of = next((one for one in arguments if "Of<" in one), "").partition("<")
         constants = [*arguments, *_arguments(of)]
-        kinds = [_KINDS[one] for one in constants if one in _KINDS]
-        words = ["norm"] * (op == "NormOf") + kinds[:1] + ["shares"] * ("true" in constants)
+        kinds = ["norm"] if op == "NormOf" else [_KINDS[one] for one in constants if one in _KINDS]
+        words = kinds[:1] + ["shares"] * ("true" in constants)
         words += [_PHASES[int(one[-1])] for one in arguments if one.startswith("(RowPhase)")]
         layouts = {**_NORM_WORDS, **_SOFTMAX_LAYOUTS}
         words += [layouts[one] for one in arguments if one in layouts and one != "true"]

@@ -22,28 +22,41 @@ OF_PARTS = "adds up the sums of parts, a number a block and column, not elements
 OF_TILES = "what a tile of four or eight elements comes to, added in double"
 EVERY_14_ROWS = "sums of columns move from float32 to double every 14 rows, or at the end of one"
 A_RESULT = "numbers of a result, which are in double, converted once for it"
+A_WEIGHT = "a weight in float64 and its offset are added before they are rounded"
 
 # By the beginning of a kernel's title: FP64 instructions an element, at most, and why.
 FP64_BY_DESIGN = {
     "reduce_": (12.0, SUMS),
-    "sum_columns": (2.0, SUMS),
     "moment_columns": (10.0, SUMS),
     "strip_moments": (6.0, OUT_OF_RANGE),
     "whole_forward": (6.0, OUT_OF_RANGE),
     "strip_sums": (0.4, OF_TILES),
     "map_rows, bias rows backward": (1.0, BIAS),
-    "map_rows, gated rows backward": (1.0, BIAS),
-    "sums_of_": (1.0, BIAS),
+    "sums_of_": (0.2, BIAS),
     "gates_backward_kernel": (1.4, BIAS),
-    "finish_gate_sums": (1.0, OF_PARTS),
+    "lse_gradients": (0.5, OF_TILES),
+    "norm_long_sums, rows": (0.3, A_WEIGHT),
     "norm_parameters": (2.0, OF_PARTS),
     "norm_backward_rows": (2.0, EVERY_14_ROWS),
     "map_columns": (1.4, A_RESULT),
     "map_vectors": (1.4, A_RESULT),
 }
 
-# By the beginning of a kernel's title: bytes of stack, at most, and why.
-FRAMES = {}
+HELD = "a row in registers, as much of it as leaves two blocks to a multiprocessor"
+ANY_STRIDES = "what it reads is found element by element, which costs more than the stack"
+CHANNEL = "a whole channel in registers, as much of it as fits"
+FEW_ROWS = "eight moments of a thread, in double"
+
+# By the beginning of a kernel's title: bytes of stack, at most, and why. Most are of spills.
+FRAMES = {
+    "forward_rows, norm, chunks found, quick rows, float32": (16, HELD),
+    "softmax_backward_rows, any kind, whole, columns, bfloat16": (8, HELD),
+    "norm_backward_rows, any strides": (8, ANY_STRIDES),
+    "strip_": (96, ANY_STRIDES),
+    "whole_": (24, CHANNEL),
+    "moment_columns, any": (16, FEW_ROWS),
+    "reduce_few_rows": (24, FEW_ROWS),
+}
 
 
 def excuse(title: str, excused: dict[str, tuple[float, str]], much: float) -> str | None:

@@ -20,6 +20,7 @@
 // and of rows in chunks
 //   kChunkNumbers, store_chunk(found, s, to)  a chunk's statistic, of the s-th row
 //   OfChunks                            the functor that finds it
+//   Applied                             the functor that applies a row's to columns
 //   kRowNumbers, merge(rows, from, lane)  a row's, by a warp
 //   finish_merged(rows, row, merged, to, &total)  by one thread
 //   resume(rows, part, from, &row)      Made
@@ -104,34 +105,40 @@ int64_t chunk_bytes(int64_t rows, int64_t chunks) {
   return rows * numbers * int64_t(sizeof(double));
 }
 
+// The phase that a kernel is for: its own, or any.
+template <class Op, class Rows>
+constexpr RowPhase phase_of(RowPhase own) {
+  return Rows::kQuick || (Rows::kColumns && Op::kMayWrite) ? own : kAnyPhase;
+}
+
 // Queues the kernels of an op. shape: of rows or of their chunks. Gives the blocks that have
 // totals.
 template <class T, int vecs, class Op, class Rows>
 int64_t run_forward(const Rows& rows, const Op& op, const Shape& shape, void* workspace,
                     cudaStream_t stream) {
   constexpr int kMost = kMostVecs<T>;
-  constexpr bool kApart = Rows::kQuick || (Rows::kColumns && !Op::kIsLarge);
+  using OfChunks = typename Op::OfChunks;
+  using Applied = std::conditional_t<Rows::kColumns, typename Op::Applied, Op>;
+  constexpr RowPhase kWhole = phase_of<Op, Rows>(kWholeRows),
+                     kFind = phase_of<OfChunks, Rows>(kFindChunks),
+                     kApply = phase_of<Applied, Rows>(kApplyChunks);
   ChunkNumbers numbers{static_cast<double*>(workspace), nullptr};
   numbers.rows = numbers.chunks + rows.count * rows.chunks.count * Op::kChunkNumbers;
   const auto run = [&](auto kernel, const auto& with, RowPhase phase) {
     launch(kernel, shape, stream, rows, with, numbers, phase);
   };
   if (rows.chunks.count == 1) {
-    run(forward_rows < T, vecs, kApart ? kWholeRows : kAnyPhase, Op, Rows >, op, kWholeRows);
+    run(forward_rows<T, vecs, kWhole, Op, Rows>, op, kWholeRows);
     return shape.blocks;
   }
-  using OfChunks = std::conditional_t<kApart, typename Op::OfChunks, Op>;
-  OfChunks of_chunks{};
-  if constexpr (!kApart) of_chunks = op;
-  run(forward_rows < T, kMost, kApart ? kFindChunks : kAnyPhase, OfChunks, Rows >, of_chunks,
-      kFindChunks);
+  run(forward_rows<T, kMost, kFind, OfChunks, Rows>, OfChunks{}, kFindChunks);
   using Slow = typename Rows::Slow;  // one kernel for whole vectors and others
   const int64_t blocks = ceil_div(rows.count, kMergeThreads / kWarp);
   launch(merge_chunks<typename Op::Slow, Slow>, {blocks, kMergeThreads}, stream, Slow(rows),
          op.slow(), numbers);
   if constexpr (Op::kMayWrite)
     if (op.writes(rows))
-      run(forward_rows < T, kMost, kApart ? kApplyChunks : kAnyPhase, Op, Rows >, op, kApplyChunks);
+      run(forward_rows<T, kMost, kApply, Applied, Rows>, Applied{}, kApplyChunks);
   return blocks;
 }
 

@@ -1,4 +1,5 @@
-// The backward kernels of softmax, log_softmax and logsumexp; softmax.cu explains them.
+// The backward kernels of softmax and log_softmax, and what those of logsumexp and cross_entropy
+// (lse_gradients.cuh) are made of; softmax.cu explains them.
 //
 // softmax: dz_j / dz_i of y gives y_j (delta_ij - y_i), so dx = scale y (dy - sum(dy y)).
 // log_softmax: dy_j / dz_i is delta_ij - exp(y_i), so dx = scale (dy - exp(y) sum(dy)).
@@ -147,18 +148,20 @@ void run_backward(const SoftmaxPlan& plan, void* workspace, cudaStream_t stream)
   double* const sums = static_cast<double*>(workspace);
   for_layout<T>(plan, [&](auto rows, const Shape& shape, auto vecs) {
     using Rows = decltype(rows);
-    constexpr bool kApart = Rows::kQuick || Rows::kColumns;  // as forward (core/row_kernels.cuh)
+    // As forward (core/row_kernels.cuh); of columns of 16 bits alone a kernel for all would spill.
+    constexpr bool kApart = Rows::kQuick || (Rows::kColumns && sizeof(T) == 2);
+    constexpr RowPhase kWhole = kApart ? kWholeRows : kAnyPhase,
+                       kFind = kApart ? kFindChunks : kAnyPhase,
+                       kApply = kApart ? kApplyChunks : kAnyPhase;
     constexpr int kFixed = Rows::kQuick ? kind : kAnyKind, kMost = kMostVecs<T>;
+    constexpr int kVecs = decltype(vecs)::value;
     const auto run = [&](auto kernel, RowPhase phase) {
       launch(kernel, shape, stream, rows, sums, phase);
     };
     if (rows.chunks.count == 1)
-      return run(softmax_backward_rows < T, decltype(vecs)::value, kApart ? kWholeRows : kAnyPhase,
-                 kFixed, Rows >, kWholeRows);
-    run(softmax_backward_rows < T, kMost, kApart ? kFindChunks : kAnyPhase, kFixed, Rows >,
-        kFindChunks);
-    run(softmax_backward_rows < T, kMost, kApart ? kApplyChunks : kAnyPhase, kFixed, Rows >,
-        kApplyChunks);
+      return run(softmax_backward_rows<T, kVecs, kWhole, kFixed, Rows>, kWholeRows);
+    run(softmax_backward_rows<T, kMost, kFind, kFixed, Rows>, kFindChunks);
+    run(softmax_backward_rows<T, kMost, kApply, kFixed, Rows>, kApplyChunks);
   });
 }
 
@@ -201,38 +204,6 @@ struct TakenVecs {
     }
   }
 };
-
-// dx = scale dy exp(z - lse), element by element; dy and lse are a row's.
-template <class T, int vecs, class Rows>
-FASTACT_KERNEL_OF(kThreadsOf<Rows>, (kBlocksOf<T, Rows>))
-void logsumexp_gradients(FASTACT_GRID_CONSTANT const Rows rows) {
-  using C = Compute<T>;
-  constexpr int n = kRowsOfVec<T, Rows>;
-  const RowPart part = row_part<T, vecs, true>(rows);
-  if (part.count == 0) return;
-  const TakenVecs<T, vecs, Rows> x(rows, part);
-  Probability<T> p[n];
-  C factor[n];
-#pragma unroll
-  for (int s = 0; s < n; ++s) {
-    const int64_t row = part.row + (s < part.columns ? s : 0);
-    C lse = load(reinterpret_cast<const C*>(number_address(rows, kLse, row)));
-    factor[s] =
-        C(rows.scale) * load_parameter<T>(number_address(rows, kNumber, row), rows.number_dtype);
-    if (rows.data[kMask] && lse == -infinity<C>()) factor[s] = lse = 0;  // nothing takes part
-    p[s] = Probability<T>::of(lse);
-  }
-  x.for_each(rows, part, [&](int i, const Vec<T>& vec) {
-    Wide<T> dx = scores_of<T>(rows, part, i, vec);
-#pragma unroll
-    for (int j = 0; j < Vec<T>::kSize; ++j) {
-      const int s = row_in_vec<Rows>(j);
-      dx.lane[j] = factor[s] * p[s](dx.lane[j]);
-    }
-    leave_out<T>(rows, part, i, C(0), &dx);
-    put_gradient<T>(rows, part, i, dx);
-  });
-}
 
 }  // namespace
 FASTACT_END_NAMESPACE

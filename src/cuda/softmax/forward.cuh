@@ -12,7 +12,8 @@ namespace {
 template <class T, int fixed, bool may_share = false>
 struct KindOf {
   using C = Compute<T>;
-  using OfChunks = KindOf<T, kNoY, may_share>;
+  using OfChunks = KindOf<T, fixed == kAnyKind ? kAnyKind : kNoY, may_share>;
+  using Applied = KindOf<T, kAnyKind>;
   using Slow = KindOf<T, kAnyKind, true>;
   static constexpr bool kIsLarge = may_share, kAddsUp = fixed < 0, kMayWrite = fixed != kNoY;
   static constexpr int kChunkNumbers = kPeakFields, kRowNumbers = 3;  // max, inverse, log

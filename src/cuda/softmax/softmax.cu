@@ -33,8 +33,8 @@
 //   Bytes moved: logits and dlogits once; probabilities twice.
 //
 // An index that names no class gives NaN in its row: the host can't know it, and nothing waits.
-#include "cuda/softmax/cross_entropy.cuh"
 #include "cuda/softmax/forward.cuh"
+#include "cuda/softmax/lse_gradients.cuh"
 
 FASTACT_BEGIN_NAMESPACE
 template <class T>
@@ -64,12 +64,24 @@ void softmax_backward(const SoftmaxCall& call, void* workspace, cudaStream_t str
     run_backward<T, kLogSoftmax>(plan, workspace, stream);
 }
 
+// Queues the kernel of logsumexp's gradients or of cross_entropy's.
+template <class T, int kind>
+void run_lse_gradients(const SoftmaxPlan& plan, cudaStream_t stream) {
+  for_layout<T>(plan, [&](auto rows, const Shape& shape, auto vecs) {
+    using Rows = decltype(rows);
+    constexpr bool kIsFixed = Rows::kQuick || Rows::kColumns;
+    constexpr int kVecs = decltype(vecs)::value, kFixed = kIsFixed ? kind : kAnyKind;
+    if constexpr (kIsFixed)
+      if (!rows.shares)
+        return launch(lse_gradients<T, kVecs, kFixed, false, Rows>, shape, stream, rows);
+    if constexpr (!kIsFixed || (Rows::kColumns && kind == kLoss))
+      launch(lse_gradients<T, kVecs, kFixed, true, Rows>, shape, stream, rows);
+  });
+}
+
 template <class T>
 void logsumexp_backward(const SoftmaxCall& call, cudaStream_t stream) {
-  const SoftmaxPlan plan = plan_softmax<T>(call);
-  for_layout<T>(plan, [&](auto rows, const Shape& shape, auto vecs) {
-    launch(logsumexp_gradients<T, decltype(vecs)::value, decltype(rows)>, shape, stream, rows);
-  });
+  run_lse_gradients<T, kLogSumExp>(plan_softmax<T>(call), stream);
 }
 
 // Whether classes other than the target's have a share in the loss.
@@ -106,15 +118,7 @@ void cross_entropy_backward(const SoftmaxCall& call, cudaStream_t stream) {
   SoftmaxPlan plan = plan_softmax<T>(call);
   plan.be_loss(has_shares(call));
   if (plan.rows.shares) plan.take_whole_rows();
-  for_layout<T>(plan, [&](auto rows, const Shape& shape, auto vecs) {
-    using Rows = decltype(rows);
-    constexpr int kVecs = decltype(vecs)::value;
-    if constexpr (Rows::kQuick || Rows::kColumns)
-      if (!rows.shares)
-        return launch(cross_entropy_gradients<T, kVecs, false, Rows>, shape, stream, rows);
-    if constexpr (!Rows::kQuick)
-      launch(cross_entropy_gradients<T, kVecs, true, Rows>, shape, stream, rows);
-  });
+  run_lse_gradients<T, kLoss>(plan, stream);
 }
 
 template <class T>

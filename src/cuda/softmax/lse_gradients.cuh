@@ -1,4 +1,4 @@
-// The kernels that cross_entropy has alone: the sum of all losses, and the gradient (loss.cuh).
+// The gradients of logsumexp and cross_entropy (loss.cuh), and the sum of all losses.
 #pragma once
 
 #include "cuda/softmax/backward.cuh"
@@ -28,23 +28,30 @@ void finish_loss(const double* totals, int64_t tasks, bool is_mean, double count
 }
 
 // What a row's gradient takes: factor (exp(z - lse) mass - a w), and of a target's index less
-// factor `weight` at its element.
+// factor `weight` at its element. logsumexp has a mass of 1, and no more.
 template <class C>
-struct LossGradient {
+struct LseGradient {
   C factor, mass, lse, weight;
-  int64_t element;
+  int64_t element;  // -1: of a row that is ignored; below: of none
 };
 
-template <class T, class Rows>
-FASTACT_DEVICE LossGradient<Compute<T>> loss_gradient(const Rows& rows, int64_t row, double mass) {
+template <class T, int fixed, class Rows>
+FASTACT_DEVICE LseGradient<Compute<T>> lse_gradient(const Rows& rows, int64_t row, double mass) {
   using C = Compute<T>;
-  LossGradient<C> made{};
-  double factor = double(load_parameter<T>(number_address(rows, kNumber, row), rows.number_dtype));
+  LseGradient<C> made{};
+  const C given = load_parameter<T>(number_address(rows, kNumber, row), rows.number_dtype);
+  made.lse = load(reinterpret_cast<const C*>(number_address(rows, kLse, row)));
+  if ((fixed == kAnyKind ? rows.kind : fixed) == kLogSumExp) {
+    made.factor = C(rows.scale) * given, made.mass = 1, made.element = -3;
+    if (rows.data[kMask] && made.lse == -infinity<C>())
+      made.factor = made.lse = 0;  // nothing takes part
+    return made;
+  }
+  double factor = double(given);
   if (rows.divisor) factor /= load(rows.divisor);
   made.factor = C(factor);
-  made.lse = load(reinterpret_cast<const C*>(number_address(rows, kLse, row)));
   made.mass = C(mass);
-  made.element = -1;
+  made.element = -3;
   if (rows.data[kDy]) return made;
   const int64_t index = class_of(rows, row);
   made.element = index < 0 ? index : element_of(rows, index);
@@ -55,11 +62,18 @@ FASTACT_DEVICE LossGradient<Compute<T>> loss_gradient(const Rows& rows, int64_t 
   return made;
 }
 
-// Of rows, of columns, or of chunks of rows; with shares of whole rows of any length, for their sum
-// is taken first.
-template <class T, int vecs, bool may_share, class Rows>
+// The same called, as level_called is.
+template <class T, int fixed, class Rows>
+FASTACT_DEVICE_CALL LseGradient<Compute<T>> lse_gradient_called(const Rows& rows, int64_t row,
+                                                                double mass) {
+  return lse_gradient<T, fixed>(rows, row, mass);
+}
+
+// The gradients of logsumexp and cross_entropy: of rows, of columns, or of chunks of rows; with
+// shares of whole rows of any length, for their sum is taken first.
+template <class T, int vecs, int fixed, bool may_share, class Rows>
 FASTACT_KERNEL_OF(kThreadsOf<Rows>, (may_share ? 1 : kBlocksOf<T, Rows>))
-void cross_entropy_gradients(FASTACT_GRID_CONSTANT const Rows rows) {
+void lse_gradients(FASTACT_GRID_CONSTANT const Rows rows) {
   using C = Compute<T>;
   constexpr int n = kRowsOfVec<T, Rows>, kSize = Vec<T>::kSize;
   int fold_index = 0;
@@ -77,35 +91,40 @@ void cross_entropy_gradients(FASTACT_GRID_CONSTANT const Rows rows) {
     }
     fold_sums(rows, mass, fold_index);
   }
-  if (part.idle) return;
+  if (part.count == 0) return;
   const TakenVecs<T, vecs, Rows> x(rows, part);
-  LossGradient<C> of[n];
+  LseGradient<C> of[n];
   Probability<T> p[n];
 #pragma unroll
   for (int s = 0; s < n; ++s) {
-    of[s] = loss_gradient<T>(rows, part.row + (s < part.columns ? s : 0), mass[s]);
+    const int64_t row = part.row + (s < part.columns ? s : 0);
+    if constexpr (n > 1)
+      of[s] = lse_gradient_called<T, fixed>(rows, row, mass[s]);
+    else
+      of[s] = lse_gradient<T, fixed>(rows, row, mass[s]);
     p[s] = Probability<T>::of(of[s].lse);
   }
   x.for_each(rows, part, [&](int i, const Vec<T>& vec) {
-    const Wide<T> z = widen_vec(vec);
+    const Wide<T> z = fixed == kLoss ? widen_vec(vec) : scores_of<T>(rows, part, i, vec);
     Wide<T> share{}, dz;
     if (shares) share = shares_of<T>(rows, part, i, lanes_there<T>(rows, part, i));
 #pragma unroll
     for (int j = 0; j < kSize; ++j) {
-      const LossGradient<C>& at = of[row_in_vec<Rows>(j)];
+      const LseGradient<C>& at = of[row_in_vec<Rows>(j)];
       dz.lane[j] = at.factor * madd(p[row_in_vec<Rows>(j)](z.lane[j]), at.mass, -share.lane[j]);
-      if (at.element == -1 && !rows.data[kDy]) dz.lane[j] = 0;  // ignored
+      if (at.element == -1) dz.lane[j] = 0;
     }
     // One vector of a row has the target, and each lane of a vector of columns may.
     const int64_t first = element_at<T, Rows>(part, i, 0), to = of[0].element - first;
     if (Rows::kColumns || (to >= 0 && to < kSize)) {
 #pragma unroll
       for (int j = 0; j < kSize; ++j) {
-        const LossGradient<C>& at = of[row_in_vec<Rows>(j)];
+        const LseGradient<C>& at = of[row_in_vec<Rows>(j)];
         if (Rows::kColumns ? at.element == first : j == to)
           dz.lane[j] = madd(-at.factor, at.weight, dz.lane[j]);
       }
     }
+    if (fixed != kLoss) leave_out<T>(rows, part, i, C(0), &dz);
     put_gradient<T>(rows, part, i, dz);
   });
 }
