@@ -166,8 +166,9 @@ def _held_rows(
             raise SystemExit(f"cuda_static: {kernel} is known for rows that a block holds")
         vecs, lanes, threads = held_softmax(vectors, dtype)
         steps = min(lanes, WARP).bit_length() - 1 + (4 if lanes > WARP else 0)
-        words = folds[0] * COMPUTE[dtype] // 4 + 2 * folds[1]
-        counts = {"LDG.128": arrays[0] * vecs, "STG.128": arrays[1] * vecs, "SHFL": words * steps}
+        # Two numbers are folded at once, and given to all lanes by one step more.
+        shuffles = folds[0] * COMPUTE[dtype] // 4 * steps + 2 * (steps + (folds[1] == 2))
+        counts = {"LDG.128": arrays[0] * vecs, "STG.128": arrays[1] * vecs, "SHFL": shuffles}
         if lanes > WARP:
             counts["BAR"] = 1 + (folds[0] > 0)
         return Launch(
