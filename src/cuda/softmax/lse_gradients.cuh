@@ -76,6 +76,7 @@ FASTACT_KERNEL_OF(kThreadsOf<Rows>, (may_share ? 1 : kBlocksOf<T, Rows>))
 void lse_gradients(FASTACT_GRID_CONSTANT const Rows rows) {
   using C = Compute<T>;
   constexpr int n = kRowsOfVec<T, Rows>, kSize = Vec<T>::kSize;
+  constexpr bool kHasTarget = fixed != kLogSumExp;
   int fold_index = 0;
   const bool shares = may_share && rows.shares;
   const RowPart part = row_part<T, may_share ? 0 : vecs, true>(rows);
@@ -111,12 +112,13 @@ void lse_gradients(FASTACT_GRID_CONSTANT const Rows rows) {
 #pragma unroll
     for (int j = 0; j < kSize; ++j) {
       const LseGradient<C>& at = of[row_in_vec<Rows>(j)];
-      dz.lane[j] = at.factor * madd(p[row_in_vec<Rows>(j)](z.lane[j]), at.mass, -share.lane[j]);
-      if (at.element == -1) dz.lane[j] = 0;
+      const C made = p[row_in_vec<Rows>(j)](z.lane[j]);
+      dz.lane[j] = at.factor * (kHasTarget ? madd(made, at.mass, -share.lane[j]) : made);
+      if (kHasTarget && at.element == -1) dz.lane[j] = 0;
     }
     // One vector of a row has the target, and each lane of a vector of columns may.
     const int64_t first = element_at<T, Rows>(part, i, 0), to = of[0].element - first;
-    if (Rows::kColumns || (to >= 0 && to < kSize)) {
+    if (kHasTarget && (Rows::kColumns || (to >= 0 && to < kSize))) {
 #pragma unroll
       for (int j = 0; j < kSize; ++j) {
         const LseGradient<C>& at = of[row_in_vec<Rows>(j)];
