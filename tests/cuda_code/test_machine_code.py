@@ -22,11 +22,16 @@ OF_PARTS = "adds up the sums of parts, a number a block and column, not elements
 OF_TILES = "what a tile of four or eight elements comes to, added in double"
 EVERY_14_ROWS = "sums of columns move from float32 to double every 14 rows, or at the end of one"
 A_RESULT = "numbers of a result, which are in double, converted once for it"
+SHARES = (
+    "the sum of the shares of classes in a loss, in double: a number a vector, of columns a row"
+)
 A_WEIGHT = "a weight in float64 and its offset are added before they are rounded"
 
 # By the beginning of a kernel's title: FP64 instructions an element, at most, and why.
 FP64_BY_DESIGN = {
     "reduce_": (12.0, SUMS),
+    "sum_columns": (4.0, SUMS),
+    "square_with_gradient": (1.5, SUMS),
     "moment_columns": (10.0, SUMS),
     "strip_moments": (6.0, OUT_OF_RANGE),
     "whole_forward": (6.0, OUT_OF_RANGE),
@@ -34,7 +39,7 @@ FP64_BY_DESIGN = {
     "map_rows, bias rows backward": (1.0, BIAS),
     "sums_of_": (0.2, BIAS),
     "gates_backward_kernel": (1.4, BIAS),
-    "lse_gradients": (0.5, OF_TILES),
+    "lse_gradients": (1.0, SHARES),
     "norm_long_sums, rows": (0.3, A_WEIGHT),
     "norm_parameters": (2.0, OF_PARTS),
     "norm_backward_rows": (2.0, EVERY_14_ROWS),
