@@ -31,7 +31,7 @@ from pathlib import Path
 import sass
 from cuda_static_launches import LAUNCHES, Launch
 from cuda_static_names import DTYPES, ITEM, identify
-from cuda_static_norms import APPLY, FAST_NORMS, STRIP_WAYS, with_norm_paths
+from cuda_static_norms import FAST_NORMS, STRIP_WAYS, with_norm_paths
 from cuda_static_one import Counted, count, straight
 from cuda_static_report import measured_table, report
 
@@ -55,21 +55,13 @@ GATES = {
     "reset": {"forward": (3, 2), "backward": (3, 2), "again": (4, 2)},
     "blend": {"forward": (5, 3), "backward": (4, 3), "again": (6, 3)},
 }
-# Of softmax, whose blocks have up to 512 threads along rows and 256 across them.
-SOFTMAX_ROWS = (
-    "softmax_forward_rows",
-    "softmax_peaks",
-    "softmax_apply",
+# Whose blocks have up to 512 threads along rows and 256 across them.
+HELD_ROWS = (
+    "forward_rows",
+    "norm_backward_rows",
     "softmax_backward_rows",
-    "softmax_gradient_sums",
-    "softmax_gradients",
-    "logsumexp_gradient_rows",
-    "cross_entropy_rows",
-    "cross_entropy_peaks",
-    "cross_entropy_gradients",
+    "lse_gradients",
 )
-# Whose blocks have up to 512 threads.
-NORM_ROWS = ("norm_forward_rows", "norm_backward_rows", "norm_moments", "norm_apply_chunks")
 
 # Instructions an element that a fast path may have, exactly: dtype, what, opcode, how many.
 CLAIMS = [
@@ -132,9 +124,7 @@ class Kernel:
     @property
     def threads(self) -> int:
         """Of a block."""
-        if self.kernel in NORM_ROWS or self.kernel.startswith("whole_"):
-            return 512
-        if self.kernel in SOFTMAX_ROWS:
+        if self.kernel in HELD_ROWS or self.kernel.startswith("whole_"):
             return 256 if self.what.endswith("columns") else 512
         narrow = self.kernel.startswith("finish_gate")
         return 128 if sum(self.accesses) or narrow else 256
@@ -159,7 +149,7 @@ class Kernel:
             return words[0] in STRIP_WAYS and words[1:2] in ([], [FAST_NORMS])
         if self.kernel.startswith("sums_of"):
             return self.what == FAST_NORMS and self.kernel != "sums_of_any"
-        return self.kernel == APPLY and self.what == "quick rows"
+        return False
 
     @property
     def bytes_per_element(self) -> int:

@@ -74,7 +74,7 @@ def norm_forward(shape: Sequence[int], dtype: str) -> Launch:
     count, length = prod(shape[:-1]), shape[-1]
     vecs, lanes, threads = held(-(-length * ITEM[dtype] // VECTOR), dtype)
     teams = threads // lanes
-    # Folds of fold_lanes: one float, then two doubles at once, half of the lanes each, where a
+    # Folds of fold_team: one float, then two doubles at once, half of the lanes each, where a
     # double takes two shuffles. Within a warp a narrow row's steps are all there, skipped or not.
     in_block = lanes > WARP
     shuffles = 5 + 2 * 5 + 2 + (4 + 2 * 4 if in_block else 0)
@@ -82,7 +82,12 @@ def norm_forward(shape: Sequence[int], dtype: str) -> Launch:
     # A thread that lacks a vector jumps over what is made of it: counted as if it had all.
     steps: list[Step] = [Via(counts, near=True, diverges=True)]
     return Launch(
-        *("norms", f"norm_forward_rows Li{vecs} NormQuick", -(-count // teams), threads),
+        *(
+            "norms",
+            f"forward_rows Li{vecs} RowPhaseE0 NormOf NormQuick",
+            -(-count // teams),
+            threads,
+        ),
         *(0, 2.0 * count * length * ITEM[dtype]),
         *(vecs * VECTOR / ITEM[dtype], 1.0),
         steps,
@@ -119,7 +124,7 @@ def norm_backward(shape: Sequence[int], dtype: str) -> Launch:
     elements = vecs * VECTOR // item
     # Two rows a round, each of which loads the next one. A multiply-add of an element for g xhat
     # and for its column, two for dx. Half a warp folds each of two sums: in double over the warps.
-    shuffles = 5 + 8 + 2 if lanes > WARP else lanes.bit_length() - 1 + 2
+    shuffles = 5 + 8 + 1 if lanes > WARP else lanes.bit_length() - 1 + 2
     two = {
         "LDG.128": 4 * vecs,
         "STG.128": 2 * vecs,
@@ -161,13 +166,13 @@ def _held_rows(
             raise SystemExit(f"cuda_static: {kernel} is known for rows that a block holds")
         vecs, lanes, threads = held_softmax(vectors, dtype)
         steps = min(lanes, WARP).bit_length() - 1 + (4 if lanes > WARP else 0)
-        words = folds[0] * COMPUTE[dtype] // 4 + 2 * folds[1]
-        counts = {"LDG.128": arrays[0] * vecs, "STG.128": arrays[1] * vecs, "SHFL": words * steps}
+        # Two numbers are folded at once, and given to all lanes by one step more.
+        shuffles = folds[0] * COMPUTE[dtype] // 4 * steps + 2 * (steps + (folds[1] == 2))
+        counts = {"LDG.128": arrays[0] * vecs, "STG.128": arrays[1] * vecs, "SHFL": shuffles}
         if lanes > WARP:
             counts["BAR"] = 1 + (folds[0] > 0)
-        source = "cross_entropy" if "Loss" in kind else "softmax"
         return Launch(
-            *(source, f"{kernel} Li{vecs} {kind} SoftmaxQuick"),
+            *("softmax", f"{kernel} Li{vecs} RowPhaseE0 {kind} SoftmaxQuick"),
             *(-(-count * lanes // threads), threads, 0),
             float(sum(arrays)) * count * length * ITEM[dtype],
             *(vecs * VECTOR / ITEM[dtype], 1, [Via(counts)]),
@@ -195,15 +200,11 @@ def activation(name: str) -> Callable[[Sequence[int], str], Launch]:
 LAUNCHES: dict[str, Callable[[Sequence[int], str], Launch]] = {
     "norm_forward": norm_forward,
     "norm_backward": norm_backward,
-    "softmax": _held_rows("softmax_forward_rows", "9SoftmaxOf", (1, 1), (1, 1)),
-    "log_softmax": _held_rows("softmax_forward_rows", "12LogSoftmaxOf", (1, 1), (1, 2)),
-    "logsumexp": _held_rows("softmax_forward_rows", "11LogSumExpOf", (1, 0), (1, 2)),
-    "cross_entropy": _held_rows("softmax_forward_rows", "6LossOf", (1, 0), (1, 2)),
-    "softmax_backward": _held_rows(
-        "softmax_backward_rows", "15SoftmaxGradient GradientPassE0", (2, 1), (0, 1)
-    ),
-    "log_softmax_backward": _held_rows(
-        "softmax_backward_rows", "18LogSoftmaxGradient GradientPassE0", (2, 1), (0, 1)
-    ),
+    "softmax": _held_rows("forward_rows", "KindOf Li0E", (1, 1), (1, 1)),
+    "log_softmax": _held_rows("forward_rows", "KindOf Li1E", (1, 1), (1, 2)),
+    "logsumexp": _held_rows("forward_rows", "KindOf Lin2E", (1, 0), (1, 2)),
+    "cross_entropy": _held_rows("forward_rows", "KindOf Lin2E", (1, 0), (1, 2)),
+    "softmax_backward": _held_rows("softmax_backward_rows", "Li0E", (2, 1), (0, 1)),
+    "log_softmax_backward": _held_rows("softmax_backward_rows", "Li1E", (2, 1), (0, 1)),
     **{name: activation(name) for name in ("gelu", "mish", "silu", "relu", "tanh", "sigmoid")},
 }

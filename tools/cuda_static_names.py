@@ -19,13 +19,25 @@ _NORM_WORDS = {
     "NormElements": "quick rows by elements",
     "NormStrided": "any strides",
 }
-#: Of softmax: how the arrays lie; and what the constants say, by a kernel's first letters.
+#: Of softmax: how the arrays lie; kinds and phases, by their numbers.
 _SOFTMAX_LAYOUTS = {
+    "SoftmaxQuick": "quick rows",
     "SoftmaxRows": "rows",
     "SoftmaxColumns": "columns",
     "SoftmaxStrided": "any strides",
 }
-_SOFTMAX_CONSTANTS = {"softmax": "masked", "logsumexp": "masked", "cross_entropy": "shares"}
+_SOFTMAX = ("softmax_", "lse_")
+_KINDS = {
+    "0": "softmax",
+    "1": "log_softmax",
+    "2": "logsumexp",
+    "3": "cross_entropy",
+    "-2": "without y",
+    "-1": "any kind",
+}
+_PHASES = ("whole", "chunks found", "chunks applied", "any phase")
+#: Of the kernels that all families over rows have.
+_ROWS = ("forward_rows", "merge_chunks")
 GATE_KERNELS = {"gates_forward_kernel": "forward", "gates_backward_kernel": "backward"}
 
 
@@ -77,28 +89,28 @@ def identify(demangled: str) -> tuple[str, str, str, int, bool]:
     ('gates_backward_kernel', 'lstm again', 'float32', 1, False)
     >>> identify("void gates_forward_kernel<Gru<fastact::f16>, fastact::f16, false>(GateTask)")
     ('gates_forward_kernel', 'gru forward, single columns', 'float16', 1, False)
-    >>> identify("void norm_forward_rows<float, 4, NormQuick>(NormQuick)")
-    ('norm_forward_rows', 'quick rows', 'float32', 1, False)
+    >>> identify("void forward_rows<float, 4, (RowPhase)0, NormOf<float>, NormQuick>(NormQuick)")
+    ('forward_rows', 'norm, whole, quick rows', 'float32', 1, False)
+    >>> identify("void merge_chunks<KindOf<bf16, -1, true>, SoftmaxRows>(SoftmaxRows)")
+    ('merge_chunks', 'any kind, shares, rows', 'bfloat16', 1, False)
     >>> identify("void strip_backward<float, (Way)1, true, false>(StripsOf<(Way)1>, BackwardCall)")
     ('strip_backward', 'columns, identity', 'float32', 1, False)
     >>> identify("void whole_backward<bf16, (Way)0, false, true>(Strips, BackwardCall, double*)")
     ('whole_backward', 'lines, any activation, of groups', 'bfloat16', 1, False)
     >>> identify("void sums_of_segments<float, BiasGradient<float> >(SumTasks)")
     ('sums_of_segments', 'bias gradient', 'float32', 1, False)
-    >>> identify("void norm_long_sums<float, NormRows>(NormRows, RowChunks, double*)")
+    >>> identify("void norm_long_sums<float, NormRows>(NormRows, double*)")
     ('norm_long_sums', 'rows', 'float32', 1, False)
-    >>> identify("void norm_moments<bf16, NormStrided>(NormStrided, NormChunks)")
-    ('norm_moments', 'any strides', 'bfloat16', 1, False)
     >>> identify("void gated_backward_strided<bf16>(GatedMap<3, 2>, GatedBiases, Gated<bf16>)")
     ('gated_backward_strided', 'gated backward', 'bfloat16', 3, True)
     >>> identify("void map_rows<bf16, GatedRowsBackward<bf16, ChosenActivation> >(RowMap<...>)")
     ('map_rows', 'gated rows backward, any activation', 'bfloat16', 1, False)
     >>> identify("void map_rows<float, BiasRowsForward<float, FixedActivation<Mish, float> > >()")
     ('map_rows', 'bias rows forward, mish', 'float32', 1, False)
-    >>> identify("void softmax_forward_rows<float, true, SoftmaxColumns>(SoftmaxColumns)")
-    ('softmax_forward_rows', 'masked, columns', 'float32', 1, False)
-    >>> identify("void cross_entropy_rows<double, false, SoftmaxRows>(SoftmaxRows, LossTotals)")
-    ('cross_entropy_rows', 'rows', 'float64', 1, False)
+    >>> identify("void softmax_backward_rows<float, 8, (RowPhase)3, -1, SoftmaxColumns>(int)")
+    ('softmax_backward_rows', 'any kind, any phase, columns', 'float32', 1, False)
+    >>> identify("void lse_gradients<double, 8, -1, true, SoftmaxRows>(SoftmaxRows)")
+    ('lse_gradients', 'any kind, shares, rows', 'float64', 1, False)
     """
     short = re.sub(r"\(anonymous namespace\)::|\b(?:fastact|baseline)::", "", demangled)
     match = re.match(r"void (\w+)(<?)", short)
@@ -141,11 +153,16 @@ def identify(demangled: str) -> tuple[str, str, str, int, bool]:
         way = kernel.split("_")[1]
         backward = way == "backward"
         return kernel, f"gated {way}", dtype, 3 if backward else 2, backward
-    for first, constant in _SOFTMAX_CONSTANTS.items():
-        if kernel.startswith(first):
-            words = [constant] * ("true" in arguments)
-            words += [_SOFTMAX_LAYOUTS[one] for one in arguments if one in _SOFTMAX_LAYOUTS]
-            return kernel, ", ".join(words), dtype, 1, False
+    if kernel.startswith((*_ROWS, *_SOFTMAX)):
+        op, _, of = next((one for one in arguments if "Of<" in one), "").partition("<")
+        constants = [*arguments, *_arguments(of)]
+        kinds = ["norm"] if op == "NormOf" else [_KINDS[one] for one in constants if one in _KINDS]
+        words = kinds[:1] + ["shares"] * ("true" in constants)
+        words += [_PHASES[int(one[-1])] for one in arguments if one.startswith("(RowPhase)")]
+        layouts = {**_NORM_WORDS, **_SOFTMAX_LAYOUTS}
+        words += [layouts[one] for one in arguments if one in layouts and one != "true"]
+        dtype = dtype or next((DTYPES[one] for one in constants if one in DTYPES), "")
+        return kernel, ", ".join(words), dtype, 1, False
     # Of a sum: how it reads, and of what it is, unless that is the elements themselves.
     access = arguments[0].rpartition(")")[2] if arguments else ""
     if kernel in ("reduce_rows", "reduce_segments", "reduce_short_rows", "reduce_few_rows"):

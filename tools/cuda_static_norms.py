@@ -17,13 +17,6 @@ if TYPE_CHECKING:
     from cuda_static import Kernel
 
 FAST_NORMS = "identity"  # kernels that call no activation
-# Of chunks of rows, y from the statistics: what a round reads of a vector, weight and bias with it.
-APPLY = "norm_apply_chunks"
-
-
-def _with_rows(kernel: Kernel) -> Kernel:
-    size = 16 // ITEM[kernel.dtype]
-    return replace(kernel, path=tuple(kernel.code.loop(3, 1)), elements=size, moved=2)
 
 
 # Of strips of channels: arrays read and written, vectors of each in a round where elements have 4
@@ -52,9 +45,7 @@ def _with_strips(kernel: Kernel) -> Kernel:
 
 def with_norm_paths(kernel: Kernel) -> list[Kernel]:
     """The kernel with its fast path, and its further paths."""
-    if kernel.kernel in _STRIPS:
-        return [_with_strips(kernel)]
-    return [_with_rows(kernel)]
+    return [_with_strips(kernel)] if kernel.kernel in _STRIPS else [kernel]
 
 
 def constants(source: str) -> dict[str, int]:

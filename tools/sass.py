@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter, deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 _FUNCTION = re.compile(r"^\s*Function : (\S+)", re.MULTILINE)
@@ -93,9 +93,14 @@ class Function:
     code: list[Instruction]
     _index: dict[int, int] = field(default_factory=dict)
     _after: dict[int, list[int]] = field(default_factory=dict)
+    _meetings: dict[str, set[int]] = field(default_factory=dict)  # where threads go on, by barrier
 
     def __post_init__(self) -> None:
         self._index = {one.address: i for i, one in enumerate(self.code)}
+        for one in self.code:
+            if one.base == "BSSY":
+                for barrier in _BARRIER.findall(one.operands):
+                    self._meetings.setdefault(barrier, set()).add(self._index[one.target])
 
     def count(self, base: str, *, wide: bool | None = None) -> int:
         """Instructions of an opcode: all, those of 16 bytes, or the narrower ones."""
@@ -152,13 +157,27 @@ class Function:
 
     def _reconvergence(self, one: Instruction, after: list[int]) -> list[int]:
         """Where the threads that BSSY sent apart go on together: nearly always right here."""
-        barrier = _BARRIER.findall(one.operands)
         ends = {
-            self._index[other.target]
-            for other in self.code
-            if other.base == "BSSY" and _BARRIER.findall(other.operands) == barrier
+            end for barrier in _BARRIER.findall(one.operands) for end in self._meetings[barrier]
         }
         return after if not ends or set(after) <= ends else sorted(ends)
+
+    def blocks(self) -> dict[int, tuple[range, list[int]]]:
+        """The pieces that run from their beginning to their end, by the index where they begin.
+
+        Each with its instructions' indices and where execution may go on.
+        """
+        leaving = {
+            i: self.successors(i)
+            for i, one in enumerate(self.code)
+            if one.base in ("EXIT", "RET", "BRX", "BRA", "JMP", "BSYNC")
+        }
+        starts = {0, *(i + 1 for i in leaving), *(to for after in leaving.values() for to in after)}
+        found = {}
+        ordered = sorted(starts - {len(self.code)})
+        for start, stop in zip(ordered, [*ordered[1:], len(self.code)], strict=True):
+            found[start] = (range(start, stop), leaving.get(stop - 1, [stop] * (stop in starts)))
+        return found
 
     def path(
         self,
@@ -241,20 +260,35 @@ class Function:
 
 def parse(listing: str) -> list[Function]:
     """The functions of a listing by cuobjdump."""
-    parts = _FUNCTION.split(listing)[1:]
-    functions = []
-    for name, body in zip(parts[::2], parts[1::2], strict=True):
-        code = [
-            Instruction(
-                int(match["address"], 16),
-                match["predicate"] or "",
-                match["opcode"],
-                match["operands"].strip(),
-            )
-            for match in _INSTRUCTION.finditer(body)
-        ]
-        functions.append(Function(name, code))
-    return functions
+    return [function_of(name, body) for name, body in bodies(listing.splitlines(keepends=True))]
+
+
+def bodies(lines: Iterable[str]) -> Iterator[tuple[str, str]]:
+    """The name and the text of each function of a listing, of which one is held at a time."""
+    name, body = "", [""]
+    for line in lines:
+        if match := _FUNCTION.match(line):
+            if name:
+                yield name, "".join(body)
+            name, body = match[1], []
+        elif ";" in line:
+            body.append(line)
+    if name:
+        yield name, "".join(body)
+
+
+def function_of(name: str, body: str) -> Function:
+    """A function from its text."""
+    code = [
+        Instruction(
+            int(match["address"], 16),
+            match["predicate"] or "",
+            match["opcode"],
+            match["operands"].strip(),
+        )
+        for match in _INSTRUCTION.finditer(body)
+    ]
+    return Function(name, code)
 
 
 def by_pipe(path: Iterable[Instruction]) -> Counter[str]:

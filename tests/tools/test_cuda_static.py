@@ -132,18 +132,6 @@ def test_a_pass_is_told_by_shared_memory_and_multiplies(counts, least, found):
     assert opcodes(way) == [line.partition(" ")[0] for line in found]
 
 
-def test_rows_in_several_blocks(function):
-    """A vector a round, with weight and bias."""
-    way = ("LDG.E.128",) * 3 + ("STG.E.128", "BRA 0", "EXIT")
-    rows = {"kernel": "norm_apply_chunks", "what": "quick rows", "dtype": "float32", "path": ()}
-    one = kernel(function, code=code_of(*way), **rows)
-    assert (one.is_norm, one.has_path) == (True, True)
-    (made,) = cuda_static_norms.with_norm_paths(one)
-    assert (len(made.path), made.elements, made.bytes_per_element) == (5, 4, 8)
-    (none,) = cuda_static_norms.with_norm_paths(kernel(function, **rows))
-    assert any("no path" in problem for problem in cuda_static.problems([none]))
-
-
 def test_strips_of_channels_have_a_round(function):
     """The aligned one, which computes with what it reads."""
     one_round = (*("LDG.E.128",) * 4, *("FFMA",) * 16, *("STG.E.128",) * 4, "BRA 0")

@@ -51,27 +51,83 @@ FASTACT_DEVICE T block_sum(T value) {
   return warp_sum(value, kWarps);
 }
 
-// The sums of n numbers over a team, given to all of it: `team` neighbouring lanes of a warp, a
-// power of two, or all threads of a block, of which there are so many. All threads take part.
-// folds: how many there were; its parity picks one of two buffers, so that one barrier is enough:
-// who writes to a buffer again has met all others at the barrier of the fold between.
-template <int n>
-FASTACT_DEVICE void team_sums(double (&value)[n], int team, int& folds) {
-  constexpr int kMostWarps = 8;
-  FASTACT_SHARED(double, of_warps, 2 * n * kMostWarps);
+constexpr int kMostWarps = 16;  // of a team
+
+// The one array of all folds of as many numbers: in fold_team itself each Merge would have another.
+template <int n, class N>
+FASTACT_DEVICE auto fold_buffer() {
+  FASTACT_SHARED(N, of_warps, n);
+  return of_warps;
+}
+
+// Where the threads of a team are: some of a warp, a power of two, or all of a block.
+enum TeamIn { kWarpOrBlock, kOneWarp, kOneBlock };
+
+// Numbers of the threads of a team folded into one, given to all of them: `lanes` of them, of which
+// kernels that are for one kind alone know the kind. All threads take part. Two numbers are folded
+// at once, by one half of a warp's lanes each. Those of a block's warps are folded as Across, to
+// which neutral is to merge; result(fold): what is given.
+// fold_index: the number of the fold, whose parity picks one of two buffers, so that one barrier a
+// fold is enough: who writes to a buffer again has met all others at the barrier of the fold
+// between.
+template <TeamIn in, class Across, class N, int n, class Merge, class Result>
+FASTACT_DEVICE void fold_team(N (&value)[n], int lanes, int& fold_index, Merge merge,
+                              Across neutral, Result result) {
+  constexpr int kFolds = (n + 1) / 2;
+  static_assert(kMostWarps == kWarp / 2, "each half of a warp has a number of every warp");
+  const int lane = int(threadIdx.x) % kWarp;
+  const int width = in == kOneBlock || (in == kWarpOrBlock && lanes >= kWarp) ? kWarp : lanes;
+  if (width == 1) {
 #pragma unroll
-  for (int k = 0; k < n; ++k) value[k] = warp_sum(value[k], team < kWarp ? team : kWarp);
-  if (team <= kWarp) return;
-  const int warp = int(threadIdx.x) / kWarp, lane = int(threadIdx.x) % kWarp;
-  const int from = (folds++ & 1) * n * kMostWarps, other = lane % kMostWarps;
+    for (int k = 0; k < n; ++k) value[k] = result(Across(value[k]));
+    return;
+  }
+  N folded[kFolds];
 #pragma unroll
-  for (int k = 0; k < n; ++k)
-    if (lane == 0) of_warps[from + k * kMostWarps + warp] = value[k];
-  __syncthreads();
+  for (int f = 0; f < kFolds; ++f) {
+    if (2 * f + 1 < n) {
+      const N two[2] = {value[2 * f], value[2 * f + 1 < n ? 2 * f + 1 : 0]};
+      folded[f] = warp_fold_halves(two, merge, width);
+    } else {
+      folded[f] = warp_fold(value[2 * f], merge, width);
+    }
+  }
+  Across all[kFolds];
 #pragma unroll
-  for (int k = 0; k < n; ++k)
-    value[k] = warp_sum(
-        other < team / kWarp ? double(of_warps[from + k * kMostWarps + other]) : 0.0, kMostWarps);
+  for (int f = 0; f < kFolds; ++f) all[f] = Across(folded[f]);
+  if (in == kOneBlock || (in == kWarpOrBlock && lanes > kWarp)) {
+    const auto of_warps = fold_buffer<2 * kFolds * kWarp, Across>();
+    const int from = (fold_index++ & 1) * kFolds * kWarp;
+    const int other = lane % kMostWarps, warp = int(threadIdx.x) / kWarp;
+#pragma unroll
+    for (int f = 0; f < kFolds; ++f)
+      if (other == 0) of_warps[from + f * kWarp + lane + warp] = all[f];
+    __syncthreads();
+#pragma unroll
+    for (int f = 0; f < kFolds; ++f) {
+      const Across of_warp =
+          other < lanes / kWarp ? Across(of_warps[from + f * kWarp + lane]) : neutral;
+      all[f] = warp_fold(of_warp, merge, kMostWarps);
+    }
+  }
+#pragma unroll
+  for (int f = 0; f < kFolds; ++f) {
+    const N given = result(all[f]);
+    N two[2] = {given, given};
+    if (2 * f + 1 < n) share_halves(given, two, width);
+    value[2 * f] = two[0];
+    value[2 * f + 1 < n ? 2 * f + 1 : 2 * f] = two[2 * f + 1 < n];
+  }
+}
+
+template <class N, int n, class Merge>
+FASTACT_DEVICE void fold_team(N (&value)[n], int lanes, int& fold_index, Merge merge,
+                              N neutral = N(0)) {
+  fold_team<kWarpOrBlock>(value, lanes, fold_index, merge, neutral, [](N all) { return all; });
+}
+template <class N, int n>
+FASTACT_DEVICE void team_sums(N (&value)[n], int lanes, int& fold_index) {
+  fold_team(value, lanes, fold_index, [](N a, N b) { return a + b; });
 }
 
 // Calls body(index, lane, idle) for each of `count` indices, which a warp has. Warps that have none

@@ -116,7 +116,7 @@ void map_contiguous(const ContiguousMap<T, inputs> map, FASTACT_GRID_CONSTANT co
   constexpr int kSize = Vec<T>::kSize;
   const int64_t first = int64_t(blockIdx.x) * (kMapThreads * kUnroll) + threadIdx.x;
 
-  Words in[kUnroll][inputs];  // nvcc 13.0 would take eight numbers of 16 bits apart
+  Words in[kUnroll][inputs];
   if (map.aligned) {
 #pragma unroll
     for (int u = 0; u < kUnroll; ++u) {

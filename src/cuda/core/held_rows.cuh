@@ -3,28 +3,27 @@
 // A thread reads all of its vectors of a row before it uses the first, so that their latencies
 // overlap, and keeps them in registers. The number of its vectors is a template parameter. Nothing
 // but the folds of a row's warps goes through shared memory.
+//
+// Vector q of a row belongs to lane q % lanes, whatever the memory layout. The lanes of a short row
+// are 1 to 32 threads of a warp, so that several rows share a block; those of a longer row are a
+// block of up to kRowThreads. Rows that are longer still are cut into chunks, one block each. The
+// order of every addition is a function of the row's length and dtype alone, so the bits depend on
+// neither the device nor the number of rows.
+//
+// Columns, whose elements are a step apart while neighbouring rows touch: a thread has vectors of
+// neighbouring rows, kStripVecs of them side by side.
 #pragma once
 
 #include <type_traits>
 
-#include "cuda/core/rows.cuh"
+#include "cuda/core/device.h"
+#include "cuda/core/row_io.cuh"
 
 FASTACT_BEGIN_NAMESPACE
 namespace {
 
-// Vectors of a thread, threads of a row, threads of a block.
-struct RowShape {
-  int vecs, lanes, threads;
-};
-
-// A vector in registers: nvcc 13.0 takes eight numbers of 16 bits apart.
-struct Held {
-  uint32_t word[4];
-};
-template <class T>
-FASTACT_DEVICE Wide<T> widen_held(const Held& held) {
-  return widen_vec(bit_cast<Vec<T>>(held));
-}
+constexpr int kStripVecs = 8;  // vectors of columns side by side: 128 bytes of each element
+constexpr int kColumnLanes = kThreadsOfNarrow / kStripVecs;  // threads of a column, at most
 
 // Vectors of a thread, at most: a vector of 16 bits is eight numbers to compute with.
 template <class T>
@@ -47,107 +46,196 @@ RowShape row_shape(int64_t vecs) {
   return {of_thread, lanes, lanes};
 }
 
-// Calls body(partition, idle) for the row that a thread has a part of: the grid is over all rows,
-// which memory bounds. An idle thread takes part in shuffles and barriers and has no row. Lanes are
-// a power of two within a warp, or the whole block, so that nothing is divided.
-template <class T, int vecs, class Rows, class Body>
-FASTACT_DEVICE void for_held_row(const Rows& rows, Body body) {
-  const bool in_warp = rows.lanes <= kWarp;
-  const int thread = int(threadIdx.x), lanes = rows.lanes, of_row = int(vecs_of<T>(rows));
-  const int team = in_warp ? thread >> (31 - __clz(lanes)) : 0;
-  const int lane = in_warp ? thread & (lanes - 1) : thread;
-  const int64_t row = int64_t(blockIdx.x) * rows.teams + team;
-  const bool idle = row >= rows.count;
+// Threads of a block, at most, and resident blocks on a multiprocessor, at least: two leave a
+// thread 64 registers, of columns 128.
+template <class Rows>
+constexpr int kThreadsOf = Rows::kColumns ? kThreadsOfNarrow : kRowThreads;
+template <class T, class Rows>
+constexpr int kBlocksOf = (Rows::kQuick && sizeof(T) < 8) || Rows::kColumns ? 2 : 1;
+
+// Rows that a vector has elements of.
+template <class T, class Rows>
+constexpr int kRowsOfVec = Rows::kColumns ? Vec<T>::kSize : 1;
+template <class Rows>
+FASTACT_DEVICE int row_in_vec(int j) {
+  return Rows::kColumns ? j : 0;
+}
+
+// The vectors [0, all) that a lane of so many has, which are at most `vecs` (0: any number).
+template <int vecs>
+FASTACT_DEVICE int count_of(int64_t all, int lane, int lanes) {
+  if constexpr (vecs == 0) return lane < all ? int(quotient(all - 1 - lane, lanes)) + 1 : 0;
   int count = 0;
 #pragma unroll
   for (int i = 0; i < vecs; ++i)
-    if (!idle && lane + i * lanes < of_row) count = i + 1;
-  body(Partition{row, lane, count, lanes, lane}, idle);
+    if (lane + i * lanes < int(all)) count = i + 1;
+  return count;
 }
 
-// The one array of all folds of as many numbers: in fold_lanes itself each Merge would have
-// another.
-template <int n, class N>
-FASTACT_DEVICE auto fold_buffer() {
-  FASTACT_SHARED(N, of_warps, n);
-  return of_warps;
-}
-
-// Numbers of the lanes of a row folded into one, given to all of them. neutral: to merge.
-// The lanes are a power of two within a warp, or the whole block; all threads take part. Two
-// numbers are folded at once, by one half of a warp's lanes each.
-// fold_index: the number of the fold, whose parity picks one of two buffers, so that one barrier a
-// fold is enough: who writes to a buffer again has met all others at the barrier of the fold
-// between.
-template <class N, int n, class Merge>
-FASTACT_DEVICE void fold_lanes(N (&value)[n], int lanes, int& fold_index, Merge merge,
-                               N neutral = N(0)) {
-  constexpr int kMostWarps = kRowThreads / kWarp, kFolds = (n + 1) / 2;
-  static_assert(kMostWarps == kWarp / 2, "each half of a warp has a number of every warp");
-  const int lane = int(threadIdx.x) % kWarp, width = lanes < kWarp ? lanes : kWarp;
-  if (width == 1) return;
-  N folded[kFolds];
-#pragma unroll
-  for (int f = 0; f < kFolds; ++f) {
-    if (2 * f + 1 < n) {
-      const N two[2] = {value[2 * f], value[2 * f + 1 < n ? 2 * f + 1 : 0]};
-      folded[f] = warp_fold_halves(two, merge, width);
-    } else {
-      folded[f] = warp_fold(value[2 * f], merge, width);
+// What a thread has a part of: a row, a chunk of one, or neighbouring columns. A block has one set
+// of rows: a loop would keep addresses in registers. Nothing is divided but the number of a chunk,
+// and of a column's vector. backwards: from the last one on, which was read last.
+template <class T, int vecs, bool in_chunks = false, class Rows>
+FASTACT_DEVICE RowPart row_part(const Rows& rows, bool backwards = false) {
+  constexpr int kSize = Vec<T>::kSize;
+  const int64_t end = Rows::kColumns ? rows.length : vecs_of<T>(rows);
+  int64_t group = backwards ? gridDim.x - 1 - blockIdx.x : blockIdx.x, begin = 0, all = end;
+  RowPart part{};
+  if constexpr (in_chunks) {
+    if (rows.chunks.count > 1) {
+      const int64_t task = group;
+      group = quotient(task, rows.chunks.count), part.chunk = task - group * rows.chunks.count;
+      begin = part.chunk * rows.chunks.size, all = smaller(rows.chunks.size, end - begin);
     }
   }
-  if (lanes > kWarp) {
-    const auto of_warps = fold_buffer<2 * kFolds * kWarp, N>();
-    const int from = (fold_index++ & 1) * kFolds * kWarp;
-    const int other = lane % kMostWarps, warp = int(threadIdx.x) / kWarp;
-#pragma unroll
-    for (int f = 0; f < kFolds; ++f)
-      if (other == 0) of_warps[from + f * kWarp + lane + warp] = folded[f];
-    __syncthreads();
-#pragma unroll
-    for (int f = 0; f < kFolds; ++f) {
-      const N of_warp = other < lanes / kWarp ? N(of_warps[from + f * kWarp + lane]) : neutral;
-      folded[f] = warp_fold(of_warp, merge, kMostWarps);
+  int thread = int(threadIdx.x);
+  part.lanes = rows.lanes;
+  if constexpr (Rows::kColumns) {
+    const int x = thread % kStripVecs, y = thread / kStripVecs;
+    const int64_t wide = quotient(rows.inner + kSize - 1, kSize);
+    const int64_t v = group * rows.teams + (y >> rows.lane_bits) * kStripVecs + x;
+    const int64_t outer = quotient(v, wide);
+    part.lane = y & (rows.lanes - 1);
+    part.idle = outer * rows.inner >= rows.count;
+    part.outer = part.idle ? 0 : outer, part.at = part.idle ? 0 : (v - outer * wide) * kSize;
+    part.row = part.outer * rows.inner + part.at;
+    part.columns = part.idle ? 0 : int(smaller(kSize, rows.inner - part.at));
+  } else {
+    part.row = group;
+    if (rows.teams > 1) {
+      part.row = group * rows.teams + (thread >> rows.lane_bits);
+      thread &= rows.lanes - 1;
     }
+    part.lane = thread;
+    part.idle = part.row >= rows.count;
+    part.columns = part.idle ? 0 : 1;
   }
-#pragma unroll
-  for (int f = 0; f < kFolds; ++f) {
-    value[2 * f] = folded[f];
-    if (2 * f + 1 >= n) continue;
-    N two[2];
-    share_halves(folded[f], two, width);
-    value[2 * f] = two[0];
-    value[2 * f + 1 < n ? 2 * f + 1 : 0] = two[1];
-  }
+  part.first = begin + part.lane;
+  part.count = part.idle ? 0 : count_of<vecs>(all, part.lane, rows.lanes);
+  return part;
 }
 
-// From the beginning of a quick row, whose length is a 32-bit number, to a thread's i-th vector.
-template <class T>
-FASTACT_DEVICE int quick_offset(const Partition& partition, int i) {
-  return (int(partition.first) + i * partition.lanes) * Vec<T>::kSize;
-}
-
+// Where the i-th vector is; not of strided arrays.
 template <class T, class Rows>
-FASTACT_DEVICE Vec<T> read_own(const Rows& rows, int role, const Partition& partition, int i) {
-  if constexpr (Rows::kQuick)
-    return load_vec(row_of<T>(rows, role, partition.row) + quick_offset<T>(partition, i));
+FASTACT_DEVICE T* vec_at(const Rows& rows, int role, const RowPart& part, int i) {
+  if constexpr (Rows::kColumns)
+    return reinterpret_cast<T*>(rows.data[role] + part.outer * rows.pitch[role] +
+                                part.first * rows.step[role] + i * (part.lanes * rows.step[role])) +
+           part.at;
   else
-    return read<T>(rows, role, partition.row, partition.vec(i), valid_of<T>(rows, partition, i));
+    return row_of<T>(rows, role, part.row) + part.first * Vec<T>::kSize +
+           i * part.lanes * Vec<T>::kSize;
 }
 
+// p: the vector, `at` elements into its line of neighbours.
 template <class T, class Rows>
-FASTACT_DEVICE void write_own(const Rows& rows, int role, const Partition& partition, int i,
+FASTACT_DEVICE_CALL Vec<T> read_column_slow_path(const Rows& rows, int role, const T* p, int64_t at,
+                                                 int columns) {
+  if (rows.repeated[role]) {
+    return load_or_repeat(reinterpret_cast<const T*>(rows.data[role]), true);
+  }
+  if (columns < Vec<T>::kSize || !rows.windows[role]) return load_some(p, columns);
+  return load_window(p, p - at, p - at + rows.inner);
+}
+template <class T, class Rows>
+FASTACT_DEVICE Vec<T> read_vec(const Rows& rows, int role, const RowPart& part, int i) {
+  if constexpr (Rows::kColumns) {
+    const T* p = vec_at<T>(rows, role, part, i);
+    if (rows.fast[role] && part.columns >= Vec<T>::kSize) return load_vec(p);
+    return read_column_slow_path<T>(rows, role, p, part.at, part.columns);
+  } else if constexpr (Rows::kQuick) {
+    return load_vec(vec_at<T>(rows, role, part, i));
+  } else {
+    return read<T>(rows, role, part.row, part.vec(i), valid_of<T>(rows, part, i));
+  }
+}
+template <class T, class Rows>
+FASTACT_DEVICE void write_vec(const Rows& rows, int role, const RowPart& part, int i,
                               const Vec<T>& vec) {
-  if constexpr (Rows::kQuick)
-    store_vec(row_of<T>(rows, role, partition.row) + quick_offset<T>(partition, i), vec);
-  else
-    write(rows, role, partition.row, partition.vec(i), valid_of<T>(rows, partition, i), vec);
+  if constexpr (Rows::kColumns) {
+    T* p = vec_at<T>(rows, role, part, i);
+    rows.fast[role] && part.columns >= Vec<T>::kSize ? store_vec(p, vec)
+                                                     : store_some(p, vec, part.columns);
+  } else if constexpr (Rows::kQuick) {
+    store_vec(vec_at<T>(rows, role, part, i), vec);
+  } else {
+    write(rows, role, part.row, part.vec(i), valid_of<T>(rows, part, i), vec);
+  }
 }
 
 template <int vecs>
-FASTACT_DEVICE void forget_row(Held (&x)[vecs]) {
+FASTACT_DEVICE void forget_row(Words (&x)[vecs]) {
 #pragma unroll
   for (int i = 0; i < vecs; ++i) forget(x[i].word);
+}
+
+// All vectors of a thread, which are read before the first is used; `nothing` where there is none.
+template <class T, int vecs, class Rows>
+FASTACT_DEVICE void take_vecs(const Rows& rows, int role, const RowPart& part, T nothing,
+                              Words (&x)[vecs]) {
+  constexpr int kSize = Vec<T>::kSize;
+  bool is_plain = Rows::kDense && part.count == vecs;
+  if constexpr (Rows::kDense && !Rows::kQuick)
+    is_plain = is_plain && rows.fast[role] && lanes_there<T>(rows, part, vecs - 1) == kSize;
+  if (is_plain) {  // nothing is asked of a vector, nor set and then overwritten
+    const T* p = vec_at<T>(rows, role, part, 0);
+    int64_t step = part.lanes * kSize;
+    if constexpr (Rows::kColumns) step = part.lanes * rows.step[role] / int64_t(sizeof(T));
+#pragma unroll
+    for (int i = 0; i < vecs; ++i) x[i] = bit_cast<Words>(load_vec(p + i * step));
+  } else {
+    Vec<T> none;
+#pragma unroll
+    for (int j = 0; j < kSize; ++j) none.lane[j] = nothing;
+#pragma unroll
+    for (int i = 0; i < vecs; ++i)
+      x[i] = bit_cast<Words>(i < part.count ? read_vec<T>(rows, role, part, i) : none);
+  }
+  if (sizeof(T) == 2) forget_row(x);  // that they are numbers of 16 bits
+}
+
+// Numbers of the lanes of neighbouring columns folded into one a column, given to all lanes: those
+// of a warp by shuffles, those of its warps by threads that have a column's number each.
+template <class N, int n, class Merge>
+FASTACT_DEVICE void fold_columns(N (&value)[n], int lanes, Merge merge) {
+  constexpr int kNumbers = n * kStripVecs, kOfWarp = kWarp / kStripVecs;
+  FASTACT_SHARED(N, of_warps, kNumbers * kThreadsOfNarrow / kWarp);
+#pragma unroll
+  for (int k = 0; k < n; ++k)
+    for (int step = kStripVecs; step < kWarp && step < kStripVecs * lanes; step *= 2)
+      value[k] = merge(value[k], __shfl_xor_sync(kAllLanes, value[k], step));
+  if (lanes <= kOfWarp) return;
+  const int thread = int(threadIdx.x), x = thread % kStripVecs, threads = kStripVecs * lanes;
+  const int mine = thread / kWarp * kNumbers, first = thread / threads * threads / kWarp * kNumbers;
+  if (thread % kWarp < kStripVecs) {
+#pragma unroll
+    for (int k = 0; k < n; ++k) of_warps[mine + k * kStripVecs + x] = value[k];
+  }
+  __syncthreads();
+  for (int column = thread % threads; column < kNumbers; column += threads) {
+    N all = of_warps[first + column];
+    for (int warp = 1; warp < lanes / kOfWarp; ++warp)
+      all = merge(all, N(of_warps[first + warp * kNumbers + column]));
+    of_warps[first + column] = all;
+  }
+  __syncthreads();
+#pragma unroll
+  for (int k = 0; k < n; ++k) value[k] = of_warps[first + k * kStripVecs + x];
+  __syncthreads();
+}
+
+// Numbers of the lanes of a row, or of each of neighbouring rows, given to all of them.
+template <class Rows, class N, int n, class Merge>
+FASTACT_DEVICE void fold(const Rows& rows, N (&value)[n], int& fold_index, Merge merge,
+                         N neutral = N(0)) {
+  if constexpr (Rows::kColumns)
+    fold_columns(value, rows.lanes, merge);
+  else
+    fold_team(value, rows.lanes, fold_index, merge, neutral);
+}
+template <class Rows, class N, int n>
+FASTACT_DEVICE void fold_sums(const Rows& rows, N (&value)[n], int& fold_index) {
+  fold(rows, value, fold_index, [](N a, N b) { return a + b; });
 }
 
 // Runs visit(vecs) with the number of vectors of a thread as a constant.

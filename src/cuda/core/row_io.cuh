@@ -40,27 +40,29 @@ FASTACT_DEVICE void offset_all(const RowTable<roles, most>& table, int64_t index
   });
 }
 
-// A thread's partition of the vectors of a row: `count` of them, the i-th being first + i lanes.
-struct Partition {
+// A thread's part of a row, of a chunk of it, or of the neighbouring rows from `row` on: `count`
+// vectors, the i-th being first + i lanes; of columns that of this element of each of them.
+struct RowPart {
   int64_t row, first;
   int count, lanes, lane;
+  int64_t chunk;
+  int64_t outer, at;  // columns: the group of neighbours, and the first of them
+  int columns;        // and how many
+  bool idle;          // takes part in shuffles and barriers, and has no row
   FASTACT_HD int64_t vec(int i) const { return first + int64_t(i) * lanes; }
 };
 
-// Of the vectors [begin, end); an idle thread has none.
-FASTACT_DEVICE Partition partition_of(int64_t row, int64_t begin, int64_t end, int lane, int lanes,
-                                      bool idle) {
-  const int64_t first = begin + lane;
-  const bool has = first < end && !idle;
-  return {row, first, has ? int(quotient(end - 1 - first, lanes)) + 1 : 0, lanes, lane};
-}
-
-// The elements of its i-th vector that are there.
+// The elements of its i-th vector that are there, and of a row's alone.
 template <class T, class Rows>
-FASTACT_DEVICE int valid_of(const Rows& rows, const Partition& partition, int i) {
+FASTACT_DEVICE int valid_of(const Rows& rows, const RowPart& part, int i) {
   constexpr int kSize = Vec<T>::kSize;
-  return i + 1 < partition.count ? kSize
-                                 : int(smaller(rows.length - partition.vec(i) * kSize, kSize));
+  return i + 1 < part.count ? kSize : int(smaller(rows.length - part.vec(i) * kSize, kSize));
+}
+template <class T, class Rows>
+FASTACT_DEVICE int lanes_there(const Rows& rows, const RowPart& part, int i) {
+  if constexpr (Rows::kColumns) return part.columns;
+  if constexpr (Rows::kQuick) return Vec<T>::kSize;
+  return valid_of<T>(rows, part, i);
 }
 
 // Where a row begins in an array of data, and its number in an array of statistics.

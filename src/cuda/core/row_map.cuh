@@ -73,7 +73,7 @@ void map_rows(FASTACT_GRID_CONSTANT const RowMap<F> map, FASTACT_GRID_CONSTANT c
   bool has[F::kInputs];
 #pragma unroll
   for (int k = 0; k < F::kInputs; ++k) has[k] = map.in[k];
-  Words in[kUnroll][F::kInputs];  // nvcc 13.0 would take eight numbers of 16 bits apart
+  Words in[kUnroll][F::kInputs];
   const auto read = [&] {
 #pragma unroll
     for (int u = 0; u < kUnroll; ++u) {
@@ -96,7 +96,7 @@ void map_rows(FASTACT_GRID_CONSTANT const RowMap<F> map, FASTACT_GRID_CONSTANT c
       if (at >= end) break;
       Wide<T> wide[F::kInputs], made[F::kOutputs];
 #pragma unroll
-      for (int k = 0; k < F::kInputs; ++k) wide[k] = widen_vec(bit_cast<Vec<T>>(in[u][k]));
+      for (int k = 0; k < F::kInputs; ++k) wide[k] = widen_words<T>(in[u][k]);
       f.vec(wide, has, kept, made);
 #pragma unroll
       for (int k = 0; k < F::kSums; ++k)

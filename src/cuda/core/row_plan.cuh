@@ -22,11 +22,22 @@ struct RowTable {
   int64_t stride[roles][most];  // bytes
 };
 
+// How a row is laid over threads: vectors of a thread, threads of a row, threads of a block.
+struct RowShape {
+  int vecs, lanes, threads;
+};
+
+// Parts of rows: chunks of `size` vectors.
+struct RowChunks {
+  int64_t size, count;
+};
+
 // The part of the kernels' parameters that all families over rows have.
 template <int roles>
 struct RowArrays {
   static constexpr bool kDense = true;   // a row's elements are neighbours; rows are a pitch apart
   static constexpr bool kQuick = false;  // and all are whole vectors, aligned: nothing is asked
+  static constexpr bool kColumns = false;  // elements are a step apart; neighbouring rows touch
 
   char* data[roles];
   int64_t pitch[roles];  // bytes from row to row
@@ -35,8 +46,15 @@ struct RowArrays {
   bool windows[roles];   // nobody writes what neighbours hold
 
   int64_t count, length;
-  int lanes;  // threads of a row
-  int teams;  // rows of a block at a time
+  int lanes;      // threads of a row
+  int teams;      // rows of a block, or neighbouring columns of vectors
+  int lane_bits;  // lanes = 2^lane_bits, where a block has several rows, and of columns
+  RowChunks chunks;
+
+  void lay(const RowShape& shape, const RowChunks& in) {
+    lanes = shape.lanes, teams = shape.threads / shape.lanes, chunks = in;
+    for (lane_bits = 0; 1 << lane_bits < lanes;) ++lane_bits;
+  }
 };
 
 // The axes of several arrays of one rank: sorted, and merged where all of the arrays step as one.

@@ -1,4 +1,5 @@
-// The backward kernels of softmax, log_softmax and logsumexp; softmax.cu explains them.
+// The backward kernels of softmax and log_softmax, and what those of logsumexp and cross_entropy
+// (lse_gradients.cuh) are made of; softmax.cu explains them.
 //
 // softmax: dz_j / dz_i of y gives y_j (delta_ij - y_i), so dx = scale y (dy - sum(dy y)).
 // log_softmax: dy_j / dz_i is delta_ij - exp(y_i), so dx = scale (dy - exp(y) sum(dy)).
@@ -11,25 +12,22 @@ FASTACT_BEGIN_NAMESPACE
 namespace {
 
 // The kinds whose gradient takes a sum over the row: what is added of dy and y, dx / scale, and
-// which y took no part: there dx is 0, at any dy.
-template <class T>
-struct SoftmaxGradient {
+// which y took no part: there dx is 0, at any dy. The kind is a constant of quick rows' kernels.
+template <class T, int fixed>
+struct GradientOf {
   using C = Compute<T>;
-  static constexpr C kNoPart = 0;
-  static FASTACT_DEVICE C part(C dy, C y) { return dy * y; }
-  static FASTACT_DEVICE C slope(C dy, C y, C sum) { return y * (dy - sum); }
-  // What is added is a NaN where dy is infinite and y 0: else dx is 0 there by itself.
-  static FASTACT_DEVICE bool is_plain(C sum) { return sum - sum == 0; }
-};
-template <class T>
-struct LogSoftmaxGradient {
-  using C = Compute<T>;
-  static constexpr C kNoPart = C(-__builtin_inf());
-  static FASTACT_DEVICE C part(C dy, C) { return dy; }
-  static FASTACT_DEVICE C slope(C dy, C y, C sum) {
+  bool is_log;
+
+  FASTACT_DEVICE explicit GradientOf(const SoftmaxRows& rows)
+      : is_log((fixed == kAnyKind ? rows.kind : fixed) == kLogSoftmax) {}
+  FASTACT_DEVICE C no_part() const { return is_log ? -infinity<C>() : C(0); }
+  FASTACT_DEVICE C part(C dy, C y) const { return is_log ? dy : dy * y; }
+  FASTACT_DEVICE C slope(C dy, C y, C sum) const {
+    if (!is_log) return y * (dy - sum);
     return madd(-(TermsAt<T>::of(C(0), Tail<C>::kScale)(y) * Tail<C>::kDown), sum, dy);
   }
-  static FASTACT_DEVICE bool is_plain(C) { return false; }
+  // What is added is a NaN where dy is infinite and y 0: else dx is 0 there by itself.
+  FASTACT_DEVICE bool is_plain(C sum) const { return !is_log && sum - sum == 0; }
 };
 
 // Resident blocks of kRowThreads on a multiprocessor, at least: eight vectors of two arrays take
@@ -39,25 +37,25 @@ constexpr int kGradientBlocks =
     Rows::kColumns || (Rows::kQuick && sizeof(T) == 4 && vecs <= 4) ? 2 : 1;
 
 template <class T, class Rows>
-FASTACT_DEVICE void put_gradient(const Rows& rows, const Part& part, int i, Wide<T> dx) {
-  const int valid = lanes_there<T>(rows, part, i);
-  if (!Rows::kQuick && rows.accumulate) accumulate_onto(read_vec<T>(rows, kY, part, i, valid), dx);
-  write_vec(rows, kY, part, i, valid, narrow_vec<T>(dx));
+FASTACT_DEVICE void put_gradient(const Rows& rows, const RowPart& part, int i, Wide<T> dx) {
+  if (!Rows::kQuick && rows.accumulate) accumulate_onto(read_vec<T>(rows, kY, part, i), dx);
+  write_vec(rows, kY, part, i, narrow_vec<T>(dx));
 }
 
 // The sums of a thread's part. Where it is not plain, dy of what took no part is 0 from then on.
 template <class T, class Kind, int vecs, int n>
-FASTACT_DEVICE void add_gradients(Held (&dy)[vecs], const Held (&y)[vecs], double (&sum)[n]) {
+FASTACT_DEVICE void add_gradients(const Kind& kind, Words (&dy)[vecs], const Words (&y)[vecs],
+                                  double (&sum)[n]) {
   constexpr int kSize = Vec<T>::kSize;
 #pragma unroll 1
   for (bool again = false;; again = true) {
     TreeSum<T, vecs, n> tree;
 #pragma unroll
     for (int i = 0; i < vecs; ++i) {
-      Wide<T> part = widen_held<T>(dy[i]);
-      const Wide<T> at = widen_held<T>(y[i]);
+      Wide<T> part = widen_words<T>(dy[i]);
+      const Wide<T> at = widen_words<T>(y[i]);
 #pragma unroll
-      for (int j = 0; j < kSize; ++j) part.lane[j] = Kind::part(part.lane[j], at.lane[j]);
+      for (int j = 0; j < kSize; ++j) part.lane[j] = kind.part(part.lane[j], at.lane[j]);
       tree.add(i, part);
     }
     bool is_plain = true;
@@ -69,41 +67,41 @@ FASTACT_DEVICE void add_gradients(Held (&dy)[vecs], const Held (&y)[vecs], doubl
     if (is_plain || again) return;
 #pragma unroll
     for (int i = 0; i < vecs; ++i) {
-      Wide<T> given = widen_held<T>(dy[i]);
-      const Wide<T> at = widen_held<T>(y[i]);
+      Wide<T> given = widen_words<T>(dy[i]);
+      const Wide<T> at = widen_words<T>(y[i]);
 #pragma unroll
       for (int j = 0; j < kSize; ++j)
-        if (at.lane[j] == Kind::kNoPart) given.lane[j] = 0;
-      dy[i] = bit_cast<Held>(narrow_vec<T>(given));
+        if (at.lane[j] == kind.no_part()) given.lane[j] = 0;
+      dy[i] = bit_cast<Words>(narrow_vec<T>(given));
     }
   }
 }
 
 template <class T, class Kind, int vecs, class Rows, int n>
-FASTACT_DEVICE void put_gradients(const Rows& rows, const Part& part, const Held (&dy)[vecs],
-                                  const Held (&y)[vecs], const double (&sum)[n],
-                                  bool is_plain = true) {
+FASTACT_DEVICE void put_gradients(const Kind& kind, const Rows& rows, const RowPart& part,
+                                  const Words (&dy)[vecs], const Words (&y)[vecs],
+                                  const double (&sum)[n], bool is_plain = true) {
   using C = Compute<T>;
   constexpr int kSize = Vec<T>::kSize;
   C rounded[n];
 #pragma unroll
   for (int s = 0; s < n; ++s) {
     rounded[s] = C(sum[s]);
-    is_plain &= Kind::is_plain(rounded[s]);
+    is_plain &= kind.is_plain(rounded[s]);
   }
   const C scale = C(rows.scale);
 #pragma unroll
   for (int i = 0; i < vecs; ++i) {
     if (i >= part.count) break;
-    Wide<T> dx = widen_held<T>(dy[i]);
-    const Wide<T> at = widen_held<T>(y[i]);
+    Wide<T> dx = widen_words<T>(dy[i]);
+    const Wide<T> at = widen_words<T>(y[i]);
 #pragma unroll
     for (int j = 0; j < kSize; ++j)
-      dx.lane[j] = scale * Kind::slope(dx.lane[j], at.lane[j], rounded[row_in_vec<Rows>(j)]);
+      dx.lane[j] = scale * kind.slope(dx.lane[j], at.lane[j], rounded[row_in_vec<Rows>(j)]);
     if (!is_plain) {
 #pragma unroll
       for (int j = 0; j < kSize; ++j)
-        if (at.lane[j] == Kind::kNoPart) dx.lane[j] = 0;
+        if (at.lane[j] == kind.no_part()) dx.lane[j] = 0;
     }
     put_gradient<T>(rows, part, i, dx);
   }
@@ -111,57 +109,59 @@ FASTACT_DEVICE void put_gradients(const Rows& rows, const Part& part, const Held
 
 // Rows that a block holds, as a whole; of others the sums of chunks, rows x count, and then dx:
 // each block adds up the sums, which it has from the second-level cache.
-enum GradientPass { kWholeRows, kChunkSums, kChunkGradients };
-
-struct GradientChunks : RowChunks {
-  double* sums;
-};
-
-template <class T, int vecs, class Kind, GradientPass pass, class Rows>
-FASTACT_KERNEL_OF(kSoftmaxThreads<Rows>, (kGradientBlocks<T, vecs, Rows>))
-void softmax_backward_rows(FASTACT_GRID_CONSTANT const Rows rows, const GradientChunks chunks) {
+template <class T, int vecs, RowPhase of, int fixed, class Rows>
+FASTACT_KERNEL_OF(kThreadsOf<Rows>, (kGradientBlocks<T, vecs, Rows>))
+void softmax_backward_rows(FASTACT_GRID_CONSTANT const Rows rows, double* of_chunks,
+                           const RowPhase given) {
   constexpr int n = kRowsOfVec<T, Rows>;
-  constexpr bool kIsLast = pass == kChunkGradients;
+  const RowPhase phase = of == kAnyPhase ? given : of;
+  const GradientOf<T, fixed> kind(rows);
   int fold_index = 0;
-  for_each_part<T, vecs, kIsLast>(rows, chunks, [&](const Part& part, bool) {
-    Held dy[vecs], y[vecs];
-    take<T>(rows, kDy, part, T{}, dy);
-    take<T>(rows, kX, part, T{}, y);
-    double sum[n] = {};
-    const auto of_row = [&](int s) { return chunks.sums + (part.row + s) * chunks.count; };
-    if constexpr (kIsLast) {
+  const RowPart part = row_part<T, vecs, of != kWholeRows>(rows, phase == kApplyChunks);
+  Words dy[vecs], y[vecs];
+  take_vecs<T>(rows, kDy, part, T{}, dy);
+  take_vecs<T>(rows, kX, part, T{}, y);
+  double sum[n] = {};
+  const auto of_row = [&](int s) { return of_chunks + (part.row + s) * rows.chunks.count; };
+  if (phase == kApplyChunks) {
 #pragma unroll
-      for (int s = 0; s < n; ++s)
-        for (int64_t c = part.lane; s < part.columns && c < chunks.count; c += part.lanes)
-          sum[s] += load(of_row(s) + c);
-    } else {
-      add_gradients<T, Kind>(dy, y, sum);
-    }
-    forget_row(dy), forget_row(y);
-    fold_sums(rows, sum, fold_index);
-    if constexpr (pass == kChunkSums) {
+    for (int s = 0; s < n; ++s)
+      for (int64_t c = part.lane; s < part.columns && c < rows.chunks.count; c += part.lanes)
+        sum[s] += load(of_row(s) + c);
+  } else {
+    add_gradients<T>(kind, dy, y, sum);
+  }
+  forget_row(dy), forget_row(y);
+  fold_sums(rows, sum, fold_index);
+  if (phase != kFindChunks) {
+    put_gradients<T>(kind, rows, part, dy, y, sum, phase == kWholeRows);
+  } else {
 #pragma unroll
-      for (int s = 0; s < n; ++s)
-        if (part.lane == 0 && s < part.columns) store(of_row(s) + part.chunk, sum[s]);
-    } else {
-      put_gradients<T, Kind>(rows, part, dy, y, sum, !kIsLast);
-    }
-  });
+    for (int s = 0; s < n; ++s)
+      if (part.lane == 0 && s < part.columns) store(of_row(s) + part.chunk, sum[s]);
+  }
 }
 
 // Queues the kernels of a kind. workspace: of sums.
-template <class T, class Kind>
+template <class T, int kind>
 void run_backward(const SoftmaxPlan& plan, void* workspace, cudaStream_t stream) {
-  const GradientChunks chunks{plan.chunks, static_cast<double*>(workspace)};
-  constexpr int most = kMostVecs<T>;
+  double* const sums = static_cast<double*>(workspace);
   for_layout<T>(plan, [&](auto rows, const Shape& shape, auto vecs) {
     using Rows = decltype(rows);
-    if (chunks.count == 1)
-      return launch(softmax_backward_rows<T, decltype(vecs)::value, Kind, kWholeRows, Rows>, shape,
-                    stream, rows, chunks);
-    launch(softmax_backward_rows<T, most, Kind, kChunkSums, Rows>, shape, stream, rows, chunks);
-    launch(softmax_backward_rows<T, most, Kind, kChunkGradients, Rows>, shape, stream, rows,
-           chunks);
+    // As forward (core/row_kernels.cuh); of columns of 16 bits alone a kernel for all would spill.
+    constexpr bool kApart = Rows::kQuick || (Rows::kColumns && sizeof(T) == 2);
+    constexpr RowPhase kWhole = kApart ? kWholeRows : kAnyPhase,
+                       kFind = kApart ? kFindChunks : kAnyPhase,
+                       kApply = kApart ? kApplyChunks : kAnyPhase;
+    constexpr int kFixed = Rows::kQuick ? kind : kAnyKind, kMost = kMostVecs<T>;
+    constexpr int kVecs = decltype(vecs)::value;
+    const auto run = [&](auto kernel, RowPhase phase) {
+      launch(kernel, shape, stream, rows, sums, phase);
+    };
+    if (rows.chunks.count == 1)
+      return run(softmax_backward_rows<T, kVecs, kWhole, kFixed, Rows>, kWholeRows);
+    run(softmax_backward_rows<T, kMost, kFind, kFixed, Rows>, kFindChunks);
+    run(softmax_backward_rows<T, kMost, kApply, kFixed, Rows>, kApplyChunks);
   });
 }
 
@@ -187,57 +187,23 @@ struct Probability {
 // read of the row, of others one by one.
 template <class T, int vecs, class Rows>
 struct TakenVecs {
-  Held x[Rows::kQuick ? vecs : 1];
+  Words x[Rows::kQuick ? vecs : 1];
 
-  FASTACT_DEVICE TakenVecs(const Rows& rows, const Part& part) {
-    if constexpr (Rows::kQuick) take<T>(rows, kX, part, T{}, x);
+  FASTACT_DEVICE TakenVecs(const Rows& rows, const RowPart& part) {
+    if constexpr (Rows::kQuick) take_vecs<T>(rows, kX, part, T{}, x);
   }
   template <class Each>
-  FASTACT_DEVICE void for_each(const Rows& rows, const Part& part, Each each) const {
+  FASTACT_DEVICE void for_each(const Rows& rows, const RowPart& part, Each each) const {
     if constexpr (Rows::kQuick) {
 #pragma unroll
       for (int i = 0; i < vecs; ++i)
         if (i < part.count) each(i, bit_cast<Vec<T>>(x[i]));
     } else {
 #pragma unroll 1
-      for (int i = 0; i < part.count; ++i)
-        each(i, read_vec<T>(rows, kX, part, i, lanes_there<T>(rows, part, i)));
+      for (int i = 0; i < part.count; ++i) each(i, read_vec<T>(rows, kX, part, i));
     }
   }
 };
-
-// dx = scale dy exp(z - lse), element by element; dy and lse are a row's.
-template <class T, int vecs, class Rows>
-FASTACT_KERNEL_OF(kSoftmaxThreads<Rows>, (kSoftmaxBlocks<T, Rows>))
-void logsumexp_gradients(FASTACT_GRID_CONSTANT const Rows rows, const RowChunks chunks) {
-  using C = Compute<T>;
-  constexpr int n = kRowsOfVec<T, Rows>;
-  for_each_part<T, vecs>(rows, chunks, [&](const Part& part, bool) {
-    if (part.count == 0) return;
-    const TakenVecs<T, vecs, Rows> x(rows, part);
-    Probability<T> p[n];
-    C factor[n];
-#pragma unroll
-    for (int s = 0; s < n; ++s) {
-      const int64_t row = part.row + (s < part.columns ? s : 0);
-      C lse = load(reinterpret_cast<const C*>(number_address(rows, kLse, row)));
-      factor[s] =
-          C(rows.scale) * load_parameter<T>(number_address(rows, kNumber, row), rows.number_dtype);
-      if (rows.data[kMask] && lse == -infinity<C>()) factor[s] = lse = 0;  // nothing takes part
-      p[s] = Probability<T>::of(lse);
-    }
-    x.for_each(rows, part, [&](int i, const Vec<T>& vec) {
-      Wide<T> dx = scores_of<T>(rows, part, i, vec);
-#pragma unroll
-      for (int j = 0; j < Vec<T>::kSize; ++j) {
-        const int s = row_in_vec<Rows>(j);
-        dx.lane[j] = factor[s] * p[s](dx.lane[j]);
-      }
-      leave_out<T>(rows, part, i, C(0), &dx);
-      put_gradient<T>(rows, part, i, dx);
-    });
-  });
-}
 
 }  // namespace
 FASTACT_END_NAMESPACE

@@ -11,20 +11,22 @@
 
 #include <cstdlib>
 
-#include "cuda/core/held_rows.cuh"
+#include "cuda/core/row_kernels.cuh"
 #include "cuda/softmax/softmax.h"
 
 FASTACT_BEGIN_NAMESPACE
 namespace {
 
 constexpr int kChunkLanes = 256;  // threads that take a part of a row which no block holds
-constexpr int kStripVecs = 8;     // vectors of columns side by side: 128 bytes of each element
-constexpr int kColumnLanes = kThreadsOfNarrow / kStripVecs;  // threads of a column, at most
-constexpr int kData = 3;  // roles of x's shape and dtype: the first
+constexpr int kData = 3;          // roles of x's shape and dtype: the first
+
+// Beside SoftmaxKind: cross_entropy; and, of a kernel, the kinds without a y, or whichever the call
+// is of.
+constexpr int kLoss = kSoftmaxKinds, kNoY = -2, kAnyKind = -1;
 
 // The parameters of the kernels.
 struct SoftmaxRows : RowArrays<kSoftmaxRoles> {
-  static constexpr bool kColumns = false;
+  using Slow = SoftmaxRows;
 
   int64_t step[kSoftmaxRoles];  // bytes from element to element; not of strided arrays
   int mask_dtype, weight_dtype, number_dtype, target_dtype;
@@ -33,10 +35,9 @@ struct SoftmaxRows : RowArrays<kSoftmaxRoles> {
   int64_t mask_length[kRowAxes], mask_stride[kRowAxes];
   int64_t inner;     // columns: neighbouring rows; pitch is that from `inner` rows to the next
   bool is_reversed;  // the first element is the last class
-  int64_t tasks;     // blocks that take rows, columns or their chunks, once each
-  int lane_bits;     // lanes = 2^lane_bits, where a block has several rows, and of columns
 
-  int kind;
+  int kind;     // kLoss: of cross_entropy
+  bool shares;  // classes other than the target's have a share in the loss
   double scale;
   // Forward: z lies down by a power of two, within the range at any x, and differences go up again.
   double scale_down, down, up;
@@ -55,11 +56,13 @@ struct SoftmaxQuick : SoftmaxRows {
 };
 
 struct SoftmaxStrided : SoftmaxRows {
+  using Slow = SoftmaxStrided;
   static constexpr bool kDense = false;
   RowTable<kSoftmaxRoles> table;
 };
 
 struct SoftmaxColumns : SoftmaxRows {
+  using Slow = SoftmaxColumns;
   static constexpr bool kColumns = true;
 };
 
@@ -69,8 +72,8 @@ struct SoftmaxPlan {
   SoftmaxStrided rows;
   SoftmaxLayout layout;
   bool may_be_columns;  // with other arrays beside x
-  int vecs, threads;    // vectors of a thread, threads of a block
-  RowChunks chunks;     // of a row or a column
+  RowShape shape;
+  int64_t blocks;  // one a row, some columns, or a chunk of one of these
 
   const SoftmaxRows& dense() const { return rows; }
   template <class Rows>
@@ -80,13 +83,14 @@ struct SoftmaxPlan {
     return made;
   }
 
-  // What has no quick kernel; and what takes rows of any length as a whole.
-  void be_slow() {
-    if (layout == kQuickLayout) layout = kRowLayout;
+  // Shares have no quick kernel; and what takes rows of any length as a whole.
+  void be_loss(bool shares) {
+    rows.kind = kLoss, rows.shares = shares;
+    if (shares && layout == kQuickLayout) layout = kRowLayout;
   }
   void take_whole_rows() {
-    rows.tasks /= chunks.count;
-    chunks.count = 1;
+    blocks /= rows.chunks.count;
+    rows.chunks.count = 1;
   }
 };
 
@@ -172,7 +176,7 @@ SoftmaxPlan plan_softmax(const SoftmaxCall& call) {
                   !rows.data[kWeight] && !call.accumulate;
   for (int k = 0; k < kData; ++k) is_quick &= !rows.data[k] || rows.fast[k];
   if (is_quick) plan.layout = kQuickLayout;
-  RowShape shape;
+  RowChunks chunks;
   int64_t vecs = rows.count;
   if (plan.layout == kColumnLayout) {
     for (int k = 0; k < kData; ++k) {
@@ -182,15 +186,13 @@ SoftmaxPlan plan_softmax(const SoftmaxCall& call) {
           rows.data[k] && !rows.repeated[k] &&
           (address | uintptr_t(rows.pitch[k]) | uintptr_t(rows.step[k])) % kVecBytes == 0;
     }
-    shape = column_shape<T>(rows.length, &plan.chunks);
+    plan.shape = column_shape<T>(rows.length, &chunks);
     vecs = ceil_div(rows.inner, Vec<T>::kSize) * (rows.count / rows.inner);
   } else {
-    shape = softmax_shape<T>(ceil_div(rows.length, Vec<T>::kSize), &plan.chunks);
+    plan.shape = softmax_shape<T>(ceil_div(rows.length, Vec<T>::kSize), &chunks);
   }
-  plan.vecs = shape.vecs, plan.threads = shape.threads;
-  rows.lanes = shape.lanes, rows.teams = shape.threads / shape.lanes;
-  while (1 << rows.lane_bits < rows.lanes) ++rows.lane_bits;
-  rows.tasks = ceil_div(vecs, rows.teams) * plan.chunks.count;
+  rows.lay(plan.shape, chunks);
+  plan.blocks = ceil_div(vecs, rows.teams) * chunks.count;
   rows.mask_dtype = call.arrays[kMask].dtype;
   rows.weight_dtype = call.arrays[kWeight].dtype;
   rows.number_dtype = call.arrays[kNumber].dtype;
@@ -235,29 +237,17 @@ void stay_in_range(SoftmaxRows* rows) {
     scale *= 0.5, rows->scale_down *= 0.5, rows->down *= 0.5, rows->up *= 2;
 }
 
-// Runs visit(flag) with a flag that is a constant.
-template <class Visit>
-void with_constant(bool flag, Visit visit) {
-  if (flag)
-    visit(std::true_type());
-  else
-    visit(std::false_type());
-}
-
 // Runs visit(rows, shape, vecs) with the rows of the plan's layout and the vectors of a thread.
-template <class T, bool has_quick = true, class Visit>
+template <class T, class Visit>
 void for_layout(const SoftmaxPlan& plan, Visit visit) {
-  const Shape shape{blocks_for(plan.rows.tasks), plan.threads};
+  const Shape shape{plan.blocks, plan.shape.threads};
   const std::integral_constant<int, kMostVecs<T>> most;
   if (plan.layout == kColumnLayout) return visit(plan.as<SoftmaxColumns>(), shape, most);
   if (plan.layout == kStridedLayout) return visit(plan.rows, shape, most);
-  if constexpr (has_quick) {
-    const auto rows = plan.as<SoftmaxQuick>();
-    if (plan.layout == kQuickLayout && plan.vecs < kMostVecs<T>)
-      return visit(rows, shape, std::integral_constant<int, 4>());
-    if (plan.layout == kQuickLayout) return visit(rows, shape, most);
-  }
-  visit(plan.dense(), shape, most);
+  if (plan.layout == kRowLayout) return visit(plan.dense(), shape, most);
+  const auto rows = plan.as<SoftmaxQuick>();
+  if (plan.shape.vecs == kMostVecs<T>) return visit(rows, shape, most);
+  visit(rows, shape, std::integral_constant<int, 4>());
 }
 
 }  // namespace

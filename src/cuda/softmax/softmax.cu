@@ -1,4 +1,4 @@
-// softmax, log_softmax and logsumexp over any axes.
+// softmax, log_softmax and logsumexp over any axes, and cross_entropy.
 //
 // plan.cuh sorts the axes into rows and the elements of a row; core/held_rows.cuh says how rows are
 // laid over threads, and statistic.cuh what is found out about each. Forward a row is in registers:
@@ -17,8 +17,24 @@
 //
 // Backward: dy and y are in registers, and dx follows from their sum. Columns and chunks as above;
 // rows in chunks read dy and y twice. logsumexp: element by element, from lse.
-#include "cuda/softmax/backward.cuh"
+//
+// cross_entropy: the loss of rows of logits, and its gradient, without the probabilities.
+//
+// Forward, one pass over the logits: the peak of each row (statistic.cuh), from which lse and the
+// loss follow. Where label smoothing or a target of probabilities gives each class a share in the
+// loss, the sums of the shares are taken in the same pass. A reduction adds up the losses of each
+// block, then those of all blocks in a fixed order: no atomics.
+//
+//   Bytes moved: the logits (and probabilities) once; a row's lse.
+//
+// Backward, one pass: dz = factor (exp(z - lse) sum(a w) - a w). Where classes have shares, their
+// sum is taken first, which reads probabilities twice.
+//
+//   Bytes moved: logits and dlogits once; probabilities twice.
+//
+// An index that names no class gives NaN in its row: the host can't know it, and nothing waits.
 #include "cuda/softmax/forward.cuh"
+#include "cuda/softmax/lse_gradients.cuh"
 
 FASTACT_BEGIN_NAMESPACE
 namespace {
@@ -41,9 +57,7 @@ template <class T>
 int64_t softmax_workspace(const SoftmaxCall& call) {
   if (is_empty(call.arrays[kX])) return 0;
   const SoftmaxPlan plan = plan_softmax<T>(call);
-  const int64_t chunks = most_of<T>(plan).chunks;
-  const int64_t numbers = chunks * kPeakFields<SoftmaxOf<T>> + (chunks > 0) * kLevelFields;
-  return plan.rows.count * numbers * int64_t(sizeof(double));
+  return chunk_bytes<KindOf<T, kAnyKind>>(plan.rows.count, most_of<T>(plan).chunks);
 }
 
 template <class T>
@@ -51,13 +65,12 @@ void softmax_forward(const SoftmaxCall& call, void* workspace, cudaStream_t stre
   if (is_empty(call.arrays[kX])) return fill_logsumexp<T>(call, stream);
   SoftmaxPlan plan = plan_softmax<T>(call);
   stay_in_range<T>(&plan.rows);
-  const LossTotals none{nullptr};
   if (call.kind == kSoftmax)
-    run_forward<T, SoftmaxOf<T>>(plan, workspace, none, stream);
+    run_kind<T, kSoftmax>(plan, nullptr, workspace, stream);
   else if (call.kind == kLogSoftmax)
-    run_forward<T, LogSoftmaxOf<T>>(plan, workspace, none, stream);
+    run_kind<T, kLogSoftmax>(plan, nullptr, workspace, stream);
   else
-    run_forward<T, LogSumExpOf<T>>(plan, workspace, none, stream);
+    run_kind<T, kNoY>(plan, nullptr, workspace, stream);
 }
 
 template <class T>
@@ -65,19 +78,70 @@ void softmax_backward(const SoftmaxCall& call, void* workspace, cudaStream_t str
   if (is_empty(call.arrays[kX])) return;
   const SoftmaxPlan plan = plan_softmax<T>(call);
   if (call.kind == kSoftmax)
-    run_backward<T, SoftmaxGradient<T>>(plan, workspace, stream);
+    run_backward<T, kSoftmax>(plan, workspace, stream);
   else
-    run_backward<T, LogSoftmaxGradient<T>>(plan, workspace, stream);
+    run_backward<T, kLogSoftmax>(plan, workspace, stream);
+}
+
+// Queues the kernel of logsumexp's gradients or of cross_entropy's.
+template <class T, int kind>
+void run_lse_gradients(const SoftmaxPlan& plan, cudaStream_t stream) {
+  for_layout<T>(plan, [&](auto rows, const Shape& shape, auto vecs) {
+    using Rows = decltype(rows);
+    constexpr bool kIsFixed = Rows::kQuick || Rows::kColumns;
+    constexpr int kVecs = decltype(vecs)::value, kFixed = kIsFixed ? kind : kAnyKind;
+    if constexpr (kIsFixed)
+      if (!rows.shares)
+        return launch(lse_gradients<T, kVecs, kFixed, false, Rows>, shape, stream, rows);
+    if constexpr (!kIsFixed || (Rows::kColumns && kind == kLoss))
+      launch(lse_gradients<T, kVecs, kFixed, true, Rows>, shape, stream, rows);
+  });
 }
 
 template <class T>
 void logsumexp_backward(const SoftmaxCall& call, cudaStream_t stream) {
   if (is_empty(call.arrays[kX])) return;
-  const SoftmaxPlan plan = plan_softmax<T>(call);
-  for_layout<T>(plan, [&](auto rows, const Shape& shape, auto vecs) {
-    launch(logsumexp_gradients<T, decltype(vecs)::value, decltype(rows)>, shape, stream, rows,
-           plan.chunks);
-  });
+  run_lse_gradients<T, kLogSumExp>(plan_softmax<T>(call), stream);
+}
+
+// Whether classes other than the target's have a share in the loss.
+inline bool has_shares(const SoftmaxCall& call) {
+  return call.arrays[kDy].data || call.label_smoothing != 0;
+}
+
+template <class T>
+int64_t cross_entropy_workspace(const SoftmaxCall& call) {
+  if (is_empty(call.arrays[kX])) return 0;
+  const SoftmaxPlan plan = plan_softmax<T>(call.of_logits());
+  const int64_t totals = call.reduction == kNone ? 0 : 2 * most_of<T>(plan).blocks;
+  return softmax_workspace<T>(call.of_logits()) + totals * int64_t(sizeof(double));
+}
+
+template <class T>
+void cross_entropy_forward(const SoftmaxCall& call, void* workspace, cudaStream_t stream) {
+  const bool reduces = call.reduction != kNone;
+  double* totals = nullptr;
+  int64_t blocks = 0, count = 0;
+  if (!is_empty(call.arrays[kX])) {
+    SoftmaxPlan plan = plan_softmax<T>(call.of_logits());
+    plan.be_loss(has_shares(call));
+    count = plan.rows.count;
+    if (reduces) totals = static_cast<double*>(workspace) + softmax_workspace<T>(call.of_logits()) / 8;
+    blocks = run_kind<T, kNoY>(plan, totals, workspace, stream);
+  }
+  if (!reduces) return;
+  launch(finish_loss<T>, {1, kRowThreads}, stream, totals, blocks, call.reduction == kMean,
+         call.arrays[kDy].data ? double(count) : -1.0, call.loss.data,
+         reinterpret_cast<double*>(call.divisor.data));
+}
+
+template <class T>
+void cross_entropy_backward(const SoftmaxCall& call, cudaStream_t stream) {
+  if (is_empty(call.arrays[kX])) return;
+  SoftmaxPlan plan = plan_softmax<T>(call.of_logits());
+  plan.be_loss(has_shares(call));
+  if (plan.rows.shares) plan.take_whole_rows();
+  run_lse_gradients<T, kLoss>(plan, stream);
 }
 
 using Storage = FASTACT_STORAGE;
@@ -85,5 +149,8 @@ template int64_t softmax_workspace<Storage>(const SoftmaxCall&);
 template void softmax_forward<Storage>(const SoftmaxCall&, void*, cudaStream_t);
 template void softmax_backward<Storage>(const SoftmaxCall&, void*, cudaStream_t);
 template void logsumexp_backward<Storage>(const SoftmaxCall&, cudaStream_t);
+template int64_t cross_entropy_workspace<Storage>(const SoftmaxCall&);
+template void cross_entropy_forward<Storage>(const SoftmaxCall&, void*, cudaStream_t);
+template void cross_entropy_backward<Storage>(const SoftmaxCall&, cudaStream_t);
 
 FASTACT_END_NAMESPACE

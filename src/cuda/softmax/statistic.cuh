@@ -115,10 +115,10 @@ FASTACT_DEVICE Compute<T> class_weight(const Rows& rows, int64_t row, int64_t el
 
 // The shares of the classes in the loss of a row, beside that of a target's index.
 template <class T, class Rows>
-FASTACT_DEVICE Wide<T> shares_of(const Rows& rows, const Part& part, int i, int valid) {
+FASTACT_DEVICE Wide<T> shares_of(const Rows& rows, const RowPart& part, int i, int valid) {
   using C = Compute<T>;
   Wide<T> share{};
-  if (rows.data[kDy]) share = widen_vec(read_vec<T>(rows, kDy, part, i, valid));
+  if (rows.data[kDy]) share = widen_vec(read_vec<T>(rows, kDy, part, i));
 #pragma unroll
   for (int j = 0; j < Vec<T>::kSize; ++j) {
     if (j >= valid) {
@@ -133,17 +133,22 @@ FASTACT_DEVICE Wide<T> shares_of(const Rows& rows, const Part& part, int i, int 
   return share;
 }
 
-// The peak of the part of a thread, folded over the lanes. Terms take the place of z where
-// Kind::kKeepsTerms, else z stays, moved.
-template <class T, class Kind, int vecs, class Rows, int n>
-FASTACT_DEVICE void find_peak(const Rows& rows, const Part& part, Wide<T> (&z)[vecs],
-                              int& fold_index, Peak<T, n>* peak) {
+// What finding a peak leaves of the elements, and what it adds: constants of quick rows' kernels.
+struct PeakWays {
+  bool keeps;   // terms take the place of z; else z stays, moved
+  bool sorts;   // what writes nothing keeps the smaller of each element and the largest before it:
+                // all but one of a thread's largest. So none is compared with the row's largest.
+  bool shares;  // of all classes
+};
+
+// The peak of the part of a thread, folded over the lanes. kSums: 1 without counts, 4 with shares.
+template <class T, int kSums, int vecs, class Rows, int n>
+FASTACT_DEVICE void find_peak(const Rows& rows, const RowPart& part, const PeakWays& ways,
+                              Wide<T> (&z)[vecs], int& fold_index, Peak<T, n>* peak) {
   using C = Compute<T>;
   constexpr int kSize = Vec<T>::kSize;
-  // What writes nothing keeps the smaller of each element and the largest before it: all but one of
-  // a thread's largest. So none is compared with the row's largest.
-  constexpr bool kSorts = !Kind::kWrites && !Kind::kHasShares;
-  constexpr bool kCounts = !Kind::kKeepsTerms;
+  constexpr bool kMayShare = kSums > 2;
+  const bool shares = kMayShare && ways.shares;
   const C up = C(rows.up);
 #pragma unroll
   for (int s = 0; s < n; ++s) peak->max[s] = -infinity<C>();
@@ -153,7 +158,7 @@ FASTACT_DEVICE void find_peak(const Rows& rows, const Part& part, Wide<T> (&z)[v
     for (int j = 0; j < kSize; ++j) {
       C& max = peak->max[row_in_vec<Rows>(j)];
       const C value = z[i].lane[j];
-      if constexpr (kSorts) z[i].lane[j] = smaller_of(max, value);
+      if (ways.sorts) z[i].lane[j] = smaller_of(max, value);
       max = larger(max, value);
     }
   C own[n];
@@ -179,43 +184,40 @@ FASTACT_DEVICE void find_peak(const Rows& rows, const Part& part, Wide<T> (&z)[v
   for (int i = 0; i < vecs; ++i) {
     Wide<T> term{}, share{}, distance{};
     if (Rows::kQuick || i < part.count) {
-      if constexpr (Kind::kHasShares)
-        share = shares_of<T>(rows, part, i, lanes_there<T>(rows, part, i));
+      if (shares) share = shares_of<T>(rows, part, i, lanes_there<T>(rows, part, i));
 #pragma unroll
       for (int j = 0; j < kSize; ++j) {
         const int s = row_in_vec<Rows>(j);
         const C value = z[i].lane[j], made = peak->at[s](value);
-        const bool is_top = kCounts && !kSorts && value == peak->at[s].m;
+        const bool is_top = !ways.keeps && !ways.sorts && value == peak->at[s].m;
         term.lane[j] = is_top ? C(0) : made;
         count[s] += is_top;
-        if constexpr (Kind::kKeepsTerms) z[i].lane[j] = made;
+        if (ways.keeps) z[i].lane[j] = made;
+        if (!kMayShare) continue;
         const C far = share.lane[j] * (peak->at[s].m - value);
         distance.lane[j] = share.lane[j] == 0 ? C(0) : far;  // past the end, too
       }
     }
     rest.add(i, term);
-    if constexpr (Kind::kHasShares) mass.add(i, share), apart.add(i, distance);
+    if (kMayShare) mass.add(i, share), apart.add(i, distance);
   }
-  constexpr int kSums = Kind::kHasShares ? 4 : kCounts ? 2 : 1;
   double sums[kSums * n];
 #pragma unroll
   for (int s = 0; s < n; ++s) {
     sums[s] = rest.total(s);
-    if constexpr (kSorts) {
+    if (ways.sorts) {
       count[s] = own[s] == peak->at[s].m;
       sums[s] += count[s] ? 0.0 : double(peak->at[s](own[s]));
     }
-    if constexpr (kCounts) sums[n + s] = double(count[s]);
-    if constexpr (Kind::kHasShares)
-      sums[2 * n + s] = mass.total(s), sums[3 * n + s] = apart.total(s);
+    if constexpr (kSums > 1) sums[n + s] = double(count[s]);
+    if constexpr (kMayShare) sums[2 * n + s] = mass.total(s), sums[3 * n + s] = apart.total(s);
   }
   fold_sums(rows, sums, fold_index);
 #pragma unroll
   for (int s = 0; s < n; ++s) {
     peak->rest[s] = sums[s];
-    peak->count[s] = kCounts ? sums[(kSums > 1) * n + s] : 0.0;
-    if constexpr (Kind::kHasShares)
-      peak->mass[s] = sums[2 * n + s], peak->apart[s] = sums[3 * n + s];
+    peak->count[s] = kSums > 1 ? sums[(kSums > 1) * n + s] : 0.0;
+    if constexpr (kMayShare) peak->mass[s] = sums[2 * n + s], peak->apart[s] = sums[3 * n + s];
   }
 }
 
@@ -264,17 +266,24 @@ FASTACT_DEVICE Level<Compute<T>> level_of(const RowSums& sums, const TermsAt<T>&
   return {max, at.m, inverse, log, max * C(up) + log};
 }
 
+// The same called: of columns a vector has up to eight rows, each of which would have a copy.
+template <class T>
+FASTACT_DEVICE_CALL Level<Compute<T>> level_called(RowSums sums, TermsAt<T> at, bool masked,
+                                                   double up, bool wants_log) {
+  return level_of<T>(sums, at, masked, up, wants_log);
+}
+
 // The sums of a row from those of its chunks, of which a lane of a warp has every 32nd, given to
-// all lanes. peaks: `fields` numbers each, the first of RowSums.
-template <int fields>
-FASTACT_DEVICE RowSums merge_peaks(const double* peaks, int64_t count, double up) {
+// all lanes.
+constexpr int kPeakFields = 5;
+FASTACT_DEVICE RowSums merge_peaks(const double* peaks, int64_t count, double up, bool shares) {
   const int lane = int(threadIdx.x) % kWarp;
   double max = -infinity<double>();
-  for (int64_t c = lane; c < count; c += kWarp) max = larger(max, load(peaks + c * fields));
+  for (int64_t c = lane; c < count; c += kWarp) max = larger(max, load(peaks + c * kPeakFields));
   max = warp_fold(max, [](double a, double b) { return larger(a, b); });
   RowSums whole{max, 0, 0, 0, 0};
   for (int64_t c = lane; c < count; c += kWarp) {
-    const double* peak = peaks + c * fields;
+    const double* peak = peaks + c * kPeakFields;
     const double of_chunk = load(peak), rest = load(peak + 1), ones = load(peak + 2);
     if (of_chunk == max) {
       whole.rest += rest, whole.count += ones;
@@ -283,7 +292,7 @@ FASTACT_DEVICE RowSums merge_peaks(const double* peaks, int64_t count, double up
       const double apart = no_less((of_chunk - max) * up, kExpZero<double>);
       whole.rest += (rest + ones) * exp_scaled<0>(apart).value();
     }
-    if constexpr (fields > 3) {
+    if (shares) {
       const double mass = load(peak + 3);
       // Where a chunk has nothing, 0 stands for its m.
       const double from = of_chunk == -infinity<double>() ? 0.0 : of_chunk;
@@ -293,32 +302,8 @@ FASTACT_DEVICE RowSums merge_peaks(const double* peaks, int64_t count, double up
     }
   }
   whole.rest = warp_sum(whole.rest), whole.count = warp_sum(whole.count);
-  if constexpr (fields > 3) whole.mass = warp_sum(whole.mass), whole.apart = warp_sum(whole.apart);
+  if (shares) whole.mass = warp_sum(whole.mass), whole.apart = warp_sum(whole.apart);
   return whole;
-}
-
-// Chunks of rows of several blocks each.
-struct SoftmaxChunks : RowChunks {
-  double* peaks;   // OUT of the first kernel: rows x count x the first of RowSums
-  double* levels;  // OUT of the second: rows x [max, inverse, log]
-};
-
-template <int fields, class T, int n>
-FASTACT_DEVICE void store_peaks(const SoftmaxChunks& chunks, const Part& part,
-                                const Peak<T, n>& peak) {
-  if (part.lane > 0) return;
-#pragma unroll
-  for (int s = 0; s < n; ++s) {
-    if (s >= part.columns) break;
-    double* to = chunks.peaks + ((part.row + s) * chunks.count + part.chunk) * fields;
-    store(to, double(peak.max[s]));
-    store(to + 1, divide(peak.rest[s], double(peak.at[s](peak.at[s].m))));
-    store(to + 2, peak.count[s]);
-    if constexpr (fields > 3) {
-      store(to + 3, peak.mass[s]);
-      store(to + 4, peak.apart[s]);
-    }
-  }
 }
 
 template <class T>

@@ -33,6 +33,7 @@ struct NormSums {
   int64_t row_step;          // the same in rows of all groups
   int64_t stride[kStatEnd];  // and in bytes, of dense arrays
   int rounds;                // rows of a team, at most
+  int vecs;                  // of a thread, at most
   bool is_wanted;            // dweight or dbias
   int run_lanes;             // threads that add up the columns of a parameter
   int64_t tiles;             // blocks beside each other over a long row
@@ -118,38 +119,20 @@ struct OwnSums {
 };
 
 // Who finds the means of g and g xhat: the lanes of a row, which are a part of a warp or a block;
-// or they are given, of long rows, of which a block has a tile.
-enum MeansBy { kWarpLanes, kBlockLanes, kGiven };
+// or they are given, of long rows, of which a block has a tile. A kernel may be for all of these.
+enum MeansBy { kWarpLanes, kBlockLanes, kGiven, kAnyWay };
+template <MeansBy by>
+constexpr TeamIn kTeamOf = by == kWarpLanes    ? kOneWarp
+                           : by == kBlockLanes ? kOneBlock
+                                               : kWarpOrBlock;
 
-// Two sums over the lanes of a row, times `factor`, given to all of them: as fold_lanes has it, but
-// half of the lanes go on with one sum and half with the other. Within a warp in the compute type,
-// over the warps of a block in double. There are two lanes at least.
-template <bool has_block, class C>
+// Two sums over the lanes of a row, times `factor`, given to all of them: within a warp in the
+// compute type, over the warps of a block in double.
+template <TeamIn in, class C>
 FASTACT_DEVICE void fold_two(C (&value)[2], double factor, int lanes, int& fold_index) {
-  constexpr int kMostWarps = kRowThreads / kWarp;
-  static_assert(kMostWarps == kWarp / 2, "half a warp adds up the sums of the warps");
-  FASTACT_SHARED(double, of_warps, 4 * kMostWarps);
-  const int width = has_block ? kWarp : lanes, half = width / 2;
-  const int thread = int(threadIdx.x), lane = thread % kWarp;
-  const bool second = (lane & half) != 0;
-  C own = second ? value[1] : value[0];
-  own += __shfl_xor_sync(kAllLanes, second ? value[0] : value[1], half, width);
-#pragma unroll
-  for (int step = kWarp / 4; step > 0; step /= 2)
-    if (has_block || step < half) own += __shfl_xor_sync(kAllLanes, own, step, width);
-  double sum = double(own);
-  if constexpr (has_block) {
-    const int from = fold_index + (lane & half);
-    fold_index ^= 2 * kMostWarps;
-    if (lane % half == 0) of_warps[from + thread / kWarp] = sum;
-    __syncthreads();
-    const int other = lane % half;
-    sum = other < lanes / kWarp ? double(of_warps[from + other]) : 0.0;
-    sum = warp_sum(sum, kMostWarps);
-  }
-  const C result = C(sum * factor);
-  value[0] = __shfl_sync(kAllLanes, result, 0, width);
-  value[1] = __shfl_sync(kAllLanes, result, half, width);
+  fold_team<in>(
+      value, lanes, fold_index, [](auto a, auto b) { return a + b; }, 0.0,
+      [&](double sum) { return C(sum * factor); });
 }
 
 // dx = rstd (p w - mean(g) - xhat mean(g xhat)) of a vector.
@@ -171,39 +154,48 @@ template <class T, int vecs>
 struct BackwardRow {
   int count;
   RowStats<Compute<T>> stats;
-  Held x[vecs], dy[vecs];
+  Words x[vecs], dy[vecs];
 };
+
+// Of a row, what a thread has of its vectors [begin, end).
+FASTACT_DEVICE RowPart part_between(int64_t row, int64_t begin, int64_t end, int lane, int lanes) {
+  RowPart part{};
+  part.row = row, part.first = begin + lane, part.lane = lane, part.lanes = lanes;
+  part.count = part.first < end ? int(quotient(end - 1 - part.first, lanes)) + 1 : 0;
+  return part;
+}
 
 // Reads and writes the rows of a team, one after another. Of quick rows a thread has the addresses
 // of its first vector: dtotal steps as dx does, and the mean as rstd.
-template <class T, bool has_means, class Rows>
+template <class T, class Rows>
 struct RowReader {
   using C = Compute<T>;
   const Rows& rows;
   const NormSums<C>& sums;
-  int left;             // rows of the team that were not read
-  Partition partition;  // of the row that was read last
+  bool has_means;
+  int left;      // rows of the team that were not read
+  RowPart part;  // of the row that was read last
   const T *dy, *x;
   T* dx;
   const C *rstd, *means;
 
   // task: the first row. Of its vectors the thread has some of [begin, end).
-  FASTACT_DEVICE RowReader(const Rows& all, const NormSums<C>& of, int64_t task, int64_t begin,
-                           int64_t end, int lanes)
-      : rows(all), sums(of) {
+  FASTACT_DEVICE RowReader(const Rows& all, const NormSums<C>& of, bool means_given, int64_t task,
+                           int64_t begin, int64_t end, int lanes)
+      : rows(all), sums(of), has_means(means_given) {
     const int64_t b = quotient(task, rows.groups);
     left = b < sums.step && b < rows.batch ? int(quotient(rows.batch - 1 - b, sums.step)) + 1 : 0;
-    partition = partition_of(task, begin, end, int(threadIdx.x) % lanes, lanes, false);
+    part = part_between(task, begin, end, int(threadIdx.x) % lanes, lanes);
     if constexpr (Rows::kQuick) {
-      const int64_t first = partition.first * Vec<T>::kSize;
+      const int64_t first = part.first * Vec<T>::kSize;
       dy = row_of<T>(rows, kDy, task) + first, x = row_of<T>(rows, kIn, task) + first;
       dx = row_of<T>(rows, kDx, task) + first, rstd = number_of<C>(rows, kRstdRole, task);
     } else {
-      partition.row -= sums.row_step;
+      part.row -= sums.row_step;
     }
     if (has_means) means = sums.means + 2 * task;
   }
-  FASTACT_DEVICE int64_t quick_offset(int i) const { return i * partition.lanes * Vec<T>::kSize; }
+  FASTACT_DEVICE int64_t quick_offset(int i) const { return i * part.lanes * Vec<T>::kSize; }
   // Where an array is that steps as another one does.
   template <class N>
   FASTACT_DEVICE const N* beside(const N* p, int role, int like) const {
@@ -212,9 +204,9 @@ struct RowReader {
   }
   FASTACT_DEVICE Vec<T> read(int role, const T* quick, int i) const {
     if constexpr (Rows::kByElement)
-      return load_some(quick + quick_offset(i), valid_of<T>(rows, partition, i));
+      return load_some(quick + quick_offset(i), valid_of<T>(rows, part, i));
     if constexpr (Rows::kQuick) return load_vec(quick + quick_offset(i));
-    return read_own<T>(rows, role, partition, i);
+    return read_vec<T>(rows, role, part, i);
   }
   FASTACT_DEVICE Vec<T> read_dtotal(int i) const {
     return read(kDTotal, beside(dx, kDTotal, kDx), i);
@@ -232,20 +224,20 @@ struct RowReader {
   FASTACT_DEVICE Vec<T> read_dx(int i) const { return read(kDx, dx, i); }
   FASTACT_DEVICE void write_dx(int i, const Vec<T>& vec) const {
     if constexpr (Rows::kByElement)
-      return store_some(dx + quick_offset(i), vec, valid_of<T>(rows, partition, i));
+      return store_some(dx + quick_offset(i), vec, valid_of<T>(rows, part, i));
     if constexpr (Rows::kQuick) return store_vec(dx + quick_offset(i), vec);
-    write_own(rows, kDx, partition, i, vec);
+    write_vec(rows, kDx, part, i, vec);
   }
   template <int vecs>
   FASTACT_DEVICE void fetch(BackwardRow<T, vecs>& to) {
-    to.count = left-- > 0 ? partition.count : 0;
-    if (!Rows::kQuick) partition.row += sums.row_step;
+    to.count = left-- > 0 ? part.count : 0;
+    if (!Rows::kQuick) part.row += sums.row_step;
 #pragma unroll
     for (int i = 0; i < vecs; ++i) {
       to.x[i] = to.dy[i] = {};
       if (i >= to.count) continue;
-      to.x[i] = bit_cast<Held>(read(kIn, x, i));
-      to.dy[i] = bit_cast<Held>(read(kDy, dy, i));
+      to.x[i] = bit_cast<Words>(read(kIn, x, i));
+      to.dy[i] = bit_cast<Words>(read(kDy, dy, i));
     }
     to.stats = {};
     if (to.count == 0) return;
@@ -253,7 +245,7 @@ struct RowReader {
       if (rows.data[kMeanRole]) to.stats.mean = load(beside(rstd, kMeanRole, kRstdRole));
       to.stats.rstd = load(rstd);
     } else {
-      to.stats = statistics_of<C>(rows, partition.row);
+      to.stats = statistics_of<C>(rows, part.row);
     }
     if (has_means && rows.data[kDx]) {
       if (rows.is_centred) to.stats.mean_g = load(means);
@@ -275,7 +267,7 @@ struct RowReader {
 
 // Calls visit(i, weight, p, xhat) for each of a thread's vectors of a row. weight: of quick rows.
 template <class T, int vecs, class Rows, class Visit>
-FASTACT_DEVICE void for_vectors(const Rows& rows, const Partition& partition,
+FASTACT_DEVICE void for_vectors(const Rows& rows, const RowPart& part,
                                 const BackwardRow<T, vecs>& row, const Wide<T> (&weight)[vecs],
                                 const Visit& visit) {
 #pragma unroll
@@ -283,12 +275,12 @@ FASTACT_DEVICE void for_vectors(const Rows& rows, const Partition& partition,
     if (i >= row.count) continue;
     const Vec<T> x = bit_cast<Vec<T>>(row.x[i]), dy = bit_cast<Vec<T>>(row.dy[i]);
     const int valid =
-        Rows::kQuick && !Rows::kByElement ? Vec<T>::kSize : valid_of<T>(rows, partition, i);
-    const int64_t q = partition.vec(i);
+        Rows::kQuick && !Rows::kByElement ? Vec<T>::kSize : valid_of<T>(rows, part, i);
+    const int64_t q = part.vec(i);
     Wide<T> p = widen_vec(dy), w = weight[i];
     if constexpr (!Rows::kQuick) {
-      if (rows.which != k_identity) p = p_of<T>(rows, x, dy, row.stats, partition.row, q, valid);
-      w = weight_of<T>(rows, partition.row, q, valid);
+      if (rows.which != k_identity) p = p_of<T>(rows, x, dy, row.stats, part.row, q, valid);
+      w = weight_of<T>(rows, part.row, q, valid);
     }
     Wide<T> xhat = xhat_of<T>(widen_vec(x), row.stats);
     if (valid < Vec<T>::kSize) zero_tail<T>(xhat, valid);
@@ -303,20 +295,28 @@ FASTACT_DEVICE void for_vectors(const Rows& rows, const Partition& partition,
 template <class T, int vecs, class Rows>
 struct ColumnSums {
   using C = Compute<T>;
-  static constexpr int kSize = Vec<T>::kSize, kOwn = vecs * 2 * kSize;
+  static constexpr int kSize = Vec<T>::kSize;
   static constexpr bool kInRegisters = Rows::kQuick;
   static constexpr bool kHasRunning = !kInRegisters && sizeof(C) < sizeof(double);
-  static constexpr int kBytes = kOwn * int(sizeof(double) + (kHasRunning ? sizeof(C) : 0));
+  // Whether there is a kernel for each number of a thread's vectors.
+  static constexpr bool kIsFull = Rows::kQuick && !Rows::kByElement;
+  // Bytes for each vector of a thread.
+  static constexpr int kBytes = 2 * kSize * int(sizeof(double) + (kHasRunning ? sizeof(C) : 0));
 
   decltype(dynamic_shared<double>()) totals;
   decltype(dynamic_shared<C>()) shared_running;
   double* spilled;
+  int own;  // numbers of a thread
   Wide<T> of_weight[kInRegisters ? vecs : 1], of_bias[kInRegisters ? vecs : 1];
 
-  // scratch: of all blocks, or null.
-  FASTACT_DEVICE ColumnSums(double* scratch, int64_t block)
-      : totals(dynamic_shared<double>()), shared_running(dynamic_shared<C>()), spilled(nullptr) {
-    if (scratch) spilled = scratch + block * (kBytes / int(sizeof(double))) * int(blockDim.x);
+  // scratch: of all blocks, or null. of_thread: vectors.
+  FASTACT_DEVICE ColumnSums(double* scratch, int64_t block, int of_thread)
+      : totals(dynamic_shared<double>()),
+        shared_running(dynamic_shared<C>()),
+        spilled(nullptr),
+        own((kIsFull ? vecs : of_thread) * 2 * kSize) {
+    if (scratch)
+      spilled = scratch + block * of_thread * (kBytes / int(sizeof(double))) * int(blockDim.x);
   }
   FASTACT_DEVICE static int at(int i, int which, int j, int thread) {
     return ((i * 2 + which) * kSize + j) * int(blockDim.x) + thread;
@@ -331,7 +331,7 @@ struct ColumnSums {
   }
   // Numbers of float64 are their own totals.
   FASTACT_DEVICE int running_at(int at) const {
-    return kHasRunning ? kOwn * int(blockDim.x) * int(sizeof(double) / sizeof(C)) + at : at;
+    return kHasRunning ? own * int(blockDim.x) * int(sizeof(double) / sizeof(C)) + at : at;
   }
   FASTACT_DEVICE C running(int at) const {
     if (spilled) return load(reinterpret_cast<C*>(spilled) + running_at(at));
@@ -344,7 +344,7 @@ struct ColumnSums {
 
   FASTACT_DEVICE void clear() {
 #pragma unroll 1
-    for (int k = 0, to = int(threadIdx.x); k < kOwn; ++k, to += int(blockDim.x)) {
+    for (int k = 0, to = int(threadIdx.x); k < own; ++k, to += int(blockDim.x)) {
       put_total(to, 0.0);
       if (!kInRegisters) put_running(to, C(0));
     }
@@ -361,12 +361,12 @@ struct ColumnSums {
         of_bias[i].lane[j] += p.lane[j];
       }
     } else {
-      add_running(spilled, i, p, xhat, casts);
+      add_running(spilled, own, i, p, xhat, casts);
     }
   }
-  static FASTACT_DEVICE_CALL void add_running(double* spilled, int i, Wide<T> p, Wide<T> xhat,
-                                              bool casts) {
-    const ColumnSums sums(spilled, 0);
+  static FASTACT_DEVICE_CALL void add_running(double* spilled, int own, int i, Wide<T> p,
+                                              Wide<T> xhat, bool casts) {
+    const ColumnSums sums(spilled, 0, own / (2 * kSize));
     if (sizeof(T) == 2 && casts)  // and there is no bias
       p = cast_if<T>(true, product_of<T>(p, cast_if<T>(true, xhat))), xhat = repeat<T>(1);
 #pragma unroll
@@ -380,7 +380,8 @@ struct ColumnSums {
   FASTACT_DEVICE void flush() {
     if constexpr (kInRegisters) {
 #pragma unroll
-      for (int k = 0; k < kOwn; ++k) {
+      for (int k = 0; k < vecs * 2 * kSize; ++k) {
+        if (!kIsFull && k >= own) break;
         Wide<T>& sums = k / kSize % 2 == 0 ? of_weight[k / kSize / 2] : of_bias[k / kSize / 2];
         const int to = k * int(blockDim.x) + int(threadIdx.x);
         put_total(to, total(to) + double(sums.lane[k % kSize]));
@@ -388,7 +389,7 @@ struct ColumnSums {
       }
     } else if constexpr (kHasRunning) {
 #pragma unroll 1
-      for (int k = 0, to = int(threadIdx.x); k < kOwn; ++k, to += int(blockDim.x)) {
+      for (int k = 0, to = int(threadIdx.x); k < own; ++k, to += int(blockDim.x)) {
         put_total(to, total(to) + double(running(to)));
         put_running(to, C(0));
       }
@@ -399,9 +400,9 @@ struct ColumnSums {
 // The sums of a part of the batch from those of the columns that a block has: of a tile of a row,
 // or of its teams' rows. Where these are of several groups, each team has sums of its own; else
 // they are added up.
-template <class T, bool has_tile, class Rows, class Columns>
+template <class T, class Rows, class Columns>
 FASTACT_DEVICE void write_part(const Rows& rows, const NormSums<Compute<T>>& sums,
-                               const Columns& columns) {
+                               const Columns& columns, bool has_tile) {
   constexpr int kSize = Vec<T>::kSize;
   const bool is_one = has_tile || rows.groups == 1;
   const int row_lanes = has_tile ? int(blockDim.x) : rows.lanes;
@@ -461,25 +462,25 @@ void norm_backward_rows(FASTACT_GRID_CONSTANT const Rows rows,
                         FASTACT_GRID_CONSTANT const NormSums<Compute<T>> sums) {
   using C = Compute<T>;
   using Row = BackwardRow<T, vecs>;
-  constexpr bool kQuick = Rows::kQuick, kHasTile = by == kGiven;
-  const int64_t task = kHasTile ? quotient(blockIdx.x, sums.tiles)
+  constexpr bool kQuick = Rows::kQuick;
+  const bool has_tile = by == kGiven || (by == kAnyWay && sums.tiles > 1);
+  const int64_t task = has_tile ? quotient(blockIdx.x, sums.tiles)
                        : by == kBlockLanes
                            ? blockIdx.x
                            : int64_t(blockIdx.x) * rows.teams + int(threadIdx.x) / rows.lanes;
-  const int lanes = kHasTile ? int(blockDim.x) : rows.lanes;
-  const int64_t begin = kHasTile ? (blockIdx.x - task * sums.tiles) * lanes : 0;
-  const int64_t end = kHasTile ? smaller(begin + lanes, vecs_of<T>(rows)) : vecs_of<T>(rows);
-  RowReader<T, kHasTile, Rows> reader(rows, sums, task, begin, end, lanes);
-  const Partition& partition = reader.partition;
-  ColumnSums<T, vecs, Rows> columns(sums.spilled, blockIdx.x);
+  const int lanes = has_tile ? int(blockDim.x) : rows.lanes;
+  const int64_t begin = has_tile ? (blockIdx.x - task * sums.tiles) * lanes : 0;
+  const int64_t end = has_tile ? smaller(begin + lanes, vecs_of<T>(rows)) : vecs_of<T>(rows);
+  RowReader<T, Rows> reader(rows, sums, has_tile, task, begin, end, lanes);
+  const RowPart& part = reader.part;
+  ColumnSums<T, vecs, Rows> columns(sums.spilled, blockIdx.x, sums.vecs);
   if (sums.is_wanted) columns.clear();
   Wide<T> own_weight[vecs];
 #pragma unroll
   for (int i = 0; i < vecs; ++i) {
     own_weight[i] = {};
-    if (kQuick && i < partition.count)
-      own_weight[i] =
-          weight_of<T>(rows, partition.row, partition.vec(i), valid_of<T>(rows, partition, i));
+    if (kQuick && i < part.count)
+      own_weight[i] = weight_of<T>(rows, part.row, part.vec(i), valid_of<T>(rows, part, i));
   }
   const bool adds = rows.data[kDTotal] || rows.accumulate, casts = !kQuick && rows.casts;
   int fold_index = 0, added = 0, rounds = sums.rounds;
@@ -488,19 +489,19 @@ void norm_backward_rows(FASTACT_GRID_CONSTANT const Rows rows,
   const auto take = [&](Row& row, Row& next) {
     if (kQuick) reader.fetch(next);
     reader.bring_dtotal_near(row);
-    if constexpr (!kHasTile) {
+    if (!has_tile) {
       OwnSums<T> of_row{};
-      for_vectors<T>(rows, partition, row, own_weight,
+      for_vectors<T>(rows, part, row, own_weight,
                      [&](int, const Wide<T>& weight, const Wide<T>& p, const Wide<T>& xhat) {
                        of_row.add(p, xhat, weight, casts);
                      });
       C means[2];
       of_row.fold(means);
-      fold_two<by == kBlockLanes>(means, rows.per_length, lanes, fold_index);
+      fold_two<kTeamOf<by>>(means, rows.per_length, lanes, fold_index);
       row.stats.mean_g = rows.is_centred ? means[0] : C(0), row.stats.mean_g_xhat = means[1];
       forget_row(row.x), forget_row(row.dy);
     }
-    for_vectors<T>(rows, partition, row, own_weight,
+    for_vectors<T>(rows, part, row, own_weight,
                    [&](int i, const Wide<T>& weight, const Wide<T>& p, const Wide<T>& xhat) {
                      if (sums.is_wanted) columns.add(i, p, xhat, casts);
                      if (!rows.data[kDx]) return;
@@ -521,7 +522,7 @@ void norm_backward_rows(FASTACT_GRID_CONSTANT const Rows rows,
   // Two at a time: no row moves from register to register.
   while (take(one, other) && (!kQuick || take(other, one))) {
   }
-  if (sums.is_wanted) write_part<T, kHasTile>(rows, sums, columns);
+  if (sums.is_wanted) write_part<T>(rows, sums, columns, has_tile);
 }
 
 // A long row, in chunks of kLongChunk vectors.
@@ -531,43 +532,46 @@ constexpr int kLongChunk = kLongThreads * kLongVecs;
 // The sums of g and g xhat of each chunk.
 template <class T, class Rows>
 FASTACT_KERNEL_OF(kLongThreads, 2)
-void norm_long_sums(FASTACT_GRID_CONSTANT const Rows rows, const RowChunks chunks,
-                    double* of_chunks) {
+void norm_long_sums(FASTACT_GRID_CONSTANT const Rows rows, double* of_chunks) {
   using C = Compute<T>;
   int fold_index = 0;
-  for_each_chunk<T>(rows, chunks, [&](const Partition& partition, int64_t task) {
-    BackwardRow<T, kLongVecs> row;
-    row.count = partition.count;
-    row.stats = statistics_of<C>(rows, partition.row);
-    Wide<T> weight[kLongVecs];
+  const RowPart part = row_part<T, kLongVecs, true>(rows);
+  constexpr int kAtOnce = Rows::kQuick ? kLongVecs : 1;  // with calls, whose code is large
+  OwnSums<T> of_row{};
+#pragma unroll 1
+  for (int first = 0; first < kLongVecs; first += kAtOnce) {
+    RowPart some = part;
+    some.first = part.vec(first), some.count = part.count - first;
+    BackwardRow<T, kAtOnce> row;
+    row.count = some.count;
+    row.stats = statistics_of<C>(rows, part.row);
+    Wide<T> weight[kAtOnce];
 #pragma unroll
-    for (int i = 0; i < kLongVecs; ++i) {
+    for (int i = 0; i < kAtOnce; ++i) {
       row.x[i] = row.dy[i] = {}, weight[i] = {};
       if (i >= row.count) continue;
-      const int valid = valid_of<T>(rows, partition, i);
+      const int valid = valid_of<T>(rows, some, i);
       const auto read_role = [&](int role) {
         if constexpr (Rows::kByElement)
-          return load_some(row_of<T>(rows, role, partition.row) + partition.vec(i) * Vec<T>::kSize,
-                           valid);
+          return load_some(row_of<T>(rows, role, part.row) + some.vec(i) * Vec<T>::kSize, valid);
         else
-          return read_own<T>(rows, role, partition, i);
+          return read_vec<T>(rows, role, some, i);
       };
-      row.x[i] = bit_cast<Held>(read_role(kIn)), row.dy[i] = bit_cast<Held>(read_role(kDy));
-      if (Rows::kQuick) weight[i] = weight_of<T>(rows, partition.row, partition.vec(i), valid);
+      row.x[i] = bit_cast<Words>(read_role(kIn)), row.dy[i] = bit_cast<Words>(read_role(kDy));
+      if (Rows::kQuick) weight[i] = weight_of<T>(rows, part.row, some.vec(i), valid);
     }
-    OwnSums<T> of_row{};
-    for_vectors<T>(rows, partition, row, weight,
+    for_vectors<T>(rows, some, row, weight,
                    [&](int, const Wide<T>& w, const Wide<T>& p, const Wide<T>& xhat) {
                      of_row.add(p, xhat, w, !Rows::kQuick && rows.casts);
                    });
-    C sums[2];
-    of_row.fold(sums);
-    double wide[2] = {double(sums[0]), double(sums[1])};
-    fold_two<true>(wide, 1.0, kLongThreads, fold_index);
-    if (partition.lane > 0) return;
-    store(of_chunks + 2 * task, wide[0]);
-    store(of_chunks + 2 * task + 1, wide[1]);
-  });
+  }
+  C sums[2];
+  of_row.fold(sums);
+  double wide[2] = {double(sums[0]), double(sums[1])};
+  fold_two<kOneBlock>(wide, 1.0, kLongThreads, fold_index);
+  if (part.lane > 0) return;
+  store(of_chunks + 2 * int64_t(blockIdx.x), wide[0]);
+  store(of_chunks + 2 * int64_t(blockIdx.x) + 1, wide[1]);
 }
 
 // Their means over the row.

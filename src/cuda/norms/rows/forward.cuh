@@ -1,24 +1,10 @@
-// The forward kernels of the norms; norms.cu explains the passes.
-//
-// A row is in registers: its vectors are all read before the first is used, and nothing but the
-// sums of its warps goes through shared memory. The number of vectors of a thread is a template
-// parameter; row_shape() says how rows are laid over threads (core/held_rows.cuh).
-//
-// Moments, in the compute type C (float for 16 bits), twice over the registers:
-//
-//   near = sum(x) / n        d = x - near        low = sum(d) / n        mean = near + low
-//   m2 = sum(d^2) - n low^2
-//
-// near is rough, and d is exact where the subtraction cancels, so low makes good what near misses:
-// eight d are added up in C as a tree, and these sums in double. With u the unit roundoff of C the
-// mean is off by 3.5 u mean|d|, and m2 by 6 u of itself. Where squares leave the range of C, the
-// row is multiplied by a power of two near the inverse of its largest |x|: exact, and rare, so that
-// the lanes of a row vote on it.
+// The norms forward, a functor of core/row_kernels.cuh; norms.cu explains the passes.
 #pragma once
 
 #include <type_traits>
 
-#include "cuda/core/held_rows.cuh"
+#include "common/norms/rows.h"
+#include "cuda/core/row_kernels.cuh"
 #include "cuda/norms/rows/row_io.cuh"
 
 FASTACT_BEGIN_NAMESPACE
@@ -26,88 +12,35 @@ namespace {
 
 enum ForwardRole { kX, kResidual, kTotal, kY };
 
-// Resident blocks of kRowThreads on a multiprocessor, at least: two leave a thread 64 registers.
-template <class T, class Rows>
-constexpr int kNormBlocks = Rows::kQuick && sizeof(T) < 8 ? 2 : 1;
-
-// Reads a thread's vectors; beyond the end of the row there are zeros. With a residual, as many at
-// a time as registers allow.
+// Reads x and the residual of a thread's vectors, as many at a time as registers allow, and writes
+// their sum. Beyond the end of the row there are zeros.
 template <class T, int vecs, class Rows>
-FASTACT_DEVICE void take_row(const Rows& rows, const Partition& partition, Held (&x)[vecs]) {
-  const auto take = [&](int i) {
-    x[i] = {};
-    if (i < partition.count) x[i] = bit_cast<Held>(read_own<T>(rows, kX, partition, i));
-  };
-  if (!rows.data[kResidual]) {
-#pragma unroll
-    for (int i = 0; i < vecs; ++i) take(i);
-    return;
-  }
+FASTACT_DEVICE void take_sum(const Rows& rows, const RowPart& part, Words (&x)[vecs]) {
   constexpr int kAtOnce = sizeof(T) == 2 ? 1 : 2;
 #pragma unroll
   for (int first = 0; first < vecs; first += kAtOnce) {
-    Held residual[kAtOnce];
+    Words residual[kAtOnce];
 #pragma unroll
     for (int k = 0; k < kAtOnce; ++k) {
-      take(first + k);
-      if (first + k < partition.count)
-        residual[k] = bit_cast<Held>(read_own<T>(rows, kResidual, partition, first + k));
+      x[first + k] = {};
+      if (first + k >= part.count) continue;
+      x[first + k] = bit_cast<Words>(read_vec<T>(rows, kX, part, first + k));
+      residual[k] = bit_cast<Words>(read_vec<T>(rows, kResidual, part, first + k));
     }
 #pragma unroll
     for (int k = 0; k < kAtOnce; ++k) {
       const int i = first + k;
-      if (i >= partition.count) break;
-      Wide<T> sum = widen_held<T>(x[i]);
-      const Wide<T> more = widen_held<T>(residual[k]);
+      if (i >= part.count) break;
+      Wide<T> sum = widen_words<T>(x[i]);
+      const Wide<T> more = widen_words<T>(residual[k]);
 #pragma unroll
       for (int j = 0; j < Vec<T>::kSize; ++j) sum.lane[j] += more.lane[j];
       const Vec<T> total = narrow_vec<T>(sum);
-      write_own(rows, kTotal, partition, i, total);
-      x[i] = bit_cast<Held>(total);
+      write_vec(rows, kTotal, part, i, total);
+      x[i] = bit_cast<Words>(total);
     }
   }
 }
-
-// Mean squares in [kLeast, kMost] met no overflow, and no underflow that matters: a term that
-// vanished is below 2^-40 of them, or of an eps from kLeastEps on.
-template <class C>
-struct Range {
-  static constexpr double kLeast = sizeof(C) == 8 ? 0x1p-900 : 0x1p-100;
-  static constexpr double kMost = sizeof(C) == 8 ? 0x1p1000 : 0x1p100;
-  static constexpr double kLeastEps = kLeast * 0x1p60;
-};
-
-// The power of two by which numbers as large as peak come near 1: of 0 and of an infinity, one that
-// changes neither. Of double not beyond 2^600, which lets the squares of all numbers and eps be
-// represented.
-FASTACT_DEVICE float scale_of(float peak) {
-  const int exponent = 254 - int(bit_cast<uint32_t>(peak) >> 23);
-  return bit_cast<float>(uint32_t(exponent < 1 ? 1 : exponent > 253 ? 253 : exponent) << 23);
-}
-FASTACT_DEVICE double scale_of(double peak) {
-  constexpr int kMost = 1023 + 600;
-  const int exponent = 2046 - int(bit_cast<uint64_t>(peak) >> 52);
-  return bit_cast<double>(uint64_t(exponent < 1 ? 1 : exponent > kMost ? kMost : exponent) << 52);
-}
-
-FASTACT_DEVICE double inverse_power(double power) {
-  return bit_cast<double>((uint64_t(2046) << 52) - bit_cast<uint64_t>(power));
-}
-
-// The moments of scale x: near + low and m2, which are 0 and the sum of the squares where no mean
-// is subtracted.
-template <class C>
-struct ScaledMoments {
-  C scale, near;
-  double low, m2;
-
-  FASTACT_DEVICE double inverse_scale() const { return inverse_power(double(scale)); }
-  FASTACT_DEVICE double mean() const {
-    // Next to an infinite mean there is nothing to correct.
-    const double sum = is_finite(double(near)) ? double(near) + low : double(near);
-    return sum * inverse_scale();
-  }
-};
 
 // Adds up a group of numbers and their squares in C, each as a tree, and these in double.
 template <class C, int n>
@@ -129,12 +62,12 @@ FASTACT_DEVICE void add_group(const C (&d)[n], double (&sums)[2]) {
 
 // The largest magnitude, and the vectors times a scale.
 template <class T, int vecs>
-FASTACT_DEVICE Compute<T> peak_of(const Held (&x)[vecs]) {
+FASTACT_DEVICE Compute<T> peak_of(const Words (&x)[vecs]) {
   using C = Compute<T>;
   C peak = 0;
 #pragma unroll
   for (int i = 0; i < vecs; ++i) {
-    const Wide<T> wide = widen_held<T>(x[i]);
+    const Wide<T> wide = widen_words<T>(x[i]);
 #pragma unroll
     for (int j = 0; j < Vec<T>::kSize; ++j) {
       const C size = wide.lane[j] < 0 ? -wide.lane[j] : wide.lane[j];
@@ -144,26 +77,25 @@ FASTACT_DEVICE Compute<T> peak_of(const Held (&x)[vecs]) {
   return peak;
 }
 template <class T, int vecs>
-FASTACT_DEVICE void scale_row(Compute<T> scale, Held (&x)[vecs]) {
+FASTACT_DEVICE void scale_row(Compute<T> scale, Words (&x)[vecs]) {
 #pragma unroll
   for (int i = 0; i < vecs; ++i) {
-    Wide<T> wide = widen_held<T>(x[i]);
+    Wide<T> wide = widen_words<T>(x[i]);
 #pragma unroll
     for (int j = 0; j < Vec<T>::kSize; ++j) wide.lane[j] *= scale;
-    x[i] = bit_cast<Held>(narrow_vec<T>(wide));
+    x[i] = bit_cast<Words>(narrow_vec<T>(wide));
   }
 }
 
 template <class T, int vecs, class Rows>
-FASTACT_DEVICE ScaledMoments<Compute<T>> find_moments(const Rows& rows, const Partition& partition,
-                                                      Held (&x)[vecs], double per_count,
+FASTACT_DEVICE ScaledMoments<Compute<T>> find_moments(const Rows& rows, const RowPart& part,
+                                                      Words (&x)[vecs], double per_count,
                                                       int& fold_index) {
   using C = Compute<T>;
   constexpr int kSize = Vec<T>::kSize, kGroup = sizeof(T) == 4 ? 2 : 1;  // vectors
-  const auto plus = [](auto a, auto b) { return a + b; };
   // The vector whose end is beyond the row's, if the thread has it.
-  const int last = partition.count - 1;
-  const int valid = Rows::kQuick || last < 0 ? kSize : valid_of<T>(rows, partition, last);
+  const int last = part.count - 1;
+  const int valid = Rows::kQuick || last < 0 ? kSize : valid_of<T>(rows, part, last);
   const int cut = valid < kSize ? last : -1;
   ScaledMoments<C> moments{C(1), C(0), 0, 0};
 #pragma unroll 1
@@ -172,24 +104,24 @@ FASTACT_DEVICE ScaledMoments<Compute<T>> find_moments(const Rows& rows, const Pa
       C sums[2] = {0, 0};  // two chains
 #pragma unroll
       for (int i = 0; i < vecs; ++i) {
-        const Wide<T> wide = widen_held<T>(x[i]);
+        const Wide<T> wide = widen_words<T>(x[i]);
 #pragma unroll
         for (int j = 0; j < kSize; ++j) sums[j % 2] += wide.lane[j];
       }
       C sum[1] = {sums[0] + sums[1]};
-      fold_lanes(sum, partition.lanes, fold_index, plus);
+      team_sums(sum, part.lanes, fold_index);
       moments.near = sum[0] * C(per_count);
     }
     forget_row(x);
     double sums[2] = {0, 0};
 #pragma unroll
     for (int i = 0; i < vecs; i += kGroup) {
-      if (i >= partition.count) continue;
+      if (i >= part.count) continue;
       C d[kGroup * kSize];
 #pragma unroll
       for (int g = 0; g < kGroup; ++g) {
-        const Wide<T> wide = widen_held<T>(x[i + g]);
-        const bool is_there = g == 0 || i + g < partition.count;
+        const Wide<T> wide = widen_words<T>(x[i + g]);
+        const bool is_there = g == 0 || i + g < part.count;
 #pragma unroll
         for (int j = 0; j < kSize; ++j)
           d[g * kSize + j] = is_there ? wide.lane[j] - moments.near : C(0);
@@ -201,7 +133,7 @@ FASTACT_DEVICE ScaledMoments<Compute<T>> find_moments(const Rows& rows, const Pa
       }
       add_group(d, sums);
     }
-    fold_lanes(sums, partition.lanes, fold_index, plus);
+    team_sums(sums, part.lanes, fold_index);
     moments.m2 = sums[1];
     if (rows.is_centred) {
       moments.low = sums[0] * per_count;
@@ -215,7 +147,7 @@ FASTACT_DEVICE ScaledMoments<Compute<T>> find_moments(const Rows& rows, const Pa
     // All lanes of a warp take part; a row that needs no scale is found again as it was.
     if (again || !__any_sync(kAllLanes, !fits)) break;
     C peak[1] = {peak_of<T>(x)};
-    fold_lanes(peak, partition.lanes, fold_index, [](C a, C b) { return a > b ? a : b; });
+    fold_team(peak, part.lanes, fold_index, [](C a, C b) { return a > b ? a : b; });
     if (!fits) moments.scale = scale_of(peak[0]);
     scale_row<T>(moments.scale, x);
     forget_row(x);
@@ -231,13 +163,6 @@ FASTACT_DEVICE double inverse_root(double x) {
   const double better = madd(near * 0.5, madd(-x * near, near, 1.0), near);
   return better > 0 ? better : near;  // of 0 and of an infinity there is none
 }
-
-// xhat = (x - near) rstd + shift, where shift = -low rstd.
-template <class C>
-struct Normaliser {
-  C near, rstd, shift;
-  FASTACT_DEVICE C operator()(C x) const { return madd(x - near, rstd, shift); }
-};
 
 // The rstd of x, and what makes xhat.
 template <class C>
@@ -266,50 +191,54 @@ FASTACT_DEVICE Wide<T> normalise(const Normaliser<Compute<T>>& normaliser, const
   return cast_if<T>(casts, z);
 }
 
-// y of a thread's vectors: each(put) calls put(i, vec) for each of them.
-template <class T, class Rows, class Each>
-FASTACT_DEVICE void put_row(const Rows& rows, const Partition& partition,
-                            const Normaliser<Compute<T>>& normaliser, const Each& each) {
+// y of a thread's vectors.
+template <class T, int vecs, class Rows>
+FASTACT_DEVICE void put_row(const Rows& rows, const RowPart& part, const Words (&x)[vecs],
+                            const Normaliser<Compute<T>>& normaliser) {
   using C = Compute<T>;
   if constexpr (Rows::kQuick) {
-    const char* const of_weight = parameters_base(rows, kWeightRole, partition.row);
-    const char* const of_bias = parameters_base(rows, kBiasRole, partition.row);
-    T* const y = row_of<T>(rows, kY, partition.row);
+    const char* const of_weight = parameters_base(rows, kWeightRole, part.row);
+    const char* const of_bias = parameters_base(rows, kBiasRole, part.row);
+    T* const y = row_of<T>(rows, kY, part.row);
     const auto quickly = [&](auto weight_given, auto bias_given) {
       constexpr Given kWeight = decltype(weight_given)::value, kBias = decltype(bias_given)::value;
-      int first = int(partition.first);
+      int first = int(part.first);
       forget(first);  // or the addresses of all vectors are kept through the folds
-      each([&](int i, const Vec<T>& vec) {
-        const int q = first + i * partition.lanes;
+#pragma unroll
+      for (int i = 0; i < vecs; ++i) {
+        if (i >= part.count) continue;
+        const int q = first + i * part.lanes;
         const Wide<T> weight =
             quick_parameters<T, kWeight>(rows, kWeightRole, of_weight, rows.weight_dtype, C(1), q);
         const Wide<T> bias =
             quick_parameters<T, kBias>(rows, kBiasRole, of_bias, rows.bias_dtype, C(0), q);
         store_vec(y + q * Vec<T>::kSize,
-                  narrow_vec<T>(normalise<T>(normaliser, vec, weight, bias)));
-      });
+                  narrow_vec<T>(normalise<T>(normaliser, bit_cast<Vec<T>>(x[i]), weight, bias)));
+      }
     };
-    const std::integral_constant<Given, kVecs> vecs;
+    const std::integral_constant<Given, kVecs> own_dtype;
     const std::integral_constant<Given, kNothing> nothing;
     const std::integral_constant<Given, kAnything> anything;
     const bool own = is_own(rows, kWeightRole, rows.weight_dtype, kDTypeOf<T>);
     if (own && is_own(rows, kBiasRole, rows.bias_dtype, kDTypeOf<T>))
-      quickly(vecs, vecs);
+      quickly(own_dtype, own_dtype);
     else if (own && !rows.data[kBiasRole])
-      quickly(vecs, nothing);
+      quickly(own_dtype, nothing);
     else
       quickly(anything, anything);
   } else {
-    each([&](int i, const Vec<T>& vec) {
-      const int valid = valid_of<T>(rows, partition, i);
-      const int64_t q = partition.vec(i);
-      const Wide<T> weight = weight_of<T>(rows, partition.row, q, valid);
+#pragma unroll
+    for (int i = 0; i < vecs; ++i) {
+      if (i >= part.count) continue;
+      const int valid = valid_of<T>(rows, part, i);
+      const int64_t q = part.vec(i);
+      const Wide<T> weight = weight_of<T>(rows, part.row, q, valid);
       const Wide<T> bias =
-          parameters_of<T>(rows, kBiasRole, rows.bias_dtype, C(0), partition.row, q, valid);
-      Wide<T> z = normalise<T>(normaliser, vec, weight, bias, rows.casts);
+          parameters_of<T>(rows, kBiasRole, rows.bias_dtype, C(0), part.row, q, valid);
+      Wide<T> z = normalise<T>(normaliser, bit_cast<Vec<T>>(x[i]), weight, bias, rows.casts);
       if (rows.which != k_identity) z = activate<T>(rows.which, rows.parameters, z);
-      write_own(rows, kY, partition, i, narrow_vec<T>(z));
-    });
+      write_vec(rows, kY, part, i, narrow_vec<T>(z));
+    }
   }
 }
 
@@ -320,94 +249,98 @@ FASTACT_DEVICE void store_statistics(const Rows& rows, int64_t row, double mean,
   if (rows.data[kRstdRole]) store(number_of<C>(rows, kRstdRole, row), C(rstd));
 }
 
-// A row belongs to some lanes of a warp, or to a block.
-template <class T, int vecs, class Rows>
-FASTACT_KERNEL_OF(kRowThreads, (kNormBlocks<T, Rows>))
-void norm_forward_rows(FASTACT_GRID_CONSTANT const Rows rows) {
-  int fold_index = 0;
-  for_held_row<T, vecs>(rows, [&](const Partition& partition, bool idle) {
-    Held x[vecs];
-    take_row<T>(rows, partition, x);
-    const auto moments = find_moments<T>(rows, partition, x, rows.per_length, fold_index);
-    if (idle) return;
-    Normaliser<Compute<T>> normaliser;
-    const double rstd = prepare(moments, rows.per_length, rows.eps, &normaliser);
-    if (partition.lane == 0) store_statistics<T>(rows, partition.row, moments.mean(), rstd);
-    put_row<T>(rows, partition, normaliser, [&](const auto& put) {
-#pragma unroll
-      for (int i = 0; i < vecs; ++i)
-        if (i < partition.count) put(i, bit_cast<Vec<T>>(x[i]));
-    });
-  });
-}
-
-// Rows of several blocks each.
-struct NormChunks : RowChunks {
-  double* moments;     // OUT of the first kernel: rows x count x [mean, m2]
-  double* statistics;  // OUT of the second: rows x [mean, rstd]
-};
-
-template <class T, class Rows>
-FASTACT_KERNEL_OF(kRowThreads, (kNormBlocks<T, Rows>))
-void norm_moments(FASTACT_GRID_CONSTANT const Rows rows, const NormChunks chunks) {
-  int fold_index = 0;
-  for_each_chunk<T>(rows, chunks, [&](const Partition& partition, int64_t task) {
-    const int64_t begin = (partition.first - partition.lane) * Vec<T>::kSize;
-    const int64_t count = smaller(chunks.size * Vec<T>::kSize, rows.length - begin);
-    Held x[kMostVecs<T>];
-    take_row<T>(rows, partition, x);
-    const auto moments = find_moments<T>(rows, partition, x, 1.0 / double(count), fold_index);
-    if (partition.lane > 0) return;
-    const double up = moments.inverse_scale();
-    store(chunks.moments + 2 * task, moments.mean());
-    store(chunks.moments + 2 * task + 1, moments.m2 * up * up);
-  });
-}
-
 // mean = mean_0 + sum n_c (mean_c - mean_0) / N, m2 = sum m2_c + n_c (mean_c - mean)^2: the moments
 // of all chunks at once, from a shift amid them, or from 0 where the first mean is infinite.
-template <class T, class Rows>
-FASTACT_KERNEL_OF(kRowThreads, (kNormBlocks<T, Rows>))
-void norm_merge(FASTACT_GRID_CONSTANT const Rows rows, const NormChunks chunks) {
-  const int64_t size = chunks.size * Vec<T>::kSize;
-  for_each_of_warps(rows.count, [&](int64_t row, int lane, bool idle) {
-    const double* moments = chunks.moments + 2 * chunks.count * (idle ? 0 : row);
+template <class T>
+struct NormOf {
+  using C = Compute<T>;
+  using OfChunks = NormOf;
+  using Applied = NormOf;
+  using Slow = NormOf;
+  static constexpr bool kIsLarge = false, kAddsUp = false, kMayWrite = true;
+  static constexpr int kChunkNumbers = 2, kRowNumbers = 2;  // mean and m2, mean and rstd
+  template <int vecs>
+  struct Row {
+    Words x[vecs];
+  };
+  template <int n>
+  using Made = Normaliser<C>;
+  struct Statistics {
+    double mean, rstd;
+  };
+
+  NormOf slow() const { return {}; }
+
+  FASTACT_HD bool writes(const NormRows&) const { return true; }
+  template <int vecs, class Rows>
+  FASTACT_DEVICE void take(const Rows& rows, const RowPart& part, Row<vecs>& row,
+                           bool again) const {
+    const bool has_total = rows.data[kResidual];
+    if (!has_total || again)
+      take_vecs<T>(rows, has_total ? kTotal : kX, part, T{}, row.x);
+    else
+      take_sum<T>(rows, part, row.x);
+  }
+  template <int vecs, class Rows>
+  FASTACT_DEVICE ScaledMoments<C> find(const Rows& rows, const RowPart& part, Row<vecs>& row,
+                                       bool in_chunks, int& fold_index) const {
+    const double per_count =
+        in_chunks ? 1.0 / double(elements_of(rows, part.chunk)) : rows.per_length;
+    return find_moments<T>(rows, part, row.x, per_count, fold_index);
+  }
+  template <class Rows>
+  FASTACT_DEVICE Normaliser<C> finish(const Rows& rows, const RowPart& part,
+                                      const ScaledMoments<C>& moments, double (&)[2]) const {
+    Normaliser<C> normaliser;
+    const double rstd = prepare(moments, rows.per_length, rows.eps, &normaliser);
+    if (part.lane == 0) store_statistics<T>(rows, part.row, moments.mean(), rstd);
+    return normaliser;
+  }
+  template <int vecs, class Rows>
+  FASTACT_DEVICE void put(const Rows& rows, const RowPart& part, const Row<vecs>& row,
+                          const Normaliser<C>& normaliser) const {
+    put_row<T>(rows, part, row.x, normaliser);
+  }
+
+  template <class Rows>
+  static FASTACT_DEVICE int64_t elements_of(const Rows& rows, int64_t chunk) {
+    const int64_t size = rows.chunks.size * Vec<T>::kSize;
+    return smaller(size, rows.length - chunk * size);
+  }
+  FASTACT_DEVICE void store_chunk(const ScaledMoments<C>& moments, int, double* to) const {
+    const double up = moments.inverse_scale();
+    store(to, moments.mean());
+    store(to + 1, moments.m2 * up * up);
+  }
+  template <class Rows>
+  FASTACT_DEVICE Statistics merge(const Rows& rows, const double* moments, int lane) const {
     const double shift = finite_or_zero(load(moments));
     double sum = 0;
-    for (int64_t c = lane; c < chunks.count; c += kWarp)
-      sum += double(smaller(size, rows.length - c * size)) * (load(moments + 2 * c) - shift);
+    for (int64_t c = lane; c < rows.chunks.count; c += kWarp)
+      sum += double(elements_of(rows, c)) * (load(moments + 2 * c) - shift);
     const double mean = shift + warp_sum(sum) / double(rows.length);
     double squares = 0;
-    for (int64_t c = lane; c < chunks.count; c += kWarp) {
+    for (int64_t c = lane; c < rows.chunks.count; c += kWarp) {
       const double apart = load(moments + 2 * c) - mean;
-      squares += madd(double(smaller(size, rows.length - c * size)), apart * apart,
-                      load(moments + 2 * c + 1));
+      squares += madd(double(elements_of(rows, c)), apart * apart, load(moments + 2 * c + 1));
     }
-    const double rstd = rstd_of(warp_sum(squares), double(rows.length), rows.eps);
-    if (idle || lane > 0) return;
-    store(chunks.statistics + 2 * row, mean);
-    store(chunks.statistics + 2 * row + 1, rstd);
-    store_statistics<T>(rows, row, mean, rstd);
-  });
-}
-
-template <class T, class Rows>
-FASTACT_KERNEL_OF(kRowThreads, (kNormBlocks<T, Rows>))
-void norm_apply_chunks(FASTACT_GRID_CONSTANT const Rows rows, const NormChunks chunks) {
-  using C = Compute<T>;
-  for_each_chunk<T>(rows, chunks, [&](const Partition& partition, int64_t) {
-    const Centre<C> mean = centre_of<C>(load(chunks.statistics + 2 * partition.row));
-    const C rstd = C(load(chunks.statistics + 2 * partition.row + 1));
-    const Normaliser<C> normaliser{mean.high, rstd, -mean.low * rstd};
-    const int role = rows.data[kResidual] ? kTotal : kX;
-    put_row<T>(rows, partition, normaliser, [&](const auto& put) {
-#pragma unroll 1
-      for (int i = 0; i < partition.count; ++i)
-        put(i,
-            read<T>(rows, role, partition.row, partition.vec(i), valid_of<T>(rows, partition, i)));
-    });
-  });
-}
+    return {mean, rstd_of(warp_sum(squares), double(rows.length), rows.eps)};
+  }
+  template <class Rows>
+  FASTACT_DEVICE void finish_merged(const Rows& rows, int64_t row, const Statistics& merged,
+                                    double* to, double (&)[2]) const {
+    store(to, merged.mean);
+    store(to + 1, merged.rstd);
+    store_statistics<T>(rows, row, merged.mean, merged.rstd);
+  }
+  template <int vecs, class Rows>
+  FASTACT_DEVICE Normaliser<C> resume(const Rows&, const RowPart& part, const double* statistics,
+                                      const Row<vecs>&) const {
+    const Centre<C> mean = centre_of<C>(load(statistics + 2 * part.row));
+    const C rstd = C(load(statistics + 2 * part.row + 1));
+    return {mean.high, rstd, -mean.low * rstd};
+  }
+};
 
 // statistic OUT = NaN.
 template <class T>

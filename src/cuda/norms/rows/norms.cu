@@ -5,10 +5,10 @@
 // axes of the arrays into rows and the elements of a row. Arrays whose channels come last go to
 // norms/channels/channels_last.cu instead.
 //
-// core/rows.cuh says how the kernels take rows: by vectors of 16 bytes, some lanes of a warp or a
-// block a row, long ones in chunks.
+// core/held_rows.cuh says how the kernels take rows: by vectors of 16 bytes, some lanes of a warp
+// or a block a row, long ones in chunks.
 //
-// Forward, three passes over one row, which registers hold (forward.cuh):
+// Forward (core/row_kernels.cuh), three passes over one row, which registers hold (forward.cuh):
 //   1. read x (and add the residual); a mean near enough (rms_norm leaves that out)
 //   2. the distances from it and their squares
 //   3. y = f(z)
@@ -55,34 +55,35 @@ int64_t row_vecs(const NormPlan& plan) {
 }
 
 template <class T>
-NormPlan plan_forward(const NormCall& call, NormChunks* chunks, int* vecs_of_thread) {
+NormPlan plan_forward(const NormCall& call) {
   const bool outputs[4] = {false, false, call.data[NormCall::kTotal].data != nullptr, true};
   NormPlan plan = plan_norm<T>(call, NormCall::kX, outputs);
   const int64_t vecs = row_vecs<T>(plan);
-  chunks->size = std::min(vecs, kHeldRow<T>);
-  chunks->count = ceil_div(vecs, chunks->size);
-  const RowShape shape = row_shape<T>(chunks->size);
-  plan.rows.lanes = shape.lanes, plan.rows.teams = shape.threads / shape.lanes;
-  plan.threads = shape.threads;
-  *vecs_of_thread = shape.vecs;
+  const int64_t size = std::min(vecs, kHeldRow<T>);
+  plan.shape = row_shape<T>(size);
+  plan.rows.lay(plan.shape, {size, ceil_div(vecs, size)});
   return plan;
 }
 
-// Runs visit(rows) with the rows as the forward kernels take them.
+// Runs visit(rows, vecs) with the rows as the forward kernels take them, and the vectors of a
+// thread.
 template <class T, class Visit>
 void for_forward_layout(const NormPlan& plan, Visit visit) {
   const NormRows& rows = plan.rows;
-  if (!plan.is_dense) return visit(plan.rows);
+  const std::integral_constant<int, kMostVecs<T>> most;
+  if (!plan.is_dense) return visit(plan.rows, most);
   if (!rows.quick || rows.which != k_identity || rows.length % Vec<T>::kSize != 0)
-    return visit(NormRows(rows));
+    return visit(NormRows(rows), most);
   NormQuick quick;
   static_cast<NormRows&>(quick) = rows;
-  visit(quick);
+  with_vecs<T>(plan.shape.vecs, [&](auto vecs) { visit(quick, vecs); });
 }
 
-// Vectors of a row, at most, that a block holds backward.
+// Vectors of a thread and of a row, at most, that a block holds backward.
 template <class T>
-constexpr int64_t kHeldBackward = (sizeof(T) == 4 ? 3 : 2) * kRowThreads;
+constexpr int kMostBackward = sizeof(T) == 4 ? 3 : 2;
+template <class T>
+constexpr int64_t kHeldBackward = kMostBackward<T> * kRowThreads;
 
 // How a row is laid over threads backward. A thread has its columns' weights and sums besides two
 // rows, so that fewer vectors fit than forward; one is best as long as a block has no more than 512
@@ -107,12 +108,10 @@ int64_t blocks_of_all(const RowShape& shape) {
 
 template <class T>
 struct BackwardPlan : NormPlan {
-  RowShape shape;
   NormSums<Compute<T>> sums;
   int64_t blocks;
-  RowChunks chunks;  // of long rows
 
-  bool is_long() const { return chunks.count > 1; }
+  bool is_long() const { return rows.chunks.count > 1; }
   // Bytes of scratch memory: the parts' sums, the blocks' sums that shared memory has no room for,
   // the sums of the chunks of long rows, and the means that follow from them.
   int64_t bytes[4];
@@ -123,11 +122,11 @@ struct BackwardPlan : NormPlan {
 template <class T, class Rows>
 int64_t shared_bytes(const BackwardPlan<T>& plan) {
   if (!plan.sums.is_wanted) return 0;
-  return int64_t(ColumnSums<T, 1, Rows>::kBytes) * plan.shape.vecs * plan.shape.threads;
+  return int64_t(ColumnSums<T, 1, Rows>::kBytes) * plan.sums.vecs * plan.shape.threads;
 }
 template <class T>
 int most_shared() {
-  return shared_of(norm_backward_rows<T, 1, kBlockLanes, NormRows>).most;
+  return shared_of(norm_backward_rows<T, kMostBackward<T>, kAnyWay, NormRows>).most;
 }
 
 // Lanes and parts do not depend on the strides, on which no bit depends then.
@@ -142,18 +141,15 @@ BackwardPlan<T> plan_backward(const NormCall& call) {
   sums.is_wanted = call.dweight.data || call.dbias.data;
   sums.run_lanes = power_of_two_from(rows.run, kWarp);
   sums.tiles = 1;
-  plan.chunks = {vecs, 1};
+  plan.shape = backward_shape<T>(vecs);
+  rows.lay(plan.shape, {vecs, 1});
   if (vecs > kHeldBackward<T>) {
-    plan.shape = {1, kLongThreads, kTileThreads};
-    plan.chunks = {kLongChunk, ceil_div(vecs, kLongChunk)};
     sums.tiles = ceil_div(vecs, kTileThreads);
-    rows.teams = 1;
-  } else {
-    plan.shape = backward_shape<T>(vecs);
-    rows.teams = plan.shape.threads / plan.shape.lanes;
+    rows.lay({1, kLongThreads, kLongThreads}, {kLongChunk, ceil_div(vecs, kLongChunk)});
+    plan.shape = {1, kLongThreads, kTileThreads};
   }
-  rows.lanes = plan.shape.lanes;
-  plan.threads = plan.shape.threads;
+
+  sums.vecs = plan.shape.vecs;
 
   // Teams that share a group. Those of a block add up their sums where there is one group.
   const int64_t most = plan.is_long() ? ceil_div(rows.batch, kLongRows) : rows.batch;
@@ -173,7 +169,7 @@ BackwardPlan<T> plan_backward(const NormCall& call) {
   plan.bytes[0] = ceil_div(plan.bytes[0], kVecBytes) * kVecBytes;
   plan.bytes[1] = shared > kSharedOfAll ? plan.blocks * shared : 0;
   if (plan.is_long()) {
-    plan.bytes[2] = 2 * rows.count * plan.chunks.count * int64_t(sizeof(double));
+    plan.bytes[2] = 2 * rows.count * plan.rows.chunks.count * int64_t(sizeof(double));
     plan.bytes[3] = 2 * rows.count * int64_t(sizeof(Compute<T>));
   }
   return plan;
@@ -201,19 +197,34 @@ void for_backward_layout(const BackwardPlan<T>& plan, Visit visit) {
   whole ? visit_quick(NormQuick()) : visit_quick(NormElements());
 }
 
+// Queues a kernel with as much dynamic shared memory as it needs, at most shared_of(kernel).most.
+template <class... Parameters, class... Arguments>
+void launch_with_shared(void (*kernel)(Parameters...), const Shape& shape, cudaStream_t stream,
+                        const Arguments&... arguments) {
+  if (shape.shared > shared_of(kernel).unasked) allow_shared(reinterpret_cast<const void*>(kernel));
+  launch(kernel, shape, stream, arguments...);
+}
+
 template <class T, class Rows>
 void launch_backward(const Rows& rows, NormSums<Compute<T>> sums, const BackwardPlan<T>& plan,
                      cudaStream_t stream) {
   const int64_t shared = shared_bytes<T, Rows>(plan);
   const bool fits = shared <= most_shared<T>();
   if (fits) sums.spilled = nullptr;
-  const Shape shape{plan.blocks, plan.threads, 1, 1, fits ? int(shared) : 0};
+  const Shape shape{plan.blocks, plan.shape.threads, 1, 1, fits ? int(shared) : 0};
   const auto go = [&](auto kernel) { launch_with_shared(kernel, shape, stream, rows, sums); };
-  if (plan.is_long()) return go(norm_backward_rows<T, 1, kGiven, Rows>);
-  if (plan.shape.lanes <= kWarp) return go(norm_backward_rows<T, 2, kWarpLanes, Rows>);
-  if (plan.shape.vecs == 1) return go(norm_backward_rows<T, 1, kBlockLanes, Rows>);
-  if (plan.shape.vecs == 2) return go(norm_backward_rows<T, 2, kBlockLanes, Rows>);
-  if constexpr (sizeof(T) == 4) go(norm_backward_rows<T, 3, kBlockLanes, Rows>);
+  constexpr int kMost = kMostBackward<T>;
+  if constexpr (!Rows::kQuick) {  // with calls, whose code is large: one for all
+    go(norm_backward_rows<T, kMost, kAnyWay, Rows>);
+  } else {
+    if (plan.is_long()) return go(norm_backward_rows<T, 1, kGiven, Rows>);
+    if (plan.shape.lanes <= kWarp) return go(norm_backward_rows<T, 2, kWarpLanes, Rows>);
+    if constexpr (!Rows::kByElement) {
+      if (plan.shape.vecs == 1) return go(norm_backward_rows<T, 1, kBlockLanes, Rows>);
+      if (plan.shape.vecs < kMost) return go(norm_backward_rows<T, 2, kBlockLanes, Rows>);
+    }
+    go(norm_backward_rows<T, kMost, kBlockLanes, Rows>);
+  }
 }
 
 template <class T>
@@ -256,10 +267,8 @@ int64_t norm_forward_workspace(const NormCall& call) {
   if (is_empty(call.data[NormCall::kX])) return 0;
   if (is_norm_columns(call, NormCall::kX, sizeof(T)))
     return norm_columns_forward_workspace<T>(call);
-  NormChunks chunks;
-  int vecs;
-  const NormPlan plan = plan_forward<T>(call, &chunks, &vecs);
-  return chunks.count > 1 ? plan.rows.count * (chunks.count + 1) * 2 * int64_t(sizeof(double)) : 0;
+  const NormRows rows = plan_forward<T>(call).rows;
+  return chunk_bytes<NormOf<T>>(rows.count, rows.chunks.count);
 }
 
 template <class T>
@@ -270,23 +279,11 @@ void norm_forward(const NormCall& call, void* workspace, cudaStream_t stream) {
   }
   if (is_norm_columns(call, NormCall::kX, sizeof(T)))
     return norm_columns_forward<T>(call, workspace, stream);
-  NormChunks chunks;
-  int vecs;
-  const NormPlan plan = plan_forward<T>(call, &chunks, &vecs);
-  const int64_t row_count = plan.rows.count;
-  chunks.moments = static_cast<double*>(workspace);
-  chunks.statistics = chunks.moments + 2 * row_count * chunks.count;
-  for_forward_layout<T>(plan, [&](auto rows) {
-    using Rows = decltype(rows);
-    if (chunks.count == 1)
-      return with_vecs<T>(vecs, [&](auto vecs_of_thread) {
-        launch(norm_forward_rows<T, decltype(vecs_of_thread)::value, Rows>,
-               {ceil_div(row_count, rows.teams), plan.threads}, stream, rows);
-      });
-    const Shape shape{blocks_for(row_count * chunks.count), plan.threads};
-    launch(norm_moments<T, Rows>, shape, stream, rows, chunks);
-    launch(norm_merge<T, Rows>, warps_for(row_count, kThreadsOfNarrow), stream, rows, chunks);
-    launch(norm_apply_chunks<T, Rows>, shape, stream, rows, chunks);
+  const NormPlan plan = plan_forward<T>(call);
+  const int64_t blocks = ceil_div(plan.rows.count, plan.rows.teams) * plan.rows.chunks.count;
+  for_forward_layout<T>(plan, [&](auto rows, auto vecs) {
+    run_forward<T, decltype(vecs)::value>(rows, NormOf<T>{}, {blocks, plan.shape.threads},
+                                          workspace, stream);
   });
 }
 
@@ -314,11 +311,10 @@ void norm_backward(const NormCall& call, void* workspace, cudaStream_t stream) {
   for_backward_layout<T>(plan, [&](const auto& rows) {
     using Rows = std::decay_t<decltype(rows)>;
     if (plan.is_long() && rows.data[kDx]) {
-      const int64_t count = rows.count * plan.chunks.count;
-      launch(norm_long_sums<T, Rows>, {blocks_for(count), kLongThreads}, stream, rows, plan.chunks,
-             of_chunks);
+      const int64_t count = rows.count * plan.rows.chunks.count;
+      launch(norm_long_sums<T, Rows>, {count, kLongThreads}, stream, rows, of_chunks);
       launch(norm_long_means<C>, warps_for(rows.count, kThreadsOfNarrow), stream, rows.count,
-             plan.chunks.count, rows.per_length, of_chunks, means);
+             rows.chunks.count, rows.per_length, of_chunks, means);
     }
     launch_backward<T>(rows, plan.sums, plan, stream);
   });

@@ -23,6 +23,7 @@ enum NormRole { kMeanRole = 4, kRstdRole, kWeightRole, kBiasRole, kNormRoles };
 // The parameters of the kernels. Roles 0 to 3 are the arrays of NormCall::data; the pitch of
 // parameters is that from one to the next, and they are fast where they touch.
 struct NormRows : RowArrays<kNormRoles> {
+  using Slow = NormRows;
   static constexpr bool kByElement = false;
 
   bool quick;  // whole vectors of data are all fast, and so are their parameters,
@@ -52,6 +53,7 @@ struct NormElements : NormQuick {
 };
 
 struct NormStrided : NormRows {
+  using Slow = NormStrided;
   static constexpr bool kDense = false;
   RowTable<kNormRoles> table;
 };
@@ -59,7 +61,7 @@ struct NormStrided : NormRows {
 struct NormPlan {
   NormStrided rows;
   bool is_dense;
-  int threads;
+  RowShape shape;
   // Of the gradients of weight and bias: their axes, groups and params.
   Axes param_axes[2];
   char* param_data[2];

@@ -1,0 +1,146 @@
+// The forward kernels over rows, of any op: y = f(x; the row's statistic).
+//
+// A row that a block holds takes one kernel. A longer one takes three: the statistics of its
+// chunks, one kernel that merges them, and y, from the last chunk on, which may be in the
+// second-level cache still. How rows are laid over threads, read and folded: held_rows.cuh.
+//
+// Kernels of whole aligned vectors are one a phase, so that nothing is asked. Those of other rows
+// and of columns call what reads and writes, and are one for all phases.
+//
+// An op is a functor:
+//   Row<vecs>, Made<n>, kIsLarge        what a thread has of a row; what y of n rows follows from;
+//                                       whether registers leave room for one block alone
+//   Slow, slow()                        the functor of slow rows, which may be for several ops
+//   kAddsUp, totals                     whether blocks add up two numbers of their rows
+//   kMayWrite, writes(rows)             whether there is a y
+//   take(rows, part, &row, again)       reads x; again: of rows whose chunks are merged
+//   find(rows, part, &row, in_chunk, &folds)  the statistic of a row or a chunk, given to all
+//   finish(rows, part, found, &total)   Made; one lane stores numbers
+//   put(rows, part, row, made)          y
+// and of rows in chunks
+//   kChunkNumbers, store_chunk(found, s, to)  a chunk's statistic, of the s-th row
+//   OfChunks                            the functor that finds it
+//   Applied                             the functor that applies a row's to columns
+//   kRowNumbers, merge(rows, from, lane)  a row's, by a warp
+//   finish_merged(rows, row, merged, to, &total)  by one thread
+//   resume(rows, part, from, &row)      Made
+#pragma once
+
+#include "cuda/core/held_rows.cuh"
+
+FASTACT_BEGIN_NAMESPACE
+namespace {
+
+constexpr int kMergeThreads = 256;  // of a block that merges chunks, a row a warp
+
+// What passes from kernel to kernel.
+struct ChunkNumbers {
+  double* chunks;  // of the first: rows x chunks x kChunkNumbers
+  double* rows;    // of the second: rows x kRowNumbers
+};
+
+// Stores what a block's threads have, added up.
+template <class Op>
+FASTACT_DEVICE void add_up(const Op& op, double (&total)[2], int& fold_index) {
+  if constexpr (Op::kAddsUp) {
+    if (!op.totals) return;
+    team_sums(total, int(blockDim.x), fold_index);
+    if (threadIdx.x > 0) return;
+    store(op.totals + 2 * int64_t(blockIdx.x), total[0]);
+    store(op.totals + 2 * int64_t(blockIdx.x) + 1, total[1]);
+  }
+}
+
+enum RowPhase { kWholeRows, kFindChunks, kApplyChunks, kAnyPhase };
+
+template <class T, int vecs, RowPhase of, class Op, class Rows>
+FASTACT_KERNEL_OF(kThreadsOf<Rows>, (Op::kIsLarge ? 1 : kBlocksOf<T, Rows>))
+void forward_rows(FASTACT_GRID_CONSTANT const Rows rows, const Op op, const ChunkNumbers numbers,
+                  const RowPhase given) {
+  const RowPhase phase = of == kAnyPhase ? given : of;
+  int fold_index = 0;
+  const RowPart part = row_part<T, vecs, of != kWholeRows>(rows, phase == kApplyChunks);
+  typename Op::template Row<vecs> row;
+  typename Op::template Made<kRowsOfVec<T, Rows>> made{};
+  double total[2] = {};
+  op.take(rows, part, row, phase == kApplyChunks);
+  if (Op::kMayWrite && phase == kApplyChunks) {
+    made = op.resume(rows, part, numbers.rows, row);
+  } else {
+    const auto found = op.find(rows, part, row, phase == kFindChunks, fold_index);
+    if (phase == kFindChunks) {
+#pragma unroll
+      for (int s = 0; s < kRowsOfVec<T, Rows>; ++s) {
+        if (part.lane > 0 || s >= part.columns) break;
+        const int64_t chunk = (part.row + s) * rows.chunks.count + part.chunk;
+        op.store_chunk(found, s, numbers.chunks + chunk * Op::kChunkNumbers);
+      }
+    } else if (!part.idle && (op.writes(rows) || part.lane == 0)) {
+      made = op.finish(rows, part, found, total);
+    }
+  }
+  if (phase != kFindChunks && op.writes(rows)) op.put(rows, part, row, made);
+  if (phase == kWholeRows) add_up(op, total, fold_index);
+}
+
+template <class Op, class Rows>
+FASTACT_KERNEL(kMergeThreads)
+void merge_chunks(FASTACT_GRID_CONSTANT const Rows rows, const Op op, const ChunkNumbers numbers) {
+  int fold_index = 0;
+  const int64_t row = int64_t(blockIdx.x) * (kMergeThreads / kWarp) + int(threadIdx.x) / kWarp;
+  const int lane = int(threadIdx.x) % kWarp;
+  const bool idle = row >= rows.count;
+  const auto merged = op.merge(
+      rows, numbers.chunks + (idle ? 0 : row) * rows.chunks.count * Op::kChunkNumbers, lane);
+  double total[2] = {};
+  if (!idle && lane == 0)
+    op.finish_merged(rows, row, merged, numbers.rows + row * Op::kRowNumbers, total);
+  add_up(op, total, fold_index);
+}
+
+// Bytes of the numbers of chunks and of rows in chunks.
+template <class Op>
+int64_t chunk_bytes(int64_t rows, int64_t chunks) {
+  const int64_t numbers = chunks > 1 ? chunks * Op::kChunkNumbers + Op::kRowNumbers : 0;
+  return rows * numbers * int64_t(sizeof(double));
+}
+
+// The phase that a kernel is for: its own, or any.
+template <class Op, class Rows>
+constexpr RowPhase phase_of(RowPhase own) {
+  return Rows::kQuick || (Rows::kColumns && Op::kMayWrite) ? own : kAnyPhase;
+}
+
+// Queues the kernels of an op. shape: of rows or of their chunks. Gives the blocks that have
+// totals.
+template <class T, int vecs, class Op, class Rows>
+int64_t run_forward(const Rows& rows, const Op& op, const Shape& shape, void* workspace,
+                    cudaStream_t stream) {
+  constexpr int kMost = kMostVecs<T>;
+  using OfChunks = typename Op::OfChunks;
+  using Applied = std::conditional_t<Rows::kColumns, typename Op::Applied, Op>;
+  constexpr RowPhase kWhole = phase_of<Op, Rows>(kWholeRows),
+                     kFind = phase_of<OfChunks, Rows>(kFindChunks),
+                     kApply = phase_of<Applied, Rows>(kApplyChunks);
+  ChunkNumbers numbers{static_cast<double*>(workspace), nullptr};
+  numbers.rows = numbers.chunks + rows.count * rows.chunks.count * Op::kChunkNumbers;
+  const auto run = [&](auto kernel, const auto& with, RowPhase phase) {
+    launch(kernel, shape, stream, rows, with, numbers, phase);
+  };
+  if (rows.chunks.count == 1) {
+    run(forward_rows<T, vecs, kWhole, Op, Rows>, op, kWholeRows);
+    return shape.blocks;
+  }
+  run(forward_rows<T, kMost, kFind, OfChunks, Rows>, OfChunks{}, kFindChunks);
+  using Slow = typename Rows::Slow;  // one kernel for whole vectors and others
+  const int64_t blocks = ceil_div(rows.count, kMergeThreads / kWarp);
+  launch(merge_chunks<typename Op::Slow, Slow>, {blocks, kMergeThreads}, stream, Slow(rows),
+         op.slow(), numbers);
+  if constexpr (Op::kMayWrite)
+    if (op.writes(rows))
+      run(forward_rows<T, kMost, kApply, Applied, Rows>, Applied{}, kApplyChunks);
+  return blocks;
+}
+
+}  // namespace
+FASTACT_END_NAMESPACE

@@ -1,0 +1,83 @@
+// The loss of a row of cross_entropy; softmax.cu explains the kernels.
+//
+// Class c has the share a_c w_c in the loss of a row, a_c = keep p_c + smooth, where p is the
+// target (of an index t: 1 at t and 0 elsewhere), keep = 1 - label_smoothing and smooth =
+// label_smoothing / classes:
+//
+//   loss = sum a_c w_c (lse - z_c) = sum a_c w_c (m - z_c) + log(sum(exp(z - m))) sum a_c w_c
+//
+// All terms of both sums are of one sign: nothing cancels. A term of a_c w_c = 0 is 0, where z_c is
+// -infinity too. With d lse / dz_c = exp(z_c - lse)
+//
+//   dloss / dz_c = exp(z_c - lse) sum a w - a_c w_c
+#pragma once
+
+#include "cuda/softmax/statistic.cuh"
+
+FASTACT_BEGIN_NAMESPACE
+namespace {
+
+struct Loss {
+  double loss, weight;
+};
+
+// The class that a row's index names. -1: one that is ignored; -2: one that is none.
+template <class Rows>
+FASTACT_DEVICE int64_t class_of(const Rows& rows, int64_t row) {
+  const char* p = number_address(rows, kTarget, row);
+  const int64_t index = rows.target_dtype == kI32
+                            ? int64_t(load(reinterpret_cast<const int32_t*>(p)))
+                            : load(reinterpret_cast<const int64_t*>(p));
+  if (index == rows.ignore_index) return -1;
+  return index >= 0 && index < rows.length ? index : -2;
+}
+// The element of a class.
+template <class Rows>
+FASTACT_DEVICE int64_t element_of(const Rows& rows, int64_t index) {
+  return rows.is_reversed ? rows.length - 1 - index : index;
+}
+
+// One logit.
+template <class T, class Rows>
+FASTACT_DEVICE Compute<T> logit_of(const Rows& rows, int64_t row, int64_t element) {
+  const char* p = rows.data[kX];
+  if constexpr (Rows::kColumns) {
+    const int64_t outer = quotient(row, rows.inner), at = row - outer * rows.inner;
+    p += outer * rows.pitch[kX] + element * rows.step[kX] +
+         (rows.repeated[kX] ? 0 : at * int(sizeof(T)));
+  } else if constexpr (Rows::kDense) {
+    p += row * rows.pitch[kX] + element * rows.step[kX];
+  } else {
+    p += offset_of(rows.table, kX, row, element);
+  }
+  return widen(load(reinterpret_cast<const T*>(p)));
+}
+
+// The loss of a row, and what it weighs in the mean; max and log: of its level.
+template <class T, class Rows>
+FASTACT_DEVICE Loss loss_of(const Rows& rows, int64_t row, double mass, double apart,
+                            Compute<T> max, Compute<T> log, bool has_shares) {
+  using C = Compute<T>;
+  Loss loss{0, 1};
+  if (has_shares) loss.loss = apart + double(log) * mass;
+  if (rows.data[kDy]) return loss;
+  const int64_t index = class_of(rows, row);
+  if (index == -1) return {0, 0};
+  if (index < 0) return {__builtin_nan(""), __builtin_nan("")};
+  const int64_t element = element_of(rows, index);
+  const C weight = class_weight<T>(rows, row, element);
+  const C share = C(rows.keep) * weight;
+  const C below = share == 0 ? C(0) : max - logit_of<T>(rows, row, element);
+  loss.loss += double(share * (below + log));
+  loss.weight = double(weight);
+  return loss;
+}
+// The same called, as level_called is.
+template <class T, class Rows>
+FASTACT_DEVICE_CALL Loss loss_called(const Rows& rows, int64_t row, double mass, double apart,
+                                     Compute<T> max, Compute<T> log, bool has_shares) {
+  return loss_of<T>(rows, row, mass, apart, max, log, has_shares);
+}
+
+}  // namespace
+FASTACT_END_NAMESPACE

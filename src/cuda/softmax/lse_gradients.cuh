@@ -1,0 +1,135 @@
+// The gradients of logsumexp and cross_entropy (loss.cuh), and the sum of all losses.
+#pragma once
+
+#include "cuda/softmax/backward.cuh"
+#include "cuda/softmax/loss.cuh"
+
+FASTACT_BEGIN_NAMESPACE
+namespace {
+
+// loss OUT and divisor OUT of the totals of all blocks, by one block, in a fixed order.
+// count: what divides the mean where it is not the sum of the weights; else negative.
+template <class T>
+FASTACT_KERNEL(kRowThreads)
+void finish_loss(const double* totals, int64_t tasks, bool is_mean, double count, char* loss,
+                 double* divisor) {
+  int fold_index = 0;
+  double total[2] = {};
+#pragma unroll 4
+  for (int64_t task = threadIdx.x; task < tasks; task += kRowThreads) {
+    total[0] += load(totals + 2 * task);
+    total[1] += load(totals + 2 * task + 1);
+  }
+  team_sums(total, kRowThreads, fold_index);
+  if (threadIdx.x > 0) return;
+  const double by = !is_mean ? 1.0 : count < 0 ? total[1] : count;
+  put(reinterpret_cast<T*>(loss), total[0] / by, false);
+  store(divisor, by);
+}
+
+// What a row's gradient takes: factor (exp(z - lse) mass - a w), and of a target's index less
+// factor `weight` at its element. logsumexp has a mass of 1, and no more.
+template <class C>
+struct LseGradient {
+  C factor, mass, lse, weight;
+  int64_t element;  // -1: of a row that is ignored; below: of none
+};
+
+template <class T, int fixed, class Rows>
+FASTACT_DEVICE LseGradient<Compute<T>> lse_gradient(const Rows& rows, int64_t row, double mass) {
+  using C = Compute<T>;
+  LseGradient<C> made{};
+  const C given = load_parameter<T>(number_address(rows, kNumber, row), rows.number_dtype);
+  made.lse = load(reinterpret_cast<const C*>(number_address(rows, kLse, row)));
+  if ((fixed == kAnyKind ? rows.kind : fixed) == kLogSumExp) {
+    made.factor = C(rows.scale) * given, made.mass = 1, made.element = -3;
+    if (rows.data[kMask] && made.lse == -infinity<C>())
+      made.factor = made.lse = 0;  // nothing takes part
+    return made;
+  }
+  double factor = double(given);
+  if (rows.divisor) factor /= load(rows.divisor);
+  made.factor = C(factor);
+  made.mass = C(mass);
+  made.element = -3;
+  if (rows.data[kDy]) return made;
+  const int64_t index = class_of(rows, row);
+  made.element = index < 0 ? index : element_of(rows, index);
+  if (index == -2) made.factor = C(__builtin_nan(""));
+  if (index < 0) return made;
+  made.weight = C(rows.keep) * class_weight<T>(rows, row, made.element);
+  made.mass += made.weight;
+  return made;
+}
+
+// The same called, as level_called is.
+template <class T, int fixed, class Rows>
+FASTACT_DEVICE_CALL LseGradient<Compute<T>> lse_gradient_called(const Rows& rows, int64_t row,
+                                                                double mass) {
+  return lse_gradient<T, fixed>(rows, row, mass);
+}
+
+// The gradients of logsumexp and cross_entropy: of rows, of columns, or of chunks of rows; with
+// shares of whole rows of any length, for their sum is taken first.
+template <class T, int vecs, int fixed, bool may_share, class Rows>
+FASTACT_KERNEL_OF(kThreadsOf<Rows>, (may_share ? 1 : kBlocksOf<T, Rows>))
+void lse_gradients(FASTACT_GRID_CONSTANT const Rows rows) {
+  using C = Compute<T>;
+  constexpr int n = kRowsOfVec<T, Rows>, kSize = Vec<T>::kSize;
+  constexpr bool kHasTarget = fixed != kLogSumExp;
+  int fold_index = 0;
+  const bool shares = may_share && rows.shares;
+  const RowPart part = row_part<T, may_share ? 0 : vecs, true>(rows);
+  double mass[n] = {};
+  if (shares) {
+#pragma unroll 1
+    for (int i = 0; i < part.count; ++i) {
+      const Wide<T> share = shares_of<T>(rows, part, i, lanes_there<T>(rows, part, i));
+      TreeSum<T, 1, n> sum;
+      sum.add(0, share);
+#pragma unroll
+      for (int s = 0; s < n; ++s) mass[s] += sum.total(s);
+    }
+    fold_sums(rows, mass, fold_index);
+  }
+  if (part.count == 0) return;
+  const TakenVecs<T, vecs, Rows> x(rows, part);
+  LseGradient<C> of[n];
+  Probability<T> p[n];
+#pragma unroll
+  for (int s = 0; s < n; ++s) {
+    const int64_t row = part.row + (s < part.columns ? s : 0);
+    if constexpr (n > 1)
+      of[s] = lse_gradient_called<T, fixed>(rows, row, mass[s]);
+    else
+      of[s] = lse_gradient<T, fixed>(rows, row, mass[s]);
+    p[s] = Probability<T>::of(of[s].lse);
+  }
+  x.for_each(rows, part, [&](int i, const Vec<T>& vec) {
+    const Wide<T> z = fixed == kLoss ? widen_vec(vec) : scores_of<T>(rows, part, i, vec);
+    Wide<T> share{}, dz;
+    if (shares) share = shares_of<T>(rows, part, i, lanes_there<T>(rows, part, i));
+#pragma unroll
+    for (int j = 0; j < kSize; ++j) {
+      const LseGradient<C>& at = of[row_in_vec<Rows>(j)];
+      const C made = p[row_in_vec<Rows>(j)](z.lane[j]);
+      dz.lane[j] = at.factor * (kHasTarget ? madd(made, at.mass, -share.lane[j]) : made);
+      if (kHasTarget && at.element == -1) dz.lane[j] = 0;
+    }
+    // One vector of a row has the target, and each lane of a vector of columns may.
+    const int64_t first = element_at<T, Rows>(part, i, 0), to = of[0].element - first;
+    if (kHasTarget && (Rows::kColumns || (to >= 0 && to < kSize))) {
+#pragma unroll
+      for (int j = 0; j < kSize; ++j) {
+        const LseGradient<C>& at = of[row_in_vec<Rows>(j)];
+        if (Rows::kColumns ? at.element == first : j == to)
+          dz.lane[j] = madd(-at.factor, at.weight, dz.lane[j]);
+      }
+    }
+    if (fixed != kLoss) leave_out<T>(rows, part, i, C(0), &dz);
+    put_gradient<T>(rows, part, i, dz);
+  });
+}
+
+}  // namespace
+FASTACT_END_NAMESPACE
