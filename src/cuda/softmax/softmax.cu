@@ -126,7 +126,8 @@ void cross_entropy_forward(const SoftmaxCall& call, void* workspace, cudaStream_
     SoftmaxPlan plan = plan_softmax<T>(call.of_logits());
     plan.be_loss(has_shares(call));
     count = plan.rows.count;
-    if (reduces) totals = static_cast<double*>(workspace) + softmax_workspace<T>(call.of_logits()) / 8;
+    if (reduces)
+      totals = static_cast<double*>(workspace) + softmax_workspace<T>(call.of_logits()) / 8;
     blocks = run_kind<T, kNoY>(plan, totals, workspace, stream);
   }
   if (!reduces) return;
