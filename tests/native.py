@@ -85,14 +85,12 @@ def recording() -> Iterator[tuple[Calls, list[Call]]]:
     kept: list[Call] = []  # which hold the memory
     run = Call.run
 
-    def note(self: Call, function: Any, /, *arguments: Any, **named: Any) -> None:
+    def note(self: Call, name: str, /, **arguments: Any) -> None:
         scratch = len(self.scratch)
-        run(self, function, *arguments, **named)
-        if isinstance(function, str):
-            workspace = next((view for view, _ in self.scratch[scratch:]), None)
-            given = (named.get(name) for name in _cpu.native_calls()[function])
-            function, arguments = by_position(function), (*given, workspace, self.stream)
-        calls.append((function, arguments))
+        run(self, name, **arguments)
+        workspace = next((view for view, _ in self.scratch[scratch:]), None)
+        given = (arguments.get(field) for field in _cpu.native_calls()[name])
+        calls.append((by_position(name), (*given, workspace, self.stream)))
         kept.append(self)
 
     with pytest.MonkeyPatch.context() as patch:
@@ -156,11 +154,8 @@ def summed(*shape: int, axes: tuple[int, ...]) -> Native:
     m = Maker()
     x = m.given(*shape)
     y = m.made(*(1 if i in axes else n for i, n in enumerate(shape)))
-    return m.call(
-        f"sum {shape} {axes}",
-        lambda: _cpu.sum_workspace(0, x, y, axes),
-        lambda workspace: _cpu.sum(0, x, y, axes, 1.0, workspace, False, 0),
-    )
+    options = {"term": 0, "divisor": 1.0, "accumulate": False}
+    return m.by_name(f"sum {shape} {axes}", "sum", x=x, axes=axes, y=y, **options)
 
 
 def moments(*shape: int, axes: tuple[int, ...], skips: bool = False) -> Native:
@@ -168,13 +163,9 @@ def moments(*shape: int, axes: tuple[int, ...], skips: bool = False) -> Native:
     x = m.given(*shape)
     kept = [1 if i in axes else n for i, n in enumerate(shape)]
     mean, second = m.made(*kept), m.made(*kept)
-    return m.call(
-        f"moments {shape} {axes}{', skipping' if skips else ''}",
-        lambda: _cpu.moments_workspace(x, None, None, mean, axes, skips),
-        lambda workspace: _cpu.moments(
-            x, None, None, mean, None, second, None, axes, 1, 0.0, skips, None, workspace, 0
-        ),
-    )
+    name = f"moments {shape} {axes}{', skipping' if skips else ''}"
+    options = {"of_m2": 1, "correction": 0.0, "skips": skips}
+    return m.by_name(name, "moments", x=x, axes=axes, mean=mean, second=second, **options)
 
 
 def weighted_moments(*shape: int, axes: tuple[int, ...]) -> Native:
@@ -182,23 +173,15 @@ def weighted_moments(*shape: int, axes: tuple[int, ...]) -> Native:
     x, weights = m.given(*shape), _cpu.View.from_numpy(m.rng.uniform(size=shape))
     kept = [1 if i in axes else n for i, n in enumerate(shape)]
     mean, second = m.made(*kept), m.made(*kept)
-    return m.call(
-        f"weighted moments {shape} {axes}",
-        lambda: _cpu.moments_workspace(x, weights, None, mean, axes, False),
-        lambda workspace: _cpu.moments(
-            x, weights, None, mean, None, second, None, axes, 1, 0.0, False, None, workspace, 0
-        ),
-    )
+    given = {"x": x, "weights": weights, "axes": axes, "mean": mean, "second": second}
+    options = {"of_m2": 1, "correction": 0.0, "skips": False}
+    return m.by_name(f"weighted moments {shape} {axes}", "moments", **given, **options)
 
 
 def squares(size: int) -> Native:
     m = Maker()
     x, y, grad = m.given(size), m.made(1), m.made(size)
-    return m.call(
-        "square_value_and_grad",
-        lambda: _cpu.sum_workspace(1, x, y, (0,)),
-        lambda workspace: _cpu.square_value_and_grad(x, y, grad, workspace, 0),
-    )
+    return m.by_name("square_value_and_grad", "square_value_and_grad", x=x, y=y, grad=grad)
 
 
 def bias_act(*shape: int, axis: int) -> Native:
@@ -247,14 +230,13 @@ def batch_backward(*shape: int, axis: int) -> Native:
     mean, rstd, weight = (m.given(shape[axis]) for _ in range(3))
     dx, dweight, dbias = m.made(*shape), m.made(shape[axis]), m.made(shape[axis])
 
-    def run(scratch: Any) -> None:
-        _cpu.batch_norm_backward(
-            *(WHICH, dy, x, mean, rstd, weight, None, None, None, 1.0, dx, dweight, dbias, axis),
-            *((), True, False, scratch, 0),
-        )
-
-    size = lambda: _cpu.batch_norm_scratch(x, axis)  # noqa: E731
-    return m.call(f"batch_norm_backward {shape} {axis}", size, run, needs_it=True)
+    arguments = {
+        **{"x": x, "dy": dy, "dx": dx, "axis": axis, "mean": mean, "rstd": rstd},
+        **{"weight": weight, "dweight": dweight, "dbias": dbias, "which": WHICH, "parameters": ()},
+        **{"count": 1.0, "training": True, "accumulate": False},
+    }
+    name = f"batch_norm_backward {shape} {axis}"
+    return m.by_name(name, "batch_norm_backward", True, **arguments)
 
 
 def batch_forward(*shape: int, axis: int) -> Native:
@@ -262,14 +244,11 @@ def batch_forward(*shape: int, axis: int) -> Native:
     x, weight = m.given(*shape), m.given(shape[axis])
     y, mean, rstd = m.made(*shape), m.made(shape[axis]), m.made(shape[axis])
 
-    def run(scratch: Any) -> None:
-        _cpu.batch_norm_forward(
-            *(WHICH, x, y, None, None, weight, None, mean, rstd, axis, (), True, 0.1, 1e-5),
-            *(scratch, None, 0),
-        )
-
-    size = lambda: _cpu.batch_norm_scratch(x, axis)  # noqa: E731
-    return m.call(f"batch_norm_forward {shape} {axis}", size, run, needs_it=True)
+    arguments = {
+        **{"x": x, "y": y, "axis": axis, "weight": weight, "mean": mean, "rstd": rstd},
+        **{"which": WHICH, "parameters": (), "momentum": 0.1, "eps": 1e-5, "training": True},
+    }
+    return m.by_name(f"batch_norm_forward {shape} {axis}", "batch_norm_forward", True, **arguments)
 
 
 def calls() -> list[Native]:

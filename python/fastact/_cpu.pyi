@@ -21,7 +21,6 @@ SOFTMAX_KINDS: tuple[str, ...]
 REDUCTIONS: tuple[str, ...]
 GATE_ULPS: tuple[float, float]
 ELEMENTARY: tuple[str, ...]
-view_table: Any
 
 @disjoint_base
 class View:
@@ -134,7 +133,6 @@ class PlanDraft:
     def finished(self, made: Any, array: Any) -> None: ...
     def workspace(self, view: View) -> None: ...
     def constant(self, view: View) -> None: ...
-    def step(self, function: Any, arguments: tuple[Any, ...]) -> None: ...
     def native(self, call: NativeCall, workspace: View | None) -> None: ...
     def refuse(self) -> None: ...
 
@@ -159,143 +157,13 @@ def register_result_type(cls: type, fields: tuple[str, ...]) -> None: ...
 def plain_device_pair(device_type: int, device_id: int) -> tuple[int, int]: ...
 def exchange_stream(api_capsule: Any, device: tuple[int, int]) -> int: ...
 def register_device(device: tuple[int, int], table_capsule: Any) -> None: ...
-def sum_workspace(term: int, x: View, y: View, axes: tuple[int, ...]) -> int: ...
-def sum(
-    term: int,
-    x: View,
-    y: View,
-    axes: tuple[int, ...],
-    divisor: float,
-    workspace: View | None,
-    accumulate: bool,
-    stream: int,
-) -> None: ...
-def sum_backward(term: int, dy: View, x: View, dx: View, accumulate: bool, stream: int) -> None: ...
-def square_value_and_grad(
-    x: View, y: View, grad: View, workspace: View | None, stream: int
-) -> None: ...
-def moments_workspace(
-    x: View,
-    weights: View | None,
-    where: View | None,
-    y: View,
-    axes: tuple[int, ...],
-    skips: bool,
-) -> int: ...
-def moments(
-    x: View,
-    weights: View | None,
-    where: View | None,
-    mean: View | None,
-    low: View | None,
-    second: View | None,
-    count: View | None,
-    axes: tuple[int, ...],
-    of_m2: int,
-    correction: float,
-    skips: bool,
-    warning: str | None,
-    workspace: View | None,
-    stream: int,
-) -> None: ...
-def statistic_backward(
-    dy: View,
-    slope: View,
-    x: View,
-    mean: View | None,
-    low: View | None,
-    dx: View,
-    skips: bool,
-    accumulate: bool,
-    stream: int,
-) -> None: ...
-def weighted_gradient(
-    dy: View,
-    slope: View,
-    x: View,
-    weights: View | None,
-    where: View | None,
-    mean: View | None,
-    to: View,
-    of_weights: bool,
-    skips: bool,
-    accumulate: bool,
-    stream: int,
-) -> None: ...
 def warn(what: str) -> None: ...
-def moments_backward(
-    dmean: View,
-    dsecond: View,
-    x: View,
-    mean: View,
-    low: View | None,
-    dx: View,
-    share: float,
-    scale: float,
-    accumulate: bool,
-    stream: int,
-) -> None: ...
-def batch_norm_scratch(x: View, axis: int) -> int: ...
-def batch_norm_forward(
-    which: int,
-    x: View,
-    y: View,
-    running_mean: View | None,
-    running_var: View | None,
-    weight: View | None,
-    bias: View | None,
-    mean: View | None,
-    rstd: View | None,
-    axis: int,
-    parameters: tuple[float, ...],
-    training: bool,
-    momentum: float,
-    eps: float,
-    scratch: View | None,
-    workspace: View | None,
-    stream: int,
-) -> None: ...
-def norm_apply(
-    which: int,
-    x: View,
-    y: View,
-    mean: View,
-    rstd: View,
-    weight: View | None,
-    bias: View | None,
-    axis: int,
-    parameters: tuple[float, ...],
-    scratch: View | None,
-    stream: int,
-) -> None: ...
-def batch_norm_backward(
-    which: int,
-    dy: View,
-    x: View,
-    mean: View,
-    rstd: View,
-    weight: View | None,
-    bias: View | None,
-    sum_p: View | None,
-    sum_p_xhat: View | None,
-    count: float,
-    dx: View | None,
-    dweight: View | None,
-    dbias: View | None,
-    axis: int,
-    parameters: tuple[float, ...],
-    training: bool,
-    accumulate: bool,
-    scratch: View | None,
-    stream: int,
-) -> None: ...
-def broadcast(x: View, y: View, accumulate: bool, stream: int) -> None: ...
 def elementary(name: str, x: View, y: View) -> None: ...
 def compare(
     y: NDArray[Any], exact: NDArray[Any], allowed: float, edges: tuple[float, ...]
 ) -> tuple[float, float, int, float, int, list[int]] | None: ...
 def level_of_features(leaf1_ecx: int, leaf7_ebx: int, extended_ecx: int, xcr0: int) -> int: ...
-def shares_of_columns(x: View, y: View, axes: tuple[int, ...], threads: int) -> tuple[int, int]: ...
+def shares_of_columns(arguments: dict[str, Any], threads: int) -> tuple[int, int]: ...
 def elementary_bounds() -> dict[str, float]: ...
 def copy(destination: NDArray[Any], source: NDArray[Any]) -> None: ...
 def bypass_caches_from(size: int) -> int: ...

@@ -148,6 +148,8 @@ struct Array {
   }
 };
 
+ArrayArgument argument(const Array& a) { return {a.operand, a.dtype, kDLCPU, 0, false}; }
+
 Operand nothing() { return Operand{nullptr, 0, nullptr, nullptr, 0}; }
 
 void activations() {
@@ -232,13 +234,17 @@ void reductions() {
         for (const bool skips : {false, true}) {
           Array mean(kept, kF64, kPlain), low(kept, kF64, kPlain), second(kept, kF64, kPlain),
               count(kept, kF64, kPlain);
-          const Operand results[] = {mean.operand, low.operand, second.operand, count.operand};
+          MomentsCall call{};
+          call.inputs[MomentsCall::kX] = argument(x);
+          const Array* const results[] = {&mean, &low, &second, &count};
+          for (int k = 0; k < MomentsCall::kResults; ++k) call.results[k] = argument(*results[k]);
+          std::copy(reduced, reduced + c.reduced.size(), call.axes.flags);
+          call.of_m2 = kM2, call.skips = skips;
           auto moments = std::make_unique<Reducer>();
-          prepare_moments(moments.get(), table->reduce, x.operand, results, reduced, dtype, kF64,
-                          kM2, 0.0, skips);
+          prepare(moments.get(), table->reduce, call);
           reduce_partition(moments.get(), 0, 1);
           Hash hash;
-          for (const Array* part : {&mean, &low, &second, &count}) part->add_to(&hash);
+          for (const Array* part : results) part->add_to(&hash);
           print((skips ? "valid moments " : "moments ") + name, hash);
         }
       }
@@ -281,16 +287,12 @@ void norms() {
           Array mean(stats, wide, kPlain), rstd(stats, wide, kPlain);
 
           NormCall call{};
-          const auto argument = [](const Array& a, int of) {
-            return ArrayArgument{a.operand, of, kDLCPU, 0, false};
-          };
           for (size_t i = 0; i < c.shape.size(); ++i)
             call.reduced.flags[i] = c.reduced[i], call.of_parameter.flags[i] = c.of_parameter[i];
-          call.data[NormCall::kX] = argument(x, dtype),
-          call.data[NormCall::kY] = argument(y, dtype);
-          if (c.is_centred) call.mean = argument(mean, wide);
-          call.rstd = argument(rstd, wide);
-          call.weight = argument(weight, dtype), call.bias = argument(bias, dtype);
+          call.data[NormCall::kX] = argument(x), call.data[NormCall::kY] = argument(y);
+          if (c.is_centred) call.mean = argument(mean);
+          call.rstd = argument(rstd);
+          call.weight = argument(weight), call.bias = argument(bias);
           call.which = which, call.eps = 1e-5, call.is_centred = c.is_centred;
           auto norm = std::make_unique<Norm>();
           prepare(norm.get(), table, call, NormCall::kX);
@@ -298,11 +300,10 @@ void norms() {
           Hash ahead, back;
           for (const Array* made : {&y, &mean, &rstd}) made->add_to(&ahead);
 
-          call.data[NormCall::kDy] = argument(dy, dtype),
-          call.data[NormCall::kIn] = argument(x, dtype);
+          call.data[NormCall::kDy] = argument(dy), call.data[NormCall::kIn] = argument(x);
           call.data[NormCall::kDTotal] = {};
-          call.data[NormCall::kDx] = argument(dx, dtype);
-          call.dweight = argument(dweight, dtype), call.dbias = argument(dbias, dtype);
+          call.data[NormCall::kDx] = argument(dx);
+          call.dweight = argument(dweight), call.dbias = argument(dbias);
           prepare(norm.get(), table, call, NormCall::kIn);
           std::vector<double> workspace(norm_workspace_size(norm.get()) / 8 + 1);
           norm->partial = workspace.data();
@@ -331,7 +332,6 @@ void channels() {
     for (const int which : {int(k_identity), int(k_mish)})
       for (const int layout : {int(kPlain), int(kBackward)})
         for (int dtype = 0; dtype < kDTypes; ++dtype) {
-          const int wide = dtype == kF64 ? kF64 : kF32;
           const int64_t size = size_of(c.shape), n = c.shape[c.axis];
           const Bytes x_values = values(dtype, size, 31), dy_values = values(dtype, size, 32);
           const Bytes bias_values = values(dtype, n, 33), weights = values(dtype, n, 34);
@@ -361,8 +361,6 @@ void channels() {
           print("bias_act " + name, of_bias);
 
           std::vector<double> scratch(batch_scratch(n, size) / 8 + 1);
-          const ChannelArray weight_of{weight.operand.data, item_size(dtype), dtype};
-          const ChannelArray bias_of{bias.operand.data, item_size(dtype), dtype};
           const Bytes stats = values(kF64, 2 * n, 35);
           double numbers[2 * 128];
           memcpy(numbers, stats.data(), stats.size());
@@ -371,16 +369,21 @@ void channels() {
             return ChannelArray{reinterpret_cast<char*>(numbers + at), sizeof(double), kF64};
           };
           auto batch = std::make_unique<BatchNorm>();
-          batch->accumulate = false, batch->is_training = true;
-          batch->parameters = parameters, batch->is_identity = which == k_identity;
+          BatchForward ahead{};
+          BatchBackward back{};
+          ahead.x = back.x = argument(x);
+          ahead.y = argument(y), back.dy = argument(dy), back.dx = argument(dx);
+          ahead.weight = back.weight = argument(weight);
+          ahead.bias = back.bias = argument(bias);
+          ahead.axis = back.axis = c.axis, ahead.which = back.which = which;
+          back.is_training = true;
+          char* const memory = reinterpret_cast<char*>(scratch.data());
           Hash of_batch;
           for (const bool is_forward : {true, false}) {
-            const Operand arrays[] = {is_forward ? nothing() : dy.operand, x.operand,
-                                      is_forward ? y.operand : dx.operand};
-            batch->activation = is_forward ? table->elementwise->forward[which][wide]
-                                           : table->elementwise->backward[which][wide][0];
-            prepare(batch.get(), table, dtype, arrays, c.axis,
-                    reinterpret_cast<char*>(scratch.data()), weight_of, bias_of);
+            if (is_forward)
+              prepare(batch.get(), table, ahead, memory);
+            else
+              prepare(batch.get(), table, back, memory);
             take_statistics(batch.get(), number(0), number(n), true, 0);
             make_coefficients(*batch);
             if (is_forward) {

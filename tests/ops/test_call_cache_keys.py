@@ -277,8 +277,12 @@ def test_another_thread_count_is_another_plan():
 def test_a_plan_has_the_workspace_of_its_threads():
     """One thread needs none, and a plan of that would leave more threads nothing to divide."""
     x = np.ones(1 << 20, np.float32)
-    term, views = _cpu.TERMS.index("identity"), map(_cpu.View.from_numpy, (x, x[:1].copy()))
-    x_view, y_view = views
+    views = map(_cpu.View.from_numpy, (x, x[:1].copy()))
+    arguments = {
+        **dict(zip(("x", "y"), views, strict=True)),
+        **{"axes": (0,), "term": 0, "divisor": 1.0, "accumulate": False},
+    }
+    native = _cpu.native_call("sum", arguments)
     sizes, plans = [], []
     for n in range(1, 1000):  # until it starts anew, so that it does not do so below
         fa.sum(np.ones(n))
@@ -288,7 +292,7 @@ def test_a_plan_has_the_workspace_of_its_threads():
         with fa.num_threads(threads):
             for _ in range(3):
                 assert fa.sum(x) == x.size
-            sizes.append(_cpu.sum_workspace(term, x_view, y_view, (0,)))
+            sizes.append(native.workspace_size())
             plans.append(fa.sum._cached_calls())
     assert sizes[0] == sizes[2] == 0 < sizes[1] == sizes[3]
     assert plans[0] + 1 == plans[1] == plans[2] == plans[3]

@@ -104,10 +104,11 @@ def test_lines(call, dtype, lines, channels, length):
 def test_without_workspace(op, many_threads):
     """The workspace serves the threads alone."""
     x, y = finite(np.float64, (30_000, 5)), np.zeros((1, 5))
-    source, target = _cpu.View.from_numpy(x), _cpu.View.from_numpy(y)
-    term = op.term
-    assert _cpu.sum_workspace(term, source, target, (0,)) > 0
-    _cpu.sum(term, source, target, (0,), 1.0, None, False, 0)
+    views = {"x": _cpu.View.from_numpy(x), "y": _cpu.View.from_numpy(y)}
+    options = {"axes": (0,), "term": op.term, "divisor": 1.0, "accumulate": False}
+    native = _cpu.native_call("sum", {**views, **options})
+    assert native.workspace_size() > 0
+    native.run(None, 0)
     assert_same_bits(y[0], op(x, 0))
 
 

@@ -33,15 +33,6 @@ def workspaces(monkeypatch):
     """Bytes that calls are told to bring, by the name of who was asked; nothing is replayed."""
     found = {}
 
-    def recorder(name):
-        asked = getattr(_cpu, name)
-
-        def record(*args):
-            found[name] = asked(*args)
-            return found[name]
-
-        return record
-
     make = _cpu.native_call
 
     def record_call(name, arguments):
@@ -50,7 +41,6 @@ def workspaces(monkeypatch):
         return call
 
     monkeypatch.setattr(_cpu, "native_call", record_call)
-    monkeypatch.setattr(_cpu, "sum_workspace", recorder("sum_workspace"))
     _cpu.enable_call_cache(False)
     yield found
     _cpu.enable_call_cache(True)
@@ -75,9 +65,9 @@ def test_chunks_of_terms(shape, workspaces):
         fa.sum(x, axis=0)
         chunks = with_chunks(1, shape[0])
         assert columns(shape) == chunks * -(-shape[1] // K_LEAST_TILE)
-        assert workspaces["sum_workspace"] == chunks * shape[1] * SUM
+        assert workspaces["sum"] == chunks * shape[1] * SUM
         fa.sum(x)
-        assert workspaces["sum_workspace"] == everything(shape) * SUM
+        assert workspaces["sum"] == everything(shape) * SUM
 
 
 @pytest.mark.parametrize("shape", [(2048, 768), (1000, 512), (200, 4096), (300, 1000)], ids=str)
@@ -85,8 +75,11 @@ def test_chunks_of_terms(shape, workspaces):
 def test_equal_shares_of_columns(shape, threads):
     """As many tasks for each thread, or the narrowest there are; on one thread the widest."""
     x, y = np.ones(shape, np.float32), np.ones((1, shape[1]), np.float32)
-    views = map(_cpu.View.from_numpy, (x, y))
-    tile, tasks = _cpu.shares_of_columns(*views, (0,), threads)
+    arguments = {
+        **{"x": _cpu.View.from_numpy(x), "y": _cpu.View.from_numpy(y), "axes": (0,)},
+        **{"term": 0, "divisor": 1.0, "accumulate": False},
+    }
+    tile, tasks = _cpu.shares_of_columns(arguments, threads)
     assert tasks == -(-shape[1] // tile)
     assert K_LEAST_TILE <= tile <= K_TILE
     assert tasks % threads == 0 or tile == K_LEAST_TILE or tasks >= 4 * threads

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from random import Random
 from typing import Any
+from warnings import catch_warnings, simplefilter
 
 import numpy as np
 
@@ -50,7 +51,9 @@ class Made:
         """Run it, or a call of other arguments, with the scratch memory that it asks for."""
         call = _cpu.native_call(self.name, self.arguments if arguments is None else arguments)
         scratch = np.zeros(call.workspace_size() + 8, np.uint8)
-        call.run(View.from_numpy(scratch), 0)
+        with catch_warnings():
+            simplefilter("ignore")
+            call.run(View.from_numpy(scratch), 0)
 
     def are_whole(self) -> bool:
         return all(block.is_whole() for block in self.blocks.values())
@@ -88,6 +91,8 @@ class Maker:
             return tuple(r.sample(range(parts), parts))
         if kind == "int64":
             return r.randrange(-3, 3)
+        if kind in ("bits", "text"):
+            return r.randrange(2**64) if kind == "bits" else r.choice((None, "few"))
         if kind == "integer":
             return r.randrange(min(field["end"], self.rank) if field["shape_of"] else field["end"])
         return r.random() < 0.5 if kind == "flag" else r.random()
@@ -113,7 +118,9 @@ class Maker:
         if rule == "beside":
             return tuple(r.choice((1, n)) for n in other)
         axes = self.made.arguments[field["axes"]]
-        if rule == "along":
+        if rule == "channels" and r.random() < 0.5:
+            return tuple(n if i == axes else 1 for i, n in enumerate(other))
+        if rule in ("along", "channels"):
             return (other[axes % len(other)],)
         if rule in ("packed", "along_packed"):
             last = other[-1] * field["times"][axes]
@@ -131,6 +138,8 @@ class Maker:
         other = self.dtypes[field["dtype_of"]]
         if rule == "compute_type":
             return "float64" if other == "float64" else "float32"
+        if rule == "unrounded":
+            return "float64" if _ITEM[other] == 2 else other
         wider = [d for d in _FLOATS if _ITEM[d] > _ITEM[other]]
         return other if rule == "same" else r.choice((other, *wider))
 
@@ -170,7 +179,9 @@ def _wrong_dtypes(field: Field, dtype: str) -> Iterator[str]:
         if other in (dtype, "bfloat16"):
             continue
         is_float = other in _FLOATS
-        if rule in ("same", "compute_type", "mask", "double"):
+        if rule == "any":
+            return
+        if rule in ("same", "compute_type", "unrounded", "double", "mask"):
             yield other
         elif rule == "index":
             if other not in ("int32", "int64"):
@@ -188,6 +199,10 @@ def _wrong_values(field: Field, made: Made) -> Iterator[Any]:
         yield from ((1.0,) * 5, ("a",), (None,), None, 1.0)
     elif kind == "integer":
         yield from (-1, field["end"], 2**31 - 1, -(2**31), 2**40, "a", None, 0.5)
+    elif kind == "bits":
+        yield from (-1, 2**64, "a", None, 0.5)
+    elif kind == "text":
+        yield from (1, b"few", "\ud800")
     elif kind == "places":
         parts = field["times"][made.arguments[field["axes"]]]
         yield from ((), (-1,) * parts, (parts,) * parts, (0,) * 5, ("a",), (2**40,), None, 1)

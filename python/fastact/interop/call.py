@@ -1,11 +1,11 @@
 """One call: its arrays seen and checked against each other, its outputs found or made."""
 
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import lru_cache, partial
 from types import MappingProxyType, TracebackType
-from typing import Any, Self, cast
+from typing import Any, Self
 
 import numpy as np
 
@@ -24,11 +24,10 @@ from .frameworks import (
     to_numpy,
     whole_numbers,
 )
-from .native import Device, Native
 from .validate import Role
 
 #: What a native function takes by name.
-Argument = View | int | float | tuple[int, ...] | tuple[float, ...] | None
+Argument = View | int | float | str | tuple[int, ...] | tuple[float, ...] | None
 
 _ONE_ELEMENT = 16  # bytes, of any dtype
 
@@ -84,7 +83,7 @@ class Call:
             if framework_of(values[leader]) is None
             else self.framework.device(values[leader])
         )
-        self.native: Native = self.framework.native(where, device)
+        self.native = devices.native(where, device)
         self.given = stream is not None
         if self.given and self._draft is not None:
             self._draft.refuse()
@@ -130,7 +129,7 @@ class Call:
         if given is None:
             return self.framework.stream(device, leader)
         stream = streams.pointer(self.where, given)
-        of = cast(Device, self.native).device_of_stream(stream) if stream > 2 else device[1]
+        of = self.native.device_of_stream(stream) if stream > 2 else device[1]
         if of != device[1]:
             raise ValueError(
                 f"{self.where}: stream must be of device {device[1]}, where the arrays are, got "
@@ -200,26 +199,16 @@ class Call:
             return element
         scratch = self.workspace(_ONE_ELEMENT)
         assert scratch is not None
-        item = max(like.itemsize, 2)  # a flag is filled twice
-        bits = int.from_bytes(element.owner.tobytes() * (item // like.itemsize), sys.byteorder)
-        self.run(cast(Device, self.native).fill, scratch, item, bits, self.stream)
+        bits = int.from_bytes(element.owner.tobytes(), sys.byteorder)
+        self.run("fill", y=scratch.repeats(like.shaped(())), bits=bits)
         return scratch.repeats(like)
 
-    def run(
-        self, function: str | Callable[..., None], /, *arguments: Any, **named: Argument
-    ) -> None:
-        """Run a native function, which `name` and its arguments by name tell, with its workspace.
-
-        Functions that `_cpu.native_calls` does not have yet are functions of `native`, whose
-        arguments are by position and end with `stream`.
-        """
+    def run(self, function: str, /, **arguments: Argument) -> None:
+        """Run a native function with the workspace that it needs."""
         self._has_run = True
-        if not isinstance(function, str):
-            if self._draft is not None:
-                self._draft.step(function, arguments)
-            function(*arguments)
+        if not self.framework.computes:
             return
-        native = _cpu.native_call(function, named)
+        native = _cpu.native_call(function, arguments)
         workspace = self.workspace(native.workspace_size())
         if self._draft is not None:
             self._draft.native(native, workspace)
@@ -327,8 +316,7 @@ class Call:
     def _let_wait(self, ours: int, stream: Any) -> None:
         """Let the framework's stream wait for what has been queued on ours."""
         if self.place.device[0] != devices.CPU:
-            device = cast(Device, self.native)
-            device.make_wait(self.place.device[1], stream or streams.LEGACY, ours)
+            self.native.make_wait(self.place.device[1], stream or streams.LEGACY, ours)
 
 
 @lru_cache(maxsize=64)

@@ -4,10 +4,9 @@ import os
 from functools import lru_cache
 from importlib import import_module
 from types import ModuleType
-from typing import Any, cast
+from typing import Any, Protocol, cast
 
 from .. import _cpu
-from .native import Native
 from .validate import CudaUnavailableError, device_name
 
 #: DLPack's device types. The extension type is the emulated device of the tests.
@@ -23,10 +22,20 @@ def emulate() -> ModuleType:
     return _emulated
 
 
-def native(where: str, device: tuple[int, int]) -> Native:
-    """The native module for a DLPack device."""
+class Device(Protocol):
+    """What Python asks of a device's module. Calls of native functions reach it by its table."""
+
+    def device_of_stream(self, stream: int) -> int: ...
+
+    def device_of_memory(self, address: int) -> int: ...
+
+    def make_wait(self, device: int, stream: int, ours: int) -> None: ...
+
+
+def native(where: str, device: tuple[int, int]) -> Device:
+    """The native module for a DLPack device; the CPU's is asked for nothing."""
     if device[0] == CPU:
-        return _cpu
+        return cast(Device, _cpu)
     if device[0] == CUDA:
         module = _module() if not (reason := cuda_why()) else None
     elif device[0] == EMULATED and _emulated is not None:
@@ -41,7 +50,7 @@ def native(where: str, device: tuple[int, int]) -> Native:
             f"{where}: got an array on {device_name(device)}, but {reason}; or move the array to "
             f"the CPU (torch: x.cpu(), cupy: x.get(), numba: x.copy_to_host())"
         )
-    return cast(Native, module)
+    return cast(Device, module)
 
 
 def of_memory(address: int) -> tuple[int, int] | None:

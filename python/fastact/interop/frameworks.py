@@ -9,7 +9,7 @@ alone comes in by that (interface.py). Lists, scalars and the like are NumPy's.
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache
-from typing import Any, NamedTuple, Protocol, cast
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,7 +18,6 @@ from .. import _cpu
 from .._cpu import View
 from . import devices, foreign, interface, streams, validate
 from .devices import CPU
-from .native import Device, Native
 
 # What frameworks raise for an array whose memory can't be shared; ValueError: `View`, for a tensor
 # that nobody can read.
@@ -39,6 +38,7 @@ class Framework(Protocol):
     """One way for arrays in and out."""
 
     name: str
+    computes: bool  # False: its arrays have no values
 
     @property
     def makes_arrays(self) -> bool:
@@ -46,9 +46,6 @@ class Framework(Protocol):
 
     def device(self, array: Any) -> tuple[int, int]:
         """DLPack's device pair of an array."""
-
-    def native(self, where: str, device: tuple[int, int]) -> Native:
-        """What computes arrays of this framework on a device."""
 
     def stream(self, device: tuple[int, int], array: Any) -> int:
         """The stream on which the framework now works on an array's device, not the CPU."""
@@ -79,10 +76,8 @@ class Framework(Protocol):
 class CpuFramework:
     """What frameworks on the CPU share: scratch memory is NumPy's."""
 
+    computes = True
     makes_arrays = True
-
-    def native(self, where: str, device: tuple[int, int]) -> Native:
-        return devices.native(where, device)
 
     def device(self, array: Any) -> tuple[int, int]:
         return (CPU, 0)
@@ -265,7 +260,7 @@ def _by_interface(where: str, argument: str, array: Any, place: Place) -> View:
     if device is None:
         raise _not_exportable(where, argument, array, "its memory is of no device that CUDA knows")
     if told.stream is not None and place.stream is not None:
-        native = cast(Device, devices.native(where, place.device))
+        native = devices.native(where, place.device)
         native.make_wait(place.device[1], place.stream, told.stream)
     return View.on_device(told.array, device)
 
@@ -323,7 +318,7 @@ class _Interface(CpuFramework):
     def has_run(self, arrays: Iterable[Any], place: Place) -> None:
         ours = place.stream or streams.LEGACY
         for theirs in {interface.read(array).stream or ours for array in arrays} - {ours}:
-            native = cast(Device, devices.native("fastact", place.device))
+            native = devices.native("fastact", place.device)
             native.make_wait(place.device[1], theirs, ours)
 
 

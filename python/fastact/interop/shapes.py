@@ -12,7 +12,6 @@ import numpy as np
 
 from .._cpu import View
 from .frameworks import NUMPY, CpuFramework, Place
-from .native import Native
 
 
 class Shape:
@@ -50,18 +49,9 @@ class Shape:
         return dtype
 
 
-class _Nothing:
-    """A native module whose functions compute nothing, and need no workspace."""
-
-    def __getattr__(self, name: str) -> Callable[..., int]:
-        return lambda *arguments: 0
-
-
 class _Shapes(CpuFramework):
     name = "the tracer"
-
-    def native(self, where: str, device: tuple[int, int]) -> Any:
-        return _NOTHING
+    computes = False
 
     def view(self, where: str, argument: str, array: Any, place: Place) -> View:
         return NUMPY.view(where, argument, array.memory, place)
@@ -74,5 +64,4 @@ class _Shapes(CpuFramework):
         return made
 
 
-_NOTHING: Native = _Nothing()  # type: ignore[assignment]  # whatever it is asked for
 Shape.__fastact_framework__ = _Shapes()

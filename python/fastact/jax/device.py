@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from .. import _cpu
 from .._cpu import View
 from .._jax import DeviceMemory
 from ..interop import devices
@@ -49,8 +50,8 @@ class DeviceArray:
 
     def __setitem__(self, key: Any, value: "DeviceArray") -> None:
         """Queue a copy of an array of this shape and dtype; `key` is all of it."""
-        native = devices.native("fastact.jax", self.work.device)
-        native.broadcast(value.seen(), self.seen(), False, self.work.stream)
+        arrays = {"x": value.seen(), "y": self.seen(), "accumulate": False}
+        _cpu.native_call("broadcast", arrays).run(None, self.work.stream)
 
 
 class _Xla(CpuFramework):

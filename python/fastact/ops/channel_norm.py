@@ -231,24 +231,21 @@ class BatchNorm(ChannelNorm[P, R]):
             ]
             mean, rstd = (view for view, _ in saved) if saves else (None, None)
             call.run(
-                call.native.batch_norm_forward,
-                which,
-                x,
-                y,
-                views.get("running_mean"),
-                views.get("running_var"),
-                views.get("weight"),
-                views.get("bias"),
-                mean,
-                rstd,
-                axis,
-                parameters,
-                training,
-                momentum,
-                eps,
-                _scratch(call, axis),
-                _workspace(call, axis) if training else None,
-                call.stream,
+                "batch_norm_forward",
+                x=x,
+                y=y,
+                axis=axis,
+                running_mean=views.get("running_mean"),
+                running_var=views.get("running_var"),
+                weight=views.get("weight"),
+                bias=views.get("bias"),
+                mean=mean,
+                rstd=rstd,
+                which=which,
+                parameters=parameters,
+                momentum=momentum,
+                eps=eps,
+                training=training,
             )
             return call.result(options.out[0], made), (
                 call.arrays["x"],
@@ -485,18 +482,16 @@ class NormApply(ChannelNorm[P, R]):
             y, made = call.output("out", options.out[0], "x", in_place=not saves)
             apart(call, {"out": y})
             call.run(
-                call.native.norm_apply,
-                which,
-                views["x"],
-                y,
-                views["mean"],
-                views["rstd"],
-                views.get("weight"),
-                views.get("bias"),
-                axis,
-                parameters,
-                _scratch(call, axis),
-                call.stream,
+                "norm_apply",
+                x=views["x"],
+                y=y,
+                axis=axis,
+                mean=views["mean"],
+                rstd=views["rstd"],
+                weight=views.get("weight"),
+                bias=views.get("bias"),
+                which=which,
+                parameters=parameters,
             )
             return call.result(options.out[0], made), tuple(map(call.arrays.get, self.saves))
 
@@ -558,19 +553,6 @@ def _one_a_channel(x: View, axis: int) -> tuple[int, ...]:
     return tuple(n if i == axis else 1 for i, n in enumerate(x.shape))
 
 
-def _scratch(call: Call, axis: int) -> View | None:
-    """What the kernels note of each channel."""
-    return call.workspace(call.native.batch_norm_scratch(call.views["x"], axis))
-
-
-def _workspace(call: Call, axis: int) -> View | None:
-    """Scratch with which many threads can share the moments."""
-    x = call.views["x"]
-    model = x.shaped(_one_a_channel(x, axis))
-    axes_of = axes.all_but(axis, x.ndim)
-    return call.workspace(call.native.moments_workspace(x, None, None, model, axes_of, False))
-
-
 def _run_backward(
     call: Call,
     which: int,
@@ -590,26 +572,24 @@ def _run_backward(
     """
     views = call.views
     call.run(
-        call.native.batch_norm_backward,
-        which,
-        views["dy"],
-        views["x"],
-        views["mean"],
-        views["rstd"],
-        views.get("weight"),
-        views.get("bias"),
-        views.get("sum_dy"),
-        views.get("sum_dy_xhat"),
-        count,
-        dx,
-        dweight,
-        dbias,
-        axis,
-        parameters,
-        training,
-        accumulate,
-        _scratch(call, axis),
-        call.stream,
+        "batch_norm_backward",
+        x=views["x"],
+        dy=views["dy"],
+        dx=dx,
+        axis=axis,
+        mean=views["mean"],
+        rstd=views["rstd"],
+        weight=views.get("weight"),
+        bias=views.get("bias"),
+        sum_p=views.get("sum_dy"),
+        sum_p_xhat=views.get("sum_dy_xhat"),
+        dweight=dweight,
+        dbias=dbias,
+        which=which,
+        parameters=parameters,
+        count=count,
+        training=training,
+        accumulate=accumulate,
     )
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, NamedTuple
 
 from .. import _cpu
@@ -180,28 +181,25 @@ class AxisMoments(CachedOp[P, R]):
                         call, dsecond, slope, dx, weighting, skips, mean=mean, accumulate=True
                     )
             elif x.size and skips:  # two terms, whose factors are arrays
-                backward, stream = call.native.statistic_backward, call.stream
+                run = partial(call.run, "statistic_backward", x=x, dx=dx, skips=True)
                 share = slope_over(call, over.axes, MEAN_SLOPE, 0.0, True)
                 mean, low, _ = slopes_over(call, over.axes, skips=True)
                 twice = call.repeated(2.0, share)
-                call.run(
-                    backward, dmean, share, x, None, None, dx, True, options.accumulate, stream
-                )
-                call.run(backward, dsecond, twice, x, mean, low, dx, True, True, stream)
+                run(dy=dmean, slope=share, accumulate=options.accumulate)
+                run(dy=dsecond, slope=twice, mean=mean, low=low, accumulate=True)
             elif x.size:
                 mean, low, _ = slopes_over(call, over.axes)
                 call.run(
-                    call.native.moments_backward,
-                    dmean,
-                    dsecond,
-                    x,
-                    mean,
-                    low,
-                    dx,
-                    1 / over.each,
-                    0.0 if dy[1] is None else scale,
-                    options.accumulate,
-                    call.stream,
+                    "moments_backward",
+                    x=x,
+                    dmean=dmean,
+                    dsecond=dsecond,
+                    mean=mean,
+                    low=low,
+                    dx=dx,
+                    share=1 / over.each,
+                    scale=0.0 if dy[1] is None else scale,
+                    accumulate=options.accumulate,
                 )
             return call.result(out, made)
 
@@ -221,7 +219,7 @@ class AxisMoments(CachedOp[P, R]):
 
 
 def fill(call: Call, y: View, value: float) -> None:
-    call.run(call.native.broadcast, call.repeated(value, y), y, False, call.stream)
+    call.run("broadcast", x=call.repeated(value, y), y=y, accumulate=False)
 
 
 def gradient_over(call: Call, name: str, over: Over) -> View:

@@ -70,8 +70,7 @@ def add_up(
     divisor: float = 1.0,
 ) -> None:
     """Sum a term of x over `axes` into y, which has length 1 along them, over a divisor."""
-    workspace = call.workspace(call.native.sum_workspace(term, x, y, axes))
-    call.run(call.native.sum, term, x, y, axes, divisor, workspace, accumulate, call.stream)
+    call.run("sum", x=x, axes=axes, y=y, term=term, divisor=divisor, accumulate=accumulate)
 
 
 def total(where: str, term: int, x: Any, axes: tuple[int, ...]) -> Any:
@@ -301,7 +300,7 @@ class PlainSum(AxisSum[P, R]):
             repeated = gradient.broadcast_to(shape)
             mask = mask_of(call, shape)
             if mask is None:
-                call.run(call.native.broadcast, repeated, dx, options.accumulate, call.stream)
+                call.run("broadcast", x=repeated, y=dx, accumulate=options.accumulate)
             elif dx.size:
                 validate.apart(where, "out", dx, {"where": mask})
                 one = call.repeated(1.0, dx.of_dtype(validate.DOUBLE))
@@ -450,7 +449,7 @@ class TermSum(AxisSum[P, R]):
                 self._of_what_counts(call, dy, dx, weighting, options.accumulate)
             else:
                 call.run(
-                    call.native.sum_backward, self.term, dy, x, dx, options.accumulate, call.stream
+                    "sum_backward", x=x, dy=dy, dx=dx, term=self.term, accumulate=options.accumulate
                 )
             return call.result(out, made)
 
@@ -461,7 +460,7 @@ class TermSum(AxisSum[P, R]):
         masks = {"where": call.views["where"]} if "where" in call.arrays else {}
         validate.apart(call.where, "out", dx, masks)
         each = call.temporary("x") if accumulate else dx
-        call.run(call.native.sum_backward, self.term, dy, x, each, False, call.stream)
+        call.run("sum_backward", x=x, dy=dy, dx=each, term=self.term, accumulate=False)
         one = call.repeated(1.0, x.of_dtype(validate.DOUBLE))
         weighted_gradient(call, each, one, dx, weighting, False, accumulate=accumulate)
 
@@ -513,13 +512,10 @@ class SquareSum(TermSum[P, R]):
         options, where = entry.bind(args, kwargs), entry.where
         with Call(where, options.stream, integers=INTEGERS, x=options.x) as call:
             x = call.views["x"]
-            axes = tuple(range(x.ndim))
             y, value = call.output("out[0]", options.out[0], "x", shape=(), in_place=False)
             dx, grad = call.output("out[1]", options.out[1], "x")
             validate.apart(where, "out[1]", dx, {"out[0]": y})
-            y = y.with_axes(axes)
-            workspace = call.workspace(call.native.sum_workspace(self.term, x, y, axes))
-            call.run(call.native.square_value_and_grad, x, y, dx, workspace, call.stream)
+            call.run("square_value_and_grad", x=x, y=y, grad=dx)
             return call.result(options.out[0], value), call.result(options.out[1], grad)
 
 

@@ -283,16 +283,15 @@ class AxisStatistic(CachedOp[P, R]):
                 # x itself says which elements count, or, where all of them do, a number.
                 valid = x if self.skips or mean is not None else call.repeated(0.0, x)
                 call.run(
-                    call.native.statistic_backward,
-                    dy,
-                    slope,
-                    valid,
-                    mean,
-                    low,
-                    dx,
-                    self.skips,
-                    options.accumulate,
-                    call.stream,
+                    "statistic_backward",
+                    x=valid,
+                    dy=dy,
+                    slope=slope,
+                    mean=mean,
+                    low=low,
+                    dx=dx,
+                    skips=self.skips,
+                    accumulate=options.accumulate,
                 )
             return call.result(out, made)
 

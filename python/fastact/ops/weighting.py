@@ -6,6 +6,7 @@ The formulas are in `src/common/reductions/weights.h`.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -132,16 +133,25 @@ def reduce_moments(
     x, y = call.views["x"], second if mean is None else mean
     assert y is not None
     weights, where = weighting
-    workspace = call.workspace(call.native.moments_workspace(x, weights, where, y, axes, skips))
-    options = axes, of_m2, correction, skips, warning, workspace, call.stream
-    given = [view for view in (mean, low, second, count) if view is not None]
-    if all(validate.steps(view) == validate.steps(y) for view in given):
-        call.run(call.native.moments, x, weights, where, mean, low, second, count, *options)
+    results = {"mean": mean, "low": low, "second": second, "count": count}
+    given = {name: view for name, view in results.items() if view is not None}
+    run = partial(
+        call.run,
+        "moments",
+        x=x,
+        weights=weights,
+        where=where,
+        axes=axes,
+        of_m2=of_m2,
+        correction=correction,
+        skips=skips,
+        warning=warning,
+    )
+    if all(validate.steps(view) == validate.steps(y) for view in given.values()):
+        run(**given)
         return
-    moments = call.native.moments  # which walks results by one set of strides
-    for view in given:
-        a, b, c, d = (part if part is view else None for part in (mean, low, second, count))
-        call.run(moments, x, weights, where, a, b, c, d, *options)
+    for name, view in given.items():  # for it walks results by one set of strides
+        run(**{name: view})
 
 
 def weighted_gradient(
@@ -161,16 +171,17 @@ def weighted_gradient(
 
     x : None: the call's.
     """
+    weights, where = weighting
     call.run(
-        call.native.weighted_gradient,
-        dy,
-        slope,
-        call.views["x"] if x is None else x,
-        *weighting,
-        mean,
-        to,
-        of_weights,
-        skips,
-        accumulate,
-        call.stream,
+        "weighted_gradient",
+        x=call.views["x"] if x is None else x,
+        dy=dy,
+        slope=slope,
+        weights=weights,
+        where=where,
+        mean=mean,
+        to=to,
+        of_weights=of_weights,
+        skips=skips,
+        accumulate=accumulate,
     )

@@ -22,6 +22,15 @@ struct ArrayArgument : Operand {
   bool is_readonly;
 };
 
+// Whether two arrays of one shape, or of none, step alike.
+inline bool same_strides(const ArrayArgument& a, const ArrayArgument& b) {
+  for (int i = 0; i < a.ndim && b.shape; ++i)
+    if (a.shape[i] != 1 &&
+        byte_stride(a, i, item_size(a.dtype)) != byte_stride(b, i, item_size(b.dtype)))
+      return false;
+  return true;
+}
+
 // Some of an array's axes: a flag for each.
 struct AxisFlags {
   bool flags[kMaxAxes];
@@ -51,20 +60,23 @@ enum class FieldKind : int {
   kNumber,
   kInteger,
   kInt64,  // an integer of any value
+  kBits,   // 64 of them
   kPlaces,
-  kFlag
+  kFlag,
+  kText
 };
 
 enum class Role : int { kIn, kOut, kInOut };
 
 enum class ShapeRule : int {
   kAny,
-  kLike,     // the other array's
-  kBeside,   // as many axes, each of the other's length or of length 1
-  kReduced,  // the same, of length 1 along the axes that a field names and along no other one
-  kKept,     // of length 1 along all axes but those that a field names
-  kAlong,    // one axis, as long as the axis that a field numbers
-  kPacked,   // the other's, its last axis so many times as long as `times` has at a field's number
+  kLike,      // the other array's
+  kBeside,    // as many axes, each of the other's length or of length 1
+  kReduced,   // the same, of length 1 along the axes that a field names and along no other one
+  kKept,      // of length 1 along all axes but those that a field names
+  kAlong,     // one axis, as long as the axis that a field numbers
+  kChannels,  // the same, or as many axes as the other array, each other one of length 1
+  kPacked,    // the other's, its last axis so many times as long as `times` has at a field's number
   kAlongPacked,  // one axis, as long as that one
   kOne,          // of one element
 };
@@ -76,6 +88,7 @@ enum class DTypeRule : int {
   kSame,         // the other array's
   kComputeType,  // in which the other array is computed
   kWideEnough,   // the other array's, or a wider one
+  kUnrounded,    // the other array's, but float64 beside 16-bit data
   kMask,         // bool
   kIndex,        // int32 or int64
 };
@@ -86,11 +99,10 @@ struct Field {
   void* (*at)(void* call);
   FieldKind kind;
   Role role = Role::kIn;
-  bool is_optional = false;  // one that is not given: no array, or 0
+  bool is_optional = false;  // one that is not given: no array, no text, or 0
 
   ShapeRule shape = ShapeRule::kAny;
-  const char* shape_of =
-      nullptr;  // the other array; of axes or one of them, the array that has them
+  const char* shape_of = nullptr;  // the other array; of axes or one of them, whose they are
   const char* axes = nullptr;
   const int* times =
       nullptr;  // of packed arrays and of places: how many parts they have, by number
@@ -127,6 +139,9 @@ struct Field {
   constexpr Field along(const char* of, const char* by) const {
     return with_shape(ShapeRule::kAlong, of, by);
   }
+  constexpr Field channels(const char* of, const char* by) const {
+    return with_shape(ShapeRule::kChannels, of, by);
+  }
   // by: the field that numbers `times`.
   constexpr Field with_times(ShapeRule rule, const char* of, const char* by,
                              const int* parts) const {
@@ -148,6 +163,7 @@ struct Field {
   constexpr Field wide_enough(const char* of) const {
     return with_dtype(DTypeRule::kWideEnough, of);
   }
+  constexpr Field unrounded(const char* of) const { return with_dtype(DTypeRule::kUnrounded, of); }
   constexpr Field any_dtype() const { return with_dtype(DTypeRule::kAny); }
   constexpr Field float64() const { return with_dtype(DTypeRule::kDouble); }
   constexpr Field mask() const { return with_dtype(DTypeRule::kMask); }
@@ -184,6 +200,10 @@ struct MemberOf<member, element, Member Call::*> {
       return FieldKind::kNumber;
     else if constexpr (std::is_same_v<Type, bool>)
       return FieldKind::kFlag;
+    else if constexpr (std::is_same_v<Type, uint64_t>)
+      return FieldKind::kBits;
+    else if constexpr (std::is_same_v<Type, const char*>)
+      return FieldKind::kText;
     else if constexpr (std::is_same_v<Type, int64_t>)
       return FieldKind::kInt64;
     else if constexpr (std::is_same_v<Type, Places>)

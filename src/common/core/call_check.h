@@ -123,6 +123,8 @@ class CallCheck {
         return kBool;
       case DTypeRule::kIndex:
         return kI64;
+      case DTypeRule::kUnrounded:
+        return item_size(array(f.dtype_of).dtype) == 2 ? kF64 : array(f.dtype_of).dtype;
       case DTypeRule::kAny:
       case DTypeRule::kDouble:
         return kF64;
@@ -135,8 +137,8 @@ class CallCheck {
   bool has_dtype(const Field& f, int dtype) const {
     const int expected = expected_dtype(f);
     if (f.dtype == DTypeRule::kIndex) return dtype == kI32 || dtype == kI64;
-    if (f.dtype == DTypeRule::kAny) return dtype >= 0 && dtype < kViewDTypes;
     if (f.dtype == DTypeRule::kComputed) return dtype >= 0 && dtype < kDTypes;
+    if (f.dtype == DTypeRule::kAny) return dtype >= 0 && dtype < kViewDTypes;
     if (f.dtype == DTypeRule::kWideEnough && dtype >= 0 && dtype < kDTypes)
       return dtype == expected || item_size(dtype) > item_size(expected);
     return dtype == expected;
@@ -144,8 +146,8 @@ class CallCheck {
 
   std::string dtypes_text(const Field& f) const {
     if (f.dtype == DTypeRule::kIndex) return "int32 or int64";
-    if (f.dtype == DTypeRule::kAny) return "a number's or bool";
     if (f.dtype == DTypeRule::kComputed) return "float16, bfloat16, float32 or float64";
+    if (f.dtype == DTypeRule::kAny) return "a number's or bool";
     const char* more = f.dtype == DTypeRule::kWideEnough ? " or a wider one" : "";
     return dtype_text(expected_dtype(f)) + more;
   }
@@ -155,10 +157,8 @@ class CallCheck {
     if (f.shape == ShapeRule::kOne)
       return std::all_of(a.shape, a.shape + a.ndim, [](int64_t n) { return n == 1; });
     const Operand& other = array(f.shape_of);
-    if (f.shape == ShapeRule::kAlong) {
-      const int axis = value<int>(f.axes);
-      return axis < other.ndim && a.ndim == 1 && a.shape[0] == other.shape[axis];
-    }
+    if (f.shape == ShapeRule::kAlong || f.shape == ShapeRule::kChannels)
+      return has_channels(f, a, other);
     if (f.shape == ShapeRule::kAlongPacked)
       return other.ndim > 0 && a.ndim == 1 && a.shape[0] == packed_length(f, other);
     if (f.shape == ShapeRule::kPacked) return has_packed(f, a, other);
@@ -169,6 +169,15 @@ class CallCheck {
       const bool may_be_one = f.shape == ShapeRule::kBeside && a.shape[i] == 1;
       fits = may_be_one || a.shape[i] == (is_one ? 1 : other.shape[i]);
     }
+    return fits;
+  }
+
+  bool has_channels(const Field& f, const Operand& a, const Operand& other) const {
+    const int axis = value<int>(f.axes);
+    if (axis >= other.ndim) return false;
+    if (a.ndim == 1) return a.shape[0] == other.shape[axis];
+    bool fits = a.ndim == other.ndim && f.shape == ShapeRule::kChannels;
+    for (int i = 0; fits && i < a.ndim; ++i) fits = a.shape[i] == (i == axis ? other.shape[i] : 1);
     return fits;
   }
 
@@ -193,6 +202,8 @@ class CallCheck {
         return "the shape " + of + " with length 1 along all but the axes " + f.axes;
       case ShapeRule::kAlong:
         return "one axis, as long as an axis of the shape " + of;
+      case ShapeRule::kChannels:
+        return std::string("an element for each index of ") + f.axes + " in the shape " + of;
       case ShapeRule::kPacked:
       case ShapeRule::kAlongPacked:
         return (f.shape == ShapeRule::kPacked ? "the shape " : "one axis, the last one of ") + of +

@@ -1,8 +1,8 @@
-// What a device module and the CPU module offer each other as C functions, in capsules: neither
-// looks up a Python attribute on the way to a launch.
+// What a device module offers the CPU module as C functions, in a capsule: nobody looks up a Python
+// attribute on the way to a launch.
 #pragma once
 
-#include "common/core/operand.h"
+#include <cstdint>
 
 namespace fastact {
 
@@ -40,18 +40,5 @@ struct DeviceTable {
 
 // All that a launch may depend on of an address, but for which buffers begin at one: its residue.
 constexpr int kAlignedBits = 4;
-
-// What a View of the CPU module holds, as long as the View lives.
-struct ViewContent {
-  const Operand* operand;
-  int dtype;   // of DType, or -1
-  int device;  // the second of DLPack's pair
-};
-
-// Of the CPU module, in its attribute `view_table`, a capsule named "fastact_view_table".
-struct ViewTable {
-  // object: a borrowed PyObject*. False: it is no View, or one that was never filled in.
-  bool (*read)(void* object, ViewContent* content);
-};
 
 }  // namespace fastact

@@ -8,29 +8,20 @@ SAVE_VALUE = frozenset([ACTIVATIONS[i] for i in range(kActivations) if kActivati
 
 cdef int run_activation_forward(const void* given, char* workspace, int64_t bytes) except -1:
     cdef const ActivationCall* call = <const ActivationCall*>given
-    cdef int dtype = call.data[0].dtype
-    run_activation(call, table.elementwise.forward[call.which][dtype], 2, dtype)
+    run_call(
+        table.elementwise.forward[call.which][call.data[0].dtype], call.parameters.value, False, 2,
+        call.data,
+    )
     return 0
 
 
 cdef int run_activation_backward(const void* given, char* workspace, int64_t bytes) except -1:
     cdef const ActivationCall* call = <const ActivationCall*>given
-    cdef int dtype = call.data[0].dtype
-    run_activation(
-        call, table.elementwise.backward_by_saved[call.which][dtype][call.accumulate], 3, dtype
+    run_call(
+        table.elementwise.backward_by_saved[call.which][call.data[0].dtype][call.accumulate],
+        call.parameters.value, call.accumulate, 3, call.data,
     )
     return 0
-
-
-cdef void run_activation(
-    const ActivationCall* call, ElementwiseKernel kernel, int operands, int dtype
-) noexcept:
-    cdef Operand[3] arrays
-    copy_operands(call.data, operands, arrays)
-    run(
-        kernel, call.parameters.value, dtype, call.accumulate, operands, arrays,
-        operand_size(&arrays[0]),
-    )
 
 
 add_function(&kActivationForward, NULL, run_activation_forward)

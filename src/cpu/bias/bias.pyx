@@ -32,7 +32,7 @@ cdef int run_bias_backward(const void* given, char* workspace, int64_t bytes) ex
         return 0
     prepare_bias(&act, table, call[0], True)
     threads = resolve_threads(size)
-    divide_work_in(act.sums.each, act.sums.count, workspace, bytes, threads)
+    divide_work(act.sums.each, act.sums.count, workspace, bytes, threads)
     with nogil:
         run_partitions(threads, partitions_of(bias_backward_partition, &act))
         merge_chunks(act.sums.each, act.sums.count, threads)

@@ -2,8 +2,8 @@
 # cython: initializedcheck=False, binding=True, embedsignature=False
 """The CPU backend: one extension module, one file a family.
 
-Data flows one way. The Python layer checks and allocates. The functions here take `View`s, compare
-what they take from them with the memory that is there (checks.pyx), prepare an iterator or a plan
+Data flows one way. The Python layer checks and allocates. A call of a native function is compared
+with the memory that is there (native_call.pyx); the function prepares an iterator or a plan
 (core/tensor_iterator.h, or a family's own header) and run its partitions on the threads that
 `resolve_threads` allows. NumPy arrays and tensors that need no conversion skip the Python layer:
 activations of contiguous ones by the compiled checks of the fast path (fast_path.pyx), repeated

@@ -289,7 +289,7 @@ cdef class View:
         view.device_type, view.device_id = self.device_type, self.device_id
         for i in range(like.operand.ndim):
             view.shape_[i], view.strides_[i] = like.shape_[i], 0
-        view.owner, view.readonly = self, True
+        view.owner, view.readonly = self, self.readonly
         view.source, view.source_index, view.base = self.source, self.source_index, self.base
         view.finish(self.operand.data, like.operand.ndim)
         return view
@@ -567,20 +567,3 @@ cdef void axes_in_order(View like, int* order) noexcept:
                 break
             order[j], order[at] = order[at], order[j]
             at = j
-
-
-cdef cpp_bool read_view(void* given, ViewContent* content) noexcept:
-    """What a device module reads of a View (common/core/device_table.h)."""
-    cdef View view
-    if not isinstance(<object>given, View):
-        return False
-    view = <View>given
-    if view.device is None:
-        return False
-    content.operand, content.dtype, content.device = &view.operand, view.dtype, view.device_id
-    return True
-
-
-cdef ViewTable views
-views.read = read_view
-view_table = PyCapsule_New(&views, "fastact_view_table", NULL)

@@ -79,7 +79,7 @@ cdef class PlanDraft:
     cdef list outputs            # (View, what the framework made of it)
     cdef list workspaces         # View
     cdef list written            # indexes of arrays of the key
-    cdef list steps              # (native function, its arguments), or (NativeCall, workspace)
+    cdef list steps              # (NativeCall, its workspace or None)
 
     def operand(self, View view, value):
         """An array of the call, and the view of it that native functions get."""
@@ -110,10 +110,6 @@ cdef class PlanDraft:
     def constant(self, View view):
         """A number that stands for an array: the view holds its own memory, which nobody writes."""
         self.bind(view, FROM_CONSTANT, 0)
-
-    def step(self, function, tuple arguments):
-        """A native function, and what it is given."""
-        self.steps.append((function, arguments))
 
     def native(self, NativeCall call not None, View workspace):
         """A call of a native function, and the scratch memory that it is given."""
@@ -183,35 +179,13 @@ cdef class PlanDraft:
             plan.written[plan.writes] = k
             plan.writes += 1
         model.steps = []
-        for function, arguments in self.steps:
-            if type(function) is NativeCall:
-                model.steps.append(self.native_call(model, function, arguments))
-            else:
-                model.steps.append((function, self.all_arguments(model, arguments)))
+        for call, workspace in self.steps:
+            model.steps.append(self.native_call(model, call, workspace))
         plan.result = self.part_of_result(result)
         plan.model, plan.free = model, []
         plan.ops = objects(self.key.op, self.key.ops)
         plan.launches = record_launches(plan, self.key)
         return plan
-
-    cdef tuple all_arguments(self, Arguments model, tuple values):
-        cdef list found = []
-        for value in values:
-            found.append(self.argument(model, value))
-        return tuple(found)
-
-    cdef object argument(self, Arguments model, value):
-        cdef View view
-        if type(value) is View:
-            view = value
-            if view.source == FROM_CONSTANT:
-                return view
-            return model.take(view, self.buffer_index(view), view.operand.data - view.base)
-        if value is None or type(value) in (bool, int, float, str):
-            return value
-        if type(value) is tuple:
-            return self.all_arguments(model, value)
-        raise Unrecorded("an argument of a type that plans do not hold")
 
     cdef NativeCall native_call(self, Arguments model, NativeCall given, View workspace):
         """The call without memory, but for that of constants."""
@@ -299,14 +273,14 @@ cdef inline void refuse_current_draft() noexcept:
 
 
 cdef class Arguments:
-    """The native functions of a plan with their arguments.
+    """The calls of native functions that a plan has.
 
     A run writes addresses into these, so that each serves one run at a time.
     """
 
-    cdef list steps  # a NativeCall, or (native function, its arguments); without memory
+    cdef list steps  # NativeCall, without memory
     cdef int count
-    cdef char** places[MAX_VIEWS]  # in views and calls that `steps` holds
+    cdef char** places[MAX_VIEWS]  # in calls that `steps` holds
     cdef int[MAX_VIEWS] buffer_indices
     cdef int64_t[MAX_VIEWS] offsets  # from where the buffer begins, in bytes
 
@@ -320,19 +294,11 @@ cdef class Arguments:
         self.count += 1
         return 0
 
-    cdef View take(self, View view, int buffer_index, int64_t offset):
-        cdef View own = view.without_memory()
-        self.note(&own.operand.data, buffer_index, offset)
-        return own
-
     cdef Arguments copy(self):
         cdef Arguments other = Arguments.__new__(Arguments)
         other.steps = []
         for step in self.steps:
-            if type(step) is NativeCall:
-                other.steps.append(self.copy_call(other, step))
-            else:
-                other.steps.append(self.copy_values(other, step))
+            other.steps.append(self.copy_call(other, step))
         return other
 
     # Addresses are copied in the order in which `note` had them; what comes without one is a
@@ -354,44 +320,15 @@ cdef class Arguments:
     cdef bint is_next(self, Arguments other, char** place) noexcept:
         return other.count < self.count and self.places[other.count] is place
 
-    cdef tuple copy_values(self, Arguments other, tuple values):
-        cdef list found = []
-        for value in values:
-            found.append(self.copy_value(other, value))
-        return tuple(found)
-
-    cdef object copy_value(self, Arguments other, value):
-        cdef View own
-        if type(value) is View and self.is_next(other, &(<View>value).operand.data):
-            own = (<View>value).without_memory()
-            self.copy_note(other, &own.operand.data)
-            return own
-        if type(value) is tuple:
-            return self.copy_values(other, value)
-        return value
-
     cdef void put(self, char** data) noexcept:
-        """Let views and calls show these buffers."""
+        """Let the calls show these buffers."""
         cdef int i
         for i in range(self.count):
             self.places[i][0] = data[self.buffer_indices[i]] + self.offsets[i]
 
-    cdef int run(self) except -1:
+    cdef int run(self, void* stream) except -1:
         for step in self.steps:
-            if type(step) is NativeCall:
-                (<NativeCall>step).go(NULL)
-            else:
-                PyObject_Call((<tuple>step)[0], (<tuple>step)[1], NULL)
-        return 0
-
-    cdef int run_on(self, void* stream) except -1:
-        """On a device, where the last argument of each function is the stream."""
-        for step in self.steps:
-            if type(step) is NativeCall:
-                (<NativeCall>step).go(stream)
-            else:
-                function, arguments = <tuple>step
-                function(*arguments[: len(arguments) - 1], <intptr_t>stream)
+            (<NativeCall>step).go(stream)
         return 0
 
 
@@ -445,7 +382,7 @@ cdef DeviceLaunches record_launches(CallPlan plan, const CallKey* key):
                 recording, <const char* const*>data, plan.arrays + plan.outputs + plan.workspaces
             )
             plan.model.put(data)
-            plan.model.run_on(recording)
+            plan.model.run(recording)
     except Exception:  # a run that has memory finds out why
         failed = True
     finally:
@@ -509,9 +446,9 @@ cdef class CallPlan:
         arguments.put(data)
         try:
             if is_on_cpu(key):
-                arguments.run()
+                arguments.run(NULL)
             else:
-                arguments.run_on(current_stream(key))
+                arguments.run(current_stream(key))
         finally:
             self.free.append(arguments)
         return 0

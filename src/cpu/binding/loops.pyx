@@ -2,6 +2,7 @@
 
 cdef enum:
     MAX_PARAMETERS = 4
+    MOST_ARRAYS = 6  # of an element-wise call
 
 
 cdef void run(
@@ -13,6 +14,30 @@ cdef void run(
     if size == 0:
         return
     prepare(&iterator, kernel, parameters, dtype, reads_output, operands, arrays)
+    with nogil:
+        run_iterator(&iterator)
+
+
+cdef void run_call(
+    ElementwiseKernel kernel, const double* parameters, bint reads_output, int count,
+    const ArrayArgument* given
+) noexcept:
+    """The same over those of a call's arrays that are there; the last one is written."""
+    cdef TensorIterator iterator
+    cdef Operand[MOST_ARRAYS] arrays
+    cdef int[MOST_ARRAYS] dtypes
+    cdef int k, found = 0
+    if is_empty(<const Operand&>given[count - 1]):
+        return
+    for k in range(count):
+        if given[k].shape is not NULL:
+            arrays[found], dtypes[found] = <const Operand&>given[k], given[k].dtype
+            found += 1
+    prepare(
+        &iterator, kernel, parameters, given[count - 1].dtype, reads_output, found, arrays
+    )
+    for k in range(found):
+        iterator.items[k] = item_size(dtypes[k])
     with nogil:
         run_iterator(&iterator)
 

@@ -49,16 +49,21 @@ cdef int add_function(
 cdef tuple FIELD_VALUES = (
     "a View of an array, or None", "a tuple of an array's axes",
     f"a tuple of at most {kMaxParameters} numbers", "a number", "an integer",
-    "an integer of 64 bits", f"a tuple of at most {kMostPlaces} integers", "a bool",
+    "an integer of 64 bits", "an integer from 0 to 2**64 - 1",
+    f"a tuple of at most {kMostPlaces} integers", "a bool", "a str, or None",
 )
 
-FIELD_KINDS = ("array", "axes", "parameters", "number", "integer", "int64", "places", "flag")
+FIELD_KINDS = (
+    "array", "axes", "parameters", "number", "integer", "int64", "bits", "places", "flag", "text",
+)
 ROLES = ("in", "out", "in_out")
 SHAPE_RULES = (
-    "any", "like", "beside", "reduced", "kept", "along", "packed", "along_packed", "one"
+    "any", "like", "beside", "reduced", "kept", "along", "channels", "packed", "along_packed",
+    "one",
 )
 DTYPE_RULES = (
-    "computed", "any", "double", "same", "compute_type", "wide_enough", "mask", "index"
+    "computed", "any", "double", "same", "compute_type", "wide_enough", "unrounded", "mask",
+    "index",
 )
 
 
@@ -105,14 +110,15 @@ cdef tuple parts_by_number(const CallTable* table, const Field& field):
 cdef class NativeCall:
     """A call of a native function: its arrays and numbers, checked.
 
-    `memory` holds the struct. What it points to, shapes and strides, is the views'. A recorded call
-    (call_cache.pyx) keeps it, and writes addresses into it.
+    `memory` holds the struct. What it points to is the views', shapes and strides, and the texts'.
+    A recorded call (call_cache.pyx) keeps it, and writes addresses into it.
     """
 
     cdef const NativeFunction* function
     cdef const DeviceCall* remote  # NULL: it is the CPU's
     cdef void* memory
     cdef list views                # of each field; None: no array
+    cdef list texts
     cdef int dtype, device         # of the first array
     cdef char* workspace
     cdef int64_t workspace_bytes
@@ -133,7 +139,8 @@ cdef class NativeCall:
         other.allocate(self.function)
         memcpy(other.memory, self.memory, self.function.table.size)
         other.remote, other.dtype, other.device = self.remote, self.dtype, self.device
-        other.views, other.workspace_bytes = self.views, self.workspace_bytes
+        other.views, other.texts = self.views, self.texts
+        other.workspace_bytes = self.workspace_bytes
         return other
 
     cdef inline void* at(self, int k) noexcept:
@@ -157,7 +164,7 @@ cdef class NativeCall:
         cdef uint64_t is_given = 0
         cdef int k
         memset(self.memory, 0, table.size)
-        self.views = [None] * table.count
+        self.views, self.texts = [None] * table.count, []
         for name, value in given.items():
             number = numbers.get(name)
             if number is None:
@@ -182,7 +189,7 @@ cdef class NativeCall:
             self.convert(k, self.function.table.fields[k].kind, value)
         except TypeError:
             self.fail_value(k, TypeError, value)
-        except OverflowError:
+        except (OverflowError, UnicodeError):
             self.fail_value(k, ValueError, value)
         return 0
 
@@ -202,8 +209,13 @@ cdef class NativeCall:
             (<int64_t*>to)[0] = PyNumber_Index(value)
         elif kind == FieldKind.kInteger:
             (<int*>to)[0] = PyNumber_Index(value)
-        else:
+        elif kind == FieldKind.kBits:
+            (<uint64_t*>to)[0] = PyNumber_Index(value)
+        elif kind == FieldKind.kFlag:
             (<cpp_bool*>to)[0] = True if value else False
+        elif value is not None:
+            (<const char**>to)[0] = PyUnicode_AsUTF8AndSize(value, NULL)
+            self.texts.append(value)
         return 0
 
     cdef int convert_view(self, int k, value) except -1:
@@ -326,12 +338,6 @@ cdef class NativeCall:
 
 cdef inline const Operand* operand_of(const ArrayArgument* argument) noexcept nogil:
     return <const Operand*>argument
-
-
-cdef inline void copy_operands(const ArrayArgument* arguments, int count, Operand* to) noexcept:
-    cdef int k
-    for k in range(count):
-        to[k] = operand_of(&arguments[k])[0]
 
 
 cdef inline void set_argument(ArrayArgument* to, View view) noexcept:

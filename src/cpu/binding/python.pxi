@@ -32,7 +32,6 @@ cdef extern from "Python.h":
     PyObject* PyTuple_GET_ITEM(tuple, Py_ssize_t) noexcept
     PyTypeObject* Py_TYPE(object) noexcept
     const char* PyUnicode_AsUTF8AndSize(str, Py_ssize_t*) except NULL
-    object PyObject_Call(object, object, PyObject*)
     int PyObject_GenericSetAttr(object, object, object) except -1
     long long PyLong_AsLongLongAndOverflow(object, int*) except? -1
 

@@ -63,11 +63,11 @@ def compare(
     return found.absolute, found.ulp, found.ulp_at, found.counted, found.counted_at, above
 
 
-def shares_of_columns(View x, View y, tuple axes, int threads):
-    """(outputs a task, tasks) of a sum over the axes by so many threads, without a workspace."""
+def shares_of_columns(dict arguments, int threads):
+    """(outputs a task, tasks) of a call of sum by so many threads, without a workspace."""
     cdef Reducer reducer
-    check(x, "x", False)
-    prepare_sum(&reducer, 0, x, y, axes, False)
+    cdef NativeCall call = native_call("sum", arguments)
+    prepare_sum(&reducer, <const SumCall*>call.memory)
     share_columns(&reducer, 1, threads)
     return reducer.tile, reducer.tasks
 

@@ -139,8 +139,10 @@ cdef extern from "common/core/call.h" namespace "fastact" nogil:
         kNumber
         kInteger
         kInt64
+        kBits
         kPlaces
         kFlag
+        kText
 
     cdef enum class Role(int):
         kIn
@@ -193,14 +195,6 @@ cdef extern from "common/core/device_table.h" namespace "fastact" nogil:
         void (*replay)(const void*, char* const*, int, void*) except + nogil
         void (*drop)(void*) noexcept
     const int kAlignedBits
-
-    ctypedef struct ViewContent:
-        const Operand* operand
-        int dtype
-        int device
-
-    ctypedef struct ViewTable:
-        cpp_bool (*read)(void*, ViewContent*) noexcept
 
 cdef extern from "cpu/reductions/kernels.h" namespace "fastact" nogil:
     const int kTerms

@@ -36,7 +36,7 @@ cdef int run_gated_backward(const void* given, char* workspace, int64_t bytes) e
     prepare_gated(&gated, table, call[0])
     threads = resolve_threads(size)
     if gated.sums.count:
-        divide_work_in(gated.sums.each, gated.sums.count, workspace, bytes, threads)
+        divide_work(gated.sums.each, gated.sums.count, workspace, bytes, threads)
     with nogil:
         run_partitions(threads, partitions_of(gated_backward_partition, &gated))
         merge_chunks(gated.sums.each, gated.sums.count, threads)

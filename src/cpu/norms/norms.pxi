@@ -20,40 +20,49 @@ cdef extern from "cpu/norms/rows/plan.h" namespace "fastact" nogil:
     void norm_backward_partition(const Norm*, int64_t, int64_t) noexcept
     void merge_norm_partition(const Norm*, int64_t, int64_t) noexcept
 
+cdef extern from "common/norms/channel_call.h" namespace "fastact" nogil:
+    const CallTable kBatchNormForward, kNormApply, kBatchNormBackward
+
+    ctypedef struct BatchForward:
+        ArrayArgument x, mean, spread, saved_mean, saved_rstd
+        int axis
+        double eps
+        cpp_bool is_training
+
+    ctypedef struct BatchBackward:
+        ArrayArgument x, dx, mean, rstd, sum_p, sum_p_xhat, dweight, dbias
+        int axis
+        double count
+        cpp_bool is_training, accumulate
+
 cdef extern from "cpu/norms/channels/batch_norm.h" namespace "fastact" nogil:
     ctypedef struct ChannelArray:
-        char* data
-        int64_t stride
-        int dtype
+        pass
 
     ctypedef struct BatchNorm:
-        ElementwiseKernel activation
-        const double* parameters
-        cpp_bool is_identity
-        cpp_bool accumulate
-        cpp_bool is_training
         int64_t channels
         int64_t count
         double* mean
         double* rstd
         double* sums
 
+    ChannelArray channels_of(const ArrayArgument&, int) noexcept
     int64_t batch_scratch(int64_t, int64_t) noexcept
-    void prepare_batch_norm "fastact::prepare"(
-        BatchNorm*, const KernelTable*, int, const Operand*, int, char*, const ChannelArray&,
-        const ChannelArray&
+    void prepare_batch_forward "fastact::prepare"(
+        BatchNorm*, const KernelTable*, const BatchForward&, char*
+    ) noexcept
+    void prepare_batch_backward "fastact::prepare"(
+        BatchNorm*, const KernelTable*, const BatchBackward&, char*
+    ) noexcept
+    void prepare_batch_moments "fastact::prepare_moments"(
+        Reducer*, const KernelTable*, const BatchForward&, double*, double*
     ) noexcept
     void take_moments(BatchNorm*, double) noexcept
     void take_statistics(
         BatchNorm*, const ChannelArray&, const ChannelArray&, cpp_bool, double
     ) noexcept
-    void save_of_nothing(
-        const KernelTable*, int64_t, char*, const ChannelArray&, const ChannelArray&, cpp_bool,
-        double, const ChannelArray&, const ChannelArray&
-    ) noexcept
-    void update_running(
-        const BatchNorm&, double, const ChannelArray&, const ChannelArray&
-    ) noexcept
+    void save_of_nothing(const KernelTable*, const BatchForward&, char*) noexcept
+    void update_running(const BatchNorm&, const BatchForward&) noexcept
     void read_channels(const BatchNorm&, const ChannelArray&, double, double*) noexcept
     void write_channels(
         const BatchNorm&, const double*, const ChannelArray&, cpp_bool

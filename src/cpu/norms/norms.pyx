@@ -2,12 +2,6 @@
 # described in common/norms/call.h.
 include "cpu/norms/norms.pxi"
 
-cdef int IDENTITY = ACTIVATIONS.index("identity") if "identity" in ACTIVATIONS else -1
-
-
-cdef int computed_in(int dtype) noexcept:
-    return kF64 if dtype == kF64 else kF32
-
 
 cdef int run_norm_forward(const void* given, char* workspace, int64_t bytes) except -1:
     cdef const NormCall* call = <const NormCall*>given
@@ -63,19 +57,3 @@ cdef void merge_norm(const Norm* norm, int64_t bytes, int threads) noexcept nogi
 
 add_function(&kNormForward, NULL, run_norm_forward)
 add_function(&kNormBackward, norm_backward_workspace, run_norm_backward)
-
-
-cdef void fill(View y, double value) noexcept:
-    """y OUT, or None, = one value, rounded to its dtype."""
-    cdef double element  # room for one of any dtype
-    if y is not None and y.size > 0:
-        store_as(y.dtype, <char*>&element, value)
-        fill_with(y, <char*>&element)
-
-
-cdef void fill_argument(const ArrayArgument* y, double value) noexcept:
-    """The same of an array of a call."""
-    cdef double element
-    if y.data is not NULL and not is_empty(<const Operand&>y[0]):
-        store_as(y.dtype, <char*>&element, value)
-        fill_operand_with(<const Operand&>y[0], y.dtype, <char*>&element)

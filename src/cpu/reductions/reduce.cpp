@@ -338,35 +338,24 @@ void prepare(Reducer* r, const ReduceTable* table, int what, const Operand& x, c
   cut_terms(r);
 }
 
-// All have the strides of those that are there; none is, but in shape, where only the size of the
-// workspace is asked for.
-const Operand& model_of(const Operand* results) {
-  const Operand* const end = results + kMomentResults;
-  const Operand* const there = std::find_if(results, end, [](const Operand& o) { return o.data; });
-  return there == end ? *results : *there;
-}
-
-void set_moments(Reducer* r, const Operand& model, const Operand* results, OfM2 of_m2,
-                 double correction, bool skips) {
-  char** const outputs[kMomentResults] = {&r->y, &r->low, &r->second, &r->count};
-  const int64_t origin_shift = r->y - model.data;
-  for (int k = 0; k < kMomentResults; ++k) {
-    char* const data = results[k].data;
+void set_moments(Reducer* r, const MomentsCall& call) {
+  char** const outputs[MomentsCall::kResults] = {&r->y, &r->low, &r->second, &r->count};
+  const int64_t origin_shift = r->y - call.model().data;
+  for (int k = 0; k < MomentsCall::kResults; ++k) {
+    char* const data = call.results[k].data;
     *outputs[k] = data ? data + origin_shift : nullptr;
     r->is_y_aligned &= reinterpret_cast<uintptr_t>(data) % uintptr_t(r->y_item) == 0;
   }
-  r->of_m2 = of_m2;
-  r->correction = correction;
-  r->skips = skips;
+  r->of_m2 = OfM2(call.of_m2);
+  r->correction = call.correction;
+  r->skips = call.skips;
 }
 
-void prepare_moments(Reducer* r, const ReduceTable* table, const Operand& x, const Operand* results,
-                     const bool* reduced, int dtype, int y_dtype, OfM2 of_m2, double correction,
-                     bool skips) {
-  const Operand& model = model_of(results);
-  const Accumulation of_valid = of_m2 == kNothing ? kValidMean : kValidMoments;
-  prepare(r, table, skips ? of_valid : kMoments, x, model, reduced, dtype, y_dtype, false);
-  set_moments(r, model, results, of_m2, correction, skips);
+void prepare(Reducer* r, const ReduceTable* table, const MomentsCall& call) {
+  const ArrayArgument &x = call.x(), &y = call.model();
+  const Accumulation of_valid = call.of_m2 == kNothing ? kValidMean : kValidMoments;
+  prepare(r, table, call.skips ? of_valid : kMoments, x, y, call.axes, x.dtype, y.dtype, false);
+  set_moments(r, call);
 }
 
 int64_t workspace_size(const Reducer* r) {

@@ -38,7 +38,7 @@
 // Measurements, and what was tried and rejected: docs/design/reductions.md.
 #pragma once
 
-#include "common/reductions/of_m2.h"
+#include "common/reductions/call.h"
 #include "cpu/core/span_iterator.h"
 #include "cpu/reductions/kernels.h"
 
@@ -91,18 +91,11 @@ struct Reducer {
 void prepare(Reducer* reducer, const ReduceTable* table, int what, const Operand& x,
              const Operand& y, const bool* reduced, int dtype, int y_dtype, bool accumulate);
 
-// results: mean, low, second and count, of y_dtype, of x's rank with length 1 along each reduced
-// axis, with the same strides. Those without data are not wanted. Nothing is empty. skips: NaN.
-constexpr int kMomentResults = 4;
-void prepare_moments(Reducer* reducer, const ReduceTable* table, const Operand& x,
-                     const Operand* results, const bool* reduced, int dtype, int y_dtype,
-                     OfM2 of_m2, double correction, bool skips);
+// Of elements that count once each.
+void prepare(Reducer* reducer, const ReduceTable* table, const MomentsCall& call);
 
-// Parts of that: any one of the results that are there; and where all of them go, once the
-// reducer's output is the model's.
-const Operand& model_of(const Operand* results);
-void set_moments(Reducer* reducer, const Operand& model, const Operand* results, OfM2 of_m2,
-                 double correction, bool skips);
+// A part of that: where the results go, once the reducer's output is the call's model.
+void set_moments(Reducer* reducer, const MomentsCall& call);
 
 // Parts of `prepare`, for reductions whose terms do not lie in an array: what is accumulated, of
 // values of `dtype`; where the results go; and how the terms.size terms are cut into chunks.

@@ -1,9 +1,52 @@
 # What the headers of the reductions declare.
 
-cdef extern from "common/reductions/of_m2.h" namespace "fastact" nogil:
-    ctypedef enum OfM2:
-        pass
-    enum: kOfM2, kVariance, kTotal
+cdef extern from "common/reductions/call.h" namespace "fastact" nogil:
+    const CallTable kSumCall, kSumBackwardCall, kSquareCall, kBroadcastCall, kFillCall
+    const CallTable kMomentsCall, kMomentsBackwardCall, kStatisticBackwardCall
+    const CallTable kWeightedGradientCall
+    const int kMomentsX "fastact::MomentsCall::kX"
+    const int kMomentsWeights "fastact::MomentsCall::kWeights"
+    const int kStatisticMean "fastact::StatisticBackwardCall::kMean"
+
+    ctypedef struct SumCall:
+        ArrayArgument x, y
+        AxisFlags axes
+        int term
+        double divisor
+        cpp_bool accumulate
+
+    ctypedef struct SumBackwardCall:
+        ArrayArgument[3] arrays
+        int term
+        cpp_bool accumulate
+
+    ctypedef struct SquareCall:
+        ArrayArgument x, y
+
+    ctypedef struct BroadcastCall:
+        ArrayArgument[2] arrays
+        cpp_bool accumulate
+
+    ctypedef struct FillCall:
+        ArrayArgument y
+        uint64_t bits
+
+    cppclass MomentsCall:
+        ArrayArgument[3] inputs
+        const char* warning
+        cpp_bool is_weighted() noexcept
+
+    ctypedef struct MomentsBackwardCall:
+        ArrayArgument[6] arrays
+        double share, scale
+        cpp_bool accumulate
+
+    ctypedef struct StatisticBackwardCall:
+        ArrayArgument[6] arrays
+        cpp_bool skips, accumulate
+
+    ctypedef struct WeightedGradientCall:
+        ArrayArgument[7] arrays
 
 cdef extern from "cpu/reductions/reduce.h" namespace "fastact" nogil:
     enum: kTooFew, kNoWeights
@@ -19,9 +62,8 @@ cdef extern from "cpu/reductions/reduce.h" namespace "fastact" nogil:
         Reducer*, const ReduceTable*, int, const Operand&, const Operand&, const cpp_bool*,
         int, int, cpp_bool
     ) noexcept
-    void prepare_moments(
-        Reducer*, const ReduceTable*, const Operand&, const Operand*, const cpp_bool*, int, int,
-        OfM2, double, cpp_bool
+    void prepare_moments "fastact::prepare"(
+        Reducer*, const ReduceTable*, const MomentsCall&
     ) noexcept
     int64_t workspace_size(const Reducer*) noexcept
     int64_t partial_size(const Reducer*) noexcept
@@ -37,13 +79,11 @@ cdef extern from "cpu/reductions/weighted.h" namespace "fastact" nogil:
         pass
 
     void prepare_weighted "fastact::prepare"(
-        WeightedMoments*, const ReduceTable*, const ConvertKernels*, const Operand*, const int*,
-        const Operand*, const cpp_bool*, int, OfM2, double, cpp_bool
+        WeightedMoments*, const ReduceTable*, const ConvertKernels*, const MomentsCall&
     ) noexcept
     void weighted_partition(const WeightedMoments*, int64_t, int64_t) noexcept
     void prepare_gradient "fastact::prepare"(
-        WeightedGradient*, const ReduceTable*, const ConvertKernels*, const Operand*, const int*,
-        cpp_bool, cpp_bool, cpp_bool
+        WeightedGradient*, const ReduceTable*, const ConvertKernels*, const WeightedGradientCall&
     ) noexcept
     void weighted_gradient_partition(const WeightedGradient*, int64_t, int64_t) noexcept
 
@@ -65,6 +105,6 @@ cdef extern from "cpu/reductions/squares.h" namespace "fastact" nogil:
         Reducer reducer
 
     void prepare_squares "fastact::prepare"(
-        SquareGrad*, const KernelTable*, int, const Operand&, const Operand&, const Operand&
+        SquareGrad*, const KernelTable*, const SquareCall&
     ) noexcept
     void square_partition(const SquareGrad*, int64_t, int64_t) noexcept

@@ -4,59 +4,42 @@ include "cpu/reductions/reductions.pxi"
 TERMS = names_of(kTermNames, kTerms)
 
 
-cdef void prepare_sum(
-    Reducer* reducer, int term, View x, View y, tuple axes, bint accumulate
-) except *:
-    cdef cpp_bool[kMaxAxes] reduced
-    set_axes(&reduced[0], axes, x.operand.ndim)
-    check_kept(y, x, reduced, False, "y")
-    prepare_reduction(
-        reducer, table.reduce, term, x.operand, y.operand, reduced, x.dtype, y.dtype,
-        accumulate,
-    )
-
-
-def sum_workspace(int term, View x, View y, tuple axes):
-    """Bytes of scratch with which `sum` can divide its work among many threads; 0: none needed."""
+cdef int64_t sum_workspace(const void* given) noexcept:
+    cdef const SumCall* call = <const SumCall*>given
     cdef Reducer reducer
-    check_index(term, kTerms, "term")
-    check(x, "x", False)
-    if y is None:
-        refuse("y must be an array, got None")
-    if element_count(x) == 0 or element_count(y) == 0 or resolve_threads(element_count(x)) == 1:
+    if (
+        is_empty(<const Operand&>call.y)
+        or resolve_threads(operand_size(<const Operand*>&call.x)) == 1
+    ):
         return 0
-    prepare_sum(&reducer, term, x, y, axes, False)
+    prepare_sum(&reducer, call)
     return workspace_size(&reducer)
 
 
-def sum(
-    int term, View x, View y, tuple axes, double divisor, View workspace, bint accumulate,
-    int64_t stream
-):
-    """y OUT = the sum of an input made of x IN over `axes`, sorted, / divisor, or y IN/OUT += of
-    that.
-
-    y has length 1 along the axes. term: an index into TERMS. workspace: SCRATCH of `sum_workspace`
-    bytes, or None. stream: of a GPU; unused here.
-    """
+cdef int run_sum(const void* given, char* workspace, int64_t bytes) except -1:
+    cdef const SumCall* call = <const SumCall*>given
+    cdef int64_t size = operand_size(<const Operand*>&call.x)
     cdef Reducer reducer
-    cdef int64_t size
     cdef int threads
-    check_index(term, kTerms, "term")
-    check(x, "x", False)
-    check(y, "y", True)
-    size = element_count(x)
-    if element_count(y) == 0:
-        return
+    if is_empty(<const Operand&>call.y):
+        return 0
     if size == 0:
-        if not accumulate:
-            fill_with_zero(y)
-        return
+        if not call.accumulate:
+            fill_argument(&call.y, 0)
+        return 0
     threads = resolve_threads(size)
-    prepare_sum(&reducer, term, x, y, axes, accumulate)
-    reducer.divisor = divisor
-    divide_work(&reducer, 1, workspace, threads)
+    prepare_sum(&reducer, call)
+    divide_work(&reducer, 1, workspace, bytes, threads)
     run_without_gil(&reducer, threads, size)
+    return 0
+
+
+cdef void prepare_sum(Reducer* reducer, const SumCall* call) noexcept:
+    prepare_reduction(
+        reducer, table.reduce, call.term, <const Operand&>call.x, <const Operand&>call.y,
+        call.axes.flags, call.x.dtype, call.y.dtype, call.accumulate
+    )
+    reducer.divisor = call.divisor
 
 
 cdef void run_without_gil(const Reducer* reducer, int threads, int64_t size) noexcept:
@@ -73,27 +56,19 @@ cdef void run_reduction(const Reducer* reducer, int threads) noexcept nogil:
     merge_chunks(reducer, 1, threads)
 
 
-cdef int divide_work(Reducer* reducers, int count, View workspace, int threads) except -1:
+cdef void divide_work(
+    Reducer* reducers, int count, char* workspace, int64_t bytes, int threads
+) noexcept:
     """Make work for so many threads: the bits are the same.
 
     Cut the terms too, where that helps and the workspace is enough for it, and then columns. Of all
     `count` reductions, which are of one kind.
     """
-    cdef int64_t bytes
-    cdef char* memory = memory_of(workspace, &bytes)
-    divide_work_in(reducers, count, memory, bytes, threads)
-    return 0
-
-
-cdef void divide_work_in(
-    Reducer* reducers, int count, char* memory, int64_t bytes, int threads
-) noexcept:
-    """The same with so many bytes of workspace."""
     cdef int64_t needed = workspace_size(reducers)
     cdef int k
     if threads > 1 and 0 < count * needed <= bytes:
         for k in range(count):
-            reducers[k].partial = <double*>(memory + k * needed)
+            reducers[k].partial = <double*>(workspace + k * needed)
     share_columns(reducers, count, threads)
 
 
@@ -107,77 +82,71 @@ cdef void merge_chunks(const Reducer* reducers, int count, int threads) noexcept
             )
 
 
-cdef void fill_with_zero(View y) noexcept:
-    cdef double zero = 0
-    fill_with(y, <char*>&zero)
-
-
-cdef void fill_with(View y, char* value) noexcept:
-    fill_operand_with(y.operand, y.dtype, value)
-
-
-cdef void fill_operand_with(const Operand& y, int dtype, char* value) noexcept:
-    """y OUT = one element of its dtype."""
+cdef void fill_argument(const ArrayArgument* y, double value) noexcept:
+    """y OUT, or none, = one value, rounded to its dtype."""
     cdef int64_t[kMaxAxes] strides
-    cdef int i
-    for i in range(y.ndim):
-        strides[i] = 0
-    cdef Operand[2] arrays = [y, y]
-    arrays[0].data = value
-    arrays[0].strides = &strides[0]
-    run(NULL, NULL, dtype, False, 2, arrays, operand_size(&y))
-
-
-def broadcast(View x, View y, bint accumulate, int64_t stream):
-    """y OUT = x IN, or y IN/OUT += x; of one shape, x with strides of 0 where it repeats."""
-    cdef Operand[2] arrays
-    check(x, "x", False)
-    check_like(y, x, "y", True)
-    arrays = [x.operand, y.operand]
-    run(
-        table.elementwise.added[y.dtype] if accumulate else NULL, NULL, y.dtype, accumulate, 2,
-        arrays, element_count(y),
-    )
-
-
-def sum_backward(int term, View dy, View x, View dx, bint accumulate, int64_t stream):
-    """dx OUT = dy IN times the term's derivative at x IN, or dx IN/OUT += of the same.
-
-    dy has strides of 0 where it repeats.
-    """
-    cdef Operand[3] arrays
-    check_index(term, kTerms, "term")
-    check(x, "x", False)
-    check_like(dy, x, "dy", False)
-    check_like(dx, x, "dx", True)
-    arrays = [dy.operand, x.operand, dx.operand]
-    run(
-        table.elementwise.term_backward[term][x.dtype][accumulate], NULL, x.dtype, accumulate, 3,
-        arrays, element_count(x),
-    )
-
-
-def square_value_and_grad(View x, View y, View grad, View workspace, int64_t stream):
-    """y OUT (one element) = the sum of the squares of x IN, grad OUT (of x's shape) = 2 x.
-
-    workspace: SCRATCH as of `sum` over all axes, or None.
-    """
-    cdef SquareGrad square
-    cdef int64_t size
-    cdef int threads
-    check(x, "x", False)
-    check(y, "y", True)
-    check_dtype(y, x.dtype, "y")
-    if element_count(y) != 1:
-        refuse(f"y must have one element, got shape {y.shape}")
-    check_like(grad, x, "grad", True)
-    size = element_count(x)
-    if size == 0:
-        fill_with_zero(y)
+    cdef double element  # room for one of any dtype
+    cdef ArrayArgument[2] arrays
+    if y.data is NULL:
         return
-    threads = resolve_threads(size)
-    prepare_squares(&square, table, x.dtype, x.operand, grad.operand, y.operand)
-    divide_work(&square.reducer, 1, workspace, threads)
+    store_as(y.dtype, <char*>&element, value)
+    memset(strides, 0, sizeof(strides))
+    arrays = [y[0], y[0]]
+    arrays[0].data, arrays[0].strides = <char*>&element, strides
+    run_call(NULL, NULL, False, 2, arrays)
+
+
+cdef int run_broadcast(const void* given, char* workspace, int64_t bytes) except -1:
+    cdef const BroadcastCall* call = <const BroadcastCall*>given
+    run_call(
+        table.elementwise.added[call.arrays[0].dtype] if call.accumulate else NULL, NULL,
+        call.accumulate, 2, call.arrays,
+    )
+    return 0
+
+
+cdef int run_fill(const void* given, char* workspace, int64_t bytes) except -1:
+    cdef const FillCall* call = <const FillCall*>given
+    memcpy(call.y.data, &call.bits, item_size(call.y.dtype))
+    return 0
+
+
+cdef int run_sum_backward(const void* given, char* workspace, int64_t bytes) except -1:
+    cdef const SumBackwardCall* call = <const SumBackwardCall*>given
+    run_call(
+        table.elementwise.term_backward[call.term][call.arrays[0].dtype][call.accumulate], NULL,
+        call.accumulate, 3, call.arrays,
+    )
+    return 0
+
+
+cdef int64_t square_workspace(const void* given) noexcept:
+    cdef const SquareCall* call = <const SquareCall*>given
+    cdef SquareGrad square
+    if resolve_threads(operand_size(<const Operand*>&call.x)) == 1:
+        return 0
+    prepare_squares(&square, table, call[0])
+    return workspace_size(&square.reducer)
+
+
+cdef int run_square(const void* given, char* workspace, int64_t bytes) except -1:
+    cdef const SquareCall* call = <const SquareCall*>given
+    cdef SquareGrad square
+    cdef int threads
+    if is_empty(<const Operand&>call.x):
+        fill_argument(&call.y, 0)
+        return 0
+    threads = resolve_threads(operand_size(<const Operand*>&call.x))
+    prepare_squares(&square, table, call[0])
+    divide_work(&square.reducer, 1, workspace, bytes, threads)
     with nogil:
         run_partitions(threads, partitions_of(square_partition, &square))
         merge_chunks(&square.reducer, 1, threads)
+    return 0
+
+
+add_function(&kSumCall, sum_workspace, run_sum)
+add_function(&kSumBackwardCall, NULL, run_sum_backward)
+add_function(&kSquareCall, square_workspace, run_square)
+add_function(&kBroadcastCall, NULL, run_broadcast)
+add_function(&kFillCall, NULL, run_fill)

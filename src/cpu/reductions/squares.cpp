@@ -33,17 +33,17 @@ struct Squares : BlockSource {
 
 }  // namespace
 
-void prepare(SquareGrad* square, const KernelTable* table, int dtype, const Operand& x,
-             const Operand& grad, const Operand& value) {
-  const Operand arrays[] = {x, grad};
+void prepare(SquareGrad* square, const KernelTable* table, const SquareCall& call) {
+  const int dtype = call.x.dtype;
+  const Operand arrays[] = {call.x, call.grad};
   plan_operands(&square->operands, table->convert, dtype, 2, arrays, SquareGrad::kX, -1, true);
   Reducer* r = &square->reducer;
   set_accumulator(r, table->reduce, kSquare, square->operands.compute_dtype);
   r->outputs = r->terms = Axes();
   r->terms.size = square->operands.size();
   r->accumulate = false;
-  set_output(r, value.data, dtype,
-             reinterpret_cast<uintptr_t>(value.data) % uintptr_t(item_size(dtype)) == 0);
+  set_output(r, call.y.data, dtype,
+             reinterpret_cast<uintptr_t>(call.y.data) % uintptr_t(item_size(dtype)) == 0);
   r->layout = Reducer::kRows;
   r->row = r->tile = r->tasks = 1;
   cut_terms(r);

@@ -14,9 +14,7 @@ struct SquareGrad {
   Reducer reducer;  // of the value
 };
 
-// x and grad of one shape and dtype; value OUT, of that dtype, has one element.
-void prepare(SquareGrad* square, const KernelTable* table, int dtype, const Operand& x,
-             const Operand& grad, const Operand& value);
+void prepare(SquareGrad* square, const KernelTable* table, const SquareCall& call);
 
 // The index-th of `partitions` parts. After all of them: merge_partition of the reducer.
 void square_partition(const SquareGrad* square, int64_t index, int64_t partitions);

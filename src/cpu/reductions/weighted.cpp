@@ -30,8 +30,11 @@ void widen(const ReduceTable& table, int dtype, const char* from, int64_t stride
 }
 
 // The axes of all arrays in the order of plan_reduction: those that are reduced are columns.
-void plan_axes(StridedOperands* s, const ConvertKernels* kernels, int count, const Operand* arrays,
-               const int* dtypes, const bool* reduced) {
+void plan_axes(StridedOperands* s, const ConvertKernels* kernels, int count,
+               const ArrayArgument* given, const bool* reduced) {
+  Operand arrays[kReaderOperands];
+  int dtypes[kReaderOperands];
+  for (int k = 0; k < count; ++k) arrays[k] = given[k], dtypes[k] = given[k].dtype;
   begin_operands(s, kernels, count, arrays, dtypes);
   Axis<kReaderOperands> axes[kMaxAxes];
   int found = find_axes(axes, arrays[0], count, arrays, s->items,
@@ -298,13 +301,13 @@ struct WeightedInputs : BlockSource {
 };
 
 struct GradientPieces {
-  using G = WeightedGradient;
-  const G& g;
+  using G = WeightedGradientCall;
+  const WeightedGradient& g;
   const StridedOperands& s;
-  alignas(64) double values[G::kOperands][kStaged];
+  alignas(64) double values[G::kArrays][kStaged];
   alignas(64) char stage[kStaged * sizeof(double)];
 
-  explicit GradientPieces(const G& gradient) : g(gradient), s(gradient.operands) {
+  explicit GradientPieces(const WeightedGradient& gradient) : g(gradient), s(gradient.operands) {
     for (double* of : values) std::fill_n(of, kStaged, 1.0);  // what is not read
   }
 
@@ -319,7 +322,7 @@ struct GradientPieces {
     const WeightedGradientKernel kernel = g.table->weighting->gradient[g.of][g.accumulate];
     for (int64_t n; first < end; first += n) {
       n = std::min(kStaged, end - first);
-      for (int k = 0; k < G::kOperands; ++k)
+      for (int k = 0; k < G::kArrays; ++k)
         if (is_read(k)) read(k, first, n, values[k]);
       choose(n);
       kernel(values[G::kDy], values[G::kSlope], values[G::kX], values[G::kWeights],
@@ -360,20 +363,17 @@ struct GradientPieces {
 }  // namespace
 
 void prepare(WeightedMoments* m, const ReduceTable* table, const ConvertKernels* kernels,
-             const Operand* inputs, const int* dtypes, const Operand* results, const bool* reduced,
-             int y_dtype, OfM2 of_m2, double correction, bool skips) {
+             const MomentsCall& call) {
   using M = WeightedMoments;
-  const Operand& model = model_of(results);
-  const Operand arrays[M::kOperands] = {inputs[M::kX], inputs[M::kWeights], inputs[M::kWhere],
-                                        model};
-  const int all_dtypes[M::kOperands] = {dtypes[M::kX], dtypes[M::kWeights], dtypes[M::kWhere],
-                                        y_dtype};
+  const ArrayArgument& model = call.model();
+  const ArrayArgument given[M::kOperands] = {call.inputs[M::kX], call.inputs[M::kWeights],
+                                             call.inputs[M::kWhere], model};
   StridedOperands& s = m->operands;
-  plan_axes(&s, kernels, M::kOperands, arrays, all_dtypes, reduced);
+  plan_axes(&s, kernels, M::kOperands, given, call.axes);
   for (int k = 0; k < M::kInputs; ++k) m->is_readable[k] = is_readable(s, k);
 
   Reducer* r = &m->reducer;
-  const bool has_m2 = of_m2 != kNothing && of_m2 != kTotal;
+  const bool has_m2 = call.of_m2 != kNothing && call.of_m2 != kTotal;
   set_accumulator(r, table, has_m2 ? kValidMoments : kValidMean, kF64);
   r->accumulate = false;
   r->x = nullptr;
@@ -381,8 +381,8 @@ void prepare(WeightedMoments* m, const ReduceTable* table, const ConvertKernels*
   for (int i = 0; i < s.rows.count; ++i)
     r->outputs.append(s.rows.length[i], 0, s.rows.stride[M::kY][i]);
   r->terms.size = s.columns.size;
-  set_output(r, s.data[M::kY], y_dtype, is_aligned(model, item_size(y_dtype)));
-  set_moments(r, model, results, of_m2, correction, skips);
+  set_output(r, s.data[M::kY], model.dtype, is_aligned(model, item_size(model.dtype)));
+  set_moments(r, call);
   const int64_t outputs = r->outputs.size, terms = r->terms.size;
   const bool are_dense =
       has_dense_rows(*m, M::kX) && (!s.data[M::kWeights] || has_dense_rows(*m, M::kWeights));
@@ -404,14 +404,13 @@ void weighted_partition(const WeightedMoments* m, int64_t index, int64_t partiti
 }
 
 void prepare(WeightedGradient* g, const ReduceTable* table, const ConvertKernels* kernels,
-             const Operand* arrays, const int* dtypes, bool of_weights, bool skips,
-             bool accumulate) {
+             const WeightedGradientCall& call) {
   g->table = table;
-  g->of = of_weights                             ? kMeanByWeights
-          : arrays[WeightedGradient::kMean].data ? kSecondByX
-                                                 : kMeanByX;
-  g->skips = skips, g->accumulate = accumulate;
-  plan_axes(&g->operands, kernels, WeightedGradient::kOperands, arrays, dtypes, nullptr);
+  g->of = call.of_weights                                 ? kMeanByWeights
+          : call.arrays[WeightedGradientCall::kMean].data ? kSecondByX
+                                                          : kMeanByX;
+  g->skips = call.skips, g->accumulate = call.accumulate;
+  plan_axes(&g->operands, kernels, WeightedGradientCall::kArrays, call.arrays, nullptr);
 }
 
 void weighted_gradient_partition(const WeightedGradient* g, int64_t index, int64_t partitions) {

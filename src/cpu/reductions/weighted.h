@@ -30,30 +30,23 @@ struct WeightedMoments {
   bool is_readable[kInputs];  // by kernels, where they lie
 };
 
-// inputs: x, weights and a mask, of dtypes[k], of any that a View has; of x's shape, with strides
-// of 0 where they repeat. The last two may be absent. The rest as for prepare_moments.
 void prepare(WeightedMoments* moments, const ReduceTable* table, const ConvertKernels* kernels,
-             const Operand* inputs, const int* dtypes, const Operand* results, const bool* reduced,
-             int y_dtype, OfM2 of_m2, double correction, bool skips);
+             const MomentsCall& call);
 
 // The index-th of `partitions` parts. After all of them: merge_partition of the reducer.
 void weighted_partition(const WeightedMoments* moments, int64_t index, int64_t partitions);
 
 // The gradient of a statistic with respect to x, or to the weights: what is wanted has `to`.
 struct WeightedGradient {
-  enum { kTo, kDy, kSlope, kX, kWeights, kWhere, kMean, kOperands };
-
   const ReduceTable* table;
-  StridedOperands operands;
+  StridedOperands operands;  // the call's arrays
   WeightedGradientOf of;
   bool skips, accumulate;
 };
 
-// arrays: in the order above, of dtypes[k] and of one shape, with strides of 0 where they repeat.
-// Weights, mask and mean may be absent: the gradient of a mean with respect to x needs no mean.
+// The gradient of a mean with respect to x needs no mean.
 void prepare(WeightedGradient* gradient, const ReduceTable* table, const ConvertKernels* kernels,
-             const Operand* arrays, const int* dtypes, bool of_weights, bool skips,
-             bool accumulate);
+             const WeightedGradientCall& call);
 void weighted_gradient_partition(const WeightedGradient* gradient, int64_t index,
                                  int64_t partitions);
 

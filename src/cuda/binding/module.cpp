@@ -16,89 +16,6 @@ using namespace fastact;
 
 namespace {
 
-int64_t py_sum_workspace(int term, const py::object& x, const py::object& y,
-                         const std::vector<int>& axes) {
-  const Array a = array_of(x), b = array_of(y);
-  check_rank(a.operand, "x");
-  const Reduced reduced(axes, a.operand.ndim);
-  check_kept(b.operand, a.operand, reduced.axis, true, "y");
-  if (is_empty(a.operand)) return 0;
-  return for_dtype(a.dtype, [&](auto element) {
-    return sum_workspace<decltype(element)>(Term(term), a.operand, b.operand, reduced.axis);
-  });
-}
-
-void py_sum(int term, const py::object& x, const py::object& y, const std::vector<int>& axes,
-            double divisor, const py::object& workspace, bool accumulate, uintptr_t stream) {
-  const Array a = array_of(x), b = array_of(y);
-  check_index(term, kTerms, "term");
-  check(a, "x");
-  check(b, "y");
-  if (b.dtype != a.dtype) refuse("y must have the dtype of x");
-  const Reduced reduced(axes, a.operand.ndim);
-  check_kept(b.operand, a.operand, reduced.axis, true, "y");
-  if (is_empty(b.operand)) return;
-  const Workspace scratch(workspace);
-  const py::gil_scoped_release release;
-  const DeviceGuard guard(b.device);
-  for_dtype(a.dtype, [&](auto element) {
-    using T = decltype(element);
-    void* memory = scratch.of(sum_workspace<T>(Term(term), a.operand, b.operand, reduced.axis));
-    sum<T>(Term(term), a.operand, b.operand, reduced.axis, divisor, memory, accumulate,
-           stream_of(stream));
-  });
-}
-
-void py_sum_backward(int term, const py::object& dy, const py::object& x, const py::object& dx,
-                     bool accumulate, uintptr_t stream) {
-  const Array a = array_of(dy), b = array_of(x), c = array_of(dx);
-  check_index(term, kTerms, "term");
-  check(b, "x");
-  check_like(a, b, "dy");
-  check_like(c, b, "dx");
-  if (is_empty(b.operand)) return;
-  on_device(b, [&](auto element) {
-    sum_backward<decltype(element)>(Term(term), {a.operand, b.operand, c.operand}, accumulate,
-                                    stream_of(stream));
-  });
-}
-
-void py_square_value_and_grad(const py::object& x, const py::object& y, const py::object& grad,
-                              const py::object& workspace, uintptr_t stream) {
-  const Array a = array_of(x), b = array_of(y), c = array_of(grad);
-  check(a, "x");
-  check(b, "y");
-  check_like(c, a, "grad");
-  bool all[kMaxAxes];
-  std::fill(all, all + kMaxAxes, true);
-  check_kept(b.operand, a.operand, all, true, "y");
-  if (b.dtype != a.dtype) refuse("y must have the dtype of x");
-  const Workspace scratch(workspace);
-  on_device(a, [&](auto element) {
-    using T = decltype(element);
-    void* memory = scratch.of(sum_workspace<T>(kSquare, a.operand, b.operand, all));
-    square_value_and_grad<T>(a.operand, b.operand, c.operand, memory, stream_of(stream));
-  });
-}
-
-void py_broadcast(const py::object& x, const py::object& y, bool accumulate, uintptr_t stream) {
-  const Array a = array_of(x), b = array_of(y);
-  check(a, "x");
-  check_like(b, a, "y");
-  if (is_empty(b.operand)) return;
-  on_device(b, [&](auto element) {
-    broadcast<decltype(element)>({a.operand, b.operand}, accumulate, stream_of(stream));
-  });
-}
-
-void py_fill(const py::object& memory, int item, uint64_t bits, uintptr_t stream) {
-  const Array a = array_of(memory);
-  if (item != 2 && item != 4 && item != 8) refuse("item must be 2, 4 or 8");
-  Workspace(memory).of(item);
-  const DeviceGuard guard(a.device);
-  fill(a.operand.data, item, bits, stream_of(stream));
-}
-
 py::list devices() {
   py::list all;
   for (int i = 0; i < device_count(); ++i) {
@@ -129,6 +46,7 @@ PYBIND11_MODULE(FASTACT_MODULE, m) {
   static DeviceTable table = {};
   static std::vector<DeviceCall> calls;
   add_activations(&calls);
+  add_reductions(&calls);
   add_bias(&calls);
   add_gated(&calls);
   add_gates(&calls);
@@ -137,8 +55,6 @@ PYBIND11_MODULE(FASTACT_MODULE, m) {
   table.calls = calls.data(), table.call_count = int(calls.size());
   add_recorded_launches(&table);
   m.attr("table") = py::capsule(&table, "fastact_device_table");
-  const auto cpu = py::module_::import("fastact._cpu");
-  views = cpu.attr("view_table").cast<py::capsule>().get_pointer<const ViewTable>();
 
   py::list names;
   for (const char* name : kActivationNames) names.append(name);
@@ -163,16 +79,6 @@ PYBIND11_MODULE(FASTACT_MODULE, m) {
       },
       "Let one stream wait for what another holds now, without blocking.");
 
-  m.def("sum_workspace", py_sum_workspace, "Bytes of scratch that `sum` needs.");
-  m.def("sum", py_sum, "y OUT = sum of terms of x IN over axes, or y IN/OUT += of the same.");
-  m.def("square_value_and_grad", py_square_value_and_grad,
-        "y OUT = sum of x^2, grad OUT = 2 x IN.");
-  m.def("sum_backward", py_sum_backward,
-        "dx OUT = dy IN times a term's derivative at x IN, or dx IN/OUT += it.");
-  m.def("fill", py_fill, "One element OUT of `item` bytes = bits.");
-  m.def("broadcast", py_broadcast, "y OUT = x IN, or y IN/OUT += x.");
-  bind_moments(m);
-  bind_batch_norm(m);
 #if defined(FASTACT_CUDA_EMULATION)
   bind_emulation(m);
   bind_selftest(m);

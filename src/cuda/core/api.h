@@ -5,8 +5,7 @@
 
 #include <algorithm>
 
-#include "common/core/call.h"
-#include "common/reductions/terms.h"
+#include "common/reductions/call.h"
 #include "cuda/core/launch.cuh"
 
 FASTACT_BEGIN_NAMESPACE
@@ -24,29 +23,23 @@ inline NumberVector vector_of(const ArrayArgument& a) {
   return {a.data, a.shape ? byte_stride(a, 0, item_size(a.dtype)) : 0, a.dtype};
 }
 
-// arrays: the inputs in order, then the output; of one shape, dtype and device, not empty.
+// Calls that were checked (common/reductions/call.h); any array may be empty. workspace: as many
+// bytes as the function before asks for, aligned to 16.
+template <class T>
+void broadcast(const BroadcastCall& call, cudaStream_t stream);
 
-// y OUT = x IN, or y IN/OUT += x
 template <class T>
-void broadcast(const Operand (&arrays)[2], bool accumulate, cudaStream_t stream);
+int64_t sum_workspace(const SumCall& call);
+template <class T>
+void sum(const SumCall& call, void* workspace, cudaStream_t stream);
 
-// y OUT = sum of a term of x IN over the axes for which `reduced` says so, / divisor, or y IN/OUT
-// += of the same; y has length 1 there and is not empty, which x may be. workspace: as many bytes
-// as sum_workspace asks for, aligned to 16.
 template <class T>
-int64_t sum_workspace(Term term, const Operand& x, const Operand& y, const bool* reduced);
+int64_t square_workspace(const SquareCall& call);
 template <class T>
-void sum(Term term, const Operand& x, const Operand& y, const bool* reduced, double divisor,
-         void* workspace, bool accumulate, cudaStream_t stream);
+void square_value_and_grad(const SquareCall& call, void* workspace, cudaStream_t stream);
 
-// y OUT (one element) = the sum of x^2, grad OUT = 2 x, of x IN as a whole. workspace: as for sum.
 template <class T>
-void square_value_and_grad(const Operand& x, const Operand& y, const Operand& grad, void* workspace,
-                           cudaStream_t stream);
-
-// dx OUT = dy IN times the term's derivative at x IN, or dx IN/OUT += of the same
-template <class T>
-void sum_backward(Term term, const Operand (&arrays)[3], bool accumulate, cudaStream_t stream);
+void sum_backward(const SumBackwardCall& call, cudaStream_t stream);
 
 // y OUT (outputs, `stride` bytes apart) = the sums of partials IN (outputs x chunks), or y IN/OUT
 // +=.

@@ -219,9 +219,11 @@ void make_wait(int device, cudaStream_t waiting, cudaStream_t awaited) {
   FASTACT_CUDA_CHECK(cudaStreamWaitEvent(waiting, event.handle, 0));
 }
 
-void fill(void* p, int item, uint64_t bits, cudaStream_t stream) {
+void fill(void* p, int64_t item, uint64_t bits, cudaStream_t stream) {
   const Shape one{1, kWarp};
-  if (item == 2)
+  if (item == 1)
+    launch(fill_one<uint8_t>, one, stream, static_cast<uint8_t*>(p), bits);
+  else if (item == 2)
     launch(fill_one<uint16_t>, one, stream, static_cast<uint16_t*>(p), bits);
   else if (item == 4)
     launch(fill_one<uint32_t>, one, stream, static_cast<uint32_t*>(p), bits);

@@ -75,6 +75,6 @@ int device_of_memory(const void* p);
 void make_wait(int device, cudaStream_t waiting, cudaStream_t awaited);
 
 // One element at p OUT, of `item` bytes.
-void fill(void* p, int item, uint64_t bits, cudaStream_t stream);
+void fill(void* p, int64_t item, uint64_t bits, cudaStream_t stream);
 
 FASTACT_END_NAMESPACE

@@ -23,24 +23,29 @@
 FASTACT_BEGIN_NAMESPACE
 namespace {
 
-const Operand& model_of(const MomentOutputs& outputs) {
-  return outputs.mean.data ? outputs.mean : outputs.second.data ? outputs.second : outputs.count;
-}
-
 // Where they go, so many bytes on.
-MomentResults results_of(const MomentOutputs& outputs, int64_t y_offset) {
-  const auto data = [&](const Operand& y) { return y.data ? y.data + y_offset : nullptr; };
-  return {data(outputs.mean), data(outputs.low),  data(outputs.second), data(outputs.count),
-          outputs.of_m2,      outputs.correction, outputs.skips,        outputs.dtype == kF64};
+MomentResults results_of(const MomentsCall& call, int64_t y_offset) {
+  const auto data = [&](MomentsCall::Result k) {
+    return call.results[k].data ? call.results[k].data + y_offset : nullptr;
+  };
+  return {data(MomentsCall::kMean),
+          data(MomentsCall::kLow),
+          data(MomentsCall::kSecond),
+          data(MomentsCall::kCount),
+          OfM2(call.of_m2),
+          call.correction,
+          call.skips,
+          call.model().dtype == kF64};
 }
 
 }  // namespace
 
 template <class T>
-void statistic_backward(const Operand (&arrays)[6], bool skips, bool accumulate,
-                        cudaStream_t stream) {
-  const auto& [dy, slope, x, mean, low, dx] = arrays;
-  const Compute<T> of_nan = skips ? Compute<T>(0) : Compute<T>(__builtin_nanf(""));
+void statistic_backward(const StatisticBackwardCall& call, cudaStream_t stream) {
+  const auto& [x, dy, slope, mean, low, dx] = call.arrays;
+  const bool accumulate = call.accumulate;
+  if (is_empty(x)) return;
+  const Compute<T> of_nan = call.skips ? Compute<T>(0) : Compute<T>(__builtin_nanf(""));
   const StatisticGradient<T, true> f{of_nan};
   if (!mean.data)
     run_gradient<T>({dy, slope, x, dx}, accumulate, StatisticGradient<T, false>{of_nan}, stream);
@@ -51,31 +56,14 @@ void statistic_backward(const Operand (&arrays)[6], bool skips, bool accumulate,
 }
 
 template <class T>
-int64_t moments_workspace(const Operand& x, const Operand& result, const bool* reduced) {
-  return is_empty(x) ? 0 : chunk_bytes<T, MomentResults>(x, result, reduced);
-}
-
-template <class T>
-void moments(const Operand& x, const MomentOutputs& outputs, const bool* reduced, void* workspace,
-             cudaStream_t stream) {
-  const Operand& model = model_of(outputs);
-  const Reduction plan = plan_reduction(x, model, reduced, sizeof(T), false);
-  const MomentResults to = results_of(outputs, plan.y - model.data);
-  if (outputs.skips)
-    reduce<T, MomentKernels<T, true>>(plan, to, workspace, false, stream);
-  else
-    reduce<T, MomentKernels<T, false>>(plan, to, workspace, false, stream);
-}
-
-template <class T>
-void moments_backward(const Operand (&arrays)[6], double share, double scale, bool accumulate,
-                      cudaStream_t stream) {
-  const auto& [dmean, dsecond, x, mean, low, dx] = arrays;
-  const MomentsGradient<T> f{Compute<T>(share), Compute<T>(scale)};
+void moments_backward(const MomentsBackwardCall& call, cudaStream_t stream) {
+  const auto& [x, mean, low, dmean, dsecond, dx] = call.arrays;
+  if (is_empty(x)) return;
+  const MomentsGradient<T> f{Compute<T>(call.share), Compute<T>(call.scale)};
   if constexpr (kCentre<T> == 1)
-    run_gradient<T>({dmean, dsecond, mean, x, dx}, accumulate, f, stream);
+    run_gradient<T>({dmean, dsecond, mean, x, dx}, call.accumulate, f, stream);
   else
-    run_gradient<T>({dmean, dsecond, mean, low, x, dx}, accumulate, f, stream);
+    run_gradient<T>({dmean, dsecond, mean, low, x, dx}, call.accumulate, f, stream);
 }
 
 namespace {
@@ -85,14 +73,16 @@ constexpr int64_t kWeightedChunk = 16384;  // terms of a block, of one output
 constexpr int64_t kWeightedRows = 2048;    // or of several
 
 template <class T>
-WeightedSums plan_weighted(const Operand& x, const Weights& weights, const Operand& y, int y_dtype,
-                           const bool* reduced, double* partials, int64_t* y_offset) {
+WeightedSums plan_weighted(const MomentsCall& call, double* partials, int64_t* y_offset) {
   enum { kX, kY, kWeights, kWhere, kArrays };
-  const Operand arrays[kArrays] = {x, y, weights.weights, weights.where};
-  const int64_t items[kArrays] = {sizeof(T), item_size(y_dtype), item_size(weights.dtype), 1};
-  char* data[kArrays] = {x.data, y.data, weights.weights.data, weights.where.data};
+  const ArrayArgument &x = call.x(), &y = call.model();
+  const ArrayArgument& weights = call.inputs[MomentsCall::kWeights];
+  const ArrayArgument& where = call.inputs[MomentsCall::kWhere];
+  const Operand arrays[kArrays] = {x, y, weights, where};
+  const int64_t items[kArrays] = {sizeof(T), item_size(y.dtype), item_size(weights.dtype), 1};
+  char* data[kArrays] = {x.data, y.data, weights.data, where.data};
   Axis<kArrays> axes[kMaxAxes];
-  int count = find_axes(axes, x, kArrays, arrays, items, [&](int i) { return int(reduced[i]); });
+  int count = find_axes(axes, x, kArrays, arrays, items, [&](int i) { return int(call.axes[i]); });
   sort_axes(axes, count, [](const auto& a, const auto& b) { return a.kind < b.kind; });
   int kept = 0;
   for (; kept < count && !axes[kept].kind; ++kept)
@@ -124,26 +114,20 @@ WeightedSums plan_weighted(const Operand& x, const Weights& weights, const Opera
   return sums;
 }
 
-}  // namespace
-
 template <class T>
-int64_t weighted_workspace(const Operand& x, const Weights& weights, const Operand& result,
-                           const bool* reduced) {
-  if (is_empty(x)) return 0;
+int64_t weighted_workspace(const MomentsCall& call) {
   int64_t y_offset;
-  const WeightedSums sums = plan_weighted<T>(x, weights, result, kF64, reduced, nullptr, &y_offset);
+  const WeightedSums sums = plan_weighted<T>(call, nullptr, &y_offset);
   const int64_t numbers = MomentResults::kNumbers * sums.outputs * sums.chunks.count;
   return sums.chunks.count > 1 ? numbers * int64_t(sizeof(double)) : 0;
 }
 
 template <class T>
-void weighted_moments(const Operand& x, const Weights& weights, const MomentOutputs& outputs,
-                      const bool* reduced, void* workspace, cudaStream_t stream) {
+void weighted_moments(const MomentsCall& call, void* workspace, cudaStream_t stream) {
   int64_t y_offset;
-  WeightedSums sums = plan_weighted<T>(x, weights, model_of(outputs), outputs.dtype, reduced,
-                                       static_cast<double*>(workspace), &y_offset);
-  sums.skips = outputs.skips;
-  const MomentResults to = results_of(outputs, y_offset);
+  WeightedSums sums = plan_weighted<T>(call, static_cast<double*>(workspace), &y_offset);
+  sums.skips = call.skips;
+  const MomentResults to = results_of(call, y_offset);
   launch(weighted_blocks<T>, {blocks_for(sums.tiles * sums.chunks.count), kThreads}, stream, sums,
          to);
   if (sums.chunks.count == 1) return;
@@ -155,18 +139,40 @@ void weighted_moments(const Operand& x, const Weights& weights, const MomentOutp
   finish<T>(chunks, to, sums.outputs, 1, stream);
 }
 
+}  // namespace
+
 template <class T>
-void weighted_gradient(const WeightedArrays& operands, const int (&dtypes)[7], bool of_weights,
-                       bool skips, bool accumulate, cudaStream_t stream) {
+int64_t moments_workspace(const MomentsCall& call) {
+  if (call.is_weighted()) return weighted_workspace<T>(call);
+  return chunk_bytes<T, MomentResults>(call.x(), call.model(), call.axes);
+}
+
+template <class T>
+void moments(const MomentsCall& call, void* workspace, cudaStream_t stream) {
+  if (call.is_weighted()) return weighted_moments<T>(call, workspace, stream);
+  const Operand& model = call.model();
+  const Reduction plan = plan_reduction(call.x(), model, call.axes, sizeof(T), false);
+  const MomentResults to = results_of(call, plan.y - model.data);
+  if (call.skips)
+    reduce<T, MomentKernels<T, true>>(plan, to, workspace, false, stream);
+  else
+    reduce<T, MomentKernels<T, false>>(plan, to, workspace, false, stream);
+}
+
+template <class T>
+void weighted_gradient(const WeightedGradientCall& call, cudaStream_t stream) {
   constexpr int kCount = GradientArrays::kCount;
+  if (is_empty(call.arrays[0])) return;
   GradientArrays arrays{};
+  Operand operands[kCount];
   int64_t items[kCount];
   for (int k = 0; k < kCount; ++k) {
+    operands[k] = call.arrays[k];
     arrays.data[k] = operands[k].data;
-    arrays.dtypes[k] = dtypes[k];
-    items[k] = item_size(dtypes[k]);
+    arrays.dtypes[k] = call.arrays[k].dtype;
+    items[k] = item_size(arrays.dtypes[k]);
   }
-  arrays.mean = operands[kCount].data;
+  arrays.mean = call.arrays[kCount].data;
   Axis<kCount> axes[kMaxAxes];
   int count = find_axes(axes, operands[0], kCount, operands, items, [](int) { return 0; });
   order_axes(axes, count, 0);
@@ -177,22 +183,17 @@ void weighted_gradient(const WeightedArrays& operands, const int (&dtypes)[7], b
     arrays.size *= arrays.length[i] = axes[i].length;
     for (int k = 0; k < kCount; ++k) arrays.stride[k][i] = axes[i].stride[k];
   }
-  arrays.of_weights = of_weights, arrays.skips = skips, arrays.accumulate = accumulate;
+  arrays.of_weights = call.of_weights, arrays.skips = call.skips;
+  arrays.accumulate = call.accumulate;
   launch(gradient_elements<T>, {blocks_for(ceil_div(arrays.size, kThreads)), kThreads}, stream,
          arrays);
 }
 
 using Storage = FASTACT_STORAGE;
-template int64_t moments_workspace<Storage>(const Operand&, const Operand&, const bool*);
-template void moments<Storage>(const Operand&, const MomentOutputs&, const bool*, void*,
-                               cudaStream_t);
-template void statistic_backward<Storage>(const Operand (&)[6], bool, bool, cudaStream_t);
-template int64_t weighted_workspace<Storage>(const Operand&, const Weights&, const Operand&,
-                                             const bool*);
-template void weighted_moments<Storage>(const Operand&, const Weights&, const MomentOutputs&,
-                                        const bool*, void*, cudaStream_t);
-template void weighted_gradient<Storage>(const WeightedArrays&, const int (&)[7], bool, bool, bool,
-                                         cudaStream_t);
-template void moments_backward<Storage>(const Operand (&)[6], double, double, bool, cudaStream_t);
+template int64_t moments_workspace<Storage>(const MomentsCall&);
+template void moments<Storage>(const MomentsCall&, void*, cudaStream_t);
+template void moments_backward<Storage>(const MomentsBackwardCall&, cudaStream_t);
+template void statistic_backward<Storage>(const StatisticBackwardCall&, cudaStream_t);
+template void weighted_gradient<Storage>(const WeightedGradientCall&, cudaStream_t);
 
 FASTACT_END_NAMESPACE

@@ -34,18 +34,20 @@
 FASTACT_BEGIN_NAMESPACE
 
 template <class T>
-int64_t sum_workspace(Term, const Operand& x, const Operand& y, const bool* reduced) {
-  return is_empty(x) ? 0 : chunk_bytes<T, SumResults>(x, y, reduced);
+int64_t sum_workspace(const SumCall& call) {
+  if (is_empty(call.x) || is_empty(call.y)) return 0;
+  return chunk_bytes<T, SumResults>(call.x, call.y, call.axes);
 }
 
 template <class T>
-void sum(Term term, const Operand& x, const Operand& y, const bool* reduced, double divisor,
-         void* workspace, bool accumulate, cudaStream_t stream) {
+void sum(const SumCall& call, void* workspace, cudaStream_t stream) {
+  if (is_empty(call.y)) return;
   // Of an empty x nothing is read: y stands in for it, with rows that have no elements.
-  const bool empty = is_empty(x);
-  const Reduction plan = plan_reduction(empty ? y : x, y, reduced, sizeof(T), false);
-  const SumResults to{plan.y, accumulate, divisor};
-  switch (term) {
+  const bool empty = is_empty(call.x);
+  const Reduction plan =
+      plan_reduction(empty ? call.y : call.x, call.y, call.axes, sizeof(T), false);
+  const SumResults to{plan.y, call.accumulate, call.divisor};
+  switch (Term(call.term)) {
 #define FASTACT_CASE(name, Struct) \
   case k##Struct:                  \
     return reduce<T, SumKernels<Struct, T>>(plan, to, workspace, empty, stream);
@@ -57,8 +59,9 @@ void sum(Term term, const Operand& x, const Operand& y, const bool* reduced, dou
 }
 
 template <class T>
-void broadcast(const Operand (&arrays)[2], bool accumulate, cudaStream_t stream) {
-  run_gradient<T>({arrays[0], {}, arrays[1]}, accumulate, Repeat<T>{}, stream);
+void broadcast(const BroadcastCall& call, cudaStream_t stream) {
+  if (is_empty(call.arrays[0])) return;
+  run_gradient<T>({call.arrays[0], {}, call.arrays[1]}, call.accumulate, Repeat<T>{}, stream);
 }
 
 namespace {
@@ -98,21 +101,35 @@ struct Twice : Lanewise<Twice<T>, T, 1> {
   FASTACT_HD Compute<T> operator()(const Compute<T> (&in)[1]) const { return in[0] + in[0]; }
 };
 
+// The sum of the squares; its y has the axes of x.
+SumCall sum_of(const SquareCall& call, int64_t (&ones)[kMaxAxes], int64_t (&none)[kMaxAxes]) {
+  SumCall sum{};
+  sum.x = sum.y = call.x;
+  std::fill(ones, ones + kMaxAxes, 1);
+  std::fill(none, none + kMaxAxes, 0);
+  sum.y.data = call.y.data, sum.y.shape = ones, sum.y.strides = none;
+  std::fill(sum.axes.flags, sum.axes.flags + call.x.ndim, true);
+  sum.term = kSquare, sum.divisor = 1;
+  return sum;
+}
+
 }  // namespace
 
 template <class T>
-void square_value_and_grad(const Operand& x, const Operand& y, const Operand& grad, void* workspace,
-                           cudaStream_t stream) {
-  int64_t ones[kMaxAxes], none[kMaxAxes] = {};
-  bool all[kMaxAxes];
-  std::fill(ones, ones + x.ndim, 1);
-  std::fill(all, all + x.ndim, true);
-  const Operand value{y.data, x.ndim, ones, none, 1};
-  const Operand arrays[] = {x, grad};
+int64_t square_workspace(const SquareCall& call) {
+  int64_t ones[kMaxAxes], none[kMaxAxes];
+  return sum_workspace<T>(sum_of(call, ones, none));
+}
+
+template <class T>
+void square_value_and_grad(const SquareCall& call, void* workspace, cudaStream_t stream) {
+  const Operand &x = call.x, &y = call.y;
+  const Operand arrays[] = {x, call.grad};
   ElementwisePlan plan;
   if (!is_empty(x)) plan_elementwise(&plan, sizeof(T), 2, arrays);
   if (is_empty(x) || !plan.all_contiguous()) {
-    sum<T>(kSquare, x, value, all, 1.0, workspace, false, stream);
+    int64_t ones[kMaxAxes], none[kMaxAxes];
+    sum<T>(sum_of(call, ones, none), workspace, stream);
     if (!is_empty(x)) run_map<T, 1, false>(plan, false, Twice<T>{}, stream);
     return;
   }
@@ -129,11 +146,13 @@ void square_value_and_grad(const Operand& x, const Operand& y, const Operand& gr
 }
 
 template <class T>
-void sum_backward(Term term, const Operand (&arrays)[3], bool accumulate, cudaStream_t stream) {
-  switch (term) {
+void sum_backward(const SumBackwardCall& call, cudaStream_t stream) {
+  const auto& [dy, x, dx] = call.arrays;
+  if (is_empty(x)) return;
+  switch (Term(call.term)) {
 #define FASTACT_CASE(name, Struct) \
   case k##Struct:                  \
-    return run_gradient<T>(arrays, accumulate, TermGradient<T, Struct>{}, stream);
+    return run_gradient<T>({dy, x, dx}, call.accumulate, TermGradient<T, Struct>{}, stream);
     FASTACT_TERMS(FASTACT_CASE)
 #undef FASTACT_CASE
     case kTerms:
@@ -152,14 +171,13 @@ void finish_partials(const double* partials, int64_t outputs, int64_t chunks, ch
 }
 
 using Storage = FASTACT_STORAGE;
-template int64_t sum_workspace<Storage>(Term, const Operand&, const Operand&, const bool*);
-template void sum<Storage>(Term, const Operand&, const Operand&, const bool*, double, void*, bool,
-                           cudaStream_t);
-template void broadcast<Storage>(const Operand (&)[2], bool, cudaStream_t);
+template int64_t sum_workspace<Storage>(const SumCall&);
+template void sum<Storage>(const SumCall&, void*, cudaStream_t);
+template void broadcast<Storage>(const BroadcastCall&, cudaStream_t);
 template void finish_partials<Storage>(const double*, int64_t, int64_t, char*, int64_t, bool,
                                        cudaStream_t);
-template void square_value_and_grad<Storage>(const Operand&, const Operand&, const Operand&, void*,
-                                             cudaStream_t);
-template void sum_backward<Storage>(Term, const Operand (&)[3], bool, cudaStream_t);
+template int64_t square_workspace<Storage>(const SquareCall&);
+template void square_value_and_grad<Storage>(const SquareCall&, void*, cudaStream_t);
+template void sum_backward<Storage>(const SumBackwardCall&, cudaStream_t);
 
 FASTACT_END_NAMESPACE

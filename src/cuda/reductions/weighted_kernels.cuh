@@ -134,7 +134,7 @@ void weighted_blocks(FASTACT_GRID_CONSTANT const WeightedSums sums,
   }
 }
 
-// Operands in the order of WeightedArrays (moments.h); the mean goes by the slope's strides. Those
+// Operands in the order of WeightedGradientCall; the mean goes by the slope's strides. Those
 // without data are not there.
 struct GradientArrays {
   enum { kTo, kDy, kSlope, kX, kWeights, kWhere, kCount };

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "cpu/activations/kernels.h"
 #include "cpu/core/tensor_iterator.h"
 
 namespace fastact {
@@ -16,21 +17,14 @@ constexpr int64_t kShortChunk = 2048;  // elements of a channel: so many amortis
 
 int64_t most_chunks(int64_t size) { return std::clamp<int64_t>(size / kLongPiece, 1, kMostCuts); }
 
-}  // namespace
-
-int64_t batch_scratch(int64_t channels, int64_t size) {
-  const int64_t numbers = 6 * channels + 2 * most_chunks(size) * channels;
-  return (numbers + kCoefficients * (channels + kPiece)) * int64_t(sizeof(double)) + 64;
-}
-
-void prepare(BatchNorm* norm, const KernelTable* table, int dtype, const Operand* arrays, int axis,
-             char* scratch, const ChannelArray& weight, const ChannelArray& bias) {
-  const int lead = arrays[BatchNorm::kX].data ? BatchNorm::kX : BatchNorm::kDy;
-  plan_operands(&norm->operands, table->convert, dtype, BatchNorm::kOut + 1, arrays, lead, axis,
-                arrays[BatchNorm::kDy].data);
+// arrays: kDy to kOut.
+void prepare(BatchNorm* norm, const KernelTable* table, const Operand (&arrays)[3], int dtype,
+             int axis, char* scratch, const ChannelArray& weight, const ChannelArray& bias) {
+  plan_operands(&norm->operands, table->convert, dtype, BatchNorm::kOut + 1, arrays, BatchNorm::kX,
+                axis, arrays[BatchNorm::kDy].data);
   const StridedOperands& s = norm->operands;
   norm->table = table;
-  norm->channels = arrays[lead].shape[axis];
+  norm->channels = arrays[BatchNorm::kX].shape[axis];
   norm->count = s.size() / norm->channels;
   const int64_t c = norm->channels;
   scratch += -reinterpret_cast<uintptr_t>(scratch) % 64;
@@ -54,6 +48,62 @@ void prepare(BatchNorm* norm, const KernelTable* table, int dtype, const Operand
     norm->cuts = 1;
     norm->chunks = std::min(most_chunks(s.size()), s.rows.size);
   }
+}
+
+// What forward and backward have in common.
+template <class Call>
+void prepare(BatchNorm* norm, const KernelTable* table, const Operand (&arrays)[3],
+             const Call& call, char* scratch) {
+  norm->parameters = call.parameters;
+  norm->is_identity = call.which == k_identity;
+  norm->is_training = call.is_training;
+  prepare(norm, table, arrays, call.x.dtype, call.axis, scratch,
+          channels_of(call.weight, call.axis), channels_of(call.bias, call.axis));
+}
+
+}  // namespace
+
+ChannelArray channels_of(const ArrayArgument& a, int axis) {
+  if (!a.shape) return {};
+  return {a.data, byte_stride(a, a.ndim == 1 ? 0 : axis, item_size(a.dtype)), a.dtype};
+}
+
+int64_t batch_scratch(int64_t channels, int64_t size) {
+  const int64_t numbers = 6 * channels + 2 * most_chunks(size) * channels;
+  return (numbers + kCoefficients * (channels + kPiece)) * int64_t(sizeof(double)) + 64;
+}
+
+void prepare(BatchNorm* norm, const KernelTable* table, const BatchForward& call, char* scratch) {
+  prepare(norm, table, {Operand{}, call.x, call.y}, call, scratch);
+  norm->activation = table->elementwise->forward[call.which][norm->operands.compute_dtype];
+  norm->accumulate = false;
+}
+
+void prepare(BatchNorm* norm, const KernelTable* table, const BatchBackward& call, char* scratch) {
+  prepare(norm, table, {call.dy, call.x, call.dx}, call, scratch);
+  norm->activation = table->elementwise->backward[call.which][norm->operands.compute_dtype][0];
+  norm->accumulate = call.accumulate;
+}
+
+void prepare_moments(Reducer* reducer, const KernelTable* table, const BatchForward& call,
+                     double* mean, double* variance) {
+  const ArrayArgument& x = call.x;
+  int64_t shape[kMaxAxes], strides[kMaxAxes];
+  MomentsCall moments{};
+  for (int i = 0; i < x.ndim; ++i) {
+    moments.axes.flags[i] = i != call.axis;
+    shape[i] = i == call.axis ? x.shape[i] : 1;
+    strides[i] = 1;
+  }
+  const auto result = [&](double* to) {
+    const Operand operand{reinterpret_cast<char*>(to), x.ndim, shape, strides, sizeof(double)};
+    return ArrayArgument{operand, kF64, x.device_type, x.device, false};
+  };
+  moments.inputs[MomentsCall::kX] = x;
+  moments.results[MomentsCall::kMean] = result(mean);
+  moments.results[MomentsCall::kSecond] = result(variance);
+  moments.of_m2 = kVariance;
+  prepare(reducer, table->reduce, moments);
 }
 
 void read_channels(const BatchNorm& norm, const ChannelArray& from, double neutral, double* to) {
@@ -109,36 +159,34 @@ void take_statistics(BatchNorm* norm, const ChannelArray& mean, const ChannelArr
   for (int64_t i = 0; i < norm->channels; ++i) norm->rstd[i] = 1 / std::sqrt(norm->rstd[i] + eps);
 }
 
-void save_of_nothing(const KernelTable* table, int64_t channels, char* scratch,
-                     const ChannelArray& running_mean, const ChannelArray& running_var,
-                     bool training, double eps, const ChannelArray& mean,
-                     const ChannelArray& rstd) {
+void save_of_nothing(const KernelTable* table, const BatchForward& call, char* scratch) {
+  const int axis = call.axis;
   BatchNorm norm{};  // no more of it than reading and writing channels takes
   norm.table = table;
-  norm.channels = channels;
+  norm.channels = call.x.shape[axis];
   norm.mean = reinterpret_cast<double*>(scratch + -reinterpret_cast<uintptr_t>(scratch) % 64);
-  norm.rstd = norm.mean + channels;
-  if (training)
-    std::fill_n(norm.mean, 2 * channels, std::nan(""));
+  norm.rstd = norm.mean + norm.channels;
+  if (call.is_training)
+    std::fill_n(norm.mean, 2 * norm.channels, std::nan(""));
   else
-    take_statistics(&norm, running_mean, running_var, false, eps);
-  write_channels(norm, norm.mean, mean, false);
-  write_channels(norm, norm.rstd, rstd, false);
+    take_statistics(&norm, channels_of(call.mean, axis), channels_of(call.spread, axis), false,
+                    call.eps);
+  write_channels(norm, norm.mean, channels_of(call.saved_mean, axis), false);
+  write_channels(norm, norm.rstd, channels_of(call.saved_rstd, axis), false);
 }
 
-void update_running(const BatchNorm& norm, double momentum, const ChannelArray& mean,
-                    const ChannelArray& var) {
+void update_running(const BatchNorm& norm, const BatchForward& call) {
   const double unbiased = double(norm.count) / double(norm.count - 1);
   double* running = norm.partial;
   const auto update = [&](const ChannelArray& array, const double* now, double factor) {
     if (!array.data) return;
     read_channels(norm, array, 0, running);
     for (int64_t i = 0; i < norm.channels; ++i)
-      running[i] = (1 - momentum) * running[i] + momentum * (now[i] * factor);
+      running[i] = (1 - call.momentum) * running[i] + call.momentum * (now[i] * factor);
     write_channels(norm, running, array, false);
   };
-  update(mean, norm.mean, 1);
-  update(var, norm.sums, unbiased);
+  update(channels_of(call.mean, call.axis), norm.mean, 1);
+  update(channels_of(call.spread, call.axis), norm.sums, unbiased);
 }
 
 namespace {

@@ -22,6 +22,7 @@
 // Measurements, and what was tried and rejected: docs/design/norms.md.
 #pragma once
 
+#include "common/norms/channel_call.h"
 #include "cpu/core/chunk_reader.h"
 #include "cpu/core/kernel_table.h"
 #include "cpu/norms/channels/batch_norm_kernels.h"
@@ -54,9 +55,17 @@ struct BatchNorm {
 // size: elements of x.
 int64_t batch_scratch(int64_t channels, int64_t size);
 
-// arrays: kDy to kOut, of one shape and dtype. Leaves mean and rstd to be set.
-void prepare(BatchNorm* norm, const KernelTable* table, int dtype, const Operand* arrays, int axis,
-             char* scratch, const ChannelArray& weight, const ChannelArray& bias);
+// An array with a number for each channel: along its only axis, or along `axis`.
+ChannelArray channels_of(const ArrayArgument& a, int axis);
+
+// The plan of a call, which it refers to, and whose x is not empty. Leaves mean and rstd to be set.
+void prepare(BatchNorm* norm, const KernelTable* table, const BatchForward& call, char* scratch);
+void prepare(BatchNorm* norm, const KernelTable* table, const BatchBackward& call, char* scratch);
+
+// The moments of x: of each channel the mean and the variance OUT, by the array's order of
+// channels.
+void prepare_moments(Reducer* moments, const KernelTable* table, const BatchForward& call,
+                     double* mean, double* variance);
 
 // mean and rstd: of the moments that lie in `mean` and, as variances, in `sums`, by the array's
 // order of channels; or given, with variances or rstd.
@@ -66,13 +75,10 @@ void take_statistics(BatchNorm* norm, const ChannelArray& mean, const ChannelArr
 
 // Of a batch without elements: mean and rstd OUT, from the running statistics; in training NaN, as
 // means of nothing are.
-void save_of_nothing(const KernelTable* table, int64_t channels, char* scratch,
-                     const ChannelArray& running_mean, const ChannelArray& running_var,
-                     bool training, double eps, const ChannelArray& mean, const ChannelArray& rstd);
+void save_of_nothing(const KernelTable* table, const BatchForward& call, char* scratch);
 
 // After take_moments: running = (1 - momentum) running + momentum (mean, unbiased variance).
-void update_running(const BatchNorm& norm, double momentum, const ChannelArray& mean,
-                    const ChannelArray& var);
+void update_running(const BatchNorm& norm, const BatchForward& call);
 
 // Between an array and numbers in the plan's order; `read` of none fills in `neutral`.
 void read_channels(const BatchNorm& norm, const ChannelArray& from, double neutral, double* to);

@@ -41,7 +41,14 @@ StripLayout layout_around(const Operand* arrays, int count, int axis) {
   return {of.dense, 1, of.channels, of.outer, of.inner};
 }
 
-Pair pair_of(const NumberVector& a, const NumberVector& b, int64_t channels) {
+// An array with a number for each channel: along its only axis, or along `axis`.
+NumberVector channels_of(const ArrayArgument& a, int axis) {
+  if (!a.shape) return {};
+  return {a.data, byte_stride(a, a.ndim == 1 ? 0 : axis, item_size(a.dtype)), a.dtype};
+}
+
+Pair pair_of(const ArrayArgument& first, const ArrayArgument& second, int axis, int64_t channels) {
+  const NumberVector a = channels_of(first, axis), b = channels_of(second, axis);
   Pair pair{a.data, b.data, a.dtype, b.dtype, {}};
   pair.table.count = 1;
   pair.table.length[0] = channels;
@@ -63,6 +70,27 @@ void save_of_nothing(const int64_t channels, const NumberVector mean, const Numb
   put_number(saved_rstd, channel, by_moments ? nan : rstd);
 }
 
+template <class T>
+void forward_of_nothing(const BatchForward& call, cudaStream_t stream) {
+  const int axis = call.axis;
+  const int64_t channels = call.x.shape[axis];
+  if (!call.saved_mean.shape || channels == 0) return;
+  launch(save_of_nothing<T>, {ceil_div(channels, kChannelThreads), kChannelThreads}, stream,
+         channels, channels_of(call.mean, axis), channels_of(call.spread, axis), call.is_training,
+         call.eps, channels_of(call.saved_mean, axis), channels_of(call.saved_rstd, axis));
+}
+
+// The sums of nothing.
+void set_to_zero(const ArrayArgument& to, const BatchBackward& call, cudaStream_t stream) {
+  const NumberVector vector = channels_of(to, call.axis);
+  const int64_t channels = call.x.shape[call.axis];
+  if (!vector.data || channels == 0 || call.accumulate) return;
+  for_dtype(vector.dtype, [&](auto element) {
+    finish_partials<decltype(element)>(nullptr, channels, 0, vector.data, vector.stride, false,
+                                       stream);
+  });
+}
+
 }  // namespace
 
 template <class T>
@@ -73,46 +101,42 @@ int64_t batch_norm_scratch(const Operand& x, int axis) {
 
 template <class T>
 void batch_norm_forward(const BatchForward& call, void* scratch, cudaStream_t stream) {
+  if (is_empty(call.x)) return forward_of_nothing<T>(call, stream);
   const int axis = call.axis;
   const int64_t channels = call.x.shape[axis], count = count_of(call.x, axis);
   const Operand dense[] = {call.x, call.y}, arrays[] = {call.x, {}, call.y};
   ForwardCall made{};
   made.groups = {1, double(count)};
-  made.saved = pair_of(call.saved_mean, call.saved_rstd, channels);
-  made.parameters = pair_of(call.weight, call.bias, channels);
-  made.running = call.mean, made.spread = call.spread;
+  made.saved = pair_of(call.saved_mean, call.saved_rstd, axis, channels);
+  made.parameters = pair_of(call.weight, call.bias, axis, channels);
+  made.running = channels_of(call.mean, axis), made.spread = channels_of(call.spread, axis);
   made.is_rstd = call.is_rstd;
   made.eps = call.eps, made.momentum = call.momentum;
   made.unbiased = double(count) / double(count - 1);
   made.activation = chosen_activation(call.which, call.parameters);
   with_strips<T, true>(arrays, layout_around<T>(dense, 2, axis), OneAxis(axis).flag, false,
                        [&](auto way, const auto& s) {
-                         queue_forward<T, way()>(s, made, call.by_moments,
+                         queue_forward<T, way()>(s, made, call.is_training,
                                                  static_cast<double*>(scratch), stream);
                        });
 }
 
 template <class T>
-void batch_norm_save(const BatchForward& call, cudaStream_t stream) {
-  const int64_t channels = call.x.shape[call.axis];
-  if (!call.saved_mean.data || channels == 0) return;
-  launch(save_of_nothing<T>, {ceil_div(channels, kChannelThreads), kChannelThreads}, stream,
-         channels, call.mean, call.spread, call.by_moments, call.eps, call.saved_mean,
-         call.saved_rstd);
-}
-
-template <class T>
 void batch_norm_backward(const BatchBackward& call, void* scratch, cudaStream_t stream) {
+  if (is_empty(call.x)) {
+    set_to_zero(call.dweight, call, stream);
+    return set_to_zero(call.dbias, call, stream);
+  }
   const int axis = call.axis;
   const int64_t channels = call.x.shape[axis];
   const Operand dense[] = {call.dy, call.dx.data ? call.dx : call.x, call.x};
   const Operand arrays[] = {call.x, call.dy, call.dx};
   BackwardCall made{};
   made.groups = {1, double(count_of(call.x, axis))};
-  made.statistics = pair_of(call.mean, call.rstd, channels);
-  made.parameters = pair_of(call.weight, call.bias, channels);
-  made.gradients = pair_of(call.dweight, call.dbias, channels);
-  made.sum_p = call.sum_p, made.sum_p_xhat = call.sum_p_xhat;
+  made.statistics = pair_of(call.mean, call.rstd, axis, channels);
+  made.parameters = pair_of(call.weight, call.bias, axis, channels);
+  made.gradients = pair_of(call.dweight, call.dbias, axis, channels);
+  made.sum_p = channels_of(call.sum_p, axis), made.sum_p_xhat = channels_of(call.sum_p_xhat, axis);
   made.count = call.count;
   made.of_statistics = call.is_training;
   made.accumulates = call.accumulate;
@@ -128,7 +152,6 @@ void batch_norm_backward(const BatchBackward& call, void* scratch, cudaStream_t 
 using Storage = FASTACT_STORAGE;
 template int64_t batch_norm_scratch<Storage>(const Operand&, int);
 template void batch_norm_forward<Storage>(const BatchForward&, void*, cudaStream_t);
-template void batch_norm_save<Storage>(const BatchForward&, cudaStream_t);
 template void batch_norm_backward<Storage>(const BatchBackward&, void*, cudaStream_t);
 
 FASTACT_END_NAMESPACE
