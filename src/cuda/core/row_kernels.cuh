@@ -4,8 +4,9 @@
 // chunks, one kernel that merges them, and y, from the last chunk on, which may be in the
 // second-level cache still. How rows are laid over threads, read and folded: held_rows.cuh.
 //
-// Kernels of whole aligned vectors are one a phase, so that nothing is asked. Those of other rows
-// and of columns call what reads and writes, and are one for all phases.
+// Kernels of whole aligned vectors are one a phase, so that nothing is asked, and so are those of
+// columns that have a y, for their registers. Others call what reads and writes, and are one for
+// all phases.
 //
 // An op is a functor:
 //   Row<vecs>, Made<n>, kIsLarge        what a thread has of a row; what y of n rows follows from;

@@ -45,7 +45,6 @@ struct SoftmaxRows : RowArrays<kSoftmaxRoles> {
   // Of cross_entropy: a class has share smooth + keep p, p its probability, 1 for the target's.
   double keep, smooth;
   int64_t ignore_index;
-  bool is_mean;
   const double* divisor;
 };
 
