@@ -66,39 +66,6 @@ class BiasAct(CachedOp[P, R]):
         axis = axes.one(call.where, options.axis, len(data.shape), of=like)
         return Along(axis, (data.shape[axis],), options.axis, like)
 
-    def forward(self, *args: P.args, **kwargs: P.kwargs) -> tuple[R, tuple[Any, ...]]:
-        """The activation of the sum, and what `backward` needs.
-
-        ``saved = (x, bias, residual)``, from which `backward` adds up the sum again: this pass need
-        not write it.
-
-        Parameters
-        ----------
-        *args, **kwargs
-            What calling the op takes.
-
-        Returns
-        -------
-        y : array
-            What calling the op gives.
-        saved : tuple
-            ``(x, bias, residual)``, not copied: do not change them before `backward`. With the
-            identity ``(None, bias, None)``: its gradient needs no more than the bias's dtype.
-
-        Notes
-        -----
-        Of the same bits, and so as accurate, as calling the op.
-
-        Examples
-        --------
-        >>> import numpy as np, fastact as fa
-        >>> x, bias = np.array([[-1.0, 1.0], [0.5, 2.0]]), np.array([0.0, -2.0])
-        >>> y, saved = fa.bias_act.forward(x, bias, "mish")
-        >>> dx, dbias = fa.bias_act.backward(np.ones((2, 2)), *saved, "mish")
-        >>> dbias
-        array([0.9456..., 0.6592...])
-        """
-
     def _map(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         with step(self, name, args, kwargs) as now:
             call, views, y, axis = now.call, now.views, now.view("y"), now.shapes.axis

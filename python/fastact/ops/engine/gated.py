@@ -97,38 +97,6 @@ class Gated(CachedOp[P, R]):
         first, second = ((0, 2), (1, 2)) if named["interleaved"] else ((0, 1), (length // 2, 1))
         return (second, first) if named["gate"] == "second" else (first, second)
 
-    def forward(self, *args: P.args, **kwargs: P.kwargs) -> tuple[R, tuple[Any, ...]]:
-        """What calling the op gives, and what `backward` needs.
-
-        ``saved = (x, bias)``, or ``(a, b, bias)``: the inputs alone, from which `backward` computes
-        the activation again.
-
-        Parameters
-        ----------
-        *args, **kwargs
-            What calling the op takes. `out` shares no memory with what is saved.
-
-        Returns
-        -------
-        y : array
-            What calling the op gives.
-        saved : tuple
-            The arrays of the call and the bias, or None; not copied: do not change them before
-            `backward`.
-
-        Notes
-        -----
-        Of the same bits, and so as accurate, as calling the op.
-
-        Examples
-        --------
-        >>> import numpy as np, fastact as fa
-        >>> a, b = np.array([-1.0, 0.0, 1.0]), np.array([1.0, 2.0, 3.0])
-        >>> y, saved = fa.swiglu.forward(a, b)
-        >>> y
-        array([-0.2689...,  0.        ,  2.1931...])
-        """
-
     def _map(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         with step(self, name, args, kwargs) as now:
             call, options, y = now.call, now.options, now.view("y")

@@ -267,37 +267,6 @@ class MeanVar(AxisMoments[P, R]):
     def _correction(self, options: Any) -> float:
         return validate.number(self._where(), "correction", options.correction)
 
-    def forward(self, *args: P.args, **kwargs: P.kwargs) -> tuple[R, tuple[Any, ...]]:
-        """Mean and variance, and what `backward` needs.
-
-        ``saved = (x, weights, where)``, for the derivative of the variance is a multiple of
-        x - mean.
-
-        Parameters
-        ----------
-        *args, **kwargs
-            What calling the op takes.
-
-        Returns
-        -------
-        (mean, var) : tuple of two arrays
-            What calling the op gives.
-        saved : tuple
-            ``(x, weights, where)``, None for what is not there. They are not copied: do not change
-            them before `backward`.
-
-        Notes
-        -----
-        Of the same bits, and so as accurate, as calling the op.
-
-        Examples
-        --------
-        >>> import numpy as np, fastact as fa
-        >>> (mean, var), saved = fa.mean_var.forward(np.array([1.0, 3.0]))
-        >>> fa.mean_var.backward((0.0, 1.0), *saved)
-        array([-1.,  1.])
-        """
-
     def backward(
         self,
         dy: tuple[ArrayOrNumber | None, ArrayOrNumber | None],
@@ -390,36 +359,6 @@ class MomentsOp(AxisMoments[P, R]):
                 f"traces the call, whose count would be an array"
             )
         return super().models(named)
-
-    def forward(self, *args: P.args, **kwargs: P.kwargs) -> tuple[R, tuple[Any, ...]]:
-        """The moments, and what `backward` needs.
-
-        ``saved = (x, weights, where)``, for the derivative of m2 is a multiple of x - mean.
-
-        Parameters
-        ----------
-        *args, **kwargs
-            What calling the op takes.
-
-        Returns
-        -------
-        moments : Moments
-            What calling the op gives.
-        saved : tuple
-            ``(x, weights, where)``, None for what is not there. They are not copied: do not change
-            them before `backward`.
-
-        Notes
-        -----
-        Of the same bits, and so as accurate, as calling the op.
-
-        Examples
-        --------
-        >>> import numpy as np, fastact as fa
-        >>> m, saved = fa.moments.forward(np.array([1.0, 3.0]))
-        >>> fa.moments.backward((0.0, 1.0), *saved)
-        array([-2.,  2.])
-        """
 
     def backward(
         self,

@@ -105,42 +105,6 @@ class ChannelNorm(CachedOp[P, R]):
         kept = tuple(n if i == axis else 1 for i, n in enumerate(shape))
         return Channels(axis, (shape[axis],), kept)
 
-    def forward(self, *args: P.args, **kwargs: P.kwargs) -> tuple[R, tuple[Any, ...]]:
-        """The op's value, as calling the op gives it, and the tuple that `backward` needs.
-
-        ``y = act((x - mean) * rstd * weight + bias)``.
-
-        Parameters
-        ----------
-        *args, **kwargs
-            As for the call.
-
-        Returns
-        -------
-        y : array
-            What calling the op returns.
-        saved : tuple
-            ``(x, mean, rstd, weight, bias)``, with the statistics that were used: of `batch_norm`
-            in the dtype in which x is computed, with as many axes as x, of `norm_apply` those that
-            were given. Arrays are not copied: do not change them before `backward`.
-
-        Notes
-        -----
-        y is as accurate as the result of the call.
-
-        Examples
-        --------
-        >>> import numpy as np, fastact as fa
-        >>> x = np.array([[1.0, 2.0], [3.0, 6.0]])
-        >>> y, saved = fa.batch_norm.forward(x, None, None, np.ones(2), training=True)
-        >>> fa.batch_norm.backward(x, *saved, training=True)[1]
-        array([1.9999..., 3.9999...])
-        >>> one = np.ones(1)
-        >>> y, saved = fa.norm_apply.forward(np.array([[3.0]]), one, one, one, axis=1)
-        >>> fa.norm_apply.backward(1.0, *saved, axis=1)
-        (array([[1.]]), array([2.]), None)
-        """
-
     def _backward(self, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
         """Compute dx, dweight and dbias; only in training do the statistics depend on x."""
         with step(self, "backward", args, kwargs) as now:

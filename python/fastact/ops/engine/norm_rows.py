@@ -207,42 +207,6 @@ class Norm(CachedOp[P, R]):
     def _shapes(self, call: Call, options: SimpleNamespace) -> Rows:
         return self._over(call, options)
 
-    def forward(self, *args: P.args, **kwargs: P.kwargs) -> tuple[R, tuple[Any, ...]]:
-        """The op's value, as calling the op gives it, and the tuple that `backward` needs.
-
-        With ``xhat = (x - mean) * rstd`` and ``z = xhat * weight + bias``, ``y = act(z)``, where
-        ``rstd = 1 / sqrt(variance + eps)``.
-
-        Parameters
-        ----------
-        *args, **kwargs
-            As for the call. `out` may be a tuple that goes on with arrays for the statistics that
-            are saved; one that is None is allocated. They may not share memory with what is saved.
-
-        Returns
-        -------
-        y : array
-            What calling the op returns.
-        saved : tuple
-            ``(x, mean, rstd, weight, bias)``, of `rms_norm` and `add_rms_norm` ``(x, rstd,
-            weight)``; where a residual was added, x is the sum. The statistics have the dtype in
-            which x is computed. Arrays are not copied: do not change them before `backward`.
-
-        Notes
-        -----
-        y is as accurate as the result of the call. It was computed by mean and rstd, which are
-        returned rounded once to the dtype in which x is computed.
-
-        Examples
-        --------
-        >>> import numpy as np, fastact as fa
-        >>> x, weight = np.array([[1.0, 2.0, 3.0], [2.0, 2.0, 5.0]]), np.ones(3)
-        >>> y, saved = fa.layer_norm.forward(x, weight, activation="mish")
-        >>> dx, dweight, dbias = fa.layer_norm.backward(np.ones((2, 3)), *saved, activation="mish")
-        >>> dweight
-        array([-0.1176..., -0.1279...,  2.8592...])
-        """
-
     def _map(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         with step(self, name, args, kwargs) as now:
             call, views, x, rows = now.call, now.views, now.views["x"], now.shapes

@@ -480,6 +480,42 @@ class CachedOp(Op[P, R], _cpu.CachedOp):
     def _forward(self, *args: Any, **kwargs: Any) -> Any:
         return self._map("forward", args, kwargs)
 
+    def forward(self, *args: P.args, **kwargs: P.kwargs) -> tuple[R, tuple[Any, ...]]:
+        """What calling the op gives, and what `backward` needs.
+
+        ``y, saved = op.forward(...)`` and then ``op.backward(dy, *saved)``.
+
+        Parameters
+        ----------
+        *args, **kwargs
+            As for the call. Where statistics of the data are saved that calling the op does not
+            return, `out` may be a tuple that goes on with arrays for them; one that is None is
+            allocated. `out` shares no memory with what is saved.
+
+        Returns
+        -------
+        y : array or tuple of arrays
+            What calling the op returns.
+        saved : tuple
+            What the op's `saves` lists, in that order, and the op's docstring tells; None for what
+            is not there. Statistics have the dtype in which the data are computed. Arrays are not
+            copied: do not change them before `backward`.
+
+        Notes
+        -----
+        Of the same bits, and so as accurate, as calling the op. Statistics that are saved are
+        rounded once to their dtype.
+
+        Examples
+        --------
+        >>> import numpy as np, fastact as fa
+        >>> x, weight = np.array([[1.0, 2.0, 3.0], [2.0, 2.0, 5.0]]), np.ones(3)
+        >>> y, saved = fa.layer_norm.forward(x, weight, activation="mish")
+        >>> dx, dweight, dbias = fa.layer_norm.backward(np.ones((2, 3)), *saved, activation="mish")
+        >>> dweight
+        array([-0.1176..., -0.1279...,  2.8592...])
+        """
+
     def _enter(self, **entry_points: EntryPoint) -> None:
         """Put the call cache before the entry points; `call` is calling the op."""
         self.entry_points = MappingProxyType(entry_points)

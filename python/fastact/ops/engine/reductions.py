@@ -175,40 +175,6 @@ class PlainSum(AxisSum[P, R]):
     def gradient_shape(self, name: str, named: Mapping[str, Any]) -> tuple[int, ...] | None:
         return tuple(named["shape"])
 
-    def forward(self, *args: P.args, **kwargs: P.kwargs) -> tuple[R, tuple[Any, ...]]:
-        """The sum, and what `backward` needs of the array.
-
-        ``saved = (shape,)``, of `sum` ``(shape, where)``: the gradient of a sum depends on nothing
-        else of the array.
-
-        Parameters
-        ----------
-        *args, **kwargs
-            What calling the op takes.
-
-        Returns
-        -------
-        result : array
-            What calling the op gives.
-        saved : tuple
-            ``(shape,)``, the shape of the array that was summed; of `sum` also the mask, or None.
-
-        Notes
-        -----
-        Of the same bits, and so as accurate, as calling the op.
-
-        Examples
-        --------
-        >>> import numpy as np, fastact as fa
-        >>> y, saved = fa.sum.forward(np.ones((2, 3)), axis=0)
-        >>> saved
-        ((2, 3), None)
-        >>> dbias, saved = fa.bias_grad.forward(np.ones((2, 3)))
-        >>> fa.bias_grad.backward(np.array([1.0, 2.0, 3.0]), *saved)
-        array([[1., 2., 3.],
-               [1., 2., 3.]])
-        """
-
     @overload
     def backward(self, dy: A, shape: Shape, /, *args: Any, **kwargs: Any) -> A: ...
 
@@ -317,37 +283,6 @@ class TermSum(AxisSum[P, R]):
         self.saves = ("x", *(name for name in ROLES if name in taken))
         backward = EntryPoint(f"fastact.{function.__name__}.backward", untyped(self.backward))
         super().__init__(function, "reductions", term, over, sample, backward=backward, **others)
-
-    def forward(self, *args: P.args, **kwargs: P.kwargs) -> tuple[R, tuple[Any, ...]]:
-        """The sum, and what `backward` needs.
-
-        ``saved = (x, where)``, for the derivative of a term depends on x.
-
-        Parameters
-        ----------
-        *args, **kwargs
-            What calling the op takes.
-
-        Returns
-        -------
-        y : array
-            What calling the op gives.
-        saved : tuple
-            ``(x, where)``, the second None without a mask. They are not copied: do not change them
-            before `backward`.
-
-        Notes
-        -----
-        Of the same bits, and so as accurate, as calling the op.
-
-        Examples
-        --------
-        >>> import numpy as np, fastact as fa
-        >>> y, saved = fa.sum_squares.forward(np.array([[1.0, 2.0], [3.0, 4.0]]), axis=0)
-        >>> fa.sum_squares.backward(np.array([1.0, 0.5]), *saved, axis=0)
-        array([[2., 2.],
-               [6., 4.]])
-        """
 
     def backward(
         self,

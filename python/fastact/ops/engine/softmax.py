@@ -60,33 +60,6 @@ class RowFunction(CachedOp[P, R]):
         over = axes.axes(call.where, options.axis, len(shape))
         return RowShapes(over, axes.reduced(shape, over, options.keepdims) if self.reduces else ())
 
-    def forward(self, *args: P.args, **kwargs: P.kwargs) -> tuple[R, tuple[Any, ...]]:
-        """What calling the op gives, and the tuple that `backward` needs.
-
-        ``y, saved = op(x, ...), (y,)``; of `logsumexp`, ``(x, mask, lse)``.
-
-        Parameters
-        ----------
-        *args, **kwargs
-            As for the call. Of `logsumexp`, `out` may be a tuple that goes on with an array for the
-            lse that is saved, in the dtype in which x is computed; one that is None is allocated.
-
-        Returns
-        -------
-        y : array
-            What calling the op returns.
-        saved : tuple
-            ``(y,)``; of `logsumexp` x, the mask or None, and y before it was rounded to x's dtype.
-            Arrays are not copied: do not change them before `backward`.
-
-        Examples
-        --------
-        >>> import numpy as np, fastact as fa
-        >>> y, saved = fa.softmax.forward(np.array([0.0, 0.0]))
-        >>> fa.softmax.backward(np.array([1.0, 0.0]), *saved)
-        array([ 0.25, -0.25])
-        """
-
     def _map(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         with step(self, name, args, kwargs) as now:
             call, x, (over, _), scale = now.call, now.views["x"], now.shapes, now.options.scale
@@ -343,35 +316,6 @@ class CrossEntropy(CachedOp[P, R]):
 
     def _shapes(self, call: Any, options: SimpleNamespace) -> _LossPlan:
         return _LossPlan(call.where, options, call.views["logits"].shape)
-
-    def forward(self, *args: P.args, **kwargs: P.kwargs) -> tuple[R, tuple[Any, ...]]:
-        """What calling the op gives, and the tuple that `backward` needs.
-
-        ``loss, saved = op(...), (logits, target, weight, lse, divisor)``.
-
-        Parameters
-        ----------
-        *args, **kwargs
-            As for the call. `out` may be a tuple that goes on with an array for the lse that is
-            saved, of the losses' shape, in the dtype in which logits are computed; one that is None
-            is allocated.
-
-        Returns
-        -------
-        loss : array
-            What calling the op returns.
-        saved : tuple
-            The arrays of the call; logsumexp of the logits; and what the sum of the losses was
-            divided by, None without a reduction.
-            Arrays are not copied: do not change them before `backward`.
-
-        Examples
-        --------
-        >>> import numpy as np, fastact as fa
-        >>> loss, saved = fa.cross_entropy.forward(np.zeros((1, 2)), np.array([0]))
-        >>> fa.cross_entropy.backward(1.0, *saved)
-        array([[-0.5,  0.5]])
-        """
 
     def _map(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         with step(self, name, args, kwargs) as now:

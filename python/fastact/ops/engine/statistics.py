@@ -171,37 +171,6 @@ class AxisStatistic(CachedOp[P, R]):
         if y.size and self.of != "sum":
             _cpu.warn(_WARNINGS[self.of])
 
-    def forward(self, *args: P.args, **kwargs: P.kwargs) -> tuple[R, tuple[Any, ...]]:
-        """The statistic, and what `backward` needs.
-
-        ``saved = (x, weights, where)``, for the derivative depends on which elements count, and on
-        x - mean; `nansum` has no weights.
-
-        Parameters
-        ----------
-        *args, **kwargs
-            What calling the op takes.
-
-        Returns
-        -------
-        y : array
-            What calling the op gives.
-        saved : tuple
-            ``(x, weights, where)``, None for what is not there. They are not copied: do not change
-            them before `backward`.
-
-        Notes
-        -----
-        Of the same bits, and so as accurate, as calling the op.
-
-        Examples
-        --------
-        >>> import numpy as np, fastact as fa
-        >>> y, saved = fa.nanmean.forward(np.array([1.0, np.nan, 3.0]))
-        >>> fa.nanmean.backward(1.0, *saved)
-        array([0.5, 0. , 0.5])
-        """
-
     def backward(self, dy: ArrayOrNumber, x: Any, /, *args: Any, **kwargs: Any) -> Any:
         """The gradient with respect to x.
 
@@ -323,36 +292,6 @@ class Average(AxisStatistic[P, R]):
     @staticmethod
     def sample(x: Any, dy: Any) -> dict[str, Any]:
         return {"x": x, "weights": abs(dy), "axis": 0}
-
-    def forward(self, *args: P.args, **kwargs: P.kwargs) -> tuple[R, tuple[Any, ...]]:
-        """The average, and what `backward` needs.
-
-        ``saved = (x, weights, where)``.
-
-        Parameters
-        ----------
-        *args, **kwargs
-            What calling the op takes.
-
-        Returns
-        -------
-        y : array
-            What calling the op gives.
-        saved : tuple
-            ``(x, weights, where)``, None for what is not there. They are not copied: do not change
-            them before `backward`.
-
-        Notes
-        -----
-        Of the same bits, and so as accurate, as calling the op.
-
-        Examples
-        --------
-        >>> import numpy as np, fastact as fa
-        >>> y, saved = fa.average.forward(np.array([1.0, 5.0]), weights=np.array([3.0, 1.0]))
-        >>> fa.average.backward(1.0, *saved)
-        (array([0.75, 0.25]), array([-0.25,  0.75]))
-        """
 
     def backward(
         self, dy: ArrayOrNumber, x: Any, weights: Array | None, /, *args: Any, **kwargs: Any

@@ -298,7 +298,7 @@ class step:
                     validate.may_write(self.where, label, view, spared, in_place=False)
 
     def _read(self) -> dict[str, View]:
-        """Arrays that no output may be."""
+        """The arrays that no output may be."""
         free, arrays = self._spec.free, self.call.arrays
         return {n: view for n, view in self.views.items() if n in arrays and n not in free}
 
@@ -322,7 +322,7 @@ class step:
         return validate.DOUBLE if dtype == DOUBLE or is_whole else None
 
     def view(self, name: str) -> Any:
-        """An output's; None where it is not made."""
+        """Look up the view of an output; None where it is not made."""
         return self.made[name][0] if name in self.made else None
 
     def results(self) -> Any:
