@@ -175,7 +175,7 @@ struct Field {
   }
 };
 
-// Where a member lies, and of what kind it is. element: of a member that is several arrays.
+// The place and the kind of a member. element: of a member that is several arrays.
 template <auto member, int element, class Pointer = decltype(member)>
 struct MemberOf;
 template <auto member, int element, class Call, class Member>

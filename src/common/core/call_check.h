@@ -2,7 +2,7 @@
 //
 // Python's ops have checked all of it, with messages for users. Here it is checked again, because
 // anyone can make a call, and because a recorded call runs with the memory of another one: whatever
-// a size or an index is taken from is compared with the memory that is there. What is wrong throws
+// a size or an index is taken from is compared with the memory that is there. A wrong call throws
 // std::invalid_argument, a ValueError in Python, before anything is written. Nothing is allocated
 // where all is right.
 #pragma once

@@ -188,7 +188,7 @@ cdef class PlanDraft:
         return plan
 
     cdef NativeCall native_call(self, Arguments model, NativeCall given, View workspace):
-        """The call without memory, but for that of constants."""
+        """The call without memory: constants alone keep theirs."""
         cdef NativeCall own = given.copy()
         cdef View view
         cdef int k

@@ -22,7 +22,7 @@ cdef void run_call(
     ElementwiseKernel kernel, const double* parameters, bint reads_output, int count,
     const ArrayArgument* given
 ) noexcept:
-    """The same over those of a call's arrays that are there; the last one is written."""
+    """The same over the arrays of a call that are there; the last one is written."""
     cdef TensorIterator iterator
     cdef Operand[MOST_ARRAYS] arrays
     cdef int[MOST_ARRAYS] dtypes

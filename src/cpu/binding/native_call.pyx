@@ -45,7 +45,7 @@ cdef int add_function(
     return 0
 
 
-# What a field of each kind is given by.
+# The values that fill a field of each kind.
 cdef tuple FIELD_VALUES = (
     "a View of an array, or None", "a tuple of an array's axes",
     f"a tuple of at most {kMaxParameters} numbers", "a number", "an integer",
@@ -110,7 +110,7 @@ cdef tuple parts_by_number(const CallTable* table, const Field& field):
 cdef class NativeCall:
     """A call of a native function: its arrays and numbers, checked.
 
-    `memory` holds the struct. What it points to is the views', shapes and strides, and the texts'.
+    `memory` holds the struct, which points to shapes and strides that the views hold, and to texts.
     A recorded call (call_cache.pyx) keeps it, and writes addresses into it.
     """
 
