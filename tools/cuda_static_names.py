@@ -10,10 +10,12 @@ ITEM = {"float16": 2, "bfloat16": 2, "float32": 4, "float64": 8}
 COMPUTE = {"float16": 4, "bfloat16": 4, "float32": 4, "float64": 8}
 ACCESS = {"0": "aligned", "1": "dense", "2": "any"}
 _WORDS = {"Identity": "broadcast"}
-WAYS = ("lines", "columns", "singles", "any strides")  # of strips
+WAYS = ("lines", "columns", "singles")  # of strips
 _NORM_WORDS = {
     "true": "identity",
     "false": "any activation",
+    "MaybeRelu": "identity or relu",
+    "ChosenActivation": "any activation",
     "NormRows": "rows",
     "NormQuick": "quick rows",
     "NormElements": "quick rows by elements",
@@ -79,10 +81,12 @@ def identify(demangled: str) -> tuple[str, str, str, int, bool]:
     ('gates_forward_kernel', 'gru forward, single columns', 'float16', 1, False)
     >>> identify("void norm_forward_rows<float, 4, NormQuick>(NormQuick)")
     ('norm_forward_rows', 'quick rows', 'float32', 1, False)
-    >>> identify("void strip_backward<float, (Way)1, true, false>(StripsOf<(Way)1>, BackwardCall)")
-    ('strip_backward', 'columns, identity', 'float32', 1, False)
-    >>> identify("void whole_backward<bf16, (Way)0, false, true>(Strips, BackwardCall, double*)")
-    ('whole_backward', 'lines, any activation, of groups', 'bfloat16', 1, False)
+    >>> identify("void strip_backward<float, (Way)1, MaybeRelu<float> >(Strips, BackwardCall)")
+    ('strip_backward', 'columns, identity or relu', 'float32', 1, False)
+    >>> identify("void whole_backward<bf16, (Way)0, ChosenActivation>(Strips, BackwardCall)")
+    ('whole_backward', 'lines, any activation', 'bfloat16', 1, False)
+    >>> identify("void strip_moments<float, (Way)2>(AnyStrips, double, double*)")
+    ('strip_moments', 'singles', 'float32', 1, False)
     >>> identify("void sums_of_segments<float, BiasGradient<float> >(SumTasks)")
     ('sums_of_segments', 'bias gradient', 'float32', 1, False)
     >>> identify("void norm_long_sums<float, NormRows>(NormRows, RowChunks, double*)")
@@ -126,14 +130,8 @@ def identify(demangled: str) -> tuple[str, str, str, int, bool]:
         return kernel, ", ".join(words) or _functor(functor), dtype, 1, False
     if kernel.startswith(("strip_", "whole_")):
         way = WAYS[int(arguments[1][-1])]
-        words = [_NORM_WORDS[one] for one in arguments[2:3]]
-        return (
-            kernel,
-            ", ".join([way, *words, *["of groups"] * (arguments[3:] == ["true"])]),
-            dtype,
-            1,
-            False,
-        )
+        words = [_NORM_WORDS[one.partition("<")[0]] for one in arguments[2:3]]
+        return kernel, ", ".join([way, *words]), dtype, 1, False
     if kernel.startswith("norm_"):
         known = [_NORM_WORDS[one] for one in arguments if one in _NORM_WORDS]
         return kernel, ", ".join(known), dtype, 1, False

@@ -16,7 +16,6 @@ from cuda_static_names import ITEM
 if TYPE_CHECKING:
     from cuda_static import Kernel
 
-FAST_NORMS = "identity"  # kernels that call no activation
 # Of chunks of rows, y from the statistics: what a round reads of a vector, weight and bias with it.
 APPLY = "norm_apply_chunks"
 
@@ -34,8 +33,8 @@ _STRIPS = {
     "strip_sums": (2, 0, (4, 2), "FFMA", 1),
     "strip_backward": (2, 1, (4, 2), "FFMA", 1),
 }
-# Whose fast paths have 16 bytes throughout.
-STRIP_WAYS = ("lines", "columns")
+# Whose fast paths have 16 bytes throughout, and call no activation.
+FAST_STRIPS = ("lines", "columns"), ("", "identity or relu")
 
 
 def _with_strips(kernel: Kernel) -> Kernel:

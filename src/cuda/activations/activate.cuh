@@ -24,9 +24,9 @@ FASTACT_DEVICE void with_activation(int which, const double* parameters, const V
   }
 }
 
-// f(lane, made) of each lane of the first vector: what it makes goes to that lane of each vector. Two
-// lanes at a time take turns in front, so that an activation's code is there once for all of them.
-// (One at a time, each would wait for the one before.)
+// f(lane, made) of each lane of the first vector: what it makes goes to that lane of each vector.
+// Two lanes at a time take turns in front, so that an activation's code is there once for all of
+// them. (One at a time, each would wait for the one before.)
 template <class T, int n, class F>
 FASTACT_DEVICE void map_pairs(Wide<T> (&vecs)[n], const F& f) {
   constexpr int kSize = Vec<T>::kSize;
@@ -68,9 +68,8 @@ template <class T>
 FASTACT_DEVICE_CALL Wide<T> slope_by_saved_at(int which, const double* parameters, Wide<T> saved) {
   Wide<T> vecs[1] = {saved};
   with_activation<T>(which, parameters, [&](const auto& activation) {
-    map_pairs<T>(vecs, [&](Compute<T> x, Compute<T>(&y)[1]) {
-      y[0] = derivative_by_saved(activation, x);
-    });
+    map_pairs<T>(
+        vecs, [&](Compute<T> x, Compute<T>(&y)[1]) { y[0] = derivative_by_saved(activation, x); });
   });
   return vecs[0];
 }
