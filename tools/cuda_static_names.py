@@ -73,8 +73,8 @@ def identify(demangled: str) -> tuple[str, str, str, int, bool]:
     ('reduce_rows', 'any, moments', 'float16', 1, False)
     >>> identify("void reduce_short_rows<float, SumLane<Square, float>, SumResults>(RowSums)")
     ('reduce_short_rows', 'square', 'float32', 1, False)
-    >>> identify("void reduce_few_rows<(Access)1, float, ColumnLane<float, false>, M>()")
-    ('reduce_few_rows', 'dense, moments', 'float32', 1, False)
+    >>> identify("void reduce_few_rows<float, ColumnLane<float, false>, M>()")
+    ('reduce_few_rows', 'moments', 'float32', 1, False)
     >>> identify("void gates_backward_kernel<Lstm<float>, float, true, true>(GateTask)")
     ('gates_backward_kernel', 'lstm again', 'float32', 1, False)
     >>> identify("void gates_forward_kernel<Gru<fastact::f16>, fastact::f16, false>(GateTask)")
@@ -151,6 +151,6 @@ def identify(demangled: str) -> tuple[str, str, str, int, bool]:
         arguments += _arguments(of) if functor.startswith("Sum") else ["Moments"]
     terms = [one.lower() for one in arguments if re.fullmatch("[A-Z][a-z]+", one)]
     words = [ACCESS[access]] if access in ACCESS else []
-    if words or kernel == "reduce_short_rows":
+    if words or kernel in ("reduce_short_rows", "reduce_few_rows"):
         words += [one for one in terms if one != "itself"]
     return kernel, ", ".join(words), dtype, 1, False

@@ -119,6 +119,8 @@ template <class T, class Kernels, class To>
 void reduce(const Reduction& plan, const To& to, void* workspace, bool is_empty,
             cudaStream_t stream) {
   auto* partials = static_cast<double*>(workspace);
+  // Where windows may look at neighbours loads are more regular; it takes kernels of their own.
+  constexpr Access kWindows = Kernels::kHasWindows ? kDense : kAnyhow;
   const auto run = [&](const auto& sums, auto kernel, const Shape& shape, int64_t inner) {
     launch(kernel, shape, stream, sums, to);
     if (sums.chunks.count > 1) finish<T>(sums, to, plan.outputs(), inner, stream);
@@ -126,7 +128,7 @@ void reduce(const Reduction& plan, const To& to, void* workspace, bool is_empty,
   if (plan.inner_reduced) {
     using Lane = typename Kernels::Lane;
     static constexpr void (*kKernels[])(RowSums, To) = {reduce_rows<kAligned, T, Lane, To>,
-                                                        reduce_rows<kDense, T, Lane, To>,
+                                                        reduce_rows<kWindows, T, Lane, To>,
                                                         reduce_rows<kAnyhow, T, Lane, To>};
     RowSums sums = plan_rows<T>(plan, partials);
     if (is_empty) sums.vecs = 0;
@@ -139,22 +141,20 @@ void reduce(const Reduction& plan, const To& to, void* workspace, bool is_empty,
     }
     auto kernel = kKernels[sums.access];
     if (is_one && sums.access == kAligned) kernel = reduce_segments<kAligned, T, Lane, To>;
-    if (is_one && sums.access == kDense) kernel = reduce_segments<kDense, T, Lane, To>;
+    if constexpr (kWindows == kDense)
+      if (is_one && sums.access == kDense) kernel = reduce_segments<kDense, T, Lane, To>;
     run(sums, kernel, {blocks_for(ceil_div(sums.tasks, sums.threads / sums.team)), sums.threads},
         1);
   } else {
     static constexpr void (*kKernels[])(ColumnSums, To) = {Kernels::template kColumns<kAligned>,
-                                                           Kernels::template kColumns<kDense>,
+                                                           Kernels::template kColumns<kWindows>,
                                                            Kernels::template kColumns<kAnyhow>};
     using Columns = typename Kernels::Columns;
-    static constexpr void (*kFew[])(ColumnSums, To) = {reduce_few_rows<kAligned, T, Columns, To>,
-                                                       reduce_few_rows<kDense, T, Columns, To>,
-                                                       reduce_few_rows<kAnyhow, T, Columns, To>};
     ColumnSums sums = plan_columns<T>(plan, partials);
     const bool is_few = has_few_rows(sums);
     if (is_empty) sums.rows = 0;
     const int64_t tasks = sums.kept.size * sums.chunks.count * sums.tiles;
-    run(sums, (is_few ? kFew : kKernels)[sums.access],
+    run(sums, is_few ? reduce_few_rows<T, Columns, To> : kKernels[sums.access],
         {blocks_for(is_few ? ceil_div(tasks, kThreads) : tasks), kThreads}, plan.inner);
   }
 }

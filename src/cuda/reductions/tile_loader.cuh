@@ -129,9 +129,9 @@ struct Whole {
   }
   FASTACT_DEVICE static constexpr bool has(int) { return true; }
 };
-// The first `left` vectors.
+// The first `left` vectors, which are whole.
 struct First {
-  static constexpr bool kIsWhole = false;
+  static constexpr bool kIsWhole = true;
   int left;
   template <class T>
   FASTACT_DEVICE int valid(int u) const {
