@@ -58,11 +58,6 @@ FASTACT_DEVICE void visit_row(const RowSums& sums, const char* x, int64_t begin,
   const int64_t least = access == kAnyhow ? 1 : 0;
   uint64_t many = uint64_t(full);
   if (access == kAnyhow) many = sums.is_contiguous && full > 2 ? uint64_t(full - 2) : 0;
-  if (access == kDense) {
-    const Offset last = start_of(end - 1);
-    const char* highest = x + last.x * stride + last.y * vec_bytes;
-    if (!has_window(p, sums.low, sums.high) || !has_window(highest, sums.low, sums.high)) many = 0;
-  }
 
   int64_t left = end - q;
   const int64_t round = int64_t(kInFlight) * sums.team, team_bytes = sums.team * vec_bytes;
@@ -319,11 +314,6 @@ FASTACT_DEVICE void visit_column(const ColumnSums& sums, const char* x, int64_t 
   // Rows whose vectors can be read whole, from the first on.
   bool can = valid >= kSize;
   if (access == kAnyhow) can = sums.is_contiguous && column > 0 && valid >= 2 * kSize;
-  if (access == kDense) {
-    const int64_t last = begin + (rows - 1) / sums.ty * sums.ty;
-    can = can && has_window(p, sums.low, sums.high) &&
-          has_window(x + last * stride, sums.low, sums.high);
-  }
   const int whole = can ? rows - (valid_last < valid) : 0;
 
   int row = 0;  // after begin

@@ -119,8 +119,6 @@ template <class T, class Kernels, class To>
 void reduce(const Reduction& plan, const To& to, void* workspace, bool is_empty,
             cudaStream_t stream) {
   auto* partials = static_cast<double*>(workspace);
-  // Where windows may look at neighbours loads are more regular; it takes kernels of their own.
-  constexpr Access kWindows = Kernels::kHasWindows ? kDense : kAnyhow;
   const auto run = [&](const auto& sums, auto kernel, const Shape& shape, int64_t inner) {
     launch(kernel, shape, stream, sums, to);
     if (sums.chunks.count > 1) finish<T>(sums, to, plan.outputs(), inner, stream);
@@ -128,7 +126,7 @@ void reduce(const Reduction& plan, const To& to, void* workspace, bool is_empty,
   if (plan.inner_reduced) {
     using Lane = typename Kernels::Lane;
     static constexpr void (*kKernels[])(RowSums, To) = {reduce_rows<kAligned, T, Lane, To>,
-                                                        reduce_rows<kWindows, T, Lane, To>,
+                                                        reduce_rows<kAnyhow, T, Lane, To>,
                                                         reduce_rows<kAnyhow, T, Lane, To>};
     RowSums sums = plan_rows<T>(plan, partials);
     if (is_empty) sums.vecs = 0;
@@ -141,13 +139,13 @@ void reduce(const Reduction& plan, const To& to, void* workspace, bool is_empty,
     }
     auto kernel = kKernels[sums.access];
     if (is_one && sums.access == kAligned) kernel = reduce_segments<kAligned, T, Lane, To>;
-    if constexpr (kWindows == kDense)
+    if constexpr (Kernels::kHasWindows)
       if (is_one && sums.access == kDense) kernel = reduce_segments<kDense, T, Lane, To>;
     run(sums, kernel, {blocks_for(ceil_div(sums.tasks, sums.threads / sums.team)), sums.threads},
         1);
   } else {
     static constexpr void (*kKernels[])(ColumnSums, To) = {Kernels::template kColumns<kAligned>,
-                                                           Kernels::template kColumns<kWindows>,
+                                                           Kernels::template kColumns<kAnyhow>,
                                                            Kernels::template kColumns<kAnyhow>};
     using Columns = typename Kernels::Columns;
     ColumnSums sums = plan_columns<T>(plan, partials);

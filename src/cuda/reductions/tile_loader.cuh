@@ -17,7 +17,8 @@ constexpr int kInFlight = 4;  // vectors of a lane
 // How the vectors of x can be read.
 enum Access : int {
   kAligned,  // each is a multiple of 16 bytes
-  kDense,    // anywhere in an array without gaps: by windows, which may look at its neighbours
+  kDense,    // anywhere in an array without gaps: as kAnyhow, but that windows of rows that are one
+             // segment may look at its neighbours
   kAnyhow,   // by windows inside one segment, or element by element
 };
 

@@ -67,26 +67,14 @@ Pair pair_of(const NumberVector& a, const NumberVector& b, int64_t channels) {
   return pair;
 }
 
-// Queues y over strips of the arrays; of: a call's activation.
-template <class T, class Of>
-void run_forward(const ForwardCall& call, const Operand (&arrays)[kStripRoles],
-                 const StripLayout& layout, const bool* counts, const Of& of, bool by_moments,
-                 void* workspace, cudaStream_t stream) {
-  with_strips<T>(arrays, layout, counts, false, [&](auto way, const auto& s) {
+// Queues a call, forward or backward, over strips of its arrays; of: the activation's.
+template <class T, class Call, class Of>
+void run_strips(const Call& call, const Operand (&arrays)[kStripRoles], const StripLayout& layout,
+                const bool* counts, bool accumulate, const Of& of, void* workspace,
+                cudaStream_t stream) {
+  with_strips<T>(arrays, layout, counts, accumulate, [&](auto way, const auto& s) {
     with_norm_activation<T>(of.which, of.parameters, [&](const auto& activation) {
-      queue_forward<T, way()>(s, call, activation, by_moments, static_cast<double*>(workspace),
-                              stream);
-    });
-  });
-}
-// The same of dx and the gradients.
-template <class T, class Of>
-void run_backward(const BackwardCall& call, const Operand (&arrays)[kStripRoles],
-                  const StripLayout& layout, const bool* counts, const Of& of, void* workspace,
-                  cudaStream_t stream) {
-  with_strips<T>(arrays, layout, counts, call.accumulates, [&](auto way, const auto& s) {
-    with_norm_activation<T>(of.which, of.parameters, [&](const auto& activation) {
-      queue_backward<T, way()>(s, call, activation, static_cast<double*>(workspace), stream);
+      queue_strips<T, way()>(s, call, activation, static_cast<double*>(workspace), stream);
     });
   });
 }
@@ -122,12 +110,13 @@ void batch_norm_forward(const BatchForward& call, void* scratch, cudaStream_t st
   made.groups = {Divisor(1, channels), double(count)};
   made.saved = pair_of(call.saved_mean, call.saved_rstd, channels);
   made.parameters = pair_of(call.weight, call.bias, channels);
+  made.by_moments = call.by_moments;
   made.running = call.mean, made.spread = call.spread;
   made.is_rstd = call.is_rstd;
   made.eps = call.eps, made.momentum = call.momentum;
   made.unbiased = double(count) / double(count - 1);
-  run_forward<T>(made, arrays, layout_around<T>(dense, 2, axis), OneAxis(axis).flag, call,
-                 call.by_moments, scratch, stream);
+  run_strips<T>(made, arrays, layout_around<T>(dense, 2, axis), OneAxis(axis).flag, false, call,
+                scratch, stream);
 }
 
 template <class T>
@@ -156,8 +145,8 @@ void batch_norm_backward(const BatchBackward& call, void* scratch, cudaStream_t 
   made.of_statistics = call.is_training;
   made.accumulates = call.accumulate;
   if (!call.dx.data && !call.dweight.data && !call.dbias.data) return;
-  run_backward<T>(made, arrays, layout_around<T>(dense, 3, axis), OneAxis(axis).flag, call, scratch,
-                  stream);
+  run_strips<T>(made, arrays, layout_around<T>(dense, 3, axis), OneAxis(axis).flag, call.accumulate,
+                call, scratch, stream);
 }
 
 namespace {
@@ -271,13 +260,14 @@ void norm_columns_forward(const NormCall& call, void* workspace, cudaStream_t st
   const Operand &x = call.data[NormCall::kX], &y = call.data[NormCall::kY];
   const ColumnShape shape = shape_of(call, x);
   ForwardCall made{};
+  made.by_moments = true;
   made.groups = groups_of(shape);
   made.saved = statistics_of<T>(call, x);
   made.parameters = parameters_of(call, call.weight, call.bias, x);
   made.eps = call.eps;
   const Operand dense[] = {x, y}, arrays[] = {x, {}, y};
-  run_forward<T>(made, arrays, layout_of(shape, is_dense(dense, 2, shape, sizeof(T))),
-                 shape.of_coef, call, true, workspace, stream);
+  run_strips<T>(made, arrays, layout_of(shape, is_dense(dense, 2, shape, sizeof(T))), shape.of_coef,
+                false, call, workspace, stream);
 }
 
 template <class T>
@@ -299,8 +289,8 @@ void norm_columns_backward(const NormCall& call, void* workspace, cudaStream_t s
   made.of_groups = made.of_statistics = true;
   made.accumulates = call.accumulate;
   const Operand dense[] = {dy, dx.data ? dx : x, x}, arrays[] = {x, dy, dx};
-  run_backward<T>(made, arrays, layout_of(shape, is_dense(dense, 3, shape, sizeof(T))),
-                  shape.of_coef, call, workspace, stream);
+  run_strips<T>(made, arrays, layout_of(shape, is_dense(dense, 3, shape, sizeof(T))), shape.of_coef,
+                call.accumulate, call, workspace, stream);
 }
 
 using Storage = FASTACT_STORAGE;

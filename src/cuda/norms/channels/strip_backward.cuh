@@ -341,8 +341,8 @@ void put_gradients(FASTACT_GRID_CONSTANT const BackwardCall call, const int64_t 
 
 // Queues dx, where there is one, and the gradients that are wanted. workspace: of part_bytes.
 template <class T, Way way, class Activation>
-void queue_backward(StripsOf<way> s, BackwardCall call, const Activation& activation,
-                    double* workspace, cudaStream_t stream) {
+void queue_strips(const StripsOf<way>& s, BackwardCall call, const Activation& activation,
+                  double* workspace, cudaStream_t stream) {
   constexpr int kChannels = kUnitChannels<T, way>;
   const bool has_gradients = call.gradients.a || call.gradients.b, has_dx = s.data[kStripOut];
   const bool sums_given = call.sum_p.data;

@@ -57,12 +57,12 @@ FASTACT_DEVICE bool is_identity(const ChosenActivation&) { return false; }
 
 struct ForwardCall {
   Groups groups;
-  Parts parts;           // without data, and where no block has the moments: given statistics
-  Pair saved;            // OUT: mean and rstd by group
-  Pair parameters;       // IN: weight and bias by channel
-  NumberVector running;  // IN: the mean by channel, or IN/OUT: moved towards the batch's
-  NumberVector spread;   // the same: a variance, or where is_rstd says so, an rstd
-  bool is_rstd;
+  Parts parts;                     // by_moments, unless a block has all of them
+  Pair saved;                      // OUT: mean and rstd by group
+  Pair parameters;                 // IN: weight and bias by channel
+  NumberVector running;            // IN: the mean by channel, or IN/OUT: moved towards the batch's
+  NumberVector spread;             // the same: a variance, or where is_rstd says so, an rstd
+  bool by_moments, is_rstd;        // by_moments: the batch's own
   double eps, momentum, unbiased;  // unbiased: by which the variance grows
 
   // The mean and m2 of a group, from those of its parts.
@@ -94,7 +94,7 @@ FASTACT_DEVICE void put_forward_numbers(int channel, double mean, double rstd, d
 // notes its statistics.
 template <class T, Way way>
 FASTACT_DEVICE void make_forward_numbers(const Walk<T, way>& walk, const ForwardCall& call,
-                                         bool by_moments, int64_t first) {
+                                         int64_t first) {
   const auto pairs = tile_pairs();
   const int mine = int(threadIdx.x);
   if (mine < walk.tile.channels) {
@@ -102,7 +102,7 @@ FASTACT_DEVICE void make_forward_numbers(const Walk<T, way>& walk, const Forward
     const int64_t channel = walk.tile.channel + mine;
     const bool notes = walk.tile.chunk == 0 && group * call.groups.size.by == coef;
     double mean = 0, rstd = 1;
-    if (by_moments) {
+    if (call.by_moments) {
       const int at = int(group - first);
       mean = pairs[at];
       const double var = double(pairs[kTileChannels + at]) / call.groups.count;
@@ -176,9 +176,8 @@ void strip_forward(FASTACT_GRID_CONSTANT const StripsOf<way> s,
     Vec<T> vecs[kVecs];  // on their way while the statistics are made
     walk.read(kStripX, 0, vecs);
     const int64_t first = call.groups.of(walk.coef());
-    const bool by_moments = call.parts.data;
-    if (by_moments) merge_groups(walk, call, first);
-    make_forward_numbers(walk, call, by_moments, first);
+    if (call.by_moments) merge_groups(walk, call, first);
+    make_forward_numbers(walk, call, first);
     const ForwardNumbers<T, way, Activation> numbers(walk);
     const int rounds = walk.rounds(kVecs);
     for (int i = 0; i < rounds; ++i) {
@@ -200,7 +199,7 @@ void whole_forward(FASTACT_GRID_CONSTANT const StripsOf<way> s,
     walk.read(kStripX, 0, vecs);
     find_moments(walk, call.eps, [&](const auto& add) { add(0, vecs); });
     merge_tile_moments(walk, int(call.groups.size.by));
-    make_forward_numbers(walk, call, true, call.groups.of(walk.coef()));
+    make_forward_numbers(walk, call, call.groups.of(walk.coef()));
     const ForwardNumbers<T, way, Activation> numbers(walk);
     write_forward(walk, activation, 0, vecs, numbers);
     __syncthreads();
@@ -220,12 +219,12 @@ void with_norm_activation(int which, const double* parameters, const Visit& visi
 
 // Queues y, by the batch's own moments or by given ones. workspace: of part_bytes.
 template <class T, Way way, class Activation>
-void queue_forward(const StripsOf<way>& s, ForwardCall call, const Activation& activation,
-                   bool by_moments, double* workspace, cudaStream_t stream) {
+void queue_strips(const StripsOf<way>& s, ForwardCall call, const Activation& activation,
+                  double* workspace, cudaStream_t stream) {
   constexpr int kChannels = kUnitChannels<T, way>;
-  if (by_moments && s.has_groups(call.groups.size.by, kChannels))
+  if (call.by_moments && s.has_groups(call.groups.size.by, kChannels))
     return launch_strips(whole_forward<T, way, Activation>, s, stream, call, activation);
-  if (by_moments) {
+  if (call.by_moments) {
     launch_strips(strip_moments<T, way>, s, stream, call.eps, workspace);
     give_parts<T>(s, kChannels, workspace, &call, stream);
   }
