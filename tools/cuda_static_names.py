@@ -14,7 +14,7 @@ WAYS = ("lines", "columns", "singles")  # of strips
 _NORM_WORDS = {
     "true": "identity",
     "false": "any activation",
-    "MaybeRelu": "identity or relu",
+    "FixedActivation": "identity",
     "ChosenActivation": "any activation",
     "NormRows": "rows",
     "NormQuick": "quick rows",
@@ -81,8 +81,8 @@ def identify(demangled: str) -> tuple[str, str, str, int, bool]:
     ('gates_forward_kernel', 'gru forward, single columns', 'float16', 1, False)
     >>> identify("void norm_forward_rows<float, 4, NormQuick>(NormQuick)")
     ('norm_forward_rows', 'quick rows', 'float32', 1, False)
-    >>> identify("void strip_backward<float, (Way)1, MaybeRelu<float> >(Strips, BackwardCall)")
-    ('strip_backward', 'columns, identity or relu', 'float32', 1, False)
+    >>> identify("void strip_backward<float, (Way)1, FixedActivation<Unchanged, float> >()")
+    ('strip_backward', 'columns, identity', 'float32', 1, False)
     >>> identify("void whole_backward<bf16, (Way)0, ChosenActivation>(Strips, BackwardCall)")
     ('whole_backward', 'lines, any activation', 'bfloat16', 1, False)
     >>> identify("void strip_moments<float, (Way)2>(AnyStrips, double, double*)")

@@ -31,8 +31,8 @@
 // channel of each example, 16 bytes for each chunk of its pixels, written once and read by each of
 // its chunks' blocks, or else merged apart.
 //
-// Instances: identity and relu, and any other activation through the call of activate.cuh. Launches
-// and instructions: docs/design/cuda.md, "batch_norm and channels last".
+// Instances: identity, and any other activation through the call of activate.cuh. Launches and
+// instructions: docs/design/cuda.md, "batch_norm and channels last".
 #include "cuda/core/layout.cuh"
 #include "cuda/norms/channels/batch_norm.h"
 #include "cuda/norms/channels/channels_last.h"

@@ -109,7 +109,7 @@ FASTACT_DEVICE void make_gradient_numbers(const Walk<T, way>& walk, const Backwa
 template <class T, class Activation, class Numbers>
 FASTACT_DEVICE Wide<T> p_of(const Activation& activation, const Vec<T>& dy, const Vec<T>& x,
                             const Numbers& numbers) {
-  if (is_identity(activation)) return widen_vec(dy);
+  if constexpr (kIsFixed<Activation>) return widen_vec(dy);
   Wide<T> p = widen_vec(x);
 #pragma unroll
   for (int j = 0; j < Vec<T>::kSize; ++j)
@@ -195,7 +195,7 @@ void strip_sums(FASTACT_GRID_CONSTANT const StripsOf<way> s,
                 FASTACT_GRID_CONSTANT const Activation activation, double* parts) {
   constexpr int kVecs = Walk<T, way>::kPairVecs;
   for_each_tile<T, way>(s, false, [&](const Walk<T, way>& walk) {
-    const bool has_dx = s.data[kStripOut], needs_x = parts || !is_identity(activation);
+    const bool has_dx = s.data[kStripOut], needs_x = parts || !kIsFixed<Activation>;
     Vec<T> dy[kVecs], x[kVecs] = {};  // on their way while the numbers are made
     const auto read = [&](int first) {
       walk.read(kStripDy, first, dy);
@@ -262,7 +262,7 @@ void strip_backward(FASTACT_GRID_CONSTANT const StripsOf<way> s,
 
 // parts OUT: where the gradients have parts of several examples.
 template <class T, Way way, class Activation>
-FASTACT_KERNEL(kThreadsOfWhole<way>)
+FASTACT_KERNEL((kThreadsOfWhole<T, way>))
 void whole_backward(FASTACT_GRID_CONSTANT const StripsOf<way> s,
                     FASTACT_GRID_CONSTANT const BackwardCall call,
                     FASTACT_GRID_CONSTANT const Activation activation, double* parts) {

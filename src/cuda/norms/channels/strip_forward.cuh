@@ -39,22 +39,6 @@ struct Pair {
   }
 };
 
-// Identity or relu: a test for each vector.
-template <class T>
-struct MaybeRelu {
-  bool is_relu;
-  FixedActivation<Relu, T> relu;
-
-  explicit MaybeRelu(bool applies) : is_relu(applies), relu(nullptr) {}
-  FASTACT_DEVICE Wide<T> value(const Wide<T>& z) const { return is_relu ? relu.value(z) : z; }
-  FASTACT_DEVICE Wide<T> slope(const Wide<T>& z) const { return relu.slope(z); }
-};
-template <class T>
-FASTACT_DEVICE bool is_identity(const MaybeRelu<T>& activation) {
-  return !activation.is_relu;
-}
-FASTACT_DEVICE bool is_identity(const ChosenActivation&) { return false; }
-
 struct ForwardCall {
   Groups groups;
   Parts parts;                     // by_moments, unless a block has all of them
@@ -189,7 +173,7 @@ void strip_forward(FASTACT_GRID_CONSTANT const StripsOf<way> s,
 }
 
 template <class T, Way way, class Activation>
-FASTACT_KERNEL(kThreadsOfWhole<way>)
+FASTACT_KERNEL((kThreadsOfWhole<T, way>))
 void whole_forward(FASTACT_GRID_CONSTANT const StripsOf<way> s,
                    FASTACT_GRID_CONSTANT const ForwardCall call,
                    FASTACT_GRID_CONSTANT const Activation activation) {
@@ -208,12 +192,12 @@ void whole_forward(FASTACT_GRID_CONSTANT const StripsOf<way> s,
 
 // ---- on the host
 
-// Runs visit(activation): one set of kernels for identity and relu, and one that calls any other.
-// Of double the latter alone: memory leaves the time for a call.
+// Runs visit(activation): identity is fixed, any other is called. Of double all are: memory leaves
+// the time for it.
 template <class T, class Visit>
 void with_norm_activation(int which, const double* parameters, const Visit& visit) {
   if constexpr (sizeof(T) < sizeof(double))
-    if (which == k_identity || which == k_relu) return visit(MaybeRelu<T>(which == k_relu));
+    if (which == k_identity) return visit(FixedActivation<Unchanged, T>(parameters));
   visit(chosen_activation(which, parameters));
 }
 

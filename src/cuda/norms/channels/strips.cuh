@@ -28,7 +28,7 @@ FASTACT_BEGIN_NAMESPACE
 namespace {
 
 constexpr int kStripThreads = 256;
-constexpr int kWholeThreads = 512;     // of a channel that a block holds, at most
+constexpr int kWholeThreads = 512;     // of a channel that a block holds, at most; of double half
 constexpr int kTileChannels = 256;     // at most
 constexpr int64_t kLineChunks = 32;    // of a channel of lines, at most, where channels are many
 constexpr int64_t kLineBlocks = 2048;  // or of all of them
@@ -42,8 +42,8 @@ constexpr int64_t kColumnBlocks = sizeof(T) > 2 ? 384 : 256;
 enum Way { kLines, kColumns, kSingles };
 enum StripRole { kStripX, kStripDy, kStripOut, kStripRoles };
 
-template <Way way>
-constexpr int kThreadsOfWhole = way == kColumns ? kStripThreads : kWholeThreads;
+template <class T, Way way>
+constexpr int kThreadsOfWhole = way == kColumns || sizeof(T) == 8 ? kStripThreads : kWholeThreads;
 // Vectors of a thread that are in flight; of a whole channel all it has. Gathered ones of 16 bits
 // are two: 32 elements one by one would double the code of their kernels.
 template <class T>
@@ -486,7 +486,7 @@ void plan_threads(Way way, Strips* s) {
     const int64_t channels = s->tx * (way == kColumns ? kSize : 1);
     const int64_t most = std::max(kColumnBlocks<T> / ceil_div(units, s->tx), kOwnParts / channels);
     s->size = std::max(2 * s->ty * of_thread, ceil_div(s->length, most));
-  } else if (s->length <= held * kWholeThreads) {
+  } else if (s->length <= held * kThreadsOfWhole<T, kLines>) {
     const int64_t team = ceil_div(s->length, held);
     s->ty = team <= kWarp ? power_of_two_from(team, kWarp) : int(ceil_div(team, kWarp)) * kWarp;
     if (s->ty > kWarp) s->threads = s->ty;
