@@ -45,33 +45,29 @@ FASTACT_DEVICE void map_pairs(Wide<T> (&vecs)[n], const F& f) {
   }
 }
 
+// f(activation, lane) of each lane.
+template <class T, class F>
+FASTACT_DEVICE Wide<T> map_chosen(int which, const double* parameters, const Wide<T>& z,
+                                  const F& f) {
+  Wide<T> vecs[1] = {z};
+  with_activation<T>(which, parameters, [&](const auto& activation) {
+    map_pairs<T>(vecs, [&](Compute<T> x, Compute<T>(&y)[1]) { y[0] = f(activation, x); });
+  });
+  return vecs[0];
+}
 template <class T>
 FASTACT_DEVICE_CALL Wide<T> activate(int which, const double* parameters, Wide<T> z) {
-  Wide<T> vecs[1] = {z};
-  with_activation<T>(which, parameters, [&](const auto& activation) {
-    map_pairs<T>(vecs, [&](Compute<T> x, Compute<T>(&y)[1]) { y[0] = activation.forward(x); });
-  });
-  return vecs[0];
+  return map_chosen<T>(which, parameters, z, [](const auto& f, auto x) { return f.forward(x); });
 }
-
 template <class T>
 FASTACT_DEVICE_CALL Wide<T> slope_at(int which, const double* parameters, Wide<T> z) {
-  Wide<T> vecs[1] = {z};
-  with_activation<T>(which, parameters, [&](const auto& activation) {
-    map_pairs<T>(vecs, [&](Compute<T> x, Compute<T>(&y)[1]) { y[0] = activation.derivative(x); });
-  });
-  return vecs[0];
+  return map_chosen<T>(which, parameters, z, [](const auto& f, auto x) { return f.derivative(x); });
 }
-
 // The same, of what the activation's op saved.
 template <class T>
 FASTACT_DEVICE_CALL Wide<T> slope_by_saved_at(int which, const double* parameters, Wide<T> saved) {
-  Wide<T> vecs[1] = {saved};
-  with_activation<T>(which, parameters, [&](const auto& activation) {
-    map_pairs<T>(
-        vecs, [&](Compute<T> x, Compute<T>(&y)[1]) { y[0] = derivative_by_saved(activation, x); });
-  });
-  return vecs[0];
+  return map_chosen<T>(which, parameters, saved,
+                       [](const auto& f, auto x) { return derivative_by_saved(f, x); });
 }
 
 // Both at once, for gradients that need them.

@@ -17,19 +17,11 @@
 // forward x twice and y once, or each once where a block holds a channel; backward dy and x twice
 // and dx once, or each once, as by given statistics. Parts are below 1 %.
 //
-// Channels last (common/norms/norms.h has the formulas). An example is a matrix of pixels by
+// Channels last (common/norms/norms.h has the formulas): an example is a matrix of pixels by
 // channels. Group by group it would be read in short, scattered segments; so it is read as it lies
 // in memory, all groups at once, by the same kernels, with a channel of one example in place of a
-// channel:
-//
-//   forward    the moments of chunks of each channel of each example; then the map y = f(z), whose
-//              blocks merge those of the groups of their own channels
-//   backward   the sums of p = dy f'(z) and of p (x - mean) of the same; then the map dx, whose
-//              blocks merge them, and a kernel for dweight and dbias, a warp a channel
-//
-// Bytes moved: forward x twice and y once; backward dy and x twice and dx once. Besides, for each
-// channel of each example, 16 bytes for each chunk of its pixels, written once and read by each of
-// its chunks' blocks, or else merged apart.
+// channel. Backward a kernel more adds up dweight and dbias. Parts are 16 bytes for each channel of
+// each example and chunk of its pixels.
 //
 // Instances: identity, and any other activation through the call of activate.cuh. Launches and
 // instructions: docs/design/cuda.md, "batch_norm and channels last".
