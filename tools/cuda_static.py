@@ -31,7 +31,7 @@ from pathlib import Path
 import sass
 from cuda_static_launches import LAUNCHES, Launch
 from cuda_static_names import DTYPES, ITEM, identify
-from cuda_static_norms import FAST_NORMS, STRIP_WAYS, with_norm_paths
+from cuda_static_norms import FAST_STRIPS, with_norm_paths
 from cuda_static_one import Counted, count, straight
 from cuda_static_report import measured_table, report
 
@@ -145,10 +145,8 @@ class Kernel:
     def is_norm(self) -> bool:
         """A kernel of norms that has a fast path: dense rows, and no activation to call."""
         if self.kernel.startswith("strip_"):
-            words = self.what.split(", ")
-            return words[0] in STRIP_WAYS and words[1:2] in ([], [FAST_NORMS])
-        if self.kernel.startswith("sums_of"):
-            return self.what == FAST_NORMS and self.kernel != "sums_of_any"
+            way, _, activation = self.what.partition(", ")
+            return way in FAST_STRIPS[0] and activation in FAST_STRIPS[1]
         return False
 
     @property

@@ -10,10 +10,12 @@ ITEM = {"float16": 2, "bfloat16": 2, "float32": 4, "float64": 8}
 COMPUTE = {"float16": 4, "bfloat16": 4, "float32": 4, "float64": 8}
 ACCESS = {"0": "aligned", "1": "dense", "2": "any"}
 _WORDS = {"Identity": "broadcast"}
-WAYS = ("lines", "columns", "singles", "any strides")  # of strips
+WAYS = ("lines", "columns", "singles")  # of strips
 _NORM_WORDS = {
     "true": "identity",
     "false": "any activation",
+    "FixedActivation": "identity",
+    "ChosenActivation": "any activation",
     "NormRows": "rows",
     "NormQuick": "quick rows",
     "NormElements": "quick rows by elements",
@@ -83,8 +85,8 @@ def identify(demangled: str) -> tuple[str, str, str, int, bool]:
     ('reduce_rows', 'any, moments', 'float16', 1, False)
     >>> identify("void reduce_short_rows<float, SumLane<Square, float>, SumResults>(RowSums)")
     ('reduce_short_rows', 'square', 'float32', 1, False)
-    >>> identify("void reduce_few_rows<(Access)1, float, ColumnLane<float, false>, M>()")
-    ('reduce_few_rows', 'dense, moments', 'float32', 1, False)
+    >>> identify("void reduce_few_rows<float, ColumnLane<float, false>, M>()")
+    ('reduce_few_rows', 'moments', 'float32', 1, False)
     >>> identify("void gates_backward_kernel<Lstm<float>, float, true, true>(GateTask)")
     ('gates_backward_kernel', 'lstm again', 'float32', 1, False)
     >>> identify("void gates_forward_kernel<Gru<fastact::f16>, fastact::f16, false>(GateTask)")
@@ -93,10 +95,12 @@ def identify(demangled: str) -> tuple[str, str, str, int, bool]:
     ('forward_rows', 'norm, whole, quick rows', 'float32', 1, False)
     >>> identify("void merge_chunks<KindOf<bf16, -1, true>, SoftmaxRows>(SoftmaxRows)")
     ('merge_chunks', 'any kind, shares, rows', 'bfloat16', 1, False)
-    >>> identify("void strip_backward<float, (Way)1, true, false>(StripsOf<(Way)1>, BackwardCall)")
+    >>> identify("void strip_backward<float, (Way)1, FixedActivation<Unchanged, float> >()")
     ('strip_backward', 'columns, identity', 'float32', 1, False)
-    >>> identify("void whole_backward<bf16, (Way)0, false, true>(Strips, BackwardCall, double*)")
-    ('whole_backward', 'lines, any activation, of groups', 'bfloat16', 1, False)
+    >>> identify("void whole_backward<bf16, (Way)0, ChosenActivation>(Strips, BackwardCall)")
+    ('whole_backward', 'lines, any activation', 'bfloat16', 1, False)
+    >>> identify("void strip_moments<float, (Way)2>(AnyStrips, double, double*)")
+    ('strip_moments', 'singles', 'float32', 1, False)
     >>> identify("void sums_of_segments<float, BiasGradient<float> >(SumTasks)")
     ('sums_of_segments', 'bias gradient', 'float32', 1, False)
     >>> identify("void norm_long_sums<float, NormRows>(NormRows, double*)")
@@ -138,14 +142,8 @@ def identify(demangled: str) -> tuple[str, str, str, int, bool]:
         return kernel, ", ".join(words) or _functor(functor), dtype, 1, False
     if kernel.startswith(("strip_", "whole_")):
         way = WAYS[int(arguments[1][-1])]
-        words = [_NORM_WORDS[one] for one in arguments[2:3]]
-        return (
-            kernel,
-            ", ".join([way, *words, *["of groups"] * (arguments[3:] == ["true"])]),
-            dtype,
-            1,
-            False,
-        )
+        words = [_NORM_WORDS[one.partition("<")[0]] for one in arguments[2:3]]
+        return kernel, ", ".join([way, *words]), dtype, 1, False
     if kernel.startswith("norm_"):
         known = [_NORM_WORDS[one] for one in arguments if one in _NORM_WORDS]
         return kernel, ", ".join(known), dtype, 1, False
@@ -170,6 +168,6 @@ def identify(demangled: str) -> tuple[str, str, str, int, bool]:
         arguments += _arguments(of) if functor.startswith("Sum") else ["Moments"]
     terms = [one.lower() for one in arguments if re.fullmatch("[A-Z][a-z]+", one)]
     words = [ACCESS[access]] if access in ACCESS else []
-    if words or kernel == "reduce_short_rows":
+    if words or kernel in ("reduce_short_rows", "reduce_few_rows"):
         words += [one for one in terms if one != "itself"]
     return kernel, ", ".join(words), dtype, 1, False

@@ -16,8 +16,6 @@ from cuda_static_names import ITEM
 if TYPE_CHECKING:
     from cuda_static import Kernel
 
-FAST_NORMS = "identity"  # kernels that call no activation
-
 
 # Of strips of channels: arrays read and written, vectors of each in a round where elements have 4
 # bytes or more and where they have 2, the opcode that an element needs, and how often.
@@ -27,8 +25,8 @@ _STRIPS = {
     "strip_sums": (2, 0, (4, 2), "FFMA", 1),
     "strip_backward": (2, 1, (4, 2), "FFMA", 1),
 }
-# Whose fast paths have 16 bytes throughout.
-STRIP_WAYS = ("lines", "columns")
+# Whose fast paths have 16 bytes throughout, and call no activation.
+FAST_STRIPS = ("lines", "columns"), ("", "identity")
 
 
 def _with_strips(kernel: Kernel) -> Kernel:

@@ -24,33 +24,50 @@ FASTACT_DEVICE void with_activation(int which, const double* parameters, const V
   }
 }
 
+// f(lane, made) of each lane of the first vector: what it makes goes to that lane of each vector.
+// Two lanes at a time take turns in front, so that an activation's code is there once for all of
+// them. (One at a time, each would wait for the one before.)
+template <class T, int n, class F>
+FASTACT_DEVICE void map_pairs(Wide<T> (&vecs)[n], const F& f) {
+  constexpr int kSize = Vec<T>::kSize;
+#pragma unroll 1
+  for (int done = 0; done < kSize; done += 2) {
+    Compute<T> made[2][n];
+#pragma unroll
+    for (int i = 0; i < 2; ++i) f(vecs[0].lane[i], made[i]);
+#pragma unroll
+    for (int k = 0; k < n; ++k) {
+#pragma unroll
+      for (int j = 0; j + 2 < kSize; ++j) vecs[k].lane[j] = vecs[k].lane[j + 2];
+#pragma unroll
+      for (int i = 0; i < 2; ++i) vecs[k].lane[kSize - 2 + i] = made[i][k];
+    }
+  }
+}
+
+// f(activation, lane) of each lane.
+template <class T, class F>
+FASTACT_DEVICE Wide<T> map_chosen(int which, const double* parameters, const Wide<T>& z,
+                                  const F& f) {
+  Wide<T> vecs[1] = {z};
+  with_activation<T>(which, parameters, [&](const auto& activation) {
+    map_pairs<T>(vecs, [&](Compute<T> x, Compute<T>(&y)[1]) { y[0] = f(activation, x); });
+  });
+  return vecs[0];
+}
 template <class T>
 FASTACT_DEVICE_CALL Wide<T> activate(int which, const double* parameters, Wide<T> z) {
-  with_activation<T>(which, parameters, [&](const auto& activation) {
-#pragma unroll
-    for (int j = 0; j < Vec<T>::kSize; ++j) z.lane[j] = activation.forward(z.lane[j]);
-  });
-  return z;
+  return map_chosen<T>(which, parameters, z, [](const auto& f, auto x) { return f.forward(x); });
 }
-
 template <class T>
 FASTACT_DEVICE_CALL Wide<T> slope_at(int which, const double* parameters, Wide<T> z) {
-  with_activation<T>(which, parameters, [&](const auto& activation) {
-#pragma unroll
-    for (int j = 0; j < Vec<T>::kSize; ++j) z.lane[j] = activation.derivative(z.lane[j]);
-  });
-  return z;
+  return map_chosen<T>(which, parameters, z, [](const auto& f, auto x) { return f.derivative(x); });
 }
-
 // The same, of what the activation's op saved.
 template <class T>
 FASTACT_DEVICE_CALL Wide<T> slope_by_saved_at(int which, const double* parameters, Wide<T> saved) {
-  with_activation<T>(which, parameters, [&](const auto& activation) {
-#pragma unroll
-    for (int j = 0; j < Vec<T>::kSize; ++j)
-      saved.lane[j] = derivative_by_saved(activation, saved.lane[j]);
-  });
-  return saved;
+  return map_chosen<T>(which, parameters, saved,
+                       [](const auto& f, auto x) { return derivative_by_saved(f, x); });
 }
 
 // Both at once, for gradients that need them.
@@ -61,15 +78,13 @@ struct ValueAndSlope {
 template <class T>
 FASTACT_DEVICE_CALL ValueAndSlope<T> value_and_slope(int which, const double* parameters,
                                                      Wide<T> z) {
-  ValueAndSlope<T> both;
+  Wide<T> vecs[2] = {z, {}};
   with_activation<T>(which, parameters, [&](const auto& activation) {
-#pragma unroll
-    for (int j = 0; j < Vec<T>::kSize; ++j) {
-      both.value.lane[j] = activation.forward(z.lane[j]);
-      both.slope.lane[j] = activation.derivative(z.lane[j]);
-    }
+    map_pairs<T>(vecs, [&](Compute<T> x, Compute<T>(&y)[2]) {
+      y[0] = activation.forward(x), y[1] = activation.derivative(x);
+    });
   });
-  return both;
+  return {vecs[0], vecs[1]};
 }
 
 // The activation of a call, with its parameters.

@@ -80,16 +80,23 @@ FASTACT_DEVICE Compute<T> load_number(const char* p, int dtype) {
   return is_wide ? load_parameter<T>(p, dtype) : Compute<T>(number_at(p, dtype));
 }
 
-// `neutral` where there are no numbers.
+// Of floating point, `at` bytes from `data`; `neutral` where there are no numbers.
+FASTACT_DEVICE double number_or(const char* data, int64_t at, int dtype, double neutral) {
+  if (!data) return neutral;
+  if (dtype == kF16) return double(widen(load(reinterpret_cast<const f16*>(data + at))));
+  return with_type<bf16>(data + at, dtype, [](const auto* p) { return double(widen(load(p))); });
+}
 FASTACT_DEVICE double number_at(const NumberVector& from, int64_t index, double neutral) {
-  return from.data ? number_at(from.data + index * from.stride, from.dtype) : neutral;
+  return number_or(from.data, index * from.stride, from.dtype, neutral);
+}
+// The same way back: a call, for kernels that put a number from several places.
+FASTACT_DEVICE_CALL void put_by_call(char* p, int dtype, double value, bool accumulate) {
+  if (dtype == kF16) return put(reinterpret_cast<f16*>(p), value, accumulate);
+  put_parameter<bf16>(p, dtype, value, accumulate);
 }
 FASTACT_DEVICE void put_number(const NumberVector& to, int64_t index, double value,
                                bool accumulate = false) {
-  if (!to.data) return;
-  char* p = to.data + index * to.stride;
-  if (to.dtype == kF16) return put(reinterpret_cast<f16*>(p), value, accumulate);
-  put_parameter<bf16>(p, to.dtype, value, accumulate);
+  if (to.data) put_by_call(to.data + index * to.stride, to.dtype, value, accumulate);
 }
 
 }  // namespace

@@ -26,7 +26,8 @@
 // fit the registers. A call with an array that such vectors cannot read (odd lengths, misaligned or
 // strided columns, rows that are not all at one pitch) goes by single columns, where neighbouring
 // threads read neighbouring elements.
-// Both ways give a thread the same rows and use the same formulas, hence the same bits.
+// Double, which has two columns a vector, always goes so. Both ways give a thread the same rows and
+// use the same formulas, hence the same bits.
 //
 // Occupancy, instruction counts and rejected alternatives: docs/design/cuda.md, "Gates".
 #include <algorithm>
@@ -50,6 +51,8 @@ auto for_kind(int kind, Visit visit) {
   throw std::invalid_argument("fastact: unknown kind of gates");
 }
 
+template <class T>
+constexpr bool kByVectors = sizeof(T) < sizeof(double);
 constexpr int64_t kManyBlocks = 1024;
 constexpr int64_t kFewBlocks = 128;
 constexpr int64_t kRowsOfThread = 4;
@@ -156,11 +159,13 @@ void gates_forward(const GatesCall& call, cudaStream_t stream) {
   if (is_empty(call.role[kState])) return;
   const GateArrays arrays(call);
   GateTask task = describe<T, false>(call, arrays);
-  const bool vectorized = is_vectorized(&task, arrays, sizeof(T), kLanes<T, true, false>);
+  const bool vectorized =
+      kByVectors<T> && is_vectorized(&task, arrays, sizeof(T), kLanes<T, true, false>);
   if (!vectorized) take_single_columns(&task);
   for_kind<T>(call.kind, [&](auto of) {
     using Kind = decltype(of);
-    launch(vectorized ? gates_forward_kernel<Kind, T, true> : gates_forward_kernel<Kind, T, false>,
+    launch(vectorized ? gates_forward_kernel<Kind, T, kByVectors<T>>
+                      : gates_forward_kernel<Kind, T, false>,
            shape_of(task), stream, task);
   });
 }
@@ -200,7 +205,8 @@ void gates_backward(const GatesCall& call, void* workspace, cudaStream_t stream)
     const GateArrays arrays(call);
     GateTask task = describe<T, true>(call, arrays);
     task.accumulate = call.accumulate;
-    const bool vectorized = is_vectorized(&task, arrays, sizeof(T), kLanes<T, true, true>);
+    const bool vectorized =
+        kByVectors<T> && is_vectorized(&task, arrays, sizeof(T), kLanes<T, true, true>);
     if (!vectorized) take_single_columns(&task);
     sums.chunks = task.chunks;
     constexpr auto kKernels = [] {
@@ -209,8 +215,8 @@ void gates_backward(const GatesCall& call, void* workspace, cudaStream_t stream)
         Kernel of[2][2];
       } all = {{{gates_backward_kernel<Kind, T, false, false>,
                  gates_backward_kernel<Kind, T, false, true>},
-                {gates_backward_kernel<Kind, T, true, false>,
-                 gates_backward_kernel<Kind, T, true, true>}}};
+                {gates_backward_kernel<Kind, T, kByVectors<T>, false>,
+                 gates_backward_kernel<Kind, T, kByVectors<T>, true>}}};
       return all;
     }();
     launch(kKernels.of[vectorized][call.recomputes()], shape_of(task), stream, task, sums);

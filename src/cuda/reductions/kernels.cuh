@@ -58,11 +58,6 @@ FASTACT_DEVICE void visit_row(const RowSums& sums, const char* x, int64_t begin,
   const int64_t least = access == kAnyhow ? 1 : 0;
   uint64_t many = uint64_t(full);
   if (access == kAnyhow) many = sums.is_contiguous && full > 2 ? uint64_t(full - 2) : 0;
-  if (access == kDense) {
-    const Offset last = start_of(end - 1);
-    const char* highest = x + last.x * stride + last.y * vec_bytes;
-    if (!has_window(p, sums.low, sums.high) || !has_window(highest, sums.low, sums.high)) many = 0;
-  }
 
   int64_t left = end - q;
   const int64_t round = int64_t(kInFlight) * sums.team, team_bytes = sums.team * vec_bytes;
@@ -319,11 +314,6 @@ FASTACT_DEVICE void visit_column(const ColumnSums& sums, const char* x, int64_t 
   // Rows whose vectors can be read whole, from the first on.
   bool can = valid >= kSize;
   if (access == kAnyhow) can = sums.is_contiguous && column > 0 && valid >= 2 * kSize;
-  if (access == kDense) {
-    const int64_t last = begin + (rows - 1) / sums.ty * sums.ty;
-    can = can && has_window(p, sums.low, sums.high) &&
-          has_window(x + last * stride, sums.low, sums.high);
-  }
   const int whole = can ? rows - (valid_last < valid) : 0;
 
   int row = 0;  // after begin
@@ -472,40 +462,47 @@ FASTACT_DEVICE double merge_chunks(const SumResults&, const double* partials, in
   return sum[0];
 }
 
-// Columns of few rows: a thread has a vector of columns, and all of their rows.
-template <Access access, class T, class Columns, class To>
-FASTACT_KERNEL_OF(kThreads, sizeof(T) == 2 || access != kAligned ? 2 : 3)
+// Columns of few rows: a thread has a vector of columns, and all of their rows. Vectors that can't
+// be read by 16 bytes are read as those of any array are; what they lack are zeros that nobody
+// stores.
+template <class T, class Columns, class To>
+FASTACT_KERNEL_OF(kThreads, sizeof(T) == 2 ? 2 : 3)
 void reduce_few_rows(FASTACT_GRID_CONSTANT const ColumnSums sums,
                      FASTACT_GRID_CONSTANT const To to) {
   constexpr int kSize = Vec<T>::kSize;
   const int64_t tasks = sums.kept.size * sums.tiles;
+  const bool divided = has_divided_segments<kAnyhow>(sums);
+  const int64_t stride = divided ? 0 : sums.segments.x[0];
   for (int64_t task = int64_t(blockIdx.x) * kThreads + threadIdx.x; task < tasks;
        task += int64_t(gridDim.x) * kThreads) {
     const int64_t outer = quotient(task, sums.tiles);
     const int64_t column = (task - outer * sums.tiles) * kSize;
     const Offset at = locate(sums.kept, outer);
+    const int valid = up_to(sums.width - column), rows = int(sums.rows);
+    const bool is_aligned = sums.access == kAligned && valid >= kSize;
+    const char* p = sums.x + at.x + column * sums.inner_x;
     Columns columns;
-    const auto add = [&](const auto& count, const Vec<T>(&vecs)[kInFlight]) {
-      columns.add(count, vecs);
-    };
-    const bool is_whole = access == kAligned && column + kSize <= sums.width;
-    if (!is_whole) visit_column<access, T>(sums, sums.x + at.x, column, 0, sums.rows, add);
-    const char* p = sums.x + at.x + column * int64_t(sizeof(T));
-    for (int left = int(sums.rows); is_whole && left > 0; left -= kInFlight) {
-      Vec<T> vecs[kInFlight];
+    for (int row = 0; row < rows; row += kInFlight) {
+      const char* from[kInFlight];
 #pragma unroll
       for (int u = 0; u < kInFlight; ++u) {
-        vecs[u] = Vec<T>{};
-        if (u < left) vecs[u] = load_vec(reinterpret_cast<const T*>(p));
-        p += sums.segments.x[0];
+        from[u] = p;
+        p += stride;
+        if (divided && row + u < rows) from[u] += divided_offset(sums.segments, row + u);
       }
-      if (left < kInFlight)
-        add(First{left}, vecs);
-      else
-        add(Whole{}, vecs);
+      Vec<T> vecs[kInFlight] = {};
+      if (is_aligned) {
+#pragma unroll
+        for (int u = 0; u < kInFlight; ++u)
+          if (row + u < rows) vecs[u] = load_vec(reinterpret_cast<const T*>(from[u]));
+      } else {
+        read_parts<kAnyhow, T>(
+            sums, [&](int u) { return Location{from[u], row + u < rows ? valid : 0, column > 0}; },
+            vecs);
+      }
+      columns.add(First{rows - row}, vecs);
     }
-    put_lanes<T>(to, at.y + column * sums.inner_y, sums.inner_y, up_to(sums.width - column),
-                 columns);
+    put_lanes<T>(to, at.y + column * sums.inner_y, sums.inner_y, valid, columns);
   }
 }
 
@@ -576,6 +573,7 @@ void sum_columns(FASTACT_GRID_CONSTANT const ColumnSums sums,
 
 template <class F, class T>
 struct SumKernels {
+  static constexpr bool kHasWindows = sizeof(T) < sizeof(double);
   using Lane = SumLane<F, T>;
   using Columns = SumColumns<F, T>;
   template <Access access>

@@ -19,70 +19,75 @@ struct MomentResults {
   bool skips, wide;
 };
 
-// What goes to each of them.
-template <class Y>
+// What goes to each of them, but for rounding.
 struct OfMoments {
-  Y mean, low, second, count;
+  double mean, mean_low, second, count;
 
-  FASTACT_DEVICE OfMoments(const MomentResults& to, const Growing& all) {
-    Moments m = all.of;
+  OfMoments() = default;
+  FASTACT_DEVICE OfMoments(const MomentResults& to, const Growing& all)
+      : mean(all.of.mean), mean_low(all.of.mean_low), second(0), count(all.count) {
+    double m2 = all.of.m2 + all.of.m2_low;
     if (to.of_m2 == kTotal)
-      m = Moments{all.count == 0 ? 0.0 : (m.mean + m.mean_low) * all.count, 0, 0, 0};
-    else if (all.count == 0)
-      m = Moments{__builtin_nan(""), 0, 0, 0};
-    mean = narrow_once<Y>(m.mean + m.mean_low);
-    if (to.low) low = narrow_once<Y>(finite_or_zero((m.mean - double(widen(mean))) + m.mean_low));
-    if (to.second)
-      second = narrow_once<Y>(
-          second_moment(to.of_m2, m.m2 + m.m2_low, all.count, to.correction, to.skips));
-    count = narrow_once<Y>(all.count);
+      mean = count == 0 ? 0.0 : (mean + mean_low) * count, mean_low = m2 = 0;
+    else if (count == 0)
+      mean = __builtin_nan(""), mean_low = m2 = 0;
+    if (to.second) second = second_moment(to.of_m2, m2, count, to.correction, to.skips);
+  }
+  // The k-th of them, as Y.
+  template <class Y>
+  FASTACT_DEVICE Y get(int k) const {
+    const Y rounded = narrow_once<Y>(mean + mean_low);
+    if (k == 0) return rounded;
+    if (k == 1) return narrow_once<Y>(finite_or_zero((mean - double(widen(rounded))) + mean_low));
+    return narrow_once<Y>(k == 2 ? second : count);
   }
 };
 
-template <class Y>
-FASTACT_DEVICE void put_as(const MomentResults& to, int64_t at, const Growing& all) {
-  const OfMoments<Y> of(to, all);
-  const auto y = [&](char* p) { return reinterpret_cast<Y*>(p + at); };
-  if (to.mean) store(y(to.mean), of.mean);
-  if (to.low) store(y(to.low), of.low);
-  if (to.second) store(y(to.second), of.second);
-  if (to.count) store(y(to.count), of.count);
+// Calls put_each(p, k) for each result that is wanted, the k-th of OfMoments.
+template <class Put>
+FASTACT_DEVICE void for_results(const MomentResults& to, int64_t at, const Put& put_each) {
+#pragma unroll 1
+  for (int k = 0; k < 4; ++k) {
+    char* const p = k == 0 ? to.mean : k == 1 ? to.low : k == 2 ? to.second : to.count;
+    if (p) put_each(p + at, k);
+  }
 }
 
 template <class T>
 FASTACT_DEVICE void put(const MomentResults& to, int64_t at, const Growing& all) {
-  if (to.wide)
-    put_as<double>(to, at, all);
-  else
-    put_as<T>(to, at, all);
+  const OfMoments of(to, all);
+  for_results(to, at, [&](char* p, int k) {
+    if (to.wide)
+      store(reinterpret_cast<double*>(p), of.get<double>(k));
+    else
+      store(reinterpret_cast<T*>(p), of.get<T>(k));
+  });
 }
 
-// One kind of results after the other, `lanes` of the columns at a time, for want of registers.
-template <class Y, int lanes, class Columns>
-FASTACT_DEVICE void put_lanes_as(const MomentResults& to, int64_t at, int64_t step, int count,
-                                 const Columns& columns) {
-  const auto put_each = [&](char* p, const auto& pick) {
-    if (!p) return;
+// `lanes` of the columns' results at a time.
+template <class Y, int lanes, int n>
+FASTACT_DEVICE void store_columns(const OfMoments (&of)[n], char* p, int64_t step, int count,
+                                  int k) {
 #pragma unroll
-    for (int first = 0; first < Columns::kSize; first += lanes) {
-      Y of[lanes];
+  for (int first = 0; first < n; first += lanes) {
+    Y some[lanes];
 #pragma unroll
-      for (int j = 0; j < lanes; ++j) of[j] = pick(OfMoments<Y>(to, columns.of(first + j)));
-      store_lanes(p + at + first * step, step, count - first, of);
-    }
-  };
-  put_each(to.mean, [](const OfMoments<Y>& of) { return of.mean; });
-  put_each(to.low, [](const OfMoments<Y>& of) { return of.low; });
-  put_each(to.second, [](const OfMoments<Y>& of) { return of.second; });
-  put_each(to.count, [](const OfMoments<Y>& of) { return of.count; });
+    for (int j = 0; j < lanes; ++j) some[j] = of[first + j].template get<Y>(k);
+    store_lanes(p + first * step, step, count - first, some);
+  }
 }
 template <class T, class Columns>
 FASTACT_DEVICE void put_lanes(const MomentResults& to, int64_t at, int64_t step, int count,
                               const Columns& columns) {
-  if (to.wide)
-    put_lanes_as<double, 2>(to, at, step, count, columns);
-  else
-    put_lanes_as<T, Columns::kSize>(to, at, step, count, columns);
+  OfMoments of[Columns::kSize];
+#pragma unroll
+  for (int j = 0; j < Columns::kSize; ++j) of[j] = OfMoments(to, columns.of(j));
+  for_results(to, at, [&](char* p, int k) {
+    if (to.wide)
+      store_columns<double, 2>(of, p, step, count, k);
+    else
+      store_columns<T, Columns::kSize>(of, p, step, count, k);
+  });
 }
 
 FASTACT_DEVICE void put_chunk(const MomentResults&, double* partial, const Growing& all) {
@@ -361,6 +366,7 @@ void moment_columns(FASTACT_GRID_CONSTANT const ColumnSums sums,
 
 template <class T, bool skips>
 struct MomentKernels {
+  static constexpr bool kHasWindows = sizeof(T) < sizeof(double) && !skips;
   using Lane = RowLane<T, skips>;
   using Columns = ColumnLane<T, skips, moves_after<T>(int(kFewRows / kInFlight))>;
   template <Access access>

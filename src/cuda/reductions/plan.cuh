@@ -125,9 +125,6 @@ void reduce(const Reduction& plan, const To& to, void* workspace, bool is_empty,
   };
   if (plan.inner_reduced) {
     using Lane = typename Kernels::Lane;
-    static constexpr void (*kKernels[])(RowSums, To) = {reduce_rows<kAligned, T, Lane, To>,
-                                                        reduce_rows<kDense, T, Lane, To>,
-                                                        reduce_rows<kAnyhow, T, Lane, To>};
     RowSums sums = plan_rows<T>(plan, partials);
     if (is_empty) sums.vecs = 0;
     const bool is_one = plan.reduced.size == 1 && sums.is_contiguous;
@@ -137,24 +134,23 @@ void reduce(const Reduction& plan, const To& to, void* workspace, bool is_empty,
       const Shape shape{blocks_for(ceil_div(sums.tasks, rows)), kThreads, 1, 1, kTileBytes<T>};
       return launch(reduce_short_rows<T, Lane, To>, shape, stream, sums, to, rows);
     }
-    auto kernel = kKernels[sums.access];
-    if (is_one && sums.access == kAligned) kernel = reduce_segments<kAligned, T, Lane, To>;
-    if (is_one && sums.access == kDense) kernel = reduce_segments<kDense, T, Lane, To>;
+    const bool is_aligned = sums.access == kAligned;
+    auto kernel =
+        is_aligned ? reduce_rows<kAligned, T, Lane, To> : reduce_rows<kAnyhow, T, Lane, To>;
+    if (is_one && is_aligned) kernel = reduce_segments<kAligned, T, Lane, To>;
+    if constexpr (Kernels::kHasWindows)
+      if (is_one && sums.access == kDense) kernel = reduce_segments<kDense, T, Lane, To>;
     run(sums, kernel, {blocks_for(ceil_div(sums.tasks, sums.threads / sums.team)), sums.threads},
         1);
   } else {
-    static constexpr void (*kKernels[])(ColumnSums, To) = {Kernels::template kColumns<kAligned>,
-                                                           Kernels::template kColumns<kDense>,
-                                                           Kernels::template kColumns<kAnyhow>};
     using Columns = typename Kernels::Columns;
-    static constexpr void (*kFew[])(ColumnSums, To) = {reduce_few_rows<kAligned, T, Columns, To>,
-                                                       reduce_few_rows<kDense, T, Columns, To>,
-                                                       reduce_few_rows<kAnyhow, T, Columns, To>};
     ColumnSums sums = plan_columns<T>(plan, partials);
     const bool is_few = has_few_rows(sums);
     if (is_empty) sums.rows = 0;
     const int64_t tasks = sums.kept.size * sums.chunks.count * sums.tiles;
-    run(sums, (is_few ? kFew : kKernels)[sums.access],
+    const auto kernel = sums.access == kAligned ? Kernels::template kColumns<kAligned>
+                                                : Kernels::template kColumns<kAnyhow>;
+    run(sums, is_few ? reduce_few_rows<T, Columns, To> : kernel,
         {blocks_for(is_few ? ceil_div(tasks, kThreads) : tasks), kThreads}, plan.inner);
   }
 }

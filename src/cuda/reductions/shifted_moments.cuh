@@ -102,16 +102,5 @@ FASTACT_DEVICE void absorb(Growing& to, const Part& part) {
   absorb(to, Moments{part.mean, part.m2, 0, 0}, part.count);
 }
 
-// Over the lanes of a warp, valid in the first one.
-FASTACT_DEVICE Growing warp_merge(Growing mine) {
-  for (int step = kWarp / 2; step > 0; step /= 2) {
-    const auto other = [&](double x) { return __shfl_xor_sync(kAllLanes, x, step, kWarp); };
-    const Moments theirs{other(mine.of.mean), other(mine.of.m2), other(mine.of.mean_low),
-                         other(mine.of.m2_low)};
-    absorb(mine, theirs, other(mine.count));
-  }
-  return mine;
-}
-
 }  // namespace
 FASTACT_END_NAMESPACE

@@ -17,7 +17,8 @@ constexpr int kInFlight = 4;  // vectors of a lane
 // How the vectors of x can be read.
 enum Access : int {
   kAligned,  // each is a multiple of 16 bytes
-  kDense,    // anywhere in an array without gaps: by windows, which may look at its neighbours
+  kDense,    // anywhere in an array without gaps: as kAnyhow, but that windows of rows that are one
+             // segment may look at its neighbours
   kAnyhow,   // by windows inside one segment, or element by element
 };
 
@@ -129,9 +130,9 @@ struct Whole {
   }
   FASTACT_DEVICE static constexpr bool has(int) { return true; }
 };
-// The first `left` vectors.
+// The first `left` vectors, which are whole.
 struct First {
-  static constexpr bool kIsWhole = false;
+  static constexpr bool kIsWhole = true;
   int left;
   template <class T>
   FASTACT_DEVICE int valid(int u) const {

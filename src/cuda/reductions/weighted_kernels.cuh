@@ -170,20 +170,7 @@ void gradient_elements(FASTACT_GRID_CONSTANT const GradientArrays arrays) {
     else if (w != 0)
       found = arrays.mean ? gradient_of_second(slope, w, d) : gradient_of_mean(slope, w);
     if (arrays.accumulate) found = number(A::kTo, 0) + found;
-    char* const to = arrays.data[A::kTo] + at[A::kTo];
-    switch (arrays.dtypes[A::kTo]) {
-      case kF16:
-        store(reinterpret_cast<f16*>(to), narrow_once<f16>(found));
-        break;
-      case kBF16:
-        store(reinterpret_cast<bf16*>(to), narrow_once<bf16>(found));
-        break;
-      case kF32:
-        store(reinterpret_cast<float*>(to), float(found));
-        break;
-      default:
-        store(reinterpret_cast<double*>(to), found);
-    }
+    put_by_call(arrays.data[A::kTo] + at[A::kTo], arrays.dtypes[A::kTo], found, false);
   }
 }
 

@@ -2,7 +2,7 @@
 //
 //   strip_sums       the sums of p = dy f'(z) and of p (x - mean) of each chunk of a channel, and
 //                    where the statistics are given, dx = scale p
-//   merge_sums       those of groups of so many parts that no block should merge them for itself
+//   merge_apart      those of groups of so many parts that no block should merge them for itself
 //   strip_backward   each block merges the parts of its own channels and then makes dx
 //   put_gradients    dweight and dbias, where no block of another kernel has all of their parts
 //   whole_backward   all of it at once, of channels that threads hold in registers
@@ -24,65 +24,80 @@ struct BackwardCall {
   Pair gradients;                  // OUT: dweight and dbias by channel, each or none
   NumberVector sum_p, sum_p_xhat;  // IN, by channel, of `count` elements; or none
   double count;
+  Divisor channels;
+  bool of_groups;      // whose channels have weights of their own
   bool of_statistics;  // dx accounts for what x does to them
   bool accumulates;    // onto the gradients
-  ChosenActivation activation;
+
+  // The sums of p and p (x - mean) of a group, from those of its parts; of_groups, of p weight and
+  // p weight (x - mean).
+  FASTACT_DEVICE void merge(int64_t group, int width, bool idle, double (&sum)[2]) const {
+    const double* data = parts.data + (idle ? 0 : 2 * group * parts.each);
+    sum_parts(parts, width, idle, sum, [&](int64_t i, double (&to)[2]) {
+      double weight = 1, bias = 0;
+      if (of_groups && !parts.is_merged) {
+        const int64_t coef = group * groups.size.by + parts.chunks(i);
+        parameters.get(coef - channels(coef) * channels.by, weight, bias);
+      }
+      to[0] = madd(weight, load(data + 2 * i), to[0]);
+      to[1] = madd(weight, load(data + 2 * i + 1), to[1]);
+    });
+  }
 };
 
-// Behind those of forward.
-enum BackwardNumber { kMeanP = kForwardNumbers, kSlope, kWeight, kRstd, kBackwardNumbers };
-template <class T, Way way, int used, bool is_identity>
-using BackwardNumbers = UnitNumbers<T, way, kBackwardNumbers, is_identity ? used : 0>;
+// Behind those of forward: dx = outer (p inner - mean_p - (x - high) slope).
+enum BackwardNumber { kOuter = kForwardNumbers, kInner, kMeanP, kSlope, kBackwardNumbers };
+constexpr unsigned kOfSums = 1 << kHigh;
+constexpr unsigned kOfGradient = kOfSums | 1 << kOuter | 1 << kInner | 1 << kMeanP | 1 << kSlope;
+template <class T, Way way, unsigned held, class Activation>
+using BackwardNumbers = UnitNumbers<T, way, kBackwardNumbers, kIsFixed<Activation> ? held : 0>;
 
 template <class T>
 FASTACT_DEVICE auto backward_numbers() {
   return tile_numbers<T, kBackwardNumbers>();
 }
 
-// Vectors of each of two arrays in flight.
-constexpr int kPairVecs = kStripVecs / 2;
-
-// The numbers of forward, from what forward saved.
+// The numbers of forward, from what forward saved. Gives the rstd of the channel that is a
+// thread's.
 template <class T, Way way>
-FASTACT_DEVICE void make_saved_numbers(const Walk<T, way>& walk, const BackwardCall& call) {
+FASTACT_DEVICE double make_saved_numbers(const Walk<T, way>& walk, const BackwardCall& call) {
   using C = Compute<T>;
   const auto all = backward_numbers<T>();
   const int mine = int(threadIdx.x);
+  double mean = 0, rstd = 1, weight = 1, bias = 0;
   if (mine < walk.tile.channels) {
-    double mean = 0, rstd = 1, weight = 1, bias = 0;
-    call.statistics.get(quotient(walk.coef() + mine, call.groups.size), mean, rstd);
+    call.statistics.get(call.groups.of(walk.coef() + mine), mean, rstd);
     call.parameters.get(walk.tile.channel + mine, weight, bias);
     put_forward_numbers<T, kBackwardNumbers>(mine, mean, rstd, weight, bias);
-    all[kWeight * kTileChannels + mine] = C(weight);
-    all[kRstd * kTileChannels + mine] = C(rstd);
+    all[kOuter * kTileChannels + mine] = C(call.of_groups ? rstd : weight * rstd);
+    all[kInner * kTileChannels + mine] = C(call.of_groups ? weight : 1.0);
   }
   __syncthreads();
+  return rstd;
 }
 
 // Those of dx, from the sums over the groups from `first` on in tile_pairs(), or from given ones.
-// gives: a block has all of a channel, and so its gradients.
+// But of_groups a block has all of a channel, and so its gradients.
 template <class T, Way way>
 FASTACT_DEVICE void make_gradient_numbers(const Walk<T, way>& walk, const BackwardCall& call,
-                                          bool gives, int64_t first) {
+                                          int64_t first, double rstd) {
   using C = Compute<T>;
   const auto all = backward_numbers<T>();
   const auto pairs = tile_pairs();
   const int mine = int(threadIdx.x);
   if (mine < walk.tile.channels) {
     const int64_t channel = walk.tile.channel + mine;
-    const int64_t group = quotient(walk.coef() + mine, call.groups.size);
-    double mean = 0, rstd = 1;
-    call.statistics.get(group, mean, rstd);
     double mean_p, slope;
     if (call.sum_p.data) {
       mean_p = number_at(call.sum_p, channel, 0.0) / call.count;
       slope = number_at(call.sum_p_xhat, channel, 0.0) / call.count * rstd;
     } else {
-      const int at = int(group - first);
+      const int at = int(call.groups.of(walk.coef() + mine) - first);
       const double p = pairs[at], p_xhat = double(pairs[kTileChannels + at]) * rstd;
       mean_p = p / call.groups.count;
       slope = p_xhat * (rstd / call.groups.count);
-      if (gives && walk.tile.chunk == 0) call.gradients.put(channel, p_xhat, p, call.accumulates);
+      if (!call.of_groups && walk.tile.chunk == 0)
+        call.gradients.put(channel, p_xhat, p, call.accumulates);
     }
     const double low = double(C(all[kLow * kTileChannels + mine]));
     all[kMeanP * kTileChannels + mine] = C(madd(-low, slope, mean_p));
@@ -91,41 +106,35 @@ FASTACT_DEVICE void make_gradient_numbers(const Walk<T, way>& walk, const Backwa
   __syncthreads();
 }
 
-template <class T, bool is_identity, class Numbers>
-FASTACT_DEVICE Wide<T> p_of(const ChosenActivation& activation, const Vec<T>& dy, const Vec<T>& x,
+template <class T, class Activation, class Numbers>
+FASTACT_DEVICE Wide<T> p_of(const Activation& activation, const Vec<T>& dy, const Vec<T>& x,
                             const Numbers& numbers) {
-  if constexpr (is_identity) return widen_vec(dy);
+  if constexpr (kIsFixed<Activation>) return widen_vec(dy);
   Wide<T> p = widen_vec(x);
 #pragma unroll
   for (int j = 0; j < Vec<T>::kSize; ++j)
     p.lane[j] = batch_normalised(p.lane[j], numbers(kHigh, j), numbers(kLow, j), numbers(kScale, j),
                                  numbers(kOffset, j));
-  p = activation.template slope<T>(p);
+  p = activation.slope(p);
   const Wide<T> by = widen_vec(dy);
 #pragma unroll
   for (int j = 0; j < Vec<T>::kSize; ++j) p.lane[j] = by.lane[j] * p.lane[j];
   return p;
 }
 
-// dx = scale (p - mean(p) - (x - mean) slope); of_groups, where weights differ in a group, dx =
-// rstd (p weight - mean(p weight) - (x - mean) slope); of given statistics dx = scale p. x - mean
-// is x - high here: mean(p) has the rest.
-template <class T, bool of_groups, class Numbers>
+// dx = outer (p inner - mean(p) - (x - mean) slope): outer and inner are scale and 1 or, of groups
+// whose weights differ, rstd and the weight. Of given statistics dx = outer p. x - mean is x - high
+// here: mean(p) has the rest.
+template <class T, class Numbers>
 FASTACT_DEVICE Wide<T> gradient_of(Wide<T> p, const Vec<T>& x, bool of_statistics,
                                    const Numbers& numbers) {
   const Wide<T> wide = widen_vec(x);
 #pragma unroll
   for (int j = 0; j < Vec<T>::kSize; ++j) {
-    const auto centred_x = wide.lane[j] - numbers(kHigh, j);
-    if (!of_statistics)
-      p.lane[j] *= numbers(kScale, j);
-    else if (of_groups)
-      p.lane[j] =
-          numbers(kRstd, j) * madd(-centred_x, numbers(kSlope, j),
-                                   madd(p.lane[j], numbers(kWeight, j), -numbers(kMeanP, j)));
-    else
-      p.lane[j] = batch_gradient(p.lane[j], centred_x, numbers(kScale, j), numbers(kMeanP, j),
-                                 numbers(kSlope, j));
+    if (of_statistics)
+      p.lane[j] = madd(-(wide.lane[j] - numbers(kHigh, j)), numbers(kSlope, j),
+                       madd(p.lane[j], numbers(kInner, j), -numbers(kMeanP, j)));
+    p.lane[j] *= numbers(kOuter, j);
   }
   return p;
 }
@@ -144,7 +153,7 @@ struct UnitSums {
     const Wide<T> wide = widen_vec(x);
 #pragma unroll
     for (int j = 0; j < kSize; ++j) {
-      if (kGathers<way> && j >= valid) continue;
+      if (way == kSingles && j >= valid) continue;
       C &of_p = round[0][j % kChains], &of_product = round[1][j % kChains];
       of_p += p.lane[j];
       of_product = madd(p.lane[j], wide.lane[j] - numbers(kHigh, j), of_product);
@@ -179,33 +188,34 @@ struct UnitSums {
   }
 };
 
-template <class T, Way way, bool is_identity>
-FASTACT_KERNEL_OF(kStripThreads, (way == kLines && is_identity ? 3 : kStripBlocks<T, is_identity>))
+template <class T, Way way, class Activation>
+FASTACT_KERNEL_OF(kStripThreads, (kStripBlocks<T, way, Activation>))
 void strip_sums(FASTACT_GRID_CONSTANT const StripsOf<way> s,
-                FASTACT_GRID_CONSTANT const BackwardCall call, double* parts) {
+                FASTACT_GRID_CONSTANT const BackwardCall call,
+                FASTACT_GRID_CONSTANT const Activation activation, double* parts) {
+  constexpr int kVecs = Walk<T, way>::kPairVecs;
   for_each_tile<T, way>(s, false, [&](const Walk<T, way>& walk) {
-    const bool has_dx = s.data[kStripOut], needs_x = parts || !is_identity;
-    Vec<T> dy[kPairVecs], x[kPairVecs] = {};  // on their way while the numbers are made
+    const bool has_dx = s.data[kStripOut], needs_x = parts || !kIsFixed<Activation>;
+    Vec<T> dy[kVecs], x[kVecs] = {};  // on their way while the numbers are made
     const auto read = [&](int first) {
       walk.read(kStripDy, first, dy);
       if (needs_x) walk.read(kStripX, first, x);
     };
     read(0);
     make_saved_numbers(walk, call);
-    const BackwardNumbers<T, way, 1, is_identity> numbers(walk);
+    const BackwardNumbers<T, way, kOfSums | 1 << kOuter, Activation> numbers(walk);
     UnitSums<T, way> sums;
-    const int rounds = walk.rounds(kPairVecs);
+    const int rounds = walk.rounds(kVecs);
     for (int i = 0; i < rounds; ++i) {
-      const int first = i * kPairVecs;
+      const int first = i * kVecs;
       if (i > 0) read(first);
 #pragma unroll
-      for (int u = 0; u < kPairVecs; ++u) {
+      for (int u = 0; u < kVecs; ++u) {
         const int valid = walk.elements(first + u);
         if (valid == 0) continue;
-        const Wide<T> p = p_of<T, is_identity>(call.activation, dy[u], x[u], numbers);
+        const Wide<T> p = p_of(activation, dy[u], x[u], numbers);
         if (parts) sums.add(valid, p, x[u], numbers);
-        if (has_dx)
-          walk.template write<true>(first + u, gradient_of<T, false>(p, x[u], false, numbers));
+        if (has_dx) walk.template write<true>(first + u, gradient_of(p, x[u], false, numbers));
       }
       sums.end_round();
     }
@@ -217,67 +227,33 @@ void strip_sums(FASTACT_GRID_CONSTANT const StripsOf<way> s,
   });
 }
 
-// The sums of p and p (x - mean) of a group; of_groups, of p weight and p weight (x - mean).
-template <bool of_groups>
-FASTACT_DEVICE void merge_sums(const BackwardCall& call, int64_t channels, int64_t group, int width,
-                               bool idle, double (&sum)[2]) {
-  const Parts& parts = call.parts;
-  const double* data = parts.data + (idle ? 0 : 2 * group * parts.each);
-  sum_parts(parts, width, idle, sum, [&](int64_t i, double (&to)[2]) {
-    double weight = 1, bias = 0;
-    if (of_groups && !parts.is_merged) {
-      const int64_t coef = group * call.groups.size + quotient(i, parts.chunks);
-      call.parameters.get(coef - quotient(coef, channels) * channels, weight, bias);
-    }
-    to[0] = madd(weight, load(data + 2 * i), to[0]);
-    to[1] = madd(weight, load(data + 2 * i + 1), to[1]);
-  });
-}
-
-// merged OUT: those of each group; one warp each.
-template <class T, bool of_groups>
-FASTACT_KERNEL(kStripThreads)
-void merge_sums_apart(FASTACT_GRID_CONSTANT const BackwardCall call, const int64_t channels,
-                      const int64_t groups, double* merged) {
-  for_each_of_warps(groups, [&](int64_t group, int lane, bool idle) {
-    double sum[2];
-    merge_sums<of_groups>(call, channels, group, kWarp, idle, sum);
-    if (idle || lane > 0) return;
-    store(merged + 2 * group, sum[0]);
-    store(merged + 2 * group + 1, sum[1]);
-  });
-}
-
-template <class T, Way way, bool is_identity, bool of_groups>
-FASTACT_KERNEL_OF(kStripThreads, (kStripBlocks<T, is_identity>))
+template <class T, Way way, class Activation>
+FASTACT_KERNEL_OF(kStripThreads, (kStripBlocks<T, way, Activation>))
 void strip_backward(FASTACT_GRID_CONSTANT const StripsOf<way> s,
-                    FASTACT_GRID_CONSTANT const BackwardCall call) {
+                    FASTACT_GRID_CONSTANT const BackwardCall call,
+                    FASTACT_GRID_CONSTANT const Activation activation) {
+  constexpr int kVecs = Walk<T, way>::kPairVecs;
   for_each_tile<T, way>(s, true, [&](const Walk<T, way>& walk) {
-    Vec<T> dy[kPairVecs], x[kPairVecs];
+    Vec<T> dy[kVecs], x[kVecs];
     const auto read = [&](int from) {
       walk.read(kStripDy, from, dy);
       walk.read(kStripX, from, x);
     };
     read(0);
-    const int64_t first = quotient(walk.coef(), call.groups.size);
-    make_saved_numbers(walk, call);
-    if (call.parts.data)
-      for_each_group(walk, call.groups.size, first,
-                     [&](int64_t group, int width, bool idle, double (&sum)[2]) {
-                       merge_sums<of_groups>(call, s.channels, group, width, idle, sum);
-                     });
-    make_gradient_numbers(walk, call, !of_groups, first);
-    const BackwardNumbers<T, way, of_groups ? kBackwardNumbers : kWeight, is_identity> numbers(
-        walk);
-    const int rounds = walk.rounds(kPairVecs);
+    const int64_t first = call.groups.of(walk.coef());
+    const double rstd = make_saved_numbers(walk, call);
+    if (call.parts.data) merge_groups(walk, call, first);
+    make_gradient_numbers(walk, call, first, rstd);
+    const BackwardNumbers<T, way, kOfGradient, Activation> numbers(walk);
+    const int rounds = walk.rounds(kVecs);
     for (int i = 0; i < rounds; ++i) {
-      const int first_vec = i * kPairVecs;
+      const int first_vec = i * kVecs;
       if (i > 0) read(first_vec);
 #pragma unroll
-      for (int u = 0; u < kPairVecs; ++u) {
+      for (int u = 0; u < kVecs; ++u) {
         if (walk.elements(first_vec + u) == 0) continue;
-        const Wide<T> p = p_of<T, is_identity>(call.activation, dy[u], x[u], numbers);
-        walk.template write<true>(first_vec + u, gradient_of<T, of_groups>(p, x[u], true, numbers));
+        const Wide<T> p = p_of(activation, dy[u], x[u], numbers);
+        walk.template write<true>(first_vec + u, gradient_of(p, x[u], true, numbers));
       }
     }
     __syncthreads();
@@ -285,55 +261,53 @@ void strip_backward(FASTACT_GRID_CONSTANT const StripsOf<way> s,
 }
 
 // parts OUT: where the gradients have parts of several examples.
-template <class T, Way way, bool is_identity, bool of_groups>
-FASTACT_KERNEL(kThreadsOfWhole<way>)
+template <class T, Way way, class Activation>
+FASTACT_KERNEL((kThreadsOfWhole<T, way>))
 void whole_backward(FASTACT_GRID_CONSTANT const StripsOf<way> s,
-                    FASTACT_GRID_CONSTANT const BackwardCall call, double* parts) {
+                    FASTACT_GRID_CONSTANT const BackwardCall call,
+                    FASTACT_GRID_CONSTANT const Activation activation, double* parts) {
+  constexpr int kVecs = Walk<T, way>::kVecs;
   for_each_tile<T, way>(s, false, [&](const Walk<T, way>& walk) {
-    Vec<T> dy[kStripVecs], x[kStripVecs];
+    Vec<T> dy[kVecs], x[kVecs];
     walk.read(kStripDy, 0, dy);
     walk.read(kStripX, 0, x);
-    make_saved_numbers(walk, call);
+    const double rstd = make_saved_numbers(walk, call);
     {
-      const BackwardNumbers<T, way, 1, is_identity> numbers(walk);
+      const BackwardNumbers<T, way, kOfSums, Activation> numbers(walk);
       UnitSums<T, way> sums;
 #pragma unroll
-      for (int u = 0; u < kStripVecs; ++u) {
+      for (int u = 0; u < kVecs; ++u) {
         const int valid = walk.elements(u);
-        if (valid > 0)
-          sums.add(valid, p_of<T, is_identity>(call.activation, dy[u], x[u], numbers), x[u],
-                   numbers);
+        if (valid > 0) sums.add(valid, p_of(activation, dy[u], x[u], numbers), x[u], numbers);
       }
       sums.end_round();
       sums.fold(walk);
     }
-    if constexpr (of_groups) {
+    if (call.of_groups) {
       store_parts(walk, parts);
       const auto pairs = tile_pairs();
       const auto all = backward_numbers<T>();
       __syncthreads();
       const int mine = int(threadIdx.x);
       if (mine < walk.tile.channels) {
-        const double weight = double(Compute<T>(all[kWeight * kTileChannels + mine]));
+        const double weight = double(Compute<T>(all[kInner * kTileChannels + mine]));
         pairs[mine] = weight * double(pairs[mine]);
         pairs[kTileChannels + mine] = weight * double(pairs[kTileChannels + mine]);
       }
       __syncthreads();
-      merge_tile(walk, int(call.groups.size), [&](int channel, int, double (&pair)[2]) {
+      merge_tile(walk, int(call.groups.size.by), [&](int channel, int, double (&pair)[2]) {
         pair[0] += double(pairs[channel]);
         pair[1] += double(pairs[kTileChannels + channel]);
       });
     }
-    make_gradient_numbers(walk, call, !of_groups, quotient(walk.coef(), call.groups.size));
+    make_gradient_numbers(walk, call, call.groups.of(walk.coef()), rstd);
     if (s.data[kStripOut]) {
-      const BackwardNumbers<T, way, of_groups ? kBackwardNumbers : kWeight, is_identity> numbers(
-          walk);
+      const BackwardNumbers<T, way, kOfGradient, Activation> numbers(walk);
 #pragma unroll
-      for (int u = 0; u < kStripVecs; ++u) {
+      for (int u = 0; u < kVecs; ++u) {
         if (walk.elements(u) == 0) continue;
-        const Wide<T> p = p_of<T, is_identity>(call.activation, dy[u], x[u], numbers);
-        walk.template write<true>(u,
-                                  gradient_of<T, of_groups>(p, x[u], call.of_statistics, numbers));
+        const Wide<T> p = p_of(activation, dy[u], x[u], numbers);
+        walk.template write<true>(u, gradient_of(p, x[u], call.of_statistics, numbers));
       }
     }
     __syncthreads();
@@ -341,88 +315,65 @@ void whole_backward(FASTACT_GRID_CONSTANT const StripsOf<way> s,
 }
 
 // dweight and dbias from the parts of a channel in all examples; a team of a warp or a block each.
-template <class T, int team>
+template <class T>
 FASTACT_KERNEL(kStripThreads)
 void put_gradients(FASTACT_GRID_CONSTANT const BackwardCall call, const int64_t examples,
-                   const int64_t channels) {
+                   const int team) {
   const Parts& parts = call.parts;
   const int lane = int(threadIdx.x) % team;
   const int64_t channel = int64_t(blockIdx.x) * (kStripThreads / team) + int(threadIdx.x) / team;
-  if (channel >= channels) return;  // a whole team
-  double p = 0, p_xhat = 0;
-  const int64_t all = examples * parts.chunks;
-#pragma unroll 4
+  const bool idle = channel >= call.channels.by;  // a whole team
+  double sum[2] = {};
+  const int64_t all = idle ? 0 : examples * parts.chunks.by;
+#pragma unroll 2
   for (int64_t i = lane; i < all; i += team) {
-    const int64_t coef = quotient(i, parts.chunks) * channels + channel;
-    const double* part = parts.data + 2 * (coef * parts.chunks + parts.chunk_of(i));
+    const int64_t example = parts.chunks(i), coef = example * call.channels.by + channel;
+    const double* part = parts.data + 2 * (coef * parts.chunks.by + parts.chunk_of(i, example));
     double mean = 0, rstd = 1;
-    call.statistics.get(quotient(coef, call.groups.size), mean, rstd);
-    p += load(part);
-    p_xhat = madd(rstd, load(part + 1), p_xhat);
+    call.statistics.get(call.groups.of(coef), mean, rstd);
+    sum[0] += load(part);
+    sum[1] = madd(rstd, load(part + 1), sum[1]);
   }
-  if constexpr (team == kWarp) {
-    p = warp_sum(p), p_xhat = warp_sum(p_xhat);
-  } else {
-    p = block_sum<kStripThreads>(p);
-    __syncthreads();
-    p_xhat = block_sum<kStripThreads>(p_xhat);
-  }
-  if (lane == 0) call.gradients.put(channel, p_xhat, p, call.accumulates);
+  int folds = 0;
+  team_sums(sum, team, folds);
+  if (lane == 0 && !idle) call.gradients.put(channel, sum[1], sum[0], call.accumulates);
 }
 
 // Queues dx, where there is one, and the gradients that are wanted. workspace: of part_bytes.
-template <class T, bool of_groups, Way way>
-void queue_backward(StripsOf<way> s, BackwardCall call, double* workspace, cudaStream_t stream) {
-  const auto run = [&](auto identity) {
-    constexpr bool kIdentity = decltype(identity)::value;
-    const bool has_gradients = call.gradients.a || call.gradients.b, has_dx = s.data[kStripOut];
-    const bool sums_given = call.sum_p.data;
-    const Parts parts = parts_of(s, call.groups.size, workspace);
-    const auto finish = [&] {
-      if (!has_gradients || sums_given) return;
-      call.parts = parts;
-      constexpr int64_t kOfWarp = 1024;  // parts of a channel
-      if (s.examples * s.count > kOfWarp)
-        launch(put_gradients<T, kStripThreads>, {s.channels, kStripThreads}, stream, call,
-               s.examples, s.channels);
-      else
-        launch(put_gradients<T, kWarp>,
-               {ceil_div(s.channels, kStripThreads / kWarp), kStripThreads}, stream, call,
-               s.examples, s.channels);
-    };
-    if constexpr (way != kAny) {
-      if (s.has_groups(call.groups.size, kUnitChannels<T, way>) && !sums_given &&
-          (call.of_statistics || has_gradients)) {
-        launch_strips(whole_backward<T, way, kIdentity, of_groups>, s, stream, call, workspace);
-        if (of_groups) finish();
-        return;
-      }
-    }
-    if (!call.of_statistics) {
-      launch_strips(strip_sums<T, way, kIdentity>, s, stream, call,
-                    has_gradients ? workspace : nullptr);
-    } else if (!sums_given) {
-      auto without_dx = s;
-      without_dx.data[kStripOut] = nullptr;
-      launch_strips(strip_sums<T, way, kIdentity>, without_dx, stream, call, workspace);
-    }
-    if (call.of_statistics && has_dx) {
-      if (!sums_given) {
-        call.parts = parts;
-        if (merges_apart(s, s.tx * kUnitChannels<T, way>, call.groups.size)) {
-          double* merged = workspace + 2 * s.coefs() * s.count;
-          const int64_t groups = s.coefs() / call.groups.size;
-          launch(merge_sums_apart<T, of_groups>, warps_for(groups, kStripThreads), stream, call,
-                 s.channels, groups, merged);
-          call.parts = merged_parts(merged);
-        }
-      }
-      launch_strips(strip_backward<T, way, kIdentity, of_groups>, s, stream, call);
-      if (!of_groups) return;
-    }
-    finish();
+template <class T, Way way, class Activation>
+void queue_strips(const StripsOf<way>& s, BackwardCall call, const Activation& activation,
+                  double* workspace, cudaStream_t stream) {
+  constexpr int kChannels = kUnitChannels<T, way>;
+  const bool has_gradients = call.gradients.a || call.gradients.b, has_dx = s.data[kStripOut];
+  const bool sums_given = call.sum_p.data;
+  const auto finish = [&] {
+    if (!has_gradients || sums_given) return;
+    call.parts = parts_of(s, call.groups.size.by, workspace);
+    constexpr int64_t kOfWarp = 1024;  // parts of a channel
+    const int team = s.examples * s.count > kOfWarp ? kStripThreads : kWarp;
+    launch(put_gradients<T>, {ceil_div(s.channels, kStripThreads / team), kStripThreads}, stream,
+           call, s.examples, team);
   };
-  call.activation.which == k_identity ? run(std::true_type()) : run(std::false_type());
+  if (s.has_groups(call.groups.size.by, kChannels) && !sums_given &&
+      (call.of_statistics || has_gradients)) {
+    launch_strips(whole_backward<T, way, Activation>, s, stream, call, activation, workspace);
+    if (call.of_groups) finish();
+    return;
+  }
+  if (!call.of_statistics) {
+    launch_strips(strip_sums<T, way, Activation>, s, stream, call, activation,
+                  has_gradients ? workspace : nullptr);
+  } else if (!sums_given) {
+    auto without_dx = s;
+    without_dx.data[kStripOut] = nullptr;
+    launch_strips(strip_sums<T, way, Activation>, without_dx, stream, call, activation, workspace);
+  }
+  if (call.of_statistics && has_dx) {
+    if (!sums_given) give_parts<T>(s, kChannels, workspace, &call, stream);
+    launch_strips(strip_backward<T, way, Activation>, s, stream, call, activation);
+    if (!call.of_groups) return;
+  }
+  finish();
 }
 
 }  // namespace

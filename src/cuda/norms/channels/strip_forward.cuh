@@ -2,14 +2,14 @@
 // moments.
 //
 //   strip_moments   the mean and m2 of each chunk of a channel
-//   merge_groups    those of groups of so many parts that no block should merge them for itself
+//   merge_apart     those of groups of so many parts that no block should merge them for itself
 //   strip_forward   each block merges the parts of its own channels, or takes given statistics,
 //                   makes the coefficients of its tile, and then y = f(z)
 //   whole_forward   all of it at once, of channels that threads hold in registers
 #pragma once
 
 #include "common/norms/batch_norm.h"
-#include "cuda/activations/activate.cuh"
+#include "cuda/activations/fixed.cuh"
 #include "cuda/core/parameter_io.cuh"
 #include "cuda/norms/channels/strip_moments.cuh"
 
@@ -22,48 +22,43 @@ struct Pair {
   int a_dtype, b_dtype;
   RowTable<2> table;
 
-  FASTACT_DEVICE void locate(int64_t index, int64_t (&at)[2]) const {
-    at[0] = at[1] = 0;
+  FASTACT_DEVICE Offset locate(int64_t index) const {
+    int64_t at[2] = {};
     offset_all(table, index, 0, table.count, at);
-  }
-  FASTACT_DEVICE double number(const char* data, int dtype, int64_t at, double neutral) const {
-    return data ? number_at(data + at, dtype) : neutral;
+    return {at[0], at[1]};
   }
   FASTACT_DEVICE void get(int64_t index, double& first, double& second) const {
-    int64_t at[2];
-    locate(index, at);
-    first = number(a, a_dtype, at[0], first);
-    second = number(b, b_dtype, at[1], second);
+    const Offset at = locate(index);
+    first = number_or(a, at.x, a_dtype, first);
+    second = number_or(b, at.y, b_dtype, second);
   }
   FASTACT_DEVICE void put(int64_t index, double first, double second, bool accumulate) const {
-    int64_t at[2];
-    locate(index, at);
-    put_number({a ? a + at[0] : nullptr, 0, a_dtype}, 0, first, accumulate);
-    put_number({b ? b + at[1] : nullptr, 0, b_dtype}, 0, second, accumulate);
+    const Offset at = locate(index);
+    if (a) put_by_call(a + at.x, a_dtype, first, accumulate);
+    if (b) put_by_call(b + at.y, b_dtype, second, accumulate);
   }
-};
-
-// Groups of the coefficients of neighbouring channels, which share their statistics.
-struct Groups {
-  int64_t size;
-  double count;  // elements of one
 };
 
 struct ForwardCall {
   Groups groups;
-  Parts parts;           // without data, and where no block has the moments: given statistics
-  Pair saved;            // OUT: mean and rstd by group
-  Pair parameters;       // IN: weight and bias by channel
-  NumberVector running;  // IN: the mean by channel, or IN/OUT: moved towards the batch's
-  NumberVector spread;   // the same: a variance, or where is_rstd says so, an rstd
-  bool is_rstd;
+  Parts parts;                     // by_moments, unless a block has all of them
+  Pair saved;                      // OUT: mean and rstd by group
+  Pair parameters;                 // IN: weight and bias by channel
+  NumberVector running;            // IN: the mean by channel, or IN/OUT: moved towards the batch's
+  NumberVector spread;             // the same: a variance, or where is_rstd says so, an rstd
+  bool by_moments, is_rstd;        // by_moments: the batch's own
   double eps, momentum, unbiased;  // unbiased: by which the variance grows
-  ChosenActivation activation;
+
+  // The mean and m2 of a group, from those of its parts.
+  FASTACT_DEVICE void merge(int64_t group, int width, bool idle, double (&moments)[2]) const {
+    merge_moments(parts, group, width, idle, groups.count, moments);
+  }
 };
 
 enum ForwardNumber { kHigh, kLow, kScale, kOffset, kForwardNumbers };
-template <class T, Way way, bool is_identity>
-using ForwardNumbers = UnitNumbers<T, way, kForwardNumbers, is_identity ? kForwardNumbers : 0>;
+template <class T, Way way, class Activation>
+using ForwardNumbers =
+    UnitNumbers<T, way, kForwardNumbers, kIsFixed<Activation> ? (1 << kForwardNumbers) - 1 : 0>;
 
 // The numbers of forward of one channel of a tile, which is its thread's.
 template <class T, int numbers>
@@ -83,15 +78,15 @@ FASTACT_DEVICE void put_forward_numbers(int channel, double mean, double rstd, d
 // notes its statistics.
 template <class T, Way way>
 FASTACT_DEVICE void make_forward_numbers(const Walk<T, way>& walk, const ForwardCall& call,
-                                         bool by_moments, int64_t first) {
+                                         int64_t first) {
   const auto pairs = tile_pairs();
   const int mine = int(threadIdx.x);
   if (mine < walk.tile.channels) {
-    const int64_t coef = walk.coef() + mine, group = quotient(coef, call.groups.size);
+    const int64_t coef = walk.coef() + mine, group = call.groups.of(coef);
     const int64_t channel = walk.tile.channel + mine;
-    const bool notes = walk.tile.chunk == 0 && group * call.groups.size == coef;
+    const bool notes = walk.tile.chunk == 0 && group * call.groups.size.by == coef;
     double mean = 0, rstd = 1;
-    if (by_moments) {
+    if (call.by_moments) {
       const int at = int(group - first);
       mean = pairs[at];
       const double var = double(pairs[kTileChannels + at]) / call.groups.count;
@@ -115,37 +110,39 @@ FASTACT_DEVICE void make_forward_numbers(const Walk<T, way>& walk, const Forward
 }
 
 // y of vectors that begin with the first-th.
-template <class T, bool is_identity, Way way, class Numbers>
-FASTACT_DEVICE void write_forward(const Walk<T, way>& walk, const ForwardCall& call, int first,
-                                  const Vec<T> (&vecs)[kStripVecs], const Numbers& numbers) {
+template <class T, Way way, class Activation, class Numbers>
+FASTACT_DEVICE void write_forward(const Walk<T, way>& walk, const Activation& activation, int first,
+                                  const Vec<T> (&vecs)[Walk<T, way>::kVecs],
+                                  const Numbers& numbers) {
 #pragma unroll
-  for (int u = 0; u < kStripVecs; ++u) {
+  for (int u = 0; u < walk.kVecs; ++u) {
     if (walk.elements(first + u) == 0) continue;
     Wide<T> z = widen_vec(vecs[u]);
 #pragma unroll
     for (int j = 0; j < Vec<T>::kSize; ++j)
       z.lane[j] = batch_normalised(z.lane[j], numbers(kHigh, j), numbers(kLow, j),
                                    numbers(kScale, j), numbers(kOffset, j));
-    if constexpr (!is_identity) z = call.activation.template value<T>(z);
-    walk.template write<false>(first + u, z);
+    walk.template write<false>(first + u, activation.value(z));
   }
 }
 
 // Blocks on a multiprocessor, at least. A call of an activation takes registers, and so do eight
-// lanes.
-template <class T, bool is_identity>
-constexpr int kStripBlocks = sizeof(T) > 2 ? (is_identity ? 3 : 2) : (is_identity ? 2 : 1);
+// lanes, and elements that are gathered.
+template <class T, Way way, class Activation>
+constexpr int kStripBlocks =
+    sizeof(T) == 2 ? 1 + kIsFixed<Activation> : 2 + (kIsFixed<Activation> && way != kSingles);
 
 template <class T, Way way>
-FASTACT_KERNEL_OF(kStripThreads, (sizeof(T) > 2 || way != kColumns ? 3 : 2))
+FASTACT_KERNEL_OF(kStripThreads, (way == kLines || (sizeof(T) > 2 && way == kColumns) ? 3 : 2))
 void strip_moments(FASTACT_GRID_CONSTANT const StripsOf<way> s, const double eps, double* parts) {
+  constexpr int kVecs = Walk<T, way>::kVecs;
   for_each_tile<T, way>(s, false, [&](const Walk<T, way>& walk) {
-    const int rounds = walk.rounds(kStripVecs);
+    const int rounds = walk.rounds(kVecs);
     find_moments(walk, eps, [&](const auto& add) {
       for (int i = 0; i < rounds; ++i) {
-        Vec<T> vecs[kStripVecs];
-        walk.read(kStripX, i * kStripVecs, vecs);
-        add(i * kStripVecs, vecs);
+        Vec<T> vecs[kVecs];
+        walk.read(kStripX, i * kVecs, vecs);
+        add(i * kVecs, vecs);
       }
     });
     store_parts(walk, parts);
@@ -153,109 +150,69 @@ void strip_moments(FASTACT_GRID_CONSTANT const StripsOf<way> s, const double eps
   });
 }
 
-// merged OUT: mean and m2 of each group; one warp each.
-template <class T>
-FASTACT_KERNEL(kStripThreads)
-void merge_groups(const Parts parts, const int64_t groups, const double count, double* merged) {
-  for_each_of_warps(groups, [&](int64_t group, int lane, bool idle) {
-    double moments[2];
-    merge_moments(parts, group, kWarp, idle, count, moments);
-    if (idle || lane > 0) return;
-    store(merged + 2 * group, moments[0]);
-    store(merged + 2 * group + 1, moments[1]);
-  });
-}
-
-template <class T, Way way, bool is_identity>
-FASTACT_KERNEL_OF(kStripThreads, (kStripBlocks<T, is_identity>))
+template <class T, Way way, class Activation>
+FASTACT_KERNEL_OF(kStripThreads, (kStripBlocks<T, way, Activation>))
 void strip_forward(FASTACT_GRID_CONSTANT const StripsOf<way> s,
-                   FASTACT_GRID_CONSTANT const ForwardCall call) {
+                   FASTACT_GRID_CONSTANT const ForwardCall call,
+                   FASTACT_GRID_CONSTANT const Activation activation) {
+  constexpr int kVecs = Walk<T, way>::kVecs;
   for_each_tile<T, way>(s, true, [&](const Walk<T, way>& walk) {
-    Vec<T> vecs[kStripVecs];  // on their way while the statistics are made
+    Vec<T> vecs[kVecs];  // on their way while the statistics are made
     walk.read(kStripX, 0, vecs);
-    const int64_t first = quotient(walk.coef(), call.groups.size);
-    const bool by_moments = call.parts.data;
-    if (by_moments)
-      for_each_group(walk, call.groups.size, first,
-                     [&](int64_t group, int width, bool idle, double (&moments)[2]) {
-                       merge_moments(call.parts, group, width, idle, call.groups.count, moments);
-                     });
-    make_forward_numbers(walk, call, by_moments, first);
-    const ForwardNumbers<T, way, is_identity> numbers(walk);
-    const int rounds = walk.rounds(kStripVecs);
+    const int64_t first = call.groups.of(walk.coef());
+    if (call.by_moments) merge_groups(walk, call, first);
+    make_forward_numbers(walk, call, first);
+    const ForwardNumbers<T, way, Activation> numbers(walk);
+    const int rounds = walk.rounds(kVecs);
     for (int i = 0; i < rounds; ++i) {
-      if (i > 0) walk.read(kStripX, i * kStripVecs, vecs);
-      write_forward<T, is_identity>(walk, call, i * kStripVecs, vecs, numbers);
+      if (i > 0) walk.read(kStripX, i * kVecs, vecs);
+      write_forward(walk, activation, i * kVecs, vecs, numbers);
     }
     __syncthreads();
   });
 }
 
-template <class T, Way way, bool is_identity>
-FASTACT_KERNEL(kThreadsOfWhole<way>)
+template <class T, Way way, class Activation>
+FASTACT_KERNEL((kThreadsOfWhole<T, way>))
 void whole_forward(FASTACT_GRID_CONSTANT const StripsOf<way> s,
-                   FASTACT_GRID_CONSTANT const ForwardCall call) {
+                   FASTACT_GRID_CONSTANT const ForwardCall call,
+                   FASTACT_GRID_CONSTANT const Activation activation) {
+  constexpr int kVecs = Walk<T, way>::kVecs;
   for_each_tile<T, way>(s, false, [&](const Walk<T, way>& walk) {
-    Vec<T> vecs[kStripVecs];
+    Vec<T> vecs[kVecs];
     walk.read(kStripX, 0, vecs);
     find_moments(walk, call.eps, [&](const auto& add) { add(0, vecs); });
-    merge_tile_moments(walk, int(call.groups.size));
-    make_forward_numbers(walk, call, true, quotient(walk.coef(), call.groups.size));
-    const ForwardNumbers<T, way, is_identity> numbers(walk);
-    write_forward<T, is_identity>(walk, call, 0, vecs, numbers);
+    merge_tile_moments(walk, int(call.groups.size.by));
+    make_forward_numbers(walk, call, call.groups.of(walk.coef()));
+    const ForwardNumbers<T, way, Activation> numbers(walk);
+    write_forward(walk, activation, 0, vecs, numbers);
     __syncthreads();
   });
 }
 
 // ---- on the host
 
-// Whether no block merges for itself: a tile of `channels` has groups of `size`, with as many parts
-// for each channel as it has chunks.
-template <class S>
-bool merges_apart(const S& s, int64_t channels, int64_t size) {
-  const int64_t groups = std::min(channels, ceil_div(channels, size) + 1);
-  return groups * size * s.count > kOwnParts;
-}
-
-template <class S>
-Parts parts_of(const S& s, int64_t group_size, const double* data) {
-  return {data, group_size * s.count, s.count, s.size, s.length, false};
-}
-// One for each group.
-inline Parts merged_parts(const double* data) { return {data, 1, 1, 1, 1, true}; }
-
-// Bytes of workspace for the parts of channels, and for what they are merged to.
-template <class T>
-int64_t part_bytes(int64_t examples, int64_t channels, int64_t length) {
-  const int64_t pairs = examples * channels * (most_chunks<T>(channels, length) + 1);
-  return 2 * pairs * int64_t(sizeof(double));
+// Runs visit(activation): identity is fixed, any other is called. Of double all are: memory leaves
+// the time for it.
+template <class T, class Visit>
+void with_norm_activation(int which, const double* parameters, const Visit& visit) {
+  if constexpr (sizeof(T) < sizeof(double))
+    if (which == k_identity) return visit(FixedActivation<Unchanged, T>(parameters));
+  visit(chosen_activation(which, parameters));
 }
 
 // Queues y, by the batch's own moments or by given ones. workspace: of part_bytes.
-template <class T, Way way>
-void queue_forward(const StripsOf<way>& s, ForwardCall call, bool by_moments, double* workspace,
-                   cudaStream_t stream) {
-  const auto run = [&](auto identity) {
-    constexpr bool kIdentity = decltype(identity)::value;
-    if constexpr (way != kAny) {
-      if (by_moments && s.has_groups(call.groups.size, kUnitChannels<T, way>))
-        return launch_strips(whole_forward<T, way, kIdentity>, s, stream, call);
-    }
-    if (by_moments) {
-      launch_strips(strip_moments<T, way>, s, stream, call.eps, workspace);
-      call.parts = parts_of(s, call.groups.size, workspace);
-      const int64_t channels = s.tx * kUnitChannels<T, way>;
-      if (merges_apart(s, channels, call.groups.size)) {
-        double* merged = workspace + 2 * s.coefs() * s.count;
-        const int64_t groups = s.coefs() / call.groups.size;
-        launch(merge_groups<T>, warps_for(groups, kStripThreads), stream, call.parts, groups,
-               call.groups.count, merged);
-        call.parts = merged_parts(merged);
-      }
-    }
-    launch_strips(strip_forward<T, way, kIdentity>, s, stream, call);
-  };
-  call.activation.which == k_identity ? run(std::true_type()) : run(std::false_type());
+template <class T, Way way, class Activation>
+void queue_strips(const StripsOf<way>& s, ForwardCall call, const Activation& activation,
+                  double* workspace, cudaStream_t stream) {
+  constexpr int kChannels = kUnitChannels<T, way>;
+  if (call.by_moments && s.has_groups(call.groups.size.by, kChannels))
+    return launch_strips(whole_forward<T, way, Activation>, s, stream, call, activation);
+  if (call.by_moments) {
+    launch_strips(strip_moments<T, way>, s, stream, call.eps, workspace);
+    give_parts<T>(s, kChannels, workspace, &call, stream);
+  }
+  launch_strips(strip_forward<T, way, Activation>, s, stream, call, activation);
 }
 
 }  // namespace

@@ -27,34 +27,34 @@ namespace {
 template <class T, Way way>
 struct UnitMoments {
   static constexpr int kSize = Vec<T>::kSize, kChannels = kUnitChannels<T, way>;
+  static constexpr int kVecs = Walk<T, way>::kVecs;
   using C = Compute<T>;
   C shift[kChannels] = {};
   double sum[kChannels] = {}, squares[kChannels] = {};
   int n = 0, rounds = 0;  // elements of each channel
 
   // Of vectors that begin with the first-th.
-  FASTACT_DEVICE void add(const Walk<T, way>& walk, int first, const Vec<T> (&vecs)[kStripVecs]) {
-    int valid[kStripVecs], count = 0;
+  FASTACT_DEVICE void add(const Walk<T, way>& walk, int first, const Vec<T> (&vecs)[kVecs]) {
+    int valid[kVecs], count = 0;
 #pragma unroll
-    for (int u = 0; u < kStripVecs; ++u) count += valid[u] = walk.elements(first + u);
+    for (int u = 0; u < kVecs; ++u) count += valid[u] = walk.elements(first + u);
     if (count == 0) return;
     if (n == 0) set_shift(vecs, C(1) / C(count));
     n += count;
-    walk.has_all(first, kStripVecs) ? add_round<true>(vecs, valid) : add_round<false>(vecs, valid);
+    walk.has_all(first, kVecs) ? add_round<true>(vecs, valid) : add_round<false>(vecs, valid);
     end_round();
   }
   // The i-th vector, element by element in double.
   FASTACT_DEVICE void add_wide(const Walk<T, way>& walk, int i) {
-    Vec<T> vecs[1];
-    walk.read(kStripX, i, vecs);
     const int valid = walk.elements(i);
     if (valid == 0) return;
+    const Vec<T> vecs[1] = {walk.read_one(kStripX, i)};
     if (n == 0) set_shift(vecs, C(1) / C(valid));
     n += valid;
     const Wide<T> x = widen_vec(vecs[0]);
 #pragma unroll
     for (int j = 0; j < kSize; ++j) {
-      if (kGathers<way> && j >= valid) continue;
+      if (way == kSingles && j >= valid) continue;
       constexpr bool kApart = way == kColumns;
       const double d = double(x.lane[j]) - double(shift[kApart ? j : 0]);
       sum[kApart ? j : 0] += d;
@@ -98,15 +98,15 @@ struct UnitMoments {
   }
   // Eight elements of a channel, or as many as a round has, as a tree.
   template <bool has_all>
-  FASTACT_DEVICE void add_round(const Vec<T> (&vecs)[kStripVecs], const int (&valid)[kStripVecs]) {
-    constexpr int kTree = way == kColumns ? kStripVecs : 8, kTrees = kStripVecs * kSize / kTree;
+  FASTACT_DEVICE void add_round(const Vec<T> (&vecs)[kVecs], const int (&valid)[kVecs]) {
+    constexpr int kTree = way == kColumns ? kVecs : 8, kTrees = kVecs * kSize / kTree;
     C d[kTrees][kTree];
 #pragma unroll
-    for (int u = 0; u < kStripVecs; ++u) {
+    for (int u = 0; u < kVecs; ++u) {
       const Wide<T> x = widen_vec(vecs[u]);
 #pragma unroll
       for (int j = 0; j < kSize; ++j) {
-        const bool counts = has_all || (kGathers<way> ? j < valid[u] : valid[u] > 0);
+        const bool counts = has_all || (way == kSingles ? j < valid[u] : valid[u] > 0);
         const int tree = way == kColumns ? j : (u * kSize + j) / kTree;
         const int at = way == kColumns ? u : (u * kSize + j) % kTree;
         d[tree][at] = counts ? x.lane[j] - shift[way == kColumns ? j : 0] : C(0);
@@ -153,7 +153,7 @@ FASTACT_DEVICE void find_moments(const Walk<T, way>& walk, double eps, const Rou
       const int vecs = walk.rounds(1);
       for (int i = 0; i < vecs; ++i) unit.add_wide(walk, i);
     } else {
-      each_round([&](int i, const Vec<T>(&vecs)[kStripVecs]) { unit.add(walk, i, vecs); });
+      each_round([&](int i, const Vec<T>(&vecs)[Walk<T, way>::kVecs]) { unit.add(walk, i, vecs); });
     }
     if (walk.along == 0 && walk.is_there) {
 #pragma unroll

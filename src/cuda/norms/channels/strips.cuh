@@ -8,9 +8,9 @@
 //   kLines     channels first: a unit is one channel, whose segments are whole vectors
 //   kColumns   channels last: a unit is as many channels as a vector has lanes
 //   kSingles   a unit is one channel, and a vector is gathered, element by element: segments that
-//              are no whole vectors, channels last that no vector divides. The elements of a warp
-//              are neighbours, so that the loads of a gather coalesce
-//   kAny       the same of any strides, and of more elements than 32 bits count
+//              are no whole vectors, channels last that no vector divides, double, any strides, and
+//              more elements than 32 bits count. The elements of a warp are neighbours, so that the
+//              loads of a gather coalesce
 //
 // Which of them, the tile, the chunk and the vectors of a thread follow from the shape and the
 // order of the axes in memory alone, and with them the order of every sum. Vectors at addresses
@@ -28,8 +28,7 @@ FASTACT_BEGIN_NAMESPACE
 namespace {
 
 constexpr int kStripThreads = 256;
-constexpr int kWholeThreads = 512;     // of a channel that a block holds, at most
-constexpr int kStripVecs = 4;          // of a thread, in flight; of a whole channel all it has
+constexpr int kWholeThreads = 512;     // of a channel that a block holds, at most; of double half
 constexpr int kTileChannels = 256;     // at most
 constexpr int64_t kLineChunks = 32;    // of a channel of lines, at most, where channels are many
 constexpr int64_t kLineBlocks = 2048;  // or of all of them
@@ -40,13 +39,17 @@ constexpr int64_t kLineRounds = 2;     // of a chunk of lines, where these are n
 template <class T>
 constexpr int64_t kColumnBlocks = sizeof(T) > 2 ? 384 : 256;
 
-enum Way { kLines, kColumns, kSingles, kAny };
+enum Way { kLines, kColumns, kSingles };
 enum StripRole { kStripX, kStripDy, kStripOut, kStripRoles };
 
-template <Way way>
-constexpr bool kGathers = way == kSingles || way == kAny;
-template <Way way>
-constexpr int kThreadsOfWhole = way == kColumns ? kStripThreads : kWholeThreads;
+template <class T, Way way>
+constexpr int kThreadsOfWhole = way == kColumns || sizeof(T) == 8 ? kStripThreads : kWholeThreads;
+// Vectors of a thread that are in flight; of a whole channel all it has. Gathered ones of 16 bits
+// are two: 32 elements one by one would double the code of their kernels.
+template <class T>
+constexpr int strip_vecs(Way way) {
+  return way == kSingles && sizeof(T) == 2 ? 2 : 4;
+}
 template <class T, Way way>
 constexpr int kUnitChannels = way == kColumns ? Vec<T>::kSize : 1;
 
@@ -58,8 +61,11 @@ struct Strips {
   int64_t size, count;  // chunks of a channel: elements of one, and how many
   int64_t tiles;        // of an example
   int tx, ty, threads;  // units of a tile, threads of a unit, of a block
+  int shift;            // a thread's number is cut by 2^shift: tx or, unless `across`, ty
+  Divisor by_ty;
   bool across;
   bool is_whole;  // a thread has all its vectors of its channels at once
+  bool is_dense;
   // Of dense arrays, in elements: a channel's segments of `inner` are `run` apart. by_inner: of
   // lines by vectors.
   int64_t inner, run, example;
@@ -77,7 +83,39 @@ struct AnyStrips : Strips {
   RowTable<kStripRoles> table;
 };
 template <Way way>
-using StripsOf = std::conditional_t<way == kAny, AnyStrips, Strips>;
+using StripsOf = std::conditional_t<way == kSingles, AnyStrips, Strips>;
+
+// The e-th element of a channel that is gathered. base: where it begins, in elements, or of arrays
+// that are not dense its coefficient index.
+template <class T>
+FASTACT_DEVICE T* dense_address(const Strips& s, int role, int64_t base, uint32_t e) {
+  const uint32_t segment = s.by_inner.quick(e);
+  return reinterpret_cast<T*>(s.data[role]) + base + segment * s.run +
+         (e - segment * uint32_t(s.by_inner.by));
+}
+template <class T>
+FASTACT_DEVICE T* address_of(const AnyStrips& s, int role, int64_t base, int64_t e) {
+  if (s.is_dense) return dense_address<T>(s, role, base, uint32_t(e));
+  return reinterpret_cast<T*>(s.data[role] + offset_of(s.table, role, base, e));
+}
+// A vector of them, ty apart, by a call: what is written, and what need not be quick. (Calls take
+// vectors by words: nvcc 13.0 would pass eight numbers of 16 bits in eight registers.)
+template <class T>
+FASTACT_DEVICE_CALL Words gather(const AnyStrips& s, int role, int64_t base, int64_t e, int valid) {
+  Vec<T> vec{};
+#pragma unroll
+  for (int j = 0; j < Vec<T>::kSize; ++j)
+    if (j < valid) vec.lane[j] = load(address_of<T>(s, role, base, e + j * s.ty));
+  return bit_cast<Words>(vec);
+}
+template <class T>
+FASTACT_DEVICE_CALL void scatter(const AnyStrips& s, int64_t base, int64_t e, int valid,
+                                 const Words words) {
+  const auto vec = bit_cast<Vec<T>>(words);
+#pragma unroll
+  for (int j = 0; j < Vec<T>::kSize; ++j)
+    if (j < valid) store(address_of<T>(s, kStripOut, base, e + j * s.ty), vec.lane[j]);
+}
 
 // A block's part.
 struct Tile {
@@ -98,112 +136,125 @@ FASTACT_DEVICE Tile tile_of(const Strips& s, int64_t task) {
   return tile;
 }
 
+// A vector at any address, element by element, by a call.
+template <class T>
+FASTACT_DEVICE_CALL Words load_apart(const T* p) {
+  return bit_cast<Words>(load_some(p, Vec<T>::kSize));
+}
+template <class T>
+FASTACT_DEVICE_CALL void store_apart(T* p, const Words words) {
+  store_some(p, bit_cast<Vec<T>>(words), Vec<T>::kSize);
+}
+
 // A thread's vectors in a tile.
 template <class T, Way way>
 struct Walk {
   static constexpr int kSize = Vec<T>::kSize, kChannels = kUnitChannels<T, way>;
+  static constexpr int kVecs = strip_vecs<T>(way), kPairVecs = kVecs / 2;  // of each of two arrays
   const StripsOf<way>& s;
   Tile tile;
   int unit, along;
   bool is_there;
-  int mine;  // vectors of the thread, or elements that it gathers
-  int64_t
-      base;  // of its first channel, in elements, of columns of its first vector; kAny: an index
+  int mine;      // vectors of the thread, or elements that it gathers
+  int64_t base;  // of its first channel, in elements, of columns of its first vector; or an index
 
   FASTACT_DEVICE Walk(const StripsOf<way>& strips, int64_t task)
       : s(strips), tile(tile_of<kChannels>(strips, task)) {
     const int thread = int(threadIdx.x);
-    unit = s.across ? thread % s.tx : thread / s.ty;
-    along = s.across ? thread / s.tx : thread % s.ty;
+    const int low = thread & ((1 << s.shift) - 1), high = thread >> s.shift;
+    unit = s.across ? low : high;
+    along = s.across ? high : low;
     is_there = unit * kChannels < tile.channels;
     const int64_t channel = tile.channel + (is_there ? unit * kChannels : 0);
     const int left = (way == kLines ? tile.length / kSize : tile.length) - along;
-    mine = is_there && left > 0 ? (left + s.ty - 1) / s.ty : 0;
-    base = way == kAny ? tile.example * s.channels + channel
-                       : tile.example * s.example + channel * s.inner;
+    mine = is_there && left > 0 ? int(s.by_ty.quick(left + s.ty - 1)) : 0;
+    base = tile.example * s.example + channel * s.inner;
+    if (way == kSingles && !s.is_dense) base = tile.example * s.channels + channel;
     if (way == kColumns) base += (tile.begin + along) * s.run;
   }
 
   FASTACT_DEVICE int64_t coef() const { return tile.example * s.channels + tile.channel; }
   // Rounds of so many vectors, of the thread that has most.
   FASTACT_DEVICE int rounds(int vecs) const {
-    const int elements = (way == kColumns ? 1 : kSize) * s.ty * vecs;
-    return (tile.length + elements - 1) / elements;
+    const int elements = (way == kColumns ? 1 : kSize) * vecs;
+    return int(s.by_ty.quick((tile.length + elements - 1) / elements + s.ty - 1));
   }
   // Elements of each channel that the i-th vector has.
   FASTACT_DEVICE int elements(int i) const {
-    if (!kGathers<way>) return i < mine ? (way == kLines ? kSize : 1) : 0;
+    if (way != kSingles) return i < mine ? (way == kLines ? kSize : 1) : 0;
     const int left = mine - i * kSize;
     return left < 0 ? 0 : left < kSize ? left : kSize;
   }
   FASTACT_DEVICE bool has_all(int first, int vecs) const {
-    return (kGathers<way> ? (first + vecs) * kSize : first + vecs) <= mine;
+    return (way == kSingles ? (first + vecs) * kSize : first + vecs) <= mine;
   }
 
-  // The i-th vector, or of a gathered one the j-th lane.
-  FASTACT_DEVICE T* at(int role, int i, int j = 0) const {
-    if constexpr (way == kAny) {
-      const int64_t e = tile.begin + int64_t(i * kSize + j) * s.ty + along;
-      return reinterpret_cast<T*>(s.data[role] + offset_of(s.table, role, base, e));
+  // The i-th vector of lines or columns.
+  FASTACT_DEVICE T* at(int role, int i) const {
+    int64_t offset = base;
+    if constexpr (way == kColumns) {
+      offset += i * (s.ty * s.run);
     } else {
-      int64_t offset = base;
-      if constexpr (way == kColumns) {
-        offset += i * (s.ty * s.run);
-      } else {
-        constexpr int kUnit = way == kLines ? kSize : 1;
-        const int here = way == kLines ? i * s.ty : (i * kSize + j) * s.ty;
-        const uint32_t q = uint32_t(tile.begin / kUnit) + uint32_t(along + here);
-        const uint32_t segment = s.by_inner.quick(q);
-        offset += segment * s.run + (q - segment * uint32_t(s.by_inner.by)) * kUnit;
-      }
-      return reinterpret_cast<T*>(s.data[role]) + offset;
+      const uint32_t q = uint32_t(tile.begin / kSize) + uint32_t(along + i * s.ty);
+      const uint32_t segment = s.by_inner.quick(q);
+      offset += segment * s.run + (q - segment * uint32_t(s.by_inner.by)) * kSize;
     }
+    return reinterpret_cast<T*>(s.data[role]) + offset;
+  }
+  // The first element of the i-th vector that is gathered.
+  FASTACT_DEVICE int64_t element(int i) const {
+    return tile.begin + int64_t(i) * kSize * s.ty + along;
   }
 
   // The vectors from the first-th on: what is not there is 0.
   template <int n>
   FASTACT_DEVICE void read(int role, int first, Vec<T> (&vecs)[n]) const {
-#pragma unroll
-    for (int u = 0; u < n; ++u) vecs[u] = {};
-    if constexpr (kGathers<way>) {
+    const auto each = [&](const auto& one) {
 #pragma unroll
       for (int u = 0; u < n; ++u) {
-        const int valid = elements(first + u);
+        vecs[u] = {};
+        if (const int valid = elements(first + u)) one(vecs[u], first + u, valid);
+      }
+    };
+    if constexpr (way == kSingles) {
+      if (!s.is_dense)
+        return each([&](Vec<T>& vec, int i, int valid) {
+          vec = bit_cast<Vec<T>>(gather<T>(s, role, base, element(i), valid));
+        });
+      const uint32_t begin = uint32_t(element(first));
+      each([&](Vec<T>& vec, int i, int valid) {
 #pragma unroll
         for (int j = 0; j < kSize; ++j)
-          if (j < valid) vecs[u].lane[j] = load(at(role, first + u, j));
-      }
+          if (j < valid)
+            vec.lane[j] =
+                load(dense_address<T>(s, role, base, begin + ((i - first) * kSize + j) * s.ty));
+      });
     } else if (s.aligned) {
-#pragma unroll
-      for (int u = 0; u < n; ++u)
-        if (elements(first + u)) vecs[u] = load_vec(at(role, first + u));
+      each([&](Vec<T>& vec, int i, int) { vec = load_vec(at(role, i)); });
     } else {
-#pragma unroll
-      for (int u = 0; u < n; ++u)
-        if (elements(first + u)) vecs[u] = load_some(at(role, first + u), kSize);
+      each([&](Vec<T>& vec, int i, int) { vec = load_some(at(role, i), kSize); });
     }
+  }
+  // One of them, which is there: a call unless it is a vector of 16 bytes.
+  FASTACT_DEVICE Vec<T> read_one(int role, int i) const {
+    if constexpr (way == kSingles)
+      return bit_cast<Vec<T>>(gather<T>(s, role, base, element(i), elements(i)));
+    else
+      return s.aligned ? load_vec(at(role, i)) : bit_cast<Vec<T>>(load_apart(at(role, i)));
   }
 
   // Writes a vector that is there; `adds`: or where the call wants that, adds it to what the output
   // holds.
   template <bool adds>
   FASTACT_DEVICE void write(int i, Wide<T> values) const {
-    if (adds && s.accumulates) {
-      Vec<T> before[1];
-      read(kStripOut, i, before);
-      accumulate_onto(before[0], values);
-    }
+    if (adds && s.accumulates) accumulate_onto(read_one(kStripOut, i), values);
     const Vec<T> vec = narrow_vec<T>(values);
-    if constexpr (kGathers<way>) {
-      const int valid = elements(i);
-#pragma unroll
-      for (int j = 0; j < kSize; ++j)
-        if (j < valid) store(at(kStripOut, i, j), vec.lane[j]);
-    } else if (s.aligned) {
+    if constexpr (way == kSingles)
+      scatter<T>(s, base, element(i), elements(i), bit_cast<Words>(vec));
+    else if (s.aligned)
       store_vec(at(kStripOut, i), vec);
-    } else {
-      store_some(at(kStripOut, i), vec, kSize);
-    }
+    else
+      store_apart(at(kStripOut, i), bit_cast<Words>(vec));
   }
 };
 
@@ -229,6 +280,16 @@ FASTACT_DEVICE auto tile_fold_buffer() {
   return sums;
 }
 
+// The sums over lanes that are `least` to `most` / 2 apart, given to all of them. As code is short
+// of room, not time, it stays a loop.
+FASTACT_DEVICE void add_lanes(double (&sum)[2], int most, int least = 1) {
+#pragma unroll 1
+  for (int step = most / 2; step >= least; step /= 2) {
+    sum[0] += __shfl_xor_sync(kAllLanes, sum[0], step, kWarp);
+    sum[1] += __shfl_xor_sync(kAllLanes, sum[1], step, kWarp);
+  }
+}
+
 // The sums over the threads of each unit, into tile_pairs(): a channel's are known to the thread of
 // its number, until the next barrier. Every thread takes part.
 template <class T, Way way>
@@ -248,10 +309,7 @@ FASTACT_DEVICE void fold_tile(const Walk<T, way>& walk, const double (&a)[kUnitC
 #pragma unroll
   for (int j = 0; j < kChannels; ++j) {
     double sum[2] = {a[j], b[j]};
-    for (int step = most / 2; step >= least; step /= 2) {
-      sum[0] += __shfl_xor_sync(kAllLanes, sum[0], step, kWarp);
-      sum[1] += __shfl_xor_sync(kAllLanes, sum[1], step, kWarp);
-    }
+    add_lanes(sum, most, least);
     if (writes) sums[to + 2 * j] = sum[0], sums[to + 2 * j + 1] = sum[1];
   }
   __syncthreads();
@@ -282,28 +340,27 @@ FASTACT_DEVICE auto tile_numbers() {
   FASTACT_SHARED(Compute<T>, all, numbers * kTileChannels);
   return all;
 }
-// Those of a thread's unit: the first `held` of each channel in registers or, around the call of an
-// activation, none, and all are read where they are used.
-template <class T, Way way, int numbers, int held>
+// Those of a thread's unit: what `held` has a bit for in registers, others are read where they are
+// used. Around the call of an activation none is held.
+template <class T, Way way, int numbers, unsigned held>
 struct UnitNumbers {
   static constexpr int kChannels = kUnitChannels<T, way>;
-  Compute<T> n[held > 0 ? held : 1][kChannels];
+  Compute<T> n[numbers][kChannels];
   int first;
 
   // Behind a barrier that follows their being made.
   FASTACT_DEVICE explicit UnitNumbers(const Walk<T, way>& walk)
       : first(walk.is_there ? walk.unit * kChannels : 0) {
-    if constexpr (held > 0) {
-      const auto all = tile_numbers<T, numbers>();
+    const auto all = tile_numbers<T, numbers>();
 #pragma unroll
-      for (int k = 0; k < held; ++k)
+    for (int k = 0; k < numbers; ++k)
 #pragma unroll
-        for (int j = 0; j < kChannels; ++j) n[k][j] = all[k * kTileChannels + first + j];
-    }
+      for (int j = 0; j < kChannels; ++j)
+        if (held >> k & 1) n[k][j] = all[k * kTileChannels + first + j];
   }
   FASTACT_DEVICE Compute<T> operator()(int k, int lane) const {
     const int j = way == kColumns ? lane : 0;
-    if (k < held) return n[k][j];
+    if (held >> k & 1) return n[k][j];
     return tile_numbers<T, numbers>()[k * kTileChannels + first + j];
   }
 };
@@ -312,16 +369,26 @@ struct UnitNumbers {
 // coefficients that follow each other, and so are its parts: `each` of them.
 struct Parts {
   const double* data;
-  int64_t each, chunks;
+  int64_t each;
+  Divisor chunks;        // of a channel
   int64_t size, length;  // elements of a chunk but the last, and of a channel
   bool is_merged;        // one part for each group, of all its elements
 
-  FASTACT_DEVICE int64_t chunk_of(int64_t part) const {
-    return part - quotient(part, chunks) * chunks;
+  // The chunk that a part is of its channel, which is the `channel`-th.
+  FASTACT_DEVICE int64_t chunk_of(int64_t part, int64_t channel) const {
+    return part - channel * chunks.by;
   }
   FASTACT_DEVICE double elements(int64_t part) const {
-    return double(chunks == 1 ? length : smaller(size, length - chunk_of(part) * size));
+    return double(smaller(size, length - chunk_of(part, chunks(part)) * size));
   }
+};
+
+// Groups of the coefficients of neighbouring channels, which share their statistics.
+struct Groups {
+  Divisor size;
+  double count;  // elements of one
+
+  FASTACT_DEVICE int64_t of(int64_t coef) const { return size(coef); }
 };
 
 // The pairs of a tile's channels, as parts.
@@ -342,27 +409,25 @@ FASTACT_DEVICE void sum_parts(const Parts& parts, int width, bool idle, double (
                               const Terms& terms) {
   sum[0] = sum[1] = 0;
   const int64_t each = idle ? 0 : parts.each;
+#pragma unroll 2
   for (int64_t i = int(threadIdx.x) % width; i < each; i += width) terms(i, sum);
-  sum[0] = warp_sum(sum[0], width);
-  sum[1] = warp_sum(sum[1], width);
+  add_lanes(sum, width);
 }
 
 // The pairs of the groups that a tile has channels of, the first of them in front, into
-// tile_pairs(): merge(group, width, idle, pair) makes one by `width` lanes. Every thread takes
+// tile_pairs(): call.merge(group, width, idle, pair) makes one by `width` lanes. Every thread takes
 // part.
-template <class T, Way way, class Merge>
-FASTACT_DEVICE void for_each_group(const Walk<T, way>& walk, int64_t size, int64_t first,
-                                   const Merge& merge) {
+template <class T, Way way, class Call>
+FASTACT_DEVICE void merge_groups(const Walk<T, way>& walk, const Call& call, int64_t first) {
   const auto pairs = tile_pairs();
-  const int64_t last = quotient(walk.coef() + walk.tile.channels - 1, size);
-  const int count = int(last - first) + 1;
+  const int count = int(call.groups.of(walk.coef() + walk.tile.channels - 1) - first) + 1;
   int width = kWarp;
   while (width > 1 && width * count > int(blockDim.x)) width /= 2;
   const int here = int(blockDim.x) / width;
   for (int i = 0; i < count; i += here) {
     const int group = i + int(threadIdx.x) / width;
     double pair[2];
-    merge(first + group, width, group >= count, pair);
+    call.merge(first + group, width, group >= count, pair);
     if (group >= count || threadIdx.x % width != 0) continue;
     pairs[group] = pair[0], pairs[kTileChannels + group] = pair[1];
   }
@@ -386,41 +451,58 @@ FASTACT_DEVICE void merge_tile(const Walk<T, way>& walk, int size, const Merge& 
   __syncthreads();
 }
 
+// The same of all groups, one warp each, to `merged` OUT.
+template <class T, class Call>
+FASTACT_KERNEL(kStripThreads)
+void merge_apart(FASTACT_GRID_CONSTANT const Call call, const int64_t groups, double* merged) {
+  for_each_of_warps(groups, [&](int64_t group, int lane, bool idle) {
+    double pair[2];
+    call.merge(group, kWarp, idle, pair);
+    if (idle || lane > 0) return;
+    store(merged + 2 * group, pair[0]);
+    store(merged + 2 * group + 1, pair[1]);
+  });
+}
+
 // ---- on the host
 
 // Cuts channels into chunks, and threads into units. Every number follows from the shape of the
 // channels alone, not from the number of examples.
 template <class T>
 void plan_threads(Way way, Strips* s) {
-  constexpr int64_t kSize = Vec<T>::kSize, kHeld = kSize * kStripVecs;
+  constexpr int64_t kSize = Vec<T>::kSize;
+  const int64_t vecs = strip_vecs<T>(way), held = kSize * vecs;
   const int64_t units = ceil_div(s->channels, way == kColumns ? kSize : 1);
   s->threads = kStripThreads;
   if (s->across) {
     // Units as narrow as 64 bytes, where a block can so have all elements of its channels.
-    const int64_t of_thread = way == kColumns ? kStripVecs : kHeld;
+    const int64_t of_thread = way == kColumns ? vecs : held;
     s->tx = power_of_two_from(units, way == kColumns ? kColumnUnits : kWarp);
     s->ty = kStripThreads / s->tx;
     int tx = s->tx;
     while (tx > 4 && kStripThreads / tx * of_thread < s->length) tx /= 2;
-    s->is_whole = way != kAny && kStripThreads / tx * of_thread >= s->length;
+    s->is_whole = kStripThreads / tx * of_thread >= s->length;
     if (s->is_whole) s->tx = tx, s->ty = kStripThreads / tx;
     const int64_t channels = s->tx * (way == kColumns ? kSize : 1);
     const int64_t most = std::max(kColumnBlocks<T> / ceil_div(units, s->tx), kOwnParts / channels);
     s->size = std::max(2 * s->ty * of_thread, ceil_div(s->length, most));
-  } else if (s->length <= kHeld * kWholeThreads) {
-    const int64_t team = ceil_div(s->length, kHeld);
+  } else if (s->length <= held * kThreadsOfWhole<T, kLines>) {
+    const int64_t team = ceil_div(s->length, held);
     s->ty = team <= kWarp ? power_of_two_from(team, kWarp) : int(ceil_div(team, kWarp)) * kWarp;
     if (s->ty > kWarp) s->threads = s->ty;
     s->tx = s->threads / s->ty;
     s->size = s->length;
-    s->is_whole = way != kAny;
+    s->is_whole = true;
   } else {
     s->tx = 1, s->ty = kStripThreads;
-    const int64_t least = kLineRounds * kHeld * kStripThreads;
+    const int64_t least = kLineRounds * held * kStripThreads;
     const int64_t most = std::max(kLineChunks, kLineBlocks / s->channels);
     const int64_t count = std::min(ceil_div(s->length, least), most);
     s->size = ceil_div(ceil_div(s->length, count), kSize) * kSize;
   }
+  s->shift = 0;
+  while (1 << s->shift < (s->across ? s->tx : s->ty)) ++s->shift;
+  s->by_ty = {s->ty, int64_t(1) << 31};
   s->count = ceil_div(s->length, s->size);
   s->tiles = ceil_div(units, s->tx);
   s->by_tiles = {s->tiles, s->tasks()};
@@ -458,9 +540,9 @@ struct StripLayout {
 };
 
 // Runs visit(way as a constant, strips) with the strips of x, dy and the output; of these, what is
-// not there has no data. counts: the axes that count coefficients. has_lines: channels need not
-// come last.
-template <class T, bool has_lines, class Visit>
+// not there has no data. counts: the axes that count coefficients. Of double all dense arrays are
+// gathered: a vector is two elements.
+template <class T, class Visit>
 void with_strips(const Operand (&arrays)[kStripRoles], const StripLayout& layout,
                  const bool* counts, bool accumulate, const Visit& visit) {
   constexpr int64_t kSize = Vec<T>::kSize, kMost = int64_t(1) << 31;
@@ -478,24 +560,24 @@ void with_strips(const Operand (&arrays)[kStripRoles], const StripLayout& layout
     plan_threads<T>(way(), &s);
     visit(way, static_cast<const StripsOf<way()>&>(s));
   };
+  s.is_dense = layout.is_dense;
   if (layout.is_dense) {
     s.across = layout.inner == 1 && layout.channels > 1;
     s.inner = layout.inner;
     s.run = layout.channels * layout.inner;
     s.example = layout.channels * s.length;
-    if (s.across && layout.channels % kSize == 0)
-      return run(std::integral_constant<Way, kColumns>());
-    if constexpr (has_lines) {
+    if constexpr (sizeof(T) < sizeof(double)) {
+      if (s.across && layout.channels % kSize == 0)
+        return run(std::integral_constant<Way, kColumns>());
       if (!s.across && s.inner % kSize == 0 && s.length / kSize < kMost) {
         s.by_inner = {s.inner / kSize, s.length / kSize};
         return run(std::integral_constant<Way, kLines>());
       }
     }
-    if (s.length < kMost) {
-      s.by_inner = {s.inner, s.length};
-      return run(std::integral_constant<Way, kSingles>());
-    }
+    s.by_inner = {s.inner, s.length};
+    s.is_dense = s.length < kMost;
   }
+  if (s.is_dense) return run(std::integral_constant<Way, kSingles>());
   const int64_t items[] = {sizeof(T), sizeof(T), sizeof(T)};
   Axis<kStripRoles> axes[kMaxAxes];
   int count = find_axes(axes, arrays[kStripX], kStripRoles, arrays, items,
@@ -510,7 +592,40 @@ void with_strips(const Operand (&arrays)[kStripRoles], const StripLayout& layout
   const int channel = of_coefs() - 1;
   s.across = channel >= 0 && count > channel + 1 && s.channels > 1 &&
              std::abs(axes[channel].stride[kStripX]) < std::abs(axes[count - 1].stride[kStripX]);
-  run(std::integral_constant<Way, kAny>());
+  run(std::integral_constant<Way, kSingles>());
+}
+
+// Whether no block merges for itself: a tile of `channels` has groups of `size`, with as many parts
+// for each channel as it has chunks.
+template <class S>
+bool merges_apart(const S& s, int64_t channels, int64_t size) {
+  const int64_t groups = std::min(channels, ceil_div(channels, size) + 1);
+  return groups * size * s.count > kOwnParts;
+}
+
+template <class S>
+Parts parts_of(const S& s, int64_t group_size, const double* data) {
+  const Divisor chunks(s.count, s.coefs() * s.count);
+  return {data, group_size * s.count, chunks, s.size, s.length, false};
+}
+
+// Lets a call have the parts in `workspace`, merged if that is not the blocks' work; unit_channels:
+// of a unit of the tile.
+template <class T, class S, class Call>
+void give_parts(const S& s, int unit_channels, double* workspace, Call* call, cudaStream_t stream) {
+  const int64_t size = call->groups.size.by, groups = s.coefs() / size;
+  call->parts = parts_of(s, size, workspace);
+  if (!merges_apart(s, s.tx * unit_channels, size)) return;
+  double* merged = workspace + 2 * s.coefs() * s.count;
+  launch(merge_apart<T, Call>, warps_for(groups, kStripThreads), stream, *call, groups, merged);
+  call->parts = {merged, 1, Divisor(1, groups), 1, 1, true};
+}
+
+// Bytes of workspace for the parts of channels, and for what they are merged to.
+template <class T>
+int64_t part_bytes(int64_t examples, int64_t channels, int64_t length) {
+  const int64_t pairs = examples * channels * (most_chunks<T>(channels, length) + 1);
+  return 2 * pairs * int64_t(sizeof(double));
 }
 
 // Queues a kernel over all tasks.

@@ -3,7 +3,7 @@
 // A normalization row is a set of elements that share a mean and a standard deviation: a row of
 // layer_norm, a group of group_norm, a channel of an example of instance_norm. plan.cuh sorts the
 // axes of the arrays into rows and the elements of a row. Arrays whose channels come last go to
-// norms/channels/channels_last.cu instead.
+// norms/channels/channels.cu instead.
 //
 // core/held_rows.cuh says how the kernels take rows: by vectors of 16 bytes, some lanes of a warp
 // or a block a row, long ones in chunks.

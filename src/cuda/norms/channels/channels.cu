@@ -1,0 +1,321 @@
+// Norms with channels: batch_norm and norm_apply, and group_norm and instance_norm of arrays whose
+// channels come last.
+//
+// batch_norm: z = (x - mean) rstd w + b for each channel, y = f(z), and the gradients.
+//
+//   forward, training    a channel that a block holds in registers: one kernel, which reads x once.
+//                        Else the moments of chunks of channels, and a map y = f(z) whose blocks
+//                        merge those of their own channels, update the running statistics and save
+//                        mean and rstd; between them a kernel that merges where chunks are many
+//   forward, inference   the map
+//   backward             the same: one kernel, or the sums of p = dy f'(z) and of p (x - mean) of
+//                        chunks, and a map that merges them to dweight, dbias and the coefficients
+//                        of dx. By given statistics dx is made as the sums are, and the sums are
+//                        finished by a small kernel
+//
+// strips.cuh says which threads have which elements. Bytes moved, for arrays beyond the caches:
+// forward x twice and y once, or each once where a block holds a channel; backward dy and x twice
+// and dx once, or each once, as by given statistics. Parts are below 1 %.
+//
+// Channels last (common/norms/norms.h has the formulas): an example is a matrix of pixels by
+// channels. Group by group it would be read in short, scattered segments; so it is read as it lies
+// in memory, all groups at once, by the same kernels, with a channel of one example in place of a
+// channel. Backward a kernel more adds up dweight and dbias. Parts are 16 bytes for each channel of
+// each example and chunk of its pixels.
+//
+// Instances: identity, and any other activation through the call of activate.cuh. Launches and
+// instructions: docs/design/cuda.md, "batch_norm and channels last".
+#include "cuda/core/layout.cuh"
+#include "cuda/norms/channels/batch_norm.h"
+#include "cuda/norms/channels/channels_last.h"
+#include "cuda/norms/channels/strip_backward.cuh"
+
+FASTACT_BEGIN_NAMESPACE
+namespace {
+
+constexpr int kChannelThreads = 256;
+
+// Elements of a channel.
+int64_t count_of(const Operand& x, int axis) {
+  int64_t count = 1;
+  for (int i = 0; i < x.ndim; ++i)
+    if (i != axis) count *= x.shape[i];
+  return count;
+}
+
+// Of arrays of which the last is x or has its shape; a single channel is one segment.
+template <class T>
+StripLayout layout_around(const Operand* arrays, int count, int axis) {
+  const Layout of = layout_of(arrays, count, axis, sizeof(T));
+  if (of.channels == 1) return {of.dense, 1, 1, 1, of.outer * of.inner};
+  return {of.dense, 1, of.channels, of.outer, of.inner};
+}
+
+// An array with a number for each channel: along its only axis, or along `axis`.
+NumberVector channels_of(const ArrayArgument& a, int axis) {
+  if (!a.shape) return {};
+  return {a.data, byte_stride(a, a.ndim == 1 ? 0 : axis, item_size(a.dtype)), a.dtype};
+}
+
+Pair pair_of(const ArrayArgument& first, const ArrayArgument& second, int axis, int64_t channels) {
+  const NumberVector a = channels_of(first, axis), b = channels_of(second, axis);
+  Pair pair{a.data, b.data, a.dtype, b.dtype, {}};
+  pair.table.count = 1;
+  pair.table.length[0] = channels;
+  pair.table.stride[0][0] = a.stride, pair.table.stride[1][0] = b.stride;
+  return pair;
+}
+
+// Queues a call, forward or backward, over strips of its arrays; of: the activation's.
+template <class T, class Call, class Of>
+void run_strips(const Call& call, const Operand (&arrays)[kStripRoles], const StripLayout& layout,
+                const bool* counts, bool accumulate, const Of& of, void* workspace,
+                cudaStream_t stream) {
+  with_strips<T>(arrays, layout, counts, accumulate, [&](auto way, const auto& s) {
+    with_norm_activation<T>(of.which, of.parameters, [&](const auto& activation) {
+      queue_strips<T, way()>(s, call, activation, static_cast<double*>(workspace), stream);
+    });
+  });
+}
+
+// mean and rstd OUT of each channel, from running ones, or NaN; one thread per channel.
+template <class T>
+FASTACT_KERNEL(kChannelThreads)
+void save_of_nothing(const int64_t channels, const NumberVector mean, const NumberVector var,
+                     const bool by_moments, const double eps, const NumberVector saved_mean,
+                     const NumberVector saved_rstd) {
+  const int64_t channel = int64_t(blockIdx.x) * kChannelThreads + threadIdx.x;
+  if (channel >= channels) return;
+  const double nan = __builtin_nan("");
+  put_number(saved_mean, channel, by_moments ? nan : number_at(mean, channel, 0.0));
+  const double rstd = 1.0 / __builtin_sqrt(number_at(var, channel, 1.0) + eps);
+  put_number(saved_rstd, channel, by_moments ? nan : rstd);
+}
+
+template <class T>
+void forward_of_nothing(const BatchForward& call, cudaStream_t stream) {
+  const int axis = call.axis;
+  const int64_t channels = call.x.shape[axis];
+  if (!call.saved_mean.shape || channels == 0) return;
+  launch(save_of_nothing<T>, {ceil_div(channels, kChannelThreads), kChannelThreads}, stream,
+         channels, channels_of(call.mean, axis), channels_of(call.spread, axis), call.is_training,
+         call.eps, channels_of(call.saved_mean, axis), channels_of(call.saved_rstd, axis));
+}
+
+// The sums of nothing.
+void set_to_zero(const ArrayArgument& to, const BatchBackward& call, cudaStream_t stream) {
+  const NumberVector vector = channels_of(to, call.axis);
+  const int64_t channels = call.x.shape[call.axis];
+  if (!vector.data || channels == 0 || call.accumulate) return;
+  for_dtype(vector.dtype, [&](auto element) {
+    finish_partials<decltype(element)>(nullptr, channels, 0, vector.data, vector.stride, false,
+                                       stream);
+  });
+}
+
+}  // namespace
+
+template <class T>
+int64_t batch_norm_scratch(const Operand& x, int axis) {
+  if (is_empty(x)) return 0;
+  return part_bytes<T>(1, x.shape[axis], count_of(x, axis));
+}
+
+template <class T>
+void batch_norm_forward(const BatchForward& call, void* scratch, cudaStream_t stream) {
+  if (is_empty(call.x)) return forward_of_nothing<T>(call, stream);
+  const int axis = call.axis;
+  const int64_t channels = call.x.shape[axis], count = count_of(call.x, axis);
+  const Operand dense[] = {call.x, call.y}, arrays[] = {call.x, {}, call.y};
+  ForwardCall made{};
+  made.groups = {Divisor(1, channels), double(count)};
+  made.saved = pair_of(call.saved_mean, call.saved_rstd, axis, channels);
+  made.parameters = pair_of(call.weight, call.bias, axis, channels);
+  made.by_moments = call.is_training;
+  made.running = channels_of(call.mean, axis), made.spread = channels_of(call.spread, axis);
+  made.is_rstd = call.is_rstd;
+  made.eps = call.eps, made.momentum = call.momentum;
+  made.unbiased = double(count) / double(count - 1);
+  run_strips<T>(made, arrays, layout_around<T>(dense, 2, axis), OneAxis(axis).flag, false, call,
+                scratch, stream);
+}
+
+template <class T>
+void batch_norm_backward(const BatchBackward& call, void* scratch, cudaStream_t stream) {
+  if (is_empty(call.x)) {
+    set_to_zero(call.dweight, call, stream);
+    return set_to_zero(call.dbias, call, stream);
+  }
+  const int axis = call.axis;
+  const int64_t channels = call.x.shape[axis];
+  const Operand dense[] = {call.dy, call.dx.data ? call.dx : call.x, call.x};
+  const Operand arrays[] = {call.x, call.dy, call.dx};
+  BackwardCall made{};
+  made.channels = Divisor(channels, channels);
+  made.groups = {Divisor(1, channels), double(count_of(call.x, axis))};
+  made.statistics = pair_of(call.mean, call.rstd, axis, channels);
+  made.parameters = pair_of(call.weight, call.bias, axis, channels);
+  made.gradients = pair_of(call.dweight, call.dbias, axis, channels);
+  made.sum_p = channels_of(call.sum_p, axis), made.sum_p_xhat = channels_of(call.sum_p_xhat, axis);
+  made.count = call.count;
+  made.of_statistics = call.is_training;
+  made.accumulates = call.accumulate;
+  if (!call.dx.data && !call.dweight.data && !call.dbias.data) return;
+  run_strips<T>(made, arrays, layout_around<T>(dense, 3, axis), OneAxis(axis).flag, call.accumulate,
+                call, scratch, stream);
+}
+
+namespace {
+
+// The axes of a call by what they are.
+struct ColumnShape {
+  int64_t examples = 1, groups = 1, group_size = 1, pixels = 1;  // groups: of an example
+  bool of_coef[kMaxAxes] = {}, of_pixel[kMaxAxes] = {};
+  int64_t channels() const { return groups * group_size; }
+};
+
+ColumnShape shape_of(const NormCall& call, const Operand& x) {
+  ColumnShape shape;
+  for (int i = 0; i < x.ndim; ++i) {
+    const int64_t n = x.shape[i];
+    shape.of_pixel[i] = call.reduced[i] && !call.of_parameter[i];
+    shape.of_coef[i] = !shape.of_pixel[i];
+    if (shape.of_pixel[i])
+      shape.pixels *= n;
+    else if (call.reduced[i])
+      shape.group_size *= n;
+    else
+      (call.of_parameter[i] ? shape.groups : shape.examples) *= n;
+  }
+  return shape;
+}
+
+// Whether arrays lie without gaps in the order example, pixel, channel, channels and
+// examples in the order of the coefficient index.
+bool is_dense(const Operand* arrays, int count, const ColumnShape& shape, int64_t item) {
+  const Operand& last = arrays[count - 1];
+  int64_t channel = item;
+  for (int i = last.ndim - 1; i >= 0; --i) {
+    if (last.shape[i] == 1) continue;
+    const int64_t stride = byte_stride(last, i, item);
+    if (stride <= 0) return false;
+    int64_t inside = item;
+    for (int k = 0; k < last.ndim; ++k)
+      if (last.shape[k] != 1 && byte_stride(last, k, item) < stride) inside *= last.shape[k];
+    for (int k = 0; k < count; ++k)
+      if (byte_stride(arrays[k], i, item) != inside) return false;
+  }
+  // Channels inside pixels inside examples; of either the last axis innermost, as the coefficient
+  // index counts.
+  for (int i = last.ndim - 1; i >= 0; --i)
+    if (last.shape[i] > 1 && shape.of_coef[i]) {
+      if (byte_stride(last, i, item) != channel) return false;
+      channel *= last.shape[i];
+      if (channel == item * shape.channels()) channel *= shape.pixels;
+    }
+  return true;
+}
+
+StripLayout layout_of(const ColumnShape& shape, bool dense) {
+  return {dense, shape.examples, shape.channels(), shape.pixels, 1};
+}
+
+// Of arrays by group, or by channel. counts: the axes that they have.
+template <class Counts>
+Pair pair_of(const Operand& a, int a_dtype, const Operand& b, int b_dtype, const Operand& x,
+             const Counts& counts) {
+  const Operand arrays[] = {a, b};
+  const int64_t items[] = {item_size(a_dtype), item_size(b_dtype)};
+  Axis<2> axes[kMaxAxes];
+  int count = 0;
+  for (int i = 0; i < x.ndim; ++i) {
+    if (x.shape[i] == 1 || !counts(i)) continue;
+    Axis<2>& axis = axes[count++];
+    axis = {x.shape[i], {}, 0};
+    for (int k = 0; k < 2; ++k)
+      if (arrays[k].data && arrays[k].shape[i] > 1)
+        axis.stride[k] = byte_stride(arrays[k], i, items[k]);
+  }
+  count = merge_axes(axes, count);
+  Pair pair{a.data, b.data, a_dtype, b_dtype, {}};
+  fill_table(&pair.table, axes, 0, count);
+  return pair;
+}
+
+template <class T>
+Pair statistics_of(const NormCall& call, const Operand& x) {
+  constexpr int kType = sizeof(Compute<T>) == 8 ? kF64 : kF32;
+  return pair_of(call.mean, kType, call.rstd, kType, x, [&](int i) { return !call.reduced[i]; });
+}
+// Or of their gradients.
+Pair parameters_of(const NormCall& call, const Operand& weight, const Operand& bias,
+                   const Operand& x) {
+  return pair_of(weight, call.weight.dtype, bias, call.bias.dtype, x,
+                 [&](int i) { return call.of_parameter[i]; });
+}
+
+Groups groups_of(const ColumnShape& shape) {
+  return {Divisor(shape.group_size, shape.examples * shape.channels()),
+          double(shape.group_size * shape.pixels)};
+}
+
+template <class T>
+int64_t workspace_for(const ColumnShape& shape) {
+  return part_bytes<T>(shape.examples, shape.channels(), shape.pixels);
+}
+
+}  // namespace
+
+template <class T>
+int64_t norm_columns_forward_workspace(const NormCall& call) {
+  return workspace_for<T>(shape_of(call, call.data[NormCall::kX]));
+}
+
+template <class T>
+void norm_columns_forward(const NormCall& call, void* workspace, cudaStream_t stream) {
+  const Operand &x = call.data[NormCall::kX], &y = call.data[NormCall::kY];
+  const ColumnShape shape = shape_of(call, x);
+  ForwardCall made{};
+  made.by_moments = true;
+  made.groups = groups_of(shape);
+  made.saved = statistics_of<T>(call, x);
+  made.parameters = parameters_of(call, call.weight, call.bias, x);
+  made.eps = call.eps;
+  const Operand dense[] = {x, y}, arrays[] = {x, {}, y};
+  run_strips<T>(made, arrays, layout_of(shape, is_dense(dense, 2, shape, sizeof(T))), shape.of_coef,
+                false, call, workspace, stream);
+}
+
+template <class T>
+int64_t norm_columns_backward_workspace(const NormCall& call) {
+  return workspace_for<T>(shape_of(call, call.data[NormCall::kIn]));
+}
+
+template <class T>
+void norm_columns_backward(const NormCall& call, void* workspace, cudaStream_t stream) {
+  const Operand &dy = call.data[NormCall::kDy], &x = call.data[NormCall::kIn],
+                &dx = call.data[NormCall::kDx];
+  const ColumnShape shape = shape_of(call, x);
+  BackwardCall made{};
+  made.groups = groups_of(shape);
+  made.statistics = statistics_of<T>(call, x);
+  made.parameters = parameters_of(call, call.weight, call.bias, x);
+  made.gradients = parameters_of(call, call.dweight, call.dbias, x);
+  made.channels = Divisor(shape.channels(), shape.examples * shape.channels());
+  made.of_groups = made.of_statistics = true;
+  made.accumulates = call.accumulate;
+  const Operand dense[] = {dy, dx.data ? dx : x, x}, arrays[] = {x, dy, dx};
+  run_strips<T>(made, arrays, layout_of(shape, is_dense(dense, 3, shape, sizeof(T))), shape.of_coef,
+                call.accumulate, call, workspace, stream);
+}
+
+using Storage = FASTACT_STORAGE;
+template int64_t batch_norm_scratch<Storage>(const Operand&, int);
+template void batch_norm_forward<Storage>(const BatchForward&, void*, cudaStream_t);
+template void batch_norm_backward<Storage>(const BatchBackward&, void*, cudaStream_t);
+template int64_t norm_columns_forward_workspace<Storage>(const NormCall&);
+template void norm_columns_forward<Storage>(const NormCall&, void*, cudaStream_t);
+template int64_t norm_columns_backward_workspace<Storage>(const NormCall&);
+template void norm_columns_backward<Storage>(const NormCall&, void*, cudaStream_t);
+
+FASTACT_END_NAMESPACE
