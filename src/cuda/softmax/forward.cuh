@@ -57,8 +57,8 @@ struct KindOf {
     const bool wants_log = !kMayWrite || kind_of(rows) != kSoftmax || ends;
 #pragma unroll
     for (int s = 0; s < n; ++s) {
-      const auto level = [&](auto find) {
-        return find(sums_of(peak, s), peak.at[s], rows.data[kMask], rows.up, wants_log);
+      const auto level = [&](auto by) {
+        return by(sums_of(peak, s), peak.at[s], rows.data[kMask], rows.up, wants_log);
       };
       if constexpr (n > 1)
         made.of[s] = level(level_called<T>);
@@ -97,8 +97,8 @@ struct KindOf {
     if (kind_of(rows) == kLogSumExp)
       put_number<T>(rows, kNumber, row, rows.number_dtype, double(level.lse));
     if (kind_of(rows) != kLoss) return;
-    const auto loss_by = [&](auto find) {
-      return find(rows, row, sums.mass, sums.apart, level.max, level.log, may_share && rows.shares);
+    const auto loss_by = [&](auto by) {
+      return by(rows, row, sums.mass, sums.apart, level.max, level.log, may_share && rows.shares);
     };
     Loss loss;
     if constexpr (Rows::kColumns)
