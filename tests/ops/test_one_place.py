@@ -22,7 +22,6 @@ from fastact.ops.engine.axes import over_axes
 from fastact.ops.engine.gated import gated_op
 from fastact.ops.engine.norm_rows import norm, single_channels
 from fastact.ops.engine.reductions import term_reduction
-from fastact.ops.reductions import _sample
 
 SOURCES = Path(__file__).parents[2] / "src"
 
@@ -67,9 +66,13 @@ BY_NAME = {
     "python/fastact/masked.py": 1,
     "python/fastact/xarray.py": 2,
     "tests/ops/test_bounds.py": 1,
-    # What an oracle can't compute well, and what a peer has no function for.
-    "tools/fuzzing/oracle.py": 3,
+    # What a formula can't compute well in longdouble, and what a peer has no function for.
+    "python/fastact/check/expected/common.py": 3,
     "tools/statistics_peers.py": 3,
+    # Arguments and statistics that are named as an op is.
+    "python/fastact/measure/cases.py": 1,
+    "tools/fuzzing/calls.py": 1,
+    "tests/ops/test_docstrings.py": 1,
     # Some of many, for time.
     "tests/devices/test_devices_compare.py": 1,
 }
@@ -77,9 +80,13 @@ BY_NAME = {
 #: Where tables have ops by name, and what they say of them.
 TABLES = {
     "python/fastact/bench/": "what peers call them, and idioms of NumPy's",
+    "python/fastact/check/expected/__init__.py": "families, named as ops are",
+    "python/fastact/check/expected/common.py": "ranges in which a formula is computed otherwise",
     "python/fastact/check/reference.py": "formulas",
     "python/fastact/dask.py": "results of moments, which are named as ops are",
+    "python/fastact/measure/cases.py": "families, named as ops are",
     "python/fastact/measure/peers.py": "torch's own gradients",
+    "python/fastact/ops/engine/standard_texts.py": "families and statistics, named as ops are",
     "python/fastact/ops/engine/statistics.py": "kinds of statistics, which are named as ops are",
     "python/fastact/sklearn.py": "what scikit-learn calls activations",
     "tests/": "examples",
@@ -182,7 +189,7 @@ def test_a_norm_of_rows(dtype):
 
 
 def test_a_sum_of_a_term(dtype):
-    @term_reduction("square", over_axes, sample=_sample)
+    @term_reduction("square", over_axes)
     def energy(x, /, axis=None, *, keepdims=False, out=None, stream=None):
         """Sum of squares over axes."""
 

@@ -101,7 +101,9 @@ void run_lse_gradients(const SoftmaxPlan& plan, cudaStream_t stream) {
 template <class T>
 void logsumexp_backward(const SoftmaxCall& call, cudaStream_t stream) {
   if (is_empty(call.arrays[kX])) return;
-  run_lse_gradients<T, kLogSumExp>(plan_softmax<T>(call), stream);
+  SoftmaxPlan plan = plan_softmax<T>(call);
+  plan.rows.kind = kLogSumExp;
+  run_lse_gradients<T, kLogSumExp>(plan, stream);
 }
 
 // Whether classes other than the target's have a share in the loss.
