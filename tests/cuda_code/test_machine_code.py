@@ -22,6 +22,7 @@ OF_PARTS = "adds up the sums of parts, a number a block and column, not elements
 OF_TILES = "what a tile of four or eight elements comes to, added in double"
 EVERY_14_ROWS = "sums of columns move from float32 to double every 14 rows, or at the end of one"
 A_RESULT = "numbers of a result, which are in double, converted once for it"
+SUMS_AND_RESULTS = f"{SUMS}; a moment is rounded by a loop over its results of 16 bits"
 SHARES = (
     "the sum of the shares of classes in a loss, in double: a number a vector, of columns a row"
 )
@@ -29,12 +30,14 @@ A_WEIGHT = "a weight in float64 and its offset are added before they are rounded
 
 # By the beginning of a kernel's title: FP64 instructions an element, at most, and why.
 FP64_BY_DESIGN = {
-    "reduce_": (12.0, SUMS),
+    "reduce_": (20.0, SUMS_AND_RESULTS),
     "sum_columns": (4.0, SUMS),
     "square_with_gradient": (1.5, SUMS),
-    "moment_columns": (10.0, SUMS),
-    "strip_moments": (6.0, OUT_OF_RANGE),
-    "whole_forward": (6.0, OUT_OF_RANGE),
+    "moment_columns": (19.0, SUMS_AND_RESULTS),
+    "weighted_blocks": (20.0, SUMS_AND_RESULTS),
+    "finish_chunks": (24.0, OF_PARTS),
+    "strip_moments": (11.0, OUT_OF_RANGE),
+    "whole_forward": (11.0, OUT_OF_RANGE),
     "strip_sums": (0.4, OF_TILES),
     "map_rows, bias rows backward": (1.0, BIAS),
     "sums_of_": (0.2, BIAS),
@@ -56,7 +59,7 @@ FEW_ROWS = "eight moments of a thread, in double"
 FRAMES = {
     "forward_rows, norm, chunks found, quick rows, float32": (16, HELD),
     "softmax_backward_rows, any kind, whole, columns, bfloat16": (8, HELD),
-    "norm_backward_rows, any strides": (8, ANY_STRIDES),
+    "norm_backward_rows, any strides": (16, ANY_STRIDES),
     "strip_": (96, ANY_STRIDES),
     "whole_": (24, CHANNEL),
     "moment_columns, any": (16, FEW_ROWS),
