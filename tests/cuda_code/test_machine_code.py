@@ -63,7 +63,6 @@ FRAMES = {
     "strip_": (96, ANY_STRIDES),
     "whole_": (24, CHANNEL),
     "moment_columns, any": (16, FEW_ROWS),
-    "reduce_few_rows": (24, FEW_ROWS),
 }
 
 
