@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 from conftest import assert_same_bits
+from devices import DTYPES, FRAMEWORKS, Framework
 
 import fastact as fa
 from fastact import Moments
@@ -142,3 +143,26 @@ def test_gradient():
     np.testing.assert_allclose(dx, np.nan_to_num(expected), rtol=1e-12, atol=1e-12)
     with pytest.raises(ValueError, match="out must not share memory with x"):
         fa.moments.backward((dmean, dm2), x, axis=0, skipna=True, out=x)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("framework", FRAMEWORKS, ids=lambda framework: framework.name)
+@pytest.mark.parametrize("axis", [0, 1])
+def test_gradient_of_each_dtype(framework: Framework, dtype: str, axis: int):
+    """Of 16 bits a number that repeats stands beside a mean for each result."""
+    x = (gaps((20, 6)) - np.float32(100)).astype(DTYPES[dtype])
+    wide = x.astype(np.float64)
+    kept = x.shape[1 - axis]
+    dmean, dm2 = (np.linspace(a, 2, kept).astype(x.dtype) for a in (-1, 1))
+    _, saved = fa.moments.forward(wide, axis, skipna=True)
+    exact = fa.moments.backward(
+        (dmean.astype(float), dm2.astype(float)), *saved, axis=axis, skipna=True
+    )
+
+    def back(x, dmean, dm2):
+        return fa.moments.backward((dmean, dm2), x, axis=axis, skipna=True)
+
+    found = framework.run(back, x, dmean, dm2).astype(float)
+    # Two terms that are each rounded to the dtype, of numbers up to 60.
+    step = {"float16": 2**-5, "bfloat16": 2**-2, "float32": 2**-17, "float64": 2**-44}[dtype]
+    np.testing.assert_allclose(found, exact, rtol=0, atol=step)
