@@ -198,7 +198,8 @@ class _Given:
             return next(self._next, self._dy)
         if len(shape) == 1:
             return np.linspace(0.5, 1.5, shape[0]).astype(self._x.dtype)
-        beside = np.concatenate((self._x, self._dy) * shape[1], 1)[:, : shape[1]]
+        turns = -(-shape[1] // (2 * self._x.shape[1]))
+        beside = np.concatenate((self._x, self._dy) * turns, 1)[:, : shape[1]]
         return np.ascontiguousarray(beside)
 
     def integers(self, shape: Sequence[int], end: int) -> Any:
