@@ -338,7 +338,7 @@ class MomentsOp(AxisMoments[P, R]):
     def result_of(self, arrays: tuple[Any, ...], named: Mapping[str, Any]) -> Moments:
         (mean, m2, *count), shape = arrays, self.shape_of(named)
         over = _axes.axes(self._where(), named.get("axis"), len(shape))
-        each: Any = math.prod(shape[a] for a in over)
+        each: Any = math.prod([shape[a] for a in over])  # torch.compile traces no generator
         return Moments.of_checked(count[0] if count else each, mean, m2)
 
     def models(self, named: Mapping[str, Any]) -> tuple[list[Model], dict[str, Model]]:
