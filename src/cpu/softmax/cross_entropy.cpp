@@ -14,6 +14,7 @@
 // in one pass over the logits. The mean divides by the sum of w_y of the rows that count; for
 // probabilities, by their number. As torch.nn.functional.cross_entropy.
 #include <atomic>
+#include <cmath>
 #include <limits>
 
 #include "cpu/softmax/row_blocks.h"
@@ -219,9 +220,15 @@ void sum_weights(Softmax* job) {
   constexpr int k = Softmax::kWeight;
   job->weight_sum = double(s.columns.size);
   if (!s.data[k]) return;
-  job->weight_sum = 0.0;
-  for (int64_t i = 0; i < s.columns.size; ++i)
-    job->weight_sum += number_at(s.dtypes[k], s.data[k] + s.columns.offset(k, i));
+  // By TwoSum: of a large vocabulary, weights that are alike would be rounded alike.
+  double sum = 0.0, lost = 0.0;
+  for (int64_t i = 0; i < s.columns.size; ++i) {
+    const double weight = number_at(s.dtypes[k], s.data[k] + s.columns.offset(k, i));
+    const double next = sum + weight, added = next - sum;
+    lost += (sum - (next - added)) + (weight - added);
+    sum = next;
+  }
+  job->weight_sum = std::isfinite(lost) ? sum + lost : sum;
 }
 
 void cross_entropy_partition(const Softmax* job, int64_t index, int64_t partitions) {
