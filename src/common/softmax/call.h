@@ -95,16 +95,30 @@ inline const char* problem_of_cross_entropy_backward(const void* given) {
   return problem_of_cross_entropy(call);
 }
 
+// Arrays that forward and backward take alike.
+constexpr Field kMaskField = fields::in<&SoftmaxCall::arrays, softmax_roles::kMask>("mask")
+                                 .beside("x")
+                                 .any_dtype()
+                                 .optional();
+constexpr Field kTargetField = fields::in<&SoftmaxCall::arrays, softmax_roles::kTarget>("target")
+                                   .reduced("logits", "axes")
+                                   .index()
+                                   .optional();
+constexpr Field kProbabilitiesField =
+    fields::in<&SoftmaxCall::arrays, softmax_roles::kDy>("probabilities").like("logits").optional();
+constexpr Field kClassWeightField =
+    fields::in<&SoftmaxCall::arrays, softmax_roles::kWeight>("weight")
+        .kept("logits", "axes")
+        .any_dtype()
+        .optional();
+
 // y OUT of z = scale x IN + mask IN: softmax or log_softmax of each row along `axes`; or number OUT
 // and lse OUT, logsumexp. mask: bool, whose False gives z = -inf, or numbers. y is x or disjoint
 // from it.
 constexpr Field kSoftmaxForwardFields[] = {
     fields::in<&SoftmaxCall::arrays, softmax_roles::kX>("x"),
     fields::axes<&SoftmaxCall::reduced>("axes", "x"),
-    fields::in<&SoftmaxCall::arrays, softmax_roles::kMask>("mask")
-        .beside("x")
-        .any_dtype()
-        .optional(),
+    kMaskField,
     fields::out<&SoftmaxCall::arrays, softmax_roles::kY>("y").like("x").optional(),
     fields::out<&SoftmaxCall::arrays, softmax_roles::kNumber>("number")
         .reduced("x", "axes")
@@ -136,10 +150,7 @@ constexpr Field kSoftmaxBackwardFields[] = {
 constexpr Field kLogSumExpBackwardFields[] = {
     fields::in<&SoftmaxCall::arrays, softmax_roles::kX>("x"),
     fields::axes<&SoftmaxCall::reduced>("axes", "x"),
-    fields::in<&SoftmaxCall::arrays, softmax_roles::kMask>("mask")
-        .beside("x")
-        .any_dtype()
-        .optional(),
+    kMaskField,
     fields::in<&SoftmaxCall::arrays, softmax_roles::kNumber>("dy")
         .reduced("x", "axes")
         .same_dtype("x"),
@@ -157,15 +168,9 @@ constexpr Field kLogSumExpBackwardFields[] = {
 constexpr Field kCrossEntropyForwardFields[] = {
     fields::in<&SoftmaxCall::arrays, softmax_roles::kX>("logits"),
     fields::axes<&SoftmaxCall::reduced>("axes", "logits"),
-    fields::in<&SoftmaxCall::arrays, softmax_roles::kTarget>("target")
-        .reduced("logits", "axes")
-        .index()
-        .optional(),
-    fields::in<&SoftmaxCall::arrays, softmax_roles::kDy>("probabilities").like("logits").optional(),
-    fields::in<&SoftmaxCall::arrays, softmax_roles::kWeight>("weight")
-        .kept("logits", "axes")
-        .any_dtype()
-        .optional(),
+    kTargetField,
+    kProbabilitiesField,
+    kClassWeightField,
     fields::out<&SoftmaxCall::arrays, softmax_roles::kLse>("lse")
         .reduced("logits", "axes")
         .compute_type("logits")
@@ -188,15 +193,9 @@ constexpr Field kCrossEntropyBackwardFields[] = {
     fields::axes<&SoftmaxCall::reduced>("axes", "logits"),
     fields::in<&SoftmaxCall::arrays, softmax_roles::kNumber>("dloss").beside("logits").same_dtype(
         "logits"),
-    fields::in<&SoftmaxCall::arrays, softmax_roles::kTarget>("target")
-        .reduced("logits", "axes")
-        .index()
-        .optional(),
-    fields::in<&SoftmaxCall::arrays, softmax_roles::kDy>("probabilities").like("logits").optional(),
-    fields::in<&SoftmaxCall::arrays, softmax_roles::kWeight>("weight")
-        .kept("logits", "axes")
-        .any_dtype()
-        .optional(),
+    kTargetField,
+    kProbabilitiesField,
+    kClassWeightField,
     fields::in<&SoftmaxCall::arrays, softmax_roles::kLse>("lse")
         .reduced("logits", "axes")
         .compute_type("logits"),

@@ -63,10 +63,10 @@ FASTACT_DEVICE auto fold_buffer() {
 // Where the threads of a team are: some of a warp, a power of two, or all of a block.
 enum TeamIn { kWarpOrBlock, kOneWarp, kOneBlock };
 
-// Numbers of the threads of a team folded into one, given to all of them: `lanes` of them, of which
-// kernels that are for one kind alone know the kind. All threads take part. Two numbers are folded
-// at once, by one half of a warp's lanes each. Those of a block's warps are folded as Across, to
-// which neutral is to merge; result(fold): what is given.
+// The numbers of a team's `lanes` threads are folded into one, and all of them get it. in: kernels
+// for one kind of team say which kind. All threads take part. Each half of a warp's lanes folds one
+// of two numbers at once. The numbers of a block's warps are folded as Across, where neutral merges
+// without effect; the threads get result(fold).
 // fold_index: the number of the fold, whose parity picks one of two buffers, so that one barrier a
 // fold is enough: who writes to a buffer again has met all others at the barrier of the fold
 // between.

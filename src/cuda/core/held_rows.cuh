@@ -194,8 +194,8 @@ FASTACT_DEVICE void take_vecs(const Rows& rows, int role, const RowPart& part, T
   if (sizeof(T) == 2) forget_row(x);  // that they are numbers of 16 bits
 }
 
-// Numbers of the lanes of neighbouring columns folded into one a column, given to all lanes: those
-// of a warp by shuffles, those of its warps by threads that have a column's number each.
+// The numbers of the lanes of neighbouring columns are folded into one a column, and all lanes get
+// it. Shuffles fold the numbers of a warp; then a thread for each column folds the warps' numbers.
 template <class N, int n, class Merge>
 FASTACT_DEVICE void fold_columns(N (&value)[n], int lanes, Merge merge) {
   constexpr int kNumbers = n * kStripVecs, kOfWarp = kWarp / kStripVecs;

@@ -41,7 +41,7 @@ FASTACT_DEVICE void offset_all(const RowTable<roles, most>& table, int64_t index
 }
 
 // A thread's part of a row, of a chunk of it, or of the neighbouring rows from `row` on: `count`
-// vectors, the i-th being first + i lanes; of columns that of this element of each of them.
+// vectors, the i-th being first + i lanes. Of columns, vector i has element i of each row.
 struct RowPart {
   int64_t row, first;
   int count, lanes, lane;

@@ -4,9 +4,9 @@
 // chunks, one kernel that merges them, and y, from the last chunk on, which may be in the
 // second-level cache still. How rows are laid over threads, read and folded: held_rows.cuh.
 //
-// Kernels of whole aligned vectors are one a phase, so that nothing is asked, and so are those of
-// columns that have a y, for their registers. Others call what reads and writes, and are one for
-// all phases.
+// Whole aligned vectors have a kernel for each phase, so that it asks nothing at run time; so have
+// columns with a y, to save registers. Other rows have one kernel for all phases, which calls the
+// functions that read and write.
 //
 // An op is a functor:
 //   Row<vecs>, Made<n>, kIsLarge        what a thread has of a row; what y of n rows follows from;

@@ -127,7 +127,8 @@ class AxisMoments(CachedOp[P, R]):
         arrays = arrays_with_weights(where, options, x=options.x, **gradients)
         with Call(where, options.stream, ROLES, INTEGERS, **arrays) as call:
             x = call.views["x"]
-            over, each = self._shapes(call, options), each_of(x, self._shapes(call, options))
+            over = self._shapes(call, options)
+            each = each_of(x, over)
             weighting = weighting_of(call, options.axis)
             divisor = self._divisor(where, each, options)
             scale = 2 / divisor if divisor else math.inf

@@ -43,7 +43,7 @@ int64_t count_of(const Operand& x, int axis) {
   return count;
 }
 
-// Of arrays of which the last is x or has its shape; a single channel is one segment.
+// The layout of arrays, the last of them x or like x; a single channel is one segment.
 template <class T>
 StripLayout layout_around(const Operand* arrays, int count, int axis) {
   const Layout of = layout_of(arrays, count, axis, sizeof(T));

@@ -2,7 +2,7 @@
 //
 //   strip_sums       the sums of p = dy f'(z) and of p (x - mean) of each chunk of a channel, and
 //                    where the statistics are given, dx = scale p
-//   merge_apart      those of groups of so many parts that no block should merge them for itself
+//   merge_apart      merges groups that have too many parts for each block to merge them itself
 //   strip_backward   each block merges the parts of its own channels and then makes dx
 //   put_gradients    dweight and dbias, where no block of another kernel has all of their parts
 //   whole_backward   all of it at once, of channels that threads hold in registers

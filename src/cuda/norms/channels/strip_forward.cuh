@@ -2,7 +2,7 @@
 // moments.
 //
 //   strip_moments   the mean and m2 of each chunk of a channel
-//   merge_apart     those of groups of so many parts that no block should merge them for itself
+//   merge_apart     merges groups that have too many parts for each block to merge them itself
 //   strip_forward   each block merges the parts of its own channels, or takes given statistics,
 //                   makes the coefficients of its tile, and then y = f(z)
 //   whole_forward   all of it at once, of channels that threads hold in registers

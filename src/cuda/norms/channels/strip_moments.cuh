@@ -178,8 +178,8 @@ FASTACT_DEVICE void find_moments(const Walk<T, way>& walk, double eps, const Rou
   }
 }
 
-// The same of parts, for each channel of which has two numbers, mean and m2: of group
-// [first, first + 1), given to all of its lanes.
+// The same of the parts of a group, which have two numbers a channel, mean and m2; all lanes of the
+// group get the result.
 FASTACT_DEVICE void merge_moments(const Parts& parts, int64_t group, int width, bool idle,
                                   double count, double (&moments)[2]) {
   const double* data = parts.data + (idle ? 0 : 2 * group * parts.each);
