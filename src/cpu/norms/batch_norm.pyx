@@ -1,5 +1,5 @@
-# batch_norm and norm_apply: y = f((x - mean) rstd weight + bias) per channel, and its gradients. Their
-# calls are described in common/norms/channel_call.h.
+# batch_norm and norm_apply: y = f((x - mean) rstd weight + bias) per channel, and its gradients.
+# Their calls are described in common/norms/channel_call.h.
 
 
 cdef int64_t batch_forward_workspace(const void* given) noexcept:
