@@ -232,7 +232,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Draw the stored benchmark history as PNG.")
     parser.add_argument("regex", nargs="?", default="", help="only benchmarks whose name matches")
     parser.add_argument("--output", type=Path, default=HERE / "history", metavar="DIRECTORY")
-    parser.add_argument("--results", type=Path, metavar="DIRECTORY", help="else those of asv.conf")
+    parser.add_argument("--results", type=Path, metavar="DIRECTORY", help="else asv.conf's")
     arguments = parser.parse_args()
 
     config = Config.load(str(HERE / "asv.conf.json"))

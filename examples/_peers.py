@@ -245,7 +245,7 @@ def against_frameworks(makers: Makers, quick: bool, tolerance: float, *details: 
 def _compare(
     names: list[str], ours: list[Any], exact: list[Any], theirs: list[Any], tolerance: float
 ) -> bool:
-    """Whether each gradient is that of torch in float64, within `tolerance` of its largest value.
+    """Whether each gradient is torch's in float64, within `tolerance` of its largest value.
 
     What torch itself makes of it in float32 is printed beside it.
     """

@@ -135,7 +135,7 @@ class Network:
 
     weights, gradients : arrays by name.
     r, minus : the answers less the targets, and minus the targets: (batch, 10).
-    up, all : the steps of a forward pass, and those of a gradient.
+    up, all : the steps of a forward pass, and the steps of a gradient.
     """
 
     def __init__(self, weights: Mapping[str, Array], images: Array, minus: Array) -> None:
@@ -279,7 +279,7 @@ def turns(calls: Mapping[str, Callable[[], float]], rounds: int) -> dict[str, fl
 
 
 def print_shares(whose: str, profile: Mapping[str, float]) -> None:
-    """What part of the time is whose."""
+    """The share of each part in the time."""
     whole = sum(profile.values())
     parts = (f"{kind} {1e6 * s:.0f} us ({s / whole:.1%})" for kind, s in profile.items())
     print(f"{whose}: {', '.join(parts)}")

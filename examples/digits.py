@@ -122,7 +122,7 @@ class Network:
         for layer, below in zip(self.layers[:0:-1], self.layers[-2::-1], strict=True):
             np.matmul(below.y.T, layer.dz, out=layer.dweight)
             np.sum(layer.dz, axis=0, out=layer.dbias)
-            # The gradient of the activation's output, turned in place into that of its input.
+            # The gradient for the activation's output becomes the gradient for its input, in place.
             np.matmul(layer.dz, layer.weight.T, out=below.dz)
             self.activation.backward(below.dz, below.z, out=below.dz)
         first = self.layers[0]

@@ -6,7 +6,7 @@
 In torch a network with layer norms and Mish learns the 8 x 8 images of sklearn's `load_digits`.
 Its arrays go into one .npz file, and each of the servers, in a process of its own, reads the images
 of the test from it: with NumPy and fastact alone, with torch, with ONNX Runtime. They have to give
-the same labels. What is told of each is the time of a request on one thread, the memory of the
+the same labels. For each it prints the time of a request on one thread, the memory of the
 process, and how much is installed for it. A run of it: docs/results/inference.md.
 """
 

@@ -1,4 +1,4 @@
-"""Statistics of an array that no worker could hold: each column's, and those of what is made of it.
+"""Statistics of an array that no worker could hold: of each column, and of its results.
 
     pip install '.[bridges]'                 # dask and distributed
     python examples/larger_than_memory.py    # --quick: an eighth of the data
@@ -47,7 +47,7 @@ def chunk_of(block_id: tuple[int, int]) -> Any:
 
 
 def chunks(rows: int) -> Any:
-    """The array, of which nothing is made yet."""
+    """The array; no part of it is made yet."""
     shape = ((CHUNK,) * (rows // CHUNK), (COLUMNS,))
     return da.map_blocks(
         lambda block_id=None: chunk_of(block_id), chunks=shape, dtype=np.float32,

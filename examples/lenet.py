@@ -6,8 +6,8 @@
 Conv 5 x 5, 1 -> 6, relu, pool; Conv 5 x 5, 6 -> 16, relu, pool; Dense 256 -> 120 -> 84 -> 10 with
 relu, on images of 28 x 28. The loss is the sum of squares of what comes out less the target.
 
-The gradients are compared with those of torch, the time with that of torch's autograd and of JAX's
-jit where they are installed; what the biases cost is told, at batches of 128 and of 1000. Then the
+The gradients are compared with torch's, the time with torch's autograd and JAX's jit, where they
+are installed; what the biases cost is told, at batches of 128 and of 1000. Then the
 network learns to read handwritten digits, enlarged.
 
 Layout. Images lie with the batch last: (rows, channels, columns, batch). Shifting a window along

@@ -5,8 +5,8 @@
 
 The rows of an image are the steps of a sequence. 64 steps of 64 pixels, in a batch of 256, go
 through two layers of 64 units, and the last state through Dense 64 -> 10. The loss is the sum of
-squares of what comes out less the target. The gradients are compared with those of torch, time and
-peak memory with those of torch's autograd and of JAX's jit where they are installed. Then the
+squares of what comes out less the target. The gradients are compared with torch's, time and
+peak memory with torch's autograd and JAX's jit, where they are installed. Then the
 network learns to read handwritten digits, row by row.
 
 All that grows with the sequence in a layer, for T steps of B sequences, I inputs and H units:
@@ -81,7 +81,7 @@ def initial(inputs: int, seed: int = 0) -> dict[str, Array]:
 
 
 class Layer:
-    """One layer. x (T, B, I), dx of its shape or None; y and dy (T, B, H) are those of its states.
+    """One layer. x (T, B, I), dx of its shape or None; y and dy (T, B, H) belong to its states.
 
     every : whether dy holds a gradient of each step; else of the last step alone.
     """
@@ -91,7 +91,7 @@ class Layer:
         steps, batch, _ = x.shape
         units = len(u)
         gates = buffer(steps, batch, 4 * units)
-        # One row more: that of the zeros before the first step.
+        # One row more: the zeros before the first step.
         h, c = (np.zeros((steps + 1, batch, units), np.float32) for _ in range(2))
         recurrent, dc = buffer(batch, 4 * units), buffer(batch, units)
         self.y, self.dy = h[1:], buffer(steps if every else 1, batch, units)

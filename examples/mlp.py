@@ -7,8 +7,8 @@
 of squares of what comes out less the target. NumPy multiplies matrices, fastact does all the rest,
 and every call writes into memory that is allocated once.
 
-The gradients are compared with those of torch, the time with that of torch's autograd and of JAX's
-jit where they are installed, and then the network learns to read handwritten digits.
+The gradients are compared with torch's, the time with torch's autograd and JAX's jit, where they
+are installed, and then the network learns to read handwritten digits.
 
 Shapes, and the gradient by hand, with B images and minus = -target:
 

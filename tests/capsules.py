@@ -78,15 +78,15 @@ def _lengths(values: Sequence[int] | None) -> Any:
 
 
 class Producer:
-    """An array of float32, or of what it is told, that leaves by a capsule.
+    """An array of float32, or of another dtype, that leaves by a capsule.
 
     Without arguments all is as it ought to be; each of them replaces one field of the tensor.
 
-    shape, strides : in elements; None is a null pointer. `ndim` is that of shape, unless given.
+    shape, strides : in elements; None is a null pointer. `ndim` is shape's, unless given.
     data : an address; None a null pointer. Else memory of the producer's own, which is large.
     dtype : its name, or (code, bits, lanes).
     device : what the capsule says, and `told` what __dlpack_device__ does.
-    name : the capsule's. versioned : of which of both kinds, with this version and these flags.
+    name : the capsule's. versioned : which of both kinds it is, with this version and these flags.
     has_deleter : else the deleter is null. `deleted` counts its calls.
     """
 

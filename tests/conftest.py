@@ -30,7 +30,7 @@ ACTIVATIONS = [op for op in fa.ops.values() if op.family == "activations"]
 
 # No code but the formulas knows which activation it runs: what is held of the code around them, in
 # many layouts and sizes, is held for one without parameters, one with a number and one with a
-# choice. What a formula could break is held for all.
+# choice. Tests of formulas are for all of them.
 REPRESENTATIVES = [fa.mish, fa.leaky_relu, fa.gelu]
 by_representatives = pytest.mark.parametrize("op", REPRESENTATIVES, ids=lambda op: op.name)
 # All of them, where each takes long: a plain run has the representatives.
@@ -83,7 +83,7 @@ def _mark_thorough(items: list[pytest.Item]) -> None:
     It runs as many cases as show each value of each parameter (op, dtype, instruction set, device,
     shape, ...) at least once; `pytest -m "not large"` runs their whole product. The cases are taken
     in the order of a hash, so that values of different parameters meet at random, and yet in the
-    same way in every run; those of the emulated device last, for they take longest.
+    same way in every run; the emulated device's last, for they take longest.
     """
 
     def order(item: pytest.Item) -> tuple[bool, int]:
@@ -107,7 +107,7 @@ def _chosen(item: Any) -> set[tuple[Any, ...]]:
         names = mark.args[0]
         names = names.split(",") if isinstance(names, str) else names
         rows.add(tuple((name.strip(), values.pop(name.strip())) for name in names))
-    return rows | set(values.items())  # those of fixtures
+    return rows | set(values.items())  # values of fixtures
 
 
 ISAS = [FORCED_ISA] if FORCED_ISA else _cpu.supported_isas()
@@ -163,7 +163,7 @@ def backend(request: pytest.FixtureRequest) -> Iterator[Framework]:
 
 @pytest.fixture(autouse=True)
 def _threads_are_given_back() -> Iterator[None]:
-    """A test that sets torch's threads, as benchmarks do, sets those of the OpenMP runtime.
+    """A test that sets torch's threads, as benchmarks do, sets the OpenMP runtime's too.
 
     That is ours too, where both load the same one: all tests after it would run on so many.
     """

@@ -13,7 +13,7 @@ from fastact.check import reference
 from fastact.check.expected.norms import NormOracle
 from fastact.measure.norm_rows import Rows, Traits, default, rows_of, traits
 
-#: The norms whose statistics are those of rows of x, and not of channels of the batch.
+#: The norms whose statistics are of rows of x, and not of channels of the batch.
 NORMS = [op for op in fa.ops.values() if op.family == "norms" and not traits(op).by_channel]
 
 
@@ -59,7 +59,7 @@ class Setting:
 
     @property
     def axes(self) -> tuple[int, ...]:
-        """What is reduced, of `split` arrays."""
+        """The axes that are reduced, of `split` arrays."""
         return self.rows.axes
 
     @property
@@ -84,7 +84,7 @@ class Setting:
 
 
 def for_every_norm(settings: list[Setting]) -> list[Setting]:
-    """The settings, and for each norm that has none those of another one whose rows are alike."""
+    """The settings; a norm without settings gets another norm's, whose rows are alike."""
     found = list(settings)
     for op in NORMS:
         if op.name in {s.op for s in settings}:
@@ -170,7 +170,7 @@ class Arrays:
 
     @property
     def normalised(self) -> np.ndarray:
-        """What is normalised: x, or the sum, rounded."""
+        """The array that is normalised: x, or the sum, rounded."""
         if not self.setting.adds:
             return self.x
         compute = np.promote_types(self.x.dtype, np.float32)

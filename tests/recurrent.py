@@ -14,7 +14,7 @@ from fastact.check.expected.gates import Step
 GATES = [op for op in fa.ops.values() if op.family == "gates"]
 each_op = pytest.mark.parametrize("op", GATES, ids=lambda op: op.name)
 
-# NumPy's arrays, and those of each device: what does not depend on the instruction set.
+# NumPy's arrays and each device's, for tests that do not depend on the instruction set.
 everywhere = pytest.mark.parametrize(
     "where", [FRAMEWORKS[0], *KERNELS], ids=lambda framework: framework.name
 )

@@ -47,7 +47,7 @@ sums = fa.batch_norm.backward_reduce(y, x, x, x)
 assert_type(fa.batch_norm.backward_apply(y, x, x, x, None, *sums, 7), NDArray[np.float32])
 assert_type(fa.sum_squares.value_and_grad(x)[1], NDArray[np.float32])
 
-# What does not fit is an error before it is run.
+# Calls that do not fit are errors before they run.
 fa.layer_norm(x, epsilon=1)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
 fa.mish(x, alpha=1.0)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
 fa.celu(x, alpha="none")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]

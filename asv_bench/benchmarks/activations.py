@@ -1,4 +1,4 @@
-"""Activations: time of a call, peak of memory, worst error, and time against that of a copy."""
+"""Activations: time of a call, also beside a copy, peak of memory, and worst error."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ class Accuracy:
 
 
 class Bandwidth:
-    """Time over that of copying as many bytes by NumPy, on one thread.
+    """Time over the time of NumPy's copy of as many bytes, on one thread.
 
     The two take turns, and the figure is the ratio of their medians: it can be compared between
     runs, and to a degree between machines, where seconds cannot. On one thread of ours, too

@@ -1,4 +1,4 @@
-"""Bias, activation and the gradients of a bias: time of a call, and time against that of a copy."""
+"""Bias, activation and the gradients of a bias: time of a call, also beside a copy."""
 
 from __future__ import annotations
 

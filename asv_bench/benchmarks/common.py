@@ -142,7 +142,7 @@ def copying(array: NDArray[Any]) -> Call:
 
 
 def ratio(call: Callable[[], object], other: Callable[[], object]) -> float:
-    """Median time of `call` over that of `other`; they take turns, so that noise hits both."""
+    """Median time of `call` over `other`'s; they take turns, so that noise hits both."""
     calls = (call, other)
     for c in calls:
         c()  # the first call of all pays for pages, threads and caches

@@ -131,7 +131,7 @@ def _case(row: Row, rows: Sequence[Row]) -> tuple[str, ...]:
 
 
 def _names(rows: Sequence[Row]) -> list[str]:
-    """What the columns of a case are."""
+    """The names of a case's columns."""
     return ["", "elements or shape", "threads"][: len(_case(rows[0], rows))]
 
 
@@ -145,7 +145,7 @@ def _gist(rows: Sequence[Row]) -> Iterator[list[str]]:
 
 
 def _beside_fastest(row: Row) -> str:
-    """How many times our time the fastest peer takes; else the time over that of a copy."""
+    """How many times our time the fastest peer takes; without a peer, our time over a copy's."""
     ratios = {p: r for p, r in row["ratios"].items() if p in _PEERS and p not in PARTIAL}
     if not ratios:
         return f"{_over_copy(row)} copy"

@@ -39,7 +39,7 @@ _FAMILIES = {
 
 @dataclass(frozen=True)
 class Sources:
-    """What pages are made of, beside the ops themselves."""
+    """The sources of the pages, beside the ops themselves."""
 
     notes: Mapping[str, Any]
     machines: Sequence[measured.Machine]
@@ -142,7 +142,7 @@ def _facts(op: Any) -> str:
 
 
 def _moved(op: Any) -> str:
-    """How many bytes a call has to read and write, over those of a copy of x."""
+    """How many bytes a call has to read and write, over the bytes of a copy of x."""
     options = Options((1 << 20,), (), (), (), 1)
     found: dict[str, float] = {}
     for direction in ("forward", "backward"):
@@ -167,7 +167,7 @@ def _pitfalls(op: Any, notes: Mapping[str, Any]) -> Iterator[str]:
     ]
     if "backward" in op.entry_points:
         if any(name != "shape" for name in op.saves):
-            told.append("What `forward` saves is not copied: leave it alone until `backward`.")
+            told.append("`forward` saves arrays without a copy: leave them alone until `backward`.")
         if again := ", ".join(f"`{name}`" for name in _options_of_both(op)):
             told.append(f"`backward` has to be told again what the call was told: {again}.")
     if told:
@@ -176,7 +176,7 @@ def _pitfalls(op: Any, notes: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _options_of_both(op: Any) -> list[str]:
-    """What changes a result and is a parameter of `backward` too."""
+    """The options of a result that are parameters of `backward` too."""
     call, backward = (op.entry_points[entry].defaults for entry in ("call", "backward"))
     given = {*op.saves, "out", "stream", "accumulate"}
     return [name for name in backward if name in call and name not in given]

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 _SPAN = np.linspace(-6.0, 6.0, 601)
 _JUMP = 0.2  # of neighbours in it: no slope is that steep
-_FARTHEST, _BINS, _IN_BIN = 20.0, 160, 500  # inputs of which errors are shown
+_FARTHEST, _BINS, _IN_BIN = 20.0, 160, 500  # inputs whose errors are shown
 
 # Stand for the page's own colours until the picture is in it.
 _INK = "#010203"
@@ -42,7 +42,7 @@ _STYLE = {
 
 
 def of_activation(op: Any) -> str:
-    """The function with its derivative, and the error of float32 against that of float64."""
+    """The function with its derivative, and the error of float32 beside float64's."""
     with matplotlib.rc_context(_STYLE):
         return "".join(
             _inline(figure, f"{op.name}-{kind}", told)

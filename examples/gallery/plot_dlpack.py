@@ -8,7 +8,7 @@ uses a GPU where there is one, and says what it found.
 """
 
 # %%
-# What there is to compute with, and why where something is not. Nothing is ever computed on the CPU
+# Which devices there are, and why others are not. Nothing is ever computed on the CPU
 # in place of a GPU.
 import importlib.util
 import time

@@ -2,9 +2,9 @@
 Mean and variance of more than fits into memory
 ===============================================
 
-A file is read once, in parts, and each part is dropped. What is kept of it are its moments: a
-count, a mean and a sum of squared distances. They merge into those of the whole, in one fixed order
-whoever finishes first, and they do not cancel. Sums of x and x² do.
+A file is read once, in parts, and each part is dropped. Only its moments are kept: a
+count, a mean and a sum of squared distances. They merge into the whole's moments, in one fixed
+order whoever finishes first, and they do not cancel. Sums of x and x² do.
 """
 
 # %%

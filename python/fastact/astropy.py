@@ -1,8 +1,8 @@
 """The bridge to astropy: which units an element-wise op takes.
 
-It needs no import: a quantity that is given to an op has it loaded. Element-wise ops are functions
-of numbers, as exp and logaddexp are: they take dimensionless quantities, and give one. Any other
-unit astropy refuses, in its own words.
+Nobody has to import it: an op that is given a quantity loads it. Element-wise ops are functions of
+numbers, as exp and logaddexp are: they take dimensionless quantities, and return one. astropy
+refuses any other unit, with an error of its own.
 """
 
 from typing import Any

@@ -1,13 +1,13 @@
 """The bridge to dask: ops on chunked arrays, computed when dask computes.
 
-It needs no import: an op that is given a dask array has it loaded. Element-wise ops go through
-NumPy's protocol for ufuncs. Statistics are `Moments` of each chunk, and sums its totals in float64,
-merged in a tree whose shape follows from the chunks alone, so that their bits do not depend on who
-was first. Where chunks hold whole rows, a norm of rows is computed chunk by chunk; `layer_norm` of
-parts of rows goes by such moments.
+Nobody has to import it: an op that is given a dask array loads it. Element-wise ops go through
+NumPy's protocol for ufuncs. A statistic takes `Moments` of each chunk, a sum the chunk's total in
+float64. These merge in a tree whose shape follows from the chunks alone, so that bits do not depend
+on which task was first. Where chunks hold whole rows, a norm of rows is computed chunk by chunk;
+`layer_norm` of parts of rows goes by such moments.
 
-A task has one thread, for dask already computes as many at a time as there are cores: what
-`dask.config` says under "fastact.threads-per-task", when a graph is made, is another number.
+A task has one thread, because dask computes as many tasks at a time as there are cores.
+`dask.config` may have another number under "fastact.threads-per-task" when a graph is made.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ __all__ = ["layer_norm", "mean_var", "moments"]
 
 THREADS = "fastact.threads-per-task"
 
-#: How a result is made of the moments of all elements, by its name.
+#: A result as a function of the moments of all elements, by its name.
 _OF_MOMENTS: Mapping[str, Callable[[Moments, float], Any]] = {
     "mean": lambda m, correction: m.mean,
     "m2": lambda m, correction: m.m2,
@@ -52,7 +52,7 @@ _OF_MOMENTS: Mapping[str, Callable[[Moments, float], Any]] = {
 
 
 class Task:
-    """A function as dask's tasks call it: with so many threads of fastact's at most."""
+    """A function as dask's tasks call it: fastact takes at most so many threads."""
 
     def __init__(self, function: Callable[..., Any], threads: int) -> None:
         self.function, self.threads = function, threads
@@ -62,7 +62,7 @@ class Task:
             return self.function(*args, **kwargs)
 
     def __getattr__(self, name: str) -> Any:
-        """What a ufunc tells of itself, and its name."""
+        """The attributes of a ufunc, and its name."""
         if name.startswith("__") and name != "__name__":
             raise AttributeError(name)
         return getattr(self.function, name)
@@ -84,7 +84,7 @@ def as_ufunc(ufunc: Any) -> Any:
 
 
 def serves(op: Any) -> bool:
-    """Whether an op is computed on dask arrays, other than element by element."""
+    """Whether an op that is not element-wise is computed on dask arrays."""
     return _is_sum(op) or _is_statistic(op) or _is_norm(op)
 
 
@@ -111,7 +111,7 @@ def call(op: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
 
 
 def _check(where: str, name: str, x: Any) -> None:
-    """Refuse what is no dask array of NumPy's, or of chunks of unknown sizes."""
+    """Refuse dask arrays of other arrays than NumPy's, or with chunks of unknown sizes."""
     if not isinstance(x, da.Array):
         raise TypeError(
             f"{where}: {name} must be a dask array, as the others are, got {foreign.describe(x)}"
@@ -144,7 +144,7 @@ def _is_statistic(op: Any) -> bool:
 
 
 def _sum(op: Any, options: SimpleNamespace, given: dict[str, Any]) -> Any:
-    """The sum of a term of x: what `total` makes of each chunk, added up."""
+    """The sum of a term of x: the `total` of each chunk, added up."""
     x, where = options.x, f"fastact.{op.name}"
     operands, (sample,) = _operands(op, x, options, given)
     over = _axes.axes(where, options.axis, x.ndim)
@@ -163,7 +163,7 @@ def _total_of_chunk(x: Any, *operands: Any, where: str, term: int, axes: tuple[i
 
 
 def _add(parts: Any, axis: Any, keepdims: bool) -> Any:
-    """Of nested lists of totals, in the order of the chunks."""
+    """Add up nested lists of totals, in the order of the chunks."""
     return ops["sum"](np.stack(list(_flat(parts))), 0)
 
 
@@ -225,7 +225,7 @@ def _quietly(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
 
 
 def _beside(where: str, name: str, value: Any, x: Any, axis: Any) -> Any:
-    """An array of each element of x, in the same chunks; weights may be along the axes alone."""
+    """Repeat an array over x, in x's chunks; weights may have the reduced axes alone."""
     if isinstance(value, da.Array):
         _check(where, name, value)
     else:
@@ -304,7 +304,7 @@ def _same(part: Any, axis: Any, keepdims: bool) -> Any:
 
 
 def _merge(parts: Any, axis: Any, keepdims: bool) -> Any:
-    """Of nested lists of moments, in the order of the chunks."""
+    """Merge nested lists of moments, in the order of the chunks."""
     return Moments.merge_many(list(_flat(parts)))
 
 
@@ -324,7 +324,7 @@ def _of_merged(
     options: SimpleNamespace,
     correction: float = 0.0,
 ) -> Any:
-    """One statistic of the moments, an array of dask's."""
+    """One statistic of the moments, as an array of dask's."""
     function = partial(_of_moments, name=name, result_dtype=np.dtype(dtype), correction=correction)
     return _finished(merged, function, dtype, over, options, name)
 
@@ -394,7 +394,7 @@ def _norm(op: Any, options: SimpleNamespace, given: dict[str, Any]) -> Any:
             raise ValueError(f"{where}: {name} must have shape {shape}, got {tuple(value.shape)}")
         parameters[name] = da.asarray(value).rechunk(chunks)
     ones = {n: np.ones((1,) * len(over), v.dtype) for n, v in parameters.items()}
-    # What it refuses, it refuses now; its dtype is not x's where that is of integers, or swapped.
+    # Errors are raised now; and the dtype differs from x's for integers and swapped bytes.
     dtype = op(np.ones((1,) * x.ndim, x.dtype), **ones, **given).dtype
     arrays: list[Any] = [x]
     if all(len(c) == 1 for c in chunks):

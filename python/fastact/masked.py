@@ -1,4 +1,4 @@
-"""Sums and statistics of masked arrays: of what the mask does not hide, by `where`.
+"""Sums and statistics of masked arrays, over the elements that the mask leaves, by `where`.
 
 Results are np.ma's: masked where no element counts, and without a warning.
 `Moments` have counts instead, which are 0 there.
@@ -19,7 +19,7 @@ from .ops.moments import Moments
 
 
 def _serves(op: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
-    """Whether a call is of a masked array, and its op takes a mask."""
+    """Whether a call has a masked array, and its op takes a mask."""
     return "where" in op.roles and bool(args) and foreign.is_masked(args[0])
 
 
@@ -38,7 +38,7 @@ def _call(op: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         check_mask(where, str(given.dtype), given.shape, x.shape)
         counts &= given
     del named["out"]
-    with warnings.catch_warnings():  # of too few elements, which the mask says; weights have others
+    with warnings.catch_warnings():  # the mask shows where
         warnings.filterwarnings("ignore", "Mean of empty slice|Degrees of freedom", RuntimeWarning)
         result = op(x.data, **named, where=counts)
     if isinstance(result, Moments):
@@ -67,7 +67,7 @@ def _masked(result: Any, is_hidden: Any) -> Any:
 
 
 def _count(x: Any, options: Any, weights: Any, where: Any, skips_nan: bool) -> Any:
-    """How much counts for each result: weights, and what is not NaN."""
+    """How much counts for each result: the weights of elements that are not NaN."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)  # the op itself has warned
         return ops["moments"](

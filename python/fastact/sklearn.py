@@ -1,7 +1,7 @@
 """scikit-learn's shapes: moments of a stream of batches, a scaler by them, networks that predict.
 
-incremental_mean_and_var    mean and variance so far and a batch, as scikit-learn's own function
-StandardScaler              scikit-learn's, by it
+incremental_mean_and_var    mean and variance after one more batch, as scikit-learn's own function
+StandardScaler              scikit-learn's, by that function
 MLPInference                a fitted MLPClassifier or MLPRegressor, bias and activation in one pass
 """
 
@@ -36,8 +36,8 @@ def incremental_mean_and_var(
 ) -> tuple[Any, Any, Any]:
     """Mean and variance of each feature, of the samples so far and of a batch.
 
-    As scikit-learn's `_incremental_mean_and_var`, but for a feature that is NaN in the whole batch,
-    which keeps what it had.
+    As scikit-learn's `_incremental_mean_and_var`; only a feature that is NaN in the whole batch
+    keeps its mean and variance here.
 
     Parameters
     ----------
@@ -96,7 +96,7 @@ def _by_sign(weights: Any) -> list[tuple[int, Any]]:
 
 
 def _with_ours(method: Any) -> Any:
-    """scikit-learn's own method, to which its function of this name is ours."""
+    """scikit-learn's own method, for which its function of this name is ours."""
     function = getattr(method, "__wrapped__", method)
     name = "_incremental_mean_and_var"
     if name not in function.__globals__:

@@ -63,7 +63,7 @@ def var(
 ) -> Any:
     """The variance over dimensions; as `mean` takes them.
 
-    correction : what is subtracted from the number of elements, as xarray's `ddof`.
+    correction : the number that the count of elements loses, as xarray's `ddof`.
 
     Examples
     --------
@@ -193,7 +193,7 @@ def _weighted_sum(skipna: bool | None, x: Any, weights: Any, over: tuple[Hashabl
 
 def _weighted_squares(skipna: bool | None, x: Any, weights: Any, over: tuple[Hashable, ...]) -> Any:
     _, count, _, m2 = _moments(skipna, x, weights, over)
-    if all(x.sizes[one] for one in over):  # distances from no mean are none, or not a number
+    if all(x.sizes[one] for one in over):  # without a mean there are no distances, or they are NaN
         m2 = m2.where(count != 0, np.nan if skipna is False else 0.0)
     return m2.astype(_dtype(x))
 
@@ -204,7 +204,7 @@ def _dtype(x: Any) -> Any:
 
 
 def _moments(skipna: bool | None, x: Any, weights: Any, over: tuple[Hashable, ...]) -> Any:
-    """Sum, count, mean and m2; what has a negative weight is taken away, by Chan's formula."""
+    """Sum, count, mean and m2; elements of negative weight are taken away, by Chan's formula."""
     total, count, mean, m2 = _moments_of_sign(skipna, x, weights, over, 1)
     if not _has_negative(weights):
         return total, count, mean, m2
@@ -225,7 +225,7 @@ def _moments(skipna: bool | None, x: Any, weights: Any, over: tuple[Hashable, ..
 def _moments_of_sign(
     skipna: bool | None, x: Any, weights: Any, over: tuple[Hashable, ...], sign: int
 ) -> Any:
-    """Of what has a weight of this sign."""
+    """The moments of the elements whose weight has this sign."""
 
     def moments(x: Any, **options: Any) -> tuple[Any, Any, Any]:
         m = ops["moments"](x, skipna=skipna is not False, **options)
@@ -238,7 +238,7 @@ def _moments_of_sign(
 
 
 def _has_negative(weights: Any) -> bool:
-    """Whether weights that are there have any; lazy weights are not known."""
+    """Whether weights have a negative one, if they have values; lazy weights are not known."""
     return weights.chunks is None and weights.dtype.kind in "if" and bool((weights < 0).any())
 
 
@@ -412,6 +412,6 @@ def _repeated(array: Any, like: Any, dims: Iterable[Hashable]) -> Any:
 
 
 def _of_weights(function: Callable[..., Any], x: Any, weights: Any, **options: Any) -> Any:
-    with warnings.catch_warnings():  # NaN tells that there was no weight, as xarray's own
+    with warnings.catch_warnings():  # NaN says that there was no weight, as xarray's own
         warnings.filterwarnings("ignore", "Mean of empty slice|Degrees of freedom", RuntimeWarning)
         return function(x, weights=weights[(None,) * (x.ndim - weights.ndim)], **options)

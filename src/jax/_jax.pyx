@@ -74,7 +74,7 @@ cdef extern from "Python.h":
 cdef enum:
     MAX_AXES = 64  # NumPy's limit
 
-# By the numbers of xla::PrimitiveType; what is not there no op takes.
+# By the numbers of xla::PrimitiveType; no op takes other types.
 cdef dict dtypes = {
     number: np.dtype(name)
     for number, name in (

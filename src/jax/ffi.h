@@ -1,4 +1,4 @@
-// What XLA's foreign function interface hands to a handler, declared here as far as it is read.
+// The structures that XLA's foreign function interface hands to a handler, as far as they are read.
 //
 // No header of jaxlib's is needed to build, and one build serves every jaxlib: a handler states the
 // version that it was written for, and newer ones go on serving older handlers, in whose structures
@@ -33,7 +33,7 @@ struct Metadata {
   uint32_t traits;
 };
 
-// A frame that carries it asks what the handler is, and is no call.
+// A frame with this extension asks for the handler's version, and is no call.
 struct MetadataExtension {
   static constexpr int kType = 1;
   Extension base;
@@ -74,7 +74,8 @@ struct FreeArguments {
   void* data;
 };
 
-// What XLA offers a handler. An error that it returns belongs to the handler, which may return it.
+// The functions that XLA offers a handler. An error that they return belongs to the handler, which
+// may return it in turn.
 struct Api {
   size_t struct_size;
   Extension* extensions;
@@ -135,7 +136,7 @@ constexpr int kExecute = 3;
 
 using Handler = Error* (*)(CallFrame*);
 
-// Answers a frame that asks what the handler is; false: the frame is a call.
+// Answers a frame that asks for the version; false: the frame is a call.
 inline bool answer_metadata(CallFrame* frame) {
   Extension* extension = frame->extensions;
   if (extension == nullptr || extension->type != MetadataExtension::kType) return false;

@@ -78,7 +78,7 @@ def check_derivative_float32(op, backend, every=1, **parameters):
 def share(backend):
     """Which of the inputs: all, or each fifth where 3 million take a second.
 
-    On the emulated device, which has a GPU's formulas, the bits are those of the CPU
+    On the emulated device, which has a GPU's formulas, the bits are the CPU's
     (test_devices_bits.py), for which all inputs were.
     """
     return 5 if backend.name.startswith("emulated") else 1
@@ -199,7 +199,7 @@ def check_every_16_bit_input(op, device, **parameters):
         x = np.arange(1 << 16, dtype=np.uint16).view(dtype)
         with np.errstate(all="ignore"):
             wide = x.astype(np.float64)
-            if parameters:  # the oracle's values at infinity are those of the defaults
+            if parameters:  # the oracle's values at infinity are for the defaults
                 x, wide = x[np.isfinite(wide)], wide[np.isfinite(wide)]
             exact_y = reference.forward(op.name, wide, **parameters)
             exact_dx = reference.derivative_by_saved(op.name, wide, **parameters)

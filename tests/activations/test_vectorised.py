@@ -1,7 +1,7 @@
 """Every element-wise kernel is a loop over the instruction set's whole vectors.
 
 A functor with a branch, or a parameter that the compiler reads under a condition, leaves a loop
-over single elements: right, and 25 times slower. What is read here is the compiled module itself.
+over single elements: right, and 25 times slower. These tests read the compiled module itself.
 """
 
 import pytest

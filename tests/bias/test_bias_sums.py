@@ -34,7 +34,7 @@ def test_16_bit_counts(framework):
 
 
 def test_accumulating_rounds_once(framework):
-    """What is there is added in double: 1 + 2^-12 + 2^-12 in float16 is not 1."""
+    """The old value of `out` is added in double: 1 + 2^-12 + 2^-12 in float16 is not 1."""
     tiny = np.full((2, 1), 2.0**-12, np.float16)
     out = framework.of(np.ones(1, np.float16))
     fa.bias_grad(framework.of(tiny + tiny), out=out, accumulate=True)

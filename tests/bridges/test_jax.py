@@ -74,7 +74,7 @@ def called(op: Any, named: dict[str, Any], names: list[str]) -> Callable[..., An
 
 
 def by_hand(op: Any, named: dict[str, Any], gradients: list[Any]) -> dict[str, Any]:
-    """The gradients by the entry points for NumPy, of those of the results."""
+    """The gradients by the entry points for NumPy, for gradients of the results."""
     _, saved = op.bound("forward", named)()
     given = {f"d{name}": g for name, g in zip(op.results, gradients, strict=True)}
     given["dy"] = given.get("dy", tuple(gradients) if len(gradients) > 1 else gradients[0])
@@ -246,7 +246,7 @@ def test_donation(op):
     named = sample(op, np.float32)
     names = [n for n, v in named.items() if isinstance(v, np.ndarray)]
     function = jax.jit(called(op, {**named, "donate": True}, names), donate_argnums=0)
-    # XLA's own memory: that of NumPy's, which JAX may take as it is, can't be donated.
+    # XLA's own memory: NumPy's, which JAX may take as it is, can't be donated.
     arrays = [jnp.copy(jnp.asarray(named[name])) for name in names]
     expected = arrays_of(op.bound("call", named)())
     outs = (named[names[0]].copy(), *(None for _ in expected[1:]))
@@ -335,7 +335,7 @@ def test_float64_that_is_switched_off():
 
 @each_kind
 def test_the_plain_op_names_the_bridge(op):
-    """Where JAX traces; arrays with values it computes, as those of any framework."""
+    """Where JAX traces; arrays with values are computed like any framework's."""
     named = sample(op, np.float32)
     first = next(iter(named))
 
@@ -360,7 +360,7 @@ def check(code: str) -> None:
 
 
 def test_several_devices_of_the_host():
-    """Each of which computes on a thread of its own; in a process of its own."""
+    """Each computes on a thread of its own; in a process of its own."""
     code = dedent("""
         import os
         os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count=4"

@@ -113,7 +113,7 @@ def test_weights():
 
 
 def test_weights_count_beside_a_mask():
-    """Frequencies: 2 thrice is three elements, of which a variance with correction is 0."""
+    """Frequencies: 2 thrice is three elements, whose variance with correction is 0."""
     x = np.ma.array([[2.0, 9.0], [2.0, 9.0]], mask=[[0, 1], [1, 1]])
     y = fa.var(x, 1, weights=np.array([3.0, 1.0]), correction=1)
     np.testing.assert_array_equal(np.ma.getmaskarray(y), [False, True])

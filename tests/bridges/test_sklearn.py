@@ -38,7 +38,7 @@ def test_incremental(dtype, has_nan, weighted):
     for x, w in zip(*batches(dtype, has_nan), strict=True):
         weights = w if weighted else None
         ours = fs.incremental_mean_and_var(x, *ours, weights)
-        if not np.isnan(x).all(0).any():  # of which scikit-learn makes NaN
+        if not np.isnan(x).all(0).any():  # where scikit-learn gives NaN
             theirs = _incremental_mean_and_var(x, *theirs, weights)
         else:
             theirs = ours

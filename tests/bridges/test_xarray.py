@@ -151,7 +151,7 @@ def test_weighted_as_xarray_s_own(x, missing, weights, name):
             continue
         try:
             expected = getattr(own, name)(dim, **named)
-        except ValueError:  # of a Dataset of which a variable lacks a dimension, or is left others
+        except ValueError:  # a variable of a Dataset lacks a dimension, or others are left
             assert obj is both
             continue
         found = getattr(fx.weighted(obj, w), name)(ours, **named)

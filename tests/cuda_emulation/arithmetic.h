@@ -1,8 +1,8 @@
 // The arithmetic instructions of a GPU that the host has not, as the PTX ISA documents them: with
 // .ftz a subnormal operand is a zero of its sign, and so is a subnormal result.
 //
-// What is documented as an error is made: a result that is no number of its type is one of those
-// around it, which of them a hash of the operand says. Exact results are exact.
+// Documented errors are made: a result that is no number of its type becomes one of the numbers
+// around it; a hash of the operand says which one. Exact results are exact.
 #pragma once
 
 #include <cmath>

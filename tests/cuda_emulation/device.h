@@ -2,7 +2,7 @@
 //
 // A test tool, never shipped. launch.cuh includes this in place of the CUDA runtime, and the same
 // .cu sources then run on the CPU, slowly and watched: memory.h, shared.h and block.h say what is
-// caught. What it cannot see: registers, the limits of a GPU other than those of a launch, and
+// caught. What it cannot see: registers, the limits of a GPU but for a launch's, and
 // anything about speed. Accesses to global memory by lanes of one warp count as unordered even with
 // a __syncwarp between them.
 #pragma once

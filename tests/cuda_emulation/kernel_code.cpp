@@ -14,7 +14,7 @@
 namespace fastact::emulation {
 namespace {
 
-// Addresses are those of the file, as the linker laid it out.
+// Addresses are the file's, as the linker laid it out.
 struct Range {
   uint64_t begin, end;
   bool operator<(const Range& other) const { return begin < other.begin; }

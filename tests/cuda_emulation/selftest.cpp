@@ -262,7 +262,7 @@ void one_helper(float* y) {
   merge_in_common_array([](float a, float b) { return a > b ? a : b; });
   store(y + threadIdx.x, float(n));
 }
-// What no launch comes to is there all the same.
+// Code that no launch reaches is there all the same.
 template <int n>
 FASTACT_KERNEL(kThreads)
 void untouched_array(float* y) {

@@ -38,7 +38,7 @@ void shared_write(SharedRegion& region, size_t start, size_t item, size_t count,
                   const void* from);
 [[noreturn]] void shared_fault(const SharedRegion& region, size_t count, int64_t index);
 
-// What a pointer into shared memory is on a GPU: an array of T from somewhere to its end.
+// Stands for a GPU's pointer into shared memory: an array of T from somewhere to its end.
 template <class T>
 class SharedSpan {
   static_assert(std::is_trivially_copyable_v<T>, "shared memory holds plain data");

@@ -1,6 +1,6 @@
 """The boundary to devices: streams, allocation, errors. On the emulated device, and on a GPU.
 
-What the kernels compute there is tested where it is tested for the CPU, over the same fixtures.
+Results of kernels are tested where the CPU's are, over the same fixtures.
 """
 
 import os

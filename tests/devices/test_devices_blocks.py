@@ -75,7 +75,7 @@ def test_short_channels_of_batch_norm_share_blocks(length, lanes):
 
 
 def repeated(length: int) -> tuple[np.ndarray, ...]:
-    """Channels of so many elements, of which in dy the first stand for all."""
+    """Channels of so many elements; in dy the first of them stand for all."""
     shape = (1, CHANNELS // length, length)
     dy = np.broadcast_to(f32(*shape)[..., :1], shape)
     return dy, f32(*shape, seed=1), f32(shape[1], seed=2)

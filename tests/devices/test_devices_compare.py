@@ -89,7 +89,7 @@ def results(here: Framework | None, call: Callable[..., Any]) -> list[np.ndarray
 
 
 def cancelled(op: Any, call: Any) -> float:
-    """How large the terms are of which a gradient of a norm is a small difference: |dy| rstd."""
+    """The size of the terms whose small difference is a norm's gradient: |dy| rstd."""
     if op.family != "norms" or call.func != op.backward:
         return 0.0
     point = op.entry_points["backward"]

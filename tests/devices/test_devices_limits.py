@@ -1,7 +1,7 @@
 """What a device limits: shared memory of a kernel, contexts, the architectures that were built.
 
-The emulated devices give a block 64, 48 and 227 KiB of shared memory. What of a row is kept there
-and what is read again depends on that, and must not show.
+The emulated devices give a block 64, 48 and 227 KiB of shared memory. How much of a row
+stays there and how much is read again depends on that, and must not show.
 """
 
 import threading
@@ -98,7 +98,7 @@ def test_rows_forward(dtype: Any, packs: list[int]) -> None:
         check(forward, dtype, n, {})
 
 
-# What is kept of a row is wider where an activation makes p of dy.
+# The kept part of a row is wider where an activation makes p of dy.
 @pytest.mark.parametrize("activation", ["identity", "silu"])
 def test_short_rows_backward(dtype: Any, activation: str) -> None:
     for n in lengths(dtype, LANES):

@@ -16,7 +16,7 @@ emulated = pytest.importorskip(
 BLOCKS, THREADS = 64, 256
 RAMP = np.arange(4 * BLOCKS * THREADS) % 37
 
-# What each wrong kernel is told. The fault also names the kernel.
+# The message of each wrong kernel. The fault also names the kernel.
 FAULTS = {
     "shared_out_of_bounds": r"shared memory out of bounds: few\[\d+\], where there are 8 elements",
     "shared_before_start": r"shared memory out of bounds: few\[-1\]",

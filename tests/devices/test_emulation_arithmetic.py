@@ -35,7 +35,7 @@ def test_powers_of_two() -> None:
     ("name", "bits", "end"), [("reciprocal", 23, 2.0**126), ("reciprocal64", 20, 2.0**1022)]
 )
 def test_reciprocals(name: str, bits: int, end: float) -> None:
-    """As many bits, and zero or infinity in place of what is subnormal: 1 / x beyond 2^126."""
+    """As many bits, and zero or infinity in place of subnormal numbers: 1 / x beyond 2^126."""
     reciprocal: Callable[[float], float] = getattr(of, name)
     x = (10.0 ** np.random.default_rng(1).uniform(-30, 30, 5000)).astype(np.float32).tolist()
     errors = [abs(reciprocal(a) * a - 1) for a in x]

@@ -35,7 +35,7 @@ def numpy_of(framework, results):
 
 
 def held(case_, backend):
-    """The worst error of a case, in units of what is allowed."""
+    """The worst error of a case over its bound."""
     y = backend.numpy(case_.call(backend.of))
     back = numpy_of(backend, case_.backward(backend.of))
     return max(case_.errors(y, back).values())
@@ -149,7 +149,7 @@ def test_sums_have_the_bits_of_bias_grad(isa, shape, axis):
     for op in (fa.glu, fa.swiglu):
         case_ = made(op, np.dtype(np.float32), shape, axis)
         gradients = case_.gradients(case_.backward())
-        if op.packed:  # a sum's order is that of memory
+        if op.packed:  # a sum's order is memory's
             continue
         for name in "ab":
             total = fa.bias_grad(gradients[f"d{name}"], axis=axis)
@@ -182,7 +182,7 @@ def test_threads():
 @pytest.mark.parametrize("op", PAIRS, ids=lambda op: op.name)
 @pytest.mark.parametrize("name", ["float32", "bfloat16"])
 def test_gradients_in_place(op, name):
-    """da and db over any two of what is read."""
+    """da and db over any two of the arrays that are read."""
     for options, bias in product(({}, HELD), (False, True)):
         case_ = made(op, DTYPES[name], (50, 70), bias=bias, **options)
         expected = case_.backward()

@@ -49,7 +49,7 @@ class Case:
         self.bias = None if bias is None else rng.normal(size=double[axis]).astype(bias)
 
     def laid_out(self, *change: Any) -> "Case":
-        """The same values, each array in a layout of its own: those of x or a, of b, and of dy."""
+        """The same values, each array in a layout of its own: x or a, b, and dy."""
         made = Case.__new__(Case)
         vars(made).update(vars(self))
         arrays = [f(a) for f, a in zip(change, [*self.arrays, self.dy], strict=False)]

@@ -119,7 +119,7 @@ def test_16_bits_are_those_of_float32_rounded(op, shape, narrow, recompute, isa)
 @each_op
 @pytest.mark.parametrize("threads", [1, 3])
 def test_dbias_alone(op, threads, isa):
-    """What is not stored cannot be read again, and has the same sums."""
+    """Gradients that are not stored can't be read again, and have the same sums."""
     step = random_step(op, WIDE, np.float32)
     saved = forward(step)[-1]
     expected = backward(step, saved)
@@ -260,7 +260,7 @@ def test_empty(op, dtype, shape, where):
 
 @each_op
 def test_nan_and_inf(op, backend):
-    """What is not a number stays so in its column, and nowhere else; shut gates are exact."""
+    """A NaN stays in its column, and spreads nowhere else; shut gates are exact."""
     step = random_step(on(op, backend), (4, 40), np.float32)
     step.bias = step.recurrent_bias = None
     expected = forward(step)[0].copy()

@@ -109,7 +109,8 @@ def test_sums_of_rows(op, device, dtype, shape):
 def test_bits_are_those_of_any_alignment(op, device, name, shape, recompute):
     """By packs or by single columns, and whichever array it is that does not fit: dbias as well.
 
-    Types are those of packs of 8, 4 and 2. Where rows are cut into chunks, too, all or none fits.
+    There is a type for packs of 8, of 4 and of 2. Where rows are cut into chunks, too, all or none
+    fits.
     """
     step = random_step(on(op, device), shape, DTYPES[name], recompute=recompute)
     expected = everything(step)
@@ -263,7 +264,7 @@ def test_nothing_else_is_written(op, device, dtype, columns):
 def test_gradients_of_many_rows_are_nearer_than_those_of_a_chain(device):
     """In bfloat16, of float64's, dbias over 4096 rows too: torch's chain is what one compares with.
 
-    4096 rows are those of a large step; the columns are independent, and four are enough.
+    A large step has 4096 rows; the columns are independent, and four are enough.
     """
     rng = np.random.default_rng(0)
 

@@ -1,4 +1,4 @@
-"""Whole recurrent layers over a sequence, matrix products by NumPy, against those of torch.
+"""Whole recurrent layers over a sequence, matrix products by NumPy, against torch's.
 
 Several layers, both directions, the output and every gradient.
 """

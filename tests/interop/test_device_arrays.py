@@ -150,7 +150,7 @@ def test_layouts_and_outputs():
 
 @needs_emulation
 def test_streams():
-    """A call works on its first array's; those of the others come before it, and after it."""
+    """A call works on its first array's stream; it waits for the others', and they for it."""
     x = np.ones(4, np.float32)
     first, other = emulated.make_stream(DEVICE), emulated.make_stream(DEVICE)
     y = fa.mish(of(x, first))
@@ -226,7 +226,7 @@ def test_nothing_is_copied_to_the_host():
 
 @needs_emulation
 def test_who_makes_no_arrays_is_given_them():
-    """An array of a package of which nothing is known: computed on its device, into `out`."""
+    """An array of an unknown package: computed on its device, into `out`."""
 
     class Unknown(Interface):
         __module__ = "somebody.arrays"

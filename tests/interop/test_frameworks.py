@@ -81,7 +81,7 @@ def test_torch_parameters_and_subclasses(op):
 
 
 def test_fake_tensors_are_refused(op):
-    """By the entry points, which are raw: tests/torch has those of the call."""
+    """By the entry points, which are raw: tests/torch has the tests of the call."""
     from torch._subclasses.fake_tensor import FakeTensorMode
 
     with FakeTensorMode():

@@ -227,7 +227,7 @@ def test_classes_of_the_binding():
 
 
 def test_outputs_that_are_read_only(recorded):
-    """What is refused as an output when it may not be written, is not written."""
+    """An output that may not be written is refused, and is not written."""
     refused = 0
     for function, arguments in recorded:
         for at, value in enumerate(arguments):

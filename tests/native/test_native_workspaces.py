@@ -45,7 +45,7 @@ def test_sized_at_one_count_and_used_at_another(call, threads):
 
 
 def test_a_byte_short(call, threads):
-    """What one thread asks for is needed; what more of them do, only serves them."""
+    """One thread needs all of the workspace that it asks for; more threads only want more."""
     threads(1)
     needed = call.size() if call.needs_it else 0
     expected = call.bits(needed)
@@ -87,7 +87,7 @@ def test_a_workspace_that_is_none(call):
 
 
 def test_a_recorded_call_at_more_threads(threads):
-    """What is replayed has the workspace of the call that was recorded."""
+    """A replay has the workspace of the call that was recorded."""
     rng = np.random.default_rng(0)
     shape, bias = (64, 512), rng.normal(size=2048).astype(np.float32)
     packed = rng.normal(size=(64, 2048)).astype(np.float32)

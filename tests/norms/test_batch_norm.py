@@ -145,7 +145,7 @@ def test_the_same_bits_for_any_layout(isa, dtype, columns):
 
 @shapes
 def test_added_are_the_bits_of_the_gradient(dtype, shape, axis):
-    """Onto zeros; the sums of what is read as it is do not depend on where dx goes."""
+    """Onto zeros; sums do not depend on where dx goes."""
     x, dy = draw(shape, dtype, 4), draw(shape, dtype, 5)
     weight, bias, *_ = parameters(shape[axis], dtype)
     _, saved = fa.batch_norm.forward(x, None, None, weight, bias, True, channel_axis=axis)
@@ -363,7 +363,7 @@ def test_errors(name):
     assert not f32.any()
 
 
-# What is wrong with a call in training that would else update all that it is given.
+# Faults of a call in training that would else update all its arrays.
 SPOILED: dict[str, Any] = {
     "weight": np.ones(4, np.float32),
     "bias": np.ones((1, 3), np.float32),
@@ -410,7 +410,7 @@ def test_no_elements():
 
 
 def test_no_memory_that_grows(many_threads):
-    """Beside what there is a channel of, and for that of 64 parts of the data."""
+    """Beside numbers for each channel, memory for 1/64 of the data."""
     x = np.ones((50, 16, 50, 50), np.float32)
     dy, y, dx = (np.ones_like(x) for _ in range(3))
     weight, bias, mean, var = parameters(16, np.float32)

@@ -79,7 +79,7 @@ def test_squares_beyond_float(device, shape, size):
 
 
 def test_the_first_elements_lie_apart(device):
-    """A shift that is the mean of what is far from all the rest."""
+    """A shift that is the mean of numbers far from all the rest."""
     x = (draw((4, 3, 9000), np.float32, 0) + 1e4).astype(np.float32)
     x[:, :, :40] = 0
     y = device.numpy(fa.batch_norm(device.of(x), None, None, training=True))

@@ -46,7 +46,7 @@ class Case:
 
     @property
     def total(self) -> np.ndarray:
-        """What is normalised."""
+        """The array that is normalised."""
         return self.x + self.residual if traits(self.op).adds else self.x
 
     @property
@@ -183,7 +183,7 @@ def test_the_default_offset_is_the_castings(op):
 @each_op
 @each_narrow
 def test_llama_behind_an_activation(op, dtype, backend):
-    """What the activation reads is rounded, and what comes back through it."""
+    """The activation's argument is rounded, and so is the gradient that comes back through it."""
     case = Case(op, (5, 257), dtype)
     how = {"activation": "relu", "casting": "llama", "eps": EPS}
     arrays = map(backend.of, (*case.inputs, case.weight))
@@ -240,7 +240,7 @@ def layer_norm_both_ways(x: Any, one: Any) -> None:
 
 @pytest.mark.parametrize("entry", ["norm_forward", "norm_backward"])
 def test_native_functions_cast_without_a_mean_alone(entry, backend, monkeypatch):
-    """Its gradients would not be those of `layer_norm`."""
+    """Its gradients would not be layer_norm's."""
     run = Call.run
 
     def casting(self, function, /, **named):

@@ -149,7 +149,7 @@ def test_16_bit_gradients_are_those_of_float32_rounded(op, length, layout, narro
 
 
 # Spans a little longer than the shortest that is one, than registers hold (32), and than is worth a
-# call of its own (1024); rows of one chunk, of many, and of which fewer than eight go together.
+# call of its own (1024); rows of one chunk, of many, and rows that go by fewer than eight.
 @pytest.mark.parametrize("narrow", [np.float16, ml_dtypes.bfloat16])
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize(
@@ -161,7 +161,7 @@ def test_16_bit_gradients_are_those_of_float32_rounded(op, length, layout, narro
     ids=str,
 )
 def test_16_bits_are_float32_rounded(op, shape, layout, narrow, isa):
-    """Results, and the gradients of what is normalised by spans."""
+    """Results, and the gradients of norms by spans."""
     call = fa.ops[op]
     takes_groups = "num_groups" in call.entry_points["call"].defaults
     setting = Setting(op, shape, groups=3 if takes_groups else 0)

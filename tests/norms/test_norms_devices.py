@@ -385,8 +385,8 @@ def held(x: np.ndarray, axis: int, step: int) -> np.ndarray:
     return view
 
 
-# Rows of more vectors than one block takes backward (1024, of float32 1536) are long; so are those
-# of these runs.
+# Rows of more vectors than one block takes backward (1024, of float32 1536) are long; so are the
+# rows of these runs.
 LONG = [
     ("layer_norm", (3, 2050), None),
     ("add_rms_norm", (2, 2049), None),

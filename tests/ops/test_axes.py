@@ -57,7 +57,7 @@ def numbers_of(result: Any, framework: Framework) -> Iterator[np.ndarray]:
 @pytest.mark.parametrize("axis", [None, 0, -1, (0,), (-1,), ()], ids=str)
 @pytest.mark.parametrize("keepdims", [False, True])
 def test_an_array_without_axes(op: Any, axis: Any, keepdims: bool, framework: Framework) -> None:
-    """Results, what is saved and gradients are those of a row of one element."""
+    """Results, saved arrays and gradients are as for a row of one element."""
     options: dict[str, Any] = {} if axis is None else {"axis": axis}
     if "keepdims" in op.entry_points["call"].defaults:
         options["keepdims"] = keepdims

@@ -1,6 +1,6 @@
-"""What is added up has the same bits whichever way, how far and from where on its axes step.
+"""Sums have the same bits whichever way, how far and from where on their axes step.
 
-The promise is that of `fastact.sum`: terms are added up in the order of the axes or, where memory
+`fastact.sum` promises it: terms are added up in the order of the axes or, where memory
 holds those axes in another order, in memory's. So an array that is turned round, stepped,
 misaligned or repeated along an axis has the bits of its copy in C order; where one axis alone is
 added up, so
@@ -204,7 +204,7 @@ NORMS: list[tuple[str, tuple[int, ...], dict[str, Any]]] = [
 ]
 
 
-# What is not listed has a shape all the same.
+# Norms that are not listed have a shape all the same.
 NORMS += [
     (op.name, (3, 6, 9, 20), {"groups": 3} if traits(op).groups else {})
     if traits(op).channels

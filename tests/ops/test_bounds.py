@@ -141,7 +141,7 @@ def test_rounding_of_every_dtype():
     ids=str,
 )
 def test_gradient_under_cancellation(where, dtype, centre, shape, axes):
-    """x - mean, of which the mean has to be known far better than x's dtype knows it.
+    """x - mean: the mean has to be known far better than x's dtype knows it.
 
     Of (1000, 1) in bfloat16, whose numbers are 4 apart there, most are 1000 itself: x - mean is
     then a hundredth of that.
@@ -271,7 +271,7 @@ def test_channels(where, dtype, kind, name, make):
     if kind == "training":
         given = (None, None)
         trains = {"training": True}
-    else:  # by others than those of x, in the type that is computed in
+    else:  # by given ones, in the type that is computed in
         mean, var = (a.reshape(12).astype(compute) for a in (1 + true[0] / 2, true[1] ** -2))
         given = tuple(map(where.of, (mean, var)))
         trains = {}
@@ -298,7 +298,7 @@ def test_channels(where, dtype, kind, name, make):
 
 @pytest.mark.parametrize("name", ["identity", "mish", "relu", "hardswish"])
 def test_bias_act(backend, dtype, name):
-    """Sums that cancel to kinks, too: the slope there is that of a z within the bound."""
+    """Sums that cancel to kinks, too: the slope there belongs to some z within the bound."""
     rng = np.random.default_rng(0)
     x, dy, residual = (rng.normal(size=(67, 20)).astype(dtype) for _ in range(3))
     bias = rng.normal(size=20).astype(dtype)
@@ -353,7 +353,7 @@ def test_gradient_of_a_sum_of_squares(backend, dtype):
 @pytest.mark.parametrize("dtype", [np.float32, np.float64], ids=["float32", "float64"])
 @pytest.mark.parametrize("size", [1.0, 30.0, 1000.0])
 def test_gates_whose_sums_cancel(dtype, size):
-    """A pre-activation of some u of what it is added up of, where sigmoid and tanh are steepest.
+    """A pre-activation of some u of its terms, where sigmoid and tanh are steepest.
 
     Of gru_gates, too, whose reset gate then scales something as large.
     """

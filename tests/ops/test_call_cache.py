@@ -335,14 +335,14 @@ def test_a_plan_is_for_the_values_of_its_numbers(words, framework, kind, monkeyp
 
 
 def test_a_number_is_an_operand_and_a_parameter():
-    """One object in two places, of which the plan is for the value of the second."""
+    """One object in two places: the plan is for the second one's value."""
     for value in (-0.5, -0.5, -0.5, -0.25, -0.25, -0.25, -0.5):
         x = np.float64(value)
         assert fa.leaky_relu(x, x) == value * value
 
 
 def test_an_array_is_written_and_a_parameter():
-    """What is claimed to be read and written is not claimed where it was read as a number."""
+    """An argument that is read and written is no claim where it was read as a number."""
     for momentum in (0.5, 0.5, 0.5, 0.25, 0.125):
         x, running_mean = np.arange(4.0).reshape(4, 1), np.array([momentum])
         fa.batch_norm(x, running_mean, np.ones(1), training=True, momentum=running_mean)

@@ -262,7 +262,7 @@ def test_keywords_are_not_positions():
 
 
 def test_another_thread_count_is_another_plan():
-    """Sizes that depend on the number of threads are those of the call, not of an earlier one."""
+    """Sizes that depend on the number of threads are this call's, not an earlier one's."""
     rng = np.random.default_rng(0)
     dh, gates, c = (rng.normal(size=(64, n)).astype(np.float32) for n in (512, 2048, 512))
     bias = np.zeros(2048, np.float32)

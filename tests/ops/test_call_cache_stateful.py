@@ -31,7 +31,7 @@ KINDS: dict[str, Any] = {
     "0-d": np.array,
     "tensor": torch.tensor,
 }
-# What is called, with the parameter that is a number.
+# The calls, with the parameter that is a number.
 CALLS = [
     ("mish", "call", None),
     ("leaky_relu", "call", "negative_slope"),

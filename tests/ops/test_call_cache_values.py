@@ -22,7 +22,7 @@ def recorded(call: Any) -> Any:
 
 
 def test_a_keyword_is_not_text():
-    """`axis=0` is a keyword and a value; `"axis", 0` are two values, of which no op takes any."""
+    """`axis=0` is a keyword and a value; `"axis", 0` are two values, and no op takes either."""
     x = f32(2, 3)
     recorded(lambda: fa.sum(x, axis=0))
     for _ in range(TIMES):

@@ -1,6 +1,6 @@
 """Arrays without elements: every result that has some all the same is written, by every op.
 
-What they are is what the formulas make of no elements, as NumPy has them: sums and gradients of
+They are the formulas' values for no elements, as NumPy has them: sums and gradients of
 parameters 0 (with `accumulate`: what was there), means NaN, running statistics as they are.
 """
 

@@ -1,7 +1,7 @@
 """A new op is its functor, its declaration and its formula: nothing else names it.
 
-What is compiled is read as text: the lists of `src/common`. What is declared alone, of kinds that
-are there, is declared here once more.
+Compiled lists, those in `src/common`, are read as text. Ops that are mere declarations, of kinds
+that are there, are declared here once more.
 """
 
 import ast

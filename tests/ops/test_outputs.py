@@ -48,7 +48,7 @@ def test_results_that_are_none_are_allocated(op):
 @each_op
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_results_that_go_past_the_caches(op, dtype):
-    """As those of some ops do where they are large, on some processors: the same bits, no more."""
+    """As some ops' outputs do where they are large, on some processors: the same bits, no more."""
     x, dy = (np.resize(a.astype(dtype), (37, 132)) for a in (X, DY))
     call = calls.forward(op, x, dy)
     expected = parts(call())

@@ -1,4 +1,4 @@
-"""What an array is to the data beside it: one rule for all ops (docs/conventions.md).
+"""The role of an array beside the data: one rule for all ops (docs/conventions.md).
 
 Which arguments there are, `op.roles` tells: an op that is registered is tested.
 """

@@ -1,4 +1,4 @@
-"""Gradients of sums, moments and statistics on devices: those of the CPU, however arrays lie."""
+"""Gradients of sums, moments and statistics on devices: the CPU's, however arrays lie."""
 
 import numpy as np
 import pytest

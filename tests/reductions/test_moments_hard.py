@@ -79,7 +79,7 @@ def test_constant_data_have_no_variance(backend, dtype, value, count):
 
 @pytest.mark.parametrize("size", [40, 2048, 70_000])
 def test_outlier_first(backend, size):
-    """What is subtracted is amid the data, but far from most of them."""
+    """The shift is amid the data, but far from most of them."""
     for dtype in (np.float32, np.float64):
         x = draw(dtype, (size,), 0)
         x[0] = 1e6

@@ -232,7 +232,7 @@ def test_gradient_of_squares_overflows_only_where_it_must():
 @pytest.mark.parametrize("layout", ["plain", "strided", "transposed"])
 @pytest.mark.parametrize("shape", [(), (0,), (3, 0), (7,), (5003,), (40, 70, 30)], ids=str)
 def test_value_and_grad(dtype, framework, shape, layout):
-    """The bits of the value are those of the op; the gradient is exact."""
+    """The value has the op's bits; the gradient is exact."""
     x = finite(dtype, shape)
     if x.ndim and layout == "strided":
         x = np.repeat(x, 2, -1)[..., ::2]

@@ -36,7 +36,7 @@ def results(y):
 @pytest.mark.parametrize("op", OPS, ids=str)
 @pytest.mark.parametrize(("shape", "axes"), SHAPES, ids=str)
 def test_results_are_the_cpus(op, device, dtype, shape, axes):
-    """Whose own are held to an oracle's; those of every layout are the same bits."""
+    """One layout is held to an oracle; every other has the same bits."""
     draw = np.random.default_rng(0)
     x = draw.normal(100, 1, shape).astype(dtype)
     if getattr(op, "skips", False):

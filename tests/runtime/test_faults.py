@@ -306,8 +306,8 @@ for make in forward, backward:
 
 
 SHIM = r"""
-/* malloc and its kin, of which the n-th call of one thread for at least so many bytes fails after
- * arm(n, bytes); live bytes of big blocks, so that what is not freed is seen. */
+/* malloc and its kin. After arm(n, bytes) the n-th call of one thread for at least so many bytes
+ * fails. The live bytes of big blocks show what is not freed. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <malloc.h>
@@ -387,7 +387,7 @@ def shim(tmp_path_factory):
     ("framework", "name"),
     [
         *(pytest.param("numpy", *each.values, marks=each.marks) for each in EACH),
-        # What is torch's own is the same for all ops, and torch is slow to import.
+        # torch's own part is the same for all ops, and torch is slow to import.
         ("torch", "mish"),
         *(
             pytest.param("torch", name, marks=pytest.mark.thorough)

@@ -155,7 +155,7 @@ def test_bits_depend_on_the_row_alone(op: Any, n: int, dtype: str, isa: str) -> 
 
 
 def assert_same(actual: Any, expected: Any) -> None:
-    """The same bits, but for those of a NaN."""
+    """The same bits, but for a NaN's."""
     actual, expected = actual.copy(), expected.copy()
     for array in (actual, expected):
         array[np.isnan(array)] = np.nan
@@ -189,7 +189,7 @@ def test_tiles_have_the_bits_of_rows(op: Any, dtype: str, shape: tuple[int, ...]
         unaligned = np.frombuffer(b"-" + x.tobytes(), np.uint8)[1:].view(x.dtype).reshape(shape)
         for apart in (np.repeat(x, 2, -2)[..., ::2, :], backwards, unaligned):
             assert_same(op(apart, **options), y)
-        if dtype in ("float32", "float64"):  # of which a gradient is added as it was
+        if dtype in ("float32", "float64"):  # whose gradients are added unrounded
             onto = np.ones_like(x)
             op.backward(dy, *saved, **options, out=onto, accumulate=True)
             assert_same(onto, dx + 1)

@@ -1,4 +1,4 @@
-"""Moments of what is not NaN: counts, merging, buffers, pickles."""
+"""Moments that skip NaN: counts, merging, buffers, pickles."""
 
 import pickle
 

@@ -537,7 +537,7 @@ def test_gradients_of_weights_of_the_other_16_bits(dtypes):
 
 @each_corrected
 def test_a_correction_of_nearly_all_weights(op):
-    """What the sum of the weights is off by counts as often as that is more than what is left."""
+    """The error of the weights' sum grows by that sum over the part that correction leaves."""
     x, weights = draw(op, np.float64, (40, 3)), np.random.default_rng(0).uniform(0, 1, (40, 3))
     counted = np.where(np.isnan(x), 0, weights).sum(0)
     for left in (1e-3, 1e-6, 1e-9):

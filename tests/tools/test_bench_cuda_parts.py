@@ -42,7 +42,7 @@ def clock(monkeypatch):
 
 @pytest.mark.usefixtures("quick", "clock")
 def test_runs_that_stop_make_one_table(tmp_path, monkeypatch, capsys):
-    """As many as it takes, and the rows are those of one run, in its order."""
+    """As many as it takes; the rows are as of one run, in its order."""
     monkeypatch.setattr(StandIn, "free", lambda self: 2**30)  # room for all
     whole, parts, page = (tmp_path / name for name in ("whole.json", "parts.json", "parts.md"))
     cuda.bench(SOME, options(**FEW), whole, device=StandIn())

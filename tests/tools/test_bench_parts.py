@@ -36,7 +36,7 @@ def test_a_later_run_adds_peers(tmp_path):
     assert [row["op"] for row in after] == [row["op"] for row in before] == ["mish", "relu"]
     for old, new in zip(before, after, strict=True):
         assert {"numpy", "torch"} <= new["ratios"].keys()
-        # What was measured stays, and ratios to it alone are those of one run.
+        # Measurements stay; ratios are to measurements of the same run alone.
         assert old["ratios"].items() <= new["ratios"].items()
         assert new["seconds"][OURS] == old["seconds"][OURS]
     assert {"numpy", "torch"} <= json.loads(numbers.read_text())["machine"]["peers"].keys()

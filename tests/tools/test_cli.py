@@ -241,7 +241,7 @@ def test_peers_of_gates_do_the_same_work(gates, peer, direction, monkeypatch):
     results = result if isinstance(result, tuple) else (result,)
     expected = as_arrays(tuple(y for y in results if y is not None))
     found = as_arrays(made.calls[peer]())
-    for ours in expected:  # in whichever order; torch has those of the recurrent projection too
+    for ours in expected:  # in whichever order; torch has the recurrent projection's too
         assert any(
             ours.shape == theirs.shape and np.allclose(theirs, ours, 1e-4, 1e-5) for theirs in found
         ), (gates.name, ours.shape)

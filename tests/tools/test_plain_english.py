@@ -15,14 +15,19 @@ import pytest
 ROOT = Path(__file__).parents[2]
 
 READ = {
-    "src": (".h", ".cpp", ".cu", ".cuh", ".pyx", ".pxi"),
+    "src": (".h", ".cpp", ".cu", ".cuh", ".pyx", ".pxi", ".txt"),
     "python": (".py", ".pyi"),
-    "docs": (".md", ".toml"),
+    "docs": (".md", ".toml", ".py", ".css"),
+    "examples": (".py", ".md"),
+    "asv_bench": (".py", ".md"),
+    "tests": (".py", ".h", ".cpp", ".txt"),
+    ".github": (".yml", ".md"),
 }
-PAGES = ("README.md", "CONTRIBUTING.md", "SECURITY.md")
+PAGES = ("README.md", "CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md", "CMakeLists.txt")
+PAGES += ("pyproject.toml", ".ci/run")
 
-#: Not read: what is made, and the CUDA kernels and their page, which are to be taken in later.
-LEFT_OUT = ("docs/_build", "docs/results", "src/cuda", "docs/design/cuda.md")
+#: Not read: pages that programs make, and this file, which has the patterns.
+LEFT_OUT = ("docs/_build", "docs/results", "tests/tools/test_plain_english.py")
 
 # "two arrays, each of which ..", "4 minutes, of which 2 ..": how many are meant is said, which is
 # good English.

@@ -1,4 +1,4 @@
-"""`bench --device cuda --from` and `--plot`: rates against that of a copy, of made-up results."""
+"""`bench --device cuda --from` and `--plot`: rates beside a copy's, of made-up results."""
 
 from dataclasses import replace
 from itertools import product
@@ -20,7 +20,7 @@ FACTS = {
 
 
 def made_up(*dtypes: str) -> GpuResults:
-    """Every case at a rate that nobody measured, below that of its copy."""
+    """Every case at a rate that nobody measured, below its copy's."""
     rows = []
     for op, direction, dtype in product(fa.ops.values(), ("forward", "backward"), dtypes):
         for case in FAMILIES[op.family].on_gpu(op, direction, dtype, None):

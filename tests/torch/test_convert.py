@@ -258,7 +258,7 @@ def test_beside_every_kind_of_hook(kind, at, training):
 
 @pytest.mark.parametrize("training", [True, False])
 def test_modules_stay_in_their_mode(training):
-    """Each in its own: that of a norm is often another than the model's."""
+    """Each in its own mode: a norm's is often another than the model's."""
     model = network().train(training)
     model[1].train(not training)
     model[2].train(not training)

@@ -1,4 +1,4 @@
-"""The modules of `fastact.torch.nn` against those of torch: whatever torch has, by iteration."""
+"""The modules of `fastact.torch.nn` against torch's: whatever torch has, by iteration."""
 
 import copy
 import gc
@@ -116,7 +116,7 @@ def outcome(case: Case, module: torch.nn.Module, dtype: torch.dtype) -> Any:
 @pytest.mark.parametrize("training", [True, False])
 @by_case
 def test_of_nothing_and_of_one_value_as_torch(case, training, length):
-    """What torch computes is computed, what it refuses is refused; backward as forward.
+    """Calls that torch computes are computed, others are refused; backward as forward.
 
     Where torch has NaN of nothing, a sum of nothing is 0 and a running statistic what it was.
     """
@@ -374,7 +374,7 @@ def test_packed_sequences(layers, enforce_sorted, batch_first):
 
 @pytest.mark.parametrize("layers", [torch.nn.LSTM, torch.nn.GRU], ids=lambda c: c.__name__)
 def test_a_layer_leaves_nothing_behind(layers):
-    """What a step of training makes is freed without the garbage collector."""
+    """Arrays that a step of training makes are freed without the garbage collector."""
     module = REPLACEMENTS[layers](3, 4)
     gc.collect()
     gc.disable()

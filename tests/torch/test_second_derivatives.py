@@ -241,7 +241,7 @@ def test_second_derivatives_of_modules(case, squared):
 @pytest.mark.parametrize("way", ["jacobian", "jacrev", "grad", "vmap"])
 @each_case
 def test_transforms_of_modules(case, way):
-    """Derivatives of functions of modules, and of batches, are those of torch's modules."""
+    """Derivatives of functions of modules, and of batches, as torch's modules have them."""
     if way == "vmap" and (case.options.get("dropout") or case.torch_class is nn.SyncBatchNorm):
         pytest.skip(
             "torch asks how the numbers of a batch are drawn, and has none of SyncBatchNorm"

@@ -1,7 +1,7 @@
 """Calls of ops in programs of XLA, with gradients and batches.
 
-`Traced` learns from the op itself, called with arrays without values, what a call gives, and lets
-XLA make it; `differentiable` puts `forward` and `backward` behind JAX's gradients.
+`Traced` calls the op with arrays without values, which shows the results of a call, and lets XLA
+make them; `differentiable` puts `forward` and `backward` behind JAX's gradients.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -76,7 +76,7 @@ class Template:
     def __init__(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
         self.args, self.kwargs = args, dict(kwargs)
 
-    def _key(self) -> str:  # by what is written: 1, 1.0 and True are equal, but not the same
+    def _key(self) -> str:  # by the text of a value: 1, 1.0 and True are equal, but not the same
         return repr((self.args, self.kwargs))
 
     def __hash__(self) -> int:
@@ -117,7 +117,7 @@ def _taken_apart(
 class Traced:
     """A call of an entry point with arrays of certain shapes and dtypes.
 
-    outputs : what it makes, as JAX describes arrays.
+    outputs : the arrays that it makes, as JAX describes them.
     wanted : of a call that gives several gradients, which ones are to be made.
     donates : the first result has the memory of the first array.
     """
@@ -187,7 +187,7 @@ class Traced:
         return _replaced(self.result, lambda shape: every[self.places[id(shape)].number])
 
     def _undifferentiable(self) -> Callable[..., Any]:
-        """The call as a function of its arrays that says so where JAX looks for its derivative."""
+        """The call as a function of its arrays; it raises where JAX looks for its derivative."""
         call = jax.custom_vjp(self._batched())
 
         def refuse(*arrays: Any) -> Any:
@@ -230,9 +230,9 @@ class Traced:
         return call  # type: ignore[no-any-return]
 
     def _stacked(self, size: int, is_batched: Sequence[bool], arrays: Sequence[Any]) -> Any:
-        """The batch in one call, where the op does to a stack what it does to each; else None.
+        """The batch in one call, where the op treats a stack as it treats each array; else None.
 
-        Whether arrays that are not batched broadcast or have to be repeated, the op itself tells.
+        The op itself tells whether arrays that are not batched broadcast or have to be repeated.
         """
         if not self.op.stacks:
             return None
@@ -350,7 +350,7 @@ def _arrays_out_of(saved: tuple[Any, ...]) -> tuple[tuple[Any, ...], list[Any]]:
     return tuple(taken), arrays
 
 
-# --- what is public -------------------------------------------------------------------------------
+# --- the public names -----------------------------------------------------------------------------
 
 
 class Function:

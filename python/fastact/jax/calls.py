@@ -2,8 +2,8 @@
 its handler runs.
 
 The text says everything, so that a program may be kept on disk and run by another process. In it
-`{"buffer": i}` stands for an array of XLA's: those that the program gives come first, then those
-that are to be filled. `{"doubles": i}` is one of pairs of uint32 that are the bits of float64.
+`{"buffer": i}` stands for an array of XLA's: the program's arguments come first, then the arrays to
+fill. `{"doubles": i}` is an array of pairs of uint32 that are the bits of float64.
 """
 
 import json
@@ -24,14 +24,14 @@ class Buffer(NamedTuple):
 
 
 def map_buffers(value: Any, of: Callable[[int], Any]) -> Any:
-    """A value, and those inside of tuples, with something else in the place of buffers."""
+    """A value, or a tuple of values, with something else in the place of buffers."""
     if isinstance(value, Buffer):
         return of(value.number)
     return tuple(map_buffers(v, of) for v in value) if isinstance(value, tuple) else value
 
 
 def parts_of(value: Any) -> tuple[Any, ...]:
-    """What a tuple has in it, or moments have: their arrays, and the count."""
+    """The parts of a tuple, or of moments: their arrays, and the count."""
     return (value.mean, value.m2, value.count) if isinstance(value, Moments) else value
 
 
@@ -43,10 +43,10 @@ def text_of(
     copied: Sequence[tuple[Sequence[int], int]],
     doubles: Sequence[int] = (),
 ) -> str:
-    """What `function_of` reads.
+    """The text that `function_of` reads.
 
-    copied : of what the call gives and `out` has no place for: the indexes that lead to it in the
-    result, and the number of the buffer for it.
+    copied : for each result that `out` has no place for, the indexes that lead to it in the call's
+    result, and the number of its buffer.
     doubles : the numbers of buffers that are the bits of float64.
     """
 
@@ -65,10 +65,10 @@ def text_of(
 
 
 def function_of(text: bytes, *, with_stream: bool = False) -> Callable[..., object]:
-    """What makes the call, of the arrays in the place of the buffers, and then of the stream.
+    """A function that makes the call. It takes the arrays for the buffers, and then the stream.
 
-    Its arguments are put together by an expression, which takes a tenth of the time that going
-    through the text again would take at each call. Only places of values are written into it.
+    An expression puts the arguments together, in a tenth of the time that reading the text at each
+    call would take. Only the places of values are written into it.
     """
     name, entry, args, kwargs, copied = json.loads(text)
     op = ops[name]

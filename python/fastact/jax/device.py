@@ -1,7 +1,7 @@
 """Arrays on a GPU, as XLA's handler shows them: memory that XLA owns, for the time of one call.
 
-`Buffer`s of them lead through an op as arrays of any framework do. What a call needs beside them,
-workspace and results that `out` has no place for, is XLA's memory too.
+Ops take them like arrays of any framework. The other memory of a call, its workspace and results
+that `out` has no place for, is XLA's too.
 """
 
 from collections.abc import Callable, Sequence
@@ -22,7 +22,7 @@ from .calls import function_of
 
 @dataclass(frozen=True)
 class Work:
-    """What the arrays of a call share: DLPack's pair of the device, XLA's stream and memory."""
+    """Shared by the arrays of a call: DLPack's pair of the device, XLA's stream and memory."""
 
     device: tuple[int, int]
     stream: int
@@ -33,7 +33,7 @@ class DeviceArray:
     """An array of XLA's on a device. `described` is NumPy's, of memory that NumPy can't touch."""
 
     __slots__ = ("described", "work")
-    __dlpack__ = None  # what `frameworks.framework_of` knows arrays by
+    __dlpack__ = None  # by which `frameworks.framework_of` knows arrays
     __fastact_framework__: "_Xla"
 
     def __init__(self, described: NDArray[Any], work: Work) -> None:
@@ -49,7 +49,7 @@ class DeviceArray:
         return DeviceArray(self.described[key], self.work)
 
     def __setitem__(self, key: Any, value: "DeviceArray") -> None:
-        """Queue a copy of an array of this shape and dtype; `key` is all of it."""
+        """Queue a copy of an array of this shape and dtype; `key` selects all of it."""
         arrays = {"x": value.seen(), "y": self.seen(), "accumulate": False}
         _cpu.native_call("broadcast", arrays).run(None, self.work.stream)
 

@@ -1,10 +1,10 @@
-"""The ops in thinc and spaCy: a backend for the CPU that is thinc's own but for these functions.
+"""The ops in thinc and spaCy: thinc's backend for the CPU, with some of its functions by fastact.
 
     from thinc.api import get_ops, set_current_ops
 
     set_current_ops(get_ops("fastact"))
 
-thinc finds it by its entry point. What it replaces, and what it can't: docs/thinc.md.
+thinc finds it by its entry point. docs/thinc.md says which functions it replaces, and which not.
 """
 
 try:

@@ -1,4 +1,4 @@
-"""Layers of thinc that ask no backend: its layer norm is written in methods of arrays."""
+"""Layers of thinc that no backend serves: its layer norm is written in methods of arrays."""
 
 from collections.abc import Callable
 from typing import Any
@@ -16,8 +16,8 @@ _EPS = 1e-8  # thinc's
 def convert(model: Any) -> int:
     """Let a model's layer norms be computed by `fastact.layer_norm`.
 
-    In place: parameters, gradients, names and what is saved stay thinc's. To be called once more on
-    a model that was loaded or copied. Where the current backend is not NumPy's, it has no effect.
+    In place: parameters, gradients, names and saved models stay thinc's. Call it once more on a
+    model that was loaded or copied. Where the current backend is not NumPy's, it has no effect.
 
     Parameters
     ----------
@@ -47,7 +47,7 @@ def convert(model: Any) -> int:
 
 
 def forward(model: Any, X: Any, is_train: bool) -> tuple[Any, Callable[[Any], Any]]:
-    """A layer norm's pass, and the function for the way back."""
+    """A layer norm forward, and the function that backpropagates."""
     if not isinstance(model.ops, FastactOps):
         result: tuple[Any, Callable[[Any], Any]] = layernorm.forward(model, X, is_train)
         return result

@@ -1,7 +1,7 @@
 """The functions of thinc's backend that ops of fastact compute.
 
-thinc's other arguments mean what they mean there; a function that they make another one of, as a
-threshold of mish below that at which float32 can tell, is thinc's own.
+Arguments mean what they mean in thinc. Where they make a function another one (a threshold of mish
+so low that float32 would show it), thinc's own function computes it.
 """
 
 from typing import Any
@@ -15,7 +15,7 @@ from ..interop.foreign import name_of
 
 
 def _checked(function: str, *arrays: Any) -> None:
-    """A GPU's arrays would be computed, but this backend promises NumPy's."""
+    """Refuse a GPU's arrays: fastact would compute them, but this backend promises NumPy's."""
     for array in arrays:
         if not isinstance(array, np.ndarray):
             raise TypeError(

@@ -17,9 +17,9 @@ from .spec import spec_of, tensors_of
 
 
 def call_in_float32(op: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-    """The op's value as autocast has it: of tensors of 16 bits that are float32 now.
+    """The op's value under autocast, which turns tensors of 16 bits into float32.
 
-    As in torch, what is given as an output stays as it is.
+    As in torch, tensors that are given as outputs stay as they are.
     """
     cast = {name: value if name == "out" else _wide(value) for name, value in kwargs.items()}
     device = next(value.device.type for value in args if isinstance(value, torch.Tensor))
@@ -36,7 +36,7 @@ def call(op: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
     """The op's value."""
     named = spec_of(op).named(args, kwargs)
     if any(map(foreign.is_for_dispatcher, tensors_of(named))):
-        from . import dispatch  # whose operators take some time to register
+        from . import dispatch  # late, because registering its operators takes time
 
         return dispatch.call(op, named)
     return recorder(op, args, kwargs)(args, kwargs)

@@ -1,4 +1,4 @@
-"""What the bridge reads off an op's specification, and what it asks of the tensors of a call."""
+"""What the bridge reads off an op's specification, and the checks of a call's tensors."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -17,7 +17,7 @@ def tensors_of(named: Mapping[str, Any]) -> list[torch.Tensor]:
 
 
 def check_switches(spec: Spec, named: Mapping[str, Any]) -> None:
-    """What has no gradient, and no place among what torch traces, is not asked for."""
+    """Refuse results that have no gradient and that torch can't trace."""
     for name in spec.op.unrecorded:
         if named.get(name, False):
             raise TypeError(
@@ -26,7 +26,7 @@ def check_switches(spec: Spec, named: Mapping[str, Any]) -> None:
 
 
 def check_recorded(spec: Spec, named: Mapping[str, Any]) -> None:
-    """A tensor that requires grad is one that gets a gradient, and nothing is written."""
+    """Refuse tensors that require grad where they get none, and outputs."""
     check_switches(spec, named)
     for name, value in named.items():
         for one in value if type(value) is tuple else (value,):

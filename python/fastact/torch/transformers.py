@@ -5,14 +5,14 @@
     model = kernelize(LlamaForCausalLM(config))
 
 `kernels` finds layers by names that transformers gives its classes, and puts another `forward` into
-their modules; parameters, hooks and checkpoints stay. `MAPPING` says which it is for each name, as
+their modules; parameters, hooks and checkpoints stay. `MAPPING` has the layer for each name, as
 `kernels.register_kernel_mapping` and `use_kernel_mapping` take it. Some classes have no name: the
-norms of Gemma, which add 1 to their weight, the gated feed-forward layers, whose activation and
-product are one pass here, and every class where transformers finds no `kernels` of the versions
-that it takes. `name_layers` names them.
+norms of Gemma, which add 1 to their weight; the gated feed-forward layers, whose activation and
+product are one pass here; and every class, where transformers finds no version of `kernels` that it
+takes. `name_layers` names them.
 
-Rounding is the model's own but for what is fused: norms as published (`casting` of
-`fastact.rms_norm`), and act(a) b is rounded once instead of twice.
+Norms round as the model's code does (`casting` of `fastact.rms_norm`). Only act(a) b is rounded
+once instead of twice.
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ _GATES: dict[str, dict[str, Any]] = {
 
 @dataclass(frozen=True)
 class Layer:
-    """What `kernels` takes for a repository: something that loads a class."""
+    """Stands for a repository of `kernels`: it loads a class."""
 
     layer: type[torch.nn.Module]
 
@@ -156,7 +156,7 @@ _NAMES = {
 def name_layers(model: torch.nn.Module) -> None:
     """Give classes of a model's modules the names by which `MAPPING` has them.
 
-    Only classes of transformers itself that have no name: a subclass computes what is its own.
+    Only classes of transformers itself that have no name: a subclass may compute something else.
     """
     for cls in set(map(type, model.modules())):
         name = _NAMES.get(cls.__name__, "")

@@ -12,7 +12,7 @@
 FASTACT_BEGIN_NAMESPACE
 namespace {
 
-// Runs visit(activation) with the one that a number stands for.
+// Runs visit(activation) for the activation with a number.
 template <class T, class Visit>
 FASTACT_DEVICE void with_activation(int which, const double* parameters, const Visit& visit) {
   switch (which) {
@@ -24,9 +24,9 @@ FASTACT_DEVICE void with_activation(int which, const double* parameters, const V
   }
 }
 
-// f(lane, made) of each lane of the first vector: what it makes goes to that lane of each vector.
-// Two lanes at a time take turns in front, so that an activation's code is there once for all of
-// them. (One at a time, each would wait for the one before.)
+// Calls f(lane, made) for each lane of the first vector, and stores `made` in that lane of each
+// vector. A loop rotates the lanes and calls f for the first two, so that an activation's code is
+// there once for all of them. (One lane at a time would wait for the lane before.)
 template <class T, int n, class F>
 FASTACT_DEVICE void map_pairs(Wide<T> (&vecs)[n], const F& f) {
   constexpr int kSize = Vec<T>::kSize;
@@ -45,7 +45,7 @@ FASTACT_DEVICE void map_pairs(Wide<T> (&vecs)[n], const F& f) {
   }
 }
 
-// f(activation, lane) of each lane.
+// Calls f(activation, lane) for each lane.
 template <class T, class F>
 FASTACT_DEVICE Wide<T> map_chosen(int which, const double* parameters, const Wide<T>& z,
                                   const F& f) {
@@ -63,7 +63,7 @@ template <class T>
 FASTACT_DEVICE_CALL Wide<T> slope_at(int which, const double* parameters, Wide<T> z) {
   return map_chosen<T>(which, parameters, z, [](const auto& f, auto x) { return f.derivative(x); });
 }
-// The same, of what the activation's op saved.
+// The same from the array that the activation's op saved.
 template <class T>
 FASTACT_DEVICE_CALL Wide<T> slope_by_saved_at(int which, const double* parameters, Wide<T> saved) {
   return map_chosen<T>(which, parameters, saved,

@@ -1,5 +1,6 @@
-// Activations that are compiled into their kernels: those that people put behind a bias or into a
-// gate, where a call for each vector would be felt. Any other is chosen at run time (activate.cuh).
+// Activations that are compiled into their kernels: the ones that people put behind a bias or into
+// a gate, where a call for each vector would cost time. Any other is chosen at run time
+// (activate.cuh).
 #pragma once
 
 #include "cuda/activations/activate.cuh"
@@ -13,13 +14,13 @@ constexpr bool is_common(int which) {
   return false;
 }
 
-// Around a call few registers are left for what is in flight.
+// Around a call few registers are left for vectors in flight.
 template <class Activation>
 constexpr bool kIsFixed = true;
 template <>
 constexpr bool kIsFixed<ChosenActivation> = false;
 
-// One that is compiled into its kernel, with the same interface.
+// An activation that is compiled into its kernel, with the same interface.
 template <template <class, bool> class A, class T>
 struct FixedActivation {
   A<Compute<T>, kApproximate<T>> f;
@@ -48,8 +49,8 @@ FASTACT_DEVICE ValueAndSlope<T> value_and_slope(const FixedActivation<A, T>& act
   return {activation.value(z), activation.slope(z)};
 }
 
-// Runs visit(activation): a common one is fixed, any other is chosen at run time, as all are of
-// float64, where memory leaves the time for a call.
+// Runs visit(activation): a common one is fixed, any other is chosen at run time. So are all of
+// float64, where memory is slow enough to leave time for a call.
 template <class T, class Visit>
 void with_common_activation(int which, const double* parameters, const Visit& visit) {
   switch (which) {

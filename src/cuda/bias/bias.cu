@@ -21,15 +21,14 @@ Fused fuse(const BiasCall& call, const Layout& layout) {
           layout.dense ? layout.inner : 1};
 }
 
-// Dense arrays as rows of an example each, or of several.
+// Dense arrays as rows, each of one example or of several.
 template <class T>
 RowsOfVectors<T> rows_of(const Layout& layout) {
   const int64_t example = layout.channels * layout.inner;
   return {example, layout.outer * example};
 }
 
-// Whether they can be read so: `last` is the output, among the inputs those that are absent are
-// null.
+// Whether arrays can be read so. `last` is the output; absent inputs are null.
 template <class T, int count>
 bool fit_rows(const RowsOfVectors<T>& rows, const Layout& layout, char* const (&data)[count]) {
   uintptr_t bits = 0;
@@ -37,14 +36,14 @@ bool fit_rows(const RowsOfVectors<T>& rows, const Layout& layout, char* const (&
   return layout.dense && rows.fit && bits % kVecBytes == 0;
 }
 
-// Of sums: the vectors of a channel that lie together, 0 where channels come last.
+// The vectors of a channel that lie together, as sums need to know; 0 where channels come last.
 template <class T>
 int64_t segment_of(const Layout& layout) {
   return layout.inner > 1 ? layout.inner / Vec<T>::kSize : 0;
 }
-// Whether rows can be added up by channel: whole vectors of one channel, of a few tiles, in rows
-// enough to read several at a time. Not in double, where the order of a sum would show whether
-// arrays are aligned: sums of other types are in double, too, but rounded after that.
+// Whether rows can be added up by channel: vectors belong to one channel each, there are few tiles,
+// and enough rows to read several at a time. Not for float64, whose bits would show by the order of
+// a sum whether arrays are aligned; the sums of other types are rounded after that.
 template <class T>
 bool sums_fit(const Layout& layout) {
   constexpr int64_t kMostTiles = 64;
@@ -116,8 +115,8 @@ template <class T>
 int64_t bias_act_workspace(const BiasCall& call) {
   const Operand& x = call.data[BiasCall::kX];
   if (is_empty(x)) return 0;
-  // What the chunks are does not depend on the strides of dy, dx and residual, nor on those of x
-  // beyond their order; the workspace is the most that any layout of the others takes.
+  // The chunks do not depend on the strides of dy, dx and residual, and of x's strides they depend
+  // on the order alone. The workspace is as large as any layout of the other arrays needs.
   const Layout layout = layout_of(&x, 1, call.axis, sizeof(T));
   int64_t most = most_chunks<T>(channel_layout(layout));
   if (sums_fit<T>(layout))
@@ -131,7 +130,7 @@ void bias_act_backward(const BiasCall& call, void* workspace, cudaStream_t strea
                 &residual = call.data[BiasCall::kResidual], &dx = call.data[BiasCall::kOut];
   if (is_empty(call.dbias)) return;
   auto* partials = static_cast<double*>(workspace);
-  int64_t chunks = 0;  // of an empty x: sums of nothing
+  int64_t chunks = 0;  // an empty x has none: sums of nothing
   if (!is_empty(x)) {
     const Operand arrays[] = {dy, x, residual.data ? residual : x, dx};
     const Layout layout = layout_of(arrays, 4, call.axis, sizeof(T));

@@ -6,8 +6,8 @@
 
 FASTACT_BEGIN_NAMESPACE
 
-// A call that was checked (common/bias/call.h). workspace: as many bytes as the function before
-// asks for, aligned to 16.
+// A call that was checked (common/bias/call.h). workspace: aligned to 16 bytes, and as large as the
+// ..._workspace function says.
 template <class T>
 void bias_act_forward(const BiasCall& call, cudaStream_t stream);
 template <class T>

@@ -1,4 +1,4 @@
-// The functors of bias.cu: the forward map, and the gradient whose sum is that of the bias.
+// The functors of bias.cu: the forward map, and dx, whose sum by channel is the bias's gradient.
 #pragma once
 
 #include "cuda/activations/activate.cuh"
@@ -36,10 +36,10 @@ FASTACT_DEVICE void add_bias(const Fused& fused, int64_t index, Wide<T>& z) {
   });
 }
 
-// y = f(x + bias + residual); strided arrays tell the channel in place of the index, inner being 1.
+// y = f(x + bias + residual). For strided arrays `index` is the channel, and inner is 1.
 template <class T, int inputs>
 struct BiasForward : Fused {
-  static constexpr int kUnroll = 1;  // a call leaves few registers to what would be in flight
+  static constexpr int kUnroll = 1;  // a call leaves few registers for vectors in flight
   static constexpr Indexed kIndexed = kIndexedElements;
   FASTACT_DEVICE Wide<T> vec(const Wide<T> (&in)[inputs], int64_t index) const {
     Wide<T> z = in[0];
@@ -58,7 +58,7 @@ struct BiasForward : Fused {
   }
 };
 
-// dx = dy f'(x + bias + residual), written; its sums are the gradient of the bias.
+// Writes dx = dy f'(x + bias + residual); its sums are the gradient of the bias.
 template <class T>
 struct BiasGradient : Fused {
   enum { kDy, kX, kResidual, kDx, kArrays };  // residual may be absent
@@ -66,7 +66,8 @@ struct BiasGradient : Fused {
   static constexpr int kBlocks[] = {sizeof(T) < sizeof(double) ? 4 : 3, 3, 1};
   static constexpr bool kByRow = false;
   SumArrays<kArrays> arrays;
-  // Windows may read what neighbours hold: not so where dx is an input, which they overwrite.
+  // Whether vectors may be read by windows: not where dx is an input too, for other threads write
+  // the elements beside it.
   bool windows, accumulate;  // accumulate: dx is added to
   using C = Compute<T>;
 

@@ -15,7 +15,7 @@ struct BiasRows {
   Activation activation;
   NumberVector bias;  // IN
   Divisor channels, inner;
-  bool by_vector;  // the bias is read as rows are: the elements of a vector have one each
+  bool by_vector;  // each element of a vector has its own bias, which is read by vectors too
 
   FASTACT_DEVICE Kept keep(int64_t column) const {
     if (by_vector && column < channels.by)

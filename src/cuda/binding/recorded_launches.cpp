@@ -1,10 +1,10 @@
 // Launches, recorded to be queued again for other addresses: what a recorded call
 // (src/cpu/binding/call_cache.pyx) runs on a device.
 //
-// The parameters of a kernel are bytes to us. Which of them are addresses shows by running what
-// queues the launches for several sets of addresses: a word that differs must have moved from run
-// to run as one buffer did. Everything else (kernels, shapes, all other words) must be equal in all
-// runs, or the launches are not replayed.
+// The parameters of a kernel are mere bytes here. To find the addresses among them, the function
+// that queues the launches is run for several sets of addresses: a word that differs between runs
+// must have moved as one buffer did. Everything else (kernels, shapes, all other words) must be
+// equal in all runs, or the launches are not replayed.
 #include <algorithm>
 #include <cstring>
 #include <memory>
@@ -17,7 +17,8 @@ namespace {
 constexpr size_t kWords = 1024;  // of a launch's parameters: CUDA takes 4 KiB
 constexpr int kParameters = 16;
 
-// A word that is where a buffer begins, less where another one does if there is one, and an offset.
+// A word that is the address of a buffer plus an offset; less another buffer's address, if `minus`
+// names one.
 struct Place {
   int word, plus, minus;
   uint64_t offset;
@@ -51,7 +52,8 @@ struct Run {
   Launches launches;
 };
 
-// What native functions leave unset in parameters, as nothing reads it, is then alike in all runs.
+// Native functions may leave bytes of parameters unset that nothing reads: with a clear stack these
+// are alike in all runs.
 [[gnu::noinline]] void clear_stack() {
   char below[1 << 16];
   memset(below, 0, sizeof(below));
@@ -60,7 +62,8 @@ struct Run {
 
 class Recording final : public LaunchRecorder {
  public:
-  // Of this thread until it is ended; whoever runs meanwhile, as a finalizer may, can record, too.
+  // Records this thread's launches until it ends; another recording may begin meanwhile, as by a
+  // finalizer.
   Recording() = default;
   ~Recording() { launch_recorder() = before_; }
   Recording(const Recording&) = delete;
@@ -86,7 +89,7 @@ class Recording final : public LaunchRecorder {
     runs_.back().launches.push_back(std::move(launch));
   }
 
-  // The launches of the first run with their places; none where the runs do not allow it.
+  // The launches of the first run with their places; none where the runs differ otherwise.
   std::unique_ptr<Launches> launches(int device) const {
     auto found = std::make_unique<Launches>(runs_.at(0).launches);
     for (const Run& run : runs_)
@@ -109,7 +112,7 @@ class Recording final : public LaunchRecorder {
     return run.launches[launch].words[word];
   }
 
-  // Whether a word is the same in all runs, or a place, which is added.
+  // Whether a word is the same in all runs, or is a place; then the place is added to `places`.
   bool find_place(size_t launch, size_t word, std::vector<Place>* places) const {
     const uint64_t here = value(runs_[0], launch, word);
     const auto all = [&](auto is_so) { return std::all_of(runs_.begin(), runs_.end(), is_so); };

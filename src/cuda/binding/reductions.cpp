@@ -1,11 +1,12 @@
-// Sums, moments and statistics, for arrays on a GPU, and what repeats a number or an array.
+// Sums, moments and statistics, for arrays on a GPU; and the calls that repeat a number or an
+// array.
 #include "cuda/binding/bindings.h"
 #include "cuda/reductions/moments.h"
 
 namespace fastact {
 namespace {
 
-// Of any dtype that a View has: kernels of its element's size do it.
+// Fills elements of any dtype that a View has, by the size of an element.
 DeviceCall fill_call() {
   const auto run = [](const void* given, int, int device, void*, int64_t, void* stream) {
     const FillCall& call = *static_cast<const FillCall*>(given);

@@ -23,8 +23,8 @@ inline NumberVector vector_of(const ArrayArgument& a) {
   return {a.data, a.shape ? byte_stride(a, 0, item_size(a.dtype)) : 0, a.dtype};
 }
 
-// Calls that were checked (common/reductions/call.h); any array may be empty. workspace: as many
-// bytes as the function before asks for, aligned to 16.
+// Calls that were checked (common/reductions/call.h); any array may be empty. workspace: aligned to
+// 16 bytes, and as large as the ..._workspace function of the same call says.
 template <class T>
 void broadcast(const BroadcastCall& call, cudaStream_t stream);
 

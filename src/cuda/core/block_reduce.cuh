@@ -15,16 +15,16 @@ FASTACT_DEVICE T warp_fold(T value, Merge merge, int width = kWarp) {
     if (step < width) value = merge(value, __shfl_xor_sync(kAllLanes, value, step));
   return value;
 }
-// The same of two values at once, in little more than the steps of one: each half of the lanes
-// folds one of them. Gives the first value's fold to the lower half of each `width` lanes, the
-// second's to the upper one.
+// The same of two values at once, in hardly more steps than one value takes: each half of the lanes
+// folds one of them. The lower half of each `width` lanes gets the first value's fold, the upper
+// half the second's.
 template <class T, class Merge>
 FASTACT_DEVICE T warp_fold_halves(const T (&value)[2], Merge merge, int width = kWarp) {
   const bool upper = int(threadIdx.x) & (width / 2);
   const T given = __shfl_xor_sync(kAllLanes, upper ? value[0] : value[1], width / 2);
   return warp_fold(merge(upper ? value[1] : value[0], given), merge, width / 2);
 }
-// What warp_fold_halves gives, both to all lanes.
+// Gives all lanes both of the folds of warp_fold_halves.
 template <class T>
 FASTACT_DEVICE void share_halves(T half, T (&value)[2], int width = kWarp) {
   const bool upper = int(threadIdx.x) & (width / 2);
@@ -53,7 +53,8 @@ FASTACT_DEVICE T block_sum(T value) {
 
 constexpr int kMostWarps = 16;  // of a team
 
-// The one array of all folds of as many numbers: in fold_team itself each Merge would have another.
+// All folds of n numbers share one array: inside fold_team each Merge would have an array of its
+// own.
 template <int n, class N>
 FASTACT_DEVICE auto fold_buffer() {
   FASTACT_SHARED(N, of_warps, n);
@@ -63,12 +64,12 @@ FASTACT_DEVICE auto fold_buffer() {
 // Where the threads of a team are: some of a warp, a power of two, or all of a block.
 enum TeamIn { kWarpOrBlock, kOneWarp, kOneBlock };
 
-// The numbers of a team's `lanes` threads are folded into one, and all of them get it. in: kernels
-// for one kind of team say which kind. All threads take part. Each half of a warp's lanes folds one
-// of two numbers at once. The numbers of a block's warps are folded as Across, where neutral merges
-// without effect; the threads get result(fold).
-// fold_index: the number of the fold, whose parity picks one of two buffers, so that one barrier a
-// fold is enough: who writes to a buffer again has met all others at the barrier of the fold
+// Folds the numbers of a team's `lanes` threads into one, and gives it to all of them. All threads
+// of the block take part. in: a kernel for one kind of team says which kind. Two numbers are folded
+// at once, one by each half of a warp's lanes. The numbers of a block's warps are folded as Across,
+// in which `neutral` merges without effect; the threads get result(fold).
+// fold_index counts the folds. Its parity picks one of two buffers, so that one barrier a fold is
+// enough: a thread that writes to a buffer again has met all others at the barrier of the fold in
 // between.
 template <TeamIn in, class Across, class N, int n, class Merge, class Result>
 FASTACT_DEVICE void fold_team(N (&value)[n], int lanes, int& fold_index, Merge merge,
@@ -130,8 +131,8 @@ FASTACT_DEVICE void team_sums(N (&value)[n], int lanes, int& fold_index) {
   fold_team(value, lanes, fold_index, [](N a, N b) { return a + b; });
 }
 
-// Calls body(index, lane, idle) for each of `count` indices, which a warp has. Warps that have none
-// take part in shuffles.
+// Calls body(index, lane, idle) for each of `count` indices, a warp for each. Warps without an
+// index are idle, but take part in shuffles.
 template <class Body>
 FASTACT_DEVICE void for_each_of_warps(int64_t count, Body body) {
   const int warps = int(blockDim.x) / kWarp, lane = int(threadIdx.x) % kWarp;
@@ -149,8 +150,8 @@ FASTACT_DEVICE double sum_of_partials(const double* partials, int64_t count) {
   return warp_sum(sum);
 }
 
-// Adds up the rows of a block, tx threads wide and ty high, in halves until one is left, in
-// `buffer`, shared memory for every thread's columns. Threads beyond ty rows have none.
+// Adds up the rows of a block of tx by ty threads, by halves, until one row is left. `buffer` is
+// shared memory for the columns of every thread. Threads beyond ty rows have no columns.
 template <class Shared, int kSize>
 FASTACT_DEVICE void fold_rows(Shared&& buffer, const double (&total)[kSize], int x, int y, int tx,
                               int ty) {
@@ -172,8 +173,8 @@ FASTACT_DEVICE void fold_rows(Shared&& buffer, const double (&total)[kSize], int
   }
 }
 
-// The sum of a term of the lanes of a vector, in double, by a tree: the conversions are exact.
-// Their rate against that of memory: docs/design/cuda.md, "Reductions".
+// The sum of a term of the lanes of a vector, in double, by a tree: the conversions are exact. How
+// fast they are beside memory: docs/design/cuda.md, "Reductions".
 template <class Term, class T>
 FASTACT_DEVICE double vec_sum(const Vec<T>& vec) {
   double term[Vec<T>::kSize];

@@ -1,26 +1,25 @@
 // Sums by channel, over all other axes: the engine of the gradients of biases.
 //
-// What is added is a functor's. It reads its operands a vector at a time, writes what it makes of
-// them on the way (dx, where a bias's gradient is its sum), and gives the terms, which are added in
-// double:
+// A functor says what is added. It reads its operands a vector at a time, may write a result on the
+// way (dx, whose sum is a bias's gradient), and gives the terms. They are added in double.
 //
 //   kArrays, kSums                    operands, and sums of each channel
 //   kTogether                         vectors in flight
 //   kBlocks                           least blocks on a multiprocessor, of the kernels below
-//   kByRow                            columns: index is a row, and not that of an element
-//   kNumbers, number(k, coef)         what a channel has: its bias
+//   kByRow                            columns: `index` counts rows instead of elements
+//   kNumbers, number(k, coef)         the numbers of a channel, as its bias
 //   of_channel(coef)                  (k, lane) -> a number, of one channel
 //   of_columns(staged, column)        the same of a vector of channels, from shared memory
 //   vecs(index, valid, numbers, add)  add(terms) for each vector that is there, in their order
 //   element(at, numbers, terms)       one element, of arrays of any strides
 //
-// What a kernel does not ask for may be left out.
+// A functor may leave out what its kernels do not ask for.
 //
 //   sums_of_segments   dense, channels in segments of `inner` elements: a task is a chunk of the
 //                      vectors of one channel
 //   sums_of_columns    dense, channels last: a task is a tile of channels over a chunk of rows,
-//                      added in shared memory by a tree; rows that are no whole number of vectors
-//                      are folded, as many as make one
+//                      added in shared memory by a tree; where a row is no whole number of vectors,
+//                      several rows that are one are joined
 //   sums_of_any        any strides: a task is a chunk of the elements of one channel
 //
 // A task of one channel has a team of threads: a block where the channel is long, or else as many
@@ -39,10 +38,10 @@ namespace {
 
 constexpr int kSumThreads = 256;
 constexpr int64_t kSumVecs = 2048;      // of a channel, in a chunk
-constexpr int64_t kSumRows = 64;        // or rows
-constexpr int64_t kSumElements = 8192;  // or elements, of any strides
+constexpr int64_t kSumRows = 64;        // rows of a chunk of columns
+constexpr int64_t kSumElements = 8192;  // elements of a chunk of a channel, of any strides
 constexpr int64_t kSumTasks = 1024;     // of columns
-constexpr int64_t kWarpItems = 256;     // of a channel that a warp takes: vectors, or elements
+constexpr int64_t kWarpItems = 256;     // vectors or elements of a channel, at most, for one warp
 
 // Arrays of a functor, as run_channel_sums fills them in.
 template <int arrays>
@@ -53,7 +52,7 @@ struct SumArrays {
 };
 
 struct SumTasks {
-  int64_t size, count;  // of a chunk (in vectors, rows or elements); chunks of a channel
+  int64_t size, count;  // of a chunk, in vectors, rows or elements; chunks of a channel
   int64_t coefs;
   double* partials;             // OUT
   int64_t first = 0, step = 1;  // the coefficient indices of columns, where they are not 0, 1, ...
@@ -74,7 +73,7 @@ FASTACT_DEVICE double lane_sum(const Wide<T>& wide) {
   return sum[0] + sum[1];
 }
 
-// Threads of a task of one channel, which has so many vectors or elements.
+// How many threads a task takes whose channel has so many vectors or elements.
 inline int team_of(int64_t items) {
   return items > kWarpItems ? kSumThreads : power_of_two_from(items, kWarp);
 }
@@ -86,7 +85,7 @@ struct ChannelTask {
   int64_t coef, chunk, begin, end;
 };
 
-// Visits the tasks of channels of so many items: visit(task, lane).
+// Calls visit(task, lane) for the tasks of channels, each of so many vectors or elements.
 template <class Visit>
 FASTACT_DEVICE void for_each_task(const SumTasks& tasks, int team, int64_t items,
                                   const Visit& visit) {
@@ -104,7 +103,7 @@ FASTACT_DEVICE void for_each_task(const SumTasks& tasks, int team, int64_t items
   }
 }
 
-// Adds up the sums of a team and puts them where the task's belong.
+// Adds up the sums of a team and writes them as the sums of its task.
 template <int sums>
 FASTACT_DEVICE void put_of_team(const SumTasks& tasks, const ChannelTask& task, int team, int lane,
                                 double (&sum)[sums]) {
@@ -210,7 +209,7 @@ void sums_of_columns(FASTACT_GRID_CONSTANT const F f, const SumTasks tasks, cons
         int valid[F::kTogether];
 #pragma unroll
         for (int u = 0; u < F::kTogether; ++u) {
-          // The last row may be a part of a folded one.
+          // The last rows may be too few to be joined.
           index[u] = F::kByRow ? row : element;
           valid[u] = row < end ? int(smaller(width, shape.elements - element)) : 0;
           row += shape.ty;
@@ -288,7 +287,7 @@ Segments plan_segments(const ChannelLayout& layout, SumTasks* tasks) {
   return segments;
 }
 
-// Of kernels whose tasks are of one channel.
+// The shape of kernels whose tasks are of one channel.
 inline Shape blocks_of_teams(const SumTasks& tasks, int team) {
   return {blocks_for(ceil_div(tasks.coefs * tasks.count, kSumThreads / team)), kSumThreads};
 }
@@ -321,8 +320,8 @@ int64_t most_chunks(const ChannelLayout& layout) {
 }
 
 // Queues the sums of every channel, and returns the number of chunks of each in `partials`.
-// arrays: those of the functor, null where one is absent, the last one's shape; f.arrays is filled.
-// of_coef: the axes that count coefficients.
+// arrays: the functor's, all of the last one's shape, null where one is absent. f.arrays is filled
+// from them. of_coef: the axes that count coefficients.
 template <class T, class F>
 int64_t run_channel_sums(F f, const Operand* const (&arrays)[F::kArrays],
                          const ChannelLayout& layout, const bool* of_coef, double* partials,

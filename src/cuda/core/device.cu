@@ -41,7 +41,8 @@ const char* cure_of(cudaError_t error) {
   }
 }
 
-// What is known of kernels on devices. Threads that ask for the same at once all find it out.
+// Facts about kernels on devices, each found out when it is first asked for. Threads that ask for
+// the same fact at once all find it out.
 template <class Fact>
 class KnownOfKernels {
  public:
@@ -73,7 +74,8 @@ bool is_not_built(cudaError_t error) {
 }
 
 #if !defined(FASTACT_CUDA_EMULATION)
-// Of the driver's own interface, which nothing here links against; null where it is not found.
+// A function of the driver's own interface, which nothing here links against; null where there is
+// none.
 PFN_cuDevicePrimaryCtxGetState_v7000 find_context_state() {
   constexpr const char* kName = "cuDevicePrimaryCtxGetState";
   void* found = nullptr;

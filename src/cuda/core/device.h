@@ -33,8 +33,8 @@ class DeviceGuard {
   bool restores_ = false;
 };
 
-// Bytes of shared memory of a kernel on the current device: what its own arrays take, and what a
-// block may have beside them, without being allowed and at most. Asked of CUDA once.
+// Bytes of shared memory of a kernel on the current device: `own`, of the arrays that it declares;
+// and those that a block may have beside them, by default and at most. CUDA is asked once.
 struct SharedMemory {
   int own, unasked, most;
 

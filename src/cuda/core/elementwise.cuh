@@ -11,7 +11,7 @@
 // the size allows it. Two operands that are the even and the odd elements of one array may be read,
 // or written, as a pair: two vectors that lie together hold a vector of each.
 //
-// Bytes moved: those of the inputs and of the outputs, once. No shared memory, no barrier.
+// Bytes moved: inputs and outputs, once. No shared memory, no barrier.
 #pragma once
 
 #include "common/core/elementwise_plan.h"
@@ -22,8 +22,8 @@ FASTACT_BEGIN_NAMESPACE
 
 constexpr int kMapThreads = 256;
 
-// Blocks of a multiprocessor, at least; of float64 with registers enough that nothing spills
-// (docs/design/cuda.md, "The element-wise map").
+// Blocks that share a multiprocessor, at least. Of float64 they are few enough that a thread's
+// registers do not spill (docs/design/cuda.md, "The element-wise map").
 template <class T>
 constexpr int kMapBlocks = sizeof(T) == sizeof(double) ? 3 : 4;
 
@@ -38,8 +38,8 @@ template <class Value, int outputs>
 struct Results {
   Value of[outputs];
 };
-// Whether the last operand that a strided map reads is no array, but an index: its address, which
-// the functor is given in place of 0. By elements alone, or by vectors too.
+// Whether the last operand that a strided map reads is an index instead of an array: the functor is
+// given the operand's address in place of 0. By elements alone, or by vectors too.
 enum Indexed : int { kNotIndexed, kIndexedElements, kIndexedVectors };
 template <class F, class = int>
 constexpr Indexed kIndexedBy = kNotIndexed;
@@ -163,7 +163,7 @@ void map_contiguous(const ContiguousMap<T, inputs> map, FASTACT_GRID_CONSTANT co
 template <int inputs, int outputs = 1>
 struct StridedMap {
   const char* in[inputs];
-  char* out[outputs];  // of several, those that are null are not wanted
+  char* out[outputs];  // null: not wanted, where there are several
   int64_t tasks;
   int task_size;  // elements: one, or a vector
   bool accumulate;
@@ -172,8 +172,7 @@ struct StridedMap {
   int64_t strides[inputs + outputs][kMaxAxes];  // bytes; the innermost of a task; outputs' are last
 };
 
-// Offsets in bytes of the index-th task in each operand; of the first axes of the map alone, as
-// many as `ndim` says.
+// Offsets in bytes of the index-th task in each operand, along the first `ndim` axes of the map.
 template <int inputs, int outputs>
 FASTACT_DEVICE void locate(const StridedMap<inputs, outputs>& map, int64_t index,
                            int64_t (&at)[inputs + outputs], int ndim) {
@@ -239,7 +238,7 @@ void run_contiguous(const ElementwisePlan& plan, bool accumulate, F f, cudaStrea
   launch(map_contiguous<T, inputs, accumulates, F>, {blocks, kMapThreads}, stream, map, f);
 }
 
-// An index by vectors is that of doubles, whose rows need no alignment of their own.
+// An index by vectors is for doubles alone, whose rows need no alignment of their own.
 template <class T, int inputs, Indexed indexed>
 StridedMap<inputs> strided_map(const ElementwisePlan& plan, bool accumulate) {
   constexpr int kSize = Vec<T>::kSize;
@@ -275,8 +274,8 @@ void run_strided(const ElementwisePlan& plan, bool accumulate, F f, cudaStream_t
   launch(map_strided<T, inputs, accumulates, F>, {blocks, kMapThreads}, stream, map, f);
 }
 
-// Of arrays of any strides, the inputs and then the output, whose functor is told where each
-// element is along the axes that `counts` has a flag for.
+// Queues a map over arrays of any strides, the inputs and then the output. The functor is told each
+// element's index along the axes that `counts` has a flag for.
 template <class T, int inputs, bool accumulates, class F>
 void run_indexed(const Operand* arrays, const bool* counts, bool accumulate, F f,
                  cudaStream_t stream) {

@@ -4,14 +4,14 @@
 // overlap, and keeps them in registers. The number of its vectors is a template parameter. Nothing
 // but the folds of a row's warps goes through shared memory.
 //
-// Vector q of a row belongs to lane q % lanes, whatever the memory layout. The lanes of a short row
-// are 1 to 32 threads of a warp, so that several rows share a block; those of a longer row are a
-// block of up to kRowThreads. Rows that are longer still are cut into chunks, one block each. The
-// order of every addition is a function of the row's length and dtype alone, so the bits depend on
-// neither the device nor the number of rows.
+// The threads of a row are its lanes. Vector q of a row belongs to lane q % lanes, whatever the
+// memory layout. A short row has 1 to 32 lanes, all in one warp, and several rows share a block. A
+// longer row has a block of up to kRowThreads for itself. A row that is longer still is cut into
+// chunks, one block each. row_shape() decides. The order of every addition follows from the row's
+// length and dtype alone, so the bits depend on neither the device nor the number of rows.
 //
-// Columns, whose elements are a step apart while neighbouring rows touch: a thread has vectors of
-// neighbouring rows, kStripVecs of them side by side.
+// Columns are rows whose elements are a step apart while neighbouring rows touch. A vector then has
+// one element of each of several neighbouring rows, and kStripVecs vectors lie side by side.
 #pragma once
 
 #include <type_traits>
@@ -25,16 +25,17 @@ namespace {
 constexpr int kStripVecs = 8;  // vectors of columns side by side: 128 bytes of each element
 constexpr int kColumnLanes = kThreadsOfNarrow / kStripVecs;  // threads of a column, at most
 
-// Vectors of a thread, at most: a vector of 16 bits is eight numbers to compute with.
+// Vectors of a thread, at most. 16 bits have fewer: their vectors are eight numbers each.
 template <class T>
 constexpr int kMostVecs = sizeof(T) == 2 ? 4 : 8;
 // Vectors of a row that a block holds.
 template <class T>
 constexpr int64_t kHeldRow = kMostVecs<T> * kRowThreads;
 
-// How a row of that many vectors is laid over threads. A warp is enough for a short row and needs
-// no barrier; many short rows share a block. In a block a thread has four vectors as long as that
-// is enough. What was measured: docs/design/cuda.md, "Norms over rows".
+// The shape of the blocks for rows of so many vectors: vectors of a thread, lanes of a row, threads
+// of a block. A warp is enough for a short row and needs no barrier; many short rows share a block.
+// Where a row has a block for itself, a thread takes four vectors as long as that is enough.
+// Measurements: docs/design/cuda.md, "Norms over rows".
 template <class T>
 RowShape row_shape(int64_t vecs) {
   constexpr int kMost = kMostVecs<T>;
@@ -46,14 +47,14 @@ RowShape row_shape(int64_t vecs) {
   return {of_thread, lanes, lanes};
 }
 
-// Threads of a block, at most, and resident blocks on a multiprocessor, at least: two leave a
-// thread 64 registers, of columns 128.
+// Threads of a block, at most, and resident blocks on a multiprocessor, at least. With two blocks a
+// thread has 64 registers; with two of columns, which are smaller, 128.
 template <class Rows>
 constexpr int kThreadsOf = Rows::kColumns ? kThreadsOfNarrow : kRowThreads;
 template <class T, class Rows>
 constexpr int kBlocksOf = (Rows::kQuick && sizeof(T) < 8) || Rows::kColumns ? 2 : 1;
 
-// Rows that a vector has elements of.
+// The number of rows that one vector has elements of.
 template <class T, class Rows>
 constexpr int kRowsOfVec = Rows::kColumns ? Vec<T>::kSize : 1;
 template <class Rows>
@@ -61,7 +62,7 @@ FASTACT_DEVICE int row_in_vec(int j) {
   return Rows::kColumns ? j : 0;
 }
 
-// The vectors [0, all) that a lane of so many has, which are at most `vecs` (0: any number).
+// How many of the vectors [0, all) a lane has; at most `vecs` (0: any number).
 template <int vecs>
 FASTACT_DEVICE int count_of(int64_t all, int lane, int lanes) {
   if constexpr (vecs == 0) return lane < all ? int(quotient(all - 1 - lane, lanes)) + 1 : 0;
@@ -72,9 +73,9 @@ FASTACT_DEVICE int count_of(int64_t all, int lane, int lanes) {
   return count;
 }
 
-// What a thread has a part of: a row, a chunk of one, or neighbouring columns. A block has one set
-// of rows: a loop would keep addresses in registers. Nothing is divided but the number of a chunk,
-// and of a column's vector. backwards: from the last one on, which was read last.
+// This thread's part of a row, of a chunk of a row, or of neighbouring columns. A block takes one
+// set of rows and ends: a loop over sets would keep addresses in registers. There is no division
+// but for chunks and for columns. backwards: the last rows come first, for they were read last.
 template <class T, int vecs, bool in_chunks = false, class Rows>
 FASTACT_DEVICE RowPart row_part(const Rows& rows, bool backwards = false) {
   constexpr int kSize = Vec<T>::kSize;
@@ -127,7 +128,7 @@ FASTACT_DEVICE T* vec_at(const Rows& rows, int role, const RowPart& part, int i)
            i * part.lanes * Vec<T>::kSize;
 }
 
-// p: the vector, `at` elements into its line of neighbours.
+// p: the vector's address, `at` elements into its line of neighbours.
 template <class T, class Rows>
 FASTACT_DEVICE_CALL Vec<T> read_column_slow_path(const Rows& rows, int role, const T* p, int64_t at,
                                                  int columns) {
@@ -169,7 +170,7 @@ FASTACT_DEVICE void forget_row(Words (&x)[vecs]) {
   for (int i = 0; i < vecs; ++i) forget(x[i].word);
 }
 
-// All vectors of a thread, which are read before the first is used; `nothing` where there is none.
+// Reads all vectors of a thread before the first is used; `nothing` where there is no vector.
 template <class T, int vecs, class Rows>
 FASTACT_DEVICE void take_vecs(const Rows& rows, int role, const RowPart& part, T nothing,
                               Words (&x)[vecs]) {
@@ -177,7 +178,7 @@ FASTACT_DEVICE void take_vecs(const Rows& rows, int role, const RowPart& part, T
   bool is_plain = Rows::kDense && part.count == vecs;
   if constexpr (Rows::kDense && !Rows::kQuick)
     is_plain = is_plain && rows.fast[role] && lanes_there<T>(rows, part, vecs - 1) == kSize;
-  if (is_plain) {  // nothing is asked of a vector, nor set and then overwritten
+  if (is_plain) {  // no tests for each vector, and nothing is set only to be overwritten
     const T* p = vec_at<T>(rows, role, part, 0);
     int64_t step = part.lanes * kSize;
     if constexpr (Rows::kColumns) step = part.lanes * rows.step[role] / int64_t(sizeof(T));
@@ -224,7 +225,8 @@ FASTACT_DEVICE void fold_columns(N (&value)[n], int lanes, Merge merge) {
   __syncthreads();
 }
 
-// Numbers of the lanes of a row, or of each of neighbouring rows, given to all of them.
+// Folds the numbers of a row's lanes, or of each of neighbouring rows, and gives all lanes the
+// result.
 template <class Rows, class N, int n, class Merge>
 FASTACT_DEVICE void fold(const Rows& rows, N (&value)[n], int& fold_index, Merge merge,
                          N neutral = N(0)) {

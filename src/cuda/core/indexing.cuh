@@ -11,9 +11,9 @@ namespace {
 
 int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
-// Of a kernel that goes on to further tasks.
+// The blocks of a kernel that goes on to further tasks.
 inline int64_t blocks_for(int64_t tasks) { return std::min(tasks, kMaxBlocks); }
-// Of one whose warps have a task each.
+// The shape of a kernel whose warps have a task each.
 inline Shape warps_for(int64_t tasks, int threads) {
   return {blocks_for(ceil_div(tasks, threads / kWarp)), threads};
 }
@@ -24,7 +24,7 @@ inline int power_of_two_from(int64_t n, int most) {
   return power;
 }
 
-// As a call: what the compiler writes out for a quotient of 64 bits is longer than most loops here.
+// As a call: inlined, a quotient of 64 bits is longer than most loops here.
 FASTACT_DEVICE_CALL int64_t long_quotient(int64_t a, int64_t b) { return a / b; }
 
 // a / b for numbers that are not negative: in 32 bits where they allow it.
@@ -58,7 +58,7 @@ struct Divisor {
 
 FASTACT_DEVICE int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
 
-constexpr int64_t kMaxChunks = 1024;  // and so at most as many partial sums of one output
+constexpr int64_t kMaxChunks = 1024;  // of one output, and so its most partial sums
 
 // Cuts n items into `count` chunks of `size`: as few of `least` items or more as kMaxChunks allows.
 template <class Chunks>
@@ -86,8 +86,8 @@ FASTACT_DEVICE void unravel(Index index, const int64_t* length, int first, int e
   if (end > first) step(first, int64_t(index));
 }
 
-// An array of x's shape that is none: its "address" counts along the axes of `counts`, the last one
-// fastest.
+// Stands for an array of x's shape, but has no memory: its "address" is an element's index along
+// the axes of `counts`, the last of them fastest.
 struct IndexOperand {
   int64_t count = 1, stride[kMaxAxes] = {};
   Operand operand;
@@ -101,7 +101,7 @@ struct IndexOperand {
   IndexOperand& operator=(const IndexOperand&) = delete;
 };
 
-// One flag an axis: that of `axis` alone.
+// One flag for each axis; only `axis` has its flag set.
 struct OneAxis {
   bool flag[kMaxAxes] = {};
   explicit OneAxis(int axis) { flag[axis] = true; }

@@ -22,7 +22,8 @@ FASTACT_DEVICE auto with_type(const char* p, int dtype, const Visit& visit) {
   return visit(reinterpret_cast<T*>(at));
 }
 
-// With an offset added, and rounded once. Without one, as it is: a zero keeps its sign.
+// The number plus an offset, rounded once. Without an offset it stays as it is: a zero keeps its
+// sign.
 template <class T>
 FASTACT_DEVICE Compute<T> load_parameter(const char* p, int dtype, double offset = 0) {
   return with_type<T>(p, dtype, [&](const auto* at) {
@@ -73,14 +74,14 @@ FASTACT_DEVICE double number_at(const char* p, int dtype) {
   }
 }
 
-// The same as it is computed with beside data of T.
+// The same in the type that data of T are computed in.
 template <class T>
 FASTACT_DEVICE Compute<T> load_number(const char* p, int dtype) {
   const bool is_wide = dtype == kDTypeOf<T> || dtype == kF32 || dtype == kF64;
   return is_wide ? load_parameter<T>(p, dtype) : Compute<T>(number_at(p, dtype));
 }
 
-// Of floating point, `at` bytes from `data`; `neutral` where there are no numbers.
+// The floating-point number `at` bytes from `data`; `neutral` where there are no numbers.
 FASTACT_DEVICE double number_or(const char* data, int64_t at, int dtype, double neutral) {
   if (!data) return neutral;
   if (dtype == kF16) return double(widen(load(reinterpret_cast<const f16*>(data + at))));
@@ -89,7 +90,7 @@ FASTACT_DEVICE double number_or(const char* data, int64_t at, int dtype, double 
 FASTACT_DEVICE double number_at(const NumberVector& from, int64_t index, double neutral) {
   return number_or(from.data, index * from.stride, from.dtype, neutral);
 }
-// The same way back: a call, for kernels that put a number from several places.
+// Writes such a number: a call, for kernels that write numbers in several places.
 FASTACT_DEVICE_CALL void put_by_call(char* p, int dtype, double value, bool accumulate) {
   if (dtype == kF16) return put(reinterpret_cast<f16*>(p), value, accumulate);
   put_parameter<bf16>(p, dtype, value, accumulate);

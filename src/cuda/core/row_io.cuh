@@ -30,7 +30,7 @@ FASTACT_DEVICE_CALL int64_t offset_of(const RowTable<roles>& table, int role, in
   return at;
 }
 
-// Adds to the offsets of all arrays what an index along the axes [first, end) comes to.
+// Adds the bytes to which an index along the axes [first, end) comes, to the offset of each array.
 template <int roles, int most>
 FASTACT_DEVICE void offset_all(const RowTable<roles, most>& table, int64_t index, int first,
                                int end, int64_t (&at)[roles]) {
@@ -47,12 +47,12 @@ struct RowPart {
   int count, lanes, lane;
   int64_t chunk;
   int64_t outer, at;  // columns: the group of neighbours, and the first of them
-  int columns;        // and how many
+  int columns;        // how many neighbours
   bool idle;          // takes part in shuffles and barriers, and has no row
   FASTACT_HD int64_t vec(int i) const { return first + int64_t(i) * lanes; }
 };
 
-// The elements of its i-th vector that are there, and of a row's alone.
+// How many elements of the i-th vector are there, and how many of them belong to one row.
 template <class T, class Rows>
 FASTACT_DEVICE int valid_of(const Rows& rows, const RowPart& part, int i) {
   constexpr int kSize = Vec<T>::kSize;

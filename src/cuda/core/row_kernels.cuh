@@ -4,27 +4,28 @@
 // chunks, one kernel that merges them, and y, from the last chunk on, which may be in the
 // second-level cache still. How rows are laid over threads, read and folded: held_rows.cuh.
 //
-// Whole aligned vectors have a kernel for each phase, so that it asks nothing at run time; so have
-// columns with a y, to save registers. Other rows have one kernel for all phases, which calls the
-// functions that read and write.
+// Whole aligned vectors have a kernel for each phase, so that no kernel tests the phase at run
+// time; so have columns with a y, to save registers. Other rows have one kernel for all phases,
+// which calls the functions that read and write.
 //
 // An op is a functor:
-//   Row<vecs>, Made<n>, kIsLarge        what a thread has of a row; what y of n rows follows from;
-//                                       whether registers leave room for one block alone
+//   Row<vecs>                           a thread's part of a row
+//   Made<n>                             the numbers from which y of n rows follows
+//   kIsLarge                            whether registers leave room for one block alone
 //   Slow, slow()                        the functor of slow rows, which may be for several ops
 //   kAddsUp, totals                     whether blocks add up two numbers of their rows
 //   kMayWrite, writes(rows)             whether there is a y
-//   take(rows, part, &row, again)       reads x; again: of rows whose chunks are merged
-//   find(rows, part, &row, in_chunk, &folds)  the statistic of a row or a chunk, given to all
-//   finish(rows, part, found, &total)   Made; one lane stores numbers
-//   put(rows, part, row, made)          y
-// and of rows in chunks
-//   kChunkNumbers, store_chunk(found, s, to)  a chunk's statistic, of the s-th row
+//   take(rows, part, &row, again)       reads x; again: for rows whose chunks are merged
+//   find(rows, part, &row, in_chunk, &folds)  gives all threads the statistic of a row or a chunk
+//   finish(rows, part, found, &total)   gives Made of it; one lane stores numbers
+//   put(rows, part, row, made)          writes y
+// and for rows in chunks
+//   kChunkNumbers, store_chunk(found, s, to)  stores a chunk's statistic, of the s-th row
 //   OfChunks                            the functor that finds it
-//   Applied                             the functor that applies a row's to columns
-//   kRowNumbers, merge(rows, from, lane)  a row's, by a warp
-//   finish_merged(rows, row, merged, to, &total)  by one thread
-//   resume(rows, part, from, &row)      Made
+//   Applied                             the functor that applies a row's statistic to columns
+//   kRowNumbers, merge(rows, from, lane)  merges the chunks of a row, by a warp
+//   finish_merged(rows, row, merged, to, &total)  stores a row's numbers, by one thread
+//   resume(rows, part, from, &row)      gives Made of these
 #pragma once
 
 #include "cuda/core/held_rows.cuh"
@@ -32,15 +33,15 @@
 FASTACT_BEGIN_NAMESPACE
 namespace {
 
-constexpr int kMergeThreads = 256;  // of a block that merges chunks, a row a warp
+constexpr int kMergeThreads = 256;  // of a block that merges chunks, one row for each warp
 
-// What passes from kernel to kernel.
+// The numbers that one kernel leaves for the next.
 struct ChunkNumbers {
   double* chunks;  // of the first: rows x chunks x kChunkNumbers
   double* rows;    // of the second: rows x kRowNumbers
 };
 
-// Stores what a block's threads have, added up.
+// Adds up the totals of a block's threads and stores them.
 template <class Op>
 FASTACT_DEVICE void add_up(const Op& op, double (&total)[2], int& fold_index) {
   if constexpr (Op::kAddsUp) {
@@ -112,7 +113,7 @@ constexpr RowPhase phase_of(RowPhase own) {
   return Rows::kQuick || (Rows::kColumns && Op::kMayWrite) ? own : kAnyPhase;
 }
 
-// Queues the kernels of an op. shape: of rows or of their chunks. Gives the blocks that have
+// Queues the kernels of an op. shape: for rows, or for their chunks. Returns how many blocks have
 // totals.
 template <class T, int vecs, class Op, class Rows>
 int64_t run_forward(const Rows& rows, const Op& op, const Shape& shape, void* workspace,

@@ -3,24 +3,23 @@
 //
 // All arrays are rows of whole, aligned vectors at pitches of their own: dense ones, or halves of
 // packed ones. A block is a tile of columns over a chunk of the rows. A thread has one vector of
-// columns: what it keeps for them (a bias) is read once for all of its rows, of which kUnroll are
-// in flight. Offsets have 32 bits but for one product a row, and nothing is divided but a block's
-// number.
+// columns. It reads the columns' bias once for all of its rows, and has kUnroll rows in flight.
+// Offsets have 32 bits but for one product a row; only the block's number is divided.
 //
 // An op is a functor:
 //   kInputs, kOutputs, kSums, kUnroll, kBlocks     arrays, sums (of the first outputs, before they
 //                                                  are rounded), rows in flight, blocks a
 //                                                  multiprocessor has at least
-//   Kept keep(int64_t column)                      of the elements from `column` of a row on
+//   Kept keep(int64_t column)                      what a thread keeps of the vector at `column`
 //   void vec(const Wide<T> (&in)[kInputs], const bool (&has)[kInputs], const Kept& kept,
 //            Wide<T> (&out)[kOutputs])             has: whether an input is there
 // Inputs and outputs that are null are skipped.
 //
-// Sums: in double a lane, by a tree over the threads of a column, one partial sum a block and
-// column. What the chunks are follows from the shape alone, and so do the bits. Why not in float32:
-// docs/design/cuda.md, "Rows of vectors".
+// Sums: each lane adds in double, a tree adds up the threads of a column, and a block leaves one
+// partial sum for each column. The chunks follow from the shape alone, and so do the bits. Why not
+// in float32: docs/design/cuda.md, "Rows of vectors".
 //
-// Bytes moved: those of the inputs and of the outputs, once.
+// Bytes moved: inputs and outputs, once.
 #pragma once
 
 #include "cuda/core/block_reduce.cuh"
@@ -38,12 +37,12 @@ struct RowMap {
   const char* in[F::kInputs];
   char* out[F::kOutputs];
   uint32_t in_pitch[F::kInputs], out_pitch[F::kOutputs];  // bytes from row to row
-  uint32_t rows, chunk;                                   // of a chunk
+  uint32_t rows, chunk;                                   // in all, and of a chunk
   uint32_t vecs, vecs_of_last;                            // of a row, and of the last one
   Divisor tiles;
   bool accumulate;  // outputs are added to
-  // Sums: kSums x channels x partials_of_channel. A row has all channels so many times; or each is
-  // a segment of so many vectors, in whole tiles, which are added up.
+  // Sums: kSums x channels x partials_of_channel. Either a row has all channels several times, or a
+  // channel is a segment of several vectors, in whole tiles, whose sums are added up.
   double* partials;
   Divisor channels;
   int64_t times, partials_of_channel;
@@ -149,8 +148,8 @@ void map_rows(FASTACT_GRID_CONSTANT const RowMap<F> map, FASTACT_GRID_CONSTANT c
   }
 }
 
-// Arrays as rows of vectors: of `times` rows of so many elements, as many as make whole vectors.
-// The last row may be shorter.
+// Arrays as rows of vectors. `times` rows of so many elements are joined so that they make whole
+// vectors; the last row may be shorter.
 template <class T>
 struct RowsOfVectors {
   int64_t times = 1, vecs, rows, vecs_of_last;
@@ -195,8 +194,8 @@ struct RowGrid {
   int64_t tiles, chunk, chunks, partials;
 };
 
-// Without sums each thread has `unroll` rows. With them many, in chunks that follow from the shape;
-// segment: the vectors of a channel, if these are not columns.
+// Without sums each thread has `unroll` rows; with sums it has many, in chunks that follow from the
+// shape. segment: the vectors of a channel, where channels are not columns.
 template <class T>
 RowGrid row_grid(const RowsOfVectors<T>& of, int unroll, bool sums, int64_t segment) {
   RowGrid grid;

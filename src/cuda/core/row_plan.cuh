@@ -1,8 +1,8 @@
 // Rows: from the axes of a call's arrays to rows and their elements, on the host.
 //
-// A row is a set of elements that share a statistic. The axes are sorted into the classes of a
-// family, those that count rows before those inside a row, and within a class by the strides of one
-// array, which leads. Arrays of a call are numbered by their roles.
+// A row is a set of elements that share a statistic. A family sorts the axes into classes: first
+// the classes that count rows, then the classes inside a row. Within a class the axes are sorted by
+// the strides of one array, the leading one. Arrays of a call are numbered by their roles.
 #pragma once
 
 #include <algorithm>
@@ -12,7 +12,7 @@
 FASTACT_BEGIN_NAMESPACE
 namespace {
 
-constexpr int kRowAxes = 32;  // that do not merge: more take over 2^32 elements
+constexpr int kRowAxes = 32;  // that do not merge, at most: 33 would take over 2^32 elements
 
 // Where an element of a row is in arrays of any strides.
 template <int roles, int most = kRowAxes>
@@ -22,7 +22,8 @@ struct RowTable {
   int64_t stride[roles][most];  // bytes
 };
 
-// How a row is laid over threads: vectors of a thread, threads of a row, threads of a block.
+// The shape of the blocks for rows of one length: vectors of a thread, threads of a row, threads of
+// a block.
 struct RowShape {
   int vecs, lanes, threads;
 };
@@ -36,14 +37,14 @@ struct RowChunks {
 template <int roles>
 struct RowArrays {
   static constexpr bool kDense = true;   // a row's elements are neighbours; rows are a pitch apart
-  static constexpr bool kQuick = false;  // and all are whole vectors, aligned: nothing is asked
+  static constexpr bool kQuick = false;  // all are whole, aligned vectors: no tests at run time
   static constexpr bool kColumns = false;  // elements are a step apart; neighbouring rows touch
 
   char* data[roles];
   int64_t pitch[roles];  // bytes from row to row
   bool fast[roles];      // rows of data begin at multiples of 16 bytes
   bool repeated[roles];  // one element stands for all
-  bool windows[roles];   // nobody writes what neighbours hold
+  bool windows[roles];   // vectors may be read by windows: nobody writes the elements beside them
 
   int64_t count, length;
   int lanes;      // threads of a row
@@ -65,8 +66,8 @@ struct RowAxes {
   Axis<roles> axes[kMaxAxes];
 
   // kind_of(i): the class of the i-th axis. reverses: axes along which the leading array runs
-  // backwards are reversed in all, so that more arrays are dense. Without that the order of the
-  // elements does not depend on the strides, but for which axis has the longer one.
+  // backwards are reversed in all arrays, so that more of them are dense. Without `reverses` the
+  // order of the elements follows from which axes have the longer strides, and from nothing else.
   template <class Kind>
   RowAxes(const Operand (&operands)[roles], const int64_t (&item)[roles], int lead, bool reverses,
           Kind kind_of) {
@@ -84,7 +85,7 @@ struct RowAxes {
       throw std::invalid_argument("fastact: the axes of rows are more than the kernels know");
   }
 
-  // The end of a class, and how many elements its axes have.
+  // The end of a class; size_of: how many elements its axes count.
   int end_of(int kind) const {
     return int(std::count_if(axes, axes + count, [&](const auto& a) { return a.kind <= kind; }));
   }
@@ -105,7 +106,7 @@ struct RowAxes {
   bool repeats(int role) const {
     return std::all_of(axes, axes + count, [&](const auto& a) { return a.stride[role] == 0; });
   }
-  // Of the first roles.
+  // Fills in a table of the first roles.
   template <int of>
   void fill(RowTable<of>* table, int row_axes) const {
     table->row_axes = row_axes, table->count = count;

@@ -1,8 +1,8 @@
 // Vectors of 16 bytes: read from any address, and converted to and from the compute type.
 //
 // An array need not begin at a multiple of 16 bytes, and two arrays of one call need not be
-// misaligned by the same amount. A vector at such an address is cut out of the two aligned vectors
-// that hold it, its window: two loads of 16 bytes, of which the second is mostly served by the
+// misaligned by the same amount. A vector at such an address is cut out of its window, the two
+// aligned vectors that hold it. That takes two loads of 16 bytes, the second one mostly from the
 // first-level cache, and some ten integer instructions, instead of 2 to 8 loads of single elements.
 #pragma once
 

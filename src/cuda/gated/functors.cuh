@@ -1,4 +1,5 @@
-// A gated activation of a vector, and its gradients: what all kernels of the family compute.
+// A gated activation of a vector, and its gradients (common/gated/gated.h derives them): all
+// kernels of the family are made of these.
 #pragma once
 
 #include <algorithm>
@@ -16,11 +17,12 @@ inline bool has_limit(const GatedCall& function) {
   return function.limit < std::numeric_limits<double>::infinity();
 }
 
-// An activation that is chosen at run time is one call a vector; backward's gives value and slope.
+// An activation that is chosen at run time is called once for a vector; backward, that one call
+// gives value and slope.
 template <class T, class Activation = ChosenActivation>
 struct Gated {
   Activation activation;
-  bool may_be_limited;  // or else the clamps are left out, which change nothing
+  bool may_be_limited;  // else the clamps would change nothing, and are left out
   Gating<Compute<T>> gating;
 
   Gated(const GatedCall& function, const Activation& of)

@@ -17,7 +17,7 @@
 FASTACT_BEGIN_NAMESPACE
 namespace {
 
-// Base and strides, that along the last axis aside, are multiples of a vector.
+// Whether the base is a multiple of a vector's size, and each stride but the last one.
 bool rows_at_vectors(const ElementwisePlan& plan, int k) {
   return rows_aligned(plan, k, kVecBytes);
 }
@@ -89,7 +89,8 @@ GatedMap<inputs, outputs> map_of(const ElementwisePlan& plan, int first, bool ac
   return map;
 }
 
-// Runs F, a functor over rows of vectors, unless the operands, inputs and then outputs, are others.
+// Runs F, a functor over rows of vectors. False where the operands, inputs and then outputs, are no
+// such rows.
 template <template <class, class> class F, class T, int inputs, int outputs>
 bool run_gated_rows(const GatedCall& function, const ElementwisePlan& plan, bool accumulate,
                     cudaStream_t stream) {
@@ -123,8 +124,8 @@ GatedBiases biases_of(const GatedCall& call) {
   return {{vector_of(call.bias[0]), vector_of(call.bias[1])}};
 }
 
-// The sums of so many channels, and so many elements of each. Channels that do not come last are
-// read one below the other, unless they are too short to fill a block so.
+// The plan of the sums for so many channels of so many elements each. Where channels do not come
+// last, threads lie along the elements of one channel, unless it is too short to fill a block.
 template <class T>
 Columns divide(int64_t channels, int64_t rows, bool channels_last, SumTasks* tasks) {
   const int64_t vecs = ceil_div(channels, Vec<T>::kSize);
@@ -156,7 +157,8 @@ void backward_with_sums(ElementwisePlan* plan, const GatedCall& call, double* pa
                         cudaStream_t stream) {
   constexpr int kChannel = 3;
   const int64_t channels = call.data[GatedCall::kA].shape[call.axis];
-  // The channels' axis, if they are more than one: merged with none, as no other has a channel.
+  // The channels' axis, if there are several channels. No other axis counts channels, so it was
+  // merged with none.
   int axis = plan->ndim;
   for (int i = 0; i < plan->ndim; ++i)
     if (channels > 1 && plan->strides[kChannel][i] != 0) axis = i;

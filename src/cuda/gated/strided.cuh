@@ -4,14 +4,14 @@
 // A thread takes a vector of elements along the innermost axis. Each array is read, or written, in
 // the way that its strides allow (Access): the two halves of a packed array by vectors, as they lie
 // in rows without gaps; interleaved ones by two vectors that hold both, as a pair; any other
-// element by element. The channel of an element is found as its address is: the arrays have another
-// beside them, whose "address" is the channel.
+// element by element. An element's channel is found like an address: one more "array" stands beside
+// the others, whose address is the channel.
 //
-// The sums of a backward with biases are those of its own pass. The channels' axis is the innermost
-// one then, a block takes a tile of channels over a chunk of the rows, adds what it made before it
-// is rounded, in double, and its rows in shared memory by a tree. Where the channels' axis is not
-// the innermost one in memory, a block is as many rows high as it has threads: neighbours read
-// neighbours.
+// With biases, backward adds up their gradients in the same pass. The channels' axis is the
+// innermost one then. A block takes a tile of channels over a chunk of the rows; each thread adds,
+// in double, the values that it made before they are rounded, and the block adds up its rows in
+// shared memory by a tree. Where another axis is the innermost one in memory, a block is as many
+// rows high as it has threads, so that neighbouring threads read neighbouring elements.
 #pragma once
 
 #include "cuda/core/channel_sums.cuh"
@@ -34,22 +34,21 @@ enum Access : int {
 template <int inputs, int outputs>
 struct GatedMap : StridedMap<inputs + 1, outputs> {
   static constexpr int kArrays = inputs + 1 + outputs;
-  int64_t columns;        // elements along the innermost axis, of which a task is a vector
+  int64_t columns;        // elements along the innermost axis; a task is a vector of them
   int64_t rows;           // of the other axes
   int64_t step[kArrays];  // bytes from element to element along the innermost axis; of channels: 1
   Access access[kArrays];
   bool odd_first[2];  // of the pairs that are read, and written: the first array is the odd one
   Divisor vecs;       // of a row
-  // No more than two axes, and near enough for offsets of 32 bits: pitch is bytes from row to row,
-  // advance from vector to vector; of channels: channels.
+  // At most two axes, and offsets that fit 32 bits. pitch: bytes from row to row; advance: from
+  // vector to vector. For the channels they count channels.
   bool is_near;
   uint32_t pitch[kArrays], advance[kArrays];
-  // Near, and all by vectors in rows that are whole numbers of them: nothing is asked of each
-  // array.
+  // is_near, and every array goes by whole vectors: no array needs a test of its own.
   bool is_plain;
 };
 
-// A place in a map: the vector of a row that begins at `column`, of whose elements `valid` exist.
+// A place in a map: the vector of a row that begins at `column`; its first `valid` elements exist.
 template <int arrays>
 struct GatedPlace {
   int64_t at[arrays];
@@ -95,7 +94,7 @@ FASTACT_DEVICE Vec<T> load_by_element(const char* p, int64_t step, int valid) {
   return vec;
 }
 
-// The k-th array.
+// Reads a vector of the k-th array.
 template <class T, class Map, class Place>
 FASTACT_DEVICE Vec<T> load_plain(const Map& map, const Place& place, int k) {
   return load_vec(reinterpret_cast<const T*>(map.in[k] + place.at[k]));
@@ -108,7 +107,7 @@ FASTACT_DEVICE Vec<T> load_one(const Map& map, const Place& place, int k) {
   return load_by_element<T>(p, map.step[k], place.valid);
 }
 
-// The k-th array and the next.
+// Reads a vector of the k-th array and one of the next.
 template <class T, class Map, class Place>
 FASTACT_DEVICE void load_two(const Map& map, const Place& place, int k, Vec<T>& a, Vec<T>& b) {
   constexpr int kHalf = Vec<T>::kSize / 2;
@@ -130,7 +129,7 @@ FASTACT_DEVICE void load_two(const Map& map, const Place& place, int k, Vec<T>& 
   }
 }
 
-// To the array `p` points into; values are not accumulated yet.
+// Writes to the array that `p` points into; values are not accumulated yet.
 template <class T>
 FASTACT_DEVICE void store_one(char* p, Access access, int64_t step, int valid, Wide<T> values,
                               bool accumulate) {
@@ -204,7 +203,7 @@ FASTACT_DEVICE void add_bias(const NumberVector& bias, int64_t channel, int64_t 
   });
 }
 
-// The arrays that are read, a and b last and without their biases.
+// Reads the arrays; a and b come last, without their biases.
 template <class T, int inputs, int outputs, class Place>
 FASTACT_DEVICE void load_all(const GatedMap<inputs, outputs>& map, const Place& place,
                              Vec<T> (&in)[inputs]) {
@@ -248,7 +247,8 @@ void gated_forward_strided(FASTACT_GRID_CONSTANT const GatedMap<2, 1> map,
     store_one<T>(out, map.access[kY], map.step[kY], place.valid, y, false);
 }
 
-// da and db of one vector, written; given as they were before accumulation and rounding.
+// Writes da and db of one vector, and returns them as they were before they were accumulated and
+// rounded.
 template <class T, class Place>
 FASTACT_DEVICE Results<Wide<T>, 2> gated_gradients(const GatedMap<3, 2>& map,
                                                    const GatedBiases& biases, const Gated<T>& gated,
@@ -273,7 +273,7 @@ void gated_backward_strided(FASTACT_GRID_CONSTANT const GatedMap<3, 2> map,
   gated_gradients(map, biases, gated, place);
 }
 
-// da and db, written, whose sums are the gradients of the biases: rows of the map are those of
+// Writes da and db, whose sums are the gradients of the biases. The map has the rows of
 // core/channel_sums.cuh.
 template <class T>
 struct GatedSums {

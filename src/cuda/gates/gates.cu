@@ -1,16 +1,16 @@
 // Recurrent gates: forward and backward in one pass over memory each (common/gates/gates.h has the
 // formulas).
 //
-// A thread takes neighbouring columns of a row, the same ones of every gate: a gate of a packed
+// A thread takes neighbouring columns of a row, the same columns of every gate: a gate of a packed
 // array is the same array from another column on. It reads what those columns need, activates,
 // writes, and goes on to a row further down. A block is a tile of columns, up to 32 threads wide,
 // over a chunk of the rows; the sum of both biases is in its shared memory. All loads of a row are
-// issued before the first of them is used. What is absent (a recurrent projection, dc, gates that
-// need not be saved, gradients that nobody wants) is a branch that all threads of a launch take
+// issued before the first of them is used. Arrays may be absent (a recurrent projection, dc, gates
+// that need not be saved, gradients that nobody wants): a branch that all threads of a launch take
 // alike.
 //
 // Bytes moved, in arrays of the state's size, biases and partial sums aside; the smaller number is
-// without what is optional:
+// without the optional arrays:
 //   lstm    forward 4 gates, 4 recurrent, c' -> h, c, 4 saved     15 (7)
 //           backward 4 saved, c', c, dh, dc -> 4 gates, dc'       13; recomputed 16
 //   gru     forward 3, 3, h' -> h, 4 saved 12 (8)                 backward 13, recomputed 15
@@ -57,8 +57,8 @@ constexpr int64_t kManyBlocks = 1024;
 constexpr int64_t kFewBlocks = 128;
 constexpr int64_t kRowsOfThread = 4;
 
-// What a block does, by shape and dtype alone: sums over rows are the same for vectors and for
-// single columns, which differ in tx and tiles only.
+// Cuts a call into blocks, by shape and dtype alone. Vectors and single columns differ in tx and
+// tiles only, so sums over rows are the same for both.
 template <class T, bool backward>
 void plan_grid(GateTask* task, int64_t rows, int64_t columns) {
   const int64_t vecs = ceil_div(columns, kLanes<T, true, backward>);
@@ -97,7 +97,7 @@ struct GateArrays {
   }
 };
 
-// Axes of the batch that every array steps through as one are one.
+// Merges axes of the batch where every array steps through them as through one.
 void merge_batch(GateTask* task, const GateArrays& arrays, int64_t item) {
   Operand batch = arrays.role[kState];
   --batch.ndim;
@@ -116,8 +116,8 @@ void merge_batch(GateTask* task, const GateArrays& arrays, int64_t item) {
   if (task->axes == 0) task->axes = task->length[0] = 1;
 }
 
-// Whether what a thread takes of each array lies together, at a multiple of its size, in rows at
-// one pitch: where it is fills in the pitches.
+// Whether a thread can take its columns of every array as a vector: they lie together, at a
+// multiple of the vector's size, in rows at one pitch. If so, fills in the pitches.
 bool is_vectorized(GateTask* task, const GateArrays& arrays, int64_t item, int lanes) {
   constexpr int64_t kMost = int64_t(1) << 31;
   if (task->axes > 1 || task->rows >= kMost || task->columns * kMostGates * item >= kMost)

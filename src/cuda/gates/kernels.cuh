@@ -11,16 +11,17 @@
 FASTACT_BEGIN_NAMESPACE
 namespace {
 
-// Columns of a row that a thread takes: what 16 bytes hold, or of 16-bit data backward, where each
-// of them has up to four sums in registers, 8 bytes. One where an array cannot be read like that.
+// Columns of a row that a thread takes: 16 bytes of them. Backward 8 bytes of 16-bit data, for each
+// column has up to four sums in registers. One column where an array has no such vectors.
 template <class T, bool vectorized, bool backward>
 constexpr int kLanes = vectorized ? (backward && sizeof(T) == 2 ? 4 : Vec<T>::kSize) : 1;
-// Blocks of a multiprocessor, at least: what leaves the registers that nothing spills.
+// Blocks that share a multiprocessor, at least: as many as leave a thread registers enough that
+// nothing spills.
 template <class Kind, class T, bool vectorized, bool recomputes>
 constexpr int kGateBlocks = !vectorized                                                     ? 2
                             : recomputes || (Kind::kAlso > 0 && sizeof(T) == sizeof(float)) ? 3
                                                                                             : 4;
-// Of a block, at most: threads, rows, and columns.
+// Threads, rows and columns of a block, at most.
 template <bool vectorized>
 constexpr int kGateThreads = vectorized ? 128 : 256;
 constexpr int kMostRows = 32;
@@ -77,8 +78,8 @@ FASTACT_DEVICE GatePosition find_position(const GateTask& task) {
   return position;
 }
 
-// Where a row begins. By vectors its number, of which each array makes one product: all arrays have
-// one pitch then. By single columns bytes from the start of each array; those that a kernel does
+// Where a row begins. By vectors it is the row's number, which each array multiplies by its one
+// pitch. By single columns it is the bytes from the start of each array; arrays that a kernel does
 // not use cost nothing.
 template <int lanes>
 struct GateOffsets {
@@ -106,8 +107,8 @@ FASTACT_DEVICE GateOffsets<lanes> locate(const GateTask& task, int64_t row) {
   return offsets;
 }
 
-// What a thread holds of an array: storage, of 16 bits by words (nvcc 13.0 takes eight numbers
-// apart), and in the type that it is computed in.
+// A thread's elements of an array, as they are stored, and in the type that they are computed in.
+// 16-bit elements are held by words, because nvcc 13.0 would take eight single numbers apart.
 template <class T, int lanes, bool in_words = sizeof(T) == 2 && (lanes > 1)>
 struct Held {
   T lane[lanes];
@@ -171,8 +172,8 @@ FASTACT_DEVICE void write_columns(const GateTask& task, const GatePosition& posi
   }
 }
 
-// The bias of a saved gate, one or the sum of both: of gru's q the recurrent one alone, of n the
-// other.
+// The bias of a saved gate: the sum of both biases, but for gru the recurrent one alone at q, and
+// the other one alone at n.
 template <class Kind, class T>
 FASTACT_DEVICE Compute<T> bias_of(const GateTask& task, int k, int64_t column) {
   const bool is_q = k == Kind::kGates, is_n = Kind::kSaved > Kind::kGates && k == 2;
@@ -185,7 +186,7 @@ FASTACT_DEVICE Compute<T> bias_of(const GateTask& task, int k, int64_t column) {
   return Compute<T>(-0.0);
 }
 
-// The biases of a tile, in the order in which the lanes of neighbours lie side by side.
+// The biases of a tile, ordered so that the same lane of neighbouring threads lies side by side.
 template <class Kind, class T, int lanes, class Shared>
 FASTACT_DEVICE void put_biases(const GateTask& task, const GatePosition& position,
                                Shared&& biases) {
@@ -271,8 +272,8 @@ void gates_forward_kernel(FASTACT_GRID_CONSTANT const GateTask task) {
   }
 }
 
-// The sum over all rows of the k-th saved gate's gradient is that of one or both biases. Of gru,
-// n's belongs to the first, and that of q, at the same index, to the second.
+// The sum of the k-th saved gate's gradient over all rows is the gradient of both biases. In gru
+// the sum for n belongs to `bias` alone, and the sum for q, at the same index, to recurrent_bias.
 template <class T>
 FASTACT_DEVICE void put_sum(const GateSums& sums, int k, int64_t column, double sum) {
   const bool is_q = k == sums.gates, is_n = sums.saved > sums.gates && k == 2;
@@ -281,7 +282,7 @@ FASTACT_DEVICE void put_sum(const GateSums& sums, int k, int64_t column, double 
   if (sums.to[1].data && !is_n) put_parameter<T>(sums.to[1], index, sum, sums.accumulate);
 }
 
-// One warp per output.
+// A warp finishes each output.
 constexpr int kFinishThreads = 128;
 template <class T>
 FASTACT_KERNEL(kFinishThreads)
@@ -307,7 +308,7 @@ void gates_backward_kernel(FASTACT_GRID_CONSTANT const GateTask task,
   Held<T, kCount> saved[kSaved], before, cell{}, dh, dc{};
   GateOffsets<kCount> offsets;
 
-  // Each of what is written: the role, and where its gate begins.
+  // The role of each array that is written, and where its gate begins.
   const auto role_of = [](int out) {
     return out < Kind::kGates ? kGatesOut : out < kOuts - 1 ? kRecurrentOut : kStateOut;
   };

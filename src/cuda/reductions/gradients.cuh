@@ -1,26 +1,26 @@
-// Gradients of reductions: dx = f(x, the numbers of the result that x took part in).
+// Gradients of reductions: dx of an element is a function of the element and of a few numbers of
+// the result that it took part in, as dy and the mean.
 //
-// Numbers of results repeat along the axes that were reduced. A thread has kVecsOfThread vectors of
-// 16 bytes, all of which it reads before it uses the first:
+// The numbers repeat along the axes that were reduced. A thread has kVecsOfThread vectors of 16
+// bytes, and reads all of them before it uses the first:
 //
-//   map_vectors   arrays without gaps, in memory's order. The result of an element is found by two
-//                 multiplications a vector (Divisor); where all lanes of a vector have the same,
-//                 its numbers are read once.
-//   map_columns   the same where results lie along the innermost axis: a thread's vectors, as many
-//                 as kRowsOfThread, are of neighbouring rows, so that all of them have the numbers
-//                 that it read once. Rows that are no whole number of vectors are folded, as many
-//                 as make one.
-//   map_anyhow    any strides: a vector where x and dx allow it, else an element.
+//   map_vectors   arrays without gaps, in memory's order. Two multiplications a vector (Divisor)
+//                 find the result that an element belongs to. Where all lanes of a vector belong to
+//                 one result, its numbers are read once
+//   map_columns   the same where results lie along the innermost axis. A thread's kRowsOfThread
+//                 vectors are of neighbouring rows, and share the numbers that it read once. Where
+//                 a row is no whole number of vectors, several rows that are one are joined
+//   map_anyhow    any strides: a thread has a vector where x and dx allow it, else an element
 //
 // A functor F of data T has
-//   kReadsX                          whether it looks at x
-//   kOfData, kFound                  how many numbers of a result are of T, and after them how many
-//                                    were found by a statistic, of T or, of 16-bit data, of double
-//   Result result(const Numbers&)    what is the same for all elements of a result
-//   at(x, result)                    one element
+//   kReadsX                          whether it reads x
+//   kOfData                          how many numbers of a result are of T
+//   kFound                           how many more a statistic found: of T, for 16 bits of double
+//   Result result(const Numbers&)    all that follows from the numbers alone
+//   at(x, result)                    dx of one element
 //
-// Numbers in double are converted once a result: nothing is computed in double of an element of
-// less. Bytes moved: those of x and dx once; the numbers come from the caches.
+// Numbers in double are converted once for each result: narrower elements are never computed in
+// double. Bytes moved: x and dx once; the numbers come from the caches.
 #pragma once
 
 #include "common/reductions/moments.h"
@@ -30,11 +30,11 @@ FASTACT_BEGIN_NAMESPACE
 namespace {
 
 constexpr int kVecsOfThread = 4;
-// Of rows, which share the numbers of their results; those of 16-bit data cost more.
+// Rows of a thread, which share the numbers of their results; these cost more for 16-bit data.
 template <class T>
 constexpr int kRowsOfThread = sizeof(T) == 2 ? 8 : 4;
 
-// What a statistic found, as it is stored; and as two numbers of the compute type, high + low.
+// The type in which a statistic's numbers are stored.
 template <class T>
 using Found = std::conditional_t<sizeof(T) == 2, double, T>;
 
@@ -47,7 +47,7 @@ struct Numbers {
 template <class F>
 constexpr int kNumbersOf = F::kOfData + F::kFound;
 
-// The numbers of one result; address_of(c): where the c-th of them is.
+// Reads the numbers of one result. address_of(c): the address of the c-th number.
 template <class T, class F, class AddressOf>
 FASTACT_DEVICE typename F::Result result_at(const F& f, const AddressOf& address_of) {
   Numbers<T, F> numbers;
@@ -84,16 +84,16 @@ struct DenseGradient {
   static constexpr int kSize = Vec<T>::kSize;
   const T* x;
   T* dx;
-  uint32_t n, head, vecs;  // as those of a ContiguousMap
+  uint32_t n, head, vecs;  // as in a ContiguousMap
   bool aligned, accumulate;
   bool x_repeats;  // one element stands for all
   uint32_t inner, rows;
   Divisor by_inner, by_rows;
-  int of_outer, of_row, of_inner;      // results that a step along each axis goes further
+  int of_outer, of_row, of_inner;      // by how many results a step along each axis goes on
   const char* numbers[kNumbersOf<F>];  // of the first result
   int number_step[kNumbersOf<F>];      // bytes from one result to the next; 0: one for all
-  // map_columns: vectors of a row, or of as many as are folded into one; such rows; those that one
-  // thread takes are a group.
+  // map_columns: vectors of a row, or of the rows that are joined to one; the number of such rows;
+  // a group is the rows that one thread takes.
   uint32_t row_vecs, folded_rows, groups, tasks;
   Divisor by_row_vecs, by_groups;
 
@@ -102,8 +102,7 @@ struct DenseGradient {
   }
 };
 
-// The result of an element, and how many elements and rows there are from it to the ends of its
-// row and of the rows.
+// The result of an element, and how many elements are left in its row, and rows after its own.
 struct ElementPlace {
   int result;
   uint32_t left, rows_left;
@@ -116,7 +115,7 @@ FASTACT_DEVICE ElementPlace place_of(const Map& map, uint32_t element) {
           map.inner - within, map.rows - here};
 }
 
-// The elements before and after the vectors: block 0 has them.
+// Block 0 takes the elements before and after the vectors.
 template <class T, class F>
 FASTACT_DEVICE void map_ends(const DenseGradient<T, F>& map, const F& f) {
   if (blockIdx.x > 0) return;
@@ -131,7 +130,7 @@ FASTACT_DEVICE void map_ends(const DenseGradient<T, F>& map, const F& f) {
   }
 }
 
-// of(j): the result of lane j.
+// Writes dx of a vector x. of(j): the result of lane j.
 template <class T, class F, class Of>
 FASTACT_DEVICE void write_gradient(const F& f, const Vec<T>& x, T* to, bool accumulate,
                                    const Of& of) {
@@ -143,7 +142,7 @@ FASTACT_DEVICE void write_gradient(const F& f, const Vec<T>& x, T* to, bool accu
   store_vec(to, narrow_vec<T>(dx));
 }
 
-// A thread's vectors of x, the first `count` of them, `step` elements apart.
+// Reads the first `count` vectors of a thread from x, `step` elements apart.
 template <class F, class T, int most>
 FASTACT_DEVICE void read_x(const DenseGradient<T, F>& map, uint32_t first, uint32_t step, int count,
                            Vec<T> (&x)[most]) {
@@ -214,7 +213,8 @@ void map_vectors(FASTACT_GRID_CONSTANT const DenseGradient<T, F> map,
   map_ends(map, f);
 }
 
-// The c-th numbers of a vector of columns, given to set(j, number). p: that of column 0.
+// Gives the numbers of one kind of a vector of columns to set(j, number). p: the number of column
+// 0.
 template <class N, class Map, class Set>
 FASTACT_DEVICE void numbers_of_columns(const Map& map, const char* p, int64_t step, uint32_t column,
                                        const Set& set) {
@@ -322,8 +322,9 @@ void map_anyhow(FASTACT_GRID_CONSTANT const AnyGradient<F> map, FASTACT_GRID_CON
   write_gradient(f, vec, dx, map.accumulate, result_of);
 }
 
-// The steps from result to result along the last three axes of a plan, as all numbers take them,
-// each by bytes of its own: false where there are no such steps, or too long ones.
+// Finds by how many results a step along each of a plan's last three axes goes on. The numbers
+// share these counts; each kind has its own bytes from result to result. False where there are no
+// such counts, or where bytes or counts are too large.
 template <class T, class F>
 bool find_results(const ElementwisePlan& plan, DenseGradient<T, F>* map) {
   int64_t steps[3] = {}, reach = 0;
@@ -401,7 +402,7 @@ bool run_dense(const ElementwisePlan& plan, bool accumulate, F f, cudaStream_t s
 }
 
 // Queues dx OUT = f(x IN, numbers IN), or dx IN/OUT +=, over operands that are not empty: F's
-// numbers, x, which F may not read, and dx.
+// numbers, x (which F need not read) and dx.
 template <class T, class F>
 void run_gradient(const Operand (&arrays)[AnyGradient<F>::kOperands], bool accumulate, F f,
                   cudaStream_t stream) {
@@ -454,7 +455,8 @@ struct TermGradient {
   FASTACT_DEVICE Compute<T> at(Compute<T> x, Result dy) const { return Term::gradient(dy, x); }
 };
 
-// A mean, which was found as one number of 16-bit data and else as two, by two of the compute type.
+// A mean by two numbers of the compute type, high + low. For 16-bit data it was found as one number
+// (of double), else as two.
 template <class T>
 constexpr int kCentre = sizeof(T) == 2 ? 1 : 2;
 template <class T>

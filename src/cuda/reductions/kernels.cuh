@@ -1,18 +1,19 @@
 // The kernels of reductions: over rows, over columns, and over partial results; reductions.cu
-// explains the plan. What is reduced to is an accumulator's (`Lane`, a thread's part of a row) and
-// of the results it goes to (`To`):
+// explains the plan. An accumulator says what elements are reduced to: Lane for a thread's part of
+// a row, Column for a vector of columns. To is where results go:
 //
-//   Lane::add(count, vecs)    four vectors more; count: how many of their elements there are
-//   Lane::of_team(threads, folds)  that of all threads of a row; folds: counted (team_sums)
-//   Column::add, and Column::of(j) of a column that one thread has; put_lanes<T>(to, ..) of several
-//   put<T>(to, at_y, all)     where it goes, `at_y` bytes into the results
-//   put_chunk(to, partials, all)  or, of a chunk, To::kNumbers numbers
-//   merge_chunks(to, partials, count, lane, team, folds)  of those of a team's chunks
+//   Lane::add(count, vecs)          adds four vectors; count: how many of their elements are there
+//   Lane::of_team(threads, folds)   the result of all threads of a row; counts folds (team_sums)
+//   Column::add                     the same for columns
+//   Column::of(j)                   the result of a column that one thread has to itself
+//   put<T>(to, at_y, all)           writes a result, `at_y` bytes into the results
+//   put_lanes<T>(to, ..)            writes the results of several columns
+//   put_chunk(to, partials, all)    writes a chunk's result, which is To::kNumbers numbers
+//   merge_chunks(to, partials, count, lane, team, folds)   merges the chunks of a team
 //
-// Additions are all that a lane does with an element, so what counts is the cost of finding it: a
-// lane asks once for four vectors whether they lie in one segment and can be read by 16 bytes, and
-// only where not (short segments, ends) for each of them. Instruction counts: docs/design/cuda.md,
-// "Reductions".
+// A lane only adds an element; finding it is the cost. So a lane tests once for four vectors
+// whether they lie in one segment and can be read by 16 bytes. Only where they cannot (short
+// segments, ends) it tests each of them. Instruction counts: docs/design/cuda.md, "Reductions".
 #pragma once
 
 #include "cuda/core/block_reduce.cuh"
@@ -22,7 +23,7 @@ FASTACT_BEGIN_NAMESPACE
 namespace {
 
 constexpr int kThreads = 256;
-constexpr int64_t kFewRows = 32;  // rows of columns that one thread takes
+constexpr int64_t kFewRows = 32;  // rows of columns that one thread takes, at most
 
 struct RowSums : Sums {
   int64_t segment_vecs;              // of one segment
@@ -30,7 +31,7 @@ struct RowSums : Sums {
   int64_t tasks;                     // outputs x chunks
   int team, team_shift;              // threads of a task: 1 to 32, or the block; 2^team_shift
   int threads;                       // of a block
-  int64_t step_segments, step_vecs;  // `team` vectors further: whole segments, and the rest
+  int64_t step_segments, step_vecs;  // a step of `team` vectors: whole segments, and vectors more
 };
 
 // Visits a lane's partition of the vectors [begin, end) of a row, kInFlight at a time:
@@ -47,7 +48,7 @@ FASTACT_DEVICE void visit_row(const RowSums& sums, const char* x, int64_t begin,
   };
   const Offset start = start_of(q);
   int64_t segment = start.x, within = start.y;
-  // A step goes so many bytes further, and so many more where it leaves its segment.
+  // The bytes of a step, and the bytes more where it leaves its segment.
   const int64_t vec_bytes = sums.inner_x * kSize, stride = sums.segments.x[0];
   const int64_t step = sums.step_segments * stride + sums.step_vecs * vec_bytes;
   const int64_t wrap = stride - sums.segment_vecs * vec_bytes;
@@ -103,14 +104,14 @@ FASTACT_DEVICE void visit_row(const RowSums& sums, const char* x, int64_t begin,
   }
 }
 
-// The same of a row that is one segment, whose vectors can be read by 16 bytes.
+// The same for a row that is one segment, whose vectors can be read by 16 bytes.
 template <Access access, class T, class Visit>
 FASTACT_DEVICE void visit_segment(const RowSums& sums, const char* x, int64_t begin, int64_t end,
                                   int lane, const Visit& visit) {
   constexpr int kSize = Vec<T>::kSize;
   const int64_t first = begin + lane;
   const T* p = reinterpret_cast<const T*>(x) + first * kSize;
-  int left = int(end - first);  // vectors, of which those are whole:
+  int left = int(end - first);  // vectors; `whole` of them are whole
   int whole = int(smaller(sums.inner / kSize, end) - first);
   const int round = kInFlight * sums.team, step = sums.team * kSize;
   if (access == kDense) {
@@ -140,7 +141,7 @@ FASTACT_DEVICE void visit_segment(const RowSums& sums, const char* x, int64_t be
   }
 }
 
-// A thread's part of a row: its vectors [begin, end). An idle one has none, yet it takes part in
+// A thread's part of a row: its vectors [begin, end). An idle thread has no part, yet takes part in
 // shuffles and barriers.
 struct RowTask {
   bool idle;
@@ -157,7 +158,7 @@ FASTACT_DEVICE RowTask task_of(const RowSums& sums, int64_t first) {
   return {idle, row, chunk, begin, idle ? 0 : smaller(begin + sums.chunks.size, sums.vecs)};
 }
 
-// One chunk's part of an output: the result itself where it is the only one.
+// Writes one chunk's part of an output: the result itself, where there is only one chunk.
 template <class T, class To, class All>
 FASTACT_DEVICE void emit(const Sums& sums, const To& to, int64_t output, int64_t chunk,
                          int64_t at_y, const All& all) {
@@ -193,7 +194,7 @@ void reduce_rows(FASTACT_GRID_CONSTANT const RowSums sums, FASTACT_GRID_CONSTANT
                         });
 }
 
-// Of rows that are one segment each.
+// Reduces rows that are one segment each.
 template <Access access, class T, class Lane, class To>
 FASTACT_KERNEL_OF(kThreads, access == kDense && sizeof(T) == 2 ? 2 : 3)
 void reduce_segments(FASTACT_GRID_CONSTANT const RowSums sums, FASTACT_GRID_CONSTANT const To to) {
@@ -203,9 +204,10 @@ void reduce_segments(FASTACT_GRID_CONSTANT const RowSums sums, FASTACT_GRID_CONS
                         });
 }
 
-// Of rows of one segment for one lane each, which touch: as many as a tile holds are read into
-// shared memory by vectors, and from there by a thread each. After eight vectors there is room for
-// one, so that neighbours' vectors lie in different banks.
+// Reduces rows of one segment that touch, and are so short that a lane takes a row. A block reads
+// as many rows as a tile holds into shared memory, by vectors; from there each thread reads a row.
+// After eight vectors the tile has a gap of one, so that neighbours' vectors lie in different
+// banks.
 constexpr int kTileVecs = kThreads * kInFlight;
 template <class T>
 constexpr int kTileBytes = (kTileVecs + 1 + kTileVecs / 8 + 1) * kVecBytes;
@@ -285,7 +287,7 @@ void reduce_short_rows(FASTACT_GRID_CONSTANT const RowSums sums, FASTACT_GRID_CO
 }
 
 struct ColumnSums : Sums {
-  int64_t width;     // elements of a row, or of the rows that are folded into one
+  int64_t width;     // elements of a row, or of the rows that are joined to one
   int64_t rows;      // such rows
   int64_t elements;  // elements of all rows, where they touch; else 0
   int64_t tiles;     // of tx vectors
@@ -300,12 +302,13 @@ FASTACT_DEVICE void visit_column(const ColumnSums& sums, const char* x, int64_t 
   constexpr int kSize = Vec<T>::kSize;
   if (begin >= end) return;
   x += column * sums.inner_x;
-  // Rows are a step apart, or found one by one from where the first would be.
+  // Rows are a step apart; or each is found by itself, from the address that a first one would
+  // have.
   const bool divided = has_divided_segments<access>(sums);
   const int64_t stride = divided ? 0 : sums.segments.x[0], step = sums.ty * stride;
   const char* p = x + begin * stride;
   const int rows = int(end - begin);  // of a chunk
-  // Of a row, from this vector on; of folded rows the last may be shorter.
+  // Elements of a row from this vector on; the last of joined rows may be shorter.
   const int64_t here = sums.width - column;
   const bool has_last = sums.elements > 0 && end == sums.rows;
   const int64_t lacks = has_last ? sums.rows * sums.width - sums.elements : 0;
@@ -353,7 +356,7 @@ struct ColumnTask {
   int64_t outer, chunk, here, column, begin,
       end;        // here: the tile's first column; rows [begin, end)
   int columns;    // of the tile
-  bool is_there;  // the thread has some
+  bool is_there;  // whether the thread has columns
 };
 template <class T>
 FASTACT_DEVICE ColumnTask column_task(const ColumnSums& sums, int64_t task) {
@@ -377,7 +380,7 @@ FASTACT_DEVICE int64_t offset_of_output(const Sums& sums, int64_t output, int64_
   return locate(sums.kept, outer).y + (output - outer * inner) * sums.inner_y;
 }
 
-// Each output's results from those of its chunks; a warp has an output, or of many chunks a block.
+// Merges the chunks of each output, by a warp or, where chunks are many, by a block.
 constexpr int64_t kManyChunks = 128;
 template <class T, class To>
 FASTACT_KERNEL_OF(kThreads, 2)
@@ -395,7 +398,7 @@ void finish_chunks(FASTACT_GRID_CONSTANT const Sums sums, FASTACT_GRID_CONSTANT 
   }
 }
 
-// Queues it.
+// Queues that kernel.
 template <class T, class To>
 void finish(const Sums& sums, const To& to, int64_t outputs, int64_t inner, cudaStream_t stream) {
   const int64_t teams = sums.chunks.count > kManyChunks ? 1 : kThreads / kWarp;
@@ -403,7 +406,7 @@ void finish(const Sums& sums, const To& to, int64_t outputs, int64_t inner, cuda
          outputs, inner);
 }
 
-// Numbers to results `step` bytes apart, the first `count` of them; by vectors where they touch.
+// Writes the first `count` numbers to results `step` bytes apart; by vectors where these touch.
 template <class N, int n>
 FASTACT_DEVICE void store_lanes(char* p, int64_t step, int count, const N (&from)[n]) {
   constexpr int kSize = Vec<N>::kSize;
@@ -424,7 +427,7 @@ FASTACT_DEVICE void store_lanes(char* p, int64_t step, int count, const N (&from
 
 // --- sums
 
-// Where they go.
+// Where sums go.
 struct SumResults {
   static constexpr int kNumbers = 1;
   char* y;          // OUT, one element an output
@@ -462,9 +465,8 @@ FASTACT_DEVICE double merge_chunks(const SumResults&, const double* partials, in
   return sum[0];
 }
 
-// Columns of few rows: a thread has a vector of columns, and all of their rows. Vectors that can't
-// be read by 16 bytes are read as those of any array are; what they lack are zeros that nobody
-// stores.
+// Reduces columns of few rows: a thread has a vector of columns with all of their rows. Vectors
+// that can't be read by 16 bytes are filled up with zeros, whose sums nobody stores.
 template <class T, class Columns, class To>
 FASTACT_KERNEL_OF(kThreads, sizeof(T) == 2 ? 2 : 3)
 void reduce_few_rows(FASTACT_GRID_CONSTANT const ColumnSums sums,
@@ -506,7 +508,7 @@ void reduce_few_rows(FASTACT_GRID_CONSTANT const ColumnSums sums,
   }
 }
 
-// Of a term F of the elements, in one chain for each of the vectors in flight.
+// The accumulator of a term F of the elements, with one chain for each of the vectors in flight.
 template <class F, class T>
 struct SumLane {
   double total[kInFlight] = {};
@@ -524,7 +526,7 @@ struct SumLane {
   }
 };
 
-// The same of each of a vector of columns.
+// The same for each of a vector of columns.
 template <class F, class T>
 struct SumColumns {
   static constexpr int kSize = Vec<T>::kSize;
@@ -559,7 +561,7 @@ void sum_columns(FASTACT_GRID_CONSTANT const ColumnSums sums,
           [&](const auto& count, const Vec<T>(&vecs)[kInFlight]) { columns.add(count, vecs); });
     fold_rows(buffer, columns.total, task.tx, task.ty, sums.tx, sums.ty);
 
-    // Columns of one output lie `inner` apart in a folded row. Anywhere else there is one.
+    // In joined rows the columns of one output lie `inner` apart; else an output is one column.
     const int outputs = int(smaller(task.columns, sums.inner));
     for (int c = int(threadIdx.x); c < outputs; c += kThreads) {
       double sum = 0;

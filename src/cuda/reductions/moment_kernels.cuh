@@ -9,8 +9,9 @@
 FASTACT_BEGIN_NAMESPACE
 namespace {
 
-// Where mean, what its rounding lost, what `of_m2` says and the count go; null: not wanted. Of one
-// element an output each, with the strides of Sums::y; `wide`: of double, else of x's type.
+// Where the results go: the mean, its low part (which rounding lost), the second result (what
+// `of_m2` makes of m2) and the count; null: not wanted. All go by the strides of Sums::y. wide:
+// they are double, else of x's type.
 struct MomentResults {
   static constexpr int kNumbers = 3;
   char *mean, *low, *second, *count;
@@ -19,7 +20,7 @@ struct MomentResults {
   bool skips, wide;
 };
 
-// What goes to each of them, but for rounding.
+// The numbers of these results, before they are rounded.
 struct OfMoments {
   double mean, mean_low, second, count;
 
@@ -33,7 +34,7 @@ struct OfMoments {
       mean = __builtin_nan(""), mean_low = m2 = 0;
     if (to.second) second = second_moment(to.of_m2, m2, count, to.correction, to.skips);
   }
-  // The k-th of them, as Y.
+  // The k-th number, as Y.
   template <class Y>
   FASTACT_DEVICE Y get(int k) const {
     const Y rounded = narrow_once<Y>(mean + mean_low);
@@ -64,7 +65,7 @@ FASTACT_DEVICE void put(const MomentResults& to, int64_t at, const Growing& all)
   });
 }
 
-// `lanes` of the columns' results at a time.
+// Writes the results of columns, `lanes` at a time.
 template <class Y, int lanes, int n>
 FASTACT_DEVICE void store_columns(const OfMoments (&of)[n], char* p, int64_t step, int count,
                                   int k) {
@@ -95,7 +96,8 @@ FASTACT_DEVICE void put_chunk(const MomentResults&, double* partial, const Growi
   store(partial + 1, all.of.m2 + all.of.m2_low);
   store(partial + 2, all.count);
 }
-// About the mean of all, which comes from the first one's: equal means are no distance apart.
+// Merges chunks about the mean of all. That is found from the first chunk's mean, so that equal
+// means have no distance at all.
 FASTACT_DEVICE Growing merge_chunks(const MomentResults&, const double* partials, int64_t count,
                                     int lane, int team, int& folds) {
   const auto part_at = [&](int64_t i) {
@@ -132,7 +134,7 @@ FASTACT_DEVICE Growing merge_chunks(const MomentResults&, const double* partials
   return merged;
 }
 
-// The first finite one of the elements that a lane meets first, or 0.
+// The first finite number among a lane's first elements, or 0.
 template <bool skips, class T, class Count>
 FASTACT_DEVICE double first_shift(const Count& count, const Vec<T> (&vecs)[kInFlight]) {
   if (!skips) return finite_or_zero(double(widen(vecs[0].lane[0])));
@@ -150,7 +152,7 @@ FASTACT_DEVICE double first_shift(const Count& count, const Vec<T> (&vecs)[kInFl
   return double(shift);
 }
 
-// A lane's sums of a row. skips: NaN, and n counts the others.
+// A lane's sums of a row. skips: NaN are left out, and n counts the others.
 template <class T, bool skips>
 struct RowLane {
   Shifted sums{};
@@ -193,8 +195,9 @@ struct RowLane {
 template <class T>
 using Shift = Compute<T>;
 
-// A thread's sums of a vector of columns. The last row may have fewer of them. skips: NaN, and
-// others are counted column by column. moves: there may be enough rows for the shift to move.
+// A thread's sums of a vector of columns. The last row may have fewer columns. skips: NaN are left
+// out, and the others are counted column by column. moves: there may be enough rows for the shift
+// to move.
 template <class T, bool skips, bool moves = true>
 struct ColumnLane {
   static constexpr int kSize = Vec<T>::kSize;
@@ -213,7 +216,7 @@ struct ColumnLane {
     shift[j] = to, sum[j] = s.sum, squares[j] = s.squares;
   }
 
-  // The first finite one of these elements of column j, where there was none before.
+  // Sets column j's shift to the first finite of these elements, unless it has one.
   template <class Count>
   FASTACT_DEVICE void set_shift(int j, const Count& counts, const Vec<T> (&vecs)[kInFlight]) {
     bool is_found = false;
@@ -266,7 +269,7 @@ struct ColumnLane {
     }
   }
 
-  // The moments of a column that no other thread has a part of.
+  // The moments of a column that is this thread's alone.
   FASTACT_DEVICE Growing of(int j) const {
     Growing all{};
     absorb(all, part_of(shift[j], sum[j], squares[j], count(j)));
@@ -303,7 +306,7 @@ void moment_columns(FASTACT_GRID_CONSTANT const ColumnSums sums,
     }
     __syncthreads();
     double total[kSize];
-    double count = 0;  // of the column that is this thread's
+    double count = 0;  // of this thread's column
     if constexpr (skips) {
 #pragma unroll
       for (int j = 0; j < kSize; ++j) total[j] = lane.count(j);
@@ -326,7 +329,7 @@ void moment_columns(FASTACT_GRID_CONSTANT const ColumnSums sums,
       centre[mine] = double(centre[mine]) + double(buffer[mine]) / count;
     __syncthreads();
 
-    // The sums about it.
+    // The sums about that mean.
 #pragma unroll
     for (int j = 0; j < kSize; ++j) {
       const Shifted before{double(lane.shift[j]), lane.sum[j], lane.squares[j]};
@@ -341,7 +344,7 @@ void moment_columns(FASTACT_GRID_CONSTANT const ColumnSums sums,
     Part part{};
     if (mine < columns && count > 0) part = part_of(centre[mine], sum, buffer[mine], count);
 
-    // Columns of one output lie `inner` apart in a folded row. Anywhere else there is one.
+    // In joined rows the columns of one output lie `inner` apart; else an output is one column.
     const int outputs = int(smaller(columns, sums.inner));
     if (outputs < columns) {
       __syncthreads();

@@ -6,8 +6,8 @@
 
 FASTACT_BEGIN_NAMESPACE
 
-// Calls that were checked (common/reductions/call.h). workspace: as many bytes as moments_workspace
-// asks for, aligned to 16.
+// Calls that were checked (common/reductions/call.h). workspace: aligned to 16 bytes, and as large
+// as moments_workspace says.
 template <class T>
 int64_t moments_workspace(const MomentsCall& call);
 template <class T>

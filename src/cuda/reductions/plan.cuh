@@ -8,8 +8,8 @@
 FASTACT_BEGIN_NAMESPACE
 namespace {
 
-// Vectors that a lane of a warp takes of a row, before the row has more lanes: with fewer the folds
-// of a row's lanes would cost more than its elements.
+// How many vectors of a row a lane takes before the row gets more lanes: with fewer, the folds of
+// the lanes would cost more than the elements.
 template <class T>
 constexpr int64_t kLaneVecs = sizeof(T) == 8 ? 16 : 32;
 constexpr int64_t kChunk = 4096;    // vectors of a row, 64 KiB
@@ -93,7 +93,7 @@ ColumnSums plan_columns(const Reduction& plan, double* partials) {
   sums.tx = sums.elements > 0 ? int(vecs) : power_of_two_from(vecs, kWarp);
   sums.ty = kThreads / sums.tx;
   sums.tiles = ceil_div(vecs, sums.tx);
-  // As many chunks as fill a device, whichever it is: at 4096 x 768 whole columns are six blocks.
+  // As many chunks as fill any device: at 4096 x 768 whole columns would be six blocks.
   const int64_t chunks = std::max<int64_t>(1, kManyBlocks / sums.tiles);
   cut(&sums.chunks, sums.rows, std::max(kChunkRows * std::max(1, sums.ty / 8), sums.rows / chunks));
   return sums;
@@ -113,8 +113,8 @@ int64_t chunk_bytes(const Operand& x, const Operand& y, const bool* reduced) {
   return chunks > 1 ? To::kNumbers * plan.outputs() * chunks * int64_t(sizeof(double)) : 0;
 }
 
-// Queues the kernel for the way that x is read, and the finishing one where there are chunks.
-// is_empty: rows have no elements.
+// Queues the kernel for x's layout and, where there are chunks, the one that merges them. is_empty:
+// rows have no elements.
 template <class T, class Kernels, class To>
 void reduce(const Reduction& plan, const To& to, void* workspace, bool is_empty,
             cudaStream_t stream) {

@@ -16,10 +16,10 @@
 // Columns (the innermost axis is kept). In sum_columns a block is tx vectors of columns wide and
 // 256 / tx rows high; a thread adds its vector of columns over every (256 / tx)-th row, four rows
 // at a time, and the block adds its rows in shared memory by a tree. Long columns are cut into
-// chunks as rows are. Where rows are short and contiguous ((1M, 3)), as many as make a whole number
-// of vectors are folded into one (three vectors hold four rows of three floats): every access has
-// 16 bytes then, and a lane always meets the same column. In reduce_few_rows, of columns of up to
-// kFewRows rows, a thread adds all rows of its vector of columns.
+// chunks as rows are. Where rows are short and contiguous ((1M, 3)), several are joined to one that
+// is a whole number of vectors (three vectors hold four rows of three floats): every access has 16
+// bytes then, and a lane always meets the same column. Columns of up to kFewRows rows go to
+// reduce_few_rows, in which a thread adds all rows of its vector of columns.
 //
 // Everything accumulates in double, and results are rounded once. The order of additions is a
 // function of the lengths of the reduced axes (for column sums, of the innermost one too), never of
@@ -42,7 +42,7 @@ int64_t sum_workspace(const SumCall& call) {
 template <class T>
 void sum(const SumCall& call, void* workspace, cudaStream_t stream) {
   if (is_empty(call.y)) return;
-  // Of an empty x nothing is read: y stands in for it, with rows that have no elements.
+  // An empty x is not read: y stands in for it, with rows that have no elements.
   const bool empty = is_empty(call.x);
   const Reduction plan =
       plan_reduction(empty ? call.y : call.x, call.y, call.axes, sizeof(T), false);
@@ -66,7 +66,7 @@ void broadcast(const BroadcastCall& call, cudaStream_t stream) {
 
 namespace {
 
-// grad OUT = 2 x IN, and the sum of x^2, of vectors of an array without gaps.
+// grad OUT = 2 x IN, and the sum of x^2, for an array without gaps, vector by vector.
 template <class T>
 FASTACT_KERNEL(kThreads)
 void square_with_gradient(FASTACT_GRID_CONSTANT const Sums sums, const SumResults to, const T* x,

@@ -1,21 +1,21 @@
-// Sums about a shift, and how those of many threads become one mean and one m2.
+// Sums about a shift, and how the sums of many threads become one mean and one m2.
 //
 // A thread keeps S = sum d and Q = sum d^2 of its inputs, d = x - shift in double. The shift is its
-// first input; after so many rounds of loads as a power of two (of double each, of less from 16 on)
-// it moves to the mean of the inputs so far, where Q is m2 and S is about 0. With n inputs so far
-// and the shift moving from c to c',
+// first input. After 1, 2, 4, 8 ... rounds of loads (narrower types: after 16, 32 ...) it moves to
+// the mean of the inputs so far, about which Q is m2 and S is near 0. With n inputs so far and the
+// shift moving from c to c',
 //
 //   delta = c' - c      S' = S - n delta      Q' = Q - delta (S + S')
 //
 // which are the sums about c'. From the first move on each input meets a shift that is the mean of
-// at least half of the inputs before it: Q <= 3 m2. Until then Q <= (n + 1) m2, which it is where
-// the shift lies farthest out: with the n = 512 inputs that 16 bits have before the first move (256
-// of float32; double: 8), at most 9 of the 53 bits cancel, wherever the data lie and whichever
-// input came first.
+// at least half of the inputs before it: Q <= 3 m2. Until then Q <= (n + 1) m2, with equality where
+// the shift lies farthest out. Before the first move 16 bits have n = 512 inputs (float32 256,
+// double 8), so at most 9 of the 53 bits cancel, wherever the data lie and whichever input came
+// first.
 //
-// Threads join at one centre, the mean of all their inputs, from their shifts and S. Each moves its
-// sums there; S and Q then add up as they are, without a division for each pair, and what is left
-// in S corrects the centre's own rounding.
+// Threads are merged at one centre, the mean of all their inputs, which follows from their shifts
+// and S. Each moves its sums there; then S and Q are simply added up, without a division for each
+// pair, and the S that is left corrects the centre's own rounding.
 //
 // Error, with u = 2^-53: in a thread of n inputs Q takes fewer than n additions in a chain, all of
 // one sign, and log2(n) moves of some 3 u Q each, so |m2 - exact| <= (n + 3 log2 n) u Q at worst.
@@ -46,7 +46,7 @@ FASTACT_DEVICE void move_to_mean(Shifted& s, double share, double n) {
   if (is_finite(mean)) s = about(s, n, mean);
 }
 
-// Whether sums of data of T move after so many rounds.
+// Whether the shift moves after so many rounds, for data of T.
 template <class T>
 FASTACT_DEVICE constexpr bool moves_after(int rounds) {
   return rounds >= (sizeof(T) == 8 ? 1 : 16) && (rounds & (rounds - 1)) == 0;
@@ -57,8 +57,8 @@ struct Part {
   double mean, m2, count;
 };
 
-// From the sums about a centre that is the mean but for rounding. A mean that is no number is one
-// of data with infinities or NaN: m2 is NaN.
+// The moments from sums about a centre that is the mean but for rounding. A mean that is not finite
+// comes of infinities or NaN: then m2 is NaN.
 FASTACT_DEVICE Part part_of(double centre, double sum, double squares, double count) {
   Part part{centre, centre - centre, count};
   if (is_finite(centre)) moments_of_sums(centre, sum, squares, count, &part.mean, &part.m2);
@@ -69,7 +69,7 @@ FASTACT_DEVICE Part part_of(double centre, double sum, double squares, double co
 template <class T>
 FASTACT_DEVICE Part join(const Shifted& s, double n, int team, int& folds) {
   if (team == 1) return part_of(s.shift, s.sum, s.squares, n);
-  // Sums of double about 0 might overflow: theirs are about the first thread's shift.
+  // Sums of double about 0 might overflow: they are taken about the first thread's shift.
   double start[1] = {sizeof(T) == 8 && threadIdx.x % unsigned(team) == 0 ? s.shift : 0.0};
   if (sizeof(T) == 8) team_sums(start, team, folds);
   double total[2] = {n > 0 ? madd(n, s.shift - start[0], s.sum) : 0.0, n};

@@ -17,8 +17,8 @@ constexpr int kInFlight = 4;  // vectors of a lane
 // How the vectors of x can be read.
 enum Access : int {
   kAligned,  // each is a multiple of 16 bytes
-  kDense,    // anywhere in an array without gaps: as kAnyhow, but that windows of rows that are one
-             // segment may look at its neighbours
+  kDense,    // anywhere in an array without gaps: as kAnyhow, but windows may reach into the
+             // neighbours of a row that is one segment
   kAnyhow,   // by windows inside one segment, or element by element
 };
 
@@ -41,8 +41,8 @@ struct Sums {
   double* partials;  // OUT where there is more than one chunk: outputs x chunks x their numbers
 };
 
-// One vector of x: where it begins, how many elements from there on belong to its row or segment
-// (at most kEnough of them count), and whether there is one such vector before it.
+// One vector of x: where it begins, how many elements of its row or segment follow from there (at
+// most kEnough of them are counted), and whether there is one such vector before it.
 constexpr int kEnough = 64;
 struct Location {
   const char* p;
@@ -64,7 +64,7 @@ FASTACT_DEVICE bool can_read_fast(const Sums& sums, const Location& location) {
   }
 }
 
-// By 16 bytes, whatever else is there.
+// Reads by 16 bytes, whatever lies around.
 template <Access access, class T>
 FASTACT_DEVICE Vec<T> read_whole(const char* p) {
   if constexpr (access == kAligned) return load_vec(reinterpret_cast<const T*>(p));
@@ -84,8 +84,8 @@ FASTACT_DEVICE void zero_tail(Vec<T>& vec, int valid) {
     if (j >= valid) vec.lane[j] = T{};
 }
 
-// kInFlight vectors of which some are not whole, with zeros for what is not there;
-// location_of(u): where they are.
+// Reads kInFlight vectors, some of them not whole, with zeros for elements that are not there.
+// location_of(u): where the u-th vector is.
 template <Access access, class T, class LocationOf>
 FASTACT_DEVICE void read_parts(const Sums& sums, const LocationOf& location_of,
                                Vec<T> (&vecs)[kInFlight]) {
@@ -93,7 +93,7 @@ FASTACT_DEVICE void read_parts(const Sums& sums, const LocationOf& location_of,
 #pragma unroll
   for (int u = 0; u < kInFlight; ++u) fast[u] = can_read_fast<access, T>(sums, location_of(u));
   if constexpr (access == kDense) {
-    // The window of the first stands in for those that are not there: all loads come at once.
+    // The first vector's window stands in for vectors that are not there: all loads come at once.
     bool all = fast[0];
 #pragma unroll
     for (int u = 1; u < kInFlight; ++u) all &= fast[u] || location_of(u).valid <= 0;
@@ -121,7 +121,7 @@ FASTACT_DEVICE void read_parts(const Sums& sums, const LocationOf& location_of,
   }
 }
 
-// How many lanes of the next vectors count: all, a constant, or as their locations say.
+// How many lanes of the next vectors count: all (a constant), or as many as their locations say.
 struct Whole {
   static constexpr bool kIsWhole = true;
   template <class T>
@@ -155,7 +155,8 @@ FASTACT_DEVICE_CALL int64_t divided_offset(const Axes& axes, int64_t index) {
   return locate(axes, index).x;
 }
 
-// Whether segments are counted by several axes: finding their starts takes divisions and registers.
+// Whether several axes count segments: then finding where a segment begins takes divisions and
+// registers.
 template <Access access>
 FASTACT_DEVICE bool has_divided_segments(const Sums& sums) {
   return access == kAnyhow && sums.segments.count > 1;

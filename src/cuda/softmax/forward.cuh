@@ -6,9 +6,9 @@
 FASTACT_BEGIN_NAMESPACE
 namespace {
 
-// fixed: softmax, log_softmax, or what has no y, whose kinds are told apart once a row; or kAnyKind
-// in rows that are neither quick nor columns, whose kernels are large for the calls that they make.
-// totals: of a reduction of losses, blocks x [loss, weight]; null: there is none.
+// fixed: softmax or log_softmax; kNoY, for all kinds without a y, which are told apart once a row;
+// or kAnyKind, for rows that are neither quick nor columns, whose calls make kernels large. totals:
+// the sums of the losses, blocks x [loss, weight]; null where they are not wanted.
 template <class T, int fixed, bool may_share = false>
 struct KindOf {
   using C = Compute<T>;
@@ -89,7 +89,7 @@ struct KindOf {
       write_vec(rows, kY, part, i, narrow_vec<T>(y));
     }
   }
-  // What a row ends in beside y.
+  // Stores the numbers of a row.
   template <class Rows>
   FASTACT_DEVICE void end(const Rows& rows, int64_t row, const RowSums& sums, const Level<C>& level,
                           double (&total)[2]) const {
@@ -158,7 +158,8 @@ struct KindOf {
   }
 };
 
-// Queues the kernels of a kind; how many blocks have totals. workspace: of peaks and levels.
+// Queues the kernels of a kind; returns how many blocks have totals. workspace: for peaks and
+// levels.
 template <class T, int kind>
 int64_t run_kind(const SoftmaxPlan& plan, double* totals, void* workspace, cudaStream_t stream) {
   int64_t blocks = 0;
@@ -170,13 +171,13 @@ int64_t run_kind(const SoftmaxPlan& plan, double* totals, void* workspace, cudaS
     };
     if constexpr (Rows::kQuick || Rows::kColumns)
       if (!rows.shares) return run(KindOf<T, kind>{});
-    // Shares take more registers than two blocks of columns have.
+    // Two blocks of columns have too few registers for shares.
     if constexpr (!Rows::kQuick) run(KindOf<T, Rows::kColumns ? kNoY : kAnyKind, true>{});
   });
   return blocks;
 }
 
-// number OUT = -infinity.
+// Writes -infinity to number.
 template <class T>
 FASTACT_KERNEL(256)
 void fill_numbers(FASTACT_GRID_CONSTANT const Axes to, char* number, int dtype) {

@@ -21,7 +21,7 @@ struct Loss {
   double loss, weight;
 };
 
-// The class that a row's index names. -1: one that is ignored; -2: one that is none.
+// The class that a row's index names. -1: it is ignored; -2: there is no such class.
 template <class Rows>
 FASTACT_DEVICE int64_t class_of(const Rows& rows, int64_t row) {
   const char* p = number_address(rows, kTarget, row);
@@ -53,7 +53,7 @@ FASTACT_DEVICE Compute<T> logit_of(const Rows& rows, int64_t row, int64_t elemen
   return widen(load(reinterpret_cast<const T*>(p)));
 }
 
-// The loss of a row, and what it weighs in the mean; max and log: of its level.
+// The loss of a row, and its weight in the mean. max and log: the row's level has them.
 template <class T, class Rows>
 FASTACT_DEVICE Loss loss_of(const Rows& rows, int64_t row, double mass, double apart,
                             Compute<T> max, Compute<T> log, bool has_shares) {
@@ -72,7 +72,7 @@ FASTACT_DEVICE Loss loss_of(const Rows& rows, int64_t row, double mass, double a
   loss.weight = double(weight);
   return loss;
 }
-// The same called, as level_called is.
+// The same as a call, for the reason of level_called.
 template <class T, class Rows>
 FASTACT_DEVICE_CALL Loss loss_called(const Rows& rows, int64_t row, double mass, double apart,
                                      Compute<T> max, Compute<T> log, bool has_shares) {

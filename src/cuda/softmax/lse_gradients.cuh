@@ -7,8 +7,8 @@
 FASTACT_BEGIN_NAMESPACE
 namespace {
 
-// loss OUT and divisor OUT of the totals of all blocks, by one block, in a fixed order.
-// count: what divides the mean where it is not the sum of the weights; else negative.
+// One block adds up the totals of all blocks, in a fixed order, to loss OUT and divisor OUT. count:
+// the mean's divisor; negative where that is the sum of the weights.
 template <class T>
 FASTACT_KERNEL(kRowThreads)
 void finish_loss(const double* totals, int64_t tasks, bool is_mean, double count, char* loss,
@@ -27,12 +27,12 @@ void finish_loss(const double* totals, int64_t tasks, bool is_mean, double count
   store(divisor, by);
 }
 
-// What a row's gradient takes: factor (exp(z - lse) mass - a w), and of a target's index less
-// factor `weight` at its element. logsumexp has a mass of 1, and no more.
+// The numbers of a row's gradient: dz = factor (exp(z - lse) mass - a w). Where the target is an
+// index, factor `weight` is subtracted at its element. logsumexp has a mass of 1, and nothing else.
 template <class C>
 struct LseGradient {
   C factor, mass, lse, weight;
-  int64_t element;  // -1: of a row that is ignored; below: of none
+  int64_t element;  // the target's; -1: the row is ignored; below: there is none
 };
 
 template <class T, int fixed, class Rows>
@@ -62,15 +62,15 @@ FASTACT_DEVICE LseGradient<Compute<T>> lse_gradient(const Rows& rows, int64_t ro
   return made;
 }
 
-// The same called, as level_called is.
+// The same as a call, for the reason of level_called.
 template <class T, int fixed, class Rows>
 FASTACT_DEVICE_CALL LseGradient<Compute<T>> lse_gradient_called(const Rows& rows, int64_t row,
                                                                 double mass) {
   return lse_gradient<T, fixed>(rows, row, mass);
 }
 
-// The gradients of logsumexp and cross_entropy: of rows, of columns, or of chunks of rows; with
-// shares of whole rows of any length, for their sum is taken first.
+// The gradients of logsumexp and cross_entropy, of rows, of columns, or of chunks of rows. Where
+// classes have shares, of whole rows of any length, because the shares are added up first.
 template <class T, int vecs, int fixed, bool may_share, class Rows>
 FASTACT_KERNEL_OF(kThreadsOf<Rows>, (may_share ? 1 : kBlocksOf<T, Rows>))
 void lse_gradients(FASTACT_GRID_CONSTANT const Rows rows) {
@@ -116,7 +116,7 @@ void lse_gradients(FASTACT_GRID_CONSTANT const Rows rows) {
       dz.lane[j] = at.factor * (kHasTarget ? madd(made, at.mass, -share.lane[j]) : made);
       if (kHasTarget && at.element == -1) dz.lane[j] = 0;
     }
-    // One vector of a row has the target, and each lane of a vector of columns may.
+    // In a row one vector has the target; in columns each lane of a vector may have one.
     const int64_t first = element_at<T, Rows>(part, i, 0), to = of[0].element - first;
     if (kHasTarget && (Rows::kColumns || (to >= 0 && to < kSize))) {
 #pragma unroll

@@ -2,7 +2,7 @@
 //
 // Four layouts are told apart:
 //
-//   quick     rows of whole aligned vectors, and nothing has to be asked about
+//   quick     rows of whole aligned vectors: no tests at run time
 //   rows      the elements of a row are neighbours in memory            read by vectors along a row
 //   columns   the elements of a row are a step apart, and neighbouring  read by vectors across rows
 //             rows are neighbours in memory (softmax over an outer axis)
@@ -17,11 +17,10 @@
 FASTACT_BEGIN_NAMESPACE
 namespace {
 
-constexpr int kChunkLanes = 256;  // threads that take a part of a row which no block holds
-constexpr int kData = 3;          // roles of x's shape and dtype: the first
+constexpr int kChunkLanes = 256;  // threads of a chunk of a row that no block holds
+constexpr int kData = 3;          // the first roles, which have x's shape and dtype
 
-// Beside SoftmaxKind: cross_entropy; and, of a kernel, the kinds without a y, or whichever the call
-// is of.
+// Kinds beside SoftmaxKind: cross_entropy; and for kernels: all kinds without a y, or any kind.
 constexpr int kLoss = kSoftmaxKinds, kNoY = -2, kAnyKind = -1;
 
 // The parameters of the kernels.
@@ -30,26 +29,27 @@ struct SoftmaxRows : RowArrays<kSoftmaxRoles> {
 
   int64_t step[kSoftmaxRoles];  // bytes from element to element; not of strided arrays
   int mask_dtype, weight_dtype, number_dtype, target_dtype;
-  // Rows of the mask, which repeats along some of their axes; not of strided arrays.
+  // Rows of the mask, which repeats along some of their axes; not for strided arrays.
   int mask_axes;
   int64_t mask_length[kRowAxes], mask_stride[kRowAxes];
-  int64_t inner;     // columns: neighbouring rows; pitch is that from `inner` rows to the next
+  int64_t inner;     // columns: neighbouring rows; a pitch is from `inner` rows to the next `inner`
   bool is_reversed;  // the first element is the last class
 
   int kind;     // kLoss: of cross_entropy
   bool shares;  // classes other than the target's have a share in the loss
   double scale;
-  // Forward: z lies down by a power of two, within the range at any x, and differences go up again.
+  // Forward: z is scaled down by a power of two, so that it is in range for any x; `up` scales
+  // differences up again.
   double scale_down, down, up;
   bool accumulate;
-  // Of cross_entropy: a class has share smooth + keep p, p its probability, 1 for the target's.
+  // Of cross_entropy: the share of a class is smooth + keep p. p: its probability, or 1 for the
+  // target's class and else 0.
   double keep, smooth;
   int64_t ignore_index;
   const double* divisor;
 };
 
-// Rows of whole vectors that nothing has to be asked about: kernels without a call, which would
-// spill what is in registers.
+// Quick rows, without tests at run time. Their kernels make no calls, which would spill registers.
 struct SoftmaxQuick : SoftmaxRows {
   static constexpr bool kQuick = true;
 };
@@ -72,7 +72,7 @@ struct SoftmaxPlan {
   SoftmaxLayout layout;
   bool may_be_columns;  // with other arrays beside x
   RowShape shape;
-  int64_t blocks;  // one a row, some columns, or a chunk of one of these
+  int64_t blocks;  // for each row, some columns, or a chunk of one of these
 
   const SoftmaxRows& dense() const { return rows; }
   template <class Rows>
@@ -82,7 +82,7 @@ struct SoftmaxPlan {
     return made;
   }
 
-  // Shares have no quick kernel; and what takes rows of any length as a whole.
+  // With shares there is no quick kernel, and blocks take rows of any length as a whole.
   void be_loss(bool shares) {
     rows.kind = kLoss, rows.shares = shares;
     if (shares && layout == kQuickLayout) layout = kRowLayout;
@@ -93,8 +93,9 @@ struct SoftmaxPlan {
   }
 };
 
-// How rows of that many vectors are laid over threads, and cut where no block holds them. A fold
-// costs what some vectors do, so threads have more of them than those of row_shape.
+// The shape of the blocks for rows of so many vectors, which are cut into chunks where no block
+// holds them. A fold costs as much as several vectors, so threads have more vectors than in
+// row_shape.
 template <class T>
 RowShape softmax_shape(int64_t vecs, RowChunks* chunks) {
   constexpr int kMost = kMostVecs<T>;
@@ -111,7 +112,7 @@ RowShape softmax_shape(int64_t vecs, RowChunks* chunks) {
   const int lanes = power_of_two_from(ceil_div(vecs, of_thread), kWarp);
   return {of_thread, lanes, of_thread > 4 ? kThreadsOfNarrow / 2 : kThreadsOfNarrow};
 }
-// The same of columns of that many elements.
+// The same for columns of so many elements.
 template <class T>
 RowShape column_shape(int64_t length, RowChunks* chunks) {
   constexpr int kMost = kMostVecs<T>;
@@ -167,7 +168,7 @@ SoftmaxPlan plan_softmax(const SoftmaxCall& call) {
     rows.windows[k] = !call.arrays[kY].data || call.arrays[kY].data != call.arrays[k].data;
     rows.fast[k] = !rows.repeated[k] && (address | uintptr_t(rows.pitch[k])) % kVecBytes == 0;
   }
-  // What is one element long goes by columns where it can: a row of it is no vector.
+  // Rows of one element go by columns where they can, because a row is no vector.
   if (is_columns && rows.length == 1) is_dense = false;
   plan.may_be_columns = is_columns;
   plan.layout = is_dense ? kRowLayout : is_columns ? kColumnLayout : kStridedLayout;
@@ -207,8 +208,8 @@ SoftmaxPlan plan_softmax(const SoftmaxCall& call) {
   return plan;
 }
 
-// What a call has at most, whatever arrays there are beside x: chunks of a row, 0 where blocks hold
-// rows, and blocks that have a sum of several rows.
+// The most that a call may have, whatever arrays there are beside x: chunks of a row (0 where
+// blocks hold rows), and blocks that add up several rows.
 struct Most {
   int64_t chunks, blocks;
 };
@@ -225,8 +226,8 @@ Most most_of(const SoftmaxPlan& plan) {
   return most;
 }
 
-// Puts z = scale x + mask down into the range of T's compute type: |scale| to 1, or beside a mask
-// of numbers each of the two to a half.
+// Scales z = scale x + mask down into the range of T's compute type: |scale| down to 1; with a mask
+// of numbers, scale and mask each down to a half.
 template <class T>
 void stay_in_range(SoftmaxRows* rows) {
   constexpr double kMost = sizeof(T) == 8 ? 0x1p1022 : 0x1p126;

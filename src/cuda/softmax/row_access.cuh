@@ -1,4 +1,4 @@
-// What a thread of a softmax reads and writes, whatever the layout: vectors along a row, or across
+// How a thread of a softmax reads and writes, whatever the layout: vectors along a row or across
 // neighbouring rows, and numbers of rows.
 #pragma once
 
@@ -18,7 +18,7 @@ FASTACT_DEVICE int64_t element_at(const RowPart& part, int i, int j) {
   return Rows::kColumns ? part.vec(i) : part.vec(i) * Vec<T>::kSize + j;
 }
 
-// The address of an element's number in an array of any dtype: of the mask and of the weights.
+// The address of an element's number in the mask or in the weights, which have dtypes of their own.
 template <class Rows>
 FASTACT_DEVICE const char* element_address(const Rows& rows, int role, int64_t row,
                                            int64_t element) {
@@ -39,8 +39,8 @@ FASTACT_DEVICE char* number_address(const Rows& rows, int role, int64_t row) {
   return number_of<char>(rows, role, row);
 }
 
-// What the mask adds to a vector that begins at an element of a row: -infinity where nothing takes
-// part, and past the end.
+// The mask's numbers for a vector that begins at an element of a row: -infinity where an element is
+// left out, and past the end.
 template <class T, class Rows>
 FASTACT_DEVICE_CALL Wide<T> mask_of(const Rows& rows, int64_t row, int64_t element, int valid) {
   using C = Compute<T>;
@@ -80,7 +80,7 @@ FASTACT_DEVICE_CALL Wide<T> mask_of(const Rows& rows, int64_t row, int64_t eleme
   return mask;
 }
 
-// z = scale x + mask of a vector, down by what the plan says, -infinity past the end.
+// z = scale x + mask of a vector, scaled down as the plan says; -infinity past the end.
 template <class T, class Rows>
 FASTACT_DEVICE Wide<T> scores_of(const Rows& rows, const RowPart& part, int i, const Vec<T>& x) {
   using C = Compute<T>;
@@ -102,7 +102,7 @@ FASTACT_DEVICE Wide<T> scores_of(const Rows& rows, const RowPart& part, int i, c
   return z;
 }
 
-// z of all vectors of a thread; -infinity where there is none.
+// z of all vectors of a thread; -infinity where there is no vector.
 template <class T, int vecs, class Rows>
 FASTACT_DEVICE void take_scores(const Rows& rows, const RowPart& part, Wide<T> (&z)[vecs]) {
   using C = Compute<T>;
@@ -119,7 +119,7 @@ FASTACT_DEVICE void take_scores(const Rows& rows, const RowPart& part, Wide<T> (
     if (i < part.count) z[i] = scores_of<T>(rows, part, i, bit_cast<Vec<T>>(x[i]));
 }
 
-// What a mask leaves out of a row that is NaN is not: it is as if it were not there.
+// In a row that is NaN, elements that the mask leaves out are not NaN: they get `nothing`.
 template <class T, class Rows>
 FASTACT_DEVICE void leave_out(const Rows& rows, const RowPart& part, int i, Compute<T> nothing,
                               Wide<T>* y) {
@@ -140,7 +140,7 @@ template <class T, int vecs, int n>
 struct TreeSum {
   Compute<T> partial[4][n];
 
-  // To be called for each i from 0 on, in an unrolled loop.
+  // Call it for each i from 0 on, in an unrolled loop.
   FASTACT_DEVICE void add(int i, const Wide<T>& value) {
     constexpr int kSize = Vec<T>::kSize;
     Compute<T> sum[kSize];

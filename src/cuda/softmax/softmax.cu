@@ -1,19 +1,20 @@
 // softmax, log_softmax and logsumexp over any axes, and cross_entropy.
 //
-// plan.cuh sorts the axes into rows and the elements of a row; core/held_rows.cuh says how rows are
-// laid over threads, and statistic.cuh what is found out about each. Forward a row is in registers:
+// plan.cuh sorts the axes into rows and the elements of a row; core/held_rows.cuh lays rows over
+// threads, and statistic.cuh finds the numbers of each row. Forward a row is in registers:
 //   1. x is read, m = max(z)
 //   2. the terms exp(z - m), which take the place of z where they are written, and their sum
 //   3. y = term / sum, or z - m - log(sum)
-// Rows that no block holds are cut into chunks, one block each: peaks of the chunks, one kernel
-// that merges them, then y, from the last chunk on: it may be in the second-level cache still.
+// Rows that no block holds are cut into chunks, one block each. One kernel finds the peaks of the
+// chunks, one merges them, and one writes y, from the last chunk on, which may be in the
+// second-level cache still.
 //
-//   Bytes moved: x (mask) and y once; of rows in chunks x twice, but for logsumexp.
+//   Bytes moved: x (mask) and y once; x twice for rows in chunks, but for logsumexp.
 //
 // Columns: where the elements of a row are a step apart and neighbouring rows touch, a thread has
 // vectors of neighbouring rows. Eight such vectors side by side are 128 bytes of each element; up
-// to 64 threads share the elements of a column. The sums are taken in another order than those of
-// rows, so the same values in another layout may differ in the last bit.
+// to 64 threads share the elements of a column. Sums are taken in another order than for rows, so
+// the same values in another layout may differ in the last bit.
 //
 // Backward: dy and y are in registers, and dx follows from their sum. Columns and chunks as above;
 // rows in chunks read dy and y twice. logsumexp: element by element, from lse.
@@ -23,7 +24,7 @@
 // Forward, one pass over the logits: the peak of each row (statistic.cuh), from which lse and the
 // loss follow. Where label smoothing or a target of probabilities gives each class a share in the
 // loss, the sums of the shares are taken in the same pass. A reduction adds up the losses of each
-// block, then those of all blocks in a fixed order: no atomics.
+// block, and then all blocks' sums in a fixed order: no atomics.
 //
 //   Bytes moved: the logits (and probabilities) once; a row's lse.
 //
@@ -39,7 +40,7 @@
 FASTACT_BEGIN_NAMESPACE
 namespace {
 
-// number OUT = lse OUT = -infinity: of rows without elements.
+// Writes -infinity to number and lse of rows without elements.
 template <class T>
 void fill_logsumexp(const SoftmaxCall& call, cudaStream_t stream) {
   for (const int role : {kLse, kNumber}) {

@@ -9,8 +9,8 @@ FASTACT_BEGIN_NAMESPACE
 
 using namespace softmax_roles;
 
-// A call that was checked (common/softmax/call.h). workspace: as many bytes as the function before
-// asks for, aligned to 16.
+// A call that was checked (common/softmax/call.h). workspace: aligned to 16 bytes, and as large as
+// the ..._workspace function says.
 template <class T>
 int64_t softmax_workspace(const SoftmaxCall& call);  // of forward and backward
 template <class T>

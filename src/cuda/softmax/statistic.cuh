@@ -1,24 +1,24 @@
-// The statistic of a softmax: of each row the largest z, m, and the sum of exp(z - m) over the
-// others.
+// The statistic of a softmax: the largest z of each row, m, and the sum of exp(z - m) over the
+// other elements.
 //
 // A row is in registers, z first. Its largest z is found and folded over the lanes; then the terms
 // are made, and where a kind writes them they take the place of z. With m known no sum is rescaled.
 //
 // Terms are exp(z - K ln 2) 2^40 (float), K ln 2 near m: z is reduced by itself, exactly but for
 // the last bit (common/softmax/softmax.h), and none is subnormal before it is divided by the sum.
-// `one`, the term of m, is between 2^39.5 and 2^40.5. Of 16 bits they are 2^(z log2(e) - K + 40),
-// rounded once: what rounds log2(e) is the same factor in all terms. Where m is far from 0, or z
-// lies down by a power of two, z moves first: (z - m) up takes its place. That is exact for all
-// whose terms are not 0, for they are beyond m / 2.
+// `one`, the term of m, is between 2^39.5 and 2^40.5. For 16 bits terms are 2^(z log2(e) - K + 40),
+// rounded once: the error of log2(e) is the same factor in all terms. Where m is far from 0, or z
+// is scaled down by a power of two, z moves first: (z - m) up takes its place. That is exact for
+// all elements whose terms are not 0, for these are beyond m / 2.
 //
 // Kinds that need log(sum) count elements equal to m and do not add them, so that log(sum) =
 // log1p(rest / one + count - 1) has all its bits where the others are tiny.
 //
 // A thread adds up its terms in the compute type, as a tree; the threads' sums are added in double.
 //
-// m is NaN where an element is: then all that follows is, as where m is infinity, lse aside. Where
-// m is -infinity no element takes part, and 0 stands for m: all terms are 0. Such a row gives 0 and
-// -infinity with a mask, NaN without.
+// m is NaN where an element is NaN: then so are all results; and so they are where m is infinity,
+// but for lse. Where m is -infinity no element takes part, and 0 stands for m: all terms are 0.
+// Such a row gives 0 and -infinity with a mask, NaN without.
 #pragma once
 
 #include "common/softmax/softmax.h"
@@ -32,7 +32,7 @@ FASTACT_DEVICE C infinity() {
   return C(__builtin_inf());
 }
 
-// The larger of two; NaN where one is.
+// The larger of two numbers; NaN where one is NaN.
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
 FASTACT_DEVICE float larger(float a, float b) {
   float c;
@@ -43,7 +43,7 @@ FASTACT_DEVICE float larger(float a, float b) {
 FASTACT_DEVICE float larger(float a, float b) { return b > a || b != b ? b : a; }
 #endif
 FASTACT_DEVICE double larger(double a, double b) { return b > a || b != b ? b : a; }
-// The smaller of two; of NaN anything.
+// The smaller of two numbers; any number where one is NaN.
 template <class C>
 FASTACT_DEVICE C smaller_of(C a, C b) {
   return b < a ? b : a;
@@ -53,8 +53,8 @@ FASTACT_DEVICE C smaller_of(C a, C b) {
 // terms are 0.
 constexpr double kFar = 2048;
 
-// How z of a row becomes what its terms are made of: less `by`, and up. m: the largest z, 0 where
-// nothing takes part.
+// How z of a row moves before its terms are made: (z - by) up. m: the largest z, or 0 where nothing
+// takes part.
 template <class C>
 struct Move {
   C by, up;
@@ -67,8 +67,8 @@ struct Move {
   FASTACT_DEVICE C operator()(C z) const { return (z - by) * up; }
 };
 
-// Terms are multiplied by this power of two: those of 16 bits as little as their least results
-// take, for a scale is part of the exponent, which it rounds.
+// Terms are multiplied by this power of two. For 16 bits it is as small as their least results
+// allow, because the scale is part of the exponent, whose rounding grows with it.
 template <class T>
 constexpr int kTermScale = Tail<Compute<T>>::kScale;
 template <>
@@ -76,7 +76,8 @@ constexpr int kTermScale<f16> = 0;
 template <>
 constexpr int kTermScale<bf16> = 8;
 
-// What the terms of a row are relative to: the largest z, and what makes them. scale: of 16 bits.
+// The reference of a row's terms: the largest z, and the numbers that make terms. scale: for 16
+// bits.
 template <class T>
 struct TermsAt {
   using C = Compute<T>;
@@ -97,9 +98,10 @@ struct TermsAt {
   }
 };
 
-// Sums over a row, or over each of neighbouring rows. rest and count: of the terms below m, and of
-// the elements equal to it, where they are told apart; else all terms and 0. Of cross_entropy: mass
-// is the sum of the shares a of the classes, apart that of a (m - z).
+// Sums over a row, or over each of neighbouring rows. Where elements equal to m are told apart,
+// rest is the sum of the other terms and count the number of these elements; else rest has all
+// terms, and count is 0. For cross_entropy mass is the sum of the shares a of the classes, apart
+// the sum of a (m - z).
 template <class T, int n>
 struct Peak {
   Compute<T> max[n];
@@ -113,7 +115,7 @@ FASTACT_DEVICE Compute<T> class_weight(const Rows& rows, int64_t row, int64_t el
   return load_number<T>(element_address(rows, kWeight, row, element), rows.weight_dtype);
 }
 
-// The shares of the classes in the loss of a row, beside that of a target's index.
+// The shares of the classes in the loss of a row; a target's index has its share besides.
 template <class T, class Rows>
 FASTACT_DEVICE Wide<T> shares_of(const Rows& rows, const RowPart& part, int i, int valid) {
   using C = Compute<T>;
@@ -133,15 +135,16 @@ FASTACT_DEVICE Wide<T> shares_of(const Rows& rows, const RowPart& part, int i, i
   return share;
 }
 
-// What finding a peak leaves of the elements, and what it adds: constants of quick rows' kernels.
+// How a peak is found: constants in the kernels of quick rows.
 struct PeakWays {
   bool keeps;   // terms take the place of z; else z stays, moved
-  bool sorts;   // what writes nothing keeps the smaller of each element and the largest before it:
-                // all but one of a thread's largest. So none is compared with the row's largest.
-  bool shares;  // of all classes
+  bool sorts;   // for kinds without a y: each element is replaced by the smaller of itself and the
+                // largest before it. That leaves all of a thread's elements but its largest, and
+                // none has to be compared with the row's largest
+  bool shares;  // the shares of all classes are added up too
 };
 
-// The peak of the part of a thread, folded over the lanes. kSums: 1 without counts, 4 with shares.
+// The peak of a thread's part, folded over the lanes. kSums: 1 without counts, 4 with shares.
 template <class T, int kSums, int vecs, class Rows, int n>
 FASTACT_DEVICE void find_peak(const Rows& rows, const RowPart& part, const PeakWays& ways,
                               Wide<T> (&z)[vecs], int& fold_index, Peak<T, n>* peak) {
@@ -221,7 +224,7 @@ FASTACT_DEVICE void find_peak(const Rows& rows, const RowPart& part, const PeakW
   }
 }
 
-// log(1 + rest), rest >= 0: of 2^k (1 + u) as k log(2) + log1p(u).
+// log(1 + rest) for rest >= 0: with 1 + rest = 2^k (1 + u) it is k log(2) + log1p(u).
 template <class C>
 FASTACT_DEVICE C log_of_sum(double rest) {
   if (rest <= 1) return log1p_of_unit(C(rest));
@@ -233,7 +236,7 @@ FASTACT_DEVICE C log_of_sum(double rest) {
   return madd(C(k), ExpTraits<C>::kLn2High, high);
 }
 
-// The sums of one row. rest is of terms, or of exp(z - m) where they are a chunk's.
+// The sums of one row. rest adds up terms, or, for a chunk, exp(z - m).
 struct RowSums {
   double max, rest, count, mass, apart;
 };
@@ -242,8 +245,8 @@ FASTACT_DEVICE RowSums sums_of(const Peak<T, n>& peak, int s) {
   return {double(peak.max[s]), peak.rest[s], peak.count[s], peak.mass[s], peak.apart[s]};
 }
 
-// What follows from a row's sums: y = term inverse, or z - m - log. z and m moved; max is where z
-// was, 0 where nothing takes part.
+// The numbers that make y, from a row's sums: y = term inverse, or z - m - log, of z and m as they
+// were moved. max is m before it was moved, or 0 where nothing takes part.
 template <class C>
 struct Level {
   C max, m, inverse, log, lse;
@@ -266,15 +269,16 @@ FASTACT_DEVICE Level<Compute<T>> level_of(const RowSums& sums, const TermsAt<T>&
   return {max, at.m, inverse, log, max * C(up) + log};
 }
 
-// The same called: of columns a vector has up to eight rows, each of which would have a copy.
+// The same as a call: a vector of columns has up to eight rows, and each would have a copy of the
+// code.
 template <class T>
 FASTACT_DEVICE_CALL Level<Compute<T>> level_called(RowSums sums, TermsAt<T> at, bool masked,
                                                    double up, bool wants_log) {
   return level_of<T>(sums, at, masked, up, wants_log);
 }
 
-// The sums of a row from those of its chunks, of which a lane of a warp has every 32nd, given to
-// all lanes.
+// The sums of a row, from its chunks' sums. Each lane of a warp merges every 32nd chunk, and all
+// lanes get the result.
 constexpr int kPeakFields = 5;
 FASTACT_DEVICE RowSums merge_peaks(const double* peaks, int64_t count, double up, bool shares) {
   const int lane = int(threadIdx.x) % kWarp;
@@ -294,7 +298,7 @@ FASTACT_DEVICE RowSums merge_peaks(const double* peaks, int64_t count, double up
     }
     if (shares) {
       const double mass = load(peak + 3);
-      // Where a chunk has nothing, 0 stands for its m.
+      // Where no element of a chunk takes part, 0 stands for its m.
       const double from = of_chunk == -infinity<double>() ? 0.0 : of_chunk;
       const double to = max == -infinity<double>() ? 0.0 : max;
       whole.mass += mass;

@@ -20,7 +20,7 @@ ACTIVATIONS = {op.name: op for op in fa.ops.values() if op.family == "activation
 
 
 class ActivationModule(Module):
-    """What the modules of all activations share.
+    """The part that the modules of all activations share.
 
     op : of `fastact.ops`, by its name.
     """
@@ -38,7 +38,7 @@ class ActivationModule(Module):
         if not self.inplace:
             return op(input, **options)  # type: ignore[no-any-return]
         if torch.is_grad_enabled() and input.requires_grad:
-            # The op's derivative is one of the input, which would be gone. torch has some of y.
+            # The op's derivative needs x, which would be gone. torch's is made of y for some.
             return super().forward(input)  # type: ignore[no-any-return]
         return op(input, **options, out=input)  # type: ignore[no-any-return]
 

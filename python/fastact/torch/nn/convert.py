@@ -14,7 +14,7 @@ from . import activations, bias, gated, gates, norms, softmax, sync_batch_norm
 from .activations import ACTIVATIONS, ActivationModule
 from .module import Module, WithActivation
 
-#: Which modules: of these classes of torch's, or those for whose name and self this is true.
+#: Which modules: classes of torch's, or a function of a module's name and the module.
 Only: TypeAlias = (
     "type[torch.nn.Module] | tuple[type[torch.nn.Module], ...] | "
     "Callable[[str, torch.nn.Module], bool] | None"
@@ -22,7 +22,7 @@ Only: TypeAlias = (
 
 _ROOMS = (activations, bias, gated, gates, norms, softmax, sync_batch_norm)
 
-#: What stands for each class of torch's.
+#: The class that takes the place of each of torch's classes.
 REPLACEMENTS: dict[type[torch.nn.Module], type[Module]] = {
     base: cls
     for room in _ROOMS
@@ -45,7 +45,7 @@ class Report:
 
     converted : the modules that fastact computes now, by their names, and their classes.
     fused : the modules that now have the one behind them inside, and what that activation is.
-    left : what fastact has, but not for this module, and why.
+    left : modules that fastact has, but not as this one is, and why.
     """
 
     converted: dict[str, str] = field(default_factory=dict)
@@ -60,7 +60,7 @@ class Report:
 
 
 def convert(model: torch.nn.Module, *, only: Only = None) -> Report:
-    """Let fastact compute the modules of a model that it has, in place.
+    """Let fastact compute the modules of a model, where it has them, in place.
 
     Modules get another class and stay what they are: parameters, buffers, hooks, training mode and
     the keys of `state_dict` do not change, and what is shared stays so. In a `torch.nn.Sequential`
@@ -72,7 +72,8 @@ def convert(model: torch.nn.Module, *, only: Only = None) -> Report:
     model : torch.nn.Module
         It is changed.
     only : class, tuple of classes, or function, optional
-        Classes of torch.nn, or a function of a module's name and the module: which are converted.
+        Which modules to convert: classes of torch.nn, or a function of a module's name and the
+        module.
 
     Returns
     -------
@@ -81,15 +82,16 @@ def convert(model: torch.nn.Module, *, only: Only = None) -> Report:
 
     Notes
     -----
-    Left are subclasses of torch's classes, for what they compute is their own, among them
-    parametrized modules; modules whose `forward` somebody has replaced; lazy ones before their
-    first call, which would give them torch's class again; modules with an option that fastact
-    lacks; and, unless `only` asks for it, `torch.nn.LSTM`, which is faster in torch. An activation
-    is not taken into the layer before it where anybody could see what lies between: where the layer
-    has hooks behind it, the activation any hooks or parameters and buffers, where the layer has
-    another place in the model, or where the sequence's own `forward` is another one. A
-    layer that is called past its sequence, as ``model.layers[0](x)``, has the activation with it;
-    `only` can spare it.
+    These modules are left: subclasses of torch's classes, which may compute something else, among
+    them parametrized modules; modules whose `forward` somebody has replaced; lazy modules before
+    their first call, which would give them torch's class again; modules with an option that fastact
+    lacks; and `torch.nn.LSTM`, which is faster in torch, unless `only` asks for it.
+
+    An activation stays apart from the layer before it where anybody could see the array between
+    them: where the layer has hooks on its output, where the activation has hooks, parameters or
+    buffers, where the layer has a second place in the model, or where the sequence's own `forward`
+    was replaced. Called by itself, as ``model.layers[0](x)``, a fused layer applies the activation
+    too; `only` can spare such a layer.
 
     In 16 bits a fused result is rounded once instead of twice.
     """
@@ -197,7 +199,7 @@ def _has_own_forward(module: Any) -> bool:
 
 
 def _is_watched(layer: Any, activation: Any) -> bool:
-    """Whether hooks may see what is between them, or would be gone with the activation."""
+    """Whether hooks may see the array between them, or would be gone with the activation."""
     after = ("_forward_hooks", "_backward_hooks", "_backward_pre_hooks")
     hooks = [getattr(layer, kind) for kind in after]
     hooks += [held for kind, held in vars(activation).items() if kind.endswith("_hooks")]

@@ -153,7 +153,7 @@ def _step_by_step(
     gates: Tensor,
     initial: tuple[Tensor, ...],
 ) -> tuple[Tensor, ...]:
-    """What `_Recurrence` gives, by a call of the op for each step: for transforms of torch.func."""
+    """The results of `_Recurrence` by a call of the op for each step: for torch.func."""
     options = dict(zip(("bias", "recurrent_bias"), biases, strict=True))
     rows = dict(zip(steps.order, steps.of(gates), strict=True))
     after: dict[int, tuple[Tensor, ...]] = {}
@@ -179,9 +179,9 @@ def _step_by_step(
 class _Recurrence(Function):
     """A layer in one direction.
 
-    Of gates that are saved as they were activated, backward goes through the steps in the other
-    order, with dh and dc for all sequences: those whose steps are over have in it the gradient of
-    their last state before their last step, and of their initial one after the first.
+    Backward goes through the steps in the other order, from the activated gates that were saved,
+    with dh and dc of all sequences. Before its last step a sequence has there the gradient of its
+    last state, and after its first one the gradient of its initial state.
     """
 
     @staticmethod
@@ -211,7 +211,7 @@ class _Recurrence(Function):
         for kept_here, dx, dproduct, dh_here, *states in reversed(list(each)):
             dh = carried[0][: len(dx)].add_(dh_here)
             if op.takes_recurrent:
-                # dh_prev: what does not go through the product, and then what does.
+                # dh_prev: first the part past the product, then the part through it.
                 out = (dx, dproduct, dh, None, None)
                 op.backward(dh, kept_here, None, states[0], out=out)
                 dh.addmm_(dproduct, weight)
@@ -230,7 +230,7 @@ class _Recurrence(Function):
 
 
 class _Recurrent(Module, torch.nn.RNNBase):
-    """What LSTM and GRU share.
+    """The part that LSTM and GRU share.
 
     op : the gates of a step. single : there is one state, and hx is no tuple.
     """
@@ -371,7 +371,7 @@ def _packed(module: Any, input: Any) -> tuple[Tensor, list[int], Tensor | None, 
 
 
 def _autocast(data: Tensor) -> Any:
-    """What autocast makes of a tensor that goes into a matrix product."""
+    """A tensor that goes into a matrix product, as autocast casts it."""
     device = data.device.type
     if not torch.is_autocast_enabled(device):
         return lambda tensor: tensor

@@ -1,4 +1,4 @@
-"""What the modules share: what torch's class stands behind each, and the activation behind some."""
+"""The parts that modules share: torch's class behind each, and the activation behind some."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Module(torch.nn.Module):
     It has no state of its own that a module of torch's does not have, so that `convert` can make
     one of a module of torch's by giving it this class.
 
-    unasked_for : why `convert` leaves it to torch unless it is told which modules; "" to take it.
+    unasked_for : why `convert` leaves it to torch unless `only` names it; "": it does not.
     """
 
     unasked_for = ""
@@ -30,7 +30,7 @@ class Module(torch.nn.Module):
 
     @classmethod
     def refuses(cls, module: torch.nn.Module) -> str:
-        """What this class would not compute as the module of torch's does; "" for nothing."""
+        """Why this class can't compute the module as torch does; "": it can."""
         return ""
 
     @classmethod

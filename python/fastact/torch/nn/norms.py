@@ -15,7 +15,7 @@ from .module import WithActivation
 
 
 class _OverLastAxes(WithActivation):
-    """What the norms of the last axes share."""
+    """The part that the norms of the last axes share."""
 
     @classmethod
     def refuses(cls, module: Any) -> str:
@@ -112,7 +112,7 @@ class InstanceNorm3d(_InstanceNorm, torch.nn.InstanceNorm3d):
 
 
 class BatchNorm(WithActivation, batchnorm._BatchNorm):
-    """What the batch norms of any number of axes share."""
+    """The part that the batch norms of any number of axes share."""
 
     def forward(self, input: Tensor) -> Tensor:
         self._check_input_dim(input)  # type: ignore[no-untyped-call]

@@ -1,9 +1,9 @@
 """Batch norm over a batch that lies on several processes.
 
 Forward is one all-gather of packed moments (`fastact.Moments`), which every process merges in the
-order of the ranks; backward one of the two sums of `batch_norm.backward_reduce`, which every
-process adds up in that order. So every process has the same bits, whichever is first, and of
-however many examples each of them has.
+order of the ranks. Backward is one all-gather of the two sums of `batch_norm.backward_reduce`,
+which every process adds up in that order. So every process has the same bits, whichever is first
+and however many examples each of them has.
 """
 
 from __future__ import annotations

@@ -10,8 +10,8 @@ FASTACT_BEGIN_NAMESPACE
 template <class T>
 int64_t batch_norm_scratch(const Operand& x, int axis);
 
-// Calls that were checked (common/norms/channel_call.h). Of an empty x, for want of a batch,
-// forward saves the given statistics, or NaN for moments of nothing; backward has sums of nothing.
+// Calls that were checked (common/norms/channel_call.h). For an empty x forward saves the given
+// statistics, or NaN in training; backward's sums are 0.
 template <class T>
 void batch_norm_forward(const BatchForward& call, void* scratch, cudaStream_t stream);
 template <class T>

@@ -3,15 +3,16 @@
 //
 // batch_norm: z = (x - mean) rstd w + b for each channel, y = f(z), and the gradients.
 //
-//   forward, training    a channel that a block holds in registers: one kernel, which reads x once.
-//                        Else the moments of chunks of channels, and a map y = f(z) whose blocks
-//                        merge those of their own channels, update the running statistics and save
-//                        mean and rstd; between them a kernel that merges where chunks are many
-//   forward, inference   the map
-//   backward             the same: one kernel, or the sums of p = dy f'(z) and of p (x - mean) of
-//                        chunks, and a map that merges them to dweight, dbias and the coefficients
-//                        of dx. By given statistics dx is made as the sums are, and the sums are
-//                        finished by a small kernel
+//   forward, training    one kernel, which reads x once, if a block holds a channel in registers.
+//                        Else one kernel finds the moments of chunks of channels. The next one maps
+//                        y = f(z); its blocks first merge the chunks of their own channels, update
+//                        the running statistics and save mean and rstd. Where chunks are many, a
+//                        kernel between the two merges them
+//   forward, inference   the map alone
+//   backward             likewise one kernel. Else one kernel finds the sums of p = dy f'(z) and of
+//                        p (x - mean) of chunks, and a map merges them to dweight, dbias and the
+//                        coefficients of dx. With given statistics the first kernel writes dx too,
+//                        and a small one finishes the sums
 //
 // strips.cuh says which threads have which elements. Bytes moved, for arrays beyond the caches:
 // forward x twice and y once, or each once where a block holds a channel; backward dy and x twice
@@ -19,9 +20,9 @@
 //
 // Channels last (common/norms/norms.h has the formulas): an example is a matrix of pixels by
 // channels. Group by group it would be read in short, scattered segments; so it is read as it lies
-// in memory, all groups at once, by the same kernels, with a channel of one example in place of a
-// channel. Backward a kernel more adds up dweight and dbias. Parts are 16 bytes for each channel of
-// each example and chunk of its pixels.
+// in memory, all groups at once, by the same kernels. They take each channel of each example for a
+// channel. Backward, one kernel more adds up dweight and dbias. Parts are 16 bytes for each channel
+// of each example and chunk of its pixels.
 //
 // Instances: identity, and any other activation through the call of activate.cuh. Launches and
 // instructions: docs/design/cuda.md, "batch_norm and channels last".
@@ -43,7 +44,7 @@ int64_t count_of(const Operand& x, int axis) {
   return count;
 }
 
-// The layout of arrays, the last of them x or like x; a single channel is one segment.
+// The layout of arrays, the last one x or laid out like x; a single channel is one segment.
 template <class T>
 StripLayout layout_around(const Operand* arrays, int count, int axis) {
   const Layout of = layout_of(arrays, count, axis, sizeof(T));
@@ -66,7 +67,7 @@ Pair pair_of(const ArrayArgument& first, const ArrayArgument& second, int axis, 
   return pair;
 }
 
-// Queues a call, forward or backward, over strips of its arrays; of: the activation's.
+// Queues a call, forward or backward, over strips of its arrays. of: the call's activation.
 template <class T, class Call, class Of>
 void run_strips(const Call& call, const Operand (&arrays)[kStripRoles], const StripLayout& layout,
                 const bool* counts, bool accumulate, const Of& of, void* workspace,
@@ -78,7 +79,7 @@ void run_strips(const Call& call, const Operand (&arrays)[kStripRoles], const St
   });
 }
 
-// mean and rstd OUT of each channel, from running ones, or NaN; one thread per channel.
+// Writes mean and rstd of each channel: the running ones, or NaN; a thread for each channel.
 template <class T>
 FASTACT_KERNEL(kChannelThreads)
 void save_of_nothing(const int64_t channels, const NumberVector mean, const NumberVector var,
@@ -102,7 +103,7 @@ void forward_of_nothing(const BatchForward& call, cudaStream_t stream) {
          call.eps, channels_of(call.saved_mean, axis), channels_of(call.saved_rstd, axis));
 }
 
-// The sums of nothing.
+// Sums over no elements.
 void set_to_zero(const ArrayArgument& to, const BatchBackward& call, cudaStream_t stream) {
   const NumberVector vector = channels_of(to, call.axis);
   const int64_t channels = call.x.shape[call.axis];
@@ -220,7 +221,7 @@ StripLayout layout_of(const ColumnShape& shape, bool dense) {
   return {dense, shape.examples, shape.channels(), shape.pixels, 1};
 }
 
-// Of arrays by group, or by channel. counts: the axes that they have.
+// A pair of arrays with numbers by group, or by channel. counts: the axes that they have.
 template <class Counts>
 Pair pair_of(const Operand& a, int a_dtype, const Operand& b, int b_dtype, const Operand& x,
              const Counts& counts) {
@@ -247,7 +248,7 @@ Pair statistics_of(const NormCall& call, const Operand& x) {
   constexpr int kType = sizeof(Compute<T>) == 8 ? kF64 : kF32;
   return pair_of(call.mean, kType, call.rstd, kType, x, [&](int i) { return !call.reduced[i]; });
 }
-// Or of their gradients.
+// Weight and bias, or their gradients.
 Pair parameters_of(const NormCall& call, const Operand& weight, const Operand& bias,
                    const Operand& x) {
   return pair_of(weight, call.weight.dtype, bias, call.bias.dtype, x,

@@ -14,7 +14,7 @@ inline bool is_norm_columns(const NormCall& call, int lead, int64_t item) {
     return false;
   const Operand& x = call.data[lead];
   int64_t channel = 0, pixel = 0;  // the longest step of a channel, the shortest of a pixel
-  int kind = 0;                    // examples, then groups, then what is inside them
+  int kind = 0;                    // examples, then groups, then the axes inside a group
   for (int i = 0; i < x.ndim; ++i) {
     if (x.shape[i] == 1) continue;
     int64_t step = byte_stride(x, i, item);

@@ -1,4 +1,6 @@
-// The backward kernels of norms with channels; strips.cuh has the threads.
+// The backward kernels of norms with channels. common/norms/batch_norm.h derives the gradients of
+// batch_norm, common/norms/norms.h those that group_norm and instance_norm have. strips.cuh says
+// which threads have which elements.
 //
 //   strip_sums       the sums of p = dy f'(z) and of p (x - mean) of each chunk of a channel, and
 //                    where the statistics are given, dx = scale p
@@ -8,7 +10,7 @@
 //   whole_backward   all of it at once, of channels that threads hold in registers
 //
 // A round adds up its terms in the compute type, in short chains and a tree, and its sums are added
-// in double. What p (x - mean) has by the low part of the mean is made good in the end.
+// in double. Terms have x less the high part of the mean; the low part is taken off in the end.
 #pragma once
 
 #include "cuda/norms/channels/strip_forward.cuh"
@@ -25,12 +27,12 @@ struct BackwardCall {
   NumberVector sum_p, sum_p_xhat;  // IN, by channel, of `count` elements; or none
   double count;
   Divisor channels;
-  bool of_groups;      // whose channels have weights of their own
-  bool of_statistics;  // dx accounts for what x does to them
+  bool of_groups;      // statistics are by groups, whose channels have weights of their own
+  bool of_statistics;  // dx includes the gradient through the statistics
   bool accumulates;    // onto the gradients
 
-  // The sums of p and p (x - mean) of a group, from those of its parts; of_groups, of p weight and
-  // p weight (x - mean).
+  // The sums of p and p (x - mean) of a group, from its parts' sums. With of_groups each channel is
+  // multiplied by its weight.
   FASTACT_DEVICE void merge(int64_t group, int width, bool idle, double (&sum)[2]) const {
     const double* data = parts.data + (idle ? 0 : 2 * group * parts.each);
     sum_parts(parts, width, idle, sum, [&](int64_t i, double (&to)[2]) {
@@ -45,7 +47,7 @@ struct BackwardCall {
   }
 };
 
-// Behind those of forward: dx = outer (p inner - mean_p - (x - high) slope).
+// These follow forward's numbers: dx = outer (p inner - mean_p - (x - high) slope).
 enum BackwardNumber { kOuter = kForwardNumbers, kInner, kMeanP, kSlope, kBackwardNumbers };
 constexpr unsigned kOfSums = 1 << kHigh;
 constexpr unsigned kOfGradient = kOfSums | 1 << kOuter | 1 << kInner | 1 << kMeanP | 1 << kSlope;
@@ -57,8 +59,8 @@ FASTACT_DEVICE auto backward_numbers() {
   return tile_numbers<T, kBackwardNumbers>();
 }
 
-// The numbers of forward, from what forward saved. Gives the rstd of the channel that is a
-// thread's.
+// The numbers of forward, from the arrays that forward saved. Returns the rstd of this thread's
+// channel.
 template <class T, Way way>
 FASTACT_DEVICE double make_saved_numbers(const Walk<T, way>& walk, const BackwardCall& call) {
   using C = Compute<T>;
@@ -76,8 +78,8 @@ FASTACT_DEVICE double make_saved_numbers(const Walk<T, way>& walk, const Backwar
   return rstd;
 }
 
-// Those of dx, from the sums over the groups from `first` on in tile_pairs(), or from given ones.
-// But of_groups a block has all of a channel, and so its gradients.
+// The numbers of dx, from the sums of the groups from `first` on in tile_pairs(), or from given
+// sums. Unless of_groups, a block has all parts of a channel, and writes its dweight and dbias.
 template <class T, Way way>
 FASTACT_DEVICE void make_gradient_numbers(const Walk<T, way>& walk, const BackwardCall& call,
                                           int64_t first, double rstd) {
@@ -122,9 +124,9 @@ FASTACT_DEVICE Wide<T> p_of(const Activation& activation, const Vec<T>& dy, cons
   return p;
 }
 
-// dx = outer (p inner - mean(p) - (x - mean) slope): outer and inner are scale and 1 or, of groups
-// whose weights differ, rstd and the weight. Of given statistics dx = outer p. x - mean is x - high
-// here: mean(p) has the rest.
+// dx = outer (p inner - mean(p) - (x - mean) slope). outer and inner are scale and 1; where the
+// weights of a group differ, rstd and the weight. With given statistics dx = outer p. In place of
+// x - mean stands x - high here: mean_p accounts for the low part.
 template <class T, class Numbers>
 FASTACT_DEVICE Wide<T> gradient_of(Wide<T> p, const Vec<T>& x, bool of_statistics,
                                    const Numbers& numbers) {
@@ -196,7 +198,7 @@ void strip_sums(FASTACT_GRID_CONSTANT const StripsOf<way> s,
   constexpr int kVecs = Walk<T, way>::kPairVecs;
   for_each_tile<T, way>(s, false, [&](const Walk<T, way>& walk) {
     const bool has_dx = s.data[kStripOut], needs_x = parts || !kIsFixed<Activation>;
-    Vec<T> dy[kVecs], x[kVecs] = {};  // on their way while the numbers are made
+    Vec<T> dy[kVecs], x[kVecs] = {};  // they are read while the numbers are made
     const auto read = [&](int first) {
       walk.read(kStripDy, first, dy);
       if (needs_x) walk.read(kStripX, first, x);
@@ -260,7 +262,7 @@ void strip_backward(FASTACT_GRID_CONSTANT const StripsOf<way> s,
   });
 }
 
-// parts OUT: where the gradients have parts of several examples.
+// parts OUT: the sums of each channel of each example, from which the gradients of groups are made.
 template <class T, Way way, class Activation>
 FASTACT_KERNEL((kThreadsOfWhole<T, way>))
 void whole_backward(FASTACT_GRID_CONSTANT const StripsOf<way> s,
@@ -314,7 +316,7 @@ void whole_backward(FASTACT_GRID_CONSTANT const StripsOf<way> s,
   });
 }
 
-// dweight and dbias from the parts of a channel in all examples; a team of a warp or a block each.
+// dweight and dbias of each channel, from its parts in all examples, by a warp or by a block.
 template <class T>
 FASTACT_KERNEL(kStripThreads)
 void put_gradients(FASTACT_GRID_CONSTANT const BackwardCall call, const int64_t examples,

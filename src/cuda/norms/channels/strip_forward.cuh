@@ -49,7 +49,7 @@ struct ForwardCall {
   bool by_moments, is_rstd;        // by_moments: the batch's own
   double eps, momentum, unbiased;  // unbiased: by which the variance grows
 
-  // The mean and m2 of a group, from those of its parts.
+  // The mean and m2 of a group, from its parts' moments.
   FASTACT_DEVICE void merge(int64_t group, int width, bool idle, double (&moments)[2]) const {
     merge_moments(parts, group, width, idle, groups.count, moments);
   }
@@ -60,7 +60,7 @@ template <class T, Way way, class Activation>
 using ForwardNumbers =
     UnitNumbers<T, way, kForwardNumbers, kIsFixed<Activation> ? (1 << kForwardNumbers) - 1 : 0>;
 
-// The numbers of forward of one channel of a tile, which is its thread's.
+// Sets the numbers of forward for one channel of a tile; a thread does it for its own channel.
 template <class T, int numbers>
 FASTACT_DEVICE void put_forward_numbers(int channel, double mean, double rstd, double weight,
                                         double bias) {
@@ -73,9 +73,9 @@ FASTACT_DEVICE void put_forward_numbers(int channel, double mean, double rstd, d
   all[kOffset * kTileChannels + channel] = C(bias);
 }
 
-// What a call makes of a tile's statistics: tile_pairs() has mean and m2 of the groups from
-// `first` on, or nothing where they are given. Who has the first chunk of a group's first channel
-// notes its statistics.
+// Sets the numbers of a tile from its statistics. tile_pairs() has mean and m2 of the groups from
+// `first` on, or nothing where statistics are given. The block that has the first chunk of a
+// group's first channel saves the group's statistics.
 template <class T, Way way>
 FASTACT_DEVICE void make_forward_numbers(const Walk<T, way>& walk, const ForwardCall& call,
                                          int64_t first) {
@@ -109,7 +109,7 @@ FASTACT_DEVICE void make_forward_numbers(const Walk<T, way>& walk, const Forward
   __syncthreads();
 }
 
-// y of vectors that begin with the first-th.
+// Writes y of a thread's vectors, from the first-th on.
 template <class T, Way way, class Activation, class Numbers>
 FASTACT_DEVICE void write_forward(const Walk<T, way>& walk, const Activation& activation, int first,
                                   const Vec<T> (&vecs)[Walk<T, way>::kVecs],
@@ -126,8 +126,8 @@ FASTACT_DEVICE void write_forward(const Walk<T, way>& walk, const Activation& ac
   }
 }
 
-// Blocks on a multiprocessor, at least. A call of an activation takes registers, and so do eight
-// lanes, and elements that are gathered.
+// Blocks on a multiprocessor, at least. Registers go to the call of an activation, to vectors of
+// eight lanes, and to elements that are gathered.
 template <class T, Way way, class Activation>
 constexpr int kStripBlocks =
     sizeof(T) == 2 ? 1 + kIsFixed<Activation> : 2 + (kIsFixed<Activation> && way != kSingles);
@@ -157,7 +157,7 @@ void strip_forward(FASTACT_GRID_CONSTANT const StripsOf<way> s,
                    FASTACT_GRID_CONSTANT const Activation activation) {
   constexpr int kVecs = Walk<T, way>::kVecs;
   for_each_tile<T, way>(s, true, [&](const Walk<T, way>& walk) {
-    Vec<T> vecs[kVecs];  // on their way while the statistics are made
+    Vec<T> vecs[kVecs];  // they are read while the statistics are made
     walk.read(kStripX, 0, vecs);
     const int64_t first = call.groups.of(walk.coef());
     if (call.by_moments) merge_groups(walk, call, first);
@@ -192,8 +192,8 @@ void whole_forward(FASTACT_GRID_CONSTANT const StripsOf<way> s,
 
 // ---- on the host
 
-// Runs visit(activation): identity is fixed, any other is called. Of double all are: memory leaves
-// the time for it.
+// Runs visit(activation): identity is compiled in, any other is called. For double all are called:
+// its memory traffic leaves the time.
 template <class T, class Visit>
 void with_norm_activation(int which, const double* parameters, const Visit& visit) {
   if constexpr (sizeof(T) < sizeof(double))

@@ -1,14 +1,14 @@
 // The moments of channels.
 //
-// A thread adds up d = x - shift and d^2 of its elements, where the shift is near the mean of what
-// it has met: of the first round of vectors, and again after 4, 16, 64 ... rounds. Four or eight
-// elements are added up in the compute type C, of float and 16 bits float, as a tree, and these
-// sums in double. When the shift moves from c to c', with n elements so far,
+// A thread adds up d = x - shift and d^2 of its elements. The shift is near the mean of the
+// elements so far: it is set in the first round of vectors, and again after 4, 16, 64 ... rounds.
+// Four or eight elements are added up in the compute type C as a tree, and these sums in double. (C
+// is float for float and 16 bits.) When the shift moves from c to c', with n elements so far,
 //
 //   delta = c' - c      S' = S - n delta      Q' = Q - delta (S + S')
 //
-// so that Q <= 4 m2 wherever the data lie and whichever came first. The threads of a channel join
-// at the shift of the first of them: what m2 = Q - S^2 / n then cancels are bits of double.
+// so that Q <= 4 m2 wherever the data lie, in whatever order. The threads of a channel are merged
+// at the shift of the first of them: the bits that m2 = Q - S^2 / n then cancels are double's.
 //
 // Error, with u the unit roundoff of C: the mean is off by 3.5 u mean|d| and m2 by 6 u Q, where
 // each tree errs as much as it can.
@@ -33,7 +33,7 @@ struct UnitMoments {
   double sum[kChannels] = {}, squares[kChannels] = {};
   int n = 0, rounds = 0;  // elements of each channel
 
-  // Of vectors that begin with the first-th.
+  // Adds the vectors from the first-th on.
   FASTACT_DEVICE void add(const Walk<T, way>& walk, int first, const Vec<T> (&vecs)[kVecs]) {
     int valid[kVecs], count = 0;
 #pragma unroll
@@ -80,7 +80,7 @@ struct UnitMoments {
       if (mean - mean == 0) move(j, double(mean)), shift[j] = mean;
     }
   }
-  // What is not there is 0.
+  // Elements that are not there are 0.
   template <int vectors>
   FASTACT_DEVICE void set_shift(const Vec<T> (&vecs)[vectors], C share) {
     C near[kChannels] = {};
@@ -96,7 +96,7 @@ struct UnitMoments {
 #pragma unroll
     for (int j = 0; j < kChannels; ++j) shift[j] = near[j] - near[j] == 0 ? near[j] : C(0);
   }
-  // Eight elements of a channel, or as many as a round has, as a tree.
+  // Adds eight elements of a channel, or as many as a round has, as a tree.
   template <bool has_all>
   FASTACT_DEVICE void add_round(const Vec<T> (&vecs)[kVecs], const int (&valid)[kVecs]) {
     constexpr int kTree = way == kColumns ? kVecs : 8, kTrees = kVecs * kSize / kTree;
@@ -133,7 +133,7 @@ struct UnitMoments {
   }
 };
 
-// Mean squares in float that met neither overflow nor an underflow that matters beside eps.
+// Whether a mean square in float is right: nothing overflowed, and no underflow matters beside eps.
 FASTACT_DEVICE bool is_in_range(double mean_square, double eps) {
   return is_finite(mean_square) && (mean_square >= 0x1p-100 || eps >= 0x1p-40);
 }
@@ -178,8 +178,7 @@ FASTACT_DEVICE void find_moments(const Walk<T, way>& walk, double eps, const Rou
   }
 }
 
-// The same of the parts of a group, which have two numbers a channel, mean and m2; all lanes of the
-// group get the result.
+// The mean and m2 of a group, from those numbers of its parts; all lanes of the group get them.
 FASTACT_DEVICE void merge_moments(const Parts& parts, int64_t group, int width, bool idle,
                                   double count, double (&moments)[2]) {
   const double* data = parts.data + (idle ? 0 : 2 * group * parts.each);
@@ -195,7 +194,7 @@ FASTACT_DEVICE void merge_moments(const Parts& parts, int64_t group, int width, 
   moments[1] = m2 < 0 ? 0.0 : m2;
 }
 
-// The same of a tile that has whole groups, in tile_pairs().
+// The same in tile_pairs(), for a tile that has whole groups.
 template <class T, Way way>
 FASTACT_DEVICE void merge_tile_moments(const Walk<T, way>& walk, int size) {
   const auto pairs = tile_pairs();

@@ -1,24 +1,24 @@
 // Strips: how the kernels of norms with channels read arrays, and add up over them.
 //
-// A channel is `length` elements that share their coefficients: those of one channel of the batch,
-// or of one channel of one example. A coefficient index counts them example by example. A block has
-// a tile of channels and a chunk of each; a thread has one unit of the tile, and in it every
-// ty-th vector:
+// A channel here is `length` elements that share their coefficients: a channel of the whole batch,
+// or a channel of one example. A coefficient index counts channels, example by example. A block has
+// a tile of channels and a chunk of each. A thread has one unit of the tile, and every ty-th vector
+// of it. There are three ways:
 //
 //   kLines     channels first: a unit is one channel, whose segments are whole vectors
 //   kColumns   channels last: a unit is as many channels as a vector has lanes
-//   kSingles   a unit is one channel, and a vector is gathered, element by element: segments that
-//              are no whole vectors, channels last that no vector divides, double, any strides, and
-//              more elements than 32 bits count. The elements of a warp are neighbours, so that the
-//              loads of a gather coalesce
+//   kSingles   all other arrays: a unit is one channel, and a vector is gathered, element by
+//              element. Such arrays have segments that are no whole vectors, channels last that are
+//              no whole vectors, doubles, any strides, or more elements than 32 bits count. The
+//              elements of a warp are neighbours, so that the loads of a gather coalesce
 //
-// Which of them, the tile, the chunk and the vectors of a thread follow from the shape and the
-// order of the axes in memory alone, and with them the order of every sum. Vectors at addresses
-// that are no multiple of 16 bytes are read and written by elements.
+// The way, the tile, the chunk and the vectors of a thread follow from the shape and the order of
+// the axes in memory alone, and so does the order of every sum. Vectors at addresses that are no
+// multiple of 16 bytes are read and written by elements.
 //
-// Where neighbours in memory are neighbours of another channel (`across`), threads lie along units
-// first, else along a channel. Sums go by shuffles over the lanes of a warp that share a unit, and
-// through shared memory from warp to warp.
+// Threads lie along a channel; where elements that are neighbours in memory belong to different
+// channels (`across`), they lie along units first. Sums go by shuffles over the lanes of a warp
+// that share a unit, and through shared memory from warp to warp.
 #pragma once
 
 #include "common/core/axes.h"
@@ -29,12 +29,12 @@ namespace {
 
 constexpr int kStripThreads = 256;
 constexpr int kWholeThreads = 512;     // of a channel that a block holds, at most; of double half
-constexpr int kTileChannels = 256;     // at most
-constexpr int64_t kLineChunks = 32;    // of a channel of lines, at most, where channels are many
-constexpr int64_t kLineBlocks = 2048;  // or of all of them
+constexpr int kTileChannels = 256;     // channels of a tile, at most
+constexpr int64_t kLineChunks = 32;    // of a channel of lines, at most, where channels are many;
+constexpr int64_t kLineBlocks = 2048;  // of all channels together, where they are few
 constexpr int64_t kOwnParts = 8192;    // pairs of groups that a block merges for itself, at most
 constexpr int kColumnUnits = 16;       // of a tile of columns
-constexpr int64_t kLineRounds = 2;     // of a chunk of lines, where these are not too many chunks
+constexpr int64_t kLineRounds = 2;     // of a chunk of lines, unless that makes too many chunks
 // Blocks that columns are cut into: as many as are resident on a large device at once.
 template <class T>
 constexpr int64_t kColumnBlocks = sizeof(T) > 2 ? 384 : 256;
@@ -44,8 +44,8 @@ enum StripRole { kStripX, kStripDy, kStripOut, kStripRoles };
 
 template <class T, Way way>
 constexpr int kThreadsOfWhole = way == kColumns || sizeof(T) == 8 ? kStripThreads : kWholeThreads;
-// Vectors of a thread that are in flight; of a whole channel all it has. Gathered ones of 16 bits
-// are two: 32 elements one by one would double the code of their kernels.
+// Vectors of a thread that are in flight; in kernels of whole channels these are all its vectors.
+// Gathered vectors of 16 bits are two: 32 single elements would double the code of their kernels.
 template <class T>
 constexpr int strip_vecs(Way way) {
   return way == kSingles && sizeof(T) == 2 ? 2 : 4;
@@ -58,7 +58,7 @@ struct Strips {
   bool aligned;      // every vector of every array is a multiple of 16 bytes
   bool accumulates;  // onto the output
   int64_t examples, channels, length;
-  int64_t size, count;  // chunks of a channel: elements of one, and how many
+  int64_t size, count;  // of the chunks of a channel: elements of one, and how many there are
   int64_t tiles;        // of an example
   int tx, ty, threads;  // units of a tile, threads of a unit, of a block
   int shift;            // a thread's number is cut by 2^shift: tx or, unless `across`, ty
@@ -66,14 +66,14 @@ struct Strips {
   bool across;
   bool is_whole;  // a thread has all its vectors of its channels at once
   bool is_dense;
-  // Of dense arrays, in elements: a channel's segments of `inner` are `run` apart. by_inner: of
-  // lines by vectors.
+  // Of dense arrays, in elements: a channel's segments of `inner` are `run` apart. by_inner divides
+  // by `inner`, for lines counted in vectors.
   int64_t inner, run, example;
   Divisor by_inner, by_tiles, by_count;  // of tasks
 
   int64_t coefs() const { return examples * channels; }
   int64_t tasks() const { return examples * tiles * count; }
-  // Whether a block has all of each group of so many channels that it has one of, at once.
+  // Whether a block has, at once, all elements of the groups whose channels are in its tile.
   bool has_groups(int64_t group, int unit_channels) const {
     return is_whole && (group == 1 || tx * unit_channels % group == 0);
   }
@@ -85,8 +85,8 @@ struct AnyStrips : Strips {
 template <Way way>
 using StripsOf = std::conditional_t<way == kSingles, AnyStrips, Strips>;
 
-// The e-th element of a channel that is gathered. base: where it begins, in elements, or of arrays
-// that are not dense its coefficient index.
+// The e-th element of a channel that is gathered. base: where the channel begins, in elements; for
+// arrays that are not dense, its coefficient index.
 template <class T>
 FASTACT_DEVICE T* dense_address(const Strips& s, int role, int64_t base, uint32_t e) {
   const uint32_t segment = s.by_inner.quick(e);
@@ -98,8 +98,8 @@ FASTACT_DEVICE T* address_of(const AnyStrips& s, int role, int64_t base, int64_t
   if (s.is_dense) return dense_address<T>(s, role, base, uint32_t(e));
   return reinterpret_cast<T*>(s.data[role] + offset_of(s.table, role, base, e));
 }
-// A vector of them, ty apart, by a call: what is written, and what need not be quick. (Calls take
-// vectors by words: nvcc 13.0 would pass eight numbers of 16 bits in eight registers.)
+// Gathers a vector of elements ty apart; a call, for writes, and for reads that need not be quick.
+// (Calls take vectors by words: nvcc 13.0 would pass eight numbers of 16 bits in eight registers.)
 template <class T>
 FASTACT_DEVICE_CALL Words gather(const AnyStrips& s, int role, int64_t base, int64_t e, int valid) {
   Vec<T> vec{};
@@ -156,7 +156,8 @@ struct Walk {
   int unit, along;
   bool is_there;
   int mine;      // vectors of the thread, or elements that it gathers
-  int64_t base;  // of its first channel, in elements, of columns of its first vector; or an index
+  int64_t base;  // where its first channel begins (columns: its first vector), in elements; or, of
+                 // arrays that are not dense, a coefficient index
 
   FASTACT_DEVICE Walk(const StripsOf<way>& strips, int64_t task)
       : s(strips), tile(tile_of<kChannels>(strips, task)) {
@@ -174,7 +175,7 @@ struct Walk {
   }
 
   FASTACT_DEVICE int64_t coef() const { return tile.example * s.channels + tile.channel; }
-  // Rounds of so many vectors, of the thread that has most.
+  // The rounds of so many vectors that the thread with most vectors needs.
   FASTACT_DEVICE int rounds(int vecs) const {
     const int elements = (way == kColumns ? 1 : kSize) * vecs;
     return int(s.by_ty.quick((tile.length + elements - 1) / elements + s.ty - 1));
@@ -206,7 +207,7 @@ struct Walk {
     return tile.begin + int64_t(i) * kSize * s.ty + along;
   }
 
-  // The vectors from the first-th on: what is not there is 0.
+  // Reads the vectors from the first-th on; elements that are not there are 0.
   template <int n>
   FASTACT_DEVICE void read(int role, int first, Vec<T> (&vecs)[n]) const {
     const auto each = [&](const auto& one) {
@@ -235,7 +236,7 @@ struct Walk {
       each([&](Vec<T>& vec, int i, int) { vec = load_some(at(role, i), kSize); });
     }
   }
-  // One of them, which is there: a call unless it is a vector of 16 bytes.
+  // Reads one vector, which is there; by a call unless it is a vector of 16 bytes.
   FASTACT_DEVICE Vec<T> read_one(int role, int i) const {
     if constexpr (way == kSingles)
       return bit_cast<Vec<T>>(gather<T>(s, role, base, element(i), elements(i)));
@@ -243,8 +244,7 @@ struct Walk {
       return s.aligned ? load_vec(at(role, i)) : bit_cast<Vec<T>>(load_apart(at(role, i)));
   }
 
-  // Writes a vector that is there; `adds`: or where the call wants that, adds it to what the output
-  // holds.
+  // Writes a vector that is there. adds: adds it to the output, where the call wants that.
   template <bool adds>
   FASTACT_DEVICE void write(int i, Wide<T> values) const {
     if (adds && s.accumulates) accumulate_onto(read_one(kStripOut, i), values);
@@ -280,8 +280,8 @@ FASTACT_DEVICE auto tile_fold_buffer() {
   return sums;
 }
 
-// The sums over lanes that are `least` to `most` / 2 apart, given to all of them. As code is short
-// of room, not time, it stays a loop.
+// The sums over lanes that are `least` to `most` / 2 apart, given to all of them. It stays a loop:
+// code needs to be short here more than fast.
 FASTACT_DEVICE void add_lanes(double (&sum)[2], int most, int least = 1) {
 #pragma unroll 1
   for (int step = most / 2; step >= least; step /= 2) {
@@ -290,8 +290,8 @@ FASTACT_DEVICE void add_lanes(double (&sum)[2], int most, int least = 1) {
   }
 }
 
-// The sums over the threads of each unit, into tile_pairs(): a channel's are known to the thread of
-// its number, until the next barrier. Every thread takes part.
+// Adds up the threads of each unit, into tile_pairs(). Until the next barrier only the thread with
+// a channel's number may read the channel's sums. Every thread takes part.
 template <class T, Way way>
 FASTACT_DEVICE void fold_tile(const Walk<T, way>& walk, const double (&a)[kUnitChannels<T, way>],
                               const double (&b)[kUnitChannels<T, way>]) {
@@ -334,21 +334,21 @@ FASTACT_DEVICE bool any_of_block(bool condition) {
   return any;
 }
 
-// What a kernel multiplies and adds, a number of each kind for each channel of a tile.
+// The coefficients of a kernel in shared memory: a number of each kind for each channel of a tile.
 template <class T, int numbers>
 FASTACT_DEVICE auto tile_numbers() {
   FASTACT_SHARED(Compute<T>, all, numbers * kTileChannels);
   return all;
 }
-// Those of a thread's unit: what `held` has a bit for in registers, others are read where they are
-// used. Around the call of an activation none is held.
+// The coefficients of a thread's unit. Kinds with a bit in `held` are in registers; others are read
+// where they are used. Around the call of an activation no registers are left, and none is held.
 template <class T, Way way, int numbers, unsigned held>
 struct UnitNumbers {
   static constexpr int kChannels = kUnitChannels<T, way>;
   Compute<T> n[numbers][kChannels];
   int first;
 
-  // Behind a barrier that follows their being made.
+  // Call it after a barrier that follows the making of the coefficients.
   FASTACT_DEVICE explicit UnitNumbers(const Walk<T, way>& walk)
       : first(walk.is_there ? walk.unit * kChannels : 0) {
     const auto all = tile_numbers<T, numbers>();
@@ -365,8 +365,8 @@ struct UnitNumbers {
   }
 };
 
-// The partial results of channels, two numbers each: [coefficient][chunk][2]. A group is some
-// coefficients that follow each other, and so are its parts: `each` of them.
+// The partial results of channels, two numbers each: [coefficient][chunk][2]. A group is several
+// coefficients that follow each other, so its parts follow each other too: `each` of them.
 struct Parts {
   const double* data;
   int64_t each;
@@ -374,7 +374,8 @@ struct Parts {
   int64_t size, length;  // elements of a chunk but the last, and of a channel
   bool is_merged;        // one part for each group, of all its elements
 
-  // The chunk that a part is of its channel, which is the `channel`-th.
+  // Which chunk of its channel a part is. channel: the number of that channel, from the first part
+  // on.
   FASTACT_DEVICE int64_t chunk_of(int64_t part, int64_t channel) const {
     return part - channel * chunks.by;
   }
@@ -391,7 +392,7 @@ struct Groups {
   FASTACT_DEVICE int64_t of(int64_t coef) const { return size(coef); }
 };
 
-// The pairs of a tile's channels, as parts.
+// Stores the pairs of a tile's channels as parts.
 template <class T, Way way>
 FASTACT_DEVICE void store_parts(const Walk<T, way>& walk, double* parts) {
   const auto pairs = tile_pairs();
@@ -414,8 +415,8 @@ FASTACT_DEVICE void sum_parts(const Parts& parts, int width, bool idle, double (
   add_lanes(sum, width);
 }
 
-// The pairs of the groups that a tile has channels of, the first of them in front, into
-// tile_pairs(): call.merge(group, width, idle, pair) makes one by `width` lanes. Every thread takes
+// Makes the pairs of all groups that a tile has channels of, in tile_pairs(), the first group
+// first: call.merge(group, width, idle, pair) makes one pair by `width` lanes. Every thread takes
 // part.
 template <class T, Way way, class Call>
 FASTACT_DEVICE void merge_groups(const Walk<T, way>& walk, const Call& call, int64_t first) {
@@ -434,8 +435,8 @@ FASTACT_DEVICE void merge_groups(const Walk<T, way>& walk, const Call& call, int
   __syncthreads();
 }
 
-// The same where a block has the channels of whole groups, from their pairs: merge(channel,
-// first, pair) adds one to that of its group, whose first channel is the first.
+// The same where a block has whole groups, from the pairs of their channels: merge(channel, first,
+// pair) adds a channel's pair to its group's; first: the group's first channel.
 template <class T, Way way, class Merge>
 FASTACT_DEVICE void merge_tile(const Walk<T, way>& walk, int size, const Merge& merge) {
   if (size == 1) return;
@@ -451,7 +452,7 @@ FASTACT_DEVICE void merge_tile(const Walk<T, way>& walk, int size, const Merge& 
   __syncthreads();
 }
 
-// The same of all groups, one warp each, to `merged` OUT.
+// The same for all groups, each by a warp, to `merged` OUT.
 template <class T, class Call>
 FASTACT_KERNEL(kStripThreads)
 void merge_apart(FASTACT_GRID_CONSTANT const Call call, const int64_t groups, double* merged) {
@@ -475,7 +476,7 @@ void plan_threads(Way way, Strips* s) {
   const int64_t units = ceil_div(s->channels, way == kColumns ? kSize : 1);
   s->threads = kStripThreads;
   if (s->across) {
-    // Units as narrow as 64 bytes, where a block can so have all elements of its channels.
+    // Tiles as narrow as 64 bytes, where a block then has all elements of its channels.
     const int64_t of_thread = way == kColumns ? vecs : held;
     s->tx = power_of_two_from(units, way == kColumns ? kColumnUnits : kWarp);
     s->ty = kStripThreads / s->tx;
@@ -539,9 +540,9 @@ struct StripLayout {
   int64_t examples, channels, outer, inner;
 };
 
-// Runs visit(way as a constant, strips) with the strips of x, dy and the output; of these, what is
-// not there has no data. counts: the axes that count coefficients. Of double all dense arrays are
-// gathered: a vector is two elements.
+// Runs visit(way as a constant, strips) with the strips of x, dy and the output; absent arrays have
+// no data. counts: the axes that count coefficients. Doubles are always gathered, for a vector has
+// but two of them.
 template <class T, class Visit>
 void with_strips(const Operand (&arrays)[kStripRoles], const StripLayout& layout,
                  const bool* counts, bool accumulate, const Visit& visit) {
@@ -595,8 +596,9 @@ void with_strips(const Operand (&arrays)[kStripRoles], const StripLayout& layout
   run(std::integral_constant<Way, kSingles>());
 }
 
-// Whether no block merges for itself: a tile of `channels` has groups of `size`, with as many parts
-// for each channel as it has chunks.
+// Whether a kernel of its own has to merge the parts, because a block would have too many for
+// itself: a tile of `channels` has groups of `size` channels, and a channel has a part for each
+// chunk.
 template <class S>
 bool merges_apart(const S& s, int64_t channels, int64_t size) {
   const int64_t groups = std::min(channels, ceil_div(channels, size) + 1);
@@ -609,8 +611,8 @@ Parts parts_of(const S& s, int64_t group_size, const double* data) {
   return {data, group_size * s.count, chunks, s.size, s.length, false};
 }
 
-// Lets a call have the parts in `workspace`, merged if that is not the blocks' work; unit_channels:
-// of a unit of the tile.
+// Points a call to the parts in `workspace`, after merging them where the blocks do not.
+// unit_channels: the channels of a unit of the tile.
 template <class T, class S, class Call>
 void give_parts(const S& s, int unit_channels, double* workspace, Call* call, cudaStream_t stream) {
   const int64_t size = call->groups.size.by, groups = s.coefs() / size;
@@ -621,7 +623,7 @@ void give_parts(const S& s, int unit_channels, double* workspace, Call* call, cu
   call->parts = {merged, 1, Divisor(1, groups), 1, 1, true};
 }
 
-// Bytes of workspace for the parts of channels, and for what they are merged to.
+// Bytes of workspace for the parts of channels, and for the merged parts.
 template <class T>
 int64_t part_bytes(int64_t examples, int64_t channels, int64_t length) {
   const int64_t pairs = examples * channels * (most_chunks<T>(channels, length) + 1);

@@ -1,13 +1,16 @@
-// The backward kernels of the norms; norms.cu explains the passes, common/norms/norms.h the
-// gradients.
+// The backward kernels of the norms over rows. common/norms/norms.h derives the gradients:
 //
-// A row is in registers, as forward; backward_shape() says how rows are laid over threads. A team,
-// the threads of a row, keeps its group of parameters and takes rows of it one after another: of
-// quick rows the next is read before the sums of this one are folded. What stays with a thread from
-// row to row are its weights, and the sums of dweight and dbias of its columns: kSumRows of 32-bit
-// numbers in registers, then in double in shared memory. In the end the block adds up its teams'
-// and the runs of elements that share a parameter, and writes one part of the batch's sums, which
-// norm_parameters adds up.
+//   p = dy f'(z)     g = p w     dx = rstd (g - mean(g) - xhat mean(g xhat))
+//   dweight = sum p xhat         dbias = sum p
+//
+// norms.cu explains the passes; its backward_shape() says how many threads a row takes.
+//
+// A row is in registers, as forward. A team is the threads of a row. It keeps one group of
+// parameters and takes the rows of that group one after another; the next quick row is read before
+// the sums of this one are folded. From row to row a thread keeps the weights of its columns and
+// the sums of their dweight and dbias: of kSumRows rows in the compute type in registers, then in
+// double in shared memory. In the end the block adds up the sums of its teams, and of elements that
+// share a parameter. It writes one part of the batch's sums; norm_parameters adds up the parts.
 #pragma once
 
 #include <type_traits>
@@ -21,12 +24,12 @@ namespace {
 enum BackwardRole { kDy, kIn, kDTotal, kDx };
 constexpr int kStatEnd = kRstdRole + 1;  // roles of data and of statistics
 
-// Rows whose terms a column adds up in float: as many roundings, the two of xhat and that of a
-// part's sum are within the bound of 18 u.
+// How many rows a column adds up in float: a rounding for each, two for xhat and one for the part's
+// sum are within the bound of 18 u.
 template <class T>
 constexpr int kSumRows = sizeof(T) == 8 ? INT32_MAX : 14;
 
-// How the batch is dealt to teams, and where the sums of its parts go.
+// Which rows of the batch a team takes, and where the sums of the parts go.
 template <class C>
 struct NormSums {
   int64_t step;              // of the batch, from a row of a team to its next
@@ -37,7 +40,7 @@ struct NormSums {
   bool is_wanted;            // dweight or dbias
   int run_lanes;             // threads that add up the columns of a parameter
   int64_t tiles;             // blocks beside each other over a long row
-  int64_t parts;             // that have sums of their own
+  int64_t parts;             // of the batch, each with sums of its own
   C* partials;               // OUT, parts x [dweight, dbias] x groups x params
   double* spilled;           // SCRATCH, null where shared memory has room: ColumnSums of all blocks
   const C* means;            // IN of long rows, [mean of g, of g xhat] of each
@@ -75,8 +78,8 @@ FASTACT_DEVICE void zero_tail(Wide<T>& wide, int valid) {
     if (j >= valid) wide.lane[j] = 0;
 }
 
-// p = dy f'(z) of the q-th vector of a row. Called: no more than x and dy live across the calls
-// that it makes.
+// p = dy f'(z) of the q-th vector of a row. It is a call, so that only x and dy stay in registers
+// while it calls the activation.
 template <class T, class Rows>
 FASTACT_DEVICE_CALL Wide<T> p_of(const Rows& rows, const Vec<T> x, const Vec<T> dy,
                                  const RowStats<Compute<T>> stats, int64_t row, int64_t q,
@@ -118,8 +121,8 @@ struct OwnSums {
   }
 };
 
-// Who finds the means of g and g xhat: the lanes of a row, which are a part of a warp or a block;
-// or they are given, of long rows, of which a block has a tile. A kernel may be for all of these.
+// Who finds the means of g and g xhat: the lanes of a row, which are a part of a warp or a block.
+// For long rows, whose tiles blocks take, the means are given. A kernel may be for all of these.
 enum MeansBy { kWarpLanes, kBlockLanes, kGiven, kAnyWay };
 template <MeansBy by>
 constexpr TeamIn kTeamOf = by == kWarpLanes    ? kOneWarp
@@ -149,7 +152,7 @@ FASTACT_DEVICE Wide<T> gradient_of(const RowStats<Compute<T>>& stats, Wide<T> p,
   return dx;
 }
 
-// What a thread has of a row of its team: `count` vectors, none where the team has no row.
+// A thread's part of a row of its team: `count` vectors, none where the team has no row.
 template <class T, int vecs>
 struct BackwardRow {
   int count;
@@ -157,7 +160,7 @@ struct BackwardRow {
   Words x[vecs], dy[vecs];
 };
 
-// Of a row, what a thread has of its vectors [begin, end).
+// A thread's part of the vectors [begin, end) of a row.
 FASTACT_DEVICE RowPart part_between(int64_t row, int64_t begin, int64_t end, int lane, int lanes) {
   RowPart part{};
   part.row = row, part.first = begin + lane, part.lane = lane, part.lanes = lanes;
@@ -165,21 +168,21 @@ FASTACT_DEVICE RowPart part_between(int64_t row, int64_t begin, int64_t end, int
   return part;
 }
 
-// Reads and writes the rows of a team, one after another. Of quick rows a thread has the addresses
-// of its first vector: dtotal steps as dx does, and the mean as rstd.
+// Reads and writes the rows of a team, one after another. For quick rows it keeps the addresses of
+// the thread's first vector; dtotal goes by the steps of dx, and the mean by the steps of rstd.
 template <class T, class Rows>
 struct RowReader {
   using C = Compute<T>;
   const Rows& rows;
   const NormSums<C>& sums;
   bool has_means;
-  int left;      // rows of the team that were not read
+  int left;      // rows of the team that are still to be read
   RowPart part;  // of the row that was read last
   const T *dy, *x;
   T* dx;
   const C *rstd, *means;
 
-  // task: the first row. Of its vectors the thread has some of [begin, end).
+  // task: the first row. The thread has some of its vectors [begin, end).
   FASTACT_DEVICE RowReader(const Rows& all, const NormSums<C>& of, bool means_given, int64_t task,
                            int64_t begin, int64_t end, int lanes)
       : rows(all), sums(of), has_means(means_given) {
@@ -196,7 +199,7 @@ struct RowReader {
     if (has_means) means = sums.means + 2 * task;
   }
   FASTACT_DEVICE int64_t quick_offset(int i) const { return i * part.lanes * Vec<T>::kSize; }
-  // Where an array is that steps as another one does.
+  // The address in an array that steps as another one does.
   template <class N>
   FASTACT_DEVICE const N* beside(const N* p, int role, int like) const {
     return reinterpret_cast<const N*>(reinterpret_cast<const char*>(p) +
@@ -211,7 +214,7 @@ struct RowReader {
   FASTACT_DEVICE Vec<T> read_dtotal(int i) const {
     return read(kDTotal, beside(dx, kDTotal, kDx), i);
   }
-  // dtotal is read when the sums are there.
+  // dtotal is read only once the sums are known.
   template <int vecs>
   FASTACT_DEVICE void bring_dtotal_near(const BackwardRow<T, vecs>& row) const {
     if constexpr (Rows::kQuick && !Rows::kByElement) {
@@ -265,7 +268,7 @@ struct RowReader {
   }
 };
 
-// Calls visit(i, weight, p, xhat) for each of a thread's vectors of a row. weight: of quick rows.
+// Calls visit(i, weight, p, xhat) for each of a thread's vectors of a row. weight: for quick rows.
 template <class T, int vecs, class Rows, class Visit>
 FASTACT_DEVICE void for_vectors(const Rows& rows, const RowPart& part,
                                 const BackwardRow<T, vecs>& row, const Wide<T> (&weight)[vecs],
@@ -288,10 +291,11 @@ FASTACT_DEVICE void for_vectors(const Rows& rows, const RowPart& part,
   }
 }
 
-// The sums of dweight and dbias of a thread's columns, of kSumRows rows in the compute type: of
-// quick rows in registers, else, where calls leave none, beside those of all rows, which are in
-// double. A number of each thread lies side by side with those of the others. Where shared memory
-// has no room, all of them are in scratch memory, and rows are not quick.
+// The sums of dweight and dbias of a thread's columns. `running` sums are of at most kSumRows rows,
+// in the compute type; the totals of all rows are in double. Running sums are in registers for
+// quick rows; else calls leave no registers, and they lie beside the totals. The totals are in
+// shared memory or, where it has no room, in scratch memory, and then rows are not quick. The same
+// number of all threads lies side by side.
 template <class T, int vecs, class Rows>
 struct ColumnSums {
   using C = Compute<T>;
@@ -329,7 +333,7 @@ struct ColumnSums {
     if (!kInRegisters && spilled) return store(spilled + at, sum);
     totals[at] = sum;
   }
-  // Numbers of float64 are their own totals.
+  // For float64 the running sums are the totals.
   FASTACT_DEVICE int running_at(int at) const {
     return kHasRunning ? own * int(blockDim.x) * int(sizeof(double) / sizeof(C)) + at : at;
   }
@@ -367,7 +371,7 @@ struct ColumnSums {
   static FASTACT_DEVICE_CALL void add_running(double* spilled, int own, int i, Wide<T> p,
                                               Wide<T> xhat, bool casts) {
     const ColumnSums sums(spilled, 0, own / (2 * kSize));
-    if (sizeof(T) == 2 && casts)  // and there is no bias
+    if (sizeof(T) == 2 && casts)  // such a norm has no bias
       p = cast_if<T>(true, product_of<T>(p, cast_if<T>(true, xhat))), xhat = repeat<T>(1);
 #pragma unroll
     for (int j = 0; j < kSize; ++j) {
@@ -397,9 +401,9 @@ struct ColumnSums {
   }
 };
 
-// The sums of a part of the batch from those of the columns that a block has: of a tile of a row,
-// or of its teams' rows. Where these are of several groups, each team has sums of its own; else
-// they are added up.
+// Writes the sums of a part of the batch, from the sums of the block's columns. The block has a
+// tile of a row, or the rows of its teams. Where teams have different groups, each writes its own
+// sums; else they are added up.
 template <class T, class Rows, class Columns>
 FASTACT_DEVICE void write_part(const Rows& rows, const NormSums<Compute<T>>& sums,
                                const Columns& columns, bool has_tile) {
@@ -412,7 +416,7 @@ FASTACT_DEVICE void write_part(const Rows& rows, const NormSums<Compute<T>>& sum
   const int64_t tile = has_tile ? blockIdx.x - first_task * sums.tiles : 0;
   const int64_t begin = tile * row_lanes * kSize;
   const int64_t end = has_tile ? smaller(begin + row_lanes * kSize, rows.length) : rows.length;
-  // Parameters of one element each belong to one tile; of runs all tiles have sums.
+  // A parameter of one element belongs to one tile; all tiles have sums of a parameter of a run.
   const bool is_apart = has_tile && rows.run > 1;
   const int64_t param0 = rows.run > 1 ? 0 : begin;
   const int64_t count = apart * 2 * ((rows.run > 1 ? rows.params : end) - param0);
@@ -443,7 +447,8 @@ FASTACT_DEVICE void write_part(const Rows& rows, const NormSums<Compute<T>>& sum
   }
 }
 
-// Threads of a block, at most, and of a multiprocessor: as many as leave a thread its registers.
+// Threads of a block, at most, and of a multiprocessor: as many as leave each thread enough
+// registers.
 template <class T>
 constexpr int resident_threads(int vecs) {
   return vecs > 1 || sizeof(T) == 8 ? 512 : sizeof(T) == 2 ? 768 : 1024;
@@ -485,7 +490,7 @@ void norm_backward_rows(FASTACT_GRID_CONSTANT const Rows rows,
   const bool adds = rows.data[kDTotal] || rows.accumulate, casts = !kQuick && rows.casts;
   int fold_index = 0, added = 0, rounds = sums.rounds;
 
-  // The gradients of a row; of quick ones the next is read first.
+  // The gradients of a row; the next row is read first, if it is quick.
   const auto take = [&](Row& row, Row& next) {
     if (kQuick) reader.fetch(next);
     reader.bring_dtotal_near(row);
@@ -519,7 +524,7 @@ void norm_backward_rows(FASTACT_GRID_CONSTANT const Rows rows,
   };
   Row one, other;
   reader.fetch(one);
-  // Two at a time: no row moves from register to register.
+  // Two rows take turns, so that none is moved from register to register.
   while (take(one, other) && (!kQuick || take(other, one))) {
   }
   if (sums.is_wanted) write_part<T>(rows, sums, columns, has_tile);
@@ -536,7 +541,7 @@ void norm_long_sums(FASTACT_GRID_CONSTANT const Rows rows, double* of_chunks) {
   using C = Compute<T>;
   int fold_index = 0;
   const RowPart part = row_part<T, kLongVecs, true>(rows);
-  constexpr int kAtOnce = Rows::kQuick ? kLongVecs : 1;  // with calls, whose code is large
+  constexpr int kAtOnce = Rows::kQuick ? kLongVecs : 1;  // one with calls, whose code is large
   OwnSums<T> of_row{};
 #pragma unroll 1
   for (int first = 0; first < kLongVecs; first += kAtOnce) {
@@ -592,7 +597,7 @@ void norm_long_means(int64_t rows, int64_t chunks, double per_length, const doub
   });
 }
 
-// The gradients of the parameters: the sums of the parts added up, and where they go.
+// Adds up the sums of the parts to the gradients of the parameters.
 template <class C>
 struct NormGradients {
   const C* partials;      // IN, parts x [dweight, dbias] x params
@@ -603,7 +608,7 @@ struct NormGradients {
   Axes axes[2];  // of the parameters; y: of `to`
 };
 
-// 32 parameters a block, 16 threads to the parts of each; blockIdx.y: dweight or dbias.
+// A block has 32 parameters, and 16 threads for the parts of each; blockIdx.y: dweight or dbias.
 template <class T>
 FASTACT_KERNEL(kRowThreads)
 void norm_parameters(FASTACT_GRID_CONSTANT const NormGradients<Compute<T>> gradients) {

@@ -144,7 +144,7 @@ FASTACT_DEVICE ScaledMoments<Compute<T>> find_moments(const Rows& rows, const Ro
         moments.m2 * per_count < Range<C>::kLeast && rows.eps < Range<C>::kLeastEps;
     const bool fits = sums[1] * per_count <= Range<C>::kMost && !is_small;
     forget_row(x);
-    // All lanes of a warp take part; a row that needs no scale is found again as it was.
+    // All lanes of a warp take part; a row that needs no scale gives the same numbers again.
     if (again || !__any_sync(kAllLanes, !fits)) break;
     C peak[1] = {peak_of<T>(x)};
     fold_team(peak, part.lanes, fold_index, [](C a, C b) { return a > b ? a : b; });
@@ -161,23 +161,23 @@ FASTACT_DEVICE double inverse_root(double x) {
   if constexpr (sizeof(C) == 8) return 1.0 / __builtin_sqrt(x);
   const double near = inverse_root_estimate(x);
   const double better = madd(near * 0.5, madd(-x * near, near, 1.0), near);
-  return better > 0 ? better : near;  // of 0 and of an infinity there is none
+  return better > 0 ? better : near;  // Newton's step of 0 or an infinity is a NaN
 }
 
-// The rstd of x, and what makes xhat.
+// The rstd of x, and the factors that make xhat.
 template <class C>
 FASTACT_DEVICE double prepare(const ScaledMoments<C>& moments, double per_count, double eps,
                               Normaliser<C>* to) {
   const double scale = double(moments.scale);
   const double rstd = inverse_root<C>(madd(moments.m2, per_count, eps * scale * scale));
-  // Of scaled rows that hardly vary it may be beyond float, where xhat is not.
+  // For scaled rows that hardly vary rstd may be beyond float, though xhat is not.
   constexpr double kMost = sizeof(C) == 8 ? 0x1p1023 : 0x1p127;
   const double applied = rstd > kMost && is_finite(rstd) ? kMost : rstd;
   *to = {moments.near, C(applied), C(-moments.low * applied)};
   return rstd * scale;
 }
 
-// z, before it is rounded to the dtype, but for what casting rounds.
+// z before it is rounded to the dtype; only casting rounds on the way.
 template <class T>
 FASTACT_DEVICE Wide<T> normalise(const Normaliser<Compute<T>>& normaliser, const Vec<T>& vec,
                                  const Wide<T>& weight, const Wide<T>& bias, bool casts = false) {
@@ -203,7 +203,7 @@ FASTACT_DEVICE void put_row(const Rows& rows, const RowPart& part, const Words (
     const auto quickly = [&](auto weight_given, auto bias_given) {
       constexpr Given kWeight = decltype(weight_given)::value, kBias = decltype(bias_given)::value;
       int first = int(part.first);
-      forget(first);  // or the addresses of all vectors are kept through the folds
+      forget(first);  // else the addresses of all vectors stay in registers through the folds
 #pragma unroll
       for (int i = 0; i < vecs; ++i) {
         if (i >= part.count) continue;

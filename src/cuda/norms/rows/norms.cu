@@ -18,17 +18,17 @@
 //   Bytes moved: x, residual, total and y once; beyond kHeldRow vectors, pass 3 reads again.
 //
 // Backward, two kernels:
-//   1. x and dy of a row are read into registers; the row's sums of g = p w and g xhat; dx, and for
-//      each column the sums of p xhat and of p, which a team has for the rows of its part
-//   2. dweight and dbias from the sums of the parts, in their order
-// There are as many parts as an H200 has blocks at a time: for any batch, and on any device.
+//   1. reads x and dy of a row into registers, adds up g = p w and g xhat over the row, writes dx,
+//      and adds p xhat and p to the sums of each column, which a team has for the rows of its part
+//   2. adds up the sums of the parts, in their order, to dweight and dbias
+// There are as many parts as an H200 runs blocks at a time, for any batch and on any device.
 //
 //   Bytes moved: dy, x (dtotal) and dx once; the parts' sums, two numbers of the compute type for a
 //   parameter and part, written and read again.
 //
-// A row of more than kHeldBackward vectors takes four: the sums of its chunks, the means that
-// follow from them, then pass 1 with means that are given, where a block has a tile of neighbouring
-// rows' columns. dy and x are read twice.
+// A row of more than kHeldBackward vectors takes four kernels: the sums of its chunks, the means
+// that follow from them, then kernel 1 with given means, in which a block has the same tile of
+// columns of several rows, then kernel 2. dy and x are read twice.
 //
 // Whole vectors of a quick row (plan.cuh) have kernels of their own, without the tests that
 // misaligned or partial vectors need. Arrays of any other strides go element by element in the same
@@ -45,9 +45,9 @@
 FASTACT_BEGIN_NAMESPACE
 namespace {
 
-constexpr int64_t kSharedOfAll = 46 << 10;  // for which every device has room
+constexpr int64_t kSharedOfAll = 46 << 10;  // bytes of shared memory that every device has
 constexpr int kTileThreads = 128;           // of a block that has a tile of long rows
-constexpr int64_t kLongRows = 4;            // of the batch in a part of it, at least
+constexpr int64_t kLongRows = 4;            // rows of the batch in a part, at least, for long rows
 
 template <class T>
 int64_t row_vecs(const NormPlan& plan) {
@@ -79,15 +79,16 @@ void for_forward_layout(const NormPlan& plan, Visit visit) {
   with_vecs<T>(plan.shape.vecs, [&](auto vecs) { visit(quick, vecs); });
 }
 
-// Vectors of a thread and of a row, at most, that a block holds backward.
+// Vectors of a thread, and of a row that a block holds, at most, backward.
 template <class T>
 constexpr int kMostBackward = sizeof(T) == 4 ? 3 : 2;
 template <class T>
 constexpr int64_t kHeldBackward = kMostBackward<T> * kRowThreads;
 
-// How a row is laid over threads backward. A thread has its columns' weights and sums besides two
-// rows, so that fewer vectors fit than forward; one is best as long as a block has no more than 512
-// threads (of 16 bits 256) of it. Two lanes at least: each folds one of two sums.
+// The shape of the blocks backward, for rows of so many vectors: vectors of a thread, lanes of a
+// row, threads of a block. A thread holds its columns' weights and sums besides two rows, so fewer
+// vectors fit than forward. One vector a thread is best as long as a row then has at most 512
+// threads (256 of 16 bits). A row has at least two lanes, for each folds one of two sums.
 template <class T>
 RowShape backward_shape(int64_t vecs) {
   if (vecs <= 2 * kWarp) return {2, std::max(2, power_of_two_from(ceil_div(vecs, 2), kWarp)), 256};
@@ -96,9 +97,8 @@ RowShape backward_shape(int64_t vecs) {
   return {of_thread, lanes, lanes};
 }
 
-// Blocks of an H200, whose multiprocessors have room for so many threads. The parts of the batch
-// are part of the order of sums, which no device may change: others run the same blocks, in as many
-// waves as it takes.
+// How many blocks of a shape an H200 runs at a time. They are the parts of the batch, on which the
+// order of sums depends; so other devices run as many, in as many waves as it takes.
 template <class T>
 int64_t blocks_of_all(const RowShape& shape) {
   constexpr int kMultiprocessors = 132;
@@ -129,7 +129,7 @@ int most_shared() {
   return shared_of(norm_backward_rows<T, kMostBackward<T>, kAnyWay, NormRows>).most;
 }
 
-// Lanes and parts do not depend on the strides, on which no bit depends then.
+// Lanes and parts do not depend on the strides, so neither do bits.
 template <class T>
 BackwardPlan<T> plan_backward(const NormCall& call) {
   const bool outputs[4] = {false, false, false, true};
@@ -214,7 +214,7 @@ void launch_backward(const Rows& rows, NormSums<Compute<T>> sums, const Backward
   const Shape shape{plan.blocks, plan.shape.threads, 1, 1, fits ? int(shared) : 0};
   const auto go = [&](auto kernel) { launch_with_shared(kernel, shape, stream, rows, sums); };
   constexpr int kMost = kMostBackward<T>;
-  if constexpr (!Rows::kQuick) {  // with calls, whose code is large: one for all
+  if constexpr (!Rows::kQuick) {  // one kernel for all: its calls make the code large
     go(norm_backward_rows<T, kMost, kAnyWay, Rows>);
   } else {
     if (plan.is_long()) return go(norm_backward_rows<T, 1, kGiven, Rows>);
@@ -236,7 +236,7 @@ void finish_gradients(const NormCall& call, NormGradients<Compute<T>>* gradients
          stream, *gradients);
 }
 
-// The gradients of an empty x: zero, or nothing added.
+// The gradients for an empty x: 0, or nothing is added.
 template <class T>
 void clear_gradients(const NormCall& call, cudaStream_t stream) {
   NormGradients<Compute<T>> gradients{};
@@ -251,7 +251,7 @@ void clear_gradients(const NormCall& call, cudaStream_t stream) {
   if (gradients.params > 0) finish_gradients<T>(call, &gradients, stream);
 }
 
-// statistic OUT, or none, = NaN: of rows without elements.
+// Writes NaN to a statistic, if it is wanted, of rows without elements.
 template <class T>
 void fill_with_nan(const Operand& statistic, cudaStream_t stream) {
   if (!statistic.data || is_empty(statistic)) return;

@@ -6,8 +6,8 @@
 
 FASTACT_BEGIN_NAMESPACE
 
-// A call that was checked (common/norms/call.h). Of an empty x: NaN forward, backward sums of
-// nothing. workspace: as many bytes as the function before asks for, aligned to 16.
+// A call that was checked (common/norms/call.h). For an empty x statistics are NaN and gradients of
+// parameters 0. workspace: aligned to 16 bytes, and as large as the ..._workspace function says.
 template <class T>
 int64_t norm_forward_workspace(const NormCall& call);
 template <class T>

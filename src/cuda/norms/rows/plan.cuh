@@ -20,14 +20,14 @@ FASTACT_BEGIN_NAMESPACE
 namespace {
 
 enum NormRole { kMeanRole = 4, kRstdRole, kWeightRole, kBiasRole, kNormRoles };
-// The parameters of the kernels. Roles 0 to 3 are the arrays of NormCall::data; the pitch of
-// parameters is that from one to the next, and they are fast where they touch.
+// The parameters of the kernels. Roles 0 to 3 are the arrays of NormCall::data. Weight and bias
+// have a pitch from one number to the next, and are fast where their numbers touch.
 struct NormRows : RowArrays<kNormRoles> {
   using Slow = NormRows;
   static constexpr bool kByElement = false;
 
-  bool quick;  // whole vectors of data are all fast, and so are their parameters,
-               // which are taken as they are
+  bool quick;  // data are whole fast vectors, and so are weight and bias, which need no offset and
+               // no cast
   int weight_dtype, bias_dtype;
 
   int64_t batch, groups;
@@ -41,13 +41,13 @@ struct NormRows : RowArrays<kNormRoles> {
   bool is_centred, accumulate, casts;
 };
 
-// Rows of whole vectors that nothing has to be asked about, and no activation behind them: kernels
-// without a call, which would spill what is in registers.
+// Quick rows without an activation. Their kernels have no tests for each vector and no call, which
+// would spill registers.
 struct NormQuick : NormRows {
   static constexpr bool kQuick = true;
 };
 
-// Backward, the same of rows that are no whole vectors, or misaligned: each element by itself.
+// The same backward for rows that are misaligned or no whole vectors: element by element.
 struct NormElements : NormQuick {
   static constexpr bool kByElement = true;
 };
@@ -62,7 +62,7 @@ struct NormPlan {
   NormStrided rows;
   bool is_dense;
   RowShape shape;
-  // Of the gradients of weight and bias: their axes, groups and params.
+  // The axes of the gradients of weight and bias: groups and params.
   Axes param_axes[2];
   char* param_data[2];
   int64_t param_count() const { return rows.groups * rows.params; }
@@ -127,7 +127,7 @@ NormPlan plan_norm(const NormCall& call, int lead, const bool (&outputs)[4]) {
           address % kVecBytes == 0 && (rows.groups == 1 || rows.params * item[k] % kVecBytes == 0);
       rows.fast[k] = begins && rows.pitch[k] == item[k];
     }
-    plan.is_dense &= address % uintptr_t(item[k]) == 0;  // checked before: any other is refused
+    plan.is_dense &= address % uintptr_t(item[k]) == 0;  // always so: the call was checked
   }
   constexpr int64_t kSize = Vec<T>::kSize;
   const bool runs = rows.run > 1 && has_parameters;

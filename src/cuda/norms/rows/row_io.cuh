@@ -1,5 +1,4 @@
-// What a thread of a norm's kernels reads beside the vectors of core/row_io.cuh: vectors of
-// parameters.
+// How a thread of a norm's kernels reads vectors of parameters.
 #pragma once
 
 #include "common/norms/norms.h"
@@ -24,8 +23,8 @@ FASTACT_DEVICE Wide<T> floats_of(const char* base, int64_t first) {
   return wide;
 }
 
-// The parameters of the q-th vector of a row; `none` where there are none. base: where those of the
-// row's group begin.
+// The parameters of the q-th vector of a row; `none` where there are no parameters. base: where the
+// parameters of the row's group begin.
 template <class T, class Rows>
 FASTACT_DEVICE_CALL Wide<T> parameters_slow_path(const Rows& rows, int role, const char* base,
                                                  int dtype, int64_t row, int64_t q, int valid) {
@@ -88,7 +87,8 @@ FASTACT_DEVICE Wide<T> weight_of(const Rows& rows, int64_t row, int64_t q, int v
   return parameters_of<T>(rows, kWeightRole, rows.weight_dtype, Compute<T>(1), row, q, valid);
 }
 
-// Rounded to 16 bits where the norm casts. Loops over quick rows, which do not, say false.
+// The numbers rounded to 16 bits, where the norm casts. Loops over quick rows, which never cast,
+// say false.
 template <class T>
 FASTACT_DEVICE Wide<T> cast_if(bool casts, const Wide<T>& wide) {
   if constexpr (sizeof(T) == 2)
@@ -111,14 +111,14 @@ FASTACT_DEVICE const char* parameters_base(const NormRows& rows, int role, int64
   return base;
 }
 
-// How the parameters of quick rows are given: as vectors of T, not at all, or in any way, which
-// is tested for each vector. Loops over vectors are instantiated for each of these.
+// How the parameters of quick rows are given: as vectors of T, not at all, or in a way that is
+// tested for each vector. Loops over vectors are instantiated for each of these.
 enum Given { kVecs, kNothing, kAnything };
 FASTACT_DEVICE bool is_own(const NormRows& rows, int role, int dtype, int own) {
   return rows.data[role] && rows.run_vecs == 0 && dtype == own;
 }
 
-// Those of its q-th vector.
+// The parameters of the q-th vector.
 template <class T, Given given>
 FASTACT_DEVICE Wide<T> quick_parameters(const NormRows& rows, int role, const char* base, int dtype,
                                         Compute<T> none, int q) {
