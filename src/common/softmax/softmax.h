@@ -17,6 +17,13 @@
 //
 // Exponentials are scaled by 2^kScale: what is subnormal after the division keeps its bits until
 // then.
+//
+// The gradients, of z = scale x + mask. With p = exp(z) / sum exp(z), dp_j / dz_i = p_j ([i = j] -
+// p_i), and dlog(p_j) / dz_i = [i = j] - p_i. Summed over j with dy_j:
+//
+//   softmax        dz = y (dy - sum(dy y))             logsumexp       dz = dy exp(z - lse)
+//   log_softmax    dz = dy - exp(y) sum(dy)            dx = scale dz
+//   cross_entropy  dz = dloss (p sum(t w) - t w), for the loss -sum t w log(p)
 #pragma once
 
 #include "common/math/elementary.h"
