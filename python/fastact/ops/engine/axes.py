@@ -134,23 +134,27 @@ class Over(NamedTuple):
     """What a reduction does to the shape of an array.
 
     axes : those that are reduced.
-    shape : the result's.
-    dropped : the axes that it lacks; where it keeps one of `axes`, it has length 1 there.
+    shape : the result's; whole : the array's.
+    dropped : the axes that the result lacks; where it keeps one of `axes`, it has length 1 there.
+    lacked : the axes that weights lack.
     """
 
     axes: tuple[int, ...]
     shape: tuple[int, ...]
     dropped: tuple[int, ...]
+    whole: tuple[int, ...]
+    lacked: tuple[int, ...] = ()
 
-    def spread(self, gradient: View, x: View) -> View:
-        """The gradient of a result as it repeats over x."""
-        return gradient.with_axes(self.dropped).broadcast_to(x.shape)
+    def seen(self, shape: str, view: View) -> View:
+        """A result, its gradient, or weights, with as many axes as the array."""
+        lacked = {"shape": self.dropped, "weights": self.lacked}.get(shape)
+        return view.with_axes(lacked) if lacked else view
 
 
 def over_axes(where: str, options: Any, shape: tuple[int, ...]) -> Over:
     """Over the axes that `axis` names, which stay with `keepdims`."""
-    found = axes(where, options.axis, len(shape))
-    return Over(found, reduced(shape, found, options.keepdims), () if options.keepdims else found)
+    found, keeps = axes(where, options.axis, len(shape)), getattr(options, "keepdims", False)
+    return Over(found, reduced(shape, found, keeps), () if keeps else found, shape)
 
 
 def has_shape(where: str, name: str, view: View, shape: tuple[int, ...]) -> None:
