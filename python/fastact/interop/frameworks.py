@@ -469,6 +469,8 @@ def to_numpy(
 
     To a dtype real numbers are rounded, and no finite one to infinity.
     """
+    if dtype is None and type(value) is np.ndarray and value.dtype.kind not in "biu":
+        return value  # soon, for most
     try:
         array: NDArray[Any] = np.asanyarray(value)
     except MemoryError:
@@ -483,7 +485,7 @@ def to_numpy(
     if array.dtype.kind == "O" and not hasattr(value, "dtype"):  # None, say, or a number too large
         said = also if allowed is None else allowed
         raise validate.wrong_dtype(where, argument, validate.describe(value), said)
-    if array.dtype.name in also:
+    if also and array.dtype.name in also:
         return array
     if dtype is not None and (kept := whole_numbers(array, also)).dtype.name in also:
         return kept

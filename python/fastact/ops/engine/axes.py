@@ -29,6 +29,8 @@ def axes(where: str, axis: Any, ndim: int) -> tuple[int, ...]:
     """
     if axis is None:
         return tuple(range(ndim))
+    if type(axis) is int and -ndim <= axis < ndim:  # for speed
+        return (axis % ndim,)
     named = axis if isinstance(axis, tuple | list) else (axis,)
     try:
         numbers = [_integer(a) for a in named]
@@ -46,6 +48,8 @@ def axes(where: str, axis: Any, ndim: int) -> tuple[int, ...]:
 
 def one(where: str, axis: Any, ndim: int, name: str = "axis", *, of: str = "x") -> int:
     """The axis of an array, `of`, that an argument names, as a number from 0 on."""
+    if type(axis) is int and -ndim <= axis < ndim:  # for speed
+        return axis % ndim
     number = integer(where, name, axis)
     if not ndim:
         raise ValueError(f"{where}: {of} must have an axis, got shape ()")
@@ -123,11 +127,8 @@ def lengths(where: str, name: str, shape: Any) -> tuple[int, ...]:
 
 def reduced(shape: Sequence[int], over: tuple[int, ...], keepdims: bool) -> tuple[int, ...]:
     """The shape that is left when the axes `over` have been reduced."""
-    return tuple(
-        1 if axis in over else length
-        for axis, length in enumerate(shape)
-        if keepdims or axis not in over
-    )
+    found = [1 if axis in over else length for axis, length in enumerate(shape)]
+    return tuple(found if keepdims else [n for axis, n in enumerate(found) if axis not in over])
 
 
 class Over(NamedTuple):

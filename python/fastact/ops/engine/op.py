@@ -75,6 +75,7 @@ class EntryPoint:
         self.arrays = positional(sig)
         self.defaults = {p.name: p.default for p in parameters if p.kind in (either, only)}
         self.by_keyword = frozenset(p.name for p in parameters if p.kind is only)
+        self._required = [name for name, v in self.defaults.items() if v is REQUIRED]
         self._switches = [name for name, v in self.defaults.items() if isinstance(v, bool)]
         self._with: dict[str, EntryPoint] = {}
 
@@ -107,28 +108,29 @@ class EntryPoint:
         `out` becomes a tuple of all outputs; `wanted` tells which of them are computed.
         """
         where, count = self.where, len(self.arrays)
-        kwargs = by_our_names(where, kwargs, self.defaults)
+        if kwargs:
+            kwargs = by_our_names(where, kwargs, self.defaults)
         if len(args) < count:
             raise TypeError(f"{where}: {self.arrays[len(args)]} must be given, by position")
-        bound = validate.bind(where, self.defaults, args[count:], kwargs, self.by_keyword)
-        values = dict(zip(self.defaults, bound, strict=True))
-        for name, value in values.items():
-            if value is REQUIRED:
+        values = validate.bind(where, self.defaults, args[count:], kwargs, self.by_keyword)
+        for name in self._required:
+            if values[name] is REQUIRED:
                 raise TypeError(f"{where}: {name} must be given")
         for name in self._switches:
-            values[name] = validate.flag(where, name, values[name])
+            if values[name] is not False:
+                values[name] = validate.flag(where, name, values[name])
         values.update(zip(self.arrays, args, strict=False))
-        given = values["out"]
-        if isinstance(given, tuple) and len(given) == self.outputs + self.extra:
+        given, every = values["out"], self.outputs + self.extra
+        if isinstance(given, tuple) and len(given) == every:
             values["out"] = given
         else:
             values["out"] = validate.outputs(where, given, self.outputs) + (None,) * self.extra
-        values["wanted"] = [True] * len(values["out"])
+        values["wanted"] = [True] * every
         if self.skips and given is not None:
             values["wanted"] = [out is not None for out in values["out"]]
             validate.wants_one(where, values["out"])
-        else:
-            validate.needs_out(where, values.get("accumulate", False), *values["out"])
+        elif values.get("accumulate"):
+            validate.needs_out(where, *values["out"])
         return SimpleNamespace(**values)
 
 

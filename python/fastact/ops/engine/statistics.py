@@ -170,13 +170,18 @@ class Statistics(CachedOp[P, R]):
         x = x if is_read else now.call.repeated(0.0, x)
         now.run("statistic_backward", **{"low": None, "x": x, **given})
 
+    def _takes_weights(self, now: Step) -> bool:
+        """Whether the native functions of the gradient are the ones that weights have."""
+        return is_weighted(now)
+
     def _hardly_rounded(self, now: Step) -> View:
         """A view of the dtype that factors of a gradient have.
 
         Of 16-bit data a low part of their own dtype would leave the mean 17 bits or 22.
         """
         x: View = now.views["x"]
-        return x.of_dtype(validate.DOUBLE) if is_weighted(now) or x.itemsize < 4 else x
+        is_wide = self._takes_weights(now) or x.itemsize < 4
+        return x.of_dtype(validate.DOUBLE) if is_wide else x
 
     def _computed(self, now: Step, of: str, is_mean: bool = True) -> dict[str, View]:
         """What a gradient takes of x, computed anew, over x's shape.
@@ -187,7 +192,7 @@ class Statistics(CachedOp[P, R]):
         names = {"mean": "mean", "low": "low"} if is_mean else {}
         if like is not x:
             names.pop("low", None)
-        if of in _SLOPES or is_weighted(now):
+        if of in _SLOPES or self._takes_weights(now):
             names["slope"] = "second"
         shape = _axes.reduced(x.shape, now.shapes.axes, keepdims=True)
         made = {name: now.call.temporary("x", shape, like.dtype) for name in names}
@@ -461,6 +466,9 @@ class Average(AxisStatistic[P, R]):
 
     def __init__(self, function: Callable[P, R]) -> None:
         super().__init__(function, "mean", False)
+
+    def _takes_weights(self, now: Step) -> bool:
+        return True
 
     def forward(self, *args: P.args, **kwargs: P.kwargs) -> tuple[R, tuple[Any, ...]]:
         """The average, and what `backward` needs.

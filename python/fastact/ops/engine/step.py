@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import cache
+from operator import attrgetter
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
@@ -41,8 +42,9 @@ _DTYPES: Mapping[str, Callable[..., None]] = {
     "any": lambda *_: None,
 }
 
-#: What an argument of a native function is found by: a step, and the arguments before it.
-Find = Callable[["Step", Mapping[str, Any]], Any]
+#: An argument of a native function: its name there, how a step finds it, and the argument to whose
+#: shape it repeats.
+Source = tuple[str, Callable[["Step"], Any], str | None]
 
 
 @cache
@@ -125,7 +127,7 @@ class _Entry:
         self._varies = type(op).outputs_of is not Op.outputs_of
         self._outputs: dict[tuple[str, ...], list[_Output]] = {}
         self._all = [] if self._varies else self._made_of(entry.gives)
-        self._sources: dict[str, list[tuple[str, Find]]] = {}
+        self.sources: dict[str, list[Source]] = {}
         kernels = "forward" if name == "call" else name
         self.compute: Callable[[Step], None] = getattr(
             op, f"_run_{kernels}", lambda now: now.run(op.runs[kernels])
@@ -180,27 +182,40 @@ class _Entry:
 
     # --- native functions -------------------------------------------------------------------------
 
-    def sources(self, function: str) -> list[tuple[str, Find]]:
-        """How the arguments of a native function are found, in its table's order."""
-        if function not in self._sources:
-            self._sources[function] = [
-                (field, self._source(field, facts)) for field, facts in _tables()[function].items()
-            ]
-        return self._sources[function]
+    def sources_of(self, function: str, now: Step) -> list[Source]:
+        """The arguments of a native function, in its table's order; `now` is any call."""
+        facts = _tables()[function]
+        return [(field, self._find(field, of, now), _like(of)) for field, of in facts.items()]
 
-    def _source(self, field: str, facts: Mapping[str, Any]) -> Find:
+    def _find(self, field: str, facts: Mapping[str, Any], now: Step) -> Callable[[Step], Any]:
         name = self.op.fields.get(field, field)
-        if facts["kind"] == "array" and facts["role"] == "in":
-            like = facts["shape_of"] if facts["shape"] == "like" else None
-            return lambda now, given: now.seen(name, None if like is None else given[like])
-        if facts["kind"] == "array" and facts["optional"]:
-            return lambda now, given: now.written(name)
         if facts["kind"] == "array":
-            return lambda now, given: now.written(name) or now.temporary(name)
+            return self._find_array(name, facts, hasattr(now.shapes, "seen"))
         if field.startswith("accumulate"):
             output = field.removeprefix("accumulate").lstrip("_")
-            return lambda now, given: now.adds(output)
-        return lambda now, given: now.value(name)
+            return lambda now: now.adds(output)
+        if name in getattr(now.shapes, "_fields", ()):
+            return attrgetter(f"shapes.{name}")
+        return attrgetter(f"options.{name}" if hasattr(now.options, name) else f"op.{name}")
+
+    def _find_array(
+        self, name: str, facts: Mapping[str, Any], has_axes: bool
+    ) -> Callable[[Step], Any]:
+        """has_axes : the kernels may see other axes than the arrays have."""
+        is_read = facts["role"] == "in"
+        if is_read and has_axes:
+            return lambda now: now.seen(name)
+        if is_read:
+            return lambda now: now.views.get(name)
+        seen, is_needed = self.output(name).seen, not facts["optional"]
+        return lambda now: now.written(name, seen) or (now.temporary(name) if is_needed else None)
+
+
+def _like(facts: Mapping[str, Any]) -> str | None:
+    """The argument whose shape one that is read has to have."""
+    is_like = facts["role"] == "in" and facts["shape"] == "like"
+    like: str | None = facts["shape_of"] if is_like else None
+    return like
 
 
 def _whole(name: str) -> str:
@@ -448,9 +463,15 @@ class Step:
 
         Numbers come from the shapes, from the options, or from the op.
         """
-        for field, find in self.spec.sources(function):
+        spec = self.spec
+        if function not in spec.sources:
+            spec.sources[function] = spec.sources_of(function, self)
+        for field, find, like in spec.sources[function]:
             if field not in given:
-                given[field] = find(self, given)
+                value = find(self)
+                if like is not None and value is not None:
+                    value = _over(given[like], value)
+                given[field] = value
         self.call.run(function, **given)
 
     def seen(self, name: str, like: View | None = None) -> Any:
@@ -461,18 +482,19 @@ class Step:
         view = self.views.get(name)
         if view is not None:
             view = self._with_axes(self.spec.seen(name), view)
-            if like is not None and view.shape != like.shape:
-                return view.broadcast_to(like.shape)
-        return view
+        return view if view is None or like is None else _over(like, view)
 
-    def written(self, name: str) -> Any:
+    def written(self, name: str, seen: str | None = None) -> Any:
         """The same of an output; None: it is not made."""
         view = self.view(name)
-        return None if view is None else self._with_axes(self.spec.output(name).seen, view)
+        if view is None:
+            return None
+        return self._with_axes(seen or self.spec.output(name).seen, view)
 
     def _with_axes(self, shape: str, view: View) -> View:
         """An array whose shape has this name, with the axes of the kernels."""
-        return self.shapes.seen(shape, view) if hasattr(self.shapes, "seen") else view
+        shapes = self.shapes
+        return shapes.seen(shape, view) if hasattr(shapes, "seen") else view
 
     def adds(self, output: str) -> bool:
         """Whether kernels add to an output, or (no name) to all.
@@ -482,8 +504,8 @@ class Step:
         adds: bool = getattr(self.options, "accumulate", False)
         return adds and (not output or self.view(output) is not None)
 
-    def value(self, name: str) -> Any:
-        """A number, or some, from the shapes, the options or the op."""
-        if name in getattr(self.shapes, "_fields", ()):
-            return getattr(self.shapes, name)
-        return getattr(self.options if hasattr(self.options, name) else self.op, name)
+
+def _over(like: View, view: View) -> View:
+    """An array over another one's shape."""
+    shape = like.shape
+    return view if view.shape == shape else view.broadcast_to(shape)
