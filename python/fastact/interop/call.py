@@ -71,9 +71,9 @@ class Call:
             framework = framework_of(value)
             if framework is not None:
                 frameworks[name] = framework
+        self.framework: Framework = next(iter(frameworks.values()), NUMPY)
         if len(frameworks) > 1:
             validate.one_framework(where, frameworks)
-        self.framework: Framework = next(iter(frameworks.values()), NUMPY)
         self.arrays: dict[str, Any] = {}
         self.views: dict[str, View] = {}
         self._targets: list[Any] = []  # arrays of the caller's that kernels write

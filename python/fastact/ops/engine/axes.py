@@ -148,7 +148,7 @@ class Over(NamedTuple):
 
     def seen(self, shape: str, view: View) -> View:
         """A result, its gradient, or weights, with as many axes as the array."""
-        lacked = {"shape": self.dropped, "weights": self.lacked}.get(shape)
+        lacked = self.dropped if shape == "shape" else self.lacked if shape == "weights" else ()
         return view.with_axes(lacked) if lacked else view
 
 

@@ -204,11 +204,14 @@ class _Entry:
         """has_axes : the kernels may see other axes than the arrays have."""
         is_read = facts["role"] == "in"
         if is_read and has_axes:
-            return lambda now: now.seen(name)
+            shape = self.seen(name)
+            return lambda now: now.seen(name, shape=shape)
         if is_read:
             return lambda now: now.views.get(name)
-        seen, is_needed = self.output(name).seen, not facts["optional"]
-        return lambda now: now.written(name, seen) or (now.temporary(name) if is_needed else None)
+        shape = self.output(name).seen
+        if facts["optional"]:
+            return lambda now: now.written(name, shape)
+        return lambda now: now.written(name, shape) or now.temporary(name)
 
 
 def _like(facts: Mapping[str, Any]) -> str | None:
@@ -474,22 +477,22 @@ class Step:
                 given[field] = value
         self.call.run(function, **given)
 
-    def seen(self, name: str, like: View | None = None) -> Any:
+    def seen(self, name: str, like: View | None = None, shape: str | None = None) -> Any:
         """An array of the call, with the axes of the kernels; None: it is not there.
 
-        like : to whose shape it repeats.
+        like : to whose shape it repeats. shape : the name of its own, where that is known.
         """
         view = self.views.get(name)
         if view is not None:
-            view = self._with_axes(self.spec.seen(name), view)
+            view = self._with_axes(shape or self.spec.seen(name), view)
         return view if view is None or like is None else _over(like, view)
 
-    def written(self, name: str, seen: str | None = None) -> Any:
+    def written(self, name: str, shape: str | None = None) -> Any:
         """The same of an output; None: it is not made."""
         view = self.view(name)
         if view is None:
             return None
-        return self._with_axes(seen or self.spec.output(name).seen, view)
+        return self._with_axes(shape or self.spec.output(name).seen, view)
 
     def _with_axes(self, shape: str, view: View) -> View:
         """An array whose shape has this name, with the axes of the kernels."""
