@@ -32,10 +32,13 @@ class Device(Protocol):
     def make_wait(self, device: int, stream: int, ours: int) -> None: ...
 
 
+_OF_CPU = cast(Device, _cpu)
+
+
 def native(where: str, device: tuple[int, int]) -> Device:
     """The native module for a DLPack device; the CPU's is asked for nothing."""
     if device[0] == CPU:
-        return cast(Device, _cpu)
+        return _OF_CPU
     if device[0] == CUDA:
         module = _module() if not (reason := cuda_why()) else None
     elif device[0] == EMULATED and _emulated is not None:

@@ -49,29 +49,33 @@ def bind(
     defaults: Mapping[str, Any],
     args: Sequence[Any],
     kwargs: Mapping[str, Any],
-    keyword_only: frozenset[str] = frozenset({"stream"}),
-) -> list[Any]:
-    """Optional arguments given by position or by keyword, as values in `defaults`' order."""
-    positional = [name for name in defaults if name not in keyword_only]
-    if len(args) > len(positional):
-        names = f" ({', '.join(positional)})" if positional else ""
-        of_next = next(name for name in defaults if name in keyword_only)
-        raise TypeError(
-            f"{where}: takes at most {len(positional)} arguments after the arrays{names} by "
-            f"position, got {len(args)}; {of_next} must be given by keyword"
-        )
+    keyword_only: frozenset[str],
+) -> dict[str, Any]:
+    """Optional arguments given by position or by keyword, by name."""
     values = dict(defaults)
-    values.update(zip(positional, args, strict=False))
+    if args:
+        positional = [name for name in defaults if name not in keyword_only]
+        if len(args) > len(positional):
+            names = f" ({', '.join(positional)})" if positional else ""
+            of_next = next(name for name in defaults if name in keyword_only)
+            raise TypeError(
+                f"{where}: takes at most {len(positional)} arguments after the arrays{names} by "
+                f"position, got {len(args)}; {of_next} must be given by keyword"
+            )
+        given = positional[: len(args)]
+        values.update(zip(given, args, strict=True))
+    else:
+        given = []
     for key, value in kwargs.items():
         if key not in defaults:
             hint = _hint(key, defaults)
             raise TypeError(
                 f"{where}: unknown keyword {describe(key)}; allowed are {', '.join(defaults)}{hint}"
             )
-        if key in positional[: len(args)]:
+        if key in given:
             raise TypeError(f"{where}: {key} is given by position and by keyword")
         values[key] = value
-    return list(values.values())
+    return values
 
 
 def _hint(key: str, names: Mapping[str, Any]) -> str:
@@ -386,9 +390,9 @@ def wants_one(where: str, outs: tuple[Any, ...]) -> None:
         )
 
 
-def needs_out(where: str, accumulate: bool, *outs: Any) -> None:
+def needs_out(where: str, *outs: Any) -> None:
     """accumulate=True adds into arrays, so there must be one for each output."""
-    if accumulate and any(out is None for out in outs):
+    if any(out is None for out in outs):
         into = "the array" if len(outs) == 1 else "the arrays"
         raise ValueError(f"{where}: accumulate=True must come with out=, {into} to add into")
 
