@@ -2,8 +2,6 @@
 // parameters.
 #pragma once
 
-#include "common/norms/norms.h"
-#include "common/reductions/moments.h"
 #include "cuda/activations/activate.cuh"
 #include "cuda/core/parameter_io.cuh"
 #include "cuda/core/row_io.cuh"
