@@ -74,11 +74,6 @@ def test_a_route_counts_loops_and_what_lies_between(router):
     assert trace.wide_loads() == 1
 
 
-def test_a_nest_repeats_all_but_what_comes_before(router):
-    once, thrice = (router.trace([routes.Nest(rows, steps())]).count() for rows in (1, 3))
-    assert thrice - once == 2 * (once - 2)  # LDC and EXIT once; the branch back is counted before
-
-
 def test_a_branch_that_some_lanes_take_costs_both_ways(router):
     plain, both = (
         router.trace([routes.Via({"LDG.128": 1, "STG.128": 1}, diverges=diverges)]).count()
