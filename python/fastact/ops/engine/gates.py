@@ -14,8 +14,9 @@ from ...interop.call import Call
 from ..bounds import GateBounds
 from ..types import Array, ArrayOrNumber, Outs, Stream
 from .op import CachedOp, Makes, P, R, register, signature_of
-from .reductions import IDENTITY, SUM_BOUNDS, add_up
+from .reductions import SUM_BOUNDS, add_up
 from .step import step
+from .weighting import IDENTITY
 
 #: Their derivation is in src/common/gates/gates.h.
 GATE_BOUNDS = GateBounds(*_cpu.GATE_ULPS, SUM_BOUNDS)

@@ -28,6 +28,7 @@ from .weighting import (
     M2,
     MEAN_SLOPE,
     ROLES,
+    UNWEIGHTED,
     VARIANCE,
     VARIANCE_SLOPE,
     Weighting,
@@ -136,16 +137,22 @@ class AxisMoments(CachedOp[P, R]):
             dx, made = call.output("out", out, "x", in_place=not (skips or weighting.given))
             given = {name: call.views[name] for name in gradients if name in call.arrays}
             validate.apart(where, "out", dx, given)
-            if x.size and weighting.given:
+            if x.size and (weighting.given or (skips and x.itemsize < 4)):
                 slope, mean = weighted_slopes(call, over.axes, MEAN_SLOPE, 0.0, skips, weighting)
-                weighted_gradient(
-                    call, dmean, slope, dx, weighting, skips, accumulate=options.accumulate
+                run = partial(
+                    weighted_gradient,
+                    call,
+                    to=dx,
+                    weighting=weighting,
+                    skips=skips,
+                    accumulate=options.accumulate,
                 )
-                if dy[1] is not None:
+                if dy[1] is None:
+                    run(dy=dmean, slope=slope)
+                else:  # in one pass: dx is rounded once
+                    of_mean = product(call, dmean, slope, over.axes)
                     slope = self._slope_of_second(call, over, options, weighting)
-                    weighted_gradient(
-                        call, dsecond, slope, dx, weighting, skips, mean=mean, accumulate=True
-                    )
+                    run(dy=dsecond, slope=slope, mean=mean, of_mean=of_mean)
             elif x.size and skips:  # two terms, whose factors are arrays
                 run = partial(call.run, "statistic_backward", x=x, dx=dx, skips=True)
                 share = slope_over(call, over.axes, MEAN_SLOPE, 0.0, True)
@@ -249,6 +256,15 @@ def weighted_slopes(
         call, axes, mean, None, slope, None, of_m2, correction, skips, weighting=weighting
     )
     return slope.broadcast_to(x.shape), mean.broadcast_to(x.shape)
+
+
+def product(call: Call, gradient: View, slope: View, axes: tuple[int, ...]) -> View:
+    """A gradient times its factor, written over the factor; both repeat over x."""
+    dy, to = gradient, slope
+    for axis in axes:
+        dy, to = dy.sliced(axis, 0, 1, 1), to.sliced(axis, 0, 1, 1)
+    weighted_gradient(call, dy, to, to, UNWEIGHTED, False, x=to)
+    return slope
 
 
 class MeanVar(AxisMoments[P, R]):
@@ -394,7 +410,7 @@ class MomentsOp(AxisMoments[P, R]):
         x : array
             What `forward` saved. Its mean is computed anew, and used unrounded: for that, memory of
             two arrays of the mean's shape is taken (for 16-bit data, of one of float64; with
-            weights or a mask, of three of float64).
+            weights or a mask, and for 16-bit data with `skipna`, of three of float64).
         skipna : bool, default False
             As given to `forward`. Elements that were skipped have a gradient of 0.
         out : array, optional

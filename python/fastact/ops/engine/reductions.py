@@ -19,6 +19,7 @@ from .axes import Over
 from .op import CachedOp, EntryPoint, Makes, P, R, register, signature_of, untyped
 from .step import step
 from .weighting import (
+    IDENTITY,
     ROLES,
     TOTAL,
     Weighting,
@@ -35,8 +36,8 @@ SUM_BOUNDS = SumBounds(ulp=0.5, absolute=2.0**-46)
 #: The dtype of sums and statistics of integers: 16 bits would overflow.
 INTEGERS = np.float64
 
-#: The numbers of sums of the elements themselves, and of those that are not NaN.
-IDENTITY, VALID = (_cpu.TERMS.index(term) for term in ("identity", "valid"))
+#: The number of the sum of the elements that are not NaN.
+VALID = _cpu.TERMS.index("valid")
 
 Shape: TypeAlias = tuple[int, ...]
 
@@ -354,21 +355,22 @@ class TermSum(AxisSum[P, R]):
             dy = now.shapes.spread(now.views["dy"], x)
             weighting = weighting_of(call, None)
             if weighting.given and x.size:
-                self._of_what_counts(call, dy, dx, weighting, options.accumulate)
+                one = call.repeated(1.0, x.of_dtype(validate.DOUBLE))
+                weighted_gradient(
+                    call,
+                    dy,
+                    one,
+                    dx,
+                    weighting,
+                    False,
+                    term=self.term,
+                    accumulate=options.accumulate,
+                )
             else:
                 call.run(
                     "sum_backward", x=x, dy=dy, dx=dx, term=self.term, accumulate=options.accumulate
                 )
             return now.results()
-
-    def _of_what_counts(
-        self, call: Call, dy: View, dx: View, weighting: Weighting, accumulate: bool
-    ) -> None:
-        x = call.views["x"]
-        each = call.temporary("x") if accumulate else dx
-        call.run("sum_backward", x=x, dy=dy, dx=each, term=self.term, accumulate=False)
-        one = call.repeated(1.0, x.of_dtype(validate.DOUBLE))
-        weighted_gradient(call, each, one, dx, weighting, False, accumulate=accumulate)
 
 
 class SquareSum(TermSum[P, R]):

@@ -29,11 +29,12 @@ from .moments import (
     weighted_slopes,
 )
 from .op import CachedOp, Makes, P, R, register, signature_of
-from .reductions import IDENTITY, INTEGERS, SUM_BOUNDS, VALID, add_up
+from .reductions import INTEGERS, SUM_BOUNDS, VALID, add_up
 from .step import step
 from .weighting import (
     DEVIATION,
     DEVIATION_SLOPE,
+    IDENTITY,
     MEAN_SLOPE,
     NOTHING,
     ROLES,

@@ -28,6 +28,9 @@ NOTHING, M2, VARIANCE, DEVIATION, MEAN_SLOPE, VARIANCE_SLOPE, DEVIATION_SLOPE, T
     len(_cpu.OF_M2)
 )
 
+#: The number of the sum of the elements themselves.
+IDENTITY = _cpu.TERMS.index("identity")
+
 
 class Weighting(NamedTuple):
     """Weights and mask over x's shape; None: not there."""
@@ -170,12 +173,16 @@ def weighted_gradient(
     *,
     x: View | None = None,
     mean: View | None = None,
+    of_mean: View | None = None,
+    term: int = IDENTITY,
     of_weights: bool = False,
     accumulate: bool = False,
 ) -> None:
     """The gradient for x, or for the weights, by `src/common/reductions/weights.h`.
 
     x : None: the call's.
+    of_mean : what the mean's gradient adds; None: nothing.
+    term : of a sum without a mean.
     """
     weights, where = weighting
     call.run(
@@ -186,7 +193,9 @@ def weighted_gradient(
         weights=weights,
         where=where,
         mean=mean,
+        of_mean=of_mean,
         to=to,
+        term=term,
         of_weights=of_weights,
         skips=skips,
         accumulate=accumulate,
