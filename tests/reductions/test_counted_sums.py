@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 from conftest import assert_same_bits
-from devices import FRAMEWORKS
+from devices import DTYPES, FRAMEWORKS
 
 import fastact as fa
 from fastact.check.expected.reductions import slope_of, term_of
@@ -24,7 +24,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:Mean of empty|Degrees of freedom
 
 
 def drawn(dtype: Any, shape: tuple[int, ...] = SHAPE) -> tuple[Any, Any]:
-    """Values of which those that don't count are NaN or infinite, and what counts."""
+    """Values, NaN or infinite where they don't count, and where they count."""
     rng = np.random.default_rng(0)
     x, where = rng.normal(1, 1, shape).astype(dtype), rng.random(shape) < 0.7
     where[0] = False
@@ -95,6 +95,46 @@ def test_out_is_not_the_mask(op):
     with pytest.raises(ValueError, match=rf"^fastact.{op.name}.backward: out must "):
         op.backward(1.0, first, memory.view(bool)[:8], out=memory)
     assert (memory == 1).all()
+
+
+# --- gradients of 16 bits -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("op", OPS, ids=lambda op: op.name)
+@pytest.mark.parametrize("way", ["where", "weights", "where weights", "skipna"])
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+@each_axes
+def test_a_gradient_of_16_bits_is_rounded_once(op, way, dtype, axes, backend):
+    """To half a ULP the gradient of the same numbers in float64, also where it is added."""
+    ways = way.split()
+    if not set(ways) <= set(op.entry_points["backward"].defaults):
+        return
+    rng = np.random.default_rng(0)
+    x, base = (rng.uniform(1, 3, SHAPE).astype(DTYPES[dtype]) for _ in range(2))
+    counts = {"where": rng.random(SHAPE) < 0.7, "weights": rng.uniform(0.5, 2, SHAPE)}
+    given = {name: counts[name] for name in ways if name in counts}
+    named = {"axis": axes, "keepdims": True, **({"skipna": True} if "skipna" in ways else {})}
+    shape = np.sum(x, axes, keepdims=True).shape
+    dys = tuple(rng.uniform(1, 2, shape).astype(x.dtype) for _ in op.results[:2])
+
+    def back(of: Any, wide: Any, out: Any = None) -> Any:
+        held = [of(wide(dy)) for dy in dys]
+        of_counts = [of(given[name]) if name in given else None for name in op.saves[1:]]
+        dy = tuple(held) if len(held) > 1 else held[0]
+        outs = (out, None) if len(op.gradients) > 1 and out is not None else out
+        adds = {} if out is None else {"out": outs, "accumulate": True}
+        saved = of(wide(x)) if "x" in op.saves else x.shape
+        dx = op.backward(dy, saved, *of_counts, **named, **adds)
+        return dx[0] if isinstance(dx, tuple) else dx
+
+    exact = back(np.asarray, lambda a: a.astype(np.float64))
+    out = backend.of(base.copy())
+    back(backend.of, np.asarray, out)
+    for found, expected in ((back(backend.of, np.asarray), exact), (out, base + exact)):
+        found = backend.numpy(found)
+        half = np.spacing(np.abs(found)).astype(np.float64) / 2
+        # Where it is computed in float32: 6 u of terms up to 64.
+        assert (np.abs(found.astype(np.float64) - expected) <= half + 2.0**-15).all()
 
 
 # --- mean and variance, and averages --------------------------------------------------------------

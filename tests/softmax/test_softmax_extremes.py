@@ -28,7 +28,7 @@ def both_layouts(x: np.ndarray) -> list[tuple[np.ndarray, int]]:
     return [(x, -1), (np.repeat(x, 40, 0).T.copy(), 0)]
 
 
-# Times the largest number of the type: the rows, and the scale. What is over of a row is far below.
+# Times the largest number of the type: the rows, and the scale. The rest of a row is far below.
 BEYOND = {
     "both ends": ([0.9, -0.9, 0.6, 0.9], 2.0),
     "a negative scale": ([0.9, -0.9, 0.6, -0.9], -2.0),
@@ -44,7 +44,7 @@ BEYOND = {
 def test_a_scale_beyond_the_range(
     op: Any, case: str, n: int, dtype: str, framework: Framework
 ) -> None:
-    """The result is that of exact numbers, rounded: NaN nowhere, infinite where that is."""
+    """The exact result, rounded: NaN nowhere, infinite where that is."""
     shares, scale = BEYOND[case]
     most = float(ml_dtypes.finfo(DTYPES[dtype]).max)
     low = -0.99 if scale > 0 else 0.99
@@ -131,7 +131,7 @@ def test_a_row_that_stays_in_range_keeps_its_bits_beside_one_that_does_not(n: in
 @pytest.mark.parametrize("n", LENGTHS)
 @pytest.mark.parametrize("scale", [2.5, -3.0, 1e6])
 def test_a_scale_changes_no_bits(op: Any, n: int, scale: float, framework: Framework) -> None:
-    """They are those of x that was scaled before, by one multiplication."""
+    """They are the results for x scaled before, by one multiplication."""
     x = np.random.default_rng(0).standard_normal((3, n)).astype(np.float32)
     scaled = x * np.float32(scale)
     for axis in (-1, 0):
@@ -159,7 +159,7 @@ MASKED = {
 def test_what_is_left_out_is_as_if_it_were_not_there(
     op: Any, case: str, n: int, kind: str, framework: Framework
 ) -> None:
-    """The others are those of a row without it; its own y is 0 or -inf, and its gradient 0."""
+    """The others are as in a row without it; its own y is 0 or -inf, and its gradient 0."""
     row, part = MASKED[case]
     x = np.array([filled(row, n, INF)], np.float32)
     takes = np.array([filled(part, n, False)], bool)
@@ -184,13 +184,40 @@ def test_what_is_left_out_is_as_if_it_were_not_there(
             )
         dx = dx if axis else dx.T
         np.testing.assert_array_equal(dx[:, ~takes[0]], 0)
-        if op is not fa.log_softmax:  # whose dy of what is left out counts in its sum
+        if op is not fa.log_softmax:  # whose sum has every dy
             slope = op.backward(np.ones_like(expected), *of_kept)
             if op is fa.logsumexp and np.isposinf(expected[0]) and framework in DEVICES:
                 slope[np.isfinite(kept)] = 0  # where exp(z - lse) is all that there is
             np.testing.assert_allclose(
                 dx[:, takes[0]], np.broadcast_to(slope, (len(dx), kept.shape[1])), atol=1e-6
             )
+
+
+@pytest.mark.parametrize("op", [op for op in OPS if op.saves == ("y",)], ids=lambda op: op.name)
+@pytest.mark.parametrize("of_left_out", [3.0, INF, -INF, NAN])
+@pytest.mark.parametrize("n", LENGTHS)
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_the_dy_of_what_is_left_out(
+    op: Any, of_left_out: float, n: int, dtype: str, framework: Framework
+) -> None:
+    """Its own dx is 0. In the row's sum it counts as the formula says, but not times a y of 0."""
+    rng = np.random.default_rng(0)
+    takes = np.arange(n)[None] % 3 > 0
+    x, dy = (rng.standard_normal((1, n)).astype(DTYPES[dtype]) for _ in range(2))
+    dy[~takes] = of_left_out
+    lay = [both_layouts(a) for a in (x, takes, dy)]
+    for (a, axis), (mask, _), (given, _) in zip(*lay, strict=True):
+        _, (y,) = op.forward(framework.of(a), axis=axis, mask=framework.of(mask))
+        found = framework.numpy(op.backward(framework.of(given), y, axis=axis)).astype(float)
+        y, given = framework.numpy(y).astype(float), given.astype(float)
+        with np.errstate(invalid="ignore"):  # infinities meet 0, and each other
+            if op is fa.softmax:
+                terms = np.where(y == 0, 0, given) * y
+                dx = y * (given - terms.sum(axis, keepdims=True))
+            else:
+                dx = given - np.exp(y) * given.sum(axis, keepdims=True)
+        eps = {2: 2.0**-7, 4: 2.0**-20, 8: 2.0**-40}[a.itemsize]
+        np.testing.assert_allclose(found, np.where(mask, dx, 0), rtol=eps, atol=eps)
 
 
 @pytest.mark.parametrize("n", [3, 40, 3000])

@@ -224,29 +224,38 @@ constexpr Field kStatisticBackwardFields[] = {
     fields::in<&StatisticBackwardCall::accumulate>("accumulate"),
 };
 
-// In the order of cpu/reductions/weighted.h.
 struct WeightedGradientCall {
-  enum : int { kTo, kDy, kSlope, kX, kWeights, kWhere, kMean, kArrays };
+  enum : int { kTo, kDy, kSlope, kX, kWeights, kWhere, kMean, kOfMean, kArrays };
 
   ArrayArgument arrays[kArrays];
+  int term;
   bool of_weights, skips, accumulate;
 };
 
 inline const char* problem_of_weighted_gradient(const void* given) {
   using Call = WeightedGradientCall;
   const Call& call = *static_cast<const Call*>(given);
-  const ArrayArgument &x = call.arrays[Call::kX], &mean = call.arrays[Call::kMean];
+  const ArrayArgument &x = call.arrays[Call::kX], &slope = call.arrays[Call::kSlope];
+  const ArrayArgument &mean = call.arrays[Call::kMean], &of_mean = call.arrays[Call::kOfMean];
   if (call.of_weights && !mean.shape) return "mean must be an array for the gradient of weights";
-  if (!same_strides(call.arrays[Call::kSlope], mean))
-    return "slope and mean must have the same strides";
+  if (of_mean.shape && (call.of_weights || !mean.shape))
+    return "of_mean must be None but beside a mean, for the gradient of x";
+  if (!same_strides(slope, mean) || !same_strides(slope, of_mean))
+    return "slope, mean and of_mean must have the same strides";
   return x.device_type != kDLCPU && x.dtype >= kDTypes
              ? "x must have a dtype that is computed on a GPU"
              : nullptr;
 }
 
-// to OUT, or IN/OUT +=, = what a statistic's gradient dy IN is for x IN, or for the weights IN.
-// With w: w slope dy (x - mean), without a mean w slope dy; for the weights slope dy (x - mean);
-// and 0 where an element does not count. All have strides of 0 where they repeat.
+// to OUT, or IN/OUT +=, is one of these gradients of x IN, or of its weights IN, by a result's
+// gradient dy IN; 0 where an element does not count. t' is the derivative of a term (terms.h).
+//
+//   without a mean              w slope dy t'(x)
+//   with a mean                 w slope dy (x - mean)
+//   with of_mean too            w (slope dy (x - mean) + of_mean)
+//   of the weights              slope dy (x - mean)
+//
+// Arrays have strides of 0 where they repeat.
 constexpr Field kWeightedGradientFields[] = {
     fields::in<&WeightedGradientCall::arrays, WeightedGradientCall::kX>("x").any_dtype(),
     fields::in<&WeightedGradientCall::arrays, WeightedGradientCall::kDy>("dy").same_shape("x"),
@@ -265,7 +274,12 @@ constexpr Field kWeightedGradientFields[] = {
         .same_shape("x")
         .float64()
         .optional(),
+    fields::in<&WeightedGradientCall::arrays, WeightedGradientCall::kOfMean>("of_mean")
+        .same_shape("x")
+        .float64()
+        .optional(),
     fields::out<&WeightedGradientCall::arrays, WeightedGradientCall::kTo>("to").same_shape("x"),
+    fields::in<&WeightedGradientCall::term>("term").below(kTerms),
     fields::in<&WeightedGradientCall::of_weights>("of_weights"),
     fields::in<&WeightedGradientCall::skips>("skips"),
     fields::in<&WeightedGradientCall::accumulate>("accumulate"),

@@ -28,8 +28,10 @@ FASTACT_HD double weight_of(double x, double w, bool is_there, bool skips) {
   return counts ? is_weight ? w : __builtin_nan("") : 0.0;
 }
 
-// The gradient of an element, made of slope times dy: with respect to x, of a mean, or of a
-// variance or deviation, with d = x - mean; or with respect to the weights, of a mean.
+// The gradient of an element, made of slope times dy. With respect to x: of a mean, or of a sum,
+// whose slope has the term's derivative; of a variance or deviation, with d = x - mean; or of a
+// mean and a variance at once, in which of_mean is the mean's slope times dy. With respect to the
+// weights: of a mean.
 FASTACT_HD double gradient_of_mean(double slope, double w) {
   const double gradient = slope * w;
   return w == 0 ? 0.0 : gradient;
@@ -37,6 +39,9 @@ FASTACT_HD double gradient_of_mean(double slope, double w) {
 FASTACT_HD double gradient_of_second(double slope, double w, double d) {
   const double gradient = slope * w * d;
   return w == 0 ? 0.0 : gradient;
+}
+FASTACT_HD double gradient_of_both(double of_mean, double slope, double w, double d) {
+  return gradient_of_mean(of_mean, w) + gradient_of_second(slope, w, d);
 }
 FASTACT_HD double gradient_of_weight(double slope, double d) { return slope * d; }
 

@@ -219,13 +219,14 @@ cdef extern from "cpu/reductions/kernels.h" namespace "fastact" nogil:
 cdef extern from "cpu/reductions/weighted_kernels.h" namespace "fastact" nogil:
     const int kWeightedGradients
     ctypedef void (*WeightedGradientKernel)(
-        const double*, const double*, const double*, const double*, const double*, double*, int64_t
+        const double*, const double*, const double*, const double*, const double*, const double*,
+        double*, int64_t
     ) noexcept
 
     ctypedef struct WeightingKernels:
         void (*mask)(double*, const double*, int64_t) noexcept
         void (*choose)(double*, double*, cpp_bool, int64_t) noexcept
-        WeightedGradientKernel gradient[3][2]
+        WeightedGradientKernel gradient[6][2]
 
 cdef extern from "cpu/core/chunk_reader.h" namespace "fastact" nogil:
     int64_t c_bypass_caches_from "fastact::bypass_caches_from" (int64_t size)

@@ -46,7 +46,7 @@ cdef extern from "common/reductions/call.h" namespace "fastact" nogil:
         cpp_bool skips, accumulate
 
     ctypedef struct WeightedGradientCall:
-        ArrayArgument[7] arrays
+        ArrayArgument[8] arrays
 
 cdef extern from "cpu/reductions/reduce.h" namespace "fastact" nogil:
     enum: kTooFew, kNoWeights

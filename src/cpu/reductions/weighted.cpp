@@ -11,7 +11,7 @@ namespace fastact {
 namespace {
 
 constexpr int64_t kStaged = 512;        // elements at a time: x, weights, mask and centre fill
-                                        // 16 KiB, and all that a gradient is made of 32
+                                        // 16 KiB, and all that a gradient is made of 36
 constexpr int64_t kLongTerms = 256;     // terms worth reading output by output
 constexpr int64_t kFewOutputs = 16;     // that make too short rows
 constexpr int64_t kMostWeighted = 256;  // columns at once: 1 KiB of a float32 row
@@ -313,7 +313,7 @@ struct GradientPieces {
 
   bool is_read(int k) const {
     if (k == G::kTo) return g.accumulate;
-    if (k == G::kX) return g.skips || g.of != kMeanByX;
+    if (k == G::kX) return g.skips || g.of != kTermByX + kItself;
     if (k == G::kWeights && g.of == kMeanByWeights) return false;
     return s.data[k];
   }
@@ -326,7 +326,7 @@ struct GradientPieces {
         if (is_read(k)) read(k, first, n, values[k]);
       choose(n);
       kernel(values[G::kDy], values[G::kSlope], values[G::kX], values[G::kWeights],
-             values[G::kMean], values[G::kTo], n);
+             values[G::kMean], values[G::kOfMean], values[G::kTo], n);
       write(first, n, values[G::kTo]);
     }
   }
@@ -405,12 +405,14 @@ void weighted_partition(const WeightedMoments* m, int64_t index, int64_t partiti
 
 void prepare(WeightedGradient* g, const ReduceTable* table, const ConvertKernels* kernels,
              const WeightedGradientCall& call) {
+  using G = WeightedGradientCall;
   g->table = table;
-  g->of = call.of_weights                                 ? kMeanByWeights
-          : call.arrays[WeightedGradientCall::kMean].data ? kSecondByX
-                                                          : kMeanByX;
+  g->of = call.of_weights                ? kMeanByWeights
+          : call.arrays[G::kOfMean].data ? kBothByX
+          : call.arrays[G::kMean].data   ? kSecondByX
+                                         : kTermByX + call.term;
   g->skips = call.skips, g->accumulate = call.accumulate;
-  plan_axes(&g->operands, kernels, WeightedGradientCall::kArrays, call.arrays, nullptr);
+  plan_axes(&g->operands, kernels, G::kArrays, call.arrays, nullptr);
 }
 
 void weighted_gradient_partition(const WeightedGradient* g, int64_t index, int64_t partitions) {

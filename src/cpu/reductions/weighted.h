@@ -40,11 +40,10 @@ void weighted_partition(const WeightedMoments* moments, int64_t index, int64_t p
 struct WeightedGradient {
   const ReduceTable* table;
   StridedOperands operands;  // the call's arrays
-  WeightedGradientOf of;
+  int of;                    // WeightedGradientOf
   bool skips, accumulate;
 };
 
-// The gradient of a mean with respect to x needs no mean.
 void prepare(WeightedGradient* gradient, const ReduceTable* table, const ConvertKernels* kernels,
              const WeightedGradientCall& call);
 void weighted_gradient_partition(const WeightedGradient* gradient, int64_t index,

@@ -3,6 +3,7 @@
 
 #include <type_traits>
 
+#include "common/reductions/terms.h"
 #include "common/reductions/weights.h"
 #include "cpu/simd/accumulators.h"
 
@@ -99,20 +100,29 @@ void choose(double* x, double* weights, bool skips, int64_t n) {
   }
 }
 
-template <int of, bool accumulate>
-void gradient(const double* dy, const double* slope, const double* x, const double* weights,
-              const double* mean, double* __restrict to, int64_t n) {
+template <class Term, bool accumulate>
+void term_gradient(const double* dy, const double* slope, const double* x, const double* weights,
+                   const double*, const double*, double* __restrict to, int64_t n) {
 #pragma omp simd
   for (int64_t i = 0; i < n; ++i) {
-    const double w = weights[i], s = slope[i] * dy[i];
+    const double found = gradient_of_mean(slope[i] * Term::gradient(dy[i], x[i]), weights[i]);
+    to[i] = accumulate ? to[i] + found : found;
+  }
+}
+
+template <int of, bool accumulate>
+void gradient(const double* dy, const double* slope, const double* x, const double* weights,
+              const double* mean, const double* of_mean, double* __restrict to, int64_t n) {
+#pragma omp simd
+  for (int64_t i = 0; i < n; ++i) {
+    const double w = weights[i], s = slope[i] * dy[i], d = x[i] - mean[i];
     double found;
-    if constexpr (of == kMeanByX)
-      found = gradient_of_mean(s, w);
-    else if constexpr (of == kSecondByX)
-      found = gradient_of_second(s, w, x[i] - mean[i]);
+    if constexpr (of == kSecondByX)
+      found = gradient_of_second(s, w, d);
+    else if constexpr (of == kBothByX)
+      found = gradient_of_both(of_mean[i], s, w, d);
     else
-      found = gradient_of_weight(s, x[i] - mean[i]);
-    if constexpr (of == kMeanByWeights) found = w == 0 ? 0.0 : found;
+      found = w == 0 ? 0.0 : gradient_of_weight(s, d);
     to[i] = accumulate ? to[i] + found : found;
   }
 }
@@ -122,6 +132,7 @@ void gradient(const double* dy, const double* slope, const double* x, const doub
 #define FASTACT_ADD(T) {add<kProducts, false, T, T>, add<kProducts, false, T, double>}
 #define FASTACT_ADD_STAGED(what) {add<what, false, double, double>, add<what, true, double, double>}
 #define FASTACT_GRADIENT(of) {gradient<of, false>, gradient<of, true>}
+#define FASTACT_TERM_GRADIENT(name, Term) {term_gradient<Term, false>, term_gradient<Term, true>},
 
 extern const WeightingKernels weighting_kernels;
 const WeightingKernels weighting_kernels = {
@@ -129,7 +140,8 @@ const WeightingKernels weighting_kernels = {
     {FASTACT_ADD_STAGED(kProducts), FASTACT_ADD_STAGED(kAboutCentre), FASTACT_ADD_STAGED(kSquares)},
     mask,
     choose,
-    {FASTACT_GRADIENT(kMeanByX), FASTACT_GRADIENT(kSecondByX), FASTACT_GRADIENT(kMeanByWeights)},
+    {FASTACT_TERMS(FASTACT_TERM_GRADIENT) FASTACT_GRADIENT(kSecondByX), FASTACT_GRADIENT(kBothByX),
+     FASTACT_GRADIENT(kMeanByWeights)},
 };
 
 FASTACT_END_NAMESPACE

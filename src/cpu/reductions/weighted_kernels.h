@@ -8,6 +8,7 @@
 #include <cstdint>
 
 #include "common/core/operand.h"
+#include "common/reductions/terms.h"
 
 namespace fastact {
 
@@ -28,12 +29,19 @@ using AddWeighted = void (*)(const WeightedRows& x, const WeightedRows& weights,
                              int64_t rows, int64_t columns, const double* centre, double* first,
                              double* second, bool fresh);
 
-// The gradients: of a mean with respect to x, of a variance or deviation with respect to x, of a
-// mean with respect to the weights.
-enum WeightedGradientOf { kMeanByX, kSecondByX, kMeanByWeights, kWeightedGradients };
+// The gradients. With respect to x: of a sum of a term, kTermByX + Term, or of a mean, whose term
+// is x itself; of a variance or deviation; of mean and variance at once. With respect to the
+// weights: of a mean.
+enum WeightedGradientOf {
+  kTermByX,
+  kSecondByX = kTermByX + kTerms,
+  kBothByX,
+  kMeanByWeights,
+  kWeightedGradients
+};
 using WeightedGradientKernel = void (*)(const double* dy, const double* slope, const double* x,
-                                        const double* weights, const double* mean, double* to,
-                                        int64_t n);
+                                        const double* weights, const double* mean,
+                                        const double* of_mean, double* to, int64_t n);
 
 struct WeightingKernels {
   // kProducts, of elements of a dtype with weights of the same one; [1]: of double.
@@ -47,7 +55,8 @@ struct WeightingKernels {
   // x IN/OUT.
   void (*choose)(double* x, double* weights, bool skips, int64_t n);
   // [..][accumulate]: to OUT, or IN/OUT +=, = the gradient, of x and weights as `choose` left them:
-  // of ones, for that by the weights. Of a mean by x, x and mean may be any numbers.
+  // of ones, for the gradient by the weights. What a gradient has no part in may be any numbers:
+  // mean and of_mean, and x where the term is x itself.
   WeightedGradientKernel gradient[kWeightedGradients][2];
 };
 

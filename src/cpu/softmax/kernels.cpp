@@ -655,7 +655,8 @@ void tile_sum(RowsIn a_, RowsIn b_, int64_t n, int64_t width, double* sums) {
 
 // softmax: y_j = exp(z_j) / S has dy_j / dz_i = y_j ([i = j] - y_i), so that dz_i = y_i (dy_i - sum
 // of dy y). log_softmax: y_j = z_j - log S has [i = j] - exp(y_i), so that dz_i = dy_i - exp(y_i)
-// sum of dy. z = scale x + mask: dx = scale dz. What takes no part, y = 0 or -inf, moves nothing.
+// sum of dy. z = scale x + mask: dx = scale dz. An element that takes no part, y = 0 or -inf, has a
+// dx of 0.
 template <class T, int kind>
 FASTACT_HD T gradient_of(T dy, T y, T sum, T scale) {
   if constexpr (kind == 0) return y == T(0) ? T(0) : scale * (y * (dy - sum));

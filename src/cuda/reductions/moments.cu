@@ -1,11 +1,11 @@
 // Mean and m2 over any axes: rows, columns, the whole array.
 //
 // Elements are visited as for a sum (reductions.cu): the same axes, vectors, windows, chunks and
-// tiles, and so the same independence of addresses, of the number of rows and of the device. What
-// differs is what a thread accumulates (shifted_moments.cuh), and that a chunk leaves three
-// numbers, mean, m2 and count, which finish_chunks merges about the mean of all.
+// tiles. So bits do not depend on addresses, on the number of rows or on the device either. But a
+// thread accumulates sums about a shift (shifted_moments.cuh), and a chunk leaves three numbers,
+// mean, m2 and count, which finish_chunks merges about the mean of all.
 //
-//   reduce_segments, reduce_short_rows, reduce_rows, reduce_few_rows   as they are of sums
+//   reduce_segments, reduce_short_rows, reduce_rows, reduce_few_rows   the kernels of sums
 //   moment_columns   a block is tx vectors of columns by 256 / tx rows, added in shared memory
 //   weighted_moments elements that are weighted or masked, by any strides (weighted_kernels.cuh)
 //
@@ -23,7 +23,7 @@
 FASTACT_BEGIN_NAMESPACE
 namespace {
 
-// Where they go, so many bytes on.
+// Where the results go, so many bytes further on.
 MomentResults results_of(const MomentsCall& call, int64_t y_offset) {
   const auto data = [&](MomentsCall::Result k) {
     return call.results[k].data ? call.results[k].data + y_offset : nullptr;
@@ -68,9 +68,9 @@ void moments_backward(const MomentsBackwardCall& call, cudaStream_t stream) {
 
 namespace {
 
-constexpr int64_t kLongTerms = 256;        // worth all threads of a block
-constexpr int64_t kWeightedChunk = 16384;  // terms of a block, of one output
-constexpr int64_t kWeightedRows = 2048;    // or of several
+constexpr int64_t kLongTerms = 256;        // terms of an output that are worth a whole block
+constexpr int64_t kWeightedChunk = 16384;  // terms of a chunk, where a block has one output
+constexpr int64_t kWeightedRows = 2048;    // the same where it has several
 
 template <class T>
 WeightedSums plan_weighted(const MomentsCall& call, double* partials, int64_t* y_offset) {
@@ -172,7 +172,8 @@ void weighted_gradient(const WeightedGradientCall& call, cudaStream_t stream) {
     arrays.dtypes[k] = call.arrays[k].dtype;
     items[k] = item_size(arrays.dtypes[k]);
   }
-  arrays.mean = call.arrays[kCount].data;
+  arrays.mean = call.arrays[WeightedGradientCall::kMean].data;
+  arrays.of_mean = call.arrays[WeightedGradientCall::kOfMean].data;
   Axis<kCount> axes[kMaxAxes];
   int count = find_axes(axes, operands[0], kCount, operands, items, [](int) { return 0; });
   order_axes(axes, count, 0);
@@ -183,8 +184,8 @@ void weighted_gradient(const WeightedGradientCall& call, cudaStream_t stream) {
     arrays.size *= arrays.length[i] = axes[i].length;
     for (int k = 0; k < kCount; ++k) arrays.stride[k][i] = axes[i].stride[k];
   }
-  arrays.of_weights = call.of_weights, arrays.skips = call.skips;
-  arrays.accumulate = call.accumulate;
+  arrays.term = call.term, arrays.of_weights = call.of_weights;
+  arrays.skips = call.skips, arrays.accumulate = call.accumulate;
   launch(gradient_elements<T>, {blocks_for(ceil_div(arrays.size, kThreads)), kThreads}, stream,
          arrays);
 }

@@ -1,11 +1,12 @@
-// The kernels of weighted and masked moments, and of their gradients: moments.cu explains the plan.
+// The kernels of weighted and masked moments, and of their gradients. common/reductions/weights.h
+// has the formulas, moments.cu explains the plan.
 //
 // A block is tx outputs by 256 / tx terms, and passes over its chunk of the terms three times: for
 // the first element that counts, for the mean about it, and for m2 about the mean. The chunk comes
-// from the memory once, and then from the cache. Threads' sums are added in shared memory by a
-// tree, and chunks merge as those of moments do. Every array goes by its own strides, element by
-// element: one kernel a dtype of x, whatever the layout, and the dtype of the weights is asked for
-// each.
+// from memory once, and then from the cache. Threads' sums are added in shared memory by a tree,
+// and chunks are merged as for other moments. Every array goes by its own strides, element by
+// element. So there is one kernel for each dtype of x, whatever the layout; the dtypes of other
+// arrays are tested for each element.
 #pragma once
 
 #include "common/reductions/weights.h"
@@ -15,9 +16,9 @@
 FASTACT_BEGIN_NAMESPACE
 namespace {
 
-// Axes of x, the results, weights and mask, by which each array goes; those without data have
-// strides of 0. The outer ones are the outputs', the rest the terms'. (One set for all: a kernel's
-// parameters are 4 KiB at most.)
+// The axes of x, results, weights and mask; absent arrays have strides of 0. The outer axes count
+// outputs, the others terms. (One set of axes for all arrays: a kernel's parameters are 4 KiB at
+// most.)
 struct WeightedSums {
   enum { kX, kY, kWeights, kWhere, kArrays };
   const char *x, *weights, *where;  // IN; null: not there
@@ -46,7 +47,7 @@ FASTACT_DEVICE WeightedOffset offset_of(const WeightedSums& sums, int64_t index,
   return at;
 }
 
-// combine(a, b) of the values of a column of threads, given to all of them.
+// Folds the values of a column of threads by combine(a, b), and gives all of them the result.
 template <class Shared, class Combine>
 FASTACT_DEVICE double fold_column(const WeightedSums& sums, Shared&& buffer, double value,
                                   const Combine& combine) {
@@ -80,7 +81,7 @@ void weighted_blocks(FASTACT_GRID_CONSTANT const WeightedSums sums,
     const int64_t begin = chunk * sums.chunks.size + ty;
     const int64_t end = is_there ? smaller((chunk + 1) * sums.chunks.size, sums.terms) : begin;
 
-    // visit(x, how often it counts), until it says that it has enough.
+    // Calls visit(x, weight) for each term that counts, until it returns false.
     const auto for_terms = [&](const auto& visit) {
       for (int64_t i = begin; i < end; i += sums.ty) {
         const WeightedOffset on = offset_of(sums, i, sums.kept_axes, sums.axes);
@@ -134,17 +135,31 @@ void weighted_blocks(FASTACT_GRID_CONSTANT const WeightedSums sums,
   }
 }
 
-// Operands in the order of WeightedGradientCall; the mean goes by the slope's strides. Those
-// without data are not there.
+// Operands in the order of WeightedGradientCall; absent ones have no data. mean and of_mean go by
+// the slope's strides.
 struct GradientArrays {
   enum { kTo, kDy, kSlope, kX, kWeights, kWhere, kCount };
   char* data[kCount];
-  char* mean;
+  char *mean, *of_mean;
   int dtypes[kCount];
-  int axes;
+  int axes, term;
   bool of_weights, skips, accumulate;
   int64_t size, length[kMaxAxes], stride[kCount][kMaxAxes];
 };
+
+// dy times the derivative of a term at x.
+FASTACT_DEVICE double term_gradient(int term, double dy, double x) {
+  switch (Term(term)) {
+#define FASTACT_CASE(name, Struct) \
+  case k##Struct:                  \
+    return Struct::gradient(dy, x);
+    FASTACT_TERMS(FASTACT_CASE)
+#undef FASTACT_CASE
+    case kTerms:
+      break;
+  }
+  return dy;
+}
 
 template <class T>
 FASTACT_KERNEL(kThreads)
@@ -160,15 +175,19 @@ void gradient_elements(FASTACT_GRID_CONSTANT const GradientArrays arrays) {
     const auto number = [&](int k, double otherwise) {
       return arrays.data[k] ? number_at(arrays.data[k] + at[k], arrays.dtypes[k]) : otherwise;
     };
-    const double x = number(A::kX, 0), slope = number(A::kSlope, 0) * number(A::kDy, 0);
-    const double d = arrays.mean ? x - number_at(arrays.mean + at[A::kSlope], kF64) : 0;
+    const auto beside_slope = [&](const char* p) { return number_at(p + at[A::kSlope], kF64); };
+    const double x = number(A::kX, 0), dy = number(A::kDy, 0), slope = number(A::kSlope, 0);
+    const double d = arrays.mean ? x - beside_slope(arrays.mean) : 0;
     const double weight = arrays.of_weights ? 1.0 : number(A::kWeights, 1);
     const double w = weight_of(x, weight, number(A::kWhere, 1) != 0, arrays.skips);
     double found = 0;
     if (w != 0 && arrays.of_weights)
-      found = gradient_of_weight(slope, d);
+      found = gradient_of_weight(slope * dy, d);
+    else if (w != 0 && arrays.of_mean)
+      found = gradient_of_both(beside_slope(arrays.of_mean), slope * dy, w, d);
     else if (w != 0)
-      found = arrays.mean ? gradient_of_second(slope, w, d) : gradient_of_mean(slope, w);
+      found = arrays.mean ? gradient_of_second(slope * dy, w, d)
+                          : gradient_of_mean(slope * term_gradient(arrays.term, dy, x), w);
     if (arrays.accumulate) found = number(A::kTo, 0) + found;
     put_by_call(arrays.data[A::kTo] + at[A::kTo], arrays.dtypes[A::kTo], found, false);
   }

@@ -1,9 +1,5 @@
-// The backward kernels of softmax and log_softmax, and what those of logsumexp and cross_entropy
-// (lse_gradients.cuh) are made of; softmax.cu explains them.
-//
-// softmax: dz_j / dz_i of y gives y_j (delta_ij - y_i), so dx = scale y (dy - sum(dy y)).
-// log_softmax: dy_j / dz_i is delta_ij - exp(y_i), so dx = scale (dy - exp(y) sum(dy)).
-// logsumexp: its derivative by z_i is exp(z_i - lse).
+// The backward kernels of softmax and log_softmax, and the parts that lse_gradients.cuh shares with
+// them. common/softmax/softmax.h derives the gradients, softmax.cu explains the kernels.
 #pragma once
 
 #include "cuda/softmax/statistic.cuh"
@@ -11,8 +7,9 @@
 FASTACT_BEGIN_NAMESPACE
 namespace {
 
-// The kinds whose gradient takes a sum over the row: what is added of dy and y, dx / scale, and
-// which y took no part: there dx is 0, at any dy. The kind is a constant of quick rows' kernels.
+// The kinds whose gradient takes a sum over the row: part() is what an element adds to the sum, and
+// slope() is dx / scale. An element whose y is no_part() has a dx of 0, whatever its dy; softmax
+// leaves it out of the sum too. The kind is a constant in the kernels of quick rows.
 template <class T, int fixed>
 struct GradientOf {
   using C = Compute<T>;
@@ -26,7 +23,7 @@ struct GradientOf {
     if (!is_log) return y * (dy - sum);
     return madd(-(TermsAt<T>::of(C(0), Tail<C>::kScale)(y) * Tail<C>::kDown), sum, dy);
   }
-  // What is added is a NaN where dy is infinite and y 0: else dx is 0 there by itself.
+  // Whether dx is 0 by itself where y is 0: an infinite dy times 0 is a NaN, and so is the sum.
   FASTACT_DEVICE bool is_plain(C sum) const { return !is_log && sum - sum == 0; }
 };
 
@@ -42,7 +39,8 @@ FASTACT_DEVICE void put_gradient(const Rows& rows, const RowPart& part, int i, W
   write_vec(rows, kY, part, i, narrow_vec<T>(dx));
 }
 
-// The sums of a thread's part. Where it is not plain, dy of what took no part is 0 from then on.
+// The sums of a thread's part. Where one of softmax is not finite, dy becomes 0 wherever y is 0,
+// and the part is added up again.
 template <class T, class Kind, int vecs, int n>
 FASTACT_DEVICE void add_gradients(const Kind& kind, Words (&dy)[vecs], const Words (&y)[vecs],
                                   double (&sum)[n]) {
@@ -64,7 +62,7 @@ FASTACT_DEVICE void add_gradients(const Kind& kind, Words (&dy)[vecs], const Wor
       sum[s] = tree.total(s);
       is_plain &= sum[s] - sum[s] == 0;
     }
-    if (is_plain || again) return;
+    if (is_plain || again || kind.is_log) return;
 #pragma unroll
     for (int i = 0; i < vecs; ++i) {
       Wide<T> given = widen_words<T>(dy[i]);
@@ -107,8 +105,8 @@ FASTACT_DEVICE void put_gradients(const Kind& kind, const Rows& rows, const RowP
   }
 }
 
-// Rows that a block holds, as a whole; of others the sums of chunks, rows x count, and then dx:
-// each block adds up the sums, which it has from the second-level cache.
+// A row that a block holds takes one kernel. Others take two: the sums of the chunks, rows x count,
+// and then dx, for which each block adds up its row's sums, from the second-level cache.
 template <class T, int vecs, RowPhase of, int fixed, class Rows>
 FASTACT_KERNEL_OF(kThreadsOf<Rows>, (kGradientBlocks<T, vecs, Rows>))
 void softmax_backward_rows(FASTACT_GRID_CONSTANT const Rows rows, double* of_chunks,
@@ -165,7 +163,7 @@ void run_backward(const SoftmaxPlan& plan, void* workspace, cudaStream_t stream)
   });
 }
 
-// exp(z - lse) of a row whose lse was saved: it takes the place of the largest z.
+// exp(z - lse) of a row. The saved lse takes the place of the largest z.
 template <class T>
 struct Probability {
   using C = Compute<T>;
@@ -183,8 +181,8 @@ struct Probability {
   }
 };
 
-// The vectors x of a part: of quick rows all are read before the first is used, and before what is
-// read of the row, of others one by one.
+// The vectors x of a part. For quick rows all of them are read first, before the numbers of the
+// row; for others each is read where it is used.
 template <class T, int vecs, class Rows>
 struct TakenVecs {
   Words x[Rows::kQuick ? vecs : 1];

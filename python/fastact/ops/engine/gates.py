@@ -11,8 +11,9 @@ from ..._cpu import View
 from ...interop import validate
 from ..bounds import GateBounds
 from ..types import Array, ArrayOrNumber, Outs, Stream
+from .moments import IDENTITY
 from .op import Makes, P, R, positional, register, signature_of
-from .reductions import IDENTITY, SUM_BOUNDS, add_up
+from .reductions import SUM_BOUNDS, add_up
 from .served import CachedOp
 from .step import Step
 

@@ -20,6 +20,9 @@ NOTHING, M2, VARIANCE, DEVIATION, MEAN_SLOPE, VARIANCE_SLOPE, DEVIATION_SLOPE, T
     len(_cpu.OF_M2)
 )
 
+#: The number of the sum of the elements themselves.
+IDENTITY = _cpu.TERMS.index("identity")
+
 _RESULTS = ("mean", "low", "second", "count")
 
 
@@ -52,10 +55,16 @@ def reduce_moments(
 
 
 def weighted_gradient(now: Step, to: View, **given: Any) -> None:
-    """The gradient for x, or for the weights; the factor of dy is 1 where none is given."""
+    """The gradient for x, or for the weights, by `src/common/reductions/weights.h`.
+
+    slope : the factor of dy; 1 where none is given.
+    of_mean : what the mean's gradient adds; None: nothing.
+    term : of a sum without a mean.
+    """
     if "slope" not in given:
         given["slope"] = now.call.repeated(1.0, to.of_dtype(validate.DOUBLE))
-    defaults: Any = {"mean": None, "of_weights": False, "skips": False}
+    defaults: Any = {"mean": None, "of_mean": None, "of_weights": False, "skips": False}
+    defaults["term"] = IDENTITY
     now.run("weighted_gradient", to=to, **{**defaults, **given})
 
 

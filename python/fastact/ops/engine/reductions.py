@@ -16,7 +16,7 @@ from ..bounds import SumBounds
 from ..types import A, ArrayOrNumber, Axes, Out, Outs, Stream
 from . import axes as _axes
 from .axes import Over
-from .moments import TOTAL, reduce_moments, weighted_gradient
+from .moments import IDENTITY, TOTAL, reduce_moments, weighted_gradient
 from .op import Makes, P, R, positional, register, signature_of, untyped
 from .served import CachedOp
 from .step import Step
@@ -29,7 +29,7 @@ SUM_BOUNDS = SumBounds(ulp=0.5, absolute=2.0**-46)
 INTEGERS = np.float64
 
 #: The numbers of sums of the elements themselves, and of those that are not NaN.
-IDENTITY, VALID = (_cpu.TERMS.index(term) for term in ("identity", "valid"))
+VALID = _cpu.TERMS.index("valid")
 
 Shape: TypeAlias = tuple[int, ...]
 
@@ -287,13 +287,10 @@ class TermSum(AxisSum[P, R]):
         """
 
     def _run_backward(self, now: Step) -> None:
-        if "where" not in now.views or not now.views["x"].size:
+        if "where" in now.views and now.views["x"].size:
+            weighted_gradient(now, now.view("dx"), term=self.term)
+        else:
             now.run("sum_backward")
-            return
-        dx = now.view("dx")
-        each = now.call.temporary("x") if now.options.accumulate else dx
-        now.run("sum_backward", dx=each, accumulate=False)
-        weighted_gradient(now, dx, dy=each)
 
 
 class SquareSum(TermSum[P, R]):

@@ -73,8 +73,9 @@ class Softmax(RowFunction[P, R]):
         """The gradient with respect to x, from the result alone.
 
         Of softmax ``dx = scale * y * (dy - sum(dy * y))``, of log_softmax ``dx = scale * (dy -
-        exp(y) * sum(dy))``, with sums over the row. Where y is 0, of log_softmax -inf, nothing
-        takes part and dx is 0; of softmax at any dy. The mask has no gradient.
+        exp(y) * sum(dy))``, with sums over the row. An element whose y is 0 (of log_softmax: -inf)
+        takes no part, and its dx is 0. Softmax leaves its dy out of the sum, an infinite one or a
+        NaN too; log_softmax adds up every dy. The mask has no gradient.
 
         Notes
         -----

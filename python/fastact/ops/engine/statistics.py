@@ -23,6 +23,7 @@ from .axes import Over, over_axes
 from .moments import (
     DEVIATION,
     DEVIATION_SLOPE,
+    IDENTITY,
     M2,
     MEAN_SLOPE,
     NOTHING,
@@ -35,7 +36,7 @@ from .moments import (
     weighted_gradient,
 )
 from .op import DATA, DOUBLE, Makes, Model, P, R, register, signature_of, untyped
-from .reductions import IDENTITY, INTEGERS, SUM_BOUNDS, VALID, add_up
+from .reductions import INTEGERS, SUM_BOUNDS, VALID, add_up
 from .served import CachedOp
 from .step import Step
 from .weighting import ROLES, lacking
@@ -129,6 +130,8 @@ class Statistics(CachedOp[P, R]):
             validate.may_write(now.where, "out", now.view("dx"), {"x": x}, in_place=False)
         if x.size and parts and not is_apart:
             self._run_both(now)
+        elif x.size and parts and (is_weighted(now) or x.itemsize < 4):
+            self._run_weighted_both(now)
         elif x.size:
             accumulate = now.options.accumulate
             for of, name in zip(self.results, parts or ("dy",), strict=True):
@@ -151,6 +154,28 @@ class Statistics(CachedOp[P, R]):
             share=1 / each,
             scale=0.0 if self._is_none(now, now.spec.parts[1]) else scale,
         )
+
+    def _run_weighted_both(self, now: Step) -> None:
+        """Of what counts the gradient by way of both results, in one pass: it is rounded once."""
+        x, dx, (of_mean, of_second) = now.views["x"], now.view("dx"), now.spec.parts
+        options: Any = {"skips": self._skips(now), "accumulate": now.options.accumulate}
+        dmean, slope = now.seen(of_mean, x), self._computed(now, "mean", is_mean=False)["slope"]
+        if self._is_none(now, of_second):
+            weighted_gradient(now, dx, dy=dmean, slope=slope, **options)
+            return
+        found = self._computed(now, self.results[1])
+        if "slope" not in found:
+            found["slope"] = now.call.repeated(_STEADY[self.results[1]], found["mean"])
+        given = {**found, "of_mean": self._product(now, dmean, slope), **options}
+        weighted_gradient(now, dx, dy=now.seen(of_second, x), **given)
+
+    def _product(self, now: Step, dy: View, slope: View) -> View:
+        """A gradient times its factor, written over the factor; both repeat over x."""
+        to = slope
+        for axis in now.shapes.axes:
+            dy, to = dy.sliced(axis, 0, 1, 1), to.sliced(axis, 0, 1, 1)
+        weighted_gradient(now, to, x=to, dy=dy, slope=to, weights=None, where=None)
+        return slope
 
     def _add_gradient(self, now: Step, of: str, dy: View, accumulate: bool) -> None:
         """The gradient by way of one result: a multiple of dy, or of dy (x - mean)."""
@@ -357,7 +382,7 @@ class MomentsOp(Pair[P, R]):
         x : array
             What `forward` saved. Its mean is computed anew, and used unrounded: for that, memory of
             two arrays of the mean's shape is taken (for 16-bit data, of one of float64; with
-            weights or a mask, of three of float64).
+            weights or a mask, and for 16-bit data with `skipna`, of three of float64).
         skipna : bool, default False
             As given to `forward`. Elements that were skipped have a gradient of 0.
         out : array, optional
