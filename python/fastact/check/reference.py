@@ -463,19 +463,27 @@ def largest(dtype: Any) -> float:
     return (2 - 2.0**-7) * 2.0**127 if name == "bfloat16" else float(np.finfo(name).max)
 
 
-def excess(actual: Any, exact: Any, allowed: Any) -> float:
-    """The largest error divided by its bound; infinite where one alone is no number.
+def shares(actual: Any, exact: Any, allowed: Any) -> Any:
+    """The errors divided by their bounds; infinite where one alone is no number.
 
     A value that is too large for the dtype of `actual`, or nearly, may be infinite.
     """
-    actual, exact = np.asarray(actual), np.asarray(exact)
-    over = np.abs(exact) + allowed > largest(actual.dtype)
+    actual, exact, most = np.asarray(actual), np.asarray(exact), largest(np.asarray(actual).dtype)
     found = actual.astype(exact.dtype)
     with np.errstate(all="ignore"):
+        over = (np.abs(exact) + allowed > most) & np.isinf(found)
+        over |= np.isinf(exact) & (np.abs(found) > 0.99 * most)
+        right = (
+            (found == exact) | (np.isnan(found) & np.isnan(exact)) | (over & (found * exact > 0))
+        )
+        right |= np.isinf(allowed) & ~np.isnan(found) & ~np.isnan(exact)
         share = np.abs(found - exact) / allowed
-    same = (found == exact) | (np.isnan(found) & np.isnan(exact))
-    share = np.where(same | (over & np.isinf(found) & (found * exact > 0)), 0.0, share)
-    return float(np.max(np.where(np.isnan(share), np.inf, share), initial=0.0))
+    return np.where(right, 0.0, np.where(np.isnan(share), np.inf, share))
+
+
+def excess(actual: Any, exact: Any, allowed: Any) -> float:
+    """The largest of these shares."""
+    return float(np.max(shares(actual, exact, allowed), initial=0.0))
 
 
 def batch_norm(
