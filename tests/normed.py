@@ -9,6 +9,7 @@ from conftest import assert_same_bits, on_fused_isas
 from devices import Framework
 
 import fastact as fa
+from fastact.check import reference
 from fastact.check.expected import expected
 from fastact.measure.cases import Case
 from fastact.measure.norm_rows import Rows, Traits, default, rows_of, traits
@@ -210,6 +211,25 @@ def assert_right(arrays: Arrays, name: str, got: Any, gradients: Any) -> None:
         if gradient is not None:
             assert (gradient.dtype, gradient.shape) == (given.dtype, given.shape)
             assert exact[part].error(gradient) <= 1, part
+
+
+def exact_norm(
+    name: str, x: np.ndarray, mean: Any, rstd: Any, weight: Any, bias: Any
+) -> np.ndarray:
+    """act((x - mean) rstd weight + bias); the parameters broadcast against x."""
+    z: np.ndarray = (x - mean) * rstd * weight + bias
+    return z if name == "identity" else reference.forward(name, z)
+
+
+def exact_batch_norm(
+    name: str, x: np.ndarray, axis: int, weight: Any, bias: Any, eps: float
+) -> tuple[np.ndarray, Any, Any]:
+    """y, mean and rstd in training: the norm over all axes but one."""
+    mean, rstd = reference.statistics(
+        x, tuple(i for i in range(x.ndim) if i != axis % x.ndim), eps, True
+    )
+    w, b = (reference.along(parameter, x.ndim, axis) for parameter in (weight, bias))
+    return exact_norm(name, x, mean, rstd, w, b), mean, rstd
 
 
 def everything(arrays: Arrays, **named: Any) -> list[Any]:
