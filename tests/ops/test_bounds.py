@@ -11,13 +11,11 @@ import numpy as np
 import pytest
 from devices import DTYPES, FRAMEWORKS, KERNELS
 from normed import Arrays, Setting, assert_right, for_every_norm, run, run_on
-from recurrent import GATES
+from recurrent import GATES, Step, errors
 
 import fastact as fa
 from fastact.check import reference
-from fastact.check.expected.gates import Step
 from fastact.check.expected.norms import NormOracle
-from fastact.check.gates import errors
 from fastact.measure.norm_rows import rows_of, traits
 from fastact.ops.bounds import (
     Activation,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -194,6 +195,19 @@ def mixed(rng: np.random.Generator, *shape: int) -> Float64s:
     """Both signs, four orders of magnitude."""
     values: Float64s = rng.normal(size=shape) * 10.0 ** rng.uniform(-3, 1, shape)
     return values
+
+
+class Drawn:
+    """Makes arrays of a dtype, by a function of random numbers and a shape."""
+
+    def __init__(self, draw: Callable[..., Float64s], dtype: np.dtype[Any]) -> None:
+        self._draw, self._dtype = partial(draw, np.random.default_rng(0)), dtype
+
+    def random(self, shape: Sequence[int], dtype: str) -> NDArray[Any]:
+        return self._draw(*shape).astype(self._dtype)
+
+    def integers(self, shape: Sequence[int], end: int) -> NDArray[Any]:
+        raise NotImplementedError("no op that is drawn so has indices")
 
 
 def dtypes(report: Report) -> list[np.dtype[Any]]:
