@@ -74,7 +74,7 @@ def constants(bounds: Any) -> tuple[list[str], list[str]]:
         states = f"{bounds.state_ulp:g} u (1 + {bounds.sums:g} S)"
         return [states], [f"{bounds.gradient_ulp:g} u (1 + {bounds.sums:g} S)"]
     if isinstance(bounds, SoftmaxBounds):
-        back = "8 u abs(dx)" if bounds.name == "logsumexp" else "4 u abs("
+        back = "8 u abs(dx)" if bounds.kind == "logsumexp" else "4 u abs("
         return [f"within {bounds.ulps:g} ULP", f"n / {bounds.lanes:g} u"], [back]
     if isinstance(bounds, CrossEntropyBounds):
         return [f"within {bounds.constant:g} u of"], [f"{bounds.constant:g} u abs(g)"]

@@ -211,7 +211,7 @@ class Drawn:
 
 
 def dtypes(report: Report) -> list[np.dtype[Any]]:
-    """What ops are checked in."""
+    """The dtypes in which ops are checked."""
     found: list[Any] = [np.float64, np.float32, np.float16]
     try:
         found.append(importlib.import_module("ml_dtypes").bfloat16)

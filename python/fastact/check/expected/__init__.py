@@ -53,7 +53,7 @@ def errors(
     shape : of the data. named : the call's arguments, arrays of NumPy among them. incoming : the
     results' gradients. backward_of : gives the gradients where that is not backward, by the
     arguments that it would have. entry : another entry point than backward, of the same arguments.
-    What forward makes and saves is judged as well, and gradients for that.
+    Results and saved arrays are judged, and gradients for what was saved.
     """
     result, saves = op.bound("forward", named)()
     saved = dict(zip(op.saves, saves, strict=True))
