@@ -24,19 +24,7 @@ from ...ops.engine.op import ops
 from .. import onnx
 from .activations import jax_function
 from .reductions import NOTE
-from .work import (
-    BYTES,
-    ELEMENTS,
-    ITEM,
-    Arrays,
-    Call,
-    Case,
-    Family,
-    Gradient,
-    Options,
-    Sizes,
-    Work,
-)
+from .work import BYTES, ELEMENTS, ITEM, Arrays, Call, Case, Family, Gradient, Options, Sizes, Work
 
 _ACTIVATIONS = (IDENTITY, "relu", "mish")  # nothing, next to nothing, and an exponential
 _ON_GPU = "mish"  # what is cheaper is no slower there

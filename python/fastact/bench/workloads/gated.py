@@ -15,16 +15,7 @@ from ...measure.peers import LeftOut, function_named
 from ...measure.shapes import hidden, shape_label
 from .. import onnx
 from .activations import jax_function
-from .work import (
-    BYTES,
-    ITEM,
-    Call,
-    Case,
-    Family,
-    Options,
-    Sizes,
-    Work,
-)
+from .work import BYTES, ITEM, Call, Case, Family, Options, Sizes, Work
 
 
 def _cases(op: Any, direction: str, dtype: str, sizes: Sizes, on_gpu: bool) -> list[Case]:

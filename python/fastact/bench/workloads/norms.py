@@ -21,18 +21,7 @@ from ...ops.engine.fused import IDENTITY
 from .. import onnx
 from ..liger import by_liger
 from .activations import jax_function
-from .work import (
-    ITEM,
-    Arrays,
-    Call,
-    Case,
-    Family,
-    Gradient,
-    Options,
-    Sizes,
-    Work,
-    unless_missing,
-)
+from .work import ITEM, Arrays, Call, Case, Family, Gradient, Options, Sizes, Work, unless_missing
 
 _ACTIVATIONS = (IDENTITY, "mish")  # nothing behind a norm, and an exponential
 _GROUPS = 32
