@@ -92,3 +92,14 @@ def statistic_error(op: Any, y: Any, x: np.ndarray, axes: tuple[int, ...], **nam
         is_number = np.isfinite(np.asarray(one.exact).astype(x.dtype).astype(float))
     same = np.array_equal(np.isfinite(y.astype(float)), is_number)
     return one.error(y) if same else np.inf
+
+
+def exact_moments(
+    x: np.ndarray, axes: tuple[int, ...], keepdims: bool = False
+) -> tuple[np.ndarray, np.ndarray]:
+    """The mean, and the sum of the squared distances from it, in extended precision."""
+    wide = x.astype(np.longdouble)
+    mean = wide.mean(axes, keepdims=True)
+    d = wide - mean
+    m2 = (d * d).sum(axes, keepdims=keepdims)
+    return mean if keepdims else np.squeeze(mean, axes), m2

@@ -141,17 +141,6 @@ TERM_SLOPE: dict[str, Callable[[Any], Any]] = {
 }
 
 
-def moments(
-    x: Float64, axes: tuple[int, ...], keepdims: bool = False
-) -> tuple[NDArray[np.longdouble], NDArray[np.longdouble]]:
-    """The mean, and the sum of the squared distances from it, in extended precision."""
-    wide = x.astype(np.longdouble)
-    mean = wide.mean(axes, keepdims=True)
-    d = wide - mean
-    m2 = (d * d).sum(axes, keepdims=keepdims)
-    return mean if keepdims else np.squeeze(mean, axes), m2
-
-
 @dataclass(frozen=True)
 class Statistics:
     """Of elements over axes, which are kept, in extended precision; counts says which ones count.
