@@ -77,10 +77,27 @@ def call(framework: Framework, entry: Any, *arrays: Any, **named: Any) -> Any:
 def assert_sums(dbias: np.ndarray, dx: np.ndarray, axis: int, dtype: Any) -> None:
     """dbias is the sum of dx, within the bound of a sum."""
     others = tuple(i for i in range(dx.ndim) if i != axis % dx.ndim)
-    rows = reference.terms(dx.astype(np.float64), others)
+    rows = sums.terms(dx.astype(np.float64), others)
     rounding: Any = 0.0
     if dtype.itemsize == 2:  # the terms were not rounded, dx is
         info = ml_dtypes.finfo(dtype)
         least = float(info.smallest_subnormal) / 2
         rounding = float(info.eps) * np.abs(rows).sum(1) + least * rows.shape[1]
     sums.assert_sums(fa.bias_grad.bounds, dbias, rows, rounding)
+
+
+def bias_act(
+    name: str, x: np.ndarray, bias: np.ndarray, axis: int, residual: Any = None
+) -> np.ndarray:
+    """act(x + bias + residual), in float64."""
+    z: np.ndarray = reference.biased(x, bias, axis, residual)
+    return z if name == "identity" else reference.forward(name, z)
+
+
+def bias_act_gradients(
+    name: str, dy: np.ndarray, x: np.ndarray, bias: np.ndarray, axis: int, residual: Any = None
+) -> tuple[np.ndarray, np.ndarray]:
+    """dx and dbias, in float64."""
+    z = reference.biased(x, bias, axis, residual)
+    dx = dy if name == "identity" else dy * reference.derivative(name, z)
+    return dx, dx.sum(tuple(i for i in range(x.ndim) if i != axis % x.ndim))

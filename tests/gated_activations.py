@@ -1,11 +1,15 @@
 """Cases of gated activations. (The gates of recurrent layers: gated.py.)"""
 
+from collections.abc import Callable
+from functools import cached_property
 from typing import Any
 
+import numpy as np
 import pytest
 from arrays import finite
 
 import fastact as fa
+from fastact.check import reference
 from fastact.check.expected.gated import GatedCall
 
 OPS = [op for op in fa.ops.values() if op.family == "gated"]
@@ -31,10 +35,54 @@ case = pytest.mark.parametrize(("shape", "axis"), CASES, ids=str)
 HELD = {"limit": 1.5, "offset": 1.0}
 
 
+class Call(GatedCall):
+    """A call that is run."""
+
+    @cached_property
+    def arrays(self) -> tuple[np.ndarray, ...]:
+        """What the op takes by position."""
+        return (self.packed(self.a, self.b, self.axis),) if self.op.packed else (self.a, self.b)
+
+    @cached_property
+    def packed_bias(self) -> np.ndarray | None:
+        return None if self.bias is None else self.packed(*self.bias, 0)
+
+    def call(self, of: Callable[[np.ndarray], Any] = lambda a: a) -> Any:
+        """y. of: makes an array of another framework of NumPy's."""
+        bias = {} if self.packed_bias is None else {"bias": of(self.packed_bias)}
+        return self.op(*map(of, self.arrays), **self.named, **bias)
+
+    def backward(
+        self, of: Callable[[np.ndarray], Any] = lambda a: a, **more: Any
+    ) -> tuple[Any, ...]:
+        """The gradients: dx, or da and db, and perhaps dbias."""
+        bias = None if self.packed_bias is None else of(self.packed_bias)
+        made = self.op.backward(of(self.dy), *map(of, self.arrays), bias, **self.named, **more)
+        return made if isinstance(made, tuple) else (made,)
+
+    def gradients(self, made: tuple[np.ndarray, ...]) -> dict[str, np.ndarray]:
+        """da, db and the halves of dbias, of what backward gave."""
+        found = dict(
+            zip(
+                ("da", "db"),
+                self.parts(made[0], self.axis) if self.op.packed else made[:2],
+                strict=True,
+            )
+        )
+        if self.bias is not None:
+            found |= dict(zip(("dbias_a", "dbias_b"), self.parts(made[-1], 0), strict=True))
+        return found
+
+    def errors(self, y: np.ndarray, made: tuple[np.ndarray, ...]) -> dict[str, float]:
+        """The worst errors, each divided by its bound."""
+        found = {"y": y, **self.gradients(made)}
+        return {name: reference.excess(found[name], *self.judged[name]) for name in found}
+
+
 def made(
     op: Any, dtype: Any, shape: tuple[int, ...], axis: int = -1, *, bias: bool = True, **named: Any
-) -> GatedCall:
+) -> Call:
     """A call on random numbers."""
     a, b, dy = (finite(dtype, shape, seed) for seed in range(3))
     along = tuple(finite(dtype, (shape[axis],), seed) for seed in (3, 4)) if bias else None
-    return GatedCall(op, a, b, dy, {**named, "axis": axis}, along)  # type: ignore[arg-type]
+    return Call(op, a, b, dy, {**named, "axis": axis}, along)  # type: ignore[arg-type]

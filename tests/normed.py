@@ -10,8 +10,10 @@ from devices import Framework
 
 import fastact as fa
 from fastact.check import reference
-from fastact.check.expected.norms import NormOracle
+from fastact.check.expected import expected
+from fastact.measure.cases import Case
 from fastact.measure.norm_rows import Rows, Traits, default, rows_of, traits
+from fastact.ops.engine.op import arrays_of
 
 #: The norms whose statistics are of rows of x, and not of channels of the batch.
 NORMS = [op for op in fa.ops.values() if op.family == "norms" and not traits(op).by_channel]
@@ -78,9 +80,6 @@ class Setting:
         x = np.asarray(x)
         made_in = np.longdouble if x.dtype == np.longdouble else np.float64
         return x.astype(made_in).reshape(self.split_shape)
-
-    def of_rows(self, statistic: Any) -> np.ndarray:
-        return np.asarray(statistic, np.float64).reshape(self.rows.kept)
 
 
 def for_every_norm(settings: list[Setting]) -> list[Setting]:
@@ -164,6 +163,13 @@ class Arrays:
     def weights(self) -> dict[str, Any]:
         return {name: getattr(self, name) for name in self.setting.kind.weights}
 
+    def case(self, activation: str) -> Case:
+        """A call of forward."""
+        of = {"x": self.x, "activation": activation, **self.setting.options, **self.weights}
+        of |= {"residual": self.residual} if self.setting.adds else {}
+        of |= {"num_groups": self.setting.groups} if self.setting.groups else {}
+        return Case(self.op, "forward", self.x.shape, self.x.dtype, of, self.on_gpu)
+
     def call(self, entry: Any, **named: Any) -> Any:
         options = {**self.setting.options, **self.weights, **named}
         return entry(*self.inputs, *self.setting.positional, **options)
@@ -176,31 +182,6 @@ class Arrays:
         compute = np.promote_types(self.x.dtype, np.float32)
         return (self.x.astype(compute) + self.residual.astype(compute)).astype(self.x.dtype)
 
-    def exact(self, name: str, mean: Any = None, rstd: Any = None) -> Any:
-        """y, dx, dweight and dbias of the oracle, and how far off each may be, by the op's bounds.
-
-        mean, rstd: those that backward is given; else the true ones.
-        """
-        s, dtype, rows = self.setting, self.x.dtype, self.setting.rows
-        given = {k: a for k, a in self.weights.items() if a is not None}
-        dtypes = {k: a.dtype for k, a in given.items()}
-        oracle = NormOracle(self.op, rows, dtype, name, dtypes, self.on_gpu)
-        arrays = {"x": self.normalised, "dy": self.dy, **given}
-        statistics: Any = (0.0 if mean is None else mean, rstd)
-        if rstd is None:
-            wide = s.split(self.normalised).astype(reference.wide(dtype))
-            statistics = reference.statistics(wide, s.axes, s.eps, s.centred)
-        exact = oracle.of(arrays, statistics)
-        found = {"y": oracle.y(exact), **oracle.gradients(exact)}
-        for part in ("y", "dx"):
-            found[part] = tuple(map(rows.back, found[part]))
-        return [value for value, _ in found.values()], [allowed for _, allowed in found.values()]
-
-
-def assert_close(actual: np.ndarray, exact: np.ndarray, allowed: np.ndarray) -> None:
-    worst = reference.excess(actual, exact, allowed)
-    assert worst <= 1, f"{worst} times the bound"
-
 
 def run(arrays: Arrays, **named: Any) -> tuple[Any, tuple[Any, ...]]:
     """y and what backward gives for what forward saved."""
@@ -210,39 +191,45 @@ def run(arrays: Arrays, **named: Any) -> tuple[Any, tuple[Any, ...]]:
 
 
 def assert_right(arrays: Arrays, name: str, got: Any, gradients: Any) -> None:
-    y, saved = got
-    s = arrays.setting
-    if s.adds:
-        y, total = y
-        assert_same_bits(total, arrays.normalised)
-        assert saved[0] is total
-    values, slack = arrays.exact(name)
-    assert y.dtype == arrays.x.dtype
-    assert_close(y, values[0], slack[0])
-    statistics = saved[1 : -len(arrays.weights)]
-    mean, rstd = (None, *statistics)[-2:]
-    compute = np.promote_types(arrays.x.dtype, np.float32)
-    assert all(a.dtype == compute for a in statistics)
-    wide = s.split(arrays.normalised).astype(reference.wide(arrays.x.dtype))
-    exact = reference.statistics(wide, s.axes, s.eps, s.centred)
-    allowed = arrays.op.bounds.allowed_rstd(exact[1], exact[0], arrays.x.dtype, arrays.on_gpu)
-    assert_close(s.of_rows(rstd), exact[1], (1 + reference.BUDGET) * allowed)
-    if s.centred:
-        size, apart = (np.abs(wide - m).mean(s.axes, keepdims=True) for m in (0, exact[0]))
-        on_gpu = {"apart": apart} if arrays.on_gpu else {}
-        allowed = arrays.op.bounds.allowed_mean(exact[0], size, arrays.x.dtype, **on_gpu)
-        assert_close(s.of_rows(mean), exact[0], (1 + reference.BUDGET) * allowed)
-    values, slack = arrays.exact(name, mean, rstd)
-    assert_close(gradients[0], values[1], slack[1])
-    parameters = (arrays.weight, arrays.bias)
-    for parameter, gradient, exact, allowed in zip(
-        parameters, gradients[1:], values[2:], slack[2:], strict=False
-    ):
-        assert (parameter is None) == (gradient is None)
+    """Results, statistics and gradients are within the bounds that the op states."""
+    (y, saved), op, dtype = got, arrays.op, arrays.x.dtype
+    if arrays.setting.adds:
+        assert_same_bits(y[1], arrays.normalised)
+        assert saved[0] is y[1]
+    case = arrays.case(name)
+    exact, found = expected(case), dict(zip(case.results, (*arrays_of(y), *saved), strict=True))
+    assert {"y", "rstd"} <= exact.keys()
+    for part, of in exact.items():
+        compute = np.promote_types(dtype, np.float32)
+        assert found[part].dtype == (dtype if part in op.results else compute)
+        assert of.error(found[part]) <= 1, part
+    backward = case.at("backward", dy=arrays.dy, **dict(zip(op.saves, saved, strict=True)))
+    exact = expected(backward)
+    for part, gradient in zip(op.gradients, gradients, strict=True):
+        given = arrays.x if part == "dx" else getattr(arrays, part[1:])
+        assert (given is None) == (gradient is None)
         if gradient is not None:
-            assert gradient.dtype == parameter.dtype
-            assert gradient.shape == parameter.shape
-            assert_close(gradient, exact, allowed)
+            assert (gradient.dtype, gradient.shape) == (given.dtype, given.shape)
+            assert exact[part].error(gradient) <= 1, part
+
+
+def exact_norm(
+    name: str, x: np.ndarray, mean: Any, rstd: Any, weight: Any, bias: Any
+) -> np.ndarray:
+    """act((x - mean) rstd weight + bias); the parameters broadcast against x."""
+    z: np.ndarray = (x - mean) * rstd * weight + bias
+    return z if name == "identity" else reference.forward(name, z)
+
+
+def exact_batch_norm(
+    name: str, x: np.ndarray, axis: int, weight: Any, bias: Any, eps: float
+) -> tuple[np.ndarray, Any, Any]:
+    """y, mean and rstd in training: the norm over all axes but one."""
+    mean, rstd = reference.statistics(
+        x, tuple(i for i in range(x.ndim) if i != axis % x.ndim), eps, True
+    )
+    w, b = (reference.along(parameter, x.ndim, axis) for parameter in (weight, bias))
+    return exact_norm(name, x, mean, rstd, w, b), mean, rstd
 
 
 def everything(arrays: Arrays, **named: Any) -> list[Any]:

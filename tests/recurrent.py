@@ -9,7 +9,8 @@ from conftest import assert_same_bits
 from devices import FRAMEWORKS, KERNELS, Framework
 
 import fastact as fa
-from fastact.check.expected.gates import Step
+from fastact.check.expected import gates
+from fastact.ops.engine.op import arrays_of
 
 GATES = [op for op in fa.ops.values() if op.family == "gates"]
 each_op = pytest.mark.parametrize("op", GATES, ids=lambda op: op.name)
@@ -72,6 +73,83 @@ class On:
 def on(op: Any, framework: Framework) -> Any:
     """The op, for NumPy arrays, on a framework's device."""
     return op if framework.exact else On(op, framework)
+
+
+class Step(gates.Step):
+    """The arrays of a call, which is run by them."""
+
+    @property
+    def arrays(self) -> tuple[np.ndarray, ...]:
+        """What the call takes by position."""
+        found = self._by_name
+        return tuple(found[name] for name in self.op.entry_points["call"].arrays)
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """What forward takes by keyword, and the call where nothing is recomputed."""
+        by_position, found = self.op.entry_points["call"].arrays, self._by_name
+        return {n: a for n, a in found.items() if n not in by_position} | self.again
+
+    @property
+    def again(self) -> dict[str, Any]:
+        """What backward takes by keyword."""
+        order = {"order": self.order} if self.order else {}
+        return order | ({"recompute": True} if self.recompute else {})
+
+    @property
+    def _by_name(self) -> dict[str, np.ndarray]:
+        """The arrays that the op is given."""
+        named = {"gates": self.gates, "recurrent": self.recurrent, self.op.state: self.state}
+        named |= {"bias": self.bias, "recurrent_bias": self.recurrent_bias}
+        return {name: array for name, array in named.items() if array is not None}
+
+    @property
+    def gradients(self) -> tuple[np.ndarray | None, ...]:
+        """What backward takes first."""
+        return (self.dh, self.dc)[: len(self.op.results)]
+
+
+def random_step(
+    op: Any,
+    shape: tuple[int, ...],
+    dtype: Any,
+    scale: float = 1.0,
+    seed: int = 0,
+    *,
+    recompute: bool = False,
+) -> Step:
+    """Normal numbers, with a recurrent projection and both biases."""
+    rng = np.random.default_rng(seed)
+    packed = (*shape[:-1], op.count * shape[-1])
+
+    def normal(*of: int, times: float = 1.0) -> np.ndarray:
+        return (rng.normal(size=of) * times).astype(dtype)
+
+    return Step(
+        op,
+        normal(*packed, times=scale),
+        normal(*shape),
+        normal(*shape),
+        normal(*packed, times=scale),
+        normal(packed[-1]),
+        normal(packed[-1]),
+        normal(*shape) if "c" in op.results else None,
+        recompute=recompute,
+    )
+
+
+def errors(step: Step) -> tuple[float, float, float]:
+    """The largest errors of states, kept gates and gradients, in units of their bounds."""
+    op, narrow = step.op, step.gates.dtype.itemsize < 4
+    results, saved = op.forward(*step.arrays, **step.options)
+    true = gates.exact(step, saved if narrow and not step.recompute else ())
+    states, gradients = gates.of_forward(step, true), gates.of_backward(step, true)
+    made = zip(op.gradients, op.backward(*step.gradients, *saved, **step.again), strict=True)
+    return (
+        max(states[n].error(y) for n, y in zip(op.results, arrays_of(results), strict=True)),
+        0.0 if step.recompute else states["gates"].error(saved[0]),
+        max(gradients[name].error(dx) for name, dx in made if dx is not None),
+    )
 
 
 def forward(step: Step, **options: Any) -> tuple[Any, ...]:

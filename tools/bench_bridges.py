@@ -17,7 +17,7 @@ import subprocess
 import sys
 import time
 from argparse import ArgumentParser
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from datetime import date
 from functools import partial
 from importlib.metadata import version
@@ -26,6 +26,8 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+
+from fastact.terminal import markdown_table
 
 ROUNDS, QUICK_ROUNDS = 30, 2
 PASSES = 8  # over the texts
@@ -50,12 +52,6 @@ def in_turns(calls: dict[str, Call], rounds: int) -> dict[str, float]:
             if count:
                 best[name] = min(best[name], time.perf_counter() - begin)
     return best
-
-
-def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Markdown; what is not in the first column are numbers."""
-    lines = [head, ["---", *("---:" for _ in head[1:])], *rows]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
 def times(theirs: float, ours: float) -> str:
@@ -125,18 +121,9 @@ def by_jax() -> SimpleNamespace:
 def by_fastact() -> SimpleNamespace:
     import fastact.jax as fj
 
-    return SimpleNamespace(
-        relu=fj.relu,
-        gelu=fj.gelu,
-        mish=fj.mish,
-        softmax=fj.softmax,
-        layer_norm=fj.layer_norm,
-        layer_norm_mish=partial(fj.layer_norm, activation="mish"),
-        rms_norm=fj.rms_norm,
-        swiglu=fj.swiglu,
-        cross_entropy=fj.cross_entropy,
-        lstm_gates=fj.lstm_gates,
-    )
+    names = [name for name in vars(by_jax()) if name != "layer_norm_mish"]
+    named = {name: getattr(fj, name) for name in names}
+    return SimpleNamespace(**named, layer_norm_mish=partial(fj.layer_norm, activation="mish"))
 
 
 def both() -> dict[str, SimpleNamespace]:
@@ -189,7 +176,7 @@ def bench_calls(rounds: int) -> str:
         "A program of one call, and one of the gradient of the sum of its squares, float32, arrays "
         "that are there. ×: the time of JAX's own formula over that of the program with fastact; "
         "in bold where XLA is faster. The smallest shape is what a call costs.\n\n"
-        + table(head, rows)
+        + markdown_table(head, rows)
     )
 
 
@@ -280,7 +267,7 @@ def bench_models(rounds: int) -> str:
     return (
         "`jax.value_and_grad` of the loss, compiled; float32; the losses agree to 1e-4. The "
         "products of matrices are XLA's on both sides.\n\n"
-        + table(["ms a gradient step", "JAX", "with fastact", "×"], rows)
+        + markdown_table(["ms a gradient step", "JAX", "with fastact", "×"], rows)
     )
 
 
@@ -341,7 +328,7 @@ def bench_threads(rounds: int) -> str:
     return (
         "Threads that a call of fastact's has, in the thread of XLA's that runs it. Of float32, "
         "4096 × 768 where nothing else is said; XLA has a thread a core for its own work.\n\n"
-        + table(["ms a program", *SETTINGS], rows)
+        + markdown_table(["ms a program", *SETTINGS], rows)
     )
 
 
@@ -396,7 +383,8 @@ def bench_spacy(rounds: int) -> str:
     return (
         f"Words a second of `spacy.blank('en')` with tagger, parser and entity recognizer, of "
         f"random weights: {DOCUMENTS} texts of {WORDS} words. Every library has the same number of "
-        f"threads on both sides.\n\n" + table(["threads", "thinc's NumpyOps", "fastact", "×"], rows)
+        f"threads on both sides.\n\n"
+        + markdown_table(["threads", "thinc's NumpyOps", "fastact", "×"], rows)
     )
 
 
@@ -432,7 +420,7 @@ def bench_sklearn(rounds: int) -> str:
         seconds = in_turns({"theirs": theirs, "ours": ours}, rounds)
         both = seconds["theirs"], seconds["ours"]
         rows.append([name, *(f"{1e3 * one:.2f} ms" for one in both), times(*both)])
-    return table(["", "scikit-learn", "fastact", "×"], rows)
+    return markdown_table(["", "scikit-learn", "fastact", "×"], rows)
 
 
 # --- the command ----------------------------------------------------------------------------------

@@ -17,7 +17,6 @@ from cuda_static_routes import Loop, Step, Via
 VECTOR = 16
 WARP = 32
 NARROW, WIDE = 256, 512  # threads of a block of a shorter and of a longer row
-WIDE_ROW = 2048  # vectors of a row: at least of a wide block's
 IN_FLIGHT = 4
 HELD_ROW = {name: (4 if item == 2 else 8) * WIDE for name, item in ITEM.items()}  # vectors
 HELD_BACKWARD = {2: 1024, 4: 1536, 8: 1024}  # vectors of a row that a block holds, by item size
@@ -43,16 +42,6 @@ class Launch:
 
 def _power(number: int, most: int) -> int:
     return min(most, 1 << max(0, number - 1).bit_length())
-
-
-def _fold(lanes: int, numbers: int = 1) -> list[Step]:
-    """Numbers in double, over the lanes of a row: within warps, by a barrier, over the warps."""
-    step = {"SHFL": 2, "LDG": 0, "BAR": 0}
-    steps: list[Step] = [Loop(min(lanes, WARP).bit_length() - 1, step)] * numbers
-    if lanes > WARP:
-        over = Loop((lanes // WARP).bit_length() - 1, step)
-        steps += [Via({"BAR": 1}), *([over] * numbers)]
-    return steps
 
 
 def held(vectors: int, dtype: str) -> tuple[int, int, int]:

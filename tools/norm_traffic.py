@@ -20,6 +20,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import fastact as fa
 from fastact.measure.norm_rows import rows_of, traits
+from fastact.terminal import markdown_table
 
 Chain = Callable[[Any, Any, Any, Any], Any]
 
@@ -168,20 +169,9 @@ counts as none, for fastact; the chains' arrays may be found there too where the
 
 def main() -> None:
     print(PAGE.format(shape=" × ".join(map(str, SHAPE))))
-    header = [
-        "op",
-        "forward",
-        "NumPy",
-        "torch",
-        "less",
-        "backward",
-        "torch",
-        "less",
-        "kept",
-        "torch",
-    ]
-    print("| " + " | ".join(header) + " |")
-    print("|---|" + "---:|" * (len(header) - 1))
+    header = ["op", "forward", "NumPy", "torch", "less", "backward", "torch", "less"]
+    header += ["kept", "torch"]
+    lines = []
     norms = [op for op in fa.ops.values() if op.family == "norms"]
     norms.sort(key=lambda op: traits(op).by_channel)
     for op, mish in product(norms, (False, True)):
@@ -189,19 +179,11 @@ def main() -> None:
         chain, length = chain_of(op), SHAPE[1 if kind.channels else -1]
         ahead, back, kept = by_torch(chain, length, mish)
         chained = by_numpy(chain, length, mish)
-        cells = [
-            op.name + ", training" * kind.moves + ", mish" * mish,
-            f"{forward}",
-            f"{chained:.1f}",
-            f"{ahead:.1f}",
-            f"{1 - forward / min(ahead, chained):.0%}",
-            f"{backward}",
-            f"{back:.1f}",
-            f"{1 - backward / back:.0%}",
-            "1",
-            f"{kept:.1f}",
-        ]
-        print("| " + " | ".join(cells) + " |")
+        name = op.name + ", training" * kind.moves + ", mish" * mish
+        line = [f"{forward}", f"{chained:.1f}", f"{ahead:.1f}"]
+        line += [f"{1 - forward / min(ahead, chained):.0%}", f"{backward}", f"{back:.1f}"]
+        lines.append([name, *line, f"{1 - backward / back:.0%}", "1", f"{kept:.1f}"])
+    print(markdown_table(header, lines))
 
 
 if __name__ == "__main__":

@@ -36,7 +36,6 @@ PIPES = {
     "S2UR ERRBAR BPT BRX JMP KILL NANOSLEEP R2UR LEPC RPCMOV",
 }
 _PIPE_OF = {opcode: pipe for pipe, opcodes in PIPES.items() for opcode in opcodes.split()}
-PIPE_NAMES = (*PIPES, "uniform", "other")
 
 
 @dataclass(frozen=True)

@@ -99,15 +99,15 @@ _REPORTED = (
 
 def exact(op: str, x: np.ndarray, axis: int | None) -> Any:
     """The value of long doubles."""
-    wide = partial(np.mean, axis=axis, dtype=np.longdouble)
-    if op == "nansum":
+    of = fa.ops[op].of
+    if of == "sum":
         return np.sum(x, axis, np.longdouble)
-    mean = wide(x)
-    if op == "nanmean":
+    mean = np.mean(x, axis, np.longdouble)
+    if of == "mean":
         return mean
     parts = [np.square(part - mean).sum(axis) for part in np.array_split(x, 64)]
     var = sum(parts[1:], parts[0]) * (np.size(mean) / x.size)
-    return var if op == "nanvar" else np.sqrt(var)
+    return np.sqrt(var) if of == "std" else var
 
 
 def reported(modules: dict[str, Any]) -> str:

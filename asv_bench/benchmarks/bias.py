@@ -6,15 +6,7 @@ from collections.abc import Callable
 from math import prod
 from typing import Any
 
-from .common import (
-    DIRECTIONS,
-    DTYPES,
-    call_of,
-    copying,
-    dtype_named,
-    normal,
-    ratio,
-)
+from .common import DIRECTIONS, DTYPES, call_of, copying, dtype_named, normal, ratio
 
 # The cheapest activation, where the passes count, and one whose arithmetic does.
 ACTIVATIONS = ("relu", "mish")

@@ -23,9 +23,10 @@ from bench_bridges import (  # noqa: E402
     of_numbers,
     put_section,
     squared,
-    table,
     times,
 )
+
+from fastact.terminal import markdown_table  # noqa: E402
 
 
 def assert_close(ours, theirs):
@@ -52,7 +53,7 @@ def test_models_are_the_same(name):
 
 def test_a_page_in_pieces(tmp_path):
     page = tmp_path / "page.md"
-    rows = table(["a", "b"], [["x", times(1.0, 2.0)], ["y", times(3.0, 2.0)]])
+    rows = markdown_table(["a", "b"], [["x", times(1.0, 2.0)], ["y", times(3.0, 2.0)]])
     assert rows.splitlines()[2:] == ["| x | **0.50** |", "| y | 1.50 |"]
     for heading, text in [("One", "first"), ("Two", rows), ("One", "second")]:
         put_section(page, "jax", heading, text)

@@ -8,10 +8,9 @@ import pytest
 import torch
 from conftest import ACTIVATIONS, assert_same_bits, sample
 from devices import DTYPES
-from gated_activations import CASES, HELD, OPS, case, each_op, made
+from gated_activations import CASES, HELD, OPS, Call, case, each_op, made
 
 import fastact as fa
-from fastact.check.expected.gated import GatedCall
 
 PACKED = [op for op in OPS if op.packed]
 PAIRS = [op for op in OPS if not op.packed]
@@ -70,7 +69,7 @@ def test_packed_arrays(backend, dtype, gate, interleaved, axis):
     assert held(case_, backend) <= 1
     y = backend.numpy(case_.call(backend.of))
     bias = case_.packed(*case_.bias, 0)  # the halves as two arrays
-    apart = GatedCall(fa.gated, case_.a, case_.b, case_.dy, {"axis": axis}, case_.bias)
+    apart = Call(fa.gated, case_.a, case_.b, case_.dy, {"axis": axis}, case_.bias)
     assert_same_bits(y, backend.numpy(apart.call(backend.of)))
     dx, dbias = numpy_of(backend, case_.backward(backend.of))
     da, db, halves = numpy_of(backend, apart.backward(backend.of))

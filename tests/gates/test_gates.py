@@ -9,11 +9,20 @@ import pytest
 from conftest import assert_same_bits
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from recurrent import assert_all_same, backward, each_op, everywhere, forward, on, views
+from recurrent import (
+    Step,
+    assert_all_same,
+    backward,
+    each_op,
+    errors,
+    everywhere,
+    forward,
+    on,
+    random_step,
+    views,
+)
 
 import fastact as fa
-from fastact.check.expected.gates import Step
-from fastact.check.gates import errors, random_step
 
 # Shorter and longer than a vector, rows that are joined, a buffer of 256, a tile of 1024 columns;
 # more rows than a block of 2048; batches of no and of two axes.

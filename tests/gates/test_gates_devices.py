@@ -15,15 +15,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from layouts import is_aligned
 from layouts import views as any_view
-from recurrent import assert_all_same, backward, each_op, forward, on
+from recurrent import Step, assert_all_same, backward, each_op, forward, on, random_step
 from sums import assert_sums
 
 import fastact as fa
 from fastact import _cpu
 from fastact.bench.workloads.gates import GATES
 from fastact.bench.workloads.work import Work, by_torch
-from fastact.check.expected.gates import Step
-from fastact.check.gates import random_step
 from fastact.interop import devices
 
 on_devices = pytest.mark.parametrize("device", KERNELS, ids=lambda device: device.name)

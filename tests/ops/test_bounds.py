@@ -11,13 +11,11 @@ import numpy as np
 import pytest
 from devices import DTYPES, FRAMEWORKS, KERNELS
 from normed import Arrays, Setting, assert_right, for_every_norm, run, run_on
-from recurrent import GATES
+from recurrent import GATES, Step, errors
 
 import fastact as fa
 from fastact.check import reference
-from fastact.check.expected.gates import Step
 from fastact.check.expected.norms import NormOracle
-from fastact.check.gates import errors
 from fastact.measure.norm_rows import rows_of, traits
 from fastact.ops.bounds import (
     Activation,
@@ -76,7 +74,7 @@ def constants(bounds: Any) -> tuple[list[str], list[str]]:
         states = f"{bounds.state_ulp:g} u (1 + {bounds.sums:g} S)"
         return [states], [f"{bounds.gradient_ulp:g} u (1 + {bounds.sums:g} S)"]
     if isinstance(bounds, SoftmaxBounds):
-        back = "8 u abs(dx)" if bounds.name == "logsumexp" else "4 u abs("
+        back = "8 u abs(dx)" if bounds.kind == "logsumexp" else "4 u abs("
         return [f"within {bounds.ulps:g} ULP", f"n / {bounds.lanes:g} u"], [back]
     if isinstance(bounds, CrossEntropyBounds):
         return [f"within {bounds.constant:g} u of"], [f"{bounds.constant:g} u abs(g)"]

@@ -63,15 +63,11 @@ def test_a_functor_is_named_where_it_is_written():
 
 #: Where an op is told from others by its name, how often, and why the spec can't say it.
 BY_NAME = {
-    # Kinds of bounds, results and options that are named as the ops are.
-    "python/fastact/ops/bounds.py": 3,
+    # Results and options that are named as the ops are.
     "python/fastact/masked.py": 1,
     "python/fastact/xarray.py": 2,
-    "tests/ops/test_bounds.py": 1,
     # An exponential that overflows before its product with a parameter does.
     "python/fastact/check/expected/activations.py": 1,
-    # What a peer has no function for.
-    "tools/statistics_peers.py": 3,
     # Arguments and statistics that are named as an op is.
     "python/fastact/measure/cases.py": 1,
     "tools/fuzzing/calls.py": 1,

@@ -123,7 +123,7 @@ def test_who_takes_too_long_is_timed_once(monkeypatch):
 def row(size=1024, threads=2, op="mish", dtype="float32", **ratios):
     ratios = {COPY: 0.5, FRESH: 1.0, OURS: 1.0, **ratios}
     seconds = {name: ratio / threads for name, ratio in ratios.items()}
-    return CpuRow(op, "forward", dtype, size, f"{size:,}", threads, 5, seconds, ratios)
+    return CpuRow(op, "forward", dtype, f"{size:,}", 5, seconds, ratios, size, threads)
 
 
 FACTS = {

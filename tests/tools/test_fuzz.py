@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 
 import fastact as fa
+from fastact.check.expected.common import ulp
 
 TOOLS = Path(__file__).resolve().parents[2] / "tools"
 if not TOOLS.is_dir():
@@ -88,7 +89,7 @@ def test_an_error_of_ten_bounds_is_seen(family, monkeypatch) -> None:
 
     def off(name: str, result: Any, expected: Any) -> None:
         some = np.isfinite(result) & np.isfinite(expected.exact)
-        unit = np.abs(judge.ulp(np.asarray(expected.exact), result.dtype))
+        unit = np.abs(ulp(np.asarray(expected.exact), result.dtype))
         error = 10 * (np.broadcast_to(expected.allowed, result.shape) + unit)
         compare(name, np.where(some, result + error, result).astype(result.dtype), expected)
 

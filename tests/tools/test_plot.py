@@ -27,9 +27,7 @@ def cases() -> list[CpuRow]:
             gain = 1.5 ** (len(rows) % 20 - 6)
             took = {OURS: 1.0, COPY: 0.5, FRESH: 1.0, "torch": gain}
             took |= {"numpy": 2 * gain} if direction == "forward" else {}
-            rows.append(
-                CpuRow(op.name, direction, "float32", case.size, case.label, 2, 5, took, took)
-            )
+            rows.append(CpuRow(*case.words.values(), 5, took, took, case.size, 2))
     return rows
 
 

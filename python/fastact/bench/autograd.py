@@ -39,6 +39,7 @@ from ..runtime.threads import num_threads
 from ..terminal import markdown_table, table
 from . import models, torch_calls
 from .cpu import take_turns
+from .rows import medians
 from .workloads import FAMILIES
 from .workloads.work import Case, InMemory, Work
 
@@ -139,20 +140,8 @@ def _row(
 ) -> AutogradRow:
     with num_threads(threads):
         samples = take_turns(calls, seconds)
-    ours = samples[OURS]
-    return AutogradRow(
-        what,
-        case,
-        dtype,
-        threads,
-        {name: median(values) for name, values in samples.items()},
-        {
-            # One that is much slower has had fewer turns.
-            name: median(b / a for a, b in zip(ours, values, strict=False))
-            for name, values in samples.items()
-        },
-        **more,
-    )
+    found = medians(samples)
+    return AutogradRow(what, case, dtype, threads, found["seconds"], found["ratios"], **more)
 
 
 def measure_ops(args: argparse.Namespace) -> Iterator[AutogradRow]:

@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import groupby, product, repeat
 from pathlib import Path
-from statistics import median
 from typing import Any
 
 import numpy as np
@@ -44,8 +43,9 @@ from ..measure.peers import (
 from ..ops.engine.op import ops
 from ..runtime.threads import num_threads
 from ..terminal import Progress, paragraph, say, styled, table
-from .cpu_rows import CpuResults, CpuRow, digits, machine, start
+from .cpu_rows import CpuResults, CpuRow, machine, start
 from .onnx import by_onnx
+from .rows import medians
 from .workloads import FAMILIES
 from .workloads.work import Case, Family, InMemory, Options, Tensors, Work, by_jax, by_torch, flat
 
@@ -234,25 +234,11 @@ def measure(
         samples = take_turns(work.calls, seconds)
     # The copy is of one array: it moves two.
     samples[COPY] = [sample * (case.accesses / 2) for sample in samples[COPY]]
-    ours = samples[OURS]
-    row = CpuRow(
-        op=case.op.name,
-        direction=case.direction,
-        dtype=case.dtype,
-        size=case.size,
-        what=case.label,
-        threads=threads,
-        rounds=len(ours),
-        seconds=digits({name: median(values) for name, values in samples.items()}),
-        ratios=digits(
-            {
-                # Who was timed less often has been in the first rounds.
-                name: median(their / our for their, our in zip(values, ours, strict=False))
-                for name, values in samples.items()
-            }
-        ),
-        without=tuple(work.left_out),
-    )
+    found = medians(samples)
+    for of in (found["seconds"], found["ratios"]):  # as a file of thousands of rows has place for
+        of |= {name: float(f"{value:.4g}") for name, value in of.items()}
+    left_out = tuple(work.left_out)
+    row = CpuRow(**case.words, **found, size=case.size, threads=threads, without=left_out)
     return row, work.left_out
 
 

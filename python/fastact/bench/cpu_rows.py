@@ -12,26 +12,19 @@ from typing import Any
 from ..measure.files import commit, lines, read_parts, resume, slug, write_parts
 from ..ops.engine.op import ops
 from ..runtime import config
+from .rows import Row
 
 
 @dataclass(frozen=True)
-class CpuRow:
-    """Median seconds of one call, and median ratios to our time, by name of who did it.
+class CpuRow(Row):
+    """A row of the benchmark on the CPU.
 
     size : elements of the array.
-    what : the case in words; of ops without axes, the size is all there is to it.
     without : peers that were asked and cannot do it.
     """
 
-    op: str
-    direction: str
-    dtype: str
     size: int
-    what: str
     threads: int
-    rounds: int
-    seconds: dict[str, float]
-    ratios: dict[str, float]
     without: tuple[str, ...] = ()
 
     @property
@@ -114,11 +107,6 @@ class CpuResults:
             "left": str(self.left),
         }
         write_parts(json_file, parts)
-
-
-def digits(values: Mapping[str, float]) -> dict[str, float]:
-    """As many digits as a clock gives, and a file of thousands of rows has place for."""
-    return {name: float(f"{value:.4g}") for name, value in values.items()}
 
 
 def read(json_file: Path) -> CpuResults:

@@ -30,6 +30,7 @@ from .cuda_device import MOST_CALLS, Call, Gpu, open_gpu
 from .cuda_report import markdown, print_absent, print_end, print_latency, print_rows
 from .cuda_rows import GpuResults, GpuRow, Latency, start
 from .liger import PACKAGE
+from .rows import medians
 from .workloads import FAMILIES
 from .workloads.work import ITEM, Arrays, Case, Work, by_torch, differentiated
 
@@ -235,20 +236,11 @@ def measure(case: Case, device: Gpu, options: Options) -> GpuRow | str:
     samples = take_turns(calls, device, options.seconds)
     scale = case.moved / (8 * _copy_elements(case.moved))
     samples[COPY] = [sample * scale for sample in samples[COPY]]
-    ours = samples[OURS]
     return GpuRow(
-        op=case.op.name,
-        direction=case.direction,
-        dtype=case.dtype,
-        what=case.label,
+        **case.words,
+        **medians(samples),
         bytes=case.moved,
         buffers=buffers,
-        rounds=len(ours),
-        seconds={name: median(values) for name, values in samples.items()},
-        ratios={
-            name: median(their / our for their, our in zip(values, ours, strict=True))
-            for name, values in samples.items()
-        },
         graph=check_graph(sets[0], device),
         series=case.series,
         span=case.span,

@@ -15,12 +15,13 @@ from typing import Any
 from ..measure.files import lines, read_parts, resume, write_parts
 from ..measure.peers import OURS
 from ..ops.engine.op import ops
+from .rows import Row
 from .workloads.work import ITEM, name_of
 
 
 @dataclass(frozen=True)
-class GpuRow:
-    """Median seconds of one call on the GPU, and median ratios to our time, by contender.
+class GpuRow(Row):
+    """A row of the benchmark on a GPU.
 
     series, span : under which name the rate is drawn, over how many elements that share a result, a
         mean or a bias.
@@ -30,15 +31,8 @@ class GpuRow:
     asked : all peers that were asked for.
     """
 
-    op: str
-    direction: str
-    dtype: str
-    what: str
     bytes: int
     buffers: int
-    rounds: int
-    seconds: dict[str, float]
-    ratios: dict[str, float]
     graph: str
     series: str
     span: int

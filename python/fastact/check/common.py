@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -196,8 +197,31 @@ def mixed(rng: np.random.Generator, *shape: int) -> Float64s:
     return values
 
 
+def uniform_at_1e4(rng: np.random.Generator, *shape: int) -> Float64s:
+    """Normalised by one pass in float32, 100 of these have a mean of -87."""
+    return rng.random(shape) + 1e4
+
+
+def near_1e30(rng: np.random.Generator, *shape: int) -> Float64s:
+    """Whose squares overflow float32."""
+    return 1e30 * rng.normal(size=shape)
+
+
+class Drawn:
+    """Makes arrays of a dtype, by a function of random numbers and a shape."""
+
+    def __init__(self, draw: Callable[..., Float64s], dtype: np.dtype[Any]) -> None:
+        self._draw, self._dtype = partial(draw, np.random.default_rng(0)), dtype
+
+    def random(self, shape: Sequence[int], dtype: str) -> NDArray[Any]:
+        return self._draw(*shape).astype(self._dtype)
+
+    def integers(self, shape: Sequence[int], end: int) -> NDArray[Any]:
+        raise NotImplementedError("no op that is drawn so has indices")
+
+
 def dtypes(report: Report) -> list[np.dtype[Any]]:
-    """What ops are checked in."""
+    """The dtypes in which ops are checked."""
     found: list[Any] = [np.float64, np.float32, np.float16]
     try:
         found.append(importlib.import_module("ml_dtypes").bfloat16)

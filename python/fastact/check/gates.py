@@ -7,73 +7,39 @@ from functools import partial
 from itertools import product
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
+from ..measure.cases import arguments
 from ..ops.bounds import GateBounds
-from ..ops.engine.op import arrays_of
-from .common import ErrorRow, Options, Report, check_by_cases, dtypes
-from .expected.gates import Step, exact, of_backward, of_forward
+from .common import Drawn, ErrorRow, Options, Report, check_by_cases, dtypes
+from .expected import Call
 
 _SHAPES = ((37, 300), (300, 20))
 _MANY = 16  # times as many rows
 _SCALES = (1.0, 30.0)  # of the summands: gates that open and shut, and gates that never move
 
-Array = NDArray[Any]
 
-
-def errors(step: Step) -> tuple[float, float, float]:
-    """The largest errors of states, kept gates and gradients, in units of their bounds."""
-    op, narrow = step.op, step.gates.dtype.itemsize < 4
-    results, saved = op.forward(*step.arrays, **step.options)
-    true = exact(step, saved if narrow and not step.recompute else ())
-    states, gradients = of_forward(step, true), of_backward(step, true)
-    made = zip(op.gradients, op.backward(*step.gradients, *saved, **step.again), strict=True)
-    return (
-        max(states[n].error(y) for n, y in zip(op.results, arrays_of(results), strict=True)),
-        0.0 if step.recompute else states["gates"].error(saved[0]),
-        max(gradients[name].error(dx) for name, dx in made if dx is not None),
-    )
-
-
-def random_step(
-    op: Any,
-    shape: tuple[int, ...],
-    dtype: Any,
-    scale: float = 1.0,
-    seed: int = 0,
-    *,
-    recompute: bool = False,
-) -> Step:
+def _steps(op: Any, dtype: Any, options: Options) -> Iterator[Call]:
     """Normal numbers, with a recurrent projection and both biases."""
-    rng = np.random.default_rng(seed)
-    packed = (*shape[:-1], op.count * shape[-1])
-
-    def normal(*of: int, times: float = 1.0) -> Array:
-        return (rng.normal(size=of) * times).astype(dtype)
-
-    return Step(
-        op,
-        normal(*packed, times=scale),
-        normal(*shape),
-        normal(*shape),
-        normal(*packed, times=scale),
-        normal(packed[-1]),
-        normal(packed[-1]),
-        normal(*shape) if "c" in op.results else None,
-        recompute=recompute,
-    )
-
-
-def _steps(op: Any, dtype: Any, options: Options) -> Iterator[Step]:
+    make = Drawn(lambda rng, *shape: rng.normal(size=shape), dtype)
+    optional = ("recurrent", "bias", "recurrent_bias")
     for (rows, columns), scale, recompute in product(_SHAPES, _SCALES, (False, True)):
         shape = (rows * _MANY if options.exhaustive else rows, columns)
-        yield random_step(op, shape, dtype, scale, recompute=recompute)
+        given = arguments(op, "call", shape, dtype.name, {}, make, optional)
+        for name in {"gates", "recurrent"} & given.keys():
+            given[name] = (given[name] * dtype.type(scale)).astype(dtype)
+        dys = {f"d{name}": make.random(shape, dtype.name) for name in op.results}
+        yield Call(op, shape, {**given, "recompute": recompute}, dys)
+
+
+def _errors(call: Call) -> tuple[float, float, float]:
+    """Of states, kept gates and gradients."""
+    found, op = call.errors(), call.op
+    gradients = max(found[name] for name in op.gradients if name in found)
+    return max(found[name] for name in op.results), found.get("gates", 0.0), gradients
 
 
 def _rows(op: Any, options: Options, report: Report) -> Iterator[ErrorRow]:
     for dtype in dtypes(report):
-        yield ErrorRow((dtype.name,), partial(_steps, op, dtype, options), errors)
+        yield ErrorRow((dtype.name,), partial(_steps, op, dtype, options), _errors)
 
 
 _LEGEND = """\

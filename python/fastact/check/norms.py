@@ -18,28 +18,27 @@ from ..measure.cases import RESULTS
 from ..measure.norm_rows import rows_of, traits
 from ..ops.bounds import NormBounds
 from ..ops.engine.fused import IDENTITY
-from .common import ErrorRow, Options, Report, check_by_cases, dtypes, mixed
+from .common import (
+    ErrorRow,
+    Float64s,
+    Options,
+    Report,
+    check_by_cases,
+    dtypes,
+    mixed,
+    near_1e30,
+    uniform_at_1e4,
+)
 from .expected import errors
 
 _ROWS = ((301, 77), (9, 2500), (5, 1))
 _IMAGES = ((9, 12, 23, 5), (3, 6, 40, 41), (4, 6, 1, 1))
 _GROUPS = 3
 
-Float64s = NDArray[np.float64]
 Make = Callable[..., Float64s]
 
 
 # --- data -----------------------------------------------------------------------------------------
-
-
-def _uniform_at_1e4(rng: np.random.Generator, *shape: int) -> Float64s:
-    """Normalised by one pass in float32, 100 of these have a mean of -87."""
-    return rng.random(shape) + 1e4
-
-
-def _near_1e30(rng: np.random.Generator, *shape: int) -> Float64s:
-    """Whose squares overflow float32."""
-    return 1e30 * rng.normal(size=shape)
 
 
 def _constant(rng: np.random.Generator, *shape: int) -> Float64s:
@@ -73,8 +72,8 @@ _DATA: dict[str, Make] = {
     "one huge": _one_huge,
     "biased": _biased,
     "mixed": mixed,
-    "1e4 + rand": _uniform_at_1e4,
-    "near 1e30": _near_1e30,
+    "1e4 + rand": uniform_at_1e4,
+    "near 1e30": near_1e30,
     "constant": _constant,
 }
 

@@ -128,19 +128,6 @@ def derivative_by_saved_mp(name: str, x: float, **parameters: Any) -> Any:
 # --- reductions -----------------------------------------------------------------------------------
 
 
-def terms(x: Float64, axes: tuple[int, ...]) -> Float64:
-    """The terms of sums over `axes`: a row for each output, in C order."""
-    kept = [axis for axis in range(x.ndim) if axis not in axes]
-    outputs = math.prod(x.shape[axis] for axis in kept)
-    count = math.prod(x.shape[axis] for axis in axes)
-    return x.transpose(*kept, *axes).reshape(outputs, count)
-
-
-def sum_error(row: Float64, y: float) -> float:
-    """|y - the sum of the row|, the exact one, rounded once."""
-    return abs(math.fsum((*row, -y)))
-
-
 # What the kernels' sums add up of an element, by the name of the term, and its derivative.
 TERM: dict[str, Callable[[Any], Any]] = {
     "identity": lambda x: x,
@@ -152,17 +139,6 @@ TERM_SLOPE: dict[str, Callable[[Any], Any]] = {
     "square": lambda x: 2 * x,
     "valid": lambda x: np.where(x == x, 1.0, 0.0),
 }
-
-
-def moments(
-    x: Float64, axes: tuple[int, ...], keepdims: bool = False
-) -> tuple[NDArray[np.longdouble], NDArray[np.longdouble]]:
-    """The mean, and the sum of the squared distances from it, in extended precision."""
-    wide = x.astype(np.longdouble)
-    mean = wide.mean(axes, keepdims=True)
-    d = wide - mean
-    m2 = (d * d).sum(axes, keepdims=keepdims)
-    return mean if keepdims else np.squeeze(mean, axes), m2
 
 
 @dataclass(frozen=True)
@@ -258,21 +234,6 @@ def biased(x: Any, bias: Any, axis: int, residual: Any = None) -> Any:
     return z if residual is None else z + residual
 
 
-def bias_act(name: str, x: Float64, bias: Float64, axis: int, residual: Any = None) -> Float64:
-    """act(x + bias + residual), in float64."""
-    z: Float64 = biased(x, bias, axis, residual)
-    return z if name == "identity" else forward(name, z)
-
-
-def bias_act_gradients(
-    name: str, dy: Float64, x: Float64, bias: Float64, axis: int, residual: Any = None
-) -> tuple[Float64, Float64]:
-    """dx and dbias, in float64."""
-    z = biased(x, bias, axis, residual)
-    dx = dy if name == "identity" else dy * derivative(name, z)
-    return dx, dx.sum(tuple(i for i in range(x.ndim) if i != axis % x.ndim))
-
-
 # --- gated activations ----------------------------------------------------------------------------
 
 
@@ -329,30 +290,6 @@ def statistics(x: Any, axes: tuple[int, ...], eps: float, centred: bool) -> Any:
     return mean, 1 / np.sqrt(average(np.square(x - mean), axes) + eps)
 
 
-def norm(name: str, x: Float64, mean: Any, rstd: Any, weight: Any, bias: Any) -> Float64:
-    """act((x - mean) rstd weight + bias); the parameters broadcast against x."""
-    z: Float64 = (x - mean) * rstd * weight + bias
-    return z if name == "identity" else forward(name, z)
-
-
-def norm_gradients(
-    name: str, dy: Float64, x: Float64, mean: Any, rstd: Any, weight: Any, bias: Any, **how: Any
-) -> tuple[Float64, Float64, Float64]:
-    """dx, and what dweight and dbias are the sums of.
-
-    how: `axes`, over which the statistics are, or None where these do not depend on x; and
-    `centred`.
-    """
-    xhat = (x - mean) * rstd
-    p = dy if name == "identity" else dy * derivative(name, xhat * weight + bias)
-    g = p * weight
-    if how["axes"] is None:
-        return rstd * g, p * xhat, p
-    mean_g = average(g, how["axes"]) if how["centred"] else 0.0
-    dx = rstd * (g - mean_g - xhat * average(g * xhat, how["axes"]))
-    return dx, p * xhat, p
-
-
 @dataclass(frozen=True)
 class NormExact:
     """What a norm gives and what flows back through it, for given statistics, by the textbook.
@@ -384,77 +321,23 @@ class NormExact:
     def z(self) -> Any:
         return self.xhat * self.weight + self.bias
 
+    @property
+    def p(self) -> Any:
+        return self.dy * self.slope(self.z)
+
+    @property
+    def gradients(self) -> tuple[Any, Any, Any]:
+        """dx, and what dweight and dbias are the sums of."""
+        p, xhat, g = self.p, self.xhat, self.p * self.weight
+        if self.axes is None:
+            return self.rstd * g, p * xhat, p
+        mean_g = self.over(g) if self.centred else 0.0
+        return self.rstd * (g - mean_g - xhat * self.over(g * xhat)), p * xhat, p
+
     def over(self, a: Any) -> Any:
         """The mean over what shares statistics."""
         assert self.axes is not None
         return average(a + 0 * self.x, self.axes)
-
-
-Judged = dict[str, tuple[Any, Any]]
-
-
-def judged_y(exact: NormExact, bounds: Any, act: Any, dtype: Any, **how: Any) -> tuple[Any, Any]:
-    """y and how far from it an op may be, the oracle's own error included.
-
-    bounds, act: the op's own, and its activation's (ops/bounds.py). how: `wide_bias`,
-    whether the bias is of a wider type than the data are computed in.
-    """
-    e = exact
-    of_z = bounds.forward(
-        z=e.z,
-        xhat=e.xhat,
-        weight=e.weight,
-        mean=e.mean,
-        rstd=e.rstd,
-        dtype=dtype,
-        bias=e.bias if how.get("wide_bias") else 0.0,
-        given=e.axes is None,
-        on_gpu=act.on_gpu,
-    )
-    return e.value(e.z), (1 + BUDGET) * act.allowed(e.z, of_z, dtype)
-
-
-def judged_gradients(
-    exact: NormExact,
-    bounds: Any,
-    act: Any,
-    dtype: Any,
-    to: Any,
-    total: Callable[[Any], Any],
-    **how: Any,
-) -> Judged:
-    """dx, dweight and dbias, each with how far from it an op may be, as of `judged_y`.
-
-    exact: of the statistics that backward is given. to: the parameters' dtype; total: sums over
-    what a parameter meets.
-    """
-    e = exact
-    xhat, z, weight = e.xhat, e.z, e.weight
-    bias = e.bias if how.get("wide_bias") else 0.0
-    of_z = bounds.again(z=z, xhat=xhat, weight=weight, dtype=dtype, bias=bias)
-    of_p = act.of_gradient(e.dy, z, of_z, dtype)
-    p = e.dy * e.slope(z)
-    dx, dweight, dbias = norm_gradients(
-        e.name, e.dy, e.x, e.mean, e.rstd, weight, e.bias, axes=e.axes, centred=e.centred
-    )
-    dweight, dbias = total(dweight), total(dbias)
-    common = {"p": p, "of_p": of_p, "dtype": dtype}
-    allowed = {
-        "dx": bounds.dx(
-            xhat=xhat,
-            weight=weight,
-            rstd=e.rstd,
-            exact=dx,
-            average=None if e.axes is None else e.over,
-            count=e.x.size // max(1, np.size(e.rstd)),
-            centred=e.centred,
-            **common,
-        ),
-        "dweight": bounds.dweight(xhat=xhat, exact=dweight, to=to, total=total, **common),
-        "dbias": bounds.dbias(exact=dbias, to=to, total=total, **common),
-    }
-    found = {"dx": dx, "dweight": dweight, "dbias": dbias}
-    return {name: (found[name], (1 + BUDGET) * allowed[name]) for name in found}
 
 
 def largest(dtype: Any) -> float:
@@ -463,28 +346,27 @@ def largest(dtype: Any) -> float:
     return (2 - 2.0**-7) * 2.0**127 if name == "bfloat16" else float(np.finfo(name).max)
 
 
-def excess(actual: Any, exact: Any, allowed: Any) -> float:
-    """The largest error divided by its bound; infinite where one alone is no number.
+def shares(actual: Any, exact: Any, allowed: Any) -> Any:
+    """The errors divided by their bounds; infinite where one alone is no number.
 
     A value that is too large for the dtype of `actual`, or nearly, may be infinite.
     """
-    actual, exact = np.asarray(actual), np.asarray(exact)
-    over = np.abs(exact) + allowed > largest(actual.dtype)
+    actual, exact, most = np.asarray(actual), np.asarray(exact), largest(np.asarray(actual).dtype)
     found = actual.astype(exact.dtype)
     with np.errstate(all="ignore"):
+        over = (np.abs(exact) + allowed > most) & np.isinf(found)
+        over |= np.isinf(exact) & (np.abs(found) > 0.99 * most)
+        right = (
+            (found == exact) | (np.isnan(found) & np.isnan(exact)) | (over & (found * exact > 0))
+        )
+        right |= np.isinf(allowed) & ~np.isnan(found) & ~np.isnan(exact)
         share = np.abs(found - exact) / allowed
-    same = (found == exact) | (np.isnan(found) & np.isnan(exact))
-    share = np.where(same | (over & np.isinf(found) & (found * exact > 0)), 0.0, share)
-    return float(np.max(np.where(np.isnan(share), np.inf, share), initial=0.0))
+    return np.where(right, 0.0, np.where(np.isnan(share), np.inf, share))
 
 
-def batch_norm(
-    name: str, x: Float64, axis: int, weight: Any, bias: Any, eps: float
-) -> tuple[Float64, Any, Any]:
-    """y, mean and rstd in training: the norm over all axes but one."""
-    mean, rstd = statistics(x, tuple(i for i in range(x.ndim) if i != axis % x.ndim), eps, True)
-    w, b = (along(parameter, x.ndim, axis) for parameter in (weight, bias))
-    return norm(name, x, mean, rstd, w, b), mean, rstd
+def excess(actual: Any, exact: Any, allowed: Any) -> float:
+    """The largest of these shares."""
+    return float(np.max(shares(actual, exact, allowed), initial=0.0))
 
 
 def moved(running: Float64, new: Float64, momentum: float) -> Float64:

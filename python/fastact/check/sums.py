@@ -26,7 +26,17 @@ from ..ops.engine.op import arrays_of
 from ..ops.moments import Moments
 from ..runtime.threads import get_num_threads
 from ..terminal import Progress
-from .common import Check, Float64s, Options, Report, add_rows, dtypes, mixed
+from .common import (
+    Check,
+    Float64s,
+    Options,
+    Report,
+    add_rows,
+    dtypes,
+    mixed,
+    near_1e30,
+    uniform_at_1e4,
+)
 from .expected import expected
 from .expected.common import info_of
 from .expected.reductions import term_of
@@ -48,16 +58,6 @@ _PIECES = 7  # that merge
 def _around_1e4(rng: np.random.Generator, outputs: int, terms: int) -> Float64s:
     """Far from 0 for their spread, as raw measurements are."""
     return rng.normal(1e4, 1.0, (outputs, terms))
-
-
-def _uniform_at_1e4(rng: np.random.Generator, outputs: int, terms: int) -> Float64s:
-    """Normalised by one pass in float32, 100 of these have a mean of -87."""
-    return rng.random((outputs, terms)) + 1e4
-
-
-def _near_1e30(rng: np.random.Generator, outputs: int, terms: int) -> Float64s:
-    """Whose squares overflow float32."""
-    return 1e30 * rng.normal(size=(outputs, terms))
 
 
 def _constant(rng: np.random.Generator, outputs: int, terms: int) -> Float64s:
@@ -82,14 +82,14 @@ def _ones(rng: np.random.Generator, outputs: int, terms: int) -> Float64s:
 _ANY: dict[str, Make] = {"mixed": mixed, "around 1e4": _around_1e4}
 _OF_SUMS: dict[str, Make] = {"cancelling": _cancelling, "ones": _ones}
 _OF_MOMENTS: dict[str, Make] = {
-    "1e4 + rand": _uniform_at_1e4, "near 1e30": _near_1e30, "constant": _constant,
+    "1e4 + rand": uniform_at_1e4, "near 1e30": near_1e30, "constant": _constant,
 }  # fmt: skip
 _ONE = "one element"  # an array of one element can only be a row or a column
 _COLUMNS = [*_ANY, *_OF_SUMS, *_OF_MOMENTS, _ONE]
 
 
 def _data(op: Any, dtype: np.dtype[Any]) -> dict[str, Make]:
-    """What an op is checked on."""
+    """The data on which an op is checked, by their names."""
     more: dict[str, Make] = {}
     if is_sum(op):
         has_both_signs = float(term_of(op)(np.float64(-1.0))) < 0

@@ -115,6 +115,18 @@ STATES = (
     Layout("memory", (16384, 1024)),
 )
 
+#: Recurrent cells on a GPU: a small one, a wide and large ones, and out of the caches.
+GPU_STATES = ((256, 64), (64, 512), (256, 1024), (1024, 2048), (4096, 1024), (4096, 4096))
+
+#: Rows of norms on a GPU from what a warp takes to what several blocks do; and short rows as others
+#: publish them, which fit into the cache, and a length that is no power of two.
+NORM_LENGTHS = (256, 1024, 4096, 16384, 65536, 262144)
+PUBLISHED = ((32768, 256), (8192, 5120))
+
+#: Rows of a biased activation, of softmax, of words of a vocabulary, and of a hidden layer.
+BIAS_LENGTHS = (256, 4096, 65536)
+ROW, WORDS, HIDDEN = 4096, 32000, (4096, 256)
+
 #: Moments over an axis between others.
 MIDDLE = (Layout("middle", (64, 512, 512), ((1,),)),)
 
@@ -137,6 +149,29 @@ def pictures(sizes: Sequence[int] | None) -> list[tuple[Shape, int]]:
         for images, channels, side in (found if sizes else _PICTURES)
         for leads in (True, False)
     ]
+
+
+def of_lengths(sizes: Sequence[int], lengths: Sequence[int]) -> list[Shape]:
+    """Rows of each length, as many as make up each size.
+
+    >>> of_lengths((1024,), (256, 4096))
+    [(4, 256), (1, 1024)]
+    """
+    return [
+        (size // length, length)
+        for size in sizes
+        for length in sorted({min(length, size) for length in lengths})
+    ]
+
+
+def hidden(size: int) -> Shape:
+    """Rows of a hidden layer; of a small one where there are few elements.
+
+    >>> hidden(2**20), hidden(2048), hidden(64)
+    ((256, 4096), (8, 256), (1, 64))
+    """
+    columns = next((n for n in HIDDEN if size >= 4 * n), size)
+    return max(size // columns, 1), columns
 
 
 _ALL = (

@@ -663,7 +663,7 @@ def _times_log(share: Any) -> Any:
 
 @dataclass(frozen=True)
 class SoftmaxBounds:
-    """Stated accuracy of softmax, log_softmax and logsumexp, by the op's name.
+    """Stated accuracy of softmax, log_softmax and logsumexp: its kind is one of them.
 
     Without a scale and a mask ulps units in the last place, and for logsumexp near 0 not less than
     absolute u: m + log1p(s) cancels there, and s has relative errors of u. z = scale x + mask is
@@ -679,7 +679,7 @@ class SoftmaxBounds:
     so a sum of them one of rough u.
     """
 
-    name: str
+    kind: str
     ulps: float = 4
     absolute: float = 4
     moved: float = 4
@@ -698,15 +698,15 @@ class SoftmaxBounds:
         each = count / self.lanes + 1 if _is_double(dtype) else 0.0
         shift = self.moved * u * np.asarray(z) if rounds else 0.0
         in_dtype = computed_in(dtype)
-        if self.name == "softmax":
+        if self.kind == "softmax":
             error = self.ulps * ulp(exact, in_dtype) + (shift + u * each) * magnitude
         else:
             error = self.ulps * ulp(exact, in_dtype) + shift + u * each * np.minimum(magnitude, 1)
-        if self.name == "logsumexp":
+        if self.kind == "logsumexp":
             error = np.maximum(error, self.absolute * u * (1 + each) + shift)
         if on_gpu:
             small = (
-                np.ones_like(magnitude) if self.name == "logsumexp" else np.minimum(magnitude, 1)
+                np.ones_like(magnitude) if self.kind == "logsumexp" else np.minimum(magnitude, 1)
             )
             error = error + u * (self.rough * small + _times_log(small))
         return error + (rounding(exact, dtype, error) if is_narrow(dtype) else _least(dtype))

@@ -24,23 +24,10 @@ from ...ops.engine.op import ops
 from .. import onnx
 from .activations import jax_function
 from .reductions import NOTE
-from .work import (
-    BYTES,
-    ELEMENTS,
-    ITEM,
-    Arrays,
-    Call,
-    Case,
-    Family,
-    Gradient,
-    Options,
-    Sizes,
-    Work,
-)
+from .work import BYTES, ELEMENTS, ITEM, Arrays, Call, Case, Family, Gradient, Options, Sizes, Work
 
 _ACTIVATIONS = (IDENTITY, "relu", "mish")  # nothing, next to nothing, and an exponential
 _ON_GPU = "mish"  # what is cheaper is no slower there
-_LENGTHS = (256, 4096, 65536)  # of rows, as many as fill half of BYTES
 
 
 def _act(
@@ -139,16 +126,12 @@ def _on_gpu(op: Any, direction: str, dtype: str, sizes: Sizes) -> list[Case]:
             for layout in shapes.reduced(size, narrow=max(size // 2, 1))
         ]
         return _sums(op, direction, dtype, layouts, on_gpu=True)
-    rows = [
-        ((size // length, length), -1)
-        for size in sizes or (BYTES // 2 // ITEM[dtype],)
-        for length in sorted({min(length, size) for length in _LENGTHS})
-    ]
+    rows = shapes.of_lengths(sizes or (BYTES // 2 // ITEM[dtype],), shapes.BIAS_LENGTHS)
     # Channels last are rows.
     pictures = [picture for picture in shapes.pictures(sizes) if picture[1] == 1]
     return [
         _act(op, direction, dtype, shape, channel, "channels", _ON_GPU, on_gpu=True)
-        for shape, channel in (*rows, *pictures)
+        for shape, channel in (*((shape, -1) for shape in rows), *pictures)
     ]
 
 

@@ -7,36 +7,20 @@ are the halves of one array.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from ...measure.formulas import NUMPY, naive
 from ...measure.peers import LeftOut, function_named
-from ...measure.shapes import Shape, shape_label
+from ...measure.shapes import hidden, shape_label
 from .. import onnx
 from .activations import jax_function
-from .work import (
-    BYTES,
-    ITEM,
-    Call,
-    Case,
-    Family,
-    Options,
-    Sizes,
-    Work,
-)
-
-_COLUMNS = 4096  # of the hidden layer
-_SMALL = 256
-
-
-def _shape(size: int) -> Shape:
-    columns = _COLUMNS if size >= 4 * _COLUMNS else _SMALL if size >= 4 * _SMALL else size
-    return max(size // columns, 1), columns
+from .work import BYTES, ITEM, Call, Case, Family, Options, Sizes, Work
 
 
 def _cases(op: Any, direction: str, dtype: str, sizes: Sizes, on_gpu: bool) -> list[Case]:
     accesses = 3 if direction == "forward" else 5
-    shapes = [_shape(size) for size in sizes or (BYTES // 2 // ITEM[dtype],)]
+    shapes = [hidden(size) for size in sizes or (BYTES // 2 // ITEM[dtype],)]
     return [
         Case(op, direction, dtype, shape, shape_label(shape), accesses, on_gpu=on_gpu)
         for shape in shapes
@@ -45,10 +29,6 @@ def _cases(op: Any, direction: str, dtype: str, sizes: Sizes, on_gpu: bool) -> l
 
 def _on_cpu(op: Any, direction: str, dtype: str, options: Options) -> list[Case]:
     return _cases(op, direction, dtype, options.sizes, on_gpu=False)
-
-
-def _on_gpu(op: Any, direction: str, dtype: str, sizes: Sizes) -> list[Case]:
-    return _cases(op, direction, dtype, sizes, on_gpu=True)
 
 
 # --- the same by torch, numpy and jax -------------------------------------------------------------
@@ -95,7 +75,7 @@ def _onnx(case: Case) -> str:
 
 GATED = Family(
     _on_cpu,
-    _on_gpu,
+    partial(_cases, on_gpu=True),
     _torch,
     jax=_jax,
     onnx=_onnx,

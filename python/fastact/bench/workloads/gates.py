@@ -18,9 +18,6 @@ from ...measure.peers import LeftOut
 from ...measure.shapes import Shape
 from .work import Call, Case, Family, Options, Sizes, Work, unless_missing
 
-#: On a GPU: a small cell, a wide and large ones, and out of the caches.
-_GPU_SHAPES = ((256, 64), (64, 512), (256, 1024), (1024, 2048), (4096, 1024), (4096, 4096))
-
 
 def _accesses(op: Any, direction: str) -> int:
     """How many arrays of a state's shape are read or written once, biases aside."""
@@ -49,7 +46,7 @@ def _on_cpu(op: Any, direction: str, dtype: str, options: Options) -> list[Case]
 def _on_gpu(op: Any, direction: str, dtype: str, sizes: Sizes) -> list[Case]:
     # A size counts all that forward of an LSTM adds up: 8 arrays of 64 units.
     found = [(max(size // (8 * 64), 1), 64) for size in sizes or ()]
-    return _cases(op, direction, dtype, found or _GPU_SHAPES, on_gpu=True)
+    return _cases(op, direction, dtype, found or shapes.GPU_STATES, on_gpu=True)
 
 
 # --- the step as a chain of array operations: m has what torch, numpy and jax call differently ----

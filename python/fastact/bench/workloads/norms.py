@@ -21,29 +21,12 @@ from ...ops.engine.fused import IDENTITY
 from .. import onnx
 from ..liger import by_liger
 from .activations import jax_function
-from .work import (
-    ITEM,
-    Arrays,
-    Call,
-    Case,
-    Family,
-    Gradient,
-    Options,
-    Sizes,
-    Work,
-    unless_missing,
-)
+from .work import ITEM, Arrays, Call, Case, Family, Gradient, Options, Sizes, Work, unless_missing
 
 _ACTIVATIONS = (IDENTITY, "mish")  # nothing behind a norm, and an exponential
 _GROUPS = 32
 
-#: Rows on a GPU from what a warp takes to what several blocks do, in arrays past any second-level
-#: cache.
-_LENGTHS = (256, 1024, 4096, 16384, 65536, 262144)
-_ARRAY = 2**27  # bytes
-#: And short rows as others publish them, which fit into the cache, and a length that is no power of
-#: two.
-_PUBLISHED = ((32768, 256), (8192, 5120))
+_ARRAY = 2**27  # bytes of an array on a GPU, past any second-level cache
 
 
 def _case(
@@ -101,12 +84,8 @@ def _on_cpu(op: Any, direction: str, dtype: str, options: Options) -> list[Case]
 def _on_gpu(op: Any, direction: str, dtype: str, sizes: Sizes) -> list[Case]:
     found: list[tuple[Shape, int | None]] = [*shapes.pictures(sizes)]
     if not traits(op).channels:
-        found = [
-            ((size // length, length), None)
-            for size in sizes or (_ARRAY // ITEM[dtype],)
-            for length in sorted({min(length, size) for length in _LENGTHS})
-        ]
-        found += () if sizes else [(shape, None) for shape in _PUBLISHED]
+        rows = shapes.of_lengths(sizes or (_ARRAY // ITEM[dtype],), shapes.NORM_LENGTHS)
+        found = [(shape, None) for shape in (*rows, *(() if sizes else shapes.PUBLISHED))]
     return [_case(op, direction, dtype, shape, channel, on_gpu=True) for shape, channel in found]
 
 

@@ -20,9 +20,6 @@ from ...measure.shapes import Shape
 from .. import onnx
 from .work import ELEMENTS, ITEM, Call, Case, Family, Options, Sizes, Work, unless_missing
 
-_WORDS = 32000  # of a vocabulary
-_LENGTH = 4096  # of a row
-
 
 def _case(op: Any, direction: str, dtype: str, on_gpu: bool, shape: Shape, axis: int = 1) -> Case:
     gives_rows = op.results == ("y",) and "x" not in op.saves
@@ -58,7 +55,7 @@ def _on_cpu(op: Any, direction: str, dtype: str, options: Options) -> list[Case]
 def _on_gpu(op: Any, direction: str, dtype: str, sizes: Sizes) -> list[Case]:
     case, found = partial(_case, op, direction, dtype, True), []
     for size in sizes or (ELEMENTS,):
-        length = min(size, _WORDS if is_loss(op) else _LENGTH)
+        length = min(size, shapes.WORDS if is_loss(op) else shapes.ROW)
         found.append(case((size // length, length)))
         if not is_loss(op):
             found.append(case((length, size // length), 0))

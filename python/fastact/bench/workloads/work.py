@@ -125,9 +125,15 @@ class Case:
         return self.accesses * self.size * ITEM[self.dtype] + self.small
 
     @property
-    def name(self) -> str:
+    def words(self) -> dict[str, Any]:
         """What tells it from all others."""
-        return name_of(self.op.name, self.direction, self.dtype, self.label)
+        of = self.op.name, self.direction, self.dtype, self.label
+        return dict(zip(("op", "direction", "dtype", "what"), of, strict=True))
+
+    @property
+    def name(self) -> str:
+        """The same in one."""
+        return name_of(**self.words)
 
     @property
     def series(self) -> str:
@@ -136,9 +142,9 @@ class Case:
         return ", ".join(filter(None, (self.op.name, last, self.variant)))
 
 
-def name_of(op: str, direction: str, dtype: str, label: str) -> str:
+def name_of(op: str, direction: str, dtype: str, what: str) -> str:
     """A case in words, by which a later run knows it again."""
-    return f"{op} {direction}, {dtype}, {label}"
+    return f"{op} {direction}, {dtype}, {what}"
 
 
 class InMemory:

@@ -7,6 +7,7 @@ arrays, from `check/reference.py` and the bounds that the op states.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -52,13 +53,14 @@ def errors(
     shape : of the data. named : the call's arguments, arrays of NumPy among them. incoming : the
     results' gradients. backward_of : gives the gradients where that is not backward, by the
     arguments that it would have. entry : another entry point than backward, of the same arguments.
-    Gradients are judged for what forward saved.
+    Results and saved arrays are judged, and gradients for what was saved.
     """
-    result, saved = op.bound("forward", named)()
-    results = dict(zip(op.results, arrays_of(result), strict=True))
+    result, saves = op.bound("forward", named)()
+    saved = dict(zip(op.saves, saves, strict=True))
+    results = {n: a for n, a in saved.items() if a is not named.get(n)}
+    results |= dict(zip(op.results, arrays_of(result), strict=True))
     forward = Case(op, "forward", shape, arrays_of(result)[0].dtype, named)
-    more = {**incoming, **dict(zip(op.saves, saved, strict=True))}
-    backward = forward.at(entry, **more)
+    backward = forward.at(entry, **incoming, **saved, before=named)
     of = backward_of or (lambda op, given: op.bound(entry, given)())
     made = arrays_of(of(op, backward.given))
     gradients = dict(zip(backward.results, made, strict=False))
@@ -67,3 +69,17 @@ def errors(
         exact = expected(case)
         found |= {n: exact[n].error(y) for n, y in parts.items() if y is not None and n in exact}
     return found
+
+
+@dataclass(frozen=True)
+class Call:
+    """A call with its arguments by name, and the results' gradients."""
+
+    op: Any
+    shape: tuple[int, ...]
+    named: Mapping[str, Any]
+    incoming: Mapping[str, Any]
+
+    def errors(self) -> dict[str, float]:
+        """As `errors` has them."""
+        return errors(self.op, self.shape, self.named, self.incoming)

@@ -46,15 +46,23 @@ class Expected:
         judged = np.isfinite(total) & (True if self.judged is None else self.judged)
         return replace(self, exact=total, allowed=error, judged=judged)
 
-    def error(self, result: Any) -> float:
-        """The worst error of a result, in units of what it may be off, where that is judged."""
-        result = np.asarray(result)
-        exact, allowed = np.asarray(self.exact), self.allowed
+    def shares(self, result: Any) -> Any:
+        """The errors of a result, each divided by what it may be; 0 where that is not judged."""
+        result, exact = np.asarray(result), np.asarray(self.exact)
+        allowed = self.allowed
         if self.rounds:
             allowed = allowed + ulp(np.abs(exact) + allowed, result.dtype) / 2
-        judged = True if self.judged is None else self.judged
-        exact = np.where(judged, exact, result.astype(exact.dtype))
-        return reference.excess(result, exact, allowed)
+        if result.dtype == DOUBLE:  # half of the smallest number is none in float64
+            allowed = allowed + np.ldexp(_LONG(1), -1075)
+        share = reference.shares(result, exact, allowed)
+        if self.judged is not None:
+            share = np.where(self.judged, share, 0.0)
+        missing = False if self.nan is None else self.nan & ~np.isnan(result)
+        return np.where(missing, np.inf, share)
+
+    def error(self, result: Any) -> float:
+        """The worst of them."""
+        return float(np.max(self.shares(result), initial=0.0))
 
     def reshaped(self, shape: tuple[int, ...]) -> Expected:
         """The same in another shape; each part broadcasts to `exact`."""

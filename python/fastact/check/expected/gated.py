@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import Any
@@ -65,41 +65,6 @@ class GatedCall:
             for first, step in self.op.halves(self.options, 2 * length)
         )
         return a, b
-
-    @cached_property
-    def arrays(self) -> tuple[Array, ...]:
-        """What the op takes by position."""
-        return (self.packed(self.a, self.b, self.axis),) if self.op.packed else (self.a, self.b)
-
-    @cached_property
-    def packed_bias(self) -> Array | None:
-        return None if self.bias is None else self.packed(*self.bias, 0)
-
-    def call(self, of: Callable[[Array], Any] = lambda a: a) -> Any:
-        """y. of: makes an array of another framework of NumPy's."""
-        bias = {} if self.packed_bias is None else {"bias": of(self.packed_bias)}
-        return self.op(*map(of, self.arrays), **self.named, **bias)
-
-    def backward(self, of: Callable[[Array], Any] = lambda a: a, **more: Any) -> tuple[Any, ...]:
-        """The gradients: dx, or da and db, and perhaps dbias."""
-        bias = None if self.packed_bias is None else of(self.packed_bias)
-        made = self.op.backward(of(self.dy), *map(of, self.arrays), bias, **self.named, **more)
-        return made if isinstance(made, tuple) else (made,)
-
-    def gradients(self, made: tuple[Array, ...]) -> dict[str, Array]:
-        """da, db and the halves of dbias, of what backward gave."""
-        found = dict(
-            zip(
-                ("da", "db"),
-                self.parts(made[0], self.axis) if self.op.packed else made[:2],
-                strict=True,
-            )
-        )
-        if self.bias is not None:
-            found |= dict(zip(("dbias_a", "dbias_b"), self.parts(made[-1], 0), strict=True))
-        return found
-
-    # --- what is right ----------------------------------------------------------------------------
 
     @cached_property
     def oracle(self) -> Any:
@@ -165,11 +130,6 @@ class GatedCall:
         return {
             name: (of, (1 + reference.BUDGET) * np.asarray(e)) for name, (of, e) in found.items()
         }
-
-    def errors(self, y: Array, made: tuple[Array, ...]) -> dict[str, float]:
-        """The worst errors, each divided by its bound."""
-        found = {"y": y, **self.gradients(made)}
-        return {name: reference.excess(found[name], *self.judged[name]) for name in found}
 
 
 def expected(case: Case) -> dict[str, Expected]:

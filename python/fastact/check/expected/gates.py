@@ -43,36 +43,6 @@ class Step:
         more: str = self.op.kept[self.op.count :]
         return self.letters + more
 
-    @property
-    def arrays(self) -> tuple[Array, ...]:
-        """What the call takes by position."""
-        found = self._by_name
-        return tuple(found[name] for name in self.op.entry_points["call"].arrays)
-
-    @property
-    def options(self) -> dict[str, Any]:
-        """What forward takes by keyword, and the call where nothing is recomputed."""
-        by_position, found = self.op.entry_points["call"].arrays, self._by_name
-        return {n: a for n, a in found.items() if n not in by_position} | self.again
-
-    @property
-    def again(self) -> dict[str, Any]:
-        """What backward takes by keyword."""
-        order = {"order": self.order} if self.order else {}
-        return order | ({"recompute": True} if self.recompute else {})
-
-    @property
-    def _by_name(self) -> dict[str, Array]:
-        """The arrays that the op is given."""
-        named = {"gates": self.gates, "recurrent": self.recurrent, self.op.state: self.state}
-        named |= {"bias": self.bias, "recurrent_bias": self.recurrent_bias}
-        return {name: array for name, array in named.items() if array is not None}
-
-    @property
-    def gradients(self) -> tuple[Array | None, ...]:
-        """What backward takes first."""
-        return (self.dh, self.dc)[: len(self.op.results)]
-
     def apart(self, packed: Array | None, letters: str = "") -> dict[str, Any]:
         """A packed array's gates, by their letters, in the oracle's type."""
         letters = letters or self.letters

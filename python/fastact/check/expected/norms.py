@@ -56,31 +56,46 @@ class NormOracle:
             self.activation, x, dy, mean, rstd, weight, bias, axes, rows.centred
         )
 
-    def y(self, exact: Any) -> tuple[Any, Any]:
+    def y(self, e: Any) -> tuple[Any, Any]:
         """y, and how far from it the op may be, both of the shape `split`."""
-        found: tuple[Any, Any] = reference.judged_y(
-            exact, self.op.bounds, self._act(exact), self.dtype, wide_bias=self._wide_bias
-        )
-        return found
+        act, dtype = self._act(e), self.dtype
+        of_z = self.op.bounds.forward(
+            z=e.z, xhat=e.xhat, weight=e.weight, mean=e.mean, rstd=e.rstd, dtype=dtype,
+            bias=self._bias(e), given=e.axes is None, on_gpu=self.on_gpu,
+        )  # fmt: skip
+        return e.value(e.z), (1 + reference.BUDGET) * act.allowed(e.z, of_z, dtype)
 
-    def gradients(self, exact: Any, to: Any = None) -> dict[str, tuple[Any, Any]]:
+    def gradients(self, e: Any, to: Any = None) -> dict[str, tuple[Any, Any]]:
         """dx (of the shape `split`), dweight and dbias, each with how far from it the op may be.
 
-        exact : of the statistics that backward is given. to : the dtype of the parameters'
-        gradients; by default the parameters' own.
+        e : the exact norm of the statistics that backward is given. to : the dtype of the
+        parameters' gradients; by default the parameters' own.
         """
-        to = to or next(iter((self.parameter_dtypes or {}).values()), self.dtype)
-        found: dict[str, tuple[Any, Any]] = reference.judged_gradients(
-            exact, self.op.bounds, self._act(exact), self.dtype, to, self.rows.summed,
-            wide_bias=self._wide_bias,
+        bounds, total, dtype = self.op.bounds, self.rows.summed, self.dtype
+        to = to or next(iter((self.parameter_dtypes or {}).values()), dtype)
+        z, xhat, weight = e.z, e.xhat, e.weight
+        of_z = bounds.again(z=z, xhat=xhat, weight=weight, dtype=dtype, bias=self._bias(e))
+        of = {"p": e.p, "of_p": self._act(e).of_gradient(e.dy, z, of_z, dtype), "dtype": dtype}
+        dx, dweight, dbias = e.gradients
+        average, count = None if e.axes is None else e.over, e.x.size // max(1, np.size(e.rstd))
+        of_dx = bounds.dx(
+            xhat=xhat, weight=weight, rstd=e.rstd, exact=dx, average=average, count=count,
+            centred=e.centred, **of,
         )  # fmt: skip
-        return found
+        exact = {"dx": dx, "dweight": total(dweight), "dbias": total(dbias)}
+        of |= {"to": to, "total": total}
+        allowed = {
+            "dx": of_dx,
+            "dweight": bounds.dweight(xhat=xhat, exact=exact["dweight"], **of),
+            "dbias": bounds.dbias(exact=exact["dbias"], **of),
+        }
+        return {k: (exact[k], (1 + reference.BUDGET) * allowed[k]) for k in exact}
 
-    @property
-    def _wide_bias(self) -> bool:
-        """Whether the bias is of a wider type than the data are computed in."""
+    def _bias(self, e: Any) -> Any:
+        """The bias, if it is of a wider type than the data are computed in."""
         bias = (self.parameter_dtypes or {}).get("bias", self.dtype)
-        return bool(np.dtype(bias).itemsize > computed_in(self.dtype).itemsize)
+        is_wide = np.dtype(bias).itemsize > computed_in(self.dtype).itemsize
+        return e.bias if is_wide else 0.0
 
     def _act(self, exact: Any) -> Activation:
         own = None if self.activation == "identity" else ops[self.activation].bounds

@@ -116,7 +116,6 @@ class _Moments:
         self.weights, self.counts, self.count = found.weights, found.counts, found.count
         self.mean, self.m2, self.spread = found.mean, found.m2, found.magnitude + found.largest
         if not is_weighted(case) and x.size:
-            self.mean, self.m2 = reference.moments(x, self.axes, keepdims=True)
             self.spread = op.bounds.magnitude(x, self.axes, dtype)
         self.correction = correction_of(case)
         self.divisor = np.maximum(self.count - self.correction, 0)
