@@ -327,8 +327,10 @@ def may_write(
     where: str, out_name: str, out: View, inputs: Mapping[str, View], *, in_place: bool = True
 ) -> None:
     """Each input is `out` itself (where `in_place` allows it) or shares no memory with it."""
+    low, high = out.reach
     for name, view in inputs.items():
-        if not _reach_overlaps(out, view):
+        from_, to = view.reach
+        if high <= from_ or to <= low:
             continue
         same = out.address == view.address and steps(out) == steps(view)
         if same and in_place:
@@ -355,11 +357,6 @@ def _share_memory(a: View, b: View) -> bool:
 def steps(view: View) -> list[int]:
     """The strides that count: along an axis of length 1 nobody steps."""
     return [s for s, n in zip(view.strides, view.shape, strict=True) if n > 1]
-
-
-def _reach_overlaps(a: View, b: View) -> bool:
-    (a_low, a_high), (b_low, b_high) = a.reach, b.reach
-    return a_low < b_high and b_low < a_high
 
 
 def out_name(i: int, outs: Sequence[Any]) -> str:
@@ -399,6 +396,8 @@ def needs_out(where: str, *outs: Any) -> None:
 
 def apart(where: str, name: str, out: View, others: Mapping[str, View]) -> None:
     """An output shares no memory with other outputs, or with inputs that all of it is made of."""
+    low, high = out.reach
     for other, view in others.items():
-        if _reach_overlaps(out, view) and _share_memory(out, view):
+        from_, to = view.reach
+        if low < to and from_ < high and _share_memory(out, view):
             raise ValueError(f"{where}: {name} must not share memory with {other}")

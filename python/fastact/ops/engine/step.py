@@ -190,7 +190,7 @@ class _Entry:
     def _find(self, field: str, facts: Mapping[str, Any], now: Step) -> Callable[[Step], Any]:
         name = self.op.fields.get(field, field)
         if facts["kind"] == "array":
-            return self._find_array(name, facts, hasattr(now.shapes, "seen"))
+            return self._find_array(name, facts, type(now.shapes))
         if field.startswith("accumulate"):
             output = field.removeprefix("accumulate").lstrip("_")
             return lambda now: now.adds(output)
@@ -199,19 +199,24 @@ class _Entry:
         return attrgetter(f"options.{name}" if hasattr(now.options, name) else f"op.{name}")
 
     def _find_array(
-        self, name: str, facts: Mapping[str, Any], has_axes: bool
+        self, name: str, facts: Mapping[str, Any], shapes: type
     ) -> Callable[[Step], Any]:
-        """has_axes : the kernels may see other axes than the arrays have."""
-        is_read = facts["role"] == "in"
-        if is_read and has_axes:
-            shape = self.seen(name)
-            return lambda now: now.seen(name, shape=shape)
-        if is_read:
-            return lambda now: now.views.get(name)
-        shape = self.output(name).seen
-        if facts["optional"]:
-            return lambda now: now.written(name, shape)
-        return lambda now: now.written(name, shape) or now.temporary(name)
+        is_read, is_optional = facts["role"] == "in", facts["optional"]
+        see = seen_by(shapes, self.seen(name) if is_read else self.output(name).seen)
+
+        def find(now: Step) -> Any:
+            view = now.views.get(name) if is_read else now.view(name)
+            if view is not None:
+                return view if see is None else see(now.shapes, view)
+            return None if is_read or is_optional else now.temporary(name)
+
+        return find
+
+
+def seen_by(shapes: type, shape: str) -> Callable[[Any, View], View] | None:
+    """How an array whose shape has this name gets the axes of the kernels; None: it has them."""
+    found: Callable[[Any, View], View] | None = getattr(shapes, f"seen_{shape}", None)
+    return found
 
 
 def _like(facts: Mapping[str, Any]) -> str | None:
@@ -477,27 +482,26 @@ class Step:
                 given[field] = value
         self.call.run(function, **given)
 
-    def seen(self, name: str, like: View | None = None, shape: str | None = None) -> Any:
+    def seen(self, name: str, like: View | None = None) -> Any:
         """An array of the call, with the axes of the kernels; None: it is not there.
 
-        like : to whose shape it repeats. shape : the name of its own, where that is known.
+        like : to whose shape it repeats.
         """
         view = self.views.get(name)
-        if view is not None:
-            view = self._with_axes(shape or self.spec.seen(name), view)
-        return view if view is None or like is None else _over(like, view)
-
-    def written(self, name: str, shape: str | None = None) -> Any:
-        """The same of an output; None: it is not made."""
-        view = self.view(name)
         if view is None:
             return None
-        return self._with_axes(shape or self.spec.output(name).seen, view)
+        view = self._with_axes(self.spec.seen(name), view)
+        return view if like is None else _over(like, view)
+
+    def written(self, name: str) -> Any:
+        """The same of an output; None: it is not made."""
+        view = self.view(name)
+        return None if view is None else self._with_axes(self.spec.output(name).seen, view)
 
     def _with_axes(self, shape: str, view: View) -> View:
         """An array whose shape has this name, with the axes of the kernels."""
-        shapes = self.shapes
-        return shapes.seen(shape, view) if hasattr(shapes, "seen") else view
+        see = seen_by(type(self.shapes), shape)
+        return view if see is None else see(self.shapes, view)
 
     def adds(self, output: str) -> bool:
         """Whether kernels add to an output, or (no name) to all.
