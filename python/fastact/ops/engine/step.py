@@ -33,15 +33,6 @@ _NUMBERS: Mapping[str, Callable[[str, str, Any], float]] = {
 
 _COMPUTED = len(_cpu.DTYPE_NAMES)  # the dtypes that kernels compute have the numbers below
 
-#: What the dtype of an array has to be, by its role.
-_DTYPES: Mapping[str, Callable[..., None]] = {
-    "same": validate.same_dtype,
-    "wider": validate.parameter_dtype,
-    "computed": validate.computed_dtype,
-    "double": validate.double_dtype,
-    "any": lambda *_: None,
-}
-
 #: An argument of a native function: its name there, how a step finds it, and the argument to whose
 #: shape it repeats.
 Source = tuple[str, Callable[["Step"], Any], str | None]
@@ -80,7 +71,7 @@ class _Entry:
     arrays : the arguments that are arrays. leaders : the first of these that is given leads.
     optional : arrays that may be None. plain : arrays for which no number stands.
     data : arrays of the data's dtype. free : of these, what an output may be.
-    rules : for each array the check of its dtype, the names of the shapes that it may have (None:
+    rules : for each array the rule of its dtype, the names of the shapes that it may have (None:
     any), and whether it repeats over the first of them.
     numbers : the options that are numbers, and their checks.
     counts : it takes weights, or a mask that tells what counts. has_checks : of its options.
@@ -113,7 +104,7 @@ class _Entry:
         self.data = {n for n, role in roles.items() if role.dtype == "same"}
         self.free = {n for n in self.data if _whole(n) not in op.apart} | {"out"}
         self.rules = {
-            n: (_DTYPES[role.dtype], self._shapes_of(n, role), role.repeats and role.number)
+            n: (role.dtype, self._shapes_of(n, role), role.repeats and role.number)
             for n, role in roles.items()
         }
         self.is_plain = type(op).result_of is Op.result_of
@@ -128,9 +119,9 @@ class _Entry:
         self._outputs: dict[tuple[str, ...], list[_Output]] = {}
         self._all = [] if self._varies else self._made_of(entry.gives)
         self.sources: dict[str, list[Source]] = {}
-        kernels = "forward" if name == "call" else name
+        runs = "forward" if name == "call" else name
         self.compute: Callable[[Step], None] = getattr(
-            op, f"_run_{kernels}", lambda now: now.run(op.runs[kernels])
+            op, f"_run_{runs.replace('.', '_')}", lambda now: now.run(op.runs[runs])
         )
 
     def _parts(self) -> tuple[str, ...]:
@@ -339,8 +330,8 @@ class Step:
         for name, view in views.items():
             if name == leader:
                 continue
-            check, names, repeats = rules[name]
-            check(where, name, view, leader, data)
+            rule, names, repeats = rules[name]
+            validate.has_dtype(where, name, view, rule, leader, data)
             if names is None:
                 continue
             allowed = [shape if n == "data" else getattr(self.shapes, n) for n in names]
