@@ -1,5 +1,6 @@
 """The tables of native functions: each says what its calls may be, and the one check holds to it.
 
+On the CPU, and on the emulated device, which has a function for each table too.
 Functions are called by their tables alone, so that one that is added is tested as well.
 """
 
@@ -9,18 +10,18 @@ from contextlib import suppress
 from pathlib import Path
 from random import Random
 
-import numpy as np
 import pytest
+from devices import EMULATED
 
 from fastact import _cpu
-from fastact._cpu import NativeCall, View
+from fastact._cpu import NativeCall
 
 TOOLS = Path(__file__).resolve().parents[2] / "tools"
 if not TOOLS.is_dir():
     pytest.skip("the tools are in the source tree only", allow_module_level=True)
 sys.path.insert(0, str(TOOLS))
 
-from fuzzing.native_calls import Made, Maker, broken  # noqa: E402
+from fuzzing.native_calls import Block, DeviceBlock, Made, Maker, broken  # noqa: E402
 
 TABLES = _cpu.native_calls()
 REFUSED = (ValueError, TypeError, OverflowError)
@@ -30,15 +31,17 @@ NEEDS_SCRATCH = {  # others do with less than they ask for
 }
 BROKEN = 10  # of them, each in every argument by itself
 CASES = 200  # calls made of a table: every optional array is there and missing many times
+FEW = 20  # of them on the emulated device, which is slow
+BLOCKS = {"cpu": Block} | ({"emulated": DeviceBlock} if EMULATED else {})
 
 
-def calls(name: str) -> list[Made]:
+def calls(name: str, block: type[Block], cases: int) -> list[Made]:
     """Those of the calls that a table allows, that its function runs."""
     found = []
-    for seed in range(20 * CASES):
-        if seed >= CASES and len(found) > CASES // 20:  # few, of what a table can say less of
+    for seed in range(20 * cases):
+        if seed >= cases and len(found) > cases // 20:  # few, of what a table can say less of
             break
-        made = Maker(name, Random(f"{name} {seed}")).make()
+        made = Maker(name, Random(f"{name} {seed}"), block).make()
         with suppress(ValueError):  # of what the table can't say
             made.run()
             found.append(made)
@@ -46,9 +49,10 @@ def calls(name: str) -> list[Made]:
     return found
 
 
-@pytest.fixture(scope="module", params=TABLES)
+@pytest.fixture(scope="module", params=[f"{d}-{n}" for d in BLOCKS for n in TABLES])
 def made(request):
-    return calls(request.param)
+    device, name = request.param.split("-")
+    return calls(name, BLOCKS[device], CASES if device == "cpu" else FEW)
 
 
 def test_tables_name_their_own_fields():
@@ -70,21 +74,21 @@ def test_tables_name_their_own_fields():
 
 
 def test_calls_that_tables_allow_run(made):
-    assert len(made) > CASES // 20
+    assert len(made) > (CASES if made[0].block is Block else FEW) // 20
 
 
 def test_arguments_that_are_wrong(made):
     """One at a time, in calls that are right otherwise: refused by name, and nothing is written."""
-    for right in made[:BROKEN]:
+    for right in made[: BROKEN if made[0].block is Block else 2]:
         for name in right.arguments:
             for what, wrong, block in broken(right, name):
-                before = {n: b.whole.tobytes() for n, b in right.blocks.items()}
-                memory = None if block is None else block.whole.tobytes()
+                before = {n: b.whole for n, b in right.blocks.items()}
+                memory = None if block is None else block.whole
                 with pytest.raises(REFUSED) as caught:
                     right.run({**right.arguments, name: wrong})
                 assert right.name in str(caught.value), (name, what)
-                assert before == {n: b.whole.tobytes() for n, b in right.blocks.items()}
-                assert block is None or memory == block.whole.tobytes(), (name, what)
+                assert before == {n: b.whole for n, b in right.blocks.items()}
+                assert block is None or memory == block.whole, (name, what)
 
 
 def test_arguments_that_are_missing_or_unknown(made):
@@ -100,10 +104,10 @@ def test_arguments_that_are_missing_or_unknown(made):
         _cpu.native_call("colour", {})
 
 
-def refusal(call: NativeCall, nbytes: int) -> str | None:
+def refusal(call: NativeCall, block: type[Block], nbytes: int) -> str | None:
     """What it says to a workspace of so many bytes."""
     try:
-        call.run(View.from_numpy(np.zeros(nbytes, np.uint8)), 0)
+        call.run(block.scratch(nbytes), block.stream)
     except ValueError as error:
         return str(error)
     return None
@@ -116,11 +120,12 @@ def test_workspaces_that_are_short(made):
         call = _cpu.native_call(right.name, right.arguments)
         size = call.workspace_size()
         for short in {0, size - 1} if size else ():
-            message = refusal(call, short)
+            message = refusal(call, right.block, short)
             assert message is None or re.search(rf"must have \d+ bytes, got {short}", message)
             assert right.are_whole()
             refused += message is not None
-    assert bool(refused) == (made[0].name in NEEDS_SCRATCH)
+    if made[0].block is Block:
+        assert bool(refused) == (made[0].name in NEEDS_SCRATCH)
 
 
 def test_made_by_hand():

@@ -6,6 +6,7 @@ knows a function by name: one that is added is attacked as well.
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import cache
 from random import Random
 from typing import Any
 from warnings import catch_warnings, simplefilter
@@ -14,6 +15,7 @@ import numpy as np
 
 from fastact import _cpu
 from fastact._cpu import View
+from fastact.interop import devices
 
 Field = Mapping[str, Any]
 Arguments = dict[str, Any]
@@ -24,36 +26,91 @@ GUARD, PATTERN = 64, 0xA5  # bytes before and after an array, and their value
 
 
 class Block:
-    """An array between bytes that nobody may write."""
+    """An array between bytes that nobody may write: NumPy's memory.
 
-    def __init__(self, shape: tuple[int, ...], dtype: str) -> None:
+    view : the array, as native functions get it.
+    """
+
+    stream = 0
+
+    def __init__(self, shape: tuple[int, ...], dtype: str, *, readonly: bool = False) -> None:
         size = int(np.prod(shape)) * _ITEM[dtype]
-        self.whole = np.full(size + 2 * GUARD, PATTERN, np.uint8)
-        self.array = self.whole[GUARD : GUARD + size].view(dtype).reshape(shape)
-        self.array.fill(1)
+        self._whole = np.full(size + 2 * GUARD, PATTERN, np.uint8)
+        array = self._whole[GUARD : GUARD + size].view(dtype).reshape(shape)
+        array.fill(1)
+        array.flags.writeable = not readonly
+        self.view = self._seen(array, readonly)
+
+    def _seen(self, array: Any, readonly: bool) -> View:
+        return View.from_numpy(array)
+
+    @property
+    def whole(self) -> bytes:
+        """The array and the bytes around it."""
+        return self._whole.tobytes()
 
     def is_whole(self) -> bool:
         """Whether the bytes around the array are as they were."""
-        return bool(
-            (self.whole[:GUARD] == PATTERN).all() and (self.whole[-GUARD:] == PATTERN).all()
-        )
+        around = bytes([PATTERN]) * GUARD
+        return self.whole[:GUARD] == around and self.whole[-GUARD:] == around
+
+    @staticmethod
+    def scratch(size: int) -> View | None:
+        """Memory for a call."""
+        return View.from_numpy(np.zeros(size, np.uint8))
+
+
+class DeviceBlock(Block):
+    """The same in the memory of the emulated device."""
+
+    stream = 1
+
+    def _seen(self, array: Any, readonly: bool) -> View:
+        kind, api = _emulated()
+        dtype, count = array.dtype.name, len(self._whole) // array.itemsize
+        self._held = kind.from_bytes(self._whole.tobytes(), dtype, (count,), 0)
+        shown = self._held.view(array.shape, array.strides, GUARD, readonly)
+        return View.from_exchange(shown, api)
+
+    @property
+    def whole(self) -> bytes:
+        found: bytes = self._held.tobytes()
+        return found
+
+    @staticmethod
+    def scratch(size: int) -> View | None:
+        if size == 0:
+            return None
+        return _cpu.Memory(View.bytes(size, (devices.EMULATED, 0)), _emulated()[1]).view()
+
+
+@cache
+def _emulated() -> tuple[Any, Any]:
+    """Its arrays' type and how these are exchanged; from then on it computes."""
+    kind = devices.emulate().ExchangeArray
+    devices.native("fastact", (devices.EMULATED, 0))
+    return kind, kind.__dlpack_c_exchange_api__
 
 
 @dataclass
 class Made:
-    """Arguments of a call, and the memory of its arrays by name."""
+    """Arguments of a call, and the memory of its arrays by name.
+
+    block : how memory is made.
+    """
 
     name: str
+    block: type[Block]
     arguments: Arguments
     blocks: dict[str, Block]
 
     def run(self, arguments: Arguments | None = None) -> None:
         """Run it, or a call of other arguments, with the scratch memory that it asks for."""
         call = _cpu.native_call(self.name, self.arguments if arguments is None else arguments)
-        scratch = np.zeros(call.workspace_size() + 8, np.uint8)
+        size = call.workspace_size()
         with catch_warnings():
             simplefilter("ignore")
-            call.run(View.from_numpy(scratch), 0)
+            call.run(self.block.scratch(size), self.block.stream)
 
     def are_whole(self) -> bool:
         return all(block.is_whole() for block in self.blocks.values())
@@ -62,12 +119,12 @@ class Made:
 class Maker:
     """Arguments of one function, as its table allows them."""
 
-    def __init__(self, name: str, r: Random) -> None:
+    def __init__(self, name: str, r: Random, block: type[Block] = Block) -> None:
         self.name, self.r = name, r
         self.fields: Mapping[str, Field] = _cpu.native_calls()[name]
         self.shapes: dict[str, tuple[int, ...]] = {}
         self.dtypes: dict[str, str] = {}
-        self.made = Made(name, {}, {})
+        self.made = Made(name, block, {}, {})
         self.rank = r.randint(1, 4)
 
     def make(self) -> Made:
@@ -102,8 +159,8 @@ class Maker:
         if field["optional"] and self.r.random() < 0.4:
             self.made.arguments[name] = None
             return
-        block = self.made.blocks[name] = Block(self.shapes[name], self.dtypes[name])
-        self.made.arguments[name] = View.from_numpy(block.array)
+        block = self.made.block(self.shapes[name], self.dtypes[name])
+        self.made.blocks[name], self.made.arguments[name] = block, block.view
 
     def _shape(self, field: Field) -> tuple[int, ...]:
         rule, r = field["shape"], self.r
@@ -161,16 +218,15 @@ def broken(made: Made, name: str) -> Iterator[tuple[str, Any, Block | None]]:
     if value.size:
         yield "a model", value.shaped(shape), None
     if field["role"] != "in":
-        block = Block(shape, dtype)
-        block.array.flags.writeable = False
-        yield "read-only", View.from_numpy(block.array), block
+        block = made.block(shape, dtype, readonly=True)
+        yield "read-only", block.view, block
     if field["shape"] != "any":
         for wrong in ((*shape, 2), (*shape[:-1], shape[-1] + 100)):
-            block = Block(wrong, dtype)
-            yield f"of shape {wrong}", View.from_numpy(block.array), block
+            block = made.block(wrong, dtype)
+            yield f"of shape {wrong}", block.view, block
     for other in _wrong_dtypes(field, dtype):
-        block = Block(shape, other)
-        yield f"of {other}", View.from_numpy(block.array), block
+        block = made.block(shape, other)
+        yield f"of {other}", block.view, block
 
 
 def _wrong_dtypes(field: Field, dtype: str) -> Iterator[str]:

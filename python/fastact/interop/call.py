@@ -89,6 +89,7 @@ class Call:
         if self.given and self._draft is not None:
             self._draft.refuse()
         self.place = Place(device, self._stream(device, stream, values[leader]))
+        self.stream = self.place.stream or 0  # where the kernels are queued
         for name, value in values.items():
             is_array = name in of_forward and isinstance(value, np.generic)
             value, given = np.asarray(value) if is_array else value, value
@@ -97,11 +98,6 @@ class Call:
         if self.framework is not NUMPY:
             for cls in map(type, self.arrays.values()):
                 _register_tensor_type(cls)
-
-    @property
-    def stream(self) -> int:
-        """Where the kernels are queued; 0 on the CPU."""
-        return self.place.stream or 0
 
     def __enter__(self) -> Self:
         if self.given:
@@ -169,20 +165,19 @@ class Call:
         if self.framework is NUMPY:
             value = in_native_order(value)
         self.arrays[name] = value
-        self.views[name] = see(self.where, name, value, self.framework, self.place, also)
-        self._state(self.views[name], given, value)
+        self.views[name] = view = see(self.where, name, value, self.framework, self.place, also)
+        if self._draft is not None:
+            self._state(self._draft, view, given, value)
 
-    def _state(self, view: View, given: Any, array: Any) -> None:
+    def _state(self, draft: Any, view: View, given: Any, array: Any) -> None:
         """State where a view's memory is: in what the caller gave, or in the array made of it."""
-        if self._draft is None:
-            return
         is_scalar = isinstance(given, np.generic)
         if is_scalar and self.framework is NUMPY and given.dtype == array.dtype:
-            self._draft.operand(view, given)
+            draft.operand(view, given)
         elif is_scalar or isinstance(given, bool | int | float):  # whose value the call is for
-            self._draft.constant(view)
+            draft.constant(view)
         else:
-            self._draft.operand(view, array)
+            draft.operand(view, array)
 
     def _number(self, name: str, value: float, role: Role, data: View) -> View:
         """A number in the place of an array: of the data's shape, or of one that repeats."""
@@ -198,7 +193,8 @@ class Call:
         """A number as an array of another one's shape and dtype."""
         element = repeated(value, like)
         if self.place.device[0] == devices.CPU:
-            self._state(element, value, element.owner)
+            if self._draft is not None:
+                self._state(self._draft, element, value, element.owner)
             return element
         scratch = self.workspace(_ONE_ELEMENT)
         assert scratch is not None
@@ -212,7 +208,8 @@ class Call:
         if not self.framework.computes:
             return
         native = _cpu.native_call(function, arguments)
-        workspace = self.workspace(native.workspace_size())
+        size = native.workspace_size()
+        workspace = self.workspace(size) if size else None
         if self._draft is not None:
             self._draft.native(native, workspace)
         native.run(workspace, self.stream)

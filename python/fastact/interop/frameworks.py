@@ -426,7 +426,7 @@ def see(
     """
     if framework is not NUMPY:
         _has_its_values(where, argument, array)
-    validate.same_device(where, argument, framework.device(array), place.device)
+        validate.same_device(where, argument, framework.device(array), place.device)
     view = framework.view(where, argument, array, place)
     if view.device != place.device:
         raise ValueError(

@@ -164,7 +164,7 @@ class Role(NamedTuple):
     also : dtypes that it may have beside those that are computed, or (`Only`) instead of them.
     repeats : it broadcasts to the data's shape, or to what it is of.
     number : a number stands for one that repeats.
-    dtype : what it has to be beside the data's.
+    dtype : what it has to be beside the data's, by a rule of native calls.
     array : no number stands for it.
     """
 
@@ -180,8 +180,8 @@ WHOLE = ("bool", "int32", "int64")
 
 DATA = Role()
 ARRAY = Role(array=True)  # data that has axes of its own
-PARAMETER = Role(dtype="wider", array=True)
-STATISTIC = Role(dtype="computed", array=True)  # of the data, as `forward` saved it
+PARAMETER = Role(dtype="wide_enough", array=True)
+STATISTIC = Role(dtype="compute_type", array=True)  # of the data, as `forward` saved it
 TOTAL = Role(dtype="double", array=True)
 INDICES = Role(("int32", "int64"), dtype="any")
 MASK = Role(WHOLE, repeats=True, number=True, dtype="any")
@@ -232,26 +232,12 @@ def epsilon(where: str, name: str, value: Any) -> float:
     return eps
 
 
-def computed_dtype(where: str, name: str, view: View, data_name: str, data: View) -> None:
-    """Statistics have the dtype in which the data are computed."""
-    if view.dtype != computed_in(data):
-        raise TypeError(
-            f"{where}: {name} must have dtype {_cpu.DTYPE_NAMES[computed_in(data)]}, in which "
-            f"{data_name} is computed, got {view.dtype_name}"
-        )
-
-
 DOUBLE = _cpu.DTYPE_NAMES.index("float64")
-
-
-def double_dtype(where: str, name: str, view: View, data_name: str, data: View) -> None:
-    """What `forward` made in double comes back in it."""
-    same_dtype(where, name, view, "forward's", data.of_dtype(DOUBLE))
 
 
 def computed_in(view: View) -> int:
     """The dtype in which an array's elements are computed: its own, or float32 for 16 bits."""
-    return max(view.dtype, _cpu.DTYPE_NAMES.index("float32"))
+    return _cpu.dtype_of_rule("compute_type", view.dtype)
 
 
 def aligned(where: str, name: str, view: View) -> None:
@@ -268,18 +254,29 @@ def aligned(where: str, name: str, view: View) -> None:
 
 def same_as(where: str, name: str, view: View, reference_name: str, reference: View) -> None:
     """Refuse a `view` of another dtype or shape than the reference."""
-    same_dtype(where, name, view, reference_name, reference)
+    has_dtype(where, name, view, "same", reference_name, reference)
     if view.shape != reference.shape:
         raise ValueError(f"{where}: {name} must have shape {reference.shape}, got {view.shape}")
 
 
-def same_dtype(where: str, name: str, view: View, reference_name: str, reference: View) -> None:
-    """Two arrays have one dtype."""
-    if view.dtype != reference.dtype:
-        raise TypeError(
-            f"{where}: {name} must have dtype {reference.dtype_name}, as {reference_name} has, "
-            f"got {view.dtype_name}"
-        )
+#: What messages say of a dtype that a rule of native calls asks for (common/core/call.h).
+_WHY = {
+    "same": "as {} has",
+    "wide_enough": "as {} has, or a wider one",
+    "compute_type": "in which {} is computed",
+    "double": "as forward's has",
+}
+
+
+def has_dtype(
+    where: str, name: str, view: View, rule: str, reference_name: str, reference: View
+) -> None:
+    """An array has a dtype that a rule of native calls allows beside another array."""
+    if _cpu.has_dtype(rule, view.dtype, reference.dtype):
+        return
+    expected = _cpu.VIEW_DTYPE_NAMES[_cpu.dtype_of_rule(rule, reference.dtype)]
+    why = _WHY[rule].format(reference_name)
+    raise TypeError(f"{where}: {name} must have dtype {expected}, {why}, got {view.dtype_name}")
 
 
 def no_number(where: str, name: str, value: Any) -> Any:
@@ -287,22 +284,6 @@ def no_number(where: str, name: str, value: Any) -> Any:
     if isinstance(value, bool | int | float):
         raise TypeError(f"{where}: {name} must be an array, got {describe(value)}")
     return value
-
-
-def one_axis(where: str, name: str, value: Any) -> Any:
-    """A parameter is an array with one axis; a number is none."""
-    if value is None or isinstance(value, bool | int | float):
-        raise TypeError(f"{where}: {name} must be an array with one axis, got {describe(value)}")
-    return value
-
-
-def parameter_dtype(where: str, name: str, view: View, data_name: str, data: View) -> None:
-    """A parameter has the dtype of the data, or a wider one."""
-    if view.dtype != data.dtype and view.itemsize <= data.itemsize:
-        raise TypeError(
-            f"{where}: {name} must have dtype {data.dtype_name}, as {data_name} has, or a wider "
-            f"one, got {view.dtype_name}"
-        )
 
 
 def device_name(device: tuple[int, int]) -> str:
@@ -327,8 +308,10 @@ def may_write(
     where: str, out_name: str, out: View, inputs: Mapping[str, View], *, in_place: bool = True
 ) -> None:
     """Each input is `out` itself (where `in_place` allows it) or shares no memory with it."""
+    low, high = out.reach
     for name, view in inputs.items():
-        if not _reach_overlaps(out, view):
+        from_, to = view.reach
+        if high <= from_ or to <= low:
             continue
         same = out.address == view.address and steps(out) == steps(view)
         if same and in_place:
@@ -355,11 +338,6 @@ def _share_memory(a: View, b: View) -> bool:
 def steps(view: View) -> list[int]:
     """The strides that count: along an axis of length 1 nobody steps."""
     return [s for s, n in zip(view.strides, view.shape, strict=True) if n > 1]
-
-
-def _reach_overlaps(a: View, b: View) -> bool:
-    (a_low, a_high), (b_low, b_high) = a.reach, b.reach
-    return a_low < b_high and b_low < a_high
 
 
 def out_name(i: int, outs: Sequence[Any]) -> str:
@@ -399,6 +377,8 @@ def needs_out(where: str, *outs: Any) -> None:
 
 def apart(where: str, name: str, out: View, others: Mapping[str, View]) -> None:
     """An output shares no memory with other outputs, or with inputs that all of it is made of."""
+    low, high = out.reach
     for other, view in others.items():
-        if _reach_overlaps(out, view) and _share_memory(out, view):
+        from_, to = view.reach
+        if low < to and from_ < high and _share_memory(out, view):
             raise ValueError(f"{where}: {name} must not share memory with {other}")

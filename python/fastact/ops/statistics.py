@@ -30,13 +30,6 @@ def mean(
     See Also
     --------
     nanmean : Of the elements that are not NaN.
-    mean_var : Mean and variance in one read.
-    moments : Mean and m2 in float64, which merge with others.
-
-    References
-    ----------
-    T. Ogita, S. M. Rump and S. Oishi, "Accurate Sum and Dot Product", SIAM J. Sci. Comput. 26
-    (2005), https://doi.org/10.1137/030601818
 
     Examples
     --------
@@ -86,12 +79,6 @@ def average(
     --------
     mean : The same; weights have no gradient there.
     nanmean : Of the elements that are not NaN.
-    moments : Mean and m2 in float64, which merge with others.
-
-    References
-    ----------
-    T. Ogita, S. M. Rump and S. Oishi, "Accurate Sum and Dot Product", SIAM J. Sci. Comput. 26
-    (2005), https://doi.org/10.1137/030601818
 
     Examples
     --------
@@ -129,13 +116,6 @@ def var(
     See Also
     --------
     nanvar : Of the elements that are not NaN.
-    mean_var : Mean and variance in one read.
-    moments : Mean and m2 in float64, which merge with others.
-
-    References
-    ----------
-    T. F. Chan, G. H. Golub and R. J. LeVeque, "Updating Formulae and a Pairwise Algorithm for
-    Computing Sample Variances", Stanford University, STAN-CS-79-773 (1979)
 
     Examples
     --------
@@ -171,13 +151,6 @@ def std(
     See Also
     --------
     nanstd : Of the elements that are not NaN.
-    mean_var : Mean and variance in one read.
-    moments : Mean and m2 in float64, which merge with others.
-
-    References
-    ----------
-    T. F. Chan, G. H. Golub and R. J. LeVeque, "Updating Formulae and a Pairwise Algorithm for
-    Computing Sample Variances", Stanford University, STAN-CS-79-773 (1979)
 
     Examples
     --------
@@ -210,13 +183,6 @@ def nansum(
     See Also
     --------
     sum : Of all elements.
-    mean_var : Mean and variance in one read.
-    moments : Mean and m2 in float64, which merge with others.
-
-    References
-    ----------
-    T. Ogita, S. M. Rump and S. Oishi, "Accurate Sum and Dot Product", SIAM J. Sci. Comput. 26
-    (2005), https://doi.org/10.1137/030601818
 
     Examples
     --------
@@ -248,13 +214,6 @@ def nanmean(
     See Also
     --------
     mean : Of all elements.
-    mean_var : Mean and variance in one read.
-    moments : Mean and m2 in float64, which merge with others.
-
-    References
-    ----------
-    T. Ogita, S. M. Rump and S. Oishi, "Accurate Sum and Dot Product", SIAM J. Sci. Comput. 26
-    (2005), https://doi.org/10.1137/030601818
 
     Examples
     --------
@@ -288,13 +247,6 @@ def nanvar(
     See Also
     --------
     var : Of all elements.
-    mean_var : Mean and variance in one read.
-    moments : Mean and m2 in float64, which merge with others.
-
-    References
-    ----------
-    T. F. Chan, G. H. Golub and R. J. LeVeque, "Updating Formulae and a Pairwise Algorithm for
-    Computing Sample Variances", Stanford University, STAN-CS-79-773 (1979)
 
     Examples
     --------
@@ -330,13 +282,6 @@ def nanstd(
     See Also
     --------
     std : Of all elements.
-    mean_var : Mean and variance in one read.
-    moments : Mean and m2 in float64, which merge with others.
-
-    References
-    ----------
-    T. F. Chan, G. H. Golub and R. J. LeVeque, "Updating Formulae and a Pairwise Algorithm for
-    Computing Sample Variances", Stanford University, STAN-CS-79-773 (1979)
 
     Examples
     --------

@@ -21,6 +21,38 @@ constexpr const char* kViewDTypeNames[] = {"float16", "bfloat16", "float32", "fl
 
 inline int compute_type_of(int dtype) { return dtype == kF64 ? kF64 : kF32; }
 
+// The dtype that a rule asks for beside another array's; of those that it allows, one.
+inline int expected_dtype(DTypeRule rule, int other) {
+  switch (rule) {
+    case DTypeRule::kComputeType:
+      return compute_type_of(other);
+    case DTypeRule::kMask:
+      return kBool;
+    case DTypeRule::kIndex:
+      return kI64;
+    case DTypeRule::kUnrounded:
+      return item_size(other) == 2 ? kF64 : other;
+    case DTypeRule::kAny:
+    case DTypeRule::kDouble:
+      return kF64;
+    case DTypeRule::kSame:
+    case DTypeRule::kWideEnough:
+    case DTypeRule::kComputed:
+      break;
+  }
+  return other;
+}
+
+inline bool fits_dtype(DTypeRule rule, int dtype, int other) {
+  const bool is_computed = dtype >= 0 && dtype < kDTypes;
+  if (rule == DTypeRule::kIndex) return dtype == kI32 || dtype == kI64;
+  if (rule == DTypeRule::kComputed) return is_computed;
+  if (rule == DTypeRule::kAny) return dtype >= 0 && dtype < kViewDTypes;
+  if (rule == DTypeRule::kWideEnough && is_computed && item_size(dtype) > item_size(other))
+    return true;
+  return dtype == expected_dtype(rule, other);
+}
+
 inline std::string dtype_text(int dtype) {
   return dtype >= 0 && dtype < kViewDTypes ? kViewDTypeNames[dtype] : "one that is not computed";
 }
@@ -131,36 +163,15 @@ class CallCheck {
     if (!has_shape(f, *a)) refuse(f, "must have " + shapes_text(f) + ", got " + shape_text(*a));
   }
 
-  int expected_dtype(const Field& f) const {
-    switch (f.dtype) {
-      case DTypeRule::kSame:
-      case DTypeRule::kWideEnough:
-        return dtype_of(f).dtype;
-      case DTypeRule::kComputeType:
-        return compute_type_of(dtype_of(f).dtype);
-      case DTypeRule::kMask:
-        return kBool;
-      case DTypeRule::kIndex:
-        return kI64;
-      case DTypeRule::kUnrounded:
-        return item_size(dtype_of(f).dtype) == 2 ? kF64 : dtype_of(f).dtype;
-      case DTypeRule::kAny:
-      case DTypeRule::kDouble:
-        return kF64;
-      case DTypeRule::kComputed:
-        break;
-    }
-    return lead_ ? lead_->dtype : kF64;
+  // Of the array beside which a field's dtype is judged.
+  int dtype_beside(const Field& f) const {
+    return f.dtype_of ? dtype_of(f).dtype : lead_ ? lead_->dtype : kF64;
   }
-
+  int expected_dtype(const Field& f) const {
+    return fastact::expected_dtype(f.dtype, dtype_beside(f));
+  }
   bool has_dtype(const Field& f, int dtype) const {
-    const int expected = expected_dtype(f);
-    if (f.dtype == DTypeRule::kIndex) return dtype == kI32 || dtype == kI64;
-    if (f.dtype == DTypeRule::kComputed) return dtype >= 0 && dtype < kDTypes;
-    if (f.dtype == DTypeRule::kAny) return dtype >= 0 && dtype < kViewDTypes;
-    if (f.dtype == DTypeRule::kWideEnough && dtype >= 0 && dtype < kDTypes)
-      return dtype == expected || item_size(dtype) > item_size(expected);
-    return dtype == expected;
+    return fits_dtype(f.dtype, dtype, dtype_beside(f));
   }
 
   std::string dtypes_text(const Field& f) const {

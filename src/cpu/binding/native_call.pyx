@@ -70,6 +70,16 @@ DTYPE_RULES = (
 )
 
 
+def dtype_of_rule(str rule not None, int other):
+    """The dtype that a rule of DTYPE_RULES asks for beside another array's."""
+    return expected_dtype(<DTypeRule>(<int>DTYPE_RULES.index(rule)), other)
+
+
+def has_dtype(str rule not None, int dtype, int other):
+    """Whether a rule of DTYPE_RULES allows a dtype beside another array's."""
+    return fits_dtype(<DTypeRule>(<int>DTYPE_RULES.index(rule)), dtype, other)
+
+
 def native_calls():
     """The functions by name, each with what is known of its arguments by name."""
     return {name: table_of_fields(number) for name, number in function_numbers.items()}

@@ -174,6 +174,9 @@ cdef extern from "common/core/call.h" namespace "fastact" nogil:
         int64_t size
 
 cdef extern from "common/core/call_check.h" namespace "fastact" nogil:
+    int expected_dtype(DTypeRule, int)
+    cpp_bool fits_dtype(DTypeRule, int, int)
+
     ctypedef struct NamedFields:
         pass
 

@@ -146,10 +146,13 @@ class Over(NamedTuple):
     whole: tuple[int, ...]
     lacked: tuple[int, ...] = ()
 
-    def seen(self, shape: str, view: View) -> View:
-        """A result, its gradient, or weights, with as many axes as the array."""
-        lacked = self.dropped if shape == "shape" else self.lacked if shape == "weights" else ()
-        return view.with_axes(lacked) if lacked else view
+    def seen_shape(self, view: View) -> View:
+        """A result, or its gradient, with as many axes as the array."""
+        return view.with_axes(self.dropped) if self.dropped else view
+
+    def seen_weights(self, view: View) -> View:
+        """Weights with as many axes as the array."""
+        return view.with_axes(self.lacked) if self.lacked else view
 
 
 def over_axes(where: str, options: Any, shape: tuple[int, ...]) -> Over:

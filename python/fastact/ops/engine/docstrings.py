@@ -5,8 +5,9 @@ own parameters, notes, references, examples. `of_call` adds the texts that the o
 (`standard_texts.py`), by the signature, the results and the bounds of the op. `of_entry` does the
 same for the other entry points, whose methods have the docstrings.
 
-A text that is written by hand takes the standard one's place: an entry of Parameters, Returns or
-Raises by its names; in Notes the sentence on what is saved, where they name `forward` themselves.
+A text that is written by hand takes the standard one's place: an entry of Parameters, Returns,
+Raises or See Also by its names; References as a whole; in Notes the sentence on what is saved,
+where they name `forward` themselves.
 
 Documentation is composed when it is first read: an import composes none.
 """
@@ -87,6 +88,8 @@ def of_call(op: Any, own: str | None) -> str | None:
             "Parameters": _in_order(_entries(written.get("Parameters", "")), parameters, taken),
             "Returns": _merged("Returns", written, {**standard, **of_family}),
             "Raises": _merged("Raises", written, standard),
+            "See Also": _with_others(written.get("See Also", ""), of_family.get("See Also", "")),
+            "References": written.get("References") or of_family.get("References", ""),
             "Notes": "\n\n".join(filter(None, map(str.strip, [*notes, standard["Notes"]]))),
         }
     )
@@ -161,7 +164,7 @@ def _standard(text: str, fields: Mapping[str, str]) -> dict[str, str]:
     """The sections of a standard text, with its fields filled in and its lines broken anew."""
     found = _sections(text.format_map(fields))
     for title, part in found.items():
-        if title == "Notes":
+        if title in ("Notes", "References"):
             found[title] = "\n\n".join(filter(None, map(_filled, part.split("\n\n"))))
         else:
             found[title] = "\n".join(map(_filled_entry, _entries(part).values()))
@@ -191,7 +194,7 @@ def _filled(text: str, indent: str = "") -> str:
 
 def _filled_entry(entry: str) -> str:
     header, _, told = entry.partition("\n")
-    return f"{header}\n{_filled(told, '    ')}"
+    return f"{header}\n{_filled(told, '    ')}" if told else header
 
 
 def _in_order(by_hand: Entries, standard: Entries, taken: Iterable[str]) -> str:
@@ -208,6 +211,13 @@ def _merged(title: str, written: Mapping[str, str], standard: Mapping[str, str])
     names = [name for names in (*entries, *by_hand) for name in names]
     some_in_both = len(set(names)) < len(names)
     return _in_order(by_hand, entries, names) if some_in_both else own or other
+
+
+def _with_others(own: str, standard: str) -> str:
+    """The entries by hand, and the standard ones of other names."""
+    by_hand = _entries(own)
+    others = {names: text for names, text in _entries(standard).items() if names not in by_hand}
+    return "\n".join((by_hand | others).values())
 
 
 def _text(sections: Mapping[str, str]) -> str:

@@ -50,12 +50,16 @@ class Rows(NamedTuple):
     ndim: int
     split: tuple[int, int] | None = None
 
-    def seen(self, shape: str, view: View) -> View:
-        """An array whose shape has this name, with the axes of the kernels."""
-        if shape == "data":
-            return view.split_axis(*self.split) if self.split else view
-        if shape == "statistics":
-            return view if view.ndim == self.ndim else view.with_axes(self.reduced)
+    def seen_data(self, view: View) -> View:
+        """An array of x's shape with the axes of the kernels."""
+        return view.split_axis(*self.split) if self.split else view
+
+    def seen_statistics(self, view: View) -> View:
+        """The mean or the rstd with those axes."""
+        return view if view.ndim == self.ndim else view.with_axes(self.reduced)
+
+    def seen_parameter(self, view: View) -> View:
+        """The weight or the bias, or its gradient, with those axes."""
         if self.split:
             view = view.split_axis(0, self.split[1])
         lacked = axes.others(self.of_parameter, self.ndim)

@@ -75,6 +75,7 @@ class EntryPoint:
         self.arrays = positional(sig)
         self.defaults = {p.name: p.default for p in parameters if p.kind in (either, only)}
         self.by_keyword = frozenset(p.name for p in parameters if p.kind is only)
+        self._places = {n: i for i, n in enumerate(self.defaults, len(self.arrays))}
         self._required = [name for name, v in self.defaults.items() if v is REQUIRED]
         self._switches = [name for name, v in self.defaults.items() if isinstance(v, bool)]
         self._with: dict[str, EntryPoint] = {}
@@ -98,7 +99,7 @@ class EntryPoint:
 
     def option(self, name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """One option of a call that is not understood yet."""
-        at = len(self.arrays) + list(self.defaults).index(name)
+        at = self._places[name]
         is_given = name not in self.by_keyword and at < len(args)
         return args[at] if is_given else kwargs.get(name, self.defaults[name])
 

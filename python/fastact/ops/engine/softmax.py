@@ -165,11 +165,13 @@ class LossPlan(NamedTuple):
     of_loss: tuple[int, ...]
     one: tuple[int, ...] = ()
 
-    def seen(self, shape: str, view: View) -> View:
-        """A number a row, or one of all rows, with the axes of the logits."""
-        if shape == "of_loss" and self.is_one:
-            return view.with_axes(tuple(range(len(self.losses) + 1)))
-        return view.with_axes((self.axis,)) if shape in ("losses", "of_loss") else view
+    def seen_losses(self, view: View) -> View:
+        """A number a row with the axes of the logits."""
+        return view.with_axes((self.axis,))
+
+    def seen_of_loss(self, view: View) -> View:
+        """The result, or its gradient, with those axes."""
+        return view.with_axes(tuple(range(len(self.losses) + 1)) if self.is_one else (self.axis,))
 
 
 def _plan(where: str, options: SimpleNamespace, shape: tuple[int, ...]) -> LossPlan:

@@ -585,6 +585,15 @@ array
 
 STATISTIC = f"""{OVER_AXES}
 
+See Also
+--------
+mean_var : Mean and variance in one read.
+moments : Mean and m2 in float64, which merge with others.
+
+References
+----------
+{{reference}}
+
 Notes
 -----
 {{accuracy}} Computed in double and rounded once. {{infinite}} propagate as they do in NumPy.
@@ -614,6 +623,12 @@ it."""
 
 _NO_WEIGHT = " A weight that is negative or not finite makes NaN, and a RuntimeWarning says so."
 
+_SUMS = """T. Ogita, S. M. Rump and S. Oishi, "Accurate Sum and Dot Product", SIAM J. Sci. Comput.
+26 (2005), https://doi.org/10.1137/030601818"""
+
+_VARIANCES = """T. F. Chan, G. H. Golub and R. J. LeVeque, "Updating Formulae and a Pairwise
+Algorithm for Computing Sample Variances", Stanford University, STAN-CS-79-773 (1979)"""
+
 _CALLED = {"sum": "sum", "mean": "mean", "var": "variance", "std": "standard deviation"}
 
 
@@ -622,6 +637,7 @@ def _of_statistic(op: Any) -> Fields:
     same_bits = f"Without NaN, `fastact.{op.name.removeprefix('nan')}` gives the same bits. "
     fields = {
         "called": _CALLED[of],
+        "reference": _SUMS if of in ("sum", "mean") else _VARIANCES,
         "of_nothing": _of_nothing(of, skips),
         "accuracy": _accuracy(op.bounds),
         "infinite": "Infinities" if skips else "Infinities and NaN",

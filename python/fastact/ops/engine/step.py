@@ -33,15 +33,6 @@ _NUMBERS: Mapping[str, Callable[[str, str, Any], float]] = {
 
 _COMPUTED = len(_cpu.DTYPE_NAMES)  # the dtypes that kernels compute have the numbers below
 
-#: What the dtype of an array has to be, by its role.
-_DTYPES: Mapping[str, Callable[..., None]] = {
-    "same": validate.same_dtype,
-    "wider": validate.parameter_dtype,
-    "computed": validate.computed_dtype,
-    "double": validate.double_dtype,
-    "any": lambda *_: None,
-}
-
 #: An argument of a native function: its name there, how a step finds it, and the argument to whose
 #: shape it repeats.
 Source = tuple[str, Callable[["Step"], Any], str | None]
@@ -80,7 +71,7 @@ class _Entry:
     arrays : the arguments that are arrays. leaders : the first of these that is given leads.
     optional : arrays that may be None. plain : arrays for which no number stands.
     data : arrays of the data's dtype. free : of these, what an output may be.
-    rules : for each array the check of its dtype, the names of the shapes that it may have (None:
+    rules : for each array the rule of its dtype, the names of the shapes that it may have (None:
     any), and whether it repeats over the first of them.
     numbers : the options that are numbers, and their checks.
     counts : it takes weights, or a mask that tells what counts. has_checks : of its options.
@@ -113,7 +104,7 @@ class _Entry:
         self.data = {n for n, role in roles.items() if role.dtype == "same"}
         self.free = {n for n in self.data if _whole(n) not in op.apart} | {"out"}
         self.rules = {
-            n: (_DTYPES[role.dtype], self._shapes_of(n, role), role.repeats and role.number)
+            n: (role.dtype, self._shapes_of(n, role), role.repeats and role.number)
             for n, role in roles.items()
         }
         self.is_plain = type(op).result_of is Op.result_of
@@ -128,9 +119,9 @@ class _Entry:
         self._outputs: dict[tuple[str, ...], list[_Output]] = {}
         self._all = [] if self._varies else self._made_of(entry.gives)
         self.sources: dict[str, list[Source]] = {}
-        kernels = "forward" if name == "call" else name
+        runs = "forward" if name == "call" else name
         self.compute: Callable[[Step], None] = getattr(
-            op, f"_run_{kernels}", lambda now: now.run(op.runs[kernels])
+            op, f"_run_{runs.replace('.', '_')}", lambda now: now.run(op.runs[runs])
         )
 
     def _parts(self) -> tuple[str, ...]:
@@ -190,7 +181,7 @@ class _Entry:
     def _find(self, field: str, facts: Mapping[str, Any], now: Step) -> Callable[[Step], Any]:
         name = self.op.fields.get(field, field)
         if facts["kind"] == "array":
-            return self._find_array(name, facts, hasattr(now.shapes, "seen"))
+            return self._find_array(name, facts, type(now.shapes))
         if field.startswith("accumulate"):
             output = field.removeprefix("accumulate").lstrip("_")
             return lambda now: now.adds(output)
@@ -199,19 +190,24 @@ class _Entry:
         return attrgetter(f"options.{name}" if hasattr(now.options, name) else f"op.{name}")
 
     def _find_array(
-        self, name: str, facts: Mapping[str, Any], has_axes: bool
+        self, name: str, facts: Mapping[str, Any], shapes: type
     ) -> Callable[[Step], Any]:
-        """has_axes : the kernels may see other axes than the arrays have."""
-        is_read = facts["role"] == "in"
-        if is_read and has_axes:
-            shape = self.seen(name)
-            return lambda now: now.seen(name, shape=shape)
-        if is_read:
-            return lambda now: now.views.get(name)
-        shape = self.output(name).seen
-        if facts["optional"]:
-            return lambda now: now.written(name, shape)
-        return lambda now: now.written(name, shape) or now.temporary(name)
+        is_read, is_optional = facts["role"] == "in", facts["optional"]
+        see = seen_by(shapes, self.seen(name) if is_read else self.output(name).seen)
+
+        def find(now: Step) -> Any:
+            view = now.views.get(name) if is_read else now.view(name)
+            if view is not None:
+                return view if see is None else see(now.shapes, view)
+            return None if is_read or is_optional else now.temporary(name)
+
+        return find
+
+
+def seen_by(shapes: type, shape: str) -> Callable[[Any, View], View] | None:
+    """How an array whose shape has this name gets the axes of the kernels; None: it has them."""
+    found: Callable[[Any, View], View] | None = getattr(shapes, f"seen_{shape}", None)
+    return found
 
 
 def _like(facts: Mapping[str, Any]) -> str | None:
@@ -334,8 +330,8 @@ class Step:
         for name, view in views.items():
             if name == leader:
                 continue
-            check, names, repeats = rules[name]
-            check(where, name, view, leader, data)
+            rule, names, repeats = rules[name]
+            validate.has_dtype(where, name, view, rule, leader, data)
             if names is None:
                 continue
             allowed = [shape if n == "data" else getattr(self.shapes, n) for n in names]
@@ -477,27 +473,26 @@ class Step:
                 given[field] = value
         self.call.run(function, **given)
 
-    def seen(self, name: str, like: View | None = None, shape: str | None = None) -> Any:
+    def seen(self, name: str, like: View | None = None) -> Any:
         """An array of the call, with the axes of the kernels; None: it is not there.
 
-        like : to whose shape it repeats. shape : the name of its own, where that is known.
+        like : to whose shape it repeats.
         """
         view = self.views.get(name)
-        if view is not None:
-            view = self._with_axes(shape or self.spec.seen(name), view)
-        return view if view is None or like is None else _over(like, view)
-
-    def written(self, name: str, shape: str | None = None) -> Any:
-        """The same of an output; None: it is not made."""
-        view = self.view(name)
         if view is None:
             return None
-        return self._with_axes(shape or self.spec.output(name).seen, view)
+        view = self._with_axes(self.spec.seen(name), view)
+        return view if like is None else _over(like, view)
+
+    def written(self, name: str) -> Any:
+        """The same of an output; None: it is not made."""
+        view = self.view(name)
+        return None if view is None else self._with_axes(self.spec.output(name).seen, view)
 
     def _with_axes(self, shape: str, view: View) -> View:
         """An array whose shape has this name, with the axes of the kernels."""
-        shapes = self.shapes
-        return shapes.seen(shape, view) if hasattr(shapes, "seen") else view
+        see = seen_by(type(self.shapes), shape)
+        return view if see is None else see(self.shapes, view)
 
     def adds(self, output: str) -> bool:
         """Whether kernels add to an output, or (no name) to all.
