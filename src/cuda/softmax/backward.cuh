@@ -1,9 +1,6 @@
 // The backward kernels of softmax and log_softmax, and what those of logsumexp and cross_entropy
 // (lse_gradients.cuh) are made of; softmax.cu explains them.
-//
-// softmax: dz_j / dz_i of y gives y_j (delta_ij - y_i), so dx = scale y (dy - sum(dy y)).
-// log_softmax: dy_j / dz_i is delta_ij - exp(y_i), so dx = scale (dy - exp(y) sum(dy)).
-// logsumexp: its derivative by z_i is exp(z_i - lse).
+// common/softmax/kinds.h has the formulas.
 #pragma once
 
 #include "cuda/softmax/statistic.cuh"
@@ -11,23 +8,33 @@
 FASTACT_BEGIN_NAMESPACE
 namespace {
 
-// The kinds whose gradient takes a sum over the row: what is added of dy and y, dx / scale, and
-// which y took no part: there dx is 0, at any dy. The kind is a constant of quick rows' kernels.
+// The kinds whose gradient takes a sum over the row: what is added of dy and y, dz, and which y
+// took no part: there dx is 0, at any dy. The kind is a constant of quick rows' kernels.
 template <class T, int fixed>
 struct GradientOf {
   using C = Compute<T>;
-  bool is_log;
+  const int kind;
 
   FASTACT_DEVICE explicit GradientOf(const SoftmaxRows& rows)
-      : is_log((fixed == kAnyKind ? rows.kind : fixed) == kLogSoftmax) {}
-  FASTACT_DEVICE C no_part() const { return is_log ? -infinity<C>() : C(0); }
-  FASTACT_DEVICE C part(C dy, C y) const { return is_log ? dy : dy * y; }
-  FASTACT_DEVICE C slope(C dy, C y, C sum) const {
-    if (!is_log) return y * (dy - sum);
-    return madd(-(TermsAt<T>::of(C(0), Tail<C>::kScale)(y) * Tail<C>::kDown), sum, dy);
+      : kind(fixed == kAnyKind ? rows.kind : fixed) {}
+  template <class Visit>
+  FASTACT_DEVICE auto with(Visit visit) const {
+    return with_softmax_map(kind, visit);
   }
-  // What is added is a NaN where dy is infinite and y 0: else dx is 0 there by itself.
-  FASTACT_DEVICE bool is_plain(C sum) const { return !is_log && sum - sum == 0; }
+  FASTACT_DEVICE C no_part() const {
+    return with([](auto of) { return C(of.kNothing); });
+  }
+  FASTACT_DEVICE C part(C dy, C y) const {
+    return with([&](auto of) { return of.kSumsProducts ? dy * y : dy; });
+  }
+  FASTACT_DEVICE C slope(C dy, C y, C sum) const {
+    const auto exp = [](C z) { return TermsAt<T>::of(C(0), Tail<C>::kScale)(z) * Tail<C>::kDown; };
+    return with([&](auto of) { return of.slope(dy, y, sum, exp); });
+  }
+  // A product is a NaN where dy is infinite and y 0: else dx is 0 there by itself.
+  FASTACT_DEVICE bool is_plain(C sum) const {
+    return with([&](auto of) { return of.kSumsProducts && sum - sum == 0; });
+  }
 };
 
 // Resident blocks of kRowThreads on a multiprocessor, at least: eight vectors of two arrays take

@@ -11,6 +11,7 @@
 
 #include <cstdlib>
 
+#include "common/softmax/loss.h"
 #include "cuda/core/row_kernels.cuh"
 #include "cuda/softmax/softmax.h"
 
@@ -42,8 +43,8 @@ struct SoftmaxRows : RowArrays<kSoftmaxRoles> {
   // Forward: z lies down by a power of two, within the range at any x, and differences go up again.
   double scale_down, down, up;
   bool accumulate;
-  // Of cross_entropy: a class has share smooth + keep p, p its probability, 1 for the target's.
-  double keep, smooth;
+  // Of cross_entropy.
+  LabelSmoothing smoothing;
   int64_t ignore_index;
   const double* divisor;
 };
@@ -200,8 +201,7 @@ SoftmaxPlan plan_softmax(const SoftmaxCall& call) {
   rows.scale = rows.scale_down = call.scale;
   rows.down = rows.up = 1;
   rows.accumulate = call.accumulate;
-  rows.smooth = call.label_smoothing / double(rows.length);
-  rows.keep = 1 - call.label_smoothing;
+  rows.smoothing = LabelSmoothing::of(call.label_smoothing, rows.length);
   rows.ignore_index = call.ignore_index;
   rows.divisor = reinterpret_cast<const double*>(call.divisor.data);
   return plan;
