@@ -4,11 +4,9 @@
 #include <algorithm>
 
 #include "common/core/call.h"
+#include "common/softmax/kinds.h"
 
 namespace fastact {
-
-enum SoftmaxKind : int { kSoftmax, kLogSoftmax, kLogSumExp, kSoftmaxKinds };
-constexpr const char* kSoftmaxKindNames[] = {"softmax", "log_softmax", "logsumexp"};
 
 enum LossReduction : int { kNone, kMean, kSum, kReductions };
 constexpr const char* kReductionNames[] = {"none", "mean", "sum"};
@@ -46,6 +44,8 @@ struct SoftmaxCall {
 
   // Whether the target is classes, and not probabilities.
   bool has_indices() const { return arrays[softmax_roles::kTarget].shape; }
+  // Whether classes other than the target's have a share in the loss.
+  bool has_shares() const { return !has_indices() || label_smoothing != 0; }
   // The same call of cross_entropy with what its rows have in common with logsumexp's.
   SoftmaxCall of_logits() const {
     SoftmaxCall made = *this;

@@ -148,22 +148,46 @@ FASTACT_HD SoftmaxStat merged(const SoftmaxStat& a, const SoftmaxStat& b) {
   return {high.max, high.rest + whole * lower_by<T>(low.max, high.max), high.ones};
 }
 
-// What a row's elements become: softmax = exponential * factor, log_softmax = (z - max) - log.
-struct SoftmaxRow {
-  double max, log, lse, factor;
-  bool is_void;  // with a mask, nothing takes part: softmax is 0, log_softmax -inf
+// What follows from a row's statistic, in the type C: softmax = exponential * factor, log_softmax =
+// (z - max) - log. max: 0 where no element takes part.
+template <class C>
+struct SoftmaxLevel {
+  C max, log, lse, factor;
 };
 
+// Of a row with a maximum that is infinite, or NaN. Where a mask leaves nothing, softmax is 0 and
+// log_softmax -inf; without a mask they are NaN.
+template <class C>
+FASTACT_HD SoftmaxLevel<C> infinite_level(C max, bool has_mask) {
+  const C nan = C(__builtin_nan(""));
+  if (max != C(-__builtin_inf())) return {max, nan, max, nan};
+  return {C(0), has_mask ? C(0) : nan, max, has_mask ? C(0) : nan};
+}
+
+// The sum S of all exponentials, and S / one - 1 = s, of which log1p is the log; one: the
+// exponential of the maximum.
+FASTACT_HD double sum_of_terms(double rest, double ones, double one) {
+  return madd(ones, one, rest);
+}
+FASTACT_HD double sum_beside_one(double rest, double ones, double one) {
+  return divide(rest, one) + (ones - 1.0);
+}
+
 template <class T>
-FASTACT_HD SoftmaxRow finished(const SoftmaxStat& stat, bool has_mask) {
-  if (!is_finite(stat.max)) {
-    const double nan = bit_cast<double>(uint64_t(0x7ff8) << 48);
-    return {stat.max, nan, stat.max + stat.rest, nan, has_mask && stat.max < 0 && stat.rest == 0.0};
-  }
+FASTACT_HD SoftmaxLevel<double> level_of(const SoftmaxStat& stat, bool has_mask) {
+  if (!is_finite(stat.max)) return infinite_level(stat.max + stat.rest, has_mask);
+  if (stat.ones == 0.0) return {stat.max, 0.0, 0.0, 1.0 / stat.rest};
   const double one = exp_of_maximum<T>(stat.max);
-  if (stat.ones == 0.0) return {stat.max, 0.0, 0.0, 1.0 / stat.rest, false};
-  const double log = log1p_of_sum(stat.rest / one + (stat.ones - 1.0));
-  return {stat.max, log, stat.max + log, 1.0 / (stat.rest + stat.ones * one), false};
+  const double log = log1p_of_sum(sum_beside_one(stat.rest, stat.ones, one));
+  return {stat.max, log, stat.max + log, 1.0 / sum_of_terms(stat.rest, stat.ones, one)};
+}
+
+// z = scale x + down mask, of a mask of numbers; what is -inf there takes no part, at any x. down:
+// of a z that lies down by a power of two.
+template <class T>
+FASTACT_HD T masked_score(T scale, T x, T mask, T down = T(1)) {
+  const T z = madd(scale, x, down * mask);
+  return mask == T(-__builtin_inf()) ? mask : z;
 }
 
 FASTACT_END_NAMESPACE

@@ -1,18 +1,5 @@
-// cross_entropy on the rows engine (softmax/softmax.h).
-//
-// Of a row z of C logits, with class weights w and targets t (1 at the class y and 0 elsewhere, or
-// probabilities), smoothed to t' = (1 - eps) t + eps / C:
-//
-//   loss = sum t'_c w_c (lse - z_c) = sum t'_c w_c (m - z_c) + log1p(s) sum t'_c w_c
-//
-// All terms of the second form are positive: nothing cancels. A term of t'_c w_c = 0 is 0, where
-// z_c is -inf too. For one class without smoothing it is w_y ((m - z_y) + log1p(s)). The derivative
-// of lse is p = softmax(z), so that, of the gradient g of the loss,
-//
-//   dz_i = g (p_i sum t'_c w_c - t'_i w_i),  p_i = exp(z_i - lse)
-//
-// in one pass over the logits. The mean divides by the sum of w_y of the rows that count; for
-// probabilities, by their number. As torch.nn.functional.cross_entropy.
+// cross_entropy on the rows engine (softmax/softmax.h); common/softmax/loss.h has the formulas. The
+// gradient takes one pass over the logits.
 #include <atomic>
 #include <cmath>
 #include <limits>
@@ -43,9 +30,6 @@ struct Losses : RowStatistics {
 
   explicit Losses(const Softmax& a) : RowStatistics(a, kLossRows, false, false) {}
 
-  // Whether every class takes part in the loss of a row.
-  bool is_spread() const { return job.has_probabilities || job.label_smoothing != 0.0; }
-
   Target target_of(int64_t row) const {
     const int64_t index = index_at(s, row);
     if (index == job.ignore_index) return {-1, 0.0};
@@ -55,9 +39,8 @@ struct Losses : RowStatistics {
   // t' w of n classes from `column` on.
   SoftmaxTarget spread(int64_t row, int64_t column, int64_t n) {
     reader.go(row, column, n);
-    SoftmaxTarget found{nullptr, nullptr, 1.0 - job.label_smoothing,
-                        job.label_smoothing / double(size)};
-    if (job.has_probabilities) found.target = reader.load(Softmax::kTarget, targets);
+    SoftmaxTarget found{nullptr, nullptr, job.smoothing.keep, job.smoothing.smooth};
+    if (!job.has_indices) found.target = reader.load(Softmax::kTarget, targets);
     if (s.data[Softmax::kWeight]) found.weight = reader.load(Softmax::kWeight, weights);
     return found;
   }
@@ -70,19 +53,18 @@ struct Losses : RowStatistics {
       const Target target = target_of(row);
       *value = 0.0, *counts = target.weight;
       if (target.index < 0) return;
-      const double z = element(Softmax::kLogits, row, target.index);
-      const double share = (1.0 - job.label_smoothing) * target.weight;
-      total = share * ((share == 0.0 ? 0.0 : max - z) + log);
+      total = loss_of_index(job.smoothing.keep * target.weight, max, log,
+                            [&] { return element(Softmax::kLogits, row, target.index); });
     }
-    if (is_spread()) {
-      double distance = 0.0, weight = 0.0;
+    if (job.has_shares) {
+      double apart = 0.0, mass = 0.0;
       for_blocks_of(row, [&](int64_t column, int64_t n) {
         double sums[2];
         const char* at = reader.load(Softmax::kLogits, tile);
         kernels.weigh(at, spread(row, column, n), n, max, sums);
-        distance += sums[0], weight += sums[1];
+        apart += sums[0], mass += sums[1];
       });
-      total += distance + weight * log;
+      total += loss_of_shares(apart, mass, log);
     }
     *value = total;
   }
@@ -120,8 +102,7 @@ struct Losses : RowStatistics {
         *g = *of_p = 0.0;
         return;
       }
-      weight = (1.0 - job.label_smoothing) * target->weight +
-               job.label_smoothing / double(size) * job.weight_sum;
+      weight = job.smoothing.keep * target->weight + job.smoothing.smooth * job.weight_sum;
     } else {
       *target = {-1, 0.0};
       for_blocks_of(row, [&](int64_t column, int64_t n) {
@@ -148,10 +129,10 @@ struct Losses : RowStatistics {
       } else {
         const char* at = reader.load(Softmax::kLogits, tile);
         kernels.exponentials(at, n, lse, factor, dz);
-        if (is_spread()) kernels.subtract(spread(row, column, n), n, g, dz);
+        if (job.has_shares) kernels.subtract(spread(row, column, n), n, g, dz);
         if (target.index >= column && target.index < column + n)
           add(dz + (target.index - column) * s.compute_item,
-              -g * (1.0 - job.label_smoothing) * target.weight);
+              -g * job.smoothing.keep * target.weight);
       }
       reader.finish(Softmax::kDLogits, dz, tile, job.accumulate);
     });
@@ -187,14 +168,14 @@ struct Losses : RowStatistics {
       for (int64_t i = 0; i < n; ++i) memset(at + i * step, 0, item);
       return;
     }
-    if (is_spread()) {
+    if (job.has_shares) {
       alignas(64) char one[kSoftmaxBlock * sizeof(double)];
       for (int64_t i = 0; i < n; ++i) memcpy(one + i * item, at + i * step, item);
       kernels.subtract(spread(row + j, column, n), n, g, one);
       for (int64_t i = 0; i < n; ++i) memcpy(at + i * step, one + i * item, item);
     }
     if (target.index >= column && target.index < column + n)
-      add(at + (target.index - column) * step, -g * (1.0 - job.label_smoothing) * target.weight);
+      add(at + (target.index - column) * step, -g * job.smoothing.keep * target.weight);
   }
 };
 

@@ -9,6 +9,7 @@
 #include <cstdint>
 
 #include "common/core/operand.h"
+#include "common/softmax/kinds.h"
 #include "cpu/core/next_chunk.h"
 
 namespace fastact {
@@ -19,13 +20,12 @@ constexpr int64_t kTileWidth = 256;  // rows of a tile, at most
 constexpr int64_t kBand = 32;        // rows of a band: read one after the other, finished together
 
 // The statistics of the rows of a tile, or of one row (common/softmax/softmax.h, SoftmaxStat), and
-// what they say of them (SoftmaxRow).
+// what follows from them (SoftmaxLevel).
 struct TileStats {
   double max[kTileWidth], rest[kTileWidth], ones[kTileWidth];
 };
 struct TileRows {
   double max[kTileWidth], log[kTileWidth], lse[kTileWidth], factor[kTileWidth];
-  bool is_void[kTileWidth];
 };
 
 // A target that is not one class: element i counts t_i = scale * target_i + floor, or floor alone,
@@ -45,9 +45,18 @@ struct RowsOut {
   int64_t stride;
 };
 
-// Rows of y that are still to be stored: y OUT = a factor times exponentials IN, n elements and one
-// factor a row. A kernel stores them past the caches, a few lines at a time between its own
-// computations: all at once they would hold the processor up until memory had taken them.
+// Rows of y that are still to be stored, past the caches: y OUT = a factor times exponentials IN, n
+// elements and one factor a row.
+//
+// All at once they would hold the processor up until memory had taken them. So softmax forward puts
+// the products of a band of rows off until it computes the next band, whose exponentials go to the
+// other half of the thread's buffer:
+//
+//   - `block` of the next band stores row j of these, a few lines at a time, beside the
+//   exponentials
+//     of its own row j; of a row of several blocks, the n elements of block c beside block c
+//   - `store` then stores what is left of a band that has more rows than the next one
+//   - at the end of a partition `store` stores the last band
 struct LateProducts {
   RowsIn exponentials;
   RowsOut y;
@@ -92,8 +101,10 @@ struct SoftmaxKernels {
   // they have to be computed anew.
   double (*lower)(double block_max, double max);
 
-  // y OUT = a factor times exponentials IN, one a row; y may be the exponentials.
-  void (*scale)(RowsIn exponentials, int64_t m, int64_t n, const double* factors, RowsOut y);
+  // y OUT of a kind's y_of, of exponentials IN or of z IN (kinds.h), and of one or two numbers a
+  // row; y may be what it is made of.
+  void (*apply[kSoftmaxMaps])(RowsIn from, int64_t m, int64_t n, const double* first,
+                              const double* second, RowsOut y);
   void (*store)(const LateProducts& products);
 
   // y OUT = a factor times exp(z IN) beside `max`, which no z exceeds but by rounding; y may be z.
@@ -101,25 +112,20 @@ struct SoftmaxKernels {
   // The factor that makes exp(z - lse) of these: exp(lse's reference - lse).
   double (*factor_of)(double lse);
 
-  // y OUT = (z IN - max) - log, one of both a row; y may be z.
-  void (*shift)(RowsIn z, int64_t m, int64_t n, const double* maxima, const double* logs,
-                RowsOut y);
-
   // sums OUT (2): of t w (max - z) and of t w, of z IN (n).
   void (*weigh)(const char* z, const SoftmaxTarget& target, int64_t n, double max, double* sums);
   // dz IN/OUT (n) -= factor t w.
   void (*subtract)(const SoftmaxTarget& target, int64_t n, double factor, char* dz);
 };
 
-// Of a block of each of m <= kBand rows, of one dtype.
+// Of a block of each of m <= kBand rows, of one dtype, by kind (common/softmax/kinds.h).
 struct SoftmaxGradients {
-  // sums IN/OUT, one a row, += the sum of a IN (n), or with b of a IN b IN.
-  void (*sum)(RowsIn a, RowsIn b, int64_t m, int64_t n, double* sums);
+  // sums IN/OUT, one a row, += the sum of dy IN (n), or where a kind kSumsProducts of dy IN y IN.
+  void (*sum[kSoftmaxMaps])(RowsIn dy, RowsIn y, int64_t m, int64_t n, double* sums);
 
-  // dx OUT of dy IN, y IN and their sum, one a row: [0] scale y (dy - sum), [1] scale (dy - exp(y)
-  // sum), 0 where y is -inf. dx may be dy or y.
-  void (*gradient[2])(RowsIn dy, RowsIn y, int64_t m, int64_t n, const double* sums, double scale,
-                      const NextRows& next, RowsOut dx);
+  // dx OUT = scale times the slope of dy IN, y IN and their sum, one a row; dx may be dy or y.
+  void (*gradient[kSoftmaxMaps])(RowsIn dy, RowsIn y, int64_t m, int64_t n, const double* sums,
+                                 double scale, const NextRows& next, RowsOut dx);
 };
 
 // As SoftmaxKernels and SoftmaxGradients have them, of a block of each of `width` rows that lie
@@ -127,20 +133,19 @@ struct SoftmaxGradients {
 struct SoftmaxTiles {
   // exponentials: of the compute type; with a stride of 0 they are not kept.
   void (*block[2])(RowsIn z, int64_t n, int64_t width, RowsOut exponentials, TileStats* stats);
-  void (*scale)(RowsIn exponentials, int64_t n, int64_t width, const double* factors, RowsOut y);
+  void (*apply[kSoftmaxMaps])(RowsIn from, int64_t n, int64_t width, const double* first,
+                              const double* second, RowsOut y);
   void (*exponentials)(RowsIn z, int64_t n, int64_t width, const double* maxima,
                        const double* factors, RowsOut y);
-  void (*shift)(RowsIn z, int64_t n, int64_t width, const double* maxima, const double* logs,
-                RowsOut y);
-  void (*sum)(RowsIn a, RowsIn b, int64_t n, int64_t width, double* sums);
-  void (*gradient[2])(RowsIn dy, RowsIn y, int64_t n, int64_t width, const double* sums,
-                      double scale, RowsOut dx);
+  void (*sum[kSoftmaxMaps])(RowsIn dy, RowsIn y, int64_t n, int64_t width, double* sums);
+  void (*gradient[kSoftmaxMaps])(RowsIn dy, RowsIn y, int64_t n, int64_t width, const double* sums,
+                                 double scale, RowsOut dx);
 };
 
 struct SoftmaxTable {
-  SoftmaxKernels kernels[2];  // float, double
-  SoftmaxGradients gradients[kDTypes];
-  SoftmaxTiles tiles[kDTypes];
+  const SoftmaxKernels* kernels;      // of float, double
+  const SoftmaxGradients* gradients;  // [kDTypes]
+  const SoftmaxTiles* tiles;          // [kDTypes]
 };
 
 }  // namespace fastact

@@ -325,15 +325,16 @@ struct RowStatistics : RowBlocks {
   }
 
   // Whether z of one of m rows, whose statistics are known, left the range; each of them gets its
-  // pivot. Below the range, an element matters to log_softmax alone, far below 0.
+  // pivot. Below the range, an element matters where a kind kSeesFar, far below 0.
   bool set_pivots(int x, int64_t first, int64_t m) {
     constexpr double kFar[] = {-0x1p96, -0x1p992};
     if (job.mask_kind != 2 && std::abs(job.scale) <= 1.0) return false;
-    const double far = job.kind == kLogSoftmax ? kFar[s.compute_dtype == kF64]
-                                               : std::numeric_limits<double>::lowest();
+    const bool sees_far = with_softmax_kind(job.kind, [](auto kind) { return kind.kSeesFar; });
+    const double far =
+        sees_far ? kFar[s.compute_dtype == kF64] : std::numeric_limits<double>::lowest();
     for (int64_t j = 0; j < m; ++j) {
       pivots[j] = kUndefined;
-      if (rows.max[j] >= far && rows.max[j] < -kNothing) continue;
+      if (stats.max[j] >= far && stats.max[j] < -kNothing) continue;
       pivots[j] = pivot_of(x, first + j);
       has_pivots |= std::isfinite(pivots[j]);
     }

@@ -10,6 +10,8 @@ namespace {
 
 using namespace softmax_roles;
 
+// Kind: of common/softmax/kinds.h.
+template <class Kind>
 struct Forward : RowStatistics {
   const bool fits;        // all exponentials of a band, or of a row, are kept
   bool is_put_off;        // y goes past the caches, beside the exponentials of the rows that follow
@@ -17,11 +19,11 @@ struct Forward : RowStatistics {
   static_assert(kTileBytes / 2 <= kBand * kSoftmaxBlock * int64_t(sizeof(float)), "one a block");
 
   explicit Forward(const Softmax& a)
-      : RowStatistics(a, kTileWidth, lies(a), a.kind == kSoftmax),
+      : RowStatistics(a, kTileWidth, lies(a), Kind::kTakesTerms),
         fits(size * width * s.compute_item <= kTileBytes) {
-    if (a.kind != kLogSumExp) reader.bypass_caches(Softmax::kY);
+    if (Kind::kHasY) reader.bypass_caches(Softmax::kY);
     constexpr int64_t kFewLines = 16;  // of a row: at its ends, a store reads the line before
-    is_put_off = a.kind == kSoftmax && !by_tiles && reader.bypasses(Softmax::kY) &&
+    is_put_off = Kind::kTakesTerms && !by_tiles && reader.bypasses(Softmax::kY) &&
                  s.rows.count <= 1 && row_bytes >= kFewLines * kVectorBytes &&
                  row_bytes * width <= kTileBytes / 2;
   }
@@ -29,15 +31,14 @@ struct Forward : RowStatistics {
   // Tiles can be read and written where they lie.
   static bool lies(const Softmax& a) {
     return is_plain(a) && has_tiles(a.operands, Softmax::kX) &&
-           (a.kind == kLogSumExp || has_tiles(a.operands, Softmax::kY));
+           (!Kind::kHasY || has_tiles(a.operands, Softmax::kY));
   }
 
   // A band of m rows, or one row.
   void band(int64_t first, int64_t m) {
-    const bool keeps = job.kind == kSoftmax && fits;
-    find(Softmax::kX, first, m, job.kind != kSoftmax, keeps,
-         job.kind == kLogSumExp ? -1 : int(Softmax::kY));
-    if (job.kind == kLogSumExp)
+    const bool keeps = Kind::kTakesTerms && fits;
+    find(Softmax::kX, first, m, Kind::kCountsMaxima, keeps, Kind::kHasY ? int(Softmax::kY) : -1);
+    if constexpr (!Kind::kHasY)
       for (int64_t j = 0; j < m; ++j) save(first + j, j);
     else if (is_put_off)
       put_off(first, m);
@@ -82,10 +83,9 @@ struct Forward : RowStatistics {
 
   void short_rows(int64_t first, int64_t m) {
     const RowsOut y = rows_at(Softmax::kY, first, tile);
-    if (job.kind == kSoftmax)
-      kernels.scale({tile, row_bytes}, m, size, rows.factor, y);
-    else
-      kernels.shift(z_band(Softmax::kX, first, m, tile), m, size, rows.max, rows.log, y);
+    const RowsIn from =
+        Kind::kTakesTerms ? RowsIn{tile, row_bytes} : z_band(Softmax::kX, first, m, tile);
+    kernels.apply[job.kind](from, m, size, numbers(), rows.log, y);
     for (int64_t j = 0; j < m; ++j)
       if (is_filled(j)) fill(first, j, 0, size, y.at + j * y.stride);
     if (y.at == tile) store_band(Softmax::kY, first, m, tile, false);
@@ -98,7 +98,7 @@ struct Forward : RowStatistics {
         fill(index, 0, column, n, y);
       } else if (keeps) {
         const double factor = factor_of_block(index, column, n);
-        kernels.scale({kept(column), 0}, 1, n, &factor, {y, 0});
+        kernels.apply[job.kind]({kept(column), 0}, 1, n, &factor, nullptr, {y, 0});
       } else {
         apply(z_of_row(Softmax::kX, index, column, n, buffer), n, y);
       }
@@ -120,21 +120,20 @@ struct Forward : RowStatistics {
   }
 
   void apply(const char* z, int64_t n, char* y) {
-    if (job.kind == kSoftmax)
+    if (Kind::kTakesTerms)
       kernels.exponentials(z, n, rows.max[0], rows.factor[0], y);
     else
-      kernels.shift({z, 0}, 1, n, rows.max, rows.log, {y, 0});
+      kernels.apply[job.kind]({z, 0}, 1, n, numbers(), rows.log, {y, 0});
   }
+  // The first number a row of SoftmaxKernels::apply.
+  const double* numbers() const { return Kind::kTakesTerms ? rows.factor : rows.max; }
 
-  // Rows with a mask in which nothing takes part, or which are NaN: what takes no part is not.
-  bool is_filled(int64_t j) const {
-    return job.mask_kind != 0 && (rows.is_void[j] || std::isnan(rows.factor[j]));
-  }
+  // Of a row that is NaN, what a mask leaves out is not.
+  bool is_filled(int64_t j) const { return job.mask_kind != 0 && std::isnan(rows.factor[j]); }
   void fill(int64_t first, int64_t j, int64_t column, int64_t n, char* y) {
-    const double nothing = job.kind == kSoftmax ? 0.0 : kNothing;
     for (int64_t i = 0; i < n; ++i) {
-      const bool is_out = rows.is_void[j] || !takes_part(Softmax::kX, first + j, column + i);
-      store_as(s.compute_dtype, y + i * s.compute_item, is_out ? nothing : kUndefined);
+      const bool is_out = !takes_part(Softmax::kX, first + j, column + i);
+      store_as(s.compute_dtype, y + i * s.compute_item, is_out ? Kind::kNothing : kUndefined);
     }
   }
 
@@ -145,22 +144,21 @@ struct Forward : RowStatistics {
 
   // A tile of m rows.
   void rows_of_tile(int64_t index, int64_t m) {
-    find_in_tile(Softmax::kX, index, m, job.kind != kSoftmax);
-    if (job.kind == kLogSumExp) {
-      for (int64_t j = 0; j < m; ++j) save(index + j, j);
-      return;
-    }
+    find_in_tile(Softmax::kX, index, m, Kind::kCountsMaxima);
+    for (int64_t j = 0; !Kind::kHasY && j < m; ++j) save(index + j, j);
+    if constexpr (Kind::kHasY) apply_to_tile(index, m);
+  }
+
+  void apply_to_tile(int64_t index, int64_t m) {
     for_blocks([&](int64_t column, int64_t n) {
       const RowsOut made = tile_in(tile, m);
       const RowsOut y = is_stored ? stored_tile(Softmax::kY, index, column) : made;
       const RowsIn z = keeps_tile ? as_input(made) : z_of_tile(Softmax::kX, index, m, column, n);
-      if (keeps_tile)
-        tiles.scale(z, n, m, rows.factor, y);
-      else if (job.kind == kSoftmax)
-        tiles.exponentials(z, n, m, rows.max, rows.factor, y);
+      if (keeps_tile || !Kind::kTakesTerms)
+        tiles.apply[job.kind](z, n, m, numbers(), rows.log, y);
       else
-        tiles.shift(z, n, m, rows.max, rows.log, y);
-      if (is_stored) return;  // no row is void without a mask
+        tiles.exponentials(z, n, m, rows.max, rows.factor, y);
+      if (is_stored) return;  // there is no mask
       for (int64_t j = 0; j < m; ++j)
         for (int64_t i = 0; i < n && is_filled(j); ++i)
           fill(index, j, column + i, 1, tile + (i * m + j) * s.compute_item);
@@ -173,7 +171,7 @@ struct Backward : RowBlocks {
   static constexpr int64_t kBandBytes = 4 << 10;  // of each operand: read twice, by two loops
   static_assert(kBandBytes <= kSoftmaxBlock * int64_t(sizeof(float)), "one row of several blocks");
 
-  const bool by_tiles;
+  const bool by_tiles, sums_products;
   const bool is_stored;  // all is read and written where it lies, else in the compute type
   const SoftmaxGradients& gradients;
   const SoftmaxTiles& tiles;
@@ -184,6 +182,7 @@ struct Backward : RowBlocks {
   explicit Backward(const Softmax& a)
       : RowBlocks(a),
         by_tiles(goes_by_tiles(s)),
+        sums_products(with_softmax_kind(a.kind, [](auto kind) { return kind.kSumsProducts; })),
         is_stored(!a.accumulate && lies(Softmax::kDy) && lies(Softmax::kOut) && lies(Softmax::kDx)),
         gradients(a.gradients[is_stored ? s.dtype : s.compute_dtype]),
         tiles(tiles_of(is_stored)),
@@ -209,8 +208,8 @@ struct Backward : RowBlocks {
     double sum = 0.0;
     for_blocks_of(first, [&](int64_t, int64_t n) {
       const char* a = read(Softmax::kDy, dy);
-      const char* b = job.kind == kSoftmax ? read(Softmax::kOut, y) : nullptr;
-      gradients.sum({a, 0}, {b, 0}, 1, n, &sum);
+      const char* b = sums_products ? read(Softmax::kOut, y) : nullptr;
+      gradients.sum[job.kind]({a, 0}, {b, 0}, 1, n, &sum);
     });
     for_blocks_of(first, [&](int64_t column, int64_t n) {
       const char* a = read(Softmax::kDy, dy);
@@ -250,7 +249,7 @@ struct Backward : RowBlocks {
                        : job.accumulate ? RowsOut{dy, row_bytes}
                                         : rows_at(Softmax::kDx, first, dy);
     std::fill(sums, sums + m, 0.0);
-    gradients.sum(a, job.kind == kSoftmax ? b : RowsIn{}, m, size, sums);
+    gradients.sum[job.kind](a, b, m, size, sums);
     gradients.gradient[job.kind](a, b, m, size, sums, job.scale, after_band(first, 0, m), to);
     if (to.at == dy) store_band(Softmax::kDx, first, m, dy, job.accumulate);
   }
@@ -260,17 +259,15 @@ struct Backward : RowBlocks {
     std::fill(sums, sums + m, 0.0);
     for_blocks([&](int64_t column, int64_t n) {
       const RowsIn a = read_tile(Softmax::kDy, index, m, column, n, dy);
-      const RowsIn b =
-          job.kind == kSoftmax ? read_tile(Softmax::kOut, index, m, column, n, y) : RowsIn{};
-      tiles.sum(a, b, n, m, sums);
+      const RowsIn b = sums_products ? read_tile(Softmax::kOut, index, m, column, n, y) : RowsIn{};
+      tiles.sum[job.kind](a, b, n, m, sums);
     });
     const bool holds = !is_stored && size <= kSoftmaxBlock;  // still, what was read for the sum
     for_blocks([&](int64_t column, int64_t n) {
       const RowsIn a =
           holds ? as_input(tile_in(dy, m)) : read_tile(Softmax::kDy, index, m, column, n, dy);
-      const RowsIn b = holds && job.kind == kSoftmax
-                           ? as_input(tile_in(y, m))
-                           : read_tile(Softmax::kOut, index, m, column, n, y);
+      const RowsIn b = holds && sums_products ? as_input(tile_in(y, m))
+                                              : read_tile(Softmax::kOut, index, m, column, n, y);
       const RowsOut to = is_stored ? stored_tile(Softmax::kDx, index, column) : tile_in(dy, m);
       tiles.gradient[job.kind](a, b, n, m, sums, job.scale, to);
       if (!is_stored) reader.store_tile(Softmax::kDx, index, m, column, n, dy, job.accumulate);
@@ -387,9 +384,9 @@ void plan(Softmax* job, const KernelTable* table, const SoftmaxCall& call,
   job->scale = call.scale;
   job->accumulate = call.accumulate;
   job->has_indices = call.has_indices();
-  job->has_probabilities = !call.has_indices();
   job->ignore_index = call.ignore_index;
-  job->label_smoothing = call.label_smoothing;
+  job->has_shares = call.has_shares();
+  job->smoothing = LabelSmoothing::of(call.label_smoothing, job->operands.columns.size);
   job->partial = nullptr;
 }
 
@@ -419,7 +416,8 @@ void plan_cross_entropy_backward(Softmax* job, const KernelTable* table, const S
 }
 
 void softmax_partition(const Softmax* job, int64_t index, int64_t partitions) {
-  run<Forward>(job, index, partitions);
+  with_softmax_kind(job->kind,
+                    [&](auto kind) { run<Forward<decltype(kind)>>(job, index, partitions); });
 }
 void softmax_backward_partition(const Softmax* job, int64_t index, int64_t partitions) {
   run<Backward>(job, index, partitions);

@@ -16,6 +16,7 @@
 #pragma once
 
 #include "common/softmax/call.h"
+#include "common/softmax/loss.h"
 #include "cpu/core/chunk_reader.h"
 #include "cpu/core/kernel_table.h"
 #include "cpu/softmax/kernels.h"
@@ -44,9 +45,9 @@ struct Softmax {
   bool accumulate;
 
   // cross_entropy
-  bool has_indices, has_probabilities;
+  bool has_indices, has_shares;  // has_shares: every class takes part in the loss of a row
   int64_t ignore_index;
-  double label_smoothing;
+  LabelSmoothing smoothing;
   double* partial;    // [loss_partials(rows)]: sums of losses and of their weights; null: none
   double gradient;    // 1 / divisor
   double weight_sum;  // of all classes

@@ -1,5 +1,5 @@
 // The backward kernels of softmax and log_softmax, and the parts that lse_gradients.cuh shares with
-// them. common/softmax/softmax.h derives the gradients, softmax.cu explains the kernels.
+// them. common/softmax/kinds.h derives the gradients, softmax.cu explains the kernels.
 #pragma once
 
 #include "cuda/softmax/statistic.cuh"
@@ -13,18 +13,29 @@ namespace {
 template <class T, int fixed>
 struct GradientOf {
   using C = Compute<T>;
-  bool is_log;
+  const int kind;
 
   FASTACT_DEVICE explicit GradientOf(const SoftmaxRows& rows)
-      : is_log((fixed == kAnyKind ? rows.kind : fixed) == kLogSoftmax) {}
-  FASTACT_DEVICE C no_part() const { return is_log ? -infinity<C>() : C(0); }
-  FASTACT_DEVICE C part(C dy, C y) const { return is_log ? dy : dy * y; }
+      : kind(fixed == kAnyKind ? rows.kind : fixed) {}
+  template <class Visit>
+  FASTACT_DEVICE auto with(Visit visit) const {
+    return with_softmax_map(kind, visit);
+  }
+  FASTACT_DEVICE C no_part() const {
+    return with([](auto of) { return C(of.kNothing); });
+  }
+  FASTACT_DEVICE C part(C dy, C y) const {
+    return with([&](auto of) { return of.kSumsProducts ? dy * y : dy; });
+  }
   FASTACT_DEVICE C slope(C dy, C y, C sum) const {
-    if (!is_log) return y * (dy - sum);
-    return madd(-(TermsAt<T>::of(C(0), Tail<C>::kScale)(y) * Tail<C>::kDown), sum, dy);
+    const auto exp = [](C z) { return TermsAt<T>::of(C(0), Tail<C>::kScale)(z) * Tail<C>::kDown; };
+    return with([&](auto of) { return of.slope(dy, y, sum, exp); });
+  }
+  FASTACT_DEVICE bool sums_products() const {
+    return with([](auto of) { return of.kSumsProducts; });
   }
   // Whether dx is 0 by itself where y is 0: an infinite dy times 0 is a NaN, and so is the sum.
-  FASTACT_DEVICE bool is_plain(C sum) const { return !is_log && sum - sum == 0; }
+  FASTACT_DEVICE bool is_plain(C sum) const { return sums_products() && sum - sum == 0; }
 };
 
 // Resident blocks of kRowThreads on a multiprocessor, at least: eight vectors of two arrays take
@@ -62,7 +73,7 @@ FASTACT_DEVICE void add_gradients(const Kind& kind, Words (&dy)[vecs], const Wor
       sum[s] = tree.total(s);
       is_plain &= sum[s] - sum[s] == 0;
     }
-    if (is_plain || again || kind.is_log) return;
+    if (is_plain || again || !kind.sums_products()) return;
 #pragma unroll
     for (int i = 0; i < vecs; ++i) {
       Wide<T> given = widen_words<T>(dy[i]);

@@ -16,7 +16,7 @@ struct KindOf {
   using Applied = KindOf<T, kAnyKind>;
   using Slow = KindOf<T, kAnyKind, true>;
   static constexpr bool kIsLarge = may_share, kAddsUp = fixed < 0, kMayWrite = fixed != kNoY;
-  static constexpr int kChunkNumbers = kPeakFields, kRowNumbers = 3;  // max, inverse, log
+  static constexpr int kChunkNumbers = kPeakFields, kRowNumbers = 3;  // max, factor, log
   template <int vecs>
   struct Row {
     Wide<T> z[vecs];
@@ -30,7 +30,11 @@ struct KindOf {
 
   static FASTACT_HD int kind_of(const SoftmaxRows& rows) { return fixed < 0 ? rows.kind : fixed; }
   static FASTACT_HD bool writes(const SoftmaxRows& rows) {
-    return kMayWrite && (kind_of(rows) == kSoftmax || kind_of(rows) == kLogSoftmax);
+    return kMayWrite && with_softmax_kind(kind_of(rows), [](auto kind) { return kind.kHasY; });
+  }
+
+  static FASTACT_HD bool takes_terms(const SoftmaxRows& rows) {
+    return with_softmax_kind(kind_of(rows), [](auto kind) { return kind.kTakesTerms; });
   }
 
   template <int vecs, class Rows>
@@ -41,7 +45,7 @@ struct KindOf {
   FASTACT_DEVICE auto find(const Rows& rows, const RowPart& part, Row<vecs>& row, bool in_chunk,
                            int& fold_index) const {
     const bool shares = may_share && rows.shares;
-    const PeakWays ways{!in_chunk && kMayWrite && kind_of(rows) == kSoftmax,
+    const PeakWays ways{!in_chunk && kMayWrite && takes_terms(rows),
                         (in_chunk || !writes(rows)) && !shares, shares};
     Peak<T, kRowsOfVec<T, Rows>> peak{};
     find_peak<T, may_share           ? 4
@@ -54,7 +58,7 @@ struct KindOf {
                                 double (&total)[2]) const {
     const bool ends = !writes(rows) || rows.data[kLse];
     Made<n> made;
-    const bool wants_log = !kMayWrite || kind_of(rows) != kSoftmax || ends;
+    const bool wants_log = !kMayWrite || !takes_terms(rows) || ends;
 #pragma unroll
     for (int s = 0; s < n; ++s) {
       const auto level = [&](auto by) {
@@ -75,7 +79,8 @@ struct KindOf {
   template <int vecs, class Rows, int n>
   FASTACT_DEVICE void put(const Rows& rows, const RowPart& part, const Row<vecs>& row,
                           const Made<n>& made) const {
-    const bool is_log = kind_of(rows) == kLogSoftmax;
+    const int kind = kind_of(rows);
+    const C nothing = with_softmax_map(kind, [](auto as) { return C(as.kNothing); });
 #pragma unroll
     for (int i = 0; i < vecs; ++i) {
       if (i >= part.count) continue;
@@ -83,9 +88,11 @@ struct KindOf {
 #pragma unroll
       for (int j = 0; j < Vec<T>::kSize; ++j) {
         const Level<C>& of = made.of[row_in_vec<Rows>(j)];
-        y.lane[j] = is_log ? (y.lane[j] - of.m) - of.log : y.lane[j] * of.inverse;
+        y.lane[j] = with_softmax_map(kind, [&](auto as) {
+          return as.y_of(y.lane[j], as.kTakesTerms ? of.factor : of.m, of.log);
+        });
       }
-      leave_out<T>(rows, part, i, is_log ? -infinity<C>() : C(0), &y);
+      leave_out<T>(rows, part, i, nothing, &y);
       write_vec(rows, kY, part, i, narrow_vec<T>(y));
     }
   }
@@ -127,14 +134,14 @@ struct KindOf {
     const Level<C> level = merged_level<T>(sums, rows.data[kMask], rows.up);
     end(rows, row, sums, level, total);
     store(to, sums.max);
-    store(to + 1, double(level.inverse));
+    store(to + 1, double(level.factor));
     store(to + 2, double(level.log));
   }
   template <int vecs, class Rows>
   FASTACT_DEVICE auto resume(const Rows& rows, const RowPart& part, const double* levels,
                              Row<vecs>& row) const {
     constexpr int n = kRowsOfVec<T, Rows>;
-    const bool is_log = kind_of(rows) == kLogSoftmax;
+    const bool are_terms = takes_terms(rows);
     const C up = C(rows.up);
     Made<n> made{};
     if (part.idle) return made;
@@ -144,14 +151,14 @@ struct KindOf {
       const C max = C(load(from)), m = max == -infinity<C>() ? C(0) : max;
       const Move<C> move = Move<C>::of(m, up);
       const TermsAt<T> at = TermsAt<T>::of(move(m));
-      made.of[s] = {m, at.m, C(load(from + 1)), C(load(from + 2)), C(0)};
+      made.of[s] = {{m, C(load(from + 2)), C(0), C(load(from + 1))}, at.m};
 #pragma unroll
       for (int i = 0; i < vecs; ++i)
 #pragma unroll
         for (int j = s; j < Vec<T>::kSize; j += n) {
           C& value = row.z[i].lane[j];
           if (move.is_needed()) value = move(value);
-          if (!is_log) value = at(value);
+          if (are_terms) value = at(value);
         }
     }
     return made;

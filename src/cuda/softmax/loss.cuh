@@ -1,17 +1,7 @@
-// The loss of a row of cross_entropy; softmax.cu explains the kernels.
-//
-// Class c has the share a_c w_c in the loss of a row, a_c = keep p_c + smooth, where p is the
-// target (of an index t: 1 at t and 0 elsewhere), keep = 1 - label_smoothing and smooth =
-// label_smoothing / classes:
-//
-//   loss = sum a_c w_c (lse - z_c) = sum a_c w_c (m - z_c) + log(sum(exp(z - m))) sum a_c w_c
-//
-// All terms of both sums are of one sign: nothing cancels. A term of a_c w_c = 0 is 0, where z_c is
-// -infinity too. With d lse / dz_c = exp(z_c - lse)
-//
-//   dloss / dz_c = exp(z_c - lse) sum a w - a_c w_c
+// The loss of a row of cross_entropy (common/softmax/loss.h); softmax.cu explains the kernels.
 #pragma once
 
+#include "common/softmax/loss.h"
 #include "cuda/softmax/statistic.cuh"
 
 FASTACT_BEGIN_NAMESPACE
@@ -59,16 +49,16 @@ FASTACT_DEVICE Loss loss_of(const Rows& rows, int64_t row, double mass, double a
                             Compute<T> max, Compute<T> log, bool has_shares) {
   using C = Compute<T>;
   Loss loss{0, 1};
-  if (has_shares) loss.loss = apart + double(log) * mass;
+  if (has_shares) loss.loss = loss_of_shares(apart, mass, double(log));
   if (rows.data[kDy]) return loss;
   const int64_t index = class_of(rows, row);
   if (index == -1) return {0, 0};
   if (index < 0) return {__builtin_nan(""), __builtin_nan("")};
   const int64_t element = element_of(rows, index);
   const C weight = class_weight<T>(rows, row, element);
-  const C share = C(rows.keep) * weight;
-  const C below = share == 0 ? C(0) : max - logit_of<T>(rows, row, element);
-  loss.loss += double(share * (below + log));
+  const C share = C(rows.smoothing.keep) * weight;
+  loss.loss +=
+      double(loss_of_index(share, max, log, [&] { return logit_of<T>(rows, row, element); }));
   loss.weight = double(weight);
   return loss;
 }

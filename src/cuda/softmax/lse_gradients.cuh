@@ -57,7 +57,7 @@ FASTACT_DEVICE LseGradient<Compute<T>> lse_gradient(const Rows& rows, int64_t ro
   made.element = index < 0 ? index : element_of(rows, index);
   if (index == -2) made.factor = C(__builtin_nan(""));
   if (index < 0) return made;
-  made.weight = C(rows.keep) * class_weight<T>(rows, row, made.element);
+  made.weight = C(rows.smoothing.keep) * class_weight<T>(rows, row, made.element);
   made.mass += made.weight;
   return made;
 }

@@ -11,6 +11,7 @@
 
 #include <cstdlib>
 
+#include "common/softmax/loss.h"
 #include "cuda/core/row_kernels.cuh"
 #include "cuda/softmax/softmax.h"
 
@@ -42,9 +43,8 @@ struct SoftmaxRows : RowArrays<kSoftmaxRoles> {
   // differences up again.
   double scale_down, down, up;
   bool accumulate;
-  // Of cross_entropy: the share of a class is smooth + keep p. p: its probability, or 1 for the
-  // target's class and else 0.
-  double keep, smooth;
+  // Of cross_entropy.
+  LabelSmoothing smoothing;
   int64_t ignore_index;
   const double* divisor;
 };
@@ -201,8 +201,7 @@ SoftmaxPlan plan_softmax(const SoftmaxCall& call) {
   rows.scale = rows.scale_down = call.scale;
   rows.down = rows.up = 1;
   rows.accumulate = call.accumulate;
-  rows.smooth = call.label_smoothing / double(rows.length);
-  rows.keep = 1 - call.label_smoothing;
+  rows.smoothing = LabelSmoothing::of(call.label_smoothing, rows.length);
   rows.ignore_index = call.ignore_index;
   rows.divisor = reinterpret_cast<const double*>(call.divisor.data);
   return plan;

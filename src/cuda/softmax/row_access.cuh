@@ -2,6 +2,7 @@
 // neighbouring rows, and numbers of rows.
 #pragma once
 
+#include "common/softmax/softmax.h"
 #include "cuda/core/parameter_io.cuh"
 #include "cuda/softmax/plan.cuh"
 
@@ -91,10 +92,8 @@ FASTACT_DEVICE Wide<T> scores_of(const Rows& rows, const RowPart& part, int i, c
   if (!Rows::kQuick && rows.data[kMask]) {
     const Wide<T> mask = mask_of<T>(rows, part.row, element_at<T, Rows>(part, i, 0), valid);
 #pragma unroll
-    for (int j = 0; j < kSize; ++j) {
-      const C value = madd(scale, z.lane[j], C(rows.down) * mask.lane[j]);
-      z.lane[j] = mask.lane[j] == C(-__builtin_inf()) ? mask.lane[j] : value;
-    }
+    for (int j = 0; j < kSize; ++j)
+      z.lane[j] = masked_score(scale, z.lane[j], mask.lane[j], C(rows.down));
   } else {
 #pragma unroll
     for (int j = 0; j < kSize; ++j) z.lane[j] = j < valid ? scale * z.lane[j] : C(-__builtin_inf());

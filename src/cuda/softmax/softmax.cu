@@ -66,22 +66,18 @@ void softmax_forward(const SoftmaxCall& call, void* workspace, cudaStream_t stre
   if (is_empty(call.arrays[kX])) return fill_logsumexp<T>(call, stream);
   SoftmaxPlan plan = plan_softmax<T>(call);
   stay_in_range<T>(&plan.rows);
-  if (call.kind == kSoftmax)
-    run_kind<T, kSoftmax>(plan, nullptr, workspace, stream);
-  else if (call.kind == kLogSoftmax)
-    run_kind<T, kLogSoftmax>(plan, nullptr, workspace, stream);
-  else
-    run_kind<T, kNoY>(plan, nullptr, workspace, stream);
+  with_softmax_kind(call.kind, [&](auto kind) {
+    run_kind<T, (kind.kHasY ? kNumberOf<decltype(kind)> : kNoY)>(plan, nullptr, workspace, stream);
+  });
 }
 
 template <class T>
 void softmax_backward(const SoftmaxCall& call, void* workspace, cudaStream_t stream) {
   if (is_empty(call.arrays[kX])) return;
   const SoftmaxPlan plan = plan_softmax<T>(call);
-  if (call.kind == kSoftmax)
-    run_backward<T, kSoftmax>(plan, workspace, stream);
-  else
-    run_backward<T, kLogSoftmax>(plan, workspace, stream);
+  with_softmax_map(call.kind, [&](auto kind) {
+    run_backward<T, kNumberOf<decltype(kind)>>(plan, workspace, stream);
+  });
 }
 
 // Queues the kernel of logsumexp's gradients or of cross_entropy's.
@@ -107,11 +103,6 @@ void logsumexp_backward(const SoftmaxCall& call, cudaStream_t stream) {
   run_lse_gradients<T, kLogSumExp>(plan, stream);
 }
 
-// Whether classes other than the target's have a share in the loss.
-inline bool has_shares(const SoftmaxCall& call) {
-  return call.arrays[kDy].data || call.label_smoothing != 0;
-}
-
 template <class T>
 int64_t cross_entropy_workspace(const SoftmaxCall& call) {
   if (is_empty(call.arrays[kX])) return 0;
@@ -127,7 +118,7 @@ void cross_entropy_forward(const SoftmaxCall& call, void* workspace, cudaStream_
   int64_t blocks = 0, count = 0;
   if (!is_empty(call.arrays[kX])) {
     SoftmaxPlan plan = plan_softmax<T>(call.of_logits());
-    plan.be_loss(has_shares(call));
+    plan.be_loss(call.has_shares());
     count = plan.rows.count;
     if (reduces)
       totals = static_cast<double*>(workspace) + softmax_workspace<T>(call.of_logits()) / 8;
@@ -143,7 +134,7 @@ template <class T>
 void cross_entropy_backward(const SoftmaxCall& call, cudaStream_t stream) {
   if (is_empty(call.arrays[kX])) return;
   SoftmaxPlan plan = plan_softmax<T>(call.of_logits());
-  plan.be_loss(has_shares(call));
+  plan.be_loss(call.has_shares());
   if (plan.rows.shares) plan.take_whole_rows();
   run_lse_gradients<T, kLoss>(plan, stream);
 }

@@ -127,7 +127,7 @@ FASTACT_DEVICE Wide<T> shares_of(const Rows& rows, const RowPart& part, int i, i
       share.lane[j] = 0;
       continue;
     }
-    share.lane[j] = madd(C(rows.keep), share.lane[j], C(rows.smooth));
+    share.lane[j] = madd(C(rows.smoothing.keep), share.lane[j], C(rows.smoothing.smooth));
     if (rows.data[kWeight])
       share.lane[j] *=
           class_weight<T>(rows, row_at<Rows>(part, j), element_at<T, Rows>(part, i, j));
@@ -248,25 +248,21 @@ FASTACT_DEVICE RowSums sums_of(const Peak<T, n>& peak, int s) {
 // The numbers that make y, from a row's sums: y = term inverse, or z - m - log, of z and m as they
 // were moved. max is m before it was moved, or 0 where nothing takes part.
 template <class C>
-struct Level {
-  C max, m, inverse, log, lse;
+struct Level : SoftmaxLevel<C> {
+  C m;
 };
 template <class T>
 FASTACT_DEVICE Level<Compute<T>> level_of(const RowSums& sums, const TermsAt<T>& at, bool masked,
                                           double up, bool wants_log) {
   using C = Compute<T>;
-  const C nan = C(__builtin_nan("")), max = C(sums.max);
-  if (max == -infinity<C>()) {
-    const C nothing = masked ? C(0) : nan;
-    return {C(0), C(0), nothing, nothing, max};
-  }
-  if (max == infinity<C>()) return {max, C(0), nan, nan, max};
+  const C max = C(sums.max);
+  if (max == -infinity<C>() || max == infinity<C>()) return {infinite_level(max, masked), C(0)};
   const double one = double(at(at.m));
-  const double whole = sums.count == 0 ? sums.rest : madd(sums.count, one, sums.rest);
-  const C inverse = C(divide(1.0, whole));
-  if (!wants_log) return {max, at.m, inverse, C(0), C(0)};
-  const C log = log_of_sum<C>(divide(sums.rest, one) + (sums.count - 1));
-  return {max, at.m, inverse, log, max * C(up) + log};
+  const double whole = sums.count == 0 ? sums.rest : sum_of_terms(sums.rest, sums.count, one);
+  const C factor = C(divide(1.0, whole));
+  if (!wants_log) return {{max, C(0), C(0), factor}, at.m};
+  const C log = log_of_sum<C>(sum_beside_one(sums.rest, sums.count, one));
+  return {{max, log, max * C(up) + log, factor}, at.m};
 }
 
 // The same as a call: a vector of columns has up to eight rows, and each would have a copy of the

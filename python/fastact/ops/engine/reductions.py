@@ -28,7 +28,7 @@ SUM_BOUNDS = SumBounds(ulp=0.5, absolute=2.0**-46)
 #: The dtype of sums and statistics of integers: 16 bits would overflow.
 INTEGERS = np.float64
 
-#: The numbers of sums of the elements themselves, and of those that are not NaN.
+#: The number of the sum of the elements that are not NaN.
 VALID = _cpu.TERMS.index("valid")
 
 Shape: TypeAlias = tuple[int, ...]

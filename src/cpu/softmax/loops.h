@@ -1,0 +1,170 @@
+// The loops that softmax's kernels are made of: over the elements of a row, which the compiler
+// vectorises, and sums on lanes. Compiled once per instruction set, with the kernels.
+#pragma once
+
+#include "cpu/simd/accumulators.h"
+#include "cpu/simd/nontemporal.h"
+#include "cpu/softmax/kernels.h"
+
+FASTACT_BEGIN_NAMESPACE
+
+static_assert(kVectors * kVector == kSoftmaxLanes);
+constexpr double kInfinity = __builtin_inf();
+
+// The parts of SoftmaxTable, one a file.
+extern const SoftmaxKernels softmax_kernels[2];
+extern const SoftmaxGradients softmax_gradients[kDTypes];
+extern const SoftmaxTiles softmax_tiles[kDTypes];
+
+template <class T>
+FASTACT_HD const T* in(const char* at) {
+  return reinterpret_cast<const T*>(at);
+}
+template <class T>
+FASTACT_HD T* out(char* at) {
+  return reinterpret_cast<T*>(at);
+}
+
+constexpr NextChunk kNoNext = {};
+
+// Lines of the first array go to the first-level cache (locality 3), lines of the second array to
+// the second-level one (2). Their number is a constant, although it is twice what 16-bit elements
+// need: a loop over it takes as long as some of the exponentials beside it.
+template <size_t bytes, int locality>
+FASTACT_HD void prefetch_lines(const char* at) {
+#pragma GCC unroll 8
+  for (size_t byte = 0; byte < bytes; byte += kCacheLine)
+    __builtin_prefetch(at + byte, 0, locality);
+}
+
+// One row of LateProducts, in progress: `begin` stores up to the first whole cache line, `lines` up
+// to so many lines past the caches, `end` all that is left.
+template <class T>
+struct Product {
+  static constexpr int64_t kLine = int64_t(kCacheLine / sizeof(T));
+  const T* from;
+  T* to;
+  int64_t n;
+  T factor;
+  int64_t done;
+
+  FASTACT_HD void store_up_to(int64_t end) {
+    for (; done < end; ++done) to[done] = from[done] * factor;
+  }
+  FASTACT_HD void begin() {
+    const int64_t head = int64_t(-reinterpret_cast<uintptr_t>(to) % kCacheLine / sizeof(T));
+    store_up_to(head < n ? head : n);
+  }
+  template <int most>
+  FASTACT_HD void lines() {
+#pragma GCC unroll 8
+    for (int line = 0; line < most; ++line) {
+      if (done + kLine > n) return;
+      alignas(kCacheLine) T values[kLine];
+#pragma omp simd
+      for (int k = 0; k < kLine; ++k) values[k] = from[done + k] * factor;
+      stream_line(reinterpret_cast<const char*>(values), reinterpret_cast<char*>(to + done));
+      done += kLine;
+    }
+  }
+  FASTACT_HD void end() {
+    while (done + kLine <= n) lines<1>();
+    store_up_to(n);
+  }
+};
+template <class T>
+constexpr Product<T> kNoProduct = {};
+
+template <class T>
+FASTACT_HD Product<T> product_of(const LateProducts& products, int64_t j) {
+  if (j >= products.rows) return kNoProduct<T>;
+  return {in<T>(products.exponentials.at + j * products.exponentials.stride),
+          out<T>(products.y.at + j * products.y.stride), products.n, T(products.factors[j]), 0};
+}
+
+// y[i] = f(i), of elements that are y or disjoint from it. The incomplete last vector is computed
+// first, by one that overlaps the vectors before it, and written last.
+//
+// y is __restrict although it may be what f reads: an element is read before it is written, and
+// nobody else reads it. Otherwise a store holds the loads of the next vector back, and the steps of
+// several can't be mixed (FASTACT_MIXED).
+//
+// beside: a product that is stored meanwhile, a line for each vector; disjoint from y and from what
+// f reads. Of next.at[0] the first one of `parts` is prefetched; the rest by whoever adds up y.
+template <int parts = 1, class T, class F>
+FASTACT_HD void each(T* y, int64_t n, F f, const NextChunk& next = kNoNext,
+                     Product<T> beside = kNoProduct<T>) {
+  constexpr int kStep = int(kCacheLine / sizeof(T)), kMixed = 4 * kStep;
+  const auto over = [&](int64_t first, auto count, T* __restrict to) FASTACT_INLINED {
+#pragma omp simd
+    for (int k = 0; k < count; ++k) to[k] = f(first + k);
+  };
+  constexpr std::integral_constant<int, kStep> step;
+  constexpr std::integral_constant<int, kMixed> mixed;
+  beside.begin();
+  if (n < kStep) {
+    over(0, int(n), y);
+    return beside.end();
+  }
+  const int64_t whole = n / kStep * kStep;
+  T last[kStep];
+  if (whole < n) over(n - kStep, step, last);
+  const char *const first_next = next.at[0], *const second_next = next.at[1];
+  int64_t i = 0;
+  for (; i + kMixed <= whole; i += kMixed) {
+    if (first_next)
+      prefetch_lines<kMixed * sizeof(T) / parts, 3>(first_next + i * next.item / parts);
+    if (second_next) prefetch_lines<kMixed * sizeof(T), 2>(second_next + i * next.item);
+    over(i, mixed, y + i);
+    beside.template lines<kMixed / kStep>();
+  }
+  for (; i < whole; i += kStep) over(i, step, y + i);
+  if (whole < n) memcpy(y + n - kStep, last, sizeof last);
+  beside.end();
+}
+
+// The sum of n terms, on fixed lanes. half: the second half of as many elements that are read next,
+// of `item` bytes, prefetched meanwhile (each<2> took the first); null: nothing.
+template <class T, class Load>
+FASTACT_HD double sum_of(const T* a, int64_t n, Load load_terms, const char* half = nullptr,
+                         int64_t item = 0) {
+  Vector lanes[kVectors];
+#pragma GCC unroll 16
+  for (int k = 0; k < kVectors; ++k) lanes[k] = Vector{};
+  int64_t i = 0;
+  for (; i + kSoftmaxLanes <= n; i += kSoftmaxLanes) {
+    if (half) prefetch_lines<kSoftmaxLanes * sizeof(T) / 2, 3>(half + i * item / 2);
+#pragma GCC unroll 16
+    for (int k = 0; k < kVectors; ++k) lanes[k] = load_terms(a, i + k * kVector, lanes[k]);
+  }
+#pragma GCC unroll 16
+  for (int k = 0; k < kVectors; ++k, i += kVector)
+    if (i + kVector <= n)
+      lanes[k] = load_terms(a, i, lanes[k]);
+    else if (i < n)
+      lanes[k] = load_terms.some(a, i, n - i, lanes[k]);
+  return fold_vectors(lanes);
+}
+
+template <class T>
+struct Terms {
+  FASTACT_HD Vector operator()(const T* a, int64_t i, Vector lane) const {
+    return lane + load(a + i);
+  }
+  FASTACT_HD Vector some(const T* a, int64_t i, int64_t n, Vector lane) const {
+    return lane + load_some(a + i, n);
+  }
+};
+
+template <class T>
+struct Products {
+  const T* b;
+  FASTACT_HD Vector operator()(const T* a, int64_t i, Vector lane) const {
+    return madd(load(a + i), load(b + i), lane);
+  }
+  FASTACT_HD Vector some(const T* a, int64_t i, int64_t n, Vector lane) const {
+    return madd(load_some(a + i, n, Vector{}), load_some(b + i, n, Vector{}), lane);
+  }
+};
+
+FASTACT_END_NAMESPACE

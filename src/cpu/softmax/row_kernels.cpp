@@ -1,0 +1,314 @@
+// SoftmaxKernels of softmax/kernels.h. Each is a loop over the elements of a row; sums are a second
+// loop over a block that lies in the first-level cache, for their lanes are fixed.
+#include "common/softmax/kinds.h"
+#include "common/softmax/loss.h"
+#include "cpu/simd/mixed.h"
+#include "cpu/softmax/loops.h"
+
+FASTACT_BEGIN_NAMESPACE
+namespace {
+
+template <class T, int mask_kind>
+void prepare(const char* x_, const char* mask, double scale_, char* z, int64_t n) {
+  const T* x = in<T>(x_);
+  const T scale = T(scale_);
+  if constexpr (mask_kind == 1) {
+    const uint8_t* takes_part = in<uint8_t>(mask);
+    each(out<T>(z), n, [=](int64_t i) FASTACT_INLINED {
+      const T value = scale * x[i];
+      return takes_part[i] ? value : T(-kInfinity);
+    });
+  } else {
+    const T* added = in<T>(mask);
+    each(out<T>(z), n, [=](int64_t i) FASTACT_INLINED {
+      if constexpr (mask_kind == 0) return scale * x[i];
+      return masked_score(scale, x[i], added[i]);
+    });
+  }
+}
+
+// The largest element, and -inf if there is none but NaNs. Vectors that overlap cover an incomplete
+// last one.
+template <class T>
+FASTACT_HD T largest(const T* z, int64_t n) {
+  constexpr int kWidth = 64, kShort = 16;
+  if (n < kShort) {
+    T max = T(-kInfinity);
+    for (int64_t i = 0; i < n; ++i) max = z[i] > max ? z[i] : max;
+    return max;
+  }
+  alignas(64) T lanes[kWidth];
+  each(lanes, kShort, [](int64_t) FASTACT_INLINED { return T(-kInfinity); });
+  int64_t i = 0;
+  if (n >= kWidth) {
+    each(lanes, kWidth, [](int64_t) FASTACT_INLINED { return T(-kInfinity); });
+    for (; i + kWidth <= n; i += kWidth)
+#pragma omp simd
+      for (int k = 0; k < kWidth; ++k) lanes[k] = z[i + k] > lanes[k] ? z[i + k] : lanes[k];
+#pragma GCC unroll 2
+    for (int half = kWidth / 2; half >= kShort; half /= 2)
+#pragma omp simd
+      for (int k = 0; k < half; ++k)
+        lanes[k] = lanes[half + k] > lanes[k] ? lanes[half + k] : lanes[k];
+  }
+  for (; i < n; i += kShort) {
+    const T* at = z + (i + kShort <= n ? i : n - kShort);
+#pragma omp simd
+    for (int k = 0; k < kShort; ++k) lanes[k] = at[k] > lanes[k] ? at[k] : lanes[k];
+  }
+#pragma GCC unroll 4
+  for (int half = kShort / 2; half > 0; half /= 2)
+#pragma omp simd
+    for (int k = 0; k < half; ++k)
+      lanes[k] = lanes[half + k] > lanes[k] ? lanes[half + k] : lanes[k];
+  return lanes[0];
+}
+
+template <class T>
+FASTACT_HD bool has_nan(const T* z, int64_t n) {
+  bool found = false;
+  for (int64_t i = 0; i < n; ++i) found |= z[i] != z[i];
+  return found;
+}
+
+template <class T>
+void store_row(Product<T> product) {
+  product.begin();
+  product.end();
+}
+
+template <class T>
+void store(const LateProducts& products) {
+  for (int64_t j = 0; j < products.rows; ++j) store_row(product_of<T>(products, j));
+}
+
+// How many elements are the maximum. Of the last vector, which overlaps the one before, only those
+// that are over count.
+template <class T>
+FASTACT_HD T ones_of(const T* z, int64_t n, T max) {
+  constexpr int kStep = int(kCacheLine / sizeof(T));
+  T ones = 0;
+  if (n < kStep) {
+    for (int64_t i = 0; i < n; ++i) ones += z[i] == max ? T(1) : T(0);
+    return ones;
+  }
+  T lanes[kStep] = {};
+  int64_t i = 0;
+  for (; i + kStep <= n; i += kStep)
+#pragma omp simd
+    for (int k = 0; k < kStep; ++k) lanes[k] += z[i + k] == max ? T(1) : T(0);
+  const T* const last = z + n - kStep;
+  const int counted = int(i + kStep - n);
+#pragma omp simd
+  for (int k = 0; k < kStep; ++k) lanes[k] += k >= counted && last[k] == max ? T(1) : T(0);
+#pragma GCC unroll 4
+  for (int half = kStep / 2; half > 0; half /= 2)
+#pragma omp simd
+    for (int k = 0; k < half; ++k) lanes[k] += lanes[half + k];
+  return lanes[0];
+}
+
+// One row, whose maximum is known: infinite, or far.
+template <class T, bool apart>
+void far_block(const T* z, int64_t n, T* e, TileStats* stats, int64_t j) {
+  const T max = T(stats->max[j]);
+  if (!(magnitude(max) < T(kInfinity))) {
+    stats->rest[j] = has_nan(z, n) ? __builtin_nan("") : 0.0;
+    stats->ones[j] = apart;
+    each(e, n, [=](int64_t) FASTACT_INLINED { return T(0); });
+    return;
+  }
+  stats->ones[j] = apart ? ones_of(z, n, max) : T(0);
+  each(e, n, [=](int64_t i) FASTACT_INLINED {
+    const T value = exp_far(z[i], max);
+    return apart && z[i] == max ? T(0) : value;
+  });
+  stats->rest[j] = sum_of(e, n, Terms<T>{});
+}
+
+// Each step is a loop over the rows, which then overlap: a row alone is a chain of latencies.
+template <class T, bool apart>
+FASTACT_MIXED void block(RowsIn z, int64_t m, int64_t n, const NextRows& next,
+                         const LateProducts& products, char* exponentials, TileStats* stats) {
+  const auto row = [=](int64_t j) FASTACT_INLINED { return in<T>(z.at + j * z.stride); };
+  T* const e = out<T>(exponentials);
+  T max[kBand];
+  SoftmaxReference<T> reference[kBand];
+  for (int64_t j = 0; j < m; ++j) max[j] = largest(row(j), n);
+  for (int64_t j = 0; j < m; ++j) stats->max[j] = double(max[j]);
+  for (int64_t j = 0; j < m; ++j) reference[j] = reference_of(max[j]);
+  for (int64_t j = 0; j < m; ++j) {
+    const T* at = row(j);
+    if (!is_near(max[j])) {
+      far_block<T, apart>(at, n, e + j * n, stats, j);
+      store_row(product_of<T>(products, j));
+      continue;
+    }
+    const T top = max[j];
+    const SoftmaxReference<T> beside = reference[j];
+    stats->ones[j] = apart ? ones_of(at, n, top) : T(0);
+    each<2>(
+        e + j * n, n,
+        [=](int64_t i) FASTACT_INLINED {
+          const T value = exp_near(at[i], beside);
+          return apart && at[i] == top ? T(0) : value;
+        },
+        next.of(j), product_of<T>(products, j));
+  }
+  for (int64_t j = 0; j < m; ++j) {
+    if (!is_near(max[j])) continue;
+    const NextChunk then = next.of(j);
+    const char* const half = then.at[0] ? then.at[0] + n * then.item / 2 : nullptr;
+    stats->rest[j] = sum_of(e + j * n, n, Terms<T>{}, half, then.item);
+  }
+}
+
+FASTACT_HD SoftmaxStat stat_of(const TileStats& stats, int64_t j) {
+  return {stats.max[j], stats.rest[j], stats.ones[j]};
+}
+
+template <class T>
+void merge(TileStats* total, const TileStats& block, int64_t n) {
+  for (int64_t j = 0; j < n; ++j) {
+    const SoftmaxStat sum = merged<T>(stat_of(*total, j), stat_of(block, j));
+    total->max[j] = sum.max, total->rest[j] = sum.rest, total->ones[j] = sum.ones;
+  }
+}
+
+// Called: as a loop over vectors, rare rows would take as much code as all others.
+template <class T>
+__attribute__((noinline)) SoftmaxLevel<double> level_called(const SoftmaxStat& stat,
+                                                            bool has_mask) {
+  return level_of<T>(stat, has_mask);
+}
+
+// Without branches where all rows are as they mostly are.
+template <class T, bool apart>
+void finish(const TileStats& stats, int64_t n, bool has_mask, TileRows* rows) {
+  bool are_near = true;
+  for (int64_t j = 0; j < n; ++j) are_near &= magnitude(stats.max[j]) <= kNearMaximum;
+  if (!are_near) {
+    for (int64_t j = 0; j < n; ++j) {
+      const SoftmaxLevel<double> row = level_called<T>(stat_of(stats, j), has_mask);
+      rows->max[j] = row.max, rows->log[j] = row.log;
+      rows->lse[j] = row.lse, rows->factor[j] = row.factor;
+    }
+    return;
+  }
+  alignas(64) T max[kTileWidth];
+  alignas(64) double one[kTileWidth];
+  const double *rest = stats.rest, *ones = stats.ones;
+  each(max, n, [&](int64_t j) FASTACT_INLINED { return T(stats.max[j]); });
+  each(max, n, [&](int64_t j) FASTACT_INLINED { return exp_near(max[j], reference_of(max[j])); });
+  each(one, n, [&](int64_t j) FASTACT_INLINED { return double(max[j]); });
+  each(rows->max, n, [&](int64_t j) FASTACT_INLINED { return stats.max[j]; });
+  each(rows->factor, n,
+       [&](int64_t j) FASTACT_INLINED { return 1.0 / sum_of_terms(rest[j], ones[j], one[j]); });
+  if (apart) {
+    each(rows->log, n, [&](int64_t j) FASTACT_INLINED {
+      return log1p_of_sum(sum_beside_one(rest[j], ones[j], one[j]));
+    });
+    each(rows->lse, n, [&](int64_t j) FASTACT_INLINED { return stats.max[j] + rows->log[j]; });
+  }
+}
+
+template <class T>
+double lower(double block_max, double max) {
+  if (block_max == max) return 1.0;
+  if (!is_finite(block_max) || !is_near(T(block_max)) || !is_near(T(max))) return 0.0;
+  const double factor = lower_by<T>(block_max, max);
+  return factor < 0x1p-60 ? 0.0 : factor;
+}
+
+template <class T, class Kind>
+void apply(RowsIn from, int64_t m, int64_t n, const double* first, const double* second,
+           RowsOut y) {
+  for (int64_t j = 0; j < m; ++j) {
+    const T* of = in<T>(from.at + j * from.stride);
+    const T a = T(first[j]), b = Kind::kTakesTerms ? T(0) : T(second[j]);
+    each(out<T>(y.at + j * y.stride), n,
+         [=](int64_t i) FASTACT_INLINED { return Kind::y_of(of[i], a, b); });
+  }
+}
+
+template <class T>
+FASTACT_MIXED void exponentials(const char* z_, int64_t n, double max_, double factor_, char* y) {
+  const T* z = in<T>(z_);
+  const T max = is_finite(max_) ? T(max_) : T(0), factor = T(factor_);
+  if (is_near(max)) {
+    const SoftmaxReference<T> reference = reference_of(max);
+    each(out<T>(y), n,
+         [=](int64_t i) FASTACT_INLINED { return exp_near(z[i], reference) * factor; });
+  } else {
+    each(out<T>(y), n, [=](int64_t i) FASTACT_INLINED { return exp_far(z[i], max) * factor; });
+  }
+}
+
+// Of T(lse), as exp_near and exp_far take it.
+template <class T>
+double factor_of(double lse) {
+  if (!is_finite(lse)) return __builtin_nan("");
+  return 1.0 / exp_of_maximum<T>(lse);
+}
+
+// t w of n elements, in double.
+template <class T>
+FASTACT_HD void weights_of(const SoftmaxTarget& target, int64_t n, double* counts) {
+  const T *t = in<T>(target.target), *w = in<T>(target.weight);
+  const double scale = target.scale, floor = target.floor;
+  each(counts, n, [=](int64_t) FASTACT_INLINED { return floor; });
+  if (t) each(counts, n, [=](int64_t i) FASTACT_INLINED { return scale * double(t[i]) + floor; });
+  if (w) each(counts, n, [=](int64_t i) FASTACT_INLINED { return counts[i] * double(w[i]); });
+}
+
+template <class T>
+void weigh(const char* z_, const SoftmaxTarget& target, int64_t n, double max, double* sums) {
+  const T* z = in<T>(z_);
+  double counts[kSoftmaxBlock], distance[kSoftmaxBlock];
+  weights_of<T>(target, n, counts);
+  // What counts nothing does so at any distance, an infinite one too.
+  each(distance, n, [&](int64_t i) FASTACT_INLINED {
+    return below_maximum(counts[i], max, [&]() FASTACT_INLINED { return double(z[i]); });
+  });
+  sums[0] = sum_of(distance, n, Products<double>{counts});
+  sums[1] = sum_of(counts, n, Terms<double>{});
+}
+
+template <class T>
+void subtract(const SoftmaxTarget& target, int64_t n, double factor, char* dz_) {
+  T* dz = out<T>(dz_);
+  double counts[kSoftmaxBlock];
+  weights_of<T>(target, n, counts);
+  each(dz, n,
+       [=, &counts](int64_t i) FASTACT_INLINED { return T(double(dz[i]) - factor * counts[i]); });
+}
+
+template <class T>
+constexpr SoftmaxKernels kernels_of() {
+  SoftmaxKernels made{
+      {prepare<T, 0>, prepare<T, 1>, prepare<T, 2>},
+      {block<T, false>, block<T, true>},
+      merge<T>,
+      {finish<T, false>, finish<T, true>},
+      lower<T>,
+      {},
+      store<T>,
+      exponentials<T>,
+      factor_of<T>,
+      weigh<T>,
+      subtract<T>,
+  };
+#define FASTACT_ENTRY(number, Kind, name) made.apply[number] = apply<T, Kind>;
+  FASTACT_SOFTMAX_MAPS(FASTACT_ENTRY)
+#undef FASTACT_ENTRY
+  return made;
+}
+
+}  // namespace
+
+const SoftmaxKernels softmax_kernels[] = {kernels_of<float>(), kernels_of<double>()};
+
+extern const SoftmaxTable softmax_table;
+const SoftmaxTable softmax_table = {softmax_kernels, softmax_gradients, softmax_tiles};
+
+FASTACT_END_NAMESPACE

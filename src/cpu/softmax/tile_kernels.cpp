@@ -1,0 +1,253 @@
+// SoftmaxTiles of softmax/kernels.h: loops over the rows of a tile, one of which is an element of
+// each row.
+#include <type_traits>
+
+#include "cpu/softmax/gradients.h"
+
+FASTACT_BEGIN_NAMESPACE
+namespace {
+
+// The elements of a tile of T, in the compute type: element i of each of its rows, where they lie
+// or converted.
+template <class T>
+struct TileIn {
+  const RowsIn rows;
+  const int64_t width;
+  Wide<T, kTileWidth> wide;
+  TileIn(const RowsIn& r, int64_t w) : rows(r), width(w) {}
+  FASTACT_HD const Compute<T>* read(int64_t i) {
+    return wide.read(in<T>(rows.at + i * rows.stride), width);
+  }
+};
+template <class T>
+struct TileOut {
+  const RowsOut rows;
+  const int64_t width;
+  Wide<T, kTileWidth> wide;
+  TileOut(const RowsOut& r, int64_t w) : rows(r), width(w) {}
+  FASTACT_HD Compute<T>* at(int64_t i) { return wide.to(out<T>(rows.at + i * rows.stride)); }
+  FASTACT_HD void finish(int64_t i) { wide.finish(out<T>(rows.at + i * rows.stride), width); }
+};
+
+// y[i][j] = f(x[i][j], j), x of T and y of U.
+template <class T, class U, class F>
+FASTACT_HD void map_tile(RowsIn x, int64_t n, int64_t width, RowsOut y, F f) {
+  TileIn<T> from(x, width);
+  TileOut<U> to(y, width);
+  for (int64_t i = 0; i < n; ++i) {
+    const Compute<T>* const of = from.read(i);
+    Compute<U>* const made = to.at(i);
+#pragma omp simd
+    for (int64_t j = 0; j < width; ++j) made[j] = f(of[j], j);
+    to.finish(i);
+  }
+}
+
+// The lanes of a tile: kSoftmaxLanes of each of its rows.
+struct TileLanes {
+  alignas(64) double lanes[kSoftmaxLanes * kTileWidth];
+  int64_t used, width;
+
+  TileLanes(int64_t n, int64_t w) : used(n < kSoftmaxLanes ? n : kSoftmaxLanes), width(w) {
+    for (int64_t i = 0; i < used * width; ++i) lanes[i] = 0.0;
+  }
+  double* of(int64_t i) { return lanes + i % kSoftmaxLanes * width; }
+  // Those from `used` on are zero, which changes nothing that it is added to.
+  const double* fold() {
+    for (int64_t half = kSoftmaxLanes / 2; half > 0; half /= 2)
+      for (int64_t lane = 0; lane < half && half + lane < used; ++lane) {
+        double* to = lanes + lane * width;
+        const double* from = lanes + (half + lane) * width;
+#pragma omp simd
+        for (int64_t j = 0; j < width; ++j) to[j] += from[j];
+      }
+    return lanes;
+  }
+};
+
+// What exponentials of the rows of a tile are relative to.
+template <class T>
+struct TileReferences {
+  alignas(64) T max[kTileWidth], limit[kTileWidth], magic[kTileWidth];
+  bool are_near = true;
+
+  FASTACT_HD void set(int64_t width) {
+    for (int64_t j = 0; j < width; ++j) {
+      if (!(magnitude(max[j]) < T(kInfinity))) max[j] = 0;
+      const SoftmaxReference<T> reference = reference_of(is_near(max[j]) ? max[j] : T(0));
+      limit[j] = reference.limit, magic[j] = reference.magic;
+      are_near &= is_near(max[j]);
+    }
+  }
+  // y OUT (width) = finish(exponential, z, row) of z IN, one of each row.
+  template <class F>
+  FASTACT_HD void map(const T* z, int64_t width, T* y, F finish) const {
+    if (are_near) {
+#pragma omp simd
+      for (int64_t j = 0; j < width; ++j)
+        y[j] = finish(exp_near(z[j], SoftmaxReference<T>{limit[j], magic[j]}), z[j], j);
+    } else {
+#pragma omp simd
+      for (int64_t j = 0; j < width; ++j) {
+        const T near = exp_near(z[j], SoftmaxReference<T>{limit[j], magic[j]});
+        const T far = exp_far(z[j], max[j]);
+        y[j] = finish(magnitude(max[j]) <= T(kNearMaximum) ? near : far, z[j], j);
+      }
+    }
+  }
+};
+
+template <class T, bool apart>
+void tile_block(RowsIn z_, int64_t n, int64_t width, RowsOut exponentials, TileStats* stats) {
+  using C = Compute<T>;
+  TileIn<T> z(z_, width);
+  TileReferences<C> references;
+  C* max = references.max;
+  for (int64_t j = 0; j < width; ++j) max[j] = C(-kInfinity);
+  for (int64_t i = 0; i < n; ++i) {
+    const C* at = z.read(i);
+#pragma omp simd
+    for (int64_t j = 0; j < width; ++j) max[j] = at[j] > max[j] ? at[j] : max[j];
+  }
+  alignas(64) C ones[kTileWidth] = {};
+  for (int64_t i = 0; apart && i < n; ++i) {
+    const C* at = z.read(i);
+#pragma omp simd
+    for (int64_t j = 0; j < width; ++j) ones[j] += at[j] == max[j] ? C(1) : C(0);
+  }
+  bool are_finite = true;
+  for (int64_t j = 0; j < width; ++j) {
+    stats->max[j] = double(max[j]), stats->ones[j] = double(ones[j]);
+    are_finite &= magnitude(max[j]) < C(kInfinity);
+  }
+  if (!are_finite) {  // before z may be written
+    for (int64_t j = 0; j < width; ++j) stats->rest[j] = 0.0;
+    for (int64_t i = 0; i < n; ++i) {
+      const C* at = z.read(i);
+      for (int64_t j = 0; j < width; ++j)
+        if (at[j] != at[j]) stats->rest[j] = __builtin_nan("");
+    }
+  }
+  references.set(width);
+  TileLanes sums(n, width);
+  for (int64_t i = 0; i < n; ++i) {
+    C* const e = out<C>(exponentials.at + i * exponentials.stride);
+    references.map(z.read(i), width, e, [=](C value, C of, int64_t j) FASTACT_INLINED {
+      return apart && of == max[j] ? C(0) : value;
+    });
+    double* lane = sums.of(i);
+#pragma omp simd
+    for (int64_t j = 0; j < width; ++j) lane[j] += double(e[j]);
+  }
+  const double* sum = sums.fold();
+  for (int64_t j = 0; j < width; ++j)
+    if (are_finite || is_finite(stats->max[j]))
+      stats->rest[j] = sum[j];
+    else
+      stats->ones[j] = apart;
+}
+
+// Numbers of the rows of a tile, in the type that is computed in.
+template <class C>
+struct TileNumbers {
+  alignas(64) C of[kTileWidth];
+  FASTACT_HD TileNumbers(const double* numbers, int64_t width) {
+    for (int64_t j = 0; j < width; ++j) of[j] = C(numbers[j]);
+  }
+};
+
+template <class T, class Kind>
+void tile_apply(RowsIn from, int64_t n, int64_t width, const double* first, const double* second,
+                RowsOut y) {
+  using C = Compute<T>;
+  using From = std::conditional_t<Kind::kTakesTerms, C, T>;
+  const TileNumbers<C> a(first, width), b(Kind::kTakesTerms ? first : second, width);
+  map_tile<From, T>(from, n, width, y, [&](C value, int64_t j) FASTACT_INLINED {
+    return Kind::y_of(value, a.of[j], b.of[j]);
+  });
+}
+
+template <class T>
+void tile_exponentials(RowsIn z, int64_t n, int64_t width, const double* maxima,
+                       const double* factors, RowsOut y) {
+  using C = Compute<T>;
+  const TileNumbers<C> factor(factors, width);
+  TileReferences<C> references;
+  for (int64_t j = 0; j < width; ++j) references.max[j] = C(maxima[j]);
+  references.set(width);
+  TileIn<T> from(z, width);
+  TileOut<T> to(y, width);
+  for (int64_t i = 0; i < n; ++i) {
+    references.map(from.read(i), width, to.at(i),
+                   [&](C value, C, int64_t j) FASTACT_INLINED { return value * factor.of[j]; });
+    to.finish(i);
+  }
+}
+
+template <class T>
+double column_of_parts(TileIn<T>& dy, TileIn<T>& y, int64_t n, int64_t j) {
+  double sum = 0.0;
+  for (int64_t i = 0; i < n; ++i) {
+    const Compute<T> of_y = y.read(i)[j];
+    sum += sum_of_parts(dy.read(i) + j, &of_y, 1);
+  }
+  return sum;
+}
+
+template <class T, class Kind>
+void tile_sum(RowsIn dy_, RowsIn y_, int64_t n, int64_t width, double* sums) {
+  TileIn<T> dy(dy_, width), y(y_, width);
+  TileLanes lanes(n, width);
+  for (int64_t i = 0; i < n; ++i) {
+    double* lane = lanes.of(i);
+    const Compute<T>* const a = dy.read(i);
+    if constexpr (Kind::kSumsProducts) {
+      const Compute<T>* const b = y.read(i);
+#pragma omp simd
+      for (int64_t j = 0; j < width; ++j) lane[j] = madd(double(a[j]), double(b[j]), lane[j]);
+    } else {
+#pragma omp simd
+      for (int64_t j = 0; j < width; ++j) lane[j] += double(a[j]);
+    }
+  }
+  const double* sum = lanes.fold();
+  for (int64_t j = 0; j < width; ++j)
+    sums[j] += sum[j] == sum[j] || !Kind::kSumsProducts ? sum[j] : column_of_parts(dy, y, n, j);
+}
+
+template <class T, class Kind>
+void tile_gradient(RowsIn of_dy, RowsIn of_y, int64_t n, int64_t width, const double* sums,
+                   double scale_, RowsOut of_dx) {
+  using C = Compute<T>;
+  const C scale = C(scale_);
+  const TileNumbers<C> sum(sums, width);
+  TileIn<T> dy(of_dy, width), y(of_y, width);
+  TileOut<T> dx(of_dx, width);
+  for (int64_t i = 0; i < n; ++i) {
+    const C *a = dy.read(i), *b = y.read(i);
+    C* const to = dx.at(i);
+#pragma omp simd
+    for (int64_t j = 0; j < width; ++j) to[j] = gradient_of<Kind>(a[j], b[j], sum.of[j], scale);
+    dx.finish(i);
+  }
+}
+
+template <class T>
+constexpr SoftmaxTiles tiles_of() {
+  SoftmaxTiles made{};
+  made.block[false] = tile_block<T, false>, made.block[true] = tile_block<T, true>;
+  made.exponentials = tile_exponentials<T>;
+#define FASTACT_ENTRY(number, Kind, name)                                         \
+  made.apply[number] = tile_apply<T, Kind>, made.sum[number] = tile_sum<T, Kind>; \
+  made.gradient[number] = tile_gradient<T, Kind>;
+  FASTACT_SOFTMAX_MAPS(FASTACT_ENTRY)
+#undef FASTACT_ENTRY
+  return made;
+}
+
+}  // namespace
+
+const SoftmaxTiles softmax_tiles[] = {tiles_of<f16>(), tiles_of<bf16>(), tiles_of<float>(),
+                                      tiles_of<double>()};
+
+FASTACT_END_NAMESPACE
