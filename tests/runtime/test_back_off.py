@@ -40,7 +40,9 @@ def run(
     while time < end:
         is_serial = account.is_serial(time, taken(time))
         length = ALONE if is_serial else region(time)
-        if not is_serial:
+        if is_serial:
+            account.note_alone(time, time + length)
+        else:
             account.note(time, time + length, ALONE)
         calls.append((time, not is_serial, length))
         time += length + pause
@@ -73,6 +75,15 @@ def test_on_busy_cores_the_mean_is_that_of_one_thread(sees, stall):
     calls = run(account, 200 * MS, 3_000 * MS, region, lambda time: sees)
     assert mean(calls) < (1.1 if sees else 1.3) * ALONE
     assert any(has_region for _, has_region, _ in calls)
+
+
+def test_calls_that_come_seldom_do_not_try_each_time():
+    """Each would wait for a slice: what one thread loses in a call is little."""
+    account = _cpu.Account()
+    calls = run(
+        account, 0, 10_000 * MS, lambda time: PARALLEL + SLICES, lambda time: True, 100 * MS
+    )
+    assert sum(has_region for _, has_region, _ in calls) == 2  # the first loss was made up for
 
 
 @pytest.mark.parametrize("sees", [False, True], ids=["unseen", "seen"])

@@ -16,6 +16,7 @@ cdef void run_partitions(int threads, Partitions job) noexcept nogil:
         return
     if not region.begin(threads):
         job.run_all(threads)
+        region.end_alone()
         return
     job.begin()
     with parallel(num_threads=threads):

@@ -101,6 +101,9 @@ cdef class Account:
     def note(self, int64_t begin, int64_t end, int64_t alone):
         self.back_off.note(begin, end, alone)
 
+    def note_alone(self, int64_t begin, int64_t end):
+        self.back_off.note_alone(begin, end)
+
     def become_own(self):
         """From now on it is this thread's."""
         (&own_regions()).back_off = self.back_off

@@ -61,13 +61,16 @@ class BackOff {
   // are_taken, which takes 5 us, is asked after losses alone.
   bool is_serial(int64_t time, int threads, bool (*are_taken)(int threads) = are_cores_taken) {
     if (time < serial_until_) return true;
-    if (time < tried_at_ && are_taken(threads)) {
+    if (work_left_ > 0 && are_taken(threads)) {
       serial_until_ = time + kAskedAgain;
       return true;
     }
-    tried_at_ = 0;
+    work_left_ = 0;
     return false;
   }
+
+  // The calling thread has done the work of a region that was left out.
+  void note_alone(int64_t begin, int64_t end) { work_left_ -= end - begin; }
 
   // A region has ended, of parts that one thread would have needed so long for.
   void note(int64_t begin, int64_t end, int64_t alone) {
@@ -79,7 +82,7 @@ class BackOff {
     if (balance_ > -kTolerated) return;
     balance_ = 0;
     serial_until_ = end + kPause;
-    tried_at_ = end + kLongest;
+    work_left_ = kMostWork;
   }
 
  private:
@@ -93,16 +96,16 @@ class BackOff {
   static constexpr int64_t kAwake = 20'000;
   static constexpr int64_t kWaking = 200'000;
   // How long regions are left out. Then one is tried, which may take a slice again, unless the
-  // cores are taken, which is asked so often; after the longest time one is tried anyhow, for those
-  // who have the cores may have others than this process.
+  // cores seem to be taken, which is asked so often. After so much work on one thread a region is
+  // tried anyhow: those that are taken may be others than this process has.
   static constexpr int64_t kPause = 40'000'000;
   static constexpr int64_t kAskedAgain = 5'000'000;
-  static constexpr int64_t kLongest = 200'000'000;
+  static constexpr int64_t kMostWork = 200'000'000;
 
   int64_t balance_ = kMostSaved;
   int64_t last_end_ = 0;
   int64_t serial_until_ = 0;
-  int64_t tried_at_ = 0;
+  int64_t work_left_ = 0;  // for one thread, before a region is tried anyhow
 };
 
 // How long one thread would need for a region of so many threads, by the times of the first ones'
@@ -150,11 +153,11 @@ class Region {
     return true;
   }
 
-  // A thread of the region does its part of the work. The caller's begins with the region.
+  // A thread of the region does its part of the work.
   template <class Work>
   void time_part(int thread, const Work& work) {
     if (!own_ || thread >= timed()) return work();
-    const int64_t begin = thread == 0 ? begin_ : now();
+    const int64_t begin = now();
     work();
     parts_[thread].time = now() - begin;
   }
@@ -166,6 +169,9 @@ class Region {
     for (int i = 0; i < timed(); ++i) parts[i] = parts_[i].time;
     own_->back_off.note(begin_, end, time_alone(parts, timed(), threads_));
   }
+
+  // Of one that was not to begin, after its work.
+  void end_alone() { own_->back_off.note_alone(begin_, now()); }
 
  private:
   // The threads whose times the caller reads: more would tell it little.

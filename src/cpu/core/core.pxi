@@ -63,10 +63,12 @@ cdef extern from "cpu/core/back_off.h" namespace "fastact" nogil:
     cppclass BackOff:
         bint is_serial(int64_t time, int threads, cpp_bool (*are_taken)(int) noexcept) noexcept
         void note(int64_t begin, int64_t end, int64_t alone) noexcept
+        void note_alone(int64_t begin, int64_t end) noexcept
     int64_t time_alone(int64_t* parts, int count, int threads) noexcept
     cppclass Region:
         bint begin(int threads) noexcept
         void end() noexcept
+        void end_alone() noexcept
 
     ctypedef struct RegionsOfThread:
         BackOff back_off
