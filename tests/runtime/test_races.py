@@ -59,6 +59,14 @@ def threads_in_quick_turns():
     sys.setswitchinterval(interval)
 
 
+@pytest.fixture(autouse=True)
+def all_regions_run():
+    """However busy the cores: races are looked for among a region's threads."""
+    _cpu.enable_back_off(False)
+    yield
+    _cpu.enable_back_off(True)
+
+
 @pytest.fixture
 def changing_settings():
     """All the while another thread changes the process's count of threads and its own."""
@@ -91,6 +99,22 @@ def test_one_op_from_many_threads(name, shape, changing_settings):
     for result in at_once(lambda _: (there(), back()), 4):
         same(result[0], value)
         same(result[1], gradient)
+
+
+def test_busy_cores_from_many_threads():
+    """Each thread has its own account of its regions, which are left out or not as it says."""
+    _cpu.enable_back_off(True)
+    x, dy = arrays(LARGE)
+    calls = [forward(fa.ops[name], x, dy) for name in ("mish", "layer_norm", "sum")]
+    expected = [call() for call in calls]
+
+    def one(thread: int) -> list[Any]:
+        with fa.num_threads(2 + thread % 2):
+            return [call() for call in calls]
+
+    for results in at_once(one, 50):
+        for result, right in zip(results, expected, strict=True):
+            same(result, right)
 
 
 def test_all_ops_from_many_threads(changing_settings):

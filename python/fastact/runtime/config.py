@@ -15,6 +15,7 @@ from . import openmp as _openmp
 from . import threads
 
 _NVIDIA = "/proc/driver/nvidia/version"
+_BUSY_CORES = ("waited for, by FASTACT_BACK_OFF=0", "left alone for a while")
 _ISA_FLAGS = {
     "v4": {"avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl"},
     "v3": {"avx2", "fma", "bmi1", "bmi2"},
@@ -66,6 +67,7 @@ def config() -> dict[str, Any]:
             "limit": _cpu.get_thread_limit(),
             "default_from": threads.decided_by,
             "idle": _openmp.idle,
+            "busy cores": _BUSY_CORES[_cpu.is_back_off_enabled()],
         },
         "call cache": "on" if _cpu.is_call_cache_enabled() else "off, by FASTACT_CALL_CACHE=0",
         "dask": {"threads of a task": _threads_of_a_task()},

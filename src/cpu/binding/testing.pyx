@@ -72,6 +72,52 @@ def shares_of_columns(dict arguments, int threads):
     return reducer.tile, reducer.tasks
 
 
+def own_parallel_regions():
+    """(run, left out): how many parallel regions this thread's calls had while it backs off."""
+    return own_regions().run, own_regions().left_out
+
+
+cdef cpp_bool always(int threads) noexcept nogil:
+    return True
+
+
+cdef cpp_bool never(int threads) noexcept nogil:
+    return False
+
+
+def are_other_cores_taken(int threads):
+    """Whether the machine seems to lack cores for so many threads."""
+    return are_cores_taken(threads)
+
+
+cdef class Account:
+    """A `BackOff` (core/back_off.h) that is told of regions that nobody ran; in nanoseconds."""
+
+    cdef BackOff back_off
+
+    def is_serial(self, int64_t time, bint cores_are_taken):
+        return self.back_off.is_serial(time, 2, always if cores_are_taken else never)
+
+    def note(self, int64_t begin, int64_t end, int64_t alone):
+        self.back_off.note(begin, end, alone)
+
+    def note_alone(self, int64_t begin, int64_t end):
+        self.back_off.note_alone(begin, end)
+
+    def become_own(self):
+        """From now on it is this thread's."""
+        (&own_regions()).back_off = self.back_off
+
+
+def time_of_one_thread(list parts, int threads):
+    """What one thread would need for a region whose first parts, up to 8, took so long."""
+    cdef int64_t[8] times
+    cdef int i
+    for i in range(len(parts)):
+        times[i] = parts[i]
+    return time_alone(times, len(parts), threads)
+
+
 cdef struct Copy:
     char* to
     const char* origin

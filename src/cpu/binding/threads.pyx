@@ -66,6 +66,15 @@ def get_thread_limit():
     return thread_limit()
 
 
+def enable_back_off(bint enabled):
+    """Without it every call that is worth several threads waits for them (core/back_off.h)."""
+    choose_back_off(enabled)
+
+
+def is_back_off_enabled():
+    return backs_off()
+
+
 def after_fork_in_child():
     """From now on every call is serial, and no lock is held by a thread that is not there."""
     global registering

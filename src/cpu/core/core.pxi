@@ -56,6 +56,27 @@ cdef extern from "common/core/dlpack.h" namespace "fastact" nogil:
         int (*borrow)(void*, DLTensor*) except -1
         int (*current_stream)(int32_t, int32_t, void**) except -1
 
+cdef extern from "cpu/core/back_off.h" namespace "fastact" nogil:
+    bint backs_off() noexcept
+    void choose_back_off(bint) noexcept
+    bint are_cores_taken(int threads) noexcept
+    cppclass BackOff:
+        bint is_serial(int64_t time, int threads, cpp_bool (*are_taken)(int) noexcept) noexcept
+        void note(int64_t begin, int64_t end, int64_t alone) noexcept
+        void note_alone(int64_t begin, int64_t end) noexcept
+    int64_t time_alone(int64_t* parts, int count, int threads) noexcept
+    cppclass Region:
+        bint begin(int threads) noexcept
+        void end() noexcept
+        void end_alone() noexcept
+
+    ctypedef struct RegionsOfThread:
+        BackOff back_off
+        int64_t run
+        int64_t left_out
+
+    RegionsOfThread& own_regions() noexcept
+
 cdef extern from "cpu/core/runtime.h" namespace "fastact" nogil:
     const int kOpenMP
     int omp_limit() noexcept
@@ -69,8 +90,9 @@ cdef extern from "cpu/core/runtime.h" namespace "fastact" nogil:
     const char* compiler() noexcept
     cppclass Partitions:
         void run(int64_t number, int64_t count) noexcept
+        void run_all(int64_t count) noexcept
         void begin() noexcept
-        void run_share(int thread, int64_t count) noexcept
+        void run_share(Region& region, int thread, int64_t count) noexcept
         void end() noexcept
     Partitions partitions_of[Job](
         void (*)(const Job*, int64_t, int64_t) noexcept, const Job*

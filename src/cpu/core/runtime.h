@@ -18,6 +18,7 @@
 #endif
 
 #include "common/core/dlpack.h"
+#include "cpu/core/back_off.h"
 #include "cpu/core/tuning.h"
 
 namespace fastact {
@@ -93,19 +94,24 @@ class Partitions {
         }) {}
 
   void run(int64_t number, int64_t count) const { call_(*this, number, count); }
+  void run_all(int64_t count) const {
+    for (int64_t number = 0; number < count; ++number) run(number, count);
+  }
 
 #ifdef __SANITIZE_THREAD__
   void begin() { __tsan_release(&begun_); }
-  void run_share(int thread, int64_t count) {
+  void run_share(Region& region, int thread, int64_t count) {
     __tsan_acquire(&begun_);
-    run_every(thread, count);
+    region.time_part(thread, [&] { run_every(thread, count); });
     __tsan_release(&done_);
   }
   void end() { __tsan_acquire(&done_); }
 #else
   void begin() {}
   // A thread's own of them: one, unless the region has fewer threads than were asked for.
-  void run_share(int thread, int64_t count) { run_every(thread, count); }
+  void run_share(Region& region, int thread, int64_t count) {
+    region.time_part(thread, [&] { run_every(thread, count); });
+  }
   void end() {}
 #endif
 

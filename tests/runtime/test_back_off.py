@@ -1,0 +1,205 @@
+"""Beside processes that keep the cores busy: when calls do without their threads.
+
+The decision is tested on made-up times, and what it does by an account that is given to a thread:
+no test depends on what else the machine does.
+"""
+
+import os
+import threading
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from calls import OPS, backward, forward, parts
+from conftest import assert_same_bits
+from processes import reads_proc, run_python
+
+import fastact as fa
+from fastact import _cpu
+
+# Nanoseconds: a call of 50 000 elements, in parallel and on one thread; two slices of a scheduler,
+# for which a thread waits; and what a thread takes to wake that slept for lack of work.
+US, MS = 1_000, 1_000_000
+PARALLEL, ALONE, SLICES, WAKING = 11 * US, 15 * US, 8 * MS, 50 * US
+
+
+def run(
+    account: _cpu.Account,
+    begin: int,
+    end: int,
+    region: Callable[[int], int],
+    taken: Callable[[int], bool] = lambda _: False,
+    pause: int = 0,
+) -> list[tuple[int, bool, int]]:
+    """(time, whether it had a region, length) of calls in a loop.
+
+    region(time) is a region's length; taken(time) tells whether the cores seem to be taken, which a
+    process can't always see.
+    """
+    time, calls = begin, []
+    while time < end:
+        is_serial = account.is_serial(time, taken(time))
+        length = ALONE if is_serial else region(time)
+        if is_serial:
+            account.note_alone(time, time + length)
+        else:
+            account.note(time, time + length, ALONE)
+        calls.append((time, not is_serial, length))
+        time += length + pause
+    return calls
+
+
+def mean(calls: list[tuple[int, bool, int]]) -> float:
+    return float(np.mean([length for _, _, length in calls]))
+
+
+@pytest.mark.parametrize("pause", [0, 100 * US])
+def test_on_free_cores_all_calls_have_their_threads(pause):
+    """After a pause a region waits for its threads to wake: that is no sign of other processes."""
+    length = PARALLEL + (WAKING if pause else 0)
+    calls = run(_cpu.Account(), 0, 1_000 * MS, lambda time: length, pause=pause)
+    assert all(has_region for _, has_region, _ in calls)
+
+
+@pytest.mark.parametrize("sees", [False, True], ids=["unseen", "seen"])
+@pytest.mark.parametrize("stall", [WAKING, SLICES], ids=["each waits a little", "some wait long"])
+def test_on_busy_cores_the_mean_is_that_of_one_thread(sees, stall):
+    every = 1 if stall == WAKING else 100
+    account, regions = _cpu.Account(), [0]
+
+    def region(time: int) -> int:
+        regions[0] += 1
+        return PARALLEL + (stall if regions[0] % every == 0 else 0)
+
+    run(account, 0, 200 * MS, region, lambda time: sees)  # what was saved on free cores is used up
+    calls = run(account, 200 * MS, 3_000 * MS, region, lambda time: sees)
+    assert mean(calls) < (1.1 if sees else 1.3) * ALONE
+    assert any(has_region for _, has_region, _ in calls)
+
+
+def test_calls_that_come_seldom_do_not_try_each_time():
+    """Each would wait for a slice: what one thread loses in a call is little."""
+    account = _cpu.Account()
+    calls = run(
+        account, 0, 10_000 * MS, lambda time: PARALLEL + SLICES, lambda time: True, 100 * MS
+    )
+    assert sum(has_region for _, has_region, _ in calls) == 2  # the first loss was made up for
+
+
+@pytest.mark.parametrize("sees", [False, True], ids=["unseen", "seen"])
+@pytest.mark.parametrize("free", [500 * MS, 517 * MS, 533 * MS])
+def test_free_cores_are_used_again_within_50_ms(sees, free):
+    calls = run(
+        _cpu.Account(),
+        0,
+        free + 1_000 * MS,
+        lambda time: PARALLEL + (SLICES if time < free else 0),
+        lambda time: sees and time < free,
+    )
+    without = [time for time, has_region, _ in calls if not has_region]
+    assert free - 100 * MS < without[-1] < free + 50 * MS
+
+
+def test_busy_cores_of_others_are_not_believed_for_ever():
+    """The machine may be busy, and the cores of this process free, as in a container."""
+    account = _cpu.Account()
+    calls = run(account, 0, 100 * MS, lambda time: PARALLEL + SLICES, lambda time: True)
+    begin = calls[-1][0]
+    calls = run(account, begin, begin + 1_000 * MS, lambda time: PARALLEL, lambda time: True)
+    without = [time for time, has_region, _ in calls if not has_region]
+    assert begin + 50 * MS < without[-1] < begin + 250 * MS
+
+
+def test_regions_that_gain_more_than_they_lose_go_on():
+    """As on many cores, of which another process has one."""
+    account, time = _cpu.Account(), 0
+    for call in range(100_000):
+        length = PARALLEL + (SLICES if call % 200 == 199 else 0)
+        assert not account.is_serial(time, True)
+        account.note(time, time + length, 60 * PARALLEL)
+        time += length
+
+
+@pytest.mark.parametrize(
+    ("times", "threads", "expected"),
+    [
+        ([7_000, 8_000], 2, 15_000),
+        ([30_000, 10_000], 2, 40_000),  # uneven shares are all of them work
+        ([7_000, 4 * MS], 2, 35_000),  # it was interrupted
+        ([4 * MS, 7_000, 8_000], 3, 7_000 + 8_000 + 32_000),
+        ([20, 20, 9_000, 20], 4, 9_000),  # the only one that had work
+        ([20, 20], 2, 0),
+        ([1_000] * 8, 64, 64_000),  # more threads than are timed
+    ],
+)
+def test_the_time_of_one_thread_is_that_of_all_parts(times, threads, expected):
+    assert _cpu.time_of_one_thread(times, threads) == expected
+
+
+def on_busy_cores(call: Callable[[], object]) -> object:
+    """call() in a thread of its own, whose regions lost time that they will never make up for."""
+    found: list[object] = []
+
+    def work() -> None:
+        account = _cpu.Account()
+        account.note(0, 1 << 60, 0)
+        account.become_own()
+        found.append(call())
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    return found[0]
+
+
+@pytest.mark.skipif(not _cpu.build_info()["openmp"], reason="built without OpenMP")
+@pytest.mark.parametrize("op", OPS, ids=lambda op: op.name)
+def test_without_regions_the_bits_are_the_same(op, many_threads):
+    # Work for more threads than there are: 80 000 elements are 9 grains of threads.pyx.
+    x, dy = np.random.default_rng(0).normal(size=(2, 80, 1000)).astype(np.float32)
+    calls = [forward(op, x, dy), backward(op, x, dy)]
+
+    def work() -> tuple[list[object], tuple[int, int]]:
+        return [call() for call in calls], _cpu.own_parallel_regions()
+
+    expected = [call() for call in calls]
+    results, (run, left_out) = on_busy_cores(work)
+    assert run == 0
+    assert left_out > 0
+    for result, right in zip(results, expected, strict=True):
+        for part, one in zip(parts(result), parts(right), strict=True):
+            if one is not None:
+                assert_same_bits(part, one)
+
+
+@pytest.mark.skipif(not _cpu.build_info()["openmp"], reason="built without OpenMP")
+def test_it_can_be_turned_off(many_threads):
+    x = np.linspace(-5, 5, 300_000, dtype=np.float32)
+
+    def work() -> tuple[int, int]:
+        fa.mish(x)
+        return _cpu.own_parallel_regions()
+
+    assert _cpu.is_back_off_enabled()
+    assert on_busy_cores(work) == (0, 1)
+    _cpu.enable_back_off(False)
+    try:
+        assert on_busy_cores(work) == (0, 0)  # it had its region, which nobody counted
+    finally:
+        _cpu.enable_back_off(True)
+
+
+@pytest.mark.parametrize(("value", "told"), [("0", False), ("1", True)])
+def test_setting(value, told):
+    code = "from fastact import _cpu; print(_cpu.is_back_off_enabled())"
+    done = run_python(f"import fastact; {code}", FASTACT_BACK_OFF=value)
+    assert done.stdout.strip() == str(told), done.stderr
+
+
+def test_the_machine_is_asked_for_its_cores():
+    """No machine has room for a million threads more, and any for a million less."""
+    files = len(os.listdir("/proc/self/fd")) if reads_proc else 0
+    assert _cpu.are_other_cores_taken(1_000_000) == os.path.exists("/proc/loadavg")
+    assert not _cpu.are_other_cores_taken(-1_000_000)
+    if reads_proc:
+        assert len(os.listdir("/proc/self/fd")) == files
