@@ -6,8 +6,9 @@ prints the coefficients from the constant upwards as hexadecimal literals, and t
 error with these rounded coefficients. Without arguments it lists the names. Needs mpmath and numpy.
 
 Polynomials are rounded from the constant upwards, and what is left is fitted anew after each: the
-later coefficients then make up for the rounding of the earlier ones. Of quotients each coefficient
-is tried one and two units up and down, as long as that makes the worst error smaller.
+later coefficients then make up for the rounding of the earlier ones. Of quotients, and around a
+point inside of the range, each coefficient is tried one and two units up and down, as long as that
+makes the worst error smaller.
 """
 
 import sys
@@ -47,17 +48,57 @@ def _half_scaled_erfc(t: Any) -> Any:
     return mpmath.erfc(t / mpmath.sqrt(2)) * mpmath.exp(t * t / 2) / 2
 
 
-def _far(kind: str, degrees: tuple[int, int]) -> Target:
-    """What 1/sqrt(2 pi), as rounded, exceeds t g(t) by."""
-    c = rounded(1 / mpmath.sqrt(2 * mpmath.pi), PRECISION[kind])
+def _near(kind: str, high: str, degree: int) -> Target:
     return Target(
-        f"r(t) of t g(t) = 1/sqrt(2 pi) - r(t), t from 1.5, for {kind}",
-        lambda t: c - t * _half_scaled_erfc(t),
-        lambda t: 1 / (t * _half_scaled_erfc(t)),
-        {"float": mpf("14.5"), "double": mpf("39")},
-        {kind: degrees},
-        low=mpf("1.5"),
-        dense=3,
+        f"p(t^2) of Phi(t) = 1/2 + t p(t^2), t to {high}, for {kind}",
+        lambda z: mpmath.erf(mpmath.sqrt(z / 2)) / (2 * mpmath.sqrt(z)),
+        lambda z: 2 * mpmath.sqrt(z) / mpmath.erfc(mpmath.sqrt(z / 2)),
+        {kind: mpf(high) ** 2 * mpf("1.001")},
+        {kind: (degree, 0)},
+    )
+
+
+def _far(kind: str, middle: str, shift: str, low: str, high: str, degree: int) -> Target:
+    def t_of(z: Any) -> Any:
+        return (mpf(middle) + mpf(shift) * z) / (1 - z)
+
+    def z_of(t: str) -> Any:
+        return (mpf(t) - mpf(middle)) / (mpf(t) + mpf(shift))
+
+    def far(z: Any) -> Any:
+        return t_of(z) * _half_scaled_erfc(t_of(z))
+
+    return Target(
+        f"p(z) of t (1 - Phi(t)) = exp(-t^2/2) p(z), z = (t - {middle}) / (t + {shift}), "
+        f"for {kind}",
+        far,
+        lambda z: 1 / far(z),
+        {kind: z_of(high)},
+        {kind: (degree, 0)},
+        low=z_of(low),
+    )
+
+
+def _slope(kind: str, shift: str, high: str, floor: int, degree: int) -> Target:
+    """Its error counts absolutely; far out, where it has long been small, relatively."""
+
+    def t_of(v: Any) -> Any:
+        return mpf(shift) * v / (1 - v)
+
+    def slope(v: Any) -> Any:
+        t = t_of(v)
+        return (_half_scaled_erfc(t) - t / mpmath.sqrt(2 * mpmath.pi)) / (t + mpf(shift))
+
+    def weight(v: Any) -> Any:
+        t = t_of(v)
+        return max(mpmath.exp(-t * t / 2) * (t + mpf(shift)), mpf(2) ** -floor / abs(slope(v)))
+
+    return Target(
+        f"p(v) of gelu'(-t) = exp(-t^2/2) (t + {shift}) p(t / (t + {shift})), for {kind}",
+        slope,
+        weight,
+        {kind: mpf(high) / (mpf(high) + mpf(shift))},
+        {kind: (degree, 0)},
     )
 
 
@@ -103,24 +144,20 @@ TARGETS = {
         dict.fromkeys(PRECISION, mpf(1)),
         {"float": (6, 0), "double": (14, 0)},
     ),
-    "normal_tail": Target(
-        "g(t) of the normal distribution's tail, 1 - Phi(t) = exp(-t^2/2) g(t)",
-        _half_scaled_erfc,
-        lambda t: 1 / _half_scaled_erfc(t),
-        {"float": mpf("14.5"), "double": mpf("39")},
-        {"float": (4, 5), "double": (10, 11)},
-        dense=3,
+    "half_exp": Target(
+        "p(r) of exp(-r/2) = 1 + r p(r)",
+        lambda r: mpmath.expm1(-r / 2) / r,
+        lambda r: r / mpmath.exp(-r / 2),
+        dict.fromkeys(PRECISION, mpmath.log(2) * mpf("1.0001")),
+        {"float": (5, 0), "double": (10, 0)},
+        both_signs=True,
     ),
-    "normal_near": Target(
-        "p(s) of Phi(s - 1), s from -1/2 to 1",
-        lambda s: mpmath.ncdf(s - 1),
-        lambda s: 1 / mpmath.ncdf(s - 1),
-        dict.fromkeys(PRECISION, mpf(1)),
-        {"float": (9, 0), "double": (17, 0)},
-        low=mpf("-0.5"),
-    ),
-    "normal_far": _far("float", (3, 5)),
-    "normal_far_double": _far("double", (7, 9)),
+    "normal_near": _near("float", "0.5625", 3),
+    "normal_near_double": _near("double", "0.8", 8),
+    "normal_far": _far("float", "1.1875", "3", "0.5625", "13.3", 8),
+    "normal_far_double": _far("double", "1.25", "3.5", "0.795", "37.7", 20),
+    "normal_slope": _slope("float", "3.5", "13.3", 16, 6),
+    "normal_slope_double": _slope("double", "5", "37.7", 30, 15),
 }
 
 
@@ -230,7 +267,8 @@ def fit(target: Target, kind: str, n: int, d: int) -> tuple[list[Any], list[Any]
     top, bottom, ideal = remez(x, f, w, n, d)
     print(f"worst relative error 2^{float(mpmath.log(ideal, 2)):.2f}, before rounding")
     plain = [rounded(c, bits) for c in top], [rounded(c, bits) for c in bottom]
-    if d == 0:
+    from_constant = d == 0 and target.low >= 0
+    if from_constant:
         top, rest, weights = [], f, w
         for degree in range(n, -1, -1):
             c = rounded(remez(x, rest, weights, degree, 0)[0][0], bits)
@@ -238,7 +276,7 @@ def fit(target: Target, kind: str, n: int, d: int) -> tuple[list[Any], list[Any]
             rest = [(r - c) / t for r, t in zip(rest, x, strict=True)]
             weights = [v * t for v, t in zip(weights, x, strict=True)]
     top, bottom = [rounded(c, bits) for c in top], [rounded(c, bits) for c in bottom]
-    if d:
+    if not from_constant:
         settle(top, bottom, x, f, w, bits)
     return min(
         (

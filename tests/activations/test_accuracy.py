@@ -336,7 +336,6 @@ ELEMENTARY = {
     "log1p_of_unit": (mpmath.log1p, (0, 1), (0, 1)),
     "sigmoid_of": (lambda x: 1 / (1 + mpmath.exp(-x)), (-103, 50), (-740, 50)),
     "tanh_of_magnitude": (mpmath.tanh, (0, 20), (0, 40)),
-    "normal_tail": (lambda t: mpmath.erfc(t / mpmath.sqrt(2)) / 2, (0, 13), (0, 37)),
 }
 
 

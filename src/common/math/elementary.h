@@ -444,19 +444,23 @@ FASTACT_HD float tanh_approximate(float x) {
   return magnitude(x) < 0.125f ? near : far;
 }
 
-// The tail of the normal distribution, 1 - Phi(t) = exp(-t^2/2) g(t), as its factors: the first
-// times 2^scale. For 0 <= t <= 15 (float) and 39.5 (double), beyond which the product is zero.
-constexpr double kNormalTailUlp = 9.0;
-template <class T>
-struct NormalTail {
-  T exp, g;
-};
+// exp(-t^2/2) * 2^scale as the factors of s (1 + t). Range: t^2/2 as x of exp_scaled.
+//
+// What is left of t^2 when a multiple of 2 ln(2) has been taken off is rounded after that: the
+// rounding of t^2 itself would make an error of exp t^2/2 times as large.
 template <int scale, class T>
-FASTACT_HD NormalTail<T> normal_tail(T t) {
-  const T half = T(-0.5) * t;
-  const T p = half * t;
-  const T g = divide(normal_tail_top(t), normal_tail_bottom(t));
-  return {exp_split<scale>(p, product_rest(half, t, p)).value(), g};
+FASTACT_HD Exp<T> exp_of_half_square(T t) {
+  using C = ExpTraits<T>;
+  const T square = t * t;
+  const ExpReduction<scale, T> at(square, T(-0.5) * C::kLog2E);
+  const T multiple = at.k * (T(2) * C::kLn2High);  // exact, and negative as k is
+#if defined(FASTACT_FMA)
+  const T high = madd(t, t, multiple);
+#else
+  const T high = (square + multiple) + product_rest(t, t, square);
+#endif
+  const T r = madd(at.k, T(2) * C::kLn2Low, high);
+  return {at.s, r * half_exp_quotient(r)};
 }
 
 FASTACT_END_NAMESPACE

@@ -10,13 +10,12 @@
 namespace fastact {
 
 // The functions of math/elementary.h that have a bound, for its tests. X(name, bound, value at x)
-#define FASTACT_ELEMENTARIES(X)                        \
-  X(exp, kExpUlp, exp_scaled<0>(x).value())            \
-  X(expm1, kExpm1Ulp, exp_scaled<0>(x).minus_one())    \
-  X(log1p_of_unit, kLog1pUlp, log1p_of_unit(x))        \
-  X(sigmoid_of, kSigmoidUlp, sigmoid_of(x))            \
-  X(tanh_of_magnitude, kTanhUlp, tanh_of_magnitude(x)) \
-  X(normal_tail, kNormalTailUlp, (normal_tail<0>(x).exp) * normal_tail<0>(x).g)
+#define FASTACT_ELEMENTARIES(X)                     \
+  X(exp, kExpUlp, exp_scaled<0>(x).value())         \
+  X(expm1, kExpm1Ulp, exp_scaled<0>(x).minus_one()) \
+  X(log1p_of_unit, kLog1pUlp, log1p_of_unit(x))     \
+  X(sigmoid_of, kSigmoidUlp, sigmoid_of(x))         \
+  X(tanh_of_magnitude, kTanhUlp, tanh_of_magnitude(x))
 
 #define FASTACT_ONE(name, bound, value) +1
 constexpr int kElementaries = 0 FASTACT_ELEMENTARIES(FASTACT_ONE);
