@@ -199,7 +199,8 @@ def _check(op: Any, options: Options, report: Report) -> None:
     kinds = dtypes(report)
     report.say(
         f"  arrays of {size} elements; bound: {op.bounds.ulp:g} ULP of the sum and "
-        f"{op.bounds.absolute:.3g} of the sum of magnitudes"
+        f"{op.bounds.absolute:.3g} of the sum of magnitudes, 16 bits: "
+        f"{op.bounds.share(np.float16):.3g}"
     )
     with Progress(op.name, len(kinds) * len(LAYOUTS)) as progress:
         for (dtype, info), (layout, arrange) in product(kinds, LAYOUTS.items()):

@@ -14,11 +14,11 @@ from ...interop.call import Call
 from ..bounds import GateBounds
 from ..types import Array, ArrayOrNumber, Outs, Stream
 from .op import CachedOp, Makes, P, R, register, signature_of
-from .reductions import IDENTITY, SUM_BOUNDS, add_up
+from .reductions import GRADIENT_SUM_BOUNDS, IDENTITY, add_up
 from .step import step
 
 #: Their derivation is in src/common/gates/gates.h.
-GATE_BOUNDS = GateBounds(*_cpu.GATE_ULPS, SUM_BOUNDS)
+GATE_BOUNDS = GateBounds(*_cpu.GATE_ULPS, GRADIENT_SUM_BOUNDS)
 
 _BIASES = ("bias", "recurrent_bias")
 _PACKED = ("gates", "recurrent", *_BIASES)
