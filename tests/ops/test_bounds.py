@@ -55,13 +55,14 @@ def constants(bounds: Any) -> tuple[list[str], list[str]]:
         absolute = f"or {bounds.derivative_abs:g} (float64" if bounds.derivative_abs else "ULP"
         return [*stated, absolute], []
     if isinstance(bounds, SumBounds):
-        return [f"{bounds.ulp:g} ULP", text(bounds.absolute)], []
+        return [f"{bounds.ulp:g} ULP", text(bounds.absolute), text(bounds.narrow)], []
     if isinstance(bounds, MomentBounds):
         shares = [bounds.mean, bounds.m2, bounds.m2_double, bounds.far]
         return [text(a) for a in shares], [f"{bounds.gradient:g} u", text(bounds.mean)]
     if isinstance(bounds, StatisticBounds):
         if bounds.of in ("sum", "mean"):
-            return [f"{bounds.sums.ulp:g} ULP", text(bounds.sums.absolute)], ["6 u"]
+            shares = [text(a) for a in (bounds.sums.absolute, bounds.sums.narrow)]
+            return [f"{bounds.sums.ulp:g} ULP", *shares], ["6 u"]
         m, half = bounds.moments, 2 if bounds.of == "std" else 1
         return [text(a / half) for a in (m.m2, m.m2_double, m.far)], [f"{bounds.gradient:g} u"]
     if isinstance(bounds, BiasBounds):

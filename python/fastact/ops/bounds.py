@@ -199,17 +199,24 @@ class Activation:
 
 @dataclass(frozen=True)
 class SumBounds:
-    """Stated accuracy of a sum, of any dtype: |y - exact| <= ulp ULP of y + absolute sum|x|.
+    """Stated accuracy of a sum: |y - exact| <= ulp ULP of y + absolute sum|x|.
 
-    A gradient through it is repeated, or is a product: it has no error but its roundings.
+    narrow : in place of absolute for x of 16 bits, where that is more: a few of its terms are added
+    in float. A gradient through a sum is repeated, or is a product: it has no error but its
+    roundings.
     """
 
     ulp: float
     absolute: float
+    narrow: float = 0.0
+
+    def share(self, dtype: Any) -> float:
+        """What an error may be of sum|x|, of an array x of `dtype`."""
+        return max(self.absolute, self.narrow) if is_narrow(dtype) else self.absolute
 
     def allowed(self, exact: Any, sum_abs: Any, dtype: Any, of_terms: Any = 0.0) -> Any:
         """Of a sum. sum_abs: of the magnitudes that were added; of_terms: the terms' own errors."""
-        error = self.absolute * np.asarray(sum_abs) + of_terms
+        error = self.share(dtype) * np.asarray(sum_abs) + of_terms
         return error + self.ulp * ulp(np.abs(exact) + error, dtype)
 
     def allowed_gradient(self, exact: Any, dtype: Any) -> Any:

@@ -1,7 +1,8 @@
 """Reductions: sums over any axes, of the elements or of their squares; mean and variance; moments.
 
-Every dtype is summed in double, in one order whatever the layout, the threads and the instruction
-set; the order and its error bound are derived in `src/cpu/reductions/kernels.h`.
+Every dtype is summed in double, 16 bits after a few additions in float32, in one order whatever the
+layout, the threads and the instruction set; the order and its error bound are derived in
+`src/cpu/reductions/kernels.h`.
 """
 
 from typing import TYPE_CHECKING
@@ -39,10 +40,11 @@ def sum(
 
     Notes
     -----
-    At most 0.5 ULP of the result plus 2**-46 times the sum of abs(x) from the true sum, for up to
-    2**40 terms: float16, bfloat16 and float32 are summed in double and rounded once, blocks of 2048
-    terms are added with compensation. 2**28 ones in bfloat16 sum to 2**28, and
-    ``[3e38, 3e38, -3e38]`` in float32 to 3e38. Infinities and NaN propagate as in a plain sum.
+    At most 0.5 ULP of the result plus 2**-46, for float16 and bfloat16 2**-21, times the sum of
+    abs(x) from the true sum, for up to 2**40 terms: float32 is summed in double, of 16 bits up to
+    eight terms are added in float32 before that; blocks of 2048 terms are added with compensation,
+    and the sum is rounded once. 2**28 ones in bfloat16 sum to 2**28, and ``[3e38, 3e38, -3e38]`` in
+    bfloat16 or float32 to 3e38. Infinities and NaN propagate as in a plain sum.
 
     Terms are added up in the order of the axes; where memory holds the axes that are summed over in
     another order, as in a transposed array, in memory's order. But for that the bits depend on the
@@ -99,10 +101,11 @@ def sum_squares(
 
     Notes
     -----
-    At most 0.5 ULP of the result plus 2**-46 times the true sum from the true sum, for up to 2**40
-    terms: squares of float16, bfloat16 and float32 are exact in double, squares of float64 are
-    rounded (and overflow from 1.3e154, vanish below 1.6e-162). Terms are added in the order of
-    `fastact.sum`, and the bits are as independent of threads, instruction set and batch.
+    At most 0.5 ULP of the result plus 2**-46, for float16 and bfloat16 2**-21, times the true sum
+    from the true sum, for up to 2**40 terms: squares of float16, bfloat16 and float32 are exact,
+    squares of float64 are rounded (and overflow from 1.3e154, vanish below 1.6e-162). Terms are
+    added in the order of `fastact.sum`, and the bits are as independent of threads, instruction set
+    and batch.
 
     With a mask, memory of an array of x's shape and dtype is taken.
 

@@ -287,6 +287,128 @@ struct ValidMoments {
   }
 };
 
+// Whether a lane adds terms of T in float, kFloatTerms of them, before it adds their sum in double.
+template <class A, class T>
+constexpr bool kAddsFloats = is_half<T> && !A::kHasShift;
+
+// Squares of bfloat16 leave the range of float: beside a sum of this size what they lose is
+// nothing.
+constexpr float kSmallSquares = 0x1p-100f;
+
+// What kFloats lanes add, in double.
+template <class A>
+struct FloatSums {
+  Vector v[2][A::kSets];
+};
+
+// lane OUT: the sums of the terms from at(0), at(1), ... on.
+template <class A, class T, class V, class At>
+FASTACT_HD void add_each(At at, int count, V (&lane)[A::kSets]) {
+  const typename A::template Adder<T, V> add(V{} + 1, V{});
+#pragma GCC unroll 4
+  for (int s = 0; s < A::kSets; ++s) lane[s] = -V{};
+#pragma GCC unroll 8
+  for (int i = 0; i < count; ++i) {
+    V terms;
+    load_to(terms, at(i));
+    add(terms, lane);
+  }
+}
+
+// Which sums float holds: those that are finite, and of squares of bfloat16 not small.
+template <class A, class T>
+FASTACT_HD FloatMask is_in_range(Floats sum) {
+  const FloatMask is_number = sum - sum == Floats{};
+  if constexpr (std::is_same<A, Sum<Square>>::value && std::is_same<T, bf16>::value)
+    return is_number & (sum >= Floats{} + kSmallSquares);
+  return is_number;
+}
+
+// Where float does not hold all sums: it makes the others in double. (Squares of zeros alone are no
+// small ones.)
+template <class A, class T>
+__attribute__((noinline)) FloatSums<A> sums_out_of_range(const T* const* x, int count) {
+  Floats sum[A::kSets];
+  add_each<A, T>([&](int i) FASTACT_INLINED { return x[i]; }, count, sum);
+  FloatMask fine = is_in_range<A, T>(sum[0]);
+  if (std::is_same<A, Sum<Square>>::value) {
+    FloatMask is_zero = ~FloatMask{};
+    for (int i = 0; i < count; ++i) {
+      Floats terms;
+      load_to(terms, x[i]);
+      is_zero &= terms == Floats{};
+    }
+    fine |= is_zero;
+  }
+  FloatSums<A> sums;
+#pragma GCC unroll 4
+  for (int s = 0; s < A::kSets; ++s) {
+    Vector wide[2];
+    widen_to(wide, sum[s]);
+    sums.v[0][s] = wide[0];
+    sums.v[1][s] = wide[1];
+  }
+  if (all(fine)) return sums;
+#pragma GCC unroll 2
+  for (int half = 0; half < 2; ++half) {
+    Vector exact[A::kSets];
+    add_each<A, T>([&](int i) FASTACT_INLINED { return x[i] + half * kVector; }, count, exact);
+#pragma GCC unroll 8
+    for (int k = 0; k < kVector; ++k)
+      if (!fine[half * kVector + k]) sums.v[half][0][k] = exact[0][k];
+  }
+  return sums;
+}
+
+FASTACT_HD void add_wide(Floats sum, Vector& low, Vector& high) {
+  Vector wide[2];
+  widen_to(wide, sum);
+  low += wide[0];
+  high += wide[1];
+}
+
+// Adds the terms of kFloats columns, or lanes, from at(0), at(1), ... on, to two vectors of lanes.
+// Where NaN are skipped, is_plain IN/OUT: no term was one so far, so that it is not looked for.
+template <class A, class T, class At>
+FASTACT_HD void add_floats(At at, int count, bool& is_plain, Vector (&low)[A::kSets],
+                           Vector (&high)[A::kSets]) {
+  using Plain = typename A::Plain;
+  if constexpr (!std::is_void<Plain>::value) {
+    Floats sum[Plain::kSets];
+    if (is_plain) add_each<Plain, T>(at, count, sum);
+    is_plain = is_plain && all(is_in_range<A, T>(sum[0]));
+    if (is_plain) {
+      add_wide(sum[0], low[0], high[0]);
+      if constexpr (A::kSets > Plain::kSets) {
+        low[1] += double(count);
+        high[1] += double(count);
+      }
+      return;
+    }
+  }
+  Floats sum[A::kSets];
+  add_each<A, T>(at, count, sum);
+  if (__builtin_expect(all(is_in_range<A, T>(sum[0])), 1)) {
+#pragma GCC unroll 4
+    for (int s = 0; s < A::kSets; ++s) add_wide(sum[s], low[s], high[s]);
+    return;
+  }
+  const T* x[kFloatTerms];
+  for (int i = 0; i < count; ++i) x[i] = at(i);
+  const FloatSums<A> sums = sums_out_of_range<A>(x, count);
+#pragma GCC unroll 4
+  for (int s = 0; s < A::kSets; ++s) {
+    low[s] += sums.v[0][s];
+    high[s] += sums.v[1][s];
+  }
+}
+
+// A term of T that changes nothing.
+template <class A, class T>
+FASTACT_HD T neutral_term() {
+  return narrow<T>(float(typename A::template Adder<T, double>(1, 0).neutral()));
+}
+
 // A vector of lanes as it lies in memory, or one lane.
 template <class V, int kSets>
 FASTACT_HD void read_lane(V (&lane)[kSets], const double* lanes, int64_t pitch) {
@@ -381,6 +503,48 @@ struct Lanes {
     }
   }
 
+  // The same where terms are added in float: n terms from lane 0 on, in bands.
+  template <bool backward>
+  FASTACT_HD void add_bands(const T* x, int64_t n, int64_t ahead) {
+    bool is_plain = true;
+    for (; !backward && n >= kFloatBand; n -= kFloatBand, x += kFloatBand) {
+      if (ahead)
+        for (int64_t i = 0; i < kFloatBand; i += kLanes) prefetch_lanes(x + i, ahead);
+      add_band(x, kFloatTerms, is_plain);
+    }
+    alignas(64) T held[kFloatBand];
+    for (int64_t m; n > 0; n -= m, x += backward ? -m : m) {
+      m = n < kFloatBand ? n : kFloatBand;
+      if (backward && ahead)
+        for (int64_t i = 0; i < kFloatBand; i += kLanes) prefetch_lanes(x - i, -ahead);
+      if (backward)
+        reverse_terms(x, m, held);
+      else
+        memcpy(held, x, m * sizeof(T));
+      add_held(held, m, is_plain);
+    }
+  }
+  // n <= kFloatBand terms, in memory of whole rounds of the lanes.
+  FASTACT_HD void add_held(T* held, int64_t n, bool& is_plain) {
+    if (n == kFloatBand) return add_band(held, kFloatTerms, is_plain);
+    int64_t end = n;
+    for (; end % kLanes; ++end) held[end] = neutral_term<A, T>();
+    add_band(held, int(end / kLanes), is_plain);
+  }
+  FASTACT_HD void add_band(const T* x, int rounds, bool& is_plain) {
+    static_assert(sizeof(V) == sizeof(Vector));
+#pragma GCC unroll 16
+    for (int k = 0; k < kLanes / kFloats; ++k)
+      add_floats<A, T>([&](int i) FASTACT_INLINED { return x + i * kLanes + k * kFloats; }, rounds,
+                       is_plain, v[2 * k], v[2 * k + 1]);
+  }
+  static FASTACT_HD void reverse_terms(const T* x, int64_t n, T* to) {
+    const auto* from = reinterpret_cast<const uint16_t*>(x);
+    auto* made = reinterpret_cast<uint16_t*>(to);
+#pragma omp simd
+    for (int64_t i = 0; i < n; ++i) made[i] = from[-i];
+  }
+
   static FASTACT_HD void prefetch_lanes(const T* x, int64_t ahead) {
 #pragma GCC unroll 4
     for (int64_t i = 0; i < kLanes; i += kCacheLine / sizeof(T)) prefetch_far(x + i, ahead);
@@ -451,6 +615,10 @@ FASTACT_HD void one_pass(const T* x, int64_t n, double shift, int64_t ahead, dou
                          int64_t pitch) {
   Lanes<A, T> lanes;
   lanes.clear();
+  if constexpr (kAddsFloats<A, T>) {
+    lanes.template add_bands<backward>(x, n, ahead);
+    return lanes.settle(shift, n, result, pitch);
+  }
   lanes.template add<backward>(x, n, shift, ahead);
   if (backward) {
     lanes.for_sets([](int, auto& set) FASTACT_INLINED { reverse_vectors(set); });
@@ -500,6 +668,31 @@ void blocks(const char* from, const int64_t* offsets, int64_t count, int64_t n, 
   }
 }
 
+// The terms of a segment where they are added in float: whole bands where they lie, others where
+// they are held until they are whole.
+template <class A, class T>
+FASTACT_HD void add_to_band(const T* x, int64_t n, int64_t at, int64_t ahead, OpenBlock* open,
+                            Lanes<A, T>* lanes) {
+  T* const held = reinterpret_cast<T*>(open->band);
+  const int64_t before = at % kFloatBand;
+  const int64_t head = before == 0 ? 0 : n < kFloatBand - before ? n : kFloatBand - before;
+  const int64_t rest = (n - head) % kFloatBand;
+  memcpy(held + before, x, head * sizeof(T));
+  bool is_plain = true;
+  if (before + head == kFloatBand) lanes->add_band(held, kFloatTerms, is_plain);
+  if (n - head - rest) lanes->template add_bands<false>(x + head, n - head - rest, ahead);
+  if (rest) memcpy(held, x + n - rest, rest * sizeof(T));
+}
+
+template <class A, class T>
+void end_segment(OpenBlock* open, int64_t at) {
+  if (at % kFloatBand == 0) return;
+  Lanes<A, T> lanes;
+  lanes.read(open->lanes[0]);
+  bool is_plain = true;
+  lanes.add_held(reinterpret_cast<T*>(open->band), at % kFloatBand, is_plain);
+  lanes.write(open->lanes[0]);
+}
 template <class A, class T>
 void add_segment(const char* from, int64_t n, int64_t at, int64_t ahead, OpenBlock* open,
                  double* results, int64_t pitch, int64_t stride) {
@@ -514,12 +707,18 @@ void add_segment(const char* from, int64_t n, int64_t at, int64_t ahead, OpenBlo
     }
     if (A::kHasShift && at == 0) open->shift = first_shift<A>(x, 1, 1);
     const double shift = A::kHasShift ? open->shift : 0.0;
-    const int64_t head = add_head<A>(x, m, at % kLanes, shift, memory);
-    at += m;
-    if (head == m && at < kReduceBlock) return;
     Lanes<A, T> lanes;
-    lanes.read(memory);
-    lanes.template add<false>(x + head, m - head, shift, ahead);
+    if constexpr (kAddsFloats<A, T>) {
+      lanes.read(memory);
+      add_to_band(x, m, at, ahead, open, &lanes);
+      at += m;
+    } else {
+      const int64_t head = add_head<A>(x, m, at % kLanes, shift, memory);
+      at += m;
+      if (head == m && at < kReduceBlock) return;
+      lanes.read(memory);
+      lanes.template add<false>(x + head, m - head, shift, ahead);
+    }
     if (at == kReduceBlock) {
       lanes.settle(shift, at, results, pitch);
       results += stride;
@@ -625,12 +824,60 @@ FASTACT_HD void add_some(const T* const* x, int64_t columns, const double* shift
   for (; c < columns; ++c) add_column<A, double, kRows, fresh>(x, c, one, shift, lanes, pitch);
 }
 
+// The columns of up to kFloatTerms rows where terms are added in float.
+template <class A, bool fresh, class T>
+FASTACT_HD void add_float_rows(const T* const* x, int rows, int64_t columns, double* lanes,
+                               int64_t pitch, int64_t ahead) {
+  bool is_plain = true;
+  const auto add = [&](auto at, double* to, int64_t to_pitch) FASTACT_INLINED {
+    Vector low[A::kSets], high[A::kSets];
+#pragma GCC unroll 4
+    for (int s = 0; s < A::kSets; ++s) low[s] = high[s] = -Vector{};
+    if (!fresh) read_lane(low, to, to_pitch);
+    if (!fresh) read_lane(high, to + kVector, to_pitch);
+    add_floats<A, T>(at, rows, is_plain, low, high);
+    write_lane(low, to, to_pitch);
+    write_lane(high, to + kVector, to_pitch);
+  };
+  int64_t c = 0;
+  for (; c + kFloats <= columns; c += kFloats) {
+    if (ahead && c * int64_t(sizeof(T)) % kCacheLine == 0)
+      for (int i = 0; i < rows; ++i) prefetch_far(x[i] + c, ahead);
+    add([&](int i) FASTACT_INLINED { return x[i] + c; }, lanes + c, pitch);
+  }
+  if (c == columns) return;
+  T rest[kFloatTerms][kFloats] = {};
+  double of_rest[A::kSets][kFloats] = {};
+  for (int i = 0; i < rows; ++i) memcpy(rest[i], x[i] + c, (columns - c) * sizeof(T));
+  for (int s = 0; s < A::kSets && !fresh; ++s)
+    memcpy(of_rest[s], lanes + s * pitch + c, (columns - c) * sizeof(double));
+  add([&](int i) FASTACT_INLINED { return rest[i]; }, of_rest[0], kFloats);
+  for (int s = 0; s < A::kSets; ++s)
+    memcpy(lanes + s * pitch + c, of_rest[s], (columns - c) * sizeof(double));
+}
+
 // beyond: bytes from the last rows to those that are prefetched beside them; 0: none are.
 template <class A, class T>
 void add_rows_before(const char* x, const int64_t* offsets, int64_t step, int64_t rows,
                      int64_t columns, const double* shift, double* lanes, int64_t pitch, bool fresh,
                      int64_t beyond) {
   const T* row[kRowsAtOnce];
+  static_assert(kRowsAtOnce == kFloatTerms);
+  if constexpr (kAddsFloats<A, T>) {
+    for (int count; rows > 0; rows -= count, offsets += count * step, fresh = false) {
+      count = rows < kFloatTerms ? int(rows) : kFloatTerms;
+      for (int k = 0; k < count; ++k) row[k] = reinterpret_cast<const T*>(x + offsets[k * step]);
+      const int64_t ahead = rows >= 2 * count ? offsets[count * step] - offsets[0] : beyond;
+      if (count < kFloatTerms)
+        fresh ? add_float_rows<A, true>(row, count, columns, lanes, pitch, beyond)
+              : add_float_rows<A, false>(row, count, columns, lanes, pitch, beyond);
+      else if (fresh)
+        add_float_rows<A, true>(row, kFloatTerms, columns, lanes, pitch, ahead);
+      else
+        add_float_rows<A, false>(row, kFloatTerms, columns, lanes, pitch, ahead);
+    }
+    return;
+  }
   const auto add = [&](auto count) {
     constexpr int kRows = decltype(count)::value;
     for (; rows >= kRows; rows -= kRows, offsets += kRows * step, fresh = false) {
@@ -897,6 +1144,22 @@ void row_moments(const char* from, int64_t n, double* mean, double* m2) {
   *m2 = all.m2 + all.m2_low;
 }
 
+// What is there where terms are not added in float, and where they are.
+template <class A, class T>
+constexpr decltype(ReduceKernels::add_terms) of_phases() {
+  if constexpr (kAddsFloats<A, T>)
+    return nullptr;
+  else
+    return add_terms<A, T>;
+}
+template <class A, class T>
+constexpr decltype(ReduceKernels::end_segment) of_bands() {
+  if constexpr (kAddsFloats<A, T>)
+    return end_segment<A, T>;
+  else
+    return nullptr;
+}
+
 }  // namespace
 
 #define FASTACT_FEW(f, A, T) \
@@ -904,8 +1167,9 @@ void row_moments(const char* from, int64_t n, double* mean, double* m2) {
 #define FASTACT_REDUCE(A, T)      \
   {blocks<A, false, T>,           \
    blocks<A, true, T>,            \
-   add_terms<A, T>,               \
+   of_phases<A, T>(),             \
    add_segment<A, T>,             \
+   of_bands<A, T>(),              \
    add_rows<A, T>,                \
    block_of_rows<A, T>,           \
    FASTACT_FEW(few_rows, A, T),   \
@@ -915,7 +1179,8 @@ void row_moments(const char* from, int64_t n, double* mean, double* m2) {
 #define FASTACT_FIRST_PASS(A, T)  \
   {nullptr,                       \
    nullptr,                       \
-   add_terms<A, T>,               \
+   of_phases<A, T>(),             \
+   nullptr,                       \
    nullptr,                       \
    add_rows<A, T>,                \
    block_of_rows<A, T>,           \

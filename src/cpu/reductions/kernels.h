@@ -6,7 +6,8 @@
 // product of the reduced lengths, and
 //
 //   - term r of a block belongs to lane r % kLanes, and a lane adds its terms one after the other,
-//     in double;
+//     in double; sums (not moments) of 16 bits add kFloatTerms of them in float, and then what that
+//     gives in double;
 //   - the lanes of a block are folded in halves: lane i += lane i + 16, then + 8, + 4, + 2, + 1;
 //   - the results of the blocks, of kReduceBlock terms each, are joined one after the other,
 //     compensated (`merge`): within a chunk in turn, and the chunks in turn.
@@ -25,6 +26,19 @@
 //
 // and the last rounding to the array's dtype adds half a ULP. (16-bit results go through float
 // rounded to odd, so that there is only one rounding.)
+//
+// Sums of 16 bits. Each of kFloatTerms - 1 = 7 additions in float rounds by v = 2^-24 of what it
+// gives, and a square is exact before it is added:
+//
+//   |hi + lo - exact| <= (7 v (1 + v)^6 + 69 u + (n u)^2) sum|x| < 2^-21 sum|x|
+//
+// It is exact until then where the exponents of a lane's eight terms differ by 10 at most, of
+// bfloat16 by 13: float has 24 bits, a term 11 or 8, and eight of them 3 more. What float does not
+// hold is added in double instead, each lane's kFloatTerms for themselves:
+//
+//   - a sum that is not finite, since two of the largest bfloat16 overflow in float;
+//   - a sum of squares of bfloat16 below 2^-100: below 2^-126 they lose digits, in float, and below
+//     2^-150 all of them. Of larger sums 8 terms lose no more than 8 2^-150, 2^-47 of the sum.
 //
 // Moments. Each lane sums d = x - shift and d^2 in one pass; a block's shift is its first term, or
 // 0 where that is no number. Let c be the shift and m2 the block's; the sums of n <= 2048
@@ -62,6 +76,8 @@ constexpr int64_t kReduceBlock = 2048;
 constexpr int64_t kMostChunks = 64;
 constexpr int kFewTerms = 8;
 constexpr int kMostSets = 3;
+constexpr int kFloatTerms = 8;                        // of 16 bits, of a lane, in a row
+constexpr int64_t kFloatBand = kFloatTerms * kLanes;  // the terms of all lanes meanwhile
 constexpr int64_t kShiftTerms = kLanes;
 
 // Many terms are cut into chunks of so many blocks, a function of their number alone.
@@ -75,10 +91,12 @@ FASTACT_HD int64_t blocks_a_chunk(int64_t terms) {
 // is the last result: the sum; the mean and m2.
 enum Accumulation : int { kMoments = kTerms, kValidMean, kValidMoments, kAccumulations };
 
-// The unfinished block of one output.
+// The unfinished block of one output. band: the terms behind its last whole band, as they are in
+// memory, where terms are added in float.
 struct OpenBlock {
   alignas(64) double lanes[kMostSets][kLanes];
   double shift;
+  alignas(64) char band[kFloatBand * sizeof(uint16_t)];
 };
 
 // The results of many outputs: number s of output i at values[s * pitch + i], and what its rounding
@@ -99,7 +117,8 @@ struct ReduceKernels {
                           int64_t ahead, double* results, int64_t pitch);
   Blocks blocks, blocks_backward;
 
-  // n contiguous terms onto lanes IN/OUT, the first of them onto lane `phase`.
+  // n contiguous terms onto lanes IN/OUT, the first of them onto lane `phase`. Null: where terms
+  // are added in float, for a lane would have to know how many it has.
   void (*add_terms)(const char* x, int64_t n, int64_t phase, double shift, double* lanes);
 
   // n contiguous terms onto an unfinished block IN/OUT, which holds the first `at` of its terms
@@ -109,9 +128,13 @@ struct ReduceKernels {
   void (*add_segment)(const char* x, int64_t n, int64_t at, int64_t ahead, OpenBlock* open,
                       double* results, int64_t pitch, int64_t stride);
 
+  // The terms that `open` IN/OUT, of `at` terms, holds in its band: onto its lanes. Null: it holds
+  // none.
+  void (*end_segment)(OpenBlock* open, int64_t at);
+
   // lanes IN/OUT [sets][pitch]: the terms of `rows` rows of contiguous columns, one after the
   // other. Row i lies at x + offsets[i * step]. shift IN (columns). fresh: the lanes are written,
-  // not read.
+  // not read. Where terms are added in float, the first row is the first of kFloatTerms.
   void (*add_rows)(const char* x, const int64_t* offsets, int64_t step, int64_t rows,
                    int64_t columns, const double* shift, double* lanes, int64_t pitch, bool fresh);
 

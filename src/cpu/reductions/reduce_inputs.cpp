@@ -11,6 +11,9 @@ namespace fastact {
 namespace {
 
 constexpr int64_t kGathered = 2048;  // elements gathered at a time
+// and bytes of them: a band of kNarrowTile columns of 16 bits, or kGathered of any dtype
+constexpr int64_t kStage = kFloatBand * kNarrowTile * sizeof(uint16_t);
+static_assert(kStage >= kGathered * int64_t(sizeof(double)));
 
 struct ArrayInputs : BlockSource {
   // No power of two, by which sets of lanes, beside rows that are one apart, would share places in
@@ -30,7 +33,7 @@ struct ArrayInputs : BlockSource {
   bool lost[kTile];                      // outputs for which no shift was found
   double made[kMostSets][kBlocksAhead];  // results of whole blocks of rows, [block][output]
   int64_t made_first = 0, made_begin = 0, made_end = 0;  // their output and terms
-  alignas(64) char stage[kGathered * sizeof(double)];
+  alignas(64) char stage[kStage];
   int64_t offsets[kReduceBlock];
 
   explicit ArrayInputs(const Reducer& reducer)
@@ -242,7 +245,9 @@ struct ArrayInputs : BlockSource {
 
   void gathered(const char* x, int64_t n, int64_t terms) {
     const MoveRow gather = gather_for(r.item);
-    const int64_t most = kGathered / n / kLanes * kLanes, step = last_stride(r.outputs);
+    const int64_t step = last_stride(r.outputs), many = kGathered / n / kLanes * kLanes;
+    const int64_t most =
+        r.item == sizeof(uint16_t) ? std::max(many / kFloatBand, int64_t{1}) * kFloatBand : many;
     for (int64_t done = 0, m; done < terms; done += m) {
       m = std::min(most, terms - done);
       for (int64_t i = 0; i < m; ++i)
@@ -251,26 +256,26 @@ struct ArrayInputs : BlockSource {
     }
   }
 
-  // Dense rows of n columns: kLanes of them are one row that holds every lane.
+  // Dense rows of n columns: kLanes of them are one row that holds every lane. The first `rest`
+  // lanes have a term more than the others.
   void dense(const char* x, int64_t n, int64_t terms, bool fresh) {
-    const int64_t whole = terms / kLanes, rest = terms % kLanes, end = 0;
+    const int64_t whole = terms / kLanes, rest = terms % kLanes * n;
     int64_t at[kReduceBlock / kLanes];
-    for (int64_t i = 0; i < whole; ++i) at[i] = i * kLanes * n * r.item;
-    if (whole) add_rows(x, at, whole, kLanes * n, lanes, fresh);
-    if (rest)
-      add_rows(x + whole * kLanes * n * r.item, &end, 1, rest * n, lanes, fresh && whole == 0);
+    for (int64_t i = 0; i * kLanes < terms; ++i) at[i] = i * kLanes * n * r.item;
+    if (rest) add_rows(x, at, whole + 1, rest, lanes, fresh);
+    if (whole) add_rows(x + rest * r.item, at, whole, kLanes * n - rest, lanes + rest, fresh);
   }
 
   // The same of rows that touch each other and run backwards: in memory lane 31 comes first. The
   // lanes are reversed once a block.
   void dense_backward(const char* x, int64_t n, int64_t terms) {
-    const int64_t whole = terms / kLanes, rest = terms % kLanes, row = n * r.item;
+    const int64_t whole = terms / kLanes, others = (kLanes - terms % kLanes) * n;
     int64_t at[kReduceBlock / kLanes];
-    for (int64_t i = 0; i < whole; ++i) at[i] = -(i * kLanes + kLanes - 1) * row;
-    if (whole) add_rows(x, at, whole, kLanes * n, lanes, true);
+    for (int64_t i = 0; i * kLanes < terms; ++i) at[i] = -(i * kLanes + kLanes - 1) * n * r.item;
     for (int s = 0; s < sets && !whole; ++s) std::fill_n(lanes + s * kPitch, kLanes * n, -0.0);
-    const int64_t end = -(terms - 1) * row;
-    if (rest) add_rows(x, &end, 1, rest * n, lanes + (kLanes - rest) * n, false);
+    if (whole) add_rows(x, at, whole, others, lanes, true);
+    if (others < kLanes * n)
+      add_rows(x + others * r.item, at, whole + 1, kLanes * n - others, lanes + others, true);
     for (int s = 0; s < sets; ++s)
       for (int64_t i = 0; i < kLanes / 2; ++i)  // the last lane first
         std::swap_ranges(lanes + s * kPitch + i * n, lanes + s * kPitch + (i + 1) * n,

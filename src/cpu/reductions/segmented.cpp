@@ -61,6 +61,8 @@ struct Segments {
   // The results of blocks that have no more than these terms.
   void settle(int64_t n, int64_t terms) {
     const Accumulator& a = *r.accumulator;
+    for (int64_t k = 0; k < n && r.kernels->end_segment; ++k)
+      r.kernels->end_segment(&open[k], terms);
     for (int s = 0; s < a.sets; ++s)
       r.table->fold_each(open->lanes[s], sizeof(OpenBlock) / sizeof(double), n, blocks[s]);
     if (!a.settle) return;

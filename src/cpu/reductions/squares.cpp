@@ -10,24 +10,33 @@ struct Squares : BlockSource {
   const Reducer& r;
   ChunkReader reader;
   alignas(64) char x[kPiece * sizeof(double)];
+  alignas(64) char wide[kPiece * sizeof(float)];
   alignas(64) char grad[kPiece * sizeof(double)];
-  alignas(64) double lanes[kLanes];
+  OpenBlock open;
+  double sum;
 
   explicit Squares(const SquareGrad& a) : s(a.operands), r(a.reducer), reader(a.operands) {}
 
   Results block(int64_t, int64_t, int64_t term, int64_t terms) override {
-    std::fill(lanes, lanes + kLanes, -0.0);
+    std::fill_n(open.lanes[0], kLanes, -0.0);
     for (int64_t done = 0, n; done < terms; done += n) {
       n = std::min(kPiece, terms - done);
       reader.go(0, term + done, n);
-      const char* from = reader.load(SquareGrad::kX, x);
-      r.kernels->add_terms(from, n, done % kLanes, 0, lanes);
+      const char* from = reader.load_stored(SquareGrad::kX, x);
+      r.kernels->add_segment(from, n, done, 0, &open, &sum, 1, 1);
+      if (s.dtype != s.compute_dtype) {
+        reader.to_compute(SquareGrad::kX, from, wide, n);
+        from = wide;
+      }
       char* to = reader.direct(SquareGrad::kGrad);
       s.kernels->twice[s.compute_item == sizeof(double)](from, to ? to : grad, n);
       if (!to) reader.store(SquareGrad::kGrad, grad, false);
     }
-    r.table->fold(lanes, kLanes, 1);
-    return {lanes, nullptr, 1};
+    if (terms < kReduceBlock) {
+      if (r.kernels->end_segment) r.kernels->end_segment(&open, terms);
+      r.table->fold_each(open.lanes[0], 0, 1, &sum);
+    }
+    return {&sum, nullptr, 1};
   }
 };
 
@@ -38,7 +47,7 @@ void prepare(SquareGrad* square, const KernelTable* table, const SquareCall& cal
   const Operand arrays[] = {call.x, call.grad};
   plan_operands(&square->operands, table->convert, dtype, 2, arrays, SquareGrad::kX, -1, true);
   Reducer* r = &square->reducer;
-  set_accumulator(r, table->reduce, kSquare, square->operands.compute_dtype);
+  set_accumulator(r, table->reduce, kSquare, dtype);
   r->outputs = r->terms = Axes();
   r->terms.size = square->operands.size();
   r->accumulate = false;

@@ -54,6 +54,58 @@ FASTACT_HD void load_some_to(Vector& v, const T* x, int64_t n, Vector rest) {
   v = load_some(x, n, rest);
 }
 
+// A vector of floats, in which terms of 16 bits are added a few at a time, and its halves as
+// doubles.
+constexpr int kFloats = 2 * kVector;
+typedef float Floats __attribute__((vector_size(kFloats * sizeof(float))));
+typedef int32_t FloatMask __attribute__((vector_size(kFloats * sizeof(int32_t))));
+template <class T>
+FASTACT_HD void load_to(Floats& v, const T* x) {
+  float terms[kFloats];
+  chunk_to_float(x, terms, kFloats);
+  memcpy(&v, terms, sizeof v);
+}
+#if defined(__AVX512F__)
+FASTACT_HD void widen_to(Vector (&v)[2], Floats x) {
+  v[0] = floats_to_doubles((__m256)__builtin_shufflevector(x, x, 0, 1, 2, 3, 4, 5, 6, 7));
+  v[1] = floats_to_doubles(_mm512_maskz_extractf32x8_ps(__mmask8(-1), (__m512)x, 1));
+}
+FASTACT_HD bool all(FloatMask mask) { return _mm512_movepi32_mask((__m512i)mask) == 0xffff; }
+#elif defined(__AVX2__)
+FASTACT_HD void widen_to(Vector (&v)[2], Floats x) {
+  v[0] = (Vector)_mm256_cvtps_pd(_mm256_castps256_ps128((__m256)x));
+  v[1] = (Vector)_mm256_cvtps_pd(_mm256_extractf128_ps((__m256)x, 1));
+}
+FASTACT_HD bool all(FloatMask mask) { return _mm256_movemask_ps((__m256)mask) == 0xff; }
+#else
+FASTACT_HD void widen_to(Vector (&v)[2], Floats x) {
+#pragma GCC unroll 8
+  for (int i = 0; i < kFloats; ++i) v[i / kVector][i % kVector] = double(x[i]);
+}
+FASTACT_HD bool all(FloatMask mask) {
+  uint64_t halves[sizeof(FloatMask) / sizeof(uint64_t)], every = -1;
+  memcpy(halves, &mask, sizeof mask);
+  for (uint64_t half : halves) every &= half;
+  return every == uint64_t(-1);
+}
+#endif
+#if defined(__AVX512F__)
+FASTACT_HD Floats madd(Floats a, Floats b, Floats c) {
+  return (Floats)_mm512_fmadd_ps((__m512)a, (__m512)b, (__m512)c);
+}
+#elif defined(__FMA__)
+FASTACT_HD Floats madd(Floats a, Floats b, Floats c) {
+  return (Floats)_mm256_fmadd_ps((__m256)a, (__m256)b, (__m256)c);
+}
+#elif defined(FASTACT_FMA)
+FASTACT_HD Floats madd(Floats a, Floats b, Floats c) {
+  for (int i = 0; i < kFloats; ++i) c[i] = madd(a[i], b[i], c[i]);
+  return c;
+}
+#else
+FASTACT_HD Floats madd(Floats a, Floats b, Floats c) { return a * b + c; }
+#endif
+
 // One lane, by the same names.
 FASTACT_HD void store(double v, double* to) { *to = v; }
 template <class T>
@@ -81,6 +133,8 @@ FASTACT_HD V add_converted(V x, V one, V sum) {
   return sum + x;
 #endif
 }
+
+FASTACT_HD Floats add_converted(Floats x, Floats, Floats sum) { return sum + x; }
 
 // Whether one of n elements is NaN. kSeeksNaN: it is worth asking; of 16-bit data nobody does.
 template <class T>

@@ -65,7 +65,7 @@ def _sum(case: Case) -> dict[str, Expected]:
     y = terms.sum(axes).reshape(result)
     size = np.abs(terms).sum(axes).reshape(result)
     count = math.prod(case.shape[a] for a in axes)
-    error = (op.bounds.ulp - 0.5) * ulp(y, dtype) + op.bounds.absolute * size + count * TINY
+    error = (op.bounds.ulp - 0.5) * ulp(y, dtype) + op.bounds.share(dtype) * size + count * TINY
     limit = np.finfo(np.float64).max / 4
     judged = ~(np.isfinite(size) & (size > limit)) if dtype == DOUBLE else None
     found = {op.results[0]: Expected(y, error, True, judged, adds=DOUBLE)}

@@ -12,7 +12,7 @@ from ..types import ActivationLike, Array, ArrayOrNumber, Outs, Parameters, Stre
 from . import axes
 from .fused import activation_op
 from .op import P, R, untyped
-from .reductions import SUM_BOUNDS
+from .reductions import GRADIENT_SUM_BOUNDS
 from .served import CachedOp
 from .step import Step
 
@@ -34,7 +34,7 @@ class BiasAct(CachedOp[P, R]):
     """An activation of x + bias + residual, and backward."""
 
     # Two sums, and a wider bias that is rounded first.
-    bounds = BiasBounds(sums=3, dbias=SUM_BOUNDS)
+    bounds = BiasBounds(sums=3, dbias=GRADIENT_SUM_BOUNDS)
     saves = ("x", "bias", "residual")
     gradients = ("dx", "dbias")
     shares = MappingProxyType({"residual": "x"})

@@ -19,12 +19,12 @@ from . import axes
 from .elementwise import Elementwise
 from .fused import activation_op
 from .op import Makes, P, R, positional, register, signature_of
-from .reductions import SUM_BOUNDS
+from .reductions import GRADIENT_SUM_BOUNDS
 from .served import CachedOp
 from .step import Step
 
 #: Two roundings of a sum with a bias: of a wider bias, and of the sum.
-GATED_BOUNDS = GatedBounds(sums=2, dbias=SUM_BOUNDS)
+GATED_BOUNDS = GatedBounds(sums=2, dbias=GRADIENT_SUM_BOUNDS)
 
 #: The activation that a call's options choose, of an op that names it itself.
 Choose = Callable[[str, Any], Any]

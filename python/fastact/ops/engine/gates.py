@@ -13,12 +13,12 @@ from ..bounds import GateBounds
 from ..types import Array, ArrayOrNumber, Outs, Stream
 from .moments import IDENTITY
 from .op import Makes, P, R, positional, register, signature_of
-from .reductions import SUM_BOUNDS, add_up
+from .reductions import GRADIENT_SUM_BOUNDS, add_up
 from .served import CachedOp
 from .step import Step
 
 #: Their derivation is in src/common/gates/gates.h.
-GATE_BOUNDS = GateBounds(*_cpu.GATE_ULPS, SUM_BOUNDS)
+GATE_BOUNDS = GateBounds(*_cpu.GATE_ULPS, GRADIENT_SUM_BOUNDS)
 
 _BIASES = ("bias", "recurrent_bias")
 _PACKED = ("gates", "recurrent", *_BIASES)

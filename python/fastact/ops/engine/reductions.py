@@ -22,8 +22,11 @@ from .served import CachedOp
 from .step import Step
 from .weighting import ROLES
 
-#: Of every sum, sums for gradients among them.
-SUM_BOUNDS = SumBounds(ulp=0.5, absolute=2.0**-46)
+#: Of every sum of an array.
+SUM_BOUNDS = SumBounds(ulp=0.5, absolute=2.0**-46, narrow=2.0**-21)
+
+#: Of sums of gradients that are added up as they are computed, before they are rounded.
+GRADIENT_SUM_BOUNDS = SumBounds(ulp=0.5, absolute=2.0**-46)
 
 #: The dtype of sums and statistics of integers: 16 bits would overflow.
 INTEGERS = np.float64

@@ -606,8 +606,8 @@ bits.{{no_warning}}
 {{weighted}}
 """
 
-_OF_SUM = """At most {ulp:g} ULP of the result plus {absolute} times the {of} of the abs(x) that
-count from the true {of}."""
+_OF_SUM = """At most {ulp:g} ULP of the result plus {absolute}, for float16 and bfloat16 {narrow},
+times the {of} of the abs(x) that count from the true {of}."""
 
 _OF_VARIANCE = """At most {ulp:g} ULP, a share of {m2} of itself (float64: {double}) and of {far} of
 abs(mean) / std from the true {called}, also for data far from 0. Of equal values it is 0{never}."""
@@ -660,7 +660,8 @@ def _of_nothing(of: str, skips: bool) -> str:
 
 def _accuracy(b: StatisticBounds) -> str:
     if b.of in ("sum", "mean"):
-        return _OF_SUM.format(ulp=b.sums.ulp, absolute=power(b.sums.absolute), of=b.of)
+        shares = {name: power(getattr(b.sums, name)) for name in ("absolute", "narrow")}
+        return _OF_SUM.format(ulp=b.sums.ulp, of=b.of, **shares)
     half = 2 if b.of == "std" else 1
     return _OF_VARIANCE.format(
         ulp=b.sums.ulp,
