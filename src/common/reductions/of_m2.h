@@ -2,6 +2,7 @@
 #pragma once
 
 #include "common/core/macros.h"
+#include "common/reductions/range.h"
 
 namespace fastact {
 
@@ -9,6 +10,7 @@ namespace fastact {
 // root; and what gradients of mean, variance and deviation are multiplied by: 1 / count, 2 / (count
 // - correction), and 1 / ((count - correction) deviation), or 0 where a deviation is 0. kTotal:
 // nothing, and the mean, times the count, is a sum. The native modules' OF_M2 has this order.
+// kVarianceOrRoot, for the norms alone: as square_or_root has it (common/reductions/range.h).
 enum OfM2 : int {
   kNothing,
   kM2,
@@ -18,30 +20,35 @@ enum OfM2 : int {
   kVarianceSlope,
   kDeviationSlope,
   kTotal,
-  kOfM2
+  kOfM2,
+  kVarianceOrRoot
 };
 
 }  // namespace fastact
 
 FASTACT_BEGIN_NAMESPACE
 
-// Of too few values NumPy divides by 0, or has no number where NaN was skipped.
-FASTACT_HD double second_moment(OfM2 what, double m2, double count, double correction, bool skips) {
+// Of too few values NumPy divides by 0, or has no number where NaN was skipped. up: m2 is that of
+// values over this power of two.
+FASTACT_HD double second_moment(OfM2 what, double m2, double count, double correction, bool skips,
+                                double up = 1) {
   const double left = count - correction;
   const double divisor = left > 0 ? left : skips ? __builtin_nan("") : 0.0;
   switch (what) {
     case kVariance:
-      return m2 / divisor;
+      return m2 / divisor * up * up;
+    case kVarianceOrRoot:
+      return square_or_root(m2 / divisor, up);
     case kDeviation:
-      return __builtin_sqrt(m2 / divisor);
+      return __builtin_sqrt(m2 / divisor) * up;
     case kMeanSlope:
       return 1 / count;
     case kVarianceSlope:
       return 2 / divisor;
     case kDeviationSlope:
-      return m2 == 0 && left > 0 ? 0.0 : 1 / (divisor * __builtin_sqrt(m2 / divisor));
+      return m2 == 0 && left > 0 ? 0.0 : 1 / (divisor * __builtin_sqrt(m2 / divisor)) / up;
     default:
-      return m2;
+      return m2 * up * up;
   }
 }
 

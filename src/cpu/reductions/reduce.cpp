@@ -10,6 +10,8 @@
 #include "cpu/core/scratch.h"
 #include "cpu/core/span_iterator.h"
 #include "cpu/core/tensor_iterator.h"
+#include "cpu/reductions/rescaled.h"
+#include "cpu/reductions/weighted.h"
 
 namespace fastact {
 namespace {
@@ -66,12 +68,100 @@ void store_outputs(const Reducer& r, char* y, int64_t first, int64_t n, const do
   });
 }
 
+// Of an output whose squares or sums left the range of double.
+bool rescale_output(const Reducer& r, int64_t output, Rescaled* to) {
+  if (r.weighted) return rescale_weighted(*r.weighted, output, to);
+  const int64_t step = last_stride(r.terms);
+  const MoveRow gather = gather_for(r.item);
+  int64_t at;
+  offsets_of(r.outputs, output, 1, &at);
+  return rescale(
+      r.terms.size, true,
+      [&](int64_t term, int64_t n, double* x, double* weights) {
+        double* to_x = x;
+        for_spans(r.terms, term, n, [&](int64_t offset, int64_t, int64_t m) {
+          gather(reinterpret_cast<char*>(to_x), r.x + at + offset, step, m);
+          to_x += m;
+        });
+        for (int64_t i = 0; i < n; ++i) {
+          const bool counts = !(r.skips && x[i] != x[i]);
+          weights[i] = counts, x[i] = counts ? x[i] : 0.0;
+        }
+      },
+      to);
+}
+
+// The numbers among n for which `is_far` holds: of outputs that are looked at once more. Data of
+// other types than double never leave its range.
+template <class IsFar>
+int64_t find_far(const Reducer& r, int64_t n, int64_t* far, IsFar is_far) {
+  if (r.dtype != kF64) return 0;
+  bool any = false;
+#pragma omp simd reduction(| : any)
+  for (int64_t i = 0; i < n; ++i) any |= is_far(i);
+  int64_t count = 0;
+  for (int64_t i = 0; i < n && any; ++i)
+    if (is_far(i)) far[count++] = i;
+  return count;
+}
+
+// far IN/OUT (count), of n columns: without those that have nothing but zeros, which are read row
+// by row. Column by column each would take a cache line of every row.
+int64_t drop_zeros(const Reducer& r, int64_t first, int64_t n, int64_t* far, int64_t count) {
+  if (r.weighted || r.layout != Reducer::kColumns || count == 0) return count;
+  alignas(64) double row[kMostColumns];
+  uint64_t bits[kMostColumns] = {};
+  for_spans(r.terms, 0, r.terms.size, [&](int64_t offset, int64_t, int64_t m) {
+    for (int64_t i = 0; i < m; ++i, offset += last_stride(r.terms)) {
+      double* to = row;
+      for_spans(r.outputs, first, n, [&](int64_t at, int64_t, int64_t columns) {
+        r.table->widen[r.dtype](r.x + at + offset, r.item, columns, to);
+        to += columns;
+      });
+#pragma omp simd
+      for (int64_t k = 0; k < n; ++k) bits[k] |= bit_cast<uint64_t>(row[k]);
+    }
+  });
+  return std::remove_if(far, far + count, [&](int64_t k) { return bits[k] << 1 == 0; }) - far;
+}
+
+// Means anew, where a sum of n is not finite, before it is divided; values OUT.
+void rescale_means(const Reducer& r, int64_t first, const int64_t* far, int64_t count,
+                   double* values) {
+  for (int64_t k = 0; k < count; ++k) {
+    Rescaled found;
+    if (!rescale_output(r, first + far[k], &found)) continue;
+    const double of_mean = r.of_m2 == kTotal ? found.count : 1.0;
+    values[far[k]] = found.mean * of_mean * found.up;
+  }
+}
+
 // Notes that an output has too few terms, or no weights.
 void note_count(const Reducer& r, double count, double enough) {
   if (count > enough) return;
   const int what = count != count ? kNoWeights : kTooFew;
   __atomic_fetch_or(r.is_degenerate, what, __ATOMIC_RELAXED);
 }
+
+// What is stored of moments, once more.
+void store_rescaled(const Reducer& r, int64_t output) {
+  Rescaled found;
+  if (!rescale_output(r, output, &found)) return;
+  double mean = found.mean * found.up, low = found.mean_low * found.up;
+  if (r.y) store_outputs(r, r.y, output, 1, &mean, &low);
+  if (r.low) {
+    r.table->lose[r.y_dtype](&mean, &low, 1);
+    store_outputs(r, r.low, output, 1, &low, nullptr);
+  }
+  if (!r.second) return;
+  const double second =
+      second_moment(r.of_m2, found.m2, found.count, r.correction, r.skips, found.up);
+  store_outputs(r, r.second, output, 1, &second, nullptr);
+}
+
+// Distances from a mean as far from 0 are too large for their squares to vanish.
+constexpr double kFarFromZero = 0x1p-450;
+constexpr int64_t kFewFar = 4;  // columns that are worth no pass over all of them
 
 void store_moments(const Reducer& r, int64_t first, int64_t n, const Results& all) {
   double *mean = all.values, *mean_low = all.errors;
@@ -83,6 +173,11 @@ void store_moments(const Reducer& r, int64_t first, int64_t n, const Results& al
     if (counts[i] == 0) mean[i] = std::nan("");
   const double enough = r.second && r.of_m2 != kM2 ? std::max(r.correction, 0.0) : 0.0;
   for (int64_t i = 0; i < n && r.is_degenerate; ++i) note_count(r, count(i), enough);
+  int64_t far[kMostColumns];
+  int64_t far_count = find_far(r, n, far, [=](int64_t i) FASTACT_INLINED {
+    return !is_in_range(m2[i]) & !((m2[i] <= 1) & !(std::abs(mean[i]) <= kFarFromZero));
+  });
+  if (far_count > kFewFar) far_count = drop_zeros(r, first, n, far, far_count);
   if (r.y) store_outputs(r, r.y, first, n, mean, mean_low);
   if (r.low) {
     r.table->lose[r.y_dtype](mean, mean_low, n);
@@ -92,10 +187,12 @@ void store_moments(const Reducer& r, int64_t first, int64_t n, const Results& al
     for (int64_t i = 0; i < n; ++i) mean_low[i] = count(i);
     store_outputs(r, r.count, first, n, mean_low, nullptr);
   }
-  if (!r.second) return;
-  for (int64_t i = 0; i < n; ++i)
-    m2[i] = second_moment(r.of_m2, m2[i] + m2_low[i], count(i), r.correction, r.skips);
-  store_outputs(r, r.second, first, n, m2, nullptr);
+  if (r.second) {
+    for (int64_t i = 0; i < n; ++i)
+      m2[i] = second_moment(r.of_m2, m2[i] + m2_low[i], count(i), r.correction, r.skips);
+    store_outputs(r, r.second, first, n, m2, nullptr);
+  }
+  for (int64_t k = 0; k < far_count; ++k) store_rescaled(r, first + far[k]);
 }
 
 // A compensated sum as one number. (-0 + 0 would be 0.)
@@ -113,8 +210,12 @@ void store_valid_means(const Reducer& r, int64_t first, int64_t n, const Results
   }
   for (int64_t i = 0; i < n && has_few && r.is_degenerate; ++i) note_count(r, count[i], 0);
   const bool is_total = r.of_m2 == kTotal;
+  int64_t far[kMostColumns];
+  const int64_t far_count =
+      find_far(r, n, far, [=](int64_t i) FASTACT_INLINED { return !is_finite(sum[i]); });
 #pragma omp simd
   for (int64_t i = 0; i < n; ++i) sum[i] = total_of(sum[i], low[i]) / (is_total ? 1.0 : count[i]);
+  rescale_means(r, first, far, far_count, sum);
   if (r.y) store_outputs(r, r.y, first, n, sum, nullptr);
   if (r.count) store_outputs(r, r.count, first, n, count, nullptr);
 }
@@ -123,7 +224,12 @@ void store_valid_means(const Reducer& r, int64_t first, int64_t n, const Results
 void store_means(const Reducer& r, int64_t first, int64_t n, const Results& all) {
   for (int64_t i = 0; i < n && all.errors; ++i)
     all.values[i] = total_of(all.values[i], all.errors[i]);
-  r.table->divide(all.values, r.divisor, n);
+  double* const sums = all.values;
+  int64_t far[kMostColumns];
+  const int64_t far_count =
+      find_far(r, n, far, [=](int64_t i) FASTACT_INLINED { return !is_finite(sums[i]); });
+  r.table->divide(sums, r.divisor, n);
+  rescale_means(r, first, far, far_count, sums);
   store_sums(r, first, n, all.values, nullptr);
 }
 

@@ -6,6 +6,7 @@
 #include "cpu/core/scratch.h"
 #include "cpu/norms/channels/channels_last.h"
 #include "cpu/norms/rows/params.h"
+#include "cpu/reductions/rescaled.h"
 
 namespace fastact {
 namespace {
@@ -103,7 +104,10 @@ struct NormForward : NormChunks {
     double numbers[2][kRoots] = {}, *const mean = numbers[0], *const squares = numbers[1];
     for (int64_t i = 0; source == Norm::kSum && i < n; ++i) add(first + i);
     statistics(first, n, numbers);
+    const unsigned far = s.dtype == kF64 ? far_rows(squares, n) : 0;
     norm.kernels->roots(squares, n, double(s.columns.size), norm.eps);
+    for (int64_t i = 0; far >> i; ++i)
+      if (far >> i & 1) rescale_row(first + i, &mean[i], &squares[i]);
     NormRow some[kRoots];
     for (int64_t i = 0; i < n; ++i) {
       some[i].stats = {mean[i], squares[i]};
@@ -171,6 +175,30 @@ struct NormForward : NormChunks {
     for (int64_t i = 0; i < n; ++i) at[i] = s.row(source, first + i) - s.data[source];
     accumulator().kernels[s.dtype].blocks(s.data[source], at, n, size, 0, numbers[statistic.first],
                                           kRoots);
+  }
+
+  // A bit for each row whose squares left the range of double.
+  unsigned far_rows(const double* squares, int64_t n) const {
+    unsigned far = 0;
+    for (int64_t i = 0; i < n; ++i)
+      far |= unsigned(leaves_range(squares[i], double(s.columns.size), norm.eps)) << i;
+    return far;
+  }
+
+  // mean OUT (of a row that has one), rstd OUT of such a row (reductions/rescaled.h).
+  void rescale_row(int64_t index, double* mean, double* rstd) {
+    Rescaled found;
+    const bool is_found = rescale(
+        s.columns.size, norm.is_centred,
+        [&](int64_t term, int64_t n, double* to, double* weights) {
+          reader.go(index, term, n);
+          memcpy(to, reader.load(source, x), n * sizeof(double));
+          std::fill_n(weights, n, 1.0);
+        },
+        &found);
+    if (!is_found) return;
+    *mean = found.mean * found.up;
+    *rstd = rstd_of_scaled(found.m2, found.count, norm.eps, found.up);
   }
 
   // The sum is stored before anything else, and what is normalised is what was stored.

@@ -31,6 +31,7 @@ struct BackwardCall {
 
   // The sums of p and p (x - mean) of a group, from those of its parts; of_groups, of p weight and
   // p weight (x - mean).
+  template <class T>
   FASTACT_DEVICE void merge(int64_t group, int width, bool idle, double (&sum)[2]) const {
     const double* data = parts.data + (idle ? 0 : 2 * group * parts.each);
     sum_parts(parts, width, idle, sum, [&](int64_t i, double (&to)[2]) {
