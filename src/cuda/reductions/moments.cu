@@ -152,7 +152,8 @@ void rescale(const MomentsCall& call, cudaStream_t stream) {
 
 // Whether these depend on the sum of the squares.
 bool is_of_squares(OfM2 what) {
-  return what == kM2 || what == kVariance || what == kDeviation || what == kDeviationSlope;
+  return what == kM2 || what == kSquaresOrRoot || what == kVariance || what == kDeviation ||
+         what == kDeviationSlope;
 }
 
 }  // namespace

@@ -87,7 +87,8 @@ FASTACT_DEVICE bool is_far(const MomentResults& to, int64_t at) {
   const bool is_root = to.of_m2 == kDeviation;
   if (to.of_m2 == kDeviationSlope)
     return second > 0x1p400 || (second == 0 && bit_cast<uint64_t>(second) != 0);
-  return second > kMostDouble || (second > 0 && second < (is_root ? 0x1p-440 : 0x1p-880));
+  const double least = is_root ? 0x1p-440 : 0x1p-880;
+  return second < 0 || second > kMostDouble || (second > 0 && second < least);
 }
 
 template <class T>

@@ -26,6 +26,7 @@ from .reductions import INTEGERS
 from .step import step
 from .weighting import (
     M2,
+    M2_OR_ROOT,
     MEAN_SLOPE,
     ROLES,
     VARIANCE,
@@ -42,7 +43,7 @@ MOMENT_BOUNDS = MomentBounds(2.0**-46, m2=2.0**-33, m2_double=2.0**-44, far=2.0*
 
 
 # The call cache takes a result apart, and makes it anew, by these names.
-_cpu.register_result_type(Moments, ("count", "mean", "m2"))
+_cpu.register_result_type(Moments, ("count", "mean", "squares"))
 
 
 def each_of(x: View, over: Over) -> int:
@@ -93,6 +94,8 @@ class AxisMoments(CachedOp[P, R]):
             found = [now.view(name) for name in (*self.results, "count")]
             dropped: list[Any] = [v if v is None else v.with_axes(over.dropped) for v in found]
             mean, second, count = dropped
+            # An array of the caller's has m2 itself; what `Moments` make of roots, they know.
+            is_own = self.of_m2 == M2 and options.out[1] is None
             if x.size:
                 reduce_moments(
                     call,
@@ -101,7 +104,7 @@ class AxisMoments(CachedOp[P, R]):
                     None,
                     second,
                     count,
-                    self.of_m2,
+                    M2_OR_ROOT if is_own else self.of_m2,
                     self._correction(call.where, options),
                     skips,
                     weighting=weighting,

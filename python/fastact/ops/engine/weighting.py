@@ -24,8 +24,8 @@ ROLES: Mapping[str, Role] = MappingProxyType(
 )
 
 #: What the kernels make of m2.
-NOTHING, M2, VARIANCE, DEVIATION, MEAN_SLOPE, VARIANCE_SLOPE, DEVIATION_SLOPE, TOTAL = range(
-    len(_cpu.OF_M2)
+NOTHING, M2, VARIANCE, DEVIATION, MEAN_SLOPE, VARIANCE_SLOPE, DEVIATION_SLOPE, TOTAL, M2_OR_ROOT = (
+    range(len(_cpu.OF_M2))
 )
 
 
