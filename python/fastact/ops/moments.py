@@ -95,6 +95,8 @@ class Moments:
     @property
     def m2(self) -> Any:
         """The sum of the squared distances from the mean."""
+        if type(self.squares).__lt__ is object.__lt__:  # arrays without arithmetic, as Numba's
+            return self.squares
         with np.errstate(all="ignore"):
             return self._of_roots(lambda root: root * root, self.squares, 1.0)
 

@@ -91,16 +91,24 @@ bool rescale_output(const Reducer& r, int64_t output, Rescaled* to) {
       to);
 }
 
-// The numbers among n for which `is_far` holds: of outputs that are looked at once more. Data of
-// other types than double never leave its range.
+// Whether some of n numbers may be less than `least`, or not finite: one look at all. Data of other
+// types than double never leave its range.
+bool may_be_far(const Reducer& r, const double* x, int64_t n, double least) {
+  if (r.dtype != kF64) return false;
+  double smallest = 1, sum = 0;
+#pragma omp simd reduction(min : smallest) reduction(+ : sum)
+  for (int64_t i = 0; i < n; ++i) {
+    smallest = x[i] < smallest ? x[i] : smallest;
+    sum += x[i];
+  }
+  return smallest < least || !is_finite(sum);
+}
+
+// The numbers among n for which `is_far` holds: of outputs that are looked at once more.
 template <class IsFar>
-int64_t find_far(const Reducer& r, int64_t n, int64_t* far, IsFar is_far) {
-  if (r.dtype != kF64) return 0;
-  bool any = false;
-#pragma omp simd reduction(| : any)
-  for (int64_t i = 0; i < n; ++i) any |= is_far(i);
+int64_t find_far(int64_t n, int64_t* far, IsFar is_far) {
   int64_t count = 0;
-  for (int64_t i = 0; i < n && any; ++i)
+  for (int64_t i = 0; i < n; ++i)
     if (is_far(i)) far[count++] = i;
   return count;
 }
@@ -125,14 +133,17 @@ int64_t drop_zeros(const Reducer& r, int64_t first, int64_t n, int64_t* far, int
   return std::remove_if(far, far + count, [&](int64_t k) { return bits[k] << 1 == 0; }) - far;
 }
 
-// Means anew, where a sum of n is not finite, before it is divided; values OUT.
-void rescale_means(const Reducer& r, int64_t first, const int64_t* far, int64_t count,
-                   double* values) {
+// Means IN/OUT anew, where one of n is not finite. counts: null, or of how many elements each is.
+FASTACT_RARE void rescale_means(const Reducer& r, int64_t first, int64_t n, const double* counts,
+                                double* means) {
+  int64_t far[kMostColumns];
+  const int64_t count = find_far(
+      n, far, [=](int64_t i) { return !is_finite(means[i]) && !(counts && counts[i] == 0); });
   for (int64_t k = 0; k < count; ++k) {
     Rescaled found;
     if (!rescale_output(r, first + far[k], &found)) continue;
     const double of_mean = r.of_m2 == kTotal ? found.count : 1.0;
-    values[far[k]] = found.mean * of_mean * found.up;
+    means[far[k]] = found.mean * of_mean * found.up;
   }
 }
 
@@ -163,7 +174,7 @@ void store_rescaled(const Reducer& r, int64_t output) {
 constexpr double kFarFromZero = 0x1p-450;
 constexpr int64_t kFewFar = 4;  // columns that are worth no pass over all of them
 
-void store_moments(const Reducer& r, int64_t first, int64_t n, const Results& all) {
+void store_moments_as_found(const Reducer& r, int64_t first, int64_t n, const Results& all) {
   double *mean = all.values, *mean_low = all.errors;
   double *m2 = mean + all.pitch, *m2_low = mean_low + all.pitch;
   double* const counts = r.accumulator->retries ? m2 + all.pitch : nullptr;
@@ -173,11 +184,6 @@ void store_moments(const Reducer& r, int64_t first, int64_t n, const Results& al
     if (counts[i] == 0) mean[i] = std::nan("");
   const double enough = r.second && r.of_m2 != kM2 ? std::max(r.correction, 0.0) : 0.0;
   for (int64_t i = 0; i < n && r.is_degenerate; ++i) note_count(r, count(i), enough);
-  int64_t far[kMostColumns];
-  int64_t far_count = find_far(r, n, far, [=](int64_t i) FASTACT_INLINED {
-    return !is_in_range(m2[i]) & !((m2[i] <= 1) & !(std::abs(mean[i]) <= kFarFromZero));
-  });
-  if (far_count > kFewFar) far_count = drop_zeros(r, first, n, far, far_count);
   if (r.y) store_outputs(r, r.y, first, n, mean, mean_low);
   if (r.low) {
     r.table->lose[r.y_dtype](mean, mean_low, n);
@@ -187,12 +193,33 @@ void store_moments(const Reducer& r, int64_t first, int64_t n, const Results& al
     for (int64_t i = 0; i < n; ++i) mean_low[i] = count(i);
     store_outputs(r, r.count, first, n, mean_low, nullptr);
   }
-  if (r.second) {
-    for (int64_t i = 0; i < n; ++i)
-      m2[i] = second_moment(r.of_m2, m2[i] + m2_low[i], count(i), r.correction, r.skips);
-    store_outputs(r, r.second, first, n, m2, nullptr);
-  }
-  for (int64_t k = 0; k < far_count; ++k) store_rescaled(r, first + far[k]);
+  if (!r.second) return;
+  for (int64_t i = 0; i < n; ++i)
+    m2[i] = second_moment(r.of_m2, m2[i] + m2_low[i], count(i), r.correction, r.skips);
+  store_outputs(r, r.second, first, n, m2, nullptr);
+}
+
+// Moments of which some may be out of range.
+FASTACT_RARE void store_far_moments(const Reducer& r, int64_t first, int64_t n,
+                                    const Results& all) {
+  const double *mean = all.values, *m2 = mean + all.pitch;
+  const double* const counts = r.accumulator->retries ? m2 + all.pitch : nullptr;
+  int64_t far[kMostColumns];
+  int64_t count = find_far(n, far, [=](int64_t i) {
+    const bool has_none = counts && counts[i] == 0;
+    const bool is_exact = m2[i] <= 1 && std::abs(mean[i]) > kFarFromZero;
+    return !is_in_range(m2[i]) && !is_exact && !has_none;
+  });
+  if (count > kFewFar) count = drop_zeros(r, first, n, far, count);
+  store_moments_as_found(r, first, n, all);
+  for (int64_t k = 0; k < count; ++k) store_rescaled(r, first + far[k]);
+}
+
+void store_moments(const Reducer& r, int64_t first, int64_t n, const Results& all) {
+  if (may_be_far(r, all.values + all.pitch, n, Range<double>::kLeast))
+    store_far_moments(r, first, n, all);
+  else
+    store_moments_as_found(r, first, n, all);
 }
 
 // A compensated sum as one number. (-0 + 0 would be 0.)
@@ -210,12 +237,9 @@ void store_valid_means(const Reducer& r, int64_t first, int64_t n, const Results
   }
   for (int64_t i = 0; i < n && has_few && r.is_degenerate; ++i) note_count(r, count[i], 0);
   const bool is_total = r.of_m2 == kTotal;
-  int64_t far[kMostColumns];
-  const int64_t far_count =
-      find_far(r, n, far, [=](int64_t i) FASTACT_INLINED { return !is_finite(sum[i]); });
 #pragma omp simd
   for (int64_t i = 0; i < n; ++i) sum[i] = total_of(sum[i], low[i]) / (is_total ? 1.0 : count[i]);
-  rescale_means(r, first, far, far_count, sum);
+  if (may_be_far(r, sum, n, -kMostDouble)) rescale_means(r, first, n, count, sum);
   if (r.y) store_outputs(r, r.y, first, n, sum, nullptr);
   if (r.count) store_outputs(r, r.count, first, n, count, nullptr);
 }
@@ -224,12 +248,8 @@ void store_valid_means(const Reducer& r, int64_t first, int64_t n, const Results
 void store_means(const Reducer& r, int64_t first, int64_t n, const Results& all) {
   for (int64_t i = 0; i < n && all.errors; ++i)
     all.values[i] = total_of(all.values[i], all.errors[i]);
-  double* const sums = all.values;
-  int64_t far[kMostColumns];
-  const int64_t far_count =
-      find_far(r, n, far, [=](int64_t i) FASTACT_INLINED { return !is_finite(sums[i]); });
-  r.table->divide(sums, r.divisor, n);
-  rescale_means(r, first, far, far_count, sums);
+  r.table->divide(all.values, r.divisor, n);
+  if (may_be_far(r, all.values, n, -kMostDouble)) rescale_means(r, first, n, nullptr, all.values);
   store_sums(r, first, n, all.values, nullptr);
 }
 

@@ -13,6 +13,13 @@
 #include "common/reductions/moments.h"
 #include "common/reductions/range.h"
 
+// On a function that hardly ever runs: its arrays are no part of its caller's frame.
+#if defined(__GNUC__)
+#define FASTACT_RARE __attribute__((noinline, cold))
+#else
+#define FASTACT_RARE
+#endif
+
 namespace fastact {
 
 constexpr int64_t kRescaledTerms = 512;  // that are read at a time,

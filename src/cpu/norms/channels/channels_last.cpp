@@ -73,7 +73,7 @@ struct ChannelsLastForward : ChannelsLastPass {
     }
   }
 
-  void rescale_group(int64_t g) {
+  FASTACT_RARE void rescale_group(int64_t g) {
     const int64_t column = (first_group + g) * group;
     Rescaled found;
     const bool is_found = rescale(

@@ -106,8 +106,7 @@ struct NormForward : NormChunks {
     statistics(first, n, numbers);
     const unsigned far = s.dtype == kF64 ? far_rows(squares, n) : 0;
     norm.kernels->roots(squares, n, double(s.columns.size), norm.eps);
-    for (int64_t i = 0; far >> i; ++i)
-      if (far >> i & 1) rescale_row(first + i, &mean[i], &squares[i]);
+    if (far) rescale_rows(far, first, numbers);
     NormRow some[kRoots];
     for (int64_t i = 0; i < n; ++i) {
       some[i].stats = {mean[i], squares[i]};
@@ -185,7 +184,12 @@ struct NormForward : NormChunks {
     return far;
   }
 
-  // mean OUT (of a row that has one), rstd OUT of such a row (reductions/rescaled.h).
+  // numbers OUT: the mean and rstd of such rows (reductions/rescaled.h).
+  FASTACT_RARE void rescale_rows(unsigned far, int64_t first, double (&numbers)[2][kRoots]) {
+    for (int64_t i = 0; far >> i; ++i)
+      if (far >> i & 1) rescale_row(first + i, &numbers[0][i], &numbers[1][i]);
+  }
+
   void rescale_row(int64_t index, double* mean, double* rstd) {
     Rescaled found;
     const bool is_found = rescale(
