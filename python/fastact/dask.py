@@ -41,7 +41,7 @@ THREADS = "fastact.threads-per-task"
 #: A result as a function of the moments of all elements, by its name.
 _OF_MOMENTS: Mapping[str, Callable[[Moments, float], Any]] = {
     "mean": lambda m, correction: m.mean,
-    "m2": lambda m, correction: m.m2,
+    "m2": lambda m, correction: m.squares,
     "var": lambda m, correction: m.var(correction),
     "std": lambda m, correction: m.std(correction),
     "count": lambda m, correction: np.zeros_like(m.mean) + m.count,
@@ -214,7 +214,7 @@ def _operands(
 
 def _parts(result: Any) -> tuple[Any, ...]:
     if isinstance(result, Moments):
-        return result.mean, result.m2
+        return result.mean, result.squares
     return result if isinstance(result, tuple) else (result,)
 
 

@@ -214,7 +214,7 @@ def _objects(value: Any) -> Any:
         for part in value:
             yield from _objects(part)
     elif hasattr(value, "m2"):
-        yield from (value.mean, value.m2)
+        yield from (value.mean, value.squares)
     else:
         yield value
 

@@ -279,7 +279,7 @@ def _replaced(value: Any, of: Callable[[Shape], Any]) -> Any:
     if isinstance(value, Shape):
         return of(value)
     if isinstance(value, Moments):
-        return Moments.of_checked(_replaced(value.count, of), of(value.mean), of(value.m2))
+        return Moments.of_checked(_replaced(value.count, of), of(value.mean), of(value.squares))
     return tuple(_replaced(v, of) for v in value) if isinstance(value, tuple) else value
 
 

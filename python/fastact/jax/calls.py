@@ -32,7 +32,7 @@ def map_buffers(value: Any, of: Callable[[int], Any]) -> Any:
 
 def parts_of(value: Any) -> tuple[Any, ...]:
     """The parts of a tuple, or of moments: their arrays, and the count."""
-    return (value.mean, value.m2, value.count) if isinstance(value, Moments) else value
+    return (value.mean, value.squares, value.count) if isinstance(value, Moments) else value
 
 
 def text_of(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,8 +17,12 @@ from .engine.op import ops
 #: Of buffers and pickles; not 0 or 1, with which buffers without a version may begin.
 _VERSION = -2.0
 
+#: Sums of squares that met neither an overflow nor an underflow (common/reductions/range.h).
+_LEAST, _MOST = 2.0**-900, float(np.finfo(np.float64).max)
+_NUMPY = (np.ndarray, np.generic)
 
-@dataclass(frozen=True, eq=False, slots=True)
+
+@dataclass(frozen=True, eq=False, slots=True, init=False, repr=False)
 class Moments:
     """The number of values, their mean, and m2, the sum of the squared distances from it.
 
@@ -31,7 +35,9 @@ class Moments:
         Values that each mean is of, or the sum of their weights; not negative. An array of float64,
         of the mean's shape, where not all elements count, or not once.
     mean, m2 : array
-        Of float64, of one shape and from one framework. Python numbers become NumPy's.
+        Of float64, of one shape and from one framework. Python numbers become NumPy's. m2 of
+        distances beyond some 1e154 is infinite, and of those below 1e-162 it is 0, where `std` is
+        right nevertheless.
 
     Examples
     --------
@@ -46,57 +52,94 @@ class Moments:
 
     count: Any
     mean: Any
-    m2: Any
+    #: m2, or where that leaves the range of float64, the negative of its root.
+    squares: Any
 
-    def __post_init__(self) -> None:
+    def __init__(self, count: Any, mean: Any, m2: Any) -> None:
         where = "fastact.Moments"
-        is_array = hasattr(self.count, "shape") and hasattr(self.count, "dtype")
-        is_array = is_array and str(self.count.dtype).rpartition(".")[2].startswith("float")
-        count = self.count if is_array else axes.integer(where, "count", self.count)
+        is_array = hasattr(count, "shape") and hasattr(count, "dtype")
+        is_array = is_array and str(count.dtype).rpartition(".")[2].startswith("float")
+        given = count
+        count = count if is_array else axes.integer(where, "count", count)
         below: Any = count < 0
         if bool(below.any() if is_array else below):
-            raise ValueError(
-                f"{where}: count must not be negative, got {validate.describe(self.count)}"
-            )
-        object.__setattr__(self, "count", count)
-        arrays = ("count", "mean", "m2") if is_array else ("mean", "m2")
-        for name in arrays:
-            object.__setattr__(self, name, _statistic(where, name, getattr(self, name)))
-        shape = tuple(self.mean.shape)
-        for name in arrays:
-            if tuple(getattr(self, name).shape) != shape:
+            raise ValueError(f"{where}: count must not be negative, got {validate.describe(given)}")
+        arrays = {"count": count, "mean": mean, "m2": m2}
+        if not is_array:
+            del arrays["count"]
+        arrays = {name: _statistic(where, name, value) for name, value in arrays.items()}
+        shape = tuple(arrays["mean"].shape)
+        for name, value in arrays.items():
+            if tuple(value.shape) != shape:
                 raise ValueError(
                     f"{where}: {name} must have shape {shape}, as mean has, got "
-                    f"{tuple(getattr(self, name).shape)}"
+                    f"{tuple(value.shape)}"
                 )
-        _one_framework(where, **{name: getattr(self, name) for name in arrays})
+        _one_framework(where, **arrays)
+        self._set(arrays.get("count", count), arrays["mean"], arrays["m2"])
+
+    def _set(self, *values: Any) -> None:
+        for name, value in zip(("count", "mean", "squares"), values, strict=True):
+            object.__setattr__(self, name, value)
 
     @classmethod
-    def of_checked(cls, count: Any, mean: Any, m2: Any) -> Moments:
+    def of_checked(cls, count: Any, mean: Any, squares: Any) -> Moments:
         """Of arrays that an op has made, or will: torch's tracers have none with values."""
         made = cls.__new__(cls)
-        for name, value in (("count", count), ("mean", mean), ("m2", m2)):
-            object.__setattr__(made, name, value)
+        made._set(count, mean, squares)
         return made
+
+    def __repr__(self) -> str:
+        return f"Moments(count={self.count!r}, mean={self.mean!r}, m2={self.m2!r})"
+
+    @property
+    def m2(self) -> Any:
+        """The sum of the squared distances from the mean."""
+        if type(self.squares).__lt__ is object.__lt__:  # arrays without arithmetic, as Numba's
+            return self.squares
+        with np.errstate(all="ignore"):
+            return self._of_roots(lambda root: root * root, self.squares, 1.0)
 
     def var(self, correction: float = 0) -> Any:
         """The variance m2 / (count - correction); where that is not positive, as NumPy has it.
 
         Where the count is an array that is NaN.
         """
-        correction = validate.number("fastact.Moments.var", "correction", correction)
-        if self._counts_each:
-            xp, left = namespace(self.mean), self.count - correction
-            with np.errstate(all="ignore"):
-                return xp.where(left > 0, self.m2 / left, self.mean * math.nan)[()]
-        if self.count > correction:
-            return self.m2 / (self.count - correction)
+        left = self._left("var", correction)
         with np.errstate(all="ignore"):
-            return self.m2 * math.inf
+            return self._of_roots(lambda root: root * root, self.squares / left, left)
 
     def std(self, correction: float = 0) -> Any:
         """The standard deviation, the square root of `var`."""
-        return self.var(correction) ** 0.5
+        left = self._left("std", correction)
+        with np.errstate(all="ignore"):
+            return self._of_roots(lambda root: root, (self.squares / left) ** 0.5, left)
+
+    def _left(self, name: str, correction: float) -> Any:
+        """What a correction leaves of the count, by which m2 is divided."""
+        correction = validate.number(f"fastact.Moments.{name}", "correction", correction)
+        left = self.count - correction
+        if self._counts_each:
+            return _where(left > 0, left, self.mean * math.nan)
+        return max(left, 0.0)
+
+    def _of_roots(self, of: Callable[[Any], Any], plain: Any, divisor: Any) -> Any:
+        """What `of` makes of the root of m2 / divisor, where that is there, and else `plain`."""
+        are_roots = self._are_roots
+        if isinstance(are_roots, _NUMPY) and not are_roots.any():
+            return plain
+        return _where(are_roots, of(-self.squares / divisor**0.5), plain)
+
+    @property
+    def _are_roots(self) -> Any:
+        """Where `squares` has a root. Differences of moments have negative counts, and no roots."""
+        are_roots = self.squares < 0
+        return are_roots & (self.count > 0) if self._counts_each else are_roots
+
+    @property
+    def _root(self) -> Any:
+        """The root of m2."""
+        return _where(self._are_roots, -self.squares, self.squares**0.5)
 
     def merge(self, other: Moments) -> Moments:
         """The moments of both sets of values together, by Chan's formula."""
@@ -114,8 +157,8 @@ class Moments:
         if not (self.count and other.count):
             return self if self.count else other
         count = self.count + other.count
-        mean, m2 = _merged(self, other, other.count / count, self.count)
-        return Moments.of_checked(count, mean, m2)
+        mean, squares = _merged(self, other, other.count / count, self.count)
+        return Moments.of_checked(count, mean, squares)
 
     def _merge_counts(self, other: Moments) -> Moments:
         """The same where each mean has a count of its own, of which some are 0."""
@@ -123,12 +166,12 @@ class Moments:
         ours, theirs = (xp.zeros_like(part.mean) + part.count for part in (self, other))
         count = ours + theirs
         with np.errstate(all="ignore"):
-            mean, m2 = _merged(self, other, theirs / count, ours)
-        parts = ((self.mean, mean, other.mean), (self.m2, m2, other.m2))
-        mean, m2 = (
+            mean, squares = _merged(self, other, theirs / count, ours)
+        parts = (self.mean, mean, other.mean), (self.squares, squares, other.squares)
+        mean, squares = (
             xp.where(theirs == 0, a, xp.where(ours == 0, b, both))[()] for a, both, b in parts
         )
-        return Moments.of_checked(count, mean, m2)
+        return Moments.of_checked(count, mean, squares)
 
     def update(
         self,
@@ -177,10 +220,10 @@ class Moments:
         """One flat float64 array, which an all-gather takes.
 
         The version of this form, whether each mean has a count of its own, the counts, the means,
-        then m2.
+        then m2, or the negative of its root where that leaves the range of float64.
         """
         xp = namespace(self.mean)
-        flat = [xp.reshape(part, (-1,)) for part in (self.mean, self.m2)]
+        flat = [xp.reshape(part, (-1,)) for part in (self.mean, self.squares)]
         if self._counts_each:
             flat.insert(0, xp.reshape(self.count, (-1,)))
         one = flat[0][:1] if len(flat[0]) else xp.ones(1)
@@ -207,19 +250,19 @@ class Moments:
                 f"{shape}, got {tuple(buffer.shape)}"
             )
         parts = buffer[2:][:counts], *(buffer[2 + counts + i * size :][:size] for i in range(2))
-        mean, m2 = (part.reshape(shape)[()] for part in parts[1:])
+        mean, squares = (part.reshape(shape)[()] for part in parts[1:])
         if head[1]:
-            return Moments.of_checked(parts[0].reshape(shape)[()], mean, m2)
+            return Moments.of_checked(parts[0].reshape(shape)[()], mean, squares)
         count = float(parts[0][0])
         if not (count >= 0 and count.is_integer()):
             raise ValueError(
                 f"{where}: buffer must have a count, a whole number that is not negative, got "
                 f"{count!r}"
             )
-        return Moments.of_checked(int(count), mean, m2)
+        return Moments.of_checked(int(count), mean, squares)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _unpickled, (_VERSION, self.count, self.mean, self.m2)
+        return _unpickled, (_VERSION, self.count, self.mean, self.squares)
 
     def __eq__(self, other: object) -> bool:
         """The same count and the same numbers; NaN is NaN."""
@@ -231,7 +274,7 @@ class Moments:
             return False
         if not (self._counts_each or self.count == other.count):
             return False
-        pairs = [(self.mean, other.mean), (self.m2, other.m2)]
+        pairs = [(self.mean, other.mean), (self.squares, other.squares)]
         if self._counts_each:
             pairs.append((self.count, other.count))
         return all(bool(((a == b) | ((a != a) & (b != b))).all()) for a, b in pairs)
@@ -240,7 +283,7 @@ class Moments:
 
 
 def _merged(a: Moments, b: Moments, share: Any, weight: Any) -> tuple[Any, Any]:
-    """Mean and m2 of both; share: b's of the count, weight: a's count."""
+    """Mean and `squares` of both; share: b's of the count, weight: a's count."""
     xp = namespace(a.mean)
     with np.errstate(all="ignore"):
         delta = b.mean - a.mean
@@ -248,15 +291,25 @@ def _merged(a: Moments, b: Moments, share: Any, weight: Any) -> tuple[Any, Any]:
         mean = xp.where(
             xp.isfinite(delta), a.mean + delta * share, a.mean * (1 - share) + b.mean * share
         )[()]
-        return mean, a.m2 + (b.m2 + delta * delta * (weight * share))
+        squares = a.squares + (b.squares + delta * delta * (weight * share))
+        is_far = a._are_roots | b._are_roots | ~((squares >= _LEAST) & (squares <= _MOST))
+        is_far = is_far & ~((squares == 0) & (delta == 0))
+        if isinstance(is_far, _NUMPY) and not is_far.any():
+            return mean, squares
+        root = xp.hypot(xp.hypot(a._root, b._root), abs(delta) * (weight * share) ** 0.5)
+        return mean, _where(is_far & (root > 0), -root, squares)
 
 
-def _unpickled(version: float, count: Any, mean: Any, m2: Any) -> Moments:
+def _where(condition: Any, a: Any, b: Any) -> Any:
+    return getattr(namespace(b), "where", np.where)(condition, a, b)[()]
+
+
+def _unpickled(version: float, count: Any, mean: Any, squares: Any) -> Moments:
     if version != _VERSION:
         raise ValueError(
             f"fastact.Moments: a pickle must be of version {_VERSION:g}, got {version!r}"
         )
-    return Moments.of_checked(count, mean, m2)
+    return Moments.of_checked(count, mean, squares)
 
 
 def _statistic(where: str, name: str, value: Any) -> Any:

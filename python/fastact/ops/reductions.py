@@ -181,9 +181,9 @@ def mean_var(
     far from 0 and near the ends of the dtype's range. Of equal values it is 0, and it is never
     negative.
 
-    Infinities and NaN give what NumPy gives, and so do no elements; sums and squared deviations of
-    float64 data that exceed the largest float64 are infinite. Terms are added up in the order of
-    `fastact.sum`, with its promise of the same bits. A weight that is negative or not finite makes
+    Infinities and NaN give what NumPy gives, and so do no elements; a variance that exceeds the
+    largest float64 is infinite. Terms are added up in the order of `fastact.sum`, with its promise
+    of the same bits. A weight that is negative or not finite makes
     NaN, and a RuntimeWarning says so.
 
     `mean_var.forward` saves ``(x, weights, where)``; `mean_var.backward` takes a tuple of the
@@ -263,9 +263,9 @@ def moments(
     2**-33 of itself (float64: 2**-44), and of 2**-51 of abs(mean) / std. Moments that merged err by
     at most twice that, whatever the split; the same split gives the same bits.
 
-    Infinities and NaN give what NumPy gives, and so do no elements; sums and squared deviations of
-    float64 data that exceed the largest float64 are infinite. Terms are added up in the order of
-    `fastact.sum`, with its promise of the same bits.
+    Infinities and NaN give what NumPy gives, and so do no elements; an m2 that exceeds the largest
+    float64 is infinite, where `Moments.std` is right nevertheless, unless m2 was written to `out`.
+    Terms are added up in the order of `fastact.sum`, with its promise of the same bits.
 
     Weights are frequencies: the moments are as if each element of x were repeated so often, and
     merge with others as any do. A weight that is negative or not finite makes NaN, and a

@@ -43,6 +43,7 @@
 #pragma once
 
 #include "common/core/macros.h"
+#include "common/reductions/range.h"
 
 FASTACT_BEGIN_NAMESPACE
 
@@ -99,6 +100,26 @@ struct RowGradient {
 template <class C>
 FASTACT_HD C weight_sum(C sum, C p, C xhat) {
   return madd(p, xhat, sum);
+}
+
+// Whether such squares left the range of double, and it matters beside eps; and rstd where they
+// did, of squares of distances over `up`.
+FASTACT_HD bool leaves_range(double squares, double count, double eps) {
+  const bool is_small = squares < count * Range<double>::kLeast && eps < Range<double>::kLeastEps;
+  return is_small || !(squares <= kMostDouble);
+}
+FASTACT_HD double rstd_of_scaled(double squares, double count, double eps, double up) {
+  const double scale = inverse_power(up);
+  return scale / __builtin_sqrt(squares / count + eps * scale * scale);
+}
+
+// Of a variance or the negative of its root (common/reductions/range.h).
+FASTACT_HD double rstd_of_variance(double variance_or_root, double eps) {
+  const double v = variance_or_root;
+  if (!(v < 0) || (-v < 1 && eps >= Range<double>::kLeastEps))
+    return 1.0 / __builtin_sqrt(square_of(v) + eps);
+  const double scale = scale_of(-v);
+  return rstd_of_scaled(v * scale * (v * scale), 1, eps, inverse_power(scale));
 }
 
 FASTACT_END_NAMESPACE

@@ -19,6 +19,7 @@
 #include "common/core/macros.h"
 #include "common/norms/norms.h"
 #include "common/reductions/moments.h"
+#include "common/reductions/range.h"
 
 FASTACT_BEGIN_NAMESPACE
 
@@ -82,32 +83,6 @@ FASTACT_HD void set_subtracted(int norm, T& mean_g, T& mean_g_xhat, double count
 template <class Norm>
 FASTACT_HD double rstd_of(double squares, double count, double eps) {
   return 1.0 / __builtin_sqrt(Norm::variance(squares, count, eps));
-}
-
-// Mean squares in [kLeast, kMost] met no overflow, and no underflow that matters: a term that
-// vanished is below 2^-40 of them, or of an eps from kLeastEps on.
-template <class C>
-struct Range {
-  static constexpr double kLeast = sizeof(C) == 8 ? 0x1p-900 : 0x1p-100;
-  static constexpr double kMost = sizeof(C) == 8 ? 0x1p1000 : 0x1p100;
-  static constexpr double kLeastEps = kLeast * 0x1p60;
-};
-
-// The power of two by which numbers as large as peak come near 1: of 0 and of an infinity, one that
-// changes neither. Of double not beyond 2^600, which lets the squares of all numbers and eps be
-// represented.
-FASTACT_HD float scale_of(float peak) {
-  const int exponent = 254 - int(bit_cast<uint32_t>(peak) >> 23);
-  return bit_cast<float>(uint32_t(exponent < 1 ? 1 : exponent > 253 ? 253 : exponent) << 23);
-}
-FASTACT_HD double scale_of(double peak) {
-  constexpr int kMost = 1023 + 600;
-  const int exponent = 2046 - int(bit_cast<uint64_t>(peak) >> 52);
-  return bit_cast<double>(uint64_t(exponent < 1 ? 1 : exponent > kMost ? kMost : exponent) << 52);
-}
-
-FASTACT_HD double inverse_power(double power) {
-  return bit_cast<double>((uint64_t(2046) << 52) - bit_cast<uint64_t>(power));
 }
 
 // The moments of scale x: near + low and m2, which are 0 and the sum of the squares where no mean

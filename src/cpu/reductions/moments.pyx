@@ -4,7 +4,7 @@
 # What becomes of m2; the order is OfM2's.
 OF_M2 = (
     "nothing", "m2", "variance", "deviation", "mean slope", "variance slope", "deviation slope",
-    "total",
+    "total", "m2 or root",
 )
 
 

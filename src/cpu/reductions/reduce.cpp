@@ -10,6 +10,8 @@
 #include "cpu/core/scratch.h"
 #include "cpu/core/span_iterator.h"
 #include "cpu/core/tensor_iterator.h"
+#include "cpu/reductions/rescaled.h"
+#include "cpu/reductions/weighted.h"
 
 namespace fastact {
 namespace {
@@ -66,6 +68,85 @@ void store_outputs(const Reducer& r, char* y, int64_t first, int64_t n, const do
   });
 }
 
+// Of an output whose squares or sums left the range of double.
+bool rescale_output(const Reducer& r, int64_t output, Rescaled* to) {
+  if (r.weighted) return rescale_weighted(*r.weighted, output, to);
+  const int64_t step = last_stride(r.terms);
+  const MoveRow gather = gather_for(r.item);
+  int64_t at;
+  offsets_of(r.outputs, output, 1, &at);
+  return rescale(
+      r.terms.size, true,
+      [&](int64_t term, int64_t n, double* x, double* weights) {
+        double* to_x = x;
+        for_spans(r.terms, term, n, [&](int64_t offset, int64_t, int64_t m) {
+          gather(reinterpret_cast<char*>(to_x), r.x + at + offset, step, m);
+          to_x += m;
+        });
+        for (int64_t i = 0; i < n; ++i) {
+          const bool counts = !(r.skips && x[i] != x[i]);
+          weights[i] = counts, x[i] = counts ? x[i] : 0.0;
+        }
+      },
+      to);
+}
+
+// Whether some of n numbers may be less than `least`, or not finite: one look at all. Data of other
+// types than double never leave its range.
+bool may_be_far(const Reducer& r, const double* x, int64_t n, double least) {
+  if (r.dtype != kF64) return false;
+  double smallest = 1, sum = 0;
+#pragma omp simd reduction(min : smallest) reduction(+ : sum)
+  for (int64_t i = 0; i < n; ++i) {
+    smallest = x[i] < smallest ? x[i] : smallest;
+    sum += x[i];
+  }
+  return smallest < least || !is_finite(sum);
+}
+
+// The numbers among n for which `is_far` holds: of outputs that are looked at once more.
+template <class IsFar>
+int64_t find_far(int64_t n, int64_t* far, IsFar is_far) {
+  int64_t count = 0;
+  for (int64_t i = 0; i < n; ++i)
+    if (is_far(i)) far[count++] = i;
+  return count;
+}
+
+// far IN/OUT (count), of n columns: without those that have nothing but zeros, which are read row
+// by row. Column by column each would take a cache line of every row.
+int64_t drop_zeros(const Reducer& r, int64_t first, int64_t n, int64_t* far, int64_t count) {
+  if (r.weighted || r.layout != Reducer::kColumns || count == 0) return count;
+  alignas(64) double row[kMostColumns];
+  uint64_t bits[kMostColumns] = {};
+  for_spans(r.terms, 0, r.terms.size, [&](int64_t offset, int64_t, int64_t m) {
+    for (int64_t i = 0; i < m; ++i, offset += last_stride(r.terms)) {
+      double* to = row;
+      for_spans(r.outputs, first, n, [&](int64_t at, int64_t, int64_t columns) {
+        r.table->widen[r.dtype](r.x + at + offset, r.item, columns, to);
+        to += columns;
+      });
+#pragma omp simd
+      for (int64_t k = 0; k < n; ++k) bits[k] |= bit_cast<uint64_t>(row[k]);
+    }
+  });
+  return std::remove_if(far, far + count, [&](int64_t k) { return bits[k] << 1 == 0; }) - far;
+}
+
+// Means IN/OUT anew, where one of n is not finite. counts: null, or of how many elements each is.
+FASTACT_RARE void rescale_means(const Reducer& r, int64_t first, int64_t n, const double* counts,
+                                double* means) {
+  int64_t far[kMostColumns];
+  const int64_t count = find_far(
+      n, far, [=](int64_t i) { return !is_finite(means[i]) && !(counts && counts[i] == 0); });
+  for (int64_t k = 0; k < count; ++k) {
+    Rescaled found;
+    if (!rescale_output(r, first + far[k], &found)) continue;
+    const double of_mean = r.of_m2 == kTotal ? found.count : 1.0;
+    means[far[k]] = found.mean * of_mean * found.up;
+  }
+}
+
 // Notes that an output has too few terms, or no weights.
 void note_count(const Reducer& r, double count, double enough) {
   if (count > enough) return;
@@ -73,7 +154,27 @@ void note_count(const Reducer& r, double count, double enough) {
   __atomic_fetch_or(r.is_degenerate, what, __ATOMIC_RELAXED);
 }
 
-void store_moments(const Reducer& r, int64_t first, int64_t n, const Results& all) {
+// What is stored of moments, once more.
+void store_rescaled(const Reducer& r, int64_t output) {
+  Rescaled found;
+  if (!rescale_output(r, output, &found)) return;
+  double mean = found.mean * found.up, low = found.mean_low * found.up;
+  if (r.y) store_outputs(r, r.y, output, 1, &mean, &low);
+  if (r.low) {
+    r.table->lose[r.y_dtype](&mean, &low, 1);
+    store_outputs(r, r.low, output, 1, &low, nullptr);
+  }
+  if (!r.second) return;
+  const double second =
+      second_moment(r.of_m2, found.m2, found.count, r.correction, r.skips, found.up);
+  store_outputs(r, r.second, output, 1, &second, nullptr);
+}
+
+// Distances from a mean as far from 0 are too large for their squares to vanish.
+constexpr double kFarFromZero = 0x1p-450;
+constexpr int64_t kFewFar = 4;  // columns that are worth no pass over all of them
+
+void store_moments_as_found(const Reducer& r, int64_t first, int64_t n, const Results& all) {
   double *mean = all.values, *mean_low = all.errors;
   double *m2 = mean + all.pitch, *m2_low = mean_low + all.pitch;
   double* const counts = r.accumulator->retries ? m2 + all.pitch : nullptr;
@@ -98,6 +199,29 @@ void store_moments(const Reducer& r, int64_t first, int64_t n, const Results& al
   store_outputs(r, r.second, first, n, m2, nullptr);
 }
 
+// Moments of which some may be out of range.
+FASTACT_RARE void store_far_moments(const Reducer& r, int64_t first, int64_t n,
+                                    const Results& all) {
+  const double *mean = all.values, *m2 = mean + all.pitch;
+  const double* const counts = r.accumulator->retries ? m2 + all.pitch : nullptr;
+  int64_t far[kMostColumns];
+  int64_t count = find_far(n, far, [=](int64_t i) {
+    const bool has_none = counts && counts[i] == 0;
+    const bool is_exact = m2[i] <= 1 && std::abs(mean[i]) > kFarFromZero;
+    return !is_in_range(m2[i]) && !is_exact && !has_none;
+  });
+  if (count > kFewFar) count = drop_zeros(r, first, n, far, count);
+  store_moments_as_found(r, first, n, all);
+  for (int64_t k = 0; k < count; ++k) store_rescaled(r, first + far[k]);
+}
+
+void store_moments(const Reducer& r, int64_t first, int64_t n, const Results& all) {
+  if (may_be_far(r, all.values + all.pitch, n, Range<double>::kLeast))
+    store_far_moments(r, first, n, all);
+  else
+    store_moments_as_found(r, first, n, all);
+}
+
 // A compensated sum as one number. (-0 + 0 would be 0.)
 double total_of(double sum, double low) { return low != 0 ? sum + low : sum; }
 
@@ -115,6 +239,7 @@ void store_valid_means(const Reducer& r, int64_t first, int64_t n, const Results
   const bool is_total = r.of_m2 == kTotal;
 #pragma omp simd
   for (int64_t i = 0; i < n; ++i) sum[i] = total_of(sum[i], low[i]) / (is_total ? 1.0 : count[i]);
+  if (may_be_far(r, sum, n, -kMostDouble)) rescale_means(r, first, n, count, sum);
   if (r.y) store_outputs(r, r.y, first, n, sum, nullptr);
   if (r.count) store_outputs(r, r.count, first, n, count, nullptr);
 }
@@ -124,6 +249,7 @@ void store_means(const Reducer& r, int64_t first, int64_t n, const Results& all)
   for (int64_t i = 0; i < n && all.errors; ++i)
     all.values[i] = total_of(all.values[i], all.errors[i]);
   r.table->divide(all.values, r.divisor, n);
+  if (may_be_far(r, all.values, n, -kMostDouble)) rescale_means(r, first, n, nullptr, all.values);
   store_sums(r, first, n, all.values, nullptr);
 }
 

@@ -47,6 +47,8 @@ namespace fastact {
 constexpr int64_t kMostColumns = 1024;  // columns a task, whoever makes them, at most
 constexpr int64_t kMostOutputs = 256;   // outputs a task where they are not columns, at most
 
+struct WeightedMoments;
+
 // An output has too few terms; its weights are none.
 enum Degenerate : int { kTooFew = 1, kNoWeights = 2 };
 
@@ -66,11 +68,12 @@ struct Reducer {
   char* low;     // what the mean lost when it was rounded
   char* second;  // what `of_m2` says
   char* count;   // how many terms were not NaN
-  OfM2 of_m2;
+  OfM2 of_m2 = kNothing;
   double correction;
-  bool skips;                    // what does not count
-  int* is_degenerate = nullptr;  // OUT: the bits of Degenerate; null: not asked
-  Axes outputs, terms;           // innermost last
+  bool skips = false;                         // what does not count
+  const WeightedMoments* weighted = nullptr;  // whose reducer it is (reductions/weighted.h)
+  int* is_degenerate = nullptr;               // OUT: the bits of Degenerate; null: not asked
+  Axes outputs, terms;                        // innermost last
   Layout layout;
   bool has_dense_terms;  // kRows, kSpread: contiguous, at least in pieces worth reading in place
   bool is_backward;      // kRows: contiguous from their end; kNarrow: so are the dense rows

@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "common/reductions/moments.h"
+#include "common/reductions/weights.h"
 #include "cpu/core/scratch.h"
 #include "cpu/core/tensor_iterator.h"
 
@@ -375,6 +376,7 @@ void prepare(WeightedMoments* m, const ReduceTable* table, const ConvertKernels*
   Reducer* r = &m->reducer;
   const bool has_m2 = call.of_m2 != kNothing && call.of_m2 != kTotal;
   set_accumulator(r, table, has_m2 ? kValidMoments : kValidMean, kF64);
+  r->weighted = m;
   r->accumulate = false;
   r->x = nullptr;
   r->outputs = r->terms = Axes();
@@ -396,6 +398,30 @@ void prepare(WeightedMoments* m, const ReduceTable* table, const ConvertKernels*
   r->tile = m->is_by_output ? std::clamp<int64_t>(even, 1, most) : std::min(outputs, kMostWeighted);
   r->tasks = ceil_div(outputs, r->tile);
   cut_terms(r);
+}
+
+bool rescale_weighted(const WeightedMoments& m, int64_t output, Rescaled* to) {
+  using M = WeightedMoments;
+  const StridedOperands& s = m.operands;
+  double mask[kRescaledTerms];
+  return rescale(
+      s.columns.size, true,
+      [&](int64_t term, int64_t n, double* x, double* weights) {
+        const auto read = [&](int k, double* numbers) {
+          if (!s.data[k]) return void(std::fill_n(numbers, n, 1.0));
+          for_pieces(s.columns, k, s.row(k, output), term, n,
+                     [&](char* from, int64_t stride, int64_t size) {
+                       widen(*m.reducer.table, s.dtypes[k], from, stride, size, numbers);
+                       numbers += size;
+                     });
+        };
+        read(M::kX, x), read(M::kWeights, weights), read(M::kWhere, mask);
+        for (int64_t i = 0; i < n; ++i) {
+          weights[i] = weight_of(x[i], weights[i], mask[i] != 0, m.reducer.skips);
+          if (weights[i] == 0) x[i] = 0;
+        }
+      },
+      to);
 }
 
 void weighted_partition(const WeightedMoments* m, int64_t index, int64_t partitions) {

@@ -18,6 +18,7 @@
 
 #include "cpu/core/chunk_reader.h"
 #include "cpu/reductions/reduce.h"
+#include "cpu/reductions/rescaled.h"
 
 namespace fastact {
 
@@ -32,6 +33,9 @@ struct WeightedMoments {
 
 void prepare(WeightedMoments* moments, const ReduceTable* table, const ConvertKernels* kernels,
              const MomentsCall& call);
+
+// The moments of an output whose squares or sums left the range of double (reductions/rescaled.h).
+bool rescale_weighted(const WeightedMoments& moments, int64_t output, Rescaled* to);
 
 // The index-th of `partitions` parts. After all of them: merge_partition of the reducer.
 void weighted_partition(const WeightedMoments* moments, int64_t index, int64_t partitions);

@@ -27,12 +27,19 @@ struct OfMoments {
   OfMoments() = default;
   FASTACT_DEVICE OfMoments(const MomentResults& to, const Growing& all)
       : mean(all.of.mean), mean_low(all.of.mean_low), second(0), count(all.count) {
-    double m2 = all.of.m2 + all.of.m2_low;
+    double m2 = all.of.m2 + all.of.m2_low, up = 1;
+    if (m2 < 0) {  // the negative of a root (common/reductions/range.h)
+      const double scale = scale_of(-m2);
+      up = inverse_power(scale);
+      m2 = scaled_square(m2, scale);
+    }
     if (to.of_m2 == kTotal)
       mean = count == 0 ? 0.0 : (mean + mean_low) * count, mean_low = m2 = 0;
     else if (count == 0)
       mean = __builtin_nan(""), mean_low = m2 = 0;
-    if (to.second) second = second_moment(to.of_m2, m2, count, to.correction, to.skips);
+    if (to.second) second = second_moment(to.of_m2, m2, count, to.correction, to.skips, up);
+    // The slope of an infinite deviation, unlike one of none, is -0 (is_far).
+    if (to.of_m2 == kDeviationSlope && second == 0 && m2 > 0) second = -0.0;
   }
   // The k-th number, as Y.
   template <class Y>
@@ -122,16 +129,42 @@ FASTACT_DEVICE Growing merge_chunks(const MomentResults&, const double* partials
   });
   team_sums(distance, team, folds);
   const double centre = start + distance[0];
-  for_parts([&](const Part& part) {
-    const double d = part.mean - centre, product = part.count * d;
-    sums[0] += product, sums[1] += product * d, sums[2] += part.m2;
-  });
-  team_sums(sums, team, folds);
-  Part part = part_of(centre, finite_or_zero(sums[0]), sums[1], all[0]);
-  part.m2 += sums[2];
+  const auto part_about_centre = [&](double scale) {
+    sums[0] = sums[1] = sums[2] = 0;
+    for_parts([&](const Part& part) {
+      const double d = (part.mean - centre) * scale, product = part.count * d;
+      sums[0] += product, sums[1] += product * d, sums[2] += scaled_square(part.m2, scale);
+    });
+    team_sums(sums, team, folds);
+    Part part = part_of(centre, finite_or_zero(sums[0]), sums[1], all[0]);
+    part.m2 += sums[2];
+    return part;
+  };
+  Part part = part_about_centre(1);
+  if (!is_in_range(part.m2) && part.m2 == part.m2) {
+    const double scale = part.m2 < 1 ? kScaleUp : kScaleDown;
+    part.m2 = square_or_root(part_about_centre(scale).m2, inverse_power(scale));
+  }
   Growing merged{};
   absorb(merged, part);
   return merged;
+}
+
+// What stands for squares of double that vanished, so that who looks for them finds something: less
+// than what is in range, and more than what the merges of such sums lose.
+constexpr double kVanished = 0x1p-1000;
+template <class T, class Count>
+FASTACT_DEVICE double vanished(const Count& count, const Vec<T> (&vecs)[kInFlight], int first,
+                               int end, double shift) {
+  bool any = false;
+#pragma unroll
+  for (int u = 0; u < kInFlight; ++u)
+#pragma unroll
+    for (int j = 0; j < Vec<T>::kSize; ++j) {
+      const double d = double(widen(vecs[u].lane[j])) - shift;
+      any |= j >= first && j < end && j < count.template valid<T>(u) && (d < 0 || d > 0);
+    }
+  return any ? kVanished : 0.0;
 }
 
 // The first finite number among a lane's first elements, or 0.
@@ -180,6 +213,8 @@ struct RowLane {
     }
     sums.sum += (sum[0] + sum[1]) + (sum[2] + sum[3]);
     sums.squares += (squares[0] + squares[1]) + (squares[2] + squares[3]);
+    if (sizeof(T) == sizeof(double) && sums.squares == 0)
+      sums.squares = vanished(count, vecs, 0, Vec<T>::kSize, sums.shift);
     if (moves_after<T>(++rounds) && n > 0) move_to_mean(sums, 1.0 / n, n);
   }
 
@@ -255,6 +290,11 @@ struct ColumnLane {
         sum[j] += d;
         squares[j] = madd(d, d, squares[j]);
       }
+    }
+    if constexpr (sizeof(T) == sizeof(double)) {
+#pragma unroll
+      for (int j = 0; j < kSize; ++j)
+        if (squares[j] == 0) squares[j] = vanished(counts, vecs, j, j + 1, shift[j]);
     }
     // Rounds so far: only the last has fewer rows.
     if (moves && moves_after<T>((rows + kInFlight - 1) / kInFlight)) move_to_means();

@@ -129,7 +129,7 @@ void weighted_moments(const MomentsCall& call, void* workspace, cudaStream_t str
   sums.skips = call.skips;
   const MomentResults to = results_of(call, y_offset);
   launch(weighted_blocks<T>, {blocks_for(sums.tiles * sums.chunks.count), kThreads}, stream, sums,
-         to);
+         to, false);
   if (sums.chunks.count == 1) return;
   Sums chunks{};  // of outputs by all of their axes
   for (int i = 0; i < sums.kept_axes; ++i)
@@ -137,6 +137,23 @@ void weighted_moments(const MomentsCall& call, void* workspace, cudaStream_t str
   chunks.chunks = sums.chunks;
   chunks.partials = sums.partials;
   finish<T>(chunks, to, sums.outputs, 1, stream);
+}
+
+// Outputs whose squares left the range of double, anew, of moments that are stored.
+template <class T>
+void rescale(const MomentsCall& call, cudaStream_t stream) {
+  int64_t y_offset;
+  WeightedSums sums = plan_weighted<T>(call, nullptr, &y_offset);
+  sums.skips = call.skips;
+  sums.chunks = {sums.terms, 1};
+  launch(weighted_blocks<T>, {blocks_for(sums.tiles), kThreads}, stream, sums,
+         results_of(call, y_offset), true);
+}
+
+// Whether these depend on the sum of the squares.
+bool is_of_squares(OfM2 what) {
+  return what == kM2 || what == kSquaresOrRoot || what == kVariance || what == kDeviation ||
+         what == kDeviationSlope;
 }
 
 }  // namespace
@@ -157,6 +174,8 @@ void moments(const MomentsCall& call, void* workspace, cudaStream_t stream) {
     reduce<T, MomentKernels<T, true>>(plan, to, workspace, false, stream);
   else
     reduce<T, MomentKernels<T, false>>(plan, to, workspace, false, stream);
+  if constexpr (sizeof(T) == sizeof(double))
+    if (to.second && is_of_squares(to.of_m2)) rescale<T>(call, stream);
 }
 
 template <class T>

@@ -7,6 +7,11 @@
 // and chunks are merged as for other moments. Every array goes by its own strides, element by
 // element. So there is one kernel for each dtype of x, whatever the layout; the dtypes of other
 // arrays are tested for each element.
+//
+// Where squares leave the range of double, the last two passes follow once more, over elements
+// times a power of two (common/reductions/range.h). Moments of double without weights, whose
+// kernels know no scale, are looked at by a second kernel, this one: it finds their outputs anew
+// where they are out of range.
 #pragma once
 
 #include "common/reductions/weights.h"
@@ -66,18 +71,43 @@ FASTACT_DEVICE double fold_column(const WeightedSums& sums, Shared&& buffer, dou
   return all;
 }
 
+// Whether a condition, the same for all threads of an output, holds for one of the block's.
+template <class Shared>
+FASTACT_DEVICE bool any_output(const WeightedSums& sums, Shared&& buffer, bool condition) {
+  buffer[threadIdx.x] = condition;
+  __syncthreads();
+  bool any = false;
+  for (int i = 0; i < sums.tx; ++i) any |= double(buffer[i]) != 0;
+  __syncthreads();
+  return any;
+}
+
+// Whether the squares of an output left the range of double, by what was stored.
+FASTACT_DEVICE bool is_far(const MomentResults& to, int64_t at) {
+  const double second = load(reinterpret_cast<const double*>(to.second + at));
+  const bool is_root = to.of_m2 == kDeviation;
+  if (to.of_m2 == kDeviationSlope)
+    return second > 0x1p400 || (second == 0 && bit_cast<uint64_t>(second) != 0);
+  const double least = is_root ? 0x1p-440 : 0x1p-880;
+  return second < 0 || second > kMostDouble || (second > 0 && second < least);
+}
+
 template <class T>
 FASTACT_KERNEL_OF(kThreads, 2)
 void weighted_blocks(FASTACT_GRID_CONSTANT const WeightedSums sums,
-                     FASTACT_GRID_CONSTANT const MomentResults to) {
+                     FASTACT_GRID_CONSTANT const MomentResults to, const bool only_far) {
   FASTACT_SHARED(double, buffer, kThreads);
   const int tx = int(threadIdx.x) % sums.tx, ty = int(threadIdx.x) / sums.tx;
   const auto add = [](double a, double b) { return a + b; };
   for (int64_t task = blockIdx.x; task < sums.tiles * sums.chunks.count; task += gridDim.x) {
     const int64_t chunk = task % sums.chunks.count;
     const int64_t output = task / sums.chunks.count * sums.tx + tx;
-    const bool is_there = output < sums.outputs;
+    bool is_there = output < sums.outputs;
     const WeightedOffset at = offset_of(sums, is_there ? output : 0, 0, sums.kept_axes);
+    if (only_far) {
+      is_there = is_there && is_far(to, at.of[WeightedSums::kY]);
+      if (!any_output(sums, buffer, is_there)) continue;
+    }
     const int64_t begin = chunk * sums.chunks.size + ty;
     const int64_t end = is_there ? smaller((chunk + 1) * sums.chunks.size, sums.terms) : begin;
 
@@ -105,28 +135,39 @@ void weighted_blocks(FASTACT_GRID_CONSTANT const WeightedSums sums,
     });
     const double start = finite_or_zero(
         fold_column(sums, buffer, first, [](double a, double b) { return a == a ? a : b; }));
-    double sum = 0, squares = 0, mine = 0;
-    for_terms([&](double x, double w) {
-      sum += w * (x - start);
-      mine += w;
-      return true;
-    });
-    const double count = fold_column(sums, buffer, mine, add);
-    sum = fold_column(sums, buffer, sum, add);
-    const double centre = count > 0 ? finite_or_zero(start + sum / count) : 0.0;
-    sum = 0;
-    for_terms([&](double x, double w) {
-      const double d = x - centre, product = w * d;
-      sum += product;
-      squares += product * d;
-      return true;
-    });
-    sum = fold_column(sums, buffer, sum, add);
-    squares = fold_column(sums, buffer, squares, add);
-    if (ty > 0 || !is_there) continue;
     Growing all{};
-    all.count = count;
-    if (count != 0) moments_of_sums(centre, sum, squares, count, &all.of.mean, &all.of.m2);
+    double scale = 1;
+#pragma unroll 1
+    for (bool again = false;; again = true) {
+      double sum = 0, squares = 0, mine = 0;
+      for_terms([&](double x, double w) {
+        sum += w * (x * scale - start * scale);
+        mine += w;
+        return true;
+      });
+      all.count = fold_column(sums, buffer, mine, add);
+      sum = fold_column(sums, buffer, sum, add);
+      const double mean = start * scale + sum / all.count;
+      const double centre = all.count > 0 ? finite_or_zero(mean) : 0.0;
+      sum = 0;
+      for_terms([&](double x, double w) {
+        const double d = x * scale - centre, product = w * d, square = product * d;
+        sum += product;
+        squares += square == 0 && d != 0 ? kVanished : square;
+        return true;
+      });
+      sum = fold_column(sums, buffer, sum, add);
+      squares = fold_column(sums, buffer, squares, add);
+      double* const m2 = &all.of.m2;
+      if (all.count != 0) moments_of_sums(centre, sum, squares, all.count, &all.of.mean, m2);
+      const double up = inverse_power(scale);
+      all.of.mean *= up;
+      if (again) *m2 = square_or_root(*m2, up);
+      const bool is_far = is_there && *m2 > 0 && !is_in_range(*m2);
+      if (again || !any_output(sums, buffer, is_far)) break;
+      if (is_far) scale = *m2 < 1 ? kScaleUp : kScaleDown;
+    }
+    if (ty > 0 || !is_there) continue;
     if (sums.chunks.count > 1)
       put_chunk(to, sums.partials + (output * sums.chunks.count + chunk) * MomentResults::kNumbers,
                 all);

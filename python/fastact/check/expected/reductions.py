@@ -135,14 +135,15 @@ def _moments(case: Case) -> dict[str, Expected]:
     share = (bounds.m2_double if dtype == DOUBLE else bounds.m2) + bounds.far * far + of.of_left
     size = math.prod(case.shape[a] for a in of.axes)
     of_second = times * share * np.abs(second) + size * TINY
-    # Sums of float64 that are too large for it are infinite, as the docstring says.
-    largest = np.maximum(np.abs(np.where(of.counts, of.x, 0)).sum(of.axes, keepdims=True), of.m2)
+    largest = np.abs(np.where(of.counts, of.x, 0)).sum(of.axes, keepdims=True)
     judged: Any = np.ones(of.mean.shape, bool)
-    if dtype == DOUBLE:
+    if dtype == DOUBLE and case.on_gpu:  # it adds up the largest numbers as they are
         judged = (largest < np.finfo(np.float64).max / 4) | ~np.isfinite(of.spread)
     if is_weighted(case):  # of few elements tests/statistics has the rules
         judged = judged & (of.count > 0) & np.isfinite(of.mean)
     enough = judged & (is_moments | (of.count > of.correction))
+    if dtype == DOUBLE:  # what is too large for it is infinite
+        enough = enough & ((second <= np.finfo(np.float64).max) | ~np.isfinite(of.spread))
     if is_weighted(case):
         enough = enough & (of.m2 > 2.0**-40 * of.count * of.mean**2)
     found = {

@@ -16,8 +16,8 @@ from ...interop.call import Call
 from .step import Step
 
 #: What the kernels make of m2.
-NOTHING, M2, VARIANCE, DEVIATION, MEAN_SLOPE, VARIANCE_SLOPE, DEVIATION_SLOPE, TOTAL = range(
-    len(_cpu.OF_M2)
+NOTHING, M2, VARIANCE, DEVIATION, MEAN_SLOPE, VARIANCE_SLOPE, DEVIATION_SLOPE, TOTAL, M2_OR_ROOT = (
+    range(len(_cpu.OF_M2))
 )
 
 #: The number of the sum of the elements themselves.

@@ -458,7 +458,7 @@ class Op(Generic[P, R]):
 def arrays_of(result: Any) -> tuple[Any, ...]:
     """The arrays of a result."""
     if hasattr(result, "m2"):  # Moments
-        return result.mean, result.m2
+        return result.mean, result.squares
     return result if isinstance(result, tuple) else (result,)
 
 

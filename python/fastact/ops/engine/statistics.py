@@ -25,6 +25,7 @@ from .moments import (
     DEVIATION_SLOPE,
     IDENTITY,
     M2,
+    M2_OR_ROOT,
     MEAN_SLOPE,
     NOTHING,
     TOTAL,
@@ -45,7 +46,7 @@ from .weighting import ROLES, lacking
 MOMENT_BOUNDS = MomentBounds(2.0**-46, m2=2.0**-33, m2_double=2.0**-44, far=2.0**-51, merged=2)
 
 # The call cache takes a result apart, and makes it anew, by these names.
-_cpu.register_result_type(Moments, ("count", "mean", "m2"))
+_cpu.register_result_type(Moments, ("count", "mean", "squares"))
 
 #: What NumPy warns of where a statistic has too few elements.
 _WARNINGS = {
@@ -101,8 +102,12 @@ class Statistics(CachedOp[P, R]):
             now.run("sum", y=made[self.results[0]], term=self.summed, divisor=self._each(now))
         else:
             results = {"second" if n in _SPREADS else "mean": made[n] for n in self.results}
-            results["count"], of_m2 = made["count"], _OF_M2[self.results[-1]]
-            reduce_moments(now, results, of_m2, correction, skips, self.warning)
+            results["count"] = made["count"]
+            reduce_moments(now, results, self._of_m2(options), correction, skips, self.warning)
+
+    def _of_m2(self, options: Any) -> int:
+        """What the kernels make of m2."""
+        return _OF_M2[self.results[-1]]
 
     def _skips(self, now: Step) -> bool:
         skips: bool = getattr(now.options, "skipna", self.skips)
@@ -323,6 +328,10 @@ class MomentsOp(Pair[P, R]):
         """With a count, where that is an array."""
         found = super().outputs_of(entry, options)
         return (*found, "count") if entry != "backward" and _counts(options) else found
+
+    def _of_m2(self, options: Any) -> int:
+        """Arrays of the caller's get m2 itself; `Moments` know a root that stands for it."""
+        return M2 if options.out[1] is not None else M2_OR_ROOT
 
     def result_of(self, arrays: tuple[Any, ...], named: Mapping[str, Any]) -> Moments:
         (mean, m2, *count), shape = arrays, self.shape_of(named)

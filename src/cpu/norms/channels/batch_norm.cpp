@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "common/norms/norms.h"
 #include "cpu/activations/kernels.h"
 #include "cpu/core/tensor_iterator.h"
 
@@ -102,7 +103,7 @@ void prepare_moments(Reducer* reducer, const KernelTable* table, const BatchForw
   moments.inputs[MomentsCall::kX] = x;
   moments.results[MomentsCall::kMean] = result(mean);
   moments.results[MomentsCall::kSecond] = result(variance);
-  moments.of_m2 = kVariance;
+  moments.of_m2 = kVarianceOrRoot;
   prepare(reducer, table->reduce, moments);
 }
 
@@ -148,7 +149,8 @@ void take_moments(BatchNorm* norm, double eps) {
     std::reverse(norm->mean, norm->mean + c);
     std::reverse(norm->sums, norm->sums + c);
   }
-  for (int64_t i = 0; i < c; ++i) norm->rstd[i] = 1 / std::sqrt(norm->sums[i] + eps);
+  for (int64_t i = 0; i < c; ++i) norm->rstd[i] = rstd_of_variance(norm->sums[i], eps);
+  for (int64_t i = 0; i < c; ++i) norm->sums[i] = square_of(norm->sums[i]);
 }
 
 void take_statistics(BatchNorm* norm, const ChannelArray& mean, const ChannelArray& spread,

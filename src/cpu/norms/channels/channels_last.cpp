@@ -6,6 +6,7 @@
 
 #include "cpu/core/scratch.h"
 #include "cpu/norms/channels/channels_last_chunks.h"
+#include "cpu/reductions/rescaled.h"
 
 namespace fastact {
 namespace {
@@ -64,9 +65,30 @@ struct ChannelsLastForward : ChannelsLastPass {
         }
       });
     });
-    for (int64_t g = 0; g < groups; ++g)
-      stats[g] = {all[g].mean + all[g].mean_low,
-                  rstd_of<CentredNorm>(all[g].m2 + all[g].m2_low, counts[g], norm.eps)};
+    for (int64_t g = 0; g < groups; ++g) {
+      const double m2 = all[g].m2 + all[g].m2_low;
+      stats[g] = {all[g].mean + all[g].mean_low, rstd_of<CentredNorm>(m2, counts[g], norm.eps)};
+      if (s.dtype == kF64 && leaves_range(m2, counts[g], norm.eps)) rescale_group(g);
+    }
+  }
+
+  FASTACT_RARE void rescale_group(int64_t g) {
+    const int64_t column = (first_group + g) * group;
+    Rescaled found;
+    const bool is_found = rescale(
+        pixels * group, true,
+        [&](int64_t term, int64_t n, double* to, double* weights) {
+          std::fill_n(weights, n, 1.0);
+          for (int64_t done = 0, m; done < n; done += m) {
+            const int64_t within = (term + done) % group;
+            m = std::min(group - within, n - done);
+            reader.go(example * pixels + (term + done) / group, column + within, m);
+            memcpy(to + done, reader.load(Norm::kX, x), m * sizeof(double));
+          }
+        },
+        &found);
+    if (!is_found) return;
+    stats[g] = {found.mean * found.up, rstd_of_scaled(found.m2, found.count, norm.eps, found.up)};
   }
 
   // Those of a tile's columns, into all_blocks and low.

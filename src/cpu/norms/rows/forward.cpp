@@ -5,6 +5,7 @@
 #include "cpu/core/scratch.h"
 #include "cpu/norms/channels/channels_last.h"
 #include "cpu/norms/rows/params.h"
+#include "cpu/reductions/rescaled.h"
 
 namespace fastact {
 namespace {
@@ -131,7 +132,9 @@ struct NormForward : NormChunks {
   void set_stats(int64_t first, int64_t n, NormRow* some) {
     double numbers[2][kRoots] = {}, *const mean = numbers[0], *const squares = numbers[1];
     statistics(first, n, numbers);
+    const unsigned far = s.dtype == kF64 ? far_rows(squares, n) : 0;
     norm.kernels->roots[norm.norm](squares, n, double(s.columns.size), norm.eps);
+    if (far) rescale_rows(far, first, numbers);
     for (int64_t i = 0; i < n; ++i) {
       some[i].stats = {mean[i], squares[i]};
       save(first + i, some[i].stats);
@@ -175,6 +178,35 @@ struct NormForward : NormChunks {
     for (int64_t i = 0; i < n; ++i) at[i] = s.row(source, first + i) - s.data[source];
     accumulator().kernels[s.dtype].blocks(s.data[source], at, n, size, 0, numbers[statistic.first],
                                           kRoots);
+  }
+
+  // A bit for each row whose squares left the range of double.
+  unsigned far_rows(const double* squares, int64_t n) const {
+    unsigned far = 0;
+    for (int64_t i = 0; i < n; ++i)
+      far |= unsigned(leaves_range(squares[i], double(s.columns.size), norm.eps)) << i;
+    return far;
+  }
+
+  // numbers OUT: the mean and rstd of such rows (reductions/rescaled.h).
+  FASTACT_RARE void rescale_rows(unsigned far, int64_t first, double (&numbers)[2][kRoots]) {
+    for (int64_t i = 0; far >> i; ++i)
+      if (far >> i & 1) rescale_row(first + i, &numbers[0][i], &numbers[1][i]);
+  }
+
+  void rescale_row(int64_t index, double* mean, double* rstd) {
+    Rescaled found;
+    const bool is_found = rescale(
+        s.columns.size, is_centred(norm.norm),
+        [&](int64_t term, int64_t n, double* to, double* weights) {
+          reader.go(index, term, n);
+          memcpy(to, reader.load(source, x), n * sizeof(double));
+          std::fill_n(weights, n, 1.0);
+        },
+        &found);
+    if (!is_found) return;
+    *mean = found.mean * found.up;
+    *rstd = rstd_of_scaled(found.m2, found.count, norm.eps, found.up);
   }
 
   // The sum is stored before anything else, and what is normalised is what was stored.

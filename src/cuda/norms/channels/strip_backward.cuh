@@ -33,6 +33,7 @@ struct BackwardCall {
 
   // The sums of p and p (x - mean) of a group, from its parts' sums. With of_groups each channel is
   // multiplied by its weight.
+  template <class T>
   FASTACT_DEVICE void merge(int64_t group, int width, bool idle, double (&sum)[2]) const {
     const double* data = parts.data + (idle ? 0 : 2 * group * parts.each);
     sum_parts(parts, width, idle, sum, [&](int64_t i, double (&to)[2]) {

@@ -50,8 +50,9 @@ struct ForwardCall {
   double eps, momentum, unbiased;  // unbiased: by which the variance grows
 
   // The mean and m2 of a group, from its parts' moments.
+  template <class T>
   FASTACT_DEVICE void merge(int64_t group, int width, bool idle, double (&moments)[2]) const {
-    merge_moments(parts, group, width, idle, groups.count, moments);
+    merge_moments<T>(parts, group, width, idle, groups.count, moments);
   }
 };
 
@@ -89,8 +90,11 @@ FASTACT_DEVICE void make_forward_numbers(const Walk<T, way>& walk, const Forward
     if (call.by_moments) {
       const int at = int(group - first);
       mean = pairs[at];
-      const double var = double(pairs[kTileChannels + at]) / call.groups.count;
-      rstd = 1.0 / __builtin_sqrt(var + call.eps);
+      const double m2 = pairs[kTileChannels + at], n = call.groups.count;
+      const bool is_root = sizeof(T) == sizeof(double) && m2 < 0;
+      const double var = is_root ? square_of(m2 / __builtin_sqrt(n)) : m2 / n;
+      rstd = is_root ? rstd_of_variance(m2 / __builtin_sqrt(n), call.eps)
+                     : 1.0 / __builtin_sqrt(var + call.eps);
       const auto move = [&](const NumberVector& to, double now) {
         const double before = number_at(to, channel, 0.0);
         put_number(to, channel, (1 - call.momentum) * before + call.momentum * now);

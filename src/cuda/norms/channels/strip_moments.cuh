@@ -14,7 +14,8 @@
 // each tree errs as much as it can.
 //
 // Squares that leave the range of float: such a tile is added up again, element by element in
-// double. It is rare, so its threads vote on it.
+// double; of double, each element times a power of two, and m2 is the negative of its root where it
+// has none (common/reductions/range.h). It is rare, so its threads vote on it.
 #pragma once
 
 #include "common/norms/norms.h"
@@ -44,19 +45,19 @@ struct UnitMoments {
     walk.has_all(first, kVecs) ? add_round<true>(vecs, valid) : add_round<false>(vecs, valid);
     end_round();
   }
-  // The i-th vector, element by element in double.
-  FASTACT_DEVICE void add_wide(const Walk<T, way>& walk, int i) {
+  // The i-th vector, element by element in double, times a scale.
+  FASTACT_DEVICE void add_wide(const Walk<T, way>& walk, int i, double scale) {
     const int valid = walk.elements(i);
     if (valid == 0) return;
     const Vec<T> vecs[1] = {walk.read_one(kStripX, i)};
-    if (n == 0) set_shift(vecs, C(1) / C(valid));
+    if (n == 0) set_shift(vecs, C(1) / C(valid) * C(scale));
     n += valid;
     const Wide<T> x = widen_vec(vecs[0]);
 #pragma unroll
     for (int j = 0; j < kSize; ++j) {
       if (way == kSingles && j >= valid) continue;
       constexpr bool kApart = way == kColumns;
-      const double d = double(x.lane[j]) - double(shift[kApart ? j : 0]);
+      const double d = double(x.lane[j]) * scale - double(shift[kApart ? j : 0]);
       sum[kApart ? j : 0] += d;
       squares[kApart ? j : 0] = madd(d, d, squares[kApart ? j : 0]);
     }
@@ -133,8 +134,12 @@ struct UnitMoments {
   }
 };
 
-// Whether a mean square in float is right: nothing overflowed, and no underflow matters beside eps.
-FASTACT_DEVICE bool is_in_range(double mean_square, double eps) {
+// Squares, or mean squares in float, that met neither overflow nor an underflow that matters beside
+// eps. Of double a NaN is one of the data: no sum of theirs overflows.
+template <class T>
+FASTACT_DEVICE bool fits_range(double m2, double n, double eps) {
+  if (sizeof(T) == sizeof(double)) return m2 != m2 || !leaves_range(m2, n, eps);
+  const double mean_square = m2 / n;
   return is_finite(mean_square) && (mean_square >= 0x1p-100 || eps >= 0x1p-40);
 }
 
@@ -146,12 +151,13 @@ FASTACT_DEVICE void find_moments(const Walk<T, way>& walk, double eps, const Rou
   const auto pairs = tile_pairs();
   const int mine = int(threadIdx.x), first = walk.unit * kChannels;
   const bool has_channel = mine < walk.tile.channels;
+  double scale = 1, unit_scale = 1;  // of the thread's channel, and of those of its unit
 #pragma unroll 1
   for (bool wide = false;; wide = true) {
     UnitMoments<T, way> unit;
     if (wide) {
       const int vecs = walk.rounds(1);
-      for (int i = 0; i < vecs; ++i) unit.add_wide(walk, i);
+      for (int i = 0; i < vecs; ++i) unit.add_wide(walk, i, unit_scale);
     } else {
       each_round([&](int i, const Vec<T>(&vecs)[Walk<T, way>::kVecs]) { unit.add(walk, i, vecs); });
     }
@@ -169,29 +175,50 @@ FASTACT_DEVICE void find_moments(const Walk<T, way>& walk, double eps, const Rou
     bool fits = true;
     if (has_channel) {
       const double n = walk.tile.length, sum = pairs[mine];
-      const double m2 = madd(-sum / n, sum, double(pairs[kTileChannels + mine]));
-      pairs[mine] = shift + sum / n;
-      pairs[kTileChannels + mine] = m2 < 0 ? 0.0 : m2;
-      fits = sizeof(T) == 8 || wide || is_in_range(m2 / n, eps);
+      const double rest = madd(-sum / n, sum, double(pairs[kTileChannels + mine]));
+      const double m2 = rest < 0 ? 0.0 : rest, up = inverse_power(scale);
+      pairs[mine] = (shift + sum / n) * up;
+      pairs[kTileChannels + mine] = wide ? square_or_root(m2, up) : m2;
+      fits = wide || fits_range<T>(m2, n, eps);
+      if (!fits && sizeof(T) == sizeof(double)) scale = m2 < 1 ? kScaleUp : kScaleDown;
     }
     if (!any_of_block(!fits)) return;
+    if constexpr (sizeof(T) == sizeof(double)) {
+      static_assert(kChannels == 1, "double is gathered");
+      if (has_channel) pairs[mine] = scale;
+      __syncthreads();
+      if (walk.is_there) unit_scale = pairs[first];
+      __syncthreads();
+    }
   }
 }
 
 // The mean and m2 of a group, from those numbers of its parts; all lanes of the group get them.
+template <class T>
 FASTACT_DEVICE void merge_moments(const Parts& parts, int64_t group, int width, bool idle,
                                   double count, double (&moments)[2]) {
   const double* data = parts.data + (idle ? 0 : 2 * group * parts.each);
   const double shift = finite_or_zero(load(data));
   double sum[2];
-  sum_parts(parts, width, idle, sum, [&](int64_t i, double (&to)[2]) {
-    const double n = parts.elements(i), apart = load(data + 2 * i) - shift;
-    to[0] = madd(n, apart, to[0]);
-    to[1] += madd(n * apart, apart, load(data + 2 * i + 1));
-  });
+  const auto m2_of = [&](double scale) {
+    sum_parts(parts, width, idle, sum, [&](int64_t i, double (&to)[2]) {
+      const double n = parts.elements(i), m2 = load(data + 2 * i + 1);
+      double apart = load(data + 2 * i) - shift;
+      if (sizeof(T) == sizeof(double)) apart *= scale;
+      to[0] = madd(n, apart, to[0]);
+      to[1] += madd(n * apart, apart, sizeof(T) < sizeof(double) ? m2 : scaled_square(m2, scale));
+    });
+    const double m2 = madd(-sum[0] / count, sum[0], sum[1]);
+    return m2 < 0 ? 0.0 : m2;
+  };
+  moments[1] = m2_of(1);
   moments[0] = shift + sum[0] / count;
-  const double m2 = madd(-sum[0] / count, sum[0], sum[1]);
-  moments[1] = m2 < 0 ? 0.0 : m2;
+  if constexpr (sizeof(T) == sizeof(double)) {
+    const bool fits = idle || is_in_range(moments[1]) || moments[1] != moments[1];
+    if (!__any_sync(kAllLanes, !fits)) return;  // lanes of other groups take part
+    const double scale = fits ? 1.0 : moments[1] < 1 ? kScaleUp : kScaleDown;
+    moments[1] = square_or_root(m2_of(scale), inverse_power(scale));
+  }
 }
 
 // The same in tile_pairs(), for a tile that has whole groups.
@@ -199,15 +226,24 @@ template <class T, Way way>
 FASTACT_DEVICE void merge_tile_moments(const Walk<T, way>& walk, int size) {
   const auto pairs = tile_pairs();
   const double n = walk.tile.length;
-  double sum = 0, squares = 0;
+  // As they are; of double, also with each scale.
+  constexpr int kScales = sizeof(T) == sizeof(double) ? 3 : 1;
+  const double scales[] = {1, kScaleDown, kScaleUp};
+  double sum = 0, squares[kScales] = {};
   merge_tile(walk, size, [&](int channel, int first, double (&pair)[2]) {
     const double shift = finite_or_zero(double(pairs[first]));
-    const double apart = double(pairs[channel]) - shift;
+    const double apart = double(pairs[channel]) - shift, more = pairs[kTileChannels + channel];
     sum += apart;
-    squares += madd(n * apart, apart, double(pairs[kTileChannels + channel]));
-    const double m2 = madd(-sum / size * n, sum, squares);
     pair[0] = shift + sum / size;
-    pair[1] = m2 < 0 ? 0.0 : m2;
+    for (int k = 0; k < kScales; ++k) {
+      const double d = apart * scales[k], all = sum * scales[k];
+      squares[k] += madd(n * d, d, kScales == 1 ? more : scaled_square(more, scales[k]));
+      const double m2 = madd(-all / size * n, all, squares[k]);
+      if (k == 0)
+        pair[1] = m2 < 0 ? 0.0 : m2;
+      else if (k == (pair[1] < 1 ? 2 : 1) && !is_in_range(pair[1]) && pair[1] == pair[1])
+        pair[1] = square_or_root(m2 < 0 ? 0.0 : m2, inverse_power(scales[k]));
+    }
   });
 }
 

@@ -428,7 +428,7 @@ FASTACT_DEVICE void merge_groups(const Walk<T, way>& walk, const Call& call, int
   for (int i = 0; i < count; i += here) {
     const int group = i + int(threadIdx.x) / width;
     double pair[2];
-    call.merge(first + group, width, group >= count, pair);
+    call.template merge<T>(first + group, width, group >= count, pair);
     if (group >= count || threadIdx.x % width != 0) continue;
     pairs[group] = pair[0], pairs[kTileChannels + group] = pair[1];
   }
@@ -458,7 +458,7 @@ FASTACT_KERNEL(kStripThreads)
 void merge_apart(FASTACT_GRID_CONSTANT const Call call, const int64_t groups, double* merged) {
   for_each_of_warps(groups, [&](int64_t group, int lane, bool idle) {
     double pair[2];
-    call.merge(group, kWarp, idle, pair);
+    call.template merge<T>(group, kWarp, idle, pair);
     if (idle || lane > 0) return;
     store(merged + 2 * group, pair[0]);
     store(merged + 2 * group + 1, pair[1]);

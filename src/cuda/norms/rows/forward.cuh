@@ -295,9 +295,8 @@ struct NormOf {
     return smaller(size, rows.length - chunk * size);
   }
   FASTACT_DEVICE void store_chunk(const ScaledMoments<C>& moments, int, double* to) const {
-    const double up = moments.inverse_scale();
     store(to, moments.mean());
-    store(to + 1, moments.m2 * up * up);
+    store(to + 1, square_or_root(moments.m2, moments.inverse_scale()));
   }
   template <class Rows>
   FASTACT_DEVICE Statistics merge(const Rows& rows, const double* moments, int lane) const {
@@ -306,15 +305,23 @@ struct NormOf {
     for (int64_t c = lane; c < rows.chunks.count; c += kWarp)
       sum += double(elements_of(rows, c)) * (load(moments + 2 * c) - shift);
     const double mean = shift + warp_sum(sum) / double(rows.length);
-    double squares = 0;
-    for (int64_t c = lane; c < rows.chunks.count; c += kWarp) {
-      const double apart = load(moments + 2 * c) - mean;
-      squares += madd(double(elements_of(rows, c)), apart * apart, load(moments + 2 * c + 1));
-    }
-    squares = warp_sum(squares);
-    return {mean, with_row_norm(rows.norm, [&](auto norm) {
-              return rstd_of<decltype(norm)>(squares, double(rows.length), rows.eps);
-            })};
+    const auto squares_of = [&](double scale) {
+      double squares = 0;
+      for (int64_t c = lane; c < rows.chunks.count; c += kWarp) {
+        const double apart = (load(moments + 2 * c) - mean) * scale;
+        const double m2 = scaled_square(load(moments + 2 * c + 1), scale);
+        squares += madd(double(elements_of(rows, c)), apart * apart, m2);
+      }
+      return double(warp_sum(squares));
+    };
+    const double n = double(rows.length);
+    double squares = squares_of(1);
+    if (sizeof(T) < sizeof(double) || !leaves_range(squares, n, rows.eps))
+      return {mean, with_row_norm(rows.norm, [&](auto norm) {
+                return rstd_of<decltype(norm)>(squares, n, rows.eps);
+              })};
+    const double scale = squares < 1 ? kScaleUp : kScaleDown;
+    return {mean, rstd_of_scaled(squares_of(scale), n, rows.eps, inverse_power(scale))};
   }
   template <class Rows>
   FASTACT_DEVICE void finish_merged(const Rows& rows, int64_t row, const Statistics& merged,
