@@ -56,9 +56,9 @@ class Versioned(ctypes.Structure):
 
 DELETER = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
 
-_new = ctypes.pythonapi.PyCapsule_New
-_new.restype = ctypes.py_object
-_new.argtypes = [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p]
+new_capsule = ctypes.pythonapi.PyCapsule_New
+new_capsule.restype = ctypes.py_object
+new_capsule.argtypes = [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p]
 
 # A tensor keeps its producer alive, as a framework's does: until its deleter has been called, and
 # has returned.
@@ -149,7 +149,7 @@ class Producer:
         self.asked += 1
         _held.add(self)
         if not self._twice or self._capsule is None:
-            self._capsule = _new(ctypes.addressof(self._managed), self._name, None)
+            self._capsule = new_capsule(ctypes.addressof(self._managed), self._name, None)
         return self._capsule
 
     def __array_namespace__(self, **_: Any) -> Any:

@@ -8,7 +8,9 @@ import pytest
 
 import fastact as fa
 from fastact.check import reference
+from fastact.check.expected import expected
 from fastact.check.expected.reductions import term_of
+from fastact.measure.cases import Case
 from fastact.measure.sum_axes import is_over_any, is_sum
 
 SUMS = [op for op in fa.ops.values() if is_sum(op) and is_over_any(op)]
@@ -66,3 +68,14 @@ def assert_within_bounds(op: Any, y: Any, x: np.ndarray, axes: tuple[int, ...]) 
     over = np.isinf(y.astype(float))
     assert (np.abs(rows[over].sum(1)) > largest).all()
     assert_sums(op.bounds, y[~over], rows[~over])
+
+
+def statistic_error(op: Any, y: Any, x: np.ndarray, axes: tuple[int, ...], **named: Any) -> float:
+    """The largest error in units of the bound; infinite where y or the statistic is NaN alone."""
+    case = Case(op, "call", x.shape, x.dtype, {"x": x, "axis": axes, **named})
+    one = expected(case)[op.results[0]]
+    y = np.reshape(y, np.shape(one.exact))
+    with np.errstate(over="ignore"):  # what the dtype has no number for is infinite
+        is_number = np.isfinite(np.asarray(one.exact).astype(x.dtype).astype(float))
+    same = np.array_equal(np.isfinite(y.astype(float)), is_number)
+    return one.error(y) if same else np.inf

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from typing import TYPE_CHECKING
 
 from cuda_static_launches import WARP, Launch
@@ -36,12 +36,11 @@ class Counted:
     def work(self) -> Work:
         """What the model asks for."""
         launch, resources = self.launch, self.kernel.resources
-        limits = LIMITS["90"]
         resident = resident_blocks(
             launch.threads,
             resources.registers,
             launch.shared + resources.shared,
-            limits=(limits.threads, limits.blocks, limits.shared, limits.registers),
+            limits=astuple(LIMITS["90"]),
         )
         rounds, near = self.trace.rounds()
         return Work(
@@ -98,19 +97,12 @@ class Counted:
         return "\n".join(f"{name:{width}}  {value}" for name, value in facts.items())
 
 
-def count(
-    kernels: Sequence[Kernel], launch: Launch, routers: dict[str, Router] | None = None
-) -> Counted:
-    """The kernel of a launch among those compiled, and the way of a warp through it.
-
-    routers : kept from call to call, by the kernels' names: loops are looked for once.
-    """
+def count(kernels: Sequence[Kernel], launch: Launch) -> Counted:
+    """The kernel of a launch among those compiled, and the way of a warp through it."""
     wanted = pattern(launch.words)
-    routers = {} if routers is None else routers
     for kernel in kernels:
         if wanted.search(kernel.code.name):
-            router = routers.setdefault(kernel.code.name, Router(kernel.code))
-            return Counted(kernel, launch, router.trace(launch.steps))
+            return Counted(kernel, launch, Router(kernel.code).trace(launch.steps))
     raise SystemExit(f"cuda_static: no kernel of {launch.source} has the words {launch.words!r}")
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from typing import TYPE_CHECKING
 
 import cuda_static_model as model
@@ -125,13 +125,9 @@ def _traffic() -> str:
 
 def occupancy(kernel: Kernel, arch: str) -> int:
     """Threads of a kernel that one multiprocessor can hold."""
-    limits = LIMITS[arch]
-    warp = -(-kernel.resources.registers * 32 // 256) * 256
-    warps = limits.registers // 4 // max(warp, 1) * 4
-    by_shared = limits.shared // (kernel.resources.shared + 1024)
-    threads = kernel.threads
-    blocks = min(warps * 32 // threads, by_shared, limits.threads // threads, limits.blocks)
-    return blocks * threads
+    resources = kernel.resources
+    needs = kernel.threads, resources.registers, resources.shared
+    return model.resident_blocks(*needs, limits=astuple(LIMITS[arch])) * kernel.threads
 
 
 def bound(kernel: Kernel) -> tuple[float, str, float]:
@@ -159,9 +155,9 @@ What an H200 took, and what the model of `tools/cuda_static_model.py` makes of i
 
 with launch {launch:.1f} us, copies at {copy:.1f} TB/s and {clock:.2f} GHz (of a profiled launch,
 its own clock); [the design page](../design/cuda.md) says what the terms stand for. The constants
-were fitted to the first table and to the float32 rows of the second; its bfloat16 rows are a check,
-and so is the benchmark below. "Of copy" is the speed as a share of a copy's of as many bytes, whose
-time is launch + bytes / the rate. Instructions are those that were executed; of the study, those
+were fitted to the first table and to the float32 rows of the second; its bfloat16 rows are a check.
+"Of copy" is the speed as a share of a copy's of as many bytes, whose time is launch + bytes / the
+rate. Instructions are those that were executed; of the study, those
 that it states. Bytes are those that must move; of softmax along axis 0, which reads again what its
 cache doesn't hold, those that its plan moves.
 """
@@ -196,48 +192,6 @@ def measured_table() -> str:
     parts += [_measured_rows(list(profile())) + "\n"]
     parts += ["### A study's kernels, whose rows are in registers\n"]
     return "\n".join([*parts, _measured_rows(list(study())) + "\n"])
-
-
-_FROM_CODE = """\
-### From the machine code alone
-
-Instructions an element that a thread of the compiled kernel executes, by the routes of
-`tools/cuda_static_launches.py` (how often each loop runs; the shortest way between loops), beside
-those that the profiler counted; and the times of the benchmark's rows of 100 MB and more, predicted
-from these counts, backward with the two kernels that add up its sums. The device ran commit
-44dc796: where a kernel has changed since, its row shows by how much it should have become faster.
-"""
-
-
-_FORECAST = """\
-### Forecast
-
-Kernels that were rewritten since: measured before, predicted now. "Off" is what the model expects
-them to gain; no GPU has run them.
-"""
-
-
-def _from_code(kernels: Sequence[Kernel]) -> str:
-    from cuda_static_bench import executed, rows  # which imports this module
-
-    header = ["kernel", "shape", "dtype", "counted", "executed", "off"]
-    counts = []
-    for one in executed(kernels):
-        counts.append([one.name, "×".join(map(str, one.shape)), one.dtype])
-        counts[-1] += [f"{one.counted:.1f}", f"{one.executed:.1f}", f"{one.off:+.0%}"]
-    times: list[list[str]] = []
-    forecasts: list[list[str]] = []
-    for row in rows(kernels):
-        measured, predicted = row.of_copy
-        line = [f"{row.op} {row.direction}", "×".join(map(str, row.shape)), row.dtype]
-        line += [f"{row.an_element:.1f}", f"{row.measured * 1e6:.1f}"]
-        line += [f"{row.predicted * 1e6:.1f}", f"{row.off:+.0%}"]
-        line += [f"{measured:.0%}", f"{predicted:.0%}", row.main.bound_by]
-        (forecasts if row.is_forecast else times).append(line)
-    head = ["op", "shape", "dtype", "instructions", "measured us", "predicted us", "off"]
-    head += ["of copy", "predicted", "bound by"]
-    parts = [_FROM_CODE, _table(header, counts, 3), "", _table(head, times, 3), ""]
-    return "\n".join([*parts, _FORECAST, _table(head, forecasts, 3), ""])
 
 
 def _by_family(kernels: Sequence[Kernel], table: Callable[[Sequence[Kernel]], str]) -> str:
@@ -316,6 +270,6 @@ def report(kernels: Sequence[Kernel], arch: str, release: str, wrong: Sequence[s
     if wrong:
         parts.append("Problems found:\n\n" + "\n".join(f"- {problem}" for problem in wrong) + "\n")
     if arch == "90":
-        parts += [measured_table(), _from_code(kernels), _predictions(with_path), _traffic()]
+        parts += [measured_table(), _predictions(with_path), _traffic()]
     parts += [f"{_PATHS}\n{_by_family(with_path, _paths_table)}", _resources(kernels, arch)]
     return "\n".join(parts)

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import re
 from collections import Counter, deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 _FUNCTION = re.compile(r"^\s*Function : (\S+)", re.MULTILINE)
 _INSTRUCTION = re.compile(
@@ -67,22 +68,16 @@ class Instruction:
 
     def is_wide(self, base: str, bits: int = 128) -> bool:
         """A load or store of 16 bytes, or of another size."""
-        return self.base == base and f".{bits}" in self.opcode
+        return self.matches(f"{base}.{bits}")
+
+    def matches(self, name: str) -> bool:
+        """Whether it has the opcode and the modifiers of a name such as "LDG.128"."""
+        base, *modifiers = name.split(".")
+        return self.base == base and all(f".{word}" in self.opcode for word in modifiers)
 
 
-# On a way: the place; loads and stores so far, of global and of shared memory; of an opcode.
-State = tuple[int, int, int, int, int, int]
-
-
-def _counted(one: Instruction, bits: int, shared: bool, opcode: str) -> tuple[int, ...]:
-    """What an instruction adds to the counts of a way."""
-    return (
-        one.is_wide("LDG", bits),
-        one.is_wide("STG", bits),
-        shared and one.is_wide("LDS"),
-        shared and one.is_wide("STS"),
-        one.base == opcode,
-    )
+#: How often a way has an opcode with modifiers, by names such as "LDG.128".
+Counts = Mapping[str, int]
 
 
 @dataclass
@@ -94,6 +89,7 @@ class Function:
     _index: dict[int, int] = field(default_factory=dict)
     _after: dict[int, list[int]] = field(default_factory=dict)
     _meetings: dict[str, set[int]] = field(default_factory=dict)  # where threads go on, by barrier
+    _marks: dict[str, list[bool]] = field(default_factory=dict)  # which instructions a name matches
 
     def __post_init__(self) -> None:
         self._index = {one.address: i for i, one in enumerate(self.code)}
@@ -179,62 +175,98 @@ class Function:
             found[start] = (range(start, stop), leaving.get(stop - 1, [stop] * (stop in starts)))
         return found
 
-    def path(
+    def way(
         self,
-        loads: int,
-        stores: int,
-        start: int = 0,
+        start: int,
+        goals: set[int],
+        counts: Counts,
         *,
-        back: bool = False,
-        bits: int = 128,
-        shared: tuple[int, int] | None = None,
+        calls: bool = False,
+        inside: range | None = None,
         least: tuple[str, int] = ("", 0),
-    ) -> list[Instruction]:
-        """The shortest way with exactly so many loads and stores; empty if there is none.
+        passes: bool = True,
+    ) -> list[int]:
+        """The shortest way from an instruction to one of `goals`, without it; empty without one.
 
-        Those of `bits` count, 16 bytes unless it is told otherwise. `shared` asks for so many of
-        shared memory too, and for no call on the way; `least` for an opcode so often, or more.
-
-        From the first instruction to an exit, or back to where it began. Which way the conditions
-        of real data send a thread is not known here; the counts single it out: a way around some
-        loads or stores, or through the code for misaligned arrays, has other ones.
+        With no goals it ends in an exit. It has exactly `counts`, no other call unless there may be
+        `calls`, and of an opcode `least` or more; it stays `inside` a piece of the code where one
+        is given, and `passes` a goal or ends there. Which way the conditions of real data send a
+        thread is not known here; the counts single it out.
         """
-        wanted = (loads, stores, *(shared or (0, 0)), least[1])
-        counted = [_counted(one, bits, shared is not None, least[0]) for one in self.code]
-        begin = (start, 0, 0, 0, 0, 0)
-        came: dict[State, State | None] = {begin: None}
+        wanted = (least[1], *counts.values())
+        marked = [self._marks_of(name) for name in (least[0], *counts)]
+        begin = (start, *(0 for _ in wanted))
+        came: dict[tuple[int, ...], tuple[int, ...] | None] = {begin: None}
         reached = deque([begin])
         while reached:
             state = reached.popleft()
             i, *before = state
-            if shared is not None and self.code[i].base == "CALL":
+            if i in goals and tuple(before) == wanted:
+                return self._back(came, came[state])
+            if i in goals and not passes:
                 continue
-            here = [one + more for one, more in zip(before, counted[i], strict=True)]
-            here[4] = min(here[4], wanted[4])
-            if any(one > most for one, most in zip(here, wanted, strict=True)):
+            if self.code[i].base == "CALL" and "CALL" not in counts and not calls:
                 continue
-            ways = self.successors(i)
-            ends = start in ways if back else self.code[i].base in ("EXIT", "RET")
-            if tuple(here) == wanted and ends:
-                return self._way(came, state)
-            for j in ways:
-                further = (j, here[0], here[1], here[2], here[3], here[4])
-                if further not in came and not (back and j == start):
+            here = [have + marks[i] for have, marks in zip(before, marked, strict=True)]
+            here[0] = min(here[0], wanted[0])
+            if any(have > most for have, most in zip(here, wanted, strict=True)):
+                continue
+            if not goals and self.code[i].base in ("EXIT", "RET") and tuple(here) == wanted:
+                return self._back(came, state)
+            for j in self.successors(i):
+                further = (j, *here)
+                if further not in came and (inside is None or j in inside):
                     came[further] = state
                     reached.append(further)
         return []
 
-    def _way(
-        self,
-        came: dict[State, State | None],
-        state: State | None,
-    ) -> list[Instruction]:
-        """The instructions up to a state, in order."""
-        way = []
+    def _back(
+        self, came: Mapping[tuple[int, ...], tuple[int, ...] | None], state: tuple[int, ...] | None
+    ) -> list[int]:
+        found = []
         while state is not None:
-            way.append(self.code[state[0]])
+            found.append(state[0])
             state = came[state]
-        return way[::-1]
+        return found[::-1]
+
+    def _marks_of(self, name: str) -> list[bool]:
+        """Which instructions a count is of."""
+        if name not in self._marks:
+            self._marks[name] = [bool(name) and one.matches(name) for one in self.code]
+        return self._marks[name]
+
+    def rounds(
+        self,
+        counts: Counts,
+        *,
+        calls: bool = False,
+        least: tuple[str, int] = ("", 0),
+        passes: bool = True,
+    ) -> Iterator[list[int]]:
+        """A shortest round of each loop that has exactly these counts, as of `way`.
+
+        passes : a round may go around more than once.
+        """
+        ends: dict[int, int] = {}  # by a loop's head: where the code last goes back to it
+        for i in range(len(self.code)):
+            ends |= {j: i for j in self.successors(i) if j <= i}
+        for head, end in sorted(ends.items()):
+            first = self.code[head]
+            own = {name: count - first.matches(name) for name, count in counts.items()}
+            if min(own.values(), default=0) < 0 or (first.base == "CALL" and not calls):
+                continue
+            left = least[0], max(least[1] - self._marks_of(least[0])[head], 0)
+            how: dict[str, Any] = {"calls": calls, "least": left, "passes": passes}
+            how["inside"] = range(head, end + 1)
+            for j in self.successors(head):
+                rest = [] if j == head else self.way(j, {head}, own, **how)
+                if rest or (j == head and not any(own.values()) and not left[1]):
+                    yield [head, *rest]
+
+    def path(self, loads: int, stores: int) -> list[Instruction]:
+        """The shortest way to an exit with exactly so many loads and stores of 16 bytes."""
+        way = self.way(0, set(), {"LDG.128": loads, "STG.128": stores}, calls=True)
+        return [self.code[i] for i in way]
 
     def loop(
         self,
@@ -247,15 +279,14 @@ class Function:
     ) -> list[Instruction]:
         """One round of the shortest loop with exactly so many loads and stores; empty without one.
 
-        What counts is told as for `path`.
+        Those of `bits` count. `shared` asks for so many of 16 bytes of shared memory too, and for
+        no call on the way; `least` for an opcode so often, or more.
         """
-        heads = {j for i in range(len(self.code)) for j in self.successors(i) if j <= i}
-        rounds: list[list[Instruction]] = []
-        for head in sorted(heads):
-            way = self.path(loads, stores, head, back=True, bits=bits, shared=shared, least=least)
-            if way:
-                rounds.append(way)
-        return min(rounds, key=len, default=[])
+        counts = {f"LDG.{bits}": loads, f"STG.{bits}": stores}
+        if shared is not None:
+            counts |= dict(zip(("LDS.128", "STS.128"), shared, strict=True))
+        rounds = self.rounds(counts, calls=shared is None, least=least, passes=False)
+        return [self.code[i] for i in min(rounds, key=len, default=[])]
 
 
 def parse(listing: str) -> list[Function]:

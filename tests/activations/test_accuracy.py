@@ -15,6 +15,7 @@ from devices import DTYPES
 import fastact as fa
 from fastact import _cpu
 from fastact.check import reference
+from fastact.measure import formulas
 
 
 def float32_sample() -> np.ndarray:
@@ -371,6 +372,6 @@ def test_the_lists_agree():
     for native in filter(None, (find_spec("fastact._cuda"), find_spec("fastact._cuda_emulated"))):
         assert structs == set(import_module(native.name).ACTIVATIONS)
     assert structs == set(_cpu.ACTIVATIONS)
-    assert names == set(reference.FORWARD) == set(reference.DERIVATIVE)
+    assert names == set(formulas.FORWARD) == set(formulas.DERIVATIVE)
     save_value = {op.name for op in ACTIVATIONS if op.saves == ("y",)}
-    assert save_value == set(_cpu.SAVE_VALUE) == set(reference.DERIVATIVE_BY_VALUE)
+    assert save_value == set(_cpu.SAVE_VALUE) == set(formulas.DERIVATIVE_BY_VALUE)

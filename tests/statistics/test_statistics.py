@@ -19,11 +19,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from layouts import views
 from processes import peak
-from sums import case
+from sums import case, statistic_error
 
 import fastact as fa
-from fastact.check import reference
-from fastact.check.statistics import error, with_gaps
+from fastact.check.sums import with_gaps
 
 # Those whose weights have a gradient are in test_weights.py.
 OPS = [op for op in fa.ops.values() if op.family == "statistics" and op.gradients == ("dx",)]
@@ -68,7 +67,7 @@ def close(
     """Within the bounds that the docstring states."""
     y = framework.numpy(op(framework.of(x), axes, **named))
     assert y.dtype == x.dtype
-    assert error(op, y, x, axes, named.get("correction", 0)) <= 1 + reference.BUDGET
+    assert statistic_error(op, y, x, axes, **named) <= 1
 
 
 # Of 5 MB and more, which come from memory, NaN is skipped as it is met; a row by itself, which is

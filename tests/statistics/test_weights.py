@@ -15,12 +15,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from layouts import views
 from processes import peak
-from sums import case
+from sums import case, statistic_error
 
 import fastact as fa
 from fastact import Moments
-from fastact.check import reference
-from fastact.check.statistics import error
 
 OPS = [op for op in fa.ops.values() if op.family == "statistics"]
 WEIGHTED = [op for op in OPS if "weights" in op.entry_points["call"].defaults]
@@ -85,7 +83,7 @@ def test_within_the_bounds(op, dtype, backend, many_threads, shape, axes, kind):
     x, made = draw(op, dtype, shape), weighting(op, dtype, shape, axes, kind)
     y = backend.numpy(op(backend.of(x), axes, **{n: backend.of(a) for n, a in made.items()}))
     assert y.dtype == x.dtype
-    assert error(op, y, x, axes, **made) <= 1 + reference.BUDGET
+    assert statistic_error(op, y, x, axes, **made) <= 1
 
 
 @given(
@@ -99,7 +97,7 @@ def test_any_layout(data, name, op, kind):
     lay = lambda a: data.draw(views(a.shape))(a) if a.ndim else a  # noqa: E731
     x = lay(draw(op, DTYPES[name], shape))
     made = {n: lay(a) for n, a in weighting(op, DTYPES[name], shape, axes, kind).items()}
-    assert error(op, op(x, axes, **made), x, axes, **made) <= 1 + reference.BUDGET
+    assert statistic_error(op, op(x, axes, **made), x, axes, **made) <= 1
 
 
 @case
@@ -544,7 +542,8 @@ def test_a_correction_of_nearly_all_weights(op):
         correction = counted[1] - left
         y = op(x, 0, correction=correction, weights=weights)[1]
         one = np.s_[:, 1:2]
-        assert error(op, y, x[one], (0,), correction, weights[one]) <= 1
+        options = {"correction": correction, "weights": weights[one]}
+        assert statistic_error(op, y, x[one], (0,), **options) <= 1
 
 
 def test_gradients_without_weights():

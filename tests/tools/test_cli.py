@@ -22,10 +22,10 @@ from fastact.bench import cpu
 from fastact.bench.workloads import FAMILIES, norms, work
 from fastact.bench.workloads.activations import IDIOMS
 from fastact.bench.workloads.work import Options
-from fastact.check import reductions
 from fastact.check.check import check_for
 from fastact.measure import peers, shapes
 from fastact.measure.peers import COPY, FRESH, OURS
+from fastact.measure.sum_axes import is_sum
 from fastact.ops.bounds import Bounds, NormBounds, SumBounds
 from fastact.ops.engine import op as fa_op
 from fastact.ops.engine.norm_rows import named_axes
@@ -34,7 +34,7 @@ from fastact.runtime import config
 
 SHAPED = [op for op in fa.ops.values() if op.family in ("reductions", "bias")]
 GATES = [op for op in fa.ops.values() if op.family == "gates"]
-SUMS = [op for op in SHAPED if reductions.CHECK.knows(op)]
+SUMS = [op for op in SHAPED if is_sum(op)]
 
 
 @pytest.fixture

@@ -227,8 +227,7 @@ def test_the_bound_is_that_of_the_slowest_unit(function):
     assert of_memory == pytest.approx(time / memory)
 
 
-def test_the_report_says_what_was_measured(function, monkeypatch):
-    monkeypatch.setattr(cuda_static_report, "_from_code", lambda kernels: "from the code\n")
+def test_the_report_says_what_was_measured(function):
     text = cuda_static_report.report([kernel(function)], "90", "0.0", ["something is wrong"])
     assert "no GPU was used for the rest" in text
     assert "## Predicted beside measured" in text

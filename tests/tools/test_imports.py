@@ -23,9 +23,6 @@ LATE = {
     "fastact.bench.models": 1,
 }
 
-#: What checks import as they begin, and `bench` in any case.
-ORACLE = "fastact.check.reference"
-
 #: Who imports bridges for the ops, which know none.
 BRIDGED = {"fastact.interop.handlers"}
 #: What parts of the package may import of it, at any time.
@@ -110,9 +107,8 @@ def test_modules_import_each_other_in_no_circle():
 
 
 def test_late_imports_are_known():
-    late = [(module, one) for module, found in IMPORTS.items() for one in found if one.is_late]
-    assert Counter(module for module, one in late if one.module != ORACLE) == LATE
-    assert {_room(module) for module, one in late if one.module == ORACLE} == {"fastact.check"}
+    late = (module for module, found in IMPORTS.items() for one in found if one.is_late)
+    assert Counter(late) == LATE
 
 
 @pytest.mark.parametrize("room", LAYERS)
@@ -148,8 +144,8 @@ def test_benchmarks_and_checks_share_one_part_alone():
         if (room := _room(module)) in rooms and _room(one.module) in rooms
         if room != _room(one.module)
     }
-    own = {(room, module) for room, module in between if _room(module) != "fastact.measure"}
-    assert own == {("fastact.bench", "fastact.check.reference")}  # the textbook's formulas
+    assert between
+    assert {_room(module) for _, module in between} == {"fastact.measure"}
 
 
 def test_private_names_stay_in_their_folder():

@@ -15,7 +15,6 @@ from typing import Any
 import numpy as np
 
 import fastact as fa
-from fastact.check import reference
 from fastact.check.expected import Expected, expected
 from fastact.measure.cases import (
     Case,
@@ -26,6 +25,7 @@ from fastact.measure.cases import (
     results_of,
     shapes_of,
 )
+from fastact.measure.formulas import FORWARD
 from fastact.measure.norm_rows import rows_of, traits
 from fastact.measure.sum_axes import axes_of, is_over_any, is_sum, is_to_shape
 from fastact.ops.bounds import computed_in
@@ -35,6 +35,7 @@ from .cases import DTYPES, FLOAT64, Array, Draw, Number, Request, Shape, draw, n
 
 _BOOL, _INT16, _INT32, _INT64 = map(np.dtype, ("bool", "int16", "int32", "int64"))
 
+_ACTIVATIONS = list(FORWARD)
 FAMILIES = sorted({op.family for op in fa.ops.values()})
 
 
@@ -199,9 +200,8 @@ def _value(value: Any) -> Any:
 
 def _activation(op: Any, draw: Draw) -> dict[str, Any]:
     """An activation by its name or itself, perhaps with parameters."""
-    known = [n for n in reference.FORWARD if op.family != "gated" or n not in reference.BY_DIGITS]
     usual = ("identity", "identity", "mish", "relu", "silu")
-    name = draw.r.choice((*usual, draw.r.choice(known), draw.r.choice(known)))
+    name = draw.r.choice((*usual, draw.r.choice(_ACTIVATIONS), draw.r.choice(_ACTIVATIONS)))
     if name == "identity":
         return {"activation": name} if draw.chance(0.5) or op.family != "norms" else {}
     own = own_parameters(fa.ops[name], draw) if op.family in ("bias", "gated") else {}

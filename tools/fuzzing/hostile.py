@@ -25,6 +25,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+import capsules  # of the tests
 import ml_dtypes
 import numpy as np
 import torch
@@ -51,44 +52,6 @@ REFUSALS = (TypeError, ValueError, BufferError, Own, MemoryError, fa.CudaUnavail
 
 # --- capsules -------------------------------------------------------------------------------------
 
-
-class _DLTensor(ctypes.Structure):
-    _fields_ = (
-        ("data", ctypes.c_void_p),
-        ("device_type", ctypes.c_int32),
-        ("device_id", ctypes.c_int32),
-        ("ndim", ctypes.c_int32),
-        ("code", ctypes.c_uint8),
-        ("bits", ctypes.c_uint8),
-        ("lanes", ctypes.c_uint16),
-        ("shape", ctypes.POINTER(ctypes.c_int64)),
-        ("strides", ctypes.POINTER(ctypes.c_int64)),
-        ("byte_offset", ctypes.c_uint64),
-    )
-
-
-class _Managed(ctypes.Structure):
-    _fields_ = (
-        ("tensor", _DLTensor),
-        ("context", ctypes.c_void_p),
-        ("deleter", ctypes.c_void_p),
-    )
-
-
-class _Versioned(ctypes.Structure):
-    _fields_ = (
-        ("major", ctypes.c_uint32),
-        ("minor", ctypes.c_uint32),
-        ("context", ctypes.c_void_p),
-        ("deleter", ctypes.c_void_p),
-        ("flags", ctypes.c_uint64),
-        ("tensor", _DLTensor),
-    )
-
-
-_new_capsule = ctypes.pythonapi.PyCapsule_New
-_new_capsule.restype = ctypes.py_object
-_new_capsule.argtypes = (ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p)
 
 _kept: deque[Any] = deque(maxlen=200)  # what capsules point to, for the time of a case
 # What a consumer reads when it lets go of a capsule, which is when the garbage collector pleases.
@@ -163,17 +126,24 @@ def capsule(r: Random, x: np.ndarray[Any, Any]) -> tuple[str, Any]:
         shape, strides = (shape + [1] * count)[:count], None
         if held["ndim"] > 2000:
             shape = None
-    tensor = _DLTensor(**held)
-    tensor.shape, tensor.strides = _pointer(shape), _pointer(strides)
-    if held["byte_offset"] and held["data"] is not None:
-        tensor.byte_offset = 0  # an address that wraps cannot be told from one that does not
+    tensor = capsules.Tensor(
+        held["data"],
+        capsules.Device(held["device_type"], held["device_id"]),
+        held["ndim"],
+        capsules.DataType(held["code"], held["bits"], held["lanes"]),
+        _pointer(shape),
+        _pointer(strides),
+        # An address that wraps cannot be told from one that does not.
+        0 if held["data"] is not None else held["byte_offset"],
+    )
     if name.endswith(b"versioned"):
-        managed: Any = _Versioned(*version, None, None, flags, tensor)
+        managed: Any = capsules.Versioned(*version, None, None, flags, tensor)
     else:
-        managed = _Managed(tensor, None, None)
+        managed = capsules.Managed(tensor, None, None)
     _kept.append(x)
     _structures.append(managed)
-    return "+".join([name.decode(), *lies]), _new_capsule(ctypes.addressof(managed), name, None)
+    made = capsules.new_capsule(ctypes.addressof(managed), name, None)
+    return "+".join([name.decode(), *lies]), made
 
 
 class Exporter:

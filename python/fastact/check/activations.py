@@ -14,12 +14,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .. import _cpu
+from ..measure import formulas
 from ..measure.peers import LeftOut, function_named, open_torch, torch_backward
 from ..ops.bounds import Bounds
 from ..runtime.threads import get_num_threads
 from ..terminal import Progress, markdown_table
-from . import ulp
-from .common import Check, Options, Report
+from . import reference, ulp
+from .common import Check, Options, Report, dtypes
 from .ulp import DIRECTIONS, EDGES, Contender, Float32s, Float64s, Tally
 
 # A bound on the absolute error is a multiple of the type's epsilon.
@@ -117,19 +118,18 @@ def _ours(subject: _Subject, isa: str) -> Contender:
 
 def _numpy(subject: _Subject) -> Contender:
     """The textbook's formulas, as NumPy evaluates them for float32."""
-    oracle = importlib.import_module("fastact.check.reference")
 
-    def contend(formulas: dict[str, Any]) -> Callable[[Float32s, Float32s], None]:
-        formula = formulas[subject.op.name].of
+    def contend(of: dict[str, Any]) -> Callable[[Float32s, Float32s], None]:
+        formula = of[subject.op.name].of
 
         def run(x: Float32s, out: Float32s) -> None:
             with np.errstate(all="ignore"):
-                out[...] = formula(x, oracle.NUMPY, **subject.chosen)
+                out[...] = formula(x, formulas.NUMPY, **subject.chosen)
 
         return run
 
-    by_saved = {**oracle.DERIVATIVE, **oracle.DERIVATIVE_BY_VALUE}
-    return Contender("numpy", contend(oracle.FORWARD), contend(by_saved))
+    by_saved = formulas.DERIVATIVE | formulas.DERIVATIVE_BY_VALUE
+    return Contender("numpy", contend(formulas.FORWARD), contend(by_saved))
 
 
 def _torch(subject: _Subject) -> Contender:
@@ -176,10 +176,9 @@ def _sweep(
     batches: Iterable[Float32s],
     advance: Callable[[int], None] = lambda steps: None,
 ) -> dict[str, list[Tally]]:
-    oracle = importlib.import_module("fastact.check.reference")
     exact = {
-        "forward": subject.exact(oracle.forward),
-        "derivative": subject.exact(oracle.derivative_by_saved),
+        "forward": subject.exact(reference.forward),
+        "derivative": subject.exact(reference.derivative_by_saved),
     }
     return ulp.sweep(contenders, exact, allowed, batches, get_num_threads(), advance)
 
@@ -260,12 +259,7 @@ def _check_float32(subject: _Subject, options: Options, report: Report) -> None:
 def _check_16_bit(subject: _Subject, options: Options, report: Report) -> None:
     """Every 16-bit input gives the float32 result, rounded once."""
     every = np.arange(1 << 16, dtype=np.uint16)
-    dtypes: list[Any] = [np.float16]
-    try:
-        dtypes.append(importlib.import_module("ml_dtypes").bfloat16)
-    except ImportError:
-        report.say("  bfloat16: left out, ml_dtypes is not installed")
-    for dtype in map(np.dtype, dtypes):
+    for dtype in (dtype for dtype in dtypes(report) if dtype.itemsize == 2):
         x = every.view(dtype)
         wrong = 0
         for isa in options.isas:
@@ -306,7 +300,6 @@ def _check_float64(subject: _Subject, options: Options, report: Report) -> None:
     except ImportError:
         report.say("  float64: left out, mpmath is not installed")
         return
-    oracle = importlib.import_module("fastact.check.reference")
     x = _float64_sample(options.float64_points)
     results = {}
     for isa in options.isas:
@@ -315,8 +308,8 @@ def _check_float64(subject: _Subject, options: Options, report: Report) -> None:
     bounds = subject.op.bounds
     allowed = bounds.derivative_abs * _FLOAT64_PER_FLOAT32
     rules = (
-        (oracle.forward_mp, bounds.forward_ulp, 0.0),
-        (oracle.derivative_by_saved_mp, bounds.derivative_ulp, allowed),
+        (reference.forward_mp, bounds.forward_ulp, 0.0),
+        (reference.derivative_by_saved_mp, bounds.derivative_ulp, allowed),
     )
     report.say(f"  float64: {x.size} inputs against mpmath; absolute bound {allowed:.3g}")
     for position, (direction, rule) in enumerate(zip(DIRECTIONS, rules, strict=True)):
@@ -329,10 +322,9 @@ def _check_float64(subject: _Subject, options: Options, report: Report) -> None:
 
 def _check_specials(subject: _Subject, options: Options, report: Report) -> None:
     """Zeros with their sign, infinities and NaN where the oracle has them at special inputs."""
-    oracle = importlib.import_module("fastact.check.reference")
     x = np.array(_SPECIALS)
     with np.errstate(all="ignore"):
-        functions = (oracle.forward, oracle.derivative_by_saved)
+        functions = (reference.forward, reference.derivative_by_saved)
         references = [subject.exact(function)(x) for function in functions]
     wrong = 0
     for isa in options.isas:

@@ -14,14 +14,12 @@ from typing import Any
 
 from .. import _cpu
 from ..terminal import Progress, markdown_table, paragraph, say, styled, table
-from . import activations, bias, gated, gates, moments, norms, plot, reductions, softmax, statistics
+from . import activations, bias, gated, gates, norms, plot, softmax, sums
 from .common import Check, Options, Report
 
 CHECKS = (
     activations.CHECK,
-    reductions.CHECK,
-    moments.CHECK,
-    statistics.CHECK,
+    sums.CHECK,
     bias.CHECK,
     gated.CHECK,
     norms.CHECK,

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from .. import _cpu
 from ..terminal import Progress, say, styled
+
+Float64s = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
@@ -181,3 +185,22 @@ def add_rows(
     for label, errors in rows:
         cells = [f"{errors[kind]:.3g}" if kind in errors else "" for kind in data]
         report.rows.append([*case, label, *cells])
+
+
+# --- data -----------------------------------------------------------------------------------------
+
+
+def mixed(rng: np.random.Generator, *shape: int) -> Float64s:
+    """Both signs, four orders of magnitude."""
+    values: Float64s = rng.normal(size=shape) * 10.0 ** rng.uniform(-3, 1, shape)
+    return values
+
+
+def dtypes(report: Report) -> list[np.dtype[Any]]:
+    """The dtypes in which ops are checked."""
+    found: list[Any] = [np.float64, np.float32, np.float16]
+    try:
+        found.append(importlib.import_module("ml_dtypes").bfloat16)
+    except ImportError:
+        report.say("  bfloat16: left out, ml_dtypes is not installed")
+    return list(map(np.dtype, found))

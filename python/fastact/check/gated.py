@@ -11,9 +11,8 @@ import numpy as np
 
 from ..ops.bounds import GatedBounds
 from ..ops.engine.fused import IDENTITY
-from .common import ErrorRow, Options, Report, check_by_cases
+from .common import ErrorRow, Options, Report, check_by_cases, dtypes, mixed
 from .expected.gated import GatedCall
-from .reductions import dtypes, mixed
 
 _ROWS, _MANY, _COLUMNS = 33, 16, 19  # rows, times as many
 _HELD = {"limit": 1.5, "offset": 1.0}
@@ -53,7 +52,7 @@ def _errors(call: GatedCall) -> tuple[float, ...]:
 
 
 def _rows(op: Any, options: Options, report: Report) -> Iterator[ErrorRow]:
-    for (label, named), (dtype, _) in product(variants(op), dtypes(report)):
+    for (label, named), dtype in product(variants(op), dtypes(report)):
         yield ErrorRow((label, dtype.name), partial(_cases, op, named, dtype, options), _errors)
 
 

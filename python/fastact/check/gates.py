@@ -12,9 +12,8 @@ from numpy.typing import NDArray
 
 from ..ops.bounds import GateBounds
 from ..ops.engine.op import arrays_of
-from .common import ErrorRow, Options, Report, check_by_cases
+from .common import ErrorRow, Options, Report, check_by_cases, dtypes
 from .expected.gates import Step, exact, of_backward, of_forward
-from .reductions import dtypes
 
 _SHAPES = ((37, 300), (300, 20))
 _MANY = 16  # times as many rows
@@ -73,7 +72,7 @@ def _steps(op: Any, dtype: Any, options: Options) -> Iterator[Step]:
 
 
 def _rows(op: Any, options: Options, report: Report) -> Iterator[ErrorRow]:
-    for dtype, _ in dtypes(report):
+    for dtype in dtypes(report):
         yield ErrorRow((dtype.name,), partial(_steps, op, dtype, options), errors)
 
 

@@ -18,9 +18,8 @@ from ..measure.cases import RESULTS
 from ..measure.norm_rows import rows_of, traits
 from ..ops.bounds import NormBounds
 from ..ops.engine.fused import IDENTITY
-from .common import ErrorRow, Options, Report, check_by_cases
+from .common import ErrorRow, Options, Report, check_by_cases, dtypes, mixed
 from .expected import errors
-from .reductions import dtypes, mixed
 
 _ROWS = ((301, 77), (9, 2500), (5, 1))
 _IMAGES = ((9, 12, 23, 5), (3, 6, 40, 41), (4, 6, 1, 1))
@@ -161,7 +160,7 @@ def _by_halves(op: Any, given: Mapping[str, Any]) -> tuple[Any, ...]:
 
 def _rows(op: Any, options: Options, report: Report) -> Iterator[ErrorRow]:
     activations = (IDENTITY, "mish")
-    for (label, way), name, (dtype, _) in product(_ways(op).items(), activations, dtypes(report)):
+    for (label, way), name, dtype in product(_ways(op).items(), activations, dtypes(report)):
         yield ErrorRow(
             (label, name, dtype.name),
             partial(_cases, op, way, name, dtype, options),

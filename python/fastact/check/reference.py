@@ -1,14 +1,14 @@
 """The oracle: one obvious formula an op, evaluated far more precisely than what it judges.
 
-A formula is written once over a namespace `m` and evaluated twice: with `m = numpy` in float64 to
-judge float32 and the 16-bit types, and with `m = mpmath` in 60 digits to judge float64. It is the
-textbook's, not the kernels': nothing here is shared with src/. What it cannot say by itself, its
-limits at minus and plus infinity, stands beside it.
+Activations are `measure/formulas.py`, in three precisions: with NumPy in float64 to judge float32
+and the 16-bit types, in long double to judge float64 in whole arrays, and with mpmath in 60 digits
+to judge float64 number by number.
 
 Formulas over whole arrays are computed in `wide(dtype)`: float64 to judge results that are computed
 in float32, long double to judge float64. How far off the oracle is itself, is `BUDGET`.
 """
 
+import importlib
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -17,6 +17,8 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+from ..measure.formulas import DERIVATIVE, DERIVATIVE_BY_VALUE, FORWARD, NUMPY, Formula, sigmoid
 
 Float64 = NDArray[np.float64]
 
@@ -34,230 +36,82 @@ def wide(dtype: Any) -> Any:
     return np.longdouble if np.dtype(dtype) == np.float64 else np.float64
 
 
-@dataclass(frozen=True)
-class Formula:
-    """f(x, m, ...), and its values at x = -inf and x = +inf for the default parameters."""
-
-    of: Callable[..., Any]
-    limits: tuple[float, float]
+# --- activations ----------------------------------------------------------------------------------
 
 
-INF = np.inf
-# of selu, to the digits of its paper's code
-SCALE, ALPHA = 1.0507009873554804934193349852946, 1.6732632423543772848170429916717
+_LONG = np.longdouble
+_PI = _LONG("3.14159265358979323846264338327950288")
 
 
-def _clip(x: Any, low: float, high: float, m: Any) -> Any:
-    return m.where(x < low, low, m.where(x > high, high, x))
+def _npdf(x: Any) -> Any:
+    """The density of normal numbers; the error of a square would be multiplied by it."""
+    high = x.astype(np.float32).astype(_LONG)  # whose square is exact
+    return np.exp(-high * high / 2) * np.exp((high - x) * (high + x) / 2) / np.sqrt(2 * _PI)
 
 
-def _softplus(x: Any, m: Any) -> Any:
-    """log(1 + exp(x)), without exp of anything large."""
-    return (x + abs(x)) / 2 + m.log1p(m.exp(-abs(x)))
+def _ncdf(x: Any) -> Any:
+    """Their distribution: by a series, and where that cancels by a continued fraction."""
+    size = abs(x)
+    near, far = np.minimum(size, 1.75), np.maximum(size, 1.75)
+    term = total = near
+    for n in range(1, 50):
+        term = term * near * near / (2 * n + 1)
+        total = total + term
+    fraction = far
+    for n in range(200, 0, -1):
+        fraction = far + n / fraction
+    tail = np.where(size < 1.75, 0.5 - _npdf(near) * total, _npdf(far) / fraction)
+    return np.where(x < 0, tail, 1 - tail)
 
 
-def _sigmoid(x: Any, m: Any) -> Any:
-    return 1 / (1 + m.exp(-x))
+#: NumPy in long double: its constants have no more digits than a double.
+_WIDE = SimpleNamespace(
+    **{
+        **vars(NUMPY),
+        "ncdf": _ncdf,
+        "npdf": _npdf,
+        "pi": _PI,
+        "sqrt": lambda v: np.sqrt(np.asarray(v, _LONG)),
+        "log": lambda v: np.log(np.asarray(v, _LONG)),
+    }
+)
 
 
-def _gelu(x: Any, m: Any, approximate: str = "none") -> Any:
-    if approximate == "tanh":  # (1 + tanh(u)) / 2 = sigmoid(2 u), which does not cancel
-        return x * _sigmoid(2 * m.sqrt(2 / m.pi) * (x + x * x * x * 44715 / 1000000), m)
-    return x * m.erfc(-_clip(x, -1000, 1000, m) / m.sqrt(2)) / 2
-
-
-def _gelu_slope(x: Any, m: Any, approximate: str = "none") -> Any:
-    if approximate == "tanh":
-        c = 2 * m.sqrt(2 / m.pi)
-        s = _sigmoid(c * (x + x * x * x * 44715 / 1000000), m)
-        tail = _sigmoid(-c * (x + x * x * x * 44715 / 1000000), m)
-        return s + s * tail * x * c * (1 + x**2 * 134145 / 1000000)
-    x = _clip(x, -1000, 1000, m)
-    return m.erfc(-x / m.sqrt(2)) / 2 + x * m.exp(-(x**2) / 2) / m.sqrt(2 * m.pi)
-
-
-# tanhshrink and logcosh cancel near 0: below m.small, three terms of their series.
-FORWARD = {
-    "relu": Formula(lambda x, m: m.where(x < 0, 0, x), (0.0, INF)),
-    "relu6": Formula(lambda x, m: _clip(x, 0, 6, m), (0.0, 6.0)),
-    "leaky_relu": Formula(
-        lambda x, m, negative_slope=0.01: m.where(x < 0, negative_slope * x, x), (-INF, INF)
-    ),
-    "elu": Formula(lambda x, m, alpha=1: m.where(x < 0, alpha * m.expm1(x), x), (-1.0, INF)),
-    "selu": Formula(
-        lambda x, m: SCALE * m.where(x < 0, ALPHA * m.expm1(x), x), (-SCALE * ALPHA, INF)
-    ),
-    "celu": Formula(
-        lambda x, m, alpha=1: m.where(x < 0, alpha * m.expm1(x / alpha), x), (-1.0, INF)
-    ),
-    "gelu": Formula(_gelu, (-0.0, INF)),
-    "silu": Formula(lambda x, m: x * _sigmoid(x, m), (-0.0, INF)),
-    "quick_gelu": Formula(lambda x, m, alpha=1.702: x * _sigmoid(alpha * x, m), (-0.0, INF)),
-    "mish": Formula(lambda x, m: x * m.tanh(m.log1p(m.exp(x))), (-0.0, INF)),
-    "sigmoid": Formula(_sigmoid, (0.0, 1.0)),
-    "logsigmoid": Formula(lambda x, m: -_softplus(-x, m), (-INF, -0.0)),
-    "hardsigmoid": Formula(lambda x, m: _clip(x + 3, 0, 6, m) / 6, (0.0, 1.0)),
-    "tanh": Formula(lambda x, m: m.tanh(x), (-1.0, 1.0)),
-    "hardtanh": Formula(
-        lambda x, m, min_val=-1, max_val=1: _clip(x, min_val, max_val, m), (-1.0, 1.0)
-    ),
-    "tanhshrink": Formula(
-        lambda x, m: m.where(
-            abs(x) < m.small, x * x * x * (105 - x * x * (42 - 17 * x * x)) / 315, x - m.tanh(x)
-        ),
-        (-INF, INF),
-    ),
-    "softplus": Formula(lambda x, m, beta=1: _softplus(beta * x, m) / beta, (0.0, INF)),
-    "softsign": Formula(lambda x, m: x / (1 + abs(x)), (-1.0, 1.0)),
-    "softshrink": Formula(
-        lambda x, m, lambd=0.5: m.where(
-            x > lambd, x - lambd, m.where(x < -lambd, x + lambd, 0 * x)
-        ),
-        (-INF, INF),
-    ),
-    "hardshrink": Formula(lambda x, m, lambd=0.5: m.where(abs(x) > lambd, x, 0 * x), (-INF, INF)),
-    "hardswish": Formula(lambda x, m: x * _clip(x + 3, 0, 6, m) / 6, (-0.0, INF)),
-    "hardmish": Formula(lambda x, m: x * _clip(x + 2, 0, 2, m) / 2, (-0.0, INF)),
-    "lisht": Formula(lambda x, m: x * m.tanh(x), (INF, INF)),
-    "logcosh": Formula(
-        lambda x, m: m.where(
-            abs(x) < m.small,
-            x * x * (90 - x * x * (15 - 4 * x * x)) / 180,
-            abs(x) + m.log1p(m.exp(-2 * abs(x))) - m.log(2),
-        ),
-        (INF, INF),
-    ),
-}
-
-DERIVATIVE = {
-    "relu": Formula(lambda x, m: m.where(x > 0, 1, 0), (0.0, 1.0)),
-    "relu6": Formula(lambda x, m: m.where(x > 0, m.where(x < 6, 1, 0), 0), (0.0, 0.0)),
-    "leaky_relu": Formula(
-        lambda x, m, negative_slope=0.01: m.where(x > 0, 1, negative_slope), (0.01, 1.0)
-    ),
-    "elu": Formula(lambda x, m, alpha=1: m.where(x > 0, 1, alpha * m.exp(x)), (0.0, 1.0)),
-    "selu": Formula(lambda x, m: SCALE * m.where(x > 0, 1, ALPHA * m.exp(x)), (0.0, SCALE)),
-    "celu": Formula(lambda x, m, alpha=1: m.where(x > 0, 1, m.exp(x / alpha)), (0.0, 1.0)),
-    "gelu": Formula(_gelu_slope, (0.0, 1.0)),
-    # s + x s (1 - s) with s = sigmoid(x)
-    "silu": Formula(
-        lambda x, m: _sigmoid(x, m) + x * m.exp(-abs(x)) / (1 + m.exp(-abs(x))) ** 2, (0.0, 1.0)
-    ),
-    # s + p s (1 - s) with p = alpha x, s = sigmoid(p)
-    "quick_gelu": Formula(
-        lambda x, m, alpha=1.702: (
-            _sigmoid(alpha * x, m)
-            + alpha * x * m.exp(-abs(alpha * x)) / (1 + m.exp(-abs(alpha * x))) ** 2
-        ),
-        (0.0, 1.0),
-    ),
-    # tanh(s) + x sech(s)^2 sigmoid(x) with s = softplus(x)
-    "mish": Formula(
-        lambda x, m: (
-            m.tanh(m.log1p(m.exp(x))) + x / m.cosh(m.log1p(m.exp(x))) ** 2 / (1 + m.exp(-x))
-        ),
-        (0.0, 1.0),
-    ),
-    "sigmoid": Formula(lambda x, m: m.exp(-abs(x)) / (1 + m.exp(-abs(x))) ** 2, (0.0, 0.0)),
-    "logsigmoid": Formula(lambda x, m: _sigmoid(-x, m), (1.0, 0.0)),
-    "hardsigmoid": Formula(lambda x, m: m.where(abs(x) < 3, x * 0 + 1, x * 0) / 6, (0.0, 0.0)),
-    "tanh": Formula(lambda x, m: 1 / m.cosh(x) ** 2, (0.0, 0.0)),
-    "hardtanh": Formula(
-        lambda x, m, min_val=-1, max_val=1: m.where(x > min_val, m.where(x < max_val, 1, 0), 0),
-        (0.0, 0.0),
-    ),
-    "tanhshrink": Formula(lambda x, m: m.tanh(x) ** 2, (1.0, 1.0)),
-    "softplus": Formula(lambda x, m, beta=1: _sigmoid(beta * x, m), (0.0, 1.0)),
-    "softsign": Formula(lambda x, m: 1 / (1 + abs(x)) ** 2, (0.0, 0.0)),
-    "softshrink": Formula(lambda x, m, lambd=0.5: m.where(abs(x) > lambd, 1, 0), (1.0, 1.0)),
-    "hardshrink": Formula(lambda x, m, lambd=0.5: m.where(abs(x) > lambd, 1, 0), (1.0, 1.0)),
-    # (2 x + 3) / 6 inside
-    "hardswish": Formula(
-        lambda x, m: m.where(x > -3, m.where(x < 3, (2 * x + 3) / 6, 1), 0), (0.0, 1.0)
-    ),
-    "hardmish": Formula(lambda x, m: m.where(x > -2, m.where(x < 0, x + 1, 1), 0), (0.0, 1.0)),
-    "lisht": Formula(lambda x, m: m.tanh(x) + x / m.cosh(x) ** 2, (-1.0, 1.0)),
-    "logcosh": Formula(lambda x, m: m.tanh(x), (-1.0, 1.0)),
-}
-
-# The derivative as a function of y, of the ops that save y. (1 - y) and (1 + y) are exact where it
-# is small.
-DERIVATIVE_BY_VALUE = {
-    "sigmoid": Formula(lambda y, m: y * (1 - y), (-INF, np.nan)),
-    "tanh": Formula(lambda y, m: (1 - y) * (1 + y), (-INF, -INF)),
-}
-
-# Where three terms of a series leave 10^-11 (which no float32 shows) and 10^-49 of the result.
-try:
-    from scipy.special import erfc  # as good as math.erfc, and twenty times as fast
-except ImportError:
-    erfc = np.vectorize(math.erfc, otypes=[np.float64])
-NUMPY = SimpleNamespace(**vars(np), erfc=erfc, small=0.03)
-
-
-def _evaluate(formula: Formula, x: Float64, parameters: dict[str, Any]) -> Float64:
+def _evaluate(formula: Formula, x: Any, parameters: Mapping[str, Any]) -> Any:
     # What overflows on the way to infinity is divided by; the limits are for what even infinity
     # does not tell.
-    made_in = np.longdouble if np.asarray(x).dtype == np.longdouble else np.float64
+    is_long = np.asarray(x).dtype == _LONG
     with np.errstate(all="ignore"):
-        y = np.asarray(formula.of(x, NUMPY, **parameters), made_in)
+        made = formula.of(x, _WIDE if is_long else NUMPY, **parameters)
     low, high = formula.limits
-    y = np.where(x == -np.inf, low, np.where(x == np.inf, high, y))
-    return np.where(np.isnan(x), np.nan, y)
+    y = np.where(x == -np.inf, low, np.where(x == np.inf, high, made))
+    return np.where(np.isnan(x), np.nan, y).astype(_LONG if is_long else np.float64)
 
 
-# Of these float64 functions or short series are a part: in long double they go by mpmath.
-BY_DIGITS = ("gelu", "tanhshrink", "logcosh")
-
-
-def _by_digits(name: str, of: dict[str, Formula], x: Any, parameters: dict[str, Any]) -> Any:
-    import mpmath
-
-    def one(value: Any) -> Any:
-        if not np.isfinite(value):
-            return np.longdouble(of[name].limits[int(value > 0)]) + 0 * (value - value)
-        with mpmath.workdps(60):
-            high = float(value)
-            exact = mpmath.mpf(high) + mpmath.mpf(float(value - np.longdouble(high)))
-            m = SimpleNamespace(**vars(mpmath), where=_where, small=mpmath.mpf("1e-8"))
-            y = mpmath.mpf(of[name].of(exact, m, **parameters))
-            return np.longdouble(float(y)) + np.longdouble(float(y - mpmath.mpf(float(y))))
-
-    flat = np.asarray(x).reshape(-1)
-    return np.array([one(v) for v in flat], np.longdouble).reshape(np.shape(x))
-
-
-def forward(name: str, x: Float64, **parameters: Any) -> Float64:
+def forward(name: str, x: Any, **parameters: Any) -> Any:
     """f(x) in float64, for x that float32 can represent, or in long double; for other than the
     default parameters, x must be finite."""
-    if name in BY_DIGITS and np.asarray(x).dtype == np.longdouble:
-        return _by_digits(name, FORWARD, x, parameters)  # type: ignore[no-any-return]
     return _evaluate(FORWARD[name], x, parameters)
 
 
-def derivative(name: str, x: Float64, **parameters: Any) -> Float64:
+def derivative(name: str, x: Any, **parameters: Any) -> Any:
     """f'(x), as `forward`."""
-    if name in BY_DIGITS and np.asarray(x).dtype == np.longdouble:
-        return _by_digits(name, DERIVATIVE, x, parameters)  # type: ignore[no-any-return]
     return _evaluate(DERIVATIVE[name], x, parameters)
 
 
-def derivative_by_saved(name: str, saved: Float64, **parameters: Any) -> Float64:
+def derivative_by_saved(name: str, saved: Any, **parameters: Any) -> Any:
     """f'(x), of what `forward` saves: x, or f(x)."""
-    if name in DERIVATIVE_BY_VALUE:
-        return _evaluate(DERIVATIVE_BY_VALUE[name], saved, parameters)
-    return derivative(name, saved, **parameters)
+    return _evaluate((DERIVATIVE | DERIVATIVE_BY_VALUE)[name], saved, parameters)
 
 
 def _where(condition: bool, then: Any, otherwise: Any) -> Any:
     return then if condition else otherwise
 
 
-def _evaluate_mp(formula: Formula, x: float, parameters: dict[str, Any]) -> Any:
-    import mpmath
-
+def _evaluate_mp(formula: Formula, x: float, parameters: Mapping[str, Any]) -> Any:
+    mpmath = importlib.import_module("mpmath")
     with mpmath.workdps(60):
-        m = SimpleNamespace(**vars(mpmath), where=_where, small=mpmath.mpf("1e-8"))
+        m = SimpleNamespace(**vars(mpmath), where=_where)
         return mpmath.mpf(formula.of(mpmath.mpf(x), m, **parameters))
 
 
@@ -266,10 +120,9 @@ def forward_mp(name: str, x: float, **parameters: Any) -> Any:
     return _evaluate_mp(FORWARD[name], x, parameters)
 
 
-def derivative_by_saved_mp(name: str, saved: float, **parameters: Any) -> Any:
+def derivative_by_saved_mp(name: str, x: float, **parameters: Any) -> Any:
     """`derivative_by_saved` as an mpmath number, for any finite x."""
-    by_saved = {**DERIVATIVE, **DERIVATIVE_BY_VALUE}
-    return _evaluate_mp(by_saved[name], saved, parameters)
+    return _evaluate_mp((DERIVATIVE | DERIVATIVE_BY_VALUE)[name], x, parameters)
 
 
 # --- reductions -----------------------------------------------------------------------------------
@@ -652,12 +505,12 @@ def gate_slopes(a: Gates) -> Gates:
 
 
 def _each(x: Gates, u: Gates) -> Gates:
-    return {k: np.tanh(x[k] + u[k]) if k in "gn" else _sigmoid(x[k] + u[k], NUMPY) for k in x}
+    return {k: np.tanh(x[k] + u[k]) if k in "gn" else sigmoid(x[k] + u[k], NUMPY) for k in x}
 
 
 def _behind_the_product(x: Gates, u: Gates) -> Gates:
     """With a reset gate that scales a part of the recurrent projection."""
-    r, z = (_sigmoid(x[k] + u[k], NUMPY) for k in "rz")
+    r, z = (sigmoid(x[k] + u[k], NUMPY) for k in "rz")
     return {"r": r, "z": z, "n": np.tanh(x["n"] + r * u["n"]), "q": u["n"] + 0 * r}
 
 

@@ -12,9 +12,8 @@ from numpy.typing import NDArray
 
 from ..measure.cases import is_loss, reduces_rows
 from ..ops.bounds import CrossEntropyBounds, SoftmaxBounds
-from .common import ErrorRow, Options, Report, check_by_cases
+from .common import ErrorRow, Options, Report, check_by_cases, dtypes
 from .expected import errors
-from .reductions import dtypes
 
 _SHAPES = ((301, 77), (9, 2500), (3, 9), (2, 70_001))
 _SPREADS = (0.01, 3.0, 30.0, 2000.0)  # of normal data: exponentials alike, and far apart
@@ -59,7 +58,7 @@ def _of_loss(op: Any, x: Any) -> tuple[float, ...]:
 
 def _rows(op: Any, options: Options, report: Report) -> Iterator[ErrorRow]:
     of = _of_loss if is_loss(op) else _of_function
-    for dtype, _ in dtypes(report):
+    for dtype in dtypes(report):
         yield ErrorRow((dtype.name,), partial(_logits, dtype, options), partial(of, op))
 
 

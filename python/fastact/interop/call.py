@@ -2,7 +2,6 @@
 
 import sys
 from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from functools import lru_cache, partial
 from types import MappingProxyType, TracebackType
 from typing import Any, Self
@@ -66,11 +65,15 @@ class Call:
         self.where = where
         self._roles = roles
         self._integers = integers
+        frameworks: dict[str, Framework] = {}
         for name, value in values.items():
             foreign.plain(where, name, value)
-        frameworks = {n: f for n, v in values.items() if (f := framework_of(v)) is not None}
-        validate.one_framework(where, frameworks)
+            framework = framework_of(value)
+            if framework is not None:
+                frameworks[name] = framework
         self.framework: Framework = next(iter(frameworks.values()), NUMPY)
+        if len(frameworks) > 1:
+            validate.one_framework(where, frameworks)
         self.arrays: dict[str, Any] = {}
         self.views: dict[str, View] = {}
         self._targets: list[Any] = []  # arrays of the caller's that kernels write
@@ -78,11 +81,9 @@ class Call:
         self.scratch: list[tuple[View, Any]] = []  # workspaces, what holds them
         self._draft = _cpu.begin_call()
         leader = next(iter(values))
-        device = (
-            (devices.CPU, 0)
-            if framework_of(values[leader]) is None
-            else self.framework.device(values[leader])
-        )
+        device = (devices.CPU, 0)
+        if leader in frameworks:
+            device = self.framework.device(values[leader])
         self.native = devices.native(where, device)
         self.given = stream is not None
         if self.given and self._draft is not None:
@@ -90,7 +91,9 @@ class Call:
         self.place = Place(device, self._stream(device, stream, values[leader]))
         for name, value in values.items():
             is_array = name in of_forward and isinstance(value, np.generic)
-            self._take(name, np.asarray(value) if is_array else value, leader, given=value)
+            value, given = np.asarray(value) if is_array else value, value
+            of = NUMPY if is_array else frameworks.get(name)
+            self._take(name, value, of, leader, given=given)
         if self.framework is not NUMPY:
             for cls in map(type, self.arrays.values()):
                 _register_tensor_type(cls)
@@ -101,12 +104,9 @@ class Call:
         return self.place.stream or 0
 
     def __enter__(self) -> Self:
-        self._context: AbstractContextManager[Any] = (
-            streams.on(self.framework.name, self.place.device[1], self.stream)
-            if self.given
-            else nullcontext()
-        )
-        self._context.__enter__()
+        if self.given:
+            self._context = streams.on(self.framework.name, self.place.device[1], self.stream)
+            self._context.__enter__()
         return self
 
     def __exit__(
@@ -115,7 +115,8 @@ class Call:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        self._context.__exit__(kind, error, traceback)
+        if self.given:
+            self._context.__exit__(kind, error, traceback)
         if self._has_run:
             for array in self._targets:
                 mark_written(array)
@@ -137,7 +138,9 @@ class Call:
             )
         return stream
 
-    def _take(self, name: str, value: Any, leader: str, *, given: Any) -> None:
+    def _take(
+        self, name: str, value: Any, framework: Framework | None, leader: str, *, given: Any
+    ) -> None:
         """Make a view of an argument; given: the caller's object, which the call's key has."""
         role = self._roles.get(name, validate.DATA)
         also = () if name == leader and self.framework is not NUMPY else role.also
@@ -147,7 +150,7 @@ class Call:
             if role.number or not also:
                 self.views[name] = self._number(name, value, role, self.views[leader])
                 return
-        if framework_of(value) is not self.framework:
+        if framework is not self.framework:
             if self.framework is not NUMPY:
                 raise TypeError(
                     f"{self.where}: {name} must come from {self.framework.name} as the other "

@@ -23,7 +23,7 @@ def emulate() -> ModuleType:
 
 
 class Device(Protocol):
-    """What Python asks of a device's module. Calls of native functions reach it by its table."""
+    """A device's module, as Python uses it. Calls of native functions reach it by its table."""
 
     def device_of_stream(self, stream: int) -> int: ...
 
@@ -32,10 +32,13 @@ class Device(Protocol):
     def make_wait(self, device: int, stream: int, ours: int) -> None: ...
 
 
+_OF_CPU = cast(Device, _cpu)
+
+
 def native(where: str, device: tuple[int, int]) -> Device:
     """The native module for a DLPack device; the CPU's is asked for nothing."""
     if device[0] == CPU:
-        return cast(Device, _cpu)
+        return _OF_CPU
     if device[0] == CUDA:
         module = _module() if not (reason := cuda_why()) else None
     elif device[0] == EMULATED and _emulated is not None:
@@ -113,7 +116,7 @@ def cuda_why() -> str:
 
 
 def cuda_config() -> dict[str, Any]:
-    """What `show_config` tells of CUDA."""
+    """The part of `show_config` about CUDA."""
     built = not _why_not_built()
     why = cuda_why()
     facts: dict[str, Any] = {"built": built, "available": not why}

@@ -19,8 +19,8 @@ from .._cpu import View
 from . import devices, foreign, interface, streams, validate
 from .devices import CPU
 
-# What frameworks raise for an array whose memory can't be shared; ValueError: `View`, for a tensor
-# that nobody can read.
+# The errors of frameworks for an array whose memory can't be shared; ValueError: `View`'s, for a
+# tensor that nobody can read.
 _NOT_SHARED = (BufferError, RuntimeError, NotImplementedError, ValueError)
 _IMMUTABLE = frozenset({"jax", "tensorflow"})
 # Packages whose arrays' types live in another one.
@@ -74,7 +74,7 @@ class Framework(Protocol):
 
 
 class CpuFramework:
-    """What frameworks on the CPU share: scratch memory is NumPy's."""
+    """The part that frameworks on the CPU share: scratch memory is NumPy's."""
 
     computes = True
     makes_arrays = True
@@ -107,7 +107,9 @@ class _NumPy(CpuFramework):
         kind = "V" if model.dtype_name == "bfloat16" else "f"  # cheaper than NumPy's `dtype.name`
         is_like = like.dtype.kind == kind and like.dtype.itemsize == model.itemsize
         dtype = like.dtype if is_like else model.dtype_name
-        made = np.empty([shape[axis] for axis in order], dtype).transpose(inverse(order))
+        made = np.empty([shape[axis] for axis in order], dtype)
+        if len(order) > 1:
+            made = made.transpose(inverse(order))
         return View.from_numpy(made), made
 
     def finish(self, made: Any, wait: Callable[[Any], None], kept: tuple[Any, ...]) -> Any:
@@ -323,7 +325,7 @@ class _Interface(CpuFramework):
 
 
 def inverse(order: tuple[int, ...]) -> tuple[int, ...]:
-    return tuple(sorted(range(len(order)), key=order.__getitem__))
+    return tuple(map(order.index, range(len(order))))
 
 
 def _root(array_type: type) -> str:
@@ -469,6 +471,8 @@ def to_numpy(
 
     To a dtype real numbers are rounded, and no finite one to infinity.
     """
+    if dtype is None and type(value) is np.ndarray and value.dtype.kind not in "biu":
+        return value  # soon, for most
     try:
         array: NDArray[Any] = np.asanyarray(value)
     except MemoryError:
@@ -483,7 +487,7 @@ def to_numpy(
     if array.dtype.kind == "O" and not hasattr(value, "dtype"):  # None, say, or a number too large
         said = also if allowed is None else allowed
         raise validate.wrong_dtype(where, argument, validate.describe(value), said)
-    if array.dtype.name in also:
+    if also and array.dtype.name in also:
         return array
     if dtype is not None and (kept := whole_numbers(array, also)).dtype.name in also:
         return kept

@@ -49,29 +49,33 @@ def bind(
     defaults: Mapping[str, Any],
     args: Sequence[Any],
     kwargs: Mapping[str, Any],
-    keyword_only: frozenset[str] = frozenset({"stream"}),
-) -> list[Any]:
-    """Optional arguments given by position or by keyword, as values in `defaults`' order."""
-    positional = [name for name in defaults if name not in keyword_only]
-    if len(args) > len(positional):
-        names = f" ({', '.join(positional)})" if positional else ""
-        of_next = next(name for name in defaults if name in keyword_only)
-        raise TypeError(
-            f"{where}: takes at most {len(positional)} arguments after the arrays{names} by "
-            f"position, got {len(args)}; {of_next} must be given by keyword"
-        )
+    keyword_only: frozenset[str],
+) -> dict[str, Any]:
+    """Optional arguments given by position or by keyword, by name."""
     values = dict(defaults)
-    values.update(zip(positional, args, strict=False))
+    if args:
+        positional = [name for name in defaults if name not in keyword_only]
+        if len(args) > len(positional):
+            names = f" ({', '.join(positional)})" if positional else ""
+            of_next = next(name for name in defaults if name in keyword_only)
+            raise TypeError(
+                f"{where}: takes at most {len(positional)} arguments after the arrays{names} by "
+                f"position, got {len(args)}; {of_next} must be given by keyword"
+            )
+        given = positional[: len(args)]
+        values.update(zip(given, args, strict=True))
+    else:
+        given = []
     for key, value in kwargs.items():
         if key not in defaults:
             hint = _hint(key, defaults)
             raise TypeError(
                 f"{where}: unknown keyword {describe(key)}; allowed are {', '.join(defaults)}{hint}"
             )
-        if key in positional[: len(args)]:
+        if key in given:
             raise TypeError(f"{where}: {key} is given by position and by keyword")
         values[key] = value
-    return list(values.values())
+    return values
 
 
 def _hint(key: str, names: Mapping[str, Any]) -> str:
@@ -130,7 +134,7 @@ def choice(where: str, name: str, value: Any, allowed: Mapping[str, T]) -> T:
 
 
 def rule(where: str, text: str, holds: Callable[..., bool], numbers: Mapping[str, float]) -> None:
-    """What an op asks of its parameters beyond that they are finite."""
+    """The rules for an op's parameters, besides that they are finite."""
     if not holds(**numbers):
         came = ", ".join(f"{name}={value!r}" for name, value in numbers.items())
         raise ValueError(f"{where}: {text}, got {came}")
@@ -241,7 +245,7 @@ DOUBLE = _cpu.DTYPE_NAMES.index("float64")
 
 
 def double_dtype(where: str, name: str, view: View, data_name: str, data: View) -> None:
-    """What `forward` made in double comes back in it."""
+    """An array that `forward` made in double comes back in double."""
     same_dtype(where, name, view, "forward's", data.of_dtype(DOUBLE))
 
 
@@ -359,7 +363,7 @@ def _reach_overlaps(a: View, b: View) -> bool:
 
 
 def out_name(i: int, outs: Sequence[Any]) -> str:
-    """What messages call an output."""
+    """The name of an output in messages."""
     return "out" if len(outs) == 1 else f"out[{i}]"
 
 
@@ -386,9 +390,9 @@ def wants_one(where: str, outs: tuple[Any, ...]) -> None:
         )
 
 
-def needs_out(where: str, accumulate: bool, *outs: Any) -> None:
+def needs_out(where: str, *outs: Any) -> None:
     """accumulate=True adds into arrays, so there must be one for each output."""
-    if accumulate and any(out is None for out in outs):
+    if any(out is None for out in outs):
         into = "the array" if len(outs) == 1 else "the arrays"
         raise ValueError(f"{where}: accumulate=True must come with out=, {into} to add into")
 

@@ -8,6 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from importlib.metadata import PackageNotFoundError, version
+from math import prod
 from types import ModuleType
 from typing import Any
 
@@ -15,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..runtime.threads import get_num_threads
+from .shapes import Axis
 
 Call = Callable[[], Any]
 
@@ -139,3 +141,42 @@ def open_jax(threads: int) -> Any:
     jax = importlib.import_module("jax")
     jax.config.update("jax_enable_x64", True)
     return jax
+
+
+# --- reductions: numpy, torch and jax call the functions alike; m is one of them ------------------
+
+
+def _var_mean(x: Any, axis: Axis, m: Any) -> Any:
+    if hasattr(m, "var_mean"):  # torch has a function of its own for both
+        return m.var_mean(x, axis, correction=0)[::-1]
+    return m.mean(x, axis=axis), m.var(x, axis=axis)
+
+
+def _moments(x: Any, axis: Axis, m: Any) -> Any:
+    mean, var = _var_mean(x, axis, m)
+    return mean, var * (prod(x.shape) / max(prod(mean.shape), 1))
+
+
+def _average(x: Any, axis: Axis, m: Any, weights: Any = None) -> Any:
+    if weights is None:
+        return m.mean(x, axis=axis)
+    if hasattr(m, "average"):
+        return m.average(x, axis, weights)
+    return m.sum(x * weights, axis=axis) / m.sum(weights, axis=axis)
+
+
+#: A reduction of x over `axis`, by the name of the op; weights come last.
+SUMS: dict[str, Callable[..., Any]] = {
+    "sum": lambda x, axis, m: m.sum(x, axis=axis),
+    "sum_squares": lambda x, axis, m: m.sum(m.square(x), axis=axis),
+    "mean_var": _var_mean,
+    "moments": _moments,
+    "mean": lambda x, axis, m: m.mean(x, axis=axis),
+    "average": _average,
+    "var": lambda x, axis, m: m.var(x, axis, correction=0),
+    "std": lambda x, axis, m: m.std(x, axis, correction=0),
+    "nansum": lambda x, axis, m: m.nansum(x, axis=axis),
+    "nanmean": lambda x, axis, m: m.nanmean(x, axis=axis),
+    "nanvar": lambda x, axis, m: m.nanvar(x, axis=axis),
+    "nanstd": lambda x, axis, m: m.nanstd(x, axis=axis),
+}

@@ -18,14 +18,14 @@ def _all_but_one(where: str, options: Any, shape: Shape) -> Over:
     """Over every axis but `axis`."""
     axis = _axes.one(where, options.axis, len(shape), of="dy")
     others = _axes.all_but(axis, len(shape))
-    return Over(others, (shape[axis],), others)
+    return Over(others, (shape[axis],), others, shape)
 
 
 def _repeated(where: str, options: Any, shape: Shape) -> Over:
     """Over the axes along which an array of the shape `shape` repeats when it is broadcast."""
     to = _axes.lengths(where, "shape", options.shape)
     axes = _axes.unbroadcast(where, to, shape)
-    return Over(axes, to, tuple(range(len(shape) - len(to))))
+    return Over(axes, to, tuple(range(len(shape) - len(to))), shape)
 
 
 def _leading(where: str, given: Shape, shape: Shape) -> tuple[int, ...]:

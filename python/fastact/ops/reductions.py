@@ -7,9 +7,9 @@ set; the order and its error bound are derived in `src/cpu/reductions/kernels.h`
 from typing import TYPE_CHECKING
 
 from .engine.axes import over_axes
-from .engine.moments import MeanVar, MomentsOp
 from .engine.op import float32_under_autocast, names_of_ops, register
 from .engine.reductions import reduction, square_reduction
+from .engine.statistics import MeanVar, MomentsOp
 from .moments import Moments
 from .types import A, Array, ArrayOrNumber, Axes, Out, Outs, Stream
 

@@ -10,7 +10,7 @@
 // exp_approximate and divide<approximate> are allowed there.
 //
 // To add one: write its struct beside its kin in activations/ and its line at the end of that file,
-// a row in python/fastact/ops/activations.py and a formula in python/fastact/check/reference.py.
+// a row in python/fastact/ops/activations.py and a formula in python/fastact/measure/formulas.py.
 #pragma once
 
 #include "common/activations/exponential.h"

@@ -31,11 +31,33 @@ inline std::string shape_text(const Operand& a) {
   return text + (a.ndim == 1 ? ",)" : ")");
 }
 
+// The fields that a field of a table names; null: none.
+struct NamedFields {
+  const Field *shape_of, *axes, *dtype_of;
+};
+
+inline const Field* field_by_name(const CallTable& table, const char* name) {
+  if (!name) return nullptr;
+  for (int k = 0; k < table.count; ++k)
+    if (!strcmp(table.fields[k].name, name)) return &table.fields[k];
+  throw std::logic_error(std::string("fastact: a table names no field ") + name);
+}
+
+// Finds them for all fields, once: a check of a call compares no names.
+inline void find_named_fields(const CallTable& table, NamedFields* to) {
+  for (int k = 0; k < table.count; ++k) {
+    const Field& f = table.fields[k];
+    to[k] = {field_by_name(table, f.shape_of), field_by_name(table, f.axes),
+             field_by_name(table, f.dtype_of)};
+  }
+}
+
 // A call that is being checked; `where` begins its messages.
 class CallCheck {
  public:
-  CallCheck(const char* module, const CallTable& table, void* call)
-      : module_(module), table_(table), call_(call) {}
+  // named: what `find_named_fields` finds.
+  CallCheck(const char* module, const CallTable& table, const NamedFields* named, void* call)
+      : module_(module), table_(table), named_(named), call_(call) {}
 
   // Gives arrays that are not there the dtype that they would have.
   void run() {
@@ -52,16 +74,13 @@ class CallCheck {
     refuse(std::string(f.name) + " " + what);
   }
 
-  const Field& named(const char* name) const {
-    for (int k = 0; k < table_.count; ++k)
-      if (!strcmp(table_.fields[k].name, name)) return table_.fields[k];
-    throw std::logic_error(std::string("fastact: a table names no field ") + name);
-  }
+  const NamedFields& named(const Field& f) const { return named_[&f - table_.fields]; }
+  const ArrayArgument& shape_of(const Field& f) const { return *array(*named(f).shape_of); }
+  const ArrayArgument& dtype_of(const Field& f) const { return *array(*named(f).dtype_of); }
   template <class T>
-  const T& value(const char* name) const {
-    return *static_cast<const T*>(named(name).at(call_));
+  const T& axes(const Field& f) const {
+    return *static_cast<const T*>(named(f).axes->at(call_));
   }
-  const ArrayArgument& array(const char* name) const { return value<ArrayArgument>(name); }
   ArrayArgument* array(const Field& f) const { return static_cast<ArrayArgument*>(f.at(call_)); }
 
   void check_field(const Field& f) {
@@ -78,16 +97,16 @@ class CallCheck {
 
   void check_integer(const Field& f, int value) const {
     if (f.shape_of && f.is_optional && value == 0) return;
-    check_index(f, value, f.shape_of ? array(f.shape_of).ndim : f.end);
+    check_index(f, value, f.shape_of ? shape_of(f).ndim : f.end);
   }
 
   void check_axes(const Field& f) const {
     const bool* flags = *static_cast<const AxisFlags*>(f.at(call_));
-    for (int i = array(f.shape_of).ndim; i < kMaxAxes; ++i)
-      if (flags[i]) check_index(f, i, array(f.shape_of).ndim);
+    for (int i = shape_of(f).ndim; i < kMaxAxes; ++i)
+      if (flags[i]) check_index(f, i, shape_of(f).ndim);
   }
 
-  int parts_of(const Field& f) const { return f.times[value<int>(f.axes)]; }
+  int parts_of(const Field& f) const { return f.times[axes<int>(f)]; }
 
   void check_places(const Field& f, const Places& places) const {
     if (places.count != parts_of(f))
@@ -116,15 +135,15 @@ class CallCheck {
     switch (f.dtype) {
       case DTypeRule::kSame:
       case DTypeRule::kWideEnough:
-        return array(f.dtype_of).dtype;
+        return dtype_of(f).dtype;
       case DTypeRule::kComputeType:
-        return compute_type_of(array(f.dtype_of).dtype);
+        return compute_type_of(dtype_of(f).dtype);
       case DTypeRule::kMask:
         return kBool;
       case DTypeRule::kIndex:
         return kI64;
       case DTypeRule::kUnrounded:
-        return item_size(array(f.dtype_of).dtype) == 2 ? kF64 : array(f.dtype_of).dtype;
+        return item_size(dtype_of(f).dtype) == 2 ? kF64 : dtype_of(f).dtype;
       case DTypeRule::kAny:
       case DTypeRule::kDouble:
         return kF64;
@@ -156,13 +175,13 @@ class CallCheck {
     if (f.shape == ShapeRule::kAny) return true;
     if (f.shape == ShapeRule::kOne)
       return std::all_of(a.shape, a.shape + a.ndim, [](int64_t n) { return n == 1; });
-    const Operand& other = array(f.shape_of);
+    const Operand& other = shape_of(f);
     if (f.shape == ShapeRule::kAlong || f.shape == ShapeRule::kChannels)
       return has_channels(f, a, other);
     if (f.shape == ShapeRule::kAlongPacked)
       return other.ndim > 0 && a.ndim == 1 && a.shape[0] == packed_length(f, other);
     if (f.shape == ShapeRule::kPacked) return has_packed(f, a, other);
-    const AxisFlags* axes = f.axes ? &value<AxisFlags>(f.axes) : nullptr;
+    const AxisFlags* axes = f.axes ? &this->axes<AxisFlags>(f) : nullptr;
     bool fits = a.ndim == other.ndim;
     for (int i = 0; fits && i < a.ndim; ++i) {
       const bool is_one = axes && (*axes)[i] == (f.shape == ShapeRule::kReduced);
@@ -173,7 +192,7 @@ class CallCheck {
   }
 
   bool has_channels(const Field& f, const Operand& a, const Operand& other) const {
-    const int axis = value<int>(f.axes);
+    const int axis = axes<int>(f);
     if (axis >= other.ndim) return false;
     if (a.ndim == 1) return a.shape[0] == other.shape[axis];
     bool fits = a.ndim == other.ndim && f.shape == ShapeRule::kChannels;
@@ -192,7 +211,7 @@ class CallCheck {
 
   std::string shapes_text(const Field& f) const {
     if (f.shape == ShapeRule::kOne) return "one element";
-    const std::string of = std::string(f.shape_of) + "'s, " + shape_text(array(f.shape_of));
+    const std::string of = std::string(f.shape_of) + "'s, " + shape_text(shape_of(f));
     switch (f.shape) {
       case ShapeRule::kBeside:
         return "a shape that broadcasts to " + of + ", with as many axes";
@@ -215,12 +234,14 @@ class CallCheck {
 
   const char* const module_;
   const CallTable& table_;
+  const NamedFields* const named_;
   void* const call_;
   const ArrayArgument* lead_ = nullptr;
 };
 
-inline void check_call(const char* module, const CallTable& table, void* call) {
-  CallCheck(module, table, call).run();
+inline void check_call(const char* module, const CallTable& table, const NamedFields* named,
+                       void* call) {
+  CallCheck(module, table, named, call).run();
 }
 
 // needed, alignment: bytes.

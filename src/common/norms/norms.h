@@ -67,15 +67,38 @@ FASTACT_HD T affine(T xhat, T weight, T bias) {
   return madd(xhat, weight, bias);
 }
 
-// dx, from the means over the row of g and of g xhat.
-template <class T>
-FASTACT_HD T input_gradient(T g, T xhat, T rstd, T mean_g, T mean_g_xhat) {
-  return rstd * madd(-xhat, mean_g_xhat, g - mean_g);
+// Backward's xhat, by a mean that was rounded. X: of C, a number or a vector of them.
+template <class X, class C>
+FASTACT_HD X xhat_of(X x, C mean, C rstd) {
+  return (x - mean) * rstd;
 }
 
-// In double, once a row. squares: of the distances from the mean (rms_norm: from 0).
-FASTACT_HD double rstd_of(double squares, double count, double eps) {
-  return 1.0 / __builtin_sqrt(squares / count + eps);
+// The gradient of the elements of a row, from the means over it of g and of g xhat; or what is
+// subtracted in their place (rows.h).
+template <class C>
+struct RowGradient {
+  C mean, rstd, mean_g, mean_g_xhat;
+
+  template <class X>
+  FASTACT_HD X xhat(X x) const {
+    return xhat_of(x, mean, rstd);
+  }
+  FASTACT_HD C dx(C g, C xhat) const { return of_centred(g - mean_g, xhat); }
+  // Of g = p w, which is not rounded by itself: an instruction less an element, where p w goes
+  // nowhere else.
+  FASTACT_HD C dx_of_product(C p, C w, C xhat) const {
+    return of_centred(madd(p, w, -mean_g), xhat);
+  }
+
+ private:
+  FASTACT_HD C of_centred(C g, C xhat) const { return rstd * madd(-xhat, mean_g_xhat, g); }
+};
+
+// A sum of dw and one term more. By value: what a reference names stays in memory in a loop over
+// vectors.
+template <class C>
+FASTACT_HD C weight_sum(C sum, C p, C xhat) {
+  return madd(p, xhat, sum);
 }
 
 FASTACT_END_NAMESPACE

@@ -1,6 +1,10 @@
-// The statistic of a normalization row that is held as a whole, and how xhat follows from it.
+// The norms over rows, and the statistic of a row that is held as a whole.
 //
-// Moments, in the compute type C (float for 16 bits), twice over the registers:
+// A norm of rows is a functor: which statistic its rows have, the factor that follows from it, and
+// what its gradient subtracts. The passes of both devices (cpu/norms/rows, cuda/norms/rows) ask it
+// by its number: a norm more is a struct and its line in FASTACT_ROW_NORMS.
+//
+// Moments of a held row, in the compute type C (float for 16 bits), twice over the registers:
 //
 //   near = sum(x) / n        d = x - near        low = sum(d) / n        mean = near + low
 //   m2 = sum(d^2) - n low^2
@@ -13,9 +17,72 @@
 #pragma once
 
 #include "common/core/macros.h"
+#include "common/norms/norms.h"
 #include "common/reductions/moments.h"
 
 FASTACT_BEGIN_NAMESPACE
+
+// layer_norm, group_norm and instance_norm.
+struct CentredNorm {
+  static constexpr bool kIsCentred = true;  // moments are the statistic, else the sum of squares
+
+  // The square of what divides x - mean, in double, once a row. squares: of the distances from the
+  // mean, or from 0. per_count: 1 / count, which every thread of a held row has.
+  static FASTACT_HD double variance(double squares, double count, double eps) {
+    return squares / count + eps;
+  }
+  static FASTACT_HD double variance_by(double squares, double per_count, double eps) {
+    return madd(squares, per_count, eps);
+  }
+  // What dx subtracts of g: a number, and another times xhat, in the place of the means over the
+  // row of g and of g xhat.
+  template <class T>
+  static FASTACT_HD void set_subtracted(T& /*mean_g*/, T& /*mean_g_xhat*/, double /*count*/) {}
+};
+
+// rms_norm: no mean was subtracted, so mean(g) is no part of the gradient.
+struct RmsNorm : CentredNorm {
+  static constexpr bool kIsCentred = false;
+  template <class T>
+  static FASTACT_HD void set_subtracted(T& mean_g, T&, double) {
+    mean_g = 0;
+  }
+};
+
+#define FASTACT_ROW_NORMS(X) X(CentredNorm) X(RmsNorm)
+
+enum RowNorm : int {
+#define FASTACT_NUMBER(Norm) k##Norm,
+  FASTACT_ROW_NORMS(FASTACT_NUMBER)
+#undef FASTACT_NUMBER
+      kRowNorms
+};
+constexpr RowNorm row_norm_of(bool is_centred) { return is_centred ? kCentredNorm : kRmsNorm; }
+
+// visit(functor) of a norm.
+template <class Visit>
+FASTACT_HD auto with_row_norm(int norm, Visit visit) {
+#define FASTACT_VISIT(Norm) \
+  if (norm == k##Norm) return visit(Norm{});
+  FASTACT_ROW_NORMS(FASTACT_VISIT)
+#undef FASTACT_VISIT
+  return visit(CentredNorm{});
+}
+FASTACT_HD bool is_centred(int norm) {
+  return with_row_norm(norm, [](auto of) FASTACT_INLINED { return decltype(of)::kIsCentred; });
+}
+
+template <class T>
+FASTACT_HD void set_subtracted(int norm, T& mean_g, T& mean_g_xhat, double count) {
+  with_row_norm(norm,
+                [&](auto of) FASTACT_INLINED { of.set_subtracted(mean_g, mean_g_xhat, count); });
+}
+
+// 1 / sqrt of the variance.
+template <class Norm>
+FASTACT_HD double rstd_of(double squares, double count, double eps) {
+  return 1.0 / __builtin_sqrt(Norm::variance(squares, count, eps));
+}
 
 // Mean squares in [kLeast, kMost] met no overflow, and no underflow that matters: a term that
 // vanished is below 2^-40 of them, or of an eps from kLeastEps on.
@@ -63,6 +130,26 @@ template <class C>
 struct Normaliser {
   C near, rstd, shift;
   FASTACT_HD C operator()(C x) const { return madd(x - near, rstd, shift); }
+
+  // Of the moments of scale x; rstd OUT: of x. inverse_root(v): 1 / sqrt(v) in double.
+  template <class InverseRoot>
+  static FASTACT_HD Normaliser of(const ScaledMoments<C>& moments, int norm, double per_count,
+                                  double eps, InverseRoot inverse_root, double* rstd) {
+    const double scale = double(moments.scale), of_scaled = eps * scale * scale;
+    const double found = inverse_root(with_row_norm(norm, [&](auto of) FASTACT_INLINED {
+      return of.variance_by(moments.m2, per_count, of_scaled);
+    }));
+    // Of scaled rows that hardly vary it may be beyond float, where xhat is not.
+    constexpr double kMost = sizeof(C) == 8 ? 0x1p1023 : 0x1p127;
+    const double applied = found > kMost && is_finite(found) ? kMost : found;
+    *rstd = found * scale;
+    return {moments.near, C(applied), C(-moments.low * applied)};
+  }
+  // Of the mean and rstd of x itself.
+  static FASTACT_HD Normaliser of(double mean, double rstd) {
+    const Centre<C> centre = centre_of<C>(mean);
+    return {centre.high, C(rstd), -centre.low * C(rstd)};
+  }
 };
 
 FASTACT_END_NAMESPACE

@@ -8,6 +8,7 @@
 
 cdef enum:
     MAX_FUNCTIONS = 64
+    MAX_FIELDS = 64  # bits of NativeCall.fill
 
 cdef const char* CPU_MODULE = "fastact._cpu"
 cdef const char* DEVICE_MODULE = "fastact._cuda"
@@ -17,6 +18,7 @@ cdef const char* DEVICE_MODULE = "fastact._cuda"
 # none), and the call itself, which is given scratch of so many bytes.
 cdef struct NativeFunction:
     const CallTable* table
+    NamedFields[MAX_FIELDS] named
     int64_t (*workspace_size)(const void*) noexcept
     int (*run)(const void*, char*, int64_t) except -1
 
@@ -33,11 +35,12 @@ cdef int add_function(
     cdef int number = <int>len(field_numbers)
     cdef dict fields = {}
     cdef int k
-    if number == MAX_FUNCTIONS or table.count > 64:  # bits of NativeCall.fill
+    if number == MAX_FUNCTIONS or table.count > MAX_FIELDS:
         raise ValueError(f"no room for the native function {text(table.name)}")
     for k in range(table.count):
         fields[text(table.fields[k].name)] = k
     native_functions[number].table = table
+    find_named_fields(table[0], native_functions[number].named)
     native_functions[number].workspace_size = workspace_size
     native_functions[number].run = run
     function_numbers[text(table.name)] = number
@@ -359,5 +362,5 @@ def native_call(str name, dict arguments):
     call.allocate(&native_functions[<int>number])
     call.fill(field_numbers[number], arguments)
     call.find_device()
-    check_call(call.module(), call.function.table[0], call.memory)
+    check_call(call.module(), call.function.table[0], call.function.named, call.memory)
     return call

@@ -174,7 +174,11 @@ cdef extern from "common/core/call.h" namespace "fastact" nogil:
         int64_t size
 
 cdef extern from "common/core/call_check.h" namespace "fastact" nogil:
-    void check_call(const char*, const CallTable&, void*) except +
+    ctypedef struct NamedFields:
+        pass
+
+    void find_named_fields(const CallTable&, NamedFields*) except +
+    void check_call(const char*, const CallTable&, const NamedFields*, void*) except +
     void check_workspace(
         const char*, const char*, const void*, int64_t, int64_t, int
     ) except +

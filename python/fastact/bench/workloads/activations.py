@@ -12,9 +12,9 @@ from typing import Any
 
 import numpy as np
 
+from ...measure.formulas import NUMPY, naive
 from ...measure.peers import MKL, LeftOut, function_named, torch_backward
 from .. import mkl, onnx
-from ..formulas import as_numpy, naive
 from .work import BYTES, ITEM, Call, Case, Family, Gradient, Options, Sizes, Work
 
 
@@ -72,7 +72,7 @@ def _numpy(case: Case, work: Work, threads: int) -> Call:
     formula, x = _formula(case), work.inputs["x"]
     if case.op.name in IDIOMS:
         return partial(IDIOMS[case.op.name], x, np)
-    return partial(formula, x, as_numpy())
+    return partial(formula, x, NUMPY)
 
 
 def _numexpr(case: Case, work: Work, threads: int) -> Call:

@@ -15,13 +15,13 @@ import numpy as np
 
 from ...measure import shapes
 from ...measure.cases import adds_bias
+from ...measure.formulas import naive
 from ...measure.peers import LeftOut, function_named, torch_backward
 from ...measure.shapes import Layout, Shape
 from ...measure.sum_axes import is_to_shape
 from ...ops.engine.fused import IDENTITY
 from ...ops.engine.op import ops
 from .. import onnx
-from ..formulas import naive
 from .activations import jax_function
 from .reductions import NOTE
 from .work import (

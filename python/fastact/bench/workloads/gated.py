@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from ...measure.formulas import NUMPY, naive
 from ...measure.peers import LeftOut, function_named
 from ...measure.shapes import Shape, shape_label
 from .. import onnx
-from ..formulas import as_numpy, naive
 from .activations import jax_function
 from .work import (
     BYTES,
@@ -72,7 +72,7 @@ def _torch(torch: Any, case: Case) -> Callable[..., Any]:
 def _numpy(case: Case, work: Work, threads: int) -> Call:
     if case.direction != "forward":
         raise LeftOut("its naive formula is for the forward pass")
-    formula, inputs, m = naive(_name(case)), work.inputs, as_numpy()
+    formula, inputs, m = naive(_name(case)), work.inputs, NUMPY
     if case.op.packed:
         x, half = inputs["x"], case.shape[1]
         return lambda: x[:, :half] * formula(x[:, half:], m)

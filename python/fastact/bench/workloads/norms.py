@@ -13,12 +13,12 @@ from typing import Any
 import numpy as np
 
 from ...measure import shapes
+from ...measure.formulas import naive
 from ...measure.norm_rows import traits
 from ...measure.peers import LIGER, LeftOut, function_named, torch_backward
 from ...measure.shapes import Shape
 from ...ops.engine.fused import IDENTITY
 from .. import onnx
-from ..formulas import naive
 from ..liger import by_liger
 from .activations import jax_function
 from .work import (

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from ...measure import shapes
-from ...measure.peers import LeftOut
+from ...measure.peers import SUMS, LeftOut
 from ...measure.shapes import Axis, Shape
 from .. import onnx
 from .work import (
@@ -46,7 +46,7 @@ def _is_weighted(op: Any) -> bool:
 
 def _has_gradient(op: Any) -> bool:
     """Whether backward of an op is measured beside peers' on the CPU."""
-    return op.name not in _SUMS or _SUMS[op.name][1] is not None
+    return op.name not in SUMS or op.name in _GRADIENTS
 
 
 def _case(
@@ -111,24 +111,7 @@ def _on_gpu(op: Any, direction: str, dtype: str, sizes: Sizes) -> list[Case]:
     return found
 
 
-# --- the same by numpy, torch and jax, which call the functions alike: m is one of them -----------
-
-
-def _var_mean(x: Any, axis: Axis, m: Any) -> Any:
-    if hasattr(m, "var_mean"):  # torch has a function of its own for both
-        return m.var_mean(x, axis, correction=0)[::-1]
-    return m.mean(x, axis=axis), m.var(x, axis=axis)
-
-
-def _moments(x: Any, axis: Axis, m: Any) -> Any:
-    mean, var = _var_mean(x, axis, m)
-    return mean, var * (prod(x.shape) / max(prod(mean.shape), 1))
-
-
-def _average(x: Any, axis: Axis, m: Any, weights: Any) -> Any:
-    if hasattr(m, "average"):
-        return m.average(x, axis, weights)
-    return m.sum(x * weights, axis=axis) / m.sum(weights, axis=axis)
+# --- the same by numpy, torch and jax ------------------------------------------------------------
 
 
 def _spread(dy: Any, x: Any, m: Any) -> Any:
@@ -136,30 +119,16 @@ def _spread(dy: Any, x: Any, m: Any) -> Any:
     return (m.clone if hasattr(m, "clone") else m.copy)(m.broadcast_to(dy, x.shape))
 
 
-#: The reduction of x over `axis`, and of sums the gradient for a dy that broadcasts against x.
-#: Of what is weighted it takes the weights last.
-_SUMS: dict[str, tuple[Callable[..., Any], Callable[..., Any] | None]] = {
-    "sum": (lambda x, axis, m: m.sum(x, axis=axis), _spread),
-    "sum_squares": (
-        lambda x, axis, m: m.sum(m.square(x), axis=axis),
-        lambda dy, x, m: 2 * x * dy,
-    ),
-    "mean_var": (_var_mean, None),
-    "moments": (_moments, None),
-    "mean": (lambda x, axis, m: m.mean(x, axis=axis), None),
-    "average": (_average, None),
-    "var": (lambda x, axis, m: m.var(x, axis, correction=0), None),
-    "std": (lambda x, axis, m: m.std(x, axis, correction=0), None),
-    "nansum": (lambda x, axis, m: m.nansum(x, axis=axis), None),
-    "nanmean": (lambda x, axis, m: m.nanmean(x, axis=axis), None),
-    "nanvar": (lambda x, axis, m: m.nanvar(x, axis=axis), None),
-    "nanstd": (lambda x, axis, m: m.nanstd(x, axis=axis), None),
+#: The gradients of sums for a dy that broadcasts against x.
+_GRADIENTS: dict[str, Callable[..., Any]] = {
+    "sum": _spread,
+    "sum_squares": lambda dy, x, m: 2 * x * dy,
 }
 
 
 def _by(m: Any, case: Case) -> Callable[..., Any]:
     """What a peer does with x on forward, and what gives value and gradient."""
-    total = unless_missing(_SUMS.get(case.op.name, (None,))[0], case.op.name)
+    total = unless_missing(SUMS.get(case.op.name), case.op.name)
     if case.variant == _BOTH:
         return lambda x: (total(x, None, m), 2 * x)
     if _is_weighted(case.op):
@@ -168,7 +137,7 @@ def _by(m: Any, case: Case) -> Callable[..., Any]:
 
 
 def _gradient(m: Any, case: Case) -> Gradient | None:
-    gradient = _SUMS[case.op.name][1]
+    gradient = _GRADIENTS.get(case.op.name)
     if gradient is None:
         return None
     axes = range(len(case.shape)) if case.axis is None else case.axis

@@ -28,7 +28,7 @@ def expected(case: Case) -> dict[str, Expected]:
     z = wide(z, dtype)
     if case.entry != "backward":
         return {"y": activations.value(op, z, case)}
-    dx, of_term = activations.gradient(op, widened(case, "dy"), z, case, "derivative")
+    dx, of_term = activations.gradient(op, widened(case, "dy"), z, case)
     others = tuple(i for i in range(z.ndim) if i != axis % z.ndim)
     total, size = dx.exact.sum(others), np.abs(dx.exact).sum(others)
     error = of_term.sum(others) + case.op.bounds.dbias.absolute * size

@@ -38,7 +38,7 @@ def _statistic(case: Case, found: Any) -> dict[str, Expected]:
     allowed = np.nan_to_num(allowed) - ulp(safe, dtype) / 2 + found.count * TINY
     if dtype == DOUBLE:
         judged &= np.maximum(found.magnitude * found.count, found.m2) < 1e307
-    whole = np.broadcast_to(safe, found.count.shape)
+    whole = np.broadcast_to(exact, found.count.shape)
     y = Expected(whole, allowed, True, judged)
     made = {op.results[0]: y.reshaped(kept_of(case)[1])}
     if case.option("returned"):

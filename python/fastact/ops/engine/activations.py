@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from types import MappingProxyType, SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from ... import _cpu
 from ...interop import validate
-from ...interop.call import Call
 from ..bounds import Bounds
 from ..types import A, ArrayOrNumber, Out, Stream
 from .elementwise import Elementwise
 from .op import EntryPoint, P, R, register, signature_of
+from .step import serve
 
 Choices = Mapping[str, Mapping[str, str]]
 Rules = Sequence[tuple[str, Callable[..., bool]]]
@@ -22,7 +23,7 @@ class Activation(Elementwise[P, R], _cpu.FastActivation):
     """An element-wise op, y = f(x).
 
     The compiled base class serves contiguous arrays of one dtype; this class serves and explains
-    the rest. Data flows one way: check, choose the backend, allocate, run.
+    the rest.
 
     saves : x, or y where the derivative is plain arithmetic of it (`derivative_by_value` of the
         functor): backward then computes no exponential, and `forward` may work in place.
@@ -32,6 +33,7 @@ class Activation(Elementwise[P, R], _cpu.FastActivation):
     """
 
     bounds: Bounds
+    runs = MappingProxyType({"forward": "activation_forward", "backward": "activation_backward"})
 
     def __init__(
         self,
@@ -45,26 +47,22 @@ class Activation(Elementwise[P, R], _cpu.FastActivation):
         call = self._declare(function, "activations")
         self.bounds, self.saves, self.choices, self.rules = bounds, saves, choices, rules
         self.piecewise_linear = piecewise_linear
+        self.fields = {"saved": saves[0]}
         own = [p for p in call.parameters.values() if p.name not in ("x", "out", "stream")]
         self.parameters = MappingProxyType({p.name: p.default for p in own})
-        self.entry_points = MappingProxyType(
-            {
-                "call": EntryPoint(f"fastact.{self.name}", call),
-                "forward": EntryPoint(f"fastact.{self.name}.forward", call),
-                "backward": EntryPoint(
-                    f"fastact.{self.name}.backward", signature_of(call, ("dy", *saves))
-                ),
-            }
-        )
-        native = [self.choices[n][str(v)] for n, v in self.parameters.items() if n in choices]
-        numbers = tuple(v for v in self.parameters.values() if not isinstance(v, str))
+        self._enter_points(call, signature_of(call, ("dy", *saves)))
+
+    def _enter(self, **entry_points: EntryPoint) -> None:
+        super()._enter(**entry_points)
+        parameters, choices = self.parameters, self.choices
+        native = [choices[n][str(v)] for n, v in parameters.items() if n in choices]
+        numbers = tuple(v for v in parameters.values() if not isinstance(v, str))
         _cpu.FastActivation.__init__(
-            self, native[0] if native else self.name, len(self.parameters), numbers
+            self, native[0] if native else self.name, len(parameters), numbers
         )
         self._cache_calls(  # what the fast path does not serve
             _cpu.CachedCall(self._plain_call, self, "_plain_call", self._recorder),
-            _cpu.CachedCall(self._forward, self, "_forward"),
-            _cpu.CachedCall(self._backward, self, "_backward"),
+            *(_cpu.CachedCall(partial(serve, self, n), self, n) for n in ("forward", "backward")),
         )
 
     if TYPE_CHECKING:
@@ -97,54 +95,8 @@ class Activation(Elementwise[P, R], _cpu.FastActivation):
                     found[f"{self.name}({parameter}={value!r})"] = {parameter: value}
         return found
 
-    def _call(self, *args: Any, **kwargs: Any) -> Any:
-        return self._map(self.entry_points["call"], args, kwargs, saves=False)[0]
-
-    def _forward(self, *args: Any, **kwargs: Any) -> tuple[Any, tuple[Any]]:
-        y, x = self._map(self.entry_points["forward"], args, kwargs, saves="x" in self.saves)
-        return y, (x if "x" in self.saves else y,)
-
-    def _map(
-        self, entry: EntryPoint, args: tuple[Any, ...], kwargs: dict[str, Any], *, saves: bool
-    ) -> tuple[Any, Any]:
-        """The result, and x as it was computed on."""
-        options, where = entry.bind(args, kwargs), entry.where
-        (out,) = options.out
-        which, numbers = self.native(where, options)
-        with Call(where, options.stream, x=options.x) as call:
-            x = call.views["x"]
-            y, made = call.output("out", out, "x", in_place=not saves)
-            call.run("activation_forward", x=x, y=y, which=which, parameters=numbers)
-            return call.result(out, made), call.arrays["x"]
-
-    def _backward(self, *args: Any, **kwargs: Any) -> Any:
-        entry = self.entry_points["backward"]
-        options, where = entry.bind(args, kwargs), entry.where
-        (out,) = options.out
-        which, numbers = self.native(where, options)
-        (name,) = self.saves
-        with Call(where, options.stream, **{name: getattr(options, name)}, dy=options.dy) as call:
-            saved, dy = call.views[name], call.views["dy"]
-            validate.same_as(where, "dy", dy, name, saved)
-            dx, made = call.output("out", out, name)
-            call.run(
-                "activation_backward",
-                saved=saved,
-                dy=dy,
-                dx=dx,
-                which=which,
-                parameters=numbers,
-                accumulate=options.accumulate,
-            )
-            return call.result(out, made)
-
-    def _understood(
-        self, args: tuple[Any, ...], kwargs: Mapping[str, Any]
-    ) -> tuple[EntryPoint, SimpleNamespace]:
-        entry = self.entry_points["call"]
-        options = entry.bind(args, kwargs)
-        self.native(entry.where, options)
-        return entry, options
+    def _check_options(self, where: str, options: SimpleNamespace) -> None:
+        options.which, options.parameters = self.native(where, options)
 
     def native(self, where: str, options: Any) -> tuple[int, tuple[float, ...]]:
         """The native activation that the parameters choose, and those that are numbers."""

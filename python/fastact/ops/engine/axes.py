@@ -29,6 +29,8 @@ def axes(where: str, axis: Any, ndim: int) -> tuple[int, ...]:
     """
     if axis is None:
         return tuple(range(ndim))
+    if type(axis) is int and -ndim <= axis < ndim:  # for speed
+        return (axis % ndim,)
     named = axis if isinstance(axis, tuple | list) else (axis,)
     try:
         numbers = [_integer(a) for a in named]
@@ -46,6 +48,8 @@ def axes(where: str, axis: Any, ndim: int) -> tuple[int, ...]:
 
 def one(where: str, axis: Any, ndim: int, name: str = "axis", *, of: str = "x") -> int:
     """The axis of an array, `of`, that an argument names, as a number from 0 on."""
+    if type(axis) is int and -ndim <= axis < ndim:  # for speed
+        return axis % ndim
     number = integer(where, name, axis)
     if not ndim:
         raise ValueError(f"{where}: {of} must have an axis, got shape ()")
@@ -123,34 +127,35 @@ def lengths(where: str, name: str, shape: Any) -> tuple[int, ...]:
 
 def reduced(shape: Sequence[int], over: tuple[int, ...], keepdims: bool) -> tuple[int, ...]:
     """The shape that is left when the axes `over` have been reduced."""
-    return tuple(
-        1 if axis in over else length
-        for axis, length in enumerate(shape)
-        if keepdims or axis not in over
-    )
+    found = [1 if axis in over else length for axis, length in enumerate(shape)]
+    return tuple(found if keepdims else [n for axis, n in enumerate(found) if axis not in over])
 
 
 class Over(NamedTuple):
     """What a reduction does to the shape of an array.
 
     axes : those that are reduced.
-    shape : the result's.
-    dropped : the axes that it lacks; where it keeps one of `axes`, it has length 1 there.
+    shape : the result's; whole : the array's.
+    dropped : the axes that the result lacks; where it keeps one of `axes`, it has length 1 there.
+    lacked : the axes that weights lack.
     """
 
     axes: tuple[int, ...]
     shape: tuple[int, ...]
     dropped: tuple[int, ...]
+    whole: tuple[int, ...]
+    lacked: tuple[int, ...] = ()
 
-    def spread(self, gradient: View, x: View) -> View:
-        """The gradient of a result as it repeats over x."""
-        return gradient.with_axes(self.dropped).broadcast_to(x.shape)
+    def seen(self, shape: str, view: View) -> View:
+        """A result, its gradient, or weights, with as many axes as the array."""
+        lacked = self.dropped if shape == "shape" else self.lacked if shape == "weights" else ()
+        return view.with_axes(lacked) if lacked else view
 
 
 def over_axes(where: str, options: Any, shape: tuple[int, ...]) -> Over:
     """Over the axes that `axis` names, which stay with `keepdims`."""
-    found = axes(where, options.axis, len(shape))
-    return Over(found, reduced(shape, found, options.keepdims), () if options.keepdims else found)
+    found, keeps = axes(where, options.axis, len(shape)), getattr(options, "keepdims", False)
+    return Over(found, reduced(shape, found, keeps), () if keeps else found, shape)
 
 
 def has_shape(where: str, name: str, view: View, shape: tuple[int, ...]) -> None:

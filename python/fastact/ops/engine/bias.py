@@ -11,9 +11,10 @@ from ..bounds import BiasBounds
 from ..types import ActivationLike, Array, ArrayOrNumber, Outs, Parameters, Stream
 from . import axes
 from .fused import activation_op
-from .op import CachedOp, P, R, untyped
+from .op import P, R, untyped
 from .reductions import SUM_BOUNDS
-from .step import step
+from .served import CachedOp
+from .step import Step
 
 
 class Along(NamedTuple):
@@ -41,6 +42,7 @@ class BiasAct(CachedOp[P, R]):
     shapes = MappingProxyType({"bias": "bias"})
     called = MappingProxyType({"bias": "an array with one axis"})
     unsaved = ("x",)  # the identity's gradient needs no values
+    runs = MappingProxyType({"forward": "bias_act_forward"})
 
     def __init__(self, function: Callable[P, R]) -> None:
         call, backward = self._declare(function, "bias"), untyped(self.backward)
@@ -79,22 +81,6 @@ class BiasAct(CachedOp[P, R]):
         >>> dbias
         array([0.9456..., 0.6592...])
         """
-
-    def _map(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        with step(self, name, args, kwargs) as now:
-            call, views, y, axis = now.call, now.views, now.view("y"), now.shapes.axis
-            which, numbers = now.which, now.parameters
-            call.run(
-                "bias_act_forward",
-                x=views["x"],
-                residual=views.get("residual"),
-                y=y,
-                axis=axis,
-                bias=views["bias"],
-                which=which,
-                parameters=numbers,
-            )
-            return now.results()
 
     def backward(
         self,
@@ -147,30 +133,10 @@ class BiasAct(CachedOp[P, R]):
         array([3., 3.])
         """
 
-    def _backward(self, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
-        with step(self, "backward", args, kwargs) as now:
-            call, views, options, axis = now.call, now.views, now.options, now.shapes.axis
-            op, which, numbers = now.activation, now.which, now.parameters
-            if op is not None and "x" not in views:
-                raise TypeError(f"{now.where}: x must be an array, as forward saved it, got None")
-            source = "dy" if op is None else "x"  # the identity needs no values of x
-            # Memory of the call's own stands for a gradient that is skipped.
-            dx = now.view("dx") or call.temporary(now.leader)
-            dbias = now.view("dbias") or call.temporary("bias")
-            # what stands for a skipped gradient holds nothing to add to
-            adds = [options.accumulate and wanted for wanted in options.wanted]
-            call.run(
-                "bias_act_backward",
-                x=views[source],
-                dy=views["dy"],
-                residual=None if op is None else views.get("residual"),
-                dx=dx,
-                axis=axis,
-                bias=views["bias"],
-                dbias=dbias,
-                which=which,
-                parameters=numbers,
-                accumulate_dx=adds[0],
-                accumulate_dbias=adds[1],
-            )
-            return now.results()  # type: ignore[no-any-return]
+    def _run_backward(self, now: Step) -> None:
+        if now.activation is None:  # the identity needs no values
+            now.run("bias_act_backward", x=now.views["dy"], residual=None)
+        elif "x" not in now.views:
+            raise TypeError(f"{now.where}: x must be an array, as forward saved it, got None")
+        else:
+            now.run("bias_act_backward")

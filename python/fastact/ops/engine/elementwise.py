@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import cached_property
 from numbers import Real
-from types import MappingProxyType, SimpleNamespace
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 
 from ...interop import foreign, handlers, ufuncs
-from .op import EntryPoint, Op, P, R
+from .op import P, R
+from .served import ServedOp
+from .step import options_of
 
 
 class _Told:
@@ -46,7 +48,7 @@ class _Told:
         return (dtype,) * self.nargs
 
 
-class Elementwise(_Told, Op[P, R]):
+class Elementwise(_Told, ServedOp[P, R]):
     """An op whose result has at each place what follows from its operands there.
 
     Where an operand is of a class that answers ufuncs, that class has the call.
@@ -62,19 +64,16 @@ class Elementwise(_Told, Op[P, R]):
         """The number of arrays in."""
         return len(self.names)
 
-    def _understood(
-        self, args: tuple[Any, ...], kwargs: Mapping[str, Any]
-    ) -> tuple[EntryPoint, SimpleNamespace]:
-        """A call's entry point and options, without those that no operand would make right."""
-        raise NotImplementedError
-
     def is_ufuncs(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
         """Whether a call has an operand that answers ufuncs, or has a class of NumPy's kinds."""
         return ufuncs.concerns(args[: self.nin])
 
     def call_as_ufunc(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         """What the operands make of the op."""
-        entry, options = self._understood(args, kwargs)
+        op, _ = options_of(self, "call", args, kwargs)
+        entry = self.entry_points["call"]
+        entry = entry if op is None else entry.with_parameters(op)
+        options = entry.bind(args, kwargs)
         if options.stream is not None:
             raise ValueError(f"{entry.where}: stream must be None for arrays on the CPU")
         now = {

@@ -10,6 +10,7 @@ from ...interop.foreign import describe
 from .op import EntryPoint, Op, aliases, ops
 
 IDENTITY = "identity"
+_IDENTITY = _cpu.ACTIVATIONS.index(IDENTITY)
 
 
 def activation_op(where: str, activation: Any) -> Any:
@@ -37,13 +38,14 @@ def activation_op(where: str, activation: Any) -> Any:
 
 def bind(
     entry: EntryPoint, args: tuple[Any, ...], kwargs: Mapping[str, Any]
-) -> tuple[Any, int, tuple[float, ...], SimpleNamespace]:
-    """The activation's op (None: the identity), its native number and parameters, the arguments.
+) -> tuple[Any, SimpleNamespace]:
+    """The activation's op (None: the identity) and the arguments, with `which` and `parameters`.
 
-    Its parameters are arguments too, by keyword.
+    These are how kernels know it. Its parameters are arguments too, by keyword.
     """
     op = activation_op(entry.where, entry.option("activation", args, kwargs))
-    if op is None:
-        return None, _cpu.ACTIVATIONS.index(IDENTITY), (), entry.bind(args, kwargs)
-    options = entry.with_parameters(op).bind(args, kwargs)
-    return op, *op.native(entry.where, options), options
+    options = (entry if op is None else entry.with_parameters(op)).bind(args, kwargs)
+    options.which, options.parameters = (
+        (_IDENTITY, ()) if op is None else op.native(entry.where, options)
+    )
+    return op, options

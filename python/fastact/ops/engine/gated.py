@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from inspect import Parameter, Signature, signature
+from inspect import signature
 from types import MappingProxyType, SimpleNamespace
 from typing import Any, NamedTuple
 
@@ -18,9 +18,10 @@ from ..bounds import GatedBounds
 from . import axes
 from .elementwise import Elementwise
 from .fused import activation_op
-from .op import CachedOp, EntryPoint, Makes, P, R, register, signature_of
+from .op import Makes, P, R, positional, register, signature_of
 from .reductions import SUM_BOUNDS
-from .step import step, told
+from .served import CachedOp
+from .step import Step
 
 #: Two roundings of a sum with a bias: of a wider bias, and of the sum.
 GATED_BOUNDS = GatedBounds(sums=2, dbias=SUM_BOUNDS)
@@ -58,20 +59,14 @@ class Gated(CachedOp[P, R]):
     def __init__(self, function: Callable[P, R], choose: Choose | None) -> None:
         call = self._declare(function, "gated")
         self._choose = choose
-        self._arrays = arrays = _arrays(call)
+        self._arrays = arrays = positional(call)
         self.packed = len(arrays) == 1
         self.saves = (*arrays, "bias")
         self.gradients = tuple(f"d{name}" for name in self.saves)
         backward = signature_of(call, ("dy", *arrays), ("bias",))
         self.makes = {"y": Makes(shape="each", in_place=not self.packed)}
         self.apart = ("dy",) if self.packed else ()
-        self._enter(
-            call=EntryPoint(self._where(), call),
-            forward=EntryPoint(self._where("forward"), call),
-            backward=EntryPoint(
-                self._where("backward"), backward, outputs=len(arrays), extra=1, skips=True
-            ),
-        )
+        self._enter_points(call, backward, unasked=1)
 
     def activation_of(self, named: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:
         """The activation of a call with these options (None: the identity), and its parameters."""
@@ -104,25 +99,8 @@ class Gated(CachedOp[P, R]):
         array([-0.2689...,  0.        ,  2.1931...])
         """
 
-    def _map(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        with step(self, name, args, kwargs) as now:
-            call, options, y = now.call, now.options, now.view("y")
-            axis, (which, numbers) = now.shapes.axis, self._native(now)
-            (a, b), (bias_a, bias_b) = self._views(now)
-            call.run(
-                "gated_forward",
-                a=a,
-                b=b,
-                y=y,
-                axis=axis,
-                bias_a=bias_a,
-                bias_b=bias_b,
-                which=which,
-                parameters=numbers,
-                limit=options.limit,
-                offset=options.offset,
-            )
-            return now.results()
+    def _run_forward(self, now: Step) -> None:
+        now.run("gated_forward", **self._halves_by_name(now))
 
     def backward(self, dy: Any, *saved: Any, **options: Any) -> Any:
         """The gradients with respect to the arrays and the bias, in one pass over the data.
@@ -160,47 +138,18 @@ class Gated(CachedOp[P, R]):
         array([-0.2689...,  0.        ,  0.7310...])
         """
 
-    def _backward(self, *args: Any, **kwargs: Any) -> Any:
-        with step(self, "backward", args, kwargs) as now:
-            call, options, axis = now.call, now.options, now.shapes.axis
-            (a, b), (bias_a, bias_b), (which, numbers) = *self._views(now), self._native(now)
-            views = [now.view(name) for name in self.gradients]
-            da, db = self._halves_of(views[0], axis, options) if self.packed else views[:2]
-            dbias_a, dbias_b = self._halves_of(views[-1], 0, options)
-            call.run(
-                "gated_backward",
-                a=a,
-                b=b,
-                dy=call.views["dy"],
-                da=da,
-                db=db,
-                axis=axis,
-                bias_a=bias_a,
-                bias_b=bias_b,
-                dbias_a=dbias_a,
-                dbias_b=dbias_b,
-                which=which,
-                parameters=numbers,
-                limit=options.limit,
-                offset=options.offset,
-                accumulate=options.accumulate,
-            )
-            results: tuple[Any, ...] = now.results()
-            results = results if bias_a is not None else results[:-1]
-            return results if len(results) > 1 else results[0]
+    def _run_backward(self, now: Step) -> None:
+        now.run("gated_backward", **self._halves_by_name(now), **self._halves_by_name(now, "d"))
 
     # --- both -------------------------------------------------------------------------------------
 
     def _check_options(self, where: str, options: SimpleNamespace) -> None:
         options.limit = _limit(where, options.limit)
         if self._choose is not None:
-            options.native = self._choose(where, options).native(where, options)
+            op = self._choose(where, options)
+            options.which, options.parameters = op.native(where, options)
         if self.packed:
             validate.choice(where, "gate", options.gate, {"first": "", "second": ""})
-
-    def _native(self, now: step) -> Any:
-        """The activation's native number and parameters."""
-        return (now.which, now.parameters) if self._choose is None else now.options.native
 
     def _shapes(self, call: Any, options: SimpleNamespace) -> Halves:
         first = self._arrays[0]
@@ -217,28 +166,23 @@ class Gated(CachedOp[P, R]):
         each = (*shape[:axis], shape[axis] // 2, *shape[axis + 1 :])
         return Halves(axis, each, (shape[axis],), options.axis)
 
-    def _views(self, now: step) -> tuple[Any, tuple[View | None, View | None]]:
-        """The views of a and b, and the two parts of the bias."""
-        views, options = now.views, now.options
-        pair = [views[name] for name in self._arrays]
-        parts = self._parts(pair[0], now.shapes.axis, options) if self.packed else pair
-        return parts, self._halves_of(views.get("bias"), 0, options)
+    def _halves_by_name(self, now: Step, of: str = "") -> dict[str, View | None]:
+        """The parts of packed arrays, and of the bias, that are a's and b's; or their gradients."""
+        find = now.view if of else now.views.get
+        found = self._parts(f"{of}bias_", find(f"{of}bias"), 0, now)
+        if self.packed:
+            found |= self._parts(of, find(f"{of}x"), now.shapes.axis, now)
+        return found
 
-    def _parts(self, view: View, axis: int, options: SimpleNamespace) -> tuple[View, View]:
-        """The part of a packed array, or of a bias, that is a's, and the one that is b's."""
+    def _parts(self, names: str, view: View | None, axis: int, now: Step) -> dict[str, View | None]:
+        if view is None:
+            return {f"{names}a": None, f"{names}b": None}
         length = view.shape[axis]
-        a, b = self.halves(vars(options), length)
-        return view.sliced(axis, *a, length // 2), view.sliced(axis, *b, length // 2)
-
-    def _halves_of(
-        self, view: View | None, axis: int, options: SimpleNamespace
-    ) -> tuple[View | None, View | None]:
-        """The same of an array that may be missing."""
-        return (None, None) if view is None else self._parts(view, axis, options)
-
-
-def _arrays(call: Signature) -> tuple[str, ...]:
-    return tuple(n for n, p in call.parameters.items() if p.kind is Parameter.POSITIONAL_ONLY)
+        a, b = self.halves(vars(now.options), length)
+        return {
+            f"{names}{part}": view.sliced(axis, *half, length // 2)
+            for part, half in (("a", a), ("b", b))
+        }
 
 
 def _limit(where: str, limit: Any) -> float:
@@ -258,15 +202,6 @@ class GatedOfTwo(Elementwise[P, R], Gated[P, R]):
         # A bias runs along an axis, which no mask or label names.
         return kwargs.get("bias") is None and super().is_ufuncs(args, kwargs)
 
-    def _understood(
-        self, args: tuple[Any, ...], kwargs: Mapping[str, Any]
-    ) -> tuple[EntryPoint, SimpleNamespace]:
-        op, *_ = told(self, "call", args, kwargs)
-        entry = self.entry_points["call"]
-        if self._choose is None and op is not None:
-            entry = entry.with_parameters(op)
-        return entry, entry.bind(args, kwargs)
-
 
 def gated_op(choose: Choose | None = None) -> Callable[[Callable[P, R]], Gated[P, R]]:
     """The gated activation that a function declares.
@@ -277,7 +212,7 @@ def gated_op(choose: Choose | None = None) -> Callable[[Callable[P, R]], Gated[P
     """
 
     def declare(function: Callable[P, R]) -> Gated[P, R]:
-        is_packed = len(_arrays(signature(function))) == 1
+        is_packed = len(positional(signature(function))) == 1
         return register((Gated if is_packed else GatedOfTwo)(function, choose))
 
     return declare

@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from inspect import Parameter
 from types import MappingProxyType, SimpleNamespace
 from typing import Any, NamedTuple, TypedDict, Unpack, overload
 
 from ... import _cpu
 from ..._cpu import View
 from ...interop import validate
-from ...interop.call import Call
 from ..bounds import GateBounds
 from ..types import Array, ArrayOrNumber, Outs, Stream
-from .op import CachedOp, Makes, P, R, register, signature_of
+from .moments import IDENTITY
+from .op import Makes, P, R, positional, register, signature_of
 from .reductions import SUM_BOUNDS, add_up
-from .step import step
-from .weighting import IDENTITY
+from .served import CachedOp
+from .step import Step
 
 #: Their derivation is in src/common/gates/gates.h.
 GATE_BOUNDS = GateBounds(*_cpu.GATE_ULPS, SUM_BOUNDS)
@@ -92,6 +91,7 @@ class Gates(CachedOp[P, R]):
         }
     )
     unsaved = ("recurrent", "c", "dc")
+    runs = MappingProxyType({"forward": "gates_forward"})
 
     def __init__(
         self,
@@ -102,11 +102,11 @@ class Gates(CachedOp[P, R]):
         results: tuple[str, ...],
     ) -> None:
         call = self._declare(function, "gates")
-        self._which = _cpu.GATE_KINDS.index(kind)
+        self.kind = _cpu.GATE_KINDS.index(kind)
         self._has_order = "order" in call.parameters
         self.letters = letters or str(call.parameters["order"].default)
         self.kept, self.results = kept or self.letters, results
-        arrays = tuple(n for n, p in call.parameters.items() if p.kind is Parameter.POSITIONAL_ONLY)
+        arrays = positional(call)
         options = tuple(name for name in _PACKED if name not in arrays)
         self.state, self.takes_recurrent = arrays[-1], "recurrent" in arrays
         self.saves = (*arrays, *results[1:], *options)
@@ -126,6 +126,13 @@ class Gates(CachedOp[P, R]):
             **dict.fromkeys((*results, f"d{self.state}"), Makes(shape="state", in_place=True)),
             **dict.fromkeys(("dgates", "drecurrent"), Makes(shape="packed", in_place=True)),
             "gates": Makes(shape="kept", in_place=True),
+        }
+        self.fields = {
+            **{"state": self.state, "kept": "gates", "places": "positions"},
+            **{"hidden": results[0], "cell": "c"},
+            **{"hidden_gradient": incoming[0], "cell_gradient": "dc"},
+            **{f"{name}_gradient": f"d{name}" for name in _PACKED},
+            "state_gradient": f"d{self.state}",
         }
         forward = signature_of(call, arrays, recompute=False, accumulates=False)
         backward = signature_of(call, incoming, self.saves, recompute=False)
@@ -235,93 +242,35 @@ class Gates(CachedOp[P, R]):
         >>> dgates
         array([[0.0685..., 0.0558..., 0.0100..., 0.0378...]])
         """
-        with step(self, "backward", arrays, options) as now:
-            call, accumulate = now.call, now.options.accumulate
-            gradients = {name: now.view(f"d{name}") for name in self.differentiated}
-            sums = self._bias_sums(gradients)
-            apart = not accumulate and self._sums_apart(call, sums)
-            self._run_backward(call, gradients, now.options, bool(sums) and not apart)
-            if apart:
-                rows = tuple(range(len(now.shapes.batch)))
-                for bias, packed in sums:
-                    assert packed is not None
-                    add_up(call, IDENTITY, packed, bias.with_axes(rows), rows)
-            return now.results()  # type: ignore[no-any-return]
 
-    # --- the call and forward ---------------------------------------------------------------------
+    # --- kernels ----------------------------------------------------------------------------------
 
-    def _map(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """The results, and what `forward` saves."""
-        with step(self, name, args, kwargs) as now:
-            results = [now.view(name) for name in self.results]
-            self._run_forward(now.call, results, now.view("gates"), now.options.positions)
-            return now.results()
+    def _run_backward(self, now: Step) -> None:
+        sums = self._bias_sums(now)
+        apart = not now.options.accumulate and self._sums_apart(now, sums)
+        # The kernels read the pre-activations' terms, or the activated gates.
+        missing = ["kept"] if now.options.recompute else [*_PACKED]
+        if apart:
+            missing += ["bias_gradient", "recurrent_bias_gradient"]
+        now.run("gates_backward", **dict.fromkeys(missing))
+        if apart:
+            rows = tuple(range(len(now.shapes.batch)))
+            for bias, packed in sums:
+                assert packed is not None
+                add_up(now.call, IDENTITY, packed, bias.with_axes(rows), rows)
 
-    def _run_forward(
-        self, call: Call, results: list[View], kept: View | None, positions: tuple[int, ...]
-    ) -> None:
-        views = call.views
-        call.run(
-            "gates_forward",
-            state=views[self.state],
-            kind=self._which,
-            gates=views["gates"],
-            recurrent=views.get("recurrent"),
-            bias=views.get("bias"),
-            recurrent_bias=views.get("recurrent_bias"),
-            hidden=results[0],
-            cell=results[1] if len(results) > 1 else None,
-            kept=kept,
-            places=positions,
-        )
-
-    # --- backward ---------------------------------------------------------------------------------
-
-    def _bias_sums(self, gradients: Mapping[str, View | None]) -> list[tuple[View, View | None]]:
+    def _bias_sums(self, now: Step) -> list[tuple[View, View | None]]:
         """The gradient of each bias that is made, and the packed one whose sum it is, or None."""
-        sums = [(gradients["bias"], gradients["gates"])]
-        if self.takes_recurrent:
-            sums.append((gradients["recurrent_bias"], gradients["recurrent"]))
-        return [(bias, packed) for bias, packed in sums if bias is not None]
+        pairs = zip(_BIASES, _PACKED, strict=False)
+        views = [(now.view(f"d{bias}"), now.view(f"d{packed}")) for bias, packed in pairs]
+        return [(bias, packed) for bias, packed in views if bias is not None]
 
-    def _sums_apart(self, call: Call, sums: list[tuple[View, View | None]]) -> bool:
+    def _sums_apart(self, now: Step, sums: list[tuple[View, View | None]]) -> bool:
         """Whether the biases' gradients are summed in a second pass, not by the kernel of gates."""
         return (
             bool(sums)
             and all(packed is not None and _rows_in_order(packed) for _, packed in sums)
-            and _cpu.gates_sums_apart(self._which, call.views[self.state])
-        )
-
-    def _run_backward(
-        self,
-        call: Call,
-        gradients: Mapping[str, View | None],
-        options: SimpleNamespace,
-        with_sums: bool,
-    ) -> None:
-        """One native call; with_sums: which sums up the biases' gradients too."""
-        views, positions = call.views, options.positions
-        incoming = self.entry_points["backward"].arrays
-        added = views if options.recompute else {}  # what the pre-activations are made of
-        call.run(
-            "gates_backward",
-            state=views[self.state],
-            kind=self._which,
-            gates=added.get("gates"),
-            kept=None if options.recompute else views["gates"],
-            recurrent=added.get("recurrent"),
-            bias=added.get("bias"),
-            recurrent_bias=added.get("recurrent_bias"),
-            cell=views.get("c"),
-            hidden_gradient=views[incoming[0]],
-            cell_gradient=views.get("dc"),
-            gates_gradient=gradients["gates"],
-            recurrent_gradient=gradients.get("recurrent"),
-            state_gradient=gradients[self.state],
-            bias_gradient=gradients["bias"] if with_sums else None,
-            recurrent_bias_gradient=gradients.get("recurrent_bias") if with_sums else None,
-            places=positions,
-            accumulate=options.accumulate,
+            and _cpu.gates_sums_apart(self.kind, now.views[self.state])
         )
 
     # --- both -------------------------------------------------------------------------------------

@@ -13,15 +13,15 @@ from inspect import signature
 from types import MappingProxyType, SimpleNamespace
 from typing import Any, Generic, NamedTuple, Required, Unpack
 
-from ..._cpu import View
 from ...interop import validate
 from ...interop.call import Call
 from ..bounds import NormBounds
 from ..types import A, ActivationLike, Array, ArrayOrNumber, Out, Outs, Parameters, Stream
 from . import axes
 from .norm_rows import STATISTICS, WEIGHTS
-from .op import COMPUTED, DOUBLE, CachedOp, EntryPoint, Makes, P, R, signature_of
-from .step import step
+from .op import COMPUTED, DOUBLE, Makes, P, R, signature_of
+from .served import CachedOp
+from .step import Step
 
 _RUNNING = ("running_mean", "running_var")
 _SUMS = ("sum_dy", "sum_dy_xhat")
@@ -96,7 +96,11 @@ class ChannelNorm(CachedOp[P, R]):
     shapes = MappingProxyType(
         {**dict.fromkeys(WEIGHTS, "flat"), **dict.fromkeys(STATISTICS, "kept or flat")}
     )
+    runs: Mapping[str, str] = MappingProxyType({"backward": "batch_norm_backward"})
+    fields = MappingProxyType({"sum_p": "sum_dy", "sum_p_xhat": "sum_dy_xhat"})
     axis_name: str
+    training = False  # where no option says it: only in training do the statistics depend on x
+    count = 1.0  # of values that sums are over, where none are given
 
     def _shapes(self, call: Call, options: SimpleNamespace) -> Channels:
         shape = call.views["x"].shape
@@ -128,13 +132,6 @@ class ChannelNorm(CachedOp[P, R]):
         >>> fa.norm_apply.backward(1.0, *saved, axis=1)
         (array([[1.]]), array([2.]), None)
         """
-
-    def _backward(self, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
-        """Compute dx, dweight and dbias; only in training do the statistics depend on x."""
-        with step(self, "backward", args, kwargs) as now:
-            written = [now.view(name) for name in self.gradients]
-            _run_backward(now, getattr(now.options, "training", False), *written)
-            return now.results()  # type: ignore[no-any-return]
 
 
 class BatchNorm(ChannelNorm[P, R]):
@@ -168,18 +165,12 @@ class BatchNorm(ChannelNorm[P, R]):
         self._enter_points(
             call,
             backward,
-            backward_reduce=EntryPoint(
-                self._where("backward_reduce"), reduce, outputs=2, skips=True
-            ),
-            backward_apply=EntryPoint(self._where("backward_apply"), signature(_of_backward_apply)),
+            backward_reduce={"sig": reduce, "gives": _SUMS, "skips": True},
+            backward_apply={"sig": signature(_of_backward_apply), "gives": ("dx",)},
         )
 
     def writes(self, named: Mapping[str, Any]) -> tuple[str, ...]:
         return self.written if self._options(named).training else ()
-
-    def outputs_of(self, entry: str, options: SimpleNamespace) -> tuple[str, ...]:
-        halves = {"backward_reduce": _SUMS, "backward_apply": ("dx",)}
-        return halves.get(entry) or super().outputs_of(entry, options)
 
     def _check_options(self, where: str, options: SimpleNamespace) -> None:
         if hasattr(options, "momentum"):
@@ -195,33 +186,10 @@ class BatchNorm(ChannelNorm[P, R]):
                 came = validate.describe(options.count)
                 raise ValueError(f"{where}: count must be positive, got {came}")
 
-    def _map(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        with step(self, name, args, kwargs) as now:
-            call, views, options = now.call, now.views, now.options
-            which, parameters, axis = now.which, now.parameters, now.shapes.axis
-            training, momentum, eps = options.training, options.momentum, options.eps
-            x, y = views["x"], now.view("y")
-            mean, rstd = map(now.view, STATISTICS)
-            if training:
-                _may_train(call, axis, options)
-            call.run(
-                "batch_norm_forward",
-                x=x,
-                y=y,
-                axis=axis,
-                running_mean=views.get("running_mean"),
-                running_var=views.get("running_var"),
-                weight=views.get("weight"),
-                bias=views.get("bias"),
-                mean=mean,
-                rstd=rstd,
-                which=which,
-                parameters=parameters,
-                momentum=momentum,
-                eps=eps,
-                training=training,
-            )
-            return now.results()
+    def _run_forward(self, now: Step) -> None:
+        if now.options.training:
+            _may_train(now)
+        now.run("batch_norm_forward")
 
     def backward(
         self, dy: ArrayOrNumber, x: A, /, *saved: Any, **options: Unpack[BatchNormOptions[A]]
@@ -295,11 +263,9 @@ class BatchNorm(ChannelNorm[P, R]):
         (array([[2.]]), array([[0.]]))
         """
 
-    def _backward_reduce(self, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
-        with step(self, "backward_reduce", args, kwargs) as now:
-            sum_dy, sum_dy_xhat = map(now.view, _SUMS)
-            _run_backward(now, True, dweight=sum_dy_xhat, dbias=sum_dy)
-            return now.results()  # type: ignore[no-any-return]
+    def _run_backward_reduce(self, now: Step) -> None:
+        sum_dy, sum_dy_xhat = map(now.view, _SUMS)
+        now.run("batch_norm_backward", training=True, dweight=sum_dy_xhat, dbias=sum_dy)
 
     def backward_apply(
         self,
@@ -348,10 +314,8 @@ class BatchNorm(ChannelNorm[P, R]):
                [0.]])
         """
 
-    def _backward_apply(self, *args: Any, **kwargs: Any) -> Any:
-        with step(self, "backward_apply", args, kwargs) as now:
-            _run_backward(now, True, now.view("dx"), count=now.options.count)
-            return now.results()
+    def _run_backward_apply(self, now: Step) -> None:
+        now.run("batch_norm_backward", training=True)
 
 
 def _of_backward_apply(  # type: ignore[no-untyped-def]
@@ -365,29 +329,12 @@ class NormApply(ChannelNorm[P, R]):
     """Normalised by given statistics, which count as constants in backward."""
 
     axis_name = "axis"
+    runs = MappingProxyType({**ChannelNorm.runs, "forward": "norm_apply"})
 
     def __init__(self, function: Callable[P, R]) -> None:
         call = self._declare(function, "norms")
         backward = signature_of(call, ("dy", "x"), _SAVED)
         self._enter_points(call, backward)
-
-    def _map(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        with step(self, name, args, kwargs) as now:
-            call, views, y, axis = now.call, now.views, now.view("y"), now.shapes.axis
-            which, parameters = now.which, now.parameters
-            call.run(
-                "norm_apply",
-                x=views["x"],
-                y=y,
-                axis=axis,
-                mean=views["mean"],
-                rstd=views["rstd"],
-                weight=views.get("weight"),
-                bias=views.get("bias"),
-                which=which,
-                parameters=parameters,
-            )
-            return now.results()
 
     def backward(
         self, dy: ArrayOrNumber, x: A, /, *saved: Any, **options: Unpack[NormApplyOptions[A]]
@@ -417,58 +364,19 @@ class NormApply(ChannelNorm[P, R]):
         """
 
 
-def _run_backward(
-    now: step,
-    training: bool,
-    dx: View | None = None,
-    dweight: View | None = None,
-    dbias: View | None = None,
-    *,
-    count: float = 1.0,
-) -> None:
-    """Run the kernels of backward, for the gradients that are wanted.
-
-    count : of values that the call's sum_dy and sum_dy_xhat, if it has them, are over.
-    """
-    call, views, axis = now.call, now.views, now.shapes.axis
-    which, parameters = now.which, now.parameters
-    accumulate = getattr(now.options, "accumulate", False)
-    call.run(
-        "batch_norm_backward",
-        x=views["x"],
-        dy=views["dy"],
-        dx=dx,
-        axis=axis,
-        mean=views["mean"],
-        rstd=views["rstd"],
-        weight=views.get("weight"),
-        bias=views.get("bias"),
-        sum_p=views.get("sum_dy"),
-        sum_p_xhat=views.get("sum_dy_xhat"),
-        dweight=dweight,
-        dbias=dbias,
-        which=which,
-        parameters=parameters,
-        count=count,
-        training=training,
-        accumulate=accumulate,
-    )
-
-
-def _may_train(call: Call, axis: int, options: SimpleNamespace) -> None:
+def _may_train(now: Step) -> None:
     """There are moments to take, and the running ones may be moved."""
-    where, x = call.where, call.views["x"]
-    count = math.prod(n for i, n in enumerate(x.shape) if i != axis)
-    if count == 1 and x.shape[axis]:
+    where, call, shape, channel = now.where, now.call, now.views["x"].shape, now.shapes.axis
+    if math.prod(axes.reduced(shape, (channel,), keepdims=True)) == 1 and shape[channel]:
         raise ValueError(
-            f"{where}: x must have more than one value a channel in training, got shape {x.shape}"
+            f"{where}: x must have more than one value a channel in training, got shape {shape}"
         )
     for name in _RUNNING:
-        if name in call.views:
-            view = call.views[name]
-            call.is_own(name, getattr(options, name), "x")
+        if name in now.views:
+            view = now.views[name]
+            call.is_own(name, getattr(now.options, name), "x")
             validate.writable(where, name, view)
-            validate.apart(where, name, view, {n: v for n, v in call.views.items() if n != name})
+            validate.apart(where, name, view, {n: v for n, v in now.views.items() if n != name})
             call.writes(name, view, call.arrays[name])
 
 

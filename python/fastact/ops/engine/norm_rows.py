@@ -13,8 +13,8 @@ from ...interop.call import Call
 from ..bounds import NormBounds
 from ..types import A, ActivationLike, Array, ArrayOrNumber, Casting, Outs, Parameters, Stream
 from . import axes
-from .op import COMPUTED, CachedOp, Makes, P, R, register, signature_of
-from .step import step
+from .op import COMPUTED, Makes, P, R, positional, register, signature_of
+from .served import CachedOp
 
 Shape = tuple[int, ...]
 
@@ -50,20 +50,16 @@ class Rows(NamedTuple):
     ndim: int
     split: tuple[int, int] | None = None
 
-    def data(self, view: View) -> View:
-        """An array of x's shape with the axes of the kernels."""
-        return view.split_axis(*self.split) if self.split else view
-
-    def of_row(self, view: View) -> View:
-        """The mean or the rstd with those axes."""
-        return view if view.ndim == self.ndim else view.with_axes(self.reduced)
-
-    def of_weight(self, view: View) -> View:
-        """The weight or the bias, or its gradient, with those axes."""
+    def seen(self, shape: str, view: View) -> View:
+        """An array whose shape has this name, with the axes of the kernels."""
+        if shape == "data":
+            return view.split_axis(*self.split) if self.split else view
+        if shape == "statistics":
+            return view if view.ndim == self.ndim else view.with_axes(self.reduced)
         if self.split:
             view = view.split_axis(0, self.split[1])
-        others = [axis for axis in range(self.ndim) if axis not in self.of_parameter]
-        return view.with_axes(tuple(others)) if others else view
+        lacked = axes.others(self.of_parameter, self.ndim)
+        return view.with_axes(lacked) if lacked else view
 
 
 def named_axes(call: Call, options: SimpleNamespace) -> Rows:
@@ -160,19 +156,19 @@ class Norm(CachedOp[P, R]):
         {**dict.fromkeys(STATISTICS, "statistics"), **dict.fromkeys(WEIGHTS, "parameter")}
     )
 
+    runs = MappingProxyType({"forward": "norm_forward", "backward": "norm_backward"})
+    weight_offset, casts = CASTINGS["exact"]  # of a norm without the option
+
     def __init__(
-        self,
-        function: Callable[P, R],
-        over: Callable[[Call, SimpleNamespace], Rows],
+        self, function: Callable[P, R], over: Callable[[Call, SimpleNamespace], Rows]
     ) -> None:
         call = self._declare(function, "norms")
         self._over = over
         given = call.parameters.values()
-        inputs = [p.name for p in given if p.kind is Parameter.POSITIONAL_ONLY]
         self.weights = tuple(name for name in WEIGHTS if name in call.parameters)
         self.is_centred = "bias" in self.weights
         self.statistics = self.besides = STATISTICS if self.is_centred else STATISTICS[1:]
-        self.has_residual = len(inputs) > 1
+        self.has_residual = len(positional(call)) > 1
         self.has_casting = "casting" in call.parameters
         self.results = ("y", "total") if self.has_residual else ("y",)
         self.saves = ("x", *self.statistics, *self.weights)
@@ -226,35 +222,6 @@ class Norm(CachedOp[P, R]):
         array([-0.1176..., -0.1279...,  2.8592...])
         """
 
-    def _map(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        with step(self, name, args, kwargs) as now:
-            call, views, x, rows = now.call, now.views, now.views["x"], now.shapes
-            which, parameters, eps = now.which, now.parameters, now.options.eps
-            weight_offset, casts = self._casting(now.where, now.options)
-            written = [now.view(name) for name in self.results]
-            mean, rstd = (_with(rows.of_row, now.view(name)) for name in STATISTICS)
-            weight, bias = self._native_weights(call, rows)
-            call.run(
-                "norm_forward",
-                x=rows.data(x),
-                residual=rows.data(views["residual"]) if self.has_residual else None,
-                total=rows.data(written[1]) if self.has_residual else None,
-                y=rows.data(written[0]),
-                mean=mean,
-                rstd=rstd,
-                weight=weight,
-                bias=bias,
-                reduced=rows.reduced,
-                of_parameter=rows.of_parameter,
-                which=which,
-                parameters=parameters,
-                eps=eps,
-                is_centred=self.is_centred,
-                weight_offset=weight_offset,
-                casts=casts,
-            )
-            return now.results()
-
     def backward(
         self, dy: ArrayOrNumber, x: A, /, *saved: Any, **options: Unpack[BackwardOptions[A]]
     ) -> tuple[A | None, ...]:
@@ -295,54 +262,12 @@ class Norm(CachedOp[P, R]):
         (array([[ 0.181..., -0.135...]]), array([0.848..., 0.        ]))
         """
 
-    def _backward(self, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
-        with step(self, "backward", args, kwargs) as now:
-            call, views, data, rows = now.call, now.views, now.views["x"], now.shapes
-            which, parameters, taken = now.which, now.parameters, now.options
-            weight_offset, casts = self._casting(now.where, taken)
-            dx = now.view("dx")
-            dweight, dbias = (_with(rows.of_weight, now.view(f"d{name}")) for name in WEIGHTS)
-            weight, bias = self._native_weights(call, rows)
-            call.run(
-                "norm_backward",
-                dy=rows.data(views["dy"]),
-                x=rows.data(data),
-                dtotal=_with(rows.data, views.get("dtotal")),
-                dx=_with(rows.data, dx),
-                mean=_with(rows.of_row, views.get("mean")),
-                rstd=rows.of_row(views["rstd"]),
-                weight=weight,
-                bias=bias,
-                dweight=dweight,
-                dbias=dbias,
-                reduced=rows.reduced,
-                of_parameter=rows.of_parameter,
-                which=which,
-                parameters=parameters,
-                is_centred=self.is_centred,
-                weight_offset=weight_offset,
-                casts=casts,
-                accumulate=taken.accumulate,
-            )
-            return now.results()  # type: ignore[no-any-return]
-
-    def _casting(self, where: str, options: SimpleNamespace) -> tuple[float, bool]:
-        """The number that is added to the weight, and whether each step is rounded."""
-        if not self.has_casting:
-            return CASTINGS["exact"]
-        offset, casts = validate.choice(where, "casting", options.casting, CASTINGS)
-        if options.weight_offset is not None:
-            offset = validate.number(where, "weight_offset", options.weight_offset)
-        return offset, casts
-
-    def _native_weights(self, call: Call, rows: Rows) -> tuple[View | None, View | None]:
-        weight, bias = (_with(rows.of_weight, call.views.get(name)) for name in WEIGHTS)
-        return weight, bias
-
-
-def _with(axes_of_kernels: Callable[[View], View], view: View | None) -> View | None:
-    """An array that there may not be, as the kernels see it."""
-    return None if view is None else axes_of_kernels(view)
+    def _check_options(self, where: str, options: SimpleNamespace) -> None:
+        if self.has_casting:
+            offset, options.casts = validate.choice(where, "casting", options.casting, CASTINGS)
+            if options.weight_offset is not None:
+                offset = validate.number(where, "weight_offset", options.weight_offset)
+            options.weight_offset = offset
 
 
 def norm(

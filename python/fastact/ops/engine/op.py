@@ -18,7 +18,7 @@ checkers, and the docstring documents what the op has alone; a decorator of the 
 import operator
 import sys
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from functools import partial, update_wrapper
+from functools import partial
 from inspect import Parameter, Signature, signature
 from itertools import takewhile
 from types import MappingProxyType, SimpleNamespace
@@ -52,21 +52,30 @@ class EntryPoint:
 
     A parameter whose default is a bool is a switch.
 
-    outputs : how many arrays `out` stands for.
-    extra : how many more may follow them in a tuple.
+    gives : the outputs by name; not every call has all of them.
+    outputs : how many of them `out` stands for. extra : how many more may follow these in a tuple.
     skips : the outputs are gradients, of which one that is None in a tuple is not computed.
     """
 
     def __init__(
-        self, where: str, sig: Signature, *, outputs: int = 1, extra: int = 0, skips: bool = False
+        self,
+        where: str,
+        sig: Signature,
+        gives: tuple[str, ...] = ("y",),
+        *,
+        outputs: int | None = None,
+        extra: int = 0,
+        skips: bool = False,
     ) -> None:
-        self.where, self.signature = where, sig
-        self.outputs, self.extra, self.skips = outputs, extra, skips
+        self.where, self.signature, self.gives = where, sig, gives
+        self.outputs = len(gives) if outputs is None else outputs
+        self.extra, self.skips = extra, skips
         parameters = sig.parameters.values()
         only, either = Parameter.KEYWORD_ONLY, Parameter.POSITIONAL_OR_KEYWORD
-        self.arrays = tuple(p.name for p in parameters if p.kind is Parameter.POSITIONAL_ONLY)
+        self.arrays = positional(sig)
         self.defaults = {p.name: p.default for p in parameters if p.kind in (either, only)}
         self.by_keyword = frozenset(p.name for p in parameters if p.kind is only)
+        self._required = [name for name, v in self.defaults.items() if v is REQUIRED]
         self._switches = [name for name, v in self.defaults.items() if isinstance(v, bool)]
         self._with: dict[str, EntryPoint] = {}
 
@@ -80,6 +89,7 @@ class EntryPoint:
             self._with[op.name] = EntryPoint(
                 self.where,
                 Signature([*kept, *own]),
+                self.gives,
                 outputs=self.outputs,
                 extra=self.extra,
                 skips=self.skips,
@@ -98,28 +108,29 @@ class EntryPoint:
         `out` becomes a tuple of all outputs; `wanted` tells which of them are computed.
         """
         where, count = self.where, len(self.arrays)
-        kwargs = by_our_names(where, kwargs, self.defaults)
+        if kwargs:
+            kwargs = by_our_names(where, kwargs, self.defaults)
         if len(args) < count:
             raise TypeError(f"{where}: {self.arrays[len(args)]} must be given, by position")
-        bound = validate.bind(where, self.defaults, args[count:], kwargs, self.by_keyword)
-        values = dict(zip(self.defaults, bound, strict=True))
-        for name, value in values.items():
-            if value is REQUIRED:
+        values = validate.bind(where, self.defaults, args[count:], kwargs, self.by_keyword)
+        for name in self._required:
+            if values[name] is REQUIRED:
                 raise TypeError(f"{where}: {name} must be given")
         for name in self._switches:
-            values[name] = validate.flag(where, name, values[name])
+            if values[name] is not False:
+                values[name] = validate.flag(where, name, values[name])
         values.update(zip(self.arrays, args, strict=False))
-        given = values["out"]
-        if isinstance(given, tuple) and len(given) == self.outputs + self.extra:
+        given, every = values["out"], self.outputs + self.extra
+        if isinstance(given, tuple) and len(given) == every:
             values["out"] = given
         else:
             values["out"] = validate.outputs(where, given, self.outputs) + (None,) * self.extra
-        values["wanted"] = [True] * len(values["out"])
+        values["wanted"] = [True] * every
         if self.skips and given is not None:
             values["wanted"] = [out is not None for out in values["out"]]
             validate.wants_one(where, values["out"])
-        else:
-            validate.needs_out(where, values.get("accumulate", False), *values["out"])
+        elif values.get("accumulate"):
+            validate.needs_out(where, *values["out"])
         return SimpleNamespace(**values)
 
 
@@ -186,6 +197,11 @@ def _default(of_call: Mapping[str, Parameter], name: str) -> Any:
     return parameter.default
 
 
+def positional(call: Signature) -> tuple[str, ...]:
+    """The arrays of a call that have no name for callers."""
+    return tuple(n for n, p in call.parameters.items() if p.kind is Parameter.POSITIONAL_ONLY)
+
+
 def untyped(function: Callable[..., Any]) -> Signature:
     """A function's signature, without annotations, which are for type checkers."""
     found = signature(function)
@@ -233,7 +249,8 @@ class Op(Generic[P, R]):
     results : what a call gives, by name. saves : what `forward` keeps for `backward`, in its order.
     besides : what of that `forward` makes besides the results.
     gradients : what `backward` gives.
-    makes : outputs that are not as the data, or a gradient that is not as its argument, by name.
+    makes : outputs that are not as the data, or a gradient that is not as its argument, by name; of
+    an entry point alone by that, too: "backward.dx".
     differentiated : the arguments that have one of these gradients.
     shares : maps an argument to the one whose gradient it shares.
     parameters : an activation's own, with their defaults.
@@ -247,6 +264,9 @@ class Op(Generic[P, R]):
     called : arrays that messages call something else than an array.
     reads_whole : the data may be whole numbers, read as they are, but in backward.
     of_forward : arguments of backward that `forward` may have returned as numbers of NumPy's.
+    sizes : arguments by position that are no arrays, but lengths.
+    runs : the native functions of entry points; calling the op runs the one of `forward`.
+    fields : what native functions call something else than the op does: its names by theirs.
     """
 
     name: str
@@ -268,6 +288,9 @@ class Op(Generic[P, R]):
     called: Mapping[str, str] = MappingProxyType({})
     of_forward: tuple[str, ...] = ()
     reads_whole: bool = False
+    sizes: tuple[str, ...] = ()
+    runs: Mapping[str, str] = MappingProxyType({})
+    fields: Mapping[str, str] = MappingProxyType({})
     entry_points: Mapping[str, EntryPoint]
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
@@ -345,10 +368,8 @@ class Op(Generic[P, R]):
         return self.saves
 
     def outputs_of(self, entry: str, options: SimpleNamespace) -> tuple[str, ...]:
-        """The outputs of an entry point, by name."""
-        if entry == "backward":
-            return self.gradients
-        return (*self.results, *self.besides) if entry == "forward" else self.results
+        """The outputs of a call of an entry point, by name."""
+        return self.entry_points[entry].gives
 
     def saved(self, named: Mapping[str, Any]) -> tuple[Any, ...]:
         """What `forward` saves, of the arguments, the results and what it makes besides."""
@@ -445,78 +466,6 @@ def result_of(arrays: tuple[Any, ...], like: Any) -> Any:
     if hasattr(like, "m2"):
         return type(like)(like.count, *arrays)
     return arrays if isinstance(like, tuple) else arrays[0]
-
-
-#: What an entry point takes over from its method; the docstring is a part of its documentation.
-_NAMES = ("__module__", "__name__", "__qualname__")
-
-
-@docstrings.composes
-class Entry(_cpu.CachedCall):
-    """An entry point of an op, whose documentation is composed as the op's is."""
-
-
-class CachedOp(Op[P, R], _cpu.CachedOp):
-    """An op whose repeated calls skip this layer (src/cpu/binding/call_cache.pyx).
-
-    `_call` is what calling the op does, and a method of the name of each other entry point, with an
-    underscore before, what that does; the cache stands before them. The method without the
-    underscore is typed and documented alone.
-    """
-
-    def _map(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Call the op, or `forward`: the results, with what is saved."""
-        raise NotImplementedError
-
-    def _call(self, *args: Any, **kwargs: Any) -> Any:
-        return self._map("call", args, kwargs)
-
-    def _forward(self, *args: Any, **kwargs: Any) -> Any:
-        return self._map("forward", args, kwargs)
-
-    def _enter(self, **entry_points: EntryPoint) -> None:
-        """Put the call cache before the entry points; `call` is calling the op."""
-        self.entry_points = MappingProxyType(entry_points)
-        for name, point in entry_points.items():
-            if name == "call":
-                self._cache_calls(
-                    _cpu.CachedCall(self._plain_call, self, "__call__", self._recorder)
-                )
-                continue
-            method = getattr(self, name)
-            function = getattr(self, f"_{name}", method)
-            entry: Any = Entry(function, self, name)
-            vars(self)[name] = update_wrapper(entry, method, _NAMES)
-            entry.__wrapped__ = function
-            entry._documentation = partial(docstrings.of_entry, self, name, method.__doc__)
-            entry.__signature__ = point.signature
-
-    def _enter_points(
-        self,
-        call: Signature,
-        backward: Signature,
-        *,
-        forward: Signature | None = None,
-        extra: int = 0,
-        **others: EntryPoint,
-    ) -> None:
-        """Enter the three entry points, and others; `forward` takes as many more outputs as extra.
-
-        forward : None: it takes what calling the op takes.
-        """
-        count, gradients = len(self.results), len(self.gradients)
-        self._enter(
-            call=EntryPoint(self._where(), call, outputs=count),
-            forward=EntryPoint(self._where("forward"), forward or call, outputs=count, extra=extra),
-            backward=EntryPoint(
-                self._where("backward"), backward, outputs=gradients, skips=gradients > 1
-            ),
-            **others,
-        )
-
-    def _where(self, entry: str = "") -> str:
-        """How messages name an entry point."""
-        return f"fastact.{self.name}.{entry}" if entry else f"fastact.{self.name}"
 
 
 AnyOp = TypeVar("AnyOp", bound=Op[..., Any])

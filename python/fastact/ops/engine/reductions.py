@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from types import MappingProxyType, SimpleNamespace
+from types import MappingProxyType
 from typing import Any, TypeAlias, overload
 
 import numpy as np
@@ -16,19 +16,11 @@ from ..bounds import SumBounds
 from ..types import A, ArrayOrNumber, Axes, Out, Outs, Stream
 from . import axes as _axes
 from .axes import Over
-from .op import CachedOp, EntryPoint, Makes, P, R, register, signature_of, untyped
-from .step import step
-from .weighting import (
-    IDENTITY,
-    ROLES,
-    TOTAL,
-    Weighting,
-    arrays_with_weights,
-    mask_of,
-    reduce_moments,
-    weighted_gradient,
-    weighting_of,
-)
+from .moments import IDENTITY, TOTAL, reduce_moments, weighted_gradient
+from .op import Makes, P, R, positional, register, signature_of, untyped
+from .served import CachedOp
+from .step import Step
+from .weighting import ROLES
 
 #: Of every sum, sums for gradients among them.
 SUM_BOUNDS = SumBounds(ulp=0.5, absolute=2.0**-46)
@@ -78,34 +70,17 @@ def total(where: str, term: int, x: Any, axes: tuple[int, ...]) -> Any:
 class AxisSum(CachedOp[P, R]):
     """A sum of a term of an array's elements over some axes.
 
-    term : its name in the kernels' list (src/common/reductions/terms.h).
+    term : its number in the kernels' list (src/common/reductions/terms.h).
     over : which axes the options of a call mean.
-    others : the entry points that the kinds of sums do not have in common.
     """
 
     bounds = SUM_BOUNDS
     term: int
+    divisor = 1.0  # of the sum
     integers = INTEGERS
     roles = MappingProxyType({"dy": validate.DATA})
-    shapes = MappingProxyType({"dy": "shape"})
-
-    def __init__(
-        self,
-        function: Callable[P, R],
-        family: str,
-        term: str,
-        over: OverOf,
-        **others: EntryPoint,
-    ) -> None:
-        call = self._declare(function, family)
-        self.term = _cpu.TERMS.index(term)
-        self._over: OverOf = over
-        self.makes = {name: Makes(shape="shape") for name in self.results}
-        self._enter(
-            call=EntryPoint(self._where(), call),
-            forward=EntryPoint(self._where("forward"), call),
-            **others,
-        )
+    shapes: Mapping[str, str | None] = MappingProxyType({"dy": "shape", "where": "whole"})
+    _over: OverOf
 
     @property
     def differentiated(self) -> tuple[str, ...]:
@@ -115,29 +90,16 @@ class AxisSum(CachedOp[P, R]):
         (array,) = self.differentiated
         return self._over(call.where, options, tuple(call.views[array].shape))
 
-    def _map(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        with step(self, name, args, kwargs) as now:
-            call, x, over = now.call, now.views[now.leader], now.shapes
-            accumulate = getattr(now.options, "accumulate", False)  # which not every sum has
-            kept = now.view(self.results[0]).with_axes(over.dropped)
-            weighting = weighting_of(call, None)
-            if weighting.given and x.size:
-                self._add_what_counts(call, kept, over.axes, weighting)
-            else:
-                add_up(call, self.term, x, kept, over.axes, accumulate)
-            return now.results()
-
-    def _add_what_counts(
-        self, call: Call, y: View, axes: tuple[int, ...], weighting: Weighting
-    ) -> None:
-        """Sum the term of those elements of x that a mask leaves."""
-        if self.term == IDENTITY:
-            reduce_moments(call, axes, y, of_m2=TOTAL, weighting=weighting)
-            return
-        x, left = call.views["x"], call.temporary("x")
-        one = call.repeated(1.0, x.of_dtype(validate.DOUBLE))
-        weighted_gradient(call, x, one, left, weighting, False)
-        add_up(call, self.term, left, y, axes)
+    def _run_forward(self, now: Step) -> None:
+        x = now.views[now.leader]
+        if "where" not in now.views or not x.size:
+            now.run("sum")
+        elif self.term == IDENTITY:
+            reduce_moments(now, {"mean": now.written("y")}, TOTAL)
+        else:
+            left = now.call.temporary("x")
+            weighted_gradient(now, left, dy=x)
+            now.run("sum", x=left)
 
 
 class PlainSum(AxisSum[P, R]):
@@ -145,6 +107,9 @@ class PlainSum(AxisSum[P, R]):
 
     lacks : where `backward` takes gradients of other shapes than the sum's, which axes they lack.
     """
+
+    term = IDENTITY
+    sizes = ("shape",)
 
     def __init__(
         self,
@@ -154,15 +119,14 @@ class PlainSum(AxisSum[P, R]):
         result: str,
         lacks: LacksOf | None,
     ) -> None:
-        self.results = (result,)
-        self._lacks = lacks
-        call = untyped(function)
+        call = self._declare(function, family)
+        self._over, self._lacks = over, lacks
         masks = [name for name in ROLES if name in call.parameters]
-        self.saves = ("shape", *masks)
+        self.results, self.saves = (result,), ("shape", *masks)
+        self.fields = {"x": positional(call)[0], "y": result}
+        self.makes = {result: Makes(shape="shape"), "backward.dx": Makes(shape="whole")}
         either = [name for name in (*masks, "axis") if masks]
-        of_backward = signature_of(call, ("dy", "shape"), either)
-        backward = EntryPoint(f"fastact.{function.__name__}.backward", of_backward)
-        super().__init__(function, family, "identity", over, backward=backward)
+        self._enter_points(call, signature_of(call, ("dy", "shape"), either))
 
     def saved(self, named: Mapping[str, Any]) -> tuple[Any, ...]:
         return (self.shape_of(named), *(named.get(name) for name in self.saves[1:]))
@@ -232,67 +196,40 @@ class PlainSum(AxisSum[P, R]):
                [2., 2., 2.]])
         """
 
-    def _backward(self, *args: Any, **kwargs: Any) -> Any:
-        entry = self.entry_points["backward"]
-        options, where = entry.bind(args, kwargs), entry.where
-        dy, (out,) = options.dy, options.out
+    def _shapes(self, call: Any, options: Any) -> Over:
+        where = call.where
+        if where != self._where("backward"):
+            return super()._shapes(call, options)
         shape = _axes.lengths(where, "shape", options.shape)
-
-        # A number has no dtype of its own: it takes `out`'s, or else float64.
-        is_number = isinstance(dy, bool | int | float)
-        leader = {"out": out, "dy": dy} if is_number and out is not None else {"dy": dy}
-        arrays = arrays_with_weights(where, options, **leader)
-        with Call(where, options.stream, ROLES, INTEGERS, **arrays) as call:
-            gradient = call.views["dy"]
-            lacks = self._lacking(where, options, None if is_number else gradient, shape)
-            if not is_number:
-                gradient = gradient.with_axes(lacks)
-            elif out is None:
-                gradient = gradient.with_axes(tuple(range(len(shape))))
-            dx, made = call.output("out", out, next(iter(arrays)), shape=shape, in_place=is_number)
-            repeated = gradient.broadcast_to(shape)
-            mask = mask_of(call, shape)
-            if mask is None:
-                call.run("broadcast", x=repeated, y=dx, accumulate=options.accumulate)
-            elif dx.size:
-                validate.apart(where, "out", dx, {"where": mask})
-                one = call.repeated(1.0, dx.of_dtype(validate.DOUBLE))
-                weighted_gradient(
-                    call,
-                    repeated,
-                    one,
-                    dx,
-                    Weighting(None, mask),
-                    False,
-                    x=repeated,
-                    accumulate=options.accumulate,
-                )
-            return call.result(out, made)
-
-    def _lacking(self, where: str, options: Any, dy: View | None, shape: Shape) -> tuple[int, ...]:
-        """The axes of `shape` that dy lacks, to which it must fit; None: it is a number."""
+        is_any = self._lacks is not None
+        over = Over((), shape, (), shape) if is_any else self._over(where, options, shape)
+        if isinstance(options.dy, bool | int | float):
+            return over if "out" in call.views else over._replace(dropped=tuple(range(len(shape))))
+        dy = call.views["dy"]
         if self._lacks is not None:
-            return () if dy is None else self._lacks(where, dy.shape, shape)
-        over = self._over(where, options, shape)
-        if dy is not None:
-            _axes.has_shape(where, "dy", dy, over.shape)
-        return over.dropped
+            return over._replace(dropped=self._lacks(where, dy.shape, shape))
+        _axes.has_shape(where, "dy", dy, over.shape)
+        return over
+
+    def _run_backward(self, now: Step) -> None:
+        dy, dx = now.seen("dy").broadcast_to(now.shapes.whole), now.view("dx")
+        if "where" not in now.views:
+            now.run("broadcast", x=dy, y=dx)
+        elif dx.size:
+            weighted_gradient(now, dx, x=dy, dy=dy)
 
 
 class TermSum(AxisSum[P, R]):
     """A sum of a term t(x) over the axes `axis`, whose gradient needs x."""
 
-    def __init__(
-        self,
-        function: Callable[P, R],
-        term: str,
-        over: OverOf,
-        **others: EntryPoint,
-    ) -> None:
-        taken = untyped(function).parameters
-        self.saves = ("x", *(name for name in ROLES if name in taken))
-        backward = EntryPoint(f"fastact.{function.__name__}.backward", untyped(self.backward))
-        super().__init__(function, "reductions", term, over, backward=backward, **others)
+    runs: Mapping[str, str] = MappingProxyType({"backward": "sum_backward"})
+    makes: Mapping[str, Makes] = MappingProxyType({"y": Makes(shape="shape")})
+
+    def __init__(self, function: Callable[P, R], term: str, over: OverOf, **others: Any) -> None:
+        call = self._declare(function, "reductions")
+        self.term, self._over = _cpu.TERMS.index(term), over
+        self.saves = ("x", *(name for name in ROLES if name in call.parameters))
+        self._enter_points(call, untyped(self.backward), **others)
 
     def forward(self, *args: P.args, **kwargs: P.kwargs) -> tuple[R, tuple[Any, ...]]:
         """The sum, and what `backward` needs.
@@ -349,47 +286,28 @@ class TermSum(AxisSum[P, R]):
         array([2., 4., 6.])
         """
 
-    def _backward(self, *args: Any, **kwargs: Any) -> Any:
-        with step(self, "backward", args, kwargs) as now:
-            call, x, dx, options = now.call, now.views["x"], now.view("dx"), now.options
-            dy = now.shapes.spread(now.views["dy"], x)
-            weighting = weighting_of(call, None)
-            if weighting.given and x.size:
-                one = call.repeated(1.0, x.of_dtype(validate.DOUBLE))
-                weighted_gradient(
-                    call,
-                    dy,
-                    one,
-                    dx,
-                    weighting,
-                    False,
-                    term=self.term,
-                    accumulate=options.accumulate,
-                )
-            else:
-                call.run(
-                    "sum_backward", x=x, dy=dy, dx=dx, term=self.term, accumulate=options.accumulate
-                )
-            return now.results()
+    def _run_backward(self, now: Step) -> None:
+        if "where" not in now.views or not now.views["x"].size:
+            now.run("sum_backward")
+            return
+        weighted_gradient(now, now.view("dx"), term=self.term)
 
 
 class SquareSum(TermSum[P, R]):
     """A sum of squares, which has its gradient in the same pass, too."""
 
+    makes = MappingProxyType(
+        {**TermSum.makes, "value": Makes(shape="shape"), "grad": Makes(in_place=True)}
+    )
+
     def __init__(self, function: Callable[P, R], over: OverOf) -> None:
-        where = f"fastact.{function.__name__}.value_and_grad"
-        both = EntryPoint(where, untyped(self.value_and_grad), outputs=2)
+        both = {"sig": untyped(self.value_and_grad), "gives": ("value", "grad")}
         super().__init__(function, "square", over, value_and_grad=both)
-        self.makes = {**self.makes, "value": Makes(shape="all"), "grad": Makes(in_place=True)}
 
-    def outputs_of(self, entry: str, options: Any) -> tuple[str, ...]:
-        is_both = entry == "value_and_grad"
-        return ("value", "grad") if is_both else super().outputs_of(entry, options)
-
-    def _shapes(self, call: Any, options: Any) -> Any:
+    def _shapes(self, call: Any, options: Any) -> Over:
         if hasattr(options, "axis"):
             return super()._shapes(call, options)
-        return SimpleNamespace(all=())
+        return Over((), (), (), call.views["x"].shape)
 
     def value_and_grad(self, x: A, /, out: Outs[A] = None, *, stream: Stream = None) -> tuple[A, A]:
         """The sum of the squares of all of x and its gradient, in one pass over x.
@@ -423,12 +341,8 @@ class SquareSum(TermSum[P, R]):
         14.0 [2. 4. 6.]
         """
 
-    def _value_and_grad(self, *args: Any, **kwargs: Any) -> tuple[Any, Any]:
-        with step(self, "value_and_grad", args, kwargs) as now:
-            call, x, dx = now.call, now.views["x"], now.view("grad")
-            y = now.view("value")
-            call.run("square_value_and_grad", x=x, y=y, grad=dx)
-            return now.results()  # type: ignore[no-any-return]
+    def _run_value_and_grad(self, now: Step) -> None:
+        now.run("square_value_and_grad", y=now.view("value"))
 
 
 def reduction(

@@ -9,51 +9,32 @@ from typing import Any, NamedTuple
 from ... import _cpu
 from ..._cpu import View
 from ...interop import validate
-from ...interop.call import Call
 from ..bounds import CrossEntropyBounds, SoftmaxBounds
 from ..types import A, Array, ArrayOrNumber, Out, Stream
 from . import axes
-from .op import COMPUTED, DOUBLE, CachedOp, Makes, P, R, register, signature_of
-from .step import step
+from .axes import Over
+from .op import COMPUTED, DOUBLE, Makes, P, R, register, signature_of
+from .served import CachedOp
+from .step import Step
 
 #: Axes of a row: one of x's, or several.
 RowAxes = int | tuple[int, ...]
 
 
-def _with_mask(call: Call, x: View) -> View | None:
-    """The mask over x's shape, which it broadcasts to as NumPy has it; None where there is none."""
-    mask = call.views.get("mask")
-    if mask is None:
-        return None
-    axes.check_repeats(call.where, "mask", mask.shape, x.shape)
-    return axes.repeated(mask, x.shape)
-
-
-class RowShapes(NamedTuple):
-    """The axes of a row, and the shape of what has one number a row."""
-
-    over: tuple[int, ...]
-    rows: tuple[int, ...]
-
-
 class RowFunction(CachedOp[P, R]):
     """What softmax, log_softmax and logsumexp share: z = scale x + mask, over rows of x."""
 
-    reduces = False
     backward: Callable[..., Any]
-    reduces = False  # y is one number a row
 
     def __init__(self, function: Callable[P, R]) -> None:
         call = self._declare(function, "softmax")
-        self._which = _cpu.SOFTMAX_KINDS.index(self.name)
+        self.kind = _cpu.SOFTMAX_KINDS.index(self.name)
         self.bounds = SoftmaxBounds(self.name)
         backward = signature_of(call, ("dy", *self.saves), but=("mask",))
         self._enter_points(call, backward, extra=len(self.besides))
 
-    def _shapes(self, call: Any, options: SimpleNamespace) -> RowShapes:
-        shape = next(iter(call.views.values())).shape
-        over = axes.axes(call.where, options.axis, len(shape))
-        return RowShapes(over, axes.reduced(shape, over, options.keepdims) if self.reduces else ())
+    def _shapes(self, call: Any, options: SimpleNamespace) -> Over:
+        return axes.over_axes(call.where, options, next(iter(call.views.values())).shape)
 
     def forward(self, *args: P.args, **kwargs: P.kwargs) -> tuple[R, tuple[Any, ...]]:
         """What calling the op gives, and the tuple that `backward` needs.
@@ -70,32 +51,12 @@ class RowFunction(CachedOp[P, R]):
         array([ 0.25, -0.25])
         """
 
-    def _map(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        with step(self, name, args, kwargs) as now:
-            call, x, (over, _), scale = now.call, now.views["x"], now.shapes, now.options.scale
-            y, lse = (self._of_rows(now.view(name), now) for name in ("y", "lse"))
-            call.run(
-                "softmax_forward",
-                x=x,
-                axes=over,
-                mask=_with_mask(call, x),
-                y=None if self.reduces else y,
-                number=y if self.reduces else None,
-                lse=lse,
-                kind=self._which,
-                scale=scale,
-            )
-            return now.results()
-
-    def _of_rows(self, view: Any, now: step) -> Any:
-        """An array that has one number a row, with the axes of x."""
-        return view
-
 
 class Softmax(RowFunction[P, R]):
     """A function of rows whose value has the shape of x: `softmax` and `log_softmax`."""
 
     saves = ("y",)
+    runs = MappingProxyType({"forward": "softmax_forward", "backward": "softmax_backward"})
 
     def backward(
         self,
@@ -131,36 +92,23 @@ class Softmax(RowFunction[P, R]):
         array([ 0.5, -0.5])
         """
 
-    def _backward(self, *args: Any, **kwargs: Any) -> Any:
-        with step(self, "backward", args, kwargs) as now:
-            call, views, result, taken = now.call, now.views, now.views["y"], now.options
-            (over, _), scale, dx = now.shapes, taken.scale, now.view("dx")
-            call.run(
-                "softmax_backward",
-                y=result,
-                axes=over,
-                dy=views["dy"],
-                dx=dx,
-                kind=self._which,
-                scale=scale,
-                accumulate=taken.accumulate,
-            )
-            return now.results()
-
 
 class LogSumExp(RowFunction[P, R]):
     """A function of rows that gives one number a row: `logsumexp`."""
 
-    reduces = True
     saves = ("x", "mask", "lse")
     besides = of_forward = ("lse",)
-    makes = MappingProxyType({"y": Makes(shape="rows"), "lse": Makes(shape="rows", dtype=COMPUTED)})
+    makes = MappingProxyType(
+        {"y": Makes(shape="shape"), "lse": Makes(shape="shape", dtype=COMPUTED)}
+    )
     roles = MappingProxyType({"lse": validate.STATISTIC})
-    shapes = MappingProxyType({"dy": "rows", "lse": "rows"})
+    shapes = MappingProxyType({"dy": "shape", "lse": "shape"})
     apart = ("dy",)
+    runs = MappingProxyType({"backward": "logsumexp_backward"})
+    fields = MappingProxyType({"number": "y"})
 
-    def _of_rows(self, view: Any, now: step) -> Any:
-        return view if view is None or now.options.keepdims else view.with_axes(now.shapes.over)
+    def _run_forward(self, now: Step) -> None:
+        now.run("softmax_forward", y=None)
 
     def backward(
         self,
@@ -201,53 +149,45 @@ class LogSumExp(RowFunction[P, R]):
         array([0.5, 0.5])
         """
 
-    def _backward(self, *args: Any, **kwargs: Any) -> Any:
-        with step(self, "backward", args, kwargs) as now:
-            call, data, taken, dx = now.call, now.views["x"], now.options, now.view("dx")
-            (over, _), scale = now.shapes, taken.scale
-            dy, lse = (self._of_rows(now.views[name], now) for name in ("dy", "lse"))
-            call.run(
-                "logsumexp_backward",
-                x=data,
-                axes=over,
-                mask=_with_mask(call, data),
-                dy=dy,
-                lse=lse,
-                dx=dx,
-                scale=scale,
-                accumulate=taken.accumulate,
-            )
-            return now.results()
 
-
-class _LossPlan:
+class LossPlan(NamedTuple):
     """The options of a call of a loss, understood, and the shapes that follow from them.
 
-    losses, of_loss : of one loss a row, and of the result.
+    losses, of_loss : of one loss a row, and of the result. is_one : the result is one number.
     """
 
+    axis: int
+    ignore_index: int
+    label_smoothing: float
+    reduction: int
+    is_one: bool
+    losses: tuple[int, ...]
+    of_loss: tuple[int, ...]
     one: tuple[int, ...] = ()
 
-    def __init__(self, where: str, options: SimpleNamespace, shape: tuple[int, ...]) -> None:
-        ndim = len(shape)
-        default = 1 if ndim > 1 else 0
-        given = default if options.axis is None else options.axis
-        self.axis = axes.one(where, given, ndim, of="logits")
-        self.ignore_index = axes.integer(where, "ignore_index", options.ignore_index)
-        if not -(2**63) <= self.ignore_index < 2**63:
-            came = validate.describe(self.ignore_index)
-            raise ValueError(f"{where}: ignore_index must be of 64 bits, got {came}")
-        self.smoothing = validate.number(where, "label_smoothing", options.label_smoothing)
-        if not 0 <= self.smoothing <= 1:
-            raise ValueError(
-                f"{where}: label_smoothing must be from 0 to 1, got {self.smoothing!r}"
-            )
-        allowed = {name: name for name in _cpu.REDUCTIONS}
-        chosen = validate.choice(where, "reduction", options.reduction, allowed)
-        self.reduction = _cpu.REDUCTIONS.index(chosen)
-        self.is_one = chosen != "none"
-        self.losses = axes.reduced(shape, (self.axis,), keepdims=False)
-        self.of_loss = () if self.is_one else self.losses
+    def seen(self, shape: str, view: View) -> View:
+        """A number a row, or one of all rows, with the axes of the logits."""
+        if shape == "of_loss" and self.is_one:
+            return view.with_axes(tuple(range(len(self.losses) + 1)))
+        return view.with_axes((self.axis,)) if shape in ("losses", "of_loss") else view
+
+
+def _plan(where: str, options: SimpleNamespace, shape: tuple[int, ...]) -> LossPlan:
+    default = 1 if len(shape) > 1 else 0
+    given = default if options.axis is None else options.axis
+    axis = axes.one(where, given, len(shape), of="logits")
+    ignore_index = axes.integer(where, "ignore_index", options.ignore_index)
+    if not -(2**63) <= ignore_index < 2**63:
+        came = validate.describe(ignore_index)
+        raise ValueError(f"{where}: ignore_index must be of 64 bits, got {came}")
+    smoothing = validate.number(where, "label_smoothing", options.label_smoothing)
+    if not 0 <= smoothing <= 1:
+        raise ValueError(f"{where}: label_smoothing must be from 0 to 1, got {smoothing!r}")
+    allowed = {name: i for i, name in enumerate(_cpu.REDUCTIONS)}
+    reduction = validate.choice(where, "reduction", options.reduction, allowed)
+    is_one, losses = options.reduction != "none", axes.reduced(shape, (axis,), keepdims=False)
+    of_loss = () if is_one else losses
+    return LossPlan(axis, ignore_index, smoothing, reduction, is_one, losses, of_loss)
 
 
 class CrossEntropy(CachedOp[P, R]):
@@ -282,8 +222,8 @@ class CrossEntropy(CachedOp[P, R]):
             return super().outputs_of(entry, options)
         return ("loss", "lse") if options.reduction == "none" else ("loss", "lse", "divisor")
 
-    def _shapes(self, call: Any, options: SimpleNamespace) -> _LossPlan:
-        return _LossPlan(call.where, options, call.views["logits"].shape)
+    def _shapes(self, call: Any, options: SimpleNamespace) -> LossPlan:
+        return _plan(call.where, options, call.views["logits"].shape)
 
     def forward(self, *args: P.args, **kwargs: P.kwargs) -> tuple[R, tuple[Any, ...]]:
         """What calling the op gives, and the tuple that `backward` needs.
@@ -311,52 +251,39 @@ class CrossEntropy(CachedOp[P, R]):
         array([[-0.5,  0.5]])
         """
 
-    def _map(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        with step(self, name, args, kwargs) as now:
-            call, logits, plan = now.call, now.views["logits"], now.shapes
-            target, weight = self._arrays(call, plan)
-            loss, lse, divisor = map(now.view, ("loss", "lse", "divisor"))
-            lse = None if lse is None else lse.with_axes((plan.axis,))
-            if plan.is_one and divisor is None:
-                divisor = call.temporary("logits", (), validate.DOUBLE)
-            call.run(
-                "cross_entropy_forward",
-                logits=logits,
-                axes=(plan.axis,),
-                **target,
-                weight=weight,
-                lse=lse,
-                losses=None if plan.is_one else loss.with_axes((plan.axis,)),
-                loss=loss if plan.is_one else None,
-                divisor=divisor,
-                ignore_index=plan.ignore_index,
-                label_smoothing=plan.smoothing,
-                reduction=plan.reduction,
-            )
-            return now.results()
+    def _run_forward(self, now: Step) -> None:
+        is_one, loss = now.shapes.is_one, now.view("loss")
+        now.run(
+            "cross_entropy_forward",
+            **self._arrays(now),
+            losses=None if is_one else now.written("loss"),
+            loss=loss if is_one else None,
+            divisor=now.view("divisor") or (now.temporary("divisor") if is_one else None),
+        )
 
-    def _arrays(self, call: Call, plan: _LossPlan) -> tuple[dict[str, View], View | None]:
-        """Target and weight, with the axes of the kernels."""
-        views, where = call.views, call.where
+    def _arrays(self, now: Step) -> dict[str, Any]:
+        """Axes, target and weight, as the kernels see them."""
+        views, where, plan = now.views, now.where, now.shapes
         logits, target, weight = views["logits"], views["target"], views.get("weight")
-        classes = logits.shape[plan.axis]
+        classes, axis = logits.shape[plan.axis], (plan.axis,)
         if classes == 0:
             raise ValueError(f"{where}: logits must have a class along axis {plan.axis}, got none")
+        found: dict[str, Any] = {"axes": axis, "target": None, "weight": None}
         if target.dtype_name in validate.INDICES.also:
             axes.has_shape(where, "target", target, plan.losses)
-            found = {"target": target.with_axes((plan.axis,))}
+            found["target"] = target.with_axes(axis)
         else:
             validate.same_as(where, "target", target, "logits", logits)
-            found = {"probabilities": target}
+            found["probabilities"] = target
         if weight is not None:
             if not axes.broadcasts(weight.shape, (classes,)):
                 raise ValueError(
                     f"{where}: weight must have shape ({classes},), or broadcast to it, got "
                     f"{weight.shape}"
                 )
-            others = tuple(i for i in range(logits.ndim) if i != plan.axis)
-            weight = axes.repeated(weight, (classes,)).with_axes(others)
-        return found, weight
+            weight = axes.repeated(weight, (classes,))
+            found["weight"] = weight.with_axes(axes.others(axis, logits.ndim))
+        return found
 
     def backward(
         self,
@@ -408,30 +335,12 @@ class CrossEntropy(CachedOp[P, R]):
                [ 1. , -1. ]])
         """
 
-    def _backward(self, *args: Any, **kwargs: Any) -> Any:
-        with step(self, "backward", args, kwargs) as now:
-            call, views, plan, taken = now.call, now.views, now.shapes, now.options
-            data, dy, dlogits = views["logits"], views["dloss"], now.view("dlogits")
-            of_target, of_weight = self._arrays(call, plan)
-            if ("divisor" in views) != plan.is_one:
-                raise ValueError(
-                    f"{now.where}: divisor must be an array, but None for reduction='none'"
-                )
-            call.run(
-                "cross_entropy_backward",
-                logits=data,
-                axes=(plan.axis,),
-                dloss=dy.with_axes(tuple(range(data.ndim)) if plan.is_one else (plan.axis,)),
-                **of_target,
-                weight=of_weight,
-                lse=views["lse"].with_axes((plan.axis,)),
-                divisor=views.get("divisor"),
-                dlogits=dlogits,
-                ignore_index=plan.ignore_index,
-                label_smoothing=plan.smoothing,
-                accumulate=taken.accumulate,
+    def _run_backward(self, now: Step) -> None:
+        if ("divisor" in now.views) != now.shapes.is_one:
+            raise ValueError(
+                f"{now.where}: divisor must be an array, but None for reduction='none'"
             )
-            return now.results()
+        now.run("cross_entropy_backward", **self._arrays(now))
 
 
 def softmax_op(function: Callable[P, R]) -> Softmax[P, R]:

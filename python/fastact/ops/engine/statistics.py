@@ -1,7 +1,7 @@
-"""The op object of one statistic over axes: the Python half of its entry points.
+"""The op objects of statistics over axes: a mean, a variance, ..., or several of them at once.
 
-`fastact.sum` computes the sums, and `fastact.moments` the moments. The accumulators that
-`src/cpu/reductions/kernels.h` describes leave out elements that are NaN.
+`fastact.sum` computes sums, and the accumulators that `src/cpu/reductions/kernels.h` describes the
+rest: in double by blocks of fixed size, whose means and squared deviations merge by Chan's formula.
 `src/cpu/reductions/weighted.h` reads data with weights or a mask, and integers.
 """
 
@@ -15,40 +15,37 @@ from typing import Any
 from ... import _cpu
 from ..._cpu import View
 from ...interop import validate
-from ...interop.call import Call
-from ..bounds import StatisticBounds
-from ..types import Array, ArrayOrNumber
+from ..bounds import MomentBounds, StatisticBounds
+from ..moments import Moments
+from ..types import A, Array, ArrayOrNumber, Axes, Out, Stream
+from . import axes as _axes
 from .axes import Over, over_axes
 from .moments import (
-    MOMENT_BOUNDS,
-    each_of,
-    fill,
-    gradient_over,
-    slope_over,
-    slopes_over,
-    weighted_slopes,
-)
-from .op import CachedOp, Makes, P, R, register, signature_of
-from .reductions import INTEGERS, SUM_BOUNDS, VALID, add_up
-from .step import step
-from .weighting import (
     DEVIATION,
     DEVIATION_SLOPE,
     IDENTITY,
+    M2,
     MEAN_SLOPE,
     NOTHING,
-    ROLES,
     TOTAL,
-    UNWEIGHTED,
     VARIANCE,
     VARIANCE_SLOPE,
-    Weighting,
-    aligned_weights,
-    arrays_with_weights,
+    fill,
+    is_weighted,
     reduce_moments,
     weighted_gradient,
-    weighting_of,
 )
+from .op import DATA, DOUBLE, Makes, Model, P, R, register, signature_of, untyped
+from .reductions import INTEGERS, SUM_BOUNDS, VALID, add_up
+from .served import CachedOp
+from .step import Step
+from .weighting import ROLES, lacking
+
+#: Their derivation is in src/cpu/reductions/kernels.h.
+MOMENT_BOUNDS = MomentBounds(2.0**-46, m2=2.0**-33, m2_double=2.0**-44, far=2.0**-51, merged=2)
+
+# The call cache takes a result apart, and makes it anew, by these names.
+_cpu.register_result_type(Moments, ("count", "mean", "m2"))
 
 #: What NumPy warns of where a statistic has too few elements.
 _WARNINGS = {
@@ -56,117 +53,388 @@ _WARNINGS = {
     "var": "Degrees of freedom <= 0 for slice.",
     "std": "Degrees of freedom <= 0 for slice.",
 }
-_OF_M2 = {"var": VARIANCE, "std": DEVIATION}
+
+#: What the kernels make of m2, and the factor of the gradient, where that is no number.
+_OF_M2 = {"sum": TOTAL, "mean": NOTHING, "var": VARIANCE, "std": DEVIATION, "m2": M2}
 _SLOPES = {"mean": MEAN_SLOPE, "var": VARIANCE_SLOPE, "std": DEVIATION_SLOPE}
+_STEADY = {"sum": 1.0, "m2": 2.0}
+
+#: Statistics of the distances from the mean; the others need x alone.
+_SPREADS = ("m2", "var", "std")
 
 
-class AxisStatistic(CachedOp[P, R]):
-    """A sum, mean, variance or standard deviation over some axes, of x's dtype.
+class Statistics(CachedOp[P, R]):
+    """Statistics over some axes: `results` are "sum", "mean", "var", "std", "m2", or two of them.
 
-    of : which of them: "sum", "mean", "var" or "std".
-    skips : elements that are NaN are left out.
-    term : of a sum, what is summed, as a sum's own.
+    summed : the number of a term whose sum it is, or (the mean) the sum over n.
+    skips : elements that are NaN are left out; `skipna` says it of a call.
+    warning : what NumPy warns of.
     """
 
     integers = INTEGERS
-    reads_whole = True
+    skips = False
+    summed: int | None = None
+    warning: str | None = None
     roles = MappingProxyType({"dy": validate.DATA})
-    shapes = MappingProxyType({"dy": "shape"})
+    shapes = MappingProxyType({"dy": "shape", "where": "whole"})
     apart = ("dy",)
+    fields = MappingProxyType({"dmean": "dy[0]", "dsecond": "dy[1]"})
+
+    backward: Callable[..., Any]
+
+    def _shapes(self, call: Any, options: Any) -> Over:
+        shape = tuple(call.views["x"].shape)
+        over = over_axes(call.where, options, shape)
+        weights = call.views.get("weights")
+        if weights is None:
+            return over
+        return over._replace(lacked=lacking(call.where, options.axis, weights.shape, shape))
+
+    def _run_forward(self, now: Step) -> None:
+        x, options = now.views["x"], now.options
+        made = {name: now.written(name) for name in (*self.results, "count")}
+        skips, correction = self._skips(now), getattr(options, "correction", 0.0)
+        is_plain = x.dtype_name in _cpu.DTYPE_NAMES and not is_weighted(now)
+        if not x.size:
+            self._of_nothing(now.call, made, correction)
+        elif is_plain and self.summed is not None and made["count"] is None:
+            now.run("sum", y=made[self.results[0]], term=self.summed, divisor=self._each(now))
+        else:
+            results = {"second" if n in _SPREADS else "mean": made[n] for n in self.results}
+            results["count"], of_m2 = made["count"], _OF_M2[self.results[-1]]
+            reduce_moments(now, results, of_m2, correction, skips, self.warning)
+
+    def _skips(self, now: Step) -> bool:
+        skips: bool = getattr(now.options, "skipna", self.skips)
+        return skips
+
+    def _each(self, now: Step) -> float:
+        """How many elements a mean is of; a sum is divided by 1."""
+        lengths = [now.views["x"].shape[axis] for axis in now.shapes.axes]
+        return 1.0 if "sum" in self.results else float(math.prod(lengths))
+
+    def _of_nothing(self, call: Any, made: Mapping[str, View | None], correction: float) -> None:
+        """Of no elements: NaN, or a sum of 0; a correction below 0 leaves a variance of 0 there."""
+        zeros = {"sum", "m2", "count"}
+        zeros |= {"var", "std"} if correction < 0 and not self.skips else set()
+        for name, y in made.items():
+            if y is not None:
+                fill(call, y, 0.0 if name in zeros else math.nan)
+                if y.size and name == self.results[-1] and self.warning is not None:
+                    _cpu.warn(self.warning)
+
+    def _run_backward(self, now: Step) -> None:
+        x, parts, skips = now.views["x"], now.spec.parts, self._skips(now)
+        is_apart = bool(parts) and (skips or is_weighted(now))  # x is read for each result
+        if is_apart:
+            validate.may_write(now.where, "out", now.view("dx"), {"x": x}, in_place=False)
+        of_second = bool(parts) and not self._is_none(now, parts[1])
+        if x.size and parts and not is_apart:
+            self._run_both(now)
+        elif x.size and of_second and self._takes_weights(now):
+            self._run_both_counted(now)
+        elif x.size:
+            accumulate = now.options.accumulate
+            for of, name in zip(self.results, parts or ("dy",), strict=True):
+                if not (accumulate and self._is_none(now, name)):
+                    self._add_gradient(now, of, now.seen(name, x), accumulate)
+                accumulate = True
+
+    def _is_none(self, now: Step, part: str) -> bool:
+        """Whether a gradient of a tuple is 0."""
+        return part in now.spec.parts and now.options.dy[now.spec.parts.index(part)] is None
+
+    def _run_both(self, now: Step) -> None:
+        """Of all elements the gradient by way of the mean and the second result, in one pass."""
+        each, correction = self._each(now), getattr(now.options, "correction", 0.0)
+        divisor = 1.0 if self.results[1] == "m2" else max(each - correction, 0.0)
+        scale = 2 / divisor if divisor else math.inf
+        now.run(
+            "moments_backward",
+            **self._computed(now, "m2"),
+            share=1 / each,
+            scale=0.0 if self._is_none(now, now.spec.parts[1]) else scale,
+        )
+
+    def _run_both_counted(self, now: Step) -> None:
+        """The same of elements that count more than once, or not at all.
+
+        In two passes dx of 16 bits would be rounded twice.
+        """
+        x = now.views["x"]
+        dy, dsecond = (now.seen(name, x) for name in now.spec.parts)
+        of_mean = self._computed(now, "mean", is_mean=False)["slope"]
+        to = of_mean
+        for axis in now.shapes.axes:  # a number of each result
+            dy, to = dy.sliced(axis, 0, 1, 1), to.sliced(axis, 0, 1, 1)
+        product: Any = {"x": to, "dy": dy, "slope": to, "weights": None, "where": None}
+        weighted_gradient(now, to, **product, accumulate=False)
+        found = self._computed(now, self.results[1])
+        given = {"dy": dsecond, "of_mean": of_mean, "skips": self._skips(now)}
+        weighted_gradient(now, now.view("dx"), **found, **given)
+
+    def _add_gradient(self, now: Step, of: str, dy: View, accumulate: bool) -> None:
+        """The gradient by way of one result: a multiple of dy, or of dy (x - mean)."""
+        x, skips, weighted = now.views["x"], self._skips(now), is_weighted(now)
+        is_number = of in _STEADY or (of == "mean" and not skips and not weighted)
+        is_far = of in _SPREADS
+        found = {} if is_number and not is_far else self._computed(now, of, is_mean=is_far)
+        if "slope" not in found:
+            number = _STEADY[of] if of in _STEADY else 1 / self._each(now)
+            found["slope"] = now.call.repeated(number, self._hardly_rounded(now))
+        given = {"dy": dy, "mean": None, **found, "skips": skips, "accumulate": accumulate}
+        if weighted:
+            weighted_gradient(now, now.view("dx"), **given)
+            return
+        # x itself says which elements count, or, where all of them do, a number.
+        is_read = skips or given["mean"] is not None
+        x = x if is_read else now.call.repeated(0.0, x)
+        now.run("statistic_backward", **{"low": None, "x": x, **given})
+
+    def _takes_weights(self, now: Step) -> bool:
+        """Whether the native functions of the gradient are the ones that weights have."""
+        return is_weighted(now)
+
+    def _hardly_rounded(self, now: Step) -> View:
+        """A view of the dtype that factors of a gradient have.
+
+        Of 16-bit data a low part of their own dtype would leave the mean 17 bits or 22.
+        """
+        x: View = now.views["x"]
+        is_wide = self._takes_weights(now) or x.itemsize < 4
+        return x.of_dtype(validate.DOUBLE) if is_wide else x
+
+    def _computed(self, now: Step, of: str, is_mean: bool = True) -> dict[str, View]:
+        """What a gradient takes of x, computed anew, over x's shape.
+
+        The factor of dy, where that depends on x, and the mean in two parts.
+        """
+        x, like = now.views["x"], self._hardly_rounded(now)
+        names = {"mean": "mean", "low": "low"} if is_mean else {}
+        if like is not x:
+            names.pop("low", None)
+        if of in _SLOPES or self._takes_weights(now):
+            names["slope"] = "second"
+        shape = _axes.reduced(x.shape, now.shapes.axes, keepdims=True)
+        made = {name: now.call.temporary("x", shape, like.dtype) for name in names}
+        results = {names[name]: view for name, view in made.items()}
+        if of not in _SLOPES and "second" in results:  # a number, but as the mean lies
+            fill(now.call, results.pop("second"), _STEADY[of])
+        correction = getattr(now.options, "correction", 0.0)
+        reduce_moments(now, results, _SLOPES.get(of, M2), correction, self._skips(now))
+        return {name: view.broadcast_to(x.shape) for name, view in made.items()}
+
+
+class Pair(Statistics[P, R]):
+    """A mean and what becomes of m2, and backward by the gradients of both."""
+
+    saves = ("x", "weights", "where")
+    bounds = MOMENT_BOUNDS
+
+    def __init__(self, function: Callable[P, R]) -> None:
+        call = self._declare(function, "reductions")
+        dtype = DOUBLE if self.reads_whole else DATA
+        self.makes = {n: Makes(shape="shape", dtype=dtype) for n in (*self.results, "count")}
+        self._enter_points(call, untyped(self.backward))
+
+    def _takes_weights(self, now: Step) -> bool:
+        is_narrow = now.views["x"].itemsize < 4
+        return is_weighted(now) or (is_narrow and self._skips(now))
+
+
+class MeanVar(Pair[P, R]):
+    """Mean and variance, in x's dtype."""
+
+    results = ("mean", "var")
+
+    def forward(self, *args: P.args, **kwargs: P.kwargs) -> tuple[R, tuple[Any, ...]]:
+        """Mean and variance, and what `backward` needs.
+
+        The derivative of the variance is a multiple of x - mean.
+
+        Examples
+        --------
+        >>> import numpy as np, fastact as fa
+        >>> (mean, var), saved = fa.mean_var.forward(np.array([1.0, 3.0]))
+        >>> fa.mean_var.backward((0.0, 1.0), *saved)
+        array([-1.,  1.])
+        """
+
+    def backward(
+        self,
+        dy: tuple[ArrayOrNumber | None, ArrayOrNumber | None],
+        x: A,
+        /,
+        weights: Array | None = None,
+        where: ArrayOrNumber | None = None,
+        axis: Axes = None,
+        *,
+        correction: float = 0,
+        keepdims: bool = False,
+        out: Out[A] = None,
+        accumulate: bool = False,
+        stream: Stream = None,
+    ) -> A:
+        """The gradient with respect to x.
+
+        ``dx = dmean / n + 2 * dvar * (x - mean) / (n - correction)``, of n elements a mean. In
+        var = sum((x - mean)**2) / (n - correction) the mean depends on x too, but what comes by way
+        of it is 0, for the distances from the mean add up to 0. With weights w of sum W it is ``w *
+        (dmean / W + 2 * dvar * (x - mean) / (W - correction))``, and 0 where an element does not
+        count; weights have no gradient here (`average` has).
+
+        Parameters
+        ----------
+        dy : tuple of two arrays, floats or None
+            The gradients dmean and dvar with respect to mean and variance, of their shape and of
+            x's dtype; None for 0.
+        x : array
+            What `forward` saved. Its mean is computed anew, and used unrounded: for that, memory of
+            two arrays of the mean's shape is taken (for 16-bit data, of one of float64; with
+            weights or a mask, of three of float64).
+        out : array, optional
+            Where to write dx; it may be x itself, but with weights or a mask, and share no memory
+            with a gradient.
+
+        Notes
+        -----
+        With u = 2**-24 (float64: 2**-53), dx has an error of at most 6 u times the magnitudes of
+        its two terms, and, for x - mean, 2**-46 of the mean of abs(x), for types narrower than
+        float64 of the largest abs(x) more, times 2 abs(dvar) / (n - correction); then one rounding
+        to x's dtype.
+
+        Examples
+        --------
+        >>> import numpy as np, fastact as fa
+        >>> x = np.array([[1.0, 3.0], [4.0, 4.0]])
+        >>> fa.mean_var.backward((None, np.ones(2)), x, axis=1, correction=1)
+        array([[-2.,  2.],
+               [ 0.,  0.]])
+        """
+
+
+class MomentsOp(Pair[P, R]):
+    """`Moments`, in float64."""
+
+    results = ("mean", "m2")
+    reads_whole = True
+
+    def outputs_of(self, entry: str, options: Any) -> tuple[str, ...]:
+        """With a count, where that is an array."""
+        found = super().outputs_of(entry, options)
+        return (*found, "count") if entry != "backward" and _counts(options) else found
+
+    def result_of(self, arrays: tuple[Any, ...], named: Mapping[str, Any]) -> Moments:
+        (mean, m2, *count), shape = arrays, self.shape_of(named)
+        over = _axes.axes(self._where(), named.get("axis"), len(shape))
+        each: Any = math.prod([shape[a] for a in over])  # torch.compile traces no generator
+        return Moments.of_checked(count[0] if count else each, mean, m2)
+
+    def models(self, named: Mapping[str, Any]) -> tuple[list[Model], dict[str, Model]]:
+        options = self._options(named)
+        if options.skipna or options.weights is not None or options.where is not None:
+            raise TypeError(
+                f"{self._where()}: skipna must be False, and weights and where None, where torch "
+                f"traces the call, whose count would be an array"
+            )
+        return super().models(named)
+
+    def forward(self, *args: P.args, **kwargs: P.kwargs) -> tuple[R, tuple[Any, ...]]:
+        """The moments, and what `backward` needs.
+
+        The derivative of m2 is a multiple of x - mean.
+
+        Examples
+        --------
+        >>> import numpy as np, fastact as fa
+        >>> m, saved = fa.moments.forward(np.array([1.0, 3.0]))
+        >>> fa.moments.backward((0.0, 1.0), *saved)
+        array([-2.,  2.])
+        """
+
+    def backward(
+        self,
+        dy: tuple[ArrayOrNumber | None, ArrayOrNumber | None],
+        x: A,
+        /,
+        weights: Array | None = None,
+        where: ArrayOrNumber | None = None,
+        axis: Axes = None,
+        *,
+        skipna: bool = False,
+        keepdims: bool = False,
+        out: Out[A] = None,
+        accumulate: bool = False,
+        stream: Stream = None,
+    ) -> A:
+        """The gradient with respect to x.
+
+        ``dx = dmean / n + 2 * dm2 * (x - mean)``, of n elements a mean. In m2 = sum((x - mean)**2)
+        the mean depends on x too, but what comes by way of it is 0, for the distances from the mean
+        add up to 0. With weights of sum W, ``dx = w * (dmean / W + 2 * dm2 * (x - mean))``, and 0
+        where an element does not count; weights have no gradient here (`average` has).
+
+        Parameters
+        ----------
+        dy : tuple of two arrays, floats or None
+            The gradients dmean and dm2 with respect to mean and m2, of their shape and of x's
+            dtype; None for 0.
+        x : array
+            What `forward` saved. Its mean is computed anew, and used unrounded: for that, memory of
+            two arrays of the mean's shape is taken (for 16-bit data, of one of float64; with
+            weights or a mask, and for 16-bit data with `skipna`, of three of float64).
+        skipna : bool, default False
+            As given to `forward`. Elements that were skipped have a gradient of 0.
+        out : array, optional
+            Where to write dx; it may be x itself, but for `skipna`, `weights` and `where`, and
+            share no memory with a gradient.
+
+        Notes
+        -----
+        With u = 2**-24 (float64: 2**-53), dx has an error of at most 6 u times the magnitudes of
+        its two terms, and, for x - mean, 2**-46 of the mean of abs(x), for types narrower than
+        float64 of the largest abs(x) more, times 2 abs(dm2); then one rounding to x's dtype.
+
+        Examples
+        --------
+        >>> import numpy as np, fastact as fa
+        >>> fa.moments.backward((1.0, None), np.array([[1.0, 3.0], [4.0, 4.0]]))
+        array([[0.25, 0.25],
+               [0.25, 0.25]])
+        """
+
+
+def _counts(options: Any) -> bool:
+    """Whether some elements count less than once, or more."""
+    return options.skipna or options.weights is not None or options.where is not None
+
+
+class AxisStatistic(Statistics[P, R]):
+    """A sum, mean, variance or standard deviation over some axes, of x's dtype.
+
+    of : which of them: "sum", "mean", "var" or "std".
+    term : of a sum, what is summed, as a sum's own.
+    """
+
+    reads_whole = True
 
     def __init__(self, function: Callable[P, R], of: str, skips: bool) -> None:
         call = self._declare(function, "statistics")
-        self.of, self.skips = of, skips
+        self.of, self.skips, self.warning = of, skips, _WARNINGS.get(of)
         self.term = (VALID if skips else IDENTITY) if of == "sum" else None
+        self.summed = IDENTITY if of == "mean" and not skips else self.term
         self.results = (of,)
         self.bounds = StatisticBounds(of, SUM_BOUNDS, MOMENT_BOUNDS)
         self.saves = ("x", *(name for name in ROLES if name in call.parameters))
         arrays = self.differentiated
         either = [name for name in (*self.saves, "axis") if name not in arrays]
-        self.makes = {name: Makes(shape="shape") for name in (of, "count")}
+        self.makes = {**self.makes, **dict.fromkeys((of, "count"), Makes(shape="shape"))}
         backward = signature_of(call, ("dy", *arrays), either, but=("returned",))
         self._enter_points(call, backward)
-
-    def _shapes(self, call: Any, options: Any) -> Over:
-        return over_axes(call.where, options, tuple(call.views["x"].shape))
 
     def outputs_of(self, entry: str, options: Any) -> tuple[str, ...]:
         found = super().outputs_of(entry, options)
         return (*found, "count") if getattr(options, "returned", False) else found
-
-    def _map(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        with step(self, name, args, kwargs) as now:
-            call, x, over = now.call, now.views["x"], now.shapes
-            weighting = weighting_of(call, now.options.axis)
-            correction = getattr(now.options, "correction", 0.0)
-            is_whole = x.dtype_name not in _cpu.DTYPE_NAMES
-            kept = now.view(self.of).with_axes(over.dropped)
-            if now.view("count") is not None:
-                self._with_count(call, over, kept, now.view("count"), weighting)
-            elif not x.size:
-                self._of_nothing(call, kept, correction)
-            elif weighting.given or is_whole:
-                self._of_elements(call, over, kept, correction, weighting)
-            elif self.term is not None:
-                add_up(call, self.term, x, kept, over.axes)
-            elif self.of == "mean" and not self.skips:
-                each = float(each_of(x, over))
-                add_up(call, IDENTITY, x, kept, over.axes, divisor=each)
-            else:
-                self._of_elements(call, over, kept, correction)
-            return now.results()
-
-    def _with_count(
-        self, call: Call, over: Over, y: View, count: View, weighting: Weighting
-    ) -> None:
-        """The mean, and how much counts, which is an array of its shape."""
-        count = count.with_axes(over.dropped)
-        if call.views["x"].size:
-            warning = _WARNINGS[self.of]
-            reduce_moments(
-                call, over.axes, y, count=count, of_m2=NOTHING, warning=warning, weighting=weighting
-            )
-        else:
-            self._of_nothing(call, y, 0.0)
-            fill(call, count, 0.0)
-
-    def _of_elements(
-        self,
-        call: Call,
-        over: Over,
-        y: View,
-        correction: float,
-        weighting: Weighting = UNWEIGHTED,
-    ) -> None:
-        warning = _WARNINGS.get(self.of)
-        if self.of in ("sum", "mean"):
-            reduce_moments(
-                call,
-                over.axes,
-                y,
-                of_m2=NOTHING if self.of == "mean" else TOTAL,
-                skips=self.skips,
-                warning=warning,
-                weighting=weighting,
-            )
-        else:
-            reduce_moments(
-                call,
-                over.axes,
-                second=y,
-                of_m2=_OF_M2[self.of],
-                correction=correction,
-                skips=self.skips,
-                warning=warning,
-                weighting=weighting,
-            )
-
-    def _of_nothing(self, call: Call, y: View, correction: float) -> None:
-        """Of no elements: NaN, or a sum of 0; a correction below 0 leaves a variance of 0 there."""
-        is_zero = self.of == "sum" or (self.of != "mean" and correction < 0 and not self.skips)
-        fill(call, y, 0.0 if is_zero else math.nan)
-        if y.size and self.of != "sum":
-            _cpu.warn(_WARNINGS[self.of])
 
     def forward(self, *args: P.args, **kwargs: P.kwargs) -> tuple[R, tuple[Any, ...]]:
         """The statistic, and what `backward` needs.
@@ -213,80 +481,19 @@ class AxisStatistic(CachedOp[P, R]):
         array([-2.,  0.,  2.])
         """
 
-    def _backward(self, *args: Any, **kwargs: Any) -> Any:
-        with step(self, "backward", args, kwargs) as now:
-            call, x, over, options = now.call, now.views["x"], now.shapes, now.options
-            weighting = weighting_of(call, options.axis)
-            correction = getattr(options, "correction", 0.0)
-            dy, dx = over.spread(now.views["dy"], x), now.view("dx")
-            if x.size and weighting.given:
-                self._of_weighted(call, over, correction, weighting, dy, dx, options.accumulate)
-            elif x.size:
-                slope, mean, low = self._slopes(call, over, correction)
-                # x itself says which elements count, or, where all of them do, a number.
-                valid = x if self.skips or mean is not None else call.repeated(0.0, x)
-                call.run(
-                    "statistic_backward",
-                    x=valid,
-                    dy=dy,
-                    slope=slope,
-                    mean=mean,
-                    low=low,
-                    dx=dx,
-                    skips=self.skips,
-                    accumulate=options.accumulate,
-                )
-            return now.results()
-
-    def _of_weighted(
-        self,
-        call: Call,
-        over: Over,
-        correction: float,
-        weighting: Weighting,
-        dy: View,
-        dx: View,
-        accumulate: bool,
-    ) -> None:
-        x, mean = call.views["x"], None
-        if self.of == "sum":
-            slope = call.repeated(1.0, x.of_dtype(validate.DOUBLE))
-        else:
-            slope, found = weighted_slopes(
-                call, over.axes, _SLOPES[self.of], correction, self.skips, weighting
-            )
-            mean = None if self.of == "mean" else found
-        weighted_gradient(
-            call, dy, slope, dx, weighting, self.skips, mean=mean, accumulate=accumulate
-        )
-
-    def _slopes(
-        self, call: Call, over: Over, correction: float
-    ) -> tuple[View, View | None, View | None]:
-        """The factor of dy; the mean and its low part, where x - mean is a factor too."""
-        x = call.views["x"]
-        wide = x.of_dtype(validate.DOUBLE) if x.itemsize < 4 else x
-        if self.of == "sum":
-            return call.repeated(1.0, wide), None, None
-        if self.of == "mean":
-            if not self.skips:
-                return call.repeated(1 / each_of(x, over), wide), None, None
-            return slope_over(call, over.axes, MEAN_SLOPE, 0.0, True), None, None
-        mean, low, slope = slopes_over(
-            call, over.axes, _SLOPES[self.of], correction, skips=self.skips
-        )
-        assert slope is not None
-        return slope, mean, low
-
 
 class Average(AxisStatistic[P, R]):
     """A mean whose weights have a gradient."""
 
     gradients = ("dx", "dweights")
+    makes = MappingProxyType({"dx": Makes()})
     unrecorded = ("returned",)  # the sum of the weights has no gradient
 
     def __init__(self, function: Callable[P, R]) -> None:
         super().__init__(function, "mean", False)
+
+    def _takes_weights(self, now: Step) -> bool:
+        return True
 
     def forward(self, *args: P.args, **kwargs: P.kwargs) -> tuple[R, tuple[Any, ...]]:
         """The average, and what `backward` needs.
@@ -336,74 +543,27 @@ class Average(AxisStatistic[P, R]):
         array([-0.75,  0.25])
         """
 
-    def _backward(self, *args: Any, **kwargs: Any) -> Any:
-        entry = self.entry_points["backward"]
-        options, where = entry.bind(args, kwargs), entry.where
-        arrays = arrays_with_weights(where, options, x=options.x, dy=options.dy)
-        with Call(where, options.stream, ROLES, INTEGERS, **arrays) as call:
-            over = over_axes(where, options, call.views["x"].shape)
-            weighting = weighting_of(call, options.axis)
-            dy = gradient_over(call, "dy", over)
-            of_weights = "weights" in call.arrays and options.wanted[1]
-            if of_weights and options.out[1] is None:  # whole numbers have no gradient
-                of_weights = call.views["weights"].dtype_name in _cpu.DTYPE_NAMES
-            elif of_weights:
-                validate.supported_dtype(where, "weights", call.views["weights"])
-            wanted = {"x": options.wanted[0], "weights": of_weights}
-            made = {
-                name: call.output(f"out[{i}]", options.out[i], name, in_place=False)
-                for i, name in enumerate(wanted)
-                if wanted[name]
-            }
-            if len(made) == 2:
-                validate.apart(where, "out[1]", made["weights"][0], {"out[0]": made["x"][0]})
-            views = {name: view for name, (view, _) in made.items()}
-            self._of_both(call, over, options, weighting, dy, views)
-            found = [
-                call.result(out, made[name][1]) if name in made else None
-                for name, out in zip(wanted, options.out, strict=True)
-            ]
-            return tuple(found)
-
-    def _of_both(
-        self,
-        call: Call,
-        over: Over,
-        options: Any,
-        weighting: Weighting,
-        dy: View,
-        to: Mapping[str, View],
-    ) -> None:
-        accumulate = options.accumulate
-        dweights = None
-        if "weights" in to:
-            dweights = aligned_weights(call, options.axis, to["weights"])
-        x = call.views["x"]
+    def _run_backward(self, now: Step) -> None:
+        x, dx, dweights = now.views["x"], now.view("dx"), now.view("dweights")
+        accumulate = now.options.accumulate
+        if dweights is not None:
+            dweights = dweights.with_axes(now.shapes.lacked)
         if not x.size:
             if dweights is not None and not accumulate:
-                fill(call, dweights, 0.0)
+                fill(now.call, dweights, 0.0)
             return
-        slope, mean = weighted_slopes(call, over.axes, MEAN_SLOPE, 0.0, False, weighting)
-        if "x" in to:
-            weighted_gradient(call, dy, slope, to["x"], weighting, False, accumulate=accumulate)
+        given = {"dy": now.seen("dy", x), **self._computed(now, "mean")}
+        if dx is not None:
+            weighted_gradient(now, dx, **{**given, "mean": None})
         if dweights is None:
             return
         pairs = zip(dweights.shape, x.shape, strict=True)
         repeats = tuple(i for i, (n, m) in enumerate(pairs) if n != m)
-        each = call.temporary("x", x.shape, dweights.dtype) if repeats else dweights
-        weighted_gradient(
-            call,
-            dy,
-            slope,
-            each,
-            weighting,
-            False,
-            mean=mean,
-            of_weights=True,
-            accumulate=accumulate and not repeats,
-        )
+        each = now.call.temporary("x", x.shape, dweights.dtype) if repeats else dweights
+        adds = accumulate and not repeats
+        weighted_gradient(now, each, **given, of_weights=True, accumulate=adds)
         if repeats:
-            add_up(call, IDENTITY, each, dweights, repeats, accumulate)
+            add_up(now.call, IDENTITY, each, dweights, repeats, accumulate)
 
 
 def statistic(of: str, *, skips: bool = False) -> Callable[[Callable[P, R]], AxisStatistic[P, R]]:

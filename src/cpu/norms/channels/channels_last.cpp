@@ -4,7 +4,6 @@
 
 #include <cstring>
 
-#include "common/reductions/moments.h"
 #include "cpu/core/scratch.h"
 #include "cpu/norms/channels/channels_last_chunks.h"
 
@@ -67,7 +66,7 @@ struct ChannelsLastForward : ChannelsLastPass {
     });
     for (int64_t g = 0; g < groups; ++g)
       stats[g] = {all[g].mean + all[g].mean_low,
-                  rstd_of(all[g].m2 + all[g].m2_low, counts[g], norm.eps)};
+                  rstd_of<CentredNorm>(all[g].m2 + all[g].m2_low, counts[g], norm.eps)};
   }
 
   // Those of a tile's columns, into all_blocks and low.

@@ -85,7 +85,7 @@ void add_rows(const char* const* from_p, const char* const* from_x, int64_t n,
 #pragma omp simd
         for (int64_t j = 0; j < m; ++j) {
           sum[j] += terms[j];
-          product[j] += terms[j] * ((v[j] - mean[i + j]) * rstd[i + j]);
+          product[j] += terms[j] * xhat_of(v[j], mean[i + j], rstd[i + j]);
         }
       }
 #pragma omp simd
@@ -102,7 +102,7 @@ void add_rows(const char* const* from_p, const char* const* from_x, int64_t n,
       for (int k = 0; k < kRows; ++k) {
         const C term = p.at[k][i];
         sum += term;
-        product += term * ((x.at[k][i] - mean[i]) * rstd[i]);
+        product += term * xhat_of(x.at[k][i], mean[i], rstd[i]);
       }
       sums[i] += double(sum);
       products[i] += double(product);
@@ -131,7 +131,8 @@ void finish_rows(const char* const* from_p, const char* const* from_x, int64_t n
           *mean_g = coefficient<C>(coefficients, kColumnMeanG),
           *mean_gx = coefficient<C>(coefficients, kColumnMeanGx);
   const auto of = [=](int64_t i, C product, C v) FASTACT_INLINED {
-    return input_gradient(product * w[i], (v - mean[i]) * rstd[i], rstd[i], mean_g[i], mean_gx[i]);
+    const RowGradient<C> row = {mean[i], rstd[i], mean_g[i], mean_gx[i]};
+    return row.dx(product * w[i], row.xhat(v));
   };
   if constexpr (is_half<T>) {
     for (int k = 0; k < kRows; ++k) map_indexed<kInRegisters>(p.at[k], x.at[k], dx.at[k], n, of);

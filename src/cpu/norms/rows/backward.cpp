@@ -194,10 +194,10 @@ struct NormBackward : NormChunks {
     }
   }
 
-  // mean(g) is no part of the gradient where no mean was subtracted.
   void set_means(BackwardRow* row, double sum_g, double sum_g_xhat) {
-    row->means[0] = norm.is_centred ? sum_g / double(s.columns.size) : 0.0;
-    row->means[1] = sum_g_xhat / double(s.columns.size);
+    const double count = double(s.columns.size);
+    row->means[0] = sum_g / count, row->means[1] = sum_g_xhat / count;
+    set_subtracted(norm.norm, row->means[0], row->means[1], count);
   }
 
   // p = dy f'(z) and x of a chunk of the band's row i, in the compute type.

@@ -1,7 +1,6 @@
 // The norms forward, one normalization row after the other (norms/rows/plan.h).
 #include <cstring>
 
-#include "common/norms/norms.h"
 #include "common/reductions/moments.h"
 #include "cpu/core/scratch.h"
 #include "cpu/norms/channels/channels_last.h"
@@ -47,7 +46,7 @@ struct NormForward : NormChunks {
   explicit NormForward(const Norm& a)
       : NormChunks(a, chunk_of(a)),
         s(a.operands),
-        statistic(a.is_centred ? kRowMoments : kRowSquares),
+        statistic(is_centred(a.norm) ? kRowMoments : kRowSquares),
         source(source_of(a)),
         is_stored(are_stored(a)),
         kernels(is_stored ? a.table->norm->kernels[s.dtype] : *a.kernels),
@@ -100,15 +99,9 @@ struct NormForward : NormChunks {
   // Up to `together` rows. Between a short row's sums and its elements there are two divisions
   // and a root, each of which waits for the one before it.
   void rows(int64_t first, int64_t n) {
-    double numbers[2][kRoots] = {}, *const mean = numbers[0], *const squares = numbers[1];
     for (int64_t i = 0; source == Norm::kSum && i < n; ++i) add(first + i);
-    statistics(first, n, numbers);
-    norm.kernels->roots(squares, n, double(s.columns.size), norm.eps);
     NormRow some[kRoots];
-    for (int64_t i = 0; i < n; ++i) {
-      some[i].stats = {mean[i], squares[i]};
-      save(first + i, some[i].stats);
-    }
+    set_stats(first, n, some);
     if (by_spans) {
       for (int64_t i = 0; i < n; ++i) normalise_spans(first + i, &some[i]);
       return;
@@ -132,6 +125,17 @@ struct NormForward : NormChunks {
       for (int64_t i = 0; !norm.is_identity && i < n; ++i) activate(some[i].z, c.n);
     });
     if (is_made) reader.store(Norm::kY, z, false);
+  }
+
+  // What becomes of the rows' statistics.
+  void set_stats(int64_t first, int64_t n, NormRow* some) {
+    double numbers[2][kRoots] = {}, *const mean = numbers[0], *const squares = numbers[1];
+    statistics(first, n, numbers);
+    norm.kernels->roots[norm.norm](squares, n, double(s.columns.size), norm.eps);
+    for (int64_t i = 0; i < n; ++i) {
+      some[i].stats = {mean[i], squares[i]};
+      save(first + i, some[i].stats);
+    }
   }
 
   bool is_read_in_place() const { return is_stored || s.is_direct[source]; }
@@ -216,7 +220,7 @@ struct NormForward : NormChunks {
   // Block by block, whether they lie in one piece or not.
   void long_row(int64_t index, double* mean, double* squares) {
     const int64_t size = s.columns.size, start = 0;
-    if (norm.is_centred && s.has_unit_stride[source])
+    if (is_centred(norm.norm) && s.has_unit_stride[source])
       return norm.table->reduce->row_moments[s.dtype](s.row(source, index), size, mean, squares);
     const int64_t step = statistic.terms_at_once(size);
     const auto merge = [&](Moments* more, int64_t n, Moments* all, int64_t before) {

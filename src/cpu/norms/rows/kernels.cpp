@@ -1,7 +1,7 @@
 // The kernels of norms/rows/kernels.h.
 #include "cpu/norms/rows/kernels.h"
 
-#include "common/norms/norms.h"
+#include "common/norms/rows.h"
 #include "cpu/simd/accumulators.h"
 #include "cpu/simd/map_span.h"
 #include "cpu/simd/prefetch.h"
@@ -34,10 +34,11 @@ FASTACT_HD void over_all(int64_t head, int64_t n, bool has_next, Prefetch prefet
   }
 }
 
+template <class Norm>
 void roots(double* squares, int64_t n, double count, double eps) {
   for (int64_t i = n; i < kRoots; ++i) squares[i] = 1.0;
 #pragma omp simd
-  for (int i = 0; i < kRoots; ++i) squares[i] = rstd_of(squares[i], count, eps);
+  for (int i = 0; i < kRoots; ++i) squares[i] = rstd_of<Norm>(squares[i], count, eps);
 }
 
 template <class T, bool weight_row, bool bias_row>
@@ -128,6 +129,17 @@ struct ComputeVector {
   }
 };
 
+template <class T>
+FASTACT_HD RowGradient<Compute<T>> gradient_of(const RowStats& stats, const double* means) {
+  using C = Compute<T>;
+  return {C(stats.mean), C(stats.rstd), C(means[0]), C(means[1])};
+}
+// For the sums alone, from which the means follow.
+template <class T>
+FASTACT_HD RowGradient<Compute<T>> gradient_of(const RowStats& stats) {
+  return {Compute<T>(stats.mean), Compute<T>(stats.rstd), 0, 0};
+}
+
 // A lane of the compute type takes 8 terms before it is added to its lane of double: half as many
 // instructions as with terms in double, which have to be converted one by one; they are rounded as
 // a product is.
@@ -141,14 +153,15 @@ struct LaneSums {
                        kVectorsOfT = ComputeVector<T>::kVectorsOfT;
   C sums[2][kLanesOfT];
 
-  FASTACT_HD void take(const T*& p, const T* end, const T*& x, const C*& w, C mean, C rstd) {
+  FASTACT_HD void take(const T*& p, const T* end, const T*& x, const C*& w,
+                       const RowGradient<C>& of) {
     using V = typename ComputeVector<T>::type;
     V g_sum[kVectorsOfT] = {}, gx_sum[kVectorsOfT] = {};
     const auto add = [&](int k) FASTACT_INLINED {
       V g = ComputeVector<T>::load(p + k * kCount);
       if (weight_row) g *= ComputeVector<T>::load(w + k * kCount);
       g_sum[k] += g;
-      gx_sum[k] += g * ((ComputeVector<T>::load(x + k * kCount) - mean) * rstd);
+      gx_sum[k] += g * of.xhat(ComputeVector<T>::load(x + k * kCount));
     };
     const int64_t left = end - p;
     const int rounds = left >= kTermsOfLane * kLanesOfT ? kTermsOfLane : int(left / kLanesOfT);
@@ -168,7 +181,7 @@ struct LaneSums {
     for (int lane = rest / kCount * kCount; lane < rest; ++lane) {
       const C of_p = C(widen(p[lane])), g = weight_row ? of_p * w[lane] : of_p;
       sums[0][lane] += g;
-      sums[1][lane] += g * ((C(widen(x[lane])) - mean) * rstd);
+      sums[1][lane] += g * of.xhat(C(widen(x[lane])));
     }
     p += rest;
   }
@@ -181,7 +194,7 @@ void add_sums(const char* p_, const char* x_, int64_t n, const RowStats& stats, 
   const T* p = reinterpret_cast<const T*>(p_);
   const T* x = reinterpret_cast<const T*>(x_);
   const C* w = reinterpret_cast<const C*>(weight);
-  const C mean = C(stats.mean), rstd = C(stats.rstd);
+  const RowGradient<C> of = gradient_of<T>(stats);
   const T* const end = p + n;
   if (fresh) {
     const Vector zero = {};
@@ -190,7 +203,7 @@ void add_sums(const char* p_, const char* x_, int64_t n, const RowStats& stats, 
   }
   while (p != end) {
     LaneSums<T, weight_row> some;
-    some.take(p, end, x, w, mean, rstd);
+    some.take(p, end, x, w, of);
     for (int s = 0; s < 2; ++s)
 #pragma omp simd
       for (int lane = 0; lane < some.kLanesOfT; ++lane)
@@ -202,14 +215,13 @@ void add_sums(const char* p_, const char* x_, int64_t n, const RowStats& stats, 
 template <class T, bool weight_row>
 FASTACT_HD void sum_whole(const T* p, const T* x, const Compute<T>* w, int64_t n,
                           const RowStats& stats, double* sums) {
-  using C = Compute<T>;
   constexpr int kVectorsOfLanes = ComputeVector<T>::kLanesOfT / kVector;
-  const C mean = C(stats.mean), rstd = C(stats.rstd);
+  const RowGradient<Compute<T>> of = gradient_of<T>(stats);
   const T* const end = p + n;
   Vector total[2][kVectors];
   LaneSums<T, weight_row> some;
   const auto add = [&](bool is_first) FASTACT_INLINED {
-    some.take(p, end, x, w, mean, rstd);
+    some.take(p, end, x, w, of);
 #pragma GCC unroll 16
     for (int k = 0; k < kVectors; ++k)
 #pragma GCC unroll 2
@@ -252,19 +264,28 @@ void fold(const double* lanes, double* sums) {
   }
 }
 
-template <class T, bool weight_row, int count, bool has_sums>
+// What `finish` has of `count` rows, from a column on.
+template <class T, int count>
+struct RowsToFinish {
+  using C = Compute<T>;
+  const T *p[count], *x[count];
+  T* dx[count];
+  RowGradient<C> of[count];
+
+  FASTACT_HD RowsToFinish(const BackwardRow* rows, int64_t column) {
+    for (int k = 0; k < count; ++k) {
+      p[k] = reinterpret_cast<const T*>(rows[k].p) + column;
+      x[k] = reinterpret_cast<const T*>(rows[k].x) + column;
+      dx[k] = reinterpret_cast<T*>(rows[k].dx) + column;
+      of[k] = gradient_of<T>(rows[k].stats, rows[k].means);
+    }
+  }
+};
+
+template <class T, bool weight_row, bool has_sums, int count>
 void finish_some(const BackwardRow* rows, int64_t column, int64_t n, const T* w, T* dweight,
                  T* dbias) {
-  const T *p[count], *x[count];
-  T *dx[count], mean[count], rstd[count], mean_g[count], mean_gx[count];
-  for (int k = 0; k < count; ++k) {
-    const BackwardRow& row = rows[k];
-    p[k] = reinterpret_cast<const T*>(row.p) + column;
-    x[k] = reinterpret_cast<const T*>(row.x) + column;
-    dx[k] = reinterpret_cast<T*>(row.dx) + column;
-    mean[k] = T(row.stats.mean), rstd[k] = T(row.stats.rstd);
-    mean_g[k] = T(row.means[0]), mean_gx[k] = T(row.means[1]);
-  }
+  const RowsToFinish<T, count> all(rows, column);
   const T one_w = *w;
   const auto over = [&](int64_t first, int64_t end) FASTACT_INLINED {
 #pragma omp simd
@@ -273,12 +294,9 @@ void finish_some(const BackwardRow* rows, int64_t column, int64_t n, const T* w,
       T dw = has_sums ? dweight[i] : 0, db = has_sums ? dbias[i] : 0;
 #pragma GCC unroll 4
       for (int k = 0; k < count; ++k) {
-        const T product = p[k][i], xhat = (x[k][i] - mean[k]) * rstd[k];
-        if (has_sums) {
-          dw = madd(product, xhat, dw);
-          db += product;
-        }
-        dx[k][i] = input_gradient(product * weight, xhat, rstd[k], mean_g[k], mean_gx[k]);
+        const T product = all.p[k][i], xhat = all.of[k].xhat(all.x[k][i]);
+        if (has_sums) dw = weight_sum(dw, product, xhat), db += product;
+        all.dx[k][i] = all.of[k].dx(product * weight, xhat);
       }
       if (has_sums) dweight[i] = dw, dbias[i] = db;
     }
@@ -286,36 +304,14 @@ void finish_some(const BackwardRow* rows, int64_t column, int64_t n, const T* w,
   const auto prefetch_all = [&](int64_t i) FASTACT_INLINED {
     for (int k = 0; k < count; ++k) prefetch_next(rows[k].next, column + i);
   };
-  over_all(head_of(dx[0], n), n, rows[0].next.at[0], prefetch_all, over);
+  over_all(head_of(all.dx[0], n), n, rows[0].next.at[0], prefetch_all, over);
 }
 
-template <class T, bool weight_row, bool has_sums>
-FASTACT_HD void finish_all(const BackwardRow* rows, int64_t count, int64_t column, int64_t n,
-                           const T* w, T* dw, T* db) {
-  for (; count >= kQuad; count -= kQuad, rows += kQuad)
-    finish_some<T, weight_row, kQuad, has_sums>(rows, column, n, w, dw, db);
-  if (count >= 2) {
-    finish_some<T, weight_row, 2, has_sums>(rows, column, n, w, dw, db);
-    count -= 2, rows += 2;
-  }
-  if (count) finish_some<T, weight_row, 1, has_sums>(rows, column, n, w, dw, db);
-}
-
-// The same of `count` rows of 16 bits, of as many elements at once as registers hold.
+// The same of rows of 16 bits, of as many elements at once as registers hold.
 template <class T, bool weight_row, bool has_sums, int count>
 void finish_halves(const BackwardRow* rows, int64_t column, int64_t n, const float* w,
                    float* dweight, float* dbias) {
-  const T *p[count], *x[count];
-  T* dx[count];
-  float mean[count], rstd[count], mean_g[count], mean_gx[count];
-  for (int k = 0; k < count; ++k) {
-    const BackwardRow& row = rows[k];
-    p[k] = reinterpret_cast<const T*>(row.p) + column;
-    x[k] = reinterpret_cast<const T*>(row.x) + column;
-    dx[k] = reinterpret_cast<T*>(row.dx) + column;
-    mean[k] = float(row.stats.mean), rstd[k] = float(row.stats.rstd);
-    mean_g[k] = float(row.means[0]), mean_gx[k] = float(row.means[1]);
-  }
+  const RowsToFinish<T, count> all(rows, column);
   const float one_w = *w;
   Wide<T, kInRegisters> of_p, of_x, of_dx;
   const bool has_next = rows[0].next.at[0];
@@ -331,18 +327,15 @@ void finish_halves(const BackwardRow* rows, int64_t column, int64_t n, const flo
     }
 #pragma GCC unroll 4
     for (int k = 0; k < count; ++k) {
-      const float *of_row = of_p.read(p[k] + i, m), *v = of_x.read(x[k] + i, m);
-      float* const made = of_dx.to(dx[k] + i);
+      const float *of_row = of_p.read(all.p[k] + i, m), *v = of_x.read(all.x[k] + i, m);
+      float* const made = of_dx.to(all.dx[k] + i);
 #pragma omp simd
       for (int64_t j = 0; j < m; ++j) {
-        const float product = of_row[j], xhat = (v[j] - mean[k]) * rstd[k];
-        if (has_sums) {
-          dw[j] = madd(product, xhat, dw[j]);
-          db[j] += product;
-        }
-        made[j] = input_gradient(product * weights[j], xhat, rstd[k], mean_g[k], mean_gx[k]);
+        const float product = of_row[j], xhat = all.of[k].xhat(v[j]);
+        if (has_sums) dw[j] = weight_sum(dw[j], product, xhat), db[j] += product;
+        made[j] = all.of[k].dx(product * weights[j], xhat);
       }
-      of_dx.finish(dx[k] + i, m);
+      of_dx.finish(all.dx[k] + i, m);
     }
 #pragma omp simd
     for (int64_t j = 0; j < m; ++j)
@@ -350,15 +343,18 @@ void finish_halves(const BackwardRow* rows, int64_t column, int64_t n, const flo
   });
 }
 
-// Two rows at once, which load and store sums half as often.
-template <class T, bool weight_row, bool has_sums>
-FASTACT_HD void finish_all_halves(const BackwardRow* rows, int64_t count, int64_t column, int64_t n,
-                                  const float* w, float* dw, float* db) {
-  if constexpr (has_sums)
-    for (; count >= 2; count -= 2, rows += 2)
-      finish_halves<T, weight_row, has_sums, 2>(rows, column, n, w, dw, db);
-  for (; count > 0; --count, ++rows)
-    finish_halves<T, weight_row, has_sums, 1>(rows, column, n, w, dw, db);
+// By `most` rows at once, then by half as many: with sums, which are then loaded and stored less
+// often.
+template <class T, bool weight_row, bool has_sums, int most>
+FASTACT_HD void finish_all(const BackwardRow* rows, int64_t count, int64_t column, int64_t n,
+                           const Compute<T>* w, Compute<T>* dw, Compute<T>* db) {
+  for (; count >= most; count -= most, rows += most)
+    if constexpr (is_half<T>)
+      finish_halves<T, weight_row, has_sums, most>(rows, column, n, w, dw, db);
+    else
+      finish_some<T, weight_row, has_sums, most>(rows, column, n, w, dw, db);
+  if constexpr (most > 1)
+    finish_all<T, weight_row, has_sums, most / 2>(rows, count, column, n, w, dw, db);
 }
 
 template <class T, bool weight_row>
@@ -367,12 +363,8 @@ void finish(const BackwardRow* rows, int64_t count, int64_t column, int64_t n, c
   using C = Compute<T>;
   const C* w = reinterpret_cast<const C*>(weight);
   C *dw = reinterpret_cast<C*>(dweight), *db = reinterpret_cast<C*>(dbias);
-  if constexpr (is_half<T>)
-    dw ? finish_all_halves<T, weight_row, true>(rows, count, column, n, w, dw, db)
-       : finish_all_halves<T, weight_row, false>(rows, count, column, n, w, dw, db);
-  else
-    dw ? finish_all<T, weight_row, true>(rows, count, column, n, w, dw, db)
-       : finish_all<T, weight_row, false>(rows, count, column, n, w, dw, db);
+  dw ? finish_all<T, weight_row, true, is_half<T> ? 2 : kQuad>(rows, count, column, n, w, dw, db)
+     : finish_all<T, weight_row, false, is_half<T> ? 1 : kQuad>(rows, count, column, n, w, dw, db);
 }
 
 template <class T>
@@ -380,13 +372,12 @@ void finish_spans(const BackwardRow& row, int64_t spans, int64_t n, const SpanVa
   using C = Compute<T>;
   const T *p = reinterpret_cast<const T*>(row.p), *x = reinterpret_cast<const T*>(row.x);
   T* dx = reinterpret_cast<T*>(row.dx);
-  const C mean = C(row.stats.mean), rstd = C(row.stats.rstd);
-  const C mean_g = C(row.means[0]), mean_gx = C(row.means[1]);
+  const RowGradient<C> of = gradient_of<T>(row.stats, row.means);
   for (int64_t r = 0; r < spans; ++r, p += n, x += n, dx += n) {
     const C w = value_of<C>(weight, r);
     prefetch_span(row.next, r, n);
     map_span<kSpanStep<T>>(p, x, dx, n, [=](C product, C v) FASTACT_INLINED {
-      return input_gradient(product * w, (v - mean) * rstd, rstd, mean_g, mean_gx);
+      return of.dx(product * w, of.xhat(v));
     });
   }
 }
@@ -400,9 +391,10 @@ void add_band(const char* sums, int64_t n, double* total) {
 
 }  // namespace
 
+#define FASTACT_ROOTS(Norm) roots<Norm>,
 #define FASTACT_NORM(T)                                         \
   {                                                             \
-      roots,                                                    \
+      {FASTACT_ROW_NORMS(FASTACT_ROOTS)},                       \
       {{normalise<T, false, false>, normalise<T, false, true>}, \
        {normalise<T, true, false>, normalise<T, true, true>}},  \
       normalise_spans<T>,                                       \

@@ -9,6 +9,7 @@
 #include <cstdint>
 
 #include "common/core/operand.h"
+#include "common/norms/rows.h"
 #include "cpu/core/next_chunk.h"
 
 namespace fastact {
@@ -51,7 +52,7 @@ constexpr int64_t kLeastSpan = 32;  // elements; of shorter ones the parameters 
 
 struct NormKernels {
   // squares IN/OUT (n of kRoots, all of which are written) becomes rstd_of of each.
-  void (*roots)(double* squares, int64_t n, double count, double eps);
+  void (*roots[kRowNorms])(double* squares, int64_t n, double count, double eps);
 
   // Of `count` rows, z OUT (n) = ((x IN (n) - mean) rstd) weight + bias; z is x or disjoint from
   // every x.

@@ -59,8 +59,8 @@ struct Norm {
   ElementwiseKernel activation;  // of the compute type
   const double* parameters;
   bool is_identity;  // the activation: neither its value nor its derivative is computed
-  bool is_centred;   // else rms_norm
-  bool casts;        // what lies between the steps is rounded to the data's dtype (norms.h)
+  RowNorm norm;
+  bool casts;  // what lies between the steps is rounded to the data's dtype (norms.h)
   bool accumulate;
   double eps;
 

@@ -50,23 +50,19 @@ struct NormSums {
   }
 };
 
-// Statistics of a row, and the means of g and g xhat.
-template <class C>
-struct RowStats {
-  C mean, rstd, mean_g, mean_g_xhat;
-};
+// What a row's gradient is made of, but for the means of g and g xhat.
 template <class C, class Rows>
-FASTACT_DEVICE RowStats<C> statistics_of(const Rows& rows, int64_t row) {
-  RowStats<C> stats{};
+FASTACT_DEVICE RowGradient<C> statistics_of(const Rows& rows, int64_t row) {
+  RowGradient<C> stats{};
   if (rows.data[kMeanRole]) stats.mean = load(number_of<C>(rows, kMeanRole, row));
   stats.rstd = load(number_of<C>(rows, kRstdRole, row));
   return stats;
 }
 
 template <class T>
-FASTACT_DEVICE Wide<T> xhat_of(Wide<T> x, const RowStats<Compute<T>>& stats) {
+FASTACT_DEVICE Wide<T> xhat_of(Wide<T> x, const RowGradient<Compute<T>>& stats) {
 #pragma unroll
-  for (int j = 0; j < Vec<T>::kSize; ++j) x.lane[j] = (x.lane[j] - stats.mean) * stats.rstd;
+  for (int j = 0; j < Vec<T>::kSize; ++j) x.lane[j] = stats.xhat(x.lane[j]);
   return x;
 }
 
@@ -82,7 +78,7 @@ FASTACT_DEVICE void zero_tail(Wide<T>& wide, int valid) {
 // while it calls the activation.
 template <class T, class Rows>
 FASTACT_DEVICE_CALL Wide<T> p_of(const Rows& rows, const Vec<T> x, const Vec<T> dy,
-                                 const RowStats<Compute<T>> stats, int64_t row, int64_t q,
+                                 const RowGradient<Compute<T>> stats, int64_t row, int64_t q,
                                  int valid) {
   const Wide<T> bias =
       parameters_of<T>(rows, kBiasRole, rows.bias_dtype, Compute<T>(0), row, q, valid);
@@ -138,17 +134,16 @@ FASTACT_DEVICE void fold_two(C (&value)[2], double factor, int lanes, int& fold_
       [&](double sum) { return C(sum * factor); });
 }
 
-// dx = rstd (p w - mean(g) - xhat mean(g xhat)) of a vector.
+// dx of a vector.
 template <class T>
-FASTACT_DEVICE Wide<T> gradient_of(const RowStats<Compute<T>>& stats, Wide<T> p,
+FASTACT_DEVICE Wide<T> gradient_of(const RowGradient<Compute<T>>& stats, Wide<T> p,
                                    const Wide<T>& xhat, Wide<T> weight, bool casts = false) {
   if (sizeof(T) == 2 && casts)
     p = cast_if<T>(true, product_of<T>(p, weight)), weight = repeat<T>(1);
   Wide<T> dx;
 #pragma unroll
   for (int j = 0; j < Vec<T>::kSize; ++j)
-    dx.lane[j] = stats.rstd * madd(-xhat.lane[j], stats.mean_g_xhat,
-                                   madd(p.lane[j], weight.lane[j], -stats.mean_g));
+    dx.lane[j] = stats.dx_of_product(p.lane[j], weight.lane[j], xhat.lane[j]);
   return dx;
 }
 
@@ -156,7 +151,7 @@ FASTACT_DEVICE Wide<T> gradient_of(const RowStats<Compute<T>>& stats, Wide<T> p,
 template <class T, int vecs>
 struct BackwardRow {
   int count;
-  RowStats<Compute<T>> stats;
+  RowGradient<Compute<T>> stats;
   Words x[vecs], dy[vecs];
 };
 
@@ -251,8 +246,7 @@ struct RowReader {
       to.stats = statistics_of<C>(rows, part.row);
     }
     if (has_means && rows.data[kDx]) {
-      if (rows.is_centred) to.stats.mean_g = load(means);
-      to.stats.mean_g_xhat = load(means + 1);
+      to.stats.mean_g = load(means), to.stats.mean_g_xhat = load(means + 1);
       means += 2 * sums.row_step;
     }
     step(dy, kDy), step(x, kIn), step(rstd, kRstdRole);
@@ -361,7 +355,7 @@ struct ColumnSums {
     if constexpr (kInRegisters) {
 #pragma unroll
       for (int j = 0; j < kSize; ++j) {
-        of_weight[i].lane[j] = madd(p.lane[j], xhat.lane[j], of_weight[i].lane[j]);
+        of_weight[i].lane[j] = weight_sum(of_weight[i].lane[j], p.lane[j], xhat.lane[j]);
         of_bias[i].lane[j] += p.lane[j];
       }
     } else {
@@ -376,7 +370,7 @@ struct ColumnSums {
 #pragma unroll
     for (int j = 0; j < kSize; ++j) {
       const int weight = at(i, 0, j, int(threadIdx.x)), bias = at(i, 1, j, int(threadIdx.x));
-      sums.put_running(weight, madd(p.lane[j], xhat.lane[j], sums.running(weight)));
+      sums.put_running(weight, weight_sum(sums.running(weight), p.lane[j], xhat.lane[j]));
       sums.put_running(bias, sums.running(bias) + p.lane[j]);
     }
   }
@@ -503,7 +497,8 @@ void norm_backward_rows(FASTACT_GRID_CONSTANT const Rows rows,
       C means[2];
       of_row.fold(means);
       fold_two<kTeamOf<by>>(means, rows.per_length, lanes, fold_index);
-      row.stats.mean_g = rows.is_centred ? means[0] : C(0), row.stats.mean_g_xhat = means[1];
+      set_subtracted(rows.norm, means[0], means[1], double(rows.length));
+      row.stats.mean_g = means[0], row.stats.mean_g_xhat = means[1];
       forget_row(row.x), forget_row(row.dy);
     }
     for_vectors<T>(rows, part, row, own_weight,
@@ -579,21 +574,21 @@ void norm_long_sums(FASTACT_GRID_CONSTANT const Rows rows, double* of_chunks) {
   store(of_chunks + 2 * int64_t(blockIdx.x) + 1, wide[1]);
 }
 
-// Their means over the row.
+// Their means over the row, or what dx subtracts in their place.
 template <class C>
 FASTACT_KERNEL(256)
-void norm_long_means(int64_t rows, int64_t chunks, double per_length, const double* of_chunks,
-                     C* means) {
-  for_each_of_warps(rows, [&](int64_t row, int lane, bool idle) {
+void norm_long_means(FASTACT_GRID_CONSTANT const NormRows rows, const double* of_chunks, C* means) {
+  for_each_of_warps(rows.count, [&](int64_t row, int lane, bool idle) {
     double sums[2] = {};
-    for (int64_t c = lane; !idle && c < chunks; c += kWarp) {
-      sums[0] += load(of_chunks + 2 * (row * chunks + c));
-      sums[1] += load(of_chunks + 2 * (row * chunks + c) + 1);
+    for (int64_t c = lane; !idle && c < rows.chunks.count; c += kWarp) {
+      sums[0] += load(of_chunks + 2 * (row * rows.chunks.count + c));
+      sums[1] += load(of_chunks + 2 * (row * rows.chunks.count + c) + 1);
     }
     sums[0] = warp_sum(sums[0]), sums[1] = warp_sum(sums[1]);
     if (idle || lane > 0) return;
-    store(means + 2 * row, C(sums[0] * per_length));
-    store(means + 2 * row + 1, C(sums[1] * per_length));
+    C of_row[2] = {C(sums[0] * rows.per_length), C(sums[1] * rows.per_length)};
+    set_subtracted(rows.norm, of_row[0], of_row[1], double(rows.length));
+    store(means + 2 * row, of_row[0]), store(means + 2 * row + 1, of_row[1]);
   });
 }
 

@@ -3,7 +3,6 @@
 
 #include <type_traits>
 
-#include "common/norms/rows.h"
 #include "cuda/core/row_kernels.cuh"
 #include "cuda/norms/rows/row_io.cuh"
 
@@ -100,7 +99,7 @@ FASTACT_DEVICE ScaledMoments<Compute<T>> find_moments(const Rows& rows, const Ro
   ScaledMoments<C> moments{C(1), C(0), 0, 0};
 #pragma unroll 1
   for (bool again = false;; again = true) {
-    if (rows.is_centred) {
+    if (is_centred(rows.norm)) {
       C sums[2] = {0, 0};  // two chains
 #pragma unroll
       for (int i = 0; i < vecs; ++i) {
@@ -135,7 +134,7 @@ FASTACT_DEVICE ScaledMoments<Compute<T>> find_moments(const Rows& rows, const Ro
     }
     team_sums(sums, part.lanes, fold_index);
     moments.m2 = sums[1];
-    if (rows.is_centred) {
+    if (is_centred(rows.norm)) {
       moments.low = sums[0] * per_count;
       moments.m2 = madd(-moments.low, sums[0], sums[1]);
       if (moments.m2 < 0) moments.m2 = 0;
@@ -162,19 +161,6 @@ FASTACT_DEVICE double inverse_root(double x) {
   const double near = inverse_root_estimate(x);
   const double better = madd(near * 0.5, madd(-x * near, near, 1.0), near);
   return better > 0 ? better : near;  // Newton's step of 0 or an infinity is a NaN
-}
-
-// The rstd of x, and the factors that make xhat.
-template <class C>
-FASTACT_DEVICE double prepare(const ScaledMoments<C>& moments, double per_count, double eps,
-                              Normaliser<C>* to) {
-  const double scale = double(moments.scale);
-  const double rstd = inverse_root<C>(madd(moments.m2, per_count, eps * scale * scale));
-  // For scaled rows that hardly vary rstd may be beyond float, though xhat is not.
-  constexpr double kMost = sizeof(C) == 8 ? 0x1p1023 : 0x1p127;
-  const double applied = rstd > kMost && is_finite(rstd) ? kMost : rstd;
-  *to = {moments.near, C(applied), C(-moments.low * applied)};
-  return rstd * scale;
 }
 
 // z before it is rounded to the dtype; only casting rounds on the way.
@@ -291,8 +277,9 @@ struct NormOf {
   template <class Rows>
   FASTACT_DEVICE Normaliser<C> finish(const Rows& rows, const RowPart& part,
                                       const ScaledMoments<C>& moments, double (&)[2]) const {
-    Normaliser<C> normaliser;
-    const double rstd = prepare(moments, rows.per_length, rows.eps, &normaliser);
+    double rstd;
+    const auto normaliser =
+        Normaliser<C>::of(moments, rows.norm, rows.per_length, rows.eps, inverse_root<C>, &rstd);
     if (part.lane == 0) store_statistics<T>(rows, part.row, moments.mean(), rstd);
     return normaliser;
   }
@@ -324,7 +311,10 @@ struct NormOf {
       const double apart = load(moments + 2 * c) - mean;
       squares += madd(double(elements_of(rows, c)), apart * apart, load(moments + 2 * c + 1));
     }
-    return {mean, rstd_of(warp_sum(squares), double(rows.length), rows.eps)};
+    squares = warp_sum(squares);
+    return {mean, with_row_norm(rows.norm, [&](auto norm) {
+              return rstd_of<decltype(norm)>(squares, double(rows.length), rows.eps);
+            })};
   }
   template <class Rows>
   FASTACT_DEVICE void finish_merged(const Rows& rows, int64_t row, const Statistics& merged,
@@ -336,9 +326,8 @@ struct NormOf {
   template <int vecs, class Rows>
   FASTACT_DEVICE Normaliser<C> resume(const Rows&, const RowPart& part, const double* statistics,
                                       const Row<vecs>&) const {
-    const Centre<C> mean = centre_of<C>(load(statistics + 2 * part.row));
-    const C rstd = C(load(statistics + 2 * part.row + 1));
-    return {mean.high, rstd, -mean.low * rstd};
+    const double* const found = statistics + 2 * part.row;
+    return Normaliser<C>::of(load(found), load(found + 1));
   }
 };
 

@@ -313,8 +313,8 @@ void norm_backward(const NormCall& call, void* workspace, cudaStream_t stream) {
     if (plan.is_long() && rows.data[kDx]) {
       const int64_t count = rows.count * plan.rows.chunks.count;
       launch(norm_long_sums<T, Rows>, {count, kLongThreads}, stream, rows, of_chunks);
-      launch(norm_long_means<C>, warps_for(rows.count, kThreadsOfNarrow), stream, rows.count,
-             rows.chunks.count, rows.per_length, of_chunks, means);
+      launch(norm_long_means<C>, warps_for(rows.count, kThreadsOfNarrow), stream,
+             static_cast<const NormRows&>(rows), of_chunks, means);
     }
     launch_backward<T>(rows, plan.sums, plan, stream);
   });

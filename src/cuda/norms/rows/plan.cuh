@@ -12,6 +12,7 @@
 // pixels.
 #pragma once
 
+#include "common/norms/rows.h"
 #include "cuda/core/parameter_io.cuh"
 #include "cuda/core/row_plan.cuh"
 #include "cuda/norms/rows/norms.h"
@@ -38,7 +39,8 @@ struct NormRows : RowArrays<kNormRoles> {
   int which;
   double parameters[kMaxParameters];
   double eps, weight_offset;
-  bool is_centred, accumulate, casts;
+  RowNorm norm;
+  bool accumulate, casts;
 };
 
 // Quick rows without an activation. Their kernels have no tests for each vector and no call, which
@@ -144,7 +146,7 @@ NormPlan plan_norm(const NormCall& call, int lead, const bool (&outputs)[4]) {
   rows.which = call.which;
   std::copy(call.parameters + 0, call.parameters + kMaxParameters, rows.parameters);
   rows.eps = call.eps;
-  rows.is_centred = call.is_centred, rows.accumulate = call.accumulate;
+  rows.norm = row_norm_of(call.is_centred), rows.accumulate = call.accumulate;
   return plan;
 }
 

@@ -1,8 +1,6 @@
 // How a thread of a norm's kernels reads vectors of parameters.
 #pragma once
 
-#include "common/norms/norms.h"
-#include "common/reductions/moments.h"
 #include "cuda/activations/activate.cuh"
 #include "cuda/core/parameter_io.cuh"
 #include "cuda/core/row_io.cuh"
