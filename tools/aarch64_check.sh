@@ -23,7 +23,7 @@ built=${1:-$(mktemp -d)}
 [[ -n ${1:-} ]] || trap 'rm -rf "$built"' EXIT
 mkdir -p "$built"
 
-# The flags of CMakeLists.txt. The kernels are those of one instruction set, everything else is the
+# The flags of CMakeLists.txt. Kernels are for one instruction set, everything else is for the
 # architecture's least; all files of a processor are compiled side by side.
 flags="$(sed -n 's/^set(FASTACT_FLAGS \(.*\))$/\1/p' "$root/CMakeLists.txt")"
 [[ -n $flags ]] || { echo "CMakeLists.txt has no FASTACT_FLAGS" >&2; exit 1; }

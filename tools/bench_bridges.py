@@ -55,7 +55,7 @@ def in_turns(calls: dict[str, Call], rounds: int) -> dict[str, float]:
 
 
 def times(theirs: float, ours: float) -> str:
-    """A time over that of fastact, in bold where fastact is behind."""
+    """A time over fastact's, in bold where fastact is behind."""
     ratio = theirs / ours
     return f"{ratio:.2f}" if ratio >= 1 else f"**{ratio:.2f}**"
 
@@ -174,7 +174,7 @@ def bench_calls(rounds: int) -> str:
     head = ["µs a program", "shape", *("JAX", "fastact", "×", "gradient: JAX", "fastact", "×")]
     return (
         "A program of one call, and one of the gradient of the sum of its squares, float32, arrays "
-        "that are there. ×: the time of JAX's own formula over that of the program with fastact; "
+        "that are there. ×: the time of JAX's own formula over the program's with fastact; "
         "in bold where XLA is faster. The smallest shape is what a call costs.\n\n"
         + markdown_table(head, rows)
     )

@@ -1,8 +1,8 @@
 """Documentation as people see it, by numpydoc's checks: python tools/check_docstrings.py
 
 An op's documentation is composed (`ops/engine/docstrings.py`), and numpydoc's own lint, which reads
-sources, would see a part. What is read here: all public objects, every entry point, and whatever
-else the modules of `fastact.ops` define. The checks are those of pyproject.toml; ops and entry
+sources, would see a part. This reads all public objects, every entry point, and whatever
+else the modules of `fastact.ops` define. pyproject.toml names the checks; ops and entry
 points have to document all parameters and what they return, too.
 """
 

@@ -5,8 +5,8 @@
     python tools/check_release.py --tag v0.1.0 ...      # which is the version that is released
 
 A source distribution has what the repository has, but for what pyproject.toml leaves out. A wheel
-has the compiled modules and the Python package, and is small enough to install in seconds; that of
-packaging/cuda has its one module.
+has the compiled modules and the Python package, and is small enough to install in seconds; the
+wheel of packaging/cuda has its one module.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def version() -> str:
 
 
 def of_changelog(wanted: str, released: bool) -> Iterator[str]:
-    """What is wrong with the changelog."""
+    """Faults of the changelog."""
     text = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
     sections = re.findall(r"^## \[(.+?)\] - (.+)$", text, flags=re.MULTILINE)
     if not sections or sections[0][0] != wanted:
@@ -52,7 +52,7 @@ def of_changelog(wanted: str, released: bool) -> Iterator[str]:
 
 
 def of_sdist(path: Path) -> Iterator[str]:
-    """What is wrong with a source distribution."""
+    """Faults of a source distribution."""
     with tarfile.open(path) as archive:
         packed = {name.partition("/")[2] for name in archive.getnames()}
     settings = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
@@ -66,7 +66,7 @@ def of_sdist(path: Path) -> Iterator[str]:
 
 
 def of_wheel(path: Path) -> Iterator[str]:
-    """What is wrong with a wheel."""
+    """Faults of a wheel."""
     distribution = path.name.partition("-")[0]
     with zipfile.ZipFile(path) as archive:
         names = [name for name in archive.namelist() if not name.endswith("/")]

@@ -220,7 +220,7 @@ def _with_path(kernel: Kernel) -> Kernel:
     return replace(kernel, path=tuple(path), elements=vectors * VECTOR // ITEM[kernel.dtype])
 
 
-# These call their activation: activate.cuh says why. What they fuse is loaded beside the vectors;
+# These call their activation: activate.cuh says why. Fused operands are loaded beside the vectors;
 # the strided map, once it has found the offset of an element, keeps what it needs after the call on
 # the stack.
 CALLS = ("bias", "gated")
@@ -228,7 +228,7 @@ CALLS_STRIDED = "chosen"
 
 
 def problems(kernels: Sequence[Kernel]) -> Iterator[str]:
-    """What is wrong with the kernels, one line each."""
+    """Faults of the kernels, a line for each."""
     for kernel in kernels:
         framed = kernel.what.startswith(CALLS_STRIDED)
         if kernel.resources.spills or (kernel.resources.stack and not framed):

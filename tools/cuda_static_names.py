@@ -161,7 +161,7 @@ def identify(demangled: str) -> tuple[str, str, str, int, bool]:
         words += [layouts[one] for one in arguments if one in layouts and one != "true"]
         dtype = dtype or next((DTYPES[one] for one in constants if one in DTYPES), "")
         return kernel, ", ".join(words), dtype, 1, False
-    # Of a sum: how it reads, and of what it is, unless that is the elements themselves.
+    # Of a sum: how it reads, and its term, unless that is the element itself.
     access = arguments[0].rpartition(")")[2] if arguments else ""
     if kernel in ("reduce_rows", "reduce_segments", "reduce_short_rows", "reduce_few_rows"):
         functor, _, of = next(one for one in arguments if "<" in one).partition("<")

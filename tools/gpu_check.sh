@@ -40,7 +40,7 @@
 #
 # Needed: a GPU, nvcc, a C++17 compiler, compute-sanitizer, and a python3 (or $PYTHON) that has
 # scikit-build-core, cython, pybind11, cmake, ninja, numpy, torch with CUDA, pytest, hypothesis,
-# mpmath, ml_dtypes, threadpoolctl. What is missing is named, and its part fails; without matplotlib
+# mpmath, ml_dtypes, threadpoolctl. Missing packages are named, and their parts fail; without matplotlib
 # there is no picture, and without liger-kernel (and triton) that peer is named as absent: no more.
 set -uo pipefail
 
@@ -163,7 +163,7 @@ packages() { # where the environment has its own
   "$env/bin/python" -c 'import sysconfig; print(sysconfig.get_paths()["purelib"])'
 }
 
-unpack_wheels() { # by pip, which refuses those of another python; a bare machine may have none
+unpack_wheels() { # by pip, which refuses another python's; a bare machine may have none
   if "$python" -c 'import pip' 2>/dev/null; then
     "$python" -m pip --python "$env/bin/python" install --no-deps --no-compile "${wheels[@]}"
     return

@@ -27,7 +27,7 @@ PRECISION = {"float": 24, "double": 53}
 
 @dataclass(frozen=True)
 class Target:
-    """What is fitted: `f` on [low, high], or on [-high, high] where `both_signs`.
+    """A function to fit: `f` on [low, high], or on [-high, high] where `both_signs`.
 
     weight : what an error of f means relative to the result.
     dense : how strongly the grid is drawn towards 0.

@@ -33,7 +33,7 @@ DEVIATIONS: dict[str, str] = {
     "test_dtype_from_input": "the list of dtypes begins with complex ones",
     "test_dtype_from_char": "no dtype=",
     "test_nanfunc_ddof[nanstd-1d-f]": "NumPy's own float32 result is the less accurate one",
-    # Complex, and extended precision, where the message is that of a warning that did not come.
+    # Complex, and extended precision, where the message says that a warning did not come.
     **{
         f"test_allnans[{shape}-{kind}": "no kernels for it"
         for shape in ("0d", "2d")

@@ -57,7 +57,7 @@ def _names(op: Any) -> list[str]:
 
 
 def of_bounds(_: str) -> str:
-    """The widest bounds of the activations, and those of sums."""
+    """The widest bounds of the activations, and the bounds of sums."""
     bounds = [op.bounds for op in ops.values() if op.family == "activations"]
 
     def widest(name: str) -> float:

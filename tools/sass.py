@@ -22,7 +22,7 @@ _PREDICATE = re.compile(r"!?U?P\d\b")
 _BARRIER = re.compile(r"\bB\d+\b")
 
 # Which unit runs an opcode, by the part before the first dot. Integer multiply-adds run beside
-# those of float; comparisons, selections and conversions to 16 bits with the integers.
+# float's; comparisons, selections and conversions to 16 bits with the integers.
 PIPES = {
     "fma": "FADD FMUL FFMA IMAD IMUL HADD2 HFMA2 HMUL2 FSWZADD IDP",
     "alu": "IADD3 LOP3 SHF LEA ISETP FSETP FMNMX FSEL SEL PRMT IMNMX VIMNMX VIADD MOV PLOP3 F2FP "
@@ -98,7 +98,7 @@ class Function:
                     self._meetings.setdefault(barrier, set()).add(self._index[one.target])
 
     def count(self, base: str, *, wide: bool | None = None) -> int:
-        """Instructions of an opcode: all, those of 16 bytes, or the narrower ones."""
+        """Instructions of an opcode: all, only with 16 bytes, or only narrower ones."""
         return sum(
             one.base == base and (wide is None or one.is_wide(base) == wide) for one in self.code
         )

@@ -112,7 +112,7 @@ class Work:
         return 1 if worth < 2 else min(threads, worth)
 
     def seconds(self, threads: int, *, on_one_node: bool = False) -> float:
-        """Of a call; on_one_node: all of its memory is that of the first socket."""
+        """Of a call; on_one_node: all of its memory is at the first socket."""
         count, size = self.used(threads), prod(self.shape)
         units = shares(self.shape, count) if self.units is columns else self.units(self.shape)
         share = ceil(units / count) / units

@@ -28,7 +28,7 @@ DEVIATIONS: dict[str, str] = {
     "test_dtypes_ab": "b of another dtype, and negative",
     "got float128": "there are no kernels of long double",
     "jax: gelu tanh": "JAX's own derivative cancels far below 0: of 1 + tanh",
-    "jax: log_softmax of a part": "backward has y alone: a dy of what is left out is in its sum",
+    "jax: log_softmax of a part": "backward has y alone: its sum has the dy of all elements",
 }
 
 

@@ -1,4 +1,4 @@
-"""Means and variances beside those of NumPy, bottleneck and numbagg: how fast, and how right.
+"""Means and variances beside NumPy's, bottleneck's and numbagg's: how fast, and how right.
 
     pip install bottleneck numbagg
     python tools/statistics_peers.py --markdown docs/results/statistics.md

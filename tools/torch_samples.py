@@ -117,7 +117,7 @@ def outcome(call: Callable[..., Any], args: Any, kwargs: Any, parameters: Any) -
 
 
 def difference(ours: list[torch.Tensor], theirs: list[torch.Tensor], dtype: torch.dtype) -> str:
-    """What is not the same; "" if all is."""
+    """The difference; "" if there is none."""
     if len(ours) != len(theirs):
         return f"{len(ours)} results, torch has {len(theirs)}"
     for i, (mine, exact) in enumerate(zip(ours, theirs, strict=True)):
@@ -196,7 +196,7 @@ def of_module_error(cls: Any, error: Any, training: bool) -> str:
 def of_module(
     torch_class: Any, cls: Any, made: Any, given: Any, training: bool, dtype: torch.dtype
 ) -> str:
-    """What deviates where a module is made and called, in that dtype."""
+    """The difference where a module is made and called, in that dtype."""
     options = in_dtype(made.kwargs, torch.float64)
     options.pop("dtype", None)
     theirs = torch_class(*in_dtype(made.args, torch.float64), **options).double()
@@ -253,7 +253,7 @@ def of_function_error(op: Any, error: Any) -> str:
 
 
 def of_function(op: Any, info: Any, sample: Any, dtype: torch.dtype) -> str:
-    """What deviates where a function is called, in that dtype."""
+    """The difference where a function is called, in that dtype."""
 
     def torchs() -> Any:
         args = in_dtype((sample.input, *sample.args), torch.float64)

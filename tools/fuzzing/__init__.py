@@ -2,7 +2,7 @@
 
 cases      what a call is made of: arrays, their layouts and values, parameters, outputs
 calls      draws a call of any op by its signature and roles, values for it, and what is right
-frameworks how arrays become those of NumPy, torch, a plain DLPack producer or the emulated device
+frameworks how arrays become NumPy's, torch's, a plain DLPack producer's or the emulated device's
 memory     arrays between guard bytes
 judge      what is held of a call and of its repeats
 campaign   many cases in worker processes, of which each may die

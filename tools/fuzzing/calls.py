@@ -358,7 +358,7 @@ class _Arrays:
         self.made[name] = made
 
     def _integers(self) -> Any:
-        """What integers are computed in; None: as np.tanh has it."""
+        """The dtype in which integers are computed; None: as np.tanh has it."""
         return FLOAT64 if is_sum(self.op) or self.op.integers is not None else None
 
     def _is_saved(self, name: str) -> bool:
@@ -587,7 +587,7 @@ def _note_classes(draw: Draw, arrays: _Arrays, notes: dict[str, Any], outs: dict
 def fill(request: Request, rng: np.random.Generator) -> dict[str, Any]:
     """Values by name: of operands, and of what `accumulate` adds to.
 
-    What backward is given as saved is what forward saves of the others, rounded.
+    The saved arrays that backward gets are forward's, of the other arrays, rounded.
     """
     op, notes = fa.ops[request.op], request.notes
     every = {a.name: a for a in (*request.arrays, *notes["hidden"].values())}
@@ -714,7 +714,7 @@ def exact(request: Request, values: dict[str, Any]) -> list[Expected | None]:
 
 
 def function(request: Request) -> Callable[..., Any]:
-    """What is called."""
+    """The function that is called."""
     op = fa.ops[request.op]
     if request.entry != "merge":
         return op if request.entry == "call" else getattr(op, request.entry)

@@ -225,7 +225,7 @@ def _relaid(case: Case) -> Request | None:
 
 
 def run_case(case: Case) -> list[bytes]:
-    """All that is held of a case. The digests of its first calls are to be those of others."""
+    """Check all of a case. The digests of its first calls have to equal the others'."""
     r, request = case.r, case.request
     large = sum(v.size for v in case.values[0].values() if isinstance(v, np.ndarray))
     threads = [r.randint(1, 4) for _ in range(7)]

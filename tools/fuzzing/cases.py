@@ -1,4 +1,4 @@
-"""What a call is made of: arrays, their layouts and values, parameters, outputs.
+"""The parts of a call: arrays, their layouts and values, parameters, outputs.
 
 All of it is a description, drawn from one `random.Random`; `memory.py` makes arrays of it.
 """
@@ -210,7 +210,7 @@ class Request:
 
     @property
     def _leading(self) -> list[str]:
-        """The names of what is given by position."""
+        """The names of the arguments that are given by position."""
         point = fa.ops[self.op].entry_points["call" if self.entry == "merge" else self.entry]
         either = [n for n in point.defaults if n not in point.by_keyword] * self.by_position
         return [*point.arrays, *takewhile(self.given.__contains__, either)]

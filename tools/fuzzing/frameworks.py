@@ -1,4 +1,4 @@
-"""How arrays in memory become those of NumPy, torch, a plain producer, an emulated device."""
+"""How arrays in memory become NumPy's, torch's, a plain producer's, an emulated device's."""
 
 from __future__ import annotations
 

@@ -4,7 +4,7 @@ A valid call of any op gets one of them in the place of an argument, a parameter
 has to be refused in the ways that are documented, or to be computed; never may the process die, nor
 memory be written that was not given for it, and calls that follow give what they gave before.
 
-What no library can see is not tried: memory that is shorter than its owner says.
+Lies that no library can see are not tried: memory that is shorter than its owner says.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What is held of a call and of its repeats.
+"""The rules for a call and its repeats.
 
 Values lie within the stated bound of the oracle; whatever changed beside them (memory, alignment,
 threads, other calls and refused ones in between, a plan in place of Python), the same values give

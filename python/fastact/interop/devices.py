@@ -23,7 +23,7 @@ def emulate() -> ModuleType:
 
 
 class Device(Protocol):
-    """What Python asks of a device's module. Calls of native functions reach it by its table."""
+    """A device's module, as Python uses it. Calls of native functions reach it by its table."""
 
     def device_of_stream(self, stream: int) -> int: ...
 
@@ -116,7 +116,7 @@ def cuda_why() -> str:
 
 
 def cuda_config() -> dict[str, Any]:
-    """What `show_config` tells of CUDA."""
+    """The part of `show_config` about CUDA."""
     built = not _why_not_built()
     why = cuda_why()
     facts: dict[str, Any] = {"built": built, "available": not why}

@@ -19,8 +19,8 @@ from .._cpu import View
 from . import devices, foreign, interface, streams, validate
 from .devices import CPU
 
-# What frameworks raise for an array whose memory can't be shared; ValueError: `View`, for a tensor
-# that nobody can read.
+# The errors of frameworks for an array whose memory can't be shared; ValueError: `View`'s, for a
+# tensor that nobody can read.
 _NOT_SHARED = (BufferError, RuntimeError, NotImplementedError, ValueError)
 _IMMUTABLE = frozenset({"jax", "tensorflow"})
 # Packages whose arrays' types live in another one.
@@ -74,7 +74,7 @@ class Framework(Protocol):
 
 
 class CpuFramework:
-    """What frameworks on the CPU share: scratch memory is NumPy's."""
+    """The part that frameworks on the CPU share: scratch memory is NumPy's."""
 
     computes = True
     makes_arrays = True

@@ -17,7 +17,7 @@ _MOST_BYTES = 2**62  # between the first byte of an array and its last: offsets 
 
 
 class Described(NamedTuple):
-    """What an array tells: NumPy's array of its memory, which NumPy must not touch, and a stream.
+    """An array by NumPy's array of its memory, which NumPy must not touch, and a stream.
 
     stream : the one on which work on the array may still be queued; None: on none.
     """
@@ -55,7 +55,7 @@ def described(
 
 
 def read(array: Any) -> Described:
-    """What an array's interface tells; a BufferError says what is wrong with it."""
+    """The description that an array's interface gives; a BufferError names a fault of it."""
     told = getattr(array, foreign.INTERFACE)
     try:
         shape, typestr, (address, readonly) = told["shape"], told["typestr"], told["data"]

@@ -134,7 +134,7 @@ def choice(where: str, name: str, value: Any, allowed: Mapping[str, T]) -> T:
 
 
 def rule(where: str, text: str, holds: Callable[..., bool], numbers: Mapping[str, float]) -> None:
-    """What an op asks of its parameters beyond that they are finite."""
+    """The rules for an op's parameters, besides that they are finite."""
     if not holds(**numbers):
         came = ", ".join(f"{name}={value!r}" for name, value in numbers.items())
         raise ValueError(f"{where}: {text}, got {came}")
@@ -341,7 +341,7 @@ def steps(view: View) -> list[int]:
 
 
 def out_name(i: int, outs: Sequence[Any]) -> str:
-    """What messages call an output."""
+    """The name of an output in messages."""
     return "out" if len(outs) == 1 else f"out[{i}]"
 
 

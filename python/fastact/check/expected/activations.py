@@ -51,7 +51,7 @@ def value(op: Any, z: Any, case: Case) -> Expected:
 def gradient(
     op: Any, dy: Any, z: Any, case: Case, of: Callable[..., Any] = reference.derivative
 ) -> tuple[Expected, Any]:
-    """dy f'(z), and the error of it as a term of a sum; of: gives f' of z."""
+    """dy f'(z), and its error as a term of a sum. of : f' as a function of z, or of y."""
     given, dtype = own_parameters(op, case), case.dtype
     slope = 1.0 + 0 * z if op is None else of(op.name, z, **given)
     dx = dy * slope

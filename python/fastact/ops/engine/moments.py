@@ -63,8 +63,8 @@ def weighted_gradient(now: Step, to: View, **given: Any) -> None:
     """
     if "slope" not in given:
         given["slope"] = now.call.repeated(1.0, to.of_dtype(validate.DOUBLE))
-    defaults: Any = {"mean": None, "of_mean": None, "of_weights": False, "skips": False}
-    defaults["term"] = IDENTITY
+    defaults: Any = {"mean": None, "of_mean": None, "term": IDENTITY}
+    defaults |= {"of_weights": False, "skips": False}
     now.run("weighted_gradient", to=to, **{**defaults, **given})
 
 

@@ -133,10 +133,11 @@ class Statistics(CachedOp[P, R]):
         is_apart = bool(parts) and (skips or is_weighted(now))  # x is read for each result
         if is_apart:
             validate.may_write(now.where, "out", now.view("dx"), {"x": x}, in_place=False)
+        of_second = bool(parts) and not self._is_none(now, parts[1])
         if x.size and parts and not is_apart:
             self._run_both(now)
-        elif x.size and parts and (is_weighted(now) or x.itemsize < 4):
-            self._run_weighted_both(now)
+        elif x.size and of_second and self._takes_weights(now):
+            self._run_both_counted(now)
         elif x.size:
             accumulate = now.options.accumulate
             for of, name in zip(self.results, parts or ("dy",), strict=True):
@@ -160,27 +161,22 @@ class Statistics(CachedOp[P, R]):
             scale=0.0 if self._is_none(now, now.spec.parts[1]) else scale,
         )
 
-    def _run_weighted_both(self, now: Step) -> None:
-        """Of what counts the gradient by way of both results, in one pass: it is rounded once."""
-        x, dx, (of_mean, of_second) = now.views["x"], now.view("dx"), now.spec.parts
-        options: Any = {"skips": self._skips(now), "accumulate": now.options.accumulate}
-        dmean, slope = now.seen(of_mean, x), self._computed(now, "mean", is_mean=False)["slope"]
-        if self._is_none(now, of_second):
-            weighted_gradient(now, dx, dy=dmean, slope=slope, **options)
-            return
-        found = self._computed(now, self.results[1])
-        if "slope" not in found:
-            found["slope"] = now.call.repeated(_STEADY[self.results[1]], found["mean"])
-        given = {**found, "of_mean": self._product(now, dmean, slope), **options}
-        weighted_gradient(now, dx, dy=now.seen(of_second, x), **given)
+    def _run_both_counted(self, now: Step) -> None:
+        """The same of elements that count more than once, or not at all.
 
-    def _product(self, now: Step, dy: View, slope: View) -> View:
-        """A gradient times its factor, written over the factor; both repeat over x."""
-        to = slope
-        for axis in now.shapes.axes:
+        In two passes dx of 16 bits would be rounded twice.
+        """
+        x = now.views["x"]
+        dy, dsecond = (now.seen(name, x) for name in now.spec.parts)
+        of_mean = self._computed(now, "mean", is_mean=False)["slope"]
+        to = of_mean
+        for axis in now.shapes.axes:  # a number of each result
             dy, to = dy.sliced(axis, 0, 1, 1), to.sliced(axis, 0, 1, 1)
-        weighted_gradient(now, to, x=to, dy=dy, slope=to, weights=None, where=None)
-        return slope
+        product: Any = {"x": to, "dy": dy, "slope": to, "weights": None, "where": None}
+        weighted_gradient(now, to, **product, accumulate=False)
+        found = self._computed(now, self.results[1])
+        given = {"dy": dsecond, "of_mean": of_mean, "skips": self._skips(now)}
+        weighted_gradient(now, now.view("dx"), **found, **given)
 
     def _add_gradient(self, now: Step, of: str, dy: View, accumulate: bool) -> None:
         """The gradient by way of one result: a multiple of dy, or of dy (x - mean)."""
@@ -246,6 +242,10 @@ class Pair(Statistics[P, R]):
         self.makes = {n: Makes(shape="shape", dtype=dtype) for n in (*self.results, "count")}
         self._enter_points(call, untyped(self.backward))
 
+    def _takes_weights(self, now: Step) -> bool:
+        is_narrow = now.views["x"].itemsize < 4
+        return is_weighted(now) or (is_narrow and self._skips(now))
+
 
 class MeanVar(Pair[P, R]):
     """Mean and variance, in x's dtype."""
@@ -296,7 +296,7 @@ class MeanVar(Pair[P, R]):
         x : array
             What `forward` saved. Its mean is computed anew, and used unrounded: for that, memory of
             two arrays of the mean's shape is taken (for 16-bit data, of one of float64; with
-            weights or a mask, of four of float64).
+            weights or a mask, of three of float64).
         out : array, optional
             Where to write dx; it may be x itself, but with weights or a mask, and share no memory
             with a gradient.
