@@ -147,11 +147,11 @@ class Over(NamedTuple):
     lacked: tuple[int, ...] = ()
 
     def seen_shape(self, view: View) -> View:
-        """A result, or its gradient, with as many axes as the array."""
+        """Give a result, or its gradient, as many axes as the array has."""
         return view.with_axes(self.dropped) if self.dropped else view
 
     def seen_weights(self, view: View) -> View:
-        """Weights with as many axes as the array."""
+        """Give weights as many axes as the array has."""
         return view.with_axes(self.lacked) if self.lacked else view
 
 

@@ -393,7 +393,7 @@ class Step:
                     validate.may_write(self.where, label, view, spared, in_place=False)
 
     def _read(self) -> dict[str, View]:
-        """Arrays that no output may be."""
+        """The arrays that no output may be."""
         free, arrays = self.spec.free, self.call.arrays
         return {n: view for n, view in self.views.items() if n in arrays and n not in free}
 
