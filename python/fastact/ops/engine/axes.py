@@ -67,11 +67,6 @@ def _in_range(where: str, name: str, given: Any, number: int, ndim: int) -> None
         )
 
 
-def all_but(axis: int, ndim: int) -> tuple[int, ...]:
-    """Every axis except one."""
-    return tuple(other for other in range(ndim) if other != axis)
-
-
 def others(over: tuple[int, ...], ndim: int) -> tuple[int, ...]:
     """Every axis but these."""
     return tuple(axis for axis in range(ndim) if axis not in over)
