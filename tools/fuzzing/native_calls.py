@@ -28,10 +28,10 @@ GUARD, PATTERN = 64, 0xA5  # bytes before and after an array, and their value
 class Block:
     """An array between bytes that nobody may write: NumPy's memory.
 
-    view : the array, as native functions get it.
+    view : the array, as native functions get it. tells_readonly : that says what may be written.
     """
 
-    stream = 0
+    stream, tells_readonly = 0, True
 
     def __init__(self, shape: tuple[int, ...], dtype: str, *, readonly: bool = False) -> None:
         size = int(np.prod(shape)) * _ITEM[dtype]
@@ -39,9 +39,9 @@ class Block:
         array = self._whole[GUARD : GUARD + size].view(dtype).reshape(shape)
         array.fill(1)
         array.flags.writeable = not readonly
-        self.view = self._seen(array, readonly)
+        self.view = self._seen(array)
 
-    def _seen(self, array: Any, readonly: bool) -> View:
+    def _seen(self, array: Any) -> View:
         return View.from_numpy(array)
 
     @property
@@ -61,16 +61,15 @@ class Block:
 
 
 class DeviceBlock(Block):
-    """The same in the memory of the emulated device."""
+    """The same in the memory of the emulated device, whose exchange of arrays knows no flags."""
 
-    stream = 1
+    stream, tells_readonly = 1, False
 
-    def _seen(self, array: Any, readonly: bool) -> View:
+    def _seen(self, array: Any) -> View:
         kind, api = _emulated()
         dtype, count = array.dtype.name, len(self._whole) // array.itemsize
         self._held = kind.from_bytes(self._whole.tobytes(), dtype, (count,), 0)
-        shown = self._held.view(array.shape, array.strides, GUARD, readonly)
-        return View.from_exchange(shown, api)
+        return View.from_exchange(self._held.view(array.shape, array.strides, GUARD), api)
 
     @property
     def whole(self) -> bytes:
@@ -217,7 +216,7 @@ def broken(made: Made, name: str) -> Iterator[tuple[str, Any, Block | None]]:
     shape, dtype = value.shape, value.dtype_name
     if value.size:
         yield "a model", value.shaped(shape), None
-    if field["role"] != "in":
+    if field["role"] != "in" and made.block.tells_readonly:
         block = made.block(shape, dtype, readonly=True)
         yield "read-only", block.view, block
     if field["shape"] != "any":

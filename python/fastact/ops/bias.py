@@ -17,7 +17,7 @@ from .types import A, ActivationLike, Array, ArrayOrNumber, Out, Parameters, Str
 def _all_but_one(where: str, options: Any, shape: Shape) -> Over:
     """Over every axis but `axis`."""
     axis = _axes.one(where, options.axis, len(shape), of="dy")
-    others = _axes.all_but(axis, len(shape))
+    others = _axes.others((axis,), len(shape))
     return Over(others, (shape[axis],), others, shape)
 
 

@@ -59,24 +59,30 @@ inline const char* problem_of_gates_backward(const void* given) {
   return nullptr;
 }
 
+// What forward and backward take alike. Biases and their gradients may be wider than the data.
+constexpr Field of_bias(const Field& field) {
+  return field.along_packed("state", "kind", kGatesOf).wide_enough("state").optional();
+}
+constexpr Field kBiasFields[] = {
+    of_bias(fields::in<&GatesCall::bias, 0>("bias")),
+    of_bias(fields::in<&GatesCall::bias, 1>("recurrent_bias")),
+};
+constexpr Field kGatesField =
+    fields::in<&GatesCall::role, gate_roles::kGates>("gates").packed("state", "kind", kGatesOf);
+constexpr Field kRecurrentField = fields::in<&GatesCall::role, gate_roles::kRecurrent>("recurrent")
+                                      .packed("state", "kind", kGatesOf)
+                                      .optional();
+
 // hidden OUT and, of "lstm", cell OUT: the states after the step from `state` IN. gates, recurrent
 // IN are added up, each with its bias; of "gru" both are there. kept OUT: the activated gates. Each
 // output is an input or disjoint from all of them.
 constexpr Field kGatesForwardFields[] = {
     fields::in<&GatesCall::role, gate_roles::kState>("state"),
     fields::in<&GatesCall::kind>("kind").below(kGateKinds),
-    fields::in<&GatesCall::role, gate_roles::kGates>("gates").packed("state", "kind", kGatesOf),
-    fields::in<&GatesCall::role, gate_roles::kRecurrent>("recurrent")
-        .packed("state", "kind", kGatesOf)
-        .optional(),
-    fields::in<&GatesCall::bias, 0>("bias")
-        .along_packed("state", "kind", kGatesOf)
-        .wide_enough("state")
-        .optional(),
-    fields::in<&GatesCall::bias, 1>("recurrent_bias")
-        .along_packed("state", "kind", kGatesOf)
-        .wide_enough("state")
-        .optional(),
+    kGatesField,
+    kRecurrentField,
+    kBiasFields[0],
+    kBiasFields[1],
     fields::out<&GatesCall::role, gate_roles::kHidden>("hidden").like("state"),
     fields::out<&GatesCall::role, gate_roles::kCell>("cell").like("state").optional(),
     fields::out<&GatesCall::role, gate_roles::kGatesOut>("kept")
@@ -91,21 +97,11 @@ constexpr Field kGatesForwardFields[] = {
 constexpr Field kGatesBackwardFields[] = {
     fields::in<&GatesCall::role, gate_roles::kState>("state"),
     fields::in<&GatesCall::kind>("kind").below(kGateKinds),
-    fields::in<&GatesCall::role, gate_roles::kGates>("gates")
-        .packed("state", "kind", kGatesOf)
-        .optional(),
+    kGatesField.optional(),
     fields::in<&GatesCall::kept>("kept").packed("state", "kind", kSavedOf).optional(),
-    fields::in<&GatesCall::role, gate_roles::kRecurrent>("recurrent")
-        .packed("state", "kind", kGatesOf)
-        .optional(),
-    fields::in<&GatesCall::bias, 0>("bias")
-        .along_packed("state", "kind", kGatesOf)
-        .wide_enough("state")
-        .optional(),
-    fields::in<&GatesCall::bias, 1>("recurrent_bias")
-        .along_packed("state", "kind", kGatesOf)
-        .wide_enough("state")
-        .optional(),
+    kRecurrentField,
+    kBiasFields[0],
+    kBiasFields[1],
     fields::in<&GatesCall::role, gate_roles::kCell>("cell").like("state").optional(),
     fields::in<&GatesCall::role, gate_roles::kHidden>("hidden_gradient").like("state"),
     fields::in<&GatesCall::role, gate_roles::kCellGradient>("cell_gradient")
@@ -118,12 +114,8 @@ constexpr Field kGatesBackwardFields[] = {
         .packed("state", "kind", kGatesOf)
         .optional(),
     fields::out<&GatesCall::role, gate_roles::kStateOut>("state_gradient").like("state").optional(),
-    fields::out<&GatesCall::bias_gradient, 0>("bias_gradient")
-        .along_packed("state", "kind", kGatesOf)
-        .optional(),
-    fields::out<&GatesCall::bias_gradient, 1>("recurrent_bias_gradient")
-        .along_packed("state", "kind", kGatesOf)
-        .optional(),
+    of_bias(fields::out<&GatesCall::bias_gradient, 0>("bias_gradient")),
+    of_bias(fields::out<&GatesCall::bias_gradient, 1>("recurrent_bias_gradient")),
     fields::places<&GatesCall::places>("places", "kind", kGatesOf),
     fields::in<&GatesCall::accumulate>("accumulate"),
 };

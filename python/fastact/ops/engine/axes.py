@@ -67,11 +67,6 @@ def _in_range(where: str, name: str, given: Any, number: int, ndim: int) -> None
         )
 
 
-def all_but(axis: int, ndim: int) -> tuple[int, ...]:
-    """Every axis except one."""
-    return tuple(other for other in range(ndim) if other != axis)
-
-
 def others(over: tuple[int, ...], ndim: int) -> tuple[int, ...]:
     """Every axis but these."""
     return tuple(axis for axis in range(ndim) if axis not in over)
@@ -147,11 +142,11 @@ class Over(NamedTuple):
     lacked: tuple[int, ...] = ()
 
     def seen_shape(self, view: View) -> View:
-        """A result, or its gradient, with as many axes as the array."""
+        """Give a result, or its gradient, as many axes as the array has."""
         return view.with_axes(self.dropped) if self.dropped else view
 
     def seen_weights(self, view: View) -> View:
-        """Weights with as many axes as the array."""
+        """Give weights as many axes as the array has."""
         return view.with_axes(self.lacked) if self.lacked else view
 
 

@@ -233,10 +233,7 @@ def options_of(
     The op of the activation behind (None: the identity, or there is none), and the options; `which`
     and `parameters` among them are its number and parameters as kernels know them.
     """
-    return _options_of(_entry_of(op, name), args, kwargs)
-
-
-def _options_of(spec: _Entry, args: Any, kwargs: Mapping[str, Any]) -> tuple[Any, SimpleNamespace]:
+    spec = _entry_of(op, name)
     entry, where = spec.entry, spec.where
     found = bind(entry, args, kwargs) if spec.fused else (None, entry.bind(args, kwargs))
     options = found[1]
@@ -273,7 +270,7 @@ class Step:
     def __init__(self, op: Any, name: str, args: Any, kwargs: Mapping[str, Any]) -> None:
         self.spec = spec = _entry_of(op, name)
         self.op, self.where = op, spec.where
-        self.activation, self.options = _options_of(spec, args, kwargs)
+        self.activation, self.options = options_of(op, name, args, kwargs)
         given = vars(self.options)
         if spec.parts:
             given.update(self._taken_apart())
@@ -393,7 +390,7 @@ class Step:
                     validate.may_write(self.where, label, view, spared, in_place=False)
 
     def _read(self) -> dict[str, View]:
-        """Arrays that no output may be."""
+        """The arrays that no output may be."""
         free, arrays = self.spec.free, self.call.arrays
         return {n: view for n, view in self.views.items() if n in arrays and n not in free}
 
