@@ -26,7 +26,7 @@ struct LabelSmoothing {
   }
 };
 
-// What a class of a share is below the maximum: z() is asked for only where it counts.
+// The distance of a class of a share from the maximum; z() is asked for only where it counts.
 template <class C, class Z>
 FASTACT_HD C below_maximum(C share, C max, Z z) {
   return share == C(0) ? C(0) : max - z();

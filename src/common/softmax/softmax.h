@@ -164,8 +164,8 @@ FASTACT_HD SoftmaxLevel<C> infinite_level(C max, bool has_mask) {
   return {C(0), has_mask ? C(0) : nan, max, has_mask ? C(0) : nan};
 }
 
-// The sum S of all exponentials, and S / one - 1 = s, of which log1p is the log; one: the
-// exponential of the maximum.
+// The sum S of all exponentials, and s = S / one - 1: the log is log1p(s). one: the exponential of
+// the maximum.
 FASTACT_HD double sum_of_terms(double rest, double ones, double one) {
   return madd(ones, one, rest);
 }

@@ -24,7 +24,8 @@ int64_t index_at(const StridedOperands& s, int64_t row) {
 }
 
 struct Losses : RowStatistics {
-  double maxima[kTileWidth], factors[kTileWidth];
+  double maxima[kTileWidth], factors[kTileWidth], g[kLossRows];
+  Target target[kLossRows];
   alignas(64) char targets[kSoftmaxBlock * sizeof(double)];
   alignas(64) char weights[kSoftmaxBlock * sizeof(double)];
 
@@ -50,11 +51,11 @@ struct Losses : RowStatistics {
     double total = 0.0;
     *counts = 1.0;
     if (job.has_indices) {
-      const Target target = target_of(row);
-      *value = 0.0, *counts = target.weight;
-      if (target.index < 0) return;
-      total = loss_of_index(job.smoothing.keep * target.weight, max, log,
-                            [&] { return element(Softmax::kLogits, row, target.index); });
+      const Target named = target_of(row);
+      *value = 0.0, *counts = named.weight;
+      if (named.index < 0) return;
+      total = loss_of_index(job.smoothing.keep * named.weight, max, log,
+                            [&] { return element(Softmax::kLogits, row, named.index); });
     }
     if (job.has_shares) {
       double apart = 0.0, mass = 0.0;
@@ -92,19 +93,14 @@ struct Losses : RowStatistics {
     }
   }
 
-  // g of a row, and g sum t' w.
-  void gradient_of(int64_t row, double* g, double* of_p, Target* target) {
-    *g = reader.number(Softmax::kDLoss, row) * job.gradient;
-    double weight = 0.0;
-    if (job.has_indices) {
-      *target = target_of(row);
-      if (target->index < 0) {
-        *g = *of_p = 0.0;
-        return;
-      }
-      weight = job.smoothing.keep * target->weight + job.smoothing.smooth * job.weight_sum;
-    } else {
-      *target = {-1, 0.0};
+  // What the gradients of row j of a tile, or of one row, take: g of its loss, its target, and lse
+  // and g sum t' w of its exponentials.
+  void prepare(int64_t row, int64_t j) {
+    g[j] = reader.number(Softmax::kDLoss, row) * job.gradient;
+    target[j] = job.has_indices ? target_of(row) : Target{0, 0.0};
+    double weight = job.smoothing.keep * target[j].weight + job.smoothing.smooth * job.weight_sum;
+    if (!job.has_indices) {
+      weight = 0.0;
       for_blocks_of(row, [&](int64_t column, int64_t n) {
         double sums[2];
         const char* z = reader.load(Softmax::kLogits, tile);
@@ -112,70 +108,52 @@ struct Losses : RowStatistics {
         weight += sums[1];
       });
     }
-    *of_p = *g * weight;
+    maxima[j] = reader.number(Softmax::kOutLse, row);
+    factors[j] = is_ignored(j) ? 0.0 : g[j] * weight * kernels.factor_of(maxima[j]);
   }
+  bool is_ignored(int64_t j) const { return target[j].index < 0; }
 
   void backward(int64_t row) {
-    double g, of_p;
-    Target target;
-    gradient_of(row, &g, &of_p, &target);
-    const bool is_ignored = job.has_indices && target.index < 0;
-    const double lse = reader.number(Softmax::kOutLse, row);
-    const double factor = of_p * kernels.factor_of(lse);
+    prepare(row, 0);
     for_blocks_of(row, [&](int64_t column, int64_t n) {
       char* const dz = reader.target(Softmax::kDLogits, tile, job.accumulate);
-      if (is_ignored) {
-        memset(dz, 0, n * s.compute_item);
-      } else {
-        const char* at = reader.load(Softmax::kLogits, tile);
-        kernels.exponentials(at, n, lse, factor, dz);
-        if (job.has_shares) kernels.subtract(spread(row, column, n), n, g, dz);
-        if (target.index >= column && target.index < column + n)
-          add(dz + (target.index - column) * s.compute_item,
-              -g * job.smoothing.keep * target.weight);
-      }
+      if (!is_ignored(0))
+        kernels.exponentials(reader.load(Softmax::kLogits, tile), n, maxima[0], factors[0], dz);
+      subtract_target(row, 0, column, n, dz, s.compute_item);
       reader.finish(Softmax::kDLogits, dz, tile, job.accumulate);
     });
   }
 
-  void add(char* to, double value) const {
-    store_as(s.compute_dtype, to, number_at(s.compute_dtype, to) + value);
-  }
-
   void backward_tile(int64_t row, int64_t m) {
-    double g[kLossRows];
-    Target target[kLossRows];
-    for (int64_t j = 0; j < m; ++j) {
-      double of_p;
-      gradient_of(row + j, &g[j], &of_p, &target[j]);
-      maxima[j] = reader.number(Softmax::kOutLse, row + j);
-      factors[j] = of_p * kernels.factor_of(maxima[j]);
-    }
+    for (int64_t j = 0; j < m; ++j) prepare(row + j, j);
     for_blocks([&](int64_t column, int64_t n) {
       reader.load_tile(Softmax::kLogits, row, m, column, n, tile);
       tiles.exponentials(as_input(tile_in(tile, m)), n, m, maxima, factors, tile_in(tile, m));
-      for (int64_t j = 0; j < m; ++j) finish_in_tile(row, j, m, column, n, g[j], target[j]);
+      for (int64_t j = 0; j < m; ++j)
+        subtract_target(row + j, j, column, n, tile + j * s.compute_item, m * s.compute_item);
       reader.store_tile(Softmax::kDLogits, row, m, column, n, tile, job.accumulate);
     });
   }
 
-  // Subtracts the target from the exponentials of row j of a tile.
-  void finish_in_tile(int64_t row, int64_t j, int64_t m, int64_t column, int64_t n, double g,
-                      const Target& target) {
-    const int64_t item = s.compute_item, step = m * item;
-    char* at = tile + j * item;
-    if (job.has_indices && target.index < 0) {
+  // From exponentials to gradients, elements `step` bytes apart.
+  void subtract_target(int64_t row, int64_t j, int64_t column, int64_t n, char* at, int64_t step) {
+    const int64_t item = s.compute_item, index = target[j].index;
+    if (is_ignored(j)) {
       for (int64_t i = 0; i < n; ++i) memset(at + i * step, 0, item);
       return;
     }
-    if (job.has_shares) {
+    if (job.has_shares && step == item) {
+      kernels.subtract(spread(row, column, n), n, g[j], at);
+    } else if (job.has_shares) {
       alignas(64) char one[kSoftmaxBlock * sizeof(double)];
       for (int64_t i = 0; i < n; ++i) memcpy(one + i * item, at + i * step, item);
-      kernels.subtract(spread(row + j, column, n), n, g, one);
+      kernels.subtract(spread(row, column, n), n, g[j], one);
       for (int64_t i = 0; i < n; ++i) memcpy(at + i * step, one + i * item, item);
     }
-    if (target.index >= column && target.index < column + n)
-      add(at + (target.index - column) * step, -g * job.smoothing.keep * target.weight);
+    if (!job.has_indices || index < column || index >= column + n) return;
+    char* const to = at + (index - column) * step;
+    store_as(s.compute_dtype, to,
+             number_at(s.compute_dtype, to) - g[j] * job.smoothing.keep * target[j].weight);
   }
 };
 

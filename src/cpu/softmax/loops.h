@@ -1,7 +1,8 @@
-// The loops that softmax's kernels are made of: over the elements of a row, which the compiler
-// vectorises, and sums on lanes. Compiled once per instruction set, with the kernels.
+// What softmax's kernels are made of, compiled once per instruction set with them: loops over the
+// elements of a row, which the compiler vectorises, sums on lanes, and the gradient of an element.
 #pragma once
 
+#include "common/softmax/kinds.h"
 #include "cpu/simd/accumulators.h"
 #include "cpu/simd/nontemporal.h"
 #include "cpu/softmax/kernels.h"
@@ -11,10 +12,7 @@ FASTACT_BEGIN_NAMESPACE
 static_assert(kVectors * kVector == kSoftmaxLanes);
 constexpr double kInfinity = __builtin_inf();
 
-// The parts of SoftmaxTable, one a file.
-extern const SoftmaxKernels softmax_kernels[2];
-extern const SoftmaxGradients softmax_gradients[kDTypes];
-extern const SoftmaxTiles softmax_tiles[kDTypes];
+extern const SoftmaxTiles softmax_tiles[kDTypes];  // tile_kernels.cpp
 
 template <class T>
 FASTACT_HD const T* in(const char* at) {
@@ -166,5 +164,34 @@ struct Products {
     return madd(load_some(a + i, n, Vector{}), load_some(b + i, n, Vector{}), lane);
   }
 };
+
+// exp(y) of a y up to 0.
+struct ExpOfLog {
+  template <class T>
+  FASTACT_HD T operator()(T y) const {
+    constexpr SoftmaxReference<T> zero = {-kZeroAt<T> * T(0.69314718055994530942),
+                                          ExpTraits<T>::kRoundMagic + kZeroAt<T>};
+    return exp_near(y, zero) * Tail<T>::kDown;
+  }
+};
+
+// dx, 0 where y took no part.
+template <class Kind, class T>
+FASTACT_HD T gradient_of(T dy, T y, T sum, T scale) {
+  const T dx = scale * Kind::slope(dy, y, sum, ExpOfLog{});
+  return y == T(Kind::kNothing) ? T(0) : dx;
+}
+
+// An element whose y is 0 takes no part, whatever its dy: infinite or a NaN, too. A sum that these
+// made NaN is made anew without them.
+template <class T>
+FASTACT_HD double sum_of_parts(const T* dy, const T* y, int64_t n) {
+  double sum = 0.0;
+  for (int64_t i = 0; i < n; ++i) {
+    const double of_y = double(widen(y[i]));
+    sum += of_y == 0.0 ? 0.0 : double(widen(dy[i])) * of_y;
+  }
+  return sum;
+}
 
 FASTACT_END_NAMESPACE

@@ -298,10 +298,18 @@ struct RowStatistics : RowBlocks {
   // as of SoftmaxKernels::block. keeps: the exponentials are kept. y: an operand whose rows are
   // written next, or -1.
   void find(int x, int64_t first, int64_t m, bool apart, bool keeps, int y) {
+    find_beside_pivots(x, first, m, [&](const LateProducts& late) {
+      find_once(x, first, m, apart, keeps, y, late);
+    });
+  }
+
+  // once(products): finds the statistics, again where z leaves the range.
+  template <class Once>
+  void find_beside_pivots(int x, int64_t first, int64_t m, Once once) {
     has_pivots = false;
-    find_once(x, first, m, apart, keeps, y, products);
+    once(products);
     if (!set_pivots(x, first, m)) return;
-    find_once(x, first, m, apart, keeps, y, {});
+    once({});
     raise_lse(m);
   }
 
@@ -356,21 +364,15 @@ struct RowStatistics : RowBlocks {
   }
 
   void find_in_tile(int x, int64_t first, int64_t m, bool apart) {
-    has_pivots = false;
-    find_in_tile_once(x, first, m, apart);
-    if (!set_pivots(x, first, m)) return;
-    find_in_tile_once(x, first, m, apart);
-    raise_lse(m);
-  }
-
-  void find_in_tile_once(int x, int64_t first, int64_t m, bool apart) {
-    for_blocks([&](int64_t column, int64_t n) {
-      const RowsIn z = z_of_tile(x, first, m, column, n);
-      tiles.block[apart](z, n, m, keeps_tile ? tile_in(tile, m) : RowsOut{tile, 0},
-                         column ? &block_stats : &stats);
-      if (column) kernels.merge(&stats, block_stats, m);
+    find_beside_pivots(x, first, m, [&](const LateProducts&) {
+      for_blocks([&](int64_t column, int64_t n) {
+        const RowsIn z = z_of_tile(x, first, m, column, n);
+        tiles.block[apart](z, n, m, keeps_tile ? tile_in(tile, m) : RowsOut{tile, 0},
+                           column ? &block_stats : &stats);
+        if (column) kernels.merge(&stats, block_stats, m);
+      });
+      kernels.finish[apart](stats, m, job.mask_kind != 0, &rows);
     });
-    kernels.finish[apart](stats, m, job.mask_kind != 0, &rows);
   }
 };
 

@@ -2,7 +2,7 @@
 // each row.
 #include <type_traits>
 
-#include "cpu/softmax/gradients.h"
+#include "cpu/softmax/loops.h"
 
 FASTACT_BEGIN_NAMESPACE
 namespace {

@@ -30,11 +30,11 @@ struct KindOf {
 
   static FASTACT_HD int kind_of(const SoftmaxRows& rows) { return fixed < 0 ? rows.kind : fixed; }
   static FASTACT_HD bool writes(const SoftmaxRows& rows) {
-    return kMayWrite && with_softmax_kind(kind_of(rows), [](auto kind) { return kind.kHasY; });
+    return kMayWrite && kind_of(rows) < kSoftmaxMaps;
   }
 
   static FASTACT_HD bool takes_terms(const SoftmaxRows& rows) {
-    return with_softmax_kind(kind_of(rows), [](auto kind) { return kind.kTakesTerms; });
+    return with_softmax_map(kind_of(rows), [](auto kind) { return kind.kTakesTerms; });
   }
 
   template <int vecs, class Rows>

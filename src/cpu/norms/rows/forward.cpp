@@ -53,7 +53,7 @@ struct NormForward : NormChunks {
         kernels(is_stored ? a.table->norm->kernels[s.dtype] : *a.kernels),
         item(is_stored ? s.item : s.compute_item),
         are_alike(is_alike(a)),
-        by_spans(a.kind == Norm::kPerSpan && is_plain(a) && has_short_spans()),
+        by_spans(a.kind == Norm::kPerSpan && is_plain(a) && a.has_short_spans()),
         together(std::clamp<int64_t>(together_bytes() / (s.columns.size * s.compute_item), 1,
                                      kTogether)),
         reader(a.operands) {
@@ -77,8 +77,8 @@ struct NormForward : NormChunks {
   // As long as what needs no buffer.
   static int64_t chunk_of(const Norm& a) {
     const auto is_whole = [&](int k) { return !a.operands.data[k] || a.is_direct(k); };
-    const bool is_shared = a.kind == Norm::kPerRow || a.kind == Norm::kPerSpan;
-    return is_plain(a) && (is_shared || (is_whole(Norm::kWeight) && is_whole(Norm::kBias)))
+    return is_plain(a) &&
+                   (a.has_shared_parameters() || (is_whole(Norm::kWeight) && is_whole(Norm::kBias)))
                ? a.operands.columns.size
                : kPiece;
   }
@@ -155,7 +155,7 @@ struct NormForward : NormChunks {
     row->x = s.row(source, index);
     row->z = s.row(Norm::kY, index);
     find_next(index, 0, row);
-    const int64_t spans = spans_of_row();
+    const int64_t spans = norm.spans_of_row();
     kernels.normalise_spans(*row, spans, norm.span, weight.of_spans(index, norm.span, spans),
                             bias.of_spans(index, norm.span, spans));
   }

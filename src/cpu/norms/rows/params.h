@@ -99,7 +99,6 @@ struct NormChunk {
 };
 
 constexpr int64_t kPrefetched = 64;  // elements at a time
-constexpr int64_t kLongSpan = 1024;  // elements of a span, from which it is worth a call
 
 // One thread's parameters, and the chunks that go with them.
 struct NormChunks {
@@ -170,23 +169,11 @@ struct NormChunks {
   static inline const char* const kNothing = reinterpret_cast<const char*>(&kNumbers[1]);
   alignas(64) char narrow[kPiece * sizeof(uint16_t)];
 
-  int64_t spans_of_row() const { return norm.operands.columns.size / norm.span; }
-
-  // Whether one call takes all spans of a row, if each lies in one piece and needs no buffer.
-  bool has_short_spans() const {
-    return has_shared_parameters() && norm.span >= kLeastSpan && norm.span < kLongSpan &&
-           spans_of_row() <= kPiece;
-  }
-
-  bool has_shared_parameters() const {
-    return norm.kind == Norm::kPerRow || norm.kind == Norm::kPerSpan;
-  }
-
   // Visits all of a row.
   template <class Visit>
   void for_row(int64_t row, Visit visit) {
     const int64_t size = norm.operands.columns.size;
-    const int64_t step = has_shared_parameters() ? norm.span : size;
+    const int64_t step = norm.has_shared_parameters() ? norm.span : size;
     for (int64_t first = 0; first < size; first += step)
       for_chunks(row, first, first + step, visit);
   }
@@ -195,7 +182,7 @@ struct NormChunks {
   template <class Visit>
   void for_chunks(int64_t row, int64_t first, int64_t end, Visit visit) {
     NormChunk c{first, 0, nullptr, nullptr, false, false};
-    const bool is_shared = has_shared_parameters();
+    const bool is_shared = norm.has_shared_parameters();
     if (is_shared) {
       c.weight = weight.of_element(row, first), c.bias = bias.of_element(row, first);
     } else {

@@ -45,6 +45,7 @@
 namespace fastact {
 
 constexpr int64_t kLeastBlock = 16;  // rows for one row of sums
+constexpr int64_t kLongSpan = 1024;  // elements of a span, from which it is worth a call
 
 struct Norm {
   enum Forward { kX, kResidual, kSum, kY };  // the operands; those without data are absent
@@ -91,6 +92,15 @@ struct Norm {
     return is;
   }
   bool has_parameters() const { return operands.data[kWeight] || operands.data[kBias]; }
+
+  // Elements of a row, in spans, have one weight and one bias.
+  bool has_shared_parameters() const { return kind == kPerRow || kind == kPerSpan; }
+  int64_t spans_of_row() const { return operands.columns.size / span; }
+  // Whether one call takes all spans of a row, if each lies in one piece and needs no buffer.
+  bool has_short_spans() const {
+    return has_shared_parameters() && span >= kLeastSpan && span < kLongSpan &&
+           spans_of_row() <= kPiece;
+  }
 };
 
 // The plan of a call that is not empty; a call of forward where `lead` is kX, of backward where it
