@@ -296,7 +296,8 @@ def _merged(a: Moments, b: Moments, share: Any, weight: Any) -> tuple[Any, Any]:
         if isinstance(is_far, _NUMPY) and not is_far.any():
             return mean, squares
         root = xp.hypot(xp.hypot(a._root, b._root), abs(delta) * (weight * share) ** 0.5)
-        return mean, _where(is_far & (root > 0), -root, squares)
+        is_far = is_far & (root > 0) & (squares == squares)  # NaN stays, also beside an infinity
+        return mean, _where(is_far, -root, squares)
 
 
 def _where(condition: Any, a: Any, b: Any) -> Any:
