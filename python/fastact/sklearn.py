@@ -79,13 +79,23 @@ def incremental_mean_and_var(
         np.array(np.broadcast_to(np.asarray(0.0 if v is None else v, np.float64), features))
         for v in (last_sample_count, last_mean, last_variance)
     )
-    m = Moments.of_checked(so_far, mean, var * so_far)
+    m = _Signed.of_checked(so_far, mean, var * so_far)
     for sign, weights in _by_sign(sample_weight):
         batch = ops["moments"](X, 0, weights=weights, skipna=True)
-        m = m.merge(Moments.of_checked(sign * batch.count, batch.mean, sign * batch.m2))
+        m = m.merge(_Signed.of_checked(sign * batch.count, batch.mean, sign * batch.m2))
     with np.errstate(all="ignore"):
         mean = np.where((m.count == 0) & np.isfinite(m.mean), np.nan, m.mean)
         return mean, None if last_variance is None else m.m2 / m.count, m.count
+
+
+class _Signed(Moments):
+    """Moments whose count and m2 may be negative; that is no root of m2 then."""
+
+    __slots__ = ()
+
+    @property
+    def _are_roots(self) -> Any:
+        return np.zeros(np.shape(self.mean), bool)
 
 
 def _by_sign(weights: Any) -> list[tuple[int, Any]]:

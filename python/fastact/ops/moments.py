@@ -132,9 +132,8 @@ class Moments:
 
     @property
     def _are_roots(self) -> Any:
-        """Where `squares` has a root. Differences of moments have negative counts, and no roots."""
-        are_roots = self.squares < 0
-        return are_roots & (self.count > 0) if self._counts_each else are_roots
+        """Where `squares` has a root."""
+        return self.squares < 0
 
     @property
     def _root(self) -> Any:
@@ -158,7 +157,7 @@ class Moments:
             return self if self.count else other
         count = self.count + other.count
         mean, squares = _merged(self, other, other.count / count, self.count)
-        return Moments.of_checked(count, mean, squares)
+        return self.of_checked(count, mean, squares)
 
     def _merge_counts(self, other: Moments) -> Moments:
         """The same where each mean has a count of its own, of which some are 0."""
@@ -171,7 +170,7 @@ class Moments:
         mean, squares = (
             xp.where(theirs == 0, a, xp.where(ours == 0, b, both))[()] for a, both, b in parts
         )
-        return Moments.of_checked(count, mean, squares)
+        return self.of_checked(count, mean, squares)
 
     def update(
         self,
@@ -297,7 +296,8 @@ def _merged(a: Moments, b: Moments, share: Any, weight: Any) -> tuple[Any, Any]:
         if isinstance(is_far, _NUMPY) and not is_far.any():
             return mean, squares
         root = xp.hypot(xp.hypot(a._root, b._root), abs(delta) * (weight * share) ** 0.5)
-        return mean, _where(is_far & (root > 0), -root, squares)
+        is_far = is_far & (root > 0) & (squares == squares)  # NaN stays, also beside an infinity
+        return mean, _where(is_far, -root, squares)
 
 
 def _where(condition: Any, a: Any, b: Any) -> Any:

@@ -457,14 +457,14 @@ class Op(Generic[P, R]):
 
 def arrays_of(result: Any) -> tuple[Any, ...]:
     """The arrays of a result."""
-    if hasattr(result, "m2"):  # Moments
+    if hasattr(result, "squares"):  # Moments
         return result.mean, result.squares
     return result if isinstance(result, tuple) else (result,)
 
 
 def result_of(arrays: tuple[Any, ...], like: Any) -> Any:
     """The result that has these arrays, in the place of another one's: `arrays_of` backwards."""
-    if hasattr(like, "m2"):
+    if hasattr(like, "squares"):
         return type(like)(like.count, *arrays)
     return arrays if isinstance(like, tuple) else arrays[0]
 
