@@ -828,6 +828,7 @@ FASTACT_HD void add_some(const T* const* x, int64_t columns, const double* shift
 template <class A, bool fresh, class T>
 FASTACT_HD void add_float_rows(const T* const* x, int rows, int64_t columns, double* lanes,
                                int64_t pitch, int64_t ahead) {
+  constexpr int64_t kPerCacheLine = kCacheLine / sizeof(T);
   bool is_plain = true;
   const auto add = [&](auto at, double* to, int64_t to_pitch) FASTACT_INLINED {
     Vector low[A::kSets], high[A::kSets];
@@ -841,8 +842,12 @@ FASTACT_HD void add_float_rows(const T* const* x, int rows, int64_t columns, dou
   };
   int64_t c = 0;
   for (; c + kFloats <= columns; c += kFloats) {
-    if (ahead && c * int64_t(sizeof(T)) % kCacheLine == 0)
+    if (ahead && c % kPerCacheLine == 0) {
       for (int i = 0; i < rows; ++i) prefetch_far(x[i] + c, ahead);
+      // Rows that begin amid a line end in one more.
+      for (int i = 0; i < rows && columns - c <= kPerCacheLine; ++i)
+        prefetch_far(x[i] + columns - 1, ahead);
+    }
     add([&](int i) FASTACT_INLINED { return x[i] + c; }, lanes + c, pitch);
   }
   if (c == columns) return;
