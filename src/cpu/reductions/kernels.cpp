@@ -505,8 +505,7 @@ struct Lanes {
 
   // The same where terms are added in float: n terms from lane 0 on, in bands.
   template <bool backward>
-  FASTACT_HD void add_bands(const T* x, int64_t n, int64_t ahead) {
-    bool is_plain = true;
+  FASTACT_HD void add_bands(const T* x, int64_t n, int64_t ahead, bool& is_plain) {
     for (; !backward && n >= kFloatBand; n -= kFloatBand, x += kFloatBand) {
       if (ahead)
         for (int64_t i = 0; i < kFloatBand; i += kLanes) prefetch_lanes(x + i, ahead);
@@ -611,12 +610,12 @@ FASTACT_HD double first_shift(const T* x, int64_t n, int64_t step) {
 // A whole block. Backward, it is read from its end, as it lies in memory; the lanes are reversed
 // once. (To gather the terms in the other direction first is slower.)
 template <class A, bool backward, class T>
-FASTACT_HD void one_pass(const T* x, int64_t n, double shift, int64_t ahead, double* result,
-                         int64_t pitch) {
+FASTACT_HD void one_pass(const T* x, int64_t n, double shift, int64_t ahead, bool& is_plain,
+                         double* result, int64_t pitch) {
   Lanes<A, T> lanes;
   lanes.clear();
   if constexpr (kAddsFloats<A, T>) {
-    lanes.template add_bands<backward>(x, n, ahead);
+    lanes.template add_bands<backward>(x, n, ahead, is_plain);
     return lanes.settle(shift, n, result, pitch);
   }
   lanes.template add<backward>(x, n, shift, ahead);
@@ -635,23 +634,25 @@ FASTACT_HD void one_pass(const T* x, int64_t n, double shift, int64_t ahead, dou
 }
 
 template <class A, bool backward, class T>
-FASTACT_HD void one_block(const T* x, int64_t n, int64_t ahead, double* result, int64_t pitch) {
+FASTACT_HD void one_block(const T* x, int64_t n, int64_t ahead, bool& is_plain, double* result,
+                          int64_t pitch) {
   double shift = first_shift<A>(x, n, backward ? -1 : 1);
   const bool is_lost = A::kRetries && !is_finite(shift);
   if (A::kRetries) shift = finite_or_zero(shift);
   if constexpr (A::kRetries || A::template kPasses<T> > 1) {
     if (is_lost || A::template kPasses<T> > 1) {
-      one_pass<typename A::First, backward>(x, n, shift, ahead, &shift, 1);
+      one_pass<typename A::First, backward>(x, n, shift, ahead, is_plain, &shift, 1);
       shift = finite_or_zero(shift);
     }
   }
-  one_pass<A, backward>(x, n, shift, ahead, result, pitch);
+  one_pass<A, backward>(x, n, shift, ahead, is_plain, result, pitch);
 }
 
 // What skips NaN looks for one first, and does so where there is one.
 template <class A, bool backward, class T>
 void blocks(const char* from, const int64_t* offsets, int64_t count, int64_t n, int64_t ahead,
             double* results, int64_t pitch) {
+  bool is_plain = true;
   for (int64_t i = 0; i < count; ++i) {
     const T* const x = reinterpret_cast<const T*>(from + offsets[i]);
     if constexpr (kSeeksNaN<T> && !std::is_void<typename A::Plain>::value) {
@@ -659,12 +660,12 @@ void blocks(const char* from, const int64_t* offsets, int64_t count, int64_t n, 
       // Of what comes from memory NaN is skipped, which takes no longer than memory does.
       const bool seeks = backward || ahead == 0;
       if (seeks && !has_nan(backward ? x - n + 1 : x, n)) {
-        one_block<Plain, backward>(x, n, ahead, results + i, pitch);
+        one_block<Plain, backward>(x, n, ahead, is_plain, results + i, pitch);
         if (A::kSets > Plain::kSets) results[i + Plain::kSets * pitch] = double(n);
         continue;
       }
     }
-    one_block<A, backward>(x, n, ahead, results + i, pitch);
+    one_block<A, backward>(x, n, ahead, is_plain, results + i, pitch);
   }
 }
 
@@ -680,7 +681,7 @@ FASTACT_HD void add_to_band(const T* x, int64_t n, int64_t at, int64_t ahead, Op
   memcpy(held + before, x, head * sizeof(T));
   bool is_plain = true;
   if (before + head == kFloatBand) lanes->add_band(held, kFloatTerms, is_plain);
-  if (n - head - rest) lanes->template add_bands<false>(x + head, n - head - rest, ahead);
+  if (n - head - rest) lanes->template add_bands<false>(x + head, n - head - rest, ahead, is_plain);
   if (rest) memcpy(held, x + n - rest, rest * sizeof(T));
 }
 
@@ -698,10 +699,11 @@ void add_segment(const char* from, int64_t n, int64_t at, int64_t ahead, OpenBlo
                  double* results, int64_t pitch, int64_t stride) {
   const T* x = reinterpret_cast<const T*>(from);
   double* const memory = open->lanes[0];
+  bool is_plain = true;
   for (int64_t m; n > 0; x += m, n -= m) {
     m = n < kReduceBlock - at ? n : kReduceBlock - at;
     if (m == kReduceBlock) {
-      one_block<A, false>(x, m, ahead, results, pitch);
+      one_block<A, false>(x, m, ahead, is_plain, results, pitch);
       results += stride;
       continue;
     }
@@ -828,6 +830,7 @@ FASTACT_HD void add_some(const T* const* x, int64_t columns, const double* shift
 template <class A, bool fresh, class T>
 FASTACT_HD void add_float_rows(const T* const* x, int rows, int64_t columns, double* lanes,
                                int64_t pitch, int64_t ahead) {
+  constexpr int64_t kPerCacheLine = kCacheLine / sizeof(T);
   bool is_plain = true;
   const auto add = [&](auto at, double* to, int64_t to_pitch) FASTACT_INLINED {
     Vector low[A::kSets], high[A::kSets];
@@ -841,8 +844,12 @@ FASTACT_HD void add_float_rows(const T* const* x, int rows, int64_t columns, dou
   };
   int64_t c = 0;
   for (; c + kFloats <= columns; c += kFloats) {
-    if (ahead && c * int64_t(sizeof(T)) % kCacheLine == 0)
+    if (ahead && c % kPerCacheLine == 0) {
       for (int i = 0; i < rows; ++i) prefetch_far(x[i] + c, ahead);
+      // Rows that begin amid a line end in one more.
+      for (int i = 0; i < rows && columns - c <= kPerCacheLine; ++i)
+        prefetch_far(x[i] + columns - 1, ahead);
+    }
     add([&](int i) FASTACT_INLINED { return x[i] + c; }, lanes + c, pitch);
   }
   if (c == columns) return;
@@ -1128,7 +1135,8 @@ void row_moments(const char* from, int64_t n, double* mean, double* m2) {
     for (int64_t term = begin; term < end; term += kReduceBlock) {
       const int64_t m = end - term < kReduceBlock ? end - term : kReduceBlock;
       double block[2];
-      one_block<ShiftedMoments, false>(x + term, m, 0, block, 1);
+      bool is_plain = true;
+      one_block<ShiftedMoments, false>(x + term, m, 0, is_plain, block, 1);
       const Moments one = {block[0], block[1], 0, 0};
       if (term > begin)
         merge_counts(one, m, &chunk, term - begin);
@@ -1144,7 +1152,7 @@ void row_moments(const char* from, int64_t n, double* mean, double* m2) {
   *m2 = all.m2 + all.m2_low;
 }
 
-// What is there where terms are not added in float, and where they are.
+// The kernels that only lanes in double have, and those that only bands have.
 template <class A, class T>
 constexpr decltype(ReduceKernels::add_terms) of_phases() {
   if constexpr (kAddsFloats<A, T>)

@@ -32,13 +32,14 @@
 //
 //   |hi + lo - exact| <= (7 v (1 + v)^6 + 69 u + (n u)^2) sum|x| < 2^-21 sum|x|
 //
-// It is exact until then where the exponents of a lane's eight terms differ by 10 at most, of
-// bfloat16 by 13: float has 24 bits, a term 11 or 8, and eight of them 3 more. What float does not
-// hold is added in double instead, each lane's kFloatTerms for themselves:
+// Float adds eight terms exactly where their exponents differ by 10 at most, of bfloat16 by 13: it
+// has 24 bits, a term 11 or 8, and eight terms 3 more. A lane adds kFloatTerms in double instead
+// where float does not hold
 //
-//   - a sum that is not finite, since two of the largest bfloat16 overflow in float;
-//   - a sum of squares of bfloat16 below 2^-100: below 2^-126 they lose digits, in float, and below
-//     2^-150 all of them. Of larger sums 8 terms lose no more than 8 2^-150, 2^-47 of the sum.
+//   - their sum, which is not finite then: two of the largest bfloat16 overflow in float;
+//   - their squares, of bfloat16, whose sum is below 2^-100 then: squares below 2^-126 lose digits
+//     in float, and below 2^-150 all of them. From larger sums that takes 8 2^-150, or 2^-47 of
+//     them, at most.
 //
 // Moments. Each lane sums d = x - shift and d^2 in one pass; a block's shift is its first term, or
 // 0 where that is no number. Let c be the shift and m2 the block's; the sums of n <= 2048
