@@ -99,7 +99,7 @@ cdef class Account:
         return self.back_off.is_serial(time, 2, always if cores_are_taken else never)
 
     def note(self, int64_t begin, int64_t end, int64_t alone):
-        self.back_off.note(begin, end, alone)
+        return self.back_off.note(begin, end, alone)
 
     def note_alone(self, int64_t begin, int64_t end):
         self.back_off.note_alone(begin, end)
@@ -107,6 +107,15 @@ cdef class Account:
     def become_own(self):
         """From now on it is this thread's."""
         (&own_regions()).back_off = self.back_off
+
+
+def slowed_down(int64_t cpu, int64_t passed, int64_t alone, int regions):
+    """What regions take one thread, one after the other, that ran `cpu` of the time that passed."""
+    cdef Slowdown slowdown
+    slowdown.start(0)
+    slowdown.add(passed)
+    slowdown.stop(cpu)
+    return [slowdown.of(alone) for _ in range(regions)]
 
 
 def time_of_one_thread(list parts, int threads):

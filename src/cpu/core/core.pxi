@@ -62,8 +62,13 @@ cdef extern from "cpu/core/back_off.h" namespace "fastact" nogil:
     bint are_cores_taken(int threads) noexcept
     cppclass BackOff:
         bint is_serial(int64_t time, int threads, cpp_bool (*are_taken)(int) noexcept) noexcept
-        void note(int64_t begin, int64_t end, int64_t alone) noexcept
+        bint note(int64_t begin, int64_t end, int64_t alone) noexcept
         void note_alone(int64_t begin, int64_t end) noexcept
+    cppclass Slowdown:
+        void start(int64_t cpu) noexcept
+        void add(int64_t time) noexcept
+        void stop(int64_t cpu) noexcept
+        int64_t of(int64_t alone) noexcept
     int64_t time_alone(int64_t* parts, int count, int threads) noexcept
     cppclass Region:
         bint begin(int threads) noexcept
