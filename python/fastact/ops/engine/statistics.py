@@ -80,7 +80,6 @@ class Statistics(CachedOp[P, R]):
     shapes = MappingProxyType({"dy": "shape", "where": "whole"})
     apart = ("dy",)
     fields = MappingProxyType({"dmean": "dy[0]", "dsecond": "dy[1]"})
-
     backward: Callable[..., Any]
 
     def _shapes(self, call: Any, options: Any) -> Over:
@@ -110,8 +109,7 @@ class Statistics(CachedOp[P, R]):
         return _OF_M2[self.results[-1]]
 
     def _skips(self, now: Step) -> bool:
-        skips: bool = getattr(now.options, "skipna", self.skips)
-        return skips
+        return bool(getattr(now.options, "skipna", self.skips))
 
     def _each(self, now: Step) -> float:
         """How many elements a mean is of; a sum is divided by 1."""
@@ -191,9 +189,8 @@ class Statistics(CachedOp[P, R]):
         if weighted:
             weighted_gradient(now, now.view("dx"), **given)
             return
-        # x itself says which elements count, or, where all of them do, a number.
-        is_read = skips or given["mean"] is not None
-        x = x if is_read else now.call.repeated(0.0, x)
+        if not skips and given["mean"] is None:  # all elements count, and a number stands for them
+            x = now.call.repeated(0.0, x)
         now.run("statistic_backward", **{"low": None, "x": x, **given})
 
     def _takes_weights(self, now: Step) -> bool:
@@ -566,8 +563,7 @@ class Average(AxisStatistic[P, R]):
             weighted_gradient(now, dx, **{**given, "mean": None})
         if dweights is None:
             return
-        pairs = zip(dweights.shape, x.shape, strict=True)
-        repeats = tuple(i for i, (n, m) in enumerate(pairs) if n != m)
+        repeats = tuple(i for i, n in enumerate(x.shape) if dweights.shape[i] != n)
         each = now.call.temporary("x", x.shape, dweights.dtype) if repeats else dweights
         adds = accumulate and not repeats
         weighted_gradient(now, each, **given, of_weights=True, accumulate=adds)

@@ -175,8 +175,12 @@ class _Entry:
 
     def sources_of(self, function: str, now: Step) -> list[Source]:
         """The arguments of a native function, in its table's order; `now` is any call."""
-        facts = _tables()[function]
-        return [(field, self._find(field, of, now), _like(of)) for field, of in facts.items()]
+        found: list[Source] = []
+        for field, facts in _tables()[function].items():
+            is_like = facts["role"] == "in" and facts["shape"] == "like"
+            like = facts["shape_of"] if is_like else None
+            found.append((field, self._find(field, facts, now), like))
+        return found
 
     def _find(self, field: str, facts: Mapping[str, Any], now: Step) -> Callable[[Step], Any]:
         name = self.op.fields.get(field, field)
@@ -210,13 +214,6 @@ def seen_by(shapes: type, shape: str) -> Callable[[Any, View], View] | None:
     return found
 
 
-def _like(facts: Mapping[str, Any]) -> str | None:
-    """The argument whose shape one that is read has to have."""
-    is_like = facts["role"] == "in" and facts["shape"] == "like"
-    like: str | None = facts["shape_of"] if is_like else None
-    return like
-
-
 def _whole(name: str) -> str:
     """The argument that an array is a part of: dy, of dy[0]."""
     return name.partition("[")[0]
@@ -234,13 +231,12 @@ def options_of(
     and `parameters` among them are its number and parameters as kernels know them.
     """
     spec = _entry_of(op, name)
-    entry, where = spec.entry, spec.where
-    found = bind(entry, args, kwargs) if spec.fused else (None, entry.bind(args, kwargs))
+    found = bind(spec.entry, args, kwargs) if spec.fused else (None, spec.entry.bind(args, kwargs))
     options = found[1]
     for option, check in spec.numbers:
-        setattr(options, option, check(where, option, getattr(options, option)))
+        setattr(options, option, check(spec.where, option, getattr(options, option)))
     if spec.has_checks:
-        spec.op._check_options(where, options)
+        op._check_options(spec.where, options)
     return found
 
 
