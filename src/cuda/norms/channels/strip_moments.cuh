@@ -235,14 +235,18 @@ FASTACT_DEVICE void merge_tile_moments(const Walk<T, way>& walk, int size) {
     const double apart = double(pairs[channel]) - shift, more = pairs[kTileChannels + channel];
     sum += apart;
     pair[0] = shift + sum / size;
+    double m2[kScales];
     for (int k = 0; k < kScales; ++k) {
       const double d = apart * scales[k], all = sum * scales[k];
       squares[k] += madd(n * d, d, kScales == 1 ? more : scaled_square(more, scales[k]));
-      const double m2 = madd(-all / size * n, all, squares[k]);
-      if (k == 0)
-        pair[1] = m2 < 0 ? 0.0 : m2;
-      else if (k == (pair[1] < 1 ? 2 : 1) && !is_in_range(pair[1]) && pair[1] == pair[1])
-        pair[1] = square_or_root(m2 < 0 ? 0.0 : m2, inverse_power(scales[k]));
+      m2[k] = madd(-all / size * n, all, squares[k]);
+      if (m2[k] < 0) m2[k] = 0;
+    }
+    pair[1] = m2[0];
+    if constexpr (kScales > 1) {
+      const int k = m2[0] < 1 ? 2 : 1;
+      if (!is_in_range(m2[0]) && m2[0] == m2[0])
+        pair[1] = square_or_root(m2[k], inverse_power(scales[k]));
     }
   });
 }
