@@ -82,7 +82,6 @@ struct BiasBackward : BiasChunks {
   using BiasChunks::BiasChunks;
 
   void compute(int64_t phase, double* const* lanes) {
-    if (act.copies) return copy(phase, lanes);
     const char* gradient = reader.load(BiasCall::kDy, dy);
     char* to = reader.target(BiasCall::kOut, product, plan.accumulate);
     if (act.activation == k_identity || !has_residual) {
@@ -117,22 +116,6 @@ struct BiasBackward : BiasChunks {
         at[BiasCall::kDy], at[BiasCall::kX], bias.values_at(column, n), at[BiasCall::kOut],
         row_count, n, act.parameters, lane[0], fresh);
   }
-
- private:
-  void copy(int64_t phase, double* const* lanes) {
-    char* to = reader.stored(BiasCall::kOut);
-    const bool is_there = to;
-    if (!is_there) to = product;
-    const char* from = reader.load_stored(BiasCall::kDy, dy);
-    if (ahead) {
-      if (from != dy) prefetch_bytes(from + ahead, count * s.item);
-      if (is_there) prefetch_bytes(to + ahead, count * s.item);
-    }
-    if (to != from) memcpy(to, from, count * s.item);
-    if (lanes) sums.each[0].kernels->add_terms(to, count, phase, 0, *lanes);
-    if (!is_there) reader.scatter(BiasCall::kOut, to);
-    made[0] = to;
-  }
 };
 
 }  // namespace
@@ -152,13 +135,6 @@ void prepare(BiasAct* act, const KernelTable* table, const BiasCall& call, bool 
   act->kernel = backward ? table->elementwise->backward[act->activation][compute][false]
                          : table->elementwise->forward[act->activation][compute];
   act->bias = along_channels(act->plan, call.bias, call.bias.dtype);
-  const StridedOperands& s = act->plan.operands;
-  act->copies = backward && act->activation == k_identity && !act->plan.accumulate &&
-                s.item != s.compute_item;
-  if (act->copies) {
-    compute_as_stored(&act->plan.operands);
-    act->bias.data = nullptr;  // it is not read
-  }
   if (backward)
     add_sum(&act->sums, act->plan, table->reduce,
             along_channels(act->plan, call.dbias, call.dbias.dtype), call.accumulate_dbias);

@@ -20,7 +20,6 @@ struct BiasAct {
   ChannelSums sums;
   ChannelArray bias;
   int activation;
-  bool copies;  // dx is dy, of 16 bits: copied, and added up as it is stored
   const double* parameters;
   const BiasKernels* kernels;
   ElementwiseKernel kernel;  // the activation alone, of the compute type: for sums with a residual

@@ -132,12 +132,6 @@ void plan_operands(StridedOperands* s, const ConvertKernels* kernels, int dtype,
   find_contiguous(s);
 }
 
-void compute_as_stored(StridedOperands* s) {
-  s->compute_dtype = s->dtype;
-  s->compute_item = s->item;
-  find_contiguous(s);
-}
-
 void keep_last_column(StridedOperands* s) {
   OperandAxes& from = s->columns;
   if (from.count < 2) return;

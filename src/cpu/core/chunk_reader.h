@@ -99,10 +99,6 @@ struct StridedOperands {
 void plan_operands(StridedOperands* operands, const ConvertKernels* kernels, int dtype, int count,
                    const Operand* arrays, int leader, int channel, bool in_order);
 
-// Nothing is converted: the compute type is the operands' own, for which the conversions have no
-// kernels, but sums have.
-void compute_as_stored(StridedOperands* operands);
-
 // All columns but the innermost become rows: operands are then contiguous row by row, where they
 // are not as a whole.
 void keep_last_column(StridedOperands* operands);

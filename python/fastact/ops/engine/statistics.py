@@ -105,7 +105,7 @@ class Statistics(CachedOp[P, R]):
             reduce_moments(now, results, self._of_m2(options), correction, skips, self.warning)
 
     def _of_m2(self, options: Any) -> int:
-        """What the kernels make of m2."""
+        """The number by which the kernels know what becomes of m2."""
         return _OF_M2[self.results[-1]]
 
     def _skips(self, now: Step) -> bool:
@@ -327,7 +327,7 @@ class MomentsOp(Pair[P, R]):
         return (*found, "count") if entry != "backward" and _counts(options) else found
 
     def _of_m2(self, options: Any) -> int:
-        """Arrays of the caller's get m2 itself; `Moments` know a root that stands for it."""
+        """Return m2 itself for arrays of the caller; `Moments` know a root in its place."""
         return M2 if options.out[1] is not None else M2_OR_ROOT
 
     def result_of(self, arrays: tuple[Any, ...], named: Mapping[str, Any]) -> Moments:
