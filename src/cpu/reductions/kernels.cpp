@@ -301,9 +301,17 @@ struct FloatSums {
   Vector v[2][A::kSets];
 };
 
+// Without instructions that convert float16 a conversion is long: with a copy for each of eight terms
+// of each vector of lanes this file would have three times as much code.
+#if defined(__x86_64__) && !defined(__F16C__)
+#define FASTACT_ADD_EACH __attribute__((noinline))
+#else
+#define FASTACT_ADD_EACH FASTACT_HD
+#endif
+
 // lane OUT: the sums of the terms from at(0), at(1), ... on.
 template <class A, class T, class V, class At>
-FASTACT_HD void add_each(At at, int count, V (&lane)[A::kSets]) {
+FASTACT_ADD_EACH void add_each(At at, int count, V (&lane)[A::kSets]) {
   const typename A::template Adder<T, V> add(V{} + 1, V{});
 #pragma GCC unroll 4
   for (int s = 0; s < A::kSets; ++s) lane[s] = -V{};
