@@ -301,8 +301,8 @@ struct FloatSums {
   Vector v[2][A::kSets];
 };
 
-// Without instructions that convert float16 a conversion is long: with a copy for each of eight terms
-// of each vector of lanes this file would have three times as much code.
+// Without instructions that convert float16 a conversion is long: with a copy for each of eight
+// terms of each vector of lanes this file would have three times as much code.
 #if defined(__x86_64__) && !defined(__F16C__)
 #define FASTACT_ADD_EACH __attribute__((noinline))
 #else
