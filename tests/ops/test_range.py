@@ -69,7 +69,7 @@ def test_every_op(backend: Framework, op: Any, dtype: str) -> None:
         if isinstance(result, fa.Moments):  # of arrays without arithmetic it has the roots
             parts[1] = np.asarray(fa.Moments.of_checked(1, *parts).m2)
         judge(case, parts, what)
-        # Integers, of which the emulated device has none to give back, are saved as they are.
+        # Integers are saved as they are: the emulated device gives none back.
         kept = {n: a for n, a in zip(op.saves, saved, strict=True) if n != "target"}
         kept = {n: each(a, backend.numpy) for n, a in kept.items()}
         if op.family == "reductions" and len(dys) > 1:
@@ -85,7 +85,7 @@ def test_every_op(backend: Framework, op: Any, dtype: str) -> None:
 
 
 def each(value: Any, of: Callable[[Any], Any]) -> Any:
-    """The same of an array, of those in a tuple, and of what is none: itself."""
+    """The same of an array, and of each array in a tuple; anything else is itself."""
     if isinstance(value, tuple):
         return tuple(each(part, of) for part in value)
     return of(value) if hasattr(value, "shape") else value
@@ -138,7 +138,7 @@ def test_statistics_of_any_layout(backend: Framework, op: Any, layout: str, opti
 @pytest.mark.parametrize("value", [0.0, 3.5, 1e-200, 1e200, np.nan, np.inf])
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_statistics_of_equal_values(backend: Framework, layout: str, value: float) -> None:
-    """What is no matter of the range is as it was: a deviation of exactly 0, NaN beside NaN."""
+    """Equal values have a deviation of exactly 0, and NaN beside NaN, at any size."""
     shape, axis, part = LAYOUTS[layout]
     x = np.full(shape, value)[part]
     mean, var = map(backend.numpy, fa.mean_var(backend.of(x), axis))
@@ -194,7 +194,7 @@ def test_moments_that_merge(isa: str, counts: str, exponent: int) -> None:
     assert sent == whole == pickle.loads(pickle.dumps(whole))
     np.testing.assert_array_equal(whole.m2, np.inf if exponent > 0 else [0, 0, 0])
     for found in (merged, whole):
-        # the parts and their merges have a bound of 2^-44 each, of which a root has half
+        # the parts and their merges have a bound of 2^-44 each, and a root has half
         std = np.ldexp(found.std(1), -exponent)
         np.testing.assert_allclose(std, x.std(0, ddof=1), rtol=2**-43)
         var = found.var()

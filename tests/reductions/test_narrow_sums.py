@@ -1,4 +1,4 @@
-"""Sums of 16 bits, of which a few terms are added in float32, before they are rounded."""
+"""Sums of 16 bits before they are rounded: a few terms are added in float32."""
 
 import math
 from typing import Any

@@ -111,7 +111,7 @@ def test_busy_cores_of_others_are_not_believed_for_ever():
 
 
 def test_regions_that_gain_more_than_they_lose_go_on():
-    """As on many cores, of which another process has one."""
+    """As on many cores, where another process has one."""
     account, time = _cpu.Account(), 0
     for call in range(100_000):
         length = PARALLEL + (SLICES if call % 200 == 199 else 0)

@@ -37,8 +37,8 @@ FASTACT_HD double deviation_of(double m2, double divisor) {
                                : __builtin_sqrt(m2) / __builtin_sqrt(divisor);
 }
 
-// Of too few values NumPy divides by 0, or has no number where NaN was skipped. up: m2 is that of
-// values over this power of two.
+// Of too few values NumPy divides by 0, or has no number where NaN was skipped. up: values were
+// divided by this power of two before they gave m2.
 FASTACT_HD double second_moment(OfM2 what, double m2, double count, double correction, bool skips,
                                 double up = 1) {
   const double left = count - correction;

@@ -154,7 +154,7 @@ void note_count(const Reducer& r, double count, double enough) {
   __atomic_fetch_or(r.is_degenerate, what, __ATOMIC_RELAXED);
 }
 
-// What is stored of moments, once more.
+// Stores the moments of an output once more.
 void store_rescaled(const Reducer& r, int64_t output) {
   Rescaled found;
   if (!rescale_output(r, output, &found)) return;

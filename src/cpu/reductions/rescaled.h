@@ -3,7 +3,7 @@
 //
 // Whoever has finished a sum looks whether it is in range. The rest is rare: the terms are read
 // once more for their largest magnitude, and twice for the moments, one by one and compensated, so
-// that the error is that of the last roundings whatever the number of terms. An infinity or a NaN
+// that the last roundings alone make the error, whatever the number of terms. An infinity or a NaN
 // among them, or nothing but zeros, leaves what was found as it is.
 #pragma once
 

@@ -39,7 +39,7 @@ def _statistic(case: Case, found: Any) -> dict[str, Expected]:
     if dtype == DOUBLE:  # a GPU adds up means of the largest numbers as they are
         judged &= np.abs(safe) <= np.finfo(np.float64).max
         judged &= (found.magnitude * found.count < 1e307) | (not case.on_gpu)
-    whole = np.broadcast_to(safe, found.count.shape)
+    whole = np.broadcast_to(exact, found.count.shape)
     y = Expected(whole, allowed, True, judged)
     made = {op.results[0]: y.reshaped(kept_of(case)[1])}
     if case.option("returned"):

@@ -151,7 +151,7 @@ FASTACT_DEVICE void find_moments(const Walk<T, way>& walk, double eps, const Rou
   const auto pairs = tile_pairs();
   const int mine = int(threadIdx.x), first = walk.unit * kChannels;
   const bool has_channel = mine < walk.tile.channels;
-  double scale = 1, unit_scale = 1;  // of the thread's channel, and of those of its unit
+  double scale = 1, unit_scale = 1;  // of the thread's channel, and of its unit's channels
 #pragma unroll 1
   for (bool wide = false;; wide = true) {
     UnitMoments<T, way> unit;
