@@ -1,10 +1,8 @@
 // What softmax, log_softmax and logsumexp make of a row, as functors that both devices take by
 // their number: one more is a struct and its line in FASTACT_SOFTMAX_KINDS.
 //
-// The gradients. softmax: y_j = exp(z_j) / S has dy_j / dz_i = y_j ([i = j] - y_i), so that dz_i =
-// y_i (dy_i - sum of dy y). log_softmax: y_j = z_j - log S has [i = j] - exp(y_i), so that dz_i =
-// dy_i - exp(y_i) sum of dy. z = scale x + mask: dx = scale dz. What takes no part, y = 0 or -inf,
-// moves nothing. logsumexp has dz_i = exp(z_i - lse) dy, and kernels of its own.
+// softmax.h derives the gradients. Where an element takes no part, y = 0 or -inf, dx is 0.
+// logsumexp has kernels of its own.
 #pragma once
 
 #include "common/softmax/softmax.h"
