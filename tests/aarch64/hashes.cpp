@@ -347,13 +347,13 @@ void channels() {
           auto act = std::make_unique<BiasAct>();
           BiasCall call{};
           call.which = which, call.axis = c.axis;
-          call.data[BiasCall::kX] = argument(x, dtype);
-          call.data[BiasCall::kOut] = argument(y, dtype);
-          call.bias = argument(bias, dtype), call.dbias = argument(dbias, dtype);
+          call.data[BiasCall::kX] = argument(x);
+          call.data[BiasCall::kOut] = argument(y);
+          call.bias = argument(bias), call.dbias = argument(dbias);
           prepare(act.get(), table, call, false);
           bias_forward_partition(act.get(), 0, 1);
-          call.data[BiasCall::kDy] = argument(dy, dtype);
-          call.data[BiasCall::kOut] = argument(dx, dtype);
+          call.data[BiasCall::kDy] = argument(dy);
+          call.data[BiasCall::kOut] = argument(dx);
           prepare(act.get(), table, call, true);
           bias_backward_partition(act.get(), 0, 1);
           Hash of_bias;

@@ -464,9 +464,8 @@ class NormBounds:
     larger by each n. A GPU adds up some moments of 16-bit data and of float32 in float32, after a
     mean near enough was taken away: where rough is not 0, the mean may be off by
     rough u mean|x - mean| and rstd by rough u of itself more, and z by
-    rough u |weight| (1 + |xhat|). So does a CPU with 16-bit data where no mean is subtracted
-    (`squares`): their squares are added as in `fastact.sum_squares`. A bias of a wider dtype than x
-    is computed in has u |bias| more in z.
+    rough u |weight| (1 + |xhat|). A bias of a wider dtype than x is computed in has u |bias| more
+    in z.
 
     Where they come from. The constants count roundings, of v2 too, whose multiply-add rounds twice.
     xhat: two differences, rstd, their product. z: weight and its product, twice. dx: weight, g, the
@@ -488,11 +487,9 @@ class NormBounds:
     summed: float = 18
     each: float = 1 / 8
     rough: float = 0
-    squares: bool = False
 
     def _is_rough(self, dtype: Any, on_gpu: bool) -> bool:
-        in_float = on_gpu or (self.squares and is_narrow(dtype))
-        return bool(self.rough) and in_float and not _is_double(dtype)
+        return bool(self.rough) and on_gpu and not _is_double(dtype)
 
     def allowed_mean(self, exact: Any, mean_abs: Any, dtype: Any, apart: Any = None) -> Any:
         """Of the mean that is saved.

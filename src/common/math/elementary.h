@@ -446,8 +446,8 @@ FASTACT_HD float tanh_approximate(float x) {
 
 // exp(-t^2/2) * 2^scale as the factors of s (1 + t). Range: t^2/2 as x of exp_scaled.
 //
-// A multiple of 2 ln(2) is taken off t^2 before t^2 is rounded: that rounding would give exp an error
-// t^2/2 times as large.
+// A multiple of 2 ln(2) is taken off t^2 before t^2 is rounded: that rounding would give exp an
+// error t^2/2 times as large.
 template <int scale, class T>
 FASTACT_HD Exp<T> exp_of_half_square(T t) {
   using C = ExpTraits<T>;

@@ -287,9 +287,13 @@ struct ValidMoments {
   }
 };
 
+// Squares of norms: a result of 16 bits is float32's, rounded.
+struct SquaresInDouble : Sum<Square> {};
+
 // Whether a lane adds terms of T in float, kFloatTerms of them, before it adds their sum in double.
 template <class A, class T>
-constexpr bool kAddsFloats = is_half<T> && !A::kHasShift;
+constexpr bool kAddsFloats =
+    is_half<T> && !A::kHasShift && !std::is_same<A, SquaresInDouble>::value;
 
 // Squares of bfloat16 leave the range of float: beside a sum of this size what they lose is
 // nothing.
@@ -1203,15 +1207,17 @@ constexpr decltype(ReduceKernels::end_segment) of_bands() {
    FASTACT_FEW(few_rows, A, T),   \
    FASTACT_FEW(short_rows, A, T), \
    spread<A, T>}
-#define FASTACT_ACCUMULATOR(A)                                                 \
-  {{FASTACT_REDUCE(A, f16), FASTACT_REDUCE(A, bf16), FASTACT_REDUCE(A, float), \
-    FASTACT_REDUCE(A, double)},                                                \
-   A::kSets,                                                                   \
-   A::kHasShift,                                                               \
-   A::kRetries,                                                                \
-   {A::kPasses<f16>, A::kPasses<bf16>, A::kPasses<float>, A::kPasses<double>}, \
-   A::kHasShift ? settle<A> : nullptr,                                         \
+// narrow: of 16 bits.
+#define FASTACT_ACCUMULATOR_OF(A, narrow)                                                \
+  {{FASTACT_REDUCE(narrow, f16), FASTACT_REDUCE(narrow, bf16), FASTACT_REDUCE(A, float), \
+    FASTACT_REDUCE(A, double)},                                                          \
+   A::kSets,                                                                             \
+   A::kHasShift,                                                                         \
+   A::kRetries,                                                                          \
+   {A::kPasses<f16>, A::kPasses<bf16>, A::kPasses<float>, A::kPasses<double>},           \
+   A::kHasShift ? settle<A> : nullptr,                                                   \
    merge<A>}
+#define FASTACT_ACCUMULATOR(A) FASTACT_ACCUMULATOR_OF(A, A)
 #define FASTACT_SUM(name, Term) FASTACT_ACCUMULATOR(Sum<Term>),
 #define FASTACT_EACH(f) {f<f16>, f<bf16>, f<float>, f<double>}
 
@@ -1219,7 +1225,7 @@ extern const WeightingKernels weighting_kernels;
 extern const ReduceTable reduce_table;
 const ReduceTable reduce_table = {
     {FASTACT_TERMS(FASTACT_SUM) FASTACT_ACCUMULATOR(ShiftedMoments), FASTACT_ACCUMULATOR(ValidMean),
-     FASTACT_ACCUMULATOR(ValidMoments)},
+     FASTACT_ACCUMULATOR(ValidMoments), FASTACT_ACCUMULATOR_OF(Sum<Square>, SquaresInDouble)},
     // What skips NaN passes twice, whatever the dtype, where it finds no finite term to begin with.
     {{{{}, {}, {}, FASTACT_FIRST_PASS(ShiftedMean, double)},
       ShiftedMean::kSets,

@@ -89,8 +89,15 @@ FASTACT_HD int64_t blocks_a_chunk(int64_t terms) {
 
 // How elements are accumulated: the sum of a term of each, by its number in the list of
 // terms (common/reductions/terms.h); their mean and m2; and of those that are not NaN, whose number
-// is the last result: the sum; the mean and m2.
-enum Accumulation : int { kMoments = kTerms, kValidMean, kValidMoments, kAccumulations };
+// is the last result: the sum; the mean and m2. And, for norms, their squares, which are added in
+// double whatever their dtype.
+enum Accumulation : int {
+  kMoments = kTerms,
+  kValidMean,
+  kValidMoments,
+  kSquaresInDouble,
+  kAccumulations
+};
 
 // The unfinished block of one output. band: the terms behind its last whole band, as they are in
 // memory, where terms are added in float.

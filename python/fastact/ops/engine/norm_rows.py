@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from inspect import Parameter
 from types import MappingProxyType, SimpleNamespace
 from typing import Any, Generic, NamedTuple, TypeAlias, Unpack
@@ -172,7 +171,6 @@ class Norm(CachedOp[P, R]):
         given = call.parameters.values()
         self.weights = tuple(name for name in WEIGHTS if name in call.parameters)
         self.is_centred = "bias" in self.weights
-        self.bounds = replace(self.bounds, squares=not self.is_centred)
         self.statistics = self.besides = STATISTICS if self.is_centred else STATISTICS[1:]
         self.has_residual = len(positional(call)) > 1
         self.has_casting = "casting" in call.parameters

@@ -413,9 +413,6 @@ the type in which x is computed is rounded to that first.{rough}
 _ROUGH = """ On a GPU, whose moments of {data} are of float32 in part, there is {rough:g} u
 abs(weight) (1 + abs(xhat){apart}) more."""
 
-_ROUGH_SQUARES = """ Of 16-bit data, whose squares are added in float32 in part, there is {rough:g} u
-abs(weight) (1 + abs(xhat)) more."""
-
 _OF_ROWS = """The result for a normalization row does not depend on the other rows, nor on the
 number of threads. Terms are added up in the order of `fastact.sum`: the bits may depend on the
 order in which memory holds the axes (channels last), but not on how they step."""
@@ -471,7 +468,7 @@ def _accuracy_of_norm(
             f"{power(b.far_double)} {mean} (1 + abs(xhat)) +"
         )
     given = "; statistics of `Moments` bring them along" if "rstd" in taken else ""
-    rough = (_ROUGH_SQUARES if b.squares else _ROUGH).format(
+    rough = _ROUGH.format(
         data="16-bit data" if of_rows else "16-bit data and of float32",
         rough=b.rough,
         apart=" + abs(mean) rstd" if of_rows else "",

@@ -27,7 +27,7 @@ struct RowStatistic {
 };
 constexpr RowStatistic kRowMoments = {
     kMoments, 0, [](int64_t size) { return blocks_a_chunk(size) * kReduceBlock; }};
-constexpr RowStatistic kRowSquares = {kSquare, 1, [](int64_t size) { return size; }};
+constexpr RowStatistic kRowSquares = {kSquaresInDouble, 1, [](int64_t size) { return size; }};
 
 struct NormForward : NormChunks {
   const StridedOperands& s;
