@@ -601,11 +601,11 @@ class NativeCase:
     def run(self) -> str:
         """What became of it."""
         blocks = {**self.right.blocks, **({} if self.block is None else {self.at: self.block})}
-        before = {name: block.whole.tobytes() for name, block in blocks.items()}
+        before = {name: block.whole for name, block in blocks.items()}
         try:
             self.right.run({**self.right.arguments, self.at: self.object})
         except (TypeError, ValueError) as error:
-            if any(block.whole.tobytes() != before[name] for name, block in blocks.items()):
+            if any(block.whole != before[name] for name, block in blocks.items()):
                 raise Wrong("refusal wrote", f"although: {str(error)[:200]}") from error
             if "fastact" not in str(error):
                 raise Wrong("error words", f"{type(error).__name__}: {error}") from error
