@@ -35,7 +35,7 @@ FP64_BY_DESIGN = {
     "square_with_gradient": (1.5, SUMS),
     "moment_columns": (19.0, SUMS_AND_RESULTS),
     "weighted_blocks": (20.0, SUMS_AND_RESULTS),
-    "finish_chunks": (32.0, OF_PARTS),
+    "finish_chunks": (33.0, OF_PARTS),
     "strip_moments": (11.0, OUT_OF_RANGE),
     "whole_forward": (11.0, OUT_OF_RANGE),
     "strip_sums": (0.4, OF_TILES),
