@@ -199,7 +199,7 @@ void store_moments_as_found(const Reducer& r, int64_t first, int64_t n, const Re
   store_outputs(r, r.second, first, n, m2, nullptr);
 }
 
-// Moments of which some may be out of range.
+// Stores moments where some may be out of range.
 FASTACT_RARE void store_far_moments(const Reducer& r, int64_t first, int64_t n,
                                     const Results& all) {
   const double *mean = all.values, *m2 = mean + all.pitch;

@@ -1,5 +1,5 @@
-// SoftmaxTiles of softmax/kernels.h: loops over the rows of a tile, one of which is an element of
-// each row.
+// SoftmaxTiles of softmax/kernels.h: loops over the rows of a tile. A row of a tile holds one
+// element of each row of the softmax.
 #include <type_traits>
 
 #include "cpu/softmax/loops.h"
