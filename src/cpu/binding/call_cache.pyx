@@ -24,7 +24,7 @@
 #     parameters but for the addresses: see DeviceLaunches;
 #   - of calls that record gradients no memory is planned: what is kept is how the framework's
 #     bridge records calls of that key (`recorder`), whose steps are calls of other entry points;
-#   - an entry point keeps MAX_PLANS keys and then starts anew; FASTACT_CALL_CACHE=0 keeps none.
+#   - an entry point keeps its MAX_PLANS newest keys; FASTACT_CALL_CACHE=0 keeps none.
 #
 # Measurements: docs/design/runtime.md.
 
@@ -661,7 +661,7 @@ cdef class CachedCall:
 
     cdef int remember(self, object words, object plan) except -1:
         if len(self.plans) >= MAX_PLANS and words not in self.plans:
-            self.plans.clear()
+            del self.plans[next(iter(self.plans))]  # the oldest: a dict keeps the order
         self.plans[words] = plan
         return 0
 
