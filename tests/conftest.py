@@ -4,7 +4,6 @@ Tests iterate over `fastact.ops`: an op that is registered is tested, without a 
 """
 
 import gc
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from itertools import groupby
@@ -14,16 +13,18 @@ from zlib import crc32
 import ml_dtypes
 import numpy as np
 import pytest
+import torch
 from devices import DEVICES, DTYPES, FORCED_ISA, FRAMEWORKS, KERNELS, Framework
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
 import fastact as fa
 from fastact import _cpu
 
 # The same examples in every run, so that a failure is a change's own; others are drawn by
 # `pytest --hypothesis-profile=random`, and by tools/fuzz.py.
-settings.register_profile("repeatable", derandomize=True, deadline=None)
-settings.register_profile("random", deadline=None)
+# How long an example takes to draw is the machine's affair.
+settings.register_profile("random", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("repeatable", settings.get_profile("random"), derandomize=True)
 settings.load_profile("repeatable")
 
 ACTIVATIONS = [op for op in fa.ops.values() if op.family == "activations"]
@@ -162,15 +163,16 @@ def backend(request: pytest.FixtureRequest) -> Iterator[Framework]:
 
 
 @pytest.fixture(autouse=True)
-def _threads_are_given_back() -> Iterator[None]:
-    """A test that sets torch's threads, as benchmarks do, sets the OpenMP runtime's too.
+def _no_test_knows_of_another() -> Iterator[None]:
+    """torch's random numbers are the same ones whatever ran before, and its threads as many.
 
-    That is ours too, where both load the same one: all tests after it would run on so many.
+    A test that sets torch's threads, as benchmarks do, sets the OpenMP runtime's too. That is ours
+    too, where both load the same one: all tests after it would run on so many.
     """
-    torch = sys.modules.get("torch")
-    before = torch.get_num_threads() if torch else 0
+    before = torch.get_num_threads()
+    torch.default_generator.manual_seed(0)
     yield
-    if torch and torch.get_num_threads() != before:
+    if torch.get_num_threads() != before:
         torch.set_num_threads(before)
 
 

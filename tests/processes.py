@@ -7,7 +7,15 @@ import tracemalloc
 from collections.abc import Callable
 from typing import Any
 
-TIMEOUT = 60  # seconds; a deadlock takes for ever, a loaded machine a few
+import pytest
+
+TIMEOUT = 600  # seconds; a deadlock takes for ever, a loaded machine tens of what an idle one takes
+
+#: Of a test that forks with threads, which Python warns of, and JAX where another test loaded it.
+forks = pytest.mark.filterwarnings(
+    "ignore:.*multi-threaded.*fork:DeprecationWarning",
+    "ignore:os.fork.* was called.*JAX:RuntimeWarning",
+)
 
 # Python objects of a call: views with their axes, tuples, messages never.
 OBJECTS = 20_000  # bytes
@@ -24,6 +32,13 @@ def peak(call: Callable[[], Any]) -> int:
     _, most = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     return most
+
+
+#: For a process of its own: the most that it held. What getrusage tells begins with its parent's.
+HELD = """def peak():
+    with open("/proc/self/status") as status:
+        return next(int(line.split()[1]) for line in status if line.startswith("VmHWM")) * 1024
+"""
 
 
 def run_python(code: str, **environ: str) -> subprocess.CompletedProcess[str]:

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from conftest import by_representatives, sample
-from processes import OBJECTS, peak, reads_proc, run_python
+from processes import HELD, OBJECTS, peak, reads_proc, run_python
 
 SIZE = 4_000_000
 
@@ -31,9 +31,8 @@ def test_python_and_numpy_allocate_nothing(op, dtype, many_threads):
 def test_peak_of_the_process_is_flat(op, arrays):
     """Resident memory counts what tracemalloc can't see: native scratch, torch, page tables."""
     code = f"""
-import numpy as np, fastact as fa, resource
-def peak():
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+import numpy as np, fastact as fa
+{HELD}
 op = fa.ops[{op.name!r}]
 x, dy, out = (np.ones({SIZE}, np.float32) for _ in range(3))
 if {arrays!r} == "strided":

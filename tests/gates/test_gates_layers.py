@@ -69,7 +69,6 @@ class Direction:
 @pytest.mark.parametrize("kind", ["LSTM", "GRU"])
 @pytest.mark.parametrize(("dtype", "tolerance"), [(np.float64, 1e-12), (np.float32, 1e-6)])
 def test_layers_are_those_of_torch(kind, dtype, tolerance, isa):
-    torch.manual_seed(0)
     theirs = getattr(torch.nn, kind)(
         INPUT, HIDDEN, LAYERS, bidirectional=True, dtype=getattr(torch, np.dtype(dtype).name)
     )

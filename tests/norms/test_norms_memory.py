@@ -7,7 +7,7 @@ import calls
 import numpy as np
 import pytest
 from calls import OPS, parts
-from processes import OBJECTS, peak, reads_proc, run_python
+from processes import HELD, OBJECTS, peak, reads_proc, run_python
 
 import fastact as fa
 
@@ -50,11 +50,10 @@ def test_peak_of_the_process_is_flat():
     """Resident memory counts what tracemalloc can't see: what the kernels and plans allocate."""
     rows = 50_000
     code = f"""
-import resource, sys
+import sys
 sys.path.insert(0, {str(calls.__file__).rpartition("/")[0]!r})
 import numpy as np, fastact as fa, calls
-def peak():
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+{HELD}
 fa.set_num_threads(4)
 x, dy = (np.random.default_rng(s).random(({rows}, 40), np.float32) for s in (0, 1))
 held = []

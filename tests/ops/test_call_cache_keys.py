@@ -18,6 +18,7 @@ from devices import DTYPES
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from layouts import views
+from processes import TIMEOUT
 
 import fastact as fa
 from fastact import _cpu
@@ -378,7 +379,7 @@ print(calls, digest.hexdigest())
     for setting in ({}, {"FASTACT_CALL_CACHE": "0"}):
         run = subprocess.run(
             [sys.executable, "-c", code], env=environ | setting, capture_output=True, text=True,
-            check=True, timeout=120,
+            check=True, timeout=TIMEOUT,
         )  # fmt: skip
         found[len(setting)] = run.stdout.split()
     assert int(found[0][0]) == 6  # three ops twice, and mish by the fast path

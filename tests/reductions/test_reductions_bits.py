@@ -1,7 +1,6 @@
 """Sums give the same bits whatever the layout, the threads and the place, and take no memory."""
 
 import math
-import os
 from typing import Any
 
 import numpy as np
@@ -12,7 +11,7 @@ from devices import KERNELS
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from layouts import views
-from processes import peak, run_python
+from processes import HELD, peak, reads_proc, run_python
 from sums import SUMS, assert_within_bounds, case
 
 import fastact as fa
@@ -212,12 +211,11 @@ def test_no_memory_that_grows(op, dtype, many_threads, shape, axis):
         assert peak(call) < 20_000 + math.prod(shape) // 128
 
 
-@pytest.mark.skipif(not os.path.exists("/proc/self/status"), reason="reads Linux's /proc")
+@pytest.mark.skipif(not reads_proc, reason="reads Linux's /proc")
 def test_peak_of_the_process_is_flat(op):
     code = f"""
-import numpy as np, fastact as fa, resource
-def peak():
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+import numpy as np, fastact as fa
+{HELD}
 op = fa.ops[{op.name!r}]
 x = np.ones((2000, 2000), np.float32)
 columns, total = np.zeros(2000, np.float32), np.zeros((), np.float32)

@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from calls import OPS
-from processes import is_editable, run_python
+from processes import TIMEOUT, is_editable, run_python
 
 import fastact as fa
 
@@ -81,7 +81,7 @@ sys.setswitchinterval(1000)
 try:
     go.set()
     op(x, out)
-    time.sleep(50)
+    time.sleep({TIMEOUT // 2})
     raise SystemExit("not interrupted")
 except KeyboardInterrupt:
     pass
@@ -376,7 +376,7 @@ def shim(tmp_path_factory):
     subprocess.run(
         [compiler, "-O1", "-shared", "-fPIC", "-fno-builtin", str(source), "-o", str(made)],
         check=True,
-        timeout=60,
+        timeout=TIMEOUT,
     )
     return str(made)
 

@@ -6,13 +6,13 @@ import sys
 from pathlib import Path
 
 import pytest
-from processes import run_python
+from processes import TIMEOUT, run_python
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this platform")
 
 TESTS = Path(__file__).parents[1]
 # Seconds that a child may take, of some milliseconds that it takes; what hangs does so for ever.
-PATIENCE = 30
+PATIENCE = TIMEOUT // 4
 
 
 def test_a_first_call_holds_no_lock():

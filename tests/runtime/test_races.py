@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from calls import OPS, backward, forward, parts
 from conftest import assert_same_bits
+from processes import forks
 
 import fastact as fa
 from fastact import _cpu
@@ -184,8 +185,7 @@ def test_the_instruction_set_changes_meanwhile():
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this platform")
-@pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
-@pytest.mark.filterwarnings("ignore:os.fork.* was called.*JAX:RuntimeWarning")  # if it is loaded
+@forks
 def test_forks_among_calls(changing_settings):
     x, dy = arrays(LARGE)
     calls = [forward(fa.ops[name], x, dy) for name in ("mish", "layer_norm", "sum")]

@@ -14,6 +14,7 @@ from types import ModuleType
 
 import pytest
 import torch
+from processes import TIMEOUT
 from test_bench_cuda import StandIn, options, quick  # noqa: F401 - quick is a fixture
 
 import fastact as fa
@@ -183,7 +184,7 @@ def test_the_real_one():
         [sys.executable, "-c", REAL, os.path.dirname(__file__), *sys.path],
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=TIMEOUT,
         env={**os.environ, "TRITON_INTERPRET": "1"},
     )
     assert done.returncode == 0, done.stderr

@@ -10,6 +10,7 @@ from itertools import count
 from pathlib import Path
 
 import pytest
+from processes import TIMEOUT
 from test_bench_cuda import FACTS, StandIn, options, quick  # noqa: F401 - quick is a fixture
 from test_cli import fastact
 
@@ -249,7 +250,7 @@ def check(work, *words, status=0, **environment):
         ["bash", str(CHECK), *words, "--out", str(work / "out"), "--work", str(work)],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=TIMEOUT,
         env={**os.environ, "PYTHON": sys.executable, "PATH": os.environ["PATH"], **environment},
     )
     return done, (work / "calls").read_text()
@@ -357,7 +358,7 @@ def test_gpu_check_takes_a_wheel(tmp_path, tag):
         ["bash", CHECK, "build", "--wheel", wheel, "--out", tmp_path / "out", "--work", tmp_path],
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=TIMEOUT,
         env={**os.environ, "PYTHON": sys.executable},
     )
     fits = tag.startswith("py3")
@@ -373,6 +374,8 @@ def test_gpu_check_takes_a_wheel(tmp_path, tag):
     [["bench", "--only"], ["banch"], ["--wheel", "no.whl"], ["--jobs", "0"], ["--seconds", "x"]],
 )
 def test_gpu_check_of_bad_words(words):
-    done = subprocess.run(["bash", str(CHECK), *words], capture_output=True, text=True, timeout=60)
+    done = subprocess.run(
+        ["bash", str(CHECK), *words], capture_output=True, text=True, timeout=TIMEOUT
+    )
     assert done.returncode == 2
     assert "gpu_check: " in done.stderr

@@ -64,7 +64,7 @@ def fastact(*words: str, **environ: str) -> subprocess.CompletedProcess[str]:
         env={**os.environ, **environ},
         capture_output=True,
         text=True,
-        timeout=4 * TIMEOUT,
+        timeout=TIMEOUT,
         check=False,
     )
 

@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from processes import TIMEOUT
 
 import fastact as fa
 
@@ -14,8 +15,6 @@ EXAMPLES = Path(__file__).parents[2] / "examples"
 COMPARED = {"mlp": "bias_act", "lenet": "bias_act", "lstm": "lstm_gates"}
 # Those that train in torch.
 IN_TORCH = ["torch_train", "inference"]
-# An example takes seconds; this is for a machine that others keep busy.
-SECONDS = 300
 # One thread of each pool: on a busy machine pools that wait for each other take minutes, and the
 # results do not depend on it.
 ONE_THREAD = {
@@ -33,7 +32,7 @@ def run(example, *options, tmp_path):
         [sys.executable, str(path), "--quick", *options],
         capture_output=True,
         text=True,
-        timeout=SECONDS,
+        timeout=TIMEOUT,
         cwd=tmp_path,
         env={**os.environ, **ONE_THREAD},
     )
@@ -83,7 +82,7 @@ def test_wrong_gradients_fail(tmp_path):
         [sys.executable, "mlp.py", "--quick"],
         capture_output=True,
         text=True,
-        timeout=SECONDS,
+        timeout=TIMEOUT,
         cwd=tmp_path,
         env={**os.environ, **ONE_THREAD},
     )

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from processes import TIMEOUT
 
 import fastact as fa
 from fastact.check.expected.common import ulp
@@ -31,7 +32,7 @@ EMULATED = importlib.util.find_spec("fastact._cuda_emulated") is not None
 def run(*arguments: str, program: str = "fuzz.py") -> dict[str, Any]:
     """What a campaign came to; its words where promises did not hold."""
     command = [sys.executable, str(TOOLS / program), "--jobs", "1", "--json", *arguments]
-    found = subprocess.run(command, capture_output=True, text=True, timeout=600)
+    found = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT)
     assert found.returncode == 0, found.stdout[-6000:] + found.stderr[-2000:]
     summary: dict[str, Any] = json.loads(found.stdout.splitlines()[-1])
     return summary

@@ -2,10 +2,13 @@
 
 import json
 import sys
+import threading
 from importlib import import_module
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+from processes import TIMEOUT
 
 import fastact as fa
 
@@ -25,10 +28,28 @@ def step(name, code, also=()):
 GOOD = step("good", "print('3 passed')")
 BAD = step("bad", "print('1 | failed'); raise SystemExit(1)")
 NONE = step("none", "raise SystemExit(5)", (gpu_steps.NOTHING_COLLECTED,))
-SLOW = step("slow", "import time; time.sleep(60)")
+SLOW = step("slow", "import time; time.sleep(1e6)")
 
 
-def run(tmp_path, steps, seconds=60.0, facts=FACTS):
+@pytest.fixture
+def clock(monkeypatch):
+    """Time that slow steps take alone, each all that it was given, once another one has ended."""
+    now, ended, real = [0.0], threading.Event(), gpu_steps.run
+
+    def run(step, seconds, jobs):
+        if not step.name.startswith("slow"):
+            outcome = real(step, TIMEOUT, jobs)
+            ended.set()
+            return outcome
+        ended.wait()
+        now[0] += seconds
+        return None
+
+    monkeypatch.setattr(gpu_steps, "run", run)
+    monkeypatch.setattr(gpu_steps, "time", SimpleNamespace(monotonic=lambda: now[0]))
+
+
+def run(tmp_path, steps, seconds=TIMEOUT, facts=FACTS):
     """The exit status, and what the file has then."""
     file = tmp_path / "gpu_checks.json"
     status = gpu_steps.go_on(steps, file, tmp_path / "gpu_checks.md", facts, seconds)
@@ -64,6 +85,11 @@ def test_what_is_done_is_not_done_again(tmp_path, capsys):
     assert "-- bad" not in out
 
 
+def test_a_step_over_time_is_ended():
+    assert gpu_steps.run(SLOW, 0.1) is None
+
+
+@pytest.mark.usefixtures("clock")
 def test_a_step_over_time_is_left_to_the_next_run_and_fails_there(tmp_path):
     """There it has all the time that a run has."""
     status, found = run(tmp_path, [GOOD, SLOW, NONE], seconds=2.0)
@@ -87,16 +113,17 @@ print("met", __import__("os").environ["OMP_NUM_THREADS"])
     names = ("step1", "step2", "step3")
     steps = [step(name, meet.format(here=str(tmp_path), name=name)) for name in names]
     file = tmp_path / "gpu_checks.json"
-    assert gpu_steps.go_on([*steps, GOOD], file, None, FACTS, 60.0, jobs=3) == 0
+    assert gpu_steps.go_on([*steps, GOOD], file, None, FACTS, TIMEOUT, jobs=3) == 0
     found = json.loads(file.read_text())
     assert {one["name"] for one in found["steps"]} == {*names, "good"}
     assert found["left"] == []
     assert "-- step2 said:\nmet" in capsys.readouterr().out
 
 
+@pytest.mark.usefixtures("clock")
 def test_who_has_not_had_all_of_the_time_is_left(tmp_path):
     """And stands in the list of what was not reached, with who was not begun."""
-    slow = [step(f"slow {n}", "import time; time.sleep(60)") for n in range(3)]
+    slow = [step(f"slow {n}", "") for n in range(3)]
     file = tmp_path / "gpu_checks.json"
     steps = [slow[0], GOOD, slow[1], slow[2]]
     assert gpu_steps.go_on(steps, file, None, FACTS, 2.0, jobs=2) == gpu_steps.LEFT

@@ -42,7 +42,6 @@ def trained(model: nn.Module, x: torch.Tensor) -> list[torch.Tensor]:
 
 
 def test_a_converted_network_is_the_same_network():
-    torch.manual_seed(0)
     model, x = network().double(), torch.randn(5, 1, 6, 6, dtype=torch.float64)
     before = copy.deepcopy(model)
     parameters = dict(model.named_parameters())
@@ -81,7 +80,6 @@ def test_twice_is_once():
 
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_each_module_alone(case):
-    torch.manual_seed(0)
     theirs = case.torch_class(*case.args, **case.options).eval()
     ours: Any = copy.deepcopy(theirs)
     report = fnn.convert(ours, only=case.torch_class)
@@ -100,7 +98,6 @@ FUSING = [c for c in CASES if issubclass(REPLACEMENTS[c.torch_class], WithActiva
 
 @pytest.mark.parametrize("case", FUSING, ids=str)
 def test_each_layer_with_an_activation_behind(case):
-    torch.manual_seed(0)
     theirs = nn.Sequential(case.torch_class(*case.args, **case.options), nn.Hardtanh(-0.5, 0.7))
     ours: Any = copy.deepcopy(theirs)
     assert list(fnn.convert(ours).fused) == ["0"]
@@ -235,7 +232,6 @@ def everything(model: nn.Module) -> list[Any]:
 def test_beside_every_kind_of_hook(kind, at, training):
     """Hooks see and change what they did, and an activation that has any stays where it is."""
     put, looks_behind = HOOKS[kind]
-    torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(4, 4), nn.Mish(), nn.LayerNorm(4), nn.ReLU()).double()
     ours = copy.deepcopy(model)
     for each in (model, ours):
@@ -368,7 +364,6 @@ def test_only():
 
 
 def test_a_transformer():
-    torch.manual_seed(0)
     layer = nn.TransformerEncoderLayer(
         8, 2, 16, dropout=0.0, activation=nn.GELU(), batch_first=True
     )

@@ -11,12 +11,13 @@ from typing import Any
 
 import pytest
 import torch
+from processes import TIMEOUT
 from torch import distributed, nn
 from torch.nn.parallel import DistributedDataParallel
 
 import fastact.torch.nn as fnn
 
-SECONDS = 120.0  # for what works, on a machine that others keep busy
+SECONDS = TIMEOUT  # for what works, on a machine that others keep busy
 SOON = 1.0  # for a process that waits in vain
 
 # Options of the norm, the dtype, and how many examples each process has.
@@ -78,7 +79,8 @@ def process(rank: int, folder: str) -> None:
         world_size=2,
         timeout=timedelta(seconds=SECONDS),
     )
-    impatient = distributed.new_group(timeout=timedelta(seconds=SOON))
+    impatient = distributed.new_group(timeout=timedelta(seconds=SECONDS))  # in which both meet
+    distributed.distributed_c10d._set_pg_timeout(timedelta(seconds=SOON), impatient)
     found: dict[str, Any] = {}
     for name, (options, dtype, sizes) in CASES.items():
         x, dy = (t.split(sizes)[rank] for t in batch(sizes, dtype))
