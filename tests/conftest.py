@@ -195,6 +195,16 @@ def device(request: pytest.FixtureRequest) -> Framework:
     return request.param
 
 
+@pytest.fixture
+def held() -> Iterator[Callable[[], int]]:
+    """How many bytes a test holds on the emulated device, whoever else holds some: none at last."""
+    emulated = pytest.importorskip("fastact._cuda_emulated")
+    gc.collect()  # what others left in cycles goes before, not meanwhile
+    before = emulated.live_bytes()
+    yield lambda: emulated.live_bytes() - before
+    assert emulated.live_bytes() == before
+
+
 @contextmanager
 def stores_past_the_caches() -> Iterator[None]:
     """Results of rows, however small, are stored as large ones are on some processors."""
