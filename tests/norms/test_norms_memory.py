@@ -35,8 +35,7 @@ def test_python_and_numpy_allocate_the_outputs(op, many_threads):
             out = outs(result)
             size = sum(part.nbytes for part in parts(result))
             ways = (lambda: call(out=out), call)  # noqa: B023
-            # The least of three: what a first call notes for the next ones is not counted.
-            least, least_new = (min(peak(way) for _ in range(3)) for way in ways)
+            least, least_new = map(peak, ways)
             found.setdefault(entry, []).append((least, least_new - size))
     for entry, ((few, few_new), (many, many_new)) in found.items():
         assert many - few < OBJECTS, entry
