@@ -13,6 +13,14 @@ OPS = list(fa.ops.values())
 each_op = pytest.mark.parametrize("op", OPS, ids=lambda op: op.name)
 
 
+@pytest.fixture(scope="module", autouse=True)
+def own_cache(tmp_path_factory):
+    """jedi reads a file of its cache while another process is still writing it."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(jedi.settings, "cache_directory", str(tmp_path_factory.mktemp("jedi")))
+        yield
+
+
 @pytest.mark.skipif(is_editable, reason="an editable install, whose sources jedi does not find")
 @each_op
 def test_parameters_and_documentation(op):
