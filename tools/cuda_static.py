@@ -34,11 +34,12 @@ from cuda_static_model import (
     predict,
     resident_blocks,
 )
-from cuda_static_names import DTYPES, ITEM, identify
 from cuda_static_routes import Router, Trace, pattern
 
 ROOT = Path(__file__).resolve().parents[1]
-STORAGES = ("fastact::f16", "fastact::bf16", "float", "double")
+STORAGES = {
+    "float16": "fastact::f16", "bfloat16": "fastact::bf16", "float32": "float", "float64": "double",
+}  # fmt: skip
 #: As src/cuda/CMakeLists.txt has them.
 FLAGS = ("-std=c++17", "-O3", "-fmad=false", "-gencode=arch=compute_90,code=sm_90")
 
@@ -165,12 +166,11 @@ def _tool(name: str, given: str | None, *others: str) -> str:
 
 def build(source: str, dtype: str, nvcc: str, cuobjdump: str) -> dict[str, tuple[Resources, str]]:
     """Compile the source of a name for one dtype: by a kernel's symbol its resources and code."""
-    storage = next(one for one in STORAGES if DTYPES[one.rpartition(":")[2]] == dtype)
     (path,) = (ROOT / "src/cuda").rglob(f"{source}.cu")
     with tempfile.TemporaryDirectory() as scratch:
         target = Path(scratch) / "kernels.o"
         log = _run(
-            *(nvcc, *FLAGS, "-Xptxas", "-v", f"-DFASTACT_STORAGE={storage}"),
+            *(nvcc, *FLAGS, "-Xptxas", "-v", f"-DFASTACT_STORAGE={STORAGES[dtype]}"),
             *(f"-I{ROOT / 'src'}", "-c", path, "-o", target),
         )
         listing = _run(cuobjdump, "-sass", target)
@@ -194,7 +194,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description="A model of the CUDA kernels' times.")
     parser.add_argument("--kernel", choices=LAUNCHES, help="of cuda_static_launches.py")
     parser.add_argument("--shape", default="8192x4096", help="default: %(default)s")
-    parser.add_argument("--dtype", default="float32", choices=sorted(ITEM))
+    parser.add_argument("--dtype", default="float32", choices=STORAGES)
     parser.add_argument("--nvcc", help="default: from the PATH or $CUDA_HOME/bin")
     parser.add_argument("--cuobjdump", help="likewise")
     parser.add_argument("--measured", action="store_true", help="predicted beside measured")
@@ -207,8 +207,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     nvcc, cuobjdump = _tool("nvcc", args.nvcc), _tool("cuobjdump", args.cuobjdump)
     launch = LAUNCHES[args.kernel]([int(n) for n in args.shape.split("x")], args.dtype)
     symbol, found = counted(build(launch.source, args.dtype, nvcc, cuobjdump), launch)
-    title = identify(_run(_tool("c++filt", None, "cu++filt"), symbol).strip())
-    print(f"{', '.join(title)}\n{found.report()}")
+    print(f"{_run(_tool('c++filt', None, 'cu++filt'), symbol)}{found.report()}")
 
 
 if __name__ == "__main__":

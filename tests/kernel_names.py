@@ -5,9 +5,6 @@ from __future__ import annotations
 import re
 
 DTYPES = {"f16": "float16", "bf16": "bfloat16", "float": "float32", "double": "float64"}
-#: Bytes of an element in storage, and in the type that is computed in.
-ITEM = {"float16": 2, "bfloat16": 2, "float32": 4, "float64": 8}
-COMPUTE = {"float16": 4, "bfloat16": 4, "float32": 4, "float64": 8}
 ACCESS = {"0": "aligned", "1": "dense", "2": "any"}
 _WORDS = {"Identity": "broadcast"}
 WAYS = ("lines", "columns", "singles")  # of strips
