@@ -18,12 +18,12 @@ from pathlib import Path
 from typing import NamedTuple
 
 import assembly
+import kernel_names
 
 TOOLS = Path(__file__).resolve().parents[1] / "tools"
 if TOOLS.exists():
     sys.path.insert(0, str(TOOLS))
     sass = import_module("sass")
-    names = import_module("cuda_static_names")
 
 # The extension to read: where it is set, nothing may be missing.
 MODULE = "FASTACT_CUDA_MODULE"
@@ -73,7 +73,7 @@ def kernels(path: Path, program: str) -> Iterator[Kernel]:
     titles = dict(zip(frames, demangled(list(frames)), strict=True))
     with subprocess.Popen([program, "-sass", str(path)], **run) as listing:
         for name, body in sass.bodies(listing.stdout):
-            kernel, what, dtype, *_ = names.identify(titles.get(name, ""))
+            kernel, what, dtype = kernel_names.identify(titles.get(name, ""))
             if dtype in ("float32", "float16", "bfloat16"):
                 function = sass.function_of(name, body)
                 title = f"{kernel}, {what}, {dtype}"
@@ -101,7 +101,7 @@ def fp64_of_loops(function: sass.Function, item: int, *, halves: bool = False) -
     """
     found = []
     for loop in innermost(function):
-        fp64 = sum(one.pipe == "fp64" or ".F64.F" in one.opcode for one in loop)
+        fp64 = sum(one.is_fp64 for one in loop)
         if fp64 == 0 or any(one.base in ("SHFL", "BAR") for one in loop):
             continue
         moved = max(

@@ -34,7 +34,7 @@ def table(cases: int) -> dict[str, dict[str, str]]:
 
     from fastact import _cpu
 
-    campaign._quiet()
+    campaign.quiet()
     settings = campaign.Settings(SEED)
     found: dict[str, dict[str, str]] = {}
     chosen = _cpu.isa()

@@ -11,9 +11,11 @@ from dataclasses import dataclass
 from math import prod
 
 from cuda_static_model import MULTIPROCESSORS
-from cuda_static_names import COMPUTE, ITEM
 from cuda_static_routes import Loop, Step, Via
 
+#: Bytes of an element in storage, and in the type that is computed in.
+ITEM = {"float16": 2, "bfloat16": 2, "float32": 4, "float64": 8}
+COMPUTE = {"float16": 4, "bfloat16": 4, "float32": 4, "float64": 8}
 VECTOR = 16
 WARP = 32
 NARROW, WIDE = 256, 512  # threads of a block of a shorter and of a longer row

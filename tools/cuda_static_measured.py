@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import cuda_static_model as model
 from cuda_static_model import MULTIPROCESSORS, Prediction, Work, copy_seconds, predict
+
+from fastact.terminal import markdown_table
 
 GPU = Path(__file__).resolve().parents[1] / "docs/results/gpu"
 PROFILE = GPU / "h200_profile.json"
@@ -140,3 +143,56 @@ def study() -> Iterator[Compared]:
         if why and not one.is_explained:
             one = replace(one, why=why.format(share=made.issue / seconds))
         yield one
+
+
+_PAGE = """\
+# CUDA kernels: predicted beside measured
+
+What an H200 took, and what the model of `tools/cuda_static_model.py` makes of it:
+
+    time  = launch + (memory^p + issue^p + chain^p)^(1/p)
+    p     = 1 + warps of a scheduler / {overlap:g}
+    chain = waves of blocks x ({issue:g} x instructions + {memory:g} x rounds of loads from DRAM
+            + {cache:g} x rounds from caches + {fold:g} x shuffles) clocks of a warp
+
+with launch {launch:.1f} us, copies at {copy:.1f} TB/s and {clock:.2f} GHz (of a profiled launch,
+its own clock); [the design page](../design/cuda.md) says what the terms stand for. The constants
+were fitted to the first table and to the float32 rows of the second; its bfloat16 rows are a check.
+"Of copy" is the speed as a share of a copy's of as many bytes, whose time is launch + bytes / the
+rate. Instructions are those that were executed; of the study, those
+that it states. Bytes are those that must move; of softmax along axis 0, which reads again what its
+cache doesn't hold, those that its plan moves.
+"""
+
+
+def _rows(compared: Iterable[Compared]) -> str:
+    header = ["kernel", "shape", "dtype", "launch", "measured us", "predicted us", "off"]
+    header += ["of copy", "predicted", "bound by", "why not"]
+    rows = []
+    for one in compared:
+        made = one.predicted
+        rows.append([one.title, one.shape, one.dtype, one.layout])
+        rows[-1] += [f"{one.measured * 1e6:.1f}", f"{made.seconds * 1e6:.1f}", f"{one.off:+.0%}"]
+        rows[-1] += [f"{one.of_copy(one.measured):.0%}", f"{one.of_copy(made.seconds):.0%}"]
+        rows[-1] += [made.bound_by, one.why]
+    return markdown_table(header, rows, 4)
+
+
+def measured_table() -> str:
+    """What was measured, and what is predicted of it."""
+    words = _PAGE.format(
+        overlap=model.OVERLAP,
+        issue=model.CHAIN_ISSUE,
+        memory=model.FROM_MEMORY,
+        cache=model.FROM_CACHE,
+        fold=model.FOLD_STEP,
+        launch=model.LAUNCH * 1e6,
+        copy=model.COPY_RATE / 1e12,
+        clock=model.CLOCK / 1e9,
+    )
+    return "\n".join(
+        [
+            *(words, "## Launches of this library's kernels under ncu\n", _rows(profile()), ""),
+            *("## A study's kernels, whose rows are in registers\n", _rows(study())),
+        ]
+    )

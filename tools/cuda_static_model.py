@@ -23,6 +23,8 @@ from dataclasses import dataclass
 
 MULTIPROCESSORS = 132
 SCHEDULERS = 4  # of a multiprocessor
+# What a multiprocessor holds of compute capability 9.0 (CUDA Programming Guide).
+THREADS, BLOCKS, SHARED_BYTES, REGISTERS = 2048, 32, 233472, 65536
 CLOCK = 1.95e9  # Hz; 1.92 to 1.98 in the profile
 #: Bytes/s of a long copy, reads and writes together: 134 MB arrays take 66 us, LAUNCH included.
 COPY_RATE = 4.2e12
@@ -121,15 +123,12 @@ def predict(work: Work, clock: float = CLOCK) -> Prediction:
     return Prediction(LAUNCH + together, memory, issue, chain)
 
 
-def resident_blocks(
-    threads: int, registers: int, shared: int, *, limits: tuple[int, int, int, int]
-) -> int:
+def resident_blocks(threads: int, registers: int, shared: int) -> int:
     """Blocks that a multiprocessor holds.
 
-    limits : its threads, blocks, bytes of shared memory and registers.
     shared : of a block, static and dynamic; the driver takes 1 KiB more.
     """
     warp = -(-max(registers, 1) * 32 // 256) * 256
-    by_registers = limits[3] // SCHEDULERS // warp * SCHEDULERS * 32 // threads
-    by_shared = limits[2] // (shared + 1024)
-    return max(1, min(by_registers, by_shared, limits[0] // threads, limits[1]))
+    by_registers = REGISTERS // SCHEDULERS // warp * SCHEDULERS * 32 // threads
+    by_shared = SHARED_BYTES // (shared + 1024)
+    return max(1, min(by_registers, by_shared, THREADS // threads, BLOCKS))

@@ -69,7 +69,7 @@ class Trace:
         for trips, way, is_near in self.parts:
             if way in self.ahead or not any(one.base == "LDG" for one in way):
                 continue
-            if is_near or not any(one.is_wide("LDG") for one in way):
+            if is_near or not any(one.matches("LDG.128") for one in way):
                 near += trips
             else:
                 far += trips
@@ -79,7 +79,7 @@ class Trace:
         """The most loads of 16 bytes that a stretch has, which are in flight together."""
         return max(
             (
-                sum(one.is_wide("LDG") for one in way) // self.ahead.get(way, 1)
+                sum(one.matches("LDG.128") for one in way) // self.ahead.get(way, 1)
                 for _, way, near in self.parts
                 if not near
             ),

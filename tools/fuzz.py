@@ -15,7 +15,6 @@ The exit status is 1 where a promise did not hold.
 
 from __future__ import annotations
 
-import json
 import sys
 from pathlib import Path
 
@@ -30,19 +29,9 @@ def main() -> int:
     parser.add_argument(
         "--no-fresh", action="store_true", help="no second process without recorded calls"
     )
-    parser.add_argument("--fresh-process", help=options.HIDDEN)
     given = parser.parse_args()
-    if given.fresh_process:
-        campaign.serve_fresh(campaign.Settings(**json.loads(given.fresh_process)))
-        return 0
-    return options.run(
-        given,
-        show=lambda settings, number: campaign.Case(settings, number).request,
-        worker=campaign.Worker,
-        campaign_of=campaign.Campaign,
-        device=given.device,
-        fresh=not given.no_fresh,
-    )
+    fresh = not given.no_fresh
+    return options.run(given, campaign.Worker, device=given.device, fresh=fresh)
 
 
 if __name__ == "__main__":

@@ -23,14 +23,8 @@ sys.path[:0] = [str(TOOLS), str(TOOLS.parent / "tests")]
 def main() -> int:
     from fuzzing import hostile, options
 
-    return options.run(
-        options.parser_of(__doc__).parse_args(),
-        show=hostile.HostileCase,
-        worker=hostile.HostileWorker,
-        campaign_of=hostile.HostileCampaign,
-        fresh=False,
-        program="fuzz_hostile.py",
-    )
+    given = options.parser_of(__doc__).parse_args()
+    return options.run(given, hostile.HostileWorker, fresh=False, program="fuzz_hostile.py")
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@
 #   all        each of them, in this order; the default
 #   checks     test, sanitize and bits at once, side by side: nothing of them is timed
 #   quarter    for whoever has a GPU for a quarter of an hour: build, checks, then the benchmark alone,
-#              the most telling rows first, beside torch and Liger; NAME_left.md lists what was not
+#              the most telling rows first, beside torch and Liger; the pages list what was not
 #              reached
 #
 #   --quick    fewer inputs and sizes: some minutes for all; the files are NAME_quick.*
@@ -327,10 +327,6 @@ for part in "${parts[@]}"; do
   fi
   verdicts+=("$part: $verdict ($((SECONDS - started)) s)")
 done
-if ((telling)); then
-  "$python" tools/gpu_left.py --checks "${file}_checks.json" --bench "$file.json" \
-    >"${file}_left.md" || status=1
-fi
 {
   printf '\n== %s\n' "$name, $(git describe --always --dirty 2>/dev/null || echo 'no git')"
   printf '%s\n' "${verdicts[@]}"

@@ -203,26 +203,22 @@ def read(file: Path, of: dict[str, Any]) -> list[Outcome]:
     return done.outcomes if done else []
 
 
-def write(
-    file: Path, of: dict[str, Any], outcomes: Sequence[Outcome], left: Sequence[Step] = ()
-) -> None:
+def write(file: Path, of: dict[str, Any], outcomes: Sequence[Outcome]) -> None:
     """As JSON, for `read`; whoever is interrupted leaves the old file as it was."""
-    parts = {
-        "machine": json.dumps(of, indent=2),
-        "steps": lines(map(asdict, outcomes)),
-        "left": json.dumps([f"{step.part}, {step.name}" for step in left], indent=0),
-    }
+    parts = {"machine": json.dumps(of, indent=2), "steps": lines(map(asdict, outcomes))}
     write_parts(file, parts)
 
 
-def page(of: dict[str, Any], outcomes: Sequence[Outcome]) -> str:
-    """As Markdown."""
+def page(of: dict[str, Any], outcomes: Sequence[Outcome], left: Sequence[Step]) -> str:
+    """As Markdown: what was done, and what was not reached."""
     facts = "; ".join(f"{name} {value}" for name, value in of.items() if value)
     text = f"# What passed on a GPU\n\n{facts}.\n\n"
     text += "| part | step | | s | it said |\n|---|---|---|---:|---|\n"
     for one in outcomes:
         said = one.said.replace("|", r"\|").strip("= ")
         text += f"| {one.part} | {one.name} | {one.verdict} | {one.seconds} | {said} |\n"
+    if left:
+        text += "\nNot reached:\n\n" + "".join(f"- {step.part}, {step.name}\n" for step in left)
     return text
 
 
@@ -261,9 +257,9 @@ def go_on(
                     outcome = Outcome(step.part, step.name, "FAILED (time)", round(seconds), "")
                 left.remove(step)
                 outcomes.append(outcome)
-                write(file, of, outcomes, left)
+                write(file, of, outcomes)
                 if markdown is not None:
-                    write_whole(markdown, page(of, outcomes))
+                    write_whole(markdown, page(of, outcomes, left))
     wanted = {(step.part, step.name) for step in steps}
     failed = [one for one in outcomes if (one.part, one.name) in wanted and one.verdict != "passed"]
     for one in failed:

@@ -1,14 +1,14 @@
-"""Minimax polynomials and quotients of src/common/math, by Remez in 200 digits.
+"""Minimax polynomials of src/common/math, by Remez in 200 digits.
 
-    python tools/minimax.py NAME float|double [DEGREE [DEGREE_OF_DENOMINATOR]]
+    python tools/minimax.py NAME float|double [DEGREE]
 
 prints the coefficients from the constant upwards as hexadecimal literals, and the worst relative
 error with these rounded coefficients. Without arguments it lists the names. Needs mpmath and numpy.
 
 Polynomials are rounded from the constant upwards, and what is left is fitted anew after each: the
-later coefficients then make up for the rounding of the earlier ones. Of quotients, and around a
-point inside of the range, each coefficient is tried one and two units up and down, as long as that
-makes the worst error smaller.
+later coefficients then make up for the rounding of the earlier ones. Around a point inside of the
+range each coefficient is tried one and two units up and down, as long as that makes the worst error
+smaller.
 """
 
 import sys
@@ -30,18 +30,16 @@ class Target:
     """A function to fit: `f` on [low, high], or on [-high, high] where `both_signs`.
 
     weight : what an error of f means relative to the result.
-    dense : how strongly the grid is drawn towards 0.
-    degrees : of numerator and denominator, for each type.
+    degrees : for each type.
     """
 
     text: str
     f: Function
     weight: Function
     high: dict[str, Any]
-    degrees: dict[str, tuple[int, int]]
+    degrees: dict[str, int]
     low: Any = 0
     both_signs: bool = False
-    dense: int = 1
 
 
 def _half_scaled_erfc(t: Any) -> Any:
@@ -54,7 +52,7 @@ def _near(kind: str, high: str, degree: int) -> Target:
         lambda z: mpmath.erf(mpmath.sqrt(z / 2)) / (2 * mpmath.sqrt(z)),
         lambda z: 2 * mpmath.sqrt(z) / mpmath.erfc(mpmath.sqrt(z / 2)),
         {kind: mpf(high) ** 2 * mpf("1.001")},
-        {kind: (degree, 0)},
+        {kind: degree},
     )
 
 
@@ -74,7 +72,7 @@ def _far(kind: str, middle: str, shift: str, low: str, high: str, degree: int) -
         far,
         lambda z: 1 / far(z),
         {kind: z_of(high)},
-        {kind: (degree, 0)},
+        {kind: degree},
         low=z_of(low),
     )
 
@@ -98,7 +96,7 @@ def _slope(kind: str, shift: str, high: str, floor: int, degree: int) -> Target:
         slope,
         weight,
         {kind: mpf(high) / (mpf(high) + mpf(shift))},
-        {kind: (degree, 0)},
+        {kind: degree},
     )
 
 
@@ -113,7 +111,7 @@ TARGETS = {
         lambda r: (mpmath.exp(r) - 1 - r) / r**2,
         lambda r: r**2 / mpmath.exp(r),
         dict.fromkeys(PRECISION, mpmath.log(2) / 2 * mpf("1.0001")),
-        {"float": (4, 0), "double": (9, 0)},
+        {"float": 4, "double": 9},
         both_signs=True,
     ),
     "log1p": Target(
@@ -121,35 +119,35 @@ TARGETS = {
         lambda u: (mpmath.log1p(u) - u) / u**2,
         lambda u: u**2 / mpmath.log1p(u),
         dict.fromkeys(PRECISION, mpf(1)),
-        {"float": (8, 0), "double": (19, 0)},
+        {"float": 8, "double": 19},
     ),
     "log1p_low": Target(
         "q(u) of log1p(u) = u + u^2 q(u), u to exp(-2)",
         lambda u: (mpmath.log1p(u) - u) / u**2,
         lambda u: u**2 / (1 - mpmath.log(2) + mpmath.log1p(u)),
         dict.fromkeys(PRECISION, mpmath.exp(-2)),
-        {"float": (3, 0), "double": (8, 0)},
+        {"float": 3, "double": 8},
     ),
     "tanhshrink": Target(
         "q(x^2) of x - tanh(x) = x^3 q(x^2), x to 1; the kernel takes 1/3 as rounded from q(0)",
         lambda z: (mpmath.sqrt(z) - mpmath.tanh(mpmath.sqrt(z))) / mpmath.sqrt(z) ** 3,
         lambda z: mpmath.sqrt(z) ** 3 / (mpmath.sqrt(z) - mpmath.tanh(mpmath.sqrt(z))),
         dict.fromkeys(PRECISION, mpf(1)),
-        {"float": (7, 0), "double": (15, 0)},
+        {"float": 7, "double": 15},
     ),
     "logcosh": Target(
         "q(x^2) of log(cosh(x)) = x^2 q(x^2), x to 1",
         lambda z: mpmath.log(mpmath.cosh(mpmath.sqrt(z))) / z,
         lambda z: z / mpmath.log(mpmath.cosh(mpmath.sqrt(z))),
         dict.fromkeys(PRECISION, mpf(1)),
-        {"float": (6, 0), "double": (14, 0)},
+        {"float": 6, "double": 14},
     ),
     "half_exp": Target(
         "p(r) of exp(-r/2) = 1 + r p(r)",
         lambda r: mpmath.expm1(-r / 2) / r,
         lambda r: r / mpmath.exp(-r / 2),
         dict.fromkeys(PRECISION, mpmath.log(2) * mpf("1.0001")),
-        {"float": (5, 0), "double": (10, 0)},
+        {"float": 5, "double": 10},
         both_signs=True,
     ),
     "normal_near": _near("float", "0.5625", 3),
@@ -168,34 +166,24 @@ def horner(coefficients: list[Any], x: Any) -> Any:
     return value
 
 
-def remez(
-    x: list[Any], f: list[Any], w: list[Any], n: int, d: int
-) -> tuple[list[Any], list[Any], Any]:
-    """Numerator, denominator (constant 1) and worst weighted error of n/d degrees on a grid."""
-    size = n + d + 2
+def remez(x: list[Any], f: list[Any], w: list[Any], degree: int) -> tuple[list[Any], Any]:
+    """The polynomial of a degree, and its worst weighted error on a grid."""
+    size = degree + 2
     at = [round(i * (len(x) - 1) / (size - 1)) for i in range(size)]
-    top, bottom = [mpf(0)], [mpf(1)]
     best: Any = None
     for _ in range(20):
-        for _ in range(5 if d else 1):
-            rows, right = mpmath.matrix(size, size), mpmath.matrix(size, 1)
-            for i, k in enumerate(at):
-                for j in range(n + 1):
-                    rows[i, j] = x[k] ** j
-                for j in range(d):
-                    rows[i, n + 1 + j] = -f[k] * x[k] ** (j + 1)
-                rows[i, size - 1] = (-1) ** i * horner(bottom, x[k]) / w[k]
-                right[i] = f[k]
-            solved = list(mpmath.lu_solve(rows, right))
-            top, bottom = solved[: n + 1], [mpf(1), *solved[n + 1 : -1]]
-        error = [
-            (horner(top, t) / horner(bottom, t) - a) * b for t, a, b in zip(x, f, w, strict=True)
-        ]
+        rows, right = mpmath.matrix(size, size), mpmath.matrix(size, 1)
+        for i, k in enumerate(at):
+            for j in range(degree + 1):
+                rows[i, j] = x[k] ** j
+            rows[i, size - 1] = (-1) ** i / w[k]
+            right[i] = f[k]
+        *found, levelled = mpmath.lu_solve(rows, right)
+        error = [(horner(found, t) - a) * b for t, a, b in zip(x, f, w, strict=True)]
         new, worst = exchange(error, size)
-        levelled = abs(solved[-1])
-        if best is None or worst < best[2]:
-            best = top, bottom, worst
-        if new is None or worst <= levelled * mpf("1.0005"):
+        if best is None or worst < best[1]:
+            best = found, worst
+        if new is None or worst <= abs(levelled) * mpf("1.0005"):
             break
         at = new
     return best
@@ -216,25 +204,22 @@ def exchange(error: list[Any], size: int) -> tuple[list[int] | None, Any]:
     return (peaks if len(peaks) == size else None), worst
 
 
-def settle(
-    top: list[Any], bottom: list[Any], x: list[Any], f: list[Any], w: list[Any], bits: int
-) -> None:
-    """Move the rounded coefficients of a quotient by units where its worst error gains by it."""
-    of_top, of_bottom = ([horner(side, t) for t in x] for side in (top, bottom))
-    quotients = zip(of_top, of_bottom, f, w, strict=True)
-    error = np.array([float((p / q - a) * b) for p, q, a, b in quotients])
+def settle(polynomial: list[Any], x: list[Any], f: list[Any], w: list[Any], bits: int) -> None:
+    """Move rounded coefficients by units where the worst error gains by it."""
+    error = np.array(
+        [float((horner(polynomial, t) - a) * b) for t, a, b in zip(x, f, w, strict=True)]
+    )
     weights = np.array([float(a * b) for a, b in zip(f, w, strict=True)])
-    units, effects = [], []
-    for side, values, sign in ((top, of_top, 1), (bottom[1:], of_bottom, -1)):
-        for j, c in enumerate(side, start=sign < 0):
-            unit = mpf(2) ** (mpmath.frexp(c)[1] - bits)
-            units.append(unit)
-            effects.append([float(sign * unit * t**j / v) for t, v in zip(x, values, strict=True)])
-    steps, effect = np.zeros(len(units), int), np.array(effects) * weights
+    values = [horner(polynomial, t) for t in x]
+    units = [mpf(2) ** (mpmath.frexp(c)[1] - bits) for c in polynomial]
+    effect = weights * [
+        [float(unit * t**j / v) for t, v in zip(x, values, strict=True)]
+        for j, unit in enumerate(units)
+    ]
     random = np.random.default_rng(0)
-    best, best_steps = np.abs(error).max(), steps.copy()
+    best, best_steps = np.abs(error).max(), np.zeros(len(units), int)
     for _ in range(40):
-        steps = best_steps + random.integers(-1, 2, steps.size) * (random.random(steps.size) < 0.3)
+        steps = best_steps + random.integers(-1, 2, len(units)) * (random.random(len(units)) < 0.3)
         here = np.abs(error + steps @ effect).max()
         gained = True
         while gained:
@@ -250,45 +235,38 @@ def settle(
         if here < best:
             best, best_steps = here, steps.copy()
     for j, (step, unit) in enumerate(zip(best_steps.tolist(), units, strict=True)):
-        side, at = (top, j) if j < len(top) else (bottom, j - len(top) + 1)
-        side[at] += step * unit
+        polynomial[j] += step * unit
 
 
-def fit(target: Target, kind: str, n: int, d: int) -> tuple[list[Any], list[Any], Any]:
+def fit(target: Target, kind: str, degree: int) -> tuple[list[Any], Any]:
     """Rounded coefficients and their worst error."""
-    points, bits, high = 40 * (n + d + 2), PRECISION[kind], target.high[kind]
+    points, bits, high = 40 * (degree + 2), PRECISION[kind], target.high[kind]
     x = [(1 - mpmath.cos(mpmath.pi * (i + mpf(1) / 2) / points)) / 2 for i in range(points)]
     x = (
         [(2 * t - 1) * high for t in x]
         if target.both_signs
-        else [target.low + t**target.dense * (high - target.low) for t in x]
+        else [target.low + t * (high - target.low) for t in x]
     )
     f, w = [target.f(t) for t in x], [target.weight(t) for t in x]
-    top, bottom, ideal = remez(x, f, w, n, d)
+    found, ideal = remez(x, f, w, degree)
     print(f"worst relative error 2^{float(mpmath.log(ideal, 2)):.2f}, before rounding")
-    plain = [rounded(c, bits) for c in top], [rounded(c, bits) for c in bottom]
-    from_constant = d == 0 and target.low >= 0
-    if from_constant:
-        top, rest, weights = [], f, w
-        for degree in range(n, -1, -1):
-            c = rounded(remez(x, rest, weights, degree, 0)[0][0], bits)
-            top.append(c)
+    plain = [rounded(c, bits) for c in found]
+    if target.low >= 0:
+        found, rest, weights = [], f, w
+        for left in range(degree, -1, -1):
+            c = rounded(remez(x, rest, weights, left)[0][0], bits)
+            found.append(c)
             rest = [(r - c) / t for r, t in zip(rest, x, strict=True)]
             weights = [v * t for v, t in zip(weights, x, strict=True)]
-    top, bottom = [rounded(c, bits) for c in top], [rounded(c, bits) for c in bottom]
-    if not from_constant:
-        settle(top, bottom, x, f, w, bits)
-    return min(
-        (
-            (
-                *sides,
-                max(abs((horner(sides[0], t) / horner(sides[1], t) - a) * b) for t, a, b in data),
-            )
-            for data in [list(zip(x, f, w, strict=True))]
-            for sides in (plain, (top, bottom))
-        ),
-        key=lambda fitted: fitted[2],
-    )
+    found = [rounded(c, bits) for c in found]
+    if target.low < 0:
+        settle(found, x, f, w, bits)
+
+    def worst(polynomial: list[Any]) -> Any:
+        parts = zip(x, f, w, strict=True)
+        return max(abs((horner(polynomial, t) - a) * b) for t, a, b in parts)
+
+    return min(((each, worst(each)) for each in (plain, found)), key=lambda fitted: fitted[1])
 
 
 def main(arguments: list[str]) -> None:
@@ -297,12 +275,12 @@ def main(arguments: list[str]) -> None:
         for name, target in TARGETS.items():
             print(f"{name:12} {target.text}; degrees {target.degrees}")
         return
-    name, kind, *degrees = arguments
-    n, d = map(int, [*degrees, 0][:2]) if degrees else TARGETS[name].degrees[kind]
-    top, bottom, error = fit(TARGETS[name], kind, n, d)
+    name, kind, *degree = arguments
+    coefficients, error = fit(
+        TARGETS[name], kind, int(degree[0]) if degree else TARGETS[name].degrees[kind]
+    )
     suffix = "f" if kind == "float" else ""
-    for label, coefficients in (("numerator", top), ("denominator", bottom)):
-        print(label, *(float(c).hex() + suffix for c in coefficients), sep="\n  ")
+    print(*(float(c).hex() + suffix for c in coefficients), sep="\n")
     print(f"worst relative error 2^{float(mpmath.log(error, 2)):.2f}, with these")
 
 

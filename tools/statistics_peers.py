@@ -4,17 +4,14 @@
     python tools/statistics_peers.py --markdown docs/results/statistics.md
 
 What others reported of means and variances is computed by each library, beside the exact value of
-long doubles, and then each is timed. With --results the times are kept in a file, and a run goes on
-where the last one stopped: `--stop-after 170` ends with status 3 while there is more to do. What
-stands between the page's marks is written anew. A peer that is not installed is left out. numbagg
-compiles before it is timed.
+long doubles, and then each is timed, which takes some minutes. What stands between the page's marks
+is written anew. A peer that is not installed is left out. numbagg compiles before it is timed.
 """
 
 from __future__ import annotations
 
 import argparse
 import importlib
-import json
 import sys
 import tracemalloc
 import warnings
@@ -23,7 +20,6 @@ from functools import partial
 from itertools import product
 from pathlib import Path
 from statistics import median
-from time import perf_counter
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -31,19 +27,15 @@ import numpy as np
 import fastact as fa
 from fastact import _cpu
 from fastact.bench.cpu import take_turns
-from fastact.measure.files import commit, read_parts, resume, write_parts, write_whole
+from fastact.measure.files import write_whole
 from fastact.measure.peers import COPY, OURS
-from fastact.runtime import config
 from fastact.terminal import markdown_table
 
 _PEERS = ("numpy", "bottleneck", "numbagg")
 _SECONDS = 0.7  # of a row
 _BEGIN, _END = "<!-- tables:begin -->", "<!-- tables:end -->"
 
-# On two threads: so many times as fast as each, and so much of a copy's time.
-_WANTED = {"numpy": 5.0, "bottleneck": 1.5, "numbagg": 1.0}
-_SHARE_OF_COPY = 0.6
-_SMALL = 1000  # elements, where bottleneck's call is the mark
+_SMALL = 1000  # elements, of which a copy tells nothing
 
 
 def peers() -> dict[str, Any]:
@@ -236,29 +228,12 @@ def measure(case: Case, modules: dict[str, Any]) -> dict[str, float]:
 
 
 def _cells(case: Case, seconds: dict[str, float]) -> list[str]:
+    """Our time, how many times as long each peer takes (bold: it is faster), and a copy's share."""
     ours = seconds[OURS]
-    cells = [f"{ours * 1e6:.4g}"]
-    for name in _PEERS:
-        ratio = seconds[name] / ours if name in seconds else None
-        wanted = _wanted(case, name)
-        is_short = ratio is not None and ratio < wanted
-        cells.append("–" if ratio is None else f"**{ratio:.2f}**" if is_short else f"{ratio:.2f}")
-    share = ours / seconds[COPY]
-    if _is_small(case):
-        return [*cells, "–"]
-    is_long = share > _SHARE_OF_COPY and case.threads == 2
-    return [*cells, f"**{share:.2f}**" if is_long else f"{share:.2f}"]
-
-
-def _wanted(case: Case, peer: str) -> float:
-    """How many times as fast as a peer a case is meant to be; no slower than any."""
-    if case.threads == 2 and case.op.startswith("nan") and not _is_small(case):
-        return _WANTED[peer]
-    return 1.0
-
-
-def _is_small(case: Case) -> bool:
-    return np.prod(case.shape) == _SMALL
+    ratios = {name: seconds[name] / ours for name in _PEERS if name in seconds}
+    marked = {name: f"{r:.2f}" if r >= 1 else f"**{r:.2f}**" for name, r in ratios.items()}
+    share = "–" if np.prod(case.shape) == _SMALL else f"{ours / seconds[COPY]:.2f}"
+    return [f"{ours * 1e6:.4g}", *(marked.get(name, "–") for name in _PEERS), share]
 
 
 def times(rows: Sequence[tuple[Case, dict[str, float]]]) -> str:
@@ -288,59 +263,19 @@ def times(rows: Sequence[tuple[Case, dict[str, float]]]) -> str:
 # --- the page -------------------------------------------------------------------------------------
 
 
-class Times(NamedTuple):
-    """Seconds by case, and the machine that took them."""
-
-    facts: dict[str, Any]
-    seconds: dict[str, dict[str, float]]
-
-    def write(self, file: Path) -> None:
-        """As JSON, for `known_times`."""
-        parts = {"machine": self.facts, "seconds": self.seconds}
-        write_parts(file, {name: json.dumps(part, indent=0) for name, part in parts.items()})
-
-
-def known_times(file: Path | None) -> Times:
-    """The times that earlier runs on this machine at this commit have written."""
-    facts = {"processor": config.config()["processor"], "commit": commit()}
-    if file is None:
-        return Times(facts, {})
-
-    def made(found: Any) -> Times:
-        return Times(dict(found["machine"]), dict(found["seconds"]))
-
-    writer = "tools/statistics_peers.py"
-    known = resume(file, lambda path: read_parts(path, made, writer), facts, tuple(facts))
-    return known or Times(facts, {})
-
-
-def _key(case: Case) -> str:
-    return json.dumps(case)
-
-
-def main() -> int:
-    """Measure, and write the page; 3: there is more to measure."""
+def main() -> None:
+    """Measure, and write the page."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--threads", default="1,2", help="numbers of threads")
     parser.add_argument("--megabytes", default="16,64", help="sizes of arrays")
-    parser.add_argument("--results", type=Path, help="keep the times here, and go on with them")
-    parser.add_argument("--stop-after", type=float, default=np.inf, metavar="SECONDS")
     parser.add_argument("--markdown", type=Path, help="write the tables into this page")
     args = parser.parse_args()
     warnings.simplefilter("ignore")
-    ends = perf_counter() + args.stop_after
     threads, sizes = (list(map(int, text.split(","))) for text in (args.threads, args.megabytes))
     modules = peers()
-    known = known_times(args.results)
     rows = []
     for case in cases(threads, sizes):
-        if _key(case) not in known.seconds:
-            if perf_counter() > ends:
-                return 3
-            known.seconds[_key(case)] = measure(case, modules)
-            if args.results:
-                known.write(args.results)
-        rows.append((case, known.seconds[_key(case)]))
+        rows.append((case, measure(case, modules)))
         print(*case[:6], *_cells(*rows[-1]), flush=True)
     if args.markdown:
         parts = [
@@ -359,8 +294,7 @@ def main() -> int:
         below = rest.partition(_END)[2]
         body = "\n\n".join(parts)
         write_whole(args.markdown, f"{above}{_BEGIN}\n\n{body}\n\n{_END}{below}")
-    return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

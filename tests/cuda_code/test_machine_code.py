@@ -7,8 +7,10 @@ in small groups. docs/design/cuda.md says what it costs where that is not done; 
 
 from __future__ import annotations
 
+import doctest
 import os
 
+import kernel_names
 import machine_code
 import pytest
 
@@ -151,6 +153,11 @@ LISTING = """
 def test_what_counts_as_fp64_of_a_loop(width, line, item, halves, expected):
     (function,) = machine_code.sass.parse(LISTING.format(width=width, line=line))
     assert machine_code.fp64_of_loops(function, item, halves=halves) == expected
+
+
+def test_kernels_are_known_by_their_names():
+    found = doctest.testmod(kernel_names)
+    assert (found.failed, found.attempted > 15) == (0, True)
 
 
 def test_more_than_an_entry_allows_is_no_exception():

@@ -91,14 +91,15 @@ def test_the_most_telling_rows_come_first():
 @pytest.mark.usefixtures("quick", "clock")
 def test_what_was_not_reached_is_named(tmp_path, monkeypatch):
     monkeypatch.setattr(StandIn, "free", lambda self: 2**30)
-    file = tmp_path / "gpu.json"
+    file, page = tmp_path / "gpu.json", tmp_path / "gpu.md"
     told = options(**FEW, stop_after=7, telling_first=True)
-    done = cuda.bench(SOME, told, file, device=StandIn())
+    done = cuda.bench(SOME, told, file, page, StandIn())
     assert names(file)[-1][0] == "rms_norm"  # measured first, and the last in the table
     everything = {case.name for part in cuda._cases(SOME, told) for case in part}
     assert {row.name for row in done.rows} | {*done.unreached} == everything
     assert len(done.unreached) == done.left > 0
     assert read(file, SOME).unreached == done.unreached
+    assert "\n".join(f"- {name}" for name in done.unreached) in page.read_text()
 
 
 @pytest.mark.usefixtures("quick")
@@ -320,7 +321,6 @@ def test_gpu_check_of_a_quarter_of_an_hour(tmp_path):
     assert 100 < stop[checks] <= 130  # two fifths, less what is kept back
     assert 200 < stop[bench] <= 320
     assert "--telling-first --seconds 0.05 --peers torch,liger" in bench
-    assert list((tmp_path / "out").glob("*_left.md"))
 
 
 @needs_the_script

@@ -19,8 +19,6 @@ sys.path.insert(0, str(TOOLS))
 launches = import_module("cuda_static_launches")
 measured = import_module("cuda_static_measured")
 model = import_module("cuda_static_model")
-one = import_module("cuda_static_one")
-report = import_module("cuda_static_report")
 routes = import_module("cuda_static_routes")
 sass = import_module("sass")
 
@@ -154,21 +152,24 @@ def test_reasons_are_of_kernels_that_need_one():
 
 
 def test_the_page_has_predicted_beside_measured():
-    text = report.measured_table()
+    text = measured.measured_table()
     for launch in (*PROFILED, *STUDIED):
         assert f"| {launch.measured * 1e6:.1f} | {launch.predicted.seconds * 1e6:.1f} |" in text
 
 
-@pytest.mark.parametrize(
-    ("name", "shape", "dtype", "grid", "threads", "shared"),
-    [
-        (*("gelu", (8192, 4096), "float32"), *(8192, 256, 0)),
-    ],
-)
-def test_launches_are_those_that_the_profiler_saw(name, shape, dtype, grid, threads, shared):
+def test_a_launch_is_as_the_profiler_saw_it():
     """Grid, block and dynamic shared memory as ncu wrote them down."""
-    made = launches.LAUNCHES[name](shape, dtype)
-    assert (made.grid, made.threads, made.shared) == (grid, threads, shared)
+    made = launches.LAUNCHES["gelu"]((8192, 4096), "float32")
+    assert (made.grid, made.threads, made.shared) == (8192, 256, 0)
+
+
+@pytest.mark.parametrize(
+    ("registers", "shared", "threads"),
+    [(32, 0, 2048), (33, 0, 1536), (48, 0, 1280), (64, 0, 1024), (255, 0, 256), (32, 65536, 768)],
+)
+def test_occupancy(registers, shared, threads):
+    """By CUDA's occupancy calculator for compute capability 9.0 and blocks of 256."""
+    assert 256 * model.resident_blocks(256, registers, shared) == threads
 
 
 @pytest.mark.skipif(not EMULATED, reason="built without FASTACT_CUDA_EMULATION=ON")
@@ -217,7 +218,3 @@ def test_rows_of_a_backward_norm_are_laid_over_threads_as_the_kernel_has_them(dt
         assert (seen["grid"][0], seen["block"][0], seen["shared"]) == (
             *(made.grid, made.threads, made.shared),
         ), shape
-
-
-def test_a_way_on_the_command_line():
-    assert one.straight("LDG.128=8,BAR=2").counts == {"LDG.128": 8, "BAR": 2}

@@ -71,7 +71,7 @@ def failures(count: int = 60, **chosen: Any) -> set[str]:
     worker = campaign.Worker(settings)
     with np.errstate(all="ignore"):
         tally = worker.run(range(count))
-    return {failure["check"] for failure in tally.failures}
+    return {failure.check for failure in tally.failures}
 
 
 @pytest.fixture(autouse=True)

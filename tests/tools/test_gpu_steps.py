@@ -116,23 +116,23 @@ print("met", __import__("os").environ["OMP_NUM_THREADS"])
     assert gpu_steps.go_on([*steps, GOOD], file, None, FACTS, TIMEOUT, jobs=3) == 0
     found = json.loads(file.read_text())
     assert {one["name"] for one in found["steps"]} == {*names, "good"}
-    assert found["left"] == []
     assert "-- step2 said:\nmet" in capsys.readouterr().out
 
 
 @pytest.mark.usefixtures("clock")
 def test_who_has_not_had_all_of_the_time_is_left(tmp_path):
-    """And stands in the list of what was not reached, with who was not begun."""
+    """And stands on the page as not reached, with who was not begun."""
     slow = [step(f"slow {n}", "") for n in range(3)]
     file = tmp_path / "gpu_checks.json"
     steps = [slow[0], GOOD, slow[1], slow[2]]
-    assert gpu_steps.go_on(steps, file, None, FACTS, 2.0, jobs=2) == gpu_steps.LEFT
+    page = tmp_path / "gpu_checks.md"
+    assert gpu_steps.go_on(steps, file, page, FACTS, 2.0, jobs=2) == gpu_steps.LEFT
     found = json.loads(file.read_text())
     assert {one["name"]: one["verdict"] for one in found["steps"]} == {
         "good": "passed",
         "slow 0": "FAILED (time)",
     }
-    assert found["left"] == ["test, slow 1", "test, slow 2"]
+    assert page.read_text().endswith("\nNot reached:\n\n- test, slow 1\n- test, slow 2\n")
 
 
 def test_a_program_that_is_not_there_fails(tmp_path):
@@ -141,17 +141,6 @@ def test_a_program_that_is_not_there_fails(tmp_path):
     assert status == 1
     assert found[0][:2] == ("memcheck", "FAILED (not begun)")
     assert found[1][:2] == ("good", "passed")
-
-
-def test_the_list_of_what_was_not_reached(tmp_path):
-    left = import_module("gpu_left")
-    checks, bench = tmp_path / "checks.json", tmp_path / "bench.json"
-    assert left.page(left.names(checks, "left"), None).count("Not begun: all of them.") == 2
-    checks.write_text('{"left": ["test, a file"]}')
-    bench.write_text('{"unreached": []}')
-    page = left.page(left.names(checks, "left"), left.names(bench, "unreached"))
-    assert "## Steps\n\n- test, a file\n" in page
-    assert "## Rows of the benchmark\n\nNone: all were reached.\n" in page
 
 
 def test_another_commit_begins_anew(tmp_path):

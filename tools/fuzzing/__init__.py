@@ -5,6 +5,7 @@ calls      draws a call of any op by its signature and roles, values for it, and
 frameworks how arrays become NumPy's, torch's, a plain DLPack producer's or the emulated device's
 memory     arrays between guard bytes
 judge      what is held of a call and of its repeats
-campaign   many cases in worker processes, of which each may die
+campaign   one case and all that is held of it; many of them
+processes  workers that run them, each of which may die
 hostile    objects that lie (`tools/fuzz_hostile.py`)
 """

@@ -1,33 +1,23 @@
 """Many cases, each of which depends on the seed and its number alone.
 
-A worker process runs cases and has another process, without recorded calls, run them once more: the
-bits must be the same. It notes the number of each case before it runs it, so that a crash has a
-name; the parent starts another worker behind it.
+A worker process (`processes`) runs cases and has another process, without recorded calls, run them
+once more: the bits must be the same.
 """
 
 from __future__ import annotations
 
 import contextlib
-import faulthandler
-import json
-import mmap
+import multiprocessing
 import os
-import pickle
-import select
-import signal
-import struct
-import subprocess
 import sys
-import tempfile
 import threading
-import time
 import warnings
-from collections import Counter
-from collections.abc import Iterator
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from random import Random
 from typing import Any
+from unittest import mock
 
 import numpy as np
 
@@ -38,8 +28,9 @@ from . import calls
 from .cases import Array, Draw, Request
 from .judge import Live, Wrong, compare, digest, run
 
-HANGS = 90  # seconds without a new case, after which a worker is killed
-CHUNK = 250  # cases that a worker is given at a time
+#: A new interpreter each, which knows nothing of this one's calls.
+SPAWN = multiprocessing.get_context("spawn")
+
 BATCH = 50  # cases that are compared with the other process at a time
 _FLIPS_FROM = 5000  # elements; smaller calls are over before another thread is awake
 _WEIGHTS = {
@@ -84,6 +75,25 @@ class Failure:
     def kind(self) -> str:
         return f"{self.op}: {self.check}"
 
+    @staticmethod
+    def of(number: int, case: Any, error: Exception) -> Failure:
+        """What an error says of a case; None: there was none, which is the fuzzer's own fault."""
+        kind, text = ("fuzzer", "") if case is None else (case.kind, str(case))
+        if isinstance(error, Wrong):
+            return Failure(number, kind, error.check, str(error), text)
+        check = f"fuzzer: {type(error).__name__}"
+        return Failure(number, kind, check, f"{error}{_at(error)}", text)
+
+
+def _at(error: BaseException) -> str:
+    """Where in the fuzzer an error that is no finding came from."""
+    trace = error.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    if trace is None:
+        return ""
+    return f" ({Path(trace.tb_frame.f_code.co_filename).name}:{trace.tb_lineno})"
+
 
 @dataclass
 class Tally:
@@ -94,7 +104,19 @@ class Tally:
     replays: int = 0
     refusals: int = 0
     families: dict[str, int] = field(default_factory=dict)
-    failures: list[dict[str, Any]] = field(default_factory=list)
+    failures: list[Failure] = field(default_factory=list)
+
+    def count(self, family: str, cases: int = 1) -> None:
+        """Cases of a family."""
+        self.families[family] = self.families.get(family, 0) + cases
+
+    def add(self, other: Tally) -> None:
+        """Take in what other cases came to."""
+        for name in ("cases", "calls", "replays", "refusals"):
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+        for family, cases in other.families.items():
+            self.count(family, cases)
+        self.failures += other.failures
 
 
 # --- one case -------------------------------------------------------------------------------------
@@ -115,6 +137,14 @@ class Case:
         self.rng = np.random.Generator(np.random.PCG64([settings.seed, number]))
         self.values = [calls.fill(self.request, self.rng) for _ in range(2)]
         self.other = calls.other_parameter(self.request, self.r)
+
+    @property
+    def kind(self) -> str:
+        """What is called."""
+        return self.request.label
+
+    def __str__(self) -> str:
+        return str(self.request)
 
     def run(self, request: Request, which: int, shift: int = 0) -> list[Any]:
         """One call, of one of the sets of values."""
@@ -299,63 +329,57 @@ class Fresh:
         self._start()
 
     def _start(self) -> None:
-        environment = {**os.environ, "FASTACT_CALL_CACHE": "0"}
-        command = [sys.executable, _PROGRAM, "--fresh-process", json.dumps(asdict(self.settings))]
-        self.process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment
-        )
+        self._pipe, theirs = SPAWN.Pipe()
+        self._process = SPAWN.Process(target=_serve_fresh, args=(self.settings, theirs))
+        with mock.patch.dict(os.environ, {"FASTACT_CALL_CACHE": "0"}):
+            self._process.start()
+        theirs.close()
 
     def ask(self, numbers: list[int]) -> None:
-        assert self.process.stdin is not None
-        pickle.dump(numbers, self.process.stdin)
-        self.process.stdin.flush()
+        self._pipe.send(numbers)
 
     def answer(self) -> dict[int, Any]:
         """By number: digests, or the words of what did not hold. Empty where the process died."""
         try:
-            found: dict[int, Any] = pickle.load(self.process.stdout)  # type: ignore[arg-type]
-        except EOFError:
-            self.process.wait()
+            found: dict[int, Any] = self._pipe.recv()
+        except (EOFError, ConnectionError):
+            self._process.join()
             self._start()
             return {}
         return found
 
     def stop(self) -> None:
-        assert self.process.stdin is not None
-        self.process.stdin.close()
-        self.process.wait()
+        self._pipe.close()
+        self._process.join()
 
 
-def serve_fresh(settings: Settings) -> None:
+def _serve_fresh(settings: Settings, pipe: Any) -> None:
     """What that process does."""
     fa.set_num_threads(1)
-    _quiet()
-    while True:
-        try:
-            numbers = pickle.load(sys.stdin.buffer)
-        except EOFError:
-            return
-        found: dict[int, Any] = {}
-        for number in numbers:
-            try:
-                found[number] = Case(settings, number).digests()
-            except Wrong as wrong:
-                found[number] = str(wrong)
-            except Exception as error:
-                found[number] = f"{type(error).__name__}: {error}"
-        pickle.dump(found, sys.stdout.buffer)
-        sys.stdout.buffer.flush()
+    quiet()
+    with contextlib.suppress(EOFError):
+        while True:
+            found: dict[int, Any] = {}
+            for number in pipe.recv():
+                try:
+                    found[number] = Case(settings, number).digests()
+                except Exception as error:
+                    name = "" if isinstance(error, Wrong) else f"{type(error).__name__}: "
+                    found[number] = f"{name}{error}"
+            pipe.send(found)
 
 
 class Worker:
     """Runs cases."""
+
+    case = Case
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
         self.fresh = Fresh(settings) if settings.fresh else None
         self._asked: dict[int, tuple[list[bytes], Request]] = {}
         self._slow = 0
-        _quiet()
+        quiet()
 
     @contextlib.contextmanager
     def _counting_slow(self) -> Iterator[None]:
@@ -373,48 +397,34 @@ class Worker:
         finally:
             _call.Call.__enter__ = enter  # type: ignore[method-assign]
 
-    def run(self, numbers: range, note: Any = None) -> Tally:
+    def run(self, numbers: range, note: Callable[[int], Any] = int) -> Tally:
         """note: given the number of each case before it runs."""
         with self._counting_slow():
             tally = self._run(numbers, note)
         tally.replays = tally.calls - self._slow
         return tally
 
-    def _run(self, numbers: range, note: Any) -> Tally:
+    def _run(self, numbers: range, note: Callable[[int], Any]) -> Tally:
         tally, waiting = Tally(), {}  # type: ignore[var-annotated]
-        families: Counter[str] = Counter()
         for number in numbers:
-            if note is not None:
-                note(number)
+            note(number)
             tally.cases += 1
+            case = None
             try:
                 case = Case(self.settings, number)
-                families[case.op.family] += 1
+                tally.count(case.op.family)
                 tally.refusals += bool(case.request.refused)
-                made = _counting(case, tally)
-                waiting[number] = (made, case.request)
+                waiting[number] = _counting(case, tally), case.request
             except Exception as error:
-                self._failed(tally, number, error)
-            if self.fresh is not None and len(waiting) >= BATCH:
+                tally.failures.append(Failure.of(number, case, error))
+            if len(waiting) >= BATCH:
                 self._compare(tally)
                 self._ask(waiting)
                 waiting = {}
-        if self.fresh is not None:
-            self._compare(tally)
-            self._ask(waiting)
-            self._compare(tally)
-        tally.families = dict(families)
+        self._compare(tally)
+        self._ask(waiting)
+        self._compare(tally)
         return tally
-
-    def _failed(self, tally: Tally, number: int, error: Exception) -> None:
-        try:
-            case = Case(self.settings, number)
-            label, text = case.request.label, str(case.request)
-        except Exception as why:  # the fuzzer's own fault
-            label, text = "fuzzer", f"{type(why).__name__}: {why}"
-        check = error.check if isinstance(error, Wrong) else f"fuzzer: {type(error).__name__}"
-        where = "" if isinstance(error, Wrong) else _at(error)
-        tally.failures.append(asdict(Failure(number, label, check, f"{error}{where}", text)))
 
     def _ask(self, cases: dict[int, Any]) -> None:
         if cases and self.fresh is not None:
@@ -422,31 +432,26 @@ class Worker:
             self._asked = cases
 
     def _compare(self, tally: Tally) -> None:
+        """With what the other process says of the cases that it was asked."""
         if not self._asked or self.fresh is None:
             return
         asked, self._asked = self._asked, {}
         answers = self.fresh.answer()
         if not answers:
-            first = min(asked)
             text = f"a process without recorded calls died in one of {len(asked)} cases"
-            tally.failures.append(asdict(Failure(first, "all", "crash", text, "")))
+            tally.failures.append(Failure(min(asked), "all", "crash", text, ""))
             return
         for number, (made, request) in asked.items():
             answer = answers[number]
-            if answer != made:
-                self._failed_fresh(tally, number, answer, made, request)
-
-    def _failed_fresh(
-        self, tally: Tally, number: int, answer: Any, made: list[bytes], request: Request
-    ) -> None:
-        text = answer
-        if not isinstance(answer, str):
-            which = [a == b for a, b in zip(answer, made, strict=True)].index(False)
-            text = "other bits than in a fresh process for " + (
-                "the first values", "the values of the third call", "another parameter",
-            )[which]  # fmt: skip
-        failure = Failure(number, request.label, "fresh process", text, str(request))
-        tally.failures.append(asdict(failure))
+            if answer == made:
+                continue
+            if not isinstance(answer, str):
+                which = [a == b for a, b in zip(answer, made, strict=True)].index(False)
+                answer = "other bits than in a fresh process for " + (
+                    "the first values", "the values of the third call", "another parameter",
+                )[which]  # fmt: skip
+            failure = Failure(number, request.label, "fresh process", answer, str(request))
+            tally.failures.append(failure)
 
     def stop(self) -> None:
         if self.fresh is not None:
@@ -465,211 +470,7 @@ def _counting(case: Case, tally: Tally) -> list[bytes]:
     return run_case(case)
 
 
-def _at(error: BaseException) -> str:
-    """Where in the fuzzer an error that is no finding came from."""
-    trace = error.__traceback__
-    while trace is not None and trace.tb_next is not None:
-        trace = trace.tb_next
-    return (
-        ""
-        if trace is None
-        else f" ({Path(trace.tb_frame.f_code.co_filename).name}:{trace.tb_lineno})"
-    )
-
-
-def _quiet() -> None:
+def quiet() -> None:
+    """Neither NumPy's warnings nor Python's."""
     np.seterr(all="ignore")
     warnings.simplefilter("ignore")
-
-
-_PROGRAM = str(Path(__file__).resolve().parents[1] / "fuzz.py")
-
-
-def serve(worker: Any, marker: str) -> None:
-    """A worker process: ranges of cases come in, a line each; tallies go out."""
-    faulthandler.enable()  # whatever kills it shows where
-    with open(marker, "r+b") as file:
-        memory = mmap.mmap(file.fileno(), 8)
-    for line in sys.stdin:
-        first, count = map(int, line.split())
-        tally = worker.run(
-            range(first, first + count), lambda number: struct.pack_into("q", memory, 0, number)
-        )
-        print(json.dumps(asdict(tally)), flush=True)
-    worker.stop()
-
-
-# --- the parent -----------------------------------------------------------------------------------
-
-
-@dataclass
-class Report:
-    """What a campaign came to."""
-
-    settings: Settings
-    seconds: float = 0.0
-    total: Tally = field(default_factory=Tally)
-
-    def add(self, tally: dict[str, Any]) -> None:
-        total = self.total
-        for name in ("cases", "calls", "replays", "refusals"):
-            setattr(total, name, getattr(total, name) + tally[name])
-        for family, count in tally["families"].items():
-            total.families[family] = total.families.get(family, 0) + count
-        total.failures += tally["failures"]
-
-    def lines(self) -> list[str]:
-        total, kinds = self.total, Counter(Failure(**f).kind for f in self.total.failures)
-        families = ", ".join(f"{name} {count}" for name, count in sorted(total.families.items()))
-        found = [
-            f"seed {self.settings.seed}: {total.cases} cases ({families})",
-            f"{total.calls} calls, of which {total.replays} without the Python layer; "
-            f"{total.refusals} cases had to be refused",
-            f"{self.seconds:.0f} s, {total.cases / max(self.seconds, 1e-9):.0f} cases a second on "
-            f"{processor()}, {os.cpu_count()} cores, {_isa()}",
-            f"{len(total.failures)} failures of {len(kinds)} kinds",
-        ]
-        found += [f"  {count:6d}  {kind}" for kind, count in kinds.most_common()]
-        return found
-
-
-def processor() -> str:
-    """Its name, where the system tells it."""
-    with contextlib.suppress(OSError):
-        for line in Path("/proc/cpuinfo").read_text().splitlines():
-            if line.startswith("model name"):
-                return line.partition(":")[2].strip()
-    return "an unknown processor"
-
-
-def _isa() -> str:
-    from fastact import _cpu
-
-    return str(_cpu.isa())
-
-
-class _Job(threading.Thread):
-    """Feeds one worker process, and starts another one where it dies."""
-
-    def __init__(self, campaign: Campaign) -> None:
-        super().__init__(daemon=True)
-        self.campaign = campaign
-        descriptor, self.marker = tempfile.mkstemp(prefix="fastact-fuzz-")
-        os.write(descriptor, bytes(8))
-        os.close(descriptor)
-
-    def _start(self) -> subprocess.Popen[str]:
-        settings = json.dumps(asdict(self.campaign.settings))
-        command = [sys.executable, self.campaign.program, "--worker", settings, self.marker]
-        return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-
-    def _case(self) -> int:
-        (at,) = struct.unpack("q", Path(self.marker).read_bytes())
-        return int(at)
-
-    def _line(self, process: subprocess.Popen[str]) -> str:
-        """What the worker says; nothing where it dies, or hangs in one case and is killed."""
-        assert process.stdout is not None
-        case, since = self._case(), time.monotonic()
-        while not select.select([process.stdout], [], [], 1.0)[0]:
-            now = self._case()
-            if now != case:
-                case, since = now, time.monotonic()
-            elif time.monotonic() - since > HANGS:
-                process.kill()
-                break
-        return process.stdout.readline()
-
-    def run(self) -> None:
-        process = self._start()
-        try:
-            for chunk in self.campaign.chunks():
-                left = chunk
-                while len(left):
-                    process.stdin.write(f"{left.start} {len(left)}\n")  # type: ignore[union-attr]
-                    process.stdin.flush()  # type: ignore[union-attr]
-                    line = self._line(process)
-                    if line:
-                        self.campaign.add(json.loads(line))
-                        break
-                    left = self._crashed(process.wait(), left)
-                    process = self._start()
-        finally:
-            process.stdin.close()  # type: ignore[union-attr]
-            process.wait()
-            os.unlink(self.marker)
-
-    def _crashed(self, code: int, numbers: range) -> range:
-        """Note the case that the worker died in; what is left behind it."""
-        at = self._case()
-        at = at if at in numbers else numbers.start
-        name = signal.Signals(-code).name if code < 0 else f"exit code {code}"
-        name = f"it hung for {HANGS} s" if name == "SIGKILL" else name
-        label, text = self.campaign.name_of(at)
-        failure = Failure(at, label, "crash", f"the process died: {name}", text)
-        # The cases before it in the chunk are not counted: what they found is lost with it.
-        empty = asdict(Tally(cases=1, failures=[asdict(failure)]))
-        self.campaign.add(empty)
-        return range(at + 1, numbers.stop)
-
-
-class Campaign:
-    """Cases `first` to `first + count`, or as many as `seconds` allow."""
-
-    program = _PROGRAM
-
-    def __init__(
-        self, settings: Settings, first: int, count: int, seconds: float, jobs: int, say: Any
-    ) -> None:
-        self.settings, self.jobs, self.say = settings, jobs, say
-        self.report = Report(settings)
-        self._lock = threading.Lock()
-        self._left = range(first, first + count)
-        self._until = time.monotonic() + seconds
-        self._said: Counter[str] = Counter()
-
-    def name_of(self, number: int) -> tuple[str, str]:
-        """What a case calls, and all of it."""
-        try:
-            request = Case(self.settings, number).request
-        except Exception as error:
-            return "fuzzer", str(error)
-        return request.label, str(request)
-
-    def chunks(self) -> Iterator[range]:
-        while True:
-            with self._lock:
-                if not self._left or time.monotonic() > self._until:
-                    return
-                size = max(1, min(CHUNK, -(-len(self._left) // self.jobs)))
-                chunk, self._left = self._left[:size], self._left[size:]
-            yield chunk
-
-    def add(self, tally: dict[str, Any]) -> None:
-        with self._lock:
-            self.report.add(tally)
-            for found in tally["failures"]:
-                failure = Failure(**found)
-                self._said[failure.kind] += 1
-                if self._said[failure.kind] <= 3:
-                    self.say(describe(self.settings, failure))
-
-    def run(self) -> Report:
-        begun = time.monotonic()
-        jobs = [_Job(self) for _ in range(self.jobs)]
-        for job in jobs:
-            job.start()
-        for job in jobs:
-            while job.is_alive():
-                job.join(1)
-        self.report.seconds = time.monotonic() - begun
-        return self.report
-
-
-def describe(settings: Settings, failure: Failure) -> str:
-    """A failure, and how to repeat it."""
-    return (
-        f"FAILED seed {settings.seed} case {failure.number}: {failure.kind}\n"
-        f"  {failure.request}\n  {failure.text}\n"
-        f"  repeat: {settings.command} --case {failure.number}"
-    )

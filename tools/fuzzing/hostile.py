@@ -21,7 +21,6 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import cache
 from itertools import islice
-from pathlib import Path
 from random import Random
 from typing import Any
 
@@ -36,10 +35,8 @@ from fastact.measure.cases import example
 from fastact.ops.engine.op import arrays_of
 
 from . import calls, campaign, native_calls
-from .campaign import Settings, Tally, asdict
+from .campaign import Failure, Settings, Tally
 from .judge import Live, Wrong, digest, flat
-
-_PROGRAM = str(Path(__file__).resolve().parents[1] / "fuzz_hostile.py")
 
 
 class Own(Exception):
@@ -629,9 +626,11 @@ def case_of(settings: Settings, number: int) -> HostileCase | NativeCase:
 class HostileWorker:
     """Runs them, and holds that ordinary calls go on to work."""
 
+    case = staticmethod(case_of)
+
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
-        campaign._quiet()
+        campaign.quiet()
         rng = np.random.default_rng(0)
         self.x, self.w = rng.standard_normal((6, 40)).astype("f"), np.ones(40, "f")
         self.before = self._health()
@@ -647,43 +646,23 @@ class HostileWorker:
             found.append(digest(flat("numpy", made)))
         return found
 
-    def run(self, numbers: range, note: Any = None) -> Tally:
+    def run(self, numbers: range, note: Callable[[int], Any] = int) -> Tally:
         tally = Tally()
         for number in numbers:
-            if note is not None:
-                note(number)
+            note(number)
             tally.cases += 1
-            text, label = "", "fuzzer"
+            case = None
             try:
                 case = case_of(self.settings, number)
-                text, label = str(case), case.kind
                 outcome = case.run()
                 tally.calls += 3
                 tally.refusals += outcome != "computed"
-                tally.families[outcome] = tally.families.get(outcome, 0) + 1
+                tally.count(outcome)
                 if number % 20 == 0 and self._health() != self.before:
                     raise Wrong("bits", "ordinary calls give other bits than before")
             except Exception as error:
-                check = (
-                    error.check if isinstance(error, Wrong) else f"fuzzer: {type(error).__name__}"
-                )
-                where = "" if isinstance(error, Wrong) else campaign._at(error)
-                failure = campaign.Failure(number, label, check, f"{error}{where}", text)
-                tally.failures.append(asdict(failure))
+                tally.failures.append(Failure.of(number, case, error))
         return tally
 
     def stop(self) -> None:
         pass
-
-
-class HostileCampaign(campaign.Campaign):
-    """Of hostile cases."""
-
-    program = _PROGRAM
-
-    def name_of(self, number: int) -> tuple[str, str]:
-        try:
-            case = case_of(self.settings, number)
-        except Exception as error:
-            return "fuzzer", str(error)
-        return case.kind, str(case)

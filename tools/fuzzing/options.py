@@ -6,10 +6,9 @@ import argparse
 import json
 import os
 import random
-from collections.abc import Callable
+from dataclasses import asdict
+from functools import partial
 from typing import Any
-
-HIDDEN = argparse.SUPPRESS  # for help: the option is for processes that a campaign starts
 
 
 def parser_of(doc: str | None) -> argparse.ArgumentParser:
@@ -27,44 +26,32 @@ def parser_of(doc: str | None) -> argparse.ArgumentParser:
     parser.add_argument("--seconds", type=float, default=float("inf"))
     parser.add_argument("--jobs", type=int, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--json", action="store_true", help="the summary as JSON, last")
-    parser.add_argument("--worker", nargs=2, help=HIDDEN)
     return parser
 
 
-def run(
-    options: argparse.Namespace,
-    *,
-    show: Callable[[Any, int], Any],
-    worker: Callable[[Any], Any],
-    campaign_of: Any,
-    **settings: Any,
-) -> int:
+def run(options: argparse.Namespace, worker: Any, **settings: Any) -> int:
     """Do what the options ask for; the exit status.
 
-    show : the case of some settings and a number, to print. worker : what runs cases, of settings.
-    campaign_of : the class of a campaign. settings : beside the seed, the family and the op.
+    worker : the class that runs cases. settings : beside the seed, the family and the op.
     """
-    from . import calls, campaign
+    from . import calls, campaign, processes
 
-    if options.worker:  # a process that a campaign has started
-        made = campaign.Settings(**json.loads(options.worker[0]))
-        campaign.serve(worker(made), options.worker[1])
-        return 0
     if not calls.ops(options.family, options.op):
         raise SystemExit(f"no op of family {options.family!r} and name {options.op!r}")
     seed = random.SystemRandom().randrange(10**9) if options.seed is None else options.seed
     chosen = campaign.Settings(seed, options.family, op=options.op, **settings)
     if options.case is not None:
-        print(show(chosen, options.case))
+        print(worker.case(chosen, options.case))
         first, count, jobs = max(options.case - options.before, 0), options.before + 1, 1
     else:
         endless = 10**12 if options.seconds < float("inf") else 10_000
         first, count, jobs = options.first, options.cases or endless, options.jobs
     print(f"{chosen.command} --first {first}", flush=True)
-    report = campaign_of(
-        chosen, first, count, options.seconds, jobs, lambda text: print(text, flush=True)
-    ).run()
-    print("\n".join(report.lines()))
+    made = processes.Campaign(
+        chosen, worker, first, count, options.seconds, jobs, partial(print, flush=True)
+    )
+    made.run()
+    print(made.report())
     if options.json:
-        print(json.dumps({"seconds": report.seconds, **vars(report.total)}))
-    return 1 if report.total.failures else 0
+        print(json.dumps({"seconds": made.seconds, **asdict(made.total)}))
+    return 1 if made.total.failures else 0

@@ -178,6 +178,7 @@ def markdown(results: GpuResults) -> str:
     ]
     if results.left:
         parts.append(f"Not measured yet: {results.left} rows.")
+        parts += ["\n".join(f"- {name}" for name in results.unreached)] * bool(results.unreached)
     if results.problems:
         parts.append("**Wrong:**\n\n" + "\n".join(f"- {problem}" for problem in results.problems))
     for part in _tables(results.rows):

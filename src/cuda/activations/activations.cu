@@ -2,8 +2,7 @@
 //
 // No activation is named here: the list makes the switch below. Contiguous arrays have a kernel for
 // each activation and direction; strided ones share one (activate.cuh). How many instructions hide
-// behind memory: docs/design/cuda.md, "Activations"; registers, load widths and instruction counts
-// of every kernel: docs/results/cuda_static.md, written by tools/cuda_static.py.
+// behind memory: docs/design/cuda.md, "Activations".
 #include "cuda/activations/activate.cuh"
 #include "cuda/activations/activations.h"
 #include "cuda/core/elementwise.cuh"

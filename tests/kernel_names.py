@@ -5,9 +5,6 @@ from __future__ import annotations
 import re
 
 DTYPES = {"f16": "float16", "bf16": "bfloat16", "float": "float32", "double": "float64"}
-#: Bytes of an element in storage, and in the type that is computed in.
-ITEM = {"float16": 2, "bfloat16": 2, "float32": 4, "float64": 8}
-COMPUTE = {"float16": 4, "bfloat16": 4, "float32": 4, "float64": 8}
 ACCESS = {"0": "aligned", "1": "dense", "2": "any"}
 _WORDS = {"Identity": "broadcast"}
 WAYS = ("lines", "columns", "singles")  # of strips
@@ -70,87 +67,84 @@ def _functor(name: str) -> str:
     return " ".join([*ops, words])
 
 
-def identify(demangled: str) -> tuple[str, str, str, int, bool]:
-    """Kernel, what it does, dtype, number of inputs, whether it accumulates.
+def identify(demangled: str) -> tuple[str, str, str]:
+    """Kernel, what it does, dtype.
 
     Examples
     --------
     >>> identify("void fastact::map_contiguous<float, 2, true, Backward<float, Mish> >(int)")
-    ('map_contiguous', 'mish backward, accumulate', 'float32', 2, True)
+    ('map_contiguous', 'mish backward, accumulate', 'float32')
     >>> identify("void fastact::moment_columns<(fastact::Access)1, double>(fastact::RowSums)")
-    ('moment_columns', 'dense', 'float64', 1, False)
+    ('moment_columns', 'dense', 'float64')
     >>> identify("void reduce_rows<(Access)0, double, SumLane<Square, double>, SumResults>(Sums)")
-    ('reduce_rows', 'aligned, square', 'float64', 1, False)
+    ('reduce_rows', 'aligned, square', 'float64')
     >>> identify("void reduce_rows<(Access)2, f16, RowLane<f16>, MomentResults>(RowSums)")
-    ('reduce_rows', 'any, moments', 'float16', 1, False)
+    ('reduce_rows', 'any, moments', 'float16')
     >>> identify("void reduce_short_rows<float, SumLane<Square, float>, SumResults>(RowSums)")
-    ('reduce_short_rows', 'square', 'float32', 1, False)
+    ('reduce_short_rows', 'square', 'float32')
     >>> identify("void reduce_few_rows<float, ColumnLane<float, false>, M>()")
-    ('reduce_few_rows', 'moments', 'float32', 1, False)
+    ('reduce_few_rows', 'moments', 'float32')
     >>> identify("void gates_backward_kernel<Lstm<float>, float, true, true>(GateTask)")
-    ('gates_backward_kernel', 'lstm again', 'float32', 1, False)
+    ('gates_backward_kernel', 'lstm again', 'float32')
     >>> identify("void gates_forward_kernel<Gru<fastact::f16>, fastact::f16, false>(GateTask)")
-    ('gates_forward_kernel', 'gru forward, single columns', 'float16', 1, False)
+    ('gates_forward_kernel', 'gru forward, single columns', 'float16')
     >>> identify("void forward_rows<float, 4, (RowPhase)0, NormOf<float>, NormQuick>(NormQuick)")
-    ('forward_rows', 'norm, whole, quick rows', 'float32', 1, False)
+    ('forward_rows', 'norm, whole, quick rows', 'float32')
     >>> identify("void merge_chunks<KindOf<bf16, -1, true>, SoftmaxRows>(SoftmaxRows)")
-    ('merge_chunks', 'any kind, shares, rows', 'bfloat16', 1, False)
+    ('merge_chunks', 'any kind, shares, rows', 'bfloat16')
     >>> identify("void strip_backward<float, (Way)1, FixedActivation<Unchanged, float> >()")
-    ('strip_backward', 'columns, identity', 'float32', 1, False)
+    ('strip_backward', 'columns, identity', 'float32')
     >>> identify("void whole_backward<bf16, (Way)0, ChosenActivation>(Strips, BackwardCall)")
-    ('whole_backward', 'lines, any activation', 'bfloat16', 1, False)
+    ('whole_backward', 'lines, any activation', 'bfloat16')
     >>> identify("void strip_moments<float, (Way)2>(AnyStrips, double, double*)")
-    ('strip_moments', 'singles', 'float32', 1, False)
+    ('strip_moments', 'singles', 'float32')
     >>> identify("void sums_of_segments<float, BiasGradient<float> >(SumTasks)")
-    ('sums_of_segments', 'bias gradient', 'float32', 1, False)
+    ('sums_of_segments', 'bias gradient', 'float32')
     >>> identify("void norm_long_sums<float, NormRows>(NormRows, double*)")
-    ('norm_long_sums', 'rows', 'float32', 1, False)
+    ('norm_long_sums', 'rows', 'float32')
     >>> identify("void gated_backward_strided<bf16>(GatedMap<3, 2>, GatedBiases, Gated<bf16>)")
-    ('gated_backward_strided', 'gated backward', 'bfloat16', 3, True)
+    ('gated_backward_strided', 'gated backward', 'bfloat16')
     >>> identify("void map_rows<bf16, GatedRowsBackward<bf16, ChosenActivation> >(RowMap<...>)")
-    ('map_rows', 'gated rows backward, any activation', 'bfloat16', 1, False)
+    ('map_rows', 'gated rows backward, any activation', 'bfloat16')
     >>> identify("void map_rows<float, BiasRowsForward<float, FixedActivation<Mish, float> > >()")
-    ('map_rows', 'bias rows forward, mish', 'float32', 1, False)
+    ('map_rows', 'bias rows forward, mish', 'float32')
     >>> identify("void softmax_backward_rows<float, 8, (RowPhase)3, -1, SoftmaxColumns>(int)")
-    ('softmax_backward_rows', 'any kind, any phase, columns', 'float32', 1, False)
+    ('softmax_backward_rows', 'any kind, any phase, columns', 'float32')
     >>> identify("void lse_gradients<double, 8, -1, true, SoftmaxRows>(SoftmaxRows)")
-    ('lse_gradients', 'any kind, shares, rows', 'float64', 1, False)
+    ('lse_gradients', 'any kind, shares, rows', 'float64')
     """
     short = re.sub(r"\(anonymous namespace\)::|\b(?:fastact|baseline)::", "", demangled)
     match = re.match(r"void (\w+)(<?)", short)
     if match is None:
-        return short.partition("(")[0], "", "", 0, False
+        return short.partition("(")[0], "", ""
     kernel = match[1]
     arguments = _arguments(short[match.end() :]) if match[2] else []
     dtype = next((DTYPES[one] for one in arguments if one in DTYPES), "")
     if kernel.startswith("map_") and len(arguments) == 4:
-        accumulate = arguments[2] == "true"
-        what = _functor(arguments[3]) + (", accumulate" if accumulate else "")
-        return kernel, what, dtype, int(arguments[1]), accumulate
+        what = _functor(arguments[3]) + (", accumulate" if arguments[2] == "true" else "")
+        return kernel, what, dtype
     if kernel == "map_rows":
         functor, _, of = arguments[1].partition("<")
         fixed, _, which = _arguments(of)[1].partition("<")
         op = _arguments(which)[0].lower() if fixed == "FixedActivation" else "any activation"
-        return kernel, f"{_functor(functor)}, {op}", dtype, 1, False
+        return kernel, f"{_functor(functor)}, {op}", dtype
     if kernel in GATE_KERNELS:
         way = "again" if arguments[3:] == ["true"] else GATE_KERNELS[kernel]
         apart = "" if arguments[2] == "true" else ", single columns"
-        return kernel, f"{_arguments_of(arguments[0])} {way}{apart}", dtype, 1, False
+        return kernel, f"{_arguments_of(arguments[0])} {way}{apart}", dtype
     if kernel.startswith("sums_of_"):
         functor, _, of = arguments[1].partition("<")
         words = [_NORM_WORDS[one] for one in _arguments(of) if one in _NORM_WORDS]
-        return kernel, ", ".join(words) or _functor(functor), dtype, 1, False
+        return kernel, ", ".join(words) or _functor(functor), dtype
     if kernel.startswith(("strip_", "whole_")):
         way = WAYS[int(arguments[1][-1])]
         words = [_NORM_WORDS[one.partition("<")[0]] for one in arguments[2:3]]
-        return kernel, ", ".join([way, *words]), dtype, 1, False
+        return kernel, ", ".join([way, *words]), dtype
     if kernel.startswith("norm_"):
         known = [_NORM_WORDS[one] for one in arguments if one in _NORM_WORDS]
-        return kernel, ", ".join(known), dtype, 1, False
+        return kernel, ", ".join(known), dtype
     if kernel.startswith("gated_"):
-        way = kernel.split("_")[1]
-        backward = way == "backward"
-        return kernel, f"gated {way}", dtype, 3 if backward else 2, backward
+        return kernel, f"gated {kernel.split('_')[1]}", dtype
     if kernel.startswith((*_ROWS, *_SOFTMAX)):
         op, _, of = next((one for one in arguments if "Of<" in one), "").partition("<")
         constants = [*arguments, *_arguments(of)]
@@ -160,7 +154,7 @@ def identify(demangled: str) -> tuple[str, str, str, int, bool]:
         layouts = {**_NORM_WORDS, **_SOFTMAX_LAYOUTS}
         words += [layouts[one] for one in arguments if one in layouts and one != "true"]
         dtype = dtype or next((DTYPES[one] for one in constants if one in DTYPES), "")
-        return kernel, ", ".join(words), dtype, 1, False
+        return kernel, ", ".join(words), dtype
     # Of a sum: how it reads, and its term, unless that is the element itself.
     access = arguments[0].rpartition(")")[2] if arguments else ""
     if kernel in ("reduce_rows", "reduce_segments", "reduce_short_rows", "reduce_few_rows"):
@@ -170,4 +164,4 @@ def identify(demangled: str) -> tuple[str, str, str, int, bool]:
     words = [ACCESS[access]] if access in ACCESS else []
     if words or kernel in ("reduce_short_rows", "reduce_few_rows"):
         words += [one for one in terms if one != "itself"]
-    return kernel, ", ".join(words), dtype, 1, False
+    return kernel, ", ".join(words), dtype

@@ -1,0 +1,132 @@
+"""tools/sass.py: what it reads in a listing of machine code, and the ways that it finds."""
+
+import sys
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+
+TOOLS = Path(__file__).resolve().parents[2] / "tools"
+if not TOOLS.exists():
+    pytest.skip("the tools are in the source tree only", allow_module_level=True)
+sys.path.insert(0, str(TOOLS))
+
+sass = import_module("sass")
+
+# An aligned way with one load and one store, one with two narrow loads, a loop with one load, and a
+# branch around everything.
+LISTING = """
+		Function : kernel
+	.headerflags	@"EF_CUDA_SM90 EF_CUDA_VIRTUAL_SM(EF_CUDA_SM90)"
+        /*0000*/                   LDC R1, c[0x0][0x28] ;            /* 0x00000a00ff017b82 */
+                                                                     /* 0x000fe20000000800 */
+        /*0010*/                   BSSY B0, 0x00a0 ;                 /* 0x0000000000117919 */
+        /*0020*/               @P0 BRA 0x90 ;                        /* 0x0000000000117919 */
+        /*0030*/               @P1 BRA 0x70 ;                        /* 0x0000000000117919 */
+        /*0040*/                   LDG.E R4, desc[UR4][R2.64] ;      /* 0x0000000000117919 */
+        /*0050*/                   LDG.E R5, desc[UR4][R2.64+0x4] ;  /* 0x0000000000117919 */
+        /*0060*/                   BRA 0x80 ;                        /* 0x0000000000117919 */
+        /*0070*/                   LDG.E.128 R4, desc[UR4][R2.64] ;  /* 0x0000000000117919 */
+        /*0080*/                   STG.E.128 desc[UR4][R8.64], R4 ;  /* 0x0000000000117919 */
+        /*0090*/                   BSYNC B0 ;                        /* 0x0000000000117919 */
+        /*00a0*/              @!P2 EXIT ;                            /* 0x0000000000117919 */
+        /*00b0*/                   LDG.E.128 R4, desc[UR4][R2.64] ;  /* 0x0000000000117919 */
+        /*00c0*/                   DADD R6, R6, R4 ;                 /* 0x0000000000117919 */
+        /*00d0*/                   MUFU.EX2 R6, R6 ;                 /* 0x0000000000117919 */
+        /*00e0*/               @P3 BRA 0xb0 ;                        /* 0x0000000000117919 */
+        /*00f0*/                   EXIT ;                            /* 0x0000000000117919 */
+        /*0100*/                   BRA 0x100;                        /* 0x0000000000117919 */
+        /*0110*/                   NOP;                              /* 0x0000000000117919 */
+"""
+
+
+def opcodes(code, path):
+    return [code.code[i].opcode for i in path]
+
+
+def to_exit(code, loads, stores):
+    """The opcodes of the shortest way to an exit with so many wide loads and stores."""
+    return opcodes(code, code.way(0, set(), {"LDG.128": loads, "STG.128": stores}))
+
+
+def first_round(code, counts):
+    """The opcodes of the shortest round with these counts."""
+    return opcodes(code, min(code.rounds(counts), key=len, default=[]))
+
+
+@pytest.fixture
+def function():
+    (function,) = sass.parse(LISTING)
+    return function
+
+
+def test_instructions(function):
+    assert function.name == "kernel"
+    assert len(function.code) == 18
+    branch = function.code[2]
+    assert (branch.predicate, branch.opcode, branch.target) == ("P0", "BRA", 0x90)
+    assert sum(one.matches("LDG") for one in function.code) == 4
+    assert sum(one.matches("LDG.128") for one in function.code) == 2
+    assert sum(one.is_fp64 for one in function.code) == 1
+
+
+def test_the_way_with_all_16_byte_accesses(function):
+    found = ["LDC", "BSSY", "BRA", "BRA", "LDG.E.128", "STG.E.128", "BSYNC", "EXIT"]
+    assert to_exit(function, 1, 1) == found
+    assert to_exit(function, 0, 0) == ["LDC", "BSSY", "BRA", "BSYNC", "EXIT"]
+    assert to_exit(function, 0, 2) == []
+
+
+def test_a_round_of_the_loop(function):
+    assert first_round(function, {"LDG.128": 1}) == ["LDG.E.128", "DADD", "MUFU.EX2", "BRA"]
+    assert first_round(function, {"STG.128": 1}) == []
+
+
+def code_of(*lines):
+    """Instructions one after another, from opcodes with operands; "BRA n" goes to the n-th."""
+    code = []
+    for i, line in enumerate(lines):
+        opcode, _, operands = line.partition(" ")
+        predicate = ""
+        if opcode == "BRA":
+            predicate, operands = "P0", hex(16 * int(operands))
+        code.append(sass.Instruction(16 * i, predicate, opcode, operands))
+    return sass.Function("made", code)
+
+
+def test_an_indirect_branch_goes_to_each_case_of_its_switch():
+    code = code_of(
+        *("LDC", "BRX R2"),
+        *("LDG.E.128", "JMP 0x80"),
+        *("STG.E.128", "JMP 0x80"),
+        *("DADD", "BRA 2"),
+        *("EXIT", "JMP 0x90", "NOP"),
+    )
+    assert code.successors(1) == [4, 6]  # a branch leads to the first: it is no case for certain
+    assert to_exit(code, 0, 1) == ["LDC", "BRX", "STG.E.128", "JMP", "EXIT"]
+    assert to_exit(code, 1, 0) == ["LDC", "BRX", "DADD", "BRA", "LDG.E.128", "JMP", "EXIT"]
+    lost = code_of("BRX R2", "EXIT")
+    with pytest.raises(ValueError, match="cannot be followed"):
+        sass.Function("lost", lost.code[:1]).successors(0)
+
+
+PASSES = (
+    *("LDG.E.128", "STS.128", "BRA 0"),  # keeps what it reads
+    *("LDS.128", "DADD", "BRA 3"),
+    *("LDS.128", "CALL.REL", "STG.E.128", "BRA 6"),  # calls for each vector
+    *("LDS.128", "FFMA", "STG.E.128", "BRA 10"),
+    "EXIT",
+)
+
+
+@pytest.mark.parametrize(
+    ("counts", "found"),
+    [
+        ({"LDG.128": 1, "STS.128": 1}, PASSES[:3]),
+        ({"LDS.128": 1, "STG.128": 0}, PASSES[3:6]),
+        ({"LDS.128": 1, "STG.128": 1}, PASSES[10:14]),  # and not the one that calls
+        ({"LDS.128": 0, "STG.128": 1}, ()),
+    ],
+)
+def test_a_loop_is_told_by_its_counts(counts, found):
+    assert first_round(code_of(*PASSES), counts) == [line.partition(" ")[0] for line in found]
