@@ -10,8 +10,9 @@ from typing import Any, Generic, NamedTuple, TypeAlias, Unpack
 from ..._cpu import View
 from ...interop import validate
 from ...interop.call import Call
+from ..activations import Parameters
 from ..bounds import NormBounds
-from ..types import A, ActivationLike, Array, ArrayOrNumber, Casting, Outs, Parameters, Stream
+from ..types import A, ActivationLike, Array, ArrayOrNumber, Casting, Outs, Stream
 from . import axes
 from .op import COMPUTED, Makes, P, R, positional, register, signature_of
 from .served import CachedOp
