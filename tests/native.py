@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+import fastact as fa
 from fastact import _cpu
 from fastact.interop.call import Call
 
@@ -210,6 +211,14 @@ def gated(*shape: int, axis: int) -> Native:
     )
 
 
+def told_to_norms(op: Any, **others: Any) -> dict[str, Any]:
+    """What native calls of a norm over rows of two axes take besides arrays."""
+    return {
+        **{"reduced": (1,), "of_parameter": (1,), "norm": op.norm, "which": 0, "parameters": ()},
+        **{"eps": 1e-5, "weight_offset": 0.0, "casts": False, **others},
+    }
+
+
 def layer_norm(rows: int, columns: int) -> Native:
     m = Maker()
     dy, x, weight = m.given(rows, columns), m.given(rows, columns), m.given(1, columns)
@@ -219,8 +228,8 @@ def layer_norm(rows: int, columns: int) -> Native:
         *(f"norm_backward {rows} {columns}", "norm_backward", True),
         **{"dy": dy, "x": x, "dx": dx, "mean": mean, "rstd": rstd},
         **{"weight": weight, "bias": weight, "dweight": dweight, "dbias": dbias},
-        **{"reduced": (1,), "of_parameter": (1,), "which": WHICH, "parameters": ()},
-        **{"weight_offset": 0.0, "is_centred": True, "casts": False, "accumulate": False},
+        **told_to_norms(fa.layer_norm, which=WHICH),
+        accumulate=False,
     )
 
 

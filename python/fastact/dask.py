@@ -24,6 +24,7 @@ import numpy as np
 from dask import config
 
 from .interop import foreign, validate
+from .ops.activations import Parameters
 from .ops.engine import axes as _axes
 from .ops.engine.fused import activation_op
 from .ops.engine.norm_rows import Norm
@@ -31,7 +32,7 @@ from .ops.engine.op import ops
 from .ops.engine.reductions import total
 from .ops.engine.weighting import check_mask, lacking
 from .ops.moments import Moments
-from .ops.types import ActivationLike, Axes, Parameters
+from .ops.types import ActivationLike, Axes
 from .runtime.threads import num_threads
 
 __all__ = ["layer_norm", "mean_var", "moments"]

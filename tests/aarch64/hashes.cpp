@@ -254,18 +254,18 @@ struct NormCase {
   const char* name;
   std::vector<int64_t> shape;
   std::vector<char> reduced, of_parameter;
-  bool is_centred;
+  RowNorm norm;
 };
 
 void norms() {
   const NormCase cases[] = {
-      {"layer_norm", {7, 131}, {0, 1}, {0, 1}, true},
-      {"layer_norm", {5, 2101}, {0, 1}, {0, 1}, true},
-      {"rms_norm", {9, 67}, {0, 1}, {0, 1}, false},
-      {"group_norm", {3, 2, 3, 7, 9}, {0, 0, 1, 1, 1}, {0, 1, 1, 0, 0}, true},
-      {"group_norm, channels last", {3, 45, 2, 5}, {0, 1, 0, 1}, {0, 0, 1, 1}, true},
-      {"group_norm, many channels last", {2, 45, 4, 19}, {0, 1, 0, 1}, {0, 0, 1, 1}, true},
-      {"instance_norm", {3, 5, 701}, {0, 0, 1}, {0, 1, 0}, true},
+      {"layer_norm", {7, 131}, {0, 1}, {0, 1}, kCentredNorm},
+      {"layer_norm", {5, 2101}, {0, 1}, {0, 1}, kCentredNorm},
+      {"rms_norm", {9, 67}, {0, 1}, {0, 1}, kRmsNorm},
+      {"group_norm", {3, 2, 3, 7, 9}, {0, 0, 1, 1, 1}, {0, 1, 1, 0, 0}, kCentredNorm},
+      {"group_norm, channels last", {3, 45, 2, 5}, {0, 1, 0, 1}, {0, 0, 1, 1}, kCentredNorm},
+      {"group_norm, many channels last", {2, 45, 4, 19}, {0, 1, 0, 1}, {0, 0, 1, 1}, kCentredNorm},
+      {"instance_norm", {3, 5, 701}, {0, 0, 1}, {0, 1, 0}, kCentredNorm},
   };
   for (const NormCase& c : cases)
     for (const int which : {int(k_identity), int(k_mish)})
@@ -290,10 +290,10 @@ void norms() {
           for (size_t i = 0; i < c.shape.size(); ++i)
             call.reduced.flags[i] = c.reduced[i], call.of_parameter.flags[i] = c.of_parameter[i];
           call.data[NormCall::kX] = argument(x), call.data[NormCall::kY] = argument(y);
-          if (c.is_centred) call.mean = argument(mean);
+          if (is_centred(c.norm)) call.mean = argument(mean);
           call.rstd = argument(rstd);
           call.weight = argument(weight), call.bias = argument(bias);
-          call.which = which, call.eps = 1e-5, call.is_centred = c.is_centred;
+          call.which = which, call.eps = 1e-5, call.norm = c.norm;
           auto norm = std::make_unique<Norm>();
           prepare(norm.get(), table, call, NormCall::kX);
           norm_forward_partition(norm.get(), 0, 1);

@@ -3,6 +3,7 @@
 from functools import lru_cache, partial
 from importlib import import_module
 from importlib.util import find_spec
+from typing import get_type_hints
 
 import ml_dtypes
 import mpmath
@@ -16,6 +17,7 @@ import fastact as fa
 from fastact import _cpu
 from fastact.check import reference
 from fastact.measure import formulas
+from fastact.ops.activations import Parameters
 
 
 def float32_sample() -> np.ndarray:
@@ -93,26 +95,15 @@ def test_derivative_float32(op, backend):
     check_derivative_float32(op, backend, share(backend))
 
 
-# Other parameters than the defaults. float32 has them exactly, or the oracle would judge another
-# function.
-PARAMETERS = [
-    ("leaky_relu", {"negative_slope": 0.25}),
-    ("leaky_relu", {"negative_slope": -3.0}),
-    ("elu", {"alpha": 2.5}),
-    ("elu", {"alpha": -0.75}),
-    ("celu", {"alpha": 4.0}),
-    ("celu", {"alpha": -1.0}),
-    ("gelu", {"approximate": "tanh"}),
-    ("quick_gelu", {"alpha": 1.0}),
-    ("quick_gelu", {"alpha": 0.0625}),
-    ("hardtanh", {"min_val": -0.25, "max_val": 3.0}),
-    ("hardtanh", {"min_val": 1.5, "max_val": 1.5}),
-    ("softplus", {"beta": 0.375}),
-    ("softplus", {"beta": 3.0}),
-    ("softshrink", {"lambd": 0.0}),
-    ("softshrink", {"lambd": 3.5}),
-    ("hardshrink", {"lambd": 2.0}),
-]
+PARAMETERS = [(op.name, named) for op in ACTIVATIONS for named in op.trials]
+
+
+def test_every_parameter_is_tried_and_annotated():
+    """Each that is no choice has values, and type checkers know them all."""
+    for op in ACTIVATIONS:
+        assert set(op.parameters) == {*op.choices, *op.values}, op.name
+    kinds = {n: type(v) for op in ACTIVATIONS for n, v in op.parameters.items()}
+    assert get_type_hints(Parameters) == kinds
 
 
 @pytest.mark.parametrize(("name", "parameters"), PARAMETERS, ids=str)

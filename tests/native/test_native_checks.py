@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from native import Calls, Guarded, recording
+from native import Calls, Guarded, recording, told_to_norms
 
 import fastact as fa
 from fastact import _cpu
@@ -196,9 +196,7 @@ def test_a_weight_of_one_of_a_rows_axes():
         views = [View.from_numpy(a) for a in (x, y, given)]
         arguments = {
             **dict(zip(("x", "y", "weight"), views, strict=True)),
-            **{"reduced": (1, 2, 3), "of_parameter": (1, 2), "parameters": (), "eps": 1e-5},
-            **{"which": _cpu.ACTIVATIONS.index("identity"), "is_centred": True},
-            **{"weight_offset": 0.0, "casts": False},
+            **told_to_norms(fa.layer_norm, reduced=(1, 2, 3), of_parameter=(1, 2)),
         }
         _cpu.native_call("norm_forward", arguments).run(None, 0)
     np.testing.assert_array_equal(found, expected)

@@ -7,7 +7,9 @@ import ml_dtypes
 import numpy as np
 import pytest
 from devices import DTYPES, EMULATED, KERNELS, Framework, to_emulated
+from native import told_to_norms
 
+import fastact as fa
 from fastact import _cpu
 from fastact.interop import devices, frameworks
 from fastact.interop.frameworks import Place
@@ -697,10 +699,7 @@ def test_other_functions_take_no_masks_and_indices(device):
     n = Native(device)
     x = n.of(np.ones((4, 6), np.float32))
     bias = n.of(np.ones(6, np.float32))
-    norm = {
-        **{"reduced": (1,), "of_parameter": (1,), "which": 0, "parameters": (), "eps": 1e-5},
-        **{"is_centred": False, "weight_offset": 0.0, "casts": False},
-    }
+    norm = told_to_norms(fa.rms_norm)
     summing = {"axes": (), "term": 0, "divisor": 1.0, "accumulate": False}
     averaging = {"axes": (), "of_m2": 0, "correction": 0.0, "skips": False}
     act = {"which": 0, "parameters": ()}

@@ -74,18 +74,19 @@ _VALUES = {
 #: How often an array that may be left out is given, where that is not half of the time.
 _GIVEN = {"weight": 0.7, "bias": 0.6, "residual": 0.3, "where": 0.3, "dc": 0.6}
 
+#: Of an activation's own parameters, besides its values, where its rules hold.
+_ANY = (0, 0.5, 1, 2)
+
 #: Values of options: the defaults, zero where that is allowed, far ones, both signs.
 _NUMBERS = {
-    "negative_slope": (0.01, 0, 1, -0.5, 0.25, 3), "alpha": (1, 0.5, 2, -1.5, 0.1),
-    "beta": (1, 0.5, 2, 3), "lambd": (0.5, 0, 1, 2), "min_val": (-1, 0, -0.5, -3),
-    "max_val": (1, 0, 0.5, 6), "eps": (1e-5, 1e-6, 1e-12, 0, 0.5, 1),
+    "eps": (1e-5, 1e-6, 1e-12, 0, 0.5, 1),
     "momentum": (0.1, 0, 1, 0.5), "correction": (0, 1, 1.5), "ddof": (0, 1, 1.5),
     "weight_offset": (1, 0, -0.75), "scale": (1, 0.125, 0.37, -2, 3, 0), "limit": (7, 0.5),
     "label_smoothing": (0, 1, 0.1, 0.75), "offset": (1, -0.25),
 }  # fmt: skip
 _CHOICES: dict[str, tuple[Any, ...]] = {
     "gate": ("first", "second"), "reduction": ("mean", "sum", "none"),
-    "approximate": ("none", "tanh"), "ignore_index": (-1, 0, 2, 255, 2**40),
+    "ignore_index": (-1, 0, 2, 255, 2**40),
     "casting": ("exact", "exact", "llama", "gemma"),
 }  # fmt: skip
 
@@ -180,13 +181,27 @@ def _axis(op: Any, draw: Draw, ndim: int) -> Any:
 def own_parameters(op: Any, draw: Draw, share: float = 0.4) -> dict[str, Any]:
     """Some of an activation's parameters, mostly none."""
     named: dict[str, Any] = {}
-    for name in op.parameters:
+    for name, default in op.parameters.items():
         if draw.chance(share):
             if name in op.choices:
                 named[name] = draw.r.choice(sorted(op.choices[name]))
             else:
-                named[name] = number(draw.r, *_NUMBERS.get(name, (op.parameters[name],)))
+                named[name] = number(draw.r, default, *op.values[name], *_ANY)
     return named if _rules_hold(op, named) else {}
+
+
+def _of_the_chosen(op: Any, draw: Draw) -> dict[str, Any]:
+    """Parameters of the activation that an op chooses by them, mostly none."""
+    if not op.trials or draw.chance(0.6):
+        return {}
+    tried = draw.r.choice(op.trials)
+    named = {n: v if isinstance(v, str) else number(draw.r, v, *_ANY) for n, v in tried.items()}
+    return named if _rules_hold(_chosen(op, named), named) else {}
+
+
+def _chosen(op: Any, named: dict[str, Any]) -> Any:
+    """The activation that an op chooses by its options."""
+    return op.activation_of({name: _value(value) for name, value in named.items()})[0]
 
 
 def _rules_hold(op: Any, named: dict[str, Any]) -> bool:
@@ -235,8 +250,8 @@ def _options(op: Any, entry: str, draw: Draw, shape: Shape) -> dict[str, Any]:
             named[name] = r.choice(_CHOICES[name])
         elif name in _NUMBERS and draw.chance(0.4):
             named[name] = number(r, *_NUMBERS[name])
-    if op.family == "gated" and "alpha" in named and "activation" not in defaults:
-        named["alpha"] = number(r, 1, 1.702, 0.5)
+    if op.family == "gated" and "activation" not in defaults:
+        named |= _of_the_chosen(op, draw)
     if named.get("ddof") and named.get("correction"):
         del named[r.choice(("ddof", "correction"))]
     if "num_groups" in defaults:
@@ -784,14 +799,12 @@ def other_parameter(request: Request, r: Random) -> Request | None:
     changed = Number(other, old.kind)
     given = {**request.given, name: changed}
     op = fa.ops[request.op]
-    activation = request.given.get("activation", op)
+    activation = _chosen(op, given) if op.family == "gated" else given.get("activation", op)
     activation = fa.ops.get(activation) if isinstance(activation, str) else activation
     known = getattr(activation, "rules", None) is not None and name in activation.parameters
     if known and not _rules_hold(activation, given):
         return None
     if not _HOLDS.get(name, lambda v: True)(other):
-        return None
-    if name == "alpha" and op.family == "gated" and other <= 0:
         return None
     options = {**request.notes["options"], name: changed}
     return replace(request, given=given, notes={**request.notes, "options": options})

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from .. import _cpu
 from ..measure.cases import Case
 from ..ops.bounds import BiasBounds, computed_in
+from ..ops.engine.fused import activations
 from ..ops.engine.op import ops
 from . import reference
 from .common import ErrorRow, Options, Report, check_by_cases, dtypes, mixed
@@ -88,8 +89,8 @@ def _errors(op: Any, activation: str, given: tuple[int, Arrays]) -> tuple[int, i
 
 
 def _rows(op: Any, options: Options, report: Report) -> Iterator[ErrorRow]:
-    activations = [_IDENTITY, *(o.name for o in ops.values() if o.family == "activations")]
-    for activation, dtype in product(activations, dtypes(report)):
+    names = [_IDENTITY, *(each.name for each in activations())]
+    for activation, dtype in product(names, dtypes(report)):
         yield ErrorRow(
             (activation, dtype.name),
             partial(_inputs, dtype, options),

@@ -26,9 +26,8 @@ def variants(op: Any) -> Iterator[tuple[str, dict[str, Any]]]:
         yield from ((name, {"activation": name}) for name in _ACTIVATIONS)
     else:
         yield op.activation_of({})[0].name, {}
-    for name, values in (("alpha", (1.702,)), ("approximate", ("tanh",))):
-        if name in takes:
-            yield from ((f"{name}={value}", {name: value}) for value in values)
+        for named in op.trials:
+            yield ", ".join(f"{name}={value}" for name, value in named.items()), named
 
 
 def _cases(op: Any, named: dict[str, Any], dtype: Any, options: Options) -> Iterator[Call]:

@@ -284,10 +284,38 @@ def average(x: Any, axes: tuple[int, ...]) -> Any:
     return x.astype(np.longdouble).mean(axes, keepdims=True).astype(x.dtype)
 
 
-def statistics(x: Any, axes: tuple[int, ...], eps: float, centred: bool) -> Any:
+@dataclass(frozen=True)
+class RowFormulas:
+    """What a norm makes of a row; by default a root of the mean of its squares.
+
+    rstd : by that mean, how many elements there are, and eps. subtracted : by what dx subtracts
+    multiples of xhat, over the mean of g xhat; by that number, rstd and eps.
+    """
+
+    rstd: Callable[[Any, int, float], Any] = lambda square, count, eps: 1 / np.sqrt(square + eps)
+    subtracted: Callable[[int, Any, float], Any] = lambda count, rstd, eps: 1.0
+
+
+#: By the functors of src/common/norms/rows.h.
+ROW_NORMS = {"CentredNorm": RowFormulas(), "RmsNorm": RowFormulas()}
+
+
+def row_formulas(op: Any) -> RowFormulas:
+    """Those of a norm; batch_norm has layer_norm's."""
+    return ROW_NORMS[getattr(op, "kind", "CentredNorm")]
+
+
+def statistics(
+    x: Any,
+    axes: tuple[int, ...],
+    eps: float,
+    centred: bool,
+    formulas: RowFormulas = RowFormulas(),
+) -> Any:
     """mean and rstd over `axes`, which stay with length 1, in x's dtype."""
     mean = average(x, axes) if centred else 0 * average(x, axes)
-    return mean, 1 / np.sqrt(average(np.square(x - mean), axes) + eps)
+    square = average(np.square(x - mean), axes)
+    return mean, formulas.rstd(square, x.size // max(1, square.size), eps)
 
 
 @dataclass(frozen=True)
@@ -295,6 +323,8 @@ class NormExact:
     """What a norm gives and what flows back through it, for given statistics, by the textbook.
 
     All in one wide type; parameters and statistics broadcast against x. g = p weight, p = dy f'(z).
+
+    factor : of the means that dx subtracts.
     """
 
     name: str
@@ -306,6 +336,7 @@ class NormExact:
     bias: Any
     axes: tuple[int, ...] | None  # of the statistics, or None where these do not depend on x
     centred: bool
+    factor: Any = 1.0
 
     def value(self, z: Any) -> Any:
         return z if self.name == "identity" else forward(self.name, z)
@@ -335,9 +366,9 @@ class NormExact:
         return self.rstd * (g - mean_g - xhat * self.over(g * xhat)), p * xhat, p
 
     def over(self, a: Any) -> Any:
-        """The mean over what shares statistics."""
+        """The mean over what shares statistics, times the factor."""
         assert self.axes is not None
-        return average(a + 0 * self.x, self.axes)
+        return average(a + 0 * self.x, self.axes) * self.factor
 
 
 def largest(dtype: Any) -> float:

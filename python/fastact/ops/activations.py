@@ -5,12 +5,24 @@ documentation; `@activation` adds the stated accuracy and makes the op. The form
 `src/common/activations/`, the oracle in `check/reference.py`.
 """
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypedDict
 
 from .bounds import Bounds, Scaling
 from .engine.activations import activation
 from .engine.op import alias, float32_under_autocast, names_of_ops
 from .types import A, Out, Stream
+
+
+class Parameters(TypedDict, total=False):
+    """The own parameters of the activations, which ops with an activation behind them take too."""
+
+    alpha: float
+    approximate: str
+    beta: float
+    lambd: float
+    max_val: float
+    min_val: float
+    negative_slope: float
 
 
 @activation(Bounds(0, 0, 0), piecewise_linear=True)
@@ -67,7 +79,7 @@ def relu6(x: A, /, out: Out[A] = None, *, stream: Stream = None) -> A:
     """
 
 
-@activation(Bounds(1, 0.5, 0), piecewise_linear=True)
+@activation(Bounds(1, 0.5, 0), values={"negative_slope": (0.25, -3.0)}, piecewise_linear=True)
 def leaky_relu(
     x: A, /, negative_slope: float = 0.01, out: Out[A] = None, *, stream: Stream = None
 ) -> A:
@@ -100,7 +112,7 @@ def leaky_relu(
     """
 
 
-@activation(Bounds(2, 4, 1.2e-07))
+@activation(Bounds(2, 4, 1.2e-07), values={"alpha": (2.5, -0.75)})
 def elu(x: A, /, alpha: float = 1.0, out: Out[A] = None, *, stream: Stream = None) -> A:
     """Exponential linear unit.
 
@@ -162,6 +174,7 @@ def selu(x: A, /, out: Out[A] = None, *, stream: Stream = None) -> A:
 @activation(
     Bounds(2, 4, 1.2e-07, scaling=Scaling("alpha", "x / alpha", lambda x, alpha: x / alpha)),
     rules=[("alpha must not be zero", lambda alpha: alpha != 0)],
+    values={"alpha": (4.0, -1.0)},
 )
 def celu(x: A, /, alpha: float = 1.0, out: Out[A] = None, *, stream: Stream = None) -> A:
     """Continuously differentiable exponential linear unit.
@@ -261,6 +274,7 @@ swish = alias("swish", silu)
 @activation(
     Bounds(3, 4, 1.2e-07, scaling=Scaling("alpha", "alpha x", lambda x, alpha: alpha * x)),
     rules=[("alpha must be above zero", lambda alpha: alpha > 0)],
+    values={"alpha": (1.0, 0.0625)},
 )
 def quick_gelu(x: A, /, alpha: float = 1.702, out: Out[A] = None, *, stream: Stream = None) -> A:
     """Gelu, approximated by a sigmoid; silu with a slope.
@@ -428,6 +442,7 @@ def tanh(x: A, /, out: Out[A] = None, *, stream: Stream = None) -> A:
 @activation(
     Bounds(0, 0, 0),
     rules=[("min_val must not exceed max_val", lambda min_val, max_val: min_val <= max_val)],
+    values={"min_val": (-0.25, 1.5), "max_val": (3.0, 1.5)},
     piecewise_linear=True,
 )
 def hardtanh(
@@ -499,6 +514,7 @@ def tanhshrink(x: A, /, out: Out[A] = None, *, stream: Stream = None) -> A:
 @activation(
     Bounds(3, 4, 1.2e-07, scaling=Scaling("beta", "beta x", lambda x, beta: beta * x)),
     rules=[("beta must be above zero", lambda beta: beta > 0)],
+    values={"beta": (0.375, 3.0)},
 )
 def softplus(x: A, /, beta: float = 1.0, out: Out[A] = None, *, stream: Stream = None) -> A:
     """Smooth rectifier.
@@ -556,6 +572,7 @@ def softsign(x: A, /, out: Out[A] = None, *, stream: Stream = None) -> A:
 @activation(
     Bounds(0.5, 0, 0),
     rules=[("lambd must not be negative", lambda lambd: lambd >= 0)],
+    values={"lambd": (0.0, 3.5)},
     piecewise_linear=True,
 )
 def softshrink(x: A, /, lambd: float = 0.5, out: Out[A] = None, *, stream: Stream = None) -> A:
@@ -588,7 +605,7 @@ def softshrink(x: A, /, lambd: float = 0.5, out: Out[A] = None, *, stream: Strea
     """
 
 
-@activation(Bounds(0, 0, 0), piecewise_linear=True)
+@activation(Bounds(0, 0, 0), values={"lambd": (2.0,)}, piecewise_linear=True)
 def hardshrink(x: A, /, lambd: float = 0.5, out: Out[A] = None, *, stream: Stream = None) -> A:
     """Hard shrinkage.
 

@@ -6,12 +6,13 @@ pass of a network knows them by.
 
 from typing import TYPE_CHECKING, Any, Unpack
 
+from .activations import Parameters
 from .engine import axes as _axes
 from .engine.axes import Over
 from .engine.bias import BiasAct
 from .engine.op import names_of_ops, register
 from .engine.reductions import Shape, reduction
-from .types import A, ActivationLike, Array, ArrayOrNumber, Out, Parameters, Stream
+from .types import A, ActivationLike, Array, ArrayOrNumber, Out, Stream
 
 
 def _all_but_one(where: str, options: Any, shape: Shape) -> Over:

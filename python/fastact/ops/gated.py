@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any, Unpack
 
 from ..interop import validate
 from . import activations as _activations
+from .activations import Parameters
 from .engine.gated import gated_op
 from .engine.op import names_of_ops
-from .types import A, ActivationLike, Array, ArrayOrNumber, Out, Parameters, Stream
+from .types import A, ActivationLike, Array, ArrayOrNumber, Out, Stream
 
 
 def _silu(where: str, options: Any) -> Any:

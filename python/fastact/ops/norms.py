@@ -9,6 +9,7 @@ in `src/common/norms`, the oracle in `check/reference.py`.
 
 from typing import TYPE_CHECKING, Unpack
 
+from .activations import Parameters
 from .engine.norm_channels import BatchNorm, NormApply
 from .engine.norm_rows import (
     AddNormOut,
@@ -19,7 +20,7 @@ from .engine.norm_rows import (
     single_channels,
 )
 from .engine.op import float32_under_autocast, names_of_ops, register
-from .types import A, ActivationLike, Array, ArrayOrNumber, Casting, Out, Parameters, Stream
+from .types import A, ActivationLike, Array, ArrayOrNumber, Casting, Out, Stream
 
 
 @float32_under_autocast("cuda")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias, TypedDict, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias, TypeVar
 
 if TYPE_CHECKING:
     from .engine.activations import Activation
@@ -39,15 +39,3 @@ ActivationLike: TypeAlias = "str | Activation[..., Any]"
 
 #: Where a root-mean-square norm rounds.
 Casting: TypeAlias = Literal["exact", "llama", "gemma"]
-
-
-class Parameters(TypedDict, total=False):
-    """The own parameters of the activations, which ops with an activation behind them take too."""
-
-    alpha: float
-    approximate: str
-    beta: float
-    lambd: float
-    max_val: float
-    min_val: float
-    negative_slope: float

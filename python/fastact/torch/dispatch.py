@@ -21,6 +21,7 @@ from typing import Any, get_type_hints
 import torch
 
 from ..interop import foreign, validate
+from ..ops.activations import Parameters
 from ..ops.engine.activations import Activation
 from ..ops.engine.op import COMPUTED, DATA, Model, ops
 from ..ops.types import (
@@ -30,7 +31,6 @@ from ..ops.types import (
     ArrayOrNumber,
     Axes,
     Casting,
-    Parameters,
 )
 from .autograd import Function, apply, finds_all, in_graph, is_batch, one_by_one
 from .spec import Spec, check_recorded, check_switches, spec_of, tensors_of

@@ -3,6 +3,7 @@
 
 #include "common/activations/list.h"
 #include "common/core/call.h"
+#include "common/norms/rows.h"
 
 namespace fastact {
 
@@ -17,17 +18,17 @@ struct NormCall {
   ArrayArgument weight, bias, dweight, dbias;
   AxisFlags reduced;       // inside a row
   AxisFlags of_parameter;  // of weight and bias
+  int norm;                // of FASTACT_ROW_NORMS (rows.h)
   int which;               // the activation
   ParameterValues parameters;
   double eps;
   double weight_offset;  // added to the weight, in the compute type
-  bool is_centred;       // a mean is subtracted
   bool casts;            // of 16-bit data, what lies between the steps is rounded (norms.h)
   bool accumulate;       // what backward writes is added to
 };
 
 inline const char* problem_of_casts(const NormCall& call) {
-  const bool rounds = call.casts && (call.bias.shape || call.is_centred);
+  const bool rounds = call.casts && (call.bias.shape || is_centred(call.norm));
   return rounds ? "casts must be False with a bias or a mean" : nullptr;
 }
 
@@ -35,14 +36,14 @@ inline const char* problem_of_norm_forward(const void* given) {
   const NormCall& call = *static_cast<const NormCall*>(given);
   if (!call.data[NormCall::kResidual].shape != !call.data[NormCall::kTotal].shape)
     return "residual and total must both be arrays, or neither";
-  if (!call.rstd.shape ? bool(call.mean.shape) : !call.mean.shape == call.is_centred)
+  if (!call.rstd.shape ? bool(call.mean.shape) : !call.mean.shape == is_centred(call.norm))
     return "mean must be an array where it is subtracted and rstd is one, and only there";
   return problem_of_casts(call);
 }
 
 inline const char* problem_of_norm_backward(const void* given) {
   const NormCall& call = *static_cast<const NormCall*>(given);
-  if (!call.mean.shape == call.is_centred)
+  if (!call.mean.shape == is_centred(call.norm))
     return "mean must be an array where it is subtracted, and only there";
   return problem_of_casts(call);
 }
@@ -61,11 +62,11 @@ constexpr Field kNormForwardFields[] = {
     fields::out<&NormCall::rstd>("rstd").reduced("x", "reduced").compute_type("x").optional(),
     fields::in<&NormCall::weight>("weight").beside("x").wide_enough("x").optional(),
     fields::in<&NormCall::bias>("bias").beside("x").wide_enough("x").optional(),
+    fields::in<&NormCall::norm>("norm").below(kRowNorms),
     fields::in<&NormCall::which>("which").below(kActivations),
     fields::in<&NormCall::parameters>("parameters"),
     fields::in<&NormCall::eps>("eps"),
     fields::in<&NormCall::weight_offset>("weight_offset"),
-    fields::in<&NormCall::is_centred>("is_centred"),
     fields::in<&NormCall::casts>("casts"),
 };
 
@@ -87,10 +88,11 @@ constexpr Field kNormBackwardFields[] = {
         .same_dtype("weight")
         .optional(),
     fields::out<&NormCall::dbias>("dbias").kept("x", "of_parameter").same_dtype("bias").optional(),
+    fields::in<&NormCall::norm>("norm").below(kRowNorms),
     fields::in<&NormCall::which>("which").below(kActivations),
     fields::in<&NormCall::parameters>("parameters"),
+    fields::in<&NormCall::eps>("eps"),
     fields::in<&NormCall::weight_offset>("weight_offset"),
-    fields::in<&NormCall::is_centred>("is_centred"),
     fields::in<&NormCall::casts>("casts"),
     fields::in<&NormCall::accumulate>("accumulate"),
 };

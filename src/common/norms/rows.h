@@ -27,6 +27,8 @@ FASTACT_BEGIN_NAMESPACE
 struct CentredNorm {
   static constexpr bool kIsCentred = true;  // moments are the statistic, else the sum of squares
 
+  // The op's eps as all below have it: what squares over a count are compared with.
+  static FASTACT_HD double eps_of(double eps) { return eps; }
   // The square of what divides x - mean, in double, once a row. squares: of the distances from the
   // mean, or from 0. per_count: 1 / count, which every thread of a held row has.
   static FASTACT_HD double variance(double squares, double count, double eps) {
@@ -36,20 +38,22 @@ struct CentredNorm {
     return madd(squares, per_count, eps);
   }
   // What dx subtracts of g: a number, and another times xhat, in the place of the means over the
-  // row of g and of g xhat.
+  // row of g and of g xhat. rstd: as it was saved.
   template <class T>
-  static FASTACT_HD void set_subtracted(T& /*mean_g*/, T& /*mean_g_xhat*/, double /*count*/) {}
+  static FASTACT_HD void set_subtracted(T& /*mean_g*/, T& /*mean_g_xhat*/, double /*count*/,
+                                        T /*rstd*/, double /*eps*/) {}
 };
 
 // rms_norm: no mean was subtracted, so mean(g) is no part of the gradient.
 struct RmsNorm : CentredNorm {
   static constexpr bool kIsCentred = false;
   template <class T>
-  static FASTACT_HD void set_subtracted(T& mean_g, T&, double) {
+  static FASTACT_HD void set_subtracted(T& mean_g, T&, double, T, double) {
     mean_g = 0;
   }
 };
 
+// X(Struct): its name is the `kind` of the ops that it serves.
 #define FASTACT_ROW_NORMS(X) X(CentredNorm) X(RmsNorm)
 
 enum RowNorm : int {
@@ -58,7 +62,11 @@ enum RowNorm : int {
 #undef FASTACT_NUMBER
       kRowNorms
 };
-constexpr RowNorm row_norm_of(bool is_centred) { return is_centred ? kCentredNorm : kRmsNorm; }
+constexpr const char* kRowNormNames[] = {
+#define FASTACT_NAME(Norm) #Norm,
+    FASTACT_ROW_NORMS(FASTACT_NAME)
+#undef FASTACT_NAME
+};
 
 // visit(functor) of a norm.
 template <class Visit>
@@ -69,20 +77,33 @@ FASTACT_HD auto with_row_norm(int norm, Visit visit) {
 #undef FASTACT_VISIT
   return visit(CentredNorm{});
 }
+FASTACT_HD double eps_of(int norm, double eps) {
+  return with_row_norm(norm, [&](auto of) FASTACT_INLINED { return of.eps_of(eps); });
+}
 FASTACT_HD bool is_centred(int norm) {
   return with_row_norm(norm, [](auto of) FASTACT_INLINED { return decltype(of)::kIsCentred; });
 }
 
 template <class T>
-FASTACT_HD void set_subtracted(int norm, T& mean_g, T& mean_g_xhat, double count) {
-  with_row_norm(norm,
-                [&](auto of) FASTACT_INLINED { of.set_subtracted(mean_g, mean_g_xhat, count); });
+FASTACT_HD void set_subtracted(int norm, T& mean_g, T& mean_g_xhat, double count, T rstd,
+                               double eps) {
+  with_row_norm(norm, [&](auto of) FASTACT_INLINED {
+    of.set_subtracted(mean_g, mean_g_xhat, count, rstd, eps);
+  });
 }
 
 // 1 / sqrt of the variance.
 template <class Norm>
 FASTACT_HD double rstd_of(double squares, double count, double eps) {
   return 1.0 / __builtin_sqrt(Norm::variance(squares, count, eps));
+}
+
+// The same of a norm by its number, of squares of distances over `up`.
+FASTACT_HD double rstd_of_scaled(int norm, double squares, double count, double eps, double up) {
+  const double scale = inverse_power(up);
+  return scale / __builtin_sqrt(with_row_norm(norm, [&](auto of) FASTACT_INLINED {
+           return of.variance(squares, count, eps * scale * scale);
+         }));
 }
 
 // The moments of scale x: near + low and m2, which are 0 and the sum of the squares where no mean

@@ -1,5 +1,9 @@
 # What the headers of the norms declare.
 
+cdef extern from "common/norms/rows.h" namespace "fastact" nogil:
+    const int kRowNorms
+    const char* const kRowNormNames[1]
+
 cdef extern from "common/norms/call.h" namespace "fastact" nogil:
     const CallTable kNormForward, kNormBackward
     const int kNormX "fastact::NormCall::kX"

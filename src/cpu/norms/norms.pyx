@@ -2,6 +2,8 @@
 # described in common/norms/call.h.
 include "cpu/norms/norms.pxi"
 
+ROW_NORMS = names_of(kRowNormNames, kRowNorms)
+
 
 cdef int run_norm_forward(const void* given, char* workspace, int64_t bytes) except -1:
     cdef const NormCall* call = <const NormCall*>given

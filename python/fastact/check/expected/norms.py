@@ -32,6 +32,7 @@ class NormOracle:
     activation: str = "identity"
     parameter_dtypes: Mapping[str, Any] | None = None
     on_gpu: bool = False
+    eps: float = 0.0
 
     def of(
         self, arrays: Mapping[str, Any], statistics: tuple[Any, Any], *, depends: bool = True
@@ -52,8 +53,9 @@ class NormOracle:
         weight = wide(arrays.get("weight", 1.0), rows.along)
         bias = wide(arrays.get("bias", 0.0), rows.along)
         axes = rows.axes if depends else None
+        factor = reference.row_formulas(self.op).subtracted(rows.count, rstd, self.eps)
         return reference.NormExact(
-            self.activation, x, dy, mean, rstd, weight, bias, axes, rows.centred
+            self.activation, x, dy, mean, rstd, weight, bias, axes, rows.centred, factor
         )
 
     def y(self, e: Any) -> tuple[Any, Any]:
@@ -128,8 +130,9 @@ class _Norm:
             total = self.arrays["x"].astype(compute) + case.array("residual").astype(compute)
             self.arrays["x"] = total.astype(self.dtype)
         self.oracle = NormOracle(
-            self.op, self.rows, self.dtype, self.name, self.dtypes, case.on_gpu
-        )
+            self.op, self.rows, self.dtype, self.name, self.dtypes, case.on_gpu,
+            case.option("eps") or 0.0,
+        )  # fmt: skip
 
     def found(self) -> dict[str, Expected]:
         entry = self.case.entry
@@ -152,7 +155,8 @@ class _Norm:
             mean, rstd = (wide(arrays[k], self.dtype).reshape(rows.kept) for k in names)
             rstd = rstd if kind.given else 1 / np.sqrt(rstd + eps)
         elif x.size:
-            mean, rstd = reference.statistics(x, rows.axes, eps, rows.centred)
+            formulas = reference.row_formulas(self.op)
+            mean, rstd = reference.statistics(x, rows.axes, eps, rows.centred, formulas)
         else:
             mean = rstd = np.full(rows.kept, np.nan)
         of: dict[str, Any] = {k: arrays[k] for k in ("x", "weight", "bias") if k in arrays}

@@ -17,6 +17,7 @@ from .step import serve
 
 Choices = Mapping[str, Mapping[str, str]]
 Rules = Sequence[tuple[str, Callable[..., bool]]]
+Values = Mapping[str, Sequence[float]]
 
 
 class Activation(Elementwise[P, R], _cpu.FastActivation):
@@ -29,6 +30,8 @@ class Activation(Elementwise[P, R], _cpu.FastActivation):
         functor): backward then computes no exponential, and `forward` may work in place.
     choices : for a parameter that is a string, the native activation that each value stands for.
     rules : what must hold for the parameters that are numbers, in words and as a function of them.
+    values : of these parameters, what tests and checks try beside the default, the first of each
+        together, and so on. float32 has them exactly, or an oracle would judge another function.
     piecewise_linear : whether the derivative is constant between corners, and its own is 0.
     """
 
@@ -42,11 +45,12 @@ class Activation(Elementwise[P, R], _cpu.FastActivation):
         saves: tuple[str, ...],
         choices: Choices,
         rules: Rules,
+        values: Values,
         piecewise_linear: bool,
     ) -> None:
         call = self._declare(function, "activations")
         self.bounds, self.saves, self.choices, self.rules = bounds, saves, choices, rules
-        self.piecewise_linear = piecewise_linear
+        self.values, self.piecewise_linear = values, piecewise_linear
         self.fields = {"saved": saves[0]}
         own = [p for p in call.parameters.values() if p.name not in ("x", "out", "stream")]
         self.parameters = MappingProxyType({p.name: p.default for p in own})
@@ -95,6 +99,13 @@ class Activation(Elementwise[P, R], _cpu.FastActivation):
                     found[f"{self.name}({parameter}={value!r})"] = {parameter: value}
         return found
 
+    @property
+    def trials(self) -> list[dict[str, Any]]:
+        """Parameters other than the defaults that are worth a trial, by keyword."""
+        numbers = zip(*self.values.values(), strict=True)
+        chosen = [named for named in self.variants.values() if named]
+        return chosen + [dict(zip(self.values, row, strict=True)) for row in numbers]
+
     def _check_options(self, where: str, options: SimpleNamespace) -> None:
         options.which, options.parameters = self.native(where, options)
 
@@ -119,9 +130,10 @@ def activation(
     saves: tuple[str, ...] = ("x",),
     choices: Choices | None = None,
     rules: Rules = (),
+    values: Values | None = None,
     piecewise_linear: bool = False,
 ) -> Callable[[Callable[P, R]], Activation[P, R]]:
     """The activation that a function declares; its formula is in src/common/activations."""
     return lambda function: register(
-        Activation(function, bounds, saves, choices or {}, rules, piecewise_linear)
+        Activation(function, bounds, saves, choices or {}, rules, values or {}, piecewise_linear)
     )

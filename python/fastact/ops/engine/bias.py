@@ -7,8 +7,9 @@ from types import MappingProxyType, SimpleNamespace
 from typing import Any, NamedTuple, Unpack
 
 from ...interop import validate
+from ..activations import Parameters
 from ..bounds import BiasBounds
-from ..types import ActivationLike, Array, ArrayOrNumber, Outs, Parameters, Stream
+from ..types import ActivationLike, Array, ArrayOrNumber, Outs, Stream
 from . import axes
 from .fused import activation_op
 from .op import P, R, untyped

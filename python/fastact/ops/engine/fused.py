@@ -13,6 +13,11 @@ IDENTITY = "identity"
 _IDENTITY = _cpu.ACTIVATIONS.index(IDENTITY)
 
 
+def activations() -> list[Any]:
+    """Every activation, in the registry's order."""
+    return [op for op in ops.values() if op.family == "activations"]
+
+
 def activation_op(where: str, activation: Any) -> Any:
     """The op that an activation's name or the op itself stands for; None for the identity."""
     if isinstance(activation, str):

@@ -17,7 +17,7 @@ from ...interop import validate
 from ..bounds import GatedBounds
 from . import axes
 from .elementwise import Elementwise
-from .fused import activation_op
+from .fused import activation_op, activations
 from .op import Makes, P, R, positional, register, signature_of
 from .reductions import GRADIENT_SUM_BOUNDS
 from .served import CachedOp
@@ -77,6 +77,18 @@ class Gated(CachedOp[P, R]):
             op = self._choose(self._where(), SimpleNamespace(**{**defaults, **named}))
         own = {} if op is None else op.parameters
         return op, {n: named.get(n, defaults.get(n, value)) for n, value in own.items()}
+
+    @property
+    def trials(self) -> list[dict[str, Any]]:
+        """What the activations that its own options choose try, and their defaults, if not its."""
+        defaults = self.entry_points["call"].defaults
+        return [
+            named
+            for other in activations()
+            for named in (dict(other.parameters), *other.trials)
+            if named.keys() <= defaults.keys() and named.items() - defaults.items()
+            if self.activation_of(named)[0] is other
+        ]
 
     def halves(self, named: Mapping[str, Any], length: int) -> tuple[Half, Half]:
         """Where a and b lie in a packed array, or in the bias, of this length along the axis."""

@@ -15,8 +15,9 @@ from typing import Any, Generic, NamedTuple, Required, Unpack
 
 from ...interop import validate
 from ...interop.call import Call
+from ..activations import Parameters
 from ..bounds import NormBounds
-from ..types import A, ActivationLike, Array, ArrayOrNumber, Out, Outs, Parameters, Stream
+from ..types import A, ActivationLike, Array, ArrayOrNumber, Out, Outs, Stream
 from . import axes
 from .norm_rows import STATISTICS, WEIGHTS
 from .op import COMPUTED, DOUBLE, Makes, P, R, signature_of

@@ -7,11 +7,12 @@ from inspect import Parameter
 from types import MappingProxyType, SimpleNamespace
 from typing import Any, Generic, NamedTuple, TypeAlias, Unpack
 
-from ..._cpu import View
+from ..._cpu import ROW_NORMS, View
 from ...interop import validate
 from ...interop.call import Call
+from ..activations import Parameters
 from ..bounds import NormBounds
-from ..types import A, ActivationLike, Array, ArrayOrNumber, Casting, Outs, Parameters, Stream
+from ..types import A, ActivationLike, Array, ArrayOrNumber, Casting, Outs, Stream
 from . import axes
 from .op import COMPUTED, Makes, P, R, positional, register, signature_of
 from .served import CachedOp
@@ -145,6 +146,7 @@ class Norm(CachedOp[P, R]):
     normalises and returns the sum.
 
     over : from a call and its options to its `Rows`.
+    kind : the functor of src/common/norms/rows.h, where the signature does not tell it.
     """
 
     bounds = NormBounds(scaled=6, rough=4)
@@ -164,13 +166,18 @@ class Norm(CachedOp[P, R]):
     weight_offset, casts = CASTINGS["exact"]  # of a norm without the option
 
     def __init__(
-        self, function: Callable[P, R], over: Callable[[Call, SimpleNamespace], Rows]
+        self,
+        function: Callable[P, R],
+        over: Callable[[Call, SimpleNamespace], Rows],
+        kind: str | None = None,
     ) -> None:
         call = self._declare(function, "norms")
         self._over = over
         given = call.parameters.values()
         self.weights = tuple(name for name in WEIGHTS if name in call.parameters)
         self.is_centred = "bias" in self.weights
+        self.kind = kind or ("CentredNorm" if self.is_centred else "RmsNorm")
+        self.norm = ROW_NORMS.index(self.kind)  # as kernels know it
         self.statistics = self.besides = STATISTICS if self.is_centred else STATISTICS[1:]
         self.has_residual = len(positional(call)) > 1
         self.has_casting = "casting" in call.parameters
@@ -275,10 +282,10 @@ class Norm(CachedOp[P, R]):
 
 
 def norm(
-    over: Callable[[Call, SimpleNamespace], Rows],
+    over: Callable[[Call, SimpleNamespace], Rows], kind: str | None = None
 ) -> Callable[[Callable[P, R]], Norm[P, R]]:
-    """The norm that a function declares; the formulas are in src/common/norms/norms.h.
+    """The norm that a function declares; the formulas are in src/common/norms.
 
-    over : what its normalization rows are.
+    over : what its normalization rows are. kind : as `Norm` has it.
     """
-    return lambda function: register(Norm(function, over))
+    return lambda function: register(Norm(function, over, kind))

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import Any
 
-from ..types import Parameters
+from .fused import activations
 from .op import Op, by_our_names
 
 
@@ -38,7 +38,7 @@ class Spec:
         in_order = (*self.incoming, *self.saves)
         self.saves_in_order = leading[: len(in_order)] == in_order
         # Options that backward is told again, an activation's own among them.
-        own = set(Parameters.__annotations__)
+        own = {name for activation in activations() for name in activation.parameters}
         given = {*self.incoming, *self.saves, "out", "accumulate", "stream"}
         self.told = (self.backward_takes | own) - given
 

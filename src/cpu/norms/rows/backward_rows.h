@@ -150,7 +150,7 @@ struct BackwardRows : NormChunks, BackwardArrays {
   void set_means(BackwardRow* row, double sum_g, double sum_g_xhat) {
     const double count = double(s.columns.size);
     row->means[0] = sum_g / count, row->means[1] = sum_g_xhat / count;
-    set_subtracted(norm.norm, row->means[0], row->means[1], count);
+    set_subtracted(norm.norm, row->means[0], row->means[1], count, row->stats.rstd, norm.eps);
   }
 
   // p and x of a chunk of the band's row i, and its statistics, for the kernels. A norm that casts

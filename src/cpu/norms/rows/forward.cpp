@@ -206,7 +206,7 @@ struct NormForward : NormChunks {
         &found);
     if (!is_found) return;
     *mean = found.mean * found.up;
-    *rstd = rstd_of_scaled(found.m2, found.count, norm.eps, found.up);
+    *rstd = rstd_of_scaled(norm.norm, found.m2, found.count, norm.eps, found.up);
   }
 
   // The sum is stored before anything else, and what is normalised is what was stored.

@@ -82,10 +82,10 @@ void set_options(Norm* norm, const KernelTable* table, const NormCall& call, boo
                                 : table->elementwise->backward[call.which][wide][0];
   norm->parameters = call.parameters;
   norm->is_identity = call.which == k_identity;
-  norm->norm = row_norm_of(call.is_centred);
+  norm->norm = RowNorm(call.norm);
   norm->casts = call.casts && norm->operands.item == sizeof(uint16_t);  // else it changes nothing
   norm->accumulate = call.accumulate;
-  norm->eps = call.eps;
+  norm->eps = eps_of(call.norm, call.eps);
   norm->weight_offset = call.weight_offset;
 }
 
@@ -106,7 +106,7 @@ void prepare(Norm* norm, const KernelTable* table, const NormCall& call, int lea
   });
   static_assert(Norm::kSum == int(Norm::kDSum), "which tell of a residual");
   const bool is_by_columns =
-      call.is_centred && !s->data[Norm::kSum] && has_channels_last(axes, count, lead);
+      is_centred(call.norm) && !s->data[Norm::kSum] && has_channels_last(axes, count, lead);
   for (int i = 0; i < count; ++i)
     if (axes[i].stride[lead] < 0 &&
         (axes[i].kind == kGroup || (axes[i].kind == kBatch && !has_sums)))

@@ -10,7 +10,8 @@ FASTACT_BEGIN_NAMESPACE
 // without a mean). lead: NormCall::kX or kIn.
 inline bool is_norm_columns(const NormCall& call, int lead, int64_t item) {
   const bool is_forward = lead == NormCall::kX;
-  if (!call.is_centred || call.data[2].data || (is_forward && call.data[NormCall::kResidual].data))
+  if (!is_centred(call.norm) || call.data[2].data ||
+      (is_forward && call.data[NormCall::kResidual].data))
     return false;
   const Operand& x = call.data[lead];
   int64_t channel = 0, pixel = 0;  // the longest step of a channel, the shortest of a pixel

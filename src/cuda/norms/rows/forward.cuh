@@ -321,7 +321,7 @@ struct NormOf {
                 return rstd_of<decltype(norm)>(squares, n, rows.eps);
               })};
     const double scale = squares < 1 ? kScaleUp : kScaleDown;
-    return {mean, rstd_of_scaled(squares_of(scale), n, rows.eps, inverse_power(scale))};
+    return {mean, rstd_of_scaled(rows.norm, squares_of(scale), n, rows.eps, inverse_power(scale))};
   }
   template <class Rows>
   FASTACT_DEVICE void finish_merged(const Rows& rows, int64_t row, const Statistics& merged,

@@ -145,8 +145,8 @@ NormPlan plan_norm(const NormCall& call, int lead, const bool (&outputs)[4]) {
   rows.quick &= !rows.casts && rows.weight_offset == 0;
   rows.which = call.which;
   std::copy(call.parameters + 0, call.parameters + kMaxParameters, rows.parameters);
-  rows.eps = call.eps;
-  rows.norm = row_norm_of(call.is_centred), rows.accumulate = call.accumulate;
+  rows.eps = eps_of(call.norm, call.eps);
+  rows.norm = RowNorm(call.norm), rows.accumulate = call.accumulate;
   return plan;
 }
 
