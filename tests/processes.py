@@ -27,7 +27,8 @@ reads_proc = os.path.exists("/proc/self/status")
 def peak(call: Callable[[], Any]) -> int:
     """The most that Python and NumPy held during a call, in bytes: the least of three calls'.
 
-    What is made once is not counted, nor what another thread makes meanwhile, as pytest-xdist's.
+    Memory that is made once does not count, nor memory that another thread makes meanwhile, as
+    pytest-xdist's does.
     """
     found = []
     for _ in range(3):

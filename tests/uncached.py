@@ -57,7 +57,7 @@ def serve() -> None:
             op, entry, args, named = pickle.load(sys.stdin.buffer)
         except EOFError:
             return
-        function = fa.ops[op] if entry == "call" else getattr(fa.ops[op], entry)
+        function = fa.ops[op].entry_point(entry)
         found: Any
         try:
             with np.errstate(all="ignore"):

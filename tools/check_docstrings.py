@@ -40,7 +40,7 @@ def of_ops() -> Iterator[str]:
         yield from (
             f"fastact.{name}.{entry}"
             for entry in entries
-            if not inspect.isroutine(getattr(op, entry))
+            if not inspect.isroutine(op.entry_point(entry))
         )
 
 

@@ -102,7 +102,7 @@ def _html(text: str) -> str:
 
 def _documented(op: Any, entry: str) -> str:
     """An entry point as numpydoc sets it, the op itself under its own name."""
-    function = op if entry == "call" else getattr(op, entry)
+    function = op.entry_point(entry)
     name = op.name if entry == "call" else f"{op.name}.{entry}"
     text = str(
         SphinxDocString(dedent(_first_indented(function.__doc__)), {"show_class_members": False})

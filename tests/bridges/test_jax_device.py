@@ -199,7 +199,7 @@ def test_the_bits_of_a_call_without_jax(op, dtype, entry):
     traced = bridge.Traced(op, entry, template, arrays)
     inputs = [to_device(array) for array in arrays]
     outputs = [emulated.ExchangeArray.empty(o.shape, o.dtype.name, DEVICE) for o in traced.outputs]
-    function = op if entry == "call" else getattr(op, entry)
+    function = op.entry_point(entry)
     args, kwargs = template.filled(inputs.__getitem__)
     given = set(map(id, inputs))
     made = {id(array): array for array in found_in(function(*args, **kwargs))}

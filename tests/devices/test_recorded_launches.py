@@ -70,7 +70,7 @@ def bits(result: Any) -> list[bytes]:
 
 def on_device(op: Any, entry: str, dtype: Any, device: int = 0) -> partial[Any]:
     args, named = arguments_of(op, entry, dtype)
-    function = op if entry == "call" else getattr(op, entry)
+    function = op.entry_point(entry)
     return partial(
         function,
         *moved(args, device),
@@ -118,7 +118,7 @@ def test_nothing_is_asked_but_launches(op, entry):
 @each_entry
 def test_each_plan_queues_its_launches(op, entry):
     """No parameter of a kernel depends on more than addresses, or holds bits by chance."""
-    function = op._call if entry == "call" else getattr(op, entry).__wrapped__
+    function = op._call if entry == "call" else op.entry_point(entry).__wrapped__
     for dtype in (np.float16, np.float32, np.float64):
         call = writing(on_device(op, entry, dtype))
         of_its_own = _cpu.CachedCall(function, op, entry)

@@ -117,7 +117,7 @@ def bits_of(result: Any, kind: Any) -> list[Any]:
 def test_the_bits_of_arrays_with_dlpack(op, dtype, entry):
     """And the results are the caller's own, on the device where the arguments are."""
     args, kwargs = arguments_of(op, entry, dtype)
-    function = op if entry == "call" else getattr(op, entry)
+    function = op.entry_point(entry)
 
     def run(make: Any, kind: Any) -> Any:
         def made(value: Any) -> Any:
@@ -356,7 +356,7 @@ def found_in(value):
 for op in fa.ops.values():
     for entry in ("call", "forward", "backward"):
         args, kwargs = arguments_of(op, entry, np.float32)
-        function = op if entry == "call" else getattr(op, entry)
+        function = op.entry_point(entry)
         expected = found_in(function(*args, **kwargs))
         got = found_in(function(*made(tuple(args)), **{{n: made(v) for n, v in kwargs.items()}}))
         assert len(got) == len(expected), (op.name, entry)

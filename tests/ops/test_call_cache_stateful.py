@@ -148,7 +148,7 @@ class Calls(RuleBasedStateMachine):
         here = tuple(of(a) if isinstance(a, np.ndarray) else a for a in args)
         options = {k: KINDS[kind](v) for k, v in options.items()}
         named = {k: of(v) if isinstance(v, np.ndarray) else v for k, v in named.items()}
-        function = fa.ops[name] if entry == "call" else getattr(fa.ops[name], entry)
+        function = fa.ops[name].entry_point(entry)
         if gives_out and entry == "call" and [part.shape for part in expected] == [x.shape]:
             options["out"] = of(np.empty_like(x))
         found = [np.array(back(part)) for part in parts(function(*here, **named, **options))]

@@ -20,7 +20,7 @@ POINTS = [
     (op, name)
     for op in OPS
     for name in op.entry_points
-    if name != "call" and not inspect.isroutine(getattr(op, name))  # compiled, one for all
+    if name != "call" and not inspect.isroutine(op.entry_point(name))  # compiled, one for all
 ]
 each_entry = pytest.mark.parametrize(
     ("op", "entry"), POINTS, ids=lambda part: getattr(part, "name", part)
@@ -44,7 +44,7 @@ def by_hand() -> Iterator[Any]:
     methods: dict[Any, set[str]] = {}
     for op, entry in POINTS:
         taken = op.entry_points[entry].signature.parameters
-        methods.setdefault(getattr(type(op), entry), set()).update(taken)
+        methods.setdefault(docstrings.method_of(op, entry), set()).update(taken)
     for method, taken in methods.items():
         yield pytest.param(method.__doc__, taken, id=method.__qualname__)
 
@@ -76,7 +76,7 @@ def test_parameters_of_a_call_in_their_order(op):
 
 @each_entry
 def test_parameters_of_an_entry_point_in_their_order(op, entry):
-    assert told(getattr(op, entry).__doc__) == list(op.entry_points[entry].signature.parameters)
+    assert told(op.entry_point(entry).__doc__) == list(op.entry_points[entry].signature.parameters)
 
 
 @each_op
@@ -91,7 +91,7 @@ def test_a_field_is_not_left_open():
     for op in OPS:
         assert "[own]" not in op.__doc__
         for name in op.entry_points:
-            assert "{" not in docstrings._sections(getattr(op, name, op).__doc__)["Returns"]
+            assert "{" not in docstrings._sections(op.entry_point(name).__doc__)["Returns"]
 
 
 # --- whoever asks for it --------------------------------------------------------------------------

@@ -26,7 +26,7 @@ def own_cache(tmp_path_factory):
 def test_parameters_and_documentation(op):
     """By jedi, in a notebook or at a prompt; that pyright knows them, typing_sample.py shows."""
     for name, point in op.entry_points.items():
-        entry = op if name == "call" else getattr(op, name)
+        entry = op.entry_point(name)
         if inspect.ismethod(entry) or inspect.isbuiltin(entry):
             continue  # compiled, and one for all activations
         code = f"fa.{op.name}(" if name == "call" else f"fa.{op.name}.{name}("

@@ -22,7 +22,7 @@ def test_options_have_the_defaults_of_the_call(op):
 @each_op
 def test_a_missing_array_is_named(op):
     for name, point in op.entry_points.items():
-        function = op if name == "call" else getattr(op, name)
+        function = op.entry_point(name)
         for count, missing in enumerate(point.arrays):
             words = rf"^{point.where}: {missing} must be given, by position$"
             with pytest.raises(TypeError, match=words):

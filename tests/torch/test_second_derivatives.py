@@ -43,6 +43,11 @@ def total(results: Any) -> torch.Tensor:
     return sum(weighted, torch.zeros((), dtype=torch.float64))
 
 
+def twice(op: Any) -> bool:
+    """Whether its gradients have gradients."""
+    return "backward.backward" in op.entry_points
+
+
 def values_or_refusal(get: Callable[[], Any]) -> Any:
     """What a derivative gives; None where it is refused by name, or by torch's own op in place."""
     try:
@@ -109,7 +114,7 @@ def test_an_error_names_the_op_by_every_way(op):
         lambda: torch.func.jacrev(torch.func.jacrev(f))(x),
     )
     found = [values_or_refusal(way) for way in ways]
-    assert (found[0] is not None) == op.piecewise_linear
+    assert (found[0] is not None) == (op.piecewise_linear or twice(op))
     for other in found[1:]:
         assert (other is None) == (found[0] is None)
         assert other is None or torch.allclose(other, found[0])
@@ -117,6 +122,8 @@ def test_an_error_names_the_op_by_every_way(op):
 
 @each_op
 def test_forward_mode_is_an_error_that_names_the_op(op):
+    if op.is_diagonal:
+        pytest.skip("it has forward mode: tests/torch/test_forward_mode.py")
     named = sample(op)
     for name in differentiated(op, named):
         x = named[name]
@@ -147,7 +154,7 @@ def test_gradients_of_a_batch(op):
             each = torch.autograd.grad(results, tensors, [d[i] for d in dys], retain_graph=True)
             for batch, one in zip(got, each, strict=True):
                 assert torch.equal(batch[i], one)
-    if op.piecewise_linear:
+    if op.piecewise_linear or twice(op):
         return
     for gradient in got:
         if gradient.requires_grad:
@@ -308,7 +315,7 @@ def test_every_function_of_autograd_is_one_of_these():
     from fastact.torch.dispatch import Traced
 
     refusing = autograd.once_differentiable(lambda ctx, *incoming: incoming)
-    of_ops = {autograd.Step, autograd.Scaled, autograd.Once, Traced}
+    of_ops = {autograd.Step, autograd.Scaled, autograd.Twice, autograd.Once, Traced}
     found = set(functions(torch.autograd.Function)) - {autograd.Function}
     assert found >= of_ops
     for cls in found - of_ops:

@@ -732,7 +732,7 @@ def function(request: Request) -> Callable[..., Any]:
     """The function that is called."""
     op = fa.ops[request.op]
     if request.entry != "merge":
-        return op if request.entry == "call" else getattr(op, request.entry)
+        return op.entry_point(request.entry)
     parts = request.notes["parts"]
 
     def merge(x: Any, *args: Any, **named: Any) -> Any:

@@ -246,11 +246,20 @@ def is_for_dispatcher(tensor: Any) -> bool:
     """Whether torch's dispatcher is to carry out what is done to a tensor.
 
     That is one without memory of its own: a fake tensor or one of the meta device, one that a
-    transform of torch.func works on, or of a class that answers operations by itself.
+    transform of torch.func works on, or of a class that answers operations by itself; and one that
+    has a tangent.
     """
     cls: Any = type(tensor)
     wrapped = sys.modules["torch"]._C._functorch.is_functorch_wrapped_tensor
-    return _dispatches(cls) or bool(tensor.is_meta or wrapped(tensor))
+    return _dispatches(cls) or bool(tensor.is_meta or wrapped(tensor)) or has_tangent(tensor)
+
+
+def has_tangent(*values: Any) -> bool:
+    """Whether a tensor among them has a tangent, of torch's forward mode."""
+    forward_ad: Any = sys.modules["torch"].autograd.forward_ad
+    return getattr(forward_ad, "_current_level", -1) >= 0 and any(
+        forward_ad.unpack_dual(value).tangent is not None for value in values if is_tensor(value)
+    )
 
 
 @lru_cache(maxsize=64)
@@ -333,8 +342,7 @@ def _plain_tensor(where: str, argument: str, tensor: Any) -> None:
         raise TypeError(
             f"{where}: {argument} must be a dense array whose memory can be shared, got {came}"
         )
-    level = getattr(torch.autograd.forward_ad, "_current_level", -1)
-    if level >= 0 and torch.autograd.forward_ad.unpack_dual(tensor).tangent is not None:
+    if has_tangent(tensor):
         raise TypeError(
             f"{where}: {argument} must be a tensor without a forward-mode tangent, which would be "
             f"lost; use {argument}.detach()"

@@ -5,12 +5,15 @@ make them; `differentiable` puts `forward` and `backward` behind JAX's gradients
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 from inspect import Parameter
 from typing import Any
 
 import jax
 import numpy as np
+from jax.custom_derivatives import SymbolicZero
+from jax.extend.core import Primitive
+from jax.interpreters import ad, batching, mlir
 
 from ..interop import validate
 from ..interop.shapes import Shape
@@ -133,7 +136,7 @@ class Traced:
         donates: bool = False,
     ) -> None:
         self.op, self.entry, self.template, self.donates = op, entry, template, donates
-        function = op if entry == "call" else getattr(op, entry)
+        function = op.entry_point(entry)
         given = [Shape(a.shape, a.dtype, writable=donates and i == 0) for i, a in enumerate(arrays)]
         args, kwargs = template.filled(given.__getitem__)
         self.result = function(*args, **kwargs)
@@ -289,6 +292,8 @@ def _replaced(value: Any, of: Callable[[Shape], Any]) -> Any:
 @lru_cache(maxsize=4096)
 def _differentiable(op: Any, template: Template, donates: bool) -> Callable[..., Any]:
     """A call as a function of its arrays that JAX compiles and differentiates."""
+    if op.is_diagonal:
+        return _elementwise(op, template, donates)
     spec = spec_of(op)
     names = _names_of(op, template)
     options = {n: v for n, v in template.kwargs.items() if n in spec.told and n not in names}
@@ -312,8 +317,7 @@ def _differentiable(op: Any, template: Template, donates: bool) -> Callable[...,
     def backward(residuals: Any, result: Any) -> tuple[Any, ...]:
         kept, (of_saved, needed, dtype) = residuals[0], residuals[1].value
         incoming = [
-            None if isinstance(g, jax.custom_derivatives.SymbolicZero) else g.astype(dtype)
-            for g in arrays_of(result)
+            None if isinstance(g, SymbolicZero) else g.astype(dtype) for g in arrays_of(result)
         ]
         if all(gradient is None for gradient in incoming):
             return (None,) * len(names)
@@ -333,6 +337,85 @@ def _differentiable(op: Any, template: Template, donates: bool) -> Callable[...,
     call = jax.custom_vjp(value)
     call.defvjp(forward, backward, symbolic_zeros=True)
     return jax.jit(call, inline=True)  # type: ignore[no-any-return]
+
+
+# An op whose results follow element by element is differentiated in both directions. Its derivative
+# is its own transpose: y' = slope(x', saved), and the gradient of x is slope of y's. How that
+# changes with `saved` is another such function, whose own change is an error.
+
+_linear = Primitive("fastact_linear")  # in the first array, and its own transpose there
+
+
+def _elementwise(op: Any, template: Template, donates: bool) -> Callable[..., Any]:
+    """A call of such an op as a function of its array that JAX compiles and differentiates."""
+    spec = spec_of(op)
+    options = {n: v for n, v in template.kwargs.items() if n in spec.told}
+
+    def run(entry: str, *arrays: Any) -> Any:
+        call, taken = _taken_apart(
+            op.entry_points[entry], [*map(jax.numpy.asarray, arrays)], options
+        )
+        wanted = None if entry == "backward" else (False, True)
+        found = Traced(op, entry, call, taken, wanted).run(taken)
+        return found if entry == "backward" else found[1]
+
+    def value(x: Any) -> Any:
+        return Traced(op, "call", template, [x], donates=donates).run([x])
+
+    def value_and_tangent(primals: Any, tangents: Any) -> Any:
+        (x,), (tangent,) = primals, tangents
+        y = _differentiable(op, template, False)(x)
+        return y, slope(tangent.astype(y.dtype), y if op.saves == op.results else x)
+
+    def of_saved(dy: Any, saved: Any) -> Any:
+        return _linear.bind(dy, saved, run=partial(run, "backward"), again=slope, op=op)
+
+    def slope_and_tangent(primals: Any, tangents: Any) -> Any:
+        (dy, saved), (ddy, change) = primals, tangents
+        parts = []
+        if not isinstance(ddy, SymbolicZero):
+            parts.append(slope(ddy, saved))
+        if not (isinstance(change, SymbolicZero) or op.piecewise_linear):
+            parts.append(curve(change, dy, saved))
+        return slope(dy, saved), sum(parts[1:], parts[0]) if parts else jax.numpy.zeros_like(dy)
+
+    def curve(change: Any, dy: Any, saved: Any) -> Any:
+        second = partial(run, "backward.backward")
+        return _linear.bind(change, dy, saved, run=second, again=curve, op=op)
+
+    call, slope = jax.custom_jvp(value), jax.custom_jvp(of_saved)
+    call.defjvp(value_and_tangent)
+    slope.defjvp(slope_and_tangent, symbolic_zeros=True)
+    return jax.jit(call, inline=True)  # type: ignore[no-any-return]
+
+
+def _run_linear(*arrays: Any, run: Any, again: Any, op: Any) -> Any:
+    return run(*arrays)
+
+
+def _linear_in_tangents(primals: Any, tangents: Any, *, op: Any, **rules: Any) -> Any:
+    if any(type(change) is not ad.Zero for change in tangents[1:]):
+        raise TypeError(f"fastact.jax.{op.name}: has no third derivative")
+    return (_linear.bind(one, *primals[1:], op=op, **rules) for one in (primals[0], tangents[0]))
+
+
+def _transposed(gradient: Any, _: Any, *arrays: Any, run: Any, again: Any, op: Any) -> Any:
+    return (again(gradient, *arrays), *[None] * len(arrays))
+
+
+def _linear_batched(arrays: Any, axes: Any, *, run: Any, again: Any, op: Any) -> Any:
+    size = next(a.shape[axis] for a, axis in zip(arrays, axes, strict=True) if axis is not None)
+    first = batching.bdim_at_front(arrays[0], axes[0], size)
+    run, again = (jax.vmap(of, in_axes=(0, *axes[1:])) for of in (run, again))
+    return _linear.bind(first, *arrays[1:], run=run, again=again, op=op), 0
+
+
+_linear.def_impl(_run_linear)
+_linear.def_abstract_eval(lambda first, *arrays, **rules: first)
+ad.primitive_jvps[_linear] = _linear_in_tangents
+ad.primitive_transposes[_linear] = _transposed
+batching.primitive_batchers[_linear] = _linear_batched
+mlir.register_lowering(_linear, mlir.lower_fun(_run_linear, multiple_results=False))
 
 
 def _names_of(op: Any, template: Template) -> list[str]:

@@ -93,7 +93,7 @@ def function_of(text: bytes, *, with_stream: bool = False) -> Callable[..., obje
     if with_stream:
         parameters += ", stream"
         given.append("stream=stream")
-    function = op if entry == "call" else getattr(op, entry)
+    function = op.entry_point(entry)
     source = f"lambda {parameters}: call({', '.join(given)})"
     call: Callable[..., Any] = eval(source, {"call": function, "constants": constants})
     if not copied:

@@ -8,7 +8,7 @@ Why it is built so: docs/design/torch.md.
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import wraps
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -103,6 +103,23 @@ class Recorded:
                 found[place] = value.shape, value.dtype, value.device
         return found
 
+    def second(
+        self,
+        wanted: Sequence[bool],
+        ddx: Sequence[Any],
+        tensors: Sequence[Any],
+        numbers: Mapping[str, Any],
+    ) -> Sequence[Any]:
+        """The gradients of `gradients`, for all that it takes."""
+        count = len(tensors) - len(self.spec.saves)
+        incoming, saved = tensors[:count][: self.count], tensors[count:]
+        if self.others:
+            saved = [b if a is None else a for a, b in zip(saved, self.others, strict=True)]
+        wanted = (*wanted[: self.count], *wanted[count:])
+        options = {**self.options, **numbers}
+        found = self.spec.second(wanted, ddx, incoming, saved, options, torch.empty_like)
+        return [*found[: self.count], *[None] * (count - self.count), *found[self.count :]]
+
     def gradients(
         self, incoming: Sequence[Any], saved: Sequence[Any], numbers: Mapping[str, Any]
     ) -> Sequence[Any]:
@@ -194,7 +211,10 @@ class Step(Function):
         def gradients(*tensors: Any) -> Any:
             return call.gradients(tensors[:count], tensors[count:], numbers)
 
-        return None, None, *in_graph(call.spec, gradients, *incoming, *saved)
+        def second(wanted: Sequence[bool], ddx: Sequence[Any], tensors: Sequence[Any]) -> Any:
+            return call.second(wanted, ddx, tensors, numbers)
+
+        return None, None, *in_graph(call.spec, Rules(gradients, second), *incoming, *saved)
 
     @staticmethod
     def jvp(ctx: Any, *tangents: Any) -> Any:
@@ -222,10 +242,25 @@ def finds_all(
     return not makes or (is_clear and all(id(tensor) in kept for tensor in needed))
 
 
-def in_graph(spec: Spec, gradients: Callable[..., Any], *tensors: Any) -> Sequence[Any]:
+class Rules(NamedTuple):
+    """How the gradients of a call are computed, and theirs.
+
+    gradients : takes the results' gradients and the saved arrays.
+    second : takes for each of these whether its gradient is wanted, then the gradients' own
+        gradients, and these arrays; it gives a gradient for each, or None.
+    """
+
+    gradients: Callable[..., Any]
+    second: Callable[..., Any]
+
+
+def in_graph(spec: Spec, rules: Rules, *tensors: Any) -> Sequence[Any]:
     """The gradients of an op, which are computed of tensors that may have gradients themselves."""
-    record = scaled if spec.op.piecewise_linear else once
-    return record(spec.where, gradients, *tensors)
+    if spec.op.piecewise_linear:
+        return scaled(spec.where, rules.gradients, *tensors)
+    if not spec.differentiates:
+        return once(spec.where, rules.gradients, *tensors)
+    return of_batch(lambda *each: apply(Twice, spec, rules, *each), *tensors)
 
 
 def scaled(where: str, gradients: Callable[..., Any], *tensors: Any) -> Sequence[Any]:
@@ -233,9 +268,11 @@ def scaled(where: str, gradients: Callable[..., Any], *tensors: Any) -> Sequence
     return of_batch(lambda *each: (apply(Scaled, where, gradients, *each),), *tensors)
 
 
-def once(where: str, gradients: Callable[..., Any], *tensors: Any) -> Sequence[Any]:
+def once(
+    where: str, gradients: Callable[..., Any], *tensors: Any, order: str = "second"
+) -> Sequence[Any]:
     """Gradients whose own are an error that names whose they are."""
-    return of_batch(lambda *each: apply(Once, where, gradients, *each), *tensors)
+    return of_batch(lambda *each: apply(Once, where, order, gradients, *each), *tensors)
 
 
 def once_differentiable(backward: Callable[..., Any]) -> Callable[..., Any]:
@@ -275,6 +312,7 @@ class Scaled(Function):
     def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
         ctx.where, ctx.gradients, _, x = inputs
         ctx.save_for_backward(x)
+        ctx.save_for_forward(x)
 
     @staticmethod
     def backward(ctx: Any, ddx: torch.Tensor) -> Any:
@@ -282,25 +320,103 @@ class Scaled(Function):
         return None, None, *scaled(ctx.where, ctx.gradients, ddx, x), torch.zeros_like(x)
 
     @staticmethod
+    def jvp(ctx: Any, *tangents: Any) -> Any:
+        (x,), of_dy = ctx.saved_tensors, tangents[2]
+        return (
+            torch.zeros_like(x) if of_dy is None else scaled(ctx.where, ctx.gradients, of_dy, x)[0]
+        )
+
+    @staticmethod
     def vmap(info: Any, in_dims: Any, *values: Any) -> Any:
         return one_by_one(Scaled.apply, info.batch_size, in_dims, values)
+
+
+class Twice(Function):
+    """Gradients that have gradients of their own, whose derivative is an error."""
+
+    @staticmethod
+    def forward(spec: Spec, rules: Rules, *tensors: Any) -> tuple[Any, ...]:
+        return tuple(rules.gradients(*tensors))
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+        ctx.spec, ctx.rules, *tensors = inputs
+        ctx.where = ctx.spec.where
+        ctx.others = [None if _is_tensor(value) else value for value in tensors]
+        tensors = [value if _is_tensor(value) else None for value in tensors]
+        ctx.save_for_backward(*tensors)
+        ctx.save_for_forward(*tensors)
+
+    @staticmethod
+    def saved(ctx: Any) -> list[Any]:
+        return [b if a is None else a for a, b in zip(ctx.saved_tensors, ctx.others, strict=True)]
+
+    @staticmethod
+    def backward(ctx: Any, *ddx: Any) -> Any:
+        wanted, tensors, count = ctx.needs_input_grad[2:], Twice.saved(ctx), len(ddx)
+
+        def second(*each: Any) -> Any:
+            return ctx.rules.second(wanted, each[:count], each[count:])
+
+        if not (_is_grad_enabled() or _are_transforms_active() or any(map(is_batch, ddx))):
+            return None, None, *second(*ddx, *tensors)
+        return None, None, *once(ctx.where, second, *ddx, *tensors, order="third")
+
+    @staticmethod
+    def jvp(ctx: Any, *tangents: Any) -> Any:
+        tensors = Twice.saved(ctx)
+        return tangent_of_gradients(ctx.spec, ctx.rules, tensors, tangents[2:])
+
+    @staticmethod
+    def vmap(info: Any, in_dims: Any, *values: Any) -> Any:
+        return one_by_one(Twice.apply, info.batch_size, in_dims, values)
+
+
+# --- forward mode ---------------------------------------------------------------------------------
+# The tangents of results and of gradients, by the arguments' own. Of ops whose results follow
+# element by element the derivative is its own transpose.
+
+
+def tangent_of_results(spec: Spec, rules: Rules, saved: Sequence[Any], tangent: Any) -> Any:
+    """The result's: as the gradient is computed, of the tangent in its place."""
+    if not spec.op.is_diagonal:
+        raise _no_forward_mode(spec.where)
+    return tuple(in_graph(spec, rules, tangent, *saved))
+
+
+def tangent_of_gradients(
+    spec: Spec, rules: Rules, tensors: Sequence[Any], tangents: Sequence[Any]
+) -> tuple[Any, ...]:
+    """The gradient's, by the tangents of all that it was computed of."""
+    if not spec.op.is_diagonal:
+        raise _no_forward_mode(spec.where)
+    (_, saved), (of_dy, of_saved) = tensors, tangents
+    parts = [] if of_dy is None else [*in_graph(spec, rules, of_dy, saved)]
+    if of_saved is not None:
+
+        def second(ddx: Any, *each: Any) -> Any:
+            return rules.second((False, True), (ddx,), each)[1:]
+
+        parts += once(spec.where, second, of_saved, *tensors, order="third")
+    return (sum(parts[1:], parts[0]),)
 
 
 class Once(Function):
     """Gradients that have none of their own: their derivative is an error."""
 
     @staticmethod
-    def forward(where: str, gradients: Any, *tensors: Any) -> tuple[Any, ...]:
+    def forward(where: str, order: str, gradients: Any, *tensors: Any) -> tuple[Any, ...]:
         return tuple(gradients(*tensors))
 
     @staticmethod
     def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
-        ctx.where = inputs[0]
+        ctx.where, ctx.order, *_ = inputs
 
     @staticmethod
     def backward(ctx: Any, *gradients: Any) -> Any:
+        before = "its backward" if ctx.order == "second" else "its second derivative"
         raise RuntimeError(
-            f"{ctx.where}: has no second derivative: its backward can't be differentiated"
+            f"{ctx.where}: has no {ctx.order} derivative: {before} can't be differentiated"
         )
 
     @staticmethod

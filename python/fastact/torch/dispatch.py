@@ -1,12 +1,13 @@
 """The ops as operators of torch: `torch.ops.fastact`.
 
 Tensors without memory of their own come here: what torch.compile, torch.export and torch.func
-trace, fake tensors and tensors on the meta device. Of each op there are three operators, with
-schemas that follow from its signature:
+trace, fake tensors and tensors on the meta device. Of each op there are three or four operators,
+with schemas that follow from its signature:
 
     fastact::NAME(arguments) -> the results
     fastact::NAME_forward(arguments) -> the results, and what else is saved for backward
     fastact::NAME_backward(wanted, gradients, saved, options) -> the gradients that are wanted
+    fastact::NAME_second(wanted, ddx, gradients, saved, options) -> the gradients of backward
 
 The first is differentiable; its gradient is made of the others. Shapes are those that the op's
 specification tells (`models`, `gradient_shape`), and memory is torch's, so that what was traced and
@@ -32,7 +33,16 @@ from ..ops.types import (
     Axes,
     Casting,
 )
-from .autograd import Function, apply, finds_all, in_graph, is_batch, one_by_one
+from .autograd import (
+    Function,
+    Rules,
+    apply,
+    finds_all,
+    in_graph,
+    is_batch,
+    one_by_one,
+    tangent_of_results,
+)
 from .spec import Spec, check_recorded, check_switches, spec_of, tensors_of
 
 # An annotation of an op's signature in words of a schema.
@@ -84,7 +94,6 @@ class Operators:
         of_call = ", ".join(self._argument(name) for name in self.takes)
         results = ", ".join("Tensor" for _ in op.results)
         backward = [
-            "bool[] wanted",
             *(f"Tensor? {name}" for name in self.incoming),
             *(f"{self._type_saved(name)} saved_{name}" for name in op.saves),
             *(self._argument(name) for name in self.told),
@@ -95,16 +104,22 @@ class Operators:
         kept = [n for n in op.saves if n not in self.takes and n not in op.results]
         every = f"({', '.join('Tensor' for _ in (*op.results, *kept))})"
         library.define(f"{name}_forward({of_call}) -> {every if op.written else 'Tensor[]'}")
-        library.define(f"{name}_backward({', '.join(backward)}) -> Tensor[]")
-        self.call, self.forward, self.backward = (
-            getattr(torch.ops.fastact, name + entry).default
-            for entry in ("", "_forward", "_backward")
+        ddx = [f"Tensor? d{name}" for name in op.gradients]
+        library.define(f"{name}_backward({', '.join(['bool[] wanted', *backward])}) -> Tensor[]")
+        runs = {
+            "": self._run_call,
+            "_forward": self._run_forward,
+            "_backward": self._run_backward,
+        }
+        if spec.differentiates:
+            of_second = ", ".join(["bool[] wanted", *ddx, *backward])
+            library.define(f"{name}_second({of_second}) -> Tensor[]")
+            runs["_second"] = self._run_second
+        self.call, self.forward, self.backward, *second = (
+            getattr(torch.ops.fastact, name + entry).default for entry in runs
         )
-        for entry, run in (
-            ("", self._run_call),
-            ("_forward", self._run_forward),
-            ("_backward", self._run_backward),
-        ):
+        self.second: Any = second[0] if second else None
+        for entry, run in runs.items():
             library.impl(name + entry, _computed(run), "CompositeExplicitAutograd")
             torch.library.register_fake(f"fastact::{name}{entry}", _fake(run), lib=library)
             torch.library.register_vmap(
@@ -223,12 +238,28 @@ class Operators:
         of_saved = dict(zip(op.saves, saved, strict=True))
         return made[: len(results)] + [of_saved[name] for name in kept]
 
-    def _run_backward(self, computes: bool, wanted: Sequence[bool], *values: Any) -> Any:
-        op = self.spec.op
-        count = len(self.incoming), len(op.saves)
+    def _taken_apart(self, values: Sequence[Any]) -> tuple[Any, Any, Any]:
+        """What comes in, what is saved, and the options by name."""
+        count = len(self.incoming), len(self.spec.saves)
         incoming, rest = values[: count[0]], values[count[0] :]
         saved, options = rest[: count[1]], zip(self.told, rest[count[1] :], strict=False)
         saved = tuple(tuple(v) if isinstance(v, list) else v for v in saved)
+        return incoming, saved, options
+
+    def _run_second(self, computes: bool, wanted: Sequence[bool], *values: Any) -> Any:
+        count = len(self.spec.op.gradients)
+        incoming, saved, options = self._taken_apart(values[count:])
+        if not computes:
+            wants = zip(wanted, (*incoming, *saved), strict=True)
+            return [torch.empty_like(value) for wants, value in wants if wants]
+        found = self.spec.second(
+            wanted, values[:count], incoming, saved, self._given(options), torch.empty_like
+        )
+        return [gradient for gradient in found if gradient is not None]
+
+    def _run_backward(self, computes: bool, wanted: Sequence[bool], *values: Any) -> Any:
+        op = self.spec.op
+        incoming, saved, options = self._taken_apart(values)
         of_saved = dict(zip(op.saves, saved, strict=True))
         first = next(g for g in incoming if g is not None)
         outs = [
@@ -258,7 +289,9 @@ class Operators:
     def _differentiable(self, *values: Any) -> Any:
         """What runs where autograd has its turn."""
         named = self.named(values)
-        if torch.is_grad_enabled() and any(t.requires_grad for t in tensors_of(named)):
+        if foreign.has_tangent(*values) or (
+            torch.is_grad_enabled() and any(t.requires_grad for t in tensors_of(named))
+        ):
             return self.record(named)
         with torch._C._AutoDispatchBelowAutograd():
             return self.call(*values)
@@ -278,7 +311,7 @@ class Operators:
         def batched(info: Any, in_dims: Sequence[Any], *values: Any) -> Any:
             if isinstance(self.spec.op, Activation) and name == self.spec.op.name:
                 return operator(*values), in_dims[0]
-            if name != f"{self.spec.op.name}_backward":
+            if name in (self.spec.op.name, f"{self.spec.op.name}_forward"):
                 self._check_written(in_dims, values)
             return one_by_one(operator, info.batch_size, in_dims, values)
 
@@ -307,6 +340,21 @@ class _Step:
     def named(self, tensors: Sequence[torch.Tensor]) -> dict[str, Any]:
         return {**self.rest, **dict(zip(self.names, tensors, strict=True))}
 
+    def rules(self, wanted: Sequence[bool]) -> Rules:
+        """How the gradients that are wanted are computed, and theirs."""
+        operators, options = self.operators, self.operators.options(self.rest)
+
+        def gradients(*tensors: Any) -> Any:
+            with torch._C._AutoDispatchBelowAutograd():
+                return operators.backward(wanted, *tensors, *options)
+
+        def second(wants: Sequence[bool], ddx: Sequence[Any], tensors: Sequence[Any]) -> Any:
+            with torch._C._AutoDispatchBelowAutograd():
+                found = iter(operators.second(wants, *ddx, *tensors, *options))
+            return [next(found) if wanted else None for wanted in wants]
+
+        return Rules(gradients, second)
+
 
 class Traced(Function):
     """An op's call in a graph that is traced, or that torch.func transforms."""
@@ -332,7 +380,9 @@ class Traced(Function):
         ctx.step, ctx.where = step, step.operators.spec.where
         ctx.layout = tuple(isinstance(value, torch.Tensor) for value in saved)
         ctx.others = tuple(None if isinstance(v, torch.Tensor) else v for v in saved)
-        ctx.save_for_backward(*(v for v in saved if isinstance(v, torch.Tensor)))
+        kept_tensors = [v for v in saved if isinstance(v, torch.Tensor)]
+        ctx.save_for_backward(*kept_tensors)
+        ctx.save_for_forward(*kept_tensors)
         needed = [
             t for n, t in zip(step.names, tensors, strict=True) if n in step.operators.spec.of
         ]
@@ -347,11 +397,7 @@ class Traced(Function):
         incoming = incoming[: len(spec.op.results)]
         if all(gradient is None for gradient in incoming):
             return (None, *(None for _ in needed))
-        tensors = iter(ctx.saved_tensors)
-        saved = [
-            next(tensors) if kept else other
-            for kept, other in zip(ctx.layout, ctx.others, strict=True)
-        ]
+        saved = Traced.saved(ctx)
         incoming = tuple(
             g if g is None or g.dtype == step.dtype else g.to(step.dtype) for g in incoming
         )
@@ -360,21 +406,33 @@ class Traced(Function):
             any(p == i and wants for p, wants in zip(places, needed, strict=True))
             for i in range(len(spec.op.gradients))
         ]
-        operators = step.operators
-        options = operators.options(step.rest)
-
-        def gradients_of(*tensors: Any) -> Any:
-            with torch._C._AutoDispatchBelowAutograd():
-                return operators.backward(wanted, *tensors, *options)
-
+        rules = step.rules(wanted)
         if torch.is_grad_enabled() or any(map(is_batch, incoming)):
-            found = iter(in_graph(spec, gradients_of, *incoming, *saved))
+            found = iter(in_graph(spec, rules, *incoming, *saved))
         else:
-            found = iter(gradients_of(*incoming, *saved))
+            found = iter(rules.gradients(*incoming, *saved))
         gradients = [next(found) if wants else None for wants in wanted]
         return None, *(
             gradients[p] if wants else None for p, wants in zip(places, needed, strict=True)
         )
+
+    @staticmethod
+    def jvp(ctx: Any, _: Any, *tangents: Any) -> Any:
+        step = ctx.step
+        spec = step.operators.spec
+        for name, tangent in zip(step.names, tangents, strict=True):
+            if tangent is not None and name not in spec.of:
+                raise foreign.gets_no_gradient(spec.where, name)
+        rules = step.rules([True] * len(spec.op.gradients))
+        return tangent_of_results(spec, rules, Traced.saved(ctx), tangents[0])
+
+    @staticmethod
+    def saved(ctx: Any) -> list[Any]:
+        tensors = iter(ctx.saved_tensors)
+        return [
+            next(tensors) if kept else other
+            for kept, other in zip(ctx.layout, ctx.others, strict=True)
+        ]
 
 
 # --- helpers --------------------------------------------------------------------------------------
@@ -404,7 +462,7 @@ def _entered(op: Any, entry: str, named: Mapping[str, Any], **more: Any) -> Any:
     point = op.entry_points[entry]
     args = [named[name] for name in point.arrays]
     rest = {name: value for name, value in named.items() if name not in point.arrays}
-    return (op if entry == "call" else getattr(op, entry))(*args, **rest, **more)
+    return op.entry_point(entry)(*args, **rest, **more)
 
 
 def _made(like: torch.Tensor, model: Model) -> torch.Tensor:
@@ -432,7 +490,7 @@ def call(op: Any, named: Mapping[str, Any]) -> Any:
     _check(where, operators, named)
     named = operators.promoted(named)
     try:
-        if torch._C._are_functorch_transforms_active():
+        if torch._C._are_functorch_transforms_active() or foreign.has_tangent(*tensors_of(named)):
             return _finished(operators, named, operators.record(named))
         return traced(op, (), named)
     except RuntimeError as error:

@@ -30,12 +30,14 @@ def check_recorded(spec: Spec, named: Mapping[str, Any]) -> None:
     check_switches(spec, named)
     for name, value in named.items():
         for one in value if type(value) is tuple else (value,):
-            if not foreign.requires_grad(one):
+            has_tangent = foreign.has_tangent(one)
+            if not (has_tangent or foreign.requires_grad(one)):
                 continue
             if name not in spec.of:
                 raise foreign.gets_no_gradient(spec.where, name)
             if named.get("out") is not None:
                 raise TypeError(
                     f"{spec.where}: out must be None where a gradient is recorded, and {name} "
-                    f"requires grad; use {name}.detach(), or call it under torch.no_grad()"
+                    f"{'has a tangent' if has_tangent else 'requires grad'}; use {name}.detach(), "
+                    f"or call it under torch.no_grad()"
                 )

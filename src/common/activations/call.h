@@ -9,11 +9,12 @@ namespace fastact {
 struct ActivationCall {
   enum Forward : int { kX, kY };
   enum Backward : int { kDy, kSaved, kDx };
+  enum Second : int { kDdx = 2, kDsaved };  // after dy and saved
 
-  ArrayArgument data[3];  // of one shape and dtype
+  ArrayArgument data[4];  // of one shape and dtype
   int which;
   ParameterValues parameters;
-  bool accumulate;  // dx is added to
+  bool accumulate;  // dx, or dsaved, is added to
 };
 
 // y OUT = f(x IN), which may be x.
@@ -35,9 +36,23 @@ constexpr Field kActivationBackwardFields[] = {
     fields::in<&ActivationCall::accumulate>("accumulate"),
 };
 
+// dsaved OUT = dy IN (ddx IN f''(x)), or with accumulate IN/OUT += of the same: the derivative of
+// backward's dx by `saved`, times ddx. It is any of them, or disjoint from all.
+constexpr Field kActivationSecondFields[] = {
+    fields::in<&ActivationCall::data, ActivationCall::kSaved>("saved"),
+    fields::in<&ActivationCall::data, ActivationCall::kDy>("dy").like("saved"),
+    fields::in<&ActivationCall::data, ActivationCall::kDdx>("ddx").like("saved"),
+    fields::out<&ActivationCall::data, ActivationCall::kDsaved>("dsaved").like("saved"),
+    fields::in<&ActivationCall::which>("which").below(kActivations),
+    fields::in<&ActivationCall::parameters>("parameters"),
+    fields::in<&ActivationCall::accumulate>("accumulate"),
+};
+
 constexpr CallTable kActivationForward =
     table_of_call<ActivationCall>("activation_forward", kActivationForwardFields);
 constexpr CallTable kActivationBackward =
     table_of_call<ActivationCall>("activation_backward", kActivationBackwardFields);
+constexpr CallTable kActivationSecond =
+    table_of_call<ActivationCall>("activation_second", kActivationSecondFields);
 
 }  // namespace fastact

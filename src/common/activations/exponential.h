@@ -9,7 +9,8 @@ FASTACT_BEGIN_NAMESPACE
 
 // rise x for x >= 0, fall expm1(inner x) below: what elu, selu and celu have in common.
 //
-// Derivative: rise for x > 0, fall inner exp(inner x) below and, as in torch, at zero.
+// Derivative: rise for x > 0, fall inner exp(inner x) below and, as in torch, at zero. The second:
+// 0 for x > 0, else fall inner^2 exp(inner x).
 //
 // inner x is above zero where celu is given a negative alpha, as torch allows: both ends are
 // clamped, and overflow is left to the last multiplication. In the forward pass that is the one by
@@ -29,12 +30,13 @@ struct EluTraits<double> {
 template <class T, bool approximate, int scale = 0>
 struct ExponentialUnit {
   using C = EluTraits<T>;
-  T rise, fall, inner, slope, half_inner;
+  T rise, fall, inner, slope, curve, half_inner;
   FASTACT_HD ExponentialUnit(double above, double below, double in)
       : rise(T(above)),
         fall(T(scale == 0 ? below : 2 * below)),
         inner(T(in)),
         slope(T(below * in)),
+        curve(T(below * in * in)),
         half_inner(T(0.5 * in)) {}
 
   FASTACT_HD T forward(T x) const {
@@ -50,10 +52,14 @@ struct ExponentialUnit {
     return x < T(0) ? y : rise * x;  // NaN goes to the right
   }
 
-  FASTACT_HD T derivative(T x) const {
+  FASTACT_HD T derivative(T x) const { return piece(x, rise, slope); }
+  FASTACT_HD T second(T x) const { return piece(x, T(0), curve); }
+
+  // `above` for x > 0, else below exp(inner x).
+  FASTACT_HD T piece(T x, T above, T below) const {
     const T v = at_least(at_most(half_inner * x, C::kHigh / 2), C::kLowest / 2);
     const T e = exponential<0, approximate>(v);
-    return unless_nan(x, x > T(0) ? rise : slope * e * e);
+    return unless_nan(x, x > T(0) ? above : below * e * e);
   }
 };
 

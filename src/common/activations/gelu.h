@@ -16,7 +16,7 @@ FASTACT_BEGIN_NAMESPACE
 // Phi(x) + c x e, which is
 //     e (g - c t) for x <= 0, and 1 - e (g - c t) for x > 0.
 // It has a root near -0.752, so that errors count absolutely: with d = t + kSlopeShift, g - c t is
-// d p(t / d).
+// d p(t / d). The second derivative is c e (2 - x^2).
 //
 // e is computed times 2^kScale, so that t q keeps its bits after e has lost them; the coefficients
 // of p take the factor out again. Of e = s (1 + r) the power s scales p + p r exactly: for x < 0
@@ -78,6 +78,11 @@ struct Gelu {
     const T y = shifted * normal_slope(divide(t, shifted)) * exp_of_half_square<0>(t).value();
     return unless_nan(x, x > T(0) ? T(1) - y : y);
   }
+
+  FASTACT_HD T second(T x) const {
+    const T t = at_most(magnitude(x), C::kSlopeEnd);
+    return unless_nan(x, madd(-t, t, T(2)) * (kDensity * exp_of_half_square<0>(t).value()));
+  }
 };
 
 // gelu(x, "tanh") = x/2 (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))) = x sigmoid(p),
@@ -85,6 +90,7 @@ struct Gelu {
 //
 // Derivative: as for silu, with m = |x|, e = e^-p(m), d = 1 + e and p' = a + 3 b m^2,
 //     (d + m p' e) / d^2 for x > 0, and e (d - m p') / d^2 below.
+// The second derivative is even: e / d^2 (2 p' + m p'' - m p'^2 (1 - e) / d), p'' = 6 b m.
 //
 // Far on the left an error of p makes an error of the result p times as large. p is therefore
 // carried with the rest that its rounding leaves: a is split so that a_high minus the rounded
@@ -146,6 +152,16 @@ struct GeluTanh {
     const T e = exp_or_zero(-(m * madd(square, C::kB, C::kA + C::kALow)));
     const T m_slope = m * madd(square, T(3) * C::kB, C::kA + C::kALow);
     return unless_nan(x, slope_of_product(x, e, m_slope));
+  }
+
+  FASTACT_HD T second(T x) const {
+    const T m = at_most(magnitude(x), -C::kLow);
+    const T square = m * m;
+    const T e = exp_or_zero(-(m * madd(square, C::kB, C::kA + C::kALow)));
+    const T r = divide(T(1), T(1) + e);
+    const T slope = madd(square, T(3) * C::kB, C::kA + C::kALow);
+    const T bend = madd(square, T(6) * C::kB, T(2) * slope);
+    return unless_nan(x, madd(-(m * slope * slope), (T(1) - e) * r, bend) * (e * r * r));
   }
 };
 

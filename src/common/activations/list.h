@@ -5,6 +5,8 @@
 // its derivative; both are free of branches and of calls, so that the loops in
 // src/cpu/activations/kernels.cpp and the CUDA map vectorise them whole. One whose derivative is
 // plain arithmetic of y = forward(x) has derivative_by_value(y) as well: its op saves y, not x.
+// Those that are not linear in pieces have second(x), the derivative's derivative, too; and
+// second_by_value(y), the derivative of derivative_by_value(y).
 // `approximate` stands for
 // 16-bit data on a GPU, where some ULP of float do not show and instructions are scarce:
 // exp_approximate and divide<approximate> are allowed there.
@@ -35,6 +37,23 @@ FASTACT_HD T derivative_by_saved(const A& activation, T saved) {
     return activation.derivative_by_value(saved);
   else
     return activation.derivative(saved);
+}
+
+// Whether it is curved; the others are linear in pieces.
+template <class A, class = void>
+constexpr bool kIsCurved = false;
+template <class A>
+constexpr bool kIsCurved<A, decltype(void(&A::second))> = true;
+
+// The derivative of derivative_by_saved.
+template <class A, class T>
+FASTACT_HD T second_by_saved(const A& activation, T saved) {
+  if constexpr (kSavesValue<A>)
+    return activation.second_by_value(saved);
+  else if constexpr (kIsCurved<A>)
+    return activation.second(saved);
+  else
+    return unless_nan(saved, T(0));
 }
 
 // The one list: the lines of each file, X(name, Struct). A choice among several structs by a

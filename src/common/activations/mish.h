@@ -13,6 +13,9 @@ FASTACT_BEGIN_NAMESPACE
 //
 // Derivative: with d = 1 + h and dh/dx = e (e + 1),
 //     mish'(x) = h/d + x e (e + 1) / d^2 = (h d + x e (e + 1)) / d^2.
+// Second: with h' = e (e + 1), h'' = e (2 e + 1) and q = h'/d it is
+//     mish''(x) = (2 h' + x (h'' - 2 h' q)) / d^2,
+// which above kHigh is less than u.
 //
 // Both ends. Above kHigh, h / d is 1 to the last bit: mish(x) = x and mish'(x) = 1. Below, mish(x)
 // ~ x e^x stays representable long after e^x has lost its bits: the exponential is computed times
@@ -84,6 +87,16 @@ struct Mish {
     const T slope = madd(e, e * C::kDown, e);  // dh/dx
     const T y = divide(madd(xc, slope, h * d), d * d) * C::kDown;
     return x != x ? x : y;
+  }
+
+  FASTACT_HD T second(T x) const {
+    const T xc = at_most(x, C::kHigh);
+    const T e = exp_or_zero(xc);
+    const T r = divide(T(1), madd(e, madd(e, T(0.5), T(1)), T(1)));  // 1/d
+    const T slope = madd(e, e, e);                                   // h'
+    const T bend = madd(slope * r, T(-2) * slope, madd(T(2) * e, e, e));
+    const T y = madd(at_least(xc, kExpZero<T>), bend, T(2) * slope) * r * r;
+    return unless_nan(x, x > C::kHigh ? T(0) : y);
   }
 };
 

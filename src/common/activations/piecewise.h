@@ -72,7 +72,7 @@ struct HardSigmoid {
 // hardswish(x) = x hardsigmoid(x)                                  Howard et al., MobileNetV3
 //
 // Derivative: (2x + 3) / 6 = x/3 + 1/2 strictly inside (-3, 3); 0 below and 1 above. Its root is
-// at -3/2.
+// at -3/2. Second: 1/3 inside, else 0.
 //
 // From -3 down the factor is 0: x, which may be infinite, is held at -3.
 template <class T, bool approximate = false>
@@ -85,11 +85,13 @@ struct HardSwish {
     const T inside = madd(x, T(1. / 3), T(0.5));
     return unless_nan(x, x > T(-3) ? (x < T(3) ? inside : T(1)) : T(0));
   }
+  FASTACT_HD T second(T x) const { return unless_nan(x, magnitude(x) < T(3) ? T(1. / 3) : T(0)); }
 };
 
 // hardmish(x) = x/2 min(max(x + 2, 0), 2), a piecewise parabola near Mish
 //
-// Derivative: x + 1 strictly inside (-2, 0); 0 below and 1 above. Its root is at -1.
+// Derivative: x + 1 strictly inside (-2, 0); 0 below and 1 above. Its root is at -1. Second: 1
+// inside, else 0.
 //
 // The factor is min(max(x/2 + 1, 0), 1), so that no bit of a subnormal x is halved away; x/2 is
 // exact there. From -2 down it is 0: x, which may be infinite, is held at -2.
@@ -101,6 +103,9 @@ struct HardMish {
   }
   FASTACT_HD T derivative(T x) const {
     return unless_nan(x, x > T(-2) ? (x < T(0) ? x + T(1) : T(1)) : T(0));
+  }
+  FASTACT_HD T second(T x) const {
+    return unless_nan(x, x > T(-2) ? (x < T(0) ? T(1) : T(0)) : T(0));
   }
 };
 
@@ -131,7 +136,8 @@ struct HardShrink {
 
 // softsign(x) = x / (1 + |x|)                                  Turian, Bergstra and Bengio 2009
 //
-// Derivative: 1 / (1 + |x|)^2, as the square of a quotient, which does not overflow.
+// Derivative: 1 / (1 + |x|)^2, as the square of a quotient, which does not overflow. Second:
+// -2 sign(x) / (1 + |x|)^3; at 0, where it jumps, 0 as torch has it.
 //
 // |x| is held where 1 + |x| has long been |x|, short of infinity.
 template <class T, bool approximate = false>
@@ -145,6 +151,10 @@ struct SoftSign {
   FASTACT_HD T derivative(T x) const {
     const T r = divide<approximate>(T(1), T(1) + at_most(magnitude(x), kHigh));
     return unless_nan(x, r * r);
+  }
+  FASTACT_HD T second(T x) const {
+    const T r = divide<approximate>(T(1), T(1) + at_most(magnitude(x), kHigh));
+    return x == T(0) ? T(0) : unless_nan(x, with_sign(T(2) * (r * r) * r, -x));
   }
 };
 

@@ -7,7 +7,8 @@ FASTACT_BEGIN_NAMESPACE
 
 // sigmoid(x) = 1 / (1 + e^-x)
 //
-// Derivative: sigmoid(x) sigmoid(-x) = e / (1 + e)^2 with e = e^-|x|; of y, y (1 - y) = y - y^2.
+// Derivative: sigmoid(x) sigmoid(-x) = e / (1 + e)^2 with e = e^-|x|; of y, y (1 - y) = y - y^2,
+// whose derivative by y is 1 - 2 y. Second: sigmoid_curve_of.
 template <class T, bool approximate = false>
 struct Sigmoid {
   FASTACT_HD explicit Sigmoid(const double*) {}
@@ -17,6 +18,8 @@ struct Sigmoid {
   }
   FASTACT_HD T derivative(T x) const { return unless_nan(x, sigmoid_slope_of<1, approximate>(x)); }
   FASTACT_HD T derivative_by_value(T y) const { return madd(-y, y, y); }
+  FASTACT_HD T second(T x) const { return unless_nan(x, sigmoid_curve_of(x)); }
+  FASTACT_HD T second_by_value(T y) const { return madd(T(-2), y, T(1)); }
 };
 
 // silu(x) = x sigmoid(x) = x e / (1 + e), e = e^x               Hendrycks and Gimpel 2016
@@ -24,7 +27,7 @@ struct Sigmoid {
 // Derivative: with s = sigmoid(x) and s' = s (1 - s) it is s + x s'. With m = |x|, e = e^-m and
 // d = 1 + e, that is
 //     (d + m e) / d^2 for x > 0, and e (d - m) / d^2 below.
-// It has a root near -1.278. (By e^x for both signs: one ULP more.)
+// It has a root near -1.278. (By e^x for both signs: one ULP more.) Second: silu_curve_of.
 //
 // As for mish, x e^x outlives e^x on the left, and on the right the quotient is 1.
 template <class T, bool approximate = false>
@@ -50,10 +53,11 @@ struct Silu {
     const T m = at_most(magnitude(x), -kExpZero<T>);
     return unless_nan(x, slope_of_product(x, exp_or_zero(-m), m));
   }
+  FASTACT_HD T second(T x) const { return unless_nan(x, silu_curve_of(x)); }
 };
 
 // quick_gelu(x) = x sigmoid(alpha x), parameter alpha > 0        Hendrycks and Gimpel 2016
-// Derivative: silu's at alpha x.
+// Derivative: silu's at alpha x. Second: alpha times silu's.
 //
 // With p = alpha x it is silu's quotient, of x and e^p. An error of p would make an error of the
 // result |p| times as large: p is carried with the rest that its rounding leaves, and with what
@@ -101,11 +105,12 @@ struct QuickGelu {
   }
 
   FASTACT_HD T derivative(T x) const { return Silu<T, approximate>(nullptr).derivative(alpha * x); }
+  FASTACT_HD T second(T x) const { return alpha * Silu<T, approximate>(nullptr).second(alpha * x); }
 };
 
 // softplus(x) = log(1 + e^(beta x)) / beta, parameter beta > 0        Dugas et al. 2001
 //
-// Derivative: sigmoid(beta x).
+// Derivative: sigmoid(beta x). Second: beta times sigmoid's derivative at beta x.
 //
 // With m = |x|, it is max(x, 0) + log1p(e^(-beta m)) / beta: nothing overflows and nothing
 // cancels. beta m is not rounded on its way into the exponential, which would magnify the error
@@ -137,11 +142,12 @@ struct Softplus {
   FASTACT_HD T derivative(T x) const {
     return unless_nan(x, sigmoid_or_zero<approximate>(beta * x));
   }
+  FASTACT_HD T second(T x) const { return unless_nan(x, beta * sigmoid_slope_of(beta * x)); }
 };
 
 // logsigmoid(x) = log(sigmoid(x)) = -softplus(-x)
 //
-// Derivative: 1 - sigmoid(x) = sigmoid(-x).
+// Derivative: 1 - sigmoid(x) = sigmoid(-x). Second: minus sigmoid's derivative.
 template <class T, bool approximate = false>
 struct LogSigmoid {
   using C = Tail<T>;
@@ -156,6 +162,7 @@ struct LogSigmoid {
     return no_more(x, T(-0.0)) - log1p_of_unit(e);
   }
   FASTACT_HD T derivative(T x) const { return unless_nan(x, sigmoid_or_zero<approximate>(-x)); }
+  FASTACT_HD T second(T x) const { return unless_nan(x, -sigmoid_slope_of(x)); }
 };
 
 // What list.h has of this file. X(name, Struct): the name is the op's in Python.

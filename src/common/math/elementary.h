@@ -399,6 +399,24 @@ FASTACT_HD T sigmoid_slope_of(T x) {
   return divide(times * e, d * d);
 }
 
+// Second derivatives of the sigmoid, which is odd, and of x sigmoid(x), which is even: with
+// e = exp(-m), m = |x| and d = 1 + e,
+//     -e (1 - e) / d^3 for x > 0, and e (2 d - m (1 - e)) / d^3.
+// Both have roots: errors count absolutely. A NaN may give anything.
+template <class T>
+FASTACT_HD T sigmoid_curve_of(T x) {
+  const T e = exp_or_zero(-magnitude(x));
+  const T d = T(1) + e;
+  return with_sign(divide(e * (T(1) - e), d * d * d), -x);
+}
+template <class T>
+FASTACT_HD T silu_curve_of(T x) {
+  const T m = at_most(magnitude(x), -kExpZero<T>);
+  const T e = exp_or_zero(-m);
+  const T d = T(1) + e;
+  return divide(e * madd(-m, T(1) - e, T(2) * d), d * d * d);
+}
+
 // The derivative of x / (1 + exp(-p)), p an odd function of x: of e = exp(-|p|) and m = x p'(x),
 // with d = 1 + e, it is (d + m e) / d^2 for x > 0, and e (d - m) / d^2 below.
 template <class T>

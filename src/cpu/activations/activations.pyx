@@ -24,8 +24,18 @@ cdef int run_activation_backward(const void* given, char* workspace, int64_t byt
     return 0
 
 
+cdef int run_activation_second(const void* given, char* workspace, int64_t bytes) except -1:
+    cdef const ActivationCall* call = <const ActivationCall*>given
+    run_call(
+        table.elementwise.second[call.which][call.data[0].dtype][call.accumulate],
+        call.parameters.value, call.accumulate, 4, call.data,
+    )
+    return 0
+
+
 add_function(&kActivationForward, NULL, run_activation_forward)
 add_function(&kActivationBackward, NULL, run_activation_backward)
+add_function(&kActivationSecond, NULL, run_activation_second)
 
 
 cdef class CachedCall  # call_cache.pyx
@@ -39,7 +49,7 @@ cdef object MISSING = Parameter.empty
 
 
 cdef class FastActivation:
-    """The compiled half of an activation: its three entry points, the fast path first.
+    """The compiled half of an activation: its entry points, the fast path first.
 
     The Python half gives three cached calls. They take the same arguments, and serve, or refuse
     with an explanation, whatever the fast path does not: parameters other than the defaults among
@@ -145,37 +155,7 @@ cdef class FastActivation:
             return enter(self.cached_forward, (x,) + args, kwargs)
         return result, (result if self.saves_value else x,)
 
-    def backward(self, dy=MISSING, saved=MISSING, /, *args, **kwargs):
-        """backward(dy, saved, ..., out=None, accumulate=False) -> dx
-
-        dx = dy f'(x), in one pass over dy and what was saved: x, or y of some ops.
-
-        Parameters
-        ----------
-        dy : array, or Python scalar
-            The gradient of the loss with respect to y; shape and dtype of x.
-        saved : array
-            What `forward` saved.
-        ... : float
-            The op's own parameters, as given to `forward`.
-        out : array, optional
-            Where to write dx; it may be dy or `saved` itself.
-        accumulate : bool
-            Add dx to `out` instead of overwriting it.
-
-        Returns
-        -------
-        dx : array
-            `out` where it was given.
-
-        Examples
-        --------
-        >>> import numpy as np, fastact as fa
-        >>> x = np.array([-1.0, 0.0, 1.0])
-        >>> dx = np.zeros(3)
-        >>> fa.mish.backward(1.0, x, out=dx, accumulate=True)
-        array([0.0592..., 0.6       , 1.0490...])
-        """
+    cdef object enter_backward(self, dy, saved, tuple args, dict kwargs):
         cdef PyObject** values = [<PyObject*>dy, <PyObject*>saved]
         cdef PyObject* out = NULL
         cdef PyObject* accumulate = NULL
@@ -194,3 +174,18 @@ cdef class FastActivation:
             if result is not NotImplemented:
                 return result
         return enter(self.cached_backward, (dy, saved) + args, kwargs)
+
+
+cdef class FastBackward:
+    """The compiled half of an activation's `backward`."""
+
+    cdef FastActivation op
+
+    def __init__(self, FastActivation op not None):
+        self.op = op
+
+    def __reduce__(self):
+        return getattr, (self.op, "backward")
+
+    def __call__(self, dy=MISSING, saved=MISSING, /, *args, **kwargs):
+        return self.op.enter_backward(dy, saved, args, kwargs)

@@ -89,6 +89,36 @@ FASTACT_HD void map2(const T* __restrict dy, const T* __restrict x, T* __restric
   }
 }
 
+// y[i] = f(a[i], b[i], x[i]), or y[i] += of the same
+template <bool accumulate, class T, class F>
+FASTACT_HD void map3(const T* __restrict a, const T* __restrict b, const T* __restrict x,
+                     T* __restrict y, int64_t n, int64_t ahead, F f) {
+  if constexpr (sizeof(T) >= sizeof(float)) {
+    const auto one = [=](int64_t k) FASTACT_INLINED {
+      const T product = f(a[k], b[k], x[k]);
+      y[k] = accumulate ? y[k] + product : product;
+    };
+    for_elements<T>(n, one, [=](int64_t i) FASTACT_INLINED {
+      prefetch<1>(a + i, ahead), prefetch<1>(b + i, ahead);
+      prefetch<1>(x + i, ahead), prefetch<1>(y + i, ahead);
+    });
+  } else {
+    float wide_a[kChunk], wide_b[kChunk], wide_x[kChunk], wide_y[kChunk];
+    for_chunks(n, [&](int64_t i, int64_t m) FASTACT_INLINED {
+      chunk_to_float(a + i, wide_a, m);
+      chunk_to_float(b + i, wide_b, m);
+      chunk_to_float(x + i, wide_x, m);
+      if (accumulate) chunk_to_float(y + i, wide_y, m);
+#pragma omp simd
+      for (int64_t k = 0; k < m; ++k) {
+        const float product = f(wide_a[k], wide_b[k], wide_x[k]);
+        wide_y[k] = accumulate ? wide_y[k] + product : product;
+      }
+      chunk_from_float(wide_y, y + i, m);
+    });
+  }
+}
+
 template <class T, template <class, bool> class A>
 FASTACT_HD void forward_loop(char* const* operands, int64_t n, const double* parameters,
                              int64_t ahead) {
@@ -131,6 +161,16 @@ template <class T, template <class, bool> class A, bool accumulate, bool by_valu
 FASTACT_MIXED void mixed_backward(char* const* operands, int64_t n, const double* parameters,
                                   int64_t ahead) {
   backward_loop<T, A, accumulate, by_value>(operands, n, parameters, ahead);
+}
+
+// The derivative of dx by what was saved, times ddx.
+template <class T, template <class, bool> class A, bool accumulate>
+void second(char* const* operands, int64_t n, const double* parameters, int64_t ahead) {
+  const A<Compute<T>, false> a(parameters);
+  const auto of = [&](int k) FASTACT_INLINED { return reinterpret_cast<const T*>(operands[k]); };
+  map3<accumulate>(of(0), of(2), of(1), reinterpret_cast<T*>(operands[3]), n, ahead,
+                   [&](Compute<T> dy, Compute<T> ddx, Compute<T> saved)
+                       FASTACT_INLINED { return dy * (ddx * second_by_saved(a, saved)); });
 }
 
 // Of a sum's term.
@@ -266,6 +306,11 @@ FASTACT_ELEMENTARIES(FASTACT_ELEMENTARY)
    {mixed_backward<double, A, false, by_value>, mixed_backward<double, A, true, by_value>}},
 #define FASTACT_BACKWARD(name, A) FASTACT_BACKWARDS(A, false)
 #define FASTACT_BACKWARD_BY_SAVED(name, A) FASTACT_BACKWARDS(A, kSavesValue<A<float>>)
+#define FASTACT_SECOND(name, A)                       \
+  {{second<f16, A, false>, second<f16, A, true>},     \
+   {second<bf16, A, false>, second<bf16, A, true>},   \
+   {second<float, A, false>, second<float, A, true>}, \
+   {second<double, A, false>, second<double, A, true>}},
 #define FASTACT_TERM(name, Term)                                          \
   {{term_backward<f16, Term, false>, term_backward<f16, Term, true>},     \
    {term_backward<bf16, Term, false>, term_backward<bf16, Term, true>},   \
@@ -279,6 +324,7 @@ const ElementwiseTable elementwise_table = {
     {FASTACT_ACTIVATIONS(FASTACT_FORWARD)},
     {FASTACT_ACTIVATIONS(FASTACT_BACKWARD)},
     {FASTACT_ACTIVATIONS(FASTACT_BACKWARD_BY_SAVED)},
+    {FASTACT_ACTIVATIONS(FASTACT_SECOND)},
     {add<f16>, add<bf16>, add<float>, add<double>},
     {FASTACT_TERMS(FASTACT_TERM)},
     {{moments_backward_narrow<f16, false>, moments_backward_narrow<f16, true>},

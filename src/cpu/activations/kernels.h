@@ -33,6 +33,8 @@ struct ElementwiseTable {
   ElementwiseKernel backward[kActivations][kDTypes][2];
   // `backward` of the op itself, which has y IN in the place of x where it is differentiated by y.
   ElementwiseKernel backward_by_saved[kActivations][kDTypes][2];
+  // dy IN, saved IN, ddx IN, dsaved OUT; [1]: dsaved IN/OUT, added to. Of the op itself.
+  ElementwiseKernel second[kActivations][kDTypes][2];
   ElementwiseKernel added[kDTypes];  // x IN, y IN/OUT: y += x
   // dy IN, x IN, dx OUT; [1]: dx IN/OUT, added to. Of sums' terms.
   ElementwiseKernel term_backward[kTerms][kDTypes][2];

@@ -200,6 +200,8 @@ def kernel_addresses(str isa):
             found[f"{name} forward", dtype] = <intptr_t>of.forward[i][k]
             found[f"{name} backward", dtype] = <intptr_t>of.backward[i][k][0]
             found[f"{name} backward, accumulated", dtype] = <intptr_t>of.backward[i][k][1]
+            found[f"{name} second", dtype] = <intptr_t>of.second[i][k][0]
+            found[f"{name} second, accumulated", dtype] = <intptr_t>of.second[i][k][1]
             if name in SAVE_VALUE:
                 found[f"{name} backward by y", dtype] = <intptr_t>of.backward_by_saved[i][k][0]
                 found[f"{name} backward by y, accumulated", dtype] = (

@@ -294,6 +294,7 @@ cdef extern from "cpu/activations/kernels.h" namespace "fastact" nogil:
         ElementwiseKernel forward[1][4]
         ElementwiseKernel backward[1][4][2]
         ElementwiseKernel backward_by_saved[1][4][2]
+        ElementwiseKernel second[1][4][2]
         ElementwiseKernel added[4]
         ElementwiseKernel term_backward[1][4][2]
         ElementwiseKernel moments_backward[4][2]
@@ -302,10 +303,10 @@ cdef extern from "cpu/activations/kernels.h" namespace "fastact" nogil:
         ElementwiseKernel elementary[1][2]
 
 cdef extern from "common/activations/call.h" namespace "fastact" nogil:
-    const CallTable kActivationForward, kActivationBackward
+    const CallTable kActivationForward, kActivationBackward, kActivationSecond
 
     ctypedef struct ActivationCall:
-        ArrayArgument[3] data
+        ArrayArgument[4] data
         int which
         ParameterValues parameters
         cpp_bool accumulate

@@ -69,6 +69,11 @@ FASTACT_DEVICE_CALL Wide<T> slope_by_saved_at(int which, const double* parameter
   return map_chosen<T>(which, parameters, saved,
                        [](const auto& f, auto x) { return derivative_by_saved(f, x); });
 }
+template <class T>
+FASTACT_DEVICE_CALL Wide<T> second_by_saved_at(int which, const double* parameters, Wide<T> saved) {
+  return map_chosen<T>(which, parameters, saved,
+                       [](const auto& f, auto x) { return second_by_saved(f, x); });
+}
 
 // Both at once, for gradients that need them.
 template <class T>
@@ -103,6 +108,10 @@ struct ChosenActivation {
   template <class T>
   FASTACT_DEVICE Wide<T> slope_by_saved(const Wide<T>& saved) const {
     return slope_by_saved_at<T>(which, parameters, saved);
+  }
+  template <class T>
+  FASTACT_DEVICE Wide<T> second_by_saved(const Wide<T>& saved) const {
+    return second_by_saved_at<T>(which, parameters, saved);
   }
 };
 inline ChosenActivation chosen_activation(int which, const double* parameters) {

@@ -1,8 +1,8 @@
 // Activations: the map of core/elementwise.cuh over the functors of common/activations/list.h.
 //
 // No activation is named here: the list makes the switch below. Contiguous arrays have a kernel for
-// each activation and direction; strided ones share one (activate.cuh). How many instructions hide
-// behind memory: docs/design/cuda.md, "Activations".
+// each activation and direction; strided ones share one (activate.cuh), and so do second
+// derivatives of any. How many instructions hide behind memory: docs/design/cuda.md, "Activations".
 #include "cuda/activations/activate.cuh"
 #include "cuda/activations/activations.h"
 #include "cuda/core/elementwise.cuh"
@@ -56,6 +56,24 @@ struct ChosenBackward {
   }
 };
 
+// Any activation, for arrays of any strides: second derivatives are rare, and code is large.
+template <class T>
+struct ChosenSecond {
+  static constexpr int kUnroll = 1;
+  ChosenActivation activation;
+  FASTACT_DEVICE Wide<T> vec(const Wide<T> (&in)[3], int64_t) const {
+    Wide<T> result = activation.template second_by_saved<T>(in[1]);
+#pragma unroll
+    for (int j = 0; j < Vec<T>::kSize; ++j)
+      result.lane[j] = in[0].lane[j] * (in[2].lane[j] * result.lane[j]);
+    return result;
+  }
+  FASTACT_DEVICE Compute<T> at(const Compute<T> (&in)[3], int64_t index) const {
+    const Wide<T> wide[3] = {{{in[0]}}, {{in[1]}}, {{in[2]}}};
+    return vec(wide, index).lane[0];
+  }
+};
+
 ChosenActivation chosen_of(const ActivationCall& call) {
   return chosen_activation(call.which, call.parameters);
 }
@@ -98,8 +116,18 @@ void activation_backward(const ActivationCall& call, cudaStream_t stream) {
   }
 }
 
+template <class T>
+void activation_second(const ActivationCall& call, cudaStream_t stream) {
+  const Operand arrays[] = {call.data[0], call.data[1], call.data[2], call.data[3]};
+  if (is_empty(arrays[0])) return;
+  ElementwisePlan plan;
+  plan_elementwise(&plan, sizeof(T), 4, arrays);
+  run_map<T, 3, true>(plan, call.accumulate, ChosenSecond<T>{chosen_of(call)}, stream);
+}
+
 using Storage = FASTACT_STORAGE;
 template void activation_forward<Storage>(const ActivationCall&, cudaStream_t);
 template void activation_backward<Storage>(const ActivationCall&, cudaStream_t);
+template void activation_second<Storage>(const ActivationCall&, cudaStream_t);
 
 FASTACT_END_NAMESPACE

@@ -11,5 +11,7 @@ template <class T>
 void activation_forward(const ActivationCall& call, cudaStream_t stream);
 template <class T>
 void activation_backward(const ActivationCall& call, cudaStream_t stream);
+template <class T>
+void activation_second(const ActivationCall& call, cudaStream_t stream);
 
 FASTACT_END_NAMESPACE

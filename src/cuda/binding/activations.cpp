@@ -14,6 +14,10 @@ void add_activations(std::vector<DeviceCall>* calls) {
       kActivationBackward, [](auto element, const ActivationCall& call, cudaStream_t stream) {
         activation_backward<decltype(element)>(call, stream);
       }));
+  calls->push_back(device_call<ActivationCall>(
+      kActivationSecond, [](auto element, const ActivationCall& call, cudaStream_t stream) {
+        activation_second<decltype(element)>(call, stream);
+      }));
 }
 
 }  // namespace fastact

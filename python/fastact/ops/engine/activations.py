@@ -5,19 +5,26 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from types import MappingProxyType, SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ... import _cpu
 from ...interop import validate
 from ..bounds import Bounds
 from ..types import A, ArrayOrNumber, Out, Stream
+from . import docstrings
 from .elementwise import Elementwise
 from .op import EntryPoint, P, R, register, signature_of
-from .step import serve
+from .served import enter_at, enter_cached
+from .step import Step, serve
 
 Choices = Mapping[str, Mapping[str, str]]
 Rules = Sequence[tuple[str, Callable[..., bool]]]
 Values = Mapping[str, Sequence[float]]
+
+
+@docstrings.composes
+class Backward(_cpu.FastBackward):
+    """`backward` of an activation, whose documentation is composed as the op's is."""
 
 
 class Activation(Elementwise[P, R], _cpu.FastActivation):
@@ -36,6 +43,7 @@ class Activation(Elementwise[P, R], _cpu.FastActivation):
     """
 
     bounds: Bounds
+    is_diagonal = True
     runs = MappingProxyType({"forward": "activation_forward", "backward": "activation_backward"})
 
     def __init__(
@@ -51,10 +59,14 @@ class Activation(Elementwise[P, R], _cpu.FastActivation):
         call = self._declare(function, "activations")
         self.bounds, self.saves, self.choices, self.rules = bounds, saves, choices, rules
         self.values, self.piecewise_linear = values, piecewise_linear
-        self.fields = {"saved": saves[0]}
+        self.fields = {"saved": saves[0], "dsaved": f"d{saves[0]}"}
         own = [p for p in call.parameters.values() if p.name not in ("x", "out", "stream")]
         self.parameters = MappingProxyType({p.name: p.default for p in own})
-        self._enter_points(call, signature_of(call, ("dy", *saves)))
+        second = {
+            "sig": signature_of(call, ("ddx", "dy", *saves)),
+            "gives": ("ddy", f"d{saves[0]}"),
+        }
+        self._enter_points(call, signature_of(call, ("dy", *saves)), second=second)
 
     def _enter(self, **entry_points: EntryPoint) -> None:
         super()._enter(**entry_points)
@@ -68,20 +80,58 @@ class Activation(Elementwise[P, R], _cpu.FastActivation):
             _cpu.CachedCall(self._plain_call, self, "_plain_call", self._recorder),
             *(_cpu.CachedCall(partial(serve, self, n), self, n) for n in ("forward", "backward")),
         )
+        enter_at(self, "backward", Backward(self), partial(serve, self, "backward"))
+        enter_cached(self, "backward.backward")
 
-    if TYPE_CHECKING:
+    def backward(
+        self,
+        dy: ArrayOrNumber,
+        saved: A,
+        /,
+        *parameters: float | str,
+        out: Out[A] = None,
+        accumulate: bool = False,
+        stream: Stream = None,
+        **named: float | str,
+    ) -> A:
+        """The gradient with respect to x: ``dx = dy * f'(x)``.
 
-        def backward(
-            self,
-            dy: ArrayOrNumber,
-            saved: A,
-            /,
-            *parameters: float | str,
-            out: Out[A] = None,
-            accumulate: bool = False,
-            stream: Stream = None,
-            **named: float | str,
-        ) -> A: ...
+        In one pass over dy and what was saved: x, or y of some ops.
+
+        Examples
+        --------
+        >>> import numpy as np, fastact as fa
+        >>> x = np.array([-1.0, 0.0, 1.0])
+        >>> dx = np.zeros(3)
+        >>> fa.mish.backward(1.0, x, out=dx, accumulate=True)
+        array([0.0592..., 0.6       , 1.0490...])
+        """
+
+    def _backward_backward(self) -> None:
+        """The gradients of `backward`: of dy, and of what was saved.
+
+        ``ddy = ddx * f'(x)`` and ``dx = dy * (ddx * f''(x))``. Where y was saved, its gradient
+        comes instead, ``dy * ddx`` times the derivative of f' as a function of y.
+
+        Notes
+        -----
+        f' is as accurate as in `backward`, and f'' is within 8 u of the largest magnitude that f''
+        has, absolutely. Of an op that is linear in pieces it is 0.
+
+        Examples
+        --------
+        >>> import numpy as np, fastact as fa
+        >>> x = np.array([-1.0, 0.0, 1.0])
+        >>> ddy, dx = fa.mish.backward.backward(1.0, 1.0, x)
+        >>> ddy
+        array([0.0592..., 0.6       , 1.0490...])
+        """
+
+    def _run_backward_backward(self, now: Step) -> None:
+        if now.view("ddy") is not None:
+            now.run("activation_backward", dy=now.views["ddx"], dx=now.view("ddy"))
+        if now.view(self.fields["dsaved"]) is not None:
+            now.run("activation_second")
 
     @property
     def natives(self) -> list[str]:

@@ -95,6 +95,11 @@ def of_call(op: Any, own: str | None) -> str | None:
     )
 
 
+def method_of(op: Any, entry: str) -> Any:
+    """The method that documents an entry point."""
+    return getattr(type(op), f"_{entry.replace('.', '_')}" if "." in entry else entry)
+
+
 def of_entry(op: Any, name: str, own: str | None) -> str | None:
     """The documentation of another entry point, from the docstring of its method."""
     if own is None:
@@ -121,7 +126,11 @@ def _told_elsewhere(op: Any, entry: str, told: Collection[str], call: str) -> It
 
     Neighbours of one type have one entry.
     """
-    where = {"forward": "As for the call.", "backward": "As given to `forward`."}
+    where = {
+        "forward": "As for the call.",
+        "backward": "As given to `forward`.",
+        "jvp": "As for the call.",
+    }
     types = {name: _type(text) for names, text in _entries(call).items() for name in names}
 
     def kind(p: Parameter) -> tuple[str, str] | None:

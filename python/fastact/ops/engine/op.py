@@ -393,6 +393,9 @@ class Op(Generic[P, R]):
     #: Whether it is an element-wise op whose derivative is constant between corners.
     piecewise_linear: bool = False
 
+    #: Whether each element of the result depends on one element of one argument alone.
+    is_diagonal: bool = False
+
     #: The dtype in which a first array of integers is computed; None: np.tanh's, or torch.tanh's.
     integers: Any = None
 
@@ -434,13 +437,17 @@ class Op(Generic[P, R]):
         """The arguments of a call, and the defaults of those that were not given."""
         return SimpleNamespace(**{**self.entry_points["call"].defaults, **named})
 
+    def entry_point(self, name: str) -> Any:
+        """An entry point by its name; "backward.backward" is one of another's."""
+        return self if name == "call" else operator.attrgetter(name)(self)
+
     def bound(self, entry: str, named: Mapping[str, Any]) -> partial[Any]:
         """A call of an entry point, with the arguments that it takes among these.
 
         By position as far as that goes, as people write it: it is faster, too.
         """
         point = self.entry_points[entry]
-        function = self if entry == "call" else getattr(self, entry)
+        function = self.entry_point(entry)
         either = [name for name in point.defaults if name not in point.by_keyword]
         leading = [*point.arrays, *takewhile(named.__contains__, either)]
         rest = {name: named[name] for name in point.defaults if name in named}

@@ -9,12 +9,28 @@ from types import MappingProxyType
 from typing import Any
 
 from ... import _cpu
+from ...interop.foreign import describe
 from . import docstrings
 from .op import EntryPoint, Op, P, R
+from .spec import Spec, spec_of
 from .step import serve
 
 #: What an entry point takes over from its method; the docstring is a part of its documentation.
 _NAMES = ("__module__", "__name__", "__qualname__")
+
+
+def enter_at(op: Any, name: str, entry: Any, function: Any) -> None:
+    """Let an entry point be found under its name, documented by the method of that name.
+
+    Of one with a dot, "backward.backward", the method has a name of its own.
+    """
+    *others, last = name.split(".")
+    method = docstrings.method_of(op, name)
+    vars(op.entry_point(".".join(others) or "call"))[last] = update_wrapper(entry, method, _NAMES)
+    entry.__name__ = name
+    entry.__wrapped__ = function
+    entry._documentation = partial(docstrings.of_entry, op, name, method.__doc__)
+    entry.__signature__ = op.entry_points[name].signature
 
 
 class ServedOp(Op[P, R]):
@@ -40,12 +56,14 @@ class ServedOp(Op[P, R]):
         forward: Signature | None = None,
         extra: int = 0,
         unasked: int = 0,
+        second: Mapping[str, Any] | None = None,
         **others: Mapping[str, Any],
     ) -> None:
         """Enter the three entry points, and others, by what `EntryPoint` takes.
 
         forward : None: it takes what calling the op takes. extra : as many more outputs may be
-        given to it. unasked : of so many of the last gradients `out` need not speak.
+        given to it. unasked : of so many of the last gradients `out` need not speak. second : of
+        `backward.backward`, what it takes and gives.
         """
         count, gradients = len(self.results), len(self.gradients)
         points: dict[str, Mapping[str, Any]] = {
@@ -65,16 +83,90 @@ class ServedOp(Op[P, R]):
             },
             **others,
         }
+        if second:
+            points["backward.backward"] = {"skips": True, **second}
         self._enter(**{n: EntryPoint(self._where(n), **point) for n, point in points.items()})
+
+    def jvp(self, *args: Any, tangents: Any, **kwargs: Any) -> tuple[Any, Any]:
+        """What calling the op gives, and its derivative in a direction: forward mode.
+
+        Parameters
+        ----------
+        *args : array
+            As for the call.
+        tangents : array or tuple
+            The direction: for each array that has a gradient, in the order of the call, one of its
+            shape and dtype, or None for 0. The array itself, where there is one.
+        **kwargs
+            As for the call, without `out`.
+
+        Returns
+        -------
+        y : array
+            What calling the op gives.
+        dy : array
+            Its derivative, of its shape and dtype, as accurate as what `backward` gives.
+
+        Raises
+        ------
+        NotImplementedError
+            Where the op has no forward mode.
+
+        Examples
+        --------
+        >>> import numpy as np, fastact as fa
+        >>> y, dy = fa.mish.jvp(np.array([-1.0, 0.0, 1.0]), tangents=np.ones(3))
+        >>> dy
+        array([0.0592..., 0.6       , 1.0490...])
+        """
+        where, spec = self._where("jvp"), spec_of(self)
+        if not self.is_diagonal:
+            raise NotImplementedError(f"{where}: {self.name} has no derivative in forward mode")
+        named = spec.named(args, kwargs)
+        if named.get("out") is not None:
+            raise TypeError(f"{where}: out must not be given")
+        (tangent,) = _checked_tangents(where, spec, named, tangents)
+        result, saved = self.forward(*args, **kwargs)
+        options = {name: value for name, value in named.items() if name in spec.told}
+        arrays, by_name = spec.arguments([tangent], saved)
+        return result, self.entry_point("backward")(*arrays, **by_name, **options)
 
     def _where(self, entry: str = "call") -> str:
         """How messages name an entry point."""
         return f"fastact.{self.name}" + (f".{entry}" if entry != "call" else "")
 
 
+def _checked_tangents(where: str, spec: Spec, named: Mapping[str, Any], given: Any) -> list[Any]:
+    """One for each array that has a gradient: of its shape and dtype, or None."""
+    arrays = {n: value for n, value in named.items() if n in spec.of and value is not None}
+    given = given if isinstance(given, tuple | list) else (given,)
+    if len(given) != len(arrays):
+        raise TypeError(
+            f"{where}: tangents must be a tuple of {len(arrays)}, for {', '.join(arrays)}, got "
+            f"{describe(tuple(given))}"
+        )
+    for (name, array), tangent in zip(arrays.items(), given, strict=True):
+        expected, found = (
+            (tuple(getattr(a, "shape", ())), getattr(a, "dtype", None)) for a in (array, tangent)
+        )
+        if tangent is not None and expected != found and expected[1] is not None:
+            raise (TypeError if expected[0] == found[0] else ValueError)(
+                f"{where}: the tangent of {name} must be like {name}, {describe(array)}, got "
+                f"{describe(tangent)}"
+            )
+    return [0.0 if tangent is None else tangent for tangent in given]
+
+
 @docstrings.composes
 class Entry(_cpu.CachedCall):
     """An entry point of an op, whose documentation is composed as the op's is."""
+
+
+def enter_cached(op: Any, name: str) -> None:
+    """An entry point whose repeated calls skip this layer."""
+    function = partial(serve, op, name)
+    owner, _, last = name.rpartition(".")
+    enter_at(op, name, Entry(function, op.entry_point(owner or "call"), last), function)
 
 
 class CachedOp(ServedOp[P, R], _cpu.CachedOp):
@@ -87,11 +179,6 @@ class CachedOp(ServedOp[P, R], _cpu.CachedOp):
     def _enter(self, **entry_points: EntryPoint) -> None:
         super()._enter(**entry_points)
         self._cache_calls(_cpu.CachedCall(self._plain_call, self, "__call__", self._recorder))
-        for name, point in entry_points.items():
+        for name in entry_points:
             if name != "call":
-                method, function = getattr(self, name), partial(serve, self, name)
-                entry: Any = Entry(function, self, name)
-                vars(self)[name] = update_wrapper(entry, method, _NAMES)
-                entry.__wrapped__ = function
-                entry._documentation = partial(docstrings.of_entry, self, name, method.__doc__)
-                entry.__signature__ = point.signature
+                enter_cached(self, name)

@@ -1,6 +1,6 @@
 """What a bridge reads off an op's specification, once for each op: which gradient is whose."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from typing import Any
 
@@ -14,6 +14,8 @@ class Spec:
     of : for an argument with a gradient, the place of that among the gradients of `backward`.
     incoming : the arguments of `backward` that are gradients; one that is named "dy" alone stands
         for all results.
+    differentiates : the inputs of `backward` that have gradients, in their order; empty where it
+        has no `backward` of its own.
     saves_in_order : whether `backward` takes them, and what is saved, by position.
     """
 
@@ -37,6 +39,8 @@ class Spec:
         )
         in_order = (*self.incoming, *self.saves)
         self.saves_in_order = leading[: len(in_order)] == in_order
+        second = op.entry_points.get("backward.backward")
+        self.differentiates = tuple(n.removeprefix("d") for n in second.gives) if second else ()
         # Options that backward is told again, an activation's own among them.
         own = {name for activation in activations() for name in activation.parameters}
         given = {*self.incoming, *self.saves, "out", "accumulate", "stream"}
@@ -61,6 +65,28 @@ class Spec:
         named = dict(zip(self.incoming, incoming, strict=True))
         named.update(zip(self.saves, saved, strict=True))
         return [named.pop(name) for name in self.backward_arrays], named
+
+    def second(
+        self,
+        wanted: Sequence[bool],
+        ddx: Sequence[Any],
+        incoming: Sequence[Any],
+        saved: Sequence[Any],
+        options: Mapping[str, Any],
+        empty_like: Callable[[Any], Any],
+    ) -> list[Any]:
+        """The gradients of `backward`: those that are wanted of `incoming` and `saved`, else None.
+
+        ddx : what comes back to the gradients that it gives.
+        """
+        given = dict(zip((*self.incoming, *self.saves), (*incoming, *saved), strict=True))
+        wants = dict(zip(given, wanted, strict=True))
+        outs = [empty_like(given[n]) if wants[n] else None for n in self.differentiates]
+        if any(out is not None for out in outs):
+            args, kwargs = self.arguments(incoming, saved)
+            self.op.backward.backward(*ddx, *args, **kwargs, **options, out=tuple(outs))
+        found = dict(zip(self.differentiates, outs, strict=True))
+        return [found.get(name) for name in given]
 
 
 @cache

@@ -105,9 +105,23 @@ Returns
 {{result}}
 """
 
+SECOND = f"""{ENTRY}
+{{of_gradients}} : array, or Python scalar
+    What comes back to {{gradients}} of `backward`: of the shape and dtype that has.
+{{incoming}} : array, or Python scalar
+    As given to `backward`.
+out : tuple of arrays or None, optional
+    Where to write each gradient; one that is None is not computed. It shares no memory with what is
+    read.
+
+Returns
+-------
+{{result}}
+"""
+
 _NOT_COPIED = " Arrays are not copied: do not change them before `backward`."
 
-ENTRIES = {"forward": FORWARD, "backward": BACKWARD}
+ENTRIES = {"forward": FORWARD, "backward": BACKWARD, "backward.backward": SECOND}
 
 
 def fields_of_call(op: Any) -> Fields:
@@ -142,7 +156,20 @@ def fields_of_entry(op: Any, name: str, result: str) -> Fields:
             "" if op.results[0] in op.saves else "; it shares no memory with an array that is saved"
         ),
     }
+    if name == "backward.backward":
+        return fields | _of_second(op, op.entry_points[name])
     return fields | (_of_backward(op, several) if name == "backward" else {})
+
+
+def _of_second(op: Any, entry: Any) -> Fields:
+    incoming = [n for n in op.entry_points["backward"].arrays if n not in op.saves]
+    result = [f"{d} : array\n    The gradient of {d.removeprefix('d')}." for d in entry.gives]
+    return {
+        "of_gradients": ", ".join(f"d{d}" for d in op.gradients if f"d{d}" in entry.arrays),
+        "gradients": "the gradients" if len(op.gradients) > 1 else op.gradients[0],
+        "incoming": ", ".join(incoming),
+        "result": "\n".join(result),
+    }
 
 
 def _of_backward(op: Any, several: bool) -> Fields:

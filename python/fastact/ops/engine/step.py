@@ -85,6 +85,7 @@ class _Entry:
         self.first = call.arrays[0]
         self.is_forward = name == "forward"
         self.is_backward = name not in ("call", "forward")
+        takes_saved = name in ("backward", "backward.backward")
         self.fused = "activation" in entry.defaults
         self.numbers = [(n, check) for n, check in _NUMBERS.items() if n in entry.defaults]
         self.parts = self._parts()
@@ -93,7 +94,7 @@ class _Entry:
         leaders = (self.first, op.results[0], *entry.arrays[:1])
         self.leaders = [n for n in leaders if n in self.arrays]
         roles = {n: op.roles.get(n, validate.DATA) for n in self.arrays}
-        missing = (*op.optional, *(op.unsaved if name == "backward" else ()))
+        missing = (*op.optional, *(op.unsaved if takes_saved else ()))
         self.optional = {
             n
             for n in self.arrays
@@ -108,7 +109,7 @@ class _Entry:
             for n, role in roles.items()
         }
         self.is_plain = type(op).result_of is Op.result_of
-        self.of_forward = op.of_forward if name == "backward" else ()
+        self.of_forward = op.of_forward if takes_saved else ()
         self.counts = not COUNTING.keys().isdisjoint(self.arrays)
         self.roles = op.roles
         self.reads_whole = op.reads_whole and not self.is_backward
@@ -164,7 +165,8 @@ class _Entry:
         makes = self.op.makes.get(f"{self.name}.{name}") or self.op.makes.get(name)
         if makes is None and self.is_backward:  # a gradient is as its argument
             of = name.removeprefix("d")
-            makes = Makes(of, in_place=of == self.first or of in self.data)
+            in_place = self.name != "backward.backward" and (of == self.first or of in self.data)
+            makes = Makes(of, in_place=in_place)
         like, shape, dtype, in_place = makes or Makes(in_place=True)
         seen = shape or self.seen(like or self.first)
         like = None if like == self.first else like

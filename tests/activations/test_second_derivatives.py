@@ -1,0 +1,227 @@
+"""`backward.backward` and `jvp` of every activation: f'' as it is stated, in every layout."""
+
+from functools import lru_cache
+
+import mpmath
+import numpy as np
+import pytest
+import torch
+from arrays import f32
+from conftest import ACTIVATIONS, assert_same_bits, by_representatives, sample
+from devices import DTYPES, FRAMEWORKS
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from layouts import views
+
+import fastact as fa
+from fastact.check import reference
+from fastact.ops.bounds import rounding, unit_roundoff
+
+each_op = pytest.mark.parametrize("op", ACTIVATIONS, ids=lambda op: op.name)
+
+#: Away from corners, where a derivative jumps: no op has one at a multiple of 1/64 and 1/3.
+POINTS = np.random.default_rng(0).uniform(-40, 40, 120) // (1 / 64) / 64 + 1 / 256
+POINTS = np.concatenate([POINTS, POINTS / 16, [-1000.0, 1000.0, 2.0**-10, -(2.0**-10)]])
+
+#: In u of the largest magnitude of f'', as the documentation of `backward.backward` states it.
+BOUND = 8
+
+
+@lru_cache
+def exact(name: str, *parameters: tuple[str, float | str]) -> np.ndarray:
+    """Differences of the first derivative in 60 digits, by the saved array."""
+    with mpmath.workdps(60):
+        h = mpmath.mpf(10) ** -20
+        f = reference.derivative_by_saved_mp
+        found = [
+            (f(name, x + h, **dict(parameters)) - f(name, x - h, **dict(parameters))) / (2 * h)
+            for x in map(mpmath.mpf, POINTS.tolist())
+        ]
+    return np.array(found, dtype=np.float64)
+
+
+OTHERS = {"alpha": 0.5, "beta": 2.0, "negative_slope": 0.2, "lambd": 0.25, "max_val": 2.0}
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("kind", ["default", "other"])
+@each_op
+def test_accuracy(op, kind, dtype, backend):
+    for chosen in op.variants.values():
+        own = {n: OTHERS[n] for n in op.parameters if n in OTHERS} if kind == "other" else {}
+        own |= chosen
+        x = POINTS.astype(dtype)  # exact: few bits
+        ones = np.ones_like(x)
+
+        def dx(ones: np.ndarray, x: np.ndarray, own=own) -> np.ndarray:
+            return op.backward.backward(ones, ones, x, **own)[1]
+
+        found = backend.run(dx, ones, x)
+        value = exact(op.name, *own.items())
+        scale = max(1.0, np.abs(value).max())
+        assert (np.abs(found - value) <= BOUND * unit_roundoff(dtype) * scale).all()
+
+
+@each_op
+def test_16_bits_are_computed_in_float32(op, backend):
+    for name in ("float16", "bfloat16"):
+        dtype = DTYPES[name]
+        x = POINTS.astype(dtype)
+        wide = x.astype(np.float32)
+        ones, wide_ones = np.ones_like(x), np.ones_like(wide)
+        found = backend.run(lambda d, x: op.backward.backward(d, d, x)[1], ones, x)
+        value = backend.run(lambda d, x: op.backward.backward(d, d, x)[1], wide_ones, wide)
+        scale = max(1.0, float(np.abs(value).max()))
+        error = np.abs(found.astype(np.float64) - value)
+        assert (error <= rounding(value, dtype) + BOUND * unit_roundoff(dtype) * scale).all()
+
+
+@each_op
+def test_both_ends(op, dtype, backend):
+    """Finite where x is infinite, a NaN of a NaN; of y these are no values."""
+    if op.saves == ("y",):
+        return
+    x = np.array([np.inf, -np.inf, np.nan, 0.0], np.float32).astype(dtype)
+    found = backend.run(lambda x: op.backward.backward(1.0, 1.0, x)[1], x).astype(np.float32)
+    assert (found[:2] == 0).all()
+    assert np.isnan(found[2])
+    assert np.isfinite(found[3])
+
+
+@each_op
+def test_it_is_the_gradient_of_backward(op):
+    """Of dy too; both are products, in this order."""
+    ddx, dy, x = (sample(np.float32, 200, seed=i) for i in range(3))
+    ddy, dsaved = op.backward.backward(ddx, dy, x)
+    assert_same_bits(ddy, op.backward(ddx, x))
+    _, slope = op.backward.backward(1.0, 1.0, x)
+    with np.errstate(all="ignore"):
+        assert_same_bits(dsaved, dy * (ddx * slope))
+    if op.piecewise_linear:
+        assert not slope[np.isfinite(x)].any()
+
+
+@st.composite
+def layouts(draw):
+    shape = tuple(draw(st.lists(st.integers(0, 7), max_size=4)))
+    made = [draw(views(shape)) for _ in range(3)]
+    return shape, made, [draw(views(shape, writable=True)) for _ in range(2)]
+
+
+@settings(max_examples=100, deadline=None)
+@given(layouts(), st.sampled_from(sorted(DTYPES)), st.sampled_from(ACTIVATIONS))
+def test_strided_is_contiguous(layout, name, op):
+    shape, made, (view_ddy, view_dx) = layout
+    size, dtype = int(np.prod(shape)), DTYPES[name]
+    given = [view(sample(dtype, size, seed=i).reshape(shape)) for i, view in enumerate(made)]
+    plain = [np.ascontiguousarray(a).reshape(shape) for a in given]
+    expected = op.backward.backward(*plain)
+    for found, same in zip(op.backward.backward(*given), expected, strict=True):
+        assert_same_bits(found, same)
+    base = sample(dtype, size, seed=3).reshape(shape)
+    base[np.isnan(base)] = 1  # a sum of two NaNs may be either
+    sums = op.backward.backward(*plain, out=(base.copy(), base.copy()), accumulate=True)
+    outs = view_ddy(base), view_dx(base.copy())
+    op.backward.backward(*given, out=outs, accumulate=True)
+    for found, same in zip(outs, sums, strict=True):
+        assert_same_bits(found, same)
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS, ids=lambda f: f.name)
+@by_representatives
+def test_outputs(op, framework):
+    """Skipped, given, added to; what is made is the caller's."""
+    arrays = [framework.of(f32(5)) for _ in range(3)]
+    ddy, dx = op.backward.backward(*arrays)
+    assert type(ddy) is type(dx) is type(arrays[0])
+    out = framework.of(np.zeros(5, np.float32))
+    assert op.backward.backward(*arrays, out=(None, out)) == (None, out)
+    assert_same_bits(framework.numpy(out), framework.numpy(dx))
+    op.backward.backward(*arrays, out=(out, None), accumulate=True)
+    np.testing.assert_allclose(
+        framework.numpy(out), framework.numpy(ddy) + framework.numpy(dx), rtol=1e-6
+    )
+    for _ in range(4):  # as the call cache replays it
+        again = op.backward.backward(*arrays)
+        assert_same_bits(framework.numpy(again[1]), framework.numpy(dx))
+
+
+@each_op
+def test_errors(op):
+    """They name the entry point and the argument, and nothing is written."""
+    x, out = f32(3), np.full(3, 7, np.float32)
+    where = rf"fastact\.{op.name}\.backward\.backward: "
+    saved = op.saves[0]
+    for error, words, call in (
+        (TypeError, "ddx must be given", lambda: op.backward.backward()),
+        (
+            ValueError,
+            r"ddx must have shape \(3,\), got \(4,\)",
+            lambda: op.backward.backward(f32(4), x, x),
+        ),
+        (TypeError, "dy must have dtype float32", lambda: op.backward.backward(x, np.ones(3), x)),
+        (ValueError, "out", lambda: op.backward.backward(x, x, x, out=(out, x))),
+        (ValueError, "out", lambda: op.backward.backward(x, x, x, out=(out, out))),
+        (TypeError, f"{saved} must be", lambda: op.backward.backward(x, x, None, out=(out, None))),
+    ):
+        with pytest.raises(error, match=where + f".*{words}"):
+            call()
+    assert (out == 7).all()
+
+
+# --- forward mode ---------------------------------------------------------------------------------
+
+
+@each_op
+def test_jvp(op, dtype):
+    x, tangent = sample(dtype, 100), sample(dtype, 100, seed=1)
+    y, dy = op.jvp(x, tangents=tangent)
+    expected, saved = op.forward(x)
+    assert_same_bits(y, expected)
+    assert_same_bits(dy, op.backward(tangent, *saved))
+    assert_same_bits(op.jvp(x, tangents=(tangent,))[1], dy)
+    if op.parameters:
+        own = {n: OTHERS.get(n, v) for n, v in op.parameters.items()}
+        _, dy = op.jvp(x, tangents=tangent, **own)
+        assert_same_bits(dy, op.backward(tangent, *op.forward(x, **own)[1], **own))
+
+
+@each_op
+def test_errors_of_jvp(op):
+    x = f32(3)
+    where = rf"fastact\.{op.name}\.jvp: "
+    for error, words, call in (
+        (
+            ValueError,
+            r"the tangent of x must be like x, .*got ndarray of float32, shape \(4,\)",
+            lambda: op.jvp(x, tangents=f32(4)),
+        ),
+        (TypeError, "the tangent of x must be like x", lambda: op.jvp(x, tangents=np.ones(3))),
+        (TypeError, "tangents must be a tuple of 1, for x", lambda: op.jvp(x, tangents=(x, x))),
+        (TypeError, "out must not be given", lambda: op.jvp(x, tangents=x, out=f32(3))),
+    ):
+        with pytest.raises(error, match=where + words):
+            call()
+
+
+def test_an_op_without_forward_mode_says_so():
+    without = [op for op in fa.ops.values() if not op.is_diagonal]
+    for op in without:
+        with pytest.raises(
+            NotImplementedError, match=rf"fastact\.{op.name}\.jvp: {op.name} has no"
+        ):
+            op.jvp(f32(2, 2), tangents=f32(2, 2))
+
+
+@each_op
+def test_torchs_second_derivative(op):
+    """A gradient of a gradient is `backward.backward`, whatever torch itself has."""
+    x = torch.linspace(-4, 4, 9, dtype=torch.float64).add(0.1).requires_grad_()
+    (dx,) = torch.autograd.grad(op(x).sum(), x, create_graph=True)
+    if op.piecewise_linear:
+        return  # which torch knows as scaled
+    (found,) = torch.autograd.grad(dx.sum(), x)
+    with torch.no_grad():
+        (step,) = (1e-6,)
+        above, below = (op.backward(1.0, *op.forward(x + s * step)[1]) for s in (1, -1))
+    assert torch.allclose(found, (above - below) / (2 * step), atol=1e-8)
