@@ -136,6 +136,11 @@ def _recurrent() -> list[Case]:
         cases.append(Case(cell, (3, 5), {"bias": False}, ((4, 3), *((4, 5),) * count)))
         cases.append(Case(cell, (3, 5), {}, ((3,), *((5,),) * count)))
         cases.append(Case(layers, (3, 5), {}, ((6, 4, 3), *((1, 4, 5),) * count)))
+        if count == 2:
+            projected = {"proj_size": 2, "bidirectional": True}
+            states = ((2, 4, 2), (2, 4, 5))
+            cases.append(Case(layers, (3, 5), projected, ((6, 4, 3), *states)))
+            cases.append(Case(layers, (3, 5), {"proj_size": 2, "num_layers": 2}, ((6, 4, 3),)))
         deep = {"num_layers": 2, "bidirectional": True}
         cases.append(Case(layers, (3, 5), {**deep, "dropout": 0.5}, ((6, 4, 3),)))
         cases.append(Case(layers, (3, 5), {**deep, "bias": False}, ((6, 3), *((4, 5),) * count)))

@@ -29,8 +29,6 @@ DEVIATIONS: dict[str, str] = {
     "ValueError instead of RuntimeError": "what does not fit is a ValueError, in words of ours",
     "TypeError instead of RuntimeError": "a dtype or a kind of argument is a TypeError",
     "TypeError instead of ValueError: fastact.torch.nn.": "a dtype is a TypeError",
-    "LSTM: proj_size must be 0": "no projections",
-    "Softplus: threshold must be 20.0": "softplus is computed of any x",
     "softplus: unknown keyword 'threshold'": "softplus is computed of any x",
     "eps must not be negative": "a root of a negative number is none",
     "momentum must be from 0 to 1": "outside, running statistics are no averages",

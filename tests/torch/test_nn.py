@@ -242,22 +242,27 @@ def test_no_activation_that_is_none():
         fnn.LayerNorm(3, activation="relu", negative_slope=0.3)
 
 
-def test_what_is_refused_by_the_constructor():
-    with pytest.raises(
-        ValueError, match=r"fastact.torch.nn.Softplus: threshold must be 20.0, got 1"
-    ):
-        fnn.Softplus(threshold=1)
-    with pytest.raises(ValueError, match=r"fastact.torch.nn.LSTM: proj_size must be 0, got 2"):
-        fnn.LSTM(3, 4, proj_size=2)
-    for cls in (fnn.LayerNorm, fnn.RMSNorm):
-        with pytest.raises(ValueError, match=rf"nn.{cls.__name__}: normalized_shape must have at"):
-            cls(())
+@pytest.mark.parametrize("threshold", [-3, 0.5, 20, 50])
+def test_a_threshold_is_torchs(threshold):
+    """Results, gradients of two orders, and no layer before it computes it."""
+    x = torch.linspace(-4, 40, 50, dtype=torch.float64).requires_grad_()
+    found = []
+    for cls in (fnn.Softplus, torch.nn.Softplus):
+        y = cls(2, threshold)(x)
+        (dx,) = torch.autograd.grad(y.square().sum(), x, create_graph=True)
+        found.append([y, dx])
+        if threshold != 20:
+            found[-1].append(torch.autograd.grad(dx.sum(), x)[0])
+    torch.testing.assert_close(*found)
+    model = torch.nn.Sequential(torch.nn.Linear(3, 3), fnn.Softplus(2, threshold))
+    assert bool(fnn.convert(model).fused) == (threshold == 20)
 
 
 @pytest.mark.parametrize(
     ("module", "shape", "message"),
     [
         (lambda: fnn.LayerNorm((4, 3)), (3, 4), r"LayerNorm: input must end with shape \(4, 3\)"),
+        (lambda: fnn.LayerNorm(()), (3,), r"LayerNorm: input must end with shape \(\), got \(3,\)"),
         (lambda: fnn.RMSNorm(3, elementwise_affine=False), (3, 4), r"RMSNorm: input must end"),
         (lambda: fnn.InstanceNorm1d(3), (2, 3, 1), "InstanceNorm1d: input must have more than one"),
         (lambda: fnn.BatchNorm1d(3), (1, 3), "more than one value a channel in training"),
@@ -289,6 +294,8 @@ def test_numbers_that_do_not_fit():
 def test_states_that_do_not_fit():
     with pytest.raises(ValueError, match=r"GRU: hx must have shape \(1, 2, 4\), got \(1, 3, 4\)"):
         fnn.GRU(3, 4)(torch.zeros(5, 2, 3), torch.zeros(1, 3, 4))
+    with pytest.raises(ValueError, match=r"LSTM: hx must have shape \(1, 2, 1\), got \(1, 2, 4\)"):
+        fnn.LSTM(3, 4, proj_size=1)(torch.zeros(5, 2, 3), (torch.zeros(1, 2, 4),) * 2)
     with pytest.raises(ValueError, match=r"LSTMCell: hx must have shape \(2, 4\), got \(4,\)"):
         fnn.LSTMCell(3, 4)(torch.zeros(2, 3), (torch.zeros(2, 4), torch.zeros(4)))
 

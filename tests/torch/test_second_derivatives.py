@@ -231,6 +231,7 @@ def test_second_derivatives_of_modules(case, squared):
     for way in (of_x, penalty, by_parameters):
         found = values_or_refusal(partial(way, case, ours, squared))
         if found is None:
+            assert not isinstance(ours, nn.RNNBase)
             continue
         try:
             expected = way(case, theirs, squared)
@@ -307,46 +308,55 @@ def functions(cls: Any) -> Iterator[Any]:
 
 
 def test_every_function_of_autograd_is_one_of_these():
-    """The four through which all ops go are tested above, by iteration over ops. Any other has a
-    backward that refuses its derivative."""
+    """The four through which all ops go are tested above, by iteration over ops. Any other is
+    differentiated by torch's own ops, or is linear and its own gradient."""
     for module in pkgutil.walk_packages(fastact.torch.__path__, "fastact.torch."):
         if module.name != "fastact.torch.transformers" or importlib.util.find_spec("kernels"):
             importlib.import_module(module.name)
     from fastact.torch.dispatch import Traced
+    from fastact.torch.nn.recomputed import differentiated_by
+    from fastact.torch.nn.sync_batch_norm import _Total
 
-    refusing = autograd.once_differentiable(lambda ctx, *incoming: incoming)
-    of_ops = {autograd.Step, autograd.Scaled, autograd.Twice, autograd.Once, Traced}
+    by_torch = differentiated_by(lambda call, *tensors: tensors)(lambda ctx, *incoming: incoming)
+    tested = {autograd.Step, autograd.Scaled, autograd.Twice, autograd.Once, Traced, _Total}
     found = set(functions(torch.autograd.Function)) - {autograd.Function}
-    assert found >= of_ops
-    for cls in found - of_ops:
+    assert found >= tested
+    for cls in found - tested:
         assert issubclass(cls, autograd.Function)
-        assert cls.backward.__code__ is refusing.__code__, cls
+        assert cls.backward.__code__ is by_torch.__code__, cls
 
 
-def test_a_synchronised_norm_names_itself():
+@pytest.mark.parametrize("activation", ["identity", "relu"])
+def test_a_synchronised_norm(activation):
+    """Of one process, which the module leaves to `BatchNorm1d`."""
     from fastact.torch.nn.sync_batch_norm import _SyncBatchNorm
 
     distributed.init_process_group("gloo", store=distributed.HashStore(), rank=0, world_size=1)
     try:
-        x = torch.randn(5, 3, dtype=torch.float64)
-        w, b = (torch.rand(3, dtype=torch.float64).requires_grad_() for _ in range(2))
-        options = (distributed.group.WORLD, (None, None), 0.1, 1e-5, {})
+        torch.manual_seed(0)
+        x = torch.randn(5, 3, 2, dtype=torch.float64, requires_grad=True)
+        parameters = [torch.rand(3, dtype=torch.float64, requires_grad=True) for _ in range(2)]
+        fused = {} if activation == "identity" else {"activation": activation}
+        call = (distributed.group.WORLD, (None, None), 0.1, 1e-5, fused)
 
-        def f(x: torch.Tensor) -> torch.Tensor:
-            return _SyncBatchNorm.apply(x, w, b, *options)
+        def ours(x: torch.Tensor, w: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+            return _SyncBatchNorm.apply(call, x, w, b)
 
-        expected = jacobian(lambda x: nn.functional.batch_norm(x, None, None, w, b, True), x)
-        assert torch.allclose(jacobian(f, x, vectorize=True), expected)
-        for second in (
-            lambda: hessian(lambda x: total([f(x)]), x),
-            lambda: torch.autograd.grad(
-                torch.autograd.grad(total([f(x)]), w, create_graph=True)[0].sum(), w
-            ),
-        ):
-            with pytest.raises(
-                RuntimeError, match=r"fastact\.torch\.nn\.SyncBatchNorm: has no second"
-            ):
-                second()
+        def theirs(x: torch.Tensor, w: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+            y = nn.functional.batch_norm(x, None, None, w, b, True)
+            return y if activation == "identity" else y.relu()
+
+        given = (x, *parameters)
+        found, expected = (
+            (
+                jacobian(lambda *each, f=f: f(*each), given, vectorize=True),
+                hessian(lambda *each, f=f: total([f(*each)]), given),
+                hessian(lambda *each, f=f: total([f(*each).square()]), given, vectorize=True),
+            )
+            for f in (ours, theirs)
+        )
+        torch.testing.assert_close(found, expected)
+        assert torch.autograd.gradgradcheck(ours, given)
         module = fnn.SyncBatchNorm(3).double()
         assert module(x).shape == x.shape
     finally:
@@ -367,11 +377,37 @@ def test_a_tensor_given_twice_and_two_of_them():
         torch.autograd.grad(dgates.sum(), gates)
 
 
-@pytest.mark.parametrize("cls", [fnn.LSTM, fnn.GRU], ids=lambda cls: cls.__name__)
-def test_layers_of_steps_name_themselves(cls):
-    module, x = cls(3, 4).double(), torch.randn(5, 2, 3, dtype=torch.float64)
-    with pytest.raises(RuntimeError, match=rf"fastact\.torch\.nn\.{cls.__name__}: has no second"):
-        hessian(lambda x: module(x)[0].sum(), x)
+@pytest.mark.parametrize(
+    "case", [c for c in CASES if issubclass(c.torch_class, nn.RNNBase)], ids=str
+)
+def test_forward_mode_of_layers(case):
+    """As differences have it, by torch.func and by dual numbers."""
+    _, module = pair(case)
+    x, *others = case.inputs(torch.float64)
+    v = torch.ones_like(x)
+
+    def f(x: torch.Tensor) -> torch.Tensor:
+        return total(case.call(module, [x, *others]))
+
+    step = 1e-5  # as above
+    slope = (f(x + step * v) - f(x - step * v)) / (2 * step)
+    torch.testing.assert_close(torch.func.jvp(f, (x,), (v,))[1], slope, rtol=1e-7, atol=1e-7)
+    with forward_ad.dual_level():
+        found = forward_ad.unpack_dual(f(forward_ad.make_dual(x, v))).tangent
+    torch.testing.assert_close(found, slope, rtol=1e-7, atol=1e-7)
+
+
+def test_a_weight_that_a_state_is_made_of():
+    """Each of the two has its own part of the gradient."""
+    found = []
+    for cls in (nn.GRU, fnn.GRU):
+        torch.manual_seed(0)
+        module, x = cls(3, 4).double(), torch.randn(5, 2, 3, dtype=torch.float64)
+        weight = module.weight_hh_l0
+        y = module(x, weight.mean(0).expand(1, 2, 4))[0].square().sum()
+        (d,) = torch.autograd.grad(y, weight, create_graph=True)
+        found.append([d, *torch.autograd.grad(d.square().sum(), [weight])])
+    torch.testing.assert_close(*found)
 
 
 def test_a_converted_model():

@@ -94,6 +94,7 @@ def process(rank: int, folder: str) -> None:
     module = norm(fnn.SyncBatchNorm, {"process_group": distributed.group.WORLD}, torch.float32)
     found["evaluated"] = module.eval()(torch.full((1 + rank, 4), 2.0))  # nobody waits for anybody
 
+    found["penalty"] = penalty(norm(fnn.SyncBatchNorm, {}, torch.float64), *pair_of(rank))
     model = network()
     fnn.convert(model)
     parallel = DistributedDataParallel(fnn.SyncBatchNorm.convert_sync_batchnorm(model))
@@ -107,6 +108,18 @@ def process(rank: int, folder: str) -> None:
     distributed.barrier()
     torch.save(found, f"{folder}/{rank}")
     distributed.destroy_process_group()
+
+
+def pair_of(rank: int) -> list[torch.Tensor]:
+    """The part of a batch that is a process's, of unequal sizes."""
+    return [t.split((3, 5))[rank] for t in batch((3, 5), torch.float64)]
+
+
+def penalty(module: nn.Module, x: torch.Tensor, dy: torch.Tensor) -> list[torch.Tensor]:
+    """The gradients, by x and by parameters, of a penalty on the gradient by x."""
+    x = x.clone().requires_grad_()
+    (dx,) = torch.autograd.grad((module(x) ** 2 * dy).sum(), x, create_graph=True)
+    return [*torch.autograd.grad(dx.square().sum(), [x, *module.parameters()])]
 
 
 def failure(module: nn.Module, rank: int, rows: int) -> tuple[str, str, float]:
@@ -161,6 +174,15 @@ def assert_close(ours: torch.Tensor, whole: torch.Tensor, dtype: torch.dtype) ->
 def test_evaluation_needs_no_other_process(found):
     for rank in range(2):
         assert found[rank]["evaluated"].shape == (1 + rank, 4)
+
+
+def test_a_second_derivative(found):
+    theirs = norm(nn.BatchNorm1d, {}, torch.float64)
+    whole = penalty(theirs, *batch((3, 5), torch.float64))
+    first, second = (process["penalty"] for process in found)
+    for i, (one, two, right) in enumerate(zip(first, second, whole, strict=True)):
+        got = one + two if i else torch.cat([one, two])  # parameters, and x
+        torch.testing.assert_close(got, right)
 
 
 def test_in_a_parallel_model(found):

@@ -6,7 +6,9 @@ modules are the op's parameters. What torch.nn lacks takes the op's parameters.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from inspect import Parameter, Signature, signature
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -23,9 +25,11 @@ class ActivationModule(Module):
     """The part that the modules of all activations share.
 
     op : of `fastact.ops`, by its name.
+    takes : the parameters of torch's constructor that the op does not have, and their defaults.
     """
 
     op: str
+    takes: Mapping[str, Any] = MappingProxyType({})
     inplace = False
 
     @classmethod
@@ -33,7 +37,17 @@ class ActivationModule(Module):
         """The op's parameters, which are attributes of the module."""
         return {name: getattr(module, name) for name in ACTIVATIONS[cls.op].parameters}
 
+    @classmethod
+    def leaves(cls, module: torch.nn.Module) -> str:
+        for name, default in cls.takes.items():
+            value = getattr(module, name, default)
+            if value != default:
+                return f"torch computes it with {name}={value!r}"
+        return ""
+
     def forward(self, input: Tensor) -> Tensor:
+        if self.takes and self.leaves(self):
+            return super().forward(input)  # type: ignore[no-any-return]
         op, options = getattr(fa, self.op), self.options(self)
         if not self.inplace:
             return op(input, **options)  # type: ignore[no-any-return]
@@ -41,23 +55,6 @@ class ActivationModule(Module):
             # The op's derivative needs x, which would be gone. torch's is made of y for some.
             return super().forward(input)  # type: ignore[no-any-return]
         return op(input, **options, out=input)  # type: ignore[no-any-return]
-
-
-class _OfTorch(ActivationModule):
-    """An activation that torch has: its class stands behind this one.
-
-    takes : the parameters of its constructor that the op does not have, and their defaults.
-    """
-
-    takes: dict[str, Any]
-
-    @classmethod
-    def refuses(cls, module: torch.nn.Module) -> str:
-        for name, default in cls.takes.items():
-            value = getattr(module, name, default)
-            if value != default:
-                return f"{name} must be {default!r}, got {value!r}"
-        return ""
 
 
 class _Own(ActivationModule):
@@ -84,7 +81,7 @@ def _class_for(op: Any) -> type[ActivationModule]:
     torch_class = getattr(torch.nn, names[0])
     defaults = {n: p.default for n, p in signature(torch_class).parameters.items()}
     members["takes"] = {n: v for n, v in defaults.items() if n not in (*op.parameters, "inplace")}
-    return type(names[0], (_OfTorch, torch_class), members)
+    return type(names[0], (ActivationModule, torch_class), members)
 
 
 _CLASSES = {cls.__name__: cls for cls in map(_class_for, ACTIVATIONS.values())}

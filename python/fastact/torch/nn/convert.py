@@ -133,7 +133,7 @@ def _convert(name: str, module: torch.nn.Module, report: Report, *, asked_for: b
     if _has_own_forward(module):
         report.left[name] = f"{cls.__name__}: its forward is another one"
         return
-    if reason := cls.refuses(module) or (not asked_for and cls.unasked_for):
+    if reason := cls.leaves(module) or (not asked_for and cls.unasked_for):
         report.left[name] = f"{cls.__name__}: {reason}"
         return
     module.__class__ = cls
@@ -155,7 +155,7 @@ def _fuse_neighbours(
         names = [f"{name}.{key}".lstrip("."), f"{name}.{following}".lstrip(".")]
         if not isinstance(activation, ActivationModule) or type(activation) not in _CLASSES:
             continue
-        if _has_own_forward(activation):
+        if _has_own_forward(activation) or activation.leaves(activation):
             continue
         if not all(map(chosen, names, (layer, activation))):
             continue

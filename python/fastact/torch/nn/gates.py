@@ -1,9 +1,8 @@
 """Recurrent cells and layers.
 
 A layer in one direction is one node of autograd over a whole sequence, whatever its length: the
-projections of all inputs are one product ahead of it, each step is one product and one pass of the
-gates, and in backward the gradients of the recurrent weight and of the biases are one product and
-one sum over all steps.
+projections of all inputs are one product, each step is one product and one pass of the gates, and
+in backward the gradients of the weights and of the biases are a product and a sum over all steps.
 """
 
 from __future__ import annotations
@@ -13,13 +12,15 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 from torch.nn import functional
 from torch.nn.utils.rnn import PackedSequence
 
 import fastact as fa
 
-from ..autograd import Function, once_differentiable
+from ..autograd import Function
 from .module import Module
+from .recomputed import differentiated_by
 
 
 class LSTMCell(Module, torch.nn.LSTMCell):
@@ -110,70 +111,99 @@ def _last(after: list[Tensor]) -> Tensor:
     return torch.cat(ending[::-1])
 
 
-def _run(
-    op: Any,
-    steps: _Steps,
-    weight: Tensor,
-    biases: tuple[Tensor | None, Tensor | None],
-    gates: Tensor,
-    initial: tuple[Tensor, ...],
-    *,
-    saves: bool,
-) -> tuple[list[Tensor], Tensor | None]:
-    """The states after all steps, and the activated gates where they are to be saved.
+class _Arrays(NamedTuple):
+    """The arrays of a layer in one direction; gradients come back in this order.
 
-    gates : the projections of the inputs.
+    data : the inputs, the rows of all steps. initial : the states before the first step.
+    weight_hr : the projection of h after each step; None for none.
     """
-    rows, columns = len(gates), weight.shape[1]
-    states = [gates.new_empty((rows, columns)) for _ in initial]
+
+    data: Tensor
+    weight_ih: Tensor
+    weight_hh: Tensor
+    bias_ih: Tensor | None
+    bias_hh: Tensor | None
+    weight_hr: Tensor | None
+    initial: tuple[Tensor, ...]
+
+    @classmethod
+    def of(cls, *arrays: Any) -> _Arrays:
+        """Of these arrays in this order, the states one by one."""
+        return cls(*arrays[:6], arrays[6:])
+
+    @property
+    def flat(self) -> tuple[Any, ...]:
+        return *self[:6], *self.initial
+
+
+def _run(
+    op: Any, steps: _Steps, arrays: _Arrays, *, saves: bool
+) -> tuple[list[Tensor], Tensor, Tensor | None]:
+    """After all steps the states, and h before its projection; and the activated gates to save."""
+    gates = functional.linear(arrays.data, arrays.weight_ih)
+    rows, columns = len(gates), arrays.initial[-1].shape[1]
+    states = [gates.new_empty((rows, state.shape[1])) for state in arrays.initial]
+    projection, hidden = arrays.weight_hr, states[0]
+    if projection is not None:
+        projection, hidden = projection.t(), gates.new_empty((rows, columns))
     kept = gates.new_empty((rows, len(op.kept) * columns)) if saves else None
-    outs = [steps.of(array) for array in (*states, kept) if array is not None]
-    before = [_before(after, first) for after, first in zip(outs, initial, strict=False)]
+    outs = [steps.of(array) for array in (hidden, *states[1:], kept) if array is not None]
+    after = [steps.of(state) for state in states]
+    before = [_before(*pair) for pair in zip(after, arrays.initial, strict=True)]
     # A copy the other way round: of so few rows a product takes much of its time to do that.
-    weight, product = weight.t().contiguous(), gates.new_empty((steps.sizes[0], len(weight)))
-    options = dict(zip(("bias", "recurrent_bias"), biases, strict=True))
+    weight = arrays.weight_hh.t().contiguous()
+    product = gates.new_empty((steps.sizes[0], weight.shape[1]))
+    options = {"bias": arrays.bias_ih, "recurrent_bias": arrays.bias_hh}
     function = op.forward if saves else op
-    for projected, out, *previous in zip(
-        steps.of(gates), zip(*outs, strict=True), *before, strict=True
+    for projected, h, out, *previous in zip(
+        steps.of(gates), after[0], zip(*outs, strict=True), *before, strict=True
     ):
         recurrent = torch.mm(previous[0], weight, out=product[: len(projected)])
-        out = out if len(out) > 1 else out[0]
+        written = out if len(out) > 1 else out[0]
         if op.takes_recurrent:
-            function(projected, recurrent, previous[0], **options, out=out)
+            function(projected, recurrent, previous[0], **options, out=written)
         else:
-            function(projected, previous[1], recurrent=recurrent, **options, out=out)
-    return states, kept
+            function(projected, previous[1], recurrent=recurrent, **options, out=written)
+        if projection is not None:
+            torch.mm(out[0], projection, out=h)
+    return states, hidden, kept
 
 
-def _step_by_step(
-    op: Any,
-    steps: _Steps,
-    weight: Tensor,
-    biases: tuple[Tensor | None, Tensor | None],
-    gates: Tensor,
-    initial: tuple[Tensor, ...],
-) -> tuple[Tensor, ...]:
-    """The results of `_Recurrence` by a call of the op for each step: for torch.func."""
-    options = dict(zip(("bias", "recurrent_bias"), biases, strict=True))
+def _in_torch(op: Any, steps: _Steps, arrays: _Arrays) -> tuple[Tensor, ...]:
+    """The results of `_Recurrence` by torch's own ops, which have derivatives of any order."""
+    gates = functional.linear(arrays.data, arrays.weight_ih, arrays.bias_ih)
     rows = dict(zip(steps.order, steps.of(gates), strict=True))
     after: dict[int, tuple[Tensor, ...]] = {}
-    states = tuple(state[:0] for state in initial)
+    states = tuple(state[:0] for state in arrays.initial)
     for i in steps.order:
         projected, known = rows[i], len(states[0])
         # Backwards in time sequences come in as it goes on, forwards they end.
         states = tuple(
             torch.cat((state, first[known : len(projected)]))[: len(projected)]
-            for state, first in zip(states, initial, strict=True)
+            for state, first in zip(states, arrays.initial, strict=True)
         )
-        recurrent = torch.mm(states[0], weight.t())
-        if op.takes_recurrent:
-            states = (op(projected, recurrent, states[0], **options),)
-        else:
-            states = op(projected, states[1], recurrent=recurrent, **options)
-        after[i] = states
+        recurrent = functional.linear(states[0], arrays.weight_hh, arrays.bias_hh)
+        h, *others = (_gru_step if op.takes_recurrent else _lstm_step)(
+            projected, recurrent, *states
+        )
+        if arrays.weight_hr is not None:
+            h = functional.linear(h, arrays.weight_hr)
+        states = after[i] = (h, *others)
     each = [list(state) for state in zip(*(after[i] for i in steps.order), strict=True)]
     in_time = [after[i][0] for i in sorted(after)]
     return torch.cat(in_time), *map(_last, each)
+
+
+def _lstm_step(gates: Tensor, recurrent: Tensor, h: Tensor, c: Tensor) -> tuple[Tensor, ...]:
+    i, f, g, o = (gates + recurrent).chunk(4, -1)
+    c = f.sigmoid() * c + i.sigmoid() * g.tanh()
+    return o.sigmoid() * c.tanh(), c
+
+
+def _gru_step(gates: Tensor, recurrent: Tensor, h: Tensor) -> tuple[Tensor, ...]:
+    (r, z, n), (of_r, of_z, of_n) = gates.chunk(3, -1), recurrent.chunk(3, -1)
+    n = (n + (r + of_r).sigmoid() * of_n).tanh()
+    return (n + (z + of_z).sigmoid() * (h - n),)
 
 
 class _Recurrence(Function):
@@ -185,48 +215,56 @@ class _Recurrence(Function):
     """
 
     @staticmethod
-    def forward(  # type: ignore[no-untyped-def]
-        ctx, where, op, steps, weight, bias, recurrent_bias, gates, *initial
-    ) -> tuple[Tensor, ...]:
-        arrays = (weight, (bias, recurrent_bias), gates, initial)
-        states, kept = _run(op, steps, *arrays, saves=True)
-        ctx.where, ctx.op, ctx.steps = where, op, steps
-        ctx.save_for_backward(weight, bias, recurrent_bias, kept, *states, *initial)
+    def forward(ctx, call, *flat) -> tuple[Tensor, ...]:  # type: ignore[no-untyped-def]
+        op, steps = ctx.call = call
+        states, hidden, kept = _run(op, steps, _Arrays.of(*flat), saves=True)
+        ctx.save_for_backward(*flat, kept, hidden, *states)
         return states[0], *(_last(steps.of(state)) for state in states)
 
     @staticmethod
-    @once_differentiable
+    @differentiated_by(lambda call, *flat: _in_torch(*call, _Arrays.of(*flat)))
     def backward(ctx, dh_all, *dlast):  # type: ignore[no-untyped-def]
-        weight, bias, recurrent_bias, kept, *states_and_initial = ctx.saved_tensors
-        op, steps, half = ctx.op, ctx.steps, len(states_and_initial) // 2
-        after = [steps.of(state) for state in states_and_initial[:half]]
-        before = [
-            list(_before(*pair)) for pair in zip(after, states_and_initial[half:], strict=True)
-        ]
-        dgates = kept.new_empty((len(kept), len(weight)))
+        (op, steps), needed = ctx.call, ctx.needs_input_grad[1:]
+        arrays = _Arrays.of(*ctx.saved_tensors[: len(needed)])
+        kept, hidden, *states = ctx.saved_tensors[len(needed) :]
+        projection = arrays.weight_hr
+        after = [steps.of(state) for state in states]
+        before = [list(_before(*pair)) for pair in zip(after, arrays.initial, strict=True)]
+        dgates = kept.new_empty((len(kept), len(arrays.weight_hh)))
         drecurrent = torch.empty_like(dgates) if op.takes_recurrent else dgates
+        dprojected = None if projection is None else torch.empty_like(dh_all)
         carried = [d.clone() for d in dlast]
-        arrays = (kept, dgates, drecurrent, dh_all)
-        each = zip(*map(steps.of, arrays), *before, *after[1:], strict=True)
-        for kept_here, dx, dproduct, dh_here, *states in reversed(list(each)):
+        rows = (kept, dgates, drecurrent, dh_all if dprojected is None else dprojected, dh_all)
+        each = zip(*map(steps.of, rows), *before, *after[1:], strict=True)
+        for kept_here, dx, dproduct, dprojected_here, dh_here, *states in reversed(list(each)):
             dh = carried[0][: len(dx)].add_(dh_here)
             if op.takes_recurrent:
                 # dh_prev: first the part past the product, then the part through it.
                 out = (dx, dproduct, dh, None, None)
                 op.backward(dh, kept_here, None, states[0], out=out)
-                dh.addmm_(dproduct, weight)
+                dh.addmm_(dproduct, arrays.weight_hh)
             else:
+                dhidden = dh if projection is None else dprojected_here.copy_(dh) @ projection
                 dc = carried[1][: len(dx)]
-                op.backward(dh, dc, kept_here, *states[1:], out=(dx, dc, None))
-                torch.mm(dx, weight, out=dh)
-        # recurrent = h_prev @ weight.T + recurrent_bias, at all steps
+                op.backward(dhidden, dc, kept_here, *states[1:], out=(dx, dc, None))
+                torch.mm(dx, arrays.weight_hh, out=dh)
+        # recurrent = h_prev @ weight_hh.T + bias_hh, at all steps; the others likewise
         h_prev = torch.cat([before[0][i] for i in steps.order])
-        dweight = drecurrent.t() @ h_prev if ctx.needs_input_grad[3] else None
+        products = (
+            (arrays.weight_ih, dgates, arrays.data),
+            (arrays.weight_hh, drecurrent, h_prev),
+            (projection, dprojected, hidden),
+        )
+        dweight_ih, dweight_hh, dprojection = (
+            d.t() @ x if weight is not None and weight.requires_grad else None
+            for weight, d, x in products
+        )
         dbiases = [
             fa.bias_grad(d).to(b.dtype) if b is not None else None
-            for b, d in ((bias, dgates), (recurrent_bias, drecurrent))
+            for b, d in ((arrays.bias_ih, dgates), (arrays.bias_hh, drecurrent))
         ]
-        return None, None, None, dweight, *dbiases, dgates, *carried
+        ddata = dgates @ arrays.weight_ih if needed[0] else None
+        return None, ddata, dweight_ih, dweight_hh, *dbiases, dprojection, *carried
 
 
 class _Recurrent(Module, torch.nn.RNNBase):
@@ -237,11 +275,6 @@ class _Recurrent(Module, torch.nn.RNNBase):
 
     op: Any
     single: bool
-
-    @classmethod
-    def refuses(cls, module: torch.nn.Module) -> str:
-        size = getattr(module, "proj_size", 0)
-        return f"proj_size must be 0, got {size}" if size else ""
 
     def forward(self, input: Any, hx: Any = None) -> Any:
         data, sizes, order, back = _packed(self, input)
@@ -263,13 +296,14 @@ class _Recurrent(Module, torch.nn.RNNBase):
         self, input: Any, hx: Any, data: Tensor, batch: int, order: Tensor | None
     ) -> list[Tensor]:
         """The states before the first step, of shape (layers * directions, batch, hidden)."""
-        shape = (self.num_layers * (1 + self.bidirectional), batch, self.hidden_size)
+        count = self.num_layers * (1 + self.bidirectional)
+        sizes = [self.proj_size or self.hidden_size, self.hidden_size][: 1 if self.single else 2]
         if hx is None:
-            return [data.new_zeros(shape) for _ in range(1 if self.single else 2)]
+            return [data.new_zeros(count, batch, size) for size in sizes]
         states = [hx] if self.single else list(hx)
         unbatched = not isinstance(input, PackedSequence) and input.ndim == 2
-        expected = (shape[0], shape[2]) if unbatched else shape
-        for state in states:
+        for state, size in zip(states, sizes, strict=True):
+            expected = (count, size) if unbatched else (count, batch, size)
             if tuple(state.shape) != expected:
                 raise ValueError(
                     f"{self.where()}: hx must have shape {expected}, got {tuple(state.shape)}"
@@ -292,10 +326,15 @@ class _Recurrent(Module, torch.nn.RNNBase):
         for layer in range(self.num_layers):
             outs = []
             for suffix, steps in directions.items():
-                names = ["weight_ih", "weight_hh"] + ["bias_ih", "bias_hh"] * self.bias
-                weights = [cast(getattr(self, f"{name}_l{layer}{suffix}")) for name in names]
+                bias = ["bias_ih", "bias_hh"] if self.bias else []
+                projection = ["weight_hr"] if self.proj_size else []
+                weights = {
+                    name: cast(getattr(self, f"{name}_l{layer}{suffix}"))
+                    for name in ("weight_ih", "weight_hh", *bias, *projection)
+                }
                 initial = tuple(state[len(lasts)] for state in states)
-                out, *last = self._direction(data, steps, initial, *weights)
+                named = [weights.get(name) for name in _Arrays._fields[1:6]]
+                out, *last = self._direction(steps, _Arrays.of(data, *named, *initial))
                 outs.append(out)
                 lasts.append(tuple(last))
             data = outs[0] if len(outs) == 1 else torch.cat(outs, 1)
@@ -303,29 +342,19 @@ class _Recurrent(Module, torch.nn.RNNBase):
                 data = functional.dropout(data, self.dropout, self.training)
         return data, [torch.stack(state) for state in zip(*lasts, strict=True)]
 
-    def _direction(
-        self,
-        data: Tensor,
-        steps: _Steps,
-        initial: tuple[Tensor, ...],
-        weight_ih: Tensor,
-        weight_hh: Tensor,
-        bias: Tensor | None = None,
-        recurrent_bias: Tensor | None = None,
-    ) -> tuple[Tensor, ...]:
-        gates = functional.linear(data, weight_ih)
-        biases = (bias, recurrent_bias)
-        if torch._C._are_functorch_transforms_active():
-            return _step_by_step(self.op, steps, weight_hh, biases, gates, initial)
-        arrays = (weight_hh, *biases, gates, *initial)
-        if torch.is_grad_enabled() and any(a is not None and a.requires_grad for a in arrays):
-            return _Recurrence.apply(self.where(), self.op, steps, *arrays)  # type: ignore[no-any-return, no-untyped-call]
-        states, _ = _run(self.op, steps, weight_hh, biases, gates, initial, saves=False)
+    def _direction(self, steps: _Steps, arrays: _Arrays) -> tuple[Tensor, ...]:
+        # Transforms of torch.func, and forward mode
+        if torch._C._are_functorch_transforms_active() or forward_ad._current_level >= 0:
+            return _in_torch(self.op, steps, arrays)
+        requires = (a is not None and a.requires_grad for a in arrays.flat)
+        if torch.is_grad_enabled() and any(requires):
+            return _Recurrence.apply((self.op, steps), *arrays.flat)  # type: ignore[no-any-return, no-untyped-call]
+        states, _, _ = _run(self.op, steps, arrays, saves=False)
         return states[0], *(_last(steps.of(state)) for state in states)
 
 
 class LSTM(_Recurrent, torch.nn.LSTM):
-    """`torch.nn.LSTM` by `fa.lstm_gates`; without `proj_size`."""
+    """`torch.nn.LSTM` by `fa.lstm_gates`."""
 
     op, single = fa.lstm_gates, False
     unasked_for = (

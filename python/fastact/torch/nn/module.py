@@ -23,14 +23,9 @@ class Module(torch.nn.Module):
 
     unasked_for = ""
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        if reason := self.refuses(self):
-            raise ValueError(f"{self.where()}: {reason}")
-
     @classmethod
-    def refuses(cls, module: torch.nn.Module) -> str:
-        """Why this class can't compute the module as torch does; "": it can."""
+    def leaves(cls, module: torch.nn.Module) -> str:
+        """Why torch's own `forward` computes the module, whatever its class; "": it does not."""
         return ""
 
     @classmethod

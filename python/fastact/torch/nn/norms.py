@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -16,11 +15,6 @@ from .module import WithActivation
 
 class _OverLastAxes(WithActivation):
     """The part that the norms of the last axes share."""
-
-    @classmethod
-    def refuses(cls, module: Any) -> str:
-        shape = module.normalized_shape  # torch makes the module, and refuses every input
-        return "" if shape else f"normalized_shape must have at least one axis, got {shape}"
 
     def _axes(self, input: Tensor) -> tuple[int, ...]:
         """The last axes of the input, once their lengths are known to be the module's."""

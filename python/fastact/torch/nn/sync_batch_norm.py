@@ -16,8 +16,9 @@ from torch import Tensor, distributed
 import fastact as fa
 
 from ...ops.moments import Moments
-from ..autograd import Function, once_differentiable
+from ..autograd import Function, apply, of_batch
 from .norms import BatchNorm, BatchNorm1d, BatchNorm2d, BatchNorm3d
+from .recomputed import differentiated_by
 
 _WHERE = "fastact.torch.nn.SyncBatchNorm"
 
@@ -71,8 +72,8 @@ class SyncBatchNorm(BatchNorm):
                 f"{_WHERE}: transforms of torch.func are not possible in training in several "
                 f"processes, whose statistics are gathered; use torch.autograd, or eval()"
             )
-        options = (group, running, share, self.eps, dict(self.fused))
-        return _SyncBatchNorm.apply(input, self.weight, self.bias, *options)  # type: ignore[no-any-return, no-untyped-call]
+        call = (group, running, share, self.eps, dict(self.fused))
+        return _SyncBatchNorm.apply(call, input, self.weight, self.bias)  # type: ignore[no-any-return, no-untyped-call]
 
     @classmethod
     def convert_sync_batchnorm(
@@ -95,12 +96,40 @@ _BATCH_NORMS = (
 )
 
 
+def _in_torch(call: Any, x: Tensor, weight: Tensor | None, bias: Tensor | None) -> Tensor:
+    """The result of `_SyncBatchNorm` by ops that have derivatives of any order."""
+    group, count, eps, fused = call
+    axes, shape = (0, *range(2, x.ndim)), (1, -1, *(1 for _ in x.shape[2:]))
+
+    def mean(values: Tensor) -> Tensor:
+        return apply(_Total, group, values.sum(axes, keepdim=True)) / count  # type: ignore[no-any-return]
+
+    centred = x.double() - mean(x.double())
+    y = centred * (mean(centred.square()) + eps).rsqrt()
+    for parameter, combine in ((weight, torch.mul), (bias, torch.add)):
+        y = y if parameter is None else combine(y, parameter.double().reshape(shape))
+    options = {name: value for name, value in fused.items() if name != "activation"}
+    y = fa.ops[fused["activation"]](y, **options) if fused else y
+    return y.to(x.dtype)
+
+
+class _Total(Function):
+    """The sum of the arrays of all processes; so is its gradient of theirs."""
+
+    @staticmethod
+    def forward(ctx, group, part) -> Tensor:  # type: ignore[no-untyped-def]
+        ctx.where, ctx.group = _WHERE, group
+        return _all_gather(part.contiguous(), group).sum(0)
+
+    @staticmethod
+    def backward(ctx, dtotal):  # type: ignore[no-untyped-def]
+        return None, *of_batch(lambda each: (apply(_Total, ctx.group, each),), dtotal)
+
+
 class _SyncBatchNorm(Function):
     @staticmethod
-    def forward(  # type: ignore[no-untyped-def]
-        ctx, x, weight, bias, group, running, share, eps, fused
-    ) -> Tensor:
-        arguments = x, weight, bias
+    def forward(ctx, call, *arguments) -> Tensor:  # type: ignore[no-untyped-def]
+        group, running, share, eps, fused = call
         x, weight, bias = (None if t is None else t.detach() for t in arguments)
         part = fa.moments(x, (0, *range(2, x.ndim)))
         shape = tuple(part.mean.shape)
@@ -115,30 +144,31 @@ class _SyncBatchNorm(Function):
         for statistic, new in zip(running, (mean, whole.var(correction=1)), strict=True):
             if statistic is not None and whole.count:
                 statistic.copy_((1 - share) * statistic.double() + share * new)
-        ctx.save_for_backward(arguments[0], mean, rstd, *arguments[1:])
-        ctx.where, ctx.group, ctx.count, ctx.fused = _WHERE, group, whole.count, fused
+        ctx.save_for_backward(*arguments, mean, rstd)
+        # Of no values, nothing is divided by their count.
+        ctx.where, ctx.call = _WHERE, (group, max(whole.count, 1), eps, fused)
         y: Tensor = fa.norm_apply(x, mean, rstd, weight, bias, axis=1, **fused)
         return y
 
     @staticmethod
-    @once_differentiable
+    @differentiated_by(_in_torch)
     def backward(ctx, dy):  # type: ignore[no-untyped-def]
-        x, mean, rstd, weight, bias = saved = ctx.saved_tensors
+        x, weight, bias, mean, rstd = ctx.saved_tensors
+        group, count, _, fused = ctx.call
         # sum(p) and sum(p xhat), which are this process's dbias and dweight as well
-        sums = fa.batch_norm.backward_reduce(dy, *saved, **ctx.fused)
+        sums = fa.batch_norm.backward_reduce(dy, x, mean, rstd, weight, bias, **fused)
         dx = None
-        if ctx.needs_input_grad[0]:
-            gathered = _all_gather(torch.cat([s.flatten() for s in sums]), ctx.group)
+        if ctx.needs_input_grad[1]:
+            gathered = _all_gather(torch.cat([s.flatten() for s in sums]), group)
             totals = fa.sum(gathered, 0).reshape(2, -1)
-            count = max(ctx.count, 1)  # of no values, by which nothing is divided
             dx = fa.batch_norm.backward_apply(
-                dy, x, mean, rstd, weight, *totals, count, bias, **ctx.fused
+                dy, x, mean, rstd, weight, *totals, count, bias, **fused
             )
         dbias, dweight = (
             None if parameter is None else s.flatten().to(parameter.dtype)
             for parameter, s in zip((bias, weight), sums, strict=True)
         )
-        return dx, dweight, dbias, *(None,) * 5
+        return None, dx, dweight, dbias
 
 
 def _all_gather(buffer: Tensor, group: Any) -> Tensor:
