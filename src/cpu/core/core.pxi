@@ -358,3 +358,17 @@ cdef extern from "cpu/core/tensor_iterator.h" namespace "fastact" nogil:
         TensorIterator*, ElementwiseKernel, const double*, int, bint, int, const Operand*
     ) noexcept
     void run_partition(const TensorIterator*, int64_t, int64_t) noexcept
+
+# Sums, which the plans of several families hold.
+cdef extern from "cpu/reductions/reduce.h" namespace "fastact" nogil:
+    ctypedef struct Reducer:
+        int64_t tile
+        int64_t tasks
+        double* partial
+        double divisor
+        int* is_degenerate
+
+cdef extern from "cpu/reductions/summing_pass.h" namespace "fastact" nogil:
+    ctypedef struct ChannelSums:
+        Reducer* each
+        int count
