@@ -8,6 +8,7 @@ import re
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 from textwrap import dedent, indent
 from typing import Any
@@ -25,16 +26,6 @@ from fastact.bench.workloads.work import Options
 from fastact.ops.bounds import Bounds
 
 _WHITE_SPACE = re.compile(r"\s+")
-_FAMILIES = {
-    "activations": "Activations",
-    "bias": "Bias and residual",
-    "gated": "Gated activations",
-    "gates": "Recurrent gates",
-    "norms": "Norms",
-    "reductions": "Sums and moments",
-    "softmax": "Softmax and loss",
-    "statistics": "Statistics",
-}
 
 
 @dataclass(frozen=True)
@@ -229,7 +220,7 @@ def index() -> str:
         "merge have a page of their own: :doc:`/moments`.",
     ]
     for family, members in families().items():
-        title = _FAMILIES.get(family, family)
+        title = (import_module(f"fastact.ops.{family}").__doc__ or family).partition(":")[0]
         parts.append(_title(title, "-"))
         activations = all(map(_is_activation, members))
         parts.append(_cards(members) if activations else _lines(members))

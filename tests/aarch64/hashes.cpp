@@ -21,8 +21,6 @@ using namespace fastact;
 
 namespace {
 
-constexpr const char* kDTypeNames[kDTypes] = {"float16", "bfloat16", "float32", "float64"};
-
 const KernelTable* table;
 
 using Bytes = std::vector<char>;

@@ -16,6 +16,7 @@ import numpy as np
 
 import fastact as fa
 from fastact.check.expected import Expected, expected
+from fastact.interop.validate import DATA
 from fastact.measure.cases import (
     Case,
     arrays_of_entry,
@@ -49,10 +50,10 @@ def ops(family: str = "all", name: str = "all") -> list[Any]:
 # --- tables ---------------------------------------------------------------------------------------
 
 #: Kinds of values of the array that decides the dtype, forward; and backward where they differ.
+_ANY_LEADER = ("wide", "wide", "plain", "specials")
 _LEADERS = {
     "activations": ("wide", "wide", "wide", "specials", "exponents", "huge", "plain"),
     "bias": ("wide", "wide", "plain", "specials", "huge"),
-    "gated": ("wide", "wide", "plain", "specials"),
     "gates": ("plain", "plain", "wide", "specials"),
     "norms": ("plain", "plain", "wide", "far", "constant", "huge", "not finite"),
     "reductions": ("wide", "wide", "plain", "far", "constant", "huge", "specials", "exponents"),
@@ -66,7 +67,7 @@ _LEADERS_BACK = {
 
 #: Kinds of values of other arrays; those that are not here are "plain".
 _VALUES = {
-    "b": _LEADERS["gated"], "bias": ("wide", "plain"), "dloss": ("plain", "wide"),
+    "b": _ANY_LEADER, "bias": ("wide", "plain"), "dloss": ("plain", "wide"),
     "dy": ("plain", "wide"), "residual": ("wide", "plain"), "rstd": ("positive",),
     "running_var": ("positive",), "weights": ("positive", "small integers"), "where": ("bits",),
 }  # fmt: skip
@@ -111,10 +112,6 @@ def _sharing(op: Any, entry: str, named: dict[str, Any]) -> tuple[dict[str, Any]
         one = len(op.gradients) == 1 and "x" in op.saves and not (pair and named["weighted"])
         incoming = () if is_sum(op) and one else ("dy", "dmean", "dvar", "dm2", "weights", "where")
         return ({"dx": ("x",)}, incoming) if one else ({}, ("x", *incoming))
-    if of == "activations":
-        keeps = forward and "x" in op.saves
-        places: dict[str, Any] = {} if keeps else {"y": ("x",), "dx": ("dy", "x", "y")}
-        return places, ("x",) if keeps else ()
     if of == "bias":
         keeps = forward and named["activation"] != "identity"
         operands = ("x", "residual")
@@ -142,7 +139,11 @@ def _sharing(op: Any, entry: str, named: dict[str, Any]) -> tuple[dict[str, Any]
     if reduces_rows(op):
         taken = ("dy", "lse", "mask") if back else ("x", "mask")
         return {"dx": ("x",)} if back else {}, taken
-    return {"y": ("x",), "dx": ("dy", "y")}, ("mask",)
+    if of == "softmax":
+        return {"y": ("x",), "dx": ("dy", "y")}, ("mask",)
+    arrays, kept = arrays_of_entry(op, entry), (*op.apart, *(op.saves if forward else ()))
+    free = tuple(n for n in arrays if op.roles.get(n, DATA).dtype == "same" and n not in kept)
+    return dict.fromkeys(results_of(op, entry), free), tuple(n for n in arrays if n not in free)
 
 
 # --- options --------------------------------------------------------------------------------------
@@ -353,9 +354,10 @@ class _Arrays:
         name = op.saves[0] if self.back and op.saves[0] in self.takes else self.takes[0]
         name = "dy" if self.bare else name
         family = "reductions" if is_sum(op) else op.family
-        kinds = _LEADERS[family] if self.entry == "call" or family != "gates" else None
+        leaders = _LEADERS.get(family, _ANY_LEADER)
+        kinds = leaders if self.entry == "call" or family != "gates" else None
         if kinds is None or (self.back and not is_sum(op)):
-            kinds = _LEADERS_BACK.get(family, _LEADERS[family])
+            kinds = _LEADERS_BACK.get(family, leaders)
         values = draw.r.choice(kinds)
         if self.back and is_sum(op):
             values = draw.r.choice(("wide", "plain")) if "x" in op.saves else "wide"
@@ -485,11 +487,12 @@ class _Arrays:
 
 # --- a request ------------------------------------------------------------------------------------
 
-_LEAST_AXES = {"bias": 1, "gated": 1, "gates": 1}
+_LEAST_AXES = {"gates": 1, "softmax": 0}  # others: 1 where an axis is the default
 
 
 def _shape(op: Any, entry: str, draw: Draw) -> Shape:
-    low = _LEAST_AXES.get(op.family, 0)
+    axis = op.entry_points["call"].defaults.get("axis")
+    low = _LEAST_AXES.get(op.family, int(isinstance(axis, int)))
     if is_sum(op):
         low = 0 if is_to_shape(op) or is_over_any(op) else 1
     elif op.family == "norms":

@@ -14,7 +14,7 @@ from typing import Any
 
 from .. import _cpu
 from ..terminal import Progress, markdown_table, paragraph, say, styled, table
-from . import activations, bias, gated, gates, norms, plot, softmax, sums
+from . import activations, bias, gated, gates, norms, other, plot, softmax, sums
 from .common import Check, Options, Report
 
 CHECKS = (
@@ -25,6 +25,7 @@ CHECKS = (
     norms.CHECK,
     gates.CHECK,
     softmax.CHECK,
+    other.CHECK,
 )
 
 

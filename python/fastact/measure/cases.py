@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from types import SimpleNamespace
 from typing import Any, Protocol, cast
 
 import numpy as np
@@ -118,7 +119,7 @@ def shapes_of(op: Any, entry: str, shape: Shape, named: Mapping[str, Any]) -> di
 
     shape : of the data. named : the call's options; a gates op's `order` and a mask change none.
     """
-    found = dict(_SHAPES[op.family](op, entry, shape, named))
+    found = dict(_SHAPES.get(op.family, by_the_op)(op, entry, shape, named))
     return {**{f"d{name}": of for name, of in found.items()}, **found}
 
 
@@ -250,6 +251,16 @@ def backward_example(op: Any, x: Any, dy: Any) -> partial[Any]:
 def option_of(op: Any, named: Mapping[str, Any], name: str) -> Any:
     """An option's value among those that are given, or its default."""
     return named.get(name, op.entry_points["call"].defaults.get(name))
+
+
+def by_the_op(op: Any, entry: str, shape: Shape, named: Mapping[str, Any]) -> Mapping[str, Shape]:
+    """What the op itself finds, of a family that has no formula here."""
+    point, (first, *_) = op.entry_points["call"], op.entry_points["call"].arrays
+    views = {first: SimpleNamespace(shape=shape, ndim=len(shape))}
+    options = SimpleNamespace(**{**point.defaults, **named})
+    found = op._shapes(SimpleNamespace(where=point.where, views=views), options)
+    shapes = {name: getattr(found, of) for name, of in op.shapes.items()}
+    return {name: of for name, of in shapes.items() if of != shape}
 
 
 def _of_activation(op: Any, entry: str, shape: Shape, named: Mapping[str, Any]) -> Any:

@@ -1,4 +1,4 @@
-"""Bias: an activation of x + bias + residual in one pass, and the gradients of broadcasting.
+"""Bias and residual: an activation of x + bias + residual, and the gradients of broadcasting.
 
 `bias_grad` and `unbroadcast` are sums over axes (`reduction`) under the names that the backward
 pass of a network knows them by.

@@ -1,4 +1,4 @@
-"""Reductions: sums over any axes, of the elements or of their squares; mean and variance; moments.
+"""Sums and moments: over any axes, of the elements or of their squares; mean and variance.
 
 Every dtype is summed in double, 16 bits after a few additions in float32, in one order whatever the
 layout, the threads and the instruction set; the order and its error bound are derived in

@@ -1,4 +1,4 @@
-"""Functions of rows, `softmax`, `log_softmax` and `logsumexp`, and the loss `cross_entropy`.
+"""Softmax and loss: `softmax`, `log_softmax` and `logsumexp` of rows, and `cross_entropy`.
 
 Each is declared by a function: signature, defaults and its own documentation; the decorator adds
 what the entry points do (`engine/softmax.py`). The formulas are in `src/common/softmax/softmax.h`,

@@ -1,4 +1,4 @@
-"""Statistics over any axes, of all elements or of those that count.
+"""Statistics: over any axes, of all elements or of those that count.
 
 What NumPy calls by these names: the bits do not depend on the threads, nothing is allocated that
 grows with x, and values far from 0 lose no digits.

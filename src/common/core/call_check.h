@@ -16,9 +16,6 @@
 
 namespace fastact {
 
-constexpr const char* kViewDTypeNames[] = {"float16", "bfloat16", "float32", "float64",
-                                           "bool",    "int32",    "int64"};
-
 inline int compute_type_of(int dtype) { return dtype == kF64 ? kF64 : kF32; }
 
 // The dtype that a rule asks for beside another array's; of those that it allows, one.
@@ -54,7 +51,7 @@ inline bool fits_dtype(DTypeRule rule, int dtype, int other) {
 }
 
 inline std::string dtype_text(int dtype) {
-  return dtype >= 0 && dtype < kViewDTypes ? kViewDTypeNames[dtype] : "one that is not computed";
+  return dtype >= 0 && dtype < kViewDTypes ? kDTypeNames[dtype] : "one that is not computed";
 }
 
 inline std::string shape_text(const Operand& a) {

@@ -10,7 +10,7 @@
 namespace fastact {
 
 enum : int32_t { kDLCPU = 1, kDLCUDA = 2, kDLCUDAHost = 3, kDLExtDev = 12, kDLCUDAManaged = 13 };
-enum : uint8_t { kDLInt = 0, kDLFloat = 2, kDLBfloat = 4, kDLBool = 6 };
+enum : uint8_t { kDLInt = 0, kDLUInt = 1, kDLFloat = 2, kDLBfloat = 4, kDLBool = 6 };
 constexpr uint64_t kDLReadOnly = 1;
 
 struct DLDevice {
@@ -23,6 +23,23 @@ struct DLDataType {
   uint8_t bits;
   uint16_t lanes;
 };
+
+// A dtype, and -1: a byte.
+inline DLDataType dlpack_dtype(int dtype) {
+#define FASTACT_TYPE(number, name, bytes, code) {code, 8 * bytes, 1},
+  constexpr DLDataType types[] = {FASTACT_DTYPES(FASTACT_TYPE)};
+#undef FASTACT_TYPE
+  return dtype < 0 ? DLDataType{kDLUInt, 8, 1} : types[dtype];
+}
+
+// -1: of none that a kernel reads.
+inline int dtype_of_dlpack(DLDataType type) {
+  for (int dtype = 0; dtype < kViewDTypes; ++dtype) {
+    const DLDataType one = dlpack_dtype(dtype);
+    if (type.code == one.code && type.bits == one.bits && type.lanes == one.lanes) return dtype;
+  }
+  return -1;
+}
 
 struct DLTensor {
   void* data;

@@ -5,13 +5,35 @@
 
 namespace fastact {
 
-// The kDTypes dtypes that are computed, and after them the dtypes of masks and of indices.
-enum DType : int { kF16, kBF16, kF32, kF64, kDTypes, kBool = kDTypes, kI32, kI64, kViewDTypes };
+// X(number, name, bytes, DLPack's code): the dtypes that are computed, and those of masks and of
+// indices.
+#define FASTACT_COMPUTED_DTYPES(X)   \
+  X(kF16, "float16", 2, kDLFloat)    \
+  X(kBF16, "bfloat16", 2, kDLBfloat) \
+  X(kF32, "float32", 4, kDLFloat)    \
+  X(kF64, "float64", 8, kDLFloat)
+#define FASTACT_DTYPES(X)      \
+  FASTACT_COMPUTED_DTYPES(X)   \
+  X(kBool, "bool", 1, kDLBool) \
+  X(kI32, "int32", 4, kDLInt)  \
+  X(kI64, "int64", 8, kDLInt)
+
+#define FASTACT_NUMBER(number, name, bytes, code) number,
+#define FASTACT_ONE(number, name, bytes, code) +1
+#define FASTACT_NAME(number, name, bytes, code) name,
+#define FASTACT_BYTES(number, name, bytes, code) bytes,
+enum DType : int { FASTACT_DTYPES(FASTACT_NUMBER) kViewDTypes };
+constexpr int kDTypes = FASTACT_COMPUTED_DTYPES(FASTACT_ONE);
+constexpr const char* kDTypeNames[] = {FASTACT_DTYPES(FASTACT_NAME)};
 
 inline int64_t item_size(int dtype) {
-  constexpr int64_t sizes[kViewDTypes] = {2, 2, 4, 8, 1, 4, 8};
+  constexpr int64_t sizes[] = {FASTACT_DTYPES(FASTACT_BYTES)};
   return sizes[dtype];
 }
+#undef FASTACT_NUMBER
+#undef FASTACT_ONE
+#undef FASTACT_NAME
+#undef FASTACT_BYTES
 
 constexpr int kMaxAxes = 64;  // NumPy's limit
 

@@ -1,6 +1,6 @@
 # bias_act: y = f(x + bias + residual), and dx and dbias in one pass. Its calls are described in
 # common/bias/call.h.
-include "cpu/bias/bias.pxi"
+
 
 cdef int run_bias_forward(const void* given, char* workspace, int64_t bytes) except -1:
     cdef const BiasCall* call = <const BiasCall*>given

@@ -9,7 +9,8 @@ with the memory that is there (native_call.pyx); the function prepares an iterat
 activations of contiguous ones by the compiled checks of the fast path (fast_path.pyx), repeated
 calls of all other kinds by the call cache (call_cache.pyx).
 
-What the C++ headers declare is in one .pxi file a family, which the family's .pyx includes.
+What the C++ headers declare is in one .pxi file a family. The build finds these and the families'
+.pyx, and writes a file that includes them.
 """
 # It does not declare itself safe without the interpreter's lock (freethreading_compatible): nobody
 # has run its tests on such an interpreter, which therefore takes its lock back at this import.
@@ -23,15 +24,7 @@ include "cpu/binding/checks.pyx"
 include "cpu/binding/loops.pyx"
 include "cpu/binding/fast_path.pyx"
 include "cpu/binding/native_call.pyx"
-include "cpu/activations/activations.pyx"
-include "cpu/reductions/reductions.pyx"
-include "cpu/bias/bias.pyx"
-include "cpu/gated/gated.pyx"
-include "cpu/reductions/moments.pyx"
-include "cpu/norms/norms.pyx"
-include "cpu/norms/batch_norm.pyx"
-include "cpu/gates/gates.pyx"
-include "cpu/softmax/softmax.pyx"
+include "families.pxi"
 include "cpu/binding/call_key.pyx"
 include "cpu/binding/call_cache.pyx"
 include "cpu/binding/testing.pyx"

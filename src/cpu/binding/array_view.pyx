@@ -5,8 +5,8 @@
 # from anyone else. One way leads out for foreign frameworks: a DLPack tensor with its own memory.
 
 # The dtypes that are computed, and those that a View has besides: of masks and of indices.
-DTYPE_NAMES = ("float16", "bfloat16", "float32", "float64")
-VIEW_DTYPE_NAMES = (*DTYPE_NAMES, "bool", "int32", "int64")
+DTYPE_NAMES = names_of(kDTypeNames, kDTypes)
+VIEW_DTYPE_NAMES = names_of(kDTypeNames, kViewDTypes)
 
 cdef int numpy_bfloat16 = -1  # type number of ml_dtypes.bfloat16, once an array of it was seen
 
@@ -27,13 +27,12 @@ cdef int dtype_of_numpy(cnp.ndarray a) noexcept:
 cdef int view_dtype_of_numpy(cnp.ndarray a) noexcept:
     """Of a mask or of indices, too; -1: of none that a kernel reads."""
     cdef int number = cnp.PyArray_TYPE(a)
+    cdef DLDataType type = dlpack_dtype(kBool)
     if number == cnp.NPY_BOOL:
         return kBool
     if cnp.PyTypeNum_ISSIGNED(number) and cnp.PyTypeNum_ISINTEGER(number):
-        if cnp.PyArray_ITEMSIZE(a) == 4:
-            return kI32
-        if cnp.PyArray_ITEMSIZE(a) == 8:
-            return kI64
+        type.code, type.bits = kDLInt, <uint8_t>(8 * cnp.PyArray_ITEMSIZE(a))
+        return dtype_of_dlpack(type)
     return dtype_of_numpy(a)
 
 
@@ -43,32 +42,6 @@ cdef int numpy_type(int dtype) noexcept:
     if dtype == kF64:
         return cnp.NPY_DOUBLE
     return NPY_HALF if dtype == kF16 else numpy_bfloat16
-
-
-cdef int dtype_of_dlpack(DLDataType dtype) noexcept:
-    if dtype.lanes == 1:
-        if dtype.code == kDLFloat:
-            if dtype.bits == 32:
-                return kF32
-            if dtype.bits == 64:
-                return kF64
-            if dtype.bits == 16:
-                return kF16
-        elif dtype.code == kDLBfloat and dtype.bits == 16:
-            return kBF16
-    return -1
-
-
-cdef int view_dtype_of_dlpack(DLDataType dtype) noexcept:
-    """Of a mask or of indices, too; -1: of none that a kernel reads."""
-    if dtype.lanes == 1:
-        if dtype.code == kDLBool and dtype.bits == 8:
-            return kBool
-        if dtype.code == kDLInt and dtype.bits == 32:
-            return kI32
-        if dtype.code == kDLInt and dtype.bits == 64:
-            return kI64
-    return dtype_of_dlpack(dtype)
 
 
 def learn_bfloat16(dtype):
@@ -190,7 +163,7 @@ cdef class View:
         cdef const char* problem = problem_of(tensor[0])
         if problem is not NULL:
             raise ValueError((<bytes>problem).decode())
-        self.dtype = view_dtype_of_dlpack(d)
+        self.dtype = dtype_of_dlpack(d)
         self.itemsize = (d.bits * d.lanes + 7) // 8
         if self.dtype >= 0:
             self.dtype_name = VIEW_DTYPE_NAMES[self.dtype]

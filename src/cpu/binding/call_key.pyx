@@ -155,7 +155,7 @@ cdef bint put_tensor(CallKey* key, object x, TensorType* kind) except -1:
         kind.api.borrow(<void*>x, &tensor)
     except Exception:
         return False  # the Python layer finds out why
-    dtype = view_dtype_of_dlpack(tensor.dtype)
+    dtype = dtype_of_dlpack(tensor.dtype)
     if dtype < 0 or tensor.data is NULL or problem_of(tensor) is not NULL or (
         key.arrays and not same_device(key.device, tensor.device)
     ):

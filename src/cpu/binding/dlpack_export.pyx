@@ -5,9 +5,6 @@
 # asks for huge pages, which torch does not do; what is not big, and what belongs to a framework
 # without that API, is ours.
 
-cdef enum:
-    DL_UINT = 1
-
 
 cdef void kept_order_strides(View like, int64_t* strides) noexcept:
     """Element strides without gaps, axes in the order of `like`'s strides (axes_in_order)."""
@@ -18,22 +15,6 @@ cdef void kept_order_strides(View like, int64_t* strides) noexcept:
     for i in range(like.operand.ndim - 1, -1, -1):
         strides[order[i]] = step
         step *= like.shape_[order[i]] if like.shape_[order[i]] else 1
-
-
-cdef DLDataType dlpack_dtype(int dtype) noexcept:
-    """Of an index into VIEW_DTYPE_NAMES; -1 is a byte."""
-    cdef DLDataType made
-    if dtype < 0:
-        made.code = DL_UINT
-    elif dtype == kBool:
-        made.code = kDLBool
-    elif dtype == kI32 or dtype == kI64:
-        made.code = kDLInt
-    else:
-        made.code = kDLBfloat if dtype == kBF16 else kDLFloat
-    made.bits = <uint8_t>(8 * item_size(dtype)) if dtype >= 0 else 8
-    made.lanes = 1
-    return made
 
 
 cdef void set_error(void* context, const char* kind, const char* message) noexcept with gil:

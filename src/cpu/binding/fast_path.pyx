@@ -212,7 +212,7 @@ cdef bint quick_tensor(
         return False  # the Python layer finds out why
     dtype[0] = dtype_of_dlpack(tensor.dtype)
     device[0] = tensor.device
-    if dtype[0] < 0 or problem_of(tensor) is not NULL:
+    if not 0 <= dtype[0] < kDTypes or problem_of(tensor) is not NULL:
         return False
     if tensor.strides is not NULL:
         for i in range(tensor.ndim - 1, -1, -1):

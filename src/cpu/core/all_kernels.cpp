@@ -8,22 +8,10 @@
 
 FASTACT_BEGIN_NAMESPACE
 
-extern const ElementwiseTable elementwise_table;
-extern const BiasKernels bias_kernels;
-extern const ReduceTable reduce_table;
-extern const NormTable norm_table;
-extern const ChannelsLastTable channels_last_table;
-extern const BatchNormTable batch_norm_table;
-extern const GateTable gate_table;
-extern const GatedKernels gated_kernels;
-extern const SoftmaxTable softmax_table;
-extern const ConvertKernels convert_kernels;
-extern const CompareKernels compare_kernels;
+#define FASTACT_DECLARE(member, Table, object) extern const Table object;
+#define FASTACT_ADDRESS(member, Table, object) &object,
+FASTACT_KERNEL_TABLES(FASTACT_DECLARE)
 extern const KernelTable table;
-const KernelTable table = {
-    FASTACT_QUOTE(FASTACT_ISA), &elementwise_table, &bias_kernels, &reduce_table,  &norm_table,
-    &channels_last_table,       &batch_norm_table,  &gate_table,   &gated_kernels, &softmax_table,
-    &convert_kernels,           &compare_kernels,
-};
+const KernelTable table = {FASTACT_QUOTE(FASTACT_ISA), FASTACT_KERNEL_TABLES(FASTACT_ADDRESS)};
 
 FASTACT_END_NAMESPACE

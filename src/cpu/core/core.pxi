@@ -6,9 +6,6 @@ cdef extern from "common/core/dlpack.h" namespace "fastact" nogil:
     const int32_t kDLCUDAHost
     const int32_t kDLCUDAManaged
     const uint8_t kDLInt
-    const uint8_t kDLFloat
-    const uint8_t kDLBfloat
-    const uint8_t kDLBool
     const uint64_t kDLReadOnly
 
     ctypedef struct DLDevice:
@@ -19,6 +16,9 @@ cdef extern from "common/core/dlpack.h" namespace "fastact" nogil:
         uint8_t code
         uint8_t bits
         uint16_t lanes
+
+    DLDataType dlpack_dtype(int) noexcept
+    int dtype_of_dlpack(DLDataType) noexcept
 
     ctypedef struct DLTensor:
         void* data
@@ -119,9 +119,9 @@ cdef extern from "common/core/operand.h" namespace "fastact" nogil:
     const int kF32
     const int kF64
     const int kBool
-    const int kI32
-    const int kI64
+    const int kDTypes
     const int kViewDTypes
+    const char* const kDTypeNames[1]
     int64_t item_size(int) noexcept
 
     ctypedef struct Operand:
@@ -359,3 +359,17 @@ cdef extern from "cpu/core/tensor_iterator.h" namespace "fastact" nogil:
         TensorIterator*, ElementwiseKernel, const double*, int, bint, int, const Operand*
     ) noexcept
     void run_partition(const TensorIterator*, int64_t, int64_t) noexcept
+
+# Sums, which the plans of several families hold.
+cdef extern from "cpu/reductions/reduce.h" namespace "fastact" nogil:
+    ctypedef struct Reducer:
+        int64_t tile
+        int64_t tasks
+        double* partial
+        double divisor
+        int* is_degenerate
+
+cdef extern from "cpu/reductions/summing_pass.h" namespace "fastact" nogil:
+    ctypedef struct ChannelSums:
+        Reducer* each
+        int count

@@ -10,6 +10,8 @@
 
 #include <cstdint>
 
+#include "common/core/families.h"
+
 namespace fastact {
 
 // operands: the inputs in order, then the output; each n elements of one dtype, an input equal to
@@ -19,32 +21,22 @@ namespace fastact {
 using ElementwiseKernel = void (*)(char* const* operands, int64_t n, const double* parameters,
                                    int64_t ahead);
 
-struct ElementwiseTable;
-struct BiasKernels;
-struct ReduceTable;
-struct NormTable;
-struct ChannelsLastTable;
-struct BatchNormTable;
-struct GateTable;
-struct GatedKernels;
-struct SoftmaxTable;
-struct ConvertKernels;
-struct CompareKernels;
+// Of all families, and what belongs to none. compare: for the accuracy check alone.
+#define FASTACT_KERNELS(family, kernels) kernels
+#define FASTACT_KERNEL_TABLES(X)       \
+  FASTACT_FAMILIES(FASTACT_KERNELS, X) \
+  X(convert, ConvertKernels, convert_kernels) X(compare, CompareKernels, compare_kernels)
+
+#define FASTACT_DECLARE(member, Table, object) struct Table;
+#define FASTACT_MEMBER(member, Table, object) const Table* member;
+FASTACT_KERNEL_TABLES(FASTACT_DECLARE)
 
 struct KernelTable {
   const char* isa;
-  const ElementwiseTable* elementwise;
-  const BiasKernels* bias;
-  const ReduceTable* reduce;
-  const NormTable* norm;
-  const ChannelsLastTable* channels_last;
-  const BatchNormTable* batch_norm;
-  const GateTable* gate;
-  const GatedKernels* gated;
-  const SoftmaxTable* softmax;
-  const ConvertKernels* convert;
-  const CompareKernels* compare;  // for the accuracy check alone
+  FASTACT_KERNEL_TABLES(FASTACT_MEMBER)
 };
+#undef FASTACT_DECLARE
+#undef FASTACT_MEMBER
 
 // isa.cpp
 constexpr int kMaxIsas = 3;

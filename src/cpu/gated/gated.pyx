@@ -1,6 +1,5 @@
 # Gated activations: y = f(min(a', limit)) (clamp(b', -limit, limit) + offset), a' = a + bias_a,
 # b' = b + bias_b (common/gated/gated.h). Their calls are described in common/gated/call.h.
-include "cpu/gated/gated.pxi"
 
 
 cdef int run_gated_forward(const void* given, char* workspace, int64_t bytes) except -1:

@@ -1,6 +1,5 @@
 # Recurrent gates: the states of a step, and its gradients into packed arrays (gates.h). Their calls
 # are described in common/gates/call.h.
-include "cpu/gates/gates.pxi"
 
 GATE_KINDS = names_of(kGateKindNames, kGateKinds)
 GATE_ULPS = (kGateUlps[0], kGateUlps[1])

@@ -1,6 +1,5 @@
 # The norms over rows: y = f((x - mean) rstd w + b), and dx, dweight and dbias. Their calls are
 # described in common/norms/call.h.
-include "cpu/norms/norms.pxi"
 
 ROW_NORMS = names_of(kRowNormNames, kRowNorms)
 

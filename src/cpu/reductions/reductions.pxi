@@ -51,13 +51,6 @@ cdef extern from "common/reductions/call.h" namespace "fastact" nogil:
 cdef extern from "cpu/reductions/reduce.h" namespace "fastact" nogil:
     enum: kTooFew, kNoWeights
 
-    ctypedef struct Reducer:
-        int64_t tile
-        int64_t tasks
-        double* partial
-        double divisor
-        int* is_degenerate
-
     void prepare_reduction "fastact::prepare"(
         Reducer*, const ReduceTable*, int, const Operand&, const Operand&, const cpp_bool*,
         int, int, cpp_bool
@@ -93,10 +86,6 @@ cdef extern from "cpu/core/fused_pass.h" namespace "fastact" nogil:
 
 cdef extern from "cpu/reductions/summing_pass.h" namespace "fastact" nogil:
     enum: kMostSums
-
-    ctypedef struct ChannelSums:
-        Reducer* each
-        int count
 
     int64_t sum_workspace_size(int64_t, int64_t) noexcept
 

@@ -1,5 +1,4 @@
 # Reductions: y = the sum over some axes of a term of x, and its gradient.
-include "cpu/reductions/reductions.pxi"
 
 TERMS = names_of(kTermNames, kTerms)
 

@@ -1,6 +1,5 @@
 # softmax, log_softmax, logsumexp and cross_entropy over the rows of an array, and their gradients.
 # Their calls are described in common/softmax/call.h.
-include "cpu/softmax/softmax.pxi"
 
 SOFTMAX_KINDS = names_of(kSoftmaxKindNames, kSoftmaxKinds)
 REDUCTIONS = names_of(kReductionNames, kReductions)

@@ -11,6 +11,7 @@
 #include "common/activations/list.h"
 #include "common/core/call_check.h"
 #include "common/core/device_table.h"
+#include "common/core/families.h"
 #include "cuda/core/api.h"
 #include "cuda/core/device.h"
 
@@ -59,13 +60,8 @@ DeviceCall device_call(const CallTable& table, RunOn run_on) {
 
 void add_recorded_launches(DeviceTable* table);
 
-// Families with a file of their own.
-void add_activations(std::vector<DeviceCall>* calls);
-void add_bias(std::vector<DeviceCall>* calls);
-void add_gated(std::vector<DeviceCall>* calls);
-void add_gates(std::vector<DeviceCall>* calls);
-void add_norms(std::vector<DeviceCall>* calls);
-void add_reductions(std::vector<DeviceCall>* calls);
-void add_softmax(std::vector<DeviceCall>* calls);
+#define FASTACT_DECLARE(family, kernels) void add_##family(std::vector<DeviceCall>* calls);
+FASTACT_FAMILIES(FASTACT_DECLARE, )
+#undef FASTACT_DECLARE
 
 }  // namespace fastact

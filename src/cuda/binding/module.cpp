@@ -45,13 +45,8 @@ PYBIND11_MODULE(FASTACT_MODULE, m) {
   m.doc() = "The CUDA backend: the functions of fastact._cpu for arrays on a GPU.";
   static DeviceTable table = {};
   static std::vector<DeviceCall> calls;
-  add_activations(&calls);
-  add_reductions(&calls);
-  add_bias(&calls);
-  add_gated(&calls);
-  add_gates(&calls);
-  add_norms(&calls);
-  add_softmax(&calls);
+#define FASTACT_ADD(family, kernels) add_##family(&calls);
+  FASTACT_FAMILIES(FASTACT_ADD, )
   table.calls = calls.data(), table.call_count = int(calls.size());
   add_recorded_launches(&table);
   m.attr("table") = py::capsule(&table, "fastact_device_table");

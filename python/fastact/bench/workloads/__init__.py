@@ -1,15 +1,17 @@
 """What the benchmarks of the CPU and of a GPU measure: one module a family (see `work.Family`)."""
 
+from ...ops.engine.op import ops
 from .activations import ACTIVATIONS
 from .bias import BIAS
 from .gated import GATED
 from .gates import GATES
 from .norms import NORMS
+from .other import OTHER
 from .reductions import REDUCTIONS, STATISTICS
 from .softmax import SOFTMAX
 from .work import Family
 
-FAMILIES: dict[str, Family] = {
+FAMILIES: dict[str, Family] = dict.fromkeys((op.family for op in ops.values()), OTHER) | {
     "activations": ACTIVATIONS,
     "bias": BIAS,
     "gated": GATED,

@@ -1,33 +1,27 @@
 """What any call of an op gives, and how far from that it may be: the one judge of all calls.
 
-`expected` is for check, the fuzzer and the tests. A module a family holds the formulas over whole
-arrays, from `check/reference.py` and the bounds that the op states.
+`expected` is for check, the fuzzer and the tests. The module of a family's name holds the formulas
+over whole arrays, from `check/reference.py` and the bounds that the op states.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from importlib import import_module
 from typing import Any
 
 import numpy as np
 
 from ...measure.cases import Case
-from ...ops.engine.op import arrays_of
-from . import activations, bias, gated, gates, norms, reductions, softmax, statistics
+from ...ops.engine.op import arrays_of, ops
 from .common import Expected as Expected
 
 Found = dict[str, Expected]
 
 _FAMILIES: dict[str, Callable[[Case], Found]] = {
-    "activations": activations.expected,
-    "bias": bias.expected,
-    "gated": gated.expected,
-    "gates": gates.expected,
-    "norms": norms.expected,
-    "reductions": reductions.expected,
-    "softmax": softmax.expected,
-    "statistics": statistics.expected,
+    family: import_module(f".{family}", __name__).expected
+    for family in {op.family for op in ops.values()}
 }
 
 

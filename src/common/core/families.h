@@ -1,0 +1,14 @@
+// The families of ops, from which both devices' tables are made.
+#pragma once
+
+// X(family, kernels): its functions for a GPU are in cuda/binding/<family>.cpp. What it has
+// compiled once per instruction set are K(member of KernelTable, its type, the object).
+#define FASTACT_FAMILIES(X, K)                                                                     \
+  X(activations, K(elementwise, ElementwiseTable, elementwise_table))                              \
+  X(bias, K(bias, BiasKernels, bias_kernels))                                                      \
+  X(reductions, K(reduce, ReduceTable, reduce_table))                                              \
+  X(norms, K(norm, NormTable, norm_table) K(channels_last, ChannelsLastTable, channels_last_table) \
+               K(batch_norm, BatchNormTable, batch_norm_table))                                    \
+  X(gates, K(gate, GateTable, gate_table))                                                         \
+  X(gated, K(gated, GatedKernels, gated_kernels))                                                  \
+  X(softmax, K(softmax, SoftmaxTable, softmax_table))

@@ -1,0 +1,48 @@
+"""What a family gets that no table names: tried on families that have entries of their own."""
+
+from typing import Any
+
+import pytest
+
+import fastact as fa
+from fastact import _cpu
+from fastact.bench.workloads import FAMILIES
+from fastact.bench.workloads.other import OTHER
+from fastact.check import other
+from fastact.check.common import Options, Report
+from fastact.measure.cases import by_the_op, shapes_of
+
+# Two arrays of one shape, an axis and a bias; and rows.
+OPS = [op for op in fa.ops.values() if op.family == "gated" and not op.packed]
+OPS += [fa.layer_norm, fa.add_rms_norm]
+each_op = pytest.mark.parametrize("op", OPS, ids=lambda op: op.name)
+
+
+@each_op
+@pytest.mark.parametrize("axis", [0, -1])
+def test_shapes(op: Any, axis: int) -> None:
+    shape, named = (6, 4), {"axis": axis}
+    found = by_the_op(op, "call", shape, named)
+    assert found
+    assert found.items() <= shapes_of(op, "call", shape, named).items()
+
+
+@each_op
+@pytest.mark.parametrize("factor", [1.0, 1e-3])
+def test_check(op: Any, factor: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every bound holds, and a thousandth of it does not."""
+    errors = other.Call.errors
+    scaled = lambda call: {name: e / factor for name, e in errors(call).items()}  # noqa: E731
+    monkeypatch.setattr(other.Call, "errors", scaled)
+    report = Report(quiet=True)
+    other.CHECK.run(op, Options((_cpu.isa(),)), report)
+    assert {row[1] for row in report.rows} >= {"float64", "float32", "float16"}
+    assert bool(report.failures) == (factor < 1)
+
+
+@pytest.mark.parametrize("direction", ["forward", "backward"])
+def test_workloads(direction: str) -> None:
+    """As many arrays of a call move as the gated family says."""
+    cases = (of.on_gpu(fa.reglu, direction, "float32", None) for of in (FAMILIES["gated"], OTHER))
+    own, default = ([(c.label, c.shape, c.moved) for c in each] for each in cases)
+    assert own == default
