@@ -35,7 +35,7 @@ _PEERS = ("numpy", "bottleneck", "numbagg")
 _SECONDS = 0.7  # of a row
 _BEGIN, _END = "<!-- tables:begin -->", "<!-- tables:end -->"
 
-_SMALL = 1000  # elements, of which a copy tells nothing
+_SMALL = 1000  # elements: a copy of them tells nothing
 
 
 def peers() -> dict[str, Any]:

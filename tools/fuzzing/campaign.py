@@ -140,7 +140,7 @@ class Case:
 
     @property
     def kind(self) -> str:
-        """What is called."""
+        """The entry point."""
         return self.request.label
 
     def __str__(self) -> str:
