@@ -5,8 +5,8 @@
 The emulated device launches nothing here, so that what is left is the host's part: arguments,
 keys, plans, checks, sizes. Beside the time stands what costs on a real device and next to nothing
 here: launches, allocations by the framework, and other calls of CUDA, of the call with ``out=``.
-Times are the least of many rounds, in which all calls take turns. NumPy's column is the same call on
-the CPU, with what it computes.
+Times are the least of many rounds, in which all calls take turns. NumPy's column is the same call
+on the CPU, with what it computes.
 """
 
 from __future__ import annotations
