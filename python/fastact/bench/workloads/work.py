@@ -144,7 +144,7 @@ class Case:
 
 @dataclass(frozen=True)
 class Asked:
-    """What cases are asked for: of an op, in a direction and a dtype, on the CPU or on a GPU.
+    """A request for cases of an op, in a direction and a dtype, on the CPU or on a GPU.
 
     sizes : elements of an array; None for the sizes of the family. shapes : as `Options` has them.
     """
