@@ -1,20 +1,18 @@
 """What a call on a device costs the host, from the call to the launch, without a device.
 
-    python tools/call_to_launch.py [--dtype float32] [--rounds 40] [--beside F.json] [OP ...]
-    python tools/call_to_launch.py --json F.json --markdown F.md
+    python tools/call_to_launch.py [--dtype float32] [--rounds 40] [OP ...] > F.md
 
 The emulated device launches nothing here, so that what is left is the host's part: arguments,
 keys, plans, checks, sizes. Beside the time stands what costs on a real device and next to nothing
 here: launches, allocations by the framework, and other calls of CUDA, of the call with ``out=``.
-Times are the least of many rounds, in which all calls take turns; --beside compares with an earlier
-run's numbers. NumPy's column is the same call on the CPU, with what it computes.
+Times are the least of many rounds, in which all calls take turns. NumPy's column is the same call
+on the CPU, with what it computes.
 """
 
 from __future__ import annotations
 
 import argparse
 import gc
-import json
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -28,6 +26,7 @@ import numpy as np
 import fastact as fa
 from fastact.bench.workloads import FAMILIES
 from fastact.bench.workloads.work import Case, Family, InMemory, Work
+from fastact.terminal import markdown_table
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
 from devices import DTYPES, devices, to_emulated
@@ -122,53 +121,31 @@ def main() -> None:
     parser.add_argument("ops", nargs="*", metavar="OP", help="names of ops; all of them without")
     parser.add_argument("--dtype", default="float32", choices=DTYPES)
     parser.add_argument("--rounds", type=int, default=40)
-    parser.add_argument("--json", type=Path, help="where to keep the numbers")
-    parser.add_argument("--beside", type=Path, help="the numbers of an earlier run")
-    parser.add_argument("--markdown", type=Path, help="where to write the table")
     args = parser.parse_args()
-    before = json.loads(args.beside.read_text()) if args.beside else {}
-    rows = {}
     gc.disable()
+    rows = {}
     for case in cases(args.ops, args.dtype):
         name = f"{case.op.name} {case.direction}"
-        rows[name] = row = measure(case, args.rounds)
-        print(line(name, row, before.get(name)), flush=True)
-    if args.json:
-        args.json.write_text(json.dumps(rows, indent=1) + "\n")
-    if args.markdown:
-        args.markdown.write_text(table(rows, before))
+        rows[name] = measure(case, args.rounds)
+        print(name, rows[name], file=sys.stderr, flush=True)
+    print(table(rows))
 
 
-def table(rows: dict[str, Any], before: dict[str, Any]) -> str:
+def table(rows: dict[str, Any]) -> str:
     """A line for each op and direction, and one for all activations, in which they are alike."""
     titles: dict[str, list[str]] = {}
     for name in rows:
         op, direction = name.split()
         is_map = fa.ops[op].family == "activations"
         titles.setdefault(f"activations {direction}" if is_map else name, []).append(name)
-
-    def cell(of: dict[str, Any], names: Sequence[str], way: str) -> str:
-        return f"{median(of[name][way] for name in names):.2f}"
-
-    ways = [(OUT, before, f"{OUT}, before"), (OUT, rows, OUT),
-            (FRESH, before, f"{FRESH}, before"), (FRESH, rows, FRESH)]  # fmt: skip
-    ways = [way for way in ways if way[1]]
-    lines = [["call", *(title for *_, title in ways), LAUNCHES, ALLOCATIONS, NUMPY]]
-    lines.append(["---", *["---:"] * (len(lines[0]) - 1)])
+    lines = []
     for title, names in titles.items():
         first = rows[names[0]]
-        times = [cell(of, names, way) for way, of, _ in ways]
-        counts = [str(first[LAUNCHES]), str(first[ALLOCATIONS])]
-        lines.append([title, *times, *counts, cell(rows, names, NUMPY)])
-    return "".join(f"| {' | '.join(cells)} |\n" for cells in lines)
-
-
-def line(name: str, row: dict[str, Any], before: dict[str, Any] | None) -> str:
-    times = []
-    for way in (OUT, FRESH, NUMPY):
-        was = f"{before[way]:6.2f} -> " if before and way != NUMPY else ""
-        times.append(f"{was}{row[way]:6.2f}")
-    return f"{name:30} {'  '.join(times)}  {row[LAUNCHES]} {row[ALLOCATIONS]} {row[OTHERS]}"
+        out, fresh, numpy = (
+            f"{median(rows[name][way] for name in names):.2f}" for way in (OUT, FRESH, NUMPY)
+        )
+        lines.append([title, out, fresh, str(first[LAUNCHES]), str(first[ALLOCATIONS]), numpy])
+    return markdown_table(["call", OUT, FRESH, LAUNCHES, ALLOCATIONS, NUMPY], lines)
 
 
 if __name__ == "__main__":

@@ -184,7 +184,7 @@ def counted(kernels: dict[str, tuple[Resources, str]], launch: Launch) -> tuple[
     wanted = pattern(launch.words)
     for name, (resources, body) in kernels.items():
         if wanted.search(name):
-            trace = Router(sass.function_of(name, body)).trace(launch.steps)
+            trace = Router(sass.function_of(name, body)).trace(launch.step)
             return name, Counted(resources, launch, trace)
     raise SystemExit(f"cuda_static: no kernel of {launch.source} has the words {launch.words!r}")
 

@@ -39,7 +39,7 @@ class Launch:
     bytes: float
     elements: float
     rows: float
-    steps: Sequence[Step]
+    step: Step
 
 
 def _power(number: int, most: int) -> int:
@@ -71,7 +71,7 @@ def norm_forward(shape: Sequence[int], dtype: str) -> Launch:
     shuffles = 5 + 2 * 5 + 2 + (4 + 2 * 4 if in_block else 0)
     counts = {"LDG.128": 3 * vecs, "STG.128": vecs, "SHFL": shuffles, "BAR": 2 * in_block}
     # A thread that lacks a vector jumps over what is made of it: counted as if it had all.
-    steps: list[Step] = [Via(counts, near=True, diverges=True)]
+    step = Via(counts, near=True, diverges=True)
     return Launch(
         *(
             "norms",
@@ -80,8 +80,7 @@ def norm_forward(shape: Sequence[int], dtype: str) -> Launch:
             threads,
         ),
         *(0, 2.0 * count * length * ITEM[dtype]),
-        *(vecs * VECTOR / ITEM[dtype], 1.0),
-        steps,
+        *(vecs * VECTOR / ITEM[dtype], 1.0, step),
     )
 
 
@@ -127,7 +126,7 @@ def norm_backward(shape: Sequence[int], dtype: str) -> Launch:
         *("norms", f"norm_backward_rows Li{vecs} MeansByE{int(lanes > WARP)}E NormQuick", grid),
         *(threads, 8 * 2 * elements * threads, 3.0 * count * length * item),
         *(rows * elements, rows),
-        [Loop(max(1, round(rows / 2)), two, ahead=2)],
+        Loop(max(1, round(rows / 2)), two, ahead=2),
     )
 
 
@@ -166,7 +165,7 @@ def _held_rows(
             *("softmax", f"{kernel} Li{vecs} RowPhaseE0 {kind} SoftmaxQuick"),
             *(-(-count * lanes // threads), threads, 0),
             float(sum(arrays)) * count * length * ITEM[dtype],
-            *(vecs * VECTOR / ITEM[dtype], 1, [Via(counts)]),
+            *(vecs * VECTOR / ITEM[dtype], 1, Via(counts)),
         )
 
     return launch
@@ -181,7 +180,7 @@ def activation(name: str) -> Callable[[Sequence[int], str], Launch]:
         return Launch(
             *("activations", words, -(-prod(shape) // (NARROW * elements)), NARROW, 0),
             *(2.0 * prod(shape) * ITEM[dtype], elements, 0),
-            [Via({"LDG.128": IN_FLIGHT, "STG.128": IN_FLIGHT}, diverges=True)],
+            Via({"LDG.128": IN_FLIGHT, "STG.128": IN_FLIGHT}, diverges=True),
         )
 
     return launch

@@ -1,8 +1,8 @@
-"""What a warp executes of a kernel: from its machine code, and how often each of its loops runs.
+"""What a warp executes of a kernel: from its machine code, and how often its loop runs.
 
-A route names the loops in their order, each by the accesses of one round, with how often it runs;
-what lies between them is the shortest way there. So what surrounds the loops is counted as well:
-addresses, folds over threads, divisions, stores of statistics.
+A step names the loop by the accesses of one round, with how often it runs, or what a kernel without
+one has; the rest is the shortest way. So what surrounds the loop is counted as well: addresses,
+folds over threads, divisions, stores of statistics.
 """
 
 from __future__ import annotations
@@ -18,23 +18,25 @@ import sass
 class Loop:
     """An innermost loop: its rounds, and what a round has exactly.
 
-    near : what it loads is in a cache already.
     ahead : the rows of a round, where each is loaded while the one before is computed.
     """
 
     trips: int
     counts: sass.Counts
-    near: bool = False
     ahead: int = 0
 
 
 @dataclass(frozen=True)
 class Via:
-    """A stretch without a loop: what it has exactly, and as little as can be of all else."""
+    """A kernel without a loop: what it has exactly, and as little as can be of all else.
+
+    near : what is loaded after the last fold of a row is in a cache already.
+    diverges : straight pieces that some lanes jump over are executed for the others.
+    """
 
     counts: sass.Counts
     near: bool = False
-    diverges: bool = False  # straight pieces that some lanes jump over are executed for the others
+    diverges: bool = False
 
 
 Step = Loop | Via
@@ -48,7 +50,7 @@ class Trace:
     ahead: dict[tuple[sass.Instruction, ...], int] = field(default_factory=dict)  # Loop's
 
     def add(
-        self, way: Sequence[sass.Instruction], trips: int = 1, near: bool = False, ahead: int = 0
+        self, way: Sequence[sass.Instruction], trips: int = 1, ahead: int = 0, near: bool = False
     ) -> None:
         """One more stretch."""
         if way and trips:
@@ -98,19 +100,18 @@ class Router:
         self.code = code
         self.index = {one.address: i for i, one in enumerate(code.code)}
 
-    def trace(self, steps: Sequence[Step]) -> Trace:
+    def trace(self, step: Step) -> Trace:
         """All that a warp executes, from the first instruction to the exit."""
         made = Trace()
-        at, pending = self._follow(steps, made)
-        diverges = any(isinstance(step, Via) and step.diverges for step in steps)
-        way = self._go(at, set(), pending)
-        last = self._instructions(self._with_pieces(way) if diverges else way)
-        # What follows the last fold of a row reads what caches have, where the last step says so.
-        is_near = bool(steps) and isinstance(steps[-1], Via) and steps[-1].near
-        folds = [i for i, one in enumerate(last) if one.base == "SHFL"]
-        split = folds[-1] if is_near and folds else 0
-        made.add(last[:split])
-        made.add(last[split:], near=is_near)
+        if isinstance(step, Loop):
+            made.add(self._instructions(self._go(self._enter(step, made), {})))
+            return made
+        way = self._go(0, step.counts)
+        every = self._instructions(self._with_pieces(way) if step.diverges else way)
+        folds = [i for i, one in enumerate(every) if one.base == "SHFL"]
+        split = folds[-1] if step.near and folds else 0
+        made.add(every[:split])
+        made.add(every[split:], near=step.near)
         return made
 
     def _with_pieces(self, way: Sequence[int]) -> list[int]:
@@ -137,43 +138,24 @@ class Router:
                 found += [self.code.code[j] for j in inner]
         return found
 
-    def _go(self, at: int, goals: set[int], counts: sass.Counts) -> list[int]:
-        way = self.code.way(at, goals, counts)
-        if not way and at not in goals:
+    def _go(self, at: int, counts: sass.Counts) -> list[int]:
+        """The way to an exit."""
+        way = self.code.way(at, set(), counts)
+        if not way:
             raise ValueError(f"{self.code.name}: no way on from {self.code.code[at].address:#x}")
         return way
 
-    def _follow(self, steps: Sequence[Step], made: Trace) -> tuple[int, sass.Counts]:
-        """Goes the steps; returns where it then is, and what the next stretch has to have."""
-        pending: dict[str, int] = {}
-        at, near = 0, False
-        for step in steps:
-            if isinstance(step, Via):
-                pending = {**pending, **step.counts}
-                near = near or step.near
-            elif step.trips:
-                at = self._enter(step, at, made, pending, near)
-                pending, near = {}, False
-        return at, pending
-
-    def _enter(self, loop: Loop, at: int, made: Trace, pending: sass.Counts, near: bool) -> int:
+    def _enter(self, loop: Loop, made: Trace) -> int:
         """The way to a loop and its rounds; returns where the loop is left for."""
-        best: tuple[int, list[int], list[int]] | None = None
-        for found in self.code.rounds(loop.counts):
-            way = (
-                []
-                if at == found[0] and not any(pending.values())
-                else self.code.way(at, {found[0]}, pending)
-            )
-            if way or (at == found[0] and not any(pending.values())):
-                length = len(way) + len(found) * loop.trips
-                if best is None or length < best[0]:
-                    best = length, way, found
-        if best is None:
+        ways = [
+            (self.code.way(0, {found[0]}, {}), found) for found in self.code.rounds(loop.counts)
+        ]
+        reached = [(way, found) for way, found in ways if way or found[0] == 0]
+        if not reached:
             raise ValueError(f"{self.code.name}: no loop of {dict(loop.counts)} is reached")
-        _, way, found = best
-        made.add(self._instructions(way), near=near)
-        made.add(self._instructions(found), loop.trips, loop.near, loop.ahead)
+        way, found = min(reached, key=lambda one: len(one[0]) + len(one[1]) * loop.trips)
+        made.add(self._instructions(way))
+        made.add(self._instructions(found), loop.trips, loop.ahead)
         leaves = [j for j in self.code.successors(found[-1]) if j != found[0]]
         return leaves[0] if leaves else found[0]
 

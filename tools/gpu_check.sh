@@ -7,8 +7,8 @@
 #
 #   build      installs into an environment of its own, with the CUDA extension for this machine's GPU
 #   test       the tests that run on a GPU
-#   sanitize   memcheck, racecheck and initcheck of tools/gpu_short.py
-#   bits       every float32 input on the GPU against the CPU (tools/gpu_bits.py)
+#   sanitize   memcheck, racecheck and initcheck of every kernel (tests/devices/test_every_kernel.py)
+#   bits       every float32 input on the GPU against the CPU
 #   bench      the benchmark; writes NAME.json, NAME.md and NAME_float32.png (and one of each other
 #              dtype), NAME being the GPU's
 #   all        each of them, in this order; the default

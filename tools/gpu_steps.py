@@ -3,8 +3,8 @@
     python tools/gpu_steps.py test|sanitize|bits|checks --json F [--markdown F] [--stop-after N]
         [--quick] [--only OP_OR_FAMILY ...] [--jobs N]
 
-A step is a command of at most some minutes: a file of tests, a tool of compute-sanitizer over the
-ops of a family or over some of them in one dtype, the bits of one activation. Those that are in the
+A step runs tests for at most some minutes: a file of them; a family's, or some ops' in one dtype,
+under a tool of compute-sanitizer; the bits of one activation. Steps that are in the
 JSON file, of this machine and this commit, are not run again, and a file of another one is put
 aside. The exit status is 3 while steps are left, and then 1 if one of them failed, in this run or
 an earlier one.
@@ -24,6 +24,7 @@ from collections import deque
 from collections.abc import Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import asdict, dataclass
+from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -36,6 +37,9 @@ SANITIZERS = ("memcheck", "racecheck", "initcheck")
 DTYPES = ("float16", "bfloat16", "float32", "float64")
 # What takes longer than a minute under a slow tool goes by dtypes and by so many ops.
 SLOW_SANITIZERS, SLOW_FAMILY, OPS_OF_STEP = SANITIZERS[1:], "activations", 5
+PYTEST = (sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider")
+EVERY_KERNEL = "tests/devices/test_every_kernel.py"
+EVERY_INPUT = "tests/activations/test_devices_every_input.py"
 NOTHING_COLLECTED = 5  # pytest's exit status
 LEFT = 3
 
@@ -83,15 +87,15 @@ def tests(quick: bool, only: Sequence[str]) -> list[Step]:
         if only and file.parent.name not in families:
             continue
         name = file.relative_to(ROOT).as_posix()
-        words = ["-m", "pytest", "-q", "-p", "no:cacheprovider", "-m", "not large", name]
+        words = ["-m", "not large", name]
         if file.parent.name != "devices":
             words += ["-k", "cuda"]
-        found.append(Step("test", name, (sys.executable, *words), (NOTHING_COLLECTED,)))
+        found.append(Step("test", name, (*PYTEST, *words), (NOTHING_COLLECTED,)))
     return found
 
 
 def sanitizers(quick: bool, only: Sequence[str]) -> list[Step]:
-    """tools/gpu_short.py of each family: alone, then under each tool of compute-sanitizer."""
+    """The tests of every kernel, by family: alone, then under each tool of compute-sanitizer."""
     families: dict[str, list[str]] = {}
     for op in fa.ops.values():
         if is_chosen(op, only):
@@ -100,26 +104,31 @@ def sanitizers(quick: bool, only: Sequence[str]) -> list[Step]:
     for tool in ("", *(SANITIZERS[:1] if quick else SANITIZERS)):
         under = "compute-sanitizer --error-exitcode 9 --print-limit 20 --target-processes all"
         before = (*under.split(), "--tool", tool) if tool else ()
-        command = (*before, sys.executable, "tools/gpu_short.py")
         for family, names in families.items():
             what = f"{tool or 'alone'}, {family}"
-            if not (family == SLOW_FAMILY and tool in SLOW_SANITIZERS):
-                found.append(Step("sanitize", what, (*command, *names)))
-                continue
-            for dtype in DTYPES:
-                for first in range(0, len(names), OPS_OF_STEP):
-                    some = names[first : first + OPS_OF_STEP]
-                    words = ("--dtypes", dtype, *some)
-                    which = f"{what}, {dtype}, {some[0]} to {some[-1]}"
-                    found.append(Step("sanitize", which, (*command, *words)))
+            parts = [(what, DTYPES, names)]
+            if family == SLOW_FAMILY and tool in SLOW_SANITIZERS:
+                cuts = [names[i : i + OPS_OF_STEP] for i in range(0, len(names), OPS_OF_STEP)]
+                parts = [
+                    (f"{what}, {dtype}, {some[0]} to {some[-1]}", (dtype,), some)
+                    for dtype in DTYPES
+                    for some in cuts
+                ]
+            for title, dtypes, some in parts:
+                of = product(dtypes, some)
+                test = f"{EVERY_KERNEL}::test_results_are_the_cpus_nearly"
+                cases = [f"{test}[cuda-torch-{dtype}-{name}]" for dtype, name in of]
+                command = (*before, *PYTEST, "-m", "not large", *cases)
+                found.append(Step("sanitize", title, command))
     return found
 
 
 def bits(quick: bool, only: Sequence[str]) -> list[Step]:
-    """tools/gpu_bits.py of each activation."""
-    words = ("--stride", "61") if quick else ()
+    """Every input of each activation; of a quick run each 61st float32."""
+    stride = 61 if quick else 1
+    test = f"{EVERY_INPUT}::test_bits_are_the_cpus"
     return [
-        Step("bits", op.name, (sys.executable, "tools/gpu_bits.py", op.name, *words))
+        Step("bits", op.name, (*PYTEST, "-m", "", f"{test}[{op.name}-cuda-torch-{stride}]"))
         for op in fa.ops.values()
         if op.family == "activations" and is_chosen(op, only)
     ]

@@ -35,7 +35,7 @@ _PEERS = ("numpy", "bottleneck", "numbagg")
 _SECONDS = 0.7  # of a row
 _BEGIN, _END = "<!-- tables:begin -->", "<!-- tables:end -->"
 
-_SMALL = 1000  # elements: too few for a copy to tell anything
+_SMALL = 1000  # elements: a copy of them tells nothing
 
 
 def peers() -> dict[str, Any]:

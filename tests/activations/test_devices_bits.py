@@ -2,7 +2,7 @@
 
 A formula knows few classes of inputs: zeros; subnormal and tiny numbers, where it is linear; the
 middle, where every operation rounds; the tails, where an exponential leaves the normal numbers and
-then is 0; numbers that are clamped; infinities. `tools/gpu_bits.py` has every float32.
+then is 0; numbers that are clamped; infinities. test_devices_every_input.py has every float32.
 """
 
 from functools import partial

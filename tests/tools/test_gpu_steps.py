@@ -1,6 +1,8 @@
 """tools/gpu_steps.py: steps that several runs share, of commands that need no GPU."""
 
 import json
+import re
+import subprocess
 import sys
 import threading
 from importlib import import_module
@@ -8,6 +10,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from devices import EMULATED
 from processes import TIMEOUT
 
 import fastact as fa
@@ -180,12 +183,9 @@ def test_the_sanitizers_see_every_op_in_every_dtype(quick):
     """Under each tool, however it is cut into steps."""
     seen = {}
     for one in gpu_steps.sanitizers(quick, ()):
-        words = list(one.command[one.command.index("tools/gpu_short.py") + 1 :])
-        dtypes = gpu_steps.DTYPES
-        if words[0] == "--dtypes":
-            dtypes, words = words[1].split(","), words[2:]
-        calls = [(name, dtype) for name in words for dtype in dtypes]
-        seen.setdefault(one.name.split(",")[0], []).extend(calls)
+        cases = [re.search(r"\[cuda-torch-(.+)-(.+)\]$", word) for word in one.command]
+        found = [(case[2], case[1]) for case in cases if case]
+        seen.setdefault(one.name.split(",")[0], []).extend(found)
     every = sorted((name, dtype) for name in fa.ops for dtype in gpu_steps.DTYPES)
     assert set(seen) == {"alone", *gpu_steps.SANITIZERS[: 1 if quick else 3]}
     assert all(sorted(found) == every for found in seen.values())
@@ -196,3 +196,17 @@ def test_only_some():
     assert [one.name for one in steps["bits"]] == ["relu"]
     assert {one.name.split(", ")[1] for one in steps["sanitize"]} == {"activations", "gates"}
     assert {one.name.split("/")[1] for one in steps["test"]} == {"activations", "gates"}
+
+
+@pytest.mark.skipif(not EMULATED, reason="built without FASTACT_CUDA_EMULATION=ON")
+def test_the_cases_that_steps_name_are_there():
+    """Under the emulated device's name."""
+    steps = [*gpu_steps.sanitizers(True, ["relu"])[:1], *gpu_steps.bits(True, ["relu"])]
+    cases = [word for one in steps for word in one.command if "[" in word and "float16" not in word]
+    here = [case.replace("cuda-torch", "emulated-exchange") for case in cases]
+    here = [case for case in here if "float64" not in case]
+    command = [*gpu_steps.PYTEST, "-m", "", "--collect-only", *here]
+    done = subprocess.run(command, cwd=gpu_steps.ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert f"{len(here)} tests collected" in done.stdout
+    assert len(here) == 2

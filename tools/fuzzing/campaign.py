@@ -137,7 +137,7 @@ class Case:
 
     @property
     def kind(self) -> str:
-        """The name of the call."""
+        """The entry point."""
         return self.request.label
 
     def __str__(self) -> str:

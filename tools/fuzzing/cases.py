@@ -380,13 +380,12 @@ class Draw:
         forbidden: tuple[Array, ...] = (),
         skips: bool = False,
         accumulates: bool = False,
-        whole: bool = False,
     ) -> dict[str, Any]:
         """`outs`, `as_tuple`, `accumulate` and `refused` of a Request.
 
         outputs : of each, the name, the shape and the dtype; None where there is none.
         places : the operands that each output may be; forbidden : those that none may share
-            memory with. whole: accumulate needs every output (else those that are given).
+            memory with.
         """
         r, made, refused = self.r, [], ""
         if self.chance(0.5):
@@ -432,8 +431,6 @@ class Draw:
                 made.append(Out("skip"))
             else:
                 made.append(Out("given", array))
-        if whole and accumulate and any(out.kind == "skip" for out in made):
-            accumulate = False
         if all(out.kind == "skip" for out in made):
             return {}
         as_tuple = len(made) > 1 or self.chance(0.3)

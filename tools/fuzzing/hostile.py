@@ -50,6 +50,20 @@ REFUSALS = (TypeError, ValueError, BufferError, Own, MemoryError, fa.CudaUnavail
 # --- capsules -------------------------------------------------------------------------------------
 
 
+#: Values of a capsule's fields that lie, whatever it describes.
+_LIES: dict[str, tuple[Any, ...]] = {
+    "data": (None,),
+    "device_type": (0, 2, 3, 7, 12, 13, 999, -1),
+    "device_id": (1, -1, 2**31 - 1),
+    "code": (0, 1, 3, 5, 6, 17, 255),
+    "bits": (0, 1, 7, 8, 24, 128, 255),
+    "lanes": (0, 2, 4, 65535),
+    "byte_offset": (2**64 - 1, 2**63),
+}
+_OTHER_LIES = (
+    "name", "ndim", "shape", "strides", "length", "length", "version", "flags", "no strides",
+)  # fmt: skip
+
 _kept: deque[Any] = deque(maxlen=200)  # what capsules point to, for the time of a case
 # What a consumer reads when it lets go of a capsule, which is when the garbage collector pleases.
 _structures: list[Any] = []
@@ -77,28 +91,15 @@ def capsule(r: Random, x: np.ndarray[Any, Any]) -> tuple[str, Any]:
     name = r.choice(_NAMES[:2])
     version, flags, lies = (1, 0), 0, []
     for _ in range(r.choice((0, 1, 1, 1, 2))):
-        lie = r.choice((
-            "name", "data", "device_type", "device_id", "ndim", "code", "bits", "lanes", "shape",
-            "strides", "length", "length", "version", "flags", "byte_offset", "no strides",
-        ))  # fmt: skip
+        lie = r.choice((*_LIES, *_OTHER_LIES))
         lies.append(lie)
-        if lie == "name":
+        if lie in _LIES:
+            held[lie] = r.choice(_LIES[lie])
+        elif lie == "name":
             name = r.choice(_NAMES[2:])
-        elif lie == "data":
-            held["data"] = None
-        elif lie == "device_type":
-            held[lie] = r.choice((0, 2, 3, 7, 12, 13, 999, -1))
-        elif lie == "device_id":
-            held[lie] = r.choice((1, -1, 2**31 - 1))
         elif lie == "ndim":
             if shape is not None and x.ndim:
                 held[lie] = r.choice((-1, -(2**31), 65, 1000, 2**31 - 1))
-        elif lie == "code":
-            held[lie] = r.choice((0, 1, 3, 5, 6, 17, 255))
-        elif lie == "bits":
-            held[lie] = r.choice((0, 1, 7, 8, 24, 128, 255))
-        elif lie == "lanes":
-            held[lie] = r.choice((0, 2, 4, 65535))
         elif lie == "shape":
             shape = None
         elif lie == "strides" and x.size:
@@ -115,8 +116,6 @@ def capsule(r: Random, x: np.ndarray[Any, Any]) -> tuple[str, Any]:
             version = r.choice(((0, 0), (2, 0), (99, 99), (1, 99)))
         elif lie == "flags":
             flags = r.choice((1, 2, 4, 2**63))
-        elif lie == "byte_offset":
-            held[lie] = 2**64 - 1 if r.random() < 0.5 else 2**63
     if held["ndim"] != x.ndim and shape is not None and held["ndim"] > 0:
         # As many lengths as it says, as long as that is no lie about memory.
         count = min(held["ndim"], 2000)
@@ -446,15 +445,15 @@ def shapes(r: Random) -> tuple[str, Any]:
     return f"shape {str(shape)[:60]}", shape
 
 
+@cache
+def _count(kinds: Any) -> int:
+    return sum(1 for _ in kinds(Random(0), np.ones((2, 3), np.float32)))
+
+
 def _one_of(kinds: Any, r: Random, x: Any) -> tuple[str, Any]:
     """One that a generator of objects yields; those behind it are not made."""
-    if kinds not in _counts:
-        _counts[kinds] = sum(1 for _ in kinds(Random(0), np.ones((2, 3), np.float32)))
-    found: tuple[str, Any] = next(islice(kinds(r, x), r.randrange(_counts[kinds]), None))
+    found: tuple[str, Any] = next(islice(kinds(r, x), r.randrange(_count(kinds)), None))
     return found
-
-
-_counts: dict[Any, int] = {}
 
 
 @cache

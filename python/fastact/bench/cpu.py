@@ -45,7 +45,7 @@ from ..runtime.threads import num_threads
 from ..terminal import Progress, paragraph, say, styled, table
 from .cpu_rows import CpuResults, CpuRow, machine, start
 from .onnx import by_onnx
-from .rows import medians
+from .rows import asked, medians
 from .workloads import FAMILIES
 from .workloads.work import Case, Family, InMemory, Options, Tensors, Work, by_jax, by_torch, flat
 
@@ -202,21 +202,16 @@ def _ask_peers(
         JAX: lambda case, work, threads: by_jax(open_jax(threads), case, family, work),
         ONNX: lambda case, work, threads: by_onnx(case, family, work, threads),
     }
-    calls, left_out = {}, {}
-    for peer in peers:
+
+    def tried(peer: str) -> Call:
         if peer not in makers:
-            left_out[peer] = f"not measured for {case.op.family}"
-            continue
-        try:
-            call = makers[peer](case, work, threads)
-            with np.errstate(all="ignore"):
-                call()
-            calls[peer] = call
-        except LeftOut as reason:
-            left_out[peer] = str(reason)
-        except Exception as error:  # each fails in ways of its own; other rows are still wanted
-            left_out[peer] = f"{type(error).__name__}: {error}".partition("\n")[0]
-    return calls, left_out
+            raise LeftOut(f"not measured for {case.op.family}")
+        call = makers[peer](case, work, threads)
+        with np.errstate(all="ignore"):
+            call()
+        return call
+
+    return asked(peers, tried)
 
 
 def _torch(case: Case, work: Work, threads: int, compiles: bool = False) -> Call:

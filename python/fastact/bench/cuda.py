@@ -23,14 +23,14 @@ from statistics import median
 from typing import Any
 
 from ..measure.files import commit
-from ..measure.peers import COMPILED, COPY, FRESH, LIGER, OURS, READ, TORCH, LeftOut
+from ..measure.peers import COMPILED, COPY, FRESH, LIGER, OURS, READ, TORCH
 from ..ops.engine.op import arrays_of
 from ..terminal import Progress, say
 from .cuda_device import MOST_CALLS, Call, Gpu, open_gpu
 from .cuda_report import markdown, print_absent, print_end, print_latency, print_rows
 from .cuda_rows import GpuResults, GpuRow, Latency, start
 from .liger import PACKAGE
-from .rows import medians
+from .rows import asked, first_line, medians
 from .workloads import FAMILIES
 from .workloads.work import ITEM, Arrays, Case, Work, by_torch, differentiated
 
@@ -101,17 +101,12 @@ def bound(
     case: Case, sets: Sequence[Work], device: Gpu, peers: Sequence[str]
 ) -> tuple[dict[str, list[Call]], dict[str, str]]:
     """The peers' calls; who fails when the graph of its way back is built is left out."""
-    calls, left_out = {}, {}
-    for peer in peers:
-        try:
-            bind = _binder(case, device.torch, peer)
-            if bind is not None:
-                calls[peer] = [bind(*work.given) for work in sets]
-        except LeftOut as reason:
-            left_out[peer] = str(reason)
-        except Exception as error:  # Triton and torch.compile fail in ways of their own
-            left_out[peer] = _first_line(error)
-    return calls, left_out
+
+    def calls(peer: str) -> list[Call] | None:
+        bind = _binder(case, device.torch, peer)
+        return None if bind is None else [bind(*work.given) for work in sets]
+
+    return asked(peers, calls)
 
 
 def _binder(case: Case, torch: Any, peer: str) -> Callable[[Arrays, Arrays], Call] | None:
@@ -125,11 +120,6 @@ def _binder(case: Case, torch: Any, peer: str) -> Callable[[Arrays, Arrays], Cal
     return differentiated(torch, function, case.entry == "backward", family.constant)
 
 
-def _first_line(error: Exception) -> str:
-    text = str(error).strip().partition("\n")[0]
-    return f"{type(error).__name__}: {text}"
-
-
 def _warm_up(calls: dict[str, list[Call]], left_out: dict[str, str]) -> None:
     """Call everything once; a peer that fails is left out with its reason. Ours may not fail."""
     for name in list(calls):
@@ -139,7 +129,7 @@ def _warm_up(calls: dict[str, list[Call]], left_out: dict[str, str]) -> None:
         except Exception as error:
             if name in (OURS, FRESH, COPY, READ):
                 raise
-            left_out[name] = _first_line(error)
+            left_out[name] = first_line(error)
             del calls[name]
 
 
@@ -188,7 +178,7 @@ def check_graph(work: Work, device: Gpu) -> str:
         replay()
         device.synchronize()
     except Exception as error:
-        return _first_line(error)
+        return first_line(error)
     same = all(map(device.torch.equal, outs, expected))
     return "" if same else "replaying it gives other bits"
 
@@ -421,7 +411,7 @@ def _row(results: GpuResults, case: Case, device: Gpu, options: Options) -> GpuR
     try:
         row = measure(case, device, options)
     except Exception as error:  # the other rows are still wanted
-        results.failures[case.name] = row = _first_line(error)
+        results.failures[case.name] = row = first_line(error)
         say(f"{case.name}: failed, {row}")
         return None
     if isinstance(row, str):

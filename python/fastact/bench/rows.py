@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
-from ..measure.peers import OURS
+from ..measure.peers import OURS, LeftOut
 
 
 @dataclass(frozen=True)
@@ -24,6 +24,30 @@ class Row:
     rounds: int
     seconds: dict[str, float]
     ratios: dict[str, float]
+
+
+def first_line(error: Exception) -> str:
+    """An error in one line."""
+    return f"{type(error).__name__}: {str(error).strip()}".partition("\n")[0]
+
+
+def asked(
+    peers: Iterable[str], make: Callable[[str], Any]
+) -> tuple[dict[str, Any], dict[str, str]]:
+    """What each peer makes, but None, and the reasons of those that can't.
+
+    Peers fail in ways of their own; other rows are still wanted.
+    """
+    made, left_out = {}, {}
+    for peer in peers:
+        try:
+            if (call := make(peer)) is not None:
+                made[peer] = call
+        except LeftOut as reason:
+            left_out[peer] = str(reason)
+        except Exception as error:
+            left_out[peer] = first_line(error)
+    return made, left_out
 
 
 def medians(samples: Mapping[str, Sequence[float]]) -> dict[str, Any]:

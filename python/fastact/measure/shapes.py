@@ -200,6 +200,15 @@ def chosen(layouts: Sequence[Layout], wanted: Sequence[str]) -> list[Layout]:
     ]
 
 
+def asked_sums(
+    layouts: Sequence[Layout], on_gpu: bool, sizes: Sequence[int], wanted: Sequence[str]
+) -> list[Layout]:
+    """The layouts of sums: arrays of these sizes on a GPU, and else the chosen ones of a table."""
+    if not on_gpu:
+        return chosen(layouts, wanted)
+    return [layout for size in sizes for layout in reduced(size, narrow=max(size // 2, 1))]
+
+
 def others(shape: Shape, channel: int) -> tuple[int, ...]:
     """Every axis but one.
 

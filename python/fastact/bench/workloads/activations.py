@@ -15,19 +15,12 @@ import numpy as np
 from ...measure.formulas import NUMPY, naive
 from ...measure.peers import MKL, LeftOut, function_named, torch_backward
 from .. import mkl, onnx
-from .work import BYTES, ITEM, Call, Case, Family, Gradient, Options, Sizes, Work
+from .work import BYTES, ITEM, Asked, Call, Case, Family, Gradient, Work
 
 
-def _cases(op: Any, direction: str, dtype: str, sizes: Sizes, on_gpu: bool) -> list[Case]:
-    accesses = 2 if direction == "forward" else 3
-    return [
-        Case(op, direction, dtype, (size,), f"{size:,}", accesses, on_gpu=on_gpu)
-        for size in sizes or (BYTES // ITEM[dtype],)
-    ]
-
-
-def _on_cpu(op: Any, direction: str, dtype: str, options: Options) -> list[Case]:
-    return _cases(op, direction, dtype, options.sizes, on_gpu=False)
+def _cases(asked: Asked) -> list[Case]:
+    sizes = asked.sizes or (BYTES // ITEM[asked.dtype],)
+    return [asked.case((size,), 2 if asked.forward else 3, f"{size:,}") for size in sizes]
 
 
 def _torch(torch: Any, case: Case) -> Callable[..., Any]:
@@ -112,8 +105,7 @@ def _onnx(case: Case) -> str:
 
 
 ACTIVATIONS = Family(
-    _on_cpu,
-    partial(_cases, on_gpu=True),
+    _cases,
     _torch,
     _gradient,
     jax=_jax,

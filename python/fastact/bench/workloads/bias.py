@@ -24,42 +24,28 @@ from ...ops.engine.op import ops
 from .. import onnx
 from .activations import jax_function
 from .reductions import NOTE
-from .work import BYTES, ELEMENTS, ITEM, Arrays, Call, Case, Family, Gradient, Options, Sizes, Work
+from .work import BYTES, ELEMENTS, ITEM, Arrays, Asked, Call, Case, Family, Gradient, Work
 
 _ACTIVATIONS = (IDENTITY, "relu", "mish")  # nothing, next to nothing, and an exponential
 _ON_GPU = "mish"  # what is cheaper is no slower there
 
 
-def _act(
-    op: Any,
-    direction: str,
-    dtype: str,
-    shape: Shape,
-    channel: int,
-    words: str,
-    activation: str,
-    on_gpu: bool,
-) -> Case:
+def _act(asked: Asked, shape: Shape, channel: int, activation: str) -> Case:
     # The derivative of the identity needs no x: it is not read.
-    accesses = 2 if direction == "forward" or activation == IDENTITY else 3
-    axis = shapes.others(shape, channel)
-    return Case(
-        op,
-        direction,
-        dtype,
+    accesses = 2 if asked.forward or activation == IDENTITY else 3
+    words = "channels" if asked.on_gpu else "axis"
+    return asked.case(
         shape,
-        f"{shapes.shape_label(shape)}, {words} {channel}, {activation}",
         accesses,
-        {"activation": activation, "axis": channel},
-        axis,
-        channel,
-        activation,
-        on_gpu,
-        shapes.shared(shape, axis),
+        f"{shapes.shape_label(shape)}, {words} {channel}, {activation}",
+        options={"activation": activation, "axis": channel},
+        axis=shapes.others(shape, channel),
+        channel=channel,
+        variant=activation,
     )
 
 
-def _sum(op: Any, dtype: str, layout: Layout, axis: shapes.Axis, on_gpu: bool) -> Case:
+def _sum(asked: Asked, layout: Layout, axis: shapes.Axis) -> Case:
     """A sum of a layout: over an axis to a shape, or where that is None over all but its channels.
 
     On a CPU a sum is held against the copy of what it reads.
@@ -73,31 +59,28 @@ def _sum(op: Any, dtype: str, layout: Layout, axis: shapes.Axis, on_gpu: bool) -
     else:
         options = {"shape": shapes.broadcast_from(shape, axis)}
         label = f"{shapes.shape_label(shape)} to {shapes.shape_label(options['shape'])}"
-    return Case(
-        op,
-        "forward",
-        dtype,
+    return asked.case(
         shape,
-        shapes.sum_label(shape, axis) if on_gpu else label,
-        1 if on_gpu else 2,
-        options,
-        axis,
-        channel,
-        on_gpu=on_gpu,
-        span=shapes.shared(shape, axis),
+        1 if asked.on_gpu else 2,
+        shapes.sum_label(shape, axis) if asked.on_gpu else label,
+        options=options,
+        axis=axis,
+        channel=channel,
         sums=True,
-        small=prod(shapes.kept(shape, axis)) * ITEM[dtype],
+        small=prod(shapes.kept(shape, axis)) * ITEM[asked.dtype],
     )
 
 
-def _sums(op: Any, direction: str, dtype: str, layouts: list[Layout], on_gpu: bool) -> list[Case]:
-    if direction != "forward":  # they are backward passes of others
+def _sums(asked: Asked) -> list[Case]:
+    if not asked.forward:  # they are backward passes of others
         return []
-    if not is_to_shape(op):
-        of_layers = [layout for layout in layouts if layout.channel is not None]
-        return [_sum(op, dtype, layout, None, on_gpu) for layout in of_layers]
+    layouts = shapes.asked_sums(
+        shapes.REDUCED, asked.on_gpu, asked.sizes or (ELEMENTS,), asked.shapes
+    )
+    if not is_to_shape(asked.op):
+        return [_sum(asked, layout, None) for layout in layouts if layout.channel is not None]
     return [
-        _sum(op, dtype, layout, axis, on_gpu)
+        _sum(asked, layout, axis)
         for layout in layouts
         if layout.name in ("matrix", shapes.TINY)
         for axis in layout.axes
@@ -105,33 +88,22 @@ def _sums(op: Any, direction: str, dtype: str, layouts: list[Layout], on_gpu: bo
     ]
 
 
-def _on_cpu(op: Any, direction: str, dtype: str, options: Options) -> list[Case]:
-    if not adds_bias(op):
-        layouts = shapes.chosen(shapes.REDUCED, options.shapes)
-        return _sums(op, direction, dtype, layouts, on_gpu=False)
+def _cases(asked: Asked) -> list[Case]:
+    if not adds_bias(asked.op):
+        return _sums(asked)
+    if asked.on_gpu:
+        sizes = asked.sizes or (BYTES // 2 // ITEM[asked.dtype],)
+        rows = shapes.of_lengths(sizes, shapes.BIAS_LENGTHS)
+        # Channels last are rows.
+        pictures = [picture for picture in shapes.pictures(asked.sizes) if picture[1] == 1]
+        found = (*((shape, -1) for shape in rows), *pictures)
+        return [_act(asked, shape, channel, _ON_GPU) for shape, channel in found]
     return [
-        _act(op, direction, dtype, layout.shape, layout.channel, "axis", activation, on_gpu=False)
+        _act(asked, layout.shape, layout.channel, activation)
         for activation in _ACTIVATIONS
         if activation == IDENTITY or activation in ops
-        for layout in shapes.chosen(shapes.BIASED, options.shapes)
+        for layout in shapes.chosen(shapes.BIASED, asked.shapes)
         if layout.channel is not None
-    ]
-
-
-def _on_gpu(op: Any, direction: str, dtype: str, sizes: Sizes) -> list[Case]:
-    if not adds_bias(op):
-        layouts = [
-            layout
-            for size in sizes or (ELEMENTS,)
-            for layout in shapes.reduced(size, narrow=max(size // 2, 1))
-        ]
-        return _sums(op, direction, dtype, layouts, on_gpu=True)
-    rows = shapes.of_lengths(sizes or (BYTES // 2 // ITEM[dtype],), shapes.BIAS_LENGTHS)
-    # Channels last are rows.
-    pictures = [picture for picture in shapes.pictures(sizes) if picture[1] == 1]
-    return [
-        _act(op, direction, dtype, shape, channel, "channels", _ON_GPU, on_gpu=True)
-        for shape, channel in (*((shape, -1) for shape in rows), *pictures)
     ]
 
 
@@ -221,8 +193,7 @@ def _onnx(case: Case) -> str:
 
 
 BIAS = Family(
-    _on_cpu,
-    _on_gpu,
+    _cases,
     _torch,
     _gradient,
     jax=_jax,

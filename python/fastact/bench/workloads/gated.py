@@ -7,28 +7,19 @@ are the halves of one array.
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 from ...measure.formulas import NUMPY, naive
 from ...measure.peers import LeftOut, function_named
-from ...measure.shapes import hidden, shape_label
+from ...measure.shapes import hidden
 from .. import onnx
 from .activations import jax_function
-from .work import BYTES, ITEM, Call, Case, Family, Options, Sizes, Work
+from .work import BYTES, ITEM, Asked, Call, Case, Family, Work
 
 
-def _cases(op: Any, direction: str, dtype: str, sizes: Sizes, on_gpu: bool) -> list[Case]:
-    accesses = 3 if direction == "forward" else 5
-    shapes = [hidden(size) for size in sizes or (BYTES // 2 // ITEM[dtype],)]
-    return [
-        Case(op, direction, dtype, shape, shape_label(shape), accesses, on_gpu=on_gpu)
-        for shape in shapes
-    ]
-
-
-def _on_cpu(op: Any, direction: str, dtype: str, options: Options) -> list[Case]:
-    return _cases(op, direction, dtype, options.sizes, on_gpu=False)
+def _cases(asked: Asked) -> list[Case]:
+    sizes = asked.sizes or (BYTES // 2 // ITEM[asked.dtype],)
+    return [asked.case(hidden(size), 3 if asked.forward else 5) for size in sizes]
 
 
 # --- the same by torch, numpy and jax -------------------------------------------------------------
@@ -74,8 +65,7 @@ def _onnx(case: Case) -> str:
 
 
 GATED = Family(
-    _on_cpu,
-    partial(_cases, on_gpu=True),
+    _cases,
     _torch,
     jax=_jax,
     onnx=_onnx,

@@ -16,7 +16,7 @@ import numpy as np
 from ...measure import shapes
 from ...measure.peers import LeftOut
 from ...measure.shapes import Shape
-from .work import Call, Case, Family, Options, Sizes, Work, unless_missing
+from .work import Asked, Call, Case, Family, Work, unless_missing
 
 
 def _accesses(op: Any, direction: str) -> int:
@@ -28,25 +28,14 @@ def _accesses(op: Any, direction: str) -> int:
     return int(len(op.kept) + 2 * states + packed + 1)  # what is saved and comes back; gradients
 
 
-def _cases(
-    op: Any, direction: str, dtype: str, states: Sequence[Shape], on_gpu: bool
-) -> list[Case]:
-    accesses = _accesses(op, direction)
-    return [
-        Case(op, direction, dtype, state, shapes.shape_label(state), accesses, on_gpu=on_gpu)
-        for state in states
-    ]
-
-
-def _on_cpu(op: Any, direction: str, dtype: str, options: Options) -> list[Case]:
-    states = [layout.shape for layout in shapes.chosen(shapes.STATES, options.shapes)]
-    return _cases(op, direction, dtype, states, on_gpu=False)
-
-
-def _on_gpu(op: Any, direction: str, dtype: str, sizes: Sizes) -> list[Case]:
-    # A size counts all that forward of an LSTM adds up: 8 arrays of 64 units.
-    found = [(max(size // (8 * 64), 1), 64) for size in sizes or ()]
-    return _cases(op, direction, dtype, found or shapes.GPU_STATES, on_gpu=True)
+def _cases(asked: Asked) -> list[Case]:
+    states: Sequence[Shape] = [one.shape for one in shapes.chosen(shapes.STATES, asked.shapes)]
+    if asked.on_gpu:
+        # A size counts all that forward of an LSTM adds up: 8 arrays of 64 units.
+        sized = [(max(size // (8 * 64), 1), 64) for size in asked.sizes or ()]
+        states = sized or shapes.GPU_STATES
+    accesses = _accesses(asked.op, asked.direction)
+    return [asked.case(state, accesses) for state in states]
 
 
 # --- the step as a chain of array operations: m has what torch, numpy and jax call differently ----
@@ -100,8 +89,7 @@ def _numpy(case: Case, work: Work, threads: int) -> Call:
 
 
 GATES = Family(
-    _on_cpu,
-    _on_gpu,
+    _cases,
     _torch,
     optional=("recurrent", "bias"),
     jax=_jax,

@@ -21,7 +21,7 @@ from ...ops.engine.fused import IDENTITY
 from .. import onnx
 from ..liger import by_liger
 from .activations import jax_function
-from .work import ITEM, Arrays, Call, Case, Family, Gradient, Options, Sizes, Work, unless_missing
+from .work import ITEM, Arrays, Asked, Call, Case, Family, Gradient, Work, unless_missing
 
 _ACTIVATIONS = (IDENTITY, "mish")  # nothing behind a norm, and an exponential
 _GROUPS = 32
@@ -29,19 +29,11 @@ _GROUPS = 32
 _ARRAY = 2**27  # bytes of an array on a GPU, past any second-level cache
 
 
-def _case(
-    op: Any,
-    direction: str,
-    dtype: str,
-    shape: Shape,
-    channel: int | None,
-    activation: str = "",
-    on_gpu: bool = False,
-) -> Case:
+def _case(asked: Asked, shape: Shape, channel: int | None, activation: str = "") -> Case:
     """A case; where no activation is named, there is none."""
-    kind = traits(op)
+    kind = traits(asked.op)
     twice, adds = kind.moves, kind.adds
-    forward, backward = 2 + twice + 2 * adds, 3 + 2 * twice + (adds and on_gpu)
+    forward, backward = 2 + twice + 2 * adds, 3 + 2 * twice + (adds and asked.on_gpu)
     options: dict[str, Any] = {"num_groups": _GROUPS, "training": True}
     options |= {"activation": activation} if activation else {}
     axis: tuple[int, ...] = (-1,)
@@ -52,41 +44,37 @@ def _case(
     if kind.groups and channel is not None:
         span *= shape[channel] // _GROUPS
     words = "" if channel is None else f"channels {channel}"
-    label = ", ".join(filter(None, (shapes.shape_label(shape), words, activation)))
-    return Case(
-        op,
-        direction,
-        dtype,
+    return asked.case(
         shape,
-        label,
-        forward if direction == "forward" else backward,
-        options,
-        axis,
-        channel,
-        activation,
-        on_gpu,
-        span,
+        forward if asked.forward else backward,
+        ", ".join(filter(None, (shapes.shape_label(shape), words, activation))),
+        options=options,
+        axis=axis,
+        channel=channel,
+        variant=activation,
+        span=span,
     )
 
 
-def _on_cpu(op: Any, direction: str, dtype: str, options: Options) -> list[Case]:
-    """Each with and without an activation behind, channels first and last."""
+def _cases(asked: Asked) -> list[Case]:
+    """On the CPU with and without an activation behind, channels first and last."""
+    kind = traits(asked.op)
+    if asked.on_gpu:
+        found: list[tuple[Shape, int | None]] = [*shapes.pictures(asked.sizes)]
+        if not kind.channels:
+            sizes = asked.sizes or (_ARRAY // ITEM[asked.dtype],)
+            rows = shapes.of_lengths(sizes, shapes.NORM_LENGTHS)
+            more = () if asked.sizes else shapes.PUBLISHED
+            found = [(shape, None) for shape in (*rows, *more)]
+        return [_case(asked, shape, channel) for shape, channel in found]
     layouts: Sequence[shapes.Layout] = shapes.NORMED_ROWS
-    if traits(op).channels:
-        layouts = shapes.BATCHED if traits(op).by_channel else shapes.NORMED_IMAGES
+    if kind.channels:
+        layouts = shapes.BATCHED if kind.by_channel else shapes.NORMED_IMAGES
     return [
-        _case(op, direction, dtype, layout.shape, layout.channel, activation)
+        _case(asked, layout.shape, layout.channel, activation)
         for activation in _ACTIVATIONS
-        for layout in shapes.chosen(layouts, options.shapes)
+        for layout in shapes.chosen(layouts, asked.shapes)
     ]
-
-
-def _on_gpu(op: Any, direction: str, dtype: str, sizes: Sizes) -> list[Case]:
-    found: list[tuple[Shape, int | None]] = [*shapes.pictures(sizes)]
-    if not traits(op).channels:
-        rows = shapes.of_lengths(sizes or (_ARRAY // ITEM[dtype],), shapes.NORM_LENGTHS)
-        found = [(shape, None) for shape in (*rows, *(() if sizes else shapes.PUBLISHED))]
-    return [_case(op, direction, dtype, shape, channel, on_gpu=True) for shape, channel in found]
 
 
 def _prepared(case: Case, arrays: dict[str, Any]) -> dict[str, Any]:
@@ -368,8 +356,7 @@ def _onnx(case: Case) -> str:
 
 
 NORMS = Family(
-    _on_cpu,
-    _on_gpu,
+    _cases,
     _torch,
     _gradient,
     optional=("weight", "bias"),

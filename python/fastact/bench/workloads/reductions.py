@@ -21,12 +21,11 @@ from .work import (
     ELEMENTS,
     ITEM,
     Arrays,
+    Asked,
     Call,
     Case,
     Family,
     Gradient,
-    Options,
-    Sizes,
     Work,
     unless_missing,
 )
@@ -49,65 +48,36 @@ def _has_gradient(op: Any) -> bool:
     return op.name not in SUMS or op.name in _GRADIENTS
 
 
-def _case(
-    op: Any,
-    direction: str,
-    dtype: str,
-    on_gpu: bool,
-    shape: Shape,
-    axis: Axis = None,
-    variant: str = "",
-) -> Case:
-    forward, pair = direction == "forward", _is_pair(op)
+def _case(asked: Asked, shape: Shape, axis: Axis = None, variant: str = "") -> Case:
+    op, forward, pair = asked.op, asked.forward, _is_pair(asked.op)
     # Gradients of statistics but a plain sum or mean need x twice: they compute its mean anew.
     accesses = 1 if forward else 1 + ("x" in op.saves) + pair
     accesses += _is_weighted(op)
     # `Moments` are of double; gradients are of x's dtype, whatever the results are.
-    into = "float64" if "m2" in op.results and forward else dtype
-    label = f"{shapes.shape_label(shape)}, {variant}" if variant else shapes.sum_label(shape, axis)
-    return Case(
-        op,
-        direction,
-        dtype,
+    into = "float64" if "m2" in op.results and forward else asked.dtype
+    return asked.case(
         shape,
-        label,
-        accesses if on_gpu else 2,
-        {"axis": axis},
-        axis,
+        accesses if asked.on_gpu else 2,
+        f"{shapes.shape_label(shape)}, {variant}" if variant else shapes.sum_label(shape, axis),
+        options={"axis": axis},
+        axis=axis,
         variant=variant,
-        on_gpu=on_gpu,
-        span=shapes.shared(shape, axis),
         sums=forward,
         small=len(op.results) * prod(shapes.kept(shape, axis)) * ITEM[into],
     )
 
 
-def _on_cpu(op: Any, direction: str, dtype: str, options: Options) -> list[Case]:
-    if direction == "backward" and (_is_pair(op) or not _has_gradient(op)):
+def _cases(asked: Asked) -> list[Case]:
+    op, pair, sizes = asked.op, _is_pair(asked.op), asked.sizes or (ELEMENTS,)
+    if not (asked.on_gpu or asked.forward) and (pair or not _has_gradient(op)):
         return []
-    case = partial(_case, op, direction, dtype, False)
-    layouts = (*shapes.REDUCED, *(shapes.MIDDLE if _is_pair(op) else ()))
-    found = [
-        case(layout.shape, axis)
-        for layout in shapes.chosen(layouts, options.shapes)
-        for axis in layout.axes
-    ]
-    if direction == "backward" and _BOTH in op.entry_points:
-        weights = shapes.chosen(shapes.WEIGHTS, options.shapes)
-        found += [case(layout.shape, variant=_BOTH) for layout in weights]
-    return found
-
-
-def _on_gpu(op: Any, direction: str, dtype: str, sizes: Sizes) -> list[Case]:
-    case = partial(_case, op, direction, dtype, True)
-    found = [
-        case(layout.shape, axis)
-        for size in sizes or (ELEMENTS,)
-        for layout in shapes.reduced(size, narrow=max(size // 2, 1))
-        for axis in layout.axes
-    ]
-    if direction == "backward" and _BOTH in op.entry_points:
-        found += [case((size,), variant=_BOTH) for size in sizes or (ELEMENTS,)]
+    every = (*shapes.REDUCED, *(shapes.MIDDLE if pair else ()))
+    layouts = shapes.asked_sums(every, asked.on_gpu, sizes, asked.shapes)
+    found = [_case(asked, layout.shape, axis) for layout in layouts for axis in layout.axes]
+    if not asked.forward and _BOTH in op.entry_points:
+        weights = [layout.shape for layout in shapes.chosen(shapes.WEIGHTS, asked.shapes)]
+        whole = [(size,) for size in sizes] if asked.on_gpu else weights
+        found += [_case(asked, shape, variant=_BOTH) for shape in whole]
     return found
 
 
@@ -177,8 +147,7 @@ again: 0.5 is the speed of memory that is only read. In the same way the gradien
 against a copy of the array that it writes."""
 
 REDUCTIONS = Family(
-    _on_cpu,
-    _on_gpu,
+    _cases,
     _by,
     _gradient,
     optional=("weights",),

@@ -18,47 +18,41 @@ from ...measure.cases import is_loss
 from ...measure.peers import LeftOut, function_named
 from ...measure.shapes import Shape
 from .. import onnx
-from .work import ELEMENTS, ITEM, Call, Case, Family, Options, Sizes, Work, unless_missing
+from .work import ELEMENTS, ITEM, Asked, Call, Case, Family, Work, unless_missing
 
 
-def _case(op: Any, direction: str, dtype: str, on_gpu: bool, shape: Shape, axis: int = 1) -> Case:
+def _case(asked: Asked, shape: Shape, axis: int = 1) -> Case:
+    op, forward = asked.op, asked.forward
     gives_rows = op.results == ("y",) and "x" not in op.saves
-    forward = direction == "forward"
     rows = prod(shape) // shape[axis]
-    return Case(
-        op,
-        direction,
-        dtype,
+    return asked.case(
         shape,
+        (2 if forward else 3) if gives_rows else (1 if forward and asked.on_gpu else 2),
         shapes.shape_label(shape) if axis == 1 else shapes.sum_label(shape, (axis,)),
-        (2 if forward else 3) if gives_rows else (1 if forward and on_gpu else 2),
-        {} if is_loss(op) else {"axis": axis},
-        (axis,),
-        on_gpu=on_gpu,
-        span=shape[axis],
+        options={} if is_loss(op) else {"axis": axis},
+        axis=(axis,),
         sums=forward and not gives_rows,
-        small=0 if gives_rows else 2 * rows * ITEM[dtype],
+        small=0 if gives_rows else 2 * rows * ITEM[asked.dtype],
     )
 
 
-def _on_cpu(op: Any, direction: str, dtype: str, options: Options) -> list[Case]:
-    case = partial(_case, op, direction, dtype, False)
-    layouts = shapes.CLASSES if is_loss(op) else shapes.SOFTMAX_ROWS
-    return [
-        case(layout.shape, axis[0])
-        for layout in shapes.chosen(layouts, options.shapes)
-        for axis in layout.axes
-        if axis is not None
-    ]
-
-
-def _on_gpu(op: Any, direction: str, dtype: str, sizes: Sizes) -> list[Case]:
-    case, found = partial(_case, op, direction, dtype, True), []
-    for size in sizes or (ELEMENTS,):
-        length = min(size, shapes.WORDS if is_loss(op) else shapes.ROW)
-        found.append(case((size // length, length)))
-        if not is_loss(op):
-            found.append(case((length, size // length), 0))
+def _cases(asked: Asked) -> list[Case]:
+    loss = is_loss(asked.op)
+    if not asked.on_gpu:
+        return [
+            _case(asked, layout.shape, axis[0])
+            for layout in shapes.chosen(
+                shapes.CLASSES if loss else shapes.SOFTMAX_ROWS, asked.shapes
+            )
+            for axis in layout.axes
+            if axis is not None
+        ]
+    found = []
+    for size in asked.sizes or (ELEMENTS,):
+        length = min(size, shapes.WORDS if loss else shapes.ROW)
+        found.append(_case(asked, (size // length, length)))
+        if not loss:
+            found.append(_case(asked, (length, size // length), 0))
     return found
 
 
@@ -145,8 +139,7 @@ Functions that give one number a row are held against a copy of the array that t
 speed of memory that is only read."""
 
 SOFTMAX = Family(
-    _on_cpu,
-    _on_gpu,
+    _cases,
     _torch,
     constant=frozenset({"target"}),
     jax=_jax,

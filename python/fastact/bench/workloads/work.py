@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from ...measure.cases import Maker, arguments, bound
 from ...measure.peers import LeftOut, as_tensor, compiled_by_torch
-from ...measure.shapes import Axis, Shape
+from ...measure.shapes import Axis, Shape, shape_label, shared
 from ...ops.engine.op import arrays_of
 from ...terminal import require
 
@@ -84,7 +84,7 @@ class Case:
     channel : the axis of the channels, of ops that have one.
     variant : what else tells it from other cases of the op: an activation, an entry point.
     on_gpu : whether it is one of the GPU benchmark, which the rest is for.
-    span : how many elements share a result, a mean or a bias; 0: all of them.
+    span : how many elements share a result, a mean or a bias; 0: those along `axis`.
     sums : whether it writes next to nothing.
     small : bytes that move beside the arrays of `shape`.
     """
@@ -105,7 +105,7 @@ class Case:
     small: int = 0
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "span", self.span or self.size)
+        object.__setattr__(self, "span", self.span or shared(self.shape, self.axis))
 
     @property
     def entry(self) -> str:
@@ -140,6 +140,31 @@ class Case:
         """Under which name its rate is drawn over `span`."""
         last = "channels last" if self.channel == -1 else ""
         return ", ".join(filter(None, (self.op.name, last, self.variant)))
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A request for cases of an op, in a direction and a dtype, on the CPU or on a GPU.
+
+    sizes : elements of an array; None for the sizes of the family. shapes : as `Options` has them.
+    """
+
+    op: Any
+    direction: str
+    dtype: str
+    on_gpu: bool
+    sizes: Sizes = None
+    shapes: tuple[str, ...] = ()
+
+    @property
+    def forward(self) -> bool:
+        """Whether it is no backward pass."""
+        return self.direction == "forward"
+
+    def case(self, shape: Shape, accesses: int, label: str = "", **more: Any) -> Case:
+        """One of them; label: the shape, if there is none. more : further fields of a `Case`."""
+        first = self.op, self.direction, self.dtype, shape
+        return Case(*first, label or shape_label(shape), accesses, on_gpu=self.on_gpu, **more)
 
 
 def name_of(op: str, direction: str, dtype: str, what: str) -> str:
@@ -213,8 +238,7 @@ def _as_they_are(case: Case, arrays: dict[str, Any]) -> dict[str, Any]:
 class Family:
     """How a family is measured.
 
-    on_cpu : the cases of an op, in a direction and a dtype; none for an op that is not known.
-    on_gpu : the same on a GPU, for the sizes that were asked for, if any.
+    cases : those that are asked for; none for an op that is not known.
     optional : arrays that may be left out of a call, and are given (see `arguments`).
     prepared : changes the arrays of a call, by name; None where one must be given and is not there.
     torch : what a case is by torch: a differentiable function of the inputs by keyword, and for an
@@ -231,8 +255,7 @@ class Family:
     note : what the legend has to say of this family.
     """
 
-    on_cpu: Callable[[Any, str, str, Options], list[Case]]
-    on_gpu: Callable[[Any, str, str, Sizes], list[Case]]
+    cases: Callable[[Asked], list[Case]]
     torch: Callable[[Any, Case], Callable[..., Any]]
     gradient: Callable[[Any, Case], Gradient | None] = _no_gradient
     optional: tuple[str, ...] = ()
@@ -246,6 +269,14 @@ class Family:
     )
     heading: str = "shape"
     note: str = ""
+
+    def on_cpu(self, op: Any, direction: str, dtype: str, options: Options) -> list[Case]:
+        """The cases on the CPU."""
+        return self.cases(Asked(op, direction, dtype, False, options.sizes, options.shapes))
+
+    def on_gpu(self, op: Any, direction: str, dtype: str, sizes: Sizes) -> list[Case]:
+        """The cases on a GPU, for the sizes that are asked for, if any."""
+        return self.cases(Asked(op, direction, dtype, True, sizes))
 
 
 class Work:
