@@ -3,7 +3,8 @@
 // All data are of the compute type, but in SoftmaxGradients and SoftmaxTiles. A row is n contiguous
 // elements; of a tile of `width` rows, neighbours in memory are elements of neighbouring rows. Both
 // give the same bits: element i of a block is added to lane i mod kSoftmaxLanes, lanes are of
-// double, and fold in halves.
+// double, and fold in halves. Exponentials of float are added in pairs first: of each 64 of a
+// block, i and i + 32.
 #pragma once
 
 #include <cstdint>
@@ -87,8 +88,9 @@ struct SoftmaxKernels {
   void (*prepare[3])(const char* x, const char* mask, double scale, char* z, int64_t n);
 
   // Of a block of each of m <= kBand rows, z IN (n): exponentials OUT [m][n], which may be z, and
-  // the statistics OUT; [1]: the elements that are the maximum are counted apart, and their
-  // exponentials left out. products: the first m of them are stored, what is left by `store`.
+  // the statistics OUT; [1]: the elements that are the maximum are counted apart, their
+  // exponentials are left out of the sum, and none is kept. products: the first m of them are
+  // stored, what is left by `store`.
   void (*block[2])(RowsIn z, int64_t m, int64_t n, const NextRows& next,
                    const LateProducts& products, char* exponentials, TileStats* stats);
 

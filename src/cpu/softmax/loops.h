@@ -25,6 +25,13 @@ FASTACT_HD T* out(char* at) {
 
 constexpr NextChunk kNoNext = {};
 
+// Elements of a cache line, by which loops go.
+template <class T>
+constexpr int kStepOf = int(kCacheLine / sizeof(T));
+// Two exponentials are added before they count in double.
+template <class T>
+constexpr bool kAddsPairs = sizeof(T) < sizeof(double);
+
 // Lines of the first array go to the first-level cache (locality 3), lines of the second array to
 // the second-level one (2). Their number is a constant, although it is twice what 16-bit elements
 // need: a loop over it takes as long as some of the exponentials beside it.
@@ -92,7 +99,7 @@ FASTACT_HD Product<T> product_of(const LateProducts& products, int64_t j) {
 template <int parts = 1, class T, class F>
 FASTACT_HD void each(T* y, int64_t n, F f, const NextChunk& next = kNoNext,
                      Product<T> beside = kNoProduct<T>) {
-  constexpr int kStep = int(kCacheLine / sizeof(T)), kMixed = 4 * kStep;
+  constexpr int kStep = kStepOf<T>, kMixed = 4 * kStep;
   const auto over = [&](int64_t first, auto count, T* __restrict to) FASTACT_INLINED {
 #pragma omp simd
     for (int k = 0; k < count; ++k) to[k] = f(first + k);
@@ -121,27 +128,49 @@ FASTACT_HD void each(T* y, int64_t n, F f, const NextChunk& next = kNoNext,
   beside.end();
 }
 
-// The sum of n terms, on fixed lanes. half: the second half of as many elements that are read next,
-// of `item` bytes, prefetched meanwhile (each<2> took the first); null: nothing.
-template <class T, class Load>
-FASTACT_HD double sum_of(const T* a, int64_t n, Load load_terms, const char* half = nullptr,
-                         int64_t item = 0) {
+// A sum on fixed lanes (softmax/kernels.h).
+template <class T>
+struct LaneSum {
+  static constexpr int kAtOnce = kAddsPairs<T> ? 2 * kSoftmaxLanes : kSoftmaxLanes;
   Vector lanes[kVectors];
+
+  // kAtOnce exponentials.
+  FASTACT_HD void add(const T* a) {
+    if constexpr (kAddsPairs<T>) {
+#pragma GCC unroll 8
+      for (int k = 0; k < kSoftmaxLanes; k += kFloats) {
+        Floats x, y;
+        memcpy(&x, a + k, sizeof x);
+        memcpy(&y, a + kSoftmaxLanes + k, sizeof y);
+        Vector wide[2];
+        widen_to(wide, x + y);
+        lanes[k / kVector] += wide[0], lanes[k / kVector + 1] += wide[1];
+      }
+    } else {
 #pragma GCC unroll 16
-  for (int k = 0; k < kVectors; ++k) lanes[k] = Vector{};
-  int64_t i = 0;
-  for (; i + kSoftmaxLanes <= n; i += kSoftmaxLanes) {
-    if (half) prefetch_lines<kSoftmaxLanes * sizeof(T) / 2, 3>(half + i * item / 2);
-#pragma GCC unroll 16
-    for (int k = 0; k < kVectors; ++k) lanes[k] = load_terms(a, i + k * kVector, lanes[k]);
+      for (int k = 0; k < kVectors; ++k) lanes[k] += load(a + k * kVector);
+    }
   }
+
+  // Elements i to n, one by one, and then the sum of all.
+  template <class Load>
+  FASTACT_HD double end(const T* a, int64_t i, int64_t n, Load load_terms) {
+    for (; i + kSoftmaxLanes <= n; i += kSoftmaxLanes)
 #pragma GCC unroll 16
-  for (int k = 0; k < kVectors; ++k, i += kVector)
-    if (i + kVector <= n)
-      lanes[k] = load_terms(a, i, lanes[k]);
-    else if (i < n)
-      lanes[k] = load_terms.some(a, i, n - i, lanes[k]);
-  return fold_vectors(lanes);
+      for (int k = 0; k < kVectors; ++k) lanes[k] = load_terms(a, i + k * kVector, lanes[k]);
+#pragma GCC unroll 16
+    for (int k = 0; k < kVectors; ++k, i += kVector)
+      if (i + kVector <= n)
+        lanes[k] = load_terms(a, i, lanes[k]);
+      else if (i < n)
+        lanes[k] = load_terms.some(a, i, n - i, lanes[k]);
+    return fold_vectors(lanes);
+  }
+};
+
+template <class T, class Load>
+FASTACT_HD double sum_of(const T* a, int64_t n, Load load_terms) {
+  return LaneSum<T>{}.end(a, 0, n, load_terms);
 }
 
 template <class T>
@@ -153,6 +182,20 @@ struct Terms {
     return lane + load_some(a + i, n);
   }
 };
+
+// The sum of n exponentials. half: the second half of as many elements that are read next, of
+// `item` bytes, prefetched meanwhile (each<2> took the first); null: nothing.
+template <class T>
+FASTACT_HD double sum_of_exponentials(const T* a, int64_t n, const char* half = nullptr,
+                                      int64_t item = 0) {
+  LaneSum<T> sum = {};
+  int64_t i = 0;
+  for (; i + sum.kAtOnce <= n; i += sum.kAtOnce) {
+    if (half) prefetch_lines<sum.kAtOnce * sizeof(T) / 2, 3>(half + i * item / 2);
+    sum.add(a + i);
+  }
+  return sum.end(a, i, n, Terms<T>{});
+}
 
 template <class T>
 struct Products {

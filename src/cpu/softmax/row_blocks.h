@@ -45,10 +45,13 @@ inline int64_t tile_width(const StridedOperands& s) {
   return std::min(kTileBytes / s.compute_item / length / 32 * 32, kTileWidth);
 }
 
-// Rows of a band, where each is one block. A buffer of kTileBytes holds one.
+// Rows of a band, where each is one block: what its loops write one of them still has in the
+// first-level cache for the next. A buffer of kTileBytes holds one.
+constexpr int64_t kBandBytes = 16 << 10;
 static_assert(kBand * kSoftmaxBlock * sizeof(double) <= kTileBytes);
 inline int64_t band_of(const StridedOperands& s) {
-  return s.columns.size <= kSoftmaxBlock ? kBand : 1;
+  if (s.columns.size > kSoftmaxBlock) return 1;
+  return std::clamp<int64_t>(kBandBytes / (s.columns.size * s.compute_item), 1, kBand);
 }
 
 inline RowsIn as_input(RowsOut rows) { return {rows.at, rows.stride}; }
@@ -272,6 +275,7 @@ struct RowStatistics : RowBlocks {
   const int64_t width;  // rows whose statistics are finished together
   TileStats stats, block_stats;
   TileRows rows;
+  RowsIn z_rows;                  // of a band whose exponentials are not kept
   double block_max[kMostBlocks];  // of the exponentials that are kept of a row of several blocks
   LateProducts products = {};     // of the rows before, whose exponentials lie in the other half
   int64_t half = 0;               // of `tile`, in bytes from its beginning, that keeps exponentials
@@ -316,8 +320,9 @@ struct RowStatistics : RowBlocks {
   void find_once(int x, int64_t first, int64_t m, bool apart, bool keeps, int y,
                  const LateProducts& late) {
     if (size <= kSoftmaxBlock) {
-      kernels.block[apart](z_band(x, first, m, kept(0)), m, size,
-                           next_and_target(first, 0, m, x, y), late, kept(0), &stats);
+      z_rows = z_band(x, first, m, kept(0));
+      kernels.block[apart](z_rows, m, size, next_and_target(first, 0, m, x, y), late, kept(0),
+                           &stats);
     } else {
       for_blocks_of(first, [&](int64_t column, int64_t n) {
         const char* at = z_of_row(x, first, column, n, buffer);

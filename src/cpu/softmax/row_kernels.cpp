@@ -83,48 +83,78 @@ void store(const LateProducts& products) {
   for (int64_t j = 0; j < products.rows; ++j) store_row(product_of<T>(products, j));
 }
 
-// How many elements are the maximum. Of the last vector, which overlaps the one before, only those
-// that are over count.
+// The sum of a row's exponentials, which are not kept, without its maximum, and how often that
+// occurs.
 template <class T>
-FASTACT_HD T ones_of(const T* z, int64_t n, T max) {
-  constexpr int kStep = int(kCacheLine / sizeof(T));
-  T ones = 0;
-  if (n < kStep) {
-    for (int64_t i = 0; i < n; ++i) ones += z[i] == max ? T(1) : T(0);
-    return ones;
-  }
-  T lanes[kStep] = {};
-  int64_t i = 0;
-  for (; i + kStep <= n; i += kStep)
-#pragma omp simd
-    for (int k = 0; k < kStep; ++k) lanes[k] += z[i + k] == max ? T(1) : T(0);
-  const T* const last = z + n - kStep;
-  const int counted = int(i + kStep - n);
-#pragma omp simd
-  for (int k = 0; k < kStep; ++k) lanes[k] += k >= counted && last[k] == max ? T(1) : T(0);
-#pragma GCC unroll 4
-  for (int half = kStep / 2; half > 0; half /= 2)
-#pragma omp simd
-    for (int k = 0; k < half; ++k) lanes[k] += lanes[half + k];
-  return lanes[0];
-}
+struct SumApart {
+  static constexpr int kStep = kStepOf<T>, kMixed = LaneSum<T>::kAtOnce;
+  LaneSum<T> sum;
+  alignas(64) T counts[kStep];
+  alignas(64) T terms[kStep + kMixed];  // what is left over, from kStep on
 
-// One row, whose maximum is known: infinite, or far.
+  template <class F>
+  FASTACT_HD void begin(const T* z, int64_t n, T max, F term, const NextChunk& next) {
+    sum = {};
+    T found[kStep] = {};
+    const auto take = [&](int64_t from, int counted, T* __restrict to) FASTACT_INLINED {
+#pragma omp simd
+      for (int k = 0; k < kStep; ++k) {
+        const T value = term(z[from + k]);
+        to[k] = z[from + k] == max ? T(0) : value;
+      }
+#pragma omp simd
+      for (int k = 0; k < kStep; ++k) found[k] += k >= counted && z[from + k] == max ? T(1) : T(0);
+    };
+    T* const rest = terms + kStep;
+    const int64_t whole = n / kMixed * kMixed, left = n - whole;
+    int64_t i = 0;
+    for (; i + kStep <= left; i += kStep) take(whole + i, 0, rest + i);
+    // The last vector overlaps the one before it.
+    if (i < left && n >= kStep) take(n - kStep, int(kStep - left + i), rest + left - kStep);
+    for (; i < n && n < kStep; ++i) {
+      rest[i] = z[i] == max ? T(0) : term(z[i]);
+      found[i] = z[i] == max ? T(1) : T(0);
+    }
+    T made[kMixed];
+    for (i = 0; i < whole; i += kMixed) {
+      if (next.at[0]) prefetch_lines<kMixed * sizeof(T), 3>(next.at[0] + i * next.item);
+      if (next.at[1]) prefetch_lines<kMixed * sizeof(T), 2>(next.at[1] + i * next.item);
+#pragma GCC unroll 4
+      for (int step = 0; step < kMixed; step += kStep) take(i + step, 0, made + step);
+      sum.add(made);
+    }
+    memcpy(counts, found, sizeof found);
+  }
+
+  FASTACT_HD void end(int64_t n, TileStats* stats, int64_t j) {
+#pragma GCC unroll 4
+    for (int half = kStep / 2; half > 0; half /= 2)
+#pragma omp simd
+      for (int k = 0; k < half; ++k) counts[k] += counts[half + k];
+    stats->ones[j] = double(counts[0]);
+    stats->rest[j] = sum.end(terms + kStep, 0, n % kMixed, Terms<T>{});
+  }
+};
+
+// Of one row, whose maximum is known: infinite, or far.
 template <class T, bool apart>
 void far_block(const T* z, int64_t n, T* e, TileStats* stats, int64_t j) {
   const T max = T(stats->max[j]);
   if (!(magnitude(max) < T(kInfinity))) {
     stats->rest[j] = has_nan(z, n) ? __builtin_nan("") : 0.0;
     stats->ones[j] = apart;
-    each(e, n, [=](int64_t) FASTACT_INLINED { return T(0); });
+    if (!apart) each(e, n, [=](int64_t) FASTACT_INLINED { return T(0); });
     return;
   }
-  stats->ones[j] = apart ? ones_of(z, n, max) : T(0);
-  each(e, n, [=](int64_t i) FASTACT_INLINED {
-    const T value = exp_far(z[i], max);
-    return apart && z[i] == max ? T(0) : value;
-  });
-  stats->rest[j] = sum_of(e, n, Terms<T>{});
+  const auto term = [=](T value) FASTACT_INLINED { return exp_far(value, max); };
+  if constexpr (apart) {
+    SumApart<T> sum;
+    sum.begin(z, n, max, term, kNoNext);
+    sum.end(n, stats, j);
+  } else {
+    each(e, n, [=](int64_t i) FASTACT_INLINED { return term(z[i]); });
+    stats->rest[j] = sum_of_exponentials(e, n), stats->ones[j] = 0.0;
+  }
 }
 
 // Each step is a loop over the rows, which then overlap: a row alone is a chain of latencies.
@@ -135,32 +165,35 @@ FASTACT_MIXED void block(RowsIn z, int64_t m, int64_t n, const NextRows& next,
   T* const e = out<T>(exponentials);
   T max[kBand];
   SoftmaxReference<T> reference[kBand];
+  SumApart<T> sums[apart ? kBand : 1];
   for (int64_t j = 0; j < m; ++j) max[j] = largest(row(j), n);
   for (int64_t j = 0; j < m; ++j) stats->max[j] = double(max[j]);
   for (int64_t j = 0; j < m; ++j) reference[j] = reference_of(max[j]);
   for (int64_t j = 0; j < m; ++j) {
-    const T* at = row(j);
+    const T* const at = row(j);
     if (!is_near(max[j])) {
       far_block<T, apart>(at, n, e + j * n, stats, j);
       store_row(product_of<T>(products, j));
       continue;
     }
-    const T top = max[j];
     const SoftmaxReference<T> beside = reference[j];
-    stats->ones[j] = apart ? ones_of(at, n, top) : T(0);
-    each<2>(
-        e + j * n, n,
-        [=](int64_t i) FASTACT_INLINED {
-          const T value = exp_near(at[i], beside);
-          return apart && at[i] == top ? T(0) : value;
-        },
-        next.of(j), product_of<T>(products, j));
+    const auto term = [=](T value) FASTACT_INLINED { return exp_near(value, beside); };
+    if constexpr (apart)
+      sums[j].begin(at, n, max[j], term, next.of(j));
+    else
+      each<2>(
+          e + j * n, n, [=](int64_t i) FASTACT_INLINED { return term(at[i]); }, next.of(j),
+          product_of<T>(products, j));
   }
   for (int64_t j = 0; j < m; ++j) {
     if (!is_near(max[j])) continue;
-    const NextChunk then = next.of(j);
-    const char* const half = then.at[0] ? then.at[0] + n * then.item / 2 : nullptr;
-    stats->rest[j] = sum_of(e + j * n, n, Terms<T>{}, half, then.item);
+    if constexpr (apart) {
+      sums[j].end(n, stats, j);
+    } else {
+      const NextChunk then = next.of(j);
+      const char* const half = then.at[0] ? then.at[0] + n * then.item / 2 : nullptr;
+      stats->rest[j] = sum_of_exponentials(e + j * n, n, half, then.item), stats->ones[j] = 0.0;
+    }
   }
 }
 

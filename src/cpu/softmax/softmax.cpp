@@ -83,8 +83,7 @@ struct Forward : RowStatistics {
 
   void short_rows(int64_t first, int64_t m) {
     const RowsOut y = rows_at(Softmax::kY, first, tile);
-    const RowsIn from =
-        Kind::kTakesTerms ? RowsIn{tile, row_bytes} : z_band(Softmax::kX, first, m, tile);
+    const RowsIn from = Kind::kTakesTerms ? RowsIn{tile, row_bytes} : z_rows;
     kernels.apply[job.kind](from, m, size, numbers(), rows.log, y);
     for (int64_t j = 0; j < m; ++j)
       if (is_filled(j)) fill(first, j, 0, size, y.at + j * y.stride);
@@ -168,8 +167,8 @@ struct Forward : RowStatistics {
 };
 
 struct Backward : RowBlocks {
-  static constexpr int64_t kBandBytes = 4 << 10;  // of each operand: read twice, by two loops
-  static_assert(kBandBytes <= kSoftmaxBlock * int64_t(sizeof(float)), "one row of several blocks");
+  static constexpr int64_t kReadBytes = 4 << 10;  // of each operand: read twice, by two loops
+  static_assert(kReadBytes <= kSoftmaxBlock * int64_t(sizeof(float)), "one row of several blocks");
 
   const bool by_tiles, sums_products;
   const bool is_stored;  // all is read and written where it lies, else in the compute type
@@ -186,7 +185,7 @@ struct Backward : RowBlocks {
         is_stored(!a.accumulate && lies(Softmax::kDy) && lies(Softmax::kOut) && lies(Softmax::kDx)),
         gradients(a.gradients[is_stored ? s.dtype : s.compute_dtype]),
         tiles(tiles_of(is_stored)),
-        width(!by_tiles   ? std::clamp<int64_t>(kBandBytes / row_bytes, 1, kBand / 2)
+        width(!by_tiles   ? std::clamp<int64_t>(kReadBytes / row_bytes, 1, kBand / 2)
               : is_stored ? kTileWidth
                           : std::max<int64_t>(tile_width(s) / 2, 1)) {}
 

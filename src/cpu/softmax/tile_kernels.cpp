@@ -130,14 +130,31 @@ void tile_block(RowsIn z_, int64_t n, int64_t width, RowsOut exponentials, TileS
   }
   references.set(width);
   TileLanes sums(n, width);
-  for (int64_t i = 0; i < n; ++i) {
-    C* const e = out<C>(exponentials.at + i * exponentials.stride);
+  alignas(64) C unkept[2][kTileWidth];
+  const auto terms = [&](int64_t i, int buffer) FASTACT_INLINED {
+    C* const e = exponentials.stride == 0 ? unkept[buffer]
+                                          : out<C>(exponentials.at + i * exponentials.stride);
     references.map(z.read(i), width, e, [=](C value, C of, int64_t j) FASTACT_INLINED {
       return apart && of == max[j] ? C(0) : value;
     });
+    return e;
+  };
+  const auto add = [&](int64_t i, auto term) FASTACT_INLINED {
     double* lane = sums.of(i);
 #pragma omp simd
-    for (int64_t j = 0; j < width; ++j) lane[j] += double(e[j]);
+    for (int64_t j = 0; j < width; ++j) lane[j] += double(term(j));
+  };
+  // As LaneSum adds them.
+  constexpr int64_t kAtOnce = LaneSum<C>::kAtOnce;
+  const int64_t in_pairs = kAddsPairs<C> ? n / kAtOnce * kAtOnce : 0;
+  for (int64_t first = 0; first < in_pairs; first += kAtOnce)
+    for (int64_t i = first; i < first + kSoftmaxLanes; ++i) {
+      const C *const a = terms(i, 0), *const b = terms(i + kSoftmaxLanes, 1);
+      add(i, [=](int64_t j) FASTACT_INLINED { return a[j] + b[j]; });
+    }
+  for (int64_t i = in_pairs; i < n; ++i) {
+    const C* const e = terms(i, 0);
+    add(i, [=](int64_t j) FASTACT_INLINED { return e[j]; });
   }
   const double* sum = sums.fold();
   for (int64_t j = 0; j < width; ++j)
