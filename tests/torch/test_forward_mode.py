@@ -1,26 +1,45 @@
 """Forward mode, second derivatives and their mixtures, of every op that has them, in float64."""
 
 import re
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
-from tensors import called, differentiated, sample
+from tensors import called, differentiated, has_second, sample
 from torch.autograd import forward_ad, gradcheck, gradgradcheck
 
 import fastact as fa
+from fastact.ops.engine.op import REQUIRED
 
 # torch's own, of what it loads at the first use
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
 
-OPS = [op for op in fa.ops.values() if op.is_diagonal]
+OPS = [op for op in fa.ops.values() if has_second(op)]
 each_op = pytest.mark.parametrize("op", OPS, ids=lambda op: op.name)
 
+#: Other values of options, where ops take them and they fit the sample.
+OPTIONS: dict[str, Any] = {
+    "activation": "silu", "axis": 1, "channel_axis": 2, "keepdims": True, "scale": 0.5,
+    "limit": 0.75, "offset": 0.5, "correction": 1.0, "weight_offset": 0.5, "interleaved": True,
+    "label_smoothing": 0.25, "reduction": "none", "eps": 0.5, "training": False, "alpha": 0.5,
+    "beta": 2.0, "lambd": 0.25, "negative_slope": 0.2,
+}  # fmt: skip
 
-def function_of(op):
+
+def function_of(op: Any, **options: Any) -> tuple[Callable[..., Any], tuple[torch.Tensor, ...]]:
     """A call as a function of the arguments that have gradients, and these."""
-    named = sample(op)
+    named = {**sample(op), **options}
+    if op.writes(named):  # which forward mode does not do
+        named |= dict.fromkeys(op.written)
     names = differentiated(op, named)
     return called(op, named, names), tuple(named[name].requires_grad_() for name in names)
+
+
+def of_first(op: Any) -> tuple[Callable[[torch.Tensor], torch.Tensor], torch.Tensor]:
+    """The first result as a function of the first argument, and that."""
+    f, (x, *others) = function_of(op)
+    return lambda x: f(x, *(t.detach() for t in others))[0], x.detach()
 
 
 @each_op
@@ -35,14 +54,28 @@ def test_second_derivatives(op):
     assert gradgradcheck(f, tensors, check_fwd_over_rev=True, check_rev_over_rev=True)
 
 
+@pytest.mark.parametrize("option", OPTIONS)
+@each_op
+def test_options(op, option):
+    """The formulas by which more is found read them as the op does."""
+    if op.entry_points["call"].defaults.get(option, REQUIRED) is REQUIRED:
+        return  # it has no such option, or the sample has a value
+    f, tensors = function_of(op, **{option: OPTIONS[option]})
+    try:
+        f(*tensors)
+    except (TypeError, ValueError):
+        return  # it does not fit the sample
+    assert gradcheck(f, tensors, check_forward_ad=True)
+    assert gradgradcheck(f, tensors)
+
+
 @each_op
 def test_hessians(op):
     """By each mixture of both modes."""
-    f, tensors = function_of(op)
-    (x,) = (t.detach() for t in tensors)
+    f, x = of_first(op)
 
     def g(x: torch.Tensor) -> torch.Tensor:
-        return sum((y * y).sum() for y in f(x))
+        return (f(x) ** 2).sum()
 
     expected = torch.autograd.functional.hessian(g, x)
     rev, fwd = torch.func.jacrev, torch.func.jacfwd
@@ -53,28 +86,53 @@ def test_hessians(op):
 @each_op
 def test_tangents_of_dual_tensors(op):
     """Whether they require grad, too, or not: as torch.func has them."""
-    f, tensors = function_of(op)
-    (x,) = (t.detach() for t in tensors)
+    f, x = of_first(op)
     tangent = torch.linspace(-1, 1, x.numel(), dtype=x.dtype).reshape(x.shape)
-    expected, direction = torch.func.jvp(lambda x: f(x)[0], (x,), (tangent,))
-    assert torch.equal(expected, op(x))
-    assert torch.equal(direction, op.jvp(x, tangents=tangent)[1])
+    y, direction = torch.func.jvp(f, (x,), (tangent,))
+    assert torch.allclose(y, f(x))
+    if op.is_diagonal:
+        assert torch.equal(direction, op.jvp(x, tangents=tangent)[1])
     for requires in (False, True):
         with forward_ad.dual_level():
             dual = forward_ad.make_dual(x.clone().requires_grad_(requires), tangent)
-            y, found = forward_ad.unpack_dual(f(dual)[0])
-            assert torch.equal(y, expected)
+            primal, found = forward_ad.unpack_dual(f(dual))
+            assert torch.equal(primal, y)
             assert torch.equal(found, direction)
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
 @each_op
-def test_a_third_derivative_is_an_error(op):
-    """But where the op is linear in pieces."""
-    f, (x,) = function_of(op)
-    (dx,) = torch.autograd.grad(f(x)[0].sum(), x, create_graph=True)
+def test_narrow_data(op, dtype):
+    """In float32, as accurate as their dtype; what they have in float64 is the reference."""
+    _, tensors = function_of(op)
+    found = []
+    for kind in (torch.float64, dtype):
+        leaves = [t.detach().to(dtype).to(kind).requires_grad_() for t in tensors]
+        named = {
+            n: v.to(kind) if isinstance(v, torch.Tensor) and v.is_floating_point() else v
+            for n, v in sample(op).items()
+        }
+        named |= dict.fromkeys(op.written) if op.writes(named) else {}
+        y = called(op, named, differentiated(op, named))(*leaves)[0]
+        (dx,) = torch.autograd.grad(y.sum(), leaves[0], create_graph=True)
+        if not dx.requires_grad:
+            return  # it is constant
+        found.append(torch.autograd.grad((dx * dx).sum(), leaves[0])[0])
+    assert found[1].dtype == dtype
+    scale = max(1.0, float(found[0].abs().max()))
+    error = (found[1].double() - found[0]).abs().max()
+    # dx, its square's gradient and the result are rounded to the dtype, and what they are made of
+    assert error <= 32 * torch.finfo(dtype).eps * scale
+
+
+@each_op
+def test_a_third_derivative(op):
+    """An error that names the op, but where it is linear in pieces."""
+    f, x = of_first(op)
+    x.requires_grad_()
+    (dx,) = torch.autograd.grad((f(x) ** 2).sum(), x, create_graph=True)
     (ddx,) = torch.autograd.grad((dx * dx).sum(), x, create_graph=True)
-    if op.piecewise_linear:
-        return
-    words = rf"^fastact\.{re.escape(op.name)}: has no third derivative"
-    with pytest.raises(RuntimeError, match=words):
-        torch.autograd.grad(ddx.sum(), x)
+    if not op.piecewise_linear:
+        words = rf"^fastact\.{re.escape(op.name)}: has no third derivative"
+        with pytest.raises(RuntimeError, match=words):
+            torch.autograd.grad(ddx.sum(), x)

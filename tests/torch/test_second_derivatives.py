@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 import torch
-from tensors import called, differentiated, each_op, leaves, sample
+from tensors import called, differentiated, each_op, has_second, leaves, sample
 from torch import distributed, nn
 from torch.autograd import forward_ad
 from torch.autograd.functional import hessian, jacobian
@@ -41,11 +41,6 @@ def total(results: Any) -> torch.Tensor:
         for y in results
     )
     return sum(weighted, torch.zeros((), dtype=torch.float64))
-
-
-def twice(op: Any) -> bool:
-    """Whether its gradients have gradients."""
-    return "backward.backward" in op.entry_points
 
 
 def values_or_refusal(get: Callable[[], Any]) -> Any:
@@ -114,7 +109,7 @@ def test_an_error_names_the_op_by_every_way(op):
         lambda: torch.func.jacrev(torch.func.jacrev(f))(x),
     )
     found = [values_or_refusal(way) for way in ways]
-    assert (found[0] is not None) == (op.piecewise_linear or twice(op))
+    assert (found[0] is not None) == has_second(op)
     for other in found[1:]:
         assert (other is None) == (found[0] is None)
         assert other is None or torch.allclose(other, found[0])
@@ -122,7 +117,7 @@ def test_an_error_names_the_op_by_every_way(op):
 
 @each_op
 def test_forward_mode_is_an_error_that_names_the_op(op):
-    if op.is_diagonal:
+    if has_second(op):
         pytest.skip("it has forward mode: tests/torch/test_forward_mode.py")
     named = sample(op)
     for name in differentiated(op, named):
@@ -154,7 +149,7 @@ def test_gradients_of_a_batch(op):
             each = torch.autograd.grad(results, tensors, [d[i] for d in dys], retain_graph=True)
             for batch, one in zip(got, each, strict=True):
                 assert torch.equal(batch[i], one)
-    if op.piecewise_linear or twice(op):
+    if has_second(op):
         return
     for gradient in got:
         if gradient.requires_grad:
@@ -308,7 +303,7 @@ def functions(cls: Any) -> Iterator[Any]:
 
 
 def test_every_function_of_autograd_is_one_of_these():
-    """The four through which all ops go are tested above, by iteration over ops. Any other is
+    """Those through which all ops go are tested above, by iteration over ops. Any other is
     differentiated by torch's own ops, or is linear and its own gradient."""
     for module in pkgutil.walk_packages(fastact.torch.__path__, "fastact.torch."):
         if module.name != "fastact.torch.transformers" or importlib.util.find_spec("kernels"):
@@ -318,7 +313,8 @@ def test_every_function_of_autograd_is_one_of_these():
     from fastact.torch.nn.sync_batch_norm import _Total
 
     by_torch = differentiated_by(lambda call, *tensors: tensors)(lambda ctx, *incoming: incoming)
-    tested = {autograd.Step, autograd.Scaled, autograd.Twice, autograd.Once, Traced, _Total}
+    of_ops = {autograd.Step, autograd.Scaled, autograd.Twice, autograd.Composed, autograd.Once}
+    tested = {*of_ops, Traced, _Total}
     found = set(functions(torch.autograd.Function)) - {autograd.Function}
     assert found >= tested
     for cls in found - tested:

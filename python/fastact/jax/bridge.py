@@ -343,7 +343,7 @@ def _differentiable(op: Any, template: Template, donates: bool) -> Callable[...,
 # is its own transpose: y' = slope(x', saved), and the gradient of x is slope of y's. How that
 # changes with `saved` is another such function, whose own change is an error.
 
-_linear = Primitive("fastact_linear")  # in the first array, and its own transpose there
+_linear: Any = Primitive("fastact_linear")  # in the first array, and its own transpose there
 
 
 def _elementwise(op: Any, template: Template, donates: bool) -> Callable[..., Any]:
@@ -405,7 +405,8 @@ def _transposed(gradient: Any, _: Any, *arrays: Any, run: Any, again: Any, op: A
 
 def _linear_batched(arrays: Any, axes: Any, *, run: Any, again: Any, op: Any) -> Any:
     size = next(a.shape[axis] for a, axis in zip(arrays, axes, strict=True) if axis is not None)
-    first = batching.bdim_at_front(arrays[0], axes[0], size)
+    in_front: Any = batching.bdim_at_front  # it has no types
+    first = in_front(arrays[0], axes[0], size)
     run, again = (jax.vmap(of, in_axes=(0, *axes[1:])) for of in (run, again))
     return _linear.bind(first, *arrays[1:], run=run, again=again, op=op), 0
 

@@ -14,6 +14,7 @@ import torch
 
 from ..interop import foreign
 from ..ops.engine.op import Op, arrays_of, result_of
+from . import composed
 from .spec import Spec, check_recorded, spec_of
 
 _MOST_LEVELS = 64  # of batches in batches, in torch
@@ -56,6 +57,8 @@ class Recorded:
         self.in_order = self.places == [*range(len(self.places))]
         self.outputs = self._outputs(tensors)
         self.options = {n: v for n, v in named.items() if n in spec.told and n not in tensors}
+        self.needed = [n if at >= 0 else None for n, at in zip(tensors, self.places, strict=True)]
+        self.rest = {n: v for n, v in named.items() if n not in tensors}
         self.numbers = {n: i for i, n in enumerate(self.names) if n in spec.told}
         self.others: tuple[Any, ...] | None = None
         self.shown: list[int] = []
@@ -157,10 +160,10 @@ class Function(torch.autograd.Function):
 
     @staticmethod
     def jvp(ctx: Any, *tangents: Any) -> Any:
-        raise _no_forward_mode(ctx.where)
+        raise no_forward_mode(ctx.where)
 
 
-def _no_forward_mode(where: str) -> NotImplementedError:
+def no_forward_mode(where: str) -> NotImplementedError:
     return NotImplementedError(
         f"{where}: has no derivative in forward mode, as of torch.func.jvp, jacfwd and hessian; "
         f"use one in reverse mode, as of torch.func.vjp and jacrev"
@@ -187,6 +190,8 @@ class Step(Function):
         if call.shown:
             results = result if type(result) is tuple else (result,)
             result = (*results, *[saved[i] for i in call.shown])
+        if call.others:
+            call.rest.update((n, v) for n, v in zip(call.spec.saves, call.others, strict=True) if v)
         if call.numbers:
             ctx.numbers = {name: tensors[i].item() for name, i in call.numbers.items()}
         ctx.call = call
@@ -214,11 +219,12 @@ class Step(Function):
         def second(wanted: Sequence[bool], ddx: Sequence[Any], tensors: Sequence[Any]) -> Any:
             return call.second(wanted, ddx, tensors, numbers)
 
-        return None, None, *in_graph(call.spec, Rules(gradients, second), *incoming, *saved)
+        rules = Rules(gradients, second, {**call.rest, **numbers}, call.needed)
+        return None, None, *in_graph(call.spec, rules, *incoming, *saved)
 
     @staticmethod
     def jvp(ctx: Any, *tangents: Any) -> Any:
-        raise _no_forward_mode(ctx.call.spec.where)
+        raise no_forward_mode(ctx.call.spec.where)
 
 
 # --- gradients in a graph -------------------------------------------------------------------------
@@ -248,19 +254,24 @@ class Rules(NamedTuple):
     gradients : takes the results' gradients and the saved arrays.
     second : takes for each of these whether its gradient is wanted, then the gradients' own
         gradients, and these arrays; it gives a gradient for each, or None.
+    options : the call's other arguments.
+    names : the arguments that the gradients are of; None where none is computed.
     """
 
     gradients: Callable[..., Any]
     second: Callable[..., Any]
+    options: Mapping[str, Any]
+    names: Sequence[str | None]
 
 
 def in_graph(spec: Spec, rules: Rules, *tensors: Any) -> Sequence[Any]:
     """The gradients of an op, which are computed of tensors that may have gradients themselves."""
     if spec.op.piecewise_linear:
         return scaled(spec.where, rules.gradients, *tensors)
-    if not spec.differentiates:
+    if not (spec.differentiates or composed.has_formula(spec.op)):
         return once(spec.where, rules.gradients, *tensors)
-    return of_batch(lambda *each: apply(Twice, spec, rules, *each), *tensors)
+    function = Twice if spec.differentiates else Composed
+    return of_batch(lambda *each: apply(function, spec, rules, *each), *tensors)
 
 
 def scaled(where: str, gradients: Callable[..., Any], *tensors: Any) -> Sequence[Any]:
@@ -358,9 +369,7 @@ class Twice(Function):
         def second(*each: Any) -> Any:
             return ctx.rules.second(wanted, each[:count], each[count:])
 
-        if not (_is_grad_enabled() or _are_transforms_active() or any(map(is_batch, ddx))):
-            return None, None, *second(*ddx, *tensors)
-        return None, None, *once(ctx.where, second, *ddx, *tensors, order="third")
+        return None, None, *_third(ctx, second, *ddx, *tensors)
 
     @staticmethod
     def jvp(ctx: Any, *tangents: Any) -> Any:
@@ -372,6 +381,48 @@ class Twice(Function):
         return one_by_one(Twice.apply, info.batch_size, in_dims, values)
 
 
+def _third(ctx: Any, second: Callable[..., Any], *tensors: Any) -> Sequence[Any]:
+    """A second derivative, whose own is an error."""
+    if _is_grad_enabled() or _are_transforms_active() or any(map(is_batch, tensors)):
+        return once(ctx.where, second, *tensors, order="third")
+    return second(*tensors)  # type: ignore[no-any-return]
+
+
+class Composed(Twice):
+    """Gradients whose own are composed of torch's operations."""
+
+    @staticmethod
+    def backward(ctx: Any, *ddx: Any) -> Any:
+        tensors = Twice.saved(ctx)
+        places = [i for i, wants in enumerate(ctx.needs_input_grad[2:]) if wants]
+        ddx = tuple(d for d, n in zip(ddx, ctx.rules.names, strict=True) if n is not None)
+        count = len(ddx)
+
+        def second(*each: Any) -> Any:
+            f = Composed.function(ctx, each[count:], places)
+            return composed.second(f, places, each[:count], each[count:])
+
+        return None, None, *_third(ctx, second, *ddx, *tensors)
+
+    @staticmethod
+    def function(ctx: Any, tensors: Sequence[Any], places: Sequence[int]) -> Any:
+        names = [n for n in ctx.rules.names if n is not None]
+        return composed.function_of(ctx.spec, ctx.rules.options, names, tensors, places)
+
+    @staticmethod
+    def jvp(ctx: Any, *tangents: Any) -> Any:
+        tensors, tangents = Twice.saved(ctx), tangents[2:]
+        places = [i for i, tangent in enumerate(tangents) if tangent is not None]
+        f = Composed.function(ctx, tensors, places)
+        arrays, given = [tensors[i] for i in places], [tangents[i] for i in places]
+        found = iter(composed.tangents_of(f, arrays, given))
+        return tuple(None if name is None else next(found) for name in ctx.rules.names)
+
+    @staticmethod
+    def vmap(info: Any, in_dims: Any, *values: Any) -> Any:
+        return one_by_one(Composed.apply, info.batch_size, in_dims, values)
+
+
 # --- forward mode ---------------------------------------------------------------------------------
 # The tangents of results and of gradients, by the arguments' own. Of ops whose results follow
 # element by element the derivative is its own transpose.
@@ -380,7 +431,7 @@ class Twice(Function):
 def tangent_of_results(spec: Spec, rules: Rules, saved: Sequence[Any], tangent: Any) -> Any:
     """The result's: as the gradient is computed, of the tangent in its place."""
     if not spec.op.is_diagonal:
-        raise _no_forward_mode(spec.where)
+        raise no_forward_mode(spec.where)
     return tuple(in_graph(spec, rules, tangent, *saved))
 
 
@@ -389,7 +440,7 @@ def tangent_of_gradients(
 ) -> tuple[Any, ...]:
     """The gradient's, by the tangents of all that it was computed of."""
     if not spec.op.is_diagonal:
-        raise _no_forward_mode(spec.where)
+        raise no_forward_mode(spec.where)
     (_, saved), (of_dy, of_saved) = tensors, tangents
     parts = [] if of_dy is None else [*in_graph(spec, rules, of_dy, saved)]
     if of_saved is not None:

@@ -33,6 +33,7 @@ from ..ops.types import (
     Axes,
     Casting,
 )
+from . import composed
 from .autograd import (
     Function,
     Rules,
@@ -40,6 +41,7 @@ from .autograd import (
     finds_all,
     in_graph,
     is_batch,
+    no_forward_mode,
     one_by_one,
     tangent_of_results,
 )
@@ -299,6 +301,13 @@ class Operators:
     def record(self, named: Mapping[str, Any]) -> Any:
         """The results, with a gradient."""
         check_recorded(self.spec, named)
+        op = self.spec.op
+        if not op.is_diagonal and _is_forward_mode(named):
+            writes = any(named.get(name) is not None for name in op.writes(named))
+            if writes or not composed.has_formula(op):
+                raise no_forward_mode(self.spec.where)
+            found = composed.results(self.spec, self.named(self.values(named)))
+            return found[0] if len(found) == 1 else found
         step = _Step(self, named)
         flat = apply(Traced, step, *(named[name] for name in step.names))
         results = flat[: len(self.incoming)]
@@ -353,7 +362,9 @@ class _Step:
                 found = iter(operators.second(wants, *ddx, *tensors, *options))
             return [next(found) if wanted else None for wanted in wants]
 
-        return Rules(gradients, second)
+        of = operators.spec.op.differentiated
+        names = [name for name, wants in zip(of, wanted, strict=True) if wants]
+        return Rules(gradients, second, self.rest, names)
 
 
 class Traced(Function):
@@ -463,6 +474,14 @@ def _entered(op: Any, entry: str, named: Mapping[str, Any], **more: Any) -> Any:
     args = [named[name] for name in point.arrays]
     rest = {name: value for name, value in named.items() if name not in point.arrays}
     return op.entry_point(entry)(*args, **rest, **more)
+
+
+def _is_forward_mode(named: Mapping[str, Any]) -> bool:
+    """Whether tensors have tangents, or torch.func.jvp is at work."""
+    functorch: Any = torch._C._functorch
+    levels = functorch.get_interpreter_stack() or ()
+    is_at_work = any(level.key() == functorch.TransformType.Jvp for level in levels)
+    return is_at_work or foreign.has_tangent(*tensors_of(named))
 
 
 def _made(like: torch.Tensor, model: Model) -> torch.Tensor:

@@ -1,0 +1,256 @@
+"""Ops as a textbook has them, over any framework's arrays: what bridges differentiate again.
+
+A bridge computes results and gradients by the op's kernels. How gradients change, and what has no
+kernel else, a framework finds by these formulas, which are made of its own operations. Nothing here
+computes 16 bits: a bridge gives wider arrays.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol
+
+from ..ops.engine import axes
+from ..ops.engine.fused import activation_op
+from .norm_rows import rows_of, traits
+
+
+class Operations(Protocol):
+    """What formulas ask of a framework, besides operators and methods of its arrays.
+
+    sum, max : over axes, which stay with length 1. constant : an array without its derivative.
+    call : an activation, with its parameters. vjp : the gradients of a function of several arrays,
+    by the arrays and its results' gradients.
+    """
+
+    exp: Callable[..., Any]
+    log: Callable[..., Any]
+    sqrt: Callable[..., Any]
+    where: Callable[..., Any]
+    isnan: Callable[..., Any]
+    zeros: Callable[..., Any]
+    arange: Callable[..., Any]
+    sum: Callable[..., Any]
+    max: Callable[..., Any]
+    constant: Callable[..., Any]
+    call: Callable[..., Any]
+    vjp: Callable[..., Any]
+
+
+Named = Mapping[str, Any]
+
+
+def has_formula(op: Any) -> bool:
+    """Whether an op's formula is here."""
+    return op.family in _FAMILIES
+
+
+def results(op: Any, named: Named, m: Operations) -> tuple[Any, ...]:
+    """What a call gives; named: its arguments."""
+    of = {**op.entry_points["call"].defaults, **named}
+    found: tuple[Any, ...] = _FAMILIES[op.family](op, of, m)
+    return found
+
+
+def gradients(op: Any, incoming: Sequence[Any], named: Named, m: Operations) -> dict[str, Any]:
+    """The gradients by the argument's name; named: what `forward` saved, and options."""
+    if op.saves == op.results:
+        return {"x": _softmax_by_value(op, incoming[0], named, m)}
+    first = op.entry_points["call"].arrays[0]
+    if "shape" in op.saves:
+        x = m.zeros(named["shape"], incoming[0])
+        named = {**named, first: x, "shape": tuple(incoming[0].shape)}  # unbroadcast's is that
+    names = [n for n in op.differentiated if named.get(n) is not None]
+    if first not in names:  # a gradient is named otherwise
+        names = [first, *names]
+
+    def f(*values: Any) -> tuple[Any, ...]:
+        return results(op, {**named, **dict(zip(names, values, strict=True))}, m)
+
+    found = m.vjp(f, [named[n] for n in names], incoming)
+    by_name = dict(zip(names, found, strict=True))
+    return {**by_name, **{n: by_name[like] for n, like in op.shares.items() if like in by_name}}
+
+
+# --- families -------------------------------------------------------------------------------------
+
+
+def _where(op: Any) -> str:
+    return f"fastact.{op.name}"
+
+
+def _activated(op: Any, of: Named, z: Any, m: Operations) -> Any:
+    act = activation_op(_where(op), of["activation"])
+    if act is None:
+        return z
+    return m.call(act, z, {n: of.get(n, value) for n, value in act.parameters.items()})
+
+
+def _along(bias: Any, ndim: int, axis: int) -> Any:
+    return bias.reshape([-1 if i == axis % ndim else 1 for i in range(ndim)])
+
+
+def _bias(op: Any, of: Named, m: Operations) -> tuple[Any, ...]:
+    if "shape" in op.entry_points["call"].defaults:
+        dy, shape = of["dy"], tuple(of["shape"])
+        return (m.sum(dy, axes.unbroadcast(_where(op), shape, dy.shape)).reshape(shape),)
+    if "bias" not in op.saves:
+        dy = of["dy"]
+        return (m.sum(dy, axes.others((of["axis"] % dy.ndim,), dy.ndim)).reshape(-1),)
+    z = of["x"] + _along(of["bias"], of["x"].ndim, of["axis"])
+    return (_activated(op, of, z if of["residual"] is None else z + of["residual"], m),)
+
+
+def _gated(op: Any, of: Named, m: Operations) -> tuple[Any, ...]:
+    def part(array: Any, axis: int, half: tuple[int, int], count: int) -> Any:
+        first, step = half
+        index = [slice(None)] * array.ndim
+        index[axis] = slice(first, first + step * (count - 1) + 1, step)
+        return array[tuple(index)]
+
+    whole = of["x"] if op.packed else of["a"]
+    axis = of["axis"] % max(whole.ndim, 1)
+    if op.packed:
+        length = whole.shape[axis]
+        a, b = (part(whole, axis, half, length // 2) for half in op.halves(of, length))
+    else:
+        a, b = of["a"], of["b"]
+    if of["bias"] is not None:
+        length = of["bias"].shape[0]
+        biases = (part(of["bias"], 0, half, length // 2) for half in op.halves(of, length))
+        a, b = (x + _along(bias, a.ndim, axis) for x, bias in zip((a, b), biases, strict=True))
+    limit = of["limit"]
+    if limit is not None:
+        a = m.where(a > limit, limit, a)
+        b = m.where(b > limit, limit, m.where(b < -limit, -limit, b))
+    act, own = op.activation_of(of)
+    return ((a if act is None else m.call(act, a, own)) * (b + of["offset"]),)
+
+
+def _norm(op: Any, of: Named, m: Operations) -> tuple[Any, ...]:
+    kind, x = traits(op), of["x"]
+    rows = rows_of(op, tuple(x.shape), of)
+    if of.get("residual") is not None:
+        x = x + of["residual"]
+    split = x.reshape(rows.split)
+    if kind.given or (kind.moves and not of["training"]):
+        if "rstd" in of:
+            mean, rstd = of["mean"].reshape(rows.kept), of["rstd"].reshape(rows.kept)
+        else:
+            mean = of["running_mean"].reshape(rows.kept)
+            rstd = 1 / m.sqrt(of["running_var"].reshape(rows.kept) + of["eps"])
+        xhat = (split - mean) * rstd
+    else:
+        centred = split - m.sum(split, rows.axes) / rows.count if rows.centred else split
+        variance = m.sum(centred * centred, rows.axes) / rows.count
+        eps = of["eps"]
+        if of.get("rstd") is not None:  # saved: backward is told no eps
+            rstd = of["rstd"].reshape(rows.kept)
+            eps = m.constant(1 / (rstd * rstd) - variance)
+        xhat = centred / m.sqrt(variance + eps)
+    weight, bias, offset = of["weight"], of.get("bias"), of.get("weight_offset")
+    if weight is not None:
+        if offset is None:
+            offset = 1.0 if of.get("casting") == "gemma" else 0.0
+        xhat = xhat * (weight.reshape(rows.along) + offset)
+    if bias is not None:
+        xhat = xhat + bias.reshape(rows.along)
+    y = _activated(op, of, xhat.reshape(x.shape), m)
+    return (y, x) if kind.adds else (y,)
+
+
+def _logits(of: Named, m: Operations) -> Any:
+    z, mask = of["x"] * of["scale"], of["mask"]
+    if mask is None:
+        return z
+    if isinstance(mask, bool) or "bool" in str(getattr(mask, "dtype", "")):
+        return m.where(mask, z, -float("inf"))
+    return z + mask
+
+
+def _log_sum(z: Any, over: tuple[int, ...], m: Operations) -> Any:
+    most = m.constant(m.max(z, over))
+    return most + m.log(m.sum(m.exp(z - most), over))
+
+
+def _softmax(op: Any, of: Named, m: Operations) -> tuple[Any, ...]:
+    if "target" in of:
+        return _cross_entropy(op, of, m)
+    z = _logits(of, m)
+    over = axes.axes(_where(op), of["axis"], z.ndim)
+    lse = _log_sum(z, over, m)
+    if op.name == "logsumexp":
+        return (lse.reshape(axes.reduced(z.shape, over, of["keepdims"])),)
+    return (m.exp(z - lse) if op.name == "softmax" else z - lse,)
+
+
+def _softmax_by_value(op: Any, dy: Any, of: Named, m: Operations) -> Any:
+    y, of = of["y"], {**op.entry_points["call"].defaults, **of}
+    over = axes.axes(_where(op), of["axis"], y.ndim)
+    if op.name == "softmax":
+        return of["scale"] * (y * (dy - m.sum(dy * y, over)))
+    return of["scale"] * (dy - m.exp(y) * m.sum(dy, over))
+
+
+def _cross_entropy(op: Any, of: Named, m: Operations) -> tuple[Any, ...]:
+    z, target, weight = of["logits"], of["target"], of["weight"]
+    axis = of["axis"] if of["axis"] is not None else min(1, z.ndim - 1)
+    over, classes = axes.axes(_where(op), axis, z.ndim), z.shape[axis]
+    at = over[0]
+    w = 1.0 if weight is None else _along(weight.reshape(-1), z.ndim, at) + 0 * z
+    if "int" in str(target.dtype):
+        index = target.reshape(axes.reduced(z.shape, over, True))
+        counts = (index != of["ignore_index"]) * 1.0
+        t = m.where(_along(m.arange(classes, z), z.ndim, at) == index, 1.0, 0.0 * z)
+        divisor = m.sum(t * w, over) * counts
+    else:
+        counts, t = 1.0, target
+        divisor = 1 + 0 * m.sum(z, over)
+    smoothing = of["label_smoothing"]
+    t = ((1 - smoothing) * t + smoothing / classes) * w * counts
+    losses = -m.sum(t * (z - _log_sum(z, over, m)), over)
+    if of["reduction"] == "none":
+        return (losses.reshape(axes.reduced(z.shape, over, False)),)
+    every = tuple(range(z.ndim))
+    total = m.sum(losses, every)
+    if of["reduction"] == "mean":
+        total = total / m.constant(m.sum(divisor, every))
+    return (total.reshape(()),)
+
+
+def _statistic(op: Any, of: Named, m: Operations) -> tuple[Any, ...]:
+    x = of["x"]
+    over = axes.axes(_where(op), of["axis"], x.ndim)
+    shape = axes.reduced(x.shape, over, of["keepdims"])
+    weights, where = of.get("weights"), of.get("where")
+    w = 1.0 + 0 * m.constant(x) if weights is None else weights
+    if weights is not None and weights.ndim < x.ndim and len(over) == weights.ndim:
+        w = w.reshape(tuple(n if i in over else 1 for i, n in enumerate(x.shape)))
+    valid = True if where is None else where
+    if getattr(op, "skips", False) or of.get("skipna"):
+        valid = ~m.isnan(x) & valid
+    if valid is not True:
+        x, w = m.where(valid, x, 0.0 * m.constant(w)), m.where(valid, w + 0 * x, 0.0)
+    found = {"y": x, "sum": x}
+    if op.name == "sum_squares":
+        found["y"] = x * x
+    if not {*op.results} & {*found}:
+        count = m.sum(w + 0 * m.constant(x), over)
+        mean = m.sum(w * x, over) / count
+        m2 = m.sum(w * (x - mean) * (x - mean), over)
+        left = count - (of.get("correction", 0) if of.get("ddof") is None else of["ddof"])
+        found = {"mean": mean, "m2": m2, "var": m2 / left}
+        if "std" in op.results:
+            found["std"] = m.sqrt(m2 / left)
+        return tuple(found[name].reshape(shape) for name in op.results)
+    return (m.sum(found[op.results[0]], over).reshape(shape),)
+
+
+_FAMILIES: Mapping[str, Callable[[Any, Named, Operations], tuple[Any, ...]]] = {
+    "bias": _bias,
+    "gated": _gated,
+    "norms": _norm,
+    "softmax": _softmax,
+    "reductions": _statistic,
+    "statistics": _statistic,
+}
