@@ -73,7 +73,7 @@ def is_chosen(op: Any, only: Sequence[str]) -> bool:
 def tests(quick: bool, only: Sequence[str]) -> list[Step]:
     """The cases that run on a GPU, a step a file; what is not large, as `thorough` as may be.
 
-    But for those of every kernel, which the sanitizers' part runs without a tool, too.
+    The sanitizers' part has the tests of every kernel, without a tool as well.
     """
     reaches_one = re.compile("cuda|device|backend|framework|KERNELS")  # or its tests never see one
     files = [
