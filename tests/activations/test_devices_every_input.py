@@ -39,7 +39,7 @@ def inputs(name: str, stride: int) -> Iterator[np.ndarray]:
 
 
 def fault(op: Any, entry: str, x: np.ndarray, device: Framework) -> str:
-    """What is wrong of f(x), or of f' by what forward saves; "" if nothing is."""
+    """The fault of f(x), or of f' by what forward saves; "" if there is none."""
     call = op if entry == "call" else partial(op.backward, 1.0)
     found = device.run(call, x)
     if x.dtype.itemsize == 2:
