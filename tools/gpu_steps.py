@@ -71,7 +71,10 @@ def is_chosen(op: Any, only: Sequence[str]) -> bool:
 
 
 def tests(quick: bool, only: Sequence[str]) -> list[Step]:
-    """The cases that run on a GPU, a step a file; what is not large, as `thorough` as may be."""
+    """The cases that run on a GPU, a step a file; what is not large, as `thorough` as may be.
+
+    The sanitizers' part has the tests of every kernel, without a tool as well.
+    """
     reaches_one = re.compile("cuda|device|backend|framework|KERNELS")  # or its tests never see one
     files = [
         file
@@ -84,9 +87,9 @@ def tests(quick: bool, only: Sequence[str]) -> list[Step]:
     families = {op.family for op in fa.ops.values() if is_chosen(op, only)}
     found = []
     for file in files:
-        if only and file.parent.name not in families:
-            continue
         name = file.relative_to(ROOT).as_posix()
+        if name == EVERY_KERNEL or (only and file.parent.name not in families):
+            continue
         words = ["-m", "not large", name]
         if file.parent.name != "devices":
             words += ["-k", "cuda"]

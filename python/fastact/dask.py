@@ -225,13 +225,18 @@ def _quietly(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         return function(*args, **kwargs)
 
 
-def _beside(where: str, name: str, value: Any, x: Any, axis: Any) -> Any:
-    """Repeat an array over x, in x's chunks; weights may have the reduced axes alone."""
+def _array(where: str, name: str, value: Any) -> Any:
+    """An array beside x: dask's, or what NumPy makes of anything plain."""
     if isinstance(value, da.Array):
         _check(where, name, value)
-    else:
-        foreign.plain(where, name, value)
-        value = np.asarray(value)
+        return value
+    foreign.plain(where, name, value)
+    return np.asarray(value)
+
+
+def _beside(where: str, name: str, value: Any, x: Any, axis: Any) -> Any:
+    """Repeat an array over x, in x's chunks; weights may have the reduced axes alone."""
+    value = _array(where, name, value)
     shape = tuple(value.shape)
     if name == "weights":
         value = da.expand_dims(da.asarray(value), lacking(where, axis, shape, x.shape))
@@ -386,11 +391,7 @@ def _norm(op: Any, options: SimpleNamespace, given: dict[str, Any]) -> Any:
     parameters = {name: value for name, value in both.items() if value is not None}
     shape, chunks = tuple(x.shape[a] for a in over), tuple(x.chunks[a] for a in over)
     for name, value in parameters.items():
-        if isinstance(value, da.Array):
-            _check(where, name, value)
-        else:
-            foreign.plain(where, name, value)
-            value = np.asarray(value)
+        value = _array(where, name, value)
         if tuple(value.shape) != shape:
             raise ValueError(f"{where}: {name} must have shape {shape}, got {tuple(value.shape)}")
         parameters[name] = da.asarray(value).rechunk(chunks)

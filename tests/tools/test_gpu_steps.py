@@ -175,6 +175,7 @@ def test_the_parts(quick):
         assert len(names["sanitize"]) == 4 * len(families) + 2 * (some - 1)
     of_tests = names["test"]
     assert "tests/devices/test_devices.py" in of_tests
+    assert gpu_steps.EVERY_KERNEL not in of_tests
     assert ("tests/norms/test_norms_devices.py" in of_tests) is not quick
 
 

@@ -11,12 +11,17 @@ def names(text: str) -> tuple[str, ...]:
     return tuple(name for name in text.split(",") if name)
 
 
+def _number(text: str) -> float:
+    """0 where it is no number."""
+    try:
+        return float(text)
+    except ValueError:
+        return 0.0
+
+
 def count(text: str) -> int:
     """A positive whole number; 1e6 is one, too."""
-    try:
-        number = float(text)
-    except ValueError:
-        number = 0.0
+    number = _number(text)
     if number < 1 or not number.is_integer():
         raise argparse.ArgumentTypeError(f"{text!r} is not a positive whole number")
     return int(number)
@@ -24,10 +29,7 @@ def count(text: str) -> int:
 
 def seconds(text: str) -> float:
     """A positive number."""
-    try:
-        number = float(text)
-    except ValueError:
-        number = 0.0
+    number = _number(text)
     if not 0 < number < math.inf:
         raise argparse.ArgumentTypeError(f"{text!r} is not a positive number of seconds")
     return number
