@@ -79,7 +79,6 @@ BY_NAME = {
 #: Where tables have ops by name, and what they say of them.
 TABLES = {
     "python/fastact/bench/": "what peers call them, and idioms of NumPy's",
-    "python/fastact/check/expected/__init__.py": "families, named as ops are",
     "python/fastact/check/reference.py": "formulas of gates",
     "python/fastact/measure/formulas.py": "formulas",
     "python/fastact/dask.py": "results of moments, which are named as ops are",
@@ -90,7 +89,6 @@ TABLES = {
     "python/fastact/sklearn.py": "what scikit-learn calls activations",
     "tests/": "examples",
     "tools/": "what others call them, and examples",
-    "docs/_ext/op_pages.py": "headings of families, named as ops are",
 }
 
 FOLDERS = ("python/fastact", "tests", "tools", "asv_bench", "docs/_ext")

@@ -36,7 +36,7 @@ NAME = re.compile(r"(?<![\w/.<*}-])[a-z]\w*\.(?:pyx|pxi|h|cpp|cu|cuh)\b(?!\.?\w)
 #: What the site and tests make, and what others have.
 ELSEWHERE = re.compile(
     r"(?:project/)?generated/\w+\.md|docs/results/MACHINE/bench\.json"
-    r"|(?:src/)?a\.cpp|same\.cpp|fastact/ops/kernels\.pyx"
+    r"|(?:src/)?a\.cpp|same\.cpp|fastact/ops/kernels\.pyx|families\.pxi"
     r"|numpy/\w+\.h|xla/ffi/api/c_api\.h|malloc\.h|mkl_vml_defines\.h"
 )
 

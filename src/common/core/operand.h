@@ -5,7 +5,7 @@
 
 namespace fastact {
 
-// X(number, name, bytes, DLPack's code): the dtypes that are computed, and those of masks and of
+// X(number, name, bytes, DLPack's code): the dtypes that are computed, and the dtypes of masks and
 // indices.
 #define FASTACT_COMPUTED_DTYPES(X)   \
   X(kF16, "float16", 2, kDLFloat)    \
