@@ -27,8 +27,8 @@ reads_proc = os.path.exists("/proc/self/status")
 def peak(call: Callable[[], Any]) -> int:
     """The most that Python and NumPy held during a call, in bytes: the least of three calls'.
 
-    Memory that is made once does not count, nor memory that another thread makes meanwhile, as
-    pytest-xdist's does.
+    Objects that a first call makes for later ones are not counted, nor those that another thread
+    makes meanwhile, as pytest-xdist's does.
     """
     found = []
     for _ in range(3):
@@ -39,7 +39,7 @@ def peak(call: Callable[[], Any]) -> int:
     return min(found)
 
 
-#: For a process of its own: the most that it held. What getrusage tells begins with its parent's.
+#: For a process of its own: the most that it held. getrusage would begin with its parent's most.
 HELD = """def peak():
     with open("/proc/self/status") as status:
         return next(int(line.split()[1]) for line in status if line.startswith("VmHWM")) * 1024
