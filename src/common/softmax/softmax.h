@@ -51,10 +51,11 @@ FASTACT_HD T reference_exponent(T max) {  // K
   return madd(max, ExpTraits<T>::kLog2E, ExpTraits<T>::kRoundMagic) - ExpTraits<T>::kRoundMagic;
 }
 
+// zero_at: kBias, where exponentials are not scaled.
 template <class T>
-FASTACT_HD SoftmaxReference<T> reference_of(T max) {
+FASTACT_HD SoftmaxReference<T> reference_of(T max, T zero_at = kZeroAt<T>) {
   const T k = reference_exponent(max);
-  return {(k - kZeroAt<T>)*T(0.69314718055994530942), ExpTraits<T>::kRoundMagic + (kZeroAt<T> - k)};
+  return {(k - zero_at) * T(0.69314718055994530942), ExpTraits<T>::kRoundMagic + (zero_at - k)};
 }
 
 // exp(z - K ln 2) 2^kScale for z up to the maximum. A NaN stays. held: no less than the limit.

@@ -109,6 +109,8 @@ struct SoftmaxKernels {
                               const double* second, RowsOut y);
   void (*store)(const LateProducts& products);
 
+  // Exponentials that are kept, and their sums, are this power of two times as large.
+  double scale_of_terms;
   // y OUT = a factor times exp(z IN) beside `max`, which no z exceeds but by rounding; y may be z.
   void (*exponentials)(const char* z, int64_t n, double max, double factor, char* y);
   // The factor that makes exp(z - lse) of these: exp(lse's reference - lse).

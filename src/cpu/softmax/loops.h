@@ -208,6 +208,21 @@ struct Products {
   }
 };
 
+// By what exponentials are multiplied. Beside a factor that would vanish, were it 2^-kScale times
+// as large, they are not scaled: what is subnormal of them does not count.
+template <class T>
+struct ExponentialFactor {
+  T factor;
+  T zero_at;  // of reference_of
+  T down;     // by what exp_far is multiplied besides
+
+  static FASTACT_HD ExponentialFactor of(double given) {
+    constexpr double kDown = Tail<T>::kDown;
+    if (magnitude(given) < kDown) return {T(given), T(ExpTraits<T>::kBias), T(kDown)};
+    return {T(given * kDown), kZeroAt<T>, T(1)};
+  }
+};
+
 // exp(y) of a y up to 0.
 struct ExpOfLog {
   template <class T>

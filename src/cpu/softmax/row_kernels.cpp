@@ -268,21 +268,27 @@ void apply(RowsIn from, int64_t m, int64_t n, const double* first, const double*
 template <class T>
 FASTACT_MIXED void exponentials(const char* z_, int64_t n, double max_, double factor_, char* y) {
   const T* z = in<T>(z_);
-  const T max = is_finite(max_) ? T(max_) : T(0), factor = T(factor_);
+  const ExponentialFactor<T> by = ExponentialFactor<T>::of(factor_);
+  const T max = is_finite(max_) ? T(max_) : T(0), factor = by.factor;
   if (is_near(max)) {
-    const SoftmaxReference<T> reference = reference_of(max);
+    const SoftmaxReference<T> reference = reference_of(max, by.zero_at);
     each(out<T>(y), n,
          [=](int64_t i) FASTACT_INLINED { return exp_near(z[i], reference) * factor; });
   } else {
-    each(out<T>(y), n, [=](int64_t i) FASTACT_INLINED { return exp_far(z[i], max) * factor; });
+    const T down = by.down;
+    each(out<T>(y), n,
+         [=](int64_t i) FASTACT_INLINED { return exp_far(z[i], max) * down * factor; });
   }
 }
 
-// Of T(lse), as exp_near and exp_far take it.
+template <class T>
+constexpr double kUp = 1 / double(Tail<T>::kDown);  // 2^kScale
+
+// Of T(lse), as `exponentials` takes it.
 template <class T>
 double factor_of(double lse) {
   if (!is_finite(lse)) return __builtin_nan("");
-  return 1.0 / exp_of_maximum<T>(lse);
+  return kUp<T> / exp_of_maximum<T>(lse);
 }
 
 // t w of n elements, in double.
@@ -363,6 +369,7 @@ constexpr SoftmaxKernels kernels_of() {
       lower<T>,
       {},
       store<T>,
+      kUp<T>,
       exponentials<T>,
       factor_of<T>,
       weigh<T>,

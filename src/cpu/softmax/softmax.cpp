@@ -120,7 +120,7 @@ struct Forward : RowStatistics {
 
   void apply(const char* z, int64_t n, char* y) {
     if (Kind::kTakesTerms)
-      kernels.exponentials(z, n, rows.max[0], rows.factor[0], y);
+      kernels.exponentials(z, n, rows.max[0], rows.factor[0] * kernels.scale_of_terms, y);
     else
       kernels.apply[job.kind]({z, 0}, 1, n, numbers(), rows.log, {y, 0});
   }
@@ -149,14 +149,18 @@ struct Forward : RowStatistics {
   }
 
   void apply_to_tile(int64_t index, int64_t m) {
+    const bool applies = keeps_tile || !Kind::kTakesTerms;
+    double factors_of_z[kTileWidth];
+    for (int64_t j = 0; !applies && j < m; ++j)
+      factors_of_z[j] = rows.factor[j] * kernels.scale_of_terms;
     for_blocks([&](int64_t column, int64_t n) {
       const RowsOut made = tile_in(tile, m);
       const RowsOut y = is_stored ? stored_tile(Softmax::kY, index, column) : made;
       const RowsIn z = keeps_tile ? as_input(made) : z_of_tile(Softmax::kX, index, m, column, n);
-      if (keeps_tile || !Kind::kTakesTerms)
+      if (applies)
         tiles.apply[job.kind](z, n, m, numbers(), rows.log, y);
       else
-        tiles.exponentials(z, n, m, rows.max, rows.factor, y);
+        tiles.exponentials(z, n, m, rows.max, factors_of_z, y);
       if (is_stored) return;  // there is no mask
       for (int64_t j = 0; j < m; ++j)
         for (int64_t i = 0; i < n && is_filled(j); ++i)
@@ -303,7 +307,7 @@ struct LseBackward : RowStatistics {
       if (std::isfinite(found[j])) {
         pivots[0] = found[j], has_pivots = true;
         find_once(Softmax::kIn, first + j, 1, true, false, -1, {});
-        maxima[j] = rows.max[0], factors[j] = scaled * rows.factor[0];
+        maxima[j] = rows.max[0], factors[j] = scaled * (rows.factor[0] * kernels.scale_of_terms);
         continue;
       }
       const bool is_void = job.mask_kind != 0 && maxima[j] == kNothing;

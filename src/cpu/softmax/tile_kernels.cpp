@@ -69,13 +69,18 @@ struct TileLanes {
 template <class T>
 struct TileReferences {
   alignas(64) T max[kTileWidth], limit[kTileWidth], magic[kTileWidth];
+  alignas(64) T down[kTileWidth];  // as of ExponentialFactor
   bool are_near = true;
 
-  FASTACT_HD void set(int64_t width) {
+  // of(row): its ExponentialFactor.
+  template <class Of>
+  FASTACT_HD void set(int64_t width, Of of) {
     for (int64_t j = 0; j < width; ++j) {
       if (!(magnitude(max[j]) < T(kInfinity))) max[j] = 0;
-      const SoftmaxReference<T> reference = reference_of(is_near(max[j]) ? max[j] : T(0));
-      limit[j] = reference.limit, magic[j] = reference.magic;
+      const ExponentialFactor<T> by = of(j);
+      const SoftmaxReference<T> reference =
+          reference_of(is_near(max[j]) ? max[j] : T(0), by.zero_at);
+      limit[j] = reference.limit, magic[j] = reference.magic, down[j] = by.down;
       are_near &= is_near(max[j]);
     }
   }
@@ -90,7 +95,7 @@ struct TileReferences {
 #pragma omp simd
       for (int64_t j = 0; j < width; ++j) {
         const T near = exp_near(z[j], SoftmaxReference<T>{limit[j], magic[j]});
-        const T far = exp_far(z[j], max[j]);
+        const T far = exp_far(z[j], max[j]) * down[j];
         y[j] = finish(magnitude(max[j]) <= T(kNearMaximum) ? near : far, z[j], j);
       }
     }
@@ -128,7 +133,8 @@ void tile_block(RowsIn z_, int64_t n, int64_t width, RowsOut exponentials, TileS
         if (at[j] != at[j]) stats->rest[j] = __builtin_nan("");
     }
   }
-  references.set(width);
+  references.set(width,
+                 [](int64_t) FASTACT_INLINED { return ExponentialFactor<C>{1, kZeroAt<C>, 1}; });
   TileLanes sums(n, width);
   alignas(64) C unkept[2][kTileWidth];
   const auto terms = [&](int64_t i, int buffer) FASTACT_INLINED {
@@ -188,15 +194,19 @@ template <class T>
 void tile_exponentials(RowsIn z, int64_t n, int64_t width, const double* maxima,
                        const double* factors, RowsOut y) {
   using C = Compute<T>;
-  const TileNumbers<C> factor(factors, width);
   TileReferences<C> references;
-  for (int64_t j = 0; j < width; ++j) references.max[j] = C(maxima[j]);
-  references.set(width);
+  alignas(64) C factor[kTileWidth];
+  for (int64_t j = 0; j < width; ++j) {
+    references.max[j] = C(maxima[j]);
+    factor[j] = ExponentialFactor<C>::of(factors[j]).factor;
+  }
+  references.set(width,
+                 [=](int64_t j) FASTACT_INLINED { return ExponentialFactor<C>::of(factors[j]); });
   TileIn<T> from(z, width);
   TileOut<T> to(y, width);
   for (int64_t i = 0; i < n; ++i) {
     references.map(from.read(i), width, to.at(i),
-                   [&](C value, C, int64_t j) FASTACT_INLINED { return value * factor.of[j]; });
+                   [&](C value, C, int64_t j) FASTACT_INLINED { return value * factor[j]; });
     to.finish(i);
   }
 }
