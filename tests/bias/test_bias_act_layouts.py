@@ -94,6 +94,18 @@ def test_any_number_of_channels(channels, last, dtype, threads):
         assert_same_bits(dbias, fa.bias_grad(dy, axis=axis))
 
 
+@pytest.mark.parametrize("shape", [(1024, 64), (64, 1024), (2, 64, 512), (1, 16, 4096)])
+@pytest.mark.parametrize("dtype_name", ["float16", "bfloat16"])
+def test_the_identity_hands_back_every_bit_of_dy(isa, shape, dtype_name):
+    """Of NaNs that signal, too: it converts what it adds up, and copies dx."""
+    dtype = DTYPES[dtype_name]
+    dy = np.arange(2**16, dtype=np.uint16).reshape(shape)
+    axis = -1 if len(shape) == 2 else 1
+    bias = np.zeros(shape[axis], dtype)
+    dx, _ = fa.bias_act.backward(dy.view(dtype), dy.view(dtype), bias, axis=axis)
+    np.testing.assert_array_equal(dx.view(np.uint16), dy)
+
+
 # Rows on both sides of a lane's (32), of those that are added at once (256) and of a block (2048);
 # channels in tiles that begin within and at the end of a group of 32, and more than one tile.
 @pytest.mark.parametrize("rows", [1, 31, 33, 300, 2049])

@@ -172,6 +172,23 @@ def test_without_nan_the_bits_are_those_of_all(op, dtype, shape, axes):
     assert_same_bits(op(x, axes), plain(x, axes))
 
 
+# Numbers of any size, some of which underflow, and of one size; more outputs than a tile has.
+@pytest.mark.parametrize("sizes", ["any", "alike"])
+@pytest.mark.parametrize("terms", range(1, 9))
+@pytest.mark.parametrize("gaps", [0, 7])
+def test_a_mean_is_rounded_as_a_division(isa, sizes, terms, gaps):
+    """Where all outputs have one count it is a product and an fma that give it."""
+    rng = np.random.default_rng(terms)
+    bits = rng.integers(0, 2**64, 5003, dtype=np.uint64).view(np.float64)
+    x = np.zeros((terms, bits.size))
+    x[0] = rng.normal(size=bits.size) if sizes == "alike" else np.where(np.isfinite(bits), bits, 3)
+    if gaps:
+        x[1:, ::gaps] = np.nan
+    expected = x[0] / (~np.isnan(x)).sum(0)
+    assert_same_bits(fa.nanmean(x, 0), expected)
+    assert_same_bits(fa.nanmean(x.T.copy(), 1), expected)
+
+
 # --- hard data, and little of it ------------------------------------------------------------------
 
 

@@ -144,6 +144,27 @@ def test_same_bits_in_every_layout(op, dtype, terms, kind):
         assert_same_bits(op(rows, 1, **along), np.full(n, y))
 
 
+# A mean adds all elements as if they counted, and those of a block anew where it finds that some do
+# not: elements on both sides of a block (2048), and the odd one at its beginning, middle and end.
+@pytest.mark.parametrize("terms", [5, 100, 5000])
+@pytest.mark.parametrize("dtype", DTYPES.values(), ids=DTYPES)
+@pytest.mark.parametrize("x_there", [0.0, -0.0, -3.0, np.inf, -np.inf, np.nan])
+@pytest.mark.parametrize("weight", [0.0, -0.0, 1.0, -1.0, np.inf, np.nan])
+@pytest.mark.parametrize("others", [-0.0, 2.0])
+@pytest.mark.filterwarnings("ignore:weights that are negative:RuntimeWarning")
+def test_an_odd_element_among_others(isa, terms, dtype, x_there, weight, others):
+    """The bits are those of weights of another dtype, which are looked at one by one."""
+    x, w = np.full((3, terms), others, dtype), np.ones((3, terms), dtype)
+    for row, k in enumerate((0, terms // 2, terms - 1)):
+        x[row, k], w[row, k] = x_there, weight
+    looked_at = w.astype(np.float32 if dtype == np.float64 else np.float64)
+    expected = fa.average(x, 1, weights=looked_at)
+    assert_same_bits(fa.average(x, 1, weights=w), expected)
+    assert_same_bits(fa.average(x.T.copy(), 0, weights=w.T.copy()), expected)
+    if weight == 0:
+        assert_same_bits(expected, np.full(3, others + 0.0 * abs(others), dtype))
+
+
 @case
 @each_masked
 def test_a_mask_of_true_changes_no_mean(op, dtype, shape, axes):

@@ -83,6 +83,11 @@ struct BiasBackward : BiasChunks {
 
   void compute(int64_t phase, double* const* lanes) {
     const char* gradient = reader.load(BiasCall::kDy, dy);
+    if (copy_halves()) {
+      if (lanes) sums.each[0].kernels->add_terms(gradient, count, phase, 0, *lanes);
+      made[0] = gradient;
+      return;
+    }
     char* to = reader.target(BiasCall::kOut, product, plan.accumulate);
     if (act.activation == k_identity || !has_residual) {
       // The identity's loop reads dy alone: a copy that adds up what it has at hand.
@@ -99,6 +104,16 @@ struct BiasBackward : BiasChunks {
     }
     reader.finish(BiasCall::kOut, to, product, plan.accumulate);
     made[0] = to;
+  }
+
+  // Of the identity dx is dy: its 16 bits are copied where they lie in one piece.
+  bool copy_halves() const {
+    if (act.activation != k_identity || s.item == s.compute_item || plan.accumulate) return false;
+    const char* const from = reader.stored(BiasCall::kDy);
+    char* const to = reader.stored(BiasCall::kOut);
+    if (!from || !to) return false;
+    if (from != to) memcpy(to, from, count * s.item);
+    return true;
   }
 
   bool takes_rows() const {

@@ -1,6 +1,8 @@
 // The kernels of bias/kernels.h.
 #include "cpu/bias/kernels.h"
 
+#include <type_traits>
+
 #include "cpu/simd/vector.h"
 
 FASTACT_BEGIN_NAMESPACE
@@ -76,10 +78,19 @@ void forward(const char* from, const char* bias, int64_t period, char* to, int64
   if (whole < n) activate_some(a, x + whole, biases.here(), y + whole, n - whole);
 }
 
+// Of the identity dx is dy, whose 16 bits are copied.
+template <class T, class Activation>
+constexpr bool kCopies = is_half<T> && std::is_same<Activation, Unchanged<Compute<T>>>::value;
+
 // dx OUT = dy IN f'(x IN + bias IN), of m <= kLanes elements; returns it before it was rounded.
 template <class T, class C, class Activation>
 FASTACT_HD const C* gradient(const Activation& a, const T* dy, const T* x, const C* bias, T* dx,
                              int64_t m, Wide<T, kLanes>* of_dx) {
+  if constexpr (kCopies<T, Activation>) {
+    const C* terms = of_dx->read(dy, m);
+    if (dx != dy) memcpy(dx, dy, m * sizeof(T));
+    return terms;
+  }
   Wide<T, kLanes> of_dy, of_x;
   const C *dys = of_dy.read(dy, m), *xs = of_x.read(x, m);
   C* made = of_dx->to(dx);
@@ -141,6 +152,10 @@ void backward(const char* gradients, const char* from, const char* bias, int64_t
   if (i < n) some_gradient(a, dy + i, x + i, biases.here(), dx + i, n - i, lanes);
 }
 
+// Bytes ahead: the rows of a lane, kLanes apart, are more than the hardware's prefetcher follows.
+// Behind a row lies one of the next lane.
+constexpr int64_t kAheadInRow = 256;
+
 template <class T, template <class, bool> class A>
 void backward_rows(const char* const* dy, const char* const* x, const char* bias, char* const* dx,
                    int64_t rows, int64_t n, const double* parameters, double* lane, bool fresh) {
@@ -156,8 +171,11 @@ void backward_rows(const char* const* dy, const char* const* x, const char* bias
 #pragma GCC unroll 16
         for (int k = 0; k < kVectors; ++k) v[k] = fresh ? -Vector{} : load(lane + i + k * kVector);
         for (int64_t row = 0; row < rows; ++row) {
-          const C* made = gradient(a, of(dy[row], i), of(x[row], i), b,
-                                   reinterpret_cast<T*>(dx[row]) + i, m, &of_dx);
+          T* const to = reinterpret_cast<T*>(dx[row]) + i;
+          prefetch(of(dy[row], i), kAheadInRow);
+          if (!kCopies<T, A<C, false>>) prefetch(of(x[row], i), kAheadInRow);
+          prefetch(to, kAheadInRow);
+          const C* made = gradient(a, of(dy[row], i), of(x[row], i), b, to, m, &of_dx);
 #pragma GCC unroll 16
           for (int k = 0; k < kVectors; ++k) v[k] += load(made + k * kVector);
         }

@@ -124,7 +124,7 @@ int64_t repeat_thrice(char* to, const char* from, int64_t rows) {
 // at a time: memcpy has the best vectors.
 template <class T>
 void repeat_elements(char* to, const char* from, int64_t stride, int64_t rows, int64_t columns) {
-  constexpr int64_t kBytes = 16, kPattern = 2048, kRepeated = 4096;
+  constexpr int64_t kBytes = 16, kPattern = 2048, kRepeated = 32768;
   typedef T Several __attribute__((vector_size(kBytes)));
   const int64_t bytes = columns * int64_t(sizeof(T)), first = std::min(bytes, kPattern);
   const char* const end = to + rows * bytes;

@@ -1131,6 +1131,22 @@ void divide(double* x, double divisor, int64_t n) {
   for (; i < n; ++i) x[i] /= divisor;
 }
 
+// Most often all elements count, everywhere.
+bool divide_each(double* x, const double* counts, int64_t n) {
+  int64_t others = 0, positive = 0;
+  for (int64_t i = 0; i < n; ++i) {
+    others += counts[i] != counts[0];
+    positive += counts[i] > 0;
+  }
+  if (others == 0) {
+    divide(x, counts[0], n);
+  } else {
+#pragma omp simd
+    for (int64_t i = 0; i < n; ++i) x[i] /= counts[i];
+  }
+  return positive == n;
+}
+
 FASTACT_HD void merge_counts(const Moments& from, int64_t k, Moments* to, int64_t n) {
   const double fraction = double(k) / double(n + k);
   merge_moments(from, fraction, double(n) * fraction, to);
@@ -1242,6 +1258,7 @@ const ReduceTable reduce_table = {
     FASTACT_EACH(lose),
     make_finite,
     divide,
+    divide_each,
     &weighting_kernels,
     FASTACT_EACH(row_moments),
 };

@@ -218,6 +218,8 @@ struct ReduceTable {
 
   // x IN/OUT (n) /= divisor, which is a count.
   void (*divide)(double* x, double divisor, int64_t n);
+  // x IN/OUT (n) /= counts (n). Returns whether all counts are positive.
+  bool (*divide_each)(double* x, const double* counts, int64_t n);
 
   const WeightingKernels* weighting;
 

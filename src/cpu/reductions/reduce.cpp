@@ -224,21 +224,20 @@ void store_moments(const Reducer& r, int64_t first, int64_t n, const Results& al
 
 // A compensated sum as one number. (-0 + 0 would be 0.)
 double total_of(double sum, double low) { return low != 0 ? sum + low : sum; }
+void add_errors(const Results& all, int64_t n) {
+  for (int64_t i = 0; i < n && all.errors; ++i)
+    all.values[i] = total_of(all.values[i], all.errors[i]);
+}
 
 // The mean alone, or the sum, of terms that have a count of their own.
 void store_valid_means(const Reducer& r, int64_t first, int64_t n, const Results& all) {
-  double *sum = all.values, *low = all.errors, *count = sum + all.pitch;
-  const double* const count_low = low + all.pitch;
-  bool has_few = false;
-#pragma omp simd reduction(| : has_few)
-  for (int64_t i = 0; i < n; ++i) {
-    count[i] = std::abs(count[i] + count_low[i]);
-    has_few |= !(count[i] > 0);
-  }
-  for (int64_t i = 0; i < n && has_few && r.is_degenerate; ++i) note_count(r, count[i], 0);
-  const bool is_total = r.of_m2 == kTotal;
+  double *sum = all.values, *count = sum + all.pitch;
+  add_errors(all, n);
+  add_errors({count, all.errors ? all.errors + all.pitch : nullptr, 0}, n);
 #pragma omp simd
-  for (int64_t i = 0; i < n; ++i) sum[i] = total_of(sum[i], low[i]) / (is_total ? 1.0 : count[i]);
+  for (int64_t i = 0; i < n; ++i) count[i] = std::abs(count[i]);
+  const bool has_few = r.of_m2 == kTotal || !r.table->divide_each(sum, count, n);
+  for (int64_t i = 0; i < n && has_few && r.is_degenerate; ++i) note_count(r, count[i], 0);
   if (may_be_far(r, sum, n, -kMostDouble)) rescale_means(r, first, n, count, sum);
   if (r.y) store_outputs(r, r.y, first, n, sum, nullptr);
   if (r.count) store_outputs(r, r.count, first, n, count, nullptr);
@@ -246,8 +245,7 @@ void store_valid_means(const Reducer& r, int64_t first, int64_t n, const Results
 
 // Sums over the divisor.
 void store_means(const Reducer& r, int64_t first, int64_t n, const Results& all) {
-  for (int64_t i = 0; i < n && all.errors; ++i)
-    all.values[i] = total_of(all.values[i], all.errors[i]);
+  add_errors(all, n);
   r.table->divide(all.values, r.divisor, n);
   if (may_be_far(r, all.values, n, -kMostDouble)) rescale_means(r, first, n, nullptr, all.values);
   store_sums(r, first, n, all.values, nullptr);
@@ -293,7 +291,7 @@ struct BlockMerger {
   }
 
   void all_chunks(BlockSource& source, int64_t first, int64_t n) {
-    if (r.terms.size <= kReduceBlock && sets == 1)  // a sum without errors
+    if (r.terms.size <= kReduceBlock && !r.accumulator->has_shift)  // sums without errors
       return store(first, n, source.block(first, n, 0, r.terms.size));
     const Results all = local(0), one = local(1);
     chunk(source, first, n, 0, all);

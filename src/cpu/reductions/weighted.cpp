@@ -87,6 +87,9 @@ struct WeightedInputs : BlockSource {
   double count[kMostWeighted];
   double results[kMostSets][kMostWeighted];
   int64_t staged_first, staged_term, staged_terms;
+  // Whether weights are read where they lie, and products added without a look at them, which
+  // double, waiting for memory, does not gain by; then, whether a weight had a sign.
+  bool reads_weights, trusts_weights, has_sign = false;
 
   // Terms of n neighbouring outputs: each is a row of n contiguous numbers.
   struct Source {
@@ -103,7 +106,10 @@ struct WeightedInputs : BlockSource {
         kernels(*r.table->weighting),
         has_m2(r.accumulator == &r.table->accumulators[kValidMoments]),
         is_far(s.size() * s.item > kFarReduction),
-        staged_first(-1) {}
+        staged_first(-1),
+        reads_weights(m.is_readable[M::kWeights] && !s.data[M::kWhere] &&
+                      s.dtypes[M::kWeights] == s.dtypes[M::kX]),
+        trusts_weights(reads_weights && s.dtypes[M::kX] != kF64) {}
 
   Results block(int64_t first, int64_t n, int64_t term, int64_t terms) override {
     const int64_t width = m.is_by_output ? 1 : n;
@@ -115,6 +121,10 @@ struct WeightedInputs : BlockSource {
   void columns(int64_t first, int64_t n, int64_t term, int64_t terms, int64_t at) {
     if (!has_m2) {
       pass(kProducts, first, n, term, terms);
+      if (trusts_weights && !are_right(n)) {
+        reads_weights = trusts_weights = false;  // from now on: others are likely to come
+        pass(kProducts, first, n, term, terms);
+      }
       std::copy_n(lanes[0], n, results[0] + at);
       std::copy_n(lanes[1], n, results[1] + at);
       return;
@@ -132,6 +142,19 @@ struct WeightedInputs : BlockSource {
       if (count[c] != 0) moments_of_sums(centre[c], lanes[0][c], lanes[1][c], count[c], &mean, &m2);
       results[0][at + c] = mean, results[1][at + c] = m2, results[2][at + c] = count[c] + 0.0;
     }
+  }
+
+  // Whether the sums of n columns are those of elements all of which count. One of weight 0 makes a
+  // sum NaN or -0, or changes nothing.
+  bool are_right(int64_t n) const {
+    uint64_t wrong = has_sign;
+#pragma omp simd reduction(| : wrong)
+    for (int64_t c = 0; c < n; ++c) {
+      const double sum = lanes[0][c], weight = lanes[1][c], zero = sum == 0 ? sum : 0.0;
+      wrong |= bit_cast<uint64_t>(sum - sum) | bit_cast<uint64_t>(weight - weight) |
+               bit_cast<uint64_t>(zero);
+    }
+    return !wrong;
   }
 
   // The first element that counts and is finite, or 0.
@@ -159,6 +182,7 @@ struct WeightedInputs : BlockSource {
 
   // lanes OUT: the sums of `what`.
   void pass(WeightedTerms what, int64_t first, int64_t n, int64_t term, int64_t terms) {
+    has_sign = false;
     for (int64_t done = 0, found; done < terms; done += found) {
       const int64_t phase = done % kLanes, left = terms - done;
       found =
@@ -172,9 +196,7 @@ struct WeightedInputs : BlockSource {
   // lanes, or a part of a round.
   int64_t find_terms(WeightedTerms what, int64_t first, int64_t n, int64_t term, int64_t terms) {
     const int64_t staged = std::min(rows_at_once(n), terms);
-    const bool are_weights_read = m.is_readable[M::kWeights] && !s.data[M::kWhere] &&
-                                  s.dtypes[M::kWeights] == s.dtypes[M::kX];
-    const int64_t most = are_weights_read ? terms : staged;
+    const int64_t most = reads_weights ? terms : staged;
     const bool is_x_read = what == kProducts && !r.skips;
     int64_t found = is_x_read ? find_in_place(M::kX, first, n, term, most, &of_x) : 0;
     if (found == 0) {
@@ -184,7 +206,7 @@ struct WeightedInputs : BlockSource {
       return staged;
     }
     const int64_t weighed =
-        are_weights_read ? find_in_place(M::kWeights, first, n, term, found, &of_weights) : 0;
+        reads_weights ? find_in_place(M::kWeights, first, n, term, found, &of_weights) : 0;
     if (weighed > 0) return weighed;
     found = std::min(staged, found);
     stage_weights(first, n, term, found);
@@ -280,12 +302,15 @@ struct WeightedInputs : BlockSource {
     const auto add_rows = [&](int64_t row, int64_t step, int64_t rows, int64_t width,
                               int64_t lane) {
       const auto rows_of = [&](const Source& of) -> WeightedRows {
-        const int64_t ahead = are_joined ? kAhead : terms > 1 ? of.offsets[1] - of.offsets[0] : 0;
+        const int64_t row_bytes = kLanes * n * of.item;  // long rows are read strip by strip
+        const int64_t ahead = are_joined  ? row_bytes < kAhead ? 2 * kAhead : kAhead / 4
+                              : terms > 1 ? of.offsets[1] - of.offsets[0]
+                                          : 0;
         return {of.at, of.offsets + row, is_far && !of.is_staged ? ahead : 0};
       };
-      kernel(rows_of(of_x), rows_of(of_weights), step, rows, width * n,
-             what == kProducts ? nullptr : centre, lanes[0] + lane * n, lanes[1] + lane * n,
-             done + row * joined < kLanes);
+      has_sign |= kernel(rows_of(of_x), rows_of(of_weights), step, rows, width * n,
+                         what == kProducts ? nullptr : centre, lanes[0] + lane * n,
+                         lanes[1] + lane * n, done + row * joined < kLanes);
     };
     if (are_joined) {
       const int64_t whole = terms / kLanes, rest = terms % kLanes;

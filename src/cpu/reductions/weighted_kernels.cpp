@@ -10,17 +10,22 @@
 FASTACT_BEGIN_NAMESPACE
 namespace {
 
+// What is looked at before an element is added: nothing, its weight, or x as well.
+enum Look { kTrusts, kWeighs, kSkips };
+
 // A vector of elements with their weights onto two lanes. The first steps are weight_of
 // (common/reductions/weights.h) of vectors: a finite weight is one up to the largest number. The
 // product of the converted factors is exact.
-template <WeightedTerms what, bool is_exact, bool skips>
+template <WeightedTerms what, bool is_exact, Look look>
 FASTACT_HD void add_elements(Vector x, Vector w, Vector centre, Vector one, Vector& first,
                              Vector& second) {
-  const Vector none = {};
-  w = (w >= none) & (w <= none + __DBL_MAX__) ? w : none + __builtin_nan("");
-  const auto counts = skips ? (w != none) & (x == x) : w != none;
-  w = counts ? w : none;
-  x = counts ? x : none;
+  if constexpr (look != kTrusts) {
+    const Vector none = {};
+    w = (w >= none) & (w <= none + __DBL_MAX__) ? w : none + __builtin_nan("");
+    const auto counts = look == kSkips ? (w != none) & (x == x) : w != none;
+    w = counts ? w : none;
+    x = counts ? x : none;
+  }
   if constexpr (what == kProducts) {
     first = is_exact ? madd(w, x, first) : first + w * x;
     second = is_exact ? add_converted(w, one, second) : second + w;
@@ -32,14 +37,15 @@ FASTACT_HD void add_elements(Vector x, Vector w, Vector centre, Vector one, Vect
 }
 
 // `count` vectors of columns from `column` on, or the `numbers` of one that is not whole: of
-// all rows, in registers.
-template <WeightedTerms what, bool skips, class T, class W, int count, bool is_part = false>
-FASTACT_HD void add_columns(const WeightedRows& x, const WeightedRows& weights, int64_t step,
-                            int64_t rows, int64_t column, const double* centre, double* first,
-                            double* second, bool fresh, int64_t numbers = 0) {
+// all rows, in registers. Returns the weights' bits, joined by or, where it does not look at them.
+template <WeightedTerms what, Look look, class T, class W, int count, bool is_part = false>
+FASTACT_HD Indices add_columns(const WeightedRows& x, const WeightedRows& weights, int64_t step,
+                               int64_t rows, int64_t column, const double* centre, double* first,
+                               double* second, bool fresh, int64_t numbers = 0) {
   constexpr bool is_exact = is_converted<T> && is_converted<W>;
   const Vector one = Vector{} + hidden_one();
   Vector a[count], b[count], from[count] = {};
+  Indices bits = {};
 #pragma GCC unroll 4
   for (int k = 0; k < count; ++k) {
     const int64_t c = column + k * kVector;
@@ -58,7 +64,8 @@ FASTACT_HD void add_columns(const WeightedRows& x, const WeightedRows& weights, 
     for (int k = 0; k < count; ++k) {
       const Vector v = is_part ? load_some(of_x, numbers, Vector{}) : load(of_x + k * kVector);
       const Vector w = is_part ? load_some(of_w, numbers, Vector{}) : load(of_w + k * kVector);
-      add_elements<what, is_exact, skips>(v, w, from[k], one, a[k], b[k]);
+      add_elements<what, is_exact, look>(v, w, from[k], one, a[k], b[k]);
+      if (look == kTrusts) bits |= (Indices)w;
     }
   }
 #pragma GCC unroll 4
@@ -67,21 +74,27 @@ FASTACT_HD void add_columns(const WeightedRows& x, const WeightedRows& weights, 
     memcpy(first + column + k * kVector, &a[k], bytes);
     memcpy(second + column + k * kVector, &b[k], bytes);
   }
+  return bits;
 }
 
-template <WeightedTerms what, bool skips, class T, class W>
-void add(const WeightedRows& x, const WeightedRows& weights, int64_t step, int64_t rows,
+template <WeightedTerms what, Look look, class T, class W>
+bool add(const WeightedRows& x, const WeightedRows& weights, int64_t step, int64_t rows,
          int64_t columns, const double* centre, double* first, double* second, bool fresh) {
   constexpr int kAtOnce = 4;
   int64_t c = 0;
+  Indices bits = {};
   for (; c + kAtOnce * kVector <= columns; c += kAtOnce * kVector)
-    add_columns<what, skips, T, W, kAtOnce>(x, weights, step, rows, c, centre, first, second,
-                                            fresh);
+    bits |= add_columns<what, look, T, W, kAtOnce>(x, weights, step, rows, c, centre, first, second,
+                                                   fresh);
   for (; c + kVector <= columns; c += kVector)
-    add_columns<what, skips, T, W, 1>(x, weights, step, rows, c, centre, first, second, fresh);
+    bits |=
+        add_columns<what, look, T, W, 1>(x, weights, step, rows, c, centre, first, second, fresh);
   if (c < columns)
-    add_columns<what, skips, T, W, 1, true>(x, weights, step, rows, c, centre, first, second, fresh,
-                                            columns - c);
+    bits |= add_columns<what, look, T, W, 1, true>(x, weights, step, rows, c, centre, first, second,
+                                                   fresh, columns - c);
+  bool is_signed = false;
+  for (int k = 0; k < kVector; ++k) is_signed |= bits[k] < 0;
+  return is_signed;
 }
 
 // The masks of `mask` and of `choose` are loops of their own: with both choices in one GCC would
@@ -129,14 +142,18 @@ void gradient(const double* dy, const double* slope, const double* x, const doub
 
 }  // namespace
 
-#define FASTACT_ADD(T) {add<kProducts, false, T, T>, add<kProducts, false, T, double>}
-#define FASTACT_ADD_STAGED(what) {add<what, false, double, double>, add<what, true, double, double>}
+#define FASTACT_ADD(T) {add<kProducts, kTrusts, T, T>, add<kProducts, kWeighs, T, double>}
+#define FASTACT_ADD_STAGED(what) \
+  {add<what, kWeighs, double, double>, add<what, kSkips, double, double>}
 #define FASTACT_GRADIENT(of) {gradient<of, false>, gradient<of, true>}
 #define FASTACT_TERM_GRADIENT(name, Term) {term_gradient<Term, false>, term_gradient<Term, true>},
 
 extern const WeightingKernels weighting_kernels;
 const WeightingKernels weighting_kernels = {
-    {FASTACT_ADD(f16), FASTACT_ADD(bf16), FASTACT_ADD(float), FASTACT_ADD(double)},
+    {FASTACT_ADD(f16),
+     FASTACT_ADD(bf16),
+     FASTACT_ADD(float),
+     {add<kProducts, kWeighs, double, double>, add<kProducts, kWeighs, double, double>}},
     {FASTACT_ADD_STAGED(kProducts), FASTACT_ADD_STAGED(kAboutCentre), FASTACT_ADD_STAGED(kSquares)},
     mask,
     choose,

@@ -24,8 +24,9 @@ struct WeightedRows {
   int64_t ahead;
 };
 // first, second IN/OUT (columns), or OUT if `fresh`: the lanes of both sums, onto which `rows` rows
-// are added, one after the other. centre IN (columns), of kProducts null.
-using AddWeighted = void (*)(const WeightedRows& x, const WeightedRows& weights, int64_t step,
+// are added, one after the other. centre IN (columns), of kProducts null. Returns whether a weight
+// has a sign, of kernels that do not look at weights.
+using AddWeighted = bool (*)(const WeightedRows& x, const WeightedRows& weights, int64_t step,
                              int64_t rows, int64_t columns, const double* centre, double* first,
                              double* second, bool fresh);
 
@@ -44,7 +45,9 @@ using WeightedGradientKernel = void (*)(const double* dy, const double* slope, c
                                         const double* of_mean, double* to, int64_t n);
 
 struct WeightingKernels {
-  // kProducts, of elements of a dtype with weights of the same one; [1]: of double.
+  // kProducts, of elements of a dtype with weights of the same one. But for double all are added as
+  // if they counted: where a weight has a sign, or a sum is no number or -0, they are added anew,
+  // by [1]: with weights in double.
   AddWeighted add[kDTypes][2];
   // Of elements and weights in double; [1]: NaNs do not count.
   AddWeighted add_staged[kWeightedTerms][2];

@@ -59,12 +59,11 @@ struct BatchNormChunks {
     return are;
   }
 
-  // Whole rows of a chunk: eight of one set of coefficients, or rows of channels side by side.
+  // Whole rows of a chunk: of one set of coefficients, or of channels side by side.
   int64_t most_rows(const BatchNorm& n) const {
     const int64_t columns = s.columns.size;
     if (columns < shortest_of(n) || (s.is_channel_outer && !are_flat(s))) return 1;
-    const int64_t rows = std::max<int64_t>(longest / columns, 1);
-    return s.is_channel_outer ? rows : std::min(rows, kRowsAtOnce);
+    return std::max<int64_t>(longest / columns, 1);
   }
 
   const char* coefficient(int k, int64_t channel) const {
