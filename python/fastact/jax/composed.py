@@ -17,9 +17,11 @@ from ..measure.composed import has_formula as has_formula
 class _Jax:
     """`composed.Operations`, with the function of an activation."""
 
-    exp, log, sqrt, isnan, where = map(
-        staticmethod, (jnp.exp, jnp.log, jnp.sqrt, jnp.isnan, jnp.where)
-    )
+    exp: Any = staticmethod(jnp.exp)
+    log: Any = staticmethod(jnp.log)
+    sqrt: Any = staticmethod(jnp.sqrt)
+    isnan: Any = staticmethod(jnp.isnan)
+    where: Any = staticmethod(jnp.where)
 
     def __init__(self, function_of: Callable[[Any], Callable[..., Any]]) -> None:
         self.function_of = function_of
