@@ -17,9 +17,10 @@ from jax.interpreters import ad, batching, mlir
 
 from ..interop import validate
 from ..interop.shapes import Shape
-from ..ops.engine.op import EntryPoint, arrays_of
+from ..ops.engine.op import EntryPoint, arrays_of, result_of
 from ..ops.engine.spec import spec_of
 from ..ops.moments import Moments
+from . import composed
 from .calls import Buffer, map_buffers, parts_of, text_of
 
 TARGET = "fastact"
@@ -309,8 +310,7 @@ def _differentiable(op: Any, template: Template, donates: bool) -> Callable[...,
                     f"fastact.jax.{op.name}: {name} gets no gradient; use "
                     f"jax.lax.stop_gradient({name})"
                 )
-        result, saved = Traced(op, "forward", template, arrays).run(arrays)
-        of_saved, kept = _arrays_out_of(saved)
+        result, of_saved, kept = _forward(op, template, names, arrays)
         needed = tuple(p.perturbed for p in primals)
         return result, (kept, Still((of_saved, needed, arrays[0].dtype)))
 
@@ -321,15 +321,13 @@ def _differentiable(op: Any, template: Template, donates: bool) -> Callable[...,
         ]
         if all(gradient is None for gradient in incoming):
             return (None,) * len(names)
-        args, kwargs = spec.arguments(incoming, map_buffers(of_saved, kept.__getitem__))
         places = [spec.of.get(name, -1) for name in names]
         wanted = tuple(
             any(place == i and wants for place, wants in zip(places, needed, strict=True))
             for i in range(len(op.gradients))
         )
-        template, arrays = _taken_apart(op.entry_points["backward"], args, {**kwargs, **options})
-        found = Traced(op, "backward", template, arrays, wanted).run(arrays)
-        found = found if isinstance(found, tuple) else (found,)
+        static = {n: v for n, v in template.kwargs.items() if n not in names}
+        found = _backward(op, static, options, wanted, of_saved, incoming, kept)
         return tuple(
             found[place] if wants else None for place, wants in zip(places, needed, strict=True)
         )
@@ -337,6 +335,80 @@ def _differentiable(op: Any, template: Template, donates: bool) -> Callable[...,
     call = jax.custom_vjp(value)
     call.defvjp(forward, backward, symbolic_zeros=True)
     return jax.jit(call, inline=True)  # type: ignore[no-any-return]
+
+
+def _forward(op: Any, template: Template, names: Sequence[str], arrays: Sequence[Any]) -> Any:
+    """The result, and what is saved: with buffers in the place of arrays, and these."""
+    call = Traced(op, "forward", template, arrays)
+    if not composed.has_formula(op):
+        result, saved = call.run(arrays)
+        return result, *_arrays_out_of(saved)
+    _, saved = call.result
+    places = iter(range(len(saved)))
+    of_saved = tuple(Buffer(next(places)) if isinstance(v, Shape) else v for v in saved)
+    numbers = [call.places[id(v)].number for v in saved if isinstance(v, Shape)]
+    of_results = [call.places[id(v)].number for v in arrays_of(call.result[0])]
+    static = {n: v for n, v in template.kwargs.items() if n not in names}
+
+    def value(*arrays: Any) -> Any:
+        result, saved = call.run(arrays)
+        return arrays_of(result), _arrays_out_of(saved)[1]
+
+    def value_and_tangents(primals: Any, tangents: Any) -> Any:
+        results, kept = run(*primals)
+
+        def formula(*arrays: Any) -> Any:
+            named = {**static, **dict(zip(names, arrays, strict=True))}
+            return composed.results(op, named, results, Function)
+
+        _, moved = jax.jvp(formula, primals, tangents)
+        known = dict(zip(of_results, moved, strict=True)) | dict(enumerate(tangents))
+        changes = [
+            known[number] if number in known else composed.unchanged(value)
+            for number, value in zip(numbers, kept, strict=True)
+        ]
+        return (results, kept), (moved, changes)
+
+    run = jax.custom_jvp(value)
+    run.defjvp(value_and_tangents)
+    results, kept = run(*arrays)
+    return result_of(results, call.result[0]), of_saved, kept
+
+
+def _backward(
+    op: Any,
+    static: Mapping[str, Any],
+    options: Mapping[str, Any],
+    wanted: Sequence[bool],
+    of_saved: Any,
+    incoming: Sequence[Any],
+    kept: Sequence[Any],
+) -> tuple[Any, ...]:
+    """The gradients that are wanted."""
+    spec = spec_of(op)
+
+    def value(incoming: Sequence[Any], kept: Sequence[Any]) -> Any:
+        args, kwargs = spec.arguments(incoming, map_buffers(of_saved, kept.__getitem__))
+        template, arrays = _taken_apart(op.entry_points["backward"], args, {**kwargs, **options})
+        found = Traced(op, "backward", template, arrays, wanted).run(arrays)
+        found = found if isinstance(found, tuple) else (found,)
+        return tuple(g if wants else None for g, wants in zip(found, wanted, strict=True))
+
+    def value_and_tangents(primals: Any, tangents: Any) -> Any:
+        found = run(*primals)
+
+        def formula(incoming: Sequence[Any], kept: Sequence[Any]) -> Any:
+            saved = zip(op.saves, map_buffers(of_saved, kept.__getitem__), strict=True)
+            named = {**static, **{n: v for n, v in saved if v is not None}}
+            return composed.gradients(op, incoming, named, found, Function)
+
+        return found, jax.jvp(formula, primals, tangents)[1]
+
+    if not composed.has_formula(op):
+        return value(incoming, kept)  # type: ignore[no-any-return]
+    run = jax.custom_jvp(value)
+    run.defjvp(value_and_tangents)
+    return run(list(incoming), list(kept))  # type: ignore[no-any-return]
 
 
 # An op whose results follow element by element is differentiated in both directions. Its derivative

@@ -8,34 +8,17 @@ computes 16 bits: a bridge gives wider arrays.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 from ..ops.engine import axes
 from ..ops.engine.fused import activation_op
 from .norm_rows import rows_of, traits
 
-
-class Operations(Protocol):
-    """What formulas ask of a framework, besides operators and methods of its arrays.
-
-    sum, max : over axes, which stay with length 1. constant : an array without its derivative.
-    call : an activation, with its parameters. vjp : the gradients of a function of several arrays,
-    by the arrays and its results' gradients.
-    """
-
-    exp: Callable[..., Any]
-    log: Callable[..., Any]
-    sqrt: Callable[..., Any]
-    where: Callable[..., Any]
-    isnan: Callable[..., Any]
-    zeros: Callable[..., Any]
-    arange: Callable[..., Any]
-    sum: Callable[..., Any]
-    max: Callable[..., Any]
-    constant: Callable[..., Any]
-    call: Callable[..., Any]
-    vjp: Callable[..., Any]
-
+#: What formulas ask of a framework, besides operators and methods of its arrays: exp, log, sqrt,
+#: where, isnan; zeros(shape, like), arange(count, like); sum and max over axes, which stay with
+#: length 1; constant, an array without its derivative; call, an activation with its parameters; and
+#: vjp, the gradients of a function, by its arrays and its results' gradients.
+Operations = Any
 
 Named = Mapping[str, Any]
 

@@ -12,6 +12,8 @@ from ..measure import composed
 from ..measure.composed import has_formula as has_formula
 from .spec import Spec
 
+_vjp: Any = torch.func.vjp  # its type depends on an argument
+
 
 class _Torch:
     """`composed.Operations`."""
@@ -44,7 +46,7 @@ class _Torch:
 
     @staticmethod
     def vjp(f: Callable[..., Any], arrays: Sequence[Any], incoming: Sequence[Any]) -> Any:
-        results, back = torch.func.vjp(f, *arrays)
+        results, back = _vjp(f, *arrays)
         pairs = zip(incoming, results, strict=True)
         return back(tuple(torch.zeros_like(y) if dy is None else dy for dy, y in pairs))
 
@@ -107,6 +109,6 @@ def second(
 
 def tangents_of(f: Function, arrays: Sequence[Any], tangents: Sequence[Any]) -> Any:
     """Its results' tangents, as the derivative of its gradients by what comes back."""
-    results, back = torch.func.vjp(f, *arrays)
-    _, forth = torch.func.vjp(back, tuple(map(torch.zeros_like, results)))
+    results, back = _vjp(f, *arrays)
+    _, forth = _vjp(back, tuple(map(torch.zeros_like, results)))
     return forth(tuple(tangents))[0]

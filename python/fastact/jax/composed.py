@@ -1,0 +1,91 @@
+"""What XLA's own operations compute of an op: how results and gradients change, a second time.
+
+By the formulas of `measure/composed.py`; the results and the gradients themselves are the op's.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from ..measure import composed
+from ..measure.composed import has_formula as has_formula
+
+
+class _Jax:
+    """`composed.Operations`, with the function of an activation."""
+
+    exp: Any = staticmethod(jnp.exp)
+    log: Any = staticmethod(jnp.log)
+    sqrt: Any = staticmethod(jnp.sqrt)
+    isnan: Any = staticmethod(jnp.isnan)
+    where: Any = staticmethod(jnp.where)
+
+    def __init__(self, function_of: Callable[[Any], Callable[..., Any]]) -> None:
+        self.function_of = function_of
+
+    def zeros(self, shape: Sequence[int], like: Any) -> Any:
+        return jnp.zeros(tuple(shape), like.dtype)
+
+    def arange(self, count: int, like: Any) -> Any:
+        return jnp.arange(count)
+
+    def sum(self, x: Any, axes: tuple[int, ...]) -> Any:
+        return jnp.sum(x, axes, keepdims=True) if axes else x
+
+    def max(self, x: Any, axes: tuple[int, ...]) -> Any:
+        return jnp.max(x, axes, keepdims=True) if axes else x
+
+    def constant(self, x: Any) -> Any:
+        return jax.lax.stop_gradient(x)
+
+    def call(self, op: Any, x: Any, parameters: Mapping[str, Any]) -> Any:
+        return self.function_of(op)(x, **parameters)
+
+    def vjp(self, f: Callable[..., Any], arrays: Sequence[Any], incoming: Sequence[Any]) -> Any:
+        results, back = jax.vjp(f, *arrays)
+        pairs = zip(incoming, results, strict=True)
+        return back(tuple(jnp.zeros_like(y) if dy is None else dy for dy, y in pairs))
+
+
+def _wide(value: Any) -> Any:
+    is_short = isinstance(value, jax.Array) and value.dtype.itemsize == 2
+    return value.astype(jnp.float32) if is_short and value.dtype.kind in "fV" else value
+
+
+def results(
+    op: Any, named: Mapping[str, Any], like: Sequence[Any], function_of: Callable[..., Any]
+) -> tuple[Any, ...]:
+    """What a call gives, of the dtypes of other arrays."""
+    found = composed.results(op, {n: _wide(v) for n, v in named.items()}, _Jax(function_of))
+    return tuple(y.astype(other.dtype) for y, other in zip(found, like, strict=True))
+
+
+def gradients(
+    op: Any,
+    incoming: Sequence[Any],
+    named: Mapping[str, Any],
+    like: Sequence[Any],
+    function_of: Callable[..., Any],
+) -> tuple[Any, ...]:
+    """The gradients in the op's order, of the dtypes of others; None where there is None."""
+    named = {n: _wide(v) for n, v in named.items()}
+    incoming = [_wide(v) for v in incoming]
+    found = composed.gradients(op, incoming, named, _Jax(function_of))
+    return tuple(
+        None if other is None else found[name].astype(other.dtype)
+        for name, other in zip(op.differentiated, like, strict=True)
+    )
+
+
+def unchanged(value: Any) -> Any:
+    """The tangent of what does not change, or counts as a constant."""
+
+    def zero(leaf: Any) -> Any:
+        if jnp.issubdtype(leaf.dtype, jnp.floating):
+            return jnp.zeros_like(leaf)
+        return np.zeros(leaf.shape, jax.dtypes.float0)
+
+    return jax.tree_util.tree_map(zero, value)
