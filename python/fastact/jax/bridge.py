@@ -20,7 +20,7 @@ from ..interop.shapes import Shape
 from ..ops.engine.op import EntryPoint, arrays_of, result_of
 from ..ops.engine.spec import spec_of
 from ..ops.moments import Moments
-from . import composed
+from . import axes, composed
 from .calls import Buffer, map_buffers, parts_of, text_of
 
 TARGET = "fastact"
@@ -54,6 +54,13 @@ class Doubles:
     def shape(self) -> tuple[int, ...]:
         shape: tuple[int, ...] = self.bits.shape[:-1]
         return shape
+
+
+def modelled(array: Any, shape: Sequence[int]) -> Any:
+    """A description of an array, of that shape."""
+    if isinstance(array, Doubles):
+        return Doubles(jax.ShapeDtypeStruct((*shape, 2), np.uint32))
+    return jax.ShapeDtypeStruct(shape, array.dtype)
 
 
 _register(Doubles, lambda d: (d.bits,), lambda d: None, lambda _, bits: Doubles(*bits))
@@ -121,7 +128,7 @@ def _taken_apart(
 class Traced:
     """A call of an entry point with arrays of certain shapes and dtypes.
 
-    outputs : the arrays that it makes, as JAX describes them.
+    given : its arrays, described. outputs : those that it makes, as JAX describes them.
     wanted : of a call that gives several gradients, which ones are to be made.
     donates : the first result has the memory of the first array.
     """
@@ -176,6 +183,7 @@ class Traced:
         copied = [(path, len(given) + i) for i, path in enumerate(paths) if i >= most]
         options = {**template.kwargs, "out": out}
         self.text = text_of(op, entry, template.args, options, copied, doubles)
+        self.given, self.wanted = [modelled(a, a.shape) for a in arrays], wanted
 
     def run(self, arrays: Sequence[Any]) -> Any:
         """The result, in a program of XLA's."""
@@ -186,89 +194,89 @@ class Traced:
                     f'off; use jax.config.update("jax_enable_x64", True)'
                 )
         plain = [a.bits if isinstance(a, Doubles) else a for a in arrays]
-        made = self._undifferentiable()(*plain)
+        made = _call.bind(*plain, call=self)
         every = [*arrays, *(Doubles(a) if a.dtype == np.uint32 else a for a in made)]
         return _replaced(self.result, lambda shape: every[self.places[id(shape)].number])
 
-    def _undifferentiable(self) -> Callable[..., Any]:
-        """The call as a function of its arrays; it raises where JAX looks for its derivative."""
-        call = jax.custom_vjp(self._batched())
+    # Calls are equal where they compute the same: programs of JAX are found by that.
 
-        def refuse(*arrays: Any) -> Any:
-            raise TypeError(
-                f"fastact.jax.{self.op.name}: has no second derivative; forward and backward have "
-                f"no derivative"
-            )
+    def _key(self) -> Any:
+        return self.text, self.donates, *((tuple(a.shape), a.dtype) for a in self.given)
 
-        call.defvjp(refuse, refuse)
-        return call  # type: ignore[no-any-return]
+    def __hash__(self) -> int:
+        return hash(self._key())
 
-    def _batched(self) -> Callable[..., Any]:
-        """The call as a function of its arrays, with a rule for vmap."""
-        call = jax.custom_batching.custom_vmap(
-            lambda *arrays: tuple(
-                jax.ffi.ffi_call(
-                    TARGET,
-                    self.outputs,
-                    vmap_method="sequential",
-                    input_output_aliases={0: 0} if self.donates else None,
-                )(*arrays, call=self.text)
-            )
-        )
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Traced) and self._key() == other._key()
 
-        def rule(size: int, is_batched: Sequence[bool], *arrays: Any) -> Any:
-            made = self._stacked(size, is_batched, arrays)
-            if made is None:  # one after another
+    def like(
+        self, arrays: Sequence[Any], *, entry: str = "", options: Mapping[str, Any] | None = None
+    ) -> "Traced":
+        """The same call of other arrays, of another entry point, or with other options."""
+        kwargs = self.template.kwargs if options is None else options
+        template = Template(self.template.args, kwargs)
+        entry, donates = entry or self.entry, self.donates and not entry
+        return Traced(self.op, entry, template, arrays, self.wanted, donates=donates)
 
-                def one(batch: Sequence[Any]) -> Any:
-                    each = iter(batch)
-                    return call(
-                        *(next(each) if b else a for a, b in zip(arrays, is_batched, strict=True))
-                    )
+    def of_shapes(self, shapes: Sequence[Sequence[int]]) -> "Traced":
+        """The same call of arrays of other shapes."""
+        return self.like([modelled(*pair) for pair in zip(self.given, shapes, strict=True)])
 
-                batches = [a for a, b in zip(arrays, is_batched, strict=True) if b]
-                made = jax.lax.map(one, batches)
-            return made, (True,) * len(self.outputs)
+    def of_plain(self, arrays: Sequence[Any], options: Mapping[str, Any] | None = None) -> "Traced":
+        """The same call of arrays as XLA has them."""
+        pairs = zip(arrays, self.given, strict=True)
+        given = [Doubles(a) if isinstance(g, Doubles) else a for a, g in pairs]
+        return self.like(given, options=options)
 
-        call.def_vmap(rule)
-        return call  # type: ignore[no-any-return]
+    @property
+    def defaults(self) -> Mapping[str, Any]:
+        """The options of the entry point."""
+        return self.op.entry_points[self.entry].defaults  # type: ignore[no-any-return]
 
-    def _stacked(self, size: int, is_batched: Sequence[bool], arrays: Sequence[Any]) -> Any:
-        """The batch in one call, where the op treats a stack as it treats each array; else None.
+    @property
+    def axis(self) -> Any:
+        return self.template.kwargs.get("axis", self.defaults["axis"])
 
-        The op itself tells whether arrays that are not batched broadcast or have to be repeated.
-        """
-        if not self.op.stacks:
-            return None
-        rank = arrays[0].ndim - is_batched[0]
-        options = dict(self.template.kwargs)
-        defaults = self.op.entry_points[self.entry].defaults
-        if "axis" in defaults:
-            options["axis"] = _from_the_end(options.get("axis", defaults["axis"]), rank)
-        template = Template(self.template.args, options)
-        shape = arrays[0].shape[is_batched[0] :]
-        repeated = [
-            a if b or a.shape != shape else jax.numpy.broadcast_to(a, (size, *shape))
-            for a, b in zip(arrays, is_batched, strict=True)
-        ]
-        for tried in (arrays, repeated):
-            try:
-                stacked = Traced(self.op, self.entry, template, tried, donates=self.donates)
-            except (TypeError, ValueError):
-                continue
-            expected = [(size, *output.shape) for output in self.outputs]
-            if [output.shape for output in stacked.outputs] == expected:
-                return stacked._batched()(*tried)
-        return None
+    @property
+    def axes(self) -> tuple[int, ...]:
+        """The axes that the call names, counted from the first one of its largest array."""
+        rank = max(len(array.shape) for array in self.given)
+        if self.axis is None or not rank:  # then 0 and -1 name none
+            return tuple(range(rank))
+        every = self.axis if isinstance(self.axis, tuple) else (self.axis,)
+        return tuple(one % rank for one in every)
+
+    def ffi(self, *arrays: Any) -> tuple[Any, ...]:
+        """The call of XLA's handler, in a program."""
+        aliases = {0: 0} if self.donates else None
+        call = jax.ffi.ffi_call(TARGET, self.outputs, input_output_aliases=aliases)
+        return tuple(call(*arrays, call=self.text))
 
 
-def _from_the_end(axis: Any, rank: int) -> Any:
-    """Axes counted from the last one."""
-    if axis is None or not rank:  # then 0 and -1 name none
-        return tuple(range(-rank, 0))
-    if isinstance(axis, tuple):
-        return tuple(_from_the_end(one, rank) for one in axis)
-    return axis - rank if axis >= 0 else axis
+@lru_cache(maxsize=4096)
+def _compiled(call: Traced) -> Callable[..., Any]:
+    return jax.jit(partial(_call.bind, call=call))
+
+
+def _outputs(*arrays: Any, call: Traced) -> list[Any]:
+    return [jax.core.ShapedArray(output.shape, output.dtype) for output in call.outputs]
+
+
+def _refused(*_: Any, call: Traced) -> Any:
+    raise TypeError(
+        f"fastact.jax.{call.op.name}: has no second derivative; forward and backward have no "
+        f"derivative"
+    )
+
+
+_call = Primitive("fastact")
+_call.multiple_results = True
+_call.def_abstract_eval(_outputs)
+_call.def_impl(lambda *arrays, call: _compiled(call)(*arrays))
+ad.primitive_jvps[_call] = _refused
+batching.primitive_batchers[_call] = partial(axes.batched, _call.bind)
+mlir.register_lowering(_call, mlir.lower_fun(axes.spread, multiple_results=True))
+axes.tell_devices(_call)
 
 
 def _shapes_in(value: Any, path: tuple[int, ...] = ()) -> list[tuple[tuple[int, ...], Shape]]:
@@ -530,7 +538,12 @@ class Function:
     def __call__(self, *args: Any, donate: bool = False, **kwargs: Any) -> Any:
         template, arrays = self._taken_apart("call", args, kwargs)
         donates = validate.flag(f"fastact.jax.{self.__name__}", "donate", donate)
-        return _differentiable(self.op, template, donates)(*arrays)
+        call: Any = _differentiable(self.op, template, donates)
+        if any(isinstance(array, jax.core.Tracer) for array in arrays):
+            call = (
+                call.__wrapped__
+            )  # JAX moves the axis of a batch to the front of what is in `jit`
+        return call(*arrays)
 
     def forward(self, *args: Any, **kwargs: Any) -> tuple[Any, tuple[Any, ...]]:
         """What calling the op gives, and the tuple that `backward` needs."""

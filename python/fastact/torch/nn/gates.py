@@ -129,7 +129,7 @@ class _Arrays(NamedTuple):
     @classmethod
     def of(cls, *arrays: Any) -> _Arrays:
         """Of these arrays in this order, the states one by one."""
-        return cls(*arrays[:6], arrays[6:])
+        return cls._make((*arrays[:6], arrays[6:]))
 
     @property
     def flat(self) -> tuple[Any, ...]:
@@ -222,7 +222,7 @@ class _Recurrence(Function):
         return states[0], *(_last(steps.of(state)) for state in states)
 
     @staticmethod
-    @differentiated_by(lambda call, *flat: _in_torch(*call, _Arrays.of(*flat)))
+    @differentiated_by(lambda call, *flat: _in_torch(call[0], call[1], _Arrays.of(*flat)))
     def backward(ctx, dh_all, *dlast):  # type: ignore[no-untyped-def]
         (op, steps), needed = ctx.call, ctx.needs_input_grad[1:]
         arrays = _Arrays.of(*ctx.saved_tensors[: len(needed)])
@@ -251,13 +251,12 @@ class _Recurrence(Function):
         # recurrent = h_prev @ weight_hh.T + bias_hh, at all steps; the others likewise
         h_prev = torch.cat([before[0][i] for i in steps.order])
         products = (
-            (arrays.weight_ih, dgates, arrays.data),
-            (arrays.weight_hh, drecurrent, h_prev),
-            (projection, dprojected, hidden),
+            (needed[1], dgates, arrays.data),
+            (needed[2], drecurrent, h_prev),
+            (needed[5], dprojected, hidden),
         )
         dweight_ih, dweight_hh, dprojection = (
-            d.t() @ x if weight is not None and weight.requires_grad else None
-            for weight, d, x in products
+            d.t() @ x if needs and d is not None else None for needs, d, x in products
         )
         dbiases = [
             fa.bias_grad(d).to(b.dtype) if b is not None else None

@@ -28,7 +28,7 @@ def differentiated_by(forward: Callable[..., Any]) -> Callable[..., Any]:
             with torch.enable_grad():
                 # Tensors of their own: what one of them is made of may be given, too.
                 saved = ctx.saved_tensors[: len(needed)]
-                given = [None if t is None else t.view_as(t) for t in saved]
+                given: list[Any] = [None if t is None else t.view_as(t) for t in saved]
                 results = forward(ctx.call, *given)
 
             def gradients(*each: Any) -> Any:

@@ -109,8 +109,8 @@ def _in_torch(call: Any, x: Tensor, weight: Tensor | None, bias: Tensor | None) 
     for parameter, combine in ((weight, torch.mul), (bias, torch.add)):
         y = y if parameter is None else combine(y, parameter.double().reshape(shape))
     options = {name: value for name, value in fused.items() if name != "activation"}
-    y = fa.ops[fused["activation"]](y, **options) if fused else y
-    return y.to(x.dtype)
+    result: Tensor = fa.ops[fused["activation"]](y, **options) if fused else y
+    return result.to(x.dtype)
 
 
 class _Total(Function):
@@ -130,7 +130,9 @@ class _SyncBatchNorm(Function):
     @staticmethod
     def forward(ctx, call, *arguments) -> Tensor:  # type: ignore[no-untyped-def]
         group, running, share, eps, fused = call
-        x, weight, bias = (None if t is None else t.detach() for t in arguments)
+        x, *parameters = arguments
+        x = x.detach()
+        weight, bias = (None if t is None else t.detach() for t in parameters)
         part = fa.moments(x, (0, *range(2, x.ndim)))
         shape = tuple(part.mean.shape)
         gathered = _all_gather(part.to_buffer(), group)

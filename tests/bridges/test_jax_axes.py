@@ -1,0 +1,177 @@
+"""Axes of batches and of several devices: every op of JAX's bridge, without a copy or a gather."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+from conftest import REPRESENTATIVES
+from processes import run_python
+
+import fastact as fa
+from fastact.measure import cases
+from fastact.ops.engine.op import arrays_of
+
+jax = pytest.importorskip("jax")
+pytest.importorskip("fastact.jax", exc_type=ImportError)  # of a JAX that is too old
+import fastact.jax as fj  # noqa: E402
+
+jnp = jax.numpy
+
+each_op = pytest.mark.parametrize("op", fa.ops.values(), ids=lambda op: op.name)
+
+
+@pytest.fixture(autouse=True)
+def float64() -> Iterator[None]:
+    """Which some results are."""
+    with jax.enable_x64(True):
+        yield
+
+
+def sample(op: Any) -> dict[str, Any]:
+    x, dy = np.random.default_rng(0).normal(size=(2, 3, 4)).astype(np.float32)
+    named: dict[str, Any] = cases.sample(op, x, dy)
+    return named
+
+
+def of_first(op: Any, named: dict[str, Any], value: Any) -> tuple[Any, ...]:
+    """The results of a call with another first array."""
+    bound = op.bound("call", {**named, next(iter(named)): value})
+    made: tuple[Any, ...] = arrays_of(getattr(fj, op.name)(*bound.args, **bound.keywords))
+    return made
+
+
+@each_op
+@pytest.mark.parametrize("axis", [0, 1, 2])
+def test_a_batch_along_any_axis(op, axis):
+    """The first array alone, and its gradient, have the bits of one example after another."""
+    named = sample(op)
+    x = next(iter(named.values()))
+    examples = [x, 2 * x, x + 1, x]  # weights stay positive; as many as a row has, which broadcast
+    stack = np.stack(examples, axis)
+
+    def both(value: Any) -> Any:
+        made, pull = jax.vjp(lambda v: of_first(op, named, v), value)
+        return made, pull(tuple(jnp.ones_like(y) for y in made))
+
+    got = jax.tree.leaves(jax.jit(jax.vmap(both, axis))(stack))
+    parts = zip(*(jax.tree.leaves(jax.jit(both)(one)) for one in examples), strict=True)
+    for found, expected in zip(got, parts, strict=True):
+        assert np.array_equal(found, np.stack(expected))
+
+
+# Where the op has one call for a batch, and no axis in the middle that it can't name.
+STACKED = [
+    op for op in fa.ops.values() if op.stacks and "gates" not in op.entry_points["call"].arrays
+]
+
+
+@pytest.mark.parametrize("op", STACKED, ids=lambda op: op.name)
+@pytest.mark.parametrize("axis", [1, 2])
+def test_the_axis_of_a_batch_stays(op, axis):
+    """Where all arrays have it there, the call takes them as they lie."""
+    named = sample(op)
+    x = next(iter(named.values()))
+    alike = [n for n, v in named.items() if isinstance(v, np.ndarray) and v.shape == x.shape]
+    stacks = {name: np.stack([named[name]] * 5, axis) for name in alike}
+
+    def call(*values: Any) -> Any:
+        bound = op.bound("call", {**named, **dict(zip(alike, values, strict=True))})
+        return arrays_of(getattr(fj, op.name)(*bound.args, **bound.keywords))
+
+    def in_front(*values: Any) -> Any:
+        return jax.make_jaxpr(jax.vmap(call))(*(np.moveaxis(v, axis, 0) for v in values))
+
+    if "scan" in str(in_front(*stacks.values())):
+        pytest.skip("one after another wherever the axis is")
+    program = jax.make_jaxpr(jax.vmap(call, axis))(*stacks.values()).jaxpr
+    while True:
+        first = program.eqns[0]
+        assert all(value in first.invars for value in program.invars)
+        if first.primitive.name == "fastact":
+            break
+        program = next(p for p in first.params.values() if hasattr(p, "jaxpr")).jaxpr
+
+
+def test_arrays_that_a_stack_would_broadcast_otherwise():
+    """A residual of the example's shape is everyone's, whatever the axis of the batch."""
+    x, residual, bias = np.random.default_rng(0).normal(size=(3, 3, 3, 3)).astype(np.float32)
+    for axis in range(3):
+        for shape in ((3, 3), (1, 3), (3, 1)):
+            r, b = residual[0][: shape[0], : shape[1]], bias[0, 0]
+            r = np.broadcast_to(r, (3, 3))
+
+            def call(x: Any, r: Any = r, b: Any = b) -> Any:
+                return fj.bias_act(x, b, "mish", residual=r)
+
+            got = jax.vmap(call, axis, axis)(x)
+            assert np.array_equal(got, np.stack([call(v) for v in np.moveaxis(x, axis, 0)], axis))
+
+
+SPREAD = """
+import os
+os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count=8"
+import jax, numpy as np, jax.numpy as jnp
+from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
+import fastact as fa, fastact.jax as fj
+from fastact.measure import cases
+from fastact.ops.engine.op import arrays_of
+
+jax.config.update("jax_enable_x64", True)
+mesh = Mesh(np.array(jax.devices()), ("devices",))
+
+
+def is_parted(op, named, rows):
+    # Whether each half of the rows has its half of all results.
+    halves = []
+    try:
+        for half in (slice(0, 4), slice(4, 8)):
+            part = {n: v[half] if isinstance(v, np.ndarray) and v.ndim > 1 and len(v) == rows else v
+                    for n, v in named.items()}
+            halves.append(arrays_of(op.bound("call", part)()))
+    except (TypeError, ValueError):
+        return False
+    whole = arrays_of(op.bound("call", named)())
+    return all(
+        y.ndim and np.array_equal(np.concatenate(parts), y) for *parts, y in zip(*halves, whole)
+    )
+
+
+for name in NAMES.split():
+    op = fa.ops[name]
+    x, dy = np.random.default_rng(0).normal(size=(2, 8, 16)).astype(np.float32)
+    named = cases.sample(op, x, dy)
+    first = next(iter(named))
+
+    def call(value):
+        bound = op.bound("call", {**named, first: value})
+        return arrays_of(getattr(fj, op.name)(*bound.args, **bound.keywords))
+
+    def gradient(value):
+        results, pull = jax.vjp(call, value)
+        return pull(tuple(2 * jnp.ones_like(y) for y in results))
+
+    function = jax.jit(FUNCTION)
+    expected = jax.tree.leaves(function(named[first]))
+    for axis in range(named[first].ndim):
+        spread = NamedSharding(mesh, P(*(None,) * axis, "devices"))
+        value = jax.device_put(named[first], spread)
+        program = function.lower(value).compile()
+        for got, y in zip(jax.tree.leaves(program(value)), expected, strict=True):
+            assert np.array_equal(got, y, equal_nan=True), (name, axis)
+        if axis == 0 and is_parted(op, named, 8):
+            assert "all-gather" not in program.as_text(), name
+            print(name)
+"""
+
+
+@pytest.mark.parametrize("function", ["call", "gradient"])
+def test_rows_of_several_devices_stay_where_they_are(function):
+    """Of each op whose results have the rows; any other axis is gathered, with the same bits."""
+    ops = [op for op in fa.ops.values() if op.family != "activations" or op in REPRESENTATIVES]
+    code = SPREAD.replace("NAMES", repr(" ".join(op.name for op in ops)))
+    done = run_python(code.replace("FUNCTION", function))
+    assert done.returncode == 0, done.stderr
+    free = done.stdout.split()
+    assert {"mish", "bias_act", "layer_norm", "softmax", "lstm_gates", "group_norm"} <= {*free}
+    assert not {"batch_norm", "cross_entropy", "bias_grad"} & {*free}
