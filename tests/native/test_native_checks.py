@@ -219,7 +219,7 @@ def test_classes_of_the_binding():
         with pytest.raises(TypeError, match="an op that was not declared can't be called"):
             op(np.ones(3))
     undeclared = _cpu.FastActivation("relu", 0, ())
-    for entry in (undeclared.forward, lambda x: _cpu.FastBackward(undeclared)(x, x)):
+    for entry in (undeclared.forward, lambda x: _cpu.backward_of(undeclared)(x, x)):
         with pytest.raises(TypeError, match="an op that was not declared can't be called"):
             entry(np.ones(3))
 

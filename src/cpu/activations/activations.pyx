@@ -176,16 +176,8 @@ cdef class FastActivation:
         return enter(self.cached_backward, (dy, saved) + args, kwargs)
 
 
-cdef class FastBackward:
-    """The compiled half of an activation's `backward`."""
-
-    cdef FastActivation op
-
-    def __init__(self, FastActivation op not None):
-        self.op = op
-
-    def __reduce__(self):
-        return getattr, (self.op, "backward")
-
-    def __call__(self, dy=MISSING, saved=MISSING, /, *args, **kwargs):
-        return self.op.enter_backward(dy, saved, args, kwargs)
+def backward_of(FastActivation op not None):
+    """The compiled half of an activation's `backward`: a function, which may have attributes."""
+    def backward(dy=MISSING, saved=MISSING, /, *args, **kwargs):
+        return op.enter_backward(dy, saved, args, kwargs)
+    return backward

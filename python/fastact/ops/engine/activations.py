@@ -11,7 +11,6 @@ from ... import _cpu
 from ...interop import validate
 from ..bounds import Bounds
 from ..types import A, ArrayOrNumber, Out, Stream
-from . import docstrings
 from .elementwise import Elementwise
 from .op import EntryPoint, P, R, register, signature_of
 from .served import enter_at, enter_cached
@@ -20,11 +19,6 @@ from .step import Step, serve
 Choices = Mapping[str, Mapping[str, str]]
 Rules = Sequence[tuple[str, Callable[..., bool]]]
 Values = Mapping[str, Sequence[float]]
-
-
-@docstrings.composes
-class Backward(_cpu.FastBackward):
-    """`backward` of an activation, whose documentation is composed as the op's is."""
 
 
 class Activation(Elementwise[P, R], _cpu.FastActivation):
@@ -80,7 +74,10 @@ class Activation(Elementwise[P, R], _cpu.FastActivation):
             _cpu.CachedCall(self._plain_call, self, "_plain_call", self._recorder),
             *(_cpu.CachedCall(partial(serve, self, n), self, n) for n in ("forward", "backward")),
         )
-        enter_at(self, "backward", Backward(self), partial(serve, self, "backward"))
+        backward: Any = _cpu.backward_of(self)
+        enter_at(self, "backward", backward, partial(serve, self, "backward"))
+        backward.__module__, backward.__qualname__ = "fastact", f"{self.name}.backward"  # to pickle
+        backward.__doc__ = type(self).backward.__doc__
         enter_cached(self, "backward.backward")
 
     def backward(
@@ -97,6 +94,28 @@ class Activation(Elementwise[P, R], _cpu.FastActivation):
         """The gradient with respect to x: ``dx = dy * f'(x)``.
 
         In one pass over dy and what was saved: x, or y of some ops.
+
+        Parameters
+        ----------
+        dy : array, or Python scalar
+            The gradient of the loss with respect to y; shape and dtype of x.
+        saved : array
+            The array that `forward` saved.
+        *parameters : float or str
+            The op's own parameters, as given to `forward`.
+        out : array, optional
+            Where to write dx; it may be dy or `saved` itself.
+        accumulate : bool
+            Add dx to `out` instead of overwriting it.
+        stream : optional
+            For arrays on a GPU: the stream to work on.
+        **named : float or str
+            Parameters by keyword.
+
+        Returns
+        -------
+        dx : array
+            `out` where it was given.
 
         Examples
         --------
