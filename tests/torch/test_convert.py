@@ -78,6 +78,7 @@ def test_twice_is_once():
     assert (repr(model), [type(m) for m in model.modules()]) == (once, kinds)
 
 
+@pytest.mark.filterwarnings("ignore:LSTM with projections")  # torch's, of its own
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_each_module_alone(case):
     theirs = case.torch_class(*case.args, **case.options).eval()
@@ -335,13 +336,13 @@ def test_what_is_not_torchs_own_is_left():
         }
     )
     report = fnn.convert(model)
-    assert report.converted == {"squared.1": "ReLU", "normed.1": "ReLU"}
+    expected = {"squared.1": "ReLU", "normed.1": "ReLU", "projected": "LSTM"}
+    assert report.converted == expected
     assert report.fused == {}
     assert report.left == {
         "own": "Own is a class of its own",
         "orthogonal": "ParametrizedLSTM is a class of its own",
-        "projected": f"LSTM: {fnn.LSTM.unasked_for}",
-        "lstm": f"LSTM: {fnn.LSTM.unasked_for}",
+        "lstm": f"LSTM: {fnn.LSTM.unasked_for(model['lstm'])}",
         "early": "Softplus: torch computes it with threshold=3",
     }
     assert type(model["own"]) is Own

@@ -84,8 +84,9 @@ def convert(model: torch.nn.Module, *, only: Only = None) -> Report:
     -----
     These modules are left: subclasses of torch's classes, which may compute something else, among
     them parametrized modules; modules whose `forward` somebody has replaced; lazy modules before
-    their first call, which would give them torch's class again; modules with an option that fastact
-    lacks; and `torch.nn.LSTM`, which is faster in torch, unless `only` asks for it.
+    their first call, which would give them torch's class again; modules that torch computes
+    whatever their class; and `torch.nn.LSTM` without a projection, which is faster in torch, unless
+    `only` asks for it.
 
     An activation stays apart from the layer before it where anybody could see the array between
     them: where the layer has hooks on its output, where the activation has hooks, parameters or
@@ -133,7 +134,7 @@ def _convert(name: str, module: torch.nn.Module, report: Report, *, asked_for: b
     if _has_own_forward(module):
         report.left[name] = f"{cls.__name__}: its forward is another one"
         return
-    if reason := cls.leaves(module) or (not asked_for and cls.unasked_for):
+    if reason := cls.leaves(module) or (not asked_for and cls.unasked_for(module)):
         report.left[name] = f"{cls.__name__}: {reason}"
         return
     module.__class__ = cls

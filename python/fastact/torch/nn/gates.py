@@ -356,9 +356,12 @@ class LSTM(_Recurrent, torch.nn.LSTM):
     """`torch.nn.LSTM` by `fa.lstm_gates`."""
 
     op, single = fa.lstm_gates, False
-    unasked_for = (
-        "oneDNN has it in one piece, and is faster in float32; only=torch.nn.LSTM takes it"
-    )
+
+    @classmethod
+    def unasked_for(cls, module: Any) -> str:
+        if module.proj_size:
+            return ""
+        return "oneDNN has it in one piece, and is faster in float32; only=torch.nn.LSTM takes it"
 
 
 class GRU(_Recurrent, torch.nn.GRU):

@@ -17,15 +17,16 @@ class Module(torch.nn.Module):
 
     It has no state of its own that a module of torch's does not have, so that `convert` can make
     one of a module of torch's by giving it this class.
-
-    unasked_for : why `convert` leaves it to torch unless `only` names it; "": it does not.
     """
-
-    unasked_for = ""
 
     @classmethod
     def leaves(cls, module: torch.nn.Module) -> str:
         """Why torch's own `forward` computes the module, whatever its class; "": it does not."""
+        return ""
+
+    @classmethod
+    def unasked_for(cls, module: torch.nn.Module) -> str:
+        """Why `convert` leaves the module to torch unless `only` names it; "": it does not."""
         return ""
 
     @classmethod
