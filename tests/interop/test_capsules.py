@@ -83,6 +83,14 @@ def test_misaligned_memory_is_read_right():
     np.testing.assert_array_equal(np.asarray(fa.relu(producer)).ravel(), x)
 
 
+@pytest.mark.parametrize("stride", [2**62, -(2**62), 2**61, -(2**61)])
+def test_strides_of_single_elements_are_any(stride):
+    """Nothing steps along them; 2^61 items of float32, in bytes, are the least number there is."""
+    for ndim in (1, 2, 3):
+        y = np.asarray(fa.relu(capsules.Producer((1,) * ndim, strides=(stride,) * ndim)))
+        np.testing.assert_array_equal(y, np.zeros((1,) * ndim))
+
+
 def test_a_capsule_is_read_once():
     producer = capsules.Producer(twice=True)
     fa.mish(producer)

@@ -521,6 +521,11 @@ cdef class View:
         }
 
 
+cdef inline uint64_t magnitude(int64_t stride) noexcept:
+    """Of any number: the stride of an axis of one element may be the least there is."""
+    return -<uint64_t>stride if stride < 0 else <uint64_t>stride
+
+
 cdef void axes_in_order(View like, int* order) noexcept:
     """The axes by falling stride; equal ones keep their order.
 
@@ -528,12 +533,13 @@ cdef void axes_in_order(View like, int* order) noexcept:
     and of NumPy's ufuncs where the other axes are in order.
     """
     cdef int i, j, at
-    cdef int64_t outer, inner
+    cdef uint64_t outer, inner
     for i in range(like.operand.ndim):
         order[i] = i
         at = i
         for j in range(i - 1, -1, -1):
-            outer, inner = abs(like.strides_[order[j]]), abs(like.strides_[order[at]])
+            outer = magnitude(like.strides_[order[j]])
+            inner = magnitude(like.strides_[order[at]])
             if outer == 0 or inner == 0:
                 continue
             if outer >= inner:
