@@ -348,7 +348,8 @@ def _differentiable(op: Any, template: Template, donates: bool) -> Callable[...,
 def _forward(op: Any, template: Template, names: Sequence[str], arrays: Sequence[Any]) -> Any:
     """The result, and what is saved: with buffers in the place of arrays, and these."""
     call = Traced(op, "forward", template, arrays)
-    if not composed.has_formula(op):
+    counts = isinstance(getattr(call.result[0], "count", None), Shape)  # which no formula gives
+    if counts or not composed.has_formula(op):
         result, saved = call.run(arrays)
         return result, *_arrays_out_of(saved)
     _, saved = call.result
