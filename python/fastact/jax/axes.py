@@ -156,7 +156,7 @@ def tell_devices(primitive: Any) -> None:
 
 
 def spread(*arrays: Any, call: Any) -> Any:
-    """A call in a program, of arrays of which several devices may have a part each.
+    """A call in a program, whose arrays may lie in parts on several devices.
 
     XLA parts arrays along free axes alone, and gathers them along all others.
     """

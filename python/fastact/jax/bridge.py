@@ -541,9 +541,7 @@ class Function:
         donates = validate.flag(f"fastact.jax.{self.__name__}", "donate", donate)
         call: Any = _differentiable(self.op, template, donates)
         if any(isinstance(array, jax.core.Tracer) for array in arrays):
-            call = (
-                call.__wrapped__
-            )  # JAX moves the axis of a batch to the front of what is in `jit`
+            call = call.__wrapped__  # inside `jit` the axis of a batch goes to the front
         return call(*arrays)
 
     def forward(self, *args: Any, **kwargs: Any) -> tuple[Any, tuple[Any, ...]]:
