@@ -255,7 +255,8 @@ class Traced:
 
 @lru_cache(maxsize=4096)
 def _compiled(call: Traced) -> Callable[..., Any]:
-    return jax.jit(partial(_call.bind, call=call))
+    compiled: Callable[..., Any] = jax.jit(partial(_call.bind, call=call))
+    return compiled
 
 
 def _outputs(*arrays: Any, call: Traced) -> list[Any]:

@@ -7,7 +7,6 @@ Why it is built so: docs/design/torch.md.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import wraps
 from typing import Any, NamedTuple
 
 import torch
@@ -284,28 +283,6 @@ def once(
 ) -> Sequence[Any]:
     """Gradients whose own are an error that names whose they are."""
     return of_batch(lambda *each: apply(Once, where, order, gradients, *each), *tensors)
-
-
-def once_differentiable(backward: Callable[..., Any]) -> Callable[..., Any]:
-    """Of a function of autograd: its `backward`, whose derivative is an error.
-
-    So has torch a decorator of this name, but there the derivative is silently 0 wherever the
-    gradients that come in are constant. Here it is an error for all that autograd finds by what is
-    saved (`finds_all`). Errors name the function by ``ctx.where``.
-    """
-
-    @wraps(backward)
-    def recorded(ctx: Any, *incoming: Any) -> Any:
-        if not (_is_grad_enabled() or _are_transforms_active() or any(map(is_batch, incoming))):
-            return backward(ctx, *incoming)
-        count = len(incoming)
-
-        def gradients(*tensors: Any) -> Any:
-            return backward(ctx, *tensors[:count])
-
-        return once(ctx.where, gradients, *incoming, *ctx.saved_tensors)
-
-    return recorded
 
 
 class Scaled(Function):
