@@ -33,8 +33,8 @@ ELSEWHERE = {
     "Itself": {"cpu/reductions/kernels.cpp"},
     "Square": {"cpu/reductions/kernels.cpp", "cuda/reductions/reductions.cu"},  # value_and_grad
     "Valid": {"cpu/reductions/kernels.cpp"},
-    # The one activation for which these norms have kernels of their own.
-    "Unchanged": {"cuda/norms/channels/strip_forward.cuh"},
+    # The one activation for which these norms, and gradients of a bias, have kernels of their own.
+    "Unchanged": {"cuda/norms/channels/strip_forward.cuh", "cpu/bias/kernels.cpp"},
 }
 
 

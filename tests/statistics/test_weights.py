@@ -144,8 +144,8 @@ def test_same_bits_in_every_layout(op, dtype, terms, kind):
         assert_same_bits(op(rows, 1, **along), np.full(n, y))
 
 
-# A mean adds all elements as if they counted, and those of a block anew where it finds that some do
-# not: elements on both sides of a block (2048), and the odd one at its beginning, middle and end.
+# A mean adds all elements as if they counted, and a block's elements anew where it finds that some
+# do not: elements on both sides of a block (2048), and the odd one at its beginning, middle and end.
 @pytest.mark.parametrize("terms", [5, 100, 5000])
 @pytest.mark.parametrize("dtype", DTYPES.values(), ids=DTYPES)
 @pytest.mark.parametrize("x_there", [0.0, -0.0, -3.0, np.inf, -np.inf, np.nan])
@@ -153,7 +153,7 @@ def test_same_bits_in_every_layout(op, dtype, terms, kind):
 @pytest.mark.parametrize("others", [-0.0, 2.0])
 @pytest.mark.filterwarnings("ignore:weights that are negative:RuntimeWarning")
 def test_an_odd_element_among_others(isa, terms, dtype, x_there, weight, others):
-    """The bits are those of weights of another dtype, which are looked at one by one."""
+    """Weights of another dtype, which are looked at one by one, give the same bits."""
     x, w = np.full((3, terms), others, dtype), np.ones((3, terms), dtype)
     for row, k in enumerate((0, terms // 2, terms - 1)):
         x[row, k], w[row, k] = x_there, weight

@@ -485,11 +485,11 @@ def _transposed(gradient: Any, _: Any, *arrays: Any, run: Any, again: Any, op: A
     return (again(gradient, *arrays), *[None] * len(arrays))
 
 
-def _linear_batched(arrays: Any, axes: Any, *, run: Any, again: Any, op: Any) -> Any:
-    size = next(a.shape[axis] for a, axis in zip(arrays, axes, strict=True) if axis is not None)
+def _linear_batched(arrays: Any, places: Any, *, run: Any, again: Any, op: Any) -> Any:
+    size = next(a.shape[axis] for a, axis in zip(arrays, places, strict=True) if axis is not None)
     in_front: Any = batching.bdim_at_front  # it has no types
-    first = in_front(arrays[0], axes[0], size)
-    run, again = (jax.vmap(of, in_axes=(0, *axes[1:])) for of in (run, again))
+    first = in_front(arrays[0], places[0], size)
+    run, again = (jax.vmap(of, in_axes=(0, *places[1:])) for of in (run, again))
     return _linear.bind(first, *arrays[1:], run=run, again=again, op=op), 0
 
 
@@ -499,6 +499,7 @@ ad.primitive_jvps[_linear] = _linear_in_tangents
 ad.primitive_transposes[_linear] = _transposed
 batching.primitive_batchers[_linear] = _linear_batched
 mlir.register_lowering(_linear, mlir.lower_fun(_run_linear, multiple_results=False))
+axes.tell_devices(_linear)
 
 
 def _names_of(op: Any, template: Template) -> list[str]:

@@ -10,7 +10,7 @@
 FASTACT_BEGIN_NAMESPACE
 namespace {
 
-// What is looked at before an element is added: nothing, its weight, or x as well.
+// Whether an element is added unseen, or after a look at its weight, or at x as well.
 enum Look { kTrusts, kWeighs, kSkips };
 
 // A vector of elements with their weights onto two lanes. The first steps are weight_of
