@@ -313,7 +313,7 @@ NO_TANGENT = (
 def refused(words: str, call: Callable[..., Any], *args: Any) -> None:
     for _ in range(TIMES):
         with pytest.raises(
-            (TypeError, NotImplementedError), match=rf"^fastact\.\w+(\.\w+)?: \w+ {words}"
+            (TypeError, NotImplementedError), match=rf"^fastact\.\w+(\.\w+)?: (\w+ )?{words}"
         ):
             call(*args)
 
@@ -330,7 +330,7 @@ def test_a_tangent_is_not_lost(case):
         call(x)  # recorded
     with forward_ad.dual_level():
         dual = forward_ad.make_dual(x, x)
-        if case == "x":
+        if case not in ("out", "in place", "gates"):
             for _ in range(TIMES):
                 assert forward_ad.unpack_dual(call(dual)).tangent is not None
         else:

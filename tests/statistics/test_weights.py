@@ -145,7 +145,7 @@ def test_same_bits_in_every_layout(op, dtype, terms, kind):
 
 
 # A mean adds all elements as if they counted, and a block's elements anew where it finds that some
-# do not: elements on both sides of a block (2048), and the odd one at its beginning, middle and end.
+# do not. Elements lie on both sides of a block (2048), the odd one at its beginning, middle or end.
 @pytest.mark.parametrize("terms", [5, 100, 5000])
 @pytest.mark.parametrize("dtype", DTYPES.values(), ids=DTYPES)
 @pytest.mark.parametrize("x_there", [0.0, -0.0, -3.0, np.inf, -np.inf, np.nan])

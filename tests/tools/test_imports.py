@@ -124,7 +124,7 @@ def test_ops_know_no_bridge(room):
 
 
 def test_what_runs_ops_imports_no_declaration():
-    """But the words that both use: bounds, types, and a result."""
+    """But the words that both use: bounds, types, a result, and the parameters' own types."""
     found = {
         one.module
         for module, imports in IMPORTS.items()
@@ -132,7 +132,16 @@ def test_what_runs_ops_imports_no_declaration():
         for one in imports
         if one.module.startswith("fastact.ops.") and not one.module.startswith("fastact.ops.engine")
     }
-    assert found == {"fastact.ops.bounds", "fastact.ops.moments", "fastact.ops.types"}
+    words = {"activations", "bounds", "moments", "types"}
+    assert found == {f"fastact.ops.{word}" for word in words}
+    names = {
+        one.name
+        for module, imports in IMPORTS.items()
+        if module.startswith("fastact.ops.engine")
+        for one in imports
+        if one.module == "fastact.ops.activations"
+    }
+    assert names == {"Parameters"}
 
 
 def test_benchmarks_and_checks_share_one_part_alone():

@@ -7,6 +7,7 @@ make them; `differentiable` puts `forward` and `backward` behind JAX's gradients
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache, partial
 from inspect import Parameter
+from itertools import zip_longest
 from typing import Any
 
 import jax
@@ -402,7 +403,8 @@ def _backward(
         template, arrays = _taken_apart(op.entry_points["backward"], args, {**kwargs, **options})
         found = Traced(op, "backward", template, arrays, wanted).run(arrays)
         found = found if isinstance(found, tuple) else (found,)
-        return tuple(g if wants else None for g, wants in zip(found, wanted, strict=True))
+        pairs = zip_longest(found, wanted)  # a bias that is not there has no gradient
+        return tuple(g if wants else None for g, wants in pairs)
 
     def value_and_tangents(primals: Any, tangents: Any) -> Any:
         found = run(*primals)

@@ -161,18 +161,28 @@ def _softmax(op: Any, of: Named, m: Operations) -> tuple[Any, ...]:
         return _cross_entropy(op, of, m)
     z = _logits(of, m)
     over = axes.axes(_where(op), of["axis"], z.ndim)
-    lse = _log_sum(z, over, m)
-    if op.name == "logsumexp":
-        return (lse.reshape(axes.reduced(z.shape, over, of["keepdims"])),)
-    return (m.exp(z - lse) if op.name == "softmax" else z - lse,)
+    y = _OF_LOGITS[op.name](z, _log_sum(z, over, m), m)
+    return (y.reshape(axes.reduced(z.shape, over, of["keepdims"])) if "keepdims" in of else y,)
 
 
 def _softmax_by_value(op: Any, dy: Any, of: Named, m: Operations) -> Any:
     y, of = of["y"], {**op.entry_points["call"].defaults, **of}
     over = axes.axes(_where(op), of["axis"], y.ndim)
-    if op.name == "softmax":
-        return of["scale"] * (y * (dy - m.sum(dy * y, over)))
-    return of["scale"] * (dy - m.exp(y) * m.sum(dy, over))
+    return of["scale"] * _BY_VALUE[op.name](y, dy, lambda x: m.sum(x, over), m)
+
+
+#: Of logits z and their log-sum-exp: the result.
+_OF_LOGITS: Mapping[str, Callable[[Any, Any, Operations], Any]] = {
+    "softmax": lambda z, lse, m: m.exp(z - lse),
+    "log_softmax": lambda z, lse, m: z - lse,
+    "logsumexp": lambda z, lse, m: lse,
+}
+
+#: Of a result y and its gradient: the gradient of the scaled logits.
+_BY_VALUE: Mapping[str, Callable[[Any, Any, Callable[[Any], Any], Operations], Any]] = {
+    "softmax": lambda y, dy, total, m: y * (dy - total(dy * y)),
+    "log_softmax": lambda y, dy, total, m: dy - m.exp(y) * total(dy),
+}
 
 
 def _cross_entropy(op: Any, of: Named, m: Operations) -> tuple[Any, ...]:
@@ -201,6 +211,10 @@ def _cross_entropy(op: Any, of: Named, m: Operations) -> tuple[Any, ...]:
     return (total.reshape(()),)
 
 
+#: Of an element: what is added, if that is not the element.
+_TERMS: Mapping[str, Callable[[Any], Any]] = {"sum_squares": lambda x: x * x}
+
+
 def _statistic(op: Any, of: Named, m: Operations) -> tuple[Any, ...]:
     x = of["x"]
     over = axes.axes(_where(op), of["axis"], x.ndim)
@@ -214,9 +228,7 @@ def _statistic(op: Any, of: Named, m: Operations) -> tuple[Any, ...]:
         valid = ~m.isnan(x) & valid
     if valid is not True:
         x, w = m.where(valid, x, 0.0 * m.constant(w)), m.where(valid, w + 0 * x, 0.0)
-    found = {"y": x, "sum": x}
-    if op.name == "sum_squares":
-        found["y"] = x * x
+    found = {"y": _TERMS.get(op.name, lambda x: x)(x), "sum": x}
     if not {*op.results} & {*found}:
         count = m.sum(w + 0 * m.constant(x), over)
         mean = m.sum(w * x, over) / count
