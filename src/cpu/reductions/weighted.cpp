@@ -144,8 +144,8 @@ struct WeightedInputs : BlockSource {
     }
   }
 
-  // Whether every element of n columns counts, or their sums are as if it did. An element of weight 0
-  // makes a sum NaN or -0, or changes nothing.
+  // Whether every element of n columns counts, or their sums are as if it did. An element of weight
+  // 0 makes a sum NaN or -0, or changes nothing.
   bool are_right(int64_t n) const {
     uint64_t wrong = has_sign;
 #pragma omp simd reduction(| : wrong)
