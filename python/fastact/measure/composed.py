@@ -7,6 +7,7 @@ computes 16 bits: a bridge gives wider arrays.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -147,13 +148,22 @@ def _logits(of: Named, m: Operations) -> Any:
     if mask is None:
         return z
     if isinstance(mask, bool) or "bool" in str(getattr(mask, "dtype", "")):
-        return m.where(mask, z, -float("inf"))
+        return m.where(mask, z, -math.inf)
     return z + mask
 
 
 def _log_sum(z: Any, over: tuple[int, ...], m: Operations) -> Any:
+    """The log-sum-exp; -inf, with no derivative, of a row that a mask leaves nothing of."""
     most = m.constant(m.max(z, over))
-    return most + m.log(m.sum(m.exp(z - most), over))
+    total = m.sum(m.exp(z - m.where(abs(most) < math.inf, most, 0.0)), over)
+    is_empty = most == -math.inf
+    lse = m.log(m.where(is_empty, 1.0, total))
+    return m.where(is_empty, -math.inf, m.where(most < math.inf, most + lse, math.inf))
+
+
+def _less(z: Any, lse: Any, m: Operations) -> Any:
+    """The logarithm of a row's softmax; -inf where the row has nothing."""
+    return z - m.where(lse == -math.inf, 0.0, lse)
 
 
 def _softmax(op: Any, of: Named, m: Operations) -> tuple[Any, ...]:
@@ -173,8 +183,8 @@ def _softmax_by_value(op: Any, dy: Any, of: Named, m: Operations) -> Any:
 
 #: Of logits z and their log-sum-exp: the result.
 _OF_LOGITS: Mapping[str, Callable[[Any, Any, Operations], Any]] = {
-    "softmax": lambda z, lse, m: m.exp(z - lse),
-    "log_softmax": lambda z, lse, m: z - lse,
+    "softmax": lambda z, lse, m: m.exp(_less(z, lse, m)),
+    "log_softmax": _less,
     "logsumexp": lambda z, lse, m: lse,
 }
 
@@ -190,18 +200,20 @@ def _cross_entropy(op: Any, of: Named, m: Operations) -> tuple[Any, ...]:
     axis = of["axis"] if of["axis"] is not None else min(1, z.ndim - 1)
     over, classes = axes.axes(_where(op), axis, z.ndim), z.shape[axis]
     at = over[0]
-    w = 1.0 if weight is None else _along(weight.reshape(-1), z.ndim, at) + 0 * z
+    none = m.zeros(tuple(z.shape), z)
+    w = 1.0 if weight is None else _along(weight.reshape(-1), z.ndim, at) + none
     if "int" in str(target.dtype):
         index = target.reshape(axes.reduced(z.shape, over, True))
         counts = (index != of["ignore_index"]) * 1.0
-        t = m.where(_along(m.arange(classes, z), z.ndim, at) == index, 1.0, 0.0 * z)
+        t = m.where(_along(m.arange(classes, z), z.ndim, at) == index, 1.0, none)
         divisor = m.sum(t * w, over) * counts
     else:
         counts, t = 1.0, target
-        divisor = 1 + 0 * m.sum(z, over)
+        divisor = 1 + m.sum(none, over)
     smoothing = of["label_smoothing"]
     t = ((1 - smoothing) * t + smoothing / classes) * w * counts
-    losses = -m.sum(t * (z - _log_sum(z, over, m)), over)
+    logs = _less(z, _log_sum(z, over, m), m)
+    losses = -m.sum(t * m.where((t == 0) & (logs == -math.inf), 0.0, logs), over)
     if of["reduction"] == "none":
         return (losses.reshape(axes.reduced(z.shape, over, False)),)
     every = tuple(range(z.ndim))
@@ -220,17 +232,18 @@ def _statistic(op: Any, of: Named, m: Operations) -> tuple[Any, ...]:
     over = axes.axes(_where(op), of["axis"], x.ndim)
     shape = axes.reduced(x.shape, over, of["keepdims"])
     weights, where = of.get("weights"), of.get("where")
-    w = 1.0 + 0 * m.constant(x) if weights is None else weights
+    none = m.zeros(tuple(x.shape), x)
+    w = 1.0 + none if weights is None else weights
     if weights is not None and weights.ndim < x.ndim and len(over) == weights.ndim:
         w = w.reshape(tuple(n if i in over else 1 for i, n in enumerate(x.shape)))
     valid = True if where is None else where
     if getattr(op, "skips", False) or of.get("skipna"):
         valid = ~m.isnan(x) & valid
     if valid is not True:
-        x, w = m.where(valid, x, 0.0 * m.constant(w)), m.where(valid, w + 0 * x, 0.0)
+        x, w = m.where(valid, x, none), m.where(valid, w + none, 0.0)
     found = {"y": _TERMS.get(op.name, lambda x: x)(x), "sum": x}
     if not {*op.results} & {*found}:
-        count = m.sum(w + 0 * m.constant(x), over)
+        count = m.sum(w + none, over)
         mean = m.sum(w * x, over) / count
         m2 = m.sum(w * (x - mean) * (x - mean), over)
         left = count - (of.get("correction", 0) if of.get("ddof") is None else of["ddof"])

@@ -306,7 +306,9 @@ class Operators:
             writes = any(named.get(name) is not None for name in op.writes(named))
             if writes or not composed.has_formula(op):
                 raise no_forward_mode(self.spec.where)
-            found = composed.results(self.spec, self.named(self.values(named)))
+            values = self.values(named)
+            self.call(*(v.detach() if isinstance(v, torch.Tensor) else v for v in values))  # checks
+            found = composed.results(self.spec, self.named(values))
             return found[0] if len(found) == 1 else found
         step = _Step(self, named)
         flat = apply(Traced, step, *(named[name] for name in step.names))
