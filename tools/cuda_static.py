@@ -5,7 +5,8 @@
 
 The first form compiles the kernel's source for sm_90 and reads the machine code: registers, spills,
 bytes in flight, instructions an element, and the model's time. No GPU is needed, and nothing runs.
-The second holds the model against what was measured, as docs/results/cuda_static.md has it.
+The second holds the model against what was measured, as the first tables of
+docs/results/cuda_static.md do.
 """
 
 from __future__ import annotations

@@ -128,7 +128,7 @@ class Router:
         return full
 
     def _instructions(self, way: Sequence[int]) -> list[sass.Instruction]:
-        """Those of a way, with what its calls execute."""
+        """The instructions of a way, and of the functions that it calls."""
         found = []
         for i in way:
             one = self.code.code[i]

@@ -22,7 +22,6 @@ from fastact.bench import cpu
 from fastact.bench.workloads import FAMILIES, norms, work
 from fastact.bench.workloads.activations import IDIOMS
 from fastact.bench.workloads.work import Options
-from fastact.check.check import check_for
 from fastact.measure import peers, shapes
 from fastact.measure.peers import COPY, FRESH, OURS
 from fastact.measure.sum_axes import is_sum
@@ -379,13 +378,10 @@ def test_check_of_moments_and_norms(checked, tmp_path, capsys, monkeypatch):
     assert "VIOLATED" in capsys.readouterr().out
 
 
-def test_every_op_is_checked_and_measured():
-    """Of the families that are."""
+def test_every_op_is_measured():
     options = Options((64,), (), (), (), (1,))
     for op in fa.ops.values():
-        if op.family in FAMILIES:
-            assert check_for(op) is not None
-            assert FAMILIES[op.family].on_cpu(op, "forward", "float32", options)
+        assert FAMILIES[op.family].on_cpu(op, "forward", "float32", options)
 
 
 @pytest.mark.usefixtures("torch_threads")

@@ -1,4 +1,4 @@
-"""The processes of a campaign: its workers, each of which may die, and the parent.
+"""The processes of a campaign: its workers, any of which may die, and the parent.
 
 A worker notes the number of each case before it runs it, so that a crash has a name; the parent
 starts another worker behind it.
@@ -174,7 +174,7 @@ class Campaign:
         families = ", ".join(f"{name} {count}" for name, count in sorted(total.families.items()))
         found = [
             f"seed {self.settings.seed}: {total.cases} cases ({families})",
-            f"{total.calls} calls, of which {total.replays} without the Python layer; "
+            f"{total.calls} calls, {total.replays} of them without the Python layer; "
             f"{total.refusals} cases had to be refused",
             f"{self.seconds:.0f} s, {total.cases / max(self.seconds, 1e-9):.0f} cases a second on "
             f"{processor()}, {os.cpu_count()} cores, {_cpu.isa()}",

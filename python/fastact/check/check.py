@@ -29,9 +29,9 @@ CHECKS = (
 )
 
 
-def check_for(op: Any) -> Check | None:
-    """How an op is checked, if it is."""
-    return next((check for check in CHECKS if check.knows(op)), None)
+def check_for(op: Any) -> Check:
+    """How an op is checked: the last one knows any op."""
+    return next(check for check in CHECKS if check.knows(op))
 
 
 @contextmanager
@@ -59,7 +59,7 @@ def check(
     Parameters
     ----------
     ops : sequence of ops
-        What to check; an op that has no check yet is named and passed over.
+        What to check.
     options : Options
         How much to check.
     markdown : Path, optional
@@ -71,9 +71,6 @@ def check(
     found: dict[str, tuple[Check, list[list[str]]]] = {}  # by legend: one table for each
     for op in ops:
         check = check_for(op)
-        if check is None:
-            report.say(f"{op.name}: no accuracy check yet")
-            continue
         report.say(styled(op.name, "bold"))
         begin = len(report.rows)
         with restored_isa():
@@ -109,14 +106,13 @@ def overview(ops: Sequence[Any], options: Options) -> bool:
         for op in ops:
             check = check_for(op)
             begin = len(report.rows)
-            if check is not None:
-                check.run(op, options, report)
-                if check.gist is None:
-                    plain.append(op.name)
-                else:
-                    found = check.gist(op, report.rows[begin:])
-                    header = ["op", *found]
-                    lines.append([op.name, *found.values()])
+            check.run(op, options, report)
+            if check.gist is None:
+                plain.append(op.name)
+            else:
+                found = check.gist(op, report.rows[begin:])
+                header = ["op", *found]
+                lines.append([op.name, *found.values()])
             progress.advance(1)
     say(table(header, lines, left=1))
     held = "are not all within their bounds" if report.failures else "are within their bounds"

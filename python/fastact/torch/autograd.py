@@ -152,7 +152,7 @@ class Recorded:
 
 
 class Function(torch.autograd.Function):
-    """What our functions of autograd share: they have no forward mode.
+    """What our functions of autograd share: they have no forward mode but where they say so.
 
     ctx.where : how errors name the function.
     """

@@ -71,7 +71,7 @@ _EVERY = ("out", "stream", "accumulate")  # what operators do not take
 
 
 class Operators:
-    """The three operators of an op, and how its arguments are given to them.
+    """The operators of an op, and how its arguments are given to them.
 
     takes : the arguments of the call, and their types.
     """

@@ -7,9 +7,8 @@
 // plain arithmetic of y = forward(x) has derivative_by_value(y) as well: its op saves y, not x.
 // Those that are not linear in pieces have second(x), the derivative's derivative, too; and
 // second_by_value(y), the derivative of derivative_by_value(y).
-// `approximate` stands for
-// 16-bit data on a GPU, where some ULP of float do not show and instructions are scarce:
-// exp_approximate and divide<approximate> are allowed there.
+// `approximate` stands for 16-bit data on a GPU, where some ULP of float do not show and
+// instructions are scarce: exp_approximate and divide<approximate> are allowed there.
 //
 // To add one: write its struct beside its kin in activations/ and its line at the end of that file,
 // a row in python/fastact/ops/activations.py and a formula in python/fastact/measure/formulas.py.

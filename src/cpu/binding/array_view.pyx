@@ -177,7 +177,11 @@ cdef class View:
         stride = 1
         for i in range(tensor.ndim - 1, -1, -1):
             self.shape_[i] = tensor.shape[i]
-            self.strides_[i] = (tensor.strides[i] if tensor.strides else stride) * self.itemsize
+            # Of an axis of one element a stride may be any number: the product may wrap.
+            self.strides_[i] = <int64_t>(
+                <uint64_t>(tensor.strides[i] if tensor.strides else stride)
+                * <uint64_t>self.itemsize
+            )
             stride *= tensor.shape[i]
         self.finish(<char*>tensor.data + tensor.byte_offset, tensor.ndim)
 

@@ -45,8 +45,8 @@ inline int64_t tile_width(const StridedOperands& s) {
   return std::min(kTileBytes / s.compute_item / length / 32 * 32, kTileWidth);
 }
 
-// Rows of a band, where each is one block: what its loops write one of them still has in the
-// first-level cache for the next. A buffer of kTileBytes holds one.
+// Rows of a band, where each is one block: what one of its loops writes is still in the first-level
+// cache for the next. A buffer of kTileBytes holds a band.
 constexpr int64_t kBandBytes = 16 << 10;
 static_assert(kBand * kSoftmaxBlock * sizeof(double) <= kTileBytes);
 inline int64_t band_of(const StridedOperands& s) {

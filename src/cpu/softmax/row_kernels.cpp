@@ -1,6 +1,6 @@
 // SoftmaxKernels and SoftmaxGradients of softmax/kernels.h. Each is a loop over the elements of a
 // row; sums are a second loop over a block that lies in the first-level cache, for their lanes are
-// fixed.
+// fixed. Only sums without stored exponentials are added as these are computed.
 #include "common/softmax/loss.h"
 #include "cpu/simd/map_span.h"
 #include "cpu/simd/mixed.h"

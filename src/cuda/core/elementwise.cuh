@@ -1,4 +1,4 @@
-// The element-wise map: y[i] = f(x0[i], x1[i]), any strides; an op is a functor.
+// The element-wise map: y[i] = f(x0[i], ..), up to three inputs, any strides; an op is a functor.
 //
 // Contiguous arrays: a thread takes kUnroll vectors of 16 bytes, with all loads before the first
 // use. Vectors begin where y is a multiple of 16 bytes; the elements before the first and after the

@@ -111,6 +111,10 @@ class ServedOp(Op[P, R]):
         ------
         NotImplementedError
             Where the op has no forward mode.
+        TypeError
+            If `out` is given, or a tangent is no array, lacks, or has another dtype.
+        ValueError
+            If a tangent has another shape.
 
         Examples
         --------

@@ -105,9 +105,9 @@ Returns
 {{result}}
 """
 
-SECOND = f"""{ENTRY}
+SECOND = f"""{ENTRY.replace("{gradients}", "the gradients")}
 {{of_gradients}} : array, or Python scalar
-    What comes back to {{gradients}} of `backward`: of the shape and dtype that has.
+    What comes back to {{gradients}} of `backward`: of its shape and dtype.
 {{incoming}} : array, or Python scalar
     As given to `backward`.
 out : tuple of arrays or None, optional
