@@ -408,7 +408,7 @@ def test_a_weight_that_a_state_is_made_of():
 
 
 def test_a_converted_model():
-    """A penalty on the gradient, whose own gradients are those of torch's modules."""
+    """A penalty on the gradient: its own gradients are as torch's modules give them."""
     theirs = nn.Sequential(nn.Linear(3, 4), nn.LayerNorm(4), nn.Mish(), nn.Linear(4, 1)).double()
     ours = copy.deepcopy(theirs)
     fnn.convert(ours)

@@ -102,6 +102,8 @@ _NOT_DRAWN = ("out", "accumulate", "stream", "num_batches", "shape", "count", "a
 
 def _sharing(op: Any, entry: str, named: dict[str, Any]) -> tuple[dict[str, Any], tuple[str, ...]]:
     """The operands that each output may be, and those that none may share memory with."""
+    if entry == "backward.backward":
+        return {}, arrays_of_entry(op, entry)
     back, forward = entry.startswith("backward"), entry == "forward"
     of, pair = op.family, len(op.results) == 2
     if is_sum(op) or of in ("reductions", "statistics"):

@@ -85,6 +85,8 @@ def results_of(op: Any, entry: str) -> tuple[str, ...]:
     """The names of an entry point's results; forward's are followed by the names in `saves`."""
     if entry == "backward":
         return tuple(op.gradients)
+    if entry == "backward.backward":
+        return tuple(op.entry_points[entry].gives)
     saved = op.saves if entry == "forward" else ()
     return RESULTS.get(entry, (*op.results, *saved))
 
