@@ -2,17 +2,21 @@
 
 from typing import Any
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 from conftest import ACTIVATIONS
-from jax.test_util import check_grads
 
 import fastact as fa
-import fastact.jax as fj
 from fastact.measure import cases, composed
 from fastact.ops.engine.op import arrays_of
+
+jax = pytest.importorskip("jax")
+pytest.importorskip("fastact.jax", exc_type=ImportError)  # of a JAX that is too old
+import jax.numpy as jnp  # noqa: E402
+
+import fastact.jax as fj  # noqa: E402
+
+check_grads = pytest.importorskip("jax.test_util").check_grads
 
 COMPOSED = [op for op in fa.ops.values() if composed.has_formula(op)]
 #: Away from corners.

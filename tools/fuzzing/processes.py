@@ -1,4 +1,4 @@
-"""The processes of a campaign: its workers, any of which may die, and the parent.
+"""The processes of a campaign: its workers, which may die, and the parent.
 
 A worker notes the number of each case before it runs it, so that a crash has a name; the parent
 starts another worker behind it.
