@@ -218,7 +218,8 @@ def _names(mesh: Any, axes: Sequence[Axis], arrays: Sequence[Any]) -> list[Any]:
     for axis in axes:
         chosen = None
         for array, i in zip(arrays, (*axis.arrays, *axis.outputs), strict=True):
-            spec = getattr(array.sharding, "spec", ())
+            sharding = getattr(array, "sharding", None)  # an output has none in JAX 0.5
+            spec = getattr(sharding, "spec", ())
             if chosen or i is None or i >= len(spec) or spec[i] is None:
                 continue
             names = spec[i] if isinstance(spec[i], tuple) else (spec[i],)
