@@ -88,7 +88,12 @@ class Recorded:
             known = {*map(id, tensors)}
             self.shown = [i for i, v in enumerate(saved) if _is_tensor(v) and id(v) not in known]
         others = tuple(None if _is_tensor(v) else v for v in saved)
-        self.others = () if all(v is None for v in others) else others
+        if any(v is not None for v in others):
+            self.others = others
+            pairs = zip(self.spec.saves, others, strict=True)
+            self.rest.update((n, v) for n, v in pairs if v is not None)
+        else:
+            self.others = ()
 
     def _results(self, arrays: tuple[Any, ...]) -> Any:
         """The op's arrays, without what is shown besides."""
@@ -189,8 +194,6 @@ class Step(Function):
         if call.shown:
             results = result if type(result) is tuple else (result,)
             result = (*results, *[saved[i] for i in call.shown])
-        if call.others:
-            call.rest.update((n, v) for n, v in zip(call.spec.saves, call.others, strict=True) if v)
         if call.numbers:
             ctx.numbers = {name: tensors[i].item() for name, i in call.numbers.items()}
         ctx.call = call
