@@ -407,6 +407,16 @@ def test_a_weight_that_a_state_is_made_of():
     torch.testing.assert_close(*found)
 
 
+SUMS = [op for op in fa.ops.values() if op.family == "reductions" and len(op.results) == 1]
+
+
+@pytest.mark.parametrize("op", SUMS, ids=lambda op: op.name)
+def test_of_one_number(op):
+    """A shape that is saved is then empty."""
+    x = torch.tensor(2.0, dtype=torch.float64, requires_grad=True)
+    assert torch.autograd.gradgradcheck(lambda x: op(x) * x, x)
+
+
 def test_a_converted_model():
     """A penalty on the gradient: its own gradients are as torch's modules give them."""
     theirs = nn.Sequential(nn.Linear(3, 4), nn.LayerNorm(4), nn.Mish(), nn.Linear(4, 1)).double()
