@@ -16,7 +16,7 @@ it is multiplied by afterwards.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -243,12 +243,6 @@ class MomentBounds:
     far: float
     merged: float
     gradient: float = 6
-
-    @property
-    def of_merged(self) -> MomentBounds:
-        """Those of Moments that merged: `merged` times as much of all but the last rounding."""
-        shares = {n: self.merged * getattr(self, n) for n in ("mean", "m2", "m2_double", "far")}
-        return replace(self, merged=1, **shares)
 
     @staticmethod
     def magnitude(x: Any, axes: Any, dtype: Any) -> Any:
