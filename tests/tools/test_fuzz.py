@@ -195,3 +195,24 @@ def test_a_refused_option_names_the_entry_point(op) -> None:
                     judge.Live(bad, case.values[0]).call(calls.function(bad))
                 assert str(caught.value).startswith(request.where)
     assert seen or not set(calls.IMPOSSIBLE) & set(op.entry_points["call"].defaults)
+
+
+@pytest.mark.parametrize("family", sorted(calls.FAMILIES))
+def test_a_bad_call_is_refused(family, monkeypatch) -> None:
+    """Whichever array or option is bad, also where lengths are the same by chance."""
+    monkeypatch.setattr(cases, "LENGTHS", (0, 1, 1, 2, 2, 2))
+    settings, seen = campaign.Settings(4, family=family), 0
+    with np.errstate(all="ignore"):
+        for number in range(400):
+            case = campaign.Case(settings, number)
+            if case.request.refused or case.request.entry == "merge":
+                continue
+            for _ in range(5):
+                bad, of_wrong_shape = calls.refused(case.request, case.r)
+                if bad is case.request:
+                    break
+                seen += 1
+                live = judge.Live(bad, {**case.values[0], **of_wrong_shape})
+                with pytest.raises((TypeError, ValueError)):
+                    live.call(calls.function(bad))
+    assert seen > 100

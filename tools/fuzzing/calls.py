@@ -525,7 +525,9 @@ def sample(op: Any, draw: Draw) -> Request:
             given[name] = array
     if entry == "backward" and "shape" in point.arrays:
         given["shape"] = shape
-    notes: dict[str, Any] = {"shape": shape, "options": named, "hidden": arrays.hidden}
+    notes: dict[str, Any] = {
+        "shape": shape, "options": named, "hidden": arrays.hidden, "leader": next(iter(made)),
+    }  # fmt: skip
     if "count" in point.defaults:
         given["count"] = named["count"] = max(rows_of(op, shape, named).count, 1)
     if named.get("training") and not entry.startswith("backward"):
@@ -818,23 +820,28 @@ def other_parameter(request: Request, r: Random) -> Request | None:
 def refused(request: Request, r: Random) -> tuple[Request, dict[str, Any]]:
     """The call with an array, or the value of an option, that no such call can have.
 
-    And the values of that array. The same request where it has neither: one array alone may have
-    any shape.
+    And the values of that array. The same request where it has neither. The array that leads is
+    left alone: another shape of it is right where all others fit any, as a gradient without axes.
     """
-    arrays = [name for name, v in request.given.items() if isinstance(v, Array)
-              and v.form == "array" and v.stored is None]  # fmt: skip
+    arrays = [
+        name for name, v in request.given.items()
+        if isinstance(v, Array) and v.form == "array" and v.stored is None
+        and name != request.notes["leader"]
+    ]  # fmt: skip
     named = [name for name in request.given if name in IMPOSSIBLE]
-    if named and (len(arrays) < 2 or r.random() < 0.4):
+    if named and (not arrays or r.random() < 0.4):
         name = r.choice(named)
         return replace(request, given={**request.given, name: IMPOSSIBLE[name]}), {}
-    if len(arrays) < 2:
+    if not arrays:
         return request, {}
-    name = r.choice(arrays[1:])
+    name = r.choice(arrays)
     bad = replace(request.given[name], layout=None, repeats=())
     if r.random() < 0.3 and request.framework == "numpy":
         bad = replace(bad, stored=np.dtype(np.complex128))
     else:
-        bad = replace(bad, shape=(*bad.shape, 2, 2))
+        # More axes than the data has: with as many or fewer, a mask may broadcast to it.
+        more = 1 + len(request.notes["shape"]) - len(bad.shape)
+        bad = replace(bad, shape=(*bad.shape, *(2,) * more))
     made = replace(request, given={**request.given, name: bad})
     return made, {name: np.zeros(bad.shape, bad.dtype)}
 
