@@ -15,16 +15,12 @@ from layouts import views
 
 import fastact as fa
 from fastact.check import reference
-from fastact.ops.bounds import rounding, unit_roundoff
 
 each_op = pytest.mark.parametrize("op", ACTIVATIONS, ids=lambda op: op.name)
 
 #: Away from corners, where a derivative jumps: no op has one at a multiple of 1/64 and 1/3.
 POINTS = np.random.default_rng(0).uniform(-40, 40, 120) // (1 / 64) / 64 + 1 / 256
 POINTS = np.concatenate([POINTS, POINTS / 16, [-1000.0, 1000.0, 2.0**-10, -(2.0**-10)]])
-
-#: In u of the largest magnitude of f'', as the documentation of `backward.backward` states it.
-BOUND = 8
 
 
 @lru_cache
@@ -58,8 +54,8 @@ def test_accuracy(op, kind, dtype, backend):
 
         found = backend.run(dx, ones, x)
         value = exact(op.name, *own.items())
-        scale = max(1.0, np.abs(value).max())
-        assert (np.abs(found - value) <= BOUND * unit_roundoff(dtype) * scale).all()
+        allowed = op.bounds.allowed_second(value, np.abs(value).max(), dtype)
+        assert (np.abs(found - value) <= allowed).all()
 
 
 @each_op
@@ -71,9 +67,8 @@ def test_16_bits_are_computed_in_float32(op, backend):
         ones, wide_ones = np.ones_like(x), np.ones_like(wide)
         found = backend.run(lambda d, x: op.backward.backward(d, d, x)[1], ones, x)
         value = backend.run(lambda d, x: op.backward.backward(d, d, x)[1], wide_ones, wide)
-        scale = max(1.0, float(np.abs(value).max()))
         error = np.abs(found.astype(np.float64) - value)
-        assert (error <= rounding(value, dtype) + BOUND * unit_roundoff(dtype) * scale).all()
+        assert (error <= op.bounds.allowed_second(value, np.abs(value).max(), dtype)).all()
 
 
 @each_op

@@ -108,6 +108,12 @@ def test_docstrings_state_the_gradients_of_norms(op):
         assert text(b.far_double) in shown(op)
 
 
+@pytest.mark.parametrize("op", [op for op in STATED if isinstance(op.bounds, Bounds)], ids=str)
+def test_docstrings_state_the_second_derivatives(op):
+    said = re.sub(r"\s+", " ", op.backward.backward.__doc__)
+    assert f"within {op.bounds.second:g} u of the largest magnitude" in said
+
+
 def test_rounding_of_every_dtype():
     """Half a unit in the last place, at a power of two, between, below the normal numbers."""
     from fastact.ops.bounds import rounding

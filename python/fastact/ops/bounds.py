@@ -100,6 +100,7 @@ class Bounds:
     16-bit results are the float32 results, rounded once; on a GPU, where they come of faster and
     rougher functions, they are within narrow_ulp of the true value, or near a root of the
     derivative within 4 derivative_abs before they are rounded.
+    second : units of u, times the largest magnitude of f'', that f'' may be off by.
     scaling : with another value of its parameter than the default, `of_scaling` comes on top.
     """
 
@@ -107,6 +108,7 @@ class Bounds:
     derivative_ulp: float
     derivative_abs: float
     narrow_ulp: float = 0.51
+    second: float = 8
     scaling: Scaling | None = None
 
     def of_scaling(self, x: Any, exact: Any, dtype: Any, parameters: Mapping[str, Any]) -> Any:
@@ -159,6 +161,11 @@ class Bounds:
             + (u * np.abs(dy * derivative) if is_narrow(dtype) else 0.0)
             + rounding(dy * derivative, dtype, error)
         )
+
+    def allowed_second(self, exact: Any, largest: float, dtype: Any) -> Any:
+        """Of f''(x); largest: the largest magnitude of f''."""
+        error = self.second * unit_roundoff(dtype) * largest
+        return error + rounding(exact, dtype) if is_narrow(dtype) else error
 
 
 @dataclass(frozen=True)
