@@ -405,7 +405,7 @@ cudaError_t cudaFuncGetAttributes(cudaFuncAttributes* attributes, const void* ke
     *attributes = {};
     attributes->sharedSizeBytes = static_shared_of(kernel);
     attributes->maxDynamicSharedSizeBytes = int(dynamic_shared_limit(kernel));
-    attributes->maxThreadsPerBlock = kMaxThreads;
+    attributes->maxThreadsPerBlock = threads_of(kernel);
     attributes->numRegs = 32;
     attributes->ptxVersion = attributes->binaryVersion = kMajor * 10 + kMinor;
     return cudaSuccess;

@@ -8,6 +8,7 @@
 
 #include "block_state.h"
 #include "host_calls.h"
+#include "kernel_code.h"
 #include "shared.h"
 
 // The coordinates of the running thread, which kernels read through threadIdx and its likes.
@@ -182,7 +183,9 @@ cudaError_t check(const Grid& grid) {
       g.y > 65535 || g.z > 65535 || b.x > kMaxThreads || b.y > kMaxThreads || b.z > 64 ||
       size_t{b.x} * b.y * b.z > kMaxThreads)
     return cudaErrorInvalidConfiguration;
-  if (int64_t(grid.shared) > dynamic_shared_limit(grid.kernel)) return cudaErrorInvalidValue;
+  if (size_t{b.x} * b.y * b.z > size_t(threads_of(grid.kernel)) ||
+      int64_t(grid.shared) > dynamic_shared_limit(grid.kernel))
+    return cudaErrorInvalidValue;
   int device = -1;
   if (cudaStreamGetDevice(grid.stream, &device) != cudaSuccess || device != now.device)
     return cudaErrorInvalidResourceHandle;

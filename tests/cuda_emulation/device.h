@@ -21,15 +21,17 @@
 #define __device__
 #define __host__
 #define __forceinline__ inline __attribute__((always_inline))
-#define __launch_bounds__(...)
 
 extern uint3 fastact_thread_index, fastact_block_index;
 extern dim3 fastact_block_size, fastact_grid_size;
 inline const uint3 &threadIdx = fastact_thread_index, &blockIdx = fastact_block_index;
 inline const dim3 &blockDim = fastact_block_size, &gridDim = fastact_grid_size;
 
-#define FASTACT_KERNEL(threads) __global__
-#define FASTACT_KERNEL_OF(threads, blocks) __global__
+// A launch's most threads stand in front of a kernel's code, as a `nop` for each warp
+// (kernel_code.h).
+#define FASTACT_KERNEL(threads) \
+  __global__ __attribute__((patchable_function_entry((threads) / fastact::emulation::kWarpLanes)))
+#define FASTACT_KERNEL_OF(threads, blocks) FASTACT_KERNEL(threads)
 #define FASTACT_DEVICE inline
 #define FASTACT_DEVICE_CALL inline
 #define FASTACT_GRID_CONSTANT

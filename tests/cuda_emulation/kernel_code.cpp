@@ -4,12 +4,15 @@
 #include <elf.h>
 
 #include <algorithm>
+#include <cstring>
 #include <fstream>
 #include <iterator>
 #include <set>
 #include <stdexcept>
 #include <string>
 #include <unordered_map>
+
+#include "block.h"
 
 namespace fastact::emulation {
 namespace {
@@ -136,6 +139,24 @@ size_t static_shared_of(const void* kernel) {
   size_t bytes = 0;
   for (const SharedSite* site : static_arrays(kernel)) bytes += site->item * site->count;
   return bytes;
+}
+
+int threads_of(const void* kernel) {
+#if defined(__aarch64__)
+  using Instruction = uint32_t;
+  constexpr Instruction kNop = 0xd503201f, kTarget = 0xd503245f;  // bti c
+#else
+  using Instruction = uint8_t;
+  constexpr Instruction kNop = 0x90;
+  constexpr uint32_t kTarget = 0xfa1e0ff3;  // endbr64
+#endif
+  const auto* code = static_cast<const Instruction*>(kernel);
+  uint32_t first;
+  memcpy(&first, code, sizeof(first));
+  if (first == kTarget) code += sizeof(first) / sizeof(Instruction);
+  int warps = 0;
+  while (code[warps] == kNop) ++warps;
+  return warps * kWarpLanes;
 }
 
 }  // namespace fastact::emulation

@@ -2,7 +2,8 @@
 //
 // nvcc gives a kernel every static shared array that its code, or code that it calls, refers to,
 // each instance of a template an array of its own. The host's linker leaves the same in the file:
-// the relocations of each function (--emit-relocs, -ffunction-sections).
+// the relocations of each function (--emit-relocs, -ffunction-sections). The most threads of a
+// launch are in the code itself, as FASTACT_KERNEL puts them there.
 #pragma once
 
 #include <vector>
@@ -15,5 +16,7 @@ namespace fastact::emulation {
 const std::vector<const SharedSite*>& static_arrays(const void* kernel);
 // Their bytes, in all.
 size_t static_shared_of(const void* kernel);
+// The most threads of a block, which the kernel was compiled for.
+int threads_of(const void* kernel);
 
 }  // namespace fastact::emulation

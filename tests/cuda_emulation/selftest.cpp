@@ -434,6 +434,8 @@ const Case kCases[] = {
     {"untouched_array", [] { return with_shared(untouched_array<0>, 0, 28 << 10); }},
     {"untouched_array_too_much", [] { return with_shared(untouched_array<1>, 0, (28 << 10) + 1); }},
     {"too_many_threads", [] { return with_xy(nothing, {1, 1025}); }},
+    {"more_threads_than_compiled_for", [] { return with_xy(nothing, {1, 2 * kThreads}); }},
+    {"more_rows_of_threads_than_compiled_for", [] { return with_xy(nothing, {1, kThreads, 2}); }},
     {"no_blocks", [] { return with_xy(nothing, {0, kThreads}); }},
 };
 #undef FASTACT_CASE

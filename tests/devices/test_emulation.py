@@ -66,6 +66,8 @@ ERRORS = {
     "one_helper_too_much": "cudaErrorInvalidValue",
     "untouched_array_too_much": "cudaErrorInvalidValue",
     "too_many_threads": "cudaErrorInvalidConfiguration",
+    "more_threads_than_compiled_for": "cudaErrorInvalidValue",
+    "more_rows_of_threads_than_compiled_for": "cudaErrorInvalidValue",
     "no_blocks": "cudaErrorInvalidConfiguration",
 }
 

@@ -1,5 +1,6 @@
 """batch_norm and norm_apply on devices: the CPU's bounds, and what only a device can get wrong."""
 
+import itertools
 from typing import Any
 
 import numpy as np
@@ -58,6 +59,12 @@ def test_against_torch_in_float64(device, dtype, shape, axis, layout, training, 
 @pytest.mark.parametrize("name", ["identity", "mish"])
 def test_more_shapes(device, dtype, shape, axis, name):
     assert_as_torch(device, dtype, shape, axis, "C", True, name)
+
+
+def test_lines_that_only_a_large_block_holds(device, dtype):
+    """Kernels that take lines in rounds have smaller blocks."""
+    for pixels, training in itertools.product([2500, 2501, 5000], [True, False]):
+        assert_as_torch(device, dtype, (2, 2, pixels), 1, "C", training, "identity")
 
 
 def test_so_many_chunks_that_they_are_merged_apart(device):

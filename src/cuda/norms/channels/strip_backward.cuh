@@ -359,21 +359,21 @@ void queue_strips(const StripsOf<way>& s, BackwardCall call, const Activation& a
   };
   if (s.has_groups(call.groups.size.by, kChannels) && !sums_given &&
       (call.of_statistics || has_gradients)) {
-    launch_strips(whole_backward<T, way, Activation>, s, stream, call, activation, workspace);
+    launch_whole(whole_backward<T, way, Activation>, s, stream, call, activation, workspace);
     if (call.of_groups) finish();
     return;
   }
   if (!call.of_statistics) {
-    launch_strips(strip_sums<T, way, Activation>, s, stream, call, activation,
+    launch_rounds(strip_sums<T, way, Activation>, s, stream, call, activation,
                   has_gradients ? workspace : nullptr);
   } else if (!sums_given) {
     auto without_dx = s;
     without_dx.data[kStripOut] = nullptr;
-    launch_strips(strip_sums<T, way, Activation>, without_dx, stream, call, activation, workspace);
+    launch_rounds(strip_sums<T, way, Activation>, without_dx, stream, call, activation, workspace);
   }
   if (call.of_statistics && has_dx) {
     if (!sums_given) give_parts<T>(s, kChannels, workspace, &call, stream);
-    launch_strips(strip_backward<T, way, Activation>, s, stream, call, activation);
+    launch_rounds(strip_backward<T, way, Activation>, s, stream, call, activation);
     if (!call.of_groups) return;
   }
   finish();

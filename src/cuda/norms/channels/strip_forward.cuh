@@ -211,12 +211,12 @@ void queue_strips(const StripsOf<way>& s, ForwardCall call, const Activation& ac
                   double* workspace, cudaStream_t stream) {
   constexpr int kChannels = kUnitChannels<T, way>;
   if (call.by_moments && s.has_groups(call.groups.size.by, kChannels))
-    return launch_strips(whole_forward<T, way, Activation>, s, stream, call, activation);
+    return launch_whole(whole_forward<T, way, Activation>, s, stream, call, activation);
   if (call.by_moments) {
-    launch_strips(strip_moments<T, way>, s, stream, call.eps, workspace);
+    launch_rounds(strip_moments<T, way>, s, stream, call.eps, workspace);
     give_parts<T>(s, kChannels, workspace, &call, stream);
   }
-  launch_strips(strip_forward<T, way, Activation>, s, stream, call, activation);
+  launch_rounds(strip_forward<T, way, Activation>, s, stream, call, activation);
 }
 
 }  // namespace

@@ -71,6 +71,12 @@ struct Strips {
   int64_t inner, run, example;
   Divisor by_inner, by_tiles, by_count;  // of tasks
 
+  void give_threads(int of_unit) {
+    ty = of_unit;
+    by_ty = {ty, int64_t(1) << 31};
+    shift = 0;
+    while (1 << shift < (across ? tx : ty)) ++shift;
+  }
   int64_t coefs() const { return examples * channels; }
   int64_t tasks() const { return examples * tiles * count; }
   // Whether a block has, at once, all elements of the groups whose channels are in its tile.
@@ -501,9 +507,7 @@ void plan_threads(Way way, Strips* s) {
     const int64_t count = std::min(ceil_div(s->length, least), most);
     s->size = ceil_div(ceil_div(s->length, count), kSize) * kSize;
   }
-  s->shift = 0;
-  while (1 << s->shift < (s->across ? s->tx : s->ty)) ++s->shift;
-  s->by_ty = {s->ty, int64_t(1) << 31};
+  s->give_threads(s->ty);
   s->count = ceil_div(s->length, s->size);
   s->tiles = ceil_div(units, s->tx);
   s->by_tiles = {s->tiles, s->tasks()};
@@ -630,11 +634,18 @@ int64_t part_bytes(int64_t examples, int64_t channels, int64_t length) {
   return 2 * pairs * int64_t(sizeof(double));
 }
 
-// Queues a kernel over all tasks.
+// Queues a kernel over all tasks, whose blocks hold whole channels.
 template <class S, class... Parameters, class... Arguments>
-void launch_strips(void (*kernel)(Parameters...), const S& s, cudaStream_t stream,
-                   const Arguments&... arguments) {
+void launch_whole(void (*kernel)(Parameters...), const S& s, cudaStream_t stream,
+                  const Arguments&... arguments) {
   launch(kernel, {blocks_for(s.tasks()), s.threads}, stream, s, arguments...);
+}
+// Queues one whose blocks take tiles in rounds: lines that could be held have no more threads.
+template <class S, class... Parameters, class... Arguments>
+void launch_rounds(void (*kernel)(Parameters...), S s, cudaStream_t stream,
+                   const Arguments&... arguments) {
+  if (s.threads > kStripThreads) s.give_threads(s.threads = kStripThreads);
+  launch_whole(kernel, s, stream, arguments...);
 }
 
 }  // namespace
