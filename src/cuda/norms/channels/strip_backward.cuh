@@ -109,17 +109,17 @@ FASTACT_DEVICE void make_gradient_numbers(const Walk<T, way>& walk, const Backwa
   __syncthreads();
 }
 
-template <class T, class Activation, class Numbers>
-FASTACT_DEVICE Wide<T> p_of(const Activation& activation, const Vec<T>& dy, const Vec<T>& x,
+template <class T, class Activation, class Vector, class Numbers>
+FASTACT_DEVICE Wide<T> p_of(const Activation& activation, const Vector& dy, const Vector& x,
                             const Numbers& numbers) {
-  if constexpr (kIsFixed<Activation>) return widen_vec(dy);
-  Wide<T> p = widen_vec(x);
+  if constexpr (kIsFixed<Activation>) return widen_held<T>(dy);
+  Wide<T> p = widen_held<T>(x);
 #pragma unroll
   for (int j = 0; j < Vec<T>::kSize; ++j)
     p.lane[j] = batch_normalised(p.lane[j], numbers(kHigh, j), numbers(kLow, j), numbers(kScale, j),
                                  numbers(kOffset, j));
   p = activation.slope(p);
-  const Wide<T> by = widen_vec(dy);
+  const Wide<T> by = widen_held<T>(dy);
 #pragma unroll
   for (int j = 0; j < Vec<T>::kSize; ++j) p.lane[j] = by.lane[j] * p.lane[j];
   return p;
@@ -128,10 +128,10 @@ FASTACT_DEVICE Wide<T> p_of(const Activation& activation, const Vec<T>& dy, cons
 // dx = outer (p inner - mean(p) - (x - mean) slope). outer and inner are scale and 1; where the
 // weights of a group differ, rstd and the weight. With given statistics dx = outer p. In place of
 // x - mean stands x - high here: mean_p accounts for the low part.
-template <class T, class Numbers>
-FASTACT_DEVICE Wide<T> gradient_of(Wide<T> p, const Vec<T>& x, bool of_statistics,
+template <class T, class Vector, class Numbers>
+FASTACT_DEVICE Wide<T> gradient_of(Wide<T> p, const Vector& x, bool of_statistics,
                                    const Numbers& numbers) {
-  const Wide<T> wide = widen_vec(x);
+  const Wide<T> wide = widen_held<T>(x);
 #pragma unroll
   for (int j = 0; j < Vec<T>::kSize; ++j) {
     if (of_statistics)
@@ -152,8 +152,9 @@ struct UnitSums {
   C round[2][kChains] = {};
 
   template <class Numbers>
-  FASTACT_DEVICE void add(int valid, const Wide<T>& p, const Vec<T>& x, const Numbers& numbers) {
-    const Wide<T> wide = widen_vec(x);
+  FASTACT_DEVICE void add(int valid, const Wide<T>& p, const Held<T, way>& x,
+                          const Numbers& numbers) {
+    const Wide<T> wide = widen_held<T>(x);
 #pragma unroll
     for (int j = 0; j < kSize; ++j) {
       if (way == kSingles && j >= valid) continue;
@@ -199,7 +200,7 @@ void strip_sums(FASTACT_GRID_CONSTANT const StripsOf<way> s,
   constexpr int kVecs = Walk<T, way>::kPairVecs;
   for_each_tile<T, way>(s, false, [&](const Walk<T, way>& walk) {
     const bool has_dx = s.data[kStripOut], needs_x = parts || !kIsFixed<Activation>;
-    Vec<T> dy[kVecs], x[kVecs] = {};  // they are read while the numbers are made
+    Held<T, way> dy[kVecs], x[kVecs] = {};  // they are read while the numbers are made
     const auto read = [&](int first) {
       walk.read(kStripDy, first, dy);
       if (needs_x) walk.read(kStripX, first, x);
@@ -216,9 +217,9 @@ void strip_sums(FASTACT_GRID_CONSTANT const StripsOf<way> s,
       for (int u = 0; u < kVecs; ++u) {
         const int valid = walk.elements(first + u);
         if (valid == 0) continue;
-        const Wide<T> p = p_of(activation, dy[u], x[u], numbers);
+        const Wide<T> p = p_of<T>(activation, dy[u], x[u], numbers);
         if (parts) sums.add(valid, p, x[u], numbers);
-        if (has_dx) walk.template write<true>(first + u, gradient_of(p, x[u], false, numbers));
+        if (has_dx) walk.template write<true>(first + u, gradient_of<T>(p, x[u], false, numbers));
       }
       sums.end_round();
     }
@@ -237,7 +238,7 @@ void strip_backward(FASTACT_GRID_CONSTANT const StripsOf<way> s,
                     FASTACT_GRID_CONSTANT const Activation activation) {
   constexpr int kVecs = Walk<T, way>::kPairVecs;
   for_each_tile<T, way>(s, true, [&](const Walk<T, way>& walk) {
-    Vec<T> dy[kVecs], x[kVecs];
+    Held<T, way> dy[kVecs], x[kVecs];
     const auto read = [&](int from) {
       walk.read(kStripDy, from, dy);
       walk.read(kStripX, from, x);
@@ -255,8 +256,8 @@ void strip_backward(FASTACT_GRID_CONSTANT const StripsOf<way> s,
 #pragma unroll
       for (int u = 0; u < kVecs; ++u) {
         if (walk.elements(first_vec + u) == 0) continue;
-        const Wide<T> p = p_of(activation, dy[u], x[u], numbers);
-        walk.template write<true>(first_vec + u, gradient_of(p, x[u], true, numbers));
+        const Wide<T> p = p_of<T>(activation, dy[u], x[u], numbers);
+        walk.template write<true>(first_vec + u, gradient_of<T>(p, x[u], true, numbers));
       }
     }
     __syncthreads();
@@ -271,7 +272,7 @@ void whole_backward(FASTACT_GRID_CONSTANT const StripsOf<way> s,
                     FASTACT_GRID_CONSTANT const Activation activation, double* parts) {
   constexpr int kVecs = Walk<T, way>::kVecs;
   for_each_tile<T, way>(s, false, [&](const Walk<T, way>& walk) {
-    Vec<T> dy[kVecs], x[kVecs];
+    Held<T, way> dy[kVecs], x[kVecs];
     walk.read(kStripDy, 0, dy);
     walk.read(kStripX, 0, x);
     const double rstd = make_saved_numbers(walk, call);
@@ -281,7 +282,7 @@ void whole_backward(FASTACT_GRID_CONSTANT const StripsOf<way> s,
 #pragma unroll
       for (int u = 0; u < kVecs; ++u) {
         const int valid = walk.elements(u);
-        if (valid > 0) sums.add(valid, p_of(activation, dy[u], x[u], numbers), x[u], numbers);
+        if (valid > 0) sums.add(valid, p_of<T>(activation, dy[u], x[u], numbers), x[u], numbers);
       }
       sums.end_round();
       sums.fold(walk);
@@ -309,8 +310,8 @@ void whole_backward(FASTACT_GRID_CONSTANT const StripsOf<way> s,
 #pragma unroll
       for (int u = 0; u < kVecs; ++u) {
         if (walk.elements(u) == 0) continue;
-        const Wide<T> p = p_of(activation, dy[u], x[u], numbers);
-        walk.template write<true>(u, gradient_of(p, x[u], call.of_statistics, numbers));
+        const Wide<T> p = p_of<T>(activation, dy[u], x[u], numbers);
+        walk.template write<true>(u, gradient_of<T>(p, x[u], call.of_statistics, numbers));
       }
     }
     __syncthreads();

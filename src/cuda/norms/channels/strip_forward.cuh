@@ -116,12 +116,12 @@ FASTACT_DEVICE void make_forward_numbers(const Walk<T, way>& walk, const Forward
 // Writes y of a thread's vectors, from the first-th on.
 template <class T, Way way, class Activation, class Numbers>
 FASTACT_DEVICE void write_forward(const Walk<T, way>& walk, const Activation& activation, int first,
-                                  const Vec<T> (&vecs)[Walk<T, way>::kVecs],
+                                  const Held<T, way> (&vecs)[Walk<T, way>::kVecs],
                                   const Numbers& numbers) {
 #pragma unroll
   for (int u = 0; u < walk.kVecs; ++u) {
     if (walk.elements(first + u) == 0) continue;
-    Wide<T> z = widen_vec(vecs[u]);
+    Wide<T> z = widen_held<T>(vecs[u]);
 #pragma unroll
     for (int j = 0; j < Vec<T>::kSize; ++j)
       z.lane[j] = batch_normalised(z.lane[j], numbers(kHigh, j), numbers(kLow, j),
@@ -144,7 +144,7 @@ void strip_moments(FASTACT_GRID_CONSTANT const StripsOf<way> s, const double eps
     const int rounds = walk.rounds(kVecs);
     find_moments(walk, eps, [&](const auto& add) {
       for (int i = 0; i < rounds; ++i) {
-        Vec<T> vecs[kVecs];
+        Held<T, way> vecs[kVecs];
         walk.read(kStripX, i * kVecs, vecs);
         add(i * kVecs, vecs);
       }
@@ -161,7 +161,7 @@ void strip_forward(FASTACT_GRID_CONSTANT const StripsOf<way> s,
                    FASTACT_GRID_CONSTANT const Activation activation) {
   constexpr int kVecs = Walk<T, way>::kVecs;
   for_each_tile<T, way>(s, true, [&](const Walk<T, way>& walk) {
-    Vec<T> vecs[kVecs];  // they are read while the statistics are made
+    Held<T, way> vecs[kVecs];  // they are read while the statistics are made
     walk.read(kStripX, 0, vecs);
     const int64_t first = call.groups.of(walk.coef());
     if (call.by_moments) merge_groups(walk, call, first);
@@ -183,7 +183,7 @@ void whole_forward(FASTACT_GRID_CONSTANT const StripsOf<way> s,
                    FASTACT_GRID_CONSTANT const Activation activation) {
   constexpr int kVecs = Walk<T, way>::kVecs;
   for_each_tile<T, way>(s, false, [&](const Walk<T, way>& walk) {
-    Vec<T> vecs[kVecs];
+    Held<T, way> vecs[kVecs];
     walk.read(kStripX, 0, vecs);
     find_moments(walk, call.eps, [&](const auto& add) { add(0, vecs); });
     merge_tile_moments(walk, int(call.groups.size.by));

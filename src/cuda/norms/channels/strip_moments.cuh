@@ -35,7 +35,7 @@ struct UnitMoments {
   int n = 0, rounds = 0;  // elements of each channel
 
   // Adds the vectors from the first-th on.
-  FASTACT_DEVICE void add(const Walk<T, way>& walk, int first, const Vec<T> (&vecs)[kVecs]) {
+  FASTACT_DEVICE void add(const Walk<T, way>& walk, int first, const Held<T, way> (&vecs)[kVecs]) {
     int valid[kVecs], count = 0;
 #pragma unroll
     for (int u = 0; u < kVecs; ++u) count += valid[u] = walk.elements(first + u);
@@ -49,10 +49,10 @@ struct UnitMoments {
   FASTACT_DEVICE void add_wide(const Walk<T, way>& walk, int i, double scale) {
     const int valid = walk.elements(i);
     if (valid == 0) return;
-    const Vec<T> vecs[1] = {walk.read_one(kStripX, i)};
+    const Held<T, way> vecs[1] = {bit_cast<Held<T, way>>(walk.read_one(kStripX, i))};
     if (n == 0) set_shift(vecs, C(1) / C(valid) * C(scale));
     n += valid;
-    const Wide<T> x = widen_vec(vecs[0]);
+    const Wide<T> x = widen_held<T>(vecs[0]);
 #pragma unroll
     for (int j = 0; j < kSize; ++j) {
       if (way == kSingles && j >= valid) continue;
@@ -83,11 +83,11 @@ struct UnitMoments {
   }
   // Elements that are not there are 0.
   template <int vectors>
-  FASTACT_DEVICE void set_shift(const Vec<T> (&vecs)[vectors], C share) {
+  FASTACT_DEVICE void set_shift(const Held<T, way> (&vecs)[vectors], C share) {
     C near[kChannels] = {};
 #pragma unroll
     for (int u = 0; u < vectors; ++u) {
-      const Wide<T> x = widen_vec(vecs[u]);
+      const Wide<T> x = widen_held<T>(vecs[u]);
 #pragma unroll
       for (int j = 0; j < kSize; ++j) {
         C& to = near[way == kColumns ? j : 0];
@@ -99,12 +99,12 @@ struct UnitMoments {
   }
   // Adds eight elements of a channel, or as many as a round has, as a tree.
   template <bool has_all>
-  FASTACT_DEVICE void add_round(const Vec<T> (&vecs)[kVecs], const int (&valid)[kVecs]) {
+  FASTACT_DEVICE void add_round(const Held<T, way> (&vecs)[kVecs], const int (&valid)[kVecs]) {
     constexpr int kTree = way == kColumns ? kVecs : 8, kTrees = kVecs * kSize / kTree;
     C d[kTrees][kTree];
 #pragma unroll
     for (int u = 0; u < kVecs; ++u) {
-      const Wide<T> x = widen_vec(vecs[u]);
+      const Wide<T> x = widen_held<T>(vecs[u]);
 #pragma unroll
       for (int j = 0; j < kSize; ++j) {
         const bool counts = has_all || (way == kSingles ? j < valid[u] : valid[u] > 0);
@@ -159,7 +159,8 @@ FASTACT_DEVICE void find_moments(const Walk<T, way>& walk, double eps, const Rou
       const int vecs = walk.rounds(1);
       for (int i = 0; i < vecs; ++i) unit.add_wide(walk, i, unit_scale);
     } else {
-      each_round([&](int i, const Vec<T>(&vecs)[Walk<T, way>::kVecs]) { unit.add(walk, i, vecs); });
+      each_round(
+          [&](int i, const Held<T, way>(&vecs)[Walk<T, way>::kVecs]) { unit.add(walk, i, vecs); });
     }
     if (walk.along == 0 && walk.is_there) {
 #pragma unroll

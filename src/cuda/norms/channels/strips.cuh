@@ -50,6 +50,18 @@ template <class T>
 constexpr int strip_vecs(Way way) {
   return way == kSingles && sizeof(T) == 2 ? 2 : 4;
 }
+// A vector that a thread holds, by words: 16 bits taken apart into eight numbers would have to
+// arrive before the next vector's load is issued. Gathered elements come one by one.
+template <class T, Way way>
+using Held = std::conditional_t<way == kSingles, Vec<T>, Words>;
+template <class T>
+FASTACT_DEVICE Wide<T> widen_held(const Vec<T>& held) {
+  return widen_vec(held);
+}
+template <class T>
+FASTACT_DEVICE Wide<T> widen_held(const Words& held) {
+  return widen_words<T>(held);
+}
 template <class T, Way way>
 constexpr int kUnitChannels = way == kColumns ? Vec<T>::kSize : 1;
 
@@ -215,7 +227,7 @@ struct Walk {
 
   // Reads the vectors from the first-th on; elements that are not there are 0.
   template <int n>
-  FASTACT_DEVICE void read(int role, int first, Vec<T> (&vecs)[n]) const {
+  FASTACT_DEVICE void read(int role, int first, Held<T, way> (&vecs)[n]) const {
     const auto each = [&](const auto& one) {
 #pragma unroll
       for (int u = 0; u < n; ++u) {
@@ -237,9 +249,9 @@ struct Walk {
                 load(dense_address<T>(s, role, base, begin + ((i - first) * kSize + j) * s.ty));
       });
     } else if (s.aligned) {
-      each([&](Vec<T>& vec, int i, int) { vec = load_vec(at(role, i)); });
+      each([&](Words& vec, int i, int) { vec = bit_cast<Words>(load_vec(at(role, i))); });
     } else {
-      each([&](Vec<T>& vec, int i, int) { vec = load_some(at(role, i), kSize); });
+      each([&](Words& vec, int i, int) { vec = bit_cast<Words>(load_some(at(role, i), kSize)); });
     }
   }
   // Reads one vector, which is there; by a call unless it is a vector of 16 bytes.
