@@ -202,16 +202,21 @@ FASTACT_DEVICE void put_row(const Rows& rows, const RowPart& part, const Words (
                   narrow_vec<T>(normalise<T>(normaliser, bit_cast<Vec<T>>(x[i]), weight, bias)));
       }
     };
-    const std::integral_constant<Given, kVecs> own_dtype;
+    const std::integral_constant<Given, kVecs> by_vecs;
+    const std::integral_constant<Given, kRuns> by_runs;
     const std::integral_constant<Given, kNothing> nothing;
     const std::integral_constant<Given, kAnything> anything;
-    const bool own = is_own(rows, kWeightRole, rows.weight_dtype, kDTypeOf<T>);
-    if (own && is_own(rows, kBiasRole, rows.bias_dtype, kDTypeOf<T>))
-      quickly(own_dtype, own_dtype);
-    else if (own && !rows.data[kBiasRole])
-      quickly(own_dtype, nothing);
-    else
+    const bool has_weight = rows.data[kWeightRole], has_bias = rows.data[kBiasRole];
+    const bool own_weight = rows.weight_dtype == kDTypeOf<T>,
+               own_bias = !has_bias || rows.bias_dtype == kDTypeOf<T>;
+    if (!has_weight || !own_weight || !own_bias)
       quickly(anything, anything);
+    else if (rows.run > 1)
+      quickly(by_runs, by_runs);
+    else if (has_bias)
+      quickly(by_vecs, by_vecs);
+    else
+      quickly(by_vecs, nothing);
   } else {
 #pragma unroll
     for (int i = 0; i < vecs; ++i) {

@@ -109,31 +109,35 @@ FASTACT_DEVICE const char* parameters_base(const NormRows& rows, int role, int64
   return base;
 }
 
-// How the parameters of quick rows are given: as vectors of T, not at all, or in a way that is
-// tested for each vector. Loops over vectors are instantiated for each of these.
-enum Given { kVecs, kNothing, kAnything };
-FASTACT_DEVICE bool is_own(const NormRows& rows, int role, int dtype, int own) {
-  return rows.data[role] && rows.run_vecs == 0 && dtype == own;
-}
+// How the parameters of quick rows are given: as vectors of T, as numbers of T for runs of
+// elements, not at all, or in a way that is tested for each vector. Loops over vectors are
+// instantiated for each of these.
+enum Given { kVecs, kRuns, kNothing, kAnything };
 
-// The parameters of the q-th vector.
+// The parameters of the q-th vector. One of runs may have elements of two.
 template <class T, Given given>
 FASTACT_DEVICE Wide<T> quick_parameters(const NormRows& rows, int role, const char* base, int dtype,
                                         Compute<T> none, int q) {
   constexpr int kSize = Vec<T>::kSize;
-  if constexpr (given == kVecs)
-    return widen_vec(load_vec(reinterpret_cast<const T*>(base) + int64_t(q) * kSize));
-  if (given == kAnything && base && rows.run_vecs == 0) {
-    if (sizeof(T) != 2 || dtype == kDTypeOf<T>)
+  if (given == kNothing || (given != kVecs && !base)) return repeat<T>(none);
+  if (given == kVecs || (given == kAnything && rows.run == 1)) {
+    if (given == kVecs || sizeof(T) != 2 || dtype == kDTypeOf<T>)
       return widen_vec(load_vec(reinterpret_cast<const T*>(base) + int64_t(q) * kSize));
     return floats_of<T>(base, int64_t(q) * kSize);
   }
-  Compute<T> one = none;
-  if (given == kAnything && base) {
-    const unsigned param = rows.params > 1 ? unsigned(q) / unsigned(rows.run_vecs) : 0;
-    one = load_parameter<T>(base + param * rows.pitch[role], dtype);
-  }
-  return repeat<T>(one);
+  const unsigned first = unsigned(q) * kSize, run = unsigned(rows.run);
+  const unsigned param = rows.runs.quick(first), left = (param + 1) * run - first;
+  const auto number = [&](unsigned of) {
+    const char* p = base + of * rows.pitch[role];
+    return given == kRuns ? Compute<T>(widen(load(reinterpret_cast<const T*>(p))))
+                          : load_parameter<T>(p, dtype);
+  };
+  Wide<T> wide = repeat<T>(number(param));
+  if (rows.whole_runs) return wide;
+  const Compute<T> next = number(param + (left < kSize));
+#pragma unroll
+  for (int j = 1; j < kSize; ++j) wide.lane[j] = unsigned(j) < left ? wide.lane[j] : next;
+  return wide;
 }
 
 }  // namespace
