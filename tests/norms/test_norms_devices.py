@@ -60,6 +60,8 @@ KINDS = [
     ),  # whole packs, whose parameters change amid them
     Setting("group_norm", (2, 40, 14, 14), groups=2),
     Setting("instance_norm", (40, 600, 7, 7)),
+    Setting("instance_norm", (3, 5, 14, 14)),
+    Setting("group_norm", (5, 12, 3, 9), groups=6),
     Setting("instance_norm", (2, 3, 3000)),
     Setting("instance_norm", (700, 2, 3)),
 ]

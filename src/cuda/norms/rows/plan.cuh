@@ -50,7 +50,8 @@ struct NormQuick : NormRows {
   static constexpr bool kQuick = true;
 };
 
-// The same backward for rows that are misaligned or no whole vectors: element by element.
+// The same for rows that are misaligned or no whole vectors: element by element. Forward they are
+// short and touch, and come through shared memory.
 struct NormElements : NormQuick {
   static constexpr bool kByElement = true;
 };
