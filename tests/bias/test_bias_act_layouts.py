@@ -189,9 +189,11 @@ def test_any_layout_on_devices(device, drawn, dtype_name, name):
 
 # Rows of whole vectors, and as many rows as make whole ones, the last time fewer; more than one
 # tile of columns (256 vectors, 32 with sums) and chunk of rows. Elements behind the channels: added
-# up with them, in one tile and in two, of one chunk of rows and of several; and few rows.
+# up with them, in one tile and in two, of one chunk of rows and of several; and few rows. Channels
+# that share vectors and tiles, and that several tiles share.
 ROWS = [(70, 40), (28, 5), (9, 1032), (2500, 8), (1, 4200), (4, 3, 2, 5)]
 ROWS += [(9, 3, 4, 8), (20, 2, 2080), (300, 3, 8), (5, 7, 24)]
+ROWS += [(8, 48, 7, 7), (40, 11, 7, 7), (3000, 5, 3), (12, 3, 405), (10, 2, 1300)]
 # Compiled into their kernels, and called.
 NAMES = ["identity", "relu", "gelu", "mish", "silu", "sigmoid", "tanh", "softsign"]
 TANH = {"activation": "gelu", "approximate": "tanh"}

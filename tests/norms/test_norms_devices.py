@@ -55,7 +55,13 @@ KINDS = [
     Setting("group_norm", (2, 4, 700), groups=2),
     Setting("group_norm", (3, 6, 1), groups=3),
     Setting("group_norm", (2, 4, 5001), groups=2),
+    Setting(
+        "group_norm", (2, 64, 7, 7), groups=4
+    ),  # whole packs, whose parameters change amid them
+    Setting("group_norm", (2, 40, 14, 14), groups=2),
     Setting("instance_norm", (40, 600, 7, 7)),
+    Setting("instance_norm", (3, 5, 14, 14)),
+    Setting("group_norm", (5, 12, 3, 9), groups=6),
     Setting("instance_norm", (2, 3, 3000)),
     Setting("instance_norm", (700, 2, 3)),
 ]
@@ -137,16 +143,24 @@ def test_parameters_are_optional(setting, weights, dtype, device):
 
 
 @pytest.mark.parametrize(
-    "setting", [*FEW, Setting("layer_norm", (20, 64)), Setting("layer_norm", (3, 77))], ids=str
+    "setting",
+    [
+        *FEW,
+        Setting("layer_norm", (20, 64)),
+        Setting("layer_norm", (3, 77)),
+        Setting("group_norm", (2, 32, 7, 7), groups=2),
+    ],
+    ids=str,
 )
+@names
 @on_kernels
-def test_wider_parameters(setting, device):
+def test_wider_parameters(setting, name, device):
     pairs = ("float16", "float32"), ("bfloat16", "float64"), ("float32", "float64")
     for dtype, parameter in pairs:
         arrays = Arrays(setting, DTYPES[dtype], parameter=DTYPES[parameter])
-        got, gradients = run_on(device, arrays, activation="mish")
+        got, gradients = run_on(device, arrays, activation=name)
         assert gradients[1].dtype == arrays.weight.dtype
-        assert_right(arrays, "mish", got, gradients)
+        assert_right(arrays, name, got, gradients)
 
 
 @pytest.mark.parametrize("activation", ACTIVATIONS, ids=lambda op: op.name)

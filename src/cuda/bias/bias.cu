@@ -36,20 +36,24 @@ bool fit_rows(const RowsOfVectors<T>& rows, const Layout& layout, char* const (&
   return layout.dense && rows.fit && bits % kVecBytes == 0;
 }
 
-// The vectors of a channel that lie together, as sums need to know; 0 where channels come last.
+// The vectors of a channel that lie together, where they are whole and fill half a block; else 0.
 template <class T>
 int64_t segment_of(const Layout& layout) {
-  return layout.inner > 1 ? layout.inner / Vec<T>::kSize : 0;
+  const int64_t vecs = layout.inner / Vec<T>::kSize;
+  return layout.inner % Vec<T>::kSize == 0 && vecs >= kRowMapThreads / 2 ? vecs : 0;
 }
-// Whether rows can be added up by channel: vectors belong to one channel each, there are few tiles,
-// and enough rows to read several at a time. Not for float64, whose bits would show by the order of
-// a sum whether arrays are aligned; the sums of other types are rounded after that.
+template <class T>
+RowGrid grid_of_sums(const Layout& layout) {
+  return row_grid(rows_of<T>(layout), 1, true, layout.inner, segment_of<T>(layout));
+}
+// Whether rows can be added up by channel: few tiles have parts of a channel, and there are enough
+// rows to read several at a time. Not for float64, whose bits would show by the order of a sum
+// whether arrays are aligned; the sums of other types are rounded after that.
 template <class T>
 bool sums_fit(const Layout& layout) {
-  constexpr int64_t kMostTiles = 64;
   if (sizeof(T) == sizeof(double)) return false;
-  return layout.inner == 1 || (layout.inner % Vec<T>::kSize == 0 && layout.outer >= kRowMapRows &&
-                               segment_of<T>(layout) <= kMostTiles * kRowMapThreads);
+  return layout.inner == 1 ||
+         (layout.outer >= kRowMapRows && grid_of_sums<T>(layout).partials <= kMaxChunks);
 }
 
 // Runs F, a functor over rows; data: its inputs, then the output. Returns the number of partial
@@ -72,6 +76,7 @@ int64_t run_fused_rows(const BiasCall& call, const Layout& layout, const RowsOfV
     for (uint32_t& pitch : map.in_pitch) pitch = rows.pitch();
     map.out[0] = data[count - 1], map.out_pitch[0] = rows.pitch();
     map.accumulate = accumulate, map.partials = partials, map.channels = channels;
+    map.runs = inner;
     if (partials) map.segment = uint32_t(segment_of<T>(layout));
     made = run_rows(map, rows, Functor{{activation, bias, channels, inner, by_vector}}, stream);
   });
@@ -119,8 +124,7 @@ int64_t bias_act_workspace(const BiasCall& call) {
   // on the order alone. The workspace is as large as any layout of the other arrays needs.
   const Layout layout = layout_of(&x, 1, call.axis, sizeof(T));
   int64_t most = most_chunks<T>(channel_layout(layout));
-  if (sums_fit<T>(layout))
-    most = std::max(most, row_grid(rows_of<T>(layout), 1, true, segment_of<T>(layout)).partials);
+  if (sums_fit<T>(layout)) most = std::max(most, grid_of_sums<T>(layout).partials);
   return layout.channels * most * int64_t(sizeof(double));
 }
 

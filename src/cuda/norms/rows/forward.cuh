@@ -41,6 +41,69 @@ FASTACT_DEVICE void take_sum(const Rows& rows, const RowPart& part, Words (&x)[v
   }
 }
 
+// A block's rows that touch and are no whole vectors, together whole vectors: the block copies them
+// to shared memory and back, and a thread takes its elements from there.
+template <class T>
+struct Tile {
+  static constexpr int kSize = Vec<T>::kSize;
+  decltype(dynamic_shared<T>()) elements;
+  decltype(dynamic_shared<Vec<T>>()) vecs;
+  int64_t row;            // the first
+  int count;              // elements
+  int first, left, step;  // of a thread: its first element, those of its row from there on, and the
+                          // way to its next vector
+
+  FASTACT_DEVICE Tile(const NormRows& rows, const RowPart& part)
+      : elements(dynamic_shared<T>()),
+        vecs(dynamic_shared<Vec<T>>()),
+        row(int64_t(blockIdx.x) * rows.teams),
+        count(int(smaller(rows.teams, rows.count - row)) * int(rows.length)),
+        first(int(part.row - row) * int(rows.length) + part.lane * kSize),
+        left(part.idle ? 0 : int(rows.length) - part.lane * kSize),
+        step(part.lanes * kSize) {}
+  // Calls vec(i) for each vector of a thread and element(i) for elements behind the last.
+  template <class OfVec, class OfElement>
+  FASTACT_DEVICE void for_each(const OfVec& vec, const OfElement& element) const {
+    const int whole = count / kSize;
+#pragma unroll 2
+    for (int i = int(threadIdx.x); i < whole; i += kThreadsOfNarrow) vec(i);
+    const int i = whole * kSize + int(threadIdx.x);
+    if (i < count) element(i);
+  }
+  FASTACT_DEVICE void read(const NormRows& rows, int role) const {
+    const T* const from = row_of<T>(rows, role, row);
+    for_each([&](int i) { vecs[i] = load_vec(from + i * kSize); },
+             [&](int i) { elements[i] = load(from + i); });
+    __syncthreads();
+  }
+  FASTACT_DEVICE void write(const NormRows& rows, int role) const {
+    T* const to = row_of<T>(rows, role, row);
+    __syncthreads();
+    for_each([&](int i) { store_vec(to + i * kSize, Vec<T>(vecs[i])); },
+             [&](int i) { store(to + i, T(elements[i])); });
+  }
+  // The i-th vector of a thread.
+  FASTACT_DEVICE Vec<T> take(int i) const {
+    Vec<T> vec{};
+#pragma unroll
+    for (int j = 0; j < kSize; ++j)
+      if (i * step + j < left) vec.lane[j] = T(elements[first + i * step + j]);
+    return vec;
+  }
+  FASTACT_DEVICE void put(int i, const Vec<T>& vec) const {
+#pragma unroll
+    for (int j = 0; j < kSize; ++j)
+      if (i * step + j < left) elements[first + i * step + j] = vec.lane[j];
+  }
+};
+template <class T, int vecs>
+FASTACT_DEVICE void take_tile(const NormElements& rows, const RowPart& part, Words (&x)[vecs]) {
+  const Tile<T> tile(rows, part);
+  tile.read(rows, kX);
+#pragma unroll
+  for (int i = 0; i < vecs; ++i) x[i] = bit_cast<Words>(tile.take(i));
+}
+
 // Adds up a group of numbers and their squares in C, each as a tree, and these in double.
 template <class C, int n>
 FASTACT_DEVICE void add_group(const C (&d)[n], double (&sums)[2]) {
@@ -92,9 +155,10 @@ FASTACT_DEVICE ScaledMoments<Compute<T>> find_moments(const Rows& rows, const Ro
                                                       int& fold_index) {
   using C = Compute<T>;
   constexpr int kSize = Vec<T>::kSize, kGroup = sizeof(T) == 4 ? 2 : 1;  // vectors
+  constexpr bool kWhole = Rows::kQuick && !Rows::kByElement;
   // The vector whose end is beyond the row's, if the thread has it.
   const int last = part.count - 1;
-  const int valid = Rows::kQuick || last < 0 ? kSize : valid_of<T>(rows, part, last);
+  const int valid = kWhole || last < 0 ? kSize : valid_of<T>(rows, part, last);
   const int cut = valid < kSize ? last : -1;
   ScaledMoments<C> moments{C(1), C(0), 0, 0};
 #pragma unroll 1
@@ -124,7 +188,7 @@ FASTACT_DEVICE ScaledMoments<Compute<T>> find_moments(const Rows& rows, const Ro
 #pragma unroll
         for (int j = 0; j < kSize; ++j)
           d[g * kSize + j] = is_there ? wide.lane[j] - moments.near : C(0);
-        if (!Rows::kQuick && i + g == cut) {
+        if (!kWhole && i + g == cut) {
 #pragma unroll
           for (int j = 0; j < kSize; ++j)
             if (j >= valid) d[g * kSize + j] = 0;
@@ -183,35 +247,46 @@ FASTACT_DEVICE void put_row(const Rows& rows, const RowPart& part, const Words (
                             const Normaliser<Compute<T>>& normaliser) {
   using C = Compute<T>;
   if constexpr (Rows::kQuick) {
-    const char* const of_weight = parameters_base(rows, kWeightRole, part.row);
-    const char* const of_bias = parameters_base(rows, kBiasRole, part.row);
+    const int64_t group = group_of(rows, part.row);
     T* const y = row_of<T>(rows, kY, part.row);
     const auto quickly = [&](auto weight_given, auto bias_given) {
-      constexpr Given kWeight = decltype(weight_given)::value, kBias = decltype(bias_given)::value;
+      const QuickParameters<T, decltype(weight_given)::value> weight(
+          rows, kWeightRole, rows.weight_dtype, C(1), group);
+      const QuickParameters<T, decltype(bias_given)::value> bias(rows, kBiasRole, rows.bias_dtype,
+                                                                 C(0), group);
       int first = int(part.first);
       forget(first);  // else the addresses of all vectors stay in registers through the folds
 #pragma unroll
       for (int i = 0; i < vecs; ++i) {
         if (i >= part.count) continue;
         const int q = first + i * part.lanes;
-        const Wide<T> weight =
-            quick_parameters<T, kWeight>(rows, kWeightRole, of_weight, rows.weight_dtype, C(1), q);
-        const Wide<T> bias =
-            quick_parameters<T, kBias>(rows, kBiasRole, of_bias, rows.bias_dtype, C(0), q);
-        store_vec(y + q * Vec<T>::kSize,
-                  narrow_vec<T>(normalise<T>(normaliser, bit_cast<Vec<T>>(x[i]), weight, bias)));
+        const Vec<T> vec =
+            narrow_vec<T>(normalise<T>(normaliser, bit_cast<Vec<T>>(x[i]), weight(q), bias(q)));
+        if constexpr (Rows::kByElement)
+          Tile<T>(rows, part).put(i, vec);
+        else
+          store_vec(y + q * Vec<T>::kSize, vec);
       }
     };
-    const std::integral_constant<Given, kVecs> own_dtype;
+    const std::integral_constant<Given, kVecs> by_vecs;
+    const std::integral_constant<Given, kRuns> by_runs;
+    const std::integral_constant<Given, kOne> by_row;
     const std::integral_constant<Given, kNothing> nothing;
     const std::integral_constant<Given, kAnything> anything;
-    const bool own = is_own(rows, kWeightRole, rows.weight_dtype, kDTypeOf<T>);
-    if (own && is_own(rows, kBiasRole, rows.bias_dtype, kDTypeOf<T>))
-      quickly(own_dtype, own_dtype);
-    else if (own && !rows.data[kBiasRole])
-      quickly(own_dtype, nothing);
-    else
+    const bool has_weight = rows.data[kWeightRole], has_bias = rows.data[kBiasRole];
+    const bool own_weight = rows.weight_dtype == kDTypeOf<T>,
+               own_bias = !has_bias || rows.bias_dtype == kDTypeOf<T>;
+    if (vecs <= 4 && rows.params == 1)  // with more vectors it would spill
+      quickly(by_row, by_row);
+    else if (!has_weight || !own_weight || !own_bias)
       quickly(anything, anything);
+    else if (Rows::kByElement || rows.run > 1)
+      quickly(by_runs, by_runs);
+    else if (has_bias)
+      quickly(by_vecs, by_vecs);
+    else
+      quickly(by_vecs, nothing);
+    if constexpr (Rows::kByElement) Tile<T>(rows, part).write(rows, kY);
   } else {
 #pragma unroll
     for (int i = 0; i < vecs; ++i) {
@@ -261,6 +336,7 @@ struct NormOf {
   template <int vecs, class Rows>
   FASTACT_DEVICE void take(const Rows& rows, const RowPart& part, Row<vecs>& row,
                            bool again) const {
+    if constexpr (Rows::kByElement) return take_tile<T>(rows, part, row.x);
     const bool has_total = rows.data[kResidual];
     if (!has_total || again)
       take_vecs<T>(rows, has_total ? kTotal : kX, part, T{}, row.x);

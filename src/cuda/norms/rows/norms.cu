@@ -31,7 +31,8 @@
 // columns of several rows, then kernel 2. dy and x are read twice.
 //
 // Whole vectors of a quick row (plan.cuh) have kernels of their own, without the tests that
-// misaligned or partial vectors need. Arrays of any other strides go element by element in the same
+// misaligned or partial vectors need. Short rows that are no whole vectors, as planes of 7 x 7, go
+// forward through shared memory. Arrays of any other strides go element by element in the same
 // order, hence with the same bits.
 //
 // Instruction counts and rejected alternatives: docs/design/cuda.md, "Norms over rows".
@@ -54,6 +55,15 @@ int64_t row_vecs(const NormPlan& plan) {
   return ceil_div(plan.rows.length, Vec<T>::kSize);
 }
 
+// Short rows that are no whole vectors: few threads with many vectors each, for what a thread does
+// once for its row takes longer than their elements.
+constexpr int kTileVecs = 4;
+template <class T>
+bool has_tile_shape(const NormRows& rows) {
+  constexpr int kSize = Vec<T>::kSize;
+  return rows.length % kSize != 0 && rows.length <= kTileVecs * kWarp * kSize;
+}
+
 template <class T>
 NormPlan plan_forward(const NormCall& call) {
   const bool outputs[4] = {false, false, call.data[NormCall::kTotal].data != nullptr, true};
@@ -61,8 +71,24 @@ NormPlan plan_forward(const NormCall& call) {
   const int64_t vecs = row_vecs<T>(plan);
   const int64_t size = std::min(vecs, kHeldRow<T>);
   plan.shape = row_shape<T>(size);
+  if (has_tile_shape<T>(plan.rows))
+    plan.shape = {kTileVecs, power_of_two_from(ceil_div(size, kTileVecs), kWarp), kThreadsOfNarrow};
   plan.rows.lay(plan.shape, {size, ceil_div(vecs, size)});
   return plan;
+}
+
+// Whether rows are planes of a few vectors that touch, each with one parameter or several in runs:
+// a block copies them to shared memory.
+template <class T>
+bool are_tiles(const NormPlan& plan) {
+  const NormRows& rows = plan.rows;
+  bool fit = plan.is_dense && has_tile_shape<T>(rows);
+  fit &= !rows.casts && rows.weight_offset == 0 && !rows.data[kResidual] && !rows.data[kTotal];
+  if (rows.data[kWeightRole] || rows.data[kBiasRole]) fit &= rows.run >= Vec<T>::kSize;
+  for (const int k : {kX, kY})
+    fit &= !rows.repeated[k] && rows.pitch[k] == rows.length * int64_t(sizeof(T)) &&
+           reinterpret_cast<uintptr_t>(rows.data[k]) % kVecBytes == 0;
+  return fit;
 }
 
 // Runs visit(rows, vecs) with the rows as the forward kernels take them, and the vectors of a
@@ -72,8 +98,14 @@ void for_forward_layout(const NormPlan& plan, Visit visit) {
   const NormRows& rows = plan.rows;
   const std::integral_constant<int, kMostVecs<T>> most;
   if (!plan.is_dense) return visit(plan.rows, most);
-  if (!rows.quick || rows.which != k_identity || rows.length % Vec<T>::kSize != 0)
+  const bool quick_data = rows.quick && rows.length % Vec<T>::kSize == 0;
+  if (rows.which != k_identity || (!quick_data && !are_tiles<T>(plan)))
     return visit(NormRows(rows), most);
+  if (!quick_data) {
+    NormElements elements;
+    static_cast<NormRows&>(elements) = rows;
+    return visit(elements, std::integral_constant<int, kTileVecs>());
+  }
   NormQuick quick;
   static_cast<NormRows&>(quick) = rows;
   with_vecs<T>(plan.shape.vecs, [&](auto vecs) { visit(quick, vecs); });
@@ -282,8 +314,16 @@ void norm_forward(const NormCall& call, void* workspace, cudaStream_t stream) {
   const NormPlan plan = plan_forward<T>(call);
   const int64_t blocks = ceil_div(plan.rows.count, plan.rows.teams) * plan.rows.chunks.count;
   for_forward_layout<T>(plan, [&](auto rows, auto vecs) {
-    run_forward<T, decltype(vecs)::value>(rows, NormOf<T>{}, {blocks, plan.shape.threads},
-                                          workspace, stream);
+    constexpr int kVecs = decltype(vecs)::value;
+    using Rows = decltype(rows);
+    if constexpr (Rows::kByElement) {
+      const int64_t shared = rows.teams * rows.length * int64_t(sizeof(T));
+      launch(forward_rows<T, kVecs, kWholeRows, NormOf<T>, Rows>,
+             {blocks, plan.shape.threads, 1, 1, int(shared)}, stream, rows, NormOf<T>{},
+             ChunkNumbers{}, kWholeRows);
+    } else {
+      run_forward<T, kVecs>(rows, NormOf<T>{}, {blocks, plan.shape.threads}, workspace, stream);
+    }
   });
 }
 

@@ -34,7 +34,8 @@ struct NormRows : RowArrays<kNormRoles> {
   int64_t batch, groups;
   int64_t params, run;  // length = params * run
   double per_length;    // 1 / length
-  int run_vecs;         // quick rows: vectors that share a parameter; 0: each element has its own
+  Divisor runs;         // by run
+  bool whole_runs;      // quick rows: no vector has elements of two runs
 
   int which;
   double parameters[kMaxParameters];
@@ -49,7 +50,8 @@ struct NormQuick : NormRows {
   static constexpr bool kQuick = true;
 };
 
-// The same backward for rows that are misaligned or no whole vectors: element by element.
+// The same for rows that are misaligned or no whole vectors: element by element. Forward they are
+// short and touch, and come through shared memory.
 struct NormElements : NormQuick {
   static constexpr bool kByElement = true;
 };
@@ -133,8 +135,8 @@ NormPlan plan_norm(const NormCall& call, int lead, const bool (&outputs)[4]) {
   }
   constexpr int64_t kSize = Vec<T>::kSize;
   const bool runs = rows.run > 1 && has_parameters;
-  rows.quick = plan.is_dense && rows.length < INT32_MAX && (!runs || rows.run % kSize == 0);
-  rows.run_vecs = runs ? int(std::min<int64_t>(rows.run / kSize, INT32_MAX)) : 0;
+  rows.quick = plan.is_dense && rows.length < INT32_MAX && (!runs || rows.run >= kSize);
+  rows.runs = Divisor(rows.run, rows.length), rows.whole_runs = rows.run % kSize == 0;
   for (int k = 0; k < 4; ++k) rows.quick &= !data[k] || rows.fast[k];
   for (int k = kWeightRole; k < kNormRoles && !runs; ++k) {
     const int dtype = k == kWeightRole ? rows.weight_dtype : rows.bias_dtype;

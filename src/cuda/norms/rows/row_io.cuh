@@ -21,6 +21,16 @@ FASTACT_DEVICE Wide<T> floats_of(const char* base, int64_t first) {
   return wide;
 }
 
+// The group of parameters that a row has.
+FASTACT_DEVICE int64_t group_of(const NormRows& rows, int64_t row) {
+  return rows.groups > 1 ? row - quotient(row, rows.groups) * rows.groups : 0;
+}
+// The parameters of a group, or null.
+FASTACT_DEVICE const char* parameters_base(const NormRows& rows, int role, int64_t group) {
+  const char* const base = rows.data[role];
+  return base ? base + group * rows.params * rows.pitch[role] : base;
+}
+
 // The parameters of the q-th vector of a row; `none` where there are no parameters. base: where the
 // parameters of the row's group begin.
 template <class T, class Rows>
@@ -59,8 +69,7 @@ FASTACT_DEVICE Wide<T> parameters_of(const Rows& rows, int role, int dtype, Comp
   if (!rows.data[role]) return repeat<T>(none);
   const char* base = rows.data[role];
   if constexpr (Rows::kDense) {
-    if (rows.groups > 1)
-      base += (row - quotient(row, rows.groups) * rows.groups) * rows.params * rows.pitch[role];
+    base = parameters_base(rows, role, group_of(rows, row));
     const int64_t first = q * kSize;
     if (rows.run > 1) {
       const int64_t param = quotient(first, rows.run);
@@ -101,40 +110,48 @@ FASTACT_DEVICE Wide<T> product_of(const Wide<T>& a, const Wide<T>& b) {
   return product;
 }
 
-// The parameters of a row's group, or null.
-FASTACT_DEVICE const char* parameters_base(const NormRows& rows, int role, int64_t row) {
-  const char* base = rows.data[role];
-  if (base && rows.groups > 1)
-    base += (row - quotient(row, rows.groups) * rows.groups) * rows.params * rows.pitch[role];
-  return base;
-}
+// How the parameters of quick rows are given: as vectors of T, as numbers of T for runs of
+// elements, one for the whole row, not at all, or in a way that is tested for each vector. Loops
+// over vectors are instantiated for each of these.
+enum Given { kVecs, kRuns, kOne, kNothing, kAnything };
 
-// How the parameters of quick rows are given: as vectors of T, not at all, or in a way that is
-// tested for each vector. Loops over vectors are instantiated for each of these.
-enum Given { kVecs, kNothing, kAnything };
-FASTACT_DEVICE bool is_own(const NormRows& rows, int role, int dtype, int own) {
-  return rows.data[role] && rows.run_vecs == 0 && dtype == own;
-}
-
-// The parameters of the q-th vector.
+// The parameters of the vectors of a row; `none` where there are no parameters.
 template <class T, Given given>
-FASTACT_DEVICE Wide<T> quick_parameters(const NormRows& rows, int role, const char* base, int dtype,
-                                        Compute<T> none, int q) {
-  constexpr int kSize = Vec<T>::kSize;
-  if constexpr (given == kVecs)
-    return widen_vec(load_vec(reinterpret_cast<const T*>(base) + int64_t(q) * kSize));
-  if (given == kAnything && base && rows.run_vecs == 0) {
-    if (sizeof(T) != 2 || dtype == kDTypeOf<T>)
-      return widen_vec(load_vec(reinterpret_cast<const T*>(base) + int64_t(q) * kSize));
-    return floats_of<T>(base, int64_t(q) * kSize);
+struct QuickParameters {
+  static constexpr int kSize = Vec<T>::kSize;
+  const NormRows& rows;
+  int role, dtype;
+  const char* base;
+  Compute<T> one;
+
+  FASTACT_DEVICE QuickParameters(const NormRows& of, int in, int type, Compute<T> none,
+                                 int64_t group)
+      : rows(of), role(in), dtype(type), base(parameters_base(of, in, group)), one(none) {
+    if (given == kOne && base) one = load_parameter<T>(base, dtype);
   }
-  Compute<T> one = none;
-  if (given == kAnything && base) {
-    const unsigned param = rows.params > 1 ? unsigned(q) / unsigned(rows.run_vecs) : 0;
-    one = load_parameter<T>(base + param * rows.pitch[role], dtype);
+  FASTACT_DEVICE Compute<T> number(unsigned param) const {
+    const char* const p = base + param * rows.pitch[role];
+    return given == kRuns ? Compute<T>(widen(load(reinterpret_cast<const T*>(p))))
+                          : load_parameter<T>(p, dtype);
   }
-  return repeat<T>(one);
-}
+  // Of the q-th vector. One of runs may have elements of two.
+  FASTACT_DEVICE Wide<T> operator()(int q) const {
+    if (given == kOne || given == kNothing || (given != kVecs && !base)) return repeat<T>(one);
+    if (given == kVecs || (given == kAnything && rows.run == 1)) {
+      if (given == kVecs || sizeof(T) != 2 || dtype == kDTypeOf<T>)
+        return widen_vec(load_vec(reinterpret_cast<const T*>(base) + int64_t(q) * kSize));
+      return floats_of<T>(base, int64_t(q) * kSize);
+    }
+    const unsigned first = unsigned(q) * kSize, run = unsigned(rows.run);
+    const unsigned param = rows.runs.quick(first), left = (param + 1) * run - first;
+    Wide<T> wide = repeat<T>(number(param));
+    if (rows.whole_runs) return wide;
+    const Compute<T> next = number(param + (left < kSize && param + 1 < unsigned(rows.params)));
+#pragma unroll
+    for (int j = 1; j < kSize; ++j) wide.lane[j] = unsigned(j) < left ? wide.lane[j] : next;
+    return wide;
+  }
+};
 
 }  // namespace
 FASTACT_END_NAMESPACE
