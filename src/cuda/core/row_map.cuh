@@ -115,7 +115,7 @@ void map_rows(FASTACT_GRID_CONSTANT const RowMap<F> map, FASTACT_GRID_CONSTANT c
   }
 
   if constexpr (F::kSums > 0) {
-    FASTACT_SHARED(double, buffer, kRowMapThreads* kSize);
+    FASTACT_SHARED(double, buffer, (kFoldBuffer<kRowMapThreads, kSize>));
     const int thread = int(threadIdx.y * blockDim.x + threadIdx.x);
     const int threads = int(blockDim.x * blockDim.y);
     const int columns = int(smaller(blockDim.x, last - tile)) * kSize;
@@ -126,21 +126,21 @@ void map_rows(FASTACT_GRID_CONSTANT const RowMap<F> map, FASTACT_GRID_CONSTANT c
         double all[1] = {};
 #pragma unroll
         for (int j = 0; j < kSize; ++j) all[0] += sum[k][j];
-        fold_rows(buffer, all, 0, thread, 1, threads);
+        const auto folded = fold_rows(buffer, all, 0, thread, 1, threads);
         const int64_t of_chunk = map.tiles_of_segment.by;
         if (thread == 0)
           store(partials + segment * map.partials_of_channel + chunk * of_chunk + index -
                     segment * of_chunk,
-                double(buffer[0]));
+                folded.sum(buffer, 0));
       } else {
-        fold_rows(buffer, sum[k], int(threadIdx.x), int(threadIdx.y), int(blockDim.x),
-                  int(blockDim.y));
+        const auto folded = fold_rows(buffer, sum[k], int(threadIdx.x), int(threadIdx.y),
+                                      int(blockDim.x), int(blockDim.y));
 #pragma unroll 1
         for (int c = thread; c < columns; c += threads) {
           const int64_t column = int64_t(tile) * kSize + c, time = map.channels(column);
           const int64_t channel = column - time * map.channels.by;
           store(partials + channel * map.partials_of_channel + chunk * map.times + time,
-                double(buffer[c]));
+                folded.sum(buffer, c));
         }
       }
       __syncthreads();
