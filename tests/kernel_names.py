@@ -82,6 +82,8 @@ def identify(demangled: str) -> tuple[str, str, str]:
     ('reduce_rows', 'any, moments', 'float16')
     >>> identify("void reduce_short_rows<float, SumLane<Square, float>, SumResults>(RowSums)")
     ('reduce_short_rows', 'square', 'float32')
+    >>> identify("void reduce_few_of_row<3, bf16, SumLane<Valid, bf16, float>, SumResults>()")
+    ('reduce_few_of_row', 'valid', 'bfloat16')
     >>> identify("void reduce_few_rows<float, ColumnLane<float, false>, M>()")
     ('reduce_few_rows', 'moments', 'float32')
     >>> identify("void gates_backward_kernel<Lstm<float>, float, true, true>(GateTask)")
@@ -157,11 +159,11 @@ def identify(demangled: str) -> tuple[str, str, str]:
         return kernel, ", ".join(words), dtype
     # Of a sum: how it reads, and its term, unless that is the element itself.
     access = arguments[0].rpartition(")")[2] if arguments else ""
-    if kernel in ("reduce_rows", "reduce_segments", "reduce_short_rows", "reduce_few_rows"):
+    if kernel.startswith("reduce_"):
         functor, _, of = next(one for one in arguments if "<" in one).partition("<")
         arguments += _arguments(of) if functor.startswith("Sum") else ["Moments"]
     terms = [one.lower() for one in arguments if re.fullmatch("[A-Z][a-z]+", one)]
     words = [ACCESS[access]] if access in ACCESS else []
-    if words or kernel in ("reduce_short_rows", "reduce_few_rows"):
+    if words or kernel.startswith("reduce_"):
         words += [one for one in terms if one != "itself"]
     return kernel, ", ".join(words), dtype

@@ -1,5 +1,6 @@
 """Sums, moments and statistics on devices by every way in which rows and columns are read."""
 
+import ml_dtypes
 import numpy as np
 import pytest
 from arrays import padded, shifted
@@ -10,11 +11,13 @@ import fastact as fa
 
 OPS = [op for op in fa.ops.values() if op.family in ("reductions", "statistics")]
 
-# More rows than a block takes, of one vector, of some that end within one, and of as many as a lane
-# has of each dtype; columns of few rows, of whole vectors and not, between others and not; rows of
-# a lane, of a warp, of two, and of more than one chunk in few chunks and in many.
+# More rows than a block takes, of few elements, of one vector, of some that end within one, and of
+# as many as a lane has of each dtype; columns of few rows, of whole vectors and not, between others
+# and not; rows of a lane, of a warp, of two, and of more than one chunk in few chunks and in many.
 SHAPES: list[tuple[tuple[int, ...], tuple[int, ...]]] = [
+    ((515, 2), (1,)),
     ((515, 3), (1,)),
+    ((1030, 4), (1,)),
     ((515, 1, 8), (2,)),
     ((300, 16), (1,)),
     ((260, 31), (1,)),
@@ -64,3 +67,15 @@ def test_results_are_the_cpus(op, device, dtype, shape, axes):
             assert_same_bits(one, other)
     for one, other in zip(found(padded(x)), first, strict=True):
         np.testing.assert_allclose(one.astype(float), other.astype(float), rtol=eps)
+
+
+@pytest.mark.parametrize("device", KERNELS, ids=lambda d: d.name)
+@pytest.mark.parametrize("op", [fa.sum, fa.nansum, fa.sum_squares], ids=str)
+@pytest.mark.parametrize(("shape", "axes"), SHAPES, ids=str)
+def test_bfloat16_beyond_what_float32_holds(op, device, shape, axes):
+    """Two of the largest overflow in float32, and squares below 2^-150 vanish."""
+    x = np.full(shape, 2.0**-70 if op is fa.sum_squares else ml_dtypes.finfo("bfloat16").max)
+    x *= np.where(np.arange(x.size).reshape(shape) // 2 % 2, -1, 1)
+    x = x.astype(ml_dtypes.bfloat16)
+    found = device.numpy(op(device.of(x), axis=axes)).astype(float)
+    np.testing.assert_array_equal(found, np.asarray(op(x, axis=axes), float))

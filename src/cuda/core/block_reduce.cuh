@@ -150,41 +150,62 @@ FASTACT_DEVICE double sum_of_partials(const double* partials, int64_t count) {
   return warp_sum(sum);
 }
 
-// Adds up the rows of a block of tx by ty threads, by halves, until one row is left. `buffer` is
-// shared memory for the columns of every thread. Threads beyond ty rows have no columns.
+// Adds n numbers up as a tree, n a power of two: those from `filled` on are zeros.
+template <class N, int n>
+FASTACT_DEVICE N tree_sum(N (&part)[n], int filled = n) {
+#pragma unroll
+  for (int half = n / 2; half > 0; half /= 2)
+#pragma unroll
+    for (int j = 0; j < half; ++j)
+      if (j + half < filled) part[j] += part[j + half];
+  return part[0];
+}
+
+// Shared memory for fold_rows, in numbers. A lane of the vectors lies in other banks than the next.
+constexpr int kBanks = 16;  // of 8 bytes
+template <int threads, int kSize>
+constexpr int kFoldBuffer = (threads + kBanks / kSize) * kSize;
+
+// What fold_rows leaves of the rows of a block: `rows` of them, at most kFoldedRows, by lanes.
+constexpr int kFoldedRows = 8;
+template <int kSize>
+struct FoldedRows {
+  int tx, rows, lane_step;
+
+  template <class Shared>
+  FASTACT_DEVICE double sum(Shared&& buffer, int column) const {
+    const int first = column % kSize * lane_step + column / kSize;
+    double part[kFoldedRows];
+#pragma unroll
+    for (int r = 0; r < kFoldedRows; ++r) part[r] = r < rows ? double(buffer[first + r * tx]) : 0.0;
+    return tree_sum(part);
+  }
+};
+
+// Adds up the rows of a block of tx by ty threads, by halves, until few are left: then any thread
+// can ask for the sum of a column. `buffer`: kFoldBuffer numbers. Threads beyond ty rows have no
+// columns.
 template <class Shared, int kSize>
-FASTACT_DEVICE void fold_rows(Shared&& buffer, const double (&total)[kSize], int x, int y, int tx,
-                              int ty) {
-  const int mine = (y * tx + x) * kSize;
+FASTACT_DEVICE FoldedRows<kSize> fold_rows(Shared&& buffer, const double (&total)[kSize], int x,
+                                           int y, int tx, int ty) {
+  const int mine = y * tx + x, lane_step = tx * ty + kBanks / kSize;
   if (y < ty) {
 #pragma unroll
-    for (int j = 0; j < kSize; ++j) buffer[mine + j] = total[j];
+    for (int j = 0; j < kSize; ++j) buffer[j * lane_step + mine] = total[j];
   }
   __syncthreads();
-  for (int rows = ty; rows > 1;) {
+  int rows = ty;
+  while (rows > kFoldedRows) {
     const int half = (rows + 1) / 2;
     if (y + half < rows) {
 #pragma unroll
       for (int j = 0; j < kSize; ++j)
-        buffer[mine + j] += double(buffer[mine + half * tx * kSize + j]);
+        buffer[j * lane_step + mine] += double(buffer[j * lane_step + mine + half * tx]);
     }
     __syncthreads();
     rows = half;
   }
-}
-
-// The sum of a term of the lanes of a vector, in double, by a tree: the conversions are exact. How
-// fast they are beside memory: docs/design/cuda.md, "Reductions".
-template <class Term, class T>
-FASTACT_DEVICE double vec_sum(const Vec<T>& vec) {
-  double term[Vec<T>::kSize];
-#pragma unroll
-  for (int j = 0; j < Vec<T>::kSize; ++j) term[j] = Term::of(double(widen(vec.lane[j])));
-#pragma unroll
-  for (int n = Vec<T>::kSize / 2; n > 0; n /= 2)
-#pragma unroll
-    for (int j = 0; j < n; ++j) term[j] += term[j + n];
-  return term[0];
+  return {tx, rows, lane_step};
 }
 
 FASTACT_END_NAMESPACE

@@ -173,7 +173,7 @@ template <class T, class F>
 FASTACT_KERNEL_OF(kSumThreads, (F::kBlocks[1]))
 void sums_of_columns(FASTACT_GRID_CONSTANT const F f, const SumTasks tasks, const Columns shape) {
   constexpr int kSize = Vec<T>::kSize;
-  FASTACT_SHARED(double, buffer, kSumThreads* kSize);
+  FASTACT_SHARED(double, buffer, (kFoldBuffer<kSumThreads, kSize>));
   FASTACT_SHARED(Compute<T>, staged, F::kNumbers > 0 ? F::kNumbers * kSize * kWarp : 1);
   const int tx = int(threadIdx.x) % shape.tx, ty = int(threadIdx.x) / shape.tx;
   const int64_t all = tasks.count * shape.tiles;
@@ -229,9 +229,9 @@ void sums_of_columns(FASTACT_GRID_CONSTANT const F f, const SumTasks tasks, cons
     double total[F::kSums] = {};
 #pragma unroll
     for (int k = 0; k < F::kSums; ++k) {
-      fold_rows(buffer, sum[k], tx, ty, shape.tx, shape.ty);
+      const auto folded = fold_rows(buffer, sum[k], tx, ty, shape.tx, shape.ty);
       if (mine < outputs)
-        for (int at = mine; at < columns; at += outputs) total[k] += double(buffer[at]);
+        for (int at = mine; at < columns; at += outputs) total[k] += folded.sum(buffer, at);
       __syncthreads();
     }
     if (mine < outputs) tasks.put(here + mine, chunk, total);

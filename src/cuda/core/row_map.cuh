@@ -56,8 +56,8 @@ struct RowMap {
 
 // Adds up the runs of a block's columns from their sums; the index-th tile's vectors begin at
 // `tile`. Where a run ends, it says that later tiles have nothing of it.
-template <int kSize, class F, class Shared>
-FASTACT_DEVICE void store_runs(const RowMap<F>& map, double* partials, Shared&& of_columns,
+template <int kSize, class F, class OfColumn>
+FASTACT_DEVICE void store_runs(const RowMap<F>& map, double* partials, const OfColumn& of_column,
                                uint32_t tile, int columns, uint32_t chunk, uint32_t index) {
   const int thread = int(threadIdx.y * blockDim.x + threadIdx.x), lanes = map.run_lanes;
   const int threads = int(blockDim.x * blockDim.y) / kWarp * kWarp;  // shuffles take whole warps
@@ -70,7 +70,7 @@ FASTACT_DEVICE void store_runs(const RowMap<F>& map, double* partials, Shared&& 
     const int r = next + thread / lanes, from = r * run, to = from + run;
     double sum = 0;
     for (int c = (from < begin ? begin : from) + lane; c < (to < end ? to : end); c += lanes)
-      sum += double(of_columns[c - begin]);
+      sum += of_column(c - begin);
     sum = warp_sum(sum, lanes);
     if (lane > 0 || r > last) continue;
     const int64_t time = map.channels(r), channel = r - time * map.channels.by;
@@ -148,7 +148,7 @@ void map_rows(FASTACT_GRID_CONSTANT const RowMap<F> map, FASTACT_GRID_CONSTANT c
   }
 
   if constexpr (F::kSums > 0) {
-    FASTACT_SHARED(double, buffer, kRowMapThreads* kSize);
+    FASTACT_SHARED(double, buffer, (kFoldBuffer<kRowMapThreads, kSize>));
     const int thread = int(threadIdx.y * blockDim.x + threadIdx.x);
     const int threads = int(blockDim.x * blockDim.y);
     const int columns = int(smaller(blockDim.x, last - tile)) * kSize;
@@ -159,16 +159,17 @@ void map_rows(FASTACT_GRID_CONSTANT const RowMap<F> map, FASTACT_GRID_CONSTANT c
         double all[1] = {};
 #pragma unroll
         for (int j = 0; j < kSize; ++j) all[0] += sum[k][j];
-        fold_rows(buffer, all, 0, thread, 1, threads);
+        const auto folded = fold_rows(buffer, all, 0, thread, 1, threads);
         const int64_t of_chunk = map.tiles_of_segment.by;
         if (thread == 0)
           store(partials + segment * map.partials_of_channel + chunk * of_chunk + index -
                     segment * of_chunk,
-                double(buffer[0]));
+                folded.sum(buffer, 0));
       } else {
-        fold_rows(buffer, sum[k], int(threadIdx.x), int(threadIdx.y), int(blockDim.x),
-                  int(blockDim.y));
-        store_runs<kSize>(map, partials, buffer, tile, columns, chunk, index);
+        const auto folded = fold_rows(buffer, sum[k], int(threadIdx.x), int(threadIdx.y),
+                                      int(blockDim.x), int(blockDim.y));
+        const auto of_column = [&](int column) { return folded.sum(buffer, column); };
+        store_runs<kSize>(map, partials, of_column, tile, columns, chunk, index);
       }
       __syncthreads();
     }

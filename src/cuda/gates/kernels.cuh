@@ -302,7 +302,7 @@ void gates_backward_kernel(FASTACT_GRID_CONSTANT const GateTask task,
   constexpr int kCount = kLanes<T, vectorized, true>, kColumns = kMostColumns<T, vectorized, true>;
   constexpr int kSaved = Kind::kSaved, kOuts = Kind::kGates + Kind::kAlso + 1;
   FASTACT_SHARED(Compute<T>, biases, recomputes ? kSaved * kColumns : 1);
-  FASTACT_SHARED(double, buffer, kGateThreads<vectorized>* kCount);
+  FASTACT_SHARED(double, buffer, (kFoldBuffer<kGateThreads<vectorized>, kCount>));
   GatePosition position = find_position<kCount>(task);
   GateInputs<Kind, T, kCount> inputs;
   Held<T, kCount> saved[kSaved], before, cell{}, dh, dc{};
@@ -382,9 +382,9 @@ void gates_backward_kernel(FASTACT_GRID_CONSTANT const GateTask task,
   const int64_t chunk = quotient(blockIdx.x, task.tiles);
 #pragma unroll
   for (int k = 0; k < kSaved; ++k) {
-    fold_rows(buffer, total[k], position.x, position.y, task.tx, task.ty);
+    const auto folded = fold_rows(buffer, total[k], position.x, position.y, task.tx, task.ty);
     for (int c = int(threadIdx.x); c < position.width; c += int(blockDim.x)) {
-      const double sum = buffer[c];
+      const double sum = folded.sum(buffer, c);
       if (wanted.chunks > 1)
         store(wanted.partials + (k * task.columns + position.tile + c) * wanted.chunks + chunk,
               sum);

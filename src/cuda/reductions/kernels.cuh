@@ -168,6 +168,20 @@ FASTACT_DEVICE void emit(const Sums& sums, const To& to, int64_t output, int64_t
     put<T>(to, at_y, all);
 }
 
+// What visit(accumulator) adds up; once more, in a sure accumulator, where a quick one failed.
+template <class Accumulator, class Visit>
+FASTACT_DEVICE Accumulator accumulate(const Visit& visit) {
+  Accumulator all;
+  visit(all);
+  if constexpr (Accumulator::kCanFail)
+    if (all.has_failed()) {
+      typename Accumulator::Sure sure;
+      visit(sure);
+      all.take(sure);
+    }
+  return all;
+}
+
 template <class T, class Lane, class To, class Visit>
 FASTACT_DEVICE void reduce_tasks(const RowSums& sums, const To& to, const Visit& visit) {
   const int tasks_here = sums.threads >> sums.team_shift;
@@ -177,9 +191,10 @@ FASTACT_DEVICE void reduce_tasks(const RowSums& sums, const To& to, const Visit&
        first += int64_t(gridDim.x) * tasks_here) {
     const RowTask task = task_of(sums, first);
     const Offset at = locate(sums.kept, task.row);
-    Lane mine;
-    visit(sums.x + at.x, task, lane,
-          [&](const auto& count, const Vec<T>(&vecs)[kInFlight]) { mine.add(count, vecs); });
+    const Lane mine = accumulate<Lane>([&](auto& sum) {
+      visit(sums.x + at.x, task, lane,
+            [&](const auto& count, const Vec<T>(&vecs)[kInFlight]) { sum.add(count, vecs); });
+    });
     const auto all = mine.of_team(sums.team, folds);
     if (lane == 0 && !task.idle) emit<T>(sums, to, task.row, task.chunk, at.y, all);
   }
@@ -196,7 +211,7 @@ void reduce_rows(FASTACT_GRID_CONSTANT const RowSums sums, FASTACT_GRID_CONSTANT
 
 // Reduces rows that are one segment each.
 template <Access access, class T, class Lane, class To>
-FASTACT_KERNEL_OF(kThreads, access == kDense && sizeof(T) == 2 ? 2 : 3)
+FASTACT_KERNEL_OF(kThreads, 3)
 void reduce_segments(FASTACT_GRID_CONSTANT const RowSums sums, FASTACT_GRID_CONSTANT const To to) {
   reduce_tasks<T, Lane>(sums, to,
                         [&](const char* x, const RowTask& task, int lane, const auto& visit) {
@@ -217,7 +232,7 @@ int rows_of_tile(int64_t inner) {
 }
 
 template <class T, class Lane, class To>
-FASTACT_KERNEL_OF(kThreads, sizeof(T) == 2 ? 2 : 3)
+FASTACT_KERNEL_OF(kThreads, Lane::kBlocks)
 void reduce_short_rows(FASTACT_GRID_CONSTANT const RowSums sums, FASTACT_GRID_CONSTANT const To to,
                        const int tile_rows) {
   constexpr int kSize = Vec<T>::kSize, kLoads = kInFlight + 1;
@@ -278,8 +293,8 @@ void reduce_short_rows(FASTACT_GRID_CONSTANT const RowSums sums, FASTACT_GRID_CO
             if (j < left) of_row[u].lane[j] = tile[place + j];
         }
       }
-      Lane lane;
-      lane.add(Parts<decltype(location)>{location}, of_row);
+      const Lane lane = accumulate<Lane>(
+          [&](auto& sum) { sum.add(Parts<decltype(location)>{location}, of_row); });
       put<T>(to, locate(sums.kept, first + row).y, lane.of_team(1, folds));
     }
     __syncthreads();
@@ -359,9 +374,9 @@ struct ColumnTask {
   bool is_there;  // whether the thread has columns
 };
 template <class T>
-FASTACT_DEVICE ColumnTask column_task(const ColumnSums& sums, int64_t task) {
+FASTACT_DEVICE ColumnTask column_task(const ColumnSums& sums, int64_t task, int thread) {
   ColumnTask made;
-  made.tx = int(threadIdx.x) % sums.tx, made.ty = int(threadIdx.x) / sums.tx;
+  made.tx = thread % sums.tx, made.ty = thread / sums.tx;
   const int64_t rest = quotient(task, sums.tiles);
   made.outer = quotient(rest, sums.chunks.count);
   made.chunk = rest - made.outer * sums.chunks.count;
@@ -468,7 +483,7 @@ FASTACT_DEVICE double merge_chunks(const SumResults&, const double* partials, in
 // Reduces columns of few rows: a thread has a vector of columns with all of their rows. Vectors
 // that can't be read by 16 bytes are filled up with zeros, whose sums nobody stores.
 template <class T, class Columns, class To>
-FASTACT_KERNEL_OF(kThreads, sizeof(T) == 2 ? 2 : 3)
+FASTACT_KERNEL_OF(kThreads, Columns::kBlocks)
 void reduce_few_rows(FASTACT_GRID_CONSTANT const ColumnSums sums,
                      FASTACT_GRID_CONSTANT const To to) {
   constexpr int kSize = Vec<T>::kSize;
@@ -482,92 +497,183 @@ void reduce_few_rows(FASTACT_GRID_CONSTANT const ColumnSums sums,
     const Offset at = locate(sums.kept, outer);
     const int valid = up_to(sums.width - column), rows = int(sums.rows);
     const bool is_aligned = sums.access == kAligned && valid >= kSize;
-    const char* p = sums.x + at.x + column * sums.inner_x;
-    Columns columns;
-    for (int row = 0; row < rows; row += kInFlight) {
-      const char* from[kInFlight];
+    const auto columns = accumulate<Columns>([&](auto& sum) {
+      const char* p = sums.x + at.x + column * sums.inner_x;
+      for (int row = 0; row < rows; row += kInFlight) {
+        const char* from[kInFlight];
 #pragma unroll
-      for (int u = 0; u < kInFlight; ++u) {
-        from[u] = p;
-        p += stride;
-        if (divided && row + u < rows) from[u] += divided_offset(sums.segments, row + u);
-      }
-      Vec<T> vecs[kInFlight] = {};
-      if (is_aligned) {
+        for (int u = 0; u < kInFlight; ++u) {
+          from[u] = p;
+          p += stride;
+          if (divided && row + u < rows) from[u] += divided_offset(sums.segments, row + u);
+        }
+        Vec<T> vecs[kInFlight] = {};
+        if (is_aligned) {
 #pragma unroll
-        for (int u = 0; u < kInFlight; ++u)
-          if (row + u < rows) vecs[u] = load_vec(reinterpret_cast<const T*>(from[u]));
-      } else {
-        read_parts<kAnyhow, T>(
-            sums, [&](int u) { return Location{from[u], row + u < rows ? valid : 0, column > 0}; },
-            vecs);
+          for (int u = 0; u < kInFlight; ++u)
+            if (row + u < rows) vecs[u] = load_vec(reinterpret_cast<const T*>(from[u]));
+        } else {
+          read_parts<kAnyhow, T>(
+              sums,
+              [&](int u) { return Location{from[u], row + u < rows ? valid : 0, column > 0}; },
+              vecs);
+        }
+        sum.add(First{rows - row}, vecs);
       }
-      columns.add(First{rows - row}, vecs);
-    }
+    });
     put_lanes<T>(to, at.y + column * sums.inner_y, sums.inner_y, valid, columns);
   }
 }
 
-// The accumulator of a term F of the elements, with one chain for each of the vectors in flight.
-template <class F, class T>
+// Reduces rows that touch, of `inner` elements each, which begin at a multiple of 16 bytes: a
+// thread has as many as a vector has results, in `inner` vectors of its registers.
+template <class T, class Lane, int inner>
+struct FewOfRow {
+  static constexpr int kSize = Vec<T>::kSize;
+  Vec<T> vecs[inner];
+
+  FASTACT_DEVICE auto of(int row) const {
+    Vec<T> of_row[kInFlight] = {};
+#pragma unroll
+    for (int j = 0; j < inner; ++j) {
+      const int at = row * inner + j;
+      of_row[j / kSize].lane[j % kSize] = vecs[at / kSize].lane[at % kSize];
+    }
+    const Lane lane = accumulate<Lane>([&](auto& sum) { sum.add(Few<inner, kSize>{}, of_row); });
+    int folds = 0;
+    return lane.of_team(1, folds);
+  }
+};
+template <int inner, class T, class Lane, class To>
+FASTACT_KERNEL_OF(kThreads, Lane::kBlocks + 1)
+void reduce_few_of_row(FASTACT_GRID_CONSTANT const RowSums sums,
+                       FASTACT_GRID_CONSTANT const To to) {
+  constexpr int kSize = Vec<T>::kSize;
+  const int64_t step = sums.kept.count > 0 ? sums.kept.y[0] : 0;
+  for (int64_t first = (int64_t(blockIdx.x) * kThreads + threadIdx.x) * kSize; first < sums.tasks;
+       first += int64_t(gridDim.x) * kThreads * kSize) {
+    const int rows = up_to(sums.tasks - first);
+    const T* const x = reinterpret_cast<const T*>(sums.x) + first * inner;
+    FewOfRow<T, Lane, inner> few;
+#pragma unroll
+    for (int i = 0; i < inner; ++i)
+      few.vecs[i] = rows >= kSize ? load_vec(x + i * kSize)
+                                  : load_some(x + i * kSize, rows * inner - i * kSize);
+    put_lanes<T>(to, first * step, step, rows, few);
+  }
+}
+
+// The sum of a term F of the lanes of a vector, in N, by a tree. The conversions are exact.
+template <class F, class N, class T>
+FASTACT_DEVICE N vec_sum(const Vec<T>& vec, int filled = Vec<T>::kSize) {
+  const Wide<T> wide = widen_vec(vec);
+  N term[Vec<T>::kSize];
+#pragma unroll
+  for (int j = 0; j < Vec<T>::kSize; ++j) term[j] = F::of(N(wide.lane[j]));
+  return tree_sum(term, filled);
+}
+
+// Up to 32 terms of 16 bits are added in float before they are added in double: five roundings.
+// bfloat16 may overflow there, and its squares may vanish, of which sums from 2^-100 on lose
+// nothing that counts. Both show in the sum of all, and then all are added in double.
+template <class T>
+using FewSum = std::conditional_t<sizeof(T) == 2, float, double>;
+template <class T, class N>
+constexpr bool kMayFail = std::is_same_v<T, bf16> && std::is_same_v<N, float>;
+template <class F>
+FASTACT_DEVICE bool holds(double sum) {
+  return sum - sum == 0 && !(std::is_same_v<F, Square> && sum < 0x1p-100);
+}
+
+// The accumulator of a term F of the elements, of which a few are first added in N.
+template <class F, class T, class N = FewSum<T>>
 struct SumLane {
-  double total[kInFlight] = {};
+  static constexpr int kBlocks = 3;
+  static constexpr bool kCanFail = kMayFail<T, N>;
+  using Sure = SumLane<F, T, double>;
+  double total = 0;
 
   template <class Count>
   FASTACT_DEVICE void add(const Count& count, const Vec<T> (&vecs)[kInFlight]) {
+    N part[kInFlight];
 #pragma unroll
     for (int u = 0; u < kInFlight; ++u)
-      if (count.has(u)) total[u] += vec_sum<F>(vecs[u]);
+      part[u] = count.has(u) ? vec_sum<F, N>(vecs[u], filled<T>(count, u)) : N(0);
+    total += double(tree_sum(part));
   }
+  FASTACT_DEVICE bool has_failed() const { return !holds<F>(total); }
+  FASTACT_DEVICE void take(const Sure& sure) { total = sure.total; }
   FASTACT_DEVICE double of_team(int team, int& folds) const {
-    double sum[1] = {(total[0] + total[1]) + (total[2] + total[3])};
+    double sum[1] = {total};
     team_sums(sum, team, folds);
     return sum[0];
   }
 };
 
-// The same for each of a vector of columns.
-template <class F, class T>
+// The same for each of a vector of columns, four rows at a time.
+template <class F, class T, class N = FewSum<T>>
 struct SumColumns {
+  static constexpr int kBlocks = 3;
+  static constexpr bool kCanFail = kMayFail<T, N>;
+  using Sure = SumColumns<F, T, double>;
   static constexpr int kSize = Vec<T>::kSize;
   double total[kSize] = {};
 
   template <class Count>
   FASTACT_DEVICE void add(const Count& count, const Vec<T> (&vecs)[kInFlight]) {
+    Wide<T> wide[kInFlight];
+#pragma unroll
+    for (int u = 0; u < kInFlight; ++u) wide[u] = widen_vec(vecs[u]);
 #pragma unroll
     for (int j = 0; j < kSize; ++j) {
-      const auto term = [&](int u) {
-        return count.has(u) ? F::of(double(widen(vecs[u].lane[j]))) : 0.0;
-      };
-      total[j] += (term(0) + term(1)) + (term(2) + term(3));
+      N term[kInFlight];
+#pragma unroll
+      for (int u = 0; u < kInFlight; ++u) term[u] = count.has(u) ? F::of(N(wide[u].lane[j])) : N(0);
+      total[j] += double(tree_sum(term));
     }
+  }
+  FASTACT_DEVICE bool has_failed() const {
+    bool failed = false;
+#pragma unroll
+    for (int j = 0; j < kSize; ++j) failed |= !holds<F>(total[j]);
+    return failed;
+  }
+  FASTACT_DEVICE void take(const Sure& sure) {
+#pragma unroll
+    for (int j = 0; j < kSize; ++j) total[j] = sure.total[j];
   }
   FASTACT_DEVICE double of(int j) const { return total[j]; }
 };
 
 template <Access access, class F, class T>
-FASTACT_KERNEL_OF(kThreads, 2)
+FASTACT_KERNEL_OF(kThreads, access == kAnyhow ? 2
+                            : sizeof(T) == 2  ? 3
+                                              : 4)
 void sum_columns(FASTACT_GRID_CONSTANT const ColumnSums sums,
                  FASTACT_GRID_CONSTANT const SumResults to) {
-  FASTACT_SHARED(double, buffer, kThreads* Vec<T>::kSize);
+  FASTACT_SHARED(double, buffer, (kFoldBuffer<kThreads, Vec<T>::kSize>));
   const int64_t tasks = sums.kept.size * sums.chunks.count * sums.tiles;
   for (int64_t i = blockIdx.x; i < tasks; i += gridDim.x) {
-    const ColumnTask task = column_task<T>(sums, i);
-    const Offset offset = locate(sums.kept, task.outer);
-    SumColumns<F, T> columns;
-    if (task.is_there)
-      visit_column<access, T>(
-          sums, sums.x + offset.x, task.column, task.begin + task.ty, task.end,
-          [&](const auto& count, const Vec<T>(&vecs)[kInFlight]) { columns.add(count, vecs); });
-    fold_rows(buffer, columns.total, task.tx, task.ty, sums.tx, sums.ty);
+    const auto columns = accumulate<SumColumns<F, T>>([&](auto& sum) {
+      int thread = int(threadIdx.x);
+      if constexpr (SumColumns<F, T>::kCanFail) forget(thread);  // no register holds the task then
+      const ColumnTask task = column_task<T>(sums, i, thread);
+      if (task.is_there)
+        visit_column<access, T>(
+            sums, sums.x + locate(sums.kept, task.outer).x, task.column, task.begin + task.ty,
+            task.end,
+            [&](const auto& count, const Vec<T>(&vecs)[kInFlight]) { sum.add(count, vecs); });
+    });
+    const ColumnTask task = column_task<T>(sums, i, int(threadIdx.x));
+    const auto folded = fold_rows(buffer, columns.total, task.tx, task.ty, sums.tx, sums.ty);
 
     // In joined rows the columns of one output lie `inner` apart; else an output is one column.
     const int outputs = int(smaller(task.columns, sums.inner));
     for (int c = int(threadIdx.x); c < outputs; c += kThreads) {
       double sum = 0;
-      for (int at = c; at < task.columns; at += outputs) sum += double(buffer[at]);
+      for (int at = c; at < task.columns; at += outputs) sum += folded.sum(buffer, at);
       emit<T>(sums, to, task.outer * sums.inner + task.here + c, task.chunk,
-              offset.y + (task.here + c) * sums.inner_y, sum);
+              locate(sums.kept, task.outer).y + (task.here + c) * sums.inner_y, sum);
     }
     __syncthreads();
   }

@@ -188,6 +188,8 @@ FASTACT_DEVICE double first_shift(const Count& count, const Vec<T> (&vecs)[kInFl
 // A lane's sums of a row. skips: NaN are left out, and n counts the others.
 template <class T, bool skips>
 struct RowLane {
+  static constexpr int kBlocks = sizeof(T) == 2 ? 2 : 3;
+  static constexpr bool kCanFail = false;
   Shifted sums{};
   int n = 0, rounds = 0;
 
@@ -235,6 +237,8 @@ using Shift = Compute<T>;
 // to move.
 template <class T, bool skips, bool moves = true>
 struct ColumnLane {
+  static constexpr int kBlocks = sizeof(T) == 2 ? 2 : 3;
+  static constexpr bool kCanFail = false;
   static constexpr int kSize = Vec<T>::kSize;
   Shift<T> shift[kSize] = {};
   double sum[kSize] = {}, squares[kSize] = {};
@@ -323,13 +327,13 @@ void moment_columns(FASTACT_GRID_CONSTANT const ColumnSums sums,
                     FASTACT_GRID_CONSTANT const MomentResults to) {
   constexpr int kSize = Vec<T>::kSize;
   static_assert(kWarp * kSize <= kThreads, "a thread for each column of a tile");
-  FASTACT_SHARED(double, buffer, kThreads* kSize);
+  FASTACT_SHARED(double, buffer, (kFoldBuffer<kThreads, kSize>));
   FASTACT_SHARED(double, centre, kWarp* kSize);
   const int mine = int(threadIdx.x);  // a column of the tile
 
   const int64_t tasks = sums.kept.size * sums.chunks.count * sums.tiles;
   for (int64_t i = blockIdx.x; i < tasks; i += gridDim.x) {
-    const ColumnTask task = column_task<T>(sums, i);
+    const ColumnTask task = column_task<T>(sums, i, int(threadIdx.x));
     const int tx = task.tx, ty = task.ty, columns = task.columns;
     const int64_t here = task.here, end = task.end;
 
@@ -345,28 +349,31 @@ void moment_columns(FASTACT_GRID_CONSTANT const ColumnSums sums,
       for (int j = 0; j < kSize; ++j) centre[tx * kSize + j] = double(lane.shift[j]);
     }
     __syncthreads();
+    const auto fold = [&](const double (&of)[kSize]) {  // of all columns; gives this thread's
+      const auto folded = fold_rows(buffer, of, tx, ty, sums.tx, sums.ty);
+      const double sum = mine < columns ? folded.sum(buffer, mine) : 0.0;
+      __syncthreads();
+      return sum;
+    };
     double total[kSize];
     double count = 0;  // of this thread's column
     if constexpr (skips) {
 #pragma unroll
       for (int j = 0; j < kSize; ++j) total[j] = lane.count(j);
-      fold_rows(buffer, total, tx, ty, sums.tx, sums.ty);
-      count = mine < columns ? double(buffer[mine]) : 0.0;
-      __syncthreads();
+      count = fold(total);
     }
 #pragma unroll
     for (int j = 0; j < kSize; ++j) {
       const double n = lane.count(j), start = centre[tx * kSize + j];
       total[j] = lane.rows > 0 ? madd(n, double(lane.shift[j]) - start, lane.sum[j]) : 0.0;
     }
-    fold_rows(buffer, total, tx, ty, sums.tx, sums.ty);
+    const double distance = fold(total);
     if (!skips) {
       const bool short_one = sums.elements > 0 && end == sums.rows &&
                              (sums.rows - 1) * sums.width + here + mine >= sums.elements;
       count = double(int(end - task.begin) - (short_one ? 1 : 0));
     }
-    if (mine < columns && count > 0)
-      centre[mine] = double(centre[mine]) + double(buffer[mine]) / count;
+    if (mine < columns && count > 0) centre[mine] = double(centre[mine]) + distance / count;
     __syncthreads();
 
     // The sums about that mean.
@@ -377,17 +384,13 @@ void moment_columns(FASTACT_GRID_CONSTANT const ColumnSums sums,
       total[j] = lane.rows > 0 ? moved.sum : 0.0;
       lane.squares[j] = lane.rows > 0 ? moved.squares : 0.0;
     }
-    fold_rows(buffer, total, tx, ty, sums.tx, sums.ty);
-    const double sum = mine < columns ? double(buffer[mine]) : 0.0;
-    __syncthreads();
-    fold_rows(buffer, lane.squares, tx, ty, sums.tx, sums.ty);
+    const double sum = fold(total), squares = fold(lane.squares);
     Part part{};
-    if (mine < columns && count > 0) part = part_of(centre[mine], sum, buffer[mine], count);
+    if (mine < columns && count > 0) part = part_of(centre[mine], sum, squares, count);
 
     // In joined rows the columns of one output lie `inner` apart; else an output is one column.
     const int outputs = int(smaller(columns, sums.inner));
     if (outputs < columns) {
-      __syncthreads();
       if (mine < columns) {
         buffer[mine] = part.mean;
         buffer[kWarp * kSize + mine] = part.m2;

@@ -113,6 +113,15 @@ int64_t chunk_bytes(const Operand& x, const Operand& y, const bool* reduced) {
   return chunks > 1 ? To::kNumbers * plan.outputs() * chunks * int64_t(sizeof(double)) : 0;
 }
 
+// The kernel for rows of so few elements; null where they are too many.
+template <class T, class Lane, class To>
+auto few_of_row(int64_t inner) -> void (*)(RowSums, To) {
+  return inner == 2   ? reduce_few_of_row<2, T, Lane, To>
+         : inner == 3 ? reduce_few_of_row<3, T, Lane, To>
+         : inner == 4 ? reduce_few_of_row<4, T, Lane, To>
+                      : nullptr;
+}
+
 // Queues the kernel for x's layout and, where there are chunks, the one that merges them. is_empty:
 // rows have no elements.
 template <class T, class Kernels, class To>
@@ -130,6 +139,11 @@ void reduce(const Reduction& plan, const To& to, void* workspace, bool is_empty,
     const bool is_one = plan.reduced.size == 1 && sums.is_contiguous;
     if (is_one && sums.team == 1 && !is_empty && rows_touch(plan, sizeof(T))) {
       sums.low = plan.x, sums.high = plan.x + plan.outputs() * plan.inner * int64_t(sizeof(T));
+      if (auto* const kernel = few_of_row<T, Lane, To>(plan.inner);
+          kernel && has_aligned_base(plan))
+        return launch(kernel,
+                      {blocks_for(ceil_div(sums.tasks, kThreads * Vec<T>::kSize)), kThreads},
+                      stream, sums, to);
       const int rows = rows_of_tile<T>(plan.inner);
       const Shape shape{blocks_for(ceil_div(sums.tasks, rows)), kThreads, 1, 1, kTileBytes<T>};
       return launch(reduce_short_rows<T, Lane, To>, shape, stream, sums, to, rows);

@@ -80,7 +80,7 @@ void square_with_gradient(FASTACT_GRID_CONSTANT const Sums sums, const SumResult
       const int64_t i = q * kSize;
       const bool fast = aligned && n - i >= kSize;
       const Vec<T> vec = fast ? load_vec(x + i) : load_some(x + i, n - i);
-      total += vec_sum<Square>(vec);
+      total += vec_sum<Square, double>(vec);
       Wide<T> twice = widen_vec(vec);
 #pragma unroll
       for (int j = 0; j < kSize; ++j) twice.lane[j] += twice.lane[j];
