@@ -451,9 +451,9 @@ template <class T, int vecs, MeansBy by>
 constexpr int kBackwardThreads =
     by == kWarpLanes || (vecs == 1 && sizeof(T) == 2) ? 256 : kRowThreads;
 template <class T, int vecs, MeansBy by, class Rows>
-constexpr int kBackwardBlocks =
-    !Rows::kQuick || Rows::kByElement ? 1
-                                      : resident_threads<T>(vecs) / kBackwardThreads<T, vecs, by>;
+constexpr int kBackwardBlocks = !Rows::kQuick || (Rows::kByElement && by != kWarpLanes)
+                                    ? 1
+                                    : resident_threads<T>(vecs) / kBackwardThreads<T, vecs, by>;
 
 template <class T, int vecs, MeansBy by, class Rows>
 FASTACT_KERNEL_OF((kBackwardThreads<T, vecs, by>), (kBackwardBlocks<T, vecs, by, Rows>))

@@ -171,7 +171,9 @@ BackwardPlan<T> plan_backward(const NormCall& call) {
   auto& sums = plan.sums;
   const int64_t vecs = row_vecs<T>(plan);
   sums.is_wanted = call.dweight.data || call.dbias.data;
-  sums.run_lanes = power_of_two_from(rows.run, kWarp);
+  // A short run has few lanes, for many of them share a block.
+  constexpr int64_t kRunOfLane = 8;  // elements
+  sums.run_lanes = power_of_two_from(ceil_div(rows.run, kRunOfLane), kWarp);
   sums.tiles = 1;
   plan.shape = backward_shape<T>(vecs);
   rows.lay(plan.shape, {vecs, 1});
