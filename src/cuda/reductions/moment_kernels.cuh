@@ -322,7 +322,7 @@ struct ColumnLane {
 };
 
 template <Access access, class T, bool skips>
-FASTACT_KERNEL_OF(kThreads, 2)
+FASTACT_KERNEL_OF(kThreads, sizeof(T) > 2 && access == kAligned && !skips ? 3 : 2)
 void moment_columns(FASTACT_GRID_CONSTANT const ColumnSums sums,
                     FASTACT_GRID_CONSTANT const MomentResults to) {
   constexpr int kSize = Vec<T>::kSize;
