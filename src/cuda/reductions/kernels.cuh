@@ -492,7 +492,7 @@ void reduce_few_rows(FASTACT_GRID_CONSTANT const ColumnSums sums,
   const int64_t stride = divided ? 0 : sums.segments.x[0];
   for (int64_t task = int64_t(blockIdx.x) * kThreads + threadIdx.x; task < tasks;
        task += int64_t(gridDim.x) * kThreads) {
-    const int64_t outer = quotient(task, sums.tiles);
+    const int64_t outer = sums.kept.size > 1 ? quotient(task, sums.tiles) : 0;
     const int64_t column = (task - outer * sums.tiles) * kSize;
     const Offset at = locate(sums.kept, outer);
     const int valid = up_to(sums.width - column), rows = int(sums.rows);
