@@ -189,6 +189,7 @@ FASTACT_DEVICE double first_shift(const Count& count, const Vec<T> (&vecs)[kInFl
 template <class T, bool skips>
 struct RowLane {
   static constexpr int kBlocks = sizeof(T) == 2 ? 2 : 3;
+  static constexpr int kBlocksOfFew = sizeof(T) == 2 ? 2 : 4;
   static constexpr bool kCanFail = false;
   Shifted sums{};
   int n = 0, rounds = 0;
