@@ -89,9 +89,9 @@ void map_rows(FASTACT_GRID_CONSTANT const RowMap<F> map, FASTACT_GRID_CONSTANT c
   constexpr int kSize = Vec<T>::kSize, kUnroll = F::kUnroll;
   const uint32_t chunk = uint32_t(map.tiles(blockIdx.x));
   const uint32_t index = blockIdx.x - chunk * uint32_t(map.tiles.by), step = blockDim.y;
-  uint32_t tile = index * blockDim.x, last = map.vecs, segment = 0;
+  uint32_t tile = index * blockDim.x, last = map.vecs;
   if (F::kSums > 0 && map.segment > 0) {
-    segment = uint32_t(map.tiles_of_segment(index));
+    const uint32_t segment = uint32_t(map.tiles_of_segment(index));
     last = (segment + 1) * map.segment;
     tile =
         segment * map.segment + (index - segment * uint32_t(map.tiles_of_segment.by)) * blockDim.x;
@@ -161,9 +161,12 @@ void map_rows(FASTACT_GRID_CONSTANT const RowMap<F> map, FASTACT_GRID_CONSTANT c
         for (int j = 0; j < kSize; ++j) all[0] += sum[k][j];
         const auto folded = fold_rows(buffer, all, 0, thread, 1, threads);
         const int64_t of_chunk = map.tiles_of_segment.by;
+        int place = int(index);
+        forget(place);  // the segment is found again, instead of a register through the rows
+        const int64_t channel = map.tiles_of_segment(place);
         if (thread == 0)
-          store(partials + segment * map.partials_of_channel + chunk * of_chunk + index -
-                    segment * of_chunk,
+          store(partials + channel * map.partials_of_channel + chunk * of_chunk + place -
+                    channel * of_chunk,
                 folded.sum(buffer, 0));
       } else {
         const auto folded = fold_rows(buffer, sum[k], int(threadIdx.x), int(threadIdx.y),

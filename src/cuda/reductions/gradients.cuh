@@ -8,8 +8,10 @@
 //                 find the result that an element belongs to. Where all lanes of a vector belong to
 //                 one result, its numbers are read once
 //   map_columns   the same where results lie along the innermost axis. A thread's kRowsOfThread
-//                 vectors are of neighbouring rows, and share the numbers that it read once. Where
-//                 a row is no whole number of vectors, several rows that are one are joined
+//                 vectors share the numbers that it read once. They are of rows as far apart as
+//                 there are threads to a column, so that the vectors of a warp touch where a row is
+//                 short. Where it is no whole number of vectors, several rows that are one are
+//                 joined
 //   map_anyhow    any strides: a thread has a vector where x and dx allow it, else an element
 //
 // A functor F of data T has
@@ -241,12 +243,14 @@ void map_columns(FASTACT_GRID_CONSTANT const DenseGradient<T, F> map,
     const uint32_t rest = map.by_row_vecs.quick(task);
     const uint32_t column = (task - rest * map.row_vecs) * kSize;
     const uint32_t outer = map.by_groups.quick(rest);
-    const uint32_t row = (rest - outer * map.groups) * kRowsOfThread<T>;
-    const int rows = int(smaller(map.folded_rows - row, kRowsOfThread<T>));
-    const uint32_t width = map.row_vecs * kSize;
+    const uint32_t row = rest - outer * map.groups, width = map.row_vecs * kSize;
+    int rows = 0;
+#pragma unroll
+    for (int u = 0; u < kRowsOfThread<T>; ++u) rows += row + u * map.groups < map.folded_rows;
     const uint32_t element = (outer * map.folded_rows + row) * width + column;
+    const uint32_t apart = map.groups * width;
     Vec<T> x[kRowsOfThread<T>];
-    read_x(map, element, width, rows, x);
+    read_x(map, element, apart, rows, x);
 
     Numbers<T, F> numbers[kSize];
     const auto address_of = map.addresses(int(outer) * map.of_outer);
@@ -268,7 +272,7 @@ void map_columns(FASTACT_GRID_CONSTANT const DenseGradient<T, F> map,
 #pragma unroll
     for (int u = 0; u < kRowsOfThread<T>; ++u)
       if (u < rows)
-        write_gradient(f, x[u], map.dx + element + u * width, map.accumulate,
+        write_gradient(f, x[u], map.dx + element + u * apart, map.accumulate,
                        [&](int j) { return results[j]; });
   }
   map_ends(map, f);

@@ -6,6 +6,10 @@
 //   Lane::of_team(threads, folds)   the result of all threads of a row; counts folds (team_sums)
 //   Column::add                     the same for columns
 //   Column::of(j)                   the result of a column that one thread has to itself
+//   kBlocks, kBlocksOfFew           least blocks on a multiprocessor, of short rows and of the few
+//                                   elements of reduce_few_of_row
+//   kCanFail, Sure                  whether has_failed() may say that another accumulator has to
+//                                   add the same elements (accumulate)
 //   put<T>(to, at_y, all)           writes a result, `at_y` bytes into the results
 //   put_lanes<T>(to, ..)            writes the results of several columns
 //   put_chunk(to, partials, all)    writes a chunk's result, which is To::kNumbers numbers
@@ -492,7 +496,7 @@ void reduce_few_rows(FASTACT_GRID_CONSTANT const ColumnSums sums,
   const int64_t stride = divided ? 0 : sums.segments.x[0];
   for (int64_t task = int64_t(blockIdx.x) * kThreads + threadIdx.x; task < tasks;
        task += int64_t(gridDim.x) * kThreads) {
-    const int64_t outer = quotient(task, sums.tiles);
+    const int64_t outer = sums.kept.size > 1 ? quotient(task, sums.tiles) : 0;
     const int64_t column = (task - outer * sums.tiles) * kSize;
     const Offset at = locate(sums.kept, outer);
     const int valid = up_to(sums.width - column), rows = int(sums.rows);
@@ -545,7 +549,7 @@ struct FewOfRow {
   }
 };
 template <int inner, class T, class Lane, class To>
-FASTACT_KERNEL_OF(kThreads, Lane::kBlocks + 1)
+FASTACT_KERNEL_OF(kThreads, Lane::kBlocksOfFew)
 void reduce_few_of_row(FASTACT_GRID_CONSTANT const RowSums sums,
                        FASTACT_GRID_CONSTANT const To to) {
   constexpr int kSize = Vec<T>::kSize;
@@ -588,7 +592,7 @@ FASTACT_DEVICE bool holds(double sum) {
 // The accumulator of a term F of the elements, of which a few are first added in N.
 template <class F, class T, class N = FewSum<T>>
 struct SumLane {
-  static constexpr int kBlocks = 3;
+  static constexpr int kBlocks = 3, kBlocksOfFew = 4;
   static constexpr bool kCanFail = kMayFail<T, N>;
   using Sure = SumLane<F, T, double>;
   double total = 0;

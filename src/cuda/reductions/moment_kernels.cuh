@@ -189,6 +189,7 @@ FASTACT_DEVICE double first_shift(const Count& count, const Vec<T> (&vecs)[kInFl
 template <class T, bool skips>
 struct RowLane {
   static constexpr int kBlocks = sizeof(T) == 2 ? 2 : 3;
+  static constexpr int kBlocksOfFew = sizeof(T) == 2 ? 2 : 4;
   static constexpr bool kCanFail = false;
   Shifted sums{};
   int n = 0, rounds = 0;
@@ -322,7 +323,7 @@ struct ColumnLane {
 };
 
 template <Access access, class T, bool skips>
-FASTACT_KERNEL_OF(kThreads, 2)
+FASTACT_KERNEL_OF(kThreads, sizeof(T) > 2 && access == kAligned && !skips ? 3 : 2)
 void moment_columns(FASTACT_GRID_CONSTANT const ColumnSums sums,
                     FASTACT_GRID_CONSTANT const MomentResults to) {
   constexpr int kSize = Vec<T>::kSize;

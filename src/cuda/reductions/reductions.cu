@@ -11,6 +11,7 @@
 //
 //   reduce_segments    rows of one segment, whose vectors can be read by 16 bytes
 //   reduce_short_rows  rows of one lane that touch: read into shared memory, so that loads coalesce
+//   reduce_few_of_row  the same of 2 to 4 elements, from registers
 //   reduce_rows        any others
 //
 // Columns (the innermost axis is kept). In sum_columns a block is tx vectors of columns wide and
@@ -21,7 +22,8 @@
 // bytes then, and a lane always meets the same column. Columns of up to kFewRows rows go to
 // reduce_few_rows, in which a thread adds all rows of its vector of columns.
 //
-// Everything accumulates in double, and results are rounded once. The order of additions is a
+// Everything accumulates in double, of 16 bits up to 32 terms in float before that, and results are
+// rounded once. The order of additions is a
 // function of the lengths of the reduced axes (for column sums, of the innermost one too), never of
 // the device, the number of rows or an address: misaligned rows are read by windows
 // (core/vector_io.cuh). No atomics. At most kMaxChunks partial sums per output.
