@@ -20,6 +20,7 @@
 #include <cuda_runtime.h>
 #endif
 
+#include <cstdio>
 #include <cstdlib>
 #include <stdexcept>
 #include <string>

@@ -119,7 +119,7 @@ void set_to_zero(const ArrayArgument& to, const BatchBackward& call, cudaStream_
 template <class T>
 int64_t batch_norm_scratch(const Operand& x, int axis) {
   if (is_empty(x)) return 0;
-  return part_bytes<T>(1, x.shape[axis], count_of(x, axis));
+  return part_bytes<T>(1, x.shape[axis], count_of(x, axis), 1);
 }
 
 template <class T>
@@ -217,8 +217,14 @@ bool is_dense(const Operand* arrays, int count, const ColumnShape& shape, int64_
   return true;
 }
 
+template <class T>
 StripLayout layout_of(const ColumnShape& shape, bool dense) {
-  return {dense, shape.examples, shape.channels(), shape.pixels, 1};
+  return {dense,
+          shape.examples,
+          shape.channels(),
+          shape.pixels,
+          1,
+          tune("FA_EXROUNDS", kExampleRounds<T>)};
 }
 
 // A pair of arrays with numbers by group, or by channel. counts: the axes that they have.
@@ -262,7 +268,8 @@ Groups groups_of(const ColumnShape& shape) {
 
 template <class T>
 int64_t workspace_for(const ColumnShape& shape) {
-  return part_bytes<T>(shape.examples, shape.channels(), shape.pixels);
+  return part_bytes<T>(shape.examples, shape.channels(), shape.pixels,
+                       tune("FA_EXROUNDS", kExampleRounds<T>));
 }
 
 }  // namespace
@@ -283,8 +290,8 @@ void norm_columns_forward(const NormCall& call, void* workspace, cudaStream_t st
   made.parameters = parameters_of(call, call.weight, call.bias, x);
   made.eps = call.eps;
   const Operand dense[] = {x, y}, arrays[] = {x, {}, y};
-  run_strips<T>(made, arrays, layout_of(shape, is_dense(dense, 2, shape, sizeof(T))), shape.of_coef,
-                false, call, workspace, stream);
+  run_strips<T>(made, arrays, layout_of<T>(shape, is_dense(dense, 2, shape, sizeof(T))),
+                shape.of_coef, false, call, workspace, stream);
 }
 
 template <class T>
@@ -306,8 +313,8 @@ void norm_columns_backward(const NormCall& call, void* workspace, cudaStream_t s
   made.of_groups = made.of_statistics = true;
   made.accumulates = call.accumulate;
   const Operand dense[] = {dy, dx.data ? dx : x, x}, arrays[] = {x, dy, dx};
-  run_strips<T>(made, arrays, layout_of(shape, is_dense(dense, 3, shape, sizeof(T))), shape.of_coef,
-                call.accumulate, call, workspace, stream);
+  run_strips<T>(made, arrays, layout_of<T>(shape, is_dense(dense, 3, shape, sizeof(T))),
+                shape.of_coef, call.accumulate, call, workspace, stream);
 }
 
 using Storage = FASTACT_STORAGE;

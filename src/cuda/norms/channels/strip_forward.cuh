@@ -130,11 +130,12 @@ FASTACT_DEVICE void write_forward(const Walk<T, way>& walk, const Activation& ac
   }
 }
 
-// Blocks on a multiprocessor, at least. Registers go to the call of an activation, to vectors of
+// Blocks on a multiprocessor, at least. Registers go to the call of an activation, to columns of
 // eight lanes, and to elements that are gathered.
 template <class T, Way way, class Activation>
-constexpr int kStripBlocks =
-    sizeof(T) == 2 ? 1 + kIsFixed<Activation> : 2 + (kIsFixed<Activation> && way != kSingles);
+constexpr int kStripBlocks = way == kLines || (sizeof(T) > 2 && way == kColumns)
+                                 ? 2 + kIsFixed<Activation>
+                                 : (sizeof(T) > 2 ? 2 : 1 + kIsFixed<Activation>);
 
 template <class T, Way way>
 FASTACT_KERNEL_OF(kStripThreads, (way == kLines || (sizeof(T) > 2 && way == kColumns) ? 3 : 2))

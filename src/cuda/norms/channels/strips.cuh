@@ -34,10 +34,15 @@ constexpr int64_t kLineChunks = 32;    // of a channel of lines, at most, where 
 constexpr int64_t kLineBlocks = 2048;  // of all channels together, where they are few
 constexpr int64_t kOwnParts = 8192;    // pairs of groups that a block merges for itself, at most
 constexpr int kColumnUnits = 16;       // of a tile of columns
-constexpr int64_t kLineRounds = 2;     // of a chunk of lines, unless that makes too many chunks
-// Blocks that columns are cut into: as many as are resident on a large device at once.
+constexpr int64_t kLineRounds = 6;     // of a chunk, at most, where all chunks are resident
+constexpr int64_t kNarrowRounds = 4;   // of a chunk of columns, at most, where tiles are narrow
+// Blocks that are resident on a large device at once.
+constexpr int64_t kLinesAtOnce = 132 * 3;
 template <class T>
-constexpr int64_t kColumnBlocks = sizeof(T) > 2 ? 384 : 256;
+constexpr int64_t kColumnsAtOnce = 132 * (sizeof(T) > 2 ? 3 : 2);
+// Rounds of a chunk of one of several examples, at least: making coefficients costs as much as two.
+template <class T>
+constexpr int64_t kExampleRounds = sizeof(T) > 2 ? 5 : 4;
 
 enum Way { kLines, kColumns, kSingles };
 enum StripRole { kStripX, kStripDy, kStripOut, kStripRoles };
@@ -70,6 +75,7 @@ struct Strips {
   bool aligned;      // every vector of every array is a multiple of 16 bytes
   bool accumulates;  // onto the output
   int64_t examples, channels, length;
+  int64_t least;        // rounds of a chunk of columns, at least
   int64_t size, count;  // of the chunks of a channel: elements of one, and how many there are
   int64_t tiles;        // of an example
   int tx, ty, threads;  // units of a tile, threads of a unit, of a block
@@ -501,10 +507,14 @@ void plan_threads(Way way, Strips* s) {
     int tx = s->tx;
     while (tx > 4 && kStripThreads / tx * of_thread < s->length) tx /= 2;
     s->is_whole = kStripThreads / tx * of_thread >= s->length;
-    if (s->is_whole) s->tx = tx, s->ty = kStripThreads / tx;
-    const int64_t channels = s->tx * (way == kColumns ? kSize : 1);
-    const int64_t most = std::max(kColumnBlocks<T> / ceil_div(units, s->tx), kOwnParts / channels);
-    s->size = std::max(2 * s->ty * of_thread, ceil_div(s->length, most));
+    // As narrow where chunks are short: a block then merges few parts of few channels.
+    const int64_t all = ceil_div(units * s->length, kStripThreads * of_thread);
+    const bool is_short =
+        s->least == 1 && all <= tune("FA_NARROW", kNarrowRounds) * kColumnsAtOnce<T>;
+    if (s->is_whole || (way == kColumns && is_short)) s->tx = tx, s->ty = kStripThreads / tx;
+    const int64_t round = s->ty * of_thread, rounds = ceil_div(s->length, round);
+    const int64_t most = std::max<int64_t>(1, kColumnsAtOnce<T> / ceil_div(units, s->tx));
+    s->size = round * std::max(s->least, ceil_div(rounds, most));
   } else if (s->length <= held * kThreadsOfWhole<T, kLines>) {
     const int64_t team = ceil_div(s->length, held);
     s->ty = team <= kWarp ? power_of_two_from(team, kWarp) : int(ceil_div(team, kWarp)) * kWarp;
@@ -514,10 +524,13 @@ void plan_threads(Way way, Strips* s) {
     s->is_whole = true;
   } else {
     s->tx = 1, s->ty = kStripThreads;
-    const int64_t least = kLineRounds * held * kStripThreads;
+    const int64_t round = held * kStripThreads, rounds = ceil_div(s->length, round);
+    const int64_t at_once = std::max<int64_t>(1, kLinesAtOnce / s->channels);
     const int64_t most = std::max(kLineChunks, kLineBlocks / s->channels);
-    const int64_t count = std::min(ceil_div(s->length, least), most);
-    s->size = ceil_div(ceil_div(s->length, count), kSize) * kSize;
+    if (rounds <= tune("FA_LINEROUNDS", kLineRounds) * at_once)
+      s->size = ceil_div(s->length, kSize * std::min(rounds, at_once)) * kSize;
+    else
+      s->size = round * std::max<int64_t>(2, (rounds + most / 2) / most);
   }
   s->give_threads(s->ty);
   s->count = ceil_div(s->length, s->size);
@@ -528,15 +541,16 @@ void plan_threads(Way way, Strips* s) {
 
 // The most chunks of a channel, in any layout of a call's arrays.
 template <class T>
-int64_t most_chunks(int64_t channels, int64_t length) {
+int64_t most_chunks(int64_t channels, int64_t length, int64_t least) {
   int64_t most = 0;
   const auto plan = [&](Way way, bool across) {
     Strips s{};
-    s.channels = channels, s.length = length, s.across = across;
+    s.channels = channels, s.length = length, s.least = least, s.across = across;
     plan_threads<T>(way, &s);
     most = std::max(most, s.count);
   };
-  plan(kColumns, true), plan(kSingles, true), plan(kSingles, false);
+  for (const Way way : {kLines, kSingles}) plan(way, false);
+  for (const Way way : {kColumns, kSingles}) plan(way, true);
   return most;
 }
 
@@ -554,6 +568,7 @@ void fill_table(RowTable<arrays>* table, const Axis<arrays>* axes, int row_axes,
 struct StripLayout {
   bool is_dense;
   int64_t examples, channels, outer, inner;
+  int64_t least = 1;  // rounds of a chunk of columns
 };
 
 // Runs visit(way as a constant, strips) with the strips of x, dy and the output; absent arrays have
@@ -572,7 +587,7 @@ void with_strips(const Operand (&arrays)[kStripRoles], const StripLayout& layout
   s.aligned = bits % kVecBytes == 0;
   s.accumulates = accumulate;
   s.examples = layout.examples, s.channels = layout.channels;
-  s.length = layout.outer * layout.inner;
+  s.length = layout.outer * layout.inner, s.least = layout.least;
   const auto run = [&](auto way) {
     plan_threads<T>(way(), &s);
     visit(way, static_cast<const StripsOf<way()>&>(s));
@@ -641,8 +656,8 @@ void give_parts(const S& s, int unit_channels, double* workspace, Call* call, cu
 
 // Bytes of workspace for the parts of channels, and for the merged parts.
 template <class T>
-int64_t part_bytes(int64_t examples, int64_t channels, int64_t length) {
-  const int64_t pairs = examples * channels * (most_chunks<T>(channels, length) + 1);
+int64_t part_bytes(int64_t examples, int64_t channels, int64_t length, int64_t least) {
+  const int64_t pairs = examples * channels * (most_chunks<T>(channels, length, least) + 1);
   return 2 * pairs * int64_t(sizeof(double));
 }
 
