@@ -170,7 +170,7 @@ struct Probability {
 };
 
 // The vectors x of a part. For quick rows all of them are read first, before the numbers of the
-// row; for others each is read where it is used.
+// row; of columns some at a time, of others each where it is used.
 template <class T, int vecs, class Rows>
 struct TakenVecs {
   Words x[Rows::kQuick ? vecs : 1];
@@ -184,6 +184,19 @@ struct TakenVecs {
 #pragma unroll
       for (int i = 0; i < vecs; ++i)
         if (i < part.count) each(i, bit_cast<Vec<T>>(x[i]));
+    } else if constexpr (Rows::kColumns && vecs > 0) {
+      constexpr int kAhead = 4;
+#pragma unroll 1
+      for (int first = 0; first < part.count; first += kAhead) {
+        Words of[kAhead];
+#pragma unroll
+        for (int i = 0; i < kAhead; ++i)
+          if (first + i < part.count)
+            of[i] = bit_cast<Words>(read_vec<T>(rows, kX, part, first + i));
+#pragma unroll
+        for (int i = 0; i < kAhead; ++i)
+          if (first + i < part.count) each(first + i, bit_cast<Vec<T>>(of[i]));
+      }
     } else {
 #pragma unroll 1
       for (int i = 0; i < part.count; ++i) each(i, read_vec<T>(rows, kX, part, i));
