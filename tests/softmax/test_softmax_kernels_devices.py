@@ -289,6 +289,46 @@ def test_hard_rows(shape, axes, name, device):
         assert_near(y, oracle(kind, x, axes), dtype)
 
 
+# Columns that a block has as a whole: at least 64 blocks, each of 64 bytes of an element, and more
+# elements than a chunk has; of 4-byte elements the last round of two is a single one.
+LONG = 257
+
+
+def long_columns(dtype: np.dtype, less: int = 0, spread: float = 3.0) -> np.ndarray:
+    return sample((LONG, 64 * 64 // dtype.itemsize - less), dtype, spread=spread)
+
+
+@pytest.mark.parametrize("less", [0, 3], ids=["whole", "cut"])
+@each_kind
+@each_dtype
+@on_kernels
+def test_long_columns(less, kind, dtype, device):
+    """Those that are near and far from zero, that rise and fall, and that are not finite."""
+    for spread, scale in ((3.0, 1.0), (30.0, -2.0), (3000.0, 1.0)):
+        x = long_columns(dtype, less, spread)
+        x[:, 0], x[:, 1] = np.linspace(-50, 50, LONG), np.linspace(50, -50, LONG)
+        x[:, 2], x[3, 2] = -80, 0
+        x[:, 3], x[:, 4], x[:200, 5] = 1, -np.inf, -np.inf
+        x[5, 6], x[LONG - 1, 7] = 90, 90
+        x[7, 8], x[8, 9], x[9, 10] = np.nan, np.inf, -np.inf
+        x[:, 11] = np.linspace(1900, 2200, LONG)  # the first of them move, and the last ones do not
+        y, lse = forward(device, kind, x, (0,), scale=scale)
+        assert_near(y, oracle(kind, x, (0,), scale=scale), dtype)
+        if kind == 2:
+            assert_near(lse, oracle(2, x, (0,), scale=scale), compute(dtype), absolute=1)
+        elif spread == 3:
+            in_place, _ = forward(device, kind, x, (0,), scale=scale, out=x)
+            np.testing.assert_array_equal(in_place.astype(float), y.astype(float))
+
+
+@pytest.mark.parametrize("name", ["float32", "float16"])
+@on_kernels
+def test_long_columns_of_far_scores(name, device):
+    x = long_columns(DTYPES[name], spread=1e3)
+    y, _ = forward(device, 0, x, (0,), scale=1e34)
+    assert_near(y, oracle(0, x, (0,), scale=1e34), DTYPES[name])
+
+
 @pytest.mark.parametrize("kind", [0, 1], ids=KINDS[:2])
 @on_kernels
 def test_in_place(kind, device):
@@ -360,6 +400,27 @@ def test_gradients(shape, axes, kind, dtype, device):
     if y.size < 3000:
         for laid, other in zip(layouts(dy), reversed(layouts(y)), strict=True):
             assert_close(backward(device, kind, laid, other, axes, 0.5), exact, dtype, terms)
+
+
+@pytest.mark.parametrize("less", [0, 3], ids=["whole", "cut"])
+@pytest.mark.parametrize("kind", [0, 1], ids=KINDS[:2])
+@each_dtype
+@on_kernels
+def test_gradients_of_long_columns(less, kind, dtype, device):
+    x = long_columns(dtype, less)
+    y = np.asarray(oracle(kind, x, (0,))).astype(dtype)
+    y[5, 3] = (0, -np.inf)[kind]
+    dy = sample(y.shape, dtype, 1, 1)
+    exact = gradient(kind, dy, y, (0,), 0.5)
+    terms = np.append(gradient(kind, np.abs(dy), y, (0,), 0.5), np.abs(exact))
+    plain = backward(device, kind, dy, y, (0,), 0.5)
+    assert_close(plain, exact, dtype, terms)
+    held = sample(y.shape, dtype, 2, 1)
+    added = backward(device, kind, dy, y, (0,), 0.5, held.copy())
+    assert_close(added, exact + held.astype(np.longdouble), dtype, np.append(terms, 3))
+    if kind == 0:  # dx is 0 wherever y is 0, whatever dy is
+        dy[5, 3] = np.inf
+        np.testing.assert_array_equal(backward(device, kind, dy, y, (0,), 0.5), plain)
 
 
 @on_kernels
@@ -467,6 +528,7 @@ LOSSES = [
     ((5, 7, 9), 1),
     ((2, 21, 16), 1),
     ((6, 40), 0),
+    ((257, 1028), 0),
 ]
 
 

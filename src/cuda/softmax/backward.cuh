@@ -51,9 +51,9 @@ FASTACT_DEVICE void put_gradient(const Rows& rows, const RowPart& part, int i, W
 }
 
 // The sums of a thread's part. Where one of softmax is not finite, dy becomes 0 wherever y is 0,
-// and the part is added up again.
+// and the part is added up again: then it returns false.
 template <class T, class Kind, int vecs, int n>
-FASTACT_DEVICE void add_gradients(const Kind& kind, Words (&dy)[vecs], const Words (&y)[vecs],
+FASTACT_DEVICE bool add_gradients(const Kind& kind, Words (&dy)[vecs], const Words (&y)[vecs],
                                   double (&sum)[n]) {
   constexpr int kSize = Vec<T>::kSize;
 #pragma unroll 1
@@ -73,7 +73,7 @@ FASTACT_DEVICE void add_gradients(const Kind& kind, Words (&dy)[vecs], const Wor
       sum[s] = tree.total(s);
       is_plain &= sum[s] - sum[s] == 0;
     }
-    if (is_plain || again || !kind.sums_products()) return;
+    if (is_plain || again || !kind.sums_products()) return !again;
 #pragma unroll
     for (int i = 0; i < vecs; ++i) {
       Wide<T> given = widen_words<T>(dy[i]);
@@ -151,29 +151,6 @@ void softmax_backward_rows(FASTACT_GRID_CONSTANT const Rows rows, double* of_chu
   }
 }
 
-// Queues the kernels of a kind. workspace: of sums.
-template <class T, int kind>
-void run_backward(const SoftmaxPlan& plan, void* workspace, cudaStream_t stream) {
-  double* const sums = static_cast<double*>(workspace);
-  for_layout<T>(plan, [&](auto rows, const Shape& shape, auto vecs) {
-    using Rows = decltype(rows);
-    // As forward (core/row_kernels.cuh); of columns of 16 bits alone a kernel for all would spill.
-    constexpr bool kApart = Rows::kQuick || (Rows::kColumns && sizeof(T) == 2);
-    constexpr RowPhase kWhole = kApart ? kWholeRows : kAnyPhase,
-                       kFind = kApart ? kFindChunks : kAnyPhase,
-                       kApply = kApart ? kApplyChunks : kAnyPhase;
-    constexpr int kFixed = Rows::kQuick ? kind : kAnyKind, kMost = kMostVecs<T>;
-    constexpr int kVecs = decltype(vecs)::value;
-    const auto run = [&](auto kernel, RowPhase phase) {
-      launch(kernel, shape, stream, rows, sums, phase);
-    };
-    if (rows.chunks.count == 1)
-      return run(softmax_backward_rows<T, kVecs, kWhole, kFixed, Rows>, kWholeRows);
-    run(softmax_backward_rows<T, kMost, kFind, kFixed, Rows>, kFindChunks);
-    run(softmax_backward_rows<T, kMost, kApply, kFixed, Rows>, kApplyChunks);
-  });
-}
-
 // exp(z - lse) of a row. The saved lse takes the place of the largest z.
 template <class T>
 struct Probability {
@@ -193,7 +170,7 @@ struct Probability {
 };
 
 // The vectors x of a part. For quick rows all of them are read first, before the numbers of the
-// row; for others each is read where it is used.
+// row; of columns some at a time, of others each where it is used.
 template <class T, int vecs, class Rows>
 struct TakenVecs {
   Words x[Rows::kQuick ? vecs : 1];
@@ -207,6 +184,19 @@ struct TakenVecs {
 #pragma unroll
       for (int i = 0; i < vecs; ++i)
         if (i < part.count) each(i, bit_cast<Vec<T>>(x[i]));
+    } else if constexpr (Rows::kColumns && vecs > 0) {
+      constexpr int kAhead = 4;
+#pragma unroll 1
+      for (int first = 0; first < part.count; first += kAhead) {
+        Words of[kAhead];
+#pragma unroll
+        for (int i = 0; i < kAhead; ++i)
+          if (first + i < part.count)
+            of[i] = bit_cast<Words>(read_vec<T>(rows, kX, part, first + i));
+#pragma unroll
+        for (int i = 0; i < kAhead; ++i)
+          if (first + i < part.count) each(first + i, bit_cast<Vec<T>>(of[i]));
+      }
     } else {
 #pragma unroll 1
       for (int i = 0; i < part.count; ++i) each(i, read_vec<T>(rows, kX, part, i));

@@ -165,25 +165,6 @@ struct KindOf {
   }
 };
 
-// Queues the kernels of a kind; returns how many blocks have totals. workspace: for peaks and
-// levels.
-template <class T, int kind>
-int64_t run_kind(const SoftmaxPlan& plan, double* totals, void* workspace, cudaStream_t stream) {
-  int64_t blocks = 0;
-  for_layout<T>(plan, [&](auto rows, const Shape& shape, auto vecs) {
-    using Rows = decltype(rows);
-    const auto run = [&](auto op) {
-      op.totals = totals;
-      blocks = run_forward<T, decltype(vecs)::value>(rows, op, shape, workspace, stream);
-    };
-    if constexpr (Rows::kQuick || Rows::kColumns)
-      if (!rows.shares) return run(KindOf<T, kind>{});
-    // Two blocks of columns have too few registers for shares.
-    if constexpr (!Rows::kQuick) run(KindOf<T, Rows::kColumns ? kNoY : kAnyKind, true>{});
-  });
-  return blocks;
-}
-
 // Writes -infinity to number.
 template <class T>
 FASTACT_KERNEL(256)

@@ -21,6 +21,13 @@ namespace {
 constexpr int kChunkLanes = 256;  // threads of a chunk of a row that no block holds
 constexpr int kData = 3;          // the first roles, which have x's shape and dtype
 
+// Of long columns (long_columns.cuh): vectors of columns side by side, of which a block has all
+// elements; threads of a block, at most; vectors of a thread in a round; and blocks, at least,
+// below which chunks of columns keep more multiprocessors busy.
+constexpr int kLongStrip = 4;
+constexpr int kLongThreads = 512;
+constexpr int64_t kLongBlocks = 64;
+
 // Kinds beside SoftmaxKind: cross_entropy; and for kernels: all kinds without a y, or any kind.
 constexpr int kLoss = kSoftmaxKinds, kNoY = -2, kAnyKind = -1;
 
@@ -72,7 +79,8 @@ struct SoftmaxPlan {
   SoftmaxLayout layout;
   bool may_be_columns;  // with other arrays beside x
   RowShape shape;
-  int64_t blocks;  // for each row, some columns, or a chunk of one of these
+  int64_t blocks;       // for each row, some columns, or a chunk of one of these
+  int64_t long_blocks;  // 0: there are no long columns
 
   const SoftmaxRows& dense() const { return rows; }
   template <class Rows>
@@ -121,6 +129,13 @@ RowShape column_shape(int64_t length, RowChunks* chunks) {
   *chunks = {length, 1};
   if (length > kChunk) *chunks = {kChunk, ceil_div(length, kChunk)};
   return {kMost, lanes, kThreadsOfNarrow};
+}
+
+// Threads of a long column: a block of fewer leaves room for others, which are in another pass.
+template <class T>
+int long_lanes(int64_t length) {
+  return std::max(kWarp,
+                  power_of_two_from(ceil_div(length, 2 * kMostVecs<T>), kLongThreads / kLongStrip));
 }
 
 template <class T>
@@ -188,6 +203,8 @@ SoftmaxPlan plan_softmax(const SoftmaxCall& call) {
     }
     plan.shape = column_shape<T>(rows.length, &chunks);
     vecs = ceil_div(rows.inner, Vec<T>::kSize) * (rows.count / rows.inner);
+    plan.long_blocks = chunks.count > 1 && !rows.data[kMask] ? ceil_div(vecs, kLongStrip) : 0;
+    if (plan.long_blocks < kLongBlocks) plan.long_blocks = 0;
   } else {
     plan.shape = softmax_shape<T>(ceil_div(rows.length, Vec<T>::kSize), &chunks);
   }
@@ -221,7 +238,10 @@ Most most_of(const SoftmaxPlan& plan) {
     most.blocks = std::max(most.blocks, ceil_div(plan.rows.count, shape.threads / shape.lanes));
   };
   include(softmax_shape<T>(ceil_div(plan.rows.length, Vec<T>::kSize), &chunks));
-  if (plan.may_be_columns) include(column_shape<T>(plan.rows.length, &chunks));
+  if (plan.may_be_columns) {
+    include(column_shape<T>(plan.rows.length, &chunks));
+    most.blocks = std::max(most.blocks, ceil_div(plan.rows.count, kLongStrip));
+  }
   return most;
 }
 

@@ -34,11 +34,59 @@
 //   Bytes moved: logits and dlogits once; probabilities twice.
 //
 // An index that names no class gives NaN in its row: the host can't know it, and nothing waits.
-#include "cuda/softmax/forward.cuh"
+#include "cuda/softmax/long_columns.cuh"
 #include "cuda/softmax/lse_gradients.cuh"
 
 FASTACT_BEGIN_NAMESPACE
 namespace {
+
+// Queues the kernels of a kind; returns how many blocks have totals. workspace: for peaks and
+// levels.
+template <class T, int kind>
+int64_t run_kind(const SoftmaxPlan& plan, double* totals, void* workspace, cudaStream_t stream) {
+  if (plan.long_blocks > 0 && !plan.rows.shares) {
+    launch_long<T>(forward_long_columns<T, kind>, plan, kind != kNoY, stream,
+                   KindOf<T, kind>{totals});
+    return plan.long_blocks;
+  }
+  int64_t blocks = 0;
+  for_layout<T>(plan, [&](auto rows, const Shape& shape, auto vecs) {
+    using Rows = decltype(rows);
+    const auto run = [&](auto op) {
+      op.totals = totals;
+      blocks = run_forward<T, decltype(vecs)::value>(rows, op, shape, workspace, stream);
+    };
+    if constexpr (Rows::kQuick || Rows::kColumns)
+      if (!rows.shares) return run(KindOf<T, kind>{});
+    // Two blocks of columns have too few registers for shares.
+    if constexpr (!Rows::kQuick) run(KindOf<T, Rows::kColumns ? kNoY : kAnyKind, true>{});
+  });
+  return blocks;
+}
+
+// Queues the kernels of a kind. workspace: of sums.
+template <class T, int kind>
+void run_backward(const SoftmaxPlan& plan, void* workspace, cudaStream_t stream) {
+  if (plan.long_blocks > 0) return launch_long<T>(backward_long_columns<T, kind>, plan, 2, stream);
+  double* const sums = static_cast<double*>(workspace);
+  for_layout<T>(plan, [&](auto rows, const Shape& shape, auto vecs) {
+    using Rows = decltype(rows);
+    // As forward (core/row_kernels.cuh); of columns of 16 bits alone a kernel for all would spill.
+    constexpr bool kApart = Rows::kQuick || (Rows::kColumns && sizeof(T) == 2);
+    constexpr RowPhase kWhole = kApart ? kWholeRows : kAnyPhase,
+                       kFind = kApart ? kFindChunks : kAnyPhase,
+                       kApply = kApart ? kApplyChunks : kAnyPhase;
+    constexpr int kFixed = Rows::kQuick ? kind : kAnyKind, kMost = kMostVecs<T>;
+    constexpr int kVecs = decltype(vecs)::value;
+    const auto run = [&](auto kernel, RowPhase phase) {
+      launch(kernel, shape, stream, rows, sums, phase);
+    };
+    if (rows.chunks.count == 1)
+      return run(softmax_backward_rows<T, kVecs, kWhole, kFixed, Rows>, kWholeRows);
+    run(softmax_backward_rows<T, kMost, kFind, kFixed, Rows>, kFindChunks);
+    run(softmax_backward_rows<T, kMost, kApply, kFixed, Rows>, kApplyChunks);
+  });
+}
 
 // Writes -infinity to number and lse of rows without elements.
 template <class T>
