@@ -143,7 +143,7 @@ inline bool answer_metadata(CallFrame* frame) {
   Metadata* metadata = reinterpret_cast<MetadataExtension*>(extension)->metadata;
   metadata->version.major_version = kMajor;
   metadata->version.minor_version = kMinor;
-  metadata->traits = 0;
+  metadata->traits = 0;  // no graph keeps a call: memory that it takes for itself goes to others
   return true;
 }
 
@@ -163,7 +163,7 @@ inline Error* stream_of(const CallFrame* frame, void** stream) {
 
 // data OUT: memory of `size` bytes on the call's device, for work on its stream.
 inline Error* allocate(const CallFrame* frame, size_t size, void** data) {
-  constexpr size_t kAlignment = 256;  // as CUDA's own allocator has it
+  constexpr size_t kAlignment = 16;  // a kernel's vector, and the most that XLA can be asked for
   AllocateArguments arguments = {
       sizeof(AllocateArguments), nullptr, frame->context, size, kAlignment, nullptr};
   Error* error = frame->api->allocate(&arguments);
