@@ -266,7 +266,8 @@ void finish_gradients(const NormCall& call, NormGradients<Compute<T>>* gradients
                       cudaStream_t stream) {
   gradients->dtype[0] = call.weight.dtype, gradients->dtype[1] = call.bias.dtype;
   gradients->accumulate = call.accumulate;
-  launch(norm_parameters<T>, {blocks_for(ceil_div(gradients->params, kWarp)), kRowThreads, 1, 2},
+  const int64_t params = kRowThreads / threads_of_parameter(gradients->parts);
+  launch(norm_parameters<T>, {blocks_for(ceil_div(gradients->params, params)), kRowThreads, 1, 2},
          stream, *gradients);
 }
 
