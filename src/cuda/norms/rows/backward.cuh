@@ -395,6 +395,36 @@ struct ColumnSums {
   }
 };
 
+// Writes a thread's sums of its columns as a part's: of whole vectors whose elements have a
+// parameter each, where no other thread of the block has sums of these columns.
+template <class T, class Rows, class Columns>
+FASTACT_DEVICE void write_own_columns(const Rows& rows, const NormSums<Compute<T>>& sums,
+                                      const Columns& columns, bool has_tile) {
+  using C = Compute<T>;
+  constexpr int kSize = Vec<T>::kSize, kNumbers = Vec<C>::kSize;
+  const int lanes = int(blockDim.x);
+  const int64_t task = quotient(blockIdx.x, sums.tiles), vecs = vecs_of<T>(rows);
+  const int64_t begin = (blockIdx.x - task * sums.tiles) * lanes;
+  const int64_t end = has_tile ? smaller(begin + lanes, vecs) : vecs;
+  const RowPart part = part_between(task, begin, end, int(threadIdx.x), lanes);
+  const int64_t slot = quotient(task, rows.groups), group = task - slot * rows.groups;
+#pragma unroll 1
+  for (int i = 0; i < part.count; ++i) {
+#pragma unroll
+    for (int which = 0; which < 2; ++which) {
+      C* const to = sums.partial(rows, slot, which, group) + part.vec(i) * kSize;
+#pragma unroll
+      for (int first = 0; first < kSize; first += kNumbers) {
+        Vec<C> some;
+#pragma unroll
+        for (int j = 0; j < kNumbers; ++j)
+          some.lane[j] = C(columns.total(columns.at(i, which, first + j, int(threadIdx.x))));
+        store_vec(to + first, some);
+      }
+    }
+  }
+}
+
 // Writes the sums of a part of the batch, from the sums of the block's columns. The block has a
 // tile of a row, or the rows of its teams. Where teams have different groups, each writes its own
 // sums; else they are added up.
@@ -402,6 +432,9 @@ template <class T, class Rows, class Columns>
 FASTACT_DEVICE void write_part(const Rows& rows, const NormSums<Compute<T>>& sums,
                                const Columns& columns, bool has_tile) {
   constexpr int kSize = Vec<T>::kSize;
+  if constexpr (Columns::kIsFull)
+    if (rows.run == 1 && (has_tile || rows.teams == 1))
+      return write_own_columns<T>(rows, sums, columns, has_tile);
   const bool is_one = has_tile || rows.groups == 1;
   const int row_lanes = has_tile ? int(blockDim.x) : rows.lanes;
   const int apart = is_one ? 1 : rows.teams, together = is_one && !has_tile ? rows.teams : 1;
@@ -604,33 +637,36 @@ struct NormGradients {
   Axes axes[2];  // of the parameters; y: of `to`
 };
 
-// A block has 32 parameters, and 16 threads for the parts of each; blockIdx.y: dweight or dbias.
-template <class T>
+// `together` threads add up the parts of a parameter. The parameters of a block lie side by side;
+// blockIdx.y: dweight or dbias.
+template <class T, int together>
 FASTACT_KERNEL(kRowThreads)
 void norm_parameters(FASTACT_GRID_CONSTANT const NormGradients<Compute<T>> gradients) {
-  constexpr int kTogether = kRowThreads / kWarp;
   FASTACT_SHARED(double, of_parts, kRowThreads);
   const int which = int(blockIdx.y);
   if (!gradients.to[which]) return;
-  const int lane = int(threadIdx.x) % kWarp, first_part = int(threadIdx.x) / kWarp;
-  for (int64_t first = int64_t(blockIdx.x) * kWarp; first < gradients.params;
-       first += int64_t(gridDim.x) * kWarp) {
+  constexpr int kBeside = kRowThreads / together;
+  const int lane = int(threadIdx.x) % kBeside, first_part = int(threadIdx.x) / kBeside;
+  for (int64_t first = int64_t(blockIdx.x) * kBeside; first < gradients.params;
+       first += int64_t(gridDim.x) * kBeside) {
     const int64_t param = first + lane;
     double sum = 0;
     if (param < gradients.params) {
       const Compute<T>* from = gradients.partials + which * gradients.params + param;
 #pragma unroll 8
-      for (int64_t part = first_part; part < gradients.parts; part += kTogether)
+      for (int64_t part = first_part; part < gradients.parts; part += together)
         sum += double(load(from + part * 2 * gradients.params));
     }
-    of_parts[int(threadIdx.x)] = sum;
-    __syncthreads();
+    if (together > 1) {
+      of_parts[int(threadIdx.x)] = sum;
+      __syncthreads();
+    }
     if (first_part == 0 && param < gradients.params) {
-      for (int k = 1; k < kTogether; ++k) sum += double(of_parts[k * kWarp + lane]);
+      for (int k = 1; k < together; ++k) sum += double(of_parts[k * kBeside + lane]);
       put_parameter<T>(gradients.to[which] + locate(gradients.axes[which], param).y,
                        gradients.dtype[which], sum, gradients.accumulate);
     }
-    __syncthreads();
+    if (together > 1) __syncthreads();
   }
 }
 
