@@ -399,10 +399,15 @@ struct ColumnSums {
 // parameter each, where no other thread of the block has sums of these columns.
 template <class T, class Rows, class Columns>
 FASTACT_DEVICE void write_own_columns(const Rows& rows, const NormSums<Compute<T>>& sums,
-                                      const Columns& columns, const RowPart& part) {
+                                      const Columns& columns, bool has_tile) {
   using C = Compute<T>;
   constexpr int kSize = Vec<T>::kSize, kNumbers = Vec<C>::kSize;
-  const int64_t slot = quotient(part.row, rows.groups), group = part.row - slot * rows.groups;
+  const int lanes = int(blockDim.x);
+  const int64_t task = quotient(blockIdx.x, sums.tiles), vecs = vecs_of<T>(rows);
+  const int64_t begin = (blockIdx.x - task * sums.tiles) * lanes;
+  const int64_t end = has_tile ? smaller(begin + lanes, vecs) : vecs;
+  const RowPart part = part_between(task, begin, end, int(threadIdx.x), lanes);
+  const int64_t slot = quotient(task, rows.groups), group = task - slot * rows.groups;
 #pragma unroll 1
   for (int i = 0; i < part.count; ++i) {
 #pragma unroll
@@ -429,7 +434,7 @@ FASTACT_DEVICE void write_part(const Rows& rows, const NormSums<Compute<T>>& sum
   constexpr int kSize = Vec<T>::kSize;
   if constexpr (Columns::kIsFull)
     if (rows.run == 1 && (has_tile || rows.teams == 1))
-      return write_own_columns<T>(rows, sums, columns, own);
+      return write_own_columns<T>(rows, sums, columns, has_tile);
   const bool is_one = has_tile || rows.groups == 1;
   const int row_lanes = has_tile ? int(blockDim.x) : rows.lanes;
   const int apart = is_one ? 1 : rows.teams, together = is_one && !has_tile ? rows.teams : 1;
@@ -632,26 +637,19 @@ struct NormGradients {
   Axes axes[2];  // of the parameters; y: of `to`
 };
 
-// Threads of a parameter in norm_parameters: with few parts each, and a power of two.
-constexpr int kPartsOfThread = 8, kMostTogether = kRowThreads / kWarp;
-FASTACT_HD int threads_of_parameter(int64_t parts) {
-  int together = 1;
-  while (together < kMostTogether && together * kPartsOfThread < parts) together *= 2;
-  return together;
-}
-
-// The parameters of a block lie side by side; blockIdx.y: dweight or dbias.
-template <class T>
+// `together` threads add up the parts of a parameter. The parameters of a block lie side by side;
+// blockIdx.y: dweight or dbias.
+template <class T, int together>
 FASTACT_KERNEL(kRowThreads)
 void norm_parameters(FASTACT_GRID_CONSTANT const NormGradients<Compute<T>> gradients) {
   FASTACT_SHARED(double, of_parts, kRowThreads);
   const int which = int(blockIdx.y);
   if (!gradients.to[which]) return;
-  const int together = threads_of_parameter(gradients.parts), beside = kRowThreads / together;
-  const int first_part = int(threadIdx.x) / beside;
-  for (int64_t first = int64_t(blockIdx.x) * beside; first < gradients.params;
-       first += int64_t(gridDim.x) * beside) {
-    const int64_t param = first + int(threadIdx.x) % beside;
+  constexpr int kBeside = kRowThreads / together;
+  const int lane = int(threadIdx.x) % kBeside, first_part = int(threadIdx.x) / kBeside;
+  for (int64_t first = int64_t(blockIdx.x) * kBeside; first < gradients.params;
+       first += int64_t(gridDim.x) * kBeside) {
+    const int64_t param = first + lane;
     double sum = 0;
     if (param < gradients.params) {
       const Compute<T>* from = gradients.partials + which * gradients.params + param;
@@ -664,7 +662,7 @@ void norm_parameters(FASTACT_GRID_CONSTANT const NormGradients<Compute<T>> gradi
       __syncthreads();
     }
     if (first_part == 0 && param < gradients.params) {
-      for (int k = 1; k < together; ++k) sum += double(of_parts[k * beside + int(threadIdx.x)]);
+      for (int k = 1; k < together; ++k) sum += double(of_parts[k * kBeside + lane]);
       put_parameter<T>(gradients.to[which] + locate(gradients.axes[which], param).y,
                        gradients.dtype[which], sum, gradients.accumulate);
     }

@@ -266,9 +266,17 @@ void finish_gradients(const NormCall& call, NormGradients<Compute<T>>* gradients
                       cudaStream_t stream) {
   gradients->dtype[0] = call.weight.dtype, gradients->dtype[1] = call.bias.dtype;
   gradients->accumulate = call.accumulate;
-  const int64_t params = kRowThreads / threads_of_parameter(gradients->parts);
-  launch(norm_parameters<T>, {blocks_for(ceil_div(gradients->params, params)), kRowThreads, 1, 2},
-         stream, *gradients);
+  const auto run = [&](auto together, auto kernel) {
+    const int64_t blocks = ceil_div(gradients->params, kRowThreads / decltype(together)::value);
+    launch(kernel, {blocks_for(blocks), kRowThreads, 1, 2}, stream, *gradients);
+  };
+  constexpr int kPartsOfThread = 8;
+  if (gradients->parts <= kPartsOfThread)
+    run(std::integral_constant<int, 1>(), norm_parameters<T, 1>);
+  else if (gradients->parts <= 4 * kPartsOfThread)
+    run(std::integral_constant<int, 4>(), norm_parameters<T, 4>);
+  else
+    run(std::integral_constant<int, 16>(), norm_parameters<T, 16>);
 }
 
 // The gradients for an empty x: 0, or nothing is added.
