@@ -1,13 +1,12 @@
 """Calls of ops in programs of XLA, with gradients and batches.
 
 `Traced` calls the op with arrays without values, which shows the results of a call, and lets XLA
-make them; `differentiable` puts `forward` and `backward` behind JAX's gradients.
+make them; `Derivative` puts `forward` and `backward` behind JAX's gradients and tangents.
 """
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache, partial
 from inspect import Parameter
-from itertools import zip_longest
 from typing import Any
 
 import jax
@@ -23,24 +22,15 @@ from ..ops.engine.spec import spec_of
 from ..ops.moments import Moments
 from . import axes, composed
 from .calls import Buffer, map_buffers, parts_of, text_of
+from .linear import Map, Pair, by_formula
 
 TARGET = "fastact"
 
 _EVERY = ("out", "accumulate", "stream")  # of entry points, for memory that JAX's callers don't see
 
 
-class Still:
-    """A value that JAX carries along with arrays, and does not look into."""
-
-    def __init__(self, value: Any) -> None:
-        self.value = value
-
-
 def _register(cls: Any, children: Any, rest: Any, make: Any) -> None:
     jax.tree_util.register_pytree_node(cls, lambda v: (children(v), rest(v)), make)
-
-
-_register(Still, lambda s: (), lambda s: s.value, lambda value, _: Still(value))
 
 
 class Doubles:
@@ -65,6 +55,12 @@ def modelled(array: Any, shape: Sequence[int]) -> Any:
 
 
 _register(Doubles, lambda d: (d.bits,), lambda d: None, lambda _, bits: Doubles(*bits))
+
+
+def _of_output(array: Any) -> Any:
+    """What a call makes, as its callers have it."""
+    return Doubles(array) if array.dtype == np.uint32 else array
+
 
 _ARRAYS = (jax.Array, np.ndarray, Doubles)
 
@@ -196,7 +192,7 @@ class Traced:
                 )
         plain = [a.bits if isinstance(a, Doubles) else a for a in arrays]
         made = _call.bind(*plain, call=self)
-        every = [*arrays, *(Doubles(a) if a.dtype == np.uint32 else a for a in made)]
+        every = [*arrays, *map(_of_output, made)]
         return _replaced(self.result, lambda shape: every[self.places[id(shape)].number])
 
     # Calls are equal where they compute the same: programs of JAX are found by that.
@@ -266,8 +262,8 @@ def _outputs(*arrays: Any, call: Traced) -> list[Any]:
 
 def _refused(*_: Any, call: Traced) -> Any:
     raise TypeError(
-        f"fastact.jax.{call.op.name}: has no second derivative; forward and backward have no "
-        f"derivative"
+        f"fastact.jax.{call.op.name}: forward and backward have no derivative; use "
+        f"fastact.jax.{call.op.name}, which has"
     )
 
 
@@ -297,211 +293,180 @@ def _replaced(value: Any, of: Callable[[Shape], Any]) -> Any:
     return tuple(_replaced(v, of) for v in value) if isinstance(value, tuple) else value
 
 
-# --- gradients ------------------------------------------------------------------------------------
+# --- derivatives ----------------------------------------------------------------------------------
 
 
 @lru_cache(maxsize=4096)
 def _differentiable(op: Any, template: Template, donates: bool) -> Callable[..., Any]:
     """A call as a function of its arrays that JAX compiles and differentiates."""
-    if op.is_diagonal:
-        return _elementwise(op, template, donates)
-    spec = spec_of(op)
-    names = _names_of(op, template)
-    options = {n: v for n, v in template.kwargs.items() if n in spec.told and n not in names}
 
     def value(*arrays: Any) -> Any:
         return Traced(op, "call", template, arrays, donates=donates).run(arrays)
 
-    def forward(*primals: Any) -> tuple[Any, Any]:
-        arrays = [p.value for p in primals]
-        for name, p in zip(names, primals, strict=True):
-            if p.perturbed and name not in spec.of:
-                raise TypeError(
-                    f"fastact.jax.{op.name}: {name} gets no gradient; use "
-                    f"jax.lax.stop_gradient({name})"
-                )
-        result, of_saved, kept = _forward(op, template, names, arrays)
-        needed = tuple(p.perturbed for p in primals)
-        return result, (kept, Still((of_saved, needed, arrays[0].dtype)))
-
-    def backward(residuals: Any, result: Any) -> tuple[Any, ...]:
-        kept, (of_saved, needed, dtype) = residuals[0], residuals[1].value
-        incoming = [
-            None if isinstance(g, SymbolicZero) else g.astype(dtype) for g in arrays_of(result)
-        ]
-        if all(gradient is None for gradient in incoming):
-            return (None,) * len(names)
-        places = [spec.of.get(name, -1) for name in names]
-        wanted = tuple(
-            any(place == i and wants for place, wants in zip(places, needed, strict=True))
-            for i in range(len(op.gradients))
-        )
-        static = {n: v for n, v in template.kwargs.items() if n not in names}
-        found = _backward(op, static, options, wanted, of_saved, incoming, kept)
-        return tuple(
-            found[place] if wants else None for place, wants in zip(places, needed, strict=True)
-        )
-
-    call = jax.custom_vjp(value)
-    call.defvjp(forward, backward, symbolic_zeros=True)
-    return jax.jit(call, inline=True)  # type: ignore[no-any-return]
-
-
-def _forward(op: Any, template: Template, names: Sequence[str], arrays: Sequence[Any]) -> Any:
-    """The result, and what is saved: with buffers in the place of arrays, and these."""
-    call = Traced(op, "forward", template, arrays)
-    counts = isinstance(getattr(call.result[0], "count", None), Shape)  # which no formula gives
-    if counts or not composed.has_formula(op):
-        result, saved = call.run(arrays)
-        return result, *_arrays_out_of(saved)
-    _, saved = call.result
-    places = iter(range(len(saved)))
-    of_saved = tuple(Buffer(next(places)) if isinstance(v, Shape) else v for v in saved)
-    numbers = [call.places[id(v)].number for v in saved if isinstance(v, Shape)]
-    of_results = [call.places[id(v)].number for v in arrays_of(call.result[0])]
-    static = {n: v for n, v in template.kwargs.items() if n not in names}
-
-    def value(*arrays: Any) -> Any:
-        result, saved = call.run(arrays)
-        return arrays_of(result), _arrays_out_of(saved)[1]
-
-    def value_and_tangents(primals: Any, tangents: Any) -> Any:
-        results, kept = run(*primals)
-
-        def formula(*arrays: Any) -> Any:
-            named = {**static, **dict(zip(names, arrays, strict=True))}
-            return composed.results(op, named, results, Function)
-
-        _, moved = jax.jvp(formula, primals, tangents)
-        known = dict(zip(of_results, moved, strict=True)) | dict(enumerate(tangents))
-        changes = [
-            known[number] if number in known else composed.unchanged(value)
-            for number, value in zip(numbers, kept, strict=True)
-        ]
-        return (results, kept), (moved, changes)
-
-    run = jax.custom_jvp(value)
-    run.defjvp(value_and_tangents)
-    results, kept = run(*arrays)
-    return result_of(results, call.result[0]), of_saved, kept
-
-
-def _backward(
-    op: Any,
-    static: Mapping[str, Any],
-    options: Mapping[str, Any],
-    wanted: Sequence[bool],
-    of_saved: Any,
-    incoming: Sequence[Any],
-    kept: Sequence[Any],
-) -> tuple[Any, ...]:
-    """The gradients that are wanted."""
-    spec = spec_of(op)
-
-    def value(incoming: Sequence[Any], kept: Sequence[Any]) -> Any:
-        args, kwargs = spec.arguments(incoming, map_buffers(of_saved, kept.__getitem__))
-        template, arrays = _taken_apart(op.entry_points["backward"], args, {**kwargs, **options})
-        found = Traced(op, "backward", template, arrays, wanted).run(arrays)
-        found = found if isinstance(found, tuple) else (found,)
-        pairs = zip_longest(found, wanted)  # a bias that is not there has no gradient
-        return tuple(g if wants else None for g, wants in pairs)
-
-    def value_and_tangents(primals: Any, tangents: Any) -> Any:
-        found = run(*primals)
-
-        def formula(incoming: Sequence[Any], kept: Sequence[Any]) -> Any:
-            saved = zip(op.saves, map_buffers(of_saved, kept.__getitem__), strict=True)
-            named = {**static, **{n: v for n, v in saved if v is not None}}
-            return composed.gradients(op, incoming, named, found, Function)
-
-        return found, jax.jvp(formula, primals, tangents)[1]
-
-    if not composed.has_formula(op):
-        return value(incoming, kept)  # type: ignore[no-any-return]
-    run = jax.custom_jvp(value)
-    run.defjvp(value_and_tangents)
-    return run(list(incoming), list(kept))  # type: ignore[no-any-return]
-
-
-# An op whose results follow element by element is differentiated in both directions. Its derivative
-# is its own transpose: y' = slope(x', saved), and the gradient of x is slope of y's. How that
-# changes with `saved` is another such function, whose own change is an error.
-
-_linear: Any = Primitive("fastact_linear")  # in the first array, and its own transpose there
-
-
-def _elementwise(op: Any, template: Template, donates: bool) -> Callable[..., Any]:
-    """A call of such an op as a function of its array that JAX compiles and differentiates."""
-    spec = spec_of(op)
-    options = {n: v for n, v in template.kwargs.items() if n in spec.told}
-
-    def run(entry: str, *arrays: Any) -> Any:
-        call, taken = _taken_apart(
-            op.entry_points[entry], [*map(jax.numpy.asarray, arrays)], options
-        )
-        wanted = None if entry == "backward" else (False, True)
-        found = Traced(op, entry, call, taken, wanted).run(taken)
-        return found if entry == "backward" else found[1]
-
-    def value(x: Any) -> Any:
-        return Traced(op, "call", template, [x], donates=donates).run([x])
-
     def value_and_tangent(primals: Any, tangents: Any) -> Any:
         (x,), (tangent,) = primals, tangents
         y = _differentiable(op, template, False)(x)
-        return y, slope(tangent.astype(y.dtype), y if op.saves == op.results else x)
+        slope = _slope(op, template, modelled(y, y.shape))
+        saved = y if op.saves == op.results else x
+        return y, slope([tangent.astype(y.dtype)], [saved], [True])[0]
 
-    def of_saved(dy: Any, saved: Any) -> Any:
-        return _linear.bind(dy, saved, run=partial(run, "backward"), again=slope, op=op)
+    def value_and_tangents(primals: Any, tangents: Any) -> Any:
+        (result, _), (moved, _) = Derivative(op, template, primals).both(primals, tangents)
+        return result, moved
 
-    def slope_and_tangent(primals: Any, tangents: Any) -> Any:
-        (dy, saved), (ddy, change) = primals, tangents
-        parts = []
-        if not isinstance(ddy, SymbolicZero):
-            parts.append(slope(ddy, saved))
-        if not (isinstance(change, SymbolicZero) or op.piecewise_linear):
-            parts.append(curve(change, dy, saved))
-        return slope(dy, saved), sum(parts[1:], parts[0]) if parts else jax.numpy.zeros_like(dy)
-
-    def curve(change: Any, dy: Any, saved: Any) -> Any:
-        second = partial(run, "backward.backward")
-        return _linear.bind(change, dy, saved, run=second, again=curve, op=op)
-
-    call, slope = jax.custom_jvp(value), jax.custom_jvp(of_saved)
-    call.defjvp(value_and_tangent)
-    slope.defjvp(slope_and_tangent, symbolic_zeros=True)
+    call = jax.custom_jvp(value)
+    if op.is_diagonal:
+        call.defjvp(value_and_tangent)
+    else:
+        call.defjvp(value_and_tangents, symbolic_zeros=True)
     return jax.jit(call, inline=True)  # type: ignore[no-any-return]
 
 
-def _run_linear(*arrays: Any, run: Any, again: Any, op: Any) -> Any:
-    return run(*arrays)
+def _slope(op: Any, template: Template, like: Any) -> Pair:
+    """dy y'(saved) of an op whose results follow element by element, which is its own transpose.
 
+    How that changes with what is saved is another such map, whose own change is an error.
+    """
+    options = {n: v for n, v in template.kwargs.items() if n in spec_of(op).told}
 
-def _linear_in_tangents(primals: Any, tangents: Any, *, op: Any, **rules: Any) -> Any:
-    if any(type(change) is not ad.Zero for change in tangents[1:]):
+    def run(entry: str, arrays: Sequence[Any], wanted: Sequence[bool] | None = None) -> Any:
+        arrays = [*map(jax.numpy.asarray, arrays)]
+        call, taken = _taken_apart(op.entry_points[entry], arrays, options)
+        return Traced(op, entry, call, taken, wanted).run(taken)
+
+    def first(given: Any, others: Any, _: Any) -> list[Any]:
+        return [run("backward", [*given, *others])]
+
+    def second(given: Any, others: Any, _: Any) -> list[Any]:
+        return [run("backward.backward", [*given, *others], (False, True))[1]]
+
+    def moved(given: Any, others: Any, changes: Any, wanted: Any) -> list[Any]:
+        if op.piecewise_linear:
+            return [jax.numpy.zeros_like(given[0])]
+        return curve(changes, [*given, *others], wanted)
+
+    def refused(*_: Any) -> Any:
         raise TypeError(f"fastact.jax.{op.name}: has no third derivative")
-    return (_linear.bind(one, *primals[1:], op=op, **rules) for one in (primals[0], tangents[0]))
+
+    curve = Pair(Map(second, refused), Map(second, refused), (like,), (like,))
+    return Pair(Map(first, moved), Map(first, moved), (like,), (like,))
 
 
-def _transposed(gradient: Any, _: Any, *arrays: Any, run: Any, again: Any, op: Any) -> Any:
-    return (again(gradient, *arrays), *[None] * len(arrays))
+class Derivative:
+    """The tangents of a call's results, and its gradients, both by what `forward` saves.
+
+    Gradients are the op's. Tangents, which are their transpose, and how both change, are composed
+    of XLA's own operations.
+    """
+
+    def __init__(self, op: Any, template: Template, arrays: Sequence[Any]) -> None:
+        self.op, self.spec, self.template = op, spec_of(op), template
+        self.names = _names_of(op, template)
+        self.call = Traced(op, "forward", template, arrays)
+        result, saved = self.call.result
+        every = [*self.call.given, *map(_of_output, self.call.outputs)]
+        self.results, self.kept = (
+            [self.call.places[id(v)].number for v in values if isinstance(v, Shape)]
+            for values in (arrays_of(result), saved)
+        )
+        self.structure = jax.tree_util.tree_structure([every[i] for i in self.kept])
+        self.dtypes = {n: a.dtype for n, a in zip(self.names, arrays, strict=True)}
+        self.moving = [name for name in self.names if name in self.spec.of]
+        given = dict(zip(self.names, self.call.given, strict=True))
+        self.pair = Pair(
+            Map(self.tangents, by_formula(self.tangents)),
+            Map(self.gradients, by_formula(self.composed)),
+            tuple(given[name] for name in self.moving),
+            tuple(jax.ShapeDtypeStruct(a.shape, a.dtype) for a in arrays_of(result)),
+        )
+
+    def forward(self, *arrays: Any) -> tuple[Any, list[Any]]:
+        """The result, and the arrays that are saved."""
+        result, saved = self.call.run(arrays)
+        return result, [value for value in saved if isinstance(value, _ARRAYS)]
+
+    def both(self, primals: Sequence[Any], tangents: Sequence[Any]) -> Any:
+        """What `forward` gives, and the tangents of that."""
+        run = jax.custom_jvp(self.forward)
+        run.defjvp(self.both, symbolic_zeros=True)
+        result, kept = run(*primals)
+        given = dict(zip(self.names, tangents, strict=True))
+        given = {n: t for n, t in given.items() if not isinstance(t, SymbolicZero)}
+        for name in given.keys() - {*self.moving}:
+            raise TypeError(
+                f"fastact.jax.{self.op.name}: {name} gets no gradient; use "
+                f"jax.lax.stop_gradient({name})"
+            )
+        arrays = arrays_of(result)
+        others = jax.tree_util.tree_leaves(kept)
+        moved = self.pair([given.get(n) for n in self.moving], others, [True] * len(arrays))
+        known = {i: given[name] for i, name in enumerate(self.names) if name in given}
+        known |= zip(self.results, moved, strict=True)
+        changes = [
+            known[i] if i in known else composed.unchanged(value)
+            for i, value in zip(self.kept, kept, strict=True)
+        ]
+        return (result, kept), (_tangent_of(result, moved), changes)
+
+    def gradients(self, incoming: Any, others: Any, wanted: Sequence[bool]) -> list[Any]:
+        """The gradients that are wanted, by the op's `backward`."""
+        places = [self.spec.of[name] for name in self.moving]
+        asked = {place for place, wants in zip(places, wanted, strict=True) if wants}
+        of_each = tuple(i in asked for i in range(len(self.op.gradients)))
+        options = self.template.kwargs
+        options = {n: v for n, v in options.items() if n in self.spec.told - {*self.names}}
+        args, kwargs = self.spec.arguments(self._narrow(incoming), self._saved(others))
+        point = self.op.entry_points["backward"]
+        template, arrays = _taken_apart(point, args, {**kwargs, **options})
+        found = Traced(self.op, "backward", template, arrays, of_each).run(arrays)
+        found = found if isinstance(found, tuple) else (found,)
+        pairs = zip(places, wanted, strict=True)
+        return [found[place] if wants else None for place, wants in pairs]
+
+    def composed(self, incoming: Any, others: Any, wanted: Sequence[bool]) -> list[Any]:
+        """The same by the op's formula."""
+        if not composed.has_formula(self.op):
+            raise TypeError(
+                f"fastact.jax.{self.op.name}: has no second derivative, and no forward mode"
+            )
+        static = {n: v for n, v in self.template.kwargs.items() if n not in self.names}
+        saved = zip(self.op.saves, self._saved(others), strict=True)
+        named = {**static, **{n: v for n, v in saved if v is not None}}
+        names = [n for n, wants in zip(self.moving, wanted, strict=True) if wants]
+        dtypes = {name: self.dtypes[name] for name in names}
+        found = composed.gradients(self.op, self._narrow(incoming), named, dtypes, Function)
+        return [found.get(name) for name in self.moving]
+
+    def tangents(self, given: Any, others: Any, wanted: Sequence[bool]) -> list[Any]:
+        """The tangents of the results: the transpose of what is composed."""
+        asked = [tangent is not None for tangent in given]
+
+        def gradients(incoming: Any) -> list[Any]:
+            return self.composed(incoming, others, asked)
+
+        like = [s if wants else None for s, wants in zip(self.pair.outputs, wanted, strict=True)]
+        (found,) = jax.linear_transpose(gradients, like)(given)
+        return found  # type: ignore[no-any-return]
+
+    def _narrow(self, incoming: Any) -> list[Any]:
+        """In the dtype of the first array, as `backward` takes them."""
+        dtype = self.dtypes[self.names[0]]
+        return [None if one is None else one.astype(dtype) for one in incoming]
+
+    def _saved(self, leaves: Sequence[Any]) -> tuple[Any, ...]:
+        """What `forward` saves, with its arrays."""
+        arrays = iter(jax.tree_util.tree_unflatten(self.structure, leaves))
+        _, saved = self.call.result
+        return tuple(next(arrays) if isinstance(value, Shape) else value for value in saved)
 
 
-def _linear_batched(arrays: Any, places: Any, *, run: Any, again: Any, op: Any) -> Any:
-    size = next(a.shape[axis] for a, axis in zip(arrays, places, strict=True) if axis is not None)
-    in_front: Any = batching.bdim_at_front  # it has no types
-    first = in_front(arrays[0], places[0], size)
-    run, again = (jax.vmap(of, in_axes=(0, *places[1:])) for of in (run, again))
-    return _linear.bind(first, *arrays[1:], run=run, again=again, op=op), 0
-
-
-_linear.def_impl(_run_linear)
-_linear.def_abstract_eval(lambda first, *arrays, **rules: first)
-ad.primitive_jvps[_linear] = _linear_in_tangents
-ad.primitive_transposes[_linear] = _transposed
-batching.primitive_batchers[_linear] = _linear_batched
-mlir.register_lowering(_linear, mlir.lower_fun(_run_linear, multiple_results=False))
-axes.tell_devices(_linear)
+def _tangent_of(result: Any, moved: Sequence[Any]) -> Any:
+    """The tangents of a result, of those of its arrays."""
+    if isinstance(result, Moments):
+        count = result.count
+        count = count if isinstance(count, int) else composed.unchanged(count)
+        return Moments.of_checked(count, *moved)
+    return result_of(tuple(moved), result)
 
 
 def _names_of(op: Any, template: Template) -> list[str]:
@@ -509,14 +474,6 @@ def _names_of(op: Any, template: Template) -> list[str]:
     point = op.entry_points["call"]
     given = [*zip(point.arrays, template.args, strict=False), *template.kwargs.items()]
     return [name for name, value in given if isinstance(value, Buffer)]
-
-
-def _arrays_out_of(saved: tuple[Any, ...]) -> tuple[tuple[Any, ...], list[Any]]:
-    """The saved values with buffers in the place of arrays, and the arrays."""
-    arrays = [value for value in saved if isinstance(value, _ARRAYS)]
-    places = iter(range(len(arrays)))
-    taken = (Buffer(next(places)) if isinstance(v, _ARRAYS) else v for v in saved)
-    return tuple(taken), arrays
 
 
 # --- the public names -----------------------------------------------------------------------------

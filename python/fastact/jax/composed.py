@@ -1,4 +1,4 @@
-"""What XLA's own operations compute of an op: how results and gradients change, a second time.
+"""What XLA's own operations compute of an op: its tangents, and how gradients change.
 
 By the formulas of `measure/composed.py`; the results and the gradients themselves are the op's.
 """
@@ -55,29 +55,18 @@ def _wide(value: Any) -> Any:
     return value.astype(jnp.float32) if is_short and value.dtype.kind in "fV" else value
 
 
-def results(
-    op: Any, named: Mapping[str, Any], like: Sequence[Any], function_of: Callable[..., Any]
-) -> tuple[Any, ...]:
-    """What a call gives, of the dtypes of other arrays."""
-    found = composed.results(op, {n: _wide(v) for n, v in named.items()}, _Jax(function_of))
-    return tuple(y.astype(other.dtype) for y, other in zip(found, like, strict=True))
-
-
 def gradients(
     op: Any,
     incoming: Sequence[Any],
     named: Mapping[str, Any],
-    like: Sequence[Any],
+    dtypes: Mapping[str, Any],
     function_of: Callable[..., Any],
-) -> tuple[Any, ...]:
-    """The gradients in the op's order, of the dtypes of others; None where there is None."""
+) -> dict[str, Any]:
+    """The gradients by the names of these arguments, of these dtypes."""
     named = {n: _wide(v) for n, v in named.items()}
     incoming = [_wide(v) for v in incoming]
     found = composed.gradients(op, incoming, named, _Jax(function_of))
-    return tuple(
-        None if other is None else found[name].astype(other.dtype)
-        for name, other in zip(op.differentiated, like, strict=True)
-    )
+    return {name: found[name].astype(dtype) for name, dtype in dtypes.items()}
 
 
 def unchanged(value: Any) -> Any:
