@@ -311,8 +311,7 @@ def _differentiable(op: Any, template: Template, donates: bool) -> Callable[...,
         return y, slope([tangent.astype(y.dtype)], [saved], [True])[0]
 
     def value_and_tangents(primals: Any, tangents: Any) -> Any:
-        (result, _), (moved, _) = Derivative(op, template, primals).both(primals, tangents)
-        return result, moved
+        return Derivative(op, template, primals).of_result(primals, tangents)
 
     call = jax.custom_jvp(value)
     if op.is_diagonal:
@@ -385,28 +384,41 @@ class Derivative:
         result, saved = self.call.run(arrays)
         return result, [value for value in saved if isinstance(value, _ARRAYS)]
 
-    def both(self, primals: Sequence[Any], tangents: Sequence[Any]) -> Any:
+    def of_result(self, primals: Sequence[Any], tangents: Sequence[Any]) -> Any:
+        """The result, and the tangent of that."""
+        result, _, _, moved = self._along(primals, tangents)
+        return result, _tangent_of(result, moved)
+
+    def of_saved_too(self, primals: Sequence[Any], tangents: Sequence[Any]) -> Any:
         """What `forward` gives, and the tangents of that."""
-        run = jax.custom_jvp(self.forward)
-        run.defjvp(self.both, symbolic_zeros=True)
-        result, kept = run(*primals)
-        given = dict(zip(self.names, tangents, strict=True))
-        given = {n: t for n, t in given.items() if not isinstance(t, SymbolicZero)}
+        result, kept, given, moved = self._along(primals, tangents)
+        known = {i: given[name] for i, name in enumerate(self.names) if name in given}
+        known |= zip(self.results, moved, strict=True)
+        named = self._named(jax.tree_util.tree_leaves(kept))
+        saved = zip(self.op.saves, self.call.result[1], strict=True)
+        names = [name for name, value in saved if isinstance(value, Shape)]
+        changes = [
+            known[i] if i in known else composed.tangent(self.op, name, given, named, value)
+            for i, name, value in zip(self.kept, names, kept, strict=True)
+        ]
+        return (result, kept), (_tangent_of(result, moved), changes)
+
+    def _along(self, primals: Sequence[Any], tangents: Sequence[Any]) -> Any:
+        """The result, what is saved, tangents by the arguments' names, and those of the results."""
+        forward = jax.custom_jvp(self.forward)
+        forward.defjvp(self.of_saved_too, symbolic_zeros=True)
+        result, kept = forward(*primals)
+        every = zip(self.names, tangents, strict=True)
+        given = {n: tangent for n, tangent in every if not isinstance(tangent, SymbolicZero)}
         for name in given.keys() - {*self.moving}:
             raise TypeError(
                 f"fastact.jax.{self.op.name}: {name} gets no gradient; use "
                 f"jax.lax.stop_gradient({name})"
             )
-        arrays = arrays_of(result)
+        wanted = [True] * len(self.results)
         others = jax.tree_util.tree_leaves(kept)
-        moved = self.pair([given.get(n) for n in self.moving], others, [True] * len(arrays))
-        known = {i: given[name] for i, name in enumerate(self.names) if name in given}
-        known |= zip(self.results, moved, strict=True)
-        changes = [
-            known[i] if i in known else composed.unchanged(value)
-            for i, value in zip(self.kept, kept, strict=True)
-        ]
-        return (result, kept), (_tangent_of(result, moved), changes)
+        moved = self.pair([given.get(name) for name in self.moving], others, wanted)
+        return result, kept, given, moved
 
     def gradients(self, incoming: Any, others: Any, wanted: Sequence[bool]) -> list[Any]:
         """The gradients that are wanted, by the op's `backward`."""
@@ -425,16 +437,11 @@ class Derivative:
 
     def composed(self, incoming: Any, others: Any, wanted: Sequence[bool]) -> list[Any]:
         """The same by the op's formula."""
-        if not composed.has_formula(self.op):
-            raise TypeError(
-                f"fastact.jax.{self.op.name}: has no second derivative, and no forward mode"
-            )
-        static = {n: v for n, v in self.template.kwargs.items() if n not in self.names}
-        saved = zip(self.op.saves, self._saved(others), strict=True)
-        named = {**static, **{n: v for n, v in saved if v is not None}}
         names = [n for n, wants in zip(self.moving, wanted, strict=True) if wants]
         dtypes = {name: self.dtypes[name] for name in names}
-        found = composed.gradients(self.op, self._narrow(incoming), named, dtypes, Function)
+        found = composed.gradients(
+            self.op, self._narrow(incoming), self._named(others), dtypes, Function
+        )
         return [found.get(name) for name in self.moving]
 
     def tangents(self, given: Any, others: Any, wanted: Sequence[bool]) -> list[Any]:
@@ -458,6 +465,12 @@ class Derivative:
         arrays = iter(jax.tree_util.tree_unflatten(self.structure, leaves))
         _, saved = self.call.result
         return tuple(next(arrays) if isinstance(value, Shape) else value for value in saved)
+
+    def _named(self, leaves: Sequence[Any]) -> dict[str, Any]:
+        """The same by name, and the call's options."""
+        options = {n: v for n, v in self.template.kwargs.items() if n not in self.names}
+        saved = zip(self.op.saves, self._saved(leaves), strict=True)
+        return options | {n: v for n, v in saved if v is not None}
 
 
 def _tangent_of(result: Any, moved: Sequence[Any]) -> Any:

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from ..measure import composed
-from ..measure.composed import has_formula as has_formula
+from . import gates
 
 
 class _Jax:
@@ -65,8 +65,21 @@ def gradients(
     """The gradients by the names of these arguments, of these dtypes."""
     named = {n: _wide(v) for n, v in named.items()}
     incoming = [_wide(v) for v in incoming]
-    found = composed.gradients(op, incoming, named, _Jax(function_of))
+    if op.family == "gates":
+        found = gates.gradients(op, incoming, named)
+    else:
+        found = composed.gradients(op, incoming, named, _Jax(function_of))
     return {name: found[name].astype(dtype) for name, dtype in dtypes.items()}
+
+
+def tangent(
+    op: Any, name: str, tangents: Mapping[str, Any], named: Mapping[str, Any], value: Any
+) -> Any:
+    """The tangent of what `forward` makes and saves, which most formulas take for a constant."""
+    if op.family == "gates" and name == "gates":
+        tangents, named = ({n: _wide(v) for n, v in each.items()} for each in (tangents, named))
+        return gates.tangent(op, tangents, named).astype(value.dtype)
+    return unchanged(value)
 
 
 def unchanged(value: Any) -> Any:
