@@ -11,18 +11,17 @@ from typing import Any
 
 import jax
 import numpy as np
-from jax.custom_derivatives import SymbolicZero
 from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
 
 from ..interop import validate
 from ..interop.shapes import Shape
-from ..ops.engine.op import EntryPoint, arrays_of, result_of
+from ..ops.engine.op import EntryPoint, arrays_of
 from ..ops.engine.spec import spec_of
 from ..ops.moments import Moments
 from . import axes, composed
 from .calls import Buffer, map_buffers, parts_of, text_of
-from .linear import Map, Pair, by_formula
+from .linear import Map, Pair, by_formula, is_zero, zero
 
 TARGET = "fastact"
 
@@ -251,6 +250,16 @@ class Traced:
 
 
 @lru_cache(maxsize=4096)
+def _function(op: Any, template: Template, donates: bool) -> Callable[..., Any]:
+    """A call as a function of its arrays that JAX compiles, differentiates and batches."""
+
+    def value(*arrays: Any) -> Any:
+        return Traced(op, "call", template, arrays, donates=donates).run(arrays)
+
+    return jax.jit(value, inline=True)  # type: ignore[no-any-return]
+
+
+@lru_cache(maxsize=4096)
 def _compiled(call: Traced) -> Callable[..., Any]:
     compiled: Callable[..., Any] = jax.jit(partial(_call.bind, call=call))
     return compiled
@@ -260,18 +269,10 @@ def _outputs(*arrays: Any, call: Traced) -> list[Any]:
     return [jax.core.ShapedArray(output.shape, output.dtype) for output in call.outputs]
 
 
-def _refused(*_: Any, call: Traced) -> Any:
-    raise TypeError(
-        f"fastact.jax.{call.op.name}: forward and backward have no derivative; use "
-        f"fastact.jax.{call.op.name}, which has"
-    )
-
-
 _call = Primitive("fastact")
 _call.multiple_results = True
 _call.def_abstract_eval(_outputs)
 _call.def_impl(lambda *arrays, call: _compiled(call)(*arrays))
-ad.primitive_jvps[_call] = _refused
 batching.primitive_batchers[_call] = partial(axes.batched, _call.bind)
 mlir.register_lowering(_call, mlir.lower_fun(axes.spread, multiple_results=True))
 axes.tell_devices(_call)
@@ -296,29 +297,25 @@ def _replaced(value: Any, of: Callable[[Shape], Any]) -> Any:
 # --- derivatives ----------------------------------------------------------------------------------
 
 
-@lru_cache(maxsize=4096)
-def _differentiable(op: Any, template: Template, donates: bool) -> Callable[..., Any]:
-    """A call as a function of its arrays that JAX compiles and differentiates."""
-
-    def value(*arrays: Any) -> Any:
-        return Traced(op, "call", template, arrays, donates=donates).run(arrays)
-
-    def value_and_tangent(primals: Any, tangents: Any) -> Any:
-        (x,), (tangent,) = primals, tangents
-        y = _differentiable(op, template, False)(x)
-        slope = _slope(op, template, modelled(y, y.shape))
-        saved = y if op.saves == op.results else x
-        return y, slope([tangent.astype(y.dtype)], [saved], [True])[0]
-
-    def value_and_tangents(primals: Any, tangents: Any) -> Any:
-        return Derivative(op, template, primals).of_result(primals, tangents)
-
-    call = jax.custom_jvp(value)
+def _tangents(primals: Any, tangents: Any, *, call: Traced) -> tuple[list[Any], list[Any]]:
+    """What a call makes, and the tangents of that."""
+    op = call.op
+    if call.entry not in ("call", "forward") or call.template.kwargs.get("recompute"):
+        raise TypeError(
+            f"fastact.jax.{op.name}: {call.entry} has no derivative; use "
+            f"fastact.jax.{op.name}, whose derivatives have some"
+        )
     if op.is_diagonal:
-        call.defjvp(value_and_tangent)
-    else:
-        call.defjvp(value_and_tangents, symbolic_zeros=True)
-    return jax.jit(call, inline=True)  # type: ignore[no-any-return]
+        (x,), (tangent,) = primals, tangents
+        (y,) = _call.bind(x, call=call.like(call.given, entry=call.entry))
+        slope = _slope(op, call.template, modelled(y, y.shape))
+        return [y], slope([tangent], [y if op.saves == op.results else x], [True])
+    derivative, count = Derivative(call), len(call.outputs)
+    made = _call.bind(*primals, call=derivative.forward)
+    return made[:count], derivative.along(tangents, primals, made)[:count]
+
+
+ad.primitive_jvps[_call] = _tangents
 
 
 def _slope(op: Any, template: Template, like: Any) -> Pair:
@@ -358,20 +355,20 @@ class Derivative:
     of XLA's own operations.
     """
 
-    def __init__(self, op: Any, template: Template, arrays: Sequence[Any]) -> None:
-        self.op, self.spec, self.template = op, spec_of(op), template
-        self.names = _names_of(op, template)
-        self.call = Traced(op, "forward", template, arrays)
-        result, saved = self.call.result
-        every = [*self.call.given, *map(_of_output, self.call.outputs)]
+    def __init__(self, call: Traced) -> None:
+        self.op, self.spec, self.template = call.op, spec_of(call.op), call.template
+        self.names = _names_of(self.op, self.template)
+        self.forward = call.like(call.given, entry="forward")
+        result, saved = self.forward.result
+        every = [*call.given, *map(_of_output, self.forward.outputs)]
         self.results, self.kept = (
-            [self.call.places[id(v)].number for v in values if isinstance(v, Shape)]
+            [self.forward.places[id(v)].number for v in values if isinstance(v, Shape)]
             for values in (arrays_of(result), saved)
         )
         self.structure = jax.tree_util.tree_structure([every[i] for i in self.kept])
-        self.dtypes = {n: a.dtype for n, a in zip(self.names, arrays, strict=True)}
+        given = dict(zip(self.names, call.given, strict=True))
+        self.dtypes = {name: array.dtype for name, array in given.items()}
         self.moving = [name for name in self.names if name in self.spec.of]
-        given = dict(zip(self.names, self.call.given, strict=True))
         self.pair = Pair(
             Map(self.tangents, by_formula(self.tangents)),
             Map(self.gradients, by_formula(self.composed)),
@@ -379,46 +376,27 @@ class Derivative:
             tuple(jax.ShapeDtypeStruct(a.shape, a.dtype) for a in arrays_of(result)),
         )
 
-    def forward(self, *arrays: Any) -> tuple[Any, list[Any]]:
-        """The result, and the arrays that are saved."""
-        result, saved = self.call.run(arrays)
-        return result, [value for value in saved if isinstance(value, _ARRAYS)]
-
-    def of_result(self, primals: Sequence[Any], tangents: Sequence[Any]) -> Any:
-        """The result, and the tangent of that."""
-        result, _, _, moved = self._along(primals, tangents)
-        return result, _tangent_of(result, moved)
-
-    def of_saved_too(self, primals: Sequence[Any], tangents: Sequence[Any]) -> Any:
-        """What `forward` gives, and the tangents of that."""
-        result, kept, given, moved = self._along(primals, tangents)
-        known = {i: given[name] for i, name in enumerate(self.names) if name in given}
-        known |= zip(self.results, moved, strict=True)
-        named = self._named(jax.tree_util.tree_leaves(kept))
-        saved = zip(self.op.saves, self.call.result[1], strict=True)
-        names = [name for name, value in saved if isinstance(value, Shape)]
-        changes = [
-            known[i] if i in known else composed.tangent(self.op, name, given, named, value)
-            for i, name, value in zip(self.kept, names, kept, strict=True)
-        ]
-        return (result, kept), (_tangent_of(result, moved), changes)
-
-    def _along(self, primals: Sequence[Any], tangents: Sequence[Any]) -> Any:
-        """The result, what is saved, tangents by the arguments' names, and those of the results."""
-        forward = jax.custom_jvp(self.forward)
-        forward.defjvp(self.of_saved_too, symbolic_zeros=True)
-        result, kept = forward(*primals)
+    def along(self, tangents: Sequence[Any], primals: Sequence[Any], made: Sequence[Any]) -> Any:
+        """The tangents of what `forward` makes."""
         every = zip(self.names, tangents, strict=True)
-        given = {n: tangent for n, tangent in every if not isinstance(tangent, SymbolicZero)}
+        given = {name: tangent for name, tangent in every if not is_zero(tangent)}
         for name in given.keys() - {*self.moving}:
             raise TypeError(
                 f"fastact.jax.{self.op.name}: {name} gets no gradient; use "
                 f"jax.lax.stop_gradient({name})"
             )
+        arrays = [*primals, *made]
+        kept = [arrays[i] for i in self.kept]
         wanted = [True] * len(self.results)
-        others = jax.tree_util.tree_leaves(kept)
-        moved = self.pair([given.get(name) for name in self.moving], others, wanted)
-        return result, kept, given, moved
+        moved = self.pair([given.get(name) for name in self.moving], kept, wanted)
+        known = dict(zip(self.results, moved, strict=True))
+        saved = zip(self.op.saves, self.forward.result[1], strict=True)
+        names = (name for name, value in saved if isinstance(value, Shape))
+        for i, name in zip(self.kept, names, strict=True):
+            if i not in known and composed.moves(self.op, name):
+                known[i] = composed.tangent(self.op, given, self._named(kept), arrays[i].dtype)
+        numbers = enumerate(made, len(primals))
+        return [known[i] if i in known else zero(value) for i, value in numbers]
 
     def gradients(self, incoming: Any, others: Any, wanted: Sequence[bool]) -> list[Any]:
         """The gradients that are wanted, by the op's `backward`."""
@@ -463,7 +441,7 @@ class Derivative:
     def _saved(self, leaves: Sequence[Any]) -> tuple[Any, ...]:
         """What `forward` saves, with its arrays."""
         arrays = iter(jax.tree_util.tree_unflatten(self.structure, leaves))
-        _, saved = self.call.result
+        _, saved = self.forward.result
         return tuple(next(arrays) if isinstance(value, Shape) else value for value in saved)
 
     def _named(self, leaves: Sequence[Any]) -> dict[str, Any]:
@@ -471,15 +449,6 @@ class Derivative:
         options = {n: v for n, v in self.template.kwargs.items() if n not in self.names}
         saved = zip(self.op.saves, self._saved(leaves), strict=True)
         return options | {n: v for n, v in saved if v is not None}
-
-
-def _tangent_of(result: Any, moved: Sequence[Any]) -> Any:
-    """The tangents of a result, of those of its arrays."""
-    if isinstance(result, Moments):
-        count = result.count
-        count = count if isinstance(count, int) else composed.unchanged(count)
-        return Moments.of_checked(count, *moved)
-    return result_of(tuple(moved), result)
 
 
 def _names_of(op: Any, template: Template) -> list[str]:
@@ -513,7 +482,7 @@ class Function:
     def __call__(self, *args: Any, donate: bool = False, **kwargs: Any) -> Any:
         template, arrays = self._taken_apart("call", args, kwargs)
         donates = validate.flag(f"fastact.jax.{self.__name__}", "donate", donate)
-        call: Any = _differentiable(self.op, template, donates)
+        call: Any = _function(self.op, template, donates)
         if any(isinstance(array, jax.core.Tracer) for array in arrays):
             call = call.__wrapped__  # inside `jit` the axis of a batch goes to the front
         return call(*arrays)

@@ -8,7 +8,6 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from ..measure import composed
 from . import gates
@@ -72,22 +71,12 @@ def gradients(
     return {name: found[name].astype(dtype) for name, dtype in dtypes.items()}
 
 
-def tangent(
-    op: Any, name: str, tangents: Mapping[str, Any], named: Mapping[str, Any], value: Any
-) -> Any:
-    """The tangent of what `forward` makes and saves, which most formulas take for a constant."""
-    if op.family == "gates" and name == "gates":
-        tangents, named = ({n: _wide(v) for n, v in each.items()} for each in (tangents, named))
-        return gates.tangent(op, tangents, named).astype(value.dtype)
-    return unchanged(value)
+def moves(op: Any, name: str) -> bool:
+    """Whether formulas take what `forward` makes and saves for more than a constant."""
+    return op.family == "gates" and name == "gates"
 
 
-def unchanged(value: Any) -> Any:
-    """The tangent of what does not change, or counts as a constant."""
-
-    def zero(leaf: Any) -> Any:
-        if jnp.issubdtype(leaf.dtype, jnp.floating):
-            return jnp.zeros_like(leaf)
-        return np.zeros(leaf.shape, jax.dtypes.float0)
-
-    return jax.tree_util.tree_map(zero, value)
+def tangent(op: Any, tangents: Mapping[str, Any], named: Mapping[str, Any], dtype: Any) -> Any:
+    """The tangent of that, by those of the arguments."""
+    tangents, named = ({n: _wide(v) for n, v in each.items()} for each in (tangents, named))
+    return gates.tangent(op, tangents, named).astype(dtype)

@@ -101,8 +101,20 @@ def _there(values: Iterable[Any]) -> list[Any]:
     return [value for value in values if value is not None]
 
 
+def is_zero(tangent: Any) -> bool:
+    """Whether JAX knows that a tangent is 0, or that there is none."""
+    return isinstance(tangent, ad.Zero)
+
+
+def zero(value: Any) -> Any:
+    """The tangent of a value that does not change, or has none."""
+    is_real = jax.numpy.issubdtype(value.dtype, jax.numpy.floating)
+    dtype = value.dtype if is_real else jax.dtypes.float0
+    return ad.Zero(jax.core.ShapedArray(value.shape, dtype))
+
+
 def _unless_zero(tangents: Iterable[Any]) -> list[Any]:
-    return [None if type(one) is ad.Zero else one for one in tangents]
+    return [None if is_zero(one) else one for one in tangents]
 
 
 def _parted(arrays: Sequence[Any], given: Mask) -> tuple[list[Any], Sequence[Any]]:
