@@ -312,7 +312,7 @@ def _tangents(primals: Any, tangents: Any, *, call: Traced) -> tuple[list[Any], 
         return [y], slope([tangent], [y if op.saves == op.results else x], [True])
     derivative, count = Derivative(call), len(call.outputs)
     made = _call.bind(*primals, call=derivative.forward)
-    return made[:count], derivative.along(tangents, primals, made)[:count]
+    return made[:count], derivative.along(tangents, primals, made, count)
 
 
 ad.primitive_jvps[_call] = _tangents
@@ -344,8 +344,9 @@ def _slope(op: Any, template: Template, like: Any) -> Pair:
     def refused(*_: Any) -> Any:
         raise TypeError(f"fastact.jax.{op.name}: has no third derivative")
 
-    curve = Pair(Map(second, refused), Map(second, refused), (like,), (like,))
-    return Pair(Map(first, moved), Map(first, moved), (like,), (like,))
+    slope, change = Map(first, moved), Map(second, refused)
+    curve = Pair(change, change, (like,), (like,))
+    return Pair(slope, slope, (like,), (like,))
 
 
 class Derivative:
@@ -376,8 +377,10 @@ class Derivative:
             tuple(jax.ShapeDtypeStruct(a.shape, a.dtype) for a in arrays_of(result)),
         )
 
-    def along(self, tangents: Sequence[Any], primals: Sequence[Any], made: Sequence[Any]) -> Any:
-        """The tangents of what `forward` makes."""
+    def along(
+        self, tangents: Sequence[Any], primals: Sequence[Any], made: Sequence[Any], count: int
+    ) -> list[Any]:
+        """The tangents of the first arrays that `forward` makes, so many."""
         every = zip(self.names, tangents, strict=True)
         given = {name: tangent for name, tangent in every if not is_zero(tangent)}
         for name in given.keys() - {*self.moving}:
@@ -392,11 +395,11 @@ class Derivative:
         known = dict(zip(self.results, moved, strict=True))
         saved = zip(self.op.saves, self.forward.result[1], strict=True)
         names = (name for name, value in saved if isinstance(value, Shape))
+        asked = range(len(primals), len(primals) + count)
         for i, name in zip(self.kept, names, strict=True):
-            if i not in known and composed.moves(self.op, name):
+            if i in asked and i not in known and composed.moves(self.op, name):
                 known[i] = composed.tangent(self.op, given, self._named(kept), arrays[i].dtype)
-        numbers = enumerate(made, len(primals))
-        return [known[i] if i in known else zero(value) for i, value in numbers]
+        return [known[i] if i in known else zero(arrays[i]) for i in asked]
 
     def gradients(self, incoming: Any, others: Any, wanted: Sequence[bool]) -> list[Any]:
         """The gradients that are wanted, by the op's `backward`."""

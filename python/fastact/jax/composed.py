@@ -46,7 +46,9 @@ class _Jax:
     def vjp(self, f: Callable[..., Any], arrays: Sequence[Any], incoming: Sequence[Any]) -> Any:
         results, back = jax.vjp(f, *arrays)
         pairs = zip(incoming, results, strict=True)
-        return back(tuple(jnp.zeros_like(y) if dy is None else dy for dy, y in pairs))
+        return back(
+            tuple(jnp.zeros_like(y) if dy is None else dy.astype(y.dtype) for dy, y in pairs)
+        )
 
 
 def _wide(value: Any) -> Any:

@@ -53,15 +53,11 @@ class Pair(NamedTuple):
         """Of a batch, whose axis is at a place; where it is in the other arrays, `places` says."""
 
         def each(function: Callable[..., Any]) -> Callable[..., Any]:
-            def batch(given: Any, others: Any, *changes: Any) -> list[Any]:
-                *changes, wanted = changes
-                of_each: Any = (place, *[[*places] for _ in (others, *changes)])
-
-                def one(*arrays: Any) -> Any:
-                    return list(function(*arrays, wanted))
-
-                call = jax.vmap(one, of_each, place)
-                return call([*given], [*others], *map(list, changes))  # type: ignore[no-any-return]
+            def batch(given: Any, *others: Any) -> Any:
+                *rest, wanted = others  # behind the others may be how they change
+                along: Any = (place, *[[*places] for _ in rest])
+                call: Any = jax.vmap(lambda *arrays: list(function(*arrays, wanted)), along, place)
+                return call([*given], *map(list, rest))
 
             return batch
 
