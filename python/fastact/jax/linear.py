@@ -136,7 +136,8 @@ def _tangents(primals: Any, tangents: Any, *, pair: Pair, given: Mask, wanted: M
         parts.append(_there(pair(directions, others, wanted)))
     if _there(changes):
         parts.append(_there(pair.forth.moved(arrays, others, changes, wanted)))
-    return results, [*map(sum, zip(*parts, strict=True))] if len(parts) > 1 else parts[0]
+    pairs = zip(*parts, strict=True)
+    return results, parts[0] if len(parts) < 2 else [one + other for one, other in pairs]
 
 
 def _transposed(gradients: Any, *arrays: Any, pair: Pair, given: Mask, wanted: Mask) -> Any:
@@ -146,11 +147,8 @@ def _transposed(gradients: Any, *arrays: Any, pair: Pair, given: Mask, wanted: M
     found = [None for _ in asked]
     if _there(incoming):
         found = pair.transposed(incoming, others, asked)
-    return [*(d for d, is_given in zip(found, given, strict=True) if is_given), *map(_none, others)]
-
-
-def _none(_: Any) -> None:
-    return None
+    of_given = [d for d, is_given in zip(found, given, strict=True) if is_given]
+    return [*of_given, *[None] * len(others)]
 
 
 def _batched(
