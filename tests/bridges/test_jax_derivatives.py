@@ -1,5 +1,6 @@
-"""Second derivatives of every op that has them in JAX, and forward mode of activations."""
+"""Forward mode, second derivatives and their mixtures, of every op, in float64."""
 
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -7,7 +8,7 @@ import pytest
 from conftest import ACTIVATIONS
 
 import fastact as fa
-from fastact.measure import cases, composed
+from fastact.measure import cases
 from fastact.ops.engine.op import arrays_of
 
 jax = pytest.importorskip("jax")
@@ -18,15 +19,46 @@ import fastact.jax as fj  # noqa: E402
 
 check_grads = pytest.importorskip("jax.test_util").check_grads
 
-COMPOSED = [op for op in fa.ops.values() if composed.has_formula(op)]
+each_op = pytest.mark.parametrize("op", fa.ops.values(), ids=lambda op: op.name)
+each_other = pytest.mark.parametrize(
+    "op", [op for op in fa.ops.values() if op not in ACTIVATIONS], ids=lambda op: op.name
+)
 #: Away from corners.
 POINTS = np.linspace(-3, 3, 7) + 0.05
+X = POINTS[1:5].reshape(2, 2)
 
 
 @pytest.fixture(autouse=True)
-def doubles() -> Any:
-    with jax.enable_x64(True):
-        yield
+def doubles() -> Iterator[None]:
+    before = jax.config.jax_enable_x64
+    jax.config.update("jax_enable_x64", True)
+    yield
+    jax.config.update("jax_enable_x64", before)
+
+
+def function_of(op: Any, **options: Any) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+    """A call as a function of the arguments that have gradients, and these."""
+    x, dy = np.random.default_rng(0).normal(size=(2, 2, 4))
+    named = {**cases.sample(op, x, dy), **options}
+    if op.writes(named):
+        named |= dict.fromkeys(op.written)  # arrays of JAX are not written
+    moving = [n for n in named if n in op.differentiated or n in op.shares]
+    names = [n for n in moving if hasattr(named[n], "shape")]
+
+    def call(*values: Any) -> Any:
+        bound = op.bound("call", {**named, **dict(zip(names, values, strict=True))})
+        return arrays_of(getattr(fj, op.name)(*bound.args, **bound.keywords))
+
+    return call, tuple(jnp.asarray(named[name]) for name in names)
+
+
+def directions(arrays: Any) -> tuple[Any, ...]:
+    random = np.random.default_rng(1)
+    return tuple(jnp.asarray(random.normal(size=a.shape)) for a in arrays)
+
+
+def product(a: Any, b: Any) -> float:
+    return float(sum(jnp.vdot(x, y) for x, y in zip(a, b, strict=True)))
 
 
 @pytest.mark.parametrize("op", ACTIVATIONS, ids=lambda op: op.name)
@@ -38,31 +70,167 @@ def test_activations_in_both_modes(op):
     assert np.allclose(jax.jit(jax.jvp, static_argnums=0)(f, (x,), (x,))[1], slopes * x)
 
 
-@pytest.mark.parametrize("op", COMPOSED, ids=lambda op: op.name)
+@pytest.mark.thorough  # a second of each; products with gradients and Hessians are below
+@each_other
+def test_other_ops_in_both_modes(op):
+    f, arrays = function_of(op)
+    check_grads(jax.jit(f), arrays, order=2, modes=("fwd", "rev"))
+
+
+def adjoint(f: Callable[..., Any], arrays: Any) -> None:
+    """Tangents are the transpose of the gradients, which the kernels compute."""
+    tangents = directions(arrays)
+    y, moved = jax.jit(lambda *given: jax.jvp(f, arrays, given))(*tangents)
+    results, pull = jax.vjp(f, *arrays)
+    for one, other in zip(y, results, strict=True):
+        assert np.allclose(one, other)
+    incoming = directions(results)
+    assert np.isclose(product(moved, incoming), product(tangents, pull(incoming)))
+
+
+@each_op
+def test_tangents(op):
+    """Of all arguments, and of the first alone."""
+    f, arrays = function_of(op)
+    adjoint(f, arrays)
+    if len(arrays) > 1:
+        adjoint(lambda x: f(x, *arrays[1:]), arrays[:1])
+
+
+@each_other
 def test_hessians(op):
-    """Forward over reverse and reverse over reverse, as differences of gradients have them."""
-    x, dy = np.random.default_rng(0).normal(size=(2, 2, 4))
-    named = cases.sample(op, x, dy)
-    if op.writes(named):
-        named |= dict.fromkeys(op.written)  # arrays of JAX are not written
-    named = {n: jnp.asarray(v) if isinstance(v, np.ndarray) else v for n, v in named.items()}
-    first = op.entry_points["call"].arrays[0]
+    """By each mixture of both modes, as differences of gradients have them."""
+    f, (x, *others) = function_of(op)
 
-    @jax.jit
     def g(x: Any) -> Any:
-        given = {**named, first: x}
-        arrays = [given.pop(name) for name in op.entry_points["call"].arrays]
-        return sum((y**2).sum() for y in arrays_of(getattr(fj, op.name)(*arrays, **given)))
+        return sum((y**2).sum() for y in f(x, *others))
 
-    x = named[first]
-    found = jax.jit(jax.hessian(g))(x)
-    assert np.allclose(found, jax.jit(jax.jacrev(jax.jacrev(g)))(x))
+    fwd, rev = jax.jacfwd, jax.jacrev
+    ways = jax.jit(lambda x: [fwd(rev(g))(x), rev(rev(g))(x), rev(fwd(g))(x), fwd(fwd(g))(x)])
+    found, *same = ways(x)
+    for way in same:
+        assert np.allclose(way, found)
     grad, step = jax.jit(jax.grad(g)), np.linspace(-1, 1, x.size).reshape(x.shape) * 1e-5
     slope = (grad(x + step) - grad(x - step)) / 2
     assert np.allclose(np.tensordot(found, step, x.ndim), slope, atol=1e-10, rtol=1e-4)
 
 
-def test_a_third_derivative_is_an_error():
+@each_op
+def test_reverse_mode_is_two_calls(op):
+    """The kernels' forward and backward, and nothing that is composed."""
+    f, arrays = function_of(op)
+
+    def both(arrays: Any, incoming: Any) -> Any:
+        y, pull = jax.vjp(f, *arrays)
+        return y, pull(incoming)
+
+    given = (arrays, directions(f(*arrays)))
+    called = [eqn.primitive.name for eqn in jax.make_jaxpr(both)(*given).eqns]
+    assert called == ["fastact", "fastact_linear"]
+    compiled = jax.jit(both).lower(*given).compile().as_text()
+    assert compiled.count('custom_call_target="fastact"') == 2
+
+
+@pytest.mark.thorough  # half a second of each, and torch's tests have the formulas
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
+@each_other
+def test_narrow_data(op, dtype):
+    """In float32, as accurate as their dtype; float64's is the reference."""
+    f, arrays = function_of(op)
+    tangents, found = directions(arrays), []
+    for kind in ("float64", dtype):
+        given = ([a.astype(dtype).astype(kind) for a in each] for each in (arrays, tangents))
+        found.append(jax.jvp(f, *map(tuple, given)))
+    (_, expected), (results, moved) = found
+    for y, got, right in zip(results, moved, expected, strict=True):
+        assert got.dtype == y.dtype
+        scale = max(1.0, float(abs(right).max()))
+        assert abs(got.astype("float64") - right).max() <= 32 * jnp.finfo(dtype).eps * scale
+
+
+GATES = [op for op in fa.ops.values() if op.family == "gates"]
+
+
+@pytest.mark.parametrize("op", GATES, ids=lambda op: op.name)
+def test_options_of_gates(op):
+    """Every way to give what is added up, and another order."""
+    f, (gates, *_) = function_of(op)
+    options = {"recurrent": np.cos(gates), "recurrent_bias": np.sin(gates[0]), op.state: 0.5}
+    if "order" in op.entry_points["call"].defaults:
+        options["order"] = "ocfi"
+    for bias in (None, np.tan(gates[0])):
+        f, arrays = function_of(op, **options, bias=bias)
+        adjoint(f, arrays)
+    check_grads(jax.jit(f), arrays, order=2, modes=("rev",))
+
+
+def test_moments_that_skip_nans():
+    x = jnp.asarray(np.where(X > 0.5, np.nan, X))
+    _, moved = jax.jvp(lambda x: fj.moments(x, axis=0, skipna=True), (x,), (jnp.ones_like(x),))
+    assert np.allclose(moved.mean, 1)
+    assert np.allclose(moved.m2, 0)
+
+
+def test_what_jax_does_with_derivatives():
+    """Programs that are recomputed, repeated, chosen, batched or made linear."""
+    x = jnp.asarray(X)
+
+    def layer(x: Any) -> Any:
+        return fj.layer_norm(fj.mish(x), 1 + x[0])
+
+    def plain(x: Any) -> Any:
+        return (layer(layer(x)) ** 3).sum()
+
+    def repeated(x: Any) -> Any:
+        step = jax.checkpoint(lambda x, _: (layer(x), None))
+        x = jax.lax.scan(step, x, None, 2)[0]
+        return jax.lax.cond(x[0, 0] < 9, lambda x: (x**3).sum(), jnp.sum, x)
+
+    fwd, rev = jax.jacfwd, jax.jacrev
+    expected = jax.jit(fwd(rev(plain)))(x)
+    for way in (fwd(rev(repeated)), rev(rev(repeated)), rev(fwd(repeated)), fwd(fwd(repeated))):
+        assert np.allclose(jax.jit(way)(x), expected)
+    batch = jax.jit(jax.vmap(fwd(rev(plain)), 1, 1))(jnp.stack([x, 2 * x], 1))
+    assert np.allclose(batch[:, 0], expected)
+    of_linear = jax.jit(jax.grad(lambda x: jax.linearize(plain, x)[1](x)))(x)
+    expected = np.tensordot(expected, x, 2) + jax.jit(jax.grad(plain))(x)
+    assert np.allclose(of_linear, expected)
+
+
+def test_tangents_of_what_has_none():
+    x, target = jnp.asarray(X), jnp.asarray([0, 1])
+    none = np.zeros(2, jax.dtypes.float0)
+    _, moved = jax.jvp(fj.cross_entropy, (x, target), (x, none))
+    assert np.isclose(moved, jnp.vdot(jax.grad(fj.cross_entropy)(x, target), x))
+    with pytest.raises(TypeError, match=r"fastact\.jax\.batch_norm: running_mean gets no gradient"):
+        jax.jvp(lambda mean: fj.batch_norm(x, mean, x[1] ** 2), (x[0],), (x[0],))
+
+
+def test_the_entry_points():
+    """`forward` is differentiated as the call is; `backward` says what is to be used."""
+    x = jnp.asarray(X)
+    for f in (fj.softmax, fj.mish):
+        (y, _), pull = jax.vjp(lambda x, f=f: f.forward(x), x)
+        expected = jax.vjp(f, x)[1](y)[0]
+        assert np.allclose(pull((y, jax.tree.map(jnp.zeros_like, f.forward(x)[1])))[0], expected)
+        name = f"fastact.jax.{f.__name__}"
+        with pytest.raises(TypeError, match=rf"{name}: backward has no derivative; use {name}"):
+            jax.grad(lambda dy, f=f: f.backward(dy, x).sum())(x)
+
+
+def test_a_third_derivative():
+    """An error of an activation that is not linear in pieces, alone and in an op; else there is."""
     with pytest.raises(TypeError, match=r"fastact\.jax\.mish: has no third derivative"):
         jax.grad(jax.grad(jax.grad(fj.mish)))(1.0)
     assert jax.grad(jax.grad(jax.grad(fj.relu)))(1.0) == 0
+    x = jnp.asarray(X)
+
+    def third(f: Callable[[Any], Any]) -> Any:
+        return jax.jit(jax.jacfwd(jax.hessian(lambda x: f(x)[0, 0])))(x)
+
+    with pytest.raises(TypeError, match=r"fastact\.jax\.mish: has no third derivative"):
+        third(lambda x: fj.bias_act(x, x[0], "mish"))
+    assert np.allclose(third(fj.softmax), third(lambda x: jax.nn.softmax(x)))
+    assert np.allclose(
+        third(lambda x: fj.gru_reset(x, 2 * x)), third(lambda x: 2 * x * jax.nn.sigmoid(x))
+    )

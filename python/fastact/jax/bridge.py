@@ -1,46 +1,35 @@
 """Calls of ops in programs of XLA, with gradients and batches.
 
 `Traced` calls the op with arrays without values, which shows the results of a call, and lets XLA
-make them; `differentiable` puts `forward` and `backward` behind JAX's gradients.
+make them; `Derivative` puts `forward` and `backward` behind JAX's gradients and tangents.
 """
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache, partial
 from inspect import Parameter
-from itertools import zip_longest
 from typing import Any
 
 import jax
 import numpy as np
-from jax.custom_derivatives import SymbolicZero
 from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
 
 from ..interop import validate
 from ..interop.shapes import Shape
-from ..ops.engine.op import EntryPoint, arrays_of, result_of
+from ..ops.engine.op import EntryPoint, arrays_of
 from ..ops.engine.spec import spec_of
 from ..ops.moments import Moments
 from . import axes, composed
 from .calls import Buffer, map_buffers, parts_of, text_of
+from .linear import Map, Pair, by_formula, is_zero, zero
 
 TARGET = "fastact"
 
 _EVERY = ("out", "accumulate", "stream")  # of entry points, for memory that JAX's callers don't see
 
 
-class Still:
-    """A value that JAX carries along with arrays, and does not look into."""
-
-    def __init__(self, value: Any) -> None:
-        self.value = value
-
-
 def _register(cls: Any, children: Any, rest: Any, make: Any) -> None:
     jax.tree_util.register_pytree_node(cls, lambda v: (children(v), rest(v)), make)
-
-
-_register(Still, lambda s: (), lambda s: s.value, lambda value, _: Still(value))
 
 
 class Doubles:
@@ -65,6 +54,12 @@ def modelled(array: Any, shape: Sequence[int]) -> Any:
 
 
 _register(Doubles, lambda d: (d.bits,), lambda d: None, lambda _, bits: Doubles(*bits))
+
+
+def _of_output(array: Any) -> Any:
+    """What a call makes, as its callers have it."""
+    return Doubles(array) if array.dtype == np.uint32 else array
+
 
 _ARRAYS = (jax.Array, np.ndarray, Doubles)
 
@@ -196,7 +191,7 @@ class Traced:
                 )
         plain = [a.bits if isinstance(a, Doubles) else a for a in arrays]
         made = _call.bind(*plain, call=self)
-        every = [*arrays, *(Doubles(a) if a.dtype == np.uint32 else a for a in made)]
+        every = [*arrays, *map(_of_output, made)]
         return _replaced(self.result, lambda shape: every[self.places[id(shape)].number])
 
     # Calls are equal where they compute the same: programs of JAX are found by that.
@@ -255,6 +250,16 @@ class Traced:
 
 
 @lru_cache(maxsize=4096)
+def _function(op: Any, template: Template, donates: bool) -> Callable[..., Any]:
+    """A call as a function of its arrays that JAX compiles, differentiates and batches."""
+
+    def value(*arrays: Any) -> Any:
+        return Traced(op, "call", template, arrays, donates=donates).run(arrays)
+
+    return jax.jit(value, inline=True)  # type: ignore[no-any-return]
+
+
+@lru_cache(maxsize=4096)
 def _compiled(call: Traced) -> Callable[..., Any]:
     compiled: Callable[..., Any] = jax.jit(partial(_call.bind, call=call))
     return compiled
@@ -264,18 +269,10 @@ def _outputs(*arrays: Any, call: Traced) -> list[Any]:
     return [jax.core.ShapedArray(output.shape, output.dtype) for output in call.outputs]
 
 
-def _refused(*_: Any, call: Traced) -> Any:
-    raise TypeError(
-        f"fastact.jax.{call.op.name}: has no second derivative; forward and backward have no "
-        f"derivative"
-    )
-
-
 _call = Primitive("fastact")
 _call.multiple_results = True
 _call.def_abstract_eval(_outputs)
 _call.def_impl(lambda *arrays, call: _compiled(call)(*arrays))
-ad.primitive_jvps[_call] = _refused
 batching.primitive_batchers[_call] = partial(axes.batched, _call.bind)
 mlir.register_lowering(_call, mlir.lower_fun(axes.spread, multiple_results=True))
 axes.tell_devices(_call)
@@ -297,211 +294,164 @@ def _replaced(value: Any, of: Callable[[Shape], Any]) -> Any:
     return tuple(_replaced(v, of) for v in value) if isinstance(value, tuple) else value
 
 
-# --- gradients ------------------------------------------------------------------------------------
+# --- derivatives ----------------------------------------------------------------------------------
 
 
-@lru_cache(maxsize=4096)
-def _differentiable(op: Any, template: Template, donates: bool) -> Callable[..., Any]:
-    """A call as a function of its arrays that JAX compiles and differentiates."""
+def _tangents(primals: Any, tangents: Any, *, call: Traced) -> tuple[list[Any], list[Any]]:
+    """What a call makes, and the tangents of that."""
+    op = call.op
+    if call.entry not in ("call", "forward") or call.template.kwargs.get("recompute"):
+        raise TypeError(
+            f"fastact.jax.{op.name}: {call.entry} has no derivative; use "
+            f"fastact.jax.{op.name}, whose derivatives have some"
+        )
     if op.is_diagonal:
-        return _elementwise(op, template, donates)
-    spec = spec_of(op)
-    names = _names_of(op, template)
-    options = {n: v for n, v in template.kwargs.items() if n in spec.told and n not in names}
-
-    def value(*arrays: Any) -> Any:
-        return Traced(op, "call", template, arrays, donates=donates).run(arrays)
-
-    def forward(*primals: Any) -> tuple[Any, Any]:
-        arrays = [p.value for p in primals]
-        for name, p in zip(names, primals, strict=True):
-            if p.perturbed and name not in spec.of:
-                raise TypeError(
-                    f"fastact.jax.{op.name}: {name} gets no gradient; use "
-                    f"jax.lax.stop_gradient({name})"
-                )
-        result, of_saved, kept = _forward(op, template, names, arrays)
-        needed = tuple(p.perturbed for p in primals)
-        return result, (kept, Still((of_saved, needed, arrays[0].dtype)))
-
-    def backward(residuals: Any, result: Any) -> tuple[Any, ...]:
-        kept, (of_saved, needed, dtype) = residuals[0], residuals[1].value
-        incoming = [
-            None if isinstance(g, SymbolicZero) else g.astype(dtype) for g in arrays_of(result)
-        ]
-        if all(gradient is None for gradient in incoming):
-            return (None,) * len(names)
-        places = [spec.of.get(name, -1) for name in names]
-        wanted = tuple(
-            any(place == i and wants for place, wants in zip(places, needed, strict=True))
-            for i in range(len(op.gradients))
-        )
-        static = {n: v for n, v in template.kwargs.items() if n not in names}
-        found = _backward(op, static, options, wanted, of_saved, incoming, kept)
-        return tuple(
-            found[place] if wants else None for place, wants in zip(places, needed, strict=True)
-        )
-
-    call = jax.custom_vjp(value)
-    call.defvjp(forward, backward, symbolic_zeros=True)
-    return jax.jit(call, inline=True)  # type: ignore[no-any-return]
-
-
-def _forward(op: Any, template: Template, names: Sequence[str], arrays: Sequence[Any]) -> Any:
-    """The result, and what is saved: with buffers in the place of arrays, and these."""
-    call = Traced(op, "forward", template, arrays)
-    counts = isinstance(getattr(call.result[0], "count", None), Shape)  # which no formula gives
-    if counts or not composed.has_formula(op):
-        result, saved = call.run(arrays)
-        return result, *_arrays_out_of(saved)
-    _, saved = call.result
-    places = iter(range(len(saved)))
-    of_saved = tuple(Buffer(next(places)) if isinstance(v, Shape) else v for v in saved)
-    numbers = [call.places[id(v)].number for v in saved if isinstance(v, Shape)]
-    of_results = [call.places[id(v)].number for v in arrays_of(call.result[0])]
-    static = {n: v for n, v in template.kwargs.items() if n not in names}
-
-    def value(*arrays: Any) -> Any:
-        result, saved = call.run(arrays)
-        return arrays_of(result), _arrays_out_of(saved)[1]
-
-    def value_and_tangents(primals: Any, tangents: Any) -> Any:
-        results, kept = run(*primals)
-
-        def formula(*arrays: Any) -> Any:
-            named = {**static, **dict(zip(names, arrays, strict=True))}
-            return composed.results(op, named, results, Function)
-
-        _, moved = jax.jvp(formula, primals, tangents)
-        known = dict(zip(of_results, moved, strict=True)) | dict(enumerate(tangents))
-        changes = [
-            known[number] if number in known else composed.unchanged(value)
-            for number, value in zip(numbers, kept, strict=True)
-        ]
-        return (results, kept), (moved, changes)
-
-    run = jax.custom_jvp(value)
-    run.defjvp(value_and_tangents)
-    results, kept = run(*arrays)
-    return result_of(results, call.result[0]), of_saved, kept
-
-
-def _backward(
-    op: Any,
-    static: Mapping[str, Any],
-    options: Mapping[str, Any],
-    wanted: Sequence[bool],
-    of_saved: Any,
-    incoming: Sequence[Any],
-    kept: Sequence[Any],
-) -> tuple[Any, ...]:
-    """The gradients that are wanted."""
-    spec = spec_of(op)
-
-    def value(incoming: Sequence[Any], kept: Sequence[Any]) -> Any:
-        args, kwargs = spec.arguments(incoming, map_buffers(of_saved, kept.__getitem__))
-        template, arrays = _taken_apart(op.entry_points["backward"], args, {**kwargs, **options})
-        found = Traced(op, "backward", template, arrays, wanted).run(arrays)
-        found = found if isinstance(found, tuple) else (found,)
-        pairs = zip_longest(found, wanted)  # a bias that is not there has no gradient
-        return tuple(g if wants else None for g, wants in pairs)
-
-    def value_and_tangents(primals: Any, tangents: Any) -> Any:
-        found = run(*primals)
-
-        def formula(incoming: Sequence[Any], kept: Sequence[Any]) -> Any:
-            saved = zip(op.saves, map_buffers(of_saved, kept.__getitem__), strict=True)
-            named = {**static, **{n: v for n, v in saved if v is not None}}
-            return composed.gradients(op, incoming, named, found, Function)
-
-        return found, jax.jvp(formula, primals, tangents)[1]
-
-    if not composed.has_formula(op):
-        return value(incoming, kept)  # type: ignore[no-any-return]
-    run = jax.custom_jvp(value)
-    run.defjvp(value_and_tangents)
-    return run(list(incoming), list(kept))  # type: ignore[no-any-return]
-
-
-# An op whose results follow element by element is differentiated in both directions. Its derivative
-# is its own transpose: y' = slope(x', saved), and the gradient of x is slope of y's. How that
-# changes with `saved` is another such function, whose own change is an error.
-
-_linear: Any = Primitive("fastact_linear")  # in the first array, and its own transpose there
-
-
-def _elementwise(op: Any, template: Template, donates: bool) -> Callable[..., Any]:
-    """A call of such an op as a function of its array that JAX compiles and differentiates."""
-    spec = spec_of(op)
-    options = {n: v for n, v in template.kwargs.items() if n in spec.told}
-
-    def run(entry: str, *arrays: Any) -> Any:
-        call, taken = _taken_apart(
-            op.entry_points[entry], [*map(jax.numpy.asarray, arrays)], options
-        )
-        wanted = None if entry == "backward" else (False, True)
-        found = Traced(op, entry, call, taken, wanted).run(taken)
-        return found if entry == "backward" else found[1]
-
-    def value(x: Any) -> Any:
-        return Traced(op, "call", template, [x], donates=donates).run([x])
-
-    def value_and_tangent(primals: Any, tangents: Any) -> Any:
         (x,), (tangent,) = primals, tangents
-        y = _differentiable(op, template, False)(x)
-        return y, slope(tangent.astype(y.dtype), y if op.saves == op.results else x)
-
-    def of_saved(dy: Any, saved: Any) -> Any:
-        return _linear.bind(dy, saved, run=partial(run, "backward"), again=slope, op=op)
-
-    def slope_and_tangent(primals: Any, tangents: Any) -> Any:
-        (dy, saved), (ddy, change) = primals, tangents
-        parts = []
-        if not isinstance(ddy, SymbolicZero):
-            parts.append(slope(ddy, saved))
-        if not (isinstance(change, SymbolicZero) or op.piecewise_linear):
-            parts.append(curve(change, dy, saved))
-        return slope(dy, saved), sum(parts[1:], parts[0]) if parts else jax.numpy.zeros_like(dy)
-
-    def curve(change: Any, dy: Any, saved: Any) -> Any:
-        second = partial(run, "backward.backward")
-        return _linear.bind(change, dy, saved, run=second, again=curve, op=op)
-
-    call, slope = jax.custom_jvp(value), jax.custom_jvp(of_saved)
-    call.defjvp(value_and_tangent)
-    slope.defjvp(slope_and_tangent, symbolic_zeros=True)
-    return jax.jit(call, inline=True)  # type: ignore[no-any-return]
+        (y,) = _call.bind(x, call=call.like(call.given, entry=call.entry))
+        slope = _slope(op, call.template, modelled(y, y.shape))
+        return [y], slope([tangent], [y if op.saves == op.results else x], [True])
+    derivative, count = Derivative(call), len(call.outputs)
+    made = _call.bind(*primals, call=derivative.forward)
+    return made[:count], derivative.along(tangents, primals, made, count)
 
 
-def _run_linear(*arrays: Any, run: Any, again: Any, op: Any) -> Any:
-    return run(*arrays)
+ad.primitive_jvps[_call] = _tangents
 
 
-def _linear_in_tangents(primals: Any, tangents: Any, *, op: Any, **rules: Any) -> Any:
-    if any(type(change) is not ad.Zero for change in tangents[1:]):
+def _slope(op: Any, template: Template, like: Any) -> Pair:
+    """dy y'(saved) of an op whose results follow element by element, which is its own transpose.
+
+    How that changes with what is saved is another such map, whose own change is an error.
+    """
+    options = {n: v for n, v in template.kwargs.items() if n in spec_of(op).told}
+
+    def run(entry: str, arrays: Sequence[Any], wanted: Sequence[bool] | None = None) -> Any:
+        arrays = [*map(jax.numpy.asarray, arrays)]
+        call, taken = _taken_apart(op.entry_points[entry], arrays, options)
+        return Traced(op, entry, call, taken, wanted).run(taken)
+
+    def first(given: Any, others: Any, _: Any) -> list[Any]:
+        return [run("backward", [*given, *others])]
+
+    def second(given: Any, others: Any, _: Any) -> list[Any]:
+        return [run("backward.backward", [*given, *others], (False, True))[1]]
+
+    def moved(given: Any, others: Any, changes: Any, wanted: Any) -> list[Any]:
+        if op.piecewise_linear:
+            return [jax.numpy.zeros_like(given[0])]
+        return curve(changes, [*given, *others], wanted)
+
+    def refused(*_: Any) -> Any:
         raise TypeError(f"fastact.jax.{op.name}: has no third derivative")
-    return (_linear.bind(one, *primals[1:], op=op, **rules) for one in (primals[0], tangents[0]))
+
+    slope, change = Map(first, moved), Map(second, refused)
+    curve = Pair(change, change, (like,), (like,))
+    return Pair(slope, slope, (like,), (like,))
 
 
-def _transposed(gradient: Any, _: Any, *arrays: Any, run: Any, again: Any, op: Any) -> Any:
-    return (again(gradient, *arrays), *[None] * len(arrays))
+class Derivative:
+    """The tangents of a call's results, and its gradients, both by what `forward` saves.
 
+    Gradients are the op's. Tangents, which are their transpose, and how both change, are composed
+    of XLA's own operations.
+    """
 
-def _linear_batched(arrays: Any, places: Any, *, run: Any, again: Any, op: Any) -> Any:
-    size = next(a.shape[axis] for a, axis in zip(arrays, places, strict=True) if axis is not None)
-    in_front: Any = batching.bdim_at_front  # it has no types
-    first = in_front(arrays[0], places[0], size)
-    run, again = (jax.vmap(of, in_axes=(0, *places[1:])) for of in (run, again))
-    return _linear.bind(first, *arrays[1:], run=run, again=again, op=op), 0
+    def __init__(self, call: Traced) -> None:
+        self.op, self.spec, self.template = call.op, spec_of(call.op), call.template
+        self.names = _names_of(self.op, self.template)
+        self.forward = call.like(call.given, entry="forward")
+        result, saved = self.forward.result
+        every = [*call.given, *map(_of_output, self.forward.outputs)]
+        self.results, self.kept = (
+            [self.forward.places[id(v)].number for v in values if isinstance(v, Shape)]
+            for values in (arrays_of(result), saved)
+        )
+        self.structure = jax.tree_util.tree_structure([every[i] for i in self.kept])
+        given = dict(zip(self.names, call.given, strict=True))
+        self.dtypes = {name: array.dtype for name, array in given.items()}
+        self.moving = [name for name in self.names if name in self.spec.of]
+        self.pair = Pair(
+            Map(self.tangents, by_formula(self.tangents)),
+            Map(self.gradients, by_formula(self.composed)),
+            tuple(given[name] for name in self.moving),
+            tuple(jax.ShapeDtypeStruct(a.shape, a.dtype) for a in arrays_of(result)),
+        )
 
+    def along(
+        self, tangents: Sequence[Any], primals: Sequence[Any], made: Sequence[Any], count: int
+    ) -> list[Any]:
+        """The tangents of the first arrays that `forward` makes, so many."""
+        every = zip(self.names, tangents, strict=True)
+        given = {name: tangent for name, tangent in every if not is_zero(tangent)}
+        for name in given.keys() - {*self.moving}:
+            raise TypeError(
+                f"fastact.jax.{self.op.name}: {name} gets no gradient; use "
+                f"jax.lax.stop_gradient({name})"
+            )
+        arrays = [*primals, *made]
+        kept = [arrays[i] for i in self.kept]
+        wanted = [True] * len(self.results)
+        moved = self.pair([given.get(name) for name in self.moving], kept, wanted)
+        known = dict(zip(self.results, moved, strict=True))
+        saved = zip(self.op.saves, self.forward.result[1], strict=True)
+        names = (name for name, value in saved if isinstance(value, Shape))
+        asked = range(len(primals), len(primals) + count)
+        for i, name in zip(self.kept, names, strict=True):
+            if i in asked and i not in known and composed.moves(self.op, name):
+                known[i] = composed.tangent(self.op, given, self._named(kept), arrays[i].dtype)
+        return [known[i] if i in known else zero(arrays[i]) for i in asked]
 
-_linear.def_impl(_run_linear)
-_linear.def_abstract_eval(lambda first, *arrays, **rules: first)
-ad.primitive_jvps[_linear] = _linear_in_tangents
-ad.primitive_transposes[_linear] = _transposed
-batching.primitive_batchers[_linear] = _linear_batched
-mlir.register_lowering(_linear, mlir.lower_fun(_run_linear, multiple_results=False))
-axes.tell_devices(_linear)
+    def gradients(self, incoming: Any, others: Any, wanted: Sequence[bool]) -> list[Any]:
+        """The gradients that are wanted, by the op's `backward`."""
+        places = [self.spec.of[name] for name in self.moving]
+        asked = {place for place, wants in zip(places, wanted, strict=True) if wants}
+        of_each = tuple(i in asked for i in range(len(self.op.gradients)))
+        options = self.template.kwargs
+        options = {n: v for n, v in options.items() if n in self.spec.told - {*self.names}}
+        args, kwargs = self.spec.arguments(self._narrow(incoming), self._saved(others))
+        point = self.op.entry_points["backward"]
+        template, arrays = _taken_apart(point, args, {**kwargs, **options})
+        found = Traced(self.op, "backward", template, arrays, of_each).run(arrays)
+        found = found if isinstance(found, tuple) else (found,)
+        pairs = zip(places, wanted, strict=True)
+        return [found[place] if wants else None for place, wants in pairs]
+
+    def composed(self, incoming: Any, others: Any, wanted: Sequence[bool]) -> list[Any]:
+        """The same by the op's formula."""
+        names = [n for n, wants in zip(self.moving, wanted, strict=True) if wants]
+        dtypes = {name: self.dtypes[name] for name in names}
+        found = composed.gradients(
+            self.op, self._narrow(incoming), self._named(others), dtypes, Function
+        )
+        return [found.get(name) for name in self.moving]
+
+    def tangents(self, given: Any, others: Any, wanted: Sequence[bool]) -> list[Any]:
+        """The tangents of the results: the transpose of what is composed."""
+        asked = [tangent is not None for tangent in given]
+
+        def gradients(incoming: Any) -> list[Any]:
+            return self.composed(incoming, others, asked)
+
+        like = [s if wants else None for s, wants in zip(self.pair.outputs, wanted, strict=True)]
+        (found,) = jax.linear_transpose(gradients, like)(given)
+        return found  # type: ignore[no-any-return]
+
+    def _narrow(self, incoming: Any) -> list[Any]:
+        """In the dtype of the first array, as `backward` takes them."""
+        dtype = self.dtypes[self.names[0]]
+        return [None if one is None else one.astype(dtype) for one in incoming]
+
+    def _saved(self, leaves: Sequence[Any]) -> tuple[Any, ...]:
+        """What `forward` saves, with its arrays."""
+        arrays = iter(jax.tree_util.tree_unflatten(self.structure, leaves))
+        _, saved = self.forward.result
+        return tuple(next(arrays) if isinstance(value, Shape) else value for value in saved)
+
+    def _named(self, leaves: Sequence[Any]) -> dict[str, Any]:
+        """The same by name, and the call's options."""
+        options = {n: v for n, v in self.template.kwargs.items() if n not in self.names}
+        saved = zip(self.op.saves, self._saved(leaves), strict=True)
+        return options | {n: v for n, v in saved if v is not None}
 
 
 def _names_of(op: Any, template: Template) -> list[str]:
@@ -509,14 +459,6 @@ def _names_of(op: Any, template: Template) -> list[str]:
     point = op.entry_points["call"]
     given = [*zip(point.arrays, template.args, strict=False), *template.kwargs.items()]
     return [name for name, value in given if isinstance(value, Buffer)]
-
-
-def _arrays_out_of(saved: tuple[Any, ...]) -> tuple[tuple[Any, ...], list[Any]]:
-    """The saved values with buffers in the place of arrays, and the arrays."""
-    arrays = [value for value in saved if isinstance(value, _ARRAYS)]
-    places = iter(range(len(arrays)))
-    taken = (Buffer(next(places)) if isinstance(v, _ARRAYS) else v for v in saved)
-    return tuple(taken), arrays
 
 
 # --- the public names -----------------------------------------------------------------------------
@@ -543,7 +485,7 @@ class Function:
     def __call__(self, *args: Any, donate: bool = False, **kwargs: Any) -> Any:
         template, arrays = self._taken_apart("call", args, kwargs)
         donates = validate.flag(f"fastact.jax.{self.__name__}", "donate", donate)
-        call: Any = _differentiable(self.op, template, donates)
+        call: Any = _function(self.op, template, donates)
         if any(isinstance(array, jax.core.Tracer) for array in arrays):
             call = call.__wrapped__  # inside `jit` the axis of a batch goes to the front
         return call(*arrays)

@@ -1,4 +1,4 @@
-"""What XLA's own operations compute of an op: how results and gradients change, a second time.
+"""What XLA's own operations compute of an op: its tangents, and how gradients change.
 
 By the formulas of `measure/composed.py`; the results and the gradients themselves are the op's.
 """
@@ -8,10 +8,9 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from ..measure import composed
-from ..measure.composed import has_formula as has_formula
+from . import gates
 
 
 class _Jax:
@@ -47,7 +46,9 @@ class _Jax:
     def vjp(self, f: Callable[..., Any], arrays: Sequence[Any], incoming: Sequence[Any]) -> Any:
         results, back = jax.vjp(f, *arrays)
         pairs = zip(incoming, results, strict=True)
-        return back(tuple(jnp.zeros_like(y) if dy is None else dy for dy, y in pairs))
+        return back(
+            tuple(jnp.zeros_like(y) if dy is None else dy.astype(y.dtype) for dy, y in pairs)
+        )
 
 
 def _wide(value: Any) -> Any:
@@ -55,37 +56,29 @@ def _wide(value: Any) -> Any:
     return value.astype(jnp.float32) if is_short and value.dtype.kind in "fV" else value
 
 
-def results(
-    op: Any, named: Mapping[str, Any], like: Sequence[Any], function_of: Callable[..., Any]
-) -> tuple[Any, ...]:
-    """What a call gives, of the dtypes of other arrays."""
-    found = composed.results(op, {n: _wide(v) for n, v in named.items()}, _Jax(function_of))
-    return tuple(y.astype(other.dtype) for y, other in zip(found, like, strict=True))
-
-
 def gradients(
     op: Any,
     incoming: Sequence[Any],
     named: Mapping[str, Any],
-    like: Sequence[Any],
+    dtypes: Mapping[str, Any],
     function_of: Callable[..., Any],
-) -> tuple[Any, ...]:
-    """The gradients in the op's order, of the dtypes of others; None where there is None."""
+) -> dict[str, Any]:
+    """The gradients by the names of these arguments, of these dtypes."""
     named = {n: _wide(v) for n, v in named.items()}
     incoming = [_wide(v) for v in incoming]
-    found = composed.gradients(op, incoming, named, _Jax(function_of))
-    return tuple(
-        None if other is None else found[name].astype(other.dtype)
-        for name, other in zip(op.differentiated, like, strict=True)
-    )
+    if op.family == "gates":
+        found = gates.gradients(op, incoming, named)
+    else:
+        found = composed.gradients(op, incoming, named, _Jax(function_of))
+    return {name: found[name].astype(dtype) for name, dtype in dtypes.items()}
 
 
-def unchanged(value: Any) -> Any:
-    """The tangent of what does not change, or counts as a constant."""
+def moves(op: Any, name: str) -> bool:
+    """Whether formulas take what `forward` makes and saves for more than a constant."""
+    return op.family == "gates" and name == "gates"
 
-    def zero(leaf: Any) -> Any:
-        if jnp.issubdtype(leaf.dtype, jnp.floating):
-            return jnp.zeros_like(leaf)
-        return np.zeros(leaf.shape, jax.dtypes.float0)
 
-    return jax.tree_util.tree_map(zero, value)
+def tangent(op: Any, tangents: Mapping[str, Any], named: Mapping[str, Any], dtype: Any) -> Any:
+    """The tangent of that, by those of the arguments."""
+    tangents, named = ({n: _wide(v) for n, v in each.items()} for each in (tangents, named))
+    return gates.tangent(op, tangents, named).astype(dtype)
