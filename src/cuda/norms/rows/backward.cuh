@@ -427,10 +427,10 @@ FASTACT_DEVICE void write_own_columns(const Rows& rows, const NormSums<Compute<T
 
 // Writes the sums of a part of the batch, from the sums of the block's columns. The block has a
 // tile of a row, or the rows of its teams. Where teams have different groups, each writes its own
-// sums; else they are added up. own: of the thread's first row.
+// sums; else they are added up.
 template <class T, class Rows, class Columns>
 FASTACT_DEVICE void write_part(const Rows& rows, const NormSums<Compute<T>>& sums,
-                               const Columns& columns, bool has_tile, const RowPart& own) {
+                               const Columns& columns, bool has_tile) {
   constexpr int kSize = Vec<T>::kSize;
   if constexpr (Columns::kIsFull)
     if (rows.run == 1 && (has_tile || rows.teams == 1))
@@ -555,7 +555,7 @@ void norm_backward_rows(FASTACT_GRID_CONSTANT const Rows rows,
   // Two rows take turns, so that none is moved from register to register.
   while (take(one, other) && (!kQuick || take(other, one))) {
   }
-  if (sums.is_wanted) write_part<T>(rows, sums, columns, has_tile, part);
+  if (sums.is_wanted) write_part<T>(rows, sums, columns, has_tile);
 }
 
 // A long row, in chunks of kLongChunk vectors.
