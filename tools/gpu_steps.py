@@ -4,7 +4,7 @@
         [--quick] [--only OP_OR_FAMILY ...] [--jobs N]
 
 A step runs tests for at most some minutes: a file of them; a family's, or some ops' in one dtype,
-under a tool of compute-sanitizer; the bits of one activation. Steps that are in the
+under a tool of compute-sanitizer; a part of the bits of one activation. Steps that are in the
 JSON file, of this machine and this commit, are not run again, and a file of another one is put
 aside. The exit status is 3 while steps are left, and then 1 if one of them failed, in this run or
 an earlier one.
@@ -40,6 +40,7 @@ SLOW_SANITIZERS, SLOW_FAMILY, OPS_OF_STEP = SANITIZERS[1:], "activations", 5
 PYTEST = (sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider")
 EVERY_KERNEL = "tests/devices/test_every_kernel.py"
 EVERY_INPUT = "tests/activations/test_devices_every_input.py"
+BITS_PARTS = 8  # that it cuts all inputs of an activation into
 NOTHING_COLLECTED = 5  # pytest's exit status
 LEFT = 3
 
@@ -127,19 +128,38 @@ def sanitizers(quick: bool, only: Sequence[str]) -> list[Step]:
 
 
 def bits(quick: bool, only: Sequence[str]) -> list[Step]:
-    """Every input of each activation; of a quick run each 61st float32."""
-    stride = 61 if quick else 1
+    """Every input of each activation, the first part of all before others; quick: each 61st."""
     test = f"{EVERY_INPUT}::test_bits_are_the_cpus"
-    return [
-        Step("bits", op.name, (*PYTEST, "-m", "", f"{test}[{op.name}-cuda-torch-{stride}]"))
-        for op in fa.ops.values()
-        if op.family == "activations" and is_chosen(op, only)
+    cases = [("", "61")]
+    if not quick:
+        cases = [(f", {part + 1} of {BITS_PARTS}", f"1-{part}") for part in range(BITS_PARTS)]
+    names = [
+        op.name for op in fa.ops.values() if op.family == "activations" and is_chosen(op, only)
     ]
+    return [
+        Step("bits", name + title, (*PYTEST, "-m", "", f"{test}[{name}-cuda-torch-{case}]"))
+        for title, case in cases
+        for name in names
+    ]
+
+
+def rank(step: Step) -> tuple[int, int]:
+    """What tells most comes first: every kernel, tests for devices, two sanitizers, bits, the rest.
+
+    Within a rank the longest, by a file's size or the number of cases; bits stay as they are.
+    """
+    if step.part == "bits":
+        return 4, 0
+    if step.part == "test":
+        for_devices = re.search(r"/devices/|_devices\.py$", step.name)
+        return 1 if for_devices else 5, -(ROOT / step.name).stat().st_size
+    tool = step.name.split(",")[0]
+    return {"alone": 0, "memcheck": 2, "racecheck": 3}.get(tool, 5), -len(step.command)
 
 
 def checks(*told: Any) -> list[Step]:
     """All of them, as one part: nothing here is timed, so that they may run side by side."""
-    return [*tests(*told), *sanitizers(*told), *bits(*told)]
+    return sorted([*tests(*told), *sanitizers(*told), *bits(*told)], key=rank)
 
 
 PARTS = {"test": tests, "sanitize": sanitizers, "bits": bits, "checks": checks}

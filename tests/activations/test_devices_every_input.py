@@ -24,18 +24,25 @@ pytestmark = pytest.mark.skipif(
 
 CHUNK = 1 << 24
 SAMPLES = 1 << 24  # of float64
+PARTS = 8  # of all inputs: one takes some seconds
 
 
-def inputs(name: str, stride: int) -> Iterator[np.ndarray]:
-    """Bit patterns, in pieces: all of them, each stride-th of float32, random ones of float64."""
+def inputs(name: str, stride: int, part: int, parts: int) -> Iterator[np.ndarray]:
+    """Bit patterns, in pieces: all of them, each stride-th of float32, random ones of float64.
+
+    The pieces of float32 are dealt out to the parts; the first one has the other dtypes.
+    """
+    if name != "float32" and part:
+        return
     if name == "float64":
         yield np.random.default_rng(0).integers(0, 1 << 64, SAMPLES // stride, np.uint64)
         return
     unsigned = np.dtype(f"u{DTYPES[name].itemsize}")
     every = stride if name == "float32" else 1
     end = 1 << 8 * unsigned.itemsize
-    for first in range(0, end, CHUNK * every):
-        yield np.arange(first, min(first + CHUNK * every, end), every, dtype=unsigned)
+    step = CHUNK * every
+    for first in range(part * step, end, parts * step):
+        yield np.arange(first, min(first + step, end), every, dtype=unsigned)
 
 
 def fault(op: Any, entry: str, x: np.ndarray, device: Framework) -> str:
@@ -55,23 +62,27 @@ def fault(op: Any, entry: str, x: np.ndarray, device: Framework) -> str:
 
 
 @pytest.mark.parametrize(
-    "stride",
+    ("stride", "part", "parts"),
     [
-        pytest.param(1, marks=pytest.mark.large),
-        pytest.param(61, marks=pytest.mark.large),
-        pytest.param(1_000_003, marks=pytest.mark.thorough),  # test_devices_bits.py has every class
+        *(
+            pytest.param(1, part, PARTS, id=f"1-{part}", marks=pytest.mark.large)
+            for part in range(PARTS)
+        ),
+        pytest.param(61, 0, 1, id="61", marks=pytest.mark.large),
+        # test_devices_bits.py has every class
+        pytest.param(1_000_003, 0, 1, id="1000003", marks=pytest.mark.thorough),
     ],
 )
 @pytest.mark.parametrize("device", KERNELS, ids=lambda device: device.name)
 @pytest.mark.parametrize("op", ACTIVATIONS, ids=lambda op: op.name)
-def test_bits_are_the_cpus(op: Any, device: Framework, stride: int) -> None:
+def test_bits_are_the_cpus(op: Any, device: Framework, stride: int, part: int, parts: int) -> None:
     if stride < 1000 and "emulated" in device.name:
         pytest.skip("the emulated device would take hours")
     wrong = [
         f"{entry}, {name}: {found}"
         for name, dtype in DTYPES.items()
         for entry in ("call", "backward")
-        for x in inputs(name, stride)
+        for x in inputs(name, stride, part, parts)
         if (found := fault(op, entry, x.view(dtype), device))
     ]
     assert not wrong, "\n".join(wrong)

@@ -166,7 +166,9 @@ def test_the_parts(quick):
     for found in names.values():
         assert len(set(found)) == len(found)
     activations = [op.name for op in fa.ops.values() if op.family == "activations"]
-    assert names["bits"] == activations
+    parts = 1 if quick else gpu_steps.BITS_PARTS
+    assert [name.partition(",")[0] for name in names["bits"]] == activations * parts
+    assert sorted(names["checks"]) == sorted(names["test"] + names["sanitize"] + names["bits"])
     families = {op.family for op in fa.ops.values()}
     some = -(-len(activations) // gpu_steps.OPS_OF_STEP) * len(gpu_steps.DTYPES)
     if quick:
@@ -177,6 +179,18 @@ def test_the_parts(quick):
     assert "tests/devices/test_devices.py" in of_tests
     assert gpu_steps.EVERY_KERNEL not in of_tests
     assert ("tests/norms/test_norms_devices.py" in of_tests) is not quick
+
+
+def test_what_tells_most_comes_first():
+    steps = [(one.part, one.name) for one in gpu_steps.checks(False, ())]
+    of_files = [name for part, name in steps if part == "test"]
+    for_devices = ["/devices/" in name or name.endswith("_devices.py") for name in of_files]
+    assert for_devices == sorted(for_devices, reverse=True)
+    order = [name.partition(",")[0] if part == "sanitize" else part for part, name in steps]
+    kinds = ["alone", "test", "memcheck", "racecheck", "bits"]
+    assert sorted(kinds, key=order.index) == kinds
+    assert order.index("initcheck") > max(i for i, kind in enumerate(order) if kind == "bits")
+    assert steps[0] == ("sanitize", "alone, activations")
 
 
 @pytest.mark.parametrize("quick", [False, True])
@@ -194,7 +208,7 @@ def test_the_sanitizers_see_every_op_in_every_dtype(quick):
 
 def test_only_some():
     steps = {part: make(False, ["relu", "gates"]) for part, make in gpu_steps.PARTS.items()}
-    assert [one.name for one in steps["bits"]] == ["relu"]
+    assert {one.name.partition(",")[0] for one in steps["bits"]} == {"relu"}
     assert {one.name.split(", ")[1] for one in steps["sanitize"]} == {"activations", "gates"}
     assert {one.name.split("/")[1] for one in steps["test"]} == {"activations", "gates"}
 
@@ -202,7 +216,9 @@ def test_only_some():
 @pytest.mark.skipif(not EMULATED, reason="built without FASTACT_CUDA_EMULATION=ON")
 def test_the_cases_that_steps_name_are_there():
     """Under the emulated device's name."""
-    steps = [*gpu_steps.sanitizers(True, ["relu"])[:1], *gpu_steps.bits(True, ["relu"])]
+    steps = gpu_steps.sanitizers(True, ["relu"])[:1]
+    for quick in (False, True):
+        steps += gpu_steps.bits(quick, ["relu"])
     cases = [word for one in steps for word in one.command if "[" in word and "float16" not in word]
     here = [case.replace("cuda-torch", "emulated-exchange") for case in cases]
     here = [case for case in here if "float64" not in case]
@@ -210,4 +226,4 @@ def test_the_cases_that_steps_name_are_there():
     done = subprocess.run(command, cwd=gpu_steps.ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
     assert f"{len(here)} tests collected" in done.stdout
-    assert len(here) == 2
+    assert len(here) == 2 + gpu_steps.BITS_PARTS
