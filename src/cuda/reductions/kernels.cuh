@@ -399,28 +399,39 @@ FASTACT_DEVICE int64_t offset_of_output(const Sums& sums, int64_t output, int64_
   return locate(sums.kept, outer).y + (output - outer * inner) * sums.inner_y;
 }
 
-// Merges the chunks of each output, by a warp or, where chunks are many, by a block.
-constexpr int64_t kManyChunks = 128;
+// Merges the chunks of each output, by a block where they are many. Of sums as many lanes of a warp
+// as there are chunks are enough; moments may take a fold more for one output than for another, and
+// lanes of a warp can't differ in that.
+template <class To>
+FASTACT_HD int team_of_chunks(int64_t count) {
+  constexpr int64_t kManyChunks = 128;
+  if (count > kManyChunks) return kThreads;
+  int team = To::kNumbers == 1 ? 1 : kWarp;
+  while (team < kWarp && team < count) team *= 2;
+  return team;
+}
 template <class T, class To>
 FASTACT_KERNEL_OF(kThreads, 2)
 void finish_chunks(FASTACT_GRID_CONSTANT const Sums sums, FASTACT_GRID_CONSTANT const To to,
                    const int64_t outputs, const int64_t inner) {
   const int64_t count = sums.chunks.count;
-  const int team = count > kManyChunks ? kThreads : kWarp;
+  const int team = team_of_chunks<To>(count);
   const int lane = int(threadIdx.x) & (team - 1), teams = kThreads / team;
   int folds = 0;
-  for (int64_t output = int64_t(blockIdx.x) * teams + int(threadIdx.x) / team; output < outputs;
-       output += int64_t(gridDim.x) * teams) {
-    const auto all =
-        merge_chunks(to, sums.partials + output * count * To::kNumbers, count, lane, team, folds);
-    if (lane == 0) put<T>(to, offset_of_output(sums, output, inner), all);
+  for (int64_t first = int64_t(blockIdx.x) * teams; first < outputs;
+       first += int64_t(gridDim.x) * teams) {
+    const int64_t output = first + int(threadIdx.x) / team;
+    const bool idle = output >= outputs;  // yet it takes part in shuffles
+    const double* const from = sums.partials + (idle ? first : output) * count * To::kNumbers;
+    const auto all = merge_chunks(to, from, count, lane, team, folds);
+    if (lane == 0 && !idle) put<T>(to, offset_of_output(sums, output, inner), all);
   }
 }
 
 // Queues that kernel.
 template <class T, class To>
 void finish(const Sums& sums, const To& to, int64_t outputs, int64_t inner, cudaStream_t stream) {
-  const int64_t teams = sums.chunks.count > kManyChunks ? 1 : kThreads / kWarp;
+  const int64_t teams = kThreads / team_of_chunks<To>(sums.chunks.count);
   launch(finish_chunks<T, To>, {blocks_for(ceil_div(outputs, teams)), kThreads}, stream, sums, to,
          outputs, inner);
 }
