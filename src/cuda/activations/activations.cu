@@ -20,12 +20,6 @@ struct Forward : Lanewise<Forward<T, A>, T, 1> {
 };
 
 template <class T, template <class, bool> class A>
-struct ShortForward : Forward<T, A> {
-  static constexpr int kUnroll = 2, kLeastBlocks = 5;
-  using Forward<T, A>::Forward;
-};
-
-template <class T, template <class, bool> class A>
 struct Backward : Lanewise<Backward<T, A>, T, 2> {
   A<Compute<T>, kApproximate<T>> activation;
   explicit Backward(const double* parameters) : activation(parameters) {}
@@ -94,10 +88,6 @@ void activation_forward(const ActivationCall& call, cudaStream_t stream) {
   plan_elementwise(&plan, sizeof(T), 2, arrays);
   if (!plan.all_contiguous())
     return run_strided<T, 1, false>(plan, false, ChosenForward<T>{chosen_of(call)}, stream);
-  if constexpr (sizeof(T) == 4)
-    if (call.which == k_gelu && tune("FA_GELU", 4) == 2)
-      return run_contiguous<T, 1, false>(plan, false, ShortForward<T, Gelu>(call.parameters),
-                                         stream);
   switch (call.which) {
 #define FASTACT_CASE(name, A) \
   case k_##name:              \

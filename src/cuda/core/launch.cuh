@@ -20,8 +20,6 @@
 #include <cuda_runtime.h>
 #endif
 
-#include <cstdio>
-#include <cstdlib>
 #include <stdexcept>
 #include <string>
 #include <utility>
@@ -48,11 +46,6 @@ struct CudaError : std::runtime_error {
     if (error_ != cudaSuccess)                                                         \
       throw CudaError(error_, #call, __FILE__ + FASTACT_SOURCE_ROOT_LENGTH, __LINE__); \
   } while (0)
-
-inline int64_t tune(const char* name, int64_t value) {
-  const char* t = std::getenv(name);
-  return t && *t ? std::atoll(t) : value;
-}
 
 // 16 bytes of elements: what one memory instruction of a thread moves.
 constexpr int kVecBytes = 16;

@@ -30,8 +30,10 @@ FASTACT_BEGIN_NAMESPACE
 namespace {
 
 constexpr int kRowMapThreads = 256;
-constexpr int64_t kRowMapTasks = 2048;  // blocks that add up sums, at most, but for very wide rows
-constexpr int64_t kRowMapRows = 8;      // rows of a thread that adds up sums, at least
+// Blocks that add up sums, at most, but for very wide rows: what an H200 has at once, three blocks
+// a multiprocessor, four times. A last round of few blocks would leave most of it idle.
+constexpr int64_t kRowMapTasks = 4 * 3 * 132;
+constexpr int64_t kRowMapRows = 8;  // rows of a thread that adds up sums, at least
 
 template <class F>
 struct RowMap {

@@ -14,7 +14,8 @@ template <class T>
 constexpr int64_t kLaneVecs = sizeof(T) == 8 ? 16 : 32;
 constexpr int64_t kChunk = 4096;    // vectors of a row, 64 KiB
 constexpr int64_t kChunkRows = 64;  // rows of a column
-constexpr int64_t kManyBlocks = 1024;
+// Blocks of columns: as many as an H200 has at once, three on a multiprocessor.
+constexpr int64_t kManyBlocks = 3 * 132;
 
 bool has_aligned_base(const Reduction& plan) {
   auto bits = reinterpret_cast<uintptr_t>(plan.x);
@@ -94,7 +95,7 @@ ColumnSums plan_columns(const Reduction& plan, double* partials) {
   sums.ty = kThreads / sums.tx;
   sums.tiles = ceil_div(vecs, sums.tx);
   // As many chunks as fill any device: at 4096 x 768 whole columns would be six blocks.
-  const int64_t chunks = std::max<int64_t>(1, tune("FA_MANY", kManyBlocks) / sums.tiles);
+  const int64_t chunks = std::max<int64_t>(1, kManyBlocks / sums.tiles);
   cut(&sums.chunks, sums.rows,
       std::max(kChunkRows * std::max(1, sums.ty / 8), ceil_div(sums.rows, chunks)));
   return sums;

@@ -219,12 +219,7 @@ bool is_dense(const Operand* arrays, int count, const ColumnShape& shape, int64_
 
 template <class T>
 StripLayout layout_of(const ColumnShape& shape, bool dense) {
-  return {dense,
-          shape.examples,
-          shape.channels(),
-          shape.pixels,
-          1,
-          tune("FA_EXROUNDS", kExampleRounds<T>)};
+  return {dense, shape.examples, shape.channels(), shape.pixels, 1, kExampleRounds<T>};
 }
 
 // A pair of arrays with numbers by group, or by channel. counts: the axes that they have.
@@ -268,8 +263,7 @@ Groups groups_of(const ColumnShape& shape) {
 
 template <class T>
 int64_t workspace_for(const ColumnShape& shape) {
-  return part_bytes<T>(shape.examples, shape.channels(), shape.pixels,
-                       tune("FA_EXROUNDS", kExampleRounds<T>));
+  return part_bytes<T>(shape.examples, shape.channels(), shape.pixels, kExampleRounds<T>);
 }
 
 }  // namespace

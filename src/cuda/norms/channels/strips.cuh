@@ -509,8 +509,7 @@ void plan_threads(Way way, Strips* s) {
     s->is_whole = kStripThreads / tx * of_thread >= s->length;
     // As narrow where chunks are short: a block then merges few parts of few channels.
     const int64_t all = ceil_div(units * s->length, kStripThreads * of_thread);
-    const bool is_short =
-        s->least == 1 && all <= tune("FA_NARROW", kNarrowRounds) * kColumnsAtOnce<T>;
+    const bool is_short = s->least == 1 && all <= kNarrowRounds * kColumnsAtOnce<T>;
     if (s->is_whole || (way == kColumns && is_short)) s->tx = tx, s->ty = kStripThreads / tx;
     const int64_t round = s->ty * of_thread, rounds = ceil_div(s->length, round);
     const int64_t most = std::max<int64_t>(1, kColumnsAtOnce<T> / ceil_div(units, s->tx));
@@ -527,7 +526,7 @@ void plan_threads(Way way, Strips* s) {
     const int64_t round = held * kStripThreads, rounds = ceil_div(s->length, round);
     const int64_t at_once = std::max<int64_t>(1, kLinesAtOnce / s->channels);
     const int64_t most = std::max(kLineChunks, kLineBlocks / s->channels);
-    if (rounds <= tune("FA_LINEROUNDS", kLineRounds) * at_once)
+    if (rounds <= kLineRounds * at_once)
       s->size = ceil_div(s->length, kSize * std::min(rounds, at_once)) * kSize;
     else
       s->size = round * std::max<int64_t>(2, (rounds + most / 2) / most);
