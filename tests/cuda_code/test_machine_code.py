@@ -43,7 +43,7 @@ FP64_BY_DESIGN = {
     "strip_sums": (0.4, OF_TILES),
     "map_rows, bias rows backward": (1.0, BIAS),
     "sums_of_": (0.2, BIAS),
-    "gates_backward_kernel": (1.4, BIAS),
+    "gates_backward_kernel": (1.8, f"{BIAS}; what a block's rows come to"),
     "lse_gradients": (1.0, SHARES),
     "norm_long_sums, rows": (0.3, A_WEIGHT),
     "norm_parameters": (2.0, OF_PARTS),
@@ -55,7 +55,6 @@ FP64_BY_DESIGN = {
 HELD = "a row in registers, as much of it as leaves two blocks to a multiprocessor"
 ANY_STRIDES = "what it reads is found element by element, which costs more than the stack"
 CHANNEL = "a whole channel in registers, as much of it as fits"
-FEW_ROWS = "eight moments of a thread, in double"
 
 # By the beginning of a kernel's title: bytes of stack, at most, and why. Most are of spills.
 FRAMES = {
@@ -64,7 +63,6 @@ FRAMES = {
     "norm_backward_rows, any strides": (16, ANY_STRIDES),
     "strip_": (96, ANY_STRIDES),
     "whole_": (24, CHANNEL),
-    "moment_columns, any": (16, FEW_ROWS),
 }
 
 
