@@ -58,7 +58,7 @@ CHANNEL = "a whole channel in registers, as much of it as fits"
 
 # By the beginning of a kernel's title: bytes of stack, at most, and why. Most are of spills.
 FRAMES = {
-    "forward_rows, norm, chunks found, quick rows, float32": (16, HELD),
+    "forward_rows, norm, chunks found, quick rows": (16, HELD),
     "softmax_backward_rows, any kind, whole, columns, bfloat16": (8, HELD),
     "norm_backward_rows, any strides": (16, ANY_STRIDES),
     "strip_": (96, ANY_STRIDES),

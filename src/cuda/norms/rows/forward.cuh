@@ -268,24 +268,24 @@ FASTACT_DEVICE void put_row(const Rows& rows, const RowPart& part, const Words (
           store_vec(y + q * Vec<T>::kSize, vec);
       }
     };
-    const std::integral_constant<Given, kVecs> by_vecs;
-    const std::integral_constant<Given, kRuns> by_runs;
-    const std::integral_constant<Given, kOne> by_row;
-    const std::integral_constant<Given, kNothing> nothing;
-    const std::integral_constant<Given, kAnything> anything;
-    const bool has_weight = rows.data[kWeightRole], has_bias = rows.data[kBiasRole];
-    const bool own_weight = rows.weight_dtype == kDTypeOf<T>,
-               own_bias = !has_bias || rows.bias_dtype == kDTypeOf<T>;
-    if (vecs <= 4 && rows.params == 1)  // with more vectors it would spill
-      quickly(by_row, by_row);
-    else if (!has_weight || !own_weight || !own_bias)
-      quickly(anything, anything);
-    else if (Rows::kByElement || rows.run > 1)
-      quickly(by_runs, by_runs);
-    else if (has_bias)
-      quickly(by_vecs, by_vecs);
-    else
-      quickly(by_vecs, nothing);
+    const bool has_bias = rows.data[kBiasRole];
+    const bool are_own = rows.data[kWeightRole] && rows.weight_dtype == kDTypeOf<T> &&
+                         (!has_bias || rows.bias_dtype == kDTypeOf<T>);
+    if constexpr (Rows::kHasRuns) {
+      if (vecs <= 4 && rows.params == 1)  // with more vectors it would spill
+        quickly(Way<kOne>(), Way<kOne>());
+      else if (are_own)
+        quickly(Way<kRuns>(), Way<kRuns>());
+      else
+        quickly(Way<kAnyRuns>(), Way<kAnyRuns>());
+    } else {
+      if (are_own && has_bias)
+        quickly(Way<kVecs>(), Way<kVecs>());
+      else if (are_own)
+        quickly(Way<kVecs>(), Way<kNothing>());
+      else
+        quickly(Way<kAnyVecs>(), Way<kAnyVecs>());
+    }
     if constexpr (Rows::kByElement) Tile<T>(rows, part).write(rows, kY);
   } else {
 #pragma unroll

@@ -101,14 +101,15 @@ void for_forward_layout(const NormPlan& plan, Visit visit) {
   const bool quick_data = rows.quick && rows.length % Vec<T>::kSize == 0;
   if (rows.which != k_identity || (!quick_data && !are_tiles<T>(plan)))
     return visit(NormRows(rows), most);
-  if (!quick_data) {
-    NormElements elements;
-    static_cast<NormRows&>(elements) = rows;
-    return visit(elements, std::integral_constant<int, kTileVecs>());
-  }
-  NormQuick quick;
-  static_cast<NormRows&>(quick) = rows;
-  with_vecs<T>(plan.shape.vecs, [&](auto vecs) { visit(quick, vecs); });
+  const auto visit_quick = [&](auto quick, auto vecs) {
+    static_cast<NormRows&>(quick) = rows;
+    visit(quick, vecs);
+  };
+  if (!quick_data) return visit_quick(NormElements(), std::integral_constant<int, kTileVecs>());
+  const bool has_runs = rows.run > 1 && (rows.data[kWeightRole] || rows.data[kBiasRole]);
+  with_vecs<T>(plan.shape.vecs, [&](auto vecs) {
+    has_runs ? visit_quick(NormRuns(), vecs) : visit_quick(NormQuick(), vecs);
+  });
 }
 
 // Vectors of a thread, and of a row that a block holds, at most, backward.

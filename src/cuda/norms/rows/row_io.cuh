@@ -1,6 +1,8 @@
 // How a thread of a norm's kernels reads vectors of parameters.
 #pragma once
 
+#include <type_traits>
+
 #include "cuda/activations/activate.cuh"
 #include "cuda/core/parameter_io.cuh"
 #include "cuda/core/row_io.cuh"
@@ -110,12 +112,20 @@ FASTACT_DEVICE Wide<T> product_of(const Wide<T>& a, const Wide<T>& b) {
   return product;
 }
 
-// How the parameters of quick rows are given: as vectors of T, as numbers of T for runs of
-// elements, one for the whole row, not at all, or in a way that is tested for each vector. Loops
-// over vectors are instantiated for each of these.
-enum Given { kVecs, kRuns, kOne, kNothing, kAnything };
+// How the parameters of quick rows are given. Loops over vectors are instantiated for each way.
+enum Given {
+  kNothing,  // not at all
+  kVecs,     // as vectors of T
+  kAnyVecs,  // not, as vectors of T or of float: tested for each vector
+  kRuns,     // as numbers of T for runs of elements, or not
+  kOne,      // as one number for the whole row, or not
+  kAnyRuns,  // as numbers of any dtype for runs of elements, or not
+};
+template <Given given>
+using Way = std::integral_constant<Given, given>;
 
-// The parameters of the vectors of a row; `none` where there are no parameters.
+// The parameters of the q-th vector of a row; `none` where there are no parameters. These are for
+// runs of elements; a vector may have elements of two.
 template <class T, Given given>
 struct QuickParameters {
   static constexpr int kSize = Vec<T>::kSize;
@@ -134,14 +144,8 @@ struct QuickParameters {
     return given == kRuns ? Compute<T>(widen(load(reinterpret_cast<const T*>(p))))
                           : load_parameter<T>(p, dtype);
   }
-  // Of the q-th vector. One of runs may have elements of two.
   FASTACT_DEVICE Wide<T> operator()(int q) const {
-    if (given == kOne || given == kNothing || (given != kVecs && !base)) return repeat<T>(one);
-    if (given == kVecs || (given == kAnything && rows.run == 1)) {
-      if (given == kVecs || sizeof(T) != 2 || dtype == kDTypeOf<T>)
-        return widen_vec(load_vec(reinterpret_cast<const T*>(base) + int64_t(q) * kSize));
-      return floats_of<T>(base, int64_t(q) * kSize);
-    }
+    if (given == kOne || !base) return repeat<T>(one);
     const unsigned first = unsigned(q) * kSize, run = unsigned(rows.run);
     const unsigned param = rows.runs.quick(first), left = (param + 1) * run - first;
     Wide<T> wide = repeat<T>(number(param));
@@ -150,6 +154,40 @@ struct QuickParameters {
 #pragma unroll
     for (int j = 1; j < kSize; ++j) wide.lane[j] = unsigned(j) < left ? wide.lane[j] : next;
     return wide;
+  }
+};
+template <class T>
+struct QuickParameters<T, kNothing> {
+  Compute<T> one;
+
+  FASTACT_DEVICE QuickParameters(const NormRows&, int, int, Compute<T> none, int64_t) : one(none) {}
+  FASTACT_DEVICE Wide<T> operator()(int) const { return repeat<T>(one); }
+};
+template <class T>
+struct QuickParameters<T, kVecs> {
+  const char* base;
+
+  FASTACT_DEVICE QuickParameters(const NormRows& rows, int role, int, Compute<T>, int64_t group)
+      : base(parameters_base(rows, role, group)) {}
+  FASTACT_DEVICE Wide<T> operator()(int q) const {
+    return widen_vec(load_vec(reinterpret_cast<const T*>(base) + int64_t(q) * Vec<T>::kSize));
+  }
+};
+template <class T>
+struct QuickParameters<T, kAnyVecs> {
+  const char* base;
+  int dtype;
+  Compute<T> one;
+
+  FASTACT_DEVICE QuickParameters(const NormRows& rows, int role, int type, Compute<T> none,
+                                 int64_t group)
+      : base(parameters_base(rows, role, group)), dtype(type), one(none) {}
+  FASTACT_DEVICE Wide<T> operator()(int q) const {
+    const int64_t first = int64_t(q) * Vec<T>::kSize;
+    if (!base) return repeat<T>(one);
+    if (sizeof(T) != 2 || dtype == kDTypeOf<T>)
+      return widen_vec(load_vec(reinterpret_cast<const T*>(base) + first));
+    return floats_of<T>(base, first);
   }
 };
 
