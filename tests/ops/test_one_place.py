@@ -31,7 +31,12 @@ ELSEWHERE = {
     "Tanh": {"common/gates/gates.h"},
     # The CPU adds these terms by one instruction.
     "Itself": {"cpu/reductions/kernels.cpp"},
-    "Square": {"cpu/reductions/kernels.cpp", "cuda/reductions/reductions.cu"},  # value_and_grad
+    # value_and_grad; squares that vanish in float32
+    "Square": {
+        "cpu/reductions/kernels.cpp",
+        "cuda/reductions/reductions.cu",
+        "cuda/reductions/kernels.cuh",
+    },
     "Valid": {"cpu/reductions/kernels.cpp"},
     # The one activation for which these norms, and gradients of a bias, have kernels of their own.
     "Unchanged": {"cuda/norms/channels/strip_forward.cuh", "cpu/bias/kernels.cpp"},

@@ -426,7 +426,7 @@ class Derivative:
         return [found.get(name) for name in self.moving]
 
     def tangents(self, given: Any, others: Any, wanted: Sequence[bool]) -> list[Any]:
-        """The tangents of the results: the transpose of what is composed."""
+        """The tangents of the results: the composed formula, transposed."""
         asked = [tangent is not None for tangent in given]
 
         def gradients(incoming: Any) -> list[Any]:

@@ -79,6 +79,6 @@ def moves(op: Any, name: str) -> bool:
 
 
 def tangent(op: Any, tangents: Mapping[str, Any], named: Mapping[str, Any], dtype: Any) -> Any:
-    """The tangent of that, by those of the arguments."""
+    """The tangent of the same, by the tangents of the arguments."""
     tangents, named = ({n: _wide(v) for n, v in each.items()} for each in (tangents, named))
     return gates.tangent(op, tangents, named).astype(dtype)

@@ -1,6 +1,6 @@
 """Recurrent gates in JAX's own operations, by the activated gates that `forward` saves.
 
-The formulas are those of src/common/gates/gates.h. q is the recurrent part on which a reset gate
+src/common/gates/gates.h has the formulas. q is the recurrent part on which a reset gate
 works, saved as it is.
 """
 
@@ -40,7 +40,7 @@ def gradients(op: Any, incoming: Sequence[Any], named: Named) -> dict[str, Any]:
 
 
 def tangent(op: Any, tangents: Named, named: Named) -> Any:
-    """The tangent of the activated gates, by those of the arguments."""
+    """The tangent of the activated gates, by the tangents of the arguments."""
     letters = _letters(op, named)
     k = _parts(named["gates"], letters)
     packed = [letter for letter in letters if letter != "q"]

@@ -45,8 +45,8 @@ struct RowMap {
   Divisor tiles;
   bool accumulate;  // outputs are added to
   // Sums: kSums x channels x partials_of_channel. Either a row has all channels several times, each
-  // a run of columns, of which up to tiles_of_run blocks have a part. Or a channel is a segment of
-  // many vectors, in whole tiles, whose sums are added up.
+  // a run of columns, and up to tiles_of_run blocks have a part of a run. Or a channel is a segment
+  // of many vectors, in whole tiles, whose sums are added up.
   double* partials;
   Divisor channels, runs;  // runs: by the columns of a run
   int64_t times, partials_of_channel;

@@ -589,8 +589,8 @@ FASTACT_DEVICE N vec_sum(const Vec<T>& vec, int filled = Vec<T>::kSize) {
 }
 
 // Up to 32 terms of 16 bits are added in float before they are added in double: five roundings.
-// bfloat16 may overflow there, and its squares may vanish, of which sums from 2^-100 on lose
-// nothing that counts. Both show in the sum of all, and then all are added in double.
+// bfloat16 may overflow there, and its squares may vanish: sums from 2^-100 on lose nothing
+// by that which counts. Both show in the sum of all, and then all are added in double.
 template <class T>
 using FewSum = std::conditional_t<sizeof(T) == 2, float, double>;
 template <class T, class N>
@@ -600,7 +600,7 @@ FASTACT_DEVICE bool holds(double sum) {
   return sum - sum == 0 && !(std::is_same_v<F, Square> && sum < 0x1p-100);
 }
 
-// The accumulator of a term F of the elements, of which a few are first added in N.
+// The accumulator of a term F of the elements; a few are first added in N.
 template <class F, class T, class N = FewSum<T>>
 struct SumLane {
   static constexpr int kBlocks = 3, kBlocksOfFew = 4;

@@ -68,8 +68,8 @@ struct Stash {
   }
 };
 
-// Folds a number of each of a thread's columns over the block: thread c gets that of the block's
-// c-th column. The caller puts a barrier between two uses of a buffer.
+// Folds a number of each of a thread's columns over the block: thread c gets the result of the
+// block's c-th column. The caller puts a barrier between two uses of a buffer.
 template <int buffer, class N, int n, class Merge>
 FASTACT_DEVICE N fold_long(N (&value)[n], Merge merge) {
   constexpr int kColumns = n * kLongStrip, kWarps = kLongThreads / kWarp;
@@ -102,8 +102,8 @@ FASTACT_DEVICE N long_sums(N (&value)[n]) {
 template <class T>
 constexpr double kTermRoom = sizeof(T) == 2 ? 4 : 16;
 
-// By what terms beside the reference of `from` are multiplied to be those beside that of `to`,
-// which is no less.
+// By what terms beside the reference of `from` are multiplied to be terms beside the reference of
+// `to`, which is no less.
 template <class T>
 FASTACT_DEVICE_CALL double lowered(Compute<T> from, Compute<T> to, Compute<T> up) {
   using C = Compute<T>;

@@ -21,8 +21,8 @@ namespace {
 constexpr int kChunkLanes = 256;  // threads of a chunk of a row that no block holds
 constexpr int kData = 3;          // the first roles, which have x's shape and dtype
 
-// Of long columns (long_columns.cuh): vectors of columns side by side, of which a block has all
-// elements; threads of a block, at most; vectors of a thread in a round; and blocks, at least,
+// Of long columns (long_columns.cuh): vectors of columns side by side, which a block has as a
+// whole; threads of a block, at most; vectors of a thread in a round; and blocks, at least,
 // below which chunks of columns keep more multiprocessors busy.
 constexpr int kLongStrip = 4;
 constexpr int kLongThreads = 512;

@@ -50,8 +50,8 @@ struct Tile {
   decltype(dynamic_shared<Vec<T>>()) vecs;
   int64_t row;            // the first
   int count;              // elements
-  int first, left, step;  // of a thread: its first element, those of its row from there on, and the
-                          // way to its next vector
+  int first, left, step;  // of a thread: its first element, how many its row has from there on, and
+                          // the way to its next vector
 
   FASTACT_DEVICE Tile(const NormRows& rows, const RowPart& part)
       : elements(dynamic_shared<T>()),
