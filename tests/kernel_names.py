@@ -26,7 +26,7 @@ _SOFTMAX_LAYOUTS = {
     "SoftmaxColumns": "columns",
     "SoftmaxStrided": "any strides",
 }
-_SOFTMAX = ("softmax_", "lse_")
+_SOFTMAX = ("softmax_", "lse_", "forward_long_columns", "backward_long_columns")
 _KINDS = {
     "0": "softmax",
     "1": "log_softmax",

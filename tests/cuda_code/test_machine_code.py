@@ -23,6 +23,7 @@ OUT_OF_RANGE = "squares that leave the range of float32 are added up again in do
 OF_PARTS = "adds up the sums of parts, a number a block and column, not elements"
 OF_TILES = "what a tile of four or eight elements comes to, added in double"
 EVERY_14_ROWS = "sums of columns move from float32 to double every 14 rows, or at the end of one"
+OF_ROUNDS = "what a thread's vectors of a round come to in a column, added in double"
 A_RESULT = "numbers of a result, which are in double, converted once for it"
 SUMS_AND_RESULTS = f"{SUMS}; a moment is rounded by a loop over its results of 16 bits"
 SHARES = (
@@ -45,6 +46,8 @@ FP64_BY_DESIGN = {
     "sums_of_": (0.2, BIAS),
     "gates_backward_kernel": (1.8, f"{BIAS}; what a block's rows come to"),
     "lse_gradients": (1.0, SHARES),
+    "forward_long_columns": (0.4, OF_ROUNDS),
+    "backward_long_columns": (0.7, OF_ROUNDS),
     "norm_long_sums, rows": (0.3, A_WEIGHT),
     "norm_parameters": (2.0, OF_PARTS),
     "norm_backward_rows": (2.0, EVERY_14_ROWS),
