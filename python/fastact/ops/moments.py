@@ -37,7 +37,7 @@ class Moments:
     mean, m2 : array
         Of float64, of one shape and from one framework. Python numbers become NumPy's. m2 of
         distances beyond some 1e154 is infinite, and of those below 1e-162 it is 0, where `std` is
-        right nevertheless. (Arrays without arithmetic, as Numba's, then hold minus its root.)
+        right nevertheless.
 
     Examples
     --------
@@ -95,7 +95,7 @@ class Moments:
     @property
     def m2(self) -> Any:
         """The sum of the squared distances from the mean."""
-        if not hasattr(self.squares, "__mul__"):  # arrays without arithmetic, as Numba's
+        if not hasattr(self.squares, "__mul__"):  # arrays without arithmetic have no roots
             return self.squares
         with np.errstate(all="ignore"):
             return self._of_roots(lambda root: root * root, self.squares, 1.0)

@@ -102,9 +102,9 @@ class Statistics(CachedOp[P, R]):
         else:
             results = {"second" if n in _SPREADS else "mean": made[n] for n in self.results}
             results["count"] = made["count"]
-            reduce_moments(now, results, self._of_m2(options), correction, skips, self.warning)
+            reduce_moments(now, results, self._of_m2(now), correction, skips, self.warning)
 
-    def _of_m2(self, options: Any) -> int:
+    def _of_m2(self, now: Step) -> int:
         """The number by which the kernels know what becomes of m2."""
         return _OF_M2[self.results[-1]]
 
@@ -326,9 +326,13 @@ class MomentsOp(Pair[P, R]):
         found = super().outputs_of(entry, options)
         return (*found, "count") if entry != "backward" and _counts(options) else found
 
-    def _of_m2(self, options: Any) -> int:
-        """Return m2 itself for arrays of the caller; `Moments` know a root in its place."""
-        return M2 if options.out[1] is not None else M2_OR_ROOT
+    def _of_m2(self, now: Step) -> int:
+        """Return m2 itself for arrays of the caller; `Moments` know a root in its place.
+
+        They make m2 of the root by arithmetic, which Numba's arrays don't have.
+        """
+        is_plain = now.options.out[1] is not None or not hasattr(now.options.x, "__mul__")
+        return M2 if is_plain else M2_OR_ROOT
 
     def result_of(self, arrays: tuple[Any, ...], named: Mapping[str, Any]) -> Moments:
         (mean, m2, *count), shape = arrays, self.shape_of(named)
