@@ -146,7 +146,7 @@ def test_who_takes_too_long_is_called_once(race):
     called, samples = race({OURS: 1e-3, "slow": 20e-3, "long": 1.0})
     assert called["slow"] == 2  # the first of all calls is not counted, unless it is long
     assert len(samples["slow"]) == len(samples["long"]) == called["long"] == 1
-    # What was called before is not called again.
+    # Calls that were made before are not made again.
     called, samples = race({OURS: 1e-3, "long": 1.0}, first={"long": 0.9})
     assert called["long"] == 0
     assert samples["long"] == [0.9]
