@@ -28,6 +28,7 @@ from .ops.gates import *
 from .ops.moments import Moments as Moments
 from .ops.norms import *
 from .ops.reductions import *
+from .ops.rotary import *
 from .ops.softmax import *
 from .ops.statistics import *
 from .runtime.config import show_config as show_config

@@ -26,6 +26,7 @@ from fastact.ops.bounds import (
     GatedBounds,
     MomentBounds,
     NormBounds,
+    RotaryBounds,
     SoftmaxBounds,
     StatisticBounds,
     SumBounds,
@@ -74,6 +75,8 @@ def constants(bounds: Any) -> tuple[list[str], list[str]]:
     if isinstance(bounds, GateBounds):
         states = f"{bounds.state_ulp:g} u (1 + {bounds.sums:g} S)"
         return [states], [f"{bounds.gradient_ulp:g} u (1 + {bounds.sums:g} S)"]
+    if isinstance(bounds, RotaryBounds):
+        return [f"within {bounds.products:g} u (abs(a cos) + abs(b sin))"], []
     if isinstance(bounds, SoftmaxBounds):
         back = "8 u abs(dx)" if bounds.kind == "logsumexp" else "4 u abs("
         return [f"within {bounds.ulps:g} ULP", f"n / {bounds.lanes:g} u"], [back]

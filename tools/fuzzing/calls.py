@@ -353,7 +353,9 @@ class _Arrays:
     def _lead(self) -> None:
         """The one that decides the dtype."""
         op, draw = self.op, self.draw
-        name = op.saves[0] if self.back and op.saves[0] in self.takes else self.takes[0]
+        saved = op.saves[0] if self.back else ""
+        leads = saved in self.takes and op.roles.get(saved, DATA).dtype == DATA.dtype
+        name = saved if leads else self.takes[0]
         name = "dy" if self.bare else name
         family = "reductions" if is_sum(op) else op.family
         leaders = _LEADERS.get(family, _ANY_LEADER)
@@ -392,6 +394,8 @@ class _Arrays:
         shape = self.shapes.get(name, self.shape)
         values = draw.r.choice(_VALUES.get(name, ("plain",)))
         dtype = dtype_of(op, name, draw.dtype)
+        if op.family == "rotary" and name in op.saves:
+            return self._angle(name)
         if self._is_saved(name):
             nothing = name == "divisor" and self.named.get("reduction") == "none"
             if nothing or (name == "c" and self.named.get("recompute")):
@@ -424,6 +428,33 @@ class _Arrays:
             return draw.array(name, shape, values, dtype)
         is_state = op.family == "gates" and name == op.state
         return draw.array(name, shape, values, dtype, number=is_state and not self.back)
+
+    def _angle(self, name: str) -> Any:
+        """Cosines or sines of some pairs, or tables of them, and positions in these."""
+        draw, r = self.draw, self.draw.r
+        axis = self.named.get("axis", -1) % len(self.shape)
+        if name == "cos":
+            self.has_table = draw.chance(0.3)
+            most = self.shape[axis] // 2
+            count = most if draw.chance(0.5) else r.randrange(most + 1)
+            of = [1 if draw.chance(0.5) else n for n in self.shape]
+            of[axis] = count
+            shape = (
+                (r.randrange(1, 6), count) if self.has_table else tuple(of[r.randrange(axis + 1) :])
+            )
+            wide = (
+                computed_in(draw.dtype) if draw.framework != "plain" and draw.chance(0.4) else None
+            )
+            return replace(draw.array(name, shape, "plain", wide or self.parameter), form="array")
+        cos = self.made["cos"]
+        if name == "sin":
+            return replace(draw.array(name, cos.shape, "plain", cos.dtype), form="array")
+        if not self.has_table:
+            return None
+        others = self.shape[:axis] + self.shape[axis + 1 :]
+        some = tuple(1 if draw.chance(0.4) else n for n in others[r.randrange(len(others) + 1) :])
+        made = draw.array(name, some, "small integers", r.choice((_INT32, _INT64)))
+        return replace(made, form="array")
 
     def _is_given(self, name: str) -> bool:
         """Whether an argument that may be left out is there."""
@@ -538,6 +569,8 @@ def sample(op: Any, draw: Draw) -> Request:
     outs = _outs(op, entry, arrays)
     if is_loss(op):
         _note_classes(draw, arrays, notes, outs)
+    if made.get("positions") is not None:
+        _note_positions(draw, arrays, notes, outs)
     return Request(
         op.name, entry, draw.framework, draw.dtype, given, draw.chance(0.5), notes=notes, **outs
     )
@@ -603,6 +636,20 @@ def _note_classes(draw: Draw, arrays: _Arrays, notes: dict[str, Any], outs: dict
         notes["says"] = f"fastact.{arrays.op.name}"
 
 
+def _note_positions(
+    draw: Draw, arrays: _Arrays, notes: dict[str, Any], outs: dict[str, Any]
+) -> None:
+    """Rows that a table has not: as classes that are not there."""
+    rows, count = arrays.made["cos"].shape
+    some = math.prod(arrays.shape) > 0 and count > 0
+    wrong = some and draw.chance(0.12)
+    notes |= {"wrong": wrong, "rows": rows}
+    if wrong and draw.device == "cpu":
+        outs["refused"] = outs.get("refused") or "a position that is not there"
+    if wrong:
+        notes["says"] = f"fastact.{arrays.op.name}"
+
+
 # --- values ---------------------------------------------------------------------------------------
 
 
@@ -622,8 +669,10 @@ def fill(request: Request, rng: np.random.Generator) -> dict[str, Any]:
         for out in request.outs:
             if out.array is not None:
                 values[out.array.name] = draw(rng, out.array.shape, out.array.dtype, "plain")
-    if "wrong" in notes and every["target"].dtype.kind == "i" and notes["classes"]:
+    if "classes" in notes and every["target"].dtype.kind == "i" and notes["classes"]:
         values["target"] = _classes(request, every["target"], rng)
+    if "positions" in every:
+        values["positions"] = _positions(notes, every["positions"], rng)
     if "mask" in every:
         values["mask"] = _hiding(case_of(request, values), values["mask"], rng)
     saved = [a for a in every.values() if a.values == "saved"]
@@ -647,6 +696,15 @@ def _classes(request: Request, target: Array, rng: np.random.Generator) -> Any:
         outside = [n for n in outside if not 0 <= n < classes and n != ignored]
         drawn.reshape(-1)[rng.integers(drawn.size)] = rng.choice(outside)
     return drawn.astype(target.dtype)
+
+
+def _positions(notes: dict[str, Any], array: Array, rng: np.random.Generator) -> Any:
+    """Rows of the table, and perhaps one that it has not."""
+    rows = notes["rows"]
+    drawn = rng.integers(0, rows, array.drawn)
+    if notes["wrong"]:
+        drawn.reshape(-1)[rng.integers(drawn.size)] = rng.choice([rows, rows + 5, -1])
+    return drawn.astype(array.dtype)
 
 
 def _hiding(case: Case, mask: Any, rng: np.random.Generator) -> Any:
@@ -839,8 +897,8 @@ def refused(request: Request, r: Random) -> tuple[Request, dict[str, Any]]:
     if r.random() < 0.3 and request.framework == "numpy":
         bad = replace(bad, stored=np.dtype(np.complex128))
     else:
-        # More axes than the data has: with as many or fewer, a mask may broadcast to it.
-        more = 1 + len(request.notes["shape"]) - len(bad.shape)
+        # More axes than it and the data have: with as many or fewer, a mask may broadcast to it.
+        more = 1 + max(0, len(request.notes["shape"]) - len(bad.shape))
         bad = replace(bad, shape=(*bad.shape, *(2,) * more))
     made = replace(request, given={**request.given, name: bad})
     return made, {name: np.zeros(bad.shape, bad.dtype)}

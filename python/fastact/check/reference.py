@@ -486,6 +486,26 @@ GATES = {
 }
 
 
+# --- rotary ---------------------------------------------------------------------------------------
+
+
+def rotary(
+    x: Any, cos: Any, sin: Any, axis: int, *, interleaved: bool = False, signed: bool = True
+) -> Any:
+    """The pairs of an axis, turned by their angles; or what is added up for each element."""
+    y = np.moveaxis(x, axis, -1).copy()
+    cos, sin = (np.moveaxis(angle, axis, -1) for angle in (cos, sin))
+    count = cos.shape[-1]
+    a, b = (
+        (y[..., 0 : 2 * count : 2], y[..., 1 : 2 * count : 2])
+        if interleaved
+        else (y[..., :count], y[..., count : 2 * count])
+    )
+    first, second = a * cos - b * sin if signed else a * cos + b * sin, b * cos + a * sin
+    a[...], b[...] = first, second
+    return np.moveaxis(y, -1, axis)
+
+
 # --- softmax --------------------------------------------------------------------------------------
 
 

@@ -6,7 +6,7 @@ is. The bridges to torch and dask are imported when an object of theirs arrives,
 """
 
 from collections.abc import Callable, Mapping
-from functools import cache
+from functools import cache, partial
 from typing import Any, NamedTuple
 
 from . import foreign
@@ -84,4 +84,11 @@ def traced(op: Any, args: Args, kwargs: Named) -> Any:
     """The call as torch.compile reads it."""
     from ..torch import dispatch
 
-    return dispatch.traced(op, args, kwargs)
+    return one_by_one(op, partial(dispatch.traced, op), args, kwargs)
+
+
+def one_by_one(op: Any, call: Callable[[Args, Named], Any], args: Args, kwargs: Named) -> Any:
+    """The result of a call; of a tuple of arrays, where the op takes one, the results of each."""
+    if op.takes_several and args and isinstance(args[0], tuple):
+        return tuple(call((x, *args[1:]), kwargs) for x in args[0])
+    return call(args, kwargs)

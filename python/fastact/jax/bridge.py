@@ -14,7 +14,7 @@ import numpy as np
 from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
 
-from ..interop import validate
+from ..interop import handlers, validate
 from ..interop.shapes import Shape
 from ..ops.engine.op import EntryPoint, arrays_of
 from ..ops.engine.spec import spec_of
@@ -483,6 +483,9 @@ class Function:
         self.__signature__ = op.__signature__.replace(parameters=kept)
 
     def __call__(self, *args: Any, donate: bool = False, **kwargs: Any) -> Any:
+        return handlers.one_by_one(self.op, partial(self._call, donate), args, kwargs)
+
+    def _call(self, donate: bool, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         template, arrays = self._taken_apart("call", args, kwargs)
         donates = validate.flag(f"fastact.jax.{self.__name__}", "donate", donate)
         call: Any = _function(self.op, template, donates)

@@ -44,6 +44,8 @@ def gradients(op: Any, incoming: Sequence[Any], named: Named, m: Operations) -> 
     if "shape" in op.saves:
         x = m.zeros(named["shape"], incoming[0])
         named = {**named, first: x, "shape": tuple(incoming[0].shape)}  # unbroadcast's is that
+    elif first not in named and op.takes_several:  # linear in it, and not saved
+        named = {**named, first: m.zeros(tuple(incoming[0].shape), incoming[0])}
     names = [n for n in op.differentiated if named.get(n) is not None]
     if first not in names:  # a gradient is named otherwise
         names = [first, *names]
@@ -254,11 +256,39 @@ def _statistic(op: Any, of: Named, m: Operations) -> tuple[Any, ...]:
     return (m.sum(found[op.results[0]], over).reshape(shape),)
 
 
+def _rotary(op: Any, of: Named, m: Operations) -> tuple[Any, ...]:
+    x, cos, sin, positions = of["x"], of["cos"], of["sin"], of["positions"]
+    ndim, axis = x.ndim, of["axis"] % x.ndim
+    if positions is not None:
+        front = (1,) * (ndim - 1 - positions.ndim)
+        cos, sin = (table[positions] for table in (cos, sin))
+        cos, sin = (rows.reshape((*front, *rows.shape)) for rows in (cos, sin))
+        for at in range(ndim - 1, axis, -1):
+            cos, sin = cos.swapaxes(at - 1, at), sin.swapaxes(at - 1, at)
+    count = cos.shape[axis - ndim]
+    if count == 0:
+        return (x,)
+
+    def taken(array: Any, index: Any) -> Any:
+        return array[(..., index, *[slice(None)] * (ndim - 1 - axis))]
+
+    place = m.arange(x.shape[axis], x)
+    is_turned = place < 2 * count
+    is_second = place % 2 == 1 if of["interleaved"] else place >= count
+    pair = place // 2 if of["interleaved"] else place - count * is_second
+    step = 1 if of["interleaved"] else count
+    other = m.where(is_turned, place + step - 2 * step * is_second, place)
+    pair, sign = m.where(is_turned, pair, 0), m.where(is_second, 1.0, -1.0)
+    turned = x * taken(cos, pair) + _along(sign, ndim, axis) * taken(x, other) * taken(sin, pair)
+    return (m.where(_along(is_turned, ndim, axis), turned, x),)
+
+
 _FAMILIES: Mapping[str, Callable[[Any, Named, Operations], tuple[Any, ...]]] = {
     "bias": _bias,
     "gated": _gated,
     "norms": _norm,
     "softmax": _softmax,
     "reductions": _statistic,
+    "rotary": _rotary,
     "statistics": _statistic,
 }

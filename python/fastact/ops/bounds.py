@@ -598,6 +598,21 @@ class NormBounds:
 
 
 @dataclass(frozen=True)
+class RotaryBounds:
+    """Stated accuracy: |y - exact| <= products u (|a cos| + |b sin|), and a rounding to the dtype.
+
+    Two products and their sum, and the rounding of wider cosines and sines.
+    """
+
+    products: float = 3
+
+    def allowed(self, exact: Any, size: Any, dtype: Any) -> Any:
+        """Of y; size: |a cos| + |b sin|."""
+        error = self.products * unit_roundoff(dtype) * np.asarray(size)
+        return error + rounding(exact, dtype, error)
+
+
+@dataclass(frozen=True)
 class GateBounds:
     """Stated accuracy: |result - exact| <= ulp u times a scale, and the rounding to the dtype.
 

@@ -11,4 +11,5 @@
                K(batch_norm, BatchNormTable, batch_norm_table))                                    \
   X(gates, K(gate, GateTable, gate_table))                                                         \
   X(gated, K(gated, GatedKernels, gated_kernels))                                                  \
-  X(softmax, K(softmax, SoftmaxTable, softmax_table))
+  X(softmax, K(softmax, SoftmaxTable, softmax_table))                                              \
+  X(rotary, K(rotary, RotaryKernels, rotary_kernels))

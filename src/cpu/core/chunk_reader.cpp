@@ -206,11 +206,15 @@ bool prefetches_next_chunk() {
 
 int64_t bypass_caches_from(int64_t bytes) { return nontemporal_bytes.exchange(bytes); }
 
+bool exceeds_caches(int64_t bytes) {
+  return bytes >= nontemporal_bytes.load(std::memory_order_relaxed);
+}
+
 bool bypasses_caches(const StridedOperands& s, int k) {
   bool is_another = s.is_direct[k];
   for (int other = 0; other < s.count; ++other)
     is_another &= other == k || s.data[other] != s.data[k];
-  return is_another && s.size() * s.items[k] >= nontemporal_bytes.load(std::memory_order_relaxed);
+  return is_another && exceeds_caches(s.size() * s.items[k]);
 }
 
 void store_as(int dtype, char* at, double value) {

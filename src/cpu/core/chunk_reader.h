@@ -152,6 +152,7 @@ void spread_over_rows(const StridedOperands& s, int64_t channels, int64_t row, i
 // Whether operand k, which is written, is written where it lies, is no other operand's memory, and
 // too big to stay in a cache, on a processor on which it then pays to store it past the caches.
 bool bypasses_caches(const StridedOperands& s, int k);
+bool exceeds_caches(int64_t bytes);  // of an operand that lies there
 // Sets from how many bytes on that is, and returns from how many it was: for tests.
 int64_t bypass_caches_from(int64_t bytes);
 

@@ -325,6 +325,7 @@ cdef extern from "cpu/core/kernel_table.h" namespace "fastact" nogil:
         const ElementwiseTable* elementwise
         const ReduceTable* reduce
         const GateTable* gate
+        const RotaryKernels* rotary
         const ConvertKernels* convert
         const CompareKernels* compare
 

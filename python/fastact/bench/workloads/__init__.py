@@ -8,6 +8,7 @@ from .gates import GATES
 from .norms import NORMS
 from .other import OTHER
 from .reductions import REDUCTIONS, STATISTICS
+from .rotary import ROTARY
 from .softmax import SOFTMAX
 from .work import Family
 
@@ -18,6 +19,7 @@ FAMILIES: dict[str, Family] = dict.fromkeys((op.family for op in ops.values()), 
     "gates": GATES,
     "norms": NORMS,
     "reductions": REDUCTIONS,
+    "rotary": ROTARY,
     "softmax": SOFTMAX,
     "statistics": STATISTICS,
 }

@@ -78,10 +78,12 @@ def broadcasts(shape: tuple[int, ...], to: tuple[int, ...]) -> bool:
     return extra >= 0 and all(n in (1, m) for n, m in zip(shape, to[extra:], strict=True))
 
 
-def check_repeats(where: str, name: str, shape: tuple[int, ...], to: tuple[int, ...]) -> None:
-    """Refuse an argument that does not broadcast to the shape of x."""
+def check_repeats(
+    where: str, name: str, shape: tuple[int, ...], to: tuple[int, ...], of: str = "x's shape"
+) -> None:
+    """Refuse an argument that does not broadcast to the shape of x, or of what messages say."""
     if not broadcasts(shape, to):
-        raise ValueError(f"{where}: {name} must broadcast to x's shape {to}, got {shape}")
+        raise ValueError(f"{where}: {name} must broadcast to {of} {to}, got {shape}")
 
 
 def repeated(view: View, to: tuple[int, ...]) -> View:

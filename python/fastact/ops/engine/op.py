@@ -390,6 +390,9 @@ class Op(Generic[P, R]):
     #: Switches that must be off where torch records or traces a call.
     unrecorded: tuple[str, ...] = ()
 
+    #: Whether the first array may be a tuple of arrays, each with a result of its own.
+    takes_several: bool = False
+
     #: Whether it is an element-wise op whose derivative is constant between corners.
     piecewise_linear: bool = False
 

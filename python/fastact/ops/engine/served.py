@@ -42,7 +42,10 @@ class ServedOp(Op[P, R]):
     """
 
     def _call(self, *args: Any, **kwargs: Any) -> Any:
-        return serve(self, "call", *args, **kwargs)
+        return self._serve("call", *args, **kwargs)
+
+    def _serve(self, entry: str, *args: Any, **kwargs: Any) -> Any:
+        return serve(self, entry, *args, **kwargs)
 
     def _enter(self, **entry_points: EntryPoint) -> None:
         """Take the entry points; `call` is calling the op."""
@@ -168,7 +171,7 @@ class Entry(_cpu.CachedCall):
 
 def enter_cached(op: Any, name: str) -> None:
     """An entry point whose repeated calls skip this layer."""
-    function = partial(serve, op, name)
+    function = partial(op._serve, name)
     owner, _, last = name.rpartition(".")
     enter_at(op, name, Entry(function, op.entry_point(owner or "call"), last), function)
 

@@ -216,6 +216,11 @@ def seen_by(shapes: type, shape: str) -> Callable[[Any, View], View] | None:
     return found
 
 
+def _whose(data: str, shape: str) -> str:
+    """A shape by its name, for messages."""
+    return "x's shape" if shape == "data" else f"{data}'s {shape}"
+
+
 def _whole(name: str) -> str:
     """The argument that an array is a part of: dy, of dy[0]."""
     return name.partition("[")[0]
@@ -331,7 +336,7 @@ class Step:
                 continue
             allowed = [shape if n == "data" else getattr(self.shapes, n) for n in names]
             if repeats:
-                axes.check_repeats(where, name, view.shape, allowed[0])
+                axes.check_repeats(where, name, view.shape, allowed[0], _whose(leader, names[0]))
                 views[name] = axes.repeated(view, allowed[0])
                 continue
             if view.shape in allowed and name in self.call.arrays:

@@ -1,0 +1,57 @@
+"""The benchmark of rotary embeddings, of tokens with heads of 128 elements.
+
+A call reads x and writes y; the angles of a token are the same for its heads. As models do it, the
+whole head is turned, as halves and as neighbours.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from ...measure.shapes import hidden, shape_label
+from .work import BYTES, ITEM, Asked, Case, Family
+
+_HEAD = 128
+
+
+def _cases(asked: Asked) -> list[Case]:
+    found = []
+    for size in asked.sizes or (BYTES // 2 // ITEM[asked.dtype],):
+        tokens, columns = hidden(size)
+        head = min(_HEAD, columns)
+        shape = tokens, columns // head, head
+        small = tokens * head * ITEM[asked.dtype]  # cosines and sines
+        found.append(asked.case(shape, 2, small=small))
+        label = f"{shape_label(shape)}, interleaved"
+        found.append(asked.case(shape, 2, label, small=small, options={"interleaved": True}))
+    return found
+
+
+def _prepared(case: Case, arrays: dict[str, Any]) -> dict[str, Any]:
+    """Angles of a token."""
+    return {n: a[:, :1] if n in ("cos", "sin") else a for n, a in arrays.items()}
+
+
+# --- the same by torch and jax --------------------------------------------------------------------
+
+
+def _formula(case: Case, stack: Callable[..., Any], join: Callable[..., Any]) -> Any:
+    def turned(x: Any, cos: Any, sin: Any) -> Any:
+        if case.options.get("interleaved"):
+            a, b = x[..., ::2], x[..., 1::2]
+            return stack((a * cos - b * sin, b * cos + a * sin), -1).reshape(x.shape)
+        half = x.shape[-1] // 2
+        a, b = x[..., :half], x[..., half:]
+        return join((a * cos - b * sin, b * cos + a * sin), -1)
+
+    return turned
+
+
+ROTARY = Family(
+    _cases,
+    lambda torch, case: _formula(case, torch.stack, torch.cat),
+    prepared=_prepared,
+    constant=frozenset({"cos", "sin"}),
+    jax=lambda jax, case: _formula(case, jax.numpy.stack, jax.numpy.concatenate),
+)

@@ -1,0 +1,117 @@
+"""Rotary position embeddings: the elements of queries and keys, turned in pairs.
+
+Declared by a function: signature, defaults and its own documentation; `@rotary_op` makes the op.
+The formula stands in `src/common/rotary/`, the oracle in `check/reference.py`.
+"""
+
+from typing import TYPE_CHECKING
+
+from .engine.op import names_of_ops
+from .engine.rotary import rotary_op
+from .types import A, Array, Out, Outs, Stream
+
+
+def _rotary_of_two(
+    q: A,
+    k: A,
+    /,
+    cos: Array,
+    sin: Array,
+    *,
+    axis: int = -1,
+    interleaved: bool = False,
+    positions: Array | None = None,
+    out: Outs[A] = None,
+    stream: Stream = None,
+) -> tuple[A, A]:
+    raise NotImplementedError  # it declares alone
+
+
+_rotary_of_two.__name__ = "rotary"
+
+
+@rotary_op(_rotary_of_two)
+def rotary(
+    x: A,
+    /,
+    cos: Array,
+    sin: Array,
+    *,
+    axis: int = -1,
+    interleaved: bool = False,
+    positions: Array | None = None,
+    out: Out[A] = None,
+    stream: Stream = None,
+) -> A:
+    """Rotary position embedding, of one array or of queries and keys together.
+
+    ``a, b = np.split(x, 2, axis)``, ``y = np.concatenate([a * cos - b * sin, b * cos + a * sin],
+    axis)``: halves, as GPT-NeoX and Llama have them; or neighbours, as GPT-J.
+
+    Parameters
+    ----------
+    x : array or tuple
+        Of float16, bfloat16, float32 or float64; any strides. Or a tuple (q, k) of two of one
+        dtype, which may differ in shape; then the result is a tuple, and so are dy and `out`.
+    cos, sin : array
+        The cosine and the sine of each pair's angle, of one shape, and of x's dtype or a wider one.
+        Their length along `axis` is the number of pairs: the first ``2 * cos.shape[axis]``
+        elements are turned, and the others stay as they are. Along the other axes they broadcast:
+        for x of shape (batch, heads, seq, d) they are (seq, d / 2) or (batch, 1, seq, d / 2), for
+        (batch, seq, heads, d) they are (seq, 1, d / 2). They have no gradient.
+    axis : int, default -1
+        The axis of the pairs.
+    interleaved : bool, default False
+        A pair is two neighbours, ``x[..., ::2], x[..., 1::2]``, and not an element of each half.
+    positions : array, optional
+        Of int32 or int64: which row of cos and sin, now tables of shape (rows, d / 2), an element's
+        angles are in. They broadcast to x's shape without `axis`: (seq,), or (batch, 1, seq).
+    out : array or tuple, optional
+        Where to write y; it may be x itself. Of a tuple each array may be its own x.
+
+    Returns
+    -------
+    array or tuple
+        The result, of x's shape, dtype and framework.
+
+    Raises
+    ------
+    TypeError
+        For cos or sin of a dtype narrower than x's, or positions that are no integers.
+    ValueError
+        For more pairs than x has, cos and sin of different shapes, or a position that is no row of
+        the table; on a GPU, where nobody waits for the answer, such an element is NaN.
+
+    Notes
+    -----
+    Hugging Face's models repeat cos and sin over both halves: give ``cos[..., : d // 2]``, with an
+    axis of heads, as their ``unsqueeze_dim`` adds it.
+
+    The bits are the formula's in the type in which x is computed, each product rounded: those of
+    ``x * cos + rotate_half(x) * sin`` in float32. With u = 2**-24 (float64: 2**-53) y is within 3 u
+    (abs(a cos) + abs(b sin)) of the exact value, for b likewise, and rounded to x's dtype; a cosine
+    or a sine wider than the type in which x is computed is rounded to that first. The bits depend
+    on no layout, and not on the number of threads.
+
+    References
+    ----------
+    J. Su et al., "RoFormer: Enhanced Transformer with Rotary Position Embedding", 2021,
+    https://arxiv.org/abs/2104.09864
+
+    Examples
+    --------
+    >>> import numpy as np, fastact as fa
+    >>> angle = np.outer(np.arange(2), [1.0, 0.01])
+    >>> fa.rotary(np.ones((2, 4)), np.cos(angle), np.sin(angle))
+    array([[ 1.        ,  1.        ,  1.        ,  1.        ],
+           [-0.3011...,  0.9899...,  1.3817...,  1.0099...]])
+    >>> fa.rotary(np.array([1.0, 0.0, 5.0]), np.array([0.8]), np.array([0.6]), interleaved=True)
+    array([0.8, 0.6, 5. ])
+    >>> y, saved = fa.rotary.forward(np.array([1.0, 0.0]), np.array([0.8]), np.array([0.6]))
+    >>> fa.rotary.backward(y, *saved)
+    array([1., 0.])
+    """
+
+
+if not TYPE_CHECKING:  # a type checker reads the imports
+    __all__ = names_of_ops(globals())

@@ -1,0 +1,179 @@
+// The plan of a rotary embedding, and a thread's partition of it (rotary.h).
+#include "cpu/rotary/rotary.h"
+
+#include "cpu/core/scratch.h"
+#include "cpu/core/span_iterator.h"
+
+namespace fastact {
+namespace {
+
+using Data = RotaryCall;
+
+constexpr int kRead[] = {Data::kA, Data::kB, Data::kCos, Data::kSin};
+constexpr int kWritten[] = {Data::kOutA, Data::kOutB};
+
+int64_t number_of(int dtype, const char* at) {
+  int64_t wide;
+  int32_t narrow;
+  if (dtype == kI64) return memcpy(&wide, at, sizeof wide), wide;
+  return memcpy(&narrow, at, sizeof narrow), narrow;
+}
+
+int64_t column_step(const StridedOperands& s, int k) {
+  return s.columns.count ? s.columns.stride[k][0] : s.items[k];
+}
+
+// Whether pairs are neighbours: every element of b is one behind its a.
+bool are_neighbours(const StridedOperands& s, int a, int b) {
+  const auto bits = reinterpret_cast<uintptr_t>(s.data[a]);
+  bool are =
+      s.data[b] == s.data[a] + s.item && bits % uintptr_t(s.item) == 0 &&
+      (!s.columns.count || (column_step(s, a) == 2 * s.item && column_step(s, b) == 2 * s.item));
+  for (int i = 0; i < s.rows.count; ++i)
+    are = are && s.rows.stride[a][i] == s.rows.stride[b][i] && s.rows.stride[a][i] % s.item == 0;
+  return are;
+}
+
+// The kernel that takes the arrays as they lie; null: there is none.
+auto direct_kernel(const Rotary& rotary) -> decltype(rotary.direct) {
+  const StridedOperands& s = rotary.operands;
+  const int angles = s.dtypes[Data::kCos];
+  if (rotary.accumulate || (angles != s.dtype && angles != s.compute_dtype)) return nullptr;
+  const auto are_dense = [&](std::initializer_list<int> which) {
+    return std::all_of(which.begin(), which.end(), [&](int k) { return s.has_unit_stride[k]; });
+  };
+  if (!are_dense({Data::kCos, Data::kSin})) return nullptr;
+  const auto& kernels = rotary.kernels->turn[s.dtype][angles == s.compute_dtype];
+  if (are_dense({Data::kA, Data::kB, Data::kOutA, Data::kOutB})) return kernels[0];
+  return are_neighbours(s, Data::kA, Data::kB) && are_neighbours(s, Data::kOutA, Data::kOutB)
+             ? kernels[1]
+             : nullptr;
+}
+
+// Whether results are whole cache lines of their own, and too big for the caches.
+bool leaves_caches(const Rotary& rotary) {
+  const StridedOperands& s = rotary.operands;
+  if (!rotary.direct || s.data[Data::kOutA] == s.data[Data::kA]) return false;
+  const bool is_packed = column_step(s, Data::kOutA) != s.item;
+  auto bits = uintptr_t(s.columns.size * s.item * (is_packed ? 2 : 1));
+  for (const int k : kWritten) {
+    if (k == Data::kOutA || !is_packed) bits |= reinterpret_cast<uintptr_t>(s.data[k]);
+    for (int i = 0; i < s.rows.count; ++i) bits |= uintptr_t(s.rows.stride[k][i]);
+  }
+  return bits % kCacheLine == 0 && exceeds_caches(2 * s.size() * s.item);
+}
+
+// One thread's pairs.
+struct Pairs {
+  const Rotary& rotary;
+  const StridedOperands& s;
+  ChunkReader reader;
+  alignas(64) char buffers[4][kPiece * sizeof(double)];
+
+  explicit Pairs(const Rotary& r) : rotary(r), s(r.operands), reader(r.operands) {}
+
+  // So many rows that neighbour along the last axis of rows, or less than a row.
+  void turn(int64_t row, int64_t rows, int64_t column, int64_t n) {
+    PairRows of;
+    for (int k = 0; k < Data::kArrays; ++k) {
+      if (k == Data::kPositions) continue;
+      of.at[k] = s.row(k, row) + column * column_step(s, k);
+      of.step[k] = s.rows.count ? s.rows.stride[k][s.rows.count - 1] : 0;
+    }
+    if (rotary.table_rows) {
+      const int64_t position = number_of(s.dtypes[Data::kPositions], s.row(Data::kPositions, row));
+      for (int k = 0; k < 2; ++k) of.at[Data::kCos + k] += position * rotary.table_step[k];
+    }
+    of.sign[0] = rotary.turns_back ? -1 : 1, of.sign[1] = -of.sign[0];
+    of.bypasses_caches = rotary.bypasses_caches;
+    of.rows = rows, of.pairs = n;
+    if (rotary.direct) return rotary.direct(of);
+    turn_by_buffers(of, row, column, n);
+  }
+
+  // A part of a row. Each result may lie in the buffer of its operand.
+  void turn_by_buffers(PairRows of, int64_t row, int64_t column, int64_t n) {
+    for (int64_t done = 0, m; done < n; done += m) {
+      m = std::min(kPiece, n - done);
+      reader.go(row, column + done, m);
+      PairRows piece = of;
+      for (int k = 0; k < 4; ++k)
+        piece.at[k] = k < Data::kCos
+                          ? const_cast<char*>(reader.load(k, buffers[k]))
+                          : (read_angles(k, of.at[k] + done * column_step(s, k), m), buffers[k]);
+      for (int k = 0; k < 2; ++k)
+        piece.at[kWritten[k]] = reader.target(kWritten[k], buffers[k], rotary.accumulate);
+      piece.rows = 1, piece.pairs = m, piece.bypasses_caches = false;
+      rotary.kernels->turn[s.compute_dtype][0][0](piece);
+      for (int k = 0; k < 2; ++k)
+        reader.finish(kWritten[k], piece.at[kWritten[k]], buffers[k], rotary.accumulate);
+    }
+  }
+
+  void read_angles(int k, const char* from, int64_t n) {
+    read_strided(*s.kernels, s.dtypes[k], s.compute_dtype, from, column_step(s, k), n, buffers[k]);
+  }
+};
+
+// The rows of a run that a kernel takes at once: they are along one axis, at one position or none.
+int64_t rows_at_once(const Rotary& rotary, int64_t row, int64_t most) {
+  const StridedOperands& s = rotary.operands;
+  const int last = s.rows.count - 1;
+  if (!rotary.direct || last < 0) return 1;
+  if (rotary.table_rows && s.rows.stride[Data::kPositions][last] != 0) return 1;
+  return std::min(most, s.rows.length[last] - row % s.rows.length[last]);
+}
+
+}  // namespace
+
+void prepare(Rotary* rotary, const KernelTable* table, const RotaryCall& call) {
+  const RotaryOperands given(call);
+  plan_rows(&rotary->operands, table->convert, Data::kArrays, given.arrays, given.dtypes,
+            given.pairs, false);
+  rotary->kernels = table->rotary;
+  rotary->table_rows = given.table_rows;
+  std::copy_n(given.table_step, 2, rotary->table_step);
+  rotary->turns_back = call.turns_back, rotary->accumulate = call.accumulate;
+  rotary->direct = direct_kernel(*rotary);
+  rotary->bypasses_caches = leaves_caches(*rotary);
+}
+
+bool has_valid_positions(const RotaryCall& call) {
+  const ArrayArgument& positions = call.data[Data::kPositions];
+  const int64_t item = item_size(positions.dtype), rows = call.data[Data::kCos].shape[0];
+  int64_t index[kMaxAxes] = {};
+  const char* at = positions.data;
+  for (;;) {
+    const int64_t number = number_of(positions.dtype, at);
+    if (number < 0 || number >= rows) return false;
+    int i = positions.ndim - 1;
+    for (; i >= 0; --i) {
+      const int64_t step = byte_stride(positions, i, item);
+      if (step == 0) continue;  // they repeat
+      if (++index[i] < positions.shape[i]) {
+        at += step;
+        break;
+      }
+      at -= (positions.shape[i] - 1) * step;
+      index[i] = 0;
+    }
+    if (i < 0) return true;
+  }
+}
+
+void rotary_partition(const Rotary* rotary, int64_t index, int64_t partitions) {
+  const StridedOperands& s = rotary->operands;
+  const int64_t columns = s.columns.size, end = begin_of_part(s.size(), index + 1, partitions);
+  with_frame<Pairs>(*rotary, [&](Pairs& pairs) {
+    for (int64_t first = begin_of_part(s.size(), index, partitions); first < end;) {
+      const int64_t row = first / columns, column = first % columns;
+      const int64_t n = std::min(columns - column, end - first);
+      const int64_t rows = n < columns ? 1 : rows_at_once(*rotary, row, (end - first) / columns);
+      pairs.turn(row, rows, column, n);
+      first += rows * n;
+    }
+    if (rotary->bypasses_caches) std::atomic_thread_fence(std::memory_order_seq_cst);
+  });
+}
+
+}  // namespace fastact

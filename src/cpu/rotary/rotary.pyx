@@ -1,0 +1,69 @@
+# Rotary position embedding, and its gradient (common/rotary/rotary.h, which describes the call).
+
+cdef extern from "common/rotary/rotary.h" namespace "fastact" nogil:
+    const CallTable kRotary
+    const int kRotaryA "fastact::RotaryCall::kA"
+    const int kRotaryCos "fastact::RotaryCall::kCos"
+    const int kRotaryPositions "fastact::RotaryCall::kPositions"
+
+    ctypedef struct RotaryCall:
+        ArrayArgument[7] data
+
+cdef extern from "cpu/rotary/rotary.h" namespace "fastact" nogil:
+    ctypedef void (*TurnPairs)(const void*) noexcept
+
+    ctypedef struct RotaryKernels:
+        TurnPairs[4][2][2] turn
+
+    ctypedef struct Rotary:
+        pass
+
+    void prepare_rotary "fastact::prepare"(
+        Rotary*, const KernelTable*, const RotaryCall&
+    ) noexcept
+    cpp_bool has_valid_positions(const RotaryCall&) noexcept
+    void rotary_partition(const Rotary*, int64_t, int64_t) noexcept
+
+
+cdef int check_positions(const RotaryCall* call) except -1:
+    cdef bint are_valid
+    with nogil:
+        are_valid = has_valid_positions(call[0])
+    if not are_valid:
+        raise ValueError(
+            f"fastact.rotary: positions must be from 0 to {call.data[kRotaryCos].shape[0] - 1}, rows "
+            f"of cos, got another number"
+        )
+    return 0
+
+
+cdef int run_rotary(const void* given, char* workspace, int64_t bytes) except -1:
+    cdef const RotaryCall* call = <const RotaryCall*>given
+    cdef int64_t size = operand_size(operand_of(&call.data[kRotaryA]))
+    cdef Rotary rotary
+    cdef int threads
+    if size == 0:
+        return 0
+    if call.data[kRotaryPositions].shape is not NULL:
+        check_positions(call)
+    prepare_rotary(&rotary, table, call[0])
+    threads = resolve_threads(2 * size)
+    with nogil:
+        run_partitions(threads, partitions_of(rotary_partition, &rotary))
+    return 0
+
+
+add_function(&kRotary, NULL, run_rotary)
+
+
+def rotary_addresses(str isa):
+    """The addresses of the kernels of an instruction set, by what they do and dtype: for tests."""
+    cdef const RotaryKernels* of = kernels_of(isa).rotary
+    cdef int dtype, wide, lie
+    found = {}
+    for dtype in range(kDTypes):
+        for wide in range(2):
+            for lie in range(2):
+                name = ("halves", "neighbours")[lie] + (" by wide angles" if wide else "")
+                found[name, text(kDTypeNames[dtype])] = <intptr_t>of.turn[dtype][wide][lie]
+    return found

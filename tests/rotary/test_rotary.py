@@ -1,0 +1,344 @@
+"""Rotary embeddings: by their bounds, as published models have them, and what they refuse."""
+
+import numpy as np
+import pytest
+import torch
+from assembly import BUILT, REGISTERS, SCALAR, code_of, functions, innermost, loops, readable
+from conftest import assert_same_bits
+from devices import DTYPES, FRAMEWORKS
+
+import fastact as fa
+from fastact import _cpu
+from fastact.check.expected import errors
+
+each_dtype = pytest.mark.parametrize("dtype", DTYPES.values(), ids=DTYPES)
+each_lie = pytest.mark.parametrize("interleaved", [False, True], ids=["halves", "neighbours"])
+
+
+def drawn(shape, dtype=np.float32, seed=0):
+    return np.random.default_rng(seed).standard_normal(shape).astype(dtype)
+
+
+def angles(shape, dtype=np.float32):
+    angle = np.random.default_rng(7).uniform(-9, 9, shape)
+    return np.cos(angle).astype(dtype), np.sin(angle).astype(dtype)
+
+
+def formula(x, cos, sin, interleaved=False):
+    """As published, in the dtype of x, along the last axis."""
+    y, n = x.copy(), cos.shape[-1]
+    a = x[..., 0 : 2 * n : 2] if interleaved else x[..., :n]
+    b = x[..., 1 : 2 * n : 2] if interleaved else x[..., n : 2 * n]
+    first, second = a * cos - b * sin, b * cos + a * sin
+    y[..., : 2 * n] = (
+        np.stack((first, second), -1).reshape(*x.shape[:-1], 2 * n)
+        if interleaved
+        else np.concatenate((first, second), -1)
+    )
+    return y
+
+
+#: Of x and cos: heads last and first; of a part; of one pair; broadcast in the middle; longer than
+#: a chunk of the kernels, and no whole vector.
+SHAPES = [
+    ((2, 5, 3, 64), (5, 1, 32)),
+    ((2, 3, 5, 128), (5, 64)),
+    ((2, 3, 5, 80), (2, 1, 5, 16)),
+    ((7, 2), (7, 1)),
+    ((50, 14), (50, 7)),
+    ((3, 4, 6), (3, 1, 3)),
+    ((2, 2, 700), (2, 333)),
+    ((40, 4), (2,)),
+    ((6, 5), (0,)),
+]
+each_shape = pytest.mark.parametrize(("shape", "of_angles"), SHAPES, ids=str)
+
+
+@each_shape
+@each_lie
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_the_bits_are_the_formulas(backend, dtype, shape, of_angles, interleaved):
+    x, (cos, sin) = drawn(shape, dtype), angles(of_angles, dtype)
+    exact = formula(x, cos, sin, interleaved)
+    y = backend.run(lambda *a: fa.rotary(*a, interleaved=interleaved), x, cos, sin)
+    assert_same_bits(y, exact)
+    dx = backend.run(
+        lambda dy, cos, sin: fa.rotary.backward(dy, cos, sin, None, interleaved=interleaved),
+        x, cos, sin,
+    )  # fmt: skip
+    assert_same_bits(dx, formula(x, cos, -sin, interleaved))
+
+
+@each_dtype
+@each_lie
+@pytest.mark.parametrize("wide", [False, True], ids=["of its dtype", "wider"])
+def test_by_the_bounds(dtype, interleaved, wide):
+    for shape, of_angles in SHAPES:
+        computed = np.float64 if dtype == np.float64 else np.float32
+        cos, sin = angles(of_angles, computed if wide else dtype)
+        named = {"x": drawn(shape, dtype), "cos": cos, "sin": sin, "interleaved": interleaved}
+        assert max(errors(fa.rotary, shape, named, {"dy": drawn(shape, dtype, 1)}).values()) <= 1
+
+
+@each_dtype
+@each_lie
+def test_any_layout_has_the_same_bits(backend, dtype, interleaved):
+    """Also float64 cosines of narrower data, and an axis that is not the last one."""
+    x, (cos, sin) = drawn((4, 6, 48), dtype), angles((6, 20), np.float64)
+
+    def call(x, cos, sin, axis=-1):
+        return fa.rotary(x, cos, sin, interleaved=interleaved, axis=axis)
+
+    y = backend.run(call, x, cos, sin)
+    spread = np.zeros((4, 6, 96), dtype)[..., ::-2]
+    spread[...] = x
+    shifted = np.zeros(x.size + 1, dtype)[1:].reshape(x.shape)
+    shifted[...] = x
+    for other in (spread, shifted, np.asfortranarray(x)):
+        assert_same_bits(backend.run(call, other, cos, sin), y)
+    turned = backend.run(
+        lambda *a: call(*a, axis=1), *(np.ascontiguousarray(np.moveaxis(a, -1, -2))
+                                       for a in (x, cos, sin))
+    )  # fmt: skip
+    assert_same_bits(np.moveaxis(turned, 1, -1), y)
+
+
+@each_dtype
+def test_positions_name_rows_of_the_table(backend, dtype):
+    x, (cos, sin) = drawn((2, 5, 3, 16), dtype), angles((9, 6))
+    if dtype == np.float64:
+        cos, sin = angles((9, 6), dtype)
+    for positions in (
+        np.array([[[8], [0], [3], [3], [1]], [[0], [1], [2], [3], [4]]]),
+        np.array(4),
+    ):
+        rows = tuple(np.broadcast_to(a[positions], (2, 5, 3, 6)) for a in (cos, sin))
+        plain = backend.run(fa.rotary, x, *rows)
+        for index in (np.int32, np.int64):
+            named = backend.run(
+                lambda x, cos, sin, p: fa.rotary(x, cos, sin, positions=p),
+                x, cos, sin, positions.astype(index),
+            )  # fmt: skip
+            assert_same_bits(named, plain)
+    out, saved = fa.rotary.forward(x, cos, sin, positions=positions)
+    assert saved[0] is cos
+    assert saved[1] is sin
+    assert saved[2] is positions
+    back = fa.rotary.backward(out, *saved)
+    assert_same_bits(back, fa.rotary.backward(out, *rows, None))
+
+
+@each_dtype
+@each_lie
+def test_a_tuple_of_queries_and_keys(dtype, interleaved):
+    """They may differ in heads; each result may lie in its own array."""
+    q, k = drawn((2, 5, 4, 32), dtype), drawn((2, 5, 1, 32), dtype, 1)
+    cos, sin = angles((5, 1, 16), np.float64 if dtype == np.float64 else np.float32)
+    each = [fa.rotary(a, cos, sin, interleaved=interleaved) for a in (q, k)]
+    for _ in range(4):  # the calls that are cached, too
+        for made, one in zip(
+            fa.rotary((q, k), cos, sin, interleaved=interleaved), each, strict=True
+        ):
+            assert_same_bits(made, one)
+        both, saved = fa.rotary.forward((q, k), cos, sin, interleaved=interleaved)
+        back = fa.rotary.backward(both, *saved, interleaved=interleaved)
+        for dx, one in zip(back, each, strict=True):
+            assert_same_bits(dx, fa.rotary.backward(one, *saved, interleaved=interleaved))
+    mine = q.copy(), k.copy()
+    found = fa.rotary(mine, cos, sin, interleaved=interleaved, out=mine)
+    assert found[0] is mine[0]
+    assert found[1] is mine[1]
+    for made, one in zip(mine, each, strict=True):
+        assert_same_bits(made, one)
+
+
+@each_dtype
+@each_lie
+def test_in_place_and_added(dtype, interleaved):
+    x, (cos, sin) = drawn((3, 5, 20), dtype), angles((5, 8), dtype)
+    y = fa.rotary(x, cos, sin, interleaved=interleaved)
+    mine = x.copy()
+    assert fa.rotary(mine, cos, sin, interleaved=interleaved, out=mine) is mine
+    assert_same_bits(mine, y)
+    total = x.copy()
+    fa.rotary.backward(y, cos, sin, None, interleaved=interleaved, out=total, accumulate=True)
+    dx = fa.rotary.backward(y, cos, sin, None, interleaved=interleaved)
+    computed = np.float64 if dtype == np.float64 else np.float32
+    ulps = np.abs(total.astype(computed) - (x.astype(computed) + dx.astype(computed)))
+    assert ulps.max() <= 4 * float(np.finfo(computed).eps if dtype.itemsize > 2 else 2.0**-8)
+
+
+@each_dtype
+@each_lie
+def test_past_the_caches(dtype, interleaved):
+    """What is stored past the caches has the same bits; a row of 64 bytes and one that is none."""
+    before = _cpu.bypass_caches_from(1)
+    try:
+        far = [_past(dtype, interleaved, n) for n in (64, 24)]
+    finally:
+        _cpu.bypass_caches_from(before)
+    for n, y in zip((64, 24), far, strict=True):
+        assert_same_bits(y, _past(dtype, interleaved, n))
+
+
+def _past(dtype, interleaved, n):
+    x, (cos, sin) = drawn((9, 7, n), dtype), angles((9, 1, n // 2), dtype)
+    memory = np.zeros(x.nbytes + 64, np.uint8)
+    start = -memory.ctypes.data % 64
+    out = memory[start : start + x.nbytes].view(dtype).reshape(x.shape)
+    return fa.rotary(x, cos, sin, interleaved=interleaved, out=out)
+
+
+def test_threads_do_not_change_the_bits():
+    x, (cos, sin) = drawn((3, 211, 5, 66)), angles((211, 1, 33))
+    y = fa.rotary(x, cos, sin)
+    for threads in (1, 2, 3, 7):
+        with fa.num_threads(threads):
+            assert_same_bits(fa.rotary(x, cos, sin), y)
+
+
+# --- what is refused ------------------------------------------------------------------------------
+
+X, (COS, SIN) = drawn((2, 4, 8)), angles((4, 4))
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "said"),
+    [
+        (lambda o: fa.rotary(X, *angles((4, 5)), out=o), ValueError,
+         "cos must have from 0 to 4 pairs"),
+        (lambda o: fa.rotary(X, *angles((3, 4)), out=o), ValueError,
+         "cos must broadcast to x's pairs"),
+        (lambda o: fa.rotary(X, COS, SIN[:1], out=o), ValueError,
+         "sin must have shape (4, 4), as cos"),
+        (lambda o: fa.rotary(X, COS.astype(np.float16), SIN, out=o), TypeError,
+         "cos must have dtype"),
+        (lambda o: fa.rotary(X, COS.astype(float), SIN, out=o), TypeError,
+         "sin must have dtype float64"),
+        (lambda o: fa.rotary(X, 1.0, SIN, out=o), TypeError, "cos must be an array"),
+        (lambda o: fa.rotary(X[:, :, :1], *angles((4, 1))), ValueError,
+         "cos must have from 0 to 0"),
+        (lambda o: fa.rotary(np.float32(3), COS, SIN), ValueError, "x must have an axis"),
+        (lambda o: fa.rotary(X, COS, SIN, axis=3, out=o), ValueError, "axis must be from -3 to 2"),
+        (lambda o: fa.rotary(X, COS, SIN, interleaved=2, out=o), TypeError,
+         "interleaved must be True"),
+        (lambda o: fa.rotary(X, COS, SIN, positions=np.zeros(4), out=o), TypeError,
+         "positions must have dtype int32 or int64"),
+        (lambda o: fa.rotary(X, COS, SIN, positions=np.array([0, 1, 2, 4]), out=o), ValueError,
+         "positions must be from 0 to 3"),
+        (lambda o: fa.rotary(X, COS, SIN, positions=np.array([0, 1, 2, -1]), out=o), ValueError,
+         "positions must be from 0 to 3"),
+        (lambda o: fa.rotary(X, COS, SIN, positions=np.zeros(3, int), out=o), ValueError,
+         "positions must broadcast to x's rows (2, 4)"),
+        (lambda o: fa.rotary(X, COS[0], SIN[0], positions=np.zeros(4, int), out=o), ValueError,
+         "cos must be 2-D"),
+        (lambda o: fa.rotary((X, X, X), COS, SIN), TypeError,
+         "x must be an array or a tuple of two"),
+        (lambda o: fa.rotary((X, X[:, :3]), COS, SIN, out=(o, None)), ValueError,
+         "cos must broadcast to k's pairs"),
+        (lambda o: fa.rotary((X, o), COS, SIN, out=(o, None)), ValueError,
+         "out[0] must not share memory with k"),
+        (lambda o: fa.rotary.backward(1.0, COS, SIN, None, out=o), TypeError,
+         "dy must be an array"),
+    ],
+)  # fmt: skip
+def test_refused_and_nothing_written(call, error, said):
+    out = np.full_like(X, 7)
+    with pytest.raises(error) as found:
+        call(out)
+    assert str(found.value).startswith("fastact.rotary")
+    assert said in str(found.value)
+    assert (out == 7).all()
+
+
+def test_a_position_that_is_not_there_is_nan_on_a_device():
+    emulated = [f for f in FRAMEWORKS if f.name.startswith("emulated")]
+    if not emulated:
+        pytest.skip("the emulated device is not built")
+    positions = np.array([0, 9, -1, 3])
+    y = emulated[0].run(
+        lambda x, cos, sin, p: fa.rotary(x, cos, sin, positions=p), X, COS, SIN, positions
+    )
+    assert np.isnan(y).any(axis=(0, 2)).tolist() == [False, True, True, False]
+
+
+# --- as published ---------------------------------------------------------------------------------
+
+
+def tensors(*shapes):
+    torch.manual_seed(0)
+    return [torch.randn(shape, dtype=torch.float64) for shape in shapes]
+
+
+@pytest.mark.parametrize("model", ["llama", "qwen3"])
+@pytest.mark.parametrize("heads_first", [True, False])
+def test_as_hugging_face_has_halves(model, heads_first):
+    pytest.importorskip("transformers")
+    from importlib import import_module
+
+    theirs = import_module(f"transformers.models.{model}.modeling_{model}").apply_rotary_pos_emb
+    shape = (lambda heads: (2, heads, 5, 16)) if heads_first else (lambda heads: (2, 5, heads, 16))
+    q, k, angle = tensors(shape(4), shape(2), (2, 5, 8))
+    angle = torch.cat((angle, angle), -1)  # as they repeat it
+    cos, sin, axis = angle.cos(), angle.sin(), 1 if heads_first else 2
+    exact = theirs(q, k, cos, sin, unsqueeze_dim=axis)
+    half = [a.unsqueeze(axis)[..., :8] for a in (cos, sin)]
+    for made, one in zip(fa.rotary((q, k), *half), exact, strict=True):
+        assert torch.equal(made, one)
+
+
+def test_as_gpt_j_has_neighbours():
+    pytest.importorskip("transformers")
+    from transformers.models.gptj.modeling_gptj import apply_rotary_pos_emb
+
+    x, angle = tensors((2, 5, 4, 16), (2, 5, 8))
+    exact = apply_rotary_pos_emb(x, angle.sin(), angle.cos())
+    cos, sin = angle.cos()[:, :, None], angle.sin()[:, :, None]
+    assert torch.equal(fa.rotary(x, cos, sin, interleaved=True), exact)
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
+@each_lie
+def test_torch_differentiates_it(interleaved):
+    """Once and again, in both modes, of a tuple too, and compiled."""
+    q, k, angle = tensors((2, 3, 4, 8), (2, 3, 1, 8), (3, 1, 3))
+    cos, sin = angle.cos(), angle.sin()
+    q.requires_grad_(), k.requires_grad_()
+
+    def call(q, k):
+        return fa.rotary((q, k), cos, sin, interleaved=interleaved)
+
+    assert torch.autograd.gradcheck(call, (q, k), check_forward_ad=True)
+    assert torch.autograd.gradgradcheck(call, (q, k))
+    compiled = torch.compile(call, fullgraph=True, backend="aot_eager")
+    for made, one in zip(compiled(q, k), call(q, k), strict=True):
+        assert torch.equal(made, one)
+    with pytest.raises(TypeError, match="cos gets no gradient"):
+        fa.rotary(q, cos.clone().requires_grad_(), sin)
+
+
+# --- machine code ---------------------------------------------------------------------------------
+
+
+@readable
+@pytest.mark.parametrize("isa", BUILT)
+def test_pairs_are_turned_by_vectors(isa):
+    """Each kernel multiplies in a loop over whole vectors; only what is left of a row does not."""
+    code, entries = code_of(_cpu.rotary_addresses(isa))
+    missing = []
+    for key, entry in entries.items():
+        inner = [
+            [code[a] for a in one]
+            for part in functions(code, entry)
+            for loop in loops(part, set(part))
+            for one in innermost(part, loop)
+        ]
+        if not any(_multiplies_vectors(one, isa) for one in inner):
+            missing.append(key)
+    assert not missing
+
+
+def _multiplies_vectors(loop, isa):
+    by_vectors = [one for one in loop if one.name.lstrip("v") in ("mulps", "mulpd")]
+    whole = [one for one in by_vectors if REGISTERS[isa] in one.operands]
+    return len(whole) >= 4 and not any(SCALAR.match(one.name) for one in loop)
