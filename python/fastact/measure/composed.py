@@ -44,6 +44,8 @@ def gradients(op: Any, incoming: Sequence[Any], named: Named, m: Operations) -> 
     if "shape" in op.saves:
         x = m.zeros(named["shape"], incoming[0])
         named = {**named, first: x, "shape": tuple(incoming[0].shape)}  # unbroadcast's is that
+    elif not op.saves:  # linear: x may be anything
+        named = {**named, first: m.zeros(tuple(incoming[0].shape), incoming[0])}
     names = [n for n in op.differentiated if named.get(n) is not None]
     if first not in names:  # a gradient is named otherwise
         names = [first, *names]
@@ -53,7 +55,8 @@ def gradients(op: Any, incoming: Sequence[Any], named: Named, m: Operations) -> 
 
     found = m.vjp(f, [named[n] for n in names], incoming)
     by_name = dict(zip(names, found, strict=True))
-    return {**by_name, **{n: by_name[like] for n, like in op.shares.items() if like in by_name}}
+    known = {**dict(zip(op.results, incoming, strict=True)), **by_name}
+    return {**by_name, **{n: known[like] for n, like in op.shares.items() if like in known}}
 
 
 # --- families -------------------------------------------------------------------------------------
@@ -83,6 +86,13 @@ def _bias(op: Any, of: Named, m: Operations) -> tuple[Any, ...]:
         return (m.sum(dy, axes.others((of["axis"] % dy.ndim,), dy.ndim)).reshape(-1),)
     z = of["x"] + _along(of["bias"], of["x"].ndim, of["axis"])
     return (_activated(op, of, z if of["residual"] is None else z + of["residual"], m),)
+
+
+def _dropout(op: Any, of: Named, m: Operations) -> tuple[Any, ...]:
+    x, told = of["x"], {n: of[n] for n in op.checks}
+    scale = m.constant(m.call(op, m.zeros(tuple(x.shape), x) + 1.0, told))
+    y = m.where(scale == 0, 0.0, x * scale)
+    return (y if of["residual"] is None else y + of["residual"],)
 
 
 def _gated(op: Any, of: Named, m: Operations) -> tuple[Any, ...]:
@@ -256,6 +266,7 @@ def _statistic(op: Any, of: Named, m: Operations) -> tuple[Any, ...]:
 
 _FAMILIES: Mapping[str, Callable[[Any, Named, Operations], tuple[Any, ...]]] = {
     "bias": _bias,
+    "dropout": _dropout,
     "gated": _gated,
     "norms": _norm,
     "softmax": _softmax,

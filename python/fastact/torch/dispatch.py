@@ -16,8 +16,9 @@ what is computed are laid out alike.
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from inspect import Parameter, signature
+from operator import index
 from sys import modules
-from typing import Any, get_type_hints
+from typing import Any, SupportsIndex, get_type_hints
 
 import torch
 
@@ -65,6 +66,7 @@ _TYPES: dict[Any, str] = {
     int | tuple[int, ...]: "int[]",
     Axes: "int[]?",
     tuple[int, ...]: "SymInt[]",
+    SupportsIndex: "SymInt",
 }
 _OWN = {name: f"{_TYPES[kind]}?" for name, kind in get_type_hints(Parameters).items()}
 _EVERY = ("out", "stream", "accumulate")  # what operators do not take
@@ -161,6 +163,8 @@ class Operators:
                 raise TypeError(f"{self.spec.where}: {name} must be given")
             if kind.startswith("int[]") and isinstance(value, int):
                 value = [value]
+            elif kind == "SymInt":
+                value = _signed(value)
             elif kind == "str" and not isinstance(value, str):
                 value = getattr(value, "name", value)  # of an activation
             elif kind in ("Tensor", "Tensor?") and isinstance(value, int | float):
@@ -420,11 +424,13 @@ class Traced(Function):
             for i in range(len(spec.op.gradients))
         ]
         rules = step.rules(wanted)
-        if torch.is_grad_enabled() or any(map(is_batch, incoming)):
+        if not any(wanted):
+            found = iter(())
+        elif torch.is_grad_enabled() or any(map(is_batch, incoming)):
             found = iter(in_graph(spec, rules, *incoming, *saved))
         else:
             found = iter(rules.gradients(*incoming, *saved))
-        gradients = [next(found) if wants else None for wants in wanted]
+        gradients = [*(next(found) if wants else None for wants in wanted), *incoming]
         return None, *(
             gradients[p] if wants else None for p, wants in zip(places, needed, strict=True)
         )
@@ -456,6 +462,14 @@ def _type_of(annotation: Any, names: dict[str, Any]) -> str:
     if isinstance(annotation, str) and annotation not in _TYPES:
         annotation = eval(annotation, names)
     return _TYPES[annotation]
+
+
+def _signed(value: SupportsIndex) -> Any:
+    """An integer of 64 bits as schemas have it."""
+    if isinstance(value, torch.SymInt) or not hasattr(type(value), "__index__"):
+        return value
+    number = index(value)
+    return number - 2**64 if 2**63 <= number < 2**64 else number
 
 
 def _computed(run: Callable[..., Any]) -> Callable[..., Any]:
