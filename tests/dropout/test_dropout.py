@@ -1,4 +1,4 @@
-"""dropout: its mask is that of the generator, wherever and beside whatever it is computed."""
+"""dropout: its mask follows from the generator, wherever and beside whatever it is computed."""
 
 import re
 

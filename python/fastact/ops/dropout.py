@@ -1,8 +1,8 @@
 """Dropout: elements of an array at random, by a mask that no array holds.
 
 It is declared by a function: signature, defaults and its own documentation (`engine/dropout.py`).
-Generator and formula are in `src/common/bias/dropout.h`, beside what else adds a residual, and
-those of the oracle in `check/reference.py`.
+The generator and the formula are in `src/common/bias/dropout.h`, beside what else adds a residual,
+and the oracle's in `check/reference.py`.
 """
 
 from typing import TYPE_CHECKING, SupportsIndex
@@ -64,8 +64,8 @@ def dropout(
     seed as the key (its lower 32 bits first), and ``i // 4`` as the lower 64 bits of the counter.
     It is kept where that word is at least ``round(p * 2**32)``.
 
-    What is dropped is 0, also where x is infinite or NaN. The rest is multiplied by 1 / (1 - p)
-    rounded once. Before it is rounded to x's dtype, y is within 2 u abs(x) / (1 - p) of the true
+    A dropped element gives 0, also where x is infinite or NaN. The others are multiplied by 1 / (1 -
+    p), rounded once. Before it is rounded to x's dtype, y is within 2 u abs(x) / (1 - p) of the true
     value, with u = 2**-24 (float64: 2**-53), and with a residual within u abs(y) more.
 
     `dropout.forward` saves nothing: `dropout.backward` draws the mask again.

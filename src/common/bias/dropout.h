@@ -1,6 +1,6 @@
 // Dropout: random words, and what they drop.
 //
-// The words are those of Philox 4x32-10 (J. K. Salmon, M. A. Moraes, R. O. Dror and D. E. Shaw,
+// The words come of Philox 4x32-10 (J. K. Salmon, M. A. Moraes, R. O. Dror and D. E. Shaw,
 // "Parallel Random Numbers: As Easy as 1, 2, 3", SC 2011, https://doi.org/10.1145/2063384.2063405),
 // a function of a counter of 128 bits and a key of 64. The key is the seed. Element i of an array
 // in C order, counted from the call's offset on, has word (i + offset) mod 4 of the block whose

@@ -39,8 +39,8 @@ struct BiasKernels {
                                          const char* bias, char* const* dx, int64_t rows, int64_t n,
                                          const double* parameters, double* lane, bool fresh);
 
-  // words OUT (n, and up to kSpareWords more) = those of elements, of a dropout whose offset their
-  // indices have: from the block with number `first` on; of the indices IN (n).
+  // words OUT (n, and up to kSpareWords more): from the block with number `first` on; or a word for
+  // each of the indices IN (n), to which the offset has been added.
   void (*draw)(uint64_t first, const Dropout& of, int64_t n, uint32_t* words);
   void (*draw_at)(const uint64_t* indices, const Dropout& of, int64_t n, uint32_t* words);
 

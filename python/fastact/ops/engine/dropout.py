@@ -32,7 +32,7 @@ def _seed(where: str, name: str, value: Any) -> int:
 class Dropout(CachedOp[P, R]):
     """Dropout by an element's number, and backward, which draws the mask again."""
 
-    bounds = DropoutBounds(scale=2, sum=1)
+    bounds = DropoutBounds(scale=2)
     saves = ()
     shares = MappingProxyType({"residual": "y"})
     roles = MappingProxyType({"residual": validate.DATA})
@@ -79,6 +79,10 @@ class Dropout(CachedOp[P, R]):
         ----------
         out : array, optional
             Where to write dx; it may be dy itself.
+
+        Notes
+        -----
+        Before it is rounded to dy's dtype, dx is within 2 u abs(dy) / (1 - p) of the true value.
 
         Examples
         --------
