@@ -17,8 +17,9 @@ from .norm_rows import rows_of, traits
 
 #: What formulas ask of a framework, besides operators and methods of its arrays: exp, log, sqrt,
 #: where, isnan; zeros(shape, like), arange(count, like); sum and max over axes, which stay with
-#: length 1; constant, an array without its derivative; call, an activation with its parameters; and
-#: vjp, the gradients of a function, by its arrays and its results' gradients.
+#: length 1; constant, an array without its derivative; call, an activation with its parameters;
+#: of_ones, what an op gives of ones in an array's shape, a constant; and vjp, the gradients of a
+#: function, by its arrays and its results' gradients.
 Operations = Any
 
 Named = Mapping[str, Any]
@@ -90,7 +91,7 @@ def _bias(op: Any, of: Named, m: Operations) -> tuple[Any, ...]:
 
 def _dropout(op: Any, of: Named, m: Operations) -> tuple[Any, ...]:
     x, told = of["x"], {n: of[n] for n in op.checks}
-    scale = m.constant(m.call(op, m.zeros(tuple(x.shape), x) + 1.0, told))
+    scale = m.of_ones(op, x, told)
     y = m.where(scale == 0, 0.0, x * scale)
     return (y if of["residual"] is None else y + of["residual"],)
 

@@ -82,12 +82,12 @@ def dropout(
     --------
     >>> import numpy as np, fastact as fa
     >>> fa.dropout(np.arange(1.0, 7.0), 0.5, seed=3)
-    array([ 0.,  4.,  6.,  0., 10., 12.])
+    array([ 2.,  0.,  6.,  8.,  0., 12.])
     >>> fa.dropout(np.arange(4.0, 7.0), 0.5, seed=3, offset=3)
-    array([ 0., 10., 12.])
+    array([ 8.,  0., 12.])
     >>> y, saved = fa.dropout.forward(np.arange(1.0, 7.0), 0.5, seed=3)
     >>> fa.dropout.backward(np.ones(6), *saved, 0.5, seed=3)
-    array([0., 2., 2., 0., 2., 2.])
+    array([2., 0., 2., 2., 0., 2.])
     """
 
 

@@ -16,7 +16,6 @@ what is computed are laid out alike.
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from inspect import Parameter, signature
-from operator import index
 from sys import modules
 from typing import Any, SupportsIndex, get_type_hints
 
@@ -46,7 +45,7 @@ from .autograd import (
     one_by_one,
     tangent_of_results,
 )
-from .spec import Spec, check_recorded, check_switches, spec_of, tensors_of
+from .spec import Spec, check_recorded, check_switches, signed, spec_of, tensors_of
 
 # An annotation of an op's signature in words of a schema.
 _TYPES: dict[Any, str] = {
@@ -164,7 +163,7 @@ class Operators:
             if kind.startswith("int[]") and isinstance(value, int):
                 value = [value]
             elif kind == "SymInt":
-                value = _signed(value)
+                value = signed(value)
             elif kind == "str" and not isinstance(value, str):
                 value = getattr(value, "name", value)  # of an activation
             elif kind in ("Tensor", "Tensor?") and isinstance(value, int | float):
@@ -462,14 +461,6 @@ def _type_of(annotation: Any, names: dict[str, Any]) -> str:
     if isinstance(annotation, str) and annotation not in _TYPES:
         annotation = eval(annotation, names)
     return _TYPES[annotation]
-
-
-def _signed(value: SupportsIndex) -> Any:
-    """An integer of 64 bits as schemas have it."""
-    if isinstance(value, torch.SymInt) or not hasattr(type(value), "__index__"):
-        return value
-    number = index(value)
-    return number - 2**64 if 2**63 <= number < 2**64 else number
 
 
 def _computed(run: Callable[..., Any]) -> Callable[..., Any]:

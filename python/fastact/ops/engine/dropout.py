@@ -56,7 +56,7 @@ class Dropout(CachedOp[P, R]):
         --------
         >>> import numpy as np, fastact as fa
         >>> fa.dropout.forward(np.ones(4), 0.5, seed=3)
-        (array([0., 2., 2., 0.]), ())
+        (array([2., 0., 2., 2.]), ())
         """
 
     def backward(
@@ -88,7 +88,7 @@ class Dropout(CachedOp[P, R]):
         --------
         >>> import numpy as np, fastact as fa
         >>> fa.dropout.backward(np.ones(4), 0.5, seed=3)
-        array([0., 2., 2., 0.])
+        array([2., 0., 2., 2.])
         """
 
     def _run_backward(self, now: Step) -> None:
