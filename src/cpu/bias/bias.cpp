@@ -146,15 +146,12 @@ struct DropoutChunks : Chunks {
   alignas(64) char residual[kPiece * sizeof(double)];
   alignas(64) char y[kPiece * sizeof(double)];
 
-  explicit DropoutChunks(const DropoutPass& p) : Chunks(p.plan), pass(p), words{} {
-    reader.bypass_caches(DropoutCall::kOut);
-  }
+  explicit DropoutChunks(const DropoutPass& p) : Chunks(p.plan), pass(p), words{} {}
 
   void compute() {
     const char* from = reader.stored(DropoutCall::kX);
     const char* other = reader.stored(DropoutCall::kResidual);
-    const bool is_made_elsewhere = plan.accumulate || reader.bypasses(DropoutCall::kOut);
-    char* to = is_made_elsewhere ? nullptr : reader.stored(DropoutCall::kOut);
+    char* to = plan.accumulate ? nullptr : reader.stored(DropoutCall::kOut);
     const bool is_stored = from && to && (other || !has_residual);
     if (!is_stored) {
       from = reader.load(DropoutCall::kX, x);

@@ -118,7 +118,6 @@ void run_pass(const FusedPlan& plan, const Argument& argument, int64_t index, in
   const int64_t size = plan.operands.size();
   with_frame<Pass<Op>>(argument, [&](Pass<Op>& pass) {
     pass.run(begin_of_part(size, index, partitions), begin_of_part(size, index + 1, partitions));
-    pass.reader.fence();
   });
 }
 
