@@ -82,7 +82,8 @@ def by_hand(op: Any, named: dict[str, Any], gradients: list[Any]) -> dict[str, A
     found = op.bound("backward", {**named, **given, **saved_by_name})()
     found = found if isinstance(found, tuple) else (found,)
     of = dict(zip(op.differentiated, found, strict=False))
-    return of | {name: of[other] for name, other in op.shares.items() if other in of}
+    known = dict(zip(op.results, gradients, strict=True)) | of
+    return of | {name: known[other] for name, other in op.shares.items() if other in known}
 
 
 def same_bits(a: Any, b: Any) -> bool:

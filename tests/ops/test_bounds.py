@@ -22,6 +22,7 @@ from fastact.ops.bounds import (
     BiasBounds,
     Bounds,
     CrossEntropyBounds,
+    DropoutBounds,
     GateBounds,
     GatedBounds,
     MomentBounds,
@@ -82,6 +83,9 @@ def constants(bounds: Any) -> tuple[list[str], list[str]]:
         return [f"within {bounds.ulps:g} ULP", f"n / {bounds.lanes:g} u"], [back]
     if isinstance(bounds, CrossEntropyBounds):
         return [f"within {bounds.constant:g} u of"], [f"{bounds.constant:g} u abs(g)"]
+    if isinstance(bounds, DropoutBounds):
+        scaled = f"{bounds.scale:g} u abs("
+        return [f"{scaled}x) / (1 - p)", "u abs(y)"], [f"{scaled}dy) / (1 - p)"]
     assert isinstance(bounds, NormBounds)
     z = f"{bounds.scaled:g} u abs(xhat weight) + u abs(z)"
     sums = f"{bounds.summed:g} u sum abs(p)"

@@ -51,7 +51,8 @@ def test_peers_compute_the_same(family, peer):
         pytest.skip(f"{peer} is not installed")
     found = {case.name: agrees(case, peer) for case in cases(family)}
     assert [name for name, same in found.items() if same is False] == []
-    if (peer, family) != (ONNX, "gates"):
+    known = FAMILIES[family].onnx if peer == ONNX else FAMILIES[family].jax
+    if known and (peer, family) != (ONNX, "gates"):
         assert True in found.values()
 
 

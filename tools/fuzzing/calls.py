@@ -97,6 +97,12 @@ _HOLDS: dict[str, Callable[[float], bool]] = {
     "eps": lambda v: v >= 0, "limit": lambda v: v > 0,
 }  # fmt: skip
 
+#: The values of options that an op checks itself; those without a default are always given.
+_CHECKED: dict[str, tuple[Any, ...]] = {
+    "p": (0.5, 0.1, 0.9, 0, 1, 2.0**-33), "seed": (0, 3, 2**32, 2**64 - 1, -7),
+    "offset": (0, 1, 2, 3, 5, 2**34 - 3, 2**63 - 1),
+}  # fmt: skip
+
 _NOT_DRAWN = ("out", "accumulate", "stream", "num_batches", "shape", "count", "axis")
 
 
@@ -243,7 +249,11 @@ def _options(op: Any, entry: str, draw: Draw, shape: Shape) -> dict[str, Any]:
     for name, default in defaults.items():
         if name in named or name in arrays or name in (*_NOT_DRAWN, "channel_axis", "num_groups"):
             continue
-        if name == "activation":
+        if name in op.checks:
+            named |= (
+                {name: r.choice(_CHECKED[name])} if default is REQUIRED or draw.chance(0.5) else {}
+            )
+        elif name == "activation":
             named |= _activation(op, draw)
         elif name == "order" and draw.chance(0.4):
             named[name] = "".join(r.sample(op.letters, op.count))
@@ -353,7 +363,7 @@ class _Arrays:
     def _lead(self) -> None:
         """The one that decides the dtype."""
         op, draw = self.op, self.draw
-        saved = op.saves[0] if self.back else ""
+        saved = op.saves[0] if self.back and op.saves else ""
         leads = saved in self.takes and op.roles.get(saved, DATA).dtype == DATA.dtype
         name = saved if leads else self.takes[0]
         name = "dy" if self.bare else name
@@ -403,7 +413,7 @@ class _Arrays:
             one = name in ("lse", "divisor")
             made = Array(name, shape, dtype, "saved", draw.layout(len(shape), dtype))
             return made if one else replace(draw.array(name, shape, "saved", dtype), form="array")
-        if name in ("dy", "dh", "dloss", "dtotal", "b", "residual", "dc", op.saves[0]):
+        if name in ("dy", "dh", "dloss", "dtotal", "b", "residual", "dc", *op.saves[:1]):
             return self._like_data(name, shape, values)
         if name in ("sum_dy", "sum_dy_xhat"):
             return draw.array(name, shape, "plain", dtype)
@@ -909,5 +919,5 @@ IMPOSSIBLE: dict[str, Any] = {
     "axis": 64, "channel_axis": -65, "keepdims": 2, "interleaved": 2, "training": 2, "eps": -1.0,
     "momentum": 1.5, "label_smoothing": -0.5, "limit": 0.0, "activation": "nothing", "order": "ii",
     "reduction": "most", "gate": "third", "approximate": "exactly", "casting": "none",
-    "correction": "1", "num_groups": 0, "scale": "1",
+    "correction": "1", "num_groups": 0, "scale": "1", "p": 1.5, "seed": 2**64,
 }  # fmt: skip

@@ -191,6 +191,8 @@ def run(function: Any, live: Live) -> list[Any]:
         raise Wrong("error class", f"{type(error).__name__}: {error}") from error
     if request.refused:
         raise Wrong("not refused", request.refused)
+    if request.entry == "forward" and result[1] == ():  # nothing is saved, and no shape
+        result = result[:1]
     parts = flat(request.framework, result)
     given = [out for out in live.outs if out is not None]
     flattened = list(_objects(result))

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
-from ..measure.cases import arguments
+from ..measure.cases import arguments, needed
 from .common import Drawn, ErrorRow, Options, Report, check_by_cases, dtypes, mixed
 from .expected import Call
 
@@ -17,7 +17,7 @@ def _cases(op: Any, dtype: Any, options: Options) -> Iterator[Call]:
     make = Drawn(mixed, dtype)
     shape = (_ROWS * _MANY if options.exhaustive else _ROWS, _COLUMNS)
     for axis in range(len(shape)) if "axis" in op.entry_points["call"].defaults else (None,):
-        named = {} if axis is None else {"axis": axis}
+        named = needed(op) if axis is None else {**needed(op), "axis": axis}
         given = arguments(op, "call", shape, dtype.name, named, make, op.differentiated)
         yield Call(
             op, shape, named | given, arguments(op, "backward", shape, dtype.name, named, make)

@@ -36,6 +36,31 @@ def wide(dtype: Any) -> Any:
     return np.longdouble if np.dtype(dtype) == np.float64 else np.float64
 
 
+# --- dropout --------------------------------------------------------------------------------------
+
+
+def philox(counter: Any, key: Any) -> Any:
+    """The four words of a block of Philox 4x32-10, of a counter of four words and a key of two.
+
+    Each is an array of uint64 with 32 bits in it, or a number.
+    """
+    low, (a, b, c, d), (k, m) = np.uint64(0xFFFFFFFF), map(np.uint64, counter), map(np.uint64, key)
+    for _ in range(10):
+        of_a, of_c = np.uint64(0xD2511F53) * a, np.uint64(0xCD9E8D57) * c
+        a, b, c, d = (of_c >> 32) ^ b ^ k, of_c & low, (of_a >> 32) ^ d ^ m, of_a & low
+        k, m = (k + np.uint64(0x9E3779B9)) & low, (m + np.uint64(0xBB67AE85)) & low
+    return a, b, c, d
+
+
+def kept(shape: tuple[int, ...], p: float, seed: int, offset: int) -> Any:
+    """Which elements dropout keeps."""
+    number = np.arange(math.prod(shape), dtype=np.uint64) + np.uint64(offset)
+    block, seed = number // 4, seed % 2**64
+    counter = (block & np.uint64(0xFFFFFFFF), block >> 32, 0 * block, 0 * block)
+    words = np.choose((number % 4).astype(int), philox(counter, (seed & 0xFFFFFFFF, seed >> 32)))
+    return (words >= np.uint64(round(p * 2**32))).reshape(shape)
+
+
 # --- activations ----------------------------------------------------------------------------------
 
 

@@ -160,7 +160,7 @@ def spread(*arrays: Any, call: Any) -> Any:
 
     XLA parts arrays along free axes alone, and gathers them along all others.
     """
-    axes = [] if _told_devices is None else list(_free(call))
+    axes = [] if _told_devices is None or call.op.counts_elements else list(_free(call))
     if not axes:
         return call.ffi(*arrays)
     of_arrays = list(zip(*(axis.arrays for axis in axes), strict=True))

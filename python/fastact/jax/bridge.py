@@ -412,7 +412,7 @@ class Derivative:
         point = self.op.entry_points["backward"]
         template, arrays = _taken_apart(point, args, {**kwargs, **options})
         found = Traced(self.op, "backward", template, arrays, of_each).run(arrays)
-        found = found if isinstance(found, tuple) else (found,)
+        found = (*(found if isinstance(found, tuple) else (found,)), *self._narrow(incoming))
         pairs = zip(places, wanted, strict=True)
         return [found[place] if wants else None for place, wants in pairs]
 

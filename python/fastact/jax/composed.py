@@ -43,6 +43,9 @@ class _Jax:
     def call(self, op: Any, x: Any, parameters: Mapping[str, Any]) -> Any:
         return self.function_of(op)(x, **parameters)
 
+    def of_ones(self, op: Any, x: Any, options: Mapping[str, Any]) -> Any:
+        return self.constant(self.call(op, jnp.ones(x.shape, x.dtype), options))
+
     def vjp(self, f: Callable[..., Any], arrays: Sequence[Any], incoming: Sequence[Any]) -> Any:
         results, back = jax.vjp(f, *arrays)
         pairs = zip(incoming, results, strict=True)

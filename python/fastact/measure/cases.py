@@ -188,6 +188,15 @@ def bound(
     return cast("partial[Any]", op.bound(entry, given))
 
 
+#: Options that have no default, as examples have them.
+_NEEDED = {"num_groups": 2, "p": 0.25, "seed": 3}
+
+
+def needed(op: Any) -> dict[str, Any]:
+    """Those that an op has."""
+    return {n: v for n, v in _NEEDED.items() if n in op.entry_points["call"].defaults}
+
+
 class _Given:
     """Makes arrays of one that is there, and of another one of its shape with two axes."""
 
@@ -217,8 +226,8 @@ def sample(op: Any, x: Any, dy: Any) -> dict[str, Any]:
     even.
     """
     defaults = op.entry_points["call"].defaults
-    named: dict[str, Any] = {}
-    for name, value in (("num_groups", 2), ("training", True), ("shape", (len(x), 1))):
+    named: dict[str, Any] = needed(op)
+    for name, value in (("training", True), ("shape", (len(x), 1))):
         named |= {name: value} if name in defaults else {}
     if defaults.get("axis", 0) in (None, REQUIRED) and not is_loss(op):
         named["axis"] = 0 if "keepdims" in defaults else 1

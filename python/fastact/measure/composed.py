@@ -17,8 +17,9 @@ from .norm_rows import rows_of, traits
 
 #: What formulas ask of a framework, besides operators and methods of its arrays: exp, log, sqrt,
 #: where, isnan; zeros(shape, like), arange(count, like); sum and max over axes, which stay with
-#: length 1; constant, an array without its derivative; call, an activation with its parameters; and
-#: vjp, the gradients of a function, by its arrays and its results' gradients.
+#: length 1; constant, an array without its derivative; call, an activation with its parameters;
+#: of_ones, what an op gives of ones in an array's shape, a constant; and vjp, the gradients of a
+#: function, by its arrays and its results' gradients.
 Operations = Any
 
 Named = Mapping[str, Any]
@@ -44,7 +45,7 @@ def gradients(op: Any, incoming: Sequence[Any], named: Named, m: Operations) -> 
     if "shape" in op.saves:
         x = m.zeros(named["shape"], incoming[0])
         named = {**named, first: x, "shape": tuple(incoming[0].shape)}  # unbroadcast's is that
-    elif first not in named and op.takes_several:  # linear in it, and not saved
+    elif first not in named and (op.takes_several or not op.saves):  # linear: x may be anything
         named = {**named, first: m.zeros(tuple(incoming[0].shape), incoming[0])}
     names = [n for n in op.differentiated if named.get(n) is not None]
     if first not in names:  # a gradient is named otherwise
@@ -55,7 +56,8 @@ def gradients(op: Any, incoming: Sequence[Any], named: Named, m: Operations) -> 
 
     found = m.vjp(f, [named[n] for n in names], incoming)
     by_name = dict(zip(names, found, strict=True))
-    return {**by_name, **{n: by_name[like] for n, like in op.shares.items() if like in by_name}}
+    known = {**dict(zip(op.results, incoming, strict=True)), **by_name}
+    return {**by_name, **{n: known[like] for n, like in op.shares.items() if like in known}}
 
 
 # --- families -------------------------------------------------------------------------------------
@@ -85,6 +87,13 @@ def _bias(op: Any, of: Named, m: Operations) -> tuple[Any, ...]:
         return (m.sum(dy, axes.others((of["axis"] % dy.ndim,), dy.ndim)).reshape(-1),)
     z = of["x"] + _along(of["bias"], of["x"].ndim, of["axis"])
     return (_activated(op, of, z if of["residual"] is None else z + of["residual"], m),)
+
+
+def _dropout(op: Any, of: Named, m: Operations) -> tuple[Any, ...]:
+    x, told = of["x"], {n: of[n] for n in op.checks}
+    scale = m.of_ones(op, x, told)
+    y = m.where(scale == 0, 0.0, x * scale)
+    return (y if of["residual"] is None else y + of["residual"],)
 
 
 def _gated(op: Any, of: Named, m: Operations) -> tuple[Any, ...]:
@@ -285,6 +294,7 @@ def _rotary(op: Any, of: Named, m: Operations) -> tuple[Any, ...]:
 
 _FAMILIES: Mapping[str, Callable[[Any, Named, Operations], tuple[Any, ...]]] = {
     "bias": _bias,
+    "dropout": _dropout,
     "gated": _gated,
     "norms": _norm,
     "softmax": _softmax,

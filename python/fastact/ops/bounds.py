@@ -391,6 +391,18 @@ class BiasBounds:
 
 
 @dataclass(frozen=True)
+class DropoutBounds:
+    """Stated accuracy of x / (1 - p), scale u of itself, and of its sum with a residual, u more."""
+
+    scale: float
+
+    def of_result(self, scaled: Any, y: Any, dtype: Any) -> Any:
+        """Of y before it is rounded; it may be `scaled`, x / (1 - p), itself."""
+        error = self.scale * np.abs(scaled) + (0.0 if y is scaled else np.abs(y))
+        return unit_roundoff(dtype) * error
+
+
+@dataclass(frozen=True)
 class GatedBounds:
     """Stated accuracy of y = act(z) c, with z = min(a + bias, limit), c = clamp(b + bias) + offset.
 

@@ -26,7 +26,8 @@ class Recorded:
     are the same. So all that follows from these is found once.
 
     names : of the arguments that are tensors, as autograd is given them.
-    places : for each of these, which of the op's gradients is its own; -1 where none is needed.
+    places : for each of these, which of the op's gradients is its own, or, after those, of the
+        results'; -1 where none is needed.
     outputs : for each of the op's gradients, shape, dtype and device where it is needed and None
         where not; empty where all of the tensors' are.
     options : what backward is told again.
@@ -149,8 +150,7 @@ class Recorded:
             ]
             options = {**options, "out": tuple(outs)}
         found = self.backward(*incoming, *saved, **options)
-        if type(found) is not tuple:
-            found = (found,)
+        found = (*found, *incoming) if type(found) is tuple else (found, *incoming)
         if self.in_order:
             return found[: len(self.places)]  # type: ignore[no-any-return]
         return [found[place] if place >= 0 else None for place in self.places]
@@ -327,7 +327,9 @@ class Twice(Function):
 
     @staticmethod
     def forward(spec: Spec, rules: Rules, *tensors: Any) -> tuple[Any, ...]:
-        return tuple(rules.gradients(*tensors))
+        known = {*map(id, tensors)}  # given back as it is, one could not be saved, too
+        found = rules.gradients(*tensors)
+        return tuple(g.view_as(g) if id(g) in known and g is not None else g for g in found)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: Any, output: Any) -> None:

@@ -10,7 +10,7 @@ import torch
 
 from ..measure import composed
 from ..measure.composed import has_formula as has_formula
-from .spec import Spec
+from .spec import Spec, signed
 
 _vjp: Any = torch.func.vjp  # its type depends on an argument
 
@@ -43,6 +43,16 @@ class _Torch:
     @staticmethod
     def call(op: Any, x: torch.Tensor, parameters: Mapping[str, Any]) -> Any:
         return op(x, **parameters)
+
+    @staticmethod
+    def of_ones(op: Any, x: torch.Tensor, options: Mapping[str, Any]) -> torch.Tensor:
+        operator = getattr(torch.ops.fastact, op.name).default
+        told = {n: signed(v) if isinstance(v, int) else v for n, v in options.items()}
+        with torch._C._DisableFuncTorch(), torch._C._AutoDispatchBelowAutograd():
+            made: torch.Tensor = operator(
+                torch.ones(x.shape, dtype=x.dtype, device=x.device), **told
+            )
+        return made
 
     @staticmethod
     def vjp(f: Callable[..., Any], arrays: Sequence[Any], incoming: Sequence[Any]) -> Any:

@@ -17,7 +17,7 @@ what is computed are laid out alike.
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from inspect import Parameter, signature
 from sys import modules
-from typing import Any, get_type_hints
+from typing import Any, SupportsIndex, get_type_hints
 
 import torch
 
@@ -45,7 +45,7 @@ from .autograd import (
     one_by_one,
     tangent_of_results,
 )
-from .spec import Spec, check_recorded, check_switches, spec_of, tensors_of
+from .spec import Spec, check_recorded, check_switches, signed, spec_of, tensors_of
 
 # An annotation of an op's signature in words of a schema.
 _TYPES: dict[Any, str] = {
@@ -65,6 +65,7 @@ _TYPES: dict[Any, str] = {
     int | tuple[int, ...]: "int[]",
     Axes: "int[]?",
     tuple[int, ...]: "SymInt[]",
+    SupportsIndex: "SymInt",
 }
 _OWN = {name: f"{_TYPES[kind]}?" for name, kind in get_type_hints(Parameters).items()}
 _EVERY = ("out", "stream", "accumulate")  # what operators do not take
@@ -161,6 +162,8 @@ class Operators:
                 raise TypeError(f"{self.spec.where}: {name} must be given")
             if kind.startswith("int[]") and isinstance(value, int):
                 value = [value]
+            elif kind == "SymInt":
+                value = signed(value)
             elif kind == "str" and not isinstance(value, str):
                 value = getattr(value, "name", value)  # of an activation
             elif kind in ("Tensor", "Tensor?") and isinstance(value, int | float):
@@ -420,11 +423,13 @@ class Traced(Function):
             for i in range(len(spec.op.gradients))
         ]
         rules = step.rules(wanted)
-        if torch.is_grad_enabled() or any(map(is_batch, incoming)):
+        if not any(wanted):
+            found = iter(())
+        elif torch.is_grad_enabled() or any(map(is_batch, incoming)):
             found = iter(in_graph(spec, rules, *incoming, *saved))
         else:
             found = iter(rules.gradients(*incoming, *saved))
-        gradients = [next(found) if wants else None for wants in wanted]
+        gradients = [*(next(found) if wants else None for wants in wanted), *incoming]
         return None, *(
             gradients[p] if wants else None for p, wants in zip(places, needed, strict=True)
         )

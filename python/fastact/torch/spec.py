@@ -1,6 +1,7 @@
 """What the bridge reads off an op's specification, and the checks of a call's tensors."""
 
 from collections.abc import Mapping
+from operator import index
 from typing import Any
 
 import torch
@@ -14,6 +15,14 @@ def tensors_of(named: Mapping[str, Any]) -> list[torch.Tensor]:
     """The tensors of a call, outputs among them."""
     values = [one for v in named.values() for one in (v if type(v) is tuple else (v,))]
     return [value for value in values if isinstance(value, torch.Tensor)]
+
+
+def signed(value: Any) -> Any:
+    """An integer of 64 bits as schemas of operators have it."""
+    if isinstance(value, torch.SymInt) or not hasattr(type(value), "__index__"):
+        return value
+    number = index(value)
+    return number - 2**64 if 2**63 <= number < 2**64 else number
 
 
 def check_switches(spec: Spec, named: Mapping[str, Any]) -> None:

@@ -1,4 +1,4 @@
-// The calls of bias_act.
+// The calls of bias_act and of dropout.
 #pragma once
 
 #include "common/activations/list.h"
@@ -45,8 +45,44 @@ constexpr Field kBiasBackwardFields[] = {
     fields::in<&BiasCall::accumulate_dbias>("accumulate_dbias"),
 };
 
+struct DropoutCall {
+  enum Data : int { kX, kResidual, kOut };
+
+  ArrayArgument data[3];  // of one shape and dtype
+  double p;
+  uint64_t seed, offset;
+  bool accumulate;  // y is added to
+};
+
+// The same as kernels have it.
+struct Dropout {
+  uint64_t seed, offset;
+  uint32_t threshold;  // of a word, for its element to be kept
+  bool drops_all;
+  double scale;  // 1 / (1 - p)
+};
+
+inline const char* problem_of_dropout(const void* given) {
+  const double p = static_cast<const DropoutCall*>(given)->p;
+  return p >= 0 && p <= 1 ? nullptr : "p must be from 0 to 1";
+}
+
+// y OUT = x IN / (1 - p) where it is kept and 0 elsewhere (dropout.h), and residual IN added; with
+// accumulate, IN/OUT += of the same. y is x, residual or disjoint from both.
+constexpr Field kDropoutFields[] = {
+    fields::in<&DropoutCall::data, DropoutCall::kX>("x"),
+    fields::in<&DropoutCall::data, DropoutCall::kResidual>("residual").like("x").optional(),
+    fields::out<&DropoutCall::data, DropoutCall::kOut>("y").like("x"),
+    fields::in<&DropoutCall::p>("p"),
+    fields::in<&DropoutCall::seed>("seed"),
+    fields::in<&DropoutCall::offset>("offset"),
+    fields::in<&DropoutCall::accumulate>("accumulate"),
+};
+
 constexpr CallTable kBiasForward = table_of_call<BiasCall>("bias_act_forward", kBiasForwardFields);
 constexpr CallTable kBiasBackward =
     table_of_call<BiasCall>("bias_act_backward", kBiasBackwardFields);
+constexpr CallTable kDropout =
+    table_of_call<DropoutCall>("dropout", kDropoutFields, problem_of_dropout);
 
 }  // namespace fastact

@@ -1,10 +1,11 @@
-// The plan of bias_act, and what it does to a chunk (bias.h).
+// The plans of bias_act and of dropout, and what they do to a chunk (bias.h).
 #include "cpu/bias/bias.h"
 
 #include <algorithm>
 #include <cstring>
 #include <numeric>
 
+#include "common/bias/dropout.h"
 #include "cpu/activations/kernels.h"
 #include "cpu/simd/convert_kernels.h"
 
@@ -133,7 +134,76 @@ struct BiasBackward : BiasChunks {
   }
 };
 
+// Stands for an array whose elements are their own numbers, in C order. It has no memory: element i
+// is at (i + 1) items.
+constexpr int kIndex = DropoutCall::kOut + 1;
+
+struct DropoutChunks : Chunks {
+  const DropoutPass& pass;
+  alignas(64) uint32_t words[kPiece + kSpareWords + kBlockWords];
+  alignas(64) uint64_t indices[kPiece];
+  alignas(64) char x[kPiece * sizeof(double)];
+  alignas(64) char residual[kPiece * sizeof(double)];
+  alignas(64) char y[kPiece * sizeof(double)];
+
+  explicit DropoutChunks(const DropoutPass& p) : Chunks(p.plan), pass(p), words{} {}
+
+  void compute() {
+    const char* from = reader.stored(DropoutCall::kX);
+    const char* other = reader.stored(DropoutCall::kResidual);
+    char* to = plan.accumulate ? nullptr : reader.stored(DropoutCall::kOut);
+    const bool is_stored = from && to && (other || !has_residual);
+    if (!is_stored) {
+      from = reader.load(DropoutCall::kX, x);
+      other = has_residual ? reader.load(DropoutCall::kResidual, residual) : nullptr;
+      to = reader.target(DropoutCall::kOut, y, plan.accumulate);
+    }
+    const int dtype = is_stored ? s.dtype : s.compute_dtype;
+    pass.kernels->drop[dtype][has_residual](from, other, drawn(), to, count, pass.drop);
+    if (!is_stored) reader.finish(DropoutCall::kOut, to, y, plan.accumulate);
+  }
+
+ private:
+  uint64_t index_at(const char* address) const {
+    return uint64_t(reinterpret_cast<uintptr_t>(address)) / uint64_t(s.item) - 1 + pass.drop.offset;
+  }
+
+  // The words of the chunk.
+  const uint32_t* drawn() {
+    if (pass.drop.drops_all) return words;  // 0
+    if (const char* const first = reader.stored(kIndex)) {
+      const uint64_t index = index_at(first), skipped = index % kBlockWords;
+      pass.kernels->draw(index / kBlockWords, pass.drop, count + int64_t(skipped), words);
+      return words + skipped;
+    }
+    reader.for_span(kIndex, [&](const char* from, int64_t stride, int64_t done, int64_t n) {
+      const uint64_t first = index_at(from), step = uint64_t(stride / s.item);
+      for (int64_t i = 0; i < n; ++i) indices[done + i] = first + uint64_t(i) * step;
+    });
+    pass.kernels->draw_at(indices, pass.drop, count, words);
+    return words;
+  }
+
+  const bool has_residual = s.data[DropoutCall::kResidual];
+};
+
 }  // namespace
+
+void prepare(DropoutPass* pass, const KernelTable* table, const DropoutCall& call) {
+  const ArrayArgument& y = call.data[DropoutCall::kOut];
+  const int64_t item = item_size(y.dtype);
+  Operand arrays[kIndex + 1];
+  std::copy_n(call.data, kIndex, arrays);
+  arrays[kIndex] = {reinterpret_cast<char*>(item), y.ndim, y.shape, nullptr, 0};
+  pass->plan.accumulate = call.accumulate;
+  pass->drop = dropout_of(call);
+  pass->kernels = table->bias;
+  plan_pass(&pass->plan, table->convert, y.dtype, kIndex + 1, arrays, DropoutCall::kOut, -1, false);
+}
+
+void dropout_partition(const DropoutPass* pass, int64_t index, int64_t partitions) {
+  run_pass<DropoutChunks>(pass->plan, *pass, index, partitions);
+}
 
 void prepare(BiasAct* act, const KernelTable* table, const BiasCall& call, bool backward) {
   constexpr int kOperands = BiasCall::kOut + 1;

@@ -1,7 +1,7 @@
-# What the headers of bias_act declare.
+# What the headers of bias_act and of dropout declare.
 
 cdef extern from "common/bias/call.h" namespace "fastact" nogil:
-    const CallTable kBiasForward, kBiasBackward
+    const CallTable kBiasForward, kBiasBackward, kDropout
     const int kBiasX "fastact::BiasCall::kX"
 
     ctypedef struct BiasCall:
@@ -9,6 +9,9 @@ cdef extern from "common/bias/call.h" namespace "fastact" nogil:
         ArrayArgument dbias
         int axis
         cpp_bool accumulate_dbias
+
+    ctypedef struct DropoutCall:
+        ArrayArgument[3] data
 
 cdef extern from "cpu/bias/bias.h" namespace "fastact" nogil:
     ctypedef struct BiasAct:
@@ -19,3 +22,11 @@ cdef extern from "cpu/bias/bias.h" namespace "fastact" nogil:
     ) noexcept
     void bias_forward_partition(const BiasAct*, int64_t, int64_t) noexcept
     void bias_backward_partition(const BiasAct*, int64_t, int64_t) noexcept
+
+    ctypedef struct DropoutPass:
+        pass
+
+    void prepare_dropout "fastact::prepare"(
+        DropoutPass*, const KernelTable*, const DropoutCall&
+    ) noexcept
+    void dropout_partition(const DropoutPass*, int64_t, int64_t) noexcept

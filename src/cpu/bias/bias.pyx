@@ -1,5 +1,5 @@
-# bias_act: y = f(x + bias + residual), and dx and dbias in one pass. Its calls are described in
-# common/bias/call.h.
+# bias_act: y = f(x + bias + residual), and dx and dbias in one pass; and dropout. Their calls are
+# described in common/bias/call.h.
 
 
 cdef int run_bias_forward(const void* given, char* workspace, int64_t bytes) except -1:
@@ -47,5 +47,20 @@ cdef int64_t channel_workspace(const ArrayArgument* x, int axis) noexcept:
     return sum_workspace_size(x.shape[axis], size // x.shape[axis])
 
 
+cdef int run_dropout(const void* given, char* workspace, int64_t bytes) except -1:
+    cdef const DropoutCall* call = <const DropoutCall*>given
+    cdef DropoutPass dropout
+    cdef int64_t size = operand_size(operand_of(&call.data[0]))
+    cdef int threads
+    if size == 0:
+        return 0
+    prepare_dropout(&dropout, table, call[0])
+    threads = resolve_threads(size)
+    with nogil:
+        run_partitions(threads, partitions_of(dropout_partition, &dropout))
+    return 0
+
+
 add_function(&kBiasForward, NULL, run_bias_forward)
 add_function(&kBiasBackward, bias_backward_workspace, run_bias_backward)
+add_function(&kDropout, NULL, run_dropout)

@@ -3,6 +3,7 @@
 
 #include <type_traits>
 
+#include "common/bias/dropout.h"
 #include "cpu/simd/vector.h"
 
 FASTACT_BEGIN_NAMESPACE
@@ -189,6 +190,90 @@ void backward_rows(const char* const* dy, const char* const* x, const char* bias
                   reinterpret_cast<T*>(dx[row]) + whole, n - whole, lane + whole);
 }
 
+// Blocks of Philox, each word in 64 bits of a vector: the product of two lower halves is one
+// instruction, and nobody reads what is left in the upper ones.
+typedef uint64_t Blocks __attribute__((vector_size(kVector * sizeof(uint64_t))));
+
+FASTACT_HD Blocks product(Blocks a, Blocks b) {
+#if defined(__AVX512F__)
+  return (Blocks)_mm512_maskz_mul_epu32(__mmask8(-1), (__m512i)a, (__m512i)b);
+#elif defined(__AVX2__)
+  return (Blocks)_mm256_mul_epu32((__m256i)a, (__m256i)b);
+#else
+  return (a & 0xffffffffu) * (b & 0xffffffffu);
+#endif
+}
+
+// words OUT: of each block the four, side by side.
+FASTACT_HD void store_blocks(Blocks a, Blocks b, Blocks c, Blocks d, uint32_t* words) {
+  const Blocks low = (a & 0xffffffffu) | (b << 32), high = (c & 0xffffffffu) | (d << 32);
+  uint64_t pairs[2 * kVector];
+#pragma GCC unroll 16
+  for (int j = 0; j < kVector; ++j) pairs[2 * j] = low[j], pairs[2 * j + 1] = high[j];
+  memcpy(words, pairs, sizeof pairs);
+}
+
+// Vectors that are drawn side by side: each is one chain of steps.
+constexpr int kDrawn = 4;
+static_assert(kDrawn * kVector * kBlockWords <= kSpareWords, "the last ones end behind n");
+
+void draw(uint64_t first, const Dropout& of, int64_t n, uint32_t* words) {
+  constexpr int kStep = kDrawn * kVector;
+  Blocks order;
+  for (int j = 0; j < kVector; ++j) order[j] = uint64_t(j);
+  const Blocks none{}, factor_a = none + kPhiloxFactors[0], factor_c = none + kPhiloxFactors[1];
+  for (int64_t i = 0; i * kBlockWords < n; i += kStep) {
+    Blocks a[kDrawn], b[kDrawn], c[kDrawn], d[kDrawn];
+#pragma GCC unroll 4
+    for (int v = 0; v < kDrawn; ++v) {
+      a[v] = order + (first + uint64_t(i + v * kVector));
+      b[v] = a[v] >> 32, c[v] = none, d[v] = none;
+    }
+    uint32_t key[] = {uint32_t(of.seed), uint32_t(of.seed >> 32)};
+#pragma GCC unroll 10
+    for (int round = 0; round < kPhiloxRounds; ++round) {
+      const Blocks key_a = none + key[0], key_c = none + key[1];
+#pragma GCC unroll 4
+      for (int v = 0; v < kDrawn; ++v) {
+        const Blocks of_a = product(factor_a, a[v]), of_c = product(factor_c, c[v]);
+        a[v] = (of_c >> 32) ^ b[v] ^ key_a, b[v] = of_c;
+        c[v] = (of_a >> 32) ^ d[v] ^ key_c, d[v] = of_a;
+      }
+      key[0] += kPhiloxSteps[0], key[1] += kPhiloxSteps[1];
+    }
+#pragma GCC unroll 4
+    for (int v = 0; v < kDrawn; ++v)
+      store_blocks(a[v], b[v], c[v], d[v], words + (i + v * kVector) * kBlockWords);
+  }
+}
+
+void draw_at(const uint64_t* indices, const Dropout& of, int64_t n, uint32_t* words) {
+  const uint64_t seed = of.seed;
+#pragma omp simd
+  for (int64_t i = 0; i < n; ++i) words[i] = dropout_word(indices[i], seed);
+}
+
+template <class T, bool has_residual>
+void drop(const char* from, const char* other, const uint32_t* words, char* to, int64_t n,
+          const Dropout& given) {
+  using C = Compute<T>;
+  const Dropout of = given;
+  const C scale = C(of.scale);
+  const T *x = reinterpret_cast<const T*>(from), *residual = reinterpret_cast<const T*>(other);
+  T* y = reinterpret_cast<T*>(to);
+  Wide<T> of_x, of_residual, of_y;
+  for_chunks(n, [&](int64_t i, int64_t m) FASTACT_INLINED {
+    const C* xs = of_x.read(x + i, m);
+    const C* added = has_residual ? of_residual.read(residual + i, m) : nullptr;
+    C* made = of_y.to(y + i);
+#pragma omp simd
+    for (int64_t k = 0; k < m; ++k)
+      made[k] = has_residual ? dropped(of, xs[k], words[i + k], scale, added[k])
+                             : dropped(of, xs[k], words[i + k], scale);
+    of_y.finish(y + i, m);
+  });
+}
+
 // Elsewhere a conversion is more instructions, of which each kernel would have copies.
 #if defined(__AVX512F__)
 #define FASTACT_OF_HALF(f) f
@@ -209,6 +294,12 @@ const BiasKernels bias_kernels = {
     {FASTACT_ACTIVATIONS(FASTACT_FORWARD)},
     {FASTACT_ACTIVATIONS(FASTACT_BACKWARD)},
     {FASTACT_ACTIVATIONS(FASTACT_BACKWARD_ROWS)},
+    draw,
+    draw_at,
+    {{drop<f16, false>, drop<f16, true>},
+     {drop<bf16, false>, drop<bf16, true>},
+     {drop<float, false>, drop<float, true>},
+     {drop<double, false>, drop<double, true>}},
 };
 
 FASTACT_END_NAMESPACE

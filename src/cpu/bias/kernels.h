@@ -1,15 +1,18 @@
 // The kernels of bias_act, compiled once per instruction set: the activation of a sum, and the same
 // backward with the sum of its results, in one loop each. 16 bits are converted in registers,
 // forward and where backward takes several rows; else, and where arrays are strided, they pass
-// through buffers (core/chunk_reader.h).
+// through buffers (core/chunk_reader.h). And the kernels of dropout.
 #pragma once
 
 #include <cstdint>
 
 #include "common/activations/list.h"
+#include "common/bias/call.h"
 #include "cpu/reductions/kernels.h"
 
 namespace fastact {
+
+constexpr int64_t kSpareWords = 128;
 
 // All pointers to n contiguous elements, of the dtype that the kernel is chosen by; the output is
 // one of the others or disjoint from them. The summands are not rounded yet. bias: of the
@@ -35,6 +38,15 @@ struct BiasKernels {
   void (*backward_rows[kActivations][2])(const char* const* dy, const char* const* x,
                                          const char* bias, char* const* dx, int64_t rows, int64_t n,
                                          const double* parameters, double* lane, bool fresh);
+
+  // words OUT (n, and up to kSpareWords more): from the block with number `first` on; or a word for
+  // each of the indices IN (n), to which the offset has been added.
+  void (*draw)(uint64_t first, const Dropout& of, int64_t n, uint32_t* words);
+  void (*draw_at)(const uint64_t* indices, const Dropout& of, int64_t n, uint32_t* words);
+
+  // y OUT = what dropout makes of x IN with words IN; [1]: and residual IN, which else is not read.
+  void (*drop[kDTypes][2])(const char* x, const char* residual, const uint32_t* words, char* y,
+                           int64_t n, const Dropout& of);
 };
 
 }  // namespace fastact

@@ -251,19 +251,6 @@ void ChunkReader::to_compute(int k, const char* from, char* to, int64_t n) const
   convert(*s.kernels, s.dtypes[k], s.compute_dtype, from, to, n);
 }
 
-// move(address, stride, elements before, how many) for the pieces of the span.
-template <class Move>
-void ChunkReader::for_span(int k, Move move) const {
-  int64_t done = 0;
-  for (int64_t r = row, at = column; done < count; ++r, at = 0) {
-    const int64_t n = std::min(count - done, s.columns.size - at);
-    for_pieces(s.columns, k, s.row(k, r), at, n, [&](char* from, int64_t stride, int64_t m) {
-      move(from, stride, done, m);
-      done += m;
-    });
-  }
-}
-
 void ChunkReader::scatter(int k, const char* from) {
   const int64_t item = s.items[k];
   if (is_one_piece(k)) return s.kernels->stream(from, piece(k), count * item);

@@ -219,6 +219,19 @@ class ChunkReader {
     if (at == buffer && s.data[k]) store(k, at, accumulate);
   }
 
+  // move(address, stride, elements before, how many) for the pieces of operand k's span.
+  template <class Move>
+  void for_span(int k, Move move) const {
+    int64_t done = 0;
+    for (int64_t r = row, at = column; done < count; ++r, at = 0) {
+      const int64_t n = std::min(count - done, s.columns.size - at);
+      for_pieces(s.columns, k, s.row(k, r), at, n, [&](char* from, int64_t stride, int64_t m) {
+        move(from, stride, done, m);
+        done += m;
+      });
+    }
+  }
+
   // to OUT = n elements of operand k's dtype.
   void to_compute(int k, const char* from, char* to, int64_t n) const;
 
@@ -244,8 +257,6 @@ class ChunkReader {
            column * s.items[k];
   }
   const char* load_converted(int k, char* buffer);
-  template <class Move>
-  void for_span(int k, Move move) const;
   template <class Move>
   void for_tile(int k, int64_t first, int64_t width, int64_t from_column, int64_t n,
                 Move move) const;

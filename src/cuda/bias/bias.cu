@@ -9,7 +9,11 @@
 // vector. At most kMaxChunks partial sums per channel are added by one finishing kernel.
 //
 // Bytes moved: x, residual and y once; dy, x, residual and dx once.
+//
+// dropout is the map of core/elementwise.cuh, too: a vector, or an element of strided arrays, knows
+// its words from its index in C order.
 #include "cuda/bias/bias.h"
+#include "cuda/bias/dropout.cuh"
 #include "cuda/bias/fused.cuh"
 #include "cuda/bias/rows.cuh"
 
@@ -158,9 +162,38 @@ void bias_act_backward(const BiasCall& call, void* workspace, cudaStream_t strea
   });
 }
 
+// inputs: x, and the residual where there are two.
+template <class T, int inputs>
+void drop(const DropoutCall& call, const Operand (&arrays)[inputs + 1], cudaStream_t stream) {
+  const Dropped<T, inputs> f{dropout_of(call)};
+  const Operand& y = arrays[inputs];
+  Operand all[inputs + 2];
+  std::copy(arrays, arrays + inputs + 1, all);
+  all[inputs + 1] = {nullptr, y.ndim, y.shape, nullptr, 0};  // C order
+  ElementwisePlan plan;
+  plan_elementwise(&plan, sizeof(T), inputs + 2, all, inputs);
+  if (plan.all_contiguous())
+    return run_contiguous<T, inputs, true>(plan, call.accumulate, f, stream);
+  bool every[kMaxAxes];
+  std::fill(every, every + kMaxAxes, true);
+  run_indexed<T, inputs, true>(arrays, every, call.accumulate, f, stream);
+}
+
+template <class T>
+void dropout(const DropoutCall& call, cudaStream_t stream) {
+  const Operand &x = call.data[DropoutCall::kX], &residual = call.data[DropoutCall::kResidual],
+                &y = call.data[DropoutCall::kOut];
+  if (is_empty(x)) return;
+  if (residual.data)
+    drop<T, 2>(call, {x, residual, y}, stream);
+  else
+    drop<T, 1>(call, {x, y}, stream);
+}
+
 using Storage = FASTACT_STORAGE;
 template void bias_act_forward<Storage>(const BiasCall&, cudaStream_t);
 template int64_t bias_act_workspace<Storage>(const BiasCall&);
 template void bias_act_backward<Storage>(const BiasCall&, void*, cudaStream_t);
+template void dropout<Storage>(const DropoutCall&, cudaStream_t);
 
 FASTACT_END_NAMESPACE

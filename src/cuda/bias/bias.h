@@ -1,4 +1,4 @@
-// bias_act for the bindings; core/api.h states the conventions.
+// bias_act and dropout for the bindings; core/api.h states the conventions.
 #pragma once
 
 #include "common/bias/call.h"
@@ -14,5 +14,7 @@ template <class T>
 int64_t bias_act_workspace(const BiasCall& call);
 template <class T>
 void bias_act_backward(const BiasCall& call, void* workspace, cudaStream_t stream);
+template <class T>
+void dropout(const DropoutCall& call, cudaStream_t stream);
 
 FASTACT_END_NAMESPACE

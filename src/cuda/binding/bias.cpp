@@ -1,4 +1,4 @@
-// bias_act, for arrays on a GPU.
+// bias_act and dropout, for arrays on a GPU.
 #include "cuda/bias/bias.h"
 
 #include "cuda/binding/bindings.h"
@@ -17,6 +17,10 @@ void add_bias(std::vector<DeviceCall>* calls) {
       },
       [](auto element, const BiasCall& call, void* workspace, cudaStream_t stream) {
         bias_act_backward<decltype(element)>(call, workspace, stream);
+      }));
+  calls->push_back(device_call<DropoutCall>(
+      kDropout, [](auto element, const DropoutCall& call, cudaStream_t stream) {
+        dropout<decltype(element)>(call, stream);
       }));
 }
 

@@ -3,6 +3,7 @@
 from ...ops.engine.op import ops
 from .activations import ACTIVATIONS
 from .bias import BIAS
+from .dropout import DROPOUT
 from .gated import GATED
 from .gates import GATES
 from .norms import NORMS
@@ -15,6 +16,7 @@ from .work import Family
 FAMILIES: dict[str, Family] = dict.fromkeys((op.family for op in ops.values()), OTHER) | {
     "activations": ACTIVATIONS,
     "bias": BIAS,
+    "dropout": DROPOUT,
     "gated": GATED,
     "gates": GATES,
     "norms": NORMS,

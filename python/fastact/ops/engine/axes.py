@@ -172,6 +172,16 @@ def integer(where: str, name: str, value: Any) -> int:
         raise TypeError(f"{where}: {name} must be an integer, got {describe(value)}") from None
 
 
+def within(where: str, name: str, value: Any, least: int, most: int) -> int:
+    """An argument that is an integer of a range."""
+    number = integer(where, name, value)
+    if not least <= number <= most:
+        raise ValueError(
+            f"{where}: {name} must be an integer from {least} to {most}, got {describe(number)}"
+        )
+    return number
+
+
 def _integer(value: Any) -> int:
     if isinstance(value, bool) or str(getattr(value, "dtype", "")).endswith("bool"):
         raise TypeError

@@ -253,7 +253,7 @@ class Op(Generic[P, R]):
     makes : outputs that are not as the data, or a gradient that is not as its argument, by name; of
     an entry point alone by that, too: "backward.dx".
     differentiated : the arguments that have one of these gradients.
-    shares : maps an argument to the one whose gradient it shares.
+    shares : maps an argument to the one whose gradient it shares, or to the result.
     parameters : an activation's own, with their defaults.
     entry_points : what each takes; calling the op is the one named "call".
     roles : what arguments are to the data, by name; arrays among the others are data.
@@ -266,6 +266,7 @@ class Op(Generic[P, R]):
     reads_whole : the data may be whole numbers, read as they are, but in backward.
     of_forward : arguments of backward that `forward` may have returned as numbers of NumPy's.
     sizes : arguments by position that are no arrays, but lengths.
+    checks : of options whose names alone do not tell how they are checked.
     runs : the native functions of entry points; calling the op runs the one of `forward`.
     fields : what native functions call something else than the op does: its names by theirs.
     """
@@ -290,6 +291,7 @@ class Op(Generic[P, R]):
     of_forward: tuple[str, ...] = ()
     reads_whole: bool = False
     sizes: tuple[str, ...] = ()
+    checks: Mapping[str, Callable[[str, str, Any], Any]] = MappingProxyType({})
     runs: Mapping[str, str] = MappingProxyType({})
     fields: Mapping[str, str] = MappingProxyType({})
     entry_points: Mapping[str, EntryPoint]
@@ -324,9 +326,11 @@ class Op(Generic[P, R]):
         """Whether a call of arrays with one axis more in front may be as many calls.
 
         Axes are counted from the end then, and the results have to have that axis in front, too.
-        Not where the axis of channels tells the others apart: each axis before it has a meaning.
+        Not where the axis of channels tells the others apart: each axis before it has a meaning;
+        nor where an element's number in the array counts.
         """
-        return "channel_axis" not in self.entry_points["call"].defaults
+        named = self.entry_points["call"].defaults
+        return "channel_axis" not in named and not self.counts_elements
 
     # What follows says without memory, of shapes alone, what a call gives, for torch's tracers.
 
@@ -398,6 +402,9 @@ class Op(Generic[P, R]):
 
     #: Whether each element of the result depends on one element of one argument alone.
     is_diagonal: bool = False
+
+    #: Whether the result depends on where in the array an element is.
+    counts_elements: bool = False
 
     #: The dtype in which a first array of integers is computed; None: np.tanh's, or torch.tanh's.
     integers: Any = None

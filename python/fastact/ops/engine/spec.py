@@ -11,7 +11,8 @@ from .op import Op, by_our_names
 class Spec:
     """An op's arguments, and which gradient belongs to which.
 
-    of : for an argument with a gradient, the place of that among the gradients of `backward`.
+    of : for an argument with a gradient, the place of that among the gradients of `backward`, which
+        the results' gradients follow.
     incoming : the arguments of `backward` that are gradients; one that is named "dy" alone stands
         for all results.
     differentiates : the inputs of `backward` that have gradients, in their order; empty where it
@@ -26,7 +27,8 @@ class Spec:
         self.arrays: tuple[str, ...] = call.arrays
         self.positional = (*call.arrays, *(n for n in call.defaults if n not in call.by_keyword))
         of = {name: i for i, name in enumerate(op.differentiated)}
-        self.of = of | {name: of[other] for name, other in op.shares.items()}
+        places = {name: i for i, name in enumerate(op.results, len(of))} | of
+        self.of = of | {name: places[other] for name, other in op.shares.items()}
         self.incoming = tuple(f"d{name}" for name in op.results)
         self.backward_arrays: tuple[str, ...] = backward.arrays
         self.backward_takes = {*backward.arrays, *backward.defaults}

@@ -174,7 +174,7 @@ def _of_second(op: Any, entry: Any) -> Fields:
 
 def _of_backward(op: Any, several: bool) -> Fields:
     incoming = [a for a in op.entry_points["backward"].arrays if a not in op.saves]
-    data, first = op.saves[0], op.gradients[0]
+    data, first = (*op.saves, *incoming)[0], op.gradients[0]
     out = f"Where to write {first}; it"
     result = f"array\n    The gradient {first}, of the shape, dtype and framework of {data}."
     if several:

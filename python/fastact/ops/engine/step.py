@@ -73,7 +73,7 @@ class _Entry:
     data : arrays of the data's dtype. free : of these, what an output may be.
     rules : for each array the rule of its dtype, the names of the shapes that it may have (None:
     any), and whether it repeats over the first of them.
-    numbers : the options that are numbers, and their checks.
+    numbers : the options that are checked one by one, and how.
     counts : it takes weights, or a mask that tells what counts. has_checks : of its options.
     is_plain : what calling the op gives are its arrays. compute : runs its kernels.
     """
@@ -87,7 +87,8 @@ class _Entry:
         self.is_backward = name not in ("call", "forward")
         takes_saved = name in ("backward", "backward.backward")
         self.fused = "activation" in entry.defaults
-        self.numbers = [(n, check) for n, check in _NUMBERS.items() if n in entry.defaults]
+        checks = {**_NUMBERS, **op.checks}
+        self.numbers = [(n, check) for n, check in checks.items() if n in entry.defaults]
         self.parts = self._parts()
         arrays = [n for n in entry.arrays if n not in op.sizes and not (self.parts and n == "dy")]
         self.arrays = (*self.parts, *arrays, *(n for n in op.roles if n in entry.defaults))

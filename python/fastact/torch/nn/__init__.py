@@ -13,6 +13,7 @@ from .bias import Conv3d as Conv3d
 from .bias import Linear as Linear
 from .convert import Report as Report
 from .convert import convert as convert
+from .dropout import Dropout as Dropout
 from .gated import GLU as GLU
 from .gates import GRU as GRU
 from .gates import LSTM as LSTM

@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 
 import torch
 
-from . import activations, bias, gated, gates, norms, softmax, sync_batch_norm
+from . import activations, bias, dropout, gated, gates, norms, softmax, sync_batch_norm
 from .activations import ACTIVATIONS, ActivationModule
 from .module import Module, WithActivation
 
@@ -20,7 +20,7 @@ Only: TypeAlias = (
     "Callable[[str, torch.nn.Module], bool] | None"
 )
 
-_ROOMS = (activations, bias, gated, gates, norms, softmax, sync_batch_norm)
+_ROOMS = (activations, bias, dropout, gated, gates, norms, softmax, sync_batch_norm)
 
 #: The class that takes the place of each of torch's classes.
 REPLACEMENTS: dict[type[torch.nn.Module], type[Module]] = {
@@ -85,8 +85,8 @@ def convert(model: torch.nn.Module, *, only: Only = None) -> Report:
     These modules are left: subclasses of torch's classes, which may compute something else, among
     them parametrized modules; modules whose `forward` somebody has replaced; lazy modules before
     their first call, which would give them torch's class again; modules that torch computes
-    whatever their class; and `torch.nn.LSTM` without a projection, which is faster in torch, unless
-    `only` asks for it.
+    whatever their class; and, unless `only` asks for them, `torch.nn.LSTM` without a projection,
+    which is faster in torch, and `torch.nn.Dropout`, whose random numbers are others here.
 
     An activation stays apart from the layer before it where anybody could see the array between
     them: where the layer has hooks on its output, where the activation has hooks, parameters or

@@ -1,0 +1,95 @@
+"""Dropout: elements of an array at random, by a mask that no array holds.
+
+It is declared by a function: signature, defaults and its own documentation (`engine/dropout.py`).
+The generator and the formula are in `src/common/bias/dropout.h`, beside what else adds a residual,
+and the oracle's in `check/reference.py`.
+"""
+
+from typing import TYPE_CHECKING, SupportsIndex
+
+from .engine.dropout import Dropout
+from .engine.op import names_of_ops, register
+from .types import A, ArrayOrNumber, Out, Stream
+
+
+@register
+@Dropout
+def dropout(
+    x: A,
+    /,
+    p: float,
+    *,
+    seed: SupportsIndex,
+    offset: SupportsIndex = 0,
+    residual: ArrayOrNumber | None = None,
+    out: Out[A] = None,
+    stream: Stream = None,
+) -> A:
+    """Dropout, and a residual that is added to it.
+
+    ``y = np.where(kept, x / (1 - p), 0) + residual``, where each element is kept with a probability
+    of 1 - p.
+
+    Parameters
+    ----------
+    p : float
+        The probability that an element is dropped, from 0 to 1.
+    seed : int
+        Which mask it is: from -2**63 to 2**64 - 1, modulo 2**64.
+    offset : int, default 0
+        The number of the first element, from 0 to 2**63 - 1: with it the parts of an array that is
+        computed in parts have the mask that the whole has.
+    residual : array or float, optional
+        Of x's shape and dtype.
+    out : array, optional
+        Where to write y; it may be x or residual itself.
+
+    Raises
+    ------
+    TypeError
+        For a seed or an offset that is no integer.
+    ValueError
+        For p outside of [0, 1], for a seed or an offset out of range, or a residual of another
+        shape.
+
+    See Also
+    --------
+    add_layer_norm : A residual that is added before a norm.
+
+    Notes
+    -----
+    Whether an element is kept depends on seed, p and the element's number alone, which is its index
+    in C order plus `offset`: not on the number of threads, the layout in memory, the dtype, or the
+    device. Element i has the word ``i % 4`` of the block ``i // 4`` of Philox 4x32-10, with the
+    seed as the key (its lower 32 bits first), and ``i // 4`` as the lower 64 bits of the counter.
+    It is kept where that word is at least ``round(p * 2**32)``.
+
+    A dropped element gives 0, also where x is infinite or NaN. The others are multiplied by 1 / (1 -
+    p), rounded once. Before it is rounded to x's dtype, y is within 2 u abs(x) / (1 - p) of the true
+    value, with u = 2**-24 (float64: 2**-53), and with a residual within u abs(y) more.
+
+    `dropout.forward` saves nothing: `dropout.backward` draws the mask again.
+
+    References
+    ----------
+    J. K. Salmon, M. A. Moraes, R. O. Dror and D. E. Shaw, "Parallel Random Numbers: As Easy as 1,
+    2, 3", SC 2011, https://doi.org/10.1145/2063384.2063405
+
+    N. Srivastava, G. Hinton, A. Krizhevsky, I. Sutskever and R. Salakhutdinov, "Dropout: A Simple
+    Way to Prevent Neural Networks from Overfitting", JMLR 15 (2014)
+
+    Examples
+    --------
+    >>> import numpy as np, fastact as fa
+    >>> fa.dropout(np.arange(1.0, 7.0), 0.5, seed=3)
+    array([ 2.,  0.,  6.,  8.,  0., 12.])
+    >>> fa.dropout(np.arange(4.0, 7.0), 0.5, seed=3, offset=3)
+    array([ 8.,  0., 12.])
+    >>> y, saved = fa.dropout.forward(np.arange(1.0, 7.0), 0.5, seed=3)
+    >>> fa.dropout.backward(np.ones(6), *saved, 0.5, seed=3)
+    array([2., 0., 2., 2., 0., 2.])
+    """
+
+
+if not TYPE_CHECKING:  # a type checker reads the functions
+    __all__ = names_of_ops(globals())
