@@ -165,7 +165,7 @@ def test_norms(
     rows = rows_of(op, shape, {**options, "num_groups": 2})
     weight = here.of(np.ones(rows.parameter, dtype))
     weights = [weight for _ in kind.weights]
-    inputs = [x, x] if kind.adds else [x]
+    inputs = [x, x] if kind.second else [x]
     y, saved = op.forward(*inputs, *positional, *weights, **options)
     for result in y if isinstance(y, tuple) else (y,):
         assert here.numpy(result).shape == shape
