@@ -206,7 +206,7 @@ struct NormForward : NormChunks {
     }
   }
 
-  // n elements of what is normalised, in `buffer` (kPiece) unless they need not be made.
+  // Of the array that is normalised, n elements, in `buffer` (kPiece) unless it holds them already.
   const char* load_source(int64_t index, int64_t column, int64_t n, char* buffer) {
     reader.go(index, column, n);
     if constexpr (has_gate) {

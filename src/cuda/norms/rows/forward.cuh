@@ -275,12 +275,15 @@ struct AnyGate {
   }
 };
 // One that is compiled in, of quick rows.
-template <template <class, bool> class A, bool is_first>
+template <int which, bool is_first>
 struct FixedGate {
   static constexpr bool kIsThere = true, kIsFixed = true, kIsFirst = is_first;
   template <class T, class Rows>
-  static FASTACT_DEVICE Wide<T> value(const Rows& rows, const Wide<T>& gate) {
-    return FixedActivation<A, T>(rows.parameters).value(gate);
+  static FASTACT_DEVICE Wide<T> value(const Rows& rows, Wide<T> gate) {
+    const typename Numbered<which, T>::Type f(rows.parameters);
+#pragma unroll
+    for (int j = 0; j < Vec<T>::kSize; ++j) gate.lane[j] = f.forward(gate.lane[j]);
+    return gate;
   }
 };
 

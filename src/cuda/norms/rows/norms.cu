@@ -93,12 +93,12 @@ bool are_tiles(const NormPlan& plan) {
   return fit;
 }
 
-// Whether kernels of quick rows have the gate's activation compiled in: the one of published
-// models.
+// The gate's activation that kernels of quick rows have compiled in: the one of published models.
+constexpr int kFixedGate = k_silu;
 template <class T>
 bool has_fixed_gate(const NormRows& rows) {
   const bool has_runs = rows.run > 1 && rows.data[kWeightRole];
-  return rows.which == k_silu && !has_runs && sizeof(T) < sizeof(double);
+  return rows.which == kFixedGate && !has_runs && sizeof(T) < sizeof(double);
 }
 
 // Runs visit(norm) with the functor of a norm over rows of a kind.
@@ -108,8 +108,8 @@ void with_gate(const Rows& rows, Visit visit) {
   if constexpr (!Rows::kQuick) {
     visit(NormOf<T, AnyGate>{});
   } else if constexpr (sizeof(T) < sizeof(double) && !Rows::kHasRuns) {
-    rows.gate_first ? visit(NormOf<T, FixedGate<Silu, true>>{})
-                    : visit(NormOf<T, FixedGate<Silu, false>>{});
+    rows.gate_first ? visit(NormOf<T, FixedGate<kFixedGate, true>>{})
+                    : visit(NormOf<T, FixedGate<kFixedGate, false>>{});
   }
 }
 

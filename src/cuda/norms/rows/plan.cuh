@@ -46,7 +46,9 @@ struct NormRows : RowArrays<kNormRoles> {
   bool accumulate, casts, gate_first;
 
   bool has_gate() const { return data[kGateRole]; }
-  bool writes_dx() const { return data[NormCall::kDx] || (gate_first && data[kDGateRole]); }
+  FASTACT_HD bool writes_dx() const {
+    return data[NormCall::kDx] || (gate_first && data[kDGateRole]);
+  }
 };
 
 // Backward of a norm with a gate.
