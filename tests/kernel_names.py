@@ -18,6 +18,8 @@ _NORM_WORDS = {
     "NormRuns": "quick rows of runs",
     "NormElements": "quick rows by elements",
     "NormStrided": "any strides",
+    "NormGated": "gated rows",
+    "NormGatedStrided": "gated rows of any strides",
 }
 #: Of softmax: how the arrays lie; kinds and phases, by their numbers.
 _SOFTMAX_LAYOUTS = {
@@ -93,6 +95,8 @@ def identify(demangled: str) -> tuple[str, str, str]:
     ('gates_forward_kernel', 'gru forward, single columns', 'float16')
     >>> identify("void forward_rows<float, 4, (RowPhase)0, NormOf<float>, NormQuick>(NormQuick)")
     ('forward_rows', 'norm, whole, quick rows', 'float32')
+    >>> identify("void forward_rows<float, 4, (RowPhase)3, NormOf<float, AnyGate>, NormRows>(int)")
+    ('forward_rows', 'gated norm, any phase, rows', 'float32')
     >>> identify("void merge_chunks<KindOf<bf16, -1, true>, SoftmaxRows>(SoftmaxRows)")
     ('merge_chunks', 'any kind, shares, rows', 'bfloat16')
     >>> identify("void strip_backward<float, (Way)1, FixedActivation<Unchanged, float> >()")
@@ -151,7 +155,9 @@ def identify(demangled: str) -> tuple[str, str, str]:
     if kernel.startswith((*_ROWS, *_SOFTMAX)):
         op, _, of = next((one for one in arguments if "Of<" in one), "").partition("<")
         constants = [*arguments, *_arguments(of)]
-        kinds = ["norm"] if op == "NormOf" else [_KINDS[one] for one in constants if one in _KINDS]
+        kinds = [_KINDS[one] for one in constants if one in _KINDS]
+        if op == "NormOf":
+            kinds = ["gated norm" if re.search("AnyGate|FixedGate", of) else "norm"]
         words = kinds[:1] + ["shares"] * ("true" in constants)
         words += [_PHASES[int(one[-1])] for one in arguments if one.startswith("(RowPhase)")]
         layouts = {**_NORM_WORDS, **_SOFTMAX_LAYOUTS}

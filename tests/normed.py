@@ -48,6 +48,10 @@ class Setting:
         return self.kind.adds
 
     @property
+    def second(self) -> str:
+        return self.kind.second
+
+    @property
     def positional(self) -> tuple[int, ...]:
         return (self.groups,) if self.groups else ()
 
@@ -114,6 +118,14 @@ SETTINGS = for_every_norm(
         Setting("add_layer_norm", (19, 70)),
         Setting("add_layer_norm", (6, 30, 5), {"axis": 1}),
         Setting("add_rms_norm", (19, 1100)),
+        Setting("gated_rms_norm", (32, 10)),
+        Setting("gated_rms_norm", (130, 37), {"gate_first": True}),
+        Setting("gated_rms_norm", (3, 2500)),
+        Setting("gated_rms_norm", (3, 20000), {"gate_first": True}),
+        Setting("gated_rms_norm", (2, 20000)),
+        Setting("gated_rms_norm", (6, 30, 5), {"axis": (0, 1)}),
+        Setting("gated_rms_norm", (6, 30, 5), {"axis": 1, "gate_first": True, "group_size": 6}),
+        Setting("gated_rms_norm", (9, 3072), {"group_size": 1024}),
         Setting("group_norm", (9, 12, 9, 7), groups=4),
         Setting("group_norm", (2, 6, 40, 30), groups=3),
         Setting("group_norm", (3, 8, 2, 3), groups=2),
@@ -133,13 +145,15 @@ SETTINGS = for_every_norm(
 FEW = [next(s for s in SETTINGS if s.op == op.name) for op in NORMS]
 #: Those whose rows lie along an axis.
 OF_ROWS = [op for op in NORMS if not traits(op).channels]
+#: Those whose activation is behind the norm.
+BEHIND = [s for s in FEW if not s.kind.gated]
 each_norm = pytest.mark.parametrize("norm", NORMS, ids=lambda op: op.name)
 each_setting = pytest.mark.parametrize("setting", SETTINGS, ids=str)
 few_settings = pytest.mark.parametrize("setting", FEW, ids=str)
 
 
 class Arrays:
-    """x, dy, residual and parameters of a setting, and its calls."""
+    """x, dy, what else has their shape, and parameters of a setting, and its calls."""
 
     def __init__(
         self, setting: Setting, dtype: Any, *, weights: str = "wb", parameter: Any = None
@@ -156,8 +170,13 @@ class Arrays:
             self.bias = None
 
     @property
+    def gate(self) -> Any:
+        """The same numbers: no norm has both."""
+        return self.residual
+
+    @property
     def inputs(self) -> tuple[Any, ...]:
-        return (self.x, self.residual) if self.setting.adds else (self.x,)
+        return (self.x, getattr(self, self.setting.second)) if self.setting.second else (self.x,)
 
     @property
     def weights(self) -> dict[str, Any]:
@@ -166,7 +185,7 @@ class Arrays:
     def case(self, activation: str) -> Case:
         """A call of forward."""
         of = {"x": self.x, "activation": activation, **self.setting.options, **self.weights}
-        of |= {"residual": self.residual} if self.setting.adds else {}
+        of |= {self.setting.second: self.inputs[1]} if self.setting.second else {}
         of |= {"num_groups": self.setting.groups} if self.setting.groups else {}
         return Case(self.op, "forward", self.x.shape, self.x.dtype, of, self.on_gpu)
 

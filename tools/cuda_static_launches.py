@@ -75,7 +75,7 @@ def norm_forward(shape: Sequence[int], dtype: str) -> Launch:
     return Launch(
         *(
             "norms",
-            f"forward_rows Li{vecs} RowPhaseE0 NormOf NormQuick",
+            f"forward_rows Li{vecs} RowPhaseE0 NormOf NoGate NormQuick",
             -(-count // teams),
             threads,
         ),

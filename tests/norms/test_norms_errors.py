@@ -165,6 +165,56 @@ BAD: dict[str, tuple[Any, type[Exception], str]] = {
         TypeError,
         "residual must be an array, got None",
     ),
+    "no gate": (
+        lambda: fa.gated_rms_norm(X, None),
+        TypeError,
+        "gate must be an array, got None",
+    ),
+    "gate of another shape": (
+        lambda: fa.gated_rms_norm(X, ones(6)),
+        ValueError,
+        r"gated_rms_norm: gate must have shape \(4, 6\), got \(6,\)",
+    ),
+    "gate of another dtype": (
+        lambda: fa.gated_rms_norm(X, ones(4, 6, dtype=np.float64)),
+        TypeError,
+        "gate must have",
+    ),
+    "gate of another framework": (
+        lambda: fa.gated_rms_norm(X, torch.ones(4, 6)),
+        TypeError,
+        "gate",
+    ),
+    "groups of a size that does not divide": (
+        lambda: fa.gated_rms_norm(X, X, group_size=4),
+        ValueError,
+        "group_size must divide the 6 elements along axis -1, got 4",
+    ),
+    "groups of no size": (
+        lambda: fa.gated_rms_norm(X, X, group_size=0),
+        ValueError,
+        "group_size must divide the 6 elements along axis -1, got 0",
+    ),
+    "groups of no whole size": (
+        lambda: fa.gated_rms_norm(X, X, group_size=1.5),
+        TypeError,
+        "group_size must be an integer, got 1.5",
+    ),
+    "groups along several axes": (
+        lambda: fa.gated_rms_norm(X, X, axis=(0, 1), group_size=2),
+        TypeError,
+        "axis must be an integer with group_size, got ",
+    ),
+    "weight of a group": (
+        lambda: fa.gated_rms_norm(X, X, ones(3), group_size=3),
+        ValueError,
+        r"weight must have shape \(6,\), got \(3,\)",
+    ),
+    "statistics of the whole axis": (
+        lambda: fa.gated_rms_norm.backward(X, X, X, ones(4, 1), group_size=3),
+        ValueError,
+        r"rstd must have shape \(4, 2\), got \(4, 1\)",
+    ),
     "no dy": (
         lambda: fa.rms_norm.backward(None, X, ones(4, 1)),
         TypeError,
@@ -201,7 +251,7 @@ def test_nothing_is_written():
 def test_partial_overlap(norm):
     memory = np.ones((5, 6), np.float32)
     positional = (2,) if traits(norm).groups else ()
-    inputs = (memory[:4], ones(4, 6)) if traits(norm).adds else (memory[:4],)
-    out = (memory[1:], None) if len(inputs) == 2 else memory[1:]
+    inputs = (memory[:4], ones(4, 6)) if traits(norm).second else (memory[:4],)
+    out = (memory[1:], None) if traits(norm).adds else memory[1:]
     with pytest.raises(ValueError, match="partial overlap"):
         norm(*inputs, *positional, out=out)

@@ -165,16 +165,17 @@ def test_norms(
     rows = rows_of(op, shape, {**options, "num_groups": 2})
     weight = here.of(np.ones(rows.parameter, dtype))
     weights = [weight for _ in kind.weights]
-    inputs = [x, x] if kind.adds else [x]
+    inputs = [x, x] if kind.second else [x]
     y, saved = op.forward(*inputs, *positional, *weights, **options)
     for result in y if isinstance(y, tuple) else (y,):
         assert here.numpy(result).shape == shape
-    for statistic in saved[1 : len(saved) - len(weights)]:
+    data = [x] * (1 + kind.gated)  # which are saved, and have gradients
+    for statistic in saved[len(data) : len(saved) - len(weights)]:
         holds(here, statistic, np.nan)
     gradients(
         here,
         lambda **named: op.backward(x, *saved, **options, **named),
-        [x, *weights],
+        [*data, *weights],
     )
 
 

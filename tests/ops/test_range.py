@@ -170,7 +170,9 @@ def test_norms_of_any_length(backend: Framework, op: Any, n: int) -> None:
 
 def normalised(backend: Framework, op: Any, x: np.ndarray, options: Any) -> tuple[Any, Any]:
     """Y and rstd."""
-    more = {"residual": backend.of(np.zeros_like(x))} if traits(op).adds else {}
+    beside = {"residual": np.zeros_like, "gate": np.ones_like}  # which change nothing
+    second = traits(op).second
+    more = {second: backend.of(beside[second](x)), "activation": "identity"} if second else {}
     y, saved = op.bound("forward", {"x": backend.of(x), **more, **options})()
     rstd = saved[op.saves.index("rstd")]
     return backend.numpy(y[0] if isinstance(y, tuple) else y), backend.numpy(rstd)

@@ -186,7 +186,7 @@ def test_a_refused_option_names_the_entry_point(op) -> None:
         for number in range(150):
             case = campaign.Case(settings, number)
             request = case.request
-            for name in request.given.keys() & calls.IMPOSSIBLE.keys():
+            for name in calls.refusable(request):
                 bad = replace(request, given={**request.given, name: calls.IMPOSSIBLE[name]})
                 if request.refused or request.entry == "merge":
                     continue

@@ -11,7 +11,10 @@ pytest.importorskip("transformers")
 pytest.importorskip("kernels")
 
 import transformers
+from transformers.models.mamba2.modeling_mamba2 import MambaRMSNormGated
+from transformers.models.qwen3_next.modeling_qwen3_next import Qwen3NextRMSNormGated
 
+import fastact as fa
 from fastact.torch.transformers import GatedMLP, GemmaRMSNorm, RMSNorm, kernelize
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
@@ -119,3 +122,36 @@ def test_gradients(name):
     for (key, p), q in zip(ours.named_parameters(), model.parameters(), strict=True):
         scale = float(q.grad.abs().max())
         assert float((p.grad - q.grad).abs().max()) <= 1e-4 * scale, key
+
+
+#: Gated norms as models publish them, of 192 features, with the options that ours takes for them.
+GATED = {
+    "Mamba-2": (lambda: MambaRMSNormGated(192, 48, 1e-5), {"gate_first": True, "group_size": 48}),
+    "Qwen3-Next": (lambda: Qwen3NextRMSNormGated(192, 1e-5), {}),
+}
+
+
+@pytest.mark.parametrize("name", GATED)
+@each_dtype
+def test_gated_norms(name, dtype):
+    """As their modules round, but for ties: these take the mean of the squares in float32."""
+    make, options = GATED[name]
+    torch.manual_seed(0)
+    module = make().to(dtype)
+    with torch.no_grad():
+        module.weight.copy_(torch.randn(192))
+    dy, *arrays = (torch.randn(64, 192).to(dtype) for _ in range(3))
+    leaves = [[a.detach().clone().requires_grad_() for a in arrays] for _ in range(2)]
+    weight = module.weight.detach().clone().requires_grad_()
+    expected = module(*leaves[0])
+    found = fa.gated_rms_norm(*leaves[1], weight, eps=1e-5, casting="llama", **options)
+    expected.backward(dy), found.backward(dy)
+    pairs = [(a.grad, b.grad) for a, b in zip(leaves[1], leaves[0], strict=True)]
+    for got, right in ((found, expected), *pairs, (weight.grad, module.weight.grad)):
+        assert got.dtype == dtype
+        got, right = got.detach().double(), right.detach().double()
+        # Some roundings of float32 where terms cancel; one of bfloat16 where a tie goes elsewhere.
+        near = 2.0**-20 * float(right.abs().max())
+        away, most = (got - right).abs(), near + 2.0**-7 * right.abs() * (dtype != torch.float32)
+        assert (away <= most).all()
+        assert (away > near).double().mean() <= 2e-2

@@ -68,7 +68,8 @@ _LEADERS_BACK = {
 #: Kinds of values of other arrays; those that are not here are "plain".
 _VALUES = {
     "b": _ANY_LEADER, "bias": ("wide", "plain"), "dloss": ("plain", "wide"),
-    "dy": ("plain", "wide"), "residual": ("wide", "plain"), "rstd": ("positive",),
+    "dy": ("plain", "wide"), "gate": ("plain", "wide"), "residual": ("wide", "plain"),
+    "rstd": ("positive",),
     "running_var": ("positive",), "weights": ("positive", "small integers"), "where": ("bits",),
 }  # fmt: skip
 
@@ -132,10 +133,11 @@ def _sharing(op: Any, entry: str, named: dict[str, Any]) -> tuple[dict[str, Any]
         return ({"y": ("a", "b")}, ()) if free else ({}, ("a", "b", "x"))
     if of == "norms":
         keeps = (forward and not traits(op).adds) or entry == "backward_reduce"
-        operands = ("x", "residual")
+        operands = ("x", "residual", "gate")
         if keeps:
             return {}, (*operands, "dy")
-        return {"y": operands, "total": operands, "dx": ("dy", "x")}, ()
+        gradients = dict.fromkeys(("dx", "dgate"), ("dy", "x", "gate"))
+        return {"y": operands, "total": operands, **gradients}, ()
     if of == "gates":
         if not back:
             return ({}, (op.state,)) if forward else ({op.results[0]: (op.state,)}, ())
@@ -270,6 +272,11 @@ def _options(op: Any, entry: str, draw: Draw, shape: Shape) -> dict[str, Any]:
     if "num_groups" in defaults:
         count = shape[named.get("channel_axis", defaults["channel_axis"])]
         named["num_groups"] = r.choice([g for g in range(1, count + 1) if count % g == 0] or [1])
+    if "group_size" in defaults and draw.chance(0.4):
+        axis = named.get("axis", defaults["axis"])
+        if isinstance(axis, int) and shape[axis]:
+            sizes = range(1, shape[axis] + 1)
+            named["group_size"] = r.choice([size for size in sizes if shape[axis] % size == 0])
     if is_to_shape(op):
         dropped = r.randrange(ndim + 1)
         named["shape"] = tuple(n if r.random() < 0.5 else 1 for n in shape[dropped:])
@@ -413,7 +420,8 @@ class _Arrays:
             one = name in ("lse", "divisor")
             made = Array(name, shape, dtype, "saved", draw.layout(len(shape), dtype))
             return made if one else replace(draw.array(name, shape, "saved", dtype), form="array")
-        if name in ("dy", "dh", "dloss", "dtotal", "b", "residual", "dc", *op.saves[:1]):
+        data = ("dy", "dh", "dloss", "dtotal", "b", "residual", "gate", "dc", *op.saves[:1])
+        if name in data:
             return self._like_data(name, shape, values)
         if name in ("sum_dy", "sum_dy_xhat"):
             return draw.array(name, shape, "plain", dtype)
@@ -896,7 +904,7 @@ def refused(request: Request, r: Random) -> tuple[Request, dict[str, Any]]:
         if isinstance(v, Array) and v.form == "array" and v.stored is None
         and name != request.notes["leader"]
     ]  # fmt: skip
-    named = [name for name in request.given if name in IMPOSSIBLE]
+    named = refusable(request)
     if named and (not arrays or r.random() < 0.4):
         name = r.choice(named)
         return replace(request, given={**request.given, name: IMPOSSIBLE[name]}), {}
@@ -914,10 +922,16 @@ def refused(request: Request, r: Random) -> tuple[Request, dict[str, Any]]:
     return made, {name: np.zeros(bad.shape, bad.dtype)}
 
 
+def refusable(request: Request) -> list[str]:
+    """The options of a call that have an impossible value; one op's option is another's array."""
+    return [n for n, v in request.given.items() if n in IMPOSSIBLE and not isinstance(v, Array)]
+
+
 #: Values of options that no call takes.
 IMPOSSIBLE: dict[str, Any] = {
     "axis": 64, "channel_axis": -65, "keepdims": 2, "interleaved": 2, "training": 2, "eps": -1.0,
     "momentum": 1.5, "label_smoothing": -0.5, "limit": 0.0, "activation": "nothing", "order": "ii",
     "reduction": "most", "gate": "third", "approximate": "exactly", "casting": "none",
-    "correction": "1", "num_groups": 0, "scale": "1", "p": 1.5, "seed": 2**64,
+    "correction": "1", "num_groups": 0, "group_size": 0, "gate_first": 2, "scale": "1",
+    "p": 1.5, "seed": 2**64,
 }  # fmt: skip

@@ -87,6 +87,8 @@ def _ways(op: Any) -> dict[str, dict[str, Any]]:
     usual: dict[str, Any] = ({kind.channels: 1} if kind.channels else {}) | (
         {"num_groups": _GROUPS} if kind.groups else {}
     )
+    if kind.gated:
+        return {"": usual, "gate first": {**usual, "gate_first": True}}
     if not kind.moves:
         return {"": usual}
     nobody: dict[str, Any] = {**usual, "running_mean": None, "running_var": None, "training": True}
@@ -126,13 +128,14 @@ def _cases(
             continue
         count = shape[0] * (8 if options.exhaustive else 1)
         of_dy = make if make in (_one_huge, _biased) else mixed
-        x, dy, residual = (
+        x, dy, second = (
             draw(rng, count, *shape[1:]).astype(dtype) for draw in (make, of_dy, mixed)
         )
         parameter = rows_of(op, x.shape, way).parameter
         weights = [(1 + 0.1 * rng.normal(size=parameter)).astype(dtype) for _ in kind.weights]
         named = {"x": x, "activation": name, **way, **dict(zip(kind.weights, weights, strict=True))}
-        yield {**named, **({"residual": residual} if kind.adds else {}), **_given(op, named)}, dy
+        beside = {kind.second: second} if kind.second else {}
+        yield {**named, **beside, **_given(op, named)}, dy
 
 
 # --- errors ---------------------------------------------------------------------------------------
@@ -144,7 +147,8 @@ def _errors(op: Any, label: str, given: tuple[dict[str, Any], NDArray[Any]]) -> 
     of = partial(errors, op, named["x"].shape, named, {"dy": dy})
     if label != "halves":
         found = of()
-        return [found[name] for name in ("y", *op.gradients)]
+        # A norm with a gate has no bias.
+        return [found[name] for name in ("y", *sorted(op.gradients, key="dgate".__eq__))]
     found = of(_by_halves) | of(entry="backward_reduce")
     return [found[name] for name in ("y", "dx", "sum_dy_xhat", "sum_dy")]
 
@@ -168,16 +172,16 @@ def _rows(op: Any, options: Options, report: Report) -> Iterator[ErrorRow]:
 
 
 _LEGEND = """\
-y, dx, dweight, dbias: the worst error in units of the stated bound and the oracle's own, over data
-of both signs and four orders of magnitude, 1e4 + rand, near 1e30 (where the dtype has that),
-constant, nearly constant, with one huge element, and such whose roundings add up; rows of one
-element among them. The gradients are those for the statistics that forward saved. Half a unit in
-the last place is a part of the bound: 16-bit results use all of it."""
+y, dx, dweight, and dbias or dgate: the worst error in units of the stated bound and the oracle's
+own, over data of both signs and four orders of magnitude, 1e4 + rand, near 1e30 (where the dtype
+has that), constant, nearly constant, with one huge element, and such whose roundings add up; rows
+of one element among them. The gradients are those for the statistics that forward saved. Half a
+unit in the last place is a part of the bound: 16-bit results use all of it."""
 
 CHECK = check_by_cases(
     _rows,
     ["call", "activation", "dtype"],
-    {"y": 1, "dx": 1, "dweight": 1, "dbias": 1},
+    {"y": 1, "dx": 1, "dweight": 1, "dbias, dgate": 1},
     _LEGEND,
     of=NormBounds,
 )

@@ -127,6 +127,9 @@ def _norm(op: Any, of: Named, m: Operations) -> tuple[Any, ...]:
     rows = rows_of(op, tuple(x.shape), of)
     if of.get("residual") is not None:
         x = x + of["residual"]
+    gate = _activated(op, of, of["gate"], m) if kind.gated else None
+    if kind.gated and of["gate_first"]:
+        x = x * gate
     split = x.reshape(rows.split)
     if kind.given or (kind.moves and not of["training"]):
         if "rstd" in of:
@@ -150,7 +153,11 @@ def _norm(op: Any, of: Named, m: Operations) -> tuple[Any, ...]:
         xhat = xhat * (weight.reshape(rows.along) + offset)
     if bias is not None:
         xhat = xhat + bias.reshape(rows.along)
-    y = _activated(op, of, xhat.reshape(x.shape), m)
+    y = xhat.reshape(x.shape)
+    if not kind.gated:
+        y = _activated(op, of, y, m)
+    elif not of["gate_first"]:
+        y = y * gate
     return (y, x) if kind.adds else (y,)
 
 

@@ -24,18 +24,28 @@ class Traits:
     """The kind of norm that an op is.
 
     centred : it subtracts a mean, and has a bias.
-    adds : it normalises the sum of two arrays, and returns the sum.
+    second : the array in front beside x: "residual", "gate" or "".
     moves : it keeps running statistics, which training moves. given : it is given statistics.
     channels : the option that says where the channels are, which is "" where rows are over `axis`.
     groups : the channels are cut into groups.
     """
 
     centred: bool
-    adds: bool
+    second: str
     moves: bool
     given: bool
     channels: str
     groups: bool
+
+    @property
+    def adds(self) -> bool:
+        """Whether it normalises the sum of two arrays, and returns the sum."""
+        return self.second == "residual"
+
+    @property
+    def gated(self) -> bool:
+        """Whether it multiplies by the activation, of a second array."""
+        return self.second == "gate"
 
     @property
     def by_channel(self) -> bool:
@@ -60,11 +70,10 @@ class Traits:
 def traits(op: Any) -> Traits:
     """By the signature of the op."""
     takes = op.entry_points["call"].signature.parameters
+    second = next((name for name in ("residual", "gate") if name in takes), "")
     moves, given = "running_mean" in takes, "mean" in takes
     channels = "channel_axis" if "channel_axis" in takes else "axis" if moves or given else ""
-    return Traits(
-        "mean" in op.saves, "residual" in takes, moves, given, channels, "num_groups" in takes
-    )
+    return Traits("mean" in op.saves, second, moves, given, channels, "num_groups" in takes)
 
 
 def default(op: Any, option: str) -> Any:
@@ -114,6 +123,13 @@ class Rows:
 def rows_of(op: Any, shape: Shape, options: Mapping[str, Any]) -> Rows:
     """Those of an array of a shape; options: as the call has them, by name."""
     kind, ndim = traits(op), len(shape)
+    if options.get("group_size"):
+        at = options.get("axis", default(op, "axis")) % ndim
+        groups = shape[at] // options["group_size"]
+        split = (*shape[:at], groups, options["group_size"], *shape[at + 1 :])
+        statistics: Shape = (*shape[:at], groups, *shape[at + 1 :])
+        along = _ones_but(split, (at, at + 1))
+        return Rows(shape, split, (at + 1,), along, (shape[at],), statistics, kind.centred)
     if not kind.channels:
         axis = options.get("axis", default(op, "axis"))
         named = axis if isinstance(axis, tuple) else (axis,)
@@ -127,7 +143,7 @@ def rows_of(op: Any, shape: Shape, options: Mapping[str, Any]) -> Rows:
         groups = options["num_groups"]
         split = (*shape[:at], groups, shape[at] // groups, *shape[at + 1 :])
         axes = tuple(a for a in range(ndim + 1) if a not in (0, at))
-        statistics: Shape = (groups,) if at == 0 else (shape[0], groups)
+        statistics = (groups,) if at == 0 else (shape[0], groups)
         along = _ones_but(split, (at, at + 1))
         return Rows(shape, split, axes, along, parameter, statistics, kind.centred)
     own = (at,) if kind.by_channel else (0, at)

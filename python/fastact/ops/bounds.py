@@ -625,6 +625,32 @@ class RotaryBounds:
 
 
 @dataclass(frozen=True)
+class GatedNormBounds(NormBounds):
+    """Stated accuracy of a norm that is multiplied by A = act(gate), or whose x is.
+
+    The norm is within its own bounds, and A and act'(gate) are within the activation's. Each
+    product with one of them is rounded, and errors are carried through. Where x A is normalised,
+    that product in the type that is computed in.
+    """
+
+    def product(self, a: Any, of_a: Any, b: Any, of_b: Any, dtype: Any) -> Any:
+        """Of a product in the type that is computed in, from its factors' errors."""
+        error = np.abs(a) * of_b + np.abs(b) * of_a + of_a * of_b
+        return error + unit_roundoff(dtype) * (np.abs(a * b) + error)
+
+    def moved(self, *, of_xhat: Any, xhat: Any, factor: Any, average: Callable[[Any], Any]) -> Any:
+        """How far ``factor * xhat`` moves, with the rstd of x, where xhat errs by of_xhat."""
+        return np.abs(factor) * (of_xhat + np.abs(xhat) * average(np.abs(xhat) * of_xhat))
+
+    def moved_dx(
+        self, *, of_xhat: Any, xhat: Any, g: Any, rstd: Any, average: Callable[[Any], Any]
+    ) -> Any:
+        """How far dx moves where xhat errs by of_xhat, and rstd is given."""
+        own = of_xhat * np.abs(average(g * xhat))
+        return np.abs(rstd) * (own + (np.abs(xhat) + of_xhat) * average(np.abs(g) * of_xhat))
+
+
+@dataclass(frozen=True)
 class GateBounds:
     """Stated accuracy: |result - exact| <= ulp u times a scale, and the rounding to the dtype.
 

@@ -14,6 +14,7 @@ from .engine.norm_channels import BatchNorm, NormApply
 from .engine.norm_rows import (
     AddNormOut,
     NormOut,
+    gated_groups,
     groups_of_channels,
     named_axes,
     norm,
@@ -199,6 +200,65 @@ def add_rms_norm(
     >>> (y, total), saved = fa.add_rms_norm.forward(x, residual, np.ones(2), eps=0)
     >>> fa.add_rms_norm.backward(np.array([1.0, 0.0]), *saved)
     (array([ 0.1810..., -0.1357...]), array([0.8485..., 0.        ]))
+    """
+
+
+@float32_under_autocast("cuda")
+@norm(over=gated_groups)
+def gated_rms_norm(
+    x: A,
+    gate: ArrayOrNumber,
+    /,
+    weight: Array | None = None,
+    *,
+    axis: int | tuple[int, ...] = -1,
+    eps: float = 1e-6,
+    activation: ActivationLike = "silu",
+    gate_first: bool = False,
+    group_size: int | None = None,
+    weight_offset: float | None = None,
+    casting: Casting = "exact",
+    out: NormOut[A] = None,
+    stream: Stream = None,
+    **parameters: Unpack[Parameters],
+) -> A:
+    """Root-mean-square normalization, times an activation of a gate.
+
+    ``y = x / sqrt(mean(x**2) + eps) * (weight + weight_offset) * act(gate)``, the mean over `axis`,
+    in one pass over memory. With `gate_first` it is the norm of ``x * act(gate)``.
+
+    Parameters
+    ----------
+    gate_first : bool, default False
+        Multiply x by the gate, not what is normalised: ``norm_before_gate=False`` of Mamba-2.
+    group_size : int, optional
+        Normalise each so many neighbours along `axis` by themselves, which then is an integer; the
+        weight lies along the whole axis.
+
+    See Also
+    --------
+    fastact.rms_norm : The same without a gate.
+    fastact.gated : The gate without the norm.
+
+    References
+    ----------
+    T. Dao and A. Gu, "Transformers are SSMs: Generalized Models and Efficient Algorithms Through
+    Structured State Space Duality", ICML 2024, https://arxiv.org/abs/2405.21060
+
+    `MambaRMSNormGated` and `Qwen3NextRMSNormGated` of https://github.com/huggingface/transformers
+
+    Examples
+    --------
+    >>> import numpy as np, fastact as fa
+    >>> x, gate = np.array([3.0, 4.0]), np.array([1.0, -1.0])
+    >>> fa.gated_rms_norm(x, gate, eps=0)
+    array([ 0.6203..., -0.3042...])
+    >>> fa.gated_rms_norm(x, gate, eps=0, gate_first=True)
+    array([ 1.2696..., -0.6227...])
+    >>> y, saved = fa.gated_rms_norm.forward(x, gate, np.ones(2), eps=0, activation="sigmoid")
+    >>> dx, dgate, dweight = fa.gated_rms_norm.backward(1.0, *saved, activation="sigmoid")
+    >>> dgate
+    array([0.1668..., 0.2224...])
     """
 
 

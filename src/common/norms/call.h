@@ -12,24 +12,31 @@ namespace fastact {
 struct NormCall {
   enum Forward : int { kX, kResidual, kTotal, kY };
   enum Backward : int { kDy, kIn, kDTotal, kDx };
+  enum OfGate : int { kGate = kDx + 1, kDGate, kData };
 
-  ArrayArgument data[4];
+  ArrayArgument data[kData];
   ArrayArgument mean, rstd;  // length 1 along `reduced`; no mean: rms_norm
   ArrayArgument weight, bias, dweight, dbias;
   AxisFlags reduced;       // inside a row
   AxisFlags of_parameter;  // of weight and bias
   int norm;                // of FASTACT_ROW_NORMS (rows.h)
-  int which;               // the activation
+  int which;               // the activation: behind the norm, or the gate's
   ParameterValues parameters;
   double eps;
   double weight_offset;  // added to the weight, in the compute type
   bool casts;            // of 16-bit data, what lies between the steps is rounded (norms.h)
+  bool gate_first;       // x is gated, else what the norm makes of it
   bool accumulate;       // what backward writes is added to
 };
 
-inline const char* problem_of_casts(const NormCall& call) {
-  const bool rounds = call.casts && (call.bias.shape || is_centred(call.norm));
-  return rounds ? "casts must be False with a bias or a mean" : nullptr;
+inline const char* problem_of_norm(const NormCall& call) {
+  const bool is_more = call.bias.shape || is_centred(call.norm);
+  if (call.casts && is_more) return "casts must be False with a bias or a mean";
+  if (!call.data[NormCall::kGate].shape) return nullptr;
+  // kTotal is where kDTotal is.
+  return is_more || call.data[NormCall::kTotal].shape
+             ? "gate must not be an array with a bias, a mean or a sum"
+             : nullptr;
 }
 
 inline const char* problem_of_norm_forward(const void* given) {
@@ -38,22 +45,26 @@ inline const char* problem_of_norm_forward(const void* given) {
     return "residual and total must both be arrays, or neither";
   if (!call.rstd.shape ? bool(call.mean.shape) : !call.mean.shape == is_centred(call.norm))
     return "mean must be an array where it is subtracted and rstd is one, and only there";
-  return problem_of_casts(call);
+  return problem_of_norm(call);
 }
 
 inline const char* problem_of_norm_backward(const void* given) {
   const NormCall& call = *static_cast<const NormCall*>(given);
   if (!call.mean.shape == is_centred(call.norm))
     return "mean must be an array where it is subtracted, and only there";
-  return problem_of_casts(call);
+  if (call.data[NormCall::kDGate].shape && !call.data[NormCall::kGate].shape)
+    return "dgate must not be an array without a gate";
+  return problem_of_norm(call);
 }
 
 // y OUT = f((x IN - mean) rstd weight IN + bias IN), with mean OUT and rstd OUT. With a residual
 // IN, total OUT = x + residual, rounded, is normalised in x's place. Of x, residual, total and y,
-// each is another or disjoint from it, but y is not total.
+// each is another or disjoint from it, but y is not total. With a gate IN, which y may be, y is
+// what the norm gives times f(gate), or (gate_first) the norm of x f(gate).
 constexpr Field kNormForwardFields[] = {
     fields::in<&NormCall::data, NormCall::kX>("x"),
     fields::in<&NormCall::data, NormCall::kResidual>("residual").like("x").optional(),
+    fields::in<&NormCall::data, NormCall::kGate>("gate").like("x").optional(),
     fields::out<&NormCall::data, NormCall::kTotal>("total").like("x").optional(),
     fields::out<&NormCall::data, NormCall::kY>("y").like("x"),
     fields::axes<&NormCall::reduced>("reduced", "x"),
@@ -68,15 +79,19 @@ constexpr Field kNormForwardFields[] = {
     fields::in<&NormCall::eps>("eps"),
     fields::in<&NormCall::weight_offset>("weight_offset"),
     fields::in<&NormCall::casts>("casts"),
+    fields::in<&NormCall::gate_first>("gate_first"),
 };
 
 // dx OUT, dweight OUT and dbias OUT from dy IN, x IN, mean IN and rstd IN, or each of them IN/OUT
-// with accumulate. dtotal IN is added to dx, which is dy, x, dtotal or disjoint from them.
+// with accumulate. dtotal IN is added to dx, which is dy, x, dtotal or disjoint from them; so is
+// dgate OUT, and either may be gate IN.
 constexpr Field kNormBackwardFields[] = {
     fields::in<&NormCall::data, NormCall::kIn>("x"),
     fields::in<&NormCall::data, NormCall::kDy>("dy").like("x"),
     fields::in<&NormCall::data, NormCall::kDTotal>("dtotal").like("x").optional(),
+    fields::in<&NormCall::data, NormCall::kGate>("gate").like("x").optional(),
     fields::out<&NormCall::data, NormCall::kDx>("dx").like("x").optional(),
+    fields::out<&NormCall::data, NormCall::kDGate>("dgate").like("x").optional(),
     fields::axes<&NormCall::reduced>("reduced", "x"),
     fields::axes<&NormCall::of_parameter>("of_parameter", "x"),
     fields::in<&NormCall::mean>("mean").reduced("x", "reduced").compute_type("x").optional(),
@@ -94,6 +109,7 @@ constexpr Field kNormBackwardFields[] = {
     fields::in<&NormCall::eps>("eps"),
     fields::in<&NormCall::weight_offset>("weight_offset"),
     fields::in<&NormCall::casts>("casts"),
+    fields::in<&NormCall::gate_first>("gate_first"),
     fields::in<&NormCall::accumulate>("accumulate"),
 };
 

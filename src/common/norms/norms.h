@@ -34,6 +34,13 @@
 // storage type. Backward gets a mean already rounded to T: it makes xhat of that mean, which
 // differs from forward's xhat by up to u |mean| rstd.
 //
+// A gate, of norms without a mean. With A = f(gate), where f stands in the gate and not behind z,
+//
+//   y = z A             p = dy A    dL/dgate = dy z f'(gate)
+//   y = z of u = x A    p = dy      dL/dx = dL/du A      dL/dgate = dL/du x f'(gate)
+//
+// and all else as above, of u in the place of x. u is of the compute type.
+//
 // Casts. The published code of Llama (LlamaRMSNorm of Hugging Face's transformers) rounds where a
 // tensor of 16 bits is written, and so do the root-mean-square norms where they are told to. With
 // r() the rounding to the data's dtype, which changes nothing of float and double,

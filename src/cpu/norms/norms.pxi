@@ -10,7 +10,7 @@ cdef extern from "common/norms/call.h" namespace "fastact" nogil:
     const int kNormIn "fastact::NormCall::kIn"
 
     ctypedef struct NormCall:
-        ArrayArgument[4] data
+        ArrayArgument[6] data
         ArrayArgument mean, rstd, dweight, dbias
         cpp_bool accumulate
 

@@ -38,6 +38,17 @@ struct FixedActivation {
   }
 };
 
+// An activation by its number, which is compiled in.
+template <int which, class T>
+struct Numbered;
+#define FASTACT_FIXED(name, A)                   \
+  template <class T>                             \
+  struct Numbered<k_##name, T> {                 \
+    using Type = A<Compute<T>, kApproximate<T>>; \
+  };
+FASTACT_ACTIVATIONS(FASTACT_FIXED)
+#undef FASTACT_FIXED
+
 template <class T>
 FASTACT_DEVICE ValueAndSlope<T> value_and_slope(const ChosenActivation& activation,
                                                 const Wide<T>& z) {

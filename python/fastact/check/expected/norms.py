@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -60,24 +60,29 @@ class NormOracle:
 
     def y(self, e: Any) -> tuple[Any, Any]:
         """y, and how far from it the op may be, both of the shape `split`."""
-        act, dtype = self._act(e), self.dtype
-        of_z = self.op.bounds.forward(
-            z=e.z, xhat=e.xhat, weight=e.weight, mean=e.mean, rstd=e.rstd, dtype=dtype,
+        allowed = self._act(e).allowed(e.z, self.of_z(e), self.dtype)
+        return e.value(e.z), (1 + reference.BUDGET) * allowed
+
+    def of_z(self, e: Any) -> Any:
+        """How far off z may be."""
+        return self.op.bounds.forward(
+            z=e.z, xhat=e.xhat, weight=e.weight, mean=e.mean, rstd=e.rstd, dtype=self.dtype,
             bias=self._bias(e), given=e.axes is None, on_gpu=self.on_gpu,
         )  # fmt: skip
-        return e.value(e.z), (1 + reference.BUDGET) * act.allowed(e.z, of_z, dtype)
 
-    def gradients(self, e: Any, to: Any = None) -> dict[str, tuple[Any, Any]]:
+    def gradients(self, e: Any, to: Any = None, of_dy: Any = 0.0) -> dict[str, tuple[Any, Any]]:
         """dx (of the shape `split`), dweight and dbias, each with how far from it the op may be.
 
         e : the exact norm of the statistics that backward is given. to : the dtype of the
-        parameters' gradients; by default the parameters' own.
+        parameters' gradients; by default the parameters' own. of_dy : how far off dy is, where
+        there is no activation.
         """
         bounds, total, dtype = self.op.bounds, self.rows.summed, self.dtype
         to = to or next(iter((self.parameter_dtypes or {}).values()), dtype)
         z, xhat, weight = e.z, e.xhat, e.weight
         of_z = bounds.again(z=z, xhat=xhat, weight=weight, dtype=dtype, bias=self._bias(e))
-        of = {"p": e.p, "of_p": self._act(e).of_gradient(e.dy, z, of_z, dtype), "dtype": dtype}
+        of_p = self._act(e).of_gradient(e.dy, z, of_z, dtype) + of_dy
+        of = {"p": e.p, "of_p": of_p, "dtype": dtype}
         dx, dweight, dbias = e.gradients
         average, count = None if e.axes is None else e.over, e.x.size // max(1, np.size(e.rstd))
         of_dx = bounds.dx(
@@ -111,6 +116,42 @@ def expected(case: Case) -> dict[str, Expected]:
     return _Norm(case).found()
 
 
+class _Gate:
+    """A gate's activation A and its slope, and how the errors of products with them grow.
+
+    Of the shape `split`. Where a product on the way leaves the range, nothing is judged.
+    """
+
+    def __init__(self, case: Case, name: str, gate: Any) -> None:
+        exact = reference.NormExact(name, *[gate] * 6, None, False)
+        own = None if name == IDENTITY else ops[name].bounds
+        act = Activation(own, exact.value, exact.slope, case.on_gpu)
+        self.bounds, self.dtype = case.op.bounds, case.dtype
+        self.info = np.finfo(computed_in(case.dtype))
+        self.value, self.of_value = exact.value(gate), act.of_value(gate, 0.0, case.dtype)
+        self.slope, one = exact.slope(gate), np.ones_like(gate)
+        self.of_slope = act.of_gradient(one, gate, 0.0, case.dtype)
+        self.nan = np.isnan(gate)
+
+    def product(self, a: Any, of_a: Any, b: Any, of_b: Any) -> tuple[Any, Any]:
+        """In the type that is computed in."""
+        error = self.bounds.product(a, of_a, b, of_b, self.dtype) + self.info.smallest_subnormal
+        exact = a * b
+        return exact, np.where(np.abs(exact) <= self.info.max, error, np.inf)
+
+    def gated(self, a: Any, of_a: Any = 0.0) -> tuple[Any, Any]:
+        """The product a A."""
+        return self.product(a, of_a, self.value, self.of_value)
+
+    def to_gate(self, a: Any, b: Any, of_b: Any) -> tuple[Any, Any]:
+        """The product (a b) act'(gate)."""
+        return self.product(*self.product(a, 0.0, b, of_b), self.slope, self.of_slope)
+
+    def rounded(self, exact: Any, error: Any) -> tuple[Any, Any]:
+        """A result in the dtype."""
+        return exact, (1 + reference.BUDGET) * (error + bounds.rounding(exact, self.dtype, error))
+
+
 class _Norm:
     """A call of a norm: its rows, its arrays by name, and the oracle."""
 
@@ -129,6 +170,15 @@ class _Norm:
             compute = computed_in(self.dtype)
             total = self.arrays["x"].astype(compute) + case.array("residual").astype(compute)
             self.arrays["x"] = total.astype(self.dtype)
+        self.gate, self.of_x = None, None
+        if self.kind.gated:
+            split = self.rows.split
+            self.gate = _Gate(case, self.name, widened(case, "gate").reshape(split))
+            self.name = IDENTITY
+            if case.option("gate_first"):
+                gated, error = self.gate.gated(wide(self.arrays["x"], self.dtype).reshape(split))
+                self.of_x = error
+                self.arrays["x"] = np.where(np.isinf(error), np.inf, gated)
         self.oracle = NormOracle(
             self.op, self.rows, self.dtype, self.name, self.dtypes, case.on_gpu,
             case.option("eps") or 0.0,
@@ -165,9 +215,11 @@ class _Norm:
         if not given and eps < 1e-30 and x.size:  # of (nearly) equal values nothing is left
             size = np.abs(x).max(rows.axes, keepdims=True)
             usual = usual & (1 / rstd > 1e-4 * size) if rows.centred else usual & (size > 0)
-        y, error = self.oracle.y(exact)
+        y, error = self._y(exact)
         judged = np.broadcast_to(usual, rows.split) & np.isfinite(y)
         nan = np.isnan(x) if given else np.isnan(x).any(rows.axes, keepdims=True)
+        if self.gate is not None:
+            nan = nan | self.gate.nan
         back = rows.back
         found = {"y": Expected(back(y), back(error), False, back(judged), back(nan))}
         if kind.adds:
@@ -177,6 +229,18 @@ class _Norm:
         if kind.moves and not given and "running_mean" in arrays and rows.count > 1:
             found |= self._moved(x, mean)
         return found
+
+    def _y(self, e: Any) -> tuple[Any, Any]:
+        """As the oracle's, of z that is gated, or of x that was."""
+        gate, op = self.gate, self.op
+        if gate is None:
+            return self.oracle.y(e)
+        if self.of_x is None:
+            return gate.rounded(*gate.gated(e.z, self.oracle.of_z(e)))
+        moved = op.bounds.moved(
+            of_xhat=e.rstd * self.of_x, xhat=e.xhat, factor=e.weight, average=e.over
+        )
+        return gate.rounded(e.z, self.oracle.of_z(e) + moved)
 
     def _saved(self, x: Any, mean: Any, rstd: Any, usual: Any, given: bool) -> dict[str, Expected]:
         """The statistics."""
@@ -191,6 +255,8 @@ class _Norm:
                 )
             found["mean"] = Expected(mean.reshape(to), error.reshape(to), False, usual)
         error = op.bounds.allowed_rstd(rstd, mean if rows.centred else 0 * rstd, dtype, on_gpu)
+        if self.of_x is not None:
+            error = error + rstd**2 * reference.average(np.abs(x * rstd) * self.of_x, rows.axes)
         return {**found, "rstd": Expected(rstd.reshape(to), error.reshape(to), False, usual)}
 
     def _moved(self, x: Any, mean: Any) -> dict[str, Expected]:
@@ -217,14 +283,15 @@ class _Norm:
     def _backward(self, exact: Any) -> dict[str, Expected]:
         rows, reduces = self.rows, self.case.entry == "backward_reduce"
         to = DOUBLE if reduces else next(iter(self.dtypes.values()), self.dtype)
-        found = self.oracle.gradients(exact, to)
+        found = self._gradients(exact, to)
         names = {"bias": "sum_dy", "weight": "sum_dy_xhat"} if reduces else {}
         shape = rows.statistics if reduces else rows.parameter
         given = names or [k for k in self.kind.weights if k in self.arrays]
         parts = {names.get(k, f"d{k}"): [np.asarray(a).reshape(shape) for a in found[f"d{k}"]]
                  for k in given}  # fmt: skip
-        if not reduces:
-            parts["dx"] = [rows.back(part) for part in found["dx"]]
+        for name in ("dx", "dgate") if not reduces else ():
+            if name in found:
+                parts[name] = [rows.back(part) for part in found[name]]
         if self.case.has("dtotal"):
             more = widened(self.case, "dtotal")
             dx, error = parts["dx"]
@@ -234,6 +301,32 @@ class _Norm:
         return {
             name: Expected(of, error, False, np.isfinite(of) & np.isfinite(error))
             for name, (of, error) in parts.items()
+        }
+
+    def _gradients(self, e: Any, to: Any) -> dict[str, tuple[Any, Any]]:
+        """As the oracle's, and dgate; exact : of the gradient of y, and of x that was gated."""
+        gate = self.gate
+        if gate is None:
+            return self.oracle.gradients(e, to)
+        if self.of_x is None:
+            dy, (p, of_p) = e.dy, gate.gated(e.dy)
+            e = replace(e, dy=p)
+            of_z = self.op.bounds.again(z=e.z, xhat=e.xhat, weight=e.weight, dtype=self.dtype)
+            dgate = gate.rounded(*gate.to_gate(dy, e.z, of_z))
+            return {**self.oracle.gradients(e, to, of_p), "dgate": dgate}
+        of = replace(self.oracle, dtype=computed_in(self.dtype)).gradients(e, to)
+        of_xhat = e.rstd * self.of_x
+        du, error = of["dx"]
+        error = error + self.op.bounds.moved_dx(
+            of_xhat=of_xhat, xhat=e.xhat, g=e.dy * e.weight, rstd=e.rstd, average=e.over
+        )
+        x = wide(self.case.array("x"), self.dtype).reshape(self.rows.split)
+        dweight, of_dweight = of["dweight"]
+        of_dweight = of_dweight + self.rows.summed(np.abs(e.dy) * of_xhat)
+        return {
+            "dx": gate.rounded(*gate.gated(du, error)),
+            "dgate": gate.rounded(*gate.to_gate(x, du, error)),
+            "dweight": (dweight, of_dweight),
         }
 
     def _applied(self, e: Any) -> Expected:

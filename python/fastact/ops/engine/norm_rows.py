@@ -11,7 +11,7 @@ from ..._cpu import ROW_NORMS, View
 from ...interop import validate
 from ...interop.call import Call
 from ..activations import Parameters
-from ..bounds import NormBounds
+from ..bounds import GatedNormBounds, NormBounds
 from ..types import A, ActivationLike, Array, ArrayOrNumber, Casting, Outs, Stream
 from . import axes
 from .op import COMPUTED, Makes, P, R, positional, register, signature_of
@@ -82,6 +82,20 @@ def named_axes(call: Call, options: SimpleNamespace) -> Rows:
     return Rows(reduced, reduced, statistics, tuple(x.shape[a] for a in reduced), x.ndim)
 
 
+def _has_room(where: str, ndim: int) -> None:
+    """Groups are an axis more."""
+    if ndim >= axes.MOST:
+        raise ValueError(f"{where}: x must have at most {axes.MOST - 1} axes, got {ndim}")
+
+
+def _must_divide(where: str, name: str, number: int, what: str, axis: int, length: int) -> None:
+    if number < 1 or length % number:
+        raise ValueError(
+            f"{where}: {name} must divide the {what} along axis {axis}, got "
+            f"{validate.describe(number)}"
+        )
+
+
 def groups_of_channels(call: Call, options: SimpleNamespace) -> Rows:
     """A row has a group of the channels of an example: axis 0, unless that has the channels.
 
@@ -96,18 +110,34 @@ def groups_of_channels(call: Call, options: SimpleNamespace) -> Rows:
         raise ValueError(f"{where}: rstd must have the shape (N, G), got ()")
     channel = axes.one(where, options.channel_axis, x.ndim, "channel_axis")
     kept = (channel,) if channel == 0 else (0, channel)
-    if x.ndim >= axes.MOST:  # the groups are an axis more
-        raise ValueError(f"{where}: x must have at most {axes.MOST - 1} axes, got {x.ndim}")
+    _has_room(where, x.ndim)
     count = x.shape[channel]
-    if num_groups < 1 or count % num_groups:
-        raise ValueError(
-            f"{where}: num_groups must divide the {count} channels along axis "
-            f"{options.channel_axis}, got {validate.describe(num_groups)}"
-        )
+    _must_divide(where, "num_groups", num_groups, f"{count} channels", options.channel_axis, count)
     statistics = (num_groups,) if channel == 0 else (x.shape[0], num_groups)
     reduced = tuple(axis for axis in range(x.ndim + 1) if axis not in kept)
     of_parameter, split = (channel, channel + 1), (channel, num_groups)
     return Rows(reduced, of_parameter, statistics, (count,), x.ndim + 1, split)
+
+
+def gated_groups(call: Call, options: SimpleNamespace) -> Rows:
+    """A row has `group_size` neighbours along the axis, or all along the axes that it names."""
+    where, x, size = call.where, call.views["x"], options.group_size
+    if size is None:
+        return named_axes(call, options)
+    size = axes.integer(where, "group_size", size)
+    if isinstance(options.axis, tuple | list):
+        raise TypeError(
+            f"{where}: axis must be an integer with group_size, got "
+            f"{validate.describe(options.axis)}"
+        )
+    axis = axes.one(where, options.axis, x.ndim)
+    _has_room(where, x.ndim)
+    length = x.shape[axis]
+    _must_divide(where, "group_size", size, f"{length} elements", options.axis, length)
+    groups = length // size
+    statistics = (*x.shape[:axis], groups, *x.shape[axis + 1 :])
+    split = (axis, groups)
+    return Rows((axis + 1,), (axis, axis + 1), statistics, (length,), x.ndim + 1, split)
 
 
 def single_channels(call: Call, options: SimpleNamespace) -> Rows:
@@ -132,6 +162,8 @@ class BackwardOptions(Parameters, Generic[A], total=False):
     weight_offset: float | None
     casting: Casting
     activation: ActivationLike
+    gate_first: bool
+    group_size: int | None
     dtotal: ArrayOrNumber | None
     out: Outs[A]
     accumulate: bool
@@ -142,8 +174,8 @@ class Norm(CachedOp[P, R]):
     """Normalization of rows of x, act((x - mean) rstd weight + bias), and backward.
 
     Everything but the rows follows from the signature of the call: a norm with a bias subtracts the
-    mean, one without is a root-mean-square norm; with a second array in front, the residual, it
-    normalises and returns the sum.
+    mean, one without is a root-mean-square norm; with a second array in front, it normalises and
+    returns the sum of both, the residual, or multiplies by an activation of it, the gate.
 
     over : from a call and its options to its `Rows`.
     kind : the functor of src/common/norms/rows.h, where the signature does not tell it.
@@ -164,6 +196,7 @@ class Norm(CachedOp[P, R]):
 
     runs = MappingProxyType({"forward": "norm_forward", "backward": "norm_backward"})
     weight_offset, casts = CASTINGS["exact"]  # of a norm without the option
+    gate_first = False  # of a norm without a gate
 
     def __init__(
         self,
@@ -179,16 +212,20 @@ class Norm(CachedOp[P, R]):
         self.kind = kind or ("CentredNorm" if self.is_centred else "RmsNorm")
         self.norm = ROW_NORMS.index(self.kind)  # as kernels know it
         self.statistics = self.besides = STATISTICS if self.is_centred else STATISTICS[1:]
-        self.has_residual = len(positional(call)) > 1
+        arrays = positional(call)
+        self.has_residual, self.has_gate = "residual" in arrays, "gate" in arrays
         self.has_casting = "casting" in call.parameters
         self.results = ("y", "total") if self.has_residual else ("y",)
-        self.saves = ("x", *self.statistics, *self.weights)
-        self.gradients = tuple(f"d{name}" for name in ("x", *self.weights))
+        data = ("x", "gate") if self.has_gate else ("x",)
+        if self.has_gate:
+            self.bounds = GatedNormBounds(scaled=self.bounds.scaled, rough=self.bounds.rough)
+        self.saves = (*data, *self.statistics, *self.weights)
+        self.gradients = tuple(f"d{name}" for name in (*data, *self.weights))
         self.shares = {"residual": "x"} if self.has_residual else {}
         more: dict[str, Any] = {"dtotal": None} if self.has_residual else {}
         backward = signature_of(
             call,
-            ("dy", "x"),
+            ("dy", *data),
             (*self.statistics, *self.weights),
             # what has no default, as num_groups, follows from what is saved
             but=[p.name for p in given if p.default is Parameter.empty],

@@ -399,6 +399,8 @@ Parameters
 ----------
 residual : array, or Python scalar
     Of x's shape and dtype.
+gate : array, or Python scalar
+    Of x's shape and dtype.
 {weights} : array, optional
     {lengths}; of x's dtype or a wider one.{either}
 axis : int or tuple of int, default -1
@@ -432,6 +434,8 @@ the type in which x is computed is rounded to that first.{rough}
 
 {adds}
 
+{gates}
+
 {casts}
 
 [own]
@@ -453,6 +457,10 @@ comes from it. Of float32 and float64 it rounds nothing that is not rounded anyw
 
 _ADDS = """The x that is saved is the sum. `dtotal` is the gradient with respect to the sum that was
 returned."""
+
+_GATES_NORM = """act(gate) is within the activation's own bounds, too; products with it are rounded
+in the type in which x is computed, and errors are carried through. With `gate_first`, the product
+with x is normalised as it is in that type, which it must not leave."""
 
 _TOTAL = """y : array
     The normalised sum, of x's shape, dtype and framework.
@@ -480,6 +488,7 @@ def _of_norm(op: Any) -> Fields:
         "result": _TOTAL if adds else "array\n    The result y, of x's shape, dtype and framework.",
         "bits": _OF_ROWS if of_rows else _OF_CHANNELS,
         "adds": _ADDS if adds else "",
+        "gates": _GATES_NORM if "gate" in taken else "",
         "casts": _CASTING.format(name=op.name) if "casting" in taken else "",
         **_accuracy_of_norm(op.bounds, taken, "mean" in op.saves, of_rows),
     }

@@ -19,7 +19,8 @@ constexpr int64_t kSpansPerCall = 64;  // whose sums are held at once
 template <Access access>
 struct BackwardPasses : BackwardRows<access> {
   using Rows = BackwardRows<access>;
-  using Rows::has_dx, Rows::has_sums, Rows::is_direct, Rows::is_far, Rows::is_stored;
+  using Rows::has_dgate, Rows::has_dx, Rows::has_sums, Rows::is_direct, Rows::is_far,
+      Rows::is_stored;
   using Rows::kernels, Rows::norm, Rows::s, Rows::item, Rows::most, Rows::reader, Rows::weight;
   static constexpr bool is_ready = access != kFetched;  // the kernels find a row where a Band says
 
@@ -130,6 +131,8 @@ struct BackwardPasses : BackwardRows<access> {
                    char* const* made) {
     BackwardRow chunks[kQuad];
     NormChunk c = own;
+    for (int64_t i = 0; has_dgate && !norm.gate_first && i < n; ++i)
+      this->find_dgate(rows, first + i, own);
     for (int64_t i = 0; i < n; ++i) {
       const BackwardRow& row = rows.rows[first + i];
       BackwardRow& chunk = chunks[i];
@@ -141,9 +144,12 @@ struct BackwardPasses : BackwardRows<access> {
     const bool adds = !norm.casts;
     kernels.finish[c.weight_row](chunks, n, 0, c.n, c.weight, adds ? made[0] : nullptr,
                                  adds ? made[1] : nullptr);
-    for (int64_t i = 0; has_dx && !is_direct && i < n; ++i) {
+    for (int64_t i = 0; ((has_dx && !is_direct) || has_dgate) && i < n; ++i) {
+      char *const dx = this->buffers.dx[i], *const dgate = this->buffers.dgate[i];
       reader.go(rows.index(first + i), c.column, c.n);
-      this->store(this->buffers.dx[i], c.n, this->buffers.dy);
+      if (norm.gate_first) this->find_gradients(c.n, dx, dgate);
+      if (s.data[Norm::kDx] && !is_direct) this->store(dx, c.n, this->buffers.dy);
+      if (has_dgate) reader.store(Norm::kDGate, dgate, norm.accumulate);
     }
   }
 };
@@ -221,7 +227,8 @@ struct JoinedBackward : BackwardPasses<kJoined> {
 template <Access access>
 struct SpanBackward : BackwardPasses<access> {
   using Passes = BackwardPasses<access>;
-  using Passes::norm, Passes::s, Passes::weight, Passes::has_dx, Passes::has_sums;
+  using Passes::norm, Passes::s, Passes::weight, Passes::has_dgate, Passes::has_dx,
+      Passes::has_sums;
 
   using Passes::Passes;
 
@@ -239,7 +246,7 @@ struct SpanBackward : BackwardPasses<access> {
       sum_g_xhat += w * both[1];
       for (int k = 0; has_sums && k < 2; ++k) sums[k][parameter] += both[1 - k];
     }
-    if (!has_dx) return;
+    if (!has_dx && !has_dgate) return;
     this->set_means(&rows->rows[0], sum_g, sum_g_xhat);
     this->for_row(rows->first, [&](const NormChunk& c) { this->finish(*rows, c, nullptr); });
   }

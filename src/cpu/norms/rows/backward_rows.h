@@ -37,7 +37,8 @@ struct BackwardArrays {
   const Norm& of;
   const bool is_stored;  // all lies in 16 bits where it is read and written
   const bool is_plain;   // p and x are arrays
-  const bool has_dx;
+  const bool has_dx;     // dx is made: where x is gated, for dgate too
+  const bool has_dgate;
   const bool is_direct;        // dx goes where it belongs
   const bool has_short_spans;  // all of a row's spans in one call
   const Access access;
@@ -46,12 +47,13 @@ struct BackwardArrays {
       : of(a),
         is_stored(!a.accumulate && !a.operands.data[Norm::kDSum] &&
                   NormChunks::are_stored(a, {Norm::kDy, Norm::kIn, Norm::kDx})),
-        is_plain(is_stored || (a.is_identity && a.operands.is_direct[Norm::kDy] &&
+        is_plain(is_stored || (a.is_identity && !a.has_gate() && a.operands.is_direct[Norm::kDy] &&
                                a.operands.is_direct[Norm::kIn])),
-        has_dx(a.operands.data[Norm::kDx]),
+        has_dx(a.operands.data[Norm::kDx] || (a.gate_first && a.operands.data[Norm::kDGate])),
+        has_dgate(a.operands.data[Norm::kDGate]),
         // In place, dx may be where the gradient of the sum is yet to be read.
         is_direct(has_dx && (is_stored || (a.operands.is_direct[Norm::kDx] && !a.accumulate &&
-                                           !a.operands.data[Norm::kDSum]))),
+                                           !a.gate_first && !a.operands.data[Norm::kDSum]))),
         has_short_spans(is_plain && (is_direct || !has_dx) && a.has_short_spans()),
         access(joins_rows()                                 ? kJoined
                : (is_plain && is_direct) || has_short_spans ? kInPlace
@@ -71,7 +73,8 @@ struct BackwardArrays {
   bool joins_rows() const {
     const StridedOperands& s = of.operands;
     return !is_stored && of.kind == Norm::kPerElement && of.groups == 1 && of.is_identity &&
-           !of.casts && s.item != s.compute_item && s.columns.size * s.compute_item <= kJoinedBytes;
+           !of.has_gate() && !of.casts && s.item != s.compute_item &&
+           s.columns.size * s.compute_item <= kJoinedBytes;
   }
 };
 
@@ -80,7 +83,7 @@ inline int64_t band_of(const Norm& a) {
   if (a.kind != Norm::kPerElement) return 1;
   const int64_t bytes = a.operands.columns.size * a.operands.compute_item;
   const bool is_narrow = a.operands.item != a.operands.compute_item;
-  const bool is_made = !a.is_identity || (is_narrow && bytes <= kJoinedBytes);
+  const bool is_made = !a.is_identity || a.has_gate() || (is_narrow && bytes <= kJoinedBytes);
   const int64_t most = is_made && bytes <= kCachedBytes ? kCachedBytes / bytes : kBand;
   const int64_t fits = (a.partial ? kNormBandBytes : kSmallNormBand) / (2 * bytes);
   return std::clamp(std::min(most, fits), int64_t(1), kBand);
@@ -102,6 +105,7 @@ struct BackwardBuffers<kFetched> {
   alignas(64) char dy[kPiece * sizeof(double)];
   alignas(64) char z[kPiece * sizeof(double)];
   alignas(64) char cached_p[kCachedBytes];
+  alignas(64) char dgate[kQuad][kBandPiece * sizeof(double)];
 };
 
 template <Access way>
@@ -113,7 +117,7 @@ struct BackwardRows : NormChunks, BackwardArrays {
   const int64_t item;         // bytes of what these read and write
   const int64_t rows_joined;  // so many together, where they are joined
   const int64_t ahead;        // rows from one to the same position of those read next
-  const bool caches_p;        // p, from pass 1 to pass 2, where it is fetched
+  const bool caches_p;        // p, from pass 1 to pass 2, where it is fetched; or x f(gate)
   ChunkReader reader;
   BackwardBuffers<way> buffers;
 
@@ -127,8 +131,8 @@ struct BackwardRows : NormChunks, BackwardArrays {
         item(is_stored ? s.item : s.compute_item),
         rows_joined(std::clamp<int64_t>(kJoinedBytes / row_bytes(), 1, band)),
         ahead(of.has_shared_parameters() ? 1 : (way == kJoined ? rows_joined : band) * of.groups),
-        caches_p(way == kFetched && (!of.is_identity || !s.is_direct[Norm::kDy]) && !of.casts &&
-                 !is_stored && band * row_bytes() <= kCachedBytes),
+        caches_p(way == kFetched && (!of.is_identity || of.has_gate() || !s.is_direct[Norm::kDy]) &&
+                 !of.casts && !is_stored && band * row_bytes() <= kCachedBytes),
         reader(s) {}
 
   int64_t row_bytes() const { return s.columns.size * s.compute_item; }
@@ -182,24 +186,53 @@ struct BackwardRows : NormChunks, BackwardArrays {
       return;
     }
     reader.go(rows.index(i), c.column, c.n);
+    char* const cached = buffers.cached_p + (i * s.columns.size + c.column) * s.compute_item;
+    if (norm.gate_first) {
+      *to_p = reader.load(Norm::kDy, buffers.p[i % kQuad]);
+      char* const gated = caches_p ? cached : buffers.x[i % kQuad];
+      *to_x = gated;
+      if (!caches_p || !is_second)
+        multiply(norm, load_gate(c.n, buffers.dx[0]), reader.load(Norm::kIn, buffers.z), c.n, gated);
+      return;
+    }
     *to_x = reader.load(Norm::kIn, buffers.x[i % kQuad]);
-    char* own = caches_p ? buffers.cached_p + (i * s.columns.size + c.column) * s.compute_item
-                         : buffers.p[i % kQuad];
+    char* const own = caches_p ? cached : buffers.p[i % kQuad];
     *to_p = own;
     if (caches_p && is_second) return;
-    const char* gradient = reader.load(Norm::kDy, norm.is_identity ? own : buffers.dy);
-    if (norm.is_identity)
+    const bool is_product = norm.has_gate() || !norm.is_identity;
+    const char* gradient = reader.load(Norm::kDy, is_product ? buffers.dy : own);
+    if (!is_product)
       *to_p = gradient;
+    else if (norm.has_gate())
+      multiply(norm, load_gate(c.n, buffers.z), gradient, c.n, own);
     else
       multiply_by_slope(gradient, *to_x, row.stats, c, own);
+    if (norm.has_gate() && norm.casts) cast(own, c.n);
+  }
+  // value OUT (n) = f(gate) of the elements to which the reader went.
+  const char* load_gate(int64_t n, char* value) {
+    char* const operands[] = {const_cast<char*>(reader.load(Norm::kGate, value)), value};
+    norm.value_of_gate(operands, n, norm.parameters, 0);
+    return value;
+  }
+  // dgate OUT (n) = factor IN (n) times `gradient` IN (n) and f'(gate).
+  void make_dgate(const char* gradient, const char* factor, int64_t n, char* dgate) {
+    multiply(norm, gradient, factor, n, dgate);
+    char* const gate = const_cast<char*>(reader.load(Norm::kGate, buffers.z));
+    char* const operands[] = {dgate, gate, dgate};
+    norm.activation(operands, n, norm.parameters, 0);
+  }
+  // z OUT (n) = xhat w of x IN (n), as forward gives it.
+  void make_z(const char* x, const RowStats& stats, const NormChunk& c, char* z) {
+    const NormRow one{x, z, stats, {}};
+    if (norm.casts)
+      normalise_cast(x, stats, c, z);
+    else
+      norm.kernels->normalise[c.weight_row][c.bias_row](&one, 1, c.n, c.weight, c.bias);
   }
   void multiply_by_slope(const char* gradient, const char* x, const RowStats& stats,
                          const NormChunk& c, char* p) {
-    const NormRow one{x, buffers.z, stats, {}};
-    if (norm.casts)
-      normalise_cast(x, stats, c, buffers.z);
-    else
-      norm.kernels->normalise[c.weight_row][c.bias_row](&one, 1, c.n, c.weight, c.bias);
+    make_z(x, stats, c, buffers.z);
     char* const operands[] = {const_cast<char*>(gradient), buffers.z, p};
     norm.activation(operands, c.n, norm.parameters, 0);
     if (norm.casts) cast(p, c.n);
@@ -212,6 +245,19 @@ struct BackwardRows : NormChunks, BackwardArrays {
     normalised_cast(from_x, rows.rows[i].stats, c.n, buffers.z);
     multiply_cast(from_p, buffers.z, c.n, buffers.z);
     s.kernels->plus[false](sum, buffers.z, sum, c.n);
+  }
+
+  // dgate of a chunk of the band's row i, before dx is made, of z that is gated.
+  void find_dgate(const Band& rows, int64_t i, const NormChunk& c) {
+    char* const made = buffers.dgate[i % kQuad];
+    reader.go(rows.index(i), c.column, c.n);
+    make_z(reader.load(Norm::kIn, buffers.z), rows.rows[i].stats, c, made);
+    make_dgate(reader.load(Norm::kDy, buffers.dy), made, c.n, made);
+  }
+  // dgate of x that is gated, and dx, of the gradient of their product, which it was.
+  void find_gradients(int64_t n, char* dx, char* dgate) {
+    if (has_dgate) make_dgate(reader.load(Norm::kIn, buffers.dy), dx, n, dgate);
+    multiply(norm, load_gate(n, buffers.z), dx, n, dx);
   }
 
   // The n elements of a gradient, to which the reader goes; values is overwritten. buffer: of n.

@@ -13,6 +13,7 @@ namespace {
 constexpr int64_t kTogether = kRoots;      // rows, at most, whose divisions overlap,
 constexpr int64_t kTogetherBytes = 4096;   // no more than this is read before it is used
 constexpr int64_t kLongBytes = 512 << 10;  // or this, which a second-level cache holds
+constexpr int64_t kGatedBytes = 64 << 10;  // of rows of x f(gate), up to which they are kept
 static_assert(kTogetherBytes <= kPiece * sizeof(float), "what a buffer holds, and a reader takes");
 
 // A statistic of a row: an accumulation (reductions/kernels.h) that gives a mean, or 0, and m2, the
@@ -29,6 +30,15 @@ constexpr RowStatistic kRowMoments = {
     kMoments, 0, [](int64_t size) { return blocks_a_chunk(size) * kReduceBlock; }};
 constexpr RowStatistic kRowSquares = {kSquaresInDouble, 1, [](int64_t size) { return size; }};
 
+template <bool has_gate>
+struct GateBuffers {};
+template <>
+struct GateBuffers<true> {
+  alignas(64) char value[kPiece * sizeof(double)];  // f(gate)
+  alignas(64) char rows[kGatedBytes];               // x f(gate)
+};
+
+template <bool has_gate>
 struct NormForward : NormChunks {
   const StridedOperands& s;
   const RowStatistic& statistic;
@@ -43,6 +53,8 @@ struct NormForward : NormChunks {
   alignas(64) char x[kPiece * sizeof(double)];
   alignas(64) char z[kPiece * sizeof(double)];
   alignas(64) char gathered[kReduceBlock * sizeof(double)];
+  GateBuffers<has_gate> of_gate;
+  int64_t first_kept = 0;  // row of of_gate.rows
 
   explicit NormForward(const Norm& a)
       : NormChunks(a, chunk_of(a)),
@@ -70,7 +82,7 @@ struct NormForward : NormChunks {
   // From array to array, and there is nothing else to do in between.
   static bool is_plain(const Norm& a) {
     const StridedOperands& s = a.operands;
-    return are_stored(a) || (a.is_identity && s.is_direct[Norm::kY] &&
+    return are_stored(a) || (a.is_identity && !a.has_gate() && s.is_direct[Norm::kY] &&
                              !bypasses_caches(s, Norm::kY) && s.is_direct[source_of(a)]);
   }
 
@@ -101,6 +113,7 @@ struct NormForward : NormChunks {
   // and a root, each of which waits for the one before it.
   void rows(int64_t first, int64_t n) {
     for (int64_t i = 0; source == Norm::kSum && i < n; ++i) add(first + i);
+    if (keeps_rows()) keep_rows(first, n);
     NormRow some[kRoots];
     set_stats(first, n, some);
     if (by_spans) {
@@ -112,9 +125,11 @@ struct NormForward : NormChunks {
         for_row(first + i, [&](const NormChunk& c) { normalise(first + i, c, &some[i]); });
       return;
     }
-    reader.go(first, 0, n * s.columns.size);
-    const char* const loaded = is_read_in_place() ? nullptr : reader.load(source, x);
+    const int64_t all = n * s.columns.size;
+    reader.go(first, 0, all);
+    const char* const loaded = is_read_in_place() ? nullptr : load_source(first, 0, all, x);
     const bool is_made = !is_written_in_place();
+    find_gate(all);
     for_row(first, [&](const NormChunk& c) {
       const int64_t row_bytes = c.n * item;  // in a buffer: a row is one chunk
       for (int64_t i = 0; i < n; ++i) {
@@ -124,6 +139,7 @@ struct NormForward : NormChunks {
       }
       kernels.normalise[c.weight_row][c.bias_row](some, n, c.n, c.weight, c.bias);
       for (int64_t i = 0; !norm.is_identity && i < n; ++i) activate(some[i].z, c.n);
+      for (int64_t i = 0; i < n; ++i) apply_gate(some[i].z, i * c.n, c.n);
     });
     if (is_made) reader.store(Norm::kY, z, false);
   }
@@ -141,7 +157,7 @@ struct NormForward : NormChunks {
     }
   }
 
-  bool is_read_in_place() const { return is_stored || s.is_direct[source]; }
+  bool is_read_in_place() const { return is_stored || (s.is_direct[source] && !gates_x()); }
   bool is_written_in_place() const {
     return is_stored || (s.is_direct[Norm::kY] && !reader.bypasses(Norm::kY));
   }
@@ -149,6 +165,60 @@ struct NormForward : NormChunks {
   void activate(char* values, int64_t n) {
     char* const operands[] = {values, values};
     norm.activation(operands, n, norm.parameters, 0);
+  }
+
+  bool gates_x() const { return has_gate && norm.gate_first; }
+  bool gates_z() const { return has_gate && !norm.gate_first; }
+  int64_t row_bytes() const { return s.columns.size * s.compute_item; }
+  // Whether x f(gate) is made once for both passes.
+  bool keeps_rows() const { return gates_x() && row_bytes() <= kGatedBytes; }
+
+  // f(gate) of the n elements to which the reader went, before anything is written.
+  void set_gate(int64_t n) {
+    if constexpr (has_gate) {
+      char* const operands[] = {const_cast<char*>(reader.load(Norm::kGate, of_gate.value)),
+                                of_gate.value};
+      norm.activation(operands, n, norm.parameters, 0);
+    }
+  }
+  // product OUT (n) = values IN (n) times f(gate) from its `at`-th element on.
+  void multiply_by_gate(const char* values, int64_t at, int64_t n, char* product) {
+    if constexpr (has_gate) multiply(norm, of_gate.value + at * s.compute_item, values, n, product);
+  }
+  void find_gate(int64_t n) {
+    if (gates_z()) set_gate(n);
+  }
+  void apply_gate(char* values, int64_t at, int64_t n) {
+    if (gates_z()) multiply_by_gate(values, at, n, values);
+  }
+
+  void keep_rows(int64_t first, int64_t n) {
+    if constexpr (has_gate) {
+      first_kept = first;
+      const int64_t all = n * s.columns.size;  // of several rows at most a piece
+      for (int64_t at = 0, m; at < all; at += m) {
+        m = std::min(kPiece, all - at);
+        char* const to = of_gate.rows + at * s.compute_item;
+        reader.go(first, at, m);
+        set_gate(m);
+        multiply_by_gate(reader.load(Norm::kX, to), 0, m, to);
+      }
+    }
+  }
+
+  // Of the array that is normalised, n elements, in `buffer` (kPiece) unless it holds them already.
+  const char* load_source(int64_t index, int64_t column, int64_t n, char* buffer) {
+    reader.go(index, column, n);
+    if constexpr (has_gate) {
+      if (keeps_rows())
+        return of_gate.rows + (index - first_kept) * row_bytes() + column * s.compute_item;
+      if (gates_x()) {
+        set_gate(n);
+        multiply_by_gate(reader.load(Norm::kX, buffer), 0, n, buffer);
+        return buffer;
+      }
+    }
+    return reader.load(source, buffer);
   }
 
   void normalise_spans(int64_t index, NormRow* row) {
@@ -162,22 +232,25 @@ struct NormForward : NormChunks {
 
   // What comes after a chunk, once this row and its neighbours are done.
   void find_next(int64_t index, int64_t column, NormRow* row) const {
-    set_next(index + together, column, Norm::kX, source == Norm::kSum ? Norm::kResidual : -1,
-             &row->next);
+    const int beside = has_gate ? int(Norm::kGate) : source == Norm::kSum ? Norm::kResidual : -1;
+    set_next(index + together, column, Norm::kX, beside, &row->next);
   }
 
   // numbers OUT (n): the mean (untouched without one), and the squares. Rows of one block in one
   // call.
   void statistics(int64_t first, int64_t n, double (&numbers)[2][kRoots]) {
     const int64_t size = s.columns.size;
-    if (!s.has_unit_stride[source] || size > kReduceBlock) {
+    if ((!s.has_unit_stride[source] && !keeps_rows()) || size > kReduceBlock) {
       for (int64_t i = 0; i < n; ++i) long_row(first + i, &numbers[0][i], &numbers[1][i]);
       return;
     }
     int64_t at[kRoots];
-    for (int64_t i = 0; i < n; ++i) at[i] = s.row(source, first + i) - s.data[source];
-    accumulator().kernels[s.dtype].blocks(s.data[source], at, n, size, 0, numbers[statistic.first],
-                                          kRoots);
+    const char* base = s.data[source];
+    for (int64_t i = 0; i < n; ++i)
+      at[i] = keeps_rows() ? i * row_bytes() : s.row(source, first + i) - base;
+    if (keeps_rows()) base = load_source(first, 0, n * size, nullptr);
+    accumulator().kernels[gates_x() ? s.compute_dtype : s.dtype].blocks(
+        base, at, n, size, 0, numbers[statistic.first], kRoots);
   }
 
   // A bit for each row whose squares left the range of double.
@@ -199,8 +272,7 @@ struct NormForward : NormChunks {
     const bool is_found = rescale(
         s.columns.size, is_centred(norm.norm),
         [&](int64_t term, int64_t n, double* to, double* weights) {
-          reader.go(index, term, n);
-          memcpy(to, reader.load(source, x), n * sizeof(double));
+          memcpy(to, load_source(index, term, n, x), n * sizeof(double));
           std::fill_n(weights, n, 1.0);
         },
         &found);
@@ -230,16 +302,16 @@ struct NormForward : NormChunks {
   // A block of the row, and the dtype in which it lies there.
   const char* block(int64_t index, int64_t first, int64_t n, int* dtype) {
     reader.go(index, first, n);
-    if (const char* at = reader.stored(source)) {
+    if (const char* at = gates_x() ? nullptr : reader.stored(source)) {
       *dtype = s.dtype;
       return at;
     }
     *dtype = s.compute_dtype;
+    if (keeps_rows()) return load_source(index, first, n, nullptr);
     for (int64_t done = 0, m; done < n; done += m) {
       m = std::min(kPiece, n - done);
-      reader.go(index, first + done, m);
       char* to = gathered + done * s.compute_item;
-      const char* from = reader.load(source, to);
+      const char* from = load_source(index, first + done, m, to);
       if (from != to) memcpy(to, from, m * s.compute_item);
     }
     return gathered;
@@ -282,29 +354,38 @@ struct NormForward : NormChunks {
   void normalise(int64_t index, const NormChunk& c, NormRow* row) {
     const int64_t offset = c.column * item;
     reader.go(index, c.column, c.n);
-    row->x = is_read_in_place() ? s.row(source, index) + offset : reader.load(source, x);
+    row->x =
+        is_read_in_place() ? s.row(source, index) + offset : load_source(index, c.column, c.n, x);
     const bool is_made = !is_written_in_place();
     row->z = is_made ? z : s.row(Norm::kY, index) + offset;
     find_next(index, c.column, row);
+    find_gate(c.n);
     if (norm.casts)
       normalise_cast(row->x, row->stats, c, row->z);
     else
       kernels.normalise[c.weight_row][c.bias_row](row, 1, c.n, c.weight, c.bias);
     if (!norm.is_identity) activate(row->z, c.n);
+    apply_gate(row->z, 0, c.n);
     if (is_made) reader.store(Norm::kY, z, false);
   }
 };
+
+template <class Forward>
+void run(const Norm& norm, int64_t index, int64_t partitions) {
+  with_frame<Forward>(norm, [&](Forward& forward) {
+    for_rows(norm.operands, forward.together, 1, index, partitions,
+             [&](int64_t first, int64_t n) { forward.rows(first, n); });
+    forward.reader.fence();
+  });
+}
 
 }  // namespace
 
 void norm_forward_partition(const Norm* norm, int64_t index, int64_t partitions) {
   if (norm->kind == Norm::kChannelsLast)
     return channels_last_forward_partition(norm, index, partitions);
-  with_frame<NormForward>(*norm, [&](NormForward& forward) {
-    for_rows(norm->operands, forward.together, 1, index, partitions,
-             [&](int64_t first, int64_t n) { forward.rows(first, n); });
-    forward.reader.fence();
-  });
+  norm->has_gate() ? run<NormForward<true>>(*norm, index, partitions)
+                   : run<NormForward<false>>(*norm, index, partitions);
 }
 
 }  // namespace fastact

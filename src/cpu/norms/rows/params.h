@@ -5,7 +5,9 @@
 #include <algorithm>
 #include <cstring>
 #include <initializer_list>
+#include <limits>
 
+#include "cpu/gated/kernels.h"
 #include "cpu/norms/rows/plan.h"
 
 namespace fastact {
@@ -119,7 +121,7 @@ struct NormChunks {
   // Whether kernels read and write these operands, those that are there, where they lie in 16 bits.
   static bool are_stored(const Norm& a, std::initializer_list<int> operands) {
     const StridedOperands& s = a.operands;
-    return a.is_identity && !a.casts && s.item == sizeof(uint16_t) &&
+    return a.is_identity && !a.has_gate() && !a.casts && s.item == sizeof(uint16_t) &&
            a.table->norm->kernels[s.dtype].fold &&
            std::all_of(operands.begin(), operands.end(), [&](int k) {
              return !s.data[k] || (s.has_unit_stride[k] && s.dtypes[k] == s.dtype);
@@ -156,6 +158,11 @@ struct NormChunks {
     const NormRow row{a, product, {0.0, 1.0}, {}};
     norm.kernels->normalise[1][0](&row, 1, n, b, kNothing);
     cast(product, n);
+  }
+  // product OUT (n) = a IN (n) times b IN (n), of the compute type; it may be either.
+  static void multiply(const Norm& norm, const char* a, const char* b, int64_t n, char* product) {
+    constexpr GatedNumbers kUnlimited{std::numeric_limits<double>::infinity(), 0.0};
+    norm.table->gated->product[norm.operands.compute_dtype](a, b, nullptr, product, n, kUnlimited);
   }
   // values IN/OUT (n), rounded.
   void cast(char* values, int64_t n) {

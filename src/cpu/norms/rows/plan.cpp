@@ -66,8 +66,8 @@ void set_gradient(Reducer* r, const Norm& norm, int k, const NormAxis* axes, int
 void set_operands(StridedOperands* s, const ConvertKernels* convert, const NormCall& call, int lead,
                   Operand* arrays) {
   const ArrayArgument* given[Norm::kOperands] = {
-      &call.data[0], &call.data[1], &call.data[2], &call.data[3], &call.mean,
-      &call.rstd,    &call.weight,  &call.bias,    &call.dweight, &call.dbias};
+      &call.data[0], &call.data[1], &call.data[2], &call.data[3], &call.data[4], &call.data[5],
+      &call.mean,    &call.rstd,    &call.weight,  &call.bias,    &call.dweight, &call.dbias};
   int dtypes[Norm::kOperands];
   for (int k = 0; k < Norm::kOperands; ++k)
     arrays[k] = *given[k], dtypes[k] = (given[k]->shape ? given[k] : &call.data[lead])->dtype;
@@ -76,12 +76,14 @@ void set_operands(StridedOperands* s, const ConvertKernels* convert, const NormC
 
 void set_options(Norm* norm, const KernelTable* table, const NormCall& call, bool is_forward) {
   const int wide = norm->operands.compute_dtype;
+  const auto& forward = table->elementwise->forward[call.which];
   norm->table = table;
   norm->kernels = &table->norm->kernels[wide];
-  norm->activation = is_forward ? table->elementwise->forward[call.which][wide]
-                                : table->elementwise->backward[call.which][wide][0];
+  norm->value_of_gate = forward[wide];
+  norm->activation = is_forward ? forward[wide] : table->elementwise->backward[call.which][wide][0];
   norm->parameters = call.parameters;
-  norm->is_identity = call.which == k_identity;
+  norm->is_identity = norm->has_gate() || call.which == k_identity;
+  norm->gate_first = norm->has_gate() && call.gate_first;
   norm->norm = RowNorm(call.norm);
   norm->casts = call.casts && norm->operands.item == sizeof(uint16_t);  // else it changes nothing
   norm->accumulate = call.accumulate;

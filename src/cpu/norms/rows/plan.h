@@ -50,16 +50,19 @@ constexpr int64_t kLongSpan = 1024;  // elements of a span, from which it is wor
 struct Norm {
   enum Forward { kX, kResidual, kSum, kY };  // the operands; those without data are absent
   enum Backward { kDy, kIn, kDSum, kDx };
+  enum OfGate { kGate = NormCall::kGate, kDGate };  // of forward kDGate is not there
   // Of both: one number a row, parameters, and where their gradients go.
-  enum Companions { kMean = 4, kRstd, kWeight, kBias, kDWeight, kDBias, kOperands };
+  enum Companions { kMean = NormCall::kData, kRstd, kWeight, kBias, kDWeight, kDBias, kOperands };
   enum Kind { kPerRow, kPerElement, kPerSpan, kMixed, kChannelsLast };
 
   StridedOperands operands;
   const KernelTable* table;
   const NormKernels* kernels;
-  ElementwiseKernel activation;  // of the compute type
+  ElementwiseKernel activation;     // of the compute type
+  ElementwiseKernel value_of_gate;  // backward: f of the gate, where `activation` is dy f'
   const double* parameters;
-  bool is_identity;  // the activation: neither its value nor its derivative is computed
+  bool is_identity;  // the activation behind z: neither its value nor its derivative is computed
+  bool gate_first;   // x is gated, else z
   RowNorm norm;
   bool casts;  // what lies between the steps is rounded to the data's dtype (norms.h)
   bool accumulate;
@@ -79,6 +82,7 @@ struct Norm {
   Reducer dweight, dbias;  // where they go; y null: skipped
   int64_t parameter_count() const { return groups * parameters_per_row; }
   int64_t rows() const { return operands.rows.size; }
+  bool has_gate() const { return operands.data[kGate]; }
 
   double offset_of(int parameter) const { return parameter == kWeight ? weight_offset : 0.0; }
   // Along a row, a parameter is read where it lies.

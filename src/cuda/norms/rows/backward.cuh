@@ -245,7 +245,7 @@ struct RowReader {
     } else {
       to.stats = statistics_of<C>(rows, part.row);
     }
-    if (has_means && rows.data[kDx]) {
+    if (has_means && rows.writes_dx()) {
       to.stats.mean_g = load(means), to.stats.mean_g_xhat = load(means + 1);
       means += 2 * sums.row_step;
     }
@@ -262,6 +262,35 @@ struct RowReader {
   }
 };
 
+// f(gate) of a vector, and its derivative; the gate is read again wherever that is wanted.
+template <class T, class Rows>
+FASTACT_DEVICE_CALL ValueAndSlope<T> gate_of(const Rows& rows, int64_t row, int64_t q, int valid) {
+  const Wide<T> gate = widen_vec(read<T>(rows, kGateRole, row, q, valid));
+  return value_and_slope<T>(rows.which, rows.parameters, gate);
+}
+
+// Writes dgate of a vector; dx IN/OUT: of x that is gated, where it is the product's. weight, xhat:
+// of a product z that is gated.
+template <class T, class Rows>
+FASTACT_DEVICE_CALL void write_dgate(const Rows& rows, const RowPart& part, int i, const Vec<T> x,
+                                     const Vec<T> dy, const Wide<T> weight, const Wide<T> xhat,
+                                     Wide<T>& dx) {
+  const int valid = valid_of<T>(rows, part, i);
+  const ValueAndSlope<T> gate = gate_of<T>(rows, part.row, part.vec(i), valid);
+  Wide<T> dgate;
+  if (rows.gate_first) {
+    dgate = product_of<T>(widen_vec(x), dx);
+    dx = product_of<T>(gate.value, dx);
+  } else {
+    const Wide<T> h = cast_if<T>(rows.casts, xhat);
+    dgate = product_of<T>(widen_vec(dy), cast_if<T>(rows.casts, product_of<T>(h, weight)));
+  }
+  if (!rows.data[kDGateRole]) return;
+  dgate = product_of<T>(dgate, gate.slope);
+  if (rows.accumulate) accumulate_onto(read_vec<T>(rows, kDGateRole, part, i), dgate);
+  write_vec(rows, kDGateRole, part, i, narrow_vec<T>(dgate));
+}
+
 // Calls visit(i, weight, p, xhat) for each of a thread's vectors of a row. weight: for quick rows.
 template <class T, int vecs, class Rows, class Visit>
 FASTACT_DEVICE void for_vectors(const Rows& rows, const RowPart& part,
@@ -274,12 +303,19 @@ FASTACT_DEVICE void for_vectors(const Rows& rows, const RowPart& part,
     const int valid =
         Rows::kQuick && !Rows::kByElement ? Vec<T>::kSize : valid_of<T>(rows, part, i);
     const int64_t q = part.vec(i);
-    Wide<T> p = widen_vec(dy), w = weight[i];
-    if constexpr (!Rows::kQuick) {
+    Wide<T> p = widen_vec(dy), w = weight[i], wide_x = widen_vec(x);
+    if constexpr (Rows::kHasGate) {
+      const Wide<T> gate = gate_of<T>(rows, part.row, q, valid).value;
+      if (rows.gate_first)
+        wide_x = product_of<T>(gate, wide_x);
+      else
+        p = cast_if<T>(rows.casts, product_of<T>(gate, p));
+      w = weight_of<T>(rows, part.row, q, valid);
+    } else if constexpr (!Rows::kQuick) {
       if (rows.which != k_identity) p = p_of<T>(rows, x, dy, row.stats, part.row, q, valid);
       w = weight_of<T>(rows, part.row, q, valid);
     }
-    Wide<T> xhat = xhat_of<T>(widen_vec(x), row.stats);
+    Wide<T> xhat = xhat_of<T>(wide_x, row.stats);
     if (valid < Vec<T>::kSize) zero_tail<T>(xhat, valid);
     visit(i, w, p, xhat);
   }
@@ -537,8 +573,13 @@ void norm_backward_rows(FASTACT_GRID_CONSTANT const Rows rows,
     for_vectors<T>(rows, part, row, own_weight,
                    [&](int i, const Wide<T>& weight, const Wide<T>& p, const Wide<T>& xhat) {
                      if (sums.is_wanted) columns.add(i, p, xhat, casts);
-                     if (!rows.data[kDx]) return;
+                     if (!rows.data[kDx] && !Rows::kHasGate) return;
                      Wide<T> dx = gradient_of<T>(row.stats, p, xhat, weight, casts);
+                     if constexpr (Rows::kHasGate) {
+                       write_dgate<T>(rows, part, i, bit_cast<Vec<T>>(row.x[i]),
+                                      bit_cast<Vec<T>>(row.dy[i]), weight, xhat, dx);
+                       if (!rows.data[kDx]) return;
+                     }
                      if (adds) {
                        if (rows.data[kDTotal]) accumulate_onto(reader.read_dtotal(i), dx);
                        if (rows.accumulate) accumulate_onto(reader.read_dx(i), dx);

@@ -3,6 +3,7 @@
 
 #include <type_traits>
 
+#include "cuda/activations/fixed.cuh"
 #include "cuda/core/row_kernels.cuh"
 #include "cuda/norms/rows/row_io.cuh"
 
@@ -122,14 +123,34 @@ FASTACT_DEVICE void add_group(const C (&d)[n], double (&sums)[2]) {
   sums[1] += double(squares[0]);
 }
 
-// The largest magnitude, and the vectors times a scale.
+// A vector of a row as registers hold it: as it is in memory, or in the compute type.
+template <class T>
+FASTACT_DEVICE Wide<T> wide_of(const Words& held) {
+  return widen_words<T>(held);
+}
+template <class T>
+FASTACT_DEVICE Wide<T> wide_of(const Wide<T>& held) {
+  return held;
+}
+template <class T>
+FASTACT_DEVICE void hold(const Wide<T>& wide, Words& held) {
+  held = bit_cast<Words>(narrow_vec<T>(wide));
+}
+template <class T>
+FASTACT_DEVICE void hold(const Wide<T>& wide, Wide<T>& held) {
+  held = wide;
+}
 template <class T, int vecs>
-FASTACT_DEVICE Compute<T> peak_of(const Words (&x)[vecs]) {
+FASTACT_DEVICE void forget_row(Wide<T> (&)[vecs]) {}
+
+// The largest magnitude, and the vectors times a scale.
+template <class T, int vecs, class Held>
+FASTACT_DEVICE Compute<T> peak_of(const Held (&x)[vecs]) {
   using C = Compute<T>;
   C peak = 0;
 #pragma unroll
   for (int i = 0; i < vecs; ++i) {
-    const Wide<T> wide = widen_words<T>(x[i]);
+    const Wide<T> wide = wide_of<T>(x[i]);
 #pragma unroll
     for (int j = 0; j < Vec<T>::kSize; ++j) {
       const C size = wide.lane[j] < 0 ? -wide.lane[j] : wide.lane[j];
@@ -138,20 +159,20 @@ FASTACT_DEVICE Compute<T> peak_of(const Words (&x)[vecs]) {
   }
   return peak;
 }
-template <class T, int vecs>
-FASTACT_DEVICE void scale_row(Compute<T> scale, Words (&x)[vecs]) {
+template <class T, int vecs, class Held>
+FASTACT_DEVICE void scale_row(Compute<T> scale, Held (&x)[vecs]) {
 #pragma unroll
   for (int i = 0; i < vecs; ++i) {
-    Wide<T> wide = widen_words<T>(x[i]);
+    Wide<T> wide = wide_of<T>(x[i]);
 #pragma unroll
     for (int j = 0; j < Vec<T>::kSize; ++j) wide.lane[j] *= scale;
-    x[i] = bit_cast<Words>(narrow_vec<T>(wide));
+    hold<T>(wide, x[i]);
   }
 }
 
-template <class T, int vecs, class Rows>
+template <class T, int vecs, class Rows, class Held>
 FASTACT_DEVICE ScaledMoments<Compute<T>> find_moments(const Rows& rows, const RowPart& part,
-                                                      Words (&x)[vecs], double per_count,
+                                                      Held (&x)[vecs], double per_count,
                                                       int& fold_index) {
   using C = Compute<T>;
   constexpr int kSize = Vec<T>::kSize, kGroup = sizeof(T) == 4 ? 2 : 1;  // vectors
@@ -167,7 +188,7 @@ FASTACT_DEVICE ScaledMoments<Compute<T>> find_moments(const Rows& rows, const Ro
       C sums[2] = {0, 0};  // two chains
 #pragma unroll
       for (int i = 0; i < vecs; ++i) {
-        const Wide<T> wide = widen_words<T>(x[i]);
+        const Wide<T> wide = wide_of<T>(x[i]);
 #pragma unroll
         for (int j = 0; j < kSize; ++j) sums[j % 2] += wide.lane[j];
       }
@@ -183,7 +204,7 @@ FASTACT_DEVICE ScaledMoments<Compute<T>> find_moments(const Rows& rows, const Ro
       C d[kGroup * kSize];
 #pragma unroll
       for (int g = 0; g < kGroup; ++g) {
-        const Wide<T> wide = widen_words<T>(x[i + g]);
+        const Wide<T> wide = wide_of<T>(x[i + g]);
         const bool is_there = g == 0 || i + g < part.count;
 #pragma unroll
         for (int j = 0; j < kSize; ++j)
@@ -229,9 +250,8 @@ FASTACT_DEVICE double inverse_root(double x) {
 
 // z before it is rounded to the dtype; only casting rounds on the way.
 template <class T>
-FASTACT_DEVICE Wide<T> normalise(const Normaliser<Compute<T>>& normaliser, const Vec<T>& vec,
+FASTACT_DEVICE Wide<T> normalise(const Normaliser<Compute<T>>& normaliser, Wide<T> z,
                                  const Wide<T>& weight, const Wide<T>& bias, bool casts = false) {
-  Wide<T> z = widen_vec(vec);
 #pragma unroll
   for (int j = 0; j < Vec<T>::kSize; ++j) z.lane[j] = normaliser(z.lane[j]);
   z = cast_if<T>(casts, z);
@@ -241,9 +261,65 @@ FASTACT_DEVICE Wide<T> normalise(const Normaliser<Compute<T>>& normaliser, const
   return cast_if<T>(casts, z);
 }
 
+// What multiplies x or z: f of a second array. A row is held with it: in the compute type, or as
+// the vectors of both arrays.
+struct NoGate {
+  static constexpr bool kIsThere = false, kIsFixed = false, kIsFirst = false;
+};
+// An activation that is chosen at run time, before or behind the norm.
+struct AnyGate {
+  static constexpr bool kIsThere = true, kIsFixed = false, kIsFirst = false;
+  template <class T, class Rows>
+  static FASTACT_DEVICE Wide<T> value(const Rows& rows, const Wide<T>& gate) {
+    return activate<T>(rows.which, rows.parameters, gate);
+  }
+};
+// One that is compiled in, of quick rows.
+template <int which, bool is_first>
+struct FixedGate {
+  static constexpr bool kIsThere = true, kIsFixed = true, kIsFirst = is_first;
+  template <class T, class Rows>
+  static FASTACT_DEVICE Wide<T> value(const Rows& rows, Wide<T> gate) {
+    const typename Numbered<which, T>::Type f(rows.parameters);
+#pragma unroll
+    for (int j = 0; j < Vec<T>::kSize; ++j) gate.lane[j] = f.forward(gate.lane[j]);
+    return gate;
+  }
+};
+
+// A thread's part of a row: x, or x f(gate), and the gate where it is read with x and used later.
+template <class T, int vecs, class Gate>
+struct HeldRow {
+  static constexpr bool kHasGate = Gate::kIsFixed && !Gate::kIsFirst;
+  static constexpr bool kIsWide = Gate::kIsThere && !kHasGate;
+  std::conditional_t<kIsWide, Wide<T>, Words> x[vecs];
+  Words gate[kHasGate ? vecs : 1];
+};
+
+// Reads x and the gate of a thread's vectors.
+template <class T, class Gate, int vecs, class Rows>
+FASTACT_DEVICE void take_gated(const Rows& rows, const RowPart& part, HeldRow<T, vecs, Gate>& row) {
+  if constexpr (HeldRow<T, vecs, Gate>::kHasGate) {
+    take_vecs<T>(rows, kX, part, T{}, row.x);
+    take_vecs<T>(rows, kGateRole, part, T{}, row.gate);
+  } else {
+    Words x[vecs], gate[vecs];
+    take_vecs<T>(rows, kX, part, T{}, x);
+    const bool is_first = Gate::kIsFixed || rows.gate_first;
+    if (is_first) take_vecs<T>(rows, kGateRole, part, T{}, gate);
+#pragma unroll
+    for (int i = 0; i < vecs; ++i) {
+      row.x[i] = widen_words<T>(x[i]);
+      if (is_first && i < part.count)
+        row.x[i] = product_of<T>(Gate::template value<T>(rows, widen_words<T>(gate[i])), row.x[i]);
+    }
+  }
+}
+
 // y of a thread's vectors.
-template <class T, int vecs, class Rows>
-FASTACT_DEVICE void put_row(const Rows& rows, const RowPart& part, const Words (&x)[vecs],
+template <class T, class Gate, int vecs, class Rows>
+FASTACT_DEVICE void put_row(const Rows& rows, const RowPart& part,
+                            const HeldRow<T, vecs, Gate>& row,
                             const Normaliser<Compute<T>>& normaliser) {
   using C = Compute<T>;
   if constexpr (Rows::kQuick) {
@@ -260,8 +336,10 @@ FASTACT_DEVICE void put_row(const Rows& rows, const RowPart& part, const Words (
       for (int i = 0; i < vecs; ++i) {
         if (i >= part.count) continue;
         const int q = first + i * part.lanes;
-        const Vec<T> vec =
-            narrow_vec<T>(normalise<T>(normaliser, bit_cast<Vec<T>>(x[i]), weight(q), bias(q)));
+        Wide<T> z = normalise<T>(normaliser, wide_of<T>(row.x[i]), weight(q), bias(q));
+        if constexpr (HeldRow<T, vecs, Gate>::kHasGate)
+          z = product_of<T>(Gate::template value<T>(rows, widen_words<T>(row.gate[i])), z);
+        const Vec<T> vec = narrow_vec<T>(z);
         if constexpr (Rows::kByElement)
           Tile<T>(rows, part).put(i, vec);
         else
@@ -296,8 +374,15 @@ FASTACT_DEVICE void put_row(const Rows& rows, const RowPart& part, const Words (
       const Wide<T> weight = weight_of<T>(rows, part.row, q, valid);
       const Wide<T> bias =
           parameters_of<T>(rows, kBiasRole, rows.bias_dtype, C(0), part.row, q, valid);
-      Wide<T> z = normalise<T>(normaliser, bit_cast<Vec<T>>(x[i]), weight, bias, rows.casts);
-      if (rows.which != k_identity) z = activate<T>(rows.which, rows.parameters, z);
+      Wide<T> z = normalise<T>(normaliser, wide_of<T>(row.x[i]), weight, bias, rows.casts);
+      if constexpr (Gate::kIsThere) {
+        if (!rows.gate_first) {
+          const Vec<T> gate = read<T>(rows, kGateRole, part.row, q, valid);
+          z = product_of<T>(Gate::template value<T>(rows, widen_vec(gate)), z);
+        }
+      } else if (rows.which != k_identity) {
+        z = activate<T>(rows.which, rows.parameters, z);
+      }
       write_vec(rows, kY, part, i, narrow_vec<T>(z));
     }
   }
@@ -312,36 +397,39 @@ FASTACT_DEVICE void store_statistics(const Rows& rows, int64_t row, double mean,
 
 // mean = mean_0 + sum n_c (mean_c - mean_0) / N, m2 = sum m2_c + n_c (mean_c - mean)^2: the moments
 // of all chunks at once, from a shift amid them, or from 0 where the first mean is infinite.
-template <class T>
+template <class T, class Gate = NoGate>
 struct NormOf {
   using C = Compute<T>;
   using OfChunks = NormOf;
   using Applied = NormOf;
-  using Slow = NormOf;
+  using Slow = NormOf<T>;  // merges chunks of any
   static constexpr bool kIsLarge = false, kAddsUp = false, kMayWrite = true;
   static constexpr int kChunkNumbers = 2, kRowNumbers = 2;  // mean and m2, mean and rstd
   template <int vecs>
-  struct Row {
-    Words x[vecs];
-  };
+  using Row = HeldRow<T, vecs, Gate>;
   template <int n>
   using Made = Normaliser<C>;
   struct Statistics {
     double mean, rstd;
   };
 
-  NormOf slow() const { return {}; }
+  Slow slow() const { return {}; }
 
   FASTACT_HD bool writes(const NormRows&) const { return true; }
   template <int vecs, class Rows>
   FASTACT_DEVICE void take(const Rows& rows, const RowPart& part, Row<vecs>& row,
                            bool again) const {
-    if constexpr (Rows::kByElement) return take_tile<T>(rows, part, row.x);
-    const bool has_total = rows.data[kResidual];
-    if (!has_total || again)
-      take_vecs<T>(rows, has_total ? kTotal : kX, part, T{}, row.x);
-    else
-      take_sum<T>(rows, part, row.x);
+    if constexpr (Gate::kIsThere) {
+      take_gated<T, Gate>(rows, part, row);
+    } else if constexpr (Rows::kByElement) {
+      take_tile<T>(rows, part, row.x);
+    } else {
+      const bool has_total = rows.data[kResidual];
+      if (!has_total || again)
+        take_vecs<T>(rows, has_total ? kTotal : kX, part, T{}, row.x);
+      else
+        take_sum<T>(rows, part, row.x);
+    }
   }
   template <int vecs, class Rows>
   FASTACT_DEVICE ScaledMoments<C> find(const Rows& rows, const RowPart& part, Row<vecs>& row,
@@ -362,7 +450,7 @@ struct NormOf {
   template <int vecs, class Rows>
   FASTACT_DEVICE void put(const Rows& rows, const RowPart& part, const Row<vecs>& row,
                           const Normaliser<C>& normaliser) const {
-    put_row<T>(rows, part, row.x, normaliser);
+    put_row<T, Gate>(rows, part, row, normaliser);
   }
 
   template <class Rows>

@@ -66,7 +66,8 @@ bool has_tile_shape(const NormRows& rows) {
 
 template <class T>
 NormPlan plan_forward(const NormCall& call) {
-  const bool outputs[4] = {false, false, call.data[NormCall::kTotal].data != nullptr, true};
+  const bool outputs[kDataRoles] = {false, false, call.data[NormCall::kTotal].data != nullptr,
+                                    true};
   NormPlan plan = plan_norm<T>(call, NormCall::kX, outputs);
   const int64_t vecs = row_vecs<T>(plan);
   const int64_t size = std::min(vecs, kHeldRow<T>);
@@ -83,12 +84,33 @@ template <class T>
 bool are_tiles(const NormPlan& plan) {
   const NormRows& rows = plan.rows;
   bool fit = plan.is_dense && has_tile_shape<T>(rows);
-  fit &= !rows.casts && rows.weight_offset == 0 && !rows.data[kResidual] && !rows.data[kTotal];
+  fit &= !rows.casts && !rows.has_gate() && rows.weight_offset == 0 && !rows.data[kResidual] &&
+         !rows.data[kTotal];
   if (rows.data[kWeightRole] || rows.data[kBiasRole]) fit &= rows.run >= Vec<T>::kSize;
   for (const int k : {kX, kY})
     fit &= !rows.repeated[k] && rows.pitch[k] == rows.length * int64_t(sizeof(T)) &&
            reinterpret_cast<uintptr_t>(rows.data[k]) % kVecBytes == 0;
   return fit;
+}
+
+// The gate's activation that kernels of quick rows have compiled in: the one of published models.
+constexpr int kFixedGate = k_silu;
+template <class T>
+bool has_fixed_gate(const NormRows& rows) {
+  const bool has_runs = rows.run > 1 && rows.data[kWeightRole];
+  return rows.which == kFixedGate && !has_runs && sizeof(T) < sizeof(double);
+}
+
+// Runs visit(norm) with the functor of a norm over rows of a kind.
+template <class T, class Rows, class Visit>
+void with_gate(const Rows& rows, Visit visit) {
+  if (!rows.has_gate()) return visit(NormOf<T>{});
+  if constexpr (!Rows::kQuick) {
+    visit(NormOf<T, AnyGate>{});
+  } else if constexpr (sizeof(T) < sizeof(double) && !Rows::kHasRuns) {
+    rows.gate_first ? visit(NormOf<T, FixedGate<kFixedGate, true>>{})
+                    : visit(NormOf<T, FixedGate<kFixedGate, false>>{});
+  }
 }
 
 // Runs visit(rows, vecs) with the rows as the forward kernels take them, and the vectors of a
@@ -99,8 +121,8 @@ void for_forward_layout(const NormPlan& plan, Visit visit) {
   const std::integral_constant<int, kMostVecs<T>> most;
   if (!plan.is_dense) return visit(plan.rows, most);
   const bool quick_data = rows.quick && rows.length % Vec<T>::kSize == 0;
-  if (rows.which != k_identity || (!quick_data && !are_tiles<T>(plan)))
-    return visit(NormRows(rows), most);
+  const bool is_plain = rows.has_gate() ? has_fixed_gate<T>(rows) : rows.which == k_identity;
+  if (!is_plain || (!quick_data && !are_tiles<T>(plan))) return visit(NormRows(rows), most);
   const auto visit_quick = [&](auto quick, auto vecs) {
     static_cast<NormRows&>(quick) = rows;
     visit(quick, vecs);
@@ -165,7 +187,7 @@ int most_shared() {
 // Lanes and parts do not depend on the strides, so neither do bits.
 template <class T>
 BackwardPlan<T> plan_backward(const NormCall& call) {
-  const bool outputs[4] = {false, false, false, true};
+  const bool outputs[kDataRoles] = {false, false, false, true, false, true};
   BackwardPlan<T> plan{};
   static_cast<NormPlan&>(plan) = plan_norm<T>(call, NormCall::kIn, outputs);
   NormRows& rows = plan.rows;
@@ -214,13 +236,20 @@ BackwardPlan<T> plan_backward(const NormCall& call) {
 template <class T, class Visit>
 void for_backward_layout(const BackwardPlan<T>& plan, Visit visit) {
   const NormRows& rows = plan.rows;
+  const auto visit_gated = [&](auto gated_rows, const auto& from) {
+    static_cast<std::decay_t<decltype(from)>&>(gated_rows) = from;
+    visit(gated_rows);
+  };
+  if (rows.has_gate())
+    return plan.is_dense ? visit_gated(NormGated(), rows)
+                         : visit_gated(NormGatedStrided(), plan.rows);
   if (!plan.is_dense) return visit(plan.rows);
   bool quick = rows.which == k_identity && !rows.casts;
   quick &= !rows.data[kDTotal] || !rows.data[kDx] || rows.pitch[kDTotal] == rows.pitch[kDx];
   quick &= !rows.data[kMeanRole] || rows.pitch[kMeanRole] == rows.pitch[kRstdRole];
   quick &= shared_bytes<T, NormQuick>(plan) <= most_shared<T>();
   bool whole = rows.length % Vec<T>::kSize == 0;
-  for (int k = 0; k < 4; ++k) {
+  for (int k = 0; k < kDataRoles; ++k) {
     quick &= !rows.repeated[k];
     whole &= !rows.data[k] || rows.fast[k];
   }
@@ -334,7 +363,9 @@ void norm_forward(const NormCall& call, void* workspace, cudaStream_t stream) {
              {blocks, plan.shape.threads, 1, 1, int(shared)}, stream, rows, NormOf<T>{},
              ChunkNumbers{}, kWholeRows);
     } else {
-      run_forward<T, kVecs>(rows, NormOf<T>{}, {blocks, plan.shape.threads}, workspace, stream);
+      with_gate<T>(rows, [&](auto norm) {
+        run_forward<T, kVecs>(rows, norm, {blocks, plan.shape.threads}, workspace, stream);
+      });
     }
   });
 }
@@ -362,7 +393,7 @@ void norm_backward(const NormCall& call, void* workspace, cudaStream_t stream) {
   plan.sums.means = means;
   for_backward_layout<T>(plan, [&](const auto& rows) {
     using Rows = std::decay_t<decltype(rows)>;
-    if (plan.is_long() && rows.data[kDx]) {
+    if (plan.is_long() && rows.writes_dx()) {
       const int64_t count = rows.count * plan.rows.chunks.count;
       launch(norm_long_sums<T, Rows>, {count, kLongThreads}, stream, rows, of_chunks);
       launch(norm_long_means<C>, warps_for(rows.count, kThreadsOfNarrow), stream,

@@ -20,12 +20,14 @@
 FASTACT_BEGIN_NAMESPACE
 namespace {
 
-enum NormRole { kMeanRole = 4, kRstdRole, kWeightRole, kBiasRole, kNormRoles };
-// The parameters of the kernels. Roles 0 to 3 are the arrays of NormCall::data. Weight and bias
+constexpr int kDataRoles = NormCall::kData;
+enum NormRole { kMeanRole = kDataRoles, kRstdRole, kWeightRole, kBiasRole, kNormRoles };
+constexpr int kGateRole = NormCall::kGate, kDGateRole = NormCall::kDGate;
+// The parameters of the kernels. The first roles are the arrays of NormCall::data. Weight and bias
 // have a pitch from one number to the next, and are fast where their numbers touch.
 struct NormRows : RowArrays<kNormRoles> {
   using Slow = NormRows;
-  static constexpr bool kByElement = false;
+  static constexpr bool kByElement = false, kHasGate = false;
 
   bool quick;  // data are whole fast vectors, and so are weight and bias, which need no offset and
                // no cast
@@ -41,7 +43,18 @@ struct NormRows : RowArrays<kNormRoles> {
   double parameters[kMaxParameters];
   double eps, weight_offset;
   RowNorm norm;
-  bool accumulate, casts;
+  bool accumulate, casts, gate_first;
+
+  bool has_gate() const { return data[kGateRole]; }
+  FASTACT_HD bool writes_dx() const {
+    return data[NormCall::kDx] || (gate_first && data[kDGateRole]);
+  }
+};
+
+// Backward of a norm with a gate.
+struct NormGated : NormRows {
+  using Slow = NormGated;
+  static constexpr bool kHasGate = true;
 };
 
 // Quick rows without an activation. Their kernels have no tests for each vector and no call, which
@@ -67,6 +80,10 @@ struct NormStrided : NormRows {
   static constexpr bool kDense = false;
   RowTable<kNormRoles> table;
 };
+struct NormGatedStrided : NormStrided {
+  using Slow = NormGatedStrided;
+  static constexpr bool kHasGate = true;
+};
 
 struct NormPlan {
   NormStrided rows;
@@ -80,15 +97,16 @@ struct NormPlan {
 
 // lead: the role whose strides sort the axes. outputs: one flag per role of data.
 template <class T>
-NormPlan plan_norm(const NormCall& call, int lead, const bool (&outputs)[4]) {
+NormPlan plan_norm(const NormCall& call, int lead, const bool (&outputs)[kDataRoles]) {
   NormPlan plan{};
   NormRows& rows = plan.rows;
-  const Operand operands[] = {call.data[0], call.data[1], call.data[2], call.data[3], call.mean,
-                              call.rstd,    call.weight,  call.bias,    call.dweight, call.dbias};
+  const Operand operands[] = {call.data[0], call.data[1], call.data[2], call.data[3],
+                              call.data[4], call.data[5], call.mean,    call.rstd,
+                              call.weight,  call.bias,    call.dweight, call.dbias};
   constexpr int kAll = kNormRoles + 2;
   int64_t item[kAll];
   for (int k = 0; k < kAll; ++k) {
-    item[k] = k < 4 ? int64_t(sizeof(T)) : int64_t(sizeof(Compute<T>));
+    item[k] = k < kDataRoles ? int64_t(sizeof(T)) : int64_t(sizeof(Compute<T>));
     if (k == kWeightRole || k == kNormRoles) item[k] = item_size(call.weight.dtype);
     if (k == kBiasRole || k == kNormRoles + 1) item[k] = item_size(call.bias.dtype);
   }
@@ -120,14 +138,14 @@ NormPlan plan_norm(const NormCall& call, int lead, const bool (&outputs)[4]) {
     if (!data[k]) continue;
     int64_t step = item[k];
     const auto address = reinterpret_cast<uintptr_t>(data[k]);
-    if (k < 4) {
+    if (k < kDataRoles) {
       rows.repeated[k] = !outputs[k] && axes.repeats(k);
       plan.is_dense &= axes.is_linear(0, ends[1], k, &rows.pitch[k]);
       if (rows.length > 1) plan.is_dense &= axes.is_linear(ends[1], count, k, &step);
       plan.is_dense &= rows.repeated[k] || step == item[k];
       rows.fast[k] = !rows.repeated[k] && (address | uintptr_t(rows.pitch[k])) % kVecBytes == 0;
       rows.windows[k] = true;
-      for (int other = 0; other < 4; ++other)
+      for (int other = 0; other < kDataRoles; ++other)
         if (outputs[other] && call.data[other].data == call.data[k].data) rows.windows[k] = false;
     } else if (k < kWeightRole) {
       plan.is_dense &= axes.is_linear(0, ends[1], k, &rows.pitch[k]);
@@ -143,7 +161,7 @@ NormPlan plan_norm(const NormCall& call, int lead, const bool (&outputs)[4]) {
   const bool runs = rows.run > 1 && has_parameters;
   rows.quick = plan.is_dense && rows.length < INT32_MAX && (!runs || rows.run >= kSize);
   rows.runs = Divisor(rows.run, rows.length), rows.whole_runs = rows.run % kSize == 0;
-  for (int k = 0; k < 4; ++k) rows.quick &= !data[k] || rows.fast[k];
+  for (int k = 0; k < kDataRoles; ++k) rows.quick &= !data[k] || rows.fast[k];
   for (int k = kWeightRole; k < kNormRoles && !runs; ++k) {
     const int dtype = k == kWeightRole ? rows.weight_dtype : rows.bias_dtype;
     const bool known = dtype == kDTypeOf<T> || (sizeof(T) == 2 && dtype == kF32);
@@ -155,6 +173,7 @@ NormPlan plan_norm(const NormCall& call, int lead, const bool (&outputs)[4]) {
   std::copy(call.parameters + 0, call.parameters + kMaxParameters, rows.parameters);
   rows.eps = eps_of(call.norm, call.eps);
   rows.norm = RowNorm(call.norm), rows.accumulate = call.accumulate;
+  rows.gate_first = call.gate_first;
   return plan;
 }
 
