@@ -60,7 +60,7 @@ _COLD_SECONDS = 40e-3  # for those calls; a call that is longer has arrays that 
 CLOSE_ROUNDS, FEW_ROUNDS = 9, 2  # for peers that are close, and for all others
 _CLOSE, HOPELESS = 1.5, 3.0  # times our time: up to the one, and from the other on
 HOPELESS_SECONDS = 10e-3  # of one call: as noisy as one call is, it tells enough
-_LONG_SECONDS = 0.25  # of a first call that is not repeated
+_LONG_SECONDS = 0.5  # of a first call that is not repeated: no start of a library takes so long
 _BESIDE = {FRESH, COPY}  # who is no peer
 _ALIKE = 0.95  # and its inverse: between them nobody is faster
 
