@@ -21,6 +21,11 @@ struct PairRows {
   int64_t rows, pairs;
   double sign[2];  // of sines, in what a and in what b becomes: numbers that no compiler knows
   bool bypasses_caches;  // results are whole cache lines
+
+  template <class T>
+  T* of(int k, int64_t row) const {
+    return reinterpret_cast<T*>(at[k] + row * step[k]);
+  }
 };
 
 // Compiled once per instruction set.
