@@ -4,7 +4,6 @@
 // Rows are what the pairs' axis leaves. Where it is dense in all arrays, as halves or by
 // neighbours, a kernel takes many rows at once, converts 16 bits itself and, of results too big for
 // the caches, stores past these. All else passes through buffers (core/chunk_reader.h).
-// Measurements: docs/design/rotary.md.
 #pragma once
 
 #include "common/rotary/rotary.h"

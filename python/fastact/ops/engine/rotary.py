@@ -38,7 +38,7 @@ class Pairs(NamedTuple):
     angles: tuple[Any, Any, Any]
 
     def parts(self, view: View, interleaved: bool) -> tuple[View, View, View]:
-        """Views of its a and of its b, and of the elements that stay as they are."""
+        """Cut a view into its a, its b, and the elements that stay as they are."""
         first, step = (1, 2) if interleaved else (self.length, 1)
         rest = view.shape[self.axis] - 2 * self.length
         return (
