@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from assembly import BUILT, REGISTERS, SCALAR, code_of, functions, innermost, loops, readable
+from assembly import BUILT, REGISTERS, code_of, functions, loops, readable
 from conftest import assert_same_bits
 from devices import DTYPES, FRAMEWORKS
 
@@ -171,7 +171,7 @@ def test_in_place_and_added(dtype, interleaved):
 @each_dtype
 @each_lie
 def test_past_the_caches(dtype, interleaved):
-    """What is stored past the caches has the same bits; a row of 64 bytes and one that is none."""
+    """Stores past the caches give the same bits; rows of whole cache lines, and others."""
     before = _cpu.bypass_caches_from(1)
     try:
         far = [_past(dtype, interleaved, n) for n in (64, 24)]
@@ -323,22 +323,17 @@ def test_torch_differentiates_it(interleaved):
 @readable
 @pytest.mark.parametrize("isa", BUILT)
 def test_pairs_are_turned_by_vectors(isa):
-    """Each kernel multiplies in a loop over whole vectors; only what is left of a row does not."""
+    """Each kernel has the four products over whole vectors, in a loop.
+
+    Single numbers are multiplied as well, for what is left of a row.
+    """
     code, entries = code_of(_cpu.rotary_addresses(isa))
-    missing = []
-    for key, entry in entries.items():
-        inner = [
-            [code[a] for a in one]
-            for part in functions(code, entry)
-            for loop in loops(part, set(part))
-            for one in innermost(part, loop)
-        ]
-        if not any(_multiplies_vectors(one, isa) for one in inner):
-            missing.append(key)
-    assert not missing
+    products = {key: _products(code, entry, REGISTERS[isa]) for key, entry in entries.items()}
+    assert {key: count for key, count in products.items() if count < 4} == {}
 
 
-def _multiplies_vectors(loop, isa):
-    by_vectors = [one for one in loop if one.name.lstrip("v") in ("mulps", "mulpd")]
-    whole = [one for one in by_vectors if REGISTERS[isa] in one.operands]
-    return len(whole) >= 4 and not any(SCALAR.match(one.name) for one in loop)
+def _products(code, entry, register):
+    """How many instructions in loops multiply whole vectors."""
+    inside = {a for part in functions(code, entry) for loop in loops(part, set(part)) for a in loop}
+    names = ("mulps", "mulpd")
+    return sum(code[a].name.lstrip("v") in names and register in code[a].operands for a in inside)

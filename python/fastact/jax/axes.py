@@ -106,8 +106,9 @@ def _stacks(
 
     The op itself tells whether arrays that are not batched broadcast or have to be repeated.
     """
-    at, shape = _place(call, places), max((a.shape for a in call.given), key=len)
-    alone = [i is None and a.shape == shape for a, i in zip(call.given, places, strict=True)]
+    at, rank = _place(call, places), max(len(a.shape) for a in call.given)
+    pairs = zip(call.given, places, strict=True)
+    alone = [i is None and len(a.shape) == rank for a, i in pairs]
     yield arrays, places
     if not any(alone):
         return
@@ -115,7 +116,7 @@ def _stacks(
         yield (
             [
                 jax.numpy.broadcast_to(
-                    jax.numpy.expand_dims(a, at), (*shape[:at], length, *shape[at:])
+                    jax.numpy.expand_dims(a, at), (*a.shape[:at], length, *a.shape[at:])
                 )
                 if is_alone
                 else a

@@ -87,8 +87,8 @@ def rotary(
     Hugging Face's models repeat cos and sin over both halves: give ``cos[..., : d // 2]``, with an
     axis of heads, as their ``unsqueeze_dim`` adds it.
 
-    The bits are the formula's in the type in which x is computed, each product rounded: those of
-    ``x * cos + rotate_half(x) * sin`` in float32. With u = 2**-24 (float64: 2**-53) y is within 3 u
+    In the type in which x is computed each product is rounded: ``x * cos + rotate_half(x) * sin``
+    in float32 has the same bits. With u = 2**-24 (float64: 2**-53) y is within 3 u
     (abs(a cos) + abs(b sin)) of the exact value, for b likewise, and rounded to x's dtype; a cosine
     or a sine wider than the type in which x is computed is rounded to that first. The bits depend
     on no layout, and not on the number of threads.

@@ -1,4 +1,5 @@
-// The kernels of rotary/rotary.h.
+// The kernels of rotary/rotary.h: each converts, turns and rounds a few vectors at a time, which
+// stay in registers. Angles that all rows share are converted once.
 #include "cpu/rotary/rotary.h"
 #include "cpu/simd/nontemporal.h"
 #include "cpu/simd/vector.h"
@@ -6,93 +7,145 @@
 FASTACT_BEGIN_NAMESPACE
 namespace {
 
-// Where results are made: as `Wide` has it, or in a buffer from which they are stored past the
-// caches.
-template <class T, int64_t most>
-struct Made {
-  Wide<T, most> wide;
-  alignas(64) Compute<T> beside[most];
-  alignas(64) T narrow[most];
-  const bool bypasses;
+using Data = RotaryCall;
 
-  explicit Made(bool bypasses_caches) : bypasses(bypasses_caches) {}
+constexpr int64_t kAngles = 256;  // of a row that is converted once
 
-  FASTACT_HD Compute<T>* to(T* y) { return bypasses ? beside : wide.to(y); }
-  FASTACT_HD void finish(T* y, int64_t n) {
-    if (!bypasses) return wide.finish(y, n);
-    if constexpr (is_half<T>) {
-      chunk_from_float(beside, narrow, n);
-      store_nontemporal(reinterpret_cast<const char*>(narrow), reinterpret_cast<char*>(y),
-                        n * sizeof(T));
-    } else {
-      store_nontemporal(reinterpret_cast<const char*>(beside), reinterpret_cast<char*>(y),
-                        n * sizeof(T));
-    }
+// Cosines and sines in the compute type; there, back: the sine in what a and in what b becomes.
+template <class C, int64_t most>
+struct Angles {
+  alignas(64) C cosine[most];
+  alignas(64) C there[most];
+  alignas(64) C back[most];
+
+  // Of n angles.
+  template <class A>
+  FASTACT_HD void read(const A* cosines, const A* sines, int64_t n, const double (&sign)[2]) {
+    const C to_there = C(sign[0]), to_back = C(sign[1]);
+    Wide<A, most> of_cos, of_sin;
+    const C *cos = of_cos.read(cosines, n), *sin = of_sin.read(sines, n);
+#pragma omp simd
+    for (int64_t k = 0; k < n; ++k)
+      cosine[k] = cos[k], there[k] = to_there * sin[k], back[k] = to_back * sin[k];
   }
 };
 
-// Visits the rows: visit(row's address of an array, as a function of its number).
-template <class Visit>
-FASTACT_HD void for_each_row(const PairRows& rows, Visit visit) {
-  for (int64_t row = 0; row < rows.rows; ++row)
-    visit([&](int k) FASTACT_INLINED { return rows.at[k] + row * rows.step[k]; });
+// to OUT = made IN, n elements; bypasses: past the caches.
+template <bool bypasses, class T>
+FASTACT_HD void put(const Compute<T>* made, T* to, int64_t n) {
+  constexpr int64_t kMost = 2 * kInRegisters;
+  if constexpr (!bypasses && is_half<T>) {
+    chunk_from_float(made, to, n);
+  } else if constexpr (is_half<T>) {
+    alignas(64) T narrow[kMost];
+    chunk_from_float(made, narrow, n);
+    store_nontemporal(reinterpret_cast<const char*>(narrow), reinterpret_cast<char*>(to),
+                      n * sizeof(T));
+  } else if constexpr (bypasses) {
+    store_nontemporal(reinterpret_cast<const char*>(made), reinterpret_cast<char*>(to),
+                      n * sizeof(T));
+  }
 }
 
-// T: of the data; A: of cos and sin.
-template <class T, class A>
-void turn_halves(const PairRows& rows) {
-  using C = Compute<T>;
-  Wide<T> of_a, of_b;
-  Wide<A> of_cos, of_sin;
-  Made<T, kChunk> of_out_a(rows.bypasses_caches), of_out_b(rows.bypasses_caches);
-  const C there = C(rows.sign[0]), back = C(rows.sign[1]);
-  for_each_row(rows, [&](auto at) FASTACT_INLINED {
-    for_chunks(rows.pairs, [&](int64_t i, int64_t m) FASTACT_INLINED {
-      const C* a = of_a.read(reinterpret_cast<const T*>(at(RotaryCall::kA)) + i, m);
-      const C* b = of_b.read(reinterpret_cast<const T*>(at(RotaryCall::kB)) + i, m);
-      const C* cosine = of_cos.read(reinterpret_cast<const A*>(at(RotaryCall::kCos)) + i, m);
-      const C* sine = of_sin.read(reinterpret_cast<const A*>(at(RotaryCall::kSin)) + i, m);
-      T *to_a = reinterpret_cast<T*>(at(RotaryCall::kOutA)) + i,
-        *to_b = reinterpret_cast<T*>(at(RotaryCall::kOutB)) + i;
-      C *out_a = of_out_a.to(to_a), *out_b = of_out_b.to(to_b);
+// The elements of a and b from a pair on: apart, or as neighbours.
+template <class T>
+struct Halves {
+  template <bool bypasses, class C>
+  FASTACT_HD static void turn(const PairRows& rows, int64_t row, int64_t i, int64_t m,
+                              const C* cosine, const C* there, const C* back) {
+    Wide<T, kInRegisters> of_a, of_b;
+    alignas(64) C buffer_a[kInRegisters], buffer_b[kInRegisters];
+    const C *a = of_a.read(rows.of<T>(Data::kA, row) + i, m),
+            *b = of_b.read(rows.of<T>(Data::kB, row) + i, m);
+    T *to_a = rows.of<T>(Data::kOutA, row) + i, *to_b = rows.of<T>(Data::kOutB, row) + i;
+    C *out_a = buffer_a, *out_b = buffer_b;
+    if constexpr (!bypasses && !is_half<T>) out_a = to_a, out_b = to_b;
 #pragma omp simd
-      for (int64_t k = 0; k < m; ++k) {
-        const Turned<C> made = turned(a[k], b[k], cosine[k], there * sine[k], back * sine[k]);
-        out_a[k] = made.a, out_b[k] = made.b;
-      }
-      of_out_a.finish(to_a, m), of_out_b.finish(to_b, m);
-    });
-  });
-}
+    for (int64_t k = 0; k < m; ++k) {
+      const Turned<C> made = turned(a[k], b[k], cosine[k], there[k], back[k]);
+      out_a[k] = made.a, out_b[k] = made.b;
+    }
+    put<bypasses>(out_a, to_a, m), put<bypasses>(out_b, to_b, m);
+  }
+};
 
-template <class T, class A>
-void turn_neighbours(const PairRows& rows) {
-  using C = Compute<T>;
-  Wide<T, 2 * kChunk> of_x;
-  Wide<A> of_cos, of_sin;
-  Made<T, 2 * kChunk> of_out(rows.bypasses_caches);
-  const C there = C(rows.sign[0]), back = C(rows.sign[1]);
-  for_each_row(rows, [&](auto at) FASTACT_INLINED {
-    for_chunks(rows.pairs, [&](int64_t i, int64_t m) FASTACT_INLINED {
-      const C* x = of_x.read(reinterpret_cast<const T*>(at(RotaryCall::kA)) + 2 * i, 2 * m);
-      const C* cosine = of_cos.read(reinterpret_cast<const A*>(at(RotaryCall::kCos)) + i, m);
-      const C* sine = of_sin.read(reinterpret_cast<const A*>(at(RotaryCall::kSin)) + i, m);
-      T* to = reinterpret_cast<T*>(at(RotaryCall::kOutA)) + 2 * i;
-      C* out = of_out.to(to);
+template <class T>
+struct Neighbours {
+  template <bool bypasses, class C>
+  FASTACT_HD static void turn(const PairRows& rows, int64_t row, int64_t i, int64_t m,
+                              const C* cosine, const C* there, const C* back) {
+    const T* from = rows.of<T>(Data::kA, row) + 2 * i;
+    T* to = rows.of<T>(Data::kOutA, row) + 2 * i;
+    if constexpr (std::is_same_v<T, bf16>) {
+      return turn_words<bypasses>(from, to, m, cosine, there, back);
+    } else {
+      Wide<T, 2 * kInRegisters> of_x;
+      alignas(64) C buffer[2 * kInRegisters];
+      const C* x = of_x.read(from, 2 * m);
+      C* out = buffer;
+      if constexpr (!bypasses && !is_half<T>) out = to;
 #pragma omp simd
       for (int64_t k = 0; k < m; ++k) {
-        const Turned<C> made =
-            turned(x[2 * k], x[2 * k + 1], cosine[k], there * sine[k], back * sine[k]);
+        const Turned<C> made = turned(x[2 * k], x[2 * k + 1], cosine[k], there[k], back[k]);
         out[2 * k] = made.a, out[2 * k + 1] = made.b;
       }
-      of_out.finish(to, 2 * m);
+      put<bypasses>(out, to, 2 * m);
+    }
+  }
+
+  // Of bfloat16: a pair is a word, whose halves are the upper halves of two floats.
+  template <bool bypasses>
+  FASTACT_HD static void turn_words(const T* from, T* to, int64_t m, const float* cosine,
+                                    const float* there, const float* back) {
+    alignas(64) uint32_t words[kInRegisters];
+    memcpy(words, from, m * sizeof(uint32_t));
+#pragma omp simd
+    for (int64_t k = 0; k < m; ++k) {
+      const float a = bit_cast<float>(words[k] << 16), b = bit_cast<float>(words[k] & 0xffff0000u);
+      const Turned<float> made = turned(a, b, cosine[k], there[k], back[k]);
+      words[k] = narrow<bf16>(made.a).bits | uint32_t(narrow<bf16>(made.b).bits) << 16;
+    }
+    const auto* made = reinterpret_cast<const char*>(words);
+    if constexpr (bypasses)
+      store_nontemporal(made, reinterpret_cast<char*>(to), m * sizeof(uint32_t));
+    else
+      memcpy(to, made, m * sizeof(uint32_t));
+  }
+};
+
+template <class A, class Lie, bool bypasses, class C>
+void turn_rows(const PairRows& rows) {
+  const int64_t n = rows.pairs;
+  const bool are_shared = rows.step[Data::kCos] == 0 && rows.step[Data::kSin] == 0;
+  if (are_shared && rows.rows > 1 && n <= kAngles) {
+    Angles<C, kAngles> angles;
+    angles.read(rows.of<A>(Data::kCos, 0), rows.of<A>(Data::kSin, 0), n, rows.sign);
+    for (int64_t row = 0; row < rows.rows; ++row)
+      for_chunks<kInRegisters>(n, [&](int64_t i, int64_t m) FASTACT_INLINED {
+        Lie::template turn<bypasses>(rows, row, i, m, angles.cosine + i, angles.there + i,
+                                     angles.back + i);
+      });
+    return;
+  }
+  Angles<C, kInRegisters> angles;
+  for (int64_t row = 0; row < rows.rows; ++row)
+    for_chunks<kInRegisters>(n, [&](int64_t i, int64_t m) FASTACT_INLINED {
+      angles.read(rows.of<A>(Data::kCos, row) + i, rows.of<A>(Data::kSin, row) + i, m, rows.sign);
+      Lie::template turn<bypasses>(rows, row, i, m, angles.cosine, angles.there, angles.back);
     });
-  });
+}
+
+// A: the dtype of cos and sin.
+template <class T, class A, template <class> class Lie>
+void turn(const PairRows& rows) {
+  using C = Compute<T>;
+  if (rows.bypasses_caches) return turn_rows<A, Lie<T>, true, C>(rows);
+  turn_rows<A, Lie<T>, false, C>(rows);
 }
 
 }  // namespace
 
-#define FASTACT_TURN(T, A) {turn_halves<T, A>, turn_neighbours<T, A>}
+#define FASTACT_TURN(T, A) {turn<T, A, Halves>, turn<T, A, Neighbours>}
 #define FASTACT_TURN_OF(T) {FASTACT_TURN(T, T), FASTACT_TURN(T, Compute<T>)}
 
 extern const RotaryKernels rotary_kernels;

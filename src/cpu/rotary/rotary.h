@@ -4,7 +4,6 @@
 // Rows are what the pairs' axis leaves. Where it is dense in all arrays, as halves or by
 // neighbours, a kernel takes many rows at once, converts 16 bits itself and, of results too big for
 // the caches, stores past these. All else passes through buffers (core/chunk_reader.h).
-// Measurements: docs/design/rotary.md.
 #pragma once
 
 #include "common/rotary/rotary.h"
@@ -21,6 +20,11 @@ struct PairRows {
   int64_t rows, pairs;
   double sign[2];  // of sines, in what a and in what b becomes: numbers that no compiler knows
   bool bypasses_caches;  // results are whole cache lines
+
+  template <class T>
+  T* of(int k, int64_t row) const {
+    return reinterpret_cast<T*>(at[k] + row * step[k]);
+  }
 };
 
 // Compiled once per instruction set.

@@ -31,8 +31,8 @@ cdef int check_positions(const RotaryCall* call) except -1:
         are_valid = has_valid_positions(call[0])
     if not are_valid:
         raise ValueError(
-            f"fastact.rotary: positions must be from 0 to {call.data[kRotaryCos].shape[0] - 1}, rows "
-            f"of cos, got another number"
+            f"fastact.rotary: positions must be from 0 to {call.data[kRotaryCos].shape[0] - 1}, "
+            f"rows of cos, got another number"
         )
     return 0
 

@@ -259,6 +259,7 @@ class Op(Generic[P, R]):
     roles : what arguments are to the data, by name; arrays among the others are data.
     shapes : the name of their shape among what `_shapes` finds, None where no shape is the only
     one; the others have the data's.
+    spreads : those that broadcast to it, and no masks or weights, whose roles say so.
     apart : data that share no memory with an output, as what is no data never does.
     optional : arrays that may be None, though they have no default.
     unsaved : arguments of backward that may be None.
@@ -284,6 +285,7 @@ class Op(Generic[P, R]):
     besides: tuple[str, ...] = ()
     makes: Mapping[str, Makes] = MappingProxyType({})
     shapes: Mapping[str, str | None] = MappingProxyType({})
+    spreads: tuple[str, ...] = ()
     apart: tuple[str, ...] = ()
     optional: tuple[str, ...] = ()
     unsaved: tuple[str, ...] = ()

@@ -17,34 +17,34 @@ from .served import CachedOp
 from .step import Step, serve
 
 #: A cosine or a sine: it broadcasts to the pairs of the data, whose dtype or a wider one it has.
-_ANGLE = Role(repeats=True, number=True, dtype="wide_enough", array=True)
-_POSITIONS = Role(Only(("int32", "int64")), repeats=True, number=True, dtype="any")
+_ANGLE = Role(dtype="wide_enough", array=True)
+_POSITIONS = Role(Only(("int32", "int64")), dtype="any", array=True)
 
 
 class Pairs(NamedTuple):
     """Where the pairs of an array lie.
 
-    axis : as a number from 0 on. count : of pairs along it. each : the shape of a, and of b.
+    axis : as a number from 0 on. length : of pairs along it. each : the shape of a, and of b.
     rows : all axes but that one, to which positions broadcast.
     pairs : to which cos and sin broadcast: `each`, or with positions the shape of the table.
     angles : cos, sin and positions as they were given.
     """
 
     axis: int
-    count: int
+    length: int
     each: tuple[int, ...]
     rows: tuple[int, ...]
     pairs: tuple[int, ...]
     angles: tuple[Any, Any, Any]
 
     def parts(self, view: View, interleaved: bool) -> tuple[View, View, View]:
-        """Views of its a and of its b, and of what is not turned."""
-        first, step = (1, 2) if interleaved else (self.count, 1)
-        rest = view.shape[self.axis] - 2 * self.count
+        """Cut a view into its a, its b, and the elements that stay as they are."""
+        first, step = (1, 2) if interleaved else (self.length, 1)
+        rest = view.shape[self.axis] - 2 * self.length
         return (
-            view.sliced(self.axis, 0, step, self.count),
-            view.sliced(self.axis, first, step, self.count),
-            view.sliced(self.axis, 2 * self.count, 1, rest),
+            view.sliced(self.axis, 0, step, self.length),
+            view.sliced(self.axis, first, step, self.length),
+            view.sliced(self.axis, 2 * self.length, 1, rest),
         )
 
 
@@ -88,6 +88,7 @@ class Rotary(CachedOp[P, R]):
     shapes: Mapping[str, str | None] = MappingProxyType(
         {"cos": "pairs", "sin": "pairs", "positions": "rows"}
     )
+    spreads = ("cos", "sin", "positions")
     takes_several = True
 
     def __init__(self, function: Callable[P, R], several: Callable[..., Any] | None = None) -> None:
@@ -136,7 +137,7 @@ class Rotary(CachedOp[P, R]):
         /,
         cos: Array,
         sin: Array,
-        positions: Array | None,
+        positions: Array | None = None,
         *,
         axis: int = -1,
         interleaved: bool = False,

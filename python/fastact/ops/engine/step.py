@@ -106,7 +106,7 @@ class _Entry:
         self.data = {n for n, role in roles.items() if role.dtype == "same"}
         self.free = {n for n in self.data if _whole(n) not in op.apart} | {"out"}
         self.rules = {
-            n: (role.dtype, self._shapes_of(n, role), role.repeats and role.number)
+            n: (role.dtype, self._shapes_of(n, role), n in op.spreads or _repeats(role))
             for n, role in roles.items()
         }
         self.is_plain = type(op).result_of is Op.result_of
@@ -215,6 +215,10 @@ def seen_by(shapes: type, shape: str) -> Callable[[Any, View], View] | None:
     """How an array whose shape has this name gets the axes of the kernels; None: it has them."""
     found: Callable[[Any, View], View] | None = getattr(shapes, f"seen_{shape}", None)
     return found
+
+
+def _repeats(role: validate.Role) -> bool:
+    return role.repeats and role.number
 
 
 def _whose(data: str, shape: str) -> str:
