@@ -64,9 +64,9 @@ def dropout(
     seed as the key (its lower 32 bits first), and ``i // 4`` as the lower 64 bits of the counter.
     It is kept where that word is at least ``round(p * 2**32)``.
 
-    A dropped element gives 0, also where x is infinite or NaN. The others are multiplied by 1 / (1 -
-    p), rounded once. Before it is rounded to x's dtype, y is within 2 u abs(x) / (1 - p) of the true
-    value, with u = 2**-24 (float64: 2**-53), and with a residual within u abs(y) more.
+    A dropped element gives 0, also where x is infinite or NaN. The others are multiplied by
+    1 / (1 - p), rounded once. Before it is rounded to x's dtype, y is within 2 u abs(x) / (1 - p)
+    of the true value, with u = 2**-24 (float64: 2**-53), and with a residual within u abs(y) more.
 
     `dropout.forward` saves nothing: `dropout.backward` draws the mask again.
 

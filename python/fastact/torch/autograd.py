@@ -152,7 +152,7 @@ class Recorded:
         found = self.backward(*incoming, *saved, **options)
         found = (*found, *incoming) if type(found) is tuple else (found, *incoming)
         if self.in_order:
-            return found[: len(self.places)]  # type: ignore[no-any-return]
+            return found[: len(self.places)]
         return [found[place] if place >= 0 else None for place in self.places]
 
 

@@ -140,51 +140,45 @@ constexpr int kIndex = DropoutCall::kOut + 1;
 
 struct DropoutChunks : Chunks {
   const DropoutPass& pass;
-  alignas(64) uint32_t words[kPiece + kSpareWords + kBlockWords];
   alignas(64) uint64_t indices[kPiece];
   alignas(64) char x[kPiece * sizeof(double)];
   alignas(64) char residual[kPiece * sizeof(double)];
   alignas(64) char y[kPiece * sizeof(double)];
 
-  explicit DropoutChunks(const DropoutPass& p) : Chunks(p.plan), pass(p), words{} {}
+  explicit DropoutChunks(const DropoutPass& p) : Chunks(p.plan), pass(p) {}
 
   void compute() {
-    const char* from = reader.stored(DropoutCall::kX);
+    const bool has_residual = s.data[DropoutCall::kResidual];
+    const char *const first = reader.stored(kIndex), *from = reader.stored(DropoutCall::kX);
     const char* other = reader.stored(DropoutCall::kResidual);
     char* to = plan.accumulate ? nullptr : reader.stored(DropoutCall::kOut);
-    const bool is_stored = from && to && (other || !has_residual);
-    if (!is_stored) {
-      from = reader.load(DropoutCall::kX, x);
-      other = has_residual ? reader.load(DropoutCall::kResidual, residual) : nullptr;
-      to = reader.target(DropoutCall::kOut, y, plan.accumulate);
+    if (first && from && to && (other || !has_residual))
+      return pass.kernels->drop[s.dtype][has_residual](from, other, to, count, index_at(first),
+                                                       pass.drop);
+    from = reader.load(DropoutCall::kX, x);
+    other = has_residual ? reader.load(DropoutCall::kResidual, residual) : nullptr;
+    to = reader.target(DropoutCall::kOut, y, plan.accumulate);
+    if (first) {
+      pass.kernels->drop[s.compute_dtype][has_residual](from, other, to, count, index_at(first),
+                                                        pass.drop);
+    } else {
+      find_indices();
+      pass.kernels->drop_at[plan.is_double][has_residual](from, other, to, count, indices,
+                                                          pass.drop);
     }
-    const int dtype = is_stored ? s.dtype : s.compute_dtype;
-    pass.kernels->drop[dtype][has_residual](from, other, drawn(), to, count, pass.drop);
-    if (!is_stored) reader.finish(DropoutCall::kOut, to, y, plan.accumulate);
+    reader.finish(DropoutCall::kOut, to, y, plan.accumulate);
   }
 
  private:
   uint64_t index_at(const char* address) const {
     return uint64_t(reinterpret_cast<uintptr_t>(address)) / uint64_t(s.item) - 1 + pass.drop.offset;
   }
-
-  // The words of the chunk.
-  const uint32_t* drawn() {
-    if (pass.drop.drops_all) return words;  // 0
-    if (const char* const first = reader.stored(kIndex)) {
-      const uint64_t index = index_at(first), skipped = index % kBlockWords;
-      pass.kernels->draw(index / kBlockWords, pass.drop, count + int64_t(skipped), words);
-      return words + skipped;
-    }
+  void find_indices() {
     reader.for_span(kIndex, [&](const char* from, int64_t stride, int64_t done, int64_t n) {
       const uint64_t first = index_at(from), step = uint64_t(stride / s.item);
       for (int64_t i = 0; i < n; ++i) indices[done + i] = first + uint64_t(i) * step;
     });
-    pass.kernels->draw_at(indices, pass.drop, count, words);
-    return words;
   }
-
-  const bool has_residual = s.data[DropoutCall::kResidual];
 };
 
 }  // namespace

@@ -32,7 +32,7 @@ void prepare(BiasAct* act, const KernelTable* table, const BiasCall& call, bool 
 void bias_forward_partition(const BiasAct* act, int64_t index, int64_t partitions);
 void bias_backward_partition(const BiasAct* act, int64_t index, int64_t partitions);
 
-// dropout (common/bias/dropout.h): the words of a chunk are drawn first, then what they drop.
+// dropout (common/bias/dropout.h).
 struct DropoutPass {
   FusedPlan plan;  // of the operands in the order of DropoutCall, and the elements' indices
   Dropout drop;

@@ -1,6 +1,7 @@
 // The kernels of bias/kernels.h.
 #include "cpu/bias/kernels.h"
 
+#include <algorithm>
 #include <type_traits>
 
 #include "common/bias/dropout.h"
@@ -213,65 +214,111 @@ FASTACT_HD void store_blocks(Blocks a, Blocks b, Blocks c, Blocks d, uint32_t* w
   memcpy(words, pairs, sizeof pairs);
 }
 
-// Vectors that are drawn side by side: each is one chain of steps.
+// Vectors that are drawn side by side, each of them one chain of steps; and their words.
 constexpr int kDrawn = 4;
-static_assert(kDrawn * kVector * kBlockWords <= kSpareWords, "the last ones end behind n");
+constexpr int64_t kDrawnWords = kDrawn * kVector * kBlockWords;
 
-void draw(uint64_t first, const Dropout& of, int64_t n, uint32_t* words) {
-  constexpr int kStep = kDrawn * kVector;
+// words OUT (kDrawnWords): of the blocks from number `first` on.
+FASTACT_HD void draw(uint64_t first, uint64_t seed, uint32_t* words) {
   Blocks order;
   for (int j = 0; j < kVector; ++j) order[j] = uint64_t(j);
   const Blocks none{}, factor_a = none + kPhiloxFactors[0], factor_c = none + kPhiloxFactors[1];
-  for (int64_t i = 0; i * kBlockWords < n; i += kStep) {
-    Blocks a[kDrawn], b[kDrawn], c[kDrawn], d[kDrawn];
+  Blocks a[kDrawn], b[kDrawn], c[kDrawn], d[kDrawn];
+#pragma GCC unroll 4
+  for (int v = 0; v < kDrawn; ++v) {
+    a[v] = order + (first + uint64_t(v * kVector));
+    b[v] = a[v] >> 32, c[v] = none, d[v] = none;
+  }
+  uint32_t key[] = {uint32_t(seed), uint32_t(seed >> 32)};
+#pragma GCC unroll 10
+  for (int round = 0; round < kPhiloxRounds; ++round) {
+    const Blocks key_a = none + key[0], key_c = none + key[1];
 #pragma GCC unroll 4
     for (int v = 0; v < kDrawn; ++v) {
-      a[v] = order + (first + uint64_t(i + v * kVector));
-      b[v] = a[v] >> 32, c[v] = none, d[v] = none;
+      const Blocks of_a = product(factor_a, a[v]), of_c = product(factor_c, c[v]);
+      a[v] = (of_c >> 32) ^ b[v] ^ key_a, b[v] = of_c;
+      c[v] = (of_a >> 32) ^ d[v] ^ key_c, d[v] = of_a;
     }
-    uint32_t key[] = {uint32_t(of.seed), uint32_t(of.seed >> 32)};
-#pragma GCC unroll 10
-    for (int round = 0; round < kPhiloxRounds; ++round) {
-      const Blocks key_a = none + key[0], key_c = none + key[1];
-#pragma GCC unroll 4
-      for (int v = 0; v < kDrawn; ++v) {
-        const Blocks of_a = product(factor_a, a[v]), of_c = product(factor_c, c[v]);
-        a[v] = (of_c >> 32) ^ b[v] ^ key_a, b[v] = of_c;
-        c[v] = (of_a >> 32) ^ d[v] ^ key_c, d[v] = of_a;
-      }
-      key[0] += kPhiloxSteps[0], key[1] += kPhiloxSteps[1];
-    }
-#pragma GCC unroll 4
-    for (int v = 0; v < kDrawn; ++v)
-      store_blocks(a[v], b[v], c[v], d[v], words + (i + v * kVector) * kBlockWords);
+    key[0] += kPhiloxSteps[0], key[1] += kPhiloxSteps[1];
   }
+#pragma GCC unroll 4
+  for (int v = 0; v < kDrawn; ++v)
+    store_blocks(a[v], b[v], c[v], d[v], words + v * kVector * kBlockWords);
 }
 
-void draw_at(const uint64_t* indices, const Dropout& of, int64_t n, uint32_t* words) {
-  const uint64_t seed = of.seed;
+// y OUT = what dropout makes of m elements by their words.
+template <class T, bool has_residual, class C>
+FASTACT_HD void drop_by(const Dropout& of, C scale, const uint32_t* words, const T* x,
+                        const T* residual, T* y, int64_t m) {
+  Wide<T, kDrawnWords> of_x, of_residual, of_y;
+  const C* xs = of_x.read(x, m);
+  const C* added = has_residual ? of_residual.read(residual, m) : nullptr;
+  C* made = of_y.to(y);
 #pragma omp simd
-  for (int64_t i = 0; i < n; ++i) words[i] = dropout_word(indices[i], seed);
+  for (int64_t k = 0; k < m; ++k)
+    made[k] = has_residual ? dropped(of, xs[k], words[k], scale, added[k])
+                           : dropped(of, xs[k], words[k], scale);
+  of_y.finish(y, m);
+}
+// The same of fewer than kDrawnWords. Not inlined: it would be a second copy of the loop's body.
+template <class T, bool has_residual, class C>
+__attribute__((noinline)) void drop_some(const Dropout& of, C scale, const uint32_t* words,
+                                         const T* x, const T* residual, T* y, int64_t m) {
+  drop_by<T, has_residual>(of, scale, words, x, residual, y, m);
 }
 
+// Words are drawn for few elements at a time, beside whose steps memory brings the next ones. The
+// hardware's prefetcher alone, which begins anew with each page, leaves AMD's processors waiting as
+// long again as drawing takes.
 template <class T, bool has_residual>
-void drop(const char* from, const char* other, const uint32_t* words, char* to, int64_t n,
+void drop(const char* from, const char* other, char* to, int64_t n, uint64_t index,
           const Dropout& given) {
   using C = Compute<T>;
   const Dropout of = given;
   const C scale = C(of.scale);
   const T *x = reinterpret_cast<const T*>(from), *residual = reinterpret_cast<const T*>(other);
   T* y = reinterpret_cast<T*>(to);
-  Wide<T> of_x, of_residual, of_y;
-  for_chunks(n, [&](int64_t i, int64_t m) FASTACT_INLINED {
-    const C* xs = of_x.read(x + i, m);
-    const C* added = has_residual ? of_residual.read(residual + i, m) : nullptr;
-    C* made = of_y.to(y + i);
+  alignas(64) uint32_t words[kDrawnWords] = {};
+  const auto draw_from = [&](uint64_t first) FASTACT_INLINED {
+    if (!of.drops_all) draw(first / kBlockWords, of.seed, words);
+  };
+  const auto at = [=](int64_t i) FASTACT_INLINED { return has_residual ? residual + i : nullptr; };
+  const int64_t skipped = int64_t(index % kBlockWords);
+  int64_t i = 0;
+  if (skipped) {
+    draw_from(index);
+    i = std::min(n, kDrawnWords - skipped);
+    drop_some<T, has_residual>(of, scale, words + skipped, x, at(0), y, i);
+  }
+  for (; i + kDrawnWords <= n; i += kDrawnWords) {
+    for (int64_t k = 0; k < kDrawnWords; k += int64_t(kCacheLine / sizeof(T))) {
+      __builtin_prefetch(reinterpret_cast<const char*>(x + i + k) + kAhead);
+      if (has_residual) __builtin_prefetch(reinterpret_cast<const char*>(at(i + k)) + kAhead);
+      __builtin_prefetch(reinterpret_cast<const char*>(y + i + k) + kAhead, 1);
+    }
+    draw_from(index + uint64_t(i));
+    drop_by<T, has_residual>(of, scale, words, x + i, at(i), y + i, kDrawnWords);
+  }
+  if (i == n) return;
+  draw_from(index + uint64_t(i));
+  drop_some<T, has_residual>(of, scale, words, x + i, at(i), y + i, n - i);
+}
+
+template <class C, bool has_residual>
+void drop_at(const char* from, const char* other, char* to, int64_t n, const uint64_t* indices,
+             const Dropout& given) {
+  const Dropout of = given;
+  const C scale = C(of.scale);
+  const C *x = reinterpret_cast<const C*>(from), *residual = reinterpret_cast<const C*>(other);
+  C* y = reinterpret_cast<C*>(to);
+  for (int64_t i = 0; i < n; i += kDrawnWords) {
+    const int64_t m = std::min(n - i, kDrawnWords), drawn = of.drops_all ? 0 : m;
+    alignas(64) uint32_t words[kDrawnWords] = {};
 #pragma omp simd
-    for (int64_t k = 0; k < m; ++k)
-      made[k] = has_residual ? dropped(of, xs[k], words[i + k], scale, added[k])
-                             : dropped(of, xs[k], words[i + k], scale);
-    of_y.finish(y + i, m);
-  });
+    for (int64_t k = 0; k < drawn; ++k) words[k] = dropout_word(indices[i + k], of.seed);
+    drop_some<C, has_residual>(of, scale, words, x + i, has_residual ? residual + i : nullptr,
+                               y + i, m);
+  }
 }
 
 // Elsewhere a conversion is more instructions, of which each kernel would have copies.
@@ -294,12 +341,12 @@ const BiasKernels bias_kernels = {
     {FASTACT_ACTIVATIONS(FASTACT_FORWARD)},
     {FASTACT_ACTIVATIONS(FASTACT_BACKWARD)},
     {FASTACT_ACTIVATIONS(FASTACT_BACKWARD_ROWS)},
-    draw,
-    draw_at,
     {{drop<f16, false>, drop<f16, true>},
      {drop<bf16, false>, drop<bf16, true>},
      {drop<float, false>, drop<float, true>},
      {drop<double, false>, drop<double, true>}},
+    {{drop_at<float, false>, drop_at<float, true>},
+     {drop_at<double, false>, drop_at<double, true>}},
 };
 
 FASTACT_END_NAMESPACE

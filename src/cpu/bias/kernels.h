@@ -12,8 +12,6 @@
 
 namespace fastact {
 
-constexpr int64_t kSpareWords = 128;
-
 // All pointers to n contiguous elements, of the dtype that the kernel is chosen by; the output is
 // one of the others or disjoint from them. The summands are not rounded yet. bias: of the
 // compute type, `period` values, a multiple of kLanes, which come round again, and kLanes more; or
@@ -39,14 +37,12 @@ struct BiasKernels {
                                          const char* bias, char* const* dx, int64_t rows, int64_t n,
                                          const double* parameters, double* lane, bool fresh);
 
-  // words OUT (n, and up to kSpareWords more): from the block with number `first` on; or a word for
-  // each of the indices IN (n), to which the offset has been added.
-  void (*draw)(uint64_t first, const Dropout& of, int64_t n, uint32_t* words);
-  void (*draw_at)(const uint64_t* indices, const Dropout& of, int64_t n, uint32_t* words);
-
-  // y OUT = what dropout makes of x IN with words IN; [1]: and residual IN, which else is not read.
-  void (*drop[kDTypes][2])(const char* x, const char* residual, const uint32_t* words, char* y,
-                           int64_t n, const Dropout& of);
+  // y OUT = what dropout makes of x IN; [1]: and residual IN, which else is not read. index: of the
+  // first element, with the offset; or of each IN (n), where x is of float or of double.
+  void (*drop[kDTypes][2])(const char* x, const char* residual, char* y, int64_t n, uint64_t index,
+                           const Dropout& of);
+  void (*drop_at[2][2])(const char* x, const char* residual, char* y, int64_t n,
+                        const uint64_t* indices, const Dropout& of);
 };
 
 }  // namespace fastact

@@ -37,4 +37,5 @@ def _drawn() -> int:
     return int(torch.randint(-(2**63), 2**63 - 1, ()).item())
 
 
-_seed: Any = torch.compiler.disable(_drawn)  # a number that each call of a compiled function draws
+_disable: Any = torch.compiler.disable  # it has no types
+_seed = _disable(_drawn)  # a compiled function draws at each call, too
