@@ -9,8 +9,8 @@ import fastact as fa
 from fastact.check import reference
 
 ACTIVATIONS = [op for op in fa.ops.values() if op.family == "activations"]
-# No whole vectors; rows of several chunks; rows that are not kept between the passes, and of which
-# a GPU takes each by several blocks.
+# No whole vectors; rows of several chunks; rows that are not kept between the passes, and that a
+# GPU takes by several blocks each.
 SHAPES = [(19, 77), (3, 2500), (2, 20001)]
 
 
