@@ -18,8 +18,8 @@ _NORM_WORDS = {
     "NormRuns": "quick rows of runs",
     "NormElements": "quick rows by elements",
     "NormStrided": "any strides",
-    "NormGated": "gated rows",
-    "NormGatedStrided": "gated rows of any strides",
+    "NormGated": "rows, gated",
+    "NormGatedStrided": "any strides, gated",
 }
 #: Of softmax: how the arrays lie; kinds and phases, by their numbers.
 _SOFTMAX_LAYOUTS = {

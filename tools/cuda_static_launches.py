@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from math import prod
 
 from cuda_static_model import MULTIPROCESSORS
@@ -60,26 +61,29 @@ def held(vectors: int, dtype: str) -> tuple[int, int, int]:
     return of_thread, lanes, lanes
 
 
-def norm_forward(shape: Sequence[int], dtype: str) -> Launch:
-    """layer_norm's forward kernel over the last axis, weight and bias given: rows in registers."""
+def norm_forward(shape: Sequence[int], dtype: str, gate: str = "") -> Launch:
+    """layer_norm's forward kernel over the last axis, weight and bias given: rows in registers.
+
+    gate : of gated_rms_norm with a weight, the words of its functor.
+    """
     count, length = prod(shape[:-1]), shape[-1]
     vecs, lanes, threads = held(-(-length * ITEM[dtype] // VECTOR), dtype)
     teams = threads // lanes
     # Folds of fold_team: one float, then two doubles at once, half of the lanes each, where a
     # double takes two shuffles. Within a warp a narrow row's steps are all there, skipped or not.
     in_block = lanes > WARP
-    shuffles = 5 + 2 * 5 + 2 + (4 + 2 * 4 if in_block else 0)
+    shuffles = 5 + 2 * 5 + 2 + (4 + 2 * 4 if in_block else 0) - (bool(gate) * (5 + 4 * in_block))
     counts = {"LDG.128": 3 * vecs, "STG.128": vecs, "SHFL": shuffles, "BAR": 2 * in_block}
     # A thread that lacks a vector jumps over what is made of it: counted as if it had all.
     step = Via(counts, near=True, diverges=True)
     return Launch(
         *(
             "norms",
-            f"forward_rows Li{vecs} RowPhaseE0 NormOf NoGate NormQuick",
+            f"forward_rows Li{vecs} RowPhaseE0 NormOf {gate or 'NoGate'} NormQuick",
             -(-count // teams),
             threads,
         ),
-        *(0, 2.0 * count * length * ITEM[dtype]),
+        *(0, (3.0 if gate else 2.0) * count * length * ITEM[dtype]),
         *(vecs * VECTOR / ITEM[dtype], 1.0, step),
     )
 
@@ -190,6 +194,8 @@ def activation(name: str) -> Callable[[Sequence[int], str], Launch]:
 LAUNCHES: dict[str, Callable[[Sequence[int], str], Launch]] = {
     "norm_forward": norm_forward,
     "norm_backward": norm_backward,
+    "gated_norm_forward": partial(norm_forward, gate="FixedGate Lb0E"),
+    "gated_first_norm_forward": partial(norm_forward, gate="FixedGate Lb1E"),
     "softmax": _held_rows("forward_rows", "KindOf Li0E", (1, 1), (1, 1)),
     "log_softmax": _held_rows("forward_rows", "KindOf Li1E", (1, 1), (1, 2)),
     "logsumexp": _held_rows("forward_rows", "KindOf Lin2E", (1, 0), (1, 2)),

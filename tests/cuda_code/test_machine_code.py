@@ -63,7 +63,7 @@ CHANNEL = "a whole channel in registers, as much of it as fits"
 FRAMES = {
     "forward_rows, norm, chunks found, quick rows": (16, HELD),
     "softmax_backward_rows, any kind, whole, columns, bfloat16": (8, HELD),
-    "norm_backward_rows, any strides": (16, ANY_STRIDES),
+    "norm_backward_rows, any strides": (24, ANY_STRIDES),
     "strip_": (96, ANY_STRIDES),
     "whole_": (24, CHANNEL),
 }

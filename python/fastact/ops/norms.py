@@ -203,7 +203,6 @@ def add_rms_norm(
     """
 
 
-@float32_under_autocast("cuda")
 @norm(over=gated_groups)
 def gated_rms_norm(
     x: A,

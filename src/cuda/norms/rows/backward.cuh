@@ -272,7 +272,7 @@ FASTACT_DEVICE_CALL ValueAndSlope<T> gate_of(const Rows& rows, int64_t row, int6
 // Writes dgate of a vector; dx IN/OUT: of x that is gated, where it is the product's. weight, xhat:
 // of a product z that is gated.
 template <class T, class Rows>
-FASTACT_DEVICE_CALL void write_dgate(const Rows& rows, const RowPart& part, int i, const Vec<T> x,
+FASTACT_DEVICE void write_dgate(const Rows& rows, const RowPart& part, int i, const Vec<T> x,
                                      const Vec<T> dy, const Wide<T> weight, const Wide<T> xhat,
                                      Wide<T>& dx) {
   const int valid = valid_of<T>(rows, part, i);

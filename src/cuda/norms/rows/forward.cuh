@@ -403,7 +403,7 @@ struct NormOf {
   using OfChunks = NormOf;
   using Applied = NormOf;
   using Slow = NormOf<T>;  // merges chunks of any
-  static constexpr bool kIsLarge = false, kAddsUp = false, kMayWrite = true;
+  static constexpr bool kIsLarge = Gate::kIsFixed, kAddsUp = false, kMayWrite = true;
   static constexpr int kChunkNumbers = 2, kRowNumbers = 2;  // mean and m2, mean and rstd
   template <int vecs>
   using Row = HeldRow<T, vecs, Gate>;
