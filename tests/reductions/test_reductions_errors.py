@@ -82,7 +82,8 @@ def test_errors(op):
     errors = SQUARE_ERRORS if "x" in op.saves else BACKWARD_ERRORS
     for arguments, keywords, error, words in errors.values():
         with pytest.raises(error, match=rf"^fastact.{op.name}.backward: .*{words}"):
-            op.backward(*arguments[:2], None, *arguments[2:], **keywords)  # with no mask
+            saved = [None] * (len(op.saves) - 1)  # no mask and no groups
+            op.backward(*arguments[:2], *saved, *arguments[2:], **keywords)
     assert (square == 1).all()
 
 

@@ -167,8 +167,7 @@ inline const char* problem_of_grouped(const void* given) {
   const ArrayArgument& model = call.model();
   if (is_empty(call.x())) return "x must have elements";
   if (!model.shape) return "mean, second or count must be an array";
-  if (call.results[MomentsCall::kSecond].shape &&
-      (call.of_m2 == kNothing || call.of_m2 == kTotal))
+  if (call.results[MomentsCall::kSecond].shape && (call.of_m2 == kNothing || call.of_m2 == kTotal))
     return "second must be None where nothing becomes of m2";
   if (call.term != kItself && call.of_m2 != kTotal) return "term must be identity but of a total";
   for (const ArrayArgument& result : call.results)

@@ -19,8 +19,13 @@ constexpr int64_t kMostTile = 256;
 constexpr int64_t kMostGroupChunks = 16;
 constexpr int64_t kTermsOfGroup = 24;  // of a chunk: as many as make merging cheap beside them
 constexpr int64_t kLeastChunk = 4096;
+constexpr int64_t kLeastRow = 16;  // outputs of one label that are worth a list of the terms
+constexpr int64_t kPrefetchedRow = 1024;
+constexpr int64_t kFewListed = 1 << 16;  // terms, however few results there are
 
-void note_wrong_label(const Grouped& g) { __atomic_store_n(g.has_wrong_label, 1, __ATOMIC_RELAXED); }
+void note_wrong_label(const Grouped& g) {
+  __atomic_store_n(g.has_wrong_label, 1, __ATOMIC_RELAXED);
+}
 
 int64_t last_step(const OperandAxes& axes, int k) {
   return axes.count ? std::abs(axes.stride[k][axes.count - 1]) : 0;
@@ -179,6 +184,112 @@ void store_lanes(const Grouped& g, LaneResults& results, int64_t tile, char* lan
   }
 }
 
+// The list of terms: of group g the offsets starts[g] .. starts[g + 1], of all groups in turn.
+struct TermList {
+  int64_t *starts, *offsets;
+  explicit TermList(const Grouped& g)
+      : starts(reinterpret_cast<int64_t*>(g.lanes)), offsets(starts + g.groups + 2) {}
+};
+
+// Of a group without elements.
+void store_nothing(const Reducer& listed) {
+  Reducer r = listed;
+  const bool has_m2 = r.of_m2 != kNothing && r.of_m2 != kTotal;
+  set_accumulator(&r, r.table, has_m2 ? kValidMoments : kValidMean, kF32);
+  for (int64_t first = 0, n; first < r.outputs.size; first += n) {
+    n = std::min(kTile, r.outputs.size - first);
+    double values[kMostSets][kTile] = {}, errors[kMostSets][kTile] = {};
+    store_results(r, first, n, {values[0], errors[0], kTile});
+  }
+}
+
+// The reduction of one group.
+void choose_group(const Grouped& g, int64_t group, Reducer* r) {
+  const TermList list(g);
+  for (char** at : {&r->y, &r->second, &r->count})
+    if (*at) *at += group * g.group_stride;
+  r->listed = list.offsets + list.starts[group];
+  r->terms.size = list.starts[group + 1] - list.starts[group];
+  r->divisor = g.is_divided ? double(r->terms.size) : 1.0;
+  if (r->terms.size > 0) cut_terms(r);
+}
+
+// The beginnings of a group's rows, which lie anywhere: the hardware finds the rest. Longer groups
+// have it read ahead meanwhile.
+void prefetch_rows(const Grouped& g, const TermList& list, int64_t group) {
+  if (group >= g.groups) return;
+  const int64_t first = list.starts[group];
+  const int64_t end = std::min(list.starts[group + 1], first + kFewTerms);
+  const int64_t bytes = std::min(g.reducer.row * g.reducer.item, kPrefetchedRow);
+  for (int64_t i = first; i < end; ++i) prefetch_bytes(g.reducer.x + list.offsets[i], bytes);
+}
+
+// Tasks of all groups, one group after the other, in parts of as many terms.
+void listed_partition(const Grouped& g, int64_t index, int64_t partitions) {
+  const TermList list(g);
+  const int64_t tasks = g.reducer.tasks, each = list.starts[g.groups] + g.groups;
+  const int64_t begin = each * tasks * index / partitions;
+  const int64_t end = each * tasks * (index + 1) / partitions;
+  for (int64_t group = 0; group < g.groups; ++group) {
+    const int64_t at = (list.starts[group] + group) * tasks;
+    const int64_t terms = list.starts[group + 1] - list.starts[group] + 1;
+    if (at + terms * tasks <= begin || at >= end) continue;
+    prefetch_rows(g, list, group + 1);
+    Reducer r = g.reducer;
+    choose_group(g, group, &r);
+    if (r.terms.size == 0) {
+      if (at >= begin) store_nothing(r);
+      continue;
+    }
+    for (int64_t task = 0; task < tasks; ++task)
+      if (at + task * terms >= begin && at + task * terms < end) reduce_partition(&r, task, tasks);
+  }
+}
+
+// Whether whole rows of contiguous outputs have one label.
+bool has_labelled_rows(const Grouped& g) {
+  using G = Grouped;
+  const StridedOperands& s = g.operands;
+  const OperandAxes& rows = s.rows;
+  const int64_t last = rows.count - 1;
+  for (int i = 0; i < rows.count; ++i)
+    if (rows.stride[G::kLabels][i] != 0) return false;
+  return last >= 0 && !s.data[G::kWeights] && !s.data[G::kWhere] && is_readable(s, G::kX) &&
+         rows.stride[G::kX][last] == s.items[G::kX] && rows.length[last] >= kLeastRow &&
+         s.columns.size <= std::max(kFewListed, g.groups * rows.size);
+}
+
+// The reduction of the groups but for their terms (prepare in reduce.cpp has its layout).
+void plan_listed(Grouped* g, const MomentsCall& call) {
+  using G = Grouped;
+  const OperandAxes& rows = g->operands.rows;
+  Reducer* r = &g->reducer;
+  const int dtype = g->operands.dtypes[G::kX];
+  const bool has_count = call.results[MomentsCall::kCount].shape;
+  g->is_divided = call.of_m2 == kNothing && !call.skips && !has_count;
+  const int of_mean = g->is_divided ? int(kItself) : int(kValidMean);
+  const int of_sum = call.skips ? int(kValid) : call.term;
+  const int of_m2 = call.skips ? int(kValidMoments) : int(kMoments);
+  set_accumulator(r, r->table,
+                  call.of_m2 == kNothing ? of_mean
+                  : call.of_m2 == kTotal ? of_sum
+                                         : of_m2,
+                  dtype);
+  r->x = g->operands.data[G::kX];
+  r->outputs = Axes();
+  for (int i = 0; i < rows.count; ++i)
+    r->outputs.append(rows.length[i], rows.stride[G::kX][i], rows.stride[G::kY][i]);
+  r->layout = Reducer::kColumns;
+  r->has_dense_terms = r->is_backward = r->is_read_ahead = r->has_segments = r->has_dense_rows =
+      false;
+  r->ahead = 0;
+  r->row = rows.length[rows.count - 1];
+  const int64_t tiles = ceil_div(r->row, r->accumulator->passes[dtype] > 1 ? kTile / 2 : kTile);
+  r->tile = (ceil_div(r->row, tiles) + 15) / 16 * 16;
+  r->tasks = r->outputs.size / r->row * ceil_div(r->row, r->tile);
+  g->holds_all = false;
+}
+
 // What a task's lanes are before its first element.
 char* cleared(const Grouped& g, int64_t index) {
   char* const at = slot(g, index);
@@ -187,14 +298,14 @@ char* cleared(const Grouped& g, int64_t index) {
 }
 
 // The group axis comes last, or first where outputs are columns.
-void set_outputs(Grouped* g, int64_t group_stride) {
+void set_outputs(Grouped* g) {
   const OperandAxes& rows = g->operands.rows;
   Reducer* r = &g->reducer;
   r->outputs = r->terms = Axes();
-  if (!g->is_by_output) r->outputs.append(g->groups, 0, group_stride);
+  if (!g->is_by_output) r->outputs.append(g->groups, 0, g->group_stride);
   for (int i = 0; i < rows.count; ++i)
     r->outputs.append(rows.length[i], 0, rows.stride[Grouped::kY][i]);
-  if (g->is_by_output) r->outputs.append(g->groups, 0, group_stride);
+  if (g->is_by_output) r->outputs.append(g->groups, 0, g->group_stride);
 }
 
 int64_t power_of_two_up_to(int64_t n) {
@@ -246,18 +357,46 @@ void prepare(Grouped* g, const ReduceTable* table, const GroupedKernels* kernels
   set_accumulator(r, table, has_m2 ? kValidMoments : kValidMean, kF32);  // never out of range
   r->accumulate = false;
   r->x = nullptr;
-  set_outputs(g, group_stride);
+  g->group_stride = group_stride;
+  set_outputs(g);
   set_output(r, s.data[G::kY], model.dtype, is_aligned(model, item));
   set_moments(r, call);
+  g->is_listed = !g->is_by_output && has_labelled_rows(*g);
+  if (g->is_listed) plan_listed(g, call);
 }
 
-int64_t workspace_size(const Grouped* g) { return g->slots * g->bytes_of_slot; }
+void list_terms(const Grouped* g) {
+  const StridedOperands& s = g->operands;
+  const int64_t terms = s.columns.size;
+  const TermList list(*g);
+  std::fill_n(list.starts, g->groups + 2, 0);
+  const auto for_labels = [&](auto visit) {
+    for (int64_t i = 0; i < terms; ++i)
+      visit(i, label_at(s.dtypes[Grouped::kLabels],
+                        s.data[Grouped::kLabels] + s.columns.offset(Grouped::kLabels, i)));
+  };
+  // starts[g + 2] counts group g; then starts[g + 1] is where its next term goes.
+  for_labels([&](int64_t, int64_t label) {
+    if (uint64_t(label + 1) > uint64_t(g->groups)) return note_wrong_label(*g);
+    if (label >= 0) ++list.starts[label + 2];
+  });
+  if (*g->has_wrong_label) return;
+  for (int64_t i = 0; i < g->groups; ++i) list.starts[i + 2] += list.starts[i + 1];
+  for_labels([&](int64_t i, int64_t label) {
+    if (label >= 0) list.offsets[list.starts[label + 1]++] = s.columns.offset(Grouped::kX, i);
+  });
+}
+
+int64_t workspace_size(const Grouped* g) {
+  const int64_t listed = (g->groups + 2 + g->operands.columns.size) * sizeof(int64_t);
+  return g->is_listed ? listed : g->slots * g->bytes_of_slot;
+}
 
 void check_labels_partition(const Grouped* g, int64_t index, int64_t partitions) {
   const OperandAxes &rows = g->operands.rows, &columns = g->operands.columns;
-  const bool are_shared = std::all_of(rows.stride[Grouped::kLabels],
-                                      rows.stride[Grouped::kLabels] + rows.count,
-                                      [](int64_t stride) { return stride == 0; });
+  const bool are_shared =
+      std::all_of(rows.stride[Grouped::kLabels], rows.stride[Grouped::kLabels] + rows.count,
+                  [](int64_t stride) { return stride == 0; });
   const int64_t count = are_shared ? 1 : rows.size;
   with_frame<GroupedInputs>(*g, [&](GroupedInputs& inputs) {
     for (int64_t i = count * index / partitions; i < count * (index + 1) / partitions; ++i)
@@ -268,6 +407,7 @@ void check_labels_partition(const Grouped* g, int64_t index, int64_t partitions)
 }
 
 void grouped_partition(const Grouped* g, int64_t index, int64_t partitions) {
+  if (g->is_listed) return listed_partition(*g, index, partitions);
   const int64_t tasks = g->tiles * g->chunks, terms = g->operands.columns.size;
   with_frame<GroupedInputs>(*g, [&](GroupedInputs& inputs) {
     with_frame<LaneResults>(*g, [&](LaneResults& results) {

@@ -9,10 +9,16 @@
 // depend on the threads. Terms are cut where there are few tiles, into chunks that have many terms
 // a group, so that merging takes little beside them.
 //
-// Nothing is written before every label has been compared with the number of groups: where the
-// lanes of all tasks are held, while they are filled, and else in a pass of its own over the labels.
+// Where a label is one of whole rows of x, contiguous along the outputs, the rows of each group are
+// listed first, and a group is a reduction of its own by the ungrouped kernels of columns
+// (reductions/reduce.h), whose bits it has.
 //
-// The workspace holds lanes alone: those of all tasks, or those of one task a thread.
+// Nothing is written before every label has been compared with the number of groups: where the
+// lanes of all tasks are held, while they are filled, and else in a pass of its own over the
+// labels.
+//
+// The workspace holds lanes: those of all tasks, or those of one task a thread. Listed, it holds an
+// offset of each term, which are no more than the results, or few.
 #pragma once
 
 #include "cpu/core/chunk_reader.h"
@@ -31,18 +37,24 @@ struct Grouped {
   int term;
   bool is_double, skips, is_by_output;
   int64_t groups;
-  int64_t tile, tiles;            // outputs at a time, and how often
-  int64_t chunk_terms, chunks;    // of each tile
-  int64_t slots, bytes_of_slot;   // of the workspace: each has the lanes of a task
-  bool holds_all;                 // of all tasks
+  int64_t tile, tiles;           // outputs at a time, and how often
+  int64_t chunk_terms, chunks;   // of each tile
+  int64_t slots, bytes_of_slot;  // of the workspace: each has the lanes of a task
+  bool holds_all;                // of all tasks
+  bool is_listed;                // the workspace has `starts` and `offsets`
+  int64_t group_stride;          // of the results, in bytes
+  bool is_divided;               // listed: a mean is a sum over the number of its terms
   char* lanes;
-  int* has_wrong_label;           // OUT
+  int* has_wrong_label;  // OUT
 };
 
 void prepare(Grouped* grouped, const ReduceTable* table, const GroupedKernels* kernels,
              const ConvertKernels* convert, const MomentsCall& call, int threads);
 
 int64_t workspace_size(const Grouped* grouped);
+
+// Lists the terms of each group, and compares their labels.
+void list_terms(const Grouped* grouped);
 
 // The index-th of `partitions` parts of each step: comparing the labels, which `holds_all` leaves
 // to the next one; adding up the elements; and storing results, of which tasks that are not held

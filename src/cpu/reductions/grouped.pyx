@@ -29,7 +29,9 @@ cdef int run_grouped(const void* given, char* workspace, int64_t bytes) except -
     if call.warning is not NULL or call.inputs[kMomentsWeights].shape is not NULL:
         grouped.reducer.is_degenerate = &is_degenerate
     with nogil:
-        if not grouped.holds_all:
+        if grouped.is_listed:
+            list_terms(&grouped)
+        elif not grouped.holds_all:
             run_partitions(threads, partitions_of(check_labels_partition, &grouped))
         if not has_wrong_label:
             run_partitions(threads, partitions_of(grouped_partition, &grouped))

@@ -181,8 +181,7 @@ void add_block_to_mean(const double* block, int64_t n, int64_t at, char* memory,
   lane.count += double(n);
 }
 
-void add_block_to_moments(const double* block, int64_t n, int64_t at, char* memory,
-                          int64_t count) {
+void add_block_to_moments(const double* block, int64_t n, int64_t at, char* memory, int64_t count) {
   const Lanes lanes(memory, count);
   close_batch(&lanes.open[at], &lanes.all[at]);
   merge_into({block[0], block[1], 0, 0}, double(n), 0, &lanes.all[at]);

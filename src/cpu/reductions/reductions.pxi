@@ -88,7 +88,7 @@ cdef extern from "cpu/reductions/grouped.h" namespace "fastact" nogil:
     ctypedef struct Grouped:
         Reducer reducer
         int64_t groups
-        cpp_bool holds_all
+        cpp_bool holds_all, is_listed
         char* lanes
         int* has_wrong_label
 
@@ -97,6 +97,7 @@ cdef extern from "cpu/reductions/grouped.h" namespace "fastact" nogil:
         const MomentsCall&, int
     ) noexcept
     int64_t grouped_size "fastact::workspace_size"(const Grouped*) noexcept
+    void list_terms(const Grouped*) noexcept
     void check_labels_partition(const Grouped*, int64_t, int64_t) noexcept
     void grouped_partition(const Grouped*, int64_t, int64_t) noexcept
     void store_groups_partition(const Grouped*, int64_t, int64_t) noexcept

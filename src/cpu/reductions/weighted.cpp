@@ -288,13 +288,6 @@ struct WeightedInputs : BlockSource {
   }
 };
 
-int64_t label_at(int dtype, const char* at) {
-  int64_t wide;
-  int32_t narrow;
-  if (dtype == kI64) return memcpy(&wide, at, sizeof wide), wide;
-  return memcpy(&narrow, at, sizeof narrow), int64_t(narrow);
-}
-
 struct GradientPieces {
   using G = WeightedGradientCall;
   const WeightedGradient& g;
@@ -412,6 +405,13 @@ int64_t take_groups(ArrayArgument* a, int64_t* strides) {
   for (int i = 0; i < a->ndim; ++i) strides[i] = byte_stride(*a, i, item_size(a->dtype));
   a->ndim -= 1, a->strides = strides, a->stride_unit = 1;
   return strides[a->ndim];
+}
+
+int64_t label_at(int dtype, const char* at) {
+  int64_t wide;
+  int32_t narrow;
+  if (dtype == kI64) return memcpy(&wide, at, sizeof wide), wide;
+  return memcpy(&narrow, at, sizeof narrow), int64_t(narrow);
 }
 
 bool is_readable(const StridedOperands& s, int k) {

@@ -35,6 +35,9 @@ void plan_axes(StridedOperands* operands, const ConvertKernels* kernels, int cou
 // holds those of the others.
 int64_t take_groups(ArrayArgument* array, int64_t* strides);
 
+// The label of an element, of int32 or int64.
+int64_t label_at(int dtype, const char* at);
+
 // Whether kernels can read the numbers of operand k where they lie.
 bool is_readable(const StridedOperands& operands, int k);
 
@@ -62,7 +65,7 @@ struct WeightedGradient {
   StridedOperands operands;  // the call's arrays, and the labels; all axes are columns
   int of;                    // WeightedGradientOf
   bool skips, accumulate;
-  int64_t groups;  // 0: not by groups
+  int64_t groups;                                       // 0: not by groups
   int64_t group_stride[WeightedGradientCall::kArrays];  // in bytes; 0: of what has no groups
   int* has_wrong_label;                                 // OUT
 };
