@@ -193,11 +193,16 @@ struct TermList {
 
 // Of a group without elements.
 void store_nothing(const Reducer& listed) {
+  static const double zeros[kTile] = {};
   Reducer r = listed;
-  const bool has_m2 = r.of_m2 != kNothing && r.of_m2 != kTotal;
-  set_accumulator(&r, r.table, has_m2 ? kValidMoments : kValidMean, kF32);
+  const bool is_total = r.of_m2 == kTotal, has_m2 = r.of_m2 != kNothing;
+  if (!is_total) set_accumulator(&r, r.table, has_m2 ? kValidMoments : kValidMean, kF32);
   for (int64_t first = 0, n; first < r.outputs.size; first += n) {
     n = std::min(kTile, r.outputs.size - first);
+    if (is_total) {
+      store_sums(r, first, n, zeros, nullptr);
+      continue;
+    }
     double values[kMostSets][kTile] = {}, errors[kMostSets][kTile] = {};
     store_results(r, first, n, {values[0], errors[0], kTile});
   }
@@ -206,8 +211,8 @@ void store_nothing(const Reducer& listed) {
 // The reduction of one group.
 void choose_group(const Grouped& g, int64_t group, Reducer* r) {
   const TermList list(g);
-  for (char** at : {&r->y, &r->second, &r->count})
-    if (*at) *at += group * g.group_stride;
+  for (char* Reducer::* at : {&Reducer::y, &Reducer::second, &Reducer::count})
+    if (g.reducer.*at) r->*at = g.reducer.*at + group * g.group_stride;
   r->listed = list.offsets + list.starts[group];
   r->terms.size = list.starts[group + 1] - list.starts[group];
   r->divisor = g.is_divided ? double(r->terms.size) : 1.0;
@@ -224,25 +229,38 @@ void prefetch_rows(const Grouped& g, const TermList& list, int64_t group) {
   for (int64_t i = first; i < end; ++i) prefetch_bytes(g.reducer.x + list.offsets[i], bytes);
 }
 
+// reduce_partition of a task with few terms: of most groups, where there are many.
+void sum_few(const Reducer& r, int64_t task) {
+  const int64_t tiles = ceil_div(r.row, r.tile), within = task % tiles * r.tile;
+  const int64_t first = task / tiles * r.row + within, n = std::min(r.tile, r.row - within);
+  alignas(64) double sums[kTile];
+  int64_t at;
+  offsets_of(r.outputs, first, 1, &at);
+  r.kernels->few_rows[r.terms.size - 1](r.x + at, r.listed, n, nullptr, sums, kTile);
+  store_results(r, first, n, {sums, nullptr, kTile});
+}
+
 // Tasks of all groups, one group after the other, in parts of as many terms.
 void listed_partition(const Grouped& g, int64_t index, int64_t partitions) {
   const TermList list(g);
   const int64_t tasks = g.reducer.tasks, each = list.starts[g.groups] + g.groups;
   const int64_t begin = each * tasks * index / partitions;
   const int64_t end = each * tasks * (index + 1) / partitions;
+  const bool is_plain = g.reducer.accumulator->sets == 1;
+  Reducer r = g.reducer;
   for (int64_t group = 0; group < g.groups; ++group) {
     const int64_t at = (list.starts[group] + group) * tasks;
     const int64_t terms = list.starts[group + 1] - list.starts[group] + 1;
     if (at + terms * tasks <= begin || at >= end) continue;
     prefetch_rows(g, list, group + 1);
-    Reducer r = g.reducer;
     choose_group(g, group, &r);
     if (r.terms.size == 0) {
       if (at >= begin) store_nothing(r);
       continue;
     }
     for (int64_t task = 0; task < tasks; ++task)
-      if (at + task * terms >= begin && at + task * terms < end) reduce_partition(&r, task, tasks);
+      if (at + task * terms >= begin && at + task * terms < end)
+        is_plain&& r.terms.size <= kFewTerms ? sum_few(r, task) : reduce_partition(&r, task, tasks);
   }
 }
 
