@@ -56,12 +56,34 @@ struct GroupedInputs {
 
   // Terms of outputs first .. first + n onto the lanes of a slot, [group][output].
   void add(int64_t first, int64_t n, int64_t term, int64_t end, char* lanes) {
+    if (g.is_plain) return add_plain(first, term, end, lanes);
     const int64_t rows = std::max<int64_t>(kStaged / n, 1);
     for (int64_t terms; term < end; term += terms) {
       terms = std::min(rows, end - term);
       find_lanes(first, n, term, terms);
       read(G::kX, first, n, term, terms, x);
       add_staged(stage_weights(first, n, term, terms), terms * n, lanes);
+    }
+    if (has_wrong) note_wrong_label(g);
+  }
+
+  // The same of one output, whose elements and labels are contiguous; runs are staged.
+  void add_plain(int64_t output, int64_t term, int64_t end, char* lanes) {
+    const int64_t item = s.items[G::kX], label = s.items[G::kLabels];
+    const char *from = s.row(G::kX, output), *labels = s.row(G::kLabels, output);
+    const auto kernel =
+        g.kernels->add_plain[g.lane][item == sizeof(double)][label == sizeof(int64_t)];
+    for (int64_t n; term < end; term += n) {
+      n = std::min(kStaged, end - term);
+      if (n > kElementsOfRun && !memcmp(labels + term * label, labels + (term + 1) * label,
+                                        (kElementsOfRun / 2) * label)) {
+        find_lanes(output, 1, term, n);
+        read(G::kX, output, 1, term, n, x);
+        add_staged(stage_weights(output, 1, term, n), n, lanes);
+      } else {
+        has_wrong |= kernel(from + term * item, labels + term * label, n, g.groups, g.skips, lanes,
+                            lanes_of(g) + 1);
+      }
     }
     if (has_wrong) note_wrong_label(g);
   }
@@ -326,6 +348,12 @@ void set_outputs(Grouped* g) {
   if (g->is_by_output) r->outputs.append(g->groups, 0, g->group_stride);
 }
 
+bool has_aligned_labels(const StridedOperands& s) {
+  auto bits = reinterpret_cast<uintptr_t>(s.data[Grouped::kLabels]);
+  for (int i = 0; i < s.rows.count; ++i) bits |= uintptr_t(s.rows.stride[Grouped::kLabels][i]);
+  return bits % uintptr_t(s.items[Grouped::kLabels]) == 0;
+}
+
 int64_t power_of_two_up_to(int64_t n) {
   int64_t power = 1;
   while (2 * power <= n) power *= 2;
@@ -379,6 +407,11 @@ void prepare(Grouped* g, const ReduceTable* table, const GroupedKernels* kernels
   set_outputs(g);
   set_output(r, s.data[G::kY], model.dtype, is_aligned(model, item));
   set_moments(r, call);
+  const bool has_one_axis = s.columns.count == 1 && is_readable(s, G::kX) &&
+                            s.columns.stride[G::kX][0] == s.items[G::kX] &&
+                            s.columns.stride[G::kLabels][0] == s.items[G::kLabels];
+  g->is_plain = g->is_by_output && has_one_axis && has_aligned_labels(s) && s.items[G::kX] >= 4 &&
+                call.term != kSquare && !call.is_weighted();
   g->is_listed = !g->is_by_output && has_labelled_rows(*g);
   if (g->is_listed) plan_listed(g, call);
 }

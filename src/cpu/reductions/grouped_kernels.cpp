@@ -1,8 +1,6 @@
 // The kernels of reductions/grouped_kernels.h.
 #include "cpu/reductions/grouped_kernels.h"
 
-#include <algorithm>
-
 #include "common/reductions/moments.h"
 
 FASTACT_BEGIN_NAMESPACE
@@ -78,39 +76,32 @@ FASTACT_HD double weight_or_nan(double w) {
   return (w >= 0) & (w - w == 0) ? w : __builtin_nan("");
 }
 
-template <bool is_weighted>
-void add_sums(const double* x, const double* weights, const int64_t* at, int64_t n,
-              LaneSum* lanes) {
-  for (int64_t i = 0; i < n; ++i)
-    add_both(is_weighted ? weight_or_nan(weights[i]) * x[i] : x[i], &lanes[at[i]].sum,
-             &lanes[at[i]].low);
-}
+// One element onto a lane of each kind.
+template <int kind, bool is_weighted>
+struct Adds;
 
 template <bool is_weighted>
-void add_means(const double* x, const double* weights, const int64_t* at, int64_t n,
-               LaneMean* lanes) {
-  for (int64_t i = 0; i < n; ++i) {
-    LaneMean& lane = lanes[at[i]];
-    const double w = is_weighted ? weight_or_nan(weights[i]) : 1.0;
-    add_both(is_weighted ? w * x[i] : x[i], &lane.sum, &lane.low);
+struct Adds<kLaneSum, is_weighted> {
+  LaneSum* lanes;
+  Adds(char* memory, int64_t, bool) : lanes(reinterpret_cast<LaneSum*>(memory)) {}
+  FASTACT_HD void operator()(double x, double w, int64_t at) const {
+    add_both(is_weighted ? w * x : x, &lanes[at].sum, &lanes[at].low);
+  }
+};
+
+template <bool is_weighted>
+struct Adds<kLaneMean, is_weighted> {
+  LaneMean* lanes;
+  Adds(char* memory, int64_t, bool) : lanes(reinterpret_cast<LaneMean*>(memory)) {}
+  FASTACT_HD void operator()(double x, double w, int64_t at) const {
+    LaneMean& lane = lanes[at];
+    add_both(is_weighted ? w * x : x, &lane.sum, &lane.low);
     if (is_weighted)
       add_both(w, &lane.count, &lane.count_low);
     else
       lane.count += 1;
   }
-}
-
-void add_to_sums(const double* x, const double* weights, const int64_t* at, int64_t n, bool,
-                 char* memory, int64_t) {
-  LaneSum* const lanes = reinterpret_cast<LaneSum*>(memory);
-  weights ? add_sums<true>(x, weights, at, n, lanes) : add_sums<false>(x, weights, at, n, lanes);
-}
-
-void add_to_means(const double* x, const double* weights, const int64_t* at, int64_t n, bool,
-                  char* memory, int64_t) {
-  LaneMean* const lanes = reinterpret_cast<LaneMean*>(memory);
-  weights ? add_means<true>(x, weights, at, n, lanes) : add_means<false>(x, weights, at, n, lanes);
-}
+};
 
 // What a lane holds takes in a mean and m2 of n elements.
 FASTACT_HD void merge_into(const Moments& from, double n, double n_low, LaneMoments* to) {
@@ -133,41 +124,66 @@ void close_batch(OpenMoments* batch, LaneMoments* to) {
 // Ends a batch, and begins one with x.
 __attribute__((noinline)) void begin_batch(double x, double weight, bool is_double,
                                            bool is_weighted, OpenMoments* batch, LaneMoments* to) {
-  const int32_t before = batch->size;
-  close_batch(batch, to);
-  const bool is_first = to->count == 0;
-  int32_t size = is_double ? kFirstBatch : is_weighted ? kWeightedNarrowBatch : kNarrowBatch;
-  batch->shift = finite_or_zero(x);
-  if (is_double && !is_weighted && !is_first) {
-    batch->shift = finite_or_zero(to->mean);
-    size = to->count < 2 * kFirstBatch ? kFirstBatch
-                                       : std::min(2 * std::max(before, kFirstBatch), kDoubleBatch);
+  const bool has_far_mean = is_double && !is_weighted;
+  // 4 S^2 <= 3 n Q: the first elements have their mean near the shift.
+  if (has_far_mean && batch->size == kFirstBatch &&
+      4 * batch->first * batch->first <= 3 * kFirstBatch * batch->second) {
+    batch->left = kDoubleBatch - kFirstBatch;
+    batch->size = kDoubleBatch;
+    return;
   }
-  batch->left = batch->size = size;
+  close_batch(batch, to);
+  const bool has_mean = has_far_mean && to->count > 0;
+  batch->shift = finite_or_zero(has_mean ? to->mean : x);
+  batch->left = batch->size =
+      is_double     ? has_mean && to->count >= kDoubleBatch ? kDoubleBatch : kFirstBatch
+      : is_weighted ? kWeightedNarrowBatch
+                    : kNarrowBatch;
   to->heaviest = weight;
 }
 
 template <bool is_weighted>
-void add_moments(const double* x, const double* weights, const int64_t* at, int64_t n,
-                 bool is_double, const Lanes& lanes) {
-  for (int64_t i = 0; i < n; ++i) {
-    OpenMoments& batch = lanes.open[at[i]];
-    const double w = is_weighted ? weight_or_nan(weights[i]) : 1.0;
-    if (batch.left == 0 || (is_weighted && w > 2 * lanes.all[at[i]].heaviest))
-      begin_batch(x[i], w, is_double, is_weighted, &batch, &lanes.all[at[i]]);
-    const double d = x[i] - batch.shift, product = is_weighted ? w * d : d;
+struct Adds<kLaneMoments, is_weighted> {
+  const Lanes lanes;
+  const bool is_double;
+  Adds(char* memory, int64_t count, bool is_double_)
+      : lanes(memory, count), is_double(is_double_) {}
+  FASTACT_HD void operator()(double x, double w, int64_t at) const {
+    OpenMoments& batch = lanes.open[at];
+    if (batch.left == 0 || (is_weighted && w > 2 * lanes.all[at].heaviest))
+      begin_batch(x, w, is_double, is_weighted, &batch, &lanes.all[at]);
+    const double d = x - batch.shift, product = is_weighted ? w * d : d;
     batch.first += product;
     batch.second = madd(product, d, batch.second);
     batch.weight += w;
     --batch.left;
   }
+};
+
+template <int kind>
+void add(const double* x, const double* weights, const int64_t* at, int64_t n, bool is_double,
+         char* memory, int64_t count) {
+  const Adds<kind, false> add_one(memory, count, is_double);
+  const Adds<kind, true> add_weighted(memory, count, is_double);
+  for (int64_t i = 0; i < n && !weights; ++i) add_one(x[i], 1.0, at[i]);
+  for (int64_t i = 0; i < n && weights; ++i) add_weighted(x[i], weight_or_nan(weights[i]), at[i]);
 }
 
-void add_to_moments(const double* x, const double* weights, const int64_t* at, int64_t n,
-                    bool is_double, char* memory, int64_t count) {
-  const Lanes lanes(memory, count);
-  weights ? add_moments<true>(x, weights, at, n, is_double, lanes)
-          : add_moments<false>(x, weights, at, n, is_double, lanes);
+template <int kind, class T, class Label>
+bool add_plain(const char* x, const char* labels, int64_t n, int64_t groups, bool skips,
+               char* memory, int64_t count) {
+  const T* const from = reinterpret_cast<const T*>(x);
+  const Label* const of = reinterpret_cast<const Label*>(labels);
+  const Adds<kind, false> add_one(memory, count, sizeof(T) == sizeof(double));
+  uint64_t largest = 0;
+  for (int64_t i = 0; i < n; ++i) {
+    const double value = double(from[i]);
+    const uint64_t label = uint64_t(int64_t(of[i]));
+    largest = label + 1 > largest ? label + 1 : largest;
+    const bool counts = (label < uint64_t(groups)) & ((value == value) | !skips);
+    add_one(value, 1.0, counts ? int64_t(label) : count - 1);
+  }
+  return largest > uint64_t(groups);
 }
 
 void add_block_to_sum(const double* block, int64_t, int64_t at, char* memory, int64_t) {
@@ -226,11 +242,19 @@ void merge_lanes(const char* from, char* to, int64_t count, int64_t first, int64
 
 }  // namespace
 
+#define FASTACT_PLAIN(kind)                                               \
+  {                                                                       \
+    {add_plain<kind, float, int32_t>, add_plain<kind, float, int64_t>}, { \
+      add_plain<kind, double, int32_t>, add_plain<kind, double, int64_t>  \
+    }                                                                     \
+  }
+
 extern const GroupedKernels grouped_kernels;
 const GroupedKernels grouped_kernels = {
     {find_lanes<int32_t>, find_lanes<int64_t>},
     choose,
-    {add_to_sums, add_to_means, add_to_moments},
+    {add<kLaneSum>, add<kLaneMean>, add<kLaneMoments>},
+    {FASTACT_PLAIN(kLaneSum), FASTACT_PLAIN(kLaneMean), FASTACT_PLAIN(kLaneMoments)},
     {add_block_to_sum, add_block_to_mean, add_block_to_moments},
     {merge_sums, merge_means, merge_lanes},
     close,

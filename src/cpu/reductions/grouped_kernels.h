@@ -14,10 +14,11 @@
 //
 // - Narrower data than double: the shift is the batch's first element, and n <= 256. So
 //   Q <= (n + 1) m2, and the error is below 2^-35 m2.
-// - Double: at first eight elements about the first of them, and then as many as there were before,
-//   up to 32, about their mean. The shift of the first costs 26 u 9 m2 < 2^-45 m2. Later the merge
-//   adds (mean - shift)^2 k n / (k + n) of k >= n elements, which is at least half of what Q has
-//   more than m2: 98 u Q < 2^-45 of what the batch adds to the whole.
+// - Double: at first eight elements about the first of them: 26 u 9 m2 < 2^-45 m2. Where Q <= 4 m2
+//   by then, the batch goes on to 32, of which the later ones are, about a mean of their own, at
+//   most 4 times as many: Q <= 4 m2, and 98 u Q < 2^-44 m2. From 32 elements on the shift is the
+//   mean of those before, k of them: the merge adds (mean - shift)^2 k n / (k + n) with k >= n,
+//   which is at least half of what Q has more than m2: 98 u Q < 2^-45 of what the batch adds.
 // - Weights may concentrate anywhere: an element of more than twice the weight of the shift's
 //   begins a batch about itself, so that Q <= (2 n + 1) m2; of double n <= 8, else 64.
 //
@@ -70,6 +71,12 @@ struct GroupedKernels {
   // has more digits than float.
   void (*add[kLaneKinds])(const double* x, const double* weights, const int64_t* at, int64_t n,
                           bool is_double, char* memory, int64_t count);
+
+  // [..][float, double][int32, int64]: n elements of one output, contiguous as their labels are,
+  // onto the lanes of their groups, of which the last of `count` lanes has those that count
+  // nowhere. Returns as find_lanes.
+  bool (*add_plain[kLaneKinds][2][2])(const char* x, const char* labels, int64_t n, int64_t groups,
+                                      bool skips, char* memory, int64_t count);
 
   // n elements onto one lane: of their sum, or of their mean and m2.
   void (*add_block[kLaneKinds])(const double* block, int64_t n, int64_t at, char* memory,
