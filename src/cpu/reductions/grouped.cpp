@@ -12,7 +12,7 @@ namespace fastact {
 namespace {
 
 constexpr int64_t kStaged = 512;            // elements at a time
-constexpr int64_t kElementsOfRun = 32;      // in the mean, from where on runs are blocks
+constexpr int64_t kProbes = 16;             // pairs of labels that tell of runs
 constexpr int64_t kLanesBytes = 256 << 10;  // of a task: they stay in the second-level cache
 constexpr int64_t kLeastTile = 8;           // outputs, however many groups there are
 constexpr int64_t kMostTile = 256;
@@ -67,7 +67,7 @@ struct GroupedInputs {
     if (has_wrong) note_wrong_label(g);
   }
 
-  // The same of one output, whose elements and labels are contiguous; runs are staged.
+  // The same of one output, whose elements and labels are contiguous.
   void add_plain(int64_t output, int64_t term, int64_t end, char* lanes) {
     const int64_t item = s.items[G::kX], label = s.items[G::kLabels];
     const char *from = s.row(G::kX, output), *labels = s.row(G::kLabels, output);
@@ -75,17 +75,38 @@ struct GroupedInputs {
         g.kernels->add_plain[g.lane][item == sizeof(double)][label == sizeof(int64_t)];
     for (int64_t n; term < end; term += n) {
       n = std::min(kStaged, end - term);
-      if (n > kElementsOfRun && !memcmp(labels + term * label, labels + (term + 1) * label,
-                                        (kElementsOfRun / 2) * label)) {
-        find_lanes(output, 1, term, n);
-        read(G::kX, output, 1, term, n, x);
-        add_staged(stage_weights(output, 1, term, n), n, lanes);
-      } else {
+      if (has_runs(labels + term * label, label, n))
+        add_runs(from + term * item, output, term, n, lanes);
+      else
         has_wrong |= kernel(from + term * item, labels + term * label, n, g.groups, g.skips, lanes,
                             lanes_of(g) + 1);
-      }
     }
     if (has_wrong) note_wrong_label(g);
+  }
+
+  // Whether labels change so seldom that runs of one are worth a call.
+  static bool has_runs(const char* labels, int64_t item, int64_t n) {
+    for (int64_t i = 0; i < kProbes; ++i) {
+      const char* const at = labels + i * (n - 1) / kProbes * item;
+      if (n <= kProbes || memcmp(at, at + item, item)) return false;
+    }
+    return true;
+  }
+
+  // Runs of elements of one group: each is a block.
+  void add_runs(const char* from, int64_t output, int64_t term, int64_t n, char* lanes) {
+    find_lanes(output, 1, term, n);
+    const int plain[] = {kItself, kItself, kMoments}, valid[] = {kValid, kValidMean, kValidMoments};
+    const int what = (g.skips ? valid : plain)[g.lane];
+    const int64_t start = 0;
+    double results[kMostSets];
+    for (int64_t i = 0, run; i < n; i += run) {
+      run = std::find_if(at + i, at + n, [&](int64_t lane) { return lane != at[i]; }) - (at + i);
+      const Accumulator& of = r.table->accumulators[what];
+      of.kernels[s.dtypes[G::kX]].blocks(from + i * s.items[G::kX], &start, 1, run, 0, results, 1);
+      const double count = g.skips ? results[of.sets - 1] : double(run);
+      g.kernels->add_block[g.lane](results, count, at[i], lanes, lanes_of(g) + 1);
+    }
   }
 
   const double* stage_weights(int64_t first, int64_t n, int64_t term, int64_t terms) {
@@ -99,20 +120,7 @@ struct GroupedInputs {
 
   void add_staged(const double* w, int64_t n, char* lanes) {
     for (int64_t i = 0; i < n && g.term == kSquare; ++i) x[i] *= x[i];
-    int64_t changes = 0;
-#pragma omp simd reduction(+ : changes)
-    for (int64_t i = 1; i < n; ++i) changes += at[i] != at[i - 1];
-    if (w || changes > n / kElementsOfRun)
-      return g.kernels->add[g.lane](x, w, at, n, g.is_double, lanes, lanes_of(g) + 1);
-    const int what = g.lane == kLaneMoments ? int(kMoments) : int(kItself);
-    const ReduceKernels& kernels = r.table->accumulators[what].kernels[kF64];
-    double results[2];
-    const int64_t start = 0;
-    for (int64_t i = 0, run; i < n; i += run) {
-      run = std::find_if(at + i, at + n, [&](int64_t lane) { return lane != at[i]; }) - (at + i);
-      kernels.blocks(reinterpret_cast<const char*>(x + i), &start, 1, run, 0, results, 1);
-      g.kernels->add_block[g.lane](results, run, at[i], lanes, lanes_of(g) + 1);
-    }
+    g.kernels->add[g.lane](x, w, at, n, g.is_double, lanes, lanes_of(g) + 1);
   }
 
   void find_lanes(int64_t first, int64_t n, int64_t term, int64_t terms) {

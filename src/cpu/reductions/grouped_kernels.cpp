@@ -186,21 +186,21 @@ bool add_plain(const char* x, const char* labels, int64_t n, int64_t groups, boo
   return largest > uint64_t(groups);
 }
 
-void add_block_to_sum(const double* block, int64_t, int64_t at, char* memory, int64_t) {
+void add_block_to_sum(const double* block, double, int64_t at, char* memory, int64_t) {
   LaneSum& lane = reinterpret_cast<LaneSum*>(memory)[at];
   add_both(block[0], &lane.sum, &lane.low);
 }
 
-void add_block_to_mean(const double* block, int64_t n, int64_t at, char* memory, int64_t) {
+void add_block_to_mean(const double* block, double n, int64_t at, char* memory, int64_t) {
   LaneMean& lane = reinterpret_cast<LaneMean*>(memory)[at];
   add_both(block[0], &lane.sum, &lane.low);
-  lane.count += double(n);
+  lane.count += n;
 }
 
-void add_block_to_moments(const double* block, int64_t n, int64_t at, char* memory, int64_t count) {
+void add_block_to_moments(const double* block, double n, int64_t at, char* memory, int64_t count) {
   const Lanes lanes(memory, count);
   close_batch(&lanes.open[at], &lanes.all[at]);
-  merge_into({block[0], block[1], 0, 0}, double(n), 0, &lanes.all[at]);
+  if (n > 0) merge_into({block[0], block[1], 0, 0}, n, 0, &lanes.all[at]);
 }
 
 void merge_sums(const char* from, char* to, int64_t, int64_t first, int64_t n) {

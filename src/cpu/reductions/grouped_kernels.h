@@ -79,7 +79,7 @@ struct GroupedKernels {
                                       bool skips, char* memory, int64_t count);
 
   // n elements onto one lane: of their sum, or of their mean and m2.
-  void (*add_block[kLaneKinds])(const double* block, int64_t n, int64_t at, char* memory,
+  void (*add_block[kLaneKinds])(const double* block, double n, int64_t at, char* memory,
                                 int64_t count);
 
   // Lanes first .. first + n of `to` IN/OUT take in those of `from`.
