@@ -145,14 +145,14 @@ class PlainSum(AxisSum[P, R]):
     def forward(self, *args: P.args, **kwargs: P.kwargs) -> tuple[R, tuple[Any, ...]]:
         """The sum, and what `backward` needs of the array.
 
-        The gradient of a sum depends on the array's shape, and of `sum` on the mask.
+        The gradient of a sum depends on the array's shape, and of `sum` on mask and groups.
 
         Examples
         --------
         >>> import numpy as np, fastact as fa
         >>> y, saved = fa.sum.forward(np.ones((2, 3)), axis=0)
         >>> saved
-        ((2, 3), None)
+        ((2, 3), None, None)
         >>> dbias, saved = fa.bias_grad.forward(np.ones((2, 3)))
         >>> fa.bias_grad.backward(np.array([1.0, 2.0, 3.0]), *saved)
         array([[1., 2., 3.],
@@ -180,6 +180,8 @@ class PlainSum(AxisSum[P, R]):
             What `forward` saved.
         where : array of bool, or bool, optional
             What `forward` saved. Elements that were left out have a gradient of 0.
+        by : array of int, optional
+            What `forward` saved. Elements of no group have a gradient of 0.
         out : array, optional
             Where to write dx, which may not share memory with dy.
 
@@ -279,6 +281,8 @@ class TermSum(AxisSum[P, R]):
         ----------
         where : array of bool, or bool, optional
             What `forward` saved. Elements that were left out have a gradient of 0.
+        by : array of int, optional
+            What `forward` saved. Elements of no group have a gradient of 0.
         out : array, optional
             Where to write dx; it may be x itself, but not share memory with dy or with `where`.
 
