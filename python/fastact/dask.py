@@ -106,8 +106,8 @@ def call(op: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     _check(entry.where, "x", options.x)
     if given.get("by") is not None:
         raise TypeError(
-            f"{entry.where}: by must be None for a dask array; groups are of arrays in memory, whose "
-            f"moments merge (fastact.moments)"
+            f"{entry.where}: by must be None for a dask array; groups are of arrays in memory, "
+            f"whose moments merge (fastact.moments)"
         )
     if _is_norm(op):
         return _norm(op, options, given)

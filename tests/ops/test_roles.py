@@ -127,7 +127,9 @@ def parts_of(full: Any) -> Iterator[Any]:
 def test_broadcasts_as_numpy_does(op, name, framework):
     full = numbers(op, name)
     if op.roles[name] is validate.LABELS and framework.name.startswith("emulated"):
-        with pytest.raises(TypeError, match=rf"^fastact\.{op.name}: by must be None but on the CPU"):
+        with pytest.raises(
+            TypeError, match=rf"^fastact\.{op.name}: by must be None but on the CPU"
+        ):
             run(op, framework, **{name: full})
         return
     for part in parts_of(full):

@@ -55,8 +55,8 @@ def sum(
     whichever way its axes step. (On a GPU the strides of several axes that are summed over, and how
     the result lies in memory, may count.)
 
-    `sum.forward` saves ``(shape, where, by)``, with the shape of x; `sum.backward` gives dx, which is
-    dy repeated along the axes that were summed over.
+    `sum.forward` saves ``(shape, where, by)``, with the shape of x; `sum.backward` gives dx, which
+    is dy repeated along the axes that were summed over.
 
     References
     ----------
@@ -115,8 +115,8 @@ def sum_squares(
 
     With a mask, memory of an array of x's shape and dtype is taken.
 
-    `sum_squares.forward` saves ``(x, where, by)``; `sum_squares.backward` gives dx = 2 x dy, with dy
-    repeated along the axes that were summed over. `sum_squares.value_and_grad` gives the sum of the
+    `sum_squares.forward` saves ``(x, where, by)``; `sum_squares.backward` gives dx = 2 x dy, with
+    dy repeated along the axes that were summed over. `sum_squares.value_and_grad` gives the sum of the
     squares of all of x, and 2 x, in one pass.
 
     References

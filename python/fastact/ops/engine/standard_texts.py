@@ -717,7 +717,11 @@ _AXES_ERRORS = (
     ("correction", "TypeError", "a correction that is no real number"),
     ("ddof", "TypeError", "`correction` and `ddof` both given"),
     ("where", "TypeError", "a `where` that is not of bool"),
-    ("by", "TypeError", "a `by` that is not of integers, comes without `groups`, or not on the CPU"),
+    (
+        "by",
+        "TypeError",
+        "a `by` that is not of integers, comes without `groups`, or not on the CPU",
+    ),
     ("axis", "ValueError", "an axis out of range or named twice"),
     ("correction", "ValueError", "a correction that is not finite"),
     ("weights", "ValueError", "weights of another shape"),

@@ -165,7 +165,6 @@ class Statistics(CachedOp[P, R]):
 
         In two passes dx of 16 bits would be rounded twice.
         """
-        x = now.views["x"]
         dy, dsecond = (over_x(now, now.seen(name)) for name in now.spec.parts)
         of_mean = self._computed(now, "mean", is_mean=False)["slope"]
         to = of_mean

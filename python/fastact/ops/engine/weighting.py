@@ -1,7 +1,7 @@
 """What elements of x count for: weights, a mask named `where`, and groups, named `by`.
 
-The formulas are in `src/common/reductions/weights.h`; `src/cpu/reductions/grouped.h` says how groups
-are computed.
+The formulas are in `src/common/reductions/weights.h`, and what becomes of groups in
+`src/cpu/reductions/grouped.h`.
 """
 
 from __future__ import annotations
