@@ -116,8 +116,8 @@ def sum_squares(
     With a mask, memory of an array of x's shape and dtype is taken.
 
     `sum_squares.forward` saves ``(x, where, by)``; `sum_squares.backward` gives dx = 2 x dy, with
-    dy repeated along the axes that were summed over. `sum_squares.value_and_grad` gives the sum of the
-    squares of all of x, and 2 x, in one pass.
+    dy repeated along the axes that were summed over. `sum_squares.value_and_grad` gives the sum of
+    the squares of all of x, and 2 x, in one pass.
 
     References
     ----------

@@ -203,7 +203,7 @@ constexpr Field kGroupedFields[] = {
     fields::in<&MomentsCall::correction>("correction"),
     fields::in<&MomentsCall::skips>("skips"),
     fields::in<&MomentsCall::warning>("warning").optional(),
-    fields::in<&MomentsCall::op>("op"),
+    fields::in<&MomentsCall::op>("op").optional(),
 };
 
 // All of x's shape, with strides of 0 where they repeat. The mean of 16-bit data is float64, and
@@ -384,7 +384,7 @@ constexpr Field kGroupedGradientFields[] = {
     fields::in<&WeightedGradientCall::of_weights>("of_weights"),
     fields::in<&WeightedGradientCall::skips>("skips"),
     fields::in<&WeightedGradientCall::accumulate>("accumulate"),
-    fields::in<&WeightedGradientCall::op>("op"),
+    fields::in<&WeightedGradientCall::op>("op").optional(),
 };
 
 constexpr CallTable kSumCall = table_of_call<SumCall>("sum", kSumFields, problem_of_sum);

@@ -350,7 +350,9 @@ cdef class View:
         cdef View view = self.same_memory()
         cdef int i, count = 0
         if not axes or not 0 <= min(axes) <= max(axes) < self.operand.ndim:
-            raise ValueError(f"with_last: axes must be from 0 to {self.operand.ndim - 1}, got {axes}")
+            raise ValueError(
+                f"with_last: axes must be from 0 to {self.operand.ndim - 1}, got {axes}"
+            )
         for i in range(self.operand.ndim):
             if i not in axes:
                 view.shape_[count], view.strides_[count] = self.shape_[i], self.strides_[i]

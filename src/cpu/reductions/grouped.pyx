@@ -44,8 +44,11 @@ cdef int run_grouped(const void* given, char* workspace, int64_t bytes) except -
 
 
 cdef int refuse_labels(const char* op, int64_t groups) except -1:
+    cdef const char* where
+    where = CPU_MODULE if op is NULL else op
     raise ValueError(
-        f"{text(op)}: by must hold groups from 0 to {groups - 1}, or -1 for none; got another number"
+        f"{text(where)}: by must hold groups from 0 to {groups - 1}, or -1 for none; got another "
+        f"number"
     )
 
 

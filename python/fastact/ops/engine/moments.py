@@ -58,7 +58,7 @@ def reduce_moments(
     if any(other != steps[0] for other in steps):  # it walks results by one set of strides
         each = [{name: view} for name, view in given.items()]
     options: Any = {"of_m2": of_m2, "correction": correction, "skips": skips, "warning": warning}
-    function, names = "moments", _RESULTS
+    function, names = "moments", list(_RESULTS)
     if now.shapes.grouped:
         function, names = "grouped", [name for name in _RESULTS if name != "low"]
         options |= {"term": term, **_labels(now, now.views[now.leader])}
