@@ -34,7 +34,7 @@ each_layout = pytest.mark.parametrize("layout", LAYOUTS.values(), ids=LAYOUTS)
 
 
 def made(layout: Any, dtype: Any = np.float64, seed: int = 0) -> tuple[Any, dict[str, Any]]:
-    """An array, some of it NaN, and the arguments of its groups, of which the last is empty."""
+    """An array, some of it NaN, and the arguments of its groups; the last one is empty."""
     shape, axis, of_labels = layout
     r = np.random.default_rng(seed)
     x = (r.standard_normal(shape) + 2).astype(dtype)
@@ -170,10 +170,10 @@ def test_equal_values_have_no_variance():
 
 
 def test_columns_have_the_bits_of_each_group_alone():
-    """Where whole rows have a label, they are listed, and added as those of another array."""
+    """Where whole rows have a label, they are listed, and added as an array of them would be."""
     x, named = made(((400, 64), 0, (400,)), np.float32)
     for op in OPS:
-        if op.name in ("moments", "average"):
+        if len(op.results) > 1:
             continue
         found = op(x, **named)
         for g in range(GROUPS - 1):

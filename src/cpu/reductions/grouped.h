@@ -17,8 +17,8 @@
 // lanes of all tasks are held, while they are filled, and else in a pass of its own over the
 // labels.
 //
-// The workspace holds lanes: those of all tasks, or those of one task a thread. Listed, it holds an
-// offset of each term, which are no more than the results, or few.
+// The workspace holds the lanes of all tasks, or of one task a thread. Listed, it holds an offset of
+// each term, and there are no more terms than results, or few.
 #pragma once
 
 #include "cpu/core/chunk_reader.h"
@@ -58,8 +58,8 @@ int64_t workspace_size(const Grouped* grouped);
 void list_terms(const Grouped* grouped);
 
 // The index-th of `partitions` parts of each step: comparing the labels, which `holds_all` leaves
-// to the next one; adding up the elements; and storing results, of which tasks that are not held
-// have done that.
+// to the next one; adding up the elements, and storing the results of tasks that are not held; and
+// storing those that are.
 void check_labels_partition(const Grouped* grouped, int64_t index, int64_t partitions);
 void grouped_partition(const Grouped* grouped, int64_t index, int64_t partitions);
 void store_groups_partition(const Grouped* grouped, int64_t index, int64_t partitions);

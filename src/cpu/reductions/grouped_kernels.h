@@ -15,8 +15,8 @@
 // - Narrower data than double: the shift is the batch's first element, and n <= 256. So
 //   Q <= (n + 1) m2, and the error is below 2^-35 m2.
 // - Double: at first eight elements about the first of them: 26 u 9 m2 < 2^-45 m2. Where Q <= 4 m2
-//   by then, the batch goes on to 32, of which the later ones are, about a mean of their own, at
-//   most 4 times as many: Q <= 4 m2, and 98 u Q < 2^-44 m2. From 32 elements on the shift is the
+//   by then, the batch goes on to 32. The later ones, about a mean of their own, are at most
+//   three times as many as the first: Q <= 4 m2, and 98 u Q < 2^-44 m2. From 32 elements on the shift is the
 //   mean of those before, k of them: the merge adds (mean - shift)^2 k n / (k + n) with k >= n,
 //   which is at least half of what Q has more than m2: 98 u Q < 2^-45 of what the batch adds.
 // - Weights may concentrate anywhere: an element of more than twice the weight of the shift's
@@ -73,8 +73,8 @@ struct GroupedKernels {
                           bool is_double, char* memory, int64_t count);
 
   // [..][float, double][int32, int64]: n elements of one output, contiguous as their labels are,
-  // onto the lanes of their groups, of which the last of `count` lanes has those that count
-  // nowhere. Returns as find_lanes.
+  // onto the lanes of their groups; those that count nowhere go to the last of `count` lanes.
+  // Returns as find_lanes.
   bool (*add_plain[kLaneKinds][2][2])(const char* x, const char* labels, int64_t n, int64_t groups,
                                       bool skips, char* memory, int64_t count);
 
@@ -82,7 +82,7 @@ struct GroupedKernels {
   void (*add_block[kLaneKinds])(const double* block, double n, int64_t at, char* memory,
                                 int64_t count);
 
-  // Lanes first .. first + n of `to` IN/OUT take in those of `from`.
+  // Lanes first .. first + n of `to` IN/OUT take in the ones of `from`.
   void (*merge[kLaneKinds])(const char* from, char* to, int64_t count, int64_t first, int64_t n);
 
   // Ends the batches of lanes first .. first + n.

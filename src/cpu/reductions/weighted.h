@@ -31,8 +31,8 @@ void widen(const ReduceTable& table, int dtype, const char* from, int64_t stride
 void plan_axes(StridedOperands* operands, const ConvertKernels* kernels, int count,
                const ArrayArgument* given, const bool* reduced);
 
-// Takes the axis of groups, the last one, away from an array, and returns its stride. `strides`
-// holds those of the others.
+// Takes the axis of groups, the last one, away from an array, and returns its stride. The
+// strides of the others go to `strides`.
 int64_t take_groups(ArrayArgument* array, int64_t* strides);
 
 // The label of an element, of int32 or int64.

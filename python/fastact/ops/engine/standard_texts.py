@@ -726,7 +726,7 @@ _AXES_ERRORS = (
     ("correction", "ValueError", "a correction that is not finite"),
     ("weights", "ValueError", "weights of another shape"),
     ("where", "ValueError", "a `where` of another shape"),
-    ("by", "ValueError", "a `by` of another shape, or with another number than those of groups"),
+    ("by", "ValueError", "a `by` of another shape, or with a number that no group has"),
     ("by", "ValueError", "no groups, `keepdims` beside groups, or no axis that is reduced"),
 )
 
