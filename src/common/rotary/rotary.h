@@ -2,9 +2,9 @@
 //
 // Of a pair a, b and its angle's cosine and sine
 //     y_a = a cos - b sin,    y_b = b cos + a sin.
-// Each product is rounded, and then their difference or sum. So the published formula in the compute
-// type has the same bits, on every device and instruction set: a fused multiply-add would have
-// others. An error is at most u (|a cos| + |b sin| + |y|), and u (|a cos| + |b sin|) more
+// Each product is rounded, and then their difference or sum. So the published formula in the
+// compute type has the same bits, on every device and instruction set: a fused multiply-add would
+// have others. An error is at most u (|a cos| + |b sin| + |y|), and u (|a cos| + |b sin|) more
 // where wider cosines and sines are rounded before.
 //
 // Backward turns back: the matrix of a rotation is orthogonal, so its transpose has -sin for sin.
