@@ -17,8 +17,8 @@
 
 FASTACT_BEGIN_NAMESPACE
 
-constexpr uint32_t kPhiloxFactors[] = {0xD2511F53u, 0xCD9E8D57u};
-constexpr uint32_t kPhiloxSteps[] = {0x9E3779B9u, 0xBB67AE85u};  // of the key, between rounds
+constexpr uint32_t kPhiloxFactorA = 0xD2511F53u, kPhiloxFactorC = 0xCD9E8D57u;
+constexpr uint32_t kPhiloxStepA = 0x9E3779B9u, kPhiloxStepC = 0xBB67AE85u;  // of the key
 constexpr int kPhiloxRounds = 10;
 constexpr int kBlockWords = 4;
 
@@ -33,10 +33,10 @@ FASTACT_HD PhiloxBlock philox(uint64_t counter, uint64_t seed) {
 #pragma unroll
 #endif
   for (int round = 0; round < kPhiloxRounds; ++round) {
-    const uint64_t of_a = uint64_t(kPhiloxFactors[0]) * a, of_c = uint64_t(kPhiloxFactors[1]) * c;
+    const uint64_t of_a = uint64_t(kPhiloxFactorA) * a, of_c = uint64_t(kPhiloxFactorC) * c;
     a = uint32_t(of_c >> 32) ^ b ^ key[0], b = uint32_t(of_c);
     c = uint32_t(of_a >> 32) ^ d ^ key[1], d = uint32_t(of_a);
-    key[0] += kPhiloxSteps[0], key[1] += kPhiloxSteps[1];
+    key[0] += kPhiloxStepA, key[1] += kPhiloxStepC;
   }
   return {{a, b, c, d}};
 }

@@ -222,7 +222,7 @@ constexpr int64_t kDrawnWords = kDrawn * kVector * kBlockWords;
 FASTACT_HD void draw(uint64_t first, uint64_t seed, uint32_t* words) {
   Blocks order;
   for (int j = 0; j < kVector; ++j) order[j] = uint64_t(j);
-  const Blocks none{}, factor_a = none + kPhiloxFactors[0], factor_c = none + kPhiloxFactors[1];
+  const Blocks none{}, factor_a = none + kPhiloxFactorA, factor_c = none + kPhiloxFactorC;
   Blocks a[kDrawn], b[kDrawn], c[kDrawn], d[kDrawn];
 #pragma GCC unroll 4
   for (int v = 0; v < kDrawn; ++v) {
@@ -239,7 +239,7 @@ FASTACT_HD void draw(uint64_t first, uint64_t seed, uint32_t* words) {
       a[v] = (of_c >> 32) ^ b[v] ^ key_a, b[v] = of_c;
       c[v] = (of_a >> 32) ^ d[v] ^ key_c, d[v] = of_a;
     }
-    key[0] += kPhiloxSteps[0], key[1] += kPhiloxSteps[1];
+    key[0] += kPhiloxStepA, key[1] += kPhiloxStepC;
   }
 #pragma GCC unroll 4
   for (int v = 0; v < kDrawn; ++v)
