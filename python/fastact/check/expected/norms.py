@@ -123,7 +123,7 @@ class _Gate:
     """
 
     def __init__(self, case: Case, name: str, gate: Any) -> None:
-        exact = reference.NormExact(name, *[gate] * 6, None, False)
+        exact = reference.NormExact(name, gate, gate, gate, gate, gate, gate, None, False)
         own = None if name == IDENTITY else ops[name].bounds
         act = Activation(own, exact.value, exact.slope, case.on_gpu)
         self.bounds, self.dtype = case.op.bounds, case.dtype

@@ -83,7 +83,7 @@ def named_axes(call: Call, options: SimpleNamespace) -> Rows:
 
 
 def _has_room(where: str, ndim: int) -> None:
-    """Groups are an axis more."""
+    """Refuse x where no axis more fits, which groups are."""
     if ndim >= axes.MOST:
         raise ValueError(f"{where}: x must have at most {axes.MOST - 1} axes, got {ndim}")
 

@@ -192,7 +192,8 @@ struct BackwardRows : NormChunks, BackwardArrays {
       char* const gated = caches_p ? cached : buffers.x[i % kQuad];
       *to_x = gated;
       if (!caches_p || !is_second)
-        multiply(norm, load_gate(c.n, buffers.dx[0]), reader.load(Norm::kIn, buffers.z), c.n, gated);
+        multiply(norm, load_gate(c.n, buffers.dx[0]), reader.load(Norm::kIn, buffers.z), c.n,
+                 gated);
       return;
     }
     *to_x = reader.load(Norm::kIn, buffers.x[i % kQuad]);

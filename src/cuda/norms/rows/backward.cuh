@@ -273,8 +273,8 @@ FASTACT_DEVICE_CALL ValueAndSlope<T> gate_of(const Rows& rows, int64_t row, int6
 // of a product z that is gated.
 template <class T, class Rows>
 FASTACT_DEVICE void write_dgate(const Rows& rows, const RowPart& part, int i, const Vec<T> x,
-                                     const Vec<T> dy, const Wide<T> weight, const Wide<T> xhat,
-                                     Wide<T>& dx) {
+                                const Vec<T> dy, const Wide<T> weight, const Wide<T> xhat,
+                                Wide<T>& dx) {
   const int valid = valid_of<T>(rows, part, i);
   const ValueAndSlope<T> gate = gate_of<T>(rows, part.row, part.vec(i), valid);
   Wide<T> dgate;
