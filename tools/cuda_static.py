@@ -14,7 +14,7 @@ import argparse
 import re
 import subprocess
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -90,7 +90,9 @@ class Kernels:
         return Kernel(what, registers, shared, Router(sass.function_of(compiled, body)))
 
 
-def traced(kernel: Kernel, case: Case, launch: Launch, launches: int) -> tuple[Trace, float]:
+def traced(
+    kernel: Kernel, case: Case, launch: Launch, launches: Sequence[Launch]
+) -> tuple[Trace, float]:
     """A warp's way through a kernel, and the bytes that the launch has to move."""
     both = moved(case, kernel.title, launches)
     if both is None:
@@ -100,7 +102,7 @@ def traced(kernel: Kernel, case: Case, launch: Launch, launches: int) -> tuple[T
     return kernel.router.trace(step), arrays * case.size * ITEM[case.dtype]
 
 
-def predicted(kernel: Kernel, case: Case, launch: Launch, launches: int) -> Prediction:
+def predicted(kernel: Kernel, case: Case, launch: Launch, launches: Sequence[Launch]) -> Prediction:
     """The time of one launch."""
     trace, nbytes = traced(kernel, case, launch, launches)
     rounds, near, _ = trace.loads()
@@ -123,23 +125,25 @@ def predicted(kernel: Kernel, case: Case, launch: Launch, launches: int) -> Pred
 
 
 def rows(kernels: Kernels, only: str, tells: bool) -> Iterator[Row]:
-    """What is measured and predicted of each call."""
+    """The measured and the predicted time of each call."""
     for case, row, launches in calls(only):
         made, titles = [], []
         for launch in launches:
             kernel = kernels.of(launch.symbol)
             titles.append(kernel.title)
             try:
-                made.append(predicted(kernel, case, launch, len(launches)))
+                made.append(predicted(kernel, case, launch, launches))
             except ValueError as error:
                 print(f"{case.name}: {error}", file=sys.stderr)
                 break
             if tells:
-                tell(kernel, case, launch, len(launches), made[-1])
+                tell(kernel, case, launch, launches, made[-1])
         yield Row(case, row, titles, made)
 
 
-def tell(kernel: Kernel, case: Case, launch: Launch, launches: int, made: Prediction) -> None:
+def tell(
+    kernel: Kernel, case: Case, launch: Launch, launches: Sequence[Launch], made: Prediction
+) -> None:
     """A line on a launch."""
     trace, nbytes = traced(kernel, case, launch, launches)
     far, near, flying = trace.loads()

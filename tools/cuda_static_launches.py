@@ -130,7 +130,7 @@ HELD = ("forward_rows", "softmax_backward_rows", "lse_gradients", "whole_", "map
 _ROUNDS = (16, 12, 8, 6, 4, 3, 2, 1)
 
 
-def moved(case: Case, title: str, launches: int) -> tuple[int, int] | None:
+def moved(case: Case, title: str, launches: Sequence[Launch]) -> tuple[int, int] | None:
     """Arrays as large as x that a kernel of a call reads and writes."""
     if title.startswith(UNKNOWN):
         raise ValueError(f"{title}: its loops are not known")
@@ -143,9 +143,11 @@ def moved(case: Case, title: str, launches: int) -> tuple[int, int] | None:
         return (1, 1) if "applied" in title else (reads + 1, writes + 1)
     if adds and title.startswith("norm_backward_rows"):
         return reads + 1, writes
-    if title.startswith("strip_sums") and launches < 3 and case.op.name == "norm_apply":
+    if title.startswith("strip_sums") and not any(
+        "strip_backward" in launch.symbol for launch in launches
+    ):
         return reads, 1
-    if title.startswith("map_") and case.op.name in ("var", "nanmean", "moments"):
+    if title.startswith(("map_vectors", "map_columns")) and len(launches) > 1:
         return 1, 1
     return found
 
