@@ -94,6 +94,8 @@ def page(rows: Sequence[Row]) -> str:
     """All calls, and how far predictions lie off."""
     known = [row for row in rows if row.is_known]
     fitted = sorted((row for row in known if not row.has_changed), key=lambda row: row.off)
+    if not fitted:
+        return table(known)
     missed = [row.titles[len(row.made)].partition(",")[0] for row in rows if not row.is_known]
     words = _PAGE.format(
         overlap=model.OVERLAP,
