@@ -1,4 +1,4 @@
-"""Forward mode, second derivatives and their mixtures, of every op that has them, in float64."""
+"""Forward mode, second derivatives and their mixtures, of every op, in float64."""
 
 import re
 from collections.abc import Callable
@@ -6,17 +6,13 @@ from typing import Any
 
 import pytest
 import torch
-from tensors import called, differentiated, has_second, sample
+from tensors import called, differentiated, each_op, sample
 from torch.autograd import forward_ad, gradcheck, gradgradcheck
 
-import fastact as fa
 from fastact.ops.engine.op import REQUIRED
 
 # torch's own, of what it loads at the first use
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
-
-OPS = [op for op in fa.ops.values() if has_second(op)]
-each_op = pytest.mark.parametrize("op", OPS, ids=lambda op: op.name)
 
 #: Other values of options, where ops take them and they fit the sample.
 OPTIONS: dict[str, Any] = {
