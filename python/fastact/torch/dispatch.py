@@ -305,8 +305,6 @@ class Operators:
         check_recorded(self.spec, named)
         op = self.spec.op
         if not op.is_diagonal and _is_forward_mode(named):
-            if any(named.get(name) is not None for name in op.writes(named)):
-                raise no_forward_mode(self.spec.where)
             values = self.values(named)
             self.call(*(v.detach() if isinstance(v, torch.Tensor) else v for v in values))  # checks
             named = self.named(values)
