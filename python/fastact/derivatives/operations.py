@@ -56,7 +56,8 @@ class Operations:
 
     def wide(self, value: Any) -> Any:
         """An array of 16 bits in float32, in which such data is computed; all else as it is."""
-        if not str(getattr(value, "dtype", "")).endswith("float16"):
+        dtype = getattr(value, "dtype", None)
+        if dtype is None or dtype.itemsize != 2 or not str(dtype).endswith("float16"):
             return value
         return value.float() if self._is_torch else value.astype(np.float32)
 

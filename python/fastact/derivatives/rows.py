@@ -12,11 +12,14 @@ same. The gradient of <u, P g> by x is P' g, by g it is P u.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import cache, lru_cache
 from typing import Any
 
-from ..measure.norm_rows import rows_of, traits
+from ..measure.norm_rows import Rows, rows_of, traits
 from ..ops.engine import axes
 from ..ops.engine.spec import spec_of
+
+_traits = cache(traits)
 
 Named = Mapping[str, Any]
 Found = tuple[list[Any], dict[str, Any]]
@@ -31,7 +34,7 @@ def second(op: Any, ddx: Named, incoming: Sequence[Any], of: Named, m: Any) -> F
         return _BY_VALUE[op.name](ddx["x"], incoming[0], of, m)
     if "rstd" not in op.saves or "x" not in ddx or of["activation"] != "identity":
         return None
-    kind = traits(op)
+    kind = _traits(op)
     if kind.given or (kind.moves and not of["training"]):
         return None
     return _of_norm(op, ddx, incoming, of, m)
@@ -52,13 +55,19 @@ def _of_softmax(ddx: Any, dy: Any, of: Named, m: Any) -> Found:
     return [of_dy], {"y": of_y}
 
 
+@lru_cache(maxsize=256)
+def _rows(op: Any, shape: tuple[int, ...], where: tuple[tuple[str, Any], ...]) -> Rows:
+    return rows_of(op, shape, dict(where))
+
+
 def _of_norm(op: Any, ddx: Named, incoming: Sequence[Any], of: Named, m: Any) -> Found:
     spec, x, weight = spec_of(op), of["x"], of.get("weight")
     u, v = ddx["x"] + ddx["residual"] if "residual" in ddx else ddx["x"], ddx.get("weight")
     dy, *others = incoming
     if "num_groups" in of:
         of = {**of, "num_groups": of["mean"].shape[-1]}
-    rows = rows_of(op, tuple(x.shape), of)
+    where = tuple((n, of[n]) for n in ("axis", "channel_axis", "num_groups") if n in of)
+    rows = _rows(op, tuple(x.shape), where)
     told = {n: of[n] for n in spec.told & op.entry_points["backward"].defaults.keys()}
 
     def projected(d: Any, weight: Any = None) -> Any:

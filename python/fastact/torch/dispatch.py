@@ -43,7 +43,6 @@ from .autograd import (
     finds_all,
     in_graph,
     is_batch,
-    no_forward_mode,
     one_by_one,
     tangent_of_results,
 )
