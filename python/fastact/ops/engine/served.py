@@ -155,4 +155,5 @@ class CachedOp(ServedOp[P, R], _cpu.CachedOp):
         for name in entry_points:
             if name != "call":
                 enter_cached(self, name)
-        vars(self.entry_point("backward"))["backward"] = second.Second(self)
+        if "backward" in entry_points:
+            vars(self.entry_point("backward"))["backward"] = second.Second(self)
