@@ -45,7 +45,7 @@ class Operations:
         return op(x, **parameters)
 
     def concat(self, parts: Sequence[Any]) -> Any:
-        return self.xp.concatenate(parts, axis=-1)
+        return self.xp.cat(parts, -1) if self._is_torch else self.xp.concatenate(parts, axis=-1)
 
     def put(self, d: Any, index: Any, shape: Sequence[int]) -> Any:
         made = self.zeros(shape, d)

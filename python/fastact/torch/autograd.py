@@ -225,7 +225,8 @@ class Step(Function):
         if call.shown:
             incoming = call.incoming(incoming)
         saved, numbers = ctx.saved_tensors, ctx.numbers if call.numbers else {}
-        if not _is_grad_enabled() and not _are_transforms_active():
+        by_kernels = not (call.shown and any(map(is_batch, incoming)))  # they refuse a batch
+        if by_kernels and not _is_grad_enabled() and not _are_transforms_active():
             try:
                 return None, None, *call.gradients(incoming, saved, numbers)
             except TypeError:
