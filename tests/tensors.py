@@ -9,7 +9,7 @@ import torch
 from conftest import REPRESENTATIVES
 
 import fastact as fa
-from fastact.measure import cases, composed
+from fastact.measure import cases
 from fastact.ops.engine.op import arrays_of
 
 # Activations go one way: all of them where a test is quick, else three in a plain run.
@@ -49,11 +49,6 @@ def called(op: Any, named: dict[str, Any], names: list[str]) -> Callable[..., An
     return lambda *values: arrays_of(
         op.bound("call", {**named, **dict(zip(names, values, strict=True))})()
     )
-
-
-def has_second(op: Any) -> bool:
-    """Whether its gradients have gradients, and its results tangents."""
-    return "backward.backward" in op.entry_points or composed.has_formula(op)
 
 
 def leaves(named: dict[str, Any], names: list[str]) -> list[torch.Tensor]:

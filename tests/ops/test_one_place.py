@@ -85,7 +85,7 @@ BY_NAME = {
 TABLES = {
     "python/fastact/bench/": "what peers call them, and idioms of NumPy's",
     "python/fastact/check/reference.py": "formulas of gates",
-    "python/fastact/measure/composed.py": "formulas",
+    "python/fastact/derivatives/": "formulas",
     "python/fastact/measure/formulas.py": "formulas",
     "python/fastact/dask.py": "results of moments, which are named as ops are",
     "python/fastact/measure/cases.py": "families, named as ops are",

@@ -18,7 +18,7 @@ LATE = {
     "fastact.runtime.config": 3,  # `import fastact` needs no tables
     "fastact.runtime.openmp": 2,  # it says how long idle threads wait, before it is there
     # Bridges are imported when an object of theirs arrives.
-    "fastact.interop.handlers": 3,
+    "fastact.interop.handlers": 4,
     "fastact.torch.bridge": 1,
     "fastact.bench.models": 1,
 }

@@ -11,7 +11,7 @@ import pytest
 import torch
 from conftest import ACTIVATIONS
 from processes import run_python
-from tensors import called, differentiated, each_op, has_second, leaves, sample
+from tensors import called, differentiated, each_op, leaves, sample
 
 import fastact as fa
 from fastact.ops.engine.op import arrays_of
@@ -111,22 +111,6 @@ def test_an_output_that_requires_grad_is_refused_by_every_call():
         for _ in range(4):
             with pytest.raises(TypeError, match="gets no gradient and must not require grad"):
                 entry(x, out=torch.empty(2, 3, requires_grad=True))
-
-
-@pytest.mark.parametrize(
-    "op",
-    [op for op in fa.ops.values() if not has_second(op)],
-    ids=lambda op: op.name,
-)
-def test_a_second_derivative_is_an_error(op):
-    named = sample(op)
-    names = differentiated(op, named)
-    tensors = leaves(named, names)
-    results = called(op, named, names)(*tensors)
-    total = sum((y * y).sum() for y in results)
-    (first, *_) = torch.autograd.grad(total, tensors, create_graph=True)
-    with pytest.raises(RuntimeError, match=rf"fastact\.{op.name}: has no second derivative"):
-        first.sum().backward()
 
 
 @pytest.mark.parametrize("op", ACTIVATIONS, ids=lambda op: op.name)

@@ -1,4 +1,4 @@
-"""Forward mode, second derivatives and their mixtures, of every op that has them, in float64."""
+"""Forward mode, second derivatives and their mixtures, of every op, in float64."""
 
 import re
 from collections.abc import Callable
@@ -6,17 +6,13 @@ from typing import Any
 
 import pytest
 import torch
-from tensors import called, differentiated, has_second, sample
+from tensors import called, differentiated, each_op, sample
 from torch.autograd import forward_ad, gradcheck, gradgradcheck
 
-import fastact as fa
 from fastact.ops.engine.op import REQUIRED
 
 # torch's own, of what it loads at the first use
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
-
-OPS = [op for op in fa.ops.values() if has_second(op)]
-each_op = pytest.mark.parametrize("op", OPS, ids=lambda op: op.name)
 
 #: Other values of options, where ops take them and they fit the sample.
 OPTIONS: dict[str, Any] = {
@@ -30,7 +26,7 @@ OPTIONS: dict[str, Any] = {
 def function_of(op: Any, **options: Any) -> tuple[Callable[..., Any], tuple[torch.Tensor, ...]]:
     """A call as a function of the arguments that have gradients, and these."""
     named = {**sample(op), **options}
-    if op.writes(named):  # which forward mode does not do
+    if op.writes(named):  # one array for all examples of a batch
         named |= dict.fromkeys(op.written)
     names = differentiated(op, named)
     return called(op, named, names), tuple(named[name].requires_grad_() for name in names)
@@ -98,6 +94,32 @@ def test_tangents_of_dual_tensors(op):
             primal, found = forward_ad.unpack_dual(f(dual))
             assert torch.equal(primal, y)
             assert torch.equal(found, direction)
+
+
+@pytest.mark.parametrize("dual", [False, True], ids=["jvp", "dual"])
+@each_op
+def test_what_a_call_writes(op, dual):
+    """It is written in forward mode, too, once, and the tangent is as if it were not there."""
+    if not op.written:
+        return
+    f, x = of_first(op)
+    tangent = torch.ones_like(x).cumsum(0)
+    _, expected = torch.func.jvp(f, (x,), (tangent,))
+    written = []
+    for in_forward_mode in (False, True):
+        kept = {n: torch.full(x.shape[1:], 2.0, dtype=x.dtype) for n in op.written}
+        g = called(op, {**sample(op), **kept}, differentiated(op, sample(op))[:1])
+        if not in_forward_mode:
+            g(x)
+        elif dual:
+            with forward_ad.dual_level():
+                y = g(forward_ad.make_dual(x, tangent))[0]
+                assert torch.equal(forward_ad.unpack_dual(y).tangent, expected)
+        else:
+            _, found = torch.func.jvp(lambda x, g=g: g(x)[0], (x,), (tangent,))
+            assert torch.equal(found, expected)
+        written.append(kept)
+    assert all(torch.equal(written[0][n], written[1][n]) for n in op.written)
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])

@@ -397,8 +397,9 @@ class Derivative:
         names = (name for name, value in saved if isinstance(value, Shape))
         asked = range(len(primals), len(primals) + count)
         for i, name in zip(self.kept, names, strict=True):
-            if i in asked and i not in known and composed.moves(self.op, name):
-                known[i] = composed.tangent(self.op, given, self._named(kept), arrays[i].dtype)
+            if i in asked and i not in known and name in self.spec.kept:
+                named, dtype = self._named(kept), arrays[i].dtype
+                known[i] = composed.tangent(self.op, given, named, dtype, Function)
         return [known[i] if i in known else zero(arrays[i]) for i in asked]
 
     def gradients(self, incoming: Any, others: Any, wanted: Sequence[bool]) -> list[Any]:

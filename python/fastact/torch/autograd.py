@@ -11,12 +11,17 @@ from typing import Any, NamedTuple
 
 import torch
 
+from ..derivatives import formulas
+from ..derivatives import second as derivatives
+from ..derivatives.operations import Operations
 from ..interop import foreign
 from ..ops.engine.op import Op, arrays_of, result_of
-from . import composed
 from .spec import Spec, check_recorded, spec_of
 
 _MOST_LEVELS = 64  # of batches in batches, in torch
+
+#: torch's own arithmetic, for the formulas of ops.
+TORCH = Operations(torch)
 
 
 class Recorded:
@@ -34,8 +39,9 @@ class Recorded:
     numbers : options that are tensors, and so known by no key, and their places among the tensors.
     others : what is saved and is no tensor, with None in the places of tensors; empty where all
         are tensors; None before the first call.
-    shown : the places in what is saved of what `forward` makes besides, where that is all that a
-        derivative of the gradients could find the arguments by: results of the step, too.
+    shown : the places in what is saved of what `forward` makes besides, where that has gradients,
+        or is all that a derivative of the gradients could find the arguments by: results of the
+        step, too.
     count : of the op's results.
     simple : whether the tensors are all that is given by position, and the results are arrays.
     kwargs : what is given by name then, which has no tensors.
@@ -88,6 +94,8 @@ class Recorded:
         if not finds_all(needed, tensors, results, saved):
             known = {*map(id, tensors)}
             self.shown = [i for i, v in enumerate(saved) if _is_tensor(v) and id(v) not in known]
+        elif self.spec.kept:
+            self.shown = [self.spec.saves.index(name) for name in self.spec.kept]
         others = tuple(None if _is_tensor(v) else v for v in saved)
         if any(v is not None for v in others):
             self.others = others
@@ -128,15 +136,23 @@ class Recorded:
         found = self.spec.second(wanted, ddx, incoming, saved, options, torch.empty_like)
         return [*found[: self.count], *[None] * (count - self.count), *found[self.count :]]
 
+    def incoming(self, gradients: Sequence[Any]) -> tuple[Any, ...]:
+        """The results' gradients, and then the kept arrays'."""
+        shown = dict(zip(self.shown, gradients[self.count :], strict=True))
+        kept = map(self.spec.saves.index, self.spec.kept)
+        return *gradients[: self.count], *map(shown.get, kept)
+
     def gradients(
         self, incoming: Sequence[Any], saved: Sequence[Any], numbers: Mapping[str, Any]
     ) -> Sequence[Any]:
         """The gradients of the tensors, None of those that are not needed."""
         options = {**self.options, **numbers} if numbers else self.options
-        if self.shown:
-            incoming = incoming[: self.count]
         if self.others:
             saved = [b if a is None else a for a, b in zip(saved, self.others, strict=True)]
+        if self.shown:
+            if any(gradient is not None for gradient in incoming[self.count :]):
+                return by_formula(self.spec, self.needed, incoming, saved, self.rest)
+            incoming = incoming[: self.count]
         if len(incoming) > 1 or incoming[0].dtype is not self.dtype or not self.spec.saves_in_order:
             incoming = [
                 g if g is None or g.dtype is self.dtype else g.to(self.dtype) for g in incoming
@@ -206,8 +222,11 @@ class Step(Function):
         call = ctx.call
         if incoming[0] is None and all(gradient is None for gradient in incoming):
             return (None,) * (2 + len(call.places))
+        if call.shown:
+            incoming = call.incoming(incoming)
         saved, numbers = ctx.saved_tensors, ctx.numbers if call.numbers else {}
-        if not _is_grad_enabled() and not _are_transforms_active():
+        by_kernels = not (call.shown and any(map(is_batch, incoming)))  # they refuse a batch
+        if by_kernels and not _is_grad_enabled() and not _are_transforms_active():
             try:
                 return None, None, *call.gradients(incoming, saved, numbers)
             except TypeError:
@@ -270,8 +289,6 @@ def in_graph(spec: Spec, rules: Rules, *tensors: Any) -> Sequence[Any]:
     """The gradients of an op, which are computed of tensors that may have gradients themselves."""
     if spec.op.piecewise_linear:
         return scaled(spec.where, rules.gradients, *tensors)
-    if not (spec.differentiates or composed.has_formula(spec.op)):
-        return once(spec.where, rules.gradients, *tensors)
     function = Twice if spec.differentiates else Composed
     return of_batch(lambda *each: apply(function, spec, rules, *each), *tensors)
 
@@ -281,11 +298,9 @@ def scaled(where: str, gradients: Callable[..., Any], *tensors: Any) -> Sequence
     return of_batch(lambda *each: (apply(Scaled, where, gradients, *each),), *tensors)
 
 
-def once(
-    where: str, gradients: Callable[..., Any], *tensors: Any, order: str = "second"
-) -> Sequence[Any]:
-    """Gradients whose own are an error that names whose they are."""
-    return of_batch(lambda *each: apply(Once, where, order, gradients, *each), *tensors)
+def once(where: str, found: Callable[..., Any], *tensors: Any) -> Sequence[Any]:
+    """Second derivatives, whose own are an error that names whose they are."""
+    return of_batch(lambda *each: apply(Once, where, found, *each), *tensors)
 
 
 class Scaled(Function):
@@ -366,39 +381,76 @@ class Twice(Function):
 def _third(ctx: Any, second: Callable[..., Any], *tensors: Any) -> Sequence[Any]:
     """A second derivative, whose own is an error."""
     if _is_grad_enabled() or _are_transforms_active() or any(map(is_batch, tensors)):
-        return once(ctx.where, second, *tensors, order="third")
+        return once(ctx.where, second, *tensors)
     return second(*tensors)  # type: ignore[no-any-return]
 
 
+def by_formula(
+    spec: Spec,
+    names: Sequence[str | None],
+    incoming: Sequence[Any],
+    saved: Sequence[Any],
+    options: Mapping[str, Any],
+) -> tuple[Any, ...]:
+    """The gradients of these arguments, where some came back to what is kept: kernels take none."""
+    back, named = _taken_apart(spec, options, (*incoming, *saved))
+    found = formulas.gradients(spec.op, back, named, TORCH)
+    return tuple(
+        None if n is None else found[n].to(_dtype_of(n, spec, incoming, saved)) for n in names
+    )
+
+
+def _dtype_of(name: str, spec: Spec, incoming: Sequence[Any], saved: Sequence[Any]) -> torch.dtype:
+    """An argument's, by what is saved under its name, or else the data's."""
+    kept = dict(zip(spec.saves, saved, strict=True))
+    like = kept[name] if _is_tensor(kept.get(name)) else next(d for d in incoming if _is_tensor(d))
+    dtype: torch.dtype = like.dtype
+    return dtype
+
+
+def _taken_apart(
+    spec: Spec, options: Mapping[str, Any], tensors: Sequence[Any]
+) -> tuple[list[Any], dict[str, Any]]:
+    """What came back, and by name what is saved, as formulas compute them, beside options."""
+    every = [*map(TORCH.wide, tensors)]
+    count = len(every) - len(spec.saves)
+    saved = zip(spec.saves, every[count:], strict=True)
+    return every[:count], {**options, **{n: v for n, v in saved if v is not None}}
+
+
 class Composed(Twice):
-    """Gradients whose own are composed of torch's operations."""
+    """Gradients whose own are found by the op's formula, in torch's arithmetic."""
 
     @staticmethod
     def backward(ctx: Any, *ddx: Any) -> Any:
-        tensors = Twice.saved(ctx)
-        places = [i for i, wants in enumerate(ctx.needs_input_grad[2:]) if wants]
-        ddx = tuple(d for d, n in zip(ddx, ctx.rules.names, strict=True) if n is not None)
-        count = len(ddx)
+        spec, rules, tensors, count = ctx.spec, ctx.rules, Twice.saved(ctx), len(ddx)
 
-        def second(*each: Any) -> Any:
-            f = Composed.function(ctx, each[count:], places)
-            return composed.second(f, places, each[:count], each[count:])
+        def found(*each: Any) -> Any:
+            pairs = zip(rules.names, each, strict=False)
+            back = {n: TORCH.wide(d) for n, d in pairs if n is not None and d is not None}
+            incoming, named = _taken_apart(spec, rules.options, each[count:])
+            of_dys, of_saved = derivatives.second(spec.op, back, incoming, named, TORCH)
+            made = zip((*of_dys, *map(of_saved.get, spec.saves)), each[count:], strict=True)
+            return [None if d is None or t is None else d.to(t.dtype) for d, t in made]
 
-        return None, None, *_third(ctx, second, *ddx, *tensors)
-
-    @staticmethod
-    def function(ctx: Any, tensors: Sequence[Any], places: Sequence[int]) -> Any:
-        names = [n for n in ctx.rules.names if n is not None]
-        return composed.function_of(ctx.spec, ctx.rules.options, names, tensors, places)
+        return None, None, *_third(ctx, found, *ddx, *tensors)
 
     @staticmethod
     def jvp(ctx: Any, *tangents: Any) -> Any:
-        tensors, tangents = Twice.saved(ctx), tangents[2:]
-        places = [i for i, tangent in enumerate(tangents) if tangent is not None]
-        f = Composed.function(ctx, tensors, places)
-        arrays, given = [tensors[i] for i in places], [tangents[i] for i in places]
-        found = iter(composed.tangents_of(f, arrays, given))
-        return tuple(None if name is None else next(found) for name in ctx.rules.names)
+        spec, rules, tensors = ctx.spec, ctx.rules, Twice.saved(ctx)
+        names, count = [n for n in rules.names if n is not None], len(tensors)
+
+        def found(*each: Any) -> Any:
+            incoming, named = _taken_apart(spec, rules.options, each[:count])
+            moved = _taken_apart(spec, {}, each[count:])
+            made = derivatives.changes(spec.op, names, incoming, named, moved, TORCH)
+            given, saved = each[: len(incoming)], each[len(incoming) : count]
+            return [
+                d.to(_dtype_of(n, spec, given, saved)) for n, d in zip(names, made, strict=True)
+            ]
+
+        made = iter(once(ctx.where, found, *tensors, *tangents[2:]))
+        return tuple(None if name is None else next(made) for name in rules.names)
 
     @staticmethod
     def vmap(info: Any, in_dims: Any, *values: Any) -> Any:
@@ -430,26 +482,25 @@ def tangent_of_gradients(
         def second(ddx: Any, *each: Any) -> Any:
             return rules.second((False, True), (ddx,), each)[1:]
 
-        parts += once(spec.where, second, of_saved, *tensors, order="third")
+        parts += once(spec.where, second, of_saved, *tensors)
     return (sum(parts[1:], parts[0]),)
 
 
 class Once(Function):
-    """Gradients that have none of their own: their derivative is an error."""
+    """Second derivatives, which have none of their own: their derivative is an error."""
 
     @staticmethod
-    def forward(where: str, order: str, gradients: Any, *tensors: Any) -> tuple[Any, ...]:
-        return tuple(gradients(*tensors))
+    def forward(where: str, found: Any, *tensors: Any) -> tuple[Any, ...]:
+        return tuple(found(*tensors))
 
     @staticmethod
     def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
-        ctx.where, ctx.order, *_ = inputs
+        ctx.where, *_ = inputs
 
     @staticmethod
     def backward(ctx: Any, *gradients: Any) -> Any:
-        before = "its backward" if ctx.order == "second" else "its second derivative"
         raise RuntimeError(
-            f"{ctx.where}: has no {ctx.order} derivative: {before} can't be differentiated"
+            f"{ctx.where}: has no third derivative: its second derivative can't be differentiated"
         )
 
     @staticmethod

@@ -21,6 +21,7 @@ from typing import Any, SupportsIndex, get_type_hints
 
 import torch
 
+from ..derivatives import formulas
 from ..interop import foreign, validate
 from ..ops.activations import Parameters
 from ..ops.engine.activations import Activation
@@ -33,15 +34,15 @@ from ..ops.types import (
     Axes,
     Casting,
 )
-from . import composed
 from .autograd import (
+    TORCH,
     Function,
     Rules,
     apply,
+    by_formula,
     finds_all,
     in_graph,
     is_batch,
-    no_forward_mode,
     one_by_one,
     tangent_of_results,
 )
@@ -306,12 +307,12 @@ class Operators:
         check_recorded(self.spec, named)
         op = self.spec.op
         if not op.is_diagonal and _is_forward_mode(named):
-            writes = any(named.get(name) is not None for name in op.writes(named))
-            if writes or not composed.has_formula(op):
-                raise no_forward_mode(self.spec.where)
             values = self.values(named)
             self.call(*(v.detach() if isinstance(v, torch.Tensor) else v for v in values))  # checks
-            found = composed.results(self.spec, self.named(values))
+            named = self.named(values)
+            wide = {name: TORCH.wide(value) for name, value in named.items()}
+            dtype = named[self.spec.arrays[0]].dtype
+            found = tuple(y.to(dtype) for y in formulas.results(op, wide, TORCH))
             return found[0] if len(found) == 1 else found
         step = _Step(self, named)
         flat = apply(Traced, step, *(named[name] for name in step.names))
@@ -358,17 +359,23 @@ class _Step:
         """How the gradients that are wanted are computed, and theirs."""
         operators, options = self.operators, self.operators.options(self.rest)
 
+        of, spec = operators.spec.op.differentiated, operators.spec
+        names = [name for name, wants in zip(of, wanted, strict=True) if wants]
+        count = len(spec.op.results)
+
         def gradients(*tensors: Any) -> Any:
+            saved = tensors[count + len(spec.kept) :]
+            incoming, more = tensors[:count], tensors[count : len(tensors) - len(saved)]
+            if any(gradient is not None for gradient in more):
+                return by_formula(spec, names, (*incoming, *more), saved, self.rest)
             with torch._C._AutoDispatchBelowAutograd():
-                return operators.backward(wanted, *tensors, *options)
+                return operators.backward(wanted, *incoming, *saved, *options)
 
         def second(wants: Sequence[bool], ddx: Sequence[Any], tensors: Sequence[Any]) -> Any:
             with torch._C._AutoDispatchBelowAutograd():
                 found = iter(operators.second(wants, *ddx, *tensors, *options))
             return [next(found) if wanted else None for wanted in wants]
 
-        of = operators.spec.op.differentiated
-        names = [name for name, wants in zip(of, wanted, strict=True) if wants]
         return Rules(gradients, second, self.rest, names)
 
 
@@ -402,7 +409,7 @@ class Traced(Function):
         needed = [
             t for n, t in zip(step.names, tensors, strict=True) if n in step.operators.spec.of
         ]
-        if finds_all(needed, tensors, results, saved):
+        if not step.operators.spec.kept and finds_all(needed, tensors, results, saved):
             ctx.mark_non_differentiable(*others)
         ctx.set_materialize_grads(False)
 
@@ -410,7 +417,8 @@ class Traced(Function):
     def backward(ctx: Any, *incoming: Any) -> Any:
         step, needed = ctx.step, ctx.needs_input_grad[1:]
         spec = step.operators.spec
-        incoming = incoming[: len(spec.op.results)]
+        # Where an op keeps anything, it makes nothing else besides.
+        incoming = incoming[: len(spec.op.results) + len(spec.kept)]
         if all(gradient is None for gradient in incoming):
             return (None, *(None for _ in needed))
         saved = Traced.saved(ctx)

@@ -13,6 +13,7 @@ from ..bounds import Bounds
 from ..types import A, ArrayOrNumber, Out, Stream
 from .elementwise import Elementwise
 from .op import EntryPoint, P, R, register, signature_of
+from .second import no_third
 from .served import enter_at, enter_cached
 from .step import Step, serve
 
@@ -79,6 +80,8 @@ class Activation(Elementwise[P, R], _cpu.FastActivation):
         backward.__module__, backward.__qualname__ = "fastact", f"{self.name}.backward"  # to pickle
         backward.__doc__ = type(self).backward.__doc__
         enter_cached(self, "backward.backward")
+        twice = self.entry_point("backward.backward")
+        vars(twice)["backward"] = partial(no_third, self._where("backward.backward"))
 
     def backward(
         self,

@@ -324,6 +324,13 @@ class Op(Generic[P, R]):
         return tuple(name.removeprefix("d") for name in self.gradients)
 
     @property
+    def moving(self) -> tuple[str, ...]:
+        """What of `saves` has a gradient: by `backward.backward`."""
+        return tuple(
+            n for n in self.saves if n in {*self.differentiated, *self.shares, *self.results}
+        )
+
+    @property
     def stacks(self) -> bool:
         """Whether a call of arrays with one axis more in front may be as many calls.
 

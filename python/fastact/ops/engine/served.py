@@ -9,10 +9,8 @@ from types import MappingProxyType
 from typing import Any
 
 from ... import _cpu
-from ...interop.foreign import describe
-from . import docstrings
+from . import docstrings, second
 from .op import EntryPoint, Op, P, R
-from .spec import Spec, spec_of
 from .step import serve
 
 #: What an entry point takes over from its method; the docstring is a part of its documentation.
@@ -112,8 +110,6 @@ class ServedOp(Op[P, R]):
 
         Raises
         ------
-        NotImplementedError
-            Where the op has no forward mode.
         TypeError
             If `out` is given, or a tangent is no array, lacks, or has another dtype.
         ValueError
@@ -126,42 +122,15 @@ class ServedOp(Op[P, R]):
         >>> dy
         array([0.0592..., 0.6       , 1.0490...])
         """
-        where, spec = self._where("jvp"), spec_of(self)
         if not self.is_diagonal:
-            raise NotImplementedError(f"{where}: {self.name} has no derivative in forward mode")
-        named = spec.named(args, kwargs)
-        if named.get("out") is not None:
-            raise TypeError(f"{where}: out must not be given")
-        (tangent,) = _checked_tangents(where, spec, named, tangents)
+            return second.jvp(self, tangents, args, kwargs)  # type: ignore[no-any-return]
+        tangent = second.only_tangent(self, tangents, args, kwargs)
         result, saved = self.forward(*args, **kwargs)
-        options = {name: value for name, value in named.items() if name in spec.told}
-        arrays, by_name = spec.arguments([tangent], saved)
-        return result, self.entry_point("backward")(*arrays, **by_name, **options)
+        return result, vars(self)["backward"](tangent, *saved, *args[1:], **kwargs)
 
     def _where(self, entry: str = "call") -> str:
         """How messages name an entry point."""
         return f"fastact.{self.name}" + (f".{entry}" if entry != "call" else "")
-
-
-def _checked_tangents(where: str, spec: Spec, named: Mapping[str, Any], given: Any) -> list[Any]:
-    """One for each array that has a gradient: of its shape and dtype, or None."""
-    arrays = {n: value for n, value in named.items() if n in spec.of and value is not None}
-    given = given if isinstance(given, tuple | list) else (given,)
-    if len(given) != len(arrays):
-        raise TypeError(
-            f"{where}: tangents must be a tuple of {len(arrays)}, for {', '.join(arrays)}, got "
-            f"{describe(tuple(given))}"
-        )
-    for (name, array), tangent in zip(arrays.items(), given, strict=True):
-        expected, found = (
-            (tuple(getattr(a, "shape", ())), getattr(a, "dtype", None)) for a in (array, tangent)
-        )
-        if tangent is not None and expected != found and expected[1] is not None:
-            raise (TypeError if expected[0] == found[0] else ValueError)(
-                f"{where}: the tangent of {name} must be like {name}, {describe(array)}, got "
-                f"{describe(tangent)}"
-            )
-    return [0.0 if tangent is None else tangent for tangent in given]
 
 
 @docstrings.composes
@@ -189,3 +158,5 @@ class CachedOp(ServedOp[P, R], _cpu.CachedOp):
         for name in entry_points:
             if name != "call":
                 enter_cached(self, name)
+        if "backward" in entry_points:
+            vars(self.entry_point("backward"))["backward"] = second.Second(self)

@@ -17,6 +17,7 @@ class Spec:
         for all results.
     differentiates : the inputs of `backward` that have gradients, in their order; empty where it
         has no `backward` of its own.
+    kept : what `forward` makes besides the results and `moving` of the op has.
     saves_in_order : whether `backward` takes them, and what is saved, by position.
     """
 
@@ -41,6 +42,8 @@ class Spec:
         )
         in_order = (*self.incoming, *self.saves)
         self.saves_in_order = leading[: len(in_order)] == in_order
+        made = {*op.outputs_of("forward", op._options({}))} - {*op.results}
+        self.kept = tuple(name for name in op.moving if name in made)
         second = op.entry_points.get("backward.backward")
         self.differentiates = tuple(n.removeprefix("d") for n in second.gives) if second else ()
         # Options that backward is told again, an activation's own among them.

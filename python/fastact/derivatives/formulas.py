@@ -1,8 +1,8 @@
-"""Ops as a textbook has them, over any framework's arrays: what bridges differentiate again.
+"""Ops as a textbook has them, over any framework's arrays: what is differentiated again.
 
-A bridge computes results and gradients by the op's kernels. How gradients change, and what has no
-kernel else, a framework finds by these formulas, which are made of its own operations. Nothing here
-computes 16 bits: a bridge gives wider arrays.
+Results and gradients are computed by the op's kernels. How gradients change, and what has no kernel
+else, is found by these formulas, which are made of a framework's own operations. Nothing here
+computes 16 bits: it is given wider arrays.
 """
 
 from __future__ import annotations
@@ -11,23 +11,17 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from ..measure.norm_rows import rows_of, traits
 from ..ops.engine import axes
 from ..ops.engine.fused import activation_op
-from .norm_rows import rows_of, traits
+from ..ops.engine.op import REQUIRED
+from . import gates
 
-#: What formulas ask of a framework, besides operators and methods of its arrays: exp, log, sqrt,
-#: where, isnan; zeros(shape, like), arange(count, like); sum and max over axes, which stay with
-#: length 1; constant, an array without its derivative; call, an activation with its parameters;
-#: of_ones, what an op gives of ones in an array's shape, a constant; and vjp, the gradients of a
-#: function, by its arrays and its results' gradients.
+#: Those of operations.py, and vjp: the gradients of a function, by its arrays and its results'
+#: gradients.
 Operations = Any
 
 Named = Mapping[str, Any]
-
-
-def has_formula(op: Any) -> bool:
-    """Whether an op's formula is here."""
-    return op.family in _FAMILIES
 
 
 def results(op: Any, named: Named, m: Operations) -> tuple[Any, ...]:
@@ -39,25 +33,48 @@ def results(op: Any, named: Named, m: Operations) -> tuple[Any, ...]:
 
 def gradients(op: Any, incoming: Sequence[Any], named: Named, m: Operations) -> dict[str, Any]:
     """The gradients by the argument's name; named: what `forward` saved, and options."""
-    if op.saves == op.results:
-        return {"x": _softmax_by_value(op, incoming[0], named, m)}
-    first = op.entry_points["call"].arrays[0]
-    if "shape" in op.saves:
-        x = m.zeros(named["shape"], incoming[0])
-        named = {**named, first: x, "shape": tuple(incoming[0].shape)}  # unbroadcast's is that
-    elif first not in named and (op.takes_several or not op.saves):  # linear: x may be anything
-        named = {**named, first: m.zeros(tuple(incoming[0].shape), incoming[0])}
-    names = [n for n in op.differentiated if named.get(n) is not None]
-    if first not in names:  # a gradient is named otherwise
-        names = [first, *names]
+    if by_value(op, named):
+        return _BY_SAVED[op.family](op, incoming, named, m)
+    named = arguments(op, incoming, named, m)
+    stands = {n: standing(op, n, named) for n in (*op.differentiated, *op.shares)}
+    names = [*dict.fromkeys(name for name in stands.values() if name is not None)]
 
     def f(*values: Any) -> tuple[Any, ...]:
         return results(op, {**named, **dict(zip(names, values, strict=True))}, m)
 
     found = m.vjp(f, [named[n] for n in names], incoming)
     by_name = dict(zip(names, found, strict=True))
-    known = {**dict(zip(op.results, incoming, strict=True)), **by_name}
-    return {**by_name, **{n: known[like] for n, like in op.shares.items() if like in known}}
+    return {n: by_name[at] for n, at in stands.items() if at is not None}
+
+
+def standing(op: Any, name: str, named: Named) -> str | None:
+    """The argument by which a gradient is found: itself, or one that shares it and is there."""
+    sharing = (other for other, its in op.shares.items() if its == op.shares.get(name, name))
+    every = (name, op.shares.get(name, name), *sharing)
+    return next((n for n in every if named.get(n) is not None), None)
+
+
+def by_value(op: Any, named: Named) -> bool:
+    """Whether gradients are found by what `forward` made, not by its arguments."""
+    return (
+        op.family in _BY_SAVED
+        and ("y" in named or "gates" in named)
+        and not named.get("recompute", False)
+    )
+
+
+def arguments(op: Any, incoming: Sequence[Any], named: Named, m: Operations) -> Named:
+    """The arguments of a call, by what it saved; what was not saved changes nothing."""
+    first = op.entry_points["call"].arrays[0]
+    if "shape" in op.saves:
+        (dy,) = incoming
+        x = m.zeros(named["shape"], dy)
+        return {**named, first: x, "shape": tuple(dy.shape)}  # unbroadcast's is that
+    if first in named or not (op.takes_several or not op.saves):
+        return named
+    lacking = (first, *(name for name, its in op.shares.items() if its in op.results))
+    zeros = m.zeros(tuple(incoming[0].shape), incoming[0])
+    return {**named, **{n: zeros for n in lacking if named.get(n) is None}}
 
 
 # --- families -------------------------------------------------------------------------------------
@@ -124,6 +141,8 @@ def _gated(op: Any, of: Named, m: Operations) -> tuple[Any, ...]:
 
 def _norm(op: Any, of: Named, m: Operations) -> tuple[Any, ...]:
     kind, x = traits(op), of["x"]
+    if of.get("num_groups") is REQUIRED:  # backward is not told, and mean has as many
+        of = {**of, "num_groups": of["mean"].shape[-1]}
     rows = rows_of(op, tuple(x.shape), of)
     if of.get("residual") is not None:
         x = x + of["residual"]
@@ -193,10 +212,10 @@ def _softmax(op: Any, of: Named, m: Operations) -> tuple[Any, ...]:
     return (y.reshape(axes.reduced(z.shape, over, of["keepdims"])) if "keepdims" in of else y,)
 
 
-def _softmax_by_value(op: Any, dy: Any, of: Named, m: Operations) -> Any:
-    y, of = of["y"], {**op.entry_points["call"].defaults, **of}
+def _softmax_by_value(op: Any, incoming: Sequence[Any], of: Named, m: Operations) -> dict[str, Any]:
+    (dy,), y, of = incoming, of["y"], {**op.entry_points["call"].defaults, **of}
     over = axes.axes(_where(op), of["axis"], y.ndim)
-    return of["scale"] * _BY_VALUE[op.name](y, dy, lambda x: m.sum(x, over), m)
+    return {"x": of["scale"] * _BY_VALUE[op.name](y, dy, lambda x: m.sum(x, over), m)}
 
 
 #: Of logits z and their log-sum-exp: the result.
@@ -295,11 +314,11 @@ def _rotary(op: Any, of: Named, m: Operations) -> tuple[Any, ...]:
     place = m.arange(x.shape[axis], x)
     is_turned = place < 2 * count
     is_second = place % 2 == 1 if of["interleaved"] else place >= count
-    pair = place // 2 if of["interleaved"] else place - count * is_second
+    pair = (place // 2 if of["interleaved"] else place - count * is_second) * is_turned
     step = 1 if of["interleaved"] else count
-    other = m.where(is_turned, place + step - 2 * step * is_second, place)
-    pair, sign = m.where(is_turned, pair, 0), m.where(is_second, 1.0, -1.0)
-    turned = x * taken(cos, pair) + _along(sign, ndim, axis) * taken(x, other) * taken(sin, pair)
+    other = place + (step - 2 * step * is_second) * is_turned
+    signed = _along(2 * is_second - 1, ndim, axis) * taken(sin, pair)
+    turned = x * taken(cos, pair) + taken(x, other) * signed
     return (m.where(_along(is_turned, ndim, axis), turned, x),)
 
 
@@ -307,9 +326,15 @@ _FAMILIES: Mapping[str, Callable[[Any, Named, Operations], tuple[Any, ...]]] = {
     "bias": _bias,
     "dropout": _dropout,
     "gated": _gated,
+    "gates": gates.results,
     "norms": _norm,
     "softmax": _softmax,
     "reductions": _statistic,
     "rotary": _rotary,
     "statistics": _statistic,
+}
+
+_BY_SAVED: Mapping[str, Callable[..., dict[str, Any]]] = {
+    "softmax": _softmax_by_value,
+    "gates": gates.gradients,
 }

@@ -1,0 +1,78 @@
+"""What formulas ask of a framework, besides operators and methods of its arrays."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from typing import Any
+
+import numpy as np
+
+
+class Operations:
+    """The operations of a namespace: NumPy's, or one that has its functions by their names.
+
+    `sum` and `max` are over axes, which stay with length 1; `constant` is an array without its
+    derivative; `call` an activation with its parameters; `of_ones` what an op gives of ones in an
+    array's shape, a constant; `expanded` an array repeated to a shape; `put` zeros of a shape with
+    an array at an index.
+    """
+
+    def __init__(self, namespace: Any) -> None:
+        self.xp: Any = namespace
+        self.exp, self.log, self.tanh = namespace.exp, namespace.log, namespace.tanh
+        self.sqrt, self.isnan, self.where = namespace.sqrt, namespace.isnan, namespace.where
+        self.expanded: Callable[..., Any] = namespace.broadcast_to
+        self._is_torch = hasattr(namespace, "no_grad")
+
+    def zeros(self, shape: Sequence[int], like: Any) -> Any:
+        if self._is_torch:
+            return like.new_zeros(tuple(shape))
+        return self.xp.zeros(tuple(shape), like.dtype)
+
+    def arange(self, count: int, like: Any) -> Any:
+        return self.xp.arange(count, **({"device": like.device} if self._is_torch else {}))
+
+    def sum(self, x: Any, axes: tuple[int, ...]) -> Any:
+        return self.xp.sum(x, axis=axes, keepdims=True) if axes else x
+
+    def max(self, x: Any, axes: tuple[int, ...]) -> Any:
+        return self.xp.amax(x, axis=axes, keepdims=True) if axes else x
+
+    def constant(self, x: Any) -> Any:
+        return x.detach() if self._is_torch else x
+
+    def call(self, op: Any, x: Any, parameters: Mapping[str, Any]) -> Any:
+        return op(x, **parameters)
+
+    def of_ones(self, op: Any, x: Any, options: Mapping[str, Any]) -> Any:
+        return self.constant(self.call(op, self.xp.ones_like(x), options))
+
+    def concat(self, parts: Sequence[Any]) -> Any:
+        return self.xp.cat(parts, -1) if self._is_torch else self.xp.concatenate(parts, axis=-1)
+
+    def put(self, d: Any, index: Any, shape: Sequence[int]) -> Any:
+        made = self.zeros(shape, d)
+        if hasattr(made, "at"):  # of JAX, which does not write
+            return made.at[index].set(d)
+        made[index] = d
+        return made
+
+    def wide(self, value: Any) -> Any:
+        """An array of 16 bits in float32, in which such data is computed; all else as it is."""
+        dtype = getattr(value, "dtype", None)
+        if dtype is None or dtype.itemsize != 2 or not str(dtype).endswith("float16"):
+            return value
+        return value.float() if self._is_torch else value.astype(np.float32)
+
+    def own(self, value: Any, like: Any) -> Any:
+        """An array of the caller's, with these values and the dtype of another one."""
+        if self._is_torch:
+            return value.to(like.dtype, copy=True)
+        made = self.xp.array(value, dtype=like.dtype)
+        return made[()] if self.xp is np else made
+
+    def plain(self) -> AbstractContextManager[Any]:
+        """Where nothing is recorded, and no warning tells of what a formula meets on its way."""
+        quiet: AbstractContextManager[Any] = np.errstate(all="ignore")
+        return self.xp.no_grad() if self._is_torch else quiet

@@ -1,0 +1,115 @@
+"""Second derivatives of norms and of softmax in few passes: closed forms of what graphs find.
+
+P is a norm's backward without a weight, rstd (v - mean(v) - xhat mean(xhat v)), which is its own
+transpose. Along u it changes by, with means over a row,
+
+    P' g  =  -rstd (mean(xhat u) P g + mean(xhat g) P u + xhat mean(g P u)),
+
+because xhat changes by P u, and rstd by -rstd^2 mean(xhat u); without a mean, as of RMS, it is the
+same. The gradient of <u, P g> by x is P' g, by g it is P u.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache, lru_cache
+from typing import Any
+
+from ..measure.norm_rows import Rows, rows_of, traits
+from ..ops.engine import axes
+from ..ops.engine.spec import spec_of
+
+_traits = cache(traits)
+
+Named = Mapping[str, Any]
+Found = tuple[list[Any], dict[str, Any]]
+
+
+def second(op: Any, ddx: Named, incoming: Sequence[Any], of: Named, m: Any) -> Found | None:
+    """As `second.second`, by a closed form; None: there is none of such a call."""
+    of = {**op.entry_points["call"].defaults, **of}
+    if incoming[0] is None or not ddx:
+        return None
+    if op.name in _BY_VALUE:
+        return _BY_VALUE[op.name](ddx["x"], incoming[0], of, m)
+    if "rstd" not in op.saves or "x" not in ddx or of["activation"] != "identity":
+        return None
+    kind = _traits(op)
+    if kind.gated or kind.given or (kind.moves and not of["training"]):
+        return None
+    return _of_norm(op, ddx, incoming, of, m)
+
+
+def _of_softmax(ddx: Any, dy: Any, of: Named, m: Any) -> Found:
+    y = of["y"]
+    over = axes.axes("fastact.softmax", of["axis"], y.ndim)
+    a, b = m.sum(dy * y, over), m.sum(ddx * y, over)
+    of_dy = ddx - b
+    of_dy *= y
+    of_y = dy - a
+    of_y *= ddx
+    of_y -= dy * b
+    if of["scale"] != 1.0:
+        of_dy *= of["scale"]
+        of_y *= of["scale"]
+    return [of_dy], {"y": of_y}
+
+
+@lru_cache(maxsize=256)
+def _rows(op: Any, shape: tuple[int, ...], where: tuple[tuple[str, Any], ...]) -> Rows:
+    return rows_of(op, shape, dict(where))
+
+
+def _of_norm(op: Any, ddx: Named, incoming: Sequence[Any], of: Named, m: Any) -> Found:
+    spec, x, weight = spec_of(op), of["x"], of.get("weight")
+    u, v = ddx["x"] + ddx["residual"] if "residual" in ddx else ddx["x"], ddx.get("weight")
+    dy, *others = incoming
+    if "num_groups" in of:
+        of = {**of, "num_groups": of["mean"].shape[-1]}
+    where = tuple((n, of[n]) for n in ("axis", "channel_axis", "num_groups") if n in of)
+    rows = _rows(op, tuple(x.shape), where)
+    told = {n: of[n] for n in spec.told & op.entry_points["backward"].defaults.keys()}
+
+    def projected(d: Any, weight: Any = None) -> Any:
+        saved = {**dict.fromkeys(op.saves), **{n: of[n] for n in ("x", "mean", "rstd") if n in of}}
+        saved["weight"] = weight
+        args, named = spec.arguments([d, *(None for _ in others)], [*saved.values()])
+        return op.backward(*args, **named, **told)[0].reshape(rows.split)
+
+    def along(parameter: Any) -> Any:
+        return parameter.reshape(rows.along)
+
+    def over_rows(d: Any) -> Any:
+        return m.sum(d, tuple(i for i, n in enumerate(rows.along) if n == 1))
+
+    rstd = of["rstd"].reshape(rows.kept)
+    split = x.reshape(rows.split)
+    xhat = (split - of["mean"].reshape(rows.kept) if rows.centred else split) * rstd
+    pu, pg = projected(u), projected(dy, weight)
+    u, d = u.reshape(rows.split), dy.reshape(rows.split)
+    of_dy, g = pu, d
+    if weight is not None:
+        offset = of.get("weight_offset")
+        scale = along(weight) + (float(of.get("casting") == "gemma") if offset is None else offset)
+        of_dy, g = pu * scale, d * scale
+    a, b, c = (m.sum(one * other, rows.axes) for one, other in ((xhat, u), (xhat, g), (g, pu)))
+    k = rstd / -rows.count
+    pg *= k * a
+    pg += pu * (k * b)
+    of_x = pg
+    of_x += xhat * (k * c)
+    if v is not None:
+        of_dy = of_dy + along(v) * xhat
+        of_x = of_x + projected((d * along(v)).reshape(x.shape))
+    if ddx.get("bias") is not None:
+        of_dy = of_dy + along(ddx["bias"])
+    found = {"x": of_x.reshape(x.shape)}
+    if weight is not None:
+        found["weight"] = over_rows(d * pu).reshape(weight.shape)
+    if of.get("bias") is not None:
+        found["bias"] = m.zeros(of["bias"].shape, of["bias"])
+    return [of_dy.reshape(x.shape), *(u.reshape(x.shape) for _ in others)], found
+
+
+#: Of ops whose gradient is of what they gave.
+_BY_VALUE: Mapping[str, Callable[[Any, Any, Named, Any], Found]] = {"softmax": _of_softmax}

@@ -1,0 +1,279 @@
+"""`backward.backward` and `jvp` of raw arrays, for every op: as differences of its calls have it.
+
+The second derivatives of activations, which have kernels: tests/activations/test_second.py.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from conftest import ACTIVATIONS
+from devices import DTYPES, EMULATED, from_torch, to_emulated, to_torch
+
+import fastact as fa
+from fastact.interop import devices
+from fastact.measure import cases
+from fastact.ops.engine.op import arrays_of
+from fastact.ops.engine.spec import spec_of
+
+each_op = pytest.mark.parametrize("op", fa.ops.values(), ids=lambda op: op.name)
+OTHERS = [op for op in fa.ops.values() if op not in ACTIVATIONS]
+each_other = pytest.mark.parametrize("op", OTHERS, ids=lambda op: op.name)
+
+STEP = 1e-6  # of values near 1 in float64: differences are good to 1e-9
+FRAMEWORKS = {"numpy": (np.asarray, np.asarray), "torch": (to_torch, from_torch)}
+each_framework = pytest.mark.parametrize("framework", FRAMEWORKS)
+
+#: Other ways to call an op, where it has such options.
+WAYS: list[dict[str, Any]] = [
+    {}, {"training": False}, {"recompute": True}, {"axis": 0}, {"activation": "silu"},
+    {"reduction": "none", "label_smoothing": 0.25}, {"scale": 0.5}, {"keepdims": True},
+    {"limit": 0.75, "offset": 0.5}, {"order": "iofg"}, {"casting": "gemma"},
+]  # fmt: skip
+
+
+class Call:
+    """A call of an op, with directions for whatever has a derivative."""
+
+    def __init__(self, op: Any, way: dict[str, Any], dtype: Any = np.float64) -> None:
+        self.op, self.spec, random = op, spec_of(op), np.random.default_rng(0)
+        x, dy = random.normal(size=(2, 8, 8)).astype(dtype)
+        takes = {*op.entry_points["call"].defaults, *op.entry_points["forward"].defaults}
+        if not takes >= {*way}:
+            pytest.skip("it has no such option")
+        self.named = {**cases.sample(op, x, dy), **way}
+        point = op.entry_points["call"]
+        names = [n for n in (*point.arrays, *point.defaults) if n in self.spec.of]
+        self.names = [n for n in names if isinstance(self.named.get(n), np.ndarray)]
+        self.random: Callable[[Any], np.ndarray] = lambda a: random.normal(size=np.shape(a)).astype(
+            a.dtype
+        )
+        self.tangents = {n: self.random(self.named[n]) for n in self.names}
+        try:
+            result, self.saved = self.forward(0.0)
+        except ValueError:
+            pytest.skip("the option does not fit the sample")
+        self.dys = [self.random(y).astype(dtype) for y in arrays_of(result)]
+        self.ddys = [self.random(dy) for dy in self.dys]
+        told = self.spec.told
+        self.options = {n: v for n, v in self.named.items() if n in told and n not in self.names}
+        self.ddx = [None if g is None else self.random(g) for g in self.gradients(0.0)]
+
+    def moved(self, by: float) -> dict[str, Any]:
+        named = {n: np.copy(v) if isinstance(v, np.ndarray) else v for n, v in self.named.items()}
+        if by:
+            named |= {n: self.named[n] + by * t for n, t in self.tangents.items()}
+        return named
+
+    def forward(self, by: float) -> Any:
+        return self.op.bound("forward", self.moved(by))()
+
+    def gradients(self, by: float) -> tuple[Any, ...]:
+        incoming = [dy + by * ddy for dy, ddy in zip(self.dys, self.ddys, strict=True)]
+        incoming = incoming if by else self.dys
+        args, named = self.spec.arguments(incoming, self.forward(by)[1])
+        found = self.op.backward(*args, **named, **self.options)
+        return found if isinstance(found, tuple) else (found,)
+
+    def arguments(
+        self, kind: str, made: Callable[[Any], Any] = np.asarray
+    ) -> tuple[list[Any], dict[str, Any]]:
+        """Those of `backward.backward`, in a framework's arrays."""
+        of, _ = FRAMEWORKS[kind]
+
+        def each(value: Any) -> Any:
+            if isinstance(value, tuple):
+                return tuple(map(each, value))
+            return (
+                of(made(np.array(value))) if isinstance(value, np.ndarray | np.generic) else value
+            )
+
+        args, named = self.spec.arguments(self.dys, self.saved)
+        return [*map(each, (*self.ddx, *args))], {n: each(v) for n, v in named.items()}
+
+    def second(self, kind: str, made: Callable[[Any], Any] = np.asarray) -> tuple[Any, ...]:
+        args, named = self.arguments(kind, made)
+        found = self.op.backward.backward(*args, **named, **self.options)
+        return found if isinstance(found, tuple) else (found,)
+
+
+def widened(value: np.ndarray) -> np.ndarray:
+    """Whatever is a number in float64."""
+    return value if value.dtype.kind in "bi" else value.astype(np.float64)
+
+
+def slopes(f: Callable[[float], Any]) -> list[Any]:
+    """Differences of what a function of a step gives; None where it gives no array of numbers."""
+    return [
+        (np.asarray(a) - b) / (2 * STEP) if isinstance(a, np.ndarray | np.floating) else None
+        for a, b in zip(f(STEP), f(-STEP), strict=True)
+    ]
+
+
+@pytest.mark.parametrize("way", WAYS, ids=str)
+@each_framework
+@each_op
+def test_second_derivatives(op, framework, way):
+    """The gradient of backward by all at once, along a direction."""
+    call = Call(op, way)
+    found = call.second(framework)
+    numpy = FRAMEWORKS[framework][1]
+    made = [None if d is None else numpy(d) for d in found]
+    count = len(call.dys)
+    along = dict(zip(op.saves, slopes(lambda by: call.forward(by)[1]), strict=True))
+    got = sum(np.vdot(d, ddy) for d, ddy in zip(made, call.ddys, strict=False))
+    for name, d in zip(op.moving, made[count:], strict=True):
+        assert (d is None) == (along[name] is None)
+        got += 0.0 if d is None else np.vdot(d, along[name])
+    moved = slopes(call.gradients)
+    right = sum(np.vdot(a, b) for a, b in zip(call.ddx, moved, strict=True) if a is not None)
+    assert np.isclose(got, right, rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("way", WAYS, ids=str)
+@each_framework
+@each_op
+def test_forward_mode(op, framework, way):
+    of, numpy = FRAMEWORKS[framework]
+    call = Call(op, way)
+    if "recompute" in way:
+        pytest.skip("an option of `forward` alone")
+    named = {n: of(v) if isinstance(v, np.ndarray) else v for n, v in call.moved(0.0).items()}
+    bound = op.bound("call", named)
+    tangents = tuple(map(of, call.tangents.values()))
+    y, dy = op.jvp(*bound.args, tangents=tangents, **bound.keywords)
+    moved = slopes(lambda by: arrays_of(call.forward(by)[0]))
+    for result, got, right in zip(arrays_of(y), arrays_of(dy), moved, strict=True):
+        assert type(result) is type(got)
+        np.testing.assert_allclose(numpy(got), right, rtol=1e-6, atol=1e-7)
+    for result, right in zip(arrays_of(y), arrays_of(call.forward(0.0)[0]), strict=True):
+        np.testing.assert_array_equal(numpy(result), right)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
+@each_framework
+@each_other
+def test_narrow_data(op, framework, dtype):
+    """In float32, as accurate as their dtype; of the same numbers in float64 it is exact."""
+    call, numpy = Call(op, {}, DTYPES[dtype]), FRAMEWORKS[framework][1]
+    for got, right in zip(call.second(framework), call.second("numpy", widened), strict=True):
+        assert (got is None) == (right is None)
+        if right is None:
+            continue
+        assert str(got.dtype).endswith(dtype)
+        scale = max(1.0, np.abs(right).max())
+        error = np.abs(numpy(got).astype(np.float64) - right).max()
+        # one rounding, and in float32 sums of 64 products, whose factors are rounded some times
+        assert error <= (0.51 * torch.finfo(getattr(torch, dtype)).eps + 64 * 2.0**-24) * scale
+
+
+@each_framework
+@each_other
+def test_outputs(op, framework):
+    """Given, skipped, added to; nothing that is made shares memory with what is read."""
+    call, numpy = Call(op, {}), FRAMEWORKS[framework][1]
+    found = call.second(framework)
+    args, named = call.arguments(framework)
+    outs = tuple(None if d is None else d + 1 for d in found)
+    back = op.backward.backward
+    given = back(*args, **named, **call.options, out=outs if len(outs) > 1 else outs[0])
+    given = given if isinstance(given, tuple) else (given,)
+    assert all(a is b for a, b in zip(given, outs, strict=True))
+    for got, right in zip(given, found, strict=True):
+        if right is not None:
+            np.testing.assert_array_equal(numpy(got), numpy(right))
+    back(*args, **named, **call.options, out=outs if len(outs) > 1 else outs[0], accumulate=True)
+    for got, right in zip(outs, found, strict=True):
+        if right is not None:
+            np.testing.assert_array_equal(numpy(got), numpy(right) + numpy(right))
+    if len(outs) > 1:
+        skipped = back(*args, **named, **call.options, out=(outs[0], *[None] * (len(outs) - 1)))
+        assert skipped[1:] == (None,) * (len(outs) - 1)
+    read = [v for v in (*args, *named.values()) if isinstance(v, np.ndarray)]
+    for made in found:
+        assert not any(np.shares_memory(made, v) for v in read if isinstance(made, np.ndarray))
+
+
+@each_other
+def test_errors(op):
+    """They name the entry point and the argument, and nothing is written."""
+    call = Call(op, {})
+    args, named = call.arguments("numpy")
+    where = rf"^fastact\.{op.name}\.backward\.backward: "
+    count, ddx = len(op.gradients), args[0]
+    found = call.second("numpy")
+    outs = tuple(None if d is None else np.full_like(d, 7.0) for d in found)
+    out = outs if len(outs) > 1 else outs[0]
+    label = f"d{op.gradients[0]}"
+    bad: list[tuple[Any, str, list[Any], dict[str, Any]]] = [
+        (TypeError, f"{label} must be given", [], {}),
+        (ValueError, f"{label} must have shape", [np.ones((*ddx.shape, 2)), *args[1:]], {}),
+        (TypeError, f"{label} must have dtype", [ddx.astype("float32"), *args[1:]], {}),
+        (TypeError, f"{label} must come from numpy", [to_torch(ddx), *args[1:]], {}),
+        (TypeError, "unknown keyword|activation", args, {"nothing": 1}),
+        (TypeError, ".*must", [*args[:count], object(), *args[count + 1 :]], {}),
+    ]
+    for error, words, given, more in bad:
+        rest = named if given else {}
+        with pytest.raises(error, match=where + words):
+            op.backward.backward(*given, **rest, **call.options, **more, out=out)
+    wrong = np.full((9, 9), 7.0), *outs[1:]
+    with pytest.raises(ValueError, match=where + r"out(\[0\])? must have shape"):
+        op.backward.backward(
+            *args, **named, **call.options, out=wrong if len(wrong) > 1 else wrong[0]
+        )
+    assert all((o == 7).all() for o in outs if o is not None)
+
+
+@each_op
+def test_a_third_derivative_is_an_error(op):
+    with pytest.raises(NotImplementedError, match=rf"^fastact\.{op.name}\..* no third derivative"):
+        op.backward.backward.backward(1.0, 1.0, 1.0)
+
+
+@each_op
+def test_tangents_are_checked_before_anything_is_written(op):
+    call = Call(op, {})
+    named = call.moved(0.0)
+    kept = {n: np.ones(8) for n in op.written}  # running statistics
+    named |= kept
+    bound, tangents = op.bound("call", named), [*call.tangents.values()]
+    where, name = rf"^fastact\.{op.name}\.jvp: ", call.names[0]
+    for error, words, given in (
+        (ValueError, f"the tangent of {name} must be like", [np.ones((9, 9)), *tangents[1:]]),
+        (TypeError, f"the tangent of {name} must be", [tangents[0].astype("f4"), *tangents[1:]]),
+        (TypeError, "tangents must be a tuple of", [*tangents, tangents[0]]),
+    ):
+        with pytest.raises(error, match=where + words):
+            op.jvp(*bound.args, tangents=tuple(given), **bound.keywords)
+    with pytest.raises(TypeError, match=where + "out must not be given"):
+        op.jvp(*bound.args, tangents=tuple(tangents), **{**bound.keywords, "out": np.ones(3)})
+    assert all((statistic == 1).all() for statistic in kept.values())
+    op.jvp(*bound.args, tangents=tuple(tangents), **bound.keywords)
+    assert not any((statistic == 1).all() for statistic in kept.values())
+
+
+@each_op
+def test_no_tangent_is_0(op):
+    call = Call(op, {})
+    bound = op.bound("call", call.moved(0.0))
+    y, dy = op.jvp(*bound.args, tangents=(None,) * len(call.names), **bound.keywords)
+    for result, tangent in zip(arrays_of(y), arrays_of(dy), strict=True):
+        assert np.shape(tangent) == np.shape(result)
+        assert not np.any(tangent)
+
+
+@pytest.mark.skipif(not EMULATED, reason="the emulated device is not built")
+@each_other
+def test_arrays_without_arithmetic_are_refused(op):
+    call = Call(op, {})
+    of = to_emulated(devices.emulate().ExchangeArray)
+    named = {n: of(v) if isinstance(v, np.ndarray) else v for n, v in call.moved(0.0).items()}
+    bound = op.bound("call", named)
+    tangents = tuple(map(of, call.tangents.values()))
+    with pytest.raises(
+        TypeError, match=rf"^fastact\.{op.name}\.jvp: arrays must be of a framework"
+    ):
+        op.jvp(*bound.args, tangents=tangents, **bound.keywords)
