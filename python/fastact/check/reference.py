@@ -305,8 +305,12 @@ class Gated:
 
 
 def average(x: Any, axes: tuple[int, ...]) -> Any:
-    """The mean over `axes`, which stay with length 1, in x's dtype; added up in long double."""
-    return x.astype(np.longdouble).mean(axes, keepdims=True).astype(x.dtype)
+    """The mean over `axes`, which stay with length 1, in x's dtype; added up in long double.
+
+    Of no elements 0, without NumPy's warning.
+    """
+    count = max(math.prod(x.shape[axis] for axis in axes), 1)
+    return (x.astype(np.longdouble).sum(axes, keepdims=True) / count).astype(x.dtype)
 
 
 @dataclass(frozen=True)
