@@ -33,15 +33,15 @@ from fastact.terminal import markdown_table
 
 _PEERS = ("numpy", "bottleneck", "numbagg")
 _SECONDS = 0.7  # of a row
-_BEGIN, _END = "<!-- tables:begin -->", "<!-- tables:end -->"
+BEGIN, END = "<!-- tables:begin -->", "<!-- tables:end -->"
 
 _SMALL = 1000  # elements: a copy of them tells nothing
 
 
-def peers() -> dict[str, Any]:
+def peers(names: Sequence[str] = _PEERS) -> dict[str, Any]:
     """Those of them that are installed."""
     found = {}
-    for name in _PEERS:
+    for name in names:
         try:
             found[name] = importlib.import_module(name)
         except ImportError:
@@ -290,10 +290,10 @@ def main() -> None:
             times(rows),
         ]
         text = args.markdown.read_text(encoding="utf-8")
-        above, _, rest = text.partition(_BEGIN)
-        below = rest.partition(_END)[2]
+        above, _, rest = text.partition(BEGIN)
+        below = rest.partition(END)[2]
         body = "\n\n".join(parts)
-        write_whole(args.markdown, f"{above}{_BEGIN}\n\n{body}\n\n{_END}{below}")
+        write_whole(args.markdown, f"{above}{BEGIN}\n\n{body}\n\n{END}{below}")
 
 
 if __name__ == "__main__":
