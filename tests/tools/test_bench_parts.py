@@ -19,7 +19,7 @@ FEW = ["bench", "mish", "relu", "--sizes", "64", "--seconds", "0.001", "--direct
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch, torch_threads):  # noqa: F811 - the fixture
-    monkeypatch.setattr(cpu, "_SAMPLE_SECONDS", 1e-6)
+    monkeypatch.setattr(cpu, "_BATCH_SECONDS", 1e-6)
 
 
 def rows_of(file):
@@ -93,31 +93,62 @@ def test_nothing_is_measured_to_list_it(capsys, monkeypatch):
             assert [family, dtype] in [line.split()[:2] for line in shown.splitlines()]
     rows, minutes = shown.split()[-2:]
     assert int(rows) > 2000
-    assert 0 < float(minutes) < 60  # with every peer there is; 40 with none
+    assert 0 < float(minutes) < 30  # with every peer there is; 10 with none
 
 
-def test_who_takes_too_long_is_timed_once(monkeypatch):
-    """By a clock of the test's own."""
-    called = {OURS: 0, "slow": 0, "long": 0}
-    seconds = {OURS: 1e-3, "slow": 4e-3, "long": 3e-3}
+@pytest.fixture
+def race(monkeypatch):
+    """Whoever takes so many seconds of a clock of the test's own: calls and samples of each."""
+    now, called = [0.0], {}
 
-    def clock(call, times):
-        for _ in range(times):
-            call()
-        return seconds[call.keywords["name"]]
+    def run(seconds, **more):
+        called.clear()
+        called.update(dict.fromkeys(seconds, 0))
 
-    def call(name):
-        called[name] += 1
+        def call(name):
+            called[name] += 1
+            now[0] += seconds[name]
 
-    monkeypatch.setattr(cpu, "_time", clock)
-    samples = cpu.take_turns({name: partial(call, name=name) for name in called}, 0.01)
-    assert len(samples["slow"]) == 1
-    assert called["slow"] == 2  # the first of all calls is not counted, unless it is long
-    assert len(samples[OURS]) == len(samples["long"]) >= 5
-    seconds["slow"] = 1.0
-    called["slow"] = 0
-    samples = cpu.take_turns({name: partial(call, name=name) for name in called}, 0.01)
-    assert len(samples["slow"]) == called["slow"] == 1
+        calls = {name: partial(call, name=name) for name in seconds}
+        return called, cpu.take_turns(calls, 0.01, **more)
+
+    monkeypatch.setattr(cpu.time, "perf_counter", lambda: now[0])
+    return run
+
+
+def test_close_peers_have_more_rounds(race):
+    seconds = {OURS: 1e-3, COPY: 1e-3, "close": 1.2e-3, "ahead": 0.3e-3, "clear": 2e-3, "far": 4e-3}
+    _, samples = race(seconds)
+    rounds = {name: len(of) for name, of in samples.items()}
+    assert rounds[OURS] == rounds["close"] == rounds["ahead"] == cpu.CLOSE_ROUNDS
+    assert rounds[COPY] == rounds["clear"] == cpu.FEW_ROUNDS
+    assert rounds["far"] == 1
+    for name, of in samples.items():
+        assert of == pytest.approx([seconds[name]] * len(of))
+    # There is time for more of them, but not for who is clearly behind.
+    fast = {name: value / 1e3 for name, value in seconds.items()}
+    rounds = {name: len(of) for name, of in race(fast)[1].items()}
+    assert rounds[OURS] == rounds["close"] >= cpu.CLOSE_ROUNDS
+    assert rounds["clear"] == rounds["far"] == cpu.FEW_ROUNDS
+
+
+def test_all_of_a_family(capsys):
+    """Every type of it, so that all is measured in pieces."""
+    assert cli.main(["bench", "norms", "--all", "--list"]) == 0
+    listed = {tuple(line.split()[:2]) for line in capsys.readouterr().out.splitlines()}
+    for dtype in ("float16", "bfloat16", "float32", "float64"):
+        assert ("norms", dtype) in listed
+        assert ("bias", dtype) not in listed
+
+
+def test_who_takes_too_long_is_called_once(race):
+    called, samples = race({OURS: 1e-3, "slow": 20e-3, "long": 1.0})
+    assert called["slow"] == 3  # the first of all calls is not counted, unless it is long
+    assert len(samples["slow"]) == len(samples["long"]) == called["long"] == 1
+    # Calls that were made before are not made again.
+    called, samples = race({OURS: 1e-3, "long": 1.0}, first={"long": 0.9})
+    assert called["long"] == 0
+    assert samples["long"] == [0.9]
 
 
 def row(size=1024, threads=2, op="mish", dtype="float32", **ratios):

@@ -53,8 +53,8 @@ def small_shapes(monkeypatch, torch_threads):
     monkeypatch.setattr(shapes, "BIASED", (matrix, channels))
     monkeypatch.setattr(shapes, "MIDDLE", (shapes.Layout("middle", (2, 6, 5), ((1,),)),))
     monkeypatch.setattr(shapes, "WEIGHTS", (shapes.Layout("weights", (3, 3, 8)),))
-    monkeypatch.setattr(cpu, "_SAMPLE_SECONDS", 1e-6)
-    monkeypatch.setattr(cpu, "_WARM_SECONDS", 1e-6)
+    monkeypatch.setattr(cpu, "_BATCH_SECONDS", 1e-6)
+    monkeypatch.setattr(cpu, "_TURN_SECONDS", 1e-6)
 
 
 def fastact(*words: str, **environ: str) -> subprocess.CompletedProcess[str]:
@@ -103,8 +103,8 @@ def test_check_fails_on_a_violated_bound(op, monkeypatch, capsys):
 
 @pytest.mark.usefixtures("torch_threads")
 def test_bench(op, tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr(cpu, "_SAMPLE_SECONDS", 1e-6)
-    monkeypatch.setattr(cpu, "_WARM_SECONDS", 1e-6)
+    monkeypatch.setattr(cpu, "_BATCH_SECONDS", 1e-6)
+    monkeypatch.setattr(cpu, "_TURN_SECONDS", 1e-6)
     numbers = tmp_path / "bench.json"
     words = ["bench", op.name, "--sizes", "64,1000", "--peers", "numpy,torch", "--seconds", "0.001"]
     assert cli.main([*words, "--json", str(numbers)]) == 0
@@ -116,8 +116,8 @@ def test_bench(op, tmp_path, capsys, monkeypatch):
 
 
 def test_bench_goes_on_where_it_was_interrupted(tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr(cpu, "_SAMPLE_SECONDS", 1e-6)
-    monkeypatch.setattr(cpu, "_WARM_SECONDS", 1e-6)
+    monkeypatch.setattr(cpu, "_BATCH_SECONDS", 1e-6)
+    monkeypatch.setattr(cpu, "_TURN_SECONDS", 1e-6)
     numbers, measured, measure = tmp_path / "bench.json", [], cpu.measure
     words = ["bench", "mish", "relu", "--sizes", "64", "--peers", "", "--seconds", "0.001"]
     words += ["--json", str(numbers)]
@@ -534,8 +534,8 @@ def plain(text):
 @pytest.mark.parametrize("peers", ["numpy", "numpy,torch"])
 @pytest.mark.usefixtures("torch_threads")
 def test_a_terminal_has_colours_and_a_bar_and_no_line_beyond_it(screen, monkeypatch, peers):
-    monkeypatch.setattr(cpu, "_SAMPLE_SECONDS", 1e-6)
-    monkeypatch.setattr(cpu, "_WARM_SECONDS", 1e-6)
+    monkeypatch.setattr(cpu, "_BATCH_SECONDS", 1e-6)
+    monkeypatch.setattr(cpu, "_TURN_SECONDS", 1e-6)
     words = ["bench", "mish", "layer_norm", "--sizes", "64", "--shapes", "short", "--peers", peers]
     screens = screen()
     assert cli.main([*words, "--directions", "forward", "--seconds", "0.001"]) == 0

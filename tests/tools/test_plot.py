@@ -108,7 +108,7 @@ def test_a_few_ops_are_drawn_in_one_picture(tmp_path, capsys, figures):
 
 
 def test_what_was_measured_is_shown_again(tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr(cpu, "_SAMPLE_SECONDS", 1e-6)
+    monkeypatch.setattr(cpu, "_BATCH_SECONDS", 1e-6)
     numbers, page, again = (tmp_path / name for name in ("rows.json", "page.md", "again.md"))
     measure = ["--sizes", "64", "--seconds", "1e-4", "--peers", "numpy", "--threads", "1"]
     words = ["bench", "mish", "relu", *measure, "--json", str(numbers), "--markdown", str(page)]

@@ -8,13 +8,16 @@ machine hits all alike, and a ratio is the median over the ratios of the rounds.
 from __future__ import annotations
 
 import gc
+import math
 import os
 import time
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import groupby, product, repeat
+from operator import truediv
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import numpy as np
@@ -49,15 +52,18 @@ from .rows import asked, medians
 from .workloads import FAMILIES
 from .workloads.work import Case, Family, InMemory, Options, Tensors, Work, by_jax, by_torch, flat
 
-_SAMPLE_SECONDS = 2e-3
-# Before a sample, so that threads are awake and arrays in the caches as they are in a loop: of
+# The later half of a turn counts, when threads are awake and arrays in the caches as in a loop: of
 # 30 to 60 MB the first call took twice as long as the eighth, with which it had settled.
-_WARM_SECONDS, _WARM_CALLS = 2e-3, 8
+_BATCH_SECONDS = 0.2e-3  # of short calls, for the clock
+_TURN_SECONDS, _TURN_CALLS = 4e-3, 9
 _COLD_SECONDS = 40e-3  # for those calls; a call that is longer has arrays that no cache holds
-_FEWEST_ROUNDS, _MOST_ROUNDS = 5, 200
-_FEW_ROUNDS = 3  # of long calls
-_LONG_SECONDS = 2e-3
-_HOPELESS = 3  # times our time
+CLOSE_ROUNDS, FEW_ROUNDS = 7, 2  # for peers that are close, and for others
+_CLOSE, HOPELESS = 1.5, 3.0  # times our time: up to the one, and from the other on
+HOPELESS_SECONDS = 10e-3  # of one call, the least of a few: it tells enough
+_LONG_SECONDS = 0.3  # of a first call that is not repeated: no start of a library takes so long
+_CALLS, _SECONDS_AGAIN = 2, 0.05  # so many calls, where one takes no longer, before one is hopeless
+_SHORT_SECONDS = 1e-3  # of a call whose turn is short: it has all the rounds
+_BESIDE = {FRESH, COPY}  # who is no peer
 _ALIKE = 0.95  # and its inverse: between them nobody is faster
 
 
@@ -70,24 +76,33 @@ def _time(call: Call, times: int) -> float:
     return (time.perf_counter() - started) / times
 
 
-def _calls_per_sample(call: Call, once: float) -> int:
-    """How often to repeat a call so that a sample lasts long enough for the clock."""
+def _calls_in_batch(call: Call, once: float) -> int:
+    """How often to repeat a call so that a batch lasts long enough for the clock."""
     times, seconds = 1, once
-    while seconds < _SAMPLE_SECONDS:
-        times *= max(2, int(min(_SAMPLE_SECONDS / max(seconds, 1e-9), 100.0)))
+    while seconds < _BATCH_SECONDS:
+        times *= max(2, int(min(_BATCH_SECONDS / max(seconds, 1e-9), 100.0)))
         # the least of them: an interruption is not a call
         seconds = times * min(_time(call, times) for _ in range(3))
     return times
 
 
-def calls_before(once: float) -> int:
-    """How many calls of so many seconds come before a sample of them."""
-    once = max(once, 1e-9)
-    return int(max(_WARM_SECONDS / once, min(_WARM_CALLS, _COLD_SECONDS / once)))
+def batches_in_turn(batch: float) -> int:
+    """How many batches of so many seconds a turn has."""
+    return max(1, int(max(_TURN_SECONDS / batch, min(_TURN_CALLS, _COLD_SECONDS / batch))))
 
 
-def take_turns(calls: dict[str, Call], seconds: float) -> dict[str, list[float]]:
-    """Time the calls in rounds of one sample each.
+def _turn(call: Call, times: int, batches: int) -> float:
+    """Seconds of one call as it is in a loop: an interruption of one batch does not count."""
+    seconds = [_time(call, times) for _ in range(batches)]
+    return median(seconds[batches // 2 :])
+
+
+def take_turns(
+    calls: dict[str, Call], seconds: float, first: Mapping[str, float] | None = None
+) -> dict[str, list[float]]:
+    """Time the calls in rounds of one turn each.
+
+    One round more is for whoever it can tell more about: most of all, for peers that are close.
 
     Parameters
     ----------
@@ -95,46 +110,69 @@ def take_turns(calls: dict[str, Call], seconds: float) -> dict[str, list[float]]
         What to time, ours first.
     seconds : float
         Time to spend, about.
+    first : mapping of str to float, optional
+        Seconds of calls that were made already.
 
     Returns
     -------
     dict of str to list of float
-        For each name, seconds of one call in each round. Whoever takes several times as long as
-        ours, and longer than there is time for a round, is timed in the first one alone.
+        For each name, seconds of one call in each round from the first one on. Of a long call that
+        takes several times as long as ours, one call alone.
     """
+    ours, *others = calls
     samples: dict[str, list[float]] = {name: [] for name in calls}
-    names = list(calls)
     collecting = gc.isenabled()
     gc.disable()
     try:
-        once = {name: _once(call, seconds) for name, call in calls.items()}
-        ours = once[names[0]]
-        limit = max(_HOPELESS * ours, seconds / _FEWEST_ROUNDS)
-        peers = {*names} - {OURS, FRESH, COPY}
-        times = {name: _calls_per_sample(calls[name], once[name]) for name in names}
-        fewest = _FEWEST_ROUNDS if ours < _LONG_SECONDS else _FEW_ROUNDS
+        once = {ours: _once(calls[ours], math.inf)}
+        limit = max(HOPELESS * once[ours], HOPELESS_SECONDS)
+        for name in others:
+            once[name] = _once(calls[name], limit, (first or {}).get(name))
+        racing = [name for name in others if name in _BESIDE or once[name] <= limit]
+        samples |= {name: [once[name]] for name in {*others} - {*racing}}
+        turns = {}
+        for name in (ours, *racing):
+            times = _calls_in_batch(calls[name], once[name])
+            turns[name] = partial(_turn, calls[name], times, batches_in_turn(times * once[name]))
         ends = time.perf_counter() + seconds
-        for number in range(_MOST_ROUNDS):
-            if number >= fewest and time.perf_counter() >= ends:
-                break
+        while not samples[ours] or racing:
             # Nobody always runs after the same other one.
-            for name in names if number % 2 else reversed(names):
-                if name in peers and once[name] > limit:
-                    samples[name] = samples[name] or [once[name]]
-                    continue
-                if warm := calls_before(once[name]):
-                    _time(calls[name], warm)
-                samples[name].append(_time(calls[name], times[name]))
+            order = [ours, *racing]
+            for name in order if len(samples[ours]) % 2 else reversed(order):
+                samples[name].append(turns[name]())
+            late = time.perf_counter() >= ends
+            racing = [n for n in racing if _goes_on(n, samples[n], samples[ours], late)]
     finally:
         if collecting:
             gc.enable()
     return samples
 
 
-def _once(call: Call, seconds: float) -> float:
-    """Seconds of a call; of the first one, which pays for pages and threads, where that is long."""
-    first = _time(call, 1)
-    return first if first > seconds else _time(call, 1)
+def _once(call: Call, limit: float, first: float | None = None) -> float:
+    """Seconds of a call: of the second one, or the least of a few where that is beyond the limit.
+
+    The first one pays for pages and threads, and counts where it is too long to be repeated.
+    """
+    first = _time(call, 1) if first is None else first
+    if first > max(2 * limit, _LONG_SECONDS):
+        return first
+    least = _time(call, 1)
+    for _ in range(_CALLS - 1):
+        if limit < least < _SECONDS_AGAIN:
+            least = min(least, _time(call, 1))
+    return least
+
+
+def _goes_on(name: str, theirs: Sequence[float], ours: Sequence[float], late: bool) -> bool:
+    """Whether one round more can tell more of whoever took so long in those up to now."""
+    rounds = len(theirs)
+    if name in _BESIDE:
+        return rounds < FEW_ROUNDS or not late
+    if rounds < FEW_ROUNDS:
+        return theirs[-1] < max(HOPELESS * ours[-1], _SHORT_SECONDS)
+    # One round in which others had the cores tells nothing.
+    least: float = min(map(truediv, theirs, ours))
+    return least <= _CLOSE and (rounds < CLOSE_ROUNDS or not late)
 
 
 @dataclass(frozen=True)
@@ -147,10 +185,13 @@ class Workload:
         `OURS`, `FRESH`, `COPY` and the peers.
     left_out : dict of str to str
         Peers asked for that cannot do it, and why.
+    first : dict of str to float
+        Seconds of the peers' first calls.
     """
 
     calls: dict[str, Call]
     left_out: dict[str, str]
+    first: dict[str, float]
 
 
 def workload(case: Case, peers: Sequence[str], threads: int) -> Workload:
@@ -164,7 +205,8 @@ def workload(case: Case, peers: Sequence[str], threads: int) -> Workload:
         COPY: partial(_cpu.copy, np.empty_like(source), source),
     }
     theirs, left_out = _ask_peers(family, peers, case, work, threads)
-    return Workload(calls | theirs, left_out)
+    first = {name: seconds for name, (_, seconds) in theirs.items()}
+    return Workload(calls | {name: call for name, (call, _) in theirs.items()}, left_out, first)
 
 
 def small_calls(case: Case, peers: Sequence[str], threads: int) -> Workload:
@@ -175,7 +217,7 @@ def small_calls(case: Case, peers: Sequence[str], threads: int) -> Workload:
         of_tensors = Work(case, FAMILIES[case.op.family], Tensors(open_torch(threads))).ours
         calls[OURS_OF_TORCH] = of_tensors
         calls[FIRST_OF_TORCH] = _uncached(of_tensors)
-    return Workload(calls, made.left_out)
+    return replace(made, calls=calls)
 
 
 def _uncached(call: Call) -> Call:
@@ -193,8 +235,8 @@ def _uncached(call: Call) -> Call:
 
 def _ask_peers(
     family: Family, peers: Sequence[str], case: Case, work: Work, threads: int
-) -> tuple[dict[str, Call], dict[str, str]]:
-    """Ask every peer for its call and try it; collect the reasons of those that can't."""
+) -> tuple[dict[str, tuple[Call, float]], dict[str, str]]:
+    """Ask every peer for its call and time a first one; collect the reasons of those that can't."""
     makers: dict[str, Callable[[Case, Work, int], Call]] = {
         **family.others,
         TORCH: _torch,
@@ -203,13 +245,14 @@ def _ask_peers(
         ONNX: lambda case, work, threads: by_onnx(case, family, work, threads),
     }
 
-    def tried(peer: str) -> Call:
+    def tried(peer: str) -> tuple[Call, float]:
         if peer not in makers:
             raise LeftOut(f"not measured for {case.op.family}")
         call = makers[peer](case, work, threads)
         with np.errstate(all="ignore"):
-            call()
-        return call
+            if peer == COMPILED:  # by its first call
+                call()
+            return call, _time(call, 1)
 
     return asked(peers, tried)
 
@@ -226,7 +269,7 @@ def measure(
     """One row, and the peers that had to be left out of it with the reason."""
     work = (small_calls if small else workload)(case, peers, threads)
     with num_threads(threads), np.errstate(all="ignore"):
-        samples = take_turns(work.calls, seconds)
+        samples = take_turns(work.calls, seconds, work.first)
     # The copy is of one array: it moves two.
     samples[COPY] = [sample * (case.accesses / 2) for sample in samples[COPY]]
     found = medians(samples)

@@ -11,20 +11,19 @@ from collections.abc import Iterable, Sequence
 
 from ..measure.peers import COMPILED, JAX, MKL, NUMPY, ONNX, PARTIAL, TORCH
 from ..terminal import table
-from .cpu import calls_before
+from .cpu import CLOSE_ROUNDS, FEW_ROUNDS, HOPELESS, HOPELESS_SECONDS, batches_in_turn
 from .workloads import FAMILIES
 from .workloads.work import ITEM, Case
 
-_BYTES_A_SECOND = 8e9  # of memory, through two threads
+_BYTES_A_SECOND = 2e10  # of memory, through two threads
 _CALL = 5e-6  # seconds of a call of next to no elements
-_SAMPLE = 2e-3
-_MAKES = 3e-9  # seconds for an element of an array to be made
-_ROUNDS, _FEW_ROUNDS, _LONG = 5, 3, 2e-3  # as in cpu.take_turns
-_HOPELESS = 3
+_BATCH = 0.3e-3
+_MAKES = 1e-9  # seconds for an element of an array to be made
+_CLOSE = 0.15  # of the rows have a peer that is close
 
 #: How many times our time a peer takes, about, and seconds that it takes to begin; more in 16 bits.
 _TIMES = {NUMPY: 12.0, TORCH: 3.0, COMPILED: 2.0, ONNX: 3.0, JAX: 2.0}
-_BEGINS = {COMPILED: 8.0, JAX: 0.15, ONNX: 0.02}
+_BEGINS = {COMPILED: 8.0, JAX: 0.08, ONNX: 0.02}
 _NUMPY_IN_16_BITS, _NUMPY_SUMS = 60.0, 3.0
 _FORWARD_ALONE = (NUMPY, ONNX, MKL)  # nearly
 
@@ -37,15 +36,15 @@ def seconds_of(case: Case, peers: Sequence[str], seconds: float) -> float:
     peers = [peer for peer in peers if peer not in PARTIAL or peer in makers]
     ours = _CALL + case.accesses * case.size * ITEM[case.dtype] / _BYTES_A_SECOND
     calls = [ours] * 3 + [ours * _times(case, peer) for peer in peers]
-    hopeless = max(_HOPELESS * ours, seconds / _ROUNDS)
+    hopeless = max(HOPELESS * ours, HOPELESS_SECONDS)
     taken = sum(_BEGINS.get(peer, 0.0) for peer in peers)
     taken += case.accesses * case.size * _MAKES
-    taken += sum(2 * call + 4 * min(call, _SAMPLE) + _SAMPLE for call in calls)  # to begin with
-    a_round = sum(
-        max(call, _SAMPLE) + calls_before(call) * call for call in calls if call <= hopeless
-    )
-    rounds = _ROUNDS if ours < _LONG else _FEW_ROUNDS
-    return taken + max(seconds, rounds * a_round)
+    taken += sum(2 * call for call in calls)  # to begin with
+    batches = [max(call, _BATCH) for call in calls if call <= hopeless]
+    a_round = sum(batch * batches_in_turn(batch) for batch in batches)
+    few = max(seconds, FEW_ROUNDS * a_round)
+    close = CLOSE_ROUNDS * a_round / len(calls) * 2
+    return taken + few + _CLOSE * close
 
 
 def _times(case: Case, peer: str) -> float:

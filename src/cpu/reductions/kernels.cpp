@@ -660,19 +660,19 @@ FASTACT_HD void one_block(const T* x, int64_t n, int64_t ahead, bool& is_plain, 
   one_pass<A, backward>(x, n, shift, ahead, is_plain, result, pitch);
 }
 
-// What skips NaN looks for one first, and does so where there is one.
+// What skips NaN adds up a block as if there were none. Where its first result says that there was
+// one, it adds that block anew and skips them, and does so in the later blocks.
 template <class A, bool backward, class T>
 void blocks(const char* from, const int64_t* offsets, int64_t count, int64_t n, int64_t ahead,
             double* results, int64_t pitch) {
   bool is_plain = true;
   for (int64_t i = 0; i < count; ++i) {
     const T* const x = reinterpret_cast<const T*>(from + offsets[i]);
-    if constexpr (kSeeksNaN<T> && !std::is_void<typename A::Plain>::value) {
+    if constexpr (!kAddsFloats<A, T> && !std::is_void<typename A::Plain>::value) {
       using Plain = typename A::Plain;
-      // Of what comes from memory NaN is skipped, which takes no longer than memory does.
-      const bool seeks = backward || ahead == 0;
-      if (seeks && !has_nan(backward ? x - n + 1 : x, n)) {
-        one_block<Plain, backward>(x, n, ahead, is_plain, results + i, pitch);
+      if (is_plain) one_block<Plain, backward>(x, n, ahead, is_plain, results + i, pitch);
+      is_plain = is_plain && results[i] == results[i];
+      if (is_plain) {
         if (A::kSets > Plain::kSets) results[i + Plain::kSets * pitch] = double(n);
         continue;
       }

@@ -136,7 +136,7 @@ FASTACT_HD V add_converted(V x, V one, V sum) {
 
 FASTACT_HD Floats add_converted(Floats x, Floats, Floats sum) { return sum + x; }
 
-// Whether one of n elements is NaN. kSeeksNaN: it is worth asking; of 16-bit data nobody does.
+// Whether two cache lines hold a NaN. kSeeksNaN: it is worth asking; of 16-bit data nobody does.
 template <class T>
 constexpr bool kSeeksNaN = sizeof(T) >= sizeof(float);
 #if defined(__AVX512F__)
@@ -175,23 +175,6 @@ FASTACT_HD bool are_unordered(const T* a, const T* b) {
   return (any[0] | any[1]) != 0;
 }
 #endif
-template <class T>
-FASTACT_HD bool has_nan(const T* x, int64_t n) {
-  constexpr int64_t kPerLine = kCacheLine / sizeof(T), kStep = 8 * kPerLine;
-  int64_t i = 0;
-  for (; i + kStep <= n; i += kStep) {
-    bool any = false;
-#pragma GCC unroll 4
-    for (int64_t k = 0; k < kStep; k += 2 * kPerLine)
-      any |= are_unordered(x + i + k, x + i + k + kPerLine);
-    if (any) return true;
-  }
-  for (; i + kPerLine <= n; i += kPerLine)
-    if (are_unordered(x + i, x + i)) return true;
-  for (; i < n; ++i)
-    if (x[i] != x[i]) return true;
-  return false;
-}
 
 // Prefetches count elements `ahead` bytes past x, where the hardware's own prefetcher does not
 // follow.

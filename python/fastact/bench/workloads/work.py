@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
+from functools import lru_cache, partial
 from math import prod
 from typing import Any, TypeVar
 
@@ -172,6 +172,13 @@ def name_of(op: str, direction: str, dtype: str, what: str) -> str:
     return f"{op} {direction}, {dtype}, {what}"
 
 
+@lru_cache(maxsize=64)
+def _drawn(seed: int, count: int, dtype: str) -> NDArray[Any]:
+    """Normal random numbers, the same each time: to draw them takes longer than to copy them."""
+    normal = np.random.default_rng(seed).standard_normal(count, dtype=np.float32)
+    return np.asarray(normal).astype(dtype)
+
+
 class InMemory:
     """Arrays of NumPy, each of other numbers."""
 
@@ -181,9 +188,7 @@ class InMemory:
     def random(self, shape: Sequence[int], dtype: str) -> NDArray[Any]:
         """An array of normal random numbers; of a large one they come again, in other rows."""
         self._made += 1
-        count = min(prod(shape), _DRAWN)
-        normal = np.random.default_rng(self._made).standard_normal(count, dtype=np.float32)
-        return np.resize(np.asarray(normal).astype(dtype), tuple(shape))
+        return np.resize(_drawn(self._made, min(prod(shape), _DRAWN), dtype), tuple(shape))
 
     def integers(self, shape: Sequence[int], end: int) -> NDArray[Any]:
         """An array of random int64 from 0 to below `end`."""
@@ -389,6 +394,7 @@ def by_jax(jax: Any, case: Case, family: Family, work: Work) -> Call:
         rest = {name: a for name, a in inputs.items() if name in family.constant}
         dys = tuple(jax.numpy.asarray(a) for a in flat(incoming.values()))
         arguments, compiled = (leaves, rest, dys), jax.jit(gradients)
+    compiled.lower(*arguments).compile()  # which the first call would, and finds done
     return lambda: jax.block_until_ready(compiled(*arguments))
 
 
