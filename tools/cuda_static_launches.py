@@ -1,200 +1,183 @@
-"""How kernels are launched for a shape, and the route of a warp through each.
+"""What the benchmark's calls launch, and how a warp goes through each kernel.
 
-As the plans in src/cuda have it, for contiguous arrays, parameters of x's dtype and sm_90. A kernel
-that is not listed here can be described on the command line: tools/cuda_static.py, --via.
+Grids, blocks and shared memory come from the plans themselves: the emulated device notes what it is
+asked to launch, and runs nothing.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from math import prod
+import json
+import re
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
 
-from cuda_static_model import MULTIPROCESSORS
-from cuda_static_routes import Loop, Step, Via
+import numpy as np
+from cuda_static_routes import Loop, Router, Step, Via
 
-#: Bytes of an element in storage, and in the type that is computed in.
-ITEM = {"float16": 2, "bfloat16": 2, "float32": 4, "float64": 8}
-COMPUTE = {"float16": 4, "bfloat16": 4, "float32": 4, "float64": 8}
-VECTOR = 16
-WARP = 32
-NARROW, WIDE = 256, 512  # threads of a block of a shorter and of a longer row
-IN_FLIGHT = 4
-HELD_ROW = {name: (4 if item == 2 else 8) * WIDE for name, item in ITEM.items()}  # vectors
-HELD_BACKWARD = {2: 1024, 4: 1536, 8: 1024}  # vectors of a row that a block holds, by item size
+import fastact as fa
+from fastact.bench.workloads import FAMILIES
+from fastact.bench.workloads.work import ITEM, Case, Family, InMemory, Work
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT / "tests"))
+MEASURED = ROOT / "docs/results/gpu/h200.json"
+LARGE = 2  # the emulated device that has an H200's shared memory
+VECTOR, WARP = 16, 32
 
 
 @dataclass(frozen=True)
 class Launch:
-    """One launch: which kernel, its blocks, what moves, and the way of a warp through it.
+    """One launch: the kernel's mangled name, its blocks, and dynamic shared memory of one."""
 
-    rows : what a thread has of them, for counting folds; elements: that it computes.
-    """
-
-    source: str
-    words: str  # of the mangled name, in their order
+    symbol: str
     grid: int
     threads: int
-    shared: int  # dynamic, of a block
-    bytes: float
-    elements: float
-    rows: float
-    step: Step
+    shared: int
 
 
-def _power(number: int, most: int) -> int:
-    return min(most, 1 << max(0, number - 1).bit_length())
+class _OnHost(InMemory):
+    def random(self, shape: Sequence[int], dtype: str) -> Any:
+        from devices import DTYPES
+
+        return np.zeros(shape, DTYPES[dtype])
 
 
-def held(vectors: int, dtype: str) -> tuple[int, int, int]:
-    """Vectors of a thread, lanes of a row, threads of a block: row_shape of core/held_rows.cuh."""
-    most = 4 if ITEM[dtype] == 2 else 8
-    if vectors <= 2 * WARP:
-        return 2, _power(-(-vectors // 2), WARP), NARROW
-    if vectors <= 4 * WARP:
-        return 4, WARP, NARROW
-    if vectors <= most * WARP:
-        return most, WARP, NARROW // 2
-    of_thread = 4 if vectors <= 1024 else most
-    lanes = -(-vectors // of_thread // WARP) * WARP
-    return of_thread, lanes, lanes
+def _moved(family: Family, device: Any) -> Family:
+    """The family with arrays on the emulated device, which nobody fills."""
+
+    def there(value: Any) -> Any:
+        if isinstance(value, tuple):
+            return tuple(map(there, value))
+        if not isinstance(value, np.ndarray):
+            return value
+        return device.ExchangeArray.empty(list(value.shape), value.dtype.name, LARGE)
+
+    def prepared(case: Case, arrays: dict[str, Any]) -> dict[str, Any]:
+        return {name: there(one) for name, one in family.prepared(case, arrays).items()}
+
+    return replace(family, prepared=prepared)
 
 
-def norm_forward(shape: Sequence[int], dtype: str) -> Launch:
-    """layer_norm's forward kernel over the last axis, weight and bias given: rows in registers."""
-    count, length = prod(shape[:-1]), shape[-1]
-    vecs, lanes, threads = held(-(-length * ITEM[dtype] // VECTOR), dtype)
-    teams = threads // lanes
-    # Folds of fold_team: one float, then two doubles at once, half of the lanes each, where a
-    # double takes two shuffles. Within a warp a narrow row's steps are all there, skipped or not.
-    in_block = lanes > WARP
-    shuffles = 5 + 2 * 5 + 2 + (4 + 2 * 4 if in_block else 0)
-    counts = {"LDG.128": 3 * vecs, "STG.128": vecs, "SHFL": shuffles, "BAR": 2 * in_block}
-    # A thread that lacks a vector jumps over what is made of it: counted as if it had all.
-    step = Via(counts, near=True, diverges=True)
-    return Launch(
-        *(
-            "norms",
-            f"forward_rows Li{vecs} RowPhaseE0 NormOf NormQuick",
-            -(-count // teams),
-            threads,
-        ),
-        *(0, 2.0 * count * length * ITEM[dtype]),
-        *(vecs * VECTOR / ITEM[dtype], 1.0, step),
-    )
+def calls(wanted: str = "") -> Iterator[tuple[Case, dict[str, Any], list[Launch]]]:
+    """The benchmark's cases whose names have the words, what was measured, and the launches."""
+    from devices import devices
+
+    device = devices.emulate()
+    device.set_empty_launches(True)
+    device.count_host_calls(True)
+    for row in json.loads(MEASURED.read_text(encoding="utf-8"))["rows"]:
+        op = fa.ops[row["op"]]
+        family = FAMILIES[op.family]
+        for case in family.on_gpu(op, row["direction"], row["dtype"], None):
+            if case.label == row["what"] and wanted in case.name:
+                work = Work(case, _moved(family, device), _OnHost())
+                device.clear_launches()
+                work.ours()
+                seen = device.launches()
+                yield (
+                    case,
+                    row,
+                    [
+                        Launch(
+                            one["symbol"],
+                            np.prod(one["grid"]),
+                            np.prod(one["block"]),
+                            one["shared"],
+                        )
+                        for one in seen
+                    ],
+                )
+    device.set_empty_launches(False)
 
 
-def held_backward(vectors: int, dtype: str) -> tuple[int, int, int, int]:
-    """As `held`: backward_shape of src/cuda/norms/rows/norms.cu; and blocks, at most."""
-    item = ITEM[dtype]
-    if vectors <= 2 * WARP:
-        of_thread, lanes, threads = 2, max(2, _power(-(-vectors // 2), WARP)), NARROW
-    else:
-        of_thread = 1 if vectors <= (256 if item == 2 else 512) else 2 if vectors <= 1024 else 3
-        lanes = threads = -(-vectors // (of_thread * WARP)) * WARP
-    resident = 512 if of_thread > 1 or item == 8 else 768 if item == 2 else 1024
-    return of_thread, lanes, threads, MULTIPROCESSORS * max(1, resident // threads)
-
-
-def norm_backward(shape: Sequence[int], dtype: str) -> Launch:
-    """layer_norm's backward kernel over the last axis, dweight and dbias wanted.
-
-    Left out: its sums go to shared memory every 14 rows, and in the end to the partial sums.
-    """
-    count, length = prod(shape[:-1]), shape[-1]
-    item = ITEM[dtype]
-    vectors = -(-length * item // VECTOR)
-    if vectors > HELD_BACKWARD[item]:
-        most = HELD_BACKWARD[item]
-        raise SystemExit(f"cuda_static: norm_backward is known for rows of up to {most} vectors")
-    vecs, lanes, threads, most = held_backward(vectors, dtype)
-    teams = threads // lanes
-    grid = min(most, -(-count // teams))
-    rows = -(-count // (grid * teams))
-    elements = vecs * VECTOR // item
-    # Two rows a round, each of which loads the next one. A multiply-add of an element for g xhat
-    # and for its column, two for dx. Half a warp folds each of two sums: in double over the warps.
-    shuffles = 5 + 8 + 1 if lanes > WARP else lanes.bit_length() - 1 + 2
-    two = {
-        "LDG.128": 4 * vecs,
-        "STG.128": 2 * vecs,
-        "BAR": 2 * (lanes > WARP),
-        "FFMA": 2 * 4 * elements,
-        "SHFL": 2 * shuffles,
-    }
-    return Launch(
-        *("norms", f"norm_backward_rows Li{vecs} MeansByE{int(lanes > WARP)}E NormQuick", grid),
-        *(threads, 8 * 2 * elements * threads, 3.0 * count * length * item),
-        *(rows * elements, rows),
-        Loop(max(1, round(rows / 2)), two, ahead=2),
-    )
-
-
-def held_softmax(vectors: int, dtype: str) -> tuple[int, int, int]:
-    """The same of softmax: softmax_shape of src/cuda/softmax/plan.cuh."""
-    most = 4 if ITEM[dtype] == 2 else 8
-    if vectors > most * WARP:
-        lanes = vectors // most
-        return (most, lanes, lanes) if vectors % (most * WARP) == 0 else held(vectors, dtype)
-    of_thread = 4 if vectors <= 32 else most
-    lanes = _power(-(-vectors // of_thread), WARP)
-    return of_thread, lanes, NARROW // 2 if of_thread > 4 else NARROW
-
-
-def _held_rows(
-    kernel: str, kind: str, arrays: tuple[int, int], folds: tuple[int, int]
-) -> Callable[[Sequence[int], str], Launch]:
-    """A kernel of softmax over the last axis whose rows are in registers.
-
-    arrays : that are read and written; folds: of numbers in the compute type, and in double.
-    """
-
-    def launch(shape: Sequence[int], dtype: str) -> Launch:
-        count, length = prod(shape[:-1]), shape[-1]
-        vectors = -(-length * ITEM[dtype] // VECTOR)
-        if vectors > HELD_ROW[dtype]:
-            raise SystemExit(f"cuda_static: {kernel} is known for rows that a block holds")
-        vecs, lanes, threads = held_softmax(vectors, dtype)
-        steps = min(lanes, WARP).bit_length() - 1 + (4 if lanes > WARP else 0)
-        # Two numbers are folded at once, and given to all lanes by one step more.
-        shuffles = folds[0] * COMPUTE[dtype] // 4 * steps + 2 * (steps + (folds[1] == 2))
-        counts = {"LDG.128": arrays[0] * vecs, "STG.128": arrays[1] * vecs, "SHFL": shuffles}
-        if lanes > WARP:
-            counts["BAR"] = 1 + (folds[0] > 0)
-        return Launch(
-            *("softmax", f"{kernel} Li{vecs} RowPhaseE0 {kind} SoftmaxQuick"),
-            *(-(-count * lanes // threads), threads, 0),
-            float(sum(arrays)) * count * length * ITEM[dtype],
-            *(vecs * VECTOR / ITEM[dtype], 1, Via(counts)),
-        )
-
-    return launch
-
-
-def activation(name: str) -> Callable[[Sequence[int], str], Launch]:
-    """The map of an activation, forward: four vectors a thread."""
-
-    def launch(shape: Sequence[int], dtype: str) -> Launch:
-        elements = IN_FLIGHT * VECTOR // ITEM[dtype]
-        words = f"map_contiguous Li1ELb0 7Forward {len(name)}{name.capitalize()}"
-        return Launch(
-            *("activations", words, -(-prod(shape) // (NARROW * elements)), NARROW, 0),
-            *(2.0 * prod(shape) * ITEM[dtype], elements, 0),
-            Via({"LDG.128": IN_FLIGHT, "STG.128": IN_FLIGHT}, diverges=True),
-        )
-
-    return launch
-
-
-#: By the name on the command line. Activations are `activation:NAME`.
-LAUNCHES: dict[str, Callable[[Sequence[int], str], Launch]] = {
-    "norm_forward": norm_forward,
-    "norm_backward": norm_backward,
-    "softmax": _held_rows("forward_rows", "KindOf Li0E", (1, 1), (1, 1)),
-    "log_softmax": _held_rows("forward_rows", "KindOf Li1E", (1, 1), (1, 2)),
-    "logsumexp": _held_rows("forward_rows", "KindOf Lin2E", (1, 0), (1, 2)),
-    "cross_entropy": _held_rows("forward_rows", "KindOf Lin2E", (1, 0), (1, 2)),
-    "softmax_backward": _held_rows("softmax_backward_rows", "Li0E", (2, 1), (0, 1)),
-    "log_softmax_backward": _held_rows("softmax_backward_rows", "Li1E", (2, 1), (0, 1)),
-    **{name: activation(name) for name in ("gelu", "mish", "silu", "relu", "tanh", "sigmoid")},
+#: By the beginning of a kernel's title (tests/kernel_names.py): arrays as large as x that it reads
+#: and writes. A kernel that is not here deals with parts, parameters or results.
+MOVED = {
+    "forward_rows, norm, chunks found": (1, 0),
+    "forward_rows, without y": (1, 0),
+    "forward_rows": (1, 1),
+    "softmax_backward_rows": (2, 1),
+    "lse_gradients": (1, 1),
+    "norm_backward_rows": (2, 1),
+    "norm_long_sums": (2, 0),
+    "strip_moments": (1, 0),
+    "strip_sums": (2, 0),
+    "strip_forward": (1, 1),
+    "strip_backward": (2, 1),
+    "whole_forward": (1, 1),
+    "whole_backward": (2, 1),
+    "map_rows, gated rows forward": (2, 1),
+    "map_rows, gated rows backward": (3, 2),
+    "map_rows, bias rows backward": (2, 1),
+    "map_rows": (1, 1),
+    "map_contiguous, gelu backward": (2, 1),
+    "map_contiguous, mish backward": (2, 1),
+    "map_contiguous": (1, 1),
+    "map_vectors": (0, 1),
+    "map_columns": (0, 1),
+    "reduce_": (1, 0),
+    "sum_columns": (1, 0),
+    "moment_columns": (1, 0),
 }
+#: Kernels that read again what doesn't fit, or have loops that no count of accesses singles out.
+UNKNOWN = ("forward_long_columns", "backward_long_columns", "gates_")
+#: Kernels without a loop over vectors: a thread has all of its own at once.
+HELD = ("forward_rows", "softmax_backward_rows", "lse_gradients", "whole_", "map_contiguous")
+#: Vectors of each array that a round of a loop has.
+_ROUNDS = (16, 12, 8, 6, 4, 3, 2, 1)
+
+
+def moved(case: Case, title: str, launches: Sequence[Launch]) -> tuple[int, int] | None:
+    """Arrays as large as x that a kernel of a call reads and writes."""
+    if title.startswith(UNKNOWN):
+        raise ValueError(f"{title}: its loops are not known")
+    found = next((both for start, both in MOVED.items() if title.startswith(start)), None)
+    if found is None:
+        return None
+    reads, writes = found
+    adds = case.op.name.startswith("add_")
+    if adds and title.startswith("forward_rows"):
+        return (1, 1) if "applied" in title else (reads + 1, writes + 1)
+    if adds and title.startswith("norm_backward_rows"):
+        return reads + 1, writes
+    if title.startswith("strip_sums") and not any(
+        "strip_backward" in launch.symbol for launch in launches
+    ):
+        return reads, 1
+    if title.startswith(("map_vectors", "map_columns")) and len(launches) > 1:
+        return 1, 1
+    return found
+
+
+def way(router: Router, title: str, case: Case, launch: Launch, both: tuple[int, int]) -> Step:
+    """What a thread of a kernel does with its vectors."""
+    reads, writes = both
+    of_thread = case.size * ITEM[case.dtype] / VECTOR / (launch.grid * launch.threads)
+    if title.startswith(HELD) and not title.startswith("map_rows"):
+        vectors = max(1, round(of_thread + 0.49))
+        if match := re.search(r"forward_rows\w*?Li(\d+)E", router.code.name):
+            vectors = int(match[1])
+        parameters = 0
+        if title.startswith("forward_rows, norm") and title.endswith("quick rows"):
+            parameters = 0 if "found" in title else 1 if "rms" in case.op.name else 2
+        counts = {"LDG.128": (reads + parameters) * vectors, "STG.128": writes * vectors}
+        lanes = case.span * ITEM[case.dtype] / VECTOR / vectors
+        folded = title.startswith(("forward_rows", "softmax_backward")) and "applied" not in title
+        return Via(counts, near=folded, diverges=True, folds=(29 if lanes > WARP else 17) * folded)
+    if title.startswith("reduce_few"):
+        divided = {"MUFU.RCP64H": 2} if "moments" in title else {}
+        return Via({"LDG.128": 3, "STG.128": 1} | divided, diverges=True)
+    ahead = 2 if title.startswith("norm_backward_rows") else 0
+    for vectors in _ROUNDS:
+        counts = {"LDG.128": reads * vectors, "STG.128": writes * vectors}
+        if vectors > max(1, of_thread * 1.3) or not router.has_loop(counts):
+            continue
+        return Loop(max(1, round(of_thread / vectors)), counts, ahead)
+    for vectors in {max(1, round(of_thread)), *_ROUNDS}:
+        counts = {"LDG.128": reads * vectors, "STG.128": writes * vectors}
+        if vectors <= max(1, of_thread * 1.3) and router.has_way(counts):
+            return Via(counts, diverges=True)
+    raise ValueError(f"{title}: no way over {reads} and {writes} vectors")

@@ -26,16 +26,17 @@ SCHEDULERS = 4  # of a multiprocessor
 # What a multiprocessor holds of compute capability 9.0 (CUDA Programming Guide).
 THREADS, BLOCKS, SHARED_BYTES, REGISTERS = 2048, 32, 233472, 65536
 CLOCK = 1.95e9  # Hz; 1.92 to 1.98 in the profile
-#: Bytes/s of a long copy, reads and writes together: 134 MB arrays take 66 us, LAUNCH included.
-COPY_RATE = 4.2e12
+#: Of the benchmark's own copies: bytes/s, reads and writes together, and s.
+COPY_RATE, LAUNCH = 4.25e12, 3.0e-6
 
-# Fitted together to the launches of docs/results/gpu/h200_profile.json and the float32 rows of
-# h200_study.json, in logarithms; then rounded.
-LAUNCH = 2.7e-6  # s; the shortest kernel under ncu takes 3.5 us
-FROM_MEMORY = 970.0  # clocks of a round of loads from DRAM under load; an idle one takes some 700
-FROM_CACHE = 525.0  # clocks of a round that L1 or L2 answers, beside others' traffic
-FOLD_STEP = 47.0  # clocks of a shuffle, what it feeds, and its part of the barrier
-OVERLAP = 6.0  # warps a scheduler that raise the exponent by 1
+# Fitted together to the calls of docs/results/gpu/h200.json whose kernels are known, in logarithms;
+# then rounded.
+FROM_MEMORY = 900.0  # clocks of a round of loads from DRAM under load; an idle one takes some 700
+FROM_CACHE = 490.0  # clocks of a round that L1 or L2 answers, beside others' traffic
+FOLD_STEP = 88.0  # clocks of a shuffle, what it feeds, and its part of the barrier
+OVERLAP = 5.0  # warps a scheduler that raise the exponent by 1
+TILE = 8400.0  # clocks of what a tile of channels costs besides: folds, merging, coefficients
+FEW_ROUNDS = 9  # of a kernel that deals with parts, parameters or results alone
 CHAIN_ISSUE = 1.0  # clocks that an instruction adds to its warp's own chain: no more than its slot
 
 
@@ -48,6 +49,7 @@ class Work:
     rounds, near : rounds of loads that a warp waits for, from DRAM and from caches.
     shuffles : of one warp, in folds: a double takes two a step.
     prefetched : rows of a warp whose loads are issued a row ahead; 0: none are.
+    waits : clocks of its chain besides.
     """
 
     bytes: float
@@ -59,6 +61,7 @@ class Work:
     near: float = 0
     shuffles: float = 0
     prefetched: float = 0
+    waits: float = 0
 
     @property
     def warps_a_scheduler(self) -> float:
@@ -114,6 +117,7 @@ def predict(work: Work, clock: float = CLOCK) -> Prediction:
         + work.rounds * FROM_MEMORY
         + work.near * FROM_CACHE
         + work.shuffles * FOLD_STEP
+        + work.waits
     )
     # A row ahead is there in time where a row takes longer than memory does.
     clocks = max(clocks, work.prefetched * FROM_MEMORY)

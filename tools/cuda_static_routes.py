@@ -10,8 +10,12 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import sass
+
+_REGISTER = re.compile(r"\bR\d+\b")
+_WIDTHS = ((".128", 16), (".64", 8), (".U16", 2), (".S16", 2), (".U8", 1), (".S8", 1))
 
 
 @dataclass(frozen=True)
@@ -30,13 +34,15 @@ class Loop:
 class Via:
     """A kernel without a loop: what it has exactly, and as little as can be of all else.
 
-    near : what is loaded after the last fold of a row is in a cache already.
     diverges : straight pieces that some lanes jump over are executed for the others.
+    folds : shuffles of a row's folds, which the shortest way jumps over.
+    near : what is loaded after the first use of x is in a cache already.
     """
 
     counts: sass.Counts
     near: bool = False
     diverges: bool = False
+    folds: int = 0
 
 
 Step = Loop | Via
@@ -46,51 +52,57 @@ Step = Loop | Via
 class Trace:
     """What one warp executes: stretches of instructions, each so many times, in order."""
 
-    parts: list[tuple[int, tuple[sass.Instruction, ...], bool]] = field(default_factory=list)
+    parts: list[tuple[int, tuple[sass.Instruction, ...]]] = field(default_factory=list)
     ahead: dict[tuple[sass.Instruction, ...], int] = field(default_factory=dict)  # Loop's
+    folds: int = 0
+    near: bool = False
 
-    def add(
-        self, way: Sequence[sass.Instruction], trips: int = 1, ahead: int = 0, near: bool = False
-    ) -> None:
+    def add(self, way: Sequence[sass.Instruction], trips: int = 1, ahead: int = 0) -> None:
         """One more stretch."""
         if way and trips:
-            self.parts.append((trips, tuple(way), near))
+            self.parts.append((trips, tuple(way)))
             if ahead:
                 self.ahead[tuple(way)] = ahead
 
     def count(self, name: str = "") -> int:
-        """Instructions of an opcode, or all."""
-        return sum(
-            trips * sum(not name or one.matches(name) for one in way)
-            for trips, way, _ in self.parts
+        """Instructions of an opcode, or all; a shuffle of a fold has two beside it."""
+        found = sum(
+            trips * sum(not name or one.matches(name) for one in way) for trips, way in self.parts
         )
+        return found + self.folds * {"": 3, "SHFL": 1}.get(name, 0)
 
-    def rounds(self) -> tuple[int, int]:
-        """Stretches that load whole vectors from DRAM, and those whose loads a cache answers."""
-        far = near = 0
-        for trips, way, is_near in self.parts:
-            if way in self.ahead or not any(one.base == "LDG" for one in way):
-                continue
-            if is_near or not any(one.matches("LDG.128") for one in way):
-                near += trips
-            else:
-                far += trips
-        return far, near
+    def loads(self) -> tuple[int, int, int]:
+        """Rounds of loads that a warp waits for, from DRAM and from caches; bytes in flight.
 
-    def wide_loads(self) -> int:
-        """The most loads of 16 bytes that a stretch has, which are in flight together."""
-        return max(
-            (
-                sum(one.matches("LDG.128") for one in way) // self.ahead.get(way, 1)
-                for _, way, near in self.parts
-                if not near
-            ),
-            default=0,
-        )
+        A round ends where a number is used that one of its loads brings: what the compiler takes
+        apart right behind its load is a round of its own.
+        """
+        far = near = most = 0
+        for trips, way in self.parts:
+            waited: list[bool] = []  # of each round, whether it has whole vectors from DRAM
+            pending: dict[str, int] = {}  # bytes, by the first register
+            taken: set[str] = set()
+            for one in way:
+                used = set(_REGISTER.findall(one.operands))
+                if pending and used & taken:
+                    waited.append(any(size == 16 for size in pending.values()))
+                    pending, taken = {}, set()
+                if one.base == "LDG":
+                    first = _REGISTER.findall(one.operands)[:1]
+                    size = next((n for word, n in _WIDTHS if word in one.opcode), 4)
+                    pending |= dict.fromkeys(first, size)
+                    taken |= {f"R{int(r[1:]) + k}" for r in first for k in range(-(-size // 4))}
+                    most = max(most, sum(pending.values()) // self.ahead.get(way, 1))
+            if pending:
+                waited.append(any(size == 16 for size in pending.values()))
+            if way not in self.ahead:
+                far += trips * sum(waited)
+                near += trips * (len(waited) - sum(waited))
+        return (1, far + near - 1, most) if self.near else (far, near, most)
 
     def rows_ahead(self) -> int:
         """Rows that are loaded while the one before is computed."""
-        return sum(trips * self.ahead.get(way, 0) for trips, way, _ in self.parts)
+        return sum(trips * self.ahead.get(way, 0) for trips, way in self.parts)
 
 
 class Router:
@@ -99,6 +111,8 @@ class Router:
     def __init__(self, code: sass.Function) -> None:
         self.code = code
         self.index = {one.address: i for i, one in enumerate(code.code)}
+        self._ways: dict[tuple[Any, ...], list[int]] = {}
+        self._rounds: dict[tuple[Any, ...], list[list[int]]] = {}
 
     def trace(self, step: Step) -> Trace:
         """All that a warp executes, from the first instruction to the exit."""
@@ -108,11 +122,31 @@ class Router:
             return made
         way = self._go(0, step.counts)
         every = self._instructions(self._with_pieces(way) if step.diverges else way)
-        folds = [i for i, one in enumerate(every) if one.base == "SHFL"]
-        split = folds[-1] if step.near and folds else 0
-        made.add(every[:split])
-        made.add(every[split:], near=step.near)
+        made.add(every)
+        made.folds, made.near = step.folds, step.near
         return made
+
+    def _way(self, start: int, goals: set[int], counts: sass.Counts) -> list[int]:
+        """Function.way, found once."""
+        key = start, *goals, *counts.items()
+        if key not in self._ways:
+            self._ways[key] = self.code.way(start, goals, counts)
+        return self._ways[key]
+
+    def _loops(self, counts: sass.Counts) -> list[list[int]]:
+        """Function.rounds, found once."""
+        key = tuple(counts.items())
+        if key not in self._rounds:
+            self._rounds[key] = list(self.code.rounds(counts))
+        return self._rounds[key]
+
+    def has_way(self, counts: sass.Counts) -> bool:
+        """Whether there is a way from the beginning to an exit that has these counts."""
+        return bool(self._way(0, set(), counts))
+
+    def has_loop(self, counts: sass.Counts) -> bool:
+        """Whether a loop whose rounds have these counts is reached."""
+        return any(found[0] == 0 or self._way(0, {found[0]}, {}) for found in self._loops(counts))
 
     def _with_pieces(self, way: Sequence[int]) -> list[int]:
         """With the straight pieces that branches of the way jump over."""
@@ -140,16 +174,14 @@ class Router:
 
     def _go(self, at: int, counts: sass.Counts) -> list[int]:
         """The way to an exit."""
-        way = self.code.way(at, set(), counts)
+        way = self._way(at, set(), counts)
         if not way:
             raise ValueError(f"{self.code.name}: no way on from {self.code.code[at].address:#x}")
         return way
 
     def _enter(self, loop: Loop, made: Trace) -> int:
         """The way to a loop and its rounds; returns where the loop is left for."""
-        ways = [
-            (self.code.way(0, {found[0]}, {}), found) for found in self.code.rounds(loop.counts)
-        ]
+        ways = [(self._way(0, {found[0]}, {}), found) for found in self._loops(loop.counts)]
         reached = [(way, found) for way, found in ways if way or found[0] == 0]
         if not reached:
             raise ValueError(f"{self.code.name}: no loop of {dict(loop.counts)} is reached")
@@ -158,8 +190,3 @@ class Router:
         made.add(self._instructions(found), loop.trips, loop.ahead)
         leaves = [j for j in self.code.successors(found[-1]) if j != found[0]]
         return leaves[0] if leaves else found[0]
-
-
-def pattern(name: str) -> re.Pattern[str]:
-    """For a mangled name that has all words of `name` in their order."""
-    return re.compile(".*".join(map(re.escape, name.split())))

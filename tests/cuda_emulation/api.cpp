@@ -140,8 +140,9 @@ cudaError_t injected(const char* call) {
   return error;
 }
 
-void count_host_call(const char* call) {
+bool count_host_call(const char* call) {
   if (counting) ++counts[call];
+  return counting;
 }
 void count_host_calls(bool wanted) {
   const Lock lock;
@@ -195,8 +196,8 @@ const std::string& kernel_name(const Grid& grid) {
 }
 
 void log_launch(const Grid& grid) {
-  launch_log.push_back({kernel_name(grid), now.device, grid.stream, grid.grid, grid.block,
-                        grid.shared, static_shared_of(grid.kernel)});
+  launch_log.push_back({kernel_name(grid), symbol_of(grid.kernel), now.device, grid.stream,
+                        grid.grid, grid.block, grid.shared, static_shared_of(grid.kernel)});
 }
 
 }  // namespace fastact::emulation

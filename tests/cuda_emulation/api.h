@@ -174,7 +174,7 @@ void set_last_error(cudaError_t error);
 cudaStream_t make_stream(int device);
 
 struct Launch {
-  std::string kernel;
+  std::string kernel, symbol;
   int device;
   cudaStream_t stream;
   dim3 grid, block;

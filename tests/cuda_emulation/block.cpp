@@ -249,8 +249,11 @@ const void* running_kernel() { return self.grid->kernel; }
 
 void run(const Grid& grid) {
   const Lock lock;
-  count_host_call("launch");
-  if (empty_launches) return;
+  const bool counted = count_host_call("launch");
+  if (empty_launches) {
+    if (counted) log_launch(grid);
+    return;
+  }
   if (now.rank >= 0) fault("a kernel launches another kernel", {});
   cudaGetDevice(&now.device);
   note_context(now.device);

@@ -29,6 +29,7 @@ py::list launches() {
   for (const emulation::Launch& launch : emulation::launch_log) {
     py::dict entry;
     entry["kernel"] = launch.kernel;
+    entry["symbol"] = launch.symbol;
     entry["device"] = launch.device;
     entry["stream"] = number(launch.stream);
     entry["grid"] = triple(launch.grid);
@@ -104,8 +105,8 @@ void bind_control(py::module_& m) {
         const Lock lock;
         emulation::empty_launches = empty;
       },
-      "From now on launches run no kernel, check nothing and are not logged, or are launches "
-      "again.");
+      "From now on launches run no kernel, check nothing and are logged where they are counted, or "
+      "are launches again.");
   m.def("live_bytes", [] {
     const Lock lock;
     return emulation::live_bytes();

@@ -58,11 +58,15 @@ class Library {
     file_ = {};
   }
 
+  uint64_t begin(const void* kernel) const {
+    return uint64_t(static_cast<const char*>(kernel) - base_);
+  }
+  const std::string& name_of(const void* kernel) const { return names_.at(begin(kernel)); }
+
   std::vector<const SharedSite*> arrays_of(const void* kernel) const {
     std::vector<const SharedSite*> found;
     std::set<const Range*> seen;
-    std::vector<const Range*> left{
-        find(functions_, uint64_t(static_cast<const char*>(kernel) - base_))};
+    std::vector<const Range*> left{find(functions_, begin(kernel))};
     while (!left.empty()) {
       const Range* next = left.back();
       left.pop_back();
@@ -94,7 +98,10 @@ class Library {
         const Elf64_Sym& symbol = symbols_[k];
         if (symbol.st_shndx == SHN_UNDEF || symbol.st_size == 0) continue;
         const Range range{symbol.st_value, symbol.st_value + symbol.st_size};
-        if (ELF64_ST_TYPE(symbol.st_info) == STT_FUNC) functions_.push_back(range);
+        if (ELF64_ST_TYPE(symbol.st_info) == STT_FUNC) {
+          functions_.push_back(range);
+          names_[symbol.st_value] = names + symbol.st_name;
+        }
         if (std::string(names + symbol.st_name).find("fastact_site_of_") != std::string::npos &&
             symbol.st_size == sizeof(SharedSite))
           sites_.push_back(range);
@@ -122,17 +129,24 @@ class Library {
   int count_;
   const Elf64_Sym* symbols_ = nullptr;
   std::vector<Range> functions_, sites_;
+  std::unordered_map<uint64_t, std::string> names_;  // by where functions begin
   std::vector<Reference> references_;
 };
 
+const Library& library() {
+  static const auto* read = new Library;
+  return *read;
+}
+
 }  // namespace
 
+const std::string& symbol_of(const void* kernel) { return library().name_of(kernel); }
+
 const std::vector<const SharedSite*>& static_arrays(const void* kernel) {
-  static const auto* library = new Library;
   static auto* known = new std::unordered_map<const void*, std::vector<const SharedSite*>>;
   const auto found = known->find(kernel);
   if (found != known->end()) return found->second;
-  return (*known)[kernel] = library->arrays_of(kernel);
+  return (*known)[kernel] = library().arrays_of(kernel);
 }
 
 size_t static_shared_of(const void* kernel) {

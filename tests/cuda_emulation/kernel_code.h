@@ -6,12 +6,15 @@
 // launch are in the code itself, as FASTACT_KERNEL puts them there.
 #pragma once
 
+#include <string>
 #include <vector>
 
 #include "shared.h"
 
 namespace fastact::emulation {
 
+// Its mangled name.
+const std::string& symbol_of(const void* kernel);
 // Each once. Throws where the file has no relocations.
 const std::vector<const SharedSite*>& static_arrays(const void* kernel);
 // Their bytes, in all.

@@ -5,9 +5,10 @@ import numpy as np
 import pytest
 from arrays import padded, shifted
 from conftest import assert_same_bits
-from devices import KERNELS
+from devices import EMULATED, KERNELS, to_emulated
 
 import fastact as fa
+from fastact.interop.devices import emulate
 
 OPS = [op for op in fa.ops.values() if op.family in ("reductions", "statistics")]
 
@@ -79,3 +80,18 @@ def test_bfloat16_beyond_what_float32_holds(op, device, shape, axes):
     x = x.astype(ml_dtypes.bfloat16)
     found = device.numpy(op(device.of(x), axis=axes)).astype(float)
     np.testing.assert_array_equal(found, np.asarray(op(x, axis=axes), float))
+
+
+@pytest.mark.skipif(not EMULATED, reason="built without FASTACT_CUDA_EMULATION=ON")
+@pytest.mark.parametrize("op", [fa.sum, fa.mean, fa.var, fa.nanmean], ids=str)
+@pytest.mark.parametrize("elements", [2, 3, 4])
+def test_rows_of_few_elements_stay_in_registers(op, elements, dtype):
+    """Where x begins at a multiple of 16 bytes, whatever the rows do, and nowhere else."""
+    device = emulate()
+    of = to_emulated(device.ExchangeArray)
+    x = np.ones((515, elements), dtype)
+    for view, expected in ((x, True), (shifted(x), False)):
+        device.clear_launches()
+        op(of(view), axis=1)
+        first = device.launches()[0]
+        assert ("reduce_few_of_row" in first["symbol"]) == expected

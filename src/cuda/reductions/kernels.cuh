@@ -4,8 +4,10 @@
 //
 //   Lane::add(count, vecs)          adds four vectors; count: how many of their elements are there
 //   Lane::of_team(threads, folds)   the result of all threads of a row; counts folds (team_sums)
+//   Lane::alone()                   the same of one thread
 //   Column::add                     the same for columns
-//   Column::of(j)                   the result of a column that one thread has to itself
+//   Column::of(j)                   the result of a column that one thread has to itself; of
+//                                   moments of(j, by), where `by` divides by the column's count
 //   kBlocks, kBlocksOfFew           least blocks on a multiprocessor, of short rows and of the few
 //                                   elements of reduce_few_of_row
 //   kCanFail, Sure                  whether has_failed() may say that another accumulator has to
@@ -21,6 +23,7 @@
 #pragma once
 
 #include "cuda/core/block_reduce.cuh"
+#include "cuda/reductions/denominator.cuh"
 #include "cuda/reductions/tile_loader.cuh"
 
 FASTACT_BEGIN_NAMESPACE
@@ -462,12 +465,11 @@ struct SumResults {
   static constexpr int kNumbers = 1;
   char* y;          // OUT, one element an output
   bool accumulate;  // y IN/OUT: added to
-  double divisor = 1;
+  Denominator divisor{};
 };
 template <class T>
 FASTACT_DEVICE void put(const SumResults& to, int64_t at_y, double sum) {
-  if (to.divisor != 1) sum /= to.divisor;
-  put(reinterpret_cast<T*>(to.y + at_y), sum, to.accumulate);
+  put(reinterpret_cast<T*>(to.y + at_y), to.divisor.under(sum), to.accumulate);
 }
 template <class T, class Columns>
 FASTACT_DEVICE void put_lanes(const SumResults& to, int64_t at_y, int64_t step, int count,
@@ -476,8 +478,7 @@ FASTACT_DEVICE void put_lanes(const SumResults& to, int64_t at_y, int64_t step, 
   T sums[kSize];
 #pragma unroll
   for (int j = 0; j < kSize; ++j) {
-    double sum = columns.of(j);
-    if (to.divisor != 1) sum /= to.divisor;
+    double sum = to.divisor.under(columns.of(j));
     if (to.accumulate && j < count)
       sum += double(widen(load(reinterpret_cast<const T*>(to.y + at_y + j * step))));
     sums[j] = narrow_once<T>(sum);
@@ -547,7 +548,8 @@ struct FewOfRow {
   static constexpr int kSize = Vec<T>::kSize;
   Vec<T> vecs[inner];
 
-  FASTACT_DEVICE auto of(int row) const {
+  template <class... By>
+  FASTACT_DEVICE auto of(int row, By&... by) const {
     Vec<T> of_row[kInFlight] = {};
 #pragma unroll
     for (int j = 0; j < inner; ++j) {
@@ -555,8 +557,7 @@ struct FewOfRow {
       of_row[j / kSize].lane[j % kSize] = vecs[at / kSize].lane[at % kSize];
     }
     const Lane lane = accumulate<Lane>([&](auto& sum) { sum.add(Few<inner, kSize>{}, of_row); });
-    int folds = 0;
-    return lane.of_team(1, folds);
+    return lane.alone(by...);
   }
 };
 template <int inner, class T, class Lane, class To>
@@ -618,6 +619,7 @@ struct SumLane {
   }
   FASTACT_DEVICE bool has_failed() const { return !holds<F>(total); }
   FASTACT_DEVICE void take(const Sure& sure) { total = sure.total; }
+  FASTACT_DEVICE double alone() const { return total; }
   FASTACT_DEVICE double of_team(int team, int& folds) const {
     double sum[1] = {total};
     team_sums(sum, team, folds);

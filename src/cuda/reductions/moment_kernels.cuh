@@ -25,7 +25,8 @@ struct OfMoments {
   double mean, mean_low, second, count;
 
   OfMoments() = default;
-  FASTACT_DEVICE OfMoments(const MomentResults& to, const Growing& all)
+  // left: divides by the count without the correction, of this result and of others.
+  FASTACT_DEVICE OfMoments(const MomentResults& to, const Growing& all, Denominator& left)
       : mean(all.of.mean), mean_low(all.of.mean_low), second(0), count(all.count) {
     double m2 = all.of.m2 + all.of.m2_low, up = 1;
     if (m2 < 0) {  // the negative of a root (common/reductions/range.h)
@@ -37,7 +38,11 @@ struct OfMoments {
       mean = count == 0 ? 0.0 : (mean + mean_low) * count, mean_low = m2 = 0;
     else if (count == 0)
       mean = __builtin_nan(""), mean_low = m2 = 0;
-    if (to.second) second = second_moment(to.of_m2, m2, count, to.correction, to.skips, up);
+    left.set(count - to.correction);
+    if (to.second)
+      second = to.of_m2 == kVariance && left.n > 0
+                   ? left.under(m2) * up * up
+                   : second_moment(to.of_m2, m2, count, to.correction, to.skips, up);
     // The slope of an infinite deviation, unlike one of none, is -0 (is_far).
     if (to.of_m2 == kDeviationSlope && second == 0 && m2 > 0) second = -0.0;
   }
@@ -63,7 +68,8 @@ FASTACT_DEVICE void for_results(const MomentResults& to, int64_t at, const Put& 
 
 template <class T>
 FASTACT_DEVICE void put(const MomentResults& to, int64_t at, const Growing& all) {
-  const OfMoments of(to, all);
+  Denominator left;
+  const OfMoments of(to, all, left);
   for_results(to, at, [&](char* p, int k) {
     if (to.wide)
       store(reinterpret_cast<double*>(p), of.get<double>(k));
@@ -88,8 +94,9 @@ template <class T, class Columns>
 FASTACT_DEVICE void put_lanes(const MomentResults& to, int64_t at, int64_t step, int count,
                               const Columns& columns) {
   OfMoments of[Columns::kSize];
+  Denominator by, left;
 #pragma unroll
-  for (int j = 0; j < Columns::kSize; ++j) of[j] = OfMoments(to, columns.of(j));
+  for (int j = 0; j < Columns::kSize; ++j) of[j] = OfMoments(to, columns.of(j, by), left);
   for_results(to, at, [&](char* p, int k) {
     if (to.wide)
       store_columns<double, 2>(of, p, step, count, k);
@@ -221,6 +228,11 @@ struct RowLane {
     if (moves_after<T>(++rounds) && n > 0) move_to_mean(sums, 1.0 / n, n);
   }
 
+  FASTACT_DEVICE Growing alone(Denominator& by) const {
+    Growing all{};
+    absorb(all, part_of(sums.shift, sums.sum, sums.squares, n, by));
+    return all;
+  }
   FASTACT_DEVICE Growing of_team(int team, int& folds) const {
     Growing all{};
     absorb(all, join<T>(sums, n, team, folds));
@@ -315,9 +327,9 @@ struct ColumnLane {
   }
 
   // The moments of a column that is this thread's alone.
-  FASTACT_DEVICE Growing of(int j) const {
+  FASTACT_DEVICE Growing of(int j, Denominator& by) const {
     Growing all{};
-    absorb(all, part_of(shift[j], sum[j], squares[j], count(j)));
+    absorb(all, part_of(shift[j], sum[j], squares[j], count(j), by));
     return all;
   }
 };

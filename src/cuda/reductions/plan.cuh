@@ -142,7 +142,7 @@ void reduce(const Reduction& plan, const To& to, void* workspace, bool is_empty,
     if (is_one && sums.team == 1 && !is_empty && rows_touch(plan, sizeof(T))) {
       sums.low = plan.x, sums.high = plan.x + plan.outputs() * plan.inner * int64_t(sizeof(T));
       if (auto* const kernel = few_of_row<T, Lane, To>(plan.inner);
-          kernel && has_aligned_base(plan))
+          kernel && reinterpret_cast<uintptr_t>(plan.x) % kVecBytes == 0)
         return launch(kernel,
                       {blocks_for(ceil_div(sums.tasks, kThreads * Vec<T>::kSize)), kThreads},
                       stream, sums, to);

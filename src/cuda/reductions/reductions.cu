@@ -48,7 +48,8 @@ void sum(const SumCall& call, void* workspace, cudaStream_t stream) {
   const bool empty = is_empty(call.x);
   const Reduction plan =
       plan_reduction(empty ? call.y : call.x, call.y, call.axes, sizeof(T), false);
-  const SumResults to{plan.y, call.accumulate, call.divisor};
+  SumResults to{plan.y, call.accumulate};
+  to.divisor.set(call.divisor);
   switch (Term(call.term)) {
 #define FASTACT_CASE(name, Struct) \
   case k##Struct:                  \

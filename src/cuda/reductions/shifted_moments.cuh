@@ -26,6 +26,7 @@
 
 #include "common/reductions/moments.h"
 #include "cuda/core/block_reduce.cuh"
+#include "cuda/reductions/denominator.cuh"
 
 FASTACT_BEGIN_NAMESPACE
 namespace {
@@ -57,12 +58,21 @@ struct Part {
   double mean, m2, count;
 };
 
-// The moments from sums about a centre that is the mean but for rounding. A mean that is not finite
-// comes of infinities or NaN: then m2 is NaN.
-FASTACT_DEVICE Part part_of(double centre, double sum, double squares, double count) {
+// The moments from sums about a centre that is the mean but for rounding (moments_of_sums). A mean
+// that is not finite comes of infinities or NaN: then m2 is NaN. by: for sums of as many inputs.
+FASTACT_DEVICE Part part_of(double centre, double sum, double squares, double count,
+                            Denominator& by) {
   Part part{centre, centre - centre, count};
-  if (is_finite(centre)) moments_of_sums(centre, sum, squares, count, &part.mean, &part.m2);
+  by.set(count);
+  if (!is_finite(centre)) return part;
+  const double average = by.under(sum), rest = madd(-average, sum, squares);
+  part.mean = centre + average;
+  part.m2 = rest < 0 ? 0.0 : !is_finite(squares) && is_finite(sum) ? squares : rest;
   return part;
+}
+FASTACT_DEVICE Part part_of(double centre, double sum, double squares, double count) {
+  Denominator by;
+  return part_of(centre, sum, squares, count, by);
 }
 
 // The moments of all inputs of a team of threads (team_sums), given to all of it.
