@@ -64,6 +64,7 @@ FRAMES = {
     "forward_rows, norm, chunks found, quick rows": (16, HELD),
     "softmax_backward_rows, any kind, whole, columns, bfloat16": (8, HELD),
     "norm_backward_rows, any strides": (24, ANY_STRIDES),
+    "reduce_few_rows, , bfloat16": (8, "two numbers more than its registers for eight columns"),
     "strip_": (96, ANY_STRIDES),
     "whole_": (24, CHANNEL),
 }

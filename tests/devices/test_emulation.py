@@ -199,6 +199,7 @@ def test_launches_are_logged() -> None:
     emulated.selftest.run("warp_exchange")
     first, second = emulated.launches()
     assert first.pop("kernel").startswith("selftest::deviations(")
+    assert "8selftest10deviations" in first.pop("symbol")
     assert first == {
         "device": 0,
         "stream": 0,

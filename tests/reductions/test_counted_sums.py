@@ -229,6 +229,8 @@ def test_a_gradient_of_an_average_is_not_recorded_beside_its_weights():
         ):
             fa.average(x, returned=True)
     assert fa.average(x.detach(), returned=True)[1] == 3
+    with pytest.raises(TypeError, match=r"^fastact.average: returned must be True or False, got"):
+        fa.average(x, returned=torch.ones(2))  # torch does not know whether these are true
 
 
 # --- too few elements -----------------------------------------------------------------------------

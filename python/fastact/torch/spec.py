@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from ..interop import foreign
+from ..interop import foreign, validate
 from ..ops.engine.spec import Spec as Spec
 from ..ops.engine.spec import spec_of as spec_of
 
@@ -28,7 +28,7 @@ def signed(value: Any) -> Any:
 def check_switches(spec: Spec, named: Mapping[str, Any]) -> None:
     """Refuse results that have no gradient and that torch can't trace."""
     for name in spec.op.unrecorded:
-        if named.get(name, False):
+        if validate.flag(spec.where, name, named.get(name, False)):
             raise TypeError(
                 f"{spec.where}: {name} must be False where torch records or traces the call"
             )

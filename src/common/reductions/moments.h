@@ -27,14 +27,17 @@ FASTACT_HD double finite_or_zero(double x) { return is_finite(x) ? x : 0.0; }
 
 FASTACT_HD double mean_of_sum(double shift, double sum, double n) { return shift + sum / n; }
 
-// mean and m2 from n, S and Q. Rounding takes m2 below zero nowhere. An overflow of Q alone is one
-// of m2; with an infinity among the data m2 is NaN.
+// mean and m2 from S / n, S and Q. Rounding takes m2 below zero nowhere. An overflow of Q alone is
+// one of m2; with an infinity among the data m2 is NaN.
+FASTACT_HD void moments_of_average(double shift, double average, double sum, double squares,
+                                   double* mean, double* m2) {
+  const double rest = madd(-average, sum, squares);
+  *mean = shift + average;
+  *m2 = rest < 0 ? 0.0 : !is_finite(squares) && is_finite(sum) ? squares : rest;
+}
 FASTACT_HD void moments_of_sums(double shift, double sum, double squares, double n, double* mean,
                                 double* m2) {
-  const double average = sum / n;
-  const double rest = madd(-average, sum, squares);
-  *mean = mean_of_sum(shift, sum, n);
-  *m2 = rest < 0 ? 0.0 : !is_finite(squares) && is_finite(sum) ? squares : rest;
+  moments_of_average(shift, sum / n, sum, squares, mean, m2);
 }
 
 // high + x, and onto low what that rounding lost (Knuth's two-sum). Next to an infinity there is no

@@ -58,16 +58,14 @@ struct Part {
   double mean, m2, count;
 };
 
-// The moments from sums about a centre that is the mean but for rounding (moments_of_sums). A mean
+// The moments from sums about a centre that is the mean but for rounding. A mean
 // that is not finite comes of infinities or NaN: then m2 is NaN. by: for sums of as many inputs.
 FASTACT_DEVICE Part part_of(double centre, double sum, double squares, double count,
                             Denominator& by) {
   Part part{centre, centre - centre, count};
   by.set(count);
-  if (!is_finite(centre)) return part;
-  const double average = by.under(sum), rest = madd(-average, sum, squares);
-  part.mean = centre + average;
-  part.m2 = rest < 0 ? 0.0 : !is_finite(squares) && is_finite(sum) ? squares : rest;
+  if (is_finite(centre))
+    moments_of_average(centre, by.under(sum), sum, squares, &part.mean, &part.m2);
   return part;
 }
 FASTACT_DEVICE Part part_of(double centre, double sum, double squares, double count) {
