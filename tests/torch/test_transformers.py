@@ -1,6 +1,7 @@
 """Models of transformers from small random configurations, as they are and computed by fastact."""
 
 import copy
+from inspect import signature
 from types import MethodType
 from typing import Any
 
@@ -11,6 +12,7 @@ pytest.importorskip("transformers")
 pytest.importorskip("kernels")
 
 import transformers
+from transformers.activations import ACT2CLS
 from transformers.models.mamba2.modeling_mamba2 import MambaRMSNormGated
 from transformers.models.qwen3_next.modeling_qwen3_next import Qwen3NextRMSNormGated
 
@@ -122,6 +124,21 @@ def test_gradients(name):
     for (key, p), q in zip(ours.named_parameters(), model.parameters(), strict=True):
         scale = float(q.grad.abs().max())
         assert float((p.grad - q.grad).abs().max()) <= 1e-4 * scale, key
+
+
+@pytest.mark.parametrize("name", sorted(ACT2CLS.keys() & fa.ops.keys()))
+def test_activations_of_the_same_name(name):
+    """Ours are theirs, with the parameters that their modules begin with."""
+    content = ACT2CLS[name]
+    cls, options = content if isinstance(content, tuple) else (content, {})
+    if "dtype" in signature(cls).parameters:
+        options = {**options, "dtype": torch.float64}
+    x = 3 * torch.randn(500, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    x = torch.cat([x, torch.tensor([0.0, -5e-7, -2e-6, 40.0, -40.0])]).requires_grad_()
+    theirs, ours = cls(**options)(x), fa.ops[name](x)
+    torch.testing.assert_close(ours, theirs, rtol=1e-13, atol=1e-14)
+    of_theirs, of_ours = (torch.autograd.grad(y.sum(), x)[0] for y in (theirs, ours))
+    torch.testing.assert_close(of_ours, of_theirs, rtol=1e-13, atol=1e-14)
 
 
 #: Gated norms as models publish them, of 192 features, with the options that ours takes for them.

@@ -23,6 +23,7 @@ _NODES: dict[str, str] = {
     "identity": "{y} = Identity({x})",
     "relu": "{y} = Relu({x})",
     "relu6": _BETWEEN.replace("{low}", "0.0").replace("{high}", "6.0"),
+    "relu2": "r{i} = Relu({x})\n{y} = Mul(r{i}, r{i})",
     "leaky_relu": "{y} = LeakyRelu <alpha = 0.01> ({x})",
     "elu": "{y} = Elu <alpha = 1.0> ({x})",
     "selu": "{y} = Selu({x})",

@@ -74,6 +74,7 @@ def _logcosh(x: Any, m: Any) -> Any:
 FORWARD = {
     "relu": Formula(lambda x, m: m.where(x < 0, 0, x), (0.0, INF)),
     "relu6": Formula(lambda x, m: _clip(x, 0, 6, m), (0.0, 6.0)),
+    "relu2": Formula(lambda x, m: m.where(x < 0, 0, x) ** 2, (0.0, INF)),
     "leaky_relu": Formula(
         lambda x, m, negative_slope=0.01: m.where(x < 0, negative_slope * x, x), (-INF, INF)
     ),
@@ -114,6 +115,7 @@ FORWARD = {
 DERIVATIVE = {
     "relu": Formula(lambda x, m: m.where(x > 0, 1, 0), (0.0, 1.0)),
     "relu6": Formula(lambda x, m: m.where(x > 0, m.where(x < 6, 1, 0), 0), (0.0, 0.0)),
+    "relu2": Formula(lambda x, m: 2 * m.where(x < 0, 0, x), (0.0, INF)),
     "leaky_relu": Formula(
         lambda x, m, negative_slope=0.01: m.where(x > 0, 1, negative_slope), (0.01, 1.0)
     ),

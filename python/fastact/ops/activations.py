@@ -79,6 +79,29 @@ def relu6(x: A, /, out: Out[A] = None, *, stream: Stream = None) -> A:
     """
 
 
+@activation(Bounds(0.5, 0, 0))
+def relu2(x: A, /, out: Out[A] = None, *, stream: Stream = None) -> A:
+    """Squared rectified linear unit.
+
+    ``y = max(x, 0)**2``.
+
+    References
+    ----------
+    D. R. So et al., "Primer: Searching for Efficient Transformers for Language Modeling", NeurIPS
+    2021, https://arxiv.org/abs/2109.08668
+
+    Examples
+    --------
+    >>> import numpy as np, fastact as fa
+    >>> x = np.array([-1.0, 0.5, 2.0])
+    >>> fa.relu2(x)
+    array([0.  , 0.25, 4.  ])
+    >>> y, saved = fa.relu2.forward(x)
+    >>> fa.relu2.backward(1.0, *saved)
+    array([0., 1., 4.])
+    """
+
+
 @activation(Bounds(1, 0.5, 0), values={"negative_slope": (0.25, -3.0)}, piecewise_linear=True)
 def leaky_relu(
     x: A, /, negative_slope: float = 0.01, out: Out[A] = None, *, stream: Stream = None

@@ -74,6 +74,13 @@ class GeluTanh(torch.nn.Module):
         return fa.gelu(input, "tanh")
 
 
+class ReLU2(torch.nn.Module):
+    can_torch_compile = True
+
+    def forward(self, input: Tensor) -> Tensor:
+        return fa.relu2(input)
+
+
 class GatedMLP(torch.nn.Module):
     """down(act(gate(x)) up(x))."""
 
@@ -99,6 +106,7 @@ _GATES: dict[str, dict[str, Any]] = {
     "NewGELUActivation": {"activation": "gelu", "approximate": "tanh"},
     "FastGELUActivation": {"activation": "gelu", "approximate": "tanh"},
     "ReLU": {"activation": "relu"},
+    "ReLUSquaredActivation": {"activation": "relu2"},
     "MishActivation": {"activation": "mish"},
 }
 
@@ -121,6 +129,7 @@ LAYERS: dict[str, type[torch.nn.Module]] = {
     "GeluTanh": GeluTanh,
     "NewGELU": GeluTanh,
     "FastGELU": GeluTanh,
+    "ReLU2": ReLU2,
     "GatedMLP": GatedMLP,
 }
 
@@ -150,6 +159,7 @@ _NAMES = {
     "GELUTanh": "GeluTanh",
     "NewGELUActivation": "NewGELU",
     "FastGELUActivation": "FastGELU",
+    "ReLUSquaredActivation": "ReLU2",
 }
 
 

@@ -1,4 +1,4 @@
-// The activations without a transcendental function: lines, clamps and one quotient.
+// The activations without a transcendental function: lines, clamps, parabolas and one quotient.
 //
 // Where the derivative jumps it is what torch's backward kernels give. Those of relu6, hardtanh,
 // hardswish and hardmish at both of their corners and of the shrinks at +-lambda take the flat
@@ -43,6 +43,20 @@ struct HardTanh {
 template <class T, bool approximate = false>
 struct Relu6 : HardTanh<T> {
   FASTACT_HD explicit Relu6(const double*) : HardTanh<T>(T(0), T(6)) {}
+};
+
+// relu2(x) = max(x, 0)^2                                          So et al., arXiv:2109.08668
+//
+// Derivative: 2 max(x, 0). Second: 2 for x > 0, else 0.
+template <class T, bool approximate = false>
+struct Relu2 {
+  FASTACT_HD explicit Relu2(const double*) {}
+  FASTACT_HD T forward(T x) const {
+    const T rest = no_less(x, T(0));
+    return rest * rest;
+  }
+  FASTACT_HD T derivative(T x) const { return T(2) * no_less(x, T(0)); }
+  FASTACT_HD T second(T x) const { return unless_nan(x, x > T(0) ? T(2) : T(0)); }
 };
 
 // leaky_relu(x) = x for x > 0, else slope x                                         Maas 2013
@@ -163,6 +177,7 @@ struct SoftSign {
   X(identity, Unchanged)      \
   X(relu, Relu)               \
   X(relu6, Relu6)             \
+  X(relu2, Relu2)             \
   X(leaky_relu, LeakyRelu)    \
   X(hardsigmoid, HardSigmoid) \
   X(hardtanh, HardTanh)       \

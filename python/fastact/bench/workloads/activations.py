@@ -41,6 +41,7 @@ def _gradient(torch: Any, case: Case) -> Gradient | None:
 IDIOMS: dict[str, Callable[[Any, Any], Any]] = {
     "relu": lambda x, m: m.maximum(x, 0),
     "relu6": lambda x, m: m.clip(x, 0, 6),
+    "relu2": lambda x, m: m.maximum(x, 0) ** 2,
     "leaky_relu": lambda x, m: m.where(x > 0, x, 0.01 * x),
     "hardsigmoid": lambda x, m: m.clip(x + 3, 0, 6) / 6,
     "hardtanh": lambda x, m: m.clip(x, -1, 1),
