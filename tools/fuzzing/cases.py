@@ -156,6 +156,8 @@ def number(r: Random, *values: float) -> Number:
     kind = r.choice(NUMBERS)
     if kind in ("int", "int64") and value != int(value):
         kind = "float"
+    if kind == "int64" and not -(2**63) <= value < 2**63:
+        kind = "float"
     if kind == "bool" and value not in (0.0, 1.0):
         kind = "float"
     if kind in ("float32", "tensor"):

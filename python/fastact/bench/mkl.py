@@ -25,7 +25,7 @@ _LETTERS = {"float32": "s", "float64": "d"}
 #: The function that the usual formula cannot do without.
 _FUNCTIONS = {
     **dict.fromkeys(("sigmoid", "silu", "quick_gelu", "logsigmoid", "softplus"), "Exp"),
-    **dict.fromkeys(("tanh", "mish", "lisht", "tanhshrink"), "Tanh"),
+    **dict.fromkeys(("tanh", "softcap", "mish", "lisht", "tanhshrink"), "Tanh"),
     **dict.fromkeys(("elu", "selu", "celu"), "Expm1"),
     "gelu": "Erf",
 }

@@ -36,6 +36,13 @@ _NODES: dict[str, str] = {
     "hardsigmoid": "{y} = HardSigmoid <alpha = 0.16666667> ({x})",
     "tanh": "{y} = Tanh({x})",
     "hardtanh": _BETWEEN.replace("{low}", "-1.0").replace("{high}", "1.0"),
+    "softcap": (
+        "c{i} = Constant <value_float = 30.0> ()\n"
+        "cap{i} = CastLike(c{i}, {x})\n"
+        "s{i} = Div({x}, cap{i})\n"
+        "t{i} = Tanh(s{i})\n"
+        "{y} = Mul(cap{i}, t{i})"
+    ),
     "tanhshrink": "t{i} = Tanh({x})\n{y} = Sub({x}, t{i})",
     "softplus": "{y} = Softplus({x})",
     "softsign": "{y} = Softsign({x})",

@@ -65,6 +65,12 @@ def _tanhshrink(x: Any, m: Any) -> Any:
     return m.where(abs(x) < 1, near * sum(terms) / m.cosh(near), x - m.tanh(x))
 
 
+def _tanh_slope(x: Any, m: Any) -> Any:
+    """1 - tanh(x)^2 = 1 / cosh(x)^2, without anything large."""
+    e = m.exp(-2 * abs(x))
+    return 4 * e / (1 + e) ** 2
+
+
 def _logcosh(x: Any, m: Any) -> Any:
     """log(1 + 2 sinh(x / 2)^2), which does not cancel, where that does not overflow."""
     near = m.log1p(2 * m.sinh(_clip(x, -1, 1, m) / 2) ** 2)
@@ -93,6 +99,7 @@ FORWARD = {
     "logsigmoid": Formula(lambda x, m: -_softplus(-x, m), (-INF, -0.0)),
     "hardsigmoid": Formula(lambda x, m: _clip(x + 3, 0, 6, m) / 6, (0.0, 1.0)),
     "tanh": Formula(lambda x, m: m.tanh(x), (-1.0, 1.0)),
+    "softcap": Formula(lambda x, m, cap=30: cap * m.tanh(x / cap), (-30.0, 30.0)),
     "hardtanh": Formula(
         lambda x, m, min_val=-1, max_val=1: _clip(x, min_val, max_val, m), (-1.0, 1.0)
     ),
@@ -145,7 +152,8 @@ DERIVATIVE = {
     "sigmoid": Formula(lambda x, m: m.exp(-abs(x)) / (1 + m.exp(-abs(x))) ** 2, (0.0, 0.0)),
     "logsigmoid": Formula(lambda x, m: sigmoid(-x, m), (1.0, 0.0)),
     "hardsigmoid": Formula(lambda x, m: m.where(abs(x) < 3, x * 0 + 1, x * 0) / 6, (0.0, 0.0)),
-    "tanh": Formula(lambda x, m: 1 / m.cosh(x) ** 2, (0.0, 0.0)),
+    "tanh": Formula(_tanh_slope, (0.0, 0.0)),
+    "softcap": Formula(lambda x, m, cap=30: _tanh_slope(x / cap, m), (0.0, 0.0)),
     "hardtanh": Formula(
         lambda x, m, min_val=-1, max_val=1: m.where(x > min_val, m.where(x < max_val, 1, 0), 0),
         (0.0, 0.0),

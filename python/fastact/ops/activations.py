@@ -19,6 +19,7 @@ class Parameters(TypedDict, total=False):
     alpha: float
     approximate: str
     beta: float
+    cap: float
     lambd: float
     max_val: float
     min_val: float
@@ -503,6 +504,42 @@ def hardtanh(
     >>> y, saved = fa.hardtanh.forward(x)
     >>> fa.hardtanh.backward(1.0, *saved)
     array([0., 1., 0.])
+    """
+
+
+@activation(
+    Bounds(3, 4, 1.2e-07),
+    rules=[("cap must be above zero", lambda cap: cap > 0)],
+    values={"cap": (50.0, 2.0**-130, 2.0**120)},
+)
+def softcap(x: A, /, cap: float = 30.0, out: Out[A] = None, *, stream: Stream = None) -> A:
+    """Soft cap of logits.
+
+    ``y = cap * tanh(x / cap)``.
+
+    Parameters
+    ----------
+    cap : float, default 30.0
+        Above zero: the limit of abs(y). Gemma 2 has 30 for its final logits, and 50 for attention.
+
+    Notes
+    -----
+    However small or large x and cap are, no step between overflows or loses bits.
+
+    References
+    ----------
+    Gemma Team, "Gemma 2: Improving Open Language Models at a Practical Size",
+    https://arxiv.org/abs/2408.00118
+
+    Examples
+    --------
+    >>> import numpy as np, fastact as fa
+    >>> x = np.array([-100.0, 0.0, 10.0])
+    >>> fa.softcap(x)
+    array([-29.9237...,   0.        ,   9.6453...])
+    >>> y, saved = fa.softcap.forward(x, 50.0)
+    >>> fa.softcap.backward(1.0, *saved, 50.0)
+    array([0.0706..., 1.        , 0.9610...])
     """
 
 

@@ -1,9 +1,10 @@
-// The hyperbolic tangent and what is made of it: tanhshrink, lisht, logcosh.
+// The hyperbolic tangent and what is made of it: softcap, tanhshrink, lisht, logcosh.
 //
 // All of them are odd or even: they are computed of m = |x|, by exp(-2 m), which does not overflow.
 #pragma once
 
 #include "common/math/elementary.h"
+#include "common/reductions/range.h"
 
 FASTACT_BEGIN_NAMESPACE
 
@@ -32,12 +33,90 @@ FASTACT_HD T exp_of_minus_twice(T m) {
   return exponential<0, approximate>(at_least(T(-2) * m, T(-80)));
 }
 
-// tanh(m) for 0 <= m < 1/2, within 1 ULP: m - m^3 (1/3 + q(m^2)).
+// tanh(m) for 0 <= m < 1, within 2 ULP, below 1/2 within 1: m - m^3 (1/3 + q(m^2)).
 template <class T>
 FASTACT_HD T tanh_near(T m) {
   const T z = m * m;
   return madd(-(z * m), T(1. / 3) + tanhshrink_quotient(z), m);
 }
+
+// softcap(x) = cap tanh(x / cap), parameter cap > 0            Gemma Team, arXiv:2408.00118
+//
+// Derivative: tanh's at x / cap. Second: tanh's over cap.
+//
+// cap is a power of two near its root times another number near its root, `rest`: x / cap and the
+// result leave the range only where that does not matter, however small or large cap is. What
+// x / cap loses by roundings is carried beside it. Where x / cap is small, or 0 / 0, y is x.
+//
+// Outside kLeast and kMost cap is as good as 0 or infinity to any x. From kHigh on tanh is 1 and
+// its derivative 0.
+FASTACT_HD double power_below(double x) {  // the largest power of two up to a normal number
+  return bit_cast<double>(bit_cast<uint64_t>(x) & (uint64_t(2047) << 52));
+}
+
+template <class T>
+struct SoftCapTraits;
+template <>
+struct SoftCapTraits<float> {
+  static constexpr double kLeast = 0x1p-160, kMost = 0x1p160;
+  static constexpr float kLinear = 0x1p-13f, kHigh = 64;
+};
+template <>
+struct SoftCapTraits<double> {
+  static constexpr double kLeast = 0x1p-1074, kMost = kMostDouble;
+  static constexpr double kLinear = 0x1p-27, kHigh = 512;
+};
+
+template <class T, bool approximate = false>
+struct SoftCap {
+  using C = SoftCapTraits<T>;
+  T power, inverse_power, rest, inverse, inverse_low;
+  FASTACT_HD explicit SoftCap(const double* p)
+      : SoftCap(no_more(no_less(p[0], C::kLeast), C::kMost)) {}
+  FASTACT_HD explicit SoftCap(double cap) : SoftCap(cap, power_below(__builtin_sqrt(cap))) {}
+  FASTACT_HD SoftCap(double cap, double root)
+      : power(T(root)),
+        inverse_power(T(1 / root)),
+        rest(T(cap / root)),
+        inverse(T(root / cap)),
+        inverse_low(T(root / cap - double(inverse))) {}
+
+  // |x| / cap, as rounded, and what the roundings lost.
+  struct Quotient {
+    T high, low;
+  };
+  FASTACT_HD Quotient over_cap(T x) const {
+    const T m = no_more(magnitude(x) * inverse_power, C::kHigh * rest);
+    const T high = m * inverse;
+    if constexpr (approximate) return {high, T(0)};
+    return {high, madd(m, inverse_low, product_rest(m, inverse, high))};
+  }
+
+  FASTACT_HD T forward(T x) const {
+    const Quotient p = over_cap(x);
+    T t;
+    if constexpr (approximate) {
+      t = tanh_approximate(p.high);
+    } else {
+      t = p.high < T(1) ? tanh_near(p.high) : tanh_of_magnitude(p.high);
+      t = madd(p.low, madd(-t, t, T(1)), t);
+    }
+    return p.high >= C::kLinear ? with_sign(t * rest * power, x) : x;  // also where x is NaN
+  }
+  // Tanh's, with what the roundings lost put into e = e^(-2 p).
+  FASTACT_HD T derivative(T x) const {
+    const Quotient p = over_cap(x);
+    if constexpr (approximate) return unless_nan(x, sigmoid_slope_of<4, true>(T(2) * p.high));
+    const T of_high = exp_or_zero(T(-2) * p.high);
+    const T e = madd(T(-2) * p.low, of_high, of_high), d = T(1) + e;
+    return unless_nan(x, divide(T(4) * e, d * d));
+  }
+  FASTACT_HD T second(T x) const {
+    const T p = over_cap(x).high;
+    return unless_nan(x,
+                      with_sign(T(8) * sigmoid_curve_of(T(2) * p) * inverse_power * inverse, -x));
+  }
+};
 
 // tanhshrink(x) = x - tanh(x)
 //
@@ -125,6 +204,7 @@ struct LogCosh {
 // What list.h has of this file. X(name, Struct): the name is the op's in Python.
 #define FASTACT_TANHS(X)    \
   X(tanh, Tanh)             \
+  X(softcap, SoftCap)       \
   X(tanhshrink, TanhShrink) \
   X(lisht, Lisht)           \
   X(logcosh, LogCosh)
