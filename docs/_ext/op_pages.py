@@ -144,6 +144,8 @@ def _moved(op: Any) -> str:
 
 def _bounds(bounds: Bounds) -> str:
     value = f"at most {bounds.forward_ulp:g} ULP" if bounds.forward_ulp else "none"
+    if bounds.forward_abs:
+        value += f" or {bounds.forward_abs:.2g} absolute"
     slope = f"{bounds.derivative_ulp:g} ULP" if bounds.derivative_ulp else "none"
     if bounds.derivative_abs:
         slope += f" or {bounds.derivative_abs:.2g} absolute"

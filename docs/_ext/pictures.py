@@ -125,6 +125,7 @@ def _errors(op: Any) -> Figure:
     value, slope = (_in_ulp(ours, true) for ours, true in pairs)
     # Near a root, and in a tail that vanishes, the bound of the derivative is absolute.
     bounds = op.bounds
+    value[value[..., 1] <= bounds.forward_abs] = 0
     slope[slope[..., 1] <= bounds.derivative_abs] = 0
 
     figure, axes = _figure("largest error of float32, in units in the last place")

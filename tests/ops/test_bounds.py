@@ -54,8 +54,8 @@ def constants(bounds: Any) -> tuple[list[str], list[str]]:
     """What the docstrings of a call and of its backward have to say."""
     if isinstance(bounds, Bounds):
         stated = [f"{bounds.forward_ulp:g} ULP", f"within {bounds.narrow_ulp:g} ULP"]
-        absolute = f"or {bounds.derivative_abs:g} (float64" if bounds.derivative_abs else "ULP"
-        return [*stated, absolute], []
+        absolute = filter(None, (bounds.forward_abs, bounds.derivative_abs))
+        return [*stated, *(f"or {a:g} (float64" for a in absolute)], []
     if isinstance(bounds, SumBounds):
         return [f"{bounds.ulp:g} ULP", text(bounds.absolute), text(bounds.narrow)], []
     if isinstance(bounds, MomentBounds):

@@ -26,7 +26,7 @@ _LETTERS = {"float32": "s", "float64": "d"}
 _FUNCTIONS = {
     **dict.fromkeys(("sigmoid", "silu", "quick_gelu", "logsigmoid", "softplus"), "Exp"),
     **dict.fromkeys(("tanh", "softcap", "mish", "lisht", "tanhshrink"), "Tanh"),
-    **dict.fromkeys(("elu", "selu", "celu"), "Expm1"),
+    **dict.fromkeys(("elu", "selu", "celu", "xielu"), "Expm1"),
     "gelu": "Erf",
 }
 

@@ -23,8 +23,6 @@ from . import reference, ulp
 from .common import Check, Options, Report, dtypes
 from .ulp import DIRECTIONS, EDGES, Contender, Float32s, Float64s, Tally
 
-# A bound on the absolute error is a multiple of the type's epsilon.
-_FLOAT64_PER_FLOAT32 = float(np.finfo(np.float64).eps) / float(np.finfo(np.float32).eps)
 _SPECIALS = (0.0, -0.0, np.inf, -np.inf, np.nan)
 
 
@@ -208,7 +206,7 @@ def curves(op: Any, isas: Sequence[str], peers: Sequence[str]) -> list[Curve]:
         generator.uniform(low, high, _POINTS).astype(np.float32) for low, high in pairwise(edges)
     ]
     limits = {"forward": op.bounds.forward_ulp, "derivative": op.bounds.derivative_ulp}
-    allowed = {"forward": 0.0, "derivative": op.bounds.derivative_abs}
+    allowed = {direction: op.bounds.absolute(np.float32, direction) for direction in DIRECTIONS}
     found = []
     for name, chosen in op.variants.items():
         subject = _Subject(name, op, chosen)
@@ -236,7 +234,8 @@ def _check_float32(subject: _Subject, options: Options, report: Report) -> None:
         "forward": subject.op.bounds.forward_ulp,
         "derivative": subject.op.bounds.derivative_ulp,
     }
-    allowed = {"forward": 0.0, "derivative": subject.op.bounds.derivative_abs}
+    bounds = subject.op.bounds
+    allowed = {direction: bounds.absolute(np.float32, direction) for direction in DIRECTIONS}
     started = time.perf_counter()
     with Progress(f"{subject.name}, {total} float32 inputs", total) as progress:
         totals = _sweep(subject, contenders, allowed, batches, progress.advance)
@@ -306,9 +305,9 @@ def _check_float64(subject: _Subject, options: Options, report: Report) -> None:
         _cpu.select_isa(isa)
         results[isa] = subject.both(x)
     bounds = subject.op.bounds
-    allowed = bounds.derivative_abs * _FLOAT64_PER_FLOAT32
+    allowed = bounds.absolute(np.float64)
     rules = (
-        (reference.forward_mp, bounds.forward_ulp, 0.0),
+        (reference.forward_mp, bounds.forward_ulp, bounds.absolute(np.float64, "forward")),
         (reference.derivative_by_saved_mp, bounds.derivative_ulp, allowed),
     )
     report.say(f"  float64: {x.size} inputs against mpmath; absolute bound {allowed:.3g}")

@@ -91,6 +91,14 @@ FORWARD = {
     "celu": Formula(
         lambda x, m, alpha=1: m.where(x < 0, alpha * m.expm1(x / alpha), x), (-1.0, INF)
     ),
+    "xielu": Formula(
+        lambda x, m, alpha_p=0.8, alpha_n=0.8, beta=0.5: m.where(
+            x > 0,
+            alpha_p * x * x + beta * x,
+            alpha_n * m.expm1(m.where(x < -1e-6, x, -1e-6)) + (beta * x - alpha_n * x),
+        ),
+        (INF, INF),
+    ),
     "gelu": Formula(_gelu, (-0.0, INF)),
     "silu": Formula(lambda x, m: x * sigmoid(x, m), (-0.0, INF)),
     "quick_gelu": Formula(lambda x, m, alpha=1.702: x * sigmoid(alpha * x, m), (-0.0, INF)),
@@ -129,6 +137,14 @@ DERIVATIVE = {
     "elu": Formula(lambda x, m, alpha=1: m.where(x > 0, 1, alpha * m.exp(x)), (0.0, 1.0)),
     "selu": Formula(lambda x, m: SCALE * m.where(x > 0, 1, ALPHA * m.exp(x)), (0.0, SCALE)),
     "celu": Formula(lambda x, m, alpha=1: m.where(x > 0, 1, m.exp(x / alpha)), (0.0, 1.0)),
+    "xielu": Formula(
+        lambda x, m, alpha_p=0.8, alpha_n=0.8, beta=0.5: m.where(
+            x > 0,
+            2 * alpha_p * x + beta,
+            m.where(x < -1e-6, alpha_n * m.expm1(m.where(x < 0, x, 0)), -alpha_n) + beta,
+        ),
+        (-0.3, INF),
+    ),
     "gelu": Formula(_gelu_slope, (0.0, 1.0)),
     # s + x s (1 - s) with s = sigmoid(x)
     "silu": Formula(

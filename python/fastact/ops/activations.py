@@ -7,7 +7,9 @@ documentation; `@activation` adds the stated accuracy and makes the op. The form
 
 from typing import TYPE_CHECKING, TypedDict
 
-from .bounds import Bounds, Scaling
+import numpy as np
+
+from .bounds import Bounds, Other, scaling
 from .engine.activations import activation
 from .engine.op import alias, float32_under_autocast, names_of_ops
 from .types import A, Out, Stream
@@ -17,6 +19,8 @@ class Parameters(TypedDict, total=False):
     """The own parameters of the activations, which ops with an activation behind them take too."""
 
     alpha: float
+    alpha_n: float
+    alpha_p: float
     approximate: str
     beta: float
     cap: float
@@ -196,7 +200,7 @@ def selu(x: A, /, out: Out[A] = None, *, stream: Stream = None) -> A:
 
 
 @activation(
-    Bounds(2, 4, 1.2e-07, scaling=Scaling("alpha", "x / alpha", lambda x, alpha: x / alpha)),
+    Bounds(2, 4, 1.2e-07, other=scaling("alpha", "x / alpha", lambda x, alpha: x / alpha)),
     rules=[("alpha must not be zero", lambda alpha: alpha != 0)],
     values={"alpha": (4.0, -1.0)},
 )
@@ -229,6 +233,71 @@ def celu(x: A, /, alpha: float = 1.0, out: Out[A] = None, *, stream: Stream = No
     >>> y, saved = fa.celu.forward(x, 2.0)
     >>> fa.celu.backward(1.0, *saved, 2.0)
     array([0.6065..., 1.        , 1.        ])
+    """
+
+
+@activation(
+    Bounds(
+        *(3, 4, 1.2e-07),
+        forward_abs=2.4e-07,
+        other=Other(
+            ("alpha_n", "beta"),
+            "Below 0 other parameters than the default add 2 u (alpha_n + beta) min(abs(x), 1)",
+            lambda x, exact, alpha_n=0.8, beta=0.5: (
+                np.where(x < 0, np.minimum(abs(x), 1), 0) * (alpha_n + beta)
+            ),
+        ),
+    ),
+    rules=[
+        ("alpha_p must be above zero", lambda alpha_p, alpha_n, beta: alpha_p > 0),
+        ("alpha_n must not be below beta", lambda alpha_p, alpha_n, beta: alpha_n >= beta),
+        ("beta must be above zero", lambda alpha_p, alpha_n, beta: beta > 0),
+    ],
+    values={"alpha_p": (0.25, 2.0), "alpha_n": (0.75, 1.0), "beta": (0.5, 0.75)},
+)
+def xielu(
+    x: A,
+    /,
+    alpha_p: float = 0.8,
+    alpha_n: float = 0.8,
+    beta: float = 0.5,
+    out: Out[A] = None,
+    *,
+    stream: Stream = None,
+) -> A:
+    """Expanded integral of the exponential linear unit.
+
+    ``y = alpha_p * x**2 + beta * x if x > 0 else alpha_n * (expm1(min(x, -1e-6)) - x) + beta * x``.
+
+    Parameters
+    ----------
+    alpha_p : float, default 0.8
+        Above zero: how fast the derivative rises. Of the published module with its parameters a_p
+        and a_n it is softplus(a_p).
+    alpha_n : float, default 0.8
+        Not below beta; of that module beta + softplus(a_n).
+    beta : float, default 0.5
+        Above zero: the derivative on the right of 0.
+
+    Notes
+    -----
+    The derivative is the formula's, as autograd of the published code has it: from -1e-6 to 0, 0
+    included, it is beta - alpha_n. Parameters are numbers: they have no gradient.
+
+    References
+    ----------
+    A. H. Huang and I. Schlag, "Deriving Activation Functions Using Integration",
+    https://arxiv.org/abs/2411.13010
+
+    Examples
+    --------
+    >>> import numpy as np, fastact as fa
+    >>> x = np.array([-1.0, 0.5, 2.0])
+    >>> fa.xielu(x)
+    array([-0.2056...,  0.45     ,  4.2      ])
+    >>> y, saved = fa.xielu.forward(x)
+    >>> fa.xielu.backward(1.0, *saved)
+    array([-0.0056...,  1.3      ,  3.7      ])
     """
 
 
@@ -296,7 +365,7 @@ swish = alias("swish", silu)
 
 
 @activation(
-    Bounds(3, 4, 1.2e-07, scaling=Scaling("alpha", "alpha x", lambda x, alpha: alpha * x)),
+    Bounds(3, 4, 1.2e-07, other=scaling("alpha", "alpha x", lambda x, alpha: alpha * x)),
     rules=[("alpha must be above zero", lambda alpha: alpha > 0)],
     values={"alpha": (1.0, 0.0625)},
 )
@@ -572,7 +641,7 @@ def tanhshrink(x: A, /, out: Out[A] = None, *, stream: Stream = None) -> A:
 
 @float32_under_autocast("cuda")
 @activation(
-    Bounds(3, 4, 1.2e-07, scaling=Scaling("beta", "beta x", lambda x, beta: beta * x)),
+    Bounds(3, 4, 1.2e-07, other=scaling("beta", "beta x", lambda x, beta: beta * x)),
     rules=[("beta must be above zero", lambda beta: beta > 0)],
     values={"beta": (0.375, 3.0)},
 )

@@ -79,15 +79,32 @@ def through(f: Callable[[Any], Any], z: Any, error: Any) -> Any:
         return np.maximum(np.abs(f(z + error) - here), np.abs(f(z - error) - here))
 
 
-class Scaling(NamedTuple):
-    """A parameter that x is scaled by before anything else, which rounds the product.
+class Other(NamedTuple):
+    """What parameters other than the default add to the error of a value and of a derivative.
+
+    text : in words. of : by x, the exact value and these parameters, in units of 2 u.
+    """
+
+    parameters: tuple[str, ...]
+    text: str
+    of: Callable[..., Any]
+
+
+def scaling(parameter: str, formula: str, of: Callable[[Any, float], Any]) -> Other:
+    """Of a parameter that x is scaled by before anything else, which rounds the product.
 
     formula : of the product, as the docstring has it; of : the same as a function.
     """
 
-    parameter: str
-    formula: str
-    of: Callable[[Any, float], Any]
+    def units(x: Any, exact: Any, **given: float) -> Any:
+        scaled = of(x, given[parameter])
+        return (1 + np.where(np.isfinite(scaled), np.abs(scaled), 0.0)) * np.abs(exact)
+
+    text = (
+        f"With another {parameter} than the default, {formula} is rounded, which adds up to "
+        f"2 u (1 + abs({formula})) times the result"
+    )
+    return Other((parameter,), text, units)
 
 
 @dataclass(frozen=True)
@@ -101,7 +118,8 @@ class Bounds:
     rougher functions, they are within narrow_ulp of the true value, or near a root of the
     derivative within 4 derivative_abs before they are rounded.
     second : units of u, times the largest magnitude of f'', that f'' may be off by.
-    scaling : with another value of its parameter than the default, `of_scaling` comes on top.
+    forward_abs : as derivative_abs, of an op with a root that is not at 0.
+    other : what `of_other` adds.
     """
 
     forward_ulp: float
@@ -109,24 +127,26 @@ class Bounds:
     derivative_abs: float
     narrow_ulp: float = 0.51
     second: float = 8
-    scaling: Scaling | None = None
+    forward_abs: float = 0
+    other: Other | None = None
 
-    def of_scaling(self, x: Any, exact: Any, dtype: Any, parameters: Mapping[str, Any]) -> Any:
-        """2 u (1 + |s|) |exact|, of the product s that is rounded before the exponential."""
-        if self.scaling is None or self.scaling.parameter not in parameters:
+    def of_other(self, x: Any, exact: Any, dtype: Any, parameters: Mapping[str, Any]) -> Any:
+        """What parameters other than the default add to the error of a value or derivative."""
+        names = self.other.parameters if self.other else ()
+        given = {n: float(v) for n, v in parameters.items() if n in names}
+        if self.other is None or not given:
             return 0.0
-        scaled = self.scaling.of(x, float(parameters[self.scaling.parameter]))
-        scaled = np.where(np.isfinite(scaled), np.abs(scaled), 0.0)
-        return 2 * unit_roundoff(dtype) * (1 + scaled) * np.abs(exact)
+        return 2 * unit_roundoff(dtype) * self.other.of(x, exact, **given)
 
     @property
     def rough_slope(self) -> float:
         """What a GPU's 16-bit derivatives may be off by near a root."""
         return 4 * self.derivative_abs
 
-    def absolute(self, dtype: Any) -> float:
-        """What a derivative may be off by near a root."""
-        return self.derivative_abs * (2.0**-29 if _is_double(dtype) else 1.0)
+    def absolute(self, dtype: Any, of: str = "derivative") -> float:
+        """What a derivative, or with "forward" a value, may be off by near a root."""
+        bound = self.derivative_abs if of == "derivative" else self.forward_abs
+        return bound * (2.0**-29 if _is_double(dtype) else 1.0)
 
     def _rough(self, exact: Any, dtype: Any) -> Any:
         """What a GPU's 16-bit functions are off by before they are rounded."""
@@ -135,6 +155,7 @@ class Bounds:
     def before_rounding(self, exact: Any, dtype: Any, on_gpu: bool = False) -> Any:
         """Of f in the type that a dtype is computed in."""
         error = self.forward_ulp * ulp(exact, computed_in(dtype))
+        error = np.maximum(error, self.absolute(dtype, "forward"))
         if on_gpu and is_narrow(dtype):
             return np.maximum(error, self._rough(exact, dtype))
         return error

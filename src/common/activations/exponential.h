@@ -1,4 +1,5 @@
-// The exponential linear units: a line above zero, an exponential that levels off below.
+// The exponential linear units: a line above zero, an exponential that levels off below; and xielu,
+// the integral of one.
 #pragma once
 
 #include <cmath>
@@ -88,10 +89,49 @@ struct Celu : ExponentialUnit<T, approximate, -1> {
       : ExponentialUnit<T, approximate, -1>(1, p[0], 1 / p[0]) {}
 };
 
+// xielu(x) = x (alpha_p x + beta) for x > 0, else alpha_n (expm1(min(x, eps)) - x) + beta x
+//                                                       Huang and Schlag, arXiv:2411.13010
+//
+// Parameters alpha_p > 0, alpha_n >= beta > 0; eps = -1e-6. Derivative: 2 alpha_p x + beta, below
+// eps alpha_n expm1(x) + beta, and between eps and 0 beta - alpha_n. Second: 2 alpha_p,
+// alpha_n exp(x) and 0.
+//
+// Below zero the terms of x are one, so that large ones do not cancel. Both the value and the
+// derivative have a root there.
+template <class T, bool approximate = false>
+struct Xielu {
+  using C = EluTraits<T>;
+  static constexpr T kEps = T(-1e-6);
+  T curve, fall, beta, level, lowest;
+  FASTACT_HD explicit Xielu(const double* p)
+      : curve(T(p[0])),
+        fall(T(p[1])),
+        beta(T(p[2])),
+        level(T(p[2] - p[1])),
+        lowest(level == T(0) ? C::kLowest : -T(INFINITY)) {}
+
+  static FASTACT_HD T expm1_of(T x) {
+    return exp_scaled<0>(at_least(no_more(x, kEps), C::kLow)).minus_one();
+  }
+  FASTACT_HD T forward(T x) const {
+    const T below = madd(fall, expm1_of(x), level * no_less(x, lowest));
+    return x > T(0) ? x * madd(curve, x, beta) : below;  // NaN goes to the left
+  }
+  FASTACT_HD T derivative(T x) const {
+    const T below = x < kEps ? madd(fall, expm1_of(x), beta) : level;
+    return unless_nan(x, x > T(0) ? madd(T(2) * curve, x, beta) : below);
+  }
+  FASTACT_HD T second(T x) const {
+    const T below = x < kEps ? fall * exp_or_zero(no_more(x, kEps)) : T(0);
+    return unless_nan(x, x > T(0) ? T(2) * curve : below);
+  }
+};
+
 // What list.h has of this file. X(name, Struct): the name is the op's in Python.
 #define FASTACT_EXPONENTIAL_UNITS(X) \
   X(elu, Elu)                        \
   X(selu, Selu)                      \
-  X(celu, Celu)
+  X(celu, Celu)                      \
+  X(xielu, Xielu)
 
 FASTACT_END_NAMESPACE

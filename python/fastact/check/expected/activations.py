@@ -21,9 +21,9 @@ def allowed(
     if op is None:
         return np.zeros(np.shape(exact))
     bounds = op.bounds
-    scaled = bounds.of_scaling(x, exact, dtype, parameters or {})
+    other = bounds.of_other(x, exact, dtype, parameters or {})
     before = bounds.before_rounding if entry == "forward" else bounds.slope_before_rounding
-    return before(exact, dtype, on_gpu) + scaled + slack(exact, dtype)
+    return before(exact, dtype, on_gpu) + other + slack(exact, dtype)
 
 
 def own_parameters(op: Any, case: Case) -> dict[str, Any]:

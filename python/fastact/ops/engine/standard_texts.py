@@ -248,21 +248,26 @@ out : array, optional
 Notes
 -----
 float32 and float64: {value} from the true value, for every input; the derivative, {slope}. float16
-and bfloat16: the float32 result, correctly rounded, on a GPU within {narrow:g} ULP.{scaled} A NaN
+and bfloat16: the float32 result, correctly rounded, on a GPU within {narrow:g} ULP.{other} A NaN
 gives a NaN.
 
 [own]
 """
 
-_SCALED = """ With another {0.parameter} than the default, {0.formula} is rounded, which adds up to
-2 u (1 + abs({0.formula})) times the result, with u = 2**-24 (float64: 2**-53)."""
+
+def _absolute(b: Any, of: str) -> str:
+    in_double = b.absolute("float64", of)
+    return f" or {b.absolute('float32', of):g} (float64: {in_double:.3g}) absolute"
 
 
 def _of_activation(op: Any) -> Fields:
     b, saves_x = op.bounds, "x" in op.saves
+    value = f"at most {b.forward_ulp:g} ULP" if b.forward_ulp else "0 ULP"
     slope = f"within {b.derivative_ulp:g} ULP" if b.derivative_ulp else "exact"
+    if b.forward_abs:
+        value += _absolute(b, "forward")
     if b.derivative_abs:
-        slope += f" or {b.derivative_abs:g} (float64: {b.absolute('float64'):.3g}) absolute"
+        slope += _absolute(b, "derivative")
     rules = [text for text, _ in op.rules]
     for name, allowed in op.choices.items():
         rules.append(f"{name} must be {' or '.join(map(repr, allowed))}")
@@ -270,10 +275,10 @@ def _of_activation(op: Any) -> Fields:
     return {
         "in_forward": "" if saves_x else ", in `forward` too",
         "raises": f"ValueError\n    {', and '.join(rules)}." if rules else "",
-        "value": f"at most {b.forward_ulp:g} ULP" if b.forward_ulp else "0 ULP",
+        "value": value,
         "slope": slope,
         "narrow": b.narrow_ulp,
-        "scaled": "" if b.scaling is None else _SCALED.format(b.scaling),
+        "other": f" {b.other.text}, with u = 2**-24 (float64: 2**-53)." if b.other else "",
         "saves": saves(op, f"dx = dy y'(x){of_y}"),
     }
 
