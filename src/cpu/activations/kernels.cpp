@@ -171,9 +171,8 @@ void wide_second(char* const* operands, int64_t n, const double* parameters, int
 // 16 bits go through the kernel of float, chunk by chunk: kernels of their own were a third of the
 // activations' code, for calls that are few (docs/design/packaging.md).
 template <class T, bool accumulate>
-__attribute__((noinline, noclone)) void second_by_chunks(ElementwiseKernel of_floats,
-                                                         char* const* operands, int64_t n,
-                                                         const double* parameters) {
+__attribute__((noinline)) void second_by_chunks(ElementwiseKernel of_floats, char* const* operands,
+                                                int64_t n, const double* parameters) {
   const auto of = [&](int k) FASTACT_INLINED { return reinterpret_cast<T*>(operands[k]); };
   alignas(kCacheLine) float wide[4][kChunk];
   const auto chunk = [&](int k) FASTACT_INLINED { return reinterpret_cast<char*>(wide[k]); };
