@@ -182,7 +182,7 @@ def _channels_back(case: Case, y: Any) -> Any:
 
 
 def _activated(activation: Callable[[Any], Any] | None, z: Any, gate: Any) -> Any:
-    """z through an activation, if there is one, or times that of a gate."""
+    """z through an activation, if there is one, or times the gate through it."""
     of = z if gate is None else gate
     value = of if activation is None else activation(of)
     return value if gate is None else z * value
