@@ -6,14 +6,14 @@ The second derivatives of activations, which have kernels: tests/activations/tes
 from collections.abc import Callable
 from typing import Any
 
+import array_api_strict
 import numpy as np
 import pytest
 import torch
 from conftest import ACTIVATIONS
-from devices import DTYPES, EMULATED, from_torch, to_emulated, to_torch
+from devices import DEVICES, DTYPES, from_torch, to_torch
 
 import fastact as fa
-from fastact.interop import devices
 from fastact.measure import cases
 from fastact.ops.engine.op import arrays_of
 from fastact.ops.engine.spec import spec_of
@@ -25,6 +25,11 @@ each_other = pytest.mark.parametrize("op", OTHERS, ids=lambda op: op.name)
 STEP = 1e-6  # of values near 1 in float64: differences are good to 1e-9
 FRAMEWORKS = {"numpy": (np.asarray, np.asarray), "torch": (to_torch, from_torch)}
 each_framework = pytest.mark.parametrize("framework", FRAMEWORKS)
+
+#: How arrays are made of frameworks whose arithmetic is another one, or that have none.
+REFUSED = {"array-api": array_api_strict.asarray} | {
+    device.name: device.of for device in DEVICES if device.name.startswith("emulated")
+}
 
 #: Other ways to call an op, where it has such options.
 WAYS: list[dict[str, Any]] = [
@@ -77,24 +82,19 @@ class Call:
         found = self.op.backward(*args, **named, **self.options)
         return found if isinstance(found, tuple) else (found,)
 
-    def arguments(
-        self, kind: str, made: Callable[[Any], Any] = np.asarray
-    ) -> tuple[list[Any], dict[str, Any]]:
+    def arguments(self, of: Callable[[Any], Any]) -> tuple[list[Any], dict[str, Any]]:
         """Those of `backward.backward`, in a framework's arrays."""
-        of, _ = FRAMEWORKS[kind]
 
         def each(value: Any) -> Any:
             if isinstance(value, tuple):
                 return tuple(map(each, value))
-            return (
-                of(made(np.array(value))) if isinstance(value, np.ndarray | np.generic) else value
-            )
+            return of(np.array(value)) if isinstance(value, np.ndarray | np.generic) else value
 
         args, named = self.spec.arguments(self.dys, self.saved)
         return [*map(each, (*self.ddx, *args))], {n: each(v) for n, v in named.items()}
 
-    def second(self, kind: str, made: Callable[[Any], Any] = np.asarray) -> tuple[Any, ...]:
-        args, named = self.arguments(kind, made)
+    def second(self, of: Callable[[Any], Any]) -> tuple[Any, ...]:
+        args, named = self.arguments(of)
         found = self.op.backward.backward(*args, **named, **self.options)
         return found if isinstance(found, tuple) else (found,)
 
@@ -118,8 +118,8 @@ def slopes(f: Callable[[float], Any]) -> list[Any]:
 def test_second_derivatives(op, framework, way):
     """The gradient of backward by all at once, along a direction."""
     call = Call(op, way)
-    found = call.second(framework)
-    numpy = FRAMEWORKS[framework][1]
+    of, numpy = FRAMEWORKS[framework]
+    found = call.second(of)
     made = [None if d is None else numpy(d) for d in found]
     count = len(call.dys)
     along = dict(zip(op.saves, slopes(lambda by: call.forward(by)[1]), strict=True))
@@ -157,8 +157,8 @@ def test_forward_mode(op, framework, way):
 @each_other
 def test_narrow_data(op, framework, dtype):
     """In float32, as accurate as their dtype; of the same numbers in float64 it is exact."""
-    call, numpy = Call(op, {}, DTYPES[dtype]), FRAMEWORKS[framework][1]
-    for got, right in zip(call.second(framework), call.second("numpy", widened), strict=True):
+    call, (of, numpy) = Call(op, {}, DTYPES[dtype]), FRAMEWORKS[framework]
+    for got, right in zip(call.second(of), call.second(widened), strict=True):
         assert (got is None) == (right is None)
         if right is None:
             continue
@@ -173,9 +173,9 @@ def test_narrow_data(op, framework, dtype):
 @each_other
 def test_outputs(op, framework):
     """Given, skipped, added to; nothing that is made shares memory with what is read."""
-    call, numpy = Call(op, {}), FRAMEWORKS[framework][1]
-    found = call.second(framework)
-    args, named = call.arguments(framework)
+    call, (of, numpy) = Call(op, {}), FRAMEWORKS[framework]
+    found = call.second(of)
+    args, named = call.arguments(of)
     outs = tuple(None if d is None else d + 1 for d in found)
     back = op.backward.backward
     given = back(*args, **named, **call.options, out=outs if len(outs) > 1 else outs[0])
@@ -200,10 +200,10 @@ def test_outputs(op, framework):
 def test_errors(op):
     """They name the entry point and the argument, and nothing is written."""
     call = Call(op, {})
-    args, named = call.arguments("numpy")
+    args, named = call.arguments(np.asarray)
     where = rf"^fastact\.{op.name}\.backward\.backward: "
     count, ddx = len(op.gradients), args[0]
-    found = call.second("numpy")
+    found = call.second(np.asarray)
     outs = tuple(None if d is None else np.full_like(d, 7.0) for d in found)
     out = outs if len(outs) > 1 else outs[0]
     label = f"d{op.gradients[0]}"
@@ -265,15 +265,15 @@ def test_no_tangent_is_0(op):
         assert not np.any(tangent)
 
 
-@pytest.mark.skipif(not EMULATED, reason="the emulated device is not built")
+@pytest.mark.parametrize("kind", REFUSED)
 @each_other
-def test_arrays_without_arithmetic_are_refused(op):
-    call = Call(op, {})
-    of = to_emulated(devices.emulate().ExchangeArray)
+def test_arrays_without_such_arithmetic_are_refused(op, kind):
+    call, of = Call(op, {}), REFUSED[kind]
+    words = r"arrays must be of NumPy, torch, CuPy or JAX, .*, got "
     named = {n: of(v) if isinstance(v, np.ndarray) else v for n, v in call.moved(0.0).items()}
-    bound = op.bound("call", named)
-    tangents = tuple(map(of, call.tangents.values()))
-    with pytest.raises(
-        TypeError, match=rf"^fastact\.{op.name}\.jvp: arrays must be of a framework"
-    ):
+    bound, tangents = op.bound("call", named), tuple(map(of, call.tangents.values()))
+    with pytest.raises(TypeError, match=rf"^fastact\.{op.name}\.jvp: {words}"):
         op.jvp(*bound.args, tangents=tangents, **bound.keywords)
+    args, rest = call.arguments(of)
+    with pytest.raises(TypeError, match=rf"^fastact\.{op.name}\.backward\.backward: {words}"):
+        op.backward.backward(*args, **rest, **call.options)

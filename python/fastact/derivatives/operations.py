@@ -16,7 +16,11 @@ class Operations:
     derivative; `call` an activation with its parameters; `of_ones` what an op gives of ones in an
     array's shape, a constant; `expanded` an array repeated to a shape; `put` zeros of a shape with
     an array at an index.
+
+    needs : what a namespace must have.
     """
+
+    needs = ("exp", "log", "tanh", "sqrt", "isnan", "where", "broadcast_to", "amax", "arange")
 
     def __init__(self, namespace: Any) -> None:
         self.xp: Any = namespace
