@@ -14,6 +14,7 @@ from conftest import ACTIVATIONS
 from devices import DEVICES, DTYPES, from_torch, to_torch
 
 import fastact as fa
+from fastact.interop import validate
 from fastact.measure import cases
 from fastact.ops.engine.op import arrays_of
 from fastact.ops.engine.spec import spec_of
@@ -33,22 +34,42 @@ REFUSED = {"array-api": array_api_strict.asarray} | {
 
 #: Other ways to call an op, where it has such options.
 WAYS: list[dict[str, Any]] = [
-    {}, {"training": False}, {"recompute": True}, {"axis": 0}, {"activation": "silu"},
+    {}, {"training": False, "running_mean": np.zeros(8), "running_var": np.ones(8)},
+    {"recompute": True}, {"axis": 0}, {"activation": "silu"},
     {"reduction": "none", "label_smoothing": 0.25}, {"scale": 0.5}, {"keepdims": True},
     {"limit": 0.75, "offset": 0.5}, {"order": "iofg"}, {"casting": "gemma"},
+    {"activation": "identity"}, {"ignore_index": 2**40},
 ]  # fmt: skip
+
+
+def takes(op: Any, way: dict[str, Any]) -> bool:
+    """Whether an op has such options."""
+    points = (op.entry_points[name].defaults for name in ("call", "forward"))
+    return {*way} <= {name for defaults in points for name in defaults}
+
+
+def each_way(*ways: dict[str, Any]) -> Any:
+    """Each op in each of these ways to call it that it has."""
+    pairs = [(op, way) for op in fa.ops.values() for way in ways if takes(op, way)]
+    return pytest.mark.parametrize(
+        ("op", "way"), pairs, ids=["-".join((op.name, *way)) for op, way in pairs]
+    )
 
 
 class Call:
     """A call of an op, with directions for whatever has a derivative."""
 
-    def __init__(self, op: Any, way: dict[str, Any], dtype: Any = np.float64) -> None:
+    def __init__(
+        self, op: Any, way: dict[str, Any], dtype: Any = np.float64, parameters: Any = None
+    ) -> None:
         self.op, self.spec, random = op, spec_of(op), np.random.default_rng(0)
         x, dy = random.normal(size=(2, 8, 8)).astype(dtype)
-        takes = {*op.entry_points["call"].defaults, *op.entry_points["forward"].defaults}
-        if not takes >= {*way}:
-            pytest.skip("it has no such option")
         self.named = {**cases.sample(op, x, dy), **way}
+        for name, role in op.roles.items():
+            if role == validate.INDICES and name in self.named:
+                self.named[name] = self.named[name].astype(np.int32)
+            elif role == validate.PARAMETER and self.named.get(name) is not None:
+                self.named[name] = self.named[name].astype(parameters or dtype)
         point = op.entry_points["call"]
         names = [n for n in (*point.arrays, *point.defaults) if n in self.spec.of]
         self.names = [n for n in names if isinstance(self.named.get(n), np.ndarray)]
@@ -112,9 +133,8 @@ def slopes(f: Callable[[float], Any]) -> list[Any]:
     ]
 
 
-@pytest.mark.parametrize("way", WAYS, ids=str)
 @each_framework
-@each_op
+@each_way(*WAYS)
 def test_second_derivatives(op, framework, way):
     """The gradient of backward by all at once, along a direction."""
     call = Call(op, way)
@@ -132,14 +152,11 @@ def test_second_derivatives(op, framework, way):
     assert np.isclose(got, right, rtol=1e-6, atol=1e-6)
 
 
-@pytest.mark.parametrize("way", WAYS, ids=str)
 @each_framework
-@each_op
+@each_way(*(way for way in WAYS if "recompute" not in way))  # which `forward` alone has
 def test_forward_mode(op, framework, way):
     of, numpy = FRAMEWORKS[framework]
     call = Call(op, way)
-    if "recompute" in way:
-        pytest.skip("an option of `forward` alone")
     named = {n: of(v) if isinstance(v, np.ndarray) else v for n, v in call.moved(0.0).items()}
     bound = op.bound("call", named)
     tangents = tuple(map(of, call.tangents.values()))
@@ -169,6 +186,40 @@ def test_narrow_data(op, framework, dtype):
         assert error <= (0.51 * torch.finfo(getattr(torch, dtype)).eps + 64 * 2.0**-24) * scale
 
 
+@pytest.mark.parametrize("activation", ["identity", "silu"])
+@each_framework
+@each_other
+def test_parameters_wider_than_the_data(op, framework, activation):
+    way = {"activation": activation}
+    call = Call(op, way if takes(op, way) else {}, np.float32, np.float64)
+    of, numpy = FRAMEWORKS[framework]
+    models = [*call.dys, *(dict(zip(op.saves, call.saved, strict=True))[n] for n in op.moving)]
+    for got, right, like in zip(call.second(of), call.second(widened), models, strict=True):
+        assert (got is None) == (right is None)
+        if right is not None:
+            assert numpy(got).dtype == like.dtype
+            scale = max(1.0, np.abs(right).max())
+            # sums of 64 products in float32, whose factors are rounded some times
+            assert np.abs(numpy(got) - right).max() <= 64 * 2.0**-24 * scale
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")  # of a mean of nothing, as NumPy's
+@each_way({}, {"where": False})
+def test_constant_data(op, way):
+    """Forward mode is the transpose of `backward`, also of a deviation of 0 and of nothing."""
+    call = Call(op, way)
+    call.named[call.names[0]] = np.full_like(call.named[call.names[0]], 0.75)
+    bound = op.bound("call", call.moved(0.0))
+    y, moved = op.jvp(*bound.args, tangents=tuple(call.tangents.values()), **bound.keywords)
+    is_there = [*map(np.isfinite, arrays_of(y))]
+    call.dys = [np.where(there, dy, 0.0) for there, dy in zip(is_there, call.dys, strict=True)]
+    pairs = zip(is_there, arrays_of(moved), call.dys, strict=True)
+    got = sum(np.vdot(np.where(there, t, 0.0), dy) for there, t, dy in pairs)
+    every = (*call.gradients(0.0), *call.dys)
+    right = sum(np.vdot(every[call.spec.of[n]], t) for n, t in call.tangents.items())
+    assert np.isclose(got, right, rtol=1e-9, atol=1e-9)
+
+
 @each_framework
 @each_other
 def test_outputs(op, framework):
@@ -176,7 +227,7 @@ def test_outputs(op, framework):
     call, (of, numpy) = Call(op, {}), FRAMEWORKS[framework]
     found = call.second(of)
     args, named = call.arguments(of)
-    outs = tuple(None if d is None else d + 1 for d in found)
+    outs = tuple(None if d is None else of(np.array(numpy(d) + 1)) for d in found)
     back = op.backward.backward
     given = back(*args, **named, **call.options, out=outs if len(outs) > 1 else outs[0])
     given = given if isinstance(given, tuple) else (given,)

@@ -62,6 +62,12 @@ class Operations:
         made[index] = d
         return made
 
+    def cast(self, value: Any, like: Any) -> Any:
+        """An array in another one's dtype."""
+        if value.dtype == like.dtype:
+            return value
+        return value.to(like.dtype) if self._is_torch else value.astype(like.dtype)
+
     def wide(self, value: Any) -> Any:
         """An array of 16 bits in float32, in which such data is computed; all else as it is."""
         dtype = getattr(value, "dtype", None)
