@@ -3,7 +3,6 @@
 The second derivatives of activations, which have kernels: tests/activations/test_second.py.
 """
 
-from collections.abc import Callable
 from typing import Any
 
 import array_api_strict
@@ -12,12 +11,12 @@ import pytest
 import torch
 from conftest import ACTIVATIONS
 from devices import DEVICES, DTYPES, from_torch, to_torch
+from differences import Call, inner, slopes
 
 import fastact as fa
 from fastact.interop import validate
 from fastact.measure import cases
 from fastact.ops.engine.op import arrays_of
-from fastact.ops.engine.spec import spec_of
 
 each_op = pytest.mark.parametrize("op", fa.ops.values(), ids=lambda op: op.name)
 OTHERS = [op for op in fa.ops.values() if op not in ACTIVATIONS]
@@ -56,68 +55,19 @@ def each_way(*ways: dict[str, Any]) -> Any:
     )
 
 
-class Call:
-    """A call of an op, with directions for whatever has a derivative."""
-
-    def __init__(
-        self, op: Any, way: dict[str, Any], dtype: Any = np.float64, parameters: Any = None
-    ) -> None:
-        self.op, self.spec, random = op, spec_of(op), np.random.default_rng(0)
-        x, dy = random.normal(size=(2, 8, 8)).astype(dtype)
-        self.named = {**cases.sample(op, x, dy), **way}
-        for name, role in op.roles.items():
-            if role == validate.INDICES and name in self.named:
-                self.named[name] = self.named[name].astype(np.int32)
-            elif role == validate.PARAMETER and self.named.get(name) is not None:
-                self.named[name] = self.named[name].astype(parameters or dtype)
-        point = op.entry_points["call"]
-        names = [n for n in (*point.arrays, *point.defaults) if n in self.spec.of]
-        self.names = [n for n in names if isinstance(self.named.get(n), np.ndarray)]
-        self.random: Callable[[Any], np.ndarray] = lambda a: random.normal(size=np.shape(a)).astype(
-            a.dtype
-        )
-        self.tangents = {n: self.random(self.named[n]) for n in self.names}
-        try:
-            result, self.saved = self.forward(0.0)
-        except ValueError:
-            pytest.skip("the option does not fit the sample")
-        self.dys = [self.random(y).astype(dtype) for y in arrays_of(result)]
-        self.ddys = [self.random(dy) for dy in self.dys]
-        told = self.spec.told
-        self.options = {n: v for n, v in self.named.items() if n in told and n not in self.names}
-        self.ddx = [None if g is None else self.random(g) for g in self.gradients(0.0)]
-
-    def moved(self, by: float) -> dict[str, Any]:
-        named = {n: np.copy(v) if isinstance(v, np.ndarray) else v for n, v in self.named.items()}
-        if by:
-            named |= {n: self.named[n] + by * t for n, t in self.tangents.items()}
-        return named
-
-    def forward(self, by: float) -> Any:
-        return self.op.bound("forward", self.moved(by))()
-
-    def gradients(self, by: float) -> tuple[Any, ...]:
-        incoming = [dy + by * ddy for dy, ddy in zip(self.dys, self.ddys, strict=True)]
-        incoming = incoming if by else self.dys
-        args, named = self.spec.arguments(incoming, self.forward(by)[1])
-        found = self.op.backward(*args, **named, **self.options)
-        return found if isinstance(found, tuple) else (found,)
-
-    def arguments(self, of: Callable[[Any], Any]) -> tuple[list[Any], dict[str, Any]]:
-        """Those of `backward.backward`, in a framework's arrays."""
-
-        def each(value: Any) -> Any:
-            if isinstance(value, tuple):
-                return tuple(map(each, value))
-            return of(np.array(value)) if isinstance(value, np.ndarray | np.generic) else value
-
-        args, named = self.spec.arguments(self.dys, self.saved)
-        return [*map(each, (*self.ddx, *args))], {n: each(v) for n, v in named.items()}
-
-    def second(self, of: Callable[[Any], Any]) -> tuple[Any, ...]:
-        args, named = self.arguments(of)
-        found = self.op.backward.backward(*args, **named, **self.options)
-        return found if isinstance(found, tuple) else (found,)
+def sampled(op: Any, way: dict[str, Any], dtype: Any = np.float64, parameters: Any = None) -> Call:
+    """A call with these options; parameters have the data's dtype, or one of their own."""
+    random = np.random.default_rng(0)
+    named = {**cases.sample(op, *random.normal(size=(2, 8, 8)).astype(dtype)), **way}
+    for name, role in op.roles.items():
+        if role == validate.INDICES and name in named:
+            named[name] = named[name].astype(np.int32)
+        elif role == validate.PARAMETER and named.get(name) is not None:
+            named[name] = named[name].astype(parameters or dtype)
+    try:
+        return Call(op, named, random)
+    except ValueError:
+        pytest.skip("the option does not fit the sample")
 
 
 def widened(value: np.ndarray) -> np.ndarray:
@@ -125,30 +75,13 @@ def widened(value: np.ndarray) -> np.ndarray:
     return value if value.dtype.kind in "bi" else value.astype(np.float64)
 
 
-def slopes(f: Callable[[float], Any]) -> list[Any]:
-    """Differences of what a function of a step gives; None where it gives no array of numbers."""
-    return [
-        (np.asarray(a) - b) / (2 * STEP) if isinstance(a, np.ndarray | np.floating) else None
-        for a, b in zip(f(STEP), f(-STEP), strict=True)
-    ]
-
-
 @each_framework
 @each_way(*WAYS)
 def test_second_derivatives(op, framework, way):
     """The gradient of backward by all at once, along a direction."""
-    call = Call(op, way)
-    of, numpy = FRAMEWORKS[framework]
-    found = call.second(of)
-    made = [None if d is None else numpy(d) for d in found]
-    count = len(call.dys)
-    along = dict(zip(op.saves, slopes(lambda by: call.forward(by)[1]), strict=True))
-    got = sum(np.vdot(d, ddy) for d, ddy in zip(made, call.ddys, strict=False))
-    for name, d in zip(op.moving, made[count:], strict=True):
-        assert (d is None) == (along[name] is None)
-        got += 0.0 if d is None else np.vdot(d, along[name])
-    moved = slopes(call.gradients)
-    right = sum(np.vdot(a, b) for a, b in zip(call.ddx, moved, strict=True) if a is not None)
+    call, (of, numpy) = sampled(op, way), FRAMEWORKS[framework]
+    made = [None if d is None else numpy(d) for d in call.second(of)]
+    got, right = call.both_sides(made, STEP)
     assert np.isclose(got, right, rtol=1e-6, atol=1e-6)
 
 
@@ -156,12 +89,12 @@ def test_second_derivatives(op, framework, way):
 @each_way(*(way for way in WAYS if "recompute" not in way))  # which `forward` alone has
 def test_forward_mode(op, framework, way):
     of, numpy = FRAMEWORKS[framework]
-    call = Call(op, way)
+    call = sampled(op, way)
     named = {n: of(v) if isinstance(v, np.ndarray) else v for n, v in call.moved(0.0).items()}
     bound = op.bound("call", named)
     tangents = tuple(map(of, call.tangents.values()))
     y, dy = op.jvp(*bound.args, tangents=tangents, **bound.keywords)
-    moved = slopes(lambda by: arrays_of(call.forward(by)[0]))
+    moved = slopes(lambda by: arrays_of(call.forward(by)[0]), STEP)
     for result, got, right in zip(arrays_of(y), arrays_of(dy), moved, strict=True):
         assert type(result) is type(got)
         np.testing.assert_allclose(numpy(got), right, rtol=1e-6, atol=1e-7)
@@ -174,7 +107,7 @@ def test_forward_mode(op, framework, way):
 @each_other
 def test_narrow_data(op, framework, dtype):
     """In float32, as accurate as their dtype; of the same numbers in float64 it is exact."""
-    call, (of, numpy) = Call(op, {}, DTYPES[dtype]), FRAMEWORKS[framework]
+    call, (of, numpy) = sampled(op, {}, DTYPES[dtype]), FRAMEWORKS[framework]
     for got, right in zip(call.second(of), call.second(widened), strict=True):
         assert (got is None) == (right is None)
         if right is None:
@@ -191,7 +124,7 @@ def test_narrow_data(op, framework, dtype):
 @each_other
 def test_parameters_wider_than_the_data(op, framework, activation):
     way = {"activation": activation}
-    call = Call(op, way if takes(op, way) else {}, np.float32, np.float64)
+    call = sampled(op, way if takes(op, way) else {}, np.float32, np.float64)
     of, numpy = FRAMEWORKS[framework]
     models = [*call.dys, *(dict(zip(op.saves, call.saved, strict=True))[n] for n in op.moving)]
     for got, right, like in zip(call.second(of), call.second(widened), models, strict=True):
@@ -207,16 +140,16 @@ def test_parameters_wider_than_the_data(op, framework, activation):
 @each_way({}, {"where": False})
 def test_constant_data(op, way):
     """Forward mode is the transpose of `backward`, also of a deviation of 0 and of nothing."""
-    call = Call(op, way)
+    call = sampled(op, way)
     call.named[call.names[0]] = np.full_like(call.named[call.names[0]], 0.75)
     bound = op.bound("call", call.moved(0.0))
     y, moved = op.jvp(*bound.args, tangents=tuple(call.tangents.values()), **bound.keywords)
     is_there = [*map(np.isfinite, arrays_of(y))]
     call.dys = [np.where(there, dy, 0.0) for there, dy in zip(is_there, call.dys, strict=True)]
-    pairs = zip(is_there, arrays_of(moved), call.dys, strict=True)
-    got = sum(np.vdot(np.where(there, t, 0.0), dy) for there, t, dy in pairs)
+    pairs = zip(is_there, arrays_of(moved), strict=True)
+    got = inner([np.where(there, t, 0.0) for there, t in pairs], call.dys)
     every = (*call.gradients(0.0), *call.dys)
-    right = sum(np.vdot(every[call.spec.of[n]], t) for n, t in call.tangents.items())
+    right = inner([every[call.spec.of[n]] for n in call.names], [*call.tangents.values()])
     assert np.isclose(got, right, rtol=1e-9, atol=1e-9)
 
 
@@ -224,7 +157,7 @@ def test_constant_data(op, way):
 @each_other
 def test_outputs(op, framework):
     """Given, skipped, added to; nothing that is made shares memory with what is read."""
-    call, (of, numpy) = Call(op, {}), FRAMEWORKS[framework]
+    call, (of, numpy) = sampled(op, {}), FRAMEWORKS[framework]
     found = call.second(of)
     args, named = call.arguments(of)
     outs = tuple(None if d is None else of(np.array(numpy(d) + 1)) for d in found)
@@ -250,7 +183,7 @@ def test_outputs(op, framework):
 @each_other
 def test_errors(op):
     """They name the entry point and the argument, and nothing is written."""
-    call = Call(op, {})
+    call = sampled(op, {})
     args, named = call.arguments(np.asarray)
     where = rf"^fastact\.{op.name}\.backward\.backward: "
     count, ddx = len(op.gradients), args[0]
@@ -286,7 +219,7 @@ def test_a_third_derivative_is_an_error(op):
 
 @each_op
 def test_tangents_are_checked_before_anything_is_written(op):
-    call = Call(op, {})
+    call = sampled(op, {})
     named = call.moved(0.0)
     kept = {n: np.ones(8) for n in op.written}  # running statistics
     named |= kept
@@ -308,7 +241,7 @@ def test_tangents_are_checked_before_anything_is_written(op):
 
 @each_op
 def test_no_tangent_is_0(op):
-    call = Call(op, {})
+    call = sampled(op, {})
     bound = op.bound("call", call.moved(0.0))
     y, dy = op.jvp(*bound.args, tangents=(None,) * len(call.names), **bound.keywords)
     for result, tangent in zip(arrays_of(y), arrays_of(dy), strict=True):
@@ -319,7 +252,7 @@ def test_no_tangent_is_0(op):
 @pytest.mark.parametrize("kind", REFUSED)
 @each_other
 def test_arrays_without_such_arithmetic_are_refused(op, kind):
-    call, of = Call(op, {}), REFUSED[kind]
+    call, of = sampled(op, {}), REFUSED[kind]
     words = r"arrays must be of NumPy, torch, CuPy or JAX, .*, got "
     named = {n: of(v) if isinstance(v, np.ndarray) else v for n, v in call.moved(0.0).items()}
     bound, tangents = op.bound("call", named), tuple(map(of, call.tangents.values()))
