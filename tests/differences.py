@@ -73,7 +73,7 @@ class Call:
 
 
 def inner(some: Sequence[Any], others: Sequence[Any]) -> float:
-    """The inner product of arrays, None of which is 0."""
+    """The inner product of arrays; None is 0."""
     pairs = zip(some, others, strict=True)
     return sum(np.vdot(a, b) for a, b in pairs if a is not None and b is not None)
 
