@@ -188,8 +188,8 @@ LAYERS: dict[str, type[torch.nn.Module]] = {
     "GatedMLP": GatedMLP,
 }
 
-#: For `kernels`: the layers on the CPU, by their names. Not "rotary_pos_emb": `kernels` replaces that
-#: function for all models of a process at once, those that nobody asked it to change among them.
+#: For `kernels`: the layers on the CPU, by their names. "rotary_pos_emb" is left out: `kernels`
+#: replaces that function for every model of the process at once, not for the one that is given.
 MAPPING: dict[str, dict[str, Layer]] = {
     name: {"cpu": Layer(layer)} for name, layer in LAYERS.items()
 }
