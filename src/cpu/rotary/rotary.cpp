@@ -63,9 +63,9 @@ bool leaves_caches(const Rotary& rotary) {
   return bits % kCacheLine == 0 && exceeds_caches(2 * s.size() * s.item);
 }
 
-// Bytes of results that are made before they are stored past the caches. Meanwhile the next elements
-// are prefetched: of two halves side by side the hardware's prefetcher loses the thread, and they
-// took twice as long and more.
+// Bytes of results that are made before they are stored past the caches. Meanwhile the next
+// elements are prefetched: of two halves side by side the hardware's prefetcher loses the thread,
+// and they took twice as long and more.
 constexpr int64_t kStreamed = 2048;
 
 // One thread's pairs.
