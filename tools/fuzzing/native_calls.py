@@ -125,6 +125,7 @@ class Maker:
         self.dtypes: dict[str, str] = {}
         self.made = Made(name, block, {}, {})
         self.rank = r.randint(1, 4)
+        self.groups = r.randint(1, 3)
 
     def make(self) -> Made:
         """A call that the table allows; the function may refuse what the table can't say."""
@@ -181,7 +182,9 @@ class Maker:
         if rule in ("packed", "along_packed"):
             last = other[-1] * field["times"][axes]
             return (*other[:-1], last) if rule == "packed" else (last,)
-        return tuple(1 if (i in axes) == (rule == "reduced") else n for i, n in enumerate(other))
+        is_kept = rule == "kept"
+        found = tuple(1 if (i in axes) != is_kept else n for i, n in enumerate(other))
+        return (*found, self.groups) if rule == "grouped" else found
 
     def _dtype(self, field: Field) -> str:
         rule, r = field["dtype"], self.r
