@@ -223,7 +223,10 @@ def broken(made: Made, name: str) -> Iterator[tuple[str, Any, Block | None]]:
         block = made.block(shape, dtype, readonly=True)
         yield "read-only", block.view, block
     if field["shape"] != "any":
-        for wrong in ((*shape, 2), (*shape[:-1], shape[-1] + 100)):
+        longer = (*shape[:-1], shape[-1] + 100)
+        if field["shape"] == "grouped":  # of as many groups as it has
+            longer = (shape[0] + 100, *shape[1:])
+        for wrong in ((*shape, 2), longer):
             block = made.block(wrong, dtype)
             yield f"of shape {wrong}", block.view, block
     for other in _wrong_dtypes(field, dtype):

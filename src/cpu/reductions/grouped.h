@@ -17,8 +17,8 @@
 // lanes of all tasks are held, while they are filled, and else in a pass of its own over the
 // labels.
 //
-// The workspace holds the lanes of all tasks, or of one task a thread. Listed, it holds an offset of
-// each term, and there are no more terms than results, or few.
+// The workspace holds the lanes of all tasks, or of one task a thread. Listed, it holds an offset
+// of each term, and there are no more terms than results, or few.
 #pragma once
 
 #include "cpu/core/chunk_reader.h"

@@ -16,9 +16,10 @@
 //   Q <= (n + 1) m2, and the error is below 2^-35 m2.
 // - Double: at first eight elements about the first of them: 26 u 9 m2 < 2^-45 m2. Where Q <= 4 m2
 //   by then, the batch goes on to 32. The later ones, about a mean of their own, are at most
-//   three times as many as the first: Q <= 4 m2, and 98 u Q < 2^-44 m2. From 32 elements on the shift is the
-//   mean of those before, k of them: the merge adds (mean - shift)^2 k n / (k + n) with k >= n,
-//   which is at least half of what Q has more than m2: 98 u Q < 2^-45 of what the batch adds.
+//   three times as many as the first: Q <= 4 m2, and 98 u Q < 2^-44 m2. From 32 elements on the
+//   shift is the mean of those before, k of them: the merge adds (mean - shift)^2 k n / (k + n)
+//   with k >= n, which is at least half of what Q has more than m2: 98 u Q < 2^-45 of what the
+//   batch adds.
 // - Weights may concentrate anywhere: an element of more than twice the weight of the shift's
 //   begins a batch about itself, so that Q <= (2 n + 1) m2; of double n <= 8, else 64.
 //

@@ -90,8 +90,8 @@ def _joined(each: list[Expected], labels: Any, is_back: bool) -> Expected:
     exact = [part.exact for part in each]
     allowed = [np.broadcast_to(p.allowed, n) for p, n in zip(each, whole, strict=True)]
     if not is_back:
-        exact, allowed, judged = (np.stack(parts, -1) for parts in (exact, allowed, judged))
-        return replace(each[0], exact=exact, allowed=allowed, judged=judged)
+        beside = [np.stack(parts, -1) for parts in (exact, allowed, judged)]
+        return replace(each[0], exact=beside[0], allowed=beside[1], judged=beside[2])
     total, error = (np.nan_to_num(np.stack(parts)).sum(0) for parts in (exact, allowed))
     return replace(each[0], exact=total, allowed=error, judged=np.all(judged, 0))
 
