@@ -188,6 +188,27 @@ def test_groups_without_elements_are_of_none(op):
             np.testing.assert_array_equal(found[[0, 2]], [expected, expected])
 
 
+@each_op
+@pytest.mark.parametrize("shape", [(0, 3), (3, 0)])
+def test_of_no_elements_there_is_no_gradient(op, shape):
+    named = {"axis": 0, "by": np.zeros(shape, int), "groups": 2}
+    result, saved = op.forward(np.ones(shape), **named)
+    given = {**dict(zip(op.saves, saved, strict=True)), "axis": 0, "groups": 2}
+    found = op.bound("backward", {**given, "dy": _joined(arrays_of(result))})()
+    assert arrays_of(found)[0].shape == shape
+
+
+@pytest.mark.parametrize("special", [np.nan, np.inf, 0.0])
+def test_an_average_counts_every_element(special):
+    """NaN too, in rows of one label and in rows of many."""
+    x = np.ones((4, 40))
+    x[1] = special
+    for by in (np.array([0, 0, 1, -1]), np.broadcast_to([[0], [0], [1], [-1]], x.shape).copy()):
+        mean, counts = fa.average(x, axis=0, by=by, groups=3, returned=True)
+        np.testing.assert_array_equal(mean[0], [(1 + special) / 2, 1, np.nan])
+        np.testing.assert_array_equal(counts, np.broadcast_to([2.0, 1, 0], mean.shape))
+
+
 @pytest.mark.filterwarnings("default")
 def test_groups_without_elements_warn_as_such_slices():
     for name, words in (("mean", "Mean of empty"), ("var", "Degrees of freedom")):

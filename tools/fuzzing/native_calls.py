@@ -149,7 +149,7 @@ class Maker:
         if kind == "int64":
             return r.randrange(-3, 3)
         if kind in ("bits", "text"):
-            return r.randrange(2**64) if kind == "bits" else r.choice((None, "few"))
+            return r.randrange(2**64) if kind == "bits" else r.choice((None, "fastact.few"))
         if kind == "integer":
             return r.randrange(min(field["end"], self.rank) if field["shape_of"] else field["end"])
         return r.random() < 0.5 if kind == "flag" else r.random()

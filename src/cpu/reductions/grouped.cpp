@@ -315,9 +315,9 @@ void plan_listed(Grouped* g, const MomentsCall& call) {
   const int dtype = g->operands.dtypes[G::kX];
   const bool has_count = call.results[MomentsCall::kCount].shape;
   g->is_divided = call.of_m2 == kNothing && !call.skips && !has_count;
-  const int of_mean = g->is_divided ? int(kItself) : int(kValidMean);
+  const int of_mean = g->is_divided ? int(kItself) : call.skips ? int(kValidMean) : int(kMoments);
   const int of_sum = call.skips ? int(kValid) : call.term;
-  const int of_m2 = call.skips ? int(kValidMoments) : int(kMoments);
+  const int of_m2 = call.skips ? kValidMoments : kMoments;
   set_accumulator(r, r->table,
                   call.of_m2 == kNothing ? of_mean
                   : call.of_m2 == kTotal ? of_sum

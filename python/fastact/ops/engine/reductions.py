@@ -228,7 +228,8 @@ class PlainSum(AxisSum[P, R]):
         if not is_weighted(now):
             now.run("broadcast", x=dy, y=dx)
         elif dx.size:
-            weighted_gradient(now, dx, x=dx, dy=dy)
+            x = dx if now.shapes.grouped else dy  # of x's shape; its numbers do not matter
+            weighted_gradient(now, dx, x=x, dy=dy)
 
 
 class TermSum(AxisSum[P, R]):
@@ -303,11 +304,11 @@ class TermSum(AxisSum[P, R]):
         """
 
     def _run_backward(self, now: Step) -> None:
-        if is_weighted(now) and now.views["x"].size:
+        if not is_weighted(now):
+            now.run("sum_backward")
+        elif now.views["x"].size:
             dy = over_x(now, now.seen("dy"))
             weighted_gradient(now, now.view("dx"), dy=dy, term=self.term)
-        else:
-            now.run("sum_backward")
 
 
 class SquareSum(TermSum[P, R]):

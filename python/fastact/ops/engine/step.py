@@ -223,7 +223,7 @@ def _repeats(role: validate.Role) -> bool:
 
 def _whose(data: str, shape: str) -> str:
     """A shape by its name, for messages."""
-    return "x's shape" if shape == "data" else f"{data}'s {shape}"
+    return "x's shape" if shape in ("data", "whole") else f"{data}'s {shape}"
 
 
 def _whole(name: str) -> str:
