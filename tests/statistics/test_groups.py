@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 import fastact as fa
 from fastact.interop import validate
@@ -292,3 +293,35 @@ def test_results_lie_as_the_axes_did():
     assert found.shape == (7, 4)
     assert found.T.flags.c_contiguous
     assert fa.sum(np.ones((7, 50)), axis=1, by=np.arange(50) % 4, groups=4).flags.c_contiguous
+
+
+def first_by_groups(op: Any, labels: Any) -> Any:
+    """The first result, as a function of x and the labels of its rows."""
+    return lambda x, by=labels: arrays_of(op(x, axis=0, by=by, groups=3))[0]
+
+
+@each_op
+def test_torch_differentiates_and_traces_groups(op):
+    r = np.random.default_rng(5)
+    x, labels = torch.tensor(r.standard_normal((2, 6, 5))), torch.tensor([0, 1, 2, 0, 1, -1])
+    of = first_by_groups(op, labels)
+    assert torch.autograd.gradcheck(of, (x[0].clone().requires_grad_(),))
+    if op is fa.moments:
+        with pytest.raises(TypeError, match="by None, where torch traces"):
+            torch.func.vmap(of)(x)
+        return
+    both = torch.stack([labels, labels.roll(1)])
+    expected = torch.stack([of(*each) for each in zip(x, both, strict=True)])
+    assert torch.equal(torch.func.vmap(of)(x, both), expected)
+    torch.compiler.reset()
+    compiled = torch.compile(of, fullgraph=True, backend="eager")
+    assert torch.equal(compiled(x[0]), of(x[0]))
+
+
+@pytest.mark.parametrize("op", [op for op in OPS if "x" in op.saves], ids=lambda op: op.name)
+def test_groups_have_no_second_derivative(op):
+    x = torch.ones(3, requires_grad=True)
+    of = first_by_groups(op, torch.tensor([0, 1, 1]))
+    (dx,) = torch.autograd.grad(of(x).sum(), x, create_graph=True)
+    with pytest.raises(NotImplementedError, match=rf"^fastact\.{op.name}: .* by groups"):
+        torch.autograd.grad(dx.sum(), x)
