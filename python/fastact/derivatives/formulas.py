@@ -266,6 +266,10 @@ _TERMS: Mapping[str, Callable[[Any], Any]] = {"sum_squares": lambda x: x * x}
 
 
 def _statistic(op: Any, of: Named, m: Operations) -> tuple[Any, ...]:
+    if of.get("by") is not None:
+        raise NotImplementedError(
+            f"{_where(op)}: has no derivative of its gradient, nor forward mode, by groups"
+        )
     x = of["x"]
     over = axes.axes(_where(op), of["axis"], x.ndim)
     shape = axes.reduced(x.shape, over, of["keepdims"])
