@@ -30,6 +30,7 @@ DEVIATIONS: dict[str, str] = {
     "TypeError instead of RuntimeError": "a dtype or a kind of argument is a TypeError",
     "TypeError instead of ValueError: fastact.torch.nn.": "a dtype is a TypeError",
     "softplus: unknown keyword 'threshold'": "softplus is computed of any x",
+    "fastact.dropout: ": "its mask follows from a seed, which the module draws",
     "eps must not be negative": "a root of a negative number is none",
     "momentum must be from 0 to 1": "outside, running statistics are no averages",
     "channel_axis must be from -1 to 0": "an array without channels",

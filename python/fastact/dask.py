@@ -104,6 +104,11 @@ def call(op: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         raise ValueError(f"{entry.where}: stream must be None for arrays on the CPU")
     del given["out"], given["stream"]
     _check(entry.where, "x", options.x)
+    if given.get("by") is not None:
+        raise TypeError(
+            f"{entry.where}: by must be None for a dask array; groups are of arrays in memory, "
+            f"whose moments merge (fastact.moments)"
+        )
     if _is_norm(op):
         return _norm(op, options, given)
     if _is_sum(op):

@@ -236,6 +236,9 @@ def test_refused():
             function(*args)
     with pytest.raises(TypeError, match="out must be None for a dask array"):
         fa.mean_var(x, out=(np.empty(()), None))
+    for op in (op for op in fa.ops.values() if "by" in op.roles):
+        with pytest.raises(TypeError, match=rf"^fastact\.{op.name}: by must be None for a dask"):
+            op(x, axis=0, by=[0, 1, 0], groups=2)
     with pytest.raises(NotImplementedError, match="expected Dask Array"):
         fa.mish(x, out=np.empty(x.shape, np.float32))
 

@@ -325,6 +325,13 @@ def test_moments_with_a_count_each():
     assert same_bits(dx, fa.moments.backward((None, np.ones(4)), x, axis=0, skipna=True))
 
 
+def test_options_of_64_bits():
+    x = np.arange(1, 65, dtype=np.float32)
+    call = jax.jit(lambda x, s: fj.dropout(x, 0.5, seed=s), static_argnums=1)
+    for seed in (2**64 - 1, 2**63, -(2**63)):
+        assert same_bits(call(x, seed), fa.dropout(x, 0.5, seed=seed))
+
+
 def test_float64_that_is_switched_off():
     jax.config.update("jax_enable_x64", False)
     x = jnp.ones((3, 4))

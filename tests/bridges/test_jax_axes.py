@@ -1,5 +1,6 @@
 """Axes of batches and of several devices: every op of JAX's bridge, without a copy or a gather."""
 
+import functools
 from collections.abc import Iterator
 from typing import Any
 
@@ -14,6 +15,8 @@ from fastact.ops.engine.op import arrays_of
 
 jax = pytest.importorskip("jax")
 pytest.importorskip("fastact.jax", exc_type=ImportError)  # of a JAX that is too old
+from jax.test_util import check_grads  # noqa: E402
+
 import fastact.jax as fj  # noqa: E402
 
 jnp = jax.numpy
@@ -39,6 +42,25 @@ def of_first(op: Any, named: dict[str, Any], value: Any) -> tuple[Any, ...]:
     bound = op.bound("call", {**named, next(iter(named)): value})
     made: tuple[Any, ...] = arrays_of(getattr(fj, op.name)(*bound.args, **bound.keywords))
     return made
+
+
+@pytest.mark.parametrize(
+    "op", [op for op in fa.ops.values() if "by" in op.roles], ids=lambda op: op.name
+)
+def test_groups(op):
+    """Their bits in what JAX compiles and batches, and their gradients."""
+    x, labels = np.random.default_rng(1).normal(size=(2, 6, 5)), np.array([0, 1, 2, 0, 1, -1])
+    both = np.stack([labels, labels[::-1]])
+
+    def of(call: Any, x: Any, by: Any) -> Any:
+        return arrays_of(call(x, axis=0, by=by, groups=3))[0]
+
+    traced = functools.partial(of, getattr(fj, op.name))
+    expected = np.stack([of(op, *each) for each in zip(x, both, strict=True)])
+    np.testing.assert_array_equal(jax.jit(jax.vmap(traced))(x, both), expected)
+    check_grads(lambda x: traced(x, labels), (x[0],), 1, modes=["rev"])
+    with pytest.raises(jax.errors.JaxRuntimeError, match="by must hold groups from 0 to 2"):
+        jax.jit(traced)(x[0], labels + 2).block_until_ready()
 
 
 @each_op

@@ -1,6 +1,6 @@
 """The tables of native functions: each says what its calls may be, and the one check holds to it.
 
-On the CPU, and on the emulated device, which has a function for each table too.
+On the CPU, and on the emulated device, which has a function for each table too, but for groups.
 Functions are called by their tables alone, so that one that is added is tested as well.
 """
 
@@ -27,8 +27,9 @@ TABLES = _cpu.native_calls()
 REFUSED = (ValueError, TypeError, OverflowError)
 NEEDS_SCRATCH = {  # others do with less than they ask for
     *("norm_backward", "cross_entropy_forward"),
-    *("batch_norm_forward", "norm_apply", "batch_norm_backward"),
+    *("batch_norm_forward", "norm_apply", "batch_norm_backward", "grouped"),
 }
+CPU_ALONE = ("grouped", "grouped_gradient")
 BROKEN = 10  # of them, each in every argument by itself
 CASES = 200  # calls made of a table: every optional array is there and missing many times
 FEW = 20  # of them on the emulated device, which is slow
@@ -49,7 +50,10 @@ def calls(name: str, block: type[Block], cases: int) -> list[Made]:
     return found
 
 
-@pytest.fixture(scope="module", params=[f"{d}-{n}" for d in BLOCKS for n in TABLES])
+@pytest.fixture(
+    scope="module",
+    params=[f"{d}-{n}" for d in BLOCKS for n in TABLES if d == "cpu" or n not in CPU_ALONE],
+)
 def made(request):
     device, name = request.param.split("-")
     return calls(name, BLOCKS[device], CASES if device == "cpu" else FEW)
@@ -61,11 +65,12 @@ def test_tables_name_their_own_fields():
         for field, facts in fields.items():
             for other in (facts["shape_of"], facts["dtype_of"], facts["axes"]):
                 assert other is None or other in before, (name, field, other)
-            needs_axes = facts["shape"] in ("reduced", "kept", "along", "channels", "packed")
+            by_flags = facts["shape"] in ("reduced", "kept", "grouped")
+            needs_axes = by_flags or facts["shape"] in ("along", "channels", "packed")
             needs_axes |= facts["shape"] == "along_packed" or facts["kind"] == "places"
             assert (facts["axes"] is not None) == needs_axes, (name, field)
             if needs_axes:
-                kind = "axes" if facts["shape"] in ("reduced", "kept") else "integer"
+                kind = "axes" if by_flags else "integer"
                 assert before[facts["axes"]] == kind, (name, field)
             assert facts["kind"] != "integer" or facts["end"] > 0, (name, field)
             before[field] = facts["kind"]

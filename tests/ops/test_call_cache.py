@@ -35,7 +35,7 @@ CALLS: dict[str, tuple[Any, tuple[Any, ...], dict[str, Any], tuple[tuple[int, ..
     "sum_squares": (fa.sum_squares, (made(*SHAPE),), {"axis": 1}, ((6,),)),
     "sum_squares.forward": (fa.sum_squares.forward, (made(*SHAPE),), {}, ((),)),
     "sum_squares.backward": (
-        fa.sum_squares.backward, (made(6), made(*SHAPE), None, 1), {}, (SHAPE,),
+        fa.sum_squares.backward, (made(6), made(*SHAPE), None, None, 1), {}, (SHAPE,),
     ),
     "sum_squares.backward, number": (fa.sum_squares.backward, (3, made(*SHAPE)), {}, (SHAPE,)),
     "sum_squares.backward of all": (

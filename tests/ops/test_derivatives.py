@@ -3,20 +3,20 @@
 The second derivatives of activations, which have kernels: tests/activations/test_second.py.
 """
 
-from collections.abc import Callable
 from typing import Any
 
+import array_api_strict
 import numpy as np
 import pytest
 import torch
 from conftest import ACTIVATIONS
-from devices import DTYPES, EMULATED, from_torch, to_emulated, to_torch
+from devices import DEVICES, DTYPES, from_torch, to_torch
+from differences import Call, inner, slopes
 
 import fastact as fa
-from fastact.interop import devices
+from fastact.interop import validate
 from fastact.measure import cases
 from fastact.ops.engine.op import arrays_of
-from fastact.ops.engine.spec import spec_of
 
 each_op = pytest.mark.parametrize("op", fa.ops.values(), ids=lambda op: op.name)
 OTHERS = [op for op in fa.ops.values() if op not in ACTIVATIONS]
@@ -26,77 +26,48 @@ STEP = 1e-6  # of values near 1 in float64: differences are good to 1e-9
 FRAMEWORKS = {"numpy": (np.asarray, np.asarray), "torch": (to_torch, from_torch)}
 each_framework = pytest.mark.parametrize("framework", FRAMEWORKS)
 
+#: How arrays are made of frameworks whose arithmetic is another one, or that have none.
+REFUSED = {"array-api": array_api_strict.asarray} | {
+    device.name: device.of for device in DEVICES if device.name.startswith("emulated")
+}
+
 #: Other ways to call an op, where it has such options.
 WAYS: list[dict[str, Any]] = [
-    {}, {"training": False}, {"recompute": True}, {"axis": 0}, {"activation": "silu"},
+    {}, {"training": False, "running_mean": np.zeros(8), "running_var": np.ones(8)},
+    {"recompute": True}, {"axis": 0}, {"activation": "silu"},
     {"reduction": "none", "label_smoothing": 0.25}, {"scale": 0.5}, {"keepdims": True},
     {"limit": 0.75, "offset": 0.5}, {"order": "iofg"}, {"casting": "gemma"},
+    {"activation": "identity"}, {"ignore_index": 2**40},
 ]  # fmt: skip
 
 
-class Call:
-    """A call of an op, with directions for whatever has a derivative."""
+def takes(op: Any, way: dict[str, Any]) -> bool:
+    """Whether an op has such options."""
+    points = (op.entry_points[name].defaults for name in ("call", "forward"))
+    return {*way} <= {name for defaults in points for name in defaults}
 
-    def __init__(self, op: Any, way: dict[str, Any], dtype: Any = np.float64) -> None:
-        self.op, self.spec, random = op, spec_of(op), np.random.default_rng(0)
-        x, dy = random.normal(size=(2, 8, 8)).astype(dtype)
-        takes = {*op.entry_points["call"].defaults, *op.entry_points["forward"].defaults}
-        if not takes >= {*way}:
-            pytest.skip("it has no such option")
-        self.named = {**cases.sample(op, x, dy), **way}
-        point = op.entry_points["call"]
-        names = [n for n in (*point.arrays, *point.defaults) if n in self.spec.of]
-        self.names = [n for n in names if isinstance(self.named.get(n), np.ndarray)]
-        self.random: Callable[[Any], np.ndarray] = lambda a: random.normal(size=np.shape(a)).astype(
-            a.dtype
-        )
-        self.tangents = {n: self.random(self.named[n]) for n in self.names}
-        try:
-            result, self.saved = self.forward(0.0)
-        except ValueError:
-            pytest.skip("the option does not fit the sample")
-        self.dys = [self.random(y).astype(dtype) for y in arrays_of(result)]
-        self.ddys = [self.random(dy) for dy in self.dys]
-        told = self.spec.told
-        self.options = {n: v for n, v in self.named.items() if n in told and n not in self.names}
-        self.ddx = [None if g is None else self.random(g) for g in self.gradients(0.0)]
 
-    def moved(self, by: float) -> dict[str, Any]:
-        named = {n: np.copy(v) if isinstance(v, np.ndarray) else v for n, v in self.named.items()}
-        if by:
-            named |= {n: self.named[n] + by * t for n, t in self.tangents.items()}
-        return named
+def each_way(*ways: dict[str, Any]) -> Any:
+    """Each op in each of these ways to call it that it has."""
+    pairs = [(op, way) for op in fa.ops.values() for way in ways if takes(op, way)]
+    return pytest.mark.parametrize(
+        ("op", "way"), pairs, ids=["-".join((op.name, *way)) for op, way in pairs]
+    )
 
-    def forward(self, by: float) -> Any:
-        return self.op.bound("forward", self.moved(by))()
 
-    def gradients(self, by: float) -> tuple[Any, ...]:
-        incoming = [dy + by * ddy for dy, ddy in zip(self.dys, self.ddys, strict=True)]
-        incoming = incoming if by else self.dys
-        args, named = self.spec.arguments(incoming, self.forward(by)[1])
-        found = self.op.backward(*args, **named, **self.options)
-        return found if isinstance(found, tuple) else (found,)
-
-    def arguments(
-        self, kind: str, made: Callable[[Any], Any] = np.asarray
-    ) -> tuple[list[Any], dict[str, Any]]:
-        """Those of `backward.backward`, in a framework's arrays."""
-        of, _ = FRAMEWORKS[kind]
-
-        def each(value: Any) -> Any:
-            if isinstance(value, tuple):
-                return tuple(map(each, value))
-            return (
-                of(made(np.array(value))) if isinstance(value, np.ndarray | np.generic) else value
-            )
-
-        args, named = self.spec.arguments(self.dys, self.saved)
-        return [*map(each, (*self.ddx, *args))], {n: each(v) for n, v in named.items()}
-
-    def second(self, kind: str, made: Callable[[Any], Any] = np.asarray) -> tuple[Any, ...]:
-        args, named = self.arguments(kind, made)
-        found = self.op.backward.backward(*args, **named, **self.options)
-        return found if isinstance(found, tuple) else (found,)
+def sampled(op: Any, way: dict[str, Any], dtype: Any = np.float64, parameters: Any = None) -> Call:
+    """A call with these options; parameters have the data's dtype, or one of their own."""
+    random = np.random.default_rng(0)
+    named = {**cases.sample(op, *random.normal(size=(2, 8, 8)).astype(dtype)), **way}
+    for name, role in op.roles.items():
+        if role == validate.INDICES and name in named:
+            named[name] = named[name].astype(np.int32)
+        elif role == validate.PARAMETER and named.get(name) is not None:
+            named[name] = named[name].astype(parameters or dtype)
+    try:
+        return Call(op, named, random)
+    except ValueError:
+        pytest.skip("the option does not fit the sample")
 
 
 def widened(value: np.ndarray) -> np.ndarray:
@@ -104,47 +75,26 @@ def widened(value: np.ndarray) -> np.ndarray:
     return value if value.dtype.kind in "bi" else value.astype(np.float64)
 
 
-def slopes(f: Callable[[float], Any]) -> list[Any]:
-    """Differences of what a function of a step gives; None where it gives no array of numbers."""
-    return [
-        (np.asarray(a) - b) / (2 * STEP) if isinstance(a, np.ndarray | np.floating) else None
-        for a, b in zip(f(STEP), f(-STEP), strict=True)
-    ]
-
-
-@pytest.mark.parametrize("way", WAYS, ids=str)
 @each_framework
-@each_op
+@each_way(*WAYS)
 def test_second_derivatives(op, framework, way):
     """The gradient of backward by all at once, along a direction."""
-    call = Call(op, way)
-    found = call.second(framework)
-    numpy = FRAMEWORKS[framework][1]
-    made = [None if d is None else numpy(d) for d in found]
-    count = len(call.dys)
-    along = dict(zip(op.saves, slopes(lambda by: call.forward(by)[1]), strict=True))
-    got = sum(np.vdot(d, ddy) for d, ddy in zip(made, call.ddys, strict=False))
-    for name, d in zip(op.moving, made[count:], strict=True):
-        assert (d is None) == (along[name] is None)
-        got += 0.0 if d is None else np.vdot(d, along[name])
-    moved = slopes(call.gradients)
-    right = sum(np.vdot(a, b) for a, b in zip(call.ddx, moved, strict=True) if a is not None)
+    call, (of, numpy) = sampled(op, way), FRAMEWORKS[framework]
+    made = [None if d is None else numpy(d) for d in call.second(of)]
+    got, right = call.both_sides(made, STEP)
     assert np.isclose(got, right, rtol=1e-6, atol=1e-6)
 
 
-@pytest.mark.parametrize("way", WAYS, ids=str)
 @each_framework
-@each_op
+@each_way(*(way for way in WAYS if "recompute" not in way))  # which `forward` alone has
 def test_forward_mode(op, framework, way):
     of, numpy = FRAMEWORKS[framework]
-    call = Call(op, way)
-    if "recompute" in way:
-        pytest.skip("an option of `forward` alone")
+    call = sampled(op, way)
     named = {n: of(v) if isinstance(v, np.ndarray) else v for n, v in call.moved(0.0).items()}
     bound = op.bound("call", named)
     tangents = tuple(map(of, call.tangents.values()))
     y, dy = op.jvp(*bound.args, tangents=tangents, **bound.keywords)
-    moved = slopes(lambda by: arrays_of(call.forward(by)[0]))
+    moved = slopes(lambda by: arrays_of(call.forward(by)[0]), STEP)
     for result, got, right in zip(arrays_of(y), arrays_of(dy), moved, strict=True):
         assert type(result) is type(got)
         np.testing.assert_allclose(numpy(got), right, rtol=1e-6, atol=1e-7)
@@ -157,8 +107,8 @@ def test_forward_mode(op, framework, way):
 @each_other
 def test_narrow_data(op, framework, dtype):
     """In float32, as accurate as their dtype; of the same numbers in float64 it is exact."""
-    call, numpy = Call(op, {}, DTYPES[dtype]), FRAMEWORKS[framework][1]
-    for got, right in zip(call.second(framework), call.second("numpy", widened), strict=True):
+    call, (of, numpy) = sampled(op, {}, DTYPES[dtype]), FRAMEWORKS[framework]
+    for got, right in zip(call.second(of), call.second(widened), strict=True):
         assert (got is None) == (right is None)
         if right is None:
             continue
@@ -169,14 +119,48 @@ def test_narrow_data(op, framework, dtype):
         assert error <= (0.51 * torch.finfo(getattr(torch, dtype)).eps + 64 * 2.0**-24) * scale
 
 
+@pytest.mark.parametrize("activation", ["identity", "silu"])
+@each_framework
+@each_other
+def test_parameters_wider_than_the_data(op, framework, activation):
+    way = {"activation": activation}
+    call = sampled(op, way if takes(op, way) else {}, np.float32, np.float64)
+    of, numpy = FRAMEWORKS[framework]
+    models = [*call.dys, *(dict(zip(op.saves, call.saved, strict=True))[n] for n in op.moving)]
+    for got, right, like in zip(call.second(of), call.second(widened), models, strict=True):
+        assert (got is None) == (right is None)
+        if right is not None:
+            assert numpy(got).dtype == like.dtype
+            scale = max(1.0, np.abs(right).max())
+            # sums of 64 products in float32, whose factors are rounded some times
+            assert np.abs(numpy(got) - right).max() <= 64 * 2.0**-24 * scale
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")  # of a mean of nothing, as NumPy's
+@each_way({}, {"where": False})
+def test_constant_data(op, way):
+    """Forward mode is the transpose of `backward`, also of a deviation of 0 and of nothing."""
+    call = sampled(op, way)
+    call.named[call.names[0]] = np.full_like(call.named[call.names[0]], 0.75)
+    bound = op.bound("call", call.moved(0.0))
+    y, moved = op.jvp(*bound.args, tangents=tuple(call.tangents.values()), **bound.keywords)
+    is_there = [*map(np.isfinite, arrays_of(y))]
+    call.dys = [np.where(there, dy, 0.0) for there, dy in zip(is_there, call.dys, strict=True)]
+    pairs = zip(is_there, arrays_of(moved), strict=True)
+    got = inner([np.where(there, t, 0.0) for there, t in pairs], call.dys)
+    every = (*call.gradients(0.0), *call.dys)
+    right = inner([every[call.spec.of[n]] for n in call.names], [*call.tangents.values()])
+    assert np.isclose(got, right, rtol=1e-9, atol=1e-9)
+
+
 @each_framework
 @each_other
 def test_outputs(op, framework):
     """Given, skipped, added to; nothing that is made shares memory with what is read."""
-    call, numpy = Call(op, {}), FRAMEWORKS[framework][1]
-    found = call.second(framework)
-    args, named = call.arguments(framework)
-    outs = tuple(None if d is None else d + 1 for d in found)
+    call, (of, numpy) = sampled(op, {}), FRAMEWORKS[framework]
+    found = call.second(of)
+    args, named = call.arguments(of)
+    outs = tuple(None if d is None else of(np.array(numpy(d) + 1)) for d in found)
     back = op.backward.backward
     given = back(*args, **named, **call.options, out=outs if len(outs) > 1 else outs[0])
     given = given if isinstance(given, tuple) else (given,)
@@ -199,11 +183,11 @@ def test_outputs(op, framework):
 @each_other
 def test_errors(op):
     """They name the entry point and the argument, and nothing is written."""
-    call = Call(op, {})
-    args, named = call.arguments("numpy")
+    call = sampled(op, {})
+    args, named = call.arguments(np.asarray)
     where = rf"^fastact\.{op.name}\.backward\.backward: "
     count, ddx = len(op.gradients), args[0]
-    found = call.second("numpy")
+    found = call.second(np.asarray)
     outs = tuple(None if d is None else np.full_like(d, 7.0) for d in found)
     out = outs if len(outs) > 1 else outs[0]
     label = f"d{op.gradients[0]}"
@@ -235,7 +219,7 @@ def test_a_third_derivative_is_an_error(op):
 
 @each_op
 def test_tangents_are_checked_before_anything_is_written(op):
-    call = Call(op, {})
+    call = sampled(op, {})
     named = call.moved(0.0)
     kept = {n: np.ones(8) for n in op.written}  # running statistics
     named |= kept
@@ -257,7 +241,7 @@ def test_tangents_are_checked_before_anything_is_written(op):
 
 @each_op
 def test_no_tangent_is_0(op):
-    call = Call(op, {})
+    call = sampled(op, {})
     bound = op.bound("call", call.moved(0.0))
     y, dy = op.jvp(*bound.args, tangents=(None,) * len(call.names), **bound.keywords)
     for result, tangent in zip(arrays_of(y), arrays_of(dy), strict=True):
@@ -265,15 +249,15 @@ def test_no_tangent_is_0(op):
         assert not np.any(tangent)
 
 
-@pytest.mark.skipif(not EMULATED, reason="the emulated device is not built")
+@pytest.mark.parametrize("kind", REFUSED)
 @each_other
-def test_arrays_without_arithmetic_are_refused(op):
-    call = Call(op, {})
-    of = to_emulated(devices.emulate().ExchangeArray)
+def test_arrays_without_such_arithmetic_are_refused(op, kind):
+    call, of = sampled(op, {}), REFUSED[kind]
+    words = r"arrays must be of NumPy, torch, CuPy or JAX, .*, got "
     named = {n: of(v) if isinstance(v, np.ndarray) else v for n, v in call.moved(0.0).items()}
-    bound = op.bound("call", named)
-    tangents = tuple(map(of, call.tangents.values()))
-    with pytest.raises(
-        TypeError, match=rf"^fastact\.{op.name}\.jvp: arrays must be of a framework"
-    ):
+    bound, tangents = op.bound("call", named), tuple(map(of, call.tangents.values()))
+    with pytest.raises(TypeError, match=rf"^fastact\.{op.name}\.jvp: {words}"):
         op.jvp(*bound.args, tangents=tangents, **bound.keywords)
+    args, rest = call.arguments(of)
+    with pytest.raises(TypeError, match=rf"^fastact\.{op.name}\.backward\.backward: {words}"):
+        op.backward.backward(*args, **rest, **call.options)

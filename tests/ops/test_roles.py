@@ -32,10 +32,10 @@ def each(kept: Any) -> Any:
 
 #: Those that broadcast.
 each_beside = each(lambda role, op: role.repeats)
-each_of_numbers = each(lambda role, op: role.repeats and role is not validate.COUNTS)
+each_of_numbers = each(lambda role, op: role.repeats and not isinstance(role.also, validate.Only))
 each_number = each(lambda role, op: role is validate.MASK)
 each_flag = each(lambda role, op: role.number)
-each_weights = each(lambda role, op: role is validate.WEIGHTS)
+each_weights = each(lambda role, op: role.repeats and not role.number)
 each_parameter = each(lambda role, op: role is validate.PARAMETER)
 each_kernel = pytest.mark.parametrize("framework", KERNELS, ids=lambda f: f.name)
 
@@ -53,12 +53,13 @@ def numbers(op: Any, name: str, dtype: Any = np.float64) -> Any:
     found = np.arange(np.prod(shape, dtype=int)).reshape(shape) % 3
     if op.roles[name] is validate.COUNTS:
         return found > 0
-    return found.astype(dtype)
+    return found if op.roles[name] is validate.LABELS else found.astype(dtype)
 
 
 def run(op: Any, framework: Framework, dtype: Any = np.float64, **more: Any) -> list[Any]:
     """The results and gradients of a call, as NumPy's arrays."""
     sample = {**cases.sample(op, X.astype(dtype), DY.astype(dtype)), **more}
+    sample |= {"groups": 3} if "by" in more else {}
     named = {n: framework.of(v) if isinstance(v, np.ndarray) else v for n, v in sample.items()}
     found = [op.bound("call", named)() for _ in range(TIMES)][-1]
     result, saved = op.bound("forward", named)()
@@ -125,6 +126,12 @@ def parts_of(full: Any) -> Iterator[Any]:
 @each_kernel
 def test_broadcasts_as_numpy_does(op, name, framework):
     full = numbers(op, name)
+    if op.roles[name] is validate.LABELS and framework.name.startswith("emulated"):
+        with pytest.raises(
+            TypeError, match=rf"^fastact\.{op.name}: by must be None but on the CPU"
+        ):
+            run(op, framework, **{name: full})
+        return
     for part in parts_of(full):
         part = np.array(part)
         repeated = np.broadcast_to(part, full.shape).copy()

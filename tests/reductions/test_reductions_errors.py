@@ -80,9 +80,10 @@ def test_errors(op):
             with pytest.raises(error, match=f"^fastact.{name}: .*{words}"):
                 entry(*arguments, **keywords)
     errors = SQUARE_ERRORS if "x" in op.saves else BACKWARD_ERRORS
+    saved = [None] * (len(op.saves) - 1)  # no mask and no groups
     for arguments, keywords, error, words in errors.values():
         with pytest.raises(error, match=rf"^fastact.{op.name}.backward: .*{words}"):
-            op.backward(*arguments[:2], None, *arguments[2:], **keywords)  # with no mask
+            op.backward(*arguments[:2], *saved, *arguments[2:], **keywords)
     assert (square == 1).all()
 
 

@@ -196,6 +196,7 @@ def test_bytes_that_have_to_move():
     [
         ("layer_norm", (2, 3)),
         ("add_rms_norm", (4, 4)),  # x, residual, y, total; dy, dtotal, total, dx
+        ("gated_rms_norm", (3, 5)),  # x, gate, y; dy, x, gate, dx, dgate
         ("group_norm", (2, 3)),
         ("instance_norm", (2, 3)),
         ("batch_norm", (3, 5)),  # x twice, y; dy and x twice, dx

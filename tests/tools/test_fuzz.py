@@ -23,7 +23,7 @@ if not TOOLS.is_dir():
     pytest.skip("the tools are in the source tree only", allow_module_level=True)
 sys.path.insert(0, str(TOOLS))
 
-from fuzzing import calls, campaign, cases, judge  # noqa: E402
+from fuzzing import calls, campaign, cases, derivatives, judge  # noqa: E402
 
 # Promises that are known not to hold, by the check and where: none.
 EMULATED = importlib.util.find_spec("fastact._cuda_emulated") is not None
@@ -60,6 +60,12 @@ def test_emulated_device() -> None:
 def test_hostile_objects() -> None:
     found = run("--cases", "1500", "--seed", "20251122", program="fuzz_hostile.py")
     assert found["cases"] == 1500
+
+
+@pytest.mark.thorough
+def test_derivatives() -> None:
+    found = run("--cases", "300", "--seed", "20251122", program="fuzz_derivatives.py")
+    assert found["cases"] == 300
 
 
 # --- that it can fail -----------------------------------------------------------------------------
@@ -112,6 +118,20 @@ def test_other_bits_are_seen(monkeypatch) -> None:
 
     monkeypatch.setattr(campaign, "run", drifting)
     assert "bits" in failures(family="activations")
+
+
+@pytest.mark.parametrize("family", sorted(calls.FAMILIES))
+def test_wrong_derivatives_are_seen(family, monkeypatch) -> None:
+    """Tangents, and gradients of gradients, that are off by a thousandth."""
+
+    def off(what: str, got: Any, *rest: Any, close: Any = derivatives._close) -> None:
+        close(what, got * 1.001, *rest)
+
+    monkeypatch.setattr(derivatives, "_close", off)
+    worker = derivatives.DerivativesWorker(campaign.Settings(1, family, fresh=False))
+    with np.errstate(all="ignore"):
+        found = (failure for i in range(60) for failure in worker.run(range(i, i + 1)).failures)
+        assert next(found).check in ("second derivatives", "tangents")
 
 
 def test_written_guard_bytes_are_seen(monkeypatch) -> None:

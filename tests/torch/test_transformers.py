@@ -13,11 +13,16 @@ pytest.importorskip("kernels")
 
 import transformers
 from transformers.activations import ACT2CLS
-from transformers.models.mamba2.modeling_mamba2 import MambaRMSNormGated
-from transformers.models.qwen3_next.modeling_qwen3_next import Qwen3NextRMSNormGated
 
 import fastact as fa
-from fastact.torch.transformers import GatedMLP, GemmaRMSNorm, RMSNorm, kernelize
+from fastact.torch.transformers import (
+    GatedMLP,
+    GemmaRMSNorm,
+    MambaRMSNormGated,
+    RMSNorm,
+    RMSNormGated,
+    kernelize,
+)
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
 
@@ -141,30 +146,38 @@ def test_activations_of_the_same_name(name):
     torch.testing.assert_close(of_ours, of_theirs, rtol=1e-13, atol=1e-14)
 
 
-#: Gated norms as models publish them, of 192 features, with the options that ours takes for them.
+#: Modules of gated norms, by the models that publish them: of 192 features, the first in groups.
 GATED = {
-    "Mamba-2": (lambda: MambaRMSNormGated(192, 48, 1e-5), {"gate_first": True, "group_size": 48}),
-    "Qwen3-Next": (lambda: Qwen3NextRMSNormGated(192, 1e-5), {}),
+    **dict.fromkeys(("mamba2", "bamba", "granitemoehybrid", "nemotron_h", "zamba2"), (192, 48)),
+    **dict.fromkeys(("olmo_hybrid", "qwen3_next", "qwen3_5", "qwen3_5_moe"), (192,)),
+    **dict.fromkeys(("bailing_hybrid", "kimi_linear", "lara_mini"), (192,)),
 }
+
+
+def gated_norm(name: str) -> torch.nn.Module:
+    theirs = pytest.importorskip(f"transformers.models.{name}.modeling_{name}")
+    (cls,) = (c for n, c in vars(theirs).items() if n.endswith("RMSNormGated"))
+    torch.manual_seed(0)
+    module: torch.nn.Module = cls(*GATED[name], eps=1e-5)
+    with torch.no_grad():
+        module.weight.copy_(torch.randn(192))
+    return module
 
 
 @pytest.mark.parametrize("name", GATED)
 @each_dtype
 def test_gated_norms(name, dtype):
     """As their modules round, but for ties: these take the mean of the squares in float32."""
-    make, options = GATED[name]
-    torch.manual_seed(0)
-    module = make().to(dtype)
-    with torch.no_grad():
-        module.weight.copy_(torch.randn(192))
+    module = gated_norm(name).to(dtype)
+    ours = kernelize(copy.deepcopy(module))
+    layer = MambaRMSNormGated if len(GATED[name]) > 1 else RMSNormGated
+    assert forwards(ours) == [layer.forward]
     dy, *arrays = (torch.randn(64, 192).to(dtype) for _ in range(3))
     leaves = [[a.detach().clone().requires_grad_() for a in arrays] for _ in range(2)]
-    weight = module.weight.detach().clone().requires_grad_()
-    expected = module(*leaves[0])
-    found = fa.gated_rms_norm(*leaves[1], weight, eps=1e-5, casting="llama", **options)
+    expected, found = module(*leaves[0]), ours(*leaves[1])
     expected.backward(dy), found.backward(dy)
     pairs = [(a.grad, b.grad) for a, b in zip(leaves[1], leaves[0], strict=True)]
-    for got, right in ((found, expected), *pairs, (weight.grad, module.weight.grad)):
+    for got, right in ((found, expected), *pairs, (ours.weight.grad, module.weight.grad)):
         assert got.dtype == dtype
         got, right = got.detach().double(), right.detach().double()
         # Some roundings of float32 where terms cancel; one of bfloat16 where a tie goes elsewhere.
@@ -172,3 +185,15 @@ def test_gated_norms(name, dtype):
         away, most = (got - right).abs(), near + 2.0**-7 * right.abs() * (dtype != torch.float32)
         assert (away <= most).all()
         assert (away > near).double().mean() <= 2e-2
+
+
+@pytest.mark.parametrize("name", GATED)
+def test_gated_norms_that_compute_themselves(name):
+    """Of a class that is not known, and of Mamba-2 without a gate."""
+    module = gated_norm(name)
+    x = torch.randn(4, 192)
+    if len(GATED[name]) > 1:
+        assert torch.equal(kernelize(copy.deepcopy(module))(x), module(x))
+        return
+    module.__class__ = type("Another", (type(module),), {"forward": lambda self, x, gate: x - gate})
+    assert not kernelize(copy.deepcopy(module))(x, x).any()

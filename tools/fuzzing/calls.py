@@ -71,6 +71,7 @@ _VALUES = {
     "dy": ("plain", "wide"), "gate": ("plain", "wide"), "residual": ("wide", "plain"),
     "rstd": ("positive",),
     "running_var": ("positive",), "weights": ("positive", "small integers"), "where": ("bits",),
+    "by": ("labels",),
 }  # fmt: skip
 
 #: How often an array that may be left out is given, where that is not half of the time.
@@ -117,9 +118,10 @@ def _sharing(op: Any, entry: str, named: dict[str, Any]) -> tuple[dict[str, Any]
         if entry == "value_and_grad":
             return {"dx": ("x",)}, ()
         if not back:
-            return {}, ("x", "dy", "weights", "where")
+            return {}, ("x", "dy", "weights", "where", "by")
         one = len(op.gradients) == 1 and "x" in op.saves and not (pair and named["weighted"])
-        incoming = () if is_sum(op) and one else ("dy", "dmean", "dvar", "dm2", "weights", "where")
+        incoming = ("dy", "dmean", "dvar", "dm2", "weights", "where", "by")
+        incoming = () if is_sum(op) and one else incoming
         return ({"dx": ("x",)}, incoming) if one else ({}, ("x", *incoming))
     if of == "bias":
         keeps = forward and named["activation"] != "identity"
@@ -286,6 +288,10 @@ def _options(op: Any, entry: str, draw: Draw, shape: Shape) -> dict[str, Any]:
         named["training"] = entry not in ("call", "forward", "backward") or draw.chance(0.6)
     if entry == "backward":
         named.pop("returned", None)
+    has_groups = "groups" in defaults and draw.device == "cpu" and entry != "merge"
+    if has_groups and axes_of(op, shape, named)[0] and draw.chance(0.2):
+        named["groups"] = r.choice((3, 5, 40))  # labels are below 3
+        named.pop("keepdims", None)
     return named
 
 
@@ -317,6 +323,8 @@ def _weights(draw: Draw, name: str, shape: Shape) -> Array:
     some = tuple(n if r.random() < 0.7 else 1 for n in shape)
     if name == "where":
         of, dtype = some[r.randrange(len(some) + 1) :], _BOOL
+    elif name == "by":
+        of, dtype = some, r.choice((_INT32, _INT64))
     else:
         of = some if draw.chance(0.5) else shape
         free = draw.framework != "plain" and draw.chance(0.4)
@@ -433,7 +441,7 @@ class _Arrays:
             return None
         if name == "mask":
             return _mask(draw, self.shape)
-        if name in ("weights", "where"):
+        if name in ("weights", "where", "by"):
             return _weights(draw, name, self.shape)
         if name == "weight" and is_loss(op):
             made = draw.array(name, shape, "positive", dtype)
@@ -481,6 +489,8 @@ class _Arrays:
             return bool(self.named.get("recompute"))
         if self.bare and name in ("x", "residual"):
             return False
+        if name == "by":
+            return "groups" in self.named
         if name in ("weights", "where") and first.form != "array":
             return False
         point = op.entry_points["call"]
@@ -627,7 +637,7 @@ def _outs(op: Any, entry: str, arrays: _Arrays) -> dict[str, Any]:
         outputs.pop()
     named["activation"] = named.get("activation", "identity")
     named["is_classes"] = made.get("target") is not None and made["target"].dtype.kind == "i"
-    counts = made.get("weights"), made.get("where")
+    counts = (made.get(name) for name in ("weights", "where", "by"))
     named["weighted"] = named.get("skipna") or any(array is not None for array in counts)
     places, forbidden = _sharing(op, entry, named)
     flat = {a.name: a for v in made.values() for a in (v if isinstance(v, tuple) else (v,)) if a}
@@ -846,6 +856,8 @@ def layout_free(request: Request) -> bool:
     flat = not back or len(shape) <= 2
     if is_sum(op) or op.family in ("reductions", "statistics"):
         axes, _ = axes_of(op, shape, named)
+        if "groups" in named:
+            return False
         return sum(shape[a] > 1 for a in axes) <= 1 and _repeats_once(request)
     if op.family == "norms":
         rows = rows_of(op, shape, named)

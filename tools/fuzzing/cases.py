@@ -102,6 +102,8 @@ def draw(rng: np.random.Generator, shape: Shape, dtype: np.dtype[Any], kind: str
             np.asarray(values).reshape(-1)[few] = of[rng.integers(0, len(of), few.size)]
     elif kind == "bits":
         values = rng.integers(0, 2, shape)
+    elif kind == "labels":
+        values = rng.integers(-1, 3, shape)
     elif kind == "small integers":
         values = rng.integers(0, 5, shape)
     else:

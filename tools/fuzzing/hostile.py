@@ -652,7 +652,7 @@ class HostileWorker:
             tally.cases += 1
             case = None
             try:
-                case = case_of(self.settings, number)
+                case = self.case(self.settings, number)
                 outcome = case.run()
                 tally.calls += 3
                 tally.refusals += outcome != "computed"

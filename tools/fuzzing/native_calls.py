@@ -125,6 +125,7 @@ class Maker:
         self.dtypes: dict[str, str] = {}
         self.made = Made(name, block, {}, {})
         self.rank = r.randint(1, 4)
+        self.groups = r.randint(1, 3)
 
     def make(self) -> Made:
         """A call that the table allows; the function may refuse what the table can't say."""
@@ -148,7 +149,7 @@ class Maker:
         if kind == "int64":
             return r.randrange(-3, 3)
         if kind in ("bits", "text"):
-            return r.randrange(2**64) if kind == "bits" else r.choice((None, "few"))
+            return r.randrange(2**64) if kind == "bits" else r.choice((None, "fastact.few"))
         if kind == "integer":
             return r.randrange(min(field["end"], self.rank) if field["shape_of"] else field["end"])
         return r.random() < 0.5 if kind == "flag" else r.random()
@@ -181,7 +182,9 @@ class Maker:
         if rule in ("packed", "along_packed"):
             last = other[-1] * field["times"][axes]
             return (*other[:-1], last) if rule == "packed" else (last,)
-        return tuple(1 if (i in axes) == (rule == "reduced") else n for i, n in enumerate(other))
+        is_kept = rule == "kept"
+        found = tuple(1 if (i in axes) != is_kept else n for i, n in enumerate(other))
+        return (*found, self.groups) if rule == "grouped" else found
 
     def _dtype(self, field: Field) -> str:
         rule, r = field["dtype"], self.r
@@ -220,7 +223,10 @@ def broken(made: Made, name: str) -> Iterator[tuple[str, Any, Block | None]]:
         block = made.block(shape, dtype, readonly=True)
         yield "read-only", block.view, block
     if field["shape"] != "any":
-        for wrong in ((*shape, 2), (*shape[:-1], shape[-1] + 100)):
+        longer = (*shape[:-1], shape[-1] + 100)
+        if field["shape"] == "grouped":  # of as many groups as it has
+            longer = (shape[0] + 100, *shape[1:])
+        for wrong in ((*shape, 2), longer):
             block = made.block(wrong, dtype)
             yield f"of shape {wrong}", block.view, block
     for other in _wrong_dtypes(field, dtype):

@@ -70,7 +70,7 @@ def arguments(op: Any, incoming: Sequence[Any], named: Named, m: Operations) -> 
         (dy,) = incoming
         x = m.zeros(named["shape"], dy)
         return {**named, first: x, "shape": tuple(dy.shape)}  # unbroadcast's is that
-    if first in named or not (op.takes_several or not op.saves):
+    if first in named:
         return named
     lacking = (first, *(name for name, its in op.shares.items() if its in op.results))
     zeros = m.zeros(tuple(incoming[0].shape), incoming[0])
@@ -241,7 +241,8 @@ def _cross_entropy(op: Any, of: Named, m: Operations) -> tuple[Any, ...]:
     w = 1.0 if weight is None else _along(weight.reshape(-1), z.ndim, at) + none
     if "int" in str(target.dtype):
         index = target.reshape(axes.reduced(z.shape, over, True))
-        counts = (index != of["ignore_index"]) * 1.0
+        ignored, most = of["ignore_index"], 1 << (8 * target.dtype.itemsize - 1)
+        counts = (index != ignored) * 1.0 if -most <= ignored < most else 1.0
         t = m.where(_along(m.arange(classes, z), z.ndim, at) == index, 1.0, none)
         divisor = m.sum(t * w, over) * counts
     else:
@@ -265,6 +266,10 @@ _TERMS: Mapping[str, Callable[[Any], Any]] = {"sum_squares": lambda x: x * x}
 
 
 def _statistic(op: Any, of: Named, m: Operations) -> tuple[Any, ...]:
+    if of.get("by") is not None:
+        raise NotImplementedError(
+            f"{_where(op)}: has no derivative of its gradient, nor forward mode, by groups"
+        )
     x = of["x"]
     over = axes.axes(_where(op), of["axis"], x.ndim)
     shape = axes.reduced(x.shape, over, of["keepdims"])
@@ -274,7 +279,8 @@ def _statistic(op: Any, of: Named, m: Operations) -> tuple[Any, ...]:
     if weights is not None and weights.ndim < x.ndim and len(over) == weights.ndim:
         w = w.reshape(tuple(n if i in over else 1 for i, n in enumerate(x.shape)))
     valid = True if where is None else where
-    if getattr(op, "skips", False) or of.get("skipna"):
+    skips = getattr(op, "skips", False) or of.get("skipna")
+    if skips:
         valid = ~m.isnan(x) & valid
     if valid is not True:
         x, w = m.where(valid, x, none), m.where(valid, w + none, 0.0)
@@ -282,11 +288,16 @@ def _statistic(op: Any, of: Named, m: Operations) -> tuple[Any, ...]:
     if not {*op.results} & {*found}:
         count = m.sum(w + none, over)
         mean = m.sum(w * x, over) / count
-        m2 = m.sum(w * (x - mean) * (x - mean), over)
+        # Of nothing the mean is a NaN, and m2 is 0.
+        centred = x - (m.where(count == 0, 0.0, mean) if "m2" in op.results else mean)
+        m2 = m.sum(w * centred * centred, over)
         left = count - (of.get("correction", 0) if of.get("ddof") is None else of["ddof"])
+        is_known = left > 0
+        left = m.where(is_known, left, math.nan if skips else 0.0)
         found = {"mean": mean, "m2": m2, "var": m2 / left}
         if "std" in op.results:
-            found["std"] = m.sqrt(m2 / left)
+            is_0 = is_known & (m2 == 0)  # where the derivative is 0, too
+            found["std"] = m.where(is_0, 0.0, m.sqrt(m.where(is_0, 1.0, found["var"])))
         return tuple(found[name].reshape(shape) for name in op.results)
     return (m.sum(found[op.results[0]], over).reshape(shape),)
 

@@ -263,11 +263,15 @@ class _Slope:
         self.graph, self.op, self.parameters = graph, op, parameters
 
     def __call__(self, d: Any, saved: Any) -> Value:
-        def curve(e: Any) -> Any:
-            arrays = map(raw, (e, d, saved))
-            return self.op.backward.backward(*arrays, **self.parameters)[1]
+        at = raw(saved)
 
-        found = self.op.backward(raw(d), raw(saved), **self.parameters)
+        def narrow(d: Any) -> Any:  # a parameter may be wider than the data
+            return self.graph.m.cast(raw(d), at)
+
+        def curve(e: Any) -> Any:
+            return self.op.backward.backward(narrow(e), narrow(d), at, **self.parameters)[1]
+
+        found = self.op.backward(narrow(d), at, **self.parameters)
         moves = None if self.op.piecewise_linear else saved
         return self.graph.elementwise(found, (d, lambda e: self(e, saved)), (moves, curve))
 

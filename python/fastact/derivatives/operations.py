@@ -16,7 +16,11 @@ class Operations:
     derivative; `call` an activation with its parameters; `of_ones` what an op gives of ones in an
     array's shape, a constant; `expanded` an array repeated to a shape; `put` zeros of a shape with
     an array at an index.
+
+    needs : what a namespace must have.
     """
+
+    needs = ("exp", "log", "tanh", "sqrt", "isnan", "where", "broadcast_to", "amax", "arange")
 
     def __init__(self, namespace: Any) -> None:
         self.xp: Any = namespace
@@ -57,6 +61,12 @@ class Operations:
             return made.at[index].set(d)
         made[index] = d
         return made
+
+    def cast(self, value: Any, like: Any) -> Any:
+        """An array in another one's dtype."""
+        if value.dtype == like.dtype:
+            return value
+        return value.to(like.dtype) if self._is_torch else value.astype(like.dtype)
 
     def wide(self, value: Any) -> Any:
         """An array of 16 bits in float32, in which such data is computed; all else as it is."""

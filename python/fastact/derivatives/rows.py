@@ -73,7 +73,7 @@ def _of_norm(op: Any, ddx: Named, incoming: Sequence[Any], of: Named, m: Any) ->
     def projected(d: Any, weight: Any = None) -> Any:
         saved = {**dict.fromkeys(op.saves), **{n: of[n] for n in ("x", "mean", "rstd") if n in of}}
         saved["weight"] = weight
-        args, named = spec.arguments([d, *(None for _ in others)], [*saved.values()])
+        args, named = spec.arguments([m.cast(d, x), *(None for _ in others)], [*saved.values()])
         return op.backward(*args, **named, **told)[0].reshape(rows.split)
 
     def along(parameter: Any) -> Any:

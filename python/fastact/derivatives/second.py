@@ -61,7 +61,7 @@ def changes(
     g = Graph(m)
     dys, saved = _values(g, incoming), _saved(op, named, g)
     found = formulas.gradients(op, dys, {**named, **saved}, g)
-    pairs = [*zip(dys, moved[0], strict=True), *((saved[n], t) for n, t in moved[1].items())]
+    pairs = [*zip(dys, moved[0], strict=True), *((v, moved[1].get(n)) for n, v in saved.items())]
     by, given = zip(*((v, t) for v, t in pairs if t is not None), strict=True)
     return [*map(raw, g.push([found[n] for n in names], by, given))]
 

@@ -223,13 +223,17 @@ class Call:
         shape: tuple[int, ...] | None = None,
         dtype: int | None = None,
         in_place: bool = True,
+        grouped: tuple[int, ...] = (),
     ) -> tuple[View, Any]:
         """The output's view, and what `result` makes the caller's array of.
 
         like: the input whose dtype and whose shape it has unless others are given.
         in_place: `out` may be one of the inputs; False where the inputs are saved.
+        grouped: the input's axes that give way to groups, which lie in memory as they do.
         """
         model = self.views[like]
+        if grouped:
+            model = model.with_last(grouped)
         if shape is not None:
             model = model.shaped(shape)
         if dtype is not None:

@@ -187,6 +187,7 @@ INDICES = Role(("int32", "int64"), dtype="any")
 MASK = Role(WHOLE, repeats=True, number=True, dtype="any")
 WEIGHTS = Role(WHOLE, repeats=True, dtype="any")  # a number would be an axis in the wrong place
 COUNTS = Role(Only(("bool",)), repeats=True, number=True, dtype="any")
+LABELS = Role(Only(("int32", "int64")), repeats=True, dtype="any")
 
 #: The roles of arguments that are not data, by their names.
 ROLES: Mapping[str, Role] = MappingProxyType(
@@ -197,6 +198,7 @@ ROLES: Mapping[str, Role] = MappingProxyType(
         "mask": MASK,
         "weights": WEIGHTS,
         "where": COUNTS,
+        "by": LABELS,
     }
 )
 

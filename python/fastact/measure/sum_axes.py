@@ -39,7 +39,9 @@ def axes_of(op: Any, shape: Shape, options: Mapping[str, Any]) -> tuple[Shape, S
         return tuple(a for a in range(ndim) if a != axis % ndim), (shape[axis],)
     named = axis if isinstance(axis, tuple) else range(ndim) if axis is None else (axis,)
     axes = tuple(sorted(a % ndim for a in named))
-    keepdims = options.get("keepdims", False)
+    keepdims, groups = options.get("keepdims", False), options.get("groups")
+    if groups is not None:
+        return axes, (*(n for a, n in enumerate(shape) if a not in axes), groups)
     return axes, tuple(
         1 if a in axes else n for a, n in enumerate(shape) if keepdims or a not in axes
     )

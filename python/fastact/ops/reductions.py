@@ -23,6 +23,8 @@ def sum(
     axis: Axes = None,
     *,
     where: ArrayOrNumber | None = None,
+    by: Array | None = None,
+    groups: int | None = None,
     keepdims: bool = False,
     out: Out[A] = None,
     stream: Stream = None,
@@ -53,8 +55,8 @@ def sum(
     whichever way its axes step. (On a GPU the strides of several axes that are summed over, and how
     the result lies in memory, may count.)
 
-    `sum.forward` saves ``(shape, where)``, with the shape of x; `sum.backward` gives dx, which is
-    dy repeated along the axes that were summed over.
+    `sum.forward` saves ``(shape, where, by)``, with the shape of x; `sum.backward` gives dx, which
+    is dy repeated along the axes that were summed over.
 
     References
     ----------
@@ -72,6 +74,8 @@ def sum(
     array([3.e+38], dtype=float32)
     >>> fa.sum(np.array([[1.0, np.nan], [2.0, 3.0]]), axis=1, where=[[True, False], [True, True]])
     array([1., 5.])
+    >>> fa.sum(np.array([1.0, 2.0, 4.0, 8.0]), by=[0, 2, 0, -1], groups=3)
+    array([5., 0., 2.])
     >>> y, saved = fa.sum.forward(np.ones((2, 3)), axis=0)
     >>> fa.sum.backward(np.array([1.0, 2.0, 3.0]), *saved, axis=0)
     array([[1., 2., 3.],
@@ -86,6 +90,8 @@ def sum_squares(
     axis: Axes = None,
     *,
     where: ArrayOrNumber | None = None,
+    by: Array | None = None,
+    groups: int | None = None,
     keepdims: bool = False,
     out: Out[A] = None,
     stream: Stream = None,
@@ -109,9 +115,9 @@ def sum_squares(
 
     With a mask, memory of an array of x's shape and dtype is taken.
 
-    `sum_squares.forward` saves ``(x, where)``; `sum_squares.backward` gives dx = 2 x dy, with dy
-    repeated along the axes that were summed over. `sum_squares.value_and_grad` gives the sum of the
-    squares of all of x, and 2 x, in one pass.
+    `sum_squares.forward` saves ``(x, where, by)``; `sum_squares.backward` gives dx = 2 x dy, with
+    dy repeated along the axes that were summed over. `sum_squares.value_and_grad` gives the sum of
+    the squares of all of x, and 2 x, in one pass.
 
     References
     ----------
@@ -221,6 +227,8 @@ def moments(
     weights: Array | None = None,
     skipna: bool = False,
     where: ArrayOrNumber | None = None,
+    by: Array | None = None,
+    groups: int | None = None,
     keepdims: bool = False,
     out: Outs[Array] = None,
     stream: Stream = None,
@@ -271,7 +279,7 @@ def moments(
     merge with others as any do. A weight that is negative or not finite makes NaN, and a
     RuntimeWarning says so.
 
-    `moments.forward` saves ``(x, weights, where)``; `moments.backward` takes a tuple of the
+    `moments.forward` saves ``(x, weights, where, by)``; `moments.backward` takes a tuple of the
     gradients of mean and m2, and gives dx.
 
     References

@@ -22,6 +22,7 @@ from typing import Any, SupportsIndex, get_type_hints
 import torch
 
 from ..derivatives import formulas
+from ..derivatives.operations import Operations
 from ..interop import foreign, validate
 from ..ops.activations import Parameters
 from ..ops.engine.activations import Activation
@@ -312,7 +313,7 @@ class Operators:
             named = self.named(values)
             wide = {name: TORCH.wide(value) for name, value in named.items()}
             dtype = named[self.spec.arrays[0]].dtype
-            found = tuple(y.to(dtype) for y in formulas.results(op, wide, TORCH))
+            found = tuple(y.to(dtype) for y in formulas.results(op, wide, _TRACED))
             return found[0] if len(found) == 1 else found
         step = _Step(self, named)
         flat = apply(Traced, step, *(named[name] for name in step.names))
@@ -509,6 +510,17 @@ def _made(like: torch.Tensor, model: Model) -> torch.Tensor:
         return torch.empty_like(like, dtype=dtype)
     return like.new_empty(model.shape, dtype=dtype)
 
+
+class _Traced(Operations):
+    """torch's arithmetic under its transforms, where an op that is called is recorded again."""
+
+    def of_ones(self, op: Any, x: Any, options: Mapping[str, Any]) -> Any:
+        operators = OPERATORS[op.name]
+        ones = {operators.spec.arrays[0]: torch.ones_like(x)}
+        return self.constant(operators.call(*operators.values({**ones, **options})))
+
+
+_TRACED = _Traced(torch)
 
 # --- calls ----------------------------------------------------------------------------------------
 

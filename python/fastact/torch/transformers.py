@@ -26,6 +26,8 @@ from torch import Tensor
 
 import fastact as fa
 
+from ..ops.types import Casting
+
 
 class RMSNorm(torch.nn.Module):
     """As Llama has it and most others: rounded to the data's dtype before the weight."""
@@ -49,6 +51,55 @@ class GemmaRMSNorm(torch.nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return fa.rms_norm(x, self.weight, eps=self.eps, casting="gemma")
+
+
+class RMSNormGated(torch.nn.Module):
+    """A norm times an activation of a gate, as Qwen3-Next has it, Kimi and others.
+
+    They share the layer's name, but not their roundings: a class that is not known computes itself.
+    """
+
+    can_torch_compile = True
+
+    weight: Tensor
+    variance_epsilon: float
+    activation: str
+
+    def forward(self, hidden_states: Tensor, gate: Tensor) -> Tensor:
+        casting = _CASTINGS.get(type(self).__name__)
+        if casting is None:
+            return type(self).forward(self, hidden_states, gate)
+        return fa.gated_rms_norm(
+            hidden_states,
+            gate,
+            self.weight,
+            eps=self.variance_epsilon,
+            activation=self.activation,
+            casting=casting,
+        )
+
+
+class MambaRMSNormGated(torch.nn.Module):
+    """As Mamba-2 has it: of the product with silu(gate), in groups."""
+
+    can_torch_compile = True
+
+    weight: Tensor
+    variance_epsilon: float
+    group_size: int
+
+    def forward(self, hidden_states: Tensor, gate: Tensor | None = None) -> Tensor:
+        if gate is None:
+            return type(self).forward(self, hidden_states)
+        return fa.gated_rms_norm(
+            hidden_states,
+            gate,
+            self.weight,
+            eps=self.variance_epsilon,
+            gate_first=True,
+            group_size=self.group_size,
+            casting="llama",
+        )
 
 
 class SiLU(torch.nn.Module):
@@ -97,6 +148,17 @@ class GatedMLP(torch.nn.Module):
         return self.down_proj(product)  # type: ignore[no-any-return]
 
 
+# Where gated norms round, by the module's class.
+_CASTINGS: dict[str, Casting] = {
+    "OlmoHybridRMSNormGated": "llama",
+    "Qwen3NextRMSNormGated": "llama",
+    "Qwen3_5RMSNormGated": "llama",
+    "Qwen3_5MoeRMSNormGated": "llama",
+    "BailingHybridRMSNormGated": "exact",
+    "KimiLinearRMSNormGated": "exact",
+    "LaraMiniRMSNormGated": "exact",
+}
+
 # The activations of a gated layer, by the class of the module that computes them.
 _GATES: dict[str, dict[str, Any]] = {
     "SiLUActivation": {"activation": "silu"},
@@ -124,6 +186,8 @@ class Layer:
 LAYERS: dict[str, type[torch.nn.Module]] = {
     "RMSNorm": RMSNorm,
     "GemmaRMSNorm": GemmaRMSNorm,
+    "RMSNormGated": RMSNormGated,
+    "MambaRMSNormGated": MambaRMSNormGated,
     "SiLU": SiLU,
     "GeLU": GeLU,
     "GeluTanh": GeluTanh,
@@ -133,7 +197,8 @@ LAYERS: dict[str, type[torch.nn.Module]] = {
     "GatedMLP": GatedMLP,
 }
 
-#: For `kernels`: the layers on the CPU, by their names.
+#: For `kernels`: the layers on the CPU, by their names. "rotary_pos_emb" is left out: `kernels`
+#: replaces that function for every model of the process at once, not for the one that is given.
 MAPPING: dict[str, dict[str, Layer]] = {
     name: {"cpu": Layer(layer)} for name, layer in LAYERS.items()
 }
@@ -147,6 +212,12 @@ _NAMES = {
     "GemmaRMSNorm": "GemmaRMSNorm",
     "Gemma2RMSNorm": "GemmaRMSNorm",
     "Gemma3RMSNorm": "GemmaRMSNorm",
+    **dict.fromkeys(_CASTINGS, "RMSNormGated"),
+    "MambaRMSNormGated": "MambaRMSNormGated",
+    "BambaRMSNormGated": "MambaRMSNormGated",
+    "GraniteMoeHybridRMSNormGated": "MambaRMSNormGated",
+    "NemotronHRMSNormGated": "MambaRMSNormGated",
+    "Zamba2RMSNormGated": "MambaRMSNormGated",
     "LlamaMLP": "GatedMLP",
     "MistralMLP": "GatedMLP",
     "Qwen2MLP": "GatedMLP",

@@ -74,6 +74,7 @@ enum class ShapeRule : int {
   kBeside,    // as many axes, each of the other's length or of length 1
   kReduced,   // the same, of length 1 along the axes that a field names and along no other one
   kKept,      // of length 1 along all axes but those that a field names
+  kGrouped,   // as kReduced, and one axis more, of any length but 0
   kAlong,     // one axis, as long as the axis that a field numbers
   kChannels,  // the same, or as many axes as the other array, each other one of length 1
   kPacked,    // the other's, its last axis so many times as long as `times` has at a field's number
@@ -135,6 +136,9 @@ struct Field {
   }
   constexpr Field kept(const char* of, const char* by) const {
     return with_shape(ShapeRule::kKept, of, by);
+  }
+  constexpr Field grouped(const char* of, const char* by) const {
+    return with_shape(ShapeRule::kGrouped, of, by);
   }
   constexpr Field along(const char* of, const char* by) const {
     return with_shape(ShapeRule::kAlong, of, by);

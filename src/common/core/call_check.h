@@ -190,9 +190,10 @@ class CallCheck {
       return other.ndim > 0 && a.ndim == 1 && a.shape[0] == packed_length(f, other);
     if (f.shape == ShapeRule::kPacked) return has_packed(f, a, other);
     const AxisFlags* axes = f.axes ? &this->axes<AxisFlags>(f) : nullptr;
-    bool fits = a.ndim == other.ndim;
-    for (int i = 0; fits && i < a.ndim; ++i) {
-      const bool is_one = axes && (*axes)[i] == (f.shape == ShapeRule::kReduced);
+    const bool is_grouped = f.shape == ShapeRule::kGrouped;
+    bool fits = a.ndim == other.ndim + is_grouped && !(is_grouped && a.shape[other.ndim] == 0);
+    for (int i = 0; fits && i < other.ndim; ++i) {
+      const bool is_one = axes && (*axes)[i] == (f.shape != ShapeRule::kKept);
       const bool may_be_one = f.shape == ShapeRule::kBeside && a.shape[i] == 1;
       fits = may_be_one || a.shape[i] == (is_one ? 1 : other.shape[i]);
     }
@@ -225,6 +226,8 @@ class CallCheck {
         return "a shape that broadcasts to " + of + ", with as many axes";
       case ShapeRule::kReduced:
         return "the shape " + of + " with length 1 along the axes " + f.axes;
+      case ShapeRule::kGrouped:
+        return "the shape " + of + " with length 1 along the axes " + f.axes + ", and groups";
       case ShapeRule::kKept:
         return "the shape " + of + " with length 1 along all but the axes " + f.axes;
       case ShapeRule::kAlong:

@@ -6,7 +6,7 @@
 #define FASTACT_FAMILIES(X, K)                                                                     \
   X(activations, K(elementwise, ElementwiseTable, elementwise_table))                              \
   X(bias, K(bias, BiasKernels, bias_kernels))                                                      \
-  X(reductions, K(reduce, ReduceTable, reduce_table))                                              \
+  X(reductions, K(reduce, ReduceTable, reduce_table) K(grouped, GroupedKernels, grouped_kernels))  \
   X(norms, K(norm, NormTable, norm_table) K(channels_last, ChannelsLastTable, channels_last_table) \
                K(batch_norm, BatchNormTable, batch_norm_table))                                    \
   X(gates, K(gate, GateTable, gate_table))                                                         \

@@ -96,6 +96,11 @@ struct MomentsCall {
   bool skips;           // NaN
   const char* warning;  // of too few elements; null: none (the CPU's)
 
+  // By groups: each result has an axis more, the last one, of as many numbers as there are groups.
+  ArrayArgument labels;  // of x's shape
+  int term;              // of a total
+  const char* op;        // whose labels messages speak of
+
   const ArrayArgument& x() const { return inputs[kX]; }
   bool is_weighted() const { return inputs[kWeights].shape || inputs[kWhere].shape; }
   // Any result that is there but `low`: all have its dtype, shape and strides.
@@ -152,6 +157,53 @@ constexpr Field kMomentsFields[] = {
     fields::in<&MomentsCall::correction>("correction"),
     fields::in<&MomentsCall::skips>("skips"),
     fields::in<&MomentsCall::warning>("warning").optional(),
+};
+
+// The number of groups: the length of a result's last axis.
+inline int64_t groups_of(const ArrayArgument& result) { return result.shape[result.ndim - 1]; }
+
+inline const char* problem_of_grouped(const void* given) {
+  const MomentsCall& call = *static_cast<const MomentsCall*>(given);
+  const ArrayArgument& model = call.model();
+  if (is_empty(call.x())) return "x must have elements";
+  if (!model.shape) return "mean, second or count must be an array";
+  if (call.results[MomentsCall::kSecond].shape && (call.of_m2 == kNothing || call.of_m2 == kTotal))
+    return "second must be None where nothing becomes of m2";
+  if (call.term != kItself && call.of_m2 != kTotal) return "term must be identity but of a total";
+  for (const ArrayArgument& result : call.results)
+    if (result.shape && (result.dtype != model.dtype || groups_of(result) != groups_of(model) ||
+                         !same_strides(model, result)))
+      return "mean, second and count must have one dtype, one shape and the same strides";
+  return call.x().device_type == kDLCPU ? nullptr : "x must be on the CPU";
+}
+
+// The same by groups: each element of x IN belongs to the group that labels IN says, or, where that
+// is -1, to none. With of_m2 kTotal the mean is the sum of a term.
+constexpr Field kGroupedFields[] = {
+    fields::in<&MomentsCall::inputs, MomentsCall::kX>("x").any_dtype(),
+    fields::in<&MomentsCall::inputs, MomentsCall::kWeights>("weights")
+        .same_shape("x")
+        .any_dtype()
+        .optional(),
+    fields::in<&MomentsCall::inputs, MomentsCall::kWhere>("where")
+        .same_shape("x")
+        .mask()
+        .optional(),
+    fields::in<&MomentsCall::labels>("labels").same_shape("x").index(),
+    fields::axes<&MomentsCall::axes>("axes", "x"),
+    fields::out<&MomentsCall::results, MomentsCall::kMean>("mean").grouped("x", "axes").optional(),
+    fields::out<&MomentsCall::results, MomentsCall::kSecond>("second")
+        .grouped("x", "axes")
+        .optional(),
+    fields::out<&MomentsCall::results, MomentsCall::kCount>("count")
+        .grouped("x", "axes")
+        .optional(),
+    fields::in<&MomentsCall::term>("term").below(kTerms),
+    fields::in<&MomentsCall::of_m2>("of_m2").below(kOfM2),
+    fields::in<&MomentsCall::correction>("correction"),
+    fields::in<&MomentsCall::skips>("skips"),
+    fields::in<&MomentsCall::warning>("warning").optional(),
+    fields::in<&MomentsCall::op>("op").optional(),
 };
 
 // All of x's shape, with strides of 0 where they repeat. The mean of 16-bit data is float64, and
@@ -225,11 +277,15 @@ constexpr Field kStatisticBackwardFields[] = {
 };
 
 struct WeightedGradientCall {
-  enum : int { kTo, kDy, kSlope, kX, kWeights, kWhere, kMean, kOfMean, kArrays };
+  enum Array : int { kTo, kDy, kSlope, kX, kWeights, kWhere, kMean, kOfMean, kArrays };
 
   ArrayArgument arrays[kArrays];
   int term;
   bool of_weights, skips, accumulate;
+  // By groups: labels of x's shape. dy, slope, mean and of_mean have an axis of groups more.
+  ArrayArgument labels;
+  AxisFlags axes;
+  const char* op;
 };
 
 inline const char* problem_of_weighted_gradient(const void* given) {
@@ -285,6 +341,52 @@ constexpr Field kWeightedGradientFields[] = {
     fields::in<&WeightedGradientCall::accumulate>("accumulate"),
 };
 
+inline const char* problem_of_grouped_gradient(const void* given) {
+  using Call = WeightedGradientCall;
+  const Call& call = *static_cast<const Call*>(given);
+  const int64_t groups = groups_of(call.arrays[Call::kDy]);
+  const auto differs = [&](Call::Array k) {
+    return call.arrays[k].shape && groups_of(call.arrays[k]) != groups;
+  };
+  if (differs(Call::kSlope) || differs(Call::kMean) || differs(Call::kOfMean))
+    return "dy, slope, mean and of_mean must have as many groups";
+  if (call.arrays[Call::kX].device_type != kDLCPU) return "x must be on the CPU";
+  return problem_of_weighted_gradient(given);
+}
+
+// The same by groups; 0 too where an element belongs to none.
+constexpr Field kGroupedGradientFields[] = {
+    fields::in<&WeightedGradientCall::arrays, WeightedGradientCall::kX>("x").any_dtype(),
+    fields::in<&WeightedGradientCall::labels>("labels").same_shape("x").index(),
+    fields::axes<&WeightedGradientCall::axes>("axes", "x"),
+    fields::in<&WeightedGradientCall::arrays, WeightedGradientCall::kDy>("dy").grouped("x", "axes"),
+    fields::in<&WeightedGradientCall::arrays, WeightedGradientCall::kSlope>("slope")
+        .grouped("x", "axes")
+        .float64(),
+    fields::in<&WeightedGradientCall::arrays, WeightedGradientCall::kWeights>("weights")
+        .same_shape("x")
+        .any_dtype()
+        .optional(),
+    fields::in<&WeightedGradientCall::arrays, WeightedGradientCall::kWhere>("where")
+        .same_shape("x")
+        .mask()
+        .optional(),
+    fields::in<&WeightedGradientCall::arrays, WeightedGradientCall::kMean>("mean")
+        .grouped("x", "axes")
+        .float64()
+        .optional(),
+    fields::in<&WeightedGradientCall::arrays, WeightedGradientCall::kOfMean>("of_mean")
+        .grouped("x", "axes")
+        .float64()
+        .optional(),
+    fields::out<&WeightedGradientCall::arrays, WeightedGradientCall::kTo>("to").same_shape("x"),
+    fields::in<&WeightedGradientCall::term>("term").below(kTerms),
+    fields::in<&WeightedGradientCall::of_weights>("of_weights"),
+    fields::in<&WeightedGradientCall::skips>("skips"),
+    fields::in<&WeightedGradientCall::accumulate>("accumulate"),
+    fields::in<&WeightedGradientCall::op>("op").optional(),
+};
+
 constexpr CallTable kSumCall = table_of_call<SumCall>("sum", kSumFields, problem_of_sum);
 constexpr CallTable kSumBackwardCall =
     table_of_call<SumBackwardCall>("sum_backward", kSumBackwardFields);
@@ -293,11 +395,15 @@ constexpr CallTable kBroadcastCall = table_of_call<BroadcastCall>("broadcast", k
 constexpr CallTable kFillCall = table_of_call<FillCall>("fill", kFillFields);
 constexpr CallTable kMomentsCall =
     table_of_call<MomentsCall>("moments", kMomentsFields, problem_of_moments);
+constexpr CallTable kGroupedCall =
+    table_of_call<MomentsCall>("grouped", kGroupedFields, problem_of_grouped);
 constexpr CallTable kMomentsBackwardCall = table_of_call<MomentsBackwardCall>(
     "moments_backward", kMomentsBackwardFields, problem_of_moments_backward);
 constexpr CallTable kStatisticBackwardCall = table_of_call<StatisticBackwardCall>(
     "statistic_backward", kStatisticBackwardFields, problem_of_statistic_backward);
 constexpr CallTable kWeightedGradientCall = table_of_call<WeightedGradientCall>(
     "weighted_gradient", kWeightedGradientFields, problem_of_weighted_gradient);
+constexpr CallTable kGroupedGradientCall = table_of_call<WeightedGradientCall>(
+    "grouped_gradient", kGroupedGradientFields, problem_of_grouped_gradient);
 
 }  // namespace fastact

@@ -65,58 +65,47 @@ FASTACT_HD void map1(const T* __restrict x, T* __restrict y, int64_t n, int64_t 
 template <bool accumulate, class T, class F>
 FASTACT_HD void map2(const T* __restrict dy, const T* __restrict x, T* __restrict dx, int64_t n,
                      int64_t ahead, F f) {
-  if constexpr (sizeof(T) >= sizeof(float)) {
-    const auto one = [=](int64_t k) FASTACT_INLINED {
-      const T product = f(dy[k], x[k]);
-      dx[k] = accumulate ? dx[k] + product : product;
-    };
-    for_elements<T>(n, one, [=](int64_t i) FASTACT_INLINED {
-      prefetch<1>(dy + i, ahead), prefetch<1>(x + i, ahead), prefetch<1>(dx + i, ahead);
-    });
-  } else {
-    float wide_dy[kChunk], wide_x[kChunk], wide_dx[kChunk];
-    for_chunks(n, [&](int64_t i, int64_t m) FASTACT_INLINED {
-      chunk_to_float(dy + i, wide_dy, m);
-      chunk_to_float(x + i, wide_x, m);
-      if (accumulate) chunk_to_float(dx + i, wide_dx, m);
+  const auto one = [=](int64_t k) FASTACT_INLINED {
+    const T product = f(dy[k], x[k]);
+    dx[k] = accumulate ? dx[k] + product : product;
+  };
+  for_elements<T>(n, one, [=](int64_t i) FASTACT_INLINED {
+    prefetch<1>(dy + i, ahead), prefetch<1>(x + i, ahead), prefetch<1>(dx + i, ahead);
+  });
+}
+
+// The same of 16 bits. A chunk asks whether it accumulates: kernels of their own would be a sixth
+// of the activations' code (docs/design/packaging.md).
+template <class T, class F>
+FASTACT_HD void narrow_map2(const T* __restrict dy, const T* __restrict x, T* __restrict dx,
+                            int64_t n, bool accumulate, F f) {
+  float wide_dy[kChunk], wide_x[kChunk], wide_dx[kChunk];
+  for_chunks(n, [&](int64_t i, int64_t m) FASTACT_INLINED {
+    chunk_to_float(dy + i, wide_dy, m);
+    chunk_to_float(x + i, wide_x, m);
 #pragma omp simd
-      for (int64_t k = 0; k < m; ++k) {
-        const float product = f(wide_dy[k], wide_x[k]);
-        wide_dx[k] = accumulate ? wide_dx[k] + product : product;
-      }
-      chunk_from_float(wide_dx, dx + i, m);
-    });
-  }
+    for (int64_t k = 0; k < m; ++k) wide_dx[k] = f(wide_dy[k], wide_x[k]);
+    if (accumulate) {
+      chunk_to_float(dx + i, wide_dy, m);
+#pragma omp simd
+      for (int64_t k = 0; k < m; ++k) wide_dx[k] += wide_dy[k];
+    }
+    chunk_from_float(wide_dx, dx + i, m);
+  });
 }
 
 // y[i] = f(a[i], b[i], x[i]), or y[i] += of the same
 template <bool accumulate, class T, class F>
 FASTACT_HD void map3(const T* __restrict a, const T* __restrict b, const T* __restrict x,
                      T* __restrict y, int64_t n, int64_t ahead, F f) {
-  if constexpr (sizeof(T) >= sizeof(float)) {
-    const auto one = [=](int64_t k) FASTACT_INLINED {
-      const T product = f(a[k], b[k], x[k]);
-      y[k] = accumulate ? y[k] + product : product;
-    };
-    for_elements<T>(n, one, [=](int64_t i) FASTACT_INLINED {
-      prefetch<1>(a + i, ahead), prefetch<1>(b + i, ahead);
-      prefetch<1>(x + i, ahead), prefetch<1>(y + i, ahead);
-    });
-  } else {
-    float wide_a[kChunk], wide_b[kChunk], wide_x[kChunk], wide_y[kChunk];
-    for_chunks(n, [&](int64_t i, int64_t m) FASTACT_INLINED {
-      chunk_to_float(a + i, wide_a, m);
-      chunk_to_float(b + i, wide_b, m);
-      chunk_to_float(x + i, wide_x, m);
-      if (accumulate) chunk_to_float(y + i, wide_y, m);
-#pragma omp simd
-      for (int64_t k = 0; k < m; ++k) {
-        const float product = f(wide_a[k], wide_b[k], wide_x[k]);
-        wide_y[k] = accumulate ? wide_y[k] + product : product;
-      }
-      chunk_from_float(wide_y, y + i, m);
-    });
-  }
+  const auto one = [=](int64_t k) FASTACT_INLINED {
+    const T product = f(a[k], b[k], x[k]);
+    y[k] = accumulate ? y[k] + product : product;
+  };
+  for_elements<T>(n, one, [=](int64_t i) FASTACT_INLINED {
+    prefetch<1>(a + i, ahead), prefetch<1>(b + i, ahead);
+    prefetch<1>(x + i, ahead), prefetch<1>(y + i, ahead);
+  });
 }
 
 template <class T, template <class, bool> class A>
@@ -127,21 +116,6 @@ FASTACT_HD void forward_loop(char* const* operands, int64_t n, const double* par
        [&](Compute<T> x) FASTACT_INLINED { return a.forward(x); });
 }
 
-// dx = dy f'(x), of x, or of y = f(x).
-template <class T, template <class, bool> class A, bool accumulate, bool by_value>
-FASTACT_HD void backward_loop(char* const* operands, int64_t n, const double* parameters,
-                              int64_t ahead) {
-  const A<Compute<T>, false> a(parameters);
-  map2<accumulate>(reinterpret_cast<const T*>(operands[0]), reinterpret_cast<const T*>(operands[1]),
-                   reinterpret_cast<T*>(operands[2]), n, ahead,
-                   [&](Compute<T> dy, Compute<T> x) FASTACT_INLINED {
-                     if constexpr (by_value)
-                       return dy * a.derivative_by_value(x);
-                     else
-                       return dy * a.derivative(x);
-                   });
-}
-
 // The kernels. Those of float and double mix the steps of several vectors (CMakeLists.txt). 16-bit
 // ones must not: their chunks would spill registers, and take up to 1.5 times the time.
 template <class T, template <class, bool> class A>
@@ -149,37 +123,88 @@ void forward(char* const* operands, int64_t n, const double* parameters, int64_t
   forward_loop<T, A>(operands, n, parameters, ahead);
 }
 template <class T, template <class, bool> class A>
-FASTACT_MIXED void mixed_forward(char* const* operands, int64_t n, const double* parameters,
-                                 int64_t ahead) {
+FASTACT_MIXED_LOOP void mixed_forward(char* const* operands, int64_t n, const double* parameters,
+                                      int64_t ahead) {
   forward_loop<T, A>(operands, n, parameters, ahead);
 }
-template <class T, template <class, bool> class A, bool accumulate, bool by_value = false>
-void backward(char* const* operands, int64_t n, const double* parameters, int64_t ahead) {
-  backward_loop<T, A, accumulate, by_value>(operands, n, parameters, ahead);
+
+// dy f'(x), of x, or of y = f(x)
+template <bool by_value, class A, class T>
+FASTACT_HD T gradient(const A& a, T dy, T x) {
+  if constexpr (by_value)
+    return dy * a.derivative_by_value(x);
+  else
+    return dy * a.derivative(x);
+}
+template <class T, template <class, bool> class A, bool by_value>
+FASTACT_UNROLLED __attribute__((noinline)) void narrow_backward(char* const* operands, int64_t n,
+                                                                const double* parameters,
+                                                                bool accumulate) {
+  const A<float, false> a(parameters);
+  narrow_map2(reinterpret_cast<const T*>(operands[0]), reinterpret_cast<const T*>(operands[1]),
+              reinterpret_cast<T*>(operands[2]), n, accumulate,
+              [&](float dy, float x) FASTACT_INLINED { return gradient<by_value>(a, dy, x); });
 }
 template <class T, template <class, bool> class A, bool accumulate, bool by_value = false>
-FASTACT_MIXED void mixed_backward(char* const* operands, int64_t n, const double* parameters,
-                                  int64_t ahead) {
-  backward_loop<T, A, accumulate, by_value>(operands, n, parameters, ahead);
+void backward(char* const* operands, int64_t n, const double* parameters, int64_t) {
+  narrow_backward<T, A, by_value>(operands, n, parameters, accumulate);
+}
+template <class T, template <class, bool> class A, bool accumulate, bool by_value = false>
+FASTACT_MIXED_LOOP void mixed_backward(char* const* operands, int64_t n, const double* parameters,
+                                       int64_t ahead) {
+  const A<T, false> a(parameters);
+  map2<accumulate>(reinterpret_cast<const T*>(operands[0]), reinterpret_cast<const T*>(operands[1]),
+                   reinterpret_cast<T*>(operands[2]), n, ahead,
+                   [&](T dy, T x) FASTACT_INLINED { return gradient<by_value>(a, dy, x); });
 }
 
 // The derivative of dx by what was saved, times ddx.
 template <class T, template <class, bool> class A, bool accumulate>
-void second(char* const* operands, int64_t n, const double* parameters, int64_t ahead) {
-  const A<Compute<T>, false> a(parameters);
+void wide_second(char* const* operands, int64_t n, const double* parameters, int64_t ahead) {
+  const A<T, false> a(parameters);
   const auto of = [&](int k) FASTACT_INLINED { return reinterpret_cast<const T*>(operands[k]); };
   map3<accumulate>(of(0), of(2), of(1), reinterpret_cast<T*>(operands[3]), n, ahead,
-                   [&](Compute<T> dy, Compute<T> ddx, Compute<T> saved)
+                   [&](T dy, T ddx, T saved)
                        FASTACT_INLINED { return dy * (ddx * second_by_saved(a, saved)); });
+}
+
+// 16 bits go through the kernel of float, chunk by chunk: kernels of their own were a third of the
+// activations' code, for calls that are few (docs/design/packaging.md).
+template <class T, bool accumulate>
+__attribute__((noinline)) void second_by_chunks(ElementwiseKernel of_floats, char* const* operands,
+                                                int64_t n, const double* parameters) {
+  const auto of = [&](int k) FASTACT_INLINED { return reinterpret_cast<T*>(operands[k]); };
+  alignas(kCacheLine) float wide[4][kChunk];
+  const auto chunk = [&](int k) FASTACT_INLINED { return reinterpret_cast<char*>(wide[k]); };
+  char* const chunks[] = {chunk(0), chunk(1), chunk(2), chunk(3)};
+  for_chunks(n, [&](int64_t i, int64_t m) FASTACT_INLINED {
+    chunk_to_float(of(0) + i, wide[0], m);
+    chunk_to_float(of(1) + i, wide[1], m);
+    chunk_to_float(of(2) + i, wide[2], m);
+    if (accumulate) chunk_to_float(of(3) + i, wide[3], m);
+    of_floats(chunks, m, parameters, 0);
+    chunk_from_float(wide[3], of(3) + i, m);
+  });
+}
+
+template <class T, template <class, bool> class A, bool accumulate>
+void second(char* const* operands, int64_t n, const double* parameters, int64_t ahead) {
+  if constexpr (is_half<T>)
+    second_by_chunks<T, accumulate>(wide_second<float, A, accumulate>, operands, n, parameters);
+  else
+    wide_second<T, A, accumulate>(operands, n, parameters, ahead);
 }
 
 // Of a sum's term.
 template <class T, class Term, bool accumulate>
 void term_backward(char* const* operands, int64_t n, const double*, int64_t ahead) {
-  map2<accumulate>(reinterpret_cast<const T*>(operands[0]), reinterpret_cast<const T*>(operands[1]),
-                   reinterpret_cast<T*>(operands[2]), n, ahead,
-                   [](Compute<T> dy, Compute<T> x)
-                       FASTACT_INLINED { return Term::gradient(dy, x); });
+  const auto of = [&](int k) FASTACT_INLINED { return reinterpret_cast<T*>(operands[k]); };
+  const auto one = [](Compute<T> dy, Compute<T> x)
+                       FASTACT_INLINED { return Term::gradient(dy, x); };
+  if constexpr (is_half<T>)
+    narrow_map2(of(0), of(1), of(2), n, accumulate, one);
+  else
+    map2<accumulate>(of(0), of(1), of(2), n, ahead, one);
 }
 
 // dx = dmean / N + s (x - mean) dsecond, with 1/N and s as parameters. The mean, which may be large
@@ -282,8 +307,12 @@ void statistic_backward(char* const* operands, int64_t n, const double* paramete
 template <class T>
 void add(char* const* operands, int64_t n, const double*, int64_t ahead) {
   const T* x = reinterpret_cast<const T*>(operands[0]);
-  map2<true>(x, x, reinterpret_cast<T*>(operands[1]), n, ahead,
-             [](Compute<T> dx, Compute<T>) { return dx; });
+  T* y = reinterpret_cast<T*>(operands[1]);
+  const auto itself = [](Compute<T> dx, Compute<T>) FASTACT_INLINED { return dx; };
+  if constexpr (is_half<T>)
+    narrow_map2(x, x, y, n, true, itself);
+  else
+    map2<true>(x, x, y, n, ahead, itself);
 }
 
 #define FASTACT_ELEMENTARY(name, bound, value)                                                 \

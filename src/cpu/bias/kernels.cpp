@@ -214,12 +214,26 @@ FASTACT_HD void store_blocks(Blocks a, Blocks b, Blocks c, Blocks d, uint32_t* w
   memcpy(words, pairs, sizeof pairs);
 }
 
+// The key of each round: an operand in memory, for registers are few.
+struct RoundKeys {
+  Blocks a[kPhiloxRounds], c[kPhiloxRounds];
+
+  explicit RoundKeys(uint64_t seed) {
+    uint32_t of_a = uint32_t(seed), of_c = uint32_t(seed >> 32);
+    for (int round = 0; round < kPhiloxRounds; ++round) {
+      a[round] = Blocks{} + of_a, c[round] = Blocks{} + of_c;
+      of_a += kPhiloxStepA, of_c += kPhiloxStepC;
+    }
+  }
+};
+
 // Vectors that are drawn side by side, each of them one chain of steps; and their words.
 constexpr int kDrawn = 4;
 constexpr int64_t kDrawnWords = kDrawn * kVector * kBlockWords;
 
-// words OUT (kDrawnWords): of the blocks from number `first` on.
-FASTACT_HD void draw(uint64_t first, uint64_t seed, uint32_t* words) {
+// words OUT (kDrawnWords): of the blocks from number `first` on. Not inlined: it is more
+// instructions than all else that a kernel has, and each kernel would have copies.
+__attribute__((noinline)) void draw(uint64_t first, const RoundKeys& keys, uint32_t* words) {
   Blocks order;
   for (int j = 0; j < kVector; ++j) order[j] = uint64_t(j);
   const Blocks none{}, factor_a = none + kPhiloxFactorA, factor_c = none + kPhiloxFactorC;
@@ -229,21 +243,25 @@ FASTACT_HD void draw(uint64_t first, uint64_t seed, uint32_t* words) {
     a[v] = order + (first + uint64_t(v * kVector));
     b[v] = a[v] >> 32, c[v] = none, d[v] = none;
   }
-  uint32_t key[] = {uint32_t(seed), uint32_t(seed >> 32)};
 #pragma GCC unroll 10
   for (int round = 0; round < kPhiloxRounds; ++round) {
-    const Blocks key_a = none + key[0], key_c = none + key[1];
 #pragma GCC unroll 4
     for (int v = 0; v < kDrawn; ++v) {
       const Blocks of_a = product(factor_a, a[v]), of_c = product(factor_c, c[v]);
-      a[v] = (of_c >> 32) ^ b[v] ^ key_a, b[v] = of_c;
-      c[v] = (of_a >> 32) ^ d[v] ^ key_c, d[v] = of_a;
+      a[v] = (of_c >> 32) ^ b[v] ^ keys.a[round], b[v] = of_c;
+      c[v] = (of_a >> 32) ^ d[v] ^ keys.c[round], d[v] = of_a;
     }
-    key[0] += kPhiloxStepA, key[1] += kPhiloxStepC;
   }
 #pragma GCC unroll 4
   for (int v = 0; v < kDrawn; ++v)
     store_blocks(a[v], b[v], c[v], d[v], words + v * kVector * kBlockWords);
+}
+
+// words OUT (n): of elements by their indices. Not inlined either.
+__attribute__((noinline)) void draw_at(const uint64_t* indices, int64_t n, uint64_t seed,
+                                       uint32_t* words) {
+#pragma omp simd
+  for (int64_t k = 0; k < n; ++k) words[k] = dropout_word(indices[k], seed);
 }
 
 // y OUT = what dropout makes of m elements by their words.
@@ -276,11 +294,12 @@ void drop(const char* from, const char* other, char* to, int64_t n, uint64_t ind
   using C = Compute<T>;
   const Dropout of = given;
   const C scale = C(of.scale);
+  const RoundKeys keys(of.seed);
   const T *x = reinterpret_cast<const T*>(from), *residual = reinterpret_cast<const T*>(other);
   T* y = reinterpret_cast<T*>(to);
   alignas(64) uint32_t words[kDrawnWords] = {};
   const auto draw_from = [&](uint64_t first) FASTACT_INLINED {
-    if (!of.drops_all) draw(first / kBlockWords, of.seed, words);
+    if (!of.drops_all) draw(first / kBlockWords, keys, words);
   };
   const auto at = [=](int64_t i) FASTACT_INLINED { return has_residual ? residual + i : nullptr; };
   const int64_t skipped = int64_t(index % kBlockWords);
@@ -312,10 +331,9 @@ void drop_at(const char* from, const char* other, char* to, int64_t n, const uin
   const C *x = reinterpret_cast<const C*>(from), *residual = reinterpret_cast<const C*>(other);
   C* y = reinterpret_cast<C*>(to);
   for (int64_t i = 0; i < n; i += kDrawnWords) {
-    const int64_t m = std::min(n - i, kDrawnWords), drawn = of.drops_all ? 0 : m;
+    const int64_t m = std::min(n - i, kDrawnWords);
     alignas(64) uint32_t words[kDrawnWords] = {};
-#pragma omp simd
-    for (int64_t k = 0; k < drawn; ++k) words[k] = dropout_word(indices[i + k], of.seed);
+    draw_at(indices + i, of.drops_all ? 0 : m, of.seed, words);
     drop_some<C, has_residual>(of, scale, words, x + i, has_residual ? residual + i : nullptr,
                                y + i, m);
   }

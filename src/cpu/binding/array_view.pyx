@@ -345,6 +345,23 @@ cdef class View:
         view.finish(self.operand.data, count)
         return view
 
+    def with_last(self, tuple axes not None):
+        """The same array without these of its axes, but for the last of them, which comes last."""
+        cdef View view = self.same_memory()
+        cdef int i, count = 0
+        if not axes or not 0 <= min(axes) <= max(axes) < self.operand.ndim:
+            raise ValueError(
+                f"with_last: axes must be from 0 to {self.operand.ndim - 1}, got {axes}"
+            )
+        for i in range(self.operand.ndim):
+            if i not in axes:
+                view.shape_[count], view.strides_[count] = self.shape_[i], self.strides_[i]
+                count += 1
+        i = max(axes)
+        view.shape_[count], view.strides_[count] = self.shape_[i], self.strides_[i]
+        view.finish(self.operand.data, count + 1)
+        return view
+
     def split_axis(self, int axis, int64_t groups):
         """The same array with an axis cut in two: `groups`, then the elements of each."""
         cdef View view = self.same_memory()

@@ -61,8 +61,8 @@ FIELD_KINDS = (
 )
 ROLES = ("in", "out", "in_out")
 SHAPE_RULES = (
-    "any", "like", "beside", "reduced", "kept", "along", "channels", "packed", "along_packed",
-    "one",
+    "any", "like", "beside", "reduced", "kept", "grouped", "along", "channels", "packed",
+    "along_packed", "one",
 )
 DTYPE_RULES = (
     "computed", "any", "double", "same", "compute_type", "wide_enough", "unrounded", "mask",

@@ -320,10 +320,14 @@ cdef extern from "cpu/gates/kernels.h" namespace "fastact" nogil:
         GateKernel recompute[1][4][2]
 
 cdef extern from "cpu/core/kernel_table.h" namespace "fastact" nogil:
+    ctypedef struct GroupedKernels:
+        pass
+
     ctypedef struct KernelTable:
         const char* isa
         const ElementwiseTable* elementwise
         const ReduceTable* reduce
+        const GroupedKernels* grouped
         const GateTable* gate
         const RotaryKernels* rotary
         const ConvertKernels* convert

@@ -66,6 +66,12 @@ cdef int run_weighted_moments(
     with nogil:
         run_partitions(threads, partitions_of(weighted_partition, &weighted))
         merge_chunks(reducer, 1, threads)
+    warn_of(is_degenerate, call)
+    return 0
+
+
+cdef int warn_of(int is_degenerate, const MomentsCall* call) except -1:
+    """Of results that have no weights, or too few elements."""
     if is_degenerate & kNoWeights:
         warn("weights that are negative or not finite; what they are part of is NaN")
     if is_degenerate & kTooFew and call.warning is not NULL:
@@ -109,11 +115,17 @@ cdef int run_statistic_backward(const void* given, char* workspace, int64_t byte
 cdef int run_weighted_gradient(const void* given, char* workspace, int64_t bytes) except -1:
     cdef const WeightedGradientCall* call = <const WeightedGradientCall*>given
     cdef WeightedGradient gradient
-    cdef int threads
+    cdef int threads, has_wrong_label = 0
     if is_empty(<const Operand&>call.arrays[0]):
         return 0
     threads = resolve_threads(operand_size(<const Operand*>&call.arrays[0]))
     prepare_gradient(&gradient, table.reduce, table.convert, call[0])
+    gradient.has_wrong_label = &has_wrong_label
+    if gradient.groups:
+        with nogil:
+            run_partitions(threads, partitions_of(gradient_labels_partition, &gradient))
+        if has_wrong_label:
+            refuse_labels(call.op, gradient.groups)
     with nogil:
         run_partitions(threads, partitions_of(weighted_gradient_partition, &gradient))
     return 0
@@ -123,3 +135,4 @@ add_function(&kMomentsCall, moments_workspace, run_moments)
 add_function(&kMomentsBackwardCall, NULL, run_moments_backward)
 add_function(&kStatisticBackwardCall, NULL, run_statistic_backward)
 add_function(&kWeightedGradientCall, NULL, run_weighted_gradient)
+add_function(&kGroupedGradientCall, NULL, run_weighted_gradient)

@@ -71,7 +71,6 @@ void store_outputs(const Reducer& r, char* y, int64_t first, int64_t n, const do
 // Of an output whose squares or sums left the range of double.
 bool rescale_output(const Reducer& r, int64_t output, Rescaled* to) {
   if (r.weighted) return rescale_weighted(*r.weighted, output, to);
-  const int64_t step = last_stride(r.terms);
   const MoveRow gather = gather_for(r.item);
   int64_t at;
   offsets_of(r.outputs, output, 1, &at);
@@ -79,7 +78,7 @@ bool rescale_output(const Reducer& r, int64_t output, Rescaled* to) {
       r.terms.size, true,
       [&](int64_t term, int64_t n, double* x, double* weights) {
         double* to_x = x;
-        for_spans(r.terms, term, n, [&](int64_t offset, int64_t, int64_t m) {
+        for_terms(r, term, n, [&](int64_t offset, int64_t step, int64_t m) {
           gather(reinterpret_cast<char*>(to_x), r.x + at + offset, step, m);
           to_x += m;
         });
@@ -119,8 +118,8 @@ int64_t drop_zeros(const Reducer& r, int64_t first, int64_t n, int64_t* far, int
   if (r.weighted || r.layout != Reducer::kColumns || count == 0) return count;
   alignas(64) double row[kMostColumns];
   uint64_t bits[kMostColumns] = {};
-  for_spans(r.terms, 0, r.terms.size, [&](int64_t offset, int64_t, int64_t m) {
-    for (int64_t i = 0; i < m; ++i, offset += last_stride(r.terms)) {
+  for_terms(r, 0, r.terms.size, [&](int64_t offset, int64_t step, int64_t m) {
+    for (int64_t i = 0; i < m; ++i, offset += step) {
       double* to = row;
       for_spans(r.outputs, first, n, [&](int64_t at, int64_t, int64_t columns) {
         r.table->widen[r.dtype](r.x + at + offset, r.item, columns, to);

@@ -74,6 +74,7 @@ struct Reducer {
   const WeightedMoments* weighted = nullptr;  // whose reducer it is (reductions/weighted.h)
   int* is_degenerate = nullptr;               // OUT: the bits of Degenerate; null: not asked
   Axes outputs, terms;                        // innermost last
+  const int64_t* listed = nullptr;            // kColumns: where the terms lie, if no axes say it
   Layout layout;
   bool has_dense_terms;  // kRows, kSpread: contiguous, at least in pieces worth reading in place
   bool is_backward;      // kRows: contiguous from their end; kNarrow: so are the dense rows
@@ -106,6 +107,15 @@ void set_accumulator(Reducer* reducer, const ReduceTable* table, int what, int d
 void set_output(Reducer* reducer, char* y, int dtype, bool is_aligned);
 void cut_terms(Reducer* reducer);
 bool is_aligned(const Operand& x, int64_t item);
+
+// visit(offset, step, how many) for pieces of terms term .. term + n.
+template <class Visit>
+void for_terms(const Reducer& r, int64_t term, int64_t n, Visit visit) {
+  for (int64_t i = 0; r.listed && i < n; ++i) visit(r.listed[term + i], int64_t{0}, int64_t{1});
+  if (r.listed) return;
+  for_spans(r.terms, term, n,
+            [&](int64_t offset, int64_t, int64_t m) { visit(offset, last_stride(r.terms), m); });
+}
 
 // Bytes of scratch with which the terms can be cut too; 0 where that would not help.
 int64_t workspace_size(const Reducer* reducer);

@@ -213,6 +213,8 @@ struct ArrayInputs : BlockSource {
     if (is_dense) {
       x += (r.is_backward ? -term : term) * n * r.item;
       offsets[0] = 0;
+    } else if (r.listed) {
+      std::copy_n(r.listed + term, terms, offsets);
     } else {
       offsets_of(r.terms, term, terms, offsets);
     }

@@ -3,7 +3,7 @@
 cdef extern from "common/reductions/call.h" namespace "fastact" nogil:
     const CallTable kSumCall, kSumBackwardCall, kSquareCall, kBroadcastCall, kFillCall
     const CallTable kMomentsCall, kMomentsBackwardCall, kStatisticBackwardCall
-    const CallTable kWeightedGradientCall
+    const CallTable kWeightedGradientCall, kGroupedCall, kGroupedGradientCall
     const int kMomentsX "fastact::MomentsCall::kX"
     const int kMomentsWeights "fastact::MomentsCall::kWeights"
     const int kStatisticMean "fastact::StatisticBackwardCall::kMean"
@@ -34,6 +34,7 @@ cdef extern from "common/reductions/call.h" namespace "fastact" nogil:
     cppclass MomentsCall:
         ArrayArgument[3] inputs
         const char* warning
+        const char* op
         cpp_bool is_weighted() noexcept
 
     ctypedef struct MomentsBackwardCall:
@@ -47,6 +48,7 @@ cdef extern from "common/reductions/call.h" namespace "fastact" nogil:
 
     ctypedef struct WeightedGradientCall:
         ArrayArgument[8] arrays
+        const char* op
 
 cdef extern from "cpu/reductions/reduce.h" namespace "fastact" nogil:
     enum: kTooFew, kNoWeights
@@ -69,7 +71,8 @@ cdef extern from "cpu/reductions/weighted.h" namespace "fastact" nogil:
         Reducer reducer
 
     ctypedef struct WeightedGradient:
-        pass
+        int64_t groups
+        int* has_wrong_label
 
     void prepare_weighted "fastact::prepare"(
         WeightedMoments*, const ReduceTable*, const ConvertKernels*, const MomentsCall&
@@ -79,6 +82,25 @@ cdef extern from "cpu/reductions/weighted.h" namespace "fastact" nogil:
         WeightedGradient*, const ReduceTable*, const ConvertKernels*, const WeightedGradientCall&
     ) noexcept
     void weighted_gradient_partition(const WeightedGradient*, int64_t, int64_t) noexcept
+    void gradient_labels_partition(const WeightedGradient*, int64_t, int64_t) noexcept
+
+cdef extern from "cpu/reductions/grouped.h" namespace "fastact" nogil:
+    ctypedef struct Grouped:
+        Reducer reducer
+        int64_t groups
+        cpp_bool holds_all, is_listed
+        char* lanes
+        int* has_wrong_label
+
+    void prepare_grouped "fastact::prepare"(
+        Grouped*, const ReduceTable*, const GroupedKernels*, const ConvertKernels*,
+        const MomentsCall&, int
+    ) noexcept
+    int64_t grouped_size "fastact::workspace_size"(const Grouped*) noexcept
+    void list_terms(const Grouped*) noexcept
+    void check_labels_partition(const Grouped*, int64_t, int64_t) noexcept
+    void grouped_partition(const Grouped*, int64_t, int64_t) noexcept
+    void store_groups_partition(const Grouped*, int64_t, int64_t) noexcept
 
 cdef extern from "cpu/core/fused_pass.h" namespace "fastact" nogil:
     ctypedef struct FusedPlan:

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 
 #include "common/reductions/moments.h"
 #include "common/reductions/weights.h"
@@ -18,45 +19,6 @@ constexpr int64_t kFewOutputs = 16;     // that make too short rows
 constexpr int64_t kMostWeighted = 256;  // columns at once: 1 KiB of a float32 row
 
 bool is_finite_number(double x) { return x - x == 0; }
-
-// to OUT (n) = numbers of any dtype at any address, `stride` bytes apart.
-void widen(const ReduceTable& table, int dtype, const char* from, int64_t stride, int64_t n,
-           double* to) {
-  const int64_t item = item_size(dtype);
-  if (((reinterpret_cast<uintptr_t>(from) | uintptr_t(stride)) & uintptr_t(item - 1)) == 0)
-    return table.widen[dtype](from, stride, n, to);
-  alignas(64) char packed[kPiece * sizeof(double)];
-  gather_for(item)(packed, from, stride, n);
-  table.widen[dtype](packed, item, n, to);
-}
-
-// The axes of all arrays in the order of plan_reduction: those that are reduced are columns.
-void plan_axes(StridedOperands* s, const ConvertKernels* kernels, int count,
-               const ArrayArgument* given, const bool* reduced) {
-  Operand arrays[kReaderOperands];
-  int dtypes[kReaderOperands];
-  for (int k = 0; k < count; ++k) arrays[k] = given[k], dtypes[k] = given[k].dtype;
-  begin_operands(s, kernels, count, arrays, dtypes);
-  Axis<kReaderOperands> axes[kMaxAxes];
-  int found = find_axes(axes, arrays[0], count, arrays, s->items,
-                        [=](int i) { return int(!reduced || reduced[i]); });
-  sort_axes(axes, found, [](const auto& a, const auto& b) { return a.kind < b.kind; });
-  const int kept = int(std::find_if(axes, axes + found, [](auto& a) { return a.kind; }) - axes);
-  for (int i = 0; i < kept; ++i)
-    if (axes[i].stride[0] < 0) reverse_axis(&axes[i], count, s->data);
-  order_axes(axes, kept, 0);
-  order_axes(axes + kept, found - kept, 0);
-  found = merge_axes(axes, found);
-  for (int i = 0; i < found; ++i) (axes[i].kind ? s->columns : s->rows).append(axes[i]);
-}
-
-// Whether kernels can read the numbers of operand k where they lie.
-bool is_readable(const StridedOperands& s, int k) {
-  auto bits = reinterpret_cast<uintptr_t>(s.data[k]);
-  for (const OperandAxes* axes : {&s.rows, &s.columns})
-    for (int i = 0; i < axes->count; ++i) bits |= uintptr_t(axes->stride[k][i]);
-  return s.data[k] && s.dtypes[k] < kDTypes && bits % uintptr_t(s.items[k]) == 0;
-}
 
 // Whether the rows of all outputs are contiguous and touch each other.
 bool has_dense_rows(const WeightedMoments& m, int k) {
@@ -332,6 +294,7 @@ struct GradientPieces {
   const StridedOperands& s;
   alignas(64) double values[G::kArrays][kStaged];
   alignas(64) char stage[kStaged * sizeof(double)];
+  int64_t labels[kStaged];
 
   explicit GradientPieces(const WeightedGradient& gradient) : g(gradient), s(gradient.operands) {
     for (double* of : values) std::fill_n(of, kStaged, 1.0);  // what is not read
@@ -348,6 +311,7 @@ struct GradientPieces {
     const WeightedGradientKernel kernel = g.table->weighting->gradient[g.of][g.accumulate];
     for (int64_t n; first < end; first += n) {
       n = std::min(kStaged, end - first);
+      if (g.groups) read_labels(first, n);
       for (int k = 0; k < G::kArrays; ++k)
         if (is_read(k)) read(k, first, n, values[k]);
       choose(n);
@@ -359,18 +323,38 @@ struct GradientPieces {
 
   void choose(int64_t n) {
     const bool is_masked = s.data[G::kWhere], is_weighted = is_read(G::kWeights);
-    if (!is_masked && !is_weighted && !g.skips) return;
-    if (!is_weighted) std::fill_n(values[G::kWeights], n, 1.0);
+    if (!is_masked && !is_weighted && !g.skips && !g.groups) return;
+    if (!is_weighted || g.of == kMeanByWeights) std::fill_n(values[G::kWeights], n, 1.0);
     const WeightingKernels& kernels = *g.table->weighting;
     if (is_masked) kernels.mask(values[G::kWeights], values[G::kWhere], n);
+    for (int64_t i = 0; g.groups && i < n; ++i)
+      if (labels[i] < 0) values[G::kWeights][i] = 0;
     kernels.choose(values[G::kX], values[G::kWeights], g.skips, n);
   }
 
   void read(int k, int64_t first, int64_t n, double* to) const {
+    const int64_t* label = labels;
     for_pieces(s.columns, k, s.data[k], first, n, [&](char* from, int64_t stride, int64_t size) {
-      widen(*g.table, s.dtypes[k], from, stride, size, to);
-      to += size;
+      if (const int64_t step = g.group_stride[k])
+        for (int64_t i = 0; i < size; ++i)
+          to[i] = number_at(s.dtypes[k], from + i * stride + std::max<int64_t>(label[i], 0) * step);
+      else
+        widen(*g.table, s.dtypes[k], from, stride, size, to);
+      to += size, label += size;
     });
+  }
+
+  // Returns whether one is wrong.
+  bool read_labels(int64_t first, int64_t n) {
+    int64_t* to = labels;
+    uint64_t largest = 0;
+    for_pieces(s.columns, G::kArrays, s.data[G::kArrays], first, n,
+               [&](const char* from, int64_t stride, int64_t size) {
+                 for (int64_t i = 0; i < size; ++i, from += stride)
+                   *to++ = label_at(s.dtypes[G::kArrays], from);
+               });
+    for (int64_t i = 0; i < n; ++i) largest = std::max(largest, uint64_t(labels[i] + 1));
+    return largest > uint64_t(g.groups);
   }
 
   void write(int64_t first, int64_t n, const double* from) {
@@ -387,6 +371,55 @@ struct GradientPieces {
 };
 
 }  // namespace
+
+void widen(const ReduceTable& table, int dtype, const char* from, int64_t stride, int64_t n,
+           double* to) {
+  const int64_t item = item_size(dtype);
+  if (((reinterpret_cast<uintptr_t>(from) | uintptr_t(stride)) & uintptr_t(item - 1)) == 0)
+    return table.widen[dtype](from, stride, n, to);
+  alignas(64) char packed[kPiece * sizeof(double)];
+  gather_for(item)(packed, from, stride, n);
+  table.widen[dtype](packed, item, n, to);
+}
+
+void plan_axes(StridedOperands* s, const ConvertKernels* kernels, int count,
+               const ArrayArgument* given, const bool* reduced) {
+  Operand arrays[kReaderOperands];
+  int dtypes[kReaderOperands];
+  for (int k = 0; k < count; ++k) arrays[k] = given[k], dtypes[k] = given[k].dtype;
+  begin_operands(s, kernels, count, arrays, dtypes);
+  Axis<kReaderOperands> axes[kMaxAxes];
+  int found = find_axes(axes, arrays[0], count, arrays, s->items,
+                        [=](int i) { return int(!reduced || reduced[i]); });
+  sort_axes(axes, found, [](const auto& a, const auto& b) { return a.kind < b.kind; });
+  const int kept = int(std::find_if(axes, axes + found, [](auto& a) { return a.kind; }) - axes);
+  for (int i = 0; i < kept; ++i)
+    if (axes[i].stride[0] < 0) reverse_axis(&axes[i], count, s->data);
+  order_axes(axes, kept, 0);
+  order_axes(axes + kept, found - kept, 0);
+  found = merge_axes(axes, found);
+  for (int i = 0; i < found; ++i) (axes[i].kind ? s->columns : s->rows).append(axes[i]);
+}
+
+int64_t take_groups(ArrayArgument* a, int64_t* strides) {
+  for (int i = 0; i < a->ndim; ++i) strides[i] = byte_stride(*a, i, item_size(a->dtype));
+  a->ndim -= 1, a->strides = strides, a->stride_unit = 1;
+  return strides[a->ndim];
+}
+
+int64_t label_at(int dtype, const char* at) {
+  int64_t wide;
+  int32_t narrow;
+  if (dtype == kI64) return memcpy(&wide, at, sizeof wide), wide;
+  return memcpy(&narrow, at, sizeof narrow), int64_t(narrow);
+}
+
+bool is_readable(const StridedOperands& s, int k) {
+  auto bits = reinterpret_cast<uintptr_t>(s.data[k]);
+  for (const OperandAxes* axes : {&s.rows, &s.columns})
+    for (int i = 0; i < axes->count; ++i) bits |= uintptr_t(axes->stride[k][i]);
+  return s.data[k] && s.dtypes[k] < kDTypes && bits % uintptr_t(s.items[k]) == 0;
+}
 
 void prepare(WeightedMoments* m, const ReduceTable* table, const ConvertKernels* kernels,
              const MomentsCall& call) {
@@ -463,7 +496,26 @@ void prepare(WeightedGradient* g, const ReduceTable* table, const ConvertKernels
           : call.arrays[G::kMean].data   ? kSecondByX
                                          : kTermByX + call.term;
   g->skips = call.skips, g->accumulate = call.accumulate;
-  plan_axes(&g->operands, kernels, G::kArrays, call.arrays, nullptr);
+  g->groups = call.labels.shape ? groups_of(call.arrays[G::kDy]) : 0;
+  ArrayArgument given[G::kArrays + 1];
+  int64_t strides[G::kArrays][kMaxAxes];
+  std::copy_n(call.arrays, G::kArrays, given);
+  given[G::kArrays] = call.labels;
+  std::fill_n(g->group_stride, G::kArrays, 0);
+  for (int k : {G::kDy, G::kSlope, G::kMean, G::kOfMean})
+    if (g->groups && given[k].shape) g->group_stride[k] = take_groups(&given[k], strides[k]);
+  plan_axes(&g->operands, kernels, G::kArrays + 1, given, nullptr);
+}
+
+void gradient_labels_partition(const WeightedGradient* g, int64_t index, int64_t partitions) {
+  const int64_t size = g->operands.size();
+  const int64_t end = begin_of_part(size, index + 1, partitions);
+  with_frame<GradientPieces>(*g, [&](GradientPieces& pieces) {
+    for (int64_t first = begin_of_part(size, index, partitions), n; first < end; first += n) {
+      n = std::min(kStaged, end - first);
+      if (pieces.read_labels(first, n)) __atomic_store_n(g->has_wrong_label, 1, __ATOMIC_RELAXED);
+    }
+  });
 }
 
 void weighted_gradient_partition(const WeightedGradient* g, int64_t index, int64_t partitions) {

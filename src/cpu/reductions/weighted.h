@@ -22,6 +22,25 @@
 
 namespace fastact {
 
+// to OUT (n) = numbers of any dtype at any address, `stride` bytes apart.
+void widen(const ReduceTable& table, int dtype, const char* from, int64_t stride, int64_t n,
+           double* to);
+
+// The axes of all arrays in the order of plan_reduction: those that are reduced are columns; null:
+// all of them.
+void plan_axes(StridedOperands* operands, const ConvertKernels* kernels, int count,
+               const ArrayArgument* given, const bool* reduced);
+
+// Takes the axis of groups, the last one, away from an array, and returns its stride. The
+// strides of the others go to `strides`.
+int64_t take_groups(ArrayArgument* array, int64_t* strides);
+
+// The label of an element, of int32 or int64.
+int64_t label_at(int dtype, const char* at);
+
+// Whether kernels can read the numbers of operand k where they lie.
+bool is_readable(const StridedOperands& operands, int k);
+
 struct WeightedMoments {
   enum { kX, kWeights, kWhere, kInputs, kY = kInputs, kOperands };
 
@@ -43,14 +62,19 @@ void weighted_partition(const WeightedMoments* moments, int64_t index, int64_t p
 // The gradient of a statistic with respect to x, or to the weights: what is wanted has `to`.
 struct WeightedGradient {
   const ReduceTable* table;
-  StridedOperands operands;  // the call's arrays
+  StridedOperands operands;  // the call's arrays, and the labels; all axes are columns
   int of;                    // WeightedGradientOf
   bool skips, accumulate;
+  int64_t groups;                                       // 0: not by groups
+  int64_t group_stride[WeightedGradientCall::kArrays];  // in bytes; 0: of what has no groups
+  int* has_wrong_label;                                 // OUT
 };
 
 void prepare(WeightedGradient* gradient, const ReduceTable* table, const ConvertKernels* kernels,
              const WeightedGradientCall& call);
 void weighted_gradient_partition(const WeightedGradient* gradient, int64_t index,
                                  int64_t partitions);
+// Of a gradient by groups, before that: compares the labels with their number.
+void gradient_labels_partition(const WeightedGradient* gradient, int64_t index, int64_t partitions);
 
 }  // namespace fastact

@@ -34,8 +34,8 @@ bool are_neighbours(const StridedOperands& s, int a, int b) {
   return are;
 }
 
-// The kernel that takes the arrays as they lie; null: there is none.
-auto direct_kernel(const Rotary& rotary) -> decltype(rotary.direct) {
+// The kernels that take the arrays as they lie; null: there are none.
+Turn* const* direct_kernels(const Rotary& rotary) {
   const StridedOperands& s = rotary.operands;
   const int angles = s.dtypes[Data::kCos];
   if (rotary.accumulate || (angles != s.dtype && angles != s.compute_dtype)) return nullptr;
@@ -43,7 +43,7 @@ auto direct_kernel(const Rotary& rotary) -> decltype(rotary.direct) {
     return std::all_of(which.begin(), which.end(), [&](int k) { return s.has_unit_stride[k]; });
   };
   if (!are_dense({Data::kCos, Data::kSin})) return nullptr;
-  const auto& kernels = rotary.kernels->turn[s.dtype][angles == s.compute_dtype];
+  const auto& kernels = rotary.kernels->turn[s.dtype];
   if (are_dense({Data::kA, Data::kB, Data::kOutA, Data::kOutB})) return kernels[0];
   return are_neighbours(s, Data::kA, Data::kB) && are_neighbours(s, Data::kOutA, Data::kOutB)
              ? kernels[1]
@@ -63,6 +63,11 @@ bool leaves_caches(const Rotary& rotary) {
   return bits % kCacheLine == 0 && exceeds_caches(2 * s.size() * s.item);
 }
 
+// Bytes of results that are made before they are stored past the caches. Meanwhile the next
+// elements are prefetched: of two halves side by side the hardware's prefetcher loses the thread,
+// and they took twice as long and more.
+constexpr int64_t kStreamed = 2048;
+
 // One thread's pairs.
 struct Pairs {
   const Rotary& rotary;
@@ -74,7 +79,7 @@ struct Pairs {
 
   // So many rows that neighbour along the last axis of rows, or less than a row.
   void turn(int64_t row, int64_t rows, int64_t column, int64_t n) {
-    PairRows of;
+    PairRows of{};
     for (int k = 0; k < Data::kArrays; ++k) {
       if (k == Data::kPositions) continue;
       of.at[k] = s.row(k, row) + column * column_step(s, k);
@@ -85,10 +90,43 @@ struct Pairs {
       for (int k = 0; k < 2; ++k) of.at[Data::kCos + k] += position * rotary.table_step[k];
     }
     of.sign[0] = rotary.turns_back ? -1 : 1, of.sign[1] = -of.sign[0];
-    of.bypasses_caches = rotary.bypasses_caches;
     of.rows = rows, of.pairs = n;
-    if (rotary.direct) return rotary.direct(of);
-    turn_by_buffers(of, row, column, n);
+    if (!rotary.direct) return turn_by_buffers(of, row, column, n);
+    bool are_wide = s.dtypes[Data::kCos] == s.compute_dtype;
+    if (!are_wide && rows > 1 && n <= kPiece && !of.step[Data::kCos] && !of.step[Data::kSin]) {
+      for (const int k : {Data::kCos, Data::kSin})  // which the rows share
+        s.kernels->to_compute[s.dtypes[k]](of.at[k], buffers[k], n), of.at[k] = buffers[k];
+      are_wide = true;
+    }
+    Turn* const kernel = rotary.direct[are_wide];
+    rotary.bypasses_caches ? turn_past_caches(of, kernel) : kernel(of);
+  }
+
+  // Results are made in a buffer, from which they are stored: of rows that lie side by side as many
+  // as there is room for, else of one row at most.
+  void turn_past_caches(const PairRows& of, Turn* kernel) {
+    const int64_t m = std::min(of.pairs, kStreamed / (2 * s.item)), bytes = m * s.item;
+    const bool are_packed = column_step(s, Data::kOutA) != s.item;
+    const bool is_whole = are_packed || of.at[Data::kOutB] == of.at[Data::kOutA] + bytes;
+    const bool are_joined = is_whole && m == of.pairs && of.step[Data::kOutA] == 2 * bytes &&
+                            of.step[Data::kOutB] == 2 * bytes;
+    const int64_t most = are_joined ? kStreamed / (2 * bytes) : 1;
+    PairRows piece = of;
+    for (int64_t row = 0; row < of.rows; row += piece.rows)
+      for (int64_t done = 0; done < of.pairs; done += m) {
+        piece.rows = std::min(most, of.rows - row), piece.pairs = std::min(m, of.pairs - done);
+        for (int k = 0; k < Data::kArrays; ++k)
+          piece.at[k] = of.at[k] + row * of.step[k] + done * column_step(s, k);
+        char *const to_a = piece.at[Data::kOutA], *const to_b = piece.at[Data::kOutB];
+        char *const a = buffers[0], *const b = a + (are_packed ? s.item : bytes);
+        piece.at[Data::kOutA] = a, piece.at[Data::kOutB] = b;
+        piece.step[Data::kOutA] = piece.step[Data::kOutB] = 2 * bytes;
+        const int64_t half = piece.rows * piece.pairs * s.item;
+        prefetch_bytes(piece.at[Data::kA] + kAhead, 2 * half);
+        kernel(piece);
+        s.kernels->stream(a, to_a, is_whole ? 2 * half : half);
+        if (!is_whole) s.kernels->stream(b, to_b, half);
+      }
   }
 
   // A part of a row. Each result may lie in the buffer of its operand.
@@ -103,7 +141,7 @@ struct Pairs {
                           : (read_angles(k, of.at[k] + done * column_step(s, k), m), buffers[k]);
       for (int k = 0; k < 2; ++k)
         piece.at[kWritten[k]] = reader.target(kWritten[k], buffers[k], rotary.accumulate);
-      piece.rows = 1, piece.pairs = m, piece.bypasses_caches = false;
+      piece.rows = 1, piece.pairs = m;
       rotary.kernels->turn[s.compute_dtype][0][0](piece);
       for (int k = 0; k < 2; ++k)
         reader.finish(kWritten[k], piece.at[kWritten[k]], buffers[k], rotary.accumulate);
@@ -134,7 +172,7 @@ void prepare(Rotary* rotary, const KernelTable* table, const RotaryCall& call) {
   rotary->table_rows = given.table_rows;
   std::copy_n(given.table_step, 2, rotary->table_step);
   rotary->turns_back = call.turns_back, rotary->accumulate = call.accumulate;
-  rotary->direct = direct_kernel(*rotary);
+  rotary->direct = direct_kernels(*rotary);
   rotary->bypasses_caches = leaves_caches(*rotary);
 }
 

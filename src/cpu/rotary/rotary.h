@@ -19,27 +19,23 @@ struct PairRows {
   int64_t step[RotaryCall::kArrays];
   int64_t rows, pairs;
   double sign[2];  // of sines, in what a and in what b becomes: numbers that no compiler knows
-  bool bypasses_caches;  // results are whole cache lines
-
-  template <class T>
-  T* of(int k, int64_t row) const {
-    return reinterpret_cast<T*>(at[k] + row * step[k]);
-  }
 };
+
+typedef void Turn(const PairRows& rows);
 
 // Compiled once per instruction set.
 struct RotaryKernels {
-  // out_a OUT, out_b OUT = a IN, b IN, turned by cos IN and sin IN: of a dtype; [1]: cos and sin
-  // are of its compute type. Each array is contiguous, or [1], a and b are neighbours, as results
-  // are. out_a is a or disjoint from all, and so is out_b of b.
-  void (*turn[kDTypes][2][2])(const PairRows& rows);
+  // out_a OUT, out_b OUT = a IN, b IN, turned by cos IN and sin IN: of a dtype. Each array is
+  // contiguous, or [1], a and b are neighbours, as results are; [..][1]: cos and sin are of the
+  // compute type. out_a is a or disjoint from all, and so is out_b of b.
+  Turn* turn[kDTypes][2][2];
 };
 
 struct Rotary {
   StridedOperands operands;  // by RotaryCall::Data
   const RotaryKernels* kernels;
-  void (*direct)(const PairRows& rows);  // null: through buffers
-  int64_t table_rows, table_step[2];     // as RotaryOperands has them
+  Turn* const* direct;                // [1]: by angles of the compute type; null: through buffers
+  int64_t table_rows, table_step[2];  // as RotaryOperands has them
   bool turns_back, accumulate, bypasses_caches;
 };
 

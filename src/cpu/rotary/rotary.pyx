@@ -65,5 +65,5 @@ def rotary_addresses(str isa):
         for wide in range(2):
             for lie in range(2):
                 name = ("halves", "neighbours")[lie] + (" by wide angles" if wide else "")
-                found[name, text(kDTypeNames[dtype])] = <intptr_t>of.turn[dtype][wide][lie]
+                found[name, text(kDTypeNames[dtype])] = <intptr_t>of.turn[dtype][lie][wide]
     return found

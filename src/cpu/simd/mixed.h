@@ -7,6 +7,11 @@
 
 #if defined(__AVX512F__) && defined(__GNUC__) && !defined(__clang__)
 #define FASTACT_MIXED __attribute__((optimize("schedule-insns")))
+// Writes loops out, up to four times (max-unroll-times, CMakeLists.txt).
+#define FASTACT_UNROLLED __attribute__((optimize("unroll-loops")))
+#define FASTACT_MIXED_LOOP __attribute__((optimize("schedule-insns", "unroll-loops")))
 #else
 #define FASTACT_MIXED
+#define FASTACT_UNROLLED
+#define FASTACT_MIXED_LOOP
 #endif

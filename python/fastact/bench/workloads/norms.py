@@ -1,8 +1,8 @@
 """The benchmark of the norms: forward reads x and writes y; backward reads dy, x and writes dx.
 
 Norms that add a residual read it forward and write the sum, too; on a GPU, backward reads the
-gradient of the sum. batch_norm in training reads everything twice, for its statistics are over the
-whole batch."""
+gradient of the sum. A gate is read both ways, and backward writes its gradient. batch_norm in
+training reads everything twice, for its statistics are over the whole batch."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import numpy as np
 
 from ...measure import shapes
 from ...measure.formulas import naive
-from ...measure.norm_rows import traits
+from ...measure.norm_rows import default, traits
 from ...measure.peers import LIGER, LeftOut, function_named, torch_backward
 from ...measure.shapes import Shape
 from ...ops.engine.fused import IDENTITY
@@ -32,8 +32,9 @@ _ARRAY = 2**27  # bytes of an array on a GPU, past any second-level cache
 def _case(asked: Asked, shape: Shape, channel: int | None, activation: str = "") -> Case:
     """A case; where no activation is named, there is none."""
     kind = traits(asked.op)
-    twice, adds = kind.moves, kind.adds
-    forward, backward = 2 + twice + 2 * adds, 3 + 2 * twice + (adds and asked.on_gpu)
+    twice, adds, gated = kind.moves, kind.adds, kind.gated
+    forward = 2 + twice + 2 * adds + gated
+    backward = 3 + 2 * twice + (adds and asked.on_gpu) + 2 * gated
     options: dict[str, Any] = {"num_groups": _GROUPS, "training": True}
     options |= {"activation": activation} if activation else {}
     axis: tuple[int, ...] = (-1,)
@@ -57,8 +58,12 @@ def _case(asked: Asked, shape: Shape, channel: int | None, activation: str = "")
 
 
 def _cases(asked: Asked) -> list[Case]:
-    """On the CPU with and without an activation behind, channels first and last."""
+    """On the CPU with and without an activation behind, channels first and last.
+
+    A gate goes through the activation that it has by default.
+    """
     kind = traits(asked.op)
+    of_gate = default(asked.op, "activation") if kind.gated else ""
     if asked.on_gpu:
         found: list[tuple[Shape, int | None]] = [*shapes.pictures(asked.sizes)]
         if not kind.channels:
@@ -66,13 +71,13 @@ def _cases(asked: Asked) -> list[Case]:
             rows = shapes.of_lengths(sizes, shapes.NORM_LENGTHS)
             more = () if asked.sizes else shapes.PUBLISHED
             found = [(shape, None) for shape in (*rows, *more)]
-        return [_case(asked, shape, channel) for shape, channel in found]
+        return [_case(asked, shape, channel, of_gate) for shape, channel in found]
     layouts: Sequence[shapes.Layout] = shapes.NORMED_ROWS
     if kind.channels:
         layouts = shapes.BATCHED if kind.by_channel else shapes.NORMED_IMAGES
     return [
         _case(asked, layout.shape, layout.channel, activation)
-        for activation in _ACTIVATIONS
+        for activation in ((of_gate,) if of_gate else _ACTIVATIONS)
         for layout in shapes.chosen(layouts, asked.shapes)
     ]
 
@@ -146,7 +151,7 @@ def _torch_given(f: Any, case: Case) -> Callable[..., Any]:
     return norm
 
 
-#: The norms that torch has, by the name without a residual: each from torch.nn.functional and a
+#: The norms that torch has, by the name without a second array: each from torch.nn.functional and a
 #: case a function of x and of the other arrays by keyword.
 _TORCH: dict[str, Callable[[Any, Case], Callable[..., Any]]] = {
     "layer_norm": lambda f, case: _torch_rows(f.layer_norm, case),
@@ -162,9 +167,9 @@ _NO_ARRAYS = dict.fromkeys(("weight", "bias", *_STATISTICS))
 
 
 def _peer(op: Any) -> str:
-    """The name of the norm without a residual."""
+    """The name of the norm without a second array."""
     name: str = op.name
-    return name.removeprefix("add_") if traits(op).adds else name
+    return name.removeprefix("add_").removeprefix("gated_") if traits(op).second else name
 
 
 def _channels_second(case: Case, x: Any) -> Any:
@@ -176,16 +181,23 @@ def _channels_back(case: Case, y: Any) -> Any:
     return y if case.channel in (None, 1) else y.movedim(1, case.channel)
 
 
+def _activated(activation: Callable[[Any], Any] | None, z: Any, gate: Any) -> Any:
+    """z through an activation, if there is one, or times the gate through it."""
+    of = z if gate is None else gate
+    value = of if activation is None else activation(of)
+    return value if gate is None else z * value
+
+
 def _torch(torch: Any, case: Case) -> Callable[..., Any]:
     functional, name = torch.nn.functional, _peer(case.op)
     norm = unless_missing(_TORCH.get(name), name)(functional, case)
     plain = case.variant in ("", IDENTITY)
     activation = None if plain else function_named(functional, case.variant)
 
-    def forward(x: Any, residual: Any = None, **others: Any) -> Any:
+    def forward(x: Any, residual: Any = None, gate: Any = None, **others: Any) -> Any:
         total = x if residual is None else x + residual
         z = norm(_channels_second(case, total), **others)
-        y = _channels_back(case, z if activation is None else activation(z))
+        y = _channels_back(case, _activated(activation, z, gate))
         return y if residual is None else (y, total)
 
     return forward
@@ -263,7 +275,7 @@ _KERNELS: dict[str, Kernels] = {
 }
 
 
-def _chain(case: Case, m: Any) -> Callable[..., Any]:
+def _chain(case: Case, m: Any, activation: Callable[[Any], Any] | None) -> Callable[..., Any]:
     """The textbook's chain of array operations, in numpy or jax.numpy.
 
     It gives y, the sum of those that add a residual, and the running statistics as they are now.
@@ -276,7 +288,7 @@ def _chain(case: Case, m: Any) -> Callable[..., Any]:
     centred, eps = "mean" in op.saves, np.dtype(case.dtype).type(_eps(case))
     axes = (2,) if grouped else case.axis
 
-    def norm(x: Any, residual: Any = None, **given: Any) -> Any:
+    def norm(x: Any, residual: Any = None, gate: Any = None, **given: Any) -> Any:
         a = SimpleNamespace(**_NO_ARRAYS)
         for name in given.keys() & _NO_ARRAYS.keys():
             setattr(a, name, m.expand_dims(given[name], others))
@@ -297,7 +309,8 @@ def _chain(case: Case, m: Any) -> Callable[..., Any]:
             now = (mean, count / (count - 1) * var)
             before = (a.running_mean, a.running_var)
             moved = tuple(kept * b + _momentum(case) * n for b, n in zip(before, now, strict=True))
-        return z, *(() if residual is None else (total,)), *moved
+        y = _activated(activation, z, gate)
+        return y, *(() if residual is None else (total,)), *moved
 
     return norm
 
@@ -305,26 +318,14 @@ def _chain(case: Case, m: Any) -> Callable[..., Any]:
 def _numpy(case: Case, work: Work, threads: int) -> Call:
     if case.direction == "backward":
         raise LeftOut("the chain of its gradient is nobody's to write")
-    norm = _chain(case, np)
     formula = None if case.variant == IDENTITY else naive(case.variant)
-
-    def forward() -> Any:
-        z, *rest = norm(**work.inputs)
-        made = (z if formula is None else formula(z, np)), *rest
-        return made[: len(case.op.results)]
-
-    return forward
+    norm = _chain(case, np, None if formula is None else lambda z: formula(z, np))
+    return lambda: norm(**work.inputs)[: len(case.op.results)]
 
 
 def _jax(jax: Any, case: Case) -> Callable[..., Any]:
-    norm = _chain(case, jax.numpy)
     function = None if case.variant == IDENTITY else jax_function(jax, case.variant)
-
-    def forward(**inputs: Any) -> Any:
-        z, *rest = norm(**inputs)
-        return (z if function is None else function(z)), *rest
-
-    return forward
+    return _chain(case, jax.numpy, function)
 
 
 #: Nodes of ONNX, of x, weight and bias; their other results are left unwritten.
@@ -350,8 +351,11 @@ def _onnx(case: Case) -> str:
     if case.op.name in _ONNX_SUMS:
         node = f"{z}, none, nobody, total = com.microsoft.{_ONNX_SUMS[case.op.name]}"
     else:
-        node = f"{z} = {unless_missing(_ONNX.get(case.op.name), case.op.name)}"
-    behind = "" if z == "y" else f"\n{onnx.activation(case.variant, z, 'y')}"
+        node = f"{z} = {unless_missing(_ONNX.get(_peer(case.op)), case.op.name)}"
+    if traits(case.op).gated:
+        behind = f"\n{onnx.activation(case.variant, 'gate', 'value')}\ny = Mul(z, value)"
+    else:
+        behind = "" if z == "y" else f"\n{onnx.activation(case.variant, z, 'y')}"
     return node.format(**how) + behind
 
 

@@ -15,6 +15,7 @@ import numpy as np
 
 from ...measure.cases import Case
 from ...ops.engine.op import arrays_of, ops
+from . import reductions
 from .common import Expected as Expected
 
 Found = dict[str, Expected]
@@ -30,8 +31,9 @@ def expected(case: Case) -> Found:
 
     A result that is left out has the bits of an argument, or nobody says what is right.
     """
+    of = _FAMILIES[case.op.family]
     with np.errstate(all="ignore"):
-        return _FAMILIES[case.op.family](case)
+        return reductions.of_groups(case, of) if case.has("by") else of(case)
 
 
 def errors(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ from ... import _cpu
 from ...measure.cases import DOUBLE, Case, Shape
 from ...measure.sum_axes import axes_of, is_sum
 from ...ops.bounds import computed_in, unit_roundoff
+from ...ops.engine.weighting import lacking
 from .. import reference
 from .common import Expected, ulp, wide
 
@@ -52,6 +54,46 @@ def gradient_of(case: Case, name: str = "dy") -> Any:
 def where_of(case: Case) -> Any:
     """The mask of a call; True where there is none."""
     return case.given["where"] if case.has("where") else np.bool_(True)
+
+
+def of_groups(
+    case: Case, expected_of: Callable[[Case], dict[str, Expected]]
+) -> dict[str, Expected]:
+    """The same of the elements of each group, which a mask tells, side by side or added up."""
+    axis, by = case.option("axis"), case.given["by"]
+    lacked = lacking("fastact", axis, by.shape, case.shape)
+    labels = np.broadcast_to(np.expand_dims(by, lacked), case.shape)
+    each, is_back = [], case.entry == "backward"
+    for group in range(case.given["groups"]):
+        given = {**case.given, "where": (labels == group) & where_of(case)}
+        del given["by"], given["groups"]
+        if is_back:
+            given["dy"] = _of_group(given["dy"], group)
+        each.append(expected_of(replace(case, given=given)))
+    return {name: _joined([part[name] for part in each], labels, is_back) for name in each[0]}
+
+
+def _of_group(dy: Any, group: int) -> Any:
+    """A group's part of a gradient, or of a tuple of them; a number is one of all groups."""
+    if isinstance(dy, tuple):
+        return tuple(_of_group(part, group) for part in dy)
+    return dy[..., group] if np.ndim(dy) else dy
+
+
+def _joined(each: list[Expected], labels: Any, is_back: bool) -> Expected:
+    """Results of all groups beside each other; gradients, which are 0 elsewhere, added up."""
+    whole = [np.shape(part.exact) for part in each]
+    judged: list[Any] = []
+    for group, (part, shape) in enumerate(zip(each, whole, strict=True)):
+        of = np.broadcast_to(True if part.judged is None else part.judged, shape)
+        judged.append(of | (labels != group) if is_back and shape == labels.shape else of)
+    exact = [part.exact for part in each]
+    allowed = [np.broadcast_to(p.allowed, n) for p, n in zip(each, whole, strict=True)]
+    if not is_back:
+        beside = [np.stack(parts, -1) for parts in (exact, allowed, judged)]
+        return replace(each[0], exact=beside[0], allowed=beside[1], judged=beside[2])
+    total, error = (np.nan_to_num(np.stack(parts)).sum(0) for parts in (exact, allowed))
+    return replace(each[0], exact=total, allowed=error, judged=np.all(judged, 0))
 
 
 # --- sums -----------------------------------------------------------------------------------------

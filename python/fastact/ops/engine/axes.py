@@ -135,6 +135,8 @@ class Over(NamedTuple):
     shape : the result's; whole : the array's.
     dropped : the axes that the result lacks; where it keeps one of `axes`, it has length 1 there.
     lacked : the axes that weights lack.
+    grouped : by groups, the result's shape with the array's axes and one of groups; else empty.
+    labels_lack : the axes that labels of groups lack.
     """
 
     axes: tuple[int, ...]
@@ -142,6 +144,8 @@ class Over(NamedTuple):
     dropped: tuple[int, ...]
     whole: tuple[int, ...]
     lacked: tuple[int, ...] = ()
+    grouped: tuple[int, ...] = ()
+    labels_lack: tuple[int, ...] = ()
 
     def seen_shape(self, view: View) -> View:
         """Give a result, or its gradient, as many axes as the array has."""
@@ -150,6 +154,10 @@ class Over(NamedTuple):
     def seen_weights(self, view: View) -> View:
         """Give weights as many axes as the array has."""
         return view.with_axes(self.lacked) if self.lacked else view
+
+    def seen_by(self, view: View) -> View:
+        """Give labels as many axes as the array has."""
+        return view.with_axes(self.labels_lack) if self.labels_lack else view
 
 
 def over_axes(where: str, options: Any, shape: tuple[int, ...]) -> Over:

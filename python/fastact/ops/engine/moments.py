@@ -14,6 +14,7 @@ from ..._cpu import View
 from ...interop import validate
 from ...interop.call import Call
 from .step import Step
+from .weighting import SAVED
 
 #: What the kernels make of m2.
 NOTHING, M2, VARIANCE, DEVIATION, MEAN_SLOPE, VARIANCE_SLOPE, DEVIATION_SLOPE, TOTAL, M2_OR_ROOT = (
@@ -27,8 +28,14 @@ _RESULTS = ("mean", "low", "second", "count")
 
 
 def is_weighted(now: Step) -> bool:
-    """Whether weights or a mask say how often elements count."""
-    return "weights" in now.views or "where" in now.views
+    """Whether weights or a mask say how often elements count, or labels for what."""
+    return not now.views.keys().isdisjoint(SAVED)
+
+
+def over_x(now: Step, view: View) -> View:
+    """A number of each result over x's shape; by groups it stays one of each."""
+    grouped = now.shapes.grouped
+    return view.broadcast_to(grouped or now.shapes.whole)
 
 
 def reduce_moments(
@@ -38,8 +45,9 @@ def reduce_moments(
     correction: float = 0.0,
     skips: bool = False,
     warning: str | None = None,
+    term: int = IDENTITY,
 ) -> None:
-    """Of the elements of x, which is not empty.
+    """Of the elements of x, which is not empty; a total by groups is of a term.
 
     results : where to write mean, what its rounding lost ("low"), what becomes of m2 ("second"),
     and the count.
@@ -50,8 +58,17 @@ def reduce_moments(
     if any(other != steps[0] for other in steps):  # it walks results by one set of strides
         each = [{name: view} for name, view in given.items()]
     options: Any = {"of_m2": of_m2, "correction": correction, "skips": skips, "warning": warning}
+    function, names = "moments", list(_RESULTS)
+    if now.shapes.grouped:
+        function, names = "grouped", [name for name in _RESULTS if name != "low"]
+        options |= {"term": term, **_labels(now, now.views[now.leader])}
     for views in each:
-        now.run("moments", **{**options, **dict.fromkeys(_RESULTS), **views})
+        now.run(function, **{**options, **dict.fromkeys(names), **views})
+
+
+def _labels(now: Step, x: View) -> dict[str, Any]:
+    """Of a call by groups."""
+    return {"labels": now.seen("by", x), "op": now.where}
 
 
 def weighted_gradient(now: Step, to: View, **given: Any) -> None:
@@ -62,10 +79,15 @@ def weighted_gradient(now: Step, to: View, **given: Any) -> None:
     term : of a sum without a mean.
     """
     if "slope" not in given:
-        given["slope"] = now.call.repeated(1.0, to.of_dtype(validate.DOUBLE))
+        shape = now.shapes.grouped or to.shape
+        given["slope"] = now.call.repeated(1.0, to.shaped(shape).of_dtype(validate.DOUBLE))
     defaults: Any = {"mean": None, "of_mean": None, "term": IDENTITY}
     defaults |= {"of_weights": False, "skips": False}
-    now.run("weighted_gradient", to=to, **{**defaults, **given})
+    function = "weighted_gradient"
+    if now.shapes.grouped and to.shape == now.shapes.whole:
+        function = "grouped_gradient"
+        defaults |= _labels(now, to)
+    now.run(function, to=to, **{**defaults, **given})
 
 
 def fill(call: Call, y: View, value: float) -> None:

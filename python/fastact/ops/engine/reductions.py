@@ -13,14 +13,14 @@ from ..._cpu import View
 from ...interop import validate
 from ...interop.call import Call
 from ..bounds import SumBounds
-from ..types import A, ArrayOrNumber, Axes, Out, Outs, Stream
+from ..types import A, Array, ArrayOrNumber, Axes, Out, Outs, Stream
 from . import axes as _axes
 from .axes import Over
-from .moments import IDENTITY, TOTAL, reduce_moments, weighted_gradient
+from .moments import IDENTITY, TOTAL, fill, is_weighted, over_x, reduce_moments, weighted_gradient
 from .op import Makes, P, R, positional, register, signature_of, untyped
 from .served import CachedOp
 from .step import Step
-from .weighting import ROLES
+from .weighting import SAVED, by_groups
 
 #: Of every sum of an array.
 SUM_BOUNDS = SumBounds(ulp=0.5, absolute=2.0**-46, narrow=2.0**-21)
@@ -91,11 +91,16 @@ class AxisSum(CachedOp[P, R]):
 
     def _shapes(self, call: Any, options: Any) -> Over:
         (array,) = self.differentiated
-        return self._over(call.where, options, tuple(call.views[array].shape))
+        over = self._over(call.where, options, tuple(call.views[array].shape))
+        return by_groups(call, options, over)
 
     def _run_forward(self, now: Step) -> None:
         x = now.views[now.leader]
-        if "where" not in now.views or not x.size:
+        if now.shapes.grouped and x.size:
+            reduce_moments(now, {"mean": now.written("y")}, TOTAL, term=self.term)
+        elif now.shapes.grouped:
+            fill(now.call, now.view("y"), 0.0)
+        elif "where" not in now.views or not x.size:
             now.run("sum")
         elif self.term == IDENTITY:
             reduce_moments(now, {"mean": now.written("y")}, TOTAL)
@@ -124,7 +129,7 @@ class PlainSum(AxisSum[P, R]):
     ) -> None:
         call = self._declare(function, family)
         self._over, self._lacks = over, lacks
-        masks = [name for name in ROLES if name in call.parameters]
+        masks = [name for name in SAVED if name in call.parameters]
         self.results, self.saves = (result,), ("shape", *masks)
         self.fields = {"x": positional(call)[0], "y": result}
         self.makes = {result: Makes(shape="shape"), "backward.dx": Makes(shape="whole")}
@@ -140,14 +145,14 @@ class PlainSum(AxisSum[P, R]):
     def forward(self, *args: P.args, **kwargs: P.kwargs) -> tuple[R, tuple[Any, ...]]:
         """The sum, and what `backward` needs of the array.
 
-        The gradient of a sum depends on the array's shape, and of `sum` on the mask.
+        The gradient of a sum depends on the array's shape, and of `sum` on mask and groups.
 
         Examples
         --------
         >>> import numpy as np, fastact as fa
         >>> y, saved = fa.sum.forward(np.ones((2, 3)), axis=0)
         >>> saved
-        ((2, 3), None)
+        ((2, 3), None, None)
         >>> dbias, saved = fa.bias_grad.forward(np.ones((2, 3)))
         >>> fa.bias_grad.backward(np.array([1.0, 2.0, 3.0]), *saved)
         array([[1., 2., 3.],
@@ -175,6 +180,8 @@ class PlainSum(AxisSum[P, R]):
             What `forward` saved.
         where : array of bool, or bool, optional
             What `forward` saved. Elements that were left out have a gradient of 0.
+        by : array of int, optional
+            What `forward` saved. Elements of no group have a gradient of 0.
         out : array, optional
             Where to write dx, which may not share memory with dy.
 
@@ -206,8 +213,10 @@ class PlainSum(AxisSum[P, R]):
         shape = _axes.lengths(where, "shape", options.shape)
         is_any = self._lacks is not None
         over = Over((), shape, (), shape) if is_any else self._over(where, options, shape)
+        over = by_groups(call, options, over)
         if isinstance(options.dy, bool | int | float):
-            return over if "out" in call.views else over._replace(dropped=tuple(range(len(shape))))
+            every = tuple(range(len(over.grouped or shape)))
+            return over if "out" in call.views else over._replace(dropped=every)
         dy = call.views["dy"]
         if self._lacks is not None:
             return over._replace(dropped=self._lacks(where, dy.shape, shape))
@@ -215,11 +224,12 @@ class PlainSum(AxisSum[P, R]):
         return over
 
     def _run_backward(self, now: Step) -> None:
-        dy, dx = now.seen("dy").broadcast_to(now.shapes.whole), now.view("dx")
-        if "where" not in now.views:
+        dy, dx = over_x(now, now.seen("dy")), now.view("dx")
+        if not is_weighted(now):
             now.run("broadcast", x=dy, y=dx)
         elif dx.size:
-            weighted_gradient(now, dx, x=dy, dy=dy)
+            x = dx if now.shapes.grouped else dy  # of x's shape; its numbers do not matter
+            weighted_gradient(now, dx, x=x, dy=dy)
 
 
 class TermSum(AxisSum[P, R]):
@@ -231,7 +241,7 @@ class TermSum(AxisSum[P, R]):
     def __init__(self, function: Callable[P, R], term: str, over: OverOf, **others: Any) -> None:
         call = self._declare(function, "reductions")
         self.term, self._over = _cpu.TERMS.index(term), over
-        self.saves = ("x", *(name for name in ROLES if name in call.parameters))
+        self.saves = ("x", *(name for name in SAVED if name in call.parameters))
         self._enter_points(call, untyped(self.backward), **others)
 
     def forward(self, *args: P.args, **kwargs: P.kwargs) -> tuple[R, tuple[Any, ...]]:
@@ -254,8 +264,10 @@ class TermSum(AxisSum[P, R]):
         x: A,
         /,
         where: ArrayOrNumber | None = None,
+        by: Array | None = None,
         axis: Axes = None,
         *,
+        groups: int | None = None,
         keepdims: bool = False,
         out: Out[A] = None,
         accumulate: bool = False,
@@ -270,6 +282,8 @@ class TermSum(AxisSum[P, R]):
         ----------
         where : array of bool, or bool, optional
             What `forward` saved. Elements that were left out have a gradient of 0.
+        by : array of int, optional
+            What `forward` saved. Elements of no group have a gradient of 0.
         out : array, optional
             Where to write dx; it may be x itself, but not share memory with dy or with `where`.
 
@@ -290,10 +304,11 @@ class TermSum(AxisSum[P, R]):
         """
 
     def _run_backward(self, now: Step) -> None:
-        if "where" in now.views and now.views["x"].size:
-            weighted_gradient(now, now.view("dx"), term=self.term)
-        else:
+        if not is_weighted(now):
             now.run("sum_backward")
+        elif now.views["x"].size:
+            dy = over_x(now, now.seen("dy"))
+            weighted_gradient(now, now.view("dx"), dy=dy, term=self.term)
 
 
 class SquareSum(TermSum[P, R]):

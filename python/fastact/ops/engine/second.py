@@ -214,13 +214,14 @@ def _checked_tangents(
 def _operations(now: Step) -> Any:
     """The arithmetic of the call's arrays."""
     array = next(iter(now.call.arrays.values()))
-    if not hasattr(type(array), "__mul__"):
-        raise TypeError(
-            f"{now.where}: arrays must be of a framework that computes, NumPy, torch, CuPy or JAX, "
-            f"got {describe(array)}"
-        )
     xp = np if now.call.framework is NUMPY else namespace(array)
-    return handlers.derivatives().Operations(xp)
+    operations = handlers.derivatives().Operations
+    if not all(hasattr(xp, name) for name in operations.needs):
+        raise TypeError(
+            f"{now.where}: arrays must be of NumPy, torch, CuPy or JAX, whose arithmetic finds "
+            f"derivatives that have no kernel, got {describe(array)}"
+        )
+    return operations(xp)
 
 
 def _array(now: Step, name: str, m: Any) -> Any:

@@ -613,6 +613,13 @@ weights : array, optional
 where : array of bool, or bool, optional
     It broadcasts to x's shape: True where an element counts. The others are not read as numbers:
     they may be NaN.
+by : array of int, optional
+    The group that each element belongs to, from 0 on, or -1 for none, in any order: an array that
+    broadcasts to x's shape, or lies along `axis` alone. The bits do not depend on the threads;
+    squares of float64 that leave its range may overflow or vanish. On the CPU alone.
+groups : int, optional
+    How many groups there are, where `by` is given. The result has an axis of them, the last one, in
+    the place of the axes that are reduced. A group without elements is one of no elements.
 keepdims : bool, default False
     Leave the axes that were reduced in the result, with length 1.
 out : array, optional
@@ -724,10 +731,17 @@ _AXES_ERRORS = (
     ("correction", "TypeError", "a correction that is no real number"),
     ("ddof", "TypeError", "`correction` and `ddof` both given"),
     ("where", "TypeError", "a `where` that is not of bool"),
+    (
+        "by",
+        "TypeError",
+        "a `by` that is not of integers, comes without `groups`, or not on the CPU",
+    ),
     ("axis", "ValueError", "an axis out of range or named twice"),
     ("correction", "ValueError", "a correction that is not finite"),
     ("weights", "ValueError", "weights of another shape"),
     ("where", "ValueError", "a `where` of another shape"),
+    ("by", "ValueError", "a `by` of another shape, or with a number that no group has"),
+    ("by", "ValueError", "no groups, `keepdims` beside groups, or no axis that is reduced"),
 )
 
 

@@ -33,6 +33,7 @@ from .moments import (
     VARIANCE_SLOPE,
     fill,
     is_weighted,
+    over_x,
     reduce_moments,
     weighted_gradient,
 )
@@ -40,7 +41,7 @@ from .op import DATA, DOUBLE, Makes, Model, P, R, register, signature_of, untype
 from .reductions import INTEGERS, SUM_BOUNDS, VALID, add_up
 from .served import CachedOp
 from .step import Step
-from .weighting import ROLES, lacking
+from .weighting import SAVED, by_groups, lacking
 
 #: Their derivation is in src/cpu/reductions/kernels.h.
 MOMENT_BOUNDS = MomentBounds(2.0**-46, m2=2.0**-33, m2_double=2.0**-44, far=2.0**-51, merged=2)
@@ -84,7 +85,7 @@ class Statistics(CachedOp[P, R]):
 
     def _shapes(self, call: Any, options: Any) -> Over:
         shape = tuple(call.views["x"].shape)
-        over = over_axes(call.where, options, shape)
+        over = by_groups(call, options, over_axes(call.where, options, shape))
         weights = call.views.get("weights")
         if weights is None:
             return over
@@ -140,7 +141,7 @@ class Statistics(CachedOp[P, R]):
             accumulate = now.options.accumulate
             for of, name in zip(self.results, parts or ("dy",), strict=True):
                 if not (accumulate and self._is_none(now, name)):
-                    self._add_gradient(now, of, now.seen(name, x), accumulate)
+                    self._add_gradient(now, of, over_x(now, now.seen(name)), accumulate)
                 accumulate = True
 
     def _is_none(self, now: Step, part: str) -> bool:
@@ -164,8 +165,7 @@ class Statistics(CachedOp[P, R]):
 
         In two passes dx of 16 bits would be rounded twice.
         """
-        x = now.views["x"]
-        dy, dsecond = (now.seen(name, x) for name in now.spec.parts)
+        dy, dsecond = (over_x(now, now.seen(name)) for name in now.spec.parts)
         of_mean = self._computed(now, "mean", is_mean=False)["slope"]
         to = of_mean
         for axis in now.shapes.axes:  # a number of each result
@@ -184,7 +184,8 @@ class Statistics(CachedOp[P, R]):
         found = {} if is_number and not is_far else self._computed(now, of, is_mean=is_far)
         if "slope" not in found:
             number = _STEADY[of] if of in _STEADY else 1 / self._each(now)
-            found["slope"] = now.call.repeated(number, self._hardly_rounded(now))
+            like = self._hardly_rounded(now).shaped(now.shapes.grouped or x.shape)
+            found["slope"] = now.call.repeated(number, like)
         given = {"dy": dy, "mean": None, **found, "skips": skips, "accumulate": accumulate}
         if weighted:
             weighted_gradient(now, now.view("dx"), **given)
@@ -217,24 +218,24 @@ class Statistics(CachedOp[P, R]):
             names.pop("low", None)
         if of in _SLOPES or self._takes_weights(now):
             names["slope"] = "second"
-        shape = _axes.reduced(x.shape, now.shapes.axes, keepdims=True)
+        shape = now.shapes.grouped or _axes.reduced(x.shape, now.shapes.axes, keepdims=True)
         made = {name: now.call.temporary("x", shape, like.dtype) for name in names}
         results = {names[name]: view for name, view in made.items()}
         if of not in _SLOPES and "second" in results:  # a number, but as the mean lies
             fill(now.call, results.pop("second"), _STEADY[of])
         correction = getattr(now.options, "correction", 0.0)
         reduce_moments(now, results, _SLOPES.get(of, M2), correction, self._skips(now))
-        return {name: view.broadcast_to(x.shape) for name, view in made.items()}
+        return {name: over_x(now, view) for name, view in made.items()}
 
 
 class Pair(Statistics[P, R]):
     """A mean and what becomes of m2, and backward by the gradients of both."""
 
-    saves = ("x", "weights", "where")
     bounds = MOMENT_BOUNDS
 
     def __init__(self, function: Callable[P, R]) -> None:
         call = self._declare(function, "reductions")
+        self.saves = ("x", *(name for name in SAVED if name in call.parameters))
         dtype = DOUBLE if self.reads_whole else DATA
         self.makes = {n: Makes(shape="shape", dtype=dtype) for n in (*self.results, "count")}
         self._enter_points(call, untyped(self.backward))
@@ -342,10 +343,10 @@ class MomentsOp(Pair[P, R]):
 
     def models(self, named: Mapping[str, Any]) -> tuple[list[Model], dict[str, Model]]:
         options = self._options(named)
-        if options.skipna or options.weights is not None or options.where is not None:
+        if _counts(options):
             raise TypeError(
-                f"{self._where()}: skipna must be False, and weights and where None, where torch "
-                f"traces the call, whose count would be an array"
+                f"{self._where()}: skipna must be False, and weights, where and by None, where "
+                f"torch traces the call, whose count would be an array"
             )
         return super().models(named)
 
@@ -369,9 +370,11 @@ class MomentsOp(Pair[P, R]):
         /,
         weights: Array | None = None,
         where: ArrayOrNumber | None = None,
+        by: Array | None = None,
         axis: Axes = None,
         *,
         skipna: bool = False,
+        groups: int | None = None,
         keepdims: bool = False,
         out: Out[A] = None,
         accumulate: bool = False,
@@ -415,8 +418,8 @@ class MomentsOp(Pair[P, R]):
 
 
 def _counts(options: Any) -> bool:
-    """Whether some elements count less than once, or more."""
-    return options.skipna or options.weights is not None or options.where is not None
+    """Whether some elements count less than once, or more, or each for a group."""
+    return options.skipna or any(getattr(options, name) is not None for name in SAVED)
 
 
 class AxisStatistic(Statistics[P, R]):
@@ -435,7 +438,7 @@ class AxisStatistic(Statistics[P, R]):
         self.summed = IDENTITY if of == "mean" and not skips else self.term
         self.results = (of,)
         self.bounds = StatisticBounds(of, SUM_BOUNDS, MOMENT_BOUNDS)
-        self.saves = ("x", *(name for name in ROLES if name in call.parameters))
+        self.saves = ("x", *(name for name in SAVED if name in call.parameters))
         arrays = self.differentiated
         either = [name for name in (*self.saves, "axis") if name not in arrays]
         self.makes = {**self.makes, **dict.fromkeys((of, "count"), Makes(shape="shape"))}
@@ -562,7 +565,7 @@ class Average(AxisStatistic[P, R]):
             if dweights is not None and not accumulate:
                 fill(now.call, dweights, 0.0)
             return
-        given = {"dy": now.seen("dy", x), **self._computed(now, "mean")}
+        given = {"dy": over_x(now, now.seen("dy")), **self._computed(now, "mean")}
         if dx is not None:
             weighted_gradient(now, dx, **{**given, "mean": None})
         if dweights is None:

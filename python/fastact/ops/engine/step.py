@@ -223,7 +223,7 @@ def _repeats(role: validate.Role) -> bool:
 
 def _whose(data: str, shape: str) -> str:
     """A shape by its name, for messages."""
-    return "x's shape" if shape == "data" else f"{data}'s {shape}"
+    return "x's shape" if shape in ("data", "whole") else f"{data}'s {shape}"
 
 
 def _whole(name: str) -> str:
@@ -369,6 +369,7 @@ class Step:
         call, spec, options = self.call, self.spec, self.options
         self.made: dict[str, tuple[View | None, Any, Any]] = {}
         others: dict[str, View] | None = None
+        grouped = getattr(self.shapes, "grouped", ())
         for made in spec.outputs(options):
             name, label, at, like, shape, _, dtype, in_place = made
             out, wanted = (None, True) if at is None else (options.out[at], options.wanted[at])
@@ -387,6 +388,7 @@ class Step:
                 shape=None if shape is None else getattr(self.shapes, shape),
                 dtype=None if dtype is None else self._dtype(dtype),
                 in_place=in_place or source == "out",
+                grouped=self.shapes.axes if shape == "shape" and grouped else (),
             )
             self.made[name] = view, out, new
             if out is not None:

@@ -1,6 +1,7 @@
-"""What makes elements of x count more or less than once: weights, and a mask named `where`.
+"""What elements of x count for: weights, a mask named `where`, and groups, named `by`.
 
-The formulas are in `src/common/reductions/weights.h`.
+The formulas are in `src/common/reductions/weights.h`, and what becomes of groups in
+`src/cpu/reductions/grouped.h`.
 """
 
 from __future__ import annotations
@@ -9,15 +10,20 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
 
-from ...interop import foreign, validate
+from ...interop import devices, foreign, validate
+from ...interop.call import Call
 from ...interop.frameworks import framework_of, to_numpy
 from ...interop.validate import Role
 from . import axes as _axes
+from .axes import Over
 
 #: The roles of these arguments.
 ROLES: Mapping[str, Role] = MappingProxyType(
     {"weights": validate.WEIGHTS, "where": validate.COUNTS}
 )
+
+#: What of them `forward` saves, in this order.
+SAVED = (*ROLES, "by")
 
 
 def read_what_counts(where: str, arrays: dict[str, Any]) -> None:
@@ -40,9 +46,9 @@ def check_mask(where: str, dtype: str, shape: tuple[int, ...], of_x: tuple[int, 
 
 
 def lacking(
-    where: str, axis: Any, shape: tuple[int, ...], of_x: tuple[int, ...]
+    where: str, axis: Any, shape: tuple[int, ...], of_x: tuple[int, ...], name: str = "weights"
 ) -> tuple[int, ...]:
-    """The axes of x that weights of this shape lack.
+    """The axes of x that weights, or what has another name, of this shape lack.
 
     They are along `axis`, as np.average has them, or else broadcast.
     """
@@ -59,5 +65,39 @@ def lacking(
             also = f", or be along {of_axes} {along}"
         elif 1 < len(shape) < ndim:
             also = ", or have the lengths along the axes that axis= names"
-        raise ValueError(f"{where}: weights must broadcast to x's shape {of_x}{also}, got {shape}")
+        raise ValueError(f"{where}: {name} must broadcast to x's shape {of_x}{also}, got {shape}")
     return tuple(range(ndim - len(shape)))
+
+
+def by_groups(call: Any, options: Any, over: Over) -> Over:
+    """The same with groups in the place of the axes that are reduced, where a call has labels."""
+    where, labels = call.where, call.views.get("by")
+    groups = getattr(options, "groups", None)
+    if (labels is None) != (groups is None):
+        raise TypeError(
+            f"{where}: by, the group of each element, and groups, how many there are, must come "
+            f"together"
+        )
+    if labels is None:
+        return over
+    device = call.place.device if isinstance(call, Call) else (devices.CPU, 0)
+    if device[0] != devices.CPU:
+        came = validate.device_name(device)
+        raise TypeError(f"{where}: by must be None but on the CPU, where groups run, got {came}")
+    count, ndim = _axes.integer(where, "groups", groups), len(over.whole)
+    if count < 1:
+        raise ValueError(f"{where}: groups must be positive, got {count}")
+    if options.keepdims:
+        raise ValueError(f"{where}: keepdims must be False with by, whose groups are an axis")
+    if not over.axes or ndim == _axes.MOST:
+        raise ValueError(
+            f"{where}: with by x must have an axis that is reduced and at most {_axes.MOST - 1} "
+            f"axes, got axis {validate.describe(options.axis)} of {ndim}"
+        )
+    kept = _axes.reduced(over.whole, over.axes, keepdims=True)
+    return over._replace(
+        shape=(*_axes.reduced(over.whole, over.axes, keepdims=False), count),
+        dropped=over.axes,
+        grouped=(*kept, count),
+        labels_lack=lacking(where, options.axis, labels.shape, over.whole, "by"),
+    )

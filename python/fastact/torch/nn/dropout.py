@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor
 
@@ -16,7 +14,8 @@ class Dropout(Module, torch.nn.Dropout):
     """`torch.nn.Dropout` by `fastact.dropout`.
 
     In training each call draws a seed from torch's generator of the CPU, so that
-    `torch.manual_seed` repeats it on every device.
+    `torch.manual_seed` repeats it on every device. What torch compiles or exports has no numbers
+    before it runs, so there torch's own dropout is computed.
     """
 
     @classmethod
@@ -28,14 +27,7 @@ class Dropout(Module, torch.nn.Dropout):
         return "its random numbers are others than torch's"
 
     def forward(self, input: Tensor) -> Tensor:
-        if self.inplace or not self.training or self.p == 0:
+        if self.inplace or not self.training or self.p == 0 or torch.compiler.is_compiling():
             return super().forward(input)
-        return fa.dropout(input, self.p, seed=_seed())
-
-
-def _drawn() -> int:
-    return int(torch.randint(-(2**63), 2**63 - 1, ()).item())
-
-
-_disable: Any = torch.compiler.disable  # it has no types
-_seed = _disable(_drawn)  # a compiled function draws at each call, too
+        seed = torch.randint(-(2**63), 2**63 - 1, (), device="cpu")
+        return fa.dropout(input, self.p, seed=int(seed))

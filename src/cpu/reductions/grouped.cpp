@@ -1,0 +1,497 @@
+#include "cpu/reductions/grouped.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+
+#include "cpu/core/scratch.h"
+#include "cpu/core/tensor_iterator.h"
+#include "cpu/reductions/weighted.h"
+
+namespace fastact {
+namespace {
+
+constexpr int64_t kStaged = 512;            // elements at a time
+constexpr int64_t kProbes = 16;             // pairs of labels that tell of runs
+constexpr int64_t kLanesBytes = 256 << 10;  // of a task: they stay in the second-level cache
+constexpr int64_t kLeastTile = 8;           // outputs, however many groups there are
+constexpr int64_t kMostTile = 256;
+constexpr int64_t kMostGroupChunks = 16;
+constexpr int64_t kTermsOfGroup = 24;  // of a chunk: as many as make merging cheap beside them
+constexpr int64_t kLeastChunk = 4096;
+constexpr int64_t kLeastRow = 16;  // outputs of one label that are worth a list of the terms
+constexpr int64_t kPrefetchedRow = 1024;
+constexpr int64_t kFewListed = 1 << 16;  // terms, however few results there are
+
+void note_wrong_label(const Grouped& g) {
+  __atomic_store_n(g.has_wrong_label, 1, __ATOMIC_RELAXED);
+}
+
+int64_t last_step(const OperandAxes& axes, int k) {
+  return axes.count ? std::abs(axes.stride[k][axes.count - 1]) : 0;
+}
+
+int64_t tile_width(const Grouped& g, int64_t tile) {
+  return std::min(g.tile, g.operands.rows.size - tile * g.tile);
+}
+
+// Lanes of a slot; behind them lies the one of elements that count nowhere.
+int64_t lanes_of(const Grouped& g) { return g.tile * g.groups; }
+
+char* slot(const Grouped& g, int64_t index) { return g.lanes + index * g.bytes_of_slot; }
+
+struct GroupedInputs {
+  using G = Grouped;
+  const Grouped& g;
+  const StridedOperands& s;
+  const Reducer& r;
+  alignas(64) double x[kStaged];
+  alignas(64) double weights[kStaged];
+  alignas(64) double mask[kStaged];
+  alignas(64) int64_t at[kStaged];
+  bool has_wrong = false;
+
+  explicit GroupedInputs(const Grouped& grouped)
+      : g(grouped), s(grouped.operands), r(grouped.reducer) {}
+
+  // Terms of outputs first .. first + n onto the lanes of a slot, [group][output].
+  void add(int64_t first, int64_t n, int64_t term, int64_t end, char* lanes) {
+    if (g.is_plain) return add_plain(first, term, end, lanes);
+    const int64_t rows = std::max<int64_t>(kStaged / n, 1);
+    for (int64_t terms; term < end; term += terms) {
+      terms = std::min(rows, end - term);
+      find_lanes(first, n, term, terms);
+      read(G::kX, first, n, term, terms, x);
+      add_staged(stage_weights(first, n, term, terms), terms * n, lanes);
+    }
+    if (has_wrong) note_wrong_label(g);
+  }
+
+  // The same of one output, whose elements and labels are contiguous.
+  void add_plain(int64_t output, int64_t term, int64_t end, char* lanes) {
+    const int64_t item = s.items[G::kX], label = s.items[G::kLabels];
+    const char *from = s.row(G::kX, output), *labels = s.row(G::kLabels, output);
+    const auto kernel =
+        g.kernels->add_plain[g.lane][item == sizeof(double)][label == sizeof(int64_t)];
+    for (int64_t n; term < end; term += n) {
+      n = std::min(kStaged, end - term);
+      if (has_runs(labels + term * label, label, n))
+        add_runs(from + term * item, output, term, n, lanes);
+      else
+        has_wrong |= kernel(from + term * item, labels + term * label, n, g.groups, g.skips, lanes,
+                            lanes_of(g) + 1);
+    }
+    if (has_wrong) note_wrong_label(g);
+  }
+
+  // Whether labels change so seldom that runs of one are worth a call.
+  static bool has_runs(const char* labels, int64_t item, int64_t n) {
+    for (int64_t i = 0; i < kProbes; ++i) {
+      const char* const at = labels + i * (n - 1) / kProbes * item;
+      if (n <= kProbes || memcmp(at, at + item, item)) return false;
+    }
+    return true;
+  }
+
+  // Runs of elements of one group: each is a block.
+  void add_runs(const char* from, int64_t output, int64_t term, int64_t n, char* lanes) {
+    find_lanes(output, 1, term, n);
+    const int plain[] = {kItself, kItself, kMoments}, valid[] = {kValid, kValidMean, kValidMoments};
+    const int what = (g.skips ? valid : plain)[g.lane];
+    const int64_t start = 0;
+    double results[kMostSets];
+    for (int64_t i = 0, run; i < n; i += run) {
+      run = std::find_if(at + i, at + n, [&](int64_t lane) { return lane != at[i]; }) - (at + i);
+      const Accumulator& of = r.table->accumulators[what];
+      of.kernels[s.dtypes[G::kX]].blocks(from + i * s.items[G::kX], &start, 1, run, 0, results, 1);
+      const double count = g.skips ? results[of.sets - 1] : double(run);
+      g.kernels->add_block[g.lane](results, count, at[i], lanes, lanes_of(g) + 1);
+    }
+  }
+
+  const double* stage_weights(int64_t first, int64_t n, int64_t term, int64_t terms) {
+    const bool is_weighted = s.data[G::kWeights], is_masked = s.data[G::kWhere];
+    if (is_weighted) read(G::kWeights, first, n, term, terms, weights);
+    if (is_masked) read(G::kWhere, first, n, term, terms, mask);
+    g.kernels->choose(x, is_weighted ? weights : nullptr, is_masked ? mask : nullptr, g.skips,
+                      terms * n, lanes_of(g), at);
+    return is_weighted ? weights : nullptr;
+  }
+
+  void add_staged(const double* w, int64_t n, char* lanes) {
+    for (int64_t i = 0; i < n && g.term == kSquare; ++i) x[i] *= x[i];
+    g.kernels->add[g.lane](x, w, at, n, g.is_double, lanes, lanes_of(g) + 1);
+  }
+
+  void find_lanes(int64_t first, int64_t n, int64_t term, int64_t terms) {
+    const auto find = g.kernels->find_lanes[s.dtypes[G::kLabels] == kI64];
+    for_rows(G::kLabels, first, n, term, terms,
+             [&](const char* from, int64_t stride, int64_t size, int64_t done, int64_t column) {
+               const bool is_row = n > 1;
+               has_wrong |= find(from, stride, size, g.groups, g.tile, column, is_row, lanes_of(g),
+                                 at + done);
+             });
+  }
+
+  // visit(address, stride, how many, their place in [terms][n], column) for pieces of operand k.
+  template <class Visit>
+  void for_rows(int k, int64_t first, int64_t n, int64_t term, int64_t terms, Visit visit) const {
+    int64_t done = 0;
+    if (n == 1)
+      return for_pieces(s.columns, k, s.row(k, first), term, terms,
+                        [&](char* from, int64_t stride, int64_t size) {
+                          visit(from, stride, size, done, 0);
+                          done += size;
+                        });
+    for_pieces(s.rows, k, s.data[k], first, n, [&](char* base, int64_t stride, int64_t size) {
+      for (int64_t i = 0; i < terms; ++i)
+        visit(base + s.columns.offset(k, term + i), stride, size, i * n + done, done);
+      done += size;
+    });
+  }
+
+  void read(int k, int64_t first, int64_t n, int64_t term, int64_t terms, double* to) const {
+    for_rows(k, first, n, term, terms,
+             [&](const char* from, int64_t stride, int64_t size, int64_t done, int64_t) {
+               widen(*r.table, s.dtypes[k], from, stride, size, to + done);
+             });
+  }
+};
+
+// Results of lanes, as store_results takes them.
+struct LaneResults {
+  alignas(64) double values[kMostSets][kTile];
+  alignas(64) double errors[kMostSets][kTile];
+  explicit LaneResults(const Grouped&) {}
+
+  void put(int64_t i, int set, double value, double error) {
+    values[set][i] = value;
+    errors[set][i] = value - value == 0 ? error : 0.0;
+  }
+
+  // The results of n outputs from `output` on, whose lanes begin at `lane` of a slot.
+  void store(const Grouped& g, char* slot, int64_t lane, int64_t output, int64_t n) {
+    for (int64_t done = 0, m; done < n; done += m) {
+      m = std::min(kTile, n - done);
+      read(g, slot, lane + done, m);
+      store_results(g.reducer, output + done, m, {values[0], errors[0], kTile});
+    }
+  }
+
+  void read(const Grouped& g, char* slot, int64_t lane, int64_t n) {
+    const int64_t count = lanes_of(g) + 1;
+    if (g.lane == kLaneSum) {
+      const LaneSum* const from = reinterpret_cast<LaneSum*>(slot) + lane;
+      for (int64_t i = 0; i < n; ++i) put(i, 0, from[i].sum, from[i].low), put(i, 1, 0, 0);
+    } else if (g.lane == kLaneMean) {
+      const LaneMean* const from = reinterpret_cast<LaneMean*>(slot) + lane;
+      for (int64_t i = 0; i < n; ++i)
+        put(i, 0, from[i].sum, from[i].low), put(i, 1, from[i].count, from[i].count_low);
+    } else {
+      g.kernels->close(slot, count, lane, n);
+      const OpenMoments* const open = reinterpret_cast<OpenMoments*>(slot);
+      const LaneMoments* const from = reinterpret_cast<const LaneMoments*>(open + count) + lane;
+      for (int64_t i = 0; i < n; ++i) {
+        put(i, 0, from[i].mean, from[i].mean_low);
+        put(i, 1, from[i].m2, from[i].m2_low);
+        put(i, 2, from[i].count, from[i].count_low);
+      }
+    }
+  }
+};
+
+// Lanes first .. first + n of a tile: of all groups of its outputs.
+void store_lanes(const Grouped& g, LaneResults& results, int64_t tile, char* lanes, int64_t first,
+                 int64_t n) {
+  if (g.is_by_output) return results.store(g, lanes, first, tile * g.groups + first, n);
+  const int64_t outputs = g.operands.rows.size;
+  for (int64_t lane = first, m; lane < first + n; lane += m) {
+    const int64_t group = lane / g.tile, column = lane % g.tile;
+    m = std::min(g.tile - column, first + n - lane);
+    const int64_t there = std::min(m, tile_width(g, tile) - column);
+    results.store(g, lanes, lane, group * outputs + tile * g.tile + column,
+                  std::max<int64_t>(there, 0));
+  }
+}
+
+// The list of terms: of group g the offsets starts[g] .. starts[g + 1], of all groups in turn.
+struct TermList {
+  int64_t *starts, *offsets;
+  explicit TermList(const Grouped& g)
+      : starts(reinterpret_cast<int64_t*>(g.lanes)), offsets(starts + g.groups + 2) {}
+};
+
+// Of a group without elements.
+void store_nothing(const Reducer& listed) {
+  static const double zeros[kTile] = {};
+  Reducer r = listed;
+  const bool is_total = r.of_m2 == kTotal, has_m2 = r.of_m2 != kNothing;
+  if (!is_total) set_accumulator(&r, r.table, has_m2 ? kValidMoments : kValidMean, kF32);
+  for (int64_t first = 0, n; first < r.outputs.size; first += n) {
+    n = std::min(kTile, r.outputs.size - first);
+    if (is_total) {
+      store_sums(r, first, n, zeros, nullptr);
+      continue;
+    }
+    double values[kMostSets][kTile] = {}, errors[kMostSets][kTile] = {};
+    store_results(r, first, n, {values[0], errors[0], kTile});
+  }
+}
+
+// The reduction of one group.
+void choose_group(const Grouped& g, int64_t group, Reducer* r) {
+  const TermList list(g);
+  for (char* Reducer::* at : {&Reducer::y, &Reducer::second, &Reducer::count})
+    if (g.reducer.*at) r->*at = g.reducer.*at + group * g.group_stride;
+  r->listed = list.offsets + list.starts[group];
+  r->terms.size = list.starts[group + 1] - list.starts[group];
+  r->divisor = g.is_divided ? double(r->terms.size) : 1.0;
+  if (r->terms.size > 0) cut_terms(r);
+}
+
+// The beginnings of a group's rows, which lie anywhere: the hardware finds the rest. Longer groups
+// have it read ahead meanwhile.
+void prefetch_rows(const Grouped& g, const TermList& list, int64_t group) {
+  if (group >= g.groups) return;
+  const int64_t first = list.starts[group];
+  const int64_t end = std::min(list.starts[group + 1], first + kFewTerms);
+  const int64_t bytes = std::min(g.reducer.row * g.reducer.item, kPrefetchedRow);
+  for (int64_t i = first; i < end; ++i) prefetch_bytes(g.reducer.x + list.offsets[i], bytes);
+}
+
+// reduce_partition of a task with few terms: of most groups, where there are many.
+void sum_few(const Reducer& r, int64_t task) {
+  const int64_t tiles = ceil_div(r.row, r.tile), within = task % tiles * r.tile;
+  const int64_t first = task / tiles * r.row + within, n = std::min(r.tile, r.row - within);
+  alignas(64) double sums[kTile];
+  int64_t at;
+  offsets_of(r.outputs, first, 1, &at);
+  r.kernels->few_rows[r.terms.size - 1](r.x + at, r.listed, n, nullptr, sums, kTile);
+  store_results(r, first, n, {sums, nullptr, kTile});
+}
+
+// Tasks of all groups, one group after the other, in parts of as many terms.
+void listed_partition(const Grouped& g, int64_t index, int64_t partitions) {
+  const TermList list(g);
+  const int64_t tasks = g.reducer.tasks, each = list.starts[g.groups] + g.groups;
+  const int64_t begin = each * tasks * index / partitions;
+  const int64_t end = each * tasks * (index + 1) / partitions;
+  const bool is_plain = g.reducer.accumulator->sets == 1;
+  Reducer r = g.reducer;
+  for (int64_t group = 0; group < g.groups; ++group) {
+    const int64_t at = (list.starts[group] + group) * tasks;
+    const int64_t terms = list.starts[group + 1] - list.starts[group] + 1;
+    if (at + terms * tasks <= begin || at >= end) continue;
+    prefetch_rows(g, list, group + 1);
+    choose_group(g, group, &r);
+    if (r.terms.size == 0) {
+      if (at >= begin) store_nothing(r);
+      continue;
+    }
+    for (int64_t task = 0; task < tasks; ++task)
+      if (at + task * terms >= begin && at + task * terms < end)
+        is_plain&& r.terms.size <= kFewTerms ? sum_few(r, task) : reduce_partition(&r, task, tasks);
+  }
+}
+
+// Whether whole rows of contiguous outputs have one label.
+bool has_labelled_rows(const Grouped& g) {
+  using G = Grouped;
+  const StridedOperands& s = g.operands;
+  const OperandAxes& rows = s.rows;
+  const int64_t last = rows.count - 1;
+  for (int i = 0; i < rows.count; ++i)
+    if (rows.stride[G::kLabels][i] != 0) return false;
+  return last >= 0 && !s.data[G::kWeights] && !s.data[G::kWhere] && is_readable(s, G::kX) &&
+         rows.stride[G::kX][last] == s.items[G::kX] && rows.length[last] >= kLeastRow &&
+         s.columns.size <= std::max(kFewListed, g.groups * rows.size);
+}
+
+// The reduction of the groups but for their terms (prepare in reduce.cpp has its layout).
+void plan_listed(Grouped* g, const MomentsCall& call) {
+  using G = Grouped;
+  const OperandAxes& rows = g->operands.rows;
+  Reducer* r = &g->reducer;
+  const int dtype = g->operands.dtypes[G::kX];
+  const bool has_count = call.results[MomentsCall::kCount].shape;
+  g->is_divided = call.of_m2 == kNothing && !call.skips && !has_count;
+  const int of_mean = g->is_divided ? int(kItself) : call.skips ? int(kValidMean) : int(kMoments);
+  const int of_sum = call.skips ? int(kValid) : call.term;
+  const int of_m2 = call.skips ? kValidMoments : kMoments;
+  set_accumulator(r, r->table,
+                  call.of_m2 == kNothing ? of_mean
+                  : call.of_m2 == kTotal ? of_sum
+                                         : of_m2,
+                  dtype);
+  r->x = g->operands.data[G::kX];
+  r->outputs = Axes();
+  for (int i = 0; i < rows.count; ++i)
+    r->outputs.append(rows.length[i], rows.stride[G::kX][i], rows.stride[G::kY][i]);
+  r->layout = Reducer::kColumns;
+  r->has_dense_terms = r->is_backward = r->is_read_ahead = r->has_segments = r->has_dense_rows =
+      false;
+  r->ahead = 0;
+  r->row = rows.length[rows.count - 1];
+  const int64_t tiles = ceil_div(r->row, r->accumulator->passes[dtype] > 1 ? kTile / 2 : kTile);
+  r->tile = (ceil_div(r->row, tiles) + 15) / 16 * 16;
+  r->tasks = r->outputs.size / r->row * ceil_div(r->row, r->tile);
+  g->holds_all = false;
+}
+
+// What a task's lanes are before its first element.
+char* cleared(const Grouped& g, int64_t index) {
+  char* const at = slot(g, index);
+  memset(at, 0, g.bytes_of_slot);
+  return at;
+}
+
+// The group axis comes last, or first where outputs are columns.
+void set_outputs(Grouped* g) {
+  const OperandAxes& rows = g->operands.rows;
+  Reducer* r = &g->reducer;
+  r->outputs = r->terms = Axes();
+  if (!g->is_by_output) r->outputs.append(g->groups, 0, g->group_stride);
+  for (int i = 0; i < rows.count; ++i)
+    r->outputs.append(rows.length[i], 0, rows.stride[Grouped::kY][i]);
+  if (g->is_by_output) r->outputs.append(g->groups, 0, g->group_stride);
+}
+
+bool has_aligned_labels(const StridedOperands& s) {
+  auto bits = reinterpret_cast<uintptr_t>(s.data[Grouped::kLabels]);
+  for (int i = 0; i < s.rows.count; ++i) bits |= uintptr_t(s.rows.stride[Grouped::kLabels][i]);
+  return bits % uintptr_t(s.items[Grouped::kLabels]) == 0;
+}
+
+int64_t power_of_two_up_to(int64_t n) {
+  int64_t power = 1;
+  while (2 * power <= n) power *= 2;
+  return power;
+}
+
+}  // namespace
+
+void prepare(Grouped* g, const ReduceTable* table, const GroupedKernels* kernels,
+             const ConvertKernels* convert, const MomentsCall& call, int threads) {
+  using G = Grouped;
+  const ArrayArgument& model = call.model();
+  const int64_t item = item_size(model.dtype);
+  ArrayArgument output = model;  // without its last axis
+  int64_t strides[kMaxAxes];
+  const int64_t group_stride = take_groups(&output, strides);
+  const ArrayArgument given[G::kOperands] = {call.inputs[MomentsCall::kX],
+                                             call.inputs[MomentsCall::kWeights],
+                                             call.inputs[MomentsCall::kWhere], call.labels, output};
+  StridedOperands& s = g->operands;
+  plan_axes(&s, convert, G::kOperands, given, call.axes);
+  const int64_t outputs = s.rows.size, terms = s.columns.size;
+
+  const bool has_m2 = call.of_m2 != kNothing && call.of_m2 != kTotal;
+  const bool is_sum = call.of_m2 == kTotal && !call.results[MomentsCall::kCount].shape;
+  g->kernels = kernels;
+  g->lane = has_m2 ? kLaneMoments : is_sum ? kLaneSum : kLaneMean;
+  g->term = call.term;
+  g->skips = call.skips || call.term == kValid;
+  g->is_double = s.dtypes[G::kX] == kF64 || s.dtypes[G::kX] == kI64;
+  g->groups = groups_of(model);
+  g->is_by_output = outputs == 1 || last_step(s.columns, G::kX) <= last_step(s.rows, G::kX);
+  const int64_t most = kLanesBytes / bytes_of_lanes(g->lane, g->groups);
+  g->tile = g->is_by_output ? 1 : std::min(outputs, std::clamp(most, kLeastTile, kMostTile));
+  g->tiles = ceil_div(outputs, g->tile);
+  g->chunks = 1;
+  if (g->tiles < kFewTasks)
+    g->chunks = power_of_two_up_to(
+        std::min({terms / (kTermsOfGroup * g->groups), terms / kLeastChunk, kMostGroupChunks}));
+  g->chunk_terms = ceil_div(terms, g->chunks);
+  g->chunks = ceil_div(terms, g->chunk_terms);
+  g->holds_all = g->chunks > 1 || g->tiles == 1;
+  g->slots = g->holds_all ? g->tiles * g->chunks : threads;
+  g->bytes_of_slot = ceil_div(bytes_of_lanes(g->lane, lanes_of(*g) + 1), kCacheLine) * kCacheLine;
+
+  Reducer* r = &g->reducer;
+  set_accumulator(r, table, has_m2 ? kValidMoments : kValidMean, kF32);  // never out of range
+  r->accumulate = false;
+  r->x = nullptr;
+  g->group_stride = group_stride;
+  set_outputs(g);
+  set_output(r, s.data[G::kY], model.dtype, is_aligned(model, item));
+  set_moments(r, call);
+  const bool has_one_axis = s.columns.count == 1 && is_readable(s, G::kX) &&
+                            s.columns.stride[G::kX][0] == s.items[G::kX] &&
+                            s.columns.stride[G::kLabels][0] == s.items[G::kLabels];
+  g->is_plain = g->is_by_output && has_one_axis && has_aligned_labels(s) && s.items[G::kX] >= 4 &&
+                call.term != kSquare && !call.is_weighted();
+  g->is_listed = !g->is_by_output && has_labelled_rows(*g);
+  if (g->is_listed) plan_listed(g, call);
+}
+
+void list_terms(const Grouped* g) {
+  const StridedOperands& s = g->operands;
+  const int64_t terms = s.columns.size;
+  const TermList list(*g);
+  std::fill_n(list.starts, g->groups + 2, 0);
+  const auto for_labels = [&](auto visit) {
+    for (int64_t i = 0; i < terms; ++i)
+      visit(i, label_at(s.dtypes[Grouped::kLabels],
+                        s.data[Grouped::kLabels] + s.columns.offset(Grouped::kLabels, i)));
+  };
+  // starts[g + 2] counts group g; then starts[g + 1] is where its next term goes.
+  for_labels([&](int64_t, int64_t label) {
+    if (uint64_t(label + 1) > uint64_t(g->groups)) return note_wrong_label(*g);
+    if (label >= 0) ++list.starts[label + 2];
+  });
+  if (*g->has_wrong_label) return;
+  for (int64_t i = 0; i < g->groups; ++i) list.starts[i + 2] += list.starts[i + 1];
+  for_labels([&](int64_t i, int64_t label) {
+    if (label >= 0) list.offsets[list.starts[label + 1]++] = s.columns.offset(Grouped::kX, i);
+  });
+}
+
+int64_t workspace_size(const Grouped* g) {
+  const int64_t listed = (g->groups + 2 + g->operands.columns.size) * sizeof(int64_t);
+  return g->is_listed ? listed : g->slots * g->bytes_of_slot;
+}
+
+void check_labels_partition(const Grouped* g, int64_t index, int64_t partitions) {
+  const OperandAxes &rows = g->operands.rows, &columns = g->operands.columns;
+  const bool are_shared =
+      std::all_of(rows.stride[Grouped::kLabels], rows.stride[Grouped::kLabels] + rows.count,
+                  [](int64_t stride) { return stride == 0; });
+  const int64_t count = are_shared ? 1 : rows.size;
+  with_frame<GroupedInputs>(*g, [&](GroupedInputs& inputs) {
+    for (int64_t i = count * index / partitions; i < count * (index + 1) / partitions; ++i)
+      for (int64_t term = 0; term < columns.size; term += kStaged)
+        inputs.find_lanes(i, 1, term, std::min(kStaged, columns.size - term));
+    if (inputs.has_wrong) note_wrong_label(*g);
+  });
+}
+
+void grouped_partition(const Grouped* g, int64_t index, int64_t partitions) {
+  if (g->is_listed) return listed_partition(*g, index, partitions);
+  const int64_t tasks = g->tiles * g->chunks, terms = g->operands.columns.size;
+  with_frame<GroupedInputs>(*g, [&](GroupedInputs& inputs) {
+    with_frame<LaneResults>(*g, [&](LaneResults& results) {
+      for (int64_t i = tasks * index / partitions; i < tasks * (index + 1) / partitions; ++i) {
+        const int64_t tile = i / g->chunks, chunk = i % g->chunks;
+        char* const lanes = cleared(*g, g->holds_all ? i : index);
+        inputs.add(tile * g->tile, tile_width(*g, tile), chunk * g->chunk_terms,
+                   std::min((chunk + 1) * g->chunk_terms, terms), lanes);
+        if (!g->holds_all) store_lanes(*g, results, tile, lanes, 0, lanes_of(*g));
+      }
+    });
+  });
+}
+
+void store_groups_partition(const Grouped* g, int64_t index, int64_t partitions) {
+  const int64_t count = lanes_of(*g);
+  const int64_t first = count * index / partitions, n = count * (index + 1) / partitions - first;
+  with_frame<LaneResults>(*g, [&](LaneResults& results) {
+    for (int64_t tile = 0; tile < g->tiles; ++tile) {
+      char* const all = slot(*g, tile * g->chunks);
+      for (int64_t chunk = 1; chunk < g->chunks; ++chunk)
+        g->kernels->merge[g->lane](slot(*g, tile * g->chunks + chunk), all, count + 1, first, n);
+      store_lanes(*g, results, tile, all, first, n);
+    }
+  });
+}
+
+}  // namespace fastact

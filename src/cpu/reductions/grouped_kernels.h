@@ -1,0 +1,93 @@
+// The kernels of statistics by groups, compiled once per instruction set as core/kernel_table.h.
+//
+// A lane is a group of one output. Elements come in any order of lanes, one by one, in double: a
+// lane is read, added to and written for each. Elements that belong to no group, or do not count,
+// have a lane of their own, behind the others, so that nothing branches on them.
+//
+// Sums are compensated (Knuth's two-sum, as in reductions/kernels.h) with each element.
+//
+// Moments. A lane has an open batch, of sums of d = x - shift and d^2, and the moments of the
+// batches before it, with which the batch merges by Chan's formula, compensated
+// (common/reductions/moments.h). With u = 2^-53, a batch of n elements errs by
+//
+//   |m2 - exact| <= (3 n + 2) u Q, Q = sum d^2 = m2 + n (shift - mean)^2
+//
+// - Narrower data than double: the shift is the batch's first element, and n <= 256. So
+//   Q <= (n + 1) m2, and the error is below 2^-35 m2.
+// - Double: at first eight elements about the first of them: 26 u 9 m2 < 2^-45 m2. Where Q <= 4 m2
+//   by then, the batch goes on to 32. The later ones, about a mean of their own, are at most
+//   three times as many as the first: Q <= 4 m2, and 98 u Q < 2^-44 m2. From 32 elements on the
+//   shift is the mean of those before, k of them: the merge adds (mean - shift)^2 k n / (k + n)
+//   with k >= n, which is at least half of what Q has more than m2: 98 u Q < 2^-45 of what the
+//   batch adds.
+// - Weights may concentrate anywhere: an element of more than twice the weight of the shift's
+//   begins a batch about itself, so that Q <= (2 n + 1) m2; of double n <= 8, else 64.
+//
+// A run of elements of one lane is a block of the ungrouped reduction.
+#pragma once
+
+#include <cstdint>
+
+namespace fastact {
+
+struct LaneSum {
+  double sum, low;
+};
+struct LaneMean {
+  double sum, low, count, count_low;
+};
+// left: elements that the batch still takes, of `size`.
+struct OpenMoments {
+  double shift, first, second, weight;
+  int32_t left, size;
+};
+struct LaneMoments {
+  double mean, m2, mean_low, m2_low, count, count_low;
+  double heaviest;  // the weight of the shift's element
+};
+
+enum LaneKind : int { kLaneSum, kLaneMean, kLaneMoments, kLaneKinds };
+
+// Bytes of `count` lanes, which begin as zeros. Of moments the open batches come first.
+inline int64_t bytes_of_lanes(int kind, int64_t count) {
+  constexpr int64_t sizes[] = {sizeof(LaneSum), sizeof(LaneMean),
+                               sizeof(OpenMoments) + sizeof(LaneMoments)};
+  return count * sizes[kind];
+}
+
+// lanes: `memory` of `count` of them.
+struct GroupedKernels {
+  // to OUT (n): the lanes of elements whose labels, of int32 or int64, are `step` bytes apart:
+  // label * width + first + i * next, and `none` of those that are of no group. Returns whether
+  // a label is not from -1 to groups - 1.
+  bool (*find_lanes[2])(const char* labels, int64_t step, int64_t n, int64_t groups, int64_t width,
+                        int64_t first, int64_t next, int64_t none, int64_t* to);
+
+  // at IN/OUT (n) becomes `none` where an element does not count: where mask (null: none) is 0,
+  // where its weight is, or where it is NaN (skips).
+  void (*choose)(const double* x, const double* weights, const double* mask, bool skips, int64_t n,
+                 int64_t none, int64_t* at);
+
+  // Elements x IN (n) onto the lanes at[i]. weights: null, or how often they count. is_double: x
+  // has more digits than float.
+  void (*add[kLaneKinds])(const double* x, const double* weights, const int64_t* at, int64_t n,
+                          bool is_double, char* memory, int64_t count);
+
+  // [..][float, double][int32, int64]: n elements of one output, contiguous as their labels are,
+  // onto the lanes of their groups; those that count nowhere go to the last of `count` lanes.
+  // Returns as find_lanes.
+  bool (*add_plain[kLaneKinds][2][2])(const char* x, const char* labels, int64_t n, int64_t groups,
+                                      bool skips, char* memory, int64_t count);
+
+  // n elements onto one lane: of their sum, or of their mean and m2.
+  void (*add_block[kLaneKinds])(const double* block, double n, int64_t at, char* memory,
+                                int64_t count);
+
+  // Lanes first .. first + n of `to` IN/OUT take in the ones of `from`.
+  void (*merge[kLaneKinds])(const char* from, char* to, int64_t count, int64_t first, int64_t n);
+
+  // Ends the batches of lanes first .. first + n.
+  void (*close)(char* memory, int64_t count, int64_t first, int64_t n);
+};
+
+}  // namespace fastact

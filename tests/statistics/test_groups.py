@@ -1,0 +1,327 @@
+"""Statistics by groups: `by=` and `groups=` of sums, means, variances and moments.
+
+The oracle is the op itself, of the elements of each group alone, and NumPy's `add.at`.
+"""
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import fastact as fa
+from fastact.interop import validate
+from fastact.ops.engine.op import arrays_of
+
+GROUPS = 5
+OPS = [op for op in fa.ops.values() if op.roles.get("by") is validate.LABELS]
+#: Shapes with the axes that are reduced and the shape of the labels: lengths that stage elements in
+#: one piece and in several, one output and many, columns that are listed and columns that are few.
+LAYOUTS = {
+    "one axis": ((3000,), None, (3000,)),
+    "rows": ((3, 700), 1, (700,)),
+    "labels of each row": ((3, 700), -1, (3, 700)),
+    "columns": ((700, 3), 0, (700,)),
+    "many columns": ((90, 40), 0, (90, 1)),
+    "labels of each element": ((90, 40), 0, (90, 40)),
+    "a middle axis": ((4, 60, 33), 1, (60,)),
+    "two axes": ((6, 50, 20), (0, 2), (6, 1, 20)),
+    "all axes": ((6, 50, 4), None, (6, 50, 4)),
+}
+
+pytestmark = pytest.mark.filterwarnings("ignore:Mean of empty|Degrees of freedom:RuntimeWarning")
+each_op = pytest.mark.parametrize("op", OPS, ids=lambda op: op.name)
+each_layout = pytest.mark.parametrize("layout", LAYOUTS.values(), ids=LAYOUTS)
+
+
+def made(layout: Any, dtype: Any = np.float64, seed: int = 0) -> tuple[Any, dict[str, Any]]:
+    """An array, some of it NaN, and the arguments of its groups; the last one is empty."""
+    shape, axis, of_labels = layout
+    r = np.random.default_rng(seed)
+    x = (r.standard_normal(shape) + 2).astype(dtype)
+    x[r.random(shape) < 0.02] = np.nan
+    return x, {"axis": axis, "by": r.integers(-1, GROUPS - 1, of_labels), "groups": GROUPS}
+
+
+def over_x(x: Any, named: Any) -> Any:
+    """The label of each element of x."""
+    labels, axis = named["by"], named["axis"]
+    if labels.ndim == 1 and axis is not None:
+        labels = np.expand_dims(labels, [a for a in range(x.ndim) if a != axis % x.ndim])
+    return np.broadcast_to(labels, x.shape)
+
+
+def by_masks(op: Any, x: Any, named: Any, entry: str = "call", **more: Any) -> list[Any]:
+    """What an entry point gives for the elements of each group alone, which a mask tells."""
+    labels = over_x(x, named)
+    return [
+        op.bound(entry, {"x": x, "axis": named["axis"], "where": labels == g, **more})()
+        for g in range(GROUPS)
+    ]
+
+
+def close(found: Any, expected: Any, dtype: Any = np.float64) -> None:
+    """Within a few roundings to the dtype: groups add in another order."""
+    rtol = {2: 2e-3, 4: 1e-6, 8: 1e-12}[np.dtype(dtype).itemsize]
+    found, expected = (np.asarray(a, np.float64) for a in (found, expected))
+    np.testing.assert_allclose(found, expected, rtol=rtol, atol=rtol / 100)
+
+
+def test_there_are_such_ops():
+    found = {op.name for op in OPS}
+    assert {"sum", "sum_squares", "moments", "average", "mean", "var", "nanstd"} <= found
+
+
+@each_op
+@each_layout
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64, np.int32])
+def test_each_group_is_a_call_of_its_own(op, layout, dtype):
+    x, named = made(layout)
+    x = np.where(np.isnan(x), 1, x).astype(dtype) if dtype is np.int32 else x.astype(dtype)
+    found = arrays_of(op(x, **named))
+    expected = [arrays_of(each) for each in by_masks(op, x, named)]
+    for k, result in enumerate(found):
+        assert result.dtype == expected[0][k].dtype
+        close(result, np.stack([each[k] for each in expected], -1), result.dtype)
+
+
+@each_op
+@each_layout
+def test_gradients_are_those_of_each_group(op, layout):
+    x, named = made(layout)
+    result, saved = op.forward(x, **named)
+    r = np.random.default_rng(1)
+    dys = [r.standard_normal(part.shape) for part in arrays_of(result)]
+    given = dict(zip(op.saves, saved, strict=True))
+    options = {"axis": named["axis"], "groups": GROUPS}
+    found = op.bound("backward", {**given, **options, "dy": _joined(dys)})()
+    expected = np.zeros(x.shape)
+    labels = over_x(x, named)
+    for g in range(GROUPS):
+        each = {**given, "by": None, "where": labels == g, "axis": named["axis"]}
+        each["dy"] = _joined([dy[..., g].copy() for dy in dys])
+        part = op.bound("backward", each)()
+        expected += np.nan_to_num(arrays_of(part)[0])
+    got = np.nan_to_num(arrays_of(found)[0])
+    np.testing.assert_allclose(got, expected, rtol=1e-9, atol=1e-12)
+    outside = arrays_of(found)[0][labels < 0]
+    assert (outside == 0).all()
+
+
+def _joined(dys: list[Any]) -> Any:
+    return tuple(dys) if len(dys) > 1 else dys[0]
+
+
+@each_op
+@each_layout
+def test_the_bits_depend_on_no_thread(op, layout):
+    shape, axis, of_labels = layout
+    wide = (*(n * 20 if n >= 90 else n for n in shape),)  # so that threads are worth it
+    labels = (*(n * 20 if n >= 90 else n for n in of_labels),)
+    x, named = made((wide, axis, labels), np.float32)
+    found = set()
+    for threads in (1, 2, 3, 7):
+        with fa.num_threads(threads):
+            found.add(b"".join(np.asarray(part).tobytes() for part in arrays_of(op(x, **named))))
+    assert len(found) == 1
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("groups", [3, 400])
+@pytest.mark.parametrize("is_sorted", [False, True])
+def test_sums_as_numpys_add_at(dtype, groups, is_sorted):
+    """Long enough for chunks, runs of one label, and lanes of some hundred elements."""
+    r = np.random.default_rng(2)
+    x, labels = r.standard_normal(60_000).astype(dtype), r.integers(0, groups, 60_000)
+    labels = np.sort(labels) if is_sorted else labels
+    expected = np.zeros(groups, np.longdouble)
+    np.add.at(expected, labels, x)
+    found = fa.sum(x, by=labels, groups=groups)
+    np.testing.assert_allclose(
+        found,
+        expected.astype(float),
+        rtol=2e-7 if dtype is np.float32 else 1e-13,
+        atol=1e-6 if dtype is np.float32 else 1e-12,
+    )
+
+
+@pytest.mark.parametrize("far", [0.0, 1e4, 1e8])
+@pytest.mark.parametrize("is_sorted", [False, True])
+@pytest.mark.parametrize("groups", [1, 7, 2000])
+def test_values_far_from_0_lose_no_digits(far, is_sorted, groups):
+    """Within the op's bound, of mean / std up to 1e8; the first element may lie far off."""
+    r = np.random.default_rng(3)
+    x, labels = r.standard_normal(50_000) + far, r.integers(0, groups, 50_000)
+    x[0] += 1e6
+    labels = np.sort(labels) if is_sorted else labels
+    found = fa.moments(x, by=labels, groups=groups)
+    bounds = fa.moments.bounds
+    for g in range(min(groups, 20)):
+        of = x[labels == g].astype(np.longdouble)
+        m2 = ((of - of.mean()) ** 2).sum()
+        share = bounds.m2_double + bounds.far * abs(of.mean()) / np.sqrt(m2 / len(of))
+        assert abs(found.m2[g] - m2) <= share * m2
+        assert abs(found.mean[g] - of.mean()) <= bounds.mean * abs(of).mean()
+        assert found.count[g] == len(of)
+
+
+def test_equal_values_have_no_variance():
+    labels = np.arange(3000) % 3
+    assert (fa.var(np.full(3000, 0.1), by=labels, groups=3) == 0).all()
+
+
+def test_columns_have_the_bits_of_each_group_alone():
+    """Where whole rows have a label, they are listed, and added as an array of them would be."""
+    x, named = made(((400, 64), 0, (400,)), np.float32)
+    for op in OPS:
+        if len(op.results) > 1:
+            continue
+        found = op(x, **named)
+        for g in range(GROUPS - 1):
+            assert found[..., g].tobytes() == op(x[named["by"] == g], axis=0).tobytes(), op.name
+
+
+@each_op
+def test_groups_without_elements_are_of_none(op):
+    nothing = arrays_of(op(np.zeros(0)))
+    for x, labels in ((np.ones(4), [1, 1, -1, 1]), (np.ones(0), np.zeros(0, int))):
+        for found, expected in zip(arrays_of(op(x, by=labels, groups=3)), nothing, strict=True):
+            np.testing.assert_array_equal(found[[0, 2]], [expected, expected])
+
+
+@each_op
+@pytest.mark.parametrize("shape", [(0, 3), (3, 0)])
+def test_of_no_elements_there_is_no_gradient(op, shape):
+    named = {"axis": 0, "by": np.zeros(shape, int), "groups": 2}
+    result, saved = op.forward(np.ones(shape), **named)
+    given = {**dict(zip(op.saves, saved, strict=True)), "axis": 0, "groups": 2}
+    found = op.bound("backward", {**given, "dy": _joined(arrays_of(result))})()
+    assert arrays_of(found)[0].shape == shape
+
+
+@pytest.mark.parametrize("special", [np.nan, np.inf, 0.0])
+def test_an_average_counts_every_element(special):
+    """NaN too, in rows of one label and in rows of many."""
+    x = np.ones((4, 40))
+    x[1] = special
+    for by in (np.array([0, 0, 1, -1]), np.broadcast_to([[0], [0], [1], [-1]], x.shape).copy()):
+        mean, counts = fa.average(x, axis=0, by=by, groups=3, returned=True)
+        np.testing.assert_array_equal(mean[0], [(1 + special) / 2, 1, np.nan])
+        np.testing.assert_array_equal(counts, np.broadcast_to([2.0, 1, 0], mean.shape))
+
+
+@pytest.mark.filterwarnings("default")
+def test_groups_without_elements_warn_as_such_slices():
+    for name, words in (("mean", "Mean of empty"), ("var", "Degrees of freedom")):
+        for x in (np.ones(4), np.ones((4, 20))):
+            with pytest.warns(RuntimeWarning, match=words):
+                fa.ops[name](x, axis=0, by=[0, 0, 2, 2], groups=3)
+
+
+@each_op
+@pytest.mark.parametrize("dtype", [np.int8, np.uint16, np.int32, np.uint64, list])
+def test_labels_of_any_integers(op, dtype):
+    x, named = made(LAYOUTS["one axis"])
+    labels = np.abs(named["by"])
+    expected = arrays_of(op(x, by=labels, groups=GROUPS))
+    given = labels.tolist() if dtype is list else labels.astype(dtype)
+    for found, part in zip(arrays_of(op(x, by=given, groups=GROUPS)), expected, strict=True):
+        np.testing.assert_array_equal(found, part)
+
+
+BAD: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
+    "length": ({"by": [0, 1], "groups": 3}, ValueError, r"by must broadcast to x's shape \(3,\)"),
+    "floats": ({"by": [0.0, 1.0, 2.0], "groups": 3}, TypeError, "by must have dtype int32 or"),
+    "bools": ({"by": np.ones(3, bool), "groups": 3}, TypeError, "by must have dtype int32 or"),
+    "objects": ({"by": np.array([0, 1, 2], object), "groups": 3}, TypeError, "by must have dtype"),
+    "a number": ({"by": 1, "groups": 3}, TypeError, "by must be an array, got 1"),
+    "too large": ({"by": [0, 1, 3], "groups": 3}, ValueError, "by must hold groups from 0 to 2"),
+    "below -1": ({"by": [0, -2, 1], "groups": 3}, ValueError, "by must hold groups from 0 to 2"),
+    "no groups": ({"by": [0, 1, 2]}, TypeError, "by, .*, and groups, .* must come together"),
+    "no labels": ({"groups": 3}, TypeError, "by, .*, and groups, .* must come together"),
+    "none": ({"by": [0, 1, 2], "groups": 0}, ValueError, "groups must be positive, got 0"),
+    "half": ({"by": [0, 1, 2], "groups": 2.5}, TypeError, "groups must be an integer, got 2.5"),
+    "kept": ({"by": [0, 1, 2], "groups": 3, "keepdims": True}, ValueError, "keepdims must be"),
+    "no axis": ({"by": [0, 1, 2], "groups": 3, "axis": ()}, ValueError, "axis that is reduced"),
+}  # fmt: skip
+
+
+@each_op
+@pytest.mark.parametrize(("named", "error", "words"), BAD.values(), ids=BAD)
+def test_what_is_wrong_has_a_name(op, named, error, words):
+    outs = tuple(np.full(3, 7.0) for _ in op.results)
+    out = outs if len(outs) > 1 else outs[0]
+    with pytest.raises(error, match=rf"^fastact\.{op.name}: .*{words}"):
+        op(np.ones(3), **named, out=out)
+    assert all((a == 7).all() for a in outs)
+
+
+@pytest.mark.parametrize("shape", [(3,), (9, 3), (3, 90), (3, 3)], ids=str)
+def test_nothing_is_written_before_every_label_is_right(shape):
+    axis = shape.index(3) if shape != (3, 3) else 0
+    out = np.full((*np.delete(shape, axis), 3), 7.0)
+    with pytest.raises(ValueError, match="by must hold groups"):
+        fa.mean(np.ones(shape), axis=axis, by=[0, 1, 5], groups=3, out=out)
+    assert (out == 7).all()
+    _, saved = fa.sum.forward(np.ones(3), by=[0, 1, 2], groups=3)
+    dx = np.full(3, 7.0)
+    with pytest.raises(
+        ValueError, match=r"^fastact\.sum\.backward: by must hold groups from 0 to 1"
+    ):
+        fa.sum.backward(np.ones(2), *saved, groups=2, out=dx)
+    assert (dx == 7).all()
+
+
+@pytest.mark.parametrize("op", [op for op in OPS if "weights" in op.roles], ids=lambda op: op.name)
+@each_layout
+def test_weights_and_a_mask_beside_groups(op, layout):
+    x, named = made(layout)
+    r = np.random.default_rng(4)
+    more = {"weights": r.random(x.shape) * (r.random(x.shape) < 0.8)}
+    found = arrays_of(op(x, **named, **more, where=x < 4))
+    labels = over_x(x, named)
+    for g in range(GROUPS):
+        where = (labels == g) & (x < 4)
+        expected = arrays_of(op(x, axis=named["axis"], **more, where=where))
+        for a, b in zip(found, expected, strict=True):
+            np.testing.assert_allclose(a[..., g], b, rtol=1e-11, atol=1e-13)
+
+
+def test_results_lie_as_the_axes_did():
+    """So that rows of an embedding's gradient are contiguous."""
+    found = fa.sum(np.ones((50, 7), np.float32), axis=0, by=np.arange(50) % 4, groups=4)
+    assert found.shape == (7, 4)
+    assert found.T.flags.c_contiguous
+    assert fa.sum(np.ones((7, 50)), axis=1, by=np.arange(50) % 4, groups=4).flags.c_contiguous
+
+
+def first_by_groups(op: Any, labels: Any) -> Any:
+    """The first result, as a function of x and the labels of its rows."""
+    return lambda x, by=labels: arrays_of(op(x, axis=0, by=by, groups=3))[0]
+
+
+@each_op
+def test_torch_differentiates_and_traces_groups(op):
+    r = np.random.default_rng(5)
+    x, labels = torch.tensor(r.standard_normal((2, 6, 5))), torch.tensor([0, 1, 2, 0, 1, -1])
+    of = first_by_groups(op, labels)
+    assert torch.autograd.gradcheck(of, (x[0].clone().requires_grad_(),))
+    if op is fa.moments:
+        with pytest.raises(TypeError, match="by None, where torch traces"):
+            torch.func.vmap(of)(x)
+        return
+    both = torch.stack([labels, labels.roll(1)])
+    expected = torch.stack([of(*each) for each in zip(x, both, strict=True)])
+    assert torch.equal(torch.func.vmap(of)(x, both), expected)
+    torch.compiler.reset()
+    compiled = torch.compile(of, fullgraph=True, backend="eager")
+    assert torch.equal(compiled(x[0]), of(x[0]))
+
+
+@pytest.mark.parametrize("op", [op for op in OPS if "x" in op.saves], ids=lambda op: op.name)
+def test_groups_have_no_second_derivative(op):
+    x = torch.ones(3, requires_grad=True)
+    of = first_by_groups(op, torch.tensor([0, 1, 1]))
+    (dx,) = torch.autograd.grad(of(x).sum(), x, create_graph=True)
+    with pytest.raises(NotImplementedError, match=rf"^fastact\.{op.name}: .* by groups"):
+        torch.autograd.grad(dx.sum(), x)
