@@ -214,11 +214,18 @@ void store_lanes(const Grouped& g, LaneResults& results, int64_t tile, char* lan
   }
 }
 
-// The list of terms: of group g the offsets starts[g] .. starts[g + 1], of all groups in turn.
+// The list of terms: of group g the offsets starts[g] .. starts[g + 1], of all groups in turn. The
+// labels are copied as they are compared: a thread that changes them meanwhile changes no place in
+// the list.
 struct TermList {
-  int64_t *starts, *offsets;
+  int64_t *starts, *offsets, *labels;
   explicit TermList(const Grouped& g)
-      : starts(reinterpret_cast<int64_t*>(g.lanes)), offsets(starts + g.groups + 2) {}
+      : starts(reinterpret_cast<int64_t*>(g.lanes)),
+        offsets(starts + g.groups + 2),
+        labels(offsets + g.operands.columns.size) {}
+  static int64_t size(const Grouped& g) {
+    return (g.groups + 2 + 2 * g.operands.columns.size) * int64_t(sizeof(int64_t));
+  }
 };
 
 // Of a group without elements.
@@ -429,26 +436,22 @@ void list_terms(const Grouped* g) {
   const int64_t terms = s.columns.size;
   const TermList list(*g);
   std::fill_n(list.starts, g->groups + 2, 0);
-  const auto for_labels = [&](auto visit) {
-    for (int64_t i = 0; i < terms; ++i)
-      visit(i, label_at(s.dtypes[Grouped::kLabels],
-                        s.data[Grouped::kLabels] + s.columns.offset(Grouped::kLabels, i)));
-  };
   // starts[g + 2] counts group g; then starts[g + 1] is where its next term goes.
-  for_labels([&](int64_t, int64_t label) {
-    if (uint64_t(label + 1) > uint64_t(g->groups)) return note_wrong_label(*g);
+  for (int64_t i = 0; i < terms; ++i) {
+    const int64_t label = list.labels[i] =
+        label_at(s.dtypes[Grouped::kLabels],
+                 s.data[Grouped::kLabels] + s.columns.offset(Grouped::kLabels, i));
+    if (uint64_t(label) + 1 > uint64_t(g->groups)) return note_wrong_label(*g);
     if (label >= 0) ++list.starts[label + 2];
-  });
-  if (*g->has_wrong_label) return;
+  }
   for (int64_t i = 0; i < g->groups; ++i) list.starts[i + 2] += list.starts[i + 1];
-  for_labels([&](int64_t i, int64_t label) {
-    if (label >= 0) list.offsets[list.starts[label + 1]++] = s.columns.offset(Grouped::kX, i);
-  });
+  for (int64_t i = 0; i < terms; ++i)
+    if (list.labels[i] >= 0)
+      list.offsets[list.starts[list.labels[i] + 1]++] = s.columns.offset(Grouped::kX, i);
 }
 
 int64_t workspace_size(const Grouped* g) {
-  const int64_t listed = (g->groups + 2 + g->operands.columns.size) * sizeof(int64_t);
-  return g->is_listed ? listed : g->slots * g->bytes_of_slot;
+  return g->is_listed ? TermList::size(*g) : g->slots * g->bytes_of_slot;
 }
 
 void check_labels_partition(const Grouped* g, int64_t index, int64_t partitions) {

@@ -18,7 +18,7 @@
 // labels.
 //
 // The workspace holds the lanes of all tasks, or of one task a thread. Listed, it holds an offset
-// of each term, and there are no more terms than results, or few.
+// and the label of each term, and there are no more terms than results, or few.
 #pragma once
 
 #include "cpu/core/chunk_reader.h"

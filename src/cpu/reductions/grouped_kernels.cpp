@@ -26,7 +26,7 @@ bool find_lanes(const char* labels, int64_t step, int64_t n, int64_t groups, int
     return uint64_t(label) < uint64_t(groups) ? lane : none;
   };
   const auto is_wrong = [=](int64_t label) FASTACT_INLINED {
-    return int64_t(uint64_t(label + 1) > uint64_t(groups));
+    return int64_t(uint64_t(label) + 1 > uint64_t(groups));
   };
   int64_t wrong = 0;
   if (step == sizeof(Label) && reinterpret_cast<uintptr_t>(labels) % sizeof(Label) == 0) {

@@ -344,7 +344,7 @@ struct GradientPieces {
     });
   }
 
-  // Returns whether one is wrong.
+  // Returns whether one is wrong; that one is none, also where another thread wrote it meanwhile.
   bool read_labels(int64_t first, int64_t n) {
     int64_t* to = labels;
     uint64_t largest = 0;
@@ -353,7 +353,10 @@ struct GradientPieces {
                  for (int64_t i = 0; i < size; ++i, from += stride)
                    *to++ = label_at(s.dtypes[G::kArrays], from);
                });
-    for (int64_t i = 0; i < n; ++i) largest = std::max(largest, uint64_t(labels[i] + 1));
+    for (int64_t i = 0; i < n; ++i) {
+      largest = std::max(largest, uint64_t(labels[i]) + 1);
+      if (labels[i] >= g.groups) labels[i] = -1;
+    }
     return largest > uint64_t(g.groups);
   }
 
