@@ -3,8 +3,6 @@
 The oracle is the op itself, of the elements of each group alone, and NumPy's `add.at`.
 """
 
-import contextlib
-import threading
 from typing import Any
 
 import numpy as np
@@ -282,32 +280,6 @@ def test_labels_just_outside_and_far_outside(wrong, shape):
         fa.var(np.ones(shape), axis=0, by=labels, groups=3)
     with pytest.raises(ValueError, match="by must hold groups from 0 to 2"):
         fa.sum.backward(np.ones(3), (3,), by=labels, groups=3)
-
-
-@each_layout
-def test_labels_that_another_thread_changes(layout):
-    """A call reads them twice: to compare them all, and to use them. It is right or an error."""
-    x, named = made(layout)
-    dy = fa.sum(x, **named)
-    labels = named["by"] = np.array(named["by"], np.int64)
-    right, is_over = labels.copy(), threading.Event()
-
-    def change() -> None:
-        while not is_over.is_set():
-            labels.fill(2**40)
-            np.copyto(labels, right)
-
-    thread = threading.Thread(target=change)
-    thread.start()
-    try:
-        for _ in range(200):  # a crash without the second look took a few dozen
-            with contextlib.suppress(ValueError):
-                fa.sum(x, **named)
-            with contextlib.suppress(ValueError):
-                fa.sum.backward(dy, x.shape, **named)
-    finally:
-        is_over.set()
-        thread.join()
 
 
 @pytest.mark.parametrize("op", [op for op in OPS if "weights" in op.roles], ids=lambda op: op.name)

@@ -86,7 +86,10 @@ struct Pairs {
       of.step[k] = s.rows.count ? s.rows.stride[k][s.rows.count - 1] : 0;
     }
     if (rotary.table_rows) {
-      const int64_t position = number_of(s.dtypes[Data::kPositions], s.row(Data::kPositions, row));
+      // It was compared, and another thread may have changed it since.
+      const int64_t position =
+          std::clamp(number_of(s.dtypes[Data::kPositions], s.row(Data::kPositions, row)),
+                     int64_t(0), rotary.table_rows - 1);
       for (int k = 0; k < 2; ++k) of.at[Data::kCos + k] += position * rotary.table_step[k];
     }
     of.sign[0] = rotary.turns_back ? -1 : 1, of.sign[1] = -of.sign[0];

@@ -33,7 +33,9 @@ struct Losses : RowStatistics {
 
   Target target_of(int64_t row) const {
     const int64_t index = index_at(s, row);
-    if (index == job.ignore_index) return {-1, 0.0};
+    // It was compared, and another thread may have changed it since.
+    const bool is_there = uint64_t(index) < uint64_t(s.columns.size);
+    if (index == job.ignore_index || !is_there) return {-1, 0.0};
     return {index, s.data[Softmax::kWeight] ? element(Softmax::kWeight, row, index) : 1.0};
   }
 
