@@ -196,12 +196,13 @@ def innermost(successors: Successors, loop: set[int]) -> list[set[int]]:
     return [each for one in inner for each in innermost(successors, one)] or [loop]
 
 
-def problems(code: Code, entry: int, isa: str) -> list[str]:
+def problems(code: Code, entry: int, isa: str, choices: int = 0) -> list[str]:
     """Why a kernel's main loop is not one over whole vectors; empty where it is.
 
     The main loops are those that move whole vectors; the others do what is left of the array. In a
     main loop, and in all that are inside it, no instruction works on one number and none calls, and
-    each innermost one moves whole vectors and has no branch but the one that closes it.
+    each innermost one moves whole vectors and has no branch but the one that closes it, and as many
+    as ask for a choice of the call.
     """
     register = REGISTERS[isa]
     found, main_loops = [], 0
@@ -218,7 +219,7 @@ def problems(code: Code, entry: int, isa: str) -> list[str]:
             for one in innermost(part, loop):
                 if not any(code[a].moves_vectors(register) for a in one):
                     found.append(f"a loop of {len(one)} instructions without {register}")
-                elif sum(code[a].branches for a in one) > 1:
+                elif sum(code[a].branches for a in one) > 1 + choices:
                     found.append("a branch in the innermost loop")
     return found if main_loops else [f"no loop over {register}"]
 

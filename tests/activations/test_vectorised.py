@@ -15,7 +15,11 @@ from fastact import _cpu
 @pytest.mark.parametrize("isa", BUILT)
 def test_kernels_are_vectorised(isa, addresses):
     code, entries = code_of(addresses(isa))
-    found = {key: problems(code, entry, isa) for key, entry in entries.items()}
+    # Gradients of 16 bits ask once a chunk whether they accumulate, maybe in its only loop.
+    found = {
+        key: problems(code, entry, isa, "backward" in key[0] and key[1] in ("float16", "bfloat16"))
+        for key, entry in entries.items()
+    }
     # Second derivatives of 16 bits call the kernel of float, which is among these, by its address.
     found = {
         key: [why for why in found[key] if not ("second" in key[0] and why.startswith("call *"))]
