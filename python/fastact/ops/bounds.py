@@ -53,6 +53,11 @@ def computed_in(dtype: Any) -> np.dtype[Any]:
     return np.dtype(np.float64 if _is_double(dtype) else np.float32)
 
 
+def unless_beyond(factor: Any, dtype: Any, error: Any) -> Any:
+    """A product's error; infinite where a factor is beyond the type that is computed in."""
+    return np.where(np.abs(factor) > np.finfo(computed_in(dtype)).max, np.inf, error)
+
+
 def ulp(exact: Any, dtype: Any) -> Any:
     """The unit in the last place of a dtype at each value."""
     bits, least, largest = _format(dtype)
@@ -222,7 +227,8 @@ class Activation:
         slope = self.slope(z)
         error = through(self.slope, z, of_z)
         error = error + self.bounds.slope_before_rounding(np.abs(slope) + error, dtype, self.on_gpu)
-        return np.abs(dy) * error + unit_roundoff(dtype) * np.abs(dy) * (np.abs(slope) + error)
+        found = np.abs(dy) * error + unit_roundoff(dtype) * np.abs(dy) * (np.abs(slope) + error)
+        return unless_beyond(slope, dtype, found)
 
 
 @dataclass(frozen=True)
@@ -430,7 +436,8 @@ class GatedBounds:
     z errs by sums u (|a| + |bias|), and c by as much of its own terms and u |c|, where there is a
     bias, or an offset. With these errors carried through: y is the product of the activation within
     its own bounds and c, which is rounded; da is (dy c) act'(z), and db dy act(z), of which each
-    product is rounded; dbias is a sum of da and db before these are rounded to their dtype.
+    product is rounded; dbias is a sum of da and db before these are rounded to their dtype. Where
+    dy c is beyond the range of the type that is computed in, da has no bound.
     """
 
     sums: float
@@ -463,7 +470,8 @@ class GatedBounds:
         g = dy * c
         of_g = np.abs(dy) * of_c + unit_roundoff(dtype) * np.abs(g)
         slope = np.abs(act.slope(z))
-        return act.of_gradient(np.abs(g) + of_g, z, of_z, dtype) + of_g * slope
+        found = act.of_gradient(np.abs(g) + of_g, z, of_z, dtype) + of_g * slope
+        return unless_beyond(g, dtype, found)
 
     def of_db(self, act: Activation, dy: Any, z: Any, of_z: Any, dtype: Any) -> Any:
         """Of db, before it is rounded to the dtype."""

@@ -29,7 +29,7 @@ struct PhiloxBlock {
 FASTACT_HD PhiloxBlock philox(uint64_t counter, uint64_t seed) {
   uint32_t a = uint32_t(counter), b = uint32_t(counter >> 32), c = 0, d = 0;
   uint32_t key[] = {uint32_t(seed), uint32_t(seed >> 32)};
-#if defined(__CUDACC__)
+#if defined(__CUDA_ARCH__)
 #pragma unroll
 #endif
   for (int round = 0; round < kPhiloxRounds; ++round) {
