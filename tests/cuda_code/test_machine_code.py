@@ -58,12 +58,17 @@ FP64_BY_DESIGN = {
 HELD = "a row in registers, as much of it as leaves two blocks to a multiprocessor"
 ANY_STRIDES = "what it reads is found element by element, which costs more than the stack"
 CHANNEL = "a whole channel in registers, as much of it as fits"
+ANY = "a switch over all activations needs as many registers as the longest"
 
 # By the beginning of a kernel's title: bytes of stack, at most, and why. Most are of spills.
 FRAMES = {
     "forward_rows, norm, chunks found, quick rows": (16, HELD),
     "softmax_backward_rows, any kind, whole, columns, bfloat16": (8, HELD),
-    "norm_backward_rows, any strides": (24, ANY_STRIDES),
+    "norm_backward_rows, any strides": (48, ANY_STRIDES),
+    "map_contiguous, chosen second, accumulate": (8, ANY),
+    "map_rows, bias rows backward, any activation": (32, ANY),
+    "sums_of_columns, bias gradient": (8, ANY),
+    "sums_of_segments, bias gradient": (16, ANY),
     "reduce_few_rows, , bfloat16": (8, "two numbers more than its registers for eight columns"),
     "strip_": (96, ANY_STRIDES),
     "whole_": (24, CHANNEL),
