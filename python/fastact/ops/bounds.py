@@ -198,7 +198,8 @@ class Bounds:
 class Activation:
     """An activation that an op applies behind its own arithmetic, on some device.
 
-    bounds : its own; None: the identity. value, slope : the oracle's f and f'.
+    bounds : its own; None: the identity. value, slope : the oracle's f and f'. Where f' is beyond
+    the range of the type that is computed in, a gradient has no bound.
     """
 
     bounds: Bounds | None

@@ -41,8 +41,8 @@ inline const char* problem_of_rotary(const void* given) {
 }
 
 // out_a OUT, out_b OUT = a IN, b IN, turned by cos IN and sin IN (or back), or IN/OUT += with
-// accumulate. The pairs lie along `axis`. With positions IN cos and sin are tables, of which each
-// position names a row. out_a and out_b are a and b, or disjoint from all.
+// accumulate. The pairs lie along `axis`. With positions IN cos and sin are tables, and each
+// position names a row of both. out_a and out_b are a and b, or disjoint from all.
 constexpr Field kRotaryFields[] = {
     fields::in<&RotaryCall::data, RotaryCall::kA>("a"),
     fields::in<&RotaryCall::data, RotaryCall::kB>("b").like("a"),

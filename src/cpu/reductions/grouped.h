@@ -42,7 +42,7 @@ struct Grouped {
   int64_t slots, bytes_of_slot;  // of the workspace: each has the lanes of a task
   bool holds_all;                // of all tasks
   bool is_plain;                 // elements and labels are read where they lie
-  bool is_listed;                // the workspace has `starts` and `offsets`
+  bool is_listed;                // the workspace has a list of the terms
   int64_t group_stride;          // of the results, in bytes
   bool is_divided;               // listed: a mean is a sum over the number of its terms
   char* lanes;
