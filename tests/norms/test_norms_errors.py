@@ -255,3 +255,8 @@ def test_partial_overlap(norm):
     out = (memory[1:], None) if traits(norm).adds else memory[1:]
     with pytest.raises(ValueError, match="partial overlap"):
         norm(*inputs, *positional, out=out)
+
+
+def test_groups_of_no_channels_are_no_more_than_int64_counts():
+    with pytest.raises(ValueError, match="num_groups must divide the 0 channels along axis 1"):
+        fa.group_norm(np.ones((2, 0)), num_groups=10**400)

@@ -89,7 +89,7 @@ def _has_room(where: str, ndim: int) -> None:
 
 
 def _must_divide(where: str, name: str, number: int, what: str, axis: int, length: int) -> None:
-    if number < 1 or length % number:
+    if not 1 <= number < 2**63 or length % number:  # 0 channels have any number of groups
         raise ValueError(
             f"{where}: {name} must divide the {what} along axis {axis}, got "
             f"{validate.describe(number)}"
