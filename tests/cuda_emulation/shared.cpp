@@ -95,14 +95,15 @@ Granule* locate(SharedRegion& region, size_t start, size_t item, size_t count, i
 
 SharedRegion& static_shared(SharedSite& site) {
   if (site.block != now.block) {
-    if (!site.region) site.region = new SharedRegion(site.name, site.item, site.item * site.count);
     const auto& arrays = static_arrays(running_kernel());
     if (std::find(arrays.begin(), arrays.end(), &site) == arrays.end())
       fault("static shared memory that the kernel's code does not name: " + std::string(site.name),
             {});
     site.block = now.block;
   }
-  return *site.region;
+  SharedRegion*& region = site.regions[block_of(uint32_t(now.rank))];
+  if (!region) region = new SharedRegion(site.name, site.item, site.item * site.count);
+  return *region;
 }
 
 SharedRegion& dynamic_shared_region() {

@@ -170,7 +170,7 @@ struct Mailbox {
   FASTACT_DEVICE void wait() const {
     asm volatile(
         "{\n\t.reg .pred done;\nagain_%=:\n\t"
-        "mbarrier.try_wait.parity.shared::cta.b64 done, [%0], 0;\n\t"
+        "mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 done, [%0], 0;\n\t"
         "@!done bra again_%=;\n\t}" ::"r"(at(0))
         : "memory");
   }

@@ -471,7 +471,7 @@ struct NormOf {
     double sum = 0;
     for (int64_t c = lane; c < rows.chunks.count; c += kWarp)
       sum += double(elements_of(rows, c)) * (from(2 * c) - shift);
-    const double mean = shift + warp_sum(sum, width) / double(rows.length);
+    const double mean = shift + warp_sum(sum, width) * rows.per_length;
     const auto squares_of = [&](double scale) {
       double squares = 0;
       for (int64_t c = lane; c < rows.chunks.count; c += kWarp) {
@@ -481,9 +481,13 @@ struct NormOf {
       }
       return double(warp_sum(squares, width));
     };
+    const double squares = squares_of(1);
+    if constexpr (sizeof(T) < sizeof(double))
+      return {mean, inverse_root<C>(with_row_norm(rows.norm, [&](auto norm) {
+                return norm.variance_by(squares, rows.per_length, rows.eps);
+              }))};
     const double n = double(rows.length);
-    double squares = squares_of(1);
-    if (sizeof(T) < sizeof(double) || !leaves_range(squares, n, rows.eps))
+    if (!leaves_range(squares, n, rows.eps))
       return {mean, with_row_norm(rows.norm, [&](auto norm) {
                 return rstd_of<decltype(norm)>(squares, n, rows.eps);
               })};
