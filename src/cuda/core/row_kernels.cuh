@@ -53,6 +53,7 @@ constexpr int kMergeThreads = 256;  // of a block that merges chunks, one row fo
 struct ChunkNumbers {
   double* chunks;  // of the first: rows x chunks x kChunkNumbers
   double* rows;    // of the second: rows x kRowNumbers
+  int64_t ahead;   // trial: whole rows that a block brings near, so many blocks on
 };
 
 // Adds up the totals of a block's threads and stores them.
@@ -79,6 +80,16 @@ void forward_rows(FASTACT_GRID_CONSTANT const Rows rows, const Op op, const Chun
   typename Op::template Row<vecs> row;
   typename Op::template Made<kRowsOfVec<T, Rows>> made{};
   double total[2] = {};
+  if constexpr (of == kWholeRows && Rows::kClusters && vecs == kMostVecs<T>) {
+    if constexpr (Op::kClusters) {
+      const int64_t ahead = int64_t(blockIdx.x) + numbers.ahead;
+      if (numbers.ahead > 0 && threadIdx.x == 0 && ahead < int64_t(gridDim.x)) {
+        RowPart there{};
+        there.row = ahead;
+        op.bring_near(rows, there);
+      }
+    }
+  }
   op.take(rows, part, row, phase == kApplyChunks);
   if (Op::kMayWrite && phase == kApplyChunks) {
     made = op.resume(rows, part, numbers.rows, row);
@@ -192,16 +203,17 @@ template <class T, class Op, class Rows>
 bool run_clusters(const Rows& rows, const Op& op, cudaStream_t stream) {
   static const int wanted = tried("FASTACT_TRY_CLUSTER", 16);
   static const int ahead = tried("FASTACT_TRY_AHEAD", 264);
-  const auto kernel = clustered_rows<T, true, Op, Rows>;
-  if (rows.chunks.count > kMostClustered || wanted <= 1) return false;
-  const int most =
-      most_of_cluster(reinterpret_cast<const void*>(kernel), wanted, kRowThreads);
-  const int64_t turns = ceil_div(rows.chunks.count, most);
-  if (most == 1 || turns > 2) return false;
-  const int size = int(ceil_div(rows.chunks.count, turns));
-  launch(kernel, {rows.count * size, kRowThreads, 1, 1, 0, size}, stream, rows, op, size,
-         int64_t(ahead / size));
-  return true;
+  if (wanted <= 1) return false;
+  const auto run = [&](auto kernel, int turns) {
+    const int64_t size = ceil_div(rows.chunks.count, turns);
+    if (size > std::min(wanted, kMostOfCluster)) return false;
+    const uint32_t sizes = cluster_sizes(reinterpret_cast<const void*>(kernel), kRowThreads);
+    if (!(sizes >> size & 1)) return false;
+    launch(kernel, {rows.count * size, kRowThreads, 1, 1, 0, int(size)}, stream, rows, op,
+           int(size), ahead / size);
+    return true;
+  };
+  return run(clustered_rows<T, false, Op, Rows>, 1) || run(clustered_rows<T, true, Op, Rows>, 2);
 }
 
 // Bytes of the numbers of chunks and of rows in chunks.
@@ -228,7 +240,9 @@ int64_t run_forward(const Rows& rows, const Op& op, const Shape& shape, void* wo
   constexpr RowPhase kWhole = phase_of<Op, Rows>(kWholeRows),
                      kFind = phase_of<OfChunks, Rows>(kFindChunks),
                      kApply = phase_of<Applied, Rows>(kApplyChunks);
-  ChunkNumbers numbers{static_cast<double*>(workspace), nullptr};
+  static const int ahead = tried("FASTACT_TRY_AHEAD_WHOLE", 0);  // percent of resident blocks
+  ChunkNumbers numbers{static_cast<double*>(workspace), nullptr, 0};
+  if (rows.teams == 1) numbers.ahead = 132 * (1024 / shape.threads) * ahead / 100;
   numbers.rows = numbers.chunks + rows.count * rows.chunks.count * Op::kChunkNumbers;
   const auto run = [&](auto kernel, const auto& with, RowPhase phase) {
     launch(kernel, shape, stream, rows, with, numbers, phase);
