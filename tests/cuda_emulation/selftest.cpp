@@ -80,7 +80,97 @@ FASTACT_KERNEL(kWarp) void collectives(float* y) {
   store(y + lane, float(right));
 }
 
+// y[c]: the sum over the c-th cluster of what its blocks loaded, which each of them gets.
+FASTACT_KERNEL(kThreads) void cluster_exchange(const float* x, float* y) {
+  const Mailbox<4> all;
+  all.open(4);
+  const int thread = int(threadIdx.x);
+  const float mine = thread < 4 ? load(x + blockIdx.x) : 0;
+  all.all_are_open();
+  if (thread < 4) all.send(block_of_cluster(), double(mine), thread);
+  all.wait();
+  double sum = 0;
+  for (int i = 0; i < 4; ++i) sum += all[i];
+  __syncthreads();
+  if (thread == 0 && block_of_cluster() == cluster_index() % 4) store(y + cluster_index(), float(sum));
+}
+
 // --- Wrong -------------------------------------------------------------------------------------
+
+FASTACT_KERNEL(kThreads) void sent_before_all_begun(float*) {
+  const Mailbox<2> all;
+  all.open(2);
+  if (threadIdx.x == 0) all.send(block_of_cluster(), 1.0, 1 - block_of_cluster());
+  all.all_are_open();
+}
+
+FASTACT_KERNEL(kThreads) void sent_to_no_block(float*) {
+  const Mailbox<2> all;
+  all.open(2);
+  all.all_are_open();
+  if (threadIdx.x == 0) all.send(0, 1.0, 2);
+}
+
+FASTACT_KERNEL(kThreads) void sent_twice(float*) {
+  const Mailbox<2> all;
+  all.open(2);
+  all.all_are_open();
+  if (threadIdx.x == 0) all.send(0, 1.0, 1);
+}
+
+// The second block hears from the first, which does not wait for the answer.
+FASTACT_KERNEL(kThreads) void sent_to_ended_block(float*) {
+  const Mailbox<1> all;
+  all.open(1);
+  all.all_are_open();
+  if (block_of_cluster() == 1) {
+    all.wait();
+    __syncthreads();  // nobody comes here before the first block's threads have come to their ends
+  }
+  if (threadIdx.x == 0) all.send(0, 1.0, 1 - block_of_cluster());
+}
+
+FASTACT_KERNEL(kThreads) void never_sent(float*) {
+  const Mailbox<2> all;
+  all.open(2);
+  all.all_are_open();
+  if (threadIdx.x == 0) all.send(0, 1.0, 1 - block_of_cluster());
+  all.wait();
+}
+
+FASTACT_KERNEL(kThreads) void read_without_waiting(float* y) {
+  const Mailbox<2> all;
+  all.open(2);
+  all.all_are_open();
+  if (threadIdx.x < 2) all.send(block_of_cluster(), 1.0, int(threadIdx.x));
+  store(y + threadIdx.x, float(all[0]));
+}
+
+FASTACT_KERNEL(kThreads) void block_without_mailbox(float*) {
+  const Mailbox<2> all;
+  if (block_of_cluster() == 0) return;
+  all.open(2);
+  all.all_are_open();
+}
+
+// A number orders nothing but itself.
+FASTACT_KERNEL(kThreads) void global_memory_of_a_cluster(float* y) {
+  const Mailbox<1> all;
+  all.open(1);
+  all.all_are_open();
+  if (block_of_cluster() == 0 && threadIdx.x == 0) store(y, 1.0f);
+  if (threadIdx.x == 0) all.send(0, 1.0, 1 - block_of_cluster());
+  all.wait();
+  if (block_of_cluster() == 1 && threadIdx.x == 0) store(y + 1, load(y));
+}
+
+FASTACT_KERNEL(kThreads) void prefetch_over_end(const float* x, float*) {
+  bring_all_near(x, kThreads * 4 + 16);
+}
+
+template <int instance>
+FASTACT_KERNEL(kThreads)
+void of_a_cluster(float*) {}
 
 FASTACT_KERNEL(kThreads) void shared_out_of_bounds() {
   FASTACT_SHARED(float, few, 8);
@@ -357,6 +447,24 @@ const Case kCases[] = {
     FASTACT_CASE(warp_exchange, {1, kThreads, 1, 1, kThreads * 4}),
     FASTACT_CASE(collectives, {1, kWarp}),
     FASTACT_CASE(nothing, {kBlocks, kThreads}),
+    FASTACT_CASE(cluster_exchange, {16, kThreads, 1, 1, 0, 4}),
+    FASTACT_CASE(sent_before_all_begun, {2, kThreads, 1, 1, 0, 2}),
+    FASTACT_CASE(sent_to_no_block, {2, kThreads, 1, 1, 0, 2}),
+    FASTACT_CASE(sent_twice, {2, kThreads, 1, 1, 0, 2}),
+    FASTACT_CASE(sent_to_ended_block, {2, kThreads, 1, 1, 0, 2}),
+    FASTACT_CASE(never_sent, {2, kThreads, 1, 1, 0, 2}),
+    FASTACT_CASE(read_without_waiting, {2, kThreads, 1, 1, 0, 2}),
+    FASTACT_CASE(block_without_mailbox, {2, kThreads, 1, 1, 0, 2}),
+    FASTACT_CASE(global_memory_of_a_cluster, {2, kThreads, 1, 1, 0, 2}),
+    FASTACT_CASE(prefetch_over_end, {1, kThreads}),
+    {"cluster_of_8", [] { return with_xy(of_a_cluster<0>, {16, kThreads, 1, 1, 0, 8}); }},
+    {"cluster_of_9", [] { return with_xy(of_a_cluster<1>, {18, kThreads, 1, 1, 0, 9}); }},
+    {"grid_of_half_a_cluster", [] { return with_xy(of_a_cluster<2>, {6, kThreads, 1, 1, 0, 4}); }},
+    {"device_without_clusters",
+     [] {
+       const DeviceGuard guard(1);
+       return with_xy(of_a_cluster<3>, {2, kThreads, 1, 1, 0, 2});
+     }},
     FASTACT_CASE(shared_out_of_bounds, {1, kThreads}),
     FASTACT_CASE(shared_before_start, {1, kThreads}),
     FASTACT_CASE(dynamic_shared_out_of_bounds, {1, kThreads, 1, 1, 4 * kThreads - 4}),

@@ -45,6 +45,15 @@ FAULTS = {
     "write_conflict_of_blocks": r"conflict in global memory: .* stored by another block",
     "read_after_write": r"conflict in global memory: ",
     "write_after_read": r"conflict in global memory: ",
+    "sent_before_all_begun": r"number \d for block \d of the cluster, which may not have begun",
+    "sent_to_no_block": r"number 0 for block 2 of the cluster, which is not there",
+    "sent_twice": r"number 0 for block 1 of the cluster, which has it",
+    "sent_to_ended_block": r"number 0 for block 0 of the cluster, which has ended",
+    "never_sent": r"a wait for the cluster that never ends: .* waits for numbers in never_sent",
+    "read_without_waiting": r"number 0 of a mailbox is read by a thread that did not wait",
+    "block_without_mailbox": r"a wait for the cluster that never ends: ",
+    "global_memory_of_a_cluster": r"conflict in global memory: load .* by another block",
+    "prefetch_over_end": r"out of bounds: prefetch of 1040 bytes",
 }
 # The same, where the kernel has another name than the case.
 FAULTS_ELSEWHERE = {
@@ -69,6 +78,9 @@ ERRORS = {
     "more_threads_than_compiled_for": "cudaErrorInvalidValue",
     "more_rows_of_threads_than_compiled_for": "cudaErrorInvalidValue",
     "no_blocks": "cudaErrorInvalidConfiguration",
+    "cluster_of_9": "cudaErrorInvalidClusterSize",
+    "grid_of_half_a_cluster": "cudaErrorInvalidClusterSize",
+    "device_without_clusters": "cudaErrorInvalidClusterSize",
 }
 
 
@@ -95,6 +107,11 @@ def check_collectives() -> None:
     assert emulated.selftest.run("collectives")[:32] == [1.0] * 32
 
 
+def check_cluster_exchange() -> None:
+    sums = emulated.selftest.run("cluster_exchange")[:4]
+    np.testing.assert_array_equal(sums, RAMP[:16].reshape(4, 4).sum(1))
+
+
 def check_nothing() -> None:
     np.testing.assert_array_equal(emulated.selftest.run("nothing"), RAMP[:THREADS])
 
@@ -117,6 +134,8 @@ RIGHT = {
     "copy_packs": check_copy,
     "warp_exchange": check_warp_exchange,
     "collectives": check_collectives,
+    "cluster_exchange": check_cluster_exchange,
+    "cluster_of_8": lambda: emulated.selftest.run("cluster_of_8"),
     "nothing": check_nothing,
     "all_dynamic_shared": lambda: emulated.selftest.run("all_dynamic_shared"),
     "all_shared": lambda: check_shared("all_shared", 0),
