@@ -61,7 +61,7 @@ T shuffle(Call call, unsigned mask, T value, int argument, int width, const Site
 
 // Runs a kernel over a grid, on the current device and at once.
 template <class... Parameters, class... Arguments>
-void launch(void (*kernel)(Parameters...), dim3 grid, dim3 block, size_t shared,
+void launch(void (*kernel)(Parameters...), dim3 grid, dim3 block, size_t shared, unsigned,
             cudaStream_t stream, const Arguments&... arguments) {
   static_assert((std::is_trivially_copyable_v<Parameters> && ...),
                 "CUDA copies a kernel's parameters byte by byte");
@@ -144,6 +144,19 @@ template <int n>
 void await_copies() {
   emulation::await_copies(n);
 }
+
+// STUB until the emulated device has clusters.
+inline int cluster_index() { return 0; }
+inline int block_of_cluster() { return 0; }
+template <int n>
+struct Mailboxes {
+  void open() const {}
+  void all_are_open() const {}
+  void expect(int, int) const {}
+  void send(int, int, double, int) const {}
+  void wait(int) const {}
+  double get(int, int) const { return 0; }
+};
 
 inline int __clz(int x) { return x == 0 ? 32 : __builtin_clz(unsigned(x)); }
 inline void forget(uint32_t (&)[4]) {}

@@ -42,7 +42,8 @@ struct RecordedLaunch {
     return kernel == o.kernel && queue == o.queue && device == o.device && first == o.first &&
            words.size() == o.words.size() && shape.blocks == o.shape.blocks &&
            shape.blocks_y == o.shape.blocks_y && shape.threads == o.shape.threads &&
-           shape.threads_y == o.shape.threads_y && shape.shared == o.shape.shared;
+           shape.threads_y == o.shape.threads_y && shape.shared == o.shape.shared &&
+           shape.cluster == o.shape.cluster;
   }
 };
 using Launches = std::vector<RecordedLaunch>;

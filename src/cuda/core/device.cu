@@ -131,6 +131,39 @@ void allow_shared(const void* kernel) {
   });
 }
 
+#if defined(FASTACT_CUDA_EMULATION)
+int most_of_cluster(const void*, int, int) { return 1; }
+#else
+int most_of_cluster(const void* kernel, int wanted, int threads) {
+  static KnownOfKernels<int> known;
+  return known.of(kernel, [&](int device) {
+    constexpr int kPortable = 8, kSince = 90;  // blocks; a compute capability
+    int has_clusters = 0;
+    cudaFuncAttributes attributes;
+    FASTACT_CUDA_CHECK(cudaDeviceGetAttribute(&has_clusters, cudaDevAttrClusterLaunch, device));
+    FASTACT_CUDA_CHECK(cudaFuncGetAttributes(&attributes, kernel));
+    if (!has_clusters || attributes.ptxVersion < kSince) return 1;
+    for (int blocks = wanted; blocks > 1; blocks /= 2) {
+      if (blocks > kPortable)
+        FASTACT_CUDA_CHECK(
+            cudaFuncSetAttribute(kernel, cudaFuncAttributeNonPortableClusterSizeAllowed, 1));
+      cudaLaunchAttribute cluster{};
+      cluster.id = cudaLaunchAttributeClusterDimension;
+      cluster.val.clusterDim = {unsigned(blocks), 1, 1};
+      cudaLaunchConfig_t config{};
+      config.gridDim = dim3(unsigned(blocks)), config.blockDim = dim3(unsigned(threads));
+      config.attrs = &cluster, config.numAttrs = 1;
+      int at_once = 0;
+      if (cudaOccupancyMaxActiveClusters(&at_once, kernel, &config) == cudaSuccess && at_once > 0)
+        return blocks;
+      cudaGetLastError();  // the runtime remembers it otherwise
+    }
+    return 1;
+  });
+}
+
+#endif
+
 std::string problem_of_machine() {
   int count = 0;
   const cudaError_t error = cudaGetDeviceCount(&count);

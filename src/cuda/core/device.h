@@ -52,6 +52,11 @@ SharedMemory shared_of(void (*kernel)(Parameters...)) {
 // would lower the limit of the other.
 void allow_shared(const void* kernel);
 
+// Blocks of a cluster that a kernel may have on the current device, at most: `wanted`, or the half,
+// a quarter, .. of it; 1 where the device has no clusters or the kernel was compiled without. Blocks
+// have `threads` threads. CUDA is asked once for each kernel, which always wants the same.
+int most_of_cluster(const void* kernel, int wanted, int threads);
+
 struct DeviceFacts {
   std::string name, capability;
   int64_t memory;
