@@ -7,10 +7,12 @@
 #include <cstdlib>
 #include <cstring>
 #include <map>
+#include <set>
 #include <unordered_map>
 #include <unordered_set>
 
 #include "block.h"
+#include "cluster.h"
 #include "common/core/macros.h"
 #include "host_calls.h"
 #include "kernel_code.h"
@@ -39,6 +41,7 @@ constexpr int kMultiprocessors[kDevices] = {4, 3, 132};
 constexpr size_t kMostShared[kDevices] = {64 << 10, 48 << 10, 227 << 10};  // that ask for it
 constexpr size_t kReservedShared = 1 << 10;
 constexpr int kMajor = 9, kMinor = 0;
+constexpr int kNoClusters = 1;  // the device that has none
 
 struct Injection {
   cudaError_t error;
@@ -60,6 +63,8 @@ auto& afterwards = *new std::map<std::string, std::function<void()>>;
 bool contexts[kDevices] = {true};  // as if the process had chosen device 0
 
 std::map<std::pair<const void*, int>, size_t> asked_shared;  // of a kernel on a device
+
+std::set<std::pair<const void*, int>> asked_clusters;  // larger than the portable ones
 
 bool counting = false;
 std::map<std::string, int64_t> counts;
@@ -168,6 +173,14 @@ int64_t dynamic_shared_limit(const void* kernel) {
   return int64_t(kMaxShared) - int64_t(static_shared_of(kernel));
 }
 
+unsigned most_of_cluster(const void* kernel) {
+  constexpr int kFew = 8;  // multiprocessors that are no room for the largest
+  if (current_device == kNoClusters) return 1;
+  const bool large = asked_clusters.count({kernel, current_device}) &&
+                     kMultiprocessors[current_device] >= kFew;
+  return large ? kMostOfCluster : kPortableCluster;
+}
+
 bool has_context(int device) {
   const Lock lock;
   return contexts[device];
@@ -265,6 +278,8 @@ cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int dev
         return *value = kWarpLanes, cudaSuccess;
       case cudaDevAttrMultiProcessorCount:
         return *value = kMultiprocessors[device], cudaSuccess;
+      case cudaDevAttrClusterLaunch:
+        return *value = device != kNoClusters, cudaSuccess;
       case cudaDevAttrComputeCapabilityMajor:
         return *value = kMajor, cudaSuccess;
       case cudaDevAttrComputeCapabilityMinor:
@@ -393,6 +408,11 @@ cudaError_t cudaEventDestroy(cudaEvent_t event) {
 
 cudaError_t cudaFuncSetAttribute(const void* kernel, cudaFuncAttribute attribute, int value) {
   return api_with_context("cudaFuncSetAttribute", [&] {
+    if (attribute == cudaFuncAttributeNonPortableClusterSizeAllowed) {
+      if (current_device == kNoClusters) return cudaErrorInvalidValue;
+      if (value) asked_clusters.insert({kernel, current_device});
+      return cudaSuccess;
+    }
     if (attribute != cudaFuncAttributeMaxDynamicSharedMemorySize || value < 0 ||
         size_t(value) + static_shared_of(kernel) > kMostShared[current_device])
       return cudaErrorInvalidValue;
@@ -409,6 +429,17 @@ cudaError_t cudaFuncGetAttributes(cudaFuncAttributes* attributes, const void* ke
     attributes->maxThreadsPerBlock = threads_of(kernel);
     attributes->numRegs = 32;
     attributes->ptxVersion = attributes->binaryVersion = kMajor * 10 + kMinor;
+    return cudaSuccess;
+  });
+}
+
+// Some number: what is asked is whether it is 0.
+cudaError_t cudaOccupancyMaxActiveClusters(int* count, const void* kernel,
+                                           const cudaLaunchConfig_t* config) {
+  return api_with_context("cudaOccupancyMaxActiveClusters", [&] {
+    if (config->numAttrs != 1 || config->attrs->id != cudaLaunchAttributeClusterDimension)
+      return cudaErrorInvalidValue;
+    *count = config->attrs->val.clusterDim.x <= most_of_cluster(kernel);
     return cudaSuccess;
   });
 }

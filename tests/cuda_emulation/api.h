@@ -49,6 +49,7 @@ struct dim3 {
   X(cudaErrorInvalidResourceHandle, 400, "invalid resource handle")                \
   X(cudaErrorLaunchOutOfResources, 701, "too many resources requested for launch") \
   X(cudaErrorLaunchFailure, 719, "unspecified launch failure")                     \
+  X(cudaErrorInvalidClusterSize, 912, "cluster misconfiguration")                  \
   X(cudaErrorStreamCaptureUnsupported, 900, "operation not permitted when stream is capturing")
 
 #define FASTACT_ENUMERATOR(name, code, text) name = code,
@@ -69,9 +70,28 @@ enum cudaDeviceAttr : int {
   cudaDevAttrMaxSharedMemoryPerMultiprocessor = 81,
   cudaDevAttrMaxSharedMemoryPerBlockOptin = 97,
   cudaDevAttrReservedSharedMemoryPerBlock = 111,
+  cudaDevAttrClusterLaunch = 120,
 };
 
-enum cudaFuncAttribute : int { cudaFuncAttributeMaxDynamicSharedMemorySize = 8 };
+enum cudaFuncAttribute : int {
+  cudaFuncAttributeMaxDynamicSharedMemorySize = 8,
+  cudaFuncAttributeNonPortableClusterSizeAllowed = 13,
+};
+
+enum cudaLaunchAttributeID : int { cudaLaunchAttributeClusterDimension = 4 };
+struct cudaLaunchAttribute {
+  cudaLaunchAttributeID id;
+  struct {
+    dim3 clusterDim;
+  } val;
+};
+struct cudaLaunchConfig_t {
+  dim3 gridDim, blockDim;
+  size_t dynamicSmemBytes;
+  cudaStream_t stream;
+  cudaLaunchAttribute* attrs;
+  unsigned numAttrs;
+};
 
 struct cudaDeviceProp {
   char name[256];
@@ -131,6 +151,9 @@ cudaError_t cudaEventDestroy(cudaEvent_t event);
 cudaError_t cudaFuncGetAttributes(cudaFuncAttributes* attributes, const void* kernel);
 cudaError_t cudaFuncSetAttribute(const void* kernel, cudaFuncAttribute attribute, int value);
 
+cudaError_t cudaOccupancyMaxActiveClusters(int* count, const void* kernel,
+                                           const cudaLaunchConfig_t* config);
+
 template <class T>
 cudaError_t cudaMalloc(T** p, size_t size) {
   return cudaMalloc(reinterpret_cast<void**>(p), size);
@@ -147,6 +170,10 @@ struct Grid;
 // Bytes of shared memory that a block of a kernel may be given by a launch on the current device;
 // below 0 where the kernel's static arrays are more than it may have.
 int64_t dynamic_shared_limit(const void* kernel);
+
+// Blocks of a cluster that a launch of a kernel on the current device may have: 1 on device 1, which
+// has no clusters; 8 on others, or 16 where the kernel may have that and the device room for it.
+unsigned most_of_cluster(const void* kernel);
 
 // Whether something has made a context on a device; tests may take that back.
 bool has_context(int device);

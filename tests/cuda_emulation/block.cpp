@@ -4,6 +4,7 @@
 #include <cstring>
 #include <numeric>
 #include <random>
+#include <stdexcept>
 #include <vector>
 
 #include "block_state.h"
@@ -22,6 +23,7 @@ Running self;
 
 namespace {
 
+uint32_t clock = now.epoch;  // the last epoch that began
 Order order = Order::kAlternate;
 std::minstd_rand shuffler;
 
@@ -43,6 +45,7 @@ void run_fresh() {
     }
     // The thread that ends here may be another than the one that began: now.rank is right for both.
     self.threads[size_t(now.rank)].state = State::kDone;
+    ++this_block().done;
     this_warp().done |= 1u << this_lane();
   }
 }
@@ -72,29 +75,68 @@ void resume(Fiber* fiber) {
   fiber->resume();
 }
 
-// No thread can go on: opens the barrier if all wait there. False if all have returned.
-bool settle() {
-  size_t done = 0;
-  int waits = -1;
+// Lets all threads go on that wait for a state which has come about. False if there are none.
+bool open_cluster() {
+  bool opened = false;
   for (size_t i = 0; i < self.threads.size(); ++i) {
-    done += self.threads[i].state == State::kDone;
-    if (self.threads[i].state == State::kAtBarrier) waits = int(i);
+    Thread& thread = self.threads[i];
+    const Block& block = self.blocks[i / now.size];
+    if ((thread.state == State::kAtCluster && self.opened == self.threads.size()) ||
+        (thread.state == State::kAtMailbox && block.has_all(thread))) {
+      thread.state = State::kReady;
+      opened = true;
+    }
   }
-  if (done == self.threads.size()) return false;
+  return opened;
+}
+
+// Opens the barriers at which all threads of a block wait. False if there are none.
+bool open_barriers() {
+  bool opened = false;
+  for (size_t b = 0; b < self.blocks.size(); ++b) {
+    const auto first = self.threads.begin() + ptrdiff_t(b * now.size), end = first + now.size;
+    const auto waits = [&](const Thread& thread) {
+      return thread.state == State::kAtBarrier && thread.site == first->site;
+    };
+    if (!std::all_of(first, end, waits)) continue;
+    for (auto thread = first; thread != end; ++thread) thread->state = State::kReady;
+    self.blocks[b].epoch = ++clock;
+    opened = true;
+  }
+  return opened;
+}
+
+// No thread can go on: opens what all wait for. False if all have returned.
+bool settle() {
+  if (open_cluster() || open_barriers()) return true;
+  const auto is_done = [](const Thread& thread) { return thread.state == State::kDone; };
+  if (std::all_of(self.threads.begin(), self.threads.end(), is_done)) return false;
   for (int w = 0; w < self.warp_count; ++w)
     if (!self.warps[w].meetings.empty()) fault_meeting(w, self.warps[w].meetings.front());
+  const auto find_first = [](State state) {
+    const auto waits = [&](const Thread& thread) { return thread.state == state; };
+    const auto found = std::find_if(self.threads.begin(), self.threads.end(), waits);
+    return found == self.threads.end() ? -1 : int(found - self.threads.begin());
+  };
+  const int waits = find_first(State::kAtBarrier);
+  if (waits < 0) {
+    const int last = std::max(find_first(State::kAtCluster), find_first(State::kAtMailbox));
+    make_current(last);
+    fault("a wait for the cluster that never ends: " + whereabouts(last), this_thread().site);
+  }
   const Site site = self.threads[size_t(waits)].site;
-  for (size_t i = 0; i < self.threads.size(); ++i)
-    if (self.threads[i].state != State::kAtBarrier || !(self.threads[i].site == site)) {
+  const auto first = waits / int(now.size) * int(now.size);
+  for (int i = first; i < first + int(now.size); ++i)
+    if (self.threads[size_t(i)].state != State::kAtBarrier ||
+        !(self.threads[size_t(i)].site == site)) {
       make_current(waits);
-      fault("divergent __syncthreads: " + whereabouts(int(i)), site);
+      fault("divergent __syncthreads: " + whereabouts(i), site);
     }
-  for (Thread& thread : self.threads) thread.state = State::kReady;
-  ++now.epoch;
   return true;
 }
 
-void begin_block(uint32_t number) {
+// number: of the cluster in its grid; first: its first block.
+void begin_cluster(uint32_t number, const uint3& first) {
   Order direction = order;
   if (direction == Order::kAlternate)
     direction = (now.launch ^ number) & 1 ? Order::kBackward : Order::kForward;
@@ -102,7 +144,11 @@ void begin_block(uint32_t number) {
   if (direction == Order::kBackward) std::reverse(self.order.begin(), self.order.end());
   if (direction == Order::kShuffle) std::shuffle(self.order.begin(), self.order.end(), shuffler);
   self.next_fresh = 0;
-  for (Thread& thread : self.threads) thread.state = State::kFresh;
+  for (Thread& thread : self.threads) {
+    thread.state = State::kFresh;
+    thread.opened = thread.knows_cluster = thread.knows_numbers = false;
+    thread.round = -1;
+  }
   for (int w = 0; w < self.warp_count; ++w) {
     Warp& warp = self.warps[w];
     warp.done = 0;
@@ -110,10 +156,15 @@ void begin_block(uint32_t number) {
     warp.time = 0;
     memset(warp.known, 0, sizeof(warp.known));
   }
-  now.block = ++now.epoch;
+  now.block = ++clock;
+  self.opened = 0;
+  for (size_t b = 0; b < self.blocks.size(); ++b) {
+    const uint3 index{first.x + unsigned(b), first.y, first.z};
+    self.blocks[b] = {index, ++clock, 0, -1, 0, {}, {}, {}};
+  }
 }
 
-void run_block() {
+void run_cluster() {
   for (bool backward = false;; backward = !backward) {
     bool advanced = false;
     for (size_t i = 0; i < self.order.size() && !self.error; ++i) {
@@ -143,37 +194,40 @@ void cancel() {
   for (Warp& warp : self.warps) warp.meetings.clear();
 }
 
-void prepare_threads(const dim3& size) {
-  const size_t count = size_t{size.x} * size.y * size.z;
+void prepare_threads(const dim3& size, unsigned cluster) {
+  now.size = size.x * size.y * size.z;
+  self.blocks.resize(cluster);
+  const size_t count = size_t{now.size} * cluster;
   self.threads.assign(count, Thread{});
   self.order.resize(count);
   self.warp_count = int((count + kWarpLanes - 1) / kWarpLanes);
   for (int w = 0; w < self.warp_count; ++w) self.warps[w].present = 0;
   size_t rank = 0;
-  for (unsigned z = 0; z < size.z; ++z)
-    for (unsigned y = 0; y < size.y; ++y)
-      for (unsigned x = 0; x < size.x; ++x, ++rank) {
-        self.threads[rank].index = {x, y, z};
-        self.warps[rank / kWarpLanes].present |= 1u << (rank % kWarpLanes);
-      }
+  for (unsigned b = 0; b < cluster; ++b)
+    for (unsigned z = 0; z < size.z; ++z)
+      for (unsigned y = 0; y < size.y; ++y)
+        for (unsigned x = 0; x < size.x; ++x, ++rank) {
+          self.threads[rank].index = {x, y, z};
+          self.warps[rank / kWarpLanes].present |= 1u << (rank % kWarpLanes);
+        }
 }
 
 void run_grid(const Grid& grid) {
   self.grid = &grid;
   fastact_block_size = grid.block;
   fastact_grid_size = grid.grid;
-  prepare_threads(grid.block);
+  prepare_threads(grid.block, grid.cluster);
   set_dynamic_shared(grid.shared);
-  now.launch = ++now.epoch;
-  const uint64_t row = grid.grid.x, plane = row * grid.grid.y, count = plane * grid.grid.z;
+  now.launch = now.epoch = ++clock;
+  const uint64_t row = grid.grid.x / grid.cluster, plane = row * grid.grid.y;
+  const uint64_t count = plane * grid.grid.z;
   const bool backward =
       order == Order::kBackward || (order == Order::kAlternate && (now.launch & 1));
   for (uint64_t i = 0; i < count; ++i) {
     const uint64_t number = backward ? count - 1 - i : i;
-    fastact_block_index = {unsigned(number % row), unsigned(number % plane / row),
-                           unsigned(number / plane)};
-    begin_block(uint32_t(number));
-    run_block();
+    begin_cluster(uint32_t(number), {unsigned(number % row) * grid.cluster,
+                                     unsigned(number % plane / row), unsigned(number / plane)});
+    run_cluster();
   }
 }
 
@@ -186,6 +240,13 @@ cudaError_t check(const Grid& grid) {
   if (size_t{b.x} * b.y * b.z > size_t(threads_of(grid.kernel)) ||
       int64_t(grid.shared) > dynamic_shared_limit(grid.kernel))
     return cudaErrorInvalidValue;
+  if (grid.cluster > 1) {
+    if (grid.cluster > most_of_cluster(grid.kernel) || g.x % grid.cluster)
+      return cudaErrorInvalidClusterSize;
+    if (size_t{b.x} * b.y * b.z % kWarpLanes || grid.shared > 0)
+      throw std::invalid_argument("clusters of parts of warps, or with dynamic shared memory, are "
+                                  "not emulated");
+  }
   int device = -1;
   if (cudaStreamGetDevice(grid.stream, &device) != cudaSuccess || device != now.device)
     return cudaErrorInvalidResourceHandle;
@@ -197,6 +258,8 @@ cudaError_t check(const Grid& grid) {
 void make_current(int rank) {
   now.rank = rank;
   fastact_thread_index = self.threads[size_t(rank)].index;
+  fastact_block_index = this_block().index;
+  now.epoch = this_block().epoch;
 }
 
 void wait(State state, const Site& site) {
@@ -218,6 +281,10 @@ std::string whereabouts(int rank) {
       return who + " has returned";
     case State::kAtBarrier:
       return who + " waits at __syncthreads in " + thread.site.text();
+    case State::kAtCluster:
+      return who + " waits for all blocks of its cluster in " + thread.site.text();
+    case State::kAtMailbox:
+      return who + " waits for numbers in " + thread.site.text();
     case State::kAtMeeting:
       return who + " waits for its warp in " + thread.site.text();
     default:

@@ -1,6 +1,6 @@
 // Running a grid: its blocks one after another, the threads of a block as fibers.
 //
-// A fiber runs threads to their end, one after another, until one has to wait: at a barrier, or for
+// A cluster's blocks run at the same time (cluster.h). A fiber runs threads to their end, one after another, until one has to wait: at a barrier, or for
 // the other lanes of a shuffle. That thread keeps the fiber and another fiber goes on. A kernel
 // without barriers thus runs whole blocks on one fiber.
 #pragma once
@@ -17,16 +17,20 @@ constexpr int kWarpLanes = 32;
 constexpr int kMaxThreads = 1024;
 constexpr size_t kMaxShared = 48 << 10;
 
-// The running thread, and the time as it sees it. Epochs count barriers, blocks and launches alike
-// and are never reset: the epoch that an access left behind shows by itself whether it was in
+// The running thread, and the time as its block sees it. Epochs count barriers, blocks (all of a
+// cluster as one) and launches alike and are never reset: the epoch that an access left behind shows by itself whether it was in
 // this launch, in this block, and before or after the last barrier.
 struct Now {
   uint32_t launch = 0, block = 0;  // the epochs in which they began
   uint32_t epoch = 2;              // 0: never; 1: the host
-  int rank = -1;                   // of the thread in its block; -1: no kernel runs
+  int rank = -1;                   // of the thread in its cluster; -1: no kernel runs
+  uint32_t size = 1;               // threads of a block
   int device = 0;
 };
 extern Now now;
+
+// The block of a cluster to which a thread belongs.
+inline uint32_t block_of(uint32_t rank) { return rank / now.size; }
 
 // The same within a warp, where __syncwarp orders: how many there were, and the number of the first
 // one after which another lane's accesses are not yet known to this thread to have happened.
@@ -52,6 +56,7 @@ struct Grid {
   const char* signature;  // its type's mangled name
   dim3 grid, block;
   size_t shared;
+  unsigned cluster;  // blocks, along x
   cudaStream_t stream;
   void (*call)(const void* arguments);  // runs the kernel for the thread that is now the current
   const void* arguments;

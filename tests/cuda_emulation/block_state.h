@@ -6,11 +6,12 @@
 #include <vector>
 
 #include "block.h"
+#include "cluster.h"
 #include "fiber.h"
 
 namespace fastact::emulation {
 
-enum class State { kFresh, kReady, kAtBarrier, kAtMeeting, kDone };
+enum class State { kFresh, kReady, kAtBarrier, kAtMeeting, kAtCluster, kAtMailbox, kDone };
 
 struct Thread {
   State state;
@@ -18,6 +19,8 @@ struct Thread {
   Fiber* fiber;  // on which it waits
   Site site;     // where it waits
   uint64_t result;
+  bool opened, knows_cluster, knows_numbers;  // of mailboxes
+  int round;                                  // for which it waits or waited last; -1: none
 };
 
 // Lanes that wait for one another.
@@ -37,15 +40,40 @@ struct Warp {
   uint32_t known[kWarpLanes][kWarpLanes] = {};  // lane b knows what lane a did before known[b][a]
 };
 
+// One of two mailboxes in turn. `rounds`: how many it has had; of[i]: in which the i-th number came.
+struct Box {
+  int rounds = 0, expected = -1, received = 0;
+  std::vector<double> numbers;
+  std::vector<int> of;
+};
+
+// A block of the cluster that runs, and its mailbox or two.
+struct Block {
+  uint3 index;
+  uint32_t epoch;
+  int done = 0;  // threads
+  int expected = -1, received = 0;
+  std::vector<double> numbers;
+  std::vector<bool> has_come;
+  Box boxes[2];
+
+  // Whether all numbers have come for which a thread waits.
+  bool has_all(const Thread& thread) const {
+    return thread.round < 0 ? received == expected : boxes[thread.round & 1].rounds > thread.round / 2;
+  }
+};
+
 struct Cancelled {};  // unwinds a thread that waits when another has failed
 
-// The running block.
+// The running cluster, mostly of one block.
 struct Running {
   const Grid* grid = nullptr;
   std::vector<Thread> threads;
   std::vector<int> order;
   size_t next_fresh = 0;
-  Warp warps[kMaxThreads / kWarpLanes];
+  std::vector<Block> blocks;
+  size_t opened = 0;  // threads that opened a mailbox
+  Warp warps[kMostOfCluster * kMaxThreads / kWarpLanes];
   int warp_count = 0;
   Fiber* running = nullptr;
   bool cancelling = false;
@@ -54,6 +82,7 @@ struct Running {
 extern Running self;
 
 inline Thread& this_thread() { return self.threads[size_t(now.rank)]; }
+inline Block& this_block() { return self.blocks[size_t(block_of(uint32_t(now.rank)))]; }
 inline Warp& this_warp() { return self.warps[now.rank / kWarpLanes]; }
 inline int this_lane() { return now.rank % kWarpLanes; }
 

@@ -12,6 +12,7 @@
 
 #include "api.h"
 #include "block.h"
+#include "cluster.h"
 #include "common/core/macros.h"
 #include "memory.h"
 #include "shared.h"
@@ -59,16 +60,16 @@ T shuffle(Call call, unsigned mask, T value, int argument, int width, const Site
   return result;
 }
 
-// Runs a kernel over a grid, on the current device and at once.
+// Runs a kernel over a grid, on the current device and at once. cluster: blocks of one.
 template <class... Parameters, class... Arguments>
-void launch(void (*kernel)(Parameters...), dim3 grid, dim3 block, size_t shared, unsigned,
+void launch(void (*kernel)(Parameters...), dim3 grid, dim3 block, size_t shared, unsigned cluster,
             cudaStream_t stream, const Arguments&... arguments) {
   static_assert((std::is_trivially_copyable_v<Parameters> && ...),
                 "CUDA copies a kernel's parameters byte by byte");
   static_assert((sizeof(Parameters) + ... + 0) <= 4096, "a kernel's parameters exceed 4 KiB");
   const auto call = [&] { kernel(arguments...); };
   run({reinterpret_cast<const void*>(kernel), typeid(void(Parameters...)).name(), grid, block,
-       shared, stream, [](const void* closure) { (*static_cast<decltype(call)*>(closure))(); },
+       shared, cluster, stream, [](const void* closure) { (*static_cast<decltype(call)*>(closure))(); },
        &call});
 }
 
@@ -145,24 +146,57 @@ void await_copies() {
   emulation::await_copies(n);
 }
 
-// STUB until the emulated device has clusters.
-inline int cluster_index() { return 0; }
-inline int block_of_cluster() { return 0; }
-template <int n>
-struct Mailboxes {
-  void open() const {}
-  void all_are_open() const {}
-  void expect(int, int) const {}
-  void send(int, int, double, int) const {}
-  void wait(int) const {}
-  double get(int, int) const { return 0; }
-};
-
 inline int __clz(int x) { return x == 0 ? 32 : __builtin_clz(unsigned(x)); }
 inline void forget(uint32_t (&)[4]) {}
 inline void forget(int&) {}
 
 inline void bring_near(const void*) {}
+inline void bring_all_near(const void* p, unsigned bytes,
+                           const emulation::Site& site = emulation::Site::here()) {
+  emulation::kernel_bring_near(p, bytes, site);
+}
+
+using emulation::block_of_cluster, emulation::cluster_index;
+
+template <int n>
+struct Mailboxes {
+  using Site = emulation::Site;
+  void open(const Site& site = Site::here()) const {
+    FASTACT_SHARED(double, mailboxes, 2 + 2 * n);
+    static_cast<void>(mailboxes);
+    emulation::open_mailboxes(n, site);
+  }
+  void all_are_open(const Site& site = Site::here()) const { emulation::await_mailboxes(site); }
+  void expect(int round, int count, const Site& site = Site::here()) const {
+    emulation::expect_numbers(round, count, site);
+  }
+  void send(int round, int i, double value, int block, const Site& site = Site::here()) const {
+    emulation::send_number_of(round, i, value, block, site);
+  }
+  void wait(int round, const Site& site = Site::here()) const {
+    emulation::await_round(round, site);
+  }
+  double get(int round, int i, const Site& site = Site::here()) const {
+    return emulation::number_of_round(round, i, site);
+  }
+};
+
+// As launch.cuh has it. The barrier and the numbers are shared memory there, and count as such.
+template <int n>
+struct Mailbox {
+  using Site = emulation::Site;
+  void open(int count, const Site& site = Site::here()) const {
+    FASTACT_SHARED(double, mailbox, 1 + n);
+    static_cast<void>(mailbox);
+    emulation::open_mailbox(count, n, site);
+  }
+  void all_are_open(const Site& site = Site::here()) const { emulation::await_mailboxes(site); }
+  void send(int i, double value, int block, const Site& site = Site::here()) const {
+    emulation::send_number(i, value, block, site);
+  }
+  void wait(const Site& site = Site::here()) const { emulation::await_numbers(site); }
+  double operator[](int64_t i) const { return emulation::received_number(i, Site::here()); }
+};
 
 template <class T>
 emulation::SharedSpan<T> dynamic_shared() {

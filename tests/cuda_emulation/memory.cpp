@@ -7,6 +7,7 @@
 #include <map>
 
 #include "block.h"
+#include "cluster.h"
 
 namespace fastact::emulation {
 namespace {
@@ -15,8 +16,13 @@ constexpr size_t kSpace = size_t{64} << 30;  // addresses of a device; reserved,
 constexpr size_t kAlignment = 256;
 constexpr size_t kGap = 4096;  // at least, between two allocations
 constexpr uint32_t kHostEpoch = 1;
-// In place of the one thread that read a byte: several of one block, or of several blocks.
+// In place of the one thread that read a byte: several of one block (of a cluster's k-th, kSeveral -
+// k), or of several blocks.
 constexpr uint32_t kSeveral = 0xfffffffe, kBlocks = 0xffffffff;
+bool are_several(uint32_t rank) { return rank <= kSeveral && rank > kSeveral - kMostOfCluster; }
+uint32_t block_of_reader(uint32_t rank) {
+  return are_several(rank) ? kSeveral - rank : block_of(rank);
+}
 
 using Allocations = std::map<uintptr_t, Allocation>;
 
@@ -101,10 +107,15 @@ std::string place(const Allocation& a, size_t offset) {
   return "byte offset " + std::to_string(offset) + " of an allocation of " + describe(a);
 }
 
+// Whether a touch of this cluster was by another block, or by several.
+bool is_elsewhere(const Touch& then) {
+  return then.rank == kBlocks || block_of_reader(then.rank) != block_of(uint32_t(now.rank));
+}
+
 [[noreturn]] void fault_conflict(const char* what, const Allocation& a, size_t offset,
                                  const Touch& before, const Site& site) {
-  const std::string by = before.epoch < now.block || before.rank == kBlocks ? "another block"
-                         : before.rank == kSeveral
+  const std::string by = before.epoch < now.block || is_elsewhere(before) ? "another block"
+                         : are_several(before.rank)
                              ? "other threads of the block"
                              : "thread " + std::to_string(before.rank) + " of the block";
   fault(std::string("conflict in global memory: ") + what + " by " + by +
@@ -115,7 +126,8 @@ std::string place(const Allocation& a, size_t offset) {
 // What the running thread does now and another did then have no order.
 bool conflicts(const Touch& then) {
   return then.epoch >= now.launch &&
-         (then.epoch < now.block || (then.epoch == now.epoch && then.rank != uint32_t(now.rank)));
+         (then.epoch < now.block || is_elsewhere(then) ||
+          (then.epoch == now.epoch && then.rank != uint32_t(now.rank)));
 }
 
 Allocation& check(const char* verb, const void* p, size_t bytes, size_t alignment,
@@ -214,14 +226,19 @@ void kernel_read(void* to, const void* from, size_t bytes, size_t alignment, con
     if (written.epoch == 0) fault("uninitialised global memory: load of " + place(a, i), site);
     if (conflicts(written)) fault_conflict("load of what was stored", a, i, written, site);
     Touch& read = a.read[i];
-    if (read.epoch >= now.launch && read.epoch < now.block)
+    if (read.epoch >= now.launch && (read.epoch < now.block || is_elsewhere(read)))
       read = {now.epoch, kBlocks};
     else if (read.epoch < now.launch || (read.epoch < now.epoch && read.rank != kBlocks))
       read = {now.epoch, rank};
     else if (read.rank != rank && read.rank != kBlocks)
-      read.rank = kSeveral;
+      read.rank = kSeveral - block_of(rank);
   }
   memcpy(to, a.bytes.get() + offset, bytes);
+}
+
+void kernel_bring_near(const void* p, size_t bytes, const Site& site) {
+  check("prefetch", p, bytes, 16, site);
+  if (bytes % 16) fault("a prefetch of " + std::to_string(bytes) + " bytes", site);
 }
 
 void kernel_write(void* to, const void* from, size_t bytes, size_t alignment, const Site& site) {
@@ -230,7 +247,7 @@ void kernel_write(void* to, const void* from, size_t bytes, size_t alignment, co
   for (size_t i = offset; i < offset + bytes; ++i) {
     const Touch written = a.written[i], read = a.read[i];
     if (conflicts(written)) fault_conflict("store to what was stored", a, i, written, site);
-    if (conflicts(read) || (read.epoch >= now.launch && read.rank == kBlocks))
+    if (conflicts(read))
       fault_conflict("store to what was loaded", a, i, read, site);
     a.written[i] = {now.epoch, uint32_t(now.rank)};
   }

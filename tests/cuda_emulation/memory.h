@@ -53,6 +53,7 @@ void read_to_host(void* to, const void* from, size_t bytes);
 
 // What a thread of a kernel does: checked, and then done.
 void kernel_read(void* to, const void* from, size_t bytes, size_t alignment, const Site& site);
+void kernel_bring_near(const void* p, size_t bytes, const Site& site);
 void kernel_write(void* to, const void* from, size_t bytes, size_t alignment, const Site& site);
 
 }  // namespace fastact::emulation

@@ -92,7 +92,7 @@ void check_arrived(const char* verb, const SharedRegion& region, const Granule& 
 }
 
 Copies& copies_of_thread() {
-  static auto* all = new std::vector<Copies>(kMaxThreads);
+  static auto* all = new std::vector<Copies>(kMostOfCluster * kMaxThreads);
   Copies& copies = (*all)[size_t(now.rank)];
   if (copies.block != now.block) copies = {now.block, 0, {}};
   return copies;
@@ -130,27 +130,31 @@ Granule* locate(SharedRegion& region, size_t start, size_t item, size_t count, i
 
 SharedRegion& static_shared(SharedSite& site) {
   if (site.block != now.block) {
-    if (!site.region) site.region = new SharedRegion(site.name, site.item, site.item * site.count);
     const auto& arrays = static_arrays(running_kernel());
     if (std::find(arrays.begin(), arrays.end(), &site) == arrays.end())
       fault("static shared memory that the kernel's code does not name: " + std::string(site.name),
             {});
     site.block = now.block;
   }
-  return *site.region;
+  SharedRegion*& region = site.regions[block_of(uint32_t(now.rank))];
+  if (!region) region = new SharedRegion(site.name, site.item, site.item * site.count);
+  return *region;
 }
 
+// Each block of a cluster has one.
+static size_t dynamic_bytes = 0;
+
 SharedRegion& dynamic_shared_region() {
-  static auto* region = new SharedRegion("dynamic_shared", 2, 0);
+  static SharedRegion* regions[kMostOfCluster] = {};
+  SharedRegion*& region = regions[block_of(uint32_t(now.rank))];
+  if (!region) region = new SharedRegion("dynamic_shared", 2, 0);
+  region->bytes.resize(dynamic_bytes);
+  region->granules.resize(dynamic_bytes / region->granule);
   return *region;
 }
 
 // Rounded down to whole granules: an odd byte at the end belongs to no element.
-void set_dynamic_shared(size_t bytes) {
-  SharedRegion& region = dynamic_shared_region();
-  region.bytes.resize(bytes);
-  region.granules.resize(bytes / region.granule);
-}
+void set_dynamic_shared(size_t bytes) { dynamic_bytes = bytes; }
 
 size_t size_of(const SharedRegion& region) { return region.bytes.size(); }
 

@@ -9,6 +9,7 @@
 #include <cstring>
 #include <type_traits>
 
+#include "cluster.h"
 #include "fault.h"
 
 namespace fastact::emulation {
@@ -20,7 +21,7 @@ struct SharedSite {
   const char* name;
   size_t item, count;
   uint32_t block = 0;  // the epoch of the block that used it last
-  SharedRegion* region = nullptr;
+  SharedRegion* regions[kMostOfCluster] = {};  // of the blocks of a cluster
 
   constexpr SharedSite(const char* name_, size_t item_, size_t count_)
       : name(name_), item(item_), count(count_) {}

@@ -131,22 +131,20 @@ void allow_shared(const void* kernel) {
   });
 }
 
-#if defined(FASTACT_CUDA_EMULATION)
-int most_of_cluster(const void*, int, int) { return 1; }
-#else
-int most_of_cluster(const void* kernel, int wanted, int threads) {
-  static KnownOfKernels<int> known;
+uint32_t cluster_sizes(const void* kernel, int threads) {
+  static KnownOfKernels<uint32_t> known;
   return known.of(kernel, [&](int device) {
-    constexpr int kPortable = 8, kSince = 90;  // blocks; a compute capability
+    constexpr int kMost = 16, kSince = 90;  // blocks; a compute capability
     int has_clusters = 0;
     cudaFuncAttributes attributes;
     FASTACT_CUDA_CHECK(cudaDeviceGetAttribute(&has_clusters, cudaDevAttrClusterLaunch, device));
     FASTACT_CUDA_CHECK(cudaFuncGetAttributes(&attributes, kernel));
-    if (!has_clusters || attributes.ptxVersion < kSince) return 1;
-    for (int blocks = wanted; blocks > 1; blocks /= 2) {
-      if (blocks > kPortable)
-        FASTACT_CUDA_CHECK(
-            cudaFuncSetAttribute(kernel, cudaFuncAttributeNonPortableClusterSizeAllowed, 1));
+    uint32_t sizes = 0;
+    if (!has_clusters || attributes.ptxVersion < kSince) return sizes;
+    // Without it a cluster has 8 blocks at most.
+    FASTACT_CUDA_CHECK(
+        cudaFuncSetAttribute(kernel, cudaFuncAttributeNonPortableClusterSizeAllowed, 1));
+    for (int blocks = 2; blocks <= kMost; ++blocks) {
       cudaLaunchAttribute cluster{};
       cluster.id = cudaLaunchAttributeClusterDimension;
       cluster.val.clusterDim = {unsigned(blocks), 1, 1};
@@ -155,14 +153,13 @@ int most_of_cluster(const void* kernel, int wanted, int threads) {
       config.attrs = &cluster, config.numAttrs = 1;
       int at_once = 0;
       if (cudaOccupancyMaxActiveClusters(&at_once, kernel, &config) == cudaSuccess && at_once > 0)
-        return blocks;
-      cudaGetLastError();  // the runtime remembers it otherwise
+        sizes |= 1u << blocks;
+      else
+        cudaGetLastError();  // the runtime remembers it otherwise
     }
-    return 1;
+    return sizes;
   });
 }
-
-#endif
 
 std::string problem_of_machine() {
   int count = 0;

@@ -52,10 +52,10 @@ SharedMemory shared_of(void (*kernel)(Parameters...)) {
 // would lower the limit of the other.
 void allow_shared(const void* kernel);
 
-// Blocks of a cluster that a kernel may have on the current device, at most: `wanted`, or the half,
-// a quarter, .. of it; 1 where the device has no clusters or the kernel was compiled without. Blocks
-// have `threads` threads. CUDA is asked once for each kernel, which always wants the same.
-int most_of_cluster(const void* kernel, int wanted, int threads);
+// How many blocks of so many threads a cluster of a kernel may have on the current device: bit k is
+// set where it may have k, up to 16. None, where the device has no clusters or the kernel was
+// compiled without. CUDA is asked once for each kernel.
+uint32_t cluster_sizes(const void* kernel, int threads);
 
 struct DeviceFacts {
   std::string name, capability;

@@ -136,7 +136,7 @@ FASTACT_DEVICE T* dynamic_shared() {
 // which the threads of all of them send numbers. Every thread of the kernel says open(count) first,
 // the count being of the numbers that come, then all_are_open(), which waits until every block of
 // the cluster runs; only then may it send. wait() waits for all numbers. A kernel that was compiled
-// for less traps: most_of_cluster (device.h) says where it is not to be launched.
+// for less traps: cluster_sizes (device.h) say where it is not to be launched.
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 900
 FASTACT_DEVICE int cluster_index() { return 0; }
 FASTACT_DEVICE int block_of_cluster() { return 0; }
@@ -205,7 +205,7 @@ struct Mailbox {
   FASTACT_DEVICE void wait() const {
     asm volatile(
         "{\n\t.reg .pred done;\nagain_%=:\n\t"
-        "mbarrier.try_wait.parity.shared::cta.b64 done, [%0], 0;\n\t"
+        "mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 done, [%0], 0;\n\t"
         "@!done bra again_%=;\n\t}" ::"r"(at(0))
         : "memory");
   }
@@ -254,7 +254,7 @@ struct Mailboxes {
   FASTACT_DEVICE void wait(int round) const {
     asm volatile(
         "{\n\t.reg .pred done;\nagain_%=:\n\t"
-        "mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n\t"
+        "mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 done, [%0], %1;\n\t"
         "@!done bra again_%=;\n\t}" ::"r"(at(round & 1)),
         "r"(round >> 1 & 1)
         : "memory");

@@ -117,16 +117,16 @@ struct KindOf {
     total[1] += loss.weight;
   }
 
-  template <int n>
-  FASTACT_DEVICE void store_chunk(const Peak<T, n>& peak, int s, double* to) const {
-    store(to, double(peak.max[s]));
-    store(to + 1, divide(peak.rest[s], double(peak.at[s](peak.at[s].m))));
-    store(to + 2, peak.count[s]);
-    if constexpr (may_share) store(to + 3, peak.mass[s]), store(to + 4, peak.apart[s]);
+  template <int n, class Put>
+  FASTACT_DEVICE void store_chunk(const Peak<T, n>& peak, int s, const Put& put) const {
+    put(0, double(peak.max[s]));
+    put(1, divide(peak.rest[s], double(peak.at[s](peak.at[s].m))));
+    put(2, peak.count[s]);
+    if constexpr (may_share) put(3, peak.mass[s]), put(4, peak.apart[s]);
   }
-  template <class Rows>
-  FASTACT_DEVICE RowSums merge(const Rows& rows, const double* peaks, int) const {
-    return merge_peaks(peaks, rows.chunks.count, rows.up, rows.shares);
+  template <class Rows, class From>
+  FASTACT_DEVICE RowSums merge(const Rows& rows, const From& from, int lane, int) const {
+    return merge_peaks(from, lane, rows.chunks.count, rows.up, rows.shares);
   }
   template <class Rows>
   FASTACT_DEVICE void finish_merged(const Rows& rows, int64_t row, const RowSums& sums, double* to,

@@ -274,17 +274,18 @@ FASTACT_DEVICE_CALL Level<Compute<T>> level_called(RowSums sums, TermsAt<T> at, 
 }
 
 // The sums of a row, from its chunks' sums. Each lane of a warp merges every 32nd chunk, and all
-// lanes get the result.
+// lanes get the result. from(i): the i-th number of the chunks.
 constexpr int kPeakFields = 5;
-FASTACT_DEVICE RowSums merge_peaks(const double* peaks, int64_t count, double up, bool shares) {
-  const int lane = int(threadIdx.x) % kWarp;
+template <class From>
+FASTACT_DEVICE RowSums merge_peaks(const From& from, int lane, int64_t count, double up,
+                                   bool shares) {
   double max = -infinity<double>();
-  for (int64_t c = lane; c < count; c += kWarp) max = larger(max, load(peaks + c * kPeakFields));
+  for (int64_t c = lane; c < count; c += kWarp) max = larger(max, from(c * kPeakFields));
   max = warp_fold(max, [](double a, double b) { return larger(a, b); });
   RowSums whole{max, 0, 0, 0, 0};
   for (int64_t c = lane; c < count; c += kWarp) {
-    const double* peak = peaks + c * kPeakFields;
-    const double of_chunk = load(peak), rest = load(peak + 1), ones = load(peak + 2);
+    const int64_t peak = c * kPeakFields;
+    const double of_chunk = from(peak), rest = from(peak + 1), ones = from(peak + 2);
     if (of_chunk == max) {
       whole.rest += rest, whole.count += ones;
     } else if (of_chunk > -infinity<double>() || max != max) {
@@ -293,12 +294,12 @@ FASTACT_DEVICE RowSums merge_peaks(const double* peaks, int64_t count, double up
       whole.rest += (rest + ones) * exp_scaled<0>(apart).value();
     }
     if (shares) {
-      const double mass = load(peak + 3);
+      const double mass = from(peak + 3);
       // Where no element of a chunk takes part, 0 stands for its m.
-      const double from = of_chunk == -infinity<double>() ? 0.0 : of_chunk;
+      const double below = of_chunk == -infinity<double>() ? 0.0 : of_chunk;
       const double to = max == -infinity<double>() ? 0.0 : max;
       whole.mass += mass;
-      whole.apart += mass == 0 ? load(peak + 4) : load(peak + 4) + mass * (to - from);
+      whole.apart += mass == 0 ? from(peak + 4) : from(peak + 4) + mass * (to - below);
     }
   }
   whole.rest = warp_sum(whole.rest), whole.count = warp_sum(whole.count);

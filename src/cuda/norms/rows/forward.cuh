@@ -19,7 +19,7 @@ FASTACT_DEVICE void take_sum(const Rows& rows, const RowPart& part, Words (&x)[v
   constexpr int kAtOnce = sizeof(T) == 2 ? 1 : 2;
 #pragma unroll
   for (int first = 0; first < vecs; first += kAtOnce) {
-    Words residual[kAtOnce];
+    Words residual[kAtOnce] = {};
 #pragma unroll
     for (int k = 0; k < kAtOnce; ++k) {
       x[first + k] = {};
@@ -405,6 +405,7 @@ struct NormOf {
   using Slow = NormOf<T>;  // merges chunks of any
   static constexpr bool kIsLarge = Gate::kIsFixed, kAddsUp = false, kMayWrite = true;
   static constexpr int kChunkNumbers = 2, kRowNumbers = 2;  // mean and m2, mean and rstd
+  static constexpr bool kClusters = !Gate::kIsThere && sizeof(T) < sizeof(double);
   template <int vecs>
   using Row = HeldRow<T, vecs, Gate>;
   template <int n>
@@ -458,47 +459,75 @@ struct NormOf {
     const int64_t size = rows.chunks.size * Vec<T>::kSize;
     return smaller(size, rows.length - chunk * size);
   }
-  FASTACT_DEVICE void store_chunk(const ScaledMoments<C>& moments, int, double* to) const {
-    store(to, moments.mean());
-    store(to + 1, square_or_root(moments.m2, moments.inverse_scale()));
+  template <class Put>
+  FASTACT_DEVICE void store_chunk(const ScaledMoments<C>& moments, int, const Put& put) const {
+    put(0, moments.mean());
+    put(1, square_or_root(moments.m2, moments.inverse_scale()));
   }
-  template <class Rows>
-  FASTACT_DEVICE Statistics merge(const Rows& rows, const double* moments, int lane) const {
-    const double shift = finite_or_zero(load(moments));
+  // from(i): the mean of chunk i / 2, or its m2.
+  template <class Rows, class From>
+  FASTACT_DEVICE Statistics merge(const Rows& rows, const From& from, int lane, int width) const {
+    const double shift = finite_or_zero(from(0));
     double sum = 0;
     for (int64_t c = lane; c < rows.chunks.count; c += kWarp)
-      sum += double(elements_of(rows, c)) * (load(moments + 2 * c) - shift);
-    const double mean = shift + warp_sum(sum) / double(rows.length);
+      sum += double(elements_of(rows, c)) * (from(2 * c) - shift);
+    const double mean = shift + warp_sum(sum, width) * rows.per_length;
     const auto squares_of = [&](double scale) {
       double squares = 0;
       for (int64_t c = lane; c < rows.chunks.count; c += kWarp) {
-        const double apart = (load(moments + 2 * c) - mean) * scale;
-        const double m2 = scaled_square(load(moments + 2 * c + 1), scale);
+        const double apart = (from(2 * c) - mean) * scale;
+        const double m2 = scaled_square(from(2 * c + 1), scale);
         squares += madd(double(elements_of(rows, c)), apart * apart, m2);
       }
-      return double(warp_sum(squares));
+      return double(warp_sum(squares, width));
     };
+    const double squares = squares_of(1);
+    if constexpr (sizeof(T) < sizeof(double))
+      return {mean, inverse_root<C>(with_row_norm(rows.norm, [&](auto norm) {
+                return norm.variance_by(squares, rows.per_length, rows.eps);
+              }))};
     const double n = double(rows.length);
-    double squares = squares_of(1);
-    if (sizeof(T) < sizeof(double) || !leaves_range(squares, n, rows.eps))
+    if (!leaves_range(squares, n, rows.eps))
       return {mean, with_row_norm(rows.norm, [&](auto norm) {
                 return rstd_of<decltype(norm)>(squares, n, rows.eps);
               })};
     const double scale = squares < 1 ? kScaleUp : kScaleDown;
     return {mean, rstd_of_scaled(rows.norm, squares_of(scale), n, rows.eps, inverse_power(scale))};
   }
+  template <class Put>
+  FASTACT_DEVICE void numbers_of(const Statistics& merged, const Put& put) const {
+    put(0, merged.mean);
+    put(1, merged.rstd);
+  }
+  template <class Rows>
+  FASTACT_DEVICE void store_merged(const Rows& rows, int64_t row, const Statistics& merged) const {
+    store_statistics<T>(rows, row, merged.mean, merged.rstd);
+  }
+  template <class From>
+  FASTACT_DEVICE Normaliser<C> made_of(const From& from) const {
+    return Normaliser<C>::of(from(0), from(1));
+  }
+  // Rows whose squares leave the range of C were scaled where they are held.
+  FASTACT_DEVICE bool is_as_read(const ScaledMoments<C>& moments) const {
+    return moments.scale == 1;
+  }
+  // What take reads of a part whose first vector is the thread's.
+  template <class Rows>
+  FASTACT_DEVICE void bring_near(const Rows& rows, const RowPart& part) const {
+    const auto bytes = unsigned(elements_of(rows, part.chunk) * int64_t(sizeof(T)));
+    for (const int role : {kX, kResidual})
+      if (rows.data[role]) bring_all_near(vec_at<T>(rows, role, part, 0), bytes);
+  }
   template <class Rows>
   FASTACT_DEVICE void finish_merged(const Rows& rows, int64_t row, const Statistics& merged,
                                     double* to, double (&)[2]) const {
-    store(to, merged.mean);
-    store(to + 1, merged.rstd);
-    store_statistics<T>(rows, row, merged.mean, merged.rstd);
+    numbers_of(merged, [&](int k, double number) { store(to + k, number); });
+    store_merged(rows, row, merged);
   }
   template <int vecs, class Rows>
   FASTACT_DEVICE Normaliser<C> resume(const Rows&, const RowPart& part, const double* statistics,
                                       const Row<vecs>&) const {
-    const double* const found = statistics + 2 * part.row;
-    return Normaliser<C>::of(load(found), load(found + 1));
+    return made_of([&](int k) { return load(statistics + 2 * part.row + k); });
   }
 };
 

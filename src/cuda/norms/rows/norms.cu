@@ -358,8 +358,8 @@ bool launch_ahead_of(const NormQuick& rows, NormSums<Compute<T>> sums, const Bac
                      const RowShape& shape, cudaStream_t stream) {
   const auto kernel = norm_backward_ahead<T, vecs, in_clusters>;
   const int cluster = in_clusters ? plan.cluster.blocks : 1;
-  if (in_clusters && most_of_cluster(reinterpret_cast<const void*>(kernel), cluster,
-                                     shape.threads) < cluster)
+  if (in_clusters && cluster > 1 &&
+      !(cluster_sizes(reinterpret_cast<const void*>(kernel), kAheadThreads<T, vecs>) >> cluster & 1))
     return false;
   AheadSteps steps{};
   constexpr int64_t kMost = UINT32_MAX / 2;

@@ -60,13 +60,13 @@ struct NormGated : NormRows {
 // Quick rows without an activation. Their kernels have no tests for each vector and no call, which
 // would spill registers.
 struct NormQuick : NormRows {
-  static constexpr bool kQuick = true, kHasRuns = false;
+  static constexpr bool kQuick = true, kHasRuns = false, kClusters = true;
 };
 
 // The same forward where several elements of a row share a parameter. A kernel has the registers of
 // the worst way to read parameters, and theirs takes more than vectors of them.
 struct NormRuns : NormQuick {
-  static constexpr bool kHasRuns = true;
+  static constexpr bool kHasRuns = true, kClusters = false;
 };
 
 // The same for rows that are misaligned or no whole vectors: element by element. Forward they are
