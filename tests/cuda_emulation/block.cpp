@@ -82,7 +82,7 @@ bool open_cluster() {
     Thread& thread = self.threads[i];
     const Block& block = self.blocks[i / now.size];
     if ((thread.state == State::kAtCluster && self.opened == self.threads.size()) ||
-        (thread.state == State::kAtMailbox && block.received == block.expected)) {
+        (thread.state == State::kAtMailbox && block.has_all(thread))) {
       thread.state = State::kReady;
       opened = true;
     }
@@ -147,6 +147,7 @@ void begin_cluster(uint32_t number, const uint3& first) {
   for (Thread& thread : self.threads) {
     thread.state = State::kFresh;
     thread.opened = thread.knows_cluster = thread.knows_numbers = false;
+    thread.round = -1;
   }
   for (int w = 0; w < self.warp_count; ++w) {
     Warp& warp = self.warps[w];
@@ -159,7 +160,7 @@ void begin_cluster(uint32_t number, const uint3& first) {
   self.opened = 0;
   for (size_t b = 0; b < self.blocks.size(); ++b) {
     const uint3 index{first.x + unsigned(b), first.y, first.z};
-    self.blocks[b] = {index, ++clock, 0, -1, 0, {}, {}};
+    self.blocks[b] = {index, ++clock, 0, -1, 0, {}, {}, {}};
   }
 }
 

@@ -24,4 +24,12 @@ void send_number(int i, double value, int block, const Site& site);
 void await_numbers(const Site& site);
 double received_number(int64_t i, const Site& site);
 
+// Two mailboxes in turn. Faults beside those above: a number of a round before the box has all of
+// the last one, a number that is read after the next round's has come in its place.
+void open_mailboxes(int size, const Site& site);
+void expect_numbers(int round, int count, const Site& site);
+void send_number_of(int round, int i, double value, int block, const Site& site);
+void await_round(int round, const Site& site);
+double number_of_round(int round, int i, const Site& site);
+
 }  // namespace fastact::emulation

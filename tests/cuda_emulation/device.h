@@ -134,6 +134,18 @@ void store_vec(T* p, const Vec<T>& value, const emulation::Site& site = emulatio
   emulation::kernel_write(p, &value, sizeof(value), sizeof(value), site);
 }
 
+template <class T>
+void copy_later(const emulation::SharedSpan<Vec<T>>& array, int i, const T* p,
+                const emulation::Site& site = emulation::Site::here()) {
+  const Vec<T> value = load_vec(p, site);
+  array.write_later(i, value);
+}
+inline void end_copies() { emulation::end_copies(); }
+template <int n>
+void await_copies() {
+  emulation::await_copies(n);
+}
+
 inline int __clz(int x) { return x == 0 ? 32 : __builtin_clz(unsigned(x)); }
 inline void forget(uint32_t (&)[4]) {}
 inline void forget(int&) {}
@@ -145,6 +157,29 @@ inline void bring_all_near(const void* p, unsigned bytes,
 }
 
 using emulation::block_of_cluster, emulation::cluster_index;
+
+template <int n>
+struct Mailboxes {
+  using Site = emulation::Site;
+  void open(const Site& site = Site::here()) const {
+    FASTACT_SHARED(double, mailboxes, 2 + 2 * n);
+    static_cast<void>(mailboxes);
+    emulation::open_mailboxes(n, site);
+  }
+  void all_are_open(const Site& site = Site::here()) const { emulation::await_mailboxes(site); }
+  void expect(int round, int count, const Site& site = Site::here()) const {
+    emulation::expect_numbers(round, count, site);
+  }
+  void send(int round, int i, double value, int block, const Site& site = Site::here()) const {
+    emulation::send_number_of(round, i, value, block, site);
+  }
+  void wait(int round, const Site& site = Site::here()) const {
+    emulation::await_round(round, site);
+  }
+  double get(int round, int i, const Site& site = Site::here()) const {
+    return emulation::number_of_round(round, i, site);
+  }
+};
 
 // As launch.cuh has it. The barrier and the numbers are shared memory there, and count as such.
 template <int n>

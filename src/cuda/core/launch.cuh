@@ -7,6 +7,7 @@
 //   - FASTACT_KERNEL(threads) in front of a kernel, or FASTACT_KERNEL_OF(threads, blocks) where so
 //     many blocks on a multiprocessor are enough and registers are short;
 //   - FASTACT_SHARED and dynamic_shared for shared memory, both used through operator[] alone;
+//   - copy_later, end_copies and await_copies to bring vectors to shared memory ahead of their use;
 //   - cluster_index, block_of_cluster and a Mailbox where a launch has clusters;
 //   - load, store, load_vec, store_vec for global memory: the emulated device checks each of these
 //     against the arrays that exist. A raw pointer is never dereferenced.
@@ -98,6 +99,31 @@ FASTACT_DEVICE void forget(int& word) { asm volatile("" : "+r"(word)); }
 // and has no register to wait with.
 FASTACT_DEVICE void bring_near(const void* p) { asm volatile("prefetch.global.L2 [%0];" ::"l"(p)); }
 
+// Begins to copy the vector at p to array[i] in shared memory. A thread closes what it has begun
+// since the last time by end_copies(), and await_copies<n>() waits for all that it has closed but the
+// last n. Until then nobody reads or writes array[i], and from then on the thread itself may; others
+// need a barrier more.
+template <class T>
+FASTACT_DEVICE void copy_later(Vec<T>* array, int i, const T* p) {
+#if __CUDA_ARCH__ >= 800
+  const auto to = unsigned(__cvta_generic_to_shared(array + i));
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(p) : "memory");
+#else
+  array[i] = load_vec(p);
+#endif
+}
+FASTACT_DEVICE void end_copies() {
+#if __CUDA_ARCH__ >= 800
+  asm volatile("cp.async.commit_group;" ::: "memory");
+#endif
+}
+template <int n>
+FASTACT_DEVICE void await_copies() {
+#if __CUDA_ARCH__ >= 800
+  asm volatile("cp.async.wait_group %0;" ::"n"(n) : "memory");
+#endif
+}
+
 // The shared memory whose size in bytes the launch gives.
 template <class T>
 FASTACT_DEVICE T* dynamic_shared() {
@@ -121,6 +147,15 @@ struct Mailbox {
   FASTACT_DEVICE void send(int, double, int) const {}
   FASTACT_DEVICE void wait() const {}
   FASTACT_DEVICE double operator[](int64_t) const { return 0; }
+};
+template <int n>
+struct Mailboxes {
+  FASTACT_DEVICE void open() const { __trap(); }
+  FASTACT_DEVICE void all_are_open() const {}
+  FASTACT_DEVICE void expect(int, int) const {}
+  FASTACT_DEVICE void send(int, int, double, int) const {}
+  FASTACT_DEVICE void wait(int) const {}
+  FASTACT_DEVICE double get(int, int) const { return 0; }
 };
 FASTACT_DEVICE void bring_all_near(const void*, unsigned) {}
 #else
@@ -175,6 +210,56 @@ struct Mailbox {
         : "memory");
   }
   FASTACT_DEVICE double operator[](int64_t i) const { return words()[1 + i]; }
+};
+// Two boxes of n numbers in turn, for rounds of messages. Thread 0 of the receiving block says
+// expect(round, count) once a round. Nobody sends the next round's numbers before it has all of this
+// round's and its block is through with those of the round before.
+template <int n>
+struct Mailboxes {
+  static FASTACT_DEVICE double* words() {
+    __shared__ double of_block[2 + 2 * n];
+    return of_block;
+  }
+  static FASTACT_DEVICE unsigned at(int i) {
+    return unsigned(__cvta_generic_to_shared(words() + i));
+  }
+  FASTACT_DEVICE void open() const {
+    if (threadIdx.x == 0) {
+      asm volatile(
+          "mbarrier.init.shared::cta.b64 [%0], 1;\n\tmbarrier.init.shared::cta.b64 [%1], 1;\n\t"
+          "fence.mbarrier_init.release.cluster;" ::"r"(at(0)),
+          "r"(at(1))
+          : "memory");
+    }
+    __syncwarp();
+    asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
+  }
+  FASTACT_DEVICE void all_are_open() const {
+    asm volatile("barrier.cluster.wait.aligned;" ::: "memory");
+  }
+  FASTACT_DEVICE void expect(int round, int count) const {
+    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(at(round & 1)),
+                 "r"(count * int(sizeof(double)))
+                 : "memory");
+  }
+  FASTACT_DEVICE void send(int round, int i, double value, int block) const {
+    asm volatile(
+        "{\n\t.reg .b32 to, bar;\n\tmapa.shared::cluster.u32 to, %0, %2;\n\t"
+        "mapa.shared::cluster.u32 bar, %1, %2;\n\t"
+        "st.async.shared::cluster.mbarrier::complete_tx::bytes.b64 [to], %3, [bar];\n\t}" ::"r"(
+            at(2 + (round & 1) * n + i)),
+        "r"(at(round & 1)), "r"(block), "l"(__double_as_longlong(value))
+        : "memory");
+  }
+  FASTACT_DEVICE void wait(int round) const {
+    asm volatile(
+        "{\n\t.reg .pred done;\nagain_%=:\n\t"
+        "mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 done, [%0], %1;\n\t"
+        "@!done bra again_%=;\n\t}" ::"r"(at(round & 1)),
+        "r"(round >> 1 & 1)
+        : "memory");
+  }
+  FASTACT_DEVICE double get(int round, int i) const { return words()[2 + (round & 1) * n + i]; }
 };
 // Reads so many bytes, a multiple of 16, into the second-level cache.
 FASTACT_DEVICE void bring_all_near(const void* p, unsigned bytes) {

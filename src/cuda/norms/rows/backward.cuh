@@ -134,6 +134,20 @@ FASTACT_DEVICE void fold_two(C (&value)[2], double factor, int lanes, int& fold_
       [&](double sum) { return C(sum * factor); });
 }
 
+// The same within a block as one number in double: the first one's sum for the lower half of a
+// warp's lanes, the second one's for the upper half.
+template <class C>
+FASTACT_DEVICE double fold_halves(C (&value)[2], int lanes, int& fold_index) {
+  double own = 0;
+  fold_team<kOneBlock>(
+      value, lanes, fold_index, [](auto a, auto b) { return a + b; }, 0.0,
+      [&](double sum) {
+        own = sum;
+        return C(0);
+      });
+  return own;
+}
+
 // dx of a vector.
 template <class T>
 FASTACT_DEVICE Wide<T> gradient_of(const RowGradient<Compute<T>>& stats, Wide<T> p,
@@ -432,17 +446,13 @@ struct ColumnSums {
 };
 
 // Writes a thread's sums of its columns as a part's: of whole vectors whose elements have a
-// parameter each, where no other thread of the block has sums of these columns.
+// parameter each, where no other thread of the block has sums of these columns. part: of the first
+// row.
 template <class T, class Rows, class Columns>
 FASTACT_DEVICE void write_own_columns(const Rows& rows, const NormSums<Compute<T>>& sums,
-                                      const Columns& columns, bool has_tile) {
+                                      const Columns& columns, int64_t task, const RowPart& part) {
   using C = Compute<T>;
   constexpr int kSize = Vec<T>::kSize, kNumbers = Vec<C>::kSize;
-  const int lanes = int(blockDim.x);
-  const int64_t task = quotient(blockIdx.x, sums.tiles), vecs = vecs_of<T>(rows);
-  const int64_t begin = (blockIdx.x - task * sums.tiles) * lanes;
-  const int64_t end = has_tile ? smaller(begin + lanes, vecs) : vecs;
-  const RowPart part = part_between(task, begin, end, int(threadIdx.x), lanes);
   const int64_t slot = quotient(task, rows.groups), group = task - slot * rows.groups;
 #pragma unroll 1
   for (int i = 0; i < part.count; ++i) {
@@ -469,8 +479,14 @@ FASTACT_DEVICE void write_part(const Rows& rows, const NormSums<Compute<T>>& sum
                                const Columns& columns, bool has_tile) {
   constexpr int kSize = Vec<T>::kSize;
   if constexpr (Columns::kIsFull)
-    if (rows.run == 1 && (has_tile || rows.teams == 1))
-      return write_own_columns<T>(rows, sums, columns, has_tile);
+    if (rows.run == 1 && (has_tile || rows.teams == 1)) {
+      const int lanes = int(blockDim.x);
+      const int64_t task = quotient(blockIdx.x, sums.tiles), vecs = vecs_of<T>(rows);
+      const int64_t begin = (blockIdx.x - task * sums.tiles) * lanes;
+      const int64_t end = has_tile ? smaller(begin + lanes, vecs) : vecs;
+      const RowPart part = part_between(task, begin, end, int(threadIdx.x), lanes);
+      return write_own_columns<T>(rows, sums, columns, task, part);
+    }
   const bool is_one = has_tile || rows.groups == 1;
   const int row_lanes = has_tile ? int(blockDim.x) : rows.lanes;
   const int apart = is_one ? 1 : rows.teams, together = is_one && !has_tile ? rows.teams : 1;
@@ -599,21 +615,21 @@ void norm_backward_rows(FASTACT_GRID_CONSTANT const Rows rows,
   if (sums.is_wanted) write_part<T>(rows, sums, columns, has_tile);
 }
 
-// A long row, in chunks of kLongChunk vectors.
+// A long row, in chunks. Where the plan has no reason for another shape, these are threads of a
+// chunk, and vectors of a thread.
 constexpr int kLongThreads = 256, kLongVecs = 2;
-constexpr int kLongChunk = kLongThreads * kLongVecs;
 
-// The sums of g and g xhat of each chunk.
-template <class T, class Rows>
-FASTACT_KERNEL_OF(kLongThreads, 2)
+// The sums of g and g xhat of each chunk. many: threads have any number of vectors of it.
+template <class T, class Rows, bool many>
+FASTACT_KERNEL_OF(many ? kRowThreads : kLongThreads, many ? 1 : 2)
 void norm_long_sums(FASTACT_GRID_CONSTANT const Rows rows, double* of_chunks) {
   using C = Compute<T>;
   int fold_index = 0;
-  const RowPart part = row_part<T, kLongVecs, true>(rows);
+  const RowPart part = row_part<T, many ? 0 : kLongVecs, true>(rows);
   constexpr int kAtOnce = Rows::kQuick ? kLongVecs : 1;  // one with calls, whose code is large
   OwnSums<T> of_row{};
 #pragma unroll 1
-  for (int first = 0; first < kLongVecs; first += kAtOnce) {
+  for (int first = 0; first < (many ? part.count : kLongVecs); first += kAtOnce) {
     RowPart some = part;
     some.first = part.vec(first), some.count = part.count - first;
     BackwardRow<T, kAtOnce> row;
@@ -641,11 +657,9 @@ void norm_long_sums(FASTACT_GRID_CONSTANT const Rows rows, double* of_chunks) {
   }
   C sums[2];
   of_row.fold(sums);
-  double wide[2] = {double(sums[0]), double(sums[1])};
-  fold_two<kOneBlock>(wide, 1.0, kLongThreads, fold_index);
-  if (part.lane > 0) return;
-  store(of_chunks + 2 * int64_t(blockIdx.x), wide[0]);
-  store(of_chunks + 2 * int64_t(blockIdx.x) + 1, wide[1]);
+  const double own = fold_halves(sums, rows.lanes, fold_index);
+  if (part.lane < kWarp && part.lane % kMostWarps == 0)
+    store(of_chunks + 2 * int64_t(blockIdx.x) + part.lane / kMostWarps, own);
 }
 
 // Their means over the row, or what dx subtracts in their place.

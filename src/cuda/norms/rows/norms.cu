@@ -36,11 +36,12 @@
 // order, hence with the same bits.
 //
 // Instruction counts and rejected alternatives: docs/design/cuda.md, "Norms over rows".
+#include <cstdlib>
 #include <numeric>
 
 #include "cuda/core/device.h"
 #include "cuda/norms/channels/channels_last.h"
-#include "cuda/norms/rows/backward.cuh"
+#include "cuda/norms/rows/backward_ahead.cuh"
 #include "cuda/norms/rows/forward.cuh"
 
 FASTACT_BEGIN_NAMESPACE
@@ -134,6 +135,36 @@ void for_forward_layout(const NormPlan& plan, Visit visit) {
   });
 }
 
+// TRIAL: settings for one measurement.
+inline int tried(const char* name, int otherwise) {
+  const char* const text = std::getenv(name);
+  return text ? std::atoi(text) : otherwise;
+}
+inline int tried_ahead() {
+  static const int value = tried("FASTACT_TRY_ROWB_AHEAD", 1);
+  return value;
+}
+inline int tried_one_vec() {
+  static const int value = tried("FASTACT_TRY_ROWB_ONE", 0);
+  return value;
+}
+inline int tried_tile() {
+  static const int value = tried("FASTACT_TRY_ROWB_TILE", 0);
+  return value;
+}
+inline int tried_long() {
+  static const int value = tried("FASTACT_TRY_ROWB_LONG", 0);
+  return value;
+}
+inline int tried_clusters() {
+  static const int value = tried("FASTACT_TRY_ROWB_CLUSTERS", 0);
+  return value;
+}
+inline int tried_rows_ahead() {
+  static const int value = tried("FASTACT_TRY_ROWB_ROWS", kMostAhead);
+  return value;
+}
+
 // Vectors of a thread, and of a row that a block holds, at most, backward.
 template <class T>
 constexpr int kMostBackward = sizeof(T) == 4 ? 3 : 2;
@@ -147,9 +178,51 @@ constexpr int64_t kHeldBackward = kMostBackward<T> * kRowThreads;
 template <class T>
 RowShape backward_shape(int64_t vecs) {
   if (vecs <= 2 * kWarp) return {2, std::max(2, power_of_two_from(ceil_div(vecs, 2), kWarp)), 256};
-  const int of_thread = vecs <= (sizeof(T) == 2 ? 256 : 512) ? 1 : vecs <= 2 * kRowThreads ? 2 : 3;
+  const int most_of_one = sizeof(T) == 2 ? (tried_one_vec() ? tried_one_vec() : 256) : 512;
+  const int of_thread = vecs <= most_of_one ? 1 : vecs <= 2 * kRowThreads ? 2 : 3;
   const int lanes = int(ceil_div(ceil_div(vecs, of_thread), kWarp)) * kWarp;
   return {of_thread, lanes, lanes};
+}
+
+// Whether a row's block has a kernel whose next rows wait in shared memory; threads that a
+// multiprocessor has then.
+template <class T>
+constexpr int ahead_threads(int vecs) {
+  return vecs == 1 ? kAheadThreads<T, 1> : vecs == 2 ? kAheadThreads<T, 2> : kAheadThreads<T, 4>;
+}
+template <class T>
+bool has_rows_ahead(const RowShape& shape) {
+  return tried_ahead() && sizeof(T) < sizeof(double) && shape.vecs <= 2 && shape.lanes > kWarp &&
+         shape.lanes == shape.threads;
+}
+
+// Rows that no block holds: the blocks of a cluster, a power of two, and their shape. One block:
+// other kernels take them.
+struct ClusterShape {
+  int blocks;
+  RowShape shape;
+};
+template <class T>
+ClusterShape cluster_shape(int64_t vecs) {
+  constexpr int kMost = 8, kVecs = sizeof(T) == 4 ? 4 : 2;
+  constexpr int64_t kLargest = kVecs * kRowThreads;
+  const ClusterShape none{1, {kLongVecs, kLongThreads, kLongThreads}};
+  if (sizeof(T) == sizeof(double) || tried_ahead() < 2 || vecs > kMost * kLargest) return none;
+  int64_t of_block = vecs <= kMost * kLargest / 2 ? kLargest / 2 : kLargest;
+  if (tried_tile()) of_block = std::max<int64_t>(tried_tile(), ceil_div(vecs, kMost));
+  const int blocks = power_of_two_from(ceil_div(vecs, of_block), kMost);
+  const int lanes = int(ceil_div(ceil_div(vecs, kVecs * blocks), kWarp)) * kWarp;
+  return {blocks, {kVecs, lanes, lanes}};
+}
+// How many clusters an H200 runs at a time: of its groups of 16 or 18 multiprocessors a cluster has
+// blocks of one.
+template <class T>
+int64_t clusters_of_all(const ClusterShape& cluster) {
+  if (tried_clusters()) return tried_clusters();
+  const int of_multiprocessor =
+      std::max(1, kAheadThreads<T, sizeof(T) == 4 ? 4 : 2> / cluster.shape.threads);
+  const int multiprocessors = cluster.blocks <= 2 ? 132 : 128;
+  return std::max(1, multiprocessors * of_multiprocessor / cluster.blocks);
 }
 
 // How many blocks of a shape an H200 runs at a time. They are the parts of the batch, on which the
@@ -157,7 +230,8 @@ RowShape backward_shape(int64_t vecs) {
 template <class T>
 int64_t blocks_of_all(const RowShape& shape) {
   constexpr int kMultiprocessors = 132;
-  const int resident = resident_threads<T>(shape.vecs);
+  const int resident = has_rows_ahead<T>(shape) ? ahead_threads<T>(shape.vecs)
+                                                : resident_threads<T>(shape.vecs);
   return kMultiprocessors * std::max(1, resident / shape.threads);
 }
 
@@ -165,8 +239,10 @@ template <class T>
 struct BackwardPlan : NormPlan {
   NormSums<Compute<T>> sums;
   int64_t blocks;
+  ClusterShape cluster;
+  bool has_tiles;
 
-  bool is_long() const { return rows.chunks.count > 1; }
+  bool is_long() const { return has_tiles; }
   // Bytes of scratch memory: the parts' sums, the blocks' sums that shared memory has no room for,
   // the sums of the chunks of long rows, and the means that follow from them.
   int64_t bytes[4];
@@ -200,18 +276,24 @@ BackwardPlan<T> plan_backward(const NormCall& call) {
   sums.tiles = 1;
   plan.shape = backward_shape<T>(vecs);
   rows.lay(plan.shape, {vecs, 1});
-  if (vecs > kHeldBackward<T>) {
+  plan.cluster.blocks = 1;
+  plan.has_tiles = vecs > (tried_long() ? tried_long() : kHeldBackward<T>);
+  if (plan.has_tiles) {
+    plan.cluster = cluster_shape<T>(vecs);
+    const RowShape& chunk = plan.cluster.shape;
+    const int64_t size = chunk.vecs * chunk.lanes;
     sums.tiles = ceil_div(vecs, kTileThreads);
-    rows.lay({1, kLongThreads, kLongThreads}, {kLongChunk, ceil_div(vecs, kLongChunk)});
-    plan.shape = {1, kLongThreads, kTileThreads};
+    rows.lay(chunk, {size, ceil_div(vecs, size)});
+    plan.shape = {1, chunk.lanes, kTileThreads};
   }
 
   sums.vecs = plan.shape.vecs;
 
   // Teams that share a group. Those of a block add up their sums where there is one group.
   const int64_t most = plan.is_long() ? ceil_div(rows.batch, kLongRows) : rows.batch;
-  const int64_t teams =
-      std::max<int64_t>(1, blocks_of_all<T>(plan.shape) * rows.teams / (rows.groups * sums.tiles));
+  int64_t teams = blocks_of_all<T>(plan.shape) * rows.teams / (rows.groups * sums.tiles);
+  if (plan.cluster.blocks > 1) teams = clusters_of_all<T>(plan.cluster) / rows.groups;
+  teams = std::max<int64_t>(1, teams);
   sums.step = std::max(std::min(teams, most), ceil_div(rows.batch, INT32_MAX));
   if (rows.groups == 1) sums.step = ceil_div(sums.step, rows.teams) * rows.teams;
   plan.blocks = ceil_div(sums.step * rows.groups, rows.teams) * sums.tiles;
@@ -267,6 +349,59 @@ void launch_with_shared(void (*kernel)(Parameters...), const Shape& shape, cudaS
                         const Arguments&... arguments) {
   if (shape.shared > shared_of(kernel).unasked) allow_shared(reinterpret_cast<const void*>(kernel));
   launch(kernel, shape, stream, arguments...);
+}
+
+// Launches the kernel whose next rows wait in shared memory, if there is one for such rows and the
+// device has what it needs.
+template <class T, int vecs, bool in_clusters>
+bool launch_ahead_of(const NormQuick& rows, NormSums<Compute<T>> sums, const BackwardPlan<T>& plan,
+                     const RowShape& shape, cudaStream_t stream) {
+  const auto kernel = norm_backward_ahead<T, vecs, in_clusters>;
+  const int cluster = in_clusters ? plan.cluster.blocks : 1;
+  if (in_clusters && cluster > 1 &&
+      !(cluster_sizes(reinterpret_cast<const void*>(kernel), kAheadThreads<T, vecs>) >> cluster & 1))
+    return false;
+  AheadSteps steps{};
+  constexpr int64_t kMost = UINT32_MAX / 2;
+  int64_t pitch[kStatEnd];
+  for (int k = 0; k < kStatEnd; ++k) {
+    pitch[k] = rows.data[k] ? rows.pitch[k] / (k < kDataRoles ? kVecBytes : 1) : 0;
+    if (pitch[k] < 0 || pitch[k] > kMost || (k < kDataRoles && pitch[k] > kMost / rows.count))
+      return false;
+    steps.pitch[k] = unsigned(pitch[k]);
+  }
+  if (rows.count > kMost || sums.row_step * kMostAhead > kMost) return false;
+  steps.count = unsigned(rows.count), steps.row_step = unsigned(sums.row_step);
+  const int64_t row = int64_t(2 * vecs) * kVecBytes * shape.threads;
+  const int64_t totals =
+      sums.is_wanted ? int64_t(ColumnSums<T, vecs, NormQuick>::kBytes) * vecs * shape.threads : 0;
+  const SharedMemory shared = shared_of(kernel);
+  if (totals + row > shared.most) return false;
+  const int beside = std::max(1, kAheadThreads<T, vecs> / shape.threads);
+  const int64_t room = shared.most / beside - (1 << 10);
+  steps.ahead = int(std::min<int64_t>(std::max<int64_t>((room - totals) / row, 1),
+                                      std::min(tried_rows_ahead(), kMostAhead)));
+  sums.tiles = cluster;
+  Shape grid{sums.step * rows.groups * cluster, shape.threads, 1, 1,
+             int(totals + steps.ahead * row)};
+  grid.cluster = cluster;
+  launch_with_shared(kernel, grid, stream, rows, sums, steps);
+  return true;
+}
+template <class T, class Rows>
+bool launch_ahead(const Rows& rows, const NormSums<Compute<T>>& sums, const BackwardPlan<T>& plan,
+                  cudaStream_t stream) {
+  if constexpr (std::is_same_v<Rows, NormQuick> && sizeof(T) < sizeof(double)) {
+    constexpr int kOfCluster = sizeof(T) == 4 ? 4 : 2;
+    if (rows.run > 1) return false;
+    if (plan.cluster.blocks > 1)
+      return launch_ahead_of<T, kOfCluster, true>(rows, sums, plan, plan.cluster.shape, stream);
+    if (plan.is_long() || !has_rows_ahead<T>(plan.shape)) return false;
+    return plan.shape.vecs == 1
+               ? launch_ahead_of<T, 1, false>(rows, sums, plan, plan.shape, stream)
+               : launch_ahead_of<T, 2, false>(rows, sums, plan, plan.shape, stream);
+  }
+  return false;
 }
 
 template <class T, class Rows>
@@ -393,9 +528,12 @@ void norm_backward(const NormCall& call, void* workspace, cudaStream_t stream) {
   plan.sums.means = means;
   for_backward_layout<T>(plan, [&](const auto& rows) {
     using Rows = std::decay_t<decltype(rows)>;
+    if (launch_ahead<T>(rows, plan.sums, plan, stream)) return;
     if (plan.is_long() && rows.writes_dx()) {
       const int64_t count = rows.count * plan.rows.chunks.count;
-      launch(norm_long_sums<T, Rows>, {count, kLongThreads}, stream, rows, of_chunks);
+      const auto sum = plan.cluster.blocks > 1 ? norm_long_sums<T, Rows, true>
+                                               : norm_long_sums<T, Rows, false>;
+      launch(sum, {count, rows.lanes}, stream, rows, of_chunks);
       launch(norm_long_means<C>, warps_for(rows.count, kThreadsOfNarrow), stream,
              static_cast<const NormRows&>(rows), of_chunks, means);
     }
