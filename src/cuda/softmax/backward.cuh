@@ -151,7 +151,8 @@ void softmax_backward_rows(FASTACT_GRID_CONSTANT const Rows rows, double* of_chu
   }
 }
 
-// exp(z - lse) of a row. The saved lse takes the place of the largest z.
+// exp(z - lse) of a row. The saved lse takes the place of the largest z; of 16 bits it is a part of
+// the exponent.
 template <class T>
 struct Probability {
   using C = Compute<T>;
@@ -160,43 +161,33 @@ struct Probability {
 
   FASTACT_DEVICE static Probability of(C lse) {
     const Move<C> move = Move<C>::of(lse, C(1));
-    const TermsAt<T> at = TermsAt<T>::of(move.by != 0 ? C(0) : lse, Tail<C>::kScale);
-    return {move.by, divide(C(1), at(at.m)), at};
+    const C m = move.by != 0 ? C(0) : lse;
+    if constexpr (kApproximate<T>) {
+      return {move.by, C(1), {m, C(0), m * -ExpTraits<C>::kLog2E}};
+    } else {
+      const TermsAt<T> at = TermsAt<T>::of(m, Tail<C>::kScale);
+      return {move.by, divide(C(1), at(at.m)), at};
+    }
   }
-  FASTACT_DEVICE C operator()(C z) const {
-    if (by != 0) z -= by;
-    return at(z) * inverse;
-  }
+  FASTACT_DEVICE C operator()(C z) const { return at(z - by) * inverse; }
 };
 
-// The vectors x of a part. For quick rows all of them are read first, before the numbers of the
-// row; of columns some at a time, of others each where it is used.
+// The vectors x of a part. Where their number is known all of them are read first, before the
+// numbers of the row; of others each where it is used.
 template <class T, int vecs, class Rows>
 struct TakenVecs {
-  Words x[Rows::kQuick ? vecs : 1];
+  static constexpr bool kFirst = (Rows::kQuick || Rows::kColumns) && vecs > 0;
+  Words x[kFirst ? vecs : 1];
 
   FASTACT_DEVICE TakenVecs(const Rows& rows, const RowPart& part) {
-    if constexpr (Rows::kQuick) take_vecs<T>(rows, kX, part, T{}, x);
+    if constexpr (kFirst) take_vecs<T>(rows, kX, part, T{}, x);
   }
   template <class Each>
   FASTACT_DEVICE void for_each(const Rows& rows, const RowPart& part, Each each) const {
-    if constexpr (Rows::kQuick) {
+    if constexpr (kFirst) {
 #pragma unroll
       for (int i = 0; i < vecs; ++i)
         if (i < part.count) each(i, bit_cast<Vec<T>>(x[i]));
-    } else if constexpr (Rows::kColumns && vecs > 0) {
-      constexpr int kAhead = 4;
-#pragma unroll 1
-      for (int first = 0; first < part.count; first += kAhead) {
-        Words of[kAhead];
-#pragma unroll
-        for (int i = 0; i < kAhead; ++i)
-          if (first + i < part.count)
-            of[i] = bit_cast<Words>(read_vec<T>(rows, kX, part, first + i));
-#pragma unroll
-        for (int i = 0; i < kAhead; ++i)
-          if (first + i < part.count) each(first + i, bit_cast<Vec<T>>(of[i]));
-      }
     } else {
 #pragma unroll 1
       for (int i = 0; i < part.count; ++i) each(i, read_vec<T>(rows, kX, part, i));

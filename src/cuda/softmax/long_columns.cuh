@@ -17,84 +17,141 @@
 FASTACT_BEGIN_NAMESPACE
 namespace {
 
-// Where a thread is in its columns. x: which of the block's vectors.
+// Rounds that are on their way to shared memory while one is computed, as bytes allow.
 template <class T>
-FASTACT_DEVICE RowPart long_part(const SoftmaxColumns& rows, int x) {
-  constexpr int kSize = Vec<T>::kSize;
+constexpr int kLongAhead = 16 / kMostVecs<T>;
+
+// The vectors of a thread, by rounds of `vecs` of each array. All go through shared memory, where
+// the first ones stay for the second pass, and so do the last ones: the slots behind the first are
+// a ring. A thread takes nothing but what it brought, so no barrier is needed.
+template <class T, int vecs, int arrays>
+struct Rounds {
+  const SoftmaxColumns& rows;
   RowPart part{};
-  const int64_t wide = quotient(rows.inner + kSize - 1, kSize);
-  const int64_t v = int64_t(blockIdx.x) * kLongStrip + x, outer = quotient(v, wide);
-  part.idle = outer * rows.inner >= rows.count;
-  part.lane = int(threadIdx.x) / kLongStrip, part.lanes = rows.lanes;
-  if (part.idle) return part;
-  part.outer = outer, part.at = (v - outer * wide) * kSize;
-  part.row = outer * rows.inner + part.at;
-  part.columns = int(smaller(kSize, rows.inner - part.at));
-  return part;
-}
+  int count, kept, ahead;
+  decltype(dynamic_shared<Words>()) slots;
 
-template <int vecs>
-FASTACT_DEVICE int rounds_of(const SoftmaxColumns& rows) {
-  return int(quotient(rows.length - 1, vecs * rows.lanes)) + 1;
-}
-template <int vecs>
-FASTACT_DEVICE void enter_round(const SoftmaxColumns& rows, int round, RowPart* part) {
-  const int64_t begin = int64_t(round) * (vecs * part->lanes);
-  const int64_t all = smaller(rows.length - begin, vecs * part->lanes);
-  part->first = begin + part->lane;
-  part->count = part->idle ? 0 : count_of<vecs>(all, part->lane, part->lanes);
-}
-
-// The vectors of the first `held` rounds, in shared memory.
-template <int vecs>
-struct Stash {
-  decltype(dynamic_shared<Words>()) words;
-  int held;
-
-  FASTACT_DEVICE explicit Stash(int rounds) : words(dynamic_shared<Words>()), held(rounds) {}
-  FASTACT_DEVICE void put(int round, const Words (&x)[vecs]) const {
-    if (round >= held) return;
-#pragma unroll
-    for (int i = 0; i < vecs; ++i) words[at(round, i)] = x[i];
+  // x: which of the block's vectors. held: slots; ahead: of the ring, a power of two.
+  FASTACT_DEVICE Rounds(const SoftmaxColumns& given, int held)
+      : rows(given),
+        count(int(quotient(given.length - 1, vecs * given.lanes)) + 1),
+        ahead(smaller(held, kLongAhead<T>)),
+        slots(dynamic_shared<Words>()) {
+    kept = held - ahead;
+    part = part_of(int(threadIdx.x) % rows.teams);
+    part.lane = int(threadIdx.x) / rows.teams, part.lanes = rows.lanes;
   }
-  FASTACT_DEVICE bool take(int round, Words (&x)[vecs]) const {
-    if (round >= held) return false;
-#pragma unroll
-    for (int i = 0; i < vecs; ++i) x[i] = words[at(round, i)];
-    return true;
+  FASTACT_DEVICE RowPart part_of(int x) const {
+    constexpr int kSize = Vec<T>::kSize;
+    RowPart of{};
+    const int64_t wide = quotient(rows.inner + kSize - 1, kSize);
+    const int64_t v = int64_t(blockIdx.x) * rows.teams + x, outer = quotient(v, wide);
+    of.idle = outer * rows.inner >= rows.count;
+    if (of.idle) return of;
+    of.outer = outer, of.at = (v - outer * wide) * kSize;
+    of.row = outer * rows.inner + of.at;
+    of.columns = int(smaller(kSize, rows.inner - of.at));
+    return of;
   }
-  FASTACT_DEVICE int at(int round, int i) const {
-    return (round * vecs + i) * int(blockDim.x) + int(threadIdx.x);
+  FASTACT_DEVICE static constexpr int role(int a) { return a + 1 < arrays ? kDy : kX; }
+
+  // Makes `part` the one of a round.
+  FASTACT_DEVICE void enter(int round) {
+    const int64_t begin = int64_t(round) * (vecs * part.lanes);
+    const int64_t all = smaller(rows.length - begin, vecs * part.lanes);
+    part.first = begin + part.lane;
+    part.count = part.idle ? 0 : count_of<vecs>(all, part.lane, part.lanes);
+  }
+  FASTACT_DEVICE int at(int round, int a) const {
+    const int slot = round < kept ? round : kept + ((round - kept) & (ahead - 1));
+    return (slot * arrays + a) * vecs * int(blockDim.x) + int(threadIdx.x);
+  }
+  // Sends for a round, if there is one.
+  FASTACT_DEVICE void bring(int round) {
+    if (round >= 0 && round < count) {
+      enter(round);
+#pragma unroll
+      for (int a = 0; a < arrays; ++a) {
+        const int to = at(round, a);
+        const bool is_fast = rows.fast[role(a)] && part.columns == Vec<T>::kSize;
+#pragma unroll
+        for (int i = 0; i < vecs; ++i) {
+          if (i >= part.count) continue;
+          const T* p = vec_at<T>(rows, role(a), part, i);
+          if (is_fast)
+            copy_async(slots, to + i * int(blockDim.x), p);
+          else
+            slots[to + i * int(blockDim.x)] = bit_cast<Words>(
+                read_column_slow_path<T>(rows, role(a), p, part.at, part.columns));
+        }
+      }
+    }
+    end_copies();
+  }
+  // Waits for a round and enters it.
+  FASTACT_DEVICE void await(int round) {
+    if (ahead == kLongAhead<T>)
+      await_copies<kLongAhead<T> - 1>();
+    else
+      await_copies<0>();
+    enter(round);
+  }
+  FASTACT_DEVICE void take(int round, int a, Words (&x)[vecs]) const {
+    const int from = at(round, a);
+#pragma unroll
+    for (int i = 0; i < vecs; ++i)
+      x[i] = i < part.count ? Words(slots[from + i * int(blockDim.x)]) : Words{};
+    if (sizeof(T) == 2) forget_row(x);  // that they are numbers of 16 bits
+  }
+  // Runs visit(round) for all rounds, and then again, from the last one on.
+  template <class Visit>
+  FASTACT_DEVICE void first_pass(Visit visit) {
+    for (int round = 0; round < ahead; ++round) bring(round);
+    for (int round = 0; round < count; ++round) {
+      await(round);
+      visit(round);
+      bring(round + ahead);
+    }
+  }
+  template <class Visit>
+  FASTACT_DEVICE void second_pass(Visit visit) {
+    for (int round = count; round-- > 0;) {
+      await(round);
+      visit(round);
+      const int next = round - ahead;
+      bring(next < kept ? -1 : next);
+    }
   }
 };
 
 // Folds a number of each of a thread's columns over the block: thread c gets the result of the
 // block's c-th column. The caller puts a barrier between two uses of a buffer.
 template <int buffer, class N, int n, class Merge>
-FASTACT_DEVICE N fold_long(N (&value)[n], Merge merge) {
-  constexpr int kColumns = n * kLongStrip, kWarps = kLongThreads / kWarp;
-  const auto of_warps = fold_buffer<2 * kColumns * kWarps, double>() + buffer * kColumns * kWarps;
+FASTACT_DEVICE N fold_long(N (&value)[n], int strip, Merge merge) {
+  constexpr int kMost = n * kLongStrip * (kLongThreads / kWarp);
+  const int columns = n * strip;
+  const auto of_warps = fold_buffer<2 * kMost, double>() + buffer * kMost;
   const int thread = int(threadIdx.x), lane = thread % kWarp, warp = thread / kWarp;
 #pragma unroll
   for (int k = 0; k < n; ++k)
 #pragma unroll
-    for (int step = kLongStrip; step < kWarp; step *= 2)
+    for (int step = strip; step < kWarp; step *= 2)
       value[k] = merge(value[k], __shfl_xor_sync(kAllLanes, value[k], step));
-  if (lane < kLongStrip) {
+  if (lane < strip) {
 #pragma unroll
-    for (int k = 0; k < n; ++k) of_warps[warp * kColumns + lane * n + k] = double(value[k]);
+    for (int k = 0; k < n; ++k) of_warps[warp * columns + lane * n + k] = double(value[k]);
   }
   __syncthreads();
-  if (thread >= kColumns) return N(0);
+  if (thread >= columns) return N(0);
   N all = N(double(of_warps[thread]));
 #pragma unroll 4
   for (int other = 1; other < int(blockDim.x) / kWarp; ++other)
-    all = merge(all, N(double(of_warps[other * kColumns + thread])));
+    all = merge(all, N(double(of_warps[other * columns + thread])));
   return all;
 }
 template <int buffer, class N, int n>
-FASTACT_DEVICE N long_sums(N (&value)[n]) {
-  return fold_long<buffer>(value, [](N a, N b) { return a + b; });
+FASTACT_DEVICE N long_sums(N (&value)[n], int strip) {
+  return fold_long<buffer>(value, strip, [](N a, N b) { return a + b; });
 }
 
 // Powers of two by which a term may be above its reference. For 16 bits it is a part of the
@@ -163,9 +220,13 @@ struct RunningPeak {
 #pragma unroll
     for (int i = 0; i < vecs; ++i) {
       if (i >= part.count) continue;
-      const Wide<T> z = widen_words<T>(x[i]);
+      Wide<T> z = widen_words<T>(x[i]);
+      if (scale != 1) {
 #pragma unroll
-      for (int s = 0; s < n; ++s) most[s] = larger(most[s], scale * z.lane[s]);
+        for (int s = 0; s < n; ++s) z.lane[s] *= scale;
+      }
+#pragma unroll
+      for (int s = 0; s < n; ++s) most[s] = larger(most[s], z.lane[s]);
     }
     refer(most);
     forget_row(x);
@@ -175,13 +236,15 @@ struct RunningPeak {
       Wide<T> term{};
       if (i < part.count) {
         term = widen_words<T>(x[i]);
+        if (scale != 1) {
 #pragma unroll
-        for (int s = 0; s < n; ++s) {
-          C& z = term.lane[s];
-          z *= scale;
-          if (sorts) {
-            const C value = z;
-            z = smaller_of(top[s], value), top[s] = larger(top[s], value);
+          for (int s = 0; s < n; ++s) term.lane[s] *= scale;
+        }
+        if (sorts) {
+#pragma unroll
+          for (int s = 0; s < n; ++s) {
+            const C value = term.lane[s];
+            term.lane[s] = smaller_of(top[s], value), top[s] = larger(top[s], value);
           }
         }
         if (moves) {
@@ -203,7 +266,8 @@ struct RunningPeak {
 
 // The sums of the block's c-th column, given to thread c; all threads get the largest z.
 template <class T, bool sorts>
-FASTACT_DEVICE RowSums long_peak(RunningPeak<T, sorts>& peak, Compute<T> (&max)[Vec<T>::kSize]) {
+FASTACT_DEVICE RowSums long_peak(RunningPeak<T, sorts>& peak, int strip,
+                                 Compute<T> (&max)[Vec<T>::kSize]) {
   using C = Compute<T>;
   constexpr int n = Vec<T>::kSize;
   const int thread = int(threadIdx.x);
@@ -212,12 +276,12 @@ FASTACT_DEVICE RowSums long_peak(RunningPeak<T, sorts>& peak, Compute<T> (&max)[
   int count[n];
 #pragma unroll
   for (int s = 0; s < n; ++s) own[s] = peak.top[s];
-  const C of_column = fold_long<0>(own, [](C a, C b) { return larger(a, b); });
-  if (thread < n * kLongStrip) maxima[thread] = of_column;
+  const C of_column = fold_long<0>(own, strip, [](C a, C b) { return larger(a, b); });
+  if (thread < n * strip) maxima[thread] = of_column;
   __syncthreads();
 #pragma unroll
   for (int s = 0; s < n; ++s) {
-    max[s] = maxima[thread % kLongStrip * n + s];
+    max[s] = maxima[thread % strip * n + s];
     const C m = max[s] == -infinity<C>() ? C(0) : max[s];
     peak.sum[s] *= lowered<T>(peak.from[s], m, peak.up);
     if (sorts) {
@@ -227,51 +291,47 @@ FASTACT_DEVICE RowSums long_peak(RunningPeak<T, sorts>& peak, Compute<T> (&max)[
     }
   }
   RowSums sums{};
-  if (sorts) sums.count = double(fold_long<1>(count, [](int a, int b) { return a + b; }));
-  sums.rest = long_sums<0>(peak.sum);
+  if (sorts) sums.count = double(fold_long<1>(count, strip, [](int a, int b) { return a + b; }));
+  sums.rest = long_sums<0>(peak.sum, strip);
   sums.max = double(of_column);
   return sums;
 }
 
+// Blocks of kLongThreads on a multiprocessor: one, so that a thread has 128 registers.
 template <class T, int fixed>
 FASTACT_KERNEL_OF(kLongThreads, 1)
 void forward_long_columns(FASTACT_GRID_CONSTANT const SoftmaxColumns rows,
                           const KindOf<T, fixed> op, const int held) {
   using C = Compute<T>;
-  constexpr int n = Vec<T>::kSize, kColumns = n * kLongStrip, vecs = kMostVecs<T>;
-  const int thread = int(threadIdx.x), x = thread % kLongStrip;
-  const Stash<vecs> stash(held);
-  RowPart part = long_part<T>(rows, x);
-  const int rounds = rounds_of<vecs>(rows);
+  constexpr int n = Vec<T>::kSize, vecs = kMostVecs<T>;
+  const int thread = int(threadIdx.x), columns = n * rows.teams;
+  Rounds<T, vecs, 1> rounds(rows, held);
   C max[n];
   RowSums sums;
   {
     RunningPeak<T, fixed != kSoftmax> peak(rows);
-    for (int round = 0; round < rounds; ++round) {
-      Words given[vecs];
-      enter_round<vecs>(rows, round, &part);
-      take_vecs<T>(rows, kX, part, T{}, given);
-      stash.put(round, given);
-      peak.add(part, given);
-    }
-    sums = long_peak(peak, max);
+    rounds.first_pass([&](int round) {
+      Words x[vecs];
+      rounds.take(round, 0, x);
+      peak.add(rounds.part, x);
+    });
+    sums = long_peak(peak, rows.teams, max);
   }
-  FASTACT_SHARED(C, numbers, kColumns);  // of y
+  FASTACT_SHARED(C, numbers, n * kLongStrip);  // of y
   double total[2] = {};
-  if (thread < kColumns) {
+  if (thread < columns) {
     const bool ends = !op.writes(rows) || rows.data[kLse];
     const C m = sums.max == -infinity<double>() ? C(0) : C(sums.max), up = C(rows.up);
     const TermsAt<T> at = TermsAt<T>::of(Move<C>::of(m, up)(m));
     const Level<C> level = level_of<T>(sums, at, false, rows.up, true);
-    const RowPart of = long_part<T>(rows, thread / n);
+    const RowPart of = rounds.part_of(thread / n);
     if (ends && thread % n < of.columns) op.end(rows, of.row + thread % n, sums, level, total);
     numbers[thread] = fixed == kSoftmax ? level.factor : level.log;
   }
   if (fixed == kNoY) {
-    if (!op.totals || thread >= kWarp) return;
-    for (int k = 0; k < 2; ++k) total[k] = warp_sum(total[k]);
-    if (thread > 0) return;
-    for (int k = 0; k < 2; ++k) store(op.totals + 2 * int64_t(blockIdx.x) + k, total[k]);
+    if (!op.totals) return;
+    int fold_index = 0;
+    add_up(op, total, fold_index);
     return;
   }
   __syncthreads();
@@ -281,22 +341,23 @@ void forward_long_columns(FASTACT_GRID_CONSTANT const SoftmaxColumns rows,
   TermsAt<T> at[n];
 #pragma unroll
   for (int s = 0; s < n; ++s) {
-    number[s] = numbers[x * n + s];
+    number[s] = numbers[thread % rows.teams * n + s];
     if (max[s] == -infinity<C>()) max[s] = 0;
     const Move<C> move = Move<C>::of(max[s], up);
     at[s] = TermsAt<T>::of(m[s] = move(max[s]));
     moves |= move.by != 0;
   }
-  for (int round = rounds; round-- > 0;) {
-    Words given[vecs];
-    enter_round<vecs>(rows, round, &part);
-    if (!stash.take(round, given)) take_vecs<T>(rows, kX, part, T{}, given);
+  rounds.second_pass([&](int round) {
+    Words x[vecs];
+    rounds.take(round, 0, x);
 #pragma unroll
     for (int i = 0; i < vecs; ++i) {
-      if (i >= part.count) continue;
-      Wide<T> y = widen_words<T>(given[i]);
+      if (i >= rounds.part.count) continue;
+      Wide<T> y = widen_words<T>(x[i]);
+      if (scale != 1) {
 #pragma unroll
-      for (int s = 0; s < n; ++s) y.lane[s] *= scale;
+        for (int s = 0; s < n; ++s) y.lane[s] *= scale;
+      }
       if (moves) {
 #pragma unroll
         for (int s = 0; s < n; ++s) y.lane[s] = Move<C>::of(max[s], up)(y.lane[s]);
@@ -307,77 +368,60 @@ void forward_long_columns(FASTACT_GRID_CONSTANT const SoftmaxColumns rows,
           return as.kTakesTerms ? as.y_of(at[s](y.lane[s]), number[s], C(0))
                                 : as.y_of(y.lane[s], m[s], number[s]);
         });
-      write_vec(rows, kY, part, i, narrow_vec<T>(y));
+      write_vec(rows, kY, rounds.part, i, narrow_vec<T>(y));
     }
-  }
+  });
 }
 
 template <class T, int fixed>
 FASTACT_KERNEL_OF(kLongThreads, 1)
 void backward_long_columns(FASTACT_GRID_CONSTANT const SoftmaxColumns rows, const int held) {
-  constexpr int n = Vec<T>::kSize, kColumns = n * kLongStrip, vecs = kMostVecs<T> / 2;
-  const int thread = int(threadIdx.x), x = thread % kLongStrip;
-  const Stash<2 * vecs> stash(held);
+  constexpr int n = Vec<T>::kSize, vecs = kMostVecs<T> / 2;
+  const int thread = int(threadIdx.x);
   const GradientOf<T, fixed> kind(rows);
-  RowPart part = long_part<T>(rows, x);
-  const int rounds = rounds_of<vecs>(rows);
-  const auto take = [&](Words(&dy)[vecs], Words(&y)[vecs]) {
-    take_vecs<T>(rows, kDy, part, T{}, dy);
-    take_vecs<T>(rows, kX, part, T{}, y);
-  };
+  Rounds<T, vecs, 2> rounds(rows, held);
   double sum[n] = {};
   bool is_plain = true;
-  for (int round = 0; round < rounds; ++round) {
+  rounds.first_pass([&](int round) {
     Words dy[vecs], y[vecs];
     double of_round[n];
-    enter_round<vecs>(rows, round, &part);
-    take(dy, y);
-    if (round < held) {
-      Words both[2 * vecs];
-#pragma unroll
-      for (int i = 0; i < vecs; ++i) both[i] = dy[i], both[vecs + i] = y[i];
-      stash.put(round, both);
-    }
+    rounds.take(round, 0, dy), rounds.take(round, 1, y);
     is_plain &= add_gradients<T>(kind, dy, y, of_round);
 #pragma unroll
     for (int s = 0; s < n; ++s) sum[s] += of_round[s];
-  }
-  FASTACT_SHARED(double, numbers, kColumns);
-  const double of_column = long_sums<0>(sum);
-  if (thread < kColumns) numbers[thread] = of_column;
+  });
+  FASTACT_SHARED(double, numbers, n * kLongStrip);
+  const double of_column = long_sums<0>(sum, rows.teams);
+  if (thread < n * rows.teams) numbers[thread] = of_column;
   __syncthreads();
 #pragma unroll
-  for (int s = 0; s < n; ++s) sum[s] = numbers[x * n + s];
-  for (int round = rounds; round-- > 0;) {
-    Words dy[vecs], y[vecs], both[2 * vecs];
-    enter_round<vecs>(rows, round, &part);
-    if (stash.take(round, both)) {
-#pragma unroll
-      for (int i = 0; i < vecs; ++i) dy[i] = both[i], y[i] = both[vecs + i];
-    } else {
-      take(dy, y);
-    }
-    put_gradients<T>(kind, rows, part, dy, y, sum, is_plain);
-  }
+  for (int s = 0; s < n; ++s) sum[s] = numbers[thread % rows.teams * n + s];
+  rounds.second_pass([&](int round) {
+    Words dy[vecs], y[vecs];
+    rounds.take(round, 0, dy), rounds.take(round, 1, y);
+    put_gradients<T>(kind, rows, rounds.part, dy, y, sum, is_plain);
+  });
 }
 
-// Queues a kernel of long columns. arrays: that are read twice, or 0.
+// Queues a kernel of long columns. passes: 1 where nothing is taken twice. arrays: that are read.
 template <class T, class Kernel, class... Options>
-void launch_long(Kernel kernel, const SoftmaxPlan& plan, int arrays, cudaStream_t stream,
-                 const Options&... options) {
+void launch_long(Kernel kernel, const SoftmaxPlan& plan, int passes, int arrays,
+                 cudaStream_t stream, const Options&... options) {
   SoftmaxColumns rows = plan.as<SoftmaxColumns>();
-  const int lanes = long_lanes<T>(rows.length), threads = lanes * kLongStrip;
+  const int strip = long_strip();
+  const int lanes = long_lanes<T>(rows.length), threads = lanes * strip;
   rows.lay({kMostVecs<T>, lanes, threads}, {rows.length, 1});
   Shape shape{plan.long_blocks, threads};
-  // As many blocks share a multiprocessor as have kLongThreads. Each takes 1 KiB more than it asks.
+  // As many blocks share a multiprocessor as have long_share(). Each takes 1 KiB more than it asks.
   const SharedMemory memory = shared_of(kernel);
-  const int share = (memory.most + memory.own + 1024) / (kLongThreads / threads) - 1024;
+  const int blocks = std::max(1, long_share() / threads);
+  const int share = (memory.most + memory.own + 1024) / blocks - 1024 - memory.own;
   const int of_round = kMostVecs<T> * threads * kVecBytes, of_vecs = lanes * kMostVecs<T>;
-  int held = 0;
-  if (arrays > 0) {
-    const int64_t rounds = ceil_div(rows.length * arrays, of_vecs);
-    held = int(std::min<int64_t>(rounds, std::max(0, share - memory.own) / of_round));
-  }
+  const int64_t rounds = ceil_div(rows.length * arrays, of_vecs);
+  int held = int(std::min<int64_t>(rounds, std::max(share, 0) / of_round));
+  if (passes == 1 || held < kLongAhead<T>) held = std::min(held, kLongAhead<T>);
+  held = std::max(held, 1);
+  while (held < kLongAhead<T> && (held & (held - 1))) --held;
   shape.shared = held * of_round;
   if (shape.shared > memory.unasked) allow_shared(reinterpret_cast<const void*>(kernel));
   launch(kernel, shape, stream, rows, options..., held);

@@ -45,7 +45,7 @@ namespace {
 template <class T, int kind>
 int64_t run_kind(const SoftmaxPlan& plan, double* totals, void* workspace, cudaStream_t stream) {
   if (plan.long_blocks > 0 && !plan.rows.shares) {
-    launch_long<T>(forward_long_columns<T, kind>, plan, kind != kNoY, stream,
+    launch_long<T>(forward_long_columns<T, kind>, plan, kind == kNoY ? 1 : 2, 1, stream,
                    KindOf<T, kind>{totals});
     return plan.long_blocks;
   }
@@ -67,7 +67,7 @@ int64_t run_kind(const SoftmaxPlan& plan, double* totals, void* workspace, cudaS
 // Queues the kernels of a kind. workspace: of sums.
 template <class T, int kind>
 void run_backward(const SoftmaxPlan& plan, void* workspace, cudaStream_t stream) {
-  if (plan.long_blocks > 0) return launch_long<T>(backward_long_columns<T, kind>, plan, 2, stream);
+  if (plan.long_blocks > 0) return launch_long<T>(backward_long_columns<T, kind>, plan, 2, 2, stream);
   double* const sums = static_cast<double*>(workspace);
   for_layout<T>(plan, [&](auto rows, const Shape& shape, auto vecs) {
     using Rows = decltype(rows);
