@@ -133,18 +133,6 @@ void store_vec(T* p, const Vec<T>& value, const emulation::Site& site = emulatio
   emulation::kernel_write(p, &value, sizeof(value), sizeof(value), site);
 }
 
-template <class Words, class T>
-void copy_async(const emulation::SharedSpan<Words>& to, int index, const T* p,
-                const emulation::Site& site = emulation::Site::here()) {
-  const Vec<T> vec = load_vec(p, site);
-  Words words;
-  memcpy(&words, &vec, sizeof(words));
-  to[index] = words;
-}
-inline void end_copies() {}
-template <int groups>
-void await_copies() {}
-
 inline int __clz(int x) { return x == 0 ? 32 : __builtin_clz(unsigned(x)); }
 inline void forget(uint32_t (&)[4]) {}
 inline void forget(int&) {}

@@ -97,31 +97,6 @@ FASTACT_DEVICE void forget(int& word) { asm volatile("" : "+r"(word)); }
 // and has no register to wait with.
 FASTACT_DEVICE void bring_near(const void* p) { asm volatile("prefetch.global.L2 [%0];" ::"l"(p)); }
 
-// to[index] = the 16 bytes at p, on their way until await_copies: no register waits for them.
-template <class Words, class T>
-FASTACT_DEVICE void copy_async(Words* to, int index, const T* p) {
-  static_assert(sizeof(Words) == kVecBytes, "a vector");
-#if __CUDA_ARCH__ >= 800
-  const auto address = unsigned(__cvta_generic_to_shared(to + index));
-  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(address), "l"(p) : "memory");
-#else
-  to[index] = bit_cast<Words>(load_vec(p));
-#endif
-}
-// Ends a group of a thread's copies, which may be empty; and waits until only its last `groups` are
-// on their way. Other threads see the copies behind a barrier.
-FASTACT_DEVICE void end_copies() {
-#if __CUDA_ARCH__ >= 800
-  asm volatile("cp.async.commit_group;" ::: "memory");
-#endif
-}
-template <int groups>
-FASTACT_DEVICE void await_copies() {
-#if __CUDA_ARCH__ >= 800
-  asm volatile("cp.async.wait_group %0;" ::"n"(groups) : "memory");
-#endif
-}
-
 // The shared memory whose size in bytes the launch gives.
 template <class T>
 FASTACT_DEVICE T* dynamic_shared() {

@@ -5,42 +5,55 @@
 // again, the last ones first, which the second-level cache has. One thread for each column makes
 // the numbers of its row.
 //
-// Forward a thread's terms stand beside a reference of its own for each column, a largest z that it
-// has met. A larger one takes its place only beyond kTermRoom powers of two, so that hardly a round
-// has to look at more than its largest z. References differ by powers of two, by which sums are
-// scaled exactly, or, where z moves, by an exponential.
+// Forward a thread has a running peak of each column (running_peak.cuh).
 #pragma once
 
+#include "cuda/core/async_copies.cuh"
 #include "cuda/softmax/backward.cuh"
 #include "cuda/softmax/forward.cuh"
+#include "cuda/softmax/running_peak.cuh"
 
 FASTACT_BEGIN_NAMESPACE
 namespace {
 
-// Rounds that are on their way to shared memory while one is computed, as bytes allow.
-template <class T>
-constexpr int kLongAhead = 16 / kMostVecs<T>;
+// Rounds of `vecs` vectors that are on their way to shared memory while one is computed.
+template <int vecs>
+constexpr int kLongAhead = 16 / vecs;
 
-// The vectors of a thread, by rounds of `vecs` of each array. All go through shared memory, where
-// the first ones stay for the second pass, and so do the last ones: the slots behind the first are
-// a ring. A thread takes nothing but what it brought, so no barrier is needed.
+// Where the vectors of a thread are in an array: `from` + k step bytes.
+struct LongLane {
+  char* from;
+  int64_t step;
+  bool fast;
+};
+
+// The vectors of a thread, by rounds of `vecs`, of one or two arrays. All go through shared memory,
+// where the first rounds stay for the second pass, and so do the last ones: the slots behind the
+// first are a ring. A thread takes nothing but what it brought, so no barrier is needed.
 template <class T, int vecs, int arrays>
 struct Rounds {
+  static constexpr int kAhead = kLongAhead<vecs * arrays>;
   const SoftmaxColumns& rows;
   RowPart part{};
+  LongLane lane[arrays], out;
   int count, kept, ahead;
   decltype(dynamic_shared<Words>()) slots;
+  decltype(copy_target(slots)) target;
 
-  // x: which of the block's vectors. held: slots; ahead: of the ring, a power of two.
+  // held: how many slots there are.
   FASTACT_DEVICE Rounds(const SoftmaxColumns& given, int held)
       : rows(given),
         count(int(quotient(given.length - 1, vecs * given.lanes)) + 1),
-        ahead(smaller(held, kLongAhead<T>)),
-        slots(dynamic_shared<Words>()) {
+        ahead(int(smaller(held, kAhead))),
+        slots(dynamic_shared<Words>()),
+        target(copy_target(slots)) {
     kept = held - ahead;
     part = part_of(int(threadIdx.x) % rows.teams);
-    part.lane = int(threadIdx.x) / rows.teams, part.lanes = rows.lanes;
+    part.lane = part.first = int(threadIdx.x) / rows.teams, part.lanes = rows.lanes;
+    for (int a = 0; a < arrays; ++a) lane[a] = lane_of(role(a));
+    out = lane_of(kY);
   }
+  // x: which of the block's vectors.
   FASTACT_DEVICE RowPart part_of(int x) const {
     constexpr int kSize = Vec<T>::kSize;
     RowPart of{};
@@ -54,59 +67,83 @@ struct Rounds {
     return of;
   }
   FASTACT_DEVICE static constexpr int role(int a) { return a + 1 < arrays ? kDy : kX; }
-
-  // Makes `part` the one of a round.
-  FASTACT_DEVICE void enter(int round) {
-    const int64_t begin = int64_t(round) * (vecs * part.lanes);
-    const int64_t all = smaller(rows.length - begin, vecs * part.lanes);
-    part.first = begin + part.lane;
-    part.count = part.idle ? 0 : count_of<vecs>(all, part.lane, part.lanes);
+  FASTACT_DEVICE LongLane lane_of(int of) const {
+    return {reinterpret_cast<char*>(vec_at<T>(rows, of, part, 0)), part.lanes * rows.step[of],
+            rows.fast[of] && part.columns == Vec<T>::kSize};
   }
-  FASTACT_DEVICE int at(int round, int a) const {
+  FASTACT_DEVICE static T* vec_of(const LongLane& of, int round, int i) {
+    return reinterpret_cast<T*>(of.from + int64_t(round) * (vecs * of.step) + i * of.step);
+  }
+  // How many of a round's vectors there are.
+  FASTACT_DEVICE int vecs_of_round(int round) const {
+    const int64_t begin = int64_t(round) * (vecs * part.lanes);
+    if (part.idle) return 0;
+    if (begin + vecs * part.lanes <= rows.length) return vecs;
+    return count_of<vecs>(rows.length - begin, part.lane, part.lanes);
+  }
+  FASTACT_DEVICE int slot(int round, int a) const {
     const int slot = round < kept ? round : kept + ((round - kept) & (ahead - 1));
-    return (slot * arrays + a) * vecs * int(blockDim.x) + int(threadIdx.x);
+    return (slot * arrays + a) * (vecs * kLongThreads) + int(threadIdx.x);
   }
   // Sends for a round, if there is one.
-  FASTACT_DEVICE void bring(int round) {
+  FASTACT_DEVICE void bring(int round) const {
     if (round >= 0 && round < count) {
-      enter(round);
+      const int here = vecs_of_round(round);
 #pragma unroll
       for (int a = 0; a < arrays; ++a) {
-        const int to = at(round, a);
-        const bool is_fast = rows.fast[role(a)] && part.columns == Vec<T>::kSize;
+        const int to = slot(round, a);
+        if (lane[a].fast && here == vecs) {
 #pragma unroll
-        for (int i = 0; i < vecs; ++i) {
-          if (i >= part.count) continue;
-          const T* p = vec_at<T>(rows, role(a), part, i);
-          if (is_fast)
-            copy_async(slots, to + i * int(blockDim.x), p);
-          else
-            slots[to + i * int(blockDim.x)] = bit_cast<Words>(
-                read_column_slow_path<T>(rows, role(a), p, part.at, part.columns));
+          for (int i = 0; i < vecs; ++i)
+            copy_async(target, to + i * kLongThreads, vec_of(lane[a], round, i));
+        } else {
+#pragma unroll 1
+          for (int i = 0; i < here; ++i)
+            slots[to + i * kLongThreads] = bit_cast<Words>(read_column_slow_path<T>(
+                rows, role(a), vec_of(lane[a], round, i), part.at, part.columns));
         }
       }
     }
     end_copies();
   }
-  // Waits for a round and enters it.
+  // Waits for a round.
   FASTACT_DEVICE void await(int round) {
-    if (ahead == kLongAhead<T>)
-      await_copies<kLongAhead<T> - 1>();
+    if (ahead == kAhead)
+      await_copies<kAhead - 1>();
     else
       await_copies<0>();
-    enter(round);
+    part.count = vecs_of_round(round);
   }
+  // Vectors that are not there are zeros.
   FASTACT_DEVICE void take(int round, int a, Words (&x)[vecs]) const {
-    const int from = at(round, a);
+    const int from = slot(round, a);
+    if (part.count == vecs) {
 #pragma unroll
-    for (int i = 0; i < vecs; ++i)
-      x[i] = i < part.count ? Words(slots[from + i * int(blockDim.x)]) : Words{};
+      for (int i = 0; i < vecs; ++i) x[i] = slots[from + i * kLongThreads];
+    } else {
+#pragma unroll
+      for (int i = 0; i < vecs; ++i)
+        x[i] = i < part.count ? Words(slots[from + i * kLongThreads]) : Words{};
+    }
     if (sizeof(T) == 2) forget_row(x);  // that they are numbers of 16 bits
+  }
+  FASTACT_DEVICE void put(int round, int i, const Wide<T>& value) const {
+    Wide<T> y = value;
+    T* p = vec_of(out, round, i);
+    if (!out.fast || rows.accumulate) return put_slowly(p, y);
+    store_vec(p, narrow_vec<T>(y));
+  }
+  FASTACT_DEVICE void put_slowly(T* p, Wide<T>& y) const {
+    if (rows.accumulate)
+      accumulate_onto(read_column_slow_path<T>(rows, kY, p, part.at, part.columns), y);
+    const Vec<T> vec = narrow_vec<T>(y);
+    part.columns == Vec<T>::kSize && out.fast ? store_vec(p, vec) : store_some(p, vec, part.columns);
   }
   // Runs visit(round) for all rounds, and then again, from the last one on.
   template <class Visit>
   FASTACT_DEVICE void first_pass(Visit visit) {
     for (int round = 0; round < ahead; ++round) bring(round);
+#pragma unroll 1
     for (int round = 0; round < count; ++round) {
       await(round);
       visit(round);
@@ -115,11 +152,11 @@ struct Rounds {
   }
   template <class Visit>
   FASTACT_DEVICE void second_pass(Visit visit) {
+#pragma unroll 1
     for (int round = count; round-- > 0;) {
       await(round);
       visit(round);
-      const int next = round - ahead;
-      bring(next < kept ? -1 : next);
+      bring(round - ahead < kept ? -1 : round - ahead);
     }
   }
 };
@@ -154,119 +191,9 @@ FASTACT_DEVICE N long_sums(N (&value)[n], int strip) {
   return fold_long<buffer>(value, strip, [](N a, N b) { return a + b; });
 }
 
-// Powers of two by which a term may be above its reference. For 16 bits it is a part of the
-// exponent, as kTermScale.
-template <class T>
-constexpr double kTermRoom = sizeof(T) == 2 ? 4 : 16;
-
-// By what terms beside the reference of `from` are multiplied to be terms beside the reference of
-// `to`, which is no less.
-template <class T>
-FASTACT_DEVICE_CALL double lowered(Compute<T> from, Compute<T> to, Compute<T> up) {
-  using C = Compute<T>;
-  if (from == -infinity<C>()) return 1;  // of terms that are all 0
-  const Move<C> before = Move<C>::of(from, up), after = Move<C>::of(to, up);
-  const double powers =
-      double(reference_exponent(before(from))) - double(reference_exponent(after(to)));
-  if (before.by == 0 && after.by == 0) return power_of_two(int64_t(powers));
-  const double apart =
-      madd(powers, 0.69314718055994530942, (double(before.by) - double(after.by)) * double(up));
-  return exp_scaled<0>(no_less(apart, kExpZero<double>)).value();
-}
-
-// The peaks of a thread's columns so far. sorts: as PeakWays; the sums lack the tops.
-template <class T, bool sorts>
-struct RunningPeak {
-  using C = Compute<T>;
-  static constexpr int n = Vec<T>::kSize;
-  const C scale, up, room;
-  C top[n], from[n];  // from: of the reference
-  TermsAt<T> at[n];
-  double sum[n];
-  bool moves;
-
-  FASTACT_DEVICE explicit RunningPeak(const SoftmaxColumns& rows)
-      : scale(C(rows.scale_down)),
-        up(C(rows.up)),
-        room(C(kTermRoom<T> * 0.69314718055994530942 / rows.up)),
-        moves(up != 1) {
-#pragma unroll
-    for (int s = 0; s < n; ++s)
-      top[s] = from[s] = -infinity<C>(), at[s] = TermsAt<T>::of(C(0)), sum[s] = 0;
-  }
-  FASTACT_DEVICE Move<C> move(int s) const {
-    return Move<C>::of(from[s] == -infinity<C>() ? C(0) : from[s], up);
-  }
-  // Makes the reference of each column good for a z.
-  FASTACT_DEVICE void refer(const C (&most)[n]) {
-    bool is_good = true;
-#pragma unroll
-    for (int s = 0; s < n; ++s) is_good &= most[s] <= from[s] + room;
-    if (is_good) return;
-#pragma unroll
-    for (int s = 0; s < n; ++s) {
-      if (most[s] <= from[s] + room) continue;
-      sum[s] *= lowered<T>(from[s], most[s], up);
-      from[s] = most[s];
-      at[s] = TermsAt<T>::of(move(s)(from[s]));
-      moves |= move(s).by != 0;
-    }
-  }
-  template <int vecs>
-  FASTACT_DEVICE void add(const RowPart& part, Words (&x)[vecs]) {
-    C most[n];
-#pragma unroll
-    for (int s = 0; s < n; ++s) most[s] = -infinity<C>();
-#pragma unroll
-    for (int i = 0; i < vecs; ++i) {
-      if (i >= part.count) continue;
-      Wide<T> z = widen_words<T>(x[i]);
-      if (scale != 1) {
-#pragma unroll
-        for (int s = 0; s < n; ++s) z.lane[s] *= scale;
-      }
-#pragma unroll
-      for (int s = 0; s < n; ++s) most[s] = larger(most[s], z.lane[s]);
-    }
-    refer(most);
-    forget_row(x);
-    TreeSum<T, vecs, n> tree;
-#pragma unroll
-    for (int i = 0; i < vecs; ++i) {
-      Wide<T> term{};
-      if (i < part.count) {
-        term = widen_words<T>(x[i]);
-        if (scale != 1) {
-#pragma unroll
-          for (int s = 0; s < n; ++s) term.lane[s] *= scale;
-        }
-        if (sorts) {
-#pragma unroll
-          for (int s = 0; s < n; ++s) {
-            const C value = term.lane[s];
-            term.lane[s] = smaller_of(top[s], value), top[s] = larger(top[s], value);
-          }
-        }
-        if (moves) {
-#pragma unroll
-          for (int s = 0; s < n; ++s) term.lane[s] = move(s)(term.lane[s]);
-        }
-#pragma unroll
-        for (int s = 0; s < n; ++s) term.lane[s] = at[s](term.lane[s]);
-      }
-      tree.add(i, term);
-    }
-#pragma unroll
-    for (int s = 0; s < n; ++s) {
-      sum[s] += tree.total(s);
-      if (!sorts) top[s] = larger(top[s], most[s]);
-    }
-  }
-};
-
 // The sums of the block's c-th column, given to thread c; all threads get the largest z.
 template <class T, bool sorts>
-FASTACT_DEVICE RowSums long_peak(RunningPeak<T, sorts>& peak, int strip,
+FASTACT_DEVICE RowSums long_peak(RunningPeak<T, sorts, Vec<T>::kSize>& peak, int strip,
                                  Compute<T> (&max)[Vec<T>::kSize]) {
   using C = Compute<T>;
   constexpr int n = Vec<T>::kSize;
@@ -283,11 +210,10 @@ FASTACT_DEVICE RowSums long_peak(RunningPeak<T, sorts>& peak, int strip,
   for (int s = 0; s < n; ++s) {
     max[s] = maxima[thread % strip * n + s];
     const C m = max[s] == -infinity<C>() ? C(0) : max[s];
-    peak.sum[s] *= lowered<T>(peak.from[s], m, peak.up);
+    peak.refer_to(s, m);
     if (sorts) {
       count[s] = peak.top[s] == m;
-      const Move<C> move = Move<C>::of(m, peak.up);
-      if (!count[s]) peak.sum[s] += double(TermsAt<T>::of(move(m))(move(peak.top[s])));
+      if (!count[s]) peak.sum[s] += peak.top_beside(s, m);
     }
   }
   RowSums sums{};
@@ -297,9 +223,8 @@ FASTACT_DEVICE RowSums long_peak(RunningPeak<T, sorts>& peak, int strip,
   return sums;
 }
 
-// Blocks of kLongThreads on a multiprocessor: one, so that a thread has 128 registers.
 template <class T, int fixed>
-FASTACT_KERNEL_OF(kLongThreads, 1)
+FASTACT_KERNEL_OF(kLongThreads, 2)
 void forward_long_columns(FASTACT_GRID_CONSTANT const SoftmaxColumns rows,
                           const KindOf<T, fixed> op, const int held) {
   using C = Compute<T>;
@@ -309,11 +234,11 @@ void forward_long_columns(FASTACT_GRID_CONSTANT const SoftmaxColumns rows,
   C max[n];
   RowSums sums;
   {
-    RunningPeak<T, fixed != kSoftmax> peak(rows);
+    RunningPeak<T, fixed != kSoftmax, n> peak(rows);
     rounds.first_pass([&](int round) {
       Words x[vecs];
       rounds.take(round, 0, x);
-      peak.add(rounds.part, x);
+      peak.add(rounds.part.count, x);
     });
     sums = long_peak(peak, rows.teams, max);
   }
@@ -347,36 +272,38 @@ void forward_long_columns(FASTACT_GRID_CONSTANT const SoftmaxColumns rows,
     at[s] = TermsAt<T>::of(m[s] = move(max[s]));
     moves |= move.by != 0;
   }
-  rounds.second_pass([&](int round) {
+  const auto put = [&](int round, auto is_plain) {
+    constexpr bool plain = decltype(is_plain)::value;
     Words x[vecs];
     rounds.take(round, 0, x);
 #pragma unroll
     for (int i = 0; i < vecs; ++i) {
-      if (i >= rounds.part.count) continue;
+      if (!plain && i >= rounds.part.count) break;
       Wide<T> y = widen_words<T>(x[i]);
-      if (scale != 1) {
 #pragma unroll
-        for (int s = 0; s < n; ++s) y.lane[s] *= scale;
-      }
-      if (moves) {
-#pragma unroll
-        for (int s = 0; s < n; ++s) y.lane[s] = Move<C>::of(max[s], up)(y.lane[s]);
-      }
-#pragma unroll
-      for (int s = 0; s < n; ++s)
-        y.lane[s] = with_softmax_map(fixed, [&](auto as) {
-          return as.kTakesTerms ? as.y_of(at[s](y.lane[s]), number[s], C(0))
-                                : as.y_of(y.lane[s], m[s], number[s]);
+      for (int s = 0; s < n; ++s) {
+        C& z = y.lane[s];
+        if (!plain) z = Move<C>::of(max[s], up)(z * scale);
+        z = with_softmax_map(fixed, [&](auto as) {
+          return as.kTakesTerms ? as.y_of(at[s](z), number[s], C(0)) : as.y_of(z, m[s], number[s]);
         });
-      write_vec(rows, kY, rounds.part, i, narrow_vec<T>(y));
+      }
+      rounds.put(round, i, y);
     }
+  };
+  const bool is_plain = scale == 1 && !moves;
+  rounds.second_pass([&](int round) {
+    if (is_plain && rounds.part.count == vecs)
+      put(round, std::true_type());
+    else
+      put(round, std::false_type());
   });
 }
 
 template <class T, int fixed>
-FASTACT_KERNEL_OF(kLongThreads, 1)
+FASTACT_KERNEL_OF(kLongThreads, 2)
 void backward_long_columns(FASTACT_GRID_CONSTANT const SoftmaxColumns rows, const int held) {
-  constexpr int n = Vec<T>::kSize, vecs = kMostVecs<T> / 2;
+  constexpr int n = Vec<T>::kSize, vecs = 4;
   const int thread = int(threadIdx.x);
   const GradientOf<T, fixed> kind(rows);
   Rounds<T, vecs, 2> rounds(rows, held);
@@ -396,33 +323,35 @@ void backward_long_columns(FASTACT_GRID_CONSTANT const SoftmaxColumns rows, cons
   __syncthreads();
 #pragma unroll
   for (int s = 0; s < n; ++s) sum[s] = numbers[thread % rows.teams * n + s];
+  Compute<T> rounded[n];
+  is_plain &= round_sums(kind, sum, rounded);
   rounds.second_pass([&](int round) {
     Words dy[vecs], y[vecs];
     rounds.take(round, 0, dy), rounds.take(round, 1, y);
-    put_gradients<T>(kind, rows, rounds.part, dy, y, sum, is_plain);
+    make_gradients<T, SoftmaxColumns>(
+        kind, Compute<T>(rows.scale), rounds.part.count, dy, y, rounded, is_plain,
+        [&](int i, const Wide<T>& dx) { rounds.put(round, i, dx); });
   });
 }
 
-// Queues a kernel of long columns. passes: 1 where nothing is taken twice. arrays: that are read.
-template <class T, class Kernel, class... Options>
-void launch_long(Kernel kernel, const SoftmaxPlan& plan, int passes, int arrays,
-                 cudaStream_t stream, const Options&... options) {
+// Queues a kernel of long columns. bytes: of a slot for each thread; ahead: slots of the ring;
+// rounds: of which all are taken twice, or 0.
+template <class T, int vecs, int arrays, class Kernel, class... Options>
+void launch_long(Kernel kernel, const SoftmaxPlan& plan, bool is_twice, cudaStream_t stream,
+                 const Options&... options) {
+  constexpr int kSlot = vecs * arrays * kLongThreads * kVecBytes;
   SoftmaxColumns rows = plan.as<SoftmaxColumns>();
-  const int strip = long_strip();
-  const int lanes = long_lanes<T>(rows.length), threads = lanes * strip;
-  rows.lay({kMostVecs<T>, lanes, threads}, {rows.length, 1});
-  Shape shape{plan.long_blocks, threads};
-  // As many blocks share a multiprocessor as have long_share(). Each takes 1 KiB more than it asks.
+  const int lanes = kLongThreads / long_strip();
+  rows.lay({vecs, lanes, kLongThreads}, {rows.length, 1});
+  Shape shape{plan.long_blocks, kLongThreads};
+  // Two blocks share a multiprocessor. Each takes 1 KiB more than it asks.
   const SharedMemory memory = shared_of(kernel);
-  const int blocks = std::max(1, long_share() / threads);
-  const int share = (memory.most + memory.own + 1024) / blocks - 1024 - memory.own;
-  const int of_round = kMostVecs<T> * threads * kVecBytes, of_vecs = lanes * kMostVecs<T>;
-  const int64_t rounds = ceil_div(rows.length * arrays, of_vecs);
-  int held = int(std::min<int64_t>(rounds, std::max(share, 0) / of_round));
-  if (passes == 1 || held < kLongAhead<T>) held = std::min(held, kLongAhead<T>);
-  held = std::max(held, 1);
-  while (held < kLongAhead<T> && (held & (held - 1))) --held;
-  shape.shared = held * of_round;
+  const int share = (memory.most + memory.own + 1024) / long_share() - 1024 - memory.own;
+  const int64_t rounds = ceil_div(rows.length, lanes * vecs);
+  const int slots = std::max(1, share / kSlot), ahead = kLongAhead<vecs * arrays>;
+  int held = int(std::min<int64_t>(rounds, is_twice ? slots : std::min(slots, ahead)));
+  if (held < ahead) held = power_of_two_from(held + 1, ahead) / 2;
+  shape.shared = held * kSlot;
   if (shape.shared > memory.unasked) allow_shared(reinterpret_cast<const void*>(kernel));
   launch(kernel, shape, stream, rows, options..., held);
 }

@@ -22,10 +22,10 @@ constexpr int kChunkLanes = 256;  // threads of a chunk of a row that no block h
 constexpr int kData = 3;          // the first roles, which have x's shape and dtype
 
 // Of long columns (long_columns.cuh): vectors of columns side by side, which a block has as a
-// whole, at most; threads of a block, at most; and blocks, at least, below which chunks of columns
+// whole, at most; threads of a block; and blocks, at least, below which chunks of columns
 // keep more multiprocessors busy.
 constexpr int kLongStrip = 8;
-constexpr int kLongThreads = 512;
+constexpr int kLongThreads = 256;
 constexpr int64_t kLongBlocks = 64;
 inline int try_of(const char* name, int otherwise) {
   const char* given = std::getenv(name);
@@ -35,12 +35,8 @@ inline int long_strip() {
   static const int strip = try_of("FASTACT_TRY_STRIP", 4);
   return strip;
 }
-inline int long_threads() {
-  static const int threads = try_of("FASTACT_TRY_THREADS", 256);
-  return threads;
-}
-inline int long_share() {  // threads of a multiprocessor that its shared memory is for
-  static const int share = try_of("FASTACT_TRY_SHARE", 512);
+inline int long_share() {  // blocks of a multiprocessor that its shared memory is for
+  static const int share = try_of("FASTACT_TRY_BLOCKS", 2);
   return share;
 }
 
@@ -145,13 +141,6 @@ RowShape column_shape(int64_t length, RowChunks* chunks) {
   *chunks = {length, 1};
   if (length > kChunk) *chunks = {kChunk, ceil_div(length, kChunk)};
   return {kMost, lanes, kThreadsOfNarrow};
-}
-
-// Threads of a long column: a block of fewer leaves room for others, which are in another pass.
-template <class T>
-int long_lanes(int64_t length) {
-  const int most = long_threads() / long_strip();
-  return std::max(std::min(kWarp, most), power_of_two_from(ceil_div(length, 2 * kMostVecs<T>), most));
 }
 
 template <class T>
