@@ -178,28 +178,42 @@ struct Probability {
       return {move.by, divide(C(1), at(at.m)), at};
     }
   }
-  FASTACT_DEVICE C operator()(C z) const { return at(z - by) * inverse; }
+  FASTACT_DEVICE C operator()(C z) const {  // of z - by
+    return kApproximate<T> ? at(z) : at(z) * inverse;
+  }
 };
 
-// The vectors x of a part. Where their number is known all of them are read first, before the
-// numbers of the row; of others each where it is used.
+// The vectors x of a part. For quick rows all of them are read first, before the numbers of the
+// row; of columns some at a time, of others each where it is used.
 template <class T, int vecs, class Rows>
 struct TakenVecs {
-  static constexpr bool kFirst = (Rows::kQuick || Rows::kColumns) && vecs > 0;
-  Words x[kFirst ? vecs : 1];
+  Words x[Rows::kQuick ? vecs : 1];
 
   FASTACT_DEVICE TakenVecs(const Rows& rows, const RowPart& part) {
-    if constexpr (kFirst) take_vecs<T>(rows, kX, part, T{}, x);
+    if constexpr (Rows::kQuick) take_vecs<T>(rows, kX, part, T{}, x);
   }
   template <class Each>
   FASTACT_DEVICE void for_each(const Rows& rows, const RowPart& part, Each each) const {
-    if constexpr (kFirst) {
+    if constexpr (Rows::kQuick) {
 #pragma unroll
       for (int i = 0; i < vecs; ++i)
-        if (i < part.count) each(i, bit_cast<Vec<T>>(x[i]));
+        if (i < part.count) each(part, i, bit_cast<Vec<T>>(x[i]));
+    } else if constexpr (Rows::kColumns && vecs > 0) {
+      constexpr int kAhead = 4;
+      RowPart some = part;
+#pragma unroll 1
+      for (int left = part.count; left > 0; left -= kAhead) {
+        Words of[kAhead];
+        some.count = int(smaller(left, kAhead));
+        take_vecs<T>(rows, kX, some, T{}, of);
+#pragma unroll
+        for (int i = 0; i < kAhead; ++i)
+          if (i < some.count) each(some, i, bit_cast<Vec<T>>(of[i]));
+        some.first += kAhead * part.lanes;
+      }
     } else {
 #pragma unroll 1
-      for (int i = 0; i < part.count; ++i) each(i, read_vec<T>(rows, kX, part, i));
+      for (int i = 0; i < part.count; ++i) each(part, i, read_vec<T>(rows, kX, part, i));
     }
   }
 };

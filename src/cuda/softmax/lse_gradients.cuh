@@ -80,7 +80,7 @@ void lse_gradients(FASTACT_GRID_CONSTANT const Rows rows) {
   constexpr bool kHasTarget = fixed != kLogSumExp;
   int fold_index = 0;
   const bool shares = may_share && rows.shares;
-  const RowPart part = row_part<T, may_share ? 0 : vecs, true>(rows);
+  const RowPart part = row_part<T, may_share || Rows::kColumns ? 0 : vecs, true>(rows);
   double mass[n] = {};
   if (shares) {
 #pragma unroll 1
@@ -118,9 +118,17 @@ void lse_gradients(FASTACT_GRID_CONSTANT const Rows rows) {
       of[s] = lse_gradient<T, fixed>(rows, row, mass[s], given[s], lse[s]);
     p[s] = Probability<T>::of(of[s].lse);
   }
-  x.for_each(rows, part, [&](int i, const Vec<T>& vec) {
-    const Wide<T> z = fixed == kLoss ? widen_vec(vec) : scores_of<T>(rows, part, i, vec);
+  const bool is_plain = fixed == kLoss || (rows.scale_down == 1 && !rows.data[kMask]);
+  bool moves = false;
+#pragma unroll
+  for (int s = 0; s < n; ++s) moves |= p[s].by != 0;
+  x.for_each(rows, part, [&](const RowPart& part, int i, const Vec<T>& vec) {
+    Wide<T> z = is_plain ? widen_vec(vec) : scores_of<T>(rows, part, i, vec);
     Wide<T> share{}, dz;
+    if (moves) {
+#pragma unroll
+      for (int j = 0; j < kSize; ++j) z.lane[j] -= p[row_in_vec<Rows>(j)].by;
+    }
     if (shares) share = shares_of<T>(rows, part, i, lanes_there<T>(rows, part, i));
 #pragma unroll
     for (int j = 0; j < kSize; ++j) {

@@ -145,9 +145,20 @@ void run_lse_gradients(const SoftmaxPlan& plan, cudaStream_t stream) {
     using Rows = decltype(rows);
     constexpr bool kIsFixed = Rows::kQuick || Rows::kColumns;
     constexpr int kVecs = decltype(vecs)::value, kFixed = kIsFixed ? kind : kAnyKind;
-    if constexpr (kIsFixed)
-      if (!rows.shares)
-        return launch(lse_gradients<T, kVecs, kFixed, false, Rows>, shape, stream, rows);
+    if constexpr (kIsFixed) {
+      if (!rows.shares) {
+        Shape here = shape;
+        if (Rows::kColumns && rows.chunks.count > 1) {  // the numbers of a row cost a thread as
+          const int64_t groups = shape.blocks / rows.chunks.count;  // much as several vectors
+          const int64_t more = std::min<int64_t>(try_of("FASTACT_TRY_CHUNKS", 4),
+                                                 std::max<int64_t>(1, shape.blocks / 1024));
+          rows.chunks.size *= more;
+          rows.chunks.count = ceil_div(rows.length, rows.chunks.size);
+          here.blocks = groups * rows.chunks.count;
+        }
+        return launch(lse_gradients<T, kVecs, kFixed, false, Rows>, here, stream, rows);
+      }
+    }
     if constexpr (!kIsFixed || (Rows::kColumns && kind == kLoss))
       launch(lse_gradients<T, kVecs, kFixed, true, Rows>, shape, stream, rows);
   });
