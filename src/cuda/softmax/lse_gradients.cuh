@@ -80,12 +80,12 @@ void lse_gradients(FASTACT_GRID_CONSTANT const Rows rows) {
   constexpr bool kHasTarget = fixed != kLogSumExp;
   int fold_index = 0;
   const bool shares = may_share && rows.shares;
-  const RowPart part = row_part<T, may_share || Rows::kColumns ? 0 : vecs, true>(rows);
+  const RowPart mine = row_part<T, may_share || Rows::kColumns ? 0 : vecs, true>(rows);
   double mass[n] = {};
   if (shares) {
 #pragma unroll 1
-    for (int i = 0; i < part.count; ++i) {
-      const Wide<T> share = shares_of<T>(rows, part, i, lanes_there<T>(rows, part, i));
+    for (int i = 0; i < mine.count; ++i) {
+      const Wide<T> share = shares_of<T>(rows, mine, i, lanes_there<T>(rows, mine, i));
       TreeSum<T, 1, n> sum;
       sum.add(0, share);
 #pragma unroll
@@ -93,12 +93,12 @@ void lse_gradients(FASTACT_GRID_CONSTANT const Rows rows) {
     }
     fold_sums(rows, mass, fold_index);
   }
-  if (part.count == 0) return;
-  const TakenVecs<T, vecs, Rows> x(rows, part);
+  if (mine.count == 0) return;
+  const TakenVecs<T, vecs, Rows> x(rows, mine);
   LseGradient<C> of[n];
   Probability<T> p[n];
   C given[n], lse[n];  // all of them are on their way before the first is used
-  const auto row_of_lane = [&](int s) { return part.row + (s < part.columns ? s : 0); };
+  const auto row_of_lane = [&](int s) { return mine.row + (s < mine.columns ? s : 0); };
   with_type<T>(rows.data[kNumber], rows.number_dtype, [&](const auto* numbers) {
     using Number = std::remove_reference_t<decltype(*numbers)>;
 #pragma unroll
@@ -122,7 +122,7 @@ void lse_gradients(FASTACT_GRID_CONSTANT const Rows rows) {
   bool moves = false;
 #pragma unroll
   for (int s = 0; s < n; ++s) moves |= p[s].by != 0;
-  x.for_each(rows, part, [&](const RowPart& part, int i, const Vec<T>& vec) {
+  x.for_each(rows, mine, [&](const RowPart& part, int i, const Vec<T>& vec) {
     Wide<T> z = is_plain ? widen_vec(vec) : scores_of<T>(rows, part, i, vec);
     Wide<T> share{}, dz;
     if (moves) {
