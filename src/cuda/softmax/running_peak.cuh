@@ -76,12 +76,26 @@ struct RunningPeak {
     const Move<C> move = Move<C>::of(m, up);
     return double(TermsAt<T>::of(move(m))(move(top[s])));
   }
-  // Adds `count` vectors. plain: all of them, which need no scale and no move.
-  template <bool plain, int vecs>
-  FASTACT_DEVICE void add_as(int count, Words (&x)[vecs]) {
+  // Adds the first `count` vectors.
+  template <int vecs>
+  FASTACT_DEVICE void add(int count, Words (&x)[vecs]) {
+    const bool is_plain = count == vecs && scale == 1;
     C most[n];
 #pragma unroll
     for (int s = 0; s < n; ++s) most[s] = -infinity<C>();
+    is_plain ? find_most<true>(count, x, most) : find_most<false>(count, x, most);
+    refer(most);
+    forget_row(x);
+    is_plain && !moves ? add_terms<true>(count, x) : add_terms<false>(count, x);
+    if (sorts) return;
+#pragma unroll
+    for (int s = 0; s < n; ++s) top[s] = larger(top[s], most[s]);
+  }
+
+ private:
+  // plain: all vectors are there, with a scale of 1, and z does not move.
+  template <bool plain, int vecs>
+  FASTACT_DEVICE void find_most(int count, const Words (&x)[vecs], C (&most)[n]) const {
 #pragma unroll
     for (int i = 0; i < vecs; ++i) {
       if (!plain && i >= count) continue;
@@ -90,8 +104,9 @@ struct RunningPeak {
       for (int j = 0; j < Vec<T>::kSize; ++j)
         most[j % n] = larger(most[j % n], plain ? z.lane[j] : scale * z.lane[j]);
     }
-    refer(most);
-    forget_row(x);
+  }
+  template <bool plain, int vecs>
+  FASTACT_DEVICE void add_terms(int count, const Words (&x)[vecs]) {
     TreeSum<T, vecs, n> tree;
 #pragma unroll
     for (int i = 0; i < vecs; ++i) {
@@ -114,17 +129,7 @@ struct RunningPeak {
       tree.add(i, term);
     }
 #pragma unroll
-    for (int s = 0; s < n; ++s) {
-      sum[s] += tree.total(s);
-      if (!sorts) top[s] = larger(top[s], most[s]);
-    }
-  }
-  template <int vecs>
-  FASTACT_DEVICE void add(int count, Words (&x)[vecs]) {
-    if (count == vecs && scale == 1 && !moves)
-      add_as<true>(count, x);
-    else
-      add_as<false>(count, x);
+    for (int s = 0; s < n; ++s) sum[s] += tree.total(s);
   }
 };
 
