@@ -71,7 +71,7 @@ FASTACT_DEVICE bool add_gradients(const Kind& kind, Words (&dy)[vecs], const Wor
 #pragma unroll
     for (int s = 0; s < n; ++s) {
       sum[s] = tree.total(s);
-      is_plain &= sum[s] - sum[s] == 0;
+      is_plain &= tree.rounded(s) - tree.rounded(s) == 0;
     }
     if (is_plain || again || !kind.sums_products()) return !again;
 #pragma unroll
@@ -86,34 +86,39 @@ FASTACT_DEVICE bool add_gradients(const Kind& kind, Words (&dy)[vecs], const Wor
   }
 }
 
-template <class T, class Kind, int vecs, class Rows, int n>
-FASTACT_DEVICE void put_gradients(const Kind& kind, const Rows& rows, const RowPart& part,
-                                  const Words (&dy)[vecs], const Words (&y)[vecs],
-                                  const double (&sum)[n], bool is_plain = true) {
-  using C = Compute<T>;
+// Makes dx of the first `count` vectors from the rows' sums and gives them to put(i, dx).
+template <class T, class Rows, class Kind, int vecs, int n, class Put>
+FASTACT_DEVICE void make_gradients(const Kind& kind, Compute<T> scale, int count,
+                                   const Words (&dy)[vecs], const Words (&y)[vecs],
+                                   const Compute<T> (&sum)[n], bool is_plain, Put put) {
   constexpr int kSize = Vec<T>::kSize;
-  C rounded[n];
-#pragma unroll
-  for (int s = 0; s < n; ++s) {
-    rounded[s] = C(sum[s]);
-    is_plain &= kind.is_plain(rounded[s]);
-  }
-  const C scale = C(rows.scale);
 #pragma unroll
   for (int i = 0; i < vecs; ++i) {
-    if (i >= part.count) break;
+    if (i >= count) break;
     Wide<T> dx = widen_words<T>(dy[i]);
     const Wide<T> at = widen_words<T>(y[i]);
 #pragma unroll
     for (int j = 0; j < kSize; ++j)
-      dx.lane[j] = scale * kind.slope(dx.lane[j], at.lane[j], rounded[row_in_vec<Rows>(j)]);
+      dx.lane[j] = scale * kind.slope(dx.lane[j], at.lane[j], sum[row_in_vec<Rows>(j)]);
     if (!is_plain) {
 #pragma unroll
       for (int j = 0; j < kSize; ++j)
         if (at.lane[j] == kind.no_part()) dx.lane[j] = 0;
     }
-    put_gradient<T>(rows, part, i, dx);
+    put(i, dx);
   }
+}
+
+// sum: of rows, as rounded; returns whether all of them are plain.
+template <class Kind, class C, int n>
+FASTACT_DEVICE bool round_sums(const Kind& kind, const double (&sum)[n], C (&rounded)[n]) {
+  bool is_plain = true;
+#pragma unroll
+  for (int s = 0; s < n; ++s) {
+    rounded[s] = C(sum[s]);
+    is_plain &= kind.is_plain(rounded[s]);
+  }
+  return is_plain;
 }
 
 // A row that a block holds takes one kernel. Others take two: the sums of the chunks, rows x count,
@@ -143,7 +148,11 @@ void softmax_backward_rows(FASTACT_GRID_CONSTANT const Rows rows, double* of_chu
   forget_row(dy), forget_row(y);
   fold_sums(rows, sum, fold_index);
   if (phase != kFindChunks) {
-    put_gradients<T>(kind, rows, part, dy, y, sum, phase == kWholeRows);
+    Compute<T> rounded[n];
+    const bool is_plain = round_sums(kind, sum, rounded) && phase == kWholeRows;
+    make_gradients<T, Rows>(
+        kind, Compute<T>(rows.scale), part.count, dy, y, rounded, is_plain,
+        [&](int i, const Wide<T>& dx) { put_gradient<T>(rows, part, i, dx); });
   } else {
 #pragma unroll
     for (int s = 0; s < n; ++s)
@@ -151,7 +160,8 @@ void softmax_backward_rows(FASTACT_GRID_CONSTANT const Rows rows, double* of_chu
   }
 }
 
-// exp(z - lse) of a row. The saved lse takes the place of the largest z.
+// exp(z - lse) of a row. The saved lse takes the place of the largest z; of 16 bits it is a part of
+// the exponent.
 template <class T>
 struct Probability {
   using C = Compute<T>;
@@ -160,12 +170,16 @@ struct Probability {
 
   FASTACT_DEVICE static Probability of(C lse) {
     const Move<C> move = Move<C>::of(lse, C(1));
-    const TermsAt<T> at = TermsAt<T>::of(move.by != 0 ? C(0) : lse, Tail<C>::kScale);
-    return {move.by, divide(C(1), at(at.m)), at};
+    const C m = move.by != 0 ? C(0) : lse;
+    if constexpr (kApproximate<T>) {
+      return {move.by, C(1), {m, C(0), m * -ExpTraits<C>::kLog2E}};
+    } else {
+      const TermsAt<T> at = TermsAt<T>::of(m, Tail<C>::kScale);
+      return {move.by, divide(C(1), at(at.m)), at};
+    }
   }
-  FASTACT_DEVICE C operator()(C z) const {
-    if (by != 0) z -= by;
-    return at(z) * inverse;
+  FASTACT_DEVICE C operator()(C z) const {  // of z - by
+    return kApproximate<T> ? at(z) : at(z) * inverse;
   }
 };
 
@@ -183,23 +197,23 @@ struct TakenVecs {
     if constexpr (Rows::kQuick) {
 #pragma unroll
       for (int i = 0; i < vecs; ++i)
-        if (i < part.count) each(i, bit_cast<Vec<T>>(x[i]));
+        if (i < part.count) each(part, i, bit_cast<Vec<T>>(x[i]));
     } else if constexpr (Rows::kColumns && vecs > 0) {
       constexpr int kAhead = 4;
+      RowPart some = part;
 #pragma unroll 1
-      for (int first = 0; first < part.count; first += kAhead) {
+      for (int left = part.count; left > 0; left -= kAhead) {
         Words of[kAhead];
+        some.count = int(smaller(left, kAhead));
+        take_vecs<T>(rows, kX, some, T{}, of);
 #pragma unroll
         for (int i = 0; i < kAhead; ++i)
-          if (first + i < part.count)
-            of[i] = bit_cast<Words>(read_vec<T>(rows, kX, part, first + i));
-#pragma unroll
-        for (int i = 0; i < kAhead; ++i)
-          if (first + i < part.count) each(first + i, bit_cast<Vec<T>>(of[i]));
+          if (i < some.count) each(some, i, bit_cast<Vec<T>>(of[i]));
+        some.first += kAhead * part.lanes;
       }
     } else {
 #pragma unroll 1
-      for (int i = 0; i < part.count; ++i) each(i, read_vec<T>(rows, kX, part, i));
+      for (int i = 0; i < part.count; ++i) each(part, i, read_vec<T>(rows, kX, part, i));
     }
   }
 };

@@ -5,205 +5,196 @@
 // again, the last ones first, which the second-level cache has. One thread for each column makes
 // the numbers of its row.
 //
-// Forward a thread's terms stand beside a reference of its own for each column, a largest z that it
-// has met. A larger one takes its place only beyond kTermRoom powers of two, so that hardly a round
-// has to look at more than its largest z. References differ by powers of two, by which sums are
-// scaled exactly, or, where z moves, by an exponential.
+// Forward a thread has a running peak of each column (running_peak.cuh).
 #pragma once
 
+#include "cuda/core/async_copies.cuh"
 #include "cuda/softmax/backward.cuh"
 #include "cuda/softmax/forward.cuh"
+#include "cuda/softmax/running_peak.cuh"
 
 FASTACT_BEGIN_NAMESPACE
 namespace {
 
-// Where a thread is in its columns. x: which of the block's vectors.
-template <class T>
-FASTACT_DEVICE RowPart long_part(const SoftmaxColumns& rows, int x) {
-  constexpr int kSize = Vec<T>::kSize;
+// Rounds of `vecs` vectors that are on their way to shared memory while one is computed.
+template <int vecs>
+constexpr int kLongAhead = 16 / vecs;
+
+// Where the vectors of a thread are in an array: `from` + k step bytes.
+struct LongLane {
+  char* from;
+  int64_t step;
+  bool fast;
+};
+
+// The vectors of a thread, by rounds of `vecs`, of one or two arrays. All go through shared memory,
+// where the first rounds stay for the second pass, and so do the last ones: the slots behind the
+// first are a ring. A thread takes nothing but what it brought, so no barrier is needed.
+template <class T, int vecs, int arrays>
+struct Rounds {
+  static constexpr int kAhead = kLongAhead<vecs * arrays>;
+  const SoftmaxColumns& rows;
   RowPart part{};
-  const int64_t wide = quotient(rows.inner + kSize - 1, kSize);
-  const int64_t v = int64_t(blockIdx.x) * kLongStrip + x, outer = quotient(v, wide);
-  part.idle = outer * rows.inner >= rows.count;
-  part.lane = int(threadIdx.x) / kLongStrip, part.lanes = rows.lanes;
-  if (part.idle) return part;
-  part.outer = outer, part.at = (v - outer * wide) * kSize;
-  part.row = outer * rows.inner + part.at;
-  part.columns = int(smaller(kSize, rows.inner - part.at));
-  return part;
-}
+  LongLane lane[arrays], out;
+  int count, kept, ahead;
+  decltype(dynamic_shared<Words>()) slots;
+  decltype(copy_target(slots)) target;
 
-template <int vecs>
-FASTACT_DEVICE int rounds_of(const SoftmaxColumns& rows) {
-  return int(quotient(rows.length - 1, vecs * rows.lanes)) + 1;
-}
-template <int vecs>
-FASTACT_DEVICE void enter_round(const SoftmaxColumns& rows, int round, RowPart* part) {
-  const int64_t begin = int64_t(round) * (vecs * part->lanes);
-  const int64_t all = smaller(rows.length - begin, vecs * part->lanes);
-  part->first = begin + part->lane;
-  part->count = part->idle ? 0 : count_of<vecs>(all, part->lane, part->lanes);
-}
-
-// The vectors of the first `held` rounds, in shared memory.
-template <int vecs>
-struct Stash {
-  decltype(dynamic_shared<Words>()) words;
-  int held;
-
-  FASTACT_DEVICE explicit Stash(int rounds) : words(dynamic_shared<Words>()), held(rounds) {}
-  FASTACT_DEVICE void put(int round, const Words (&x)[vecs]) const {
-    if (round >= held) return;
-#pragma unroll
-    for (int i = 0; i < vecs; ++i) words[at(round, i)] = x[i];
+  // held: how many slots there are.
+  FASTACT_DEVICE Rounds(const SoftmaxColumns& given, int held)
+      : rows(given),
+        count(int(quotient(given.length - 1, vecs * given.lanes)) + 1),
+        ahead(int(smaller(held, kAhead))),
+        slots(dynamic_shared<Words>()),
+        target(copy_target(slots)) {
+    kept = held - ahead;
+    part = part_of(int(threadIdx.x) % rows.teams);
+    part.lane = part.first = int(threadIdx.x) / rows.teams, part.lanes = rows.lanes;
+    for (int a = 0; a < arrays; ++a) lane[a] = lane_of(role(a));
+    out = lane_of(kY);
   }
-  FASTACT_DEVICE bool take(int round, Words (&x)[vecs]) const {
-    if (round >= held) return false;
-#pragma unroll
-    for (int i = 0; i < vecs; ++i) x[i] = words[at(round, i)];
-    return true;
+  // x: which of the block's vectors.
+  FASTACT_DEVICE RowPart part_of(int x) const {
+    constexpr int kSize = Vec<T>::kSize;
+    RowPart of{};
+    const int64_t wide = quotient(rows.inner + kSize - 1, kSize);
+    const int64_t v = int64_t(blockIdx.x) * rows.teams + x, outer = quotient(v, wide);
+    of.idle = outer * rows.inner >= rows.count;
+    if (of.idle) return of;
+    of.outer = outer, of.at = (v - outer * wide) * kSize;
+    of.row = outer * rows.inner + of.at;
+    of.columns = int(smaller(kSize, rows.inner - of.at));
+    return of;
   }
-  FASTACT_DEVICE int at(int round, int i) const {
-    return (round * vecs + i) * int(blockDim.x) + int(threadIdx.x);
+  FASTACT_DEVICE static constexpr int role(int a) { return a + 1 < arrays ? kDy : kX; }
+  FASTACT_DEVICE LongLane lane_of(int of) const {
+    return {reinterpret_cast<char*>(vec_at<T>(rows, of, part, 0)), part.lanes * rows.step[of],
+            rows.fast[of] && part.columns == Vec<T>::kSize};
+  }
+  FASTACT_DEVICE static T* vec_of(const LongLane& of, int round, int i) {
+    return reinterpret_cast<T*>(of.from + int64_t(round) * (vecs * of.step) + i * of.step);
+  }
+  // How many of a round's vectors there are.
+  FASTACT_DEVICE int vecs_of_round(int round) const {
+    const int64_t begin = int64_t(round) * (vecs * part.lanes);
+    if (part.idle) return 0;
+    if (begin + vecs * part.lanes <= rows.length) return vecs;
+    return count_of<vecs>(rows.length - begin, part.lane, part.lanes);
+  }
+  FASTACT_DEVICE int slot(int round, int a) const {
+    const int slot = round < kept ? round : kept + ((round - kept) & (ahead - 1));
+    return (slot * arrays + a) * (vecs * kLongThreads) + int(threadIdx.x);
+  }
+  // Sends for a round, if there is one.
+  FASTACT_DEVICE void bring(int round) const {
+    if (round >= 0 && round < count) {
+      const int here = vecs_of_round(round);
+#pragma unroll
+      for (int a = 0; a < arrays; ++a) {
+        const int to = slot(round, a);
+        if (lane[a].fast && here == vecs) {
+#pragma unroll
+          for (int i = 0; i < vecs; ++i)
+            copy_async(target, to + i * kLongThreads, vec_of(lane[a], round, i));
+        } else {
+#pragma unroll 1
+          for (int i = 0; i < here; ++i)
+            slots[to + i * kLongThreads] = bit_cast<Words>(read_column_slow_path<T>(
+                rows, role(a), vec_of(lane[a], round, i), part.at, part.columns));
+        }
+      }
+    }
+    end_copies();
+  }
+  // Waits for a round.
+  FASTACT_DEVICE void await(int round) {
+    if (ahead == kAhead)
+      await_copies<kAhead - 1>();
+    else
+      await_copies<0>();
+    part.count = vecs_of_round(round);
+  }
+  // Vectors that are not there are zeros.
+  FASTACT_DEVICE void take(int round, int a, Words (&x)[vecs]) const {
+    const int from = slot(round, a);
+    if (part.count == vecs) {
+#pragma unroll
+      for (int i = 0; i < vecs; ++i) x[i] = slots[from + i * kLongThreads];
+    } else {
+#pragma unroll
+      for (int i = 0; i < vecs; ++i)
+        x[i] = i < part.count ? Words(slots[from + i * kLongThreads]) : Words{};
+    }
+    if (sizeof(T) == 2) forget_row(x);  // that they are numbers of 16 bits
+  }
+  FASTACT_DEVICE void put(int round, int i, const Wide<T>& value) const {
+    Wide<T> y = value;
+    T* p = vec_of(out, round, i);
+    if (!out.fast || rows.accumulate) return put_slowly(p, y);
+    store_vec(p, narrow_vec<T>(y));
+  }
+  FASTACT_DEVICE void put_slowly(T* p, Wide<T>& y) const {
+    if (rows.accumulate)
+      accumulate_onto(read_column_slow_path<T>(rows, kY, p, part.at, part.columns), y);
+    const Vec<T> vec = narrow_vec<T>(y);
+    part.columns == Vec<T>::kSize && out.fast ? store_vec(p, vec) : store_some(p, vec, part.columns);
+  }
+  // Runs visit(round) for all rounds, and then again, from the last one on.
+  template <class Visit>
+  FASTACT_DEVICE void first_pass(Visit visit) {
+    for (int round = 0; round < ahead; ++round) bring(round);
+#pragma unroll 1
+    for (int round = 0; round < count; ++round) {
+      await(round);
+      visit(round);
+      bring(round + ahead);
+    }
+  }
+  template <class Visit>
+  FASTACT_DEVICE void second_pass(Visit visit) {
+#pragma unroll 1
+    for (int round = count; round-- > 0;) {
+      await(round);
+      visit(round);
+      bring(round - ahead < kept ? -1 : round - ahead);
+    }
   }
 };
 
 // Folds a number of each of a thread's columns over the block: thread c gets the result of the
 // block's c-th column. The caller puts a barrier between two uses of a buffer.
 template <int buffer, class N, int n, class Merge>
-FASTACT_DEVICE N fold_long(N (&value)[n], Merge merge) {
-  constexpr int kColumns = n * kLongStrip, kWarps = kLongThreads / kWarp;
-  const auto of_warps = fold_buffer<2 * kColumns * kWarps, double>() + buffer * kColumns * kWarps;
+FASTACT_DEVICE N fold_long(N (&value)[n], int strip, Merge merge) {
+  constexpr int kMost = n * kLongStrip * (kLongThreads / kWarp);
+  const int columns = n * strip;
+  const auto of_warps = fold_buffer<2 * kMost, double>() + buffer * kMost;
   const int thread = int(threadIdx.x), lane = thread % kWarp, warp = thread / kWarp;
 #pragma unroll
   for (int k = 0; k < n; ++k)
 #pragma unroll
-    for (int step = kLongStrip; step < kWarp; step *= 2)
+    for (int step = strip; step < kWarp; step *= 2)
       value[k] = merge(value[k], __shfl_xor_sync(kAllLanes, value[k], step));
-  if (lane < kLongStrip) {
+  if (lane < strip) {
 #pragma unroll
-    for (int k = 0; k < n; ++k) of_warps[warp * kColumns + lane * n + k] = double(value[k]);
+    for (int k = 0; k < n; ++k) of_warps[warp * columns + lane * n + k] = double(value[k]);
   }
   __syncthreads();
-  if (thread >= kColumns) return N(0);
+  if (thread >= columns) return N(0);
   N all = N(double(of_warps[thread]));
 #pragma unroll 4
   for (int other = 1; other < int(blockDim.x) / kWarp; ++other)
-    all = merge(all, N(double(of_warps[other * kColumns + thread])));
+    all = merge(all, N(double(of_warps[other * columns + thread])));
   return all;
 }
 template <int buffer, class N, int n>
-FASTACT_DEVICE N long_sums(N (&value)[n]) {
-  return fold_long<buffer>(value, [](N a, N b) { return a + b; });
+FASTACT_DEVICE N long_sums(N (&value)[n], int strip) {
+  return fold_long<buffer>(value, strip, [](N a, N b) { return a + b; });
 }
-
-// Powers of two by which a term may be above its reference. For 16 bits it is a part of the
-// exponent, as kTermScale.
-template <class T>
-constexpr double kTermRoom = sizeof(T) == 2 ? 4 : 16;
-
-// By what terms beside the reference of `from` are multiplied to be terms beside the reference of
-// `to`, which is no less.
-template <class T>
-FASTACT_DEVICE_CALL double lowered(Compute<T> from, Compute<T> to, Compute<T> up) {
-  using C = Compute<T>;
-  if (from == -infinity<C>()) return 1;  // of terms that are all 0
-  const Move<C> before = Move<C>::of(from, up), after = Move<C>::of(to, up);
-  const double powers =
-      double(reference_exponent(before(from))) - double(reference_exponent(after(to)));
-  if (before.by == 0 && after.by == 0) return power_of_two(int64_t(powers));
-  const double apart =
-      madd(powers, 0.69314718055994530942, (double(before.by) - double(after.by)) * double(up));
-  return exp_scaled<0>(no_less(apart, kExpZero<double>)).value();
-}
-
-// The peaks of a thread's columns so far. sorts: as PeakWays; the sums lack the tops.
-template <class T, bool sorts>
-struct RunningPeak {
-  using C = Compute<T>;
-  static constexpr int n = Vec<T>::kSize;
-  const C scale, up, room;
-  C top[n], from[n];  // from: of the reference
-  TermsAt<T> at[n];
-  double sum[n];
-  bool moves;
-
-  FASTACT_DEVICE explicit RunningPeak(const SoftmaxColumns& rows)
-      : scale(C(rows.scale_down)),
-        up(C(rows.up)),
-        room(C(kTermRoom<T> * 0.69314718055994530942 / rows.up)),
-        moves(up != 1) {
-#pragma unroll
-    for (int s = 0; s < n; ++s)
-      top[s] = from[s] = -infinity<C>(), at[s] = TermsAt<T>::of(C(0)), sum[s] = 0;
-  }
-  FASTACT_DEVICE Move<C> move(int s) const {
-    return Move<C>::of(from[s] == -infinity<C>() ? C(0) : from[s], up);
-  }
-  // Makes the reference of each column good for a z.
-  FASTACT_DEVICE void refer(const C (&most)[n]) {
-    bool is_good = true;
-#pragma unroll
-    for (int s = 0; s < n; ++s) is_good &= most[s] <= from[s] + room;
-    if (is_good) return;
-#pragma unroll
-    for (int s = 0; s < n; ++s) {
-      if (most[s] <= from[s] + room) continue;
-      sum[s] *= lowered<T>(from[s], most[s], up);
-      from[s] = most[s];
-      at[s] = TermsAt<T>::of(move(s)(from[s]));
-      moves |= move(s).by != 0;
-    }
-  }
-  template <int vecs>
-  FASTACT_DEVICE void add(const RowPart& part, Words (&x)[vecs]) {
-    C most[n];
-#pragma unroll
-    for (int s = 0; s < n; ++s) most[s] = -infinity<C>();
-#pragma unroll
-    for (int i = 0; i < vecs; ++i) {
-      if (i >= part.count) continue;
-      const Wide<T> z = widen_words<T>(x[i]);
-#pragma unroll
-      for (int s = 0; s < n; ++s) most[s] = larger(most[s], scale * z.lane[s]);
-    }
-    refer(most);
-    forget_row(x);
-    TreeSum<T, vecs, n> tree;
-#pragma unroll
-    for (int i = 0; i < vecs; ++i) {
-      Wide<T> term{};
-      if (i < part.count) {
-        term = widen_words<T>(x[i]);
-#pragma unroll
-        for (int s = 0; s < n; ++s) {
-          C& z = term.lane[s];
-          z *= scale;
-          if (sorts) {
-            const C value = z;
-            z = smaller_of(top[s], value), top[s] = larger(top[s], value);
-          }
-        }
-        if (moves) {
-#pragma unroll
-          for (int s = 0; s < n; ++s) term.lane[s] = move(s)(term.lane[s]);
-        }
-#pragma unroll
-        for (int s = 0; s < n; ++s) term.lane[s] = at[s](term.lane[s]);
-      }
-      tree.add(i, term);
-    }
-#pragma unroll
-    for (int s = 0; s < n; ++s) {
-      sum[s] += tree.total(s);
-      if (!sorts) top[s] = larger(top[s], most[s]);
-    }
-  }
-};
 
 // The sums of the block's c-th column, given to thread c; all threads get the largest z.
 template <class T, bool sorts>
-FASTACT_DEVICE RowSums long_peak(RunningPeak<T, sorts>& peak, Compute<T> (&max)[Vec<T>::kSize]) {
+FASTACT_DEVICE RowSums long_peak(RunningPeak<T, sorts, Vec<T>::kSize>& peak, int strip,
+                                 Compute<T> (&max)[Vec<T>::kSize]) {
   using C = Compute<T>;
   constexpr int n = Vec<T>::kSize;
   const int thread = int(threadIdx.x);
@@ -212,66 +203,60 @@ FASTACT_DEVICE RowSums long_peak(RunningPeak<T, sorts>& peak, Compute<T> (&max)[
   int count[n];
 #pragma unroll
   for (int s = 0; s < n; ++s) own[s] = peak.top[s];
-  const C of_column = fold_long<0>(own, [](C a, C b) { return larger(a, b); });
-  if (thread < n * kLongStrip) maxima[thread] = of_column;
+  const C of_column = fold_long<0>(own, strip, [](C a, C b) { return larger(a, b); });
+  if (thread < n * strip) maxima[thread] = of_column;
   __syncthreads();
 #pragma unroll
   for (int s = 0; s < n; ++s) {
-    max[s] = maxima[thread % kLongStrip * n + s];
+    max[s] = maxima[thread % strip * n + s];
     const C m = max[s] == -infinity<C>() ? C(0) : max[s];
-    peak.sum[s] *= lowered<T>(peak.from[s], m, peak.up);
+    peak.refer_to(s, m);
     if (sorts) {
       count[s] = peak.top[s] == m;
-      const Move<C> move = Move<C>::of(m, peak.up);
-      if (!count[s]) peak.sum[s] += double(TermsAt<T>::of(move(m))(move(peak.top[s])));
+      if (!count[s]) peak.sum[s] += peak.top_beside(s, m);
     }
   }
   RowSums sums{};
-  if (sorts) sums.count = double(fold_long<1>(count, [](int a, int b) { return a + b; }));
-  sums.rest = long_sums<0>(peak.sum);
+  if (sorts) sums.count = double(fold_long<1>(count, strip, [](int a, int b) { return a + b; }));
+  sums.rest = long_sums<0>(peak.sum, strip);
   sums.max = double(of_column);
   return sums;
 }
 
 template <class T, int fixed>
-FASTACT_KERNEL_OF(kLongThreads, 1)
+FASTACT_KERNEL_OF(kLongThreads, 2)
 void forward_long_columns(FASTACT_GRID_CONSTANT const SoftmaxColumns rows,
                           const KindOf<T, fixed> op, const int held) {
   using C = Compute<T>;
-  constexpr int n = Vec<T>::kSize, kColumns = n * kLongStrip, vecs = kMostVecs<T>;
-  const int thread = int(threadIdx.x), x = thread % kLongStrip;
-  const Stash<vecs> stash(held);
-  RowPart part = long_part<T>(rows, x);
-  const int rounds = rounds_of<vecs>(rows);
+  constexpr int n = Vec<T>::kSize, vecs = kMostVecs<T>;
+  const int thread = int(threadIdx.x), columns = n * rows.teams;
+  Rounds<T, vecs, 1> rounds(rows, held);
   C max[n];
   RowSums sums;
   {
-    RunningPeak<T, fixed != kSoftmax> peak(rows);
-    for (int round = 0; round < rounds; ++round) {
-      Words given[vecs];
-      enter_round<vecs>(rows, round, &part);
-      take_vecs<T>(rows, kX, part, T{}, given);
-      stash.put(round, given);
-      peak.add(part, given);
-    }
-    sums = long_peak(peak, max);
+    RunningPeak<T, fixed != kSoftmax, n> peak(rows);
+    rounds.first_pass([&](int round) {
+      Words x[vecs];
+      rounds.take(round, 0, x);
+      peak.add(rounds.part.count, x);
+    });
+    sums = long_peak(peak, rows.teams, max);
   }
-  FASTACT_SHARED(C, numbers, kColumns);  // of y
+  FASTACT_SHARED(C, numbers, n * kLongStrip);  // of y
   double total[2] = {};
-  if (thread < kColumns) {
+  if (thread < columns) {
     const bool ends = !op.writes(rows) || rows.data[kLse];
     const C m = sums.max == -infinity<double>() ? C(0) : C(sums.max), up = C(rows.up);
     const TermsAt<T> at = TermsAt<T>::of(Move<C>::of(m, up)(m));
     const Level<C> level = level_of<T>(sums, at, false, rows.up, true);
-    const RowPart of = long_part<T>(rows, thread / n);
+    const RowPart of = rounds.part_of(thread / n);
     if (ends && thread % n < of.columns) op.end(rows, of.row + thread % n, sums, level, total);
     numbers[thread] = fixed == kSoftmax ? level.factor : level.log;
   }
   if (fixed == kNoY) {
-    if (!op.totals || thread >= kWarp) return;
-    for (int k = 0; k < 2; ++k) total[k] = warp_sum(total[k]);
-    if (thread > 0) return;
-    for (int k = 0; k < 2; ++k) store(op.totals + 2 * int64_t(blockIdx.x) + k, total[k]);
+    if (!op.totals) return;
+    int fold_index = 0;
+    add_up(op, total, fold_index);
     return;
   }
   __syncthreads();
@@ -281,104 +266,92 @@ void forward_long_columns(FASTACT_GRID_CONSTANT const SoftmaxColumns rows,
   TermsAt<T> at[n];
 #pragma unroll
   for (int s = 0; s < n; ++s) {
-    number[s] = numbers[x * n + s];
+    number[s] = numbers[thread % rows.teams * n + s];
     if (max[s] == -infinity<C>()) max[s] = 0;
     const Move<C> move = Move<C>::of(max[s], up);
     at[s] = TermsAt<T>::of(m[s] = move(max[s]));
     moves |= move.by != 0;
   }
-  for (int round = rounds; round-- > 0;) {
-    Words given[vecs];
-    enter_round<vecs>(rows, round, &part);
-    if (!stash.take(round, given)) take_vecs<T>(rows, kX, part, T{}, given);
+  const auto put = [&](int round, auto is_plain) {
+    constexpr bool plain = decltype(is_plain)::value;
+    Words x[vecs];
+    rounds.take(round, 0, x);
 #pragma unroll
     for (int i = 0; i < vecs; ++i) {
-      if (i >= part.count) continue;
-      Wide<T> y = widen_words<T>(given[i]);
+      if (!plain && i >= rounds.part.count) break;
+      Wide<T> y = widen_words<T>(x[i]);
 #pragma unroll
-      for (int s = 0; s < n; ++s) y.lane[s] *= scale;
-      if (moves) {
-#pragma unroll
-        for (int s = 0; s < n; ++s) y.lane[s] = Move<C>::of(max[s], up)(y.lane[s]);
-      }
-#pragma unroll
-      for (int s = 0; s < n; ++s)
-        y.lane[s] = with_softmax_map(fixed, [&](auto as) {
-          return as.kTakesTerms ? as.y_of(at[s](y.lane[s]), number[s], C(0))
-                                : as.y_of(y.lane[s], m[s], number[s]);
+      for (int s = 0; s < n; ++s) {
+        C& z = y.lane[s];
+        if (!plain) z = Move<C>::of(max[s], up)(z * scale);
+        z = with_softmax_map(fixed, [&](auto as) {
+          return as.kTakesTerms ? as.y_of(at[s](z), number[s], C(0)) : as.y_of(z, m[s], number[s]);
         });
-      write_vec(rows, kY, part, i, narrow_vec<T>(y));
+      }
+      rounds.put(round, i, y);
     }
-  }
+  };
+  const bool is_plain = scale == 1 && !moves;
+  rounds.second_pass([&](int round) {
+    if (is_plain && rounds.part.count == vecs)
+      put(round, std::true_type());
+    else
+      put(round, std::false_type());
+  });
 }
 
 template <class T, int fixed>
-FASTACT_KERNEL_OF(kLongThreads, 1)
+FASTACT_KERNEL_OF(kLongThreads, 2)
 void backward_long_columns(FASTACT_GRID_CONSTANT const SoftmaxColumns rows, const int held) {
-  constexpr int n = Vec<T>::kSize, kColumns = n * kLongStrip, vecs = kMostVecs<T> / 2;
-  const int thread = int(threadIdx.x), x = thread % kLongStrip;
-  const Stash<2 * vecs> stash(held);
+  constexpr int n = Vec<T>::kSize, vecs = 4;
+  const int thread = int(threadIdx.x);
   const GradientOf<T, fixed> kind(rows);
-  RowPart part = long_part<T>(rows, x);
-  const int rounds = rounds_of<vecs>(rows);
-  const auto take = [&](Words(&dy)[vecs], Words(&y)[vecs]) {
-    take_vecs<T>(rows, kDy, part, T{}, dy);
-    take_vecs<T>(rows, kX, part, T{}, y);
-  };
+  Rounds<T, vecs, 2> rounds(rows, held);
   double sum[n] = {};
   bool is_plain = true;
-  for (int round = 0; round < rounds; ++round) {
+  rounds.first_pass([&](int round) {
     Words dy[vecs], y[vecs];
     double of_round[n];
-    enter_round<vecs>(rows, round, &part);
-    take(dy, y);
-    if (round < held) {
-      Words both[2 * vecs];
-#pragma unroll
-      for (int i = 0; i < vecs; ++i) both[i] = dy[i], both[vecs + i] = y[i];
-      stash.put(round, both);
-    }
+    rounds.take(round, 0, dy), rounds.take(round, 1, y);
     is_plain &= add_gradients<T>(kind, dy, y, of_round);
 #pragma unroll
     for (int s = 0; s < n; ++s) sum[s] += of_round[s];
-  }
-  FASTACT_SHARED(double, numbers, kColumns);
-  const double of_column = long_sums<0>(sum);
-  if (thread < kColumns) numbers[thread] = of_column;
+  });
+  FASTACT_SHARED(double, numbers, n * kLongStrip);
+  const double of_column = long_sums<0>(sum, rows.teams);
+  if (thread < n * rows.teams) numbers[thread] = of_column;
   __syncthreads();
 #pragma unroll
-  for (int s = 0; s < n; ++s) sum[s] = numbers[x * n + s];
-  for (int round = rounds; round-- > 0;) {
-    Words dy[vecs], y[vecs], both[2 * vecs];
-    enter_round<vecs>(rows, round, &part);
-    if (stash.take(round, both)) {
-#pragma unroll
-      for (int i = 0; i < vecs; ++i) dy[i] = both[i], y[i] = both[vecs + i];
-    } else {
-      take(dy, y);
-    }
-    put_gradients<T>(kind, rows, part, dy, y, sum, is_plain);
-  }
+  for (int s = 0; s < n; ++s) sum[s] = numbers[thread % rows.teams * n + s];
+  Compute<T> rounded[n];
+  is_plain &= round_sums(kind, sum, rounded);
+  rounds.second_pass([&](int round) {
+    Words dy[vecs], y[vecs];
+    rounds.take(round, 0, dy), rounds.take(round, 1, y);
+    make_gradients<T, SoftmaxColumns>(
+        kind, Compute<T>(rows.scale), rounds.part.count, dy, y, rounded, is_plain,
+        [&](int i, const Wide<T>& dx) { rounds.put(round, i, dx); });
+  });
 }
 
-// Queues a kernel of long columns. arrays: that are read twice, or 0.
-template <class T, class Kernel, class... Options>
-void launch_long(Kernel kernel, const SoftmaxPlan& plan, int arrays, cudaStream_t stream,
+// Queues a kernel of long columns. bytes: of a slot for each thread; ahead: slots of the ring;
+// rounds: of which all are taken twice, or 0.
+template <class T, int vecs, int arrays, class Kernel, class... Options>
+void launch_long(Kernel kernel, const SoftmaxPlan& plan, bool is_twice, cudaStream_t stream,
                  const Options&... options) {
+  constexpr int kSlot = vecs * arrays * kLongThreads * kVecBytes;
   SoftmaxColumns rows = plan.as<SoftmaxColumns>();
-  const int lanes = long_lanes<T>(rows.length), threads = lanes * kLongStrip;
-  rows.lay({kMostVecs<T>, lanes, threads}, {rows.length, 1});
-  Shape shape{plan.long_blocks, threads};
-  // As many blocks share a multiprocessor as have kLongThreads. Each takes 1 KiB more than it asks.
+  const int lanes = kLongThreads / long_strip();
+  rows.lay({vecs, lanes, kLongThreads}, {rows.length, 1});
+  Shape shape{plan.long_blocks, kLongThreads};
+  // Two blocks share a multiprocessor. Each takes 1 KiB more than it asks.
   const SharedMemory memory = shared_of(kernel);
-  const int share = (memory.most + memory.own + 1024) / (kLongThreads / threads) - 1024;
-  const int of_round = kMostVecs<T> * threads * kVecBytes, of_vecs = lanes * kMostVecs<T>;
-  int held = 0;
-  if (arrays > 0) {
-    const int64_t rounds = ceil_div(rows.length * arrays, of_vecs);
-    held = int(std::min<int64_t>(rounds, std::max(0, share - memory.own) / of_round));
-  }
-  shape.shared = held * of_round;
+  const int share = (memory.most + memory.own + 1024) / long_share() - 1024 - memory.own;
+  const int64_t rounds = ceil_div(rows.length, lanes * vecs);
+  const int slots = std::max(1, share / kSlot), ahead = kLongAhead<vecs * arrays>;
+  int held = int(std::min<int64_t>(rounds, is_twice ? slots : std::min(slots, ahead)));
+  if (held < ahead) held = power_of_two_from(held + 1, ahead) / 2;
+  shape.shared = held * kSlot;
   if (shape.shared > memory.unasked) allow_shared(reinterpret_cast<const void*>(kernel));
   launch(kernel, shape, stream, rows, options..., held);
 }

@@ -36,11 +36,11 @@ struct LseGradient {
 };
 
 template <class T, int fixed, class Rows>
-FASTACT_DEVICE LseGradient<Compute<T>> lse_gradient(const Rows& rows, int64_t row, double mass) {
+FASTACT_DEVICE LseGradient<Compute<T>> lse_gradient(const Rows& rows, int64_t row, double mass,
+                                                    Compute<T> given, Compute<T> lse) {
   using C = Compute<T>;
   LseGradient<C> made{};
-  const C given = load_parameter<T>(number_address(rows, kNumber, row), rows.number_dtype);
-  made.lse = load(reinterpret_cast<const C*>(number_address(rows, kLse, row)));
+  made.lse = lse;
   if ((fixed == kAnyKind ? rows.kind : fixed) == kLogSumExp) {
     made.factor = C(rows.scale) * given, made.mass = 1, made.element = -3;
     if (rows.data[kMask] && made.lse == -infinity<C>())
@@ -65,8 +65,9 @@ FASTACT_DEVICE LseGradient<Compute<T>> lse_gradient(const Rows& rows, int64_t ro
 // The same as a call, for the reason of level_called.
 template <class T, int fixed, class Rows>
 FASTACT_DEVICE_CALL LseGradient<Compute<T>> lse_gradient_called(const Rows& rows, int64_t row,
-                                                                double mass) {
-  return lse_gradient<T, fixed>(rows, row, mass);
+                                                                double mass, Compute<T> given,
+                                                                Compute<T> lse) {
+  return lse_gradient<T, fixed>(rows, row, mass, given, lse);
 }
 
 // The gradients of logsumexp and cross_entropy, of rows, of columns, or of chunks of rows. Where
@@ -79,12 +80,12 @@ void lse_gradients(FASTACT_GRID_CONSTANT const Rows rows) {
   constexpr bool kHasTarget = fixed != kLogSumExp;
   int fold_index = 0;
   const bool shares = may_share && rows.shares;
-  const RowPart part = row_part<T, may_share ? 0 : vecs, true>(rows);
+  const RowPart mine = row_part<T, may_share || Rows::kColumns ? 0 : vecs, true>(rows);
   double mass[n] = {};
   if (shares) {
 #pragma unroll 1
-    for (int i = 0; i < part.count; ++i) {
-      const Wide<T> share = shares_of<T>(rows, part, i, lanes_there<T>(rows, part, i));
+    for (int i = 0; i < mine.count; ++i) {
+      const Wide<T> share = shares_of<T>(rows, mine, i, lanes_there<T>(rows, mine, i));
       TreeSum<T, 1, n> sum;
       sum.add(0, share);
 #pragma unroll
@@ -92,22 +93,42 @@ void lse_gradients(FASTACT_GRID_CONSTANT const Rows rows) {
     }
     fold_sums(rows, mass, fold_index);
   }
-  if (part.count == 0) return;
-  const TakenVecs<T, vecs, Rows> x(rows, part);
+  if (mine.count == 0) return;
+  const TakenVecs<T, vecs, Rows> x(rows, mine);
   LseGradient<C> of[n];
   Probability<T> p[n];
+  C given[n], lse[n];  // all of them are on their way before the first is used
+  const auto row_of_lane = [&](int s) { return mine.row + (s < mine.columns ? s : 0); };
+  with_type<T>(rows.data[kNumber], rows.number_dtype, [&](const auto* numbers) {
+    using Number = std::remove_reference_t<decltype(*numbers)>;
+#pragma unroll
+    for (int s = 0; s < n; ++s)
+      given[s] = C(widen(load(
+          reinterpret_cast<Number*>(number_address(rows, kNumber, row_of_lane(s))))));
+  });
+#pragma unroll
+  for (int s = 0; s < n; ++s)
+    lse[s] = load(reinterpret_cast<const C*>(number_address(rows, kLse, row_of_lane(s))));
 #pragma unroll
   for (int s = 0; s < n; ++s) {
-    const int64_t row = part.row + (s < part.columns ? s : 0);
-    if constexpr (n > 1)
-      of[s] = lse_gradient_called<T, fixed>(rows, row, mass[s]);
+    const int64_t row = row_of_lane(s);
+    if constexpr (n > 1 && kHasTarget)
+      of[s] = lse_gradient_called<T, fixed>(rows, row, mass[s], given[s], lse[s]);
     else
-      of[s] = lse_gradient<T, fixed>(rows, row, mass[s]);
+      of[s] = lse_gradient<T, fixed>(rows, row, mass[s], given[s], lse[s]);
     p[s] = Probability<T>::of(of[s].lse);
   }
-  x.for_each(rows, part, [&](int i, const Vec<T>& vec) {
-    const Wide<T> z = fixed == kLoss ? widen_vec(vec) : scores_of<T>(rows, part, i, vec);
+  const bool is_plain = fixed == kLoss || (rows.scale_down == 1 && !rows.data[kMask]);
+  bool moves = false;
+#pragma unroll
+  for (int s = 0; s < n; ++s) moves |= p[s].by != 0;
+  x.for_each(rows, mine, [&](const RowPart& part, int i, const Vec<T>& vec) {
+    Wide<T> z = is_plain ? widen_vec(vec) : scores_of<T>(rows, part, i, vec);
     Wide<T> share{}, dz;
+    if (moves) {
+#pragma unroll
+      for (int j = 0; j < kSize; ++j) z.lane[j] -= p[row_in_vec<Rows>(j)].by;
+    }
     if (shares) share = shares_of<T>(rows, part, i, lanes_there<T>(rows, part, i));
 #pragma unroll
     for (int j = 0; j < kSize; ++j) {

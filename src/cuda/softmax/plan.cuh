@@ -22,11 +22,23 @@ constexpr int kChunkLanes = 256;  // threads of a chunk of a row that no block h
 constexpr int kData = 3;          // the first roles, which have x's shape and dtype
 
 // Of long columns (long_columns.cuh): vectors of columns side by side, which a block has as a
-// whole; threads of a block, at most; vectors of a thread in a round; and blocks, at least,
-// below which chunks of columns keep more multiprocessors busy.
-constexpr int kLongStrip = 4;
-constexpr int kLongThreads = 512;
+// whole, at most; threads of a block; and blocks, at least, below which chunks of columns
+// keep more multiprocessors busy.
+constexpr int kLongStrip = 8;
+constexpr int kLongThreads = 256;
 constexpr int64_t kLongBlocks = 64;
+inline int try_of(const char* name, int otherwise) {
+  const char* given = std::getenv(name);
+  return given ? std::atoi(given) : otherwise;
+}
+inline int long_strip() {
+  static const int strip = try_of("FASTACT_TRY_STRIP", 4);
+  return strip;
+}
+inline int long_share() {  // blocks of a multiprocessor that its shared memory is for
+  static const int share = try_of("FASTACT_TRY_BLOCKS", 2);
+  return share;
+}
 
 // Kinds beside SoftmaxKind: cross_entropy; and for kernels: all kinds without a y, or any kind.
 constexpr int kLoss = kSoftmaxKinds, kNoY = -2, kAnyKind = -1;
@@ -131,13 +143,6 @@ RowShape column_shape(int64_t length, RowChunks* chunks) {
   return {kMost, lanes, kThreadsOfNarrow};
 }
 
-// Threads of a long column: a block of fewer leaves room for others, which are in another pass.
-template <class T>
-int long_lanes(int64_t length) {
-  return std::max(kWarp,
-                  power_of_two_from(ceil_div(length, 2 * kMostVecs<T>), kLongThreads / kLongStrip));
-}
-
 template <class T>
 SoftmaxPlan plan_softmax(const SoftmaxCall& call) {
   SoftmaxPlan plan{};
@@ -203,7 +208,7 @@ SoftmaxPlan plan_softmax(const SoftmaxCall& call) {
     }
     plan.shape = column_shape<T>(rows.length, &chunks);
     vecs = ceil_div(rows.inner, Vec<T>::kSize) * (rows.count / rows.inner);
-    plan.long_blocks = chunks.count > 1 && !rows.data[kMask] ? ceil_div(vecs, kLongStrip) : 0;
+    plan.long_blocks = chunks.count > 1 && !rows.data[kMask] ? ceil_div(vecs, long_strip()) : 0;
     if (plan.long_blocks < kLongBlocks) plan.long_blocks = 0;
   } else {
     plan.shape = softmax_shape<T>(ceil_div(rows.length, Vec<T>::kSize), &chunks);
@@ -240,7 +245,7 @@ Most most_of(const SoftmaxPlan& plan) {
   include(softmax_shape<T>(ceil_div(plan.rows.length, Vec<T>::kSize), &chunks));
   if (plan.may_be_columns) {
     include(column_shape<T>(plan.rows.length, &chunks));
-    most.blocks = std::max(most.blocks, ceil_div(plan.rows.count, kLongStrip));
+    most.blocks = std::max(most.blocks, ceil_div(plan.rows.count, long_strip()));
   }
   return most;
 }

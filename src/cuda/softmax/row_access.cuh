@@ -158,10 +158,11 @@ struct TreeSum {
       if (!is_pair) break;
     }
   }
-  FASTACT_DEVICE double total(int s) const {
+  FASTACT_DEVICE Compute<T> rounded(int s) const {
     constexpr int kLevel = vecs == 1 ? 0 : vecs == 2 ? 1 : vecs == 4 ? 2 : 3;
-    return double(partial[kLevel][s]);
+    return partial[kLevel][s];
   }
+  FASTACT_DEVICE double total(int s) const { return double(rounded(s)); }
 };
 
 }  // namespace

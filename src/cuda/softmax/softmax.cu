@@ -36,6 +36,7 @@
 // An index that names no class gives NaN in its row: the host can't know it, and nothing waits.
 #include "cuda/softmax/long_columns.cuh"
 #include "cuda/softmax/lse_gradients.cuh"
+#include "cuda/softmax/lse_rows.cuh"
 
 FASTACT_BEGIN_NAMESPACE
 namespace {
@@ -45,13 +46,21 @@ namespace {
 template <class T, int kind>
 int64_t run_kind(const SoftmaxPlan& plan, double* totals, void* workspace, cudaStream_t stream) {
   if (plan.long_blocks > 0 && !plan.rows.shares) {
-    launch_long<T>(forward_long_columns<T, kind>, plan, kind != kNoY, stream,
-                   KindOf<T, kind>{totals});
+    launch_long<T, kMostVecs<T>, 1>(forward_long_columns<T, kind>, plan, kind != kNoY, stream,
+                                    KindOf<T, kind>{totals});
     return plan.long_blocks;
   }
   int64_t blocks = 0;
   for_layout<T>(plan, [&](auto rows, const Shape& shape, auto vecs) {
     using Rows = decltype(rows);
+    if constexpr (Rows::kQuick && kind == kNoY) {
+      if (rows.lanes > kWarp && try_of("FASTACT_TRY_LSE", 1)) {
+        const int lanes = lse_lanes(vecs_of<T>(rows));
+        rows.lay({kLseVecs, lanes, lanes}, {vecs_of<T>(rows), 1});
+        blocks = rows.count;
+        return launch(lse_of_rows<T>, {blocks, lanes}, stream, rows, KindOf<T, kNoY>{totals});
+      }
+    }
     const auto run = [&](auto op) {
       op.totals = totals;
       blocks = run_forward<T, decltype(vecs)::value>(rows, op, shape, workspace, stream);
@@ -67,7 +76,8 @@ int64_t run_kind(const SoftmaxPlan& plan, double* totals, void* workspace, cudaS
 // Queues the kernels of a kind. workspace: of sums.
 template <class T, int kind>
 void run_backward(const SoftmaxPlan& plan, void* workspace, cudaStream_t stream) {
-  if (plan.long_blocks > 0) return launch_long<T>(backward_long_columns<T, kind>, plan, 2, stream);
+  if (plan.long_blocks > 0) 
+    return launch_long<T, 4, 2>(backward_long_columns<T, kind>, plan, true, stream);
   double* const sums = static_cast<double*>(workspace);
   for_layout<T>(plan, [&](auto rows, const Shape& shape, auto vecs) {
     using Rows = decltype(rows);
@@ -135,9 +145,20 @@ void run_lse_gradients(const SoftmaxPlan& plan, cudaStream_t stream) {
     using Rows = decltype(rows);
     constexpr bool kIsFixed = Rows::kQuick || Rows::kColumns;
     constexpr int kVecs = decltype(vecs)::value, kFixed = kIsFixed ? kind : kAnyKind;
-    if constexpr (kIsFixed)
-      if (!rows.shares)
-        return launch(lse_gradients<T, kVecs, kFixed, false, Rows>, shape, stream, rows);
+    if constexpr (kIsFixed) {
+      if (!rows.shares) {
+        Shape here = shape;
+        if (Rows::kColumns && rows.chunks.count > 1) {  // the numbers of a row cost a thread as
+          const int64_t groups = shape.blocks / rows.chunks.count;  // much as several vectors
+          const int64_t more = std::min<int64_t>(try_of("FASTACT_TRY_CHUNKS", 4),
+                                                 std::max<int64_t>(1, shape.blocks / 1024));
+          rows.chunks.size *= more;
+          rows.chunks.count = ceil_div(rows.length, rows.chunks.size);
+          here.blocks = groups * rows.chunks.count;
+        }
+        return launch(lse_gradients<T, kVecs, kFixed, false, Rows>, here, stream, rows);
+      }
+    }
     if constexpr (!kIsFixed || (Rows::kColumns && kind == kLoss))
       launch(lse_gradients<T, kVecs, kFixed, true, Rows>, shape, stream, rows);
   });
