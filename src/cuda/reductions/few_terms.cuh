@@ -21,7 +21,7 @@
 FASTACT_BEGIN_NAMESPACE
 namespace {
 
-constexpr int kMostFewRows = 8;
+constexpr int kMostFewRows = 8;  // of 16 bits 4, but for gradients: results take registers
 constexpr int kMostFewOfRow = 4;
 
 // What is known of all results that have all their terms.
@@ -215,8 +215,9 @@ template <class T, bool skips, bool squares>
 bool reduce_few(const Reduction& plan, const MomentResults& to, cudaStream_t stream) {
   if constexpr (sizeof(T) < sizeof(double)) {
     constexpr int kSize = Vec<T>::kSize;
+    constexpr int64_t kMostRows = sizeof(T) == 2 ? 4 : kMostFewRows;
     const bool is_few = plan.inner_reduced ? plan.inner <= kMostFewOfRow && plan.reduced.size == 1
-                                           : plan.reduced.size <= kMostFewRows;
+                                           : plan.reduced.size <= kMostRows;
     if (!is_few || to.of_m2 == kTotal || !plan.has_unit_inner) return false;
     const FewCount of(int(plan.terms()), to.of_m2, to.correction, skips);
     const auto run = [&](auto kernel, const auto& sums, int64_t tasks) {
@@ -237,9 +238,10 @@ bool reduce_few(const Reduction& plan, const MomentResults& to, cudaStream_t str
     if (!has_few_rows(sums) || sums.access != kAligned || sums.width % kSize != 0 ||
         sums.segments.count > 1)
       return false;
-    return run(of.terms <= 4 ? few_columns<4, T, skips, squares>
-                             : few_columns<kMostFewRows, T, skips, squares>,
-               sums, sums.kept.size * sums.tiles);
+    const int64_t tasks = sums.kept.size * sums.tiles;
+    if constexpr (sizeof(T) > 2)
+      if (of.terms > 4) return run(few_columns<kMostFewRows, T, skips, squares>, sums, tasks);
+    return run(few_columns<4, T, skips, squares>, sums, tasks);
   }
   return false;
 }
