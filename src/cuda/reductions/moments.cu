@@ -211,11 +211,11 @@ struct FoundNumbers {
     const auto make = [&](int number, MomentsCall::Result result) {
       ArrayArgument made{};
       made.data = scratch + bytes;
-      made.ndim = x.ndim, made.shape = lengths, made.stride_unit = 1;
+      made.ndim = x.ndim, made.shape = lengths, made.strides = strides, made.stride_unit = 1;
       made.dtype = sizeof(T) == 2 ? int(kF64) : x.dtype;
       made.device_type = x.device_type, made.device = x.device;
       find.results[result] = over_x[number] = made;
-      over_x[number].shape = x.shape, over_x[number].strides = strides;
+      over_x[number].shape = x.shape;
       bytes += ceil_div(size, kVecBytes) * kVecBytes;
     };
     find.inputs[MomentsCall::kX] = x;
