@@ -30,6 +30,7 @@ NEEDS_SCRATCH = {  # others do with less than they ask for
     *("batch_norm_forward", "norm_apply", "batch_norm_backward", "grouped"),
 }
 CPU_ALONE = ("grouped", "grouped_gradient")
+DEVICES_ALONE = ("spread_backward",)
 BROKEN = 10  # of them, each in every argument by itself
 CASES = 200  # calls made of a table: every optional array is there and missing many times
 FEW = 20  # of them on the emulated device, which is slow
@@ -52,7 +53,12 @@ def calls(name: str, block: type[Block], cases: int) -> list[Made]:
 
 @pytest.fixture(
     scope="module",
-    params=[f"{d}-{n}" for d in BLOCKS for n in TABLES if d == "cpu" or n not in CPU_ALONE],
+    params=[
+        f"{d}-{n}"
+        for d in BLOCKS
+        for n in TABLES
+        if n not in (DEVICES_ALONE if d == "cpu" else CPU_ALONE)
+    ],
 )
 def made(request):
     device, name = request.param.split("-")

@@ -189,6 +189,11 @@ class Call:
         validate.holds(self.where, name, value, data)
         return self.repeated(value, data.shaped(()) if role.number else data)
 
+    @property
+    def is_on_gpu(self) -> bool:
+        """Whether a device runs the native functions."""
+        return self.place.device[0] != devices.CPU
+
     def repeated(self, value: float, like: View) -> View:
         """A number as an array of another one's shape and dtype."""
         element = repeated(value, like)

@@ -112,6 +112,11 @@ cdef int run_statistic_backward(const void* given, char* workspace, int64_t byte
     return 0
 
 
+cdef int run_spread_backward(const void* given, char* workspace, int64_t bytes) except -1:
+    """Only devices have it: the check refuses arrays on the CPU."""
+    return 0
+
+
 cdef int run_weighted_gradient(const void* given, char* workspace, int64_t bytes) except -1:
     cdef const WeightedGradientCall* call = <const WeightedGradientCall*>given
     cdef WeightedGradient gradient
@@ -134,5 +139,6 @@ cdef int run_weighted_gradient(const void* given, char* workspace, int64_t bytes
 add_function(&kMomentsCall, moments_workspace, run_moments)
 add_function(&kMomentsBackwardCall, NULL, run_moments_backward)
 add_function(&kStatisticBackwardCall, NULL, run_statistic_backward)
+add_function(&kSpreadBackwardCall, NULL, run_spread_backward)
 add_function(&kWeightedGradientCall, NULL, run_weighted_gradient)
 add_function(&kGroupedGradientCall, NULL, run_weighted_gradient)

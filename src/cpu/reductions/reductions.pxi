@@ -50,6 +50,9 @@ cdef extern from "common/reductions/call.h" namespace "fastact" nogil:
         ArrayArgument[8] arrays
         const char* op
 
+cdef extern from "common/reductions/spread_call.h" namespace "fastact" nogil:
+    const CallTable kSpreadBackwardCall
+
 cdef extern from "cpu/reductions/reduce.h" namespace "fastact" nogil:
     enum: kTooFew, kNoWeights
 

@@ -59,6 +59,14 @@ void add_reductions(std::vector<DeviceCall>* calls) {
       [](auto element, const StatisticBackwardCall& call, cudaStream_t stream) {
         statistic_backward<decltype(element)>(call, stream);
       }));
+  calls->push_back(device_call<SpreadBackwardCall>(
+      kSpreadBackwardCall,
+      [](auto element, const SpreadBackwardCall& call) {
+        return spread_workspace<decltype(element)>(call);
+      },
+      [](auto element, const SpreadBackwardCall& call, void* workspace, cudaStream_t stream) {
+        spread_backward<decltype(element)>(call, workspace, stream);
+      }));
   calls->push_back(device_call<WeightedGradientCall>(
       kWeightedGradientCall,
       [](auto element, const WeightedGradientCall& call, cudaStream_t stream) {

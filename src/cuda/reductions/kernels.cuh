@@ -698,6 +698,7 @@ void sum_columns(FASTACT_GRID_CONSTANT const ColumnSums sums,
 
 template <class F, class T>
 struct SumKernels {
+  static constexpr bool kHasFewOfRow = true;
   static constexpr bool kHasWindows = sizeof(T) < sizeof(double);
   using Lane = SumLane<F, T>;
   using Columns = SumColumns<F, T>;

@@ -192,8 +192,9 @@ FASTACT_DEVICE double first_shift(const Count& count, const Vec<T> (&vecs)[kInFl
   return double(shift);
 }
 
-// A lane's sums of a row. skips: NaN are left out, and n counts the others.
-template <class T, bool skips>
+// A lane's sums of a row. skips: NaN are left out, and n counts the others. squares: m2 is wanted;
+// else the sums are about 0, of less than double.
+template <class T, bool skips, bool squares = true>
 struct RowLane {
   static constexpr int kBlocks = sizeof(T) == 2 ? 2 : 3;
   static constexpr int kBlocksOfFew = sizeof(T) == 2 ? 2 : 4;
@@ -204,25 +205,33 @@ struct RowLane {
   template <class Count>
   FASTACT_DEVICE void add(const Count& count, const Vec<T> (&vecs)[kInFlight]) {
     constexpr int kSize = Vec<T>::kSize;
-    if (skips ? n == 0 : rounds == 0) sums.shift = first_shift<skips>(count, vecs);
-    double sum[kInFlight], squares[kInFlight];
+    if (squares && (skips ? n == 0 : rounds == 0)) sums.shift = first_shift<skips>(count, vecs);
+    double sum[kInFlight], of_squares[kInFlight];
 #pragma unroll
     for (int u = 0; u < kInFlight; ++u) {
-      sum[u] = squares[u] = 0;
+      sum[u] = of_squares[u] = 0;
       if (!count.has(u)) continue;
       const int valid = count.template valid<T>(u);
       if (!skips) n += valid < kSize ? valid : kSize;
 #pragma unroll
       for (int j = 0; j < kSize; ++j) {
-        const double d = double(widen(vecs[u].lane[j])) - sums.shift;
+        const auto x = widen(vecs[u].lane[j]);
+        if (!squares) {
+          const bool takes = (Count::kIsWhole || j < valid) && !(skips && x != x);
+          if (skips) n += takes;
+          sum[u] += double(takes ? x : Compute<T>(0));
+          continue;
+        }
+        const double d = double(x) - sums.shift;
         if ((!Count::kIsWhole && j >= valid) || (skips && d != d)) continue;
         if (skips) ++n;
         sum[u] += d;
-        squares[u] = madd(d, d, squares[u]);
+        of_squares[u] = madd(d, d, of_squares[u]);
       }
     }
     sums.sum += (sum[0] + sum[1]) + (sum[2] + sum[3]);
-    sums.squares += (squares[0] + squares[1]) + (squares[2] + squares[3]);
+    if (!squares) return;
+    sums.squares += (of_squares[0] + of_squares[1]) + (of_squares[2] + of_squares[3]);
     if (sizeof(T) == sizeof(double) && sums.squares == 0)
       sums.squares = vanished(count, vecs, 0, Vec<T>::kSize, sums.shift);
     if (moves_after<T>(++rounds) && n > 0) move_to_mean(sums, 1.0 / n, n);
@@ -235,7 +244,13 @@ struct RowLane {
   }
   FASTACT_DEVICE Growing of_team(int team, int& folds) const {
     Growing all{};
-    absorb(all, join<T>(sums, n, team, folds));
+    if (squares || team == 1) {
+      absorb(all, join<T>(sums, n, team, folds));
+    } else {
+      double total[2] = {sums.sum, double(n)};
+      team_sums(total, team, folds);
+      absorb(all, Part{total[0] / total[1], 0, total[1]});
+    }
     return all;
   }
 };
@@ -247,8 +262,8 @@ using Shift = Compute<T>;
 
 // A thread's sums of a vector of columns. The last row may have fewer columns. skips: NaN are left
 // out, and the others are counted column by column. moves: there may be enough rows for the shift
-// to move.
-template <class T, bool skips, bool moves = true>
+// to move. with_squares: as of a row.
+template <class T, bool skips, bool moves = true, bool with_squares = true>
 struct ColumnLane {
   static constexpr int kBlocks = sizeof(T) == 2 ? 2 : 3;
   static constexpr bool kCanFail = false;
@@ -283,7 +298,8 @@ struct ColumnLane {
 
   template <class Count>
   FASTACT_DEVICE void add(const Count& counts, const Vec<T> (&vecs)[kInFlight]) {
-    if constexpr (skips) {
+    if constexpr (!with_squares) {
+    } else if constexpr (skips) {
 #pragma unroll
       for (int j = 0; j < kSize; ++j)
         if (valid_rows[j] == 0) set_shift(j, counts, vecs);
@@ -301,7 +317,14 @@ struct ColumnLane {
       ++rows, last = valid;
 #pragma unroll
       for (int j = 0; j < kSize; ++j) {
-        const double d = double(widen(vecs[u].lane[j])) - double(shift[j]);
+        const auto x = widen(vecs[u].lane[j]);
+        if constexpr (!with_squares) {
+          const bool takes = (Count::kIsWhole || j < valid) && !(skips && x != x);
+          if constexpr (skips) valid_rows[j] += takes;
+          sum[j] += double(takes ? x : Compute<T>(0));
+          continue;
+        }
+        const double d = double(x) - double(shift[j]);
         if ((!Count::kIsWhole && j >= valid) || (skips && d != d)) continue;
         if constexpr (skips) ++valid_rows[j];
         sum[j] += d;
@@ -314,7 +337,7 @@ struct ColumnLane {
         if (squares[j] == 0) squares[j] = vanished(counts, vecs, j, j + 1, shift[j]);
     }
     // Rounds so far: only the last has fewer rows.
-    if (moves && moves_after<T>((rows + kInFlight - 1) / kInFlight)) move_to_means();
+    if (with_squares && moves && moves_after<T>((rows + kInFlight - 1) / kInFlight)) move_to_means();
   }
 
   FASTACT_DEVICE void move_to_means() {
@@ -334,8 +357,9 @@ struct ColumnLane {
   }
 };
 
-template <Access access, class T, bool skips>
-FASTACT_KERNEL_OF(kThreads, sizeof(T) > 2 && access == kAligned && !skips ? 3 : 2)
+template <Access access, class T, bool skips, bool with_squares>
+FASTACT_KERNEL_OF(kThreads,
+                  sizeof(T) > 2 && ((access == kAligned && !skips) || !with_squares) ? 3 : 2)
 void moment_columns(FASTACT_GRID_CONSTANT const ColumnSums sums,
                     FASTACT_GRID_CONSTANT const MomentResults to) {
   constexpr int kSize = Vec<T>::kSize;
@@ -350,7 +374,7 @@ void moment_columns(FASTACT_GRID_CONSTANT const ColumnSums sums,
     const int tx = task.tx, ty = task.ty, columns = task.columns;
     const int64_t here = task.here, end = task.end;
 
-    ColumnLane<T, skips> lane;
+    ColumnLane<T, skips, true, with_squares> lane;
     if (task.is_there)
       visit_column<access, T>(
           sums, sums.x + locate(sums.kept, task.outer).x, task.column, task.begin + ty, end,
@@ -389,17 +413,21 @@ void moment_columns(FASTACT_GRID_CONSTANT const ColumnSums sums,
     if (mine < columns && count > 0) centre[mine] = double(centre[mine]) + distance / count;
     __syncthreads();
 
-    // The sums about that mean.
-#pragma unroll
-    for (int j = 0; j < kSize; ++j) {
-      const Shifted before{double(lane.shift[j]), lane.sum[j], lane.squares[j]};
-      const Shifted moved = about(before, lane.count(j), centre[tx * kSize + j]);
-      total[j] = lane.rows > 0 ? moved.sum : 0.0;
-      lane.squares[j] = lane.rows > 0 ? moved.squares : 0.0;
-    }
-    const double sum = fold(total), squares = fold(lane.squares);
     Part part{};
-    if (mine < columns && count > 0) part = part_of(centre[mine], sum, squares, count);
+    if constexpr (with_squares) {
+      // The sums about that mean.
+#pragma unroll
+      for (int j = 0; j < kSize; ++j) {
+        const Shifted before{double(lane.shift[j]), lane.sum[j], lane.squares[j]};
+        const Shifted moved = about(before, lane.count(j), centre[tx * kSize + j]);
+        total[j] = lane.rows > 0 ? moved.sum : 0.0;
+        lane.squares[j] = lane.rows > 0 ? moved.squares : 0.0;
+      }
+      const double sum = fold(total), squares = fold(lane.squares);
+      if (mine < columns && count > 0) part = part_of(centre[mine], sum, squares, count);
+    } else if (mine < columns && count > 0) {
+      part = Part{centre[mine], 0, count};
+    }
 
     // In joined rows the columns of one output lie `inner` apart; else an output is one column.
     const int outputs = int(smaller(columns, sums.inner));
@@ -423,13 +451,14 @@ void moment_columns(FASTACT_GRID_CONSTANT const ColumnSums sums,
   }
 }
 
-template <class T, bool skips>
+template <class T, bool skips, bool squares>
 struct MomentKernels {
+  static constexpr bool kHasFewOfRow = sizeof(T) == sizeof(double);  // others: few_terms.cuh
   static constexpr bool kHasWindows = sizeof(T) < sizeof(double) && !skips;
-  using Lane = RowLane<T, skips>;
-  using Columns = ColumnLane<T, skips, moves_after<T>(int(kFewRows / kInFlight))>;
+  using Lane = RowLane<T, skips, squares>;
+  using Columns = ColumnLane<T, skips, moves_after<T>(int(kFewRows / kInFlight)), squares>;
   template <Access access>
-  static constexpr auto kColumns = moment_columns<access, T, skips>;
+  static constexpr auto kColumns = moment_columns<access, T, skips, squares>;
 };
 
 }  // namespace

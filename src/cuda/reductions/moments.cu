@@ -15,6 +15,7 @@
 //
 // Backward (gradients.cuh) takes a mean in two parts, of 16-bit data in double: two parts of 16
 // bits would have 17 or 22 of them.
+#include "cuda/reductions/few_terms.cuh"
 #include "cuda/reductions/gradients.cuh"
 #include "cuda/reductions/moment_kernels.cuh"
 #include "cuda/reductions/moments.h"
@@ -171,12 +172,153 @@ void moments(const MomentsCall& call, void* workspace, cudaStream_t stream) {
   const Operand& model = call.model();
   const Reduction plan = plan_reduction(call.x(), model, call.axes, sizeof(T), false);
   const MomentResults to = results_of(call, plan.y - model.data);
+  // Without squares numbers of less than double need no shift.
+  const bool squares = sizeof(T) == sizeof(double) || (to.second && is_of_squares(to.of_m2));
+  const auto run = [&](auto skips, auto with_squares) {
+    constexpr bool kSkips = decltype(skips)::value;
+    constexpr bool kSquares = decltype(with_squares)::value || sizeof(T) == sizeof(double);
+    if (!reduce_few<T, kSkips, kSquares>(plan, to, stream))
+      reduce<T, MomentKernels<T, kSkips, kSquares>>(plan, to, workspace, false, stream);
+  };
   if (call.skips)
-    reduce<T, MomentKernels<T, true>>(plan, to, workspace, false, stream);
+    squares ? run(std::true_type{}, std::true_type{}) : run(std::true_type{}, std::false_type{});
   else
-    reduce<T, MomentKernels<T, false>>(plan, to, workspace, false, stream);
+    squares ? run(std::false_type{}, std::true_type{}) : run(std::false_type{}, std::false_type{});
   if constexpr (sizeof(T) == sizeof(double))
     if (to.second && is_of_squares(to.of_m2)) rescale<T>(call, stream);
+}
+
+namespace {
+
+// What a gradient needs of x: up to three numbers of each result, in scratch memory, and the calls
+// that find them and that use them. It stays where it is: the calls point into it.
+template <class T>
+struct FoundNumbers {
+  enum : int { kSlope, kMean, kLow, kNumbers };
+  int64_t lengths[kMaxAxes], strides[kMaxAxes];
+  int64_t bytes = 0;  // of the numbers
+  ArrayArgument over_x[kNumbers] = {};
+  MomentsCall find{};
+
+  FoundNumbers(const SpreadBackwardCall& call, char* scratch) {
+    const ArrayArgument& x = call.arrays[SpreadBackwardCall::kX];
+    int64_t size = sizeof(Found<T>);
+    for (int i = x.ndim; i-- > 0;) {
+      lengths[i] = call.axes[i] ? 1 : x.shape[i];
+      strides[i] = lengths[i] == 1 ? 0 : size;
+      size *= lengths[i];
+    }
+    const auto make = [&](int number, MomentsCall::Result result) {
+      ArrayArgument made{};
+      made.data = scratch + bytes;
+      made.ndim = x.ndim, made.shape = lengths, made.strides = strides, made.stride_unit = 1;
+      made.dtype = sizeof(T) == 2 ? int(kF64) : x.dtype;
+      made.device_type = x.device_type, made.device = x.device;
+      find.results[result] = over_x[number] = made;
+      over_x[number].shape = x.shape;
+      bytes += ceil_div(size, kVecBytes) * kVecBytes;
+    };
+    find.inputs[MomentsCall::kX] = x;
+    find.axes = call.axes;
+    find.of_m2 = call.of_m2, find.correction = call.correction, find.skips = call.skips;
+    if (call.of_m2 != kM2) make(kSlope, MomentsCall::kSecond);
+    if (call.of_m2 != kMeanSlope) make(kMean, MomentsCall::kMean);
+    if (call.of_m2 != kMeanSlope && kCentre<T> == 2) make(kLow, MomentsCall::kLow);
+  }
+};
+
+// Queues the kernel for gradients of few terms, if there is one for this layout. model: an array of
+// the results, without gaps, over x's shape.
+template <class T>
+bool run_few_gradient(const SpreadBackwardCall& call, const ArrayArgument& model,
+                      cudaStream_t stream) {
+  if constexpr (sizeof(T) < sizeof(double)) {
+    enum { kModel, kDy, kDSecond, kX, kDx, kOperands };
+    constexpr int kSize = Vec<T>::kSize;
+    using Call = SpreadBackwardCall;
+    const Operand arrays[kOperands] = {model, call.arrays[Call::kDy], call.arrays[Call::kDSecond],
+                                       call.arrays[Call::kX], call.arrays[Call::kDx]};
+    ElementwisePlan plan;
+    plan_elementwise(&plan, sizeof(T), kOperands, arrays);
+    const auto bits = reinterpret_cast<uintptr_t>(plan.data[kX]) |
+                      reinterpret_cast<uintptr_t>(plan.data[kDx]);
+    if (plan.size > kMostDense || plan.ndim > 3 || !plan.contiguous[kX] || !plan.contiguous[kDx] ||
+        bits % kVecBytes != 0)
+      return false;
+    const int last = plan.ndim - 1;
+    const auto step_of = [&](int k, int axis) { return axis < 0 ? 0 : plan.strides[k][axis]; };
+    const int64_t item = sizeof(Found<T>), inner = plan.shape[last];
+    const bool is_columns = step_of(kModel, last) == item && last > 0 &&
+                            step_of(kModel, last - 1) == 0 && inner % kSize == 0 &&
+                            (last == 1 || step_of(kModel, 0) == inner * item);
+    const bool is_rows = step_of(kModel, last) == 0 && last < 2 &&
+                         (last == 0 || step_of(kModel, 0) == item);
+    const int64_t terms = is_columns ? plan.shape[last - 1] : inner;
+    if (!(is_columns || is_rows) || terms < 2 || terms > (is_columns ? kMostFewRows : kMostFewOfRow))
+      return false;
+    const FewCount of(int(terms), OfM2(call.of_m2), call.correction, call.skips);
+    using C = Compute<T>;
+    FewGradient<T> g{reinterpret_cast<const T*>(plan.data[kX]),
+                     reinterpret_cast<T*>(plan.data[kDx]),
+                     plan.data[kDy],
+                     plan.data[kDSecond],
+                     {},
+                     {},
+                     uint32_t(plan.size / terms),
+                     uint32_t(inner),
+                     uint32_t(inner / kSize),
+                     Divisor(std::max<int64_t>(1, inner / kSize), kMostDense),
+                     of,
+                     call.accumulate,
+                     C(of.second),
+                     C(call.share),
+                     C(call.scale),
+                     call.skips ? C(0) : C(__builtin_nanf(""))};
+    for (int k = 0; k < 2; ++k) {
+      g.step[k] = step_of(kDy + k, is_columns ? last : last - 1);
+      g.outer_step[k] = is_columns ? step_of(kDy + k, last - 2) : 0;
+    }
+    int64_t threads = ceil_div(plan.size / terms, kSize);
+    void (*kernel)(FewGradient<T>) = nullptr;
+    const auto pick = [&](auto skips) {
+      constexpr bool kSkips = decltype(skips)::value;
+      if (is_columns)
+        return terms <= 4 ? few_columns_gradient<4, T, kSkips>
+                          : few_columns_gradient<kMostFewRows, T, kSkips>;
+      return terms == 2   ? few_rows_gradient<2, T, kSkips>
+             : terms == 3 ? few_rows_gradient<3, T, kSkips>
+                          : few_rows_gradient<4, T, kSkips>;
+    };
+    kernel = call.skips ? pick(std::true_type{}) : pick(std::false_type{});
+    if (is_columns) g.results /= kSize;
+    launch(kernel, {ceil_div(threads, kThreads), kThreads}, stream, g);
+    return true;
+  }
+  return false;
+}
+
+}  // namespace
+
+template <class T>
+int64_t spread_workspace(const SpreadBackwardCall& call) {
+  if (is_empty(call.arrays[SpreadBackwardCall::kX])) return 0;
+  const FoundNumbers<T> found(call, nullptr);
+  return found.bytes + moments_workspace<T>(found.find);
+}
+
+template <class T>
+void spread_backward(const SpreadBackwardCall& call, void* workspace, cudaStream_t stream) {
+  const auto& [x, dy, dsecond, dx] = call.arrays;
+  if (is_empty(x)) return;
+  const FoundNumbers<T> found(call, static_cast<char*>(workspace));
+  const auto& [slope, mean, low] = found.over_x;
+  if (run_few_gradient<T>(call, call.of_m2 == kM2 ? mean : slope, stream)) return;
+  moments<T>(found.find, static_cast<char*>(workspace) + found.bytes, stream);
+  if (call.of_m2 == kM2)
+    moments_backward<T>(
+        {{x, mean, low, dy, dsecond, dx}, call.share, call.scale, call.accumulate}, stream);
+  else
+    statistic_backward<T>({{x, dy, slope, mean, low, dx}, call.skips, call.accumulate}, stream);
 }
 
 template <class T>
@@ -215,6 +357,8 @@ template int64_t moments_workspace<Storage>(const MomentsCall&);
 template void moments<Storage>(const MomentsCall&, void*, cudaStream_t);
 template void moments_backward<Storage>(const MomentsBackwardCall&, cudaStream_t);
 template void statistic_backward<Storage>(const StatisticBackwardCall&, cudaStream_t);
+template int64_t spread_workspace<Storage>(const SpreadBackwardCall&);
+template void spread_backward<Storage>(const SpreadBackwardCall&, void*, cudaStream_t);
 template void weighted_gradient<Storage>(const WeightedGradientCall&, cudaStream_t);
 
 FASTACT_END_NAMESPACE

@@ -1,7 +1,7 @@
 // Mean and m2 over any axes, and their gradients, for the bindings.
 #pragma once
 
-#include "common/reductions/call.h"
+#include "common/reductions/spread_call.h"
 #include "cuda/core/launch.cuh"
 
 FASTACT_BEGIN_NAMESPACE
@@ -18,6 +18,10 @@ template <class T>
 void moments_backward(const MomentsBackwardCall& call, cudaStream_t stream);
 template <class T>
 void statistic_backward(const StatisticBackwardCall& call, cudaStream_t stream);
+template <class T>
+int64_t spread_workspace(const SpreadBackwardCall& call);
+template <class T>
+void spread_backward(const SpreadBackwardCall& call, void* workspace, cudaStream_t stream);
 template <class T>
 void weighted_gradient(const WeightedGradientCall& call, cudaStream_t stream);
 

@@ -141,11 +141,12 @@ void reduce(const Reduction& plan, const To& to, void* workspace, bool is_empty,
     const bool is_one = plan.reduced.size == 1 && sums.is_contiguous;
     if (is_one && sums.team == 1 && !is_empty && rows_touch(plan, sizeof(T))) {
       sums.low = plan.x, sums.high = plan.x + plan.outputs() * plan.inner * int64_t(sizeof(T));
-      if (auto* const kernel = few_of_row<T, Lane, To>(plan.inner);
-          kernel && reinterpret_cast<uintptr_t>(plan.x) % kVecBytes == 0)
-        return launch(kernel,
-                      {blocks_for(ceil_div(sums.tasks, kThreads * Vec<T>::kSize)), kThreads},
-                      stream, sums, to);
+      if constexpr (Kernels::kHasFewOfRow)
+        if (auto* const kernel = few_of_row<T, Lane, To>(plan.inner);
+            kernel && reinterpret_cast<uintptr_t>(plan.x) % kVecBytes == 0)
+          return launch(kernel,
+                        {blocks_for(ceil_div(sums.tasks, kThreads * Vec<T>::kSize)), kThreads},
+                        stream, sums, to);
       const int rows = rows_of_tile<T>(plan.inner);
       const Shape shape{blocks_for(ceil_div(sums.tasks, rows)), kThreads, 1, 1, kTileBytes<T>};
       return launch(reduce_short_rows<T, Lane, To>, shape, stream, sums, to, rows);

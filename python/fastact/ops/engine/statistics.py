@@ -153,12 +153,14 @@ class Statistics(CachedOp[P, R]):
         each, correction = self._each(now), getattr(now.options, "correction", 0.0)
         divisor = 1.0 if self.results[1] == "m2" else max(each - correction, 0.0)
         scale = 2 / divisor if divisor else math.inf
-        now.run(
-            "moments_backward",
-            **self._computed(now, "m2"),
-            share=1 / each,
-            scale=0.0 if self._is_none(now, now.spec.parts[1]) else scale,
-        )
+        scale = 0.0 if self._is_none(now, now.spec.parts[1]) else scale
+        if now.call.is_on_gpu:
+            dy, dsecond = (over_x(now, now.seen(name)) for name in now.spec.parts)
+            both = {"dy": dy, "dsecond": dsecond, "share": 1 / each, "scale": scale}
+            now.run("spread_backward", **both, of_m2=M2, skips=False, correction=0.0)
+            return
+        found = self._computed(now, "m2")
+        now.run("moments_backward", **found, share=1 / each, scale=scale)
 
     def _run_both_counted(self, now: Step) -> None:
         """The same of elements that count more than once, or not at all.
@@ -181,7 +183,13 @@ class Statistics(CachedOp[P, R]):
         x, skips, weighted = now.views["x"], self._skips(now), is_weighted(now)
         is_number = of in _STEADY or (of == "mean" and not skips and not weighted)
         is_far = of in _SPREADS
-        found = {} if is_number and not is_far else self._computed(now, of, is_mean=is_far)
+        is_found = is_far or not is_number
+        if is_found and of in _SLOPES and now.call.is_on_gpu and not weighted:
+            one: Any = {"dsecond": None, "share": 0.0, "scale": 0.0, "accumulate": accumulate}
+            one |= {"correction": getattr(now.options, "correction", 0.0)}
+            now.run("spread_backward", dy=dy, of_m2=_SLOPES[of], skips=skips, **one)
+            return
+        found = self._computed(now, of, is_mean=is_far) if is_found else {}
         if "slope" not in found:
             number = _STEADY[of] if of in _STEADY else 1 / self._each(now)
             like = self._hardly_rounded(now).shaped(now.shapes.grouped or x.shape)

@@ -1,0 +1,412 @@
+// Moments of few terms, and their gradients: a thread has all terms of its results in registers.
+//
+// Kernels that meet an element at a time keep for each result what the next element may need, and
+// ask for each what becomes of its sums. Of few terms that costs more than the terms: of (3, N) over
+// axis 0 a variance took 181 instructions a result, where memory leaves time for 118. Here the
+// terms are constants of the code, and what all results divide by comes from the host.
+//
+//   few_columns            columns of at most kMostFewRows rows, whole aligned vectors
+//   few_rows               rows of 2 to 4 elements that touch and begin at a multiple of 16 bytes
+//   few_columns_gradient   gradients of the same, of x and dx without gaps: the moments are found
+//   few_rows_gradient      and used at once, so that x is read once
+//
+// Operations and their order are those of RowLane, ColumnLane and OfMoments, and of the gradients'
+// functors: arrays that go by the other kernels, being misaligned for example, have the same bits.
+#pragma once
+
+#include "cuda/reductions/gradients.cuh"
+#include "cuda/reductions/moment_kernels.cuh"
+#include "cuda/reductions/plan.cuh"
+
+FASTACT_BEGIN_NAMESPACE
+namespace {
+
+constexpr int kMostFewRows = 8;  // of 16 bits 4, but for gradients: results take registers
+constexpr int kMostFewOfRow = 4;
+
+// What is known of all results that have all their terms.
+struct FewCount {
+  int terms;
+  OfM2 of_m2;
+  bool skips, is_quick, is_of_m2;  // whether `second` is known; whether m2 is divided by left.n
+  double correction, second;
+  Denominator by, left;  // by the number of terms, and by that less the correction
+
+  FewCount(int terms, OfM2 of_m2, double correction, bool skips)
+      : terms(terms), of_m2(of_m2), skips(skips), correction(correction) {
+    by.set(terms);
+    const double less = terms - correction;
+    is_of_m2 = of_m2 == kM2 || of_m2 == kSquaresOrRoot || of_m2 == kVariance;
+    is_quick = is_of_m2 || of_m2 == kNothing || of_m2 == kMeanSlope || of_m2 == kVarianceSlope;
+    if (of_m2 == kVariance || of_m2 == kVarianceSlope) is_quick = less > 0, left.set(less);
+    second = of_m2 == kVarianceSlope ? 2 / less : of_m2 == kMeanSlope ? 1.0 / terms : 0.0;
+  }
+};
+
+struct FewMoments {
+  int n;
+  double mean, m2;
+};
+
+FASTACT_DEVICE_CALL double slow_second(OfM2 what, double m2, double count, double correction,
+                                       bool skips) {
+  const double second = second_moment(what, m2, count, correction, skips);
+  return what == kDeviationSlope && second == 0 && m2 > 0 ? -0.0 : second;
+}
+FASTACT_DEVICE double second_of(const FewCount& of, const FewMoments& m) {
+  if (of.is_quick && m.n == of.terms) return of.is_of_m2 ? of.left.under(m.m2) : of.second;
+  return slow_second(of.of_m2, m.m2, m.n, of.correction, of.skips);
+}
+
+// How many of the first `terms` are no NaN.
+template <class C, int most>
+FASTACT_DEVICE int count_of_few(const C (&x)[most], int terms) {
+  int n = 0;
+#pragma unroll
+  for (int r = 0; r < most; ++r)
+    if (r < terms) n += x[r] == x[r];
+  return n;
+}
+
+// skips: NaN are left out. squares: m2 is wanted.
+template <bool skips, bool squares, class C, int most>
+FASTACT_DEVICE FewMoments moments_of_few(const FewCount& of, const C (&x)[most], int terms) {
+  FewMoments m{terms, 0, 0};
+  C start = squares ? x[0] : C(0);  // what stands for an element that is left out
+  if (skips) {
+    m.n = count_of_few(x, terms);
+    if (squares) {
+#pragma unroll
+      for (int r = most - 1; r >= 0; --r)
+        if (r < terms && x[r] == x[r]) start = x[r];
+    }
+  }
+  double sum = 0, of_squares = 0, shift = 0;
+#pragma unroll
+  for (int r = 0; r < most; ++r) {
+    if (r >= terms) break;
+    const C taken = skips && x[r] != x[r] ? start : x[r];
+    const double wide = double(taken);
+    if (squares && r == 0) shift = start - start == 0 ? wide : 0.0;
+    const double d = squares ? wide - shift : wide;
+    sum += d;
+    if (squares) of_squares = madd(d, d, of_squares);
+  }
+  double average;
+  if (!skips || m.n == terms) {
+    average = of.by.under(sum);
+  } else if (m.n == 0) {
+    m.mean = __builtin_nan("");
+    return m;
+  } else {
+    Denominator by;
+    by.set(m.n);
+    average = by.under(sum);
+  }
+  m.mean = shift + average;
+  if (squares) {
+    const double rest = madd(-average, sum, of_squares);
+    m.m2 = rest < 0 ? 0.0 : rest;
+  }
+  return m;
+}
+
+// Writes results `step` bytes apart, `count` of them. number_of(j, Y): the j-th, as Y.
+template <class Y, int n, class NumberOf>
+FASTACT_DEVICE void put_numbers(char* p, int64_t step, int count, const NumberOf& number_of) {
+  Y numbers[n];
+#pragma unroll
+  for (int j = 0; j < n; ++j) numbers[j] = number_of(j, Y{});
+  store_lanes(p, step, count, numbers);
+}
+template <class T, int n>
+FASTACT_DEVICE void put_few(const MomentResults& to, const FewCount& of, const FewMoments (&m)[n],
+                            int64_t at, int64_t step, int count) {
+  const auto put = [&](char* p, const auto& number_of) {
+    if (!p) return;
+    if (to.wide)
+      put_numbers<double, n>(p + at, step, count, number_of);
+    else
+      put_numbers<T, n>(p + at, step, count, number_of);
+  };
+  put(to.mean, [&](int j, auto y) { return narrow_once<decltype(y)>(m[j].mean); });
+  put(to.low, [&](int j, auto y) {
+    const double rounded = double(widen(narrow_once<decltype(y)>(m[j].mean)));
+    return narrow_once<decltype(y)>(finite_or_zero(m[j].mean - rounded));
+  });
+  put(to.second, [&](int j, auto y) { return narrow_once<decltype(y)>(second_of(of, m[j])); });
+  put(to.count, [&](int j, auto y) { return narrow_once<decltype(y)>(double(m[j].n)); });
+}
+
+template <int most, class T, bool skips, bool squares>
+FASTACT_KERNEL_OF(kThreads, sizeof(T) == 2 || most > 4 || (skips && squares) ? 2 : 3)
+void few_columns(FASTACT_GRID_CONSTANT const ColumnSums sums,
+                 FASTACT_GRID_CONSTANT const MomentResults to,
+                 FASTACT_GRID_CONSTANT const FewCount of) {
+  constexpr int kSize = Vec<T>::kSize;
+  const int64_t tasks = sums.kept.size * sums.tiles;
+  for (int64_t task = int64_t(blockIdx.x) * kThreads + threadIdx.x; task < tasks;
+       task += int64_t(gridDim.x) * kThreads) {
+    const int64_t outer = sums.kept.size > 1 ? quotient(task, sums.tiles) : 0;
+    const int64_t column = (task - outer * sums.tiles) * kSize;
+    const Offset at = locate(sums.kept, outer);
+    const char* const p = sums.x + at.x + column * int64_t(sizeof(T));
+    Vec<T> vecs[most];
+#pragma unroll
+    for (int r = 0; r < most; ++r)
+      if (r < of.terms) vecs[r] = load_vec(reinterpret_cast<const T*>(p + r * sums.segments.x[0]));
+    Wide<T> wide[most];
+#pragma unroll
+    for (int r = 0; r < most; ++r)
+      if (r < of.terms) wide[r] = widen_vec(vecs[r]);
+    FewMoments m[kSize];
+#pragma unroll
+    for (int j = 0; j < kSize; ++j) {
+      Compute<T> x[most];
+#pragma unroll
+      for (int r = 0; r < most; ++r)
+        if (r < of.terms) x[r] = wide[r].lane[j];
+      m[j] = moments_of_few<skips, squares>(of, x, of.terms);
+    }
+    put_few<T>(to, of, m, at.y + column * sums.inner_y, sums.inner_y, kSize);
+  }
+}
+
+// Reads `inner` vectors, `kSize` rows of which the first `rows` are there.
+template <int inner, class T>
+FASTACT_DEVICE void load_few_rows(const T* x, int64_t rows, Wide<T> (&wide)[inner]) {
+  constexpr int kSize = Vec<T>::kSize;
+  Vec<T> vecs[inner];
+#pragma unroll
+  for (int i = 0; i < inner; ++i)
+    vecs[i] = rows >= kSize ? load_vec(x + i * kSize)
+                            : load_some(x + i * kSize, rows * inner - i * kSize);
+#pragma unroll
+  for (int i = 0; i < inner; ++i) wide[i] = widen_vec(vecs[i]);
+}
+
+template <int inner, class T, bool skips, bool squares>
+FASTACT_KERNEL_OF(kThreads, sizeof(T) == 2 ? 2 : 4)
+void few_rows(FASTACT_GRID_CONSTANT const RowSums sums,
+              FASTACT_GRID_CONSTANT const MomentResults to,
+              FASTACT_GRID_CONSTANT const FewCount of) {
+  constexpr int kSize = Vec<T>::kSize;
+  const int64_t step = sums.kept.count > 0 ? sums.kept.y[0] : 0;
+  for (int64_t first = (int64_t(blockIdx.x) * kThreads + threadIdx.x) * kSize; first < sums.tasks;
+       first += int64_t(gridDim.x) * kThreads * kSize) {
+    const int rows = up_to(sums.tasks - first);
+    Wide<T> wide[inner];
+    load_few_rows(reinterpret_cast<const T*>(sums.x) + first * inner, rows, wide);
+    FewMoments m[kSize];
+#pragma unroll
+    for (int j = 0; j < kSize; ++j) {
+      Compute<T> x[inner];
+#pragma unroll
+      for (int r = 0; r < inner; ++r)
+        x[r] = wide[(j * inner + r) / kSize].lane[(j * inner + r) % kSize];
+      m[j] = moments_of_few<skips, squares>(of, x, inner);
+    }
+    put_few<T>(to, of, m, first * step, step, rows);
+  }
+}
+
+// Queues the kernel for few terms, if there is one for this layout.
+template <class T, bool skips, bool squares>
+bool reduce_few(const Reduction& plan, const MomentResults& to, cudaStream_t stream) {
+  if constexpr (sizeof(T) < sizeof(double)) {
+    constexpr int kSize = Vec<T>::kSize;
+    constexpr int64_t kMostRows = sizeof(T) == 2 ? 4 : kMostFewRows;
+    const bool is_few = plan.inner_reduced ? plan.inner <= kMostFewOfRow && plan.reduced.size == 1
+                                           : plan.reduced.size <= kMostRows;
+    if (!is_few || to.of_m2 == kTotal || !plan.has_unit_inner) return false;
+    const FewCount of(int(plan.terms()), to.of_m2, to.correction, skips);
+    const auto run = [&](auto kernel, const auto& sums, int64_t tasks) {
+      launch(kernel, {blocks_for(ceil_div(tasks, kThreads)), kThreads}, stream, sums, to, of);
+      return true;
+    };
+    if (plan.inner_reduced) {
+      if (plan.inner < 2 || !rows_touch(plan, sizeof(T)) ||
+          reinterpret_cast<uintptr_t>(plan.x) % kVecBytes != 0)
+        return false;
+      const RowSums sums = plan_rows<T>(plan, nullptr);
+      const auto kernel = plan.inner == 2   ? few_rows<2, T, skips, squares>
+                          : plan.inner == 3 ? few_rows<3, T, skips, squares>
+                                            : few_rows<4, T, skips, squares>;
+      return run(kernel, sums, ceil_div(sums.tasks, kSize));
+    }
+    const ColumnSums sums = plan_columns<T>(plan, nullptr);
+    if (!has_few_rows(sums) || sums.access != kAligned || sums.width % kSize != 0 ||
+        sums.segments.count > 1)
+      return false;
+    const int64_t tasks = sums.kept.size * sums.tiles;
+    if constexpr (sizeof(T) > 2)
+      if (of.terms > 4) return run(few_columns<kMostFewRows, T, skips, squares>, sums, tasks);
+    return run(few_columns<4, T, skips, squares>, sums, tasks);
+  }
+  return false;
+}
+
+// --- gradients
+
+// dx OUT, or IN/OUT +=, of x IN, arrays without gaps: outer x terms x width, or results x terms.
+template <class T>
+struct FewGradient {
+  const T* x;
+  T* dx;
+  const char *dy, *dsecond;  // IN; dsecond: null, but where dy is the mean's
+  int64_t outer_step[2], step[2];  // bytes of these, from result to result
+  uint32_t results, width, row_vecs;
+  Divisor by_row_vecs;
+  FewCount of;
+  bool accumulate;
+  Compute<T> slope;         // of a result that has all its terms
+  Compute<T> share, scale;  // with dsecond
+  Compute<T> of_nan;
+
+  // Makes of the terms of a result their gradients.
+  template <bool skips, int most>
+  FASTACT_DEVICE void apply(Compute<T> (&x)[most], int terms, Compute<T> dy_here,
+                            Compute<T> dsecond_here) const {
+    using C = Compute<T>;
+    if (of.of_m2 == kMeanSlope) {
+      const int n = skips ? count_of_few(x, terms) : terms;
+      const C product = (n == terms ? slope : C(1.0 / n)) * dy_here;
+#pragma unroll
+      for (int r = 0; r < most; ++r)
+        if (r < terms) x[r] = x[r] == x[r] ? product : of_nan;
+      return;
+    }
+    const FewMoments m = of.of_m2 == kDeviationSlope ? moments_of_few<skips, true>(of, x, terms)
+                                                     : moments_of_few<skips, false>(of, x, terms);
+    const C high = C(m.mean);
+    const Centre<T> mean{high, C(finite_or_zero(m.mean - double(high)))};
+    if (dsecond) {
+      const C of_mean = share * dy_here, of_second = scale * dsecond_here;
+#pragma unroll
+      for (int r = 0; r < most; ++r)
+        if (r < terms) x[r] = madd(of_second, mean.distance(x[r]), of_mean);
+      return;
+    }
+    const C product = (of.is_quick && m.n == terms ? slope : C(second_of(of, m))) * dy_here;
+#pragma unroll
+    for (int r = 0; r < most; ++r)
+      if (r < terms) x[r] = x[r] == x[r] ? product * mean.distance(x[r]) : of_nan;
+  }
+};
+
+// The gradients of a thread's results, `count` of them.
+template <class T, int n>
+FASTACT_DEVICE void load_few_numbers(const char* p, int64_t step, int count, Compute<T> (&to)[n]) {
+  T numbers[n] = {};
+  if (!p) {
+  } else if (count >= n) {
+    load_numbers(p, step, numbers);
+  } else {
+#pragma unroll
+    for (int j = 0; j < n; ++j)
+      if (j < count) numbers[j] = load(reinterpret_cast<const T*>(p + j * step));
+  }
+#pragma unroll
+  for (int j = 0; j < n; ++j) to[j] = widen(numbers[j]);
+}
+
+template <int most, class T, bool skips>
+FASTACT_KERNEL_OF(kThreads, most > 4 || sizeof(T) == 2 ? 2 : 3)
+void few_columns_gradient(FASTACT_GRID_CONSTANT const FewGradient<T> g) {
+  constexpr int kSize = Vec<T>::kSize;
+  const uint32_t task = uint32_t(blockIdx.x) * kThreads + threadIdx.x;
+  const int terms = g.of.terms;
+  if (task >= g.results) return;  // of vectors of them
+  const uint32_t outer = g.by_row_vecs.quick(task);
+  const uint32_t column = (task - outer * g.row_vecs) * kSize;
+  const uint32_t element = outer * uint32_t(terms) * g.width + column;
+  Vec<T> vecs[most];
+#pragma unroll
+  for (int r = 0; r < most; ++r)
+    if (r < terms) vecs[r] = load_vec(g.x + element + r * g.width);
+  Compute<T> dy[kSize], dsecond[kSize];
+  load_few_numbers<T>(g.dy + outer * g.outer_step[0] + column * g.step[0], g.step[0], kSize, dy);
+  const char* const second = g.dsecond;
+  load_few_numbers<T>(second ? second + outer * g.outer_step[1] + column * g.step[1] : nullptr,
+                      g.step[1], kSize, dsecond);
+  Wide<T> wide[most];
+#pragma unroll
+  for (int r = 0; r < most; ++r)
+    if (r < terms) wide[r] = widen_vec(vecs[r]);
+#pragma unroll
+  for (int j = 0; j < kSize; ++j) {
+    Compute<T> x[most];
+#pragma unroll
+    for (int r = 0; r < most; ++r)
+      if (r < terms) x[r] = wide[r].lane[j];
+    g.template apply<skips>(x, terms, dy[j], dsecond[j]);
+#pragma unroll
+    for (int r = 0; r < most; ++r)
+      if (r < terms) wide[r].lane[j] = x[r];
+  }
+#pragma unroll
+  for (int r = 0; r < most; ++r) {
+    if (r >= terms) break;
+    T* const to = g.dx + element + r * g.width;
+    if (g.accumulate) accumulate_onto(load_vec(to), wide[r]);
+    store_vec(to, narrow_vec<T>(wide[r]));
+  }
+}
+
+// A warp's vectors go through shared memory, so that each of its stores is of lines as a whole.
+template <int inner, class T, bool skips>
+FASTACT_KERNEL_OF(kThreads, sizeof(T) == 2 ? 2 : 4)
+void few_rows_gradient(FASTACT_GRID_CONSTANT const FewGradient<T> g) {
+  constexpr int kSize = Vec<T>::kSize;
+  FASTACT_SHARED(Vec<T>, tile, kThreads * inner);
+  const uint32_t first_of_block = uint32_t(blockIdx.x) * (kThreads * kSize);
+  const uint32_t first = first_of_block + threadIdx.x * kSize;
+  const int rows = first < g.results ? up_to(g.results - first) : 0;
+  const bool is_whole = g.results - first_of_block >= kThreads * kSize;
+  Wide<T> wide[inner];
+  load_few_rows(g.x + int64_t(first) * inner, rows, wide);
+  Compute<T> dy[kSize], dsecond[kSize];
+  load_few_numbers<T>(g.dy + first * g.step[0], g.step[0], rows, dy);
+  const char* const second = g.dsecond;
+  load_few_numbers<T>(second ? second + first * g.step[1] : nullptr, g.step[1], rows, dsecond);
+#pragma unroll
+  for (int j = 0; j < kSize; ++j) {
+    Compute<T> x[inner];
+#pragma unroll
+    for (int r = 0; r < inner; ++r)
+      x[r] = wide[(j * inner + r) / kSize].lane[(j * inner + r) % kSize];
+    g.template apply<skips>(x, inner, dy[j], dsecond[j]);
+#pragma unroll
+    for (int r = 0; r < inner; ++r)
+      wide[(j * inner + r) / kSize].lane[(j * inner + r) % kSize] = x[r];
+  }
+  T* const to = g.dx + int64_t(first) * inner;
+  if (g.accumulate) {
+    Wide<T> before[inner];
+    load_few_rows(to, rows, before);
+#pragma unroll
+    for (int i = 0; i < inner; ++i)
+#pragma unroll
+      for (int j = 0; j < kSize; ++j) wide[i].lane[j] = before[i].lane[j] + wide[i].lane[j];
+  }
+  if (!is_whole) {
+#pragma unroll
+    for (int i = 0; i < inner; ++i)
+      store_some(to + i * kSize, narrow_vec<T>(wide[i]), rows * inner - i * kSize);
+    return;
+  }
+  const int lane = int(threadIdx.x) % kWarp, warp = int(threadIdx.x) - lane;
+#pragma unroll
+  for (int i = 0; i < inner; ++i)
+    tile[int(threadIdx.x) * inner + i] = narrow_vec<T>(wide[i]);
+  __syncwarp();
+  T* const of_block = g.dx + int64_t(first_of_block) * inner;
+#pragma unroll
+  for (int i = 0; i < inner; ++i) {
+    const int vec = warp * inner + i * kWarp + lane;
+    store_vec(of_block + vec * kSize, Vec<T>(tile[vec]));
+  }
+}
+
+}  // namespace
+FASTACT_END_NAMESPACE
