@@ -14,6 +14,7 @@
 // one element of each of several neighbouring rows, and kStripVecs vectors lie side by side.
 #pragma once
 
+#include <cstdlib>
 #include <type_traits>
 
 #include "cuda/core/device.h"
@@ -39,6 +40,14 @@ constexpr int64_t kHeldRow = kMostVecs<T> * kRowThreads;
 template <class T>
 RowShape row_shape(int64_t vecs) {
   constexpr int kMost = kMostVecs<T>;
+  static const char* given = std::getenv("FASTACT_TRY_SHORT");
+  static const int tried = given ? std::atoi(given) : 0;
+  if (tried == 1 && sizeof(T) == 2 && vecs <= 4 * kWarp)
+    return {4, power_of_two_from(ceil_div(vecs, 4), kWarp), 256};
+  if (tried == 2 && sizeof(T) == 2 && vecs <= 4 * kWarp)
+    return {4, power_of_two_from(ceil_div(vecs, 4), kWarp), 128};
+  if (tried == 3 && vecs <= 4 * kWarp)
+    return {4, power_of_two_from(ceil_div(vecs, 4), kWarp), 256};
   if (vecs <= 2 * kWarp) return {2, power_of_two_from(ceil_div(vecs, 2), kWarp), 256};
   if (vecs <= 4 * kWarp) return {4, kWarp, 256};
   if (vecs <= kMost * kWarp) return {kMost, kWarp, 128};
