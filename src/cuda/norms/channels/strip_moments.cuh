@@ -34,6 +34,7 @@ struct UnitMoments {
   double sum[kChannels] = {}, squares[kChannels] = {};
   int n = 0, rounds = 0;  // elements of each channel
 
+  FASTACT_DEVICE explicit UnitMoments(const Walk<T, way>&) {}
   // Adds the vectors from the first-th on.
   FASTACT_DEVICE void add(const Walk<T, way>& walk, int first, const Held<T, way> (&vecs)[kVecs]) {
     int valid[kVecs], count = 0;
@@ -134,6 +135,120 @@ struct UnitMoments {
   }
 };
 
+// The same of planes, whose units have lanes of two channels. Trees are of two lanes of five vectors,
+// or of as many of these as belong to one channel.
+template <class T>
+struct UnitMoments<T, kPlanes> {
+  static constexpr int kSize = Vec<T>::kSize, kVecs = Walk<T, kPlanes>::kVecs;
+  using C = Compute<T>;
+  C shift[2] = {};
+  double sum[2] = {}, squares[2] = {};
+  int n = 0, rounds = 0;  // vectors
+  const int split;
+
+  FASTACT_DEVICE explicit UnitMoments(const Walk<T, kPlanes>& walk) : split(walk.split) {}
+  FASTACT_DEVICE int lanes_of(int j) const { return j == 0 ? split : kSize - split; }
+
+  // (The vectors keep their values: they are widened anew each time, so as not to be in registers
+  // as 32 floats.)
+  FASTACT_DEVICE void add(const Walk<T, kPlanes>& walk, int first, Words (&vecs)[kVecs]) {
+    const int left = walk.mine - first, count = left < kVecs ? left : kVecs;
+    if (count <= 0) return;
+    if (n == 0) set_shift(vecs, count, C(1));
+    if (sizeof(T) == 2) forget_row(vecs);
+    n += count;
+    count == kVecs ? add_round<true>(vecs, count) : add_round<false>(vecs, count);
+    if (sizeof(T) == 2) forget_row(vecs);
+    end_round();
+  }
+  FASTACT_DEVICE void add_wide(const Walk<T, kPlanes>& walk, int i, double scale) {
+    if (i >= walk.mine) return;
+    const Words vecs[1] = {bit_cast<Words>(walk.read_one(kStripX, i))};
+    if (n == 0) set_shift(vecs, 1, C(scale));
+    ++n;
+    const Wide<T> x = widen_words<T>(vecs[0]);
+#pragma unroll
+    for (int lane = 0; lane < kSize; ++lane) {
+      const double d = double(x.lane[lane]) * scale - double(shift_of(lane));
+#pragma unroll
+      for (int j = 0; j < 2; ++j) {
+        if ((lane >= split) != bool(j)) continue;
+        sum[j] += d;
+        squares[j] = madd(d, d, squares[j]);
+      }
+    }
+    end_round();
+  }
+
+  FASTACT_DEVICE void move(int j, double to) {
+    const Shifted moved = about({double(shift[j]), sum[j], squares[j]}, n * lanes_of(j), to);
+    sum[j] = moved.sum, squares[j] = moved.squares;
+  }
+
+ private:
+  FASTACT_DEVICE C shift_of(int lane) const { return lane < split ? shift[0] : shift[1]; }
+  FASTACT_DEVICE void end_round() {
+    ++rounds;
+    if (rounds < 4 || (rounds & (rounds - 1)) != 0 || (rounds & 0x55555554) == 0) return;
+#pragma unroll
+    for (int j = 0; j < 2; ++j) {
+      if (lanes_of(j) == 0) continue;
+      const C mean = madd(C(sum[j]), C(1) / C(n * lanes_of(j)), shift[j]);
+      if (mean - mean == 0) move(j, double(mean)), shift[j] = mean;
+    }
+  }
+  // Elements that are not there are 0.
+  template <int vectors>
+  FASTACT_DEVICE void set_shift(const Words (&vecs)[vectors], int count, C scale) {
+    C near[2] = {};
+    const C share[2] = {scale / C(count * split), scale / C(count * (kSize - split))};
+#pragma unroll
+    for (int u = 0; u < vectors; ++u) {
+      const Wide<T> x = widen_words<T>(vecs[u]);
+#pragma unroll
+      for (int lane = 0; lane < kSize; ++lane) {
+        if (lane < split)
+          near[0] = madd(x.lane[lane], share[0], near[0]);
+        else
+          near[1] = madd(x.lane[lane], share[1], near[1]);
+      }
+    }
+#pragma unroll
+    for (int j = 0; j < 2; ++j) shift[j] = near[j] - near[j] == 0 ? near[j] : C(0);
+  }
+  template <bool has_all>
+  FASTACT_DEVICE void add_round(const Words (&vecs)[kVecs], int count) {
+    static_assert(kVecs == 5, "a tree of two lanes of five vectors");
+    Wide<T> x[kVecs];
+#pragma unroll
+    for (int u = 0; u < kVecs; ++u) x[u] = widen_words<T>(vecs[u]);
+#pragma unroll
+    for (int two = 0; two < kSize; two += 2) {
+      C of_lane[2][2];
+#pragma unroll
+      for (int k = 0; k < 2; ++k) {
+        const C near = shift_of(two + k);
+        C d[kVecs];
+#pragma unroll
+        for (int u = 0; u < kVecs; ++u)
+          d[u] = has_all || u < count ? x[u].lane[two + k] - near : C(0);
+        of_lane[k][0] = (d[0] + d[2]) + ((d[1] + d[3]) + d[4]);
+        of_lane[k][1] = madd(d[0], d[0], d[2] * d[2]) +
+                        madd(d[4], d[4], madd(d[1], d[1], d[3] * d[3]));
+      }
+#pragma unroll
+      for (int j = 0; j < 2; ++j) {
+        const bool counts[2] = {(two >= split) == bool(j), (two + 1 >= split) == bool(j)};
+        const auto of_both = [&](int which) {
+          return (counts[0] ? of_lane[0][which] : C(0)) + (counts[1] ? of_lane[1][which] : C(0));
+        };
+        sum[j] += double(of_both(0));
+        squares[j] += double(of_both(1));
+      }
+    }
+  }
+};
+
 // Squares, or mean squares in float, that met neither overflow nor an underflow that matters beside
 // eps. Of double a NaN is one of the data: no sum of theirs overflows.
 template <class T>
@@ -149,28 +264,26 @@ template <class T, Way way, class Rounds>
 FASTACT_DEVICE void find_moments(const Walk<T, way>& walk, double eps, const Rounds& each_round) {
   constexpr int kChannels = kUnitChannels<T, way>;
   const auto pairs = tile_pairs();
-  const int mine = int(threadIdx.x), first = walk.unit * kChannels;
+  const int mine = int(threadIdx.x), first = walk.first;
   const bool has_channel = mine < walk.tile.channels;
   double scale = 1, unit_scale = 1;  // of the thread's channel, and of its unit's channels
 #pragma unroll 1
   for (bool wide = false;; wide = true) {
-    UnitMoments<T, way> unit;
+    UnitMoments<T, way> unit(walk);
     if (wide) {
       const int vecs = walk.rounds(1);
       for (int i = 0; i < vecs; ++i) unit.add_wide(walk, i, unit_scale);
     } else {
-      each_round(
-          [&](int i, const Held<T, way>(&vecs)[Walk<T, way>::kVecs]) { unit.add(walk, i, vecs); });
+      each_round([&](int i, Held<T, way>(&vecs)[Walk<T, way>::kVecs]) { unit.add(walk, i, vecs); });
     }
-    if (walk.along == 0 && walk.is_there) {
 #pragma unroll
-      for (int j = 0; j < kChannels; ++j) pairs[first + j] = double(unit.shift[j]);
-    }
+    for (int j = 0; j < kChannels; ++j)
+      if (walk.begins(j)) pairs[first + j] = double(unit.shift[j]);
     __syncthreads();
     const double shift = has_channel ? double(pairs[mine]) : 0.0;
 #pragma unroll
     for (int j = 0; j < kChannels; ++j) {
-      if (unit.n > 0) unit.move(j, pairs[first + j]);
+      if (unit.n > 0 && walk.has(j)) unit.move(j, pairs[first + j]);
     }
     fold_tile(walk, unit.sum, unit.squares);
     bool fits = true;

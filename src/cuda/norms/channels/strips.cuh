@@ -3,14 +3,20 @@
 // A channel here is `length` elements that share their coefficients: a channel of the whole batch,
 // or a channel of one example. A coefficient index counts channels, example by example. A block has
 // a tile of channels and a chunk of each. A thread has one unit of the tile, and every ty-th vector
-// of it. There are three ways:
+// of it. There are four ways:
 //
 //   kLines     channels first: a unit is one channel, whose segments are whole vectors
 //   kColumns   channels last: a unit is as many channels as a vector has lanes
+//   kPlanes    channels first, whose segments are no whole vectors, but those of a few neighbouring
+//              channels together are. A tile has the segments of such neighbours, which touch, in
+//              one outer index after another; a unit is one vector of them, at the same place in
+//              each. So a vector is read as one, and which of its lanes belong to its first channel
+//              and which to the next is a number of the thread
 //   kSingles   all other arrays: a unit is one channel, and a vector is gathered, element by
-//              element. Such arrays have segments that are no whole vectors, channels last that are
-//              no whole vectors, doubles, any strides, or more elements than 32 bits count. The
-//              elements of a warp are neighbours, so that the loads of a gather coalesce
+//              element. Such arrays have segments that are shorter than a vector, or too long for
+//              kPlanes, channels last that are no whole vectors, doubles, any strides, or more
+//              elements than 32 bits count. The elements of a warp are neighbours, so that the
+//              loads of a gather coalesce
 //
 // The way, the tile, the chunk and the vectors of a thread follow from the shape and the order of
 // the axes in memory alone, and so does the order of every sum. Vectors at addresses that are no
@@ -21,7 +27,10 @@
 // that share a unit, and through shared memory from warp to warp.
 #pragma once
 
+#include <numeric>
+
 #include "common/core/axes.h"
+#include "cuda/core/held_rows.cuh"
 #include "cuda/core/row_io.cuh"
 
 FASTACT_BEGIN_NAMESPACE
@@ -34,6 +43,8 @@ constexpr int64_t kLineChunks = 32;    // of a channel of lines, at most, where 
 constexpr int64_t kLineBlocks = 2048;  // of all channels together, where they are few
 constexpr int64_t kOwnParts = 8192;    // pairs of groups that a block merges for itself, at most
 constexpr int kColumnUnits = 16;       // of a tile of columns
+constexpr int kPlaneUnits = 64;        // of a tile of planes, unless fewer channels are no vectors
+constexpr int64_t kPlaneChunks = 32;   // of a channel of planes, at most
 constexpr int64_t kLineRounds = 6;     // of a chunk, at most, where all chunks are resident
 constexpr int64_t kNarrowRounds = 4;   // of a chunk of columns, at most, where tiles are narrow
 // Blocks that are resident on a large device at once.
@@ -44,16 +55,19 @@ constexpr int64_t kColumnsAtOnce = 132 * (sizeof(T) > 2 ? 3 : 2);
 template <class T>
 constexpr int64_t kExampleRounds = sizeof(T) > 2 ? 5 : 4;
 
-enum Way { kLines, kColumns, kSingles };
+enum Way { kLines, kColumns, kPlanes, kSingles };
 enum StripRole { kStripX, kStripDy, kStripOut, kStripRoles };
 
+// Of planes as many threads as leave each of two blocks 80 registers a thread.
 template <class T, Way way>
-constexpr int kThreadsOfWhole = way == kColumns || sizeof(T) == 8 ? kStripThreads : kWholeThreads;
+constexpr int kThreadsOfWhole = way == kPlanes                       ? 384
+                                : way == kColumns || sizeof(T) == 8 ? kStripThreads
+                                                                     : kWholeThreads;
 // Vectors of a thread that are in flight; in kernels of whole channels these are all its vectors.
 // Gathered vectors of 16 bits are two: 32 single elements would double the code of their kernels.
 template <class T>
 constexpr int strip_vecs(Way way) {
-  return way == kSingles && sizeof(T) == 2 ? 2 : 4;
+  return way == kPlanes ? 5 : way == kSingles && sizeof(T) == 2 ? 2 : 4;
 }
 // A vector that a thread holds, by words: 16 bits taken apart into eight numbers would have to
 // arrive before the next vector's load is issued. Gathered elements come one by one.
@@ -67,8 +81,28 @@ template <class T>
 FASTACT_DEVICE Wide<T> widen_held(const Words& held) {
   return widen_words<T>(held);
 }
+// Channels of a unit, at most.
+// The elements of a word.
+template <class T>
+constexpr int kOfWord = 4 / int(sizeof(T));
+template <class T>
+FASTACT_DEVICE void widen_word(uint32_t word, Compute<T> (&wide)[kOfWord<T>]) {
+  if constexpr (sizeof(T) == 2) {
+    wide[0] = widen(bit_cast<T>(uint16_t(word)));
+    wide[1] = widen(bit_cast<T>(uint16_t(word >> 16)));
+  } else {
+    wide[0] = bit_cast<T>(word);
+  }
+}
+template <class T>
+FASTACT_DEVICE uint32_t narrow_word(const Compute<T> (&wide)[kOfWord<T>]) {
+  if constexpr (sizeof(T) == 2)
+    return narrow_two(wide[0], wide[1], T{});
+  else
+    return bit_cast<uint32_t>(wide[0]);
+}
 template <class T, Way way>
-constexpr int kUnitChannels = way == kColumns ? Vec<T>::kSize : 1;
+constexpr int kUnitChannels = way == kColumns ? Vec<T>::kSize : way == kPlanes ? 2 : 1;
 
 struct Strips {
   char* data[kStripRoles];
@@ -79,8 +113,10 @@ struct Strips {
   int64_t size, count;  // of the chunks of a channel: elements of one, and how many there are
   int64_t tiles;        // of an example
   int tx, ty, threads;  // units of a tile, threads of a unit, of a block
+  int tile_channels;
   int shift;            // a thread's number is cut by 2^shift: tx or, unless `across`, ty
   Divisor by_ty;
+  Divisor by_tx, by_reach;  // of planes: by units of a tile, and by those that a channel may touch
   bool across;
   bool is_whole;  // a thread has all its vectors of its channels at once
   bool is_dense;
@@ -95,11 +131,17 @@ struct Strips {
     shift = 0;
     while (1 << shift < (across ? tx : ty)) ++shift;
   }
+  void give_tasks() {
+    count = ceil_div(length, size);
+    tiles = ceil_div(channels, tile_channels);
+    by_tiles = {tiles, tasks()};
+    by_count = {count, tasks()};
+  }
   int64_t coefs() const { return examples * channels; }
   int64_t tasks() const { return examples * tiles * count; }
   // Whether a block has, at once, all elements of the groups whose channels are in its tile.
-  bool has_groups(int64_t group, int unit_channels) const {
-    return is_whole && (group == 1 || tx * unit_channels % group == 0);
+  bool has_groups(int64_t group) const {
+    return is_whole && (group == 1 || tile_channels % group == 0);
   }
 };
 // "Rows" of the table are coefficients.
@@ -147,15 +189,19 @@ struct Tile {
   int channels, length;
 };
 
-template <int unit_channels>
+// A block's part where a tile has all elements of its channels, in one example.
+FASTACT_DEVICE Tile whole_tile_of(const Strips& s, int64_t task) {
+  const int64_t channel = task * s.tile_channels;
+  return {0, channel, 0, 0, int(smaller(s.tile_channels, s.channels - channel)), int(s.length)};
+}
 FASTACT_DEVICE Tile tile_of(const Strips& s, int64_t task) {
   Tile tile;
   const int64_t rest = s.by_tiles(task);
-  tile.channel = (task - rest * s.tiles) * s.tx * unit_channels;
+  tile.channel = (task - rest * s.tiles) * s.tile_channels;
   tile.example = s.by_count(rest);
   tile.chunk = rest - tile.example * s.count;
   tile.begin = tile.chunk * s.size;
-  tile.channels = int(smaller(s.tx * unit_channels, s.channels - tile.channel));
+  tile.channels = int(smaller(s.tile_channels, s.channels - tile.channel));
   tile.length = int(smaller(s.size, s.length - tile.begin));
   return tile;
 }
@@ -179,32 +225,58 @@ struct Walk {
   Tile tile;
   int unit, along;
   bool is_there;
-  int mine;      // vectors of the thread, or elements that it gathers
-  int64_t base;  // where its first channel begins (columns: its first vector), in elements; or, of
-                 // arrays that are not dense, a coefficient index
+  int rows;      // vectors of a unit that is there, or elements that are gathered
+  int mine;      // those of the thread
+  int first;     // the tile's number of the unit's first channel
+  int split;     // planes: how many lanes belong to it; the others belong to the next one
+  int64_t base;  // where its first channel begins (columns, planes: its first vector), in elements;
+                 // or, of arrays that are not dense, a coefficient index
 
-  FASTACT_DEVICE Walk(const StripsOf<way>& strips, int64_t task)
-      : s(strips), tile(tile_of<kChannels>(strips, task)) {
+  FASTACT_DEVICE Walk(const StripsOf<way>& strips, const Tile& part)
+      : s(strips), tile(part), split(kSize) {
     const int thread = int(threadIdx.x);
-    const int low = thread & ((1 << s.shift) - 1), high = thread >> s.shift;
-    unit = s.across ? low : high;
-    along = s.across ? high : low;
-    is_there = unit * kChannels < tile.channels;
-    const int64_t channel = tile.channel + (is_there ? unit * kChannels : 0);
-    const int left = (way == kLines ? tile.length / kSize : tile.length) - along;
+    if constexpr (way == kPlanes) {
+      along = int(s.by_tx.quick(thread));
+      unit = thread - along * s.tx;
+      const int at = unit * kSize, inner = int(s.inner);
+      is_there = along < s.ty && at < tile.channels * inner;
+      first = is_there ? int(s.by_inner.quick(at)) : 0;
+      if (is_there) split = int(smaller(kSize, (first + 1) * inner - at));
+      rows = int(s.by_inner.quick(tile.length));
+      const int64_t begin = s.by_inner.quick(uint32_t(tile.begin)) + along;
+      base = tile.channel * s.inner + at + begin * s.run;
+    } else {
+      const int low = thread & ((1 << s.shift) - 1), high = thread >> s.shift;
+      unit = s.across ? low : high;
+      along = s.across ? high : low;
+      is_there = unit * kChannels < tile.channels;
+      first = is_there ? unit * kChannels : 0;
+      rows = way == kLines ? tile.length / kSize : tile.length;
+      const int64_t channel = tile.channel + first;
+      base = tile.example * s.example + channel * s.inner;
+      if (way == kSingles && !s.is_dense) base = tile.example * s.channels + channel;
+      if (way == kColumns) base += (tile.begin + along) * s.run;
+    }
+    const int left = rows - along;
     mine = is_there && left > 0 ? int(s.by_ty.quick(left + s.ty - 1)) : 0;
-    base = tile.example * s.example + channel * s.inner;
-    if (way == kSingles && !s.is_dense) base = tile.example * s.channels + channel;
-    if (way == kColumns) base += (tile.begin + along) * s.run;
   }
 
-  FASTACT_DEVICE int64_t coef() const { return tile.example * s.channels + tile.channel; }
+  // Whether the unit has a j-th channel, and whether that begins at this thread's vectors.
+  FASTACT_DEVICE bool has(int j) const { return way != kPlanes || j == 0 || split < kSize; }
+  FASTACT_DEVICE bool begins(int j) const {
+    if (along != 0 || !is_there) return false;
+    return way != kPlanes || (j == 0 ? unit * kSize == first * int(s.inner) : split < kSize);
+  }
+  // The coefficient index of the tile's first channel. (Planes are one example, and no groups.)
+  FASTACT_DEVICE int64_t coef() const {
+    return way == kPlanes ? tile.channel : tile.example * s.channels + tile.channel;
+  }
   // The rounds of so many vectors that the thread with most vectors needs.
   FASTACT_DEVICE int rounds(int vecs) const {
-    const int elements = (way == kColumns ? 1 : kSize) * vecs;
-    return int(s.by_ty.quick((tile.length + elements - 1) / elements + s.ty - 1));
+    const int each = (way == kSingles ? kSize : 1) * vecs;
+    return int(s.by_ty.quick((rows + each - 1) / each + s.ty - 1));
   }
-  // Elements of each channel that the i-th vector has.
+  // Elements of each channel that the i-th vector has; of planes 1, where it is there.
   FASTACT_DEVICE int elements(int i) const {
     if (way != kSingles) return i < mine ? (way == kLines ? kSize : 1) : 0;
     const int left = mine - i * kSize;
@@ -214,10 +286,10 @@ struct Walk {
     return (way == kSingles ? (first + vecs) * kSize : first + vecs) <= mine;
   }
 
-  // The i-th vector of lines or columns.
+  // The i-th vector, unless vectors are gathered.
   FASTACT_DEVICE T* at(int role, int i) const {
     int64_t offset = base;
-    if constexpr (way == kColumns) {
+    if constexpr (way == kColumns || way == kPlanes) {
       offset += i * (s.ty * s.run);
     } else {
       const uint32_t q = uint32_t(tile.begin / kSize) + uint32_t(along + i * s.ty);
@@ -271,14 +343,18 @@ struct Walk {
   // Writes a vector that is there. adds: adds it to the output, where the call wants that.
   template <bool adds>
   FASTACT_DEVICE void write(int i, Wide<T> values) const {
-    if (adds && s.accumulates) accumulate_onto(read_one(kStripOut, i), values);
+    if (adds && way != kPlanes && s.accumulates) accumulate_onto(read_one(kStripOut, i), values);
     const Vec<T> vec = narrow_vec<T>(values);
     if constexpr (way == kSingles)
       scatter<T>(s, base, element(i), elements(i), bit_cast<Words>(vec));
-    else if (s.aligned)
-      store_vec(at(kStripOut, i), vec);
     else
-      store_apart(at(kStripOut, i), bit_cast<Words>(vec));
+      put(i, bit_cast<Words>(vec));
+  }
+  FASTACT_DEVICE void put(int i, const Words& vec) const {
+    if (s.aligned)
+      store_vec(at(kStripOut, i), bit_cast<Vec<T>>(vec));
+    else
+      store_apart(at(kStripOut, i), vec);
   }
 };
 
@@ -288,7 +364,17 @@ template <class T, Way way, class Body>
 FASTACT_DEVICE void for_each_tile(const StripsOf<way>& s, bool backwards, const Body& body) {
   const int64_t tasks = s.examples * s.tiles * s.count;
   for (int64_t task = blockIdx.x; task < tasks; task += gridDim.x)
-    body(Walk<T, way>(s, backwards ? tasks - 1 - task : task));
+    body(Walk<T, way>(s, tile_of(s, backwards ? tasks - 1 - task : task)));
+}
+// The same in kernels of whole channels.
+template <class T, Way way, class Body>
+FASTACT_DEVICE void for_each_whole_tile(const StripsOf<way>& s, const Body& body) {
+  if constexpr (way == kPlanes) {
+    for (int task = int(blockIdx.x); task < int(s.tiles); task += int(gridDim.x))
+      body(Walk<T, way>(s, whole_tile_of(s, task)));
+  } else {
+    for_each_tile<T, way>(s, false, body);
+  }
 }
 
 // Two numbers for each channel of a tile, in shared memory: [2][kTileChannels].
@@ -347,6 +433,44 @@ FASTACT_DEVICE void fold_tile(const Walk<T, way>& walk, const double (&a)[kUnitC
   pairs[thread] = sum[0], pairs[kTileChannels + thread] = sum[1];
 }
 
+// The same of planes: each channel by neighbouring lanes, from the threads of all units that have
+// lanes of it.
+template <class T>
+FASTACT_DEVICE void fold_tile(const Walk<T, kPlanes>& walk, const double (&a)[2],
+                              const double (&b)[2]) {
+  FASTACT_SHARED(double, sums, 4 * (kThreadsOfWhole<T, kPlanes>));  // [thread][channel][2]
+  const auto pairs = tile_pairs();
+  const Strips& s = walk.s;
+  const int thread = int(threadIdx.x), inner = int(s.inner), reach = int(s.by_reach.by);
+#pragma unroll
+  for (int j = 0; j < 2; ++j)
+    if (walk.has(j)) sums[4 * thread + 2 * j] = a[j], sums[4 * thread + 2 * j + 1] = b[j];
+  int width = kWarp;
+  while (width > 1 && width * walk.tile.channels > s.threads) width /= 2;
+  __syncthreads();
+  const int lane = thread % width;
+#pragma unroll 1
+  for (int from = 0; from < walk.tile.channels; from += s.threads / width) {
+    const int channel = from + thread / width, begin = channel * inner;
+    const bool idle = channel >= walk.tile.channels;
+    const int last = (begin + inner - 1) / Walk<T, kPlanes>::kSize;
+    double sum[2] = {};
+    const int all = idle ? 0 : reach * s.ty;
+#pragma unroll 4
+    for (int i = lane; i < all; i += width) {
+      const int row = int(s.by_reach.quick(i));
+      const int unit = begin / Walk<T, kPlanes>::kSize + i - row * reach;
+      if (unit > last) continue;
+      // A channel that does not begin in front of the unit, nor with it, is its second one.
+      const int at = 4 * (row * s.tx + unit) + (unit * Walk<T, kPlanes>::kSize < begin ? 2 : 0);
+      sum[0] += double(sums[at]), sum[1] += double(sums[at + 1]);
+    }
+    add_lanes(sum, width);
+    if (!idle && lane == 0) pairs[channel] = sum[0], pairs[kTileChannels + channel] = sum[1];
+  }
+  __syncthreads();
+}
+
 // Whether a condition holds for any thread of the block; a barrier.
 FASTACT_DEVICE bool any_of_block(bool condition) {
   FASTACT_SHARED(int, of_warps, kWholeThreads / kWarp);
@@ -368,24 +492,43 @@ FASTACT_DEVICE auto tile_numbers() {
 // where they are used. Around the call of an activation no registers are left, and none is held.
 template <class T, Way way, int numbers, unsigned held>
 struct UnitNumbers {
-  static constexpr int kChannels = kUnitChannels<T, way>;
-  Compute<T> n[numbers][kChannels];
-  int first;
+  static constexpr int kLanes = way == kColumns || way == kPlanes ? Vec<T>::kSize : 1;
+  Compute<T> n[numbers][kLanes];
+  int first, split;
 
   // Call it after a barrier that follows the making of the coefficients.
   FASTACT_DEVICE explicit UnitNumbers(const Walk<T, way>& walk)
-      : first(walk.is_there ? walk.unit * kChannels : 0) {
+      : first(walk.first), split(walk.split) {
     const auto all = tile_numbers<T, numbers>();
 #pragma unroll
     for (int k = 0; k < numbers; ++k)
 #pragma unroll
-      for (int j = 0; j < kChannels; ++j)
-        if (held >> k & 1) n[k][j] = all[k * kTileChannels + first + j];
+      for (int j = 0; j < kLanes; ++j)
+        if (held >> k & 1) n[k][j] = all[k * kTileChannels + channel_of(j)];
+  }
+  FASTACT_DEVICE int channel_of(int lane) const {
+    return first + (way == kColumns ? lane : way == kPlanes ? int(lane >= split) : 0);
   }
   FASTACT_DEVICE Compute<T> operator()(int k, int lane) const {
-    const int j = way == kColumns ? lane : 0;
-    if (held >> k & 1) return n[k][j];
-    return tile_numbers<T, numbers>()[k * kTileChannels + first + j];
+    if (held >> k & 1) return n[k][kLanes > 1 ? lane : 0];
+    return tile_numbers<T, numbers>()[k * kTileChannels + channel_of(lane)];
+  }
+};
+
+// Whether a kernel takes planes word by word: all vectors of a thread for one word, then for the
+// next. So it has the coefficients of one word in registers, not of eight lanes.
+template <class T, Way way, class Activation>
+constexpr bool kByWords = way == kPlanes && kIsFixed<Activation>;
+
+// The coefficients of one lane of a unit of planes.
+template <class T, int numbers>
+struct LaneNumbers {
+  int at;  // a call's lane, in each kind's numbers
+
+  FASTACT_DEVICE LaneNumbers(const Walk<T, kPlanes>& walk, int lane)
+      : at(walk.first + int(lane >= walk.split)) {}
+  FASTACT_DEVICE Compute<T> operator()(int k) const {
+    return tile_numbers<T, numbers>()[k * kTileChannels + at];
   }
 };
 
@@ -491,6 +634,45 @@ void merge_apart(FASTACT_GRID_CONSTANT const Call call, const int64_t groups, do
 
 // ---- on the host
 
+// The fewest neighbouring channels whose segments are whole vectors together.
+template <class T>
+int64_t least_planes(int64_t inner) {
+  return Vec<T>::kSize / std::gcd(inner, int64_t(Vec<T>::kSize));
+}
+template <class T>
+bool are_planes(int64_t channels, int64_t inner) {
+  const int64_t least = least_planes<T>(inner);
+  return inner > Vec<T>::kSize && least > 1 && channels % least == 0 &&
+         least * inner <= kStripThreads * Vec<T>::kSize;
+}
+// Gives blocks of planes threads for so many rows of their tile, or as many as `most` threads have.
+inline void give_rows(Strips* s, int64_t rows, int most) {
+  s->give_threads(int(std::min<int64_t>(rows, most / s->tx)));
+  s->threads = int(ceil_div(s->tx * s->ty, kWarp)) * kWarp;
+}
+// As plan_threads, of planes.
+template <class T>
+void plan_planes(Strips* s) {
+  constexpr int64_t kSize = Vec<T>::kSize, kVecs = strip_vecs<T>(kPlanes);
+  const int64_t channels = least_planes<T>(s->inner), units = channels * s->inner / kSize;
+  const int64_t rows = s->length / s->inner, held_rows = ceil_div(rows, kVecs);
+  int64_t times = 1;
+  while (2 * times * units <= kPlaneUnits && times * channels < s->channels) times *= 2;
+  s->tx = int(times * units), s->tile_channels = int(times * channels);
+  s->by_tx = {s->tx, int64_t(1) << 31};
+  s->by_reach = {(s->inner + kSize - 2) / kSize + 1, int64_t(1) << 31};
+  s->is_whole = s->tx * held_rows <= kThreadsOfWhole<T, kPlanes>;
+  give_rows(s, held_rows, s->is_whole ? kThreadsOfWhole<T, kPlanes> : kStripThreads);
+  s->size = s->length;
+  if (!s->is_whole) {
+    const int64_t round = s->ty * kVecs, rounds = ceil_div(rows, round);
+    const int64_t at_once = kColumnsAtOnce<T> / ceil_div(s->channels, s->tile_channels);
+    const int64_t most = std::clamp<int64_t>(at_once, 1, kPlaneChunks);
+    s->size = round * ceil_div(rounds, most) * s->inner;
+  }
+  s->give_tasks();
+}
+
 // Cuts channels into chunks, and threads into units. Every number follows from the shape of the
 // channels alone, not from the number of examples.
 template <class T>
@@ -499,6 +681,7 @@ void plan_threads(Way way, Strips* s) {
   const int64_t vecs = strip_vecs<T>(way), held = kSize * vecs;
   const int64_t units = ceil_div(s->channels, way == kColumns ? kSize : 1);
   s->threads = kStripThreads;
+  if (way == kPlanes) return plan_planes<T>(s);
   if (s->across) {
     // Tiles as narrow as 64 bytes, where a block then has all elements of its channels.
     const int64_t of_thread = way == kColumns ? vecs : held;
@@ -532,10 +715,8 @@ void plan_threads(Way way, Strips* s) {
       s->size = round * std::max<int64_t>(2, (rounds + most / 2) / most);
   }
   s->give_threads(s->ty);
-  s->count = ceil_div(s->length, s->size);
-  s->tiles = ceil_div(units, s->tx);
-  s->by_tiles = {s->tiles, s->tasks()};
-  s->by_count = {s->count, s->tasks()};
+  s->tile_channels = s->tx * int(way == kColumns ? kSize : 1);
+  s->give_tasks();
 }
 
 // The most chunks of a channel, in any layout of a call's arrays.
@@ -550,7 +731,8 @@ int64_t most_chunks(int64_t channels, int64_t length, int64_t least) {
   };
   for (const Way way : {kLines, kSingles}) plan(way, false);
   for (const Way way : {kColumns, kSingles}) plan(way, true);
-  return most;
+  // Of planes, which depend on more: a chunk has a vector of each thread at least.
+  return std::max(most, std::min(kPlaneChunks, length / Vec<T>::kSize));
 }
 
 template <int arrays>
@@ -600,6 +782,11 @@ void with_strips(const Operand (&arrays)[kStripRoles], const StripLayout& layout
     if constexpr (sizeof(T) < sizeof(double)) {
       if (s.across && layout.channels % kSize == 0)
         return run(std::integral_constant<Way, kColumns>());
+      if (!s.across && s.examples == 1 && !accumulate && s.length < kMost &&
+          are_planes<T>(s.channels, s.inner)) {
+        s.by_inner = {s.inner, s.length};
+        return run(std::integral_constant<Way, kPlanes>());
+      }
       if (!s.across && s.inner % kSize == 0 && s.length / kSize < kMost) {
         s.by_inner = {s.inner / kSize, s.length / kSize};
         return run(std::integral_constant<Way, kLines>());
@@ -642,12 +829,11 @@ Parts parts_of(const S& s, int64_t group_size, const double* data) {
 }
 
 // Points a call to the parts in `workspace`, after merging them where the blocks do not.
-// unit_channels: the channels of a unit of the tile.
 template <class T, class S, class Call>
-void give_parts(const S& s, int unit_channels, double* workspace, Call* call, cudaStream_t stream) {
+void give_parts(const S& s, double* workspace, Call* call, cudaStream_t stream) {
   const int64_t size = call->groups.size.by, groups = s.coefs() / size;
   call->parts = parts_of(s, size, workspace);
-  if (!merges_apart(s, s.tx * unit_channels, size)) return;
+  if (!merges_apart(s, s.tile_channels, size)) return;
   double* merged = workspace + 2 * s.coefs() * s.count;
   launch(merge_apart<T, Call>, warps_for(groups, kStripThreads), stream, *call, groups, merged);
   call->parts = {merged, 1, Divisor(1, groups), 1, 1, true};
@@ -666,11 +852,16 @@ void launch_whole(void (*kernel)(Parameters...), const S& s, cudaStream_t stream
                   const Arguments&... arguments) {
   launch(kernel, {blocks_for(s.tasks()), s.threads}, stream, s, arguments...);
 }
-// Queues one whose blocks take tiles in rounds: lines that could be held have no more threads.
+// Queues one whose blocks take tiles in rounds: channels that could be held have no more threads.
 template <class S, class... Parameters, class... Arguments>
 void launch_rounds(void (*kernel)(Parameters...), S s, cudaStream_t stream,
                    const Arguments&... arguments) {
-  if (s.threads > kStripThreads) s.give_threads(s.threads = kStripThreads);
+  if (s.threads > kStripThreads) {
+    if (s.by_tx.by > 1)
+      give_rows(&s, s.ty, kStripThreads);
+    else
+      s.give_threads(s.threads = kStripThreads);
+  }
   launch_whole(kernel, s, stream, arguments...);
 }
 
