@@ -42,6 +42,7 @@
 #include "cuda/norms/channels/channels_last.h"
 #include "cuda/norms/rows/backward.cuh"
 #include "cuda/norms/rows/forward.cuh"
+#include "cuda/norms/rows/gated_backward.cuh"
 
 FASTACT_BEGIN_NAMESPACE
 namespace {
@@ -93,8 +94,7 @@ bool are_tiles(const NormPlan& plan) {
   return fit;
 }
 
-// The gate's activation that kernels of quick rows have compiled in: the one of published models.
-constexpr int kFixedGate = k_silu;
+// Whether the gate's activation is compiled in, of quick rows.
 template <class T>
 bool has_fixed_gate(const NormRows& rows) {
   const bool has_runs = rows.run > 1 && rows.data[kWeightRole];
@@ -232,6 +232,21 @@ BackwardPlan<T> plan_backward(const NormCall& call) {
   return plan;
 }
 
+// Whether the rows are whole aligned vectors with a gate whose activation is compiled in. Their
+// kernels count the vectors of an array in 32 bits.
+template <class T>
+bool is_quickly_gated(const BackwardPlan<T>& plan) {
+  const NormRows& rows = plan.rows;
+  bool is_quick = plan.is_dense && rows.quick && rows.length % Vec<T>::kSize == 0 &&
+                  has_fixed_gate<T>(rows) && !is_centred(rows.norm) && !rows.accumulate &&
+                  shared_bytes<T, NormQuick>(plan) <= most_shared<T>();
+  for (int k = 0; k < kDataRoles && is_quick; ++k)
+    if (rows.data[k])
+      is_quick = rows.pitch[k] >= 0 &&
+                 (rows.count + 1) * rows.pitch[k] / kVecBytes + vecs_of<T>(rows) < UINT32_MAX;
+  return is_quick;
+}
+
 // Runs visit(rows) with the rows as the backward kernels take them.
 template <class T, class Visit>
 void for_backward_layout(const BackwardPlan<T>& plan, Visit visit) {
@@ -240,6 +255,17 @@ void for_backward_layout(const BackwardPlan<T>& plan, Visit visit) {
     static_cast<std::decay_t<decltype(from)>&>(gated_rows) = from;
     visit(gated_rows);
   };
+  const auto visit_fixed = [&](auto gated_rows) {
+    static_cast<NormRows&>(gated_rows) = rows;
+    for (int k = 0; k < kDataRoles; ++k)
+      gated_rows.pitch_vecs[k] = uint32_t(rows.pitch[k] / kVecBytes);
+    visit(gated_rows);
+  };
+  if constexpr (sizeof(T) < sizeof(double)) {
+    if (rows.has_gate() && is_quickly_gated<T>(plan))
+      return rows.gate_first ? visit_fixed(NormQuickGated<true>())
+                             : visit_fixed(NormQuickGated<false>());
+  }
   if (rows.has_gate())
     return plan.is_dense ? visit_gated(NormGated(), rows)
                          : visit_gated(NormGatedStrided(), plan.rows);
@@ -269,6 +295,16 @@ void launch_with_shared(void (*kernel)(Parameters...), const Shape& shape, cudaS
   launch(kernel, shape, stream, arguments...);
 }
 
+// The same of rows whose gate's activation is compiled in: runs go(kernel).
+template <class T, class Rows, class Go>
+void launch_gated(const BackwardPlan<T>& plan, const Go& go) {
+  if (plan.is_long()) return go(norm_backward_rows_gated<T, 1, kGiven, Rows>);
+  if (plan.shape.lanes <= kWarp) return go(norm_backward_rows_gated<T, 2, kWarpLanes, Rows>);
+  if (plan.shape.vecs == 1) return go(norm_backward_rows_gated<T, 1, kBlockLanes, Rows>);
+  if (plan.shape.vecs == 2) return go(norm_backward_rows_gated<T, 2, kBlockLanes, Rows>);
+  if constexpr (kMostBackward<T> > 2) go(norm_backward_rows_gated<T, 3, kBlockLanes, Rows>);
+}
+
 template <class T, class Rows>
 void launch_backward(const Rows& rows, NormSums<Compute<T>> sums, const BackwardPlan<T>& plan,
                      cudaStream_t stream) {
@@ -278,7 +314,9 @@ void launch_backward(const Rows& rows, NormSums<Compute<T>> sums, const Backward
   const Shape shape{plan.blocks, plan.shape.threads, 1, 1, fits ? int(shared) : 0};
   const auto go = [&](auto kernel) { launch_with_shared(kernel, shape, stream, rows, sums); };
   constexpr int kMost = kMostBackward<T>;
-  if constexpr (!Rows::kQuick) {  // one kernel for all: its calls make the code large
+  if constexpr (Rows::kHasFixedGate) {
+    launch_gated<T, Rows>(plan, go);
+  } else if constexpr (!Rows::kQuick) {  // one kernel for all: its calls make the code large
     go(norm_backward_rows<T, kMost, kAnyWay, Rows>);
   } else {
     if (plan.is_long()) return go(norm_backward_rows<T, 1, kGiven, Rows>);
@@ -395,7 +433,13 @@ void norm_backward(const NormCall& call, void* workspace, cudaStream_t stream) {
     using Rows = std::decay_t<decltype(rows)>;
     if (plan.is_long() && rows.writes_dx()) {
       const int64_t count = rows.count * plan.rows.chunks.count;
-      launch(norm_long_sums<T, Rows>, {count, kLongThreads}, stream, rows, of_chunks);
+      const auto add_up = [&] {
+        if constexpr (Rows::kHasFixedGate)
+          return norm_long_sums_gated<T, Rows>;
+        else
+          return norm_long_sums<T, Rows>;
+      }();
+      launch(add_up, {count, kLongThreads}, stream, rows, of_chunks);
       launch(norm_long_means<C>, warps_for(rows.count, kThreadsOfNarrow), stream,
              static_cast<const NormRows&>(rows), of_chunks, means);
     }
