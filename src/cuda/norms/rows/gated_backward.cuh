@@ -167,27 +167,30 @@ void norm_backward_rows_gated(FASTACT_GRID_CONSTANT const Rows rows,
   const RowPart part = part_between(task, begin, end, int(threadIdx.x) % lanes, lanes);
   GatedReader<T, Rows> reader(rows, sums, part);
   ColumnSums<T, vecs, Rows> columns(nullptr, 0, sums.vecs);
-  columns.clear();
+  if (sums.is_wanted) columns.clear();
   Wide<T> own_weight[vecs];
 #pragma unroll
   for (int i = 0; i < vecs; ++i) {
-    own_weight[i] = {};
+    own_weight[i] = columns.of_weight[i] = {};
     if (i < part.count) own_weight[i] = weight_of<T>(rows, part.row, part.vec(i), Vec<T>::kSize);
   }
   const FixedGateOf<T> f(rows.parameters);
-  int fold_index = 0, added = 0, rounds = sums.rounds;
+  int added = 0, rounds = sums.rounds;
 
   const auto take = [&](Row& row, Row& next) {
+    // A block stays for the rows that its team has; of teams in one warp some may have a row less.
+    const int count = by == kWarpLanes ? row.count : reader.count;
     reader.fetch(next, kHasTile);
     if (!kHasTile) {
       OwnSums<T> of_row{};
 #pragma unroll
       for (int i = 0; i < vecs; ++i)
-        if (i < row.count)
+        if (i < count)
           add_g_xhat<T, kGateFirst>(f, row.x[i], row.dy[i], row.gate[i], own_weight[i], row.stats,
                                     of_row);
       C means[2];
       of_row.fold(means);
+      int fold_index = reader.left;  // it counts down, and its parity takes turns as well
       fold_two<kTeamOf<by>>(means, rows.per_length, lanes, fold_index);
       set_subtracted(rows.norm, means[0], means[1], double(rows.length), row.stats.rstd, rows.eps);
       row.stats.mean_g_xhat = means[1];
@@ -195,22 +198,23 @@ void norm_backward_rows_gated(FASTACT_GRID_CONSTANT const Rows rows,
     }
 #pragma unroll
     for (int i = 0; i < vecs; ++i) {
-      if (i >= row.count) continue;
+      if (i >= count) continue;
       make_gradients<T, kGateFirst>(f, row.x[i], row.dy[i], row.gate[i], own_weight[i], row.stats,
                                     columns.of_weight[i]);
       const uint32_t of_row = reader.row - 2 * uint32_t(sums.row_step);  // two were read since
       if (rows.data[kDx]) reader.write(kDx, of_row, i, row.x[i]);
       if (rows.data[kDGateRole]) reader.write(kDGateRole, of_row, i, row.dy[i]);
     }
-    // Teams of one warp end together. A block has one team, and then its rows are enough to count.
     const bool is_last = by == kWarpLanes ? --rounds == 0 : reader.left < 0;
-    if (++added == kSumRows<T> || is_last) columns.flush(), added = 0;
+    if (sums.is_wanted && (++added == kSumRows<T> || is_last)) columns.flush(), added = 0;
     return !is_last;
   };
   Row one, other;
   reader.fetch(one, kHasTile);
   // Two rows take turns, so that none is moved from register to register.
-  while (take(one, other) && take(other, one)) {
+  if (by == kWarpLanes || reader.left >= 0) {
+    while (take(one, other) && take(other, one)) {
+    }
   }
   if (sums.is_wanted) write_part<T>(rows, sums, columns, kHasTile);
 }
