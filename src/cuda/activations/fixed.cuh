@@ -24,7 +24,7 @@ constexpr bool kIsFixed<ChosenActivation> = false;
 template <template <class, bool> class A, class T>
 struct FixedActivation {
   A<Compute<T>, kApproximate<T>> f;
-  explicit FixedActivation(const double* parameters) : f(parameters) {}
+  FASTACT_HD explicit FixedActivation(const double* parameters) : f(parameters) {}
 
   FASTACT_DEVICE Wide<T> value(Wide<T> z) const {
 #pragma unroll
@@ -41,10 +41,11 @@ struct FixedActivation {
 // An activation by its number, which is compiled in.
 template <int which, class T>
 struct Numbered;
-#define FASTACT_FIXED(name, A)                   \
-  template <class T>                             \
-  struct Numbered<k_##name, T> {                 \
-    using Type = A<Compute<T>, kApproximate<T>>; \
+#define FASTACT_FIXED(name, A)                       \
+  template <class T>                                 \
+  struct Numbered<k_##name, T> {                     \
+    using Function = A<Compute<T>, kApproximate<T>>; \
+    using Type = FixedActivation<A, T>;              \
   };
 FASTACT_ACTIVATIONS(FASTACT_FIXED)
 #undef FASTACT_FIXED
@@ -58,6 +59,15 @@ template <template <class, bool> class A, class T>
 FASTACT_DEVICE ValueAndSlope<T> value_and_slope(const FixedActivation<A, T>& activation,
                                                 const Wide<T>& z) {
   return {activation.value(z), activation.slope(z)};
+}
+template <class T>
+FASTACT_DEVICE ValueAndSlope<T> value_and_slope(const FixedActivation<Silu, T>& activation,
+                                                const Wide<T>& z) {
+  ValueAndSlope<T> both;
+#pragma unroll
+  for (int j = 0; j < Vec<T>::kSize; ++j)
+    both.value.lane[j] = activation.f.forward(z.lane[j], both.slope.lane[j]);
+  return both;
 }
 
 // Runs visit(activation): a common one is fixed, any other is chosen at run time. So are all of

@@ -344,12 +344,13 @@ template <class T, int vecs, class Rows>
 struct ColumnSums {
   using C = Compute<T>;
   static constexpr int kSize = Vec<T>::kSize;
+  static constexpr int kSums = Rows::kHasFixedGate ? 1 : 2;  // no bias stands beside a gate
   static constexpr bool kInRegisters = Rows::kQuick;
   static constexpr bool kHasRunning = !kInRegisters && sizeof(C) < sizeof(double);
   // Whether there is a kernel for each number of a thread's vectors.
   static constexpr bool kIsFull = Rows::kQuick && !Rows::kByElement;
   // Bytes for each vector of a thread.
-  static constexpr int kBytes = 2 * kSize * int(sizeof(double) + (kHasRunning ? sizeof(C) : 0));
+  static constexpr int kBytes = kSums * kSize * int(sizeof(double) + (kHasRunning ? sizeof(C) : 0));
 
   decltype(dynamic_shared<double>()) totals;
   decltype(dynamic_shared<C>()) shared_running;
@@ -362,12 +363,12 @@ struct ColumnSums {
       : totals(dynamic_shared<double>()),
         shared_running(dynamic_shared<C>()),
         spilled(nullptr),
-        own((kIsFull ? vecs : of_thread) * 2 * kSize) {
+        own((kIsFull ? vecs : of_thread) * kSums * kSize) {
     if (scratch)
       spilled = scratch + block * of_thread * (kBytes / int(sizeof(double))) * int(blockDim.x);
   }
   FASTACT_DEVICE static int at(int i, int which, int j, int thread) {
-    return ((i * 2 + which) * kSize + j) * int(blockDim.x) + thread;
+    return ((i * kSums + which) * kSize + j) * int(blockDim.x) + thread;
   }
   FASTACT_DEVICE double total(int at) const {
     if (!kInRegisters && spilled) return load(spilled + at);
@@ -427,11 +428,14 @@ struct ColumnSums {
   // Moves the sums of the last rows to the totals.
   FASTACT_DEVICE void flush() {
     if constexpr (kInRegisters) {
+      int first = int(threadIdx.x);
+      if (Rows::kHasFixedGate) forget(first);  // else addresses stay in registers from flush to flush
 #pragma unroll
-      for (int k = 0; k < vecs * 2 * kSize; ++k) {
+      for (int k = 0; k < vecs * kSums * kSize; ++k) {
         if (!kIsFull && k >= own) break;
-        Wide<T>& sums = k / kSize % 2 == 0 ? of_weight[k / kSize / 2] : of_bias[k / kSize / 2];
-        const int to = k * int(blockDim.x) + int(threadIdx.x);
+        const int i = k / kSize / kSums;
+        Wide<T>& sums = k / kSize % kSums == 0 ? of_weight[i] : of_bias[i];
+        const int to = k * int(blockDim.x) + first;
         put_total(to, total(to) + double(sums.lane[k % kSize]));
         sums.lane[k % kSize] = 0;
       }
@@ -457,7 +461,7 @@ FASTACT_DEVICE void write_own_columns(const Rows& rows, const NormSums<Compute<T
 #pragma unroll 1
   for (int i = 0; i < part.count; ++i) {
 #pragma unroll
-    for (int which = 0; which < 2; ++which) {
+    for (int which = 0; which < Columns::kSums; ++which) {
       C* const to = sums.partial(rows, slot, which, group) + part.vec(i) * kSize;
 #pragma unroll
       for (int first = 0; first < kSize; first += kNumbers) {
@@ -477,7 +481,7 @@ FASTACT_DEVICE void write_own_columns(const Rows& rows, const NormSums<Compute<T
 template <class T, class Rows, class Columns>
 FASTACT_DEVICE void write_part(const Rows& rows, const NormSums<Compute<T>>& sums,
                                const Columns& columns, bool has_tile) {
-  constexpr int kSize = Vec<T>::kSize;
+  constexpr int kSize = Vec<T>::kSize, kSums = Columns::kSums;
   if constexpr (Columns::kIsFull)
     if (rows.run == 1 && (has_tile || rows.teams == 1)) {
       const int lanes = int(blockDim.x);
@@ -498,13 +502,13 @@ FASTACT_DEVICE void write_part(const Rows& rows, const NormSums<Compute<T>>& sum
   // A parameter of one element belongs to one tile; all tiles have sums of a parameter of a run.
   const bool is_apart = has_tile && rows.run > 1;
   const int64_t param0 = rows.run > 1 ? 0 : begin;
-  const int64_t count = apart * 2 * ((rows.run > 1 ? rows.params : end) - param0);
+  const int64_t count = apart * kSums * ((rows.run > 1 ? rows.params : end) - param0);
   const int lanes = sums.run_lanes, lane = int(threadIdx.x) % lanes;
   __syncthreads();
 #pragma unroll 1
   for (int64_t n0 = 0; n0 < count; n0 += int(blockDim.x) / lanes) {
-    const int64_t n = n0 + int(threadIdx.x) / lanes, nth = quotient(n, 2 * apart);
-    const int which = int(n - nth * 2 * apart) & 1, team = int(n - nth * 2 * apart) >> 1;
+    const int64_t n = n0 + int(threadIdx.x) / lanes, nth = quotient(n, kSums * apart);
+    const int at = int(n - nth * kSums * apart), which = at % kSums, team = at / kSums;
     const int64_t param = param0 + nth, from = param * rows.run;
     const int64_t first = from < begin ? begin : from;
     const int64_t last = n < count ? smaller(end, from + rows.run) : 0;

@@ -279,11 +279,8 @@ template <int which, bool is_first>
 struct FixedGate {
   static constexpr bool kIsThere = true, kIsFixed = true, kIsFirst = is_first;
   template <class T, class Rows>
-  static FASTACT_DEVICE Wide<T> value(const Rows& rows, Wide<T> gate) {
-    const typename Numbered<which, T>::Type f(rows.parameters);
-#pragma unroll
-    for (int j = 0; j < Vec<T>::kSize; ++j) gate.lane[j] = f.forward(gate.lane[j]);
-    return gate;
+  static FASTACT_DEVICE Wide<T> value(const Rows& rows, const Wide<T>& gate) {
+    return typename Numbered<which, T>::Type(rows.parameters).value(gate);
   }
 };
 

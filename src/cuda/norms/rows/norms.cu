@@ -43,6 +43,7 @@
 #include "cuda/norms/channels/channels_last.h"
 #include "cuda/norms/rows/backward_ahead.cuh"
 #include "cuda/norms/rows/forward.cuh"
+#include "cuda/norms/rows/gated_backward.cuh"
 
 FASTACT_BEGIN_NAMESPACE
 namespace {
@@ -94,8 +95,7 @@ bool are_tiles(const NormPlan& plan) {
   return fit;
 }
 
-// The gate's activation that kernels of quick rows have compiled in: the one of published models.
-constexpr int kFixedGate = k_silu;
+// Whether the gate's activation is compiled in, of quick rows.
 template <class T>
 bool has_fixed_gate(const NormRows& rows) {
   const bool has_runs = rows.run > 1 && rows.data[kWeightRole];
@@ -202,12 +202,12 @@ struct ClusterShape {
   int blocks;
   RowShape shape;
 };
+constexpr ClusterShape one_block{1, {kLongVecs, kLongThreads, kLongThreads}};
 template <class T>
 ClusterShape cluster_shape(int64_t vecs) {
   constexpr int kMost = 8, kVecs = sizeof(T) == 4 ? 4 : 2;
   constexpr int64_t kLargest = kVecs * kRowThreads;
-  const ClusterShape none{1, {kLongVecs, kLongThreads, kLongThreads}};
-  if (sizeof(T) == sizeof(double) || tried_ahead() < 2 || vecs > kMost * kLargest) return none;
+  if (sizeof(T) == sizeof(double) || tried_ahead() < 2 || vecs > kMost * kLargest) return one_block;
   int64_t of_block = vecs <= kMost * kLargest / 2 ? kLargest / 2 : kLargest;
   if (tried_tile()) of_block = std::max<int64_t>(tried_tile(), ceil_div(vecs, kMost));
   const int blocks = power_of_two_from(ceil_div(vecs, of_block), kMost);
@@ -279,7 +279,7 @@ BackwardPlan<T> plan_backward(const NormCall& call) {
   plan.cluster.blocks = 1;
   plan.has_tiles = vecs > (tried_long() ? tried_long() : kHeldBackward<T>);
   if (plan.has_tiles) {
-    plan.cluster = cluster_shape<T>(vecs);
+    plan.cluster = rows.has_gate() ? one_block : cluster_shape<T>(vecs);
     const RowShape& chunk = plan.cluster.shape;
     const int64_t size = chunk.vecs * chunk.lanes;
     sums.tiles = ceil_div(vecs, kTileThreads);
@@ -314,6 +314,21 @@ BackwardPlan<T> plan_backward(const NormCall& call) {
   return plan;
 }
 
+// Whether the rows are whole aligned vectors with a gate whose activation is compiled in. Their
+// kernels count the vectors of an array in 32 bits.
+template <class T>
+bool is_quickly_gated(const BackwardPlan<T>& plan) {
+  const NormRows& rows = plan.rows;
+  bool is_quick = plan.is_dense && rows.quick && rows.length % Vec<T>::kSize == 0 &&
+                  has_fixed_gate<T>(rows) && !is_centred(rows.norm) && !rows.accumulate &&
+                  shared_bytes<T, NormQuick>(plan) <= most_shared<T>();
+  for (int k = 0; k < kDataRoles && is_quick; ++k)
+    if (rows.data[k])
+      is_quick = rows.pitch[k] >= 0 &&
+                 (rows.count + 1) * rows.pitch[k] / kVecBytes + vecs_of<T>(rows) < UINT32_MAX;
+  return is_quick;
+}
+
 // Runs visit(rows) with the rows as the backward kernels take them.
 template <class T, class Visit>
 void for_backward_layout(const BackwardPlan<T>& plan, Visit visit) {
@@ -322,6 +337,17 @@ void for_backward_layout(const BackwardPlan<T>& plan, Visit visit) {
     static_cast<std::decay_t<decltype(from)>&>(gated_rows) = from;
     visit(gated_rows);
   };
+  const auto visit_fixed = [&](auto gated_rows) {
+    static_cast<NormRows&>(gated_rows) = rows;
+    for (int k = 0; k < kDataRoles; ++k)
+      gated_rows.pitch_vecs[k] = uint32_t(rows.pitch[k] / kVecBytes);
+    visit(gated_rows);
+  };
+  if constexpr (sizeof(T) < sizeof(double)) {
+    if (rows.has_gate() && is_quickly_gated<T>(plan))
+      return rows.gate_first ? visit_fixed(NormQuickGated<true>())
+                             : visit_fixed(NormQuickGated<false>());
+  }
   if (rows.has_gate())
     return plan.is_dense ? visit_gated(NormGated(), rows)
                          : visit_gated(NormGatedStrided(), plan.rows);
@@ -404,6 +430,16 @@ bool launch_ahead(const Rows& rows, const NormSums<Compute<T>>& sums, const Back
   return false;
 }
 
+// The same of rows whose gate's activation is compiled in: runs go(kernel).
+template <class T, class Rows, class Go>
+void launch_gated(const BackwardPlan<T>& plan, const Go& go) {
+  if (plan.is_long()) return go(norm_backward_rows_gated<T, 1, kGiven, Rows>);
+  if (plan.shape.lanes <= kWarp) return go(norm_backward_rows_gated<T, 2, kWarpLanes, Rows>);
+  if (plan.shape.vecs == 1) return go(norm_backward_rows_gated<T, 1, kBlockLanes, Rows>);
+  if (plan.shape.vecs == 2) return go(norm_backward_rows_gated<T, 2, kBlockLanes, Rows>);
+  if constexpr (kMostBackward<T> > 2) go(norm_backward_rows_gated<T, 3, kBlockLanes, Rows>);
+}
+
 template <class T, class Rows>
 void launch_backward(const Rows& rows, NormSums<Compute<T>> sums, const BackwardPlan<T>& plan,
                      cudaStream_t stream) {
@@ -413,7 +449,9 @@ void launch_backward(const Rows& rows, NormSums<Compute<T>> sums, const Backward
   const Shape shape{plan.blocks, plan.shape.threads, 1, 1, fits ? int(shared) : 0};
   const auto go = [&](auto kernel) { launch_with_shared(kernel, shape, stream, rows, sums); };
   constexpr int kMost = kMostBackward<T>;
-  if constexpr (!Rows::kQuick) {  // one kernel for all: its calls make the code large
+  if constexpr (Rows::kHasFixedGate) {
+    launch_gated<T, Rows>(plan, go);
+  } else if constexpr (!Rows::kQuick) {  // one kernel for all: its calls make the code large
     go(norm_backward_rows<T, kMost, kAnyWay, Rows>);
   } else {
     if (plan.is_long()) return go(norm_backward_rows<T, 1, kGiven, Rows>);
@@ -531,9 +569,14 @@ void norm_backward(const NormCall& call, void* workspace, cudaStream_t stream) {
     if (launch_ahead<T>(rows, plan.sums, plan, stream)) return;
     if (plan.is_long() && rows.writes_dx()) {
       const int64_t count = rows.count * plan.rows.chunks.count;
-      const auto sum = plan.cluster.blocks > 1 ? norm_long_sums<T, Rows, true>
-                                               : norm_long_sums<T, Rows, false>;
-      launch(sum, {count, rows.lanes}, stream, rows, of_chunks);
+      const auto add_up = [&] {
+        if constexpr (Rows::kHasFixedGate)
+          return norm_long_sums_gated<T, Rows>;
+        else
+          return plan.cluster.blocks > 1 ? norm_long_sums<T, Rows, true>
+                                         : norm_long_sums<T, Rows, false>;
+      }();
+      launch(add_up, {count, rows.lanes}, stream, rows, of_chunks);
       launch(norm_long_means<C>, warps_for(rows.count, kThreadsOfNarrow), stream,
              static_cast<const NormRows&>(rows), of_chunks, means);
     }

@@ -27,7 +27,7 @@ constexpr int kGateRole = NormCall::kGate, kDGateRole = NormCall::kDGate;
 // have a pitch from one number to the next, and are fast where their numbers touch.
 struct NormRows : RowArrays<kNormRoles> {
   using Slow = NormRows;
-  static constexpr bool kByElement = false, kHasGate = false;
+  static constexpr bool kByElement = false, kHasGate = false, kHasFixedGate = false;
 
   bool quick;  // data are whole fast vectors, and so are weight and bias, which need no offset and
                // no cast
@@ -73,6 +73,14 @@ struct NormRuns : NormQuick {
 // short and touch, and come through shared memory.
 struct NormElements : NormRuns {
   static constexpr bool kByElement = true;
+};
+
+// Quick rows of one parameter an element, backward of a norm with a gate whose activation is
+// compiled in (gated_backward.cuh). is_first: gate_first of the call.
+template <bool is_first>
+struct NormQuickGated : NormQuick {
+  static constexpr bool kHasFixedGate = true, kGateFirst = is_first;
+  uint32_t pitch_vecs[kDataRoles];  // pitch of the data, in vectors
 };
 
 struct NormStrided : NormRows {

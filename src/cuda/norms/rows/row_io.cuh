@@ -11,6 +11,9 @@
 FASTACT_BEGIN_NAMESPACE
 namespace {
 
+// The gate's activation that kernels of quick rows have compiled in: the one of published models.
+constexpr int kFixedGate = k_silu;
+
 // Eight floats from `first` on, for vectors of 16-bit data.
 template <class T>
 FASTACT_DEVICE Wide<T> floats_of(const char* base, int64_t first) {
