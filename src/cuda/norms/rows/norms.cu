@@ -136,10 +136,6 @@ void for_forward_layout(const NormPlan& plan, Visit visit) {
 }
 
 // TRIAL: settings for one measurement.
-inline int tried(const char* name, int otherwise) {
-  const char* const text = std::getenv(name);
-  return text ? std::atoi(text) : otherwise;
-}
 inline int tried_ahead() {
   static const int value = tried("FASTACT_TRY_ROWB_AHEAD", 1);
   return value;
