@@ -20,9 +20,6 @@ void copy_async(const emulation::SharedSpan<Words>& to, int index, const T* p,
   memcpy(&words, &vec, sizeof(words));
   to[index] = words;
 }
-inline void end_copies() {}
-template <int groups>
-void await_copies() {}
 #else
 template <class Words>
 FASTACT_DEVICE unsigned copy_target(Words* to) {
@@ -39,19 +36,6 @@ FASTACT_DEVICE void copy_async(unsigned target, int index, const T* p) {
   asm volatile("st.shared.v4.u32 [%0], {%1, %2, %3, %4};" ::"r"(target + index * kVecBytes),
                "r"(words.x), "r"(words.y), "r"(words.z), "r"(words.w)
                : "memory");
-#endif
-}
-// Ends a group of a thread's copies, which may be empty; and waits until only its last `groups` are
-// on their way. Other threads see the copies behind a barrier.
-FASTACT_DEVICE void end_copies() {
-#if __CUDA_ARCH__ >= 800
-  asm volatile("cp.async.commit_group;" ::: "memory");
-#endif
-}
-template <int groups>
-FASTACT_DEVICE void await_copies() {
-#if __CUDA_ARCH__ >= 800
-  asm volatile("cp.async.wait_group %0;" ::"n"(groups) : "memory");
 #endif
 }
 #endif
