@@ -223,7 +223,7 @@ def of_time(lazy: bool) -> Any:
 
 
 def groups() -> dict[str, dict[str, Any]]:
-    """What `groupby` is given."""
+    """Arguments of `groupby`, by their kind."""
     from xarray import groupers
 
     return {
@@ -242,14 +242,18 @@ def groups() -> dict[str, dict[str, Any]]:
 
 @pytest.mark.filterwarnings("ignore:Mean of empty|Degrees of freedom|invalid:RuntimeWarning")
 @pytest.mark.parametrize("lazy", [False, True])
-@pytest.mark.parametrize("name", ["mean", "var", "std", "sum"])
+@pytest.mark.parametrize(
+    ("name", "of_own"),
+    [("mean", {}), ("var", {"ddof": 1}), ("std", {"ddof": 0.5}), ("sum", {})],
+    ids=["mean", "var", "std", "sum"],
+)
 @pytest.mark.parametrize("kind", groups())
-def test_groups_as_xarray_s_own(kind, name, lazy):
+def test_groups_as_xarray_s_own(kind, name, of_own, lazy):
     """Values, labels, names, attributes and dimensions, of arrays and Datasets."""
     t = of_time(lazy)
     both = xr.Dataset({"t": t, "u": t.isel(b=0) * 2}, attrs={"made": "here"})
     objs = (t,) if kind == "an axis without labels" else (t, both)  # u lacks it, and is kept
-    named, of_own = ({}, {}) if name in ("mean", "sum") else ({"correction": 1}, {"ddof": 1})
+    named = {"correction": of_own["ddof"]} if of_own else {}
     for obj, dim, skipna in product(objs, (None, ...), (None, False)):
         told: dict[str, Any] = {"dim": dim, "skipna": skipna, "keep_attrs": skipna}
         found = getattr(fx.groupby(obj, **groups()[kind]), name)(**told, **named)
