@@ -91,23 +91,24 @@ def incremental_mean_and_var(
 
 
 def _moments(X: Any, weights: Any) -> Moments:
-    """Moments of each column, of what is not NaN."""
+    """The moments of each column, without NaN."""
     moments: Any = ops["moments"]
     if not issparse(X):
         found: Moments = moments(X, 0, weights=weights, skipna=True)
         return found
+    X = X if X.format in ("csr", "csc") else X.tocsr()
     if not X.has_canonical_format:  # entries of one place add up
         X = X.copy()
         X.sum_duplicates()
-    entries, (rows, columns) = X.tocoo(), X.shape
-    each = np.ones(1) if weights is None else weights[entries.row]
-    by: Any = {"by": entries.col, "groups": columns}
-    stored: Moments = moments(entries.data, weights=each, skipna=True, **by)
-    each = np.broadcast_to(each, entries.col.shape)
-    is_full = ops["sum"](np.broadcast_to(1.0, each.shape), **by) == rows
-    held = (rows if weights is None else weights.sum()) - ops["sum"](each, **by)
-    none = np.zeros(columns)
-    return stored.merge(Moments(np.where(is_full, 0.0, held), none, none))
+    column = X.indices[: X.nnz] if X.format == "csr" else X.tocoo().col
+    (rows, columns), each = X.shape, None
+    by: Any = {"by": column, "groups": columns}
+    left = rows - np.bincount(column, minlength=columns)  # zeros that are not stored
+    if weights is not None:
+        each = weights[X.tocoo().row]
+        left = np.where(left == 0, 0.0, weights.sum() - ops["sum"](each, **by))
+    stored: Moments = moments(X.data[: X.nnz], weights=each, skipna=True, **by)
+    return stored.merge(Moments(left.astype(np.float64), np.zeros(columns), np.zeros(columns)))
 
 
 class _Signed(Moments):

@@ -181,8 +181,9 @@ def test_sparse_entries_of_one_place_add_up():
     x = scipy_sparse.csr_array(
         (np.array([1.0, 2.0]), np.array([1, 1]), np.array([0, 2, 2])), (2, 3)
     )
-    mean, var, count = fs.incremental_mean_and_var(x, 0.0, 0.0, 0)
-    np.testing.assert_array_equal((mean, var, count), [[0, 1.5, 0], [0, 2.25, 0], [2, 2, 2]])
+    for of_format in (x, x.tocoo()):
+        mean, var, count = fs.incremental_mean_and_var(of_format, 0.0, 0.0, 0)
+        np.testing.assert_array_equal((mean, var, count), [[0, 1.5, 0], [0, 2.25, 0], [2, 2, 2]])
     assert x.nnz == 2
 
 

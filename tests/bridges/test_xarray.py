@@ -1,6 +1,7 @@
 """Statistics of labelled arrays."""
 
 import warnings
+from inspect import signature
 from itertools import product
 from typing import Any
 
@@ -289,6 +290,8 @@ def test_groups_of_a_part_of_the_labels_dimensions(lazy):
 def test_groups_of_lazy_labels():
     from xarray.groupers import UniqueGrouper
 
+    if "labels" not in signature(UniqueGrouper).parameters:
+        pytest.skip("this version of xarray has no groups by lazy labels")
     x = of_time(True)
     x = x.assign_coords(month=x["month"].chunk(time=2))
     for obj in (x, x.copy(data=x.to_numpy())):
