@@ -30,7 +30,7 @@ from .ops.engine.fused import activation_op
 from .ops.engine.norm_rows import Norm
 from .ops.engine.op import ops
 from .ops.engine.reductions import total
-from .ops.engine.weighting import check_mask, lacking
+from .ops.engine.weighting import SAVED, check_mask, lacking
 from .ops.moments import Moments
 from .ops.types import ActivationLike, Axes
 from .runtime.threads import num_threads
@@ -104,11 +104,6 @@ def call(op: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         raise ValueError(f"{entry.where}: stream must be None for arrays on the CPU")
     del given["out"], given["stream"]
     _check(entry.where, "x", options.x)
-    if given.get("by") is not None:
-        raise TypeError(
-            f"{entry.where}: by must be None for a dask array; groups are of arrays in memory, "
-            f"whose moments merge (fastact.moments)"
-        )
     if _is_norm(op):
         return _norm(op, options, given)
     if _is_sum(op):
@@ -154,8 +149,14 @@ def _sum(op: Any, options: SimpleNamespace, given: dict[str, Any]) -> Any:
     x, where = options.x, f"fastact.{op.name}"
     operands, (sample,) = _operands(op, x, options, given)
     over = _axes.axes(where, options.axis, x.ndim)
-    function = _task(partial(_total_of_chunk, where=where, term=op.term, axes=over))
-    totals = _by_chunk(function, x, operands, over, "totals")
+    groups = given.get("groups")
+    if groups is None:
+        function = partial(_total_of_chunk, where=where, term=op.term, axes=over)
+    else:
+        function = partial(
+            _totals_of_groups, op=op, names=tuple(operands), axes=over, groups=groups
+        )
+    totals = _by_chunk(_task(function), x, operands, over, "totals", groups)
     added = _reduced(totals, _add, over, "totals")
     return _finished(
         added, partial(_rounded, to=sample.dtype), sample.dtype, over, options, op.name
@@ -166,6 +167,19 @@ def _total_of_chunk(x: Any, *operands: Any, where: str, term: int, axes: tuple[i
     """operands: a mask, if there is one."""
     counted = [np.where(mask, x, x.dtype.type(0)) for mask in operands]
     return total(where, term, counted[0] if counted else x, axes)
+
+
+def _totals_of_groups(
+    x: Any,
+    *operands: Any,
+    op: Any,
+    names: Sequence[str],
+    axes: tuple[int, ...],
+    groups: int,
+) -> Any:
+    """The same by groups: the sum itself, of the chunk in float64."""
+    given = dict(zip(names, operands, strict=True))
+    return np.expand_dims(op(x.astype(np.float64), axes, groups=groups, **given), axes)
 
 
 def _add(parts: Any, axis: Any, keepdims: bool) -> Any:
@@ -205,15 +219,16 @@ def _statistics(op: Any, options: SimpleNamespace, given: dict[str, Any]) -> Any
 def _operands(
     op: Any, x: Any, options: SimpleNamespace, given: dict[str, Any]
 ) -> tuple[dict[str, Any], tuple[Any, ...]]:
-    """Weights and mask in x's chunks, taken out of what was given, and the op's results of one
-    element: what it says to that is what it would say to all of them; so are the dtypes."""
+    """Weights, mask and labels in x's chunks, taken out of what was given, and the op's results of
+    one element: what it says to that is what it would say to all of them; so are the dtypes."""
     where = f"fastact.{op.name}"
     operands = {
         name: _beside(where, name, given.pop(name), x, options.axis)
-        for name in ("weights", "where")
+        for name in SAVED
         if given.get(name) is not None
     }
-    one = {name: np.ones((1,) * x.ndim, a.dtype) for name, a in {"x": x, **operands}.items()}
+    arrays = {"x": x, **operands}  # 1, but label 0, which each number of groups has
+    one = {name: np.full((1,) * x.ndim, name != "by", a.dtype) for name, a in arrays.items()}
     with np.errstate(all="ignore"):
         return operands, _parts(_quietly(op, one.pop("x"), **given, **one))
 
@@ -240,13 +255,13 @@ def _array(where: str, name: str, value: Any) -> Any:
 
 
 def _beside(where: str, name: str, value: Any, x: Any, axis: Any) -> Any:
-    """Repeat an array over x, in x's chunks; weights may have the reduced axes alone."""
+    """Repeat an array over x, in x's chunks; all but a mask may have the reduced axes alone."""
     value = _array(where, name, value)
     shape = tuple(value.shape)
-    if name == "weights":
-        value = da.expand_dims(da.asarray(value), lacking(where, axis, shape, x.shape))
-    else:
+    if name == "where":
         check_mask(where, str(value.dtype), shape, x.shape)
+    else:
+        value = da.expand_dims(da.asarray(value), lacking(where, axis, shape, x.shape, name))
     return da.broadcast_to(value, x.shape).rechunk(x.chunks)
 
 
@@ -261,7 +276,8 @@ def _merged_moments(
         moments=_task(ops["moments"]),
         told=dict(told),
     )
-    return _reduced(_by_chunk(function, x, operands, over, "moments"), _merge, over, "moments")
+    parts = _by_chunk(function, x, operands, over, "moments", told.get("groups"))
+    return _reduced(parts, _merge, over, "moments")
 
 
 def _by_chunk(
@@ -270,16 +286,22 @@ def _by_chunk(
     operands: Mapping[str, Any],
     over: tuple[int, ...],
     name: str,
+    groups: int | None = None,
 ) -> Any:
-    """A function of each chunk of x and the operands beside it: it has length 1 along axes."""
+    """A function of each chunk of x and the operands beside it.
+
+    It has length 1 along the axes `over`; the groups, if there are some, are one more axis, behind.
+    """
     index = tuple(range(x.ndim))
+    behind = {} if groups is None else {x.ndim: groups}
     return da.blockwise(
         function,
-        index,
+        (*index, *behind),
         *(part for array in (x, *operands.values()) for part in (array, index)),
         adjust_chunks={axis: lambda length: 1 for axis in over},
+        new_axes=behind,
         dtype=np.float64,
-        meta=np.empty((0,) * x.ndim),
+        meta=np.empty((0,) * (x.ndim + len(behind))),
         token=f"fastact-{name}",
     )
 
@@ -307,7 +329,11 @@ def _of_chunk(
     moments: Task,
     told: Mapping[str, Any],
 ) -> Any:
-    return moments(x, axis, keepdims=True, **told, **dict(zip(names, operands, strict=True)))
+    given = dict(zip(names, operands, strict=True))
+    if "by" not in given:
+        return moments(x, axis, keepdims=True, **told, **given)
+    m = moments(x, axis, **told, **given)
+    return Moments.of_checked(*(np.expand_dims(a, axis) for a in (m.count, m.mean, m.squares)))
 
 
 def _same(part: Any, axis: Any, keepdims: bool) -> Any:

@@ -11,6 +11,7 @@ from types import FunctionType
 from typing import Any
 
 import numpy as np
+from scipy.sparse import issparse
 from sklearn import preprocessing
 from sklearn.base import _fit_context, is_classifier
 from sklearn.neural_network import MLPClassifier, MLPRegressor
@@ -41,8 +42,8 @@ def incremental_mean_and_var(
 
     Parameters
     ----------
-    X : array of shape (n_samples, n_features)
-        The batch. NaN is left out.
+    X : array or sparse matrix of shape (n_samples, n_features)
+        The batch. NaN is left out; a zero that is not stored counts.
     last_mean, last_variance : array of shape (n_features,), or float
         Of the samples so far; a variance that is None is not computed.
     last_sample_count : array of shape (n_features,), or int
@@ -63,8 +64,9 @@ def incremental_mean_and_var(
     (array([2.]), array([1.]), array([2.]))
     """
     where = "fastact.sklearn.incremental_mean_and_var"
-    foreign.plain(where, "X", X)
-    X = np.asarray(X)
+    if not issparse(X):
+        foreign.plain(where, "X", X)
+        X = np.asarray(X)
     if X.ndim != 2:
         raise ValueError(f"{where}: X must have two axes, got shape {X.shape}")
     if sample_weight is not None:
@@ -81,11 +83,32 @@ def incremental_mean_and_var(
     )
     m = _Signed.of_checked(so_far, mean, var * so_far)
     for sign, weights in _by_sign(sample_weight):
-        batch = ops["moments"](X, 0, weights=weights, skipna=True)
+        batch = _moments(X, weights)
         m = m.merge(_Signed.of_checked(sign * batch.count, batch.mean, sign * batch.m2))
     with np.errstate(all="ignore"):
         mean = np.where((m.count == 0) & np.isfinite(m.mean), np.nan, m.mean)
         return mean, None if last_variance is None else m.m2 / m.count, m.count
+
+
+def _moments(X: Any, weights: Any) -> Moments:
+    """The moments of each column, without NaN."""
+    moments: Any = ops["moments"]
+    if not issparse(X):
+        found: Moments = moments(X, 0, weights=weights, skipna=True)
+        return found
+    X = X if X.format in ("csr", "csc") else X.tocsr()
+    if not X.has_canonical_format:  # entries of one place add up
+        X = X.copy()
+        X.sum_duplicates()
+    column = X.indices[: X.nnz] if X.format == "csr" else X.tocoo().col
+    (rows, columns), each = X.shape, None
+    by: Any = {"by": column, "groups": columns}
+    left = rows - np.bincount(column, minlength=columns)  # zeros that are not stored
+    if weights is not None:
+        each = weights[X.tocoo().row]
+        left = np.where(left == 0, 0.0, weights.sum() - ops["sum"](each, **by))
+    stored: Moments = moments(X.data[: X.nnz], weights=each, skipna=True, **by)
+    return stored.merge(Moments(left.astype(np.float64), np.zeros(columns), np.zeros(columns)))
 
 
 class _Signed(Moments):
@@ -105,13 +128,35 @@ def _by_sign(weights: Any) -> list[tuple[int, Any]]:
     return [(1, np.maximum(weights, 0)), (-1, np.maximum(-weights, 0))]
 
 
+def _of_sparse(
+    X: Any,
+    *,
+    axis: int = 0,
+    last_mean: Any = 0.0,
+    last_var: Any = 0.0,
+    last_n: Any = 0,
+    weights: Any = None,
+    return_sum_weights: bool = True,
+) -> tuple[Any, Any, Any]:
+    """scikit-learn's functions of a first sparse batch and of a further one, as it calls them."""
+    return incremental_mean_and_var(X, last_mean, last_var, last_n, weights)
+
+
+#: Ours, by the names of scikit-learn's own.
+_OURS = {
+    "_incremental_mean_and_var": incremental_mean_and_var,
+    "mean_variance_axis": _of_sparse,
+    "incr_mean_variance_axis": _of_sparse,
+}
+
+
 def _with_ours(method: Any) -> Any:
-    """scikit-learn's own method, for which its function of this name is ours."""
+    """scikit-learn's own method, for which its functions of these names are ours."""
     function = getattr(method, "__wrapped__", method)
-    name = "_incremental_mean_and_var"
-    if name not in function.__globals__:
-        raise ImportError(f"fastact.sklearn: this version of scikit-learn has no {name}")
-    names = {**function.__globals__, name: incremental_mean_and_var}
+    for name in _OURS:
+        if name not in function.__globals__:
+            raise ImportError(f"fastact.sklearn: this version of scikit-learn has no {name}")
+    names = {**function.__globals__, **_OURS}
     made = FunctionType(
         function.__code__, names, function.__name__, function.__defaults__, function.__closure__
     )
@@ -123,7 +168,7 @@ def _with_ours(method: Any) -> Any:
 class StandardScaler(preprocessing.StandardScaler):  # type: ignore[misc]
     """scikit-learn's StandardScaler, whose means and variances are `incremental_mean_and_var`'s.
 
-    Everything else is scikit-learn's own: parameters, attributes, sparse matrices, `transform`.
+    Everything else is scikit-learn's own: parameters, attributes, `transform`.
 
     Examples
     --------

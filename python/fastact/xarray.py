@@ -1,9 +1,9 @@
 """Statistics of labelled arrays: over dimensions by their names, with labels and attributes kept.
 
 Element-wise ops need nothing of this: given a DataArray or a Dataset they return one. The functions
-here take the same, and are lazy where the data are dask's. Besides `mean`, `var`, `std`, `mean_var`
-and `weighted` the module has every op of `fastact.ops` that is one statistic over axes, under its
-name, with the op's own options by keyword::
+here take the same, and are lazy where the data are dask's. Besides `mean`, `var`, `std`,
+`mean_var`, `weighted` and `groupby` the module has every op of `fastact.ops` that is one statistic
+over axes, under its name, with the op's own options by keyword::
 
     import fastact.xarray as fx
 
@@ -12,8 +12,10 @@ name, with the op's own options by keyword::
 
 from __future__ import annotations
 
+import math
 import warnings
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Hashable, Iterable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from typing import Any, TypeAlias
 
@@ -23,7 +25,7 @@ import xarray as xr
 from .interop import foreign
 from .ops.engine.op import ops
 
-__all__ = ["Weighted", "mean", "mean_var", "std", "var", "weighted"]
+__all__ = ["GroupBy", "Weighted", "groupby", "mean", "mean_var", "std", "var", "weighted"]
 
 Dims: TypeAlias = "Hashable | Iterable[Hashable] | None"
 
@@ -164,15 +166,26 @@ class Weighted:
         """A function of a variable, its weights and dimensions that both have."""
         where, dims = f"fastact.xarray.weighted.{name}", (*self.obj.dims, *self.weights.dims)
         over = _over(where, dim, tuple(dict.fromkeys(dims)))
-        is_array = isinstance(self.obj, xr.DataArray)
-        dataset = self.obj.to_dataset(name=_ARRAY) if is_array else self.obj
         reduce = partial(_weighted_variable, where, function, over, self.weights)
-        found = dataset.map(reduce, keep_attrs=keep_attrs)
-        return found[_ARRAY].rename(self.obj.name) if is_array else found
+        return _by_variable(self.obj, reduce, keep_attrs)
 
 
 #: A DataArray's name in the Dataset that is made of it, which no coordinate has.
 _ARRAY = "<the array>"
+
+
+def _by_variable(obj: Any, function: Callable[[Any], Any], keep_attrs: bool | None) -> Any:
+    """A function of each variable of a Dataset, or of a DataArray, which is one."""
+    if isinstance(obj, xr.Dataset):
+        return obj.map(function, keep_attrs=keep_attrs)
+    found = obj.to_dataset(name=_ARRAY).map(function, keep_attrs=keep_attrs)
+    return found[_ARRAY].rename(obj.name)
+
+
+def _of_dataset(where: str, variable: Any, error: Exception) -> TypeError:
+    """The error of a variable, which names that, if it is one of several."""
+    named = "" if variable.name == _ARRAY else f"{variable.name!r} of the Dataset: "
+    return TypeError(f"{where}: {named}{error}")
 
 
 def _weighted(
@@ -264,6 +277,156 @@ def weighted(obj: Any, weights: Any) -> Weighted:
     return Weighted(obj, weights)
 
 
+class GroupBy:
+    """Statistics of groups: what `groupby` returns.
+
+    dim : the dimensions to reduce, among them one at least along which groups differ; by default
+    those. Of labels of several dimensions some may stay. skipna : leave NaN out; None: the same.
+    """
+
+    def __init__(self, obj: Any, group: Any, groupers: dict[str, Any]) -> None:
+        _check_object("fastact.xarray.groupby", obj, (xr.DataArray, xr.Dataset))
+        own = obj.groupby(group, **groupers)
+        self.obj, self._labels, self._groupers = obj, own.encoded.codes.variable, own.groupers
+
+    def mean(
+        self, dim: Dims = None, *, skipna: bool | None = None, keep_attrs: bool | None = None
+    ) -> Any:
+        """The mean of each group; NaN where it has no elements."""
+        return self._reduced("mean", dim, skipna, keep_attrs)
+
+    def var(
+        self,
+        dim: Dims = None,
+        *,
+        correction: float = 0,
+        skipna: bool | None = None,
+        keep_attrs: bool | None = None,
+    ) -> Any:
+        """The variance of each group; correction : as xarray's `ddof`."""
+        return self._reduced("var", dim, skipna, keep_attrs, correction=correction)
+
+    def std(
+        self,
+        dim: Dims = None,
+        *,
+        correction: float = 0,
+        skipna: bool | None = None,
+        keep_attrs: bool | None = None,
+    ) -> Any:
+        """The square root of `var`."""
+        return self._reduced("std", dim, skipna, keep_attrs, correction=correction)
+
+    def sum(
+        self, dim: Dims = None, *, skipna: bool | None = None, keep_attrs: bool | None = None
+    ) -> Any:
+        """The sum of each group; NaN where it has no members, as in xarray's own."""
+        return self._reduced("sum", dim, skipna, keep_attrs)
+
+    def _reduced(
+        self,
+        name: str,
+        dim: Dims,
+        skipna: bool | None,
+        keep_attrs: bool | None,
+        **options: Any,
+    ) -> Any:
+        where = f"fastact.xarray.groupby.{name}"
+        op = ops[name if skipna is False else f"nan{name}"]
+        own = self._labels.dims
+        over = own if dim is None else _over(where, dim, (*dict.fromkeys((*self.obj.dims, *own)),))
+        if not set(over) & set(own):
+            raise ValueError(
+                f"{where}: dim must have one of the groups' dimensions "
+                f"{', '.join(map(repr, own))}, got {foreign.describe(dim)}"
+            )
+        if keep_attrs is None:  # as xarray's own
+            keep_attrs = xr.get_options()["keep_attrs"] is not False
+        reduce = partial(self._of_variable, where, partial(op, **options), over)
+        return _by_variable(self.obj, reduce, keep_attrs).assign_coords(self._coords())
+
+    def _of_variable(
+        self, where: str, op: Callable[..., Any], over: tuple[Hashable, ...], x: Any
+    ) -> Any:
+        """One variable by groups, whose dimensions take the place of those that they are along."""
+        labels = self._labels
+        if x.name != _ARRAY and not set(labels.dims) & set(x.dims):
+            return x
+        if x.chunks is None and labels.chunks is not None:
+            x = x.chunk()
+        x = _repeated(x, labels, labels.dims)
+        own = tuple(one for one in over if one in x.dims)
+        labels = labels.set_dims({**dict.fromkeys(own, 1), **labels.sizes})
+        groups = {one.name: len(one) for one in self._groupers}
+        try:
+            found = xr.apply_ufunc(
+                partial(_of_groups, op, tuple(groups.values())),
+                x,
+                labels,
+                input_core_dims=[own, own],
+                output_core_dims=[tuple(groups)],
+                exclude_dims=set(own),  # a result may have one of them, of another length
+                dask="allowed",
+                keep_attrs=False,
+                kwargs={"axis": tuple(range(-len(own), 0))},
+            )
+        except TypeError as error:
+            raise _of_dataset(where, x, error) from None
+        along = {one: [g.name for g in self._groupers if g.group.dims == (one,)] for one in own}
+        dims = [name for one in x.dims for name in along.get(one, [one])]
+        return found.transpose(*dict.fromkeys((*dims, *groups)))
+
+    def _coords(self) -> dict[Hashable, Any]:
+        """The labels of the groups."""
+        found: dict[Hashable, Any] = {}
+        for one in self._groupers:
+            index = one.full_index
+            if index.nlevels > 1:
+                found.update(xr.Coordinates.from_pandas_multiindex(index, one.name))
+            elif one.group.name in self.obj.coords or one.group.name not in self.obj.dims:
+                found[one.name] = (one.name, index, one.codes.attrs)
+        return found
+
+
+def _of_groups(
+    op: Callable[..., Any],
+    groups: tuple[int, ...],
+    x: Any,
+    labels: Any,
+    axis: tuple[int, ...],
+) -> Any:
+    """An op by groups, whose members are counted, for a sum of none is no number here."""
+    by = {"axis": axis, "by": labels, "groups": math.prod(groups)}
+    with _quiet():
+        y = op(x, **by)
+        members = ops["sum"](labels >= 0, **by)
+    y = np.where(members > 0, y, y.dtype.type(math.nan))
+    return y.reshape(*y.shape[:-1], *groups)
+
+
+def groupby(obj: Any, group: Any = None, **groupers: Any) -> GroupBy:
+    """The object, to be reduced by groups, as xarray's own `groupby`.
+
+    Parameters
+    ----------
+    obj : DataArray or Dataset
+        As `mean` takes it. A variable of a Dataset that has no dimension of the groups is kept as
+        it is.
+    group : str, DataArray or list of str, optional
+        As xarray's own `groupby` takes it, which finds the labels.
+    **groupers : Grouper
+        The same, of `xarray.groupers`: bins, seasons, or what `resample` has.
+
+    Examples
+    --------
+    >>> import numpy as np, xarray as xr, fastact.xarray as fx
+    >>> x = xr.DataArray(np.array([1.0, 2.0, 5.0]), {"month": ("time", [1, 2, 1])}, ["time"])
+    >>> fx.groupby(x, "month").mean().sel(month=1).item()
+    3.0
+    """
+    return GroupBy(obj, group, groupers)
+
+
 def __getattr__(name: str) -> Any:
     op = ops.get(name)
     if op is None or not set(op.results) <= _STATISTICS or len(op.results) > 1:
@@ -350,7 +513,7 @@ def _reduced_variable(
     try:
         return _applied(function, [variable], own, keep_attrs, 1, options)
     except TypeError as error:
-        raise TypeError(f"{where}: {variable.name!r} of the Dataset: {error}") from None
+        raise _of_dataset(where, variable, error) from None
 
 
 def _weighted_variable(
@@ -371,8 +534,7 @@ def _weighted_variable(
     try:
         return function(x, _repeated(weights, x, own), own).transpose(*dims)
     except TypeError as error:
-        named = "" if variable.name == _ARRAY else f"{variable.name!r} of the Dataset: "
-        raise TypeError(f"{where}: {named}{error}") from None
+        raise _of_dataset(where, variable, error) from None
 
 
 def _applied(
@@ -412,6 +574,13 @@ def _repeated(array: Any, like: Any, dims: Iterable[Hashable]) -> Any:
 
 
 def _of_weights(function: Callable[..., Any], x: Any, weights: Any, **options: Any) -> Any:
-    with warnings.catch_warnings():  # NaN says that there was no weight, as xarray's own
-        warnings.filterwarnings("ignore", "Mean of empty slice|Degrees of freedom", RuntimeWarning)
+    with _quiet():
         return function(x, weights=weights[(None,) * (x.ndim - weights.ndim)], **options)
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """NaN says that nothing counted, as in xarray's own."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Mean of empty slice|Degrees of freedom", RuntimeWarning)
+        yield

@@ -236,9 +236,6 @@ def test_refused():
             function(*args)
     with pytest.raises(TypeError, match="out must be None for a dask array"):
         fa.mean_var(x, out=(np.empty(()), None))
-    for op in (op for op in fa.ops.values() if "by" in op.roles):
-        with pytest.raises(TypeError, match=rf"^fastact\.{op.name}: by must be None for a dask"):
-            op(x, axis=0, by=[0, 1, 0], groups=2)
     with pytest.raises(NotImplementedError, match="expected Dask Array"):
         fa.mish(x, out=np.empty(x.shape, np.float32))
 
@@ -313,3 +310,61 @@ def test_weights_and_masks_refused():
             fa.mean(x, **named)
     with pytest.raises(TypeError, match=r"weights must be a plain array.*weights\.compute"):
         fa.mean(values(), weights=x)
+
+
+GROUPED = [op for op in fa.ops.values() if "by" in op.roles]
+
+
+@pytest.mark.filterwarnings("ignore:Mean of empty|Degrees of freedom:RuntimeWarning")
+@pytest.mark.parametrize("chunks", CHUNKS, ids=str)
+@pytest.mark.parametrize("op", GROUPED, ids=lambda op: op.name)
+def test_groups(op, chunks):
+    """Labels along axes that are reduced, and that stay; some of no group, a group of none."""
+    x, rng, defaults = values(), np.random.default_rng(9), op.entry_points["call"].defaults
+    lazy = da.from_array(x, chunks=chunks)
+    each = rng.integers(-1, 4, x.shape)
+    given: list[dict[str, Any]] = [
+        {"by": np.array([2, 0, -1, 0, 3], np.int8), "axis": 1},
+        {"by": da.from_array(each, chunks=2), "axis": (0, 2)},
+        {"by": each[0], "axis": (1, 2), "where": each > 0},
+    ]
+    if "weights" in defaults:
+        given.append({"by": each, "weights": rng.integers(0, 3, x.shape), "axis": None})
+    for named in given:
+        eager = {n: v.compute() if isinstance(v, da.Array) else v for n, v in named.items()}
+        found = dask.compute(op(lazy, groups=5, **named), scheduler="sync")[0]
+        expected = op(x, groups=5, **eager)
+        if isinstance(found, fa.Moments):
+            np.testing.assert_array_equal(found.count, expected.count)
+        for a, b in zip(*map(_arrays, (found, expected)), strict=True):
+            assert (a.shape, a.dtype) == (b.shape, b.dtype)
+            np.testing.assert_allclose(a, b, 4 * np.finfo(b.dtype).eps, 1e-9)
+
+
+@pytest.mark.parametrize("op", [op for op in SUMS if op in GROUPED], ids=lambda op: op.name)
+def test_sums_by_groups_are_exact_where_the_op_is(op):
+    for dtype, large in ((np.float16, 6e4), (np.float32, 3e38), (np.float32, 2.0**30)):
+        x = np.array([large, 1, large, large / 4, -large, -large], dtype)
+        by: Any = {"by": np.array([1, 0, 1, 1, 1, 1]), "groups": 2}
+        with np.errstate(over="ignore"):  # of the squares
+            np.testing.assert_array_equal(op(da.from_array(x, chunks=2), **by), op(x, **by))
+
+
+def test_groups_refused():
+    x = da.from_array(values()[0], chunks=2)
+    labels = np.array([0, 1, 0, 1, 1])
+    for words, named in (
+        ("by must have dtype", {"by": labels * 1.0, "groups": 2}),
+        (
+            r"by must broadcast to x's shape \(5, 6\), or be along axis 0",
+            {"by": labels[1:], "groups": 2},
+        ),
+        ("by, the group of each element, and groups, .* must come together", {"by": labels}),
+        ("groups must be positive", {"by": labels, "groups": 0}),
+        ("keepdims must be False with by", {"by": labels, "groups": 2, "keepdims": True}),
+        ("by must be a plain array, got a masked", {"by": np.ma.array(labels), "groups": 2}),
+    ):
+        with pytest.raises((TypeError, ValueError), match=rf"^fastact\.mean: {words}"):
+            fa.mean(x, axis=0, **named)
+    with pytest.raises(ValueError, match=r"^fastact\.moments: by "):
+        fa.mean(x, axis=0, by=labels, groups=1).compute(scheduler="sync")

@@ -147,7 +147,44 @@ def test_scaler():
     assert pickle.loads(pickle.dumps(ours)).n_samples_seen_ == len(x)
     csr = scipy_sparse.csr_array(x)
     sparse = [s(with_mean=False).fit(csr).var_ for s in (fs.StandardScaler, StandardScaler)]
-    np.testing.assert_array_equal(*sparse)
+    np.testing.assert_allclose(*sparse, 1e-12)
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("kind", ["csr_array", "csc_matrix"])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_sparse(dtype, kind, weighted):
+    """As the same batches in full: zeros that are stored, and not; empty and full columns, NaN."""
+    made = getattr(pytest.importorskip("scipy.sparse"), kind)
+    rng, (parts, weights) = np.random.default_rng(8), batches(dtype, True)
+    ours, theirs = fs.StandardScaler(with_mean=False), StandardScaler(with_mean=False)
+    ours_in_full: Any = (0.0, 0.0, 0)
+    for x, w in zip(parts, weights, strict=True):
+        x[:, 0], x[:, 1] = x[:, 0] - 5, 0
+        x[:, 4:] *= rng.random((len(x), 2)) < 0.3
+        sparse, w = made(x), w.astype(dtype) if weighted else None  # as scikit-learn has them
+        sparse.data[::50] = 0
+        ours.partial_fit(sparse, sample_weight=w)
+        theirs.partial_fit(sparse, sample_weight=w)
+        ours_in_full = fs.incremental_mean_and_var(sparse.toarray(), *ours_in_full, w)
+    found = ours.mean_, ours.var_, np.broadcast_to(ours.n_samples_seen_, 6)
+    for a, b in zip(found, ours_in_full, strict=True):
+        np.testing.assert_allclose(a, b, 1e-12, 1e-15)
+    for name in ("mean_", "var_", "scale_", "n_samples_seen_"):
+        tolerance = 1e-9 if dtype == np.float64 else 1e-4
+        np.testing.assert_allclose(getattr(ours, name), getattr(theirs, name), tolerance, 1e-6)
+
+
+def test_sparse_entries_of_one_place_add_up():
+    scipy_sparse = pytest.importorskip("scipy.sparse")
+    x = scipy_sparse.csr_array(
+        (np.array([1.0, 2.0]), np.array([1, 1]), np.array([0, 2, 2])), (2, 3)
+    )
+    for of_format in (x, x.tocoo()):
+        mean, var, count = fs.incremental_mean_and_var(of_format, 0.0, 0.0, 0)
+        np.testing.assert_array_equal((mean, var, count), [[0, 1.5, 0], [0, 2.25, 0], [2, 2, 2]])
+    assert x.nnz == 2
 
 
 @pytest.mark.filterwarnings("ignore")  # it does not converge in a few steps

@@ -1,6 +1,7 @@
 """Statistics of labelled arrays."""
 
 import warnings
+from inspect import signature
 from itertools import product
 from typing import Any
 
@@ -198,3 +199,120 @@ def test_weighted_refused(x):
     text = xr.Dataset({"text": ("a", ["u", "v"])}, {"a": ["p", "q"]})
     with pytest.raises(TypeError, match=r"weighted\.sum: 'text' of the Dataset: .*dtype"):
         fx.weighted(text, other).sum()
+
+
+def of_time(lazy: bool) -> Any:
+    """Labels of one dimension, some of them NaN, and of two; an index, and an axis without one."""
+    values = np.random.default_rng(7).normal(5, 1, (2, 5, 3))
+    values[0, 1, 2] = values[1, :3, 0] = np.nan
+    days = ["2024-01-01", "2024-01-30", "2024-02-02", "2024-02-03", "2024-05-01"]
+    coords: dict[str, Any] = {
+        "time": np.array(days, "datetime64[ns]"),
+        "month": ("time", [1, 1, 2, 2, 5], {"long_name": "of the year"}),
+        "kind": ("time", ["u", "u", "v", "v", "u"]),
+        "share": ("time", [np.nan, 0.5, np.nan, 0.5, 1.5]),
+        "height": ("time", [0.5, 0.7, 1.5, 5.0, 9.0]),
+        "place": (("a", "time"), [[3, 0, 1, 0, 3], [0, 1, 1, 3, 3]]),
+        "row": ("a", ["p", "q"]),
+        "at": 5,
+    }
+    made = xr.DataArray(values, coords, ["a", "time", "b"], "t", {"unit": "K"})
+    if lazy:
+        pytest.importorskip("dask")
+        made = made.copy(data=made.chunk(a=1, time=2, b=2).data)  # labels stay as they are
+    return made
+
+
+def groups() -> dict[str, dict[str, Any]]:
+    """Arguments of `groupby`, by their kind."""
+    from xarray import groupers
+
+    return {
+        "labels": {"group": "month"},
+        "some without": {"group": "share"},
+        "an axis without labels": {"group": "b"},
+        "of the index": {"group": "time.month"},
+        "an array": {"group": xr.DataArray(list("xyxzz"), dims="time", name="letter")},
+        "several": {"group": ["month", "kind"]},
+        "several axes": {"group": ["month", "row"]},
+        "two dimensions": {"group": "place"},
+        "bins": {"height": groupers.BinGrouper([0, 1, 2, 4, 6])},
+        "months": {"time": groupers.TimeResampler("MS")},
+    }
+
+
+@pytest.mark.filterwarnings("ignore:Mean of empty|Degrees of freedom|invalid:RuntimeWarning")
+@pytest.mark.parametrize("lazy", [False, True])
+@pytest.mark.parametrize(
+    ("name", "of_own"),
+    [("mean", {}), ("var", {"ddof": 1}), ("std", {"ddof": 0.5}), ("sum", {})],
+    ids=["mean", "var", "std", "sum"],
+)
+@pytest.mark.parametrize("kind", groups())
+def test_groups_as_xarray_s_own(kind, name, of_own, lazy):
+    """Values, labels, names, attributes and dimensions, of arrays and Datasets."""
+    t = of_time(lazy)
+    both = xr.Dataset({"t": t, "u": t.isel(b=0) * 2}, attrs={"made": "here"})
+    objs = (t,) if kind == "an axis without labels" else (t, both)  # u lacks it, and is kept
+    named = {"correction": of_own["ddof"]} if of_own else {}
+    for obj, dim, skipna in product(objs, (None, ...), (None, False)):
+        told: dict[str, Any] = {"dim": dim, "skipna": skipna, "keep_attrs": skipna}
+        found = getattr(fx.groupby(obj, **groups()[kind]), name)(**told, **named)
+        with xr.set_options(use_flox=False):
+            eager = obj.compute()
+            own = eager.groupby(**groups()[kind]) if kind != "months" else eager.resample(time="MS")
+            expected = getattr(own, name)(**told, **of_own)
+        for a, b in zip(variables_of(found), variables_of(expected), strict=True):
+            assert (a.chunks is None) != lazy
+            assert (a.name, a.dtype, a.attrs) == (b.name, b.dtype, b.attrs)
+            assert a.dims == b.dims or "several" in kind or obj is both
+            np.testing.assert_allclose(a.transpose(*b.dims), b, 1e-9, 1e-9)
+        assert coords_of(found).equals(coords_of(expected))
+        assert [found[one].attrs for one in a.dims] == [expected[one].attrs for one in a.dims]
+        assert found.attrs == expected.attrs
+
+
+@pytest.mark.parametrize("lazy", [False, True])
+def test_groups_of_a_part_of_the_labels_dimensions(lazy):
+    """Each row by its own labels, in the object's dtype."""
+    x = of_time(lazy).astype(np.float32)
+    found = fx.groupby(x, "place").sum("time")
+    assert (found.dims, found.dtype) == (("a", "b", "place"), np.float32)
+    for row in range(2):
+        of_row = fx.groupby(x.isel(a=row), "place").sum().reindex(place=[0, 1, 3])
+        np.testing.assert_array_equal(found.isel(a=row), of_row.transpose("b", "place"))
+    labels = xr.DataArray([7, 7, 9], dims="new", name="n")  # each element has all of them
+    repeated = fx.groupby(x, labels).mean()
+    assert repeated.dims == ("n", "a", "time", "b")
+    np.testing.assert_array_equal(repeated, np.stack([x, x]))
+
+
+def test_groups_of_lazy_labels():
+    from xarray.groupers import UniqueGrouper
+
+    if "labels" not in signature(UniqueGrouper).parameters:
+        pytest.skip("this version of xarray has no groups by lazy labels")
+    x = of_time(True)
+    x = x.assign_coords(month=x["month"].chunk(time=2))
+    for obj in (x, x.copy(data=x.to_numpy())):
+        found = fx.groupby(obj, month=UniqueGrouper(labels=[1, 2, 3, 5])).sum()
+        assert found.chunks is not None
+        expected = fx.groupby(of_time(False), "month").sum().reindex(month=[1, 2, 3, 5])
+        np.testing.assert_allclose(found, expected)
+
+
+def test_groups_refused():
+    x = of_time(False)
+    with pytest.raises(TypeError, match=r"xarray\.groupby: obj must be a DataArray or a Dataset"):
+        fx.groupby(x.variable, "month")
+    with pytest.raises(
+        ValueError, match=r"groupby\.mean: dim must be of 'a', 'time', 'b', got 'z'"
+    ):
+        fx.groupby(x, "month").mean("z")
+    with pytest.raises(ValueError, match=r"\.sum: dim must have one of the groups'.* 'time', got"):
+        fx.groupby(x, "month").sum("b")
+    text = xr.Dataset({"x": x, "text": ("time", list("abcde"))})
+    with pytest.raises(TypeError, match=r"groupby\.var: 'text' of the Dataset: .*dtype"):
+        fx.groupby(text, "month").var()
+    kept = xr.Dataset({"x": x, "text": ("a", list("ab"))})
+    assert fx.groupby(kept, "month").mean()["text"].to_numpy().tolist() == ["a", "b"]

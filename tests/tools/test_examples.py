@@ -15,6 +15,8 @@ EXAMPLES = Path(__file__).parents[2] / "examples"
 COMPARED = {"mlp": "bias_act", "lenet": "bias_act", "lstm": "lstm_gates"}
 # Those that train in torch.
 IN_TORCH = ["torch_train", "inference"]
+# Those that compute what memory does not hold, and the library whose arrays they do it with.
+LARGE = {"larger_than_memory": "dask.array", "climatology": "xarray"}
 # One thread of each pool: on a busy machine pools that wait for each other take minutes, and the
 # results do not depend on it.
 ONE_THREAD = {
@@ -64,7 +66,7 @@ def test_example(example, tmp_path):
 
 def test_every_example_is_here():
     scripts = {path.stem for path in EXAMPLES.glob("[!_]*.py")}
-    assert scripts == {"digits", "larger_than_memory", *COMPARED, *IN_TORCH}
+    assert scripts == {"digits", *LARGE, *COMPARED, *IN_TORCH}
 
 
 @pytest.mark.thorough
@@ -92,8 +94,10 @@ def test_wrong_gradients_fail(tmp_path):
 
 @pytest.mark.thorough  # a cluster of two processes: 15 s
 @pytest.mark.filterwarnings("ignore")  # of dask's imports
-def test_larger_than_memory(tmp_path):
+@pytest.mark.parametrize("example", LARGE)
+def test_larger_than_memory(example, tmp_path):
     pytest.importorskip("dask.array")
-    done = run("larger_than_memory", tmp_path=tmp_path)
+    pytest.importorskip(LARGE[example])
+    done = run(example, tmp_path=tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.splitlines()[-1].endswith("passed")
