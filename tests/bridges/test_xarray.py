@@ -287,6 +287,16 @@ def test_groups_of_a_part_of_the_labels_dimensions(lazy):
     np.testing.assert_array_equal(repeated, np.stack([x, x]))
 
 
+def test_groups_of_labels_in_levels():
+    pandas = pytest.importorskip("pandas")
+    levels = pandas.MultiIndex.from_arrays([["u", "v", "u"], [1, 2, 1]], names=["p", "q"])
+    coords = xr.Coordinates.from_pandas_multiindex(levels, "z")
+    x = xr.DataArray(np.arange(6.0).reshape(3, 2), coords, ["z", "k"])
+    for name in ("z", "p"):
+        with xr.set_options(use_flox=False):
+            assert fx.groupby(x, name).sum().identical(x.groupby(name).sum())
+
+
 def test_groups_of_lazy_labels():
     from xarray.groupers import UniqueGrouper
 
