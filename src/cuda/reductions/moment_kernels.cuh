@@ -359,7 +359,7 @@ struct ColumnLane {
 
 template <Access access, class T, bool skips, bool with_squares>
 FASTACT_KERNEL_OF(kThreads,
-                  sizeof(T) > 2 && ((access == kAligned && !skips) || !with_squares) ? 3 : 2)
+                  sizeof(T) > 2 && access == kAligned && !(skips && with_squares) ? 3 : 2)
 void moment_columns(FASTACT_GRID_CONSTANT const ColumnSums sums,
                     FASTACT_GRID_CONSTANT const MomentResults to) {
   constexpr int kSize = Vec<T>::kSize;
