@@ -32,6 +32,7 @@ struct FewCount {
   double correction, second;
   Denominator by, left;  // by the number of terms, and by that less the correction
 
+  FewCount() = default;
   FewCount(int terms, OfM2 of_m2, double correction, bool skips)
       : terms(terms), of_m2(of_m2), skips(skips), correction(correction) {
     by.set(terms);
@@ -263,34 +264,44 @@ struct FewGradient {
   Compute<T> share, scale;  // with dsecond
   Compute<T> of_nan;
 
+  // What the gradients of a result's terms follow from: its number of terms and its moments.
+  struct Result {
+    Compute<T> product, of_mean;  // of x - mean, or, of a mean, of all; what is added
+    Centre<T> mean;
+  };
+  template <bool skips>
+  FASTACT_DEVICE Result result_of(const FewMoments& m, int terms, Compute<T> dy_here,
+                                  Compute<T> dsecond_here) const {
+    using C = Compute<T>;
+    const bool is_whole = !skips || m.n == terms;
+    if (of.of_m2 == kMeanSlope) return {(is_whole ? slope : C(1.0 / m.n)) * dy_here, {}, {}};
+    const C high = C(m.mean);
+    const Centre<T> mean{high, C(finite_or_zero(m.mean - double(high)))};
+    if (of.of_m2 == kM2) return {scale * dsecond_here, share * dy_here, mean};
+    return {(of.is_quick && is_whole ? slope : C(second_of(of, m))) * dy_here, {}, mean};
+  }
+  FASTACT_DEVICE Compute<T> at(Compute<T> x, const Result& result) const {
+    if (of.of_m2 == kMeanSlope) return x == x ? result.product : of_nan;
+    const Compute<T> distance = result.mean.distance(x);
+    if (of.of_m2 == kM2) return madd(result.product, distance, result.of_mean);
+    return x == x ? result.product * distance : of_nan;
+  }
+
   // Makes of the terms of a result their gradients.
   template <bool skips, int most>
   FASTACT_DEVICE void apply(Compute<T> (&x)[most], int terms, Compute<T> dy_here,
                             Compute<T> dsecond_here) const {
-    using C = Compute<T>;
-    if (of.of_m2 == kMeanSlope) {
-      const int n = skips ? count_of_few(x, terms) : terms;
-      const C product = (n == terms ? slope : C(1.0 / n)) * dy_here;
-#pragma unroll
-      for (int r = 0; r < most; ++r)
-        if (r < terms) x[r] = x[r] == x[r] ? product : of_nan;
-      return;
-    }
-    const FewMoments m = of.of_m2 == kDeviationSlope ? moments_of_few<skips, true>(of, x, terms)
-                                                     : moments_of_few<skips, false>(of, x, terms);
-    const C high = C(m.mean);
-    const Centre<T> mean{high, C(finite_or_zero(m.mean - double(high)))};
-    if (dsecond) {
-      const C of_mean = share * dy_here, of_second = scale * dsecond_here;
-#pragma unroll
-      for (int r = 0; r < most; ++r)
-        if (r < terms) x[r] = madd(of_second, mean.distance(x[r]), of_mean);
-      return;
-    }
-    const C product = (of.is_quick && m.n == terms ? slope : C(second_of(of, m))) * dy_here;
+    FewMoments m{terms, 0, 0};
+    if (of.of_m2 == kMeanSlope)
+      m.n = skips ? count_of_few(x, terms) : terms;
+    else if (of.of_m2 == kDeviationSlope)
+      m = moments_of_few<skips, true>(of, x, terms);
+    else
+      m = moments_of_few<skips, false>(of, x, terms);
+    const Result result = result_of<skips>(m, terms, dy_here, dsecond_here);
 #pragma unroll
     for (int r = 0; r < most; ++r)
-      if (r < terms) x[r] = x[r] == x[r] ? product * mean.distance(x[r]) : of_nan;
+      if (r < terms) x[r] = at(x[r], result);
   }
 };
 
