@@ -1,9 +1,10 @@
 // Moments of few terms, and their gradients: a thread has all terms of its results in registers.
 //
-// Kernels that meet an element at a time keep for each result what the next element may need, and
-// ask for each what becomes of its sums. Of few terms that costs more than the terms: of (3, N) over
-// axis 0 a variance took 181 instructions a result, where memory leaves time for 118. Here the
-// terms are constants of the code, and what all results divide by comes from the host.
+// A kernel that adds up elements one by one keeps for each result what the next element may need,
+// and asks for each what becomes of its sums. Of few terms that costs more than the terms: of
+// (3, N) over axis 0 a variance took 181 instructions a result, where memory leaves time for 118.
+// Here the number of terms is a constant, or at most one, and the host finds once what all results
+// are divided by.
 //
 //   few_columns            columns of at most kMostFewRows rows, whole aligned vectors
 //   few_rows               rows of 2 to 4 elements that touch and begin at a multiple of 16 bytes
@@ -11,7 +12,8 @@
 //   few_rows_gradient      and used at once, so that x is read once
 //
 // Operations and their order are those of RowLane, ColumnLane and OfMoments, and of the gradients'
-// functors: arrays that go by the other kernels, being misaligned for example, have the same bits.
+// functors: arrays that go by the other kernels, because they are misaligned for example, have the
+// same bits.
 #pragma once
 
 #include "cuda/reductions/gradients.cuh"
@@ -254,7 +256,7 @@ template <class T>
 struct FewGradient {
   const T* x;
   T* dx;
-  const char *dy, *dsecond;  // IN; dsecond: null, but where dy is the mean's
+  const char *dy, *dsecond;        // IN; dsecond: null, but where dy is the mean's
   int64_t outer_step[2], step[2];  // bytes of these, from result to result
   uint32_t results, width, row_vecs;
   Divisor by_row_vecs;
@@ -408,8 +410,7 @@ void few_rows_gradient(FASTACT_GRID_CONSTANT const FewGradient<T> g) {
   }
   const int lane = int(threadIdx.x) % kWarp, warp = int(threadIdx.x) - lane;
 #pragma unroll
-  for (int i = 0; i < inner; ++i)
-    tile[int(threadIdx.x) * inner + i] = narrow_vec<T>(wide[i]);
+  for (int i = 0; i < inner; ++i) tile[int(threadIdx.x) * inner + i] = narrow_vec<T>(wide[i]);
   __syncwarp();
   T* const of_block = g.dx + int64_t(first_of_block) * inner;
 #pragma unroll

@@ -244,7 +244,7 @@ FewGradient<T> gradient_of(const SpreadBackwardCall& call, const FewCount& count
 // layout. model: an array of the results, without gaps, over x's shape.
 template <class T>
 bool run_held_gradient(const SpreadBackwardCall& call, const ArrayArgument& model,
-                      cudaStream_t stream) {
+                       cudaStream_t stream) {
   if constexpr (sizeof(T) < sizeof(double)) {
     struct Operands {
       enum : int { kModel, kDy, kDSecond, kX, kDx, kCount };
@@ -253,19 +253,20 @@ bool run_held_gradient(const SpreadBackwardCall& call, const ArrayArgument& mode
                   kX = Operands::kX, kDx = Operands::kDx;
     constexpr int kSize = Vec<T>::kSize;
     using Call = SpreadBackwardCall;
-    const Operand arrays[Operands::kCount] = {model, call.arrays[Call::kDy], call.arrays[Call::kDSecond],
-                                       call.arrays[Call::kX], call.arrays[Call::kDx]};
+    const Operand arrays[Operands::kCount] = {model, call.arrays[Call::kDy],
+                                              call.arrays[Call::kDSecond], call.arrays[Call::kX],
+                                              call.arrays[Call::kDx]};
     ElementwisePlan plan;
     plan_elementwise(&plan, sizeof(T), Operands::kCount, arrays);
     int64_t all_terms = 1;
     for (int i = 0; i < model.ndim; ++i) all_terms *= call.axes[i] ? model.shape[i] : 1;
     if (all_terms >= kLeastOfHeldRow && all_terms <= kMostOfHeldRow) {
-      const FewGradient<T> g = gradient_of<T>(
-          call, {int(all_terms), OfM2(call.of_m2), call.correction, call.skips});
+      const FewGradient<T> g =
+          gradient_of<T>(call, {int(all_terms), OfM2(call.of_m2), call.correction, call.skips});
       return run_held_rows<T, Operands>(plan, g, call.skips, stream);
     }
-    const auto bits = reinterpret_cast<uintptr_t>(plan.data[kX]) |
-                      reinterpret_cast<uintptr_t>(plan.data[kDx]);
+    const auto bits =
+        reinterpret_cast<uintptr_t>(plan.data[kX]) | reinterpret_cast<uintptr_t>(plan.data[kDx]);
     if (plan.size > kMostDense || plan.ndim > 3 || !plan.contiguous[kX] || !plan.contiguous[kDx] ||
         bits % kVecBytes != 0)
       return false;
@@ -275,10 +276,11 @@ bool run_held_gradient(const SpreadBackwardCall& call, const ArrayArgument& mode
     const bool is_columns = step_of(kModel, last) == item && last > 0 &&
                             step_of(kModel, last - 1) == 0 && inner % kSize == 0 &&
                             (last == 1 || step_of(kModel, 0) == inner * item);
-    const bool is_rows = step_of(kModel, last) == 0 && last < 2 &&
-                         (last == 0 || step_of(kModel, 0) == item);
+    const bool is_rows =
+        step_of(kModel, last) == 0 && last < 2 && (last == 0 || step_of(kModel, 0) == item);
     const int64_t terms = is_columns ? plan.shape[last - 1] : inner;
-    if (!(is_columns || is_rows) || terms < 2 || terms > (is_columns ? kMostFewRows : kMostFewOfRow))
+    if (!(is_columns || is_rows) || terms < 2 ||
+        terms > (is_columns ? kMostFewRows : kMostFewOfRow))
       return false;
     const FewCount count(int(terms), OfM2(call.of_m2), call.correction, call.skips);
     FewGradient<T> g = gradient_of<T>(call, count);
@@ -328,8 +330,8 @@ void spread_backward(const SpreadBackwardCall& call, void* workspace, cudaStream
   if (run_held_gradient<T>(call, call.of_m2 == kM2 ? mean : slope, stream)) return;
   moments<T>(found.find, static_cast<char*>(workspace) + found.bytes, stream);
   if (call.of_m2 == kM2)
-    moments_backward<T>(
-        {{x, mean, low, dy, dsecond, dx}, call.share, call.scale, call.accumulate}, stream);
+    moments_backward<T>({{x, mean, low, dy, dsecond, dx}, call.share, call.scale, call.accumulate},
+                        stream);
   else
     statistic_backward<T>({{x, dy, slope, mean, low, dx}, call.skips, call.accumulate}, stream);
 }

@@ -1,10 +1,10 @@
 // Gradients over rows that a team of threads holds in registers: what they need of x is found there
 // and used at once, so that x is read once.
 //
-// A row is one axis of x whose elements are neighbours, of whole vectors. A team, from one lane to a
-// block, has as few threads as hold the row in kVecs vectors each; the sums are in double, without
-// squares but for a deviation, which takes them about the mean. Vectors that are misaligned in x or
-// dx, or elements of dx that lie apart, are read and written otherwise, but belong to the same
+// A row is one axis of x whose elements are neighbours, of whole vectors. A team, from one lane to
+// a block, has as few threads as hold the row in kVecs vectors each. The sums are in double,
+// without squares; a deviation takes its squares about the mean. Vectors that are misaligned in x
+// or dx, and elements of dx that lie apart, are read and written otherwise, but belong to the same
 // threads: bits do not depend on that.
 #pragma once
 
@@ -21,11 +21,11 @@ struct HeldRows {
   char* data[kArrays];  // dx OUT, or IN/OUT +=, of x, dy and (or null) dsecond IN
   int64_t rows;
   int length, team, team_shift;
-  bool is_quick;        // x and dx are whole aligned vectors
-  int64_t dx_step;      // bytes from element to element
-  int axes;             // that count rows
+  bool is_quick;    // x and dx are whole aligned vectors
+  int64_t dx_step;  // bytes from element to element
+  int axes;         // that count rows
   int64_t axis_length[kMaxAxes], stride[kArrays][kMaxAxes];
-  FewGradient<T> of;    // without its arrays
+  FewGradient<T> of;  // without its arrays
 };
 
 template <class T>
@@ -177,7 +177,8 @@ bool run_held_rows(const ElementwisePlan& plan, const FewGradient<T>& of, bool s
     const int threads = rows.team > kWarp ? rows.team : kThreads;
     const auto pick = [&](auto skipping) {
       constexpr bool kSkips = decltype(skipping)::value;
-      return is_long ? held_row_gradient<2 * kVecs, T, kSkips> : held_row_gradient<kVecs, T, kSkips>;
+      return is_long ? held_row_gradient<2 * kVecs, T, kSkips>
+                     : held_row_gradient<kVecs, T, kSkips>;
     };
     launch(skips ? pick(std::true_type{}) : pick(std::false_type{}),
            {ceil_div(rows.rows, threads / rows.team), threads}, stream, rows);
