@@ -12,7 +12,9 @@ OPS = [op for op in fa.ops.values() if op.family in ("reductions", "statistics")
 
 # A result repeats along vectors, along whole rows, within a vector, and lies along the innermost
 # axis: of rows that are vectors, of some that several make one, with rows left over, and between
-# two axes. Each has more rows than a thread takes, and an end that is no whole vector.
+# two axes. Each has more rows than a thread takes, and an end that is no whole vector. Then rows and
+# columns of so few terms that a thread has all of them, also more than a block takes; and rows that
+# a warp, a block and a block of more vectors a thread hold.
 SHAPES: list[tuple[tuple[int, ...], tuple[int, ...]]] = [
     ((9, 64), (1,)),
     ((7, 37), (1,)),
@@ -31,6 +33,9 @@ SHAPES: list[tuple[tuple[int, ...], tuple[int, ...]]] = [
     ((1030, 4), (1,)),
     ((3, 1032), (0,)),
     ((2, 8, 24), (1,)),
+    ((5, 1028), (1,)),
+    ((2, 8192), (1,)),
+    ((3, 4, 512), (2,)),
 ]
 
 

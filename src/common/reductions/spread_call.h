@@ -19,8 +19,8 @@ struct SpreadBackwardCall {
 
 inline const char* problem_of_spread_backward(const void* given) {
   const SpreadBackwardCall& call = *static_cast<const SpreadBackwardCall*>(given);
-  const bool is_slope = call.of_m2 == kMeanSlope || call.of_m2 == kVarianceSlope ||
-                        call.of_m2 == kDeviationSlope;
+  const bool is_slope =
+      call.of_m2 == kMeanSlope || call.of_m2 == kVarianceSlope || call.of_m2 == kDeviationSlope;
   if (!is_slope && call.of_m2 != kM2) return "of_m2 must be a slope, or m2";
   if (is_slope == bool(call.arrays[SpreadBackwardCall::kDSecond].shape))
     return "dsecond must come with m2, and only there";

@@ -1,9 +1,10 @@
 // Moments of few terms, and their gradients: a thread has all terms of its results in registers.
 //
-// Kernels that meet an element at a time keep for each result what the next element may need, and
-// ask for each what becomes of its sums. Of few terms that costs more than the terms: of (3, N) over
-// axis 0 a variance took 181 instructions a result, where memory leaves time for 118. Here the
-// terms are constants of the code, and what all results divide by comes from the host.
+// A kernel that adds up elements one by one keeps for each result what the next element may need,
+// and asks for each what becomes of its sums. Of few terms that costs more than the terms: of
+// (3, N) over axis 0 a variance took 181 instructions a result, where memory leaves time for 118.
+// Here the number of terms is a constant, or at most one, and the host finds once what all results
+// are divided by.
 //
 //   few_columns            columns of at most kMostFewRows rows, whole aligned vectors
 //   few_rows               rows of 2 to 4 elements that touch and begin at a multiple of 16 bytes
@@ -11,7 +12,8 @@
 //   few_rows_gradient      and used at once, so that x is read once
 //
 // Operations and their order are those of RowLane, ColumnLane and OfMoments, and of the gradients'
-// functors: arrays that go by the other kernels, being misaligned for example, have the same bits.
+// functors: arrays that go by the other kernels, because they are misaligned for example, have the
+// same bits.
 #pragma once
 
 #include "cuda/reductions/gradients.cuh"
@@ -32,6 +34,7 @@ struct FewCount {
   double correction, second;
   Denominator by, left;  // by the number of terms, and by that less the correction
 
+  FewCount() = default;
   FewCount(int terms, OfM2 of_m2, double correction, bool skips)
       : terms(terms), of_m2(of_m2), skips(skips), correction(correction) {
     by.set(terms);
@@ -253,7 +256,7 @@ template <class T>
 struct FewGradient {
   const T* x;
   T* dx;
-  const char *dy, *dsecond;  // IN; dsecond: null, but where dy is the mean's
+  const char *dy, *dsecond;        // IN; dsecond: null, but where dy is the mean's
   int64_t outer_step[2], step[2];  // bytes of these, from result to result
   uint32_t results, width, row_vecs;
   Divisor by_row_vecs;
@@ -263,34 +266,44 @@ struct FewGradient {
   Compute<T> share, scale;  // with dsecond
   Compute<T> of_nan;
 
+  // What the gradients of a result's terms follow from: its number of terms and its moments.
+  struct Result {
+    Compute<T> product, of_mean;  // of x - mean, or, of a mean, of all; what is added
+    Centre<T> mean;
+  };
+  template <bool skips>
+  FASTACT_DEVICE Result result_of(const FewMoments& m, int terms, Compute<T> dy_here,
+                                  Compute<T> dsecond_here) const {
+    using C = Compute<T>;
+    const bool is_whole = !skips || m.n == terms;
+    if (of.of_m2 == kMeanSlope) return {(is_whole ? slope : C(1.0 / m.n)) * dy_here, {}, {}};
+    const C high = C(m.mean);
+    const Centre<T> mean{high, C(finite_or_zero(m.mean - double(high)))};
+    if (of.of_m2 == kM2) return {scale * dsecond_here, share * dy_here, mean};
+    return {(of.is_quick && is_whole ? slope : C(second_of(of, m))) * dy_here, {}, mean};
+  }
+  FASTACT_DEVICE Compute<T> at(Compute<T> x, const Result& result) const {
+    if (of.of_m2 == kMeanSlope) return x == x ? result.product : of_nan;
+    const Compute<T> distance = result.mean.distance(x);
+    if (of.of_m2 == kM2) return madd(result.product, distance, result.of_mean);
+    return x == x ? result.product * distance : of_nan;
+  }
+
   // Makes of the terms of a result their gradients.
   template <bool skips, int most>
   FASTACT_DEVICE void apply(Compute<T> (&x)[most], int terms, Compute<T> dy_here,
                             Compute<T> dsecond_here) const {
-    using C = Compute<T>;
-    if (of.of_m2 == kMeanSlope) {
-      const int n = skips ? count_of_few(x, terms) : terms;
-      const C product = (n == terms ? slope : C(1.0 / n)) * dy_here;
-#pragma unroll
-      for (int r = 0; r < most; ++r)
-        if (r < terms) x[r] = x[r] == x[r] ? product : of_nan;
-      return;
-    }
-    const FewMoments m = of.of_m2 == kDeviationSlope ? moments_of_few<skips, true>(of, x, terms)
-                                                     : moments_of_few<skips, false>(of, x, terms);
-    const C high = C(m.mean);
-    const Centre<T> mean{high, C(finite_or_zero(m.mean - double(high)))};
-    if (dsecond) {
-      const C of_mean = share * dy_here, of_second = scale * dsecond_here;
-#pragma unroll
-      for (int r = 0; r < most; ++r)
-        if (r < terms) x[r] = madd(of_second, mean.distance(x[r]), of_mean);
-      return;
-    }
-    const C product = (of.is_quick && m.n == terms ? slope : C(second_of(of, m))) * dy_here;
+    FewMoments m{terms, 0, 0};
+    if (of.of_m2 == kMeanSlope)
+      m.n = skips ? count_of_few(x, terms) : terms;
+    else if (of.of_m2 == kDeviationSlope)
+      m = moments_of_few<skips, true>(of, x, terms);
+    else
+      m = moments_of_few<skips, false>(of, x, terms);
+    const Result result = result_of<skips>(m, terms, dy_here, dsecond_here);
 #pragma unroll
     for (int r = 0; r < most; ++r)
-      if (r < terms) x[r] = x[r] == x[r] ? product * mean.distance(x[r]) : of_nan;
+      if (r < terms) x[r] = at(x[r], result);
   }
 };
 
@@ -397,8 +410,7 @@ void few_rows_gradient(FASTACT_GRID_CONSTANT const FewGradient<T> g) {
   }
   const int lane = int(threadIdx.x) % kWarp, warp = int(threadIdx.x) - lane;
 #pragma unroll
-  for (int i = 0; i < inner; ++i)
-    tile[int(threadIdx.x) * inner + i] = narrow_vec<T>(wide[i]);
+  for (int i = 0; i < inner; ++i) tile[int(threadIdx.x) * inner + i] = narrow_vec<T>(wide[i]);
   __syncwarp();
   T* const of_block = g.dx + int64_t(first_of_block) * inner;
 #pragma unroll

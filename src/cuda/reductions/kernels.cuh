@@ -468,8 +468,12 @@ struct SumResults {
   Denominator divisor{};
 };
 template <class T>
+FASTACT_DEVICE double divided(const SumResults& to, double sum) {
+  return sizeof(T) < sizeof(double) ? to.divisor.nearly_under(sum) : to.divisor.under(sum);
+}
+template <class T>
 FASTACT_DEVICE void put(const SumResults& to, int64_t at_y, double sum) {
-  put(reinterpret_cast<T*>(to.y + at_y), to.divisor.under(sum), to.accumulate);
+  put(reinterpret_cast<T*>(to.y + at_y), divided<T>(to, sum), to.accumulate);
 }
 template <class T, class Columns>
 FASTACT_DEVICE void put_lanes(const SumResults& to, int64_t at_y, int64_t step, int count,
@@ -478,7 +482,7 @@ FASTACT_DEVICE void put_lanes(const SumResults& to, int64_t at_y, int64_t step, 
   T sums[kSize];
 #pragma unroll
   for (int j = 0; j < kSize; ++j) {
-    double sum = to.divisor.under(columns.of(j));
+    double sum = divided<T>(to, columns.of(j));
     if (to.accumulate && j < count)
       sum += double(widen(load(reinterpret_cast<const T*>(to.y + at_y + j * step))));
     sums[j] = narrow_once<T>(sum);

@@ -337,7 +337,8 @@ struct ColumnLane {
         if (squares[j] == 0) squares[j] = vanished(counts, vecs, j, j + 1, shift[j]);
     }
     // Rounds so far: only the last has fewer rows.
-    if (with_squares && moves && moves_after<T>((rows + kInFlight - 1) / kInFlight)) move_to_means();
+    if (with_squares && moves && moves_after<T>((rows + kInFlight - 1) / kInFlight))
+      move_to_means();
   }
 
   FASTACT_DEVICE void move_to_means() {
@@ -358,8 +359,7 @@ struct ColumnLane {
 };
 
 template <Access access, class T, bool skips, bool with_squares>
-FASTACT_KERNEL_OF(kThreads,
-                  sizeof(T) > 2 && ((access == kAligned && !skips) || !with_squares) ? 3 : 2)
+FASTACT_KERNEL_OF(kThreads, sizeof(T) > 2 && access == kAligned && !(skips && with_squares) ? 3 : 2)
 void moment_columns(FASTACT_GRID_CONSTANT const ColumnSums sums,
                     FASTACT_GRID_CONSTANT const MomentResults to) {
   constexpr int kSize = Vec<T>::kSize;

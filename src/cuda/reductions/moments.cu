@@ -20,6 +20,7 @@
 #include "cuda/reductions/moment_kernels.cuh"
 #include "cuda/reductions/moments.h"
 #include "cuda/reductions/plan.cuh"
+#include "cuda/reductions/row_gradient.cuh"
 #include "cuda/reductions/weighted_kernels.cuh"
 
 FASTACT_BEGIN_NAMESPACE
@@ -227,21 +228,45 @@ struct FoundNumbers {
   }
 };
 
-// Queues the kernel for gradients of few terms, if there is one for this layout. model: an array of
-// the results, without gaps, over x's shape.
+// The functor of a call's gradients, without arrays.
 template <class T>
-bool run_few_gradient(const SpreadBackwardCall& call, const ArrayArgument& model,
-                      cudaStream_t stream) {
+FewGradient<T> gradient_of(const SpreadBackwardCall& call, const FewCount& count) {
+  using C = Compute<T>;
+  FewGradient<T> g{};
+  g.of = count;
+  g.accumulate = call.accumulate;
+  g.slope = C(count.second), g.share = C(call.share), g.scale = C(call.scale);
+  g.of_nan = call.skips ? C(0) : C(__builtin_nanf(""));
+  return g;
+}
+
+// Queues the kernel for gradients of terms that a thread or a block holds, if there is one for this
+// layout. model: an array of the results, without gaps, over x's shape.
+template <class T>
+bool run_held_gradient(const SpreadBackwardCall& call, const ArrayArgument& model,
+                       cudaStream_t stream) {
   if constexpr (sizeof(T) < sizeof(double)) {
-    enum { kModel, kDy, kDSecond, kX, kDx, kOperands };
+    struct Operands {
+      enum : int { kModel, kDy, kDSecond, kX, kDx, kCount };
+    };
+    constexpr int kModel = Operands::kModel, kDy = Operands::kDy, kDSecond = Operands::kDSecond,
+                  kX = Operands::kX, kDx = Operands::kDx;
     constexpr int kSize = Vec<T>::kSize;
     using Call = SpreadBackwardCall;
-    const Operand arrays[kOperands] = {model, call.arrays[Call::kDy], call.arrays[Call::kDSecond],
-                                       call.arrays[Call::kX], call.arrays[Call::kDx]};
+    const Operand arrays[Operands::kCount] = {model, call.arrays[Call::kDy],
+                                              call.arrays[Call::kDSecond], call.arrays[Call::kX],
+                                              call.arrays[Call::kDx]};
     ElementwisePlan plan;
-    plan_elementwise(&plan, sizeof(T), kOperands, arrays);
-    const auto bits = reinterpret_cast<uintptr_t>(plan.data[kX]) |
-                      reinterpret_cast<uintptr_t>(plan.data[kDx]);
+    plan_elementwise(&plan, sizeof(T), Operands::kCount, arrays);
+    int64_t all_terms = 1;
+    for (int i = 0; i < model.ndim; ++i) all_terms *= call.axes[i] ? model.shape[i] : 1;
+    if (all_terms >= kLeastOfHeldRow && all_terms <= kMostOfHeldRow) {
+      const FewGradient<T> g =
+          gradient_of<T>(call, {int(all_terms), OfM2(call.of_m2), call.correction, call.skips});
+      return run_held_rows<T, Operands>(plan, g, call.skips, stream);
+    }
+    const auto bits =
+        reinterpret_cast<uintptr_t>(plan.data[kX]) | reinterpret_cast<uintptr_t>(plan.data[kDx]);
     if (plan.size > kMostDense || plan.ndim > 3 || !plan.contiguous[kX] || !plan.contiguous[kDx] ||
         bits % kVecBytes != 0)
       return false;
@@ -251,34 +276,24 @@ bool run_few_gradient(const SpreadBackwardCall& call, const ArrayArgument& model
     const bool is_columns = step_of(kModel, last) == item && last > 0 &&
                             step_of(kModel, last - 1) == 0 && inner % kSize == 0 &&
                             (last == 1 || step_of(kModel, 0) == inner * item);
-    const bool is_rows = step_of(kModel, last) == 0 && last < 2 &&
-                         (last == 0 || step_of(kModel, 0) == item);
+    const bool is_rows =
+        step_of(kModel, last) == 0 && last < 2 && (last == 0 || step_of(kModel, 0) == item);
     const int64_t terms = is_columns ? plan.shape[last - 1] : inner;
-    if (!(is_columns || is_rows) || terms < 2 || terms > (is_columns ? kMostFewRows : kMostFewOfRow))
+    if (!(is_columns || is_rows) || terms < 2 ||
+        terms > (is_columns ? kMostFewRows : kMostFewOfRow))
       return false;
-    const FewCount of(int(terms), OfM2(call.of_m2), call.correction, call.skips);
-    using C = Compute<T>;
-    FewGradient<T> g{reinterpret_cast<const T*>(plan.data[kX]),
-                     reinterpret_cast<T*>(plan.data[kDx]),
-                     plan.data[kDy],
-                     plan.data[kDSecond],
-                     {},
-                     {},
-                     uint32_t(plan.size / terms),
-                     uint32_t(inner),
-                     uint32_t(inner / kSize),
-                     Divisor(std::max<int64_t>(1, inner / kSize), kMostDense),
-                     of,
-                     call.accumulate,
-                     C(of.second),
-                     C(call.share),
-                     C(call.scale),
-                     call.skips ? C(0) : C(__builtin_nanf(""))};
+    const FewCount count(int(terms), OfM2(call.of_m2), call.correction, call.skips);
+    FewGradient<T> g = gradient_of<T>(call, count);
+    g.x = reinterpret_cast<const T*>(plan.data[kX]), g.dx = reinterpret_cast<T*>(plan.data[kDx]);
+    g.dy = plan.data[kDy], g.dsecond = plan.data[kDSecond];
+    g.results = uint32_t(plan.size / terms);
+    g.width = uint32_t(inner), g.row_vecs = uint32_t(inner / kSize);
+    g.by_row_vecs = Divisor(std::max<int64_t>(1, inner / kSize), kMostDense);
     for (int k = 0; k < 2; ++k) {
       g.step[k] = step_of(kDy + k, is_columns ? last : last - 1);
       g.outer_step[k] = is_columns ? step_of(kDy + k, last - 2) : 0;
     }
-    int64_t threads = ceil_div(plan.size / terms, kSize);
+    const int64_t threads = ceil_div(plan.size / terms, kSize);
     void (*kernel)(FewGradient<T>) = nullptr;
     const auto pick = [&](auto skips) {
       constexpr bool kSkips = decltype(skips)::value;
@@ -312,11 +327,11 @@ void spread_backward(const SpreadBackwardCall& call, void* workspace, cudaStream
   if (is_empty(x)) return;
   const FoundNumbers<T> found(call, static_cast<char*>(workspace));
   const auto& [slope, mean, low] = found.over_x;
-  if (run_few_gradient<T>(call, call.of_m2 == kM2 ? mean : slope, stream)) return;
+  if (run_held_gradient<T>(call, call.of_m2 == kM2 ? mean : slope, stream)) return;
   moments<T>(found.find, static_cast<char*>(workspace) + found.bytes, stream);
   if (call.of_m2 == kM2)
-    moments_backward<T>(
-        {{x, mean, low, dy, dsecond, dx}, call.share, call.scale, call.accumulate}, stream);
+    moments_backward<T>({{x, mean, low, dy, dsecond, dx}, call.share, call.scale, call.accumulate},
+                        stream);
   else
     statistic_backward<T>({{x, dy, slope, mean, low, dx}, call.skips, call.accumulate}, stream);
 }
