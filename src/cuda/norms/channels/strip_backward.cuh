@@ -290,8 +290,13 @@ FASTACT_DEVICE void write_backward_words(const Walk<T, kPlanes>& walk, bool of_s
     if (walk.elements(u) > 0) walk.put(u, dy[u]);
 }
 
+// Gathered 16 bits need a few registers more than two blocks leave.
 template <class T, Way way, class Activation>
-FASTACT_KERNEL_OF(kStripThreads, (kStripBlocks<T, way, Activation>))
+constexpr int kSumBlocks =
+    way == kSingles && sizeof(T) == 2 ? 1 : kStripBlocks<T, way, Activation>;
+
+template <class T, Way way, class Activation>
+FASTACT_KERNEL_OF(kStripThreads, (kSumBlocks<T, way, Activation>))
 void strip_sums(FASTACT_GRID_CONSTANT const StripsOf<way> s,
                 FASTACT_GRID_CONSTANT const BackwardCall call,
                 FASTACT_GRID_CONSTANT const Activation activation, double* parts) {

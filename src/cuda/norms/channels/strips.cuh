@@ -60,7 +60,7 @@ enum StripRole { kStripX, kStripDy, kStripOut, kStripRoles };
 
 // Of planes as many threads as leave each of two blocks 128 registers a thread.
 template <class T, Way way>
-constexpr int kThreadsOfWhole = way == kPlanes                       ? 224
+constexpr int kThreadsOfWhole = way == kPlanes                    ? 224
                                 : way == kLines && sizeof(T) < 8 ? 416
                                 : way == kColumns || sizeof(T) == 8 ? kStripThreads
                                                                      : kWholeThreads;
@@ -722,6 +722,9 @@ void plan_threads(Way way, Strips* s) {
     const int64_t round = s->ty * of_thread, rounds = ceil_div(s->length, round);
     const int64_t most = std::max<int64_t>(1, kColumnsAtOnce<T> / ceil_div(units, s->tx));
     s->size = round * std::max(s->least, ceil_div(rounds, most));
+    // Short chunks are of one size: of 1568 elements in rounds of 256, 576 and not 768, 768 and 32.
+    if (way == kColumns && is_short && !s->is_whole)
+      s->size = std::max(round, ceil_div(ceil_div(s->length, most), s->ty) * s->ty);
   } else if (s->length <= held * kThreadsOfWhole<T, kLines>) {
     const int64_t team = ceil_div(s->length, held);
     s->ty = team <= kWarp ? power_of_two_from(team, kWarp) : int(ceil_div(team, kWarp)) * kWarp;
