@@ -60,24 +60,33 @@ FASTACT_DEVICE auto backward_numbers() {
   return tile_numbers<T, kBackwardNumbers>();
 }
 
-// The numbers of forward, from the arrays that forward saved. Returns the rstd of this thread's
-// channel.
+enum BackwardArgument { kSavedMean, kSavedRstd, kWeightAgain, kBiasAgain };
+
+// The numbers of forward, from the arrays that forward saved.
 template <class T, Way way>
-FASTACT_DEVICE double make_saved_numbers(const Walk<T, way>& walk, const BackwardCall& call) {
+FASTACT_DEVICE void make_saved_numbers(const Walk<T, way>& walk, const BackwardCall& call) {
   using C = Compute<T>;
+  read_arguments(walk, [&](int k, int i) {
+    if (k >= kWeightAgain)
+      return call.parameters.get(k == kBiasAgain, walk.tile.channel + i,
+                                 k == kBiasAgain ? 0.0 : 1.0);
+    const int64_t coef = walk.coef() + i;
+    return call.statistics.get(k == kSavedRstd, way == kPlanes ? coef : call.groups.of(coef),
+                               k == kSavedRstd ? 1.0 : 0.0);
+  });
+  __syncthreads();
   const auto all = backward_numbers<T>();
+  const auto arguments = tile_arguments();
   const int mine = int(threadIdx.x);
-  double mean = 0, rstd = 1, weight = 1, bias = 0;
   if (mine < walk.tile.channels) {
-    const int64_t coef = walk.coef() + mine;
-    call.statistics.get(way == kPlanes ? coef : call.groups.of(coef), mean, rstd);
-    call.parameters.get(walk.tile.channel + mine, weight, bias);
-    put_forward_numbers<T, kBackwardNumbers>(mine, mean, rstd, weight, bias);
+    const auto argument = [&](int k) { return double(arguments[k * kTileChannels + mine]); };
+    const double rstd = argument(kSavedRstd), weight = argument(kWeightAgain);
+    put_forward_numbers<T, kBackwardNumbers>(mine, argument(kSavedMean), rstd, weight,
+                                             argument(kBiasAgain));
     all[kOuter * kTileChannels + mine] = C(call.of_groups ? rstd : weight * rstd);
     all[kInner * kTileChannels + mine] = C(call.of_groups ? weight : 1.0);
   }
   __syncthreads();
-  return rstd;
 }
 
 // The numbers of dx, from the sums of the groups from `first` on in tile_pairs(), or from given
@@ -85,13 +94,14 @@ FASTACT_DEVICE double make_saved_numbers(const Walk<T, way>& walk, const Backwar
 // takes_given: whether sums may be given.
 template <bool takes_given, class T, Way way>
 FASTACT_DEVICE void make_gradient_numbers(const Walk<T, way>& walk, const BackwardCall& call,
-                                          int64_t first, double rstd) {
+                                          int64_t first) {
   using C = Compute<T>;
   const auto all = backward_numbers<T>();
   const auto pairs = tile_pairs();
   const int mine = int(threadIdx.x);
   if (mine < walk.tile.channels) {
     const int64_t channel = walk.tile.channel + mine;
+    const double rstd = tile_arguments()[kSavedRstd * kTileChannels + mine];
     double mean_p, slope;
     if (takes_given && call.sum_p.data) {
       mean_p = number_at(call.sum_p, channel, 0.0) / call.count;
@@ -280,8 +290,13 @@ FASTACT_DEVICE void write_backward_words(const Walk<T, kPlanes>& walk, bool of_s
     if (walk.elements(u) > 0) walk.put(u, dy[u]);
 }
 
+// Gathered 16 bits need a few registers more than two blocks leave.
 template <class T, Way way, class Activation>
-FASTACT_KERNEL_OF(kStripThreads, (kStripBlocks<T, way, Activation>))
+constexpr int kSumBlocks =
+    way == kSingles && sizeof(T) == 2 ? 1 : kStripBlocks<T, way, Activation>;
+
+template <class T, Way way, class Activation>
+FASTACT_KERNEL_OF(kStripThreads, (kSumBlocks<T, way, Activation>))
 void strip_sums(FASTACT_GRID_CONSTANT const StripsOf<way> s,
                 FASTACT_GRID_CONSTANT const BackwardCall call,
                 FASTACT_GRID_CONSTANT const Activation activation, double* parts) {
@@ -333,9 +348,9 @@ void strip_backward(FASTACT_GRID_CONSTANT const StripsOf<way> s,
     };
     read(0);
     const int64_t first = call.groups.of(walk.coef());
-    const double rstd = make_saved_numbers(walk, call);
+    make_saved_numbers(walk, call);
     if (call.parts.data) merge_groups(walk, call, first);
-    make_gradient_numbers<true>(walk, call, first, rstd);
+    make_gradient_numbers<true>(walk, call, first);
     const BackwardNumbers<T, way, kOfGradient, Activation> numbers(walk);
     const int rounds = walk.rounds(kVecs);
     for (int i = 0; i < rounds; ++i) {
@@ -354,7 +369,7 @@ void strip_backward(FASTACT_GRID_CONSTANT const StripsOf<way> s,
 
 // parts OUT: the sums of each channel of each example, from which the gradients of groups are made.
 template <class T, Way way, class Activation>
-FASTACT_KERNEL((kThreadsOfWhole<T, way>))
+FASTACT_KERNEL_OF((kThreadsOfWhole<T, way>), (kWholeBlocks<T, way, Activation>))
 void whole_backward(FASTACT_GRID_CONSTANT const StripsOf<way> s,
                     FASTACT_GRID_CONSTANT const BackwardCall call,
                     FASTACT_GRID_CONSTANT const Activation activation, double* parts) {
@@ -363,7 +378,7 @@ void whole_backward(FASTACT_GRID_CONSTANT const StripsOf<way> s,
     Held<T, way> dy[kVecs], x[kVecs];
     walk.read(kStripDy, 0, dy);
     walk.read(kStripX, 0, x);
-    const double rstd = make_saved_numbers(walk, call);
+    make_saved_numbers(walk, call);
     {
       UnitSums<T, way> sums;
       if constexpr (kByWords<T, way, Activation>) {
@@ -398,7 +413,7 @@ void whole_backward(FASTACT_GRID_CONSTANT const StripsOf<way> s,
       });
     }
     const int64_t coef = walk.coef();
-    make_gradient_numbers<false>(walk, call, way == kPlanes ? coef : call.groups.of(coef), rstd);
+    make_gradient_numbers<false>(walk, call, way == kPlanes ? coef : call.groups.of(coef));
     const auto write = [&](const auto& numbers) {
 #pragma unroll
       for (int u = 0; u < kVecs; ++u) {

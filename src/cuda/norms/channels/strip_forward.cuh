@@ -32,6 +32,11 @@ struct Pair {
     first = number_or(a, at.x, a_dtype, first);
     second = number_or(b, at.y, b_dtype, second);
   }
+  // One of the two, or what stands for it.
+  FASTACT_DEVICE double get(bool of_b, int64_t index, double otherwise) const {
+    const Offset at = locate(index);
+    return number_or(of_b ? b : a, of_b ? at.y : at.x, of_b ? b_dtype : a_dtype, otherwise);
+  }
   FASTACT_DEVICE void put(int64_t index, double first, double second, bool accumulate) const {
     const Offset at = locate(index);
     if (a) put_by_call(a + at.x, a_dtype, first, accumulate);
@@ -74,15 +79,33 @@ FASTACT_DEVICE void put_forward_numbers(int channel, double mean, double rstd, d
   all[kOffset * kTileChannels + channel] = C(bias);
 }
 
-// Sets the numbers of a tile from its statistics. tile_pairs() has mean and m2 of the groups from
+enum ForwardArgument { kMeanBefore, kSpreadBefore, kWeight, kBias };
+
+// Reads what a tile needs beside x. Running statistics that move are read by the block that moves
+// them.
+template <class T, Way way>
+FASTACT_DEVICE void read_forward_arguments(const Walk<T, way>& walk, const ForwardCall& call) {
+  const bool of_statistics = !call.by_moments || walk.tile.chunk == 0;
+  read_arguments(walk, [&](int k, int i) {
+    const int64_t channel = walk.tile.channel + i;
+    if (k >= kWeight) return call.parameters.get(k == kBias, channel, k == kBias ? 0.0 : 1.0);
+    const NumberVector& of = k == kMeanBefore ? call.running : call.spread;
+    const double otherwise = k == kMeanBefore || call.by_moments ? 0.0 : 1.0;
+    return of_statistics ? number_at(of, channel, otherwise) : otherwise;
+  });
+}
+
+// Sets the numbers of a tile from its arguments and its statistics. tile_pairs() has mean and m2 of the groups from
 // `first` on, or nothing where statistics are given. The block that has the first chunk of a
 // group's first channel saves the group's statistics.
 template <class T, Way way>
 FASTACT_DEVICE void make_forward_numbers(const Walk<T, way>& walk, const ForwardCall& call,
                                          int64_t first) {
   const auto pairs = tile_pairs();
+  const auto arguments = tile_arguments();
   const int mine = int(threadIdx.x);
   if (mine < walk.tile.channels) {
+    const auto argument = [&](int k) { return double(arguments[k * kTileChannels + mine]); };
     const int64_t coef = walk.coef() + mine, channel = walk.tile.channel + mine;
     const int64_t group = way == kPlanes ? coef : call.groups.of(coef);
     const bool notes =
@@ -96,20 +119,20 @@ FASTACT_DEVICE void make_forward_numbers(const Walk<T, way>& walk, const Forward
       const double var = is_root ? square_of(m2 / __builtin_sqrt(n)) : m2 / n;
       rstd = is_root ? rstd_of_variance(m2 / __builtin_sqrt(n), call.eps)
                      : 1.0 / __builtin_sqrt(var + call.eps);
-      const auto move = [&](const NumberVector& to, double now) {
-        const double before = number_at(to, channel, 0.0);
+      const auto move = [&](const NumberVector& to, double before, double now) {
         put_number(to, channel, (1 - call.momentum) * before + call.momentum * now);
       };
-      if (notes) move(call.running, mean), move(call.spread, var * call.unbiased);
+      if (notes) {
+        move(call.running, argument(kMeanBefore), mean);
+        move(call.spread, argument(kSpreadBefore), var * call.unbiased);
+      }
     } else {
-      mean = number_at(call.running, channel, 0.0);
-      rstd = number_at(call.spread, channel, 1.0);
+      mean = argument(kMeanBefore);
+      rstd = argument(kSpreadBefore);
       if (!call.is_rstd) rstd = 1.0 / __builtin_sqrt(rstd + call.eps);
     }
     if (notes) call.saved.put(group, mean, rstd, false);
-    double weight = 1, bias = 0;
-    call.parameters.get(channel, weight, bias);
-    put_forward_numbers<T, kForwardNumbers>(mine, mean, rstd, weight, bias);
+    put_forward_numbers<T, kForwardNumbers>(mine, mean, rstd, argument(kWeight), argument(kBias));
   }
   __syncthreads();
 }
@@ -194,8 +217,12 @@ void strip_forward(FASTACT_GRID_CONSTANT const StripsOf<way> s,
   for_each_tile<T, way>(s, true, [&](const Walk<T, way>& walk) {
     Held<T, way> vecs[kVecs];  // they are read while the statistics are made
     walk.read(kStripX, 0, vecs);
+    read_forward_arguments(walk, call);
     const int64_t first = call.groups.of(walk.coef());
-    if (call.by_moments) merge_groups(walk, call, first);
+    if (call.by_moments)
+      merge_groups(walk, call, first);
+    else
+      __syncthreads();
     make_forward_numbers(walk, call, first);
     const ForwardNumbers<T, way, Activation> numbers(walk);
     const int rounds = walk.rounds(kVecs);
@@ -210,9 +237,13 @@ void strip_forward(FASTACT_GRID_CONSTANT const StripsOf<way> s,
 // The same of kernels of whole channels.
 template <class T, Way way, class Activation>
 constexpr int kWholeBlocks = kByWords<T, way, Activation> ? 2 : 1;
+// Forward of lines too.
+template <class T, Way way, class Activation>
+constexpr int kWholeForwardBlocks =
+    way == kLines && sizeof(T) == 4 && kIsFixed<Activation> ? 2 : kWholeBlocks<T, way, Activation>;
 
 template <class T, Way way, class Activation>
-FASTACT_KERNEL_OF((kThreadsOfWhole<T, way>), (kWholeBlocks<T, way, Activation>))
+FASTACT_KERNEL_OF((kThreadsOfWhole<T, way>), (kWholeForwardBlocks<T, way, Activation>))
 void whole_forward(FASTACT_GRID_CONSTANT const StripsOf<way> s,
                    FASTACT_GRID_CONSTANT const ForwardCall call,
                    FASTACT_GRID_CONSTANT const Activation activation) {
@@ -220,6 +251,7 @@ void whole_forward(FASTACT_GRID_CONSTANT const StripsOf<way> s,
   for_each_whole_tile<T, way>(s, [&](const Walk<T, way>& walk) {
     Held<T, way> vecs[kVecs];
     walk.read(kStripX, 0, vecs);
+    read_forward_arguments(walk, call);
     find_moments(walk, call.eps, [&](const auto& add) { add(0, vecs); });
     int64_t first = walk.coef();
     if constexpr (way != kPlanes) {

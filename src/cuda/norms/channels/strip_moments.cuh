@@ -135,8 +135,8 @@ struct UnitMoments {
   }
 };
 
-// The same of planes, whose units have lanes of two channels. Trees are of two lanes of five vectors,
-// or of as many of these as belong to one channel.
+// The same of planes, whose units have lanes of two channels. Trees are of a lane of all
+// vectors of a round.
 template <class T>
 struct UnitMoments<T, kPlanes> {
   static constexpr int kSize = Vec<T>::kSize, kVecs = Walk<T, kPlanes>::kVecs;
@@ -218,34 +218,35 @@ struct UnitMoments<T, kPlanes> {
   }
   template <bool has_all>
   FASTACT_DEVICE void add_round(const Words (&vecs)[kVecs], int count) {
-    static_assert(kVecs == 5, "a tree of two lanes of five vectors");
-    Wide<T> x[kVecs];
+    constexpr int kHalf = kVecs / 2;
 #pragma unroll
-    for (int u = 0; u < kVecs; ++u) x[u] = widen_words<T>(vecs[u]);
+    for (int lane = 0; lane < kSize; ++lane) {
+      const C near = shift_of(lane);
+      C d[kVecs], of_squares[kHalf];
 #pragma unroll
-    for (int two = 0; two < kSize; two += 2) {
-      C of_lane[2][2];
+      for (int u = 0; u < kVecs; ++u)
+        d[u] = has_all || u < count ? lane_of(vecs[u], lane) - near : C(0);
 #pragma unroll
-      for (int k = 0; k < 2; ++k) {
-        const C near = shift_of(two + k);
-        C d[kVecs];
-#pragma unroll
-        for (int u = 0; u < kVecs; ++u)
-          d[u] = has_all || u < count ? x[u].lane[two + k] - near : C(0);
-        of_lane[k][0] = (d[0] + d[2]) + ((d[1] + d[3]) + d[4]);
-        of_lane[k][1] = madd(d[0], d[0], d[2] * d[2]) +
-                        madd(d[4], d[4], madd(d[1], d[1], d[3] * d[3]));
+      for (int u = 0; u < kHalf; ++u) {
+        of_squares[u] = madd(d[u], d[u], d[u + kHalf] * d[u + kHalf]);
+        d[u] += d[u + kHalf];
       }
+#pragma unroll
+      for (int half = kHalf / 2; half > 0; half /= 2)
+#pragma unroll
+        for (int u = 0; u < half; ++u) d[u] += d[u + half], of_squares[u] += of_squares[u + half];
 #pragma unroll
       for (int j = 0; j < 2; ++j) {
-        const bool counts[2] = {(two >= split) == bool(j), (two + 1 >= split) == bool(j)};
-        const auto of_both = [&](int which) {
-          return (counts[0] ? of_lane[0][which] : C(0)) + (counts[1] ? of_lane[1][which] : C(0));
-        };
-        sum[j] += double(of_both(0));
-        squares[j] += double(of_both(1));
+        if ((lane >= split) != bool(j)) continue;
+        sum[j] += double(d[0]);
+        squares[j] += double(of_squares[0]);
       }
     }
+  }
+  FASTACT_DEVICE static C lane_of(const Words& words, int lane) {
+    C wide[kOfWord<T>];
+    widen_word<T>(words.word[lane / kOfWord<T>], wide);
+    return wide[lane % kOfWord<T>];
   }
 };
 

@@ -58,16 +58,17 @@ constexpr int64_t kExampleRounds = sizeof(T) > 2 ? 5 : 4;
 enum Way { kLines, kColumns, kPlanes, kSingles };
 enum StripRole { kStripX, kStripDy, kStripOut, kStripRoles };
 
-// Of planes as many threads as leave each of two blocks 80 registers a thread.
+// Of planes as many threads as leave each of two blocks 128 registers a thread.
 template <class T, Way way>
-constexpr int kThreadsOfWhole = way == kPlanes                       ? 384
+constexpr int kThreadsOfWhole = way == kPlanes                    ? 224
+                                : way == kLines && sizeof(T) < 8 ? 416
                                 : way == kColumns || sizeof(T) == 8 ? kStripThreads
                                                                      : kWholeThreads;
 // Vectors of a thread that are in flight; in kernels of whole channels these are all its vectors.
 // Gathered vectors of 16 bits are two: 32 single elements would double the code of their kernels.
 template <class T>
 constexpr int strip_vecs(Way way) {
-  return way == kPlanes ? 5 : way == kSingles && sizeof(T) == 2 ? 2 : 4;
+  return way == kPlanes ? 8 : way == kSingles && sizeof(T) == 2 ? 2 : 4;
 }
 // A vector that a thread holds, by words: 16 bits taken apart into eight numbers would have to
 // arrive before the next vector's load is issued. Gathered elements come one by one.
@@ -438,7 +439,8 @@ FASTACT_DEVICE void fold_tile(const Walk<T, way>& walk, const double (&a)[kUnitC
 template <class T>
 FASTACT_DEVICE void fold_tile(const Walk<T, kPlanes>& walk, const double (&a)[2],
                               const double (&b)[2]) {
-  FASTACT_SHARED(double, sums, 4 * (kThreadsOfWhole<T, kPlanes>));  // [thread][channel][2]
+  static_assert(kThreadsOfWhole<T, kPlanes> <= kStripThreads, "the most threads of any kernel");
+  FASTACT_SHARED(double, sums, 4 * kStripThreads);  // [thread][channel][2]
   const auto pairs = tile_pairs();
   const Strips& s = walk.s;
   const int thread = int(threadIdx.x), inner = int(s.inner), reach = int(s.by_reach.by);
@@ -480,6 +482,29 @@ FASTACT_DEVICE bool any_of_block(bool condition) {
   bool any = false;
   for (int i = 0; i < int(blockDim.x) / kWarp; ++i) any |= int(of_warps[i]) != 0;
   return any;
+}
+
+// Four arguments of each channel of a tile, as double: [4][kTileChannels] in shared memory.
+constexpr int kArguments = 4;
+FASTACT_DEVICE auto tile_arguments() {
+  FASTACT_SHARED(double, all, kArguments * kTileChannels);
+  return all;
+}
+// Fills tile_arguments() by read(k, channel of the tile). Each argument has warps of its own, or a
+// turn of the block's warps, so that it does not wait for another one's memory. They may be read
+// after the next barrier.
+template <class T, Way way, class Read>
+FASTACT_DEVICE void read_arguments(const Walk<T, way>& walk, const Read& read) {
+  const auto all = tile_arguments();
+  const int lane = int(threadIdx.x) % kWarp, warp = int(threadIdx.x) / kWarp;
+  const int warps = walk.s.threads / kWarp, teams = warps < kArguments ? 1 : warps / kArguments;
+  const int step = warps < kArguments ? warps : kArguments;
+  if (warp >= step * teams) return;
+#pragma unroll 1
+  for (int k = warp % step; k < kArguments; k += step)
+#pragma unroll 1
+    for (int i = warp / step * kWarp + lane; i < walk.tile.channels; i += teams * kWarp)
+      all[k * kTileChannels + i] = read(k, i);
 }
 
 // The coefficients of a kernel in shared memory: a number of each kind for each channel of a tile.
@@ -697,6 +722,9 @@ void plan_threads(Way way, Strips* s) {
     const int64_t round = s->ty * of_thread, rounds = ceil_div(s->length, round);
     const int64_t most = std::max<int64_t>(1, kColumnsAtOnce<T> / ceil_div(units, s->tx));
     s->size = round * std::max(s->least, ceil_div(rounds, most));
+    // Short chunks are of one size: of 1568 elements in rounds of 256, 576 and not 768, 768 and 32.
+    if (way == kColumns && is_short && !s->is_whole)
+      s->size = std::max(round, ceil_div(ceil_div(s->length, most), s->ty) * s->ty);
   } else if (s->length <= held * kThreadsOfWhole<T, kLines>) {
     const int64_t team = ceil_div(s->length, held);
     s->ty = team <= kWarp ? power_of_two_from(team, kWarp) : int(ceil_div(team, kWarp)) * kWarp;
