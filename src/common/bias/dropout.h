@@ -26,37 +26,53 @@ struct PhiloxBlock {
   uint32_t word[kBlockWords];
 };
 
-FASTACT_HD PhiloxBlock philox(uint64_t counter, uint64_t seed) {
+// The keys of all rounds.
+struct PhiloxKeys {
+  uint32_t a[kPhiloxRounds], c[kPhiloxRounds];
+};
+FASTACT_HD PhiloxKeys philox_keys(uint64_t seed) {
+  PhiloxKeys keys{};
+  for (int round = 0; round < kPhiloxRounds; ++round) {
+    keys.a[round] = uint32_t(seed) + uint32_t(round) * kPhiloxStepA;
+    keys.c[round] = uint32_t(seed >> 32) + uint32_t(round) * kPhiloxStepC;
+  }
+  return keys;
+}
+
+FASTACT_HD PhiloxBlock philox(uint64_t counter, const PhiloxKeys& keys) {
   uint32_t a = uint32_t(counter), b = uint32_t(counter >> 32), c = 0, d = 0;
-  uint32_t key[] = {uint32_t(seed), uint32_t(seed >> 32)};
 #if defined(__CUDA_ARCH__)
 #pragma unroll
 #endif
   for (int round = 0; round < kPhiloxRounds; ++round) {
     const uint64_t of_a = uint64_t(kPhiloxFactorA) * a, of_c = uint64_t(kPhiloxFactorC) * c;
-    a = uint32_t(of_c >> 32) ^ b ^ key[0], b = uint32_t(of_c);
-    c = uint32_t(of_a >> 32) ^ d ^ key[1], d = uint32_t(of_a);
-    key[0] += kPhiloxStepA, key[1] += kPhiloxStepC;
+    a = uint32_t(of_c >> 32) ^ b ^ keys.a[round], b = uint32_t(of_c);
+    c = uint32_t(of_a >> 32) ^ d ^ keys.c[round], d = uint32_t(of_a);
   }
   return {{a, b, c, d}};
 }
 
 // The word of an element, by its index and the offset.
-FASTACT_HD uint32_t dropout_word(uint64_t index, uint64_t seed) {
-  const PhiloxBlock block = philox(index / kBlockWords, seed);
+FASTACT_HD uint32_t dropout_word(uint64_t index, const PhiloxKeys& keys) {
+  const PhiloxBlock block = philox(index / kBlockWords, keys);
   const uint32_t low = index & 1 ? block.word[1] : block.word[0];
   const uint32_t high = index & 1 ? block.word[3] : block.word[2];
   return index & 2 ? high : low;
 }
 
-// y of x and its word. A word of 0 stands for all where all are dropped.
+// y of x, which is kept or not.
 template <class C>
-FASTACT_HD C dropped(const Dropout& of, C x, uint32_t word, C scale) {
-  return (word >= of.threshold ? x : C(0)) * scale;
+FASTACT_HD C dropped(bool is_kept, C x, C scale) {
+  return (is_kept ? x : C(0)) * scale;
 }
 template <class C>
-FASTACT_HD C dropped(const Dropout& of, C x, uint32_t word, C scale, C residual) {
-  return madd(word >= of.threshold ? x : C(0), scale, residual);
+FASTACT_HD C dropped(bool is_kept, C x, C scale, C residual) {
+  return madd(is_kept ? x : C(0), scale, residual);
+}
+// By its word. A word of 0 stands for all where all are dropped.
+template <class C, class... Residual>
+FASTACT_HD C dropped(const Dropout& of, C x, uint32_t word, C scale, Residual... residual) {
+  return dropped(word >= of.threshold, x, scale, residual...);
 }
 
 inline Dropout dropout_of(const DropoutCall& call) {

@@ -260,8 +260,9 @@ __attribute__((noinline)) void draw(uint64_t first, const RoundKeys& keys, uint3
 // words OUT (n): of elements by their indices. Not inlined either.
 __attribute__((noinline)) void draw_at(const uint64_t* indices, int64_t n, uint64_t seed,
                                        uint32_t* words) {
+  const PhiloxKeys keys = philox_keys(seed);
 #pragma omp simd
-  for (int64_t k = 0; k < n; ++k) words[k] = dropout_word(indices[k], seed);
+  for (int64_t k = 0; k < n; ++k) words[k] = dropout_word(indices[k], keys);
 }
 
 // y OUT = what dropout makes of m elements by their words.

@@ -7,32 +7,44 @@
 FASTACT_BEGIN_NAMESPACE
 namespace {
 
-// The words of the elements of a vector: of one block for each four of them, and of one more where
-// they begin inside a block.
+// The words of the elements of a vector, from the first-th on: of one block for each four of them,
+// and of one more where they begin inside a block. That is the same for all vectors of a call.
 template <class T>
 struct VectorWords {
-  static constexpr int kSize = Vec<T>::kSize, kBlocks = (kSize + 2 * kBlockWords - 2) / kBlockWords;
-  uint32_t word[kBlocks * kBlockWords];
+  static constexpr int kSize = Vec<T>::kSize;
+  static constexpr int kBlocks = kSize < kBlockWords ? 1 : kSize / kBlockWords;
+  uint32_t word[kSize];
 
-  FASTACT_DEVICE VectorWords(uint64_t first, uint64_t seed) {
+  FASTACT_DEVICE VectorWords(uint64_t first, const PhiloxKeys& keys) {
     const int skipped = int(first % kBlockWords);
-#pragma unroll
-    for (int b = 0; b < kBlocks; ++b) {
-      PhiloxBlock block{};
-      if (b * kBlockWords < kSize + skipped) block = philox(first / kBlockWords + b, seed);
-#pragma unroll
-      for (int j = 0; j < kBlockWords; ++j) word[b * kBlockWords + j] = block.word[j];
-    }
-    skip<2>(skipped & 2);
-    skip<1>(skipped & 1);
+    if (skipped == 0)
+      take<0>(first / kBlockWords, keys, 0);
+    else
+      take<1>(first / kBlockWords, keys, skipped);
   }
 
  private:
-  template <int words>
-  FASTACT_DEVICE void skip(bool does) {
+  // more: blocks besides.
+  template <int more>
+  FASTACT_DEVICE void take(uint64_t counter, const PhiloxKeys& keys, int skipped) {
+    uint32_t all[(kBlocks + more) * kBlockWords];
 #pragma unroll
-    for (int j = 0; j + words < kBlocks * kBlockWords; ++j)
-      word[j] = does ? word[j + words] : word[j];
+    for (int b = 0; b < kBlocks + more; ++b) {
+      const PhiloxBlock block = philox(counter + b, keys);
+#pragma unroll
+      for (int j = 0; j < kBlockWords; ++j) all[b * kBlockWords + j] = block.word[j];
+    }
+    if constexpr (more > 0) {
+      skip<2>(all, skipped & 2);
+      skip<1>(all, skipped & 1);
+    }
+#pragma unroll
+    for (int j = 0; j < kSize; ++j) word[j] = all[j];
+  }
+  template <int words, int count>
+  static FASTACT_DEVICE void skip(uint32_t (&all)[count], bool does) {
+#pragma unroll
+    for (int j = 0; j + words < count; ++j) all[j] = does ? all[j + words] : all[j];
   }
 };
 
@@ -41,10 +53,21 @@ struct Dropped {
   static constexpr int kUnroll = 2;
   static constexpr Indexed kIndexed = kIndexedElements;
   using C = Compute<T>;
-  Dropout of;
+  PhiloxKeys keys;  // a round's is an operand of its instruction
+  uint64_t offset;
+  uint32_t threshold;
+  bool drops_all;
+  C scale;
+
+  explicit Dropped(const Dropout& of)
+      : keys(philox_keys(of.seed)),
+        offset(of.offset),
+        threshold(of.threshold),
+        drops_all(of.drops_all),
+        scale(C(of.scale)) {}
 
   FASTACT_DEVICE Wide<T> vec(const Wide<T> (&in)[inputs], int64_t index) const {
-    const VectorWords<T> words(uint64_t(index) + of.offset, of.seed);
+    const VectorWords<T> words(uint64_t(index) + offset, keys);
     Wide<T> y;
 #pragma unroll
     for (int j = 0; j < Vec<T>::kSize; ++j) {
@@ -56,7 +79,7 @@ struct Dropped {
     return y;
   }
   FASTACT_DEVICE C at(const C (&in)[inputs], int64_t index) const {
-    const uint32_t word = dropout_word(uint64_t(index) + of.offset, of.seed);
+    const uint32_t word = dropout_word(uint64_t(index) + offset, keys);
     if constexpr (inputs == 2)
       return one(word, in[0], in[1]);
     else
@@ -66,7 +89,7 @@ struct Dropped {
  private:
   template <class... Residual>
   FASTACT_DEVICE C one(uint32_t word, C x, Residual... residual) const {
-    return dropped(of, x, of.drops_all ? 0 : word, C(of.scale), residual...);
+    return dropped(!drops_all & (word >= threshold), x, scale, residual...);
   }
 };
 

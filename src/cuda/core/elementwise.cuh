@@ -99,13 +99,13 @@ FASTACT_DEVICE void map_element(const T (&in)[inputs], T* out, int64_t index, bo
 template <class T, int inputs, bool accumulates, class F>
 FASTACT_DEVICE void map_vec(const Vec<T> (&in)[inputs], T* out, int64_t index, bool accumulate,
                             const F& f) {
-  Vec<T> before{};
-  if (accumulates && accumulate) before = load_vec(out);
+  Words before{};  // not numbers of 16 bits, which would be moved one by one
+  if (accumulates && accumulate) before = bit_cast<Words>(load_vec(out));
   Wide<T> wide[inputs];
 #pragma unroll
   for (int k = 0; k < inputs; ++k) wide[k] = widen_vec(in[k]);
   Wide<T> result = f.vec(wide, index);
-  if (accumulates && accumulate) accumulate_onto(before, result);
+  if (accumulates && accumulate) accumulate_onto(bit_cast<Vec<T>>(before), result);
   store_vec(out, narrow_vec<T>(result));
 }
 
