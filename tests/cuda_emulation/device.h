@@ -146,7 +146,7 @@ inline void bring_all_near(const void* p, unsigned bytes,
 
 using emulation::block_of_cluster, emulation::cluster_index;
 
-// As launch.cuh has it. The barrier and the numbers are shared memory there, and count as such.
+// As cluster.cuh has it. The barrier and the numbers are shared memory there, and count as such.
 template <int n>
 struct Mailbox {
   using Site = emulation::Site;
