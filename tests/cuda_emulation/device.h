@@ -181,7 +181,7 @@ struct Mailboxes {
   }
 };
 
-// As launch.cuh has it. The barrier and the numbers are shared memory there, and count as such.
+// As cluster.cuh has it. The barrier and the numbers are shared memory there, and count as such.
 template <int n>
 struct Mailbox {
   using Site = emulation::Site;

@@ -35,21 +35,14 @@ constexpr int64_t kHeldRow = kMostVecs<T> * kRowThreads;
 
 // The shape of the blocks for rows of so many vectors: vectors of a thread, lanes of a row, threads
 // of a block. A warp is enough for a short row and needs no barrier; many short rows share a block.
-// Where a row has a block for itself, a thread takes four vectors as long as that is enough.
-// Measurements: docs/design/cuda.md, "Norms over rows".
+// A thread takes four vectors as long as that is enough and some lanes are left, for what is done
+// once for a row costs each lane as much as several vectors. Measurements: docs/design/cuda.md, "Norms over rows".
 template <class T>
 RowShape row_shape(int64_t vecs) {
   constexpr int kMost = kMostVecs<T>;
-  static const char* given = std::getenv("FASTACT_TRY_SHORT");
-  static const int tried = given ? std::atoi(given) : 0;
-  if (tried == 1 && sizeof(T) == 2 && vecs <= 4 * kWarp)
-    return {4, power_of_two_from(ceil_div(vecs, 4), kWarp), 256};
-  if (tried == 2 && sizeof(T) == 2 && vecs <= 4 * kWarp)
-    return {4, power_of_two_from(ceil_div(vecs, 4), kWarp), 128};
-  if (tried == 3 && vecs <= 4 * kWarp)
-    return {4, power_of_two_from(ceil_div(vecs, 4), kWarp), 256};
-  if (vecs <= 2 * kWarp) return {2, power_of_two_from(ceil_div(vecs, 2), kWarp), 256};
-  if (vecs <= 4 * kWarp) return {4, kWarp, 256};
+  if (vecs <= 8) return {2, power_of_two_from(ceil_div(vecs, 2), kWarp), 256};
+  if (vecs <= 4 * kWarp)
+    return {4, power_of_two_from(ceil_div(vecs, 4), kWarp), sizeof(T) == 2 ? 128 : 256};
   if (vecs <= kMost * kWarp) return {kMost, kWarp, 128};
   const int of_thread = vecs <= 1024 ? 4 : kMost;
   const int lanes = int(ceil_div(ceil_div(vecs, of_thread), kWarp)) * kWarp;

@@ -2,13 +2,12 @@
 //
 // The kernels compile twice: by nvcc for a GPU, and by the host's compiler for the emulated device
 // of tests/cuda_emulation, on which every kernel runs in every test run. All differences between
-// the two are in this file. A kernel uses
+// the two are in this file and, for clusters of blocks, in cluster.cuh. A kernel uses
 //   - threadIdx, blockIdx, blockDim, gridDim; __syncthreads, warp shuffles and votes;
 //   - FASTACT_KERNEL(threads) in front of a kernel, or FASTACT_KERNEL_OF(threads, blocks) where so
 //     many blocks on a multiprocessor are enough and registers are short;
 //   - FASTACT_SHARED and dynamic_shared for shared memory, both used through operator[] alone;
 //   - copy_later, end_copies and await_copies to bring vectors to shared memory ahead of their use;
-//   - cluster_index, block_of_cluster and a Mailbox where a launch has clusters;
 //   - load, store, load_vec, store_vec for global memory: the emulated device checks each of these
 //     against the arrays that exist. A raw pointer is never dereferenced.
 #pragma once
@@ -131,142 +130,6 @@ FASTACT_DEVICE T* dynamic_shared() {
   return reinterpret_cast<T*>(fastact_dynamic_shared);
 }
 
-// Clusters: blocks that run at the same time and reach each other's shared memory, on devices of
-// compute capability 9.0 and later. A Mailbox is an array in the shared memory of each block to
-// which the threads of all of them send numbers. Every thread of the kernel says open(count) first,
-// the count being of the numbers that come, then all_are_open(), which waits until every block of
-// the cluster runs; only then may it send. wait() waits for all numbers. A kernel that was compiled
-// for less traps: cluster_sizes (device.h) say where it is not to be launched.
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 900
-FASTACT_DEVICE int cluster_index() { return 0; }
-FASTACT_DEVICE int block_of_cluster() { return 0; }
-template <int n>
-struct Mailbox {
-  FASTACT_DEVICE void open(int) const { __trap(); }
-  FASTACT_DEVICE void all_are_open() const {}
-  FASTACT_DEVICE void send(int, double, int) const {}
-  FASTACT_DEVICE void wait() const {}
-  FASTACT_DEVICE double operator[](int64_t) const { return 0; }
-};
-template <int n>
-struct Mailboxes {
-  FASTACT_DEVICE void open() const { __trap(); }
-  FASTACT_DEVICE void all_are_open() const {}
-  FASTACT_DEVICE void expect(int, int) const {}
-  FASTACT_DEVICE void send(int, int, double, int) const {}
-  FASTACT_DEVICE void wait(int) const {}
-  FASTACT_DEVICE double get(int, int) const { return 0; }
-};
-FASTACT_DEVICE void bring_all_near(const void*, unsigned) {}
-#else
-FASTACT_DEVICE int cluster_index() {
-  int index;
-  asm("mov.u32 %0, %%clusterid.x;" : "=r"(index));
-  return index;
-}
-FASTACT_DEVICE int block_of_cluster() {
-  int block;
-  asm("mov.u32 %0, %%cluster_ctarank;" : "=r"(block));
-  return block;
-}
-// Numbers are counted by a barrier of the receiving block, so that nobody has to wait for stores.
-template <int n>
-struct Mailbox {
-  // The first word is the barrier.
-  static FASTACT_DEVICE double* words() {
-    __shared__ double of_block[1 + n];
-    return of_block;
-  }
-  static FASTACT_DEVICE unsigned at(int i) { return unsigned(__cvta_generic_to_shared(words() + i)); }
-  FASTACT_DEVICE void open(int count) const {
-    if (threadIdx.x == 0) {
-      asm volatile(
-          "mbarrier.init.shared::cta.b64 [%0], 1;\n\tfence.mbarrier_init.release.cluster;\n\t"
-          "mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(at(0)),
-          "r"(count * int(sizeof(double)))
-          : "memory");
-    }
-    __syncwarp();
-    asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
-  }
-  FASTACT_DEVICE void all_are_open() const {
-    asm volatile("barrier.cluster.wait.aligned;" ::: "memory");
-  }
-  // The i-th number of another block is `value`.
-  FASTACT_DEVICE void send(int i, double value, int block) const {
-    asm volatile(
-        "{\n\t.reg .b32 to, bar;\n\tmapa.shared::cluster.u32 to, %0, %2;\n\t"
-        "mapa.shared::cluster.u32 bar, %1, %2;\n\t"
-        "st.async.shared::cluster.mbarrier::complete_tx::bytes.b64 [to], %3, [bar];\n\t}" ::"r"(
-            at(1 + i)),
-        "r"(at(0)), "r"(block), "l"(__double_as_longlong(value))
-        : "memory");
-  }
-  FASTACT_DEVICE void wait() const {
-    asm volatile(
-        "{\n\t.reg .pred done;\nagain_%=:\n\t"
-        "mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 done, [%0], 0;\n\t"
-        "@!done bra again_%=;\n\t}" ::"r"(at(0))
-        : "memory");
-  }
-  FASTACT_DEVICE double operator[](int64_t i) const { return words()[1 + i]; }
-};
-// Two boxes of n numbers in turn, for rounds of messages. Thread 0 of the receiving block says
-// expect(round, count) once a round. Nobody sends the next round's numbers before it has all of this
-// round's and its block is through with those of the round before.
-template <int n>
-struct Mailboxes {
-  static FASTACT_DEVICE double* words() {
-    __shared__ double of_block[2 + 2 * n];
-    return of_block;
-  }
-  static FASTACT_DEVICE unsigned at(int i) {
-    return unsigned(__cvta_generic_to_shared(words() + i));
-  }
-  FASTACT_DEVICE void open() const {
-    if (threadIdx.x == 0) {
-      asm volatile(
-          "mbarrier.init.shared::cta.b64 [%0], 1;\n\tmbarrier.init.shared::cta.b64 [%1], 1;\n\t"
-          "fence.mbarrier_init.release.cluster;" ::"r"(at(0)),
-          "r"(at(1))
-          : "memory");
-    }
-    __syncwarp();
-    asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
-  }
-  FASTACT_DEVICE void all_are_open() const {
-    asm volatile("barrier.cluster.wait.aligned;" ::: "memory");
-  }
-  FASTACT_DEVICE void expect(int round, int count) const {
-    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(at(round & 1)),
-                 "r"(count * int(sizeof(double)))
-                 : "memory");
-  }
-  FASTACT_DEVICE void send(int round, int i, double value, int block) const {
-    asm volatile(
-        "{\n\t.reg .b32 to, bar;\n\tmapa.shared::cluster.u32 to, %0, %2;\n\t"
-        "mapa.shared::cluster.u32 bar, %1, %2;\n\t"
-        "st.async.shared::cluster.mbarrier::complete_tx::bytes.b64 [to], %3, [bar];\n\t}" ::"r"(
-            at(2 + (round & 1) * n + i)),
-        "r"(at(round & 1)), "r"(block), "l"(__double_as_longlong(value))
-        : "memory");
-  }
-  FASTACT_DEVICE void wait(int round) const {
-    asm volatile(
-        "{\n\t.reg .pred done;\nagain_%=:\n\t"
-        "mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 done, [%0], %1;\n\t"
-        "@!done bra again_%=;\n\t}" ::"r"(at(round & 1)),
-        "r"(round >> 1 & 1)
-        : "memory");
-  }
-  FASTACT_DEVICE double get(int round, int i) const { return words()[2 + (round & 1) * n + i]; }
-};
-// Reads so many bytes, a multiple of 16, into the second-level cache.
-FASTACT_DEVICE void bring_all_near(const void* p, unsigned bytes) {
-  asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(p), "r"(bytes) : "memory");
-}
-#endif
-
 #endif
 
 constexpr int kWarp = 32;
@@ -295,7 +158,8 @@ void run_emulated(const void* kernel, const Shape& shape, cudaStream_t stream,
   emulation::launch(reinterpret_cast<void (*)(Parameters...)>(const_cast<void*>(kernel)),
                     {unsigned(shape.blocks), unsigned(shape.blocks_y)},
                     {unsigned(shape.threads), unsigned(shape.threads_y)}, size_t(shape.shared),
-                    unsigned(shape.cluster), stream, *static_cast<const Parameters*>(parameters[k])...);
+                    unsigned(shape.cluster), stream,
+                    *static_cast<const Parameters*>(parameters[k])...);
 }
 template <class... Parameters>
 void queue_kernel(const void* kernel, const Shape& shape, cudaStream_t stream,

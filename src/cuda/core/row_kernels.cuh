@@ -2,10 +2,10 @@
 //
 // A row that a block holds takes one kernel. A longer one takes three: the statistics of its
 // chunks, one kernel that merges them, and y, from the last chunk on, which may be in the
-// second-level cache still. Where the device has clusters, norms take one kernel for it too: the
-// blocks of a cluster hold its chunks and give each other their statistics. Chunks and the order in
-// which they merge are the same, so are bits. How rows are laid over threads, read and folded:
-// held_rows.cuh.
+// second-level cache still. Where the device has clusters, norms without a residual take one kernel
+// for rows of up to 16 chunks too: the blocks of a cluster hold a row and give each other the
+// statistics of its chunks. Chunks and the order in which they merge are the same, so are bits. How
+// rows are laid over threads, read and folded: held_rows.cuh.
 //
 // Whole aligned vectors have a kernel for each phase, so that no kernel tests the phase at run
 // time; so have columns with a y, to save registers. Other rows have one kernel for all phases,
@@ -23,29 +23,28 @@
 //   finish(rows, part, found, &total)   gives Made of it; one lane stores numbers
 //   put(rows, part, row, made)          writes y
 // and for rows in chunks
-//   kChunkNumbers, store_chunk(found, s, put)  put(k, number) of a chunk's statistic, of the s-th row
+//   kChunkNumbers, store_chunk(found, s, put)  gives put(k, number) the numbers of a chunk's
+//                                       statistic, of the s-th row
 //   OfChunks                            the functor that finds it
 //   Applied                             the functor that applies a row's statistic to columns
 //   kRowNumbers, merge(rows, from, lane, width)  merges the chunks of a row, from(i) being the i-th
 //                                       of their numbers, by lanes of a warp
 //   finish_merged(rows, row, merged, to, &total)  stores a row's numbers, by one thread
 //   resume(rows, part, from, &row)      gives Made of these
-// and for clusters (kClusters of the rows, and of the op)
+// and where kClusters of the rows and of the op are set
+//   reads_once(rows)                    whether x alone is read, so that clusters and bring_near pay
+//   bring_near(rows, row)               reads x of a row into the second-level cache
+//   numbers_of(merged, put)             gives put(k, number) what made_of asks for
 //   store_merged(rows, row, merged)     stores the statistics that a caller asks for
-//   made_of(merged), is_as_read(found)  Made; whether find left the vectors as they were read
+//   made_of(from)                       Made, from(k) being the k-th number
+//   is_as_read(found)                   whether find left the vectors as they were read
 #pragma once
 
-#include <cstdlib>
-
+#include "cuda/core/cluster.cuh"
 #include "cuda/core/held_rows.cuh"
 
 FASTACT_BEGIN_NAMESPACE
 namespace {
-
-inline int tried(const char* name, int otherwise) {
-  const char* const given = std::getenv(name);
-  return given ? std::atoi(given) : otherwise;
-}
 
 constexpr int kMergeThreads = 256;  // of a block that merges chunks, one row for each warp
 
@@ -53,8 +52,14 @@ constexpr int kMergeThreads = 256;  // of a block that merges chunks, one row fo
 struct ChunkNumbers {
   double* chunks;  // of the first: rows x chunks x kChunkNumbers
   double* rows;    // of the second: rows x kRowNumbers
-  int64_t ahead;   // trial: whole rows that a block brings near, so many blocks on
+  int64_t ahead;   // whole rows: a block brings near the row of the block so many on; 0: none
 };
+
+// Rows of 16 bits whose norms have a block each, one kernel: how many threads on the block is whose
+// row a block brings near. It is half of what an H200 runs at a time. bfloat16 (4096, 16384) took
+// 76.8 us and takes 71.4, and 73.1 with all that run at a time; in float32 nothing is gained, and
+// (2048, 16384) loses 2 %.
+constexpr int64_t kThreadsAhead = 132 * 1024 / 2;
 
 // Adds up the totals of a block's threads and stores them.
 template <class Op>
@@ -68,6 +73,14 @@ FASTACT_DEVICE void add_up(const Op& op, double (&total)[2], int& fold_index) {
   }
 }
 
+template <class Op, class Rows>
+constexpr bool may_cluster() {
+  if constexpr (Rows::kClusters) return Op::kClusters;
+  return false;
+}
+template <class T, class Op, class Rows>
+constexpr bool brings_near = sizeof(T) == 2 && may_cluster<Op, Rows>();
+
 enum RowPhase { kWholeRows, kFindChunks, kApplyChunks, kAnyPhase };
 
 template <class T, int vecs, RowPhase of, class Op, class Rows>
@@ -80,15 +93,10 @@ void forward_rows(FASTACT_GRID_CONSTANT const Rows rows, const Op op, const Chun
   typename Op::template Row<vecs> row;
   typename Op::template Made<kRowsOfVec<T, Rows>> made{};
   double total[2] = {};
-  if constexpr (of == kWholeRows && Rows::kClusters && vecs == kMostVecs<T>) {
-    if constexpr (Op::kClusters) {
-      const int64_t ahead = int64_t(blockIdx.x) + numbers.ahead;
-      if (numbers.ahead > 0 && threadIdx.x == 0 && ahead < int64_t(gridDim.x)) {
-        RowPart there{};
-        there.row = ahead;
-        op.bring_near(rows, there);
-      }
-    }
+  if constexpr (of == kWholeRows && brings_near<T, Op, Rows> && vecs == kMostVecs<T>) {
+    const int64_t ahead = int64_t(blockIdx.x) + numbers.ahead;
+    if (numbers.ahead > 0 && threadIdx.x == 0 && ahead < int64_t(gridDim.x))
+      op.bring_near(rows, ahead);
   }
   op.take(rows, part, row, phase == kApplyChunks);
   if (Op::kMayWrite && phase == kApplyChunks) {
@@ -127,93 +135,66 @@ void merge_chunks(FASTACT_GRID_CONSTANT const Rows rows, const Op op, const Chun
   add_up(op, total, fold_index);
 }
 
-// Chunks of a row that a cluster takes, at most: two for each block.
-constexpr int kMostOfCluster = 16, kMostClustered = 2 * kMostOfCluster;
+constexpr int kMostOfCluster = 16;  // blocks; each has one chunk
 
-// A thread's part of a chunk whose block is all of it.
+// A thread's part of a chunk that this block has.
 template <class T, class Rows>
-FASTACT_DEVICE RowPart chunk_part(const Rows& rows, int64_t row, int chunk) {
-  const int64_t begin = chunk * rows.chunks.size;
+FASTACT_DEVICE RowPart clustered_part(const Rows& rows) {
   RowPart part{};
-  part.row = row, part.chunk = chunk;
+  part.row = cluster_index(), part.chunk = block_of_cluster();
   part.lane = int(threadIdx.x), part.lanes = kRowThreads, part.columns = 1;
-  part.first = begin + part.lane;
+  const int64_t begin = part.chunk * rows.chunks.size;
   const int64_t all = smaller(rows.chunks.size, vecs_of<T>(rows) - begin);
+  part.first = begin + part.lane;
   part.count = count_of<kMostVecs<T>>(all, part.lane, kRowThreads);
   return part;
 }
 
-// Rows in chunks, a cluster of `size` blocks for each: block k has the chunks k, k + size, .. The
-// last of them stays in its registers, and others (are_many) it reads again, from the second-level
-// cache. A block brings near what the block `ahead` rows on reads: this one's registers are full,
-// and memory would idle while it folds and waits for its cluster.
-template <class T, bool are_many, class Op, class Rows>
+// Rows in chunks, a cluster for each: its k-th block has the k-th chunk, which stays in registers.
+template <class T, class Op, class Rows>
 FASTACT_KERNEL_OF(kRowThreads, (kBlocksOf<T, Rows>))
-void clustered_rows(FASTACT_GRID_CONSTANT const Rows rows, const Op op, const int size,
-                    const int64_t ahead) {
+void clustered_rows(FASTACT_GRID_CONSTANT const Rows rows, const Op op) {
   constexpr int kVecs = kMostVecs<T>, kNumbers = Op::kChunkNumbers;
-  const Mailbox<kMostClustered * kNumbers> of_chunks;
+  const Mailbox<kMostOfCluster * kNumbers> of_chunks;
   FASTACT_SHARED(double, of_row, Op::kRowNumbers);
-  of_chunks.open(int(rows.chunks.count) * kNumbers);
-  const auto row = [] { return int64_t(cluster_index()); };
-  int chunk = block_of_cluster();
+  const int size = int(rows.chunks.count);
+  of_chunks.open(size * kNumbers);
+  const RowPart part = clustered_part<T>(rows);
   typename Op::template Row<kVecs> held;
-  bool is_held = false;
-#pragma unroll 1
-  for (;; chunk += size) {
-    if (ahead > 0 && threadIdx.x == 0 && row() + ahead < rows.count)
-      op.bring_near(rows, chunk_part<T>(rows, row() + ahead, chunk));
-    const RowPart part = chunk_part<T>(rows, row(), chunk);
-    int fold_index = 0;
-    op.take(rows, part, held, false);
-    const auto found = op.find(rows, part, held, true, fold_index);
-    is_held = op.is_as_read(found);
-    if (!are_many || chunk < size) of_chunks.all_are_open();
-    if (int(threadIdx.x) < size)
-      op.store_chunk(found, 0, [&](int k, double number) {
-        of_chunks.send(chunk * kNumbers + k, number, int(threadIdx.x));
-      });
-    if (!are_many || chunk + size >= int(rows.chunks.count)) break;
-    __syncthreads();  // the next folds begin with the first buffer again
-  }
+  int fold_index = 0;
+  op.take(rows, part, held, false);
+  const auto found = op.find(rows, part, held, true, fold_index);
+  of_chunks.all_are_open();
+  if (int(threadIdx.x) < size)
+    op.store_chunk(found, 0, [&](int k, double number) {
+      of_chunks.send(int(part.chunk) * kNumbers + k, number, int(threadIdx.x));
+    });
   if (threadIdx.x < kWarp) {
     of_chunks.wait();
-    const int width = int(rows.chunks.count) <= 4 ? 4 : kWarp;
+    const int width = size <= 4 ? 4 : kWarp;
     const auto merged =
         op.merge(rows, [&](int64_t i) { return of_chunks[i]; }, int(threadIdx.x), width);
     if (threadIdx.x == 0) {
       op.numbers_of(merged, [&](int k, double number) { of_row[k] = number; });
-      if (block_of_cluster() == 0) op.store_merged(rows, row(), merged);
+      if (part.chunk == 0) op.store_merged(rows, part.row, merged);
     }
   }
   __syncthreads();
   const auto made = op.made_of([&](int k) { return double(of_row[k]); });
-#pragma unroll 1
-  for (;; is_held = false) {
-    const RowPart part = chunk_part<T>(rows, row(), chunk);
-    if (!is_held) op.take(rows, part, held, true);
-    op.put(rows, part, held, made);
-    if (!are_many || chunk < size) break;
-    chunk -= size;
-  }
+  if (!op.is_as_read(found)) op.take(rows, part, held, true);
+  op.put(rows, part, held, made);
 }
 
 // Queues clustered_rows where the device and the rows allow it.
 template <class T, class Op, class Rows>
 bool run_clusters(const Rows& rows, const Op& op, cudaStream_t stream) {
-  static const int wanted = tried("FASTACT_TRY_CLUSTER", 16);
-  static const int ahead = tried("FASTACT_TRY_AHEAD", 264);
-  if (wanted <= 1) return false;
-  const auto run = [&](auto kernel, int turns) {
-    const int64_t size = ceil_div(rows.chunks.count, turns);
-    if (size > std::min(wanted, kMostOfCluster)) return false;
-    const uint32_t sizes = cluster_sizes(reinterpret_cast<const void*>(kernel), kRowThreads);
-    if (!(sizes >> size & 1)) return false;
-    launch(kernel, {rows.count * size, kRowThreads, 1, 1, 0, int(size)}, stream, rows, op,
-           int(size), ahead / size);
-    return true;
-  };
-  return run(clustered_rows<T, false, Op, Rows>, 1) || run(clustered_rows<T, true, Op, Rows>, 2);
+  const int64_t size = rows.chunks.count;
+  if (size > kMostOfCluster || !op.reads_once(rows)) return false;
+  const auto kernel = clustered_rows<T, Op, Rows>;
+  const uint32_t sizes = cluster_sizes(reinterpret_cast<const void*>(kernel), kRowThreads);
+  if (!(sizes >> size & 1)) return false;
+  launch(kernel, {rows.count * size, kRowThreads, 1, 1, 0, int(size)}, stream, rows, op);
+  return true;
 }
 
 // Bytes of the numbers of chunks and of rows in chunks.
@@ -240,9 +221,9 @@ int64_t run_forward(const Rows& rows, const Op& op, const Shape& shape, void* wo
   constexpr RowPhase kWhole = phase_of<Op, Rows>(kWholeRows),
                      kFind = phase_of<OfChunks, Rows>(kFindChunks),
                      kApply = phase_of<Applied, Rows>(kApplyChunks);
-  static const int ahead = tried("FASTACT_TRY_AHEAD_WHOLE", 0);  // percent of resident blocks
   ChunkNumbers numbers{static_cast<double*>(workspace), nullptr, 0};
-  if (rows.teams == 1) numbers.ahead = 132 * (1024 / shape.threads) * ahead / 100;
+  if constexpr (brings_near<T, Op, Rows>)
+    if (rows.teams == 1 && op.reads_once(rows)) numbers.ahead = kThreadsAhead / shape.threads;
   numbers.rows = numbers.chunks + rows.count * rows.chunks.count * Op::kChunkNumbers;
   const auto run = [&](auto kernel, const auto& with, RowPhase phase) {
     launch(kernel, shape, stream, rows, with, numbers, phase);
@@ -251,10 +232,8 @@ int64_t run_forward(const Rows& rows, const Op& op, const Shape& shape, void* wo
     run(forward_rows<T, vecs, kWhole, Op, Rows>, op, kWholeRows);
     return shape.blocks;
   }
-  if constexpr (Rows::kClusters) {
-    if constexpr (Op::kClusters)
-      if (run_clusters<T>(rows, op, stream)) return 0;
-  }
+  if constexpr (may_cluster<Op, Rows>())
+    if (run_clusters<T>(rows, op, stream)) return 0;
   run(forward_rows<T, kMost, kFind, OfChunks, Rows>, OfChunks{}, kFindChunks);
   using Slow = typename Rows::Slow;  // one kernel for whole vectors and others
   const int64_t blocks = ceil_div(rows.count, kMergeThreads / kWarp);

@@ -508,12 +508,11 @@ struct NormOf {
   FASTACT_DEVICE bool is_as_read(const ScaledMoments<C>& moments) const {
     return moments.scale == 1;
   }
-  // What take reads of a part whose first vector is the thread's.
+  // With a residual, that too is read and the total written.
+  bool reads_once(const NormRows& rows) const { return !rows.data[kResidual]; }
   template <class Rows>
-  FASTACT_DEVICE void bring_near(const Rows& rows, const RowPart& part) const {
-    const auto bytes = unsigned(elements_of(rows, part.chunk) * int64_t(sizeof(T)));
-    for (const int role : {kX, kResidual})
-      if (rows.data[role]) bring_all_near(vec_at<T>(rows, role, part, 0), bytes);
+  FASTACT_DEVICE void bring_near(const Rows& rows, int64_t row) const {
+    bring_all_near(row_of<T>(rows, kX, row), unsigned(rows.length * int64_t(sizeof(T))));
   }
   template <class Rows>
   FASTACT_DEVICE void finish_merged(const Rows& rows, int64_t row, const Statistics& merged,
