@@ -136,32 +136,32 @@ void for_forward_layout(const NormPlan& plan, Visit visit) {
 }
 
 // TRIAL: settings for one measurement.
-inline int tried(const char* name, int otherwise) {
+inline int tried_rowb(const char* name, int otherwise) {
   const char* const text = std::getenv(name);
   return text ? std::atoi(text) : otherwise;
 }
 inline int tried_ahead() {
-  static const int value = tried("FASTACT_TRY_ROWB_AHEAD", 1);
+  static const int value = tried_rowb("FASTACT_TRY_ROWB_AHEAD", 1);
   return value;
 }
 inline int tried_one_vec() {
-  static const int value = tried("FASTACT_TRY_ROWB_ONE", 0);
+  static const int value = tried_rowb("FASTACT_TRY_ROWB_ONE", 0);
   return value;
 }
 inline int tried_tile() {
-  static const int value = tried("FASTACT_TRY_ROWB_TILE", 0);
+  static const int value = tried_rowb("FASTACT_TRY_ROWB_TILE", 0);
   return value;
 }
 inline int tried_long() {
-  static const int value = tried("FASTACT_TRY_ROWB_LONG", 0);
+  static const int value = tried_rowb("FASTACT_TRY_ROWB_LONG", 0);
   return value;
 }
 inline int tried_clusters() {
-  static const int value = tried("FASTACT_TRY_ROWB_CLUSTERS", 0);
+  static const int value = tried_rowb("FASTACT_TRY_ROWB_CLUSTERS", 0);
   return value;
 }
 inline int tried_rows_ahead() {
-  static const int value = tried("FASTACT_TRY_ROWB_ROWS", kMostAhead);
+  static const int value = tried_rowb("FASTACT_TRY_ROWB_ROWS", kMostAhead);
   return value;
 }
 
