@@ -54,7 +54,8 @@ struct AheadSteps {
   int ahead;
 };
 
-template <class T, int vecs, bool in_clusters>
+// whole: each thread has all of its vectors. dx and the sums of columns are wanted.
+template <class T, int vecs, bool in_clusters, bool whole>
 FASTACT_KERNEL_OF((kAheadThreads<T, vecs>), 1)
 void norm_backward_ahead(FASTACT_GRID_CONSTANT const NormQuick rows,
                          FASTACT_GRID_CONSTANT const NormSums<Compute<T>> sums,
@@ -66,7 +67,7 @@ void norm_backward_ahead(FASTACT_GRID_CONSTANT const NormQuick rows,
   const int first = (in_clusters ? block_of_cluster() : 0) * lanes * vecs + thread;
   const int end = in_clusters ? int(smaller(first - thread + lanes * vecs, vecs_of<T>(rows)))
                               : int(vecs_of<T>(rows));
-  const int count = count_of<vecs>(end - first + thread, thread, lanes);
+  const int count = whole ? vecs : count_of<vecs>(end - first + thread, thread, lanes);
   const auto at = [&](int role, unsigned of_row, int i) {
     return reinterpret_cast<T*>(rows.data[role]) +
            size_t(of_row * steps.pitch[role] + unsigned(first + i * lanes)) * kSize;
@@ -99,7 +100,7 @@ void norm_backward_ahead(FASTACT_GRID_CONSTANT const NormQuick rows,
     next.rstd = number(kRstdRole);
   };
   read_stats(row);
-  if (sums.is_wanted) columns.clear();
+  columns.clear();
   Wide<T> own_weight[vecs];
 #pragma unroll
   for (int i = 0; i < vecs; ++i) {
@@ -118,7 +119,7 @@ void norm_backward_ahead(FASTACT_GRID_CONSTANT const NormQuick rows,
     Words x[vecs], dy[vecs];
 #pragma unroll
     for (int i = 0; i < vecs; ++i) {
-      x[i] = dy[i] = {};
+      if (!whole) x[i] = dy[i] = {};
       if (i >= count) continue;
       x[i] = bit_cast<Words>(Vec<T>(ring[take + 2 * i * lanes + thread]));
       dy[i] = bit_cast<Words>(Vec<T>(ring[take + (2 * i + 1) * lanes + thread]));
@@ -126,7 +127,7 @@ void norm_backward_ahead(FASTACT_GRID_CONSTANT const NormQuick rows,
     copy_row(row + steps.ahead * steps.row_step, take);
     take = take + row_vecs < steps.ahead * row_vecs ? take + row_vecs : 0;
     read_stats(row + steps.row_step);
-    if (rows.data[kDTotal] && rows.data[kDx]) {
+    if (rows.data[kDTotal]) {
 #pragma unroll
       for (int i = 0; i < vecs; ++i)
         if (i < count) bring_near(at(kDTotal, row, i));
@@ -152,8 +153,7 @@ void norm_backward_ahead(FASTACT_GRID_CONSTANT const NormQuick rows,
     for (int i = 0; i < vecs; ++i) {
       if (i >= count) continue;
       const Wide<T> p = widen_words<T>(dy[i]), xhat = xhat_of<T>(widen_words<T>(x[i]), stats);
-      if (sums.is_wanted) columns.add(i, p, xhat, false);
-      if (!rows.data[kDx]) continue;
+      columns.add(i, p, xhat, false);
       Wide<T> dx = gradient_of<T>(stats, p, xhat, own_weight[i]);
       T* const to = at(kDx, row, i);
       if (adds) {
@@ -162,15 +162,12 @@ void norm_backward_ahead(FASTACT_GRID_CONSTANT const NormQuick rows,
       }
       store_vec(to, narrow_vec<T>(dx));
     }
-    if (sums.is_wanted && (++added == kSumRows<T> || row + steps.row_step >= steps.count))
-      columns.flush(), added = 0;
+    if (++added == kSumRows<T> || row + steps.row_step >= steps.count) columns.flush(), added = 0;
   }
-  if (sums.is_wanted) {
-    const int64_t task = in_clusters ? cluster_index() : blockIdx.x;
-    RowPart part{};
-    part.row = task, part.first = first, part.count = count, part.lane = thread, part.lanes = lanes;
-    write_own_columns<T>(rows, sums, columns, task, part);
-  }
+  const int64_t task = in_clusters ? cluster_index() : blockIdx.x;
+  RowPart part{};
+  part.row = task, part.first = first, part.count = count, part.lane = thread, part.lanes = lanes;
+  write_own_columns<T>(rows, sums, columns, task, part);
 }
 
 }  // namespace

@@ -356,8 +356,10 @@ void launch_with_shared(void (*kernel)(Parameters...), const Shape& shape, cudaS
 template <class T, int vecs, bool in_clusters>
 bool launch_ahead_of(const NormQuick& rows, NormSums<Compute<T>> sums, const BackwardPlan<T>& plan,
                      const RowShape& shape, cudaStream_t stream) {
-  const auto kernel = norm_backward_ahead<T, vecs, in_clusters>;
   const int cluster = in_clusters ? plan.cluster.blocks : 1;
+  const bool whole = vecs_of<T>(rows) == int64_t(vecs) * shape.lanes * cluster;
+  const auto kernel = whole ? norm_backward_ahead<T, vecs, in_clusters, true>
+                            : norm_backward_ahead<T, vecs, in_clusters, false>;
   if (in_clusters && cluster > 1 &&
       !(cluster_sizes(reinterpret_cast<const void*>(kernel), kAheadThreads<T, vecs>) >> cluster & 1))
     return false;
@@ -374,7 +376,7 @@ bool launch_ahead_of(const NormQuick& rows, NormSums<Compute<T>> sums, const Bac
   steps.count = unsigned(rows.count), steps.row_step = unsigned(sums.row_step);
   const int64_t row = int64_t(2 * vecs) * kVecBytes * shape.threads;
   const int64_t totals =
-      sums.is_wanted ? int64_t(ColumnSums<T, vecs, NormQuick>::kBytes) * vecs * shape.threads : 0;
+      int64_t(ColumnSums<T, vecs, NormQuick>::kBytes) * vecs * shape.threads;
   const SharedMemory shared = shared_of(kernel);
   if (totals + row > shared.most) return false;
   const int beside = std::max(1, kAheadThreads<T, vecs> / shape.threads);
@@ -393,7 +395,7 @@ bool launch_ahead(const Rows& rows, const NormSums<Compute<T>>& sums, const Back
                   cudaStream_t stream) {
   if constexpr (std::is_same_v<Rows, NormQuick> && sizeof(T) < sizeof(double)) {
     constexpr int kOfCluster = sizeof(T) == 4 ? 4 : 2;
-    if (rows.run > 1) return false;
+    if (rows.run > 1 || !sums.is_wanted || !rows.data[kDx]) return false;
     if (plan.cluster.blocks > 1)
       return launch_ahead_of<T, kOfCluster, true>(rows, sums, plan, plan.cluster.shape, stream);
     if (plan.is_long() || !has_rows_ahead<T>(plan.shape)) return false;
