@@ -17,6 +17,9 @@ namespace {
 // Threads of all blocks of a multiprocessor: they bound the registers of each.
 template <class T, int vecs>
 constexpr int kAheadThreads = sizeof(T) == 4 ? (vecs <= 2 ? 1024 : 512) : vecs == 1 ? 1024 : 640;
+// Where a row has a cluster, blocks are few and large.
+template <class T, int vecs, bool in_clusters>
+constexpr int kAheadBound = in_clusters ? kRowThreads : kAheadThreads<T, vecs>;
 constexpr int kMostAhead = 4;
 
 FASTACT_DEVICE void await_row(int ahead) {
@@ -56,7 +59,7 @@ struct AheadSteps {
 
 // whole: each thread has all of its vectors. dx and the sums of columns are wanted.
 template <class T, int vecs, bool in_clusters, bool whole>
-FASTACT_KERNEL_OF((kAheadThreads<T, vecs>), 1)
+FASTACT_KERNEL_OF((kAheadBound<T, vecs, in_clusters>), 1)
 void norm_backward_ahead(FASTACT_GRID_CONSTANT const NormQuick rows,
                          FASTACT_GRID_CONSTANT const NormSums<Compute<T>> sums,
                          FASTACT_GRID_CONSTANT const AheadSteps steps) {
@@ -89,15 +92,21 @@ void norm_backward_ahead(FASTACT_GRID_CONSTANT const NormQuick rows,
   };
 #pragma unroll 1
   for (int k = 0; k < steps.ahead; ++k) copy_row(row + k * steps.row_step, k * row_vecs);
-  RowGradient<C> next{};
+  // The next row's mean is read by even lanes, its rstd by odd ones. For what all lanes read alike
+  // nvcc 13.0 waits at once, to keep it in a uniform register.
+  const bool has_mean = rows.data[kMeanRole];
+  C next = 0;
   const auto read_stats = [&](unsigned of_row) {
     if (of_row >= steps.count) return;
     const auto number = [&](int role) {
       return load(reinterpret_cast<const C*>(rows.data[role] +
-                                             int64_t(of_row) * steps.pitch[role]));
+                                             size_t(of_row) * steps.pitch[role]));
     };
-    if (rows.data[kMeanRole]) next.mean = number(kMeanRole);
-    next.rstd = number(kRstdRole);
+    if (thread % 2 == 0) {
+      if (has_mean) next = number(kMeanRole);
+    } else {
+      next = number(kRstdRole);
+    }
   };
   read_stats(row);
   columns.clear();
@@ -108,13 +117,15 @@ void norm_backward_ahead(FASTACT_GRID_CONSTANT const NormQuick rows,
     if (i < count) own_weight[i] = weight_of<T>(rows, row, first + i * lanes, kSize);
   }
   const bool adds = rows.data[kDTotal] || rows.accumulate;
-  int fold_index = 0, added = 0, take = 0;
+  int fold_index = 0, take = 0;  // fold_index: rows, too
   const Mailboxes<kNumbersOfCluster> mail{};
   if constexpr (in_clusters) mail.open(), mail.all_are_open();
 
 #pragma unroll 1
   for (; row < steps.count; row += steps.row_step) {
-    RowGradient<C> stats = next;
+    RowGradient<C> stats{};
+    if (has_mean) stats.mean = __shfl_sync(kAllLanes, next, 0);
+    stats.rstd = __shfl_sync(kAllLanes, next, 1);
     await_row(steps.ahead);
     Words x[vecs], dy[vecs];
 #pragma unroll
@@ -124,21 +135,30 @@ void norm_backward_ahead(FASTACT_GRID_CONSTANT const NormQuick rows,
       x[i] = bit_cast<Words>(Vec<T>(ring[take + 2 * i * lanes + thread]));
       dy[i] = bit_cast<Words>(Vec<T>(ring[take + (2 * i + 1) * lanes + thread]));
     }
-    copy_row(row + steps.ahead * steps.row_step, take);
-    take = take + row_vecs < steps.ahead * row_vecs ? take + row_vecs : 0;
-    read_stats(row + steps.row_step);
+    const auto begin_next = [&] {
+      copy_row(row + steps.ahead * steps.row_step, take);
+      take = take + row_vecs < steps.ahead * row_vecs ? take + row_vecs : 0;
+      read_stats(row + steps.row_step);
+    };
+    constexpr bool kEarly = sizeof(T) == 2;  // where registers suffice for that
+    if (kEarly) begin_next();
     if (rows.data[kDTotal]) {
 #pragma unroll
       for (int i = 0; i < vecs; ++i)
         if (i < count) bring_near(at(kDTotal, row, i));
     }
 
+    // dy waits for the second pass as it was read, and xhat, which took more instructions.
     OwnSums<T> of_row{};
+    Wide<T> xhat[vecs];
 #pragma unroll
     for (int i = 0; i < vecs; ++i) {
+      if (!whole) xhat[i] = {};
       if (i >= count) continue;
-      of_row.add(widen_words<T>(dy[i]), xhat_of<T>(widen_words<T>(x[i]), stats), own_weight[i]);
+      xhat[i] = xhat_of<T>(widen_words<T>(x[i]), stats);
+      of_row.add(widen_words<T>(dy[i]), xhat[i], own_weight[i]);
     }
+    if (!kEarly) begin_next();
     C means[2];
     of_row.fold(means);
     if constexpr (in_clusters)
@@ -147,14 +167,14 @@ void norm_backward_ahead(FASTACT_GRID_CONSTANT const NormQuick rows,
       fold_two<kOneBlock>(means, rows.per_length, lanes, fold_index);
     set_subtracted(rows.norm, means[0], means[1], double(rows.length), stats.rstd, rows.eps);
     stats.mean_g = means[0], stats.mean_g_xhat = means[1];
-    forget_row(x), forget_row(dy);
+    forget_row(dy);
 
 #pragma unroll
     for (int i = 0; i < vecs; ++i) {
       if (i >= count) continue;
-      const Wide<T> p = widen_words<T>(dy[i]), xhat = xhat_of<T>(widen_words<T>(x[i]), stats);
-      columns.add(i, p, xhat, false);
-      Wide<T> dx = gradient_of<T>(stats, p, xhat, own_weight[i]);
+      const Wide<T> p = widen_words<T>(dy[i]);
+      columns.add(i, p, xhat[i], false);
+      Wide<T> dx = gradient_of<T>(stats, p, xhat[i], own_weight[i]);
       T* const to = at(kDx, row, i);
       if (adds) {
         if (rows.data[kDTotal]) accumulate_onto(load_vec(at(kDTotal, row, i)), dx);
@@ -162,7 +182,7 @@ void norm_backward_ahead(FASTACT_GRID_CONSTANT const NormQuick rows,
       }
       store_vec(to, narrow_vec<T>(dx));
     }
-    if (++added == kSumRows<T> || row + steps.row_step >= steps.count) columns.flush(), added = 0;
+    if (fold_index % kSumRows<T> == 0 || row + steps.row_step >= steps.count) columns.flush();
   }
   const int64_t task = in_clusters ? cluster_index() : blockIdx.x;
   RowPart part{};

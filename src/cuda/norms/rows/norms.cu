@@ -208,7 +208,7 @@ ClusterShape cluster_shape(int64_t vecs) {
   constexpr int64_t kLargest = kVecs * kRowThreads;
   const ClusterShape none{1, {kLongVecs, kLongThreads, kLongThreads}};
   if (sizeof(T) == sizeof(double) || tried_ahead() < 2 || vecs > kMost * kLargest) return none;
-  int64_t of_block = vecs <= kMost * kLargest / 2 ? kLargest / 2 : kLargest;
+  int64_t of_block = kLargest;
   if (tried_tile()) of_block = std::max<int64_t>(tried_tile(), ceil_div(vecs, kMost));
   const int blocks = power_of_two_from(ceil_div(vecs, of_block), kMost);
   const int lanes = int(ceil_div(ceil_div(vecs, kVecs * blocks), kWarp)) * kWarp;
@@ -220,7 +220,7 @@ template <class T>
 int64_t clusters_of_all(const ClusterShape& cluster) {
   if (tried_clusters()) return tried_clusters();
   const int of_multiprocessor =
-      std::max(1, kAheadThreads<T, sizeof(T) == 4 ? 4 : 2> / cluster.shape.threads);
+      std::max(1, kRowThreads / cluster.shape.threads);
   const int multiprocessors = cluster.blocks <= 2 ? 132 : 128;
   return std::max(1, multiprocessors * of_multiprocessor / cluster.blocks);
 }
@@ -361,7 +361,7 @@ bool launch_ahead_of(const NormQuick& rows, NormSums<Compute<T>> sums, const Bac
   const auto kernel = whole ? norm_backward_ahead<T, vecs, in_clusters, true>
                             : norm_backward_ahead<T, vecs, in_clusters, false>;
   if (in_clusters && cluster > 1 &&
-      !(cluster_sizes(reinterpret_cast<const void*>(kernel), kAheadThreads<T, vecs>) >> cluster & 1))
+      !(cluster_sizes(reinterpret_cast<const void*>(kernel), kRowThreads) >> cluster & 1))
     return false;
   AheadSteps steps{};
   constexpr int64_t kMost = UINT32_MAX / 2;
@@ -379,7 +379,7 @@ bool launch_ahead_of(const NormQuick& rows, NormSums<Compute<T>> sums, const Bac
       int64_t(ColumnSums<T, vecs, NormQuick>::kBytes) * vecs * shape.threads;
   const SharedMemory shared = shared_of(kernel);
   if (totals + row > shared.most) return false;
-  const int beside = std::max(1, kAheadThreads<T, vecs> / shape.threads);
+  const int beside = std::max(1, kAheadBound<T, vecs, in_clusters> / shape.threads);
   const int64_t room = shared.most / beside - (1 << 10);
   steps.ahead = int(std::min<int64_t>(std::max<int64_t>((room - totals) / row, 1),
                                       std::min(tried_rows_ahead(), kMostAhead)));
