@@ -243,9 +243,8 @@ cudaError_t check(const Grid& grid) {
   if (grid.cluster > 1) {
     if (grid.cluster > most_of_cluster(grid.kernel) || g.x % grid.cluster)
       return cudaErrorInvalidClusterSize;
-    if (size_t{b.x} * b.y * b.z % kWarpLanes || grid.shared > 0)
-      throw std::invalid_argument("clusters of parts of warps, or with dynamic shared memory, are "
-                                  "not emulated");
+    if (size_t{b.x} * b.y * b.z % kWarpLanes)
+      throw std::invalid_argument("clusters of parts of warps are not emulated");
   }
   int device = -1;
   if (cudaStreamGetDevice(grid.stream, &device) != cudaSuccess || device != now.device)

@@ -95,6 +95,20 @@ FASTACT_KERNEL(kThreads) void cluster_exchange(const float* x, float* y) {
   if (thread == 0 && block_of_cluster() == cluster_index() % 4) store(y + cluster_index(), float(sum));
 }
 
+// Two copies of each thread on their way at once, the first awaited before the second.
+FASTACT_KERNEL(kThreads) void copies_ahead(const float* x, float* y) {
+  const auto ring = dynamic_shared<Vec<float>>();
+  const int thread = int(threadIdx.x), threads = int(blockDim.x);
+  for (int k = 0; k < 2; ++k) {
+    copy_later(ring, k * threads + thread, x + (k * threads + thread) * 4);
+    end_copies();
+  }
+  await_copies<1>();
+  store_vec(y + thread * 4, Vec<float>(ring[thread]));
+  await_copies<0>();
+  store_vec(y + (threads + thread) * 4, Vec<float>(ring[threads + thread]));
+}
+
 // --- Wrong -------------------------------------------------------------------------------------
 
 FASTACT_KERNEL(kThreads) void sent_before_all_begun(float*) {
@@ -171,6 +185,32 @@ FASTACT_KERNEL(kThreads) void prefetch_over_end(const float* x, float*) {
 template <int instance>
 FASTACT_KERNEL(kThreads)
 void of_a_cluster(float*) {}
+FASTACT_KERNEL(kThreads) void copy_read_early(const float* x, float* y) {
+  const auto ring = dynamic_shared<Vec<float>>();
+  const int thread = int(threadIdx.x), threads = int(blockDim.x);
+  copy_later(ring, thread, x + thread * 4);
+  end_copies();
+  await_copies<1>();
+  store_vec(y + thread * 4, Vec<float>(ring[thread]));
+}
+
+FASTACT_KERNEL(kThreads) void copy_not_closed(const float* x, float* y) {
+  const auto ring = dynamic_shared<Vec<float>>();
+  const int thread = int(threadIdx.x), threads = int(blockDim.x);
+  copy_later(ring, thread, x + thread * 4);
+  await_copies<0>();
+  store_vec(y + thread * 4, Vec<float>(ring[thread]));
+}
+
+FASTACT_KERNEL(kThreads) void copy_over_read(const float* x, float* y) {
+  const auto ring = dynamic_shared<Vec<float>>();
+  const int thread = int(threadIdx.x), threads = int(blockDim.x);
+  copy_later(ring, thread, x + thread * 4);
+  end_copies();
+  await_copies<0>();
+  store_vec(y + thread * 4, Vec<float>(ring[(thread + kWarp) % threads]));
+}
+
 
 FASTACT_KERNEL(kThreads) void shared_out_of_bounds() {
   FASTACT_SHARED(float, few, 8);
@@ -445,6 +485,10 @@ const Case kCases[] = {
        return values_of(y.p, 4 * kBlocks * kThreads);
      }},
     FASTACT_CASE(warp_exchange, {1, kThreads, 1, 1, kThreads * 4}),
+    FASTACT_CASE(copies_ahead, {1, kThreads / 8, 1, 1, kThreads * 4}),
+    FASTACT_CASE(copy_read_early, {1, kThreads / 4, 1, 1, kThreads * 4}),
+    FASTACT_CASE(copy_not_closed, {1, kThreads / 4, 1, 1, kThreads * 4}),
+    FASTACT_CASE(copy_over_read, {1, kThreads / 4, 1, 1, kThreads * 4}),
     FASTACT_CASE(collectives, {1, kWarp}),
     FASTACT_CASE(nothing, {kBlocks, kThreads}),
     FASTACT_CASE(cluster_exchange, {16, kThreads, 1, 1, 0, 4}),

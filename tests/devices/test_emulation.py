@@ -27,6 +27,9 @@ FAULTS = {
     "shared_read_race": r"race in shared memory: .* of values\[",
     "shared_write_race": r"race in shared memory: write of value\[0\]",
     "shared_write_after_read": r"race in shared memory: .* of values\[",
+    "copy_read_early": r"asynchronous copy: read of dynamic_shared\[\d+\], to which one is on its",
+    "copy_not_closed": r"asynchronous copy: read of dynamic_shared\[\d+\], to which one is on its",
+    "copy_over_read": r"(asynchronous copy|race in shared memory|uninitialised).* of dynamic_shared",
     "syncwarp_across_warps": r"race in shared memory: .* of values\[",
     "barrier_after_return": r"divergent __syncthreads: thread \(3, 0, 0\) has returned",
     "two_barriers": r"divergent __syncthreads: thread .* waits at __syncthreads in two_barriers",
@@ -103,6 +106,10 @@ def check_warp_exchange() -> None:
     np.testing.assert_array_equal(emulated.selftest.run("warp_exchange")[: len(x)], x.sum(1))
 
 
+def check_copies_ahead() -> None:
+    np.testing.assert_array_equal(emulated.selftest.run("copies_ahead"), RAMP[:THREADS])
+
+
 def check_collectives() -> None:
     assert emulated.selftest.run("collectives")[:32] == [1.0] * 32
 
@@ -133,6 +140,7 @@ RIGHT = {
     "deviations": check_deviations,
     "copy_packs": check_copy,
     "warp_exchange": check_warp_exchange,
+    "copies_ahead": check_copies_ahead,
     "collectives": check_collectives,
     "cluster_exchange": check_cluster_exchange,
     "cluster_of_8": lambda: emulated.selftest.run("cluster_of_8"),

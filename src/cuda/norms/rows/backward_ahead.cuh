@@ -17,6 +17,9 @@ namespace {
 // Threads of all blocks of a multiprocessor: they bound the registers of each.
 template <class T, int vecs>
 constexpr int kAheadThreads = sizeof(T) == 4 ? (vecs <= 2 ? 1024 : 512) : vecs == 1 ? 1024 : 640;
+// Where a row has a cluster, blocks are few and large.
+template <class T, int vecs, bool in_clusters>
+constexpr int kAheadBound = in_clusters ? kRowThreads : kAheadThreads<T, vecs>;
 constexpr int kMostAhead = 4;
 
 FASTACT_DEVICE void await_row(int ahead) {
@@ -54,8 +57,9 @@ struct AheadSteps {
   int ahead;
 };
 
-template <class T, int vecs, bool in_clusters>
-FASTACT_KERNEL_OF((kAheadThreads<T, vecs>), 1)
+// whole: each thread has all of its vectors. dx and the sums of columns are wanted.
+template <class T, int vecs, bool in_clusters, bool whole>
+FASTACT_KERNEL_OF((kAheadBound<T, vecs, in_clusters>), 1)
 void norm_backward_ahead(FASTACT_GRID_CONSTANT const NormQuick rows,
                          FASTACT_GRID_CONSTANT const NormSums<Compute<T>> sums,
                          FASTACT_GRID_CONSTANT const AheadSteps steps) {
@@ -66,7 +70,7 @@ void norm_backward_ahead(FASTACT_GRID_CONSTANT const NormQuick rows,
   const int first = (in_clusters ? block_of_cluster() : 0) * lanes * vecs + thread;
   const int end = in_clusters ? int(smaller(first - thread + lanes * vecs, vecs_of<T>(rows)))
                               : int(vecs_of<T>(rows));
-  const int count = count_of<vecs>(end - first + thread, thread, lanes);
+  const int count = whole ? vecs : count_of<vecs>(end - first + thread, thread, lanes);
   const auto at = [&](int role, unsigned of_row, int i) {
     return reinterpret_cast<T*>(rows.data[role]) +
            size_t(of_row * steps.pitch[role] + unsigned(first + i * lanes)) * kSize;
@@ -88,18 +92,24 @@ void norm_backward_ahead(FASTACT_GRID_CONSTANT const NormQuick rows,
   };
 #pragma unroll 1
   for (int k = 0; k < steps.ahead; ++k) copy_row(row + k * steps.row_step, k * row_vecs);
-  RowGradient<C> next{};
+  // The next row's mean is read by even lanes, its rstd by odd ones. For what all lanes read alike
+  // nvcc 13.0 waits at once, to keep it in a uniform register.
+  const bool has_mean = rows.data[kMeanRole];
+  C next = 0;
   const auto read_stats = [&](unsigned of_row) {
     if (of_row >= steps.count) return;
     const auto number = [&](int role) {
       return load(reinterpret_cast<const C*>(rows.data[role] +
-                                             int64_t(of_row) * steps.pitch[role]));
+                                             size_t(of_row) * steps.pitch[role]));
     };
-    if (rows.data[kMeanRole]) next.mean = number(kMeanRole);
-    next.rstd = number(kRstdRole);
+    if (thread % 2 == 0) {
+      if (has_mean) next = number(kMeanRole);
+    } else {
+      next = number(kRstdRole);
+    }
   };
   read_stats(row);
-  if (sums.is_wanted) columns.clear();
+  columns.clear();
   Wide<T> own_weight[vecs];
 #pragma unroll
   for (int i = 0; i < vecs; ++i) {
@@ -107,37 +117,48 @@ void norm_backward_ahead(FASTACT_GRID_CONSTANT const NormQuick rows,
     if (i < count) own_weight[i] = weight_of<T>(rows, row, first + i * lanes, kSize);
   }
   const bool adds = rows.data[kDTotal] || rows.accumulate;
-  int fold_index = 0, added = 0, take = 0;
+  int fold_index = 0, take = 0;  // fold_index: rows, too
   const Mailboxes<kNumbersOfCluster> mail{};
   if constexpr (in_clusters) mail.open(), mail.all_are_open();
 
 #pragma unroll 1
   for (; row < steps.count; row += steps.row_step) {
-    RowGradient<C> stats = next;
+    RowGradient<C> stats{};
+    if (has_mean) stats.mean = __shfl_sync(kAllLanes, next, 0);
+    stats.rstd = __shfl_sync(kAllLanes, next, 1);
     await_row(steps.ahead);
     Words x[vecs], dy[vecs];
 #pragma unroll
     for (int i = 0; i < vecs; ++i) {
-      x[i] = dy[i] = {};
+      if (!whole) x[i] = dy[i] = {};
       if (i >= count) continue;
       x[i] = bit_cast<Words>(Vec<T>(ring[take + 2 * i * lanes + thread]));
       dy[i] = bit_cast<Words>(Vec<T>(ring[take + (2 * i + 1) * lanes + thread]));
     }
-    copy_row(row + steps.ahead * steps.row_step, take);
-    take = take + row_vecs < steps.ahead * row_vecs ? take + row_vecs : 0;
-    read_stats(row + steps.row_step);
-    if (rows.data[kDTotal] && rows.data[kDx]) {
+    const auto begin_next = [&] {
+      copy_row(row + steps.ahead * steps.row_step, take);
+      take = take + row_vecs < steps.ahead * row_vecs ? take + row_vecs : 0;
+      read_stats(row + steps.row_step);
+    };
+    constexpr bool kEarly = sizeof(T) == 2;  // where registers suffice for that
+    if (kEarly) begin_next();
+    if (rows.data[kDTotal]) {
 #pragma unroll
       for (int i = 0; i < vecs; ++i)
         if (i < count) bring_near(at(kDTotal, row, i));
     }
 
+    // dy waits for the second pass as it was read, and xhat, which took more instructions.
     OwnSums<T> of_row{};
+    Wide<T> xhat[vecs];
 #pragma unroll
     for (int i = 0; i < vecs; ++i) {
+      if (!whole) xhat[i] = {};
       if (i >= count) continue;
-      of_row.add(widen_words<T>(dy[i]), xhat_of<T>(widen_words<T>(x[i]), stats), own_weight[i]);
+      xhat[i] = xhat_of<T>(widen_words<T>(x[i]), stats);
+      of_row.add(widen_words<T>(dy[i]), xhat[i], own_weight[i]);
     }
+    if (!kEarly) begin_next();
     C means[2];
     of_row.fold(means);
     if constexpr (in_clusters)
@@ -146,15 +167,14 @@ void norm_backward_ahead(FASTACT_GRID_CONSTANT const NormQuick rows,
       fold_two<kOneBlock>(means, rows.per_length, lanes, fold_index);
     set_subtracted(rows.norm, means[0], means[1], double(rows.length), stats.rstd, rows.eps);
     stats.mean_g = means[0], stats.mean_g_xhat = means[1];
-    forget_row(x), forget_row(dy);
+    forget_row(dy);
 
 #pragma unroll
     for (int i = 0; i < vecs; ++i) {
       if (i >= count) continue;
-      const Wide<T> p = widen_words<T>(dy[i]), xhat = xhat_of<T>(widen_words<T>(x[i]), stats);
-      if (sums.is_wanted) columns.add(i, p, xhat, false);
-      if (!rows.data[kDx]) continue;
-      Wide<T> dx = gradient_of<T>(stats, p, xhat, own_weight[i]);
+      const Wide<T> p = widen_words<T>(dy[i]);
+      columns.add(i, p, xhat[i], false);
+      Wide<T> dx = gradient_of<T>(stats, p, xhat[i], own_weight[i]);
       T* const to = at(kDx, row, i);
       if (adds) {
         if (rows.data[kDTotal]) accumulate_onto(load_vec(at(kDTotal, row, i)), dx);
@@ -162,15 +182,12 @@ void norm_backward_ahead(FASTACT_GRID_CONSTANT const NormQuick rows,
       }
       store_vec(to, narrow_vec<T>(dx));
     }
-    if (sums.is_wanted && (++added == kSumRows<T> || row + steps.row_step >= steps.count))
-      columns.flush(), added = 0;
+    if (fold_index % kSumRows<T> == 0 || row + steps.row_step >= steps.count) columns.flush();
   }
-  if (sums.is_wanted) {
-    const int64_t task = in_clusters ? cluster_index() : blockIdx.x;
-    RowPart part{};
-    part.row = task, part.first = first, part.count = count, part.lane = thread, part.lanes = lanes;
-    write_own_columns<T>(rows, sums, columns, task, part);
-  }
+  const int64_t task = in_clusters ? cluster_index() : blockIdx.x;
+  RowPart part{};
+  part.row = task, part.first = first, part.count = count, part.lane = thread, part.lanes = lanes;
+  write_own_columns<T>(rows, sums, columns, task, part);
 }
 
 }  // namespace

@@ -136,28 +136,32 @@ void for_forward_layout(const NormPlan& plan, Visit visit) {
 }
 
 // TRIAL: settings for one measurement.
+inline int tried_rowb(const char* name, int otherwise) {
+  const char* const text = std::getenv(name);
+  return text ? std::atoi(text) : otherwise;
+}
 inline int tried_ahead() {
-  static const int value = tried("FASTACT_TRY_ROWB_AHEAD", 1);
+  static const int value = tried_rowb("FASTACT_TRY_ROWB_AHEAD", 1);
   return value;
 }
 inline int tried_one_vec() {
-  static const int value = tried("FASTACT_TRY_ROWB_ONE", 0);
+  static const int value = tried_rowb("FASTACT_TRY_ROWB_ONE", 0);
   return value;
 }
 inline int tried_tile() {
-  static const int value = tried("FASTACT_TRY_ROWB_TILE", 0);
+  static const int value = tried_rowb("FASTACT_TRY_ROWB_TILE", 0);
   return value;
 }
 inline int tried_long() {
-  static const int value = tried("FASTACT_TRY_ROWB_LONG", 0);
+  static const int value = tried_rowb("FASTACT_TRY_ROWB_LONG", 0);
   return value;
 }
 inline int tried_clusters() {
-  static const int value = tried("FASTACT_TRY_ROWB_CLUSTERS", 0);
+  static const int value = tried_rowb("FASTACT_TRY_ROWB_CLUSTERS", 0);
   return value;
 }
 inline int tried_rows_ahead() {
-  static const int value = tried("FASTACT_TRY_ROWB_ROWS", kMostAhead);
+  static const int value = tried_rowb("FASTACT_TRY_ROWB_ROWS", kMostAhead);
   return value;
 }
 
@@ -189,7 +193,8 @@ constexpr int ahead_threads(int vecs) {
 template <class T>
 bool has_rows_ahead(const RowShape& shape) {
   return tried_ahead() && sizeof(T) < sizeof(double) && shape.vecs <= 2 && shape.lanes > kWarp &&
-         shape.lanes == shape.threads;
+         shape.lanes == shape.threads &&
+         (sizeof(T) == 4 || tried_ahead() == 3 || shape.lanes > 256);
 }
 
 // Rows that no block holds: the blocks of a cluster, a power of two, and their shape. One block:
@@ -204,7 +209,7 @@ ClusterShape cluster_shape(int64_t vecs) {
   constexpr int kMost = 8, kVecs = sizeof(T) == 4 ? 4 : 2;
   constexpr int64_t kLargest = kVecs * kRowThreads;
   if (sizeof(T) == sizeof(double) || tried_ahead() < 2 || vecs > kMost * kLargest) return one_block;
-  int64_t of_block = vecs <= kMost * kLargest / 2 ? kLargest / 2 : kLargest;
+  int64_t of_block = kLargest;
   if (tried_tile()) of_block = std::max<int64_t>(tried_tile(), ceil_div(vecs, kMost));
   const int blocks = power_of_two_from(ceil_div(vecs, of_block), kMost);
   const int lanes = int(ceil_div(ceil_div(vecs, kVecs * blocks), kWarp)) * kWarp;
@@ -216,7 +221,7 @@ template <class T>
 int64_t clusters_of_all(const ClusterShape& cluster) {
   if (tried_clusters()) return tried_clusters();
   const int of_multiprocessor =
-      std::max(1, kAheadThreads<T, sizeof(T) == 4 ? 4 : 2> / cluster.shape.threads);
+      std::max(1, kRowThreads / cluster.shape.threads);
   const int multiprocessors = cluster.blocks <= 2 ? 132 : 128;
   return std::max(1, multiprocessors * of_multiprocessor / cluster.blocks);
 }
@@ -378,10 +383,12 @@ void launch_with_shared(void (*kernel)(Parameters...), const Shape& shape, cudaS
 template <class T, int vecs, bool in_clusters>
 bool launch_ahead_of(const NormQuick& rows, NormSums<Compute<T>> sums, const BackwardPlan<T>& plan,
                      const RowShape& shape, cudaStream_t stream) {
-  const auto kernel = norm_backward_ahead<T, vecs, in_clusters>;
   const int cluster = in_clusters ? plan.cluster.blocks : 1;
+  const bool whole = vecs_of<T>(rows) == int64_t(vecs) * shape.lanes * cluster;
+  const auto kernel = whole ? norm_backward_ahead<T, vecs, in_clusters, true>
+                            : norm_backward_ahead<T, vecs, in_clusters, false>;
   if (in_clusters && cluster > 1 &&
-      !(cluster_sizes(reinterpret_cast<const void*>(kernel), kAheadThreads<T, vecs>) >> cluster & 1))
+      !(cluster_sizes(reinterpret_cast<const void*>(kernel), kRowThreads) >> cluster & 1))
     return false;
   AheadSteps steps{};
   constexpr int64_t kMost = UINT32_MAX / 2;
@@ -396,10 +403,10 @@ bool launch_ahead_of(const NormQuick& rows, NormSums<Compute<T>> sums, const Bac
   steps.count = unsigned(rows.count), steps.row_step = unsigned(sums.row_step);
   const int64_t row = int64_t(2 * vecs) * kVecBytes * shape.threads;
   const int64_t totals =
-      sums.is_wanted ? int64_t(ColumnSums<T, vecs, NormQuick>::kBytes) * vecs * shape.threads : 0;
+      int64_t(ColumnSums<T, vecs, NormQuick>::kBytes) * vecs * shape.threads;
   const SharedMemory shared = shared_of(kernel);
   if (totals + row > shared.most) return false;
-  const int beside = std::max(1, kAheadThreads<T, vecs> / shape.threads);
+  const int beside = std::max(1, kAheadBound<T, vecs, in_clusters> / shape.threads);
   const int64_t room = shared.most / beside - (1 << 10);
   steps.ahead = int(std::min<int64_t>(std::max<int64_t>((room - totals) / row, 1),
                                       std::min(tried_rows_ahead(), kMostAhead)));
@@ -415,7 +422,7 @@ bool launch_ahead(const Rows& rows, const NormSums<Compute<T>>& sums, const Back
                   cudaStream_t stream) {
   if constexpr (std::is_same_v<Rows, NormQuick> && sizeof(T) < sizeof(double)) {
     constexpr int kOfCluster = sizeof(T) == 4 ? 4 : 2;
-    if (rows.run > 1) return false;
+    if (rows.run > 1 || !sums.is_wanted || !rows.data[kDx]) return false;
     if (plan.cluster.blocks > 1)
       return launch_ahead_of<T, kOfCluster, true>(rows, sums, plan, plan.cluster.shape, stream);
     if (plan.is_long() || !has_rows_ahead<T>(plan.shape)) return false;
