@@ -43,12 +43,12 @@ def second(op: Any, ddx: Named, incoming: Sequence[Any], of: Named, m: Any) -> F
 def _of_softmax(ddx: Any, dy: Any, of: Named, m: Any) -> Found:
     y = of["y"]
     over = axes.axes("fastact.softmax", of["axis"], y.ndim)
-    a, b = m.sum(dy * y, over), m.sum(ddx * y, over)
-    of_dy = ddx - b
-    of_dy *= y
-    of_y = dy - a
-    of_y *= ddx
-    of_y -= dy * b
+    of_y, of_dy = dy * y, ddx * y
+    less_a, b = -m.sum(of_y, over), m.sum(of_dy, over)  # over no axes a sum is its argument
+    of_y = m.less(ddx, b, of_y)
+    of_dy = m.times(of_y, y, of_dy)
+    of_y *= dy
+    of_y = m.add_product(of_y, ddx, less_a)  # ddx (dy - a) - dy b
     if of["scale"] != 1.0:
         of_dy *= of["scale"]
         of_y *= of["scale"]
@@ -70,10 +70,10 @@ def _of_norm(op: Any, ddx: Named, incoming: Sequence[Any], of: Named, m: Any) ->
     rows = _rows(op, tuple(x.shape), where)
     told = {n: of[n] for n in spec.told & op.entry_points["backward"].defaults.keys()}
 
-    def projected(d: Any, weight: Any = None) -> Any:
+    def projected(d: Any) -> Any:
         saved = {**dict.fromkeys(op.saves), **{n: of[n] for n in ("x", "mean", "rstd") if n in of}}
-        saved["weight"] = weight
-        args, named = spec.arguments([m.cast(d, x), *(None for _ in others)], [*saved.values()])
+        d = m.cast(d.reshape(x.shape), x)
+        args, named = spec.arguments([d, *(None for _ in others)], [*saved.values()])
         return op.backward(*args, **named, **told)[0].reshape(rows.split)
 
     def along(parameter: Any) -> Any:
@@ -84,28 +84,35 @@ def _of_norm(op: Any, ddx: Named, incoming: Sequence[Any], of: Named, m: Any) ->
 
     rstd = of["rstd"].reshape(rows.kept)
     split = x.reshape(rows.split)
-    xhat = (split - of["mean"].reshape(rows.kept) if rows.centred else split) * rstd
-    pu, pg = projected(u), projected(dy, weight)
+    if rows.centred:
+        xhat = split - of["mean"].reshape(rows.kept)
+        xhat *= rstd
+    else:
+        xhat = split * rstd
     u, d = u.reshape(rows.split), dy.reshape(rows.split)
-    of_dy, g = pu, d
+    pu, g, scale = projected(u), d, None
     if weight is not None:
         offset = of.get("weight_offset")
         scale = along(weight) + (float(of.get("casting") == "gemma") if offset is None else offset)
-        of_dy, g = pu * scale, d * scale
-    a, b, c = (m.sum(one * other, rows.axes) for one, other in ((xhat, u), (xhat, g), (g, pu)))
+        g = d * scale
+    of_x, found = projected(g), {}
+    products = xhat * u
     k = rstd / -rows.count
-    pg *= k * a
-    pg += pu * (k * b)
-    of_x = pg
-    of_x += xhat * (k * c)
+    of_x *= k * m.sum(products, rows.axes)
+    products = m.times(xhat, g, products)
+    of_x = m.add_product(of_x, pu, k * m.sum(products, rows.axes))
+    products = m.times(g, pu, products)
+    of_x = m.add_product(of_x, xhat, k * m.sum(products, rows.axes))
+    of_dy = pu
+    if scale is not None:
+        found["weight"] = over_rows(m.times(d, pu, products)).reshape(weight.shape)
+        of_dy *= scale
     if v is not None:
         of_dy = of_dy + along(v) * xhat
-        of_x = of_x + projected((d * along(v)).reshape(x.shape))
+        of_x = of_x + projected(d * along(v))
     if ddx.get("bias") is not None:
         of_dy = of_dy + along(ddx["bias"])
-    found = {"x": of_x.reshape(x.shape)}
-    if weight is not None:
-        found["weight"] = over_rows(d * pu).reshape(weight.shape)
+    found["x"] = of_x.reshape(x.shape)
     if of.get("bias") is not None:
         found["bias"] = m.zeros(of["bias"].shape, of["bias"])
     return [of_dy.reshape(x.shape), *(u.reshape(x.shape) for _ in others)], found

@@ -7,6 +7,7 @@ Why it is built so: docs/design/torch.md.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import cache
 from typing import Any, NamedTuple
 
 import torch
@@ -567,7 +568,10 @@ def of_batch(gradients: Callable[..., Any], *tensors: Any) -> Sequence[Any]:
 
 def apply(function: Any, *args: Any) -> Any:
     """Call a function of autograd, also inside transforms of torch.func."""
-    return function.apply(*args)
+    if _are_transforms_active() or _is_compiling():
+        return function.apply(*args)
+    # Without the signature that `Function.apply` reads at each call, as of `Step`.
+    return _apply(function)(*_unwrapped(args))
 
 
 def _is_tensor(value: Any) -> bool:
@@ -576,6 +580,15 @@ def _is_tensor(value: Any) -> bool:
 
 _is_grad_enabled = torch.is_grad_enabled
 _are_transforms_active = torch._C._are_functorch_transforms_active
+
+_is_compiling = torch.compiler.is_compiling
+_unwrapped: Any = torch._functorch.utils.unwrap_dead_wrappers
+
+
+@cache
+def _apply(function: Any) -> Any:
+    return getattr(super(torch.autograd.Function, function), "apply")  # noqa: B009
+
 
 # Without Function.apply, which reads a signature at each call for defaults that are not there, and
 # without the node's `apply`, which looks for another name of `backward` at each call.
