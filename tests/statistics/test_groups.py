@@ -240,7 +240,7 @@ BAD: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
     "no groups": ({"by": [0, 1, 2]}, TypeError, "by, .*, and groups, .* must come together"),
     "no labels": ({"groups": 3}, TypeError, "by, .*, and groups, .* must come together"),
     "none": ({"by": [0, 1, 2], "groups": 0}, ValueError, "groups must be positive, got 0"),
-    "no int64": ({"by": [0, 1, 2], "groups": 10**400}, ValueError, "groups must be an integer from -"),
+    "no int64": ({"by": [0, 1, 2], "groups": 10**400}, ValueError, "groups must be an int.* from"),
     "half": ({"by": [0, 1, 2], "groups": 2.5}, TypeError, "groups must be an integer, got 2.5"),
     "kept": ({"by": [0, 1, 2], "groups": 3, "keepdims": True}, ValueError, "keepdims must be"),
     "no axis": ({"by": [0, 1, 2], "groups": 3, "axis": ()}, ValueError, "axis that is reduced"),

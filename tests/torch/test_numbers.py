@@ -21,7 +21,9 @@ def plain(op: Any, first: str, named: Named) -> Any:
 
 
 def on_meta(op: Any, first: str, named: Named) -> Any:
-    return plain(op, first, {n: v.to("meta") if torch.is_tensor(v) else v for n, v in named.items()})
+    return plain(
+        op, first, {n: v.to("meta") if torch.is_tensor(v) else v for n, v in named.items()}
+    )
 
 
 def recorded(op: Any, first: str, named: Named) -> Any:
@@ -46,7 +48,9 @@ def test_a_number_is_computed_or_a_named_error(op: Any, way: Callable[..., Any])
                 way(op, point.arrays[0], {**named, name: value})
             except (TypeError, ValueError) as error:
                 told = str(error)
-                if not (op is fa.moments and told.startswith("vmap")):  # whose results torch refuses
+                if not (
+                    op is fa.moments and told.startswith("vmap")
+                ):  # whose results torch refuses
                     assert told.startswith(f"fastact.{op.name}: "), (name, value)
                 assert "Expected a value of type 'int'" not in told
 

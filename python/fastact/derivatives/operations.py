@@ -54,6 +54,8 @@ class Operations:
         return x
 
     def sum(self, x: Any, axes: tuple[int, ...]) -> Any:
+        if self._is_torch and axes:
+            return x.sum(axes, True)  # read sooner than NumPy's names
         return self.xp.sum(x, axis=axes, keepdims=True) if axes else x
 
     def max(self, x: Any, axes: tuple[int, ...]) -> Any:

@@ -255,7 +255,7 @@ class Call:
         dtype: int | None,
         grouped: tuple[int, ...] = (),
     ) -> View:
-        """What an output is like, which has no memory: the arguments are those of `output`."""
+        """A model of an output, without memory, by the arguments that `output` takes."""
         model = self.views[like]
         if grouped:
             model = model.with_last(grouped)

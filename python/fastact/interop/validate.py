@@ -126,7 +126,7 @@ def holds(where: str, name: str, value: float, dtype: str) -> None:
 
 
 def is_flag(where: str, name: str, value: float, role: "Role", dtype: str) -> bool:
-    """Whether a number that stands for an array is a bool of a mask; else the data's dtype has it."""
+    """Whether a number in an array's place is a mask's bool; else the data's dtype holds it."""
     if isinstance(value, bool) and "bool" in role.also:
         return True
     if isinstance(role.also, Only):

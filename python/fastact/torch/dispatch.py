@@ -203,9 +203,7 @@ class Operators:
         role = self.spec.op.roles.get(name, validate.DATA)
         if role.array or ((role.repeats or role.also) and not role.number):
             validate.no_number(self.spec.where, name, number)
-        is_flag = validate.is_flag(
-            self.spec.where, name, number, role, foreign.dtype_name(first)
-        )
+        is_flag = validate.is_flag(self.spec.where, name, number, role, foreign.dtype_name(first))
         number = number if is_flag else float(number)  # torch takes no int of more than 64 bits
         if role.number:
             dtype = torch.bool if is_flag else first.dtype

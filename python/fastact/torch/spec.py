@@ -30,7 +30,7 @@ def signed(spec: Spec, name: str, value: Any) -> Any:
 
 
 def check_numbers(where: str, name: str, kind: str, value: Any) -> None:
-    """Refuse integers beyond those that a schema of this kind holds, of which torch says little."""
+    """Refuse integers that a schema of this kind can't hold: torch says that an int is no int."""
     if _has_symbols():
         return
     for number in value if isinstance(value, list | tuple) else (value,):
