@@ -44,8 +44,8 @@ def _call(op: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     if isinstance(result, Moments):
         return result
     skips_nan = getattr(op, "skips", False) and getattr(op, "term", None) is None
-    weights = named.get("weights")
-    if skips_nan or weights is not None:
+    weights, by = named.get("weights"), named.get("by")
+    if skips_nan or weights is not None or by is not None:
         left = _count(x.data, options, weights, counts, skips_nan)
     else:
         left = counts.sum(_axes.axes(where, options.axis, x.ndim), keepdims=options.keepdims)
@@ -67,7 +67,7 @@ def _masked(result: Any, is_hidden: Any) -> Any:
 
 
 def _count(x: Any, options: Any, weights: Any, where: Any, skips_nan: bool) -> Any:
-    """How much counts for each result: the weights of elements that are not NaN."""
+    """How much counts for each result: the weights of elements that are not NaN, by groups."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)  # the op itself has warned
         return ops["moments"](
@@ -77,6 +77,8 @@ def _count(x: Any, options: Any, weights: Any, where: Any, skips_nan: bool) -> A
             where=where,
             skipna=skips_nan,
             keepdims=options.keepdims,
+            by=getattr(options, "by", None),
+            groups=getattr(options, "groups", None),
         ).count
 
 

@@ -258,5 +258,5 @@ def test_partial_overlap(norm):
 
 
 def test_groups_of_no_channels_are_no_more_than_int64_counts():
-    with pytest.raises(ValueError, match="num_groups must divide the 0 channels along axis 1"):
+    with pytest.raises(ValueError, match="num_groups must be an integer from -"):
         fa.group_norm(np.ones((2, 0)), num_groups=10**400)

@@ -239,8 +239,8 @@ BAD: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
     "below -1": ({"by": [0, -2, 1], "groups": 3}, ValueError, "by must hold groups from 0 to 2"),
     "no groups": ({"by": [0, 1, 2]}, TypeError, "by, .*, and groups, .* must come together"),
     "no labels": ({"groups": 3}, TypeError, "by, .*, and groups, .* must come together"),
-    "none": ({"by": [0, 1, 2], "groups": 0}, ValueError, r"groups must be positive .*, got 0"),
-    "no int64": ({"by": [0, 1, 2], "groups": 10**400}, ValueError, r"groups must be .* below 2"),
+    "none": ({"by": [0, 1, 2], "groups": 0}, ValueError, "groups must be positive, got 0"),
+    "no int64": ({"by": [0, 1, 2], "groups": 10**400}, ValueError, "groups must be an int.* from"),
     "half": ({"by": [0, 1, 2], "groups": 2.5}, TypeError, "groups must be an integer, got 2.5"),
     "kept": ({"by": [0, 1, 2], "groups": 3, "keepdims": True}, ValueError, "keepdims must be"),
     "no axis": ({"by": [0, 1, 2], "groups": 3, "axis": ()}, ValueError, "axis that is reduced"),
@@ -336,3 +336,13 @@ def test_groups_have_no_second_derivative(op):
     (dx,) = torch.autograd.grad(of(x).sum(), x, create_graph=True)
     with pytest.raises(NotImplementedError, match=rf"^fastact\.{op.name}: .* by groups"):
         torch.autograd.grad(dx.sum(), x)
+
+
+@pytest.mark.parametrize("op", [fa.sum, fa.mean, fa.var, fa.nanmean], ids=lambda op: op.name)
+def test_masked_arrays(op: Any) -> None:
+    """A group without an element that counts is masked."""
+    x = np.ma.masked_array(np.arange(8.0).reshape(2, 4), [[0, 1, 0, 0], [0, 0, 1, 1]])
+    found = op(x, axis=1, by=np.array([0, 0, 1, 1]), groups=3)
+    assert (np.ma.getmaskarray(found) == [[0, 0, 1], [0, 1, 1]]).all()
+    right = [[op(x[0, :2]), op(x[0, 2:])], [op(x[1, :2]), 0]]
+    assert np.allclose(found.filled(0)[:, :2], right)

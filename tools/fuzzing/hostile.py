@@ -467,6 +467,14 @@ def _reduces(op: Any) -> bool:
     return all(part.size < x.size for part in arrays_of(example(op, x, x)()))
 
 
+def _without_data(value: Any) -> Any:
+    """A tensor, or the tensors of a tuple, on the meta device, for which torch's dispatcher is
+    asked."""
+    if isinstance(value, tuple):
+        return tuple(map(_without_data, value))
+    return value.to("meta") if type(value) is torch.Tensor else value
+
+
 # --- cases ----------------------------------------------------------------------------------------
 
 
@@ -490,6 +498,10 @@ class HostileCase:
         parameters = sorted(getattr(self.case.op, "parameters", ()))
         self.at = r.choice([*places, *parameters, *places[:1]])
         self.label, self.object = self._hostile()
+        if self.case.request.framework == "torch" and r.random() < 0.2:
+            self.label += ", beside tensors without data"
+            self.args = [_without_data(value) for value in self.args]
+            self.named = {name: _without_data(value) for name, value in self.named.items()}
         if isinstance(self.at, int):
             self.args[self.at] = self.object
         else:

@@ -15,7 +15,8 @@ class Operations:
     `sum` and `max` are over axes, which stay with length 1; `constant` is an array without its
     derivative; `call` an activation with its parameters; `of_ones` what an op gives of ones in an
     array's shape, a constant; `expanded` an array repeated to a shape; `put` zeros of a shape with
-    an array at an index.
+    an array at an index. `times`, `less` and `add_product` may write an array whose values are not
+    needed any more, as new memory costs what a pass costs: torch's do.
 
     needs : what a namespace must have.
     """
@@ -37,7 +38,24 @@ class Operations:
     def arange(self, count: int, like: Any) -> Any:
         return self.xp.arange(count, **({"device": like.device} if self._is_torch else {}))
 
+    def times(self, x: Any, y: Any, into: Any) -> Any:
+        """x y, in memory of its shape and dtype, or a wider one's."""
+        return self.xp.mul(x, y, out=into) if self._is_torch else x * y
+
+    def less(self, x: Any, y: Any, into: Any) -> Any:
+        """x - y, likewise."""
+        return self.xp.sub(x, y, out=into) if self._is_torch else x - y
+
+    def add_product(self, x: Any, a: Any, b: Any) -> Any:
+        """x + a b, in x."""
+        if self._is_torch:
+            return x.addcmul_(a, b)
+        x += a * b
+        return x
+
     def sum(self, x: Any, axes: tuple[int, ...]) -> Any:
+        if self._is_torch and axes:
+            return x.sum(axes, True)  # read sooner than NumPy's names
         return self.xp.sum(x, axis=axes, keepdims=True) if axes else x
 
     def max(self, x: Any, axes: tuple[int, ...]) -> Any:

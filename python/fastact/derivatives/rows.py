@@ -25,30 +25,33 @@ Named = Mapping[str, Any]
 Found = tuple[list[Any], dict[str, Any]]
 
 
-def second(op: Any, ddx: Named, incoming: Sequence[Any], of: Named, m: Any) -> Found | None:
+def second(
+    op: Any, ddx: Named, incoming: Sequence[Any], of: Named, m: Any, wants_dy: bool
+) -> Found | None:
     """As `second.second`, by a closed form; None: there is none of such a call."""
     of = {**op.entry_points["call"].defaults, **of}
     if incoming[0] is None or not ddx:
         return None
     if op.name in _BY_VALUE:
-        return _BY_VALUE[op.name](ddx["x"], incoming[0], of, m)
+        return _BY_VALUE[op.name](ddx["x"], incoming[0], of, m, wants_dy)
     if "rstd" not in op.saves or "x" not in ddx or of["activation"] != "identity":
         return None
     kind = _traits(op)
     if kind.gated or kind.given or (kind.moves and not of["training"]):
         return None
-    return _of_norm(op, ddx, incoming, of, m)
+    return _of_norm(op, ddx, incoming, of, m, wants_dy)
 
 
-def _of_softmax(ddx: Any, dy: Any, of: Named, m: Any) -> Found:
+def _of_softmax(ddx: Any, dy: Any, of: Named, m: Any, wants_dy: bool) -> Found:
     y = of["y"]
     over = axes.axes("fastact.softmax", of["axis"], y.ndim)
-    a, b = m.sum(dy * y, over), m.sum(ddx * y, over)
-    of_dy = ddx - b
-    of_dy *= y
-    of_y = dy - a
-    of_y *= ddx
-    of_y -= dy * b
+    of_y, of_dy = dy * y, ddx * y
+    less_a, b = -m.sum(of_y, over), m.sum(of_dy, over)  # over no axes a sum is its argument
+    of_y = m.less(ddx, b, of_y)
+    if wants_dy:
+        of_dy = m.times(of_y, y, of_dy)
+    of_y *= dy
+    of_y = m.add_product(of_y, ddx, less_a)  # ddx (dy - a) - dy b
     if of["scale"] != 1.0:
         of_dy *= of["scale"]
         of_y *= of["scale"]
@@ -60,21 +63,24 @@ def _rows(op: Any, shape: tuple[int, ...], where: tuple[tuple[str, Any], ...]) -
     return rows_of(op, shape, dict(where))
 
 
-def _of_norm(op: Any, ddx: Named, incoming: Sequence[Any], of: Named, m: Any) -> Found:
+def _of_norm(
+    op: Any, ddx: Named, incoming: Sequence[Any], of: Named, m: Any, wants_dy: bool
+) -> Found:
     spec, x, weight = spec_of(op), of["x"], of.get("weight")
     u, v = ddx["x"] + ddx["residual"] if "residual" in ddx else ddx["x"], ddx.get("weight")
     dy, *others = incoming
     if "num_groups" in of:
         of = {**of, "num_groups": of["mean"].shape[-1]}
     where = tuple((n, of[n]) for n in ("axis", "channel_axis", "num_groups") if n in of)
-    rows = _rows(op, tuple(x.shape), where)
+    shape = tuple(x.shape)
+    rows = _rows(op, shape, where)
     told = {n: of[n] for n in spec.told & op.entry_points["backward"].defaults.keys()}
 
-    def projected(d: Any, weight: Any = None) -> Any:
+    def projected(d: Any) -> Any:
         saved = {**dict.fromkeys(op.saves), **{n: of[n] for n in ("x", "mean", "rstd") if n in of}}
-        saved["weight"] = weight
-        args, named = spec.arguments([m.cast(d, x), *(None for _ in others)], [*saved.values()])
-        return op.backward(*args, **named, **told)[0].reshape(rows.split)
+        d = m.cast(_shaped(d, shape), x)
+        args, named = spec.arguments([d, *(None for _ in others)], [*saved.values()])
+        return _shaped(op.backward(*args, **named, **told)[0], rows.split)
 
     def along(parameter: Any) -> Any:
         return parameter.reshape(rows.along)
@@ -82,34 +88,47 @@ def _of_norm(op: Any, ddx: Named, incoming: Sequence[Any], of: Named, m: Any) ->
     def over_rows(d: Any) -> Any:
         return m.sum(d, tuple(i for i, n in enumerate(rows.along) if n == 1))
 
-    rstd = of["rstd"].reshape(rows.kept)
-    split = x.reshape(rows.split)
-    xhat = (split - of["mean"].reshape(rows.kept) if rows.centred else split) * rstd
-    pu, pg = projected(u), projected(dy, weight)
-    u, d = u.reshape(rows.split), dy.reshape(rows.split)
-    of_dy, g = pu, d
+    rstd = _shaped(of["rstd"], rows.kept)
+    split = _shaped(x, rows.split)
+    if rows.centred:
+        xhat = split - _shaped(of["mean"], rows.kept)
+        xhat *= rstd
+    else:
+        xhat = split * rstd
+    u, d = _shaped(u, rows.split), _shaped(dy, rows.split)
+    pu, g, scale = projected(u), d, None
     if weight is not None:
         offset = of.get("weight_offset")
-        scale = along(weight) + (float(of.get("casting") == "gemma") if offset is None else offset)
-        of_dy, g = pu * scale, d * scale
-    a, b, c = (m.sum(one * other, rows.axes) for one, other in ((xhat, u), (xhat, g), (g, pu)))
+        offset = float(of.get("casting") == "gemma") if offset is None else offset
+        scale = along(weight) + offset if offset else along(weight)
+        g = d * scale
+    of_x, found = projected(g), {}
+    products = xhat * u
     k = rstd / -rows.count
-    pg *= k * a
-    pg += pu * (k * b)
-    of_x = pg
-    of_x += xhat * (k * c)
+    of_x *= k * m.sum(products, rows.axes)
+    products = m.times(xhat, g, products)
+    of_x = m.add_product(of_x, pu, k * m.sum(products, rows.axes))
+    products = m.times(g, pu, products)
+    of_x = m.add_product(of_x, xhat, k * m.sum(products, rows.axes))
+    of_dy = pu
+    if weight is not None:
+        found["weight"] = over_rows(m.times(d, pu, products)).reshape(weight.shape)
+        if wants_dy:
+            of_dy *= scale
     if v is not None:
         of_dy = of_dy + along(v) * xhat
-        of_x = of_x + projected((d * along(v)).reshape(x.shape))
-    if ddx.get("bias") is not None:
+        of_x = of_x + projected(d * along(v))
+    if wants_dy and ddx.get("bias") is not None:
         of_dy = of_dy + along(ddx["bias"])
-    found = {"x": of_x.reshape(x.shape)}
-    if weight is not None:
-        found["weight"] = over_rows(d * pu).reshape(weight.shape)
+    found["x"] = _shaped(of_x, shape)
     if of.get("bias") is not None:
         found["bias"] = m.zeros(of["bias"].shape, of["bias"])
-    return [of_dy.reshape(x.shape), *(u.reshape(x.shape) for _ in others)], found
+    return [_shaped(of_dy, shape), *(_shaped(u, shape) for _ in others)], found
+
+
+def _shaped(array: Any, shape: tuple[int, ...]) -> Any:
+    return array if tuple(array.shape) == shape else array.reshape(shape)
 
 
 #: Of ops whose gradient is of what they gave.
-_BY_VALUE: Mapping[str, Callable[[Any, Any, Named, Any], Found]] = {"softmax": _of_softmax}
+_BY_VALUE: Mapping[str, Callable[[Any, Any, Named, Any, bool], Found]] = {"softmax": _of_softmax}

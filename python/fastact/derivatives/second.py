@@ -17,13 +17,15 @@ Named = Mapping[str, Any]
 Found = tuple[list[Any], dict[str, Any]]
 
 
-def second(op: Any, ddx: Named, incoming: Sequence[Any], named: Named, m: Any) -> Found:
+def second(
+    op: Any, ddx: Named, incoming: Sequence[Any], named: Named, m: Any, *, wants_dy: bool = True
+) -> Found:
     """The gradients of `backward`: for each of `incoming`, and by the names of saved arrays.
 
     ddx : what comes back to gradients, by the names of their arguments. incoming : what came back
-    to the results, None for 0.
+    to the results, None for 0. wants_dy : False: the gradient of the first of them may be anything.
     """
-    closed = rows.second(op, ddx, incoming, named, m)
+    closed = rows.second(op, ddx, incoming, named, m, wants_dy)
     if closed is not None:
         return closed
     g = Graph(m)

@@ -181,12 +181,8 @@ class Call:
 
     def _number(self, name: str, value: float, role: Role, data: View) -> View:
         """A number in the place of an array: of the data's shape, or of one that repeats."""
-        if isinstance(value, bool) and "bool" in role.also:
+        if validate.is_flag(self.where, name, value, role, data.dtype_name):
             return self.repeated(value, View.from_numpy(np.asarray(value)))
-        if isinstance(role.also, validate.Only):
-            came = validate.describe(value)
-            raise validate.wrong_dtype(self.where, name, came, role.also)
-        validate.holds(self.where, name, value, data)
         return self.repeated(value, data.shaped(()) if role.number else data)
 
     @property
@@ -236,13 +232,7 @@ class Call:
         in_place: `out` may be one of the inputs; False where the inputs are saved.
         grouped: the input's axes that give way to groups, which lie in memory as they do.
         """
-        model = self.views[like]
-        if grouped:
-            model = model.with_last(grouped)
-        if shape is not None:
-            model = model.shaped(shape)
-        if dtype is not None:
-            model = model.of_dtype(dtype)
+        model = self.model(like, shape, dtype, grouped)
         if out is None:
             if not self.framework.makes_arrays:
                 raise TypeError(
@@ -262,6 +252,21 @@ class Call:
         validate.may_write(self.where, name, view, inputs, in_place=in_place)
         self.writes(name, view, out)
         return view, None
+
+    def model(
+        self,
+        like: str,
+        shape: tuple[int, ...] | None,
+        dtype: int | None,
+        grouped: tuple[int, ...] = (),
+    ) -> View:
+        """A model of an output, without memory, by the arguments that `output` takes."""
+        model = self.views[like]
+        if grouped:
+            model = model.with_last(grouped)
+        if shape is not None:
+            model = model.shaped(shape)
+        return model if dtype is None else model.of_dtype(dtype)
 
     def is_own(self, name: str, array: Any, like: str) -> None:
         """Refuse an output of another framework, or of another byte order: kernels would write a
@@ -298,11 +303,7 @@ class Call:
         self, like: str, shape: tuple[int, ...] | None = None, dtype: int | None = None
     ) -> View:
         """An array for the time of the call, of an input's dtype and shape or of others."""
-        model = self.views[like]
-        if shape is not None:
-            model = model.shaped(shape)
-        if dtype is not None:
-            model = model.of_dtype(dtype)
+        model = self.model(like, shape, dtype)
         view, memory = self.framework.output(model, self.arrays[like], self.place)
         return self._temporary(view, memory)
 

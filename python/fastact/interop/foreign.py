@@ -58,7 +58,7 @@ def describe(value: Any) -> str:
         return f"an integer of {value.bit_length()} bits"
     if hasattr(type(value), "shape") and hasattr(type(value), "dtype"):
         try:
-            return f"{type(value).__name__} of {_dtype_name(value)}, shape {tuple(value.shape)}"
+            return f"{type(value).__name__} of {dtype_name(value)}, shape {tuple(value.shape)}"
         except Exception:  # an array in a state that has neither
             return f"{type(value).__name__}"
     if type(value) in (list, tuple):
@@ -94,7 +94,8 @@ def _shortened(text: str) -> str:
     return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 3]}..."
 
 
-def _dtype_name(array: Any) -> str:
+def dtype_name(array: Any) -> str:
+    """The dtype of an array by its name, without the framework's."""
     return str(array.dtype).rpartition(".")[2]  # torch.float32
 
 
@@ -413,7 +414,7 @@ def real(where: str, name: str, value: Any) -> Any:
         raise wrong
     if issubclass(cls, np.ndarray) or hasattr(cls, "__dlpack__"):
         plain(where, name, value)
-        dtype = _dtype_name(value) if hasattr(value, "dtype") else ""
+        dtype = dtype_name(value) if hasattr(value, "dtype") else ""
         if prod(value.shape) != 1 or not dtype.startswith(("bool", "int", "uint", "float", "bfl")):
             raise wrong
         return value.item() if hasattr(cls, "item") else value

@@ -113,16 +113,26 @@ _TOO_LARGE = {
 }
 
 
-def holds(where: str, name: str, value: float, view: View) -> None:
-    """A number that stands for an array of a view's dtype is finite there, if it was before."""
+def holds(where: str, name: str, value: float, dtype: str) -> None:
+    """A number that stands for an array of a dtype is finite there, if it was before."""
     try:
         magnitude = abs(float(value))
     except OverflowError:
         magnitude = -1.0
-    if magnitude < 0 or _TOO_LARGE[view.dtype_name] <= magnitude < np.inf:
+    if magnitude < 0 or _TOO_LARGE.get(dtype, np.inf) <= magnitude < np.inf:
         raise ValueError(
-            f"{where}: {name} must be a number that {view.dtype_name} holds, got {describe(value)}"
+            f"{where}: {name} must be a number that {dtype} holds, got {describe(value)}"
         )
+
+
+def is_flag(where: str, name: str, value: float, role: "Role", dtype: str) -> bool:
+    """Whether a number in an array's place is a mask's bool; else the data's dtype holds it."""
+    if isinstance(value, bool) and "bool" in role.also:
+        return True
+    if isinstance(role.also, Only):
+        raise wrong_dtype(where, name, describe(value), role.also)
+    holds(where, name, value, dtype)
+    return False
 
 
 def choice(where: str, name: str, value: Any, allowed: Mapping[str, T]) -> T:

@@ -512,7 +512,9 @@ class Function:
     ) -> tuple[Template, list[Any]]:
         first, *rest = args or (None,)
         if isinstance(first, bool | int | float):
-            args = (jax.numpy.asarray(float(first)), *rest)
+            name, zero = self.op.entry_points[entry].arrays[0], jax.numpy.zeros(())
+            validate.holds(f"fastact.jax.{self.__name__}", name, first, zero.dtype.name)
+            args = (zero + float(first), *rest)
         template, arrays = _taken_apart(self.op.entry_points[entry], args, kwargs)
         if not arrays:
             came = validate.describe(first)

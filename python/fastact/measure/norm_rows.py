@@ -10,6 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -100,15 +102,15 @@ class Rows:
     statistics: Shape
     centred: bool
 
-    @property
+    @cached_property
     def kept(self) -> Shape:
         """The shape in which statistics broadcast against `split`."""
         return tuple(1 if a in self.axes else n for a, n in enumerate(self.split))
 
-    @property
+    @cached_property
     def count(self) -> int:
         """How many elements a row has."""
-        return int(np.prod([self.split[a] for a in self.axes]))
+        return prod(self.split[a] for a in self.axes)
 
     def summed(self, terms: Any) -> Any:
         """Over all that a parameter meets."""

@@ -7,6 +7,7 @@ Why it is built so: docs/design/torch.md.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import cache
 from typing import Any, NamedTuple
 
 import torch
@@ -418,22 +419,28 @@ def _taken_apart(
     return every[:count], {**options, **{n: v for n, v in saved if v is not None}}
 
 
+def _narrowed(d: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """In another dtype, where it has not that; soon, for most."""
+    return d if d.dtype is dtype else d.to(dtype)
+
+
 class Composed(Twice):
     """Gradients whose own are found by the op's formula, in torch's arithmetic."""
 
     @staticmethod
     def backward(ctx: Any, *ddx: Any) -> Any:
         spec, rules, tensors, count = ctx.spec, ctx.rules, Twice.saved(ctx), len(ddx)
+        wants_dy = ctx.needs_input_grad[2]
 
-        def found(*each: Any) -> Any:
+        def second(*each: Any) -> Any:
             pairs = zip(rules.names, each, strict=False)
             back = {n: TORCH.wide(d) for n, d in pairs if n is not None and d is not None}
             incoming, named = _taken_apart(spec, rules.options, each[count:])
-            of_dys, of_saved = derivatives.second(spec.op, back, incoming, named, TORCH)
-            made = zip((*of_dys, *map(of_saved.get, spec.saves)), each[count:], strict=True)
-            return [None if d is None or t is None else d.to(t.dtype) for d, t in made]
+            found = derivatives.second(spec.op, back, incoming, named, TORCH, wants_dy=wants_dy)
+            made = zip((*found[0], *map(found[1].get, spec.saves)), each[count:], strict=True)
+            return [None if d is None or t is None else _narrowed(d, t.dtype) for d, t in made]
 
-        return None, None, *_third(ctx, found, *ddx, *tensors)
+        return None, None, *_third(ctx, second, *ddx, *tensors)
 
     @staticmethod
     def jvp(ctx: Any, *tangents: Any) -> Any:
@@ -539,7 +546,7 @@ def is_batch(tensor: Any) -> bool:
 
     In torch.func.vmap that is a tensor of another kind, for which functions have a rule.
     """
-    return _is_tensor(tensor) and torch._C._functorch.is_legacy_batchedtensor(tensor)
+    return isinstance(tensor, torch.Tensor) and _is_legacy_batch(tensor)
 
 
 def of_batch(gradients: Callable[..., Any], *tensors: Any) -> Sequence[Any]:
@@ -567,7 +574,10 @@ def of_batch(gradients: Callable[..., Any], *tensors: Any) -> Sequence[Any]:
 
 def apply(function: Any, *args: Any) -> Any:
     """Call a function of autograd, also inside transforms of torch.func."""
-    return function.apply(*args)
+    if _are_transforms_active() or _is_compiling():
+        return function.apply(*args)
+    # Without the signature that `Function.apply` reads at each call, as of `Step`.
+    return _apply(function)(*_unwrapped(args))
 
 
 def _is_tensor(value: Any) -> bool:
@@ -577,11 +587,22 @@ def _is_tensor(value: Any) -> bool:
 _is_grad_enabled = torch.is_grad_enabled
 _are_transforms_active = torch._C._are_functorch_transforms_active
 
+_is_legacy_batch: Any = torch._C._functorch.is_legacy_batchedtensor
+_is_compiling = torch.compiler.is_compiling
+_unwrapped: Any = torch._functorch.utils.unwrap_dead_wrappers
+
+
+@cache
+def _apply(function: Any) -> Any:
+    return getattr(super(torch.autograd.Function, function), "apply")  # noqa: B009
+
+
 # Without Function.apply, which reads a signature at each call for defaults that are not there, and
 # without the node's `apply`, which looks for another name of `backward` at each call.
 _step: Any = getattr(super(torch.autograd.Function, Step), "apply")  # noqa: B009 - it has no types
-_node: Any = Step
-_node._backward_cls.apply = Step.backward
+_node: Any
+for _node in (Step, Scaled, Twice, Composed):
+    _node._backward_cls.apply = _node.backward
 
 
 def recorder(op: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Recorded:

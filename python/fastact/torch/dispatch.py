@@ -47,7 +47,15 @@ from .autograd import (
     one_by_one,
     tangent_of_results,
 )
-from .spec import Spec, check_recorded, check_switches, signed, spec_of, tensors_of
+from .spec import (
+    Spec,
+    check_numbers,
+    check_recorded,
+    check_switches,
+    signed,
+    spec_of,
+    tensors_of,
+)
 
 # An annotation of an op's signature in words of a schema.
 _TYPES: dict[Any, str] = {
@@ -165,11 +173,13 @@ class Operators:
             if kind.startswith("int[]") and isinstance(value, int):
                 value = [value]
             elif kind == "SymInt":
-                value = signed(value)
+                value = signed(self.spec, name, value)
             elif kind == "str" and not isinstance(value, str):
                 value = getattr(value, "name", value)  # of an activation
             elif kind in ("Tensor", "Tensor?") and isinstance(value, int | float):
                 value = self._repeated(name, value, named)
+            if kind.startswith(("int", "SymInt", "float")):
+                check_numbers(self.spec.where, name, kind, value)
             found.append(value)
         return found
 
@@ -191,10 +201,11 @@ class Operators:
         """A number in the place of an array: of the shape of the first result, or repeated."""
         first = named[self.spec.arrays[0]]
         role = self.spec.op.roles.get(name, validate.DATA)
-        if role.repeats and not role.number:
+        if role.array or ((role.repeats or role.also) and not role.number):
             validate.no_number(self.spec.where, name, number)
+        is_flag = validate.is_flag(self.spec.where, name, number, role, foreign.dtype_name(first))
+        number = number if is_flag else float(number)  # torch takes no int of more than 64 bits
         if role.number:
-            is_flag = isinstance(number, bool) and "bool" in role.also
             dtype = torch.bool if is_flag else first.dtype
             return torch.full((), number, dtype=dtype, device=first.device)
         shape = self.spec.op.models(named)[0][0].shape
@@ -544,10 +555,19 @@ def call(op: Any, named: Mapping[str, Any]) -> Any:
         if wrong.startswith(f"fastact::{op.name}"):
             raise TypeError(f"{where}: {wrong.partition('() ')[2] or wrong}") from None
         raise
+    except (TypeError, ValueError) as error:  # nobody has called `forward`
+        error.args = (str(error).replace(f"{where}.forward:", f"{where}:", 1),)
+        raise
 
 
 def _check(where: str, operators: Operators, named: Mapping[str, Any]) -> None:
     """Arrays are tensors of one device, and nothing else is; what they are like, torch checks."""
+    first = operators.spec.arrays[0]
+    if first in named and not isinstance(named[first], torch.Tensor):
+        raise TypeError(
+            f"{where}: {first} must be a tensor, as other arguments are, got "
+            f"{validate.describe(named[first])}"
+        )
     device = tensors_of(named)[0].device
     for name, value in named.items():
         kind = operators.takes.get(name)
@@ -557,7 +577,8 @@ def _check(where: str, operators: Operators, named: Mapping[str, Any]) -> None:
         is_array = name == "out" or (kind or "").startswith("Tensor")
         for one in value if name == "out" and isinstance(value, tuple) else (value,):
             if not isinstance(one, torch.Tensor):
-                if is_array and not (one is None or isinstance(one, int | float)):
+                is_number = isinstance(one, int | float) and name != "out"
+                if is_array and not (one is None or is_number):
                     raise TypeError(
                         f"{where}: all arrays must come from one framework, got {name}, of type "
                         f"{type(one).__name__}, beside tensors of torch"
@@ -583,7 +604,14 @@ def _finished(operators: Operators, named: Mapping[str, Any], result: Any) -> An
     arrays = result if isinstance(result, tuple) else (result,)
     out = named.get("out")
     if out is not None:
-        outs = out if isinstance(out, tuple) else (out,)
+        where = operators.spec.where
+        outs = validate.outputs(where, out, len(arrays))
+        for i, (given, array) in enumerate(zip(outs, arrays, strict=True)):
+            if given is not None and given.shape != array.shape:
+                raise ValueError(
+                    f"{where}: {validate.out_name(i, outs)} must have shape {tuple(array.shape)}, "
+                    f"got {tuple(given.shape)}"
+                )
         arrays = tuple(
             array if out is None else out.copy_(array)
             for out, array in zip(outs, arrays, strict=True)

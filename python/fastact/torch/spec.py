@@ -7,6 +7,7 @@ from typing import Any
 import torch
 
 from ..interop import foreign, validate
+from ..ops.engine import axes
 from ..ops.engine.spec import Spec as Spec
 from ..ops.engine.spec import spec_of as spec_of
 
@@ -17,12 +18,31 @@ def tensors_of(named: Mapping[str, Any]) -> list[torch.Tensor]:
     return [value for value in values if isinstance(value, torch.Tensor)]
 
 
-def signed(value: Any) -> Any:
+def signed(spec: Spec, name: str, value: Any) -> Any:
     """An integer of 64 bits as schemas of operators have it."""
     if isinstance(value, torch.SymInt) or not hasattr(type(value), "__index__"):
         return value
-    number = index(value)
+    if _has_symbols():
+        number = index(value)
+    else:
+        number = spec.op.checks.get(name, axes.integer)(spec.where, name, value)
     return number - 2**64 if 2**63 <= number < 2**64 else number
+
+
+def check_numbers(where: str, name: str, kind: str, value: Any) -> None:
+    """Refuse integers that a schema of this kind can't hold: torch says that an int is no int."""
+    if _has_symbols():
+        return
+    for number in value if isinstance(value, list | tuple) else (value,):
+        if isinstance(number, int):
+            if kind.startswith("float"):
+                validate.holds(where, name, number, "float64")
+            else:
+                axes.integer(where, name, number)
+
+
+#: Whether torch.compile is at work, where a number may be a symbol that stands for many.
+_has_symbols = torch.compiler.is_dynamo_compiling
 
 
 def check_switches(spec: Spec, named: Mapping[str, Any]) -> None:

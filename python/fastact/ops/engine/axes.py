@@ -50,7 +50,7 @@ def one(where: str, axis: Any, ndim: int, name: str = "axis", *, of: str = "x") 
     """The axis of an array, `of`, that an argument names, as a number from 0 on."""
     if type(axis) is int and -ndim <= axis < ndim:  # for speed
         return axis % ndim
-    number = integer(where, name, axis)
+    number = _whole(where, name, axis)
     if not ndim:
         raise ValueError(f"{where}: {of} must have an axis, got shape ()")
     _in_range(where, name, axis, number, ndim)
@@ -173,21 +173,26 @@ def has_shape(where: str, name: str, view: View, shape: tuple[int, ...]) -> None
 
 
 def integer(where: str, name: str, value: Any) -> int:
-    """An argument that is an integer."""
-    try:
-        return _integer(value)
-    except TypeError:
-        raise TypeError(f"{where}: {name} must be an integer, got {describe(value)}") from None
+    """An argument that is an integer, of 64 bits as native code has it."""
+    return within(where, name, value, -(2**63), 2**63 - 1)
 
 
 def within(where: str, name: str, value: Any, least: int, most: int) -> int:
     """An argument that is an integer of a range."""
-    number = integer(where, name, value)
+    number = _whole(where, name, value)
     if not least <= number <= most:
         raise ValueError(
             f"{where}: {name} must be an integer from {least} to {most}, got {describe(number)}"
         )
     return number
+
+
+def _whole(where: str, name: str, value: Any) -> int:
+    """An argument that is an integer, whose range the caller checks."""
+    try:
+        return _integer(value)
+    except TypeError:
+        raise TypeError(f"{where}: {name} must be an integer, got {describe(value)}") from None
 
 
 def _integer(value: Any) -> int:

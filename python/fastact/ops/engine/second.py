@@ -63,7 +63,7 @@ class Second:
         try:
             now = Step(op, "backward", args[len(op.gradients) :], rest)
             with now.call:
-                now.prepare()
+                now.prepare(models=True)
                 now.where = now.call.where = point.where
                 m = _operations(now)
                 ddx = self._ddx(now, options, m)
@@ -243,6 +243,7 @@ def _taken(now: Step, label: str, value: Any, like: str, model: View, m: Any) ->
     """An array that comes back, which is like another one."""
     call = now.call
     if isinstance(value, bool | int | float):
+        validate.holds(now.where, label, value, model.dtype_name)
         return _filled(now, float(value), model.shape, m)
     framework = framework_of(value)
     if framework is None and call.framework is NUMPY:

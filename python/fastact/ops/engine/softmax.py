@@ -179,9 +179,6 @@ def _plan(where: str, options: SimpleNamespace, shape: tuple[int, ...]) -> LossP
     given = default if options.axis is None else options.axis
     axis = axes.one(where, given, len(shape), of="logits")
     ignore_index = axes.integer(where, "ignore_index", options.ignore_index)
-    if not -(2**63) <= ignore_index < 2**63:
-        came = validate.describe(ignore_index)
-        raise ValueError(f"{where}: ignore_index must be of 64 bits, got {came}")
     smoothing = validate.number(where, "label_smoothing", options.label_smoothing)
     if not 0 <= smoothing <= 1:
         raise ValueError(f"{where}: label_smoothing must be from 0 to 1, got {smoothing!r}")

@@ -318,12 +318,12 @@ class Step:
         kind, came = self.op.called.get(name, "an array"), validate.describe(value)
         raise TypeError(f"{self.where}: {name} must be {kind}, got {came}")
 
-    def prepare(self) -> None:
-        """Check the arrays, and make the outputs."""
+    def prepare(self, *, models: bool = False) -> None:
+        """Check the arrays, and make the outputs; models: only what they are like, no memory."""
         self.shapes = self.op._shapes(self.call, self.options)
         if len(self.views) > 1:
             self._fit()
-        self._make()
+        self._make(models)
 
     # --- arrays -----------------------------------------------------------------------------------
 
@@ -364,7 +364,7 @@ class Step:
 
     # --- outputs ----------------------------------------------------------------------------------
 
-    def _make(self) -> None:
+    def _make(self, models: bool) -> None:
         """Find or make the outputs, which lie apart from each other and from what is still read."""
         call, spec, options = self.call, self.spec, self.options
         self.made: dict[str, tuple[View | None, Any, Any]] = {}
@@ -381,12 +381,17 @@ class Step:
             if source is None or not wanted or self._is_whole(source, out):
                 self.made[name] = None, out, None
                 continue
+            lengths = None if shape is None else getattr(self.shapes, shape)
+            of_dtype = None if dtype is None else self._dtype(dtype)
+            if models:
+                self.made[name] = call.model(source, lengths, of_dtype), None, None
+                continue
             view, new = call.output(
                 label,
                 out,
                 source,
-                shape=None if shape is None else getattr(self.shapes, shape),
-                dtype=None if dtype is None else self._dtype(dtype),
+                shape=lengths,
+                dtype=of_dtype,
                 in_place=in_place or source == "out",
                 grouped=self.shapes.axes if shape == "shape" and grouped else (),
             )
