@@ -10,6 +10,7 @@
 #pragma once
 
 #include "cuda/norms/rows/backward.cuh"
+#include "cuda/core/cluster.cuh"
 
 FASTACT_BEGIN_NAMESPACE
 namespace {
