@@ -292,8 +292,7 @@ FASTACT_DEVICE void write_backward_words(const Walk<T, kPlanes>& walk, bool of_s
 
 // Gathered 16 bits need a few registers more than two blocks leave.
 template <class T, Way way, class Activation>
-constexpr int kSumBlocks =
-    way == kSingles && sizeof(T) == 2 ? 1 : kStripBlocks<T, way, Activation>;
+constexpr int kSumBlocks = way == kSingles && sizeof(T) == 2 ? 1 : kStripBlocks<T, way, Activation>;
 
 template <class T, Way way, class Activation>
 FASTACT_KERNEL_OF(kStripThreads, (kSumBlocks<T, way, Activation>))
@@ -471,8 +470,7 @@ void queue_strips(const StripsOf<way>& s, BackwardCall call, const Activation& a
     launch(put_gradients<T>, {ceil_div(s.channels, kStripThreads / team), kStripThreads}, stream,
            call, s.examples, team);
   };
-  if (s.has_groups(call.groups.size.by) && !sums_given &&
-      (call.of_statistics || has_gradients)) {
+  if (s.has_groups(call.groups.size.by) && !sums_given && (call.of_statistics || has_gradients)) {
     launch_whole(whole_backward<T, way, Activation>, s, stream, call, activation, workspace);
     if (call.of_groups) finish();
     return;

@@ -95,9 +95,9 @@ FASTACT_DEVICE void read_forward_arguments(const Walk<T, way>& walk, const Forwa
   });
 }
 
-// Sets the numbers of a tile from its arguments and its statistics. tile_pairs() has mean and m2 of the groups from
-// `first` on, or nothing where statistics are given. The block that has the first chunk of a
-// group's first channel saves the group's statistics.
+// Sets the numbers of a tile from its arguments and its statistics. tile_pairs() has mean and m2 of
+// the groups from `first` on, or nothing where statistics are given. The block that has the first
+// chunk of a group's first channel saves the group's statistics.
 template <class T, Way way>
 FASTACT_DEVICE void make_forward_numbers(const Walk<T, way>& walk, const ForwardCall& call,
                                          int64_t first) {

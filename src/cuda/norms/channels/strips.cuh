@@ -60,10 +60,10 @@ enum StripRole { kStripX, kStripDy, kStripOut, kStripRoles };
 
 // Of planes as many threads as leave each of two blocks 128 registers a thread.
 template <class T, Way way>
-constexpr int kThreadsOfWhole = way == kPlanes                    ? 224
-                                : way == kLines && sizeof(T) < 8 ? 416
+constexpr int kThreadsOfWhole = way == kPlanes                      ? 224
+                                : way == kLines && sizeof(T) < 8    ? 416
                                 : way == kColumns || sizeof(T) == 8 ? kStripThreads
-                                                                     : kWholeThreads;
+                                                                    : kWholeThreads;
 // Vectors of a thread that are in flight; in kernels of whole channels these are all its vectors.
 // Gathered vectors of 16 bits are two: 32 single elements would double the code of their kernels.
 template <class T>
@@ -103,7 +103,9 @@ FASTACT_DEVICE uint32_t narrow_word(const Compute<T> (&wide)[kOfWord<T>]) {
     return bit_cast<uint32_t>(wide[0]);
 }
 template <class T, Way way>
-constexpr int kUnitChannels = way == kColumns ? Vec<T>::kSize : way == kPlanes ? 2 : 1;
+constexpr int kUnitChannels = way == kColumns  ? Vec<T>::kSize
+                              : way == kPlanes ? 2
+                                               : 1;
 
 struct Strips {
   char* data[kStripRoles];
@@ -115,7 +117,7 @@ struct Strips {
   int64_t tiles;        // of an example
   int tx, ty, threads;  // units of a tile, threads of a unit, of a block
   int tile_channels;
-  int shift;            // a thread's number is cut by 2^shift: tx or, unless `across`, ty
+  int shift;  // a thread's number is cut by 2^shift: tx or, unless `across`, ty
   Divisor by_ty;
   Divisor by_tx, by_reach;  // of planes: by units of a tile, and by those that a channel may touch
   bool across;
@@ -487,7 +489,7 @@ FASTACT_DEVICE bool any_of_block(bool condition) {
 // Four arguments of each channel of a tile, as double: [4][kTileChannels] in shared memory.
 constexpr int kArguments = 4;
 FASTACT_DEVICE auto tile_arguments() {
-  FASTACT_SHARED(double, all, kArguments * kTileChannels);
+  FASTACT_SHARED(double, all, kArguments* kTileChannels);
   return all;
 }
 // Fills tile_arguments() by read(k, channel of the tile). Each argument has warps of its own, or a
