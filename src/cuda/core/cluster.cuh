@@ -37,14 +37,15 @@ struct Mailboxes {
 };
 FASTACT_DEVICE void bring_all_near(const void*, unsigned) {}
 #else
+// Volatile: they are read again, where to keep them would take registers.
 FASTACT_DEVICE int cluster_index() {
   int index;
-  asm("mov.u32 %0, %%clusterid.x;" : "=r"(index));
+  asm volatile("mov.u32 %0, %%clusterid.x;" : "=r"(index));
   return index;
 }
 FASTACT_DEVICE int block_of_cluster() {
   int block;
-  asm("mov.u32 %0, %%cluster_ctarank;" : "=r"(block));
+  asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(block));
   return block;
 }
 // Numbers are counted by a barrier of the receiving block, so that nobody has to wait for stores.

@@ -159,15 +159,15 @@ void clustered_rows(FASTACT_GRID_CONSTANT const Rows rows, const Op op) {
   FASTACT_SHARED(double, of_row, Op::kRowNumbers);
   const int size = int(rows.chunks.count);
   of_chunks.open(size * kNumbers);
-  const RowPart part = clustered_part<T>(rows);
   typename Op::template Row<kVecs> held;
+  const RowPart read = clustered_part<T>(rows);
   int fold_index = 0;
-  op.take(rows, part, held, false);
-  const auto found = op.find(rows, part, held, true, fold_index);
+  op.take(rows, read, held, false);
+  const auto found = op.find(rows, read, held, true, fold_index);
   of_chunks.all_are_open();
   if (int(threadIdx.x) < size)
     op.store_chunk(found, 0, [&](int k, double number) {
-      of_chunks.send(int(part.chunk) * kNumbers + k, number, int(threadIdx.x));
+      of_chunks.send(block_of_cluster() * kNumbers + k, number, int(threadIdx.x));
     });
   if (threadIdx.x < kWarp) {
     of_chunks.wait();
@@ -176,11 +176,12 @@ void clustered_rows(FASTACT_GRID_CONSTANT const Rows rows, const Op op) {
         op.merge(rows, [&](int64_t i) { return of_chunks[i]; }, int(threadIdx.x), width);
     if (threadIdx.x == 0) {
       op.numbers_of(merged, [&](int k, double number) { of_row[k] = number; });
-      if (part.chunk == 0) op.store_merged(rows, part.row, merged);
+      if (block_of_cluster() == 0) op.store_merged(rows, cluster_index(), merged);
     }
   }
   __syncthreads();
   const auto made = op.made_of([&](int k) { return double(of_row[k]); });
+  const RowPart part = clustered_part<T>(rows);  // anew: it was in registers while that was found
   if (!op.is_as_read(found)) op.take(rows, part, held, true);
   op.put(rows, part, held, made);
 }
