@@ -120,7 +120,7 @@ struct RunningPeak {
           if (!plain) z *= scale;
           if (sorts) {
             const C value = z;
-            z = minimum(top[s], value), top[s] = larger(top[s], value);
+            z = smaller_of(top[s], value), top[s] = larger(top[s], value);
           }
           if (!plain) z = move(s)(z);
           z = at[s](z);
