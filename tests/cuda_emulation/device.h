@@ -133,6 +133,18 @@ void store_vec(T* p, const Vec<T>& value, const emulation::Site& site = emulatio
   emulation::kernel_write(p, &value, sizeof(value), sizeof(value), site);
 }
 
+template <class T>
+void copy_later(const emulation::SharedSpan<Vec<T>>& array, int i, const T* p,
+                const emulation::Site& site = emulation::Site::here()) {
+  const Vec<T> value = load_vec(p, site);
+  array.write_later(i, value);
+}
+inline void end_copies() { emulation::end_copies(); }
+template <int n>
+void await_copies() {
+  emulation::await_copies(n);
+}
+
 inline int __clz(int x) { return x == 0 ? 32 : __builtin_clz(unsigned(x)); }
 inline void forget(uint32_t (&)[4]) {}
 inline void forget(int&) {}

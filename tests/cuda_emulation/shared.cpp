@@ -16,6 +16,19 @@ constexpr uint32_t kSeveralWarps = 0xffffffff;
 struct Granule {
   uint32_t write_epoch, writer, write_time;
   uint32_t read_epoch, read_warp, read_lanes, read_time;
+  uint32_t awaited;  // the block in which a copy is on its way
+};
+
+// Copies that a thread began and has not waited for; `closed`: how often it had closed some before.
+struct Copy {
+  SharedRegion* region;
+  size_t begin;
+  std::vector<char> bytes;
+  uint32_t closed;
+};
+struct Copies {
+  uint32_t block = 0, closed = 0;
+  std::vector<Copy> begun;
 };
 
 }  // namespace
@@ -68,6 +81,28 @@ void check_readers(const SharedRegion& region, const Granule& granule, int64_t i
     if (granule.read_lanes >> lane & 1 && !ordered(rank, granule.read_time))
       fault_race("write", region, index, "which " + thread_text(rank) + " read");
   }
+}
+
+void check_arrived(const char* verb, const SharedRegion& region, const Granule& granule,
+                   int64_t index) {
+  if (granule.awaited == now.block)
+    fault("asynchronous copy: " + std::string(verb) + " of " + element(region, index) +
+              ", to which one is on its way",
+          {});
+}
+
+Copies& copies_of_thread() {
+  static auto* all = new std::vector<Copies>(kMaxThreads);
+  Copies& copies = (*all)[size_t(now.rank)];
+  if (copies.block != now.block) copies = {now.block, 0, {}};
+  return copies;
+}
+
+void note_write(Granule& granule) {
+  granule.write_epoch = now.epoch;
+  granule.writer = uint32_t(now.rank);
+  granule.write_time = warp_time();
+  granule.read_epoch = 0;
 }
 
 void note_read(Granule& granule) {
@@ -133,6 +168,7 @@ void shared_read(SharedRegion& region, size_t start, size_t item, size_t count, 
       fault("uninitialised shared memory: read of " + element(region, index) +
                 ", which no thread of the block wrote",
             {});
+    check_arrived("read", region, *granule, index);
     check_writer("read", region, *granule, index);
     note_read(*granule);
   }
@@ -143,14 +179,44 @@ void shared_write(SharedRegion& region, size_t start, size_t item, size_t count,
                   const void* from) {
   Granule* granule = locate(region, start, item, count, index);
   for (size_t i = 0; i < item / region.granule; ++i, ++granule) {
+    check_arrived("write", region, *granule, index);
     check_writer("write", region, *granule, index);
     check_readers(region, *granule, index);
-    granule->write_epoch = now.epoch;
-    granule->writer = uint32_t(now.rank);
-    granule->write_time = warp_time();
-    granule->read_epoch = 0;
+    note_write(*granule);
   }
   memcpy(region.bytes.data() + start + size_t(index) * item, from, item);
+}
+
+void shared_write_later(SharedRegion& region, size_t start, size_t item, size_t count,
+                        int64_t index, const void* from) {
+  shared_write(region, start, item, count, index, from);
+  Granule* granule = locate(region, start, item, count, index);
+  for (size_t i = 0; i < item / region.granule; ++i) granule[i].awaited = now.block;
+  const auto* bytes = static_cast<const char*>(from);
+  Copies& copies = copies_of_thread();
+  copies.begun.push_back(
+      {&region, start + size_t(index) * item, {bytes, bytes + item}, copies.closed});
+}
+
+void end_copies() { ++copies_of_thread().closed; }
+
+void await_copies(int newest) {
+  Copies& copies = copies_of_thread();
+  std::vector<Copy> left;
+  for (Copy& copy : copies.begun) {
+    if (copy.closed + uint32_t(newest) >= copies.closed) {
+      left.push_back(std::move(copy));
+      continue;
+    }
+    SharedRegion& region = *copy.region;
+    Granule* granule = &region.granules[copy.begin / region.granule];
+    for (size_t i = 0; i < copy.bytes.size() / region.granule; ++i, ++granule) {
+      granule->awaited = 0;
+      note_write(*granule);
+    }
+    memcpy(region.bytes.data() + copy.begin, copy.bytes.data(), copy.bytes.size());
+  }
+  copies.begun = std::move(left);
 }
 
 }  // namespace fastact::emulation

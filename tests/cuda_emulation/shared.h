@@ -1,8 +1,8 @@
 // Shared memory that knows who touched each element.
 //
-// Faults: an index outside the array, an element read that nobody wrote in this block, and two
-// threads that touch one element, one of them writing, with no __syncthreads between (or, for lanes
-// of one warp, no __syncwarp that both took part in).
+// Faults: an index outside the array, an element read that nobody wrote in this block, two threads
+// that touch one element, one of them writing, with no __syncthreads between (or, for lanes of one
+// warp, no __syncwarp that both took part in), and an element touched to which a copy is on its way.
 #pragma once
 
 #include <cstdint>
@@ -36,6 +36,12 @@ void shared_read(SharedRegion& region, size_t start, size_t item, size_t count, 
                  void* to);
 void shared_write(SharedRegion& region, size_t start, size_t item, size_t count, int64_t index,
                   const void* from);
+// An asynchronous copy: it is a write of this thread, now; but nobody touches the element until the
+// thread has waited for it. end_copies and await_copies as launch.cuh has them.
+void shared_write_later(SharedRegion& region, size_t start, size_t item, size_t count,
+                        int64_t index, const void* from);
+void end_copies();
+void await_copies(int newest);
 [[noreturn]] void shared_fault(const SharedRegion& region, size_t count, int64_t index);
 
 // Stands for a GPU's pointer into shared memory: an array of T from somewhere to its end.
@@ -76,6 +82,9 @@ class SharedSpan {
   Element operator[](Index index) const {
     static_assert(std::is_integral_v<Index>, "an index is an integer");
     return Element(region_, start_, count_, int64_t(index));
+  }
+  void write_later(int64_t index, T value) const {
+    shared_write_later(*region_, start_, sizeof(T), count_, index, &value);
   }
   template <class Index>
   SharedSpan operator+(Index offset) const {

@@ -7,6 +7,7 @@
 //   - FASTACT_KERNEL(threads) in front of a kernel, or FASTACT_KERNEL_OF(threads, blocks) where so
 //     many blocks on a multiprocessor are enough and registers are short;
 //   - FASTACT_SHARED and dynamic_shared for shared memory, both used through operator[] alone;
+//   - copy_later, end_copies and await_copies to bring vectors to shared memory ahead of their use;
 //   - load, store, load_vec, store_vec for global memory: the emulated device checks each of these
 //     against the arrays that exist. A raw pointer is never dereferenced.
 #pragma once
@@ -96,6 +97,31 @@ FASTACT_DEVICE void forget(int& word) { asm volatile("" : "+r"(word)); }
 // Reads a line of global memory into the second-level cache, for somebody who waits for it later
 // and has no register to wait with.
 FASTACT_DEVICE void bring_near(const void* p) { asm volatile("prefetch.global.L2 [%0];" ::"l"(p)); }
+
+// Begins to copy the vector at p to array[i] in shared memory. A thread closes what it has begun
+// since the last time by end_copies(), and await_copies<n>() waits for all that it has closed but the
+// last n. Until then nobody reads or writes array[i], and from then on the thread itself may; others
+// need a barrier more.
+template <class T>
+FASTACT_DEVICE void copy_later(Vec<T>* array, int i, const T* p) {
+#if __CUDA_ARCH__ >= 800
+  const auto to = unsigned(__cvta_generic_to_shared(array + i));
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(p) : "memory");
+#else
+  array[i] = load_vec(p);
+#endif
+}
+FASTACT_DEVICE void end_copies() {
+#if __CUDA_ARCH__ >= 800
+  asm volatile("cp.async.commit_group;" ::: "memory");
+#endif
+}
+template <int n>
+FASTACT_DEVICE void await_copies() {
+#if __CUDA_ARCH__ >= 800
+  asm volatile("cp.async.wait_group %0;" ::"n"(n) : "memory");
+#endif
+}
 
 // The shared memory whose size in bytes the launch gives.
 template <class T>
