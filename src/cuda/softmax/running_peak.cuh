@@ -87,9 +87,10 @@ struct RunningPeak {
     refer(most);
     forget_row(x);
     is_plain && !moves ? add_terms<true>(count, x) : add_terms<false>(count, x);
+    if constexpr (!sorts) {
 #pragma unroll
-    for (int s = 0; s < n; ++s)
-      if (!sorts) top[s] = larger(top[s], most[s]);
+      for (int s = 0; s < n; ++s) top[s] = larger(top[s], most[s]);
+    }
   }
 
  private:
