@@ -47,6 +47,7 @@ FP64_BY_DESIGN = {
     "gates_backward_kernel": (1.8, f"{BIAS}; what a block's rows come to"),
     "lse_gradients": (1.0, SHARES),
     "forward_long_columns": (0.4, OF_ROUNDS),
+    "lse_of_rows": (0.4, OF_ROUNDS),
     "backward_long_columns": (0.7, OF_ROUNDS),
     "norm_long_sums, rows": (0.3, A_WEIGHT),
     "norm_parameters": (2.0, OF_PARTS),

@@ -1,14 +1,14 @@
-// Long columns: a block has a few neighbouring columns as a whole, 64 bytes of each element.
+// Long columns: a block has a strip of neighbouring columns as a whole, 64 or 128 bytes of each
+// element (long_shape).
 //
-// The elements go by in rounds of kMostVecs vectors a thread. What fits of the vectors waits in
-// shared memory for the second pass, each read by the thread that wrote it; the others are read
-// again, the last ones first, which the second-level cache has. One thread for each column makes
-// the numbers of its row.
+// The elements go by in rounds of a few vectors a thread, which come by asynchronous copies: 16
+// vectors of a thread are on their way to shared memory, and no register waits for them. What fits
+// stays there for the second pass; the others are read again, the last ones first, which the
+// second-level cache has. One thread for each column makes the numbers of its row.
 //
 // Forward a thread has a running peak of each column (running_peak.cuh).
 #pragma once
 
-#include "cuda/core/async_copies.cuh"
 #include "cuda/softmax/backward.cuh"
 #include "cuda/softmax/forward.cuh"
 #include "cuda/softmax/running_peak.cuh"
@@ -37,16 +37,14 @@ struct Rounds {
   RowPart part{};
   LongLane lane[arrays], out;
   int count, kept, ahead;
-  decltype(dynamic_shared<Words>()) slots;
-  decltype(copy_target(slots)) target;
+  decltype(dynamic_shared<Vec<T>>()) slots;
 
   // held: how many slots there are.
   FASTACT_DEVICE Rounds(const SoftmaxColumns& given, int held)
       : rows(given),
         count(int(quotient(given.length - 1, vecs * given.lanes)) + 1),
         ahead(int(smaller(held, kAhead))),
-        slots(dynamic_shared<Words>()),
-        target(copy_target(slots)) {
+        slots(dynamic_shared<Vec<T>>()) {
     kept = held - ahead;
     part = part_of(int(threadIdx.x) % rows.teams);
     part.lane = part.first = int(threadIdx.x) / rows.teams, part.lanes = rows.lanes;
@@ -95,12 +93,12 @@ struct Rounds {
         if (lane[a].fast && here == vecs) {
 #pragma unroll
           for (int i = 0; i < vecs; ++i)
-            copy_async(target, to + i * kLongThreads, vec_of(lane[a], round, i));
+            copy_later(slots, to + i * kLongThreads, vec_of(lane[a], round, i));
         } else {
 #pragma unroll 1
           for (int i = 0; i < here; ++i)
-            slots[to + i * kLongThreads] = bit_cast<Words>(read_column_slow_path<T>(
-                rows, role(a), vec_of(lane[a], round, i), part.at, part.columns));
+            slots[to + i * kLongThreads] = read_column_slow_path<T>(
+                rows, role(a), vec_of(lane[a], round, i), part.at, part.columns);
         }
       }
     }
@@ -119,11 +117,13 @@ struct Rounds {
     const int from = slot(round, a);
     if (part.count == vecs) {
 #pragma unroll
-      for (int i = 0; i < vecs; ++i) x[i] = slots[from + i * kLongThreads];
+      for (int i = 0; i < vecs; ++i)
+        x[i] = bit_cast<Words>(Vec<T>(slots[from + i * kLongThreads]));
     } else {
 #pragma unroll
       for (int i = 0; i < vecs; ++i)
-        x[i] = i < part.count ? Words(slots[from + i * kLongThreads]) : Words{};
+        x[i] = i < part.count ? bit_cast<Words>(Vec<T>(slots[from + i * kLongThreads]))
+                              : Words{};
     }
     if (sizeof(T) == 2) forget_row(x);  // that they are numbers of 16 bits
   }
@@ -334,19 +334,18 @@ void backward_long_columns(FASTACT_GRID_CONSTANT const SoftmaxColumns rows, cons
   });
 }
 
-// Queues a kernel of long columns. bytes: of a slot for each thread; ahead: slots of the ring;
-// rounds: of which all are taken twice, or 0.
+// Queues a kernel of long columns. is_twice: each round is taken twice.
 template <class T, int vecs, int arrays, class Kernel, class... Options>
-void launch_long(Kernel kernel, const SoftmaxPlan& plan, bool is_twice, cudaStream_t stream,
-                 const Options&... options) {
+void launch_long(Kernel kernel, const SoftmaxPlan& plan, const LongShape& of, bool is_twice,
+                 cudaStream_t stream, const Options&... options) {
   constexpr int kSlot = vecs * arrays * kLongThreads * kVecBytes;
   SoftmaxColumns rows = plan.as<SoftmaxColumns>();
-  const int lanes = kLongThreads / long_strip();
+  const int lanes = kLongThreads / of.strip;
   rows.lay({vecs, lanes, kLongThreads}, {rows.length, 1});
-  Shape shape{plan.long_blocks, kLongThreads};
-  // Two blocks share a multiprocessor. Each takes 1 KiB more than it asks.
+  Shape shape{plan.long_blocks(of), kLongThreads};
+  // A block takes 1 KiB more than it asks for.
   const SharedMemory memory = shared_of(kernel);
-  const int share = (memory.most + memory.own + 1024) / long_share() - 1024 - memory.own;
+  const int share = (memory.most + memory.own + 1024) / of.share - 1024 - memory.own;
   const int64_t rounds = ceil_div(rows.length, lanes * vecs);
   const int slots = std::max(1, share / kSlot), ahead = kLongAhead<vecs * arrays>;
   int held = int(std::min<int64_t>(rounds, is_twice ? slots : std::min(slots, ahead)));

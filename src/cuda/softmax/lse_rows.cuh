@@ -1,5 +1,5 @@
-// logsumexp and cross_entropy of long rows of whole aligned vectors: nothing is written that needs a
-// second pass, so a row of any length goes by in rounds, and a block has a row.
+// logsumexp and cross_entropy of long rows of 16 bits in whole aligned vectors: nothing is written
+// that needs a second pass, so a row of any length goes by in rounds, and a block has a row.
 #pragma once
 
 #include "cuda/softmax/forward.cuh"

@@ -87,9 +87,10 @@ struct RunningPeak {
     refer(most);
     forget_row(x);
     is_plain && !moves ? add_terms<true>(count, x) : add_terms<false>(count, x);
-    if (sorts) return;
+    if constexpr (!sorts) {
 #pragma unroll
-    for (int s = 0; s < n; ++s) top[s] = larger(top[s], most[s]);
+      for (int s = 0; s < n; ++s) top[s] = larger(top[s], most[s]);
+    }
   }
 
  private:
@@ -120,7 +121,7 @@ struct RunningPeak {
           if (!plain) z *= scale;
           if (sorts) {
             const C value = z;
-            z = minimum(top[s], value), top[s] = larger(top[s], value);
+            z = smaller_of(top[s], value), top[s] = larger(top[s], value);
           }
           if (!plain) z = move(s)(z);
           z = at[s](z);

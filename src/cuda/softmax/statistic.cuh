@@ -43,6 +43,9 @@ FASTACT_DEVICE float larger(float a, float b) {
 FASTACT_DEVICE float larger(float a, float b) { return b > a || b != b ? b : a; }
 #endif
 FASTACT_DEVICE double larger(double a, double b) { return b > a || b != b ? b : a; }
+// The smaller of two numbers; any number where one is NaN.
+FASTACT_DEVICE float smaller_of(float a, float b) { return minimum(a, b); }
+FASTACT_DEVICE double smaller_of(double a, double b) { return b < a ? b : a; }
 
 // Where the largest z is beyond it, z moves: then z - m is exact from m / 2 on, and all further
 // terms are 0.
@@ -156,7 +159,7 @@ FASTACT_DEVICE void find_peak(const Rows& rows, const RowPart& part, const PeakW
     for (int j = 0; j < kSize; ++j) {
       C& max = peak->max[row_in_vec<Rows>(j)];
       const C value = z[i].lane[j];
-      if (ways.sorts) z[i].lane[j] = minimum(max, value);
+      if (ways.sorts) z[i].lane[j] = smaller_of(max, value);
       max = larger(max, value);
     }
   C own[n];
