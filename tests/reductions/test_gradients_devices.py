@@ -12,9 +12,9 @@ OPS = [op for op in fa.ops.values() if op.family in ("reductions", "statistics")
 
 # A result repeats along vectors, along whole rows, within a vector, and lies along the innermost
 # axis: of rows that are vectors, of some that several make one, with rows left over, and between
-# two axes. Each has more rows than a thread takes, and an end that is no whole vector. Then rows and
-# columns of so few terms that a thread has all of them, also more than a block takes; and rows that
-# a warp, a block and a block of more vectors a thread hold.
+# two axes. Each has more rows than a thread takes, and an end that is no whole vector. Then rows
+# and columns of so few terms that a thread has all of them, also more than a block takes; and rows
+# that a warp, a block and a block of more vectors a thread hold.
 SHAPES: list[tuple[tuple[int, ...], tuple[int, ...]]] = [
     ((9, 64), (1,)),
     ((7, 37), (1,)),
