@@ -148,7 +148,8 @@ class Gates(CachedOp[P, R]):
         return super().saved({**named, unread: None})
 
     def saves_inputs(self, options: SimpleNamespace) -> tuple[str, ...]:
-        return ("gates", "recurrent", self.state) if options.recompute else (self.state,)
+        recomputes = getattr(options, "recompute", False)  # an option of `forward` alone
+        return ("gates", "recurrent", self.state) if recomputes else (self.state,)
 
     def outputs_of(self, entry: str, options: SimpleNamespace) -> tuple[str, ...]:
         keeps = entry == "forward" and not getattr(options, "recompute", False)
