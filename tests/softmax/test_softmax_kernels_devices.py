@@ -289,13 +289,13 @@ def test_hard_rows(shape, axes, name, device):
         assert_near(y, oracle(kind, x, axes), dtype)
 
 
-# Columns that a block has as a whole: at least 64 blocks, each of 64 bytes of an element, and more
-# elements than a chunk has; of 4-byte elements the last round of two is a single one.
+# Columns that a block has as a whole: at least 64 blocks, each of up to 128 bytes of an element, and
+# more elements than a chunk has; of 4-byte elements the last round of two is a single one.
 LONG = 257
 
 
 def long_columns(dtype: np.dtype, less: int = 0, spread: float = 3.0) -> np.ndarray:
-    return sample((LONG, 64 * 64 // dtype.itemsize - less), dtype, spread=spread)
+    return sample((LONG, 64 * 128 // dtype.itemsize - less), dtype, spread=spread)
 
 
 @pytest.mark.parametrize("less", [0, 3], ids=["whole", "cut"])
