@@ -294,18 +294,21 @@ def test_hard_rows(shape, axes, name, device):
 LONG = 257
 
 
-def long_columns(dtype: np.dtype, less: int = 0, spread: float = 3.0) -> np.ndarray:
-    return sample((LONG, 64 * 128 // dtype.itemsize - less), dtype, spread=spread)
+def long_columns(
+    dtype: np.dtype, less: int = 0, spread: float = 3.0, strip: int = 128
+) -> np.ndarray:
+    return sample((LONG, 64 * strip // dtype.itemsize - less), dtype, spread=spread)
 
 
+@pytest.mark.parametrize("strip", [64, 128])
 @pytest.mark.parametrize("less", [0, 3], ids=["whole", "cut"])
 @each_kind
 @each_dtype
 @on_kernels
-def test_long_columns(less, kind, dtype, device):
+def test_long_columns(less, strip, kind, dtype, device):
     """Those that are near and far from zero, that rise and fall, and that are not finite."""
     for spread, scale in ((3.0, 1.0), (30.0, -2.0), (3000.0, 1.0)):
-        x = long_columns(dtype, less, spread)
+        x = long_columns(dtype, less, spread, strip)
         x[:, 0], x[:, 1] = np.linspace(-50, 50, LONG), np.linspace(50, -50, LONG)
         x[:, 2], x[3, 2] = -80, 0
         x[:, 3], x[:, 4], x[:200, 5] = 1, -np.inf, -np.inf

@@ -30,14 +30,6 @@ constexpr int kLongStrip = 8, kShortStrip = 4;
 struct LongShape {
   int strip, share;
 };
-// Strips of 128 bytes are whole lines of the second-level cache, and one block keeps more of its
-// columns for the second pass. Forward, 16 bits compute more for each byte that they read, and a
-// second block goes on computing while one waits: an H200 took 61 us for 65, logsumexp 35 for 42.
-template <class T>
-constexpr LongShape long_shape(bool is_forward) {
-  return sizeof(T) == 2 && is_forward ? LongShape{kShortStrip, 2} : LongShape{kLongStrip, 1};
-}
-
 // Gradients of logsumexp and cross_entropy over columns in chunks: the numbers of a row cost a
 // thread as much as several vectors, so a block has up to so many chunks.
 constexpr int64_t kLseChunks = 4;
@@ -108,6 +100,16 @@ struct SoftmaxPlan {
   int64_t long_blocks(const LongShape& of) const {
     const int64_t count = ceil_div(long_vecs, of.strip);
     return count < kLongBlocks ? 0 : count;
+  }
+  // Strips of 128 bytes are whole lines of the second-level cache, and one block keeps more of its
+  // columns for the second pass. Forward, 16 bits compute more for each byte that they read, and a
+  // second block goes on computing while one waits: an H200 took 61 us for 65, logsumexp 35 for 42.
+  // Few columns have narrow strips, for more blocks.
+  template <class T>
+  LongShape long_shape(bool is_forward) const {
+    const LongShape wide{kLongStrip, 1}, narrow{kShortStrip, 2};
+    const bool is_narrow = (sizeof(T) == 2 && is_forward) || long_blocks(wide) == 0;
+    return is_narrow ? narrow : wide;
   }
 
   // With shares there is no quick kernel, and blocks take rows of any length as a whole.

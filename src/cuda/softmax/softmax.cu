@@ -46,7 +46,7 @@ namespace {
 // levels.
 template <class T, int kind>
 int64_t run_kind(const SoftmaxPlan& plan, double* totals, void* workspace, cudaStream_t stream) {
-  const LongShape of_long = long_shape<T>(true);
+  const LongShape of_long = plan.long_shape<T>(true);
   int64_t blocks = plan.rows.shares ? 0 : plan.long_blocks(of_long);
   if (blocks > 0) {
     launch_long<T, kMostVecs<T>, 1>(forward_long_columns<T, kind>, plan, of_long, kind != kNoY,
@@ -79,7 +79,7 @@ int64_t run_kind(const SoftmaxPlan& plan, double* totals, void* workspace, cudaS
 // Queues the kernels of a kind. workspace: of sums.
 template <class T, int kind>
 void run_backward(const SoftmaxPlan& plan, void* workspace, cudaStream_t stream) {
-  const LongShape of_long = long_shape<T>(false);
+  const LongShape of_long = plan.long_shape<T>(false);
   if (plan.long_blocks(of_long) > 0)
     return launch_long<T, 4, 2>(backward_long_columns<T, kind>, plan, of_long, true, stream);
   double* const sums = static_cast<double*>(workspace);
