@@ -44,7 +44,7 @@ FASTACT_DEVICE float larger(float a, float b) { return b > a || b != b ? b : a; 
 #endif
 FASTACT_DEVICE double larger(double a, double b) { return b > a || b != b ? b : a; }
 // The smaller of two numbers; any number where one is NaN.
-FASTACT_DEVICE float smaller_of(float a, float b) { return minimum(a, b); }
+FASTACT_DEVICE float smaller_of(float a, float b) { return fminf(a, b); }
 FASTACT_DEVICE double smaller_of(double a, double b) { return b < a ? b : a; }
 
 // Where the largest z is beyond it, z moves: then z - m is exact from m / 2 on, and all further
