@@ -60,7 +60,10 @@ struct AheadSteps {
 
 // whole: each thread has all of its vectors. dx and the sums of columns are wanted.
 template <class T, int vecs, bool in_clusters, bool whole>
-FASTACT_KERNEL_OF((kAheadBound<T, vecs, in_clusters>), 1)
+FASTACT_KERNEL_OF((kAheadBound<T, vecs, in_clusters> == 1024 && vecs == 2 && !whole
+                       ? 896
+                       : kAheadBound<T, vecs, in_clusters>),
+                  1)
 void norm_backward_ahead(FASTACT_GRID_CONSTANT const NormQuick rows,
                          FASTACT_GRID_CONSTANT const NormSums<Compute<T>> sums,
                          FASTACT_GRID_CONSTANT const AheadSteps steps) {
@@ -91,8 +94,14 @@ void norm_backward_ahead(FASTACT_GRID_CONSTANT const NormQuick rows,
     }
     end_copies();
   };
+  // Vectors that a thread lacks are computed as well, of zeros: a branch for each would cost more.
 #pragma unroll 1
-  for (int k = 0; k < steps.ahead; ++k) copy_row(row + k * steps.row_step, k * row_vecs);
+  for (int k = 0; k < steps.ahead; ++k) {
+    for (int i = count; i < vecs; ++i)
+      for (int which = 0; which < 2; ++which)
+        ring[k * row_vecs + (2 * i + which) * lanes + thread] = Vec<T>{};
+    copy_row(row + k * steps.row_step, k * row_vecs);
+  }
   // The next row's mean is read by even lanes, its rstd by odd ones. For what all lanes read alike
   // nvcc 13.0 waits at once, to keep it in a uniform register.
   const bool has_mean = rows.data[kMeanRole];
@@ -131,8 +140,6 @@ void norm_backward_ahead(FASTACT_GRID_CONSTANT const NormQuick rows,
     Words x[vecs], dy[vecs];
 #pragma unroll
     for (int i = 0; i < vecs; ++i) {
-      if (!whole) x[i] = dy[i] = {};
-      if (i >= count) continue;
       x[i] = bit_cast<Words>(Vec<T>(ring[take + 2 * i * lanes + thread]));
       dy[i] = bit_cast<Words>(Vec<T>(ring[take + (2 * i + 1) * lanes + thread]));
     }
@@ -154,9 +161,8 @@ void norm_backward_ahead(FASTACT_GRID_CONSTANT const NormQuick rows,
     Wide<T> xhat[vecs];
 #pragma unroll
     for (int i = 0; i < vecs; ++i) {
-      if (!whole) xhat[i] = {};
-      if (i >= count) continue;
       xhat[i] = xhat_of<T>(widen_words<T>(x[i]), stats);
+      if (i >= count) xhat[i] = {};  // its mean may be large
       of_row.add(widen_words<T>(dy[i]), xhat[i], own_weight[i]);
     }
     if (!kEarly) begin_next();
@@ -172,11 +178,11 @@ void norm_backward_ahead(FASTACT_GRID_CONSTANT const NormQuick rows,
 
 #pragma unroll
     for (int i = 0; i < vecs; ++i) {
-      if (i >= count) continue;
       const Wide<T> p = widen_words<T>(dy[i]);
       columns.add(i, p, xhat[i], false);
       Wide<T> dx = gradient_of<T>(stats, p, xhat[i], own_weight[i]);
       T* const to = at(kDx, row, i);
+      if (i >= count) continue;
       if (adds) {
         if (rows.data[kDTotal]) accumulate_onto(load_vec(at(kDTotal, row, i)), dx);
         if (rows.accumulate) accumulate_onto(load_vec(to), dx);
