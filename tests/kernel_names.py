@@ -15,6 +15,7 @@ _NORM_WORDS = {
     "ChosenActivation": "any activation",
     "NormRows": "rows",
     "NormQuick": "quick rows",
+    "NormQuickGated": "quick rows, gated",
     "NormRuns": "quick rows of runs",
     "NormElements": "quick rows by elements",
     "NormStrided": "any strides",

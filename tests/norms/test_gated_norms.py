@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from arrays import shifted
 from conftest import assert_same_bits
 from devices import DTYPES
 
@@ -77,6 +78,34 @@ def test_gradients_in_the_place_of_any_argument(dtype, shape, gate_first, castin
         found = fa.gated_rms_norm.backward(*operands, out=out, **how)
         for a, b in zip(found, expected, strict=True):
             assert_same_bits(backend.numpy(a), b)
+
+
+#: Of whole vectors: rows of a warp, of a block by one vector a thread, two and three, and of several
+#: blocks. The third on a GPU has blocks that take more than one row.
+WHOLE = [(9, 64), (3, 2048), (150, 4352), (2, 5120), (2, 16384)]
+
+
+@pytest.mark.parametrize("gate_first", [False, True])
+@pytest.mark.parametrize("accumulate", [False, True])
+@pytest.mark.parametrize("shape", WHOLE, ids=str)
+def test_whole_aligned_vectors_give_the_bits_of_any_others(
+    dtype, shape, gate_first, accumulate, backend
+):
+    """A GPU has kernels of their own for their gradients."""
+    x, gate, dy, weight = arrays(shape, dtype)
+    gate[0, :8] = 0, -0.0, 30, -30, 100, -100, 1e4, -1e4
+    found = []
+    for lay in (np.copy, shifted):
+        _, saved = fa.gated_rms_norm.forward(
+            *(backend.of(lay(a)) for a in (x, gate)), backend.of(weight), gate_first=gate_first
+        )
+        out = tuple(backend.of(lay(a)) for a in (dy, x)) + (backend.of(weight.copy()),)
+        fa.gated_rms_norm.backward(
+            backend.of(lay(dy)), *saved, gate_first=gate_first, out=out, accumulate=accumulate
+        )
+        found.append([backend.numpy(a) for a in out])
+    for a, b in zip(*found, strict=True):
+        assert_same_bits(a, b)
 
 
 @pytest.mark.parametrize("gate_first", [False, True])

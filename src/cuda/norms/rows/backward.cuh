@@ -429,7 +429,8 @@ struct ColumnSums {
   FASTACT_DEVICE void flush() {
     if constexpr (kInRegisters) {
       int first = int(threadIdx.x);
-      if (Rows::kHasFixedGate) forget(first);  // else addresses stay in registers from flush to flush
+      if (Rows::kHasFixedGate)
+        forget(first);  // else addresses stay in registers from flush to flush
 #pragma unroll
       for (int k = 0; k < vecs * kSums * kSize; ++k) {
         if (!kIsFull && k >= own) break;

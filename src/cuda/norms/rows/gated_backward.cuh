@@ -1,10 +1,10 @@
 // The backward kernels of norms with a gate whose activation is compiled in, of quick rows: what
 // backward.cuh says of rows, teams and sums holds here as well, and so do its bits.
 //
-// A row is x, dy and the gate. A thread goes over its vectors by pairs of elements, and computes the
-// gate's activation again behind the sums of the row: all else would take registers that leave too
-// few threads to a multiprocessor. For the same reason an address is made of the row's number, by
-// two multiplications of 32 bits. No bias stands beside a gate, and no mean was subtracted.
+// A row is x, dy and the gate. A thread goes over its vectors by pairs of elements, and computes
+// the gate's activation again behind the sums of the row: all else would take registers that leave
+// too few threads to a multiprocessor. For the same reason an address is made of the row's number,
+// by two multiplications of 32 bits. No bias stands beside a gate, and no mean was subtracted.
 #pragma once
 
 #include <type_traits>
@@ -32,8 +32,8 @@ struct GatedReader {
   using C = Compute<T>;
   const Rows& rows;
   const NormSums<C>& sums;
-  int left, count, lanes;         // rows that are still to be read; vectors of the thread in a row
-  uint32_t first, row;            // the thread's first vector, and the row that is read next
+  int left, count, lanes;  // rows that are still to be read; vectors of the thread in a row
+  uint32_t first, row;     // the thread's first vector, and the row that is read next
 
   FASTACT_DEVICE GatedReader(const Rows& all, const NormSums<C>& of, const RowPart& part)
       : rows(all),
@@ -45,15 +45,15 @@ struct GatedReader {
     const int64_t b = quotient(part.row, rows.groups);
     left = b < sums.step && b < rows.batch ? int(quotient(rows.batch - 1 - b, sums.step)) + 1 : 0;
   }
-  FASTACT_DEVICE Vec<T>* at(int role, uint32_t of_row, int i) const {
+  FASTACT_DEVICE T* at(int role, uint32_t of_row, int i) const {
     const uint32_t vec = of_row * rows.pitch_vecs[role] + (first + uint32_t(i * lanes));
-    return reinterpret_cast<Vec<T>*>(rows.data[role]) + vec;
+    return reinterpret_cast<T*>(rows.data[role] + int64_t(vec) * kVecBytes);
   }
   FASTACT_DEVICE Words read(int role, uint32_t of_row, int i) const {
-    return bit_cast<Words>(load_vec(reinterpret_cast<const T*>(at(role, of_row, i))));
+    return bit_cast<Words>(load_vec(at(role, of_row, i)));
   }
   FASTACT_DEVICE void write(int role, uint32_t of_row, int i, const Words& words) const {
-    store_vec(reinterpret_cast<T*>(at(role, of_row, i)), bit_cast<Vec<T>>(words));
+    store_vec(at(role, of_row, i), bit_cast<Vec<T>>(words));
   }
   template <int vecs>
   FASTACT_DEVICE void fetch(GatedRow<T, vecs>& next, bool has_means) {
@@ -127,11 +127,11 @@ FASTACT_DEVICE void add_g_xhat(const FixedGateOf<T>& f, const Words& x, const Wo
 }
 
 // Adds to the sums of the columns of a thread's vector, and makes its dx and dgate in the place of
-// its x and dy.
-template <class T, bool gate_first>
+// its x and dy. accumulates: added to what is at dx_before and dgate_before, or at neither if null.
+template <class T, bool gate_first, bool accumulates>
 FASTACT_DEVICE void make_gradients(const FixedGateOf<T>& f, Words& x, Words& dy, const Words& gate,
                                    const Wide<T>& weight, const RowGradient<Compute<T>>& stats,
-                                   Wide<T>& of_weight) {
+                                   Wide<T>& of_weight, const T* dx_before, const T* dgate_before) {
   using C = Compute<T>;
 #pragma unroll
   for (int j = 0; j < Vec<T>::kSize; j += 2) {
@@ -144,6 +144,8 @@ FASTACT_DEVICE void make_gradients(const FixedGateOf<T>& f, Words& x, Words& dy,
                                                 weight.lane[j + k], value, stats);
       of_weight.lane[j + k] = weight_sum(of_weight.lane[j + k], element.p, element.xhat);
       dx[k] = element.gradients(slope, stats, &dgate[k]);
+      if (accumulates && dx_before) dx[k] = widen(load(dx_before + j + k)) + dx[k];
+      if (accumulates && dgate_before) dgate[k] = widen(load(dgate_before + j + k)) + dgate[k];
     }
     put_two<T>(x, j, dx[0], dx[1]);
     put_two<T>(dy, j, dgate[0], dgate[1]);
@@ -157,10 +159,10 @@ void norm_backward_rows_gated(FASTACT_GRID_CONSTANT const Rows rows,
   using C = Compute<T>;
   using Row = GatedRow<T, vecs>;
   constexpr bool kHasTile = by == kGiven, kGateFirst = Rows::kGateFirst;
-  const int64_t task = kHasTile            ? quotient(blockIdx.x, sums.tiles)
-                       : by == kBlockLanes ? blockIdx.x
-                                           : int64_t(blockIdx.x) * rows.teams +
-                                                 int(threadIdx.x) / rows.lanes;
+  const int64_t task = kHasTile ? quotient(blockIdx.x, sums.tiles)
+                       : by == kBlockLanes
+                           ? blockIdx.x
+                           : int64_t(blockIdx.x) * rows.teams + int(threadIdx.x) / rows.lanes;
   const int lanes = kHasTile ? int(blockDim.x) : rows.lanes;
   const int64_t begin = kHasTile ? (blockIdx.x - task * sums.tiles) * lanes : 0;
   const int64_t end = kHasTile ? smaller(begin + lanes, vecs_of<T>(rows)) : vecs_of<T>(rows);
@@ -199,9 +201,17 @@ void norm_backward_rows_gated(FASTACT_GRID_CONSTANT const Rows rows,
 #pragma unroll
     for (int i = 0; i < vecs; ++i) {
       if (i >= count) continue;
-      make_gradients<T, kGateFirst>(f, row.x[i], row.dy[i], row.gate[i], own_weight[i], row.stats,
-                                    columns.of_weight[i]);
       const uint32_t of_row = reader.row - 2 * uint32_t(sums.row_step);  // two were read since
+      const auto make = [&](auto accumulates, const T* dx, const T* dgate) {
+        make_gradients<T, kGateFirst, accumulates.value>(f, row.x[i], row.dy[i], row.gate[i],
+                                                         own_weight[i], row.stats,
+                                                         columns.of_weight[i], dx, dgate);
+      };
+      if (rows.accumulate)
+        make(std::true_type(), rows.data[kDx] ? reader.at(kDx, of_row, i) : nullptr,
+             rows.data[kDGateRole] ? reader.at(kDGateRole, of_row, i) : nullptr);
+      else
+        make(std::false_type(), nullptr, nullptr);
       if (rows.data[kDx]) reader.write(kDx, of_row, i, row.x[i]);
       if (rows.data[kDGateRole]) reader.write(kDGateRole, of_row, i, row.dy[i]);
     }

@@ -321,7 +321,7 @@ template <class T>
 bool is_quickly_gated(const BackwardPlan<T>& plan) {
   const NormRows& rows = plan.rows;
   bool is_quick = plan.is_dense && rows.quick && rows.length % Vec<T>::kSize == 0 &&
-                  has_fixed_gate<T>(rows) && !is_centred(rows.norm) && !rows.accumulate &&
+                  has_fixed_gate<T>(rows) && !is_centred(rows.norm) &&
                   shared_bytes<T, NormQuick>(plan) <= most_shared<T>();
   for (int k = 0; k < kDataRoles && is_quick; ++k)
     if (rows.data[k])
