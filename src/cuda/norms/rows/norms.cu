@@ -13,9 +13,11 @@
 //   2. the distances from it and their squares
 //   3. y = f(z)
 // Two folds over the threads of a row. Rows of more than kHeldRow vectors are cut into chunks:
-// moments of the chunks, one kernel that merges them, then y.
+// moments of the chunks, one kernel that merges them, then y. Up to 16 chunks are one kernel instead
+// where the device has clusters and there is no residual.
 //
-//   Bytes moved: x, residual, total and y once; beyond kHeldRow vectors, pass 3 reads again.
+//   Bytes moved: x, residual, total and y once; beyond kHeldRow vectors, pass 3 reads again unless a
+//   cluster holds the row.
 //
 // Backward, two kernels:
 //   1. reads x and dy of a row into registers, adds up g = p w and g xhat over the row, writes dx,
