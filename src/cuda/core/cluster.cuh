@@ -93,8 +93,8 @@ struct Mailbox {
   FASTACT_DEVICE double operator[](int64_t i) const { return words()[1 + i]; }
 };
 // Two boxes of n numbers in turn, for rounds of messages. Thread 0 of the receiving block says
-// expect(round, count) once a round. Nobody sends the next round's numbers before it has all of this
-// round's and its block is through with those of the round before.
+// expect(round, count) once a round. Nobody sends the next round's numbers before it has all of
+// this round's and its block is through with those of the round before.
 template <int n>
 struct Mailboxes {
   static FASTACT_DEVICE double* words() {

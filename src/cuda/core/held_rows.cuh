@@ -14,7 +14,6 @@
 // one element of each of several neighbouring rows, and kStripVecs vectors lie side by side.
 #pragma once
 
-#include <cstdlib>
 #include <type_traits>
 
 #include "cuda/core/device.h"
@@ -36,7 +35,8 @@ constexpr int64_t kHeldRow = kMostVecs<T> * kRowThreads;
 // The shape of the blocks for rows of so many vectors: vectors of a thread, lanes of a row, threads
 // of a block. A warp is enough for a short row and needs no barrier; many short rows share a block.
 // A thread takes four vectors as long as that is enough and some lanes are left, for what is done
-// once for a row costs each lane as much as several vectors. Measurements: docs/design/cuda.md, "Norms over rows".
+// once for a row costs each lane as much as several vectors. Measurements: docs/design/cuda.md,
+// "Norms over rows".
 template <class T>
 RowShape row_shape(int64_t vecs) {
   constexpr int kMost = kMostVecs<T>;

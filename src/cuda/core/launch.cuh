@@ -99,9 +99,9 @@ FASTACT_DEVICE void forget(int& word) { asm volatile("" : "+r"(word)); }
 FASTACT_DEVICE void bring_near(const void* p) { asm volatile("prefetch.global.L2 [%0];" ::"l"(p)); }
 
 // Begins to copy the vector at p to array[i] in shared memory. A thread closes what it has begun
-// since the last time by end_copies(), and await_copies<n>() waits for all that it has closed but the
-// last n. Until then nobody reads or writes array[i], and from then on the thread itself may; others
-// need a barrier more.
+// since the last time by end_copies(), and await_copies<n>() waits for all that it has closed but
+// the last n. Until then nobody reads or writes array[i], and from then on the thread itself may;
+// others need a barrier more.
 template <class T>
 FASTACT_DEVICE void copy_later(Vec<T>* array, int i, const T* p) {
 #if __CUDA_ARCH__ >= 800

@@ -38,7 +38,7 @@ template <int roles>
 struct RowArrays {
   static constexpr bool kDense = true;   // a row's elements are neighbours; rows are a pitch apart
   static constexpr bool kQuick = false;  // all are whole, aligned vectors: no tests at run time
-  static constexpr bool kColumns = false;  // elements are a step apart; neighbouring rows touch
+  static constexpr bool kColumns = false;   // elements are a step apart; neighbouring rows touch
   static constexpr bool kClusters = false;  // long ones are taken by clusters of blocks
 
   char* data[roles];

@@ -150,9 +150,8 @@ void softmax_backward_rows(FASTACT_GRID_CONSTANT const Rows rows, double* of_chu
   if (phase != kFindChunks) {
     Compute<T> rounded[n];
     const bool is_plain = round_sums(kind, sum, rounded) && phase == kWholeRows;
-    make_gradients<T, Rows>(
-        kind, Compute<T>(rows.scale), part.count, dy, y, rounded, is_plain,
-        [&](int i, const Wide<T>& dx) { put_gradient<T>(rows, part, i, dx); });
+    make_gradients<T, Rows>(kind, Compute<T>(rows.scale), part.count, dy, y, rounded, is_plain,
+                            [&](int i, const Wide<T>& dx) { put_gradient<T>(rows, part, i, dx); });
   } else {
 #pragma unroll
     for (int s = 0; s < n; ++s)

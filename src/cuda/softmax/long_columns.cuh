@@ -117,13 +117,11 @@ struct Rounds {
     const int from = slot(round, a);
     if (part.count == vecs) {
 #pragma unroll
-      for (int i = 0; i < vecs; ++i)
-        x[i] = bit_cast<Words>(Vec<T>(slots[from + i * kLongThreads]));
+      for (int i = 0; i < vecs; ++i) x[i] = bit_cast<Words>(Vec<T>(slots[from + i * kLongThreads]));
     } else {
 #pragma unroll
       for (int i = 0; i < vecs; ++i)
-        x[i] = i < part.count ? bit_cast<Words>(Vec<T>(slots[from + i * kLongThreads]))
-                              : Words{};
+        x[i] = i < part.count ? bit_cast<Words>(Vec<T>(slots[from + i * kLongThreads])) : Words{};
     }
     if (sizeof(T) == 2) forget_row(x);  // that they are numbers of 16 bits
   }
@@ -137,7 +135,7 @@ struct Rounds {
     if (rows.accumulate)
       accumulate_onto(read_column_slow_path<T>(rows, kY, p, part.at, part.columns), y);
     const Vec<T> vec = narrow_vec<T>(y);
-    part.columns == Vec<T>::kSize && out.fast ? store_vec(p, vec) : store_some(p, vec, part.columns);
+    part.columns == Vec<T>::kSize&& out.fast ? store_vec(p, vec) : store_some(p, vec, part.columns);
   }
   // Runs visit(round) for all rounds, and then again, from the last one on.
   template <class Visit>
@@ -317,7 +315,7 @@ void backward_long_columns(FASTACT_GRID_CONSTANT const SoftmaxColumns rows, cons
 #pragma unroll
     for (int s = 0; s < n; ++s) sum[s] += of_round[s];
   });
-  FASTACT_SHARED(double, numbers, n * kLongStrip);
+  FASTACT_SHARED(double, numbers, n* kLongStrip);
   const double of_column = long_sums<0>(sum, rows.teams);
   if (thread < n * rows.teams) numbers[thread] = of_column;
   __syncthreads();
@@ -328,9 +326,9 @@ void backward_long_columns(FASTACT_GRID_CONSTANT const SoftmaxColumns rows, cons
   rounds.second_pass([&](int round) {
     Words dy[vecs], y[vecs];
     rounds.take(round, 0, dy), rounds.take(round, 1, y);
-    make_gradients<T, SoftmaxColumns>(
-        kind, Compute<T>(rows.scale), rounds.part.count, dy, y, rounded, is_plain,
-        [&](int i, const Wide<T>& dx) { rounds.put(round, i, dx); });
+    make_gradients<T, SoftmaxColumns>(kind, Compute<T>(rows.scale), rounds.part.count, dy, y,
+                                      rounded, is_plain,
+                                      [&](int i, const Wide<T>& dx) { rounds.put(round, i, dx); });
   });
 }
 

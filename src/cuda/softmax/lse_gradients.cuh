@@ -80,7 +80,7 @@ void lse_gradients(FASTACT_GRID_CONSTANT const Rows rows) {
   constexpr bool kHasTarget = fixed != kLogSumExp;
   int fold_index = 0;
   const bool shares = may_share && rows.shares;
-  const RowPart mine = row_part<T, may_share || Rows::kColumns ? 0 : vecs, true>(rows);
+  const RowPart mine = row_part < T, may_share || Rows::kColumns ? 0 : vecs, true > (rows);
   double mass[n] = {};
   if (shares) {
 #pragma unroll 1
@@ -103,8 +103,8 @@ void lse_gradients(FASTACT_GRID_CONSTANT const Rows rows) {
     using Number = std::remove_reference_t<decltype(*numbers)>;
 #pragma unroll
     for (int s = 0; s < n; ++s)
-      given[s] = C(widen(load(
-          reinterpret_cast<Number*>(number_address(rows, kNumber, row_of_lane(s))))));
+      given[s] =
+          C(widen(load(reinterpret_cast<Number*>(number_address(rows, kNumber, row_of_lane(s))))));
   });
 #pragma unroll
   for (int s = 0; s < n; ++s)

@@ -28,7 +28,8 @@ void lse_of_rows(FASTACT_GRID_CONSTANT const SoftmaxQuick rows, const KindOf<T, 
     part.first = first;
     const int64_t here = all - first;
     part.count = here > (vecs - 1) * part.lanes ? vecs
-                 : here > 0 ? int(quotient(here - 1, part.lanes)) + 1 : 0;
+                 : here > 0                     ? int(quotient(here - 1, part.lanes)) + 1
+                                                : 0;
   };
   RunningPeak<T, true, 1> peak(rows);
   Words next[vecs];

@@ -85,8 +85,8 @@ struct SoftmaxPlan {
   SoftmaxLayout layout;
   bool may_be_columns;  // with other arrays beside x
   RowShape shape;
-  int64_t blocks;       // for each row, some columns, or a chunk of one of these
-  int64_t long_vecs;    // vectors of long columns side by side; 0: there are none
+  int64_t blocks;     // for each row, some columns, or a chunk of one of these
+  int64_t long_vecs;  // vectors of long columns side by side; 0: there are none
 
   const SoftmaxRows& dense() const { return rows; }
   template <class Rows>

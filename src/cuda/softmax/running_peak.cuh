@@ -31,8 +31,8 @@ FASTACT_DEVICE_CALL double lowered(Compute<T> from, Compute<T> to, Compute<T> up
   return exp_scaled<0>(no_less(apart, kExpZero<double>)).value();
 }
 
-// The peaks of n columns, or of a row, as far as a thread has met them. sorts: as PeakWays; the sums
-// lack the tops.
+// The peaks of n columns, or of a row, as far as a thread has met them. sorts: as PeakWays; the
+// sums lack the tops.
 template <class T, bool sorts, int n>
 struct RunningPeak {
   using C = Compute<T>;

@@ -9,15 +9,17 @@
 // another the sums of their tiles, and every block adds these up as norm_long_means does.
 #pragma once
 
-#include "cuda/norms/rows/backward.cuh"
 #include "cuda/core/cluster.cuh"
+#include "cuda/norms/rows/backward.cuh"
 
 FASTACT_BEGIN_NAMESPACE
 namespace {
 
 // Threads of all blocks of a multiprocessor: they bound the registers of each.
 template <class T, int vecs>
-constexpr int kAheadThreads = sizeof(T) == 4 ? (vecs <= 2 ? 1024 : 512) : vecs == 1 ? 1024 : 640;
+constexpr int kAheadThreads = sizeof(T) == 4 ? (vecs <= 2 ? 1024 : 512)
+                              : vecs == 1    ? 1024
+                                             : 640;
 // Where a row has a cluster, blocks are few and large.
 template <class T, int vecs, bool in_clusters>
 constexpr int kAheadBound = in_clusters ? kRowThreads : kAheadThreads<T, vecs>;
@@ -35,8 +37,7 @@ FASTACT_DEVICE void await_row(int ahead) {
 constexpr int kNumbersOfCluster = kWarp;
 template <class C>
 FASTACT_DEVICE void fold_over_cluster(C (&value)[2], double factor, int lanes, int blocks,
-                                      int& fold_index,
-                                      const Mailboxes<kNumbersOfCluster>& mail) {
+                                      int& fold_index, const Mailboxes<kNumbersOfCluster>& mail) {
   const int round = fold_index;
   const double own = fold_halves(value, lanes, fold_index);
   const int thread = int(threadIdx.x), lane = thread % kWarp, block = lane % kMostWarps;
@@ -45,8 +46,7 @@ FASTACT_DEVICE void fold_over_cluster(C (&value)[2], double factor, int lanes, i
   if (thread == 0) mail.expect(round, 2 * blocks);
   mail.wait(round);
   const double of_block = block < blocks ? mail.get(round, lane) : 0.0;
-  const double sum =
-      warp_fold(of_block, [](double a, double b) { return a + b; }, kMostWarps);
+  const double sum = warp_fold(of_block, [](double a, double b) { return a + b; }, kMostWarps);
   share_halves(C(sum * factor), value);
 }
 
@@ -109,8 +109,7 @@ void norm_backward_ahead(FASTACT_GRID_CONSTANT const NormQuick rows,
   const auto read_stats = [&](unsigned of_row) {
     if (of_row >= steps.count) return;
     const auto number = [&](int role) {
-      return load(reinterpret_cast<const C*>(rows.data[role] +
-                                             size_t(of_row) * steps.pitch[role]));
+      return load(reinterpret_cast<const C*>(rows.data[role] + size_t(of_row) * steps.pitch[role]));
     };
     if (thread % 2 == 0) {
       if (has_mean) next = number(kMeanRole);

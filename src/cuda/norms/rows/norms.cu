@@ -13,11 +13,11 @@
 //   2. the distances from it and their squares
 //   3. y = f(z)
 // Two folds over the threads of a row. Rows of more than kHeldRow vectors are cut into chunks:
-// moments of the chunks, one kernel that merges them, then y. Up to 16 chunks are one kernel instead
-// where the device has clusters and there is no residual.
+// moments of the chunks, one kernel that merges them, then y. Up to 16 chunks are one kernel
+// instead where the device has clusters and there is no residual.
 //
-//   Bytes moved: x, residual, total and y once; beyond kHeldRow vectors, pass 3 reads again unless a
-//   cluster holds the row.
+//   Bytes moved: x, residual, total and y once; beyond kHeldRow vectors, pass 3 reads again unless
+//   a cluster holds the row.
 //
 // Backward, two kernels:
 //   1. reads x and dy of a row into registers, adds up g = p w and g xhat over the row, writes dx,
@@ -38,7 +38,6 @@
 // order, hence with the same bits.
 //
 // Instruction counts and rejected alternatives: docs/design/cuda.md, "Norms over rows".
-#include <cstdlib>
 #include <numeric>
 
 #include "cuda/core/device.h"
@@ -137,36 +136,6 @@ void for_forward_layout(const NormPlan& plan, Visit visit) {
   });
 }
 
-// TRIAL: settings for one measurement.
-inline int tried_rowb(const char* name, int otherwise) {
-  const char* const text = std::getenv(name);
-  return text ? std::atoi(text) : otherwise;
-}
-inline int tried_ahead() {
-  static const int value = tried_rowb("FASTACT_TRY_ROWB_AHEAD", 1);
-  return value;
-}
-inline int tried_one_vec() {
-  static const int value = tried_rowb("FASTACT_TRY_ROWB_ONE", 0);
-  return value;
-}
-inline int tried_tile() {
-  static const int value = tried_rowb("FASTACT_TRY_ROWB_TILE", 0);
-  return value;
-}
-inline int tried_long() {
-  static const int value = tried_rowb("FASTACT_TRY_ROWB_LONG", 0);
-  return value;
-}
-inline int tried_clusters() {
-  static const int value = tried_rowb("FASTACT_TRY_ROWB_CLUSTERS", 0);
-  return value;
-}
-inline int tried_rows_ahead() {
-  static const int value = tried_rowb("FASTACT_TRY_ROWB_ROWS", kMostAhead);
-  return value;
-}
-
 // Vectors of a thread, and of a row that a block holds, at most, backward.
 template <class T>
 constexpr int kMostBackward = sizeof(T) == 4 ? 3 : 2;
@@ -180,7 +149,7 @@ constexpr int64_t kHeldBackward = kMostBackward<T> * kRowThreads;
 template <class T>
 RowShape backward_shape(int64_t vecs) {
   if (vecs <= 2 * kWarp) return {2, std::max(2, power_of_two_from(ceil_div(vecs, 2), kWarp)), 256};
-  const int most_of_one = sizeof(T) == 2 ? (tried_one_vec() ? tried_one_vec() : 256) : 512;
+  const int most_of_one = sizeof(T) == 2 ? 256 : 512;
   const int of_thread = vecs <= most_of_one ? 1 : vecs <= 2 * kRowThreads ? 2 : 3;
   const int lanes = int(ceil_div(ceil_div(vecs, of_thread), kWarp)) * kWarp;
   return {of_thread, lanes, lanes};
@@ -194,9 +163,8 @@ constexpr int ahead_threads(int vecs) {
 }
 template <class T>
 bool has_rows_ahead(const RowShape& shape) {
-  return tried_ahead() && sizeof(T) < sizeof(double) && shape.vecs <= 2 && shape.lanes > kWarp &&
-         shape.lanes == shape.threads &&
-         (sizeof(T) == 4 || tried_ahead() == 3 || shape.lanes > 256);
+  return sizeof(T) < sizeof(double) && shape.vecs <= 2 && shape.lanes > kWarp &&
+         shape.lanes == shape.threads;
 }
 
 // Rows that no block holds: the blocks of a cluster, a power of two, and their shape. One block:
@@ -210,21 +178,18 @@ template <class T>
 ClusterShape cluster_shape(int64_t vecs) {
   constexpr int kMost = 8, kVecs = sizeof(T) == 4 ? 4 : 2;
   constexpr int64_t kLargest = kVecs * kRowThreads;
-  if (sizeof(T) == sizeof(double) || tried_ahead() < 2 || vecs > kMost * kLargest) return one_block;
-  int64_t of_block = kLargest;
-  if (tried_tile()) of_block = std::max<int64_t>(tried_tile(), ceil_div(vecs, kMost));
-  const int blocks = power_of_two_from(ceil_div(vecs, of_block), kMost);
+  if (sizeof(T) == sizeof(double) || vecs > kMost * kLargest) return one_block;
+  const int blocks = power_of_two_from(ceil_div(vecs, kLargest), kMost);
   const int lanes = int(ceil_div(ceil_div(vecs, kVecs * blocks), kWarp)) * kWarp;
   return {blocks, {kVecs, lanes, lanes}};
 }
-// How many clusters an H200 runs at a time: of its groups of 16 or 18 multiprocessors a cluster has
-// blocks of one.
+// How many clusters an H200 runs at a time. The blocks of a cluster are of one group of its
+// multiprocessors, and 15 clusters of 8 fit: with 16 the last one has a wave for itself, and rows
+// of 65 536 floats took 176 us for 124.
 template <class T>
 int64_t clusters_of_all(const ClusterShape& cluster) {
-  if (tried_clusters()) return tried_clusters();
-  const int of_multiprocessor =
-      std::max(1, kRowThreads / cluster.shape.threads);
-  const int multiprocessors = cluster.blocks <= 2 ? 132 : 128;
+  const int of_multiprocessor = std::max(1, kRowThreads / cluster.shape.threads);
+  const int multiprocessors = cluster.blocks <= 2 ? 132 : 120;
   return std::max(1, multiprocessors * of_multiprocessor / cluster.blocks);
 }
 
@@ -233,8 +198,8 @@ int64_t clusters_of_all(const ClusterShape& cluster) {
 template <class T>
 int64_t blocks_of_all(const RowShape& shape) {
   constexpr int kMultiprocessors = 132;
-  const int resident = has_rows_ahead<T>(shape) ? ahead_threads<T>(shape.vecs)
-                                                : resident_threads<T>(shape.vecs);
+  const int resident =
+      has_rows_ahead<T>(shape) ? ahead_threads<T>(shape.vecs) : resident_threads<T>(shape.vecs);
   return kMultiprocessors * std::max(1, resident / shape.threads);
 }
 
@@ -280,7 +245,7 @@ BackwardPlan<T> plan_backward(const NormCall& call) {
   plan.shape = backward_shape<T>(vecs);
   rows.lay(plan.shape, {vecs, 1});
   plan.cluster.blocks = 1;
-  plan.has_tiles = vecs > (tried_long() ? tried_long() : kHeldBackward<T>);
+  plan.has_tiles = vecs > kHeldBackward<T>;
   if (plan.has_tiles) {
     plan.cluster = rows.has_gate() ? one_block : cluster_shape<T>(vecs);
     const RowShape& chunk = plan.cluster.shape;
@@ -404,14 +369,12 @@ bool launch_ahead_of(const NormQuick& rows, NormSums<Compute<T>> sums, const Bac
   if (rows.count > kMost || sums.row_step * kMostAhead > kMost) return false;
   steps.count = unsigned(rows.count), steps.row_step = unsigned(sums.row_step);
   const int64_t row = int64_t(2 * vecs) * kVecBytes * shape.threads;
-  const int64_t totals =
-      int64_t(ColumnSums<T, vecs, NormQuick>::kBytes) * vecs * shape.threads;
+  const int64_t totals = int64_t(ColumnSums<T, vecs, NormQuick>::kBytes) * vecs * shape.threads;
   const SharedMemory shared = shared_of(kernel);
   if (totals + row > shared.most) return false;
   const int beside = std::max(1, kAheadBound<T, vecs, in_clusters> / shape.threads);
   const int64_t room = shared.most / beside - (1 << 10);
-  steps.ahead = int(std::min<int64_t>(std::max<int64_t>((room - totals) / row, 1),
-                                      std::min(tried_rows_ahead(), kMostAhead)));
+  steps.ahead = int(std::min<int64_t>(std::max<int64_t>((room - totals) / row, 1), kMostAhead));
   sums.tiles = cluster;
   Shape grid{sums.step * rows.groups * cluster, shape.threads, 1, 1,
              int(totals + steps.ahead * row)};
