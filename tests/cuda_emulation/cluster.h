@@ -1,10 +1,10 @@
 // Clusters: blocks that run at the same time. Their threads stand behind each other in one list,
 // the first block's first.
 //
-// A mailbox is what src/cuda/core/cluster.cuh says. Faults: a number sent before this thread knows that all blocks
-// run, to a block that is not there or has ended, twice, or beyond the count; a number read by a
-// thread that did not wait; blocks that expect different counts; waits that never end. Nothing else
-// orders blocks of a cluster: to memory.h they are different blocks.
+// A mailbox is what cuda/core/cluster.cuh says. Faults: a number sent before this thread knows that
+// all blocks run, to a block that is not there or has ended, twice, or beyond the count; a number
+// read by a thread that did not wait; blocks that expect different counts; waits that never end.
+// Nothing else orders blocks of a cluster: to memory.h they are different blocks.
 #pragma once
 
 #include <cstdint>

@@ -465,18 +465,26 @@ needs_emulation = pytest.mark.skipif(not EMULATED, reason="is of the emulated de
 
 @needs_emulation
 @pytest.mark.parametrize(
-    "setting", [*OF_BITS, Setting("layer_norm", (18, 4000)), Setting("layer_norm", (2, 20000))],
+    "setting",
+    [
+        *OF_BITS,
+        Setting("layer_norm", (18, 4000)),
+        Setting("layer_norm", (2, 20000)),
+        Setting("rms_norm", (2, 81936)),
+        Setting("layer_norm", (1, 262144)),
+    ],
     ids=str,
-)  # fmt: skip
+)
 @names
 def test_devices_have_the_same_bits(setting, name, dtype):
-    """Of more multiprocessors, and of more shared memory for rows and sums."""
+    """Of more multiprocessors, more shared memory, and clusters of up to 8, 1 and 16 blocks."""
     arrays, found = Arrays(setting, dtype), []
     kind = devices.emulate().ExchangeArray
-    for number in (0, 1):
+    for number in (0, 1, 2):
         device = Framework("emulated", to_emulated(kind, number), KERNELS[0].numpy, False)
         found.append(everything(device, arrays, activation=name))
-    assert_all_same_bits(found[1], found[0])
+    for other in found[1:]:
+        assert_all_same_bits(other, found[0])
 
 
 @needs_emulation

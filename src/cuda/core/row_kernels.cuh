@@ -32,8 +32,8 @@
 //   finish_merged(rows, row, merged, to, &total)  stores a row's numbers, by one thread
 //   resume(rows, part, from, &row)      gives Made of these
 // and where kClusters of the rows and of the op are set
-//   reads_once(rows)                    whether x alone is read, so that clusters and bring_near
-//   pay bring_near(rows, row)               reads x of a row into the second-level cache
+//   reads_once(rows)                    whether x alone is read, so that both are worth it
+//   bring_near(rows, row)               reads x of a row into the second-level cache
 //   numbers_of(merged, put)             gives put(k, number) what made_of asks for
 //   store_merged(rows, row, merged)     stores the statistics that a caller asks for
 //   made_of(from)                       Made, from(k) being the k-th number
