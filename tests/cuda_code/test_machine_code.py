@@ -23,6 +23,7 @@ OUT_OF_RANGE = "squares that leave the range of float32 are added up again in do
 OF_PARTS = "adds up the sums of parts, a number a block and column, not elements"
 OF_TILES = "what a tile of four or eight elements comes to, added in double"
 EVERY_14_ROWS = "sums of columns move from float32 to double every 14 rows, or at the end of one"
+OF_CHUNKS = "what a thread's vectors of a chunk come to, in double"
 OF_ROUNDS = "what a thread's vectors of a round come to in a column, added in double"
 A_RESULT = "numbers of a result, which are in double, converted once for it"
 SUMS_AND_RESULTS = f"{SUMS}; a moment is rounded by a loop over its results of 16 bits"
@@ -49,7 +50,8 @@ FP64_BY_DESIGN = {
     "forward_long_columns": (0.4, OF_ROUNDS),
     "lse_of_rows": (0.4, OF_ROUNDS),
     "backward_long_columns": (0.7, OF_ROUNDS),
-    "norm_long_sums, rows": (0.3, A_WEIGHT),
+    "norm_long_sums": (0.3, f"{OF_CHUNKS}; {A_WEIGHT}"),
+    "few_rows": (3.5, SUMS),
     "norm_parameters": (2.0, OF_PARTS),
     "norm_backward_rows": (2.0, EVERY_14_ROWS),
     "map_columns": (1.4, A_RESULT),
@@ -70,7 +72,7 @@ FRAMES = {
     "map_rows, bias rows backward, any activation": (32, ANY),
     "sums_of_columns, bias gradient": (8, ANY),
     "sums_of_segments, bias gradient": (16, ANY),
-    "reduce_few_rows, , bfloat16": (8, "two numbers more than its registers for eight columns"),
+    "reduce_few_of_row, , bfloat16": (8, "two numbers more than its registers for eight columns"),
     "strip_": (96, ANY_STRIDES),
     "whole_": (24, CHANNEL),
 }

@@ -29,7 +29,7 @@ FAULTS = {
     "shared_write_after_read": r"race in shared memory: .* of values\[",
     "copy_read_early": r"asynchronous copy: read of dynamic_shared\[\d+\], to which one is on its",
     "copy_not_closed": r"asynchronous copy: read of dynamic_shared\[\d+\], to which one is on its",
-    "copy_over_read": r"(asynchronous copy|race in shared memory|uninitialised).* of dynamic_shared",
+    "copy_over_read": r"(asynchronous copy|race in shared memory|uninitialised).* of dynamic_s",
     "syncwarp_across_warps": r"race in shared memory: .* of values\[",
     "barrier_after_return": r"divergent __syncthreads: thread \(3, 0, 0\) has returned",
     "two_barriers": r"divergent __syncthreads: thread .* waits at __syncthreads in two_barriers",

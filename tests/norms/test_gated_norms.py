@@ -80,7 +80,7 @@ def test_gradients_in_the_place_of_any_argument(dtype, shape, gate_first, castin
             assert_same_bits(backend.numpy(a), b)
 
 
-#: Of whole vectors: rows of a warp, of a block by one vector a thread, two and three, and of several
+#: Of whole vectors: rows of a warp, of a block by one vector a thread, two and three, and of many
 #: blocks. The third on a GPU has blocks that take more than one row.
 WHOLE = [(9, 64), (3, 2048), (150, 4352), (2, 5120), (2, 16384)]
 
@@ -99,7 +99,7 @@ def test_whole_aligned_vectors_give_the_bits_of_any_others(
         _, saved = fa.gated_rms_norm.forward(
             *(backend.of(lay(a)) for a in (x, gate)), backend.of(weight), gate_first=gate_first
         )
-        out = tuple(backend.of(lay(a)) for a in (dy, x)) + (backend.of(weight.copy()),)
+        out = (*(backend.of(lay(a)) for a in (dy, x)), backend.of(weight.copy()))
         fa.gated_rms_norm.backward(
             backend.of(lay(dy)), *saved, gate_first=gate_first, out=out, accumulate=accumulate
         )

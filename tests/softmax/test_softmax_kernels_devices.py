@@ -289,7 +289,7 @@ def test_hard_rows(shape, axes, name, device):
         assert_near(y, oracle(kind, x, axes), dtype)
 
 
-# Columns that a block has as a whole: at least 64 blocks, each of up to 128 bytes of an element, and
+# Columns that a block has as a whole: at least 64 blocks, of 64 or 128 bytes of an element, and
 # more elements than a chunk has; of 4-byte elements the last round of two is a single one.
 LONG = 257
 

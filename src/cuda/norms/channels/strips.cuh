@@ -285,8 +285,8 @@ struct Walk {
     const int left = mine - i * kSize;
     return left < 0 ? 0 : left < kSize ? left : kSize;
   }
-  FASTACT_DEVICE bool has_all(int first, int vecs) const {
-    return (way == kSingles ? (first + vecs) * kSize : first + vecs) <= mine;
+  FASTACT_DEVICE bool has_all(int from, int vecs) const {
+    return (way == kSingles ? (from + vecs) * kSize : from + vecs) <= mine;
   }
 
   // The i-th vector, unless vectors are gathered.
@@ -306,14 +306,14 @@ struct Walk {
     return tile.begin + int64_t(i) * kSize * s.ty + along;
   }
 
-  // Reads the vectors from the first-th on; elements that are not there are 0.
+  // Reads the vectors that begin with number `from`; elements that are not there are 0.
   template <int n>
-  FASTACT_DEVICE void read(int role, int first, Held<T, way> (&vecs)[n]) const {
+  FASTACT_DEVICE void read(int role, int from, Held<T, way> (&vecs)[n]) const {
     const auto each = [&](const auto& one) {
 #pragma unroll
       for (int u = 0; u < n; ++u) {
         vecs[u] = {};
-        if (const int valid = elements(first + u)) one(vecs[u], first + u, valid);
+        if (const int valid = elements(from + u)) one(vecs[u], from + u, valid);
       }
     };
     if constexpr (way == kSingles) {
@@ -321,13 +321,13 @@ struct Walk {
         return each([&](Vec<T>& vec, int i, int valid) {
           vec = bit_cast<Vec<T>>(gather<T>(s, role, base, element(i), valid));
         });
-      const uint32_t begin = uint32_t(element(first));
+      const uint32_t begin = uint32_t(element(from));
       each([&](Vec<T>& vec, int i, int valid) {
 #pragma unroll
         for (int j = 0; j < kSize; ++j)
           if (j < valid)
             vec.lane[j] =
-                load(dense_address<T>(s, role, base, begin + ((i - first) * kSize + j) * s.ty));
+                load(dense_address<T>(s, role, base, begin + ((i - from) * kSize + j) * s.ty));
       });
     } else if (s.aligned) {
       each([&](Words& vec, int i, int) { vec = bit_cast<Words>(load_vec(at(role, i))); });
