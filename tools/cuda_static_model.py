@@ -29,8 +29,8 @@ CLOCK = 1.95e9  # Hz; 1.92 to 1.98 in the profile
 #: Of the benchmark's own copies: bytes/s, reads and writes together, and s.
 COPY_RATE, LAUNCH = 4.25e12, 3.0e-6
 
-# Fitted together to the calls of docs/results/gpu/h200_252d3ea.json whose kernels are known, in logarithms;
-# then rounded.
+# Fitted together to the calls of docs/results/gpu/h200_252d3ea.json whose kernels are known, in
+# logarithms; then rounded.
 FROM_MEMORY = 900.0  # clocks of a round of loads from DRAM under load; an idle one takes some 700
 FROM_CACHE = 490.0  # clocks of a round that L1 or L2 answers, beside others' traffic
 FOLD_STEP = 88.0  # clocks of a shuffle, what it feeds, and its part of the barrier
