@@ -187,7 +187,7 @@ FASTACT_KERNEL(kThreads)
 void of_a_cluster(float*) {}
 FASTACT_KERNEL(kThreads) void copy_read_early(const float* x, float* y) {
   const auto ring = dynamic_shared<Vec<float>>();
-  const int thread = int(threadIdx.x), threads = int(blockDim.x);
+  const int thread = int(threadIdx.x);
   copy_later(ring, thread, x + thread * 4);
   end_copies();
   await_copies<1>();
@@ -196,7 +196,7 @@ FASTACT_KERNEL(kThreads) void copy_read_early(const float* x, float* y) {
 
 FASTACT_KERNEL(kThreads) void copy_not_closed(const float* x, float* y) {
   const auto ring = dynamic_shared<Vec<float>>();
-  const int thread = int(threadIdx.x), threads = int(blockDim.x);
+  const int thread = int(threadIdx.x);
   copy_later(ring, thread, x + thread * 4);
   await_copies<0>();
   store_vec(y + thread * 4, Vec<float>(ring[thread]));

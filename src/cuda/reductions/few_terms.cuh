@@ -35,8 +35,8 @@ struct FewCount {
   Denominator by, left;  // by the number of terms, and by that less the correction
 
   FewCount() = default;
-  FewCount(int terms, OfM2 of_m2, double correction, bool skips)
-      : terms(terms), of_m2(of_m2), skips(skips), correction(correction) {
+  FewCount(int count, OfM2 of, double corrected, bool skips_nan)
+      : terms(count), of_m2(of), skips(skips_nan), correction(corrected) {
     by.set(terms);
     const double less = terms - correction;
     is_of_m2 = of_m2 == kM2 || of_m2 == kSquaresOrRoot || of_m2 == kVariance;
@@ -282,28 +282,28 @@ struct FewGradient {
     if (of.of_m2 == kM2) return {scale * dsecond_here, share * dy_here, mean};
     return {(of.is_quick && is_whole ? slope : C(second_of(of, m))) * dy_here, {}, mean};
   }
-  FASTACT_DEVICE Compute<T> at(Compute<T> x, const Result& result) const {
-    if (of.of_m2 == kMeanSlope) return x == x ? result.product : of_nan;
-    const Compute<T> distance = result.mean.distance(x);
+  FASTACT_DEVICE Compute<T> at(Compute<T> term, const Result& result) const {
+    if (of.of_m2 == kMeanSlope) return term == term ? result.product : of_nan;
+    const Compute<T> distance = result.mean.distance(term);
     if (of.of_m2 == kM2) return madd(result.product, distance, result.of_mean);
-    return x == x ? result.product * distance : of_nan;
+    return term == term ? result.product * distance : of_nan;
   }
 
   // Makes of the terms of a result their gradients.
   template <bool skips, int most>
-  FASTACT_DEVICE void apply(Compute<T> (&x)[most], int terms, Compute<T> dy_here,
+  FASTACT_DEVICE void apply(Compute<T> (&term)[most], int terms, Compute<T> dy_here,
                             Compute<T> dsecond_here) const {
     FewMoments m{terms, 0, 0};
     if (of.of_m2 == kMeanSlope)
-      m.n = skips ? count_of_few(x, terms) : terms;
+      m.n = skips ? count_of_few(term, terms) : terms;
     else if (of.of_m2 == kDeviationSlope)
-      m = moments_of_few<skips, true>(of, x, terms);
+      m = moments_of_few<skips, true>(of, term, terms);
     else
-      m = moments_of_few<skips, false>(of, x, terms);
+      m = moments_of_few<skips, false>(of, term, terms);
     const Result result = result_of<skips>(m, terms, dy_here, dsecond_here);
 #pragma unroll
     for (int r = 0; r < most; ++r)
-      if (r < terms) x[r] = at(x[r], result);
+      if (r < terms) term[r] = at(term[r], result);
   }
 };
 
