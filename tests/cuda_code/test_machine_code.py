@@ -47,9 +47,7 @@ FP64_BY_DESIGN = {
     "sums_of_": (0.2, BIAS),
     "gates_backward_kernel": (1.8, f"{BIAS}; what a block's rows come to"),
     "lse_gradients": (1.0, SHARES),
-    "forward_long_columns": (0.4, OF_ROUNDS),
     "lse_of_rows": (0.4, OF_ROUNDS),
-    "backward_long_columns": (0.7, OF_ROUNDS),
     "norm_long_sums": (0.3, f"{OF_CHUNKS}; {A_WEIGHT}"),
     "few_rows": (3.5, SUMS),
     "norm_parameters": (2.0, OF_PARTS),
@@ -60,21 +58,16 @@ FP64_BY_DESIGN = {
 
 HELD = "a row in registers, as much of it as leaves two blocks to a multiprocessor"
 ANY_STRIDES = "what it reads is found element by element, which costs more than the stack"
-CHANNEL = "a whole channel in registers, as much of it as fits"
 ANY = "a switch over all activations needs as many registers as the longest"
 
 # By the beginning of a kernel's title: bytes of stack, at most, and why. Most are of spills.
 FRAMES = {
     "forward_rows, norm, chunks found, quick rows": (16, HELD),
-    "softmax_backward_rows, any kind, whole, columns, bfloat16": (8, HELD),
     "norm_backward_rows, any strides": (48, ANY_STRIDES),
-    "map_contiguous, chosen second, accumulate": (8, ANY),
     "map_rows, bias rows backward, any activation": (32, ANY),
     "sums_of_columns, bias gradient": (8, ANY),
     "sums_of_segments, bias gradient": (16, ANY),
     "reduce_few_of_row, , bfloat16": (8, "two numbers more than its registers for eight columns"),
-    "strip_": (96, ANY_STRIDES),
-    "whole_": (24, CHANNEL),
 }
 
 
