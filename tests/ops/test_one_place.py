@@ -29,6 +29,8 @@ SOURCES = Path(__file__).parents[2] / "src"
 ELSEWHERE = {
     "Sigmoid": {"common/gates/gates.h"},  # the formulas of gates are made of both
     "Tanh": {"common/gates/gates.h"},
+    # Its value and slope share a sigmoid where a kernel wants both.
+    "Silu": {"cuda/activations/fixed.cuh"},
     # The CPU adds these terms by one instruction.
     "Itself": {"cpu/reductions/kernels.cpp"},
     # value_and_grad; squares that vanish in float32

@@ -94,7 +94,7 @@ struct Mailbox {
 };
 // Two boxes of n numbers in turn, for rounds of messages. Thread 0 of the receiving block says
 // expect(round, count) once a round. Nobody sends the next round's numbers before it has all of
-// this round's and its block is through with those of the round before.
+// this round's and its block is through with the round before.
 template <int n>
 struct Mailboxes {
   static FASTACT_DEVICE double* words() {

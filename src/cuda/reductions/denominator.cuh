@@ -13,8 +13,8 @@ struct Denominator {
   FASTACT_HD void set(double number) {
     if (number != n) n = number, share = 1 / number;
   }
-  // The quotient but for two roundings of double, of which results of less than double show
-  // nothing.
+  // The quotient but for two roundings of double, which results of less than double do not
+  // show.
   FASTACT_HD double nearly_under(double a) const { return a * share; }
   FASTACT_HD double under(double a) const {
     const double near = a * share, rest = madd(-near, n, a);

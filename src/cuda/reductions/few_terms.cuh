@@ -11,8 +11,8 @@
 //   few_columns_gradient   gradients of the same, of x and dx without gaps: the moments are found
 //   few_rows_gradient      and used at once, so that x is read once
 //
-// Operations and their order are those of RowLane, ColumnLane and OfMoments, and of the gradients'
-// functors: arrays that go by the other kernels, because they are misaligned for example, have the
+// RowLane, ColumnLane and OfMoments, and the gradients' functors, have the same operations in the
+// same order: arrays that go by the other kernels, because they are misaligned for example, have the
 // same bits.
 #pragma once
 
@@ -26,7 +26,7 @@ namespace {
 constexpr int kMostFewRows = 8;  // of 16 bits 4, but for gradients: results take registers
 constexpr int kMostFewOfRow = 4;
 
-// What is known of all results that have all their terms.
+// Numbers that all results with all their terms share.
 struct FewCount {
   int terms;
   OfM2 of_m2;
@@ -175,7 +175,7 @@ void few_columns(FASTACT_GRID_CONSTANT const ColumnSums sums,
   }
 }
 
-// Reads `inner` vectors, `kSize` rows of which the first `rows` are there.
+// Reads `inner` vectors, `kSize` rows; the first `rows` are there.
 template <int inner, class T>
 FASTACT_DEVICE void load_few_rows(const T* x, int64_t rows, Wide<T> (&wide)[inner]) {
   constexpr int kSize = Vec<T>::kSize;
