@@ -63,8 +63,8 @@ _PAGE = """\
 # CUDA kernels: predicted beside measured
 
 What the model of `tools/cuda_static_model.py` makes of today's kernels for the calls that
-[an H200 measured](gpu/h200_252d3ea.md) at 252d3ea. [The design page](../design/cuda.md) says what the
-terms stand for:
+[an H200 measured](gpu/h200_252d3ea.md) at 252d3ea. [The design page](../design/cuda.md) says what
+the terms stand for:
 
     time  = launch + (memory^p + issue^p + chain^p)^(1/p) of each launch
     p     = 1 + warps of a scheduler / {overlap:g}

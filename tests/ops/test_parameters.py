@@ -203,7 +203,7 @@ def test_shapes(value, error, words):
         (lambda: fa.layer_norm(X, activation="m" * 10**4), ValueError, "activation must be"),
         (lambda: fa.layer_norm(X, axis=BIG), TypeError, "axis must be .*, got ndarray of float64"),
         (lambda: fa.group_norm(X, BIG), TypeError, "num_groups must be an integer, got ndarray of"),
-        (lambda: fa.group_norm(X, 10**5000), ValueError, "num_groups must be an integer from .* bits"),
+        (lambda: fa.group_norm(X, 10**5000), ValueError, "num_groups must be .* bits"),
         (lambda: fa.bias_grad(X, axis=10**5000), ValueError, "axis must be from .* bits"),
         (lambda: fa.bias_act(X, 10**5000), TypeError, "bias must be an array .* bits"),
         (lambda: fa.layer_norm(X, 10**5000), TypeError, "weight must be an array, got .* bits"),

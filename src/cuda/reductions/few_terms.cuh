@@ -12,8 +12,8 @@
 //   few_rows_gradient      and used at once, so that x is read once
 //
 // RowLane, ColumnLane and OfMoments, and the gradients' functors, have the same operations in the
-// same order: arrays that go by the other kernels, because they are misaligned for example, have the
-// same bits.
+// same order: arrays that go by the other kernels, because they are misaligned for example, have
+// the same bits.
 #pragma once
 
 #include "cuda/reductions/gradients.cuh"

@@ -7,8 +7,8 @@
 //
 //   kLines     channels first: a unit is one channel, whose segments are whole vectors
 //   kColumns   channels last: a unit is as many channels as a vector has lanes
-//   kPlanes    channels first, whose segments are no whole vectors, but a few neighbouring channels'
-//              segments together are. A tile has the segments of such neighbours, which touch, in
+//   kPlanes    channels first: a segment is no whole vectors, but segments of a few neighbouring
+//              channels together are. A tile has the segments of such neighbours, which touch, in
 //              one outer index after another; a unit is one vector of them, at the same place in
 //              each. So a vector is read as one, and which of its lanes belong to its first channel
 //              and which to the next is a number of the thread
