@@ -58,9 +58,10 @@ def chunks(rows: int) -> Any:
 
 def peak() -> float:
     """The most memory that this process has had, in MiB."""
-    if sys.platform == "linux":  # where getrusage would begin with the most of who started it
-        status = Path("/proc/self/status").read_text()
-        return next(int(line.split()[1]) for line in status.splitlines() if "VmHWM" in line) / 2**10
+    status = Path("/proc/self/status")
+    if status.exists():  # on Linux, where getrusage begins with the most of who started the process
+        lines = status.read_text().splitlines()
+        return next(int(line.split()[1]) for line in lines if line.startswith("VmHWM")) / 2**10
     unit = 2**20 if sys.platform == "darwin" else 2**10
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / unit
 
