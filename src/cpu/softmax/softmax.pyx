@@ -40,6 +40,12 @@ cdef int run_softmax_backward(const void* given, char* workspace, int64_t bytes)
     return 0
 
 
+cdef int run_softmax_sink(const void* given, char* workspace, int64_t bytes) except -1:
+    with nogil:
+        round_sink((<const SinkCall*>given)[0])
+    return 0
+
+
 cdef int run_logsumexp_backward(const void* given, char* workspace, int64_t bytes) except -1:
     cdef const SoftmaxCall* call = <const SoftmaxCall*>given
     cdef int64_t size = softmax_size(call)
@@ -123,6 +129,7 @@ cdef int run_cross_entropy_backward(const void* given, char* workspace, int64_t 
 
 add_function(&kSoftmaxForward, NULL, run_softmax_forward)
 add_function(&kSoftmaxBackward, NULL, run_softmax_backward)
+add_function(&kSoftmaxSink, NULL, run_softmax_sink)
 add_function(&kLogSumExpBackward, NULL, run_logsumexp_backward)
 add_function(&kCrossEntropyForward, cross_entropy_workspace, run_cross_entropy_forward)
 add_function(&kCrossEntropyBackward, NULL, run_cross_entropy_backward)

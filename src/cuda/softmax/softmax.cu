@@ -102,6 +102,18 @@ void run_backward(const SoftmaxPlan& plan, void* workspace, cudaStream_t stream)
   });
 }
 
+// dsink OUT = total IN, or += of it.
+template <class T>
+FASTACT_KERNEL(256)
+void round_sinks(FASTACT_GRID_CONSTANT const Axes axes, const char* total, char* dsink,
+                 bool accumulate) {
+  const int64_t i = int64_t(blockIdx.x) * 256 + threadIdx.x;
+  if (i >= axes.size) return;
+  const Offset at = locate(axes, i);
+  put(reinterpret_cast<T*>(dsink + at.y), load(reinterpret_cast<const double*>(total + at.x)),
+      accumulate);
+}
+
 // Writes -infinity to number and lse of rows without elements.
 template <class T>
 void fill_logsumexp(const SoftmaxCall& call, cudaStream_t stream) {
@@ -168,6 +180,17 @@ void run_lse_gradients(const SoftmaxPlan& plan, cudaStream_t stream) {
 }
 
 template <class T>
+void softmax_sink(const SinkCall& call, cudaStream_t stream) {
+  if (is_empty(call.dsink)) return;
+  Axes axes;
+  for (int i = 0; i < call.dsink.ndim; ++i)
+    axes.append(call.dsink.shape[i], byte_stride(call.total, i, sizeof(double)),
+                byte_stride(call.dsink, i, sizeof(T)));
+  launch(round_sinks<T>, {blocks_for(ceil_div(axes.size, 256)), 256}, stream, axes, call.total.data,
+         call.dsink.data, call.accumulate);
+}
+
+template <class T>
 void logsumexp_backward(const SoftmaxCall& call, cudaStream_t stream) {
   if (is_empty(call.arrays[kX])) return;
   SoftmaxPlan plan = plan_softmax<T>(call);
@@ -215,6 +238,7 @@ using Storage = FASTACT_STORAGE;
 template int64_t softmax_workspace<Storage>(const SoftmaxCall&);
 template void softmax_forward<Storage>(const SoftmaxCall&, void*, cudaStream_t);
 template void softmax_backward<Storage>(const SoftmaxCall&, void*, cudaStream_t);
+template void softmax_sink<Storage>(const SinkCall&, cudaStream_t);
 template void logsumexp_backward<Storage>(const SoftmaxCall&, cudaStream_t);
 template int64_t cross_entropy_workspace<Storage>(const SoftmaxCall&);
 template void cross_entropy_forward<Storage>(const SoftmaxCall&, void*, cudaStream_t);
