@@ -478,7 +478,9 @@ void round_sink(const SinkCall& call) {
       at += index % a.shape[i] * byte_stride(a, i, item_size(a.dtype));
     return at;
   };
-  for (int64_t i = 0; i < operand_size(&call.total); ++i) {
+  int64_t size = 1;
+  for (int i = 0; i < call.total.ndim; ++i) size *= call.total.shape[i];
+  for (int64_t i = 0; i < size; ++i) {
     char* const to = element(call.dsink, i);
     const double was = call.accumulate ? number_at(call.dsink.dtype, to) : 0.0;
     store_as(call.dsink.dtype, to, was + number_at(kF64, element(call.total, i)));

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from inspect import Signature
+from inspect import Parameter, Signature
 from types import MappingProxyType, SimpleNamespace
 from typing import Any, NamedTuple
 
@@ -102,8 +102,10 @@ class Softmax(RowFunction[P, R]):
     def _of_backward(self, call: Signature) -> Signature:
         if not self.takes_sink:
             return super()._of_backward(call)
-        found = signature_of(call, ("dy", "y"), ("sink", "share"), but=("mask",)).parameters
-        return Signature([p.replace(default=None) if n == "share" else p for n, p in found.items()])
+        found = signature_of(call, ("dy", "y"), but=("mask", "sink")).parameters.values()
+        dy, y, *rest = found
+        sinks = [Parameter(n, Parameter.POSITIONAL_OR_KEYWORD, default=None) for n in self.saves[1:]]
+        return Signature([dy, y, *sinks, *rest])
 
     def _counts(self) -> dict[str, int]:
         return {"extra": 1, "unasked": 1} if self.takes_sink else {}
