@@ -804,8 +804,8 @@ def names_of(request: Request) -> list[str]:
     names = list(results_of(op, entry))
     if entry == "forward":  # what is a result and saved is judged once
         names[len(op.results) :] = [n if n not in op.results else f"saved {n}" for n in op.saves]
-    if entry == "backward" and op.family == "gated" and request.given.get("bias") is None:
-        names.remove("dbias")
+    if entry == "backward" and op.entry_points[entry].extra:  # a gradient that nobody asked for
+        names = [n for n in names if n != names[-1] or request.given.get(n[1:]) is not None]
     if "m2" in op.results and entry != "backward":  # Moments
         names.insert(0, "count")
     if request.notes["options"].get("returned"):

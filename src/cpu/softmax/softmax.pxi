@@ -6,6 +6,7 @@ cdef extern from "common/softmax/call.h" namespace "fastact" nogil:
     const int kSoftmaxX "fastact::softmax_roles::kX"
     const int kSoftmaxLse "fastact::softmax_roles::kLse"
     const int kSoftmaxNumber "fastact::softmax_roles::kNumber"
+    const int kSoftmaxShare "fastact::softmax_roles::kShare"
     const int kNone, kMean
     enum: kSoftmaxKinds
     enum: kReductions

@@ -114,15 +114,15 @@ void round_sinks(FASTACT_GRID_CONSTANT const Axes axes, const char* total, char*
       accumulate);
 }
 
-// Writes -infinity to number and lse of rows without elements.
+// Of rows without elements: writes -infinity to number and lse, and 1 to the sinks' share.
 template <class T>
-void fill_logsumexp(const SoftmaxCall& call, cudaStream_t stream) {
-  for (const int role : {kLse, kNumber}) {
+void fill_of_nothing(const SoftmaxCall& call, cudaStream_t stream) {
+  for (const int role : {kLse, kNumber, kShare}) {
     const ArrayArgument& number = call.arrays[role];
     if (!number.data || is_empty(number)) continue;
     const Axes to = axes_of(number, item_size(number.dtype));
     launch(fill_numbers<T>, {blocks_for(ceil_div(to.size, 256)), 256}, stream, to, number.data,
-           number.dtype);
+           number.dtype, role == kShare ? 1.0 : -infinity<double>());
   }
 }
 
@@ -137,7 +137,7 @@ int64_t softmax_workspace(const SoftmaxCall& call) {
 
 template <class T>
 void softmax_forward(const SoftmaxCall& call, void* workspace, cudaStream_t stream) {
-  if (is_empty(call.arrays[kX])) return fill_logsumexp<T>(call, stream);
+  if (is_empty(call.arrays[kX])) return fill_of_nothing<T>(call, stream);
   SoftmaxPlan plan = plan_softmax<T>(call);
   stay_in_range<T>(&plan.rows);
   with_softmax_kind(call.kind, [&](auto kind) {
