@@ -246,8 +246,8 @@ def cross_entropy(
     z_loss : float, default 0.0
         The factor of each row's squared logsumexp, not negative, as Liger's `lse_square_scale`: it
         holds logits near 0. It is not multiplied by `weight`, and a row that is ignored has none;
-        reductions are those of the whole loss (Liger's mean, unlike this one, divides this part by
-        the number of rows where there are weights).
+        the mean divides it as it divides the rest (Liger's divides it by the number of rows, which
+        differs where there are weights).
     reduction : str, default "mean"
         "mean", "sum", or "none" for the loss of each row. The mean divides by the sum of the
         weights of the targets that count; for probabilities, by the number of rows.

@@ -64,7 +64,7 @@ struct Forward : RowStatistics {
   bool is_below_sink(int64_t j) const {
     return job.has_sink && rows.max[j] != own_max[j] && !std::isnan(rows.factor[j]);
   }
-  // Of such rows of a band y takes the place of the exponentials, and 1 that of the factor.
+  // Of such rows of a band y takes the place of the exponentials, and the factor becomes 1.
   void lower_below_sinks(int64_t first, int64_t m) {
     for (int64_t j = 0; j < m; ++j) {
       if (!is_below_sink(j)) continue;

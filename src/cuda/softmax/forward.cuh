@@ -63,7 +63,7 @@ struct KindOf {
     for (int s = 0; s < n; ++s) {
       RowSums sums = sums_of(peak, s);
       C of_sink = 0;
-      constexpr bool kMayHaveSink = kMayWrite && !Rows::kQuick;
+      constexpr bool kMayHaveSink = kMayWrite && !Rows::kQuick && fixed != kLogSoftmax;
       if (kMayHaveSink && rows.data[kSink]) {
         const int64_t row = part.row + (s < part.columns ? s : 0);
         of_sink = sink_term<T>(rows, row, peak.at[s], peak.max[s]);

@@ -182,8 +182,8 @@ class Softmax(RowFunction[P, R]):
         (float64: 2**-53) an error is at most 4 u abs(scale y) (abs(dy) + sum abs(dy y)), of
         log_softmax 4 u abs(scale) (abs(dy) + exp(y) sum abs(dy)), for float64 n / 32 u more for
         sums of n terms, and the rounding to the dtype. dsink is added up in double, and rounded
-        once to the dtype of sink: its error is the sum of share times those of sum(dy y), 2**-46
-        of the magnitudes, and the rounding.
+        once to the dtype of sink: it errs by 4 u of the sum of abs(share dy y), for float64 n / 32
+        u more, by 2**-46 of the same, and by the rounding.
 
         Examples
         --------
