@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 from conftest import assert_same_bits
-from devices import DTYPES
+from devices import DTYPES, FRAMEWORKS, Framework
 
 import fastact as fa
 from fastact.check import reference
@@ -116,6 +116,67 @@ def test_against_torch() -> None:
         torch.testing.assert_close(dx, x.grad, rtol=1e-12, atol=1e-14)
 
 
+def with_z_loss(x: Any, target: Any, w: Any, smoothing: float, z_loss: float) -> Any:
+    """Each row's loss as Liger's kernel has it, in torch's arithmetic."""
+    torch = pytest.importorskip("torch")
+    losses = torch.nn.functional.cross_entropy(
+        x, target, weight=w, reduction="none", label_smoothing=smoothing
+    )
+    counts = target != -100 if target.dtype == torch.int64 else torch.ones_like(losses)
+    return losses + counts * z_loss * torch.logsumexp(x, min(1, x.ndim - 1)) ** 2
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS, ids=lambda f: f.name)
+@pytest.mark.parametrize("probable", [False, True], ids=["classes", "probabilities"])
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+def test_z_loss(framework: Framework, probable: bool, smoothing: float) -> None:
+    torch = pytest.importorskip("torch")
+    for (shape, axis), weighted, reduction in product(
+        (*SHAPES[:2], ((4, 2100), None), ((3, 7, 4, 5), None)),
+        (False, True),
+        ("mean", "sum", "none"),
+    ):
+        x, target, weight = example(shape, axis, "float64", probable)
+        given = torch.tensor(x, requires_grad=True)
+        of_torch = torch.tensor(target), torch.tensor(weight) if weighted else None
+        losses = with_z_loss(given, *of_torch, smoothing, 0.25)
+        divisor: Any = 1.0
+        if reduction == "mean" and probable:
+            divisor = losses.numel()
+        elif reduction == "mean":
+            of_class = weight if weighted else np.ones_like(weight)
+            divisor = of_class[target[target >= 0]].sum()
+        exact = (losses if reduction == "none" else losses.sum()) / divisor
+        dloss = torch.full_like(exact, 1.5)
+        (of_x,) = torch.autograd.grad(exact, given, dloss)
+        options = {"reduction": reduction, "label_smoothing": smoothing, "z_loss": 0.25}
+        w = {"weight": framework.of(weight)} if weighted else {}
+        arrays = framework.of(x), framework.of(target)
+        loss, saved = fa.cross_entropy.forward(*arrays, **w, **options)
+        np.testing.assert_allclose(framework.numpy(loss), exact.detach().numpy(), 1e-13, 1e-14)
+        dx = fa.cross_entropy.backward(framework.of(dloss.numpy()), *saved, **options)
+        np.testing.assert_allclose(framework.numpy(dx), of_x.numpy(), 1e-11, 1e-13)
+
+
+def test_second_derivatives_of_z_loss() -> None:
+    torch = pytest.importorskip("torch")
+    x, target, _ = example((6, 5), None, "float64", False)
+    given = torch.tensor(x, requires_grad=True)
+
+    def f(x: Any) -> Any:
+        return fa.cross_entropy(x, torch.tensor(target), z_loss=0.3, label_smoothing=0.1)
+
+    assert torch.autograd.gradcheck(f, given)
+    assert torch.autograd.gradgradcheck(f, given)
+
+
+def test_no_z_loss_of_rows_without_bounds() -> None:
+    """0 times an infinite logsumexp is not added."""
+    x = np.float32([[np.inf, 0], [1, 2]])
+    plain = fa.cross_entropy(x, np.array([0, 1]), reduction="none")
+    assert_same_bits(fa.cross_entropy(x, np.array([0, 1]), reduction="none", z_loss=0.0), plain)
+
+
 def test_a_class_that_is_not_there_writes_nothing() -> None:
     x, out = np.zeros((3, 4), np.float32), np.full(3, 7, np.float32)
     good = np.array([0, 1, 3])
@@ -188,6 +249,10 @@ def test_refusals() -> None:
     for error, message, options in (
         (ValueError, "reduction must be", {"reduction": "max"}),
         (ValueError, "label_smoothing must be from 0 to 1", {"label_smoothing": 1.5}),
+        (ValueError, r"z_loss must not be negative, got -1\.0", {"z_loss": -1}),
+        (ValueError, "z_loss must be finite, got nan", {"z_loss": np.nan}),
+        (ValueError, "z_loss must be finite, got inf", {"z_loss": np.inf}),
+        (TypeError, "z_loss must be a real number", {"z_loss": "1"}),
         (ValueError, "weight must have shape", {"weight": np.ones(2, np.float32)}),
         (TypeError, "weight must have dtype bool, ", {"weight": np.ones(3, complex)}),
         (TypeError, "ignore_index must be an integer", {"ignore_index": 1.5}),

@@ -71,7 +71,7 @@ _VALUES = {
     "dy": ("plain", "wide"), "gate": ("plain", "wide"), "residual": ("wide", "plain"),
     "rstd": ("positive",),
     "running_var": ("positive",), "weights": ("positive", "small integers"), "where": ("bits",),
-    "by": ("labels",),
+    "by": ("labels",), "sink": ("plain", "wide"),
 }  # fmt: skip
 
 #: How often an array that may be left out is given, where that is not half of the time.
@@ -85,7 +85,7 @@ _NUMBERS = {
     "eps": (1e-5, 1e-6, 1e-12, 0, 0.5, 1),
     "momentum": (0.1, 0, 1, 0.5), "correction": (0, 1, 1.5), "ddof": (0, 1, 1.5),
     "weight_offset": (1, 0, -0.75), "scale": (1, 0.125, 0.37, -2, 3, 0), "limit": (7, 0.5),
-    "label_smoothing": (0, 1, 0.1, 0.75), "offset": (1, -0.25),
+    "label_smoothing": (0, 1, 0.1, 0.75), "z_loss": (0, 1e-4, 0.5), "offset": (1, -0.25),
 }  # fmt: skip
 _CHOICES: dict[str, tuple[Any, ...]] = {
     "gate": ("first", "second"), "reduction": ("mean", "sum", "none"),
@@ -96,7 +96,7 @@ _CHOICES: dict[str, tuple[Any, ...]] = {
 #: What the values of numbers must be.
 _HOLDS: dict[str, Callable[[float], bool]] = {
     "momentum": lambda v: 0 <= v <= 1, "label_smoothing": lambda v: 0 <= v <= 1,
-    "eps": lambda v: v >= 0, "limit": lambda v: v > 0,
+    "z_loss": lambda v: v >= 0, "eps": lambda v: v >= 0, "limit": lambda v: v > 0,
 }  # fmt: skip
 
 #: The values of options that an op checks itself; those without a default are always given.
@@ -104,6 +104,9 @@ _CHECKED: dict[str, tuple[Any, ...]] = {
     "p": (0.5, 0.1, 0.9, 0, 1, 2.0**-33), "seed": (0, 3, 2**32, 2**64 - 1, -7),
     "offset": (0, 1, 2, 3, 5, 2**34 - 3, 2**63 - 1),
 }  # fmt: skip
+
+#: Arrays whose gradients have their own shape and dtype.
+_PARAMETERS = ("weight", "bias", "recurrent_bias", "weights", "sink")
 
 _NOT_DRAWN = ("out", "accumulate", "stream", "num_batches", "shape", "count", "axis")
 
@@ -152,7 +155,7 @@ def _sharing(op: Any, entry: str, named: dict[str, Any]) -> tuple[dict[str, Any]
         taken = ("dy", "lse", "mask") if back else ("x", "mask")
         return {"dx": ("x",)} if back else {}, taken
     if of == "softmax":
-        return {"y": ("x",), "dx": ("dy", "y")}, ("mask",)
+        return {"y": ("x",), "dx": ("dy", "y")}, ("mask", "sink", "share")
     arrays, kept = arrays_of_entry(op, entry), (*op.apart, *(op.saves if forward else ()))
     free = tuple(n for n in arrays if op.roles.get(n, DATA).dtype == "same" and n not in kept)
     return dict.fromkeys(results_of(op, entry), free), tuple(n for n in arrays if n not in free)
@@ -423,9 +426,10 @@ class _Arrays:
             return self._angle(name)
         if self._is_saved(name):
             nothing = name == "divisor" and self.named.get("reduction") == "none"
+            nothing |= name == "share" and self.made.get("sink") is None
             if nothing or (name == "c" and self.named.get("recompute")):
                 return None
-            one = name in ("lse", "divisor")
+            one = name in ("lse", "divisor", "share")
             made = Array(name, shape, dtype, "saved", draw.layout(len(shape), dtype))
             return made if one else replace(draw.array(name, shape, "saved", dtype), form="array")
         data = ("dy", "dh", "dloss", "dtotal", "b", "residual", "gate", "dc", *op.saves[:1])
@@ -441,6 +445,10 @@ class _Arrays:
             return None
         if name == "mask":
             return _mask(draw, self.shape)
+        if name == "sink":
+            some = tuple(1 if draw.chance(0.3) else n for n in shape)
+            some = some[draw.r.randrange(len(some) + 1) :]
+            return replace(draw.array(name, some, values, self.parameter), form="array")
         if name in ("weights", "where", "by"):
             return _weights(draw, name, self.shape)
         if name == "weight" and is_loss(op):
@@ -617,14 +625,17 @@ def _outs(op: Any, entry: str, arrays: _Arrays) -> dict[str, Any]:
     point, shapes = op.entry_points[entry], arrays.shapes
     results = results_of(op, entry)[: point.outputs]
     if entry == "forward":
-        results += tuple(n for n in op.saves if n not in arrays.call or n == "gates")[: point.extra]
+        kept = (n for n in op.saves if n not in (*arrays.call, *results) or n == "gates")
+        results += tuple(kept)[: point.extra]
     elif entry == "backward":
         results = op.gradients
     outputs: list[Any] = []
     for name in results:
         of = [name[1:], *(n for n, as_ in op.shares.items() if as_ == name[1:])]
         parameter = next((made[n] for n in of if made.get(n) is not None), None)
-        if entry == "backward" and name[1:] in ("weight", "bias", "recurrent_bias", "weights"):
+        if name == "share" and made.get("sink") is None:
+            outputs.append(None)
+        elif entry == "backward" and name[1:] in _PARAMETERS:
             outputs.append(parameter and (name, parameter.shape, parameter.dtype))
         elif name == "gates" and named.get("recompute"):
             outputs.append(None)
@@ -793,8 +804,8 @@ def names_of(request: Request) -> list[str]:
     names = list(results_of(op, entry))
     if entry == "forward":  # what is a result and saved is judged once
         names[len(op.results) :] = [n if n not in op.results else f"saved {n}" for n in op.saves]
-    if entry == "backward" and op.family == "gated" and request.given.get("bias") is None:
-        names.remove("dbias")
+    if entry == "backward" and op.entry_points[entry].extra:  # a gradient that nobody asked for
+        names = [n for n in names if n != names[-1] or request.given.get(n[1:]) is not None]
     if "m2" in op.results and entry != "backward":  # Moments
         names.insert(0, "count")
     if request.notes["options"].get("returned"):

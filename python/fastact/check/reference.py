@@ -562,26 +562,38 @@ def row_magnitudes(x: Any, scale: float, mask: Any, dtype: Any) -> Any:
 
 
 def softmax_row(
-    kind: str, z: Any, axes: tuple[int, ...], masked: bool = False, out: Any = False
+    kind: str,
+    z: Any,
+    axes: tuple[int, ...],
+    masked: bool = False,
+    out: Any = False,
+    sink: Any = -np.inf,
 ) -> Any:
     """softmax, log_softmax or logsumexp (with length 1 along the axes) of z.
 
-    masked : there is a mask. out : what it leaves out, in a row that is NaN as well.
+    masked : there is a mask. out : what it leaves out, in a row that is NaN as well. sink : a
+    number a row, one more term of its sum; "share" is the kind of its softmax.
 
     By m + log1p(s), s the sum without one element that is the maximum, m: nothing cancels but
     these.
     """
     with np.errstate(all="ignore"):
-        m = np.max(z, axes, keepdims=True, initial=-np.inf)
+        m = np.maximum(np.max(z, axes, keepdims=True, initial=-np.inf), sink)
         held = np.where(np.isfinite(m), m, 0)
         terms = np.exp(z - held)
         is_maximum = z == held
         count = np.sum(is_maximum, axes, keepdims=True)
         s = np.sum(np.where(is_maximum, 0, terms), axes, keepdims=True) + (count - 1)
+        of_sink = np.where(np.isneginf(sink), 0, np.exp(sink - held))
+        s = s + of_sink
         lse = np.where(np.isfinite(m), m + np.log1p(s), m)
         if kind == "logsumexp":
             return lse
         y = (z - held) - np.log1p(s)
+        if kind == "share":
+            return np.where(
+                np.isfinite(m), of_sink / (s + 1), np.where(masked & (m < 0), 0, np.nan)
+            )
         bad = np.where((np.isneginf(m) & masked) | out, -np.inf, np.nan)
         y = np.where(np.isfinite(m), y, bad)
         return (
@@ -596,6 +608,12 @@ def softmax_gradient(kind: str, dy: Any, y: Any, axes: tuple[int, ...], scale: f
     terms = dy * y if kind == "softmax" else dy
     dx = scale * factor * (dy - part * np.sum(terms, axes, keepdims=True))
     return dx, factor, part * np.sum(np.abs(terms), axes, keepdims=True)
+
+
+def sink_gradients(dy: Any, y: Any, share: Any, axes: tuple[int, ...]) -> tuple[Any, Any]:
+    """Of each row: the gradient of its sink, and the magnitudes that it is the sum of."""
+    terms = share * dy * y
+    return -np.sum(terms, axes, keepdims=True), np.sum(np.abs(terms), axes, keepdims=True)
 
 
 def cross_entropy(

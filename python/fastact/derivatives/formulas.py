@@ -189,10 +189,15 @@ def _logits(of: Named, m: Operations) -> Any:
     return z + mask
 
 
-def _log_sum(z: Any, over: tuple[int, ...], m: Operations) -> Any:
+def _log_sum(z: Any, over: tuple[int, ...], m: Operations, sink: Any = None) -> Any:
     """The log-sum-exp; -inf, with no derivative, of a row that a mask leaves nothing of."""
     most = m.constant(m.max(z, over))
-    total = m.sum(m.exp(z - m.where(abs(most) < math.inf, most, 0.0)), over)
+    if sink is not None:
+        most = m.constant(m.where(m.constant(sink) > most, m.constant(sink), most))
+    held = m.where(abs(most) < math.inf, most, 0.0)
+    total = m.sum(m.exp(z - held), over)
+    if sink is not None:
+        total = total + m.exp(sink - held)
     is_empty = most == -math.inf
     lse = m.log(m.where(is_empty, 1.0, total))
     return m.where(is_empty, -math.inf, m.where(most < math.inf, most + lse, math.inf))
@@ -208,14 +213,28 @@ def _softmax(op: Any, of: Named, m: Operations) -> tuple[Any, ...]:
         return _cross_entropy(op, of, m)
     z = _logits(of, m)
     over = axes.axes(_where(op), of["axis"], z.ndim)
-    y = _OF_LOGITS[op.name](z, _log_sum(z, over, m), m)
+    sink = of.get("sink")
+    if sink is not None:
+        shape = [1] * (z.ndim - len(over) - sink.ndim) + [*sink.shape]
+        for axis in over:
+            shape.insert(axis, 1)
+        sink = sink.reshape(tuple(shape))
+    y = _OF_LOGITS[op.name](z, _log_sum(z, over, m, sink), m)
     return (y.reshape(axes.reduced(z.shape, over, of["keepdims"])) if "keepdims" in of else y,)
 
 
 def _softmax_by_value(op: Any, incoming: Sequence[Any], of: Named, m: Operations) -> dict[str, Any]:
     (dy,), y, of = incoming, of["y"], {**op.entry_points["call"].defaults, **of}
     over = axes.axes(_where(op), of["axis"], y.ndim)
-    return {"x": of["scale"] * _BY_VALUE[op.name](y, dy, lambda x: m.sum(x, over), m)}
+    found = {"x": of["scale"] * _BY_VALUE[op.name](y, dy, lambda x: m.sum(x, over), m)}
+    if of.get("sink") is not None:
+        # Its probability was saved as a number, and changes as 1 - sum(y) does.
+        total, shape = m.sum(y, over), tuple(of["sink"].shape)
+        share = m.constant(total + of["share"].reshape(tuple(total.shape))) - total
+        rows = axes.reduced(y.shape, over, keepdims=False)
+        each = (-(share * m.sum(dy * y, over))).reshape(rows)
+        found["sink"] = m.sum(each, axes.unbroadcast(_where(op), shape, rows)).reshape(shape)
+    return found
 
 
 #: Of logits z and their log-sum-exp: the result.
@@ -250,8 +269,11 @@ def _cross_entropy(op: Any, of: Named, m: Operations) -> tuple[Any, ...]:
         divisor = 1 + m.sum(none, over)
     smoothing = of["label_smoothing"]
     t = ((1 - smoothing) * t + smoothing / classes) * w * counts
-    logs = _less(z, _log_sum(z, over, m), m)
+    lse = _log_sum(z, over, m)
+    logs = _less(z, lse, m)
     losses = -m.sum(t * m.where((t == 0) & (logs == -math.inf), 0.0, logs), over)
+    if of["z_loss"]:
+        losses = losses + of["z_loss"] * (lse * lse) * counts
     if of["reduction"] == "none":
         return (losses.reshape(axes.reduced(z.shape, over, False)),)
     every = tuple(range(z.ndim))

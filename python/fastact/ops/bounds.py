@@ -823,6 +823,15 @@ class SoftmaxBounds:
         error = u * np.abs(scale * factor) * (4 * np.abs(dy) + (4 + each + rough) * total)
         return error + rounding(exact, dtype, error) + _least(dtype)
 
+    def of_sinks(self, exact: Any, total: Any, count: int, dtype: Any, to: Any) -> Any:
+        """Of dsink, of the dtype `to`: a sum in double, rounded once.
+
+        total : sum of the magnitudes of share dy y. count : elements of a row.
+        """
+        each = count / self.lanes if _is_double(dtype) else 0.0
+        error = ((4 + each) * unit_roundoff(dtype) + 2.0**-46) * total
+        return error + rounding(exact, to, error) + _least(to)
+
     def through_lse(self, exact: Any, z: Any, dtype: Any, exponent: Any = None) -> Any:
         """Of dx of logsumexp, for the lse that was saved. exponent: z - lse where it is rough."""
         rough = _of_exponent(exponent)
@@ -836,7 +845,9 @@ class CrossEntropyBounds:
 
     The differences and their sum are of double; log1p(s) has the relative error of s, u. Means and
     sums of losses are of double, in one order: for float64 each row counts u. dlogits: constant u
-    |g| (p sum t w + t w), for the lse that was saved. Of 16-bit data on a GPU exponentials are
+    |g| (p sum t w + t w), for the lse that was saved. With a z_loss the first sum has z_loss |lse|
+    (|max| + log1p(s)) more, because there the error of lse counts, and the second one p 2 z_loss
+    |lse|. Of 16-bit data on a GPU exponentials are
     rough, as they are for `SoftmaxBounds`.
     """
 

@@ -21,17 +21,23 @@ def softmax(
     *,
     scale: float = 1.0,
     mask: ArrayOrNumber | None = None,
+    sink: Array | None = None,
     out: Out[A] = None,
     stream: Stream = None,
 ) -> A:
     """Softmax.
 
-    ``y = exp(z - logsumexp(z))`` over `axis`, with ``z = scale * x + mask``.
+    ``y = exp(z) / (sum(exp(z)) + exp(sink))`` over `axis`, with ``z = scale * x + mask``; without a
+    sink y adds up to 1.
 
     Parameters
     ----------
     axis : int or tuple of int, default -1
-        The axes of a row: y adds up to 1 over them.
+        The axes of a row.
+    sink : array, optional
+        A logit that only takes part in the sum, as the sinks of gpt-oss's attention: it broadcasts
+        to the shape of x without `axis`. Of heads along axis 1 of four it has shape (H, 1). It is
+        neither scaled nor masked.
 
     See Also
     --------
@@ -53,9 +59,16 @@ def softmax(
     Where z leaves the range of the type in which it is computed, y does not: it follows from the
     distances within the row.
 
+    `forward` saves, besides y, the sink and its own probability in each row, share, in the type
+    that is computed in; without a sink both are None. `share` may be written to the second array
+    of a tuple `out`. With a scale or a mask abs(sink) counts as another abs(scale x) in the bound.
+
     References
     ----------
     M. Dukhan and A. Ablavatski, "The Two-Pass Softmax Algorithm", https://arxiv.org/abs/2001.04438
+
+    G. Xiao et al., "Efficient Streaming Language Models with Attention Sinks", 2023,
+    https://arxiv.org/abs/2309.17453
 
     Examples
     --------
@@ -65,6 +78,9 @@ def softmax(
            [1. , 0. ]])
     >>> fa.softmax(np.zeros(4), mask=np.array([True, True, False, False]))
     array([0.5, 0.5, 0. , 0. ])
+    >>> fa.softmax(np.zeros((2, 2)), sink=np.array([0.0, -np.inf]))
+    array([[0.3333..., 0.3333...],
+           [0.5       , 0.5       ]])
     >>> y, saved = fa.softmax.forward(np.zeros(2))
     >>> fa.softmax.backward(np.array([1.0, 0.0]), *saved)
     array([ 0.25, -0.25])
@@ -204,6 +220,7 @@ def cross_entropy(
     weight: Array | None = None,
     ignore_index: int = -100,
     label_smoothing: float = 0.0,
+    z_loss: float = 0.0,
     reduction: str = "mean",
     axis: int | None = None,
     out: Out[A] = None,
@@ -212,7 +229,8 @@ def cross_entropy(
     """Cross entropy of logits and a target, in one read of the logits.
 
     ``loss = sum(t * weight * (logsumexp(logits) - logits))`` over `axis`, with the smoothed target
-    ``t = (1 - label_smoothing) * target + label_smoothing / C`` of C classes.
+    ``t = (1 - label_smoothing) * target + label_smoothing / C`` of C classes; with a `z_loss` each
+    row that counts has ``z_loss * logsumexp(logits)**2`` more.
 
     Parameters
     ----------
@@ -225,6 +243,11 @@ def cross_entropy(
         A target that counts nothing, for targets that are classes.
     label_smoothing : float, default 0.0
         From 0 to 1: how much of the target is spread over all classes.
+    z_loss : float, default 0.0
+        The factor of each row's squared logsumexp, not negative, as Liger's `lse_square_scale`: it
+        holds logits near 0. It is not multiplied by `weight`, and a row that is ignored has none;
+        the mean divides it as it divides the rest (Liger's divides it by the number of rows, which
+        differs where there are weights).
     reduction : str, default "mean"
         "mean", "sum", or "none" for the loss of each row. The mean divides by the sum of the
         weights of the targets that count; for probabilities, by the number of rows.
@@ -245,7 +268,8 @@ def cross_entropy(
         For a target of another dtype, or a weight of another dtype than logits are computed in.
     ValueError
         For a class that logits have not, before anything is written (on a GPU, which does not wait
-        for the answer, the loss of that row is NaN); for shapes that do not fit.
+        for the answer, the loss of that row is NaN); for shapes that do not fit; for a z_loss that
+        is negative or not finite.
 
     See Also
     --------
@@ -256,14 +280,18 @@ def cross_entropy(
     ``lse - z = (m - z) + log1p(s)``, as for `logsumexp`, is a sum of terms that are not negative:
     nothing cancels. A class whose t weight is 0 adds 0, at a logit of -inf too. A loss is within 8
     u of the sum of t weight (m - z + log1p(s)), u = 2**-24 (float64: 2**-53 and n / 32 more of n
-    classes). Losses are added up in double, in one order for any number of threads; no loss depends
-    on the other rows. No probability is stored: `backward` makes them again of logits and lse, and
-    `out` of it may be the logits.
+    classes), to which a z_loss adds z_loss abs(lse) (abs(m) + log1p(s)). Losses are added up in
+    double, in one order for any number of threads; no loss depends on the other rows. No
+    probability is stored: `backward` makes them again of logits and lse, and `out` of it may be the
+    logits.
 
     References
     ----------
     C. Szegedy et al., "Rethinking the Inception Architecture for Computer Vision", 2015 (label
     smoothing), https://arxiv.org/abs/1512.00567
+
+    A. Chowdhery et al., "PaLM: Scaling Language Modeling with Pathways", 2022 (z loss),
+    https://arxiv.org/abs/2204.02311
 
     Examples
     --------

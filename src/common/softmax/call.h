@@ -22,8 +22,11 @@ enum SoftmaxRole : int {
   kMask,    // IN: booleans, or what is added
   kWeight,  // IN: of the classes
   kLse,     // OUT forward, IN backward: log(sum(exp(z))), of the compute type
-  kNumber,  // OUT: logsumexp's result, or the losses; IN backward: their gradients
+  kNumber,  // OUT: logsumexp's result, the losses, or the sinks' gradients; IN backward: the
+            // gradients of the first two
   kTarget,  // IN: indices of classes
+  kSink,    // IN: of each row, a logit that takes part in its sum alone
+  kShare,   // OUT forward, IN backward: the sink's probability, of the compute type
   kSoftmaxRoles
 };
 
@@ -39,7 +42,7 @@ struct SoftmaxCall {
 
   // Of cross_entropy.
   int64_t ignore_index;
-  double label_smoothing;
+  double label_smoothing, z_loss;
   int reduction;
 
   // Whether the target is classes, and not probabilities.
@@ -62,6 +65,19 @@ inline const char* problem_of_softmax_forward(const void* given) {
     return "y must be an array, or number of logsumexp, and the other one none";
   if (call.arrays[softmax_roles::kLse].shape && !has_number)
     return "lse must be none but for logsumexp";
+  if (call.arrays[softmax_roles::kSink].shape && call.kind != kSoftmax)
+    return "sink must be none but for softmax";
+  if (call.arrays[softmax_roles::kShare].shape && !call.arrays[softmax_roles::kSink].shape)
+    return "share must be none without a sink";
+  return nullptr;
+}
+
+inline const char* problem_of_softmax_backward(const void* given) {
+  const SoftmaxCall& call = *static_cast<const SoftmaxCall*>(given);
+  const bool has_share = call.arrays[softmax_roles::kShare].shape;
+  if (has_share && call.kind != kSoftmax) return "share must be none but for softmax";
+  if (call.arrays[softmax_roles::kNumber].shape && !has_share)
+    return "dsinks must be none without a share";
   return nullptr;
 }
 
@@ -75,6 +91,7 @@ inline const char* problem_of_cross_entropy(const SoftmaxCall& call) {
     return "target or probabilities must be an array, and the other one none";
   if (!(call.label_smoothing >= 0 && call.label_smoothing <= 1))
     return "label_smoothing must be from 0 to 1";
+  if (!(call.z_loss >= 0)) return "z_loss must not be negative";
   return nullptr;
 }
 
@@ -114,7 +131,7 @@ constexpr Field kClassWeightField =
 
 // y OUT of z = scale x IN + mask IN: softmax or log_softmax of each row along `axes`; or number OUT
 // and lse OUT, logsumexp. mask: bool, whose False gives z = -inf, or numbers. y is x or disjoint
-// from it.
+// from it. sink IN, of softmax: exp(sink) is added to the row's sum; share OUT: its part of that.
 constexpr Field kSoftmaxForwardFields[] = {
     fields::in<&SoftmaxCall::arrays, softmax_roles::kX>("x"),
     fields::axes<&SoftmaxCall::reduced>("axes", "x"),
@@ -128,21 +145,49 @@ constexpr Field kSoftmaxForwardFields[] = {
         .reduced("x", "axes")
         .compute_type("x")
         .optional(),
+    fields::in<&SoftmaxCall::arrays, softmax_roles::kSink>("sink")
+        .reduced("x", "axes")
+        .wide_enough("x")
+        .optional(),
+    fields::out<&SoftmaxCall::arrays, softmax_roles::kShare>("share")
+        .reduced("x", "axes")
+        .compute_type("x")
+        .optional(),
     fields::in<&SoftmaxCall::kind>("kind").below(kSoftmaxKinds),
     fields::in<&SoftmaxCall::scale>("scale"),
 };
 
 // dx OUT from dy IN and y IN of softmax or log_softmax, or IN/OUT with accumulate. softmax: dx =
 // scale y (dy - sum(dy y)). log_softmax: dx = scale (dy - exp(y) sum(dy)), and 0 where y is -inf.
-// dx is dy, y or disjoint from both.
+// dx is dy, y or disjoint from both. dsinks OUT, from share IN: -share sum(dy y).
 constexpr Field kSoftmaxBackwardFields[] = {
     fields::in<&SoftmaxCall::arrays, softmax_roles::kX>("y"),
     fields::axes<&SoftmaxCall::reduced>("axes", "y"),
     fields::in<&SoftmaxCall::arrays, softmax_roles::kDy>("dy").like("y"),
     fields::out<&SoftmaxCall::arrays, softmax_roles::kY>("dx").like("y"),
+    fields::in<&SoftmaxCall::arrays, softmax_roles::kShare>("share")
+        .reduced("y", "axes")
+        .compute_type("y")
+        .optional(),
+    fields::out<&SoftmaxCall::arrays, softmax_roles::kNumber>("dsinks")
+        .reduced("y", "axes")
+        .float64()
+        .optional(),
     fields::in<&SoftmaxCall::kind>("kind").below(kLogSumExp),
     fields::in<&SoftmaxCall::scale>("scale"),
     fields::in<&SoftmaxCall::accumulate>("accumulate"),
+};
+
+struct SinkCall {
+  ArrayArgument dsink, total;
+  bool accumulate;
+};
+
+// dsink OUT = total IN, rounded, or dsink IN/OUT += of that.
+constexpr Field kSinkFields[] = {
+    fields::out<&SinkCall::dsink>("dsink"),
+    fields::in<&SinkCall::total>("total").same_shape("dsink").float64(),
+    fields::in<&SinkCall::accumulate>("accumulate"),
 };
 
 // dx OUT = scale dy IN exp(scale x IN + mask IN - lse IN), or IN/OUT with accumulate. dx is x or
@@ -183,6 +228,7 @@ constexpr Field kCrossEntropyForwardFields[] = {
     fields::out<&SoftmaxCall::divisor>("divisor").one().float64().optional(),
     fields::in<&SoftmaxCall::ignore_index>("ignore_index"),
     fields::in<&SoftmaxCall::label_smoothing>("label_smoothing"),
+    fields::in<&SoftmaxCall::z_loss>("z_loss"),
     fields::in<&SoftmaxCall::reduction>("reduction").below(kReductions),
 };
 
@@ -203,13 +249,15 @@ constexpr Field kCrossEntropyBackwardFields[] = {
     fields::out<&SoftmaxCall::arrays, softmax_roles::kY>("dlogits").like("logits"),
     fields::in<&SoftmaxCall::ignore_index>("ignore_index"),
     fields::in<&SoftmaxCall::label_smoothing>("label_smoothing"),
+    fields::in<&SoftmaxCall::z_loss>("z_loss"),
     fields::in<&SoftmaxCall::accumulate>("accumulate"),
 };
 
 constexpr CallTable kSoftmaxForward = table_of_call<SoftmaxCall>(
     "softmax_forward", kSoftmaxForwardFields, problem_of_softmax_forward);
-constexpr CallTable kSoftmaxBackward =
-    table_of_call<SoftmaxCall>("softmax_backward", kSoftmaxBackwardFields);
+constexpr CallTable kSoftmaxBackward = table_of_call<SoftmaxCall>(
+    "softmax_backward", kSoftmaxBackwardFields, problem_of_softmax_backward);
+constexpr CallTable kSoftmaxSink = table_of_call<SinkCall>("softmax_sink", kSinkFields);
 constexpr CallTable kLogSumExpBackward =
     table_of_call<SoftmaxCall>("logsumexp_backward", kLogSumExpBackwardFields);
 constexpr CallTable kCrossEntropyForward = table_of_call<SoftmaxCall>(

@@ -11,6 +11,11 @@
 //
 //   dloss / dz_c = exp(z_c - lse) sum a w - a_c w_c
 //
+// With z_loss > 0 a row's loss has z_loss lse^2 more, whatever its target's weight, unless it is
+// ignored: lse_square_scale of Liger, and z_loss of PaLM (https://arxiv.org/abs/2204.02311). Then
+//
+//   dloss / dz_c = exp(z_c - lse) (sum a w + 2 z_loss lse) - a_c w_c
+//
 // The mean divides by the sum of w_t of the rows that count; for probabilities, by their number. As
 // torch.nn.functional.cross_entropy.
 #pragma once
@@ -36,6 +41,16 @@ FASTACT_HD C below_maximum(C share, C max, Z z) {
 template <class C, class Z>
 FASTACT_HD C loss_of_index(C share, C max, C log, Z z) {
   return share * (below_maximum(share, max, z) + log);
+}
+
+// z_loss lse^2, and its derivative by lse: without a z_loss 0, and no NaN, at any lse.
+template <class C>
+FASTACT_HD C loss_of_lse(C z_loss, C lse) {
+  return z_loss == C(0) ? C(0) : z_loss * lse * lse;
+}
+template <class C>
+FASTACT_HD C slope_of_lse(C z_loss, C lse) {
+  return z_loss == C(0) ? C(0) : C(2) * z_loss * lse;
 }
 
 // The terms of all classes, from their sums of a w (m - z) and of a w.

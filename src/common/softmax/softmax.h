@@ -24,6 +24,9 @@
 //   softmax        dz = y (dy - sum(dy y))             logsumexp       dz = dy exp(z - lse)
 //   log_softmax    dz = dy - exp(y) sum(dy)            dx = scale dz
 //   cross_entropy  dz = dloss (p sum(t w) - t w), for the loss -sum t w log(p)
+//
+// A sink is a logit s more in softmax's sum, of probability q = exp(s) / sum. It has no y, so dz of
+// the others is as it was, and with dy_j / ds = -q y_j its own gradient is -q sum(dy y).
 #pragma once
 
 #include "common/math/elementary.h"

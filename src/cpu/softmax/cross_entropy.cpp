@@ -69,7 +69,7 @@ struct Losses : RowStatistics {
       });
       total += loss_of_shares(apart, mass, log);
     }
-    *value = total;
+    *value = total + loss_of_lse(job.z_loss, max + log);
   }
 
   // Those of m rows, at most kLossRows. Where several rows share a pair of partial sums, they are
@@ -111,6 +111,7 @@ struct Losses : RowStatistics {
       });
     }
     maxima[j] = reader.number(Softmax::kOutLse, row);
+    weight += slope_of_lse(job.z_loss, maxima[j]);
     factors[j] = is_ignored(j) ? 0.0 : g[j] * weight * kernels.factor_of(maxima[j]);
   }
   bool is_ignored(int64_t j) const { return target[j].index < 0; }

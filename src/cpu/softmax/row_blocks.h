@@ -277,6 +277,7 @@ struct RowStatistics : RowBlocks {
   TileRows rows;
   RowsIn z_rows;                  // of a band whose exponentials are not kept
   double block_max[kMostBlocks];  // of the exponentials that are kept of a row of several blocks
+  double own_max[kTileWidth];     // of rows with a sink: the maximum of the rest
   LateProducts products = {};     // of the rows before, whose exponentials lie in the other half
   int64_t half = 0;               // of `tile`, in bytes from its beginning, that keeps exponentials
   alignas(64) char tile[kTileBytes];
@@ -334,7 +335,30 @@ struct RowStatistics : RowBlocks {
         if (column) kernels.merge(&stats, block_stats, 1);
       });
     }
+    finish(first, m, apart);
+  }
+
+  void finish(int64_t first, int64_t m, bool apart) {
+    if (job.has_sink) add_sinks(first, m);
     kernels.finish[apart](stats, m, job.mask_kind != 0, &rows);
+  }
+
+  // A sink is one more block of its row.
+  void add_sinks(int64_t first, int64_t m) {
+    std::copy(stats.max, stats.max + m, own_max);
+    for (int64_t j = 0; j < m; ++j)
+      block_stats.max[j] = sink(first + j, j), block_stats.rest[j] = 0.0, block_stats.ones[j] = 1.0;
+    kernels.merge(&stats, block_stats, m);
+  }
+  // Of row j of those at hand, as z is: beside the pivot, if there is one, and in range.
+  double sink(int64_t row, int64_t j) const {
+    double value = reader.number(Softmax::kSink, row);
+    if (s.compute_dtype == kF32) value = double(float(value));
+    if (!has_pivots || !std::isfinite(pivots[j]) || !std::isfinite(value)) return value;
+    const double most = s.compute_dtype == kF32 ? double(std::numeric_limits<float>::max())
+                                                : std::numeric_limits<double>::max();
+    value = std::clamp(value - job.scale * pivots[j], -most, most);
+    return s.compute_dtype == kF32 ? double(float(value)) : value;
   }
 
   // Whether z of one of m rows, whose statistics are known, left the range; each of them gets its
@@ -376,7 +400,7 @@ struct RowStatistics : RowBlocks {
                            column ? &block_stats : &stats);
         if (column) kernels.merge(&stats, block_stats, m);
       });
-      kernels.finish[apart](stats, m, job.mask_kind != 0, &rows);
+      finish(first, m, apart);
     });
   }
 };

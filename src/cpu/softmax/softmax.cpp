@@ -38,12 +38,46 @@ struct Forward : RowStatistics {
   void band(int64_t first, int64_t m) {
     const bool keeps = Kind::kTakesTerms && fits;
     find(Softmax::kX, first, m, Kind::kCountsMaxima, keeps, Kind::kHasY ? int(Softmax::kY) : -1);
+    if (Kind::kTakesTerms && job.has_sink) {
+      save_shares(first, m);
+      if (size <= kSoftmaxBlock) lower_below_sinks(first, m);
+    }
     if constexpr (!Kind::kHasY)
       for (int64_t j = 0; j < m; ++j) save(first + j, j);
     else if (is_put_off)
       put_off(first, m);
     else
       size <= kSoftmaxBlock ? short_rows(first, m) : long_row(first, keeps);
+  }
+
+  // The part of each sink in its row's sum.
+  void save_shares(int64_t first, int64_t m) {
+    if (!s.data[Softmax::kShare]) return;
+    for (int64_t j = 0; j < m; ++j) {
+      alignas(double) char value[sizeof(double)];
+      store_as(s.compute_dtype, value, sink(first + j, j));
+      kernels.exponentials(value, 1, rows.max[j], rows.factor[j] * kernels.scale_of_terms, value);
+      reader.store_number(Softmax::kShare, first + j, number_at(s.compute_dtype, value));
+    }
+  }
+  // Whether a row's exponentials, beside its own maximum, may vanish beside its sink.
+  bool is_below_sink(int64_t j) const {
+    return job.has_sink && rows.max[j] != own_max[j] && !std::isnan(rows.factor[j]);
+  }
+  // Of such rows of a band y takes the place of the exponentials, and the factor becomes 1.
+  void lower_below_sinks(int64_t first, int64_t m) {
+    for (int64_t j = 0; j < m; ++j) {
+      if (!is_below_sink(j)) continue;
+      reader.go(first + j, 0, size);
+      const char* at = z(Softmax::kX, size, buffer);
+      if (has_pivots && std::isfinite(pivots[j])) {
+        z_beside(pivots[j], Softmax::kX, first + j, 0, size, buffer, s.compute_item);
+        at = buffer;
+      }
+      kernels.exponentials(at, size, rows.max[j], rows.factor[j] * kernels.scale_of_terms,
+                           kept(0) + j * row_bytes);
+      rows.factor[j] = 1.0;
+    }
   }
 
   // Leaves the products of m rows to the rows that come next, or to `end`.
@@ -145,18 +179,22 @@ struct Forward : RowStatistics {
   void rows_of_tile(int64_t index, int64_t m) {
     find_in_tile(Softmax::kX, index, m, Kind::kCountsMaxima);
     for (int64_t j = 0; !Kind::kHasY && j < m; ++j) save(index + j, j);
+    if (Kind::kTakesTerms && job.has_sink) save_shares(index, m);
     if constexpr (Kind::kHasY) apply_to_tile(index, m);
   }
 
   void apply_to_tile(int64_t index, int64_t m) {
-    const bool applies = keeps_tile || !Kind::kTakesTerms;
+    // All of a tile is computed anew for one row, which changes no bit of the others.
+    bool keeps = keeps_tile;
+    for (int64_t j = 0; j < m; ++j) keeps &= !is_below_sink(j);
+    const bool applies = keeps || !Kind::kTakesTerms;
     double factors_of_z[kTileWidth];
     for (int64_t j = 0; !applies && j < m; ++j)
       factors_of_z[j] = rows.factor[j] * kernels.scale_of_terms;
     for_blocks([&](int64_t column, int64_t n) {
       const RowsOut made = tile_in(tile, m);
       const RowsOut y = is_stored ? stored_tile(Softmax::kY, index, column) : made;
-      const RowsIn z = keeps_tile ? as_input(made) : z_of_tile(Softmax::kX, index, m, column, n);
+      const RowsIn z = keeps ? as_input(made) : z_of_tile(Softmax::kX, index, m, column, n);
       if (applies)
         tiles.apply[job.kind](z, n, m, numbers(), rows.log, y);
       else
@@ -214,6 +252,7 @@ struct Backward : RowBlocks {
       const char* b = sums_products ? read(Softmax::kOut, y) : nullptr;
       gradients.sum[job.kind]({a, 0}, {b, 0}, 1, n, &sum);
     });
+    save_dsinks(first, 1, &sum);
     for_blocks_of(first, [&](int64_t column, int64_t n) {
       const char* a = read(Softmax::kDy, dy);
       const char* b = read(Softmax::kOut, y);
@@ -223,6 +262,15 @@ struct Backward : RowBlocks {
                                    {dx, 0});
       reader.finish(Softmax::kDx, dx, dy, job.accumulate);
     });
+  }
+
+  // The gradients of the rows' sinks: a sink's probability p changes each y by -p y.
+  void save_dsinks(int64_t first, int64_t m, const double* of_rows) const {
+    if (!s.data[Softmax::kDSinks]) return;
+    for (int64_t j = 0; j < m; ++j) {
+      const double share = reader.number(Softmax::kOfShare, first + j);
+      reader.store_number(Softmax::kDSinks, first + j, share == 0.0 ? 0.0 : -share * of_rows[j]);
+    }
   }
 
   // What pass 1 of the next band reads, if it pays to prefetch it beside so little arithmetic.
@@ -253,6 +301,7 @@ struct Backward : RowBlocks {
                                         : rows_at(Softmax::kDx, first, dy);
     std::fill(sums, sums + m, 0.0);
     gradients.sum[job.kind](a, b, m, size, sums);
+    save_dsinks(first, m, sums);
     gradients.gradient[job.kind](a, b, m, size, sums, job.scale, after_band(first, 0, m), to);
     if (to.at == dy) store_band(Softmax::kDx, first, m, dy, job.accumulate);
   }
@@ -265,6 +314,7 @@ struct Backward : RowBlocks {
       const RowsIn b = sums_products ? read_tile(Softmax::kOut, index, m, column, n, y) : RowsIn{};
       tiles.sum[job.kind](a, b, n, m, sums);
     });
+    save_dsinks(index, m, sums);
     const bool holds = !is_stored && size <= kSoftmaxBlock;  // still, what was read for the sum
     for_blocks([&](int64_t column, int64_t n) {
       const RowsIn a =
@@ -386,9 +436,11 @@ void plan(Softmax* job, const KernelTable* table, const SoftmaxCall& call,
   job->mask_kind = !mask.shape ? 0 : mask.dtype == kBool ? 1 : 2;
   job->scale = call.scale;
   job->accumulate = call.accumulate;
+  job->has_sink = false;
   job->has_indices = call.has_indices();
   job->ignore_index = call.ignore_index;
   job->has_shares = call.has_shares();
+  job->z_loss = call.z_loss;
   job->smoothing = LabelSmoothing::of(call.label_smoothing, job->operands.columns.size);
   job->partial = nullptr;
 }
@@ -398,10 +450,11 @@ int target_of(const SoftmaxCall& call) { return call.has_indices() ? kTarget : k
 }  // namespace
 
 void plan_softmax_forward(Softmax* job, const KernelTable* table, const SoftmaxCall& call) {
-  plan(job, table, call, {kX, kMask, call.kind == kLogSumExp ? kNumber : kY, kLse});
+  plan(job, table, call, {kX, kMask, call.kind == kLogSumExp ? kNumber : kY, kLse, kSink, kShare});
+  job->has_sink = call.arrays[kSink].shape;
 }
 void plan_softmax_backward(Softmax* job, const KernelTable* table, const SoftmaxCall& call) {
-  plan(job, table, call, {kDy, kX, kY});
+  plan(job, table, call, {kDy, kX, kY, kShare, kNumber});
 }
 void plan_logsumexp_backward(Softmax* job, const KernelTable* table, const SoftmaxCall& call) {
   plan(job, table, call, {kX, kMask, kNumber, kLse, kY});
@@ -416,6 +469,22 @@ void plan_cross_entropy_backward(Softmax* job, const KernelTable* table, const S
   if (call.divisor.shape) memcpy(&divisor, call.divisor.data, sizeof divisor);
   job->gradient = 1.0 / divisor;
   sum_weights(job);
+}
+
+void round_sink(const SinkCall& call) {
+  const auto element = [](const ArrayArgument& a, int64_t index) {
+    char* at = a.data;
+    for (int i = a.ndim; i-- > 0; index /= a.shape[i])
+      at += index % a.shape[i] * byte_stride(a, i, item_size(a.dtype));
+    return at;
+  };
+  int64_t size = 1;
+  for (int i = 0; i < call.total.ndim; ++i) size *= call.total.shape[i];
+  for (int64_t i = 0; i < size; ++i) {
+    char* const to = element(call.dsink, i);
+    const double was = call.accumulate ? number_at(call.dsink.dtype, to) : 0.0;
+    store_as(call.dsink.dtype, to, was + number_at(kF64, element(call.total, i)));
+  }
 }
 
 void softmax_partition(const Softmax* job, int64_t index, int64_t partitions) {

@@ -28,8 +28,8 @@ constexpr int64_t kLossRows = 64;     // rows whose losses are added up before o
 constexpr int64_t kManyRows = 4096;   // from which on a thread takes kLossRows at a time
 
 struct Softmax {
-  enum Forward { kX, kMask, kY, kLse };  // kLse: of logsumexp alone
-  enum Backward { kDy, kOut, kDx };      // softmax and log_softmax
+  enum Forward { kX, kMask, kY, kLse, kSink, kShare };  // kLse: of logsumexp alone
+  enum Backward { kDy, kOut, kDx, kOfShare, kDSinks };  // softmax and log_softmax
   enum LseBackward { kIn, kInMask, kDLse, kOfLse, kDIn };
   enum CrossEntropy { kLogits, kTarget, kWeight, kOutLse, kLosses, kDLoss, kCrossOperands };
   // Backward of cross_entropy writes dlogits in the place of kLosses.
@@ -43,11 +43,13 @@ struct Softmax {
   int mask_kind;  // of SoftmaxKernels::prepare
   double scale;
   bool accumulate;
+  bool has_sink;  // forward
 
   // cross_entropy
   bool has_indices, has_shares;  // has_shares: every class takes part in the loss of a row
   int64_t ignore_index;
   LabelSmoothing smoothing;
+  double z_loss;
   double* partial;    // [loss_partials(rows)]: sums of losses and of their weights; null: none
   double gradient;    // 1 / divisor
   double weight_sum;  // of all classes
@@ -59,6 +61,9 @@ void plan_softmax_backward(Softmax* job, const KernelTable* table, const Softmax
 void plan_logsumexp_backward(Softmax* job, const KernelTable* table, const SoftmaxCall& call);
 void plan_cross_entropy(Softmax* job, const KernelTable* table, const SoftmaxCall& call);
 void plan_cross_entropy_backward(Softmax* job, const KernelTable* table, const SoftmaxCall& call);
+
+// dsink OUT = total IN, or += of it.
+void round_sink(const SinkCall& call);
 
 void softmax_partition(const Softmax* job, int64_t index, int64_t partitions);
 void softmax_backward_partition(const Softmax* job, int64_t index, int64_t partitions);

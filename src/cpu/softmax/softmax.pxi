@@ -1,11 +1,12 @@
 # What the headers of the softmax family declare.
 
 cdef extern from "common/softmax/call.h" namespace "fastact" nogil:
-    const CallTable kSoftmaxForward, kSoftmaxBackward, kLogSumExpBackward
+    const CallTable kSoftmaxForward, kSoftmaxBackward, kSoftmaxSink, kLogSumExpBackward
     const CallTable kCrossEntropyForward, kCrossEntropyBackward
     const int kSoftmaxX "fastact::softmax_roles::kX"
     const int kSoftmaxLse "fastact::softmax_roles::kLse"
     const int kSoftmaxNumber "fastact::softmax_roles::kNumber"
+    const int kSoftmaxShare "fastact::softmax_roles::kShare"
     const int kNone, kMean
     enum: kSoftmaxKinds
     enum: kReductions
@@ -13,11 +14,14 @@ cdef extern from "common/softmax/call.h" namespace "fastact" nogil:
     const char* const kReductionNames[1]
 
     ctypedef struct SoftmaxCall:
-        ArrayArgument[8] arrays
+        ArrayArgument[10] arrays
         ArrayArgument loss
         ArrayArgument divisor
         int64_t ignore_index
         int reduction
+
+    ctypedef struct SinkCall:
+        pass
 
 cdef extern from "cpu/softmax/softmax.h" namespace "fastact" nogil:
     ctypedef struct Softmax:
@@ -28,6 +32,7 @@ cdef extern from "cpu/softmax/softmax.h" namespace "fastact" nogil:
     void plan_logsumexp_backward(Softmax*, const KernelTable*, const SoftmaxCall&) noexcept
     void plan_cross_entropy(Softmax*, const KernelTable*, const SoftmaxCall&) noexcept
     void plan_cross_entropy_backward(Softmax*, const KernelTable*, const SoftmaxCall&) noexcept
+    void round_sink(const SinkCall&) noexcept
     void softmax_partition(const Softmax*, int64_t, int64_t) noexcept
     void softmax_backward_partition(const Softmax*, int64_t, int64_t) noexcept
     void logsumexp_backward_partition(const Softmax*, int64_t, int64_t) noexcept

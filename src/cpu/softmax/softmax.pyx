@@ -18,6 +18,7 @@ cdef int run_softmax_forward(const void* given, char* workspace, int64_t bytes) 
     if size == 0:
         fill_argument(&call.arrays[kSoftmaxNumber], -INFINITY)
         fill_argument(&call.arrays[kSoftmaxLse], -INFINITY)
+        fill_argument(&call.arrays[kSoftmaxShare], 1)
         return 0
     plan_softmax_forward(&job, table, call[0])
     threads = resolve_threads(size)
@@ -37,6 +38,12 @@ cdef int run_softmax_backward(const void* given, char* workspace, int64_t bytes)
     threads = resolve_threads(size)
     with nogil:
         run_partitions(threads, partitions_of(softmax_backward_partition, &job))
+    return 0
+
+
+cdef int run_softmax_sink(const void* given, char* workspace, int64_t bytes) except -1:
+    with nogil:
+        round_sink((<const SinkCall*>given)[0])
     return 0
 
 
@@ -123,6 +130,7 @@ cdef int run_cross_entropy_backward(const void* given, char* workspace, int64_t 
 
 add_function(&kSoftmaxForward, NULL, run_softmax_forward)
 add_function(&kSoftmaxBackward, NULL, run_softmax_backward)
+add_function(&kSoftmaxSink, NULL, run_softmax_sink)
 add_function(&kLogSumExpBackward, NULL, run_logsumexp_backward)
 add_function(&kCrossEntropyForward, cross_entropy_workspace, run_cross_entropy_forward)
 add_function(&kCrossEntropyBackward, NULL, run_cross_entropy_backward)

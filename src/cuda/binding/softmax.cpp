@@ -22,6 +22,10 @@ void add_softmax(std::vector<DeviceCall>* calls) {
       [](auto element, const SoftmaxCall& call, void* workspace, cudaStream_t stream) {
         softmax_backward<decltype(element)>(call, workspace, stream);
       }));
+  calls->push_back(device_call<SinkCall>(
+      kSoftmaxSink, [](auto element, const SinkCall& call, cudaStream_t stream) {
+        softmax_sink<decltype(element)>(call, stream);
+      }));
   calls->push_back(device_call<SoftmaxCall>(
       kLogSumExpBackward, [](auto element, const SoftmaxCall& call, cudaStream_t stream) {
         logsumexp_backward<decltype(element)>(call, stream);

@@ -121,6 +121,19 @@ FASTACT_DEVICE bool round_sums(const Kind& kind, const double (&sum)[n], C (&rou
   return is_plain;
 }
 
+// The gradients of the rows' sinks: a sink's probability p changes each y by -p y.
+template <class T, class Rows, int n>
+FASTACT_DEVICE void put_sinks(const Rows& rows, const RowPart& part, const double (&sum)[n]) {
+#pragma unroll
+  for (int s = 0; s < n; ++s) {
+    if (s >= part.columns) break;
+    const int64_t row = part.row + s;
+    const auto* share = reinterpret_cast<const Compute<T>*>(number_address(rows, kShare, row));
+    const double p = double(load(share));
+    put_number<T>(rows, kNumber, row, kF64, p == 0 ? 0.0 : -p * sum[s]);
+  }
+}
+
 // A row that a block holds takes one kernel. Others take two: the sums of the chunks, rows x count,
 // and then dx, for which each block adds up its row's sums, from the second-level cache.
 template <class T, int vecs, RowPhase of, int fixed, class Rows>
@@ -147,6 +160,9 @@ void softmax_backward_rows(FASTACT_GRID_CONSTANT const Rows rows, double* of_chu
   }
   forget_row(dy), forget_row(y);
   fold_sums(rows, sum, fold_index);
+  if (!Rows::kQuick && phase != kFindChunks && rows.data[kNumber] && part.lane == 0 &&
+      (phase == kWholeRows || part.chunk == 0))
+    put_sinks<T>(rows, part, sum);
   if (phase != kFindChunks) {
     Compute<T> rounded[n];
     const bool is_plain = round_sums(kind, sum, rounded) && phase == kWholeRows;

@@ -61,13 +61,23 @@ struct KindOf {
     const bool wants_log = !kMayWrite || !takes_terms(rows) || ends;
 #pragma unroll
     for (int s = 0; s < n; ++s) {
+      RowSums sums = sums_of(peak, s);
+      C of_sink = 0;
+      constexpr bool kMayHaveSink = kMayWrite && !Rows::kQuick && fixed != kLogSoftmax;
+      if (kMayHaveSink && rows.data[kSink]) {
+        const int64_t row = part.row + (s < part.columns ? s : 0);
+        of_sink = sink_term<T>(rows, row, peak.at[s], peak.max[s]);
+        sums.rest += double(of_sink);
+      }
       const auto level = [&](auto by) {
-        return by(sums_of(peak, s), peak.at[s], rows.data[kMask], rows.up, wants_log);
+        return by(sums, peak.at[s], rows.data[kMask], rows.up, wants_log);
       };
       if constexpr (n > 1)
         made.of[s] = level(level_called<T>);
       else
         made.of[s] = level(level_of<T>);
+      if (kMayHaveSink && part.lane == 0 && s < part.columns)
+        put_share(rows, part.row + s, double(of_sink) * double(made.of[s].factor));
     }
     if (ends && part.lane == 0) {
 #pragma unroll
@@ -95,6 +105,10 @@ struct KindOf {
       leave_out<T>(rows, part, i, nothing, &y);
       write_vec(rows, kY, part, i, narrow_vec<T>(y));
     }
+  }
+  template <class Rows>
+  FASTACT_DEVICE void put_share(const Rows& rows, int64_t row, double share) const {
+    put_number<T>(rows, kShare, row, sizeof(T) == 8 ? kF64 : kF32, share);
   }
   // Stores the numbers of a row.
   template <class Rows>
@@ -129,9 +143,15 @@ struct KindOf {
     return merge_peaks(from, lane, rows.chunks.count, rows.up, rows.shares);
   }
   template <class Rows>
-  FASTACT_DEVICE void finish_merged(const Rows& rows, int64_t row, const RowSums& sums, double* to,
+  FASTACT_DEVICE void finish_merged(const Rows& rows, int64_t row, RowSums sums, double* to,
                                     double (&total)[2]) const {
+    const double sink = rows.data[kSink] ? double(sink_of<T>(rows, row)) : 0.0;
+    if (rows.data[kSink]) sums = with_sink(sums, sink, rows.up);
     const Level<C> level = merged_level<T>(sums, rows.data[kMask], rows.up);
+    if (rows.data[kSink]) {
+      const double share = term_below(sink, sums.max, rows.up) / (sums.rest + sums.count);
+      put_share(rows, row, level.factor > 0 ? share : double(level.factor));
+    }
     end(rows, row, sums, level, total);
     store(to, sums.max);
     store(to + 1, double(level.factor));
@@ -165,12 +185,12 @@ struct KindOf {
   }
 };
 
-// Writes -infinity to number.
+// Writes a value to number.
 template <class T>
 FASTACT_KERNEL(256)
-void fill_numbers(FASTACT_GRID_CONSTANT const Axes to, char* number, int dtype) {
+void fill_numbers(FASTACT_GRID_CONSTANT const Axes to, char* number, int dtype, double value) {
   const int64_t i = int64_t(blockIdx.x) * 256 + threadIdx.x;
-  if (i < to.size) put_parameter<T>(number + locate(to, i).y, dtype, -infinity<double>(), false);
+  if (i < to.size) put_parameter<T>(number + locate(to, i).y, dtype, value, false);
 }
 
 }  // namespace

@@ -48,8 +48,8 @@ template <class T, class Rows>
 FASTACT_DEVICE Loss loss_of(const Rows& rows, int64_t row, double mass, double apart,
                             Compute<T> max, Compute<T> log, bool has_shares) {
   using C = Compute<T>;
-  Loss loss{0, 1};
-  if (has_shares) loss.loss = loss_of_shares(apart, mass, double(log));
+  Loss loss{loss_of_lse(rows.z_loss, double(max) + double(log)), 1};
+  if (has_shares) loss.loss += loss_of_shares(apart, mass, double(log));
   if (rows.data[kDy]) return loss;
   const int64_t index = class_of(rows, row);
   if (index == -1) return {0, 0};

@@ -50,7 +50,7 @@ FASTACT_DEVICE LseGradient<Compute<T>> lse_gradient(const Rows& rows, int64_t ro
   double factor = double(given);
   if (rows.divisor) factor /= load(rows.divisor);
   made.factor = C(factor);
-  made.mass = C(mass);
+  made.mass = C(mass) + slope_of_lse(C(rows.z_loss), lse);
   made.element = -3;
   if (rows.data[kDy]) return made;
   const int64_t index = class_of(rows, row);

@@ -42,10 +42,11 @@ struct SoftmaxRows : RowArrays<kSoftmaxRoles> {
   using Slow = SoftmaxRows;
 
   int64_t step[kSoftmaxRoles];  // bytes from element to element; not of strided arrays
-  int mask_dtype, weight_dtype, number_dtype, target_dtype;
-  // Rows of the mask, which repeats along some of their axes; not for strided arrays.
+  int mask_dtype, weight_dtype, number_dtype, target_dtype, sink_dtype;
+  // Rows of the mask, not for strided arrays, and of the sinks, which repeat along some of their
+  // axes.
   int mask_axes;
-  int64_t mask_length[kRowAxes], mask_stride[kRowAxes];
+  int64_t mask_length[kRowAxes], mask_stride[kRowAxes], sink_stride[kRowAxes];
   int64_t inner;     // columns: neighbouring rows; a pitch is from `inner` rows to the next `inner`
   bool is_reversed;  // the first element is the last class
 
@@ -58,6 +59,7 @@ struct SoftmaxRows : RowArrays<kSoftmaxRoles> {
   bool accumulate;
   // Of cross_entropy.
   LabelSmoothing smoothing;
+  double z_loss;
   int64_t ignore_index;
   const double* divisor;
 };
@@ -171,7 +173,8 @@ SoftmaxPlan plan_softmax(const SoftmaxCall& call) {
     if (call.reduced[i]) rows.is_reversed |= byte_stride(call.arrays[kX], i, sizeof(T)) < 0;
   rows.mask_axes = row_axes;
   for (int i = 0; i < row_axes; ++i)
-    rows.mask_length[i] = axes.axes[i].length, rows.mask_stride[i] = axes.axes[i].stride[kMask];
+    rows.mask_length[i] = axes.axes[i].length, rows.mask_stride[i] = axes.axes[i].stride[kMask],
+    rows.sink_stride[i] = axes.axes[i].stride[kSink];
 
   // Columns: the innermost axis of rows steps by one element in all data.
   bool is_dense = true, is_columns = row_axes > 0;
@@ -183,7 +186,7 @@ SoftmaxPlan plan_softmax(const SoftmaxCall& call) {
     const auto address = reinterpret_cast<uintptr_t>(rows.data[k]);
     const bool is_linear = axes.is_linear(row_axes, count, k, &rows.step[k]);
     if (k < kData || k == kWeight || k == kMask) is_dense &= is_linear, is_columns &= is_linear;
-    if (k == kMask || k == kWeight) continue;
+    if (k == kMask || k == kWeight || k == kSink) continue;
     const bool is_even = axes.is_linear(0, row_axes, k, &rows.pitch[k]);
     is_dense &= is_even;
     if (k >= kData) {
@@ -202,8 +205,9 @@ SoftmaxPlan plan_softmax(const SoftmaxCall& call) {
   if (is_columns && rows.length == 1) is_dense = false;
   plan.may_be_columns = is_columns;
   plan.layout = is_dense ? kRowLayout : is_columns ? kColumnLayout : kStridedLayout;
+  const bool has_sink = rows.data[kSink] || rows.data[kShare];
   bool is_quick = is_dense && rows.length % Vec<T>::kSize == 0 && !rows.data[kMask] &&
-                  !rows.data[kWeight] && !call.accumulate;
+                  !rows.data[kWeight] && !has_sink && !call.accumulate;
   for (int k = 0; k < kData; ++k) is_quick &= !rows.data[k] || rows.fast[k];
   if (is_quick) plan.layout = kQuickLayout;
   RowChunks chunks;
@@ -218,7 +222,7 @@ SoftmaxPlan plan_softmax(const SoftmaxCall& call) {
     }
     plan.shape = column_shape<T>(rows.length, &chunks);
     vecs = ceil_div(rows.inner, Vec<T>::kSize) * (rows.count / rows.inner);
-    plan.long_vecs = chunks.count > 1 && !rows.data[kMask] ? vecs : 0;
+    plan.long_vecs = chunks.count > 1 && !rows.data[kMask] && !has_sink ? vecs : 0;
   } else {
     plan.shape = softmax_shape<T>(ceil_div(rows.length, Vec<T>::kSize), &chunks);
   }
@@ -228,11 +232,13 @@ SoftmaxPlan plan_softmax(const SoftmaxCall& call) {
   rows.weight_dtype = call.arrays[kWeight].dtype;
   rows.number_dtype = call.arrays[kNumber].dtype;
   rows.target_dtype = call.arrays[kTarget].dtype;
+  rows.sink_dtype = call.arrays[kSink].dtype;
   rows.kind = call.kind;
   rows.scale = rows.scale_down = call.scale;
   rows.down = rows.up = 1;
   rows.accumulate = call.accumulate;
   rows.smoothing = LabelSmoothing::of(call.label_smoothing, rows.length);
+  rows.z_loss = call.z_loss;
   rows.ignore_index = call.ignore_index;
   rows.divisor = reinterpret_cast<const double*>(call.divisor.data);
   return plan;

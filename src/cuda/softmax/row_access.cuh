@@ -81,6 +81,15 @@ FASTACT_DEVICE_CALL Wide<T> mask_of(const Rows& rows, int64_t row, int64_t eleme
   return mask;
 }
 
+// The logit of a row's sink, scaled down as z is.
+template <class T, class Rows>
+FASTACT_DEVICE_CALL Compute<T> sink_of(const Rows& rows, int64_t row) {
+  const char* p = rows.data[kSink];
+  unravel(row, rows.mask_length, 0, rows.mask_axes,
+          [&](int axis, int64_t here) { p += here * rows.sink_stride[axis]; });
+  return Compute<T>(rows.down) * load_number<T>(p, rows.sink_dtype);
+}
+
 // z = scale x + mask of a vector, scaled down as the plan says; -infinity past the end.
 template <class T, class Rows>
 FASTACT_DEVICE Wide<T> scores_of(const Rows& rows, const RowPart& part, int i, const Vec<T>& x) {

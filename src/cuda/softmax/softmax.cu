@@ -102,15 +102,27 @@ void run_backward(const SoftmaxPlan& plan, void* workspace, cudaStream_t stream)
   });
 }
 
-// Writes -infinity to number and lse of rows without elements.
+// dsink OUT = total IN, or += of it.
 template <class T>
-void fill_logsumexp(const SoftmaxCall& call, cudaStream_t stream) {
-  for (const int role : {kLse, kNumber}) {
+FASTACT_KERNEL(256)
+void round_sinks(FASTACT_GRID_CONSTANT const Axes axes, const char* total, char* dsink,
+                 bool accumulate) {
+  const int64_t i = int64_t(blockIdx.x) * 256 + threadIdx.x;
+  if (i >= axes.size) return;
+  const Offset at = locate(axes, i);
+  put(reinterpret_cast<T*>(dsink + at.y), load(reinterpret_cast<const double*>(total + at.x)),
+      accumulate);
+}
+
+// Of rows without elements: writes -infinity to number and lse, and 1 to the sinks' share.
+template <class T>
+void fill_of_nothing(const SoftmaxCall& call, cudaStream_t stream) {
+  for (const int role : {kLse, kNumber, kShare}) {
     const ArrayArgument& number = call.arrays[role];
     if (!number.data || is_empty(number)) continue;
     const Axes to = axes_of(number, item_size(number.dtype));
     launch(fill_numbers<T>, {blocks_for(ceil_div(to.size, 256)), 256}, stream, to, number.data,
-           number.dtype);
+           number.dtype, role == kShare ? 1.0 : -infinity<double>());
   }
 }
 
@@ -125,7 +137,7 @@ int64_t softmax_workspace(const SoftmaxCall& call) {
 
 template <class T>
 void softmax_forward(const SoftmaxCall& call, void* workspace, cudaStream_t stream) {
-  if (is_empty(call.arrays[kX])) return fill_logsumexp<T>(call, stream);
+  if (is_empty(call.arrays[kX])) return fill_of_nothing<T>(call, stream);
   SoftmaxPlan plan = plan_softmax<T>(call);
   stay_in_range<T>(&plan.rows);
   with_softmax_kind(call.kind, [&](auto kind) {
@@ -165,6 +177,17 @@ void run_lse_gradients(const SoftmaxPlan& plan, cudaStream_t stream) {
     if constexpr (!kIsFixed || (Rows::kColumns && kind == kLoss))
       launch(lse_gradients<T, kVecs, kFixed, true, Rows>, shape, stream, rows);
   });
+}
+
+template <class T>
+void softmax_sink(const SinkCall& call, cudaStream_t stream) {
+  if (is_empty(call.dsink)) return;
+  Axes axes;
+  for (int i = 0; i < call.dsink.ndim; ++i)
+    axes.append(call.dsink.shape[i], byte_stride(call.total, i, sizeof(double)),
+                byte_stride(call.dsink, i, sizeof(T)));
+  launch(round_sinks<T>, {blocks_for(ceil_div(axes.size, 256)), 256}, stream, axes, call.total.data,
+         call.dsink.data, call.accumulate);
 }
 
 template <class T>
@@ -215,6 +238,7 @@ using Storage = FASTACT_STORAGE;
 template int64_t softmax_workspace<Storage>(const SoftmaxCall&);
 template void softmax_forward<Storage>(const SoftmaxCall&, void*, cudaStream_t);
 template void softmax_backward<Storage>(const SoftmaxCall&, void*, cudaStream_t);
+template void softmax_sink<Storage>(const SinkCall&, cudaStream_t);
 template void logsumexp_backward<Storage>(const SoftmaxCall&, cudaStream_t);
 template int64_t cross_entropy_workspace<Storage>(const SoftmaxCall&);
 template void cross_entropy_forward<Storage>(const SoftmaxCall&, void*, cudaStream_t);

@@ -17,6 +17,8 @@ template <class T>
 void softmax_forward(const SoftmaxCall& call, void* workspace, cudaStream_t stream);
 template <class T>
 void softmax_backward(const SoftmaxCall& call, void* workspace, cudaStream_t stream);
+template <class T>
+void softmax_sink(const SinkCall& call, cudaStream_t stream);
 
 template <class T>
 void logsumexp_backward(const SoftmaxCall& call, cudaStream_t stream);

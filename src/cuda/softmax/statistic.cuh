@@ -152,7 +152,12 @@ FASTACT_DEVICE void find_peak(const Rows& rows, const RowPart& part, const PeakW
   const bool shares = kMayShare && ways.shares;
   const C up = C(rows.up);
 #pragma unroll
-  for (int s = 0; s < n; ++s) peak->max[s] = -infinity<C>();
+  for (int s = 0; s < n; ++s) {
+    peak->max[s] = -infinity<C>();
+    if constexpr (!Rows::kQuick)
+      if (rows.data[kSink] && ways.keeps && s < part.columns)
+        peak->max[s] = sink_of<T>(rows, part.row + s);
+  }
 #pragma unroll
   for (int i = 0; i < vecs; ++i)
 #pragma unroll
@@ -302,6 +307,30 @@ FASTACT_DEVICE RowSums merge_peaks(const From& from, int lane, int64_t count, do
   }
   whole.rest = warp_sum(whole.rest), whole.count = warp_sum(whole.count);
   if (shares) whole.mass = warp_sum(whole.mass), whole.apart = warp_sum(whole.apart);
+  return whole;
+}
+
+// The term of a row's sink, beside the largest z, which is no less.
+template <class T, class Rows>
+FASTACT_DEVICE_CALL Compute<T> sink_term(const Rows& rows, int64_t row, TermsAt<T> at,
+                                         Compute<T> max) {
+  using C = Compute<T>;
+  const C m = max == -infinity<C>() ? C(0) : max;
+  return at(Move<C>::of(m, C(rows.up))(sink_of<T>(rows, row)));
+}
+
+// exp((z - m) up), m no less than z.
+FASTACT_DEVICE double term_below(double z, double m, double up) {
+  return z == m ? 1.0 : exp_scaled<0>(no_less((z - m) * up, kExpZero<double>)).value();
+}
+// The sums of a row in chunks and of its sink, which is as a chunk of one element.
+FASTACT_DEVICE RowSums with_sink(const RowSums& sums, double sink, double up) {
+  RowSums whole = sums;
+  whole.max = larger(sums.max, sink);
+  if (sink > sums.max)
+    whole.rest = (sums.rest + sums.count) * term_below(sums.max, sink, up), whole.count = 1;
+  else
+    whole.rest += term_below(sink, sums.max, up);
   return whole;
 }
 

@@ -7,10 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from ...measure.cases import Case, is_loss, reduces_rows
+from ...measure.cases import DOUBLE, Case, is_loss, reduces_rows
 from ...ops.bounds import SoftmaxBounds, computed_in
+from ...ops.engine import axes
 from .. import reference
-from .common import Expected, info_of, widened
+from .common import Expected, info_of, wide, widened
 
 Found = dict[str, Expected]
 _OF_LSE = SoftmaxBounds("logsumexp")
@@ -71,6 +72,15 @@ def _logits(case: Case, of: Any = reference.row_logits) -> Any:
     return of(case.array("x"), case.option("scale"), _mask_as_read(case), case.dtype)
 
 
+def _sink(case: Case, kept: tuple[int, ...]) -> Any:
+    """The sink of each row, as it is computed; -inf where there is none."""
+    if not case.has("sink"):
+        return -np.inf
+    sink = np.asarray(case.given["sink"]).astype(computed_in(case.dtype))
+    rows = np.broadcast_to(sink, case.shapes["sink"])
+    return wide(rows, case.dtype).reshape(kept)
+
+
 def _fits(case: Case, z: Any, over: tuple[int, ...]) -> Any:
     """Of each row, whether nothing overflows on the way to z."""
     largest = float(info_of(computed_in(case.dtype)).max) / 4
@@ -82,21 +92,27 @@ def _fits(case: Case, z: Any, over: tuple[int, ...]) -> Any:
 
 def _rows(case: Case) -> dict[str, Expected]:
     op, masked, z = case.op, case.has("mask"), _logits(case)
-    over, _ = over_of(case)
-    exact = reference.softmax_row(op.name, z, over, masked, _left_out(case))
+    over, kept = over_of(case)
+    sink = _sink(case, kept)
+    exact = reference.softmax_row(op.name, z, over, masked, _left_out(case), sink)
     added = np.broadcast_to(_logits(case, reference.row_magnitudes), z.shape)
     size = np.max(added, over, keepdims=True, initial=0)
+    size = np.maximum(size, np.where(np.isfinite(sink), np.abs(sink), 0))
     rounds = masked or case.option("scale") != 1
     count = math.prod(z.shape[a] for a in over)
     fits = _fits(case, z, over)
 
-    def of(to: np.dtype[Any]) -> Expected:
+    def of(exact: Any, to: np.dtype[Any], shape: tuple[int, ...]) -> Expected:
         error = op.bounds.allowed(exact, size, count, to, rounds=rounds, on_gpu=_is_rough(case))
-        return Expected(exact, error, False, fits).reshaped(case.shapes.get("y", case.shape))
+        return Expected(exact, error, False, fits).reshaped(shape)
 
-    found = {"y": of(case.dtype)}
+    shapes, computed = case.shapes, computed_in(case.dtype)
+    found = {"y": of(exact, case.dtype, shapes.get("y", case.shape))}
     if "lse" in op.saves:
-        found["lse"] = of(computed_in(case.dtype))
+        found["lse"] = of(exact, computed, shapes["y"])
+    if case.has("sink"):
+        share = reference.softmax_row("share", z, over, masked, False, sink)
+        found["share"] = of(share, computed, shapes["share"])
     return found
 
 
@@ -110,7 +126,24 @@ def _rows_gradient(case: Case) -> dict[str, Expected]:
     exponent = y if _is_rough(case) else None  # of softmax there is none, and y is small
     error = op.bounds.gradient(exact, scale, factor, dy, total, count, dtype, exponent)
     error = error + _tiny(case) * (np.abs(scale) + np.abs(dy) + total)
-    return _gradient(case, exact, error, True)
+    found = _gradient(case, exact, error, True)
+    return found | _sink_gradient(case, dy, y, count) if case.has("sink") else found
+
+
+def _sink_gradient(case: Case, dy: Any, y: Any, count: int) -> Found:
+    """Of the share that is given."""
+    over, kept = over_of(case)
+    sink, rows = np.asarray(case.given["sink"]), case.shapes["sink"]
+    share = widened(case, "share").reshape(kept)
+    repeats = axes.unbroadcast("", sink.shape, rows)
+    exact, total = (
+        np.sum(part.reshape(rows), repeats).reshape(sink.shape)
+        for part in reference.sink_gradients(dy, y, share, over)
+    )
+    error = case.op.bounds.of_sinks(exact, total, count, case.dtype, sink.dtype)
+    error = error + _tiny(case) * np.sum(np.abs(dy) + 1)
+    judged = np.isfinite(exact) & np.isfinite(error)
+    return {"dsink": Expected(exact, error, False, judged, adds=DOUBLE)}
 
 
 def _lse_gradient(case: Case) -> dict[str, Expected]:
@@ -145,6 +178,14 @@ class _Loss:
         self.losses, self.terms, self.counts, self.tw = reference.cross_entropy(
             self.x, self.target, weight, self.axis, self.ignored, self.smoothing
         )
+        self.z_loss = case.option("z_loss")
+        if self.z_loss and case.entry != "backward":
+            lse = reference.softmax_row("logsumexp", self.x, (self.axis,)).reshape(self.kept)
+            most = np.max(self.x, self.axis)
+            counts = self.target != self.ignored if self.is_classes else True
+            self.losses = self.losses + np.where(counts, self.z_loss * lse**2, 0)
+            size = self.z_loss * np.abs(lse) * (np.abs(most) + np.abs(lse - most))
+            self.terms = self.terms + np.where(counts, size, 0)
 
     @property
     def wrong(self) -> Any:
@@ -187,12 +228,13 @@ def _loss_gradient(case: Case) -> dict[str, Expected]:
     g = widened(case, "dloss")
     g = g / widened(case, "divisor") if of.is_one else np.expand_dims(g, of.axis)
     lse = np.expand_dims(widened(case, "lse"), of.axis)
-    p = np.exp(of.x - lse) * of.tw.sum(of.axis, keepdims=True)
+    p, mass = np.exp(of.x - lse), of.tw.sum(of.axis, keepdims=True)
     ignored: Any = np.bool_(False)
     if of.is_classes:
         ignored = np.expand_dims(of.target == of.ignored, of.axis)
-    exact = np.where(ignored, 0, g * (p - of.tw))
-    size = np.where(ignored, 0, np.abs(g) * (p + of.tw))
+    slope = 2 * of.z_loss * lse if of.z_loss else 0.0
+    exact = np.where(ignored, 0, g * (p * (mass + slope) - of.tw))
+    size = np.where(ignored, 0, np.abs(g) * (p * (mass + np.abs(slope)) + of.tw))
     exponent = np.where(p > 0, of.x - lse, 0) if _is_rough(case) else None
     error = case.op.bounds.gradient(exact, size, of.x.shape[of.axis], dtype, exponent)
     error = error + np.where(ignored, 0, _tiny(case) * (1 + np.abs(g)))

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
+from inspect import Parameter, Signature
 from types import MappingProxyType, SimpleNamespace
 from typing import Any, NamedTuple
 
@@ -13,7 +15,9 @@ from ..bounds import CrossEntropyBounds, SoftmaxBounds
 from ..types import A, Array, ArrayOrNumber, Out, Stream
 from . import axes
 from .axes import Over
-from .op import COMPUTED, DOUBLE, Makes, P, R, register, signature_of
+from .moments import IDENTITY, fill
+from .op import COMPUTED, DOUBLE, Makes, P, R, register, signature_of, untyped
+from .reductions import add_up
 from .served import CachedOp
 from .step import Step
 
@@ -30,11 +34,13 @@ class RowFunction(CachedOp[P, R]):
         call = self._declare(function, "softmax")
         self.kind = _cpu.SOFTMAX_KINDS.index(self.name)
         self.bounds = SoftmaxBounds(self.name)
-        backward = signature_of(call, ("dy", *self.saves), but=("mask",))
-        self._enter_points(call, backward, extra=len(self.besides))
+        self._enter_points(call, self._of_backward(call), **self._counts())
 
-    def _shapes(self, call: Any, options: SimpleNamespace) -> Over:
-        return axes.over_axes(call.where, options, next(iter(call.views.values())).shape)
+    def _of_backward(self, call: Signature) -> Signature:
+        return signature_of(call, ("dy", *self.saves), but=("mask",))
+
+    def _counts(self) -> dict[str, int]:
+        return {"extra": len(self.besides)}
 
     def forward(self, *args: P.args, **kwargs: P.kwargs) -> tuple[R, tuple[Any, ...]]:
         """What calling the op gives, and the tuple that `backward` needs.
@@ -52,11 +58,98 @@ class RowFunction(CachedOp[P, R]):
         """
 
 
+class WithSinks(NamedTuple):
+    """Rows along some axes, and sinks, which repeat to one a row.
+
+    axes : those along which a row lies. rows : the shape without them. sink : the sinks' own.
+    """
+
+    axes: tuple[int, ...]
+    rows: tuple[int, ...]
+    sink: tuple[int, ...] = ()
+
+    def seen_rows(self, view: View) -> View:
+        """Give a number a row as many axes as x has."""
+        return view.with_axes(self.axes)
+
+    def seen_sink(self, view: View) -> View:
+        """Give the sinks those axes, of length 1 where they repeat."""
+        lacked = range(len(self.rows) - view.ndim)
+        return view.with_axes(tuple(lacked)).with_axes(self.axes)
+
+
 class Softmax(RowFunction[P, R]):
     """A function of rows whose value has the shape of x: `softmax` and `log_softmax`."""
 
     saves = ("y",)
-    runs = MappingProxyType({"forward": "softmax_forward", "backward": "softmax_backward"})
+    runs = MappingProxyType({"forward": "softmax_forward"})
+
+    def __init__(self, function: Callable[P, R]) -> None:
+        self.takes_sink = "sink" in untyped(function).parameters
+        if self.takes_sink:
+            self.saves, self.gradients = ("y", "sink", "share"), ("dx", "dsink")
+            self.spreads, self.of_forward = ("sink",), ("share",)
+            self.roles = MappingProxyType({"sink": validate.PARAMETER, "share": validate.STATISTIC})
+            self.shapes = MappingProxyType({"sink": "rows", "share": "rows"})
+            self.makes = MappingProxyType(
+                {
+                    "share": Makes(shape="rows", dtype=COMPUTED),
+                    "dsink": Makes("sink", shape="sink"),
+                }
+            )
+        super().__init__(function)
+
+    def _of_backward(self, call: Signature) -> Signature:
+        if not self.takes_sink:
+            return super()._of_backward(call)
+        found = signature_of(call, ("dy", "y"), but=("mask", "sink")).parameters.values()
+        dy, y, *rest = found
+        sinks = [Parameter(n, Parameter.POSITIONAL_OR_KEYWORD, default=None) for n in self.saves[1:]]
+        return Signature([dy, y, *sinks, *rest])
+
+    def _counts(self) -> dict[str, int]:
+        return {"extra": 1, "unasked": 1} if self.takes_sink else {}
+
+    def outputs_of(self, entry: str, options: SimpleNamespace) -> tuple[str, ...]:
+        makes = entry == "forward" and getattr(options, "sink", None) is not None
+        return (*self.results, "share") if makes else super().outputs_of(entry, options)
+
+    def _check_options(self, where: str, options: SimpleNamespace) -> None:
+        if not self.takes_sink:
+            return
+        has_sink = options.sink is not None
+        if hasattr(options, "share"):
+            if has_sink != (options.share is not None):
+                lacks = ("share", "sink") if has_sink else ("sink", "share")
+                raise TypeError(
+                    "{}: {} must be given with {}, as forward saved them".format(where, *lacks)
+                )
+        elif len(options.out) > 1 and options.out[1] is not None and not has_sink:
+            raise ValueError(f"{where}: out[1] must be None, for there is no sink")
+
+    def _shapes(self, call: Any, options: SimpleNamespace) -> WithSinks:
+        shape = next(iter(call.views.values())).shape
+        over = axes.axes(call.where, options.axis, len(shape))
+        sink = call.views.get("sink")
+        own = () if sink is None else tuple(sink.shape)
+        return WithSinks(over, axes.reduced(shape, over, keepdims=False), own)
+
+    def _run_backward(self, now: Step) -> None:
+        dsink = now.written("dsink")
+        if dsink is None:
+            now.run("softmax_backward", share=None, dsinks=None)
+            return
+        # Of each row in float64, then their sum, which is rounded once.
+        shape = now.views["y"].shape
+        kept = axes.reduced(shape, now.shapes.axes, keepdims=True)
+        each, total = (now.call.temporary("y", of, validate.DOUBLE) for of in (kept, dsink.shape))
+        if math.prod(shape):
+            now.run("softmax_backward", dsinks=each)
+            repeats = tuple(i for i, n in enumerate(dsink.shape) if n != kept[i])
+            add_up(now.call, IDENTITY, each, total, repeats)
+        else:
+            fill(now.call, total, 0.0)
+        now.run("softmax_sink", total=total, dsink=dsink)
 
     def backward(
         self,
@@ -75,14 +168,22 @@ class Softmax(RowFunction[P, R]):
         Of softmax ``dx = scale * y * (dy - sum(dy * y))``, of log_softmax ``dx = scale * (dy -
         exp(y) * sum(dy))``, with sums over the row. An element whose y is 0 (of log_softmax: -inf)
         takes no part, and its dx is 0. Softmax leaves its dy out of the sum, an infinite one or a
-        NaN too; log_softmax adds up every dy. The mask has no gradient.
+        NaN too; log_softmax adds up every dy. The mask has no gradient. Of a sink ``dsink =
+        -sum(share * sum(dy * y))``, over the rows that have it.
+
+        Parameters
+        ----------
+        share : array, optional
+            With a sink: its probabilities, as `forward` saved them.
 
         Notes
         -----
         Sums are in double. The gradient is computed from y as it was saved: with u = 2**-24
         (float64: 2**-53) an error is at most 4 u abs(scale y) (abs(dy) + sum abs(dy y)), of
         log_softmax 4 u abs(scale) (abs(dy) + exp(y) sum abs(dy)), for float64 n / 32 u more for
-        sums of n terms, and the rounding to the dtype.
+        sums of n terms, and the rounding to the dtype. dsink is added up in double, and rounded
+        once to the dtype of sink: it errs by 4 u of the sum of abs(share dy y), for float64 n / 32
+        u more, by 2**-46 of the same, and by the rounding.
 
         Examples
         --------
@@ -106,6 +207,9 @@ class LogSumExp(RowFunction[P, R]):
     apart = ("dy",)
     runs = MappingProxyType({"backward": "logsumexp_backward"})
     fields = MappingProxyType({"number": "y"})
+
+    def _shapes(self, call: Any, options: SimpleNamespace) -> Over:
+        return axes.over_axes(call.where, options, next(iter(call.views.values())).shape)
 
     def _run_forward(self, now: Step) -> None:
         now.run("softmax_forward", y=None)
@@ -159,6 +263,7 @@ class LossPlan(NamedTuple):
     axis: int
     ignore_index: int
     label_smoothing: float
+    z_loss: float
     reduction: int
     is_one: bool
     losses: tuple[int, ...]
@@ -182,11 +287,14 @@ def _plan(where: str, options: SimpleNamespace, shape: tuple[int, ...]) -> LossP
     smoothing = validate.number(where, "label_smoothing", options.label_smoothing)
     if not 0 <= smoothing <= 1:
         raise ValueError(f"{where}: label_smoothing must be from 0 to 1, got {smoothing!r}")
+    z_loss = validate.number(where, "z_loss", options.z_loss)
+    if z_loss < 0:
+        raise ValueError(f"{where}: z_loss must not be negative, got {z_loss!r}")
     allowed = {name: i for i, name in enumerate(_cpu.REDUCTIONS)}
     reduction = validate.choice(where, "reduction", options.reduction, allowed)
     is_one, losses = options.reduction != "none", axes.reduced(shape, (axis,), keepdims=False)
     of_loss = () if is_one else losses
-    return LossPlan(axis, ignore_index, smoothing, reduction, is_one, losses, of_loss)
+    return LossPlan(axis, ignore_index, smoothing, z_loss, reduction, is_one, losses, of_loss)
 
 
 class CrossEntropy(CachedOp[P, R]):
@@ -296,6 +404,7 @@ class CrossEntropy(CachedOp[P, R]):
         *,
         ignore_index: int = -100,
         label_smoothing: float = 0.0,
+        z_loss: float = 0.0,
         reduction: str = "mean",
         axis: int | None = None,
         out: Out[A] = None,
@@ -304,9 +413,9 @@ class CrossEntropy(CachedOp[P, R]):
     ) -> A:
         """The gradient with respect to the logits, in one pass over them.
 
-        ``dlogits = dloss / divisor * (p * sum(t * weight) - t * weight)``, with ``p = exp(logits -
-        lse)`` and the smoothed target t; 0 where the target is ignored. Target and weight have no
-        gradients.
+        ``dlogits = dloss / divisor * (p * (sum(t * weight) + 2 * z_loss * lse) - t * weight)``,
+        with ``p = exp(logits - lse)`` and the smoothed target t; 0 where the target is ignored.
+        Target and weight have no gradients.
 
         Parameters
         ----------
@@ -321,8 +430,9 @@ class CrossEntropy(CachedOp[P, R]):
         Notes
         -----
         The gradient is that for the lse as it was saved. With u = 2**-24 (float64: 2**-53), g =
-        dloss / divisor and t the smoothed target, an error is at most 8 u abs(g) (p sum(t weight) +
-        t weight), for float64 n / 32 u more for n classes, and the rounding to the dtype.
+        dloss / divisor and t the smoothed target, an error is at most 8 u abs(g) (p (sum(t weight)
+        + 2 z_loss abs(lse)) + t weight), for float64 n / 32 u more for n classes, and the rounding
+        to the dtype.
 
         Examples
         --------

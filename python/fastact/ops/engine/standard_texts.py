@@ -583,6 +583,8 @@ _SOFTMAX_ERRORS = (
     ("mask", "ValueError", "a mask that does not broadcast to x's shape"),
     ("scale", "ValueError", "an axis out of range or named twice"),
     ("scale", "ValueError", "a scale that is not finite"),
+    ("sink", "TypeError", "a sink of another dtype than x's or a wider one"),
+    ("sink", "ValueError", "a sink that does not broadcast to the rows"),
 )
 
 
