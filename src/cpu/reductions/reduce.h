@@ -62,8 +62,9 @@ struct Reducer {
   int64_t item, y_item;
   const char* x;
   char* y;             // the sum, or the mean
-  double divisor = 1;  // of the sum
-  bool accumulate;     // y IN/OUT
+  double divisor = 1;     // of the sum
+  double initial = -0.0;  // what is added to the sum then
+  bool accumulate;        // y IN/OUT
   // Of moments, each of these and y null: not wanted.
   char* low;     // what the mean lost when it was rounded
   char* second;  // what `of_m2` says

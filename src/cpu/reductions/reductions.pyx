@@ -38,7 +38,7 @@ cdef void prepare_sum(Reducer* reducer, const SumCall* call) noexcept:
         reducer, table.reduce, call.term, <const Operand&>call.x, <const Operand&>call.y,
         call.axes.flags, call.x.dtype, call.y.dtype, call.accumulate
     )
-    reducer.divisor = call.divisor
+    reducer.divisor, reducer.initial = call.divisor, call.initial
 
 
 cdef void run_without_gil(const Reducer* reducer, int threads, int64_t size) noexcept:
