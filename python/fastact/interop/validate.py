@@ -113,7 +113,7 @@ def dtype_named(where: str, name: str, value: Any) -> str:
     """The name of a dtype that is computed, as an option says it."""
     cls = type(value)
     named = str(value)[len("torch.") :] if (cls.__module__, cls.__name__) == _TORCHS else value
-    if named not in _cpu.DTYPE_NAMES:
+    if not (isinstance(named, str) and named in _cpu.DTYPE_NAMES):
         try:
             named = str(np.dtype(value))
         except (TypeError, ValueError):

@@ -24,7 +24,7 @@ cdef int run_sum(const void* given, char* workspace, int64_t bytes) except -1:
         return 0
     if size == 0:
         if not call.accumulate:
-            fill_argument(&call.y, 0)
+            fill_argument(&call.y, 0 + call.initial)
         return 0
     threads = resolve_threads(size)
     prepare_sum(&reducer, call)
