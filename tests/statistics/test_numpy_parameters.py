@@ -69,7 +69,7 @@ def close(found: Any, exact: Any, dtype: Any, share: float = 2.0**-20) -> None:
 @each_dtype
 @each_told
 def test_values(op, dtype, backend, told, shape, axis):
-    """They are those of the same numbers in float64, rounded once."""
+    """The same numbers in float64 have the same statistic, which is rounded once."""
     x = draw(op, dtype, shape)
     for named in ways(op, shape, axis, backend):
         exact = arrays_of(op(x.astype(np.float64), axis, **named))

@@ -126,8 +126,8 @@ inline const char* problem_of_moments(const void* given) {
 
 // mean OUT = the mean of x IN over the axes; low OUT = what its rounding lost; second OUT = what
 // OF_M2[of_m2] says of m2, the sum of the squared distances from it; count OUT = of how many
-// elements that is. A total is initial + the sum. With weights IN or where IN, which says whether an element counts, it is how
-// many elements `where` has True, or the sum of the weights.
+// elements that is. A total is initial + the sum. With weights IN or where IN, which says whether
+// an element counts, it is how many elements `where` has True, or the sum of the weights.
 constexpr Field kMomentsFields[] = {
     fields::in<&MomentsCall::inputs, MomentsCall::kX>("x").any_dtype(),
     fields::in<&MomentsCall::inputs, MomentsCall::kWeights>("weights")

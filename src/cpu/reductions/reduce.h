@@ -61,7 +61,7 @@ struct Reducer {
   int dtype, y_dtype;
   int64_t item, y_item;
   const char* x;
-  char* y;             // the sum, or the mean
+  char* y;                // the sum, or the mean
   double divisor = 1;     // of the sum
   double initial = -0.0;  // what is added to the sum then
   bool accumulate;        // y IN/OUT
