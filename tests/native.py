@@ -155,7 +155,7 @@ def summed(*shape: int, axes: tuple[int, ...]) -> Native:
     m = Maker()
     x = m.given(*shape)
     y = m.made(*(1 if i in axes else n for i, n in enumerate(shape)))
-    options = {"term": 0, "divisor": 1.0, "accumulate": False}
+    options = {"term": 0, "divisor": 1.0, "initial": -0.0, "accumulate": False}
     return m.by_name(f"sum {shape} {axes}", "sum", x=x, axes=axes, y=y, **options)
 
 
@@ -165,7 +165,7 @@ def moments(*shape: int, axes: tuple[int, ...], skips: bool = False) -> Native:
     kept = [1 if i in axes else n for i, n in enumerate(shape)]
     mean, second = m.made(*kept), m.made(*kept)
     name = f"moments {shape} {axes}{', skipping' if skips else ''}"
-    options = {"of_m2": 1, "correction": 0.0, "skips": skips}
+    options = {"of_m2": 1, "correction": 0.0, "initial": -0.0, "skips": skips}
     return m.by_name(name, "moments", x=x, axes=axes, mean=mean, second=second, **options)
 
 
@@ -175,7 +175,7 @@ def weighted_moments(*shape: int, axes: tuple[int, ...]) -> Native:
     kept = [1 if i in axes else n for i, n in enumerate(shape)]
     mean, second = m.made(*kept), m.made(*kept)
     given = {"x": x, "weights": weights, "axes": axes, "mean": mean, "second": second}
-    options = {"of_m2": 1, "correction": 0.0, "skips": False}
+    options = {"of_m2": 1, "correction": 0.0, "initial": -0.0, "skips": False}
     return m.by_name(f"weighted moments {shape} {axes}", "moments", **given, **options)
 
 

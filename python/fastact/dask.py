@@ -159,7 +159,12 @@ def _sum(op: Any, options: SimpleNamespace, given: dict[str, Any]) -> Any:
     totals = _by_chunk(_task(function), x, operands, over, "totals", groups)
     added = _reduced(totals, _add, over, "totals")
     return _finished(
-        added, partial(_rounded, to=sample.dtype), sample.dtype, over, options, op.name
+        added,
+        partial(_rounded, to=sample.dtype, initial=given.get("initial")),
+        sample.dtype,
+        over,
+        options,
+        op.name,
     )
 
 
@@ -187,9 +192,9 @@ def _add(parts: Any, axis: Any, keepdims: bool) -> Any:
     return ops["sum"](np.stack(list(_flat(parts))), 0)
 
 
-def _rounded(y: Any, to: Any) -> Any:
+def _rounded(y: Any, to: Any, initial: float | None) -> Any:
     with np.errstate(all="ignore"):
-        return y.astype(to)
+        return (y if initial is None else y + initial).astype(to)
 
 
 def _statistics(op: Any, options: SimpleNamespace, given: dict[str, Any]) -> Any:

@@ -368,3 +368,23 @@ def test_groups_refused():
             fa.mean(x, axis=0, **named)
     with pytest.raises(ValueError, match=r"^fastact\.moments: by "):
         fa.mean(x, axis=0, by=labels, groups=1).compute(scheduler="sync")
+
+
+TOLD = [op for op in OF_AXES if "dtype" in op.entry_points["call"].defaults]
+
+
+@pytest.mark.parametrize("op", TOLD, ids=lambda op: op.name)
+def test_dtype_and_initial(op):
+    for kind in (np.float16, np.float32, np.float64):
+        x = values(kind)
+        lazy = da.from_array(x, chunks=CHUNKS[1])
+        for told in (np.float16, np.float32, np.float64):
+            named: dict[str, Any] = {"dtype": told, "where": x > 0}
+            if "initial" in op.entry_points["call"].defaults:
+                named["initial"] = 2.5
+            for y, of in zip(
+                _arrays(op(lazy, 1, **named)), _arrays(op(x, 1, **named)), strict=True
+            ):
+                assert (y.dtype, y.shape) == (of.dtype, of.shape) == (told, of.shape)
+                eps = max(2 * float(np.finfo(told).eps), 2.0**-20)
+                np.testing.assert_allclose(y.compute(scheduler="sync"), of, eps, 1e-9)

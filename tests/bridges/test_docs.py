@@ -13,7 +13,7 @@ pytestmark = pytest.mark.filterwarnings("ignore")  # of imports
 
 
 def test_page():
-    for name in ("dask.array", "pandas", "xarray", "sklearn"):
+    for name in ("dask.array", "pandas", "polars", "xarray", "sklearn"):
         pytest.importorskip(name)
     if not PAGE.is_file():
         pytest.skip("tests away from the source tree")

@@ -438,3 +438,52 @@ def test_a_jaxlib_that_refuses_the_handler_is_named():
     assert done.returncode == 1
     words = r"ImportError: fastact\.jax: jaxlib of JAX .* refuses the handler: API version 9\.9"
     assert re.search(words, done.stderr)
+
+
+# --- results of another dtype ---------------------------------------------------------------------
+
+TOLD = [op for op in fa.ops.values() if "dtype" in op.entry_points["call"].defaults]
+each_told = pytest.mark.parametrize("op", TOLD, ids=lambda op: op.name)
+
+
+@each_told
+def test_dtype(op):
+    x = np.random.default_rng(0).normal(3, 1, (3, 4)).astype(np.float16)
+    for told in (jnp.float32, "float64", np.float16):
+
+        def call(x: Any, told: Any = told) -> Any:
+            return arrays_of(getattr(fj, op.name)(x, 1, dtype=told))
+
+        expected, saved = op.forward(x, 1, dtype=told)
+        for f in (call, jax.jit(call)):
+            found, back = jax.vjp(f, jnp.asarray(x))
+            for y, of in zip(found, arrays_of(expected), strict=True):
+                assert y.dtype == of.dtype == np.dtype(told)
+                np.testing.assert_array_equal(y, of)
+            (dx,) = back(tuple(map(jnp.ones_like, found)))
+            dys = tuple(map(np.ones_like, arrays_of(expected)))
+            named = {"axis": 1, "dtype": told}
+            of_x = arrays_of(op.backward(dys if len(dys) > 1 else dys[0], *saved, **named))[0]
+            assert dx.dtype == np.float16
+            np.testing.assert_array_equal(dx, of_x)
+            moved = jax.jvp(f, (jnp.asarray(x),), (jnp.ones_like(x),))[1]
+            assert all(dy.dtype == np.dtype(told) for dy in moved)
+        stacked = jax.vmap(call)(jnp.stack([x, x]))
+        for y, of in zip(stacked, arrays_of(expected), strict=True):
+            np.testing.assert_array_equal(y[1], of)
+    jax.config.update("jax_enable_x64", False)
+    with pytest.raises(TypeError, match="float64, which JAX has switched off"):
+        call(jnp.asarray(x), "float64")
+
+
+@pytest.mark.parametrize(
+    "op",
+    [op for op in TOLD if "initial" in op.entry_points["call"].defaults],
+    ids=lambda op: op.name,
+)
+def test_initial(op):
+    x = jnp.asarray([[1.0, 2.0], [3.0, 4.0]])
+    function = jax.jit(lambda x: getattr(fj, op.name)(x, 1, initial=0.5))
+    np.testing.assert_array_equal(function(x), [3.5, 7.5])
+    np.testing.assert_array_equal(jax.grad(lambda x: function(x).sum())(x), np.ones((2, 2)))
+    np.testing.assert_array_equal(jax.jvp(function, (x,), (x,))[1], [3.0, 7.0])

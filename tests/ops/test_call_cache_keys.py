@@ -284,7 +284,7 @@ def test_a_plan_has_the_workspace_of_its_threads(monkeypatch):
     views = map(_cpu.View.from_numpy, (x, x[:1].copy()))
     arguments = {
         **dict(zip(("x", "y"), views, strict=True)),
-        **{"axes": (0,), "term": 0, "divisor": 1.0, "accumulate": False},
+        **{"axes": (0,), "term": 0, "divisor": 1.0, "initial": -0.0, "accumulate": False},
     }
     native = _cpu.native_call("sum", arguments)
     sizes, slow = [], []

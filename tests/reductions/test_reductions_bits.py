@@ -104,7 +104,7 @@ def test_without_workspace(op, many_threads):
     """The workspace serves the threads alone."""
     x, y = finite(np.float64, (30_000, 5)), np.zeros((1, 5))
     views = {"x": _cpu.View.from_numpy(x), "y": _cpu.View.from_numpy(y)}
-    options = {"axes": (0,), "term": op.term, "divisor": 1.0, "accumulate": False}
+    options = {"axes": (0,), "term": op.term, "divisor": 1.0, "initial": -0.0, "accumulate": False}
     native = _cpu.native_call("sum", {**views, **options})
     assert native.workspace_size() > 0
     native.run(None, 0)

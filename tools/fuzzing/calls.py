@@ -30,7 +30,7 @@ from fastact.measure.formulas import FORWARD
 from fastact.measure.norm_rows import rows_of, traits
 from fastact.measure.sum_axes import axes_of, is_over_any, is_sum, is_to_shape
 from fastact.ops.bounds import computed_in
-from fastact.ops.engine.op import REQUIRED
+from fastact.ops.engine.op import OF_X, REQUIRED, TOLD
 
 from .cases import DTYPES, FLOAT64, Array, Draw, Number, Request, Shape, draw, number
 
@@ -86,11 +86,13 @@ _NUMBERS = {
     "momentum": (0.1, 0, 1, 0.5), "correction": (0, 1, 1.5), "ddof": (0, 1, 1.5),
     "weight_offset": (1, 0, -0.75), "scale": (1, 0.125, 0.37, -2, 3, 0), "limit": (7, 0.5),
     "label_smoothing": (0, 1, 0.1, 0.75), "z_loss": (0, 1e-4, 0.5), "offset": (1, -0.25),
+    "initial": (0, 1, -2.5),
 }  # fmt: skip
 _CHOICES: dict[str, tuple[Any, ...]] = {
     "gate": ("first", "second"), "reduction": ("mean", "sum", "none"),
     "ignore_index": (-1, 0, 2, 255, 2**40),
     "casting": ("exact", "exact", "llama", "gemma"),
+    "dtype": ("float16", "float32", "float64"),
 }  # fmt: skip
 
 #: What the values of numbers must be.
@@ -291,6 +293,8 @@ def _options(op: Any, entry: str, draw: Draw, shape: Shape) -> dict[str, Any]:
         named["training"] = entry not in ("call", "forward", "backward") or draw.chance(0.6)
     if entry == "backward":
         named.pop("returned", None)
+        if OF_X in op.saves and TOLD in named:  # dy leads
+            named[OF_X] = named.pop(TOLD)
     has_groups = "groups" in defaults and draw.device == "cpu" and entry != "merge"
     if has_groups and axes_of(op, shape, named)[0] and draw.chance(0.2):
         named["groups"] = r.choice((3, 5, 40))  # labels are below 3
@@ -508,11 +512,12 @@ class _Arrays:
     def _like_data(self, name: str, shape: Shape, values: str) -> Any:
         """A gradient, or another array of the data's shape; a number may stand for it."""
         op, draw = self.op, self.draw
+        told = np.dtype(self.named[TOLD]) if name == "dy" and TOLD in self.named else None
         if self.bare and name in ("x", "residual"):
             return None
         if self.op.family == "reductions" and not is_sum(op) and name == "dy":
             return tuple(
-                draw.array(f"d{k}", shape, "wide", number=True) if draw.chance(0.8) else None
+                draw.array(f"d{k}", shape, "wide", told, number=True) if draw.chance(0.8) else None
                 for k in op.results
             )
         if name == "dy" and op.family == "activations" and draw.chance(0.3):
@@ -524,7 +529,7 @@ class _Arrays:
         )
         if optional and not draw.chance(_GIVEN.get(name, 0.5)):
             return None
-        return draw.array(name, shape, values, number=name != "x")
+        return draw.array(name, shape, values, told, number=name != "x")
 
     def _running(self, name: str, shape: Shape, values: str) -> Any:
         """Running statistics, which training writes; both of them, or neither."""
@@ -643,7 +648,9 @@ def _outs(op: Any, entry: str, arrays: _Arrays) -> dict[str, Any]:
             is_kept = name == "gates"
             shape = shapes_of(op, "backward", arrays.shape, named)[name] if is_kept else (
                 shapes.get(name, arrays.shape))  # fmt: skip
-            outputs.append((name, shape, dtype_of(op, name, draw.dtype)))
+            told = named.get(OF_X if entry == "backward" else TOLD)
+            dtype = dtype_of(op, name, draw.dtype) if told is None else np.dtype(told)
+            outputs.append((name, shape, dtype))
     while len(outputs) > point.outputs and outputs[-1] is None and entry == "backward":
         outputs.pop()
     named["activation"] = named.get("activation", "identity")

@@ -321,7 +321,8 @@ def _statistic(op: Any, of: Named, m: Operations) -> tuple[Any, ...]:
             is_0 = is_known & (m2 == 0)  # where the derivative is 0, too
             found["std"] = m.where(is_0, 0.0, m.sqrt(m.where(is_0, 1.0, found["var"])))
         return tuple(found[name].reshape(shape) for name in op.results)
-    return (m.sum(found[op.results[0]], over).reshape(shape),)
+    total = m.sum(found[op.results[0]], over).reshape(shape)
+    return (total if of.get("initial") is None else total + of["initial"],)
 
 
 def _rotary(op: Any, of: Named, m: Operations) -> tuple[Any, ...]:

@@ -73,6 +73,16 @@ class Framework(Protocol):
         """Kernels that read or write these arrays are queued: the framework's work comes after."""
 
 
+def _dtype_of_numpy(name: str) -> Any:
+    if name != "bfloat16":
+        return name
+    if "ml_dtypes" not in sys.modules:
+        raise TypeError("fastact: NumPy has no bfloat16; import ml_dtypes, which has")
+    dtype = np.dtype(name)
+    _cpu.learn_bfloat16(dtype)
+    return dtype
+
+
 class CpuFramework:
     """The part that frameworks on the CPU share: scratch memory is NumPy's."""
 
@@ -106,7 +116,7 @@ class _NumPy(CpuFramework):
         order, shape = model.order, model.shape
         kind = "V" if model.dtype_name == "bfloat16" else "f"  # cheaper than NumPy's `dtype.name`
         is_like = like.dtype.kind == kind and like.dtype.itemsize == model.itemsize
-        dtype = like.dtype if is_like else model.dtype_name
+        dtype = like.dtype if is_like else _dtype_of_numpy(model.dtype_name)
         made = np.empty([shape[axis] for axis in order], dtype)
         if len(order) > 1:
             made = made.transpose(inverse(order))

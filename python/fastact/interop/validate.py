@@ -104,6 +104,33 @@ def number(where: str, name: str, value: Any) -> float:
     return converted
 
 
+def initial(where: str, name: str, value: Any) -> float:
+    """What a sum begins with; nothing is -0, which changes no sum."""
+    return -0.0 if value is None else number(where, name, value)
+
+
+def dtype_named(where: str, name: str, value: Any) -> str:
+    """The name of a dtype that is computed, as an option says it."""
+    cls = type(value)
+    named = str(value)[len("torch.") :] if (cls.__module__, cls.__name__) == _TORCHS else value
+    if not (isinstance(named, str) and named in _cpu.DTYPE_NAMES):
+        try:
+            named = str(np.dtype(value))
+        except (TypeError, ValueError):
+            named = ""
+    if named not in _cpu.DTYPE_NAMES:
+        raise TypeError(f"{where}: {name} must be {DTYPES}, got {describe(value)}")
+    return named
+
+
+_TORCHS = ("torch", "dtype")
+
+
+def dtype_number(where: str, name: str, value: Any) -> int | None:
+    """The same as kernels number it; None: nothing is said."""
+    return None if value is None else _cpu.DTYPE_NAMES.index(dtype_named(where, name, value))
+
+
 # The least numbers that round to infinity.
 _TOO_LARGE = {
     "float16": 65520.0,
@@ -174,7 +201,8 @@ class Role(NamedTuple):
     also : dtypes that it may have beside those that are computed, or (`Only`) instead of them.
     repeats : it broadcasts to the data's shape, or to what it is of.
     number : a number stands for one that repeats.
-    dtype : what it has to be beside the data's, by a rule of native calls.
+    dtype : what it has to be beside the data's, by a rule of native calls; "told": what the option
+    `dtype` says, or else the same.
     array : no number stands for it.
     """
 
@@ -189,6 +217,7 @@ class Role(NamedTuple):
 WHOLE = ("bool", "int32", "int64")
 
 DATA = Role()
+OF_RESULT = Role(dtype="told")  # as the result has it: the data's, or what `dtype` says
 ARRAY = Role(array=True)  # data that has axes of its own
 PARAMETER = Role(dtype="wide_enough", array=True)
 STATISTIC = Role(dtype="compute_type", array=True)  # of the data, as `forward` saved it

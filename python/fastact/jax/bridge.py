@@ -16,7 +16,7 @@ from jax.interpreters import ad, batching, mlir
 
 from ..interop import handlers, validate
 from ..interop.shapes import Shape
-from ..ops.engine.op import EntryPoint, arrays_of
+from ..ops.engine.op import TOLD, EntryPoint, arrays_of
 from ..ops.engine.spec import spec_of
 from ..ops.moments import Moments
 from . import axes, composed
@@ -105,6 +105,8 @@ def _taken_apart(
     options = dict(zip(either, args[count:], strict=False))
     if len(options) == len(args[count:]) and not options.keys() & kwargs.keys():
         args, kwargs = args[:count], {**options, **kwargs}  # else the op says what is wrong
+    if kwargs.get(TOLD) is not None:
+        kwargs = {**kwargs, TOLD: validate.dtype_named(point.where, TOLD, kwargs[TOLD])}
     arrays: list[Any] = []
 
     def take(value: Any) -> Any:
@@ -438,8 +440,10 @@ class Derivative:
         return found  # type: ignore[no-any-return]
 
     def _narrow(self, incoming: Any) -> list[Any]:
-        """In the dtype of the first array, as `backward` takes them."""
-        dtype = self.dtypes[self.names[0]]
+        """In the dtype of the first array, or of the result that was told its own: as `backward`
+        takes them."""
+        is_told = self.template.kwargs.get(TOLD) is not None
+        dtype = self.pair.outputs[0].dtype if is_told else self.dtypes[self.names[0]]
         return [None if one is None else one.astype(dtype) for one in incoming]
 
     def _saved(self, leaves: Sequence[Any]) -> tuple[Any, ...]:

@@ -15,7 +15,7 @@ from typing import Any, Protocol, cast
 import numpy as np
 
 from ..ops.bounds import computed_in
-from ..ops.engine.op import REQUIRED, arrays_of
+from ..ops.engine.op import OF_X, REQUIRED, arrays_of
 from .norm_rows import rows_of
 from .sum_axes import axes_of
 
@@ -76,7 +76,7 @@ def arrays_of_entry(op: Any, entry: str) -> tuple[str, ...]:
     """The names of the arrays that an entry point takes, in its order."""
     point = op.entry_points[entry]
     known = {*op.saves, *op.roles, *op.shares, *op.written, "residual", "mean", "rstd", "dtotal"}
-    known = (known | {"sum_dy", "sum_dy_xhat"}) - {"shape"}
+    known = (known | {"sum_dy", "sum_dy_xhat"}) - {"shape", OF_X}
     return tuple(n for n in (*point.arrays, *point.defaults) if n in known or n in point.arrays
                  if n != "shape")  # fmt: skip
 

@@ -12,7 +12,7 @@ from .engine.op import float32_under_autocast, names_of_ops, register
 from .engine.reductions import reduction, square_reduction
 from .engine.statistics import MeanVar, MomentsOp
 from .moments import Moments
-from .types import A, Array, ArrayOrNumber, Axes, Out, Outs, Stream
+from .types import A, Array, ArrayOrNumber, Axes, DType, Out, Outs, Stream
 
 
 @float32_under_autocast("cuda")
@@ -22,6 +22,8 @@ def sum(
     /,
     axis: Axes = None,
     *,
+    dtype: DType = None,
+    initial: float | None = None,
     where: ArrayOrNumber | None = None,
     by: Array | None = None,
     groups: int | None = None,
@@ -55,8 +57,9 @@ def sum(
     whichever way its axes step. (On a GPU the strides of several axes that are summed over, and how
     the result lies in memory, may count.)
 
-    `sum.forward` saves ``(shape, where, by)``, with the shape of x; `sum.backward` gives dx, which
-    is dy repeated along the axes that were summed over.
+    `sum.forward` saves ``(shape, where, by, x_dtype)``, with the shape of x, and its dtype where
+    `dtype` is given; `sum.backward` gives dx, which is dy repeated along the axes that were summed
+    over.
 
     References
     ----------
@@ -76,6 +79,8 @@ def sum(
     array([1., 5.])
     >>> fa.sum(np.array([1.0, 2.0, 4.0, 8.0]), by=[0, 2, 0, -1], groups=3)
     array([5., 0., 2.])
+    >>> fa.sum(np.full(3, 3e4, np.float16), dtype=np.float32, initial=0.5)
+    np.float32(90000.5)
     >>> y, saved = fa.sum.forward(np.ones((2, 3)), axis=0)
     >>> fa.sum.backward(np.array([1.0, 2.0, 3.0]), *saved, axis=0)
     array([[1., 2., 3.],
@@ -89,6 +94,7 @@ def sum_squares(
     /,
     axis: Axes = None,
     *,
+    dtype: DType = None,
     where: ArrayOrNumber | None = None,
     by: Array | None = None,
     groups: int | None = None,
@@ -149,6 +155,7 @@ def mean_var(
     /,
     axis: Axes = None,
     *,
+    dtype: DType = None,
     correction: float = 0,
     weights: Array | None = None,
     where: ArrayOrNumber | None = None,
@@ -170,7 +177,7 @@ def mean_var(
     Returns
     -------
     mean : array
-        Of x's dtype and framework; of integers it is float64.
+        Of x's framework and dtype, or the one that `dtype` names; of integers it is float64.
     var : array
         Of the same shape, dtype and framework.
 

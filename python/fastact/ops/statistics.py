@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from .engine.op import names_of_ops
 from .engine.statistics import statistic, weighted_average
-from .types import A, Array, ArrayOrNumber, Axes, Out, Stream
+from .types import A, Array, ArrayOrNumber, Axes, DType, Out, Stream
 
 
 @statistic("mean")
@@ -17,6 +17,7 @@ def mean(
     /,
     axis: Axes = None,
     *,
+    dtype: DType = None,
     weights: Array | None = None,
     where: ArrayOrNumber | None = None,
     by: Array | None = None,
@@ -50,6 +51,7 @@ def average(
     /,
     axis: Axes = None,
     *,
+    dtype: DType = None,
     weights: Array | None = None,
     where: ArrayOrNumber | None = None,
     by: Array | None = None,
@@ -74,8 +76,8 @@ def average(
     Returns
     -------
     array
-        The average, of x's dtype and framework. Where all weights are 0 it is NaN, and a
-        RuntimeWarning says so, as for no elements.
+        The average, of x's framework and dtype, or the one that `dtype` names. Where all weights
+        are 0 it is NaN, and a RuntimeWarning says so, as for no elements.
     sum_of_weights : array
         Where `returned` is True, of the average's shape, dtype and framework.
 
@@ -105,6 +107,7 @@ def var(
     /,
     axis: Axes = None,
     *,
+    dtype: DType = None,
     correction: float = 0,
     ddof: float | None = None,
     weights: Array | None = None,
@@ -142,6 +145,7 @@ def std(
     /,
     axis: Axes = None,
     *,
+    dtype: DType = None,
     correction: float = 0,
     ddof: float | None = None,
     weights: Array | None = None,
@@ -179,6 +183,8 @@ def nansum(
     /,
     axis: Axes = None,
     *,
+    dtype: DType = None,
+    initial: float | None = None,
     where: ArrayOrNumber | None = None,
     by: Array | None = None,
     groups: int | None = None,
@@ -211,6 +217,7 @@ def nanmean(
     /,
     axis: Axes = None,
     *,
+    dtype: DType = None,
     weights: Array | None = None,
     where: ArrayOrNumber | None = None,
     by: Array | None = None,
@@ -244,6 +251,7 @@ def nanvar(
     /,
     axis: Axes = None,
     *,
+    dtype: DType = None,
     correction: float = 0,
     ddof: float | None = None,
     weights: Array | None = None,
@@ -281,6 +289,7 @@ def nanstd(
     /,
     axis: Axes = None,
     *,
+    dtype: DType = None,
     correction: float = 0,
     ddof: float | None = None,
     weights: Array | None = None,

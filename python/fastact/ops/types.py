@@ -30,6 +30,9 @@ ArrayOrNumber: TypeAlias = Array | float
 
 Axes: TypeAlias = int | tuple[int, ...] | None
 
+#: A dtype, by its name or as NumPy, torch or JAX has it.
+DType: TypeAlias = Any
+
 #: A stream of CUDA's, torch's or CuPy's; see docs/conventions.md.
 Stream: TypeAlias = Any
 

@@ -16,8 +16,8 @@ from ..derivatives import formulas
 from ..derivatives import second as derivatives
 from ..derivatives.operations import Operations
 from ..interop import foreign
-from ..ops.engine.op import Op, arrays_of, result_of
-from .spec import Spec, check_recorded, spec_of
+from ..ops.engine.op import OF_X, Op, arrays_of, result_of
+from .spec import Spec, check_recorded, dtype_of_results, named_dtype, spec_of
 
 _MOST_LEVELS = 64  # of batches in batches, in torch
 
@@ -55,7 +55,8 @@ class Recorded:
         self.forward, self.backward = op.forward, op.backward
         tensors = {n: value for n, value in named.items() if isinstance(value, torch.Tensor)}
         self.names = [*tensors]
-        self.dtype = foreign.promoted(tensors[self.names[0]], op.integers).dtype
+        data = foreign.promoted(tensors[self.names[0]], op.integers).dtype
+        self.dtype = dtype_of_results(spec, named, data)
         self.simple = self.names == [*named][: len(args)] and type(op).result_of is Op.result_of
         self.kwargs = kwargs if self.simple else {}  # else it may have tensors
         self.places = [
@@ -404,6 +405,8 @@ def by_formula(
 def _dtype_of(name: str, spec: Spec, incoming: Sequence[Any], saved: Sequence[Any]) -> torch.dtype:
     """An argument's, by what is saved under its name, or else the data's."""
     kept = dict(zip(spec.saves, saved, strict=True))
+    if kept.get(OF_X) is not None:
+        return named_dtype(kept[OF_X])
     like = kept[name] if _is_tensor(kept.get(name)) else next(d for d in incoming if _is_tensor(d))
     dtype: torch.dtype = like.dtype
     return dtype

@@ -21,12 +21,13 @@ from typing import Any, SupportsIndex, get_type_hints
 
 import torch
 
+from .. import _cpu
 from ..derivatives import formulas
 from ..derivatives.operations import Operations
 from ..interop import foreign, validate
 from ..ops.activations import Parameters
 from ..ops.engine.activations import Activation
-from ..ops.engine.op import COMPUTED, DATA, Model, ops
+from ..ops.engine.op import COMPUTED, DATA, OF_X, TOLD, Model, ops
 from ..ops.types import (
     A,
     ActivationLike,
@@ -34,6 +35,7 @@ from ..ops.types import (
     ArrayOrNumber,
     Axes,
     Casting,
+    DType,
 )
 from .autograd import (
     TORCH,
@@ -52,6 +54,8 @@ from .spec import (
     check_numbers,
     check_recorded,
     check_switches,
+    dtype_of_results,
+    named_dtype,
     signed,
     spec_of,
     tensors_of,
@@ -74,6 +78,7 @@ _TYPES: dict[Any, str] = {
     Casting: "str",
     int | tuple[int, ...]: "int[]",
     Axes: "int[]?",
+    DType: "str?",
     tuple[int, ...]: "SymInt[]",
     SupportsIndex: "SymInt",
 }
@@ -158,7 +163,7 @@ class Operators:
         return f"{kind} {name}={default}"
 
     def _type_saved(self, name: str) -> str:
-        return "SymInt[]" if name == "shape" else "Tensor?"
+        return {"shape": "SymInt[]", OF_X: "str?"}.get(name, "Tensor?")
 
     # --- arguments --------------------------------------------------------------------------------
 
@@ -174,6 +179,8 @@ class Operators:
                 value = [value]
             elif kind == "SymInt":
                 value = signed(self.spec, name, value)
+            elif name == TOLD and value is not None:
+                value = validate.dtype_named(self.spec.where, name, value)
             elif kind == "str" and not isinstance(value, str):
                 value = getattr(value, "name", value)  # of an activation
             elif kind in ("Tensor", "Tensor?") and isinstance(value, int | float):
@@ -297,7 +304,7 @@ class Operators:
         op = self.spec.op
         shape = op.gradient_shape(name, saved)
         if shape is not None:
-            return _made(incoming, Model(shape))
+            return _made(incoming, Model(shape, saved.get(OF_X) or DATA))
         shared = (name, *(other for other, its in op.shares.items() if its == name))
         like = next((saved[n] for n in shared if saved.get(n) is not None), incoming)
         return torch.empty_like(like)
@@ -323,7 +330,7 @@ class Operators:
             self.call(*(v.detach() if isinstance(v, torch.Tensor) else v for v in values))  # checks
             named = self.named(values)
             wide = {name: TORCH.wide(value) for name, value in named.items()}
-            dtype = named[self.spec.arrays[0]].dtype
+            dtype = dtype_of_results(self.spec, named, named[self.spec.arrays[0]].dtype)
             found = tuple(y.to(dtype) for y in formulas.results(op, wide, _TRACED))
             return found[0] if len(found) == 1 else found
         step = _Step(self, named)
@@ -362,7 +369,8 @@ class _Step:
         self.operators = operators
         self.names = [n for n, value in named.items() if isinstance(value, torch.Tensor)]
         self.rest = {n: v for n, v in named.items() if n not in self.names}
-        self.dtype = named[operators.spec.arrays[0]].dtype
+        data = named[operators.spec.arrays[0]].dtype
+        self.dtype = dtype_of_results(operators.spec, named, data)
 
     def named(self, tensors: Sequence[torch.Tensor]) -> dict[str, Any]:
         return {**self.rest, **dict(zip(self.names, tensors, strict=True))}
@@ -514,7 +522,9 @@ def _is_forward_mode(named: Mapping[str, Any]) -> bool:
 def _made(like: torch.Tensor, model: Model) -> torch.Tensor:
     """An array that is to be filled."""
     dtype = like.dtype
-    if model.dtype != DATA:
+    if model.dtype in _cpu.DTYPE_NAMES:
+        dtype = named_dtype(model.dtype)
+    elif model.dtype != DATA:
         is_wide = model.dtype != COMPUTED or dtype == torch.float64
         dtype = torch.float64 if is_wide else torch.float32
     if model.shape is None:

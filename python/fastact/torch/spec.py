@@ -8,6 +8,7 @@ import torch
 
 from ..interop import foreign, validate
 from ..ops.engine import axes
+from ..ops.engine.op import TOLD
 from ..ops.engine.spec import Spec as Spec
 from ..ops.engine.spec import spec_of as spec_of
 
@@ -16,6 +17,18 @@ def tensors_of(named: Mapping[str, Any]) -> list[torch.Tensor]:
     """The tensors of a call, outputs among them."""
     values = [one for v in named.values() for one in (v if type(v) is tuple else (v,))]
     return [value for value in values if isinstance(value, torch.Tensor)]
+
+
+def dtype_of_results(spec: Spec, named: Mapping[str, Any], dtype: torch.dtype) -> torch.dtype:
+    """What the results of a call have, and their gradients: the data's, or what the call says."""
+    told = named.get(TOLD)
+    return dtype if told is None else named_dtype(validate.dtype_named(spec.where, TOLD, told))
+
+
+def named_dtype(name: str) -> torch.dtype:
+    """A dtype by its name."""
+    found: torch.dtype = getattr(torch, name)
+    return found
 
 
 def signed(spec: Spec, name: str, value: Any) -> Any:

@@ -13,23 +13,18 @@ struct SumCall {
   AxisFlags axes;
   int term;
   double divisor;
+  double initial;  // what a sum begins with, behind the divisor; -0 is nothing
   bool accumulate;
 };
 
-inline const char* problem_of_sum(const void* given) {
-  const SumCall& call = *static_cast<const SumCall*>(given);
-  return call.x.device_type != kDLCPU && call.y.dtype != call.x.dtype
-             ? "y must have the dtype of x on a GPU"
-             : nullptr;
-}
-
-// y OUT = the sum of a term of x IN over the axes, / divisor, or y IN/OUT += of that.
+// y OUT = initial + the sum of a term of x IN over the axes, / divisor, or y IN/OUT += the sum.
 constexpr Field kSumFields[] = {
     fields::in<&SumCall::x>("x"),
     fields::axes<&SumCall::axes>("axes", "x"),
-    fields::out<&SumCall::y>("y").reduced("x", "axes").wide_enough("x"),
+    fields::out<&SumCall::y>("y").reduced("x", "axes"),
     fields::in<&SumCall::term>("term").below(kTerms),
     fields::in<&SumCall::divisor>("divisor"),
+    fields::in<&SumCall::initial>("initial"),
     fields::in<&SumCall::accumulate>("accumulate"),
 };
 
@@ -93,6 +88,7 @@ struct MomentsCall {
   AxisFlags axes;
   int of_m2;
   double correction;
+  double initial;       // what a total begins with; -0 is nothing
   bool skips;           // NaN
   const char* warning;  // of too few elements; null: none (the CPU's)
 
@@ -123,17 +119,15 @@ inline const char* problem_of_moments(const void* given) {
   for (const ArrayArgument& result : call.results)
     if (result.shape && (result.dtype != model.dtype || !same_strides(model, result)))
       return "mean, low, second and count must have one dtype and the same strides";
-  if (x.device_type == kDLCPU) return nullptr;
-  if (x.dtype >= kDTypes) return "x must have a dtype that is computed on a GPU";
-  return model.dtype != x.dtype && model.dtype != kF64
-             ? "mean, low, second and count must have x's dtype or float64 on a GPU"
+  return x.device_type != kDLCPU && x.dtype >= kDTypes
+             ? "x must have a dtype that is computed on a GPU"
              : nullptr;
 }
 
 // mean OUT = the mean of x IN over the axes; low OUT = what its rounding lost; second OUT = what
 // OF_M2[of_m2] says of m2, the sum of the squared distances from it; count OUT = of how many
-// elements that is. With weights IN or where IN, which says whether an element counts, it is how
-// many elements `where` has True, or the sum of the weights.
+// elements that is. A total is initial + the sum. With weights IN or where IN, which says whether
+// an element counts, it is how many elements `where` has True, or the sum of the weights.
 constexpr Field kMomentsFields[] = {
     fields::in<&MomentsCall::inputs, MomentsCall::kX>("x").any_dtype(),
     fields::in<&MomentsCall::inputs, MomentsCall::kWeights>("weights")
@@ -155,6 +149,7 @@ constexpr Field kMomentsFields[] = {
         .optional(),
     fields::in<&MomentsCall::of_m2>("of_m2").below(kOfM2),
     fields::in<&MomentsCall::correction>("correction"),
+    fields::in<&MomentsCall::initial>("initial"),
     fields::in<&MomentsCall::skips>("skips"),
     fields::in<&MomentsCall::warning>("warning").optional(),
 };
@@ -201,6 +196,7 @@ constexpr Field kGroupedFields[] = {
     fields::in<&MomentsCall::term>("term").below(kTerms),
     fields::in<&MomentsCall::of_m2>("of_m2").below(kOfM2),
     fields::in<&MomentsCall::correction>("correction"),
+    fields::in<&MomentsCall::initial>("initial"),
     fields::in<&MomentsCall::skips>("skips"),
     fields::in<&MomentsCall::warning>("warning").optional(),
     fields::in<&MomentsCall::op>("op").optional(),
@@ -387,7 +383,7 @@ constexpr Field kGroupedGradientFields[] = {
     fields::in<&WeightedGradientCall::op>("op").optional(),
 };
 
-constexpr CallTable kSumCall = table_of_call<SumCall>("sum", kSumFields, problem_of_sum);
+constexpr CallTable kSumCall = table_of_call<SumCall>("sum", kSumFields);
 constexpr CallTable kSumBackwardCall =
     table_of_call<SumBackwardCall>("sum_backward", kSumBackwardFields);
 constexpr CallTable kSquareCall = table_of_call<SquareCall>("square_value_and_grad", kSquareFields);

@@ -8,7 +8,7 @@
 #   numbers of NumPy's   beside NumPy's arrays as arrays without axes, in memory of their own
 #   numbers and text     by type and value (NumPy's numbers beside tensors, too); keywords by name,
 #                        apart from positional arguments
-#   ops                  by their address; the plan keeps them alive
+#   ops, dtypes          by their address; the plan keeps them alive
 #   surroundings         the thread count that a call made now may use, and the instruction set
 #
 # Anything else has no key (a list, an integer of NumPy's, an empty array), and its call takes the
@@ -204,6 +204,10 @@ cdef bint put_text(CallKey* key, str text) except -1:
     return True
 
 
+cdef bint is_torch_dtype(object value) noexcept:
+    return strcmp(Py_TYPE(value).tp_name, "torch.dtype") == 0
+
+
 cdef bint put_value(CallKey* key, object value, int depth) except -1:
     """Enter an argument, by value or by identity; False: of a type that no key holds."""
     cdef TensorType* kind
@@ -234,7 +238,9 @@ cdef bint put_value(CallKey* key, object value, int depth) except -1:
         return True
     if PyUnicode_CheckExact(value):
         return put_text(key, value)
-    if isinstance(value, (FastActivation, CachedOp)) and key.ops < MAX_ARRAYS:
+    if (
+        isinstance(value, (FastActivation, CachedOp, type, cnp.dtype)) or is_torch_dtype(value)
+    ) and key.ops < MAX_ARRAYS:
         key.op[key.ops] = <PyObject*>value
         key.ops += 1
         return put(key, IS_OP) and put(key, <intptr_t><PyObject*>value)

@@ -371,7 +371,7 @@ cdef extern from "cpu/reductions/reduce.h" namespace "fastact" nogil:
         int64_t tile
         int64_t tasks
         double* partial
-        double divisor
+        double divisor, initial
         int* is_degenerate
 
 cdef extern from "cpu/reductions/summing_pass.h" namespace "fastact" nogil:

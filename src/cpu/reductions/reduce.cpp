@@ -238,7 +238,7 @@ void store_valid_means(const Reducer& r, int64_t first, int64_t n, const Results
   const bool has_few = r.of_m2 == kTotal || !r.table->divide_each(sum, count, n);
   for (int64_t i = 0; i < n && has_few && r.is_degenerate; ++i) note_count(r, count[i], 0);
   if (may_be_far(r, sum, n, -kMostDouble)) rescale_means(r, first, n, count, sum);
-  if (r.y) store_outputs(r, r.y, first, n, sum, nullptr);
+  if (r.y) store_sums(r, first, n, sum, nullptr);
   if (r.count) store_outputs(r, r.count, first, n, count, nullptr);
 }
 
@@ -344,18 +344,22 @@ void add_chunk(const Reducer& r, const Results& one, int64_t chunk, const Result
 
 void store_sums(const Reducer& r, int64_t first, int64_t n, const double* sums,
                 const double* errors) {
-  if (!r.accumulate) return store_outputs(r, r.y, first, n, sums, errors);
-  // One sum more: of what y holds.
+  const bool is_alone = bit_cast<uint64_t>(r.initial) == bit_cast<uint64_t>(-0.0);
+  if (!r.accumulate && is_alone) return store_outputs(r, r.y, first, n, sums, errors);
+  // One sum more: of what y holds, or of the initial number.
   alignas(64) double held[kMostColumns], held_errors[kMostColumns];
   alignas(64) char stage[kMostColumns * sizeof(double)];
   const MoveRow gather = gather_for(r.y_item);
   const int64_t step = output_stride(r);
   int64_t done = 0;
-  for_spans(r.outputs, first, n, [&](int64_t, int64_t y, int64_t m) {
-    gather(stage + done * r.y_item, r.y + y, step, m);
-    done += m;
-  });
-  r.table->widen[r.y_dtype](stage, r.y_item, n, held);
+  std::fill_n(held, n, r.initial);
+  if (r.accumulate) {
+    for_spans(r.outputs, first, n, [&](int64_t, int64_t y, int64_t m) {
+      gather(stage + done * r.y_item, r.y + y, step, m);
+      done += m;
+    });
+    r.table->widen[r.y_dtype](stage, r.y_item, n, held);
+  }
   std::fill(held_errors, held_errors + n, 0.0);
   r.table->merge_sums(sums, errors, held, held_errors, n);
   store_outputs(r, r.y, first, n, held, held_errors);
@@ -470,6 +474,7 @@ void set_moments(Reducer* r, const MomentsCall& call) {
     r->is_y_aligned &= reinterpret_cast<uintptr_t>(data) % uintptr_t(r->y_item) == 0;
   }
   r->of_m2 = OfM2(call.of_m2);
+  if (call.of_m2 == kTotal) r->initial = call.initial;
   r->correction = call.correction;
   r->skips = call.skips;
 }

@@ -61,9 +61,10 @@ struct Reducer {
   int dtype, y_dtype;
   int64_t item, y_item;
   const char* x;
-  char* y;             // the sum, or the mean
-  double divisor = 1;  // of the sum
-  bool accumulate;     // y IN/OUT
+  char* y;                // the sum, or the mean
+  double divisor = 1;     // of the sum
+  double initial = -0.0;  // what is added to the sum then
+  bool accumulate;        // y IN/OUT
   // Of moments, each of these and y null: not wanted.
   char* low;     // what the mean lost when it was rounded
   char* second;  // what `of_m2` says

@@ -12,7 +12,7 @@ cdef extern from "common/reductions/call.h" namespace "fastact" nogil:
         ArrayArgument x, y
         AxisFlags axes
         int term
-        double divisor
+        double divisor, initial
         cpp_bool accumulate
 
     ctypedef struct SumBackwardCall:

@@ -24,7 +24,7 @@ cdef int run_sum(const void* given, char* workspace, int64_t bytes) except -1:
         return 0
     if size == 0:
         if not call.accumulate:
-            fill_argument(&call.y, 0)
+            fill_argument(&call.y, 0 + call.initial)
         return 0
     threads = resolve_threads(size)
     prepare_sum(&reducer, call)
@@ -38,7 +38,7 @@ cdef void prepare_sum(Reducer* reducer, const SumCall* call) noexcept:
         reducer, table.reduce, call.term, <const Operand&>call.x, <const Operand&>call.y,
         call.axes.flags, call.x.dtype, call.y.dtype, call.accumulate
     )
-    reducer.divisor = call.divisor
+    reducer.divisor, reducer.initial = call.divisor, call.initial
 
 
 cdef void run_without_gil(const Reducer* reducer, int threads, int64_t size) noexcept:

@@ -221,7 +221,7 @@ bool reduce_few(const Reduction& plan, const MomentResults& to, cudaStream_t str
     constexpr int64_t kMostRows = sizeof(T) == 2 ? 4 : kMostFewRows;
     const bool is_few = plan.inner_reduced ? plan.inner <= kMostFewOfRow && plan.reduced.size == 1
                                            : plan.reduced.size <= kMostRows;
-    if (!is_few || to.of_m2 == kTotal || !plan.has_unit_inner) return false;
+    if (!is_few || to.of_m2 == kTotal || to.other >= 0 || !plan.has_unit_inner) return false;
     const FewCount of(int(plan.terms()), to.of_m2, to.correction, skips);
     const auto run = [&](auto kernel, const auto& sums, int64_t tasks) {
       launch(kernel, {blocks_for(ceil_div(tasks, kThreads)), kThreads}, stream, sums, to, of);

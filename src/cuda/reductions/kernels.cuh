@@ -466,6 +466,8 @@ struct SumResults {
   char* y;          // OUT, one element an output
   bool accumulate;  // y IN/OUT: added to
   Denominator divisor{};
+  double initial = -0.0;  // what a sum begins with
+  int other = -1;         // y's dtype, where that is not x's
 };
 template <class T>
 FASTACT_DEVICE double divided(const SumResults& to, double sum) {
@@ -473,7 +475,9 @@ FASTACT_DEVICE double divided(const SumResults& to, double sum) {
 }
 template <class T>
 FASTACT_DEVICE void put(const SumResults& to, int64_t at_y, double sum) {
-  put(reinterpret_cast<T*>(to.y + at_y), divided<T>(to, sum), to.accumulate);
+  sum = divided<T>(to, sum) + to.initial;
+  if (to.other >= 0) return put_by_call(to.y + at_y, to.other, sum, to.accumulate);
+  put(reinterpret_cast<T*>(to.y + at_y), sum, to.accumulate);
 }
 template <class T, class Columns>
 FASTACT_DEVICE void put_lanes(const SumResults& to, int64_t at_y, int64_t step, int count,
@@ -482,12 +486,16 @@ FASTACT_DEVICE void put_lanes(const SumResults& to, int64_t at_y, int64_t step, 
   T sums[kSize];
 #pragma unroll
   for (int j = 0; j < kSize; ++j) {
-    double sum = divided<T>(to, columns.of(j));
+    double sum = divided<T>(to, columns.of(j)) + to.initial;
+    if (to.other >= 0) {
+      if (j < count) put_by_call(to.y + at_y + j * step, to.other, sum, to.accumulate);
+      continue;
+    }
     if (to.accumulate && j < count)
       sum += double(widen(load(reinterpret_cast<const T*>(to.y + at_y + j * step))));
     sums[j] = narrow_once<T>(sum);
   }
-  store_lanes(to.y + at_y, step, count, sums);
+  if (to.other < 0) store_lanes(to.y + at_y, step, count, sums);
 }
 FASTACT_DEVICE void put_chunk(const SumResults&, double* partial, double sum) {
   store(partial, sum);

@@ -11,13 +11,14 @@ namespace {
 
 // Where the results go: the mean, its low part (which rounding lost), the second result (what
 // `of_m2` makes of m2) and the count; null: not wanted. All go by the strides of Sums::y. wide:
-// they are double, else of x's type.
+// they are double; other: their dtype, where that is neither double nor x's; -1: it is.
 struct MomentResults {
   static constexpr int kNumbers = 3;
   char *mean, *low, *second, *count;
   OfM2 of_m2;
-  double correction;
+  double correction, initial;
   bool skips, wide;
+  int other;
 };
 
 // The numbers of these results, before they are rounded.
@@ -35,7 +36,7 @@ struct OfMoments {
       m2 = scaled_square(m2, scale);
     }
     if (to.of_m2 == kTotal)
-      mean = count == 0 ? 0.0 : (mean + mean_low) * count, mean_low = m2 = 0;
+      mean = (count == 0 ? 0.0 : (mean + mean_low) * count) + to.initial, mean_low = m2 = 0;
     else if (count == 0)
       mean = __builtin_nan(""), mean_low = m2 = 0;
     left.set(count - to.correction);
@@ -73,6 +74,8 @@ FASTACT_DEVICE void put(const MomentResults& to, int64_t at, const Growing& all)
   for_results(to, at, [&](char* p, int k) {
     if (to.wide)
       store(reinterpret_cast<double*>(p), of.get<double>(k));
+    else if (to.other >= 0)
+      put_by_call(p, to.other, of.get<double>(k), false);
     else
       store(reinterpret_cast<T*>(p), of.get<T>(k));
   });
@@ -98,10 +101,11 @@ FASTACT_DEVICE void put_lanes(const MomentResults& to, int64_t at, int64_t step,
 #pragma unroll
   for (int j = 0; j < Columns::kSize; ++j) of[j] = OfMoments(to, columns.of(j, by), left);
   for_results(to, at, [&](char* p, int k) {
-    if (to.wide)
-      store_columns<double, 2>(of, p, step, count, k);
-    else
-      store_columns<T, Columns::kSize>(of, p, step, count, k);
+    if (to.wide) return store_columns<double, 2>(of, p, step, count, k);
+    if (to.other < 0) return store_columns<T, Columns::kSize>(of, p, step, count, k);
+#pragma unroll
+    for (int j = 0; j < Columns::kSize; ++j)
+      if (j < count) put_by_call(p + j * step, to.other, of[j].template get<double>(k), false);
   });
 }
 

@@ -31,14 +31,17 @@ MomentResults results_of(const MomentsCall& call, int64_t y_offset) {
   const auto data = [&](MomentsCall::Result k) {
     return call.results[k].data ? call.results[k].data + y_offset : nullptr;
   };
+  const bool is_wide = call.model().dtype == kF64;
   return {data(MomentsCall::kMean),
           data(MomentsCall::kLow),
           data(MomentsCall::kSecond),
           data(MomentsCall::kCount),
           OfM2(call.of_m2),
           call.correction,
+          call.initial,
           call.skips,
-          call.model().dtype == kF64};
+          is_wide,
+          is_wide || call.model().dtype == call.x().dtype ? -1 : call.model().dtype};
 }
 
 }  // namespace
@@ -185,8 +188,9 @@ void moments(const MomentsCall& call, void* workspace, cudaStream_t stream) {
     squares ? run(std::true_type{}, std::true_type{}) : run(std::true_type{}, std::false_type{});
   else
     squares ? run(std::false_type{}, std::true_type{}) : run(std::false_type{}, std::false_type{});
+  // A narrower result is infinite or 0 there in any case.
   if constexpr (sizeof(T) == sizeof(double))
-    if (to.second && is_of_squares(to.of_m2)) rescale<T>(call, stream);
+    if (to.wide && to.second && is_of_squares(to.of_m2)) rescale<T>(call, stream);
 }
 
 namespace {

@@ -50,6 +50,8 @@ void sum(const SumCall& call, void* workspace, cudaStream_t stream) {
       plan_reduction(empty ? call.y : call.x, call.y, call.axes, sizeof(T), false);
   SumResults to{plan.y, call.accumulate};
   to.divisor.set(call.divisor);
+  to.initial = call.initial;
+  if (call.y.dtype != call.x.dtype) to.other = call.y.dtype;
   switch (Term(call.term)) {
 #define FASTACT_CASE(name, Struct) \
   case k##Struct:                  \
@@ -112,7 +114,7 @@ SumCall sum_of(const SquareCall& call, int64_t (&ones)[kMaxAxes], int64_t (&none
   std::fill(none, none + kMaxAxes, 0);
   sum.y.data = call.y.data, sum.y.shape = ones, sum.y.strides = none;
   std::fill(sum.axes.flags, sum.axes.flags + call.x.ndim, true);
-  sum.term = kSquare, sum.divisor = 1;
+  sum.term = kSquare, sum.divisor = 1, sum.initial = -0.0;
   return sum;
 }
 

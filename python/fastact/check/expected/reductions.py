@@ -104,8 +104,8 @@ def _sum(case: Case) -> dict[str, Expected]:
     axes, result, _ = kept_of(case)
     x = wide(case.array(op.entry_points["call"].arrays[0]), DOUBLE)
     terms = np.where(where_of(case), term_of(op)(x), 0)
-    y = terms.sum(axes).reshape(result)
-    size = np.abs(terms).sum(axes).reshape(result)
+    y = terms.sum(axes).reshape(result) + initial_of(case)
+    size = np.abs(terms).sum(axes).reshape(result) + abs(initial_of(case))
     count = math.prod(case.shape[a] for a in axes)
     error = (op.bounds.ulp - 0.5) * ulp(y, dtype) + op.bounds.share(dtype) * size + count * TINY
     limit = np.finfo(np.float64).max / 4
@@ -139,6 +139,11 @@ def statistics_of(case: Case, skips: bool) -> Any:
 def is_weighted(case: Case) -> bool:
     """Whether elements count more than once, or not at all."""
     return case.has("weights") or case.has("where") or bool(case.option("skipna"))
+
+
+def initial_of(case: Case) -> float:
+    """What a sum begins with."""
+    return float(case.given["initial"]) if case.has("initial") else 0.0
 
 
 def correction_of(case: Case) -> float:

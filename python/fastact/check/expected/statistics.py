@@ -8,7 +8,15 @@ import numpy as np
 
 from ...measure.cases import DOUBLE, Case
 from .common import Expected, ulp
-from .reductions import TINY, correction_of, gradient_of, kept_of, statistics_of, where_of
+from .reductions import (
+    TINY,
+    correction_of,
+    gradient_of,
+    initial_of,
+    kept_of,
+    statistics_of,
+    where_of,
+)
 
 
 def expected(case: Case) -> dict[str, Expected]:
@@ -27,6 +35,7 @@ def _of_left(case: Case, found: Any) -> Any:
 def _statistic(case: Case, found: Any) -> dict[str, Expected]:
     op, dtype, correction = case.op, case.dtype, correction_of(case)
     exact, std = found.statistic(op.of, correction), np.sqrt(found.m2 / found.count)
+    exact = exact + initial_of(case)
     # Infinities, too few elements and equal values, which long doubles do not tell apart, have
     # cases of their own in tests/statistics.
     judged = np.isfinite(exact) & (found.count > correction)
@@ -36,6 +45,7 @@ def _statistic(case: Case, found: Any) -> dict[str, Expected]:
     of_left = _of_left(case, found)
     allowed = op.bounds.allowed(safe, found.mean, std, found.count, found.magnitude, dtype, of_left)
     allowed = np.nan_to_num(allowed) - ulp(safe, dtype) / 2 + found.count * TINY
+    allowed = allowed + op.bounds.sums.share(dtype) * abs(initial_of(case))
     if dtype == DOUBLE:  # a GPU adds up means of the largest numbers as they are
         judged &= np.abs(safe) <= np.finfo(np.float64).max
         judged &= (found.magnitude * found.count < 1e307) | (not case.on_gpu)

@@ -165,13 +165,18 @@ def signature_of(
 
     positional : its arrays. either : what follows by position or by keyword, with the defaults of
     the call, and required where the call has no such parameter. but : options of the call that it
-    does not take. more : options by keyword that the call does not have, with their defaults.
+    does not take. more : options that the call does not have, with their defaults: by keyword,
+    where they are not among `either`.
     """
     either, of_call = list(either), call.parameters
     skipped = {*positional, *either, *but, *_EVERY}
     options = [p for p in of_call.values() if p.name not in skipped]
     follow = [
-        Parameter(name, Parameter.POSITIONAL_OR_KEYWORD, default=_default(of_call, name))
+        Parameter(
+            name,
+            Parameter.POSITIONAL_OR_KEYWORD,
+            default=more.pop(name) if name in more else _default(of_call, name),
+        )
         for name in either
     ]
     follow += [p for p in options if p.kind is Parameter.POSITIONAL_OR_KEYWORD]
@@ -213,6 +218,9 @@ def untyped(function: Callable[..., Any]) -> Signature:
 # What an array that an op makes is like beside the data: of a statistic, say.
 DATA, COMPUTED, DOUBLE = "data", "computed", "double"
 
+# Or as an option says: of a result, and what `forward` has saved of x; without it as the data.
+TOLD, OF_X = "dtype", "x_dtype"
+
 
 #: The shape of a call's first array, among its arguments by name, where somebody has found it.
 SHAPE = "shape of the first array"
@@ -222,7 +230,7 @@ class Model(NamedTuple):
     """Shape and dtype of an array that an op makes.
 
     shape : None: as the first array, whose order in memory it has too.
-    dtype : the data's, the one in which they are computed, or float64.
+    dtype : the data's, the one in which they are computed, float64, or any by its name.
     """
 
     shape: tuple[int, ...] | None = None
@@ -234,7 +242,7 @@ class Makes(NamedTuple):
 
     like : the argument that it is like; None: the first one.
     shape : whose it has instead, by its name among what `_shapes` finds.
-    dtype : the argument's, the one in which the data are computed, or float64.
+    dtype : the argument's, the one in which the data are computed, float64, or an option's.
     in_place : it may be written where an argument lies.
     """
 
@@ -360,7 +368,11 @@ class Op(Generic[P, R]):
 
         def model(name: str) -> Model:
             made = self.makes.get(name, Makes())
-            return Model(None if made.shape is None else getattr(shapes, made.shape), made.dtype)
+            told = getattr(options, made.dtype, None)
+            dtype = DATA if made.dtype == TOLD else made.dtype
+            if told is not None:
+                dtype = validate.dtype_named(call.where, made.dtype, told)
+            return Model(None if made.shape is None else getattr(shapes, made.shape), dtype)
 
         kept = self.outputs_of("forward", options)[len(self.results) :]
         return [*map(model, self.results)], {name: model(name) for name in kept}

@@ -10,14 +10,14 @@ import numpy as np
 
 from ... import _cpu
 from ..._cpu import View
-from ...interop import validate
+from ...interop import foreign, validate
 from ...interop.call import Call
 from ..bounds import SumBounds
-from ..types import A, Array, ArrayOrNumber, Axes, Out, Outs, Stream
+from ..types import A, Array, ArrayOrNumber, Axes, DType, Out, Outs, Stream
 from . import axes as _axes
 from .axes import Over
 from .moments import IDENTITY, TOTAL, fill, is_weighted, over_x, reduce_moments, weighted_gradient
-from .op import Makes, P, R, positional, register, signature_of, untyped
+from .op import OF_X, TOLD, Makes, P, R, positional, register, signature_of, untyped
 from .served import CachedOp
 from .step import Step
 from .weighting import SAVED, by_groups
@@ -54,7 +54,8 @@ def add_up(
     divisor: float = 1.0,
 ) -> None:
     """Sum a term of x over `axes` into y, which has length 1 along them, over a divisor."""
-    call.run("sum", x=x, axes=axes, y=y, term=term, divisor=divisor, accumulate=accumulate)
+    given: Any = {"x": x, "axes": axes, "y": y, "term": term, "divisor": divisor}
+    call.run("sum", **given, initial=-0.0, accumulate=accumulate)
 
 
 def total(where: str, term: int, x: Any, axes: tuple[int, ...]) -> Any:
@@ -80,8 +81,9 @@ class AxisSum(CachedOp[P, R]):
     bounds = SUM_BOUNDS
     term: int
     divisor = 1.0  # of the sum
+    initial = -0.0  # what it begins with: nothing
     integers = INTEGERS
-    roles = MappingProxyType({"dy": validate.DATA})
+    roles = MappingProxyType({"dy": validate.OF_RESULT})
     shapes: Mapping[str, str | None] = MappingProxyType({"dy": "shape", "where": "whole"})
     _over: OverOf
 
@@ -99,7 +101,7 @@ class AxisSum(CachedOp[P, R]):
         if now.shapes.grouped and x.size:
             reduce_moments(now, {"mean": now.written("y")}, TOTAL, term=self.term)
         elif now.shapes.grouped:
-            fill(now.call, now.view("y"), 0.0)
+            fill(now.call, now.view("y"), 0.0 + getattr(now.options, "initial", self.initial))
         elif "where" not in now.views or not x.size:
             now.run("sum")
         elif self.term == IDENTITY:
@@ -130,14 +132,22 @@ class PlainSum(AxisSum[P, R]):
         call = self._declare(function, family)
         self._over, self._lacks = over, lacks
         masks = [name for name in SAVED if name in call.parameters]
-        self.results, self.saves = (result,), ("shape", *masks)
+        self._saves_dtype = (OF_X,) if TOLD in call.parameters else ()
+        self.results, self.saves = (result,), ("shape", *masks, *self._saves_dtype)
         self.fields = {"x": positional(call)[0], "y": result}
-        self.makes = {result: Makes(shape="shape"), "backward.dx": Makes(shape="whole")}
-        either = [name for name in (*masks, "axis") if masks]
-        self._enter_points(call, signature_of(call, ("dy", "shape"), either))
+        self.makes = {
+            result: Makes(shape="shape", dtype=TOLD),
+            "backward.dx": Makes(shape="whole", dtype=OF_X),
+        }
+        either = [name for name in (*masks, *self._saves_dtype, "axis") if masks]
+        of_x: Any = dict.fromkeys(self._saves_dtype)
+        backward = signature_of(call, ("dy", "shape"), either, but=("initial",), **of_x)
+        self._enter_points(call, backward)
 
     def saved(self, named: Mapping[str, Any]) -> tuple[Any, ...]:
-        return (self.shape_of(named), *(named.get(name) for name in self.saves[1:]))
+        is_told = named.get(TOLD) is not None
+        known = {**named, OF_X: foreign.dtype_name(named["x"]) if is_told else None}
+        return (self.shape_of(named), *(known.get(name) for name in self.saves[1:]))
 
     def gradient_shape(self, name: str, named: Mapping[str, Any]) -> tuple[int, ...] | None:
         return tuple(named["shape"])
@@ -152,7 +162,7 @@ class PlainSum(AxisSum[P, R]):
         >>> import numpy as np, fastact as fa
         >>> y, saved = fa.sum.forward(np.ones((2, 3)), axis=0)
         >>> saved
-        ((2, 3), None, None)
+        ((2, 3), None, None, None)
         >>> dbias, saved = fa.bias_grad.forward(np.ones((2, 3)))
         >>> fa.bias_grad.backward(np.array([1.0, 2.0, 3.0]), *saved)
         array([[1., 2., 3.],
@@ -182,18 +192,20 @@ class PlainSum(AxisSum[P, R]):
             What `forward` saved. Elements that were left out have a gradient of 0.
         by : array of int, optional
             What `forward` saved. Elements of no group have a gradient of 0.
+        x_dtype : dtype, optional
+            What `forward` saved: x's dtype, where it was told another one of the sum.
         out : array, optional
             Where to write dx, which may not share memory with dy.
 
         Returns
         -------
         array
-            The result: of the shape `shape`, and of dy's dtype and framework. For a number they are
-            `out`'s, or else NumPy's float64, as for integers.
+            The result: of the shape `shape`, and of dy's framework and dtype, or `x_dtype`. For a
+            number they are `out`'s, or else NumPy's float64, as for integers.
 
         Notes
         -----
-        No value is rounded; with `accumulate` the sum is, once.
+        No value is rounded, but to `x_dtype`; with `accumulate` the sum is, once.
 
         Examples
         --------
@@ -214,10 +226,13 @@ class PlainSum(AxisSum[P, R]):
         is_any = self._lacks is not None
         over = Over((), shape, (), shape) if is_any else self._over(where, options, shape)
         over = by_groups(call, options, over)
+        told = getattr(options, TOLD, None)
         if isinstance(options.dy, bool | int | float):
             every = tuple(range(len(over.grouped or shape)))
             return over if "out" in call.views else over._replace(dropped=every)
         dy = call.views["dy"]
+        if told is not None:
+            validate.has_dtype(where, "dy", dy, "same", "the sum", dy.of_dtype(told))
         if self._lacks is not None:
             return over._replace(dropped=self._lacks(where, dy.shape, shape))
         _axes.has_shape(where, "dy", dy, over.shape)
@@ -225,7 +240,7 @@ class PlainSum(AxisSum[P, R]):
 
     def _run_backward(self, now: Step) -> None:
         dy, dx = over_x(now, now.seen("dy")), now.view("dx")
-        if not is_weighted(now):
+        if not is_weighted(now) and dy.dtype == dx.dtype:
             now.run("broadcast", x=dy, y=dx)
         elif dx.size:
             x = dx if now.shapes.grouped else dy  # of x's shape; its numbers do not matter
@@ -236,7 +251,7 @@ class TermSum(AxisSum[P, R]):
     """A sum of a term t(x) over the axes `axis`, whose gradient needs x."""
 
     runs: Mapping[str, str] = MappingProxyType({"backward": "sum_backward"})
-    makes: Mapping[str, Makes] = MappingProxyType({"y": Makes(shape="shape")})
+    makes: Mapping[str, Makes] = MappingProxyType({"y": Makes(shape="shape", dtype=TOLD)})
 
     def __init__(self, function: Callable[P, R], term: str, over: OverOf, **others: Any) -> None:
         call = self._declare(function, "reductions")
@@ -267,6 +282,7 @@ class TermSum(AxisSum[P, R]):
         by: Array | None = None,
         axis: Axes = None,
         *,
+        dtype: DType = None,
         groups: int | None = None,
         keepdims: bool = False,
         out: Out[A] = None,
@@ -304,7 +320,7 @@ class TermSum(AxisSum[P, R]):
         """
 
     def _run_backward(self, now: Step) -> None:
-        if not is_weighted(now):
+        if not is_weighted(now) and now.views["dy"].dtype == now.views["x"].dtype:
             now.run("sum_backward")
         elif now.views["x"].size:
             dy = over_x(now, now.seen("dy"))

@@ -175,6 +175,7 @@ def _of_second(op: Any, entry: Any) -> Fields:
 def _of_backward(op: Any, several: bool) -> Fields:
     incoming = [a for a in op.entry_points["backward"].arrays if a not in op.saves]
     data, first = (*op.saves, *incoming)[0], op.gradients[0]
+    taken = op.entry_points["backward"].defaults
     out = f"Where to write {first}; it"
     result = f"array\n    The gradient {first}, of the shape, dtype and framework of {data}."
     if several:
@@ -187,7 +188,7 @@ def _of_backward(op: Any, several: bool) -> Fields:
         "The": "The gradients" if len(incoming) > 1 else "The gradient",
         "of": " and ".join(map(_result, incoming)),
         "its": "their" if len(incoming) > 1 else "its",
-        "data": data,
+        "data": f"{data}, or the one that `dtype` names" if "dtype" in taken else data,
         "out": f"{out} may be {incoming[0]} or {data} itself.",
         "result": result,
     }
@@ -603,6 +604,12 @@ Parameters
 axis : int or tuple of int, optional
     The axes to reduce, negative ones counted from the last; all of them without any. An empty tuple
     reduces none.
+dtype : dtype, optional
+    Of the result: float16, bfloat16, float32 or float64, by its name or as NumPy, torch or JAX has
+    it; x's without one. It may be wider than x, or narrower, and is what the result alone is
+    rounded to, once: NumPy rounds the elements to it first.
+initial : float, optional
+    What the sum begins with; it is finite, and added before the sum is rounded.
 correction : float, default 0
     Subtracted from the number of elements, or from the sum of the weights: 1 for the unbiased
     variance.
@@ -630,7 +637,8 @@ out : array, optional
 Returns
 -------
 array
-    The {called}, of {data}'s dtype and framework; of integers it is float64. {of_nothing}.
+    The {called}, of {data}'s framework and dtype, or the one that `dtype` names; of integers it is
+    float64. {of_nothing}.
 """
 
 STATISTIC = f"""{OVER_AXES}
@@ -730,6 +738,8 @@ def _weighted(b: StatisticBounds) -> str:
 
 _AXES_ERRORS = (
     ("axis", "TypeError", "an axis that is no integer"),
+    ("dtype", "TypeError", "a `dtype` that is none of these, or that `out` does not have"),
+    ("initial", "TypeError", "an initial number that is no real number"),
     ("correction", "TypeError", "a correction that is no real number"),
     ("ddof", "TypeError", "`correction` and `ddof` both given"),
     ("where", "TypeError", "a `where` that is not of bool"),
@@ -739,6 +749,7 @@ _AXES_ERRORS = (
         "a `by` that is not of integers, comes without `groups`, or not on the CPU",
     ),
     ("axis", "ValueError", "an axis out of range or named twice"),
+    ("initial", "ValueError", "an initial number that is not finite"),
     ("correction", "ValueError", "a correction that is not finite"),
     ("weights", "ValueError", "weights of another shape"),
     ("where", "ValueError", "a `where` of another shape"),

@@ -17,7 +17,7 @@ from ..._cpu import View
 from ...interop import validate
 from ..bounds import MomentBounds, StatisticBounds
 from ..moments import Moments
-from ..types import A, Array, ArrayOrNumber, Axes, Out, Stream
+from ..types import A, Array, ArrayOrNumber, Axes, DType, Out, Stream
 from . import axes as _axes
 from .axes import Over, over_axes
 from .moments import (
@@ -37,7 +37,7 @@ from .moments import (
     reduce_moments,
     weighted_gradient,
 )
-from .op import DATA, DOUBLE, Makes, Model, P, R, register, signature_of, untyped
+from .op import DOUBLE, TOLD, Makes, Model, P, R, register, signature_of, untyped
 from .reductions import INTEGERS, SUM_BOUNDS, VALID, add_up
 from .served import CachedOp
 from .step import Step
@@ -76,8 +76,9 @@ class Statistics(CachedOp[P, R]):
     integers = INTEGERS
     skips = False
     summed: int | None = None
+    initial = -0.0
     warning: str | None = None
-    roles = MappingProxyType({"dy": validate.DATA})
+    roles = MappingProxyType({"dy": validate.OF_RESULT})
     shapes = MappingProxyType({"dy": "shape", "where": "whole"})
     apart = ("dy",)
     fields = MappingProxyType({"dmean": "dy[0]", "dsecond": "dy[1]"})
@@ -97,7 +98,7 @@ class Statistics(CachedOp[P, R]):
         skips, correction = self._skips(now), getattr(options, "correction", 0.0)
         is_plain = x.dtype_name in _cpu.DTYPE_NAMES and not is_weighted(now)
         if not x.size:
-            self._of_nothing(now.call, made, correction)
+            self._of_nothing(now, made, correction)
         elif is_plain and self.summed is not None and made["count"] is None:
             now.run("sum", y=made[self.results[0]], term=self.summed, divisor=self._each(now))
         else:
@@ -117,19 +118,21 @@ class Statistics(CachedOp[P, R]):
         lengths = [now.views["x"].shape[axis] for axis in now.shapes.axes]
         return 1.0 if "sum" in self.results else float(math.prod(lengths))
 
-    def _of_nothing(self, call: Any, made: Mapping[str, View | None], correction: float) -> None:
+    def _of_nothing(self, now: Step, made: Mapping[str, View | None], correction: float) -> None:
         """Of no elements: NaN, or a sum of 0; a correction below 0 leaves a variance of 0 there."""
+        nothing = 0.0 + getattr(now.options, "initial", self.initial)
         zeros = {"sum", "m2", "count"}
         zeros |= {"var", "std"} if correction < 0 and not self.skips else set()
         for name, y in made.items():
             if y is not None:
-                fill(call, y, 0.0 if name in zeros else math.nan)
+                fill(now.call, y, nothing if name in zeros else math.nan)
                 if y.size and name == self.results[-1] and self.warning is not None:
                     _cpu.warn(self.warning)
 
     def _run_backward(self, now: Step) -> None:
         x, parts, skips = now.views["x"], now.spec.parts, self._skips(now)
-        is_apart = bool(parts) and (skips or is_weighted(now))  # x is read for each result
+        # x is read for each result
+        is_apart = bool(parts) and (skips or is_weighted(now) or self._is_other(now))
         if is_apart:
             validate.may_write(now.where, "out", now.view("dx"), {"x": x}, in_place=False)
         of_second = bool(parts) and not self._is_none(now, parts[1])
@@ -184,6 +187,7 @@ class Statistics(CachedOp[P, R]):
         is_number = of in _STEADY or (of == "mean" and not skips and not weighted)
         is_far = of in _SPREADS
         is_found = is_far or not is_number
+        weighted |= self._is_other(now)
         if is_found and of in _SLOPES and now.call.is_on_gpu and not weighted:
             one: Any = {"dsecond": None, "share": 0.0, "scale": 0.0, "accumulate": accumulate}
             one |= {"correction": getattr(now.options, "correction", 0.0)}
@@ -204,7 +208,12 @@ class Statistics(CachedOp[P, R]):
 
     def _takes_weights(self, now: Step) -> bool:
         """Whether the native functions of the gradient are the ones that weights have."""
-        return is_weighted(now)
+        return is_weighted(now) or self._is_other(now)
+
+    def _is_other(self, now: Step) -> bool:
+        """Whether gradients have another dtype than x, as results have it that were told theirs."""
+        dtype = now.views["x"].dtype
+        return any(now.views[name].dtype != dtype for name in now.spec.parts or ("dy",))
 
     def _hardly_rounded(self, now: Step) -> View:
         """A view of the dtype that factors of a gradient have.
@@ -244,13 +253,13 @@ class Pair(Statistics[P, R]):
     def __init__(self, function: Callable[P, R]) -> None:
         call = self._declare(function, "reductions")
         self.saves = ("x", *(name for name in SAVED if name in call.parameters))
-        dtype = DOUBLE if self.reads_whole else DATA
+        dtype = DOUBLE if self.reads_whole else TOLD
         self.makes = {n: Makes(shape="shape", dtype=dtype) for n in (*self.results, "count")}
         self._enter_points(call, untyped(self.backward))
 
     def _takes_weights(self, now: Step) -> bool:
         is_narrow = now.views["x"].itemsize < 4
-        return is_weighted(now) or (is_narrow and self._skips(now))
+        return super()._takes_weights(now) or (is_narrow and self._skips(now))
 
 
 class MeanVar(Pair[P, R]):
@@ -280,6 +289,7 @@ class MeanVar(Pair[P, R]):
         where: ArrayOrNumber | None = None,
         axis: Axes = None,
         *,
+        dtype: DType = None,
         correction: float = 0,
         keepdims: bool = False,
         out: Out[A] = None,
@@ -304,8 +314,8 @@ class MeanVar(Pair[P, R]):
             two arrays of the mean's shape is taken (for 16-bit data, of one of float64; with
             weights or a mask, of three of float64).
         out : array, optional
-            Where to write dx; it may be x itself, but with weights or a mask, and share no memory
-            with a gradient.
+            Where to write dx; it may be x itself, but with weights, a mask or `dtype`, and share no
+            memory with a gradient.
 
         Notes
         -----
@@ -449,8 +459,9 @@ class AxisStatistic(Statistics[P, R]):
         self.saves = ("x", *(name for name in SAVED if name in call.parameters))
         arrays = self.differentiated
         either = [name for name in (*self.saves, "axis") if name not in arrays]
-        self.makes = {**self.makes, **dict.fromkeys((of, "count"), Makes(shape="shape"))}
-        backward = signature_of(call, ("dy", *arrays), either, but=("returned",))
+        made = Makes(shape="shape", dtype=TOLD)
+        self.makes = {**self.makes, **dict.fromkeys((of, "count"), made)}
+        backward = signature_of(call, ("dy", *arrays), either, but=("returned", "initial"))
         self._enter_points(call, backward)
 
     def outputs_of(self, entry: str, options: Any) -> tuple[str, ...]:

@@ -21,13 +21,15 @@ from ...interop import validate
 from ...interop.call import Call
 from . import axes
 from .fused import bind
-from .op import COMPUTED, DATA, DOUBLE, REQUIRED, SHAPE, Makes, Op
+from .op import COMPUTED, DATA, DOUBLE, OF_X, REQUIRED, SHAPE, TOLD, Makes, Op
 from .weighting import ROLES as COUNTING
 from .weighting import read_what_counts
 
 #: How options that are numbers are checked, by their names.
-_NUMBERS: Mapping[str, Callable[[str, str, Any], float]] = {
+_NUMBERS: Mapping[str, Callable[[str, str, Any], float | None]] = {
     "eps": validate.epsilon,
+    "initial": validate.initial,
+    **dict.fromkeys((TOLD, OF_X), validate.dtype_number),
     **dict.fromkeys(("scale", "offset", "correction"), validate.number),
 }
 
@@ -94,7 +96,7 @@ class _Entry:
         self.arrays = (*self.parts, *arrays, *(n for n in op.roles if n in entry.defaults))
         leaders = (self.first, op.results[0], *entry.arrays[:1])
         self.leaders = [n for n in leaders if n in self.arrays]
-        roles = {n: op.roles.get(n, validate.DATA) for n in self.arrays}
+        roles = {n: op.roles.get(_whole(n), validate.DATA) for n in self.arrays}
         missing = (*op.optional, *(op.unsaved if takes_saved else ()))
         self.optional = {
             n
@@ -336,7 +338,10 @@ class Step:
             if name == leader:
                 continue
             rule, names, repeats = rules[name]
-            validate.has_dtype(where, name, view, rule, leader, data)
+            if rule != validate.OF_RESULT.dtype:
+                validate.has_dtype(where, name, view, rule, leader, data)
+            elif name in self.call.arrays:
+                self._has_told_dtype(name, view, leader, data)
             if names is None:
                 continue
             allowed = [shape if n == "data" else getattr(self.shapes, n) for n in names]
@@ -354,6 +359,12 @@ class Step:
             raise ValueError(
                 f"{where}: {name} must have shape {allowed[0]}{note}, got {view.shape}"
             )
+
+    def _has_told_dtype(self, name: str, view: View, leader: str, data: View) -> None:
+        told = getattr(self.options, TOLD, None)
+        if told is not None:
+            leader, data = "the result", data.of_dtype(told)
+        validate.has_dtype(self.where, name, view, "same", leader, data)
 
     def _repeated(self, name: str, view: View, model: View) -> View:
         """A number over a shape: it came as an array of the first one's."""
@@ -431,6 +442,9 @@ class Step:
         return True
 
     def _dtype(self, dtype: str) -> int | None:
+        told: int | None = getattr(self.options, dtype, None)
+        if told is not None:
+            return told
         if dtype == COMPUTED:
             return validate.computed_in(self.views[self.leader])
         is_whole = not 0 <= self.views[self.leader].dtype < _COMPUTED
