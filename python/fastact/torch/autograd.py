@@ -44,6 +44,7 @@ class Recorded:
         or is all that a derivative of the gradients could find the arguments by: results of the
         step, too.
     count : of the op's results.
+    known : the rules of its gradients, after the first that are recorded.
     simple : whether the tensors are all that is given by position, and the results are arrays.
     kwargs : what is given by name then, which has no tensors.
     """
@@ -70,6 +71,7 @@ class Recorded:
         self.others: tuple[Any, ...] | None = None
         self.shown: list[int] = []
         self.count = len(op.results)
+        self.known: Rules | None = None
 
     def __call__(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         """The op's value, recorded."""
@@ -136,6 +138,22 @@ class Recorded:
         options = {**self.options, **numbers}
         found = self.spec.second(wanted, ddx, incoming, saved, options, torch.empty_like)
         return [*found[: self.count], *[None] * (count - self.count), *found[self.count :]]
+
+    def rules(self, count: int, numbers: Mapping[str, Any]) -> "Rules":
+        """How its gradients are computed in a graph; count: of what comes in."""
+        if self.known is None or numbers:
+
+            def gradients(*tensors: Any) -> Any:
+                return self.gradients(tensors[:count], tensors[count:], numbers)
+
+            def second(wanted: Sequence[bool], ddx: Sequence[Any], tensors: Sequence[Any]) -> Any:
+                return self.second(wanted, ddx, tensors, numbers)
+
+            rules = Rules(gradients, second, {**self.rest, **numbers}, self.needed)
+            if numbers:
+                return rules
+            self.known = rules
+        return self.known
 
     def incoming(self, gradients: Sequence[Any]) -> tuple[Any, ...]:
         """The results' gradients, and then the kept arrays'."""
@@ -233,15 +251,7 @@ class Step(Function):
             except TypeError:
                 if not any(map(is_batch, incoming)):
                     raise
-        count = len(incoming)
-
-        def gradients(*tensors: Any) -> Any:
-            return call.gradients(tensors[:count], tensors[count:], numbers)
-
-        def second(wanted: Sequence[bool], ddx: Sequence[Any], tensors: Sequence[Any]) -> Any:
-            return call.second(wanted, ddx, tensors, numbers)
-
-        rules = Rules(gradients, second, {**call.rest, **numbers}, call.needed)
+        rules = call.rules(len(incoming), numbers)
         return None, None, *in_graph(call.spec, rules, *incoming, *saved)
 
     @staticmethod
@@ -355,6 +365,7 @@ class Twice(Function):
         tensors = [value if _is_tensor(value) else None for value in tensors]
         ctx.save_for_backward(*tensors)
         ctx.save_for_forward(*tensors)
+        ctx.set_materialize_grads(False)  # nothing comes back to most: no zeros are computed
 
     @staticmethod
     def saved(ctx: Any) -> list[Any]:
@@ -430,13 +441,19 @@ class Composed(Twice):
     @staticmethod
     def backward(ctx: Any, *ddx: Any) -> Any:
         spec, rules, tensors, count = ctx.spec, ctx.rules, Twice.saved(ctx), len(ddx)
-        wants_dy = ctx.needs_input_grad[2]
+        wanted = ctx.needs_input_grad[2:]
 
         def second(*each: Any) -> Any:
             pairs = zip(rules.names, each, strict=False)
-            back = {n: TORCH.wide(d) for n, d in pairs if n is not None and d is not None}
-            incoming, named = _taken_apart(spec, rules.options, each[count:])
-            found = derivatives.second(spec.op, back, incoming, named, TORCH, wants_dy=wants_dy)
+            back = {n: d for n, d in pairs if n is not None and d is not None}
+            dy, options = each[count], rules.options
+            if dy is not None and not foreign.is_for_dispatcher(dy):
+                made = spec.second_by_kernel(wanted, back, each[count:], options, torch.empty_like)
+                if made is not None:
+                    return made
+            back = {n: TORCH.wide(d) for n, d in back.items()}
+            incoming, named = _taken_apart(spec, options, each[count:])
+            found = derivatives.second(spec.op, back, incoming, named, TORCH, wants_dy=wanted[0])
             made = zip((*found[0], *map(found[1].get, spec.saves)), each[count:], strict=True)
             return [None if d is None or t is None else _narrowed(d, t.dtype) for d, t in made]
 

@@ -30,6 +30,7 @@ class RowFunction(CachedOp[P, R]):
         call = self._declare(function, "softmax")
         self.kind = _cpu.SOFTMAX_KINDS.index(self.name)
         self.bounds = SoftmaxBounds(self.name)
+        self._has_second(self.name)
         backward = signature_of(call, ("dy", *self.saves), but=("mask",))
         self._enter_points(call, backward, extra=len(self.besides))
 

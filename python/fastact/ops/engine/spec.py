@@ -93,6 +93,35 @@ class Spec:
         found = dict(zip(self.differentiates, outs, strict=True))
         return [found.get(name) for name in given]
 
+    def second_by_kernel(
+        self,
+        wanted: Sequence[bool],
+        ddx: Mapping[str, Any],
+        tensors: Sequence[Any],
+        options: Mapping[str, Any],
+        empty_like: Callable[[Any], Any],
+    ) -> list[Any] | None:
+        """The same by one kernel, where there is one for all of it, else None.
+
+        ddx : by the arguments of the gradients. tensors : incoming and saved. options : the call's.
+        """
+        op, first = self.op, self.op.differentiated[0]
+        dy, *saved = tensors
+        if op.second is None or [*ddx] != [first] or dy is None or dy.dtype != ddx[first].dtype:
+            return None
+        given = dict(zip((*self.incoming, *self.saves), tensors, strict=True))
+        wants = dict(zip(given, wanted, strict=True))
+        names = (*self.incoming, *op.moving)
+        # A bias has no part in dx, so no gradient comes back to it.
+        wanted = [wants[n] and n != "bias" for n in names]
+        outs = tuple(empty_like(given[n]) if w else None for n, w in zip(names, wanted, strict=True))
+        told = {n: value for n, value in options.items() if n in self.told}
+        args = (ddx[first], *[None] * (len(op.gradients) - 1), dy, *saved)
+        if op.backward.backward.by_kernel(*args, **told, out=outs) is None:
+            return None
+        found = dict(zip(names, outs, strict=True))
+        return [found.get(name) for name in given]
+
 
 @cache
 def spec_of(op: Op[..., Any]) -> Spec:
