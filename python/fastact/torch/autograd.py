@@ -446,15 +446,17 @@ class Composed(Twice):
         def second(*each: Any) -> Any:
             pairs = zip(rules.names, each, strict=False)
             back = {n: d for n, d in pairs if n is not None and d is not None}
-            dy, options = each[count], rules.options
-            if dy is not None and not foreign.is_for_dispatcher(dy):
-                made = spec.second_by_kernel(wanted, back, each[count:], options, torch.empty_like)
+            options, given = rules.options, each[count:]
+            if spec.by_kernel is not None and not any(
+                map(foreign.is_for_dispatcher, back.values())
+            ):
+                made = spec.second_by_kernel(wanted, back, given, options, torch.empty_like)
                 if made is not None:
                     return made
             back = {n: TORCH.wide(d) for n, d in back.items()}
-            incoming, named = _taken_apart(spec, options, each[count:])
+            incoming, named = _taken_apart(spec, options, given)
             found = derivatives.second(spec.op, back, incoming, named, TORCH, wants_dy=wanted[0])
-            made = zip((*found[0], *map(found[1].get, spec.saves)), each[count:], strict=True)
+            made = zip((*found[0], *map(found[1].get, spec.saves)), given, strict=True)
             return [None if d is None or t is None else _narrowed(d, t.dtype) for d, t in made]
 
         return None, None, *_third(ctx, second, *ddx, *tensors)
@@ -611,7 +613,18 @@ _unwrapped: Any = torch._functorch.utils.unwrap_dead_wrappers
 
 @cache
 def _apply(function: Any) -> Any:
-    return getattr(super(torch.autograd.Function, function), "apply")  # noqa: B009
+    """How a function is entered that saves in its forward, where no transform is at work."""
+
+    def forward(ctx: Any, *args: Any) -> Any:
+        output = function.forward(*args)
+        function.setup_context(ctx, args, output)
+        return output
+
+    own = staticmethod(forward), staticmethod(torch.autograd.Function.setup_context)
+    of = dict(zip(("forward", "setup_context"), own, strict=True))
+    made: Any = type(function)(function.__name__, (function,), {"__module__": "", **of})
+    made._backward_cls.apply = made.backward
+    return getattr(super(torch.autograd.Function, made), "apply")  # noqa: B009
 
 
 # Without Function.apply, which reads a signature at each call for defaults that are not there, and

@@ -108,6 +108,7 @@ struct SecondElement {
 template <class C>
 struct SecondOfNorm {
   static constexpr int kSums = 5;
+  static constexpr bool kHasTerms = true;
   RowGradient<C> of_u, of_g;
   C offset, mean_g_pu;
 
@@ -117,10 +118,10 @@ struct SecondOfNorm {
         offset(C(row.weight_offset)),
         mean_g_pu(C(row.sums[4])) {}
 
-  // Visits each sum's term.
-  template <class Add>
-  FASTACT_HD void add(C u, C dy, C x, C weight, Add add) const {
-    const C xhat = of_u.xhat(x), g = dy * (weight + offset);
+  // Visits each sum's term: of C, or of vectors of it.
+  template <class V, class Add>
+  FASTACT_HD void add(V u, V dy, V x, V weight, Add add) const {
+    const V xhat = of_u.xhat(x), g = dy * (weight + offset);
     add(0, u), add(1, u * xhat), add(2, g), add(3, g * xhat), add(4, g * u);
   }
   FASTACT_HD SecondElement<C> operator()(C u, C dy, C x, C weight) const {
@@ -141,13 +142,14 @@ struct SecondOfNorm {
 template <class C>
 struct SecondOfSoftmax {
   static constexpr int kSums = 2;
+  static constexpr bool kHasTerms = false;
   C scale, of_u, of_dy;
 
   FASTACT_HD explicit SecondOfSoftmax(const SecondRow& row)
       : scale(C(row.scale)), of_u(C(row.sums[0])), of_dy(C(row.sums[1])) {}
 
-  template <class Add>
-  FASTACT_HD void add(C u, C dy, C y, C, Add add) const {
+  template <class V, class Add>
+  FASTACT_HD void add(V u, V dy, V y, V, Add add) const {
     add(0, u * y), add(1, dy * y);
   }
   FASTACT_HD SecondElement<C> operator()(C u, C dy, C y, C) const {

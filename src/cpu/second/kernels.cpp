@@ -1,7 +1,6 @@
 // The kernels of second/second.h.
-#include <algorithm>
-
 #include "cpu/second/second.h"
+#include "cpu/simd/vector.h"
 
 FASTACT_BEGIN_NAMESPACE
 namespace {
@@ -20,28 +19,34 @@ FASTACT_HD C* out(const SecondChunk& chunk, int k) {
 
 template <class C, class Of>
 void sum(const SecondChunk& chunk, int64_t n, const SecondRow& row, double* lanes) {
+  typedef C V __attribute__((vector_size(kVector * sizeof(double))));
+  constexpr int kCount = int(sizeof(V) / sizeof(C)), kVectorsOfLanes = kSecondLanes / kCount;
   const C *saved = in<C>(chunk, 0), *u = in<C>(chunk, 1), *dy = in<C>(chunk, 2),
           *weight = in<C>(chunk, 3);
   const Of of(row);
-  for (int64_t i = 0; i < n;) {
-    alignas(64) C part[Of::kSums][kSecondLanes] = {};
-    const auto add = [&](int k) FASTACT_INLINED {
-      of.add(u[i + k], dy[i + k], saved[i + k], weight[i + k],
-             [&](int s, C term) FASTACT_INLINED { part[s][k] += term; });
-    };
-    for (int round = 0; round < kTermsOfLane && i < n; ++round, i += kSecondLanes) {
-      const int m = int(std::min<int64_t>(kSecondLanes, n - i));
-      if (m == kSecondLanes) {
+  const auto at = [](const C* from) FASTACT_INLINED {
+    V v;
+    memcpy(&v, from, sizeof v);
+    return v;
+  };
+  int64_t i = 0;
+  while (i + kSecondLanes <= n) {
+    V part[Of::kSums][kVectorsOfLanes] = {};
+    for (int term = 0; term < kTermsOfLane && i + kSecondLanes <= n; ++term)
+#pragma GCC unroll 8
+      for (int v = 0; v < kVectorsOfLanes; ++v, i += kCount)
+        of.add(at(u + i), at(dy + i), at(saved + i), at(weight + i),
+               [&](int s, V terms) FASTACT_INLINED { part[s][v] += terms; });
+    for (int s = 0; s < Of::kSums; ++s) {
+      alignas(64) C terms[kSecondLanes];
+      memcpy(terms, part[s], sizeof terms);
 #pragma omp simd
-        for (int k = 0; k < kSecondLanes; ++k) add(k);
-      } else {
-        for (int k = 0; k < m; ++k) add(k);
-      }
+      for (int k = 0; k < kSecondLanes; ++k) lanes[s * kSecondLanes + k] += double(terms[k]);
     }
-    for (int s = 0; s < Of::kSums; ++s)
-#pragma omp simd
-      for (int k = 0; k < kSecondLanes; ++k) lanes[s * kSecondLanes + k] += double(part[s][k]);
   }
+  for (int k = 0; i < n; ++i, ++k)
+    of.add(u[i], dy[i], saved[i], weight[i],
+           [&](int s, C term) FASTACT_INLINED { lanes[s * kSecondLanes + k] += double(term); });
 }
 
 template <class C, class Of>
@@ -54,7 +59,8 @@ void make(const SecondChunk& chunk, int64_t n, const SecondRow& row) {
 #pragma omp simd
   for (int64_t i = 0; i < n; ++i) {
     const SecondElement<C> made = of(u[i], dy[i], saved[i], weight[i]);
-    ddy[i] = made.ddy, dsaved[i] = made.dsaved, terms[i] = made.term;
+    ddy[i] = made.ddy, dsaved[i] = made.dsaved;
+    if (Of::kHasTerms) terms[i] = made.term;
   }
 }
 

@@ -18,6 +18,9 @@ class Spec:
     differentiates : the inputs of `backward` that have gradients, in their order; empty where it
         has no `backward` of its own.
     kept : what `forward` makes besides the results and `moving` of the op has.
+    by_kernel : second derivatives by one kernel, or None.
+    of_second : of what `backward` takes, incoming and saved, the places of what has a gradient by
+        the kernel of second derivatives.
     saves_in_order : whether `backward` takes them, and what is saved, by position.
     """
 
@@ -46,6 +49,9 @@ class Spec:
         self.kept = tuple(name for name in op.moving if name in made)
         second = op.entry_points.get("backward.backward")
         self.differentiates = tuple(n.removeprefix("d") for n in second.gives) if second else ()
+        moving = [in_order.index(name) for name in op.moving if name != "bias"]
+        self.of_second = (*range(len(self.incoming)), *moving)
+        self.by_kernel = None if op.second is None else op.backward.backward.by_kernel
         # Options that backward is told again, an activation's own among them.
         own = {name for activation in activations() for name in activation.parameters}
         given = {*self.incoming, *self.saves, "out", "accumulate", "stream"}
@@ -103,24 +109,25 @@ class Spec:
     ) -> list[Any] | None:
         """The same by one kernel, where there is one for all of it, else None.
 
-        ddx : by the arguments of the gradients. tensors : incoming and saved. options : the call's.
+        ddx : by the arguments of the gradients. tensors : incoming and saved.
         """
-        op, first = self.op, self.op.differentiated[0]
-        dy, *saved = tensors
-        if op.second is None or [*ddx] != [first] or dy is None or dy.dtype != ddx[first].dtype:
+        op, dy = self.op, tensors[0]
+        if self.by_kernel is None or len(ddx) > 1 or dy is None:
             return None
-        given = dict(zip((*self.incoming, *self.saves), tensors, strict=True))
-        wants = dict(zip(given, wanted, strict=True))
-        names = (*self.incoming, *op.moving)
-        # A bias has no part in dx, so no gradient comes back to it.
-        wanted = [wants[n] and n != "bias" for n in names]
-        outs = tuple(empty_like(given[n]) if w else None for n, w in zip(names, wanted, strict=True))
+        back = ddx.get(op.entry_points["call"].arrays[0])
+        if back is None or back.dtype != dy.dtype:
+            return None
+        outs = [empty_like(tensors[i]) if wanted[i] else None for i in self.of_second]
         told = {n: value for n, value in options.items() if n in self.told}
-        args = (ddx[first], *[None] * (len(op.gradients) - 1), dy, *saved)
-        if op.backward.backward.by_kernel(*args, **told, out=outs) is None:
+        args = (back, *[None] * (len(op.gradients) - 1), *tensors)
+        # A bias has no part in dx, and no gradient.
+        more = [None] * (len(op.moving) + 1 - len(outs))
+        if self.by_kernel(*args, **told, out=(*outs, *more)) is None:
             return None
-        found = dict(zip(names, outs, strict=True))
-        return [found.get(name) for name in given]
+        found = [None] * len(tensors)
+        for i, out in zip(self.of_second, outs, strict=True):
+            found[i] = out
+        return found
 
 
 @cache
