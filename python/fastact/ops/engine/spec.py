@@ -117,16 +117,18 @@ class Spec:
         back = ddx.get(op.entry_points["call"].arrays[0])
         if back is None or back.dtype != dy.dtype:
             return None
-        outs = [empty_like(tensors[i]) if wanted[i] else None for i in self.of_second]
         told = {n: value for n, value in options.items() if n in self.told}
         args = (back, *[None] * (len(op.gradients) - 1), *tensors)
-        # A bias has no part in dx, and no gradient.
-        more = [None] * (len(op.moving) + 1 - len(outs))
-        if self.by_kernel(*args, **told, out=(*outs, *more)) is None:
+        if len(self.of_second) <= len(op.moving) or not all(wanted[i] for i in self.of_second):
+            outs = [empty_like(tensors[i]) if wanted[i] else None for i in self.of_second]
+            more = [None] * (len(op.moving) + 1 - len(outs))  # of a bias, which has no part in dx
+            told["out"] = (*outs, *more)
+        made = self.by_kernel(*args, **told)
+        if made is None:
             return None
-        found = [None] * len(tensors)
-        for i, out in zip(self.of_second, outs, strict=True):
-            found[i] = out
+        found: list[Any] = [None] * len(tensors)
+        for i, one in zip(self.of_second, made, strict=False):
+            found[i] = one
         return found
 
 
