@@ -20,6 +20,7 @@ ROW_NORMS: tuple[str, ...]
 GATE_KINDS: tuple[str, ...]
 SOFTMAX_KINDS: tuple[str, ...]
 REDUCTIONS: tuple[str, ...]
+SECOND_KINDS: tuple[str, ...]
 GATE_ULPS: tuple[float, float]
 ELEMENTARY: tuple[str, ...]
 

@@ -12,15 +12,18 @@ from typing import Any
 
 import pytest
 import torch
+from native import recording
 from tensors import called, differentiated, each_op, leaves, sample
 from torch import distributed, nn
 from torch.autograd import forward_ad
 from torch.autograd.functional import hessian, jacobian
+from torch.utils._python_dispatch import TorchDispatchMode
 from torch_modules import CASES, Case
 
 import fastact as fa
 import fastact.torch
 import fastact.torch.nn as fnn
+from fastact import _cpu
 from fastact.torch import autograd
 
 # torch's own, of what it loads at the first use
@@ -136,6 +139,55 @@ def test_jacobians(op):
     expected = jacobian(f, x)
     assert torch.equal(jacobian(f, x, vectorize=True), expected)
     assert torch.equal(torch.func.jacrev(f)(x), expected)
+
+
+class Operations(TorchDispatchMode):
+    """What torch computes meanwhile."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.names: list[str] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.names.append(func.overloadpacket.__name__)
+        return func(*args, **(kwargs or {}))
+
+
+def nodes(tensor: torch.Tensor) -> list[str]:
+    """Those of a tensor's graph that compute something."""
+    found, left = [], [tensor.grad_fn]
+    while left:
+        node = left.pop()
+        if node is not None and node.name() != "torch::autograd::AccumulateGrad":
+            found.append(node.name())
+            left += [other for other, _ in node.next_functions]
+    return found
+
+
+@pytest.mark.parametrize("op", [op for op in fa.ops.values() if op.second is not None], ids=str)
+def test_a_second_derivative_is_one_pass_over_rows(op):
+    """Nothing is computed by torch, and the graph has a node for each call of an entry point."""
+    named = sample(op)
+    names = differentiated(op, named)
+    tensors = leaves(named, names)
+    saves_result = {*op.saves} & {*op.results}
+    _cpu.enable_call_cache(False)
+    try:
+        (y,) = called(op, named, names)(*tensors)
+        dy = torch.ones_like(y).requires_grad_()
+        (dx,) = torch.autograd.grad(y, tensors[:1], dy, create_graph=True)
+        assert len(nodes(dx)) == (2 if saves_result else 1)
+        for by, more in ([dy], []), ([dy, *tensors], ["sum"][: len(names) - 1]):
+            ddx = torch.ones_like(dx)
+            with recording() as (calls, _), Operations() as by_torch:
+                torch.autograd.grad(dx, by, ddx, retain_graph=True, allow_unused=True)
+            made = [function.__name__ for function, _ in calls]
+            assert made[0] == "second_rows"
+            if len(by) > 1:
+                assert made[1:] == [*more, *([op.runs["backward"]] if saves_result else [])]
+            assert {*by_torch.names} <= {"empty_like", "detach"}
+    finally:
+        _cpu.enable_call_cache(True)
 
 
 # --- modules --------------------------------------------------------------------------------------

@@ -169,6 +169,21 @@ class Call:
         if self._draft is not None:
             self._state(self._draft, view, given, value)
 
+    def take(self, name: str, value: Any, like: str, model: View) -> None:
+        """Take one argument more, which is as another one: of this shape and dtype."""
+        if isinstance(value, bool | int | float):
+            validate.holds(self.where, name, value, model.dtype_name)
+            self.views[name] = self.repeated(float(value), model)
+            return
+        framework = framework_of(value)
+        if framework is not self.framework and not (framework is None and self.framework is NUMPY):
+            raise TypeError(
+                f"{self.where}: {name} must come from {self.framework.name} as the other arrays "
+                f"do, got {foreign.describe(value)}"
+            )
+        self._take(name, value, framework, next(iter(self.arrays)), given=value)
+        validate.same_as(self.where, name, self.views[name], like, model)
+
     def _state(self, draft: Any, view: View, given: Any, array: Any) -> None:
         """State where a view's memory is: in what the caller gave, or in the array made of it."""
         is_scalar = isinstance(given, np.generic)

@@ -44,6 +44,7 @@ class Recorded:
         or is all that a derivative of the gradients could find the arguments by: results of the
         step, too.
     count : of the op's results.
+    known : the rules of its gradients, after the first that are recorded.
     simple : whether the tensors are all that is given by position, and the results are arrays.
     kwargs : what is given by name then, which has no tensors.
     """
@@ -71,6 +72,7 @@ class Recorded:
         self.others: tuple[Any, ...] | None = None
         self.shown: list[int] = []
         self.count = len(op.results)
+        self.known: Rules | None = None
 
     def __call__(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         """The op's value, recorded."""
@@ -137,6 +139,22 @@ class Recorded:
         options = {**self.options, **numbers}
         found = self.spec.second(wanted, ddx, incoming, saved, options, torch.empty_like)
         return [*found[: self.count], *[None] * (count - self.count), *found[self.count :]]
+
+    def rules(self, count: int, numbers: Mapping[str, Any]) -> "Rules":
+        """How its gradients are computed in a graph; count: of what comes in."""
+        if self.known is None or numbers:
+
+            def gradients(*tensors: Any) -> Any:
+                return self.gradients(tensors[:count], tensors[count:], numbers)
+
+            def second(wanted: Sequence[bool], ddx: Sequence[Any], tensors: Sequence[Any]) -> Any:
+                return self.second(wanted, ddx, tensors, numbers)
+
+            rules = Rules(gradients, second, {**self.rest, **numbers}, self.needed)
+            if numbers:
+                return rules
+            self.known = rules
+        return self.known
 
     def incoming(self, gradients: Sequence[Any]) -> tuple[Any, ...]:
         """The results' gradients, and then the kept arrays'."""
@@ -234,15 +252,7 @@ class Step(Function):
             except TypeError:
                 if not any(map(is_batch, incoming)):
                     raise
-        count = len(incoming)
-
-        def gradients(*tensors: Any) -> Any:
-            return call.gradients(tensors[:count], tensors[count:], numbers)
-
-        def second(wanted: Sequence[bool], ddx: Sequence[Any], tensors: Sequence[Any]) -> Any:
-            return call.second(wanted, ddx, tensors, numbers)
-
-        rules = Rules(gradients, second, {**call.rest, **numbers}, call.needed)
+        rules = call.rules(len(incoming), numbers)
         return None, None, *in_graph(call.spec, rules, *incoming, *saved)
 
     @staticmethod
@@ -356,6 +366,7 @@ class Twice(Function):
         tensors = [value if _is_tensor(value) else None for value in tensors]
         ctx.save_for_backward(*tensors)
         ctx.save_for_forward(*tensors)
+        ctx.set_materialize_grads(False)  # nothing comes back to most: no zeros are computed
 
     @staticmethod
     def saved(ctx: Any) -> list[Any]:
@@ -433,14 +444,22 @@ class Composed(Twice):
     @staticmethod
     def backward(ctx: Any, *ddx: Any) -> Any:
         spec, rules, tensors, count = ctx.spec, ctx.rules, Twice.saved(ctx), len(ddx)
-        wants_dy = ctx.needs_input_grad[2]
+        wanted = ctx.needs_input_grad[2:]
 
         def second(*each: Any) -> Any:
             pairs = zip(rules.names, each, strict=False)
-            back = {n: TORCH.wide(d) for n, d in pairs if n is not None and d is not None}
-            incoming, named = _taken_apart(spec, rules.options, each[count:])
-            found = derivatives.second(spec.op, back, incoming, named, TORCH, wants_dy=wants_dy)
-            made = zip((*found[0], *map(found[1].get, spec.saves)), each[count:], strict=True)
+            back = {n: d for n, d in pairs if n is not None and d is not None}
+            options, given = rules.options, each[count:]
+            if spec.by_kernel is not None and not any(
+                map(foreign.is_for_dispatcher, back.values())
+            ):
+                made = spec.second_by_kernel(wanted, back, given, options, torch.empty_like)
+                if made is not None:
+                    return made
+            back = {n: TORCH.wide(d) for n, d in back.items()}
+            incoming, named = _taken_apart(spec, options, given)
+            found = derivatives.second(spec.op, back, incoming, named, TORCH, wants_dy=wanted[0])
+            made = zip((*found[0], *map(found[1].get, spec.saves)), given, strict=True)
             return [None if d is None or t is None else _narrowed(d, t.dtype) for d, t in made]
 
         return None, None, *_third(ctx, second, *ddx, *tensors)
@@ -597,7 +616,18 @@ _unwrapped: Any = torch._functorch.utils.unwrap_dead_wrappers
 
 @cache
 def _apply(function: Any) -> Any:
-    return getattr(super(torch.autograd.Function, function), "apply")  # noqa: B009
+    """How a function is entered that saves in its forward, where no transform is at work."""
+
+    def forward(ctx: Any, *args: Any) -> Any:
+        output = function.forward(*args)
+        function.setup_context(ctx, args, output)
+        return output
+
+    own = staticmethod(forward), staticmethod(torch.autograd.Function.setup_context)
+    of = dict(zip(("forward", "setup_context"), own, strict=True))
+    made: Any = type(function)(function.__name__, (function,), {"__module__": "", **of})
+    made._backward_cls.apply = made.backward
+    return getattr(super(torch.autograd.Function, made), "apply")  # noqa: B009
 
 
 # Without Function.apply, which reads a signature at each call for defaults that are not there, and

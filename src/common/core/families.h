@@ -12,4 +12,5 @@
   X(gates, K(gate, GateTable, gate_table))                                                         \
   X(gated, K(gated, GatedKernels, gated_kernels))                                                  \
   X(softmax, K(softmax, SoftmaxTable, softmax_table))                                              \
-  X(rotary, K(rotary, RotaryKernels, rotary_kernels))
+  X(rotary, K(rotary, RotaryKernels, rotary_kernels))                                              \
+  X(second, K(second, SecondKernels, second_kernels))

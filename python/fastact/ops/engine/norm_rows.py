@@ -211,6 +211,8 @@ class Norm(CachedOp[P, R]):
         self.statistics = self.besides = STATISTICS if self.is_centred else STATISTICS[1:]
         arrays = positional(call)
         self.has_residual, self.has_gate = "residual" in arrays, "gate" in arrays
+        if not (self.has_residual or self.has_gate):
+            self._has_second(self.kind)
         self.has_casting = "casting" in call.parameters
         self.results = ("y", "total") if self.has_residual else ("y",)
         data = ("x", "gate") if self.has_gate else ("x",)

@@ -278,6 +278,8 @@ class Op(Generic[P, R]):
     checks : of options whose names alone do not tell how they are checked.
     runs : the native functions of entry points; calling the op runs the one of `forward`.
     fields : what native functions call something else than the op does: its names by theirs.
+    second : the kernel of its second derivatives, by its number in `_cpu.SECOND_KINDS`; None: there
+    is none, or `backward.backward` is an entry point of its spec.
     """
 
     name: str
@@ -304,6 +306,7 @@ class Op(Generic[P, R]):
     checks: Mapping[str, Callable[[str, str, Any], Any]] = MappingProxyType({})
     runs: Mapping[str, str] = MappingProxyType({})
     fields: Mapping[str, str] = MappingProxyType({})
+    second: int | None = None
     entry_points: Mapping[str, EntryPoint]
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
@@ -326,6 +329,11 @@ class Op(Generic[P, R]):
         self.roles = MappingProxyType({**own, **self.roles})
         _cpu.keep_compiled_call(type(self))
         return self.__signature__
+
+    def _has_second(self, kind: str) -> None:
+        """Take the kernel of second derivatives of this kind, if there is one."""
+        if kind in _cpu.SECOND_KINDS:
+            self.second = _cpu.SECOND_KINDS.index(kind)
 
     @property
     def differentiated(self) -> tuple[str, ...]:

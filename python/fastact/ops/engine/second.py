@@ -1,8 +1,9 @@
-"""`backward.backward` and `jvp` of ops that have no kernels for them.
+"""`backward.backward` of ops whose spec has none, and `jvp`.
 
-Arrays are checked as calls of `backward` and of the op check them. Then the op's formula is
-computed, in the arithmetic of the arrays' own framework (`fastact.derivatives`). Kernels alone
-are replayed, so no such call is cached.
+Arrays are checked as calls of `backward` and of the op check them. Then a kernel runs, where there
+is one for all of the call (`src/common/second/second.h`): it is replayed as calls of other entry
+points are. Anything else is computed by the op's formula, in the arithmetic of the arrays' own
+framework (`fastact.derivatives`), and not cached.
 """
 
 from __future__ import annotations
@@ -15,17 +16,19 @@ from typing import Any
 
 import numpy as np
 
-from ..._cpu import View
+from ..._cpu import TERMS, CachedCall, View
 from ...interop import handlers, validate
 from ...interop.foreign import describe
-from ...interop.frameworks import NUMPY, framework_of, namespace, see, to_numpy
-from . import fused
+from ...interop.frameworks import NUMPY, namespace
+from . import axes, fused
 from .op import EntryPoint, arrays_of, result_of
 from .spec import Spec, spec_of
 from .step import Step
 
+_ELEMENT = TERMS.index("identity")  # of a sum
 
-class Second:
+
+class Second(CachedCall):
     """The gradients of `backward`: of what comes back, and of what was saved.
 
     Takes what comes back to the gradients of `backward`, None for 0, and then what `backward`
@@ -51,11 +54,15 @@ class Second:
         self.op, self.__name__ = op, "backward.backward"
         self.point = EntryPoint(where, self.__signature__, gives, skips=True)
         self.backward = partial(no_third, where)
+        super().__init__(self._serve, op.entry_point("backward"), "backward")
+        #: The same, None where no kernel is for all of the call: for torch's tensors, whose own
+        #: formula is computed otherwise.
+        self.by_kernel = CachedCall(partial(self._serve, by_kernel=True), self, "by_kernel")
 
     def __reduce__(self) -> Any:
         return attrgetter(self.__name__), (self.op,)
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def _serve(self, *args: Any, by_kernel: bool = False, **kwargs: Any) -> Any:
         op, point = self.op, self.point
         is_fused = "activation" in point.defaults
         options = fused.bind(point, args, kwargs)[1] if is_fused else point.bind(args, kwargs)
@@ -65,22 +72,21 @@ class Second:
             with now.call:
                 now.prepare(models=True)
                 now.where = now.call.where = point.where
-                m = _operations(now)
-                ddx = self._ddx(now, options, m)
-                outs = self._outputs(now, options.out)
-                found = self._found(now, ddx, m)
-                results = [
-                    _written(made, out, options.accumulate, m) if wants else None
-                    for made, out, wants in zip(found, outs, options.wanted, strict=True)
-                ]
+                ddx, outs = self._ddx(now, options), self._outputs(now, options.out)
+                if self._has_kernel(now, ddx, by_kernel):
+                    results = self._of_kernel(now, options, outs)
+                elif by_kernel:
+                    return None
+                else:
+                    results = self._of_formula(now, options, ddx)
         except (TypeError, ValueError) as error:
             was = op.entry_points["backward"].where
             error.args = (str(error).replace(f"{was}:", f"{point.where}:", 1),)
             raise
         return tuple(results) if len(results) > 1 else results[0]
 
-    def _ddx(self, now: Step, options: Any, m: Any) -> dict[str, Any]:
-        """What comes back, by the arguments of the gradients."""
+    def _ddx(self, now: Step, options: Any) -> dict[str, str]:
+        """What comes back, checked: its names by the arguments of the gradients."""
         found = {}
         for gradient, name in zip(self.op.gradients, self.op.differentiated, strict=True):
             label, view = f"d{gradient}", now.view(gradient)
@@ -89,12 +95,14 @@ class Second:
                 continue
             if view is None:
                 raise ValueError(f"{now.where}: {label} must be None, for there is no {name}")
-            found[name] = _taken(now, label, value, name, view, m)
+            now.call.take(label, value, name, view)
+            found[name] = label
         return found
 
-    def _outputs(self, now: Step, outs: Sequence[Any]) -> list[Any]:
-        """The arrays to write, checked."""
+    def _outputs(self, now: Step, outs: Sequence[Any]) -> dict[str, View]:
+        """Views of the arrays to write, checked: by what they are the gradients of."""
         views: dict[str, View] = {}
+        found = {}
         names = (*self.incoming, *self.op.moving)
         for i, (name, out) in enumerate(zip(names, outs, strict=True)):
             if out is None:
@@ -102,10 +110,74 @@ class Second:
             label = validate.out_name(i, outs)
             if name not in now.views:
                 raise ValueError(f"{now.where}: {label} must be None, for there is no {name}")
-            view, _ = now.call.output(label, out, name)
-            validate.apart(now.where, label, view, views)
-            views[label] = view
-        return [*outs]
+            found[name], _ = now.call.output(label, out, name)
+            validate.apart(now.where, label, found[name], views)
+            views[label] = found[name]
+        return found
+
+    # --- by a kernel ------------------------------------------------------------------------------
+
+    def _has_kernel(self, now: Step, ddx: Mapping[str, str], is_quick: bool) -> bool:
+        """Whether one is for all of a call. is_quick: and takes less time than the formula may."""
+        x, weight = now.views[now.leader], now.views.get("weight")
+        if self.op.second is None or [*ddx] != [self.op.differentiated[0]] or now.activation:
+            return False
+        if weight is not None and (weight.dtype != x.dtype or x.itemsize < 4):
+            return False  # its gradient is the sum of numbers that lie in x's dtype
+        is_any = not is_quick or now.call.is_on_gpu
+        return is_any or _runs_along_rows(now.seen(now.leader), _rows(now))
+
+    def _of_kernel(self, now: Step, options: Any, outs: Mapping[str, View]) -> list[Any]:
+        call, op, shapes = now.call, self.op, now.shapes
+        made: dict[str, tuple[View, Any]] = {}
+        given = zip((*self.incoming, *op.moving), options.out, options.wanted, strict=True)
+        results: dict[str, Any] = {}
+        for name, out, wants in given:
+            results[name] = None
+            if wants and name in now.views:
+                view, new = outs.get(name), None
+                if view is None:
+                    view, new = call.output(name, None, name if name in call.arrays else now.leader)
+                made[name] = now._with_axes(now.spec.seen(name), view), new
+                results[name] = out, new
+        (dy,), x, terms = self.incoming, now.seen(now.leader), None
+        accumulate: Any = options.accumulate
+        if "weight" in made:
+            terms = now._with_axes(now.spec.seen(now.leader), call.temporary(now.leader))
+        call.run(
+            "second_rows",
+            saved=x,
+            ddx=now.seen(f"d{op.gradients[0]}"),
+            dy=now.seen(dy),
+            reduced=_rows(now),
+            **{name: now.seen(name) for name in ("weight", "mean", "rstd")},
+            **{to: made.get(of, (None,))[0] for to, of in (("ddy", dy), ("dsaved", now.leader))},
+            terms=terms,
+            kind=op.second,
+            scale=getattr(now.options, "scale", 1.0),
+            weight_offset=getattr(now.options, "weight_offset", 0.0),
+            accumulate=accumulate,
+        )
+        if terms is not None:
+            over, dweight = axes.others(shapes.of_parameter, terms.ndim), made["weight"][0]
+            more = {"term": _ELEMENT, "divisor": 1.0, "accumulate": accumulate}
+            call.run("sum", x=terms, axes=over, y=dweight, **more)
+        if "bias" in made:  # in which dx has no part
+            (view, _) = made["bias"]
+            call.run("broadcast", x=call.repeated(0.0, view), y=view, accumulate=accumulate)
+        return [pair and call.result(*pair) for pair in results.values()]
+
+    # --- by the op's formula ----------------------------------------------------------------------
+
+    def _of_formula(self, now: Step, options: Any, ddx: Mapping[str, str]) -> list[Any]:
+        m = _operations(now)
+        named = {n: _array(now, label, m, options) for n, label in ddx.items()}
+        return [
+            _written(made, out, options.accumulate, m) if wants else None
+            for made, out, wants in zip(
+                self._found(now, named, m), options.out, options.wanted, strict=True
+            )
+        ]
 
     def _found(self, now: Step, ddx: Mapping[str, Any], m: Any) -> list[tuple[Any, Any]]:
         """Each gradient, and an array of its dtype."""
@@ -224,38 +296,35 @@ def _operations(now: Step) -> Any:
     return operations(xp)
 
 
-def _array(now: Step, name: str, m: Any) -> Any:
-    """An array of the call; a number in its place becomes one. None: it is not there."""
+def _array(now: Step, name: str, m: Any, options: Any = None) -> Any:
+    """An array of the call; a number in its place becomes one. None: it is not there.
+
+    options : that have the number; None: the call's own.
+    """
     if name not in now.views:
         return None
     if name in now.call.arrays:
         return now.call.arrays[name]
-    return _filled(now, vars(now.options)[name], now.views[name].shape, m)
-
-
-def _filled(now: Step, number: Any, shape: Sequence[int], m: Any) -> Any:
-    if isinstance(number, bool):  # a mask
+    number = getattr(options or now.options, name)
+    if isinstance(number, bool) and not options:  # a mask
         return number
-    return m.zeros(shape, next(iter(now.call.arrays.values()))) + number
+    return m.zeros(now.views[name].shape, next(iter(now.call.arrays.values()))) + float(number)
 
 
-def _taken(now: Step, label: str, value: Any, like: str, model: View, m: Any) -> Any:
-    """An array that comes back, which is like another one."""
-    call = now.call
-    if isinstance(value, bool | int | float):
-        validate.holds(now.where, label, value, model.dtype_name)
-        return _filled(now, float(value), model.shape, m)
-    framework = framework_of(value)
-    if framework is None and call.framework is NUMPY:
-        value, framework = to_numpy(now.where, label, value), NUMPY
-    if framework is not call.framework:
-        raise TypeError(
-            f"{now.where}: {label} must come from {call.framework.name} as the other arrays do, "
-            f"got {describe(value)}"
-        )
-    view = see(now.where, label, value, framework, call.place)
-    validate.same_as(now.where, label, view, like, model)
-    return value
+def _rows(now: Step) -> tuple[int, ...]:
+    """The axes of a row, as kernels have them."""
+    shapes: Any = now.shapes
+    return shapes.reduced if hasattr(shapes, "reduced") else shapes.axes  # type: ignore[no-any-return]
+
+
+def _runs_along_rows(view: View, over: Sequence[int]) -> bool:
+    """Whether rows lie in memory one after the other, each in one piece."""
+    step = view.itemsize
+    for axis in range(view.ndim - 1, view.ndim - 1 - len(over), -1):
+        if axis not in over or (view.shape[axis] > 1 and view.strides[axis] != step):
+            return False
+        step *= view.shape[axis]
+    return True
 
 
 def _written(found: tuple[Any, Any], out: Any, accumulate: bool, m: Any) -> Any:

@@ -34,6 +34,7 @@ class RowFunction(CachedOp[P, R]):
         call = self._declare(function, "softmax")
         self.kind = _cpu.SOFTMAX_KINDS.index(self.name)
         self.bounds = SoftmaxBounds(self.name)
+        self._has_second(self.name)
         self._enter_points(call, self._of_backward(call), **self._counts())
 
     def _of_backward(self, call: Signature) -> Signature:

@@ -18,6 +18,9 @@ class Spec:
     differentiates : the inputs of `backward` that have gradients, in their order; empty where it
         has no `backward` of its own.
     kept : what `forward` makes besides the results and `moving` of the op has.
+    by_kernel : second derivatives by one kernel, or None.
+    of_second : of what `backward` takes, incoming and saved, the places of what has a gradient by
+        the kernel of second derivatives.
     saves_in_order : whether `backward` takes them, and what is saved, by position.
     """
 
@@ -46,6 +49,9 @@ class Spec:
         self.kept = tuple(name for name in op.moving if name in made)
         second = op.entry_points.get("backward.backward")
         self.differentiates = tuple(n.removeprefix("d") for n in second.gives) if second else ()
+        moving = [in_order.index(name) for name in op.moving if name != "bias"]
+        self.of_second = (*range(len(self.incoming)), *moving)
+        self.by_kernel = None if op.second is None else op.backward.backward.by_kernel
         # Options that backward is told again, an activation's own among them.
         own = {name for activation in activations() for name in activation.parameters}
         given = {*self.incoming, *self.saves, "out", "accumulate", "stream"}
@@ -92,6 +98,38 @@ class Spec:
             self.op.backward.backward(*ddx, *args, **kwargs, **options, out=tuple(outs))
         found = dict(zip(self.differentiates, outs, strict=True))
         return [found.get(name) for name in given]
+
+    def second_by_kernel(
+        self,
+        wanted: Sequence[bool],
+        ddx: Mapping[str, Any],
+        tensors: Sequence[Any],
+        options: Mapping[str, Any],
+        empty_like: Callable[[Any], Any],
+    ) -> list[Any] | None:
+        """The same by one kernel, where there is one for all of it, else None.
+
+        ddx : by the arguments of the gradients. tensors : incoming and saved.
+        """
+        op, dy = self.op, tensors[0]
+        if self.by_kernel is None or len(ddx) > 1 or dy is None:
+            return None
+        back = ddx.get(op.entry_points["call"].arrays[0])
+        if back is None or back.dtype != dy.dtype:
+            return None
+        told = {n: value for n, value in options.items() if n in self.told}
+        args = (back, *[None] * (len(op.gradients) - 1), *tensors)
+        if len(self.of_second) <= len(op.moving) or not all(wanted[i] for i in self.of_second):
+            outs = [empty_like(tensors[i]) if wanted[i] else None for i in self.of_second]
+            more = [None] * (len(op.moving) + 1 - len(outs))  # of a bias, which has no part in dx
+            told["out"] = (*outs, *more)
+        made = self.by_kernel(*args, **told)
+        if made is None:
+            return None
+        found: list[Any] = [None] * len(tensors)
+        for i, one in zip(self.of_second, made, strict=False):
+            found[i] = one
+        return found
 
 
 @cache

@@ -1,0 +1,77 @@
+// The kernels of second/second.h.
+#include "cpu/second/second.h"
+#include "cpu/simd/vector.h"
+
+FASTACT_BEGIN_NAMESPACE
+namespace {
+
+// So many terms are added in the compute type before their sum counts in double.
+constexpr int kTermsOfLane = 8;
+
+template <class C>
+FASTACT_HD const C* in(const SecondChunk& chunk, int k) {
+  return reinterpret_cast<const C*>(chunk.in[k]);
+}
+template <class C>
+FASTACT_HD C* out(const SecondChunk& chunk, int k) {
+  return reinterpret_cast<C*>(chunk.out[k]);
+}
+
+template <class C, class Of>
+void sum(const SecondChunk& chunk, int64_t n, const SecondRow& row, double* lanes) {
+  typedef C V __attribute__((vector_size(kVector * sizeof(double))));
+  constexpr int kCount = int(sizeof(V) / sizeof(C)), kVectorsOfLanes = kSecondLanes / kCount;
+  const C *saved = in<C>(chunk, 0), *u = in<C>(chunk, 1), *dy = in<C>(chunk, 2),
+          *weight = in<C>(chunk, 3);
+  const Of of(row);
+  const auto at = [](const C* from) FASTACT_INLINED {
+    V v;
+    memcpy(&v, from, sizeof v);
+    return v;
+  };
+  int64_t i = 0;
+  while (i + kSecondLanes <= n) {
+    V part[Of::kSums][kVectorsOfLanes] = {};
+    for (int term = 0; term < kTermsOfLane && i + kSecondLanes <= n; ++term)
+#pragma GCC unroll 8
+      for (int v = 0; v < kVectorsOfLanes; ++v, i += kCount)
+        of.add(at(u + i), at(dy + i), at(saved + i), at(weight + i),
+               [&](int s, V terms) FASTACT_INLINED { part[s][v] += terms; });
+    for (int s = 0; s < Of::kSums; ++s) {
+      alignas(64) C terms[kSecondLanes];
+      memcpy(terms, part[s], sizeof terms);
+#pragma omp simd
+      for (int k = 0; k < kSecondLanes; ++k) lanes[s * kSecondLanes + k] += double(terms[k]);
+    }
+  }
+  for (int k = 0; i < n; ++i, ++k)
+    of.add(u[i], dy[i], saved[i], weight[i],
+           [&](int s, C term) FASTACT_INLINED { lanes[s * kSecondLanes + k] += double(term); });
+}
+
+template <class C, class Of>
+void make(const SecondChunk& chunk, int64_t n, const SecondRow& row) {
+  const C *saved = in<C>(chunk, 0), *u = in<C>(chunk, 1), *dy = in<C>(chunk, 2),
+          *weight = in<C>(chunk, 3);
+  C *const ddy = out<C>(chunk, 0), *const dsaved = out<C>(chunk, 1),
+           *const terms = out<C>(chunk, 2);
+  const Of of(row);
+#pragma omp simd
+  for (int64_t i = 0; i < n; ++i) {
+    const SecondElement<C> made = of(u[i], dy[i], saved[i], weight[i]);
+    ddy[i] = made.ddy, dsaved[i] = made.dsaved;
+    if (Of::kHasTerms) terms[i] = made.term;
+  }
+}
+
+}  // namespace
+
+#define FASTACT_BOTH(function, C) {function<C, SecondOfNorm<C>>, function<C, SecondOfSoftmax<C>>}
+
+extern const SecondKernels second_kernels;
+const SecondKernels second_kernels = {
+    {FASTACT_BOTH(sum, float), FASTACT_BOTH(sum, double)},
+    {FASTACT_BOTH(make, float), FASTACT_BOTH(make, double)},
+};
+
+FASTACT_END_NAMESPACE

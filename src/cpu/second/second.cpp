@@ -1,0 +1,99 @@
+// The plan of second derivatives of rows, and a thread's partition of it (second.h).
+#include "cpu/second/second.h"
+
+#include <algorithm>
+
+#include "cpu/core/scratch.h"
+
+namespace fastact {
+namespace {
+
+using Data = SecondCall;
+
+constexpr int kRead[] = {Data::kSaved, Data::kU, Data::kDy, Data::kWeight};
+constexpr int kWritten[] = {Data::kDDy, Data::kDSaved, Data::kTerms};
+
+// One thread's rows.
+struct SecondRows {
+  const SecondJob& job;
+  const StridedOperands& s;
+  const bool is_wide, is_softmax;
+  ChunkReader reader;
+  SecondRow row;
+  SecondChunk chunk;
+  alignas(64) double lanes[kMostSecondSums * kSecondLanes];
+  alignas(64) char read[4][kPiece * sizeof(double)];
+  alignas(64) char made[3][kPiece * sizeof(double)];
+
+  explicit SecondRows(const SecondJob& j)
+      : job(j),
+        s(j.operands),
+        is_wide(s.compute_dtype == kF64),
+        is_softmax(j.kind == kSecondOfSoftmax),
+        reader(s),
+        row(j.row) {
+    char one[sizeof(double)];
+    store_as(s.compute_dtype, one, 1.0);
+    if (!s.data[Data::kWeight]) s.kernels->fill[is_wide](one, read[3], kPiece);
+  }
+
+  // visit(elements) of the chunks of a row, whose operands are then at hand.
+  template <class Visit>
+  void for_chunks(int64_t index, Visit visit) {
+    for (int64_t column = 0, n; column < s.columns.size; column += n) {
+      n = std::min(kPiece, s.columns.size - column);
+      reader.go(index, column, n);
+      for (int k = 0; k < 4; ++k)
+        chunk.in[k] = s.data[kRead[k]] ? reader.load(kRead[k], read[k]) : read[k];
+      visit(n);
+    }
+  }
+
+  double number(int k, int64_t index) const { return s.data[k] ? reader.number(k, index) : 0.0; }
+
+  void run(int64_t index) {
+    row.mean = number(Data::kMean, index), row.rstd = number(Data::kRstd, index);
+    std::fill_n(lanes, kMostSecondSums * kSecondLanes, 0.0);
+    for_chunks(index,
+               [&](int64_t n) { job.kernels->sum[is_wide][is_softmax](chunk, n, row, lanes); });
+    finish();
+    for_chunks(index, [&](int64_t n) {
+      for (int k = 0; k < 3; ++k) chunk.out[k] = reader.target(kWritten[k], made[k], adds(k));
+      job.kernels->make[is_wide][is_softmax](chunk, n, row);
+      for (int k = 0; k < 3; ++k) reader.finish(kWritten[k], chunk.out[k], made[k], adds(k));
+    });
+  }
+
+  bool adds(int k) const { return job.accumulate && kWritten[k] != Data::kTerms; }
+
+  // The sums of lanes, in halves, and what follows from them.
+  void finish() {
+    for (int i = 0; i < kMostSecondSums; ++i) {
+      double* const of = lanes + i * kSecondLanes;
+      for (int half = kSecondLanes / 2; half > 0; half /= 2)
+        for (int k = 0; k < half; ++k) of[k] += of[half + k];
+      row.sums[i] = of[0];
+    }
+    if (!is_softmax) SecondOfNorm<double>::finish(job.kind, double(s.columns.size), &row);
+  }
+};
+
+}  // namespace
+
+void prepare(SecondJob* job, const KernelTable* table, const SecondCall& call) {
+  Operand arrays[Data::kArrays];
+  int dtypes[Data::kArrays];
+  for (int k = 0; k < Data::kArrays; ++k) arrays[k] = call.data[k], dtypes[k] = call.data[k].dtype;
+  plan_rows(&job->operands, table->convert, Data::kArrays, arrays, dtypes, call.reduced, false);
+  job->kernels = table->second;
+  job->kind = call.kind, job->accumulate = call.accumulate;
+  job->row = {0, 0, call.weight_offset, call.scale, {}};
+}
+
+void second_partition(const SecondJob* job, int64_t index, int64_t partitions) {
+  with_frame<SecondRows>(*job, [&](SecondRows& rows) {
+    for_rows(job->operands, 1, 1, index, partitions, [&](int64_t row, int64_t) { rows.run(row); });
+  });
+}
+
+}  // namespace fastact

@@ -1,0 +1,39 @@
+// Second derivatives of rows (common/second/second.h), one row after the other: its sums chunk by
+// chunk, and then, from the cache, what it gives.
+#pragma once
+
+#include "common/second/second.h"
+#include "cpu/core/chunk_reader.h"
+#include "cpu/core/kernel_table.h"
+
+namespace fastact {
+
+constexpr int kSecondLanes = 16;  // of each sum
+constexpr int kMostSecondSums = 5;
+
+// Chunks of the operands in the compute type.
+struct SecondChunk {
+  const char* in[4];  // saved, ddx, dy, weight
+  char* out[3];       // ddy, dsaved, terms, each one of `in` or disjoint from all
+};
+
+// Compiled once per instruction set; [..][kind is softmax], of the compute type.
+struct SecondKernels {
+  // lanes IN/OUT += the terms of n elements, of each sum on kSecondLanes.
+  void (*sum[2][2])(const SecondChunk& chunk, int64_t n, const SecondRow& row, double* lanes);
+  void (*make[2][2])(const SecondChunk& chunk, int64_t n, const SecondRow& row);
+};
+
+struct SecondJob {
+  StridedOperands operands;  // by SecondCall::Data
+  const SecondKernels* kernels;
+  int kind;
+  bool accumulate;
+  SecondRow row;  // the numbers of the call
+};
+
+// The plan of a call that is not empty.
+void prepare(SecondJob* job, const KernelTable* table, const SecondCall& call);
+void second_partition(const SecondJob* job, int64_t index, int64_t partitions);
+
+}  // namespace fastact

@@ -1,0 +1,197 @@
+"""Second derivatives of rows by one kernel: as the op's formula has them, in every layout.
+
+That the formula is right, differences say: tests/ops/test_derivatives.py.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+from conftest import assert_same_bits, needs_two_fused_isas, on_fused_isas
+from devices import EMULATED, to_emulated
+from differences import Call
+from native import recording
+
+import fastact as fa
+from fastact import _cpu
+from fastact.interop import devices
+from fastact.measure import cases
+
+OPS = [op for op in fa.ops.values() if op.second is not None]
+each_op = pytest.mark.parametrize("op", OPS, ids=lambda op: op.name)
+
+#: What has few rows and many, shorter and longer than a chunk of the kernels and than a block.
+SHAPES = [(2, 4, 3), (5, 8, 130), (1, 2, 2100)]
+each_shape = pytest.mark.parametrize("shape", SHAPES, ids=str)
+
+#: Other ways to call an op, where it has such options.
+WAYS: list[dict[str, Any]] = [
+    {}, {"axis": 0}, {"axis": (1, 2)}, {"scale": 0.5}, {"weight_offset": 0.5}, {"weight": None},
+    {"channel_axis": -1},
+]  # fmt: skip
+
+
+def sampled(op: Any, shape: tuple[int, ...], way: dict[str, Any], dtype: Any = np.float64) -> Call:
+    """A call in which something comes back to dx alone."""
+    if not {*way} <= {*op.entry_points["call"].defaults}:
+        pytest.skip("the op has no such option")
+    random = np.random.default_rng(0)
+    named = {**cases.sample(op, *random.normal(size=(2, *shape)).astype(dtype)), **way}
+    over = named.get("axis", -1)
+    for name in ("weight", "bias"):
+        if named.get(name) is not None and "axis" in way:
+            axes = sorted(a % len(shape) for a in (over if isinstance(over, tuple) else (over,)))
+            named[name] = random.normal(size=[shape[a] for a in axes]).astype(dtype)
+    try:
+        call = Call(op, named, random)
+    except ValueError:
+        pytest.skip("the option does not fit the sample")
+    call.ddx[1:] = [None] * (len(call.ddx) - 1)
+    return call
+
+
+@contextmanager
+def by_formula(op: Any) -> Iterator[None]:
+    """Without the kernel."""
+    was, cached = op.second, _cpu.is_call_cache_enabled()
+    _cpu.enable_call_cache(False)
+    op.second = None
+    try:
+        yield
+    finally:
+        op.second = was
+        _cpu.enable_call_cache(cached)
+
+
+def widened(value: np.ndarray) -> np.ndarray:
+    return value if value.dtype.kind in "bi" else value.astype(np.float64)
+
+
+@pytest.mark.parametrize("way", WAYS, ids=lambda way: "-".join(map(str, way.items())))
+@each_shape
+@each_op
+def test_the_formula(op, shape, way, dtype, backend):
+    call = sampled(op, shape, way, dtype)
+    with by_formula(op):
+        expected = call.second(widened)
+    if dtype.itemsize == 2 and "weight" in call.named and backend.name != "numpy":
+        return  # with a weight there is no kernel
+    found = call.second(backend.of)
+    for got, right in zip(found, expected, strict=True):
+        assert (got is None) == (right is None)
+        if right is not None:
+            scale = np.abs(right).max() + 1.0
+            u = 2.0**-53 if dtype == np.float64 else 2.0**-24
+            rounding = float(ml_dtypes.finfo(dtype).eps)
+            made = backend.numpy(got).astype(np.float64)
+            assert np.abs(made - right).max() <= (64 * u + 0.51 * rounding) * scale
+
+
+@each_op
+def test_one_call_of_the_kernel(op):
+    """And, of a weight and a bias, a sum and zeros; none of them where nobody wants those."""
+    call = sampled(op, SHAPES[0], {})
+    args, named = call.arguments(np.asarray)
+    _cpu.enable_call_cache(False)
+    try:
+        with recording() as (calls, _):
+            found = op.backward.backward(*args, **named, **call.options)
+        more = ["sum", "broadcast"][: len(op.gradients) - 1]
+        assert [function.__name__ for function, _ in calls] == ["second_rows", *more]
+        outs = (np.empty_like(found[0]), *[None] * (len(found) - 1))
+        with recording() as (calls, _):
+            op.backward.backward(*args, **named, **call.options, out=outs)
+        assert [function.__name__ for function, _ in calls] == ["second_rows"]
+    finally:
+        _cpu.enable_call_cache(True)
+    assert_same_bits(outs[0], found[0])
+
+
+def assert_all_same(found: Any, expected: Any) -> None:
+    for got, right in zip(found, expected, strict=True):
+        assert (got is None) == (right is None)
+        if right is not None:
+            assert_same_bits(np.ascontiguousarray(got), np.ascontiguousarray(right))
+
+
+@each_shape
+@each_op
+def test_bits(op, shape, dtype):
+    """The same in any layout, for any threads, and as recorded calls have them."""
+    call = sampled(op, shape, {}, dtype)
+    expected = call.second(np.asarray)
+    layouts = (
+        np.asfortranarray,
+        lambda a: np.flip(np.flip(a).copy()),
+        lambda a: np.repeat(a[..., None], 2, -1)[..., 0],
+    )
+    for of in layouts:  # a weight's gradient is a sum over rows in memory's order
+        if dtype.itemsize > 2 or "weight" not in call.named:
+            assert_all_same(call.second(of)[:2], expected[:2])
+    for threads in (1, 2, 3):
+        with fa.num_threads(threads):
+            for _ in range(4):
+                assert_all_same(call.second(np.asarray), expected)
+
+
+@needs_two_fused_isas
+@each_shape
+@each_op
+def test_avx2_and_avx512_have_the_same_bits(op, shape, dtype):
+    call = sampled(op, shape, {}, dtype)
+    first, *others = on_fused_isas(lambda: call.second(np.asarray))
+    for found in others:
+        assert_all_same(found, first)
+
+
+@each_op
+def test_outputs(op):
+    """Given, in the place of what is read, and added to."""
+    call = sampled(op, SHAPES[1], {})
+    args, named = call.arguments(np.asarray)
+    expected = call.second(np.asarray)
+    rest = [None] * (len(expected) - 2)
+    ddx, dy = args[0], args[len(op.gradients)]
+    added = tuple(np.ones_like(d) for d in expected[:2])
+    op.backward.backward(*args, **named, **call.options, out=(*added, *rest), accumulate=True)
+    found = op.backward.backward(*args, **named, **call.options, out=(ddx, dy, *rest))
+    assert found[0] is ddx
+    assert found[1] is dy
+    for got, more, right in zip(found, added, expected, strict=False):
+        assert_same_bits(got, right)
+        assert_same_bits(more, 1.0 + right)
+
+
+@pytest.mark.skipif(not EMULATED, reason="needs the emulated device")
+@each_op
+def test_arrays_without_arithmetic(op):
+    """Arrays of a device that have none, where a kernel is for all of the call."""
+    call = sampled(op, SHAPES[1], {}, np.float32)
+    of = to_emulated(devices.emulate().ExchangeArray)
+    assert all(d is None or type(d) is type(of(np.ones(1, "f4"))) for d in call.second(of))
+    call.ddx[0] = None
+    with pytest.raises(TypeError, match="whose arithmetic finds"):
+        call.second(of)
+
+
+@each_op
+def test_nothing(op):
+    call = sampled(op, (0, 4, 3), {})
+    for made, model in zip(
+        call.second(np.asarray)[:2], (call.dys[0], call.named["x"]), strict=True
+    ):
+        assert made.shape == model.shape
+
+
+@each_op
+def test_native_calls_tell_norms_from_softmax(op):
+    view = _cpu.View.from_numpy(np.ones((2, 3)))
+    wrong = {"kind": op.second, "rstd": view if "rstd" not in op.saves else None}
+    named = dict.fromkeys(_cpu.native_calls()["second_rows"])
+    named |= {"saved": view, "ddx": view, "dy": view, "reduced": (1,), "scale": 1.0}
+    named |= {"weight_offset": 0.0, "accumulate": False, **wrong}
+    with pytest.raises(ValueError, match="rstd"):
+        _cpu.native_call("second_rows", named).run(None, 0)
