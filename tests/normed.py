@@ -86,6 +86,11 @@ class Setting:
         return x.astype(made_in).reshape(self.split_shape)
 
 
+def told(op: Any, **more: Any) -> dict[str, Any]:
+    """What of a norm's dropout must be told, where it has some; more : other values."""
+    return {n: v for n, v in {**needed(op), **more}.items() if n in op.checks}
+
+
 def for_every_norm(settings: list[Setting]) -> list[Setting]:
     """The settings; a norm without settings gets another norm's, whose rows are alike.
 
@@ -96,9 +101,8 @@ def for_every_norm(settings: list[Setting]) -> list[Setting]:
         if op.name in {s.op for s in settings}:
             continue
         alike = [s for s in settings if s.kind.rows == traits(op).rows]
-        more = {n: v for n, v in needed(op).items() if n in op.checks}
         found += [
-            replace(s, op=op.name, options={**s.options, **more})
+            replace(s, op=op.name, options={**s.options, **told(op)})
             for s in alike
             if s.op == alike[0].op
         ]
@@ -207,8 +211,8 @@ class Arrays:
         if not self.setting.adds:
             return self.x
         if self.setting.kind.drops:
-            told = {n: v for n, v in self.setting.options.items() if n in fa.dropout.checks}
-            return fa.dropout(self.x, residual=self.residual, **told)
+            how = {n: v for n, v in self.setting.options.items() if n in fa.dropout.checks}
+            return fa.dropout(self.x, residual=self.residual, **how)
         compute = np.promote_types(self.x.dtype, np.float32)
         return (self.x.astype(compute) + self.residual.astype(compute)).astype(self.x.dtype)
 

@@ -33,26 +33,29 @@ def arrays(op, dtype, shape):
 # Rows that are no whole blocks of numbers, that share a buffer, and that take several chunks.
 @each_op
 @pytest.mark.parametrize("shape", [(9, 7), (5, 3, 256), (3, 5001)], ids=str)
-def test_the_bits_of_two_ops(backend, dtype, op, shape):
+@pytest.mark.parametrize("how", [{}, {"activation": "mish"}, {"casting": "llama"}], ids=str)
+def test_the_bits_of_two_ops(backend, dtype, op, shape, how):
+    if "casting" in how and traits(op).centred:
+        pytest.skip("it has no casting")
     x, residual, dy, dtotal, weights = arrays(op, dtype, shape)
     of = backend.of
     given_weights = [*map(of, weights)]
-    (y, total), saved = op.forward(of(x), of(residual), *given_weights, **TOLD)
+    (y, total), saved = op.forward(of(x), of(residual), *given_weights, **TOLD, **how)
     assert_same_bits(
         backend.numpy(total), backend.numpy(fa.dropout(of(x), residual=of(residual), **TOLD))
     )
     norm, _ = plain(op)
     expected, kept = norm.forward(
-        total, *given_weights, eps=op.entry_points["call"].defaults["eps"]
+        total, *given_weights, eps=op.entry_points["call"].defaults["eps"], **how
     )
     assert_same_bits(backend.numpy(y), backend.numpy(expected))
-    dx, dresidual, *rest = op.backward(of(dy), *saved, **TOLD)
-    of_total, *others = norm.backward(of(dy), *kept)
+    dx, dresidual, *rest = op.backward(of(dy), *saved, **TOLD, **how)
+    of_total, *others = norm.backward(of(dy), *kept, **how)
     for a, b in zip((dresidual, *rest), (of_total, *others), strict=True):
         assert_same_bits(backend.numpy(a), backend.numpy(b))
     assert_same_bits(backend.numpy(dx), backend.numpy(fa.dropout.backward(dresidual, **TOLD)))
 
-    dx, dresidual, *_ = op.backward(of(dy), *saved, dtotal=of(dtotal), **TOLD)
+    dx, dresidual, *_ = op.backward(of(dy), *saved, dtotal=of(dtotal), **TOLD, **how)
     assert_same_bits(backend.numpy(dx), backend.numpy(fa.dropout.backward(dresidual, **TOLD)))
     wide = np.float64
     near = backend.numpy(of_total).astype(wide) + dtotal.astype(wide)
