@@ -206,7 +206,7 @@ def _in_float64() -> Iterator[None]:
 def logits(name: str, dtype: torch.dtype) -> tuple[Calls, dict[str, float]]:
     """Logits behind four prompts, as it is and converted, and how far they are from float64.
 
-    The distance is the root of the mean square, over that of the logits.
+    The distance is a root of a mean square, over the logits' own.
     """
     both, prompt = _language_models(name, dtype), _prompt(4)
 

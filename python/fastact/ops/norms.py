@@ -247,10 +247,9 @@ def dropout_add_layer_norm(
     -----
     total has the bits that `dropout` gives, so that it is rounded to x's dtype once.
 
-    What `dropout_add_layer_norm.backward` calls dx elsewhere is dresidual here, the gradient with
-    respect to the residual. dx is ``dropout.backward(dresidual, p, seed=seed, offset=offset)``, bit
-    for bit: the mask is drawn again. On a GPU backward takes memory for dresidual where it adds to
-    `out`.
+    dresidual is the gradient with respect to total, the dx of other norms. From it `backward` makes
+    dx, with the bits of ``dropout.backward(dresidual, p, seed=seed, offset=offset)``: the mask is
+    drawn again. On a GPU it takes memory for dresidual where it adds to `out`.
 
     References
     ----------

@@ -267,7 +267,7 @@ struct BackwardRows : NormChunks, BackwardArrays {
   }
 
   // The n elements of a gradient, to which the reader goes; values is overwritten. buffer: of n.
-  // What is dropped of it is what dropout would find in its array.
+  // Dropout takes it rounded to the dtype, as from its array.
   void store(char* values, int64_t n, char* buffer) {
     if (s.data[Norm::kDSum])
       s.kernels->plus[s.compute_item == sizeof(double)](reader.load(Norm::kDSum, buffer), values,
