@@ -215,7 +215,8 @@ def told_to_norms(op: Any, **others: Any) -> dict[str, Any]:
     """What native calls of a norm over rows of two axes take besides arrays."""
     return {
         **{"reduced": (1,), "of_parameter": (1,), "norm": op.norm, "which": 0, "parameters": ()},
-        **{"eps": 1e-5, "weight_offset": 0.0, "casts": False, "gate_first": False, **others},
+        **{"eps": 1e-5, "weight_offset": 0.0, "casts": False, "gate_first": False},
+        **{"p": 0.0, "seed": 0, "offset": 0, **others},
     }
 
 

@@ -11,7 +11,7 @@ from devices import Framework
 import fastact as fa
 from fastact.check import reference
 from fastact.check.expected import expected
-from fastact.measure.cases import Case
+from fastact.measure.cases import Case, needed
 from fastact.measure.norm_rows import Rows, Traits, default, rows_of, traits
 from fastact.ops.engine.op import arrays_of
 
@@ -86,14 +86,26 @@ class Setting:
         return x.astype(made_in).reshape(self.split_shape)
 
 
+def told(op: Any, **more: Any) -> dict[str, Any]:
+    """What of a norm's dropout must be told, where it has some; more : other values."""
+    return {n: v for n, v in {**needed(op), **more}.items() if n in op.checks}
+
+
 def for_every_norm(settings: list[Setting]) -> list[Setting]:
-    """The settings; a norm without settings gets another norm's, whose rows are alike."""
+    """The settings; a norm without settings gets another norm's, whose rows are alike.
+
+    It has what it needs besides.
+    """
     found = list(settings)
     for op in NORMS:
         if op.name in {s.op for s in settings}:
             continue
         alike = [s for s in settings if s.kind.rows == traits(op).rows]
-        found += [replace(s, op=op.name) for s in alike if s.op == alike[0].op]
+        found += [
+            replace(s, op=op.name, options={**s.options, **told(op)})
+            for s in alike
+            if s.op == alike[0].op
+        ]
     return found
 
 
@@ -198,6 +210,9 @@ class Arrays:
         """The array that is normalised: x, or the sum, rounded."""
         if not self.setting.adds:
             return self.x
+        if self.setting.kind.drops:
+            how = {n: v for n, v in self.setting.options.items() if n in fa.dropout.checks}
+            return fa.dropout(self.x, residual=self.residual, **how)
         compute = np.promote_types(self.x.dtype, np.float32)
         return (self.x.astype(compute) + self.residual.astype(compute)).astype(self.x.dtype)
 

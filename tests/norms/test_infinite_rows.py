@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from devices import FRAMEWORKS, KERNELS, Framework
-from normed import OF_ROWS
+from normed import OF_ROWS, told
 
 import fastact as fa
 from fastact.check import reference
@@ -70,7 +70,8 @@ def check_norm(
     given = here.of(x)
     beside = {"residual": np.zeros_like, "gate": np.ones_like}  # which change nothing
     inputs = [given, *([here.of(beside[traits(op).second](x))] if traits(op).second else [])]
-    y, saved = op.forward(*inputs, *positional, eps=eps, activation="identity", **named)
+    named = {**named, **told(op, p=0), "eps": eps, "activation": "identity"}
+    y, saved = op.forward(*inputs, *positional, **named)
     mean, var = oracle(x, axes)
     wide = x.astype(float)
     if not traits(op).centred:

@@ -22,6 +22,7 @@ from normed import (
     few_settings,
     layouts,
     run,
+    told,
 )
 
 import fastact as fa
@@ -120,8 +121,8 @@ def test_empty(norm, dtype):
     kind = traits(norm)
     positional = (2,) if kind.groups else ()
     for shape in ((0, 4, 3), (3, 4, 0)):
-        axis = {} if kind.channels else {"axis": -1}
-        length = 4 if not axis else shape[-1]
+        axis = told(norm) | ({} if kind.channels else {"axis": -1})
+        length = 4 if kind.channels else shape[-1]
         x, w = np.empty(shape, dtype), np.ones(length, dtype)
         inputs = (x, x) if kind.second else (x,)
         y, saved = norm.forward(*inputs, *positional, w, **axis)

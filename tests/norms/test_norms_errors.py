@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from normed import NORMS
+from normed import NORMS, told
 
 import fastact as fa
 from fastact.measure.norm_rows import traits
@@ -254,7 +254,7 @@ def test_partial_overlap(norm):
     inputs = (memory[:4], ones(4, 6)) if traits(norm).second else (memory[:4],)
     out = (memory[1:], None) if traits(norm).adds else memory[1:]
     with pytest.raises(ValueError, match="partial overlap"):
-        norm(*inputs, *positional, out=out)
+        norm(*inputs, *positional, **told(norm), out=out)
 
 
 def test_groups_of_no_channels_are_no_more_than_int64_counts():

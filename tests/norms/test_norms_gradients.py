@@ -48,7 +48,7 @@ def of_rows(setting: Setting, name: str) -> tuple[Entries, list[Any]]:
     def backward(dy: Sequence[Any], saved: Sequence[Any]) -> Sequence[Any]:
         of_sum = {"dtotal": dy[1]} if setting.adds else {}
         dx, *others = op.backward(dy[0], *saved, **of_sum, **options)
-        return *[dx] * (2 if setting.adds else 1), *others
+        return *[dx] * (2 if op.shares else 1), *others
 
     weights = [a for a in arrays.weights.values() if a is not None]
     return Entries(forward, backward), [*arrays.inputs, *weights]

@@ -222,7 +222,7 @@ def test_norms(dtype, name, shape, given, activation):
     groups = (options.pop("groups"),) if "groups" in options else ()
     kind = traits(op)
     rows = rows_of(op, shape, {**options, "num_groups": groups[0] if groups else 0})
-    keywords = {**options, "activation": activation}
+    keywords = {**options, **normed.told(op), "activation": activation}
     x, dy = finite(dtype, shape), random_gradient(dtype, shape)
     adds = (finite(dtype, shape, seed=9),) if kind.second else ()
     theirs = [finite(dtype, rows.parameter, 4 + i) for i, _ in enumerate(kind.weights)]

@@ -166,16 +166,17 @@ def test_norms(
     weight = here.of(np.ones(rows.parameter, dtype))
     weights = [weight for _ in kind.weights]
     inputs = [x, x] if kind.second else [x]
+    options = {**options, **normed.told(op)}
     y, saved = op.forward(*inputs, *positional, *weights, **options)
     for result in y if isinstance(y, tuple) else (y,):
         assert here.numpy(result).shape == shape
-    data = [x] * (1 + kind.gated)  # which are saved, and have gradients
+    data = [x] * (1 + kind.gated)  # which are saved
     for statistic in saved[len(data) : len(saved) - len(weights)]:
         holds(here, statistic, np.nan)
     gradients(
         here,
         lambda **named: op.backward(x, *saved, **options, **named),
-        [*data, *weights],
+        [*[x] * (len(op.gradients) - len(weights)), *weights],
     )
 
 

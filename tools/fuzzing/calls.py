@@ -143,7 +143,7 @@ def _sharing(op: Any, entry: str, named: dict[str, Any]) -> tuple[dict[str, Any]
         operands = ("x", "residual", "gate")
         if keeps:
             return {}, (*operands, "dy")
-        gradients = dict.fromkeys(("dx", "dgate"), ("dy", "x", "gate"))
+        gradients = dict.fromkeys(("dx", "dgate", "dresidual"), ("dy", "x", "gate"))
         return {"y": operands, "total": operands, **gradients}, ()
     if of == "gates":
         if not back:

@@ -6,6 +6,7 @@
     python -m fastact.bench.autograd ways --json ways.json
     python -m fastact.bench.autograd models --json models.json
     python -m fastact.bench.autograd generate --json generate.json    # needs transformers
+    python -m fastact.bench.autograd logits --json logits.json        # so does this
     python -m fastact.bench.autograd page *.json --markdown docs/results/torch.md
 
 A row of `ops` is a call and its gradient, by every tensor that has one; the families give the cases
@@ -211,6 +212,23 @@ def measure_generation(args: argparse.Namespace) -> Iterator[AutogradRow]:
             yield replace(row, about=rates, unit="tokens a second")
 
 
+def measure_logits(args: argparse.Namespace) -> Iterator[AutogradRow]:
+    """Rows of language models: the logits of prompts, and how far from float64 they are."""
+    torch = open_torch(args.threads)
+    for name in args.ops or models.LANGUAGE_MODELS:
+        for dtype in args.dtypes:
+            calls, far = models.logits(name, getattr(torch, dtype))
+            given = {OURS: calls["converted"], TORCH: calls["as it is"]}
+            case = f"4 prompts of {models.PROMPT} tokens"
+            row = _row(name, case, dtype, given, args.seconds, args.threads)
+            errors = {OURS: 1e6 * far["converted"], TORCH: 1e6 * far["as it is"]}
+            yield replace(row, about=errors, unit="error, millionths")
+
+
+def _short(number: float) -> str:
+    return f"{number:.0f}" if number >= 10 else f"{number:.2g}"
+
+
 def lines_of(rows: Sequence[AutogradRow]) -> tuple[list[str], list[list[str]]]:
     """The table of these rows: times in microseconds, and how many times faster we are."""
     others = dict.fromkeys(name for row in rows for name in row.seconds if name != OURS)
@@ -228,7 +246,7 @@ def lines_of(rows: Sequence[AutogradRow]) -> tuple[list[str], list[list[str]]]:
             line.append(f"{1e6 * row.seconds[name]:,.1f}" if took_part else "–")
             line.append(f"{row.ratios[name]:.2f}" if took_part else "–")
         if unit:
-            line += [f"{row.about[name]:.0f}" for name in (OURS, TORCH)]
+            line += [_short(row.about[name]) for name in (OURS, TORCH)]
         lines.append(line)
     return header, lines
 
@@ -242,6 +260,17 @@ written in Python, torch's in C++, and both sides call `torch.autograd.grad`: an
 of nothing takes as long as all of torch's relu ([why](../design/torch.md)). The gradient of a plain
 sum (`sum`, `mean`, `bias_grad`, `unbroadcast`) is memory with fastact, and in torch a view of one
 element that repeats."""
+
+LEGENDS = {
+    "Speed in torch": LEGEND,
+    "Models of transformers": """\
+Small models of random weights, as transformers has them (torch) and with the layers that
+`fastact.torch.transformers.kernelize` puts in (fastact): norms, gates, gated feed-forward layers.
+Products of matrices, attention and what is scanned are torch's on both sides. Times are medians;
+both sides take turns on as many threads. × torch: torch's time over fastact's; above 1, fastact is
+faster. An error is the root of the mean square of the logits' distance from the same weights'
+logits in float64, over the root of the mean square of those.""",
+}
 
 
 def _marked(ratio: float) -> str:
@@ -300,7 +329,7 @@ def page(args: argparse.Namespace) -> None:
     for file in args.files:
         numbers = json.loads(file.read_text(encoding="utf-8"))
         sections.setdefault(numbers["title"], []).append(numbers)
-    parts = ["# Speed in torch", LEGEND]
+    parts = [f"# {args.title}", LEGENDS[args.title]]
     for title, found in sections.items():
         rows = [AutogradRow(**row) for numbers in found for row in numbers["rows"]]
         facts, threads = found[0]["machine"], rows[0].threads
@@ -328,6 +357,7 @@ def _parser() -> argparse.ArgumentParser:
         ("ways", measure_ways, "What a call costs by each way into torch"),
         ("models", measure_models, "Models"),
         ("generate", measure_generation, "Language models of transformers"),
+        ("logits", measure_logits, "Logits of language models"),
     ):
         command = commands.add_parser(name)
         command.add_argument("ops", nargs="*", metavar="name", help="only these; of ops, families")
@@ -342,6 +372,7 @@ def _parser() -> argparse.ArgumentParser:
     command = commands.add_parser("page")
     command.add_argument("files", nargs="+", type=Path)
     command.add_argument("--markdown", type=Path, required=True)
+    command.add_argument("--title", choices=LEGENDS, default="Speed in torch")
     command.set_defaults(run=None)
     return parser
 

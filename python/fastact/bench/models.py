@@ -10,7 +10,8 @@ import copy
 import json
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -146,36 +147,80 @@ MODELS: dict[str, Callable[[], tuple[nn.Module, Tensor]]] = {
 }
 
 
-LANGUAGE_MODELS = ("Llama", "Qwen3", "Gemma")
-
 # Small, of random weights: nothing is downloaded.
-_CONFIGURATION: dict[str, Any] = {
+_SIZES: dict[str, Any] = {
     "vocab_size": 4096,
     "hidden_size": 512,
-    "intermediate_size": 1408,
     "num_hidden_layers": 6,
-    "num_attention_heads": 8,
-    "num_key_value_heads": 4,
     "head_dim": 64,
     "eos_token_id": None,
     "pad_token_id": 0,
 }
+_ATTENTION = {"intermediate_size": 1408, "num_attention_heads": 8, "num_key_value_heads": 4}
+_MAMBA = {"num_heads": 16, "state_size": 64, "n_groups": 2, "chunk_size": 64}
+
+LANGUAGE_MODELS: dict[str, dict[str, Any]] = {
+    "Llama": _ATTENTION,
+    "Qwen3": _ATTENTION,
+    "Gemma": _ATTENTION,
+    "Mamba2": _MAMBA,
+}
 NEW_TOKENS = 32
+PROMPT = 64
 
 
-def generations(name: str, dtype: torch.dtype) -> Calls:
-    """Greedy tokens behind a prompt by a model of transformers, as it is and converted."""
+def _language_models(name: str, dtype: torch.dtype) -> dict[str, Any]:
+    """A model of transformers as it is and converted."""
     import transformers
 
     from ..torch.transformers import kernelize
 
     torch.manual_seed(0)
-    config = getattr(transformers, f"{name}Config")(**_CONFIGURATION)
+    config = getattr(transformers, f"{name}Config")(**_SIZES, **LANGUAGE_MODELS[name])
     model = getattr(transformers, f"{name}ForCausalLM")(config).to(dtype).eval()
-    prompt = torch.randint(1, _CONFIGURATION["vocab_size"], (1, 64))
-    both = {"as it is": model, "converted": kernelize(copy.deepcopy(model))}
+    return {"as it is": model, "converted": kernelize(copy.deepcopy(model))}
+
+
+def _prompt(count: int) -> Tensor:
+    return torch.randint(1, _SIZES["vocab_size"], (count, PROMPT))
+
+
+def generations(name: str, dtype: torch.dtype) -> Calls:
+    """Greedy tokens behind a prompt by a model of transformers, as it is and converted."""
+    both, prompt = _language_models(name, dtype), _prompt(1)
     options = {"max_new_tokens": NEW_TOKENS, "do_sample": False}
     return {which: partial(one.generate, prompt, **options) for which, one in both.items()}
+
+
+@contextmanager
+def _in_float64() -> Iterator[None]:
+    """What the models' code computes in float32, whatever their weights are of, is float64."""
+    was = torch.float32, Tensor.float
+    torch.float32, Tensor.float = torch.float64, Tensor.double  # type: ignore[assignment, method-assign, misc]
+    try:
+        yield
+    finally:
+        torch.float32, Tensor.float = was  # type: ignore[method-assign, misc]
+
+
+def logits(name: str, dtype: torch.dtype) -> tuple[Calls, dict[str, float]]:
+    """Logits behind four prompts, as it is and converted, and how far they are from float64.
+
+    The distance is a root of a mean square, over the logits' own.
+    """
+    both, prompt = _language_models(name, dtype), _prompt(4)
+
+    def run(model: Any) -> Tensor:
+        with torch.inference_mode():
+            found: Tensor = model(prompt).logits
+            return found
+
+    with _in_float64():
+        right = run(copy.deepcopy(both["as it is"]).double())
+    calls = {which: partial(run, one) for which, one in both.items()}
+    size = float(right.square().mean().sqrt())
+    far = {w: float((call().double() - right).square().mean().sqrt()) for w, call in calls.items()}
+    return calls, {which: error / size for which, error in far.items()}
 
 
 def _converted(model: nn.Module, *, asked_for: bool) -> nn.Module:

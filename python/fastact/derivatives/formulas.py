@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from ..measure.norm_rows import rows_of, traits
+from ..ops.dropout import dropout
 from ..ops.engine import axes
 from ..ops.engine.fused import activation_op
 from ..ops.engine.op import REQUIRED
@@ -71,7 +72,10 @@ def arguments(op: Any, incoming: Sequence[Any], named: Named, m: Operations) -> 
         x = m.zeros(named["shape"], dy)
         return {**named, first: x, "shape": tuple(dy.shape)}  # unbroadcast's is that
     if first in named:
-        return named
+        if "residual" not in op.differentiated:
+            return named
+        total = named[first]  # which was saved: of nothing dropped, and the residual
+        return {**named, first: m.zeros(tuple(total.shape), total), "residual": total}
     lacking = (first, *(name for name, its in op.shares.items() if its in op.results))
     zeros = m.zeros(tuple(incoming[0].shape), incoming[0])
     return {**named, **{n: zeros for n in lacking if named.get(n) is None}}
@@ -106,10 +110,14 @@ def _bias(op: Any, of: Named, m: Operations) -> tuple[Any, ...]:
     return (_activated(op, of, z if of["residual"] is None else z + of["residual"], m),)
 
 
+def _dropped(of: Named, m: Operations) -> Any:
+    x, told = of["x"], {n: of[n] for n in dropout.checks}
+    scale = m.of_ones(dropout, x, told)
+    return m.where(scale == 0, 0.0, x * scale)
+
+
 def _dropout(op: Any, of: Named, m: Operations) -> tuple[Any, ...]:
-    x, told = of["x"], {n: of[n] for n in op.checks}
-    scale = m.of_ones(op, x, told)
-    y = m.where(scale == 0, 0.0, x * scale)
+    y = _dropped(of, m)
     return (y if of["residual"] is None else y + of["residual"],)
 
 
@@ -141,6 +149,8 @@ def _gated(op: Any, of: Named, m: Operations) -> tuple[Any, ...]:
 
 def _norm(op: Any, of: Named, m: Operations) -> tuple[Any, ...]:
     kind, x = traits(op), of["x"]
+    if kind.drops:
+        x = _dropped(of, m)
     if of.get("num_groups") is REQUIRED:  # backward is not told, and mean has as many
         of = {**of, "num_groups": of["mean"].shape[-1]}
     rows = rows_of(op, tuple(x.shape), of)

@@ -37,7 +37,7 @@ def second(
     if "rstd" not in op.saves or "x" not in ddx or of["activation"] != "identity":
         return None
     kind = _traits(op)
-    if kind.gated or kind.given or (kind.moves and not of["training"]):
+    if kind.gated or kind.drops or kind.given or (kind.moves and not of["training"]):
         return None
     return _of_norm(op, ddx, incoming, of, m, wants_dy)
 

@@ -29,7 +29,7 @@ class Traits:
     second : the array in front beside x: "residual", "gate" or "".
     moves : it keeps running statistics, which training moves. given : it is given statistics.
     channels : the option that says where the channels are, which is "" where rows are over `axis`.
-    groups : the channels are cut into groups.
+    groups : the channels are cut into groups. drops : dropout comes before the sum.
     """
 
     centred: bool
@@ -38,6 +38,7 @@ class Traits:
     given: bool
     channels: str
     groups: bool
+    drops: bool
 
     @property
     def adds(self) -> bool:
@@ -75,7 +76,8 @@ def traits(op: Any) -> Traits:
     second = next((name for name in ("residual", "gate") if name in takes), "")
     moves, given = "running_mean" in takes, "mean" in takes
     channels = "channel_axis" if "channel_axis" in takes else "axis" if moves or given else ""
-    return Traits("mean" in op.saves, second, moves, given, channels, "num_groups" in takes)
+    groups, drops = "num_groups" in takes, "seed" in takes
+    return Traits("mean" in op.saves, second, moves, given, channels, groups, drops)
 
 
 def default(op: Any, option: str) -> Any:

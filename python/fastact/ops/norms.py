@@ -7,7 +7,7 @@ have one mean and one rstd a channel (`engine/norm_channels.py`). The formulas a
 in `src/common/norms`, the oracle in `check/reference.py`.
 """
 
-from typing import TYPE_CHECKING, Unpack
+from typing import TYPE_CHECKING, SupportsIndex, Unpack
 
 from .activations import Parameters
 from .engine.norm_channels import BatchNorm, NormApply
@@ -200,6 +200,135 @@ def add_rms_norm(
     >>> (y, total), saved = fa.add_rms_norm.forward(x, residual, np.ones(2), eps=0)
     >>> fa.add_rms_norm.backward(np.array([1.0, 0.0]), *saved)
     (array([ 0.1810..., -0.1357...]), array([0.8485..., 0.        ]))
+    """
+
+
+@float32_under_autocast("cuda")
+@norm(over=named_axes)
+def dropout_add_layer_norm(
+    x: A,
+    residual: ArrayOrNumber,
+    /,
+    weight: Array | None = None,
+    bias: Array | None = None,
+    *,
+    p: float,
+    seed: SupportsIndex,
+    offset: SupportsIndex = 0,
+    axis: int | tuple[int, ...] = -1,
+    eps: float = 1e-5,
+    activation: ActivationLike = "identity",
+    out: AddNormOut[A] = None,
+    stream: Stream = None,
+    **parameters: Unpack[Parameters],
+) -> tuple[A, A]:
+    """Dropout, a sum with the residual, and layer normalization of it.
+
+    ``total = dropout(x, p, seed=seed, offset=offset, residual=residual)`` and ``y = act((total -
+    mean) / sqrt(variance + eps) * weight + bias)``, mean and variance of total over `axis`; on the
+    CPU in one pass over memory.
+
+    Parameters
+    ----------
+    p : float
+        The probability that an element of x is dropped, from 0 to 1.
+    seed : int
+        Which mask it is: from -2**63 to 2**64 - 1, modulo 2**64.
+    offset : int, default 0
+        The number of the first element of x, from 0 to 2**63 - 1, as `dropout` has it.
+
+    See Also
+    --------
+    fastact.add_layer_norm : The same without dropout.
+    fastact.dropout : The mask, and what becomes of an element.
+    fastact.dropout_add_rms_norm : The same without mean and bias.
+
+    Notes
+    -----
+    total has the bits that `dropout` gives, so that it is rounded to x's dtype once.
+
+    dresidual is the gradient with respect to total, the dx of other norms. From it `backward` makes
+    dx, with the bits of ``dropout.backward(dresidual, p, seed=seed, offset=offset)``: the mask is
+    drawn again. On a GPU it takes memory for dresidual where it adds to `out`.
+
+    References
+    ----------
+    J. L. Ba, J. R. Kiros and G. E. Hinton, "Layer Normalization", https://arxiv.org/abs/1607.06450
+
+    Examples
+    --------
+    >>> import numpy as np, fastact as fa
+    >>> x, residual = np.array([1.0, 2.0]), np.array([0.0, 1.0])
+    >>> fa.dropout_add_layer_norm(x, residual, p=0.5, seed=3, eps=0)
+    (array([ 1., -1.]), array([2., 1.]))
+    >>> (y, total), saved = fa.dropout_add_layer_norm.forward(
+    ...     x, residual, np.ones(2), p=0.5, seed=3, eps=0
+    ... )
+    >>> dx, dresidual, dweight, dbias = fa.dropout_add_layer_norm.backward(
+    ...     1.0, *saved, p=0.5, seed=3, dtotal=np.array([3.0, 5.0])
+    ... )
+    >>> dx, dresidual
+    (array([6., 0.]), array([3., 5.]))
+    """
+
+
+@float32_under_autocast("cuda")
+@norm(over=named_axes)
+def dropout_add_rms_norm(
+    x: A,
+    residual: ArrayOrNumber,
+    /,
+    weight: Array | None = None,
+    *,
+    p: float,
+    seed: SupportsIndex,
+    offset: SupportsIndex = 0,
+    axis: int | tuple[int, ...] = -1,
+    eps: float = 1e-6,
+    weight_offset: float | None = None,
+    casting: Casting = "exact",
+    activation: ActivationLike = "identity",
+    out: AddNormOut[A] = None,
+    stream: Stream = None,
+    **parameters: Unpack[Parameters],
+) -> tuple[A, A]:
+    """Dropout, a sum with the residual, and root-mean-square normalization of it.
+
+    ``total = dropout(x, p, seed=seed, offset=offset, residual=residual)`` and ``y = act(total /
+    sqrt(mean(total**2) + eps) * (weight + weight_offset))``, the mean over `axis`; on the CPU in
+    one pass over memory.
+
+    Parameters
+    ----------
+    p : float
+        The probability that an element of x is dropped, from 0 to 1.
+    seed : int
+        Which mask it is: from -2**63 to 2**64 - 1, modulo 2**64.
+    offset : int, default 0
+        The number of the first element of x, from 0 to 2**63 - 1, as `dropout` has it.
+
+    See Also
+    --------
+    fastact.add_rms_norm : The same without dropout.
+    fastact.dropout_add_layer_norm : The same about the mean, with a bias; notes on the gradients.
+
+    References
+    ----------
+    B. Zhang and R. Sennrich, "Root Mean Square Layer Normalization", NeurIPS 2019,
+    https://arxiv.org/abs/1910.07467
+
+    Examples
+    --------
+    >>> import numpy as np, fastact as fa
+    >>> x, residual = np.array([1.5, 2.0]), np.array([0.0, 4.0])
+    >>> fa.dropout_add_rms_norm(x, residual, p=0.5, seed=3, eps=0)
+    (array([0.8485..., 1.1313...]), array([3., 4.]))
+    >>> y, saved = fa.dropout_add_rms_norm.forward(x, residual, np.ones(2), p=0.5, seed=3, eps=0)
+    >>> dx, dresidual, dweight = fa.dropout_add_rms_norm.backward(
+    ...     np.array([1.0, 0.0]), *saved, p=0.5, seed=3
+    ... )
+    >>> dx, dresidual
+    (array([0.3620..., 0.        ]), array([ 0.1810..., -0.1357...]))
     """
 
 

@@ -54,7 +54,7 @@ struct DropoutCall {
   bool accumulate;  // y is added to
 };
 
-// The same as kernels have it.
+// Which elements are dropped, as kernels have it.
 struct Dropout {
   uint64_t seed, offset;
   uint32_t threshold;  // of a word, for its element to be kept
@@ -62,9 +62,11 @@ struct Dropout {
   double scale;  // 1 / (1 - p)
 };
 
-inline const char* problem_of_dropout(const void* given) {
-  const double p = static_cast<const DropoutCall*>(given)->p;
+inline const char* problem_of_probability(double p) {
   return p >= 0 && p <= 1 ? nullptr : "p must be from 0 to 1";
+}
+inline const char* problem_of_dropout(const void* given) {
+  return problem_of_probability(static_cast<const DropoutCall*>(given)->p);
 }
 
 // y OUT = x IN / (1 - p) where it is kept and 0 elsewhere (dropout.h), and residual IN added; with

@@ -75,7 +75,9 @@ FASTACT_HD C dropped(const Dropout& of, C x, uint32_t word, C scale, Residual...
   return dropped(word >= of.threshold, x, scale, residual...);
 }
 
-inline Dropout dropout_of(const DropoutCall& call) {
+// call: of dropout, or of another op that drops (norms/call.h).
+template <class Call>
+Dropout dropout_of(const Call& call) {
   const double least = std::nearbyint(std::ldexp(call.p, 32));  // exact, but for this rounding
   const bool drops_all = least >= 4294967296.0;
   return {call.seed, call.offset, drops_all ? UINT32_MAX : uint32_t(least), drops_all,

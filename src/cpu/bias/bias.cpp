@@ -5,8 +5,8 @@
 #include <cstring>
 #include <numeric>
 
-#include "common/bias/dropout.h"
 #include "cpu/activations/kernels.h"
+#include "cpu/bias/dropper.h"
 #include "cpu/simd/convert_kernels.h"
 
 namespace fastact {
@@ -134,50 +134,29 @@ struct BiasBackward : BiasChunks {
   }
 };
 
-// Stands for an array whose elements are their own numbers, in C order. It has no memory: element i
-// is at (i + 1) items.
-constexpr int kIndex = DropoutCall::kOut + 1;
+constexpr int kIndex = DropoutCall::kOut + 1;  // the operand of the elements' numbers
 
 struct DropoutChunks : Chunks {
-  const DropoutPass& pass;
-  alignas(64) uint64_t indices[kPiece];
+  Dropper dropper;
   alignas(64) char x[kPiece * sizeof(double)];
   alignas(64) char residual[kPiece * sizeof(double)];
   alignas(64) char y[kPiece * sizeof(double)];
 
-  explicit DropoutChunks(const DropoutPass& p) : Chunks(p.plan), pass(p) {}
+  explicit DropoutChunks(const DropoutPass& p)
+      : Chunks(p.plan), dropper(s, *p.kernels, p.drop, kIndex) {}
 
   void compute() {
     const bool has_residual = s.data[DropoutCall::kResidual];
-    const char *const first = reader.stored(kIndex), *from = reader.stored(DropoutCall::kX);
+    const char* from = reader.stored(DropoutCall::kX);
     const char* other = reader.stored(DropoutCall::kResidual);
     char* to = plan.accumulate ? nullptr : reader.stored(DropoutCall::kOut);
-    if (first && from && to && (other || !has_residual))
-      return pass.kernels->drop[s.dtype][has_residual](from, other, to, count, index_at(first),
-                                                       pass.drop);
+    if (reader.stored(kIndex) && from && to && (other || !has_residual))
+      return dropper.drop(reader, s.dtype, from, other, to, count);
     from = reader.load(DropoutCall::kX, x);
     other = has_residual ? reader.load(DropoutCall::kResidual, residual) : nullptr;
     to = reader.target(DropoutCall::kOut, y, plan.accumulate);
-    if (first) {
-      pass.kernels->drop[s.compute_dtype][has_residual](from, other, to, count, index_at(first),
-                                                        pass.drop);
-    } else {
-      find_indices();
-      pass.kernels->drop_at[plan.is_double][has_residual](from, other, to, count, indices,
-                                                          pass.drop);
-    }
+    dropper.drop(reader, s.compute_dtype, from, other, to, count);
     reader.finish(DropoutCall::kOut, to, y, plan.accumulate);
-  }
-
- private:
-  uint64_t index_at(const char* address) const {
-    return uint64_t(reinterpret_cast<uintptr_t>(address)) / uint64_t(s.item) - 1 + pass.drop.offset;
-  }
-  void find_indices() {
-    reader.for_span(kIndex, [&](const char* from, int64_t stride, int64_t done, int64_t n) {
-      const uint64_t first = index_at(from), step = uint64_t(stride / s.item);
-      for (int64_t i = 0; i < n; ++i) indices[done + i] = first + uint64_t(i) * step;
-    });
   }
 };
 
@@ -185,10 +164,9 @@ struct DropoutChunks : Chunks {
 
 void prepare(DropoutPass* pass, const KernelTable* table, const DropoutCall& call) {
   const ArrayArgument& y = call.data[DropoutCall::kOut];
-  const int64_t item = item_size(y.dtype);
   Operand arrays[kIndex + 1];
   std::copy_n(call.data, kIndex, arrays);
-  arrays[kIndex] = {reinterpret_cast<char*>(item), y.ndim, y.shape, nullptr, 0};
+  arrays[kIndex] = numbers_of(y, y.dtype);
   pass->plan.accumulate = call.accumulate;
   pass->drop = dropout_of(call);
   pass->kernels = table->bias;

@@ -22,7 +22,7 @@
 
 namespace fastact {
 
-constexpr int kReaderOperands = 12;  // at most: of the norms backward
+constexpr int kReaderOperands = 14;  // at most: of the norms backward
 
 // One number a channel.
 struct ChannelArray {

@@ -23,4 +23,4 @@ def _torch(torch: Any, case: Case) -> Callable[..., Any]:
     return lambda x: torch.nn.functional.dropout(x, case.options["p"])
 
 
-DROPOUT = Family(_cases, _torch, draws=True)
+DROPOUT = Family(_cases, _torch)

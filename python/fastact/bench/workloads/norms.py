@@ -1,8 +1,9 @@
 """The benchmark of the norms: forward reads x and writes y; backward reads dy, x and writes dx.
 
 Norms that add a residual read it forward and write the sum, too; on a GPU, backward reads the
-gradient of the sum. A gate is read both ways, and backward writes its gradient. batch_norm in
-training reads everything twice, for its statistics are over the whole batch."""
+gradient of the sum. Where x is dropped, backward writes the gradients of both. A gate is read both
+ways, and backward writes its gradient. batch_norm in training reads everything twice, for its
+statistics are over the whole batch."""
 
 from __future__ import annotations
 
@@ -25,6 +26,7 @@ from .work import ITEM, Arrays, Asked, Call, Case, Family, Gradient, Work, unles
 
 _ACTIVATIONS = (IDENTITY, "mish")  # nothing behind a norm, and an exponential
 _GROUPS = 32
+_DROPPING = {"p": 0.1, "seed": 3}
 
 _ARRAY = 2**27  # bytes of an array on a GPU, past any second-level cache
 
@@ -34,8 +36,8 @@ def _case(asked: Asked, shape: Shape, channel: int | None, activation: str = "")
     kind = traits(asked.op)
     twice, adds, gated = kind.moves, kind.adds, kind.gated
     forward = 2 + twice + 2 * adds + gated
-    backward = 3 + 2 * twice + (adds and asked.on_gpu) + 2 * gated
-    options: dict[str, Any] = {"num_groups": _GROUPS, "training": True}
+    backward = 3 + 2 * twice + (adds and asked.on_gpu) + 2 * gated + kind.drops
+    options: dict[str, Any] = {"num_groups": _GROUPS, "training": True, **_DROPPING}
     options |= {"activation": activation} if activation else {}
     axis: tuple[int, ...] = (-1,)
     if channel is not None:
@@ -169,7 +171,9 @@ _NO_ARRAYS = dict.fromkeys(("weight", "bias", *_STATISTICS))
 def _peer(op: Any) -> str:
     """The name of the norm without a second array."""
     name: str = op.name
-    return name.removeprefix("add_").removeprefix("gated_") if traits(op).second else name
+    for prefix in ("dropout_", "add_", "gated_") if traits(op).second else ():
+        name = name.removeprefix(prefix)
+    return name
 
 
 def _channels_second(case: Case, x: Any) -> Any:
@@ -194,7 +198,10 @@ def _torch(torch: Any, case: Case) -> Callable[..., Any]:
     plain = case.variant in ("", IDENTITY)
     activation = None if plain else function_named(functional, case.variant)
 
+    p = _DROPPING["p"] if traits(case.op).drops else 0.0
+
     def forward(x: Any, residual: Any = None, gate: Any = None, **others: Any) -> Any:
+        x = functional.dropout(x, p) if p else x
         total = x if residual is None else x + residual
         z = norm(_channels_second(case, total), **others)
         y = _channels_back(case, _activated(activation, z, gate))
@@ -275,12 +282,18 @@ _KERNELS: dict[str, Kernels] = {
 }
 
 
+def _draws_nothing(case: Case) -> None:
+    if traits(case.op).drops:
+        raise LeftOut("its random numbers are nobody else's")
+
+
 def _chain(case: Case, m: Any, activation: Callable[[Any], Any] | None) -> Callable[..., Any]:
     """The textbook's chain of array operations, in numpy or jax.numpy.
 
     It gives y, the sum of those that add a residual, and the running statistics as they are now.
     """
     op, channel, shape = case.op, case.channel, case.shape
+    _draws_nothing(case)
     grouped = traits(op).groups
     if grouped and channel != 1:
         raise LeftOut("groups of channels that come last are strided")
@@ -344,6 +357,7 @@ _ONNX_SUMS: dict[str, str] = {
 
 
 def _onnx(case: Case) -> str:
+    _draws_nothing(case)
     if case.channel not in (None, 1):
         raise LeftOut("its channels come second")
     z = "y" if case.variant == IDENTITY else "z"

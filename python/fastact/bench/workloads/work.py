@@ -256,7 +256,6 @@ class Family:
     others : further peers on the CPU, each from a case, its `Work` and the number of threads.
     others_on_gpu : further peers there, from a case a function as `torch` has it, or None where a
         peer has none.
-    draws : results are random, and a peer's are other ones.
     heading : of the column that tells the cases apart.
     note : what the legend has to say of this family.
     """
@@ -273,7 +272,6 @@ class Family:
     others_on_gpu: Mapping[str, Callable[[Case], Callable[..., Any] | None]] = field(
         default_factory=dict
     )
-    draws: bool = False
     heading: str = "shape"
     note: str = ""
 

@@ -12,10 +12,11 @@ from ...measure.cases import DOUBLE, Case, Shape
 from ...measure.norm_rows import Rows, rows_of, traits
 from ...ops import bounds
 from ...ops.bounds import Activation, computed_in
+from ...ops.dropout import dropout
 from ...ops.engine.fused import IDENTITY
 from ...ops.engine.op import ops
 from .. import reference
-from .common import Expected, ulp, wide, widened
+from .common import Expected, slack, ulp, wide, widened
 
 
 @dataclass(frozen=True)
@@ -167,9 +168,7 @@ class _Norm:
             offset = case.given["weight_offset"]
             self.arrays["weight"] = self.arrays["weight"].astype(np.longdouble) + offset
         if case.has("residual") and case.entry in ("call", "forward"):
-            compute = computed_in(self.dtype)
-            total = self.arrays["x"].astype(compute) + case.array("residual").astype(compute)
-            self.arrays["x"] = total.astype(self.dtype)
+            self.arrays["x"] = self._total()
         self.gate, self.of_x = None, None
         if self.kind.gated:
             split = self.rows.split
@@ -183,6 +182,17 @@ class _Norm:
             self.op, self.rows, self.dtype, self.name, self.dtypes, case.on_gpu,
             case.option("eps") or 0.0,
         )  # fmt: skip
+
+    def _total(self) -> Any:
+        """The sum that is normalised; what is dropped before has the bits of that op."""
+        x, residual = self.arrays["x"], self.case.array("residual")
+        if self.kind.drops:
+            return dropout(x, residual=residual, **self._dropping())
+        compute = computed_in(self.dtype)
+        return (x.astype(compute) + residual.astype(compute)).astype(self.dtype)
+
+    def _dropping(self) -> dict[str, Any]:
+        return {name: self.case.option(name) for name in dropout.checks}
 
     def found(self) -> dict[str, Expected]:
         entry = self.case.entry
@@ -298,6 +308,13 @@ class _Norm:
             size = np.abs(dx) + np.abs(more)
             error = error + ulp(size, computed_in(self.dtype)) + ulp(dx + more, self.dtype) / 2
             parts["dx"] = [dx + more, error]
+        if self.kind.drops:
+            dx, error = parts["dresidual"] = parts["dx"]
+            told = self._dropping()
+            kept, scale = reference.kept(dx.shape, **told), 1 / max(1 - told["p"], 2.0**-53)
+            dx, error = (np.where(kept, a * scale, 0.0) for a in (dx, error))
+            error = error + dropout.bounds.of_result(dx, dx, self.dtype)
+            parts["dx"] = [dx, error + ulp(dx, self.dtype) / 2 + slack(dx, self.dtype)]
         return {
             name: Expected(of, error, False, np.isfinite(of) & np.isfinite(error))
             for name, (of, error) in parts.items()

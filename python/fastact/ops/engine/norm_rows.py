@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from inspect import Parameter
 from types import MappingProxyType, SimpleNamespace
-from typing import Any, Generic, NamedTuple, TypeAlias, Unpack
+from typing import Any, Generic, NamedTuple, SupportsIndex, TypeAlias, Unpack
 
 from ..._cpu import ROW_NORMS, View
 from ...interop import validate
@@ -14,6 +14,7 @@ from ..activations import Parameters
 from ..bounds import GatedNormBounds, NormBounds
 from ..types import A, ActivationLike, Array, ArrayOrNumber, Casting, Outs, Stream
 from . import axes
+from .dropout import Dropout
 from .op import COMPUTED, Makes, P, R, positional, register, signature_of
 from .served import CachedOp
 
@@ -161,6 +162,9 @@ class BackwardOptions(Parameters, Generic[A], total=False):
     activation: ActivationLike
     gate_first: bool
     group_size: int | None
+    p: float
+    seed: SupportsIndex
+    offset: SupportsIndex
     dtotal: ArrayOrNumber | None
     out: Outs[A]
     accumulate: bool
@@ -172,7 +176,8 @@ class Norm(CachedOp[P, R]):
 
     Everything but the rows follows from the signature of the call: a norm with a bias subtracts the
     mean, one without is a root-mean-square norm; with a second array in front, it normalises and
-    returns the sum of both, the residual, or multiplies by an activation of it, the gate.
+    returns the sum of both, the residual, or multiplies by an activation of it, the gate. With a
+    seed, the sum is of what dropout leaves of x.
 
     over : from a call and its options to its `Rows`.
     kind : the functor of src/common/norms/rows.h, where the signature does not tell it.
@@ -194,6 +199,7 @@ class Norm(CachedOp[P, R]):
     runs = MappingProxyType({"forward": "norm_forward", "backward": "norm_backward"})
     weight_offset, casts = CASTINGS["exact"]  # of a norm without the option
     gate_first = False  # of a norm without a gate
+    p, seed, offset = 0.0, 0, 0  # of one that drops nothing
 
     def __init__(
         self,
@@ -214,20 +220,30 @@ class Norm(CachedOp[P, R]):
         if not (self.has_residual or self.has_gate):
             self._has_second(self.kind)
         self.has_casting = "casting" in call.parameters
+        drops = "seed" in call.parameters
         self.results = ("y", "total") if self.has_residual else ("y",)
         data = ("x", "gate") if self.has_gate else ("x",)
         if self.has_gate:
             self.bounds = GatedNormBounds(scaled=self.bounds.scaled, rough=self.bounds.rough)
         self.saves = (*data, *self.statistics, *self.weights)
-        self.gradients = tuple(f"d{name}" for name in (*data, *self.weights))
-        self.shares = {"residual": "x"} if self.has_residual else {}
+        dropped = ("residual",) if drops else ()
+        self.gradients = tuple(f"d{name}" for name in (*data, *dropped, *self.weights))
+        self.shares = {"residual": "x"} if self.has_residual and not drops else {}
+        if drops:  # kernels have dx before it is dropped, which is the residual's
+            self.checks, self.counts_elements = Dropout.checks, True
+            self.fields = {"dx": "dresidual", "dropped": "dx"}
+            self.makes = {**self.makes, "backward.dresidual": Makes("x", in_place=True)}
         more: dict[str, Any] = {"dtotal": None} if self.has_residual else {}
         backward = signature_of(
             call,
             ("dy", *data),
             (*self.statistics, *self.weights),
             # what has no default, as num_groups, follows from what is saved
-            but=[p.name for p in given if p.default is Parameter.empty],
+            but=[
+                p.name
+                for p in given
+                if p.default is Parameter.empty and p.kind is not Parameter.KEYWORD_ONLY
+            ],
             **more,
         )
         self._enter_points(call, backward, extra=len(self.besides))

@@ -148,7 +148,7 @@ struct BackwardPasses : BackwardRows<access> {
       char *const dx = this->buffers.dx[i], *const dgate = this->buffers.dgate[i];
       reader.go(rows.index(first + i), c.column, c.n);
       if (norm.gate_first) this->find_gradients(c.n, dx, dgate);
-      if (s.data[Norm::kDx] && !is_direct) this->store(dx, c.n, this->buffers.dy);
+      if ((s.data[Norm::kDx] || norm.drops) && !is_direct) this->store(dx, c.n, this->buffers.dy);
       if (has_dgate) reader.store(Norm::kDGate, dgate, norm.accumulate);
     }
   }

@@ -4,6 +4,7 @@
 
 #include <cstring>
 
+#include "cpu/bias/dropper.h"
 #include "cpu/norms/rows/params.h"
 
 namespace fastact {
@@ -45,15 +46,17 @@ struct BackwardArrays {
 
   explicit BackwardArrays(const Norm& a)
       : of(a),
-        is_stored(!a.accumulate && !a.operands.data[Norm::kDSum] &&
+        is_stored(!a.accumulate && !a.drops && !a.operands.data[Norm::kDSum] &&
                   NormChunks::are_stored(a, {Norm::kDy, Norm::kIn, Norm::kDx})),
         is_plain(is_stored || (a.is_identity && !a.has_gate() && a.operands.is_direct[Norm::kDy] &&
                                a.operands.is_direct[Norm::kIn])),
-        has_dx(a.operands.data[Norm::kDx] || (a.gate_first && a.operands.data[Norm::kDGate])),
+        has_dx(a.operands.data[Norm::kDx] || a.drops ||
+               (a.gate_first && a.operands.data[Norm::kDGate])),
         has_dgate(a.operands.data[Norm::kDGate]),
         // In place, dx may be where the gradient of the sum is yet to be read.
-        is_direct(has_dx && (is_stored || (a.operands.is_direct[Norm::kDx] && !a.accumulate &&
-                                           !a.gate_first && !a.operands.data[Norm::kDSum]))),
+        is_direct(has_dx &&
+                  (is_stored || (a.operands.is_direct[Norm::kDx] && !a.accumulate && !a.drops &&
+                                 !a.gate_first && !a.operands.data[Norm::kDSum]))),
         has_short_spans(is_plain && (is_direct || !has_dx) && a.has_short_spans()),
         access(joins_rows()                                 ? kJoined
                : (is_plain && is_direct) || has_short_spans ? kInPlace
@@ -119,6 +122,7 @@ struct BackwardRows : NormChunks, BackwardArrays {
   const int64_t ahead;        // rows from one to the same position of those read next
   const bool caches_p;        // p, from pass 1 to pass 2, where it is fetched; or x f(gate)
   ChunkReader reader;
+  Dropper dropper;
   BackwardBuffers<way> buffers;
 
   explicit BackwardRows(const BackwardArrays& arrays)
@@ -133,7 +137,8 @@ struct BackwardRows : NormChunks, BackwardArrays {
         ahead(of.has_shared_parameters() ? 1 : (way == kJoined ? rows_joined : band) * of.groups),
         caches_p(way == kFetched && (!of.is_identity || of.has_gate() || !s.is_direct[Norm::kDy]) &&
                  !of.casts && !is_stored && band * row_bytes() <= kCachedBytes),
-        reader(s) {}
+        reader(s),
+        dropper(s, *of.table->bias, of.drop, Norm::kNumbers) {}
 
   int64_t row_bytes() const { return s.columns.size * s.compute_item; }
 
@@ -262,11 +267,16 @@ struct BackwardRows : NormChunks, BackwardArrays {
   }
 
   // The n elements of a gradient, to which the reader goes; values is overwritten. buffer: of n.
+  // Dropout takes it rounded to the dtype, as from its array.
   void store(char* values, int64_t n, char* buffer) {
     if (s.data[Norm::kDSum])
       s.kernels->plus[s.compute_item == sizeof(double)](reader.load(Norm::kDSum, buffer), values,
                                                         values, n);
-    reader.store(Norm::kDx, values, norm.accumulate);
+    if (s.data[Norm::kDx]) reader.store(Norm::kDx, values, norm.accumulate);
+    if (!norm.drops) return;
+    if (s.item != s.compute_item) cast(values, n);
+    dropper.drop(reader, s.compute_dtype, values, nullptr, values, n);
+    reader.store(Norm::kDropped, values, norm.accumulate);
   }
 
   // kJoined: visits rows as parts that the reader takes at once, to which it goes: their first byte

@@ -2,6 +2,7 @@
 #include <cstring>
 
 #include "common/reductions/moments.h"
+#include "cpu/bias/dropper.h"
 #include "cpu/core/scratch.h"
 #include "cpu/norms/channels/channels_last.h"
 #include "cpu/norms/rows/params.h"
@@ -50,6 +51,7 @@ struct NormForward : NormChunks {
   const bool by_spans;   // all of a row's spans in one call
   const int64_t together;
   ChunkReader reader;
+  Dropper dropper;
   alignas(64) char x[kPiece * sizeof(double)];
   alignas(64) char z[kPiece * sizeof(double)];
   alignas(64) char gathered[kReduceBlock * sizeof(double)];
@@ -68,7 +70,8 @@ struct NormForward : NormChunks {
         by_spans(a.kind == Norm::kPerSpan && is_plain(a) && a.has_short_spans()),
         together(std::clamp<int64_t>(together_bytes() / (s.columns.size * s.compute_item), 1,
                                      kTogether)),
-        reader(a.operands) {
+        reader(a.operands),
+        dropper(a.operands, *a.table->bias, a.drop, Norm::kNumbers) {
     reader.bypass_caches(Norm::kY);
   }
 
@@ -289,7 +292,10 @@ struct NormForward : NormChunks {
       const char* a = reader.load(Norm::kX, x);
       const char* b = reader.load(Norm::kResidual, z);
       char* const sum = reader.target(Norm::kSum, z, false);
-      s.kernels->plus[s.compute_item == sizeof(double)](a, b, sum, n);
+      if (norm.drops)
+        dropper.drop(reader, s.compute_dtype, a, b, sum, n);
+      else
+        s.kernels->plus[s.compute_item == sizeof(double)](a, b, sum, n);
       reader.finish(Norm::kSum, sum, z, false);
     }
   }

@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "cpu/activations/kernels.h"
+#include "cpu/bias/dropper.h"
 #include "cpu/core/span_iterator.h"
 
 namespace fastact {
@@ -62,15 +63,23 @@ void set_gradient(Reducer* r, const Norm& norm, int k, const NormAxis* axes, int
   set_output(r, s.data[k], s.dtypes[k], bits % uintptr_t(s.items[k]) == 0);
 }
 
+bool drops(const NormCall& call, int lead) {
+  return lead == NormCall::kX ? call.p > 0 : call.dropped.data != nullptr;
+}
+
 // arrays OUT (Norm::kOperands): the operands in the order of Norm.
 void set_operands(StridedOperands* s, const ConvertKernels* convert, const NormCall& call, int lead,
                   Operand* arrays) {
-  const ArrayArgument* given[Norm::kOperands] = {
-      &call.data[0], &call.data[1], &call.data[2], &call.data[3], &call.data[4], &call.data[5],
-      &call.mean,    &call.rstd,    &call.weight,  &call.bias,    &call.dweight, &call.dbias};
+  const ArrayArgument* given[] = {&call.data[0], &call.data[1], &call.data[2], &call.data[3],
+                                  &call.data[4], &call.data[5], &call.mean,    &call.rstd,
+                                  &call.weight,  &call.bias,    &call.dweight, &call.dbias,
+                                  &call.dropped};
+  const ArrayArgument& x = call.data[lead];
   int dtypes[Norm::kOperands];
-  for (int k = 0; k < Norm::kOperands; ++k)
-    arrays[k] = *given[k], dtypes[k] = (given[k]->shape ? given[k] : &call.data[lead])->dtype;
+  for (int k = 0; k < Norm::kNumbers; ++k)
+    arrays[k] = *given[k], dtypes[k] = (given[k]->shape ? given[k] : &x)->dtype;
+  arrays[Norm::kNumbers] = drops(call, lead) ? numbers_of(x, x.dtype) : Operand{};
+  dtypes[Norm::kNumbers] = x.dtype;
   begin_operands(s, convert, Norm::kOperands, arrays, dtypes);
 }
 
@@ -89,6 +98,8 @@ void set_options(Norm* norm, const KernelTable* table, const NormCall& call, boo
   norm->accumulate = call.accumulate;
   norm->eps = eps_of(call.norm, call.eps);
   norm->weight_offset = call.weight_offset;
+  norm->drops = norm->operands.data[Norm::kNumbers];
+  if (norm->drops) norm->drop = dropout_of(call);
 }
 
 }  // namespace
@@ -107,8 +118,8 @@ void prepare(Norm* norm, const KernelTable* table, const NormCall& call, int lea
     return (call.reduced[i] ? kPixel : kBatch) + int(call.of_parameter[i]);
   });
   static_assert(Norm::kSum == int(Norm::kDSum), "which tell of a residual");
-  const bool is_by_columns =
-      is_centred(call.norm) && !s->data[Norm::kSum] && has_channels_last(axes, count, lead);
+  const bool is_by_columns = is_centred(call.norm) && !s->data[Norm::kSum] && !norm->drops &&
+                             has_channels_last(axes, count, lead);
   for (int i = 0; i < count; ++i)
     if (axes[i].stride[lead] < 0 &&
         (axes[i].kind == kGroup || (axes[i].kind == kBatch && !has_sums)))

@@ -11,6 +11,9 @@
 //   backward   pass 1: p = dy f'(z), and the sums of p w and of p w xhat
 //              pass 2, from the cache: dx, and the sums of the parameters' gradients
 //
+// Where x is dropped, forward makes the sum by dropout's kernels, and backward, of a chunk of dx
+// that it has just stored, the gradient of x.
+//
 // The elements of a row share its parameters in one of these ways (Norm::Kind):
 //
 //   kPerRow       one weight and one bias a row (instance_norm)
@@ -52,7 +55,9 @@ struct Norm {
   enum Backward { kDy, kIn, kDSum, kDx };
   enum OfGate { kGate = NormCall::kGate, kDGate };  // of forward kDGate is not there
   // Of both: one number a row, parameters, and where their gradients go.
-  enum Companions { kMean = NormCall::kData, kRstd, kWeight, kBias, kDWeight, kDBias, kOperands };
+  enum Companions { kMean = NormCall::kData, kRstd, kWeight, kBias, kDWeight, kDBias };
+  // What dropout makes of dx, and the elements' numbers, by which it drops (cpu/bias/dropper.h).
+  enum OfDropout { kDropped = kDBias + 1, kNumbers, kOperands };
   enum Kind { kPerRow, kPerElement, kPerSpan, kMixed, kChannelsLast };
 
   StridedOperands operands;
@@ -67,6 +72,8 @@ struct Norm {
   bool casts;  // what lies between the steps is rounded to the data's dtype (norms.h)
   bool accumulate;
   double eps;
+  bool drops;    // some of x, or of dx
+  Dropout drop;  // where it does
 
   Kind kind;
   int64_t span;          // elements one after the other that share parameters (kPerRow, kPerSpan)

@@ -37,9 +37,13 @@
 // forward through shared memory. Arrays of any other strides go element by element in the same
 // order, hence with the same bits.
 //
+// Where x is dropped, dropout's kernel (cuda/bias) makes the sum before, or the gradient of x
+// behind: five arrays move for four, and no kernel here draws.
+//
 // Instruction counts and rejected alternatives: docs/design/cuda.md, "Norms over rows".
 #include <numeric>
 
+#include "cuda/bias/bias.h"
 #include "cuda/core/device.h"
 #include "cuda/norms/channels/channels_last.h"
 #include "cuda/norms/rows/backward_ahead.cuh"
@@ -474,10 +478,34 @@ void fill_with_nan(const Operand& statistic, cudaStream_t stream) {
          reinterpret_cast<Compute<T>*>(statistic.data));
 }
 
+// Runs dropout's kernel; y OUT, or with `accumulate` IN/OUT. p: the call's own, or 0.
+template <class T>
+void drop(const NormCall& call, double p, const ArrayArgument& x, const ArrayArgument& residual,
+          const ArrayArgument& y, bool accumulate, cudaStream_t stream) {
+  dropout<T>({{x, residual, y}, p, call.seed, call.offset, accumulate}, stream);
+}
+
+// The forward call of the sum, once it is there.
+NormCall of_total(const NormCall& call) {
+  NormCall of = call;
+  of.p = 0, of.data[NormCall::kX] = call.data[NormCall::kTotal];
+  of.data[NormCall::kResidual].shape = of.data[NormCall::kTotal].shape = nullptr;
+  of.data[NormCall::kResidual].data = of.data[NormCall::kTotal].data = nullptr;
+  return of;
+}
+
+// Whether a gradient needs memory until it is dropped: arrays that it is added to can't hold it.
+bool needs_gradient(const NormCall& call) { return call.dropped.data && call.accumulate; }
+template <class T>
+int64_t gradient_begins(const BackwardPlan<T>& plan) {
+  return ceil_div(plan.bytes_before(4), kVecBytes) * kVecBytes;
+}
+
 }  // namespace
 
 template <class T>
 int64_t norm_forward_workspace(const NormCall& call) {
+  if (call.p > 0) return norm_forward_workspace<T>(of_total(call));
   if (is_empty(call.data[NormCall::kX])) return 0;
   if (is_norm_columns(call, NormCall::kX, sizeof(T)))
     return norm_columns_forward_workspace<T>(call);
@@ -490,6 +518,11 @@ void norm_forward(const NormCall& call, void* workspace, cudaStream_t stream) {
   if (is_empty(call.data[NormCall::kX])) {
     fill_with_nan<T>(call.mean, stream);
     return fill_with_nan<T>(call.rstd, stream);
+  }
+  if (call.p > 0) {
+    drop<T>(call, call.p, call.data[NormCall::kX], call.data[NormCall::kResidual],
+            call.data[NormCall::kTotal], false, stream);
+    return norm_forward<T>(of_total(call), workspace, stream);
   }
   if (is_norm_columns(call, NormCall::kX, sizeof(T)))
     return norm_columns_forward<T>(call, workspace, stream);
@@ -514,17 +547,27 @@ void norm_forward(const NormCall& call, void* workspace, cudaStream_t stream) {
 template <class T>
 int64_t norm_backward_workspace(const NormCall& call) {
   if (is_empty(call.data[NormCall::kIn])) return 0;
-  if (is_norm_columns(call, NormCall::kIn, sizeof(T)))
+  if (!call.dropped.data && is_norm_columns(call, NormCall::kIn, sizeof(T)))
     return norm_columns_backward_workspace<T>(call);
-  return plan_backward<T>(call).bytes_before(4);
+  const BackwardPlan<T> plan = plan_backward<T>(call);
+  if (!needs_gradient(call)) return plan.bytes_before(4);
+  return gradient_begins(plan) + plan.rows.count * plan.rows.length * int64_t(sizeof(T));
 }
 
 template <class T>
-void norm_backward(const NormCall& call, void* workspace, cudaStream_t stream) {
+void norm_backward(const NormCall& given, void* workspace, cudaStream_t stream) {
   using C = Compute<T>;
+  NormCall call = given;
   if (is_empty(call.data[NormCall::kIn])) return clear_gradients<T>(call, stream);
-  if (is_norm_columns(call, NormCall::kIn, sizeof(T)))
+  if (!call.dropped.data && is_norm_columns(call, NormCall::kIn, sizeof(T)))
     return norm_columns_backward<T>(call, workspace, stream);
+  ArrayArgument& dx = call.data[NormCall::kDx];
+  if (needs_gradient(call)) {
+    dx = call.dropped, dx.strides = nullptr;
+    dx.data = static_cast<char*>(workspace) + gradient_begins(plan_backward<T>(given));
+  } else if (call.dropped.data && !dx.data) {
+    dx = call.dropped;
+  }
   BackwardPlan<T> plan = plan_backward<T>(call);
   const auto scratch = [&](int k) { return static_cast<char*>(workspace) + plan.bytes_before(k); };
   plan.sums.partials = reinterpret_cast<C*>(scratch(0));
@@ -550,6 +593,9 @@ void norm_backward(const NormCall& call, void* workspace, cudaStream_t stream) {
     }
     launch_backward<T>(rows, plan.sums, plan, stream);
   });
+  if (needs_gradient(call) && given.data[NormCall::kDx].data)
+    drop<T>(call, 0, dx, {}, given.data[NormCall::kDx], true, stream);
+  if (call.dropped.data) drop<T>(call, call.p, dx, {}, call.dropped, call.accumulate, stream);
   if (!plan.sums.is_wanted) return;
   NormGradients<C> gradients{};
   gradients.partials = plan.sums.partials, gradients.parts = plan.sums.parts;

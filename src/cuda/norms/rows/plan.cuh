@@ -180,7 +180,8 @@ NormPlan plan_norm(const NormCall& call, int lead, const bool (&outputs)[kDataRo
   rows.which = call.which;
   std::copy(call.parameters + 0, call.parameters + kMaxParameters, rows.parameters);
   rows.eps = eps_of(call.norm, call.eps);
-  rows.norm = RowNorm(call.norm), rows.accumulate = call.accumulate;
+  rows.norm = RowNorm(call.norm);
+  rows.accumulate = call.accumulate && !call.dropped.data;  // then dx is added by dropout's kernel
   rows.gate_first = call.gate_first;
   return plan;
 }
