@@ -100,12 +100,16 @@ def _moments(X: Any, weights: Any) -> Moments:
     if not X.has_canonical_format:  # entries of one place add up
         X = X.copy()
         X.sum_duplicates()
-    column = X.indices[: X.nnz] if X.format == "csr" else X.tocoo().col
-    (rows, columns), each = X.shape, None
+    (rows, columns), each, at = X.shape, None, X.indices[: X.nnz]
+    lengths = np.diff(X.indptr)  # of rows, or of columns
+    if X.format == "csr":
+        column, present = at, np.bincount(at, minlength=columns)
+    else:
+        column, present = np.repeat(np.arange(columns, dtype=at.dtype), lengths), lengths
     by: Any = {"by": column, "groups": columns}
-    left = rows - np.bincount(column, minlength=columns)  # zeros that are not stored
+    left = rows - present  # zeros that are not stored
     if weights is not None:
-        each = weights[X.tocoo().row]
+        each = np.repeat(weights, lengths) if X.format == "csr" else weights[at]
         left = np.where(left == 0, 0.0, weights.sum() - ops["sum"](each, **by))
     stored: Moments = moments(X.data[: X.nnz], weights=each, skipna=True, **by)
     return stored.merge(Moments(left.astype(np.float64), np.zeros(columns), np.zeros(columns)))
