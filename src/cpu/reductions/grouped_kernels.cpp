@@ -86,34 +86,35 @@ FASTACT_HD double weight_or_nan(double w) {
   return (w >= 0) & (w - w == 0) ? w : __builtin_nan("");
 }
 
-void close_batch(OpenSum* batch, LaneSum* to) {
-  add_both(batch->sum, &to->sum, &to->low);
-  to->count += batch->count - kNoElements;
-  *batch = {0, kNoElements};
+// Ends the batch of one of the lanes `of`, for the same lane of `to`.
+void close_batch(const Sums& of, int64_t lane, const Sums& to) {
+  OpenSum& batch = of.open[lane];
+  LaneSum& into = to.all[lane];
+  add_both(batch.sum, &into.sum, &into.low);
+  into.count += batch.count - kNoElements;
+  batch = {0, kNoElements};
 }
 
-// The batches of these elements' lanes, or of all lanes, if they are fewer.
-__attribute__((noinline)) void close_some(const int64_t* at, int64_t n, const Sums& lanes) {
+// These elements' batches, or all there are, if they are fewer.
+__attribute__((noinline)) void close_some(OpenSum* const* at, int64_t n, const Sums& lanes) {
   const bool all = lanes.count < n;
-  for (int64_t i = 0; i < (all ? lanes.count : n); ++i) {
-    const int64_t lane = all ? i : at[i];
-    close_batch(&lanes.open[lane], &lanes.all[lane]);
-  }
+  for (int64_t i = 0; i < (all ? lanes.count : n); ++i)
+    close_batch(lanes, all ? i : at[i] - lanes.open, lanes);
 }
 
 constexpr int64_t kFull = int64_t{1} << 53;  // a bit of numbers from 2 kNoElements on
 
-// n <= kSome elements.
-FASTACT_HD void add_some(const double* x, const int64_t* at, int64_t n, bool, const Sums& lanes) {
+// n <= kSome elements onto their batches.
+FASTACT_HD void add_some(const double* x, OpenSum* const* at, int64_t n, bool, const Sums& lanes) {
   PairBits seen = {};
   const Pair ones = {1.0, 1.0};
 #pragma GCC unroll 8
   for (int64_t i = 0; i < n; ++i) {
     Pair pair, added = ones;
-    memcpy(&pair, &lanes.open[at[i]], sizeof pair);
+    memcpy(&pair, at[i], sizeof pair);
     added[0] = x[i];
     pair += added;
-    memcpy(&lanes.open[at[i]], &pair, sizeof pair);
+    memcpy(at[i], &pair, sizeof pair);
     seen |= (PairBits)pair;
   }
   if (seen[1] & kFull) close_some(at, n, lanes);
@@ -138,19 +139,23 @@ FASTACT_HD void merge_into(const Moments& from, double n, double n_low, LaneMome
   to->count_low += n_low;
 }
 
-void close_batch(OpenMoments* batch, LaneMoments* to) {
-  if (batch->left == batch->size) return;
-  const double n = to->weight != 0 ? to->weight : batch->size - batch->left;
+void close_batch(const ManyMoments& of, int64_t lane, const ManyMoments& to) {
+  OpenMoments& batch = of.open[lane];
+  double& weight = of.all[lane].weight;
+  if (batch.left == batch.size) return;
+  const double n = weight != 0 ? weight : batch.size - batch.left;
   Moments found = {};
-  moments_of_sums(batch->shift, batch->first, batch->second, n, &found.mean, &found.m2);
-  merge_into(found, n, 0, to);
-  *batch = {};
-  to->weight = 0;
+  moments_of_sums(batch.shift, batch.first, batch.second, n, &found.mean, &found.m2);
+  merge_into(found, n, 0, &to.all[lane]);
+  batch = {};
+  weight = 0;
 }
 
 // Ends a batch, and begins one with x.
 __attribute__((noinline)) void begin_batch(double x, double weight, bool is_double,
-                                           bool is_weighted, OpenMoments* batch, LaneMoments* to) {
+                                           bool is_weighted, const ManyMoments& lanes, int64_t at) {
+  OpenMoments* const batch = &lanes.open[at];
+  LaneMoments* const to = &lanes.all[at];
   const bool has_far_mean = is_double && !is_weighted;
   // 4 S^2 <= 3 n Q: the first elements have their mean near the shift.
   if (has_far_mean && batch->size == kFirstBatch &&
@@ -159,23 +164,22 @@ __attribute__((noinline)) void begin_batch(double x, double weight, bool is_doub
     batch->size = kNearBatch;
     return;
   }
-  close_batch(batch, to);
+  close_batch(lanes, at, lanes);
   const bool has_mean = has_far_mean && to->count > 0;
   batch->shift = finite_or_zero(has_mean ? to->mean : x);
-  batch->left = batch->size =
-      is_double     ? !has_mean || to->count < kNearBatch ? kFirstBatch
-                      : to->count < kDoubleBatch          ? kNearBatch
-                                                          : kDoubleBatch
-      : is_weighted ? kWeightedNarrowBatch
-                    : kNarrowBatch;
+  batch->left = batch->size = is_double     ? !has_mean || to->count < kNearBatch ? kFirstBatch
+                                              : to->count < kDoubleBatch          ? kNearBatch
+                                                                                  : kDoubleBatch
+                              : is_weighted ? kWeightedNarrowBatch
+                                            : kNarrowBatch;
   to->heaviest = weight;
 }
 
-FASTACT_HD void add_some(const double* x, const int64_t* at, int64_t n, bool is_double,
+FASTACT_HD void add_some(const double* x, OpenMoments* const* at, int64_t n, bool is_double,
                          const ManyMoments& lanes) {
   for (int64_t i = 0; i < n; ++i) {
-    OpenMoments& batch = lanes.open[at[i]];
-    if (batch.left == 0) begin_batch(x[i], 1, is_double, false, &batch, &lanes.all[at[i]]);
+    OpenMoments& batch = *at[i];
+    if (batch.left == 0) begin_batch(x[i], 1, is_double, false, lanes, at[i] - lanes.open);
     const double d = x[i] - batch.shift;
     batch.first += d;
     batch.second = madd(d, d, batch.second);
@@ -190,7 +194,7 @@ void add_weighted(const double* x, const double* weights, const int64_t* at, int
     LaneMoments& lane = lanes.all[at[i]];
     const double w = weight_or_nan(weights[i]);
     if (batch.left == 0 || w > 2 * lane.heaviest)
-      begin_batch(x[i], w, is_double, true, &batch, &lane);
+      begin_batch(x[i], w, is_double, true, lanes, at[i]);
     const double d = x[i] - batch.shift, product = w * d;
     batch.first += product;
     batch.second = madd(product, d, batch.second);
@@ -204,25 +208,31 @@ void add(const double* x, const double* weights, const int64_t* at, int64_t n, b
          char* memory, int64_t count) {
   const Of lanes(memory, count);
   if (weights) return add_weighted(x, weights, at, n, is_double, lanes);
-  for (int64_t i = 0; i < n; i += kSome)
-    add_some(x + i, at + i, i + kSome <= n ? kSome : n - i, is_double, lanes);
+  for (int64_t i = 0, some; i < n; i += some) {
+    some = i + kSome <= n ? kSome : n - i;
+    decltype(lanes.open) batches[kSome];
+    for (int64_t k = 0; k < some; ++k) batches[k] = lanes.open + at[i + k];
+    add_some(x + i, batches, some, is_double, lanes);
+  }
 }
 
-// x OUT (n): as doubles; at OUT (n): their lanes, of which `none` is of those that do not count.
-template <class T, class Label>
-FASTACT_HD int64_t stage(const T* from, const Label* of, int64_t n, int64_t groups, bool skips, int64_t none,
-              double* x, int64_t* at) {
-  int64_t wrong = 0;
-#pragma omp simd reduction(| : wrong)
+// x OUT (n): as doubles; at OUT (n): their batches, of which the last one takes those that do not
+// count. Returns whether all labels are in range.
+template <class T, class Label, class Of>
+FASTACT_HD bool stage(const T* from, const Label* of, int64_t n, int64_t groups, bool skips,
+                      const Of& lanes, double* x, decltype(Of::open)* at) {
+  const int64_t none = lanes.count - 1;
+  int64_t outside = -1;
+#pragma omp simd reduction(& : outside)
   for (int64_t i = 0; i < n; ++i) {
     const double value = double(from[i]);
     const int64_t label = of[i];
-    const int64_t lane = uint64_t(label) < uint64_t(groups) ? label : none;
-    wrong |= int64_t(uint64_t(label) + 1 > uint64_t(groups));
-    at[i] = (value == value) | !skips ? lane : none;
+    const bool is_one = uint64_t(label) < uint64_t(groups);
+    outside &= is_one ? int64_t(-1) : label;
+    at[i] = lanes.open + (is_one & ((value == value) | !skips) ? label : none);
     x[i] = value;
   }
-  return wrong;
+  return outside == -1;
 }
 
 template <class Of, class T, class Label>
@@ -233,15 +243,16 @@ bool add_plain(const char* x, const char* labels, int64_t n, int64_t groups, boo
   const Of lanes(memory, count);
   constexpr bool is_double = sizeof(T) == sizeof(double);
   alignas(64) double values[kSome];
-  alignas(64) int64_t at[kSome];
-  int64_t wrong = 0, i = 0;
+  alignas(64) decltype(lanes.open) at[kSome];
+  bool are_right = true;
+  int64_t i = 0;
   for (; i + kSome <= n; i += kSome) {  // of a constant number, which has no rest
-    wrong |= stage(from + i, of + i, kSome, groups, skips, count - 1, values, at);
+    are_right &= stage(from + i, of + i, kSome, groups, skips, lanes, values, at);
     add_some(values, at, kSome, is_double, lanes);
   }
-  wrong |= stage(from + i, of + i, n - i, groups, skips, count - 1, values, at);
+  are_right &= stage(from + i, of + i, n - i, groups, skips, lanes, values, at);
   add_some(values, at, n - i, is_double, lanes);
-  return wrong;
+  return !are_right;
 }
 
 void add_block_to_sum(const double* block, double n, int64_t at, char* memory, int64_t count) {
@@ -252,14 +263,14 @@ void add_block_to_sum(const double* block, double n, int64_t at, char* memory, i
 
 void add_block_to_moments(const double* block, double n, int64_t at, char* memory, int64_t count) {
   const ManyMoments lanes(memory, count);
-  close_batch(&lanes.open[at], &lanes.all[at]);
+  close_batch(lanes, at, lanes);
   if (n > 0) merge_into({block[0], block[1], 0, 0}, n, 0, &lanes.all[at]);
 }
 
 template <class Of>
 void close(char* memory, int64_t count, int64_t first, int64_t n) {
   const Of lanes(memory, count);
-  for (int64_t i = first; i < first + n; ++i) close_batch(&lanes.open[i], &lanes.all[i]);
+  for (int64_t i = first; i < first + n; ++i) close_batch(lanes, i, lanes);
 }
 
 void merge_lane(const LaneSum& from, LaneSum* to) {
@@ -270,17 +281,16 @@ void merge_lane(const LaneSum& from, LaneSum* to) {
 }
 
 void merge_lane(const LaneMoments& from, LaneMoments* to) {
-  if (from.count != 0)
-    merge_into({from.mean, from.m2, from.mean_low, from.m2_low}, from.count, from.count_low, to);
+  merge_into({from.mean, from.m2, from.mean_low, from.m2_low}, from.count, from.count_low, to);
 }
 
 template <class Of>
 void merge(char* from, char* to, int64_t count, int64_t first, int64_t n) {
   const Of added(from, count), lanes(to, count);
   for (int64_t i = first; i < first + n; ++i) {
-    close_batch(&lanes.open[i], &lanes.all[i]);
-    close_batch(&added.open[i], &added.all[i]);
-    merge_lane(added.all[i], &lanes.all[i]);
+    close_batch(lanes, i, lanes);
+    close_batch(added, i, lanes);
+    if (added.all[i].count != 0) merge_lane(added.all[i], &lanes.all[i]);
   }
 }
 

@@ -4,14 +4,14 @@
 // lane is read, added to and written for each. Elements that belong to no group, or do not count,
 // have a lane of their own, behind the others, so that nothing branches on them.
 //
-// A lane has an open batch, and what the batches before it came to. The batches lie side by side, so
-// that those of many groups stay in the caches. With u = 2^-53:
+// A lane has an open batch, and what the batches before it came to. The batches lie side by side,
+// so that those of many groups stay in the caches. With u = 2^-53:
 //
 // Sums. A batch is the plain sum of n <= 95 elements, which errs by 94 u sum|x| at most, and ends
 // compensated (Knuth's two-sum, as in reductions/kernels.h). Both it and the number of its elements
-// are one vector of two doubles, so that an element takes one addition. Numbers begin at 32: from 64
-// on a bit of theirs is set, for which 32 elements together are searched. With weights an element
-// is a batch.
+// are one vector of two doubles, so that an element takes one addition. Numbers begin at 32: from
+// 64 on a bit of theirs is set, for which 32 elements together are searched. With weights an
+// element is a batch.
 //
 // Moments. A batch is the sums of d = x - shift and d^2. It merges with the ones before by Chan's
 // formula, compensated (common/reductions/moments.h). A batch of n elements errs by
