@@ -17,8 +17,7 @@ constexpr int64_t kLanesBytes = 256 << 10;  // of a task: they stay in the secon
 constexpr int64_t kLeastTile = 8;           // outputs, however many groups there are
 constexpr int64_t kMostTile = 256;
 constexpr int64_t kMostGroupChunks = 16;
-// Of a chunk, by the kind of lane: as many as make merging cheap beside them.
-constexpr int64_t kTermsOfGroup[] = {24, 48};
+constexpr int64_t kTermsOfGroup = 48;  // of a chunk: as many as make merging cheap beside them
 constexpr int64_t kLeastChunk = 4096;
 constexpr int64_t kLeastRow = 16;  // outputs of one label that are worth a list of the terms
 constexpr int64_t kPrefetchedRow = 1024;
@@ -407,7 +406,7 @@ void prepare(Grouped* g, const ReduceTable* table, const GroupedKernels* kernels
   g->chunks = 1;
   if (g->tiles < kFewTasks)
     g->chunks = power_of_two_up_to(std::min(
-        {terms / (kTermsOfGroup[g->lane] * g->groups), terms / kLeastChunk, kMostGroupChunks}));
+        {terms / (kTermsOfGroup * g->groups), terms / kLeastChunk, kMostGroupChunks}));
   g->chunk_terms = ceil_div(terms, g->chunks);
   g->chunks = ceil_div(terms, g->chunk_terms);
   g->holds_all = g->chunks > 1 || g->tiles == 1;

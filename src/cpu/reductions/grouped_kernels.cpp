@@ -181,8 +181,10 @@ FASTACT_HD void add_some(const double* x, OpenMoments* const* at, int64_t n, boo
     OpenMoments& batch = *at[i];
     if (batch.left == 0) begin_batch(x[i], 1, is_double, false, lanes, at[i] - lanes.open);
     const double d = x[i] - batch.shift;
-    batch.first += d;
-    batch.second = madd(d, d, batch.second);
+    Pair sums;
+    memcpy(&sums, &batch.first, sizeof sums);
+    sums = Pair{madd(d, 1.0, sums[0]), madd(d, d, sums[1])};  // as one vector
+    memcpy(&batch.first, &sums, sizeof sums);
     --batch.left;
   }
 }
