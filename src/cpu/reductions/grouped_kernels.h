@@ -4,14 +4,14 @@
 // lane is read, added to and written for each. Elements that belong to no group, or do not count,
 // have a lane of their own, behind the others, so that nothing branches on them.
 //
-// A lane has an open batch, and what the batches before it came to. The batches lie side by side,
-// so that those of many groups stay in the caches. With u = 2^-53:
+// A lane has an open batch, and what the batches before it came to. Open batches lie side by side,
+// so that many groups have theirs in the caches. With u = 2^-53:
 //
-// Sums. A batch is the plain sum of n <= 95 elements, which errs by 94 u sum|x| at most, and ends
-// compensated (Knuth's two-sum, as in reductions/kernels.h). Both it and the number of its elements
-// are one vector of two doubles, so that an element takes one addition. Numbers begin at 32: from
-// 64 on a bit of theirs is set, for which 32 elements together are searched. With weights an
-// element is a batch.
+// Sums. A batch is the plain sum of n <= 127 elements, which errs by 126 u sum|x| at most, and ends
+// compensated (Knuth's two-sum, as in reductions/kernels.h). Its sum and the number of its elements
+// are one vector of two doubles, so that an element takes one addition. The number begins at 64:
+// from 128 on it has a bit for which 64 elements together are searched. With weights an element is
+// a batch.
 //
 // Moments. A batch is the sums of d = x - shift and d^2. It merges with the ones before by Chan's
 // formula, compensated (common/reductions/moments.h). A batch of n elements errs by
@@ -24,8 +24,8 @@
 //   by then, the batch goes on to 32. The later ones, about a mean of their own, are at most
 //   three times as many as the first: Q <= 4 m2, and 98 u Q < 2^-44 m2. From 32 elements on the
 //   shift is the mean of those before, k of them: the merge adds (mean - shift)^2 k n / (k + n)
-//   with k >= n, which is at least half of what Q has more than m2: 98 u Q < 2^-45 of what the
-//   batch adds.
+//   with k >= n, which is at least half of what Q has more than m2, and n <= 64: 194 u Q < 2^-44
+//   of what the batch adds.
 // - Weights may concentrate anywhere: an element of more than twice the weight of the shift's
 //   begins a batch about itself, so that Q <= (2 n + 1) m2; of double n <= 8, else 64.
 //
