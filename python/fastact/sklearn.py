@@ -100,14 +100,22 @@ def _moments(X: Any, weights: Any) -> Moments:
     if not X.has_canonical_format:  # entries of one place add up
         X = X.copy()
         X.sum_duplicates()
-    column = X.indices[: X.nnz] if X.format == "csr" else X.tocoo().col
-    (rows, columns), each = X.shape, None
-    by: Any = {"by": column, "groups": columns}
-    left = rows - np.bincount(column, minlength=columns)  # zeros that are not stored
+    (rows, columns), each, column = X.shape, None, X.indices[: X.nnz]
+    lengths = np.diff(X.indptr)  # of rows, or of columns
     if weights is not None:
-        each = weights[X.tocoo().row]
-        left = np.where(left == 0, 0.0, weights.sum() - ops["sum"](each, **by))
+        each = np.repeat(weights, lengths) if X.format == "csr" else weights[column]
+    if X.format == "csc":
+        column = np.repeat(np.arange(columns, dtype=column.dtype), lengths)
+    by: Any = {"by": column, "groups": columns}
     stored: Moments = moments(X.data[: X.nnz], weights=each, skipna=True, **by)
+    if X.format == "csc":
+        left = rows - lengths  # zeros that are not stored
+    elif weights is None and stored.count.sum() == X.nnz:  # none is NaN
+        left = rows - stored.count
+    else:
+        left = rows - np.bincount(column, minlength=columns)
+    if weights is not None:
+        left = np.where(left == 0, 0.0, weights.sum() - ops["sum"](each, **by))
     return stored.merge(Moments(left.astype(np.float64), np.zeros(columns), np.zeros(columns)))
 
 

@@ -17,7 +17,7 @@ constexpr int64_t kLanesBytes = 256 << 10;  // of a task: they stay in the secon
 constexpr int64_t kLeastTile = 8;           // outputs, however many groups there are
 constexpr int64_t kMostTile = 256;
 constexpr int64_t kMostGroupChunks = 16;
-constexpr int64_t kTermsOfGroup = 24;  // of a chunk: as many as make merging cheap beside them
+constexpr int64_t kTermsOfGroup = 48;  // of a chunk: as many as make merging cheap beside them
 constexpr int64_t kLeastChunk = 4096;
 constexpr int64_t kLeastRow = 16;  // outputs of one label that are worth a list of the terms
 constexpr int64_t kPrefetchedRow = 1024;
@@ -96,7 +96,7 @@ struct GroupedInputs {
   // Runs of elements of one group: each is a block.
   void add_runs(const char* from, int64_t output, int64_t term, int64_t n, char* lanes) {
     find_lanes(output, 1, term, n);
-    const int plain[] = {kItself, kItself, kMoments}, valid[] = {kValid, kValidMean, kValidMoments};
+    const int plain[] = {kItself, kMoments}, valid[] = {kValidMean, kValidMoments};
     const int what = (g.skips ? valid : plain)[g.lane];
     const int64_t start = 0;
     double results[kMostSets];
@@ -180,15 +180,13 @@ struct LaneResults {
 
   void read(const Grouped& g, char* slot, int64_t lane, int64_t n) {
     const int64_t count = lanes_of(g) + 1;
+    g.kernels->close[g.lane](slot, count, lane, n);
     if (g.lane == kLaneSum) {
-      const LaneSum* const from = reinterpret_cast<LaneSum*>(slot) + lane;
-      for (int64_t i = 0; i < n; ++i) put(i, 0, from[i].sum, from[i].low), put(i, 1, 0, 0);
-    } else if (g.lane == kLaneMean) {
-      const LaneMean* const from = reinterpret_cast<LaneMean*>(slot) + lane;
+      const OpenSum* const open = reinterpret_cast<OpenSum*>(slot);
+      const LaneSum* const from = reinterpret_cast<const LaneSum*>(open + count) + lane;
       for (int64_t i = 0; i < n; ++i)
         put(i, 0, from[i].sum, from[i].low), put(i, 1, from[i].count, from[i].count_low);
     } else {
-      g.kernels->close(slot, count, lane, n);
       const OpenMoments* const open = reinterpret_cast<OpenMoments*>(slot);
       const LaneMoments* const from = reinterpret_cast<const LaneMoments*>(open + count) + lane;
       for (int64_t i = 0; i < n; ++i) {
@@ -349,6 +347,8 @@ void plan_listed(Grouped* g, const MomentsCall& call) {
 char* cleared(const Grouped& g, int64_t index) {
   char* const at = slot(g, index);
   memset(at, 0, g.bytes_of_slot);
+  if (g.lane == kLaneSum)
+    std::fill_n(reinterpret_cast<OpenSum*>(at), lanes_of(g) + 1, OpenSum{0, kNoElements});
   return at;
 }
 
@@ -393,9 +393,8 @@ void prepare(Grouped* g, const ReduceTable* table, const GroupedKernels* kernels
   const int64_t outputs = s.rows.size, terms = s.columns.size;
 
   const bool has_m2 = call.of_m2 != kNothing && call.of_m2 != kTotal;
-  const bool is_sum = call.of_m2 == kTotal && !call.results[MomentsCall::kCount].shape;
   g->kernels = kernels;
-  g->lane = has_m2 ? kLaneMoments : is_sum ? kLaneSum : kLaneMean;
+  g->lane = has_m2 ? kLaneMoments : kLaneSum;
   g->term = call.term;
   g->skips = call.skips || call.term == kValid;
   g->is_double = s.dtypes[G::kX] == kF64 || s.dtypes[G::kX] == kI64;
@@ -406,8 +405,8 @@ void prepare(Grouped* g, const ReduceTable* table, const GroupedKernels* kernels
   g->tiles = ceil_div(outputs, g->tile);
   g->chunks = 1;
   if (g->tiles < kFewTasks)
-    g->chunks = power_of_two_up_to(
-        std::min({terms / (kTermsOfGroup * g->groups), terms / kLeastChunk, kMostGroupChunks}));
+    g->chunks = power_of_two_up_to(std::min(
+        {terms / (kTermsOfGroup * g->groups), terms / kLeastChunk, kMostGroupChunks}));
   g->chunk_terms = ceil_div(terms, g->chunks);
   g->chunks = ceil_div(terms, g->chunk_terms);
   g->holds_all = g->chunks > 1 || g->tiles == 1;

@@ -7,16 +7,26 @@ FASTACT_BEGIN_NAMESPACE
 namespace {
 
 // Elements of a batch, at most: of data that are narrower than double, and of double.
-constexpr int32_t kNarrowBatch = 256, kDoubleBatch = 32, kFirstBatch = 8;
+constexpr int32_t kNarrowBatch = 256, kDoubleBatch = 64, kNearBatch = 32, kFirstBatch = 8;
 constexpr int32_t kWeightedNarrowBatch = 64;
 
+constexpr int64_t kSome = 64;  // elements that are staged, and searched for a full batch, together
+
+typedef double Pair __attribute__((vector_size(2 * sizeof(double))));
+typedef int64_t PairBits __attribute__((vector_size(2 * sizeof(double))));
+
+template <class OpenBatch, class Lane>
 struct Lanes {
-  OpenMoments* open;
-  LaneMoments* all;
-  Lanes(char* memory, int64_t count)
-      : open(reinterpret_cast<OpenMoments*>(memory)),
-        all(reinterpret_cast<LaneMoments*>(open + count)) {}
+  OpenBatch* open;
+  Lane* all;
+  int64_t count;
+  Lanes(char* memory, int64_t count_)
+      : open(reinterpret_cast<OpenBatch*>(memory)),
+        all(reinterpret_cast<Lane*>(open + count_)),
+        count(count_) {}
 };
+using Sums = Lanes<OpenSum, LaneSum>;
+using ManyMoments = Lanes<OpenMoments, LaneMoments>;
 
 template <class Label>
 bool find_lanes(const char* labels, int64_t step, int64_t n, int64_t groups, int64_t width,
@@ -76,32 +86,49 @@ FASTACT_HD double weight_or_nan(double w) {
   return (w >= 0) & (w - w == 0) ? w : __builtin_nan("");
 }
 
-// One element onto a lane of each kind.
-template <int kind, bool is_weighted>
-struct Adds;
+// Ends the batch of one of the lanes `of`, for the same lane of `to`.
+void close_batch(const Sums& of, int64_t lane, const Sums& to) {
+  OpenSum& batch = of.open[lane];
+  LaneSum& into = to.all[lane];
+  add_both(batch.sum, &into.sum, &into.low);
+  into.count += batch.count - kNoElements;
+  batch = {0, kNoElements};
+}
 
-template <bool is_weighted>
-struct Adds<kLaneSum, is_weighted> {
-  LaneSum* lanes;
-  Adds(char* memory, int64_t, bool) : lanes(reinterpret_cast<LaneSum*>(memory)) {}
-  FASTACT_HD void operator()(double x, double w, int64_t at) const {
-    add_both(is_weighted ? w * x : x, &lanes[at].sum, &lanes[at].low);
-  }
-};
+// These elements' batches, or all there are, if they are fewer.
+__attribute__((noinline)) void close_some(OpenSum* const* at, int64_t n, const Sums& lanes) {
+  const bool all = lanes.count < n;
+  for (int64_t i = 0; i < (all ? lanes.count : n); ++i)
+    close_batch(lanes, all ? i : at[i] - lanes.open, lanes);
+}
 
-template <bool is_weighted>
-struct Adds<kLaneMean, is_weighted> {
-  LaneMean* lanes;
-  Adds(char* memory, int64_t, bool) : lanes(reinterpret_cast<LaneMean*>(memory)) {}
-  FASTACT_HD void operator()(double x, double w, int64_t at) const {
-    LaneMean& lane = lanes[at];
-    add_both(is_weighted ? w * x : x, &lane.sum, &lane.low);
-    if (is_weighted)
-      add_both(w, &lane.count, &lane.count_low);
-    else
-      lane.count += 1;
+constexpr int64_t kFull = int64_t{1} << 53;  // a bit of numbers from 2 kNoElements on
+
+// n <= kSome elements onto their batches.
+FASTACT_HD void add_some(const double* x, OpenSum* const* at, int64_t n, bool, const Sums& lanes) {
+  PairBits seen = {};
+  const Pair ones = {1.0, 1.0};
+#pragma GCC unroll 8
+  for (int64_t i = 0; i < n; ++i) {
+    Pair pair, added = ones;
+    memcpy(&pair, at[i], sizeof pair);
+    added[0] = x[i];
+    pair += added;
+    memcpy(at[i], &pair, sizeof pair);
+    seen |= (PairBits)pair;
   }
-};
+  if (seen[1] & kFull) close_some(at, n, lanes);
+}
+
+void add_weighted(const double* x, const double* weights, const int64_t* at, int64_t n, bool,
+                  const Sums& lanes) {
+  for (int64_t i = 0; i < n; ++i) {
+    LaneSum& lane = lanes.all[at[i]];
+    const double w = weight_or_nan(weights[i]);
+    add_both(w * x[i], &lane.sum, &lane.low);
+    add_both(w, &lane.count, &lane.count_low);
+  }
+}
 
 // What a lane holds takes in a mean and m2 of n elements.
 FASTACT_HD void merge_into(const Moments& from, double n, double n_low, LaneMoments* to) {
@@ -112,152 +139,181 @@ FASTACT_HD void merge_into(const Moments& from, double n, double n_low, LaneMome
   to->count_low += n_low;
 }
 
-void close_batch(OpenMoments* batch, LaneMoments* to) {
-  if (batch->left == batch->size) return;
+void close_batch(const ManyMoments& of, int64_t lane, const ManyMoments& to) {
+  OpenMoments& batch = of.open[lane];
+  double& weight = of.all[lane].weight;
+  if (batch.left == batch.size) return;
+  const double n = weight != 0 ? weight : batch.size - batch.left;
   Moments found = {};
-  moments_of_sums(batch->shift, batch->first, batch->second, batch->weight, &found.mean, &found.m2);
-  merge_into(found, batch->weight, 0, to);
-  batch->first = batch->second = batch->weight = 0;
-  batch->left = batch->size = 0;
+  moments_of_sums(batch.shift, batch.first, batch.second, n, &found.mean, &found.m2);
+  merge_into(found, n, 0, &to.all[lane]);
+  batch = {};
+  weight = 0;
 }
 
 // Ends a batch, and begins one with x.
 __attribute__((noinline)) void begin_batch(double x, double weight, bool is_double,
-                                           bool is_weighted, OpenMoments* batch, LaneMoments* to) {
+                                           bool is_weighted, const ManyMoments& lanes, int64_t at) {
+  OpenMoments* const batch = &lanes.open[at];
+  LaneMoments* const to = &lanes.all[at];
   const bool has_far_mean = is_double && !is_weighted;
   // 4 S^2 <= 3 n Q: the first elements have their mean near the shift.
   if (has_far_mean && batch->size == kFirstBatch &&
       4 * batch->first * batch->first <= 3 * kFirstBatch * batch->second) {
-    batch->left = kDoubleBatch - kFirstBatch;
-    batch->size = kDoubleBatch;
+    batch->left = kNearBatch - kFirstBatch;
+    batch->size = kNearBatch;
     return;
   }
-  close_batch(batch, to);
+  close_batch(lanes, at, lanes);
   const bool has_mean = has_far_mean && to->count > 0;
   batch->shift = finite_or_zero(has_mean ? to->mean : x);
-  batch->left = batch->size =
-      is_double     ? has_mean && to->count >= kDoubleBatch ? kDoubleBatch : kFirstBatch
-      : is_weighted ? kWeightedNarrowBatch
-                    : kNarrowBatch;
+  batch->left = batch->size = is_double     ? !has_mean || to->count < kNearBatch ? kFirstBatch
+                                              : to->count < kDoubleBatch          ? kNearBatch
+                                                                                  : kDoubleBatch
+                              : is_weighted ? kWeightedNarrowBatch
+                                            : kNarrowBatch;
   to->heaviest = weight;
 }
 
-template <bool is_weighted>
-struct Adds<kLaneMoments, is_weighted> {
-  const Lanes lanes;
-  const bool is_double;
-  Adds(char* memory, int64_t count, bool is_double_)
-      : lanes(memory, count), is_double(is_double_) {}
-  FASTACT_HD void operator()(double x, double w, int64_t at) const {
-    OpenMoments& batch = lanes.open[at];
-    if (batch.left == 0 || (is_weighted && w > 2 * lanes.all[at].heaviest))
-      begin_batch(x, w, is_double, is_weighted, &batch, &lanes.all[at]);
-    const double d = x - batch.shift, product = is_weighted ? w * d : d;
-    batch.first += product;
-    batch.second = madd(product, d, batch.second);
-    batch.weight += w;
+FASTACT_HD void add_some(const double* x, OpenMoments* const* at, int64_t n, bool is_double,
+                         const ManyMoments& lanes) {
+  for (int64_t i = 0; i < n; ++i) {
+    OpenMoments& batch = *at[i];
+    if (batch.left == 0) begin_batch(x[i], 1, is_double, false, lanes, at[i] - lanes.open);
+    const double d = x[i] - batch.shift;
+    Pair sums;
+    memcpy(&sums, &batch.first, sizeof sums);
+    sums = Pair{madd(d, 1.0, sums[0]), madd(d, d, sums[1])};  // as one vector
+    memcpy(&batch.first, &sums, sizeof sums);
     --batch.left;
   }
-};
-
-template <int kind>
-void add(const double* x, const double* weights, const int64_t* at, int64_t n, bool is_double,
-         char* memory, int64_t count) {
-  const Adds<kind, false> add_one(memory, count, is_double);
-  const Adds<kind, true> add_weighted(memory, count, is_double);
-  for (int64_t i = 0; i < n && !weights; ++i) add_one(x[i], 1.0, at[i]);
-  for (int64_t i = 0; i < n && weights; ++i) add_weighted(x[i], weight_or_nan(weights[i]), at[i]);
 }
 
-template <int kind, class T, class Label>
+void add_weighted(const double* x, const double* weights, const int64_t* at, int64_t n,
+                  bool is_double, const ManyMoments& lanes) {
+  for (int64_t i = 0; i < n; ++i) {
+    OpenMoments& batch = lanes.open[at[i]];
+    LaneMoments& lane = lanes.all[at[i]];
+    const double w = weight_or_nan(weights[i]);
+    if (batch.left == 0 || w > 2 * lane.heaviest)
+      begin_batch(x[i], w, is_double, true, lanes, at[i]);
+    const double d = x[i] - batch.shift, product = w * d;
+    batch.first += product;
+    batch.second = madd(product, d, batch.second);
+    lane.weight += w;
+    --batch.left;
+  }
+}
+
+template <class Of>
+void add(const double* x, const double* weights, const int64_t* at, int64_t n, bool is_double,
+         char* memory, int64_t count) {
+  const Of lanes(memory, count);
+  if (weights) return add_weighted(x, weights, at, n, is_double, lanes);
+  for (int64_t i = 0, some; i < n; i += some) {
+    some = i + kSome <= n ? kSome : n - i;
+    decltype(lanes.open) batches[kSome];
+    for (int64_t k = 0; k < some; ++k) batches[k] = lanes.open + at[i + k];
+    add_some(x + i, batches, some, is_double, lanes);
+  }
+}
+
+// x OUT (n): as doubles; at OUT (n): their batches, of which the last one takes those that do not
+// count. Returns whether all labels are in range.
+template <class T, class Label, class Of>
+FASTACT_HD bool stage(const T* from, const Label* of, int64_t n, int64_t groups, bool skips,
+                      const Of& lanes, double* x, decltype(Of::open)* at) {
+  const int64_t none = lanes.count - 1;
+  int64_t outside = -1;
+#pragma omp simd reduction(& : outside)
+  for (int64_t i = 0; i < n; ++i) {
+    const double value = double(from[i]);
+    const int64_t label = of[i];
+    const bool is_one = uint64_t(label) < uint64_t(groups);
+    outside &= is_one ? int64_t(-1) : label;
+    at[i] = lanes.open + (is_one & ((value == value) | !skips) ? label : none);
+    x[i] = value;
+  }
+  return outside == -1;
+}
+
+template <class Of, class T, class Label>
 bool add_plain(const char* x, const char* labels, int64_t n, int64_t groups, bool skips,
                char* memory, int64_t count) {
   const T* const from = reinterpret_cast<const T*>(x);
   const Label* const of = reinterpret_cast<const Label*>(labels);
-  const Adds<kind, false> add_one(memory, count, sizeof(T) == sizeof(double));
-  uint64_t largest = 0;
-  for (int64_t i = 0; i < n; ++i) {
-    const double value = double(from[i]);
-    const uint64_t label = uint64_t(int64_t(of[i]));
-    largest = label + 1 > largest ? label + 1 : largest;
-    const bool counts = (label < uint64_t(groups)) & ((value == value) | !skips);
-    add_one(value, 1.0, counts ? int64_t(label) : count - 1);
+  const Of lanes(memory, count);
+  constexpr bool is_double = sizeof(T) == sizeof(double);
+  alignas(64) double values[kSome];
+  alignas(64) decltype(lanes.open) at[kSome];
+  bool are_right = true;
+  int64_t i = 0;
+  for (; i + kSome <= n; i += kSome) {  // of a constant number, which has no rest
+    are_right &= stage(from + i, of + i, kSome, groups, skips, lanes, values, at);
+    add_some(values, at, kSome, is_double, lanes);
   }
-  return largest > uint64_t(groups);
+  are_right &= stage(from + i, of + i, n - i, groups, skips, lanes, values, at);
+  add_some(values, at, n - i, is_double, lanes);
+  return !are_right;
 }
 
-void add_block_to_sum(const double* block, double, int64_t at, char* memory, int64_t) {
-  LaneSum& lane = reinterpret_cast<LaneSum*>(memory)[at];
-  add_both(block[0], &lane.sum, &lane.low);
-}
-
-void add_block_to_mean(const double* block, double n, int64_t at, char* memory, int64_t) {
-  LaneMean& lane = reinterpret_cast<LaneMean*>(memory)[at];
+void add_block_to_sum(const double* block, double n, int64_t at, char* memory, int64_t count) {
+  LaneSum& lane = Sums(memory, count).all[at];
   add_both(block[0], &lane.sum, &lane.low);
   lane.count += n;
 }
 
 void add_block_to_moments(const double* block, double n, int64_t at, char* memory, int64_t count) {
-  const Lanes lanes(memory, count);
-  close_batch(&lanes.open[at], &lanes.all[at]);
+  const ManyMoments lanes(memory, count);
+  close_batch(lanes, at, lanes);
   if (n > 0) merge_into({block[0], block[1], 0, 0}, n, 0, &lanes.all[at]);
 }
 
-void merge_sums(const char* from, char* to, int64_t, int64_t first, int64_t n) {
-  const LaneSum* const added = reinterpret_cast<const LaneSum*>(from);
-  LaneSum* const lanes = reinterpret_cast<LaneSum*>(to);
-  for (int64_t i = first; i < first + n; ++i) {
-    add_both(added[i].sum, &lanes[i].sum, &lanes[i].low);
-    lanes[i].low += added[i].low;
-  }
-}
-
-void merge_means(const char* from, char* to, int64_t, int64_t first, int64_t n) {
-  const LaneMean* const added = reinterpret_cast<const LaneMean*>(from);
-  LaneMean* const lanes = reinterpret_cast<LaneMean*>(to);
-  for (int64_t i = first; i < first + n; ++i) {
-    add_both(added[i].sum, &lanes[i].sum, &lanes[i].low);
-    add_both(added[i].count, &lanes[i].count, &lanes[i].count_low);
-    lanes[i].low += added[i].low;
-    lanes[i].count_low += added[i].count_low;
-  }
-}
-
+template <class Of>
 void close(char* memory, int64_t count, int64_t first, int64_t n) {
-  const Lanes lanes(memory, count);
-  for (int64_t i = first; i < first + n; ++i) close_batch(&lanes.open[i], &lanes.all[i]);
+  const Of lanes(memory, count);
+  for (int64_t i = first; i < first + n; ++i) close_batch(lanes, i, lanes);
 }
 
-void merge_lanes(const char* from, char* to, int64_t count, int64_t first, int64_t n) {
-  const Lanes added(const_cast<char*>(from), count), lanes(to, count);
+void merge_lane(const LaneSum& from, LaneSum* to) {
+  add_both(from.sum, &to->sum, &to->low);
+  add_both(from.count, &to->count, &to->count_low);
+  to->low += from.low;
+  to->count_low += from.count_low;
+}
+
+void merge_lane(const LaneMoments& from, LaneMoments* to) {
+  merge_into({from.mean, from.m2, from.mean_low, from.m2_low}, from.count, from.count_low, to);
+}
+
+template <class Of>
+void merge(char* from, char* to, int64_t count, int64_t first, int64_t n) {
+  const Of added(from, count), lanes(to, count);
   for (int64_t i = first; i < first + n; ++i) {
-    close_batch(&lanes.open[i], &lanes.all[i]);
-    close_batch(&added.open[i], &added.all[i]);
-    const LaneMoments& one = added.all[i];
-    if (one.count != 0)
-      merge_into({one.mean, one.m2, one.mean_low, one.m2_low}, one.count, one.count_low,
-                 &lanes.all[i]);
+    close_batch(lanes, i, lanes);
+    close_batch(added, i, lanes);
+    if (added.all[i].count != 0) merge_lane(added.all[i], &lanes.all[i]);
   }
 }
 
 }  // namespace
 
-#define FASTACT_PLAIN(kind)                                               \
-  {                                                                       \
-    {add_plain<kind, float, int32_t>, add_plain<kind, float, int64_t>}, { \
-      add_plain<kind, double, int32_t>, add_plain<kind, double, int64_t>  \
-    }                                                                     \
+#define FASTACT_PLAIN(Of)                                             \
+  {                                                                   \
+    {add_plain<Of, float, int32_t>, add_plain<Of, float, int64_t>}, { \
+      add_plain<Of, double, int32_t>, add_plain<Of, double, int64_t>  \
+    }                                                                 \
   }
 
 extern const GroupedKernels grouped_kernels;
 const GroupedKernels grouped_kernels = {
     {find_lanes<int32_t>, find_lanes<int64_t>},
     choose,
-    {add<kLaneSum>, add<kLaneMean>, add<kLaneMoments>},
-    {FASTACT_PLAIN(kLaneSum), FASTACT_PLAIN(kLaneMean), FASTACT_PLAIN(kLaneMoments)},
-    {add_block_to_sum, add_block_to_mean, add_block_to_moments},
-    {merge_sums, merge_means, merge_lanes},
-    close,
+    {add<Sums>, add<ManyMoments>},
+    {FASTACT_PLAIN(Sums), FASTACT_PLAIN(ManyMoments)},
+    {add_block_to_sum, add_block_to_moments},
+    {merge<Sums>, merge<ManyMoments>},
+    {close<Sums>, close<ManyMoments>},
 };
 
 FASTACT_END_NAMESPACE

@@ -4,11 +4,17 @@
 // lane is read, added to and written for each. Elements that belong to no group, or do not count,
 // have a lane of their own, behind the others, so that nothing branches on them.
 //
-// Sums are compensated (Knuth's two-sum, as in reductions/kernels.h) with each element.
+// A lane has an open batch, and what the batches before it came to. Open batches lie side by side,
+// so that many groups have theirs in the caches. With u = 2^-53:
 //
-// Moments. A lane has an open batch, of sums of d = x - shift and d^2, and the moments of the
-// batches before it, with which the batch merges by Chan's formula, compensated
-// (common/reductions/moments.h). With u = 2^-53, a batch of n elements errs by
+// Sums. A batch is the plain sum of n <= 127 elements, which errs by 126 u sum|x| at most, and ends
+// compensated (Knuth's two-sum, as in reductions/kernels.h). Its sum and the number of its elements
+// are one vector of two doubles, so that an element takes one addition. The number begins at 64:
+// from 128 on it has a bit for which 64 elements together are searched. With weights an element is
+// a batch.
+//
+// Moments. A batch is the sums of d = x - shift and d^2. It merges with the ones before by Chan's
+// formula, compensated (common/reductions/moments.h). A batch of n elements errs by
 //
 //   |m2 - exact| <= (3 n + 2) u Q, Q = sum d^2 = m2 + n (shift - mean)^2
 //
@@ -18,8 +24,8 @@
 //   by then, the batch goes on to 32. The later ones, about a mean of their own, are at most
 //   three times as many as the first: Q <= 4 m2, and 98 u Q < 2^-44 m2. From 32 elements on the
 //   shift is the mean of those before, k of them: the merge adds (mean - shift)^2 k n / (k + n)
-//   with k >= n, which is at least half of what Q has more than m2: 98 u Q < 2^-45 of what the
-//   batch adds.
+//   with k >= n, which is at least half of what Q has more than m2, and n <= 64: 194 u Q < 2^-44
+//   of what the batch adds.
 // - Weights may concentrate anywhere: an element of more than twice the weight of the shift's
 //   begins a batch about itself, so that Q <= (2 n + 1) m2; of double n <= 8, else 64.
 //
@@ -30,27 +36,30 @@
 
 namespace fastact {
 
-struct LaneSum {
-  double sum, low;
+// count: of the batch's elements, and kNoElements.
+struct OpenSum {
+  double sum, count;
 };
-struct LaneMean {
+struct LaneSum {
   double sum, low, count, count_low;
 };
+constexpr double kNoElements = 64;
 // left: elements that the batch still takes, of `size`.
 struct OpenMoments {
-  double shift, first, second, weight;
+  double shift, first, second;
   int32_t left, size;
 };
+// With weights, the one of the shift's element, and what the batch's add up to.
 struct LaneMoments {
   double mean, m2, mean_low, m2_low, count, count_low;
-  double heaviest;  // the weight of the shift's element
+  double heaviest, weight;
 };
 
-enum LaneKind : int { kLaneSum, kLaneMean, kLaneMoments, kLaneKinds };
+enum LaneKind : int { kLaneSum, kLaneMoments, kLaneKinds };
 
-// Bytes of `count` lanes, which begin as zeros. Of moments the open batches come first.
+// Bytes of `count` lanes. The open batches come first.
 inline int64_t bytes_of_lanes(int kind, int64_t count) {
-  constexpr int64_t sizes[] = {sizeof(LaneSum), sizeof(LaneMean),
+  constexpr int64_t sizes[] = {sizeof(OpenSum) + sizeof(LaneSum),
                                sizeof(OpenMoments) + sizeof(LaneMoments)};
   return count * sizes[kind];
 }
@@ -79,15 +88,15 @@ struct GroupedKernels {
   bool (*add_plain[kLaneKinds][2][2])(const char* x, const char* labels, int64_t n, int64_t groups,
                                       bool skips, char* memory, int64_t count);
 
-  // n elements onto one lane: of their sum, or of their mean and m2.
+  // n elements onto one lane: their sum, or their mean and m2.
   void (*add_block[kLaneKinds])(const double* block, double n, int64_t at, char* memory,
                                 int64_t count);
 
-  // Lanes first .. first + n of `to` IN/OUT take in the ones of `from`.
-  void (*merge[kLaneKinds])(const char* from, char* to, int64_t count, int64_t first, int64_t n);
+  // Lanes first .. first + n of `to` IN/OUT take in the ones of `from`, whose batches it ends.
+  void (*merge[kLaneKinds])(char* from, char* to, int64_t count, int64_t first, int64_t n);
 
   // Ends the batches of lanes first .. first + n.
-  void (*close)(char* memory, int64_t count, int64_t first, int64_t n);
+  void (*close[kLaneKinds])(char* memory, int64_t count, int64_t first, int64_t n);
 };
 
 }  // namespace fastact
