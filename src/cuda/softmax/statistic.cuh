@@ -296,9 +296,7 @@ FASTACT_DEVICE RowSums merge_peaks(const From& from, int lane, int64_t count, do
     if (of_chunk == max) {
       whole.rest += rest, whole.count += ones;
     } else if (of_chunk > -infinity<double>() || max != max) {
-      // A NaN stays one.
-      const double apart = no_less((of_chunk - max) * up, kExpZero<double>);
-      whole.rest += (rest + ones) * exp_scaled<0>(apart).value();
+      whole.rest += (rest + ones) * exp_of_sum(of_chunk, -max, 0, up);  // a NaN stays one
     }
     if (shares) {
       const double mass = from(peak + 3);
