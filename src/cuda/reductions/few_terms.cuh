@@ -186,12 +186,19 @@ struct FewRows {
   static constexpr int kSize = Vec<T>::kSize;
   Words vecs[inner];
 
-  // The first `rows` are there.
+  // The first `rows` are there. Only whole vectors meet others by words: else all would be taken
+  // apart right behind their loads, which came one after the other then.
   FASTACT_DEVICE void read(const T* x, int64_t rows) {
+    if (rows >= kSize) {
 #pragma unroll
-    for (int i = 0; i < inner; ++i)
-      vecs[i] = bit_cast<Words>(rows >= kSize ? load_vec(x + i * kSize)
-                                              : load_some(x + i * kSize, rows * inner - i * kSize));
+      for (int i = 0; i < inner; ++i) vecs[i] = bit_cast<Words>(load_vec(x + i * kSize));
+    } else {
+#pragma unroll
+      for (int i = 0; i < inner; ++i) vecs[i] = some_words(x + i * kSize, rows * inner - i * kSize);
+    }
+  }
+  static FASTACT_DEVICE_CALL Words some_words(const T* x, int64_t n) {
+    return bit_cast<Words>(load_some(x, n));
   }
   FASTACT_DEVICE Compute<T> at(int element) const {
     return widen_words<T>(vecs[element / kSize]).lane[element % kSize];
