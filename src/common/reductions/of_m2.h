@@ -30,6 +30,12 @@ enum OfM2 : int {
 
 FASTACT_BEGIN_NAMESPACE
 
+// Whether these depend on the sum of the squares.
+FASTACT_HD bool is_of_squares(OfM2 what) {
+  return what == kM2 || what == kSquaresOrRoot || what == kVariance || what == kDeviation ||
+         what == kDeviationSlope;
+}
+
 // sqrt(m2 / divisor), where the quotient may leave the range of double.
 FASTACT_HD double deviation_of(double m2, double divisor) {
   const double variance = m2 / divisor;
@@ -37,15 +43,20 @@ FASTACT_HD double deviation_of(double m2, double divisor) {
                                : __builtin_sqrt(m2) / __builtin_sqrt(divisor);
 }
 
+struct Quotient {
+  FASTACT_HD double operator()(double a, double b) const { return a / b; }
+};
+
 // Of too few values NumPy divides by 0, or has no number where NaN was skipped. up: values were
-// divided by this power of two before they gave m2.
+// divided by this power of two before they gave m2. over: divides m2 for a variance.
+template <class Over = Quotient>
 FASTACT_HD double second_moment(OfM2 what, double m2, double count, double correction, bool skips,
-                                double up = 1) {
+                                double up = 1, const Over& over = {}) {
   const double left = count - correction;
   const double divisor = left > 0 ? left : skips ? __builtin_nan("") : 0.0;
   switch (what) {
     case kVariance:
-      return m2 / divisor * up * up;
+      return over(m2, divisor) * up * up;
     case kVarianceOrRoot:
       return square_or_root(m2 / divisor, up);
     case kSquaresOrRoot:

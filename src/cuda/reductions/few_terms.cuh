@@ -8,6 +8,7 @@
 //
 //   few_columns            columns of at most kMostFewRows rows, whole aligned vectors
 //   few_rows               rows of 2 to 4 elements that touch and begin at a multiple of 16 bytes
+//   few_rows_rounded       variances and deviations of the same, of 16 bits to 16 bits
 //   few_columns_gradient   gradients of the same, of x and dx without gaps: the moments are found
 //   few_rows_gradient      and used at once, so that x is read once
 //
@@ -33,6 +34,7 @@ struct FewCount {
   bool skips, is_quick, is_of_m2;  // whether `second` is known; whether m2 is divided by left.n
   double correction, second;
   Denominator by, left;  // by the number of terms, and by that less the correction
+  float of_pairs = 0;    // by what few_rows_rounded multiplies squares, or 0
 
   FewCount() = default;
   FewCount(int count, OfM2 of, double corrected, bool skips_nan)
@@ -43,6 +45,8 @@ struct FewCount {
     is_quick = is_of_m2 || of_m2 == kNothing || of_m2 == kMeanSlope || of_m2 == kVarianceSlope;
     if (of_m2 == kVariance || of_m2 == kVarianceSlope) is_quick = less > 0, left.set(less);
     second = of_m2 == kVarianceSlope ? 2 / less : of_m2 == kMeanSlope ? 1.0 / terms : 0.0;
+    if ((of_m2 == kVariance || of_m2 == kDeviation) && less * terms >= 1)
+      of_pairs = float(1 / (less * terms));
   }
 };
 
@@ -175,18 +179,61 @@ void few_columns(FASTACT_GRID_CONSTANT const ColumnSums sums,
   }
 }
 
-// Reads `inner` vectors, `kSize` rows; the first `rows` are there.
+// Rows that touch, as many as a vector has elements, in `inner` vectors by words: of 16 bits eight
+// numbers apart would take twice the registers.
 template <int inner, class T>
-FASTACT_DEVICE void load_few_rows(const T* x, int64_t rows, Wide<T> (&wide)[inner]) {
-  constexpr int kSize = Vec<T>::kSize;
-  Vec<T> vecs[inner];
+struct FewRows {
+  static constexpr int kSize = Vec<T>::kSize;
+  Words vecs[inner];
+
+  // The first `rows` are there. Only whole vectors meet others by words: else all would be taken
+  // apart right behind their loads, which came one after the other then.
+  FASTACT_DEVICE void read(const T* x, int64_t rows) {
+    if (rows >= kSize) {
 #pragma unroll
-  for (int i = 0; i < inner; ++i)
-    vecs[i] = rows >= kSize ? load_vec(x + i * kSize)
-                            : load_some(x + i * kSize, rows * inner - i * kSize);
+      for (int i = 0; i < inner; ++i) vecs[i] = bit_cast<Words>(load_vec(x + i * kSize));
+    } else {
 #pragma unroll
-  for (int i = 0; i < inner; ++i) wide[i] = widen_vec(vecs[i]);
-}
+      for (int i = 0; i < inner; ++i) vecs[i] = some_words(x + i * kSize, rows * inner - i * kSize);
+    }
+  }
+  static FASTACT_DEVICE_CALL Words some_words(const T* x, int64_t n) {
+    return bit_cast<Words>(load_some(x, n));
+  }
+  FASTACT_DEVICE Compute<T> at(int element) const {
+    return widen_words<T>(vecs[element / kSize]).lane[element % kSize];
+  }
+  // Calls visit(j, x) with the numbers of the j-th row.
+  template <class Visit>
+  FASTACT_DEVICE void for_each(const Visit& visit) const {
+#pragma unroll
+    for (int j = 0; j < kSize; ++j) {
+      Compute<T> x[inner];
+#pragma unroll
+      for (int r = 0; r < inner; ++r) x[r] = at(j * inner + r);
+      visit(j, x);
+    }
+  }
+  // The same, and puts back what it makes of them.
+  template <class Visit>
+  FASTACT_DEVICE void change_each(const Visit& visit) {
+    Compute<T> even{};  // of 16 bits a word's first number, whose second may be the next row's
+    for_each([&](int j, Compute<T>(&x)[inner]) {
+      visit(j, x);
+#pragma unroll
+      for (int r = 0; r < inner; ++r) {
+        const int element = j * inner + r, lane = element % kSize;
+        Words& vec = vecs[element / kSize];
+        if constexpr (sizeof(T) == sizeof(uint32_t)) {
+          vec.word[lane] = bit_cast<uint32_t>(x[r]);
+        } else {
+          if (lane % 2 == 1) vec.word[lane / 2] = narrow_two(even, x[r], T{});
+          even = x[r];
+        }
+      }
+    });
+  }
+};
 
 template <int inner, class T, bool skips, bool squares>
 FASTACT_KERNEL_OF(kThreads, sizeof(T) == 2 ? 2 : 4)
@@ -198,18 +245,75 @@ void few_rows(FASTACT_GRID_CONSTANT const RowSums sums,
   for (int64_t first = (int64_t(blockIdx.x) * kThreads + threadIdx.x) * kSize; first < sums.tasks;
        first += int64_t(gridDim.x) * kThreads * kSize) {
     const int rows = up_to(sums.tasks - first);
-    Wide<T> wide[inner];
-    load_few_rows(reinterpret_cast<const T*>(sums.x) + first * inner, rows, wide);
+    FewRows<inner, T> few;
+    few.read(reinterpret_cast<const T*>(sums.x) + first * inner, rows);
     FewMoments m[kSize];
-#pragma unroll
-    for (int j = 0; j < kSize; ++j) {
-      Compute<T> x[inner];
-#pragma unroll
-      for (int r = 0; r < inner; ++r)
-        x[r] = wide[(j * inner + r) / kSize].lane[(j * inner + r) % kSize];
+    few.for_each([&](int j, const Compute<T>(&x)[inner]) {
       m[j] = moments_of_few<skips, squares>(of, x, inner);
-    }
+    });
     put_few<T>(to, of, m, first * step, step, rows);
+  }
+}
+
+// A variance or deviation of 16 bits from the distances of all pairs, n m2 = sum (x - y)^2: in
+// float32 within 11 roundings, of which each is 2^-24. Where all numbers within 2^-20 of it round
+// to the same 16 bits, so does what moments_of_few finds. False where they don't, or where squares
+// leave the range.
+template <class T, int inner>
+FASTACT_DEVICE bool round_second(const FewCount& of, const float (&x)[inner], T* y) {
+  float squares = 0, apart = 0;
+#pragma unroll
+  for (int a = 0; a < inner; ++a)
+#pragma unroll
+    for (int b = a + 1; b < inner; ++b) {
+      const float d = x[a] - x[b];
+      squares = madd(d, d, squares);
+      apart += __builtin_fabsf(d);
+    }
+  float second = squares * of.of_pairs;
+  const bool is_in_range = second >= 0x1p-90f && second <= 0x1p90f;
+  if (of.of_m2 == kDeviation) second = __builtin_sqrtf(second);
+  const T least = narrow<T>(second * (1 - 0x1p-20f));
+  *y = narrow<T>(second * (1 + 0x1p-20f));
+  return (is_in_range && least.bits == y->bits) || apart == 0;
+}
+template <int inner>
+struct FewRow {
+  float x[inner];
+};
+template <class T, bool skips, int inner>
+FASTACT_DEVICE_CALL T round_second_slowly(const FewCount& of, const FewRow<inner> row) {
+  return narrow_once<T>(second_of(of, moments_of_few<skips, true>(of, row.x, inner)));
+}
+
+template <int inner, class T, bool skips>
+FASTACT_KERNEL_OF(kThreads, inner < 4 ? 3 : 2)
+void few_rows_rounded(FASTACT_GRID_CONSTANT const RowSums sums,
+                      FASTACT_GRID_CONSTANT const MomentResults to,
+                      FASTACT_GRID_CONSTANT const FewCount of) {
+  constexpr int kSize = Vec<T>::kSize;
+  const int64_t step = sums.kept.count > 0 ? sums.kept.y[0] : 0;
+  for (int64_t first = (int64_t(blockIdx.x) * kThreads + threadIdx.x) * kSize; first < sums.tasks;
+       first += int64_t(gridDim.x) * kThreads * kSize) {
+    const int rows = up_to(sums.tasks - first);
+    FewRows<inner, T> few;
+    few.read(reinterpret_cast<const T*>(sums.x) + first * inner, rows);
+    T second[kSize];
+    few.for_each([&](int j, const float (&x)[inner]) {
+      if (round_second(of, x, &second[j])) return;
+      FewRow<inner> row;
+#pragma unroll
+      for (int r = 0; r < inner; ++r) row.x[r] = x[r];
+      second[j] = round_second_slowly<T, skips>(of, row);
+    });
+    store_lanes(to.second + first * step, step, rows, second);
+    if (to.mean) {
+      T mean[kSize];
+      few.for_each([&](int j, const float (&x)[inner]) {
+        mean[j] = narrow_once<T>(moments_of_few<skips, true>(of, x, inner).mean);
+      });
+      store_lanes(to.mean + first * step, step, rows, mean);
+    }
   }
 }
 
@@ -232,6 +336,12 @@ bool reduce_few(const Reduction& plan, const MomentResults& to, cudaStream_t str
           reinterpret_cast<uintptr_t>(plan.x) % kVecBytes != 0)
         return false;
       const RowSums sums = plan_rows<T>(plan, nullptr);
+      if constexpr (sizeof(T) == 2 && squares)
+        if (to.second && of.of_pairs > 0 && !to.wide && !to.low && !to.count)
+          return run(plan.inner == 2   ? few_rows_rounded<2, T, skips>
+                     : plan.inner == 3 ? few_rows_rounded<3, T, skips>
+                                       : few_rows_rounded<4, T, skips>,
+                     sums, ceil_div(sums.tasks, kSize));
       const auto kernel = plan.inner == 2   ? few_rows<2, T, skips, squares>
                           : plan.inner == 3 ? few_rows<3, T, skips, squares>
                                             : few_rows<4, T, skips, squares>;
@@ -368,7 +478,9 @@ void few_columns_gradient(FASTACT_GRID_CONSTANT const FewGradient<T> g) {
 
 // A warp's vectors go through shared memory, so that each of its stores is of lines as a whole.
 template <int inner, class T, bool skips>
-FASTACT_KERNEL_OF(kThreads, sizeof(T) == 2 ? 2 : 4)
+FASTACT_KERNEL_OF(kThreads, sizeof(T) == 4 ? 4
+                            : inner < 4    ? 3
+                                           : 2)
 void few_rows_gradient(FASTACT_GRID_CONSTANT const FewGradient<T> g) {
   constexpr int kSize = Vec<T>::kSize;
   FASTACT_SHARED(Vec<T>, tile, kThreads * inner);
@@ -376,41 +488,30 @@ void few_rows_gradient(FASTACT_GRID_CONSTANT const FewGradient<T> g) {
   const uint32_t first = first_of_block + threadIdx.x * kSize;
   const int rows = first < g.results ? up_to(g.results - first) : 0;
   const bool is_whole = g.results - first_of_block >= kThreads * kSize;
-  Wide<T> wide[inner];
-  load_few_rows(g.x + int64_t(first) * inner, rows, wide);
+  T* const to = g.dx + int64_t(first) * inner;
+  FewRows<inner, T> few, before{};
+  few.read(g.x + int64_t(first) * inner, rows);
+  if (g.accumulate) before.read(to, rows);
   Compute<T> dy[kSize], dsecond[kSize];
   load_few_numbers<T>(g.dy + first * g.step[0], g.step[0], rows, dy);
   const char* const second = g.dsecond;
   load_few_numbers<T>(second ? second + first * g.step[1] : nullptr, g.step[1], rows, dsecond);
-#pragma unroll
-  for (int j = 0; j < kSize; ++j) {
-    Compute<T> x[inner];
-#pragma unroll
-    for (int r = 0; r < inner; ++r)
-      x[r] = wide[(j * inner + r) / kSize].lane[(j * inner + r) % kSize];
+  few.change_each([&](int j, Compute<T>(&x)[inner]) {
     g.template apply<skips>(x, inner, dy[j], dsecond[j]);
+    if (!g.accumulate) return;
 #pragma unroll
-    for (int r = 0; r < inner; ++r)
-      wide[(j * inner + r) / kSize].lane[(j * inner + r) % kSize] = x[r];
-  }
-  T* const to = g.dx + int64_t(first) * inner;
-  if (g.accumulate) {
-    Wide<T> before[inner];
-    load_few_rows(to, rows, before);
-#pragma unroll
-    for (int i = 0; i < inner; ++i)
-#pragma unroll
-      for (int j = 0; j < kSize; ++j) wide[i].lane[j] = before[i].lane[j] + wide[i].lane[j];
-  }
+    for (int r = 0; r < inner; ++r) x[r] = before.at(j * inner + r) + x[r];
+  });
   if (!is_whole) {
 #pragma unroll
     for (int i = 0; i < inner; ++i)
-      store_some(to + i * kSize, narrow_vec<T>(wide[i]), rows * inner - i * kSize);
+      store_some(to + i * kSize, bit_cast<Vec<T>>(few.vecs[i]), rows * inner - i * kSize);
     return;
   }
   const int lane = int(threadIdx.x) % kWarp, warp = int(threadIdx.x) - lane;
 #pragma unroll
-  for (int i = 0; i < inner; ++i) tile[int(threadIdx.x) * inner + i] = narrow_vec<T>(wide[i]);
+  for (int i = 0; i < inner; ++i)
+    tile[int(threadIdx.x) * inner + i] = bit_cast<Vec<T>>(few.vecs[i]);
   __syncwarp();
   T* const of_block = g.dx + int64_t(first_of_block) * inner;
 #pragma unroll

@@ -583,10 +583,14 @@ void reduce_few_of_row(FASTACT_GRID_CONSTANT const RowSums sums,
     const int rows = up_to(sums.tasks - first);
     const T* const x = reinterpret_cast<const T*>(sums.x) + first * inner;
     FewOfRow<T, Lane, inner> few;
+    if (rows >= kSize) {  // asked once: else a load would wait for the one before
 #pragma unroll
-    for (int i = 0; i < inner; ++i)
-      few.vecs[i] = rows >= kSize ? load_vec(x + i * kSize)
-                                  : load_some(x + i * kSize, rows * inner - i * kSize);
+      for (int i = 0; i < inner; ++i) few.vecs[i] = load_vec(x + i * kSize);
+    } else {
+#pragma unroll
+      for (int i = 0; i < inner; ++i)
+        few.vecs[i] = load_some(x + i * kSize, rows * inner - i * kSize);
+    }
     put_lanes<T>(to, first * step, step, rows, few);
   }
 }

@@ -26,8 +26,10 @@ struct OfMoments {
   double mean, mean_low, second, count;
 
   OfMoments() = default;
-  // left: divides by the count without the correction, of this result and of others.
-  FASTACT_DEVICE OfMoments(const MomentResults& to, const Growing& all, Denominator& left)
+  // left: divides by the count without the correction, of this result and of others. has_second:
+  // whether the second number is wanted.
+  FASTACT_DEVICE OfMoments(const MomentResults& to, const Growing& all, Denominator& left,
+                           bool has_second)
       : mean(all.of.mean), mean_low(all.of.mean_low), second(0), count(all.count) {
     double m2 = all.of.m2 + all.of.m2_low, up = 1;
     if (m2 < 0) {  // the negative of a root (common/reductions/range.h)
@@ -39,11 +41,9 @@ struct OfMoments {
       mean = (count == 0 ? 0.0 : (mean + mean_low) * count) + to.initial, mean_low = m2 = 0;
     else if (count == 0)
       mean = __builtin_nan(""), mean_low = m2 = 0;
-    left.set(count - to.correction);
-    if (to.second)
-      second = to.of_m2 == kVariance && left.n > 0
-                   ? left.under(m2) * up * up
-                   : second_moment(to.of_m2, m2, count, to.correction, to.skips, up);
+    if (has_second)
+      second = second_moment(to.of_m2, m2, count, to.correction, to.skips, up,
+                             [&](double a, double by) { return left.set(by), left.under(a); });
     // The slope of an infinite deviation, unlike one of none, is -0 (is_far).
     if (to.of_m2 == kDeviationSlope && second == 0 && m2 > 0) second = -0.0;
   }
@@ -70,7 +70,7 @@ FASTACT_DEVICE void for_results(const MomentResults& to, int64_t at, const Put& 
 template <class T>
 FASTACT_DEVICE void put(const MomentResults& to, int64_t at, const Growing& all) {
   Denominator left;
-  const OfMoments of(to, all, left);
+  const OfMoments of(to, all, left, to.second);
   for_results(to, at, [&](char* p, int k) {
     if (to.wide)
       store(reinterpret_cast<double*>(p), of.get<double>(k));
@@ -99,7 +99,8 @@ FASTACT_DEVICE void put_lanes(const MomentResults& to, int64_t at, int64_t step,
   OfMoments of[Columns::kSize];
   Denominator by, left;
 #pragma unroll
-  for (int j = 0; j < Columns::kSize; ++j) of[j] = OfMoments(to, columns.of(j, by), left);
+  for (int j = 0; j < Columns::kSize; ++j)
+    of[j] = OfMoments(to, columns.of(j, by), left, to.second);
   for_results(to, at, [&](char* p, int k) {
     if (to.wide) return store_columns<double, 2>(of, p, step, count, k);
     if (to.other < 0) return store_columns<T, Columns::kSize>(of, p, step, count, k);

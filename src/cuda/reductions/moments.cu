@@ -8,7 +8,8 @@
 //   reduce_segments, reduce_short_rows, reduce_few_of_row, reduce_rows, reduce_few_rows   the
 //                    kernels of sums
 //   moment_columns   a block is tx vectors of columns by 256 / tx rows, added in shared memory
-//   weighted_moments elements that are weighted or masked, by any strides (weighted_kernels.cuh)
+//   few_weighted, weighted_blocks   elements that are weighted or masked, by any strides
+//                    (weighted_kernels.cuh)
 //
 // Bytes moved: x once; the partial moments are below 1 % of it. In double an element costs a
 // conversion, a subtraction, an addition and an fma: docs/design/cuda.md, "Reductions".
@@ -78,24 +79,83 @@ constexpr int64_t kLongTerms = 256;        // terms of an output that are worth 
 constexpr int64_t kWeightedChunk = 16384;  // terms of a chunk, where a block has one output
 constexpr int64_t kWeightedRows = 2048;    // the same where it has several
 
+// axes OUT: of a call's arrays, the first of which is x, those of the results first. Returns how
+// many there are, and through *kept how many are of the results. data IN/OUT: where arrays begin.
+template <int arrays>
+int find_weighted_axes(Axis<arrays> (&axes)[kMaxAxes], const ArrayArgument* const (&of)[arrays],
+                       const bool* reduced, char* (&data)[arrays], int* kept) {
+  Operand operands[arrays];
+  int64_t items[arrays];
+  for (int k = 0; k < arrays; ++k)
+    operands[k] = *of[k], items[k] = item_size(of[k]->dtype), data[k] = of[k]->data;
+  int count =
+      find_axes(axes, operands[0], arrays, operands, items, [&](int i) { return int(reduced[i]); });
+  sort_axes(axes, count, [](const auto& a, const auto& b) { return a.kind < b.kind; });
+  for (*kept = 0; *kept < count && !axes[*kept].kind; ++*kept)
+    if (axes[*kept].stride[0] < 0) reverse_axis(&axes[*kept], arrays, data);
+  order_axes(axes, *kept, 0);
+  order_axes(axes + *kept, count - *kept, 0);
+  count = merge_axes(axes, count);
+  for (*kept = 0; *kept < count && !axes[*kept].kind;) ++*kept;
+  return count;
+}
+
+// Whether a thread may have the terms of a result.
+bool has_few_terms(const ArrayArgument& x, const bool* reduced) {
+  int64_t terms = 1;
+  for (int i = 0; i < x.ndim; ++i) terms *= reduced[i] ? x.shape[i] : 1;
+  return terms <= kMostFewWeighted;
+}
+
+// The plan of such a call; of: its arrays, in the order of FewWeighted.
+template <int kArrays>
+FewWeighted<kArrays> plan_few_weighted(const ArrayArgument* const (&of)[kArrays],
+                                       const bool* reduced) {
+  FewWeighted<kArrays> few{};
+  Axis<kArrays> axes[kMaxAxes];
+  const int count = find_weighted_axes(axes, of, reduced, few.data, &few.axes);
+  few.results = few.terms = 1;
+  for (int i = 0; i < few.axes; ++i) {
+    few.results *= few.length[i] = axes[i].length;
+    for (int k = 0; k < kArrays; ++k) few.stride[k][i] = axes[i].stride[k];
+  }
+  for (int i = few.axes; i < count; ++i) few.terms *= int(axes[i].length);
+  for (int k = 0; k < kArrays; ++k) {
+    few.dtypes[k] = of[k]->dtype;
+    for (int r = 0; r < few.terms; ++r)
+      for (int i = count, rest = r; i-- > few.axes; rest /= int(axes[i].length))
+        few.term[k][r] += rest % axes[i].length * axes[i].stride[k];
+  }
+  for (int k = few.kDx; k < kArrays; ++k) {
+    bool& touch = few.touch[k - few.kDx];
+    const int64_t item = item_size(few.dtypes[k]);
+    touch = few.dtypes[k] == few.dtypes[few.kX] && few.axes == 1 &&
+            few.stride[k][0] == few.terms * item;
+    for (int r = 0; r < few.terms; ++r) touch &= few.term[k][r] == r * item;
+  }
+  return few;
+}
+template <class Kernel, class Few, class... Arguments>
+void launch_few(Kernel kernel, const Few& few, cudaStream_t stream, const Arguments&... arguments) {
+  launch(kernel, {ceil_div(few.results, kThreads), kThreads}, stream, few, arguments...);
+}
+
+template <class T>
+bool wants_squares(const MomentsCall& call) {
+  const bool has_second = call.results[MomentsCall::kSecond].data;
+  return sizeof(T) == sizeof(double) || (has_second && is_of_squares(OfM2(call.of_m2)));
+}
+
 template <class T>
 WeightedSums plan_weighted(const MomentsCall& call, double* partials, int64_t* y_offset) {
   enum { kX, kY, kWeights, kWhere, kArrays };
-  const ArrayArgument &x = call.x(), &y = call.model();
   const ArrayArgument& weights = call.inputs[MomentsCall::kWeights];
-  const ArrayArgument& where = call.inputs[MomentsCall::kWhere];
-  const Operand arrays[kArrays] = {x, y, weights, where};
-  const int64_t items[kArrays] = {sizeof(T), item_size(y.dtype), item_size(weights.dtype), 1};
-  char* data[kArrays] = {x.data, y.data, weights.data, where.data};
+  const ArrayArgument* const of[kArrays] = {&call.x(), &call.model(), &weights,
+                                            &call.inputs[MomentsCall::kWhere]};
+  char* data[kArrays];
   Axis<kArrays> axes[kMaxAxes];
-  int count = find_axes(axes, x, kArrays, arrays, items, [&](int i) { return int(call.axes[i]); });
-  sort_axes(axes, count, [](const auto& a, const auto& b) { return a.kind < b.kind; });
-  int kept = 0;
-  for (; kept < count && !axes[kept].kind; ++kept)
-    if (axes[kept].stride[kX] < 0) reverse_axis(&axes[kept], kArrays, data);
-  order_axes(axes, kept, kX);
-  order_axes(axes + kept, count - kept, kX);
-  count = merge_axes(axes, count);
+  int kept;
+  const int count = find_weighted_axes(axes, of, call.axes, data, &kept);
 
   WeightedSums sums{};
   sums.axes = count;
@@ -103,12 +163,13 @@ WeightedSums plan_weighted(const MomentsCall& call, double* partials, int64_t* y
   int64_t step[2] = {};  // of the innermost output, and of the innermost term
   for (int i = 0; i < count; ++i) {
     const Axis<kArrays>& axis = axes[i];
-    sums.kept_axes += !axis.kind;
     (axis.kind ? sums.terms : sums.outputs) *= sums.length[i] = axis.length;
     for (int k = 0; k < kArrays; ++k) sums.stride[k][i] = axis.stride[k];
     step[axis.kind] = std::abs(axis.stride[kX]);
   }
-  *y_offset = data[kY] - y.data;
+  sums.kept_axes = kept;
+  sums.skips = call.skips, sums.squares = wants_squares<T>(call);
+  *y_offset = data[kY] - call.model().data;
   sums.x = data[kX], sums.weights = data[kWeights], sums.where = data[kWhere];
   sums.weights_dtype = weights.dtype;
   sums.partials = partials;
@@ -131,8 +192,16 @@ int64_t weighted_workspace(const MomentsCall& call) {
 template <class T>
 void weighted_moments(const MomentsCall& call, void* workspace, cudaStream_t stream) {
   int64_t y_offset;
-  WeightedSums sums = plan_weighted<T>(call, static_cast<double*>(workspace), &y_offset);
-  sums.skips = call.skips;
+  if (has_few_terms(call.x(), call.axes)) {
+    FewMomentsOf few = plan_few_weighted({&call.x(), &call.inputs[MomentsCall::kWeights],
+                                          &call.inputs[MomentsCall::kWhere], &call.model()},
+                                         call.axes);
+    few.skips = call.skips, few.squares = wants_squares<T>(call);
+    const MomentResults to = results_of(call, few.data[few.kY] - call.model().data);
+    return launch_few(few.terms <= 4 ? few_weighted<T, 4> : few_weighted<T, kMostFewWeighted>, few,
+                      stream, to);
+  }
+  const WeightedSums sums = plan_weighted<T>(call, static_cast<double*>(workspace), &y_offset);
   const MomentResults to = results_of(call, y_offset);
   launch(weighted_blocks<T>, {blocks_for(sums.tiles * sums.chunks.count), kThreads}, stream, sums,
          to, false);
@@ -150,16 +219,9 @@ template <class T>
 void rescale(const MomentsCall& call, cudaStream_t stream) {
   int64_t y_offset;
   WeightedSums sums = plan_weighted<T>(call, nullptr, &y_offset);
-  sums.skips = call.skips;
   sums.chunks = {sums.terms, 1};
   launch(weighted_blocks<T>, {blocks_for(sums.tiles), kThreads}, stream, sums,
          results_of(call, y_offset), true);
-}
-
-// Whether these depend on the sum of the squares.
-bool is_of_squares(OfM2 what) {
-  return what == kM2 || what == kSquaresOrRoot || what == kVariance || what == kDeviation ||
-         what == kDeviationSlope;
 }
 
 }  // namespace
@@ -176,8 +238,7 @@ void moments(const MomentsCall& call, void* workspace, cudaStream_t stream) {
   const Operand& model = call.model();
   const Reduction plan = plan_reduction(call.x(), model, call.axes, sizeof(T), false);
   const MomentResults to = results_of(call, plan.y - model.data);
-  // Without squares numbers of less than double need no shift.
-  const bool squares = sizeof(T) == sizeof(double) || (to.second && is_of_squares(to.of_m2));
+  const bool squares = wants_squares<T>(call);  // else numbers need no shift
   const auto run = [&](auto skips, auto with_squares) {
     constexpr bool kSkips = decltype(skips)::value;
     constexpr bool kSquares = decltype(with_squares)::value || sizeof(T) == sizeof(double);
@@ -195,8 +256,9 @@ void moments(const MomentsCall& call, void* workspace, cudaStream_t stream) {
 
 namespace {
 
-// What a gradient needs of x: up to three numbers of each result, in scratch memory, and the calls
-// that find them and that use them. It stays where it is: the calls point into it.
+// What a gradient needs of x: up to three numbers of each result, in scratch memory, of weighted
+// ones in double, and the calls that find them and that use them. It stays where it is: the calls
+// point into it.
 template <class T>
 struct FoundNumbers {
   enum : int { kSlope, kMean, kLow, kNumbers };
@@ -207,7 +269,8 @@ struct FoundNumbers {
 
   FoundNumbers(const SpreadBackwardCall& call, char* scratch) {
     const ArrayArgument& x = call.arrays[SpreadBackwardCall::kX];
-    int64_t size = sizeof(Found<T>);
+    const bool is_wide = sizeof(T) == 2 || call.is_weighted();
+    int64_t size = is_wide ? sizeof(double) : sizeof(Found<T>);
     for (int i = x.ndim; i-- > 0;) {
       lengths[i] = call.axes[i] ? 1 : x.shape[i];
       strides[i] = lengths[i] == 1 ? 0 : size;
@@ -217,18 +280,22 @@ struct FoundNumbers {
       ArrayArgument made{};
       made.data = scratch + bytes;
       made.ndim = x.ndim, made.shape = lengths, made.strides = strides, made.stride_unit = 1;
-      made.dtype = sizeof(T) == 2 ? int(kF64) : x.dtype;
+      made.dtype = is_wide ? int(kF64) : x.dtype;
       made.device_type = x.device_type, made.device = x.device;
       find.results[result] = over_x[number] = made;
       over_x[number].shape = x.shape;
       bytes += ceil_div(size, kVecBytes) * kVecBytes;
     };
     find.inputs[MomentsCall::kX] = x;
+    find.inputs[MomentsCall::kWeights] = call.arrays[SpreadBackwardCall::kWeights];
+    find.inputs[MomentsCall::kWhere] = call.arrays[SpreadBackwardCall::kWhere];
     find.axes = call.axes;
     find.of_m2 = call.of_m2, find.correction = call.correction, find.skips = call.skips;
     if (call.of_m2 != kM2) make(kSlope, MomentsCall::kSecond);
-    if (call.of_m2 != kMeanSlope) make(kMean, MomentsCall::kMean);
-    if (call.of_m2 != kMeanSlope && kCentre<T> == 2) make(kLow, MomentsCall::kLow);
+    const bool has_mean = call.of_m2 != kMeanSlope;
+    if (has_mean || call.arrays[SpreadBackwardCall::kDWeights].data)
+      make(kMean, MomentsCall::kMean);
+    if (has_mean && !is_wide) make(kLow, MomentsCall::kLow);
   }
 };
 
@@ -320,24 +387,10 @@ bool run_held_gradient(const SpreadBackwardCall& call, const ArrayArgument& mode
 
 template <class T>
 int64_t spread_workspace(const SpreadBackwardCall& call) {
-  if (is_empty(call.arrays[SpreadBackwardCall::kX])) return 0;
+  const ArrayArgument& all = call.arrays[SpreadBackwardCall::kX];
+  if (is_empty(all) || (call.is_weighted() && has_few_terms(all, call.axes))) return 0;
   const FoundNumbers<T> found(call, nullptr);
   return found.bytes + moments_workspace<T>(found.find);
-}
-
-template <class T>
-void spread_backward(const SpreadBackwardCall& call, void* workspace, cudaStream_t stream) {
-  const auto& [x, dy, dsecond, dx] = call.arrays;
-  if (is_empty(x)) return;
-  const FoundNumbers<T> found(call, static_cast<char*>(workspace));
-  const auto& [slope, mean, low] = found.over_x;
-  if (run_held_gradient<T>(call, call.of_m2 == kM2 ? mean : slope, stream)) return;
-  moments<T>(found.find, static_cast<char*>(workspace) + found.bytes, stream);
-  if (call.of_m2 == kM2)
-    moments_backward<T>({{x, mean, low, dy, dsecond, dx}, call.share, call.scale, call.accumulate},
-                        stream);
-  else
-    statistic_backward<T>({{x, dy, slope, mean, low, dx}, call.skips, call.accumulate}, stream);
 }
 
 template <class T>
@@ -369,6 +422,55 @@ void weighted_gradient(const WeightedGradientCall& call, cudaStream_t stream) {
   arrays.skips = call.skips, arrays.accumulate = call.accumulate;
   launch(gradient_elements<T>, {blocks_for(ceil_div(arrays.size, kThreads)), kThreads}, stream,
          arrays);
+}
+
+namespace {
+
+// The gradients of weighted terms.
+template <class T>
+void weighted_backward(const SpreadBackwardCall& call, void* workspace, cudaStream_t stream) {
+  const auto& [x, dy, dsecond, dx, weights, where, dweights] = call.arrays;
+  if (has_few_terms(x, call.axes)) {
+    FewGradientsOf few = plan_few_weighted({&x, &weights, &where, &dy, &dx, &dweights}, call.axes);
+    few.of_m2 = OfM2(call.of_m2), few.correction = call.correction, few.skips = call.skips;
+    few.squares = sizeof(T) == sizeof(double) || is_of_squares(few.of_m2);
+    few.accumulate = call.accumulate, few.accumulate_dweights = call.accumulate_dweights;
+    return launch_few(
+        few.terms <= 4 ? few_weighted_gradients<T, 4> : few_weighted_gradients<T, kMostFewWeighted>,
+        few, stream);
+  }
+  const FoundNumbers<T> found(call, static_cast<char*>(workspace));
+  moments<T>(found.find, static_cast<char*>(workspace) + found.bytes, stream);
+  const ArrayArgument& mean = found.over_x[found.kMean];
+  WeightedGradientCall each{};
+  using Each = WeightedGradientCall;
+  each.arrays[Each::kTo] = dx, each.arrays[Each::kDy] = dy, each.arrays[Each::kX] = x;
+  each.arrays[Each::kSlope] = found.over_x[found.kSlope];
+  each.arrays[Each::kWeights] = weights, each.arrays[Each::kWhere] = where;
+  each.term = kItself, each.skips = call.skips, each.accumulate = call.accumulate;
+  if (call.of_m2 != kMeanSlope) each.arrays[Each::kMean] = mean;
+  if (dx.data) weighted_gradient<T>(each, stream);
+  each.arrays[Each::kTo] = dweights, each.arrays[Each::kMean] = mean;
+  each.of_weights = true, each.accumulate = call.accumulate_dweights;
+  if (dweights.data) weighted_gradient<T>(each, stream);
+}
+
+}  // namespace
+
+template <class T>
+void spread_backward(const SpreadBackwardCall& call, void* workspace, cudaStream_t stream) {
+  const auto& [x, dy, dsecond, dx, weights, where, dweights] = call.arrays;
+  if (is_empty(x)) return;
+  if (call.is_weighted()) return weighted_backward<T>(call, workspace, stream);
+  const FoundNumbers<T> found(call, static_cast<char*>(workspace));
+  const auto& [slope, mean, low] = found.over_x;
+  if (run_held_gradient<T>(call, call.of_m2 == kM2 ? mean : slope, stream)) return;
+  moments<T>(found.find, static_cast<char*>(workspace) + found.bytes, stream);
+  if (call.of_m2 == kM2)
+    moments_backward<T>({{x, mean, low, dy, dsecond, dx}, call.share, call.scale, call.accumulate},
+                        stream);
+  else
+    statistic_backward<T>({{x, dy, slope, mean, low, dx}, call.skips, call.accumulate}, stream);
 }
 
 using Storage = FASTACT_STORAGE;

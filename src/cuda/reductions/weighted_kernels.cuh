@@ -1,12 +1,17 @@
 // The kernels of weighted and masked moments, and of their gradients. common/reductions/weights.h
 // has the formulas, moments.cu explains the plan.
 //
-// A block is tx outputs by 256 / tx terms, and passes over its chunk of the terms three times: for
-// the first element that counts, for the mean about it, and for m2 about the mean. The chunk comes
-// from memory once, and then from the cache. Threads' sums are added in shared memory by a tree,
-// and chunks are merged as for other moments. Every array goes by its own strides, element by
-// element. So there is one kernel for each dtype of x, whatever the layout; the dtypes of other
-// arrays are tested for each element.
+//   few_weighted, few_weighted_gradients   of at most kMostFewWeighted terms, which a thread has in
+//                      registers: gradients follow at once, so x and weights are read once
+//   weighted_blocks    of more: a block is tx outputs by 256 / tx terms
+//   gradient_elements  gradients by numbers of each result that were found before
+//
+// A block passes over its chunk of the terms three times: for the first element that counts, for
+// the mean about it, and for m2 about the mean. The chunk comes from memory once, and then from the
+// cache. Where nobody asks for m2, narrower types than double need one pass, about 0. Threads' sums
+// are added in shared memory by a tree, and chunks are merged as for other moments. Every array
+// goes by its own strides, element by element. So there is one kernel for each dtype of x, whatever
+// the layout; the dtypes of other arrays are tested for each element.
 //
 // Where squares leave the range of double, the last two passes follow once more, over elements
 // times a power of two (common/reductions/range.h). Moments of double without weights, whose
@@ -31,11 +36,11 @@ struct WeightedSums {
   int kept_axes, axes;
   int64_t length[kMaxAxes], stride[kArrays][kMaxAxes];
   int64_t outputs, terms;
-  int64_t tiles;  // of tx outputs
-  int tx, ty;     // threads of a block
-  bool skips;
-  Chunks chunks;     // of the terms
-  double* partials;  // OUT where there is more than one chunk, as in Sums
+  int64_t tiles;        // of tx outputs
+  int tx, ty;           // threads of a block
+  bool skips, squares;  // squares: m2 is wanted
+  Chunks chunks;        // of the terms
+  double* partials;     // OUT where there is more than one chunk, as in Sums
 };
 
 // Bytes into each array.
@@ -82,6 +87,66 @@ FASTACT_DEVICE bool any_output(const WeightedSums& sums, Shared&& buffer, bool c
   return any;
 }
 
+// The moments of what counts. for_terms(visit): calls visit(x, weight) for each of a thread's terms
+// that counts, until it returns false. fold(value, combine): over the threads of a result, given to
+// all of them. any(condition): whether it holds for a result whose threads take part in the same
+// folds. squares: m2 is wanted; else the sums are about 0, of less than double.
+template <class ForTerms, class Fold, class Any>
+FASTACT_DEVICE Growing moments_of_terms(bool squares, const ForTerms& for_terms, const Fold& fold,
+                                        const Any& any) {
+  const auto add = [](double a, double b) { return a + b; };
+  Growing all{};
+  if (!squares) {
+    double sum = 0, mine = 0;
+    for_terms([&](double x, double w) {
+      sum = madd(w, x, sum);
+      mine += w;
+      return true;
+    });
+    all.count = fold(mine, add);
+    all.of.mean = fold(sum, add) / all.count;
+    return all;
+  }
+  double first = __builtin_nan("");
+  for_terms([&](double x, double w) {
+    if (w > 0 && is_finite(x)) first = x;
+    return first != first;
+  });
+  const double start =
+      finite_or_zero(fold(first, [](double a, double b) { return a == a ? a : b; }));
+  double scale = 1;
+#pragma unroll 1
+  for (bool again = false;; again = true) {
+    double sum = 0, of_squares = 0, mine = 0;
+    for_terms([&](double x, double w) {
+      sum += w * (x * scale - start * scale);
+      mine += w;
+      return true;
+    });
+    all.count = fold(mine, add);
+    sum = fold(sum, add);
+    const double mean = start * scale + sum / all.count;
+    const double centre = all.count > 0 ? finite_or_zero(mean) : 0.0;
+    sum = 0;
+    for_terms([&](double x, double w) {
+      const double d = x * scale - centre, product = w * d, square = product * d;
+      sum += product;
+      of_squares += square == 0 && d != 0 ? kVanished : square;
+      return true;
+    });
+    sum = fold(sum, add);
+    of_squares = fold(of_squares, add);
+    double* const m2 = &all.of.m2;
+    if (all.count != 0) moments_of_sums(centre, sum, of_squares, all.count, &all.of.mean, m2);
+    const double up = inverse_power(scale);
+    all.of.mean *= up;
+    if (again) *m2 = square_or_root(*m2, up);
+    const bool is_far = *m2 > 0 && !is_in_range(*m2);
+    if (again || !any(is_far)) return all;
+    if (is_far) scale = *m2 < 1 ? kScaleUp : kScaleDown;
+  }
+}
+
 // Whether the squares of an output left the range of double, by what was stored.
 FASTACT_DEVICE bool is_far(const MomentResults& to, int64_t at) {
   const double second = load(reinterpret_cast<const double*>(to.second + at));
@@ -98,7 +163,6 @@ void weighted_blocks(FASTACT_GRID_CONSTANT const WeightedSums sums,
                      FASTACT_GRID_CONSTANT const MomentResults to, const bool only_far) {
   FASTACT_SHARED(double, buffer, kThreads);
   const int tx = int(threadIdx.x) % sums.tx, ty = int(threadIdx.x) / sums.tx;
-  const auto add = [](double a, double b) { return a + b; };
   for (int64_t task = blockIdx.x; task < sums.tiles * sums.chunks.count; task += gridDim.x) {
     const int64_t chunk = task % sums.chunks.count;
     const int64_t output = task / sums.chunks.count * sums.tx + tx;
@@ -110,8 +174,6 @@ void weighted_blocks(FASTACT_GRID_CONSTANT const WeightedSums sums,
     }
     const int64_t begin = chunk * sums.chunks.size + ty;
     const int64_t end = is_there ? smaller((chunk + 1) * sums.chunks.size, sums.terms) : begin;
-
-    // Calls visit(x, weight) for each term that counts, until it returns false.
     const auto for_terms = [&](const auto& visit) {
       for (int64_t i = begin; i < end; i += sums.ty) {
         const WeightedOffset on = offset_of(sums, i, sums.kept_axes, sums.axes);
@@ -127,46 +189,12 @@ void weighted_blocks(FASTACT_GRID_CONSTANT const WeightedSums sums,
         if (weight != 0 && !visit(x, weight)) return;
       }
     };
-
-    double first = __builtin_nan("");
-    for_terms([&](double x, double w) {
-      if (w > 0 && is_finite(x)) first = x;
-      return first != first;
-    });
-    const double start = finite_or_zero(
-        fold_column(sums, buffer, first, [](double a, double b) { return a == a ? a : b; }));
-    Growing all{};
-    double scale = 1;
-#pragma unroll 1
-    for (bool again = false;; again = true) {
-      double sum = 0, squares = 0, mine = 0;
-      for_terms([&](double x, double w) {
-        sum += w * (x * scale - start * scale);
-        mine += w;
-        return true;
-      });
-      all.count = fold_column(sums, buffer, mine, add);
-      sum = fold_column(sums, buffer, sum, add);
-      const double mean = start * scale + sum / all.count;
-      const double centre = all.count > 0 ? finite_or_zero(mean) : 0.0;
-      sum = 0;
-      for_terms([&](double x, double w) {
-        const double d = x * scale - centre, product = w * d, square = product * d;
-        sum += product;
-        squares += square == 0 && d != 0 ? kVanished : square;
-        return true;
-      });
-      sum = fold_column(sums, buffer, sum, add);
-      squares = fold_column(sums, buffer, squares, add);
-      double* const m2 = &all.of.m2;
-      if (all.count != 0) moments_of_sums(centre, sum, squares, all.count, &all.of.mean, m2);
-      const double up = inverse_power(scale);
-      all.of.mean *= up;
-      if (again) *m2 = square_or_root(*m2, up);
-      const bool is_far = is_there && *m2 > 0 && !is_in_range(*m2);
-      if (again || !any_output(sums, buffer, is_far)) break;
-      if (is_far) scale = *m2 < 1 ? kScaleUp : kScaleDown;
-    }
+    const Growing all = moments_of_terms(
+        sums.squares, for_terms,
+        [&](double value, const auto& combine) {
+          return fold_column(sums, buffer, value, combine);
+        },
+        [&](bool condition) { return any_output(sums, buffer, is_there && condition); });
     if (ty > 0 || !is_there) continue;
     if (sums.chunks.count > 1)
       put_chunk(to, sums.partials + (output * sums.chunks.count + chunk) * MomentResults::kNumbers,
@@ -174,6 +202,159 @@ void weighted_blocks(FASTACT_GRID_CONSTANT const WeightedSums sums,
     else
       put<T>(to, at.of[WeightedSums::kY], all);
   }
+}
+
+// --- few terms
+
+constexpr int kMostFewWeighted = 8;
+
+// Arrays over the axes of results, and where the few terms of a result are, in bytes. kY: results,
+// or their gradients; then there are the arrays behind it, too.
+struct FewRoles {
+  enum { kX, kWeights, kWhere, kY, kDx, kDWeights, kArrays };
+};
+template <int arrays>
+struct FewWeighted : FewRoles {
+  char* data[arrays];  // null: not there
+  int64_t term[arrays][kMostFewWeighted];
+  int dtypes[arrays];
+  int terms, axes;
+  int64_t results, length[kMaxAxes], stride[arrays][kMaxAxes];
+  bool skips, squares, accumulate, accumulate_dweights;
+  bool touch[2];  // of dx, of dweights: whether the terms of all results lie one behind the other
+  OfM2 of_m2;
+  double correction;
+
+  template <class Visit>
+  FASTACT_DEVICE void locate(int64_t result, const Visit& visit) const {
+    if (results <= int64_t(0xffffffff))
+      unravel(uint32_t(result), length, 0, axes, visit);
+    else
+      unravel(result, length, 0, axes, visit);
+  }
+};
+using FewMomentsOf = FewWeighted<FewRoles::kDx>;
+using FewGradientsOf = FewWeighted<FewRoles::kArrays>;
+
+FASTACT_DEVICE_CALL double number_by_call(const char* p, int dtype) { return number_at(p, dtype); }
+
+// The terms of a result.
+template <class T, int most>
+struct WeightedTerms {
+  int64_t at[FewRoles::kArrays] = {};  // bytes, of the result
+  Compute<T> x[most];
+  double weight[most];
+  bool is_there[most];
+
+  template <int arrays>
+  FASTACT_DEVICE WeightedTerms(const FewWeighted<arrays>& few, int64_t result) {
+    using Few = FewRoles;
+    few.locate(result, [&](int axis, int64_t here) {
+#pragma unroll
+      for (int k = 0; k < arrays; ++k) at[k] += here * few.stride[k][axis];
+    });
+    const auto address = [&](int k, int r) { return few.data[k] + at[k] + few.term[k][r]; };
+    T own[most] = {}, weights[most] = {};
+    const bool is_own = few.dtypes[Few::kWeights] == kDTypeOf<T>;
+#pragma unroll
+    for (int r = 0; r < most; ++r)
+      if (r < few.terms) own[r] = load(reinterpret_cast<const T*>(address(Few::kX, r)));
+    if (few.data[Few::kWeights] && is_own) {
+#pragma unroll
+      for (int r = 0; r < most; ++r)
+        if (r < few.terms) weights[r] = load(reinterpret_cast<const T*>(address(Few::kWeights, r)));
+    }
+#pragma unroll
+    for (int r = 0; r < most; ++r) {
+      if (r >= few.terms) break;
+      x[r] = widen(own[r]);
+      weight[r] = 1;
+      if (few.data[Few::kWeights])
+        weight[r] = is_own ? double(widen(weights[r]))
+                           : number_by_call(address(Few::kWeights, r), few.dtypes[Few::kWeights]);
+      is_there[r] = !few.data[Few::kWhere] ||
+                    load(reinterpret_cast<const uint8_t*>(address(Few::kWhere, r))) != 0;
+      weight[r] = weight_of(double(x[r]), weight[r], is_there[r], few.skips);
+    }
+  }
+  template <class Few>
+  FASTACT_DEVICE Growing moments(const Few& few) const {
+    return moments_of_terms(
+        few.squares,
+        [&](const auto& visit) {
+#pragma unroll
+          for (int r = 0; r < most; ++r)
+            if (r < few.terms && weight[r] != 0 && !visit(double(x[r]), weight[r])) return;
+        },
+        [](double value, const auto&) { return value; }, [](bool condition) { return condition; });
+  }
+};
+
+template <class T, int most>
+FASTACT_KERNEL_OF(kThreads, 3)
+void few_weighted(FASTACT_GRID_CONSTANT const FewMomentsOf few,
+                  FASTACT_GRID_CONSTANT const MomentResults to) {
+  const int64_t result = int64_t(blockIdx.x) * kThreads + threadIdx.x;
+  if (result >= few.results) return;
+  const WeightedTerms<T, most> terms(few, result);
+  put<T>(to, terms.at[FewRoles::kY], terms.moments(few));
+}
+
+// Writes what number_of(r) says of the terms of a result; neighbours' terms that touch go through
+// shared memory, so that a warp's stores do.
+template <class T, int most, class NumberOf>
+FASTACT_DEVICE void put_terms(const FewGradientsOf& few, int array, int64_t result, int64_t at,
+                              bool accumulate, const NumberOf& number_of) {
+  const auto tile = fold_buffer<kThreads * most, T>();
+  char* const data = few.data[array];
+  if (!data) return;
+  const int lane = int(threadIdx.x) % kWarp, terms = few.terms;
+  const bool is_there = result < few.results;
+  if (few.touch[array - FewRoles::kDx] && !accumulate) {
+    const int mine = int(threadIdx.x) * terms, first = mine - lane * terms;
+    __syncwarp();
+    if (is_there) {
+#pragma unroll
+      for (int r = 0; r < most; ++r)
+        if (r < terms) tile[mine + r] = narrow_once<T>(number_of(r));
+    }
+    __syncwarp();
+    T* const to = reinterpret_cast<T*>(data) + (result - lane) * terms;
+    const int count = int(smaller(few.results - (result - lane), kWarp)) * terms;
+    for (int i = lane; i < count; i += kWarp) store(to + i, T(tile[first + i]));
+    return;
+  }
+#pragma unroll
+  for (int r = 0; r < most; ++r)
+    if (is_there && r < terms)
+      put_by_call(data + at + few.term[array][r], few.dtypes[array], number_of(r), accumulate);
+}
+
+// The formulas are those of gradient_elements.
+template <class T, int most>
+FASTACT_KERNEL_OF(kThreads, 3)
+void few_weighted_gradients(FASTACT_GRID_CONSTANT const FewGradientsOf few) {
+  using Few = FewRoles;
+  const int64_t result = int64_t(blockIdx.x) * kThreads + threadIdx.x;
+  const WeightedTerms<T, most> terms(few, smaller(result, few.results - 1));
+  const double dy =
+      double(widen(load(reinterpret_cast<const T*>(few.data[Few::kY] + terms.at[Few::kY]))));
+  MomentResults to{};
+  to.of_m2 = few.of_m2, to.correction = few.correction, to.skips = few.skips;
+  Denominator left;
+  const OfMoments of(to, terms.moments(few), left, true);
+  const double mean = of.get<double>(0), slope = of.second * dy;
+  const bool is_of_mean = few.of_m2 == kMeanSlope;
+  const auto distance = [&](int r) { return double(terms.x[r]) - mean; };
+  put_terms<T, most>(few, Few::kDx, result, terms.at[Few::kDx], few.accumulate, [&](int r) {
+    return is_of_mean ? gradient_of_mean(slope, terms.weight[r])
+                      : gradient_of_second(slope, terms.weight[r], distance(r));
+  });
+  put_terms<T, most>(
+      few, Few::kDWeights, result, terms.at[Few::kDWeights], few.accumulate_dweights, [&](int r) {
+        const double once = weight_of(double(terms.x[r]), 1, terms.is_there[r], few.skips);
+        return once != 0 ? gradient_of_weight(slope, distance(r)) : 0.0;
+      });
 }
 
 // Operands in the order of WeightedGradientCall; absent ones have no data. mean and of_mean go by

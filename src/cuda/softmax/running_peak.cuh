@@ -26,9 +26,9 @@ FASTACT_DEVICE_CALL double lowered(Compute<T> from, Compute<T> to, Compute<T> up
   const double powers =
       double(reference_exponent(before(from))) - double(reference_exponent(after(to)));
   if (before.by == 0 && after.by == 0) return power_of_two(int64_t(powers));
-  const double apart =
-      madd(powers, 0.69314718055994530942, (double(before.by) - double(after.by)) * double(up));
-  return exp_scaled<0>(no_less(apart, kExpZero<double>)).value();
+  using D = ExpTraits<double>;
+  const double apart = (double(before.by) - double(after.by)) * double(up);
+  return exp_of_sum(powers * D::kLn2High, apart, powers * D::kLn2Low);
 }
 
 // The peaks of n columns, or of a row, as far as a thread has met them. sorts: as PeakWays; the

@@ -276,6 +276,15 @@ FASTACT_DEVICE_CALL Level<Compute<T>> level_called(RowSums sums, TermsAt<T> at, 
   return level_of<T>(sums, at, masked, up, wants_log);
 }
 
+// exp((a + b + rest) up), or exp(kExpZero) if that is more. Of -20 the rounding of a + b alone
+// would be 8 ULP of double. up: a power of two.
+FASTACT_DEVICE double exp_of_sum(double a, double b, double rest = 0, double up = 1) {
+  const double sum = a + b, part = sum - a;
+  const double lost = (a - (sum - part)) + (b - part) + rest;
+  const double held = no_less(sum * up, kExpZero<double>);
+  return exp_split<0>(held, held == sum * up ? lost * up : 0.0).value();
+}
+
 // The sums of a row, from its chunks' sums. Each lane of a warp merges every 32nd chunk, and all
 // lanes get the result. from(i): the i-th number of the chunks.
 constexpr int kPeakFields = 5;
@@ -292,9 +301,7 @@ FASTACT_DEVICE RowSums merge_peaks(const From& from, int lane, int64_t count, do
     if (of_chunk == max) {
       whole.rest += rest, whole.count += ones;
     } else if (of_chunk > -infinity<double>() || max != max) {
-      // A NaN stays one.
-      const double apart = no_less((of_chunk - max) * up, kExpZero<double>);
-      whole.rest += (rest + ones) * exp_scaled<0>(apart).value();
+      whole.rest += (rest + ones) * exp_of_sum(of_chunk, -max, 0, up);  // a NaN stays one
     }
     if (shares) {
       const double mass = from(peak + 3);

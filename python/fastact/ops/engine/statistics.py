@@ -187,8 +187,8 @@ class Statistics(CachedOp[P, R]):
         is_number = of in _STEADY or (of == "mean" and not skips and not weighted)
         is_far = of in _SPREADS
         is_found = is_far or not is_number
-        weighted |= self._is_other(now)
-        if is_found and of in _SLOPES and now.call.is_on_gpu and not weighted:
+        is_other = self._is_other(now)
+        if is_found and of in _SLOPES and now.call.is_on_gpu and not is_other:
             one: Any = {"dsecond": None, "share": 0.0, "scale": 0.0, "accumulate": accumulate}
             one |= {"correction": getattr(now.options, "correction", 0.0)}
             now.run("spread_backward", dy=dy, of_m2=_SLOPES[of], skips=skips, **one)
@@ -199,7 +199,7 @@ class Statistics(CachedOp[P, R]):
             like = self._hardly_rounded(now).shaped(now.shapes.grouped or x.shape)
             found["slope"] = now.call.repeated(number, like)
         given = {"dy": dy, "mean": None, **found, "skips": skips, "accumulate": accumulate}
-        if weighted:
+        if weighted or is_other:
             weighted_gradient(now, now.view("dx"), **given)
             return
         if not skips and given["mean"] is None:  # all elements count, and a number stands for them
@@ -584,15 +584,23 @@ class Average(AxisStatistic[P, R]):
             if dweights is not None and not accumulate:
                 fill(now.call, dweights, 0.0)
             return
-        given = {"dy": over_x(now, now.seen("dy")), **self._computed(now, "mean")}
-        if dx is not None:
-            weighted_gradient(now, dx, **{**given, "mean": None})
-        if dweights is None:
-            return
-        repeats = tuple(i for i, n in enumerate(x.shape) if dweights.shape[i] != n)
-        each = now.call.temporary("x", x.shape, dweights.dtype) if repeats else dweights
-        adds = accumulate and not repeats
-        weighted_gradient(now, each, **given, of_weights=True, accumulate=adds)
+        repeats: tuple[int, ...] = ()
+        each, adds = dweights, accumulate
+        if dweights is not None:
+            repeats = tuple(i for i, n in enumerate(x.shape) if dweights.shape[i] != n)
+            if repeats:
+                each, adds = now.call.temporary("x", x.shape, dweights.dtype), False
+        dy = over_x(now, now.seen("dy"))
+        if now.call.is_on_gpu and is_weighted(now) and not self._is_other(now):
+            one: Any = {"dsecond": None, "share": 0.0, "scale": 0.0, "correction": 0.0}
+            one |= {"of_m2": MEAN_SLOPE, "dweights": each, "accumulate_dweights": adds}
+            now.run("spread_backward", dy=dy, skips=False, **one)
+        else:
+            given = {"dy": dy, **self._computed(now, "mean")}
+            if dx is not None:
+                weighted_gradient(now, dx, **{**given, "mean": None})
+            if each is not None:
+                weighted_gradient(now, each, **given, of_weights=True, accumulate=adds)
         if repeats:
             add_up(now.call, IDENTITY, each, dweights, repeats, accumulate)
 
