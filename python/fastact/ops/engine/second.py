@@ -122,6 +122,8 @@ class Second(CachedCall):
         x, weight = now.views[now.leader], now.views.get("weight")
         if self.op.second is None or [*ddx] != [self.op.differentiated[0]] or now.activation:
             return False
+        if any(n in now.views for n in {*self.op.moving} - {now.leader, "weight", "bias"}):
+            return False
         if weight is not None and (weight.dtype != x.dtype or x.itemsize < 4):
             return False  # its gradient is the sum of numbers that lie in x's dtype
         is_any = not is_quick or now.call.is_on_gpu

@@ -119,7 +119,8 @@ class Spec:
             return None
         told = {n: value for n, value in options.items() if n in self.told}
         args = (back, *[None] * (len(op.gradients) - 1), *tensors)
-        if len(self.of_second) <= len(op.moving) or not all(wanted[i] for i in self.of_second):
+        given = [i for i in self.of_second if tensors[i] is not None]
+        if len(self.of_second) <= len(op.moving) or not all(wanted[i] for i in given):
             outs = [empty_like(tensors[i]) if wanted[i] else None for i in self.of_second]
             more = [None] * (len(op.moving) + 1 - len(outs))  # of a bias, which has no part in dx
             told["out"] = (*outs, *more)
