@@ -325,8 +325,20 @@ class RowFormulas:
     subtracted: Callable[[int, Any, float], Any] = lambda count, rstd, eps: 1.0
 
 
+def _is_longer(rstd: Any, eps: float) -> Any:
+    """Whether a length 1 / rstd, which was rounded, is more than eps."""
+    return rstd * eps < 1 - 2.0**-22
+
+
 #: By the functors of src/common/norms/rows.h.
-ROW_NORMS = {"CentredNorm": RowFormulas(), "RmsNorm": RowFormulas()}
+ROW_NORMS = {
+    "CentredNorm": RowFormulas(),
+    "RmsNorm": RowFormulas(),
+    "L2Norm": RowFormulas(
+        lambda square, count, eps: 1 / np.maximum(np.sqrt(square * count), eps),
+        lambda count, rstd, eps: np.where(_is_longer(rstd, eps), count, 0.0),
+    ),
+}
 
 
 def row_formulas(op: Any) -> RowFormulas:
