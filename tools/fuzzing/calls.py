@@ -558,6 +558,8 @@ def _shape(op: Any, entry: str, draw: Draw) -> Shape:
         low = 0 if is_to_shape(op) or is_over_any(op) else 1
     elif op.family == "norms":
         low = 2 if traits(op).channels else 1
+    elif op.family == "parametric":
+        low = 2
     elif entry == "merge" or is_loss(op):
         low = 1
     full = op.family in ("norms", "gates") and draw.chance(0.9)

@@ -259,6 +259,38 @@ def biased(x: Any, bias: Any, axis: int, residual: Any = None) -> Any:
     return z if residual is None else z + residual
 
 
+# --- parametric activations -----------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Parametric:
+    """y = f(x, w), its derivatives by x and by w, and the magnitudes that their errors are told by.
+
+    sizes : of all three; None: their own.
+    """
+
+    value: Callable[[Any, Any], Any]
+    by_x: Callable[[Any, Any], Any]
+    by_w: Callable[[Any, Any], Any]
+    sizes: Callable[[Any, Any], tuple[Any, Any, Any]] | None = None
+
+    def of(self, x: Any, w: Any) -> list[tuple[Any, Any]]:
+        """Each of the three, and its magnitude."""
+        exact = self.value(x, w), self.by_x(x, w), self.by_w(x, w)
+        sizes = exact if self.sizes is None else self.sizes(x, w)
+        return [*zip(exact, map(np.abs, sizes), strict=True)]
+
+
+#: By the name of the op.
+PARAMETRIC = {
+    "prelu": Parametric(
+        lambda x, w: np.where(x > 0, x, w * x),
+        lambda x, w: np.where(x > 0, 1, w) + 0 * np.where(np.isnan(x), x, 0),
+        lambda x, w: np.where(x > 0, 0, x) + 0 * w,
+    ),
+}
+
+
 # --- gated activations ----------------------------------------------------------------------------
 
 

@@ -113,6 +113,19 @@ def _dropout(op: Any, of: Named, m: Operations) -> tuple[Any, ...]:
     return (y if of["residual"] is None else y + of["residual"],)
 
 
+def _parametric(op: Any, of: Named, m: Operations) -> tuple[Any, ...]:
+    x, w = of["x"], of[op.parameter]
+    single = tuple(w.shape) in ((), (1,))
+    w = w.reshape(()) if single else _along(w, x.ndim, of["channel_axis"])
+    return (_OF_PARAMETER[op.name](x, w, m),)
+
+
+#: y of x and of a parameter that broadcasts to it.
+_OF_PARAMETER: Mapping[str, Callable[[Any, Any, Operations], Any]] = {
+    "prelu": lambda x, w, m: m.where(x > 0, x, x * w),
+}
+
+
 def _gated(op: Any, of: Named, m: Operations) -> tuple[Any, ...]:
     def part(array: Any, axis: int, half: tuple[int, int], count: int) -> Any:
         first, step = half
@@ -354,6 +367,7 @@ _FAMILIES: Mapping[str, Callable[[Any, Named, Operations], tuple[Any, ...]]] = {
     "gated": _gated,
     "gates": gates.results,
     "norms": _norm,
+    "parametric": _parametric,
     "softmax": _softmax,
     "reductions": _statistic,
     "rotary": _rotary,
