@@ -1,5 +1,6 @@
-"""Activations with a parameter for each channel: as torch has prelu."""
+"""Activations with a parameter for each channel: as torch has prelu, and snake over all angles."""
 
+import mpmath
 import numpy as np
 import pytest
 import torch
@@ -105,6 +106,46 @@ def test_prelu_as_torch_has_it(shape, slopes):
     np.testing.assert_array_equal(y, expected.detach().numpy())
     np.testing.assert_array_equal(dx, given.grad.numpy())
     np.testing.assert_allclose(dweight, weight.grad.numpy(), rtol=1e-12)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64], ids=["float32", "float64"])
+def test_snake_of_all_angles(backend, dtype):
+    """Of angles near multiples of pi / 2 as of any; from 2**44 on y alone is told."""
+    rng = np.random.default_rng(0)
+    angles = np.concatenate(
+        [rng.uniform(-8, 8, 300), np.pi / 2 * np.arange(1, 120), 2.0 ** rng.uniform(-40, 43, 300)]
+    )
+    x = 2.0 ** rng.uniform(-12, 12, angles.size)
+    alpha, x = (angles / x).astype(dtype), x.astype(dtype)
+    data = [backend.of(a) for a in (x[None], alpha)]
+    one = backend.of(np.ones_like(x)[None])
+    y = backend.numpy(fa.snake(*data))[0]
+    dx, dalpha = (backend.numpy(a).reshape(-1) for a in fa.snake.backward(one, *data))
+    u, bounds = float(np.finfo(dtype).eps) / 2, fa.snake.bounds
+    with mpmath.workdps(60):
+        for of_x, of_alpha, *found in zip(x, alpha, y, dx, dalpha, strict=True):
+            a, b = mpmath.mpf(float(of_x)), mpmath.mpf(float(of_alpha))
+            angle, sine = a * b, mpmath.sin(a * b)
+            exact = (
+                a + sine**2 / b,
+                1 + mpmath.sin(2 * angle),
+                a * mpmath.sin(2 * angle) / b - (sine / b) ** 2,
+            )
+            sizes = (bounds.value * a, bounds.by_x, bounds.by_parameter * a * min(a, 1 / abs(b)))
+            for one_found, right, size in zip(found, exact, sizes, strict=True):
+                assert abs(one_found - right) <= u * (abs(size) + abs(right)), (of_x, of_alpha)
+
+
+def test_snake_where_the_formula_has_no_number(backend):
+    """alpha of 0 or next to it, infinities, angles beyond all, and NaN."""
+    tiny = np.array([0.0, 1e-30, -1e-300, 1e-310, 1e300, np.inf, np.nan, 1.0, 1.0])
+    x = np.array([[3.0, 3.0, 3.0, 3.0, 3.0, 3.0, 3.0, np.inf, -np.inf]])
+    y, saved = fa.snake.forward(*map(backend.of, (x, tiny)))
+    expected = [[3, 3, 3, 3, 3, 3, np.nan, np.inf, -np.inf]]
+    np.testing.assert_array_equal(backend.numpy(y), expected)
+    dx, dalpha = map(backend.numpy, fa.snake.backward(backend.of(np.ones_like(x)), *saved))
+    np.testing.assert_array_equal(dx, [[1, 1, 1, 1, 1, 1, np.nan, 1, 1]])
+    np.testing.assert_array_equal(dalpha, [9, 9, 9, 9, 0, 0, np.nan, 0, 0])
 
 
 @each_op

@@ -281,6 +281,28 @@ class Parametric:
         return [*zip(exact, map(np.abs, sizes), strict=True)]
 
 
+def _snake(x: Any, w: Any) -> Any:
+    return x + np.where((w == 0) | np.isinf(x) | np.isinf(w), 0, np.sin(w * x) ** 2 / w)
+
+
+def _snake_by_x(x: Any, w: Any) -> Any:
+    return 1 + np.sin(2 * w * x)
+
+
+def _snake_by_alpha(x: Any, w: Any) -> Any:
+    u = w * x
+    of_small = 1 - u * u  # to the fourth power of u
+    found = np.sin(2 * u) / u - (np.sin(u) / u) ** 2
+    return x * (x * np.where(np.abs(u) < 2.0**-16, of_small, found))
+
+
+def _snake_sizes(x: Any, w: Any) -> tuple[Any, Any, Any]:
+    """Derivatives are told up to some angle, and long double's are of an angle that was rounded."""
+    u = np.abs(w * x)
+    turns = np.where(u < 2.0**44, 1 + u * 2.0**-10 * (u.dtype == _LONG), np.inf)
+    return x, turns, turns * x * (x * np.minimum(1, 1 / u))
+
+
 #: By the name of the op.
 PARAMETRIC = {
     "prelu": Parametric(
@@ -288,6 +310,7 @@ PARAMETRIC = {
         lambda x, w: np.where(x > 0, 1, w) + 0 * np.where(np.isnan(x), x, 0),
         lambda x, w: np.where(x > 0, 0, x) + 0 * w,
     ),
+    "snake": Parametric(_snake, _snake_by_x, _snake_by_alpha, _snake_sizes),
 }
 
 

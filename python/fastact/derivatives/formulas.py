@@ -120,9 +120,16 @@ def _parametric(op: Any, of: Named, m: Operations) -> tuple[Any, ...]:
     return (_OF_PARAMETER[op.name](x, w, m),)
 
 
+def _snake(x: Any, alpha: Any, m: Operations) -> Any:
+    u, is_0 = x * alpha, alpha == 0
+    sine = m.sin(u)
+    return x + m.where(is_0, x * u, sine * sine / m.where(is_0, 1.0, alpha))
+
+
 #: y of x and of a parameter that broadcasts to it.
 _OF_PARAMETER: Mapping[str, Callable[[Any, Any, Operations], Any]] = {
     "prelu": lambda x, w, m: m.where(x > 0, x, x * w),
+    "snake": _snake,
 }
 
 

@@ -8,6 +8,7 @@
 #pragma once
 
 #include "common/activations/list.h"
+#include "common/math/sine.h"
 
 FASTACT_BEGIN_NAMESPACE
 
@@ -24,8 +25,31 @@ struct Prelu {
   }
 };
 
+// snake(x, w) = x + sin(w x)^2 / w                             Ziyin et al. 2020, arXiv:2006.08195
+//
+// With u = w x and q = sin(u) / u it is x (1 + q sin(u)), which needs no division by w: of w = 0 it
+// is x. The derivatives are 1 + sin(2 u) by x, and x^2 (sin(2 u) / u - q^2) = x^2 q (2 cos(u) - q)
+// by w. Where u is far, and so of an infinite x, it is x, and the derivatives are 1 and 0: the sine
+// then adds less than a rounding to x, and all angles lie between x and its neighbours.
+template <class T, bool approximate = false>
+struct Snake {
+  FASTACT_HD explicit Snake(const double*) {}
+  FASTACT_HD T forward(T x, T w) const {
+    const SineAndCosine<T> at(x, w);
+    const T y = madd(x, at.sine * at.ratio(), x);
+    return unless_nan(w, at.is_far ? x : y);
+  }
+  FASTACT_HD T slopes(T x, T w, T* by_w) const {
+    const SineAndCosine<T> at(x, w);
+    const T q = at.ratio(), twice = at.cosine + at.cosine;
+    const T slope = at.is_far ? T(1) : madd(at.sine, twice, T(1));
+    *by_w = unless_nan(x, unless_nan(w, at.is_far ? T(0) : x * (x * (q * (twice - q)))));
+    return unless_nan(x, unless_nan(w, slope));
+  }
+};
+
 // X(name, Struct)
-#define FASTACT_CHANNEL_FUNCTIONS(X) X(prelu, Prelu)
+#define FASTACT_CHANNEL_FUNCTIONS(X) X(prelu, Prelu) X(snake, Snake)
 
 // Their numbers follow those of the activations.
 #define FASTACT_ENUMERATE(name, Struct) k_##name,
