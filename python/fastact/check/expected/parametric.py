@@ -26,11 +26,11 @@ def expected(case: Case) -> dict[str, Expected]:
     if case.entry != "backward":
         error = bounds.value * unit_roundoff(dtype) * value[1] + slack(value[1], dtype)
         return {"y": Expected(value[0], error)}
-    dy, found = widened(case, "dy"), []
+    dy, found, info = widened(case, "dy"), [], np.finfo(computed_in(dtype))
     for units, (exact, size) in ((bounds.by_x, by_x), (bounds.by_parameter, by_w)):
         error = bounds.of_product(units, dy, exact, size, dtype) + slack(dy * size, dtype)
-        most = np.finfo(computed_in(dtype)).max
-        usual = np.isfinite(dy * exact) & (np.abs(dy * exact) + error <= most)
+        error = error + info.smallest_subnormal
+        usual = np.isfinite(dy * exact) & (np.abs(dy * exact) + error <= info.max)
         found.append((dy * exact, np.broadcast_to(error, dy.shape), usual))
     (dx, of_dx, judged), (terms, of_terms, are_judged) = found
     total, size = terms.sum(axes), np.abs(terms).sum(axes)
