@@ -2,7 +2,7 @@
 
 Each is declared by a function: signature, defaults and its own documentation
 (`engine/parametric.py`). The formulas are in `src/common/bias/channel_functions.h`, the oracle's in
-`check/reference.py`. The kernels are those of `bias_act`, whose bias is another such number.
+`check/reference.py`. The kernels of `bias_act` compute them: its bias is another such number.
 """
 
 from typing import TYPE_CHECKING
@@ -53,8 +53,8 @@ def prelu(
     Computed in float32 (float64 for float64), to which a wider weight is rounded first, and rounded
     to x's dtype: y is within 1 u abs(y) of the true value before that, with u = 2**-24 (2**-53).
 
-    `prelu.forward` saves ``(x, weight)``; `prelu.backward` gives dx and dweight. At 0 they are
-    those of the negative side, as in torch.
+    `prelu.forward` saves ``(x, weight)``; `prelu.backward` gives dx and dweight. 0 belongs to
+    the negative side, as in torch.
 
     References
     ----------

@@ -14,7 +14,7 @@ FASTACT_BEGIN_NAMESPACE
 
 // prelu(x, w) = x for x > 0, else w x                           He et al. 2015, arXiv:1502.01852
 //
-// At 0 the derivatives are those of the left side, w and 0, as in torch. A NaN gives NaN.
+// At 0 the derivatives are the left side's, w and 0, as in torch. A NaN gives NaN.
 template <class T, bool approximate = false>
 struct Prelu {
   FASTACT_HD explicit Prelu(const double*) {}
@@ -51,7 +51,7 @@ struct Snake {
 // X(name, Struct)
 #define FASTACT_CHANNEL_FUNCTIONS(X) X(prelu, Prelu) X(snake, Snake)
 
-// Their numbers follow those of the activations.
+// Their numbers go on behind the activations'.
 #define FASTACT_ENUMERATE(name, Struct) k_##name,
 enum ChannelFunction : int {
   kBeforeChannelFunctions = kActivations - 1,

@@ -43,25 +43,14 @@ FASTACT_HD int64_t for_groups(int64_t i, int64_t n, Biases<C>* biases, Group gro
   return i;
 }
 
-// Whether a function takes its channel's parameter, which else is a bias that is added to x.
-template <class F, class = void>
-constexpr bool kTakesParameter = false;
-template <class F>
-constexpr bool kTakesParameter<F, decltype(void(&F::slopes))> = true;
-
-// y OUT = f(x IN + bias IN), or f(x IN, bias IN), of m <= kLanes elements.
+// y OUT = f(x IN + bias IN), of m <= kLanes elements.
 template <class T, class C, class Activation>
 FASTACT_HD void activate(const Activation& a, const T* x, const C* bias, T* y, int64_t m) {
   Wide<T, kLanes> of_x, of_y;
   const C* terms = of_x.read(x, m);
   C* made = of_y.to(y);
 #pragma omp simd
-  for (int64_t k = 0; k < m; ++k) {
-    if constexpr (kTakesParameter<Activation>)
-      made[k] = a.forward(terms[k], bias[k]);
-    else
-      made[k] = a.forward(terms[k] + bias[k]);
-  }
+  for (int64_t k = 0; k < m; ++k) made[k] = a.forward(terms[k] + bias[k]);
   of_y.finish(y, m);
 }
 
@@ -202,23 +191,41 @@ void backward_rows(const char* const* dy, const char* const* x, const char* bias
                   reinterpret_cast<T*>(dx[row]) + whole, n - whole, lane + whole);
 }
 
-// dx OUT and terms OUT of m elements.
+// Functions of x and of its channel's parameter w, of kLanes elements. Not inlined: whole groups
+// and a padded rest share one copy.
 template <class F, class C>
-FASTACT_HD void set_gradients(const F& f, const C* dy, const C* x, const C* w, C* dx, C* terms,
-                              int64_t m) {
+__attribute__((noinline)) void set_values(const F& f, const C* x, const C* w, C* y) {
 #pragma omp simd
-  for (int64_t k = 0; k < m; ++k) {
+  for (int64_t k = 0; k < kLanes; ++k) y[k] = f.forward(x[k], w[k]);
+}
+template <class F, class C>
+__attribute__((noinline)) void set_gradients(const F& f, const C* dy, const C* x, const C* w, C* dx,
+                                             C* terms) {
+#pragma omp simd
+  for (int64_t k = 0; k < kLanes; ++k) {
     const C d = dy[k];
     C by_w;
     const C by_x = f.slopes(x[k], w[k], &by_w);
     dx[k] = d * by_x, terms[k] = d * by_w;
   }
 }
-// The same of fewer than kLanes. Not inlined either.
-template <class F, class C>
-__attribute__((noinline)) void set_some_gradients(const F& f, const C* dy, const C* x, const C* w,
-                                                  C* dx, C* terms, int64_t m) {
-  set_gradients(f, dy, x, w, dx, terms, m);
+
+template <class C, template <class, bool> class A>
+void channel_forward(const char* from, const char* parameters, int64_t period, char* to, int64_t n,
+                     int64_t, const double*) {
+  const A<C, false> f(nullptr);
+  const C* x = reinterpret_cast<const C*>(from);
+  C* y = reinterpret_cast<C*>(to);
+  Biases<C> all(parameters, period);
+  const int64_t i = for_groups(0, n, &all, [&](int64_t at, int64_t, const C* w) FASTACT_INLINED {
+    set_values(f, x + at, w, y + at);
+  });
+  if (i == n) return;
+  const size_t bytes = size_t(n - i) * sizeof(C);
+  alignas(64) C in[2][kLanes] = {}, out[kLanes];
+  memcpy(in[0], x + i, bytes), memcpy(in[1], all.here(), bytes);
+  set_values(f, in[0], in[1], out);
+  memcpy(y + i, out, bytes);
 }
 
 template <class C, template <class, bool> class A>
@@ -228,10 +235,15 @@ void gradients(const char* incoming, const char* from, const char* parameters, i
   const C *dy = reinterpret_cast<const C*>(incoming), *x = reinterpret_cast<const C*>(from);
   C *dx = reinterpret_cast<C*>(to), *terms = reinterpret_cast<C*>(of_w);
   Biases<C> all(parameters, period);
-  const int64_t i = for_groups(0, n, &all, [&](int64_t at, int64_t m, const C* w) FASTACT_INLINED {
-    set_gradients(f, dy + at, x + at, w, dx + at, terms + at, m);
+  const int64_t i = for_groups(0, n, &all, [&](int64_t at, int64_t, const C* w) FASTACT_INLINED {
+    set_gradients(f, dy + at, x + at, w, dx + at, terms + at);
   });
-  if (i < n) set_some_gradients(f, dy + i, x + i, all.here(), dx + i, terms + i, n - i);
+  if (i == n) return;
+  const size_t bytes = size_t(n - i) * sizeof(C);
+  alignas(64) C in[3][kLanes] = {}, out[2][kLanes];
+  memcpy(in[0], dy + i, bytes), memcpy(in[1], x + i, bytes), memcpy(in[2], all.here(), bytes);
+  set_gradients(f, in[0], in[1], in[2], out[0], out[1]);
+  memcpy(dx + i, out[0], bytes), memcpy(terms + i, out[1], bytes);
 }
 
 // Blocks of Philox, each word in 64 bits of a vector: the product of two lower halves is one
@@ -392,7 +404,8 @@ void drop_at(const char* from, const char* other, char* to, int64_t n, const uin
 #define FASTACT_FORWARD(name, A)                                                               \
   {FASTACT_OF_HALF((forward<f16, A>)), FASTACT_OF_HALF((forward<bf16, A>)), forward<float, A>, \
    forward<double, A>},
-#define FASTACT_CHANNEL_FORWARD(name, A) {nullptr, nullptr, forward<float, A>, forward<double, A>},
+#define FASTACT_CHANNEL_FORWARD(name, A) \
+  {nullptr, nullptr, channel_forward<float, A>, channel_forward<double, A>},
 #define FASTACT_GRADIENTS(name, A) {gradients<float, A>, gradients<double, A>},
 #define FASTACT_BACKWARD(name, A) {backward<float, A>, backward<double, A>},
 #define FASTACT_BACKWARD_ROWS(name, A) \

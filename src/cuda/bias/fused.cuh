@@ -202,7 +202,7 @@ struct BiasGradient : Fused<Activation> {
   }
 
  private:
-  // What dy is multiplied by for dx and for the terms; own: the number of each channel.
+  // The factors of dy in dx and in the terms. own: the number of each channel.
   template <class Residual>
   FASTACT_DEVICE void set_slopes(const Wide<T>& x, const Wide<T>& own, const Residual& residual,
                                  Wide<T>& of_dx, Wide<T>& of_terms) const {
