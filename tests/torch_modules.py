@@ -155,6 +155,8 @@ CASES = [
     *_recurrent(),
     Case(nn.GLU),
     Case(nn.GLU, (1,), {}, ((3, 6, 4),)),
+    Case(nn.PReLU),
+    Case(nn.PReLU, (4,), {"init": 0.1}, ((3, 4, 5),)),
     Case(nn.Dropout, (1.0,)),  # of any seed
     Case(nn.Linear, (6, 3)),
     Case(nn.Conv1d, (3, 4, 3), {"padding": 1}, ((2, 3, 7),)),

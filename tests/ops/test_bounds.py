@@ -27,6 +27,7 @@ from fastact.ops.bounds import (
     GatedBounds,
     MomentBounds,
     NormBounds,
+    ParametricBounds,
     RotaryBounds,
     SoftmaxBounds,
     StatisticBounds,
@@ -76,6 +77,10 @@ def constants(bounds: Any) -> tuple[list[str], list[str]]:
     if isinstance(bounds, GateBounds):
         states = f"{bounds.state_ulp:g} u (1 + {bounds.sums:g} S)"
         return [states], [f"{bounds.gradient_ulp:g} u (1 + {bounds.sums:g} S)"]
+    if isinstance(bounds, ParametricBounds):
+        derivatives = [f"{u:g} u" for u in (bounds.by_x, bounds.by_parameter) if u]
+        sums = [text(bounds.sums.absolute), f"{bounds.sums.ulp:g} ULP"]
+        return [f"within {bounds.value:g} u abs(", *derivatives], sums
     if isinstance(bounds, RotaryBounds):
         return [f"within {bounds.products:g} u (abs(a cos) + abs(b sin))"], []
     if isinstance(bounds, SoftmaxBounds):

@@ -103,7 +103,8 @@ _HOLDS: dict[str, Callable[[float], bool]] = {
 
 #: The values of options that an op checks itself; those without a default are always given.
 _CHECKED: dict[str, tuple[Any, ...]] = {
-    "p": (0.5, 0.1, 0.9, 0, 1, 2.0**-33), "seed": (0, 3, 2**32, 2**64 - 1, -7),
+    "eps": (1e-12, 1e-6, 0, 0.5, 1), "p": (0.5, 0.1, 0.9, 0, 1, 2.0**-33),
+    "seed": (0, 3, 2**32, 2**64 - 1, -7),
     "offset": (0, 1, 2, 3, 5, 2**34 - 3, 2**63 - 1),
 }  # fmt: skip
 
@@ -571,6 +572,8 @@ def _shape(op: Any, entry: str, draw: Draw) -> Shape:
         low = 0 if is_to_shape(op) or is_over_any(op) else 1
     elif op.family == "norms":
         low = 2 if traits(op).channels else 1
+    elif op.family == "parametric":
+        low = 2
     elif entry == "merge" or is_loss(op):
         low = 1
     full = op.family in ("norms", "gates") and draw.chance(0.9)
@@ -590,8 +593,8 @@ def sample(op: Any, draw: Draw) -> Request:
     arrays.all()
     made, point = arrays.made, op.entry_points["call" if entry == "merge" else entry]
     given = {n: v for n, v in named.items() if n in point.defaults or _is_free(op, n, point)}
-    if entry.startswith("backward"):
-        given.pop("eps", None)
+    if entry.startswith("backward") and "eps" not in op.checks:
+        given.pop("eps", None)  # its gradient does not ask for it
     for name, array in made.items():
         if array is not None or name in point.arrays or point.defaults[name] is REQUIRED:
             given[name] = array

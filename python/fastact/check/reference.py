@@ -259,6 +259,61 @@ def biased(x: Any, bias: Any, axis: int, residual: Any = None) -> Any:
     return z if residual is None else z + residual
 
 
+# --- parametric activations -----------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Parametric:
+    """y = f(x, w), its derivatives by x and by w, and the magnitudes that their errors are told by.
+
+    sizes : of all three; None: their own.
+    """
+
+    value: Callable[[Any, Any], Any]
+    by_x: Callable[[Any, Any], Any]
+    by_w: Callable[[Any, Any], Any]
+    sizes: Callable[[Any, Any], tuple[Any, Any, Any]] | None = None
+
+    def of(self, x: Any, w: Any) -> list[tuple[Any, Any]]:
+        """Each of the three, and its magnitude."""
+        exact = self.value(x, w), self.by_x(x, w), self.by_w(x, w)
+        sizes = exact if self.sizes is None else self.sizes(x, w)
+        return [*zip(exact, map(np.abs, sizes), strict=True)]
+
+
+def _snake(x: Any, w: Any) -> Any:
+    return x + np.where((w == 0) | np.isinf(x) | np.isinf(w), 0, np.sin(w * x) ** 2 / w)
+
+
+def _snake_by_x(x: Any, w: Any) -> Any:
+    return 1 + np.sin(2 * w * x)
+
+
+def _snake_by_alpha(x: Any, w: Any) -> Any:
+    u = w * x
+    of_small = 1 - u * u  # to the fourth power of u
+    found = np.sin(2 * u) / u - (np.sin(u) / u) ** 2
+    return x * (x * np.where(np.abs(u) < 2.0**-16, of_small, found))
+
+
+def _snake_sizes(x: Any, w: Any) -> tuple[Any, Any, Any]:
+    """Derivatives are told up to some angle, and long double's are of an angle that was rounded."""
+    u = np.abs(w * x)
+    turns = np.where(u < 2.0**44, 1 + u * 2.0**-10 * (u.dtype == _LONG), np.inf)
+    return x, turns, turns * x * (x * np.minimum(1, 1 / u))
+
+
+#: By the name of the op.
+PARAMETRIC = {
+    "prelu": Parametric(
+        lambda x, w: np.where(x > 0, x, w * x),
+        lambda x, w: np.where(x > 0, 1, w) + 0 * np.where(np.isnan(x), x, 0),
+        lambda x, w: np.where(x > 0, 0, x) + 0 * w,
+    ),
+    "snake": Parametric(_snake, _snake_by_x, _snake_by_alpha, _snake_sizes),
+}
+
+
 # --- gated activations ----------------------------------------------------------------------------
 
 
@@ -325,8 +380,20 @@ class RowFormulas:
     subtracted: Callable[[int, Any, float], Any] = lambda count, rstd, eps: 1.0
 
 
+def _is_longer(rstd: Any, eps: float) -> Any:
+    """Whether a length 1 / rstd, which was rounded, is more than eps."""
+    return rstd * eps < 1 - 2.0**-22
+
+
 #: By the functors of src/common/norms/rows.h.
-ROW_NORMS = {"CentredNorm": RowFormulas(), "RmsNorm": RowFormulas()}
+ROW_NORMS = {
+    "CentredNorm": RowFormulas(),
+    "RmsNorm": RowFormulas(),
+    "L2Norm": RowFormulas(
+        lambda square, count, eps: 1 / np.maximum(np.sqrt(square * count), eps),
+        lambda count, rstd, eps: np.where(_is_longer(rstd, eps), count, 0.0),
+    ),
+}
 
 
 def row_formulas(op: Any) -> RowFormulas:

@@ -11,7 +11,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from ..measure.norm_rows import rows_of, traits
+from ..measure.norm_rows import Rows, rows_of, traits
 from ..ops.dropout import dropout
 from ..ops.engine import axes
 from ..ops.engine.fused import activation_op
@@ -121,6 +121,26 @@ def _dropout(op: Any, of: Named, m: Operations) -> tuple[Any, ...]:
     return (y if of["residual"] is None else y + of["residual"],)
 
 
+def _parametric(op: Any, of: Named, m: Operations) -> tuple[Any, ...]:
+    x, w = of["x"], of[op.parameter]
+    single = tuple(w.shape) in ((), (1,))
+    w = w.reshape(()) if single else _along(w, x.ndim, of["channel_axis"])
+    return (_OF_PARAMETER[op.name](x, w, m),)
+
+
+def _snake(x: Any, alpha: Any, m: Operations) -> Any:
+    u, is_0 = x * alpha, alpha == 0
+    sine = m.sin(u)
+    return x + m.where(is_0, x * u, sine * sine / m.where(is_0, 1.0, alpha))
+
+
+#: y of x and of a parameter that broadcasts to it.
+_OF_PARAMETER: Mapping[str, Callable[[Any, Any, Operations], Any]] = {
+    "prelu": lambda x, w, m: m.where(x > 0, x, x * w),
+    "snake": _snake,
+}
+
+
 def _gated(op: Any, of: Named, m: Operations) -> tuple[Any, ...]:
     def part(array: Any, axis: int, half: tuple[int, int], count: int) -> Any:
         first, step = half
@@ -147,6 +167,31 @@ def _gated(op: Any, of: Named, m: Operations) -> tuple[Any, ...]:
     return ((a if act is None else m.call(act, a, own)) * (b + of["offset"]),)
 
 
+def _by_moments(x: Any, rows: Rows, of: Named, m: Operations) -> Any:
+    centred = x - m.sum(x, rows.axes) / rows.count if rows.centred else x
+    variance = m.sum(centred * centred, rows.axes) / rows.count
+    eps = of["eps"]
+    if of.get("rstd") is not None:  # saved: backward is told no eps
+        rstd = of["rstd"].reshape(rows.kept)
+        eps = m.constant(1 / (rstd * rstd) - variance)
+    return centred / m.sqrt(variance + eps)
+
+
+def _by_length(x: Any, rows: Rows, of: Named, m: Operations) -> Any:
+    """Of x over its largest magnitude, whose squares are in range."""
+    most = m.max(abs(m.constant(x)), rows.axes)
+    scaled = x / m.where((most > 0) & (most < math.inf), most, 1.0)
+    squares, eps = m.sum(scaled * scaled, rows.axes), of["eps"]
+    if eps == 0:
+        return scaled / m.sqrt(squares)
+    is_eps = m.constant(m.sqrt(squares)) * most <= eps
+    return m.where(is_eps, x / eps, scaled / m.sqrt(m.where(is_eps, 1.0, squares)))
+
+
+#: Of a row and options: what a norm makes of it, by the functor of src/common/norms/rows.h.
+_XHAT: Mapping[str, Callable[[Any, Rows, Named, Operations], Any]] = {"L2Norm": _by_length}
+
+
 def _norm(op: Any, of: Named, m: Operations) -> tuple[Any, ...]:
     kind, x = traits(op), of["x"]
     if kind.drops:
@@ -168,13 +213,7 @@ def _norm(op: Any, of: Named, m: Operations) -> tuple[Any, ...]:
             rstd = 1 / m.sqrt(of["running_var"].reshape(rows.kept) + of["eps"])
         xhat = (split - mean) * rstd
     else:
-        centred = split - m.sum(split, rows.axes) / rows.count if rows.centred else split
-        variance = m.sum(centred * centred, rows.axes) / rows.count
-        eps = of["eps"]
-        if of.get("rstd") is not None:  # saved: backward is told no eps
-            rstd = of["rstd"].reshape(rows.kept)
-            eps = m.constant(1 / (rstd * rstd) - variance)
-        xhat = centred / m.sqrt(variance + eps)
+        xhat = _XHAT.get(getattr(op, "kind", ""), _by_moments)(split, rows, of, m)
     weight, bias, offset = of["weight"], of.get("bias"), of.get("weight_offset")
     if weight is not None:
         if offset is None:
@@ -368,6 +407,7 @@ _FAMILIES: Mapping[str, Callable[[Any, Named, Operations], tuple[Any, ...]]] = {
     "gated": _gated,
     "gates": gates.results,
     "norms": _norm,
+    "parametric": _parametric,
     "softmax": _softmax,
     "reductions": _statistic,
     "rotary": _rotary,

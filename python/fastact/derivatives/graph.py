@@ -178,6 +178,12 @@ class Graph:
         made = self.elementwise(self.m.tanh(raw(x)), (x, lambda d: d * (1 - made * made)))
         return made
 
+    def sin(self, x: Any) -> Value:
+        return self.elementwise(self.m.sin(raw(x)), (x, lambda d: d * self.cos(x)))
+
+    def cos(self, x: Any) -> Value:
+        return self.elementwise(self.m.cos(raw(x)), (x, lambda d: -(d * self.sin(x))))
+
     def log(self, x: Any) -> Value:
         return self.elementwise(self.m.log(raw(x)), (x, lambda d: d / x))
 

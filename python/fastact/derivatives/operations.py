@@ -21,11 +21,15 @@ class Operations:
     needs : what a namespace must have.
     """
 
-    needs = ("exp", "log", "tanh", "sqrt", "isnan", "where", "broadcast_to", "amax", "arange")
+    needs = (
+        *("exp", "log", "sin", "cos", "tanh", "sqrt", "isnan"),
+        *("where", "broadcast_to", "amax", "arange"),
+    )
 
     def __init__(self, namespace: Any) -> None:
         self.xp: Any = namespace
         self.exp, self.log, self.tanh = namespace.exp, namespace.log, namespace.tanh
+        self.sin, self.cos = namespace.sin, namespace.cos
         self.sqrt, self.isnan, self.where = namespace.sqrt, namespace.isnan, namespace.where
         self.expanded: Callable[..., Any] = namespace.broadcast_to
         self._is_torch = hasattr(namespace, "no_grad")

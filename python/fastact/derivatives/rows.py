@@ -6,7 +6,8 @@ transpose. Along u it changes by, with means over a row,
     P' g  =  -rstd (mean(xhat u) P g + mean(xhat g) P u + xhat mean(g P u)),
 
 because xhat changes by P u, and rstd by -rstd^2 mean(xhat u); without a mean, as of RMS, it is the
-same. The gradient of <u, P g> by x is P' g, by g it is P u.
+same, and of a length it has sums instead of means. The gradient of <u, P g> by x is P' g, by g it
+is P u.
 """
 
 from __future__ import annotations
@@ -63,6 +64,13 @@ def _rows(op: Any, shape: tuple[int, ...], where: tuple[tuple[str, Any], ...]) -
     return rows_of(op, shape, dict(where))
 
 
+#: By what P' multiplies sums over a row, by the functor of src/common/norms/rows.h: for means, or
+#: for sums, of rows whose rstd is no constant.
+_FACTORS: Mapping[str, Callable[[Any, Named], Any]] = {
+    "L2Norm": lambda rstd, of: -rstd * (rstd * of["eps"] < 1 - 2.0**-22),
+}
+
+
 def _of_norm(
     op: Any, ddx: Named, incoming: Sequence[Any], of: Named, m: Any, wants_dy: bool
 ) -> Found:
@@ -104,7 +112,8 @@ def _of_norm(
         g = d * scale
     of_x, found = projected(g), {}
     products = xhat * u
-    k = rstd / -rows.count
+    factor = _FACTORS.get(getattr(op, "kind", ""))
+    k = rstd / -rows.count if factor is None else factor(rstd, of)
     of_x *= k * m.sum(products, rows.axes)
     products = m.times(xhat, g, products)
     of_x = m.add_product(of_x, pu, k * m.sum(products, rows.axes))

@@ -310,6 +310,12 @@ def _of_norm(op: Any, entry: str, shape: Shape, named: Mapping[str, Any]) -> Any
     return {**statistics, **dict.fromkeys(names, rows.parameter)}
 
 
+def _of_parametric(op: Any, entry: str, shape: Shape, named: Mapping[str, Any]) -> Any:
+    given = named.get(op.parameter)  # of the channels, or one for all
+    own = (shape[option_of(op, named, "channel_axis")],) if given is None else np.shape(given)
+    return {op.parameter: own}
+
+
 def _of_softmax(op: Any, entry: str, shape: Shape, named: Mapping[str, Any]) -> Any:
     axis = option_of(op, named, "axis")
     if is_loss(op):
@@ -336,6 +342,7 @@ _SHAPES: dict[str, Callable[[Any, str, Shape, Mapping[str, Any]], Mapping[str, S
     "gated": _of_gated,
     "gates": _of_gates,
     "norms": _of_norm,
+    "parametric": _of_parametric,
     "reductions": _of_sum,
     "softmax": _of_softmax,
     "statistics": _of_sum,

@@ -419,6 +419,25 @@ class BiasBounds:
 
 
 @dataclass(frozen=True)
+class ParametricBounds:
+    """Stated accuracy of y = f(x, w): so many u times a magnitude, of y and of both derivatives.
+
+    The magnitudes are the oracle's: mostly of these numbers themselves. A product with dy is
+    rounded, too, and dw is a sum of such products, within `sums`.
+    """
+
+    value: float
+    by_x: float
+    by_parameter: float
+    sums: SumBounds = SumBounds(ulp=0.5, absolute=2.0**-46)
+
+    def of_product(self, units: float, dy: Any, exact: Any, size: Any, dtype: Any) -> Any:
+        """Of dy times a derivative, before it is rounded to the dtype."""
+        error = np.abs(dy) * units * np.abs(size)
+        return unit_roundoff(dtype) * (error + np.abs(dy * exact))
+
+
+@dataclass(frozen=True)
 class DropoutBounds:
     """Stated accuracy of x / (1 - p), scale u of itself, and of its sum with a residual, u more."""
 

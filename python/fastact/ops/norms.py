@@ -332,6 +332,67 @@ def dropout_add_rms_norm(
     """
 
 
+@norm(over=named_axes, kind="L2Norm")
+def l2_normalize(
+    x: A,
+    /,
+    weight: Array | None = None,
+    *,
+    axis: int | tuple[int, ...] = -1,
+    eps: float = 1e-12,
+    activation: ActivationLike = "identity",
+    out: NormOut[A] = None,
+    stream: Stream = None,
+    **parameters: Unpack[Parameters],
+) -> A:
+    """Division by the length: the root of the sum of the squares.
+
+    ``y = act(x / max(sqrt(sum(x**2)), eps) * weight)``, the sum over `axis`, in one pass over
+    memory.
+
+    Parameters
+    ----------
+    axis : int or tuple of int, default -1
+        The axes whose squares are added up, and along which the weight lies;
+        `torch.nn.functional.normalize` has axis 1 by default.
+    eps : float, default 1e-12
+        The least length that x is divided by: 0, or from 1e-150 to 1e150.
+
+    Raises
+    ------
+    ValueError
+        For an eps out of range.
+
+    See Also
+    --------
+    fastact.rms_norm : The same by the root of the mean of the squares.
+
+    Notes
+    -----
+    The gradient has sums in the place of means: ``dx = rstd * (g - xhat * sum(g * xhat))``, rstd
+    one over the length. Where that is at most eps, the divisor is a constant, and ``dx = g / eps``.
+    By an infinite length a finite number is 0, and an infinity is NaN.
+
+    References
+    ----------
+    `torch.nn.functional.normalize`,
+    https://docs.pytorch.org/docs/stable/generated/torch.nn.functional.normalize.html
+
+    Examples
+    --------
+    >>> import numpy as np, fastact as fa
+    >>> x = np.array([[3.0, 4.0], [0.0, 0.0]])
+    >>> fa.l2_normalize(x)
+    array([[0.6, 0.8],
+           [0. , 0. ]])
+    >>> fa.l2_normalize(np.array([3e160, 4e160]))
+    array([0.6, 0.8])
+    >>> y, saved = fa.l2_normalize.forward(np.array([3.0, 4.0]), np.ones(2))
+    >>> fa.l2_normalize.backward(np.array([1.0, 0.0]), *saved)
+    (array([ 0.128, -0.096]), array([0.6, 0. ]))
+    """
+
+
 @norm(over=gated_groups)
 def gated_rms_norm(
     x: A,

@@ -1,7 +1,7 @@
-// The calls of bias_act and of dropout.
+// The calls of bias_act, of functions of a parameter a channel, and of dropout.
 #pragma once
 
-#include "common/activations/list.h"
+#include "common/bias/channel_functions.h"
 #include "common/core/call.h"
 
 namespace fastact {
@@ -11,26 +11,35 @@ struct BiasCall {
 
   ArrayArgument data[4];  // of one shape and dtype
   ArrayArgument bias, dbias;
-  int axis;  // along which the bias runs
-  int which;
+  int axis;   // along which the bias runs
+  int which;  // an activation, or else a channel's function of x and of its parameter, the bias
   ParameterValues parameters;
   bool accumulate_dx, accumulate_dbias;  // that one is added to
 };
 
-// y OUT = f(x IN + bias IN + residual IN). y is x, residual or disjoint from all of them.
+inline const char* problem_of_bias(const void* given) {
+  const BiasCall& call = *static_cast<const BiasCall*>(given);
+  const bool is_sum = call.which < kActivations;
+  return is_sum || !call.data[BiasCall::kResidual].shape
+             ? nullptr
+             : "residual must not be an array beside a parameter of channels";
+}
+
+// y OUT = f(x IN + bias IN + residual IN), or f(x IN, bias IN). y is x, residual or disjoint from
+// all of them.
 constexpr Field kBiasForwardFields[] = {
     fields::in<&BiasCall::data, BiasCall::kX>("x"),
     fields::in<&BiasCall::data, BiasCall::kResidual>("residual").like("x").optional(),
     fields::out<&BiasCall::data, BiasCall::kOut>("y").like("x"),
     fields::axis<&BiasCall::axis>("axis", "x"),
     fields::in<&BiasCall::bias>("bias").along("x", "axis").wide_enough("x"),
-    fields::in<&BiasCall::which>("which").below(kActivations),
+    fields::in<&BiasCall::which>("which").below(kBiasFunctions),
     fields::in<&BiasCall::parameters>("parameters"),
 };
 
-// dx OUT = dy IN * f'(x IN + bias IN + residual IN), dbias OUT = its sum over all other axes; each,
-// as its flag says, IN/OUT and added to. dx is dy, x, residual or disjoint from all of them. Where
-// f is the identity, x is not read.
+// dx OUT = dy IN * f'(x IN + bias IN + residual IN), dbias OUT = its sum over all other axes, or
+// the gradients of f(x IN, bias IN); each, as its flag says, IN/OUT and added to. dx is dy, x,
+// residual or disjoint from all of them. Where f is the identity, x is not read.
 constexpr Field kBiasBackwardFields[] = {
     fields::in<&BiasCall::data, BiasCall::kX>("x"),
     fields::in<&BiasCall::data, BiasCall::kDy>("dy").like("x"),
@@ -39,7 +48,7 @@ constexpr Field kBiasBackwardFields[] = {
     fields::axis<&BiasCall::axis>("axis", "x"),
     fields::in<&BiasCall::bias>("bias").along("x", "axis").wide_enough("x"),
     fields::out<&BiasCall::dbias>("dbias").along("x", "axis").same_dtype("bias"),
-    fields::in<&BiasCall::which>("which").below(kActivations),
+    fields::in<&BiasCall::which>("which").below(kBiasFunctions),
     fields::in<&BiasCall::parameters>("parameters"),
     fields::in<&BiasCall::accumulate_dx>("accumulate_dx"),
     fields::in<&BiasCall::accumulate_dbias>("accumulate_dbias"),
@@ -81,9 +90,10 @@ constexpr Field kDropoutFields[] = {
     fields::in<&DropoutCall::accumulate>("accumulate"),
 };
 
-constexpr CallTable kBiasForward = table_of_call<BiasCall>("bias_act_forward", kBiasForwardFields);
+constexpr CallTable kBiasForward =
+    table_of_call<BiasCall>("bias_act_forward", kBiasForwardFields, problem_of_bias);
 constexpr CallTable kBiasBackward =
-    table_of_call<BiasCall>("bias_act_backward", kBiasBackwardFields);
+    table_of_call<BiasCall>("bias_act_backward", kBiasBackwardFields, problem_of_bias);
 constexpr CallTable kDropout =
     table_of_call<DropoutCall>("dropout", kDropoutFields, problem_of_dropout);
 

@@ -53,8 +53,28 @@ struct RmsNorm : CentredNorm {
   }
 };
 
+// l2_normalize: x / max(|x|, eps), |x| the root of the sum of the squares. Of a change of x_j |x|
+// changes by xhat_j, so that dx = rstd (g - xhat sum(g xhat)), and rstd g where eps is rstd's.
+struct L2Norm : RmsNorm {
+  static FASTACT_HD double eps_of(double eps) { return eps * eps; }
+  static FASTACT_HD double variance(double squares, double /*count*/, double eps) {
+    return squares < eps ? eps : squares;  // a NaN stays
+  }
+  static FASTACT_HD double variance_by(double squares, double per_count, double eps) {
+    return variance(squares, per_count, eps);
+  }
+  template <class T>
+  static FASTACT_HD void set_subtracted(T& mean_g, T& mean_g_xhat, double count, T rstd,
+                                        double eps) {
+    constexpr double kRounded = sizeof(T) == sizeof(double) ? 0x1p-50 : 0x1p-21;
+    const bool is_constant = double(rstd) * double(rstd) * eps >= 1 - kRounded;
+    mean_g = 0;
+    mean_g_xhat = is_constant ? T(0) : mean_g_xhat * T(count);
+  }
+};
+
 // X(Struct): its name is the `kind` of the ops that it serves.
-#define FASTACT_ROW_NORMS(X) X(CentredNorm) X(RmsNorm)
+#define FASTACT_ROW_NORMS(X) X(CentredNorm) X(RmsNorm) X(L2Norm)
 
 enum RowNorm : int {
 #define FASTACT_NUMBER(Norm) k##Norm,

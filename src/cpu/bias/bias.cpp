@@ -12,7 +12,7 @@
 namespace fastact {
 namespace {
 
-// From the operands to f(z), or to dy f'(z).
+// From the operands to f(z), or to dy f'(z); of f(x, w) w stands where else the bias does.
 struct BiasChunks : Chunks {
   const BiasAct& act;
   ChannelValues bias;
@@ -90,6 +90,15 @@ struct BiasBackward : BiasChunks {
       return;
     }
     char* to = reader.target(BiasCall::kOut, product, plan.accumulate);
+    if (act.takes_parameter()) {
+      const Bias w = bias_of_chunk();
+      act.kernels->gradients[act.activation - kActivations][plan.is_double](
+          gradient, reader.load(BiasCall::kX, x), w.at, w.period, to, z, count);
+      if (lanes) sums.each[0].kernels->add_terms(z, count, phase, 0, *lanes);
+      reader.finish(BiasCall::kOut, to, product, plan.accumulate);
+      made[0] = z;
+      return;
+    }
     if (act.activation == k_identity || !has_residual) {
       // The identity's loop reads dy alone: a copy that adds up what it has at hand.
       const char* from = act.activation == k_identity ? gradient : reader.load(BiasCall::kX, x);
@@ -105,6 +114,11 @@ struct BiasBackward : BiasChunks {
     }
     reader.finish(BiasCall::kOut, to, product, plan.accumulate);
     made[0] = to;
+  }
+
+  // The terms of a parameter are not what is written.
+  bool is_written_through(int k) const {
+    return !act.takes_parameter() && Chunks::is_written_through(k);
   }
 
   // Of the identity dx is dy: its 16 bits are copied where they lie in one piece.
@@ -189,8 +203,9 @@ void prepare(BiasAct* act, const KernelTable* table, const BiasCall& call, bool 
             backward);
   const int compute = act->plan.operands.compute_dtype;
   act->kernels = table->bias;
-  act->kernel = backward ? table->elementwise->backward[act->activation][compute][false]
-                         : table->elementwise->forward[act->activation][compute];
+  if (!act->takes_parameter())
+    act->kernel = backward ? table->elementwise->backward[act->activation][compute][false]
+                           : table->elementwise->forward[act->activation][compute];
   act->bias = along_channels(act->plan, call.bias, call.bias.dtype);
   if (backward)
     add_sum(&act->sums, act->plan, table->reduce,

@@ -5,6 +5,9 @@
 // with a residual the sum is computed first, and f of it in place. Backward, dy f' is stored and,
 // before it is rounded, added to the lanes of its channel (reductions/kernels.h).
 //
+// The same passes serve y = f(x, w), w one number a channel (common/bias/channel_functions.h),
+// whose dw is the sum of other terms than dx.
+//
 // Measurements, and what was tried and rejected: docs/design/bias.md.
 #pragma once
 
@@ -19,10 +22,12 @@ struct BiasAct {
   FusedPlan plan;  // of the operands in the order of BiasCall; plan.accumulate: dx is added to
   ChannelSums sums;
   ChannelArray bias;
-  int activation;
+  int activation;  // or a channel function
   const double* parameters;
   const BiasKernels* kernels;
   ElementwiseKernel kernel;  // the activation alone, of the compute type: for sums with a residual
+
+  bool takes_parameter() const { return activation >= kActivations; }
 };
 
 // The plan of a call that is not empty.

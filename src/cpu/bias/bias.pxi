@@ -1,5 +1,9 @@
 # What the headers of bias_act and of dropout declare.
 
+cdef extern from "common/bias/channel_functions.h" namespace "fastact" nogil:
+    const int kChannelFunctions
+    const char* const kChannelFunctionNames[1]
+
 cdef extern from "common/bias/call.h" namespace "fastact" nogil:
     const CallTable kBiasForward, kBiasBackward, kDropout
     const int kBiasX "fastact::BiasCall::kX"

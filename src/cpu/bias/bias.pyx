@@ -1,6 +1,9 @@
 # bias_act: y = f(x + bias + residual), and dx and dbias in one pass; and dropout. Their calls are
 # described in common/bias/call.h.
 
+# Functions of x and of its channel's parameter; kernels count them from the last activation on.
+CHANNEL_FUNCTIONS = names_of(kChannelFunctionNames, kChannelFunctions)
+
 
 cdef int run_bias_forward(const void* given, char* workspace, int64_t bytes) except -1:
     cdef const BiasCall* call = <const BiasCall*>given

@@ -191,6 +191,61 @@ void backward_rows(const char* const* dy, const char* const* x, const char* bias
                   reinterpret_cast<T*>(dx[row]) + whole, n - whole, lane + whole);
 }
 
+// Functions of x and of its channel's parameter w, of kLanes elements. Not inlined: whole groups
+// and a padded rest share one copy.
+template <class F, class C>
+__attribute__((noinline)) void set_values(const F& f, const C* x, const C* w, C* y) {
+#pragma omp simd
+  for (int64_t k = 0; k < kLanes; ++k) y[k] = f.forward(x[k], w[k]);
+}
+template <class F, class C>
+__attribute__((noinline)) void set_gradients(const F& f, const C* dy, const C* x, const C* w, C* dx,
+                                             C* terms) {
+#pragma omp simd
+  for (int64_t k = 0; k < kLanes; ++k) {
+    const C d = dy[k];
+    C by_w;
+    const C by_x = f.slopes(x[k], w[k], &by_w);
+    dx[k] = d * by_x, terms[k] = d * by_w;
+  }
+}
+
+template <class C, template <class, bool> class A>
+void channel_forward(const char* from, const char* parameters, int64_t period, char* to, int64_t n,
+                     int64_t, const double*) {
+  const A<C, false> f(nullptr);
+  const C* x = reinterpret_cast<const C*>(from);
+  C* y = reinterpret_cast<C*>(to);
+  Biases<C> all(parameters, period);
+  const int64_t i = for_groups(0, n, &all, [&](int64_t at, int64_t, const C* w) FASTACT_INLINED {
+    set_values(f, x + at, w, y + at);
+  });
+  if (i == n) return;
+  const size_t bytes = size_t(n - i) * sizeof(C);
+  alignas(64) C in[2][kLanes] = {}, out[kLanes];
+  memcpy(in[0], x + i, bytes), memcpy(in[1], all.here(), bytes);
+  set_values(f, in[0], in[1], out);
+  memcpy(y + i, out, bytes);
+}
+
+template <class C, template <class, bool> class A>
+void gradients(const char* incoming, const char* from, const char* parameters, int64_t period,
+               char* to, char* of_w, int64_t n) {
+  const A<C, false> f(nullptr);
+  const C *dy = reinterpret_cast<const C*>(incoming), *x = reinterpret_cast<const C*>(from);
+  C *dx = reinterpret_cast<C*>(to), *terms = reinterpret_cast<C*>(of_w);
+  Biases<C> all(parameters, period);
+  const int64_t i = for_groups(0, n, &all, [&](int64_t at, int64_t, const C* w) FASTACT_INLINED {
+    set_gradients(f, dy + at, x + at, w, dx + at, terms + at);
+  });
+  if (i == n) return;
+  const size_t bytes = size_t(n - i) * sizeof(C);
+  alignas(64) C in[3][kLanes] = {}, out[2][kLanes];
+  memcpy(in[0], dy + i, bytes), memcpy(in[1], x + i, bytes), memcpy(in[2], all.here(), bytes);
+  set_gradients(f, in[0], in[1], in[2], out[0], out[1]);
+  memcpy(dx + i, out[0], bytes), memcpy(terms + i, out[1], bytes);
+}
+
 // Blocks of Philox, each word in 64 bits of a vector: the product of two lower halves is one
 // instruction, and nobody reads what is left in the upper ones.
 typedef uint64_t Blocks __attribute__((vector_size(kVector * sizeof(uint64_t))));
@@ -349,6 +404,9 @@ void drop_at(const char* from, const char* other, char* to, int64_t n, const uin
 #define FASTACT_FORWARD(name, A)                                                               \
   {FASTACT_OF_HALF((forward<f16, A>)), FASTACT_OF_HALF((forward<bf16, A>)), forward<float, A>, \
    forward<double, A>},
+#define FASTACT_CHANNEL_FORWARD(name, A) \
+  {nullptr, nullptr, channel_forward<float, A>, channel_forward<double, A>},
+#define FASTACT_GRADIENTS(name, A) {gradients<float, A>, gradients<double, A>},
 #define FASTACT_BACKWARD(name, A) {backward<float, A>, backward<double, A>},
 #define FASTACT_BACKWARD_ROWS(name, A) \
   {FASTACT_OF_HALF((backward_rows<f16, A>)), FASTACT_OF_HALF((backward_rows<bf16, A>))},
@@ -357,9 +415,10 @@ void drop_at(const char* from, const char* other, char* to, int64_t n, const uin
 
 extern const BiasKernels bias_kernels;
 const BiasKernels bias_kernels = {
-    {FASTACT_ACTIVATIONS(FASTACT_FORWARD)},
+    {FASTACT_ACTIVATIONS(FASTACT_FORWARD) FASTACT_CHANNEL_FUNCTIONS(FASTACT_CHANNEL_FORWARD)},
     {FASTACT_ACTIVATIONS(FASTACT_BACKWARD)},
     {FASTACT_ACTIVATIONS(FASTACT_BACKWARD_ROWS)},
+    {FASTACT_CHANNEL_FUNCTIONS(FASTACT_GRADIENTS)},
     {{drop<f16, false>, drop<f16, true>},
      {drop<bf16, false>, drop<bf16, true>},
      {drop<float, false>, drop<float, true>},

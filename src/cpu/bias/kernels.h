@@ -6,7 +6,6 @@
 
 #include <cstdint>
 
-#include "common/activations/list.h"
 #include "common/bias/call.h"
 #include "cpu/reductions/kernels.h"
 
@@ -20,9 +19,10 @@ namespace fastact {
 // channel and rows of a tile end before the hardware's own prefetcher has followed them. 0: nothing
 // is prefetched.
 struct BiasKernels {
-  // y OUT = f(x IN + bias IN). Null: of 16 bits, without AVX-512.
-  void (*forward[kActivations][kDTypes])(const char* x, const char* bias, int64_t period, char* y,
-                                         int64_t n, int64_t ahead, const double* parameters);
+  // y OUT = f(x IN + bias IN), or f(x IN, bias IN). Null: of 16 bits, without AVX-512, or of a
+  // parameter of channels.
+  void (*forward[kBiasFunctions][kDTypes])(const char* x, const char* bias, int64_t period, char* y,
+                                           int64_t n, int64_t ahead, const double* parameters);
 
   // dx OUT = dy IN f'(x IN + bias IN), of float and of double. lanes IN/OUT (kLanes): dx is added
   // to them, the first onto lane `phase` (reductions/kernels.h); null: it is not.
@@ -36,6 +36,11 @@ struct BiasKernels {
   void (*backward_rows[kActivations][2])(const char* const* dy, const char* const* x,
                                          const char* bias, char* const* dx, int64_t rows, int64_t n,
                                          const double* parameters, double* lane, bool fresh);
+
+  // dx OUT and terms OUT = dy IN times the derivatives of f(x IN, w IN) by x and by w, of float and
+  // of double. w: as the bias.
+  void (*gradients[kChannelFunctions][2])(const char* dy, const char* x, const char* w,
+                                          int64_t period, char* dx, char* terms, int64_t n);
 
   // y OUT = what dropout makes of x IN; [1]: and residual IN, which else is not read. index: of the
   // first element, with the offset; or of each IN (n), where x is of float or of double.

@@ -10,6 +10,8 @@
 //
 // Bytes moved: x, residual and y once; dy, x, residual and dx once.
 //
+// A function of a parameter of channels is computed likewise; other terms than dx are added up.
+//
 // dropout is the map of core/elementwise.cuh, too: a vector, or an element of strided arrays, knows
 // its words from its index in C order.
 #include "cuda/bias/bias.h"
@@ -20,9 +22,18 @@
 FASTACT_BEGIN_NAMESPACE
 namespace {
 
-Fused fuse(const BiasCall& call, const Layout& layout) {
-  return {chosen_activation(call.which, call.parameters), vector_of(call.bias), layout.channels,
-          layout.dense ? layout.inner : 1};
+template <class Activation>
+Fused<Activation> fuse(const Activation& activation, const BiasCall& call, const Layout& layout) {
+  return {activation, vector_of(call.bias), layout.channels, layout.dense ? layout.inner : 1};
+}
+
+// Runs visit(activation or function), chosen at run time.
+template <class Visit>
+void with_chosen(const BiasCall& call, const Visit& visit) {
+  if (call.which < kActivations)
+    visit(chosen_activation(call.which, call.parameters));
+  else
+    visit(ChosenFunction{call.which});
 }
 
 // Dense arrays as rows, each of one example or of several.
@@ -68,7 +79,7 @@ int64_t run_fused_rows(const BiasCall& call, const Layout& layout, const RowsOfV
                        cudaStream_t stream) {
   const NumberVector bias = vector_of(call.bias);
   int64_t made = 0;
-  with_common_activation<T>(call.which, call.parameters, [&](const auto& activation) {
+  const auto run = [&](const auto& activation) {
     using Functor = F<T, std::decay_t<decltype(activation)>>;
     const int64_t columns = rows.vecs * Vec<T>::kSize;
     const Divisor channels(layout.channels, columns), inner(layout.inner, columns);
@@ -83,14 +94,18 @@ int64_t run_fused_rows(const BiasCall& call, const Layout& layout, const RowsOfV
     map.runs = inner;
     if (partials) map.segment = uint32_t(segment_of<T>(layout));
     made = run_rows(map, rows, Functor{{activation, bias, channels, inner, by_vector}}, stream);
-  });
+  };
+  if (call.which < kActivations)
+    with_common_activation<T>(call.which, call.parameters, run);
+  else
+    run(ChosenFunction{call.which});
   return made;
 }
 
-template <class T, int inputs>
-void forward(const Operand* arrays, const Layout& layout, const Fused& fused, int axis,
+template <class T, int inputs, class Activation>
+void forward(const Operand* arrays, const Layout& layout, const Fused<Activation>& fused, int axis,
              cudaStream_t stream) {
-  const BiasForward<T, inputs> f{fused};
+  const BiasForward<T, inputs, Activation> f{fused};
   if (!layout.dense)
     return run_indexed<T, inputs, false>(arrays, OneAxis(axis).flag, false, f, stream);
   ElementwisePlan plan;
@@ -113,11 +128,13 @@ void bias_act_forward(const BiasCall& call, cudaStream_t stream) {
     run_fused_rows<BiasRowsForward>(call, layout, rows, data, false, nullptr, stream);
     return;
   }
-  const Fused fused = fuse(call, layout);
   if (residual.data)
-    forward<T, 2>(three, layout, fused, call.axis, stream);
+    forward<T, 2>(three, layout, fuse(chosen_activation(call.which, call.parameters), call, layout),
+                  call.axis, stream);
   else
-    forward<T, 1>(two, layout, fused, call.axis, stream);
+    with_chosen(call, [&](const auto& activation) {
+      forward<T, 1>(two, layout, fuse(activation, call, layout), call.axis, stream);
+    });
 }
 
 template <class T>
@@ -149,10 +166,13 @@ void bias_act_backward(const BiasCall& call, void* workspace, cudaStream_t strea
                                                 partials, stream);
     } else {
       const bool windows = dx.data != dy.data && dx.data != x.data && dx.data != arrays[2].data;
-      const BiasGradient<T> f{fuse(call, layout), {}, windows, call.accumulate_dx};
-      chunks =
-          run_channel_sums<T>(f, {&dy, &x, residual.data ? &residual : nullptr, &dx},
-                              channel_layout(layout), OneAxis(call.axis).flag, partials, stream);
+      with_chosen(call, [&](const auto& activation) {
+        using F = BiasGradient<T, std::decay_t<decltype(activation)>>;
+        const F f{fuse(activation, call, layout), {}, windows, call.accumulate_dx};
+        chunks =
+            run_channel_sums<T>(f, {&dy, &x, residual.data ? &residual : nullptr, &dx},
+                                channel_layout(layout), OneAxis(call.axis).flag, partials, stream);
+      });
     }
   }
   const NumberVector dbias = vector_of(call.dbias);

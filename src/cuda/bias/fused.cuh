@@ -1,4 +1,5 @@
-// The functors of bias.cu: the forward map, and dx, whose sum by channel is the bias's gradient.
+// The functors of bias.cu: the forward map, and dx, whose sum by channel is the bias's gradient. Of
+// a function of a parameter of channels (common/bias/channel_functions.h) other terms are added up.
 #pragma once
 
 #include "cuda/activations/activate.cuh"
@@ -9,16 +10,81 @@
 FASTACT_BEGIN_NAMESPACE
 namespace {
 
+// A channel's function of x and of its parameter, chosen at run time as activations are
+// (cuda/activations/activate.cuh).
+struct ChosenFunction {
+  int which;
+};
+template <class T, class Visit>
+FASTACT_DEVICE void with_channel_function(int which, const Visit& visit) {
+  switch (which) {
+#define FASTACT_CASE(name, F) \
+  case k_##name:              \
+    return visit(F<Compute<T>, kApproximate<T>>(nullptr));
+    FASTACT_CHANNEL_FUNCTIONS(FASTACT_CASE)
+#undef FASTACT_CASE
+  }
+}
+template <class T>
+FASTACT_DEVICE_CALL Wide<T> channel_value(int which, Wide<T> x, Wide<T> w) {
+  with_channel_function<T>(which, [&](const auto& f) {
+#pragma unroll
+    for (int j = 0; j < Vec<T>::kSize; ++j) x.lane[j] = f.forward(x.lane[j], w.lane[j]);
+  });
+  return x;
+}
+template <class T>
+struct ChannelSlopes {
+  Wide<T> by_x, by_w;
+};
+template <class T>
+FASTACT_DEVICE_CALL ChannelSlopes<T> channel_slopes(int which, Wide<T> x, Wide<T> w) {
+  ChannelSlopes<T> made{};
+  with_channel_function<T>(which, [&](const auto& f) {
+#pragma unroll
+    for (int j = 0; j < Vec<T>::kSize; ++j)
+      made.by_x.lane[j] = f.slopes(x.lane[j], w.lane[j], &made.by_w.lane[j]);
+  });
+  return made;
+}
+
+// (x + bias) + residual
+template <class T>
+FASTACT_DEVICE Wide<T> sum_of(Wide<T> x, const Wide<T>& bias, bool has_residual,
+                              const Wide<T>& residual) {
+#pragma unroll
+  for (int j = 0; j < Vec<T>::kSize; ++j) {
+    x.lane[j] += bias.lane[j];
+    if (has_residual) x.lane[j] += residual.lane[j];
+  }
+  return x;
+}
+
+// y of x and of the numbers of their channels, the bias or the parameters.
+template <class T, class Activation>
+FASTACT_DEVICE Wide<T> fused_value(const Activation& activation, const Wide<T>& x,
+                                   const Wide<T>& bias, bool has_residual,
+                                   const Wide<T>& residual) {
+  return activation.value(sum_of<T>(x, bias, has_residual, residual));
+}
+template <class T>
+FASTACT_DEVICE Wide<T> fused_value(const ChosenFunction& function, const Wide<T>& x,
+                                   const Wide<T>& w, bool, const Wide<T>&) {
+  return channel_value<T>(function.which, x, w);
+}
+
 // The activation, and the bias in its own dtype.
+template <class Activation>
 struct Fused {
-  ChosenActivation activation;
+  Activation activation;
   NumberVector bias;  // IN
   int64_t channels, inner;
 };
 
-// Adds the bias to the elements [index, index + Vec<T>::kSize) of a whole array.
-template <class T>
-FASTACT_DEVICE void add_bias(const Fused& fused, int64_t index, Wide<T>& z) {
+// The bias of the elements [index, index + Vec<T>::kSize) of a whole array.
+template <class T, class Activation>
+FASTACT_DEVICE Wide<T> bias_at(const Fused<Activation>& fused, int64_t index) {
+  Wide<T> found;
   const int64_t row = fused.inner == 1 ? index : quotient(index, fused.inner);
   const int64_t within = index - row * fused.inner;
   const int64_t first = row - quotient(row, fused.channels) * fused.channels;
@@ -28,39 +94,36 @@ FASTACT_DEVICE void add_bias(const Fused& fused, int64_t index, Wide<T>& z) {
     for (int j = 0; j < Vec<T>::kSize; ++j) {
       const auto* p =
           reinterpret_cast<decltype(bias)>(fused.bias.data + channel * fused.bias.stride);
-      z.lane[j] += Compute<T>(widen(load(p)));
+      found.lane[j] = Compute<T>(widen(load(p)));
       if (--left > 0) continue;
       left = fused.inner;
       channel = channel + 1 == fused.channels ? 0 : channel + 1;
     }
   });
+  return found;
 }
 
 // y = f(x + bias + residual). For strided arrays `index` is the channel, and inner is 1.
-template <class T, int inputs>
-struct BiasForward : Fused {
+template <class T, int inputs, class Activation>
+struct BiasForward : Fused<Activation> {
   static constexpr int kUnroll = 1;  // a call leaves few registers for vectors in flight
   static constexpr Indexed kIndexed = kIndexedElements;
   FASTACT_DEVICE Wide<T> vec(const Wide<T> (&in)[inputs], int64_t index) const {
-    Wide<T> z = in[0];
-    add_bias<T>(*this, index, z);
-    if constexpr (inputs == 2) {
-#pragma unroll
-      for (int j = 0; j < Vec<T>::kSize; ++j) z.lane[j] += in[1].lane[j];
-    }
-    return activation.value<T>(z);
+    return fused_value<T>(this->activation, in[0], bias_at<T>(*this, index), inputs == 2,
+                          in[inputs - 1]);
   }
   FASTACT_DEVICE Compute<T> at(const Compute<T> (&in)[inputs], int64_t index) const {
-    Wide<T> z{};
-    z.lane[0] = in[0] + parameter_at<T>(bias, quotient(index, inner) % channels);
-    if constexpr (inputs == 2) z.lane[0] += in[1];
-    return activation.value<T>(z).lane[0];
+    Wide<T> x{}, of_channel{}, residual{};
+    x.lane[0] = in[0], residual.lane[0] = in[inputs - 1];
+    of_channel.lane[0] = parameter_at<T>(this->bias, quotient(index, this->inner) % this->channels);
+    return fused_value<T>(this->activation, x, of_channel, inputs == 2, residual).lane[0];
   }
 };
 
-// Writes dx = dy f'(x + bias + residual); its sums are the gradient of the bias.
-template <class T>
-struct BiasGradient : Fused {
+// Writes dx = dy f'(x + bias + residual); its sums are the gradient of the bias. Or dx of f(x, w),
+// and the sums are dw.
+template <class T, class Activation>
+struct BiasGradient : Fused<Activation> {
   enum { kDy, kX, kResidual, kDx, kArrays };  // residual may be absent
   static constexpr int kSums = 1, kTogether = 1, kNumbers = 1;
   static constexpr int kBlocks[] = {sizeof(T) < sizeof(double) ? 4 : 3, 3, 1};
@@ -71,7 +134,9 @@ struct BiasGradient : Fused {
   bool windows, accumulate;  // accumulate: dx is added to
   using C = Compute<T>;
 
-  FASTACT_DEVICE C number(int, int64_t channel) const { return parameter_at<T>(bias, channel); }
+  FASTACT_DEVICE C number(int, int64_t channel) const {
+    return parameter_at<T>(this->bias, channel);
+  }
   FASTACT_DEVICE auto of_channel(int64_t channel) const {
     return [one = number(0, channel)](int, int) { return one; };
   }
@@ -96,42 +161,59 @@ struct BiasGradient : Fused {
       return load_some(p, count);
     };
     const Wide<T> dy = widen_vec(get(kDy));
-    Wide<T> z = widen_vec(get(kX));
+    Wide<T> own, dx, terms[1];
 #pragma unroll
-    for (int j = 0; j < Vec<T>::kSize; ++j) z.lane[j] += numbers(0, j);
-    if (arrays.data[kResidual]) {
-      const Wide<T> residual = widen_vec(get(kResidual));
+    for (int j = 0; j < Vec<T>::kSize; ++j) own.lane[j] = numbers(0, j);
+    set_slopes(widen_vec(get(kX)), own, [&] { return widen_vec(get(kResidual)); }, dx, terms[0]);
 #pragma unroll
-      for (int j = 0; j < Vec<T>::kSize; ++j) z.lane[j] += residual.lane[j];
+    for (int j = 0; j < Vec<T>::kSize; ++j) {
+      dx.lane[j] *= dy.lane[j];
+      terms[0].lane[j] = j < count ? dy.lane[j] * terms[0].lane[j] : 0;
     }
-    Wide<T> dx[1] = {activation.slope<T>(z)};
-#pragma unroll
-    for (int j = 0; j < Vec<T>::kSize; ++j)
-      dx[0].lane[j] = j < count ? dy.lane[j] * dx[0].lane[j] : 0;
 
     T* const to = reinterpret_cast<T*>(arrays.data[kDx]) + index[0];
     const bool fast = arrays.aligned && whole;
-    Wide<T> result = dx[0];
-    if (accumulate) accumulate_onto(fast ? load_vec(to) : load_some(to, count), result);
+    if (accumulate) accumulate_onto(fast ? load_vec(to) : load_some(to, count), dx);
     if (fast)
-      store_vec(to, narrow_vec<T>(result));
+      store_vec(to, narrow_vec<T>(dx));
     else
-      store_some(to, narrow_vec<T>(result), count);
-    add(dx);
+      store_some(to, narrow_vec<T>(dx), count);
+    add(terms);
   }
 
   template <class Numbers>
   FASTACT_DEVICE void element(const int64_t (&at)[kArrays], const Numbers& numbers,
-                              C (&dx)[1]) const {
+                              C (&terms)[1]) const {
     const auto get = [&](int k) {
       return widen(load(reinterpret_cast<const T*>(arrays.data[k] + at[k])));
     };
-    Wide<T> z{};
-    z.lane[0] = get(kX) + numbers(0, 0);
-    if (arrays.data[kResidual]) z.lane[0] += get(kResidual);
-    dx[0] = get(kDy) * activation.slope<T>(z).lane[0];
+    const auto one = [](C value) {
+      Wide<T> wide{};
+      wide.lane[0] = value;
+      return wide;
+    };
+    Wide<T> by_x, of_terms;
+    set_slopes(
+        one(get(kX)), one(numbers(0, 0)), [&] { return one(get(kResidual)); }, by_x, of_terms);
+    const C dy = get(kDy), dx = dy * by_x.lane[0];
+    terms[0] = dy * of_terms.lane[0];
     T* const to = reinterpret_cast<T*>(arrays.data[kDx] + at[kDx]);
-    store(to, narrow<T>(accumulate ? widen(load(to)) + dx[0] : dx[0]));
+    store(to, narrow<T>(accumulate ? widen(load(to)) + dx : dx));
+  }
+
+ private:
+  // The factors of dy in dx and in the terms. own: the number of each channel.
+  template <class Residual>
+  FASTACT_DEVICE void set_slopes(const Wide<T>& x, const Wide<T>& own, const Residual& residual,
+                                 Wide<T>& of_dx, Wide<T>& of_terms) const {
+    if constexpr (std::is_same_v<Activation, ChosenFunction>) {
+      const ChannelSlopes<T> slopes = channel_slopes<T>(this->activation.which, x, own);
+      of_dx = slopes.by_x, of_terms = slopes.by_w;
+    } else {
+      const bool has_residual = arrays.data[kResidual];
+      const Wide<T> z = sum_of<T>(x, own, has_residual, has_residual ? residual() : Wide<T>{});
+      of_dx = of_terms = this->activation.slope(z);
+    }
   }
 };
 

@@ -2,11 +2,14 @@
 #pragma once
 
 #include "cuda/activations/fixed.cuh"
-#include "cuda/core/parameter_io.cuh"
+#include "cuda/bias/fused.cuh"
 #include "cuda/core/row_map.cuh"
 
 FASTACT_BEGIN_NAMESPACE
 namespace {
+
+template <>
+constexpr bool kIsFixed<ChosenFunction> = false;
 
 // A row is channels x inner elements, once or several times.
 template <class T, class Activation>
@@ -35,39 +38,39 @@ struct BiasRows {
     });
     return kept;
   }
-  static FASTACT_DEVICE Wide<T> sum_of(Wide<T> z, const Kept& kept, bool has_residual,
-                                       const Wide<T>& residual) {
-#pragma unroll
-    for (int j = 0; j < Vec<T>::kSize; ++j) {
-      z.lane[j] += kept.lane[j];
-      if (has_residual) z.lane[j] += residual.lane[j];
-    }
-    return z;
-  }
 };
 
-// y = f(x + bias + residual).
+// y = f(x + bias + residual), or f(x, w).
 template <class T, class Activation>
 struct BiasRowsForward : BiasRows<T, Activation> {
-  static constexpr int kInputs = 2, kOutputs = 1, kSums = 0;
+  static constexpr int kInputs = 2, kOutputs = 1, kMade = 1, kSums = 0;
   static constexpr int kUnroll = kIsFixed<Activation> ? 16 / Vec<T>::kSize : 1;
   static constexpr int kBlocks = kMapBlocks<T>;
   FASTACT_DEVICE void vec(const Wide<T> (&in)[2], const bool (&has)[2], const Wide<T>& kept,
                           Wide<T> (&y)[1]) const {
-    y[0] = this->activation.value(this->sum_of(in[0], kept, has[1], in[1]));
+    y[0] = fused_value<T>(this->activation, in[0], kept, has[1], in[1]);
   }
 };
 
-// dx = dy f'(x + bias + residual); its sums are the gradient of the bias.
+// dx = dy f'(x + bias + residual); its sums are the gradient of the bias. Or dx of f(x, w), and the
+// terms of dw.
 template <class T, class Activation>
 struct BiasRowsBackward : BiasRows<T, Activation> {
-  static constexpr int kInputs = 3, kOutputs = 1, kSums = 1;
+  static constexpr bool kIsFunction = std::is_same_v<Activation, ChosenFunction>;
+  static constexpr int kInputs = 3, kOutputs = 1, kMade = kIsFunction ? 2 : 1, kSums = 1;
   static constexpr int kUnroll = kIsFixed<Activation> ? 2 : 1, kBlocks = 3;
   FASTACT_DEVICE void vec(const Wide<T> (&in)[3], const bool (&has)[3], const Wide<T>& kept,
-                          Wide<T> (&dx)[1]) const {
-    dx[0] = this->activation.slope(this->sum_of(in[1], kept, has[2], in[2]));
+                          Wide<T> (&made)[kMade]) const {
+    if constexpr (kIsFunction) {
+      const ChannelSlopes<T> slopes = channel_slopes<T>(this->activation.which, in[1], kept);
+      made[0] = slopes.by_x, made[1] = slopes.by_w;
+    } else {
+      made[0] = this->activation.slope(sum_of<T>(in[1], kept, has[2], in[2]));
+    }
 #pragma unroll
-    for (int j = 0; j < Vec<T>::kSize; ++j) dx[0].lane[j] = in[0].lane[j] * dx[0].lane[j];
+    for (int k = 0; k < kMade; ++k)
+#pragma unroll
+      for (int j = 0; j < Vec<T>::kSize; ++j) made[k].lane[j] = in[0].lane[j] * made[k].lane[j];
   }
 };
 

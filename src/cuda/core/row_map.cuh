@@ -7,12 +7,13 @@
 // Offsets have 32 bits but for one product a row; only the block's number is divided.
 //
 // An op is a functor:
-//   kInputs, kOutputs, kSums, kUnroll, kBlocks     arrays, sums (of the first outputs, before they
-//                                                  are rounded), rows in flight, blocks a
-//                                                  multiprocessor has at least
+//   kInputs, kOutputs, kMade, kSums, kUnroll, kBlocks
+//                                                  arrays; what is made, the outputs first; sums of
+//                                                  the last of these, before they are rounded; rows
+//                                                  in flight; blocks a multiprocessor has at least
 //   Kept keep(int64_t column)                      what a thread keeps of the vector at `column`
 //   void vec(const Wide<T> (&in)[kInputs], const bool (&has)[kInputs], const Kept& kept,
-//            Wide<T> (&out)[kOutputs])             has: whether an input is there
+//            Wide<T> (&made)[kMade])               has: whether an input is there
 // Inputs and outputs that are null are skipped.
 //
 // Sums: each lane adds in double, a tree adds up the threads of a column, lanes of a warp the
@@ -128,14 +129,14 @@ void map_rows(FASTACT_GRID_CONSTANT const RowMap<F> map, FASTACT_GRID_CONSTANT c
     for (int u = 0; u < kUnroll; ++u) {
       const uint32_t at = row + u * step;
       if (at >= end) break;
-      Wide<T> wide[F::kInputs], made[F::kOutputs];
+      Wide<T> wide[F::kInputs], made[F::kMade];
 #pragma unroll
       for (int k = 0; k < F::kInputs; ++k) wide[k] = widen_words<T>(in[u][k]);
       f.vec(wide, has, kept, made);
 #pragma unroll
       for (int k = 0; k < F::kSums; ++k)
 #pragma unroll
-        for (int j = 0; j < kSize; ++j) sum[k][j] += double(made[k].lane[j]);
+        for (int j = 0; j < kSize; ++j) sum[k][j] += double(made[F::kMade - F::kSums + k].lane[j]);
 #pragma unroll
       for (int k = 0; k < F::kOutputs; ++k) {
         if (F::kOutputs > 1 && !map.out[k]) continue;

@@ -82,7 +82,7 @@ struct Nothing {};
 
 template <class T, class Activation>
 struct GatedRowsForward {
-  static constexpr int kInputs = 2, kOutputs = 1, kSums = 0;
+  static constexpr int kInputs = 2, kOutputs = 1, kMade = 1, kSums = 0;
   static constexpr int kUnroll = kIsFixed<Activation> ? 2 : 1, kBlocks = kMapBlocks<T>;
   using Kept = Nothing;
   Gated<T, Activation> gated;
@@ -94,7 +94,7 @@ struct GatedRowsForward {
 
 template <class T, class Activation>
 struct GatedRowsBackward {
-  static constexpr int kInputs = 3, kOutputs = 2, kSums = 0;
+  static constexpr int kInputs = 3, kOutputs = 2, kMade = 2, kSums = 0;
   static constexpr int kUnroll = kIsFixed<Activation> ? 2 : 1, kBlocks = sizeof(T) == 8 ? 2 : 3;
   using Kept = Nothing;
   Gated<T, Activation> gated;

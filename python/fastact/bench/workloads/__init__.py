@@ -8,6 +8,7 @@ from .gated import GATED
 from .gates import GATES
 from .norms import NORMS
 from .other import OTHER
+from .parametric import PARAMETRIC
 from .reductions import REDUCTIONS, STATISTICS
 from .rotary import ROTARY
 from .softmax import SOFTMAX
@@ -17,6 +18,7 @@ FAMILIES: dict[str, Family] = dict.fromkeys((op.family for op in ops.values()), 
     "activations": ACTIVATIONS,
     "bias": BIAS,
     "dropout": DROPOUT,
+    "parametric": PARAMETRIC,
     "gated": GATED,
     "gates": GATES,
     "norms": NORMS,

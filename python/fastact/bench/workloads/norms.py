@@ -119,6 +119,16 @@ def _torch_rows(function: Any, case: Case) -> Callable[..., Any]:
     return lambda x, weight=None, bias=None: function(x, x.shape[-1:], weight, bias, eps)
 
 
+def _torch_lengths(f: Any, case: Case) -> Callable[..., Any]:
+    eps = _eps(case)
+
+    def norm(x: Any, weight: Any = None) -> Any:
+        y = f.normalize(x, dim=-1, eps=eps)
+        return y if weight is None else y * weight
+
+    return norm
+
+
 def _torch_groups(f: Any, case: Case) -> Callable[..., Any]:
     groups, eps = _GROUPS, _eps(case)
     return lambda x, weight=None, bias=None: f.group_norm(x, groups, weight, bias, eps)
@@ -158,6 +168,7 @@ def _torch_given(f: Any, case: Case) -> Callable[..., Any]:
 _TORCH: dict[str, Callable[[Any, Case], Callable[..., Any]]] = {
     "layer_norm": lambda f, case: _torch_rows(f.layer_norm, case),
     "rms_norm": lambda f, case: _torch_rows(f.rms_norm, case),
+    "l2_normalize": _torch_lengths,
     "group_norm": _torch_groups,
     "instance_norm": _torch_instances,
     "batch_norm": _torch_batch,
@@ -287,6 +298,12 @@ def _draws_nothing(case: Case) -> None:
         raise LeftOut("its random numbers are nobody else's")
 
 
+#: Of norms that divide by another number than a standard deviation, by a variance.
+_DIVISORS: dict[str, Callable[..., Any]] = {
+    "l2_normalize": lambda m, var, rows, eps: m.maximum(m.sqrt(var * (rows.size / var.size)), eps),
+}
+
+
 def _chain(case: Case, m: Any, activation: Callable[[Any], Any] | None) -> Callable[..., Any]:
     """The textbook's chain of array operations, in numpy or jax.numpy.
 
@@ -300,6 +317,7 @@ def _chain(case: Case, m: Any, activation: Callable[[Any], Any] | None) -> Calla
     others = shapes.others(shape, -1 if channel is None else channel)
     centred, eps = "mean" in op.saves, np.dtype(case.dtype).type(_eps(case))
     axes = (2,) if grouped else case.axis
+    divisor = _DIVISORS.get(op.name, lambda m, var, rows, eps: m.sqrt(var + eps))
 
     def norm(x: Any, residual: Any = None, gate: Any = None, **given: Any) -> Any:
         a = SimpleNamespace(**_NO_ARRAYS)
@@ -313,7 +331,7 @@ def _chain(case: Case, m: Any, activation: Callable[[Any], Any] | None) -> Calla
         rows = rows - mean if mean is not None else rows
         if var is None:
             var = m.square(rows).mean(axes, keepdims=True)
-        z = (rows / m.sqrt(var + eps)).reshape(shape)
+        z = (rows / divisor(m, var, rows, eps)).reshape(shape)
         z = z * a.weight if a.weight is not None else z
         z = z + a.bias if a.bias is not None else z
         moved = ()

@@ -138,6 +138,14 @@ def gated_groups(call: Call, options: SimpleNamespace) -> Rows:
     return Rows((axis + 1,), (axis, axis + 1), statistics, (length,), x.ndim + 1, split)
 
 
+def _length(where: str, name: str, value: Any) -> float:
+    """A length whose square a double holds, or 0."""
+    eps = validate.number(where, name, value)
+    allowed = f"{name} must be 0, or from 1e-150 to 1e150"
+    validate.rule(where, allowed, lambda eps: eps == 0 or 1e-150 <= eps <= 1e150, {name: eps})
+    return eps
+
+
 def single_channels(call: Call, options: SimpleNamespace) -> Rows:
     """A row has one channel of an example: axis 0, unless that has the channels."""
     x = call.views["x"]
@@ -214,6 +222,8 @@ class Norm(CachedOp[P, R]):
         self.is_centred = "bias" in self.weights
         self.kind = kind or ("CentredNorm" if self.is_centred else "RmsNorm")
         self.norm = ROW_NORMS.index(self.kind)  # as kernels know it
+        if self.kind == "L2Norm":
+            self.checks = MappingProxyType({"eps": _length})
         self.statistics = self.besides = STATISTICS if self.is_centred else STATISTICS[1:]
         arrays = positional(call)
         self.has_residual, self.has_gate = "residual" in arrays, "gate" in arrays

@@ -28,6 +28,7 @@ from .norms import InstanceNorm2d as InstanceNorm2d
 from .norms import InstanceNorm3d as InstanceNorm3d
 from .norms import LayerNorm as LayerNorm
 from .norms import RMSNorm as RMSNorm
+from .parametric import PReLU as PReLU
 from .softmax import CrossEntropyLoss as CrossEntropyLoss
 from .softmax import LogSoftmax as LogSoftmax
 from .softmax import Softmax as Softmax

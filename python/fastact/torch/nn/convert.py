@@ -10,7 +10,17 @@ from typing import Any, TypeAlias
 
 import torch
 
-from . import activations, bias, dropout, gated, gates, norms, softmax, sync_batch_norm
+from . import (
+    activations,
+    bias,
+    dropout,
+    gated,
+    gates,
+    norms,
+    parametric,
+    softmax,
+    sync_batch_norm,
+)
 from .activations import ACTIVATIONS, ActivationModule
 from .module import Module, WithActivation
 
@@ -20,7 +30,17 @@ Only: TypeAlias = (
     "Callable[[str, torch.nn.Module], bool] | None"
 )
 
-_ROOMS = (activations, bias, dropout, gated, gates, norms, softmax, sync_batch_norm)
+_ROOMS = (
+    activations,
+    bias,
+    dropout,
+    gated,
+    gates,
+    norms,
+    parametric,
+    softmax,
+    sync_batch_norm,
+)
 
 #: The class that takes the place of each of torch's classes.
 REPLACEMENTS: dict[type[torch.nn.Module], type[Module]] = {
