@@ -4,7 +4,7 @@
     python tools/quantized_speed.py                      # all, at (4096, 4096)
     python tools/quantized_speed.py rms_norm gelu --shape 512,768 --dtypes bfloat16 --threads 1
 
-Both write into arrays that are there, in turns; a ratio is the median of those of neighbours.
+Both write into arrays that are there, in turns; a ratio is a median over pairs of neighbours.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def row(op: Any, shape: tuple[int, ...], dtype: str, repeats: int) -> str:
         for per in ("row", 128, "tensor"):
             given = {"dtype": codes, "per": per}
             call = partial(op.quantized, *own.args, **{**own.keywords, **given, "out": None})
-            call = partial(call, out=call())
+            call = partial(call, out=tuple(map(np.asarray, call())))
             pairs = [(seconds(own), seconds(call)) for _ in range(repeats)]
             times = [a for a, _ in pairs]
             found.append(statistics.median(b / a for a, b in pairs))

@@ -635,11 +635,11 @@ def scales(y: Any, dtype: str, per: str | int) -> Any:
     else:
         blocks = (-1, per) if isinstance(per, int) else (1, y.shape[-1])
         peak = magnitude.reshape(*y.shape[:-1], *blocks).max(-1, initial=0)
-    return np.maximum(peak / y.dtype.type(TOPS[dtype]), np.finfo(y.dtype).tiny)
+    return np.asarray(np.maximum(peak / y.dtype.type(TOPS[dtype]), np.finfo(y.dtype).tiny))
 
 
 def codes(y: Any, scale: Any, dtype: str) -> Any:
-    """The codes of an op's value; those of float8 by the table of ml_dtypes, as uint8.
+    """The codes of an op's value; float8 as uint8, by the table of ml_dtypes.
 
     The nearest number of the table, and of two the one with the even code.
     """

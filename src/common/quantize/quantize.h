@@ -109,8 +109,8 @@ FASTACT_HD C scale_of(C peak, int format) {
   return scale > least ? scale : least;
 }
 
-// What a code is made of: a quotient in float, a double's rounded to odd, so that it is rounded to a
-// code as the double would be.
+// The number that is rounded to a code, in float; a double is rounded to odd before, which does not
+// change the code.
 FASTACT_HD float quotient_of(float x, float scale) { return x / scale; }
 FASTACT_HD float quotient_of(double x, double scale) { return round_to_odd(x / scale); }
 

@@ -4,7 +4,7 @@
 FASTACT_BEGIN_NAMESPACE
 namespace {
 
-constexpr int64_t kAtOnce = 128;  // of a constant length a loop has no rest
+constexpr int64_t kAtOnce = 64;  // of a constant length a loop has no rest
 
 // block(x) for all of them, so many at a time; behind the last ones there are zeros.
 template <class C, class Block>

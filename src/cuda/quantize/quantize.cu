@@ -46,7 +46,9 @@ void quantize_rows(FASTACT_GRID_CONSTANT const QuantizeMap map) {
             at[kQuantizeCodes]);
     }
   };
-  C scale = map.finds_scale || is_idle ? C(0) : load(scale_at);
+  // Of a peak one thread reads what it will write.
+  const bool reads_scale = !map.finds_scale && !is_idle && (map.has_codes || lane == 0);
+  C scale = reads_scale ? load(scale_at) : C(0);
   if (map.finds_scale || !map.has_codes) {
     Bits most[1] = {finite_magnitude(scale)};
     for_elements([&](C x, int64_t) {

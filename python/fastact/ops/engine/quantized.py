@@ -24,7 +24,6 @@ from ... import _cpu
 from ..._cpu import View
 from ...interop import validate
 from ...interop.frameworks import IMMUTABLE, framework_of, namespace, see
-from ...runtime.threads import get_num_threads
 from .step import Step
 
 CodeType: TypeAlias = Literal["int8", "float8_e4m3fn"]
@@ -72,8 +71,8 @@ class Quantizes:
         *args : array
             As for the call.
         dtype : {"int8", "float8_e4m3fn"}
-            What codes are. Where float8 is not there, in NumPy without ml_dtypes, the same bytes
-            are uint8.
+            The dtype of the codes. Where float8 is not there, in NumPy without ml_dtypes, the same
+            bytes are uint8; in frameworks that can't see bytes as another dtype, bool.
         per : {"row", "tensor"} or int, default "row"
             Which elements share a scale: those along the last axis of the result, all of them, or
             so many neighbours along the last axis, whose length they divide.
@@ -278,15 +277,17 @@ class _Quantized:
 
     def _as_codes(self, bytes_: Any) -> Any:
         kinds = (_dtype_of(bytes_, name) for name in (self.dtype, *self._same_bytes))
-        kind = next((kind for kind in kinds if kind is not None), None)
-        return bytes_ if kind is None else bytes_.view(kind)
+        try:
+            return bytes_.view(next(kind for kind in kinds if kind is not None))
+        except (AttributeError, StopIteration, TypeError):  # a framework that has no such view
+            return bytes_
 
     # --- the parts --------------------------------------------------------------------------------
 
     def _parts(self) -> list[Part]:
         """Of at most so many elements: some rows each, or a part of the rows."""
         on_gpu, last = self.call.is_on_gpu, self.last
-        most = _PART_OF_GPU if on_gpu else _PART * get_num_threads()
+        most = _PART_OF_GPU if on_gpu else _PART * _cpu.get_thread_limit()
         free = {*self.op._parts_along(self.now)}
         order = sorted((axis for axis in self.order if axis in free), key=lambda a: a == last)
         lengths = list(self.shape)
