@@ -177,7 +177,7 @@ def test_views_refuse_one_more():
         lambda v: v.shaped((2**32, 2**32)),
         lambda v: v.broadcast_to((2,)),
         lambda v: v.broadcast_to((3, 4)),
-        lambda v: v.of_dtype(4),
+        lambda v: v.of_dtype(7),
         lambda v: v.of_dtype(-1),
         lambda v: View.bytes(-1, (1, 0)),
         lambda v: View.repeated(np.zeros((), np.float16), v),

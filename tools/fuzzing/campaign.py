@@ -24,7 +24,7 @@ import numpy as np
 import fastact as fa
 from fastact.interop import call as _call
 
-from . import calls
+from . import calls, quantized
 from .cases import Array, Draw, Request
 from .judge import Live, Wrong, compare, digest, run
 
@@ -292,6 +292,8 @@ def run_case(case: Case) -> list[bytes]:
     same("other memory", call(1, request, 0), first)
     if r.random() < 0.5:
         _bad_call(case, r)
+    if r.random() < 0.5:
+        quantized.check(case, Random(r.random()))
     parts = call(2, request, 1)
     case.judge(request, 1, parts)
     second = digest(parts)

@@ -704,3 +704,40 @@ def cross_entropy(
     with np.errstate(invalid="ignore"):
         terms = np.where(t == 0, 0, t * distance)
     return np.sum(terms, axis), np.sum(np.abs(terms), axis), weights, t
+
+
+# --- codes of 8 bits ------------------------------------------------------------------------------
+
+#: The greatest number of a dtype of codes, which the greatest element becomes.
+TOPS = {"int8": 127, "float8_e4m3fn": 448}
+
+
+def scales(y: Any, dtype: str, per: str | int) -> Any:
+    """The scales of an op's value, in its dtype."""
+    magnitude = np.where(np.isfinite(y), np.abs(y), 0).astype(y.dtype)
+    if per == "tensor":
+        peak = magnitude.max(initial=0)
+    else:
+        blocks = (-1, per) if isinstance(per, int) else (1, y.shape[-1])
+        peak = magnitude.reshape(*y.shape[:-1], *blocks).max(-1, initial=0)
+    return np.asarray(np.maximum(peak / y.dtype.type(TOPS[dtype]), np.finfo(y.dtype).tiny))
+
+
+def codes(y: Any, scale: Any, dtype: str) -> Any:
+    """The codes of an op's value; float8 as uint8, by the table of ml_dtypes.
+
+    The nearest number of the table, and of two the one with the even code.
+    """
+    scale = np.asarray(scale)
+    if scale.ndim and y.size:
+        scale = np.repeat(scale, y.shape[-1] // scale.shape[-1], -1)
+    with np.errstate(all="ignore"):
+        quotient = y.astype(scale.dtype) / scale
+    if dtype == "int8":
+        return np.clip(np.rint(np.nan_to_num(quotient, nan=0)), -128, 127).astype(np.int8)
+    kind = getattr(importlib.import_module("ml_dtypes"), dtype)
+    table = np.arange(127, dtype=np.uint8).view(kind).astype(np.float64)
+    ties = (table[1:] + table[:-1]) / 2
+    below, at = (np.searchsorted(ties, np.abs(quotient), side) for side in ("left", "right"))
+    found = np.where(np.isnan(quotient), 127, np.where(below % 2, at, below))
+    return (found + 128 * np.signbit(quotient)).astype(np.uint8)

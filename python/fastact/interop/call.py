@@ -260,7 +260,8 @@ class Call:
             return view, made
         foreign.plain(self.where, name, out)
         self.is_own(name, out, like)
-        view = see(self.where, name, out, self.framework, self.place)
+        also = () if dtype is None else (_cpu.VIEW_DTYPE_NAMES[dtype],)
+        view = see(self.where, name, out, self.framework, self.place, also)
         validate.same_as(self.where, name, view, like, model)
         validate.writable(self.where, name, view)
         inputs = {n: v for n, v in self.views.items() if n in self.arrays}

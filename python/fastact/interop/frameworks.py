@@ -22,7 +22,9 @@ from .devices import CPU
 # The errors of frameworks for an array whose memory can't be shared; ValueError: `View`'s, for a
 # tensor that nobody can read.
 _NOT_SHARED = (BufferError, RuntimeError, NotImplementedError, ValueError)
-_IMMUTABLE = frozenset({"jax", "tensorflow"})
+
+#: Frameworks whose arrays nobody writes.
+IMMUTABLE = frozenset({"jax", "tensorflow"})
 # Packages whose arrays' types live in another one.
 _OWNERS = {"jaxlib": "jax"}
 
@@ -189,7 +191,7 @@ class _DLPack(CpuFramework):
         return streams.current(self.name, device[1]) or streams.LEGACY
 
     def view(self, where: str, argument: str, array: Any, place: Place) -> View:
-        if argument.startswith("out") and self.name in _IMMUTABLE:
+        if argument.startswith("out") and self.name in IMMUTABLE:
             raise TypeError(
                 f"{where}: out must be an array that can be written, got one of {self.name}, whose "
                 f"arrays are immutable"

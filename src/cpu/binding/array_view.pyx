@@ -315,13 +315,11 @@ cdef class View:
         """A model for a new array of another dtype."""
         cdef View view = self.same_memory()
         cdef int i
-        if not 0 <= dtype < <int>len(DTYPE_NAMES):
-            raise ValueError(
-                f"of_dtype: dtype must be from 0 to {len(DTYPE_NAMES) - 1}, got {dtype}"
-            )
+        if not 0 <= dtype < kViewDTypes:
+            raise ValueError(f"of_dtype: dtype must be from 0 to {kViewDTypes - 1}, got {dtype}")
         for i in range(self.operand.ndim):
             view.shape_[i], view.strides_[i] = self.shape_[i], self.strides_[i]
-        view.dtype, view.dtype_name = dtype, DTYPE_NAMES[dtype]
+        view.dtype, view.dtype_name = dtype, VIEW_DTYPE_NAMES[dtype]
         view.itemsize = item_size(dtype)
         view.source = UNSTATED
         view.finish(NULL, self.operand.ndim)

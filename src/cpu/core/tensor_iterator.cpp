@@ -184,7 +184,8 @@ MoveRow gather_for(int64_t item) {
                      : gather_row<uint64_t>;
 }
 MoveRow scatter_for(int64_t item) {
-  return item == 2   ? scatter_row<uint16_t>
+  return item == 1   ? scatter_row<uint8_t>
+         : item == 2 ? scatter_row<uint16_t>
          : item == 4 ? scatter_row<uint32_t>
                      : scatter_row<uint64_t>;
 }

@@ -59,6 +59,7 @@ DeviceCall device_call(const CallTable& table, RunOn run_on) {
 }
 
 void add_recorded_launches(DeviceTable* table);
+void add_quantize(std::vector<DeviceCall>* calls);  // of no family
 
 #define FASTACT_DECLARE(family, kernels) void add_##family(std::vector<DeviceCall>* calls);
 FASTACT_FAMILIES(FASTACT_DECLARE, )

@@ -47,6 +47,7 @@ PYBIND11_MODULE(FASTACT_MODULE, m) {
   static std::vector<DeviceCall> calls;
 #define FASTACT_ADD(family, kernels) add_##family(&calls);
   FASTACT_FAMILIES(FASTACT_ADD, )
+  add_quantize(&calls);
   table.calls = calls.data(), table.call_count = int(calls.size());
   add_recorded_launches(&table);
   m.attr("table") = py::capsule(&table, "fastact_device_table");

@@ -13,6 +13,7 @@ from ..bounds import Bounds
 from ..types import A, ArrayOrNumber, Out, Stream
 from .elementwise import Elementwise
 from .op import EntryPoint, P, R, register, signature_of
+from .quantized import Quantizes
 from .second import no_third
 from .served import enter_at, enter_cached
 from .step import Step, serve
@@ -22,7 +23,7 @@ Rules = Sequence[tuple[str, Callable[..., bool]]]
 Values = Mapping[str, Sequence[float]]
 
 
-class Activation(Elementwise[P, R], _cpu.FastActivation):
+class Activation(Quantizes, Elementwise[P, R], _cpu.FastActivation):
     """An element-wise op, y = f(x).
 
     The compiled base class serves contiguous arrays of one dtype; this class serves and explains
@@ -154,6 +155,9 @@ class Activation(Elementwise[P, R], _cpu.FastActivation):
             now.run("activation_backward", dy=now.views["ddx"], dx=now.view("ddy"))
         if now.view(self.fields["dsaved"]) is not None:
             now.run("activation_second")
+
+    def _parts_along(self, now: Step) -> tuple[int, ...]:
+        return tuple(range(now.views["x"].ndim))
 
     @property
     def natives(self) -> list[str]:

@@ -19,6 +19,7 @@ from . import axes
 from .elementwise import Elementwise
 from .fused import activation_op, activations
 from .op import Makes, P, R, positional, register, signature_of
+from .quantized import Quantizes
 from .reductions import GRADIENT_SUM_BOUNDS
 from .served import CachedOp
 from .step import Step
@@ -45,7 +46,7 @@ class Halves(NamedTuple):
         return f", for a and for b the length of axis {self.given}"
 
 
-class Gated(CachedOp[P, R]):
+class Gated(Quantizes, CachedOp[P, R]):
     """A gated activation, and backward.
 
     packed : a and b are the halves of one array.
@@ -177,6 +178,10 @@ class Gated(CachedOp[P, R]):
             )
         each = (*shape[:axis], shape[axis] // 2, *shape[axis + 1 :])
         return Halves(axis, each, (shape[axis],), options.axis)
+
+    def _parts_along(self, now: Step) -> tuple[int, ...]:
+        whole = (now.shapes.axis,) if self.packed or "bias" in now.views else ()
+        return axes.others(whole, len(now.shapes.each))
 
     def _halves_by_name(self, now: Step, of: str = "") -> dict[str, View | None]:
         """The parts of packed arrays, and of the bias, that are a's and b's; or their gradients."""

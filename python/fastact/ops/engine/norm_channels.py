@@ -21,6 +21,7 @@ from ..types import A, ActivationLike, Array, ArrayOrNumber, Out, Outs, Stream
 from . import axes
 from .norm_rows import STATISTICS, WEIGHTS
 from .op import COMPUTED, DOUBLE, Makes, P, R, signature_of
+from .quantized import Quantizes
 from .served import CachedOp
 from .step import Step
 
@@ -83,7 +84,7 @@ class Channels(NamedTuple):
     kept: tuple[int, ...]
 
 
-class ChannelNorm(CachedOp[P, R]):
+class ChannelNorm(Quantizes, CachedOp[P, R]):
     """A norm whose statistics and parameters have one value a channel.
 
     axis_name : of the option that says which axis the channels are.
@@ -109,6 +110,9 @@ class ChannelNorm(CachedOp[P, R]):
         axis = axes.one(call.where, given, len(shape), self.axis_name)
         kept = tuple(n if i == axis else 1 for i, n in enumerate(shape))
         return Channels(axis, (shape[axis],), kept)
+
+    def _parts_along(self, now: Step) -> tuple[int, ...]:
+        return axes.others((now.shapes.axis,), now.views["x"].ndim)
 
     def forward(self, *args: P.args, **kwargs: P.kwargs) -> tuple[R, tuple[Any, ...]]:
         """The op's value, as calling the op gives it, and the tuple that `backward` needs.

@@ -16,7 +16,9 @@ from ..types import A, ActivationLike, Array, ArrayOrNumber, Casting, Outs, Stre
 from . import axes
 from .dropout import Dropout
 from .op import COMPUTED, Makes, P, R, positional, register, signature_of
+from .quantized import Quantizes
 from .served import CachedOp
+from .step import Step
 
 Shape = tuple[int, ...]
 
@@ -179,7 +181,7 @@ class BackwardOptions(Parameters, Generic[A], total=False):
     stream: Stream
 
 
-class Norm(CachedOp[P, R]):
+class Norm(Quantizes, CachedOp[P, R]):
     """Normalization of rows of x, act((x - mean) rstd weight + bias), and backward.
 
     Everything but the rows follows from the signature of the call: a norm with a bias subtracts the
@@ -266,6 +268,14 @@ class Norm(CachedOp[P, R]):
 
     def _shapes(self, call: Call, options: SimpleNamespace) -> Rows:
         return self._over(call, options)
+
+    def _parts_along(self, now: Step) -> tuple[int, ...]:
+        rows: Rows = now.shapes
+        whole, split = {*rows.reduced, *rows.of_parameter}, rows.split
+        if split is None:
+            return axes.others(tuple(whole), rows.ndim)
+        cut = split[0]
+        return tuple(a for a in range(rows.ndim - 1) if a != cut and a + (a > cut) not in whole)
 
     def forward(self, *args: P.args, **kwargs: P.kwargs) -> tuple[R, tuple[Any, ...]]:
         """The op's value, as calling the op gives it, and the tuple that `backward` needs.

@@ -1,0 +1,455 @@
+"""Results in 8 bits: codes and scales of what an op computes, part by part, in scratch memory.
+
+A call computes the op by its own kernels, of so much at a time as stays in the caches, into a
+scratch array of the type in which it computes. Native functions then find the scales and write the
+codes (src/common/quantize/quantize.h), and know no op. 16-bit data is converted to float32 before,
+likewise in parts, so that the result is what the op makes of float32.
+
+Where the elements that share a scale lie in several parts, the op is computed twice: for the
+greatest of all, and for the codes.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from importlib import import_module
+from typing import Any, Literal, TypeAlias
+
+import numpy as np
+
+from ... import _cpu
+from ..._cpu import View
+from ...interop import validate
+from ...interop.frameworks import IMMUTABLE, framework_of, namespace, see
+from .step import Step
+
+CodeType: TypeAlias = Literal["int8", "float8_e4m3fn"]
+
+#: The numbers of formats (`CodeFormat` in src/common/quantize/quantize.h).
+FORMATS: Mapping[str, int] = {"int8": 0, "float8_e4m3fn": 1}
+
+#: As a View has codes, which are bytes.
+_BYTES = "bool"
+
+#: Elements of a part: for each thread of the CPU, and on a GPU.
+_PART, _PART_OF_GPU = 1 << 18, 1 << 23
+
+#: Of a part with fewer rows each is cut into so many pieces, that all threads have some.
+_FEW_ROWS = 64
+
+#: What a part has: along some axes, from where on and how much.
+Part = Mapping[int, tuple[int, int]]
+
+
+class Quantizes:
+    """An op whose result there is in 8 bits."""
+
+    def _parts_along(self, now: Step) -> Sequence[int]:
+        """The axes along which parts of the data may be computed by themselves."""
+        raise NotImplementedError
+
+    def quantized(
+        self: Any,
+        *args: Any,
+        dtype: CodeType = "int8",
+        per: Literal["row", "tensor"] | int = "row",
+        scale: Any = None,
+        out: Any = None,
+        **kwargs: Any,
+    ) -> tuple[Any, ...]:
+        """The op's value in 8 bits: codes, and scales that give it back.
+
+        ``codes * scale`` is about what calling the op gives: ``codes = round(y / scale)``, with y
+        the op's float32 value, also of 16-bit data, and ``scale = max(abs(y)) / 127`` (float8: 448)
+        over the elements that share it.
+
+        Parameters
+        ----------
+        *args : array
+            As for the call.
+        dtype : {"int8", "float8_e4m3fn"}
+            The dtype of the codes. Where float8 is not there, in NumPy without ml_dtypes, the same
+            bytes are uint8; in frameworks that can't see bytes as another dtype, bool.
+        per : {"row", "tensor"} or int, default "row"
+            Which elements share a scale: those along the last axis of the result, all of them, or
+            so many neighbours along the last axis, whose length they divide.
+        scale : array or float, optional
+            Scales that are known: a number for the whole, or an array of the shape that `per` says
+            or of shape (). Positive; on a GPU nobody looks.
+        out : tuple, optional
+            Where to write codes, scale and, of an op that returns a sum, the sum; one that is None
+            is allocated.
+        **kwargs
+            As for the call.
+
+        Returns
+        -------
+        codes : array
+            Of the result's shape.
+        scale : array
+            Of float32 (float64 for float64), with the last axis of length 1, with as many elements
+            along it as there are blocks, or without axes. The array that was given, where one was.
+        total : array
+            The sum, of an op that returns one.
+
+        Raises
+        ------
+        TypeError
+            For an array of another dtype, or arrays that can't be written, as of JAX.
+        ValueError
+            For a scale that is not positive and finite, blocks that do not divide the last axis, an
+            array of another shape, or a result without axes.
+
+        Notes
+        -----
+        Rounding is half to even, and saturates: int8 from -128 to 127, float8 at 448, infinities
+        too. NaN is float8's NaN; in int8, which has none, it is 0. Elements that are not finite
+        count for no scale. A scale that is found is no less than the least normal number, which it
+        is for zeros alone. A norm with another `casting` than "exact" rounds 16-bit data as it
+        does, and its value of that dtype is what becomes codes.
+
+        The op is computed in parts, and with one scale for several of them twice. Memory for them
+        does not grow with the arrays; but a norm over groups of channels takes whole examples, and
+        one over the whole array needs room for it in float32.
+
+        Examples
+        --------
+        >>> import numpy as np, fastact as fa
+        >>> x = np.array([[1.0, -2.0, 4.0], [0.0, 0.5, 0.25]], np.float32)
+        >>> codes, scale = fa.relu.quantized(x)
+        >>> codes
+        array([[ 32,   0, 127],
+               [  0, 127,  64]], dtype=int8)
+        >>> codes * scale
+        array([[1.0078..., 0.       , 4.       ],
+               [0.       , 0.5      , 0.2519...]], dtype=float32)
+        """
+        return _Quantized(self, args, kwargs, dtype, per, scale).results(out)
+
+
+class _Quantized:
+    """A call that is under way.
+
+    now : the op's own call, which is given parts of its arrays.
+    shape : the result's. block : neighbours along the last axis that share a scale, or None.
+    given, number : the scale, where one is.
+    made : the results by name: view, what the caller gave, and what `Call.result` needs.
+    """
+
+    def __init__(
+        self,
+        op: Any,
+        args: tuple[Any, ...],
+        kwargs: Mapping[str, Any],
+        dtype: Any,
+        per: Any,
+        scale: Any,
+    ) -> None:
+        self.op, self.where = op, f"fastact.{op.name}.quantized"
+        self.format = validate.choice(self.where, "dtype", dtype, FORMATS)
+        self.dtype, self.per, self.scale = dtype, per, scale
+        self.now = now = Step(op, "call", args, kwargs)
+        now.where = now.call.where = self.where
+        self.call, self.leader = now.call, now.views[now.leader]
+        self.block: int | None = None
+        self.given: View | None = None
+        self.number: float | None = None
+
+    def results(self, out: Any) -> tuple[Any, ...]:
+        """Check all of it, compute, and return the arrays."""
+        with self.call:
+            self._check()
+            self._make(out)
+            self._compute()
+            codes, scale, *others = (self.call.result(*made) for _, *made in self.made.values())
+        if self.made["codes"][1] is None:
+            codes = self._as_codes(codes)
+        return (codes, scale, *others)
+
+    # --- checks -----------------------------------------------------------------------------------
+
+    def _check(self) -> None:
+        now, where = self.now, self.where
+        if any(out is not None for out in now.options.out):
+            raise TypeError(f"{where}: out must be given by keyword")
+        if getattr(now.options, "training", False):
+            raise ValueError(f"{where}: training must be False, got True")
+        framework = self.call.framework
+        if framework.name in IMMUTABLE:
+            raise TypeError(
+                f"{where}: x must be an array that can be written, got {framework.name}"
+            )
+        now.prepare(models=True)
+        model = now.view(self.op.results[0])
+        self.shape, self.order, self.last = model.shape, model.order, model.ndim - 1
+        if not self.shape:
+            raise ValueError(f"{where}: x must have an axis, got shape ()")
+        self.computed = validate.computed_in(self.leader)
+        # A norm that rounds 16-bit data as a model's code does is left to it.
+        self.widens = self.leader.itemsize == 2 and not getattr(now.options, "casts", False)
+        self.scale_shape = self._shape_of_scales()
+        if self.scale is not None:
+            self._take_scale()
+
+    def _shape_of_scales(self) -> tuple[int, ...]:
+        where, per, (*outer, last) = self.where, self.per, self.shape
+        if isinstance(per, str) and per in ("row", "tensor"):
+            return () if per == "tensor" else (*outer, 1)
+        if isinstance(per, bool) or not isinstance(per, int | np.integer) or per < 1:
+            raise ValueError(
+                f"{where}: per must be 'row', 'tensor' or a positive integer, got "
+                f"{validate.describe(per)}"
+            )
+        if last % per:
+            raise ValueError(
+                f"{where}: per must divide the {last} elements along the last axis, got {per}"
+            )
+        self.block = int(per)
+        return (*outer, last // self.block)
+
+    def _take_scale(self) -> None:
+        """The caller's scales: an array, or a number for the whole."""
+        where, scale, place = self.where, self.scale, self.call.place
+        framework = framework_of(scale)
+        if framework is None:
+            number = validate.number(where, "scale", scale)
+            with np.errstate(all="ignore"):
+                values = np.array(number, _cpu.DTYPE_NAMES[self.computed])
+            shape: tuple[int, ...] = ()
+            self.number = float(values)
+        else:
+            validate.one_framework(where, {"x": self.call.framework, "scale": framework})
+            view = self.given = see(where, "scale", scale, framework, place)
+            validate.has_dtype(where, "scale", view, "compute_type", self.now.leader, self.leader)
+            shape = view.shape
+            if shape not in (self.scale_shape, ()):
+                raise ValueError(
+                    f"{where}: scale must have shape {self.scale_shape} or (), got {shape}"
+                )
+            is_seen = framework.computes and not self.call.is_on_gpu
+            values = np.asarray(view).view(f"f{view.itemsize}") if is_seen else np.ones(())
+        if not np.all((values > 0) & np.isfinite(values)):
+            came = "another number" if framework else validate.describe(scale)
+            raise ValueError(f"{where}: scale must be positive and finite, got {came}")
+        if not shape:
+            self.per, self.block, self.scale_shape = "tensor", None, ()
+
+    # --- results ----------------------------------------------------------------------------------
+
+    def _make(self, given: Any) -> None:
+        """Find or make the results, which lie apart from each other and from what is read."""
+        call, where, leader = self.call, self.where, self.now.leader
+        others = self.op.results[1:]
+        outs = validate.outputs(where, given, 2 + len(others))
+        if self.given is not None and outs[1] is not None:
+            raise ValueError(f"{where}: out[1] must be None where scale is an array")
+        models: list[tuple[str, tuple[int, ...] | None, int | None]] = [
+            ("codes", self.shape, _cpu.VIEW_DTYPE_NAMES.index(_BYTES)),
+            ("scale", self.scale_shape, self.computed),
+            *((name, None, None) for name in others),
+        ]
+        self.made: dict[str, tuple[View, Any, Any]] = {}
+        written = {} if self.given is None else {"scale": self.given}
+        for i, ((name, shape, dtype), out) in enumerate(zip(models, outs, strict=True)):
+            if name == "scale" and self.given is not None:
+                self.made[name] = self.given, self.scale, None
+                continue
+            label = f"out[{i}]"
+            array = self._as_bytes(out) if name == "codes" and out is not None else out
+            view, new = call.output(label, array, leader, shape=shape, dtype=dtype, in_place=False)
+            validate.apart(where, label, view, written)
+            self.made[name], written[label] = (view, out, new), view
+
+    def _as_bytes(self, codes: Any) -> Any:
+        """An array for codes, as a View has them."""
+        found = str(getattr(codes, "dtype", type(codes).__name__)).rpartition(".")[2]
+        if found not in (self.dtype, *self._same_bytes):
+            raise TypeError(f"{self.where}: out[0] must have dtype {self.dtype}, got {found}")
+        return codes if found == _BYTES else codes.view(_dtype_of(codes, _BYTES))
+
+    @property
+    def _same_bytes(self) -> tuple[str, ...]:
+        """Dtypes in the place of one that a framework lacks."""
+        return ("uint8", "int8", _BYTES) if self.format else (_BYTES,)
+
+    def _as_codes(self, bytes_: Any) -> Any:
+        kinds = (_dtype_of(bytes_, name) for name in (self.dtype, *self._same_bytes))
+        try:
+            return bytes_.view(next(kind for kind in kinds if kind is not None))
+        except (AttributeError, StopIteration, TypeError):  # a framework that has no such view
+            return bytes_
+
+    # --- the parts --------------------------------------------------------------------------------
+
+    def _parts(self) -> list[Part]:
+        """Of at most so many elements: some rows each, or a part of the rows."""
+        on_gpu, last = self.call.is_on_gpu, self.last
+        most = _PART_OF_GPU if on_gpu else _PART * _cpu.get_thread_limit()
+        free = {*self.op._parts_along(self.now)}
+        order = sorted((axis for axis in self.order if axis in free), key=lambda a: a == last)
+        lengths = list(self.shape)
+        for axis in order:
+            length = max(most // (math.prod(lengths) // lengths[axis]), 1)
+            if axis == last:
+                unit = self.block or _FEW_ROWS
+                length = max(length // unit, 1) * unit
+            lengths[axis] = min(lengths[axis], length)
+        self.part = tuple(lengths)
+        cut = [axis for axis in order if lengths[axis] < self.shape[axis]]
+        begins = itertools.product(*(range(0, self.shape[a], lengths[a]) for a in cut))
+        return [
+            {
+                axis: (first, min(lengths[axis], self.shape[axis] - first))
+                for axis, first in zip(cut, at, strict=True)
+            }
+            for at in begins
+        ]
+
+    def _compute(self) -> None:
+        scale, is_found = self.made["scale"][0], self.given is None and self.number is None
+        if self.number is not None:
+            self._fill(scale, self.number)
+        if 0 in self.shape:
+            if is_found:
+                self._fill(scale, float(np.finfo(scale.dtype_name).tiny))
+            return
+        parts = self._parts()
+        self._take_arrays()
+        whole_rows = self.per == "row" and self.part[-1] == self.shape[-1]
+        if is_found and (self.block or whole_rows):
+            for part in parts:
+                self._encode("quantize", part, self._value(part))
+            return
+        if is_found:
+            self._find_scales(parts)
+        for part in parts:
+            stays = is_found and len(parts) == 1
+            self._encode("encode", part, self.y if stays else self._value(part))
+
+    def _fill(self, view: View, value: float) -> None:
+        if view.size:
+            self.call.run("broadcast", x=self.call.repeated(value, view), y=view, accumulate=False)
+
+    def _scratch(self, shape: tuple[int, ...], dtype: int) -> View:
+        return self.call.temporary(self.now.leader, shape, dtype)
+
+    def _take_arrays(self) -> None:
+        """The arrays that are computed in parts, and scratch arrays in the place of parts."""
+        now, computed, whole = self.now, self.computed, dict(self.now.views)
+        self.data = {name: view for name, view in whole.items() if name in now.spec.data}
+        self.y = self._scratch(self.part, computed if self.widens else self.leader.dtype)
+        self.wide: dict[str, View] = {}
+        if not self.widens:
+            return
+        in_place = now.spec.output(self.op.results[0]).in_place
+        for name, view in whole.items():
+            if name == now.leader and in_place:
+                self.wide[name] = self.y
+            elif name in self.data:
+                lengths = zip(self.part, self.shape, view.shape, strict=True)
+                shape = tuple(own if part == n else part for part, n, own in lengths)
+                self.wide[name] = self._scratch(shape, computed)
+            elif view.itemsize == 2:
+                now.views[name] = self._scratch(view.shape, computed)
+                self.call.run("widen", x=view, y=now.views[name])
+
+    def _value(self, part: Part) -> View:
+        """What the op makes of a part."""
+        now, (first, *others) = self.now, self.op.results
+        data = {name: _cut(view, part) for name, view in self.data.items()}
+        made = {name: _cut(self.made[name][0], part) for name in others}
+        if self.widens:
+            wide = {name: _begin(view, part) for name, view in self.wide.items()}
+            if others:  # the sum is rounded: x, to which nothing more is added
+                x, residual = data
+                self.call.run("widen", **data, **made, y=wide[x])
+                made = dict.fromkeys(others, wide[residual])
+                wide[residual] = self.call.repeated(-0.0, wide[x])
+            else:
+                for name, view in data.items():
+                    self.call.run("widen", x=view, y=wide[name])
+            data = wide
+        now.views.update(data)
+        now.shapes = self.op._shapes(self.call, now.options)
+        y = _begin(self.y, part)
+        now.made = {n: (view, None, None) for n, view in {first: y, **made}.items()}
+        now.spec.compute(now)
+        return y
+
+    # --- scales and codes -------------------------------------------------------------------------
+
+    @cached_property
+    def _pieces(self) -> int:
+        """Of each row of a part whose scale is known, or found in a pass of its own."""
+        is_few = math.prod(self.part[:-1]) < _FEW_ROWS and self.shape[-1] % _FEW_ROWS == 0
+        return _FEW_ROWS if is_few else 1
+
+    def _rows(self, view: View, pieces: int) -> View:
+        """What shares a scale along the last axis, or pieces of it."""
+        count = view.shape[-1] // self.block if self.block else pieces
+        return view if count == 1 and not self.block else view.split_axis(self.last, count)
+
+    def _scales(self, part: Part, rows: View) -> View:
+        """Those of a part, one for each row."""
+        view, last = self.made["scale"][0], self.last
+        if self.per != "tensor":
+            first, length = part.get(last, (0, self.shape[-1]))
+            along = (first // self.block, length // self.block) if self.block else (0, 1)
+            view = _cut(view, {**part, last: along})
+        view = view.with_axes(tuple(range(view.ndim, rows.ndim)))
+        return view.broadcast_to((*rows.shape[:-1], 1))
+
+    def _encode(self, function: str, part: Part, y: View) -> None:
+        pieces = 1 if function == "quantize" else self._pieces
+        rows = self._rows(y, pieces)
+        self.call.run(
+            function,
+            x=rows,
+            reduced=(rows.ndim - 1,),
+            scale=self._scales(part, rows),
+            codes=self._rows(_cut(self.made["codes"][0], part), pieces),
+            format=self.format,
+        )
+
+    def _find_scales(self, parts: Sequence[Part]) -> None:
+        """In a pass of its own: the peaks of rows, over all parts that have some of them."""
+        is_whole = self.per == "tensor"
+        outer = (self.part if is_whole else self.shape)[:-1]
+        shape = (*outer, self._pieces, 1)
+        peaks = self._scratch(shape, self.computed)
+        self._fill(peaks, 0.0)
+        for part in parts:
+            rows = self._value(part).split_axis(self.last, self._pieces)
+            at = {axis: span for axis, span in part.items() if axis != self.last}
+            own = _begin(peaks, at) if is_whole else _cut(peaks, at)
+            self.call.run("peak", x=rows, reduced=(rows.ndim - 1,), peak=own)
+        reduced = tuple(range(0 if is_whole else self.last, len(shape)))
+        scale = self.made["scale"][0]
+        scale = scale.with_axes(tuple(range(scale.ndim, len(shape))))
+        self.call.run(
+            "quantize", x=peaks, reduced=reduced, scale=scale, codes=None, format=self.format
+        )
+
+
+def _cut(view: View, part: Part) -> View:
+    for axis, (first, length) in part.items():
+        view = view.sliced(axis, first, 1, length)
+    return view
+
+
+def _begin(view: View, part: Part) -> View:
+    """As much of a scratch array as a part has."""
+    return _cut(view, {axis: (0, length) for axis, (_, length) in part.items()})
+
+
+def _dtype_of(array: Any, name: str) -> Any:
+    """A dtype of an array's framework; None: it has no such."""
+    if not isinstance(array, np.ndarray):
+        return getattr(namespace(array), name, None)
+    try:
+        return getattr(import_module("ml_dtypes"), name) if "float8" in name else np.dtype(name)
+    except ImportError:
+        return None

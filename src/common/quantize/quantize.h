@@ -1,0 +1,136 @@
+// Results in 8 bits: codes, each of which stands for code * scale.
+//
+// A code is x / scale, rounded to int8 or to float8 e4m3 (P. Micikevicius et al., "FP8 Formats for
+// Deep Learning", https://arxiv.org/abs/2209.05433: 4 bits of exponent, 3 of mantissa, no infinities,
+// NaN as 0x7f). The quotient is rounded to the compute type, then to the code, half to even; what
+// lies outside of a code's range, infinity as well, becomes its end. Of NaN the code is NaN, and 0
+// in int8, which has none.
+//
+// A scale that is found is max |x| / top over the elements that share it, those that are no finite
+// numbers left out; top is 127 or 448. It is no less than the least normal number, so that x / scale
+// is never 0 / 0: of zeros alone it is that number.
+#pragma once
+
+#include <limits>
+
+#include "common/core/call.h"
+#include "common/core/dtypes.h"
+
+namespace fastact {
+
+enum CodeFormat : int { kInt8Codes, kE4m3Codes, kCodeFormats };
+
+struct QuantizeCall {
+  ArrayArgument x, scale;
+  ArrayArgument codes;  // bytes, which a View knows as bool
+  AxisFlags reduced;  // along which elements share a scale
+  int format;
+};
+
+// scale OUT = the scales of x IN, codes OUT = x in these.
+constexpr Field kQuantizeFields[] = {
+    fields::in<&QuantizeCall::x>("x"),
+    fields::axes<&QuantizeCall::reduced>("reduced", "x"),
+    fields::out<&QuantizeCall::scale>("scale").reduced("x", "reduced").compute_type("x"),
+    fields::out<&QuantizeCall::codes>("codes").same_shape("x").mask().optional(),
+    fields::in<&QuantizeCall::format>("format").below(kCodeFormats),
+};
+// codes OUT = x IN by scale IN, whose numbers are positive.
+constexpr Field kEncodeFields[] = {
+    fields::in<&QuantizeCall::x>("x"),
+    fields::axes<&QuantizeCall::reduced>("reduced", "x"),
+    fields::in<&QuantizeCall::scale>("scale").reduced("x", "reduced").compute_type("x"),
+    fields::out<&QuantizeCall::codes>("codes").same_shape("x").mask(),
+    fields::in<&QuantizeCall::format>("format").below(kCodeFormats),
+};
+// peak IN/OUT = the greatest of itself and of the finite |x| IN.
+constexpr Field kPeakFields[] = {
+    fields::in<&QuantizeCall::x>("x"),
+    fields::axes<&QuantizeCall::reduced>("reduced", "x"),
+    fields::in_out<&QuantizeCall::scale>("peak").reduced("x", "reduced").compute_type("x"),
+};
+
+struct WidenCall {
+  enum Data : int { kX, kResidual, kTotal, kY, kArrays };
+  ArrayArgument data[kArrays];
+};
+
+inline const char* problem_of_widen(const void* given) {
+  const WidenCall& call = *static_cast<const WidenCall*>(given);
+  return !call.data[WidenCall::kResidual].shape == !call.data[WidenCall::kTotal].shape
+             ? nullptr
+             : "residual and total must both be arrays, or neither";
+}
+
+// y OUT = x IN in the compute type; with a residual IN, y = total OUT = x + residual, rounded.
+constexpr Field kWidenFields[] = {
+    fields::in<&WidenCall::data, WidenCall::kX>("x"),
+    fields::in<&WidenCall::data, WidenCall::kResidual>("residual").like("x").optional(),
+    fields::out<&WidenCall::data, WidenCall::kTotal>("total").like("x").optional(),
+    fields::out<&WidenCall::data, WidenCall::kY>("y").same_shape("x").compute_type("x"),
+};
+
+constexpr CallTable kQuantize = table_of_call<QuantizeCall>("quantize", kQuantizeFields);
+constexpr CallTable kEncode = table_of_call<QuantizeCall>("encode", kEncodeFields);
+constexpr CallTable kPeak = table_of_call<QuantizeCall>("peak", kPeakFields);
+constexpr CallTable kWiden =
+    table_of_call<WidenCall>("widen", kWidenFields, problem_of_widen);
+
+}  // namespace fastact
+
+FASTACT_BEGIN_NAMESPACE
+
+// The integers as which a type's magnitudes sort.
+template <class C>
+struct BitsOf;
+template <>
+struct BitsOf<float> {
+  using type = int32_t;
+  static constexpr type kInfinity = 0x7f800000;
+};
+template <>
+struct BitsOf<double> {
+  using type = int64_t;
+  static constexpr type kInfinity = 0x7ff0000000000000;
+};
+
+// |x|, and 0 where that is no finite number: as bits, which are compared faster.
+template <class C>
+FASTACT_HD typename BitsOf<C>::type finite_magnitude(C x) {
+  using Bits = typename BitsOf<C>::type;
+  const Bits magnitude = bit_cast<Bits>(x) & std::numeric_limits<Bits>::max();
+  return magnitude < BitsOf<C>::kInfinity ? magnitude : 0;
+}
+
+template <class C>
+FASTACT_HD C scale_of(C peak, int format) {
+  const C scale = peak / (format == kInt8Codes ? C(127) : C(448));
+  const C least = std::numeric_limits<C>::min();
+  return scale > least ? scale : least;
+}
+
+// The number that is rounded to a code, in float; a double is rounded to odd before, which does not
+// change the code.
+FASTACT_HD float quotient_of(float x, float scale) { return x / scale; }
+FASTACT_HD float quotient_of(double x, double scale) { return round_to_odd(x / scale); }
+
+// The sum's last places are the integer's, to which the addition rounds.
+FASTACT_HD int8_t int8_of(float x) {
+  float held = x == x ? x : 0.0f;
+  held = held > 127.0f ? 127.0f : held;
+  held = held < -128.0f ? -128.0f : held;
+  return int8_t(bit_cast<int32_t>(held + 0x1.8p23f));
+}
+
+// Below 2^-6 codes are 2^-9 apart, the last place of 2^14 in float: the addition rounds.
+FASTACT_HD int8_t e4m3_of(float x) {
+  const int32_t bits = bit_cast<int32_t>(x), magnitude = bits & 0x7fffffff;
+  const int32_t normal = (magnitude - (120 << 23) + 0x7ffff + (magnitude >> 20 & 1)) >> 20;
+  const int32_t subnormal = bit_cast<int32_t>(bit_cast<float>(magnitude) + 0x1p14f) - 0x46800000;
+  int32_t code = magnitude < 0x3c800000 ? subnormal : normal;
+  code = code > 0x7e ? 0x7e : code;
+  code = magnitude > 0x7f800000 ? 0x7f : code;
+  return int8_t(code | (bits >> 24 & 0x80));
+}
+
+FASTACT_END_NAMESPACE

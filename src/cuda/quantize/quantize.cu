@@ -1,0 +1,139 @@
+// Codes of 8 bits and their scales (common/quantize/quantize.h), of arrays of any strides; and
+// 16-bit data in float32.
+//
+// A row, the elements that share a scale, has a warp, or a block where it is long. It is read twice
+// where scale and codes are made, the second time from a cache.
+#include "common/quantize/quantize.h"
+#include "cuda/core/row_io.cuh"
+
+FASTACT_BEGIN_NAMESPACE
+namespace {
+
+constexpr int kQuantizeThreads = 256;
+constexpr int64_t kRowOfWarp = 1024;  // elements, at most
+
+enum QuantizeArray : int { kQuantizeX, kQuantizeScale, kQuantizeCodes, kQuantizeArrays };
+
+struct QuantizeMap {
+  RowTable<kQuantizeArrays> table;  // of rows, then of a row's elements
+  char* data[kQuantizeArrays];
+  int64_t rows, columns;
+  int format;
+  bool finds_scale, has_codes;  // neither: peaks
+};
+
+// lanes: threads of a row.
+template <class T, int lanes>
+FASTACT_KERNEL(kQuantizeThreads)
+void quantize_rows(FASTACT_GRID_CONSTANT const QuantizeMap map) {
+  using C = Compute<T>;
+  using Bits = typename BitsOf<C>::type;
+  constexpr int kTeams = kQuantizeThreads / lanes;
+  const int lane = int(threadIdx.x) % lanes;
+  const int64_t row = int64_t(blockIdx.x) * kTeams + int(threadIdx.x) / lanes;
+  const bool is_idle = row >= map.rows;
+  int64_t base[kQuantizeArrays] = {};
+  if (!is_idle) offset_all(map.table, row, 0, map.table.row_axes, base);
+  C* const scale_at = reinterpret_cast<C*>(map.data[kQuantizeScale] + base[kQuantizeScale]);
+  // visit(x, where codes are, from their first byte on) for a thread's elements.
+  const auto for_elements = [&](const auto& visit) {
+    for (int64_t i = lane; i < map.columns && !is_idle; i += lanes) {
+      int64_t at[kQuantizeArrays];
+#pragma unroll
+      for (int k = 0; k < kQuantizeArrays; ++k) at[k] = base[k];
+      offset_all(map.table, i, map.table.row_axes, map.table.count, at);
+      visit(C(widen(load(reinterpret_cast<const T*>(map.data[kQuantizeX] + at[kQuantizeX])))),
+            at[kQuantizeCodes]);
+    }
+  };
+  // Of a peak one thread reads what it will write.
+  const bool reads_scale = !map.finds_scale && !is_idle && (map.has_codes || lane == 0);
+  C scale = reads_scale ? load(scale_at) : C(0);
+  if (map.finds_scale || !map.has_codes) {
+    Bits most[1] = {finite_magnitude(scale)};
+    for_elements([&](C x, int64_t) {
+      const Bits magnitude = finite_magnitude(x);
+      most[0] = magnitude > most[0] ? magnitude : most[0];
+    });
+    int fold_index = 0;
+    fold_team<lanes == kQuantizeThreads ? kOneBlock : kOneWarp>(
+        most, lanes, fold_index, [](Bits a, Bits b) { return a > b ? a : b; }, Bits(0),
+        [](Bits all) { return all; });
+    scale = bit_cast<C>(most[0]);
+    if (map.finds_scale) scale = scale_of(scale, map.format);
+    if (lane == 0 && !is_idle) store(scale_at, scale);
+  }
+  if (!map.has_codes) return;
+  for_elements([&](C x, int64_t at) {
+    const float quotient = quotient_of(x, scale);
+    store(reinterpret_cast<int8_t*>(map.data[kQuantizeCodes] + at),
+          map.format == kInt8Codes ? int8_of(quotient) : e4m3_of(quotient));
+  });
+}
+
+struct WidenMap {
+  RowTable<WidenCall::kArrays> table;
+  char* data[WidenCall::kArrays];
+  int64_t count;
+};
+
+template <class T>
+FASTACT_KERNEL(kQuantizeThreads)
+void widen_all(FASTACT_GRID_CONSTANT const WidenMap map) {
+  using C = Compute<T>;
+  const int64_t i = int64_t(blockIdx.x) * kQuantizeThreads + threadIdx.x;
+  if (i >= map.count) return;
+  int64_t at[WidenCall::kArrays] = {};
+  offset_all(map.table, i, 0, map.table.count, at);
+  const auto element = [&](int k) { return reinterpret_cast<T*>(map.data[k] + at[k]); };
+  C x = widen(load(element(WidenCall::kX)));
+  if (map.data[WidenCall::kTotal]) {
+    const T total = narrow<T>(x + widen(load(element(WidenCall::kResidual))));
+    store(element(WidenCall::kTotal), total);
+    x = widen(total);
+  }
+  store(reinterpret_cast<C*>(map.data[WidenCall::kY] + at[WidenCall::kY]), x);
+}
+
+}  // namespace
+
+// Calls that were checked.
+template <class T>
+void quantize(const QuantizeCall& call, bool finds_scale, cudaStream_t stream) {
+  if (is_empty(call.x)) return;
+  const Operand arrays[] = {call.x, call.scale, call.codes};
+  const int64_t items[] = {sizeof(T), sizeof(Compute<T>), 1};
+  const RowAxes<kQuantizeArrays> axes(arrays, items, kQuantizeX, false,
+                                      [&](int i) { return int(call.reduced[i]); });
+  QuantizeMap map{};
+  axes.fill(&map.table, axes.end_of(0));
+  std::copy_n(axes.data, int(kQuantizeArrays), map.data);
+  map.rows = axes.size_of(0), map.columns = axes.size_of(1);
+  map.format = call.format;
+  map.finds_scale = finds_scale, map.has_codes = call.codes.shape;
+  const bool is_long = map.columns > kRowOfWarp;
+  const int64_t teams = is_long ? 1 : kQuantizeThreads / kWarp;
+  launch(is_long ? quantize_rows<T, kQuantizeThreads> : quantize_rows<T, kWarp>,
+         {ceil_div(map.rows, teams), kQuantizeThreads}, stream, map);
+}
+
+template <class T>
+void widen_to_compute(const WidenCall& call, cudaStream_t stream) {
+  if (is_empty(call.data[WidenCall::kX])) return;
+  Operand arrays[WidenCall::kArrays];
+  int64_t items[WidenCall::kArrays];
+  for (int k = 0; k < WidenCall::kArrays; ++k)
+    arrays[k] = call.data[k], items[k] = item_size(call.data[k].dtype);
+  const RowAxes<WidenCall::kArrays> axes(arrays, items, WidenCall::kX, false,
+                                         [](int) { return 0; });
+  WidenMap map{};
+  axes.fill(&map.table, axes.count);
+  std::copy_n(axes.data, int(WidenCall::kArrays), map.data);
+  map.count = axes.size_of(0);
+  launch(widen_all<T>, {ceil_div(map.count, kQuantizeThreads), kQuantizeThreads}, stream, map);
+}
+
+template void quantize<FASTACT_STORAGE>(const QuantizeCall&, bool, cudaStream_t);
+template void widen_to_compute<FASTACT_STORAGE>(const WidenCall&, cudaStream_t);
+
+FASTACT_END_NAMESPACE

@@ -1,0 +1,313 @@
+"""`op.quantized` of every op that has it: the codes of two steps, however the call is made."""
+
+import tracemalloc
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+import torch
+from conftest import assert_same_bits
+from devices import DEVICES, DTYPES, from_torch, to_torch
+
+import fastact as fa
+from fastact.check.reference import TOPS, scales
+from fastact.check.reference import codes as encoded
+from fastact.measure import cases
+from fastact.ops.engine import quantized
+from fastact.ops.engine.quantized import Quantizes
+
+OPS = [op for op in fa.ops.values() if isinstance(op, Quantizes)]
+FLOAT8 = np.dtype(ml_dtypes.float8_e4m3fn)
+
+each_op = pytest.mark.parametrize("op", OPS, ids=lambda op: op.name)
+each_dtype = pytest.mark.parametrize("dtype", DTYPES)
+each_format = pytest.mark.parametrize("codes", TOPS)
+each_per = pytest.mark.parametrize("per", ["row", "tensor", 32])
+
+
+def sampled(op: Any, dtype: str, shape: tuple[int, int] = (12, 64), **options: Any) -> Any:
+    """Arguments of a call by name."""
+    random = np.random.default_rng(0)
+    x, dy = (random.normal(size=shape).astype(DTYPES[dtype]) for _ in range(2))
+    named = {**cases.sample(op, x, dy), **options}
+    if "training" in named:
+        channels = np.linspace(0.5, 1.5, shape[1]).astype(x.dtype)
+        named |= {"training": False, **dict.fromkeys(op.written, channels)}
+    return named
+
+
+def value(op: Any, named: Any) -> tuple[Any, Any]:
+    """The op's value in the type in which it computes, and its sum."""
+    if named["x" if "x" in named else "a"].dtype.itemsize > 2 or "casting" in named:
+        y = op.bound("call", named)()
+        return y if isinstance(y, tuple) else (y, None)
+    wide = {n: v.astype(np.float32) if isinstance(v, np.ndarray) else v for n, v in named.items()}
+    if "residual" not in wide:
+        return op.bound("call", wide)(), None
+    total = (wide["x"] + wide["residual"]).astype(named["x"].dtype)
+    y, _ = op.bound("call", {**wide, "x": total.astype(np.float32), "residual": -0.0})()
+    return y, total
+
+
+def is_same(a: Any, b: Any) -> None:
+    """The very same bytes."""
+    np.testing.assert_array_equal(np.asarray(a).view(np.int8), np.asarray(b).view(np.int8))
+
+
+@pytest.fixture(params=[None, 96, 640], ids=["whole", "small parts", "parts"])
+def part(request, monkeypatch):
+    """So many elements a part."""
+    if request.param:
+        monkeypatch.setattr(quantized, "_PART", request.param // fa.get_num_threads())
+        monkeypatch.setattr(quantized, "_PART_OF_GPU", request.param)
+
+
+@each_per
+@each_format
+@each_dtype
+@each_op
+def test_codes_are_those_of_two_steps(op, dtype, codes, per, part):
+    named = sampled(op, dtype)
+    y, total = value(op, named)
+    bound = op.bound("call", named)
+    got, scale, *others = bound.func.quantized(*bound.args, **bound.keywords, dtype=codes, per=per)
+    assert got.dtype == (FLOAT8 if codes != "int8" else np.int8)
+    assert_same_bits(scale, scales(y, codes, per))
+    is_same(got, encoded(y, scale, codes))
+    assert (total is None) == (not others)
+    for sum_ in others:
+        assert_same_bits(sum_, total)
+    known, same, *_ = op.quantized(
+        *bound.args, **bound.keywords, dtype=codes, per=per, scale=np.asarray(scale)
+    )
+    is_same(known, got)
+    assert_same_bits(np.asarray(same), scale)
+
+
+@pytest.mark.parametrize("way", [{"axis": 0}, {"casting": "llama"}, {"activation": "silu"}])
+@pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
+@each_op
+def test_other_ways_to_call(op, dtype, way, part):
+    if not {*way} <= {*op.entry_points["call"].defaults}:
+        pytest.skip("it has no such option")
+    named = sampled(op, dtype, (64, 64), **way)
+    if "axis" in way:
+        named.pop("bias", None)  # of the other axis
+    y, _ = value(op, named)
+    bound = op.bound("call", named)
+    for per in ("row", "tensor", 16):
+        got, scale, *_ = op.quantized(*bound.args, **bound.keywords, per=per)
+        assert_same_bits(scale, scales(y.astype(scale.dtype), "int8", per))
+        is_same(got, encoded(y, scale, "int8"))
+
+
+@each_op
+def test_any_layout_and_out(op, part):
+    """Strided arrays, results where they are told to be, and no others."""
+    named = sampled(op, "float32", (8, 64))
+    bound = op.bound("call", named)
+    expected = op.quantized(*bound.args, **bound.keywords)
+    strided = {
+        n: np.repeat(v, 2, -1)[..., ::2][::-1].copy("F")[::-1] if np.ndim(v) == 2 else v
+        for n, v in named.items()
+    }
+    bound = op.bound("call", strided)
+    outs = tuple(np.zeros((*r.shape[:-1], 3 * r.shape[-1]), r.dtype)[..., ::3] for r in expected)
+    got = op.quantized(*bound.args, **bound.keywords, out=outs)
+    for result, out, right in zip(got, outs, expected, strict=True):
+        assert result is out
+        is_same(np.ascontiguousarray(out), right)
+
+
+@each_format
+@each_op
+def test_tensors(op, codes, part):
+    named = sampled(op, "bfloat16")
+    bound = op.bound("call", named)
+    right = op.quantized(*bound.args, **bound.keywords, dtype=codes)
+    tensors = {n: to_torch(v) if isinstance(v, np.ndarray) else v for n, v in named.items()}
+    bound = op.bound("call", tensors)
+    got = op.quantized(*bound.args, **bound.keywords, dtype=codes)
+    assert got[0].dtype == getattr(torch, codes)
+    is_same(got[0].view(torch.int8), right[0])
+    for tensor, array in zip(got[1:], right[1:], strict=True):
+        assert_same_bits(from_torch(tensor), array)
+    out = tuple(map(torch.zeros_like, got))
+    assert op.quantized(*bound.args, **bound.keywords, dtype=codes, out=out)[0] is out[0]
+    is_same(out[0].view(torch.int8), right[0])
+
+
+def _bytes(device: Any, codes: Any) -> np.ndarray:
+    """A device's codes as NumPy's; the emulated one's are bool."""
+    if device.name.startswith("emulated"):
+        return np.frombuffer(codes.tobytes(), np.int8).reshape(codes.shape)
+    return device.numpy(codes.view(torch.int8))
+
+
+@pytest.mark.parametrize("device", DEVICES, ids=lambda device: device.name)
+@each_per
+@each_format
+@each_op
+def test_devices(op, codes, per, device, part):
+    """By the device's own value of the op, in the type in which it computes."""
+    named = sampled(op, "float32")
+    bound = op.bound("call", {n: device.of(v) if np.ndim(v) else v for n, v in named.items()})
+    y = bound()
+    y = device.numpy(y[0] if isinstance(y, tuple) else y)
+    got, scale, *_ = op.quantized(*bound.args, **bound.keywords, dtype=codes, per=per)
+    assert_same_bits(device.numpy(scale), scales(y, codes, per))
+    is_same(_bytes(device, got), encoded(y, device.numpy(scale), codes))
+
+
+@each_format
+def test_every_number_of_16_bits(codes):
+    """The published table of float8, and integers with their ties, infinities and NaN."""
+    x = np.arange(2**16, dtype=np.uint16).view(np.float16)
+    got, _ = fa.leaky_relu.quantized(x, 1.0, dtype=codes, scale=1.0)
+    right = encoded(x.astype(np.float32), np.float32(1), codes)
+    if codes != "int8":  # the sign and the payload of a NaN aside
+        got, right = (np.where(np.isnan(x), 0x7F, c.view(np.uint8)) for c in (got, right))
+    is_same(got, right)
+
+
+@each_format
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_numbers_that_are_next_to_a_tie(dtype, codes):
+    """A double is rounded once."""
+    ties = np.arange(-300, 300) / 2 if codes == "int8" else np.arange(-(2**8), 2**8) * 2.0**-10
+    x = ties.astype(dtype)
+    x = np.concatenate([x, np.nextafter(x, -np.inf), np.nextafter(x, np.inf)])
+    got, _ = fa.leaky_relu.quantized(x, 1.0, dtype=codes, scale=1.0)
+    is_same(got, encoded(x, x.dtype.type(1), codes))
+
+
+@each_format
+def test_rows_that_are_not_finite(codes):
+    x = np.array([[np.nan, np.inf, -np.inf, 2.0], [0.0, -0.0, 0.0, 0.0], [1e-45, 0, 0, 0]])
+    x = x.astype(np.float32)
+    got, scale = fa.leaky_relu.quantized(x, 1.0, dtype=codes)
+    top = TOPS[codes]
+    tiny = np.finfo(np.float32).tiny
+    assert_same_bits(scale, np.array([[2 / np.float32(top)], [tiny], [tiny]], np.float32))
+    assert got[0].astype(float)[1:].tolist() == [top, -128 if codes == "int8" else -top, top]
+    assert got[0, 0] == 0 if codes == "int8" else np.isnan(got[0, 0])
+    assert not got[1:].astype(float).any()
+
+
+@each_format
+def test_every_instruction_set_has_the_same_codes(isa, codes):
+    x = np.random.default_rng(1).normal(size=(7, 1234)).astype(np.float32)
+    got, _ = fa.leaky_relu.quantized(x, 1.0, dtype=codes)
+    is_same(got, encoded(x, scales(x, codes, "row"), codes))
+
+
+@each_op
+def test_what_is_empty(op):
+    named = sampled(op, "float32", (4, 64))
+    named = {n: v[:0] if np.ndim(v) == 2 else v for n, v in named.items()}
+    bound = op.bound("call", named)
+    codes, scale, *_ = op.quantized(*bound.args, **bound.keywords)
+    assert codes.shape == (0, codes.shape[1])
+    assert scale.shape == (0, 1)
+    codes, scale, *_ = op.quantized(*bound.args, **bound.keywords, per="tensor")
+    assert scale == np.finfo(np.float32).tiny
+
+
+def test_any_number_of_threads():
+    x = np.random.default_rng(2).normal(size=(301, 1000)).astype(np.float32)
+    found = []
+    for threads in (1, 2, 3):
+        with fa.num_threads(threads):
+            found.append([fa.rms_norm.quantized(x, per=per) for per in ("row", "tensor", 8)])
+    for other in found[1:]:
+        for mine, theirs in zip(found[0], other, strict=True):
+            for a, b in zip(mine, theirs, strict=True):
+                assert_same_bits(a, b)
+
+
+@pytest.mark.parametrize("per", ["row", "tensor", 128])
+@pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
+def test_memory_does_not_grow(dtype, per):
+    """With out= a call allocates what parts of it need."""
+    peaks = []
+    for rows in (4096, 16384):
+        x = np.ones((rows, 512), DTYPES[dtype])
+        out = tuple(map(np.asarray, fa.rms_norm.quantized(x, per=per)))
+        tracemalloc.start()
+        fa.rms_norm.quantized(x, per=per, out=out)
+        peaks.append(tracemalloc.get_traced_memory()[1])
+        tracemalloc.stop()
+    assert peaks[1] < peaks[0] + 4096
+
+
+def test_tensors_that_require_grad_are_taken_as_they_are():
+    x = torch.ones(2, 8, requires_grad=True)
+    codes, scale = fa.silu.quantized(x)
+    assert not codes.requires_grad
+    assert not scale.requires_grad
+
+
+def _wrong(x: Any, codes: Any) -> list[tuple[type[Exception], str, dict[str, Any]]]:
+    return [
+        (ValueError, "dtype must be 'int8' or 'float8_e4m3fn', got 'int4'", {"dtype": "int4"}),
+        (
+            ValueError,
+            "per must be 'row', 'tensor' or a positive integer, got 'col'",
+            {"per": "col"},
+        ),
+        (ValueError, "per must be 'row', 'tensor' or a positive integer, got 0", {"per": 0}),
+        (ValueError, "per must be 'row', 'tensor' or a positive integer, got True", {"per": True}),
+        (ValueError, "per must divide the 8 elements along the last axis, got 3", {"per": 3}),
+        *(
+            (ValueError, "scale must be", {"scale": bad})
+            for bad in (0, -1.0, np.nan, np.inf, 1e-60, 1e60, np.zeros((2, 1), np.float32))
+        ),
+        (ValueError, r"scale must have shape \(2, 1\) or \(\), got \(2,\)", {"scale": x[:, 0] + 1}),
+        (TypeError, "scale must have dtype float32", {"scale": np.ones((2, 1))}),
+        (TypeError, "scale must be a real number, got", {"scale": "a"}),
+        (ValueError, "out must be a tuple of 2", {"out": codes}),
+        (TypeError, r"out\[0\] must have dtype int8, got float32", {"out": (x, None)}),
+        (ValueError, r"out\[0\] must have shape \(2, 8\)", {"out": (codes[:1], None)}),
+        (TypeError, r"out\[1\] must have dtype float32", {"out": (None, np.ones((2, 1)))}),
+        (
+            ValueError,
+            r"out\[1\] must be None where scale is an array",
+            {"out": (None, x[:, :1]), "scale": x[:, :1] + 1},
+        ),
+    ]
+
+
+@pytest.mark.parametrize("case", range(len(_wrong(np.zeros((2, 8), np.float32), np.zeros(1)))))
+@each_op
+def test_what_is_wrong_is_told_and_nothing_is_written(op, case):
+    named = sampled(op, "float32", (2, 8))
+    bound = op.bound("call", named)
+    x, codes = np.zeros((2, 8), np.float32), np.full((2, 8), 77, np.int8)
+    error, words, given = _wrong(x, codes)[case]
+    if "out" in given and isinstance(given["out"], tuple):
+        given = {**given, "out": given["out"] + (None,) * (len(op.results) - 1)}
+    elif "out" in given:
+        words = "out must be a tuple of"
+    given = {"out": (codes, None, *(None,) * (len(op.results) - 1)), **given}
+    with pytest.raises(error, match=rf"^fastact\.{op.name}\.quantized: .*{words}"):
+        op.quantized(*bound.args, **bound.keywords, **given)
+    assert (codes == 77).all()
+
+
+def test_results_lie_apart():
+    x = np.zeros((2, 8), np.float32)
+    with pytest.raises(ValueError, match=r"out\[0\] must not share memory with x"):
+        fa.relu.quantized(x, out=(x.view(np.int8)[:, :8], None))
+    with pytest.raises(ValueError, match="training must be False"):
+        fa.batch_norm.quantized(x, None, None, training=True)
+    with pytest.raises(ValueError, match="x must have an axis"):
+        fa.relu.quantized(np.float32(1), per="tensor")
+    with pytest.raises(TypeError, match="out must be given by keyword"):
+        fa.relu.quantized(x, x)
+
+
+def test_jax_has_none():
+    jax = pytest.importorskip("jax")
+    with pytest.raises(TypeError, match="x must be an array that can be written, got jax"):
+        fa.relu.quantized(jax.numpy.ones(3))
