@@ -955,9 +955,56 @@ FASTACT_HD void fold_few(const V (&x)[n], int64_t i, const double* shift, double
   write_lane(folded, lanes + i, pitch);
 }
 
+template <class T>
+void widen_each(const char* x, int64_t step, int64_t n, double* numbers) {
+  int64_t i = 0;
+  if (step == int64_t(sizeof(T)))
+    for (; i + kVector <= n; i += kVector)
+      store(load(reinterpret_cast<const T*>(x) + i), numbers + i);
+  if (step == 0 && n > 0) {
+    const double number = to_double(*reinterpret_cast<const T*>(x));
+    for (; i < n; ++i) numbers[i] = number;
+  }
+  for (; i < n; ++i) numbers[i] = to_double(*reinterpret_cast<const T*>(x + i * step));
+}
+
+// Processors without AVX2 are few: there outputs of few terms share double's kernels, by way of a
+// piece of memory, for a fifth of a megabyte. It changes no bit.
+#if defined(__SSE2__) && !defined(__AVX__)
+template <class T>
+constexpr bool kSharesDoubles = !std::is_same_v<T, double>;
+#else
+template <class T>
+constexpr bool kSharesDoubles = false;
+#endif
+
+// few, of doubles, for outputs of n terms of `item` bytes: rows at x + offsets[i], or where there
+// are no offsets one after the other.
+[[maybe_unused]] void by_way_of_doubles(ReduceKernels::Few few,
+                                        void (*widen)(const char*, int64_t, int64_t, double*),
+                                        int64_t item, int n, const char* x, const int64_t* offsets,
+                                        int64_t outputs, const double* shift, double* lanes,
+                                        int64_t pitch) {
+  constexpr int64_t kPiece = 128;
+  alignas(64) double numbers[kFewTerms * kPiece];
+  int64_t rows[kFewTerms];
+  for (int i = 0; i < n; ++i) rows[i] = i * kPiece * int64_t(sizeof(double));
+  for (int64_t done = 0, m; done < outputs; done += m) {
+    m = outputs - done < kPiece ? outputs - done : kPiece;
+    if (!offsets) widen(x + done * n * item, item, m * n, numbers);
+    for (int i = 0; offsets && i < n; ++i)
+      widen(x + offsets[i] + done * item, item, m, numbers + i * kPiece);
+    few(reinterpret_cast<const char*>(numbers), rows, m, shift ? shift + done : nullptr,
+        lanes + done, pitch);
+  }
+}
+
 template <int n, class A, class T>
 void few_rows(const char* x, const int64_t* offsets, int64_t columns, const double* shift,
               double* lanes, int64_t pitch) {
+  if constexpr (kSharesDoubles<T>)
+    return by_way_of_doubles(few_rows<n, A, double>, widen_each<T>, sizeof(T), n, x, offsets,
+                             columns, shift, lanes, pitch);
   const T* row[n];
   for (int i = 0; i < n; ++i) row[i] = reinterpret_cast<const T*>(x + offsets[i]);
   int64_t c = 0;
@@ -989,6 +1036,9 @@ FASTACT_HD void fold_every_row(const Vector (&rows)[n], int64_t i, const double*
 template <int n, class A, class T>
 void short_rows(const char* from, const int64_t*, int64_t count, const double* shift, double* lanes,
                 int64_t pitch) {
+  if constexpr (kSharesDoubles<T>)
+    return by_way_of_doubles(short_rows<n, A, double>, widen_each<T>, sizeof(T), n, from, nullptr,
+                             count, shift, lanes, pitch);
   const T* x = reinterpret_cast<const T*>(from);
   int64_t i = 0;
   for (; i + kVector <= count; i += kVector, x += n * kVector) {
@@ -1030,19 +1080,6 @@ void merge(const Results& from, int64_t from_terms, const Results& to, int64_t t
            int64_t n) {
   from.errors ? A::template merge<true>(from, from_terms, to, to_terms, n)
               : A::template merge<false>(from, from_terms, to, to_terms, n);
-}
-
-template <class T>
-void widen_each(const char* x, int64_t step, int64_t n, double* numbers) {
-  int64_t i = 0;
-  if (step == int64_t(sizeof(T)))
-    for (; i + kVector <= n; i += kVector)
-      store(load(reinterpret_cast<const T*>(x) + i), numbers + i);
-  if (step == 0 && n > 0) {
-    const double number = to_double(*reinterpret_cast<const T*>(x));
-    for (; i < n; ++i) numbers[i] = number;
-  }
-  for (; i < n; ++i) numbers[i] = to_double(*reinterpret_cast<const T*>(x + i * step));
 }
 
 template <class T>
