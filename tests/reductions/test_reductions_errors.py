@@ -33,7 +33,7 @@ ERRORS: dict[str, tuple[tuple[Any, ...], dict[str, Any], type[Exception], str]] 
     "bool axis": ((f32(2, 3), True), {}, TypeError, "axis must be None, an integer .*got True"),
     "string axis": ((f32(2, 3),), {"axis": "0"}, TypeError, "axis must be None, .*got '0'"),
     "keepdims": ((f32(3), 0), {"keepdims": 1}, TypeError, "keepdims must be True or False, got 1"),
-    "keepdims by position": ((f32(3), 0, True), {}, TypeError, "where must be given by key"),
+    "keepdims by position": ((f32(3), 0, True), {}, TypeError, "dtype must be given by key"),
     "misspelt": ((f32(3),), {"keepdim": True}, TypeError, "did you mean 'keepdims'"),
     "out of x's shape": (
         (f32(2, 3), 0), {"out": f32(2, 3)}, ValueError, r"out must have shape \(3,\), got \(2, 3\)",
