@@ -18,7 +18,6 @@ import tempfile
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import flox
@@ -30,7 +29,9 @@ from others_tests import Outcomes, report, run
 import fastact as fa
 
 #: A part of a test's name, and why ours deviates.
-DEVIATIONS: dict[str, str] = {}
+DEVIATIONS: dict[str, str] = {
+    "test_std_var_precision[12-": "at 1e12 NumPy's rounded mean costs its variance digits",
+}
 
 _SUMS = "sum", "nansum", "mean", "nanmean"
 _STATISTICS = "var", "nanvar", "std", "nanstd"
@@ -99,17 +100,24 @@ class WithEngine(Outcomes):
         return "flox"
 
     def pytest_collection_modifyitems(self, items: list[Any]) -> None:
-        """Tests of our functions, by one array of labels, of dense arrays: a minute's worth."""
-        items[:] = [item for item in items if _is_of_ours(**getattr(item, "callspec", _NONE).params)]
+        """Tests of our functions, by one array of labels, of dense arrays: a part."""
+        items[:] = [item for item in items if _is_of_ours(item)]
 
 
-_NONE = SimpleNamespace(params={})
+#: These take minutes; of dask's arrays, as the others do.
+_LONG = "agg_dask", "axis_subset", "cohorts_nd_by"
 
 
-def _is_of_ours(
-    func: Any = None, nby: int = 1, to_sparse: bool = False, reindex: Any = None, **_: Any
-) -> bool:
-    return func in _SUMS + _STATISTICS and nby == 1 and not to_sparse and reindex is None
+def _is_of_ours(item: Any) -> bool:
+    params = item.callspec.params if hasattr(item, "callspec") else {}
+    return (
+        params.get("func") in _SUMS + _STATISTICS
+        and not any(name in item.name for name in _LONG)
+        and params.get("nby", 1) == 1
+        and params.get("chunks") in (None, 3)
+        and not params.get("to_sparse")
+        and params.get("reindex") is None
+    )
 
 
 def _fetched(folder: str) -> Path:

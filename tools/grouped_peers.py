@@ -43,7 +43,7 @@ Call = Callable[[], Any]
 
 
 class Case(NamedTuple):
-    """Arrays whose first axis is reduced; the labels are in any order, or those of months."""
+    """Arrays whose first axis is reduced; labels are in any order, or months."""
 
     label: str
     shape: tuple[int, ...]
@@ -172,8 +172,8 @@ def tables() -> str:
     if "torch" in modules:
         header = ["dtype", "threads", "ms", "× torch", "× adding alone"]
         parts += [
-            "A scatter-add, (100 000, 768) into 32 000 rows: `fa.sum(x, axis=0, by=…, out=…)`, torch's "
-            "`out.zero_().index_add_(…)`, and its `index_add_` alone.",
+            "A scatter-add, (100 000, 768) into 32 000 rows: `fa.sum(x, axis=0, by=…, out=…)`, "
+            "torch's `out.zero_().index_add_(…)`, and its `index_add_` alone.",
             markdown_table(header, _shown(scatter_adds(modules["torch"])), 1),
         ]
     return "\n\n".join(parts)

@@ -405,8 +405,8 @@ void prepare(Grouped* g, const ReduceTable* table, const GroupedKernels* kernels
   g->tiles = ceil_div(outputs, g->tile);
   g->chunks = 1;
   if (g->tiles < kFewTasks)
-    g->chunks = power_of_two_up_to(std::min(
-        {terms / (kTermsOfGroup * g->groups), terms / kLeastChunk, kMostGroupChunks}));
+    g->chunks = power_of_two_up_to(
+        std::min({terms / (kTermsOfGroup * g->groups), terms / kLeastChunk, kMostGroupChunks}));
   g->chunk_terms = ceil_div(terms, g->chunks);
   g->chunks = ceil_div(terms, g->chunk_terms);
   g->holds_all = g->chunks > 1 || g->tiles == 1;

@@ -218,8 +218,8 @@ void add(const double* x, const double* weights, const int64_t* at, int64_t n, b
   }
 }
 
-// x OUT (n): as doubles; at OUT (n): their batches, of which the last one takes those that do not
-// count. Returns whether all labels are in range.
+// x OUT (n): as doubles; at OUT (n): their batches; elements that do not count have the last one.
+// Returns whether all labels are in range.
 template <class T, class Label, class Of>
 FASTACT_HD bool stage(const T* from, const Label* of, int64_t n, int64_t groups, bool skips,
                       const Of& lanes, double* x, decltype(Of::open)* at) {
