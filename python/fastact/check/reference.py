@@ -718,8 +718,9 @@ def scales(y: Any, dtype: str, per: str | int) -> Any:
     if per == "tensor":
         peak = magnitude.max(initial=0)
     else:
-        blocks = (-1, per) if isinstance(per, int) else (1, y.shape[-1])
-        peak = magnitude.reshape(*y.shape[:-1], *blocks).max(-1, initial=0)
+        *outer, length = y.shape
+        blocks = (length // per, per) if isinstance(per, int) else (1, length)
+        peak = magnitude.reshape(*outer, *blocks).max(-1, initial=0)
     return np.asarray(np.maximum(peak / y.dtype.type(TOPS[dtype]), np.finfo(y.dtype).tiny))
 
 

@@ -1,17 +1,15 @@
 // Results in 8 bits: codes, each of which stands for code * scale.
 //
 // A code is x / scale, rounded to int8 or to float8 e4m3 (P. Micikevicius et al., "FP8 Formats for
-// Deep Learning", https://arxiv.org/abs/2209.05433: 4 bits of exponent, 3 of mantissa, no infinities,
-// NaN as 0x7f). The quotient is rounded to the compute type, then to the code, half to even; what
-// lies outside of a code's range, infinity as well, becomes its end. Of NaN the code is NaN, and 0
-// in int8, which has none.
+// Deep Learning", https://arxiv.org/abs/2209.05433: 4 bits of exponent, 3 of mantissa, no
+// infinities, NaN as 0x7f). The quotient is rounded to the compute type, then to the code, half to
+// even; what lies outside of a code's range, infinity as well, becomes its end. Of NaN the code is
+// NaN, and 0 in int8, which has none.
 //
 // A scale that is found is max |x| / top over the elements that share it, those that are no finite
-// numbers left out; top is 127 or 448. It is no less than the least normal number, so that x / scale
-// is never 0 / 0: of zeros alone it is that number.
+// numbers left out; top is 127 or 448. It is no less than the least normal number, so that x /
+// scale is never 0 / 0: of zeros alone it is that number.
 #pragma once
-
-#include <limits>
 
 #include "common/core/call.h"
 #include "common/core/dtypes.h"
@@ -23,7 +21,7 @@ enum CodeFormat : int { kInt8Codes, kE4m3Codes, kCodeFormats };
 struct QuantizeCall {
   ArrayArgument x, scale;
   ArrayArgument codes;  // bytes, which a View knows as bool
-  AxisFlags reduced;  // along which elements share a scale
+  AxisFlags reduced;    // along which elements share a scale
   int format;
 };
 
@@ -73,39 +71,39 @@ constexpr Field kWidenFields[] = {
 constexpr CallTable kQuantize = table_of_call<QuantizeCall>("quantize", kQuantizeFields);
 constexpr CallTable kEncode = table_of_call<QuantizeCall>("encode", kEncodeFields);
 constexpr CallTable kPeak = table_of_call<QuantizeCall>("peak", kPeakFields);
-constexpr CallTable kWiden =
-    table_of_call<WidenCall>("widen", kWidenFields, problem_of_widen);
+constexpr CallTable kWiden = table_of_call<WidenCall>("widen", kWidenFields, problem_of_widen);
 
 }  // namespace fastact
 
 FASTACT_BEGIN_NAMESPACE
 
-// The integers as which a type's magnitudes sort.
+// The integers as which a type's magnitudes sort, and some of them.
 template <class C>
 struct BitsOf;
 template <>
 struct BitsOf<float> {
   using type = int32_t;
-  static constexpr type kInfinity = 0x7f800000;
+  static constexpr type kMagnitude = 0x7fffffff, kInfinity = 0x7f800000, kLeastNormal = 0x00800000;
 };
 template <>
 struct BitsOf<double> {
   using type = int64_t;
-  static constexpr type kInfinity = 0x7ff0000000000000;
+  static constexpr type kMagnitude = 0x7fffffffffffffff;
+  static constexpr type kInfinity = 0x7ff0000000000000, kLeastNormal = 0x0010000000000000;
 };
 
 // |x|, and 0 where that is no finite number: as bits, which are compared faster.
 template <class C>
 FASTACT_HD typename BitsOf<C>::type finite_magnitude(C x) {
   using Bits = typename BitsOf<C>::type;
-  const Bits magnitude = bit_cast<Bits>(x) & std::numeric_limits<Bits>::max();
+  const Bits magnitude = bit_cast<Bits>(x) & BitsOf<C>::kMagnitude;
   return magnitude < BitsOf<C>::kInfinity ? magnitude : 0;
 }
 
 template <class C>
 FASTACT_HD C scale_of(C peak, int format) {
   const C scale = peak / (format == kInt8Codes ? C(127) : C(448));
-  const C least = std::numeric_limits<C>::min();
+  const C least = bit_cast<C>(BitsOf<C>::kLeastNormal);
   return scale > least ? scale : least;
 }
 

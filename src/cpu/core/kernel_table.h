@@ -24,10 +24,10 @@ using ElementwiseKernel = void (*)(char* const* operands, int64_t n, const doubl
 // Of all families, and what belongs to none. quantize: codes of what ops compute. compare: for the
 // accuracy check alone.
 #define FASTACT_KERNELS(family, kernels) kernels
-#define FASTACT_KERNEL_TABLES(X)       \
-  FASTACT_FAMILIES(FASTACT_KERNELS, X) \
-  X(convert, ConvertKernels, convert_kernels) X(compare, CompareKernels, compare_kernels) \
-  X(quantize, QuantizeKernels, quantize_kernels)
+#define FASTACT_KERNEL_TABLES(X)              \
+  FASTACT_FAMILIES(FASTACT_KERNELS, X)        \
+  X(convert, ConvertKernels, convert_kernels) \
+  X(compare, CompareKernels, compare_kernels) X(quantize, QuantizeKernels, quantize_kernels)
 
 #define FASTACT_DECLARE(member, Table, object) struct Table;
 #define FASTACT_MEMBER(member, Table, object) const Table* member;

@@ -116,7 +116,8 @@ struct Widened {
 
 void widen_partition(const Widen* widen, int64_t index, int64_t partitions) {
   with_frame<Widened>(*widen, [&](Widened& rows) {
-    for_rows(widen->operands, 1, 1, index, partitions, [&](int64_t row, int64_t) { rows.row(row); });
+    for_rows(widen->operands, 1, 1, index, partitions,
+             [&](int64_t row, int64_t) { rows.row(row); });
   });
 }
 

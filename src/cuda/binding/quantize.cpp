@@ -27,8 +27,8 @@ void add_quantize(std::vector<DeviceCall>* calls) {
       kPeak, [](auto element, const QuantizeCall& call, cudaStream_t stream) {
         quantize<decltype(element)>(call, false, stream);
       }));
-  calls->push_back(device_call<WidenCall>(
-      kWiden, [](auto element, const WidenCall& call, cudaStream_t stream) {
+  calls->push_back(
+      device_call<WidenCall>(kWiden, [](auto element, const WidenCall& call, cudaStream_t stream) {
         widen_to_compute<decltype(element)>(call, stream);
       }));
 }
