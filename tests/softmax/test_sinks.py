@@ -208,6 +208,8 @@ def test_one_gradient_and_accumulate(framework: Framework) -> None:
     alone = framework.of(np.zeros_like(sink))
     assert fa.softmax.backward(framework.of(dy), *saved, out=(None, alone))[0] is None
     assert_same_bits(framework.numpy(alone), dsink)
+    fa.softmax.backward(framework.of(dy), *saved, out=(None, alone), accumulate=True)
+    assert_same_bits(framework.numpy(alone), 2 * dsink)
     only = fa.softmax.backward(framework.of(dy), *saved, out=framework.of(np.zeros_like(x)))
     assert_same_bits(framework.numpy(only[0] if isinstance(only, tuple) else only), dx)
 

@@ -145,7 +145,7 @@ class Softmax(RowFunction[P, R]):
         kept = axes.reduced(shape, now.shapes.axes, keepdims=True)
         each, total = (now.call.temporary("y", of, validate.DOUBLE) for of in (kept, dsink.shape))
         if math.prod(shape):
-            now.run("softmax_backward", dsinks=each)
+            now.run("softmax_backward", dsinks=each, accumulate=now.adds("dx"))
             repeats = tuple(i for i, n in enumerate(dsink.shape) if n != kept[i])
             add_up(now.call, IDENTITY, each, total, repeats)
         else:
