@@ -11,12 +11,14 @@ pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::F
 # torch's name of an op, where it is another one than ours.
 ATEN = {"softmax": "softmax.int", "log_softmax": "log_softmax.int", "cross_entropy": "nll_loss"}
 KEYS = {"cpu": "AutocastCPU", "cuda": "AutocastCUDA"}
+# What torch lists to be computed in 16 bits; here x keeps its dtype, beside a wider parameter.
+NARROWED = {"prelu"}
 
 
 @each_op
 def test_as_torch_lists_it(op):
     name = ATEN.get(op.name, op.name.removeprefix("dropout_").removeprefix("add_"))
-    if not hasattr(torch.ops.aten, name.partition(".")[0]):
+    if op.name in NARROWED or not hasattr(torch.ops.aten, name.partition(".")[0]):
         assert not op.autocast
         return
     registered = torch._C._dispatch_dump(f"aten::{name}")

@@ -298,6 +298,10 @@ def _draws_nothing(case: Case) -> None:
         raise LeftOut("its random numbers are nobody else's")
 
 
+def _deviation(m: Any, var: Any, rows: Any, eps: Any) -> Any:
+    return m.sqrt(var + eps)
+
+
 #: Of norms that divide by another number than a standard deviation, by a variance.
 _DIVISORS: dict[str, Callable[..., Any]] = {
     "l2_normalize": lambda m, var, rows, eps: m.maximum(m.sqrt(var * (rows.size / var.size)), eps),
@@ -317,7 +321,7 @@ def _chain(case: Case, m: Any, activation: Callable[[Any], Any] | None) -> Calla
     others = shapes.others(shape, -1 if channel is None else channel)
     centred, eps = "mean" in op.saves, np.dtype(case.dtype).type(_eps(case))
     axes = (2,) if grouped else case.axis
-    divisor = _DIVISORS.get(op.name, lambda m, var, rows, eps: m.sqrt(var + eps))
+    divisor: Callable[..., Any] = _DIVISORS.get(op.name, _deviation)
 
     def norm(x: Any, residual: Any = None, gate: Any = None, **given: Any) -> Any:
         a = SimpleNamespace(**_NO_ARRAYS)
