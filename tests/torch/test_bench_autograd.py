@@ -34,13 +34,25 @@ def test_what_a_call_costs(tmp_path):
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
-def test_language_models(tmp_path):
+def test_language_models(tmp_path, monkeypatch):
     pytest.importorskip("transformers")
     pytest.importorskip("kernels")
+    few = {"num_hidden_layers": 1, "vocab_size": 96}
+    monkeypatch.setattr(models, "_SIZES", {**models._SIZES, **few})
+    monkeypatch.setattr(models, "NEW_TOKENS", 2)
     files, page = [], tmp_path / "transformers.md"
     for command, name in (("generate", "Mamba2"), ("logits", "Llama"), ("logits", "Mamba2")):
         files.append(str(tmp_path / f"{command}{name}.json"))
-        options = ["--dtypes", "float32", "--seconds", "0.001", "--json", files[-1]]
+        options = [
+            "--dtypes",
+            "float32",
+            "--threads",
+            "1",
+            "--seconds",
+            "0.001",
+            "--json",
+            files[-1],
+        ]
         assert autograd.main([command, name, *options]) == 0
     title = "Models of transformers"
     assert autograd.main(["page", *files, "--markdown", str(page), "--title", title]) == 0

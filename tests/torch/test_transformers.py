@@ -187,6 +187,21 @@ def test_gated_norms(name, dtype):
         assert (away > near).double().mean() <= 2e-2
 
 
+def test_a_mamba_of_bfloat16():
+    """Its scan is of float32, beside gates and weights of bfloat16."""
+    sizes = {"hidden_size": 32, "num_heads": 4, "head_dim": 16, "state_size": 8, "chunk_size": 16}
+    few = {"n_groups": 2, "num_hidden_layers": 2, "vocab_size": 96, "pad_token_id": 0}
+    torch.manual_seed(0)
+    config = transformers.Mamba2Config(**sizes, **few, bos_token_id=1, eos_token_id=None)
+    model = transformers.Mamba2ForCausalLM(config).to(torch.bfloat16).eval()
+    tokens = torch.randint(2, 96, (2, 12))
+    ours = kernelize(copy.deepcopy(model))
+    assert MambaRMSNormGated.forward in forwards(ours)
+    with torch.inference_mode():
+        found, expected = ours(tokens).logits, model(tokens).logits
+    torch.testing.assert_close(found, expected, rtol=2e-2, atol=2e-2)
+
+
 @pytest.mark.parametrize("name", GATED)
 def test_gated_norms_that_compute_themselves(name):
     """Of a class that is not known, and of Mamba-2 without a gate."""

@@ -196,11 +196,11 @@ def generations(name: str, dtype: torch.dtype) -> Calls:
 def _in_float64() -> Iterator[None]:
     """What the models' code computes in float32, whatever their weights are of, is float64."""
     was = torch.float32, Tensor.float
-    torch.float32, Tensor.float = torch.float64, Tensor.double  # type: ignore[assignment, method-assign, misc]
+    torch.float32, Tensor.float = torch.float64, Tensor.double  # type: ignore[method-assign]
     try:
         yield
     finally:
-        torch.float32, Tensor.float = was  # type: ignore[method-assign, misc]
+        torch.float32, Tensor.float = was  # type: ignore[method-assign]
 
 
 def logits(name: str, dtype: torch.dtype) -> tuple[Calls, dict[str, float]]:
@@ -217,7 +217,7 @@ def logits(name: str, dtype: torch.dtype) -> tuple[Calls, dict[str, float]]:
 
     with _in_float64():
         right = run(copy.deepcopy(both["as it is"]).double())
-    calls = {which: partial(run, one) for which, one in both.items()}
+    calls: Calls = {which: partial(run, one) for which, one in both.items()}
     size = float(right.square().mean().sqrt())
     far = {w: float((call().double() - right).square().mean().sqrt()) for w, call in calls.items()}
     return calls, {which: error / size for which, error in far.items()}

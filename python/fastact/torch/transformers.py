@@ -91,10 +91,13 @@ class MambaRMSNormGated(torch.nn.Module):
     def forward(self, hidden_states: Tensor, gate: Tensor | None = None) -> Tensor:
         if gate is None:
             return type(self).forward(self, hidden_states)
+        gate, weight = (
+            t.to(torch.promote_types(t.dtype, hidden_states.dtype)) for t in (gate, self.weight)
+        )  # in a model of bfloat16, float32 comes of the scan
         return fa.gated_rms_norm(
             hidden_states,
             gate,
-            self.weight,
+            weight,
             eps=self.variance_epsilon,
             gate_first=True,
             group_size=self.group_size,

@@ -244,7 +244,8 @@ class Norm(Quantizes, CachedOp[P, R]):
         if drops:  # kernels have dx before it is dropped, which is the residual's
             self.checks, self.counts_elements = Dropout.checks, True
             self.fields = {"dx": "dresidual", "dropped": "dx"}
-            self.makes = {**self.makes, "backward.dresidual": Makes("x", in_place=True)}
+            of_residual = {"backward.dresidual": Makes("x", in_place=True)}
+            self.makes = MappingProxyType({**self.makes, **of_residual})
         more: dict[str, Any] = {"dtotal": None} if self.has_residual else {}
         backward = signature_of(
             call,
