@@ -374,6 +374,8 @@ class Twice(Function):
 
     @staticmethod
     def backward(ctx: Any, *ddx: Any) -> Any:
+        if all(d is None for d in ddx):
+            return (None,) * len(ctx.needs_input_grad)
         wanted, tensors, count = ctx.needs_input_grad[2:], Twice.saved(ctx), len(ddx)
 
         def second(*each: Any) -> Any:
@@ -443,6 +445,8 @@ class Composed(Twice):
 
     @staticmethod
     def backward(ctx: Any, *ddx: Any) -> Any:
+        if all(d is None for d in ddx):
+            return (None,) * len(ctx.needs_input_grad)
         spec, rules, tensors, count = ctx.spec, ctx.rules, Twice.saved(ctx), len(ddx)
         wanted = ctx.needs_input_grad[2:]
 
@@ -616,18 +620,22 @@ _unwrapped: Any = torch._functorch.utils.unwrap_dead_wrappers
 
 @cache
 def _apply(function: Any) -> Any:
-    """How a function is entered that saves in its forward, where no transform is at work."""
+    """How a function is entered where no transform is at work: what it saves, its forward does.
+
+    A `setup_context` of its own would be another call.
+    """
+    base, compute, save = torch.autograd.Function, function.forward, function.setup_context
 
     def forward(ctx: Any, *args: Any) -> Any:
-        output = function.forward(*args)
-        function.setup_context(ctx, args, output)
+        output = compute(*args)
+        save(ctx, args, output)
         return output
 
-    own = staticmethod(forward), staticmethod(torch.autograd.Function.setup_context)
-    of = dict(zip(("forward", "setup_context"), own, strict=True))
-    made: Any = type(function)(function.__name__, (function,), {"__module__": "", **of})
-    made._backward_cls.apply = made.backward
-    return getattr(super(torch.autograd.Function, made), "apply")  # noqa: B009
+    if save is not base.setup_context:
+        own = {"forward": staticmethod(forward), "setup_context": staticmethod(base.setup_context)}
+        function = type(function)(function.__name__, (function,), {**own, "__module__": ""})
+        function._backward_cls.apply = function.backward
+    return getattr(super(base, function), "apply")  # noqa: B009
 
 
 # Without Function.apply, which reads a signature at each call for defaults that are not there, and
