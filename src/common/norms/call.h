@@ -96,8 +96,8 @@ constexpr Field kNormForwardFields[] = {
 
 // dx OUT, dweight OUT and dbias OUT from dy IN, x IN, mean IN and rstd IN, or each of them IN/OUT
 // with accumulate. dtotal IN is added to dx, which is dy, x, dtotal or disjoint from them; so is
-// dgate OUT, and either may be gate IN. dropped OUT may lie where dx may: dropout makes it of dx, or
-// with accumulate of the numbers that are added to dx, and adds it.
+// dgate OUT, and either may be gate IN. dropped OUT may lie where dx may: dropout makes it of dx,
+// or with accumulate of the numbers that are added to dx, and adds it.
 constexpr Field kNormBackwardFields[] = {
     fields::in<&NormCall::data, NormCall::kIn>("x"),
     fields::in<&NormCall::data, NormCall::kDy>("dy").like("x"),

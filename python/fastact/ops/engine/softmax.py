@@ -105,7 +105,9 @@ class Softmax(RowFunction[P, R]):
             return super()._of_backward(call)
         found = signature_of(call, ("dy", "y"), but=("mask", "sink")).parameters.values()
         dy, y, *rest = found
-        sinks = [Parameter(n, Parameter.POSITIONAL_OR_KEYWORD, default=None) for n in self.saves[1:]]
+        sinks = [
+            Parameter(n, Parameter.POSITIONAL_OR_KEYWORD, default=None) for n in self.saves[1:]
+        ]
         return Signature([dy, y, *sinks, *rest])
 
     def _counts(self) -> dict[str, int]:
