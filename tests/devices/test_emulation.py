@@ -48,7 +48,7 @@ FAULTS = {
     "write_conflict_of_blocks": r"conflict in global memory: .* stored by another block",
     "read_after_write": r"conflict in global memory: ",
     "write_after_read": r"conflict in global memory: ",
-    "sent_before_all_begun": r"number \d of round 0 for block \d of the cluster, which may not have",
+    "sent_before_all_begun": r"number \d of round 0 for block \d of the cluster, which may",
     "sent_to_no_block": r"number 0 of round 0 for block 2 of the cluster, which is not there",
     "sent_twice": r"number 0 of round 0 for block 1 of the cluster, which has it",
     "sent_to_ended_block": r"number 0 of round 0 for block 0 of the cluster, which has ended",
