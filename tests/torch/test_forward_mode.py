@@ -19,7 +19,7 @@ OPTIONS: dict[str, Any] = {
     "activation": "silu", "axis": 1, "channel_axis": 2, "keepdims": True, "scale": 0.5,
     "limit": 0.75, "offset": 0.5, "correction": 1.0, "weight_offset": 0.5, "interleaved": True,
     "label_smoothing": 0.25, "reduction": "none", "eps": 0.5, "training": False, "alpha": 0.5,
-    "beta": 2.0, "lambd": 0.25, "negative_slope": 0.2,
+    "beta": 2.0, "lambd": 0.25, "negative_slope": 0.2, "initial": 0.5, "dtype": "float64",
 }  # fmt: skip
 
 
