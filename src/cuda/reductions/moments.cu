@@ -79,7 +79,7 @@ constexpr int64_t kLongTerms = 256;        // terms of an output that are worth 
 constexpr int64_t kWeightedChunk = 16384;  // terms of a chunk, where a block has one output
 constexpr int64_t kWeightedRows = 2048;    // the same where it has several
 
-// axes OUT: of a call's arrays, the first of which is x, those of the results first. Returns how
+// axes OUT: of a call's arrays, x before the others; the results' axes first. Returns how
 // many there are, and through *kept how many are of the results. data IN/OUT: where arrays begin.
 template <int arrays>
 int find_weighted_axes(Axis<arrays> (&axes)[kMaxAxes], const ArrayArgument* const (&of)[arrays],

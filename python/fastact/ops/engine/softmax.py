@@ -35,13 +35,15 @@ class RowFunction(CachedOp[P, R]):
         self.kind = _cpu.SOFTMAX_KINDS.index(self.name)
         self.bounds = SoftmaxBounds(self.name)
         self._has_second(self.name)
-        self._enter_points(call, self._of_backward(call), **self._counts())
+        extra, unasked = self._counts()
+        self._enter_points(call, self._of_backward(call), extra=extra, unasked=unasked)
 
     def _of_backward(self, call: Signature) -> Signature:
         return signature_of(call, ("dy", *self.saves), but=("mask",))
 
-    def _counts(self) -> dict[str, int]:
-        return {"extra": len(self.besides)}
+    def _counts(self) -> tuple[int, int]:
+        """How many outputs more forward may be given, and of how many backward need not be."""
+        return len(self.besides), 0
 
     def forward(self, *args: P.args, **kwargs: P.kwargs) -> tuple[R, tuple[Any, ...]]:
         """What calling the op gives, and the tuple that `backward` needs.
@@ -82,7 +84,7 @@ class WithSinks(NamedTuple):
 class Softmax(RowFunction[P, R]):
     """A function of rows whose value has the shape of x: `softmax` and `log_softmax`."""
 
-    saves = ("y",)
+    saves: tuple[str, ...] = ("y",)
     runs = MappingProxyType({"forward": "softmax_forward"})
 
     def __init__(self, function: Callable[P, R]) -> None:
@@ -105,13 +107,14 @@ class Softmax(RowFunction[P, R]):
             return super()._of_backward(call)
         found = signature_of(call, ("dy", "y"), but=("mask", "sink")).parameters.values()
         dy, y, *rest = found
-        sinks = [
-            Parameter(n, Parameter.POSITIONAL_OR_KEYWORD, default=None) for n in self.saves[1:]
-        ]
+        sinks = (
+            Parameter(name, Parameter.POSITIONAL_OR_KEYWORD, default=None)
+            for name in ("sink", "share")
+        )
         return Signature([dy, y, *sinks, *rest])
 
-    def _counts(self) -> dict[str, int]:
-        return {"extra": 1, "unasked": 1} if self.takes_sink else {}
+    def _counts(self) -> tuple[int, int]:
+        return (1, 1) if self.takes_sink else (0, 0)
 
     def outputs_of(self, entry: str, options: SimpleNamespace) -> tuple[str, ...]:
         makes = entry == "forward" and getattr(options, "sink", None) is not None
@@ -172,7 +175,7 @@ class Softmax(RowFunction[P, R]):
         exp(y) * sum(dy))``, with sums over the row. An element whose y is 0 (of log_softmax: -inf)
         takes no part, and its dx is 0. Softmax leaves its dy out of the sum, an infinite one or a
         NaN too; log_softmax adds up every dy. The mask has no gradient. Of a sink ``dsink =
-        -sum(share * sum(dy * y))``, over the rows that have it.
+        -sum(share * sum(dy * y))``, over the rows that have it; without one dx alone is returned.
 
         Parameters
         ----------
