@@ -146,7 +146,7 @@ void begin_cluster(uint32_t number, const uint3& first) {
   self.next_fresh = 0;
   for (Thread& thread : self.threads) {
     thread.state = State::kFresh;
-    thread.opened = thread.knows_cluster = false;
+    thread.opened = thread.knows_cluster = thread.knows_numbers = false;
     thread.round = -1;
   }
   for (int w = 0; w < self.warp_count; ++w) {

@@ -171,14 +171,31 @@ struct Mailboxes {
     emulation::expect_numbers(round, count, site);
   }
   void send(int round, int i, double value, int block, const Site& site = Site::here()) const {
-    emulation::send_number(round, i, value, block, site);
+    emulation::send_number_of(round, i, value, block, site);
   }
   void wait(int round, const Site& site = Site::here()) const {
-    emulation::await_numbers(round, site);
+    emulation::await_round(round, site);
   }
   double get(int round, int i, const Site& site = Site::here()) const {
-    return emulation::received_number(round, i, site);
+    return emulation::number_of_round(round, i, site);
   }
+};
+
+// As cluster.cuh has it. The barrier and the numbers are shared memory there, and count as such.
+template <int n>
+struct Mailbox {
+  using Site = emulation::Site;
+  void open(int count, const Site& site = Site::here()) const {
+    FASTACT_SHARED(double, mailbox, 1 + n);
+    static_cast<void>(mailbox);
+    emulation::open_mailbox(count, n, site);
+  }
+  void all_are_open(const Site& site = Site::here()) const { emulation::await_mailboxes(site); }
+  void send(int i, double value, int block, const Site& site = Site::here()) const {
+    emulation::send_number(i, value, block, site);
+  }
+  void wait(const Site& site = Site::here()) const { emulation::await_numbers(site); }
+  double operator[](int64_t i) const { return emulation::received_number(i, Site::here()); }
 };
 
 template <class T>

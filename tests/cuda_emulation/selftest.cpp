@@ -82,16 +82,15 @@ FASTACT_KERNEL(kWarp) void collectives(float* y) {
 
 // y[c]: the sum over the c-th cluster of what its blocks loaded, which each of them gets.
 FASTACT_KERNEL(kThreads) void cluster_exchange(const float* x, float* y) {
-  const Mailboxes<4> all;
-  all.open();
-  if (threadIdx.x == 0) all.expect(0, 4);
+  const Mailbox<4> all;
+  all.open(4);
   const int thread = int(threadIdx.x);
   const float mine = thread < 4 ? load(x + blockIdx.x) : 0;
   all.all_are_open();
-  if (thread < 4) all.send(0, block_of_cluster(), double(mine), thread);
-  all.wait(0);
+  if (thread < 4) all.send(block_of_cluster(), double(mine), thread);
+  all.wait();
   double sum = 0;
-  for (int i = 0; i < 4; ++i) sum += all.get(0, i);
+  for (int i = 0; i < 4; ++i) sum += all[i];
   __syncthreads();
   if (thread == 0 && block_of_cluster() == cluster_index() % 4) store(y + cluster_index(), float(sum));
 }
@@ -113,77 +112,69 @@ FASTACT_KERNEL(kThreads) void copies_ahead(const float* x, float* y) {
 // --- Wrong -------------------------------------------------------------------------------------
 
 FASTACT_KERNEL(kThreads) void sent_before_all_begun(float*) {
-  const Mailboxes<2> all;
-  all.open();
-  if (threadIdx.x == 0) all.expect(0, 2);
-  if (threadIdx.x == 0) all.send(0, block_of_cluster(), 1.0, 1 - block_of_cluster());
+  const Mailbox<2> all;
+  all.open(2);
+  if (threadIdx.x == 0) all.send(block_of_cluster(), 1.0, 1 - block_of_cluster());
   all.all_are_open();
 }
 
 FASTACT_KERNEL(kThreads) void sent_to_no_block(float*) {
-  const Mailboxes<2> all;
-  all.open();
-  if (threadIdx.x == 0) all.expect(0, 2);
+  const Mailbox<2> all;
+  all.open(2);
   all.all_are_open();
-  if (threadIdx.x == 0) all.send(0, 0, 1.0, 2);
+  if (threadIdx.x == 0) all.send(0, 1.0, 2);
 }
 
 FASTACT_KERNEL(kThreads) void sent_twice(float*) {
-  const Mailboxes<2> all;
-  all.open();
-  if (threadIdx.x == 0) all.expect(0, 2);
+  const Mailbox<2> all;
+  all.open(2);
   all.all_are_open();
-  if (threadIdx.x == 0) all.send(0, 0, 1.0, 1);
+  if (threadIdx.x == 0) all.send(0, 1.0, 1);
 }
 
 // The second block hears from the first, which does not wait for the answer.
 FASTACT_KERNEL(kThreads) void sent_to_ended_block(float*) {
-  const Mailboxes<1> all;
-  all.open();
-  if (threadIdx.x == 0) all.expect(0, 1);
+  const Mailbox<1> all;
+  all.open(1);
   all.all_are_open();
   if (block_of_cluster() == 1) {
-    all.wait(0);
+    all.wait();
     __syncthreads();  // nobody comes here before the first block's threads have come to their ends
   }
-  if (threadIdx.x == 0) all.send(0, 0, 1.0, 1 - block_of_cluster());
+  if (threadIdx.x == 0) all.send(0, 1.0, 1 - block_of_cluster());
 }
 
 FASTACT_KERNEL(kThreads) void never_sent(float*) {
-  const Mailboxes<2> all;
-  all.open();
-  if (threadIdx.x == 0) all.expect(0, 2);
+  const Mailbox<2> all;
+  all.open(2);
   all.all_are_open();
-  if (threadIdx.x == 0) all.send(0, 0, 1.0, 1 - block_of_cluster());
-  all.wait(0);
+  if (threadIdx.x == 0) all.send(0, 1.0, 1 - block_of_cluster());
+  all.wait();
 }
 
 FASTACT_KERNEL(kThreads) void read_without_waiting(float* y) {
-  const Mailboxes<2> all;
-  all.open();
-  if (threadIdx.x == 0) all.expect(0, 2);
+  const Mailbox<2> all;
+  all.open(2);
   all.all_are_open();
-  if (threadIdx.x < 2) all.send(0, block_of_cluster(), 1.0, int(threadIdx.x));
-  store(y + threadIdx.x, float(all.get(0, 0)));
+  if (threadIdx.x < 2) all.send(block_of_cluster(), 1.0, int(threadIdx.x));
+  store(y + threadIdx.x, float(all[0]));
 }
 
 FASTACT_KERNEL(kThreads) void block_without_mailbox(float*) {
-  const Mailboxes<2> all;
+  const Mailbox<2> all;
   if (block_of_cluster() == 0) return;
-  all.open();
-  if (threadIdx.x == 0) all.expect(0, 2);
+  all.open(2);
   all.all_are_open();
 }
 
 // A number orders nothing but itself.
 FASTACT_KERNEL(kThreads) void global_memory_of_a_cluster(float* y) {
-  const Mailboxes<1> all;
-  all.open();
-  if (threadIdx.x == 0) all.expect(0, 1);
+  const Mailbox<1> all;
+  all.open(1);
   all.all_are_open();
   if (block_of_cluster() == 0 && threadIdx.x == 0) store(y, 1.0f);
-  if (threadIdx.x == 0) all.send(0, 0, 1.0, 1 - block_of_cluster());
-  all.wait(0);
+  if (threadIdx.x == 0) all.send(0, 1.0, 1 - block_of_cluster());
+  all.wait();
   if (block_of_cluster() == 1 && threadIdx.x == 0) store(y + 1, load(y));
 }
 

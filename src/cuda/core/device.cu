@@ -1,7 +1,6 @@
 // Which devices there are, whether this build has code for them, and the order between streams.
 #include <map>
 #include <mutex>
-#include <tuple>
 #include <utility>
 
 #include "cuda/core/device.h"
@@ -42,18 +41,17 @@ const char* cure_of(cudaError_t error) {
   }
 }
 
-// Facts about kernels on devices, and about blocks of so many threads and bytes of dynamic shared
-// memory, each found out when it is first asked for. Threads that ask for the same fact at once all
-// find it out.
+// Facts about kernels on devices, each found out when it is first asked for. Threads that ask for
+// the same fact at once all find it out.
 template <class Fact>
 class KnownOfKernels {
  public:
   // find(device): the fact, on the current device.
   template <class Find>
-  Fact of(const void* kernel, Find find, int threads = 0, int shared = 0) {
+  Fact of(const void* kernel, Find find) {
     int device;
     FASTACT_CUDA_CHECK(cudaGetDevice(&device));
-    const Key key{kernel, device, threads, shared};
+    const std::pair<const void*, int> key{kernel, device};
     {
       const std::lock_guard<std::mutex> lock(mutex_);
       const auto found = facts_->find(key);
@@ -65,10 +63,10 @@ class KnownOfKernels {
   }
 
  private:
-  using Key = std::tuple<const void*, int, int, int>;
   std::mutex mutex_;
   // Never destroyed: other threads may launch while the process ends.
-  std::map<Key, Fact>* facts_ = new std::map<Key, Fact>;
+  std::map<std::pair<const void*, int>, Fact>* facts_ =
+      new std::map<std::pair<const void*, int>, Fact>;
 };
 
 bool is_not_built(cudaError_t error) {
@@ -133,9 +131,9 @@ void allow_shared(const void* kernel) {
   });
 }
 
-uint32_t cluster_sizes(const void* kernel, int threads, int shared) {
+uint32_t cluster_sizes(const void* kernel, int threads) {
   static KnownOfKernels<uint32_t> known;
-  const auto find = [&](int device) {
+  return known.of(kernel, [&](int device) {
     constexpr int kMost = 16, kSince = 90;  // blocks; a compute capability
     int has_clusters = 0;
     cudaFuncAttributes attributes;
@@ -143,7 +141,6 @@ uint32_t cluster_sizes(const void* kernel, int threads, int shared) {
     FASTACT_CUDA_CHECK(cudaFuncGetAttributes(&attributes, kernel));
     uint32_t sizes = 0;
     if (!has_clusters || attributes.ptxVersion < kSince) return sizes;
-    if (shared > shared_of(kernel).unasked) allow_shared(kernel);
     // Without it a cluster has 8 blocks at most.
     FASTACT_CUDA_CHECK(
         cudaFuncSetAttribute(kernel, cudaFuncAttributeNonPortableClusterSizeAllowed, 1));
@@ -153,7 +150,6 @@ uint32_t cluster_sizes(const void* kernel, int threads, int shared) {
       cluster.val.clusterDim = {unsigned(blocks), 1, 1};
       cudaLaunchConfig_t config{};
       config.gridDim = dim3(unsigned(blocks)), config.blockDim = dim3(unsigned(threads));
-      config.dynamicSmemBytes = size_t(shared);
       config.attrs = &cluster, config.numAttrs = 1;
       int at_once = 0;
       if (cudaOccupancyMaxActiveClusters(&at_once, kernel, &config) == cudaSuccess && at_once > 0)
@@ -162,8 +158,7 @@ uint32_t cluster_sizes(const void* kernel, int threads, int shared) {
         cudaGetLastError();  // the runtime remembers it otherwise
     }
     return sizes;
-  };
-  return known.of(kernel, find, threads, shared);
+  });
 }
 
 std::string problem_of_machine() {

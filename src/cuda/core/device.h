@@ -52,10 +52,10 @@ SharedMemory shared_of(void (*kernel)(Parameters...)) {
 // would lower the limit of the other.
 void allow_shared(const void* kernel);
 
-// How many blocks of so many threads and bytes of dynamic shared memory a cluster of a kernel may
-// have on the current device: bit k is set where it may have k, up to 16. None, where the device
-// has no clusters or the kernel was compiled without. CUDA is asked once.
-uint32_t cluster_sizes(const void* kernel, int threads, int shared);
+// How many blocks of so many threads a cluster of a kernel may have on the current device: bit k is
+// set where it may have k, up to 16. None, where the device has no clusters or the kernel was
+// compiled without. CUDA is asked once for each kernel.
+uint32_t cluster_sizes(const void* kernel, int threads);
 
 struct DeviceFacts {
   std::string name, capability;

@@ -177,35 +177,6 @@ FASTACT_DEVICE RowPart part_between(int64_t row, int64_t begin, int64_t end, int
   return part;
 }
 
-// The rows of a team, from the first one on, or a tile of them.
-struct TeamRows {
-  bool has_tile;
-  int lanes;                 // threads of a row, or of a tile
-  int64_t task, begin, end;  // the first row; vectors of each
-
-  FASTACT_DEVICE RowPart part() const {
-    return part_between(task, begin, end, int(threadIdx.x) % lanes, lanes);
-  }
-  // How many.
-  template <class Rows, class Sums>
-  FASTACT_DEVICE int rows(const Rows& all, const Sums& sums) const {
-    const int64_t b = quotient(task, all.groups);
-    return b < sums.step && b < all.batch ? int(quotient(all.batch - 1 - b, sums.step)) + 1 : 0;
-  }
-};
-template <class T, MeansBy by, class Rows>
-FASTACT_DEVICE TeamRows rows_of_team(const Rows& rows, const NormSums<Compute<T>>& sums) {
-  const bool has_tile = by == kGiven || (by == kAnyWay && sums.tiles > 1);
-  const int64_t task = has_tile ? quotient(blockIdx.x, sums.tiles)
-                       : by == kBlockLanes
-                           ? blockIdx.x
-                           : int64_t(blockIdx.x) * rows.teams + int(threadIdx.x) / rows.lanes;
-  const int lanes = has_tile ? int(blockDim.x) : rows.lanes;
-  const int64_t begin = has_tile ? (blockIdx.x - task * sums.tiles) * lanes : 0,
-                all = vecs_of<T>(rows);
-  return {has_tile, lanes, task, begin, has_tile ? smaller(begin + lanes, all) : all};
-}
-
 // Reads and writes the rows of a team, one after another. For quick rows it keeps the addresses of
 // the thread's first vector; dtotal goes by the steps of dx, and the mean by the steps of rstd.
 template <class T, class Rows>
@@ -220,9 +191,13 @@ struct RowReader {
   T* dx;
   const C *rstd, *means;
 
-  FASTACT_DEVICE RowReader(const Rows& all, const NormSums<C>& of, const TeamRows& team)
-      : rows(all), sums(of), has_means(team.has_tile), left(team.rows(all, of)), part(team.part()) {
-    const int64_t task = team.task;
+  // task: the first row. The thread has some of its vectors [begin, end).
+  FASTACT_DEVICE RowReader(const Rows& all, const NormSums<C>& of, bool means_given, int64_t task,
+                           int64_t begin, int64_t end, int lanes)
+      : rows(all), sums(of), has_means(means_given) {
+    const int64_t b = quotient(task, rows.groups);
+    left = b < sums.step && b < rows.batch ? int(quotient(rows.batch - 1 - b, sums.step)) + 1 : 0;
+    part = part_between(task, begin, end, int(threadIdx.x) % lanes, lanes);
     if constexpr (Rows::kQuick) {
       const int64_t first = part.first * Vec<T>::kSize;
       dy = row_of<T>(rows, kDy, task) + first, x = row_of<T>(rows, kIn, task) + first;
@@ -577,10 +552,15 @@ void norm_backward_rows(FASTACT_GRID_CONSTANT const Rows rows,
   using C = Compute<T>;
   using Row = BackwardRow<T, vecs>;
   constexpr bool kQuick = Rows::kQuick;
-  const TeamRows team = rows_of_team<T, by>(rows, sums);
-  const bool has_tile = team.has_tile;
-  const int lanes = team.lanes;
-  RowReader<T, Rows> reader(rows, sums, team);
+  const bool has_tile = by == kGiven || (by == kAnyWay && sums.tiles > 1);
+  const int64_t task = has_tile ? quotient(blockIdx.x, sums.tiles)
+                       : by == kBlockLanes
+                           ? blockIdx.x
+                           : int64_t(blockIdx.x) * rows.teams + int(threadIdx.x) / rows.lanes;
+  const int lanes = has_tile ? int(blockDim.x) : rows.lanes;
+  const int64_t begin = has_tile ? (blockIdx.x - task * sums.tiles) * lanes : 0;
+  const int64_t end = has_tile ? smaller(begin + lanes, vecs_of<T>(rows)) : vecs_of<T>(rows);
+  RowReader<T, Rows> reader(rows, sums, has_tile, task, begin, end, lanes);
   const RowPart& part = reader.part;
   ColumnSums<T, vecs, Rows> columns(sums.spilled, blockIdx.x, sums.vecs);
   if (sums.is_wanted) columns.clear();

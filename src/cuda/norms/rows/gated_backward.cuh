@@ -35,15 +35,16 @@ struct GatedReader {
   int left, count, lanes;  // rows that are still to be read; vectors of the thread in a row
   uint32_t first, row;     // the thread's first vector, and the row that is read next
 
-  FASTACT_DEVICE GatedReader(const Rows& all, const NormSums<C>& of, const RowPart& part,
-                             int all_left)
+  FASTACT_DEVICE GatedReader(const Rows& all, const NormSums<C>& of, const RowPart& part)
       : rows(all),
         sums(of),
-        left(all_left),
         count(part.count),
         lanes(part.lanes),
         first(uint32_t(part.first)),
-        row(uint32_t(part.row)) {}
+        row(uint32_t(part.row)) {
+    const int64_t b = quotient(part.row, rows.groups);
+    left = b < sums.step && b < rows.batch ? int(quotient(rows.batch - 1 - b, sums.step)) + 1 : 0;
+  }
   FASTACT_DEVICE T* at(int role, uint32_t of_row, int i) const {
     const uint32_t vec = of_row * rows.pitch_vecs[role] + (first + uint32_t(i * lanes));
     return reinterpret_cast<T*>(rows.data[role] + int64_t(vec) * kVecBytes);
@@ -158,10 +159,15 @@ void norm_backward_rows_gated(FASTACT_GRID_CONSTANT const Rows rows,
   using C = Compute<T>;
   using Row = GatedRow<T, vecs>;
   constexpr bool kHasTile = by == kGiven, kGateFirst = Rows::kGateFirst;
-  const TeamRows team = rows_of_team<T, by>(rows, sums);
-  const int lanes = team.lanes;
-  const RowPart part = team.part();
-  GatedReader<T, Rows> reader(rows, sums, part, team.rows(rows, sums));
+  const int64_t task = kHasTile ? quotient(blockIdx.x, sums.tiles)
+                       : by == kBlockLanes
+                           ? blockIdx.x
+                           : int64_t(blockIdx.x) * rows.teams + int(threadIdx.x) / rows.lanes;
+  const int lanes = kHasTile ? int(blockDim.x) : rows.lanes;
+  const int64_t begin = kHasTile ? (blockIdx.x - task * sums.tiles) * lanes : 0;
+  const int64_t end = kHasTile ? smaller(begin + lanes, vecs_of<T>(rows)) : vecs_of<T>(rows);
+  const RowPart part = part_between(task, begin, end, int(threadIdx.x) % lanes, lanes);
+  GatedReader<T, Rows> reader(rows, sums, part);
   ColumnSums<T, vecs, Rows> columns(nullptr, 0, sums.vecs);
   if (sums.is_wanted) columns.clear();
   Wide<T> own_weight[vecs];

@@ -358,6 +358,9 @@ bool launch_ahead_of(const NormQuick& rows, NormSums<Compute<T>> sums, const Bac
   const bool whole = vecs_of<T>(rows) == int64_t(vecs) * shape.lanes * cluster;
   const auto kernel = whole ? norm_backward_ahead<T, vecs, in_clusters, true>
                             : norm_backward_ahead<T, vecs, in_clusters, false>;
+  if (in_clusters && cluster > 1 &&
+      !(cluster_sizes(reinterpret_cast<const void*>(kernel), kRowThreads) >> cluster & 1))
+    return false;
   AheadSteps steps{};
   constexpr int64_t kMost = UINT32_MAX / 2;
   int64_t pitch[kStatEnd];
@@ -380,10 +383,6 @@ bool launch_ahead_of(const NormQuick& rows, NormSums<Compute<T>> sums, const Bac
   Shape grid{sums.step * rows.groups * cluster, shape.threads, 1, 1,
              int(totals + steps.ahead * row)};
   grid.cluster = cluster;
-  const auto sizes = [&] {
-    return cluster_sizes(reinterpret_cast<const void*>(kernel), grid.threads, grid.shared);
-  };
-  if (cluster > 1 && !(sizes() >> cluster & 1)) return false;
   launch_with_shared(kernel, grid, stream, rows, sums, steps);
   return true;
 }
