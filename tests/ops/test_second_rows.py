@@ -149,7 +149,7 @@ def test_avx2_and_avx512_have_the_same_bits(op, shape, dtype):
 
 @each_op
 def test_outputs(op):
-    """Given, in the place of what is read, and added to."""
+    """Given, in place of inputs, and added to."""
     call = sampled(op, SHAPES[1], {})
     args, named = call.arguments(np.asarray)
     expected = call.second(np.asarray)
