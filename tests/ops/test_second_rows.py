@@ -30,6 +30,7 @@ each_shape = pytest.mark.parametrize("shape", SHAPES, ids=str)
 #: Other ways to call an op, where it has such options.
 WAYS: list[dict[str, Any]] = [
     {}, {"axis": 0}, {"axis": (1, 2)}, {"scale": 0.5}, {"weight_offset": 0.5}, {"weight": None},
+    {"weight": None, "casting": "gemma"},
     {"channel_axis": -1},
 ]  # fmt: skip
 
