@@ -24,7 +24,7 @@ OPS = [op for op in fa.ops.values() if op.second is not None]
 each_op = pytest.mark.parametrize("op", OPS, ids=lambda op: op.name)
 
 #: What has few rows and many, shorter and longer than a chunk of the kernels and than a block.
-SHAPES = [(2, 4, 3), (5, 8, 130), (1, 2, 2100)]
+SHAPES = [(2, 4, 3), (5, 8, 130), (4, 2, 2100)]
 each_shape = pytest.mark.parametrize("shape", SHAPES, ids=str)
 
 #: Other ways to call an op, where it has such options.
