@@ -24,12 +24,13 @@ OPS = [op for op in fa.ops.values() if op.second is not None]
 each_op = pytest.mark.parametrize("op", OPS, ids=lambda op: op.name)
 
 #: What has few rows and many, shorter and longer than a chunk of the kernels and than a block.
-SHAPES = [(2, 4, 3), (5, 8, 130), (1, 2, 2100)]
+SHAPES = [(2, 4, 3), (5, 8, 130), (4, 2, 2100)]
 each_shape = pytest.mark.parametrize("shape", SHAPES, ids=str)
 
 #: Other ways to call an op, where it has such options.
 WAYS: list[dict[str, Any]] = [
     {}, {"axis": 0}, {"axis": (1, 2)}, {"scale": 0.5}, {"weight_offset": 0.5}, {"weight": None},
+    {"weight": None, "casting": "gemma"},
     {"channel_axis": -1},
 ]  # fmt: skip
 

@@ -144,6 +144,7 @@ class Second(CachedCall):
                 results[name] = out, new
         (dy,), x, terms = self.incoming, now.seen(now.leader), None
         accumulate: Any = options.accumulate
+        offset = getattr(now.options, "weight_offset", 0.0) if "weight" in now.views else 0.0
         if "weight" in made:
             terms = now._with_axes(now.spec.seen(now.leader), call.temporary(now.leader))
         call.run(
@@ -157,7 +158,7 @@ class Second(CachedCall):
             terms=terms,
             kind=op.second,
             scale=getattr(now.options, "scale", 1.0),
-            weight_offset=getattr(now.options, "weight_offset", 0.0),
+            weight_offset=offset,
             accumulate=accumulate,
         )
         if terms is not None:
