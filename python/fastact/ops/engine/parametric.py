@@ -37,7 +37,7 @@ class Channels(NamedTuple):
 
 
 class Parametric(CachedOp[P, R]):
-    """y = f(x, w) with w along an axis, and backward, which gives dx and dw.
+    """Functions y = f(x, w) with w along an axis, and backward, which gives dx and dw.
 
     parameter : the name of w.
     """

@@ -441,7 +441,7 @@ def _cut(view: View, part: Part) -> View:
 
 
 def _begin(view: View, part: Part) -> View:
-    """As much of a scratch array as a part has."""
+    """Cut a scratch array to what a part has."""
     return _cut(view, {axis: (0, length) for axis, (_, length) in part.items()})
 
 

@@ -100,7 +100,7 @@ class Second(CachedCall):
         return found
 
     def _outputs(self, now: Step, outs: Sequence[Any]) -> dict[str, View]:
-        """Views of the arrays to write, checked: by what they are the gradients of."""
+        """Check the arrays to write; give their views by what they are the gradients of."""
         views: dict[str, View] = {}
         found = {}
         names = (*self.incoming, *self.op.moving)
