@@ -785,3 +785,20 @@ def test_other_functions_take_no_masks_and_indices(device):
         for name, arguments in calls:
             with pytest.raises(ValueError, match=rf"_c(uda|pu): {name}: "):
                 _cpu.native_call(name, arguments)
+
+
+@on_kernels
+@pytest.mark.parametrize(("shape", "axis"), [((3000, 3), 0), ((2, 20_000), 1)], ids=str)
+@pytest.mark.parametrize("gap", [5.3, 10.1, 20.0, 20.37])
+def test_chunks_of_float64_merge_exactly(device, shape, axis, gap):
+    """Where one element is far above all others, which are in another chunk."""
+    x = np.moveaxis(np.full(shape, -60.0), axis, 0)
+    half = len(x) // 2
+    x[:half] = -gap
+    x[half + 17] = 1.7
+    y = device.numpy(fa.log_softmax(device.of(np.moveaxis(x, 0, axis)), axis=axis))
+    wide = x.astype(np.longdouble) - np.longdouble(1.7)
+    expected = -np.log1p(np.exp(np.delete(wide, half + 17, 0)).sum(0))
+    top = np.moveaxis(y, axis, 0)[half + 17]
+    error = np.abs(top - expected) / np.spacing(np.abs(expected.astype(float)))
+    assert error.max() <= fa.log_softmax.bounds.ulps
