@@ -126,7 +126,9 @@ template <class T, class Activation>
 struct BiasGradient : Fused<Activation> {
   enum { kDy, kX, kResidual, kDx, kArrays };  // residual may be absent
   static constexpr int kSums = 1, kTogether = 1, kNumbers = 1;
-  static constexpr int kBlocks[] = {sizeof(T) < sizeof(double) ? 4 : 3, 3, 1};
+  static constexpr bool kIsSmall =
+      sizeof(T) < sizeof(double) && !std::is_same_v<Activation, ChosenFunction>;
+  static constexpr int kBlocks[] = {kIsSmall ? 4 : 3, 3, 1};
   static constexpr bool kByRow = false;
   SumArrays<kArrays> arrays;
   // Whether vectors may be read by windows: not where dx is an input too, for other threads write
