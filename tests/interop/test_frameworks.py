@@ -183,9 +183,7 @@ def test_read_only_capsules(op):
 def test_immutable_frameworks_refuse_out(op, monkeypatch):
     from fastact.interop import frameworks
 
-    monkeypatch.setattr(
-        frameworks, "_IMMUTABLE", frozenset({Producer.__module__.partition(".")[0]})
-    )
+    monkeypatch.setattr(frameworks, "IMMUTABLE", frozenset({Producer.__module__.partition(".")[0]}))
     x = sample(np.float32)
     with pytest.raises(TypeError, match="arrays are immutable"):
         op(Producer(x), out=Producer(x.copy()))

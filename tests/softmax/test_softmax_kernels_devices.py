@@ -474,7 +474,13 @@ def of_loss(n, logits, target, axis, weight, ignore=-100, smoothing=0.0):
     """What both directions of cross_entropy take."""
     others = tuple(i for i in range(logits.ndim) if i != axis)
     return {
-        **{"logits": logits, "axes": (axis,), "ignore_index": ignore, "label_smoothing": smoothing},
+        **{
+            "logits": logits,
+            "axes": (axis,),
+            "ignore_index": ignore,
+            "label_smoothing": smoothing,
+            "z_loss": 0.0,
+        },
         "probabilities" if target.dtype.kind != "i" else "target": n.of(target),
         "weight": None if weight is None else n.of(weight).with_axes(others),
     }
@@ -726,11 +732,23 @@ def test_what_is_refused(device):
         },
         "cross_entropy_forward": {
             **{"logits": x, "axes": (1,), "target": target, "lse": row, "loss": one},
-            **{"divisor": double, "ignore_index": -100, "label_smoothing": 0.0, "reduction": 1},
+            **{
+                "divisor": double,
+                "ignore_index": -100,
+                "label_smoothing": 0.0,
+                "z_loss": 0.0,
+                "reduction": 1,
+            },
         },
         "cross_entropy_backward": {
             **{"dloss": row, "logits": x, "axes": (1,), "target": target, "lse": row},
-            **{"divisor": double, "dlogits": y, "ignore_index": -100, "label_smoothing": 0.0},
+            **{
+                "divisor": double,
+                "dlogits": y,
+                "ignore_index": -100,
+                "label_smoothing": 0.0,
+                "z_loss": 0.0,
+            },
             **{"accumulate": False},
         },
     }

@@ -336,7 +336,7 @@ def test_what_is_not_torchs_own_is_left():
         }
     )
     report = fnn.convert(model)
-    expected = {"squared.1": "ReLU", "normed.1": "ReLU", "projected": "LSTM"}
+    expected = {"squared.1": "ReLU", "normed.1": "ReLU", "projected": "LSTM", "prelu": "PReLU"}
     assert report.converted == expected
     assert report.fused == {}
     assert report.left == {

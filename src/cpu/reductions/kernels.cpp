@@ -985,15 +985,15 @@ constexpr bool kSharesDoubles = false;
                                         int64_t item, int n, const char* x, const int64_t* offsets,
                                         int64_t outputs, const double* shift, double* lanes,
                                         int64_t pitch) {
-  constexpr int64_t kPiece = 128;
-  alignas(64) double numbers[kFewTerms * kPiece];
+  constexpr int64_t kAtOnce = 128;
+  alignas(64) double numbers[kFewTerms * kAtOnce];
   int64_t rows[kFewTerms];
-  for (int i = 0; i < n; ++i) rows[i] = i * kPiece * int64_t(sizeof(double));
+  for (int i = 0; i < n; ++i) rows[i] = i * kAtOnce * int64_t(sizeof(double));
   for (int64_t done = 0, m; done < outputs; done += m) {
-    m = outputs - done < kPiece ? outputs - done : kPiece;
+    m = outputs - done < kAtOnce ? outputs - done : kAtOnce;
     if (!offsets) widen(x + done * n * item, item, m * n, numbers);
     for (int i = 0; offsets && i < n; ++i)
-      widen(x + offsets[i] + done * item, item, m, numbers + i * kPiece);
+      widen(x + offsets[i] + done * item, item, m, numbers + i * kAtOnce);
     few(reinterpret_cast<const char*>(numbers), rows, m, shift ? shift + done : nullptr,
         lanes + done, pitch);
   }

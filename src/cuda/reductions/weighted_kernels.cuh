@@ -330,7 +330,7 @@ FASTACT_DEVICE void put_terms(const FewGradientsOf& few, int array, int64_t resu
       put_by_call(data + at + few.term[array][r], few.dtypes[array], number_of(r), accumulate);
 }
 
-// The formulas are those of gradient_elements.
+// gradient_elements has the formulas.
 template <class T, int most>
 FASTACT_KERNEL_OF(kThreads, 3)
 void few_weighted_gradients(FASTACT_GRID_CONSTANT const FewGradientsOf few) {

@@ -162,13 +162,9 @@ class Softmax(RowFunction[P, R]):
         dy: ArrayOrNumber,
         y: A,
         /,
-        axis: RowAxes = -1,
-        *,
-        scale: float = 1.0,
-        out: Out[A] = None,
-        accumulate: bool = False,
-        stream: Stream = None,
-    ) -> A:
+        *args: Any,
+        **options: Any,
+    ) -> Any:
         """The gradient with respect to x, from the result alone.
 
         Of softmax ``dx = scale * y * (dy - sum(dy * y))``, of log_softmax ``dx = scale * (dy -
@@ -181,6 +177,8 @@ class Softmax(RowFunction[P, R]):
         ----------
         share : array, optional
             With a sink: its probabilities, as `forward` saved them.
+        out : array or tuple, optional
+            Where to write dx, with a sink (dx, dsink): there one that is None is not computed.
 
         Notes
         -----
