@@ -16,16 +16,16 @@ from typing import Any
 
 import numpy as np
 
-from ..._cpu import CachedCall, View
+from ..._cpu import TERMS, CachedCall, View
 from ...interop import handlers, validate
 from ...interop.foreign import describe
 from ...interop.frameworks import NUMPY, namespace
 from . import axes, fused
-from .moments import IDENTITY
 from .op import EntryPoint, arrays_of, result_of
-from .reductions import add_up
 from .spec import Spec, spec_of
 from .step import Step
+
+_ELEMENT = TERMS.index("identity")  # of a sum
 
 
 class Second(CachedCall):
@@ -163,7 +163,8 @@ class Second(CachedCall):
         )
         if terms is not None:
             over, dweight = axes.others(shapes.of_parameter, terms.ndim), made["weight"][0]
-            add_up(call, IDENTITY, terms, dweight, over, accumulate)
+            more: Any = {"term": _ELEMENT, "divisor": 1.0, "initial": -0.0}
+            call.run("sum", x=terms, axes=over, y=dweight, accumulate=accumulate, **more)
         if "bias" in made:  # in which dx has no part
             (view, _) = made["bias"]
             call.run("broadcast", x=call.repeated(0.0, view), y=view, accumulate=accumulate)
