@@ -87,6 +87,8 @@ def _ways(op: Any) -> dict[str, dict[str, Any]]:
     usual: dict[str, Any] = ({kind.channels: 1} if kind.channels else {}) | (
         {"num_groups": _GROUPS} if kind.groups else {}
     )
+    if kind.drops:
+        return {"": {**usual, "p": 0.25, "seed": 3}}
     if kind.gated:
         return {"": usual, "gate first": {**usual, "gate_first": True}}
     if not kind.moves:
@@ -147,8 +149,10 @@ def _errors(op: Any, label: str, given: tuple[dict[str, Any], NDArray[Any]]) -> 
     of = partial(errors, op, named["x"].shape, named, {"dy": dy})
     if label != "halves":
         found = of()
+        found["dx"] = max(found["dx"], found.pop("dresidual", 0.0))
         # A norm with a gate has no bias.
-        return [found[name] for name in ("y", *sorted(op.gradients, key="dgate".__eq__))]
+        names = ("y", *sorted(op.gradients, key="dgate".__eq__))
+        return [found[name] for name in names if name in found]
     found = of(_by_halves) | of(entry="backward_reduce")
     return [found[name] for name in ("y", "dx", "sum_dy_xhat", "sum_dy")]
 
@@ -172,7 +176,7 @@ def _rows(op: Any, options: Options, report: Report) -> Iterator[ErrorRow]:
 
 
 _LEGEND = """\
-y, dx, dweight, and dbias or dgate: the worst error in units of the stated bound and the oracle's
+y, dx (dresidual, too), dweight, and dbias or dgate: the worst error in units of the stated bound and the oracle's
 own, over data of both signs and four orders of magnitude, 1e4 + rand, near 1e30 (where the dtype
 has that), constant, nearly constant, with one huge element, and such whose roundings add up; rows
 of one element among them. The gradients are those for the statistics that forward saved. Half a

@@ -122,7 +122,7 @@ void fill_of_nothing(const SoftmaxCall& call, cudaStream_t stream) {
     if (!number.data || is_empty(number)) continue;
     const Axes to = axes_of(number, item_size(number.dtype));
     launch(fill_numbers<T>, {blocks_for(ceil_div(to.size, 256)), 256}, stream, to, number.data,
-           number.dtype, role == kShare ? 1.0 : -infinity<double>());
+           number.dtype, role == kShare ? 1.0 : -HUGE_VAL);
   }
 }
 
