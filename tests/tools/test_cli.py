@@ -255,7 +255,11 @@ def test_what_takes_long_is_measured_on_request_alone():
 
 
 @pytest.mark.usefixtures("torch_threads")
-@pytest.mark.parametrize("norm", NORMS, ids=lambda op: op.name)
+@pytest.mark.parametrize(
+    "norm",
+    [op for op in NORMS if not op.counts_elements],  # whose random numbers no peer draws
+    ids=lambda op: op.name,
+)
 @pytest.mark.parametrize("direction", ["forward", "backward"])
 def test_peers_normalise_alike(norm, direction, monkeypatch):
     rows = (shapes.Layout("matrix", (6, 10)),)
