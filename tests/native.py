@@ -73,8 +73,12 @@ def by_position(name: str) -> Callable[..., None]:
         _cpu.native_call(name, named).run(workspace, stream)
 
     function.__name__ = name
+    function.fields = (*fields, "workspace", "stream")  # type: ignore[attr-defined]
     return function
 
+
+#: Numbers that may be any.
+ANY = {"seed", "offset", "ignore_index"}
 
 Calls = list[tuple[Any, tuple[Any, ...]]]
 

@@ -167,7 +167,7 @@ def nodes(tensor: torch.Tensor) -> list[str]:
 @pytest.mark.parametrize("op", [op for op in fa.ops.values() if op.second is not None], ids=str)
 def test_a_second_derivative_is_one_pass_over_rows(op):
     """Nothing is computed by torch, and the graph has a node for each call of an entry point."""
-    named = sample(op)
+    named = {name: value for name, value in sample(op).items() if name != "sink"}
     names = differentiated(op, named)
     tensors = leaves(named, names)
     saves_result = {*op.saves} & {*op.results}
@@ -184,7 +184,7 @@ def test_a_second_derivative_is_one_pass_over_rows(op):
             made = [function.__name__ for function, _ in calls]
             assert made[0] == "second_rows"
             if len(by) > 1:
-                assert made[1:] == [*more, *([op.runs["backward"]] if saves_result else [])]
+                assert made[1:] == [*more, *([f"{op.family}_backward"] if saves_result else [])]
             assert {*by_torch.names} <= {"empty_like", "detach"}
     finally:
         _cpu.enable_call_cache(True)

@@ -272,8 +272,6 @@ class Norm(Quantizes, CachedOp[P, R]):
 
     def _parts_along(self, now: Step) -> tuple[int, ...]:
         rows: Rows = now.shapes
-        if self.counts_elements:  # a part would count its own
-            return ()
         whole, split = {*rows.reduced, *rows.of_parameter}, rows.split
         if split is None:
             return axes.others(tuple(whole), rows.ndim)

@@ -127,6 +127,11 @@ class Quantizes:
         array([[1.0078..., 0.       , 4.       ],
                [0.       , 0.5      , 0.2519...]], dtype=float32)
         """
+        if self.counts_elements:
+            raise TypeError(
+                f"fastact.{self.name}.quantized: it draws a number for each element, and has no "
+                f"codes; drop elements first, and give the norm what is left"
+            )
         return _Quantized(self, args, kwargs, dtype, per, scale).results(out)
 
 
