@@ -30,16 +30,19 @@ SUMS_AND_RESULTS = f"{SUMS}; a moment is rounded by a loop over its results of 1
 SHARES = (
     "the sum of the shares of classes in a loss, in double: a number a vector, of columns a row"
 )
+IN_DOUBT = (
+    "what float32 leaves in doubt about a rounding to 16 bits is found in double, which is rare"
+)
 A_WEIGHT = "a weight in float64 and its offset are added before they are rounded"
 
 # By the beginning of a kernel's title: FP64 instructions an element, at most, and why.
 FP64_BY_DESIGN = {
-    "reduce_": (20.0, SUMS_AND_RESULTS),
+    "reduce_": (21.0, SUMS_AND_RESULTS),
     "sum_columns": (4.0, SUMS),
     "square_with_gradient": (1.5, SUMS),
     "moment_columns": (19.0, SUMS_AND_RESULTS),
     "weighted_blocks": (20.0, SUMS_AND_RESULTS),
-    "finish_chunks": (33.0, OF_PARTS),
+    "finish_chunks": (37.0, OF_PARTS),
     "strip_moments": (11.0, OUT_OF_RANGE),
     "whole_forward": (11.0, OUT_OF_RANGE),
     "strip_sums": (0.4, OF_TILES),
@@ -50,6 +53,8 @@ FP64_BY_DESIGN = {
     "lse_of_rows": (0.4, OF_ROUNDS),
     "norm_long_sums": (0.3, f"{OF_CHUNKS}; {A_WEIGHT}"),
     "few_rows": (3.5, SUMS),
+    "few_rows_rounded": (9.0, IN_DOUBT),
+    "few_weighted": (19.0, SUMS),
     "norm_parameters": (2.0, OF_PARTS),
     "norm_backward_rows": (2.0, EVERY_14_ROWS),
     "map_columns": (1.4, A_RESULT),
@@ -58,6 +63,7 @@ FP64_BY_DESIGN = {
 
 HELD = "a row in registers, as much of it as leaves two blocks to a multiprocessor"
 ANY_STRIDES = "what it reads is found element by element, which costs more than the stack"
+STORED = "a result's dtype is chosen where it is stored"
 ANY = "a switch over all activations needs as many registers as the longest"
 
 # By the beginning of a kernel's title: bytes of stack, at most, and why. Most are of spills.
@@ -65,8 +71,12 @@ FRAMES = {
     "forward_rows, norm, chunks found, quick rows": (16, HELD),
     "norm_backward_rows, any strides": (48, ANY_STRIDES),
     "map_rows, bias rows backward, any activation": (32, ANY),
-    "sums_of_columns, bias gradient": (8, ANY),
-    "sums_of_segments, bias gradient": (16, ANY),
+    "norm_backward_ahead, any activation": (8, ANY),
+    "sums_of_columns, any activation": (8, ANY),
+    "sums_of_segments, any activation": (16, ANY),
+    "forward_rows, softmax, whole, columns, float16": (8, HELD),
+    "reduce_few_rows": (24, STORED),
+    "sum_columns, aligned, valid, bfloat16": (8, STORED),
     "reduce_few_of_row, , bfloat16": (8, "two numbers more than its registers for eight columns"),
 }
 

@@ -176,11 +176,12 @@ def _rows(op: Any, options: Options, report: Report) -> Iterator[ErrorRow]:
 
 
 _LEGEND = """\
-y, dx (dresidual, too), dweight, and dbias or dgate: the worst error in units of the stated bound
-and the oracle's own, over data of both signs and four orders of magnitude, 1e4 + rand, near 1e30
-(where the dtype has that), constant, nearly constant, with one huge element, and such whose
-roundings add up; rows of one element among them. The gradients are those for the statistics that
-forward saved. Half a unit in the last place is a part of the bound: 16-bit results use all of it."""
+y, dx (dresidual, too), dweight, and dbias or dgate: the worst error in units of the stated
+bound and the oracle's own, over data of both signs and four orders of magnitude, 1e4 + rand,
+near 1e30 (where the dtype has that), constant, nearly constant, with one huge element, and such
+whose roundings add up; rows of one element among them. The gradients are those for the
+statistics that forward saved. Half a unit in the last place is a part of the bound: 16-bit
+results use all of it."""
 
 CHECK = check_by_cases(
     _rows,

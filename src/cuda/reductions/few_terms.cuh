@@ -478,9 +478,7 @@ void few_columns_gradient(FASTACT_GRID_CONSTANT const FewGradient<T> g) {
 
 // A warp's vectors go through shared memory, so that each of its stores is of lines as a whole.
 template <int inner, class T, bool skips>
-FASTACT_KERNEL_OF(kThreads, sizeof(T) == 4 ? 4
-                            : inner < 4    ? 3
-                                           : 2)
+FASTACT_KERNEL_OF(kThreads, sizeof(T) == 4 || inner < 4 ? 3 : 2)
 void few_rows_gradient(FASTACT_GRID_CONSTANT const FewGradient<T> g) {
   constexpr int kSize = Vec<T>::kSize;
   FASTACT_SHARED(Vec<T>, tile, kThreads * inner);
