@@ -296,8 +296,6 @@ def _options(op: Any, entry: str, draw: Draw, shape: Shape) -> dict[str, Any]:
         named.pop("returned", None)
         if OF_X in op.saves and TOLD in named:  # dy leads
             named[OF_X] = named.pop(TOLD)
-            if draw.dtype.name in _CHOICES[TOLD] and draw.chance(0.5):
-                named[TOLD] = draw.dtype.name
     has_groups = "groups" in defaults and draw.device == "cpu" and entry != "merge"
     if has_groups and axes_of(op, shape, named)[0] and draw.chance(0.2):
         named["groups"] = r.choice((3, 5, 40))  # labels are below 3

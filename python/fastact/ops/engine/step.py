@@ -352,7 +352,11 @@ class Step:
             if view.shape in allowed and name in self.call.arrays:
                 continue
             if name not in self.call.arrays:  # a number
-                if allowed[0] != shape:
+                told = getattr(self.options, TOLD, None)
+                if rule == validate.OF_RESULT.dtype and told is not None:
+                    model = data.shaped(allowed[0]).of_dtype(told)
+                    views[name] = self.call.repeated(self._number(name), model)
+                elif allowed[0] != shape:
                     views[name] = self._repeated(name, view, data.shaped(allowed[0]))
                 continue
             note = getattr(self.shapes, f"{name}_note", "")
@@ -371,7 +375,15 @@ class Step:
         if view.size:
             return view.repeats(model)
         # Of an array of no elements it has no memory.
-        return self.call.repeated(getattr(self.options, name), model)
+        return self.call.repeated(self._number(name), model)
+
+    def _number(self, name: str) -> float:
+        parts = self.spec.parts
+        return (
+            (self.options.dy[parts.index(name)] or 0.0)
+            if name in parts
+            else getattr(self.options, name)
+        )
 
     # --- outputs ----------------------------------------------------------------------------------
 
