@@ -125,7 +125,8 @@ def _sharing(op: Any, entry: str, named: dict[str, Any]) -> tuple[dict[str, Any]
             return {"dx": ("x",)}, ()
         if not back:
             return {}, ("x", "dy", "weights", "where", "by")
-        one = len(op.gradients) == 1 and "x" in op.saves and not (pair and named["weighted"])
+        twice = pair and (named["weighted"] or named.get(TOLD) is not None)  # x is read
+        one = len(op.gradients) == 1 and "x" in op.saves and not twice
         incoming = ("dy", "dmean", "dvar", "dm2", "weights", "where", "by")
         incoming = () if is_sum(op) and one else incoming
         return ({"dx": ("x",)}, incoming) if one else ({}, ("x", *incoming))
