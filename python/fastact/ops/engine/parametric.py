@@ -68,8 +68,9 @@ class Parametric(CachedOp[P, R]):
                     f"{call.where}: {like} must have at most {axes.MOST - 1} axes with one "
                     f"{self.parameter} for all, got {ndim}"
                 )
-            if options.channel_axis != 1:  # the default, which x need not have
-                axes.one(call.where, options.channel_axis, ndim, "channel_axis", of=like)
+            axis = options.channel_axis
+            if type(axis) is not int or axis != 1:  # the default, which x need not have
+                axes.one(call.where, axis, ndim, "channel_axis", of=like)
             return Channels(0, own, True)
         axis = axes.one(call.where, options.channel_axis, ndim, "channel_axis", of=like)
         return Channels(axis, shape[axis : axis + 1], False)
