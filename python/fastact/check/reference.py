@@ -730,7 +730,7 @@ def codes(y: Any, scale: Any, dtype: str) -> Any:
     The nearest number of the table, and of two the one with the even code.
     """
     scale = np.asarray(scale)
-    if scale.ndim and y.size:
+    if scale.ndim and scale.shape[-1]:
         scale = np.repeat(scale, y.shape[-1] // scale.shape[-1], -1)
     with np.errstate(all="ignore"):
         quotient = y.astype(scale.dtype) / scale
