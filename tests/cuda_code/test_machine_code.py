@@ -72,6 +72,8 @@ FRAMES = {
     "norm_backward_rows, any strides": (48, ANY_STRIDES),
     "map_rows, bias rows backward, any activation": (32, ANY),
     "norm_backward_ahead, any activation": (8, ANY),
+    "sums_of_columns, bias gradient": (8, ANY),
+    "sums_of_segments, bias gradient": (16, ANY),
     "sums_of_columns, any activation": (8, ANY),
     "sums_of_segments, any activation": (16, ANY),
     "forward_rows, softmax, whole, columns, float16": (8, HELD),
