@@ -79,7 +79,6 @@ FRAMES = {
     "forward_rows, softmax, whole, columns, float16": (8, HELD),
     "reduce_few_rows": (24, STORED),
     "sum_columns, aligned, valid, bfloat16": (8, STORED),
-    "reduce_few_of_row, , bfloat16": (8, "two numbers more than its registers for eight columns"),
 }
 
 
