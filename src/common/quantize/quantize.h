@@ -1,4 +1,4 @@
-// Results in 8 bits: codes, each of which stands for code * scale.
+// Results in 8 bits: codes. A code stands for code * scale.
 //
 // A code is x / scale, rounded to int8 or to float8 e4m3 (P. Micikevicius et al., "FP8 Formats for
 // Deep Learning", https://arxiv.org/abs/2209.05433: 4 bits of exponent, 3 of mantissa, no

@@ -256,7 +256,7 @@ void few_rows(FASTACT_GRID_CONSTANT const RowSums sums,
 }
 
 // A variance or deviation of 16 bits from the distances of all pairs, n m2 = sum (x - y)^2: in
-// float32 within 11 roundings, of which each is 2^-24. Where all numbers within 2^-20 of it round
+// float32 within 11 roundings of 2^-24 each. Where all numbers within 2^-20 of it round
 // to the same 16 bits, so does what moments_of_few finds. False where they don't, or where squares
 // leave the range.
 template <class T, int inner>

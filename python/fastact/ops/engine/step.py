@@ -378,12 +378,11 @@ class Step:
         return self.call.repeated(self._number(name), model)
 
     def _number(self, name: str) -> float:
+        """Give the number in an array's place: 0 for a part of a tuple that is None."""
         parts = self.spec.parts
-        return (
-            (self.options.dy[parts.index(name)] or 0.0)
-            if name in parts
-            else getattr(self.options, name)
-        )
+        if name in parts:
+            return self.options.dy[parts.index(name)] or 0.0
+        return getattr(self.options, name)  # type: ignore[no-any-return]
 
     # --- outputs ----------------------------------------------------------------------------------
 
