@@ -875,7 +875,8 @@ def layout_free(request: Request) -> bool:
     """Whether the bits are promised to be the same for operands that lie in another way."""
     op, notes, back = fa.ops[request.op], request.notes, request.entry.startswith("backward")
     shape, named = notes["shape"], notes["options"]
-    flat = not back or len(shape) <= 2
+    is_single = op.family == "parametric" and request.given[op.parameter].shape in ((), (1,))
+    flat = not back or len(shape) <= 2 - is_single
     if is_sum(op) or op.family in ("reductions", "statistics"):
         axes, _ = axes_of(op, shape, named)
         if "groups" in named:
@@ -886,7 +887,7 @@ def layout_free(request: Request) -> bool:
         return sum(rows.split[a] > 1 for a in rows.axes) <= 1 and flat
     if op.family == "gated":
         return not back or request.given.get("bias") is None
-    return op.family not in ("gates", "bias") or flat
+    return op.family not in ("gates", "bias", "parametric") or flat
 
 
 def _repeats_once(request: Request) -> bool:
