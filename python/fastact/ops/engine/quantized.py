@@ -22,7 +22,7 @@ import numpy as np
 
 from ... import _cpu
 from ..._cpu import View
-from ...interop import validate
+from ...interop import foreign, validate
 from ...interop.frameworks import IMMUTABLE, framework_of, namespace, see
 from .step import Step
 
@@ -226,6 +226,7 @@ class _Quantized:
             shape: tuple[int, ...] = ()
             self.number = float(values)
         else:
+            foreign.plain(where, "scale", scale)
             validate.one_framework(where, {"x": self.call.framework, "scale": framework})
             view = self.given = see(where, "scale", scale, framework, place)
             validate.has_dtype(where, "scale", view, "compute_type", self.now.leader, self.leader)
