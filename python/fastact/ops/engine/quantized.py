@@ -132,7 +132,12 @@ class Quantizes:
                 f"fastact.{self.name}.quantized: it draws a number for each element, and has no "
                 f"codes; drop elements first, and give the norm what is left"
             )
-        return _Quantized(self, args, kwargs, dtype, per, scale).results(out)
+        called = f"fastact.{self.name}"
+        try:
+            return _Quantized(self, args, kwargs, dtype, per, scale).results(out)
+        except (TypeError, ValueError) as error:  # arguments are the call's, and so are its words
+            error.args = (str(error).replace(f"{called}:", f"{called}.quantized:", 1),)
+            raise
 
 
 class _Quantized:
