@@ -188,8 +188,10 @@ def test_refused_beside_an_array(case):
             ("mean_var.backward: dy[0]", fa.mean_var.backward, ((value, None), x), {}),
             ("lstm_gates: c_prev", fa.lstm_gates, (packed, value), {}),
             ("lstm_gates: recurrent", fa.lstm_gates, (packed, f32(2, 3)), {"recurrent": value}),
-            *((f"{op.name}.backward.backward: ddx", op.backward.backward, args, {})
-              for op, args in second_derivatives(value)),
+            *(
+                (f"{op.name}.backward.backward: ddx", op.backward.backward, args, {})
+                for op, args in second_derivatives(value)
+            ),
         ]
     for where, call, args, named in calls:
         refused(rf"^fastact\.{re.escape(where)} {words}", call, *args, error=error, **named)
