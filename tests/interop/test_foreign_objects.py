@@ -158,6 +158,15 @@ def test_refused_as_the_first_array(case):
     refused(rf"^fastact\.bias_grad: dy {words}", fa.bias_grad, value, error=error)
 
 
+def second_derivatives(ddx: Any) -> list[tuple[Any, tuple[Any, ...]]]:
+    """Arguments of calls by a kernel and by a formula."""
+    x = f32(2, 3)
+    return [
+        (fa.rms_norm, (ddx, None, x, *fa.rms_norm.forward(x)[1])),
+        (fa.snake, (ddx, None, x, x, f32(1))),
+    ]
+
+
 @pytest.mark.parametrize("case", REFUSED)
 def test_refused_beside_an_array(case):
     value, error, words = REFUSED[case]
@@ -169,6 +178,8 @@ def test_refused_beside_an_array(case):
         ("bias_act: residual", fa.bias_act, (x, f32(3)), {"residual": value}),
         ("batch_norm: running_var", fa.batch_norm, (x, f32(3), value), {}),
         ("layer_norm.backward: rstd", fa.layer_norm.backward, (x, x, f32(2, 1), value), {}),
+        ("prelu: weight", fa.prelu, (x, value), {}),
+        ("softmax: sink", fa.softmax, (x,), {"sink": value}),
     ]
     if not isinstance(value, complex):  # which is no number that stands for an array, but a number
         calls += [
@@ -177,9 +188,25 @@ def test_refused_beside_an_array(case):
             ("mean_var.backward: dy[0]", fa.mean_var.backward, ((value, None), x), {}),
             ("lstm_gates: c_prev", fa.lstm_gates, (packed, value), {}),
             ("lstm_gates: recurrent", fa.lstm_gates, (packed, f32(2, 3)), {"recurrent": value}),
+            *(
+                (f"{op.name}.backward.backward: ddx", op.backward.backward, args, {})
+                for op, args in second_derivatives(value)
+            ),
         ]
     for where, call, args, named in calls:
         refused(rf"^fastact\.{re.escape(where)} {words}", call, *args, error=error, **named)
+
+
+@pytest.mark.parametrize("case", ["subclass", "matrix", "masked"])
+def test_refused_where_no_other_array_lies(case):
+    """Where a number, or no array that NumPy converts, may be given too."""
+    value, error, words = REFUSED[case]
+    like = np.asarray(value)
+    refused(rf"^fastact\.relu\.quantized: scale {words}", fa.relu.quantized, f32(2, 3), scale=value,
+            error=error)  # fmt: skip
+    for op in (fa.tanh, fa.softmax):
+        refused(rf"^fastact\.{op.name}\.\S*: \S*.* {words}", op.jvp, like, tangents=value,
+                error=error)  # fmt: skip
 
 
 @pytest.mark.parametrize("case", ["lazy", "labelled", "table", "subclass", "matrix", "masked"])

@@ -295,6 +295,17 @@ def test_what_is_wrong_is_told_and_nothing_is_written(op, case):
     assert (codes == 77).all()
 
 
+@each_op
+def test_errors_of_the_arguments_name_it(op):
+    bound = op.bound("call", sampled(op, "float32", (2, 8)))
+    rest = bound.args[1:]
+    for args in (("text", *rest), (np.ones((2, 8), complex), *rest), ()):
+        with pytest.raises(TypeError, match=rf"^fastact\.{op.name}\.quantized: "):
+            op.quantized(*args, **bound.keywords)
+    with pytest.raises(TypeError, match=rf"^fastact\.{op.name}\.quantized: unknown keyword"):
+        op.quantized(*bound.args, **bound.keywords, no_such_option=1)
+
+
 def test_results_lie_apart():
     x = np.zeros((2, 8), np.float32)
     with pytest.raises(ValueError, match=r"out\[0\] must not share memory with x"):

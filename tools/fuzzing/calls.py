@@ -16,7 +16,7 @@ import numpy as np
 
 import fastact as fa
 from fastact.check.expected import Expected, expected
-from fastact.interop.validate import DATA
+from fastact.interop.validate import DATA, PARAMETER
 from fastact.measure.cases import (
     Case,
     arrays_of_entry,
@@ -107,9 +107,6 @@ _CHECKED: dict[str, tuple[Any, ...]] = {
     "seed": (0, 3, 2**32, 2**64 - 1, -7),
     "offset": (0, 1, 2, 3, 5, 2**34 - 3, 2**63 - 1),
 }  # fmt: skip
-
-#: Arrays whose gradients have their own shape and dtype.
-_PARAMETERS = ("weight", "bias", "recurrent_bias", "weights", "sink")
 
 _NOT_DRAWN = ("out", "accumulate", "stream", "num_batches", "shape", "count", "axis")
 
@@ -460,12 +457,16 @@ class _Arrays:
         if name == "weight" and is_loss(op):
             made = draw.array(name, shape, "positive", dtype)
             return replace(made, form="array") if made.form == "scalar" else made
-        if name in ("weight", "bias", "recurrent_bias"):
-            return draw.array(name, shape, "plain" if op.family == "norms" else values,
-                              self.parameter)  # fmt: skip
+        if op.family == "parametric" and draw.chance(0.3):  # one for all channels
+            return replace(
+                draw.array(name, draw.r.choice(((), (1,))), values, self.parameter), form="array"
+            )
         if name in ("mean", "rstd"):  # of a channel, which may be 1-D too
             shape = self.shapes["weight"] if draw.chance(0.5) else shape
             return draw.array(name, shape, values, dtype)
+        if op.roles.get(name) == PARAMETER:
+            return draw.array(name, shape, "plain" if op.family == "norms" else values,
+                              self.parameter)  # fmt: skip
         is_state = op.family == "gates" and name == op.state
         return draw.array(name, shape, values, dtype, number=is_state and not self.back)
 
@@ -644,7 +645,7 @@ def _outs(op: Any, entry: str, arrays: _Arrays) -> dict[str, Any]:
         parameter = next((made[n] for n in of if made.get(n) is not None), None)
         if name == "share" and made.get("sink") is None:
             outputs.append(None)
-        elif entry == "backward" and name[1:] in _PARAMETERS:
+        elif entry == "backward" and op.roles.get(name[1:], DATA).dtype != DATA.dtype:
             outputs.append(parameter and (name, parameter.shape, parameter.dtype))
         elif name == "gates" and named.get("recompute"):
             outputs.append(None)
@@ -962,11 +963,11 @@ def refusable(request: Request) -> list[str]:
     return [n for n, v in request.given.items() if n in IMPOSSIBLE and not isinstance(v, Array)]
 
 
-#: Values of options that no call takes.
+#: Values of options that no call takes: of those that are drawn above a text, where that is wrong.
 IMPOSSIBLE: dict[str, Any] = {
+    **dict.fromkeys((*_NUMBERS, *_CHOICES, *_CHECKED), "1"),
     "axis": 64, "channel_axis": -65, "keepdims": 2, "interleaved": 2, "training": 2, "eps": -1.0,
-    "momentum": 1.5, "label_smoothing": -0.5, "limit": 0.0, "activation": "nothing", "order": "ii",
-    "reduction": "most", "gate": "third", "approximate": "exactly", "casting": "none",
-    "correction": "1", "num_groups": 0, "group_size": 0, "gate_first": 2, "scale": "1",
-    "p": 1.5, "seed": 2**64,
+    "momentum": 1.5, "label_smoothing": -0.5, "z_loss": -0.5, "limit": 0.0, "activation": "nothing",
+    "order": "ii", "approximate": "exactly", "num_groups": 0, "group_size": 0, "gate_first": 2,
+    "p": 1.5, "seed": 2**64, OF_X: "int32",
 }  # fmt: skip

@@ -31,8 +31,9 @@ import torch
 
 import fastact as fa
 from fastact import _cpu
-from fastact.measure.cases import example
+from fastact.measure.cases import arrays_of_entry, example
 from fastact.ops.engine.op import arrays_of
+from fastact.ops.engine.quantized import Quantizes
 
 from . import calls, campaign, native_calls
 from .campaign import Failure, Settings, Tally
@@ -163,7 +164,12 @@ class Exporter:
         return _PLAIN
 
 
-_ARRAYS = {"weight", "bias", "residual", "recurrent", "recurrent_bias", "dtotal", "mask"}
+_ARRAYS = {
+    name
+    for op in fa.ops.values()
+    for entry in op.entry_points
+    for name in arrays_of_entry(op, entry)
+}
 
 
 def _raise(error: Exception) -> Any:
@@ -492,8 +498,13 @@ class HostileCase:
         self.case.request = replace(self.case.request, by_position=False)
         self.live = Live(self.case.request, self.case.values[0])
         self.args, self.named = list(self.live.args), dict(self.live.named)
+        self.function = calls.function(self.case.request)
         places: list[Any] = list(range(len(self.args)))
         places += sorted(self.named)
+        is_call = self.case.request.entry == "call" and not self.case.request.outs
+        if is_call and isinstance(self.case.op, Quantizes) and r.random() < 0.3:
+            self.function = self.case.op.quantized
+            places += ["dtype", "per", "scale", "out"]
         places += ["out", "stream", "accumulate", "axis", "eps", "activation"][: r.randrange(7)]
         parameters = sorted(getattr(self.case.op, "parameters", ()))
         self.at = r.choice([*places, *parameters, *places[:1]])
@@ -545,7 +556,7 @@ class HostileCase:
 
     def run(self) -> str:
         """Some calls of it; what became of the first one."""
-        function, outcomes = calls.function(self.case.request), []
+        function, outcomes = self.function, []
         written = set(self.live.written)
         if self.at == "training":  # any true object asks for running statistics
             written |= {"running_mean", "running_var"}

@@ -175,6 +175,7 @@ class Call:
             validate.holds(self.where, name, value, model.dtype_name)
             self.views[name] = self.repeated(float(value), model)
             return
+        foreign.plain(self.where, name, value)
         framework = framework_of(value)
         if framework is not self.framework and not (framework is None and self.framework is NUMPY):
             raise TypeError(

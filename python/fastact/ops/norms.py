@@ -228,15 +228,6 @@ def dropout_add_layer_norm(
     mean) / sqrt(variance + eps) * weight + bias)``, mean and variance of total over `axis`; on the
     CPU in one pass over memory.
 
-    Parameters
-    ----------
-    p : float
-        The probability that an element of x is dropped, from 0 to 1.
-    seed : int
-        Which mask it is: from -2**63 to 2**64 - 1, modulo 2**64.
-    offset : int, default 0
-        The number of the first element of x, from 0 to 2**63 - 1, as `dropout` has it.
-
     See Also
     --------
     fastact.add_layer_norm : The same without dropout.
@@ -297,15 +288,6 @@ def dropout_add_rms_norm(
     ``total = dropout(x, p, seed=seed, offset=offset, residual=residual)`` and ``y = act(total /
     sqrt(mean(total**2) + eps) * (weight + weight_offset))``, the mean over `axis`; on the CPU in
     one pass over memory.
-
-    Parameters
-    ----------
-    p : float
-        The probability that an element of x is dropped, from 0 to 1.
-    seed : int
-        Which mask it is: from -2**63 to 2**64 - 1, modulo 2**64.
-    offset : int, default 0
-        The number of the first element of x, from 0 to 2**63 - 1, as `dropout` has it.
 
     See Also
     --------
@@ -371,7 +353,9 @@ def l2_normalize(
     -----
     The gradient has sums in the place of means: ``dx = rstd * (g - xhat * sum(g * xhat))``, rstd
     one over the length. Where that is at most eps, the divisor is a constant, and ``dx = g / eps``.
-    By an infinite length a finite number is 0, and an infinity is NaN.
+    By an infinite length a finite number is 0, and an infinity is NaN. rstd is of float32 (float64
+    for float64), where it is infinite for lengths below 3e-39: with an eps as small, y is then no
+    number.
 
     References
     ----------

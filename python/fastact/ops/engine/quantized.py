@@ -22,7 +22,7 @@ import numpy as np
 
 from ... import _cpu
 from ..._cpu import View
-from ...interop import validate
+from ...interop import foreign, validate
 from ...interop.frameworks import IMMUTABLE, framework_of, namespace, see
 from .step import Step
 
@@ -132,7 +132,12 @@ class Quantizes:
                 f"fastact.{self.name}.quantized: it draws a number for each element, and has no "
                 f"codes; drop elements first, and give the norm what is left"
             )
-        return _Quantized(self, args, kwargs, dtype, per, scale).results(out)
+        called = f"fastact.{self.name}"
+        try:
+            return _Quantized(self, args, kwargs, dtype, per, scale).results(out)
+        except (TypeError, ValueError) as error:  # arguments are the call's, and so are its words
+            error.args = (str(error).replace(f"{called}:", f"{called}.quantized:", 1),)
+            raise
 
 
 class _Quantized:
@@ -226,6 +231,7 @@ class _Quantized:
             shape: tuple[int, ...] = ()
             self.number = float(values)
         else:
+            foreign.plain(where, "scale", scale)
             validate.one_framework(where, {"x": self.call.framework, "scale": framework})
             view = self.given = see(where, "scale", scale, framework, place)
             validate.has_dtype(where, "scale", view, "compute_type", self.now.leader, self.leader)

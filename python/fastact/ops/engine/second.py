@@ -18,7 +18,7 @@ import numpy as np
 
 from ..._cpu import TERMS, CachedCall, View
 from ...interop import handlers, validate
-from ...interop.foreign import describe
+from ...interop.foreign import describe, plain
 from ...interop.frameworks import NUMPY, namespace
 from . import axes, fused
 from .op import EntryPoint, arrays_of, result_of
@@ -272,6 +272,7 @@ def _checked_tangents(
             f"{describe(tuple(given))}"
         )
     for (name, array), tangent in zip(arrays.items(), given, strict=True):
+        plain(where, f"the tangent of {name}", tangent)
         expected, found = (
             (tuple(getattr(a, "shape", ())), getattr(a, "dtype", None)) for a in (array, tangent)
         )

@@ -407,6 +407,12 @@ residual : array, or Python scalar
     Of x's shape and dtype.
 gate : array, or Python scalar
     Of x's shape and dtype.
+p : float
+    The probability that an element of x is dropped, from 0 to 1.
+seed : int
+    Which mask it is: from -2**63 to 2**64 - 1, modulo 2**64.
+offset : int, default 0
+    The number of the first element of x, from 0 to 2**63 - 1, as `dropout` has it.
 {weights} : array, optional
     {lengths}; of x's dtype or a wider one.{either}
 axis : int or tuple of int, default -1
@@ -471,7 +477,7 @@ with x is normalised as it is in that type, which it must not leave."""
 _TOTAL = """y : array
     The normalised sum, of x's shape, dtype and framework.
 total : array
-    The sum x + residual, rounded to x's dtype. It is normalised as rounded, so that y is the norm
+    The sum, rounded to x's dtype. It is normalised as rounded, so that y is the norm
     of this sum; kernels that normalise the sum before they round it, as vLLM's and flash-attn's,
     differ by that rounding in 16 bits."""
 
@@ -549,6 +555,8 @@ _NORM_ERRORS = (
     ("num_groups", "ValueError", "a number of groups that does not fit"),
     ("eps", "ValueError", "a negative eps"),
     ("casting", "ValueError", "another casting"),
+    ("seed", "TypeError", "a seed or an offset that is no integer"),
+    ("seed", "ValueError", "a p, a seed or an offset out of range"),
 )
 
 # --- softmax --------------------------------------------------------------------------------------

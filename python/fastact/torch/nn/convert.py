@@ -3,24 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any, TypeAlias
 
 import torch
 
-from . import (
-    activations,
-    bias,
-    dropout,
-    gated,
-    gates,
-    norms,
-    parametric,
-    softmax,
-    sync_batch_norm,
-)
+from . import bias, dropout, gated, gates, norms, parametric, softmax, sync_batch_norm  # noqa: F401
 from .activations import ACTIVATIONS, ActivationModule
 from .module import Module, WithActivation
 
@@ -30,24 +20,18 @@ Only: TypeAlias = (
     "Callable[[str, torch.nn.Module], bool] | None"
 )
 
-_ROOMS = (
-    activations,
-    bias,
-    dropout,
-    gated,
-    gates,
-    norms,
-    parametric,
-    softmax,
-    sync_batch_norm,
-)
+
+def _derived(cls: type[Module]) -> Iterator[type[Module]]:
+    for derived in cls.__subclasses__():
+        yield derived
+        yield from _derived(derived)
+
 
 #: The class that takes the place of each of torch's classes.
 REPLACEMENTS: dict[type[torch.nn.Module], type[Module]] = {
     base: cls
-    for room in _ROOMS
-    for name, cls in vars(room).items()
-    if isinstance(cls, type) and issubclass(cls, Module) and not name.startswith("_")
+    for cls in _derived(Module)
+    if not cls.__name__.startswith("_")
     for base in cls.__bases__
     if vars(torch.nn).get(base.__name__) is base and base is not torch.nn.Module
 }
