@@ -93,7 +93,8 @@ struct BiasBackward : BiasChunks {
     if (act.takes_parameter()) {
       const Bias w = bias_of_chunk();
       act.kernels->gradients[act.activation - kActivations][plan.is_double](
-          gradient, reader.load(BiasCall::kX, x), w.at, w.period, to, z, count);
+          gradient, reader.load(BiasCall::kX, x), w.at, w.period, to, z, count,
+          gradient == dy ? 0 : ahead);
       if (lanes) sums.each[0].kernels->add_terms(z, count, phase, 0, *lanes);
       reader.finish(BiasCall::kOut, to, product, plan.accumulate);
       made[0] = z;

@@ -212,12 +212,16 @@ __attribute__((noinline)) void set_gradients(const F& f, const C* dy, const C* x
 
 template <class C, template <class, bool> class A>
 void channel_forward(const char* from, const char* parameters, int64_t period, char* to, int64_t n,
-                     int64_t, const double*) {
+                     int64_t ahead, const double*) {
   const A<C, false> f(nullptr);
   const C* x = reinterpret_cast<const C*>(from);
   C* y = reinterpret_cast<C*>(to);
   Biases<C> all(parameters, period);
   const int64_t i = for_groups(0, n, &all, [&](int64_t at, int64_t, const C* w) FASTACT_INLINED {
+    if (ahead != 0) {
+      prefetch(x + at, ahead);
+      prefetch(y + at, ahead);
+    }
     set_values(f, x + at, w, y + at);
   });
   if (i == n) return;
@@ -230,12 +234,17 @@ void channel_forward(const char* from, const char* parameters, int64_t period, c
 
 template <class C, template <class, bool> class A>
 void gradients(const char* incoming, const char* from, const char* parameters, int64_t period,
-               char* to, char* of_w, int64_t n) {
+               char* to, char* of_w, int64_t n, int64_t ahead) {
   const A<C, false> f(nullptr);
   const C *dy = reinterpret_cast<const C*>(incoming), *x = reinterpret_cast<const C*>(from);
   C *dx = reinterpret_cast<C*>(to), *terms = reinterpret_cast<C*>(of_w);
   Biases<C> all(parameters, period);
   const int64_t i = for_groups(0, n, &all, [&](int64_t at, int64_t, const C* w) FASTACT_INLINED {
+    if (ahead != 0) {
+      prefetch(dy + at, ahead);
+      prefetch(x + at, ahead);
+      prefetch(dx + at, ahead);
+    }
     set_gradients(f, dy + at, x + at, w, dx + at, terms + at);
   });
   if (i == n) return;

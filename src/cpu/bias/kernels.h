@@ -38,9 +38,10 @@ struct BiasKernels {
                                          const double* parameters, double* lane, bool fresh);
 
   // dx OUT and terms OUT = dy IN times the derivatives of f(x IN, w IN) by x and by w, of float and
-  // of double. w: as the bias.
+  // of double. w: as the bias; terms stay in the caches, and are not prefetched.
   void (*gradients[kChannelFunctions][2])(const char* dy, const char* x, const char* w,
-                                          int64_t period, char* dx, char* terms, int64_t n);
+                                          int64_t period, char* dx, char* terms, int64_t n,
+                                          int64_t ahead);
 
   // y OUT = what dropout makes of x IN; [1]: and residual IN, which else is not read. index: of the
   // first element, with the offset; or of each IN (n), where x is of float or of double.

@@ -22,6 +22,10 @@ constexpr int64_t kL2Bytes = 3 << 18;
 // (norms.md, softmax.md).
 constexpr int64_t kNear = 2 << 20;
 
+// The same for rows of channels that go by eight at a time: it and the output fit into the
+// second-level cache. In the next one the hardware's prefetcher does not follow them (norms.md).
+constexpr int64_t kNearRows = 512 << 10;
+
 // Rows of norms backward that pass 2 takes together: their x and dy, and the same where no gradient
 // of a parameter is wanted (norms.md).
 constexpr int64_t kNormBandBytes = 2 << 20;

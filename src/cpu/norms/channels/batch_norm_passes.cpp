@@ -45,7 +45,7 @@ struct BatchNormChunks {
         // Chunks without a buffer are as long as they like.
         longest(is_plain ? std::max(s.columns.size, kRowsAtOnce * kTile) : kPiece),
         at_once(most_rows(n)),
-        is_near(s.size() * s.item <= kNear || s.dtype != s.compute_dtype),
+        is_near(s.size() * s.item <= kNearRows || s.dtype != s.compute_dtype),
         is_short(n.operands.columns.size < shortest_of(n)) {}
 
   // Of a row that has a call of its own.
