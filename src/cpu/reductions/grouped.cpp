@@ -112,7 +112,7 @@ struct GroupedInputs {
     }
   }
 
-  // What the mean of a run of n doubles, `count` of which are counted, lost as it was rounded.
+  // What the rounding of a mean lost: of a run of n doubles, `count` of them not skipped.
   double lost_by_mean(const char* from, int64_t n, double count, double mean) const {
     alignas(64) double lanes[2 * kLanes];
     std::fill_n(lanes, 2 * kLanes, -0.0);
