@@ -3,6 +3,7 @@
 The oracle is the op itself, of the elements of each group alone, and NumPy's `add.at`.
 """
 
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -145,11 +146,11 @@ def test_sums_as_numpys_add_at(dtype, groups, is_sorted):
     )
 
 
-@pytest.mark.parametrize("far", [0.0, 1e4, 1e8])
+@pytest.mark.parametrize("far", [0.0, 1e4, 1e8, 1e12])
 @pytest.mark.parametrize("is_sorted", [False, True])
 @pytest.mark.parametrize("groups", [1, 7, 2000])
 def test_values_far_from_0_lose_no_digits(far, is_sorted, groups):
-    """Within the op's bound, of mean / std up to 1e8; the first element may lie far off."""
+    """m2 as if the mean were 0, however far it is, for x - far is exact; the first lies far off."""
     r = np.random.default_rng(3)
     x, labels = r.standard_normal(50_000) + far, r.integers(0, groups, 50_000)
     x[0] += 1e6
@@ -157,12 +158,30 @@ def test_values_far_from_0_lose_no_digits(far, is_sorted, groups):
     found = fa.moments(x, by=labels, groups=groups)
     bounds = fa.moments.bounds
     for g in range(min(groups, 20)):
-        of = x[labels == g].astype(np.longdouble)
+        of = (x[labels == g] - far).astype(np.longdouble)
         m2 = ((of - of.mean()) ** 2).sum()
-        share = bounds.m2_double + bounds.far * abs(of.mean()) / np.sqrt(m2 / len(of))
-        assert abs(found.m2[g] - m2) <= share * m2
-        assert abs(found.mean[g] - of.mean()) <= bounds.mean * abs(of).mean()
+        assert abs(found.m2[g] - m2) <= bounds.m2_double * m2
+        assert abs(found.mean[g] - far - of.mean()) <= bounds.mean * abs(of + far).mean()
         assert found.count[g] == len(of)
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_moments_beside_exact_fractions(seed):
+    """However far from 0 the mean is: in any order, sorted, and with NaN."""
+    r = np.random.default_rng(seed)
+    n, groups = r.integers(2, 1500), r.integers(1, 40)
+    x = r.standard_normal(n) * 10.0 ** r.integers(-3, 4) + 10.0 ** r.integers(0, 15)
+    labels = r.integers(0, groups, n)
+    if seed % 2:
+        labels.sort()
+    if seed % 3 == 0:
+        x[r.random(n) < 0.1] = np.nan
+    found = fa.moments(x, by=labels, groups=groups, skipna=True)
+    for g in range(groups):
+        of = [Fraction(value) for value in x[labels == g].tolist() if value == value]
+        mean = sum(of) / max(len(of), 1)
+        m2 = sum((value - mean) ** 2 for value in of)
+        assert abs(Fraction(float(found.m2[g])) - m2) <= Fraction(fa.moments.bounds.m2_double) * m2
 
 
 def test_equal_values_have_no_variance():

@@ -105,8 +105,21 @@ struct GroupedInputs {
       const Accumulator& of = r.table->accumulators[what];
       of.kernels[s.dtypes[G::kX]].blocks(from + i * s.items[G::kX], &start, 1, run, 0, results, 1);
       const double count = g.skips ? results[of.sets - 1] : double(run);
+      if (g.lane == kLaneMoments)
+        results[2] =
+            g.is_double ? lost_by_mean(from + i * sizeof(double), run, count, *results) : 0;
       g.kernels->add_block[g.lane](results, count, at[i], lanes, lanes_of(g) + 1);
     }
+  }
+
+  // What the rounding of a mean lost: of a run of n doubles, `count` of them not skipped.
+  double lost_by_mean(const char* from, int64_t n, double count, double mean) const {
+    alignas(64) double lanes[2 * kLanes];
+    std::fill_n(lanes, 2 * kLanes, -0.0);
+    r.table->first_passes[g.skips].kernels[kF64].add_terms(from, n, 0, mean, lanes);
+    double sum;
+    r.table->fold_each(lanes, kLanes, 1, &sum);
+    return sum / count;
   }
 
   const double* stage_weights(int64_t first, int64_t n, int64_t term, int64_t terms) {

@@ -144,8 +144,10 @@ void close_batch(const ManyMoments& of, int64_t lane, const ManyMoments& to) {
   double& weight = of.all[lane].weight;
   if (batch.left == batch.size) return;
   const double n = weight != 0 ? weight : batch.size - batch.left;
+  const double average = batch.first / n;
   Moments found = {};
-  moments_of_sums(batch.shift, batch.first, batch.second, n, &found.mean, &found.m2);
+  moments_of_average(batch.shift, average, batch.first, batch.second, &found.mean, &found.m2);
+  add_exactly(batch.shift, average, &found.mean_low);
   merge_into(found, n, 0, &to.all[lane]);
   batch = {};
   weight = 0;
@@ -266,7 +268,7 @@ void add_block_to_sum(const double* block, double n, int64_t at, char* memory, i
 void add_block_to_moments(const double* block, double n, int64_t at, char* memory, int64_t count) {
   const ManyMoments lanes(memory, count);
   close_batch(lanes, at, lanes);
-  if (n > 0) merge_into({block[0], block[1], 0, 0}, n, 0, &lanes.all[at]);
+  if (n > 0) merge_into({block[0], block[1], finite_or_zero(block[2]), 0}, n, 0, &lanes.all[at]);
 }
 
 template <class Of>

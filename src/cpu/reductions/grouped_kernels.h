@@ -29,6 +29,9 @@
 // - Weights may concentrate anywhere: an element of more than twice the weight of the shift's
 //   begins a batch about itself, so that Q <= (2 n + 1) m2; of double n <= 8, else 64.
 //
+// d is rounded by u |d|, and a batch's mean hands on what its own rounding lost. So no error grows
+// with |mean| / std.
+//
 // A run of elements of one lane is a block of the ungrouped reduction.
 #pragma once
 
@@ -88,7 +91,7 @@ struct GroupedKernels {
   bool (*add_plain[kLaneKinds][2][2])(const char* x, const char* labels, int64_t n, int64_t groups,
                                       bool skips, char* memory, int64_t count);
 
-  // n elements onto one lane: their sum, or their mean and m2.
+  // n elements onto one lane: their sum, or their mean, m2 and what the mean's rounding lost.
   void (*add_block[kLaneKinds])(const double* block, double n, int64_t at, char* memory,
                                 int64_t count);
 
