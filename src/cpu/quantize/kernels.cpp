@@ -29,9 +29,10 @@ double peak(const char* from, int64_t n) {
       most[i] = magnitude > most[i] ? magnitude : most[i];
     }
   });
-  for (int64_t half = kAtOnce / 2; half > 0; half /= 2)
-    for (int64_t i = 0; i < half; ++i) most[i] = most[i] > most[i + half] ? most[i] : most[i + half];
-  return double(bit_cast<C>(most[0]));
+  Bits all = 0;
+#pragma omp simd reduction(max : all)
+  for (int64_t i = 0; i < kAtOnce; ++i) all = most[i] > all ? most[i] : all;
+  return double(bit_cast<C>(all));
 }
 
 template <class C>
