@@ -4,8 +4,8 @@
     python tools/quantized_speed.py                      # all, at (4096, 4096)
     python tools/quantized_speed.py rms_norm gelu --shape 512,768 --dtypes bfloat16 --threads 1
 
-Both write into arrays that are there, in turns; a ratio is a median over pairs of neighbours. Of one
-thread the time is the processor's own.
+Both write into arrays that are there, in turns; a ratio is a median over pairs of neighbours. With
+one thread the time is the processor's own.
 """
 
 from __future__ import annotations

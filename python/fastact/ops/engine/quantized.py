@@ -15,7 +15,7 @@ import itertools
 import math
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from importlib import import_module
 from typing import Any, Literal, NamedTuple, TypeAlias
 
@@ -354,7 +354,7 @@ class _Quantized:
     ) -> None:
         """Work for each part, by so many threads at most, each with its share of scratch arrays."""
         for some in parts:
-            self.call.repeat(lambda i, at, some=some: work(some.part(i), at), some.count, threads)
+            self.call.repeat(partial(some.of, work), some.number, threads)
 
     def _own(self, view: View, axis: int, thread: int) -> View:
         """A thread's share of a scratch array."""
@@ -517,12 +517,12 @@ class _Parts(NamedTuple):
     axis: int | None = None
     first: int = 0
     length: int = 0
-    count: int = 1
+    number: int = 1
 
-    def part(self, i: int) -> Part:
-        if self.axis is None:
-            return self.others
-        return {**self.others, self.axis: (self.first + i * self.length, self.length)}
+    def of(self, work: Callable[[Part, int], None], i: int, thread: int) -> None:
+        """Do a thread's work of one of them."""
+        own = {} if self.axis is None else {self.axis: (self.first + i * self.length, self.length)}
+        work({**self.others, **own}, thread)
 
 
 def _spans(whole: int, length: int) -> list[tuple[int, int]]:
