@@ -22,6 +22,7 @@ import fastact as fa
 DEVIATIONS: dict[str, str] = {
     "float64, got complex": "complex data are refused, in words",
     "float64, got float128": "there are no kernels of long double",
+    "LongDoubleDType": "there are no kernels of long double",
     "float64, got object": "objects are refused, in words",
     "unknown keyword 'dtype'": "no dtype=: sums are of double, and rounded once to x's dtype",
     "unknown keyword 'initial'": "no initial=",

@@ -1,6 +1,7 @@
 """`op.quantized` of every op that has it: the codes of two steps, however the call is made."""
 
 import tracemalloc
+from functools import partial
 from typing import Any
 
 import ml_dtypes
@@ -11,8 +12,10 @@ from conftest import assert_same_bits
 from devices import DEVICES, DTYPES, from_torch, to_torch
 
 import fastact as fa
+from fastact import _cpu
 from fastact.check.reference import TOPS, scales
 from fastact.check.reference import codes as encoded
+from fastact.interop import call
 from fastact.measure import cases
 from fastact.ops.engine import quantized
 from fastact.ops.engine.quantized import Quantizes
@@ -52,7 +55,7 @@ def value(op: Any, named: Any) -> tuple[Any, Any]:
 
 def is_same(a: Any, b: Any) -> None:
     """The very same bytes."""
-    np.testing.assert_array_equal(np.asarray(a).view(np.int8), np.asarray(b).view(np.int8))
+    np.testing.assert_array_equal(*(np.atleast_1d(np.asarray(x)).view(np.int8) for x in (a, b)))
 
 
 @pytest.fixture(params=[None, 96, 640], ids=["whole", "small parts", "parts"])
@@ -120,6 +123,48 @@ def test_any_layout_and_out(op, part):
         is_same(np.ascontiguousarray(out), right)
 
 
+def without_plans(run: Any) -> Any:
+    """What the call gives without the cache."""
+    _cpu.enable_call_cache(False)
+    try:
+        return run()
+    finally:
+        _cpu.enable_call_cache(True)
+
+
+@pytest.mark.parametrize("given", [{}, {"per": "tensor"}, {"per": 16, "dtype": "float8_e4m3fn"}])
+@pytest.mark.parametrize("framework", ["numpy", "torch"])
+@each_op
+def test_a_repeated_call_is_replayed(op, framework, given, part, monkeypatch):
+    """Of all parts, by new numbers."""
+    for time in range(4):
+        named = sampled(op, "float16")
+        named = {n: v * (1 + time) if isinstance(v, np.ndarray) else v for n, v in named.items()}
+        if framework == "torch":
+            named = {n: to_torch(v) if isinstance(v, np.ndarray) else v for n, v in named.items()}
+        bound = op.bound("call", named)
+        run = partial(op.quantized, *bound.args, **bound.keywords, **given)
+        right = without_plans(run)
+        with monkeypatch.context() as context:
+            if time == 3:
+                context.setattr(call.Call, "__init__", lambda *_, **__: pytest.fail("slow path"))
+            got = run()
+        for a, b in zip(got, right, strict=True):
+            assert a.dtype == b.dtype
+            if a.dtype in (torch.float8_e4m3fn, torch.float16):
+                a, b = a.view(torch.int8), b.view(torch.int8)
+            is_same(a, b)
+
+
+def test_scales_in_arrays_are_read_by_every_call():
+    x, scale = np.ones((2, 8), np.float32), np.ones((2, 1), np.float32)
+    for _ in range(4):
+        fa.relu.quantized(x, scale=scale)
+    scale[1] = -1
+    with pytest.raises(ValueError, match="scale must be positive"):
+        fa.relu.quantized(x, scale=scale)
+
+
 @each_format
 @each_op
 def test_tensors(op, codes, part):
@@ -180,6 +225,26 @@ def test_numbers_that_are_next_to_a_tie(dtype, codes):
     x = np.concatenate([x, np.nextafter(x, -np.inf), np.nextafter(x, np.inf)])
     got, _ = fa.leaky_relu.quantized(x, 1.0, dtype=codes, scale=1.0)
     is_same(got, encoded(x, x.dtype.type(1), codes))
+
+
+@each_format
+@pytest.mark.parametrize("scale", [1e-45, 2.0**-126, 2.0**-80, 3e-5, 0.7, 77.0, 2.0**80, 3e38])
+def test_quotients_are_those_of_a_division(scale, codes, isa):
+    """By scales of any bits: quotients next to ties, of neighbours, tiny and far too large."""
+    random = np.random.default_rng(0)
+    scale = np.float32(scale)
+    ties = np.float32(random.integers(-260, 260, 4096)) / 2
+    for bits in (0, *random.integers(1, 2**23, 5)):
+        by = (scale.view(np.int32) ^ np.int32(bits)).view(np.float32)
+        if not 0 < by < np.inf:
+            continue
+        with np.errstate(over="ignore", under="ignore"):
+            x = np.concatenate([ties, ties * 2.0**-9, 2.0 ** random.integers(-140, 120, 512)])
+            x = (x.astype(np.float32) * by).astype(np.float32)
+            x = np.concatenate([x, np.nextafter(x, np.inf), np.nextafter(x, -np.inf)])
+            x = np.concatenate([x, np.float32([0, -0.0, np.inf, -np.inf, np.nan, 3e38, -1e-45])])
+            got, _ = fa.leaky_relu.quantized(x.astype(np.float32), 1.0, dtype=codes, scale=by)
+            is_same(got, encoded(x, by, codes))
 
 
 @each_format
@@ -318,6 +383,57 @@ def test_results_lie_apart():
         fa.relu.quantized(x, x)
     with pytest.raises(TypeError, match="it draws a number for each element"):
         fa.dropout_add_rms_norm.quantized(x, x, p=0.5, seed=1)
+
+
+@pytest.mark.parametrize("scale", [None, 0.25, "array"])
+@each_per
+@each_format
+@each_op
+def test_compiled_in_one_graph(op, codes, per, scale):
+    """Among what torch compiles; tensors that require grad are taken as they are."""
+    named = sampled(op, "bfloat16")
+    tensors = {n: to_torch(v) if isinstance(v, np.ndarray) else v for n, v in named.items()}
+    bound = op.bound("call", tensors)
+    rest = {**bound.keywords, "dtype": codes, "per": per}
+
+    def block(*args: Any) -> Any:
+        found, used, *sums = op.quantized(args[0] * 2, *args[1:], **rest)
+        return found, used, found.float().sum() * used.sum(), *sums
+
+    if scale == "array":
+        scale = 1 + op.quantized(*bound.args, **rest)[1]
+    if scale is not None:
+        rest["scale"] = scale
+    torch._dynamo.reset()
+    compiled = torch.compile(block, fullgraph=True, backend="aot_eager")
+    got, right = compiled(*bound.args), block(*bound.args)
+    assert [t.dtype for t in got] == [t.dtype for t in right]
+    for a, b in zip(got, right, strict=True):
+        assert torch.equal(a.float(), b.float())
+
+
+def test_compiled_of_any_shape_and_into_tensors():
+    torch._dynamo.reset()
+
+    @torch.compile(fullgraph=True, backend="aot_eager", dynamic=True)
+    def block(x: Any, codes: Any) -> Any:
+        return fa.silu.quantized(x, per=8, out=(codes, None))
+
+    for rows in (3, 5, 7):
+        x, codes = torch.randn(rows, 16, requires_grad=True), torch.empty(rows, 16).to(torch.int8)
+        _, scale = block(x, codes)
+        right, same = fa.silu.quantized(x.detach(), per=8)
+        assert torch.equal(codes, right)
+        assert torch.equal(scale, same)
+        assert not scale.requires_grad
+
+
+def test_what_is_wrong_in_what_torch_compiles():
+    torch._dynamo.reset()
+    x = torch.ones(2, 8)
+    for given, words in (({"dtype": "int4"}, "dtype must be"), ({"per": "col"}, "per must be")):
+        with pytest.raises(Exception, match=words):
+            torch.compile(partial(fa.silu.quantized, **given), fullgraph=True, backend="eager")(x)
 
 
 def test_jax_has_none():

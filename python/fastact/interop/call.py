@@ -1,7 +1,7 @@
 """One call: its arrays seen and checked against each other, its outputs found or made."""
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache, partial
 from types import MappingProxyType, TracebackType
 from typing import Any, Self
@@ -78,6 +78,7 @@ class Call:
         self.views: dict[str, View] = {}
         self._targets: list[Any] = []  # arrays of the caller's that kernels write
         self._has_run = False
+        self._collected: list[tuple[_cpu.NativeCall, View | None]] | None = None  # by `repeat`
         self.scratch: list[tuple[View, Any]] = []  # workspaces, what holds them
         self._draft = _cpu.begin_call()
         leader = next(iter(values))
@@ -227,9 +228,38 @@ class Call:
         native = _cpu.native_call(function, arguments)
         size = native.workspace_size()
         workspace = self.workspace(size) if size else None
+        if self._collected is not None:
+            self._collected.append((native, workspace))
+            return
         if self._draft is not None:
             self._draft.native(native, workspace)
         native.run(workspace, self.stream)
+
+    def repeat(self, work: Callable[[int, int], None], count: int, threads: int = 1) -> None:
+        """Run what `work(part, thread)` runs, for so many parts of arrays, which lie evenly.
+
+        work : called for two parts and two threads alone, where there are more: what is run for the
+        others follows. Each thread has scratch memory of its own, which lies evenly, too.
+        """
+        if count < (2 if threads > 1 else 3):
+            for part in range(count):
+                work(part, 0)
+            return
+        first, second = (self._collect(work, part, 0) for part in (0, 1))
+        other = self._collect(work, 0, 1) if threads > 1 else first
+        loop = _cpu.native_loop(first, second, other, count, threads)
+        if self._draft is not None:
+            self._draft.loop(loop)
+        loop.run(self.stream)
+
+    def _collect(self, work: Callable[[int, int], None], part: int, thread: int) -> list[Any]:
+        """The native functions that `work` would run."""
+        found = self._collected = []
+        try:
+            work(part, thread)
+        finally:
+            self._collected = None
+        return found
 
     def output(
         self,
@@ -339,6 +369,18 @@ class Call:
         if self._draft is not None:
             self._draft.finished(made, finished)
         return finished
+
+    def seen_as(self, array: Any, dtype: Any) -> Any:
+        """An array that `result` gave, as another dtype of as many bytes."""
+        seen = array.view(dtype)
+        if self._draft is not None:
+            self._draft.seen_as(array, seen, dtype)
+        return seen
+
+    def reads_values(self) -> None:
+        """The call depends on numbers in arrays, so that it can't be repeated for others."""
+        if self._draft is not None:
+            self._draft.refuse()
 
     def _let_wait(self, ours: int, stream: Any) -> None:
         """Let the framework's stream wait for what has been queued on ours."""

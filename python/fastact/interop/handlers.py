@@ -94,6 +94,13 @@ def traced(op: Any, args: Args, kwargs: Named) -> Any:
     return one_by_one(op, partial(dispatch.traced, op), args, kwargs)
 
 
+def traced_quantized(op: Any, args: Args, kwargs: Named, **given: Any) -> Any:
+    """A call of `op.quantized` as torch.compile reads it."""
+    from ..torch import dispatch
+
+    return dispatch.traced_quantized(op, args, kwargs, **given)
+
+
 def one_by_one(op: Any, call: Callable[[Args, Named], Any], args: Args, kwargs: Named) -> Any:
     """The result of a call; of a tuple of arrays, where the op takes one, the results of each."""
     if op.takes_several and args and isinstance(args[0], tuple):

@@ -8,8 +8,9 @@ with schemas that follow from its signature:
     fastact::NAME_forward(arguments) -> the results, and what else is saved for backward
     fastact::NAME_backward(wanted, gradients, saved, options) -> the gradients that are wanted
     fastact::NAME_second(wanted, ddx, gradients, saved, options) -> the gradients of backward
+    fastact::NAME_quantized(dtype, per, scale, number, arguments) -> codes, scale and the sum
 
-The first is differentiable; its gradient is made of the others. Shapes are those that the op's
+The first is differentiable; its gradient is made of the next ones. Shapes are those that the op's
 specification tells (`models`, `gradient_shape`), and memory is torch's, so that what was traced and
 what is computed are laid out alike.
 """
@@ -28,6 +29,7 @@ from ..interop import foreign, validate
 from ..ops.activations import Parameters
 from ..ops.engine.activations import Activation
 from ..ops.engine.op import COMPUTED, DATA, OF_X, TOLD, Model, ops
+from ..ops.engine.quantized import FORMATS, Quantizes
 from ..ops.types import (
     A,
     ActivationLike,
@@ -133,10 +135,16 @@ class Operators:
             of_second = ", ".join(["bool[] wanted", *ddx, *backward])
             library.define(f"{name}_second({of_second}) -> Tensor[]")
             runs["_second"] = self._run_second
-        self.call, self.forward, self.backward, *second = (
-            getattr(torch.ops.fastact, name + entry).default for entry in runs
+        if isinstance(op, Quantizes):
+            given = f"str dtype, str per, Tensor? scale, float? number, {of_call}"
+            library.define(f"{name}_quantized({given}) -> (Tensor, {results})")
+            runs["_quantized"] = self._run_quantized
+        operators = {e: getattr(torch.ops.fastact, name + e).default for e in runs}
+        self.call, self.forward, self.backward = map(
+            operators.__getitem__, ("", "_forward", "_backward")
         )
-        self.second: Any = second[0] if second else None
+        self.second: Any = operators.get("_second")
+        self.quantized: Any = operators.get("_quantized")
         for entry, run in runs.items():
             library.impl(name + entry, _computed(run), "CompositeExplicitAutograd")
             torch.library.register_fake(f"fastact::{name}{entry}", _fake(run), lib=library)
@@ -299,6 +307,33 @@ class Operators:
             args, kwargs = self.spec.arguments(incoming, saved)
             op.backward(*args, **kwargs, **self._given(options), out=out)
         return made
+
+    def _run_quantized(
+        self,
+        computes: bool,
+        dtype: str,
+        per: str,
+        scale: torch.Tensor | None,
+        number: float | None,
+        *values: Any,
+    ) -> tuple[torch.Tensor, ...]:
+        """The scale is empty where an array was given."""
+        named = self.named(values)
+        op, first = self.spec.op, named[self.spec.arrays[0]]
+        if computes:
+            more = {"dtype": dtype, "per": int(per) if per.isdecimal() else per}
+            args = [named.pop(name) for name in op.entry_points["call"].arrays]
+            codes, used, *others = op.quantized(
+                *args, **named, **more, scale=number if scale is None else scale
+            )
+        else:
+            y, *others = (_made(first, model) for model in op.models(named)[0])
+            codes = torch.empty_like(y, dtype=getattr(torch, dtype))
+            *outer, last = y.shape
+            shape = [*outer, last // int(per) if per.isdecimal() else 1]
+            is_one = per == "tensor" or number is not None
+            used = _made(first, Model(() if is_one else tuple(shape), COMPUTED))
+        return codes, used if scale is None else first.new_empty(0), *others
 
     def _gradient(self, name: str, saved: Mapping[str, Any], incoming: Any) -> torch.Tensor:
         op = self.spec.op
@@ -609,21 +644,39 @@ def traced(op: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     return _finished(operators, named, operators.call(*operators.values(named)))
 
 
+def traced_quantized(
+    op: Any, args: Sequence[Any], kwargs: Mapping[str, Any], per: Any, scale: Any, dtype: Any
+) -> Any:
+    """`op.quantized` as torch.compile reads it; kwargs: `out` among them."""
+    operators = OPERATORS[op.name]
+    validate.choice(f"{operators.spec.where}.quantized", "dtype", dtype, FORMATS)
+    named = operators.promoted(operators.spec.named(args, kwargs))
+    is_array = isinstance(scale, torch.Tensor)
+    given = (scale, None) if is_array else (None, None if scale is None else float(scale))
+    values = (v.detach() if isinstance(v, torch.Tensor) else v for v in operators.values(named))
+    codes, found, *others = operators.quantized(dtype, str(per), *given, *values)
+    return _in_out(operators.spec.where, named, (codes, scale if is_array else found, *others))
+
+
 def _finished(operators: Operators, named: Mapping[str, Any], result: Any) -> Any:
     """The result as the op gives it, in `out` where that was given."""
     arrays = result if isinstance(result, tuple) else (result,)
-    out = named.get("out")
-    if out is not None:
-        where = operators.spec.where
-        outs = validate.outputs(where, out, len(arrays))
-        for i, (given, array) in enumerate(zip(outs, arrays, strict=True)):
-            if given is not None and given.shape != array.shape:
-                raise ValueError(
-                    f"{where}: {validate.out_name(i, outs)} must have shape {tuple(array.shape)}, "
-                    f"got {tuple(given.shape)}"
-                )
-        arrays = tuple(
-            array if out is None else out.copy_(array)
-            for out, array in zip(outs, arrays, strict=True)
-        )
+    arrays = _in_out(operators.spec.where, named, arrays)
     return operators.spec.op.result_of(arrays, named)
+
+
+def _in_out(where: str, named: Mapping[str, Any], arrays: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Results, in `out` where that was given."""
+    out = named.get("out")
+    if out is None:
+        return arrays
+    outs = validate.outputs(where, out, len(arrays))
+    for i, (given, array) in enumerate(zip(outs, arrays, strict=True)):
+        if given is not None and given.shape != array.shape:
+            raise ValueError(
+                f"{where}: {validate.out_name(i, outs)} must have shape {tuple(array.shape)}, "
+                f"got {tuple(given.shape)}"
+            )
+    return tuple(
+        array if out is None else out.copy_(array) for out, array in zip(outs, arrays, strict=True)
+    )

@@ -112,12 +112,15 @@ FASTACT_HD C scale_of(C peak, int format) {
 FASTACT_HD float quotient_of(float x, float scale) { return x / scale; }
 FASTACT_HD float quotient_of(double x, double scale) { return round_to_odd(x / scale); }
 
-// The sum's last places are the integer's, to which the addition rounds.
+// The sum's last places are the integer's, to which the addition rounds. What lies outside of the
+// range is held by the integers as which magnitudes sort: vectors compare these faster.
 FASTACT_HD int8_t int8_of(float x) {
-  float held = x == x ? x : 0.0f;
-  held = held > 127.0f ? 127.0f : held;
-  held = held < -128.0f ? -128.0f : held;
-  return int8_t(bit_cast<int32_t>(held + 0x1.8p23f));
+  const int32_t bits = bit_cast<int32_t>(x), magnitude = bits & 0x7fffffff;
+  const int32_t held = magnitude < 0x43000000 ? magnitude : 0x43000000;  // 128
+  const float sum = bit_cast<float>(held | (bits & INT32_MIN)) + 0x1.8p23f;
+  int32_t code = bit_cast<int32_t>(sum) - 0x4b400000;
+  code = code < 127 ? code : 127;
+  return int8_t(magnitude > 0x7f800000 ? 0 : code);
 }
 
 // Below 2^-6 codes are 2^-9 apart, the last place of 2^14 in float: the addition rounds.

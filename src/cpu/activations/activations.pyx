@@ -6,13 +6,12 @@ ACTIVATIONS = names_of(kActivationNames, kActivations)
 SAVE_VALUE = frozenset([ACTIVATIONS[i] for i in range(kActivations) if kActivationSavesValue[i]])
 
 
-cdef int run_activation_forward(const void* given, char* workspace, int64_t bytes) except -1:
+cdef void run_activation_forward(const void* given) noexcept nogil:
     cdef const ActivationCall* call = <const ActivationCall*>given
-    run_call(
+    run_free_call(
         table.elementwise.forward[call.which][call.data[0].dtype], call.parameters.value, False, 2,
         call.data,
     )
-    return 0
 
 
 cdef int run_activation_backward(const void* given, char* workspace, int64_t bytes) except -1:
@@ -33,7 +32,7 @@ cdef int run_activation_second(const void* given, char* workspace, int64_t bytes
     return 0
 
 
-add_function(&kActivationForward, NULL, run_activation_forward)
+add_free_function(&kActivationForward, run_activation_forward)
 add_function(&kActivationBackward, NULL, run_activation_backward)
 add_function(&kActivationSecond, NULL, run_activation_second)
 

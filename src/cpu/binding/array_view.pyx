@@ -41,6 +41,8 @@ cdef int numpy_type(int dtype) noexcept:
         return cnp.NPY_FLOAT
     if dtype == kF64:
         return cnp.NPY_DOUBLE
+    if dtype == kBool:
+        return cnp.NPY_BOOL
     return NPY_HALF if dtype == kF16 else numpy_bfloat16
 
 

@@ -30,7 +30,7 @@
 
 cdef enum:
     LEGACY_STREAM = 1
-    MAX_VIEWS = 32    # of a plan, all native functions together
+    MAX_VIEWS = 64    # of a plan, all native functions together
     MAX_BUFFERS = 20  # arrays of a call, outputs that it makes, workspaces
     MAX_PLANS = 64    # of an entry point; 64 KiB to 512 KiB of views, and of launches on a device
     SCRATCH_STEP = 256  # between workspaces, which come in one piece
@@ -79,7 +79,8 @@ cdef class PlanDraft:
     cdef list outputs            # (View, what the framework made of it)
     cdef list workspaces         # View
     cdef list written            # indexes of arrays of the key
-    cdef list steps              # (NativeCall, its workspace or None)
+    cdef list steps              # (NativeCall, its workspace or None), or NativeLoop
+    cdef list seen               # (array of an output, the same as another dtype, this dtype)
 
     def operand(self, View view, value):
         """An array of the call, and the view of it that native functions get."""
@@ -114,6 +115,14 @@ cdef class PlanDraft:
     def native(self, NativeCall call not None, View workspace):
         """A call of a native function, and the scratch memory that it is given."""
         self.steps.append((call, workspace))
+
+    def loop(self, NativeLoop loop not None):
+        """Calls for many parts, each with a workspace."""
+        self.steps.append(loop)
+
+    def seen_as(self, array, seen, dtype):
+        """An array that came of an output, and the same memory as another dtype."""
+        self.seen.append((array, seen, dtype))
 
     def refuse(self):
         """This call can't be repeated by a plan."""
@@ -179,13 +188,23 @@ cdef class PlanDraft:
             plan.written[plan.writes] = k
             plan.writes += 1
         model.steps = []
-        for call, workspace in self.steps:
-            model.steps.append(self.native_call(model, call, workspace))
+        for step in self.steps:
+            model.steps.append(self.step(model, step))
         plan.result = self.part_of_result(result)
         plan.model, plan.free = model, []
         plan.ops = objects(self.key.op, self.key.ops)
         plan.launches = record_launches(plan, self.key)
         return plan
+
+    cdef object step(self, Arguments model, given):
+        cdef NativeLoop loop
+        cdef list calls = []
+        if type(given) is tuple:
+            return self.native_call(model, given[0], given[1])
+        loop = given
+        for call, workspace in zip(loop.calls, loop.workspaces):
+            calls.append(self.native_call(model, call, workspace))
+        return loop.of_calls(calls)
 
     cdef NativeCall native_call(self, Arguments model, NativeCall given, View workspace):
         """The call without memory, except where a view is a constant."""
@@ -206,7 +225,8 @@ cdef class PlanDraft:
         return own
 
     cdef object part_of_result(self, result):
-        """A buffer index, [a number or None], a tuple of parts, or [a type, its fields, parts]."""
+        """A buffer index, [a number or None], a tuple of parts, [a part, the dtype as which it is
+        seen], or [a type, its fields, parts]."""
         cdef int k
         for k in range(self.key.arrays):
             if result is <object>self.key.array[k]:
@@ -214,6 +234,9 @@ cdef class PlanDraft:
         for k, (_, array) in enumerate(self.outputs):
             if result is array:
                 return self.key.arrays + k
+        for array, seen, dtype in self.seen:
+            if result is seen:
+                return [self.part_of_result(array), dtype]
         if type(result) is tuple:
             return self.parts_of_result(result)
         if result is None or type(result) in (int, float):
@@ -278,7 +301,7 @@ cdef class Arguments:
     A run writes addresses into these, so that each serves one run at a time.
     """
 
-    cdef list steps  # NativeCall, without memory
+    cdef list steps  # NativeCall or NativeLoop, without memory
     cdef int count
     cdef char** places[MAX_VIEWS]  # in calls that `steps` holds
     cdef int[MAX_VIEWS] buffer_indices
@@ -298,8 +321,17 @@ cdef class Arguments:
         cdef Arguments other = Arguments.__new__(Arguments)
         other.steps = []
         for step in self.steps:
-            other.steps.append(self.copy_call(other, step))
+            if type(step) is NativeCall:
+                other.steps.append(self.copy_call(other, step))
+            else:
+                other.steps.append(self.copy_loop(other, step))
         return other
+
+    cdef NativeLoop copy_loop(self, Arguments other, NativeLoop loop):
+        cdef list calls = []
+        for call in loop.calls:
+            calls.append(self.copy_call(other, call))
+        return loop.of_calls(calls)
 
     # Addresses are copied in the order in which `note` had them; what comes without one is a
     # constant.
@@ -328,7 +360,10 @@ cdef class Arguments:
 
     cdef int run(self, void* stream) except -1:
         for step in self.steps:
-            (<NativeCall>step).go(stream)
+            if type(step) is NativeCall:
+                (<NativeCall>step).go(stream)
+            else:
+                (<NativeLoop>step).go(stream)
         return 0
 
 
@@ -489,6 +524,8 @@ cdef class CallPlan:
             return tuple(found)
         if len(<list>result) == 1:
             return (<list>result)[0]
+        if len(<list>result) == 2:
+            return self.answer((<list>result)[0], key, buffers).view((<list>result)[1])
         cls, names, fields = <list>result
         made = cls.__new__(cls)  # without its checks, which the recorded call has passed
         for index, name in enumerate(<tuple>names):
@@ -639,7 +676,8 @@ cdef class CachedCall:
         """fixed: the numbers whose values are in `words`; None: it is not known which should be."""
         cdef PlanDraft draft = PlanDraft.__new__(PlanDraft)
         draft.key = key
-        draft.outputs, draft.workspaces, draft.written, draft.steps = [], [], [], []
+        draft.outputs, draft.workspaces, draft.written = [], [], []
+        draft.steps, draft.seen = [], []
         (&current_draft())[0] = <void*>draft
         try:
             try:

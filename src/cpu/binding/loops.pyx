@@ -23,6 +23,14 @@ cdef void run_call(
     const ArrayArgument* given
 ) noexcept:
     """The same over the arrays of a call, each or none; the last one is written."""
+    with nogil:
+        run_free_call(kernel, parameters, reads_output, count, given)
+
+
+cdef void run_free_call(
+    ElementwiseKernel kernel, const double* parameters, bint reads_output, int count,
+    const ArrayArgument* given
+) noexcept nogil:
     cdef TensorIterator iterator
     cdef Operand[MOST_ARRAYS] arrays
     cdef int[MOST_ARRAYS] dtypes
@@ -38,8 +46,7 @@ cdef void run_call(
     )
     for k in range(found):
         iterator.items[k] = item_size(dtypes[k])
-    with nogil:
-        run_iterator(&iterator)
+    run_iterator(&iterator)
 
 
 cdef void unpack(tuple values, double* parameters) except *:

@@ -21,6 +21,7 @@ cdef struct NativeFunction:
     NamedFields[MAX_FIELDS] named
     int64_t (*workspace_size)(const void*) noexcept
     int (*run)(const void*, char*, int64_t) except -1
+    void (*run_free)(const void*) noexcept nogil  # without scratch, and the interpreter's lock
 
 
 cdef NativeFunction[MAX_FUNCTIONS] native_functions
@@ -45,6 +46,15 @@ cdef int add_function(
     native_functions[number].run = run
     function_numbers[text(table.name)] = number
     field_numbers.append(fields)
+    return 0
+
+
+cdef int add_free_function(
+    const CallTable* table, void (*run_free)(const void*) noexcept nogil
+) except -1:
+    """One that needs no scratch, nor the interpreter's lock: any thread may run it."""
+    add_function(table, NULL, NULL)
+    native_functions[<int>len(field_numbers) - 1].run_free = run_free
     return 0
 
 
@@ -340,8 +350,12 @@ cdef class NativeCall:
         return 0
 
     cdef int go(self, void* stream) except -1:
-        if self.remote is NULL:
+        if self.remote is NULL and self.function.run_free is NULL:
             return self.function.run(self.memory, self.workspace, self.workspace_bytes)
+        if self.remote is NULL:
+            with nogil:
+                self.function.run_free(self.memory)
+            return 0
         with nogil:  # a full queue waits
             self.remote.run(
                 self.memory, self.dtype, self.device, self.workspace, self.workspace_bytes, stream

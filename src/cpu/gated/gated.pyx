@@ -2,18 +2,14 @@
 # b' = b + bias_b (common/gated/gated.h). Their calls are described in common/gated/call.h.
 
 
-cdef int run_gated_forward(const void* given, char* workspace, int64_t bytes) except -1:
+cdef void run_gated_forward(const void* given) noexcept nogil:
     cdef const GatedCall* call = <const GatedCall*>given
     cdef Gated gated
     cdef int64_t size = operand_size(operand_of(&call.data[kGatedA]))
-    cdef int threads
     if size == 0:
-        return 0
+        return
     prepare_gated(&gated, table, call[0])
-    threads = resolve_threads(size)
-    with nogil:
-        run_partitions(threads, partitions_of(gated_forward_partition, &gated))
-    return 0
+    run_partitions(resolve_threads(size), partitions_of(gated_forward_partition, &gated))
 
 
 cdef int64_t gated_backward_workspace(const void* given) noexcept:
@@ -42,5 +38,5 @@ cdef int run_gated_backward(const void* given, char* workspace, int64_t bytes) e
     return 0
 
 
-add_function(&kGatedForward, NULL, run_gated_forward)
+add_free_function(&kGatedForward, run_gated_forward)
 add_function(&kGatedBackward, gated_backward_workspace, run_gated_backward)

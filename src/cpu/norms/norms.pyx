@@ -4,19 +4,18 @@
 ROW_NORMS = names_of(kRowNormNames, kRowNorms)
 
 
-cdef int run_norm_forward(const void* given, char* workspace, int64_t bytes) except -1:
+cdef void run_norm_forward(const void* given) noexcept nogil:
     cdef const NormCall* call = <const NormCall*>given
     cdef Norm norm
     cdef int threads
     if is_empty(<const Operand&>call.data[kNormX]):
-        fill_argument(&call.mean, NAN)
-        fill_argument(&call.rstd, NAN)
-        return 0
+        with gil:
+            fill_argument(&call.mean, NAN)
+            fill_argument(&call.rstd, NAN)
+        return
     prepare_norm(&norm, table, call[0], kNormX)
     threads = resolve_threads(operand_size(<const Operand*>&call.data[kNormX]))
-    with nogil:
-        run_partitions(threads, partitions_of(norm_forward_partition, &norm))
-    return 0
+    run_partitions(threads, partitions_of(norm_forward_partition, &norm))
 
 
 cdef int64_t norm_backward_workspace(const void* given) noexcept:
@@ -56,5 +55,5 @@ cdef void merge_norm(const Norm* norm, int64_t bytes, int threads) noexcept nogi
     )
 
 
-add_function(&kNormForward, NULL, run_norm_forward)
+add_free_function(&kNormForward, run_norm_forward)
 add_function(&kNormBackward, norm_backward_workspace, run_norm_backward)

@@ -21,33 +21,36 @@ FASTACT_HD void for_blocks(const char* from, int64_t n, Block block) {
 template <class C>
 double peak(const char* from, int64_t n) {
   using Bits = typename BitsOf<C>::type;
-  Bits most = 0;
+  Bits most[kAtOnce] = {};
   for_blocks<C>(from, n, [&](const C* x, int64_t, int64_t) FASTACT_INLINED {
-#pragma omp simd reduction(max : most)
+#pragma omp simd
     for (int64_t i = 0; i < kAtOnce; ++i) {
       const Bits magnitude = finite_magnitude(x[i]);
-      most = magnitude > most ? magnitude : most;
+      most[i] = magnitude > most[i] ? magnitude : most[i];
     }
   });
-  return double(bit_cast<C>(most));
+  Bits all = 0;
+#pragma omp simd reduction(max : all)
+  for (int64_t i = 0; i < kAtOnce; ++i) all = most[i] > all ? most[i] : all;
+  return double(bit_cast<C>(all));
 }
 
 template <class C>
 void encode(const char* from, int64_t n, double given, int format, char* to) {
   const C scale = C(given);
   for_blocks<C>(from, n, [&](const C* x, int64_t begin, int64_t m) FASTACT_INLINED {
-    float quotients[kAtOnce];
     int8_t codes[kAtOnce];
-#pragma omp simd
-    for (int64_t i = 0; i < kAtOnce; ++i) quotients[i] = quotient_of(x[i], scale);
     if (format == kInt8Codes) {
 #pragma omp simd
-      for (int64_t i = 0; i < kAtOnce; ++i) codes[i] = int8_of(quotients[i]);
+      for (int64_t i = 0; i < kAtOnce; ++i) codes[i] = int8_of(quotient_of(x[i], scale));
     } else {
 #pragma omp simd
-      for (int64_t i = 0; i < kAtOnce; ++i) codes[i] = e4m3_of(quotients[i]);
+      for (int64_t i = 0; i < kAtOnce; ++i) codes[i] = e4m3_of(quotient_of(x[i], scale));
     }
-    memcpy(to + begin, codes, size_t(m));
+    if (m == kAtOnce)
+      memcpy(to + begin, codes, kAtOnce);
+    else
+      memcpy(to + begin, codes, size_t(m));
   });
 }
 

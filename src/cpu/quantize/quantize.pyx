@@ -30,38 +30,34 @@ cdef extern from "cpu/quantize/quantize.h" namespace "fastact" nogil:
     void widen_partition(const Widen*, int64_t, int64_t) noexcept
 
 
-cdef int run_quantize_call(const QuantizeCall* call, bint finds_scale) except -1:
+cdef void run_quantize_call(const QuantizeCall* call, bint finds_scale) noexcept nogil:
     cdef int64_t size = operand_size(operand_of(&call.x))
     cdef Quantize quantize
     if size == 0:
-        return 0
+        return
     prepare_quantize(&quantize, table, call[0], finds_scale)
-    with nogil:
-        run_partitions(resolve_threads(size), partitions_of(quantize_partition, &quantize))
-    return 0
+    run_partitions(resolve_threads(size), partitions_of(quantize_partition, &quantize))
 
 
-cdef int run_quantize(const void* call, char* workspace, int64_t bytes) except -1:
-    return run_quantize_call(<const QuantizeCall*>call, True)
+cdef void run_quantize(const void* call) noexcept nogil:
+    run_quantize_call(<const QuantizeCall*>call, True)
 
 
-cdef int run_encode(const void* call, char* workspace, int64_t bytes) except -1:
-    return run_quantize_call(<const QuantizeCall*>call, False)
+cdef void run_encode(const void* call) noexcept nogil:
+    run_quantize_call(<const QuantizeCall*>call, False)
 
 
-cdef int run_widen(const void* given, char* workspace, int64_t bytes) except -1:
+cdef void run_widen(const void* given) noexcept nogil:
     cdef const WidenCall* call = <const WidenCall*>given
     cdef int64_t size = operand_size(operand_of(&call.data[kWidenX]))
     cdef Widen widen
     if size == 0:
-        return 0
+        return
     prepare_widen(&widen, table, call[0])
-    with nogil:
-        run_partitions(resolve_threads(size), partitions_of(widen_partition, &widen))
-    return 0
+    run_partitions(resolve_threads(size), partitions_of(widen_partition, &widen))
 
 
-add_function(&kQuantize, NULL, run_quantize)
-add_function(&kEncode, NULL, run_encode)
-add_function(&kPeak, NULL, run_encode)  # without codes it finds peaks
-add_function(&kWiden, NULL, run_widen)
+add_free_function(&kQuantize, run_quantize)
+add_free_function(&kEncode, run_encode)
+add_free_function(&kPeak, run_encode)  # without codes it finds peaks
+add_free_function(&kWiden, run_widen)

@@ -101,6 +101,7 @@ class ChannelNorm(Quantizes, CachedOp[P, R]):
     runs: Mapping[str, str] = MappingProxyType({"backward": "batch_norm_backward"})
     fields = MappingProxyType({"sum_p": "sum_dy", "sum_p_xhat": "sum_dy_xhat"})
     axis_name: str
+    computes_alone = False  # of what it notes of the channels a thread would need its own
     training = False  # where no option says it: only in training do the statistics depend on x
     count = 1.0  # of values that sums are over, where none are given
 

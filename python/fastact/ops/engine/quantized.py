@@ -13,16 +13,17 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Mapping, Sequence
-from functools import cached_property
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property, partial
 from importlib import import_module
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 
 from ... import _cpu
 from ..._cpu import View
-from ...interop import foreign, validate
+from ...interop import foreign, handlers, validate
 from ...interop.frameworks import IMMUTABLE, framework_of, namespace, see
 from .step import Step
 
@@ -34,8 +35,9 @@ FORMATS: Mapping[str, int] = {"int8": 0, "float8_e4m3fn": 1}
 #: As a View has codes, which are bytes.
 _BYTES = "bool"
 
-#: Elements of a part: for each thread of the CPU, and on a GPU.
-_PART, _PART_OF_GPU = 1 << 18, 1 << 23
+#: Elements of a part, at most: of a thread of the CPU, and on a GPU. So few that each of the CPU's
+#: threads has some, unless there are fewer than are worth a thread.
+_PART, _PART_OF_GPU, _FEWEST = 1 << 16, 1 << 23, 1 << 13
 
 #: Of a part with fewer rows each is cut into so many pieces, that all threads have some.
 _FEW_ROWS = 64
@@ -45,7 +47,13 @@ Part = Mapping[int, tuple[int, int]]
 
 
 class Quantizes:
-    """An op whose result there is in 8 bits."""
+    """An op whose result there is in 8 bits.
+
+    computes_alone : whether one thread by itself may run its native function, for parts of the
+        data.
+    """
+
+    computes_alone = True
 
     def _parts_along(self, now: Step) -> Sequence[int]:
         """The axes along which parts of the data may be computed by themselves."""
@@ -127,6 +135,21 @@ class Quantizes:
         array([[1.0078..., 0.       , 4.       ],
                [0.       , 0.5      , 0.2519...]], dtype=float32)
         """
+        if "torch" in sys.modules and sys.modules["torch"].compiler.is_compiling():
+            given = {"dtype": dtype, "per": per, "scale": scale}
+            named = kwargs if out is None else {**kwargs, "out": out}
+            return handlers.traced_quantized(self, args, named, **given)  # type: ignore[no-any-return]
+        call = self._cached_quantized
+        return call(*args, dtype=dtype, per=per, scale=scale, out=out, **kwargs)  # type: ignore[no-any-return]
+
+    @cached_property
+    def _cached_quantized(self) -> Any:
+        """The same, whose repeated calls skip this layer (src/cpu/binding/call_cache.pyx)."""
+        return _cpu.CachedCall(self._quantize, self, "_cached_quantized")
+
+    def _quantize(
+        self: Any, *args: Any, dtype: Any, per: Any, scale: Any, out: Any, **kwargs: Any
+    ) -> tuple[Any, ...]:
         if self.counts_elements:
             raise TypeError(
                 f"fastact.{self.name}.quantized: it draws a number for each element, and has no "
@@ -240,8 +263,10 @@ class _Quantized:
                 raise ValueError(
                     f"{where}: scale must have shape {self.scale_shape} or (), got {shape}"
                 )
-            is_seen = framework.computes and not self.call.is_on_gpu
-            values = np.asarray(view).view(f"f{view.itemsize}") if is_seen else np.ones(())
+            values = np.ones(())
+            if framework.computes and not self.call.is_on_gpu:
+                self.call.reads_values()
+                values = np.asarray(view).view(f"f{view.itemsize}")
         if not np.all((values > 0) & np.isfinite(values)):
             came = "another number" if framework else validate.describe(scale)
             raise ValueError(f"{where}: scale must be positive and finite, got {came}")
@@ -289,16 +314,21 @@ class _Quantized:
     def _as_codes(self, bytes_: Any) -> Any:
         kinds = (_dtype_of(bytes_, name) for name in (self.dtype, *self._same_bytes))
         try:
-            return bytes_.view(next(kind for kind in kinds if kind is not None))
+            return self.call.seen_as(bytes_, next(kind for kind in kinds if kind is not None))
         except (AttributeError, StopIteration, TypeError):  # a framework that has no such view
             return bytes_
 
     # --- the parts --------------------------------------------------------------------------------
 
-    def _parts(self) -> list[Part]:
+    def _parts(self) -> list[_Parts]:
         """Of at most so many elements: some rows each, or a part of the rows."""
-        on_gpu, last = self.call.is_on_gpu, self.last
-        most = _PART_OF_GPU if on_gpu else _PART * _cpu.get_thread_limit()
+        threads, last = _cpu.get_thread_limit(), self.last
+        most, self.threads = _PART * threads, 1
+        if self.call.is_on_gpu:
+            most = _PART_OF_GPU
+        elif self.op.computes_alone:
+            most = min(_PART, max(math.prod(self.shape) // threads, _FEWEST))
+            self.threads = threads
         free = {*self.op._parts_along(self.now)}
         order = sorted((axis for axis in self.order if axis in free), key=lambda a: a == last)
         lengths = list(self.shape)
@@ -309,15 +339,33 @@ class _Quantized:
                 length = max(length // unit, 1) * unit
             lengths[axis] = min(lengths[axis], length)
         self.part = tuple(lengths)
-        cut = [axis for axis in order if lengths[axis] < self.shape[axis]]
-        begins = itertools.product(*(range(0, self.shape[a], lengths[a]) for a in cut))
-        return [
-            {
-                axis: (first, min(lengths[axis], self.shape[axis] - first))
-                for axis, first in zip(cut, at, strict=True)
-            }
-            for at in begins
-        ]
+        counts = {a: -(-n // lengths[a]) for a, n in enumerate(self.shape) if lengths[a] < n}
+        if not counts:
+            self.threads = 1
+            return [_Parts({})]
+        *outer, inner = sorted(counts, key=counts.__getitem__)
+        spans = [_spans(self.shape[a], lengths[a]) for a in outer]
+        length, whole = lengths[inner], self.shape[inner]
+        rest = whole % length
+        found = []
+        for at in itertools.product(*spans):
+            others = dict(zip(outer, at, strict=True))
+            found.append(_Parts(others, inner, 0, length, whole // length))
+            if rest:
+                found.append(_Parts(others, inner, whole - rest, rest, 1))
+        return found
+
+    def _for_each(
+        self, parts: Sequence[_Parts], threads: int, work: Callable[[Part, int], None]
+    ) -> None:
+        """Work for each part, by so many threads at most, each with its share of scratch arrays."""
+        for some in parts:
+            self.call.repeat(partial(some.of, work), some.number, threads)
+
+    def _own(self, view: View, axis: int, thread: int) -> View:
+        """A thread's share of a scratch array."""
+        each = view.shape[axis] // self.threads
+        return view.sliced(axis, thread * each, 1, each)
 
     def _compute(self) -> None:
         scale, is_found = self.made["scale"][0], self.given is None and self.number is None
@@ -331,14 +379,22 @@ class _Quantized:
         self._take_arrays()
         whole_rows = self.per == "row" and self.part[-1] == self.shape[-1]
         if is_found and (self.block or whole_rows):
-            for part in parts:
-                self._encode("quantize", part, self._value(part))
+            self._for_each(
+                parts,
+                self.threads,
+                lambda part, at: self._encode("quantize", part, self._value(part, at)),
+            )
             return
         if is_found:
             self._find_scales(parts)
-        for part in parts:
-            stays = is_found and len(parts) == 1
-            self._encode("encode", part, self.y if stays else self._value(part))
+        stays = is_found and self.part == self.shape
+        self._for_each(
+            parts,
+            self.threads,
+            lambda part, at: self._encode(
+                "encode", part, self.y if stays else self._value(part, at)
+            ),
+        )
 
     def _fill(self, view: View, value: float) -> None:
         if view.size:
@@ -347,11 +403,17 @@ class _Quantized:
     def _scratch(self, shape: tuple[int, ...], dtype: int) -> View:
         return self.call.temporary(self.now.leader, shape, dtype)
 
+    def _scratch_of_part(self, shape: tuple[int, ...], dtype: int) -> View:
+        """For each thread one, beside each other."""
+        outer = self.order[0]
+        lengths = (n * self.threads if axis == outer else n for axis, n in enumerate(shape))
+        return self._scratch(tuple(lengths), dtype)
+
     def _take_arrays(self) -> None:
         """The arrays that are computed in parts, and scratch arrays in the place of parts."""
         now, computed, whole = self.now, self.computed, dict(self.now.views)
         self.data = {name: view for name, view in whole.items() if name in now.spec.data}
-        self.y = self._scratch(self.part, computed if self.widens else self.leader.dtype)
+        self.y = self._scratch_of_part(self.part, computed if self.widens else self.leader.dtype)
         self.wide: dict[str, View] = {}
         if not self.widens:
             return
@@ -362,18 +424,19 @@ class _Quantized:
             elif name in self.data:
                 lengths = zip(self.part, self.shape, view.shape, strict=True)
                 shape = tuple(own if part == n else part for part, n, own in lengths)
-                self.wide[name] = self._scratch(shape, computed)
+                self.wide[name] = self._scratch_of_part(shape, computed)
             elif view.itemsize == 2:
                 now.views[name] = self._scratch(view.shape, computed)
                 self.call.run("widen", x=view, y=now.views[name])
 
-    def _value(self, part: Part) -> View:
+    def _value(self, part: Part, thread: int) -> View:
         """What the op makes of a part."""
         now, (first, *others) = self.now, self.op.results
+        outer = self.order[0]
         data = {name: _cut(view, part) for name, view in self.data.items()}
         made = {name: _cut(self.made[name][0], part) for name in others}
         if self.widens:
-            wide = {name: _begin(view, part) for name, view in self.wide.items()}
+            wide = {n: _begin(self._own(v, outer, thread), part) for n, v in self.wide.items()}
             if others:  # the sum is rounded: x, to which nothing more is added
                 x, residual = data
                 self.call.run("widen", **data, **made, y=wide[x])
@@ -385,7 +448,7 @@ class _Quantized:
             data = wide
         now.views.update(data)
         now.shapes = self.op._shapes(self.call, now.options)
-        y = _begin(self.y, part)
+        y = _begin(self._own(self.y, outer, thread), part)
         now.made = {n: (view, None, None) for n, view in {first: y, **made}.items()}
         now.spec.compute(now)
         return y
@@ -425,24 +488,51 @@ class _Quantized:
             format=self.format,
         )
 
-    def _find_scales(self, parts: Sequence[Part]) -> None:
+    def _find_scales(self, parts: Sequence[_Parts]) -> None:
         """In a pass of its own: the peaks of rows, over all parts that have some of them."""
         is_whole = self.per == "tensor"
         outer = (self.part if is_whole else self.shape)[:-1]
         shape = (*outer, self._pieces, 1)
+        threads = self.threads if is_whole else 1  # parts of a row add to the same peaks
+        shape = (shape[0] * threads, *shape[1:])
         peaks = self._scratch(shape, self.computed)
         self._fill(peaks, 0.0)
-        for part in parts:
-            rows = self._value(part).split_axis(self.last, self._pieces)
+
+        def find(part: Part, thread: int) -> None:
+            rows = self._value(part, thread).split_axis(self.last, self._pieces)
             at = {axis: span for axis, span in part.items() if axis != self.last}
-            own = _begin(peaks, at) if is_whole else _cut(peaks, at)
+            own = _begin(self._own(peaks, 0, thread), at) if is_whole else _cut(peaks, at)
             self.call.run("peak", x=rows, reduced=(rows.ndim - 1,), peak=own)
+
+        self._for_each(parts, threads, find)
         reduced = tuple(range(0 if is_whole else self.last, len(shape)))
         scale = self.made["scale"][0]
         scale = scale.with_axes(tuple(range(scale.ndim, len(shape))))
         self.call.run(
             "quantize", x=peaks, reduced=reduced, scale=scale, codes=None, format=self.format
         )
+
+
+class _Parts(NamedTuple):
+    """Parts of one length along an axis, one after the other; none: one part.
+
+    others : what all of them have of other axes.
+    """
+
+    others: Part
+    axis: int | None = None
+    first: int = 0
+    length: int = 0
+    number: int = 1
+
+    def of(self, work: Callable[[Part, int], None], i: int, thread: int) -> None:
+        """Do a thread's work of one of them."""
+        own = {} if self.axis is None else {self.axis: (self.first + i * self.length, self.length)}
+        work({**self.others, **own}, thread)
+
+
+def _spans(whole: int, length: int) -> list[tuple[int, int]]:
+    return [(first, min(length, whole - first)) for first in range(0, whole, length)]
 
 
 def _cut(view: View, part: Part) -> View:
