@@ -454,6 +454,8 @@ class _Arrays:
             return None
         if name == "mask":
             return _mask(draw, self.shape)
+        if name == "x" and self.back:  # of NumPy, a scalar may be Python's float
+            return replace(draw.array(name, shape, values, dtype), form="array")
         if name == "sink":
             some = tuple(1 if draw.chance(0.3) else n for n in shape)
             some = some[draw.r.randrange(len(some) + 1) :]
