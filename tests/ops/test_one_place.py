@@ -40,6 +40,8 @@ ELSEWHERE = {
         "cuda/reductions/kernels.cuh",
     },
     "Valid": {"cpu/reductions/kernels.cpp"},
+    # softmax caps what it reads.
+    "SoftCap": {"cuda/softmax/plan.cuh", "cuda/softmax/row_access.cuh"},
     # The one activation for which these norms, and gradients of a bias, have kernels of their own.
     "Unchanged": {"cuda/norms/channels/strip_forward.cuh", "cpu/bias/kernels.cpp"},
 }

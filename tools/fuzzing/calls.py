@@ -86,7 +86,7 @@ _NUMBERS = {
     "momentum": (0.1, 0, 1, 0.5), "correction": (0, 1, 1.5), "ddof": (0, 1, 1.5),
     "weight_offset": (1, 0, -0.75), "scale": (1, 0.125, 0.37, -2, 3, 0), "limit": (7, 0.5),
     "label_smoothing": (0, 1, 0.1, 0.75), "z_loss": (0, 1e-4, 0.5), "offset": (1, -0.25),
-    "initial": (0, 1, -2.5),
+    "initial": (0, 1, -2.5), "softcap": (50, 0.5, 2),
 }  # fmt: skip
 _CHOICES: dict[str, tuple[Any, ...]] = {
     "gate": ("first", "second"), "reduction": ("mean", "sum", "none"),
@@ -99,6 +99,7 @@ _CHOICES: dict[str, tuple[Any, ...]] = {
 _HOLDS: dict[str, Callable[[float], bool]] = {
     "momentum": lambda v: 0 <= v <= 1, "label_smoothing": lambda v: 0 <= v <= 1,
     "z_loss": lambda v: v >= 0, "eps": lambda v: v >= 0, "limit": lambda v: v > 0,
+    "softcap": lambda v: v > 0,
 }  # fmt: skip
 
 #: The values of options that an op checks itself; those without a default are always given.
@@ -156,7 +157,9 @@ def _sharing(op: Any, entry: str, named: dict[str, Any]) -> tuple[dict[str, Any]
         taken = ("dy", "lse", "mask") if back else ("x", "mask")
         return {"dx": ("x",)} if back else {}, taken
     if of == "softmax":
-        return {"y": ("x",), "dx": ("dy", "y")}, ("mask", "sink", "share")
+        keeps = ("x",) if forward and named.get("softcap") else ()
+        free = {"y": () if keeps else ("x",), "dx": ("dy", "y", "x")}
+        return free, ("mask", "sink", "share", *keeps)
     arrays, kept = arrays_of_entry(op, entry), (*op.apart, *(op.saves if forward else ()))
     free = tuple(n for n in arrays if op.roles.get(n, DATA).dtype == "same" and n not in kept)
     return dict.fromkeys(results_of(op, entry), free), tuple(n for n in arrays if n not in free)
@@ -448,6 +451,8 @@ class _Arrays:
             return None
         if name == "mask":
             return _mask(draw, self.shape)
+        if name == "x" and self.back:  # of NumPy, a scalar may be Python's float
+            return replace(draw.array(name, shape, values, dtype), form="array")
         if name == "sink":
             some = tuple(1 if draw.chance(0.3) else n for n in shape)
             some = some[draw.r.randrange(len(some) + 1) :]
@@ -506,6 +511,8 @@ class _Arrays:
             return False
         if name == "by":
             return "groups" in self.named
+        if name == "x" and self.back and op.saves[0] == "y":
+            return "softcap" in self.named
         if name in ("weights", "where") and first.form != "array":
             return False
         point = op.entry_points["call"]

@@ -605,9 +605,15 @@ def rotary(
 # --- softmax --------------------------------------------------------------------------------------
 
 
-def row_logits(x: Any, scale: float, mask: Any, dtype: Any) -> Any:
-    """z = scale x + mask, and -inf where the mask leaves an element out."""
+def row_scores(x: Any, scale: float, softcap: float | None, dtype: Any) -> Any:
+    """scale x, capped: z without a mask."""
     z = x.astype(wide(dtype)) * scale
+    return softcap * np.tanh(z / softcap) if softcap else z
+
+
+def row_logits(x: Any, scale: float, mask: Any, dtype: Any, softcap: float | None = None) -> Any:
+    """z = scale x + mask, and -inf where the mask leaves an element out."""
+    z = row_scores(x, scale, softcap, dtype)
     if mask is None:
         return z
     mask = np.asarray(mask)
@@ -620,9 +626,11 @@ def left_out(mask: Any) -> Any:
     return ~mask if mask.dtype == bool else np.isneginf(mask)
 
 
-def row_magnitudes(x: Any, scale: float, mask: Any, dtype: Any) -> Any:
+def row_magnitudes(
+    x: Any, scale: float, mask: Any, dtype: Any, softcap: float | None = None
+) -> Any:
     """The magnitudes in z = scale x + mask: |scale x| + |mask|, 0 where one is not finite."""
-    parts = [x.astype(wide(dtype)) * scale]
+    parts = [row_scores(x, scale, softcap, dtype)]
     if mask is not None and np.asarray(mask).dtype != bool:
         parts.append(np.asarray(mask).astype(parts[0].dtype))
     return sum(np.abs(np.where(np.isfinite(part), part, 0)) for part in parts)
@@ -675,6 +683,11 @@ def softmax_gradient(kind: str, dy: Any, y: Any, axes: tuple[int, ...], scale: f
     terms = dy * y if kind == "softmax" else dy
     dx = scale * factor * (dy - part * np.sum(terms, axes, keepdims=True))
     return dx, factor, part * np.sum(np.abs(terms), axes, keepdims=True)
+
+
+def softcap_slope(x: Any, scale: float, softcap: float | None) -> Any:
+    """By what a softcap multiplies dx, 1 - tanh(scale x / softcap)^2, without its cancellation."""
+    return 1.0 if not softcap else 1 / np.cosh(x * scale / softcap) ** 2
 
 
 def sink_gradients(dy: Any, y: Any, share: Any, axes: tuple[int, ...]) -> tuple[Any, Any]:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from ..measure.norm_rows import Rows, rows_of, traits
+from ..ops.activations import softcap
 from ..ops.dropout import dropout
 from ..ops.engine import axes
 from ..ops.engine.fused import activation_op
@@ -231,6 +232,8 @@ def _norm(op: Any, of: Named, m: Operations) -> tuple[Any, ...]:
 
 def _logits(of: Named, m: Operations) -> Any:
     z, mask = of["x"] * of["scale"], of["mask"]
+    if of.get("softcap"):
+        z = m.call(softcap, z, {"cap": of["softcap"]})
     if mask is None:
         return z
     if isinstance(mask, bool) or "bool" in str(getattr(mask, "dtype", "")):
@@ -276,6 +279,10 @@ def _softmax_by_value(op: Any, incoming: Sequence[Any], of: Named, m: Operations
     (dy,), y, of = incoming, of["y"], {**op.entry_points["call"].defaults, **of}
     over = axes.axes(_where(op), of["axis"], y.ndim)
     found = {"x": of["scale"] * _BY_VALUE[op.name](y, dy, lambda x: m.sum(x, over), m)}
+    if of.get("softcap"):
+        x = m.where(y == 0, 0.0, of["x"])  # what takes no part may be NaN
+        tanh = m.tanh(x * (of["scale"] / of["softcap"]))
+        found["x"] = found["x"] * (1 - tanh * tanh)
     if of.get("sink") is not None:
         # Its probability was saved as a number, and changes as 1 - sum(y) does.
         total, shape = m.sum(y, over), tuple(of["sink"].shape)

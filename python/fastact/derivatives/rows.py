@@ -33,7 +33,7 @@ def second(
     of = {**op.entry_points["call"].defaults, **of}
     if incoming[0] is None or not ddx:
         return None
-    if op.name in _BY_VALUE and of.get("sink") is None:
+    if op.name in _BY_VALUE and of.get("sink") is None and not of.get("softcap"):
         return _BY_VALUE[op.name](ddx["x"], incoming[0], of, m, wants_dy)
     if "rstd" not in op.saves or "x" not in ddx or of["activation"] != "identity":
         return None

@@ -780,7 +780,9 @@ class SoftmaxBounds:
     rounded once, twice without FMA, which moves a result by as much as z: of n elements of z, moved
     u max(|scale x| + |mask|) more, relative for softmax and absolute for the others. In the sums of
     float64, which are added up in float64 as well, every term counts, and n / lanes u comes to the
-    relative errors.
+    relative errors. A softcap errs by 3 ULP, and softcap / |scale| is rounded in double: `moved` is
+    12 then, of the capped scale x. Its derivative errs by 4 ULP, and by 2 |scale x| / softcap times
+    the error of that quotient.
 
     Where it comes from. exp errs by 2 u and its sum by as much; the factor 1 / S is rounded, and so
     is the product. log1p(s) is made in double of such an s, and rounded with the rest.
@@ -793,20 +795,31 @@ class SoftmaxBounds:
     ulps: float = 4
     absolute: float = 4
     moved: float = 4
+    moved_and_capped: float = 12
     lanes: float = 32
     rough: float = ROUGH_SUM
 
     def allowed(
-        self, exact: Any, z: Any, count: int, dtype: Any, *, rounds: bool, on_gpu: bool = False
+        self,
+        exact: Any,
+        z: Any,
+        count: int,
+        dtype: Any,
+        *,
+        rounds: bool,
+        capped: bool = False,
+        on_gpu: bool = False,
     ) -> Any:
         """Of y.
 
-        z : largest |scale x| + |mask| of the row. rounds : it has a scale or a mask. on_gpu : for
-        16-bit data on a GPU, which dtype need not tell: lse is float32.
+        z : largest |scale x| + |mask| of the row. rounds : it has a scale, a mask or a softcap,
+        which is `capped`. on_gpu : for 16-bit data on a GPU, which dtype need not tell: lse is
+        float32.
         """
         u, magnitude = unit_roundoff(dtype), np.abs(exact)
         each = count / self.lanes + 1 if _is_double(dtype) else 0.0
-        shift = self.moved * u * np.asarray(z) if rounds else 0.0
+        moved = self.moved_and_capped if capped else self.moved
+        shift = moved * u * np.asarray(z) if rounds else 0.0
         in_dtype = computed_in(dtype)
         if self.kind == "softmax":
             error = self.ulps * ulp(exact, in_dtype) + (shift + u * each) * magnitude
@@ -831,15 +844,19 @@ class SoftmaxBounds:
         count: int,
         dtype: Any,
         exponent: Any = None,
+        over_cap: Any = None,
     ) -> Any:
         """Of dx = scale factor (dy - part of a sum) of softmax and log_softmax.
 
         total : of the magnitudes of that part. exponent : y of log_softmax, where that is rough.
+        over_cap : |scale x| / softcap, if there is one, whose slope is in `factor`.
         """
         u = unit_roundoff(dtype)
         each = count / self.lanes if _is_double(dtype) else 0.0
         rough = _of_exponent(exponent)
         error = u * np.abs(scale * factor) * (4 * np.abs(dy) + (4 + each + rough) * total)
+        if over_cap is not None:
+            error = error + (9 * u + 2.0**-52 * np.minimum(over_cap, 1000)) * np.abs(exact)
         return error + rounding(exact, dtype, error) + _least(dtype)
 
     def of_sinks(self, exact: Any, total: Any, count: int, dtype: Any, to: Any) -> Any:

@@ -22,13 +22,14 @@ def softmax(
     scale: float = 1.0,
     mask: ArrayOrNumber | None = None,
     sink: Array | None = None,
+    softcap: float | None = None,
     out: Out[A] = None,
     stream: Stream = None,
 ) -> A:
     """Softmax.
 
     ``y = exp(z) / (sum(exp(z)) + exp(sink))`` over `axis`, with ``z = scale * x + mask``; without a
-    sink y adds up to 1.
+    sink y adds up to 1. With a softcap ``z = softcap * tanh(scale * x / softcap) + mask``.
 
     Parameters
     ----------
@@ -38,6 +39,8 @@ def softmax(
         A logit that only takes part in the sum, as the sinks of gpt-oss's attention: it broadcasts
         to the shape of x without `axis`. Of heads along axis 1 of four it has shape (H, 1). It is
         neither scaled nor masked.
+    softcap : float, optional
+        Above zero: the limit of abs(z) before the mask, as Gemma 2's attention has it, with 50.
 
     See Also
     --------
@@ -49,8 +52,8 @@ def softmax(
     Computed in float32 (float64 for float64), sums in double; on a GPU a thread's elements are
     added up in float32 first. y is within 4 ULP of the exact value however far elements lie apart,
     also where it is subnormal; float64 has n / 32 u more for a row of n elements, u = 2**-53. With
-    a scale or a mask z is rounded, which adds 4 u max (abs(scale x) + abs(mask)), relative to y.
-    16-bit data is rounded once more.
+    a scale or a mask z is rounded, which adds 4 u max (abs(scale x) + abs(mask)), relative to y;
+    with a softcap 12 u and the capped scale x. 16-bit data is rounded once more.
 
     What a mask leaves out, False or -inf, is as if it were not there, be it NaN: its y and its
     gradient are 0. A row in which nothing takes part, all z -inf, gives 0 with a mask, and NaN
@@ -62,6 +65,8 @@ def softmax(
     `forward` saves, besides y, the sink and its own probability in each row, share, in the type
     that is computed in; without a sink both are None. `share` may be written to the second array
     of a tuple `out`. With a scale or a mask abs(sink) counts as another abs(scale x) in the bound.
+    With a softcap it saves x, too, which `out` may not be then; else None in its place. softcap /
+    abs(scale) must be in the range of the type that is computed in, where z is to have its digits.
 
     References
     ----------
@@ -69,6 +74,9 @@ def softmax(
 
     G. Xiao et al., "Efficient Streaming Language Models with Attention Sinks", 2023,
     https://arxiv.org/abs/2309.17453
+
+    Gemma Team, "Gemma 2: Improving Open Language Models at a Practical Size", 2024 (softcap),
+    https://arxiv.org/abs/2408.00118
 
     Examples
     --------
@@ -81,6 +89,8 @@ def softmax(
     >>> fa.softmax(np.zeros((2, 2)), sink=np.array([0.0, -np.inf]))
     array([[0.3333..., 0.3333...],
            [0.5       , 0.5       ]])
+    >>> fa.softmax(np.array([0.0, 1e9]), softcap=2.0)
+    array([0.1192..., 0.8807...])
     >>> y, saved = fa.softmax.forward(np.zeros(2))
     >>> fa.softmax.backward(np.array([1.0, 0.0]), *saved)
     array([ 0.25, -0.25])

@@ -27,7 +27,8 @@ enum SoftmaxRole : int {
   kTarget,  // IN: indices of classes
   kSink,    // IN: of each row, a logit that takes part in its sum alone
   kShare,   // OUT forward, IN backward: the sink's probability, of the compute type
-  kSoftmaxRoles
+  kSoftmaxRoles,
+  kCapped = kMask  // IN backward, which has no mask: x, where it was capped
 };
 
 }  // namespace softmax_roles
@@ -38,6 +39,7 @@ struct SoftmaxCall {
   AxisFlags reduced;            // inside a row
   int kind;
   double scale;
+  double softcap;   // of scale x; 0: none
   bool accumulate;  // the gradient of x is added to
 
   // Of cross_entropy.
@@ -49,6 +51,12 @@ struct SoftmaxCall {
   bool has_indices() const { return arrays[softmax_roles::kTarget].shape; }
   // Whether classes other than the target's have a share in the loss.
   bool has_shares() const { return !has_indices() || label_smoothing != 0; }
+  // The cap of x itself: softcap tanh(scale x / softcap) = scale cap tanh(x / cap). 0: there is
+  // none, or x does not count.
+  double cap() const {
+    if (softcap == 0 || scale == 0) return 0.0;
+    return no_less(softcap / magnitude(scale), 0x1p-1074);
+  }
   // The same call of cross_entropy with what its rows have in common with logsumexp's.
   SoftmaxCall of_logits() const {
     SoftmaxCall made = *this;
@@ -56,6 +64,13 @@ struct SoftmaxCall {
     return made;
   }
 };
+
+inline const char* problem_of_softcap(const SoftmaxCall& call) {
+  if (!(call.softcap >= 0 && is_finite(call.softcap)))
+    return "softcap must be finite and not negative";
+  if (call.softcap != 0 && call.kind != kSoftmax) return "softcap must be 0 but for softmax";
+  return nullptr;
+}
 
 inline const char* problem_of_softmax_forward(const void* given) {
   const SoftmaxCall& call = *static_cast<const SoftmaxCall*>(given);
@@ -69,7 +84,7 @@ inline const char* problem_of_softmax_forward(const void* given) {
     return "sink must be none but for softmax";
   if (call.arrays[softmax_roles::kShare].shape && !call.arrays[softmax_roles::kSink].shape)
     return "share must be none without a sink";
-  return nullptr;
+  return problem_of_softcap(call);
 }
 
 inline const char* problem_of_softmax_backward(const void* given) {
@@ -78,7 +93,9 @@ inline const char* problem_of_softmax_backward(const void* given) {
   if (has_share && call.kind != kSoftmax) return "share must be none but for softmax";
   if (call.arrays[softmax_roles::kNumber].shape && !has_share)
     return "dsinks must be none without a share";
-  return nullptr;
+  if (bool(call.arrays[softmax_roles::kCapped].shape) != (call.softcap != 0))
+    return "x must be an array with a softcap, and else none";
+  return problem_of_softcap(call);
 }
 
 inline const char* problem_of_cross_entropy(const SoftmaxCall& call) {
@@ -131,7 +148,8 @@ constexpr Field kClassWeightField =
 
 // y OUT of z = scale x IN + mask IN: softmax or log_softmax of each row along `axes`; or number OUT
 // and lse OUT, logsumexp. mask: bool, whose False gives z = -inf, or numbers. y is x or disjoint
-// from it. sink IN, of softmax: exp(sink) is added to the row's sum; share OUT: its part of that.
+// from it. softcap, of softmax: c > 0 puts c tanh(scale x / c) in the place of scale x. sink IN, of
+// softmax: exp(sink) is added to the row's sum; share OUT: its part of that.
 constexpr Field kSoftmaxForwardFields[] = {
     fields::in<&SoftmaxCall::arrays, softmax_roles::kX>("x"),
     fields::axes<&SoftmaxCall::reduced>("axes", "x"),
@@ -155,16 +173,19 @@ constexpr Field kSoftmaxForwardFields[] = {
         .optional(),
     fields::in<&SoftmaxCall::kind>("kind").below(kSoftmaxKinds),
     fields::in<&SoftmaxCall::scale>("scale"),
+    fields::in<&SoftmaxCall::softcap>("softcap"),
 };
 
 // dx OUT from dy IN and y IN of softmax or log_softmax, or IN/OUT with accumulate. softmax: dx =
 // scale y (dy - sum(dy y)). log_softmax: dx = scale (dy - exp(y) sum(dy)), and 0 where y is -inf.
-// dx is dy, y or disjoint from both. dsinks OUT, from share IN: -share sum(dy y).
+// With a softcap c and x IN dx is multiplied by 1 - tanh^2(scale x / c), and stays 0 where x is
+// NaN. dx is dy, y, x or disjoint from all. dsinks OUT, from share IN: -share sum(dy y).
 constexpr Field kSoftmaxBackwardFields[] = {
     fields::in<&SoftmaxCall::arrays, softmax_roles::kX>("y"),
     fields::axes<&SoftmaxCall::reduced>("axes", "y"),
     fields::in<&SoftmaxCall::arrays, softmax_roles::kDy>("dy").like("y"),
     fields::out<&SoftmaxCall::arrays, softmax_roles::kY>("dx").like("y"),
+    fields::in<&SoftmaxCall::arrays, softmax_roles::kCapped>("x").like("y").optional(),
     fields::in<&SoftmaxCall::arrays, softmax_roles::kShare>("share")
         .reduced("y", "axes")
         .compute_type("y")
@@ -175,6 +196,7 @@ constexpr Field kSoftmaxBackwardFields[] = {
         .optional(),
     fields::in<&SoftmaxCall::kind>("kind").below(kLogSumExp),
     fields::in<&SoftmaxCall::scale>("scale"),
+    fields::in<&SoftmaxCall::softcap>("softcap"),
     fields::in<&SoftmaxCall::accumulate>("accumulate"),
 };
 

@@ -25,6 +25,10 @@
 //   log_softmax    dz = dy - exp(y) sum(dy)            dx = scale dz
 //   cross_entropy  dz = dloss (p sum(t w) - t w), for the loss -sum t w log(p)
 //
+// Below a softcap c, z = c tanh(scale x / c) + mask = scale cap tanh(x / cap) + mask with cap = c /
+// |scale|: x is capped as it is read, and all else is as it was. So dx has one more factor, the
+// derivative of the cap at x (SoftCap in common/activations/tanh.h has both).
+//
 // A sink is a logit s more in softmax's sum, of probability q = exp(s) / sum. It has no y, so dz of
 // the others is as it was, and with dy_j / ds = -q y_j its own gradient is -q sum(dy y).
 #pragma once

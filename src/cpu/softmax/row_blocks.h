@@ -57,9 +57,12 @@ inline int64_t band_of(const StridedOperands& s) {
 inline RowsIn as_input(RowsOut rows) { return {rows.at, rows.stride}; }
 
 // z is x itself.
-inline bool is_plain(const Softmax& job) { return job.mask_kind == 0 && job.scale == 1.0; }
+inline bool is_plain(const Softmax& job) {
+  return job.mask_kind == 0 && job.scale == 1.0 && job.cap == 0.0;
+}
 
-// A thread's blocks of z = scale x + mask.
+// A thread's blocks of z = scale x + mask. Where there is a cap, x is capped first: x stands for
+// what it becomes.
 //
 // Where that leaves the range of its type, z is scale (x - pivot) + mask, the pivot being the x of
 // the row's element with the largest scale x of those that take part: none of it is beyond the
@@ -102,6 +105,20 @@ struct RowBlocks {
     });
   }
 
+  // to OUT (n) = x IN (n), capped; `to` is x or disjoint from it.
+  void cap(const char* x, int64_t n, char* to) const {
+    char* const operands[] = {const_cast<char*>(x), to};
+    job.capped(operands, n, &job.cap, 0);
+  }
+
+  double x_at(int x, int64_t row, int64_t column) const {
+    const double stored = element(x, row, column);
+    if (job.cap == 0.0) return stored;
+    alignas(double) char value[sizeof(double)];
+    store_as(s.compute_dtype, value, stored);
+    cap(value, 1, value);
+    return number_at(s.compute_dtype, value);
+  }
   double element(int k, int64_t row, int64_t column) const {
     return number_at(s.dtypes[k], s.row(k, row) + s.columns.offset(k, column));
   }
@@ -118,7 +135,7 @@ struct RowBlocks {
     const double sign = job.scale < 0 ? -1.0 : 1.0;
     double most = kNothing;
     for (int64_t column = 0; column < size; ++column)
-      if (takes_part(x, row, column)) most = std::fmax(most, sign * element(x, row, column));
+      if (takes_part(x, row, column)) most = std::fmax(most, sign * x_at(x, row, column));
     return sign * most;
   }
 
@@ -128,7 +145,7 @@ struct RowBlocks {
     for (int64_t i = 0; i < n; ++i) {
       double value = kNothing;
       if (takes_part(x, row, column + i)) {
-        const double above = 0.5 * element(x, row, column + i) - 0.5 * pivot;
+        const double above = 0.5 * x_at(x, row, column + i) - 0.5 * pivot;
         const double added = job.mask_kind == 2 ? element(x + 1, row, column + i) : 0.0;
         value = 2.0 * madd(job.scale, above, 0.5 * added);
       }
@@ -154,6 +171,7 @@ struct RowBlocks {
   const char* z(int x, int64_t n, char* buffer) {
     const char* at = reader.load(x, buffer);
     if (is_plain(job)) return at;
+    if (job.cap != 0.0) cap(at, n, buffer), at = buffer;
     const char* m = nullptr;
     if (job.mask_kind == 1) m = reader.load_stored(x + 1, mask);
     if (job.mask_kind == 2) m = reader.load(x + 1, mask);
@@ -254,6 +272,7 @@ struct RowBlocks {
   void z_tile(int x, int64_t row, int64_t width, int64_t column, int64_t n, char* buffer) {
     reader.load_tile(x, row, width, column, n, buffer);
     if (is_plain(job)) return;
+    if (job.cap != 0.0) cap(buffer, n * width, buffer);
     for (int64_t i = 0; i < n; ++i) {
       char* at = buffer + i * width * s.compute_item;
       if (job.mask_kind == 1) reader.load_stored_tile(x + 1, row, width, column + i, 1, mask);

@@ -3,6 +3,7 @@
 #include <cstring>
 #include <initializer_list>
 
+#include "cpu/activations/kernels.h"
 #include "cpu/softmax/row_blocks.h"
 
 namespace fastact {
@@ -224,7 +225,8 @@ struct Backward : RowBlocks {
       : RowBlocks(a),
         by_tiles(goes_by_tiles(s)),
         sums_products(with_softmax_kind(a.kind, [](auto kind) { return kind.kSumsProducts; })),
-        is_stored(!a.accumulate && lies(Softmax::kDy) && lies(Softmax::kOut) && lies(Softmax::kDx)),
+        is_stored(!a.accumulate && a.cap == 0.0 && lies(Softmax::kDy) && lies(Softmax::kOut) &&
+                  lies(Softmax::kDx)),
         gradients(a.gradients[is_stored ? s.dtype : s.compute_dtype]),
         tiles(tiles_of(is_stored)),
         width(!by_tiles   ? std::clamp<int64_t>(kReadBytes / row_bytes, 1, kBand / 2)
@@ -256,12 +258,32 @@ struct Backward : RowBlocks {
     for_blocks_of(first, [&](int64_t column, int64_t n) {
       const char* a = read(Softmax::kDy, dy);
       const char* b = read(Softmax::kOut, y);
-      char* const dx =
-          is_stored ? reader.stored(Softmax::kDx) : reader.target(Softmax::kDx, dy, job.accumulate);
+      char* const dx = is_stored        ? reader.stored(Softmax::kDx)
+                       : job.cap != 0.0 ? dy
+                                        : reader.target(Softmax::kDx, dy, job.accumulate);
       gradients.gradient[job.kind]({a, 0}, {b, 0}, 1, n, &sum, job.scale, after_row(first, column),
                                    {dx, 0});
+      if (job.cap != 0.0) times_slope(reader.load(Softmax::kOfX, y), n, dx, y);
       reader.finish(Softmax::kDx, dx, dy, job.accumulate);
     });
+  }
+
+  // dx IN/OUT (n), in a buffer, times the slope of the cap at x IN (n). What takes no part has a dx
+  // of 0 whatever its x: 0 stands for that in `held`, which is x or disjoint from it.
+  void times_slope(const char* x, int64_t n, char* dx, char* held) const {
+    if (s.compute_dtype == kF64)
+      hold<double>(x, dx, n, held);
+    else
+      hold<float>(x, dx, n, held);
+    char* const operands[] = {dx, held, dx};
+    job.times_slope(operands, n, &job.cap, 0);
+  }
+  template <class T>
+  static void hold(const char* x, const char* dx, int64_t n, char* held) {
+    for (int64_t i = 0; i < n; ++i) {
+      const bool is_none = reinterpret_cast<const T*>(dx)[i] == T(0);
+      reinterpret_cast<T*>(held)[i] = is_none ? T(0) : reinterpret_cast<const T*>(x)[i];
+    }
   }
 
   // The gradients of the rows' sinks: a sink's probability p changes each y by -p y.
@@ -296,13 +318,18 @@ struct Backward : RowBlocks {
   void short_rows(int64_t first, int64_t m) {
     const RowsIn a = read_band(Softmax::kDy, first, m, dy),
                  b = read_band(Softmax::kOut, first, m, y);
-    const RowsOut to = is_stored        ? stored_rows(Softmax::kDx, first)
-                       : job.accumulate ? RowsOut{dy, row_bytes}
-                                        : rows_at(Softmax::kDx, first, dy);
+    const RowsOut to = is_stored                          ? stored_rows(Softmax::kDx, first)
+                       : job.accumulate || job.cap != 0.0 ? RowsOut{dy, row_bytes}
+                                                          : rows_at(Softmax::kDx, first, dy);
     std::fill(sums, sums + m, 0.0);
     gradients.sum[job.kind](a, b, m, size, sums);
     save_dsinks(first, m, sums);
     gradients.gradient[job.kind](a, b, m, size, sums, job.scale, after_band(first, 0, m), to);
+    if (job.cap != 0.0) {
+      const RowsIn x = load_band(Softmax::kOfX, first, m, y);
+      for (int64_t j = 0; j < m; ++j)
+        times_slope(x.at + j * x.stride, size, dy + j * row_bytes, y + j * row_bytes);
+    }
     if (to.at == dy) store_band(Softmax::kDx, first, m, dy, job.accumulate);
   }
 
@@ -323,6 +350,10 @@ struct Backward : RowBlocks {
                                               : read_tile(Softmax::kOut, index, m, column, n, y);
       const RowsOut to = is_stored ? stored_tile(Softmax::kDx, index, column) : tile_in(dy, m);
       tiles.gradient[job.kind](a, b, n, m, sums, job.scale, to);
+      if (job.cap != 0.0) {
+        reader.load_tile(Softmax::kOfX, index, m, column, n, y);
+        times_slope(y, n * m, dy, y);
+      }
       if (!is_stored) reader.store_tile(Softmax::kDx, index, m, column, n, dy, job.accumulate);
     });
   }
@@ -437,6 +468,10 @@ void plan(Softmax* job, const KernelTable* table, const SoftmaxCall& call,
   job->scale = call.scale;
   job->accumulate = call.accumulate;
   job->has_sink = false;
+  job->cap = call.cap();
+  const int dtype = job->operands.compute_dtype;
+  job->capped = table->elementwise->forward[k_softcap][dtype];
+  job->times_slope = table->elementwise->backward[k_softcap][dtype][0];
   job->has_indices = call.has_indices();
   job->ignore_index = call.ignore_index;
   job->has_shares = call.has_shares();
@@ -454,7 +489,7 @@ void plan_softmax_forward(Softmax* job, const KernelTable* table, const SoftmaxC
   job->has_sink = call.arrays[kSink].shape;
 }
 void plan_softmax_backward(Softmax* job, const KernelTable* table, const SoftmaxCall& call) {
-  plan(job, table, call, {kDy, kX, kY, kShare, kNumber});
+  plan(job, table, call, {kDy, kX, kY, kShare, kNumber, kCapped});
 }
 void plan_logsumexp_backward(Softmax* job, const KernelTable* table, const SoftmaxCall& call) {
   plan(job, table, call, {kX, kMask, kNumber, kLse, kY});

@@ -29,7 +29,7 @@ constexpr int64_t kManyRows = 4096;   // from which on a thread takes kLossRows 
 
 struct Softmax {
   enum Forward { kX, kMask, kY, kLse, kSink, kShare };  // kLse: of logsumexp alone
-  enum Backward { kDy, kOut, kDx, kOfShare, kDSinks };  // softmax and log_softmax
+  enum Backward { kDy, kOut, kDx, kOfShare, kDSinks, kOfX };
   enum LseBackward { kIn, kInMask, kDLse, kOfLse, kDIn };
   enum CrossEntropy { kLogits, kTarget, kWeight, kOutLse, kLosses, kDLoss, kCrossOperands };
   // Backward of cross_entropy writes dlogits in the place of kLosses.
@@ -44,6 +44,9 @@ struct Softmax {
   double scale;
   bool accumulate;
   bool has_sink;  // forward
+  double cap;     // of x; 0: none
+  // By it, of the compute type: forward and backward of ElementwiseTable.
+  ElementwiseKernel capped, times_slope;
 
   // cross_entropy
   bool has_indices, has_shares;  // has_shares: every class takes part in the loss of a row

@@ -167,7 +167,15 @@ void softmax_backward_rows(FASTACT_GRID_CONSTANT const Rows rows, double* of_chu
     Compute<T> rounded[n];
     const bool is_plain = round_sums(kind, sum, rounded) && phase == kWholeRows;
     make_gradients<T, Rows>(kind, Compute<T>(rows.scale), part.count, dy, y, rounded, is_plain,
-                            [&](int i, const Wide<T>& dx) { put_gradient<T>(rows, part, i, dx); });
+                            [&](int i, Wide<T> dx) {
+                              if (!Rows::kQuick && rows.has_cap) {
+                                const int64_t first = element_at<T, Rows>(part, i, 0);
+                                const int valid = lanes_there<T>(rows, part, i);
+                                const Wide<T> x = mask_of<T>(rows, part.row, first, valid);
+                                dx = times_slope<T>(cap_of<Compute<T>>(rows), dx, x);
+                              }
+                              put_gradient<T>(rows, part, i, dx);
+                            });
   } else {
 #pragma unroll
     for (int s = 0; s < n; ++s)

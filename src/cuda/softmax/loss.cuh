@@ -18,7 +18,7 @@ FASTACT_DEVICE int64_t class_of(const Rows& rows, int64_t row) {
   const int64_t index = rows.target_dtype == kI32
                             ? int64_t(load(reinterpret_cast<const int32_t*>(p)))
                             : load(reinterpret_cast<const int64_t*>(p));
-  if (index == rows.ignore_index) return -1;
+  if (index == rows.loss.ignore_index) return -1;
   return index >= 0 && index < rows.length ? index : -2;
 }
 // The element of a class.
@@ -48,7 +48,7 @@ template <class T, class Rows>
 FASTACT_DEVICE Loss loss_of(const Rows& rows, int64_t row, double mass, double apart,
                             Compute<T> max, Compute<T> log, bool has_shares) {
   using C = Compute<T>;
-  Loss loss{loss_of_lse(rows.z_loss, double(max) + double(log)), 1};
+  Loss loss{loss_of_lse(rows.loss.z_loss, double(max) + double(log)), 1};
   if (has_shares) loss.loss += loss_of_shares(apart, mass, double(log));
   if (rows.data[kDy]) return loss;
   const int64_t index = class_of(rows, row);
@@ -56,7 +56,7 @@ FASTACT_DEVICE Loss loss_of(const Rows& rows, int64_t row, double mass, double a
   if (index < 0) return {__builtin_nan(""), __builtin_nan("")};
   const int64_t element = element_of(rows, index);
   const C weight = class_weight<T>(rows, row, element);
-  const C share = C(rows.smoothing.keep) * weight;
+  const C share = C(rows.loss.smoothing.keep) * weight;
   loss.loss +=
       double(loss_of_index(share, max, log, [&] { return logit_of<T>(rows, row, element); }));
   loss.weight = double(weight);

@@ -48,16 +48,16 @@ FASTACT_DEVICE LseGradient<Compute<T>> lse_gradient(const Rows& rows, int64_t ro
     return made;
   }
   double factor = double(given);
-  if (rows.divisor) factor /= load(rows.divisor);
+  if (rows.loss.divisor) factor /= load(rows.loss.divisor);
   made.factor = C(factor);
-  made.mass = C(mass) + slope_of_lse(C(rows.z_loss), lse);
+  made.mass = C(mass) + slope_of_lse(C(rows.loss.z_loss), lse);
   made.element = -3;
   if (rows.data[kDy]) return made;
   const int64_t index = class_of(rows, row);
   made.element = index < 0 ? index : element_of(rows, index);
   if (index == -2) made.factor = C(__builtin_nan(""));
   if (index < 0) return made;
-  made.weight = C(rows.smoothing.keep) * class_weight<T>(rows, row, made.element);
+  made.weight = C(rows.loss.smoothing.keep) * class_weight<T>(rows, row, made.element);
   made.mass += made.weight;
   return made;
 }
@@ -123,7 +123,7 @@ void lse_gradients(FASTACT_GRID_CONSTANT const Rows rows) {
 #pragma unroll
   for (int s = 0; s < n; ++s) moves |= p[s].by != 0;
   x.for_each(rows, mine, [&](const RowPart& part, int i, const Vec<T>& vec) {
-    Wide<T> z = is_plain ? widen_vec(vec) : scores_of<T>(rows, part, i, vec);
+    Wide<T> z = is_plain ? widen_vec(vec) : scores_of<T>(rows, part, i, widen_vec(vec));
     Wide<T> share{}, dz;
     if (moves) {
 #pragma unroll

@@ -9,6 +9,7 @@
 //   strided   anything else                                             element by element, as rows
 #pragma once
 
+#include "common/activations/tanh.h"
 #include "common/softmax/loss.h"
 #include "cuda/core/row_kernels.cuh"
 #include "cuda/softmax/softmax.h"
@@ -37,6 +38,14 @@ constexpr int64_t kLseChunks = 4;
 // Kinds beside SoftmaxKind: cross_entropy; and for kernels: all kinds without a y, or any kind.
 constexpr int kLoss = kSoftmaxKinds, kNoY = -2, kAnyKind = -1;
 
+// What cross_entropy alone takes.
+struct LossNumbers {
+  LabelSmoothing smoothing;
+  double z_loss;
+  int64_t ignore_index;
+  const double* divisor;
+};
+
 // The parameters of the kernels.
 struct SoftmaxRows : RowArrays<kSoftmaxRoles> {
   using Slow = SoftmaxRows;
@@ -56,12 +65,13 @@ struct SoftmaxRows : RowArrays<kSoftmaxRoles> {
   // Forward: z is scaled down by a power of two, so that it is in range for any x; `up` scales
   // differences up again.
   double scale_down, down, up;
-  bool accumulate;
-  // Of cross_entropy.
-  LabelSmoothing smoothing;
-  double z_loss;
-  int64_t ignore_index;
-  const double* divisor;
+  bool accumulate, has_cap;
+  // No call has both, and parameters of kernels have 4 KiB.
+  union {
+    LossNumbers loss = {};
+    SoftCap<float> cap;  // has_cap: of x, in the compute type
+    SoftCap<double> cap_of_double;
+  };
 };
 
 // Quick rows, without tests at run time. Their kernels make no calls, which would spill registers.
@@ -205,9 +215,11 @@ SoftmaxPlan plan_softmax(const SoftmaxCall& call) {
   if (is_columns && rows.length == 1) is_dense = false;
   plan.may_be_columns = is_columns;
   plan.layout = is_dense ? kRowLayout : is_columns ? kColumnLayout : kStridedLayout;
+  const double cap = call.cap();
+  rows.has_cap = cap != 0;
   const bool has_sink = rows.data[kSink] || rows.data[kShare];
   bool is_quick = is_dense && rows.length % Vec<T>::kSize == 0 && !rows.data[kMask] &&
-                  !rows.data[kWeight] && !has_sink && !call.accumulate;
+                  !rows.data[kWeight] && !has_sink && !call.accumulate && !rows.has_cap;
   for (int k = 0; k < kData; ++k) is_quick &= !rows.data[k] || rows.fast[k];
   if (is_quick) plan.layout = kQuickLayout;
   RowChunks chunks;
@@ -222,7 +234,7 @@ SoftmaxPlan plan_softmax(const SoftmaxCall& call) {
     }
     plan.shape = column_shape<T>(rows.length, &chunks);
     vecs = ceil_div(rows.inner, Vec<T>::kSize) * (rows.count / rows.inner);
-    plan.long_vecs = chunks.count > 1 && !rows.data[kMask] && !has_sink ? vecs : 0;
+    plan.long_vecs = chunks.count > 1 && !rows.data[kMask] && !has_sink && !rows.has_cap ? vecs : 0;
   } else {
     plan.shape = softmax_shape<T>(ceil_div(rows.length, Vec<T>::kSize), &chunks);
   }
@@ -237,10 +249,13 @@ SoftmaxPlan plan_softmax(const SoftmaxCall& call) {
   rows.scale = rows.scale_down = call.scale;
   rows.down = rows.up = 1;
   rows.accumulate = call.accumulate;
-  rows.smoothing = LabelSmoothing::of(call.label_smoothing, rows.length);
-  rows.z_loss = call.z_loss;
-  rows.ignore_index = call.ignore_index;
-  rows.divisor = reinterpret_cast<const double*>(call.divisor.data);
+  if (!rows.has_cap)
+    rows.loss = {LabelSmoothing::of(call.label_smoothing, rows.length), call.z_loss,
+                 call.ignore_index, reinterpret_cast<const double*>(call.divisor.data)};
+  else if constexpr (sizeof(T) == 8)
+    rows.cap_of_double = SoftCap<double>(&cap);
+  else
+    rows.cap = SoftCap<float>(&cap);
   return plan;
 }
 

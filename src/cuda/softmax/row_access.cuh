@@ -41,7 +41,7 @@ FASTACT_DEVICE char* number_address(const Rows& rows, int role, int64_t row) {
 }
 
 // The mask's numbers for a vector that begins at an element of a row: -infinity where an element is
-// left out, and past the end.
+// left out, and past the end. Backward has x in the mask's place, where it was capped.
 template <class T, class Rows>
 FASTACT_DEVICE_CALL Wide<T> mask_of(const Rows& rows, int64_t row, int64_t element, int valid) {
   using C = Compute<T>;
@@ -90,12 +90,36 @@ FASTACT_DEVICE_CALL Compute<T> sink_of(const Rows& rows, int64_t row) {
   return Compute<T>(rows.down) * load_number<T>(p, rows.sink_dtype);
 }
 
-// z = scale x + mask of a vector, scaled down as the plan says; -infinity past the end.
+// The cap of x, of the compute type.
+template <class C>
+FASTACT_DEVICE const SoftCap<C>& cap_of(const SoftmaxRows& rows) {
+  if constexpr (sizeof(C) == 8)
+    return rows.cap_of_double;
+  else
+    return rows.cap;
+}
+
+// A vector of x, capped. A call, as what masks take: kernels without a cap keep their registers.
+template <class T>
+FASTACT_DEVICE_CALL Wide<T> capped(const SoftCap<Compute<T>>& cap, Wide<T> x) {
+#pragma unroll
+  for (int j = 0; j < Vec<T>::kSize; ++j) x.lane[j] = cap.forward(x.lane[j]);
+  return x;
+}
+// dx, times the slope of the cap at x. What takes no part has a dx of 0, whatever its x.
+template <class T>
+FASTACT_DEVICE_CALL Wide<T> times_slope(const SoftCap<Compute<T>>& cap, Wide<T> dx, Wide<T> x) {
+#pragma unroll
+  for (int j = 0; j < Vec<T>::kSize; ++j)
+    if (dx.lane[j] != 0) dx.lane[j] *= cap.derivative(x.lane[j]);
+  return dx;
+}
+
+// z = scale x + mask of a vector x, scaled down as the plan says; -infinity past the end.
 template <class T, class Rows>
-FASTACT_DEVICE Wide<T> scores_of(const Rows& rows, const RowPart& part, int i, const Vec<T>& x) {
+FASTACT_DEVICE Wide<T> scores_of(const Rows& rows, const RowPart& part, int i, Wide<T> z) {
   using C = Compute<T>;
   constexpr int kSize = Vec<T>::kSize;
-  Wide<T> z = widen_vec(x);
   const C scale = C(rows.scale_down);
   const int valid = lanes_there<T>(rows, part, i);
   if (!Rows::kQuick && rows.data[kMask]) {
@@ -121,10 +145,14 @@ FASTACT_DEVICE void take_scores(const Rows& rows, const RowPart& part, Wide<T> (
   const int last = part.count - 1;
   const bool is_whole =
       Rows::kQuick || last < 0 || lanes_there<T>(rows, part, last) == Vec<T>::kSize;
-  if (rows.scale_down == 1 && is_whole && !rows.data[kMask]) return;
+  const bool has_cap = !Rows::kQuick && rows.has_cap;
+  if (rows.scale_down == 1 && is_whole && !rows.data[kMask] && !has_cap) return;
 #pragma unroll
-  for (int i = 0; i < vecs; ++i)
-    if (i < part.count) z[i] = scores_of<T>(rows, part, i, bit_cast<Vec<T>>(x[i]));
+  for (int i = 0; i < vecs; ++i) {
+    if (i >= part.count) continue;
+    if (has_cap) z[i] = capped<T>(cap_of<C>(rows), z[i]);
+    z[i] = scores_of<T>(rows, part, i, z[i]);
+  }
 }
 
 // In a row that is NaN, elements that the mask leaves out are not NaN: they get `nothing`.

@@ -125,7 +125,7 @@ FASTACT_DEVICE Wide<T> shares_of(const Rows& rows, const RowPart& part, int i, i
       share.lane[j] = 0;
       continue;
     }
-    share.lane[j] = madd(C(rows.smoothing.keep), share.lane[j], C(rows.smoothing.smooth));
+    share.lane[j] = madd(C(rows.loss.smoothing.keep), share.lane[j], C(rows.loss.smoothing.smooth));
     if (rows.data[kWeight])
       share.lane[j] *=
           class_weight<T>(rows, row_at<Rows>(part, j), element_at<T, Rows>(part, i, j));

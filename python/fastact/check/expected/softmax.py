@@ -69,7 +69,8 @@ def _left_out(case: Case) -> Any:
 
 def _logits(case: Case, of: Any = reference.row_logits) -> Any:
     """z = scale x + mask, or another function of them."""
-    return of(case.array("x"), case.option("scale"), _mask_as_read(case), case.dtype)
+    named = case.array("x"), case.option("scale"), _mask_as_read(case), case.dtype
+    return of(*named, case.option("softcap"))
 
 
 def _sink(case: Case, kept: tuple[int, ...]) -> Any:
@@ -85,7 +86,8 @@ def _fits(case: Case, z: Any, over: tuple[int, ...]) -> Any:
     """Of each row, whether nothing overflows on the way to z."""
     largest = float(info_of(computed_in(case.dtype)).max) / 4
     x = widened(case, "x")
-    too_large = (np.abs(x * case.option("scale")) > largest) & np.isfinite(x)
+    scores = reference.row_scores(x, case.option("scale"), case.option("softcap"), case.dtype)
+    too_large = (np.abs(scores) > largest) & np.isfinite(x)
     too_large = too_large | ((np.abs(z) > largest) & np.isfinite(z))
     return ~too_large.any(over, keepdims=True)
 
@@ -98,12 +100,15 @@ def _rows(case: Case) -> dict[str, Expected]:
     added = np.broadcast_to(_logits(case, reference.row_magnitudes), z.shape)
     size = np.max(added, over, keepdims=True, initial=0)
     size = np.maximum(size, np.where(np.isfinite(sink), np.abs(sink), 0))
-    rounds = masked or case.option("scale") != 1
+    capped = bool(case.option("softcap"))
+    rounds = masked or capped or case.option("scale") != 1
     count = math.prod(z.shape[a] for a in over)
     fits = _fits(case, z, over)
 
     def of(exact: Any, to: np.dtype[Any], shape: tuple[int, ...]) -> Expected:
-        error = op.bounds.allowed(exact, size, count, to, rounds=rounds, on_gpu=_is_rough(case))
+        error = op.bounds.allowed(
+            exact, size, count, to, rounds=rounds, capped=capped, on_gpu=_is_rough(case)
+        )
         return Expected(exact, error, False, fits).reshaped(shape)
 
     shapes, computed = case.shapes, computed_in(case.dtype)
@@ -124,8 +129,17 @@ def _rows_gradient(case: Case) -> dict[str, Expected]:
     exact, factor, total = reference.softmax_gradient(op.name, dy, y, over, scale)
     count = math.prod(y.shape[a] for a in over)
     exponent = y if _is_rough(case) else None  # of softmax there is none, and y is small
-    error = op.bounds.gradient(exact, scale, factor, dy, total, count, dtype, exponent)
-    error = error + _tiny(case) * (np.abs(scale) + np.abs(dy) + total)
+    error = _tiny(case) * (np.abs(scale) + np.abs(dy) + total)
+    over_cap, softcap = None, case.option("softcap")
+    if softcap:
+        x = np.where(y == 0, 0, widened(case, "x"))
+        over_cap, slope = np.abs(x * scale) / softcap, reference.softcap_slope(x, scale, softcap)
+        least = float(info_of(computed_in(dtype)).smallest_normal)  # below it, a slope may be 0
+        error = error * (1 + np.abs(scale)) + 4 * least * np.abs(exact)
+        exact, factor = exact * slope, factor * slope
+    error = error + op.bounds.gradient(
+        exact, scale, factor, dy, total, count, dtype, exponent, over_cap
+    )
     found = _gradient(case, exact, error, True)
     return found | _sink_gradient(case, dy, y, count) if case.has("sink") else found
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from inspect import Parameter, Signature
 from types import MappingProxyType, SimpleNamespace
 from typing import Any, NamedTuple
@@ -29,6 +29,7 @@ class RowFunction(CachedOp[P, R]):
     """What softmax, log_softmax and logsumexp share: z = scale x + mask, over rows of x."""
 
     backward: Callable[..., Any]
+    softcap = 0.0  # where it is no option
 
     def __init__(self, function: Callable[P, R]) -> None:
         call = self._declare(function, "softmax")
@@ -90,9 +91,11 @@ class Softmax(RowFunction[P, R]):
     def __init__(self, function: Callable[P, R]) -> None:
         self.takes_sink = "sink" in untyped(function).parameters
         if self.takes_sink:
-            self.saves, self.gradients = ("y", "sink", "share"), ("dx", "dsink")
+            self.saves, self.gradients = ("y", "sink", "share", "x"), ("dx", "dsink")
             self.spreads, self.of_forward = ("sink",), ("share",)
-            self.roles = MappingProxyType({"sink": validate.PARAMETER, "share": validate.STATISTIC})
+            self.roles = MappingProxyType(
+                {"sink": validate.PARAMETER, "share": validate.STATISTIC, "x": validate.DATA}
+            )
             self.shapes = MappingProxyType({"sink": "rows", "share": "rows"})
             self.makes = MappingProxyType(
                 {
@@ -107,11 +110,11 @@ class Softmax(RowFunction[P, R]):
             return super()._of_backward(call)
         found = signature_of(call, ("dy", "y"), but=("mask", "sink")).parameters.values()
         dy, y, *rest = found
-        sinks = (
+        saved = (
             Parameter(name, Parameter.POSITIONAL_OR_KEYWORD, default=None)
-            for name in ("sink", "share")
+            for name in self.saves[1:]
         )
-        return Signature([dy, y, *sinks, *rest])
+        return Signature([dy, y, *saved, *rest])
 
     def _counts(self) -> tuple[int, int]:
         return (1, 1) if self.takes_sink else (0, 0)
@@ -120,9 +123,17 @@ class Softmax(RowFunction[P, R]):
         makes = entry == "forward" and getattr(options, "sink", None) is not None
         return (*self.results, "share") if makes else super().outputs_of(entry, options)
 
+    def saves_inputs(self, options: SimpleNamespace) -> tuple[str, ...]:
+        is_capped = getattr(options, "softcap", None)
+        return self.saves if is_capped else tuple(n for n in self.saves if n != "x")
+
+    def saved(self, named: Mapping[str, Any]) -> tuple[Any, ...]:
+        return super().saved(named if named.get("softcap") else {**named, "x": None})
+
     def _check_options(self, where: str, options: SimpleNamespace) -> None:
         if not self.takes_sink:
             return
+        options.softcap = _softcap(where, options.softcap)
         has_sink = options.sink is not None
         if hasattr(options, "share"):
             if has_sink != (options.share is not None):
@@ -130,6 +141,9 @@ class Softmax(RowFunction[P, R]):
                 raise TypeError(
                     "{}: {} must be given with {}, as forward saved them".format(where, *lacks)
                 )
+            if (options.softcap != 0) != (options.x is not None):
+                lacks = ("x", "softcap") if options.x is None else ("softcap", "x")
+                raise TypeError("{}: {} must be given with {}".format(where, *lacks))
         elif len(options.out) > 1 and options.out[1] is not None and not has_sink:
             raise ValueError(f"{where}: out[1] must be None, for there is no sink")
 
@@ -165,18 +179,21 @@ class Softmax(RowFunction[P, R]):
         *args: Any,
         **options: Any,
     ) -> Any:
-        """The gradient with respect to x, from the result alone.
+        """The gradient with respect to x, from the result, and from x where it was capped.
 
         Of softmax ``dx = scale * y * (dy - sum(dy * y))``, of log_softmax ``dx = scale * (dy -
         exp(y) * sum(dy))``, with sums over the row. An element whose y is 0 (of log_softmax: -inf)
         takes no part, and its dx is 0. Softmax leaves its dy out of the sum, an infinite one or a
-        NaN too; log_softmax adds up every dy. The mask has no gradient. Of a sink ``dsink =
+        NaN too; log_softmax adds up every dy. With a softcap dx is multiplied by ``1 - tanh(scale *
+        x / softcap)**2``. The mask has no gradient. Of a sink ``dsink =
         -sum(share * sum(dy * y))``, over the rows that have it; without one dx alone is returned.
 
         Parameters
         ----------
         share : array, optional
             With a sink: its probabilities, as `forward` saved them.
+        x : array, optional
+            With a softcap: x, as `forward` saved it.
         out : array or tuple, optional
             Where to write dx, with a sink (dx, dsink): there one that is None is not computed.
 
@@ -185,9 +202,10 @@ class Softmax(RowFunction[P, R]):
         Sums are in double. The gradient is computed from y as it was saved: with u = 2**-24
         (float64: 2**-53) an error is at most 4 u abs(scale y) (abs(dy) + sum abs(dy y)), of
         log_softmax 4 u abs(scale) (abs(dy) + exp(y) sum abs(dy)), for float64 n / 32 u more for
-        sums of n terms, and the rounding to the dtype. dsink is added up in double, and rounded
-        once to the dtype of sink: it errs by 4 u of the sum of abs(share dy y), for float64 n / 32
-        u more, by 2**-46 of the same, and by the rounding.
+        sums of n terms, with a softcap (9 + 2**-52 abs(scale x) / (softcap u)) u abs(dx) more, and
+        the rounding to the dtype. A slope of the cap below 2**-124 (2**-1020) may be 0. dsink is
+        added up in double, and rounded once to the dtype of sink: it errs by 4 u of the sum of
+        abs(share dy y), for float64 n / 32 u more, by 2**-46 of the same, and by the rounding.
 
         Examples
         --------
@@ -196,6 +214,16 @@ class Softmax(RowFunction[P, R]):
         >>> fa.log_softmax.backward(np.array([1.0, 0.0]), *saved)
         array([ 0.5, -0.5])
         """
+
+
+def _softcap(where: str, softcap: Any) -> float:
+    """The option as kernels know it: 0 for None."""
+    if softcap is None:
+        return 0.0
+    found = validate.number(where, "softcap", softcap)
+    if found <= 0:
+        raise ValueError(f"{where}: softcap must be above zero or None, got {found!r}")
+    return found
 
 
 class LogSumExp(RowFunction[P, R]):

@@ -594,6 +594,7 @@ _SOFTMAX_ERRORS = (
     ("scale", "ValueError", "a scale that is not finite"),
     ("sink", "TypeError", "a sink of another dtype than x's or a wider one"),
     ("sink", "ValueError", "a sink that does not broadcast to the rows"),
+    ("softcap", "ValueError", "a softcap that is not above zero, or not finite"),
 )
 
 
