@@ -147,6 +147,22 @@ struct Shape {
   int cluster = 1;
 };
 
+// A launch as CUDA takes it. It stays where it is, for it points into itself.
+struct LaunchConfig : cudaLaunchConfig_t {
+  cudaLaunchAttribute of_cluster{};
+
+  LaunchConfig(const Shape& shape, cudaStream_t on) : cudaLaunchConfig_t{} {
+    gridDim = dim3(unsigned(shape.blocks), unsigned(shape.blocks_y));
+    blockDim = dim3(unsigned(shape.threads), unsigned(shape.threads_y));
+    dynamicSmemBytes = size_t(shape.shared), stream = on;
+    of_cluster.id = cudaLaunchAttributeClusterDimension;
+    of_cluster.val.clusterDim = {unsigned(shape.cluster), 1, 1};
+    attrs = &of_cluster, numAttrs = shape.cluster > 1;
+  }
+  LaunchConfig(const LaunchConfig&) = delete;
+  LaunchConfig& operator=(const LaunchConfig&) = delete;
+};
+
 // Queues a kernel on a stream of the current device; parameters: where each of them is.
 using Queue = void (*)(const void* kernel, const Shape& shape, cudaStream_t stream,
                        void* const* parameters);
@@ -172,16 +188,7 @@ void queue_kernel(const void* kernel, const Shape& shape, cudaStream_t stream,
 template <class... Parameters>
 void queue_kernel(const void* kernel, const Shape& shape, cudaStream_t stream,
                   void* const* parameters) {
-  cudaLaunchConfig_t config{};
-  config.gridDim = dim3(unsigned(shape.blocks), unsigned(shape.blocks_y));
-  config.blockDim = dim3(unsigned(shape.threads), unsigned(shape.threads_y));
-  config.dynamicSmemBytes = size_t(shape.shared);
-  config.stream = stream;
-  cudaLaunchAttribute cluster{};
-  cluster.id = cudaLaunchAttributeClusterDimension;
-  cluster.val.clusterDim = {unsigned(shape.cluster), 1, 1};
-  config.attrs = &cluster;
-  config.numAttrs = shape.cluster > 1;
+  const LaunchConfig config(shape, stream);
   FASTACT_CUDA_CHECK(cudaLaunchKernelExC(&config, kernel, const_cast<void**>(parameters)));
 }
 #endif

@@ -349,8 +349,7 @@ void launch_long(Kernel kernel, const SoftmaxPlan& plan, const LongShape& of, bo
   int held = int(std::min<int64_t>(rounds, is_twice ? slots : std::min(slots, ahead)));
   if (held < ahead) held = power_of_two_from(held + 1, ahead) / 2;
   shape.shared = held * kSlot;
-  if (shape.shared > memory.unasked) allow_shared(reinterpret_cast<const void*>(kernel));
-  launch(kernel, shape, stream, rows, options..., held);
+  launch_with_shared(kernel, shape, stream, rows, options..., held);
 }
 
 }  // namespace

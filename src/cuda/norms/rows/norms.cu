@@ -341,14 +341,6 @@ void for_backward_layout(const BackwardPlan<T>& plan, Visit visit) {
   whole ? visit_quick(NormQuick()) : visit_quick(NormElements());
 }
 
-// Queues a kernel with as much dynamic shared memory as it needs, at most shared_of(kernel).most.
-template <class... Parameters, class... Arguments>
-void launch_with_shared(void (*kernel)(Parameters...), const Shape& shape, cudaStream_t stream,
-                        const Arguments&... arguments) {
-  if (shape.shared > shared_of(kernel).unasked) allow_shared(reinterpret_cast<const void*>(kernel));
-  launch(kernel, shape, stream, arguments...);
-}
-
 // Launches the kernel whose next rows wait in shared memory, if there is one for such rows and the
 // device has what it needs.
 template <class T, int vecs, bool in_clusters>
@@ -358,9 +350,6 @@ bool launch_ahead_of(const NormQuick& rows, NormSums<Compute<T>> sums, const Bac
   const bool whole = vecs_of<T>(rows) == int64_t(vecs) * shape.lanes * cluster;
   const auto kernel = whole ? norm_backward_ahead<T, vecs, in_clusters, true>
                             : norm_backward_ahead<T, vecs, in_clusters, false>;
-  if (in_clusters && cluster > 1 &&
-      !(cluster_sizes(reinterpret_cast<const void*>(kernel), kRowThreads) >> cluster & 1))
-    return false;
   AheadSteps steps{};
   constexpr int64_t kMost = UINT32_MAX / 2;
   int64_t pitch[kStatEnd];
@@ -380,9 +369,10 @@ bool launch_ahead_of(const NormQuick& rows, NormSums<Compute<T>> sums, const Bac
   const int64_t room = shared.most / beside - (1 << 10);
   steps.ahead = int(std::min<int64_t>(std::max<int64_t>((room - totals) / row, 1), kMostAhead));
   sums.tiles = cluster;
-  Shape grid{sums.step * rows.groups * cluster, shape.threads, 1, 1,
-             int(totals + steps.ahead * row)};
-  grid.cluster = cluster;
+  const Shape grid{sums.step * rows.groups * cluster, shape.threads, 1, 1,
+                   int(totals + steps.ahead * row),   cluster};
+  if (in_clusters && !has_room_for_clusters(reinterpret_cast<const void*>(kernel), grid))
+    return false;
   launch_with_shared(kernel, grid, stream, rows, sums, steps);
   return true;
 }
