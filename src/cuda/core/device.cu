@@ -69,6 +69,22 @@ class KnownOfKernels {
   std::map<Key, Fact>* facts_ = new std::map<Key, Fact>;
 };
 
+// A launch as CUDA takes it. It stays where it is, for it points into itself.
+struct LaunchConfig : cudaLaunchConfig_t {
+  cudaLaunchAttribute of_cluster{};
+
+  LaunchConfig(const Shape& shape, cudaStream_t on) : cudaLaunchConfig_t{} {
+    gridDim = dim3(unsigned(shape.blocks), unsigned(shape.blocks_y));
+    blockDim = dim3(unsigned(shape.threads), unsigned(shape.threads_y));
+    dynamicSmemBytes = size_t(shape.shared), stream = on;
+    of_cluster.id = cudaLaunchAttributeClusterDimension;
+    of_cluster.val.clusterDim = {unsigned(shape.cluster), 1, 1};
+    attrs = &of_cluster, numAttrs = shape.cluster > 1;
+  }
+  LaunchConfig(const LaunchConfig&) = delete;
+  LaunchConfig& operator=(const LaunchConfig&) = delete;
+};
+
 bool is_not_built(cudaError_t error) {
   return error == cudaErrorNoKernelImageForDevice || error == cudaErrorInvalidDeviceFunction;
 }
@@ -105,6 +121,29 @@ LaunchRecorder*& launch_recorder() {
   thread_local LaunchRecorder* recorder = nullptr;
   return recorder;
 }
+
+bool is_recorded(cudaStream_t stream) {
+  return launch_recorder() && launch_recorder()->stream() == stream;
+}
+
+void take_launch(const void* kernel, const Shape& shape, cudaStream_t stream, Queue queue,
+                 void* const* parameters, const size_t* sizes, int count) {
+  if (shape.blocks > kMaxBlocks || shape.blocks_y > 65535)
+    throw std::invalid_argument("fastact: a launch of " + std::to_string(shape.blocks) + " by " +
+                                std::to_string(shape.blocks_y) + " blocks exceeds CUDA's limits");
+  if (is_recorded(stream))
+    launch_recorder()->take(kernel, shape, queue, parameters, sizes, count);
+  else
+    queue(kernel, shape, stream, parameters);
+}
+
+#if !defined(FASTACT_CUDA_EMULATION)
+void queue_any_kernel(const void* kernel, const Shape& shape, cudaStream_t stream,
+                      void* const* parameters) {
+  const LaunchConfig config(shape, stream);
+  FASTACT_CUDA_CHECK(cudaLaunchKernelExC(&config, kernel, const_cast<void**>(parameters)));
+}
+#endif
 
 SharedMemory shared_of(const void* kernel) {
   static KnownOfKernels<SharedMemory> known;
