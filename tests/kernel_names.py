@@ -19,8 +19,6 @@ _NORM_WORDS = {
     "NormRuns": "quick rows of runs",
     "NormElements": "quick rows by elements",
     "NormStrided": "any strides",
-    "NormGated": "rows, gated",
-    "NormGatedStrided": "any strides, gated",
 }
 #: Of softmax: how the arrays lie; kinds and phases, by their numbers.
 _SOFTMAX_LAYOUTS = {

@@ -103,7 +103,7 @@ MOVED = {
     "lse_gradients": (1, 1),
     "norm_backward_rows_gated": (3, 2),
     "norm_backward_rows": (2, 1),
-    "norm_long_sums_gated": (3, 0),
+    "norm_long_sums, quick rows, gated": (3, 0),
     "norm_long_sums": (2, 0),
     "strip_moments": (1, 0),
     "strip_sums": (2, 0),

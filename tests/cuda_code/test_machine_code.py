@@ -69,6 +69,7 @@ ANY = "a switch over all activations needs as many registers as the longest"
 # By the beginning of a kernel's title: bytes of stack, at most, and why. Most are of spills.
 FRAMES = {
     "forward_rows, norm, chunks found, quick rows": (16, HELD),
+    "norm_backward_rows, rows": (8, ANY),
     "norm_backward_rows, any strides": (48, ANY_STRIDES),
     "map_rows, bias rows backward, any activation": (32, ANY),
     "norm_backward_ahead, any activation": (8, ANY),

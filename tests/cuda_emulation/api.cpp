@@ -176,8 +176,8 @@ int64_t dynamic_shared_limit(const void* kernel) {
 unsigned most_of_cluster(const void* kernel) {
   constexpr int kFew = 8;  // multiprocessors that are no room for the largest
   if (current_device == kNoClusters) return 1;
-  const bool large = asked_clusters.count({kernel, current_device}) &&
-                     kMultiprocessors[current_device] >= kFew;
+  const bool large =
+      asked_clusters.count({kernel, current_device}) && kMultiprocessors[current_device] >= kFew;
   return large ? kMostOfCluster : kPortableCluster;
 }
 
@@ -439,7 +439,8 @@ cudaError_t cudaOccupancyMaxActiveClusters(int* count, const void* kernel,
   return api_with_context("cudaOccupancyMaxActiveClusters", [&] {
     if (config->numAttrs != 1 || config->attrs->id != cudaLaunchAttributeClusterDimension)
       return cudaErrorInvalidValue;
-    *count = config->attrs->val.clusterDim.x <= most_of_cluster(kernel);
+    *count = config->attrs->val.clusterDim.x <= most_of_cluster(kernel) &&
+             int64_t(config->dynamicSmemBytes) <= dynamic_shared_limit(kernel);
     return cudaSuccess;
   });
 }

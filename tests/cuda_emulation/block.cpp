@@ -146,7 +146,7 @@ void begin_cluster(uint32_t number, const uint3& first) {
   self.next_fresh = 0;
   for (Thread& thread : self.threads) {
     thread.state = State::kFresh;
-    thread.opened = thread.knows_cluster = thread.knows_numbers = false;
+    thread.opened = thread.knows_cluster = false;
     thread.round = -1;
   }
   for (int w = 0; w < self.warp_count; ++w) {
@@ -160,7 +160,7 @@ void begin_cluster(uint32_t number, const uint3& first) {
   self.opened = 0;
   for (size_t b = 0; b < self.blocks.size(); ++b) {
     const uint3 index{first.x + unsigned(b), first.y, first.z};
-    self.blocks[b] = {index, ++clock, 0, -1, 0, {}, {}, {}};
+    self.blocks[b] = {index, ++clock, 0, {}};
   }
 }
 

@@ -19,8 +19,8 @@ struct Thread {
   Fiber* fiber;  // on which it waits
   Site site;     // where it waits
   uint64_t result;
-  bool opened, knows_cluster, knows_numbers;  // of mailboxes
-  int round;                                  // for which it waits or waited last; -1: none
+  bool opened, knows_cluster;  // of mailboxes
+  int round;                   // for which it waits or waited last; -1: none
 };
 
 // Lanes that wait for one another.
@@ -40,26 +40,24 @@ struct Warp {
   uint32_t known[kWarpLanes][kWarpLanes] = {};  // lane b knows what lane a did before known[b][a]
 };
 
-// One of two mailboxes in turn. `rounds`: how many it has had; of[i]: in which the i-th number came.
+// One of two mailboxes in turn. `rounds`: how many it has had; of[i]: in which the i-th number
+// came.
 struct Box {
   int rounds = 0, expected = -1, received = 0;
   std::vector<double> numbers;
   std::vector<int> of;
 };
 
-// A block of the cluster that runs, and its mailbox or two.
+// A block of the cluster that runs, and its mailboxes.
 struct Block {
   uint3 index;
   uint32_t epoch;
   int done = 0;  // threads
-  int expected = -1, received = 0;
-  std::vector<double> numbers;
-  std::vector<bool> has_come;
   Box boxes[2];
 
   // Whether all numbers have come for which a thread waits.
   bool has_all(const Thread& thread) const {
-    return thread.round < 0 ? received == expected : boxes[thread.round & 1].rounds > thread.round / 2;
+    return boxes[thread.round & 1].rounds > thread.round / 2;
   }
 };
 

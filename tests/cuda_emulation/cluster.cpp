@@ -11,62 +11,6 @@ namespace fastact::emulation {
 int cluster_index() { return int(fastact_block_index.x / self.grid->cluster); }
 int block_of_cluster() { return int(fastact_block_index.x % self.grid->cluster); }
 
-void open_mailbox(int count, int size, const Site& site) {
-  Thread& thread = this_thread();
-  if (thread.opened) fault("a mailbox is opened twice", site);
-  if (count < 0 || count > size)
-    fault("a mailbox of " + std::to_string(size) + " numbers for " + std::to_string(count), site);
-  for (Block& block : self.blocks) {
-    if (block.expected >= 0 && block.expected != count)
-      fault("threads of a cluster expect " + std::to_string(block.expected) + " and " +
-                std::to_string(count) + " numbers",
-            site);
-  }
-  Block& block = this_block();
-  block.expected = count;
-  block.numbers.resize(size_t(size));
-  block.has_come.resize(size_t(size));
-  thread.opened = true;
-  ++self.opened;
-}
-
-void await_mailboxes(const Site& site) {
-  if (!this_thread().opened) fault("a cluster is awaited by a thread that opened no mailbox", site);
-  if (self.opened < self.threads.size()) wait(State::kAtCluster, site);
-  this_thread().knows_cluster = true;
-}
-
-void send_number(int i, double value, int to, const Site& site) {
-  const std::string what =
-      "number " + std::to_string(i) + " for block " + std::to_string(to) + " of the cluster";
-  if (!this_thread().knows_cluster) fault(what + ", which may not have begun", site);
-  if (to < 0 || size_t(to) >= self.blocks.size()) fault(what + ", which is not there", site);
-  Block& block = self.blocks[size_t(to)];
-  if (block.done == int(now.size)) fault(what + ", which has ended", site);
-  if (i < 0 || size_t(i) >= block.numbers.size()) fault(what + ": beyond its mailbox", site);
-  if (block.has_come[size_t(i)]) fault(what + ", which has it", site);
-  if (block.received == block.expected) fault(what + ", which expects no more", site);
-  block.numbers[size_t(i)] = value;
-  block.has_come[size_t(i)] = true;
-  ++block.received;
-}
-
-void await_numbers(const Site& site) {
-  if (!this_thread().opened) fault("numbers are awaited by a thread that opened no mailbox", site);
-  const Block& block = this_block();
-  if (block.received < block.expected) wait(State::kAtMailbox, site);
-  this_thread().knows_numbers = true;
-}
-
-double received_number(int64_t i, const Site& site) {
-  const Block& block = this_block();
-  const std::string what = "number " + std::to_string(i) + " of a mailbox is read";
-  if (!this_thread().knows_numbers) fault(what + " by a thread that did not wait for it", site);
-  if (i < 0 || size_t(i) >= block.numbers.size() || !block.has_come[size_t(i)])
-    fault(what + ", which nobody sent", site);
-  return block.numbers[size_t(i)];
-}
-
 namespace {
 
 std::string text_of(int round, int i) {
@@ -90,15 +34,25 @@ void open_mailboxes(int size, const Site& site) {
   ++self.opened;
 }
 
+void await_mailboxes(const Site& site) {
+  if (!this_thread().opened) fault("a cluster is awaited by a thread that opened no mailbox", site);
+  if (self.opened < self.threads.size()) wait(State::kAtCluster, site);
+  this_thread().knows_cluster = true;
+}
+
 void expect_numbers(int round, int count, const Site& site) {
   Box& box = this_block().boxes[round & 1];
   if (box.rounds != round / 2 || box.expected >= 0)
     fault("round " + std::to_string(round) + " of a mailbox is expected out of turn", site);
+  if (count < 0 || size_t(count) > box.numbers.size())
+    fault("a mailbox of " + std::to_string(box.numbers.size()) + " numbers for " +
+              std::to_string(count),
+          site);
   box.expected = count;
   end_round_with_all(box);
 }
 
-void send_number_of(int round, int i, double value, int to, const Site& site) {
+void send_number(int round, int i, double value, int to, const Site& site) {
   const std::string what =
       text_of(round, i) + " for block " + std::to_string(to) + " of the cluster";
   if (!this_thread().knows_cluster) fault(what + ", which may not have begun", site);
@@ -115,19 +69,17 @@ void send_number_of(int round, int i, double value, int to, const Site& site) {
   end_round_with_all(box);
 }
 
-void await_round(int round, const Site& site) {
+void await_numbers(int round, const Site& site) {
   Thread& thread = this_thread();
   if (!thread.opened) fault("numbers are awaited by a thread that opened no mailbox", site);
   thread.round = round;
   if (!this_block().has_all(thread)) wait(State::kAtMailbox, site);
-  this_thread().knows_numbers = true;
 }
 
-double number_of_round(int round, int i, const Site& site) {
+double received_number(int round, int i, const Site& site) {
   const Box& box = this_block().boxes[round & 1];
   const std::string what = text_of(round, i) + " is read";
-  if (!this_thread().knows_numbers || this_thread().round < round)
-    fault(what + " by a thread that did not wait for it", site);
+  if (this_thread().round < round) fault(what + " by a thread that did not wait for it", site);
   if (i < 0 || size_t(i) >= box.numbers.size() || box.of[size_t(i)] != round)
     fault(what + ", which is not there", site);
   return box.numbers[size_t(i)];

@@ -69,8 +69,8 @@ void launch(void (*kernel)(Parameters...), dim3 grid, dim3 block, size_t shared,
   static_assert((sizeof(Parameters) + ... + 0) <= 4096, "a kernel's parameters exceed 4 KiB");
   const auto call = [&] { kernel(arguments...); };
   run({reinterpret_cast<const void*>(kernel), typeid(void(Parameters...)).name(), grid, block,
-       shared, cluster, stream, [](const void* closure) { (*static_cast<decltype(call)*>(closure))(); },
-       &call});
+       shared, cluster, stream,
+       [](const void* closure) { (*static_cast<decltype(call)*>(closure))(); }, &call});
 }
 
 }  // namespace fastact::emulation
@@ -158,6 +158,7 @@ inline void bring_all_near(const void* p, unsigned bytes,
 
 using emulation::block_of_cluster, emulation::cluster_index;
 
+// As cluster.cuh has it. The barriers and the numbers are shared memory there, and count as such.
 template <int n>
 struct Mailboxes {
   using Site = emulation::Site;
@@ -171,31 +172,14 @@ struct Mailboxes {
     emulation::expect_numbers(round, count, site);
   }
   void send(int round, int i, double value, int block, const Site& site = Site::here()) const {
-    emulation::send_number_of(round, i, value, block, site);
+    emulation::send_number(round, i, value, block, site);
   }
   void wait(int round, const Site& site = Site::here()) const {
-    emulation::await_round(round, site);
+    emulation::await_numbers(round, site);
   }
   double get(int round, int i, const Site& site = Site::here()) const {
-    return emulation::number_of_round(round, i, site);
+    return emulation::received_number(round, i, site);
   }
-};
-
-// As cluster.cuh has it. The barrier and the numbers are shared memory there, and count as such.
-template <int n>
-struct Mailbox {
-  using Site = emulation::Site;
-  void open(int count, const Site& site = Site::here()) const {
-    FASTACT_SHARED(double, mailbox, 1 + n);
-    static_cast<void>(mailbox);
-    emulation::open_mailbox(count, n, site);
-  }
-  void all_are_open(const Site& site = Site::here()) const { emulation::await_mailboxes(site); }
-  void send(int i, double value, int block, const Site& site = Site::here()) const {
-    emulation::send_number(i, value, block, site);
-  }
-  void wait(const Site& site = Site::here()) const { emulation::await_numbers(site); }
-  double operator[](int64_t i) const { return emulation::received_number(i, Site::here()); }
 };
 
 template <class T>

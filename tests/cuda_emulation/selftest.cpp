@@ -80,19 +80,24 @@ FASTACT_KERNEL(kWarp) void collectives(float* y) {
   store(y + lane, float(right));
 }
 
-// y[c]: the sum over the c-th cluster of what its blocks loaded, which each of them gets.
+// y[c]: the sum over the c-th cluster of what its blocks loaded, which each of them gets, after
+// three rounds of messages, each of a quarter of the last one's sum.
 FASTACT_KERNEL(kThreads) void cluster_exchange(const float* x, float* y) {
-  const Mailbox<4> all;
-  all.open(4);
+  const Mailboxes<4> all;
+  all.open();
   const int thread = int(threadIdx.x);
-  const float mine = thread < 4 ? load(x + blockIdx.x) : 0;
+  double sum = thread < 4 ? load(x + blockIdx.x) : 0;
   all.all_are_open();
-  if (thread < 4) all.send(block_of_cluster(), double(mine), thread);
-  all.wait();
-  double sum = 0;
-  for (int i = 0; i < 4; ++i) sum += all[i];
-  __syncthreads();
-  if (thread == 0 && block_of_cluster() == cluster_index() % 4) store(y + cluster_index(), float(sum));
+  for (int round = 0; round < 3; ++round) {
+    if (thread == 0) all.expect(round, 4);
+    if (thread < 4) all.send(round, block_of_cluster(), round > 0 ? sum / 4 : sum, thread);
+    all.wait(round);
+    sum = 0;
+    for (int i = 0; i < 4; ++i) sum += all.get(round, i);
+    __syncthreads();
+  }
+  if (thread == 0 && block_of_cluster() == cluster_index() % 4)
+    store(y + cluster_index(), float(sum));
 }
 
 // Two copies of each thread on their way at once, the first awaited before the second.
@@ -111,70 +116,88 @@ FASTACT_KERNEL(kThreads) void copies_ahead(const float* x, float* y) {
 
 // --- Wrong -------------------------------------------------------------------------------------
 
+// Opens a block's mailboxes, and says how many numbers it expects.
+void open_for(const Mailboxes<2>& all, int count) {
+  all.open();
+  if (threadIdx.x == 0) all.expect(0, count);
+}
+// Each block sends the other one a number of a round.
+void send_other(const Mailboxes<2>& all, int round = 0, int i = 0) {
+  if (threadIdx.x == 0) all.send(round, i, 1.0, 1 - block_of_cluster());
+}
+
 FASTACT_KERNEL(kThreads) void sent_before_all_begun(float*) {
-  const Mailbox<2> all;
-  all.open(2);
-  if (threadIdx.x == 0) all.send(block_of_cluster(), 1.0, 1 - block_of_cluster());
+  const Mailboxes<2> all;
+  open_for(all, 2);
+  send_other(all);
   all.all_are_open();
 }
 
 FASTACT_KERNEL(kThreads) void sent_to_no_block(float*) {
-  const Mailbox<2> all;
-  all.open(2);
+  const Mailboxes<2> all;
+  open_for(all, 2);
   all.all_are_open();
-  if (threadIdx.x == 0) all.send(0, 1.0, 2);
+  if (threadIdx.x == 0) all.send(0, 0, 1.0, 2);
 }
 
 FASTACT_KERNEL(kThreads) void sent_twice(float*) {
-  const Mailbox<2> all;
-  all.open(2);
+  const Mailboxes<2> all;
+  open_for(all, 2);
   all.all_are_open();
-  if (threadIdx.x == 0) all.send(0, 1.0, 1);
+  if (threadIdx.x == 0) all.send(0, 0, 1.0, 1);
+}
+
+FASTACT_KERNEL(kThreads) void sent_a_round_early(float*) {
+  const Mailboxes<2> all;
+  open_for(all, 2);
+  all.all_are_open();
+  send_other(all);
+  send_other(all, 2);
 }
 
 // The second block hears from the first, which does not wait for the answer.
 FASTACT_KERNEL(kThreads) void sent_to_ended_block(float*) {
-  const Mailbox<1> all;
-  all.open(1);
+  const Mailboxes<2> all;
+  open_for(all, 1);
   all.all_are_open();
   if (block_of_cluster() == 1) {
-    all.wait();
+    all.wait(0);
     __syncthreads();  // nobody comes here before the first block's threads have come to their ends
   }
-  if (threadIdx.x == 0) all.send(0, 1.0, 1 - block_of_cluster());
+  send_other(all);
 }
 
 FASTACT_KERNEL(kThreads) void never_sent(float*) {
-  const Mailbox<2> all;
-  all.open(2);
+  const Mailboxes<2> all;
+  open_for(all, 2);
   all.all_are_open();
-  if (threadIdx.x == 0) all.send(0, 1.0, 1 - block_of_cluster());
-  all.wait();
+  send_other(all);
+  all.wait(0);
 }
 
 FASTACT_KERNEL(kThreads) void read_without_waiting(float* y) {
-  const Mailbox<2> all;
-  all.open(2);
+  const Mailboxes<2> all;
+  open_for(all, 2);
   all.all_are_open();
-  if (threadIdx.x < 2) all.send(block_of_cluster(), 1.0, int(threadIdx.x));
-  store(y + threadIdx.x, float(all[0]));
+  if (threadIdx.x < 2) all.send(0, block_of_cluster(), 1.0, int(threadIdx.x));
+  store(y + threadIdx.x, float(all.get(0, 0)));
 }
 
 FASTACT_KERNEL(kThreads) void block_without_mailbox(float*) {
-  const Mailbox<2> all;
+  const Mailboxes<2> all;
   if (block_of_cluster() == 0) return;
-  all.open(2);
+  open_for(all, 2);
   all.all_are_open();
 }
 
 // A number orders nothing but itself.
 FASTACT_KERNEL(kThreads) void global_memory_of_a_cluster(float* y) {
-  const Mailbox<1> all;
-  all.open(1);
+  const Mailboxes<2> all;
+  open_for(all, 1);
   all.all_are_open();
   if (block_of_cluster() == 0 && threadIdx.x == 0) store(y, 1.0f);
-  if (threadIdx.x == 0) all.send(0, 1.0, 1 - block_of_cluster());
-  all.wait();
+  send_other(all);
+  all.wait(0);
   if (block_of_cluster() == 1 && threadIdx.x == 0) store(y + 1, load(y));
 }
 
@@ -210,7 +233,6 @@ FASTACT_KERNEL(kThreads) void copy_over_read(const float* x, float* y) {
   await_copies<0>();
   store_vec(y + thread * 4, Vec<float>(ring[(thread + kWarp) % threads]));
 }
-
 
 FASTACT_KERNEL(kThreads) void shared_out_of_bounds() {
   FASTACT_SHARED(float, few, 8);
@@ -495,6 +517,7 @@ const Case kCases[] = {
     FASTACT_CASE(sent_before_all_begun, {2, kThreads, 1, 1, 0, 2}),
     FASTACT_CASE(sent_to_no_block, {2, kThreads, 1, 1, 0, 2}),
     FASTACT_CASE(sent_twice, {2, kThreads, 1, 1, 0, 2}),
+    FASTACT_CASE(sent_a_round_early, {2, kThreads, 1, 1, 0, 2}),
     FASTACT_CASE(sent_to_ended_block, {2, kThreads, 1, 1, 0, 2}),
     FASTACT_CASE(never_sent, {2, kThreads, 1, 1, 0, 2}),
     FASTACT_CASE(read_without_waiting, {2, kThreads, 1, 1, 0, 2}),

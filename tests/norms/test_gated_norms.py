@@ -82,7 +82,7 @@ def test_gradients_in_the_place_of_any_argument(dtype, shape, gate_first, castin
 
 #: Of whole vectors: rows of a warp, of a block by one vector a thread, two and three, and of many
 #: blocks. The third on a GPU has blocks that take more than one row.
-WHOLE = [(9, 64), (3, 2048), (150, 4352), (2, 5120), (2, 16384)]
+WHOLE = [(9, 64), (3, 2048), (150, 4352), (2, 5120), (2, 16384), (12, 8192)]
 
 
 @pytest.mark.parametrize("gate_first", [False, True])

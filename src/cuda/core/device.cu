@@ -1,7 +1,7 @@
 // Which devices there are, whether this build has code for them, and the order between streams.
 #include <map>
 #include <mutex>
-#include <utility>
+#include <tuple>
 
 #include "cuda/core/device.h"
 
@@ -41,17 +41,17 @@ const char* cure_of(cudaError_t error) {
   }
 }
 
-// Facts about kernels on devices, each found out when it is first asked for. Threads that ask for
-// the same fact at once all find it out.
+// Facts about kernels on devices, or about blocks of them, each found out when it is first asked
+// for. Threads that ask for the same fact at once all find it out.
 template <class Fact>
 class KnownOfKernels {
  public:
   // find(device): the fact, on the current device.
   template <class Find>
-  Fact of(const void* kernel, Find find) {
+  Fact of(const void* kernel, Find find, const Shape& shape = {0, 0}) {
     int device;
     FASTACT_CUDA_CHECK(cudaGetDevice(&device));
-    const std::pair<const void*, int> key{kernel, device};
+    const Key key{kernel, device, shape.threads, shape.shared, shape.cluster};
     {
       const std::lock_guard<std::mutex> lock(mutex_);
       const auto found = facts_->find(key);
@@ -63,10 +63,26 @@ class KnownOfKernels {
   }
 
  private:
+  using Key = std::tuple<const void*, int, int, int, int>;
   std::mutex mutex_;
   // Never destroyed: other threads may launch while the process ends.
-  std::map<std::pair<const void*, int>, Fact>* facts_ =
-      new std::map<std::pair<const void*, int>, Fact>;
+  std::map<Key, Fact>* facts_ = new std::map<Key, Fact>;
+};
+
+// A launch as CUDA takes it. It stays where it is, for it points into itself.
+struct LaunchConfig : cudaLaunchConfig_t {
+  cudaLaunchAttribute of_cluster{};
+
+  LaunchConfig(const Shape& shape, cudaStream_t on) : cudaLaunchConfig_t{} {
+    gridDim = dim3(unsigned(shape.blocks), unsigned(shape.blocks_y));
+    blockDim = dim3(unsigned(shape.threads), unsigned(shape.threads_y));
+    dynamicSmemBytes = size_t(shape.shared), stream = on;
+    of_cluster.id = cudaLaunchAttributeClusterDimension;
+    of_cluster.val.clusterDim = {unsigned(shape.cluster), 1, 1};
+    attrs = &of_cluster, numAttrs = shape.cluster > 1;
+  }
+  LaunchConfig(const LaunchConfig&) = delete;
+  LaunchConfig& operator=(const LaunchConfig&) = delete;
 };
 
 bool is_not_built(cudaError_t error) {
@@ -106,6 +122,29 @@ LaunchRecorder*& launch_recorder() {
   return recorder;
 }
 
+bool is_recorded(cudaStream_t stream) {
+  return launch_recorder() && launch_recorder()->stream() == stream;
+}
+
+void take_launch(const void* kernel, const Shape& shape, cudaStream_t stream, Queue queue,
+                 void* const* parameters, const size_t* sizes, int count) {
+  if (shape.blocks > kMaxBlocks || shape.blocks_y > 65535)
+    throw std::invalid_argument("fastact: a launch of " + std::to_string(shape.blocks) + " by " +
+                                std::to_string(shape.blocks_y) + " blocks exceeds CUDA's limits");
+  if (is_recorded(stream))
+    launch_recorder()->take(kernel, shape, queue, parameters, sizes, count);
+  else
+    queue(kernel, shape, stream, parameters);
+}
+
+#if !defined(FASTACT_CUDA_EMULATION)
+void queue_any_kernel(const void* kernel, const Shape& shape, cudaStream_t stream,
+                      void* const* parameters) {
+  const LaunchConfig config(shape, stream);
+  FASTACT_CUDA_CHECK(cudaLaunchKernelExC(&config, kernel, const_cast<void**>(parameters)));
+}
+#endif
+
 SharedMemory shared_of(const void* kernel) {
   static KnownOfKernels<SharedMemory> known;
   return known.of(kernel, [&](int device) {
@@ -131,34 +170,26 @@ void allow_shared(const void* kernel) {
   });
 }
 
-uint32_t cluster_sizes(const void* kernel, int threads) {
-  static KnownOfKernels<uint32_t> known;
-  return known.of(kernel, [&](int device) {
-    constexpr int kMost = 16, kSince = 90;  // blocks; a compute capability
-    int has_clusters = 0;
+bool has_room_for_clusters(const void* kernel, const Shape& shape) {
+  static KnownOfKernels<bool> known;
+  const auto find = [&](int device) {
+    constexpr int kSince = 90;  // a compute capability
+    int has_clusters = 0, at_once = 0;
     cudaFuncAttributes attributes;
     FASTACT_CUDA_CHECK(cudaDeviceGetAttribute(&has_clusters, cudaDevAttrClusterLaunch, device));
     FASTACT_CUDA_CHECK(cudaFuncGetAttributes(&attributes, kernel));
-    uint32_t sizes = 0;
-    if (!has_clusters || attributes.ptxVersion < kSince) return sizes;
+    if (!has_clusters || attributes.ptxVersion < kSince) return false;
     // Without it a cluster has 8 blocks at most.
     FASTACT_CUDA_CHECK(
         cudaFuncSetAttribute(kernel, cudaFuncAttributeNonPortableClusterSizeAllowed, 1));
-    for (int blocks = 2; blocks <= kMost; ++blocks) {
-      cudaLaunchAttribute cluster{};
-      cluster.id = cudaLaunchAttributeClusterDimension;
-      cluster.val.clusterDim = {unsigned(blocks), 1, 1};
-      cudaLaunchConfig_t config{};
-      config.gridDim = dim3(unsigned(blocks)), config.blockDim = dim3(unsigned(threads));
-      config.attrs = &cluster, config.numAttrs = 1;
-      int at_once = 0;
-      if (cudaOccupancyMaxActiveClusters(&at_once, kernel, &config) == cudaSuccess && at_once > 0)
-        sizes |= 1u << blocks;
-      else
-        cudaGetLastError();  // the runtime remembers it otherwise
-    }
-    return sizes;
-  });
+    if (shape.shared > 0) allow_shared(kernel);
+    const LaunchConfig config(shape, nullptr);
+    if (cudaOccupancyMaxActiveClusters(&at_once, kernel, &config) == cudaSuccess)
+      return at_once > 0;
+    cudaGetLastError();  // the runtime remembers it otherwise
+    return false;
+  };
+  return known.of(kernel, find, shape);
 }
 
 std::string problem_of_machine() {

@@ -51,11 +51,17 @@ SharedMemory shared_of(void (*kernel)(Parameters...)) {
 // launch set its own limit, of two threads that launch the same kernel with different sizes one
 // would lower the limit of the other.
 void allow_shared(const void* kernel);
+// Queues a kernel with as much dynamic shared memory as it needs, at most shared_of(kernel).most.
+template <class... Parameters, class... Arguments>
+void launch_with_shared(void (*kernel)(Parameters...), const Shape& shape, cudaStream_t stream,
+                        const Arguments&... arguments) {
+  if (shape.shared > shared_of(kernel).unasked) allow_shared(reinterpret_cast<const void*>(kernel));
+  launch(kernel, shape, stream, arguments...);
+}
 
-// How many blocks of so many threads a cluster of a kernel may have on the current device: bit k is
-// set where it may have k, up to 16. None, where the device has no clusters or the kernel was
-// compiled without. CUDA is asked once for each kernel.
-uint32_t cluster_sizes(const void* kernel, int threads);
+// Whether the current device has room for the clusters of a launch: not where it has none, or where
+// the kernel was compiled without. CUDA is asked once for each kernel and shape of a block.
+bool has_room_for_clusters(const void* kernel, const Shape& shape);
 
 struct DeviceFacts {
   std::string name, capability;

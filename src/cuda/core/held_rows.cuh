@@ -75,34 +75,40 @@ FASTACT_DEVICE int count_of(int64_t all, int lane, int lanes) {
   return count;
 }
 
+// Which neighbouring columns the v-th vector of all columns has.
+template <class T, class Rows>
+FASTACT_DEVICE RowPart columns_at(const Rows& rows, int64_t v) {
+  constexpr int kSize = Vec<T>::kSize;
+  RowPart part{};
+  const int64_t wide = quotient(rows.inner + kSize - 1, kSize), outer = quotient(v, wide);
+  part.idle = outer * rows.inner >= rows.count;
+  part.outer = part.idle ? 0 : outer, part.at = part.idle ? 0 : (v - outer * wide) * kSize;
+  part.row = part.outer * rows.inner + part.at;
+  part.columns = part.idle ? 0 : int(smaller(kSize, rows.inner - part.at));
+  return part;
+}
+
 // This thread's part of a row, of a chunk of a row, or of neighbouring columns. A block takes one
 // set of rows and ends: a loop over sets would keep addresses in registers. There is no division
 // but for chunks and for columns. backwards: the last rows come first, for they were read last.
 template <class T, int vecs, bool in_chunks = false, class Rows>
 FASTACT_DEVICE RowPart row_part(const Rows& rows, bool backwards = false) {
-  constexpr int kSize = Vec<T>::kSize;
   const int64_t end = Rows::kColumns ? rows.length : vecs_of<T>(rows);
   int64_t group = backwards ? gridDim.x - 1 - blockIdx.x : blockIdx.x, begin = 0, all = end;
-  RowPart part{};
+  int64_t chunk = 0;
   if constexpr (in_chunks) {
     if (rows.chunks.count > 1) {
       const int64_t task = group;
-      group = quotient(task, rows.chunks.count), part.chunk = task - group * rows.chunks.count;
-      begin = part.chunk * rows.chunks.size, all = smaller(rows.chunks.size, end - begin);
+      group = quotient(task, rows.chunks.count), chunk = task - group * rows.chunks.count;
+      begin = chunk * rows.chunks.size, all = smaller(rows.chunks.size, end - begin);
     }
   }
+  RowPart part{};
   int thread = int(threadIdx.x);
-  part.lanes = rows.lanes;
   if constexpr (Rows::kColumns) {
     const int x = thread % kStripVecs, y = thread / kStripVecs;
-    const int64_t wide = quotient(rows.inner + kSize - 1, kSize);
-    const int64_t v = group * rows.teams + (y >> rows.lane_bits) * kStripVecs + x;
-    const int64_t outer = quotient(v, wide);
+    part = columns_at<T>(rows, group * rows.teams + (y >> rows.lane_bits) * kStripVecs + x);
     part.lane = y & (rows.lanes - 1);
-    part.idle = outer * rows.inner >= rows.count;
-    part.outer = part.idle ? 0 : outer, part.at = part.idle ? 0 : (v - outer * wide) * kSize;
-    part.row = part.outer * rows.inner + part.at;
-    part.columns = part.idle ? 0 : int(smaller(kSize, rows.inner - part.at));
   } else {
     part.row = group;
     if (rows.teams > 1) {
@@ -113,7 +119,7 @@ FASTACT_DEVICE RowPart row_part(const Rows& rows, bool backwards = false) {
     part.idle = part.row >= rows.count;
     part.columns = part.idle ? 0 : 1;
   }
-  part.first = begin + part.lane;
+  part.lanes = rows.lanes, part.chunk = chunk, part.first = begin + part.lane;
   part.count = part.idle ? 0 : count_of<vecs>(all, part.lane, rows.lanes);
   return part;
 }

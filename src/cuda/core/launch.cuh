@@ -169,21 +169,10 @@ void queue_kernel(const void* kernel, const Shape& shape, cudaStream_t stream,
   FASTACT_CUDA_CHECK(cudaGetLastError());
 }
 #else
+void queue_any_kernel(const void* kernel, const Shape& shape, cudaStream_t stream,
+                      void* const* parameters);
 template <class... Parameters>
-void queue_kernel(const void* kernel, const Shape& shape, cudaStream_t stream,
-                  void* const* parameters) {
-  cudaLaunchConfig_t config{};
-  config.gridDim = dim3(unsigned(shape.blocks), unsigned(shape.blocks_y));
-  config.blockDim = dim3(unsigned(shape.threads), unsigned(shape.threads_y));
-  config.dynamicSmemBytes = size_t(shape.shared);
-  config.stream = stream;
-  cudaLaunchAttribute cluster{};
-  cluster.id = cudaLaunchAttributeClusterDimension;
-  cluster.val.clusterDim = {unsigned(shape.cluster), 1, 1};
-  config.attrs = &cluster;
-  config.numAttrs = shape.cluster > 1;
-  FASTACT_CUDA_CHECK(cudaLaunchKernelExC(&config, kernel, const_cast<void**>(parameters)));
-}
+constexpr Queue queue_kernel = queue_any_kernel;
 #endif
 
 // Takes the launches of one thread on one stream, to queue them later for other addresses
@@ -211,26 +200,25 @@ void clear_padding([[maybe_unused]] Parameter* parameter) {
 #endif
 }
 
+// Queues a kernel, or gives it to the recorder of this thread.
+void take_launch(const void* kernel, const Shape& shape, cudaStream_t stream, Queue queue,
+                 void* const* parameters, const size_t* sizes, int count);
+bool is_recorded(cudaStream_t stream);
+
 template <class... Parameters>
 void launch_values(const void* kernel, const Shape& shape, cudaStream_t stream,
                    Parameters... values) {
   void* const parameters[] = {&values...};
   constexpr size_t sizes[] = {sizeof(Parameters)...};
-  LaunchRecorder* recorder = launch_recorder();
-  if (!recorder || recorder->stream() != stream)
-    return queue_kernel<Parameters...>(kernel, shape, stream, parameters);
-  (clear_padding(&values), ...);
-  recorder->take(kernel, shape, queue_kernel<Parameters...>, parameters, sizes,
-                 sizeof...(Parameters));
+  if (is_recorded(stream)) (clear_padding(&values), ...);
+  take_launch(kernel, shape, stream, queue_kernel<Parameters...>, parameters, sizes,
+              sizeof...(Parameters));
 }
 
 // Queues a kernel on a stream of the current device.
 template <class... Parameters, class... Arguments>
 void launch(void (*kernel)(Parameters...), const Shape& shape, cudaStream_t stream,
             const Arguments&... arguments) {
-  if (shape.blocks > kMaxBlocks || shape.blocks_y > 65535)
-    throw std::invalid_argument("fastact: a launch of " + std::to_string(shape.blocks) + " by " +
-                                std::to_string(shape.blocks_y) + " blocks exceeds CUDA's limits");
   launch_values<Parameters...>(reinterpret_cast<const void*>(kernel), shape, stream,
                                Parameters(arguments)...);
 }

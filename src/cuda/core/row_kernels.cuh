@@ -155,10 +155,11 @@ template <class T, class Op, class Rows>
 FASTACT_KERNEL_OF(kRowThreads, (kBlocksOf<T, Rows>))
 void clustered_rows(FASTACT_GRID_CONSTANT const Rows rows, const Op op) {
   constexpr int kVecs = kMostVecs<T>, kNumbers = Op::kChunkNumbers;
-  const Mailbox<kMostOfCluster * kNumbers> of_chunks;
+  const Mailboxes<kMostOfCluster * kNumbers> of_chunks{};
   FASTACT_SHARED(double, of_row, Op::kRowNumbers);
   const int size = int(rows.chunks.count);
-  of_chunks.open(size * kNumbers);
+  of_chunks.open();
+  if (threadIdx.x == 0) of_chunks.expect(0, size * kNumbers);
   typename Op::template Row<kVecs> held;
   const RowPart read = clustered_part<T>(rows);
   int fold_index = 0;
@@ -167,13 +168,13 @@ void clustered_rows(FASTACT_GRID_CONSTANT const Rows rows, const Op op) {
   of_chunks.all_are_open();
   if (int(threadIdx.x) < size)
     op.store_chunk(found, 0, [&](int k, double number) {
-      of_chunks.send(block_of_cluster() * kNumbers + k, number, int(threadIdx.x));
+      of_chunks.send(0, block_of_cluster() * kNumbers + k, number, int(threadIdx.x));
     });
   if (threadIdx.x < kWarp) {
-    of_chunks.wait();
+    of_chunks.wait(0);
     const int width = size <= 4 ? 4 : kWarp;
-    const auto merged =
-        op.merge(rows, [&](int64_t i) { return of_chunks[i]; }, int(threadIdx.x), width);
+    const auto merged = op.merge(
+        rows, [&](int64_t i) { return of_chunks.get(0, int(i)); }, int(threadIdx.x), width);
     if (threadIdx.x == 0) {
       op.numbers_of(merged, [&](int k, double number) { of_row[k] = number; });
       if (block_of_cluster() == 0) op.store_merged(rows, cluster_index(), merged);
@@ -192,9 +193,9 @@ bool run_clusters(const Rows& rows, const Op& op, cudaStream_t stream) {
   const int64_t size = rows.chunks.count;
   if (size > kMostOfCluster || !op.reads_once(rows)) return false;
   const auto kernel = clustered_rows<T, Op, Rows>;
-  const uint32_t sizes = cluster_sizes(reinterpret_cast<const void*>(kernel), kRowThreads);
-  if (!(sizes >> size & 1)) return false;
-  launch(kernel, {rows.count * size, kRowThreads, 1, 1, 0, int(size)}, stream, rows, op);
+  const Shape shape{rows.count * size, kRowThreads, 1, 1, 0, int(size)};
+  if (!has_room_for_clusters(reinterpret_cast<const void*>(kernel), shape)) return false;
+  launch(kernel, shape, stream, rows, op);
   return true;
 }
 

@@ -22,6 +22,18 @@ struct RowTable {
   int64_t stride[roles][most];  // bytes
 };
 
+// Fills in a table of the first roles.
+template <int of, int roles>
+void fill_table(RowTable<of>* table, const Axis<roles>* axes, int row_axes, int count) {
+  if (count > kRowAxes)
+    throw std::invalid_argument("fastact: the axes of rows are more than the kernels know");
+  table->row_axes = row_axes, table->count = count;
+  for (int i = 0; i < count; ++i) {
+    table->length[i] = axes[i].length;
+    for (int k = 0; k < of; ++k) table->stride[k][i] = axes[i].stride[k];
+  }
+}
+
 // The shape of the blocks for rows of one length: vectors of a thread, threads of a row, threads of
 // a block.
 struct RowShape {
@@ -37,7 +49,8 @@ struct RowChunks {
 template <int roles>
 struct RowArrays {
   static constexpr bool kDense = true;   // a row's elements are neighbours; rows are a pitch apart
-  static constexpr bool kQuick = false;  // all are whole, aligned vectors: no tests at run time
+  static constexpr bool kQuick = false;  // there are few tests at run time, and no calls
+  static constexpr bool kWhole = false;  // all are whole, aligned vectors
   static constexpr bool kColumns = false;   // elements are a step apart; neighbouring rows touch
   static constexpr bool kClusters = false;  // long ones are taken by clusters of blocks
 
@@ -82,8 +95,6 @@ struct RowAxes {
       order_axes(axes + first, end - first, lead);
     }
     count = merge_axes(axes, count);
-    if (count > kRowAxes)
-      throw std::invalid_argument("fastact: the axes of rows are more than the kernels know");
   }
 
   // The end of a class; size_of: how many elements its axes count.
@@ -107,14 +118,9 @@ struct RowAxes {
   bool repeats(int role) const {
     return std::all_of(axes, axes + count, [&](const auto& a) { return a.stride[role] == 0; });
   }
-  // Fills in a table of the first roles.
   template <int of>
   void fill(RowTable<of>* table, int row_axes) const {
-    table->row_axes = row_axes, table->count = count;
-    for (int i = 0; i < count; ++i) {
-      table->length[i] = axes[i].length;
-      for (int k = 0; k < of; ++k) table->stride[k][i] = axes[i].stride[k];
-    }
+    fill_table(table, axes, row_axes, count);
   }
 };
 

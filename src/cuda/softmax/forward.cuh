@@ -168,7 +168,7 @@ struct KindOf {
 #pragma unroll
     for (int s = 0; s < n; ++s) {
       const double* from = levels + (part.row + (s < part.columns ? s : 0)) * kRowNumbers;
-      const C max = C(load(from)), m = max == -infinity<C>() ? C(0) : max;
+      const C m = reference_top(C(load(from)));
       const Move<C> move = Move<C>::of(m, up);
       const TermsAt<T> at = TermsAt<T>::of(move(m));
       made.of[s] = {{m, C(load(from + 2)), C(0), C(load(from + 1))}, at.m};

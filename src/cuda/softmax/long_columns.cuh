@@ -53,16 +53,7 @@ struct Rounds {
   }
   // x: which of the block's vectors.
   FASTACT_DEVICE RowPart part_of(int x) const {
-    constexpr int kSize = Vec<T>::kSize;
-    RowPart of{};
-    const int64_t wide = quotient(rows.inner + kSize - 1, kSize);
-    const int64_t v = int64_t(blockIdx.x) * rows.teams + x, outer = quotient(v, wide);
-    of.idle = outer * rows.inner >= rows.count;
-    if (of.idle) return of;
-    of.outer = outer, of.at = (v - outer * wide) * kSize;
-    of.row = outer * rows.inner + of.at;
-    of.columns = int(smaller(kSize, rows.inner - of.at));
-    return of;
+    return columns_at<T>(rows, int64_t(blockIdx.x) * rows.teams + x);
   }
   FASTACT_DEVICE static constexpr int role(int a) { return a + 1 < arrays ? kDy : kX; }
   FASTACT_DEVICE LongLane lane_of(int of) const {
@@ -207,7 +198,7 @@ FASTACT_DEVICE RowSums long_peak(RunningPeak<T, sorts, Vec<T>::kSize>& peak, int
 #pragma unroll
   for (int s = 0; s < n; ++s) {
     max[s] = maxima[thread % strip * n + s];
-    const C m = max[s] == -infinity<C>() ? C(0) : max[s];
+    const C m = reference_top(max[s]);
     peak.refer_to(s, m);
     if (sorts) {
       count[s] = peak.top[s] == m;
@@ -244,8 +235,7 @@ void forward_long_columns(FASTACT_GRID_CONSTANT const SoftmaxColumns rows,
   double total[2] = {};
   if (thread < columns) {
     const bool ends = !op.writes(rows) || rows.data[kLse];
-    const C m = sums.max == -infinity<double>() ? C(0) : C(sums.max), up = C(rows.up);
-    const TermsAt<T> at = TermsAt<T>::of(Move<C>::of(m, up)(m));
+    const TermsAt<T> at = terms_beside<T>(reference_top(C(sums.max)), C(rows.up));
     const Level<C> level = level_of<T>(sums, at, false, rows.up, true);
     const RowPart of = rounds.part_of(thread / n);
     if (ends && thread % n < of.columns) op.end(rows, of.row + thread % n, sums, level, total);
@@ -265,7 +255,7 @@ void forward_long_columns(FASTACT_GRID_CONSTANT const SoftmaxColumns rows,
 #pragma unroll
   for (int s = 0; s < n; ++s) {
     number[s] = numbers[thread % rows.teams * n + s];
-    if (max[s] == -infinity<C>()) max[s] = 0;
+    max[s] = reference_top(max[s]);
     const Move<C> move = Move<C>::of(max[s], up);
     at[s] = TermsAt<T>::of(m[s] = move(max[s]));
     moves |= move.by != 0;
@@ -349,8 +339,7 @@ void launch_long(Kernel kernel, const SoftmaxPlan& plan, const LongShape& of, bo
   int held = int(std::min<int64_t>(rounds, is_twice ? slots : std::min(slots, ahead)));
   if (held < ahead) held = power_of_two_from(held + 1, ahead) / 2;
   shape.shared = held * kSlot;
-  if (shape.shared > memory.unasked) allow_shared(reinterpret_cast<const void*>(kernel));
-  launch(kernel, shape, stream, rows, options..., held);
+  launch_with_shared(kernel, shape, stream, rows, options..., held);
 }
 
 }  // namespace

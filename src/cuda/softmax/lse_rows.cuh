@@ -48,15 +48,14 @@ void lse_of_rows(FASTACT_GRID_CONSTANT const SoftmaxQuick rows, const KindOf<T, 
   int fold_index = 0;
   C max[1] = {peak.top[0]};
   fold(rows, max, fold_index, [](C a, C b) { return larger(a, b); }, -infinity<C>());
-  const C m = max[0] == -infinity<C>() ? C(0) : max[0];
+  const C m = reference_top(max[0]);
   peak.refer_to(0, m);
   const bool is_top = peak.top[0] == m;
   double sums[2] = {peak.sum[0] + (is_top ? 0.0 : peak.top_beside(0, m)), double(is_top)};
   fold_sums(rows, sums, fold_index);
   if (part.lane > 0) return;
   const RowSums of{double(max[0]), sums[0], sums[1], 0, 0};
-  const Move<C> move = Move<C>::of(m, C(rows.up));
-  const Level<C> level = level_of<T>(of, TermsAt<T>::of(move(m)), false, rows.up, true);
+  const Level<C> level = level_of<T>(of, terms_beside<T>(m, C(rows.up)), false, rows.up, true);
   double total[2] = {};
   op.end(rows, part.row, of, level, total);
   if (!op.totals) return;

@@ -76,7 +76,7 @@ struct SoftmaxRows : RowArrays<kSoftmaxRoles> {
 
 // Quick rows, without tests at run time. Their kernels make no calls, which would spill registers.
 struct SoftmaxQuick : SoftmaxRows {
-  static constexpr bool kQuick = true;
+  static constexpr bool kQuick = true, kWhole = true;
 };
 
 struct SoftmaxStrided : SoftmaxRows {

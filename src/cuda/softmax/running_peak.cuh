@@ -51,9 +51,7 @@ struct RunningPeak {
     for (int s = 0; s < n; ++s)
       top[s] = from[s] = -infinity<C>(), at[s] = TermsAt<T>::of(C(0)), sum[s] = 0;
   }
-  FASTACT_DEVICE Move<C> move(int s) const {
-    return Move<C>::of(from[s] == -infinity<C>() ? C(0) : from[s], up);
-  }
+  FASTACT_DEVICE Move<C> move(int s) const { return Move<C>::of(reference_top(from[s]), up); }
   // Makes the reference of each column good for a z.
   FASTACT_DEVICE void refer(const C (&most)[n]) {
     bool is_good = true;
@@ -73,8 +71,7 @@ struct RunningPeak {
   FASTACT_DEVICE void refer_to(int s, C m) { sum[s] *= lowered<T>(from[s], m, up); }
   // The term of the top.
   FASTACT_DEVICE double top_beside(int s, C m) const {
-    const Move<C> move = Move<C>::of(m, up);
-    return double(TermsAt<T>::of(move(m))(move(top[s])));
+    return double(terms_beside<T>(m, up)(Move<C>::of(m, up)(top[s])));
   }
   // Adds the first `count` vectors.
   template <int vecs>

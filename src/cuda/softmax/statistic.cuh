@@ -51,8 +51,13 @@ FASTACT_DEVICE double smaller_of(double a, double b) { return b < a ? b : a; }
 // terms are 0.
 constexpr double kFar = 2048;
 
-// How z of a row moves before its terms are made: (z - by) up. m: the largest z, or 0 where nothing
-// takes part.
+// m: the largest z, or 0 where nothing takes part.
+template <class C>
+FASTACT_DEVICE C reference_top(C max) {
+  return max == -infinity<C>() ? C(0) : max;
+}
+
+// How z of a row moves before its terms are made: (z - by) up.
 template <class C>
 struct Move {
   C by, up;
@@ -95,6 +100,12 @@ struct TermsAt {
     return exp_near_held(larger(z, limit), SoftmaxReference<C>{limit, magic});
   }
 };
+
+// The same beside m, which moves itself.
+template <class T, class C>
+FASTACT_DEVICE TermsAt<T> terms_beside(C m, C up) {
+  return TermsAt<T>::of(Move<C>::of(m, up)(m));
+}
 
 // Sums over a row, or over each of neighbouring rows. Where elements equal to m are told apart,
 // rest is the sum of the other terms and count the number of these elements; else rest has all
@@ -173,7 +184,7 @@ FASTACT_DEVICE void find_peak(const Rows& rows, const RowPart& part, const PeakW
   fold(rows, peak->max, fold_index, [](C a, C b) { return larger(a, b); }, -infinity<C>());
 #pragma unroll
   for (int s = 0; s < n; ++s) {
-    const C m = peak->max[s] == -infinity<C>() ? C(0) : peak->max[s];
+    const C m = reference_top(peak->max[s]);
     const Move<C> move = Move<C>::of(m, up);
     if (move.is_needed()) {
       own[s] = move(own[s]);
@@ -306,10 +317,9 @@ FASTACT_DEVICE RowSums merge_peaks(const From& from, int lane, int64_t count, do
     if (shares) {
       const double mass = from(peak + 3);
       // Where no element of a chunk takes part, 0 stands for its m.
-      const double below = of_chunk == -infinity<double>() ? 0.0 : of_chunk;
-      const double to = max == -infinity<double>() ? 0.0 : max;
+      const double lowered = reference_top(max) - reference_top(of_chunk);
       whole.mass += mass;
-      whole.apart += mass == 0 ? from(peak + 4) : from(peak + 4) + mass * (to - below);
+      whole.apart += mass == 0 ? from(peak + 4) : from(peak + 4) + mass * lowered;
     }
   }
   whole.rest = warp_sum(whole.rest), whole.count = warp_sum(whole.count);
@@ -322,8 +332,7 @@ template <class T, class Rows>
 FASTACT_DEVICE_CALL Compute<T> sink_term(const Rows& rows, int64_t row, TermsAt<T> at,
                                          Compute<T> max) {
   using C = Compute<T>;
-  const C m = max == -infinity<C>() ? C(0) : max;
-  return at(Move<C>::of(m, C(rows.up))(sink_of<T>(rows, row)));
+  return at(Move<C>::of(reference_top(max), C(rows.up))(sink_of<T>(rows, row)));
 }
 
 // exp((z - m) up), m no less than z.
@@ -344,8 +353,7 @@ FASTACT_DEVICE RowSums with_sink(const RowSums& sums, double sink, double up) {
 template <class T>
 FASTACT_DEVICE Level<Compute<T>> merged_level(RowSums sums, bool masked, double up) {
   using C = Compute<T>;
-  const C m = sums.max == -infinity<double>() ? C(0) : C(sums.max);
-  const TermsAt<T> at = TermsAt<T>::of(Move<C>::of(m, C(up))(m));
+  const TermsAt<T> at = terms_beside<T>(reference_top(C(sums.max)), C(up));
   sums.rest *= double(at(at.m));
   return level_of<T>(sums, at, masked, up, true);
 }

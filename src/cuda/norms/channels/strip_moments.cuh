@@ -25,6 +25,8 @@
 FASTACT_BEGIN_NAMESPACE
 namespace {
 
+// The sums of a thread's unit. Where lanes of a vector belong to several channels, trees are of a
+// lane of all vectors of a round; else of eight elements, or as many as a round has.
 template <class T, Way way>
 struct UnitMoments {
   static constexpr int kSize = Vec<T>::kSize, kChannels = kUnitChannels<T, way>;
@@ -32,18 +34,22 @@ struct UnitMoments {
   using C = Compute<T>;
   C shift[kChannels] = {};
   double sum[kChannels] = {}, squares[kChannels] = {};
-  int n = 0, rounds = 0;  // elements of each channel
+  int n = 0, rounds = 0;  // elements of each channel, of planes vectors
+  const int split;
 
-  FASTACT_DEVICE explicit UnitMoments(const Walk<T, way>&) {}
-  // Adds the vectors from the first-th on.
-  FASTACT_DEVICE void add(const Walk<T, way>& walk, int first, const Held<T, way> (&vecs)[kVecs]) {
+  FASTACT_DEVICE explicit UnitMoments(const Walk<T, way>& walk) : split(walk.split) {}
+  // Adds the vectors from the first-th on. (Those of planes keep their values: they are widened
+  // anew each time, so as not to be in registers as 32 floats.)
+  FASTACT_DEVICE void add(const Walk<T, way>& walk, int first, Held<T, way> (&vecs)[kVecs]) {
     int valid[kVecs], count = 0;
 #pragma unroll
     for (int u = 0; u < kVecs; ++u) count += valid[u] = walk.elements(first + u);
     if (count == 0) return;
-    if (n == 0) set_shift(vecs, C(1) / C(count));
+    if (n == 0) set_shift(vecs, count, C(1));
+    forget_planes(vecs);
     n += count;
     walk.has_all(first, kVecs) ? add_round<true>(vecs, valid) : add_round<false>(vecs, valid);
+    forget_planes(vecs);
     end_round();
   }
   // The i-th vector, element by element in double, times a scale.
@@ -51,131 +57,17 @@ struct UnitMoments {
     const int valid = walk.elements(i);
     if (valid == 0) return;
     const Held<T, way> vecs[1] = {bit_cast<Held<T, way>>(walk.read_one(kStripX, i))};
-    if (n == 0) set_shift(vecs, C(1) / C(valid) * C(scale));
+    if (n == 0) set_shift(vecs, valid, C(scale));
     n += valid;
     const Wide<T> x = widen_held<T>(vecs[0]);
 #pragma unroll
-    for (int j = 0; j < kSize; ++j) {
-      if (way == kSingles && j >= valid) continue;
-      constexpr bool kApart = way == kColumns;
-      const double d = double(x.lane[j]) * scale - double(shift[kApart ? j : 0]);
-      sum[kApart ? j : 0] += d;
-      squares[kApart ? j : 0] = madd(d, d, squares[kApart ? j : 0]);
-    }
-    end_round();
-  }
-
-  FASTACT_DEVICE void move(int j, double to) {
-    const Shifted moved = about({double(shift[j]), sum[j], squares[j]}, n, to);
-    sum[j] = moved.sum, squares[j] = moved.squares;
-  }
-
- private:
-  // After a power of four.
-  FASTACT_DEVICE void end_round() {
-    ++rounds;
-    if (rounds < 4 || (rounds & (rounds - 1)) != 0 || (rounds & 0x55555554) == 0) return;
-    const C share = C(1) / C(n);
-#pragma unroll
-    for (int j = 0; j < kChannels; ++j) {
-      const C mean = madd(C(sum[j]), share, shift[j]);
-      if (mean - mean == 0) move(j, double(mean)), shift[j] = mean;
-    }
-  }
-  // Elements that are not there are 0.
-  template <int vectors>
-  FASTACT_DEVICE void set_shift(const Held<T, way> (&vecs)[vectors], C share) {
-    C near[kChannels] = {};
-#pragma unroll
-    for (int u = 0; u < vectors; ++u) {
-      const Wide<T> x = widen_held<T>(vecs[u]);
-#pragma unroll
-      for (int j = 0; j < kSize; ++j) {
-        C& to = near[way == kColumns ? j : 0];
-        to = madd(x.lane[j], share, to);
-      }
-    }
-#pragma unroll
-    for (int j = 0; j < kChannels; ++j) shift[j] = near[j] - near[j] == 0 ? near[j] : C(0);
-  }
-  // Adds eight elements of a channel, or as many as a round has, as a tree.
-  template <bool has_all>
-  FASTACT_DEVICE void add_round(const Held<T, way> (&vecs)[kVecs], const int (&valid)[kVecs]) {
-    constexpr int kTree = way == kColumns ? kVecs : 8, kTrees = kVecs * kSize / kTree;
-    C d[kTrees][kTree];
-#pragma unroll
-    for (int u = 0; u < kVecs; ++u) {
-      const Wide<T> x = widen_held<T>(vecs[u]);
-#pragma unroll
-      for (int j = 0; j < kSize; ++j) {
-        const bool counts = has_all || (way == kSingles ? j < valid[u] : valid[u] > 0);
-        const int tree = way == kColumns ? j : (u * kSize + j) / kTree;
-        const int at = way == kColumns ? u : (u * kSize + j) % kTree;
-        d[tree][at] = counts ? x.lane[j] - shift[way == kColumns ? j : 0] : C(0);
-      }
-    }
-#pragma unroll
-    for (int t = 0; t < kTrees; ++t) {
-      constexpr int kHalf = kTree / 2;
-      C of_squares[kHalf];
-#pragma unroll
-      for (int i = 0; i < kHalf; ++i) {
-        of_squares[i] = madd(d[t][i], d[t][i], d[t][i + kHalf] * d[t][i + kHalf]);
-        d[t][i] += d[t][i + kHalf];
-      }
-#pragma unroll
-      for (int half = kHalf / 2; half > 0; half /= 2)
-#pragma unroll
-        for (int i = 0; i < half; ++i)
-          d[t][i] += d[t][i + half], of_squares[i] += of_squares[i + half];
-      const int channel = way == kColumns ? t : 0;
-      sum[channel] += double(d[t][0]);
-      squares[channel] += double(of_squares[0]);
-    }
-  }
-};
-
-// The same of planes, whose units have lanes of two channels. Trees are of a lane of all
-// vectors of a round.
-template <class T>
-struct UnitMoments<T, kPlanes> {
-  static constexpr int kSize = Vec<T>::kSize, kVecs = Walk<T, kPlanes>::kVecs;
-  using C = Compute<T>;
-  C shift[2] = {};
-  double sum[2] = {}, squares[2] = {};
-  int n = 0, rounds = 0;  // vectors
-  const int split;
-
-  FASTACT_DEVICE explicit UnitMoments(const Walk<T, kPlanes>& walk) : split(walk.split) {}
-  FASTACT_DEVICE int lanes_of(int j) const { return j == 0 ? split : kSize - split; }
-
-  // (The vectors keep their values: they are widened anew each time, so as not to be in registers
-  // as 32 floats.)
-  FASTACT_DEVICE void add(const Walk<T, kPlanes>& walk, int first, Words (&vecs)[kVecs]) {
-    const int left = walk.mine - first, count = left < kVecs ? left : kVecs;
-    if (count <= 0) return;
-    if (n == 0) set_shift(vecs, count, C(1));
-    if (sizeof(T) == 2) forget_row(vecs);
-    n += count;
-    count == kVecs ? add_round<true>(vecs, count) : add_round<false>(vecs, count);
-    if (sizeof(T) == 2) forget_row(vecs);
-    end_round();
-  }
-  FASTACT_DEVICE void add_wide(const Walk<T, kPlanes>& walk, int i, double scale) {
-    if (i >= walk.mine) return;
-    const Words vecs[1] = {bit_cast<Words>(walk.read_one(kStripX, i))};
-    if (n == 0) set_shift(vecs, 1, C(scale));
-    ++n;
-    const Wide<T> x = widen_words<T>(vecs[0]);
-#pragma unroll
     for (int lane = 0; lane < kSize; ++lane) {
-      const double d = double(x.lane[lane]) * scale - double(shift_of(lane));
-#pragma unroll
-      for (int j = 0; j < 2; ++j) {
-        if ((lane >= split) != bool(j)) continue;
+      if (way == kSingles && lane >= valid) continue;
+      for_channel(lane, [&](int j) {
+        const double d = double(x.lane[lane]) * scale - double(shift[j]);
         sum[j] += d;
         squares[j] = madd(d, d, squares[j]);
-      }
+      });
     }
     end_round();
   }
@@ -186,12 +78,29 @@ struct UnitMoments<T, kPlanes> {
   }
 
  private:
-  FASTACT_DEVICE C shift_of(int lane) const { return lane < split ? shift[0] : shift[1]; }
+  // Calls visit(j) with the channel of a lane.
+  template <class Visit>
+  FASTACT_DEVICE void for_channel(int lane, const Visit& visit) const {
+    if (way != kPlanes)
+      visit(way == kColumns ? lane : 0);
+    else if (lane < split)
+      visit(0);
+    else
+      visit(kChannels - 1);
+  }
+  // By which n is multiplied to be elements of a channel.
+  FASTACT_DEVICE int lanes_of(int j) const {
+    return way != kPlanes ? 1 : j == 0 ? split : kSize - split;
+  }
+  FASTACT_DEVICE static void forget_planes(Held<T, way> (&vecs)[kVecs]) {
+    if constexpr (way == kPlanes && sizeof(T) == 2) forget_row(vecs);
+  }
+  // After a power of four.
   FASTACT_DEVICE void end_round() {
     ++rounds;
     if (rounds < 4 || (rounds & (rounds - 1)) != 0 || (rounds & 0x55555554) == 0) return;
 #pragma unroll
-    for (int j = 0; j < 2; ++j) {
+    for (int j = 0; j < kChannels; ++j) {
       if (lanes_of(j) == 0) continue;
       const C mean = madd(C(sum[j]), C(1) / C(n * lanes_of(j)), shift[j]);
       if (mean - mean == 0) move(j, double(mean)), shift[j] = mean;
@@ -199,54 +108,65 @@ struct UnitMoments<T, kPlanes> {
   }
   // Elements that are not there are 0.
   template <int vectors>
-  FASTACT_DEVICE void set_shift(const Words (&vecs)[vectors], int count, C scale) {
-    C near[2] = {};
-    const C share[2] = {scale / C(count * split), scale / C(count * (kSize - split))};
+  FASTACT_DEVICE void set_shift(const Held<T, way> (&vecs)[vectors], int count, C scale) {
+    C near[kChannels] = {}, share[kChannels];
+#pragma unroll
+    for (int j = 0; j < kChannels; ++j) share[j] = scale / C(count * lanes_of(j));
 #pragma unroll
     for (int u = 0; u < vectors; ++u) {
-      const Wide<T> x = widen_words<T>(vecs[u]);
+      const Wide<T> x = widen_held<T>(vecs[u]);
 #pragma unroll
-      for (int lane = 0; lane < kSize; ++lane) {
-        if (lane < split)
-          near[0] = madd(x.lane[lane], share[0], near[0]);
-        else
-          near[1] = madd(x.lane[lane], share[1], near[1]);
-      }
+      for (int lane = 0; lane < kSize; ++lane)
+        for_channel(lane, [&](int j) { near[j] = madd(x.lane[lane], share[j], near[j]); });
     }
 #pragma unroll
-    for (int j = 0; j < 2; ++j) shift[j] = near[j] - near[j] == 0 ? near[j] : C(0);
+    for (int j = 0; j < kChannels; ++j) shift[j] = near[j] - near[j] == 0 ? near[j] : C(0);
+  }
+  // Adds distances and their squares, as trees, to those of a lane's channel.
+  template <int size>
+  FASTACT_DEVICE void add_tree(int lane, C (&d)[size]) {
+    constexpr int kHalf = size / 2;
+    C of_squares[kHalf];
+#pragma unroll
+    for (int i = 0; i < kHalf; ++i) {
+      of_squares[i] = madd(d[i], d[i], d[i + kHalf] * d[i + kHalf]);
+      d[i] += d[i + kHalf];
+    }
+#pragma unroll
+    for (int half = kHalf / 2; half > 0; half /= 2)
+#pragma unroll
+      for (int i = 0; i < half; ++i) d[i] += d[i + half], of_squares[i] += of_squares[i + half];
+    for_channel(lane, [&](int j) {
+      sum[j] += double(d[0]);
+      squares[j] += double(of_squares[0]);
+    });
   }
   template <bool has_all>
-  FASTACT_DEVICE void add_round(const Words (&vecs)[kVecs], int count) {
-    constexpr int kHalf = kVecs / 2;
+  FASTACT_DEVICE void add_round(const Held<T, way> (&vecs)[kVecs], const int (&valid)[kVecs]) {
+    if constexpr (way == kColumns || way == kPlanes) {
 #pragma unroll
-    for (int lane = 0; lane < kSize; ++lane) {
-      const C near = shift_of(lane);
-      C d[kVecs], of_squares[kHalf];
+      for (int lane = 0; lane < kSize; ++lane) {
+        C near{}, d[kVecs];
+        for_channel(lane, [&](int j) { near = shift[j]; });
 #pragma unroll
-      for (int u = 0; u < kVecs; ++u)
-        d[u] = has_all || u < count ? lane_of(vecs[u], lane) - near : C(0);
-#pragma unroll
-      for (int u = 0; u < kHalf; ++u) {
-        of_squares[u] = madd(d[u], d[u], d[u + kHalf] * d[u + kHalf]);
-        d[u] += d[u + kHalf];
+        for (int u = 0; u < kVecs; ++u)
+          d[u] = has_all || valid[u] > 0 ? widen_held<T>(vecs[u]).lane[lane] - near : C(0);
+        add_tree(lane, d);
       }
+    } else {
+      constexpr int kTree = 8, kTrees = kVecs * kSize / kTree;
 #pragma unroll
-      for (int half = kHalf / 2; half > 0; half /= 2)
+      for (int t = 0; t < kTrees; ++t) {
+        C d[kTree];
 #pragma unroll
-        for (int u = 0; u < half; ++u) d[u] += d[u + half], of_squares[u] += of_squares[u + half];
-#pragma unroll
-      for (int j = 0; j < 2; ++j) {
-        if ((lane >= split) != bool(j)) continue;
-        sum[j] += double(d[0]);
-        squares[j] += double(of_squares[0]);
+        for (int at = 0; at < kTree; ++at) {
+          const int u = (t * kTree + at) / kSize, j = (t * kTree + at) % kSize;
+          const bool counts = has_all || (way == kSingles ? j < valid[u] : valid[u] > 0);
+          d[at] = counts ? widen_held<T>(vecs[u]).lane[j] - shift[0] : C(0);
+        }
+        add_tree(0, d);
       }
     }
-  }
-  FASTACT_DEVICE static C lane_of(const Words& words, int lane) {
-    C wide[kOfWord<T>];
-    widen_word<T>(words.word[lane / kOfWord<T>], wide);
-    return wide[lane % kOfWord<T>];
   }
 };
 

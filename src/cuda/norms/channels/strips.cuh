@@ -765,16 +765,6 @@ int64_t most_chunks(int64_t channels, int64_t length, int64_t least) {
   return std::max(most, std::min(kPlaneChunks, length / Vec<T>::kSize));
 }
 
-template <int arrays>
-void fill_table(RowTable<arrays>* table, const Axis<arrays>* axes, int row_axes, int count) {
-  if (count > kRowAxes) throw std::invalid_argument("fastact: more axes than the kernels know");
-  table->row_axes = row_axes, table->count = count;
-  for (int i = 0; i < count; ++i) {
-    table->length[i] = axes[i].length;
-    for (int k = 0; k < arrays; ++k) table->stride[k][i] = axes[i].stride[k];
-  }
-}
-
 // Arrays around their channels: without gaps, as examples x outer x channels x inner, or not.
 struct StripLayout {
   bool is_dense;

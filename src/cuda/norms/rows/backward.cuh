@@ -48,6 +48,11 @@ struct NormSums {
   FASTACT_DEVICE C* partial(const NormRows& rows, int64_t part, int which, int64_t group) const {
     return partials + ((part * 2 + which) * rows.groups + group) * rows.params;
   }
+  // How many rows a team has whose first one is `row`.
+  FASTACT_DEVICE int rows_from(const NormRows& rows, int64_t row) const {
+    const int64_t b = quotient(row, rows.groups);
+    return b < step && b < rows.batch ? int(quotient(rows.batch - 1 - b, step)) + 1 : 0;
+  }
 };
 
 // What a row's gradient is made of, but for the means of g and g xhat.
@@ -74,23 +79,42 @@ FASTACT_DEVICE void zero_tail(Wide<T>& wide, int valid) {
     if (j >= valid) wide.lane[j] = 0;
 }
 
-// p = dy f'(z) of the q-th vector of a row. It is a call, so that only x and dy stay in registers
-// while it calls the activation.
+// f(gate) of a vector, and its derivative; the gate is read again wherever that is wanted.
 template <class T, class Rows>
-FASTACT_DEVICE_CALL Wide<T> p_of(const Rows& rows, const Vec<T> x, const Vec<T> dy,
-                                 const RowGradient<Compute<T>> stats, int64_t row, int64_t q,
-                                 int valid) {
-  const Wide<T> bias =
-      parameters_of<T>(rows, kBiasRole, rows.bias_dtype, Compute<T>(0), row, q, valid);
+FASTACT_DEVICE_CALL ValueAndSlope<T> gate_of(const Rows& rows, int64_t row, int64_t q, int valid) {
+  const Wide<T> gate = widen_vec(read<T>(rows, kGateRole, row, q, valid));
+  return value_and_slope<T>(rows.which, rows.parameters, gate);
+}
+
+// p of the q-th vector of a row, dy f'(z) or f(gate) dy, and x, which may be gated. It is a call,
+// so that only x and dy stay in registers while it calls the activation.
+template <class T>
+struct GradientTerms {
+  Wide<T> p, x;
+};
+template <class T, class Rows>
+FASTACT_DEVICE_CALL GradientTerms<T> terms_of(const Rows& rows, const Vec<T> x, const Vec<T> dy,
+                                              const RowGradient<Compute<T>> stats, int64_t row,
+                                              int64_t q, int valid) {
+  GradientTerms<T> terms{widen_vec(dy), widen_vec(x)};
+  if (rows.has_gate()) {
+    const Wide<T> gate = gate_of<T>(rows, row, q, valid).value;
+    if (rows.gate_first)
+      terms.x = product_of<T>(gate, terms.x);
+    else
+      terms.p = cast_if<T>(rows.casts, product_of<T>(gate, terms.p));
+    return terms;
+  }
+  const Wide<T> bias = bias_of<T>(rows, row, q, valid);
   const Wide<T> weight = weight_of<T>(rows, row, q, valid);
-  Wide<T> z = cast_if<T>(rows.casts, xhat_of<T>(widen_vec(x), stats));
+  Wide<T> z = cast_if<T>(rows.casts, xhat_of<T>(terms.x, stats));
 #pragma unroll
   for (int j = 0; j < Vec<T>::kSize; ++j)
     z.lane[j] = affine(z.lane[j], weight.lane[j], bias.lane[j]);
   const Wide<T> slope = slope_at<T>(rows.which, rows.parameters, cast_if<T>(rows.casts, z));
-  Wide<T> p = cast_if<T>(rows.casts, product_of<T>(widen_vec(dy), slope));
-  if (valid < Vec<T>::kSize) zero_tail<T>(p, valid);
-  return p;
+  terms.p = cast_if<T>(rows.casts, product_of<T>(terms.p, slope));
+  if (valid < Vec<T>::kSize) zero_tail<T>(terms.p, valid);
+  return terms;
 }
 
 // The sums of g = p w and of g xhat of a thread, in the compute type: four chains of each.
@@ -162,18 +186,27 @@ FASTACT_DEVICE Wide<T> gradient_of(const RowGradient<Compute<T>>& stats, Wide<T>
 }
 
 // A thread's part of a row of its team: `count` vectors, none where the team has no row.
-template <class T, int vecs>
+template <class T, int vecs, bool has_gate = false>
 struct BackwardRow {
   int count;
   RowGradient<Compute<T>> stats;
-  Words x[vecs], dy[vecs];
+  Words x[vecs], dy[vecs], gate[has_gate ? vecs : 1];
 };
 
-// A thread's part of the vectors [begin, end) of a row.
-FASTACT_DEVICE RowPart part_between(int64_t row, int64_t begin, int64_t end, int lane, int lanes) {
+// A thread's part of its team's first row.
+template <class T, MeansBy by, class Rows>
+FASTACT_DEVICE RowPart first_part(const Rows& rows, const NormSums<Compute<T>>& sums,
+                                  bool has_tile) {
   RowPart part{};
-  part.row = row, part.first = begin + lane, part.lane = lane, part.lanes = lanes;
-  part.count = part.first < end ? int(quotient(end - 1 - part.first, lanes)) + 1 : 0;
+  part.row = has_tile            ? quotient(blockIdx.x, sums.tiles)
+             : by == kBlockLanes ? blockIdx.x
+                                 : int64_t(blockIdx.x) * rows.teams + int(threadIdx.x) / rows.lanes;
+  part.lanes = has_tile ? int(blockDim.x) : rows.lanes;
+  part.lane = int(threadIdx.x) % part.lanes;
+  const int64_t begin = has_tile ? (blockIdx.x - part.row * sums.tiles) * part.lanes : 0;
+  const int64_t end = has_tile ? smaller(begin + part.lanes, vecs_of<T>(rows)) : vecs_of<T>(rows);
+  part.first = begin + part.lane;
+  part.count = part.first < end ? int(quotient(end - 1 - part.first, part.lanes)) + 1 : 0;
   return part;
 }
 
@@ -191,21 +224,21 @@ struct RowReader {
   T* dx;
   const C *rstd, *means;
 
-  // task: the first row. The thread has some of its vectors [begin, end).
-  FASTACT_DEVICE RowReader(const Rows& all, const NormSums<C>& of, bool means_given, int64_t task,
-                           int64_t begin, int64_t end, int lanes)
-      : rows(all), sums(of), has_means(means_given) {
-    const int64_t b = quotient(task, rows.groups);
-    left = b < sums.step && b < rows.batch ? int(quotient(rows.batch - 1 - b, sums.step)) + 1 : 0;
-    part = part_between(task, begin, end, int(threadIdx.x) % lanes, lanes);
+  FASTACT_DEVICE RowReader(const Rows& all, const NormSums<C>& of, bool means_given,
+                           const RowPart& first)
+      : rows(all),
+        sums(of),
+        has_means(means_given),
+        left(of.rows_from(all, first.row)),
+        part(first) {
+    if (has_means) means = sums.means + 2 * part.row;
     if constexpr (Rows::kQuick) {
-      const int64_t first = part.first * Vec<T>::kSize;
-      dy = row_of<T>(rows, kDy, task) + first, x = row_of<T>(rows, kIn, task) + first;
-      dx = row_of<T>(rows, kDx, task) + first, rstd = number_of<C>(rows, kRstdRole, task);
+      const int64_t at = part.first * Vec<T>::kSize;
+      dy = row_of<T>(rows, kDy, part.row) + at, x = row_of<T>(rows, kIn, part.row) + at;
+      dx = row_of<T>(rows, kDx, part.row) + at, rstd = number_of<C>(rows, kRstdRole, part.row);
     } else {
       part.row -= sums.row_step;
     }
-    if (has_means) means = sums.means + 2 * task;
   }
   FASTACT_DEVICE int64_t quick_offset(int i) const { return i * part.lanes * Vec<T>::kSize; }
   // The address in an array that steps as another one does.
@@ -226,7 +259,7 @@ struct RowReader {
   // dtotal is read only once the sums are known.
   template <int vecs>
   FASTACT_DEVICE void bring_dtotal_near(const BackwardRow<T, vecs>& row) const {
-    if constexpr (Rows::kQuick && !Rows::kByElement) {
+    if constexpr (Rows::kWhole) {
       if (!rows.data[kDTotal] || !rows.data[kDx]) return;
 #pragma unroll
       for (int i = 0; i < vecs; ++i)
@@ -276,13 +309,6 @@ struct RowReader {
   }
 };
 
-// f(gate) of a vector, and its derivative; the gate is read again wherever that is wanted.
-template <class T, class Rows>
-FASTACT_DEVICE_CALL ValueAndSlope<T> gate_of(const Rows& rows, int64_t row, int64_t q, int valid) {
-  const Wide<T> gate = widen_vec(read<T>(rows, kGateRole, row, q, valid));
-  return value_and_slope<T>(rows.which, rows.parameters, gate);
-}
-
 // Writes dgate of a vector; dx IN/OUT: of x that is gated, where it is the product's. weight, xhat:
 // of a product z that is gated.
 template <class T, class Rows>
@@ -305,28 +331,36 @@ FASTACT_DEVICE void write_dgate(const Rows& rows, const RowPart& part, int i, co
   write_vec(rows, kDGateRole, part, i, narrow_vec<T>(dgate));
 }
 
+// The weights of a thread's vectors of a row.
+template <class T, int vecs, class Rows>
+FASTACT_DEVICE void take_weights(const Rows& rows, const RowPart& part, Wide<T> (&weight)[vecs]) {
+#pragma unroll
+  for (int i = 0; i < vecs; ++i)
+    if (i < part.count)
+      weight[i] = weight_of<T>(rows, part.row, part.vec(i), valid_of<T>(rows, part, i));
+}
+
 // Calls visit(i, weight, p, xhat) for each of a thread's vectors of a row. weight: for quick rows.
-template <class T, int vecs, class Rows, class Visit>
+template <class T, int vecs, bool has_gate, class Rows, class Visit>
 FASTACT_DEVICE void for_vectors(const Rows& rows, const RowPart& part,
-                                const BackwardRow<T, vecs>& row, const Wide<T> (&weight)[vecs],
-                                const Visit& visit) {
+                                const BackwardRow<T, vecs, has_gate>& row,
+                                const Wide<T> (&weight)[vecs], const Visit& visit) {
 #pragma unroll
   for (int i = 0; i < vecs; ++i) {
     if (i >= row.count) continue;
     const Vec<T> x = bit_cast<Vec<T>>(row.x[i]), dy = bit_cast<Vec<T>>(row.dy[i]);
-    const int valid =
-        Rows::kQuick && !Rows::kByElement ? Vec<T>::kSize : valid_of<T>(rows, part, i);
+    const int valid = valid_of<T>(rows, part, i);
     const int64_t q = part.vec(i);
     Wide<T> p = widen_vec(dy), w = weight[i], wide_x = widen_vec(x);
-    if constexpr (Rows::kHasGate) {
-      const Wide<T> gate = gate_of<T>(rows, part.row, q, valid).value;
-      if (rows.gate_first)
-        wide_x = product_of<T>(gate, wide_x);
-      else
-        p = cast_if<T>(rows.casts, product_of<T>(gate, p));
-      w = weight_of<T>(rows, part.row, q, valid);
+    if constexpr (Rows::kHasFixedGate) {
+      using Gate = FixedGate<Rows::kGateFirst>;
+      Wide<T>& gated = Rows::kGateFirst ? wide_x : p;
+      gated = product_of<T>(Gate::template value<T>(rows, widen_words<T>(row.gate[i])), gated);
     } else if constexpr (!Rows::kQuick) {
-      if (rows.which != k_identity) p = p_of<T>(rows, x, dy, row.stats, part.row, q, valid);
+      if (rows.has_gate() || rows.which != k_identity) {
+        const GradientTerms<T> terms = terms_of<T>(rows, x, dy, row.stats, part.row, q, valid);
+        p = terms.p, wide_x = terms.x;
+      }
       w = weight_of<T>(rows, part.row, q, valid);
     }
     Wide<T> xhat = xhat_of<T>(wide_x, row.stats);
@@ -348,7 +382,7 @@ struct ColumnSums {
   static constexpr bool kInRegisters = Rows::kQuick;
   static constexpr bool kHasRunning = !kInRegisters && sizeof(C) < sizeof(double);
   // Whether there is a kernel for each number of a thread's vectors.
-  static constexpr bool kIsFull = Rows::kQuick && !Rows::kByElement;
+  static constexpr bool kIsFull = Rows::kWhole;
   // Bytes for each vector of a thread.
   static constexpr int kBytes = kSums * kSize * int(sizeof(double) + (kHasRunning ? sizeof(C) : 0));
 
@@ -356,7 +390,7 @@ struct ColumnSums {
   decltype(dynamic_shared<C>()) shared_running;
   double* spilled;
   int own;  // numbers of a thread
-  Wide<T> of_weight[kInRegisters ? vecs : 1], of_bias[kInRegisters ? vecs : 1];
+  Wide<T> of_weight[kInRegisters ? vecs : 1] = {}, of_bias[kInRegisters ? vecs : 1] = {};
 
   // scratch: of all blocks, or null. of_thread: vectors.
   FASTACT_DEVICE ColumnSums(double* scratch, int64_t block, int of_thread)
@@ -396,10 +430,6 @@ struct ColumnSums {
     for (int k = 0, to = int(threadIdx.x); k < own; ++k, to += int(blockDim.x)) {
       put_total(to, 0.0);
       if (!kInRegisters) put_running(to, C(0));
-    }
-    if constexpr (kInRegisters) {
-#pragma unroll
-      for (int i = 0; i < vecs; ++i) of_weight[i] = of_bias[i] = {};
     }
   }
   FASTACT_DEVICE void add(int i, const Wide<T>& p, const Wide<T>& xhat, bool casts) {
@@ -455,10 +485,10 @@ struct ColumnSums {
 // row.
 template <class T, class Rows, class Columns>
 FASTACT_DEVICE void write_own_columns(const Rows& rows, const NormSums<Compute<T>>& sums,
-                                      const Columns& columns, int64_t task, const RowPart& part) {
+                                      const Columns& columns, const RowPart& part) {
   using C = Compute<T>;
   constexpr int kSize = Vec<T>::kSize, kNumbers = Vec<C>::kSize;
-  const int64_t slot = quotient(task, rows.groups), group = task - slot * rows.groups;
+  const int64_t slot = quotient(part.row, rows.groups), group = part.row - slot * rows.groups;
 #pragma unroll 1
   for (int i = 0; i < part.count; ++i) {
 #pragma unroll
@@ -484,14 +514,9 @@ FASTACT_DEVICE void write_part(const Rows& rows, const NormSums<Compute<T>>& sum
                                const Columns& columns, bool has_tile) {
   constexpr int kSize = Vec<T>::kSize, kSums = Columns::kSums;
   if constexpr (Columns::kIsFull)
-    if (rows.run == 1 && (has_tile || rows.teams == 1)) {
-      const int lanes = int(blockDim.x);
-      const int64_t task = quotient(blockIdx.x, sums.tiles), vecs = vecs_of<T>(rows);
-      const int64_t begin = (blockIdx.x - task * sums.tiles) * lanes;
-      const int64_t end = has_tile ? smaller(begin + lanes, vecs) : vecs;
-      const RowPart part = part_between(task, begin, end, int(threadIdx.x), lanes);
-      return write_own_columns<T>(rows, sums, columns, task, part);
-    }
+    if (rows.run == 1 && (has_tile || rows.teams == 1))
+      return write_own_columns<T>(rows, sums, columns,
+                                  first_part<T, kBlockLanes>(rows, sums, has_tile));
   const bool is_one = has_tile || rows.groups == 1;
   const int row_lanes = has_tile ? int(blockDim.x) : rows.lanes;
   const int apart = is_one ? 1 : rows.teams, together = is_one && !has_tile ? rows.teams : 1;
@@ -553,25 +578,14 @@ void norm_backward_rows(FASTACT_GRID_CONSTANT const Rows rows,
   using Row = BackwardRow<T, vecs>;
   constexpr bool kQuick = Rows::kQuick;
   const bool has_tile = by == kGiven || (by == kAnyWay && sums.tiles > 1);
-  const int64_t task = has_tile ? quotient(blockIdx.x, sums.tiles)
-                       : by == kBlockLanes
-                           ? blockIdx.x
-                           : int64_t(blockIdx.x) * rows.teams + int(threadIdx.x) / rows.lanes;
-  const int lanes = has_tile ? int(blockDim.x) : rows.lanes;
-  const int64_t begin = has_tile ? (blockIdx.x - task * sums.tiles) * lanes : 0;
-  const int64_t end = has_tile ? smaller(begin + lanes, vecs_of<T>(rows)) : vecs_of<T>(rows);
-  RowReader<T, Rows> reader(rows, sums, has_tile, task, begin, end, lanes);
+  RowReader<T, Rows> reader(rows, sums, has_tile, first_part<T, by>(rows, sums, has_tile));
   const RowPart& part = reader.part;
   ColumnSums<T, vecs, Rows> columns(sums.spilled, blockIdx.x, sums.vecs);
   if (sums.is_wanted) columns.clear();
-  Wide<T> own_weight[vecs];
-#pragma unroll
-  for (int i = 0; i < vecs; ++i) {
-    own_weight[i] = {};
-    if (kQuick && i < part.count)
-      own_weight[i] = weight_of<T>(rows, part.row, part.vec(i), valid_of<T>(rows, part, i));
-  }
+  Wide<T> own_weight[vecs] = {};
+  if constexpr (kQuick) take_weights<T>(rows, part, own_weight);
   const bool adds = rows.data[kDTotal] || rows.accumulate, casts = !kQuick && rows.casts;
+  const bool has_gate = !kQuick && rows.has_gate();
   int fold_index = 0, added = 0, rounds = sums.rounds;
 
   // The gradients of a row; the next row is read first, if it is quick.
@@ -586,7 +600,7 @@ void norm_backward_rows(FASTACT_GRID_CONSTANT const Rows rows,
                      });
       C means[2];
       of_row.fold(means);
-      fold_two<kTeamOf<by>>(means, rows.per_length, lanes, fold_index);
+      fold_two<kTeamOf<by>>(means, rows.per_length, part.lanes, fold_index);
       set_subtracted(rows.norm, means[0], means[1], double(rows.length), row.stats.rstd, rows.eps);
       row.stats.mean_g = means[0], row.stats.mean_g_xhat = means[1];
       forget_row(row.x), forget_row(row.dy);
@@ -594,9 +608,9 @@ void norm_backward_rows(FASTACT_GRID_CONSTANT const Rows rows,
     for_vectors<T>(rows, part, row, own_weight,
                    [&](int i, const Wide<T>& weight, const Wide<T>& p, const Wide<T>& xhat) {
                      if (sums.is_wanted) columns.add(i, p, xhat, casts);
-                     if (!rows.data[kDx] && !Rows::kHasGate) return;
+                     if (!rows.data[kDx] && !has_gate) return;
                      Wide<T> dx = gradient_of<T>(row.stats, p, xhat, weight, casts);
-                     if constexpr (Rows::kHasGate) {
+                     if (has_gate) {
                        write_dgate<T>(rows, part, i, bit_cast<Vec<T>>(row.x[i]),
                                       bit_cast<Vec<T>>(row.dy[i]), weight, xhat, dx);
                        if (!rows.data[kDx]) return;
@@ -624,37 +638,40 @@ void norm_backward_rows(FASTACT_GRID_CONSTANT const Rows rows,
 // chunk, and vectors of a thread.
 constexpr int kLongThreads = 256, kLongVecs = 2;
 
-// The sums of g and g xhat of each chunk. many: threads have any number of vectors of it.
-template <class T, class Rows, bool many>
-FASTACT_KERNEL_OF(many ? kRowThreads : kLongThreads, many ? 1 : 2)
+// The sums of g and g xhat of each chunk. A thread has any number of its vectors.
+template <class T, class Rows>
+FASTACT_KERNEL_OF(Rows::kHasFixedGate ? kLongThreads : kRowThreads, Rows::kHasFixedGate ? 4 : 1)
 void norm_long_sums(FASTACT_GRID_CONSTANT const Rows rows, double* of_chunks) {
   using C = Compute<T>;
   int fold_index = 0;
-  const RowPart part = row_part<T, many ? 0 : kLongVecs, true>(rows);
-  constexpr int kAtOnce = Rows::kQuick ? kLongVecs : 1;  // one with calls, whose code is large
+  const RowPart part = row_part<T, 0, true>(rows);
+  // One with calls, whose code is large, and of three arrays.
+  constexpr int kAtOnce = Rows::kQuick && !Rows::kHasFixedGate ? kLongVecs : 1;
   OwnSums<T> of_row{};
 #pragma unroll 1
-  for (int first = 0; first < (many ? part.count : kLongVecs); first += kAtOnce) {
+  for (int first = 0; first < part.count; first += kAtOnce) {
     RowPart some = part;
     some.first = part.vec(first), some.count = part.count - first;
-    BackwardRow<T, kAtOnce> row;
+    BackwardRow<T, kAtOnce, Rows::kHasFixedGate> row;
     row.count = some.count;
     row.stats = statistics_of<C>(rows, part.row);
-    Wide<T> weight[kAtOnce];
 #pragma unroll
     for (int i = 0; i < kAtOnce; ++i) {
-      row.x[i] = row.dy[i] = {}, weight[i] = {};
+      row.x[i] = row.dy[i] = {};
       if (i >= row.count) continue;
-      const int valid = valid_of<T>(rows, some, i);
       const auto read_role = [&](int role) {
         if constexpr (Rows::kByElement)
-          return load_some(row_of<T>(rows, role, part.row) + some.vec(i) * Vec<T>::kSize, valid);
+          return bit_cast<Words>(
+              load_some(row_of<T>(rows, role, part.row) + some.vec(i) * Vec<T>::kSize,
+                        valid_of<T>(rows, some, i)));
         else
-          return read_vec<T>(rows, role, some, i);
+          return bit_cast<Words>(read_vec<T>(rows, role, some, i));
       };
-      row.x[i] = bit_cast<Words>(read_role(kIn)), row.dy[i] = bit_cast<Words>(read_role(kDy));
-      if (Rows::kQuick) weight[i] = weight_of<T>(rows, part.row, some.vec(i), valid);
+      row.x[i] = read_role(kIn), row.dy[i] = read_role(kDy);
+      if constexpr (Rows::kHasFixedGate) row.gate[i] = read_role(kGateRole);
     }
+    Wide<T> weight[kAtOnce] = {};
+    if constexpr (Rows::kQuick) take_weights<T>(rows, some, weight);
     for_vectors<T>(rows, some, row, weight,
                    [&](int, const Wide<T>& w, const Wide<T>& p, const Wide<T>& xhat) {
                      of_row.add(p, xhat, w, !Rows::kQuick && rows.casts);

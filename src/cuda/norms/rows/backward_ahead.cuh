@@ -119,12 +119,10 @@ void norm_backward_ahead(FASTACT_GRID_CONSTANT const NormQuick rows,
   };
   read_stats(row);
   columns.clear();
-  Wide<T> own_weight[vecs];
-#pragma unroll
-  for (int i = 0; i < vecs; ++i) {
-    own_weight[i] = {};
-    if (i < count) own_weight[i] = weight_of<T>(rows, row, first + i * lanes, kSize);
-  }
+  RowPart part{};
+  part.row = row, part.first = first, part.count = count, part.lane = thread, part.lanes = lanes;
+  Wide<T> own_weight[vecs] = {};
+  take_weights<T>(rows, part, own_weight);
   const bool adds = rows.data[kDTotal] || rows.accumulate;
   int fold_index = 0, take = 0;  // fold_index: rows, too
   const Mailboxes<kNumbersOfCluster> mail{};
@@ -190,10 +188,8 @@ void norm_backward_ahead(FASTACT_GRID_CONSTANT const NormQuick rows,
     }
     if (fold_index % kSumRows<T> == 0 || row + steps.row_step >= steps.count) columns.flush();
   }
-  const int64_t task = in_clusters ? cluster_index() : blockIdx.x;
-  RowPart part{};
-  part.row = task, part.first = first, part.count = count, part.lane = thread, part.lanes = lanes;
-  write_own_columns<T>(rows, sums, columns, task, part);
+  part.row = in_clusters ? cluster_index() : blockIdx.x;
+  write_own_columns<T>(rows, sums, columns, part);
 }
 
 }  // namespace

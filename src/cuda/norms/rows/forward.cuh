@@ -3,7 +3,6 @@
 
 #include <type_traits>
 
-#include "cuda/activations/fixed.cuh"
 #include "cuda/core/row_kernels.cuh"
 #include "cuda/norms/rows/row_io.cuh"
 
@@ -176,10 +175,9 @@ FASTACT_DEVICE ScaledMoments<Compute<T>> find_moments(const Rows& rows, const Ro
                                                       int& fold_index) {
   using C = Compute<T>;
   constexpr int kSize = Vec<T>::kSize, kGroup = sizeof(T) == 4 ? 2 : 1;  // vectors
-  constexpr bool kWhole = Rows::kQuick && !Rows::kByElement;
   // The vector whose end is beyond the row's, if the thread has it.
   const int last = part.count - 1;
-  const int valid = kWhole || last < 0 ? kSize : valid_of<T>(rows, part, last);
+  const int valid = last < 0 ? kSize : valid_of<T>(rows, part, last);
   const int cut = valid < kSize ? last : -1;
   ScaledMoments<C> moments{C(1), C(0), 0, 0};
 #pragma unroll 1
@@ -209,7 +207,7 @@ FASTACT_DEVICE ScaledMoments<Compute<T>> find_moments(const Rows& rows, const Ro
 #pragma unroll
         for (int j = 0; j < kSize; ++j)
           d[g * kSize + j] = is_there ? wide.lane[j] - moments.near : C(0);
-        if (!kWhole && i + g == cut) {
+        if (!Rows::kWhole && i + g == cut) {
 #pragma unroll
           for (int j = 0; j < kSize; ++j)
             if (j >= valid) d[g * kSize + j] = 0;
@@ -261,29 +259,6 @@ FASTACT_DEVICE Wide<T> normalise(const Normaliser<Compute<T>>& normaliser, Wide<
   return cast_if<T>(casts, z);
 }
 
-// What multiplies x or z: f of a second array. A row is held with it: in the compute type, or as
-// the vectors of both arrays.
-struct NoGate {
-  static constexpr bool kIsThere = false, kIsFixed = false, kIsFirst = false;
-};
-// An activation that is chosen at run time, before or behind the norm.
-struct AnyGate {
-  static constexpr bool kIsThere = true, kIsFixed = false, kIsFirst = false;
-  template <class T, class Rows>
-  static FASTACT_DEVICE Wide<T> value(const Rows& rows, const Wide<T>& gate) {
-    return activate<T>(rows.which, rows.parameters, gate);
-  }
-};
-// One that is compiled in, of quick rows.
-template <int which, bool is_first>
-struct FixedGate {
-  static constexpr bool kIsThere = true, kIsFixed = true, kIsFirst = is_first;
-  template <class T, class Rows>
-  static FASTACT_DEVICE Wide<T> value(const Rows& rows, const Wide<T>& gate) {
-    return typename Numbered<which, T>::Type(rows.parameters).value(gate);
-  }
-};
-
 // A thread's part of a row: x, or x f(gate), and the gate where it is read with x and used later.
 template <class T, int vecs, class Gate>
 struct HeldRow {
@@ -318,15 +293,12 @@ template <class T, class Gate, int vecs, class Rows>
 FASTACT_DEVICE void put_row(const Rows& rows, const RowPart& part,
                             const HeldRow<T, vecs, Gate>& row,
                             const Normaliser<Compute<T>>& normaliser) {
-  using C = Compute<T>;
   if constexpr (Rows::kQuick) {
     const int64_t group = group_of(rows, part.row);
     T* const y = row_of<T>(rows, kY, part.row);
     const auto quickly = [&](auto weight_given, auto bias_given) {
-      const QuickParameters<T, decltype(weight_given)::value> weight(
-          rows, kWeightRole, rows.weight_dtype, C(1), group);
-      const QuickParameters<T, decltype(bias_given)::value> bias(rows, kBiasRole, rows.bias_dtype,
-                                                                 C(0), group);
+      const QuickParameters<T, decltype(weight_given)::value> weight(rows, kWeightRole, group);
+      const QuickParameters<T, decltype(bias_given)::value> bias(rows, kBiasRole, group);
       int first = int(part.first);
       forget(first);  // else the addresses of all vectors stay in registers through the folds
 #pragma unroll
@@ -343,7 +315,7 @@ FASTACT_DEVICE void put_row(const Rows& rows, const RowPart& part,
           store_vec(y + q * Vec<T>::kSize, vec);
       }
     };
-    const bool has_bias = rows.data[kBiasRole];
+    const bool has_bias = !Gate::kIsFixed && rows.data[kBiasRole];
     const bool are_own = rows.data[kWeightRole] && rows.weight_dtype == kDTypeOf<T> &&
                          (!has_bias || rows.bias_dtype == kDTypeOf<T>);
     if constexpr (Rows::kHasRuns) {
@@ -369,8 +341,7 @@ FASTACT_DEVICE void put_row(const Rows& rows, const RowPart& part,
       const int valid = valid_of<T>(rows, part, i);
       const int64_t q = part.vec(i);
       const Wide<T> weight = weight_of<T>(rows, part.row, q, valid);
-      const Wide<T> bias =
-          parameters_of<T>(rows, kBiasRole, rows.bias_dtype, C(0), part.row, q, valid);
+      const Wide<T> bias = bias_of<T>(rows, part.row, q, valid);
       Wide<T> z = normalise<T>(normaliser, wide_of<T>(row.x[i]), weight, bias, rows.casts);
       if constexpr (Gate::kIsThere) {
         if (!rows.gate_first) {

@@ -18,14 +18,6 @@ namespace {
 template <class T>
 using FixedGateOf = typename Numbered<kFixedGate, T>::Function;
 
-// A thread's part of a row: `count` vectors, none where the team has no row.
-template <class T, int vecs>
-struct GatedRow {
-  int count;
-  RowGradient<Compute<T>> stats;
-  Words x[vecs], dy[vecs], gate[vecs];
-};
-
 // Reads the rows of a team, one after another, and knows where a thread's vectors are.
 template <class T, class Rows>
 struct GatedReader {
@@ -38,13 +30,11 @@ struct GatedReader {
   FASTACT_DEVICE GatedReader(const Rows& all, const NormSums<C>& of, const RowPart& part)
       : rows(all),
         sums(of),
+        left(of.rows_from(all, part.row)),
         count(part.count),
         lanes(part.lanes),
         first(uint32_t(part.first)),
-        row(uint32_t(part.row)) {
-    const int64_t b = quotient(part.row, rows.groups);
-    left = b < sums.step && b < rows.batch ? int(quotient(rows.batch - 1 - b, sums.step)) + 1 : 0;
-  }
+        row(uint32_t(part.row)) {}
   FASTACT_DEVICE T* at(int role, uint32_t of_row, int i) const {
     const uint32_t vec = of_row * rows.pitch_vecs[role] + (first + uint32_t(i * lanes));
     return reinterpret_cast<T*>(rows.data[role] + int64_t(vec) * kVecBytes);
@@ -56,7 +46,7 @@ struct GatedReader {
     store_vec(at(role, of_row, i), bit_cast<Vec<T>>(words));
   }
   template <int vecs>
-  FASTACT_DEVICE void fetch(GatedRow<T, vecs>& next, bool has_means) {
+  FASTACT_DEVICE void fetch(BackwardRow<T, vecs, true>& next, bool has_means) {
     next.count = left-- > 0 ? count : 0;
 #pragma unroll
     for (int i = 0; i < vecs; ++i) {
@@ -157,25 +147,14 @@ FASTACT_KERNEL_OF((kBackwardThreads<T, vecs, by>), (kBackwardBlocks<T, vecs, by,
 void norm_backward_rows_gated(FASTACT_GRID_CONSTANT const Rows rows,
                               FASTACT_GRID_CONSTANT const NormSums<Compute<T>> sums) {
   using C = Compute<T>;
-  using Row = GatedRow<T, vecs>;
+  using Row = BackwardRow<T, vecs, true>;
   constexpr bool kHasTile = by == kGiven, kGateFirst = Rows::kGateFirst;
-  const int64_t task = kHasTile ? quotient(blockIdx.x, sums.tiles)
-                       : by == kBlockLanes
-                           ? blockIdx.x
-                           : int64_t(blockIdx.x) * rows.teams + int(threadIdx.x) / rows.lanes;
-  const int lanes = kHasTile ? int(blockDim.x) : rows.lanes;
-  const int64_t begin = kHasTile ? (blockIdx.x - task * sums.tiles) * lanes : 0;
-  const int64_t end = kHasTile ? smaller(begin + lanes, vecs_of<T>(rows)) : vecs_of<T>(rows);
-  const RowPart part = part_between(task, begin, end, int(threadIdx.x) % lanes, lanes);
+  const RowPart part = first_part<T, by>(rows, sums, kHasTile);
   GatedReader<T, Rows> reader(rows, sums, part);
   ColumnSums<T, vecs, Rows> columns(nullptr, 0, sums.vecs);
   if (sums.is_wanted) columns.clear();
-  Wide<T> own_weight[vecs];
-#pragma unroll
-  for (int i = 0; i < vecs; ++i) {
-    own_weight[i] = columns.of_weight[i] = {};
-    if (i < part.count) own_weight[i] = weight_of<T>(rows, part.row, part.vec(i), Vec<T>::kSize);
-  }
+  Wide<T> own_weight[vecs] = {};
+  take_weights<T>(rows, part, own_weight);
   const FixedGateOf<T> f(rows.parameters);
   int added = 0, rounds = sums.rounds;
 
@@ -193,7 +172,7 @@ void norm_backward_rows_gated(FASTACT_GRID_CONSTANT const Rows rows,
       C means[2];
       of_row.fold(means);
       int fold_index = reader.left;  // it counts down, and its parity takes turns as well
-      fold_two<kTeamOf<by>>(means, rows.per_length, lanes, fold_index);
+      fold_two<kTeamOf<by>>(means, rows.per_length, part.lanes, fold_index);
       set_subtracted(rows.norm, means[0], means[1], double(rows.length), row.stats.rstd, rows.eps);
       row.stats.mean_g_xhat = means[1];
       forget_row(row.x), forget_row(row.dy), forget_row(row.gate);
@@ -227,36 +206,6 @@ void norm_backward_rows_gated(FASTACT_GRID_CONSTANT const Rows rows,
     }
   }
   if (sums.is_wanted) write_part<T>(rows, sums, columns, kHasTile);
-}
-
-// The sums of g xhat of each chunk of a long row.
-template <class T, class Rows>
-FASTACT_KERNEL_OF(kLongThreads, 2)
-void norm_long_sums_gated(FASTACT_GRID_CONSTANT const Rows rows, double* of_chunks) {
-  using C = Compute<T>;
-  int fold_index = 0;
-  const RowPart part = row_part<T, kLongVecs, true>(rows);
-  Words x[kLongVecs], dy[kLongVecs], gate[kLongVecs];
-  take_vecs<T>(rows, kIn, part, T{}, x);
-  take_vecs<T>(rows, kDy, part, T{}, dy);
-  take_vecs<T>(rows, kGateRole, part, T{}, gate);
-  RowGradient<C> stats{};
-  stats.rstd = load(number_of<C>(rows, kRstdRole, part.row));
-  const FixedGateOf<T> f(rows.parameters);
-  OwnSums<T> of_row{};
-#pragma unroll
-  for (int i = 0; i < kLongVecs; ++i)
-    if (i < part.count)
-      add_g_xhat<T, Rows::kGateFirst>(f, x[i], dy[i], gate[i],
-                                      weight_of<T>(rows, part.row, part.vec(i), Vec<T>::kSize),
-                                      stats, of_row);
-  C sums[2];
-  of_row.fold(sums);
-  double wide[2] = {double(sums[0]), double(sums[1])};
-  fold_two<kOneBlock>(wide, 1.0, kLongThreads, fold_index);
-  if (part.lane > 0) return;
-  store(of_chunks + 2 * int64_t(blockIdx.x), wide[0]);
-  store(of_chunks + 2 * int64_t(blockIdx.x) + 1, wide[1]);
 }
 
 }  // namespace

@@ -100,11 +100,12 @@ bool are_tiles(const NormPlan& plan) {
   return fit;
 }
 
-// Whether the gate's activation is compiled in, of quick rows.
+// Whether the gate's activation is compiled in, of quick rows. No bias stands beside it.
 template <class T>
 bool has_fixed_gate(const NormRows& rows) {
   const bool has_runs = rows.run > 1 && rows.data[kWeightRole];
-  return rows.which == kFixedGate && !has_runs && sizeof(T) < sizeof(double);
+  return rows.which == kFixedGate && !has_runs && !rows.data[kBiasRole] &&
+         sizeof(T) < sizeof(double);
 }
 
 // Runs visit(norm) with the functor of a norm over rows of a kind.
@@ -114,8 +115,7 @@ void with_gate(const Rows& rows, Visit visit) {
   if constexpr (!Rows::kQuick) {
     visit(NormOf<T, AnyGate>{});
   } else if constexpr (sizeof(T) < sizeof(double) && !Rows::kHasRuns) {
-    rows.gate_first ? visit(NormOf<T, FixedGate<kFixedGate, true>>{})
-                    : visit(NormOf<T, FixedGate<kFixedGate, false>>{});
+    rows.gate_first ? visit(NormOf<T, FixedGate<true>>{}) : visit(NormOf<T, FixedGate<false>>{});
   }
 }
 
@@ -305,10 +305,6 @@ bool is_quickly_gated(const BackwardPlan<T>& plan) {
 template <class T, class Visit>
 void for_backward_layout(const BackwardPlan<T>& plan, Visit visit) {
   const NormRows& rows = plan.rows;
-  const auto visit_gated = [&](auto gated_rows, const auto& from) {
-    static_cast<std::decay_t<decltype(from)>&>(gated_rows) = from;
-    visit(gated_rows);
-  };
   const auto visit_fixed = [&](auto gated_rows) {
     static_cast<NormRows&>(gated_rows) = rows;
     for (int k = 0; k < kDataRoles; ++k)
@@ -320,11 +316,8 @@ void for_backward_layout(const BackwardPlan<T>& plan, Visit visit) {
       return rows.gate_first ? visit_fixed(NormQuickGated<true>())
                              : visit_fixed(NormQuickGated<false>());
   }
-  if (rows.has_gate())
-    return plan.is_dense ? visit_gated(NormGated(), rows)
-                         : visit_gated(NormGatedStrided(), plan.rows);
   if (!plan.is_dense) return visit(plan.rows);
-  bool quick = rows.which == k_identity && !rows.casts;
+  bool quick = rows.which == k_identity && !rows.casts && !rows.has_gate();
   quick &= !rows.data[kDTotal] || !rows.data[kDx] || rows.pitch[kDTotal] == rows.pitch[kDx];
   quick &= !rows.data[kMeanRole] || rows.pitch[kMeanRole] == rows.pitch[kRstdRole];
   quick &= shared_bytes<T, NormQuick>(plan) <= most_shared<T>();
@@ -341,14 +334,6 @@ void for_backward_layout(const BackwardPlan<T>& plan, Visit visit) {
   whole ? visit_quick(NormQuick()) : visit_quick(NormElements());
 }
 
-// Queues a kernel with as much dynamic shared memory as it needs, at most shared_of(kernel).most.
-template <class... Parameters, class... Arguments>
-void launch_with_shared(void (*kernel)(Parameters...), const Shape& shape, cudaStream_t stream,
-                        const Arguments&... arguments) {
-  if (shape.shared > shared_of(kernel).unasked) allow_shared(reinterpret_cast<const void*>(kernel));
-  launch(kernel, shape, stream, arguments...);
-}
-
 // Launches the kernel whose next rows wait in shared memory, if there is one for such rows and the
 // device has what it needs.
 template <class T, int vecs, bool in_clusters>
@@ -358,9 +343,6 @@ bool launch_ahead_of(const NormQuick& rows, NormSums<Compute<T>> sums, const Bac
   const bool whole = vecs_of<T>(rows) == int64_t(vecs) * shape.lanes * cluster;
   const auto kernel = whole ? norm_backward_ahead<T, vecs, in_clusters, true>
                             : norm_backward_ahead<T, vecs, in_clusters, false>;
-  if (in_clusters && cluster > 1 &&
-      !(cluster_sizes(reinterpret_cast<const void*>(kernel), kRowThreads) >> cluster & 1))
-    return false;
   AheadSteps steps{};
   constexpr int64_t kMost = UINT32_MAX / 2;
   int64_t pitch[kStatEnd];
@@ -380,9 +362,10 @@ bool launch_ahead_of(const NormQuick& rows, NormSums<Compute<T>> sums, const Bac
   const int64_t room = shared.most / beside - (1 << 10);
   steps.ahead = int(std::min<int64_t>(std::max<int64_t>((room - totals) / row, 1), kMostAhead));
   sums.tiles = cluster;
-  Shape grid{sums.step * rows.groups * cluster, shape.threads, 1, 1,
-             int(totals + steps.ahead * row)};
-  grid.cluster = cluster;
+  const Shape grid{sums.step * rows.groups * cluster, shape.threads, 1, 1,
+                   int(totals + steps.ahead * row),   cluster};
+  if (in_clusters && !has_room_for_clusters(reinterpret_cast<const void*>(kernel), grid))
+    return false;
   launch_with_shared(kernel, grid, stream, rows, sums, steps);
   return true;
 }
@@ -402,16 +385,13 @@ bool launch_ahead(const Rows& rows, const NormSums<Compute<T>>& sums, const Back
   return false;
 }
 
-// The same of rows whose gate's activation is compiled in: runs go(kernel).
-template <class T, class Rows, class Go>
-void launch_gated(const BackwardPlan<T>& plan, const Go& go) {
-  if (plan.is_long()) return go(norm_backward_rows_gated<T, 1, kGiven, Rows>);
-  if (plan.shape.lanes <= kWarp) return go(norm_backward_rows_gated<T, 2, kWarpLanes, Rows>);
-  if (plan.shape.vecs == 1) return go(norm_backward_rows_gated<T, 1, kBlockLanes, Rows>);
-  if (plan.shape.vecs == 2) return go(norm_backward_rows_gated<T, 2, kBlockLanes, Rows>);
-  if constexpr (kMostBackward<T> > 2) go(norm_backward_rows_gated<T, 3, kBlockLanes, Rows>);
+template <class T, int vecs, MeansBy by, class Rows>
+auto backward_kernel() {
+  if constexpr (Rows::kHasFixedGate)
+    return norm_backward_rows_gated<T, vecs, by, Rows>;
+  else
+    return norm_backward_rows<T, vecs, by, Rows>;
 }
-
 template <class T, class Rows>
 void launch_backward(const Rows& rows, NormSums<Compute<T>> sums, const BackwardPlan<T>& plan,
                      cudaStream_t stream) {
@@ -421,18 +401,16 @@ void launch_backward(const Rows& rows, NormSums<Compute<T>> sums, const Backward
   const Shape shape{plan.blocks, plan.shape.threads, 1, 1, fits ? int(shared) : 0};
   const auto go = [&](auto kernel) { launch_with_shared(kernel, shape, stream, rows, sums); };
   constexpr int kMost = kMostBackward<T>;
-  if constexpr (Rows::kHasFixedGate) {
-    launch_gated<T, Rows>(plan, go);
-  } else if constexpr (!Rows::kQuick) {  // one kernel for all: its calls make the code large
-    go(norm_backward_rows<T, kMost, kAnyWay, Rows>);
+  if constexpr (!Rows::kQuick) {  // one kernel for all: its calls make the code large
+    go(backward_kernel<T, kMost, kAnyWay, Rows>());
   } else {
-    if (plan.is_long()) return go(norm_backward_rows<T, 1, kGiven, Rows>);
-    if (plan.shape.lanes <= kWarp) return go(norm_backward_rows<T, 2, kWarpLanes, Rows>);
-    if constexpr (!Rows::kByElement) {
-      if (plan.shape.vecs == 1) return go(norm_backward_rows<T, 1, kBlockLanes, Rows>);
-      if (plan.shape.vecs < kMost) return go(norm_backward_rows<T, 2, kBlockLanes, Rows>);
+    if (plan.is_long()) return go(backward_kernel<T, 1, kGiven, Rows>());
+    if (plan.shape.lanes <= kWarp) return go(backward_kernel<T, 2, kWarpLanes, Rows>());
+    if constexpr (Rows::kWhole) {
+      if (plan.shape.vecs == 1) return go(backward_kernel<T, 1, kBlockLanes, Rows>());
+      if (plan.shape.vecs < kMost) return go(backward_kernel<T, 2, kBlockLanes, Rows>());
     }
-    go(norm_backward_rows<T, kMost, kBlockLanes, Rows>);
+    go(backward_kernel<T, kMost, kBlockLanes, Rows>());
   }
 }
 
@@ -580,14 +558,7 @@ void norm_backward(const NormCall& given, void* workspace, cudaStream_t stream) 
     if (launch_ahead<T>(rows, plan.sums, plan, stream)) return;
     if (plan.is_long() && rows.writes_dx()) {
       const int64_t count = rows.count * plan.rows.chunks.count;
-      const auto add_up = [&] {
-        if constexpr (Rows::kHasFixedGate)
-          return norm_long_sums_gated<T, Rows>;
-        else
-          return plan.cluster.blocks > 1 ? norm_long_sums<T, Rows, true>
-                                         : norm_long_sums<T, Rows, false>;
-      }();
-      launch(add_up, {count, rows.lanes}, stream, rows, of_chunks);
+      launch(norm_long_sums<T, Rows>, {count, rows.lanes}, stream, rows, of_chunks);
       launch(norm_long_means<C>, warps_for(rows.count, kThreadsOfNarrow), stream,
              static_cast<const NormRows&>(rows), of_chunks, means);
     }

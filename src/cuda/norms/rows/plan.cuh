@@ -27,7 +27,7 @@ constexpr int kGateRole = NormCall::kGate, kDGateRole = NormCall::kDGate;
 // have a pitch from one number to the next, and are fast where their numbers touch.
 struct NormRows : RowArrays<kNormRoles> {
   using Slow = NormRows;
-  static constexpr bool kByElement = false, kHasGate = false, kHasFixedGate = false;
+  static constexpr bool kByElement = false, kHasFixedGate = false;
 
   bool quick;  // data are whole fast vectors, and so are weight and bias, which need no offset and
                // no cast
@@ -45,22 +45,16 @@ struct NormRows : RowArrays<kNormRoles> {
   RowNorm norm;
   bool accumulate, casts, gate_first;
 
-  bool has_gate() const { return data[kGateRole]; }
+  FASTACT_HD bool has_gate() const { return data[kGateRole]; }
   FASTACT_HD bool writes_dx() const {
     return data[NormCall::kDx] || (gate_first && data[kDGateRole]);
   }
 };
 
-// Backward of a norm with a gate.
-struct NormGated : NormRows {
-  using Slow = NormGated;
-  static constexpr bool kHasGate = true;
-};
-
 // Quick rows without an activation. Their kernels have no tests for each vector and no call, which
 // would spill registers.
 struct NormQuick : NormRows {
-  static constexpr bool kQuick = true, kHasRuns = false, kClusters = true;
+  static constexpr bool kQuick = true, kWhole = true, kHasRuns = false, kClusters = true;
 };
 
 // The same forward where several elements of a row share a parameter. A kernel has the registers of
@@ -72,7 +66,7 @@ struct NormRuns : NormQuick {
 // The same for rows that are misaligned or no whole vectors: element by element. Forward they are
 // short and touch, and come through shared memory.
 struct NormElements : NormRuns {
-  static constexpr bool kByElement = true;
+  static constexpr bool kWhole = false, kByElement = true;
 };
 
 // Quick rows of one parameter an element, backward of a norm with a gate whose activation is
@@ -87,10 +81,6 @@ struct NormStrided : NormRows {
   using Slow = NormStrided;
   static constexpr bool kDense = false;
   RowTable<kNormRoles> table;
-};
-struct NormGatedStrided : NormStrided {
-  using Slow = NormGatedStrided;
-  static constexpr bool kHasGate = true;
 };
 
 struct NormPlan {

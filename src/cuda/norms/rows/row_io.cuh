@@ -1,9 +1,9 @@
-// How a thread of a norm's kernels reads vectors of parameters.
+// How a thread of a norm's kernels reads vectors of parameters, and what gates are.
 #pragma once
 
 #include <type_traits>
 
-#include "cuda/activations/activate.cuh"
+#include "cuda/activations/fixed.cuh"
 #include "cuda/core/parameter_io.cuh"
 #include "cuda/core/row_io.cuh"
 #include "cuda/norms/rows/plan.cuh"
@@ -11,8 +11,28 @@
 FASTACT_BEGIN_NAMESPACE
 namespace {
 
-// The gate's activation that kernels of quick rows have compiled in: the one of published models.
+// What multiplies x or z: f of a second array.
+struct NoGate {
+  static constexpr bool kIsThere = false, kIsFixed = false, kIsFirst = false;
+};
+// An activation that is chosen at run time, before or behind the norm.
+struct AnyGate {
+  static constexpr bool kIsThere = true, kIsFixed = false, kIsFirst = false;
+  template <class T, class Rows>
+  static FASTACT_DEVICE Wide<T> value(const Rows& rows, const Wide<T>& gate) {
+    return activate<T>(rows.which, rows.parameters, gate);
+  }
+};
+// The one of published models, which is compiled in, of quick rows.
 constexpr int kFixedGate = k_silu;
+template <bool is_first>
+struct FixedGate {
+  static constexpr bool kIsThere = true, kIsFixed = true, kIsFirst = is_first;
+  template <class T, class Rows>
+  static FASTACT_DEVICE Wide<T> value(const Rows& rows, const Wide<T>& gate) {
+    return typename Numbered<kFixedGate, T>::Type(rows.parameters).value(gate);
+  }
+};
 
 // Eight floats from `first` on, for vectors of 16-bit data.
 template <class T>
@@ -36,13 +56,26 @@ FASTACT_DEVICE const char* parameters_base(const NormRows& rows, int role, int64
   return base ? base + group * rows.params * rows.pitch[role] : base;
 }
 
-// The parameters of the q-th vector of a row; `none` where there are no parameters. base: where the
-// parameters of the row's group begin.
+// What the two roles of parameters are given by: a dtype, an offset, and what stands for a
+// parameter that is not there.
+FASTACT_DEVICE int parameter_dtype(const NormRows& rows, int role) {
+  return role == kWeightRole ? rows.weight_dtype : rows.bias_dtype;
+}
+FASTACT_DEVICE double parameter_offset(const NormRows& rows, int role) {
+  return role == kWeightRole ? rows.weight_offset : 0.0;
+}
+template <class T>
+FASTACT_DEVICE Compute<T> without_parameter(int role) {
+  return Compute<T>(role == kWeightRole);
+}
+
+// The parameters of the q-th vector of a row. base: where those of the row's group begin.
 template <class T, class Rows>
 FASTACT_DEVICE_CALL Wide<T> parameters_slow_path(const Rows& rows, int role, const char* base,
-                                                 int dtype, int64_t row, int64_t q, int valid) {
+                                                 int64_t row, int64_t q, int valid) {
   constexpr int kSize = Vec<T>::kSize;
-  const double offset = role == kWeightRole ? rows.weight_offset : 0;
+  const int dtype = parameter_dtype(rows, role);
+  const double offset = parameter_offset(rows, role);
   Wide<T> wide{};
   if constexpr (Rows::kDense) {
     const int64_t first = q * kSize;
@@ -68,35 +101,36 @@ FASTACT_DEVICE_CALL Wide<T> parameters_slow_path(const Rows& rows, int role, con
   return wide;
 }
 template <class T, class Rows>
-FASTACT_DEVICE Wide<T> parameters_of(const Rows& rows, int role, int dtype, Compute<T> none,
-                                     int64_t row, int64_t q, int valid) {
+FASTACT_DEVICE Wide<T> parameters_of(const Rows& rows, int role, int64_t row, int64_t q,
+                                     int valid) {
   constexpr int kSize = Vec<T>::kSize;
-  if (!rows.data[role]) return repeat<T>(none);
+  if (!rows.data[role]) return repeat<T>(without_parameter<T>(role));
   const char* base = rows.data[role];
   if constexpr (Rows::kDense) {
     base = parameters_base(rows, role, group_of(rows, row));
+    const int dtype = parameter_dtype(rows, role);
+    const double offset = parameter_offset(rows, role);
     const int64_t first = q * kSize;
     if (rows.run > 1) {
       const int64_t param = quotient(first, rows.run);
-      if (rows.run - (first - param * rows.run) >= valid) {  // one for all
-        const double offset = role == kWeightRole ? rows.weight_offset : 0;
+      if (rows.run - (first - param * rows.run) >= valid)  // one for all
         return repeat<T>(load_parameter<T>(base + param * rows.pitch[role], dtype, offset));
-      }
-    } else if (rows.fast[role] && valid >= kSize &&
-               (role != kWeightRole || rows.weight_offset == 0)) {
+    } else if (rows.fast[role] && valid >= kSize && offset == 0) {
       if (dtype == kDTypeOf<T>)
         return widen_vec(load_vec(reinterpret_cast<const T*>(base) + first));
-      if (sizeof(T) == 2 && dtype == kF32) {
-        return floats_of<T>(base, first);
-      }
+      if (sizeof(T) == 2 && dtype == kF32) return floats_of<T>(base, first);
     }
   }
-  return parameters_slow_path<T>(rows, role, base, dtype, row, q, valid);
+  return parameters_slow_path<T>(rows, role, base, row, q, valid);
 }
 
 template <class T, class Rows>
 FASTACT_DEVICE Wide<T> weight_of(const Rows& rows, int64_t row, int64_t q, int valid) {
-  return parameters_of<T>(rows, kWeightRole, rows.weight_dtype, Compute<T>(1), row, q, valid);
+  return parameters_of<T>(rows, kWeightRole, row, q, valid);
+}
+template <class T, class Rows>
+FASTACT_DEVICE Wide<T> bias_of(const Rows& rows, int64_t row, int64_t q, int valid) {
+  return parameters_of<T>(rows, kBiasRole, row, q, valid);
 }
 
 // The numbers rounded to 16 bits, where the norm casts. Loops over quick rows, which never cast,
@@ -127,70 +161,45 @@ enum Given {
 template <Given given>
 using Way = std::integral_constant<Given, given>;
 
-// The parameters of the q-th vector of a row; `none` where there are no parameters. These are for
-// runs of elements; a vector may have elements of two.
+// The parameters of the q-th vector of a row of a group.
 template <class T, Given given>
 struct QuickParameters {
   static constexpr int kSize = Vec<T>::kSize;
   const NormRows& rows;
   int role, dtype;
-  const char* base;
-  Compute<T> one;
+  const char* base = nullptr;
+  Compute<T> one;  // of all elements
 
-  FASTACT_DEVICE QuickParameters(const NormRows& of, int in, int type, Compute<T> none,
-                                 int64_t group)
-      : rows(of), role(in), dtype(type), base(parameters_base(of, in, group)), one(none) {
+  FASTACT_DEVICE QuickParameters(const NormRows& of, int in, int64_t group)
+      : rows(of), role(in), dtype(parameter_dtype(of, in)), one(without_parameter<T>(in)) {
+    if (given != kNothing) base = parameters_base(rows, role, group);
     if (given == kOne && base) one = load_parameter<T>(base, dtype);
   }
+  FASTACT_DEVICE Wide<T> operator()(int q) const {
+    if (given == kNothing || given == kOne || (given != kVecs && !base)) return repeat<T>(one);
+    if constexpr (given == kRuns || given == kAnyRuns) return of_runs(unsigned(q) * kSize);
+    const int64_t first = int64_t(q) * kSize;
+    if (given == kAnyVecs && sizeof(T) == 2 && dtype != kDTypeOf<T>)
+      return floats_of<T>(base, first);
+    return widen_vec(load_vec(reinterpret_cast<const T*>(base) + first));
+  }
+
+ private:
   FASTACT_DEVICE Compute<T> number(unsigned param) const {
     const char* const p = base + param * rows.pitch[role];
     return given == kRuns ? Compute<T>(widen(load(reinterpret_cast<const T*>(p))))
                           : load_parameter<T>(p, dtype);
   }
-  FASTACT_DEVICE Wide<T> operator()(int q) const {
-    if (given == kOne || !base) return repeat<T>(one);
-    const unsigned first = unsigned(q) * kSize, run = unsigned(rows.run);
-    const unsigned param = rows.runs.quick(first), left = (param + 1) * run - first;
+  // A vector may have elements of two runs.
+  FASTACT_DEVICE Wide<T> of_runs(unsigned first) const {
+    const unsigned run = unsigned(rows.run), param = rows.runs.quick(first);
+    const unsigned left = (param + 1) * run - first;
     Wide<T> wide = repeat<T>(number(param));
     if (rows.whole_runs) return wide;
     const Compute<T> next = number(param + (left < kSize && param + 1 < unsigned(rows.params)));
 #pragma unroll
     for (int j = 1; j < kSize; ++j) wide.lane[j] = unsigned(j) < left ? wide.lane[j] : next;
     return wide;
-  }
-};
-template <class T>
-struct QuickParameters<T, kNothing> {
-  Compute<T> one;
-
-  FASTACT_DEVICE QuickParameters(const NormRows&, int, int, Compute<T> none, int64_t) : one(none) {}
-  FASTACT_DEVICE Wide<T> operator()(int) const { return repeat<T>(one); }
-};
-template <class T>
-struct QuickParameters<T, kVecs> {
-  const char* base;
-
-  FASTACT_DEVICE QuickParameters(const NormRows& rows, int role, int, Compute<T>, int64_t group)
-      : base(parameters_base(rows, role, group)) {}
-  FASTACT_DEVICE Wide<T> operator()(int q) const {
-    return widen_vec(load_vec(reinterpret_cast<const T*>(base) + int64_t(q) * Vec<T>::kSize));
-  }
-};
-template <class T>
-struct QuickParameters<T, kAnyVecs> {
-  const char* base;
-  int dtype;
-  Compute<T> one;
-
-  FASTACT_DEVICE QuickParameters(const NormRows& rows, int role, int type, Compute<T> none,
-                                 int64_t group)
-      : base(parameters_base(rows, role, group)), dtype(type), one(none) {}
-  FASTACT_DEVICE Wide<T> operator()(int q) const {
-    const int64_t first = int64_t(q) * Vec<T>::kSize;
-    if (!base) return repeat<T>(one);
-    if (sizeof(T) != 2 || dtype == kDTypeOf<T>)
-      return widen_vec(load_vec(reinterpret_cast<const T*>(base) + first));
-    return floats_of<T>(base, first);
   }
 };
 
