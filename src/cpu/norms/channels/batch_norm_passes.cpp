@@ -10,6 +10,9 @@ namespace fastact {
 namespace {
 
 constexpr int64_t kShortestSpan = 2048;  // elements of rows side by side, at least
+// Bytes up to which eight rows of channels go by together: x and the output fit into the
+// second-level cache. In the next one the hardware's prefetcher does not follow them (norms.md).
+constexpr int64_t kNearRows = 512 << 10;
 
 // One thread's chunks.
 struct BatchNormChunks {
@@ -45,7 +48,7 @@ struct BatchNormChunks {
         // Chunks without a buffer are as long as they like.
         longest(is_plain ? std::max(s.columns.size, kRowsAtOnce * kTile) : kPiece),
         at_once(most_rows(n)),
-        is_near(s.size() * s.item <= kNear || s.dtype != s.compute_dtype),
+        is_near(s.size() * s.item <= kNearRows || s.dtype != s.compute_dtype),
         is_short(n.operands.columns.size < shortest_of(n)) {}
 
   // Of a row that has a call of its own.
