@@ -90,10 +90,18 @@ bool rescale_output(const Reducer& r, int64_t output, Rescaled* to) {
       to);
 }
 
+// Whether data are double. Those with weights are added as such, whatever they are.
+bool has_doubles(const Reducer& r) {
+  if (!r.weighted) return r.dtype == kF64;
+  using M = WeightedMoments;
+  const StridedOperands& s = r.weighted->operands;
+  return s.dtypes[M::kX] == kF64 || (s.data[M::kWeights] && s.dtypes[M::kWeights] == kF64);
+}
+
 // Whether some of n numbers may be less than `least`, or not finite: one look at all. Data of other
 // types than double never leave its range.
 bool may_be_far(const Reducer& r, const double* x, int64_t n, double least) {
-  if (r.dtype != kF64) return false;
+  if (!has_doubles(r)) return false;
   double smallest = 1, sum = 0;
 #pragma omp simd reduction(min : smallest) reduction(+ : sum)
   for (int64_t i = 0; i < n; ++i) {
