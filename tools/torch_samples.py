@@ -267,7 +267,7 @@ def of_function(op: Any, info: Any, sample: Any, dtype: torch.dtype) -> str:
 
 
 def arguments(op: Any, sample: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """torch's arguments as ours: by name, but for the first."""
+    """torch's arguments as ours: by name, but for those that have none."""
     function = getattr(torch.nn.functional, op.name, None)
     is_python = isinstance(function, FunctionType)  # else ours have its names
     names = [*signature(function if is_python else op).parameters][1:]
@@ -279,7 +279,8 @@ def arguments(op: Any, sample: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
     named.pop("inplace", None)
     if named.get("correction", 1) is None:  # torch's other way to say 1
         named["correction"] = 1
-    args = [named.pop(name) for name in ("target",) if name in named]
+    by_name_never = [p.name for p in signature(op).parameters.values() if p.kind is p.POSITIONAL_ONLY]
+    args = [named.pop(name) for name in by_name_never if name in named]
     return (sample.input, *args), {NAMES.get(name, name): value for name, value in named.items()}
 
 
