@@ -3,7 +3,7 @@
     pip install flox sparse
     python tools/flox_tests.py
 
-It takes half a minute. flox's wheel has no tests: pip fetches the sources of the version that is
+It takes a minute. flox's wheel has no tests: pip fetches the sources of the version that is
 installed. Its engine "flox" then has our sums by groups, `by=` and `groups=`, in the place of its
 own, and our moments in the place of its chunks' variances, so that ours merge as flox merges
 chunks. What deviates, and why, stands in DEVIATIONS: any other failure ends the script with an
