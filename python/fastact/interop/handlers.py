@@ -89,16 +89,18 @@ def recorder(op: Any, args: Args, kwargs: Named) -> Any:
 
 def traced(op: Any, args: Args, kwargs: Named) -> Any:
     """The call as torch.compile reads it."""
-    from ..torch import dispatch
-
-    return one_by_one(op, partial(dispatch.traced, op), args, kwargs)
+    return one_by_one(op, partial(_dispatch().traced, op), args, kwargs)
 
 
 def traced_quantized(op: Any, args: Args, kwargs: Named, **given: Any) -> Any:
     """A call of `op.quantized` as torch.compile reads it."""
+    return _dispatch().traced_quantized(op, args, kwargs, **given)
+
+
+def _dispatch() -> Any:
     from ..torch import dispatch
 
-    return dispatch.traced_quantized(op, args, kwargs, **given)
+    return dispatch
 
 
 def one_by_one(op: Any, call: Callable[[Args, Named], Any], args: Args, kwargs: Named) -> Any:

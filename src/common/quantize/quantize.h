@@ -112,8 +112,8 @@ FASTACT_HD C scale_of(C peak, int format) {
 FASTACT_HD float quotient_of(float x, float scale) { return x / scale; }
 FASTACT_HD float quotient_of(double x, double scale) { return round_to_odd(x / scale); }
 
-// The sum's last places are the integer's, to which the addition rounds. What lies outside of the
-// range is held by the integers as which magnitudes sort: vectors compare these faster.
+// The sum's last places are the integer's, to which the addition rounds. The ends of the range are
+// compared as integers, as which magnitudes sort: vectors do that faster.
 FASTACT_HD int8_t int8_of(float x) {
   const int32_t bits = bit_cast<int32_t>(x), magnitude = bits & 0x7fffffff;
   const int32_t held = magnitude < 0x43000000 ? magnitude : 0x43000000;  // 128

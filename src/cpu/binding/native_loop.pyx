@@ -111,7 +111,7 @@ cdef class NativeLoop:
         return 0
 
     cdef void move(self, int64_t parts) noexcept:
-        """Let the calls be those of so many parts later."""
+        """Move the addresses on by so many parts."""
         cdef int k
         for k in range(self.looped.arrays):
             (<char**>(
@@ -159,7 +159,7 @@ cdef int check_reach(View view, step, int64_t count, thread_step, int64_t thread
 def native_loop(
     list first not None, list second not None, list other not None, int64_t count, int threads
 ):
-    """The calls of `count` parts, by those of the first two: (call, its workspace).
+    """The calls of `count` parts, by the first two parts: (call, its workspace).
 
     other: of the first part, by the second of so many threads; without one, `first`.
     """
