@@ -56,12 +56,13 @@ struct RowPart {
 template <class T, class Rows>
 FASTACT_DEVICE int valid_of(const Rows& rows, const RowPart& part, int i) {
   constexpr int kSize = Vec<T>::kSize;
-  if (Rows::kWhole || i + 1 < part.count) return kSize;
-  return int(smaller(rows.length - part.vec(i) * kSize, kSize));
+  return i + 1 < part.count ? kSize : int(smaller(rows.length - part.vec(i) * kSize, kSize));
 }
 template <class T, class Rows>
 FASTACT_DEVICE int lanes_there(const Rows& rows, const RowPart& part, int i) {
-  return Rows::kColumns ? part.columns : valid_of<T>(rows, part, i);
+  if constexpr (Rows::kColumns) return part.columns;
+  if constexpr (Rows::kWhole) return Vec<T>::kSize;
+  return valid_of<T>(rows, part, i);
 }
 
 // Where a row begins in an array of data, and its number in an array of statistics.

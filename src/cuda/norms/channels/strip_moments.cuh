@@ -122,7 +122,7 @@ struct UnitMoments {
 #pragma unroll
     for (int j = 0; j < kChannels; ++j) shift[j] = near[j] - near[j] == 0 ? near[j] : C(0);
   }
-  // Adds distances and their squares, as trees, to those of a lane's channel.
+  // Adds distances and their squares, as trees, to the sums of a lane's channel.
   template <int size>
   FASTACT_DEVICE void add_tree(int lane, C (&d)[size]) {
     constexpr int kHalf = size / 2;

@@ -193,20 +193,11 @@ struct BackwardRow {
   Words x[vecs], dy[vecs], gate[has_gate ? vecs : 1];
 };
 
-// A thread's part of its team's first row.
-template <class T, MeansBy by, class Rows>
-FASTACT_DEVICE RowPart first_part(const Rows& rows, const NormSums<Compute<T>>& sums,
-                                  bool has_tile) {
+// A thread's part of the vectors [begin, end) of a row.
+FASTACT_DEVICE RowPart part_between(int64_t row, int64_t begin, int64_t end, int lane, int lanes) {
   RowPart part{};
-  part.row = has_tile            ? quotient(blockIdx.x, sums.tiles)
-             : by == kBlockLanes ? blockIdx.x
-                                 : int64_t(blockIdx.x) * rows.teams + int(threadIdx.x) / rows.lanes;
-  part.lanes = has_tile ? int(blockDim.x) : rows.lanes;
-  part.lane = int(threadIdx.x) % part.lanes;
-  const int64_t begin = has_tile ? (blockIdx.x - part.row * sums.tiles) * part.lanes : 0;
-  const int64_t end = has_tile ? smaller(begin + part.lanes, vecs_of<T>(rows)) : vecs_of<T>(rows);
-  part.first = begin + part.lane;
-  part.count = part.first < end ? int(quotient(end - 1 - part.first, part.lanes)) + 1 : 0;
+  part.row = row, part.first = begin + lane, part.lane = lane, part.lanes = lanes;
+  part.count = part.first < end ? int(quotient(end - 1 - part.first, lanes)) + 1 : 0;
   return part;
 }
 
@@ -231,7 +222,6 @@ struct RowReader {
         has_means(means_given),
         left(of.rows_from(all, first.row)),
         part(first) {
-    if (has_means) means = sums.means + 2 * part.row;
     if constexpr (Rows::kQuick) {
       const int64_t at = part.first * Vec<T>::kSize;
       dy = row_of<T>(rows, kDy, part.row) + at, x = row_of<T>(rows, kIn, part.row) + at;
@@ -239,6 +229,7 @@ struct RowReader {
     } else {
       part.row -= sums.row_step;
     }
+    if (has_means) means = sums.means + 2 * first.row;
   }
   FASTACT_DEVICE int64_t quick_offset(int i) const { return i * part.lanes * Vec<T>::kSize; }
   // The address in an array that steps as another one does.
@@ -349,7 +340,7 @@ FASTACT_DEVICE void for_vectors(const Rows& rows, const RowPart& part,
   for (int i = 0; i < vecs; ++i) {
     if (i >= row.count) continue;
     const Vec<T> x = bit_cast<Vec<T>>(row.x[i]), dy = bit_cast<Vec<T>>(row.dy[i]);
-    const int valid = valid_of<T>(rows, part, i);
+    const int valid = Rows::kWhole ? Vec<T>::kSize : valid_of<T>(rows, part, i);
     const int64_t q = part.vec(i);
     Wide<T> p = widen_vec(dy), w = weight[i], wide_x = widen_vec(x);
     if constexpr (Rows::kHasFixedGate) {
@@ -514,9 +505,14 @@ FASTACT_DEVICE void write_part(const Rows& rows, const NormSums<Compute<T>>& sum
                                const Columns& columns, bool has_tile) {
   constexpr int kSize = Vec<T>::kSize, kSums = Columns::kSums;
   if constexpr (Columns::kIsFull)
-    if (rows.run == 1 && (has_tile || rows.teams == 1))
+    if (rows.run == 1 && (has_tile || rows.teams == 1)) {
+      const int lanes = int(blockDim.x);
+      const int64_t task = quotient(blockIdx.x, sums.tiles), vecs = vecs_of<T>(rows);
+      const int64_t begin = (blockIdx.x - task * sums.tiles) * lanes;
+      const int64_t end = has_tile ? smaller(begin + lanes, vecs) : vecs;
       return write_own_columns<T>(rows, sums, columns,
-                                  first_part<T, kBlockLanes>(rows, sums, has_tile));
+                                  part_between(task, begin, end, int(threadIdx.x), lanes));
+    }
   const bool is_one = has_tile || rows.groups == 1;
   const int row_lanes = has_tile ? int(blockDim.x) : rows.lanes;
   const int apart = is_one ? 1 : rows.teams, together = is_one && !has_tile ? rows.teams : 1;
@@ -578,7 +574,15 @@ void norm_backward_rows(FASTACT_GRID_CONSTANT const Rows rows,
   using Row = BackwardRow<T, vecs>;
   constexpr bool kQuick = Rows::kQuick;
   const bool has_tile = by == kGiven || (by == kAnyWay && sums.tiles > 1);
-  RowReader<T, Rows> reader(rows, sums, has_tile, first_part<T, by>(rows, sums, has_tile));
+  const int64_t task = has_tile ? quotient(blockIdx.x, sums.tiles)
+                       : by == kBlockLanes
+                           ? blockIdx.x
+                           : int64_t(blockIdx.x) * rows.teams + int(threadIdx.x) / rows.lanes;
+  const int lanes = has_tile ? int(blockDim.x) : rows.lanes;
+  const int64_t begin = has_tile ? (blockIdx.x - task * sums.tiles) * lanes : 0;
+  const int64_t end = has_tile ? smaller(begin + lanes, vecs_of<T>(rows)) : vecs_of<T>(rows);
+  RowReader<T, Rows> reader(rows, sums, has_tile,
+                            part_between(task, begin, end, int(threadIdx.x) % lanes, lanes));
   const RowPart& part = reader.part;
   ColumnSums<T, vecs, Rows> columns(sums.spilled, blockIdx.x, sums.vecs);
   if (sums.is_wanted) columns.clear();
@@ -600,7 +604,7 @@ void norm_backward_rows(FASTACT_GRID_CONSTANT const Rows rows,
                      });
       C means[2];
       of_row.fold(means);
-      fold_two<kTeamOf<by>>(means, rows.per_length, part.lanes, fold_index);
+      fold_two<kTeamOf<by>>(means, rows.per_length, lanes, fold_index);
       set_subtracted(rows.norm, means[0], means[1], double(rows.length), row.stats.rstd, rows.eps);
       row.stats.mean_g = means[0], row.stats.mean_g_xhat = means[1];
       forget_row(row.x), forget_row(row.dy);

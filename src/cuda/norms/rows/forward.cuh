@@ -177,7 +177,7 @@ FASTACT_DEVICE ScaledMoments<Compute<T>> find_moments(const Rows& rows, const Ro
   constexpr int kSize = Vec<T>::kSize, kGroup = sizeof(T) == 4 ? 2 : 1;  // vectors
   // The vector whose end is beyond the row's, if the thread has it.
   const int last = part.count - 1;
-  const int valid = last < 0 ? kSize : valid_of<T>(rows, part, last);
+  const int valid = Rows::kWhole || last < 0 ? kSize : valid_of<T>(rows, part, last);
   const int cut = valid < kSize ? last : -1;
   ScaledMoments<C> moments{C(1), C(0), 0, 0};
 #pragma unroll 1

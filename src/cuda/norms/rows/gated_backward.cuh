@@ -149,7 +149,14 @@ void norm_backward_rows_gated(FASTACT_GRID_CONSTANT const Rows rows,
   using C = Compute<T>;
   using Row = BackwardRow<T, vecs, true>;
   constexpr bool kHasTile = by == kGiven, kGateFirst = Rows::kGateFirst;
-  const RowPart part = first_part<T, by>(rows, sums, kHasTile);
+  const int64_t task = kHasTile ? quotient(blockIdx.x, sums.tiles)
+                       : by == kBlockLanes
+                           ? blockIdx.x
+                           : int64_t(blockIdx.x) * rows.teams + int(threadIdx.x) / rows.lanes;
+  const int lanes = kHasTile ? int(blockDim.x) : rows.lanes;
+  const int64_t begin = kHasTile ? (blockIdx.x - task * sums.tiles) * lanes : 0;
+  const int64_t end = kHasTile ? smaller(begin + lanes, vecs_of<T>(rows)) : vecs_of<T>(rows);
+  const RowPart part = part_between(task, begin, end, int(threadIdx.x) % lanes, lanes);
   GatedReader<T, Rows> reader(rows, sums, part);
   ColumnSums<T, vecs, Rows> columns(nullptr, 0, sums.vecs);
   if (sums.is_wanted) columns.clear();
@@ -172,7 +179,7 @@ void norm_backward_rows_gated(FASTACT_GRID_CONSTANT const Rows rows,
       C means[2];
       of_row.fold(means);
       int fold_index = reader.left;  // it counts down, and its parity takes turns as well
-      fold_two<kTeamOf<by>>(means, rows.per_length, part.lanes, fold_index);
+      fold_two<kTeamOf<by>>(means, rows.per_length, lanes, fold_index);
       set_subtracted(rows.norm, means[0], means[1], double(rows.length), row.stats.rstd, rows.eps);
       row.stats.mean_g_xhat = means[1];
       forget_row(row.x), forget_row(row.dy), forget_row(row.gate);

@@ -56,8 +56,7 @@ FASTACT_DEVICE const char* parameters_base(const NormRows& rows, int role, int64
   return base ? base + group * rows.params * rows.pitch[role] : base;
 }
 
-// What the two roles of parameters are given by: a dtype, an offset, and what stands for a
-// parameter that is not there.
+// A weight or a bias has a dtype and an offset, and a number stands for one that is not there.
 FASTACT_DEVICE int parameter_dtype(const NormRows& rows, int role) {
   return role == kWeightRole ? rows.weight_dtype : rows.bias_dtype;
 }
@@ -69,7 +68,7 @@ FASTACT_DEVICE Compute<T> without_parameter(int role) {
   return Compute<T>(role == kWeightRole);
 }
 
-// The parameters of the q-th vector of a row. base: where those of the row's group begin.
+// The parameters of the q-th vector of a row. base: where the group of the row begins.
 template <class T, class Rows>
 FASTACT_DEVICE_CALL Wide<T> parameters_slow_path(const Rows& rows, int role, const char* base,
                                                  int64_t row, int64_t q, int valid) {
