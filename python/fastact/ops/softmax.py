@@ -63,10 +63,11 @@ def softmax(
     distances within the row.
 
     `forward` saves, besides y, the sink and its own probability in each row, share, in the type
-    that is computed in; without a sink both are None. `share` may be written to the second array
-    of a tuple `out`. With a scale or a mask abs(sink) counts as another abs(scale x) in the bound.
-    With a softcap it saves x, too, which `out` may not be then; else None in its place. softcap /
-    abs(scale) must be in the range of the type that is computed in, where z is to have its digits.
+    that is computed in; without a sink both are None. Of 16-bit data on a GPU a share below 2**-126
+    may be 0. `share` may be written to the second array of a tuple `out`. With a scale or a mask
+    abs(sink) counts as another abs(scale x) in the bound. With a softcap it saves x, too, which
+    `out` may not be then; else None in its place. softcap / abs(scale) must be in the range of the
+    type that is computed in, where z is to have its digits.
 
     References
     ----------

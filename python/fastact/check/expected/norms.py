@@ -315,10 +315,18 @@ class _Norm:
             dx, error = (np.where(kept, a * scale, 0.0) for a in (dx, error))
             error = error + dropout.bounds.of_result(dx, dx, self.dtype)
             parts["dx"] = [dx, error + ulp(dx, self.dtype) / 2 + slack(dx, self.dtype)]
+        fits = self._fits(exact)
         return {
-            name: Expected(of, error, False, np.isfinite(of) & np.isfinite(error))
+            name: Expected(of, error, False, np.isfinite(of) & np.isfinite(error) & fits)
             for name, (of, error) in parts.items()
         }
+
+    def _fits(self, e: Any) -> bool:
+        """Whether no product on the way to a gradient overflows: sums would have two infinities."""
+        most = float(np.finfo(computed_in(self.dtype)).max)
+        return not any(
+            np.any((np.abs(a) > most) & np.isfinite(a)) for a in (e.z, e.slope(e.z), e.p)
+        )
 
     def _gradients(self, e: Any, to: Any) -> dict[str, tuple[Any, Any]]:
         """As the oracle's, and dgate; exact : of the gradient of y, and of x that was gated."""

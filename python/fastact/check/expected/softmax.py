@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -117,7 +118,9 @@ def _rows(case: Case) -> dict[str, Expected]:
         found["lse"] = of(exact, computed, shapes["y"])
     if case.has("sink"):
         share = reference.softmax_row("share", z, over, masked, False, sink)
-        found["share"] = of(share, computed, shapes["share"])
+        of_share = of(share, computed, shapes["share"])
+        least = _tiny(case) if _is_rough(case) else 0.0  # below it y is 0, which rounds so as well
+        found["share"] = replace(of_share, allowed=of_share.allowed + least)
     return found
 
 
