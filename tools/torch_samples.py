@@ -279,8 +279,8 @@ def arguments(op: Any, sample: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
     named.pop("inplace", None)
     if named.get("correction", 1) is None:  # torch's other way to say 1
         named["correction"] = 1
-    by_name_never = [p.name for p in signature(op).parameters.values() if p.kind is p.POSITIONAL_ONLY]
-    args = [named.pop(name) for name in by_name_never if name in named]
+    unnamed = [p.name for p in signature(op).parameters.values() if p.kind is p.POSITIONAL_ONLY]
+    args = [named.pop(name) for name in unnamed if name in named]
     return (sample.input, *args), {NAMES.get(name, name): value for name, value in named.items()}
 
 
