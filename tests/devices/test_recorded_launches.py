@@ -280,4 +280,4 @@ def test_all_that_is_queued_is_queued_by_launch():
         p for p in (ROOT / "src" / "cuda").rglob("*") if p.suffix in (".cu", ".cuh", ".cpp", ".h")
     ]
     found = {str(p.relative_to(ROOT)) for p in sources if queues.search(p.read_text())}
-    assert found == {"src/cuda/core/launch.cuh"}
+    assert found == {"src/cuda/core/device.cu"}

@@ -94,6 +94,7 @@ def forward(device, kind, x, axes, mask=None, scale=1.0, out=None):
     else:
         y, y_view = n.out(np.full(shape, 7, x.dtype) if out is None else out)
     given = {"x": view, "axes": axes, "mask": n.of(mask), "kind": kind, "scale": scale}
+    given["softcap"] = 0.0
     if kind != 2:
         n.run("softmax_forward", **given, y=y_view)
         return device.numpy(y), None
@@ -360,7 +361,7 @@ def backward(device, kind, dy, y, axes, scale=1.0, out=None):
     n.run(
         *("softmax_backward",),
         **{"y": views[1], "axes": axes, "dy": views[0], "dx": view, "kind": kind},
-        **{"scale": scale, "accumulate": accumulate},
+        **{"scale": scale, "softcap": 0.0, "accumulate": accumulate},
     )
     return device.numpy(dx)
 
@@ -724,9 +725,10 @@ def test_what_is_refused(device):
     one, double = n.of(np.zeros((), np.float32)), n.of(np.zeros(()))
     target, mask = n.of(np.zeros((4, 1), np.int64)), n.of(np.ones((4, 6), bool))
     of_rows = {"axes": (1,), "scale": 1.0}
+    of_softmax = {**of_rows, "kind": 0, "softcap": 0.0}
     right: dict[str, dict[str, Any]] = {
-        "softmax_forward": {**of_rows, "kind": 0, "x": x, "y": y},
-        "softmax_backward": {**of_rows, "kind": 0, "dy": x, "y": y, "dx": y, "accumulate": False},
+        "softmax_forward": {**of_softmax, "x": x, "y": y},
+        "softmax_backward": {**of_softmax, "dy": x, "y": y, "dx": y, "accumulate": False},
         "logsumexp_backward": {
             **{**of_rows, "dy": row, "x": x, "lse": row, "dx": y, "accumulate": False}
         },
@@ -756,8 +758,9 @@ def test_what_is_refused(device):
         "softmax_forward": [
             *({"kind": 3}, {"axes": (2,)}, {"y": row}, {"lse": wide}, {"kind": 2}, {"x": mask}),
             *({"mask": n.of(np.ones((4, 5), bool))}, {"number": row}, {"lse": row}),
+            *({"softcap": -1.0}, {"softcap": np.inf}, {"softcap": 1.0, "kind": 1}),
         ],
-        "softmax_backward": [{"kind": 2}, {"dy": row}],
+        "softmax_backward": [{"kind": 2}, {"dy": row}, {"softcap": 1.0}, {"x": x}],
         "logsumexp_backward": [{"lse": wide}, {"dy": x}],
         "cross_entropy_forward": [
             *({"target": mask}, {"target": n.of(np.zeros((4, 2), np.int64))}, {"weight": row}),

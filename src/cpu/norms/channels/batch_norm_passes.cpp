@@ -10,9 +10,6 @@ namespace fastact {
 namespace {
 
 constexpr int64_t kShortestSpan = 2048;  // elements of rows side by side, at least
-// Bytes up to which eight rows of channels go by together: x and the output fit into the
-// second-level cache. In the next one the hardware's prefetcher does not follow them (norms.md).
-constexpr int64_t kNearRows = 512 << 10;
 
 // One thread's chunks.
 struct BatchNormChunks {
