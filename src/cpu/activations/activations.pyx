@@ -6,11 +6,11 @@ ACTIVATIONS = names_of(kActivationNames, kActivations)
 SAVE_VALUE = frozenset([ACTIVATIONS[i] for i in range(kActivations) if kActivationSavesValue[i]])
 
 
-cdef void run_activation_forward(const void* given) noexcept nogil:
+cdef void run_activation_forward(const void* given, const KernelTable* kernels) noexcept nogil:
     cdef const ActivationCall* call = <const ActivationCall*>given
     run_free_call(
-        table.elementwise.forward[call.which][call.data[0].dtype], call.parameters.value, False, 2,
-        call.data,
+        kernels.elementwise.forward[call.which][call.data[0].dtype], call.parameters.value, False,
+        2, call.data,
     )
 
 

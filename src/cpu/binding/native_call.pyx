@@ -14,6 +14,11 @@ cdef const char* CPU_MODULE = "fastact._cpu"
 cdef const char* DEVICE_MODULE = "fastact._cuda"
 
 
+# What needs neither scratch nor the interpreter's lock: any thread may run it. It is given the
+# kernels, for another thread may choose an instruction set meanwhile.
+ctypedef void (*FreeFunction)(const void*, const KernelTable*) noexcept nogil
+
+
 # A native function, and what the CPU does for it: the bytes of scratch that a call needs (NULL:
 # none), and the call itself, which is given scratch of so many bytes.
 cdef struct NativeFunction:
@@ -21,7 +26,7 @@ cdef struct NativeFunction:
     NamedFields[MAX_FIELDS] named
     int64_t (*workspace_size)(const void*) noexcept
     int (*run)(const void*, char*, int64_t) except -1
-    void (*run_free)(const void*) noexcept nogil  # without scratch, and the interpreter's lock
+    FreeFunction run_free
 
 
 cdef NativeFunction[MAX_FUNCTIONS] native_functions
@@ -50,9 +55,9 @@ cdef int add_function(
 
 
 cdef int add_free_function(
-    const CallTable* table, void (*run_free)(const void*) noexcept nogil
+    const CallTable* table, FreeFunction run_free
 ) except -1:
-    """One that needs no scratch, nor the interpreter's lock: any thread may run it."""
+    """One that any thread may run."""
     add_function(table, NULL, NULL)
     native_functions[<int>len(field_numbers) - 1].run_free = run_free
     return 0
@@ -350,11 +355,12 @@ cdef class NativeCall:
         return 0
 
     cdef int go(self, void* stream) except -1:
+        cdef const KernelTable* kernels = table
         if self.remote is NULL and self.function.run_free is NULL:
             return self.function.run(self.memory, self.workspace, self.workspace_bytes)
         if self.remote is NULL:
             with nogil:
-                self.function.run_free(self.memory)
+                self.function.run_free(self.memory, kernels)
             return 0
         with nogil:  # a full queue waits
             self.remote.run(

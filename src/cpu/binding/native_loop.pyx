@@ -12,10 +12,8 @@ cdef enum:
     LOOPED_WORDS = 1024  # of 8 bytes, of all the calls
 
 
-ctypedef void (*FreeFunction)(const void*) noexcept nogil
-
-
 cdef struct LoopedCalls:
+    const KernelTable* kernels
     int64_t count                           # of parts
     int calls, arrays
     FreeFunction run[MAX_LOOPED]
@@ -47,7 +45,7 @@ cdef void run_looped_partition(
         )
     for _part in range(first, end):
         for k in range(loop.calls):
-            loop.run[k](own[k])
+            loop.run[k](own[k], loop.kernels)
         for k in range(loop.arrays):
             (<char**>(own[loop.of_call[k]] + loop.place[k]))[0] += loop.step[k]
 
@@ -97,6 +95,7 @@ cdef class NativeLoop:
     cdef int go(self, void* stream) except -1:
         cdef int64_t _part
         if self.is_free:
+            self.looped.kernels = table
             with nogil:
                 run_partitions(
                     min(self.threads, thread_limit()),

@@ -2,13 +2,13 @@
 # b' = b + bias_b (common/gated/gated.h). Their calls are described in common/gated/call.h.
 
 
-cdef void run_gated_forward(const void* given) noexcept nogil:
+cdef void run_gated_forward(const void* given, const KernelTable* kernels) noexcept nogil:
     cdef const GatedCall* call = <const GatedCall*>given
     cdef Gated gated
     cdef int64_t size = operand_size(operand_of(&call.data[kGatedA]))
     if size == 0:
         return
-    prepare_gated(&gated, table, call[0])
+    prepare_gated(&gated, kernels, call[0])
     run_partitions(resolve_threads(size), partitions_of(gated_forward_partition, &gated))
 
 

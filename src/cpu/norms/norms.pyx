@@ -4,7 +4,7 @@
 ROW_NORMS = names_of(kRowNormNames, kRowNorms)
 
 
-cdef void run_norm_forward(const void* given) noexcept nogil:
+cdef void run_norm_forward(const void* given, const KernelTable* kernels) noexcept nogil:
     cdef const NormCall* call = <const NormCall*>given
     cdef Norm norm
     cdef int threads
@@ -13,7 +13,7 @@ cdef void run_norm_forward(const void* given) noexcept nogil:
             fill_argument(&call.mean, NAN)
             fill_argument(&call.rstd, NAN)
         return
-    prepare_norm(&norm, table, call[0], kNormX)
+    prepare_norm(&norm, kernels, call[0], kNormX)
     threads = resolve_threads(operand_size(<const Operand*>&call.data[kNormX]))
     run_partitions(threads, partitions_of(norm_forward_partition, &norm))
 

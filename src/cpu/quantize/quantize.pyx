@@ -30,30 +30,32 @@ cdef extern from "cpu/quantize/quantize.h" namespace "fastact" nogil:
     void widen_partition(const Widen*, int64_t, int64_t) noexcept
 
 
-cdef void run_quantize_call(const QuantizeCall* call, bint finds_scale) noexcept nogil:
+cdef void run_quantize_call(
+    const QuantizeCall* call, const KernelTable* kernels, bint finds_scale
+) noexcept nogil:
     cdef int64_t size = operand_size(operand_of(&call.x))
     cdef Quantize quantize
     if size == 0:
         return
-    prepare_quantize(&quantize, table, call[0], finds_scale)
+    prepare_quantize(&quantize, kernels, call[0], finds_scale)
     run_partitions(resolve_threads(size), partitions_of(quantize_partition, &quantize))
 
 
-cdef void run_quantize(const void* call) noexcept nogil:
-    run_quantize_call(<const QuantizeCall*>call, True)
+cdef void run_quantize(const void* call, const KernelTable* kernels) noexcept nogil:
+    run_quantize_call(<const QuantizeCall*>call, kernels, True)
 
 
-cdef void run_encode(const void* call) noexcept nogil:
-    run_quantize_call(<const QuantizeCall*>call, False)
+cdef void run_encode(const void* call, const KernelTable* kernels) noexcept nogil:
+    run_quantize_call(<const QuantizeCall*>call, kernels, False)
 
 
-cdef void run_widen(const void* given) noexcept nogil:
+cdef void run_widen(const void* given, const KernelTable* kernels) noexcept nogil:
     cdef const WidenCall* call = <const WidenCall*>given
     cdef int64_t size = operand_size(operand_of(&call.data[kWidenX]))
     cdef Widen widen
     if size == 0:
         return
-    prepare_widen(&widen, table, call[0])
+    prepare_widen(&widen, kernels, call[0])
     run_partitions(resolve_threads(size), partitions_of(widen_partition, &widen))
 
 
