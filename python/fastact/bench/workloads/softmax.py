@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from ...measure import shapes
-from ...measure.cases import is_loss
+from ...measure.cases import is_loss, reduces_rows
 from ...measure.peers import LeftOut, function_named
 from ...measure.shapes import Shape
 from .. import onnx
@@ -23,7 +23,7 @@ from .work import ELEMENTS, ITEM, Asked, Call, Case, Family, Work, unless_missin
 
 def _case(asked: Asked, shape: Shape, axis: int = 1) -> Case:
     op, forward = asked.op, asked.forward
-    gives_rows = op.results == ("y",) and "x" not in op.saves
+    gives_rows = op.results == ("y",) and not reduces_rows(op)
     rows = prod(shape) // shape[axis]
     return asked.case(
         shape,
@@ -128,7 +128,7 @@ _ONNX: dict[str, str] = {"softmax": "Softmax", "log_softmax": "LogSoftmax"}
 def _onnx(case: Case) -> str:
     if is_loss(case.op):
         return "y = SoftmaxCrossEntropyLoss(logits, target)"
-    if "x" in case.op.saves:
+    if reduces_rows(case.op):
         return onnx.reduced("ReduceLogSumExp", "x", case.axis, "y")
     name = unless_missing(_ONNX.get(case.op.name), case.op.name)
     return f"y = {name} <axis = {(case.axis or (1,))[0]}> (x)"
