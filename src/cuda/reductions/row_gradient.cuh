@@ -103,6 +103,7 @@ void held_row_gradient(FASTACT_GRID_CONSTANT const HeldRows<T> rows) {
     const double m2 = madd(-rest[0] / m.n, rest[0], rest[1]);
     m.m2 = m2 < 0 ? 0.0 : m2;
   }
+  if (!rows.is_quick) __syncthreads();  // vectors were read by windows, dx may be x
   if (idle) return;
 
   const auto result = g.template result_of<skips>(m, rows.length, dy, dsecond);
