@@ -111,3 +111,14 @@ def test_gradient_of_moments_in_place(device):
     assert fa.moments.backward((1.0, device.of(np.ones(5))), held, axis=1, out=held) is held
     expected = 0.25 + 2 * (x - x.mean(1, keepdims=True))
     np.testing.assert_allclose(device.numpy(held), expected, rtol=1e-9)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float16])
+def test_gradient_over_misaligned_rows_in_place(device, dtype):
+    """Vectors are read by windows there, which reach into what other threads write."""
+    x = draw(dtype, (289,))[1:]
+    gradients = tuple(np.ones((), dtype) for _ in range(2))
+    expected = fa.mean_var.backward(gradients, x)
+    held = device.of(x)
+    fa.mean_var.backward(tuple(map(device.of, gradients)), held, out=held)
+    np.testing.assert_allclose(device.numpy(held), expected, rtol=4 * np.finfo(dtype).eps)
