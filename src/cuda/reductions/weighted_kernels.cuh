@@ -242,12 +242,13 @@ FASTACT_DEVICE_CALL double number_by_call(const char* p, int dtype) { return num
 template <class T, int most>
 struct WeightedTerms {
   int64_t at[FewRoles::kArrays] = {};  // bytes, of the result
-  Compute<T> x[most];
-  double weight[most];
-  bool is_there[most];
+  Compute<T> x[most] = {};
+  double weight[most] = {};
+  bool is_there[most] = {};
 
+  // count: of terms that are read, all or none.
   template <int arrays>
-  FASTACT_DEVICE WeightedTerms(const FewWeighted<arrays>& few, int64_t result) {
+  FASTACT_DEVICE WeightedTerms(const FewWeighted<arrays>& few, int64_t result, int count) {
     using Few = FewRoles;
     few.locate(result, [&](int axis, int64_t here) {
 #pragma unroll
@@ -258,15 +259,15 @@ struct WeightedTerms {
     const bool is_own = few.dtypes[Few::kWeights] == kDTypeOf<T>;
 #pragma unroll
     for (int r = 0; r < most; ++r)
-      if (r < few.terms) own[r] = load(reinterpret_cast<const T*>(address(Few::kX, r)));
+      if (r < count) own[r] = load(reinterpret_cast<const T*>(address(Few::kX, r)));
     if (few.data[Few::kWeights] && is_own) {
 #pragma unroll
       for (int r = 0; r < most; ++r)
-        if (r < few.terms) weights[r] = load(reinterpret_cast<const T*>(address(Few::kWeights, r)));
+        if (r < count) weights[r] = load(reinterpret_cast<const T*>(address(Few::kWeights, r)));
     }
 #pragma unroll
     for (int r = 0; r < most; ++r) {
-      if (r >= few.terms) break;
+      if (r >= count) break;
       x[r] = widen(own[r]);
       weight[r] = 1;
       if (few.data[Few::kWeights])
@@ -296,7 +297,7 @@ void few_weighted(FASTACT_GRID_CONSTANT const FewMomentsOf few,
                   FASTACT_GRID_CONSTANT const MomentResults to) {
   const int64_t result = int64_t(blockIdx.x) * kThreads + threadIdx.x;
   if (result >= few.results) return;
-  const WeightedTerms<T, most> terms(few, result);
+  const WeightedTerms<T, most> terms(few, result, few.terms);
   put<T>(to, terms.at[FewRoles::kY], terms.moments(few));
 }
 
@@ -336,7 +337,9 @@ FASTACT_KERNEL_OF(kThreads, 3)
 void few_weighted_gradients(FASTACT_GRID_CONSTANT const FewGradientsOf few) {
   using Few = FewRoles;
   const int64_t result = int64_t(blockIdx.x) * kThreads + threadIdx.x;
-  const WeightedTerms<T, most> terms(few, smaller(result, few.results - 1));
+  // A thread without a result reads no terms: dx may be x.
+  const WeightedTerms<T, most> terms(few, smaller(result, few.results - 1),
+                                     result < few.results ? few.terms : 0);
   const double dy =
       double(widen(load(reinterpret_cast<const T*>(few.data[Few::kY] + terms.at[Few::kY]))));
   MomentResults to{};
