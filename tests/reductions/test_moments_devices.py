@@ -122,3 +122,13 @@ def test_gradient_over_misaligned_rows_in_place(device, dtype):
     held = device.of(x)
     fa.mean_var.backward(tuple(map(device.of, gradients)), held, out=held)
     np.testing.assert_allclose(device.numpy(held), expected, rtol=4 * np.finfo(dtype).eps)
+
+
+def test_gradient_of_few_weighted_terms_in_place(device):
+    """Threads beyond the last result read nothing: another thread writes there."""
+    x = draw(np.float32, (4,))
+    dy, weights = np.ones((), np.float32), np.arange(1, 5, dtype=np.float32)
+    expected = fa.var.backward(dy, x, weights=weights)
+    held = device.of(x)
+    fa.var.backward(device.of(dy), held, weights=device.of(weights), out=held)
+    np.testing.assert_allclose(device.numpy(held), expected, rtol=1e-6)
