@@ -10,9 +10,9 @@ import pytest
 import torch
 from conftest import assert_same_bits
 from devices import DEVICES, DTYPES, from_torch, to_torch
+from test_call_cache import without_plans
 
 import fastact as fa
-from fastact import _cpu
 from fastact.check.reference import TOPS, scales
 from fastact.check.reference import codes as encoded
 from fastact.interop import call
@@ -121,15 +121,6 @@ def test_any_layout_and_out(op, part):
     for result, out, right in zip(got, outs, expected, strict=True):
         assert result is out
         is_same(np.ascontiguousarray(out), right)
-
-
-def without_plans(run: Any) -> Any:
-    """What the call gives without the cache."""
-    _cpu.enable_call_cache(False)
-    try:
-        return run()
-    finally:
-        _cpu.enable_call_cache(True)
 
 
 @pytest.mark.parametrize("given", [{}, {"per": "tensor"}, {"per": 16, "dtype": "float8_e4m3fn"}])
