@@ -129,14 +129,15 @@ int64_t square_workspace(const SquareCall& call) {
 template <class T>
 void square_value_and_grad(const SquareCall& call, void* workspace, cudaStream_t stream) {
   const Operand &x = call.x, &y = call.y;
+  int64_t ones[kMaxAxes], none[kMaxAxes];
+  const SumCall summed = sum_of(call, ones, none);
+  if (is_empty(x)) return sum<T>(summed, workspace, stream);
   const Operand arrays[] = {x, call.grad};
   ElementwisePlan plan;
-  if (!is_empty(x)) plan_elementwise(&plan, sizeof(T), 2, arrays);
-  if (is_empty(x) || !plan.all_contiguous()) {
-    int64_t ones[kMaxAxes], none[kMaxAxes];
-    sum<T>(sum_of(call, ones, none), workspace, stream);
-    if (!is_empty(x)) run_map<T, 1, false>(plan, false, Twice<T>{}, stream);
-    return;
+  plan_elementwise(&plan, sizeof(T), 2, arrays);
+  if (!plan.all_contiguous()) {
+    sum<T>(summed, workspace, stream);
+    return run_map<T, 1, false>(plan, false, Twice<T>{}, stream);
   }
   Sums sums{};
   sums.partials = static_cast<double*>(workspace);
