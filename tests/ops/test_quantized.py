@@ -304,6 +304,15 @@ def test_tensors_that_require_grad_are_taken_as_they_are():
     assert not scale.requires_grad
 
 
+class EqualToAll(str):
+    """A string whose class takes it for every other one."""
+
+    __hash__ = str.__hash__
+
+    def __eq__(self, other: object) -> bool:
+        return True
+
+
 def _wrong(x: Any, codes: Any) -> list[tuple[type[Exception], str, dict[str, Any]]]:
     return [
         (ValueError, "dtype must be 'int8' or 'float8_e4m3fn', got 'int4'", {"dtype": "int4"}),
@@ -312,6 +321,7 @@ def _wrong(x: Any, codes: Any) -> list[tuple[type[Exception], str, dict[str, Any
             "per must be 'row', 'tensor' or a positive integer, got 'col'",
             {"per": "col"},
         ),
+        (ValueError, "per must be 'row', 'tensor' or a positive", {"per": EqualToAll("col")}),
         (ValueError, "per must be 'row', 'tensor' or a positive integer, got 0", {"per": 0}),
         (ValueError, "per must be 'row', 'tensor' or a positive integer, got True", {"per": True}),
         (ValueError, "per must divide the 8 elements along the last axis, got 3", {"per": 3}),

@@ -166,6 +166,38 @@ def test_outputs(op):
         assert_same_bits(more, 1.0 + right)
 
 
+@pytest.mark.parametrize("way", [{}, {"sink": 0.25}, {"softcap": 4.0}], ids=str)
+@pytest.mark.parametrize("dtype", [np.float16, np.float64])
+def test_what_softmax_leaves_out_spoils_nothing(way, dtype, backend):
+    """Where y is 0, what comes back may be NaN: the others' are those of a row without it."""
+    if way and backend.name != "numpy":
+        return  # with a sink or a softcap there is no kernel
+    r = np.random.default_rng(0)
+    ddx, dy, x, mask = r.normal(size=(4, 2, 37)).astype(dtype)
+    mask[:, 3] = -np.inf
+    kept = np.arange(37) != 3
+    given = {"sink": np.full(2, way["sink"], dtype)} if "sink" in way else way
+
+    def second(of):
+        _, saved = fa.softmax.forward(x[:, of], mask=mask[:, of], **given)
+        arrays = [ddx[:, of], None, dy[:, of], *saved]
+        arrays = [a if a is None else backend.of(np.ascontiguousarray(a)) for a in arrays]
+        options = {} if "sink" in way else way
+        found = fa.softmax.backward.backward(*arrays, **options)
+        return [backend.numpy(a) for a in found if a is not None]
+
+    right = second(kept)
+    ddx[:, 3], dy[:, 3] = np.inf, np.nan
+    for got, expected in zip(second(slice(None)), right, strict=True):
+        if got.shape == (2, 37):
+            assert not got[:, 3].any()
+            got = got[:, kept]
+        rtol = (
+            2e-3 if dtype == np.float16 else 1e-12
+        )  # sums have other lanes, and results a rounding
+        np.testing.assert_allclose(got, expected, rtol=rtol, atol=1e-7)
+
+
 @pytest.mark.skipif(not EMULATED, reason="needs the emulated device")
 @each_op
 def test_arrays_without_arithmetic(op):

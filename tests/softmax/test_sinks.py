@@ -258,6 +258,16 @@ def test_what_is_refused() -> None:
         fa.softmax.backward(x, y, sink, saved[2][:1])
 
 
+def test_a_number_in_the_place_of_y() -> None:
+    x, share = np.ones((3, 5), np.float32), np.full(3, 0.25, np.float32)
+    told: Any = {"sink": np.float32(1), "share": share, "softcap": 4.0, "x": x}
+    found = fa.softmax.backward(x, 0.15, **told)
+    for got, right in zip(
+        found, fa.softmax.backward(x, np.full_like(x, 0.15), **told), strict=True
+    ):
+        assert_same_bits(got, right)
+
+
 def test_nothing_in_a_row() -> None:
     _, saved = fa.softmax.forward(np.ones((2, 0), np.float32), sink=np.ones(2, np.float32))
     dx, dsink = fa.softmax.backward(np.ones((2, 0), np.float32), *saved)

@@ -879,12 +879,10 @@ def _piece(x: Any, named: dict[str, Any], start: int, size: int) -> tuple[Any, d
     return x[start : start + size], more
 
 
-def layout_free(request: Request) -> bool:
+def layout_free(request: Request, results: list[Any]) -> bool:
     """Whether the bits are promised to be the same for operands that lie in another way."""
-    op, notes, back = fa.ops[request.op], request.notes, request.entry.startswith("backward")
-    shape, named = notes["shape"], notes["options"]
-    is_single = op.family == "parametric" and request.given[op.parameter].shape in ((), (1,))
-    flat = not back or len(shape) <= 2 - is_single
+    op, notes, named = fa.ops[request.op], request.notes, request.notes["options"]
+    shape = notes["shape"]
     if is_sum(op) or op.family in ("reductions", "statistics"):
         axes, _ = axes_of(op, shape, named)
         if "groups" in named:
@@ -892,10 +890,13 @@ def layout_free(request: Request) -> bool:
         return sum(shape[a] > 1 for a in axes) <= 1 and _repeats_once(request)
     if op.family == "norms":
         rows = rows_of(op, shape, named)
-        return sum(rows.split[a] > 1 for a in rows.axes) <= 1 and flat
-    if op.family == "gated":
-        return not back or request.given.get("bias") is None
-    return op.family not in ("gates", "bias", "parametric") or flat
+        if sum(rows.split[a] > 1 for a in rows.axes) > 1:
+            return False
+    # A parameter's gradient is a sum over the axes that the parameter does not have: one of them.
+    sums = [r for r in results if isinstance(r, np.ndarray) and r.size < math.prod(shape)]
+    if not request.entry.startswith("backward") or not sums:
+        return True
+    return len(shape) <= 2 - any(r.size == 1 for r in sums)
 
 
 def _repeats_once(request: Request) -> bool:

@@ -300,10 +300,20 @@ _OF_LOGITS: Mapping[str, Callable[[Any, Any, Operations], Any]] = {
     "logsumexp": lambda z, lse, m: lse,
 }
 
+
+def _by_softmax(y: Any, dy: Any, total: Callable[[Any], Any], m: Operations) -> Any:
+    dy = m.where(y == 0, 0.0, dy)  # what takes no part may be infinite or NaN
+    return m.where(y == 0, 0.0, y * (dy - total(dy * y)))
+
+
+def _by_log_softmax(y: Any, dy: Any, total: Callable[[Any], Any], m: Operations) -> Any:
+    return m.where(y == -math.inf, 0.0, dy - m.exp(y) * total(dy))
+
+
 #: Of a result y and its gradient: the gradient of the scaled logits.
 _BY_VALUE: Mapping[str, Callable[[Any, Any, Callable[[Any], Any], Operations], Any]] = {
-    "softmax": lambda y, dy, total, m: y * (dy - total(dy * y)),
-    "log_softmax": lambda y, dy, total, m: dy - m.exp(y) * total(dy),
+    "softmax": _by_softmax,
+    "log_softmax": _by_log_softmax,
 }
 
 

@@ -46,6 +46,8 @@ def second(
 def _of_softmax(ddx: Any, dy: Any, of: Named, m: Any, wants_dy: bool) -> Found:
     y = of["y"]
     over = axes.axes("fastact.softmax", of["axis"], y.ndim)
+    # What takes no part in backward, for its y is 0, may be infinite or NaN.
+    dy, ddx = (m.where(y == 0, 0.0, of_row) for of_row in (dy, ddx))
     of_y, of_dy = dy * y, ddx * y
     less_a, b = -m.sum(of_y, over), m.sum(of_dy, over)  # over no axes a sum is its argument
     of_y = m.less(ddx, b, of_y)

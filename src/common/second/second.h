@@ -138,7 +138,8 @@ struct SecondOfNorm {
   }
 };
 
-// y in the place of `saved`.
+// y in the place of `saved`. An element whose y is 0 takes no part, as in the backward: its u and dy
+// may be infinite or NaN.
 template <class C>
 struct SecondOfSoftmax {
   static constexpr int kSums = 2;
@@ -150,9 +151,11 @@ struct SecondOfSoftmax {
 
   template <class V, class Add>
   FASTACT_HD void add(V u, V dy, V y, V, Add add) const {
-    add(0, u * y), add(1, dy * y);
+    const V zero{};
+    add(0, y == zero ? zero : u * y), add(1, y == zero ? zero : dy * y);
   }
   FASTACT_HD SecondElement<C> operator()(C u, C dy, C y, C) const {
+    if (y == C(0)) return {};
     return {scale * (y * (u - of_u)), scale * madd(-dy, of_u, u * (dy - of_dy)), C(0)};
   }
   static FASTACT_HD void finish(int, double, SecondRow*) {}

@@ -42,6 +42,9 @@ _PART, _PART_OF_GPU, _FEWEST = 1 << 16, 1 << 23, 1 << 13
 #: Of a part with fewer rows each is cut into so many pieces, that all threads have some.
 _FEW_ROWS = 64
 
+#: What shares a scale, by its name; a number is as many neighbours of a row.
+_PER = {name: name for name in ("row", "tensor")}
+
 #: What a part has: along some axes, from where on and how much.
 Part = Mapping[int, tuple[int, int]]
 
@@ -229,8 +232,9 @@ class _Quantized:
 
     def _shape_of_scales(self) -> tuple[int, ...]:
         where, per, (*outer, last) = self.where, self.per, self.shape
-        if isinstance(per, str) and per in ("row", "tensor"):
-            return () if per == "tensor" else (*outer, 1)
+        if isinstance(per, str) and per in _PER:
+            self.per = _PER[per]  # a str, whatever class of strings it came as
+            return () if self.per == "tensor" else (*outer, 1)
         if isinstance(per, bool) or not isinstance(per, int | np.integer) or per < 1:
             raise ValueError(
                 f"{where}: per must be 'row', 'tensor' or a positive integer, got "

@@ -162,7 +162,9 @@ class Softmax(RowFunction[P, R]):
         # Of each row in float64, then their sum, which is rounded once.
         shape = now.views["y"].shape
         kept = axes.reduced(shape, now.shapes.axes, keepdims=True)
-        each, total = (now.call.temporary("y", of, validate.DOUBLE) for of in (kept, dsink.shape))
+        each, total = (
+            now.call.temporary(now.leader, of, validate.DOUBLE) for of in (kept, dsink.shape)
+        )
         if math.prod(shape):
             now.run("softmax_backward", dsinks=each, accumulate=now.adds("dx"))
             repeats = tuple(i for i, n in enumerate(dsink.shape) if n != kept[i])
