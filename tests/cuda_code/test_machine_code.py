@@ -78,6 +78,7 @@ FRAMES = {
     "sums_of_columns, any activation": (8, ANY),
     "sums_of_segments, any activation": (16, ANY),
     "forward_rows, softmax, whole, columns, float16": (8, HELD),
+    "whole_forward, planes, identity, float16": (8, HELD),
     "reduce_few_rows": (24, STORED),
     "sum_columns, aligned, valid, bfloat16": (8, STORED),
 }

@@ -66,10 +66,13 @@ def _rows(op: Any, shape: tuple[int, ...], where: tuple[tuple[str, Any], ...]) -
     return rows_of(op, shape, dict(where))
 
 
+#: The exponent of what a product of a reciprocal may lack to 1, by the item size.
+_ROUNDING = {4: -22, 8: -51}
+
 #: By what P' multiplies sums over a row, by the functor of src/common/norms/rows.h: for means, or
 #: for sums, of rows whose rstd is no constant.
 _FACTORS: Mapping[str, Callable[[Any, Named], Any]] = {
-    "L2Norm": lambda rstd, of: -rstd * (rstd * of["eps"] < 1 - 2.0**-22),
+    "L2Norm": lambda rstd, of: -rstd * (rstd * of["eps"] < 1 - 2.0**_ROUNDING[rstd.dtype.itemsize]),
 }
 
 
