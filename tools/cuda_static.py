@@ -11,6 +11,7 @@ a call launches. Beside each prediction stands what was measured.
 from __future__ import annotations
 
 import argparse
+import math
 import re
 import subprocess
 import sys
@@ -18,12 +19,19 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 import sass
 from cuda_static_launches import WARP, Launch, calls, moved, way
-from cuda_static_model import FEW_ROUNDS, TILE, Prediction, Work, predict, resident_blocks
-from cuda_static_page import Row, page
+from cuda_static_model import (
+    FEW_ROUNDS,
+    MULTIPROCESSORS,
+    TILE,
+    Prediction,
+    Work,
+    predict,
+    resident_blocks,
+)
+from cuda_static_page import Executed, Row, page
 from cuda_static_routes import Router, Trace, Via
 
 from fastact.bench.workloads.work import ITEM, Case
@@ -124,7 +132,7 @@ def predicted(kernel: Kernel, case: Case, launch: Launch, launches: Sequence[Lau
     )
 
 
-def rows(kernels: Kernels, only: str, tells: bool) -> Iterator[Row]:
+def rows(kernels: Kernels, only: str) -> Iterator[Row]:
     """The measured and the predicted time of each call."""
     for case, row, launches in calls(only):
         made, titles = [], []
@@ -132,36 +140,34 @@ def rows(kernels: Kernels, only: str, tells: bool) -> Iterator[Row]:
             kernel = kernels.of(launch.symbol)
             titles.append(kernel.title)
             try:
-                made.append(predicted(kernel, case, launch, launches))
+                time = predicted(kernel, case, launch, launches)
+                made.append(executed(kernel, case, launch, launches, time))
             except ValueError as error:
                 print(f"{case.name}: {error}", file=sys.stderr)
                 break
-            if tells:
-                tell(kernel, case, launch, launches, made[-1])
         yield Row(case, row, titles, made)
 
 
-def tell(
+def executed(
     kernel: Kernel, case: Case, launch: Launch, launches: Sequence[Launch], made: Prediction
-) -> None:
-    """A line on a launch."""
+) -> Executed:
+    """What the threads of a launch do."""
     trace, nbytes = traced(kernel, case, launch, launches)
     far, near, flying = trace.loads()
+    resident = resident_blocks(launch.threads, kernel.registers, launch.shared + kernel.shared)
     elements = case.size / (launch.grid * launch.threads) or 1
-    facts: dict[str, Any] = {
-        "grid": f"{launch.grid} x {launch.threads}",
-        "registers": kernel.registers,
-        "instructions an element": f"{trace.count() / elements:.1f}",
-        "rounds": f"{far}+{near}",
-        "bytes in flight a thread": flying,
-        "MB": f"{nbytes / 1e6:.0f}",
-        "us": f"{made.seconds * 1e6:.1f} ({made.bound_by})",
-        "memory, issue, chain": " ".join(
-            f"{1e6 * part:.1f}" for part in (made.memory, made.issue, made.chain)
-        ),
-    }
-    said = ", ".join(f"{value} {name}" for name, value in facts.items())
-    print(f"{case.name}: {kernel.title}: {said}", file=sys.stderr)
+    return Executed(
+        kernel=kernel.title,
+        call=case.name,
+        grid=f"{launch.grid} x {launch.threads}",
+        registers=kernel.registers,
+        threads=min(resident, math.ceil(launch.grid / MULTIPROCESSORS)) * launch.threads,
+        flying=flying,
+        instructions=trace.count() / elements,
+        rounds=(far, near),
+        bytes=nbytes,
+        made=made,
+    )
 
 
 def main() -> None:
@@ -171,7 +177,11 @@ def main() -> None:
     parser.add_argument("--only", default="", metavar="WORDS", help="calls whose names have them")
     parser.add_argument("--launches", action="store_true", help="a line on each, to stderr")
     args = parser.parse_args()
-    print(page(list(rows(Kernels(args.listings), args.only, args.launches))))
+    found = list(rows(Kernels(args.listings), args.only))
+    if args.launches:
+        for one in (one for row in found for one in row.executed):
+            print(one, file=sys.stderr)
+    print(page(found))
 
 
 if __name__ == "__main__":

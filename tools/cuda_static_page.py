@@ -22,8 +22,44 @@ CHANGED = (
 
 
 @dataclass(frozen=True)
+class Executed:
+    """What a launch does.
+
+    threads : that a multiprocessor holds. flying : bytes that a thread loads before it uses one.
+    instructions : all that a thread executes, over its elements. rounds : of loads that a warp
+    waits for, from DRAM and from caches. bytes : that must move. made : the prediction.
+    """
+
+    kernel: str
+    call: str
+    grid: str
+    registers: int
+    threads: int
+    flying: int
+    instructions: float
+    rounds: tuple[int, int]
+    bytes: float
+    made: Prediction
+
+    @property
+    def kib_in_flight(self) -> float:
+        """Of a multiprocessor."""
+        return self.flying * self.threads / 1024
+
+    def __str__(self) -> str:
+        made = self.made
+        parts = " ".join(f"{1e6 * part:.1f}" for part in (made.memory, made.issue, made.chain))
+        return (
+            f"{self.call}: {self.kernel}: {self.grid}, {self.registers} registers, "
+            f"{self.instructions:.1f} instructions an element, {self.rounds[0]}+{self.rounds[1]} "
+            f"rounds, {self.flying} bytes in flight a thread, {self.bytes / 1e6:.0f} MB, "
+            f"{made.seconds * 1e6:.1f} us by {made.bound_by}: memory, issue, chain {parts}"
+        )
+
+
+@dataclass(frozen=True)
 class Row:
-    """A call: what was measured, the titles of its kernels, and each launch's prediction.
+    """A call: what was measured, the titles of its kernels, and what each launch does.
 
     Of a kernel whose loops are not known there is none, nor of those behind it.
     """
@@ -31,7 +67,12 @@ class Row:
     case: Case
     measured: dict[str, Any]
     titles: Sequence[str]
-    made: Sequence[Prediction]
+    executed: Sequence[Executed]
+
+    @property
+    def made(self) -> list[Prediction]:
+        """Each launch's prediction."""
+        return [one.made for one in self.executed]
 
     @property
     def is_known(self) -> bool:
@@ -118,7 +159,7 @@ def page(rows: Sequence[Row]) -> str:
         high=fitted[-1].case.name,
         high_off=fitted[-1].off,
     )
-    return f"{words}\n{table(known)}"
+    return f"{words}\n{table(known)}\n{_KERNELS}\n{kernels(known)}"
 
 
 def table(rows: Sequence[Row]) -> str:
@@ -132,3 +173,26 @@ def table(rows: Sequence[Row]) -> str:
         lines[-1] += [f"{row.took * 1e6:.1f}", f"{row.seconds * 1e6:.1f}", f"{row.off:+.0%}"]
         lines[-1] += [f"{copy / row.took:.0%}", f"{copy / row.seconds:.0%}", longest.bound_by]
     return markdown_table([*header, "bound by"], lines, 1)
+
+
+_KERNELS = """\
+## What the kernels execute
+
+Of each kernel that moves arrays, in the largest of these calls: registers of a thread, the threads
+that a multiprocessor holds, how much they load before they use any of it, and all that a thread
+executes over its elements. Loads that are issued a row ahead are not among the bytes in flight.
+"""
+
+
+def kernels(rows: Sequence[Row]) -> str:
+    """A line for each kernel."""
+    largest: dict[str, Executed] = {}
+    for one in (one for row in rows for one in row.executed if one.bytes):
+        if one.kernel not in largest or largest[one.kernel].bytes < one.bytes:
+            largest[one.kernel] = one
+    header = ["kernel", "call", "registers", "threads", "KiB in flight", "instructions an element"]
+    lines = []
+    for name, one in sorted(largest.items()):
+        lines.append([name, one.call, str(one.registers), str(one.threads)])
+        lines[-1] += [f"{one.kib_in_flight:.0f}", f"{one.instructions:.1f}"]
+    return markdown_table(header, lines, 2)

@@ -382,7 +382,7 @@ class Worker:
 
     @contextlib.contextmanager
     def _counting_slow(self) -> Iterator[None]:
-        """How many calls the Python layer ran; the others were replayed, or took the short cut."""
+        """Calls that the Python layer runs; the others are replayed, or take the short cut."""
         enter = _call.Call.__enter__
         self._slow = 0
 
@@ -399,9 +399,7 @@ class Worker:
     def run(self, numbers: range, note: Callable[[int], Any] = int) -> Tally:
         """note: given the number of each case before it runs."""
         with self._counting_slow():
-            tally = self._run(numbers, note)
-        tally.replays = tally.calls - self._slow
-        return tally
+            return self._run(numbers, note)
 
     def _run(self, numbers: range, note: Callable[[int], Any]) -> Tally:
         tally, waiting = Tally(), {}  # type: ignore[var-annotated]
@@ -413,7 +411,7 @@ class Worker:
                 case = Case(self.settings, number)
                 tally.count(case.op.family)
                 tally.refusals += bool(case.request.refused)
-                waiting[number] = _counting(case, tally), case.request
+                waiting[number] = self._counting(case, tally), case.request
             except Exception as error:
                 tally.failures.append(Failure.of(number, case, error))
             if len(waiting) >= BATCH:
@@ -424,6 +422,20 @@ class Worker:
         self._ask(waiting)
         self._compare(tally)
         return tally
+
+    def _counting(self, case: Case, tally: Tally) -> list[bytes]:
+        """`run_case`, with its calls counted."""
+        plain = case.run
+
+        def counted(*args: Any) -> Any:
+            tally.calls += 1
+            slow = self._slow
+            made = plain(*args)
+            tally.replays += self._slow == slow
+            return made
+
+        case.run = counted  # type: ignore[method-assign]
+        return run_case(case)
 
     def _ask(self, cases: dict[int, Any]) -> None:
         if cases and self.fresh is not None:
@@ -455,18 +467,6 @@ class Worker:
     def stop(self) -> None:
         if self.fresh is not None:
             self.fresh.stop()
-
-
-def _counting(case: Case, tally: Tally) -> list[bytes]:
-    """`run_case`, with its calls counted."""
-    plain = case.run
-
-    def counted(*args: Any) -> Any:
-        tally.calls += 1
-        return plain(*args)
-
-    case.run = counted  # type: ignore[method-assign]
-    return run_case(case)
 
 
 def quiet() -> None:
