@@ -169,7 +169,7 @@ def test_outputs(op):
 @pytest.mark.parametrize("way", [{}, {"sink": 0.25}, {"softcap": 4.0}], ids=str)
 @pytest.mark.parametrize("dtype", [np.float16, np.float64])
 def test_what_softmax_leaves_out_spoils_nothing(way, dtype, backend):
-    """Where y is 0, what comes back may be NaN: the others' are those of a row without it."""
+    """Where y is 0, what comes back may be NaN: the others are as without it."""
     if way and backend.name != "numpy":
         return  # with a sink or a softcap there is no kernel
     r = np.random.default_rng(0)
