@@ -21,7 +21,7 @@ from functools import cache
 from pathlib import Path
 
 import sass
-from cuda_static_launches import WARP, Launch, calls, moved, way
+from cuda_static_launches import WARP, Launch, calls, commit_measured, moved, way
 from cuda_static_model import (
     FEW_ROUNDS,
     MULTIPROCESSORS,
@@ -181,7 +181,7 @@ def main() -> None:
     if args.launches:
         for one in (one for row in found for one in row.executed):
             print(one, file=sys.stderr)
-    print(page(found))
+    print(page(found, commit_measured()))
 
 
 if __name__ == "__main__":
