@@ -1,5 +1,5 @@
-// The functions of the CPU module, for arrays on a GPU. This file alone knows pybind11, whose headers
-// take longer to compile than a family's bindings.
+// The functions of the CPU module, for arrays on a GPU. This file alone knows pybind11, whose
+// headers take longer to compile than a family's bindings.
 //
 // Python has checked the arguments. Nothing here allocates or synchronises; work is queued on the
 // stream that the caller gives, on the arrays' device, and the GIL is released meanwhile.
