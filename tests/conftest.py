@@ -6,7 +6,6 @@ Tests iterate over `fastact.ops`: an op that is registered is tested, without a 
 import gc
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from itertools import groupby
 from typing import Any
 from zlib import crc32
 
@@ -53,15 +52,67 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
 
 
+@pytest.hookimpl(trylast=True)  # when every list of parameters is known, those of fixtures too
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Marks `thorough` what a plain run leaves out of a test with several parameters.
+
+    It runs as many cases as show each value of each parameter (op, dtype, instruction set, device,
+    shape, ...) at least once; `pytest -m "not large"` runs their whole product. The cases are taken
+    in the order of a hash, so that values of different parameters meet at random, and yet in the
+    same way in every run; the emulated device's last, for they take longest. A case that the
+    command names is none of the rest.
+
+    The rest are 100,000 cases, whose items take each process half a minute: a run that leaves them
+    out makes none.
+    """
+    test, config, calls = metafunc.definition, metafunc.config, metafunc._calls
+    own = test.get_closest_marker("thorough") is not None
+    named = {arg.partition("::")[2] for arg in config.args if test.path.name in arg}
+    runs = {"not large and not thorough": {False}, "thorough and not large": {True}}.get(
+        config.option.markexpr, {False, True}
+    )
+
+    def order(call: Any) -> tuple[bool, int]:
+        return "emulated" in f"{test.name}[{call.id}]", crc32(f"{test.nodeid}[{call.id}]".encode())
+
+    # A list's rows of several values are whole; what no list here has are values of fixtures.
+    lists = [mark.args[0] for mark in test.iter_markers("parametrize")]
+    lists = [names.split(",") if isinstance(names, str) else names for names in lists]
+    lists = [[name.strip() for name in names] for names in lists]
+
+    def values_of(call: Any) -> set[tuple[Any, ...]]:
+        values = {name: id(value) for name, value in call.params.items()}
+        rows = {tuple((name, values.pop(name)) for name in names) for names in lists}
+        return rows | set(values.items())
+
+    shown: set[tuple[Any, ...]] = set()
+    made: set[int] = set()
+    for call in sorted(calls, key=order):
+        name = f"{test.nodeid}[{call.id}]"
+        thorough = own or any(mark.name == "thorough" for mark in call.marks)
+        if not thorough:
+            chosen = values_of(call)
+            thorough = chosen <= shown and name.partition("::")[2] not in named
+            shown |= chosen
+            if thorough:
+                call.marks.append(pytest.mark.thorough.mark)
+        if thorough in runs and (not thorough or _in_part(config, name)):
+            made.add(id(call))
+    # Without any, pytest would take the test for one without parameters: it deselects this one.
+    calls[:] = [call for call in calls if id(call) in made] or calls[:1]
+
+
+def _in_part(config: pytest.Config, name: str) -> bool:
+    part, parts = map(int, config.getoption("--part").split("/"))
+    return crc32(name.encode()) % parts == part % parts
+
+
 @pytest.hookimpl(tryfirst=True)  # pytest itself then deselects what is marked
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    _mark_thorough(items)
-    part, parts = map(int, config.getoption("--part").split("/"))
     left_out = [
         item
         for item in items
-        if item.get_closest_marker("thorough")
-        and crc32(item.nodeid.encode()) % parts != part % parts
+        if item.get_closest_marker("thorough") and not _in_part(config, item.nodeid)
     ]
     if left_out:
         config.hook.pytest_deselected(items=left_out)
@@ -76,39 +127,6 @@ def pytest_collection_finish() -> None:
     """
     gc.collect()
     gc.freeze()
-
-
-def _mark_thorough(items: list[pytest.Item]) -> None:
-    """Marks `thorough` what a plain run leaves out of a test with several parameters.
-
-    It runs as many cases as show each value of each parameter (op, dtype, instruction set, device,
-    shape, ...) at least once; `pytest -m "not large"` runs their whole product. The cases are taken
-    in the order of a hash, so that values of different parameters meet at random, and yet in the
-    same way in every run; the emulated device's last, for they take longest.
-    """
-
-    def order(item: pytest.Item) -> tuple[bool, int]:
-        return "emulated" in item.name, crc32(item.nodeid.encode())
-
-    for _, group in groupby(items, lambda item: item.nodeid.partition("[")[0]):
-        shown: set[tuple[Any, ...]] = set()
-        for item in sorted(group, key=order):
-            if hasattr(item, "callspec") and not item.get_closest_marker("thorough"):
-                chosen = _chosen(item)
-                if chosen <= shown:
-                    item.add_marker(pytest.mark.thorough)
-                shown |= chosen
-
-
-def _chosen(item: Any) -> set[tuple[Any, ...]]:
-    """What a case has of each list of parameters; a list's rows of several values are whole."""
-    values = {name: id(value) for name, value in item.callspec.params.items()}
-    rows = set()
-    for mark in item.iter_markers("parametrize"):
-        names = mark.args[0]
-        names = names.split(",") if isinstance(names, str) else names
-        rows.add(tuple((name.strip(), values.pop(name.strip())) for name in names))
-    return rows | set(values.items())  # values of fixtures
 
 
 ISAS = [FORCED_ISA] if FORCED_ISA else _cpu.supported_isas()
