@@ -6,6 +6,7 @@ Tests iterate over `fastact.ops`: an op that is registered is tested, without a 
 import gc
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from itertools import product
 from typing import Any
 from zlib import crc32
 
@@ -57,10 +58,10 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Marks `thorough` what a plain run leaves out of a test with several parameters.
 
     It runs as many cases as show each value of each parameter (op, dtype, instruction set, device,
-    shape, ...) at least once; `pytest -m "not large"` runs their whole product. The cases are taken
-    in the order of a hash, so that values of different parameters meet at random, and yet in the
-    same way in every run; the emulated device's last, for they take longest. A case that the
-    command names is none of the rest.
+    shape, ...) at least once, and few more; `pytest -m "not large"` runs their whole product. Of
+    cases that show as many new values the first one in the order of a hash is taken, so that values
+    of different parameters meet at random, and yet in the same way in every run; the emulated
+    device's come last, for they take longest. A case that the command names is none of the rest.
 
     The rest are 100,000 cases, whose items take each process half a minute: a run that leaves them
     out makes none.
@@ -71,10 +72,6 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     runs = {"not large and not thorough": {False}, "thorough and not large": {True}}.get(
         config.option.markexpr, {False, True}
     )
-
-    def order(call: Any) -> tuple[bool, int]:
-        return "emulated" in f"{test.name}[{call.id}]", crc32(f"{test.nodeid}[{call.id}]".encode())
-
     # A list's rows of several values are whole; what no list here has are values of fixtures.
     lists = [mark.args[0] for mark in test.iter_markers("parametrize")]
     lists = [names.split(",") if isinstance(names, str) else names for names in lists]
@@ -85,21 +82,36 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         rows = {tuple((name, values.pop(name)) for name in names) for names in lists}
         return rows | set(values.items())
 
+    def name_of(call: Any) -> str:
+        return f"{test.nodeid}[{call.id}]"
+
+    def is_thorough(call: Any) -> bool:
+        return own or any(mark.name == "thorough" for mark in call.marks)
+
+    rest = sorted(
+        ((values_of(call), call) for call in calls if not is_thorough(call)),
+        key=lambda pair: crc32(name_of(pair[1]).encode()),
+    )
     shown: set[tuple[Any, ...]] = set()
-    made: set[int] = set()
-    for call in sorted(calls, key=order):
-        name = f"{test.nodeid}[{call.id}]"
-        thorough = own or any(mark.name == "thorough" for mark in call.marks)
-        if not thorough:
-            chosen = values_of(call)
-            thorough = chosen <= shown and name.partition("::")[2] not in named
-            shown |= chosen
-            if thorough:
-                call.marks.append(pytest.mark.thorough.mark)
-        if thorough in runs and (not thorough or _in_part(config, name)):
-            made.add(id(call))
+    most = max((len(values) for values, _ in rest), default=0)
+    for emulated, least in product((False, True), range(most, 0, -1)):  # who shows most comes first
+        left = []
+        for values, call in rest:
+            if ("emulated" in call.id) is emulated and len(values - shown) >= least:
+                shown |= values
+            else:
+                left.append((values, call))
+        rest = left
+    for _, call in rest:
+        if name_of(call).partition("::")[2] not in named:
+            call.marks.append(pytest.mark.thorough.mark)
+
     # Without any, pytest would take the test for one without parameters: it deselects this one.
-    calls[:] = [call for call in calls if id(call) in made] or calls[:1]
+    calls[:] = [
+        call
+        for call in calls
+        if is_thorough(call) in runs and (not is_thorough(call) or _in_part(config, name_of(call)))
+    ] or calls[:1]
 
 
 def _in_part(config: pytest.Config, name: str) -> bool:
