@@ -4,7 +4,7 @@ Tests iterate over `fastact.ops`: an op that is registered is tested, without a 
 """
 
 import gc
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from itertools import product
 from typing import Any
@@ -42,6 +42,21 @@ by_representatives_first = pytest.mark.parametrize(
         for op in ACTIVATIONS
     ],
 )
+
+
+def first_of_families(cases: Iterable[Any]) -> list[Any]:
+    """Ops, or ops with values, where each takes long and runs code that its family shares.
+
+    A plain run has of each family, and of each value with it, the first one.
+    """
+    shown, found = set(), []
+    for case in cases:
+        op, *values = case if isinstance(case, tuple) else (case,)
+        key = op.family, *values
+        marks = pytest.mark.thorough if key in shown else ()
+        shown.add(key)
+        found.append(pytest.param(op, *values, marks=marks, id="-".join([op.name, *values])))
+    return found
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
