@@ -43,6 +43,22 @@ by_representatives_first = pytest.mark.parametrize(
     ],
 )
 
+# Of all ops: through a bridge activations go one way, and where a test takes long three are in a
+# plain run.
+each_kind = pytest.mark.parametrize(
+    "op",
+    [
+        pytest.param(
+            op,
+            marks=pytest.mark.thorough
+            if op.family == "activations" and op not in REPRESENTATIVES
+            else (),
+            id=op.name,
+        )
+        for op in fa.ops.values()
+    ],
+)
+
 
 def first_of_families(cases: Iterable[Any]) -> list[Any]:
     """Ops, or ops with values, where each takes long and runs code that its family shares.

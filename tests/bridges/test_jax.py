@@ -8,7 +8,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
-from conftest import REPRESENTATIVES
+from conftest import each_kind, first_of_families
 from processes import run_python
 
 import fastact as fa
@@ -24,20 +24,6 @@ check_grads = pytest.importorskip("jax.test_util").check_grads
 jnp = jax.numpy
 
 each_op = pytest.mark.parametrize("op", fa.ops.values(), ids=lambda op: op.name)
-# Activations go one way: where a test takes long, three in a plain run.
-each_kind = pytest.mark.parametrize(
-    "op",
-    [
-        pytest.param(
-            op,
-            marks=pytest.mark.thorough
-            if op.family == "activations" and op not in REPRESENTATIVES
-            else (),
-            id=op.name,
-        )
-        for op in fa.ops.values()
-    ],
-)
 DTYPES = [np.float16, ml_dtypes.bfloat16, np.float32, np.float64]
 
 
@@ -103,8 +89,9 @@ def test_the_bits_of_the_call(op, dtype):
         assert same_bits(got, y)
 
 
-@each_kind
+@pytest.mark.parametrize("op", first_of_families(fa.ops.values()))
 def test_check_grads(op):
+    """Of the bridge; that it hands on each op's own gradients, the next test has."""
     named = sample(op)
     names = differentiated(op, named)
     arrays = [jnp.asarray(named[name]) for name in names]
