@@ -430,10 +430,9 @@ def test_a_jaxlib_that_refuses_the_handler_is_named():
 # --- results of another dtype ---------------------------------------------------------------------
 
 TOLD = [op for op in fa.ops.values() if "dtype" in op.entry_points["call"].defaults]
-each_told = pytest.mark.parametrize("op", TOLD, ids=lambda op: op.name)
 
 
-@each_told
+@pytest.mark.parametrize("op", first_of_families(TOLD))
 def test_dtype(op):
     x = np.random.default_rng(0).normal(3, 1, (3, 4)).astype(np.float16)
     for told in (jnp.float32, "float64", np.float16):
