@@ -84,15 +84,15 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
 
 
-@pytest.hookimpl(trylast=True)  # when every list of parameters is known, those of fixtures too
+@pytest.hookimpl(trylast=True)  # when all lists of parameters are known, fixtures' too
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Marks `thorough` what a plain run leaves out of a test with several parameters.
 
     It runs as many cases as show each value of each parameter (op, dtype, instruction set, device,
     shape, ...) at least once, and few more; `pytest -m "not large"` runs their whole product. Of
-    cases that show as many new values the first one in the order of a hash is taken, so that values
-    of different parameters meet at random, and yet in the same way in every run; the emulated
-    device's come last, for they take longest. A case that the command names is none of the rest.
+    cases that show as many new values the first one in the order of a hash is taken: values of
+    different parameters meet at random, and yet in the same way in every run. The emulated device
+    has its turn last, for it takes longest. A case that the command names is none of the rest.
 
     The rest are 100,000 cases, whose items take each process half a minute: a run that leaves them
     out makes none.
