@@ -4,9 +4,9 @@ Tests iterate over `fastact.ops`: an op that is registered is tested, without a 
 """
 
 import gc
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from itertools import groupby
+from itertools import product
 from typing import Any
 from zlib import crc32
 
@@ -43,6 +43,37 @@ by_representatives_first = pytest.mark.parametrize(
     ],
 )
 
+# Of all ops: through a bridge activations go one way, and where a test takes long three are in a
+# plain run.
+each_kind = pytest.mark.parametrize(
+    "op",
+    [
+        pytest.param(
+            op,
+            marks=pytest.mark.thorough
+            if op.family == "activations" and op not in REPRESENTATIVES
+            else (),
+            id=op.name,
+        )
+        for op in fa.ops.values()
+    ],
+)
+
+
+def first_of_families(cases: Iterable[Any]) -> list[Any]:
+    """Ops, or ops with values, where each takes long and runs code that its family shares.
+
+    A plain run has of each family, and of each value with it, the first one.
+    """
+    shown, found = set(), []
+    for case in cases:
+        op, *values = case if isinstance(case, tuple) else (case,)
+        key = op.family, *values
+        marks = pytest.mark.thorough if key in shown else ()
+        shown.add(key)
+        found.append(pytest.param(op, *values, marks=marks, id="-".join([op.name, *values])))
+    return found
+
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
@@ -53,15 +84,78 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
 
 
+@pytest.hookimpl(trylast=True)  # when all lists of parameters are known, fixtures' too
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Marks `thorough` what a plain run leaves out of a test with several parameters.
+
+    It runs as many cases as show each value of each parameter (op, dtype, instruction set, device,
+    shape, ...) at least once, and few more; `pytest -m "not large"` runs their whole product. Of
+    cases that show as many new values the first one in the order of a hash is taken: values of
+    different parameters meet at random, and yet in the same way in every run. The emulated device
+    has its turn last, for it takes longest. A case that the command names is none of the rest.
+
+    The rest are 100,000 cases, whose items take each process half a minute: a run that leaves them
+    out makes none.
+    """
+    test, config, calls = metafunc.definition, metafunc.config, metafunc._calls
+    own = test.get_closest_marker("thorough") is not None
+    named = {arg.partition("::")[2] for arg in config.args if test.path.name in arg}
+    runs = {"not large and not thorough": {False}, "thorough and not large": {True}}.get(
+        config.option.markexpr, {False, True}
+    )
+    # A list's rows of several values are whole; what no list here has are values of fixtures.
+    lists = [mark.args[0] for mark in test.iter_markers("parametrize")]
+    lists = [names.split(",") if isinstance(names, str) else names for names in lists]
+    lists = [[name.strip() for name in names] for names in lists]
+
+    def values_of(call: Any) -> set[tuple[Any, ...]]:
+        values = {name: id(value) for name, value in call.params.items()}
+        rows = {tuple((name, values.pop(name)) for name in names) for names in lists}
+        return rows | set(values.items())
+
+    def name_of(call: Any) -> str:
+        return f"{test.nodeid}[{call.id}]"
+
+    def is_thorough(call: Any) -> bool:
+        return own or any(mark.name == "thorough" for mark in call.marks)
+
+    rest = sorted(
+        ((values_of(call), call) for call in calls if not is_thorough(call)),
+        key=lambda pair: crc32(name_of(pair[1]).encode()),
+    )
+    shown: set[tuple[Any, ...]] = set()
+    most = max((len(values) for values, _ in rest), default=0)
+    for emulated, least in product((False, True), range(most, 0, -1)):  # who shows most comes first
+        left = []
+        for values, call in rest:
+            if ("emulated" in call.id) is emulated and len(values - shown) >= least:
+                shown |= values
+            else:
+                left.append((values, call))
+        rest = left
+    for _, call in rest:
+        if name_of(call).partition("::")[2] not in named:
+            call.marks.append(pytest.mark.thorough.mark)
+
+    # Without any, pytest would take the test for one without parameters: it deselects this one.
+    calls[:] = [
+        call
+        for call in calls
+        if is_thorough(call) in runs and (not is_thorough(call) or _in_part(config, name_of(call)))
+    ] or calls[:1]
+
+
+def _in_part(config: pytest.Config, name: str) -> bool:
+    part, parts = map(int, config.getoption("--part").split("/"))
+    return crc32(name.encode()) % parts == part % parts
+
+
 @pytest.hookimpl(tryfirst=True)  # pytest itself then deselects what is marked
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    _mark_thorough(items)
-    part, parts = map(int, config.getoption("--part").split("/"))
     left_out = [
         item
         for item in items
-        if item.get_closest_marker("thorough")
-        and crc32(item.nodeid.encode()) % parts != part % parts
+        if item.get_closest_marker("thorough") and not _in_part(config, item.nodeid)
     ]
     if left_out:
         config.hook.pytest_deselected(items=left_out)
@@ -76,39 +170,6 @@ def pytest_collection_finish() -> None:
     """
     gc.collect()
     gc.freeze()
-
-
-def _mark_thorough(items: list[pytest.Item]) -> None:
-    """Marks `thorough` what a plain run leaves out of a test with several parameters.
-
-    It runs as many cases as show each value of each parameter (op, dtype, instruction set, device,
-    shape, ...) at least once; `pytest -m "not large"` runs their whole product. The cases are taken
-    in the order of a hash, so that values of different parameters meet at random, and yet in the
-    same way in every run; the emulated device's last, for they take longest.
-    """
-
-    def order(item: pytest.Item) -> tuple[bool, int]:
-        return "emulated" in item.name, crc32(item.nodeid.encode())
-
-    for _, group in groupby(items, lambda item: item.nodeid.partition("[")[0]):
-        shown: set[tuple[Any, ...]] = set()
-        for item in sorted(group, key=order):
-            if hasattr(item, "callspec") and not item.get_closest_marker("thorough"):
-                chosen = _chosen(item)
-                if chosen <= shown:
-                    item.add_marker(pytest.mark.thorough)
-                shown |= chosen
-
-
-def _chosen(item: Any) -> set[tuple[Any, ...]]:
-    """What a case has of each list of parameters; a list's rows of several values are whole."""
-    values = {name: id(value) for name, value in item.callspec.params.items()}
-    rows = set()
-    for mark in item.iter_markers("parametrize"):
-        names = mark.args[0]
-        names = names.split(",") if isinstance(names, str) else names
-        rows.add(tuple((name.strip(), values.pop(name.strip())) for name in names))
-    return rows | set(values.items())  # values of fixtures
 
 
 ISAS = [FORCED_ISA] if FORCED_ISA else _cpu.supported_isas()

@@ -8,7 +8,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
-from conftest import REPRESENTATIVES
+from conftest import each_kind, first_of_families
 from processes import run_python
 
 import fastact as fa
@@ -24,20 +24,6 @@ check_grads = pytest.importorskip("jax.test_util").check_grads
 jnp = jax.numpy
 
 each_op = pytest.mark.parametrize("op", fa.ops.values(), ids=lambda op: op.name)
-# Activations go one way: where a test takes long, three in a plain run.
-each_kind = pytest.mark.parametrize(
-    "op",
-    [
-        pytest.param(
-            op,
-            marks=pytest.mark.thorough
-            if op.family == "activations" and op not in REPRESENTATIVES
-            else (),
-            id=op.name,
-        )
-        for op in fa.ops.values()
-    ],
-)
 DTYPES = [np.float16, ml_dtypes.bfloat16, np.float32, np.float64]
 
 
@@ -103,8 +89,9 @@ def test_the_bits_of_the_call(op, dtype):
         assert same_bits(got, y)
 
 
-@each_kind
+@pytest.mark.parametrize("op", first_of_families(fa.ops.values()))
 def test_check_grads(op):
+    """Of the bridge; that it hands on each op's own gradients, the next test has."""
     named = sample(op)
     names = differentiated(op, named)
     arrays = [jnp.asarray(named[name]) for name in names]
@@ -443,10 +430,9 @@ def test_a_jaxlib_that_refuses_the_handler_is_named():
 # --- results of another dtype ---------------------------------------------------------------------
 
 TOLD = [op for op in fa.ops.values() if "dtype" in op.entry_points["call"].defaults]
-each_told = pytest.mark.parametrize("op", TOLD, ids=lambda op: op.name)
 
 
-@each_told
+@pytest.mark.parametrize("op", first_of_families(TOLD))
 def test_dtype(op):
     x = np.random.default_rng(0).normal(3, 1, (3, 4)).astype(np.float16)
     for told in (jnp.float32, "float64", np.float16):

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from conftest import REPRESENTATIVES
+from conftest import REPRESENTATIVES, each_kind
 from processes import run_python
 
 import fastact as fa
@@ -20,8 +20,6 @@ from jax.test_util import check_grads  # noqa: E402
 import fastact.jax as fj  # noqa: E402
 
 jnp = jax.numpy
-
-each_op = pytest.mark.parametrize("op", fa.ops.values(), ids=lambda op: op.name)
 
 
 @pytest.fixture(autouse=True)
@@ -63,7 +61,7 @@ def test_groups(op):
         jax.jit(traced)(x[0], labels + 2).block_until_ready()
 
 
-@each_op
+@each_kind
 @pytest.mark.parametrize("axis", [0, 1, 2])
 def test_a_batch_along_any_axis(op, axis):
     """The first array alone, and its gradient, have the bits of one example after another."""

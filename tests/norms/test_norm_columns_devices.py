@@ -88,6 +88,7 @@ def test_so_many_chunks_that_they_are_merged_apart(device):
     assert_right(arrays, "identity", *run(device, arrays))
 
 
+@pytest.mark.thorough  # 5 s; test_devices_blocks.py has so many examples of group_norm
 def test_so_many_examples_that_a_block_adds_up_their_gradients(device):
     """More than a warp does: 1024."""
     arrays = Arrays(Setting("instance_norm", (1100, 2, 4), LAST), np.float32)

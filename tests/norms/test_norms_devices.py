@@ -379,7 +379,16 @@ OF_BITS = for_every_norm(
         Setting("instance_norm", (3, 5, 9, 7)),
     ]
 )
-each_of_bits = pytest.mark.parametrize("setting", OF_BITS, ids=str)
+# How long rows are cut does not ask which op it is, and takes seconds: a plain run has the first.
+LONG_ROWS = [setting for setting in OF_BITS if setting.shape == (5, 17001)]
+each_of_bits = pytest.mark.parametrize(
+    "setting",
+    [
+        pytest.param(setting, marks=pytest.mark.thorough if setting in LONG_ROWS[1:] else ())
+        for setting in OF_BITS
+    ],
+    ids=str,
+)
 
 
 @each_of_bits

@@ -8,7 +8,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 import torch
-from conftest import assert_same_bits
+from conftest import assert_same_bits, first_of_families
 from devices import DEVICES, DTYPES, from_torch, to_torch
 from test_call_cache import without_plans
 
@@ -389,7 +389,7 @@ def test_results_lie_apart():
 @pytest.mark.parametrize("scale", [None, 0.25, "array"])
 @each_per
 @each_format
-@each_op
+@pytest.mark.parametrize("op", first_of_families(OPS))
 def test_compiled_in_one_graph(op, codes, per, scale):
     """Among what torch compiles; tensors that require grad are taken as they are."""
     named = sampled(op, "bfloat16")

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from conftest import first_of_families
 from devices import DTYPES, FRAMEWORKS, Framework
 
 import fastact as fa
@@ -189,7 +190,9 @@ def test_what_picks_is_of_bool(op, name, framework):
             run(op, framework, **{name: value})
 
 
-@each_flag
+@pytest.mark.parametrize(
+    ("op", "name"), first_of_families((op, name) for op, name, role in ALL if role.number)
+)
 def test_torch_records_and_traces_numbers(op, name):
     """A number is no tensor, and no less a mask."""
     for value in (True, False, *([0.5] if op.roles[name] is validate.MASK else [])):

@@ -8,7 +8,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 import torch
-from conftest import assert_same_bits
+from conftest import assert_same_bits, first_of_families
 from devices import DTYPES
 from processes import peak
 
@@ -279,7 +279,7 @@ def test_autograd(op):
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
-@each_told
+@pytest.mark.parametrize("op", first_of_families(TOLD))
 def test_compiled(op):
     torch.compiler.reset()
     x = torch.tensor(draw(op, np.float32, (3, 4)))

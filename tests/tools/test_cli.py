@@ -363,7 +363,14 @@ OF_MOMENTS = [fa.mean_var, fa.moments]
 NORMALISING = [*NORMS, fa.batch_norm, fa.norm_apply]
 
 
-@pytest.mark.parametrize("checked", [*OF_MOMENTS, *NORMALISING], ids=lambda op: op.name)
+# Norms of rows are checked by the same code, seconds each: a plain run has one of them.
+@pytest.mark.parametrize(
+    "checked",
+    [
+        pytest.param(op, marks=pytest.mark.thorough if op in NORMS[1:] else (), id=op.name)
+        for op in [*OF_MOMENTS, *NORMALISING]
+    ],
+)
 def test_check_of_moments_and_norms(checked, tmp_path, capsys, monkeypatch):
     words = ["check", checked.name, "--stride", "1009", "--isa", _cpu.isa()]
     report = tmp_path / "accuracy.md"
@@ -473,13 +480,15 @@ def test_a_missing_extra_is_named(command, tmp_path):
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.parametrize("every", [False, pytest.param(True, marks=pytest.mark.thorough)])
 @pytest.mark.parametrize("family", ["gated", "norms", "gates"])
-def test_what_an_extra_would_judge_is_left_out_without_it(family, tmp_path):
+def test_what_an_extra_would_judge_is_left_out_without_it(family, every, tmp_path):
     """A plain wheel has NumPy alone."""
     for missing in ("mpmath", "ml_dtypes"):
         (tmp_path / f"{missing}.py").write_text(f"raise ModuleNotFoundError(name={missing!r})\n")
     paths = os.pathsep.join([str(tmp_path), *filter(None, sys.path)])
-    words = ["check", family, "--stride", "9973", "--isa", _cpu.isa()]
+    checked = family if every else next(n for n, op in fa.ops.items() if op.family == family)
+    words = ["check", checked, "--stride", "9973", "--isa", _cpu.isa()]
     done = fastact(*words, PYTHONPATH=paths)
     assert done.returncode == 0, done.stderr
     assert "every bound holds" in done.stdout
@@ -503,9 +512,10 @@ def test_help_fits_a_terminal_and_has_examples(command):
     assert max(map(len, done.stdout.splitlines())) <= 80
     examples = [line.split()[3:] for line in done.stdout.partition("examples:\n")[2].splitlines()]
     assert len(examples) >= 2
+    helps = {name: fastact(name, "--help").stdout for name in {words[0] for words in examples}}
     for words in examples:  # of each, what stands before the words that explain it
         known = [word for word in words if word.startswith("--")]
-        assert all(word in fastact(words[0], "--help").stdout for word in known)
+        assert all(word in helps[words[0]] for word in known)
 
 
 class Screen(io.StringIO):

@@ -1,9 +1,6 @@
 // What the bindings have in common: how a family's functions become entries of the device table.
 #pragma once
 
-#include <pybind11/pybind11.h>
-#include <pybind11/stl.h>
-
 #include <algorithm>
 #include <string>
 #include <vector>
@@ -16,10 +13,6 @@
 #include "cuda/core/device.h"
 
 namespace fastact {
-
-namespace py = pybind11;
-
-inline cudaStream_t stream_of(uintptr_t stream) { return reinterpret_cast<cudaStream_t>(stream); }
 
 // A native function for calls of every dtype. size_of(element, call): bytes of scratch;
 // run_on(element, call, workspace, stream): queues it. Both are lambdas without captures, given an

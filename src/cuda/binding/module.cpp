@@ -1,8 +1,11 @@
-// The functions of the CPU module, for arrays on a GPU. Only the files named bindings know
-// pybind11.
+// The functions of the CPU module, for arrays on a GPU. This file alone knows pybind11, whose
+// headers take longer to compile than a family's bindings.
 //
 // Python has checked the arguments. Nothing here allocates or synchronises; work is queued on the
 // stream that the caller gives, on the arrays' device, and the GIL is released meanwhile.
+#include <pybind11/pybind11.h>
+#include <pybind11/stl.h>
+
 #include "common/activations/list.h"
 #include "cuda/binding/bindings.h"
 #if defined(FASTACT_CUDA_EMULATION)
@@ -14,7 +17,11 @@
 
 using namespace fastact;
 
+namespace py = pybind11;
+
 namespace {
+
+cudaStream_t stream_of(uintptr_t stream) { return reinterpret_cast<cudaStream_t>(stream); }
 
 py::list devices() {
   py::list all;
