@@ -71,7 +71,7 @@ _VALUES = {
     "dy": ("plain", "wide"), "gate": ("plain", "wide"), "residual": ("wide", "plain"),
     "rstd": ("positive",),
     "running_var": ("positive",), "weights": ("positive", "small integers"), "where": ("bits",),
-    "by": ("labels",), "sink": ("plain", "wide"),
+    "by": ("labels",), "sink": ("plain", "wide"), "log_p": _ANY_LEADER,
 }  # fmt: skip
 
 #: How often an array that may be left out is given, where that is not half of the time.
@@ -885,7 +885,7 @@ def layout_free(request: Request) -> bool:
     shape, named = notes["shape"], notes["options"]
     is_single = op.family == "parametric" and request.given[op.parameter].shape in ((), (1,))
     flat = not back or len(shape) <= 2 - is_single
-    if is_sum(op) or op.family in ("reductions", "statistics"):
+    if is_sum(op) or op.family in ("reductions", "statistics", "divergences"):
         axes, _ = axes_of(op, shape, named)
         if "groups" in named:
             return False
