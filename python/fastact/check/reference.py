@@ -620,8 +620,14 @@ def _kullback_leibler(x: Any, t: Any) -> Any:
 
 
 def _jensen_shannon(x: Any, t: Any) -> Any:
-    q, p, log_m = np.exp(x), np.exp(t), np.logaddexp(x, t) - np.log(x.dtype.type(2))
-    (of_p, size_p), (of_q, size_q) = _times(p, t - log_m), _times(q, x - log_m)
+    def less_mean(d: Any) -> Any:
+        """Less log((1 + exp(d)) / 2), which cancels near 0."""
+        far = np.logaddexp(0, d) - np.log(x.dtype.type(2))
+        return -np.where(d > 1, far, np.log1p(np.expm1(np.minimum(d, 1)) / 2))
+
+    (of_p, size_p), (of_q, size_q) = (
+        _times(np.exp(own), less_mean(other - own)) for own, other in ((t, x), (x, t))
+    )
     of_both = (of_p + of_q) / 2, (size_p + size_q) / 2
     return _with_nan(x, t, of_both, (of_q / 2, size_q / 2), (of_p / 2, size_p / 2))
 

@@ -30,7 +30,9 @@ def expected(case: Case) -> dict[str, Expected]:
             judged = np.isfinite(dy * each) & (np.abs(dy) * size < _MOST) & ~wild
             found[name] = Expected(dy * each, error, True, judged, adds=DOUBLE)
         return found
-    sums = (np.sum(part, over).reshape(case.shapes["y"]) for part in (*term, tiny, wild))
-    exact, size, least, count = sums
-    judged = (np.isnan(exact) | (size < _MOST)) & (count == 0)
+    keeps = bool(case.option("keepdims"))
+    nans = np.isnan(x) | np.isnan(t)
+    parts = (np.sum(part, over, keepdims=keeps) for part in (*term, tiny, wild, nans))
+    exact, size, least, count, missing = parts
+    judged = (missing > 0) | ((size < _MOST) & (count == 0))
     return {"y": Expected(exact, op.bounds.share * size + least, True, judged)}
