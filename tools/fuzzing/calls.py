@@ -187,7 +187,7 @@ def _axis(op: Any, draw: Draw, ndim: int) -> Any:
     r = draw.r
     if op.family in ("reductions", "statistics"):
         return any_axes(draw, ndim)
-    if op.family == "softmax" and not is_loss(op):
+    if op.family in ("softmax", "divergences") and not is_loss(op):
         return r.randrange(-ndim, ndim) if ndim and draw.chance(0.7) else some_axes(r, ndim)
     if op.family == "softmax" and draw.chance(0.5):
         return None

@@ -11,7 +11,7 @@ from typing import Any
 
 from ... import _cpu
 from ..bounds import DivergenceBounds
-from ..types import A, ArrayOrNumber, Axes, Outs, Stream
+from ..types import A, ArrayOrNumber, Outs, Stream
 from .axes import Over, over_axes
 from .moments import TOTAL, fill, over_x, reduce_moments, weighted_gradient
 from .op import Makes, P, R, positional, register, signature_of
@@ -51,7 +51,7 @@ class Divergence(CachedOp[P, R]):
         >>> log_q, log_p = np.log([0.5, 0.5]), np.log([0.25, 0.75])
         >>> y, saved = fa.kl_div.forward(log_q, log_p)
         >>> y
-        0.1308...
+        np.float64(0.1308...)
         """
 
     def _run_forward(self, now: Step) -> None:
@@ -67,7 +67,7 @@ class Divergence(CachedOp[P, R]):
         log_q: A,
         log_p: A,
         /,
-        axis: Axes = -1,
+        axis: int | tuple[int, ...] = -1,
         *,
         keepdims: bool = False,
         out: Outs[A] = None,
