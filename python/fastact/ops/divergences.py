@@ -33,7 +33,7 @@ def kl_div(
     Parameters
     ----------
     log_q : array
-        The logarithms of what is compared with p: of a student or a policy; torch's `input`. Of
+        The logarithms of q, of a student or a policy; torch's `input`. Of
         float16, bfloat16, float32 or float64; any shape and strides.
     log_p : array
         The logarithms of the distribution that weighs, of a teacher or a reference; torch's

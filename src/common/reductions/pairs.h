@@ -91,7 +91,7 @@ enum Pair : int { kWeightProduct, FASTACT_PAIRS(FASTACT_ENUMERATE) kPairs };
 constexpr const char* kPairNames[] = {"product" FASTACT_PAIRS(FASTACT_NAME)};
 #undef FASTACT_NAME
 
-// What is asked of a pair.
+// The term of a pair, or one of its derivatives.
 enum PairNumber : int { kPairTerm, kPairByX, kPairByT, kPairNumbers };
 
 FASTACT_END_NAMESPACE

@@ -21,7 +21,7 @@ def expected(case: Case) -> dict[str, Expected]:
     over = axes("", case.option("axis"), x.ndim)
     term, *slopes = reference.DIVERGENCES[_cpu.PAIRS[op.pair]](x, t)
     wild = np.isposinf(x) | np.isposinf(t)
-    tiny = TINY * (4 + np.where(np.isfinite(x - t), np.abs(x - t), 0))  # of what is subnormal
+    tiny = TINY * (4 + np.where(np.isfinite(x - t), np.abs(x - t), 0))  # subnormal numbers
     if case.entry == "backward":
         dy = wide(case.array("dy"), DOUBLE).reshape(reduced(x.shape, over, keepdims=True))
         found = {}

@@ -24,7 +24,7 @@ NOTHING, M2, VARIANCE, DEVIATION, MEAN_SLOPE, VARIANCE_SLOPE, DEVIATION_SLOPE, T
 #: The number of the sum of the elements themselves.
 IDENTITY = _cpu.TERMS.index("identity")
 
-#: What weights are to elements, among the pairs of two arrays.
+#: The number of the product of an element and its weight, among the terms of two arrays.
 PRODUCT = _cpu.PAIRS.index("product")
 
 _RESULTS = ("mean", "low", "second", "count")
