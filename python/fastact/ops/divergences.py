@@ -33,8 +33,8 @@ def kl_div(
     Parameters
     ----------
     log_q : array
-        The logarithms of q, of a student or a policy; torch's `input`. Of
-        float16, bfloat16, float32 or float64; any shape and strides.
+        The logarithms of q, of a student or a policy; torch's `input`. Of float16, bfloat16,
+        float32 or float64; any shape and strides.
     log_p : array
         The logarithms of the distribution that weighs, of a teacher or a reference; torch's
         `target`. Of log_q's shape and dtype.

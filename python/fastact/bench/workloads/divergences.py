@@ -16,7 +16,7 @@ from .work import BYTES, ITEM, Asked, Case, Family
 def _cases(asked: Asked) -> list[Case]:
     sizes = asked.sizes or (BYTES // 2 // ITEM[asked.dtype],)
     count = 2 if asked.forward else 4
-    return [asked.case(hidden(size), count, axis=-1, sums=asked.forward) for size in sizes]
+    return [asked.case(hidden(size), count, axis=(1,), sums=asked.forward) for size in sizes]
 
 
 # --- the same by torch ----------------------------------------------------------------------------
