@@ -169,7 +169,7 @@ def moments(*shape: int, axes: tuple[int, ...], skips: bool = False) -> Native:
     kept = [1 if i in axes else n for i, n in enumerate(shape)]
     mean, second = m.made(*kept), m.made(*kept)
     name = f"moments {shape} {axes}{', skipping' if skips else ''}"
-    options = {"of_m2": 1, "correction": 0.0, "initial": -0.0, "skips": skips}
+    options = {"of_m2": 1, "correction": 0.0, "initial": -0.0, "skips": skips, "pair": 0}
     return m.by_name(name, "moments", x=x, axes=axes, mean=mean, second=second, **options)
 
 
@@ -179,7 +179,7 @@ def weighted_moments(*shape: int, axes: tuple[int, ...]) -> Native:
     kept = [1 if i in axes else n for i, n in enumerate(shape)]
     mean, second = m.made(*kept), m.made(*kept)
     given = {"x": x, "weights": weights, "axes": axes, "mean": mean, "second": second}
-    options = {"of_m2": 1, "correction": 0.0, "initial": -0.0, "skips": False}
+    options = {"of_m2": 1, "correction": 0.0, "initial": -0.0, "skips": False, "pair": 0}
     return m.by_name(f"weighted moments {shape} {axes}", "moments", **given, **options)
 
 

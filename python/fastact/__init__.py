@@ -21,6 +21,7 @@ from ._version import __version__ as __version__
 from .interop.validate import CudaUnavailableError as CudaUnavailableError
 from .ops.activations import *
 from .ops.bias import *
+from .ops.divergences import *
 from .ops.dropout import *
 from .ops.engine.op import names_of_ops as _names_of_ops
 from .ops.engine.op import ops as ops

@@ -31,7 +31,7 @@ NEEDS_ONE = [
     if {"axis", "channel_axis"} & {*op.entry_points["call"].defaults}
     and op not in REDUCES
     and len([a for a in sample(op, X, X).values() if isinstance(a, np.ndarray)]) > 0
-    and (op.family not in ("gated",) or len(op.entry_points["call"].arrays) == 1)
+    and (op.family not in ("gated", "divergences") or len(op.entry_points["call"].arrays) == 1)
 ]
 
 

@@ -22,6 +22,7 @@ from fastact.ops.bounds import (
     BiasBounds,
     Bounds,
     CrossEntropyBounds,
+    DivergenceBounds,
     DropoutBounds,
     GateBounds,
     GatedBounds,
@@ -83,6 +84,8 @@ def constants(bounds: Any) -> tuple[list[str], list[str]]:
         return [f"within {bounds.value:g} u abs(", *derivatives], sums
     if isinstance(bounds, RotaryBounds):
         return [f"within {bounds.products:g} u (abs(a cos) + abs(b sin))"], []
+    if isinstance(bounds, DivergenceBounds):
+        return [f"and {text(bounds.share)} of the sum of"], [f"within {text(bounds.share)} abs(dy)"]
     if isinstance(bounds, SoftmaxBounds):
         back = "8 u abs(dx)" if bounds.kind == "logsumexp" else "4 u abs("
         return [f"within {bounds.ulps:g} ULP", f"n / {bounds.lanes:g} u"], [back]

@@ -49,7 +49,7 @@ ELSEWHERE = {
 
 def _structs() -> dict[str, str]:
     """Of the lines of all lists, the structs, and the file that has struct and line."""
-    lists = ("activations/*.h", "reductions/terms.h", "gates/cells.h")
+    lists = ("activations/*.h", "reductions/terms.h", "reductions/pairs.h", "gates/cells.h")
     return {
         struct: str(path.relative_to(SOURCES))
         for pattern in lists

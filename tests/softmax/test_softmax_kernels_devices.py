@@ -789,7 +789,14 @@ def test_other_functions_take_no_masks_and_indices(device):
     bias = n.of(np.ones(6, np.float32))
     norm = told_to_norms(fa.rms_norm)
     summing = {"axes": (), "term": 0, "divisor": 1.0, "initial": -0.0, "accumulate": False}
-    averaging = {"axes": (), "of_m2": 0, "correction": 0.0, "initial": -0.0, "skips": False}
+    averaging = {
+        "axes": (),
+        "of_m2": 0,
+        "correction": 0.0,
+        "initial": -0.0,
+        "skips": False,
+        "pair": 0,
+    }
     act = {"which": 0, "parameters": ()}
     for dtype in (bool, np.int32, np.int64):
         wrong, short = n.of(np.ones((4, 6), dtype)), n.of(np.ones(6, dtype))

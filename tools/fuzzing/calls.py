@@ -71,7 +71,7 @@ _VALUES = {
     "dy": ("plain", "wide"), "gate": ("plain", "wide"), "residual": ("wide", "plain"),
     "rstd": ("positive",),
     "running_var": ("positive",), "weights": ("positive", "small integers"), "where": ("bits",),
-    "by": ("labels",), "sink": ("plain", "wide"),
+    "by": ("labels",), "sink": ("plain", "wide"), "log_p": _ANY_LEADER,
 }  # fmt: skip
 
 #: How often an array that may be left out is given, where that is not half of the time.
@@ -187,7 +187,7 @@ def _axis(op: Any, draw: Draw, ndim: int) -> Any:
     r = draw.r
     if op.family in ("reductions", "statistics"):
         return any_axes(draw, ndim)
-    if op.family == "softmax" and not is_loss(op):
+    if op.family in ("softmax", "divergences") and not is_loss(op):
         return r.randrange(-ndim, ndim) if ndim and draw.chance(0.7) else some_axes(r, ndim)
     if op.family == "softmax" and draw.chance(0.5):
         return None
@@ -883,7 +883,7 @@ def layout_free(request: Request, results: list[Any]) -> bool:
     """Whether the bits are promised to be the same for operands that lie in another way."""
     op, notes, named = fa.ops[request.op], request.notes, request.notes["options"]
     shape = notes["shape"]
-    if is_sum(op) or op.family in ("reductions", "statistics"):
+    if is_sum(op) or op.family in ("reductions", "statistics", "divergences"):
         axes, _ = axes_of(op, shape, named)
         if "groups" in named:
             return False

@@ -602,6 +602,48 @@ def rotary(
     return np.moveaxis(y, -1, axis)
 
 
+# --- divergences ----------------------------------------------------------------------------------
+
+Sized = tuple[Any, Any]  # an array, and the magnitudes that it is made of
+
+
+def _times(p: Any, *parts: Any) -> Sized:
+    """p times the sum of the parts, 0 where a double has no such probability."""
+    none = p.astype(np.float64) == 0
+    each = [np.where(none, 0, p * np.where(none, 0, part)) for part in parts]
+    return sum(each), sum(map(np.abs, each))
+
+
+def _kullback_leibler(x: Any, t: Any) -> Any:
+    p = np.exp(t)
+    return _with_nan(x, t, _times(p, t - x), _times(p, -1), _times(p, t - x, 1))
+
+
+def _jensen_shannon(x: Any, t: Any) -> Any:
+    def less_mean(d: Any) -> Any:
+        """Less log((1 + exp(d)) / 2), which cancels near 0."""
+        far = np.logaddexp(0, d) - np.log(x.dtype.type(2))
+        return -np.where(d > 1, far, np.log1p(np.expm1(np.minimum(d, 1)) / 2))
+
+    (of_p, size_p), (of_q, size_q) = (
+        _times(np.exp(own), less_mean(other - own)) for own, other in ((t, x), (x, t))
+    )
+    of_both = (of_p + of_q) / 2, (size_p + size_q) / 2
+    return _with_nan(x, t, of_both, (of_q / 2, size_q / 2), (of_p / 2, size_p / 2))
+
+
+def _with_nan(x: Any, t: Any, *found: Sized) -> Any:
+    is_nan = np.isnan(x) | np.isnan(t)
+    return tuple((np.where(is_nan, np.nan, each), size) for each, size in found)
+
+
+#: Of x = log(q) and t = log(p): an element's term, and its derivatives by x and by t.
+DIVERGENCES: Mapping[str, Callable[[Any, Any], Any]] = {
+    "kl": _kullback_leibler,
+    "js": _jensen_shannon,
+}
+
+
 # --- softmax --------------------------------------------------------------------------------------
 
 

@@ -391,6 +391,34 @@ def _statistic(op: Any, of: Named, m: Operations) -> tuple[Any, ...]:
     return (total if of.get("initial") is None else total + of["initial"],)
 
 
+def _divergence(op: Any, of: Named, m: Operations) -> tuple[Any, ...]:
+    x, t = (of[name] for name in op.saves)
+    over = axes.axes(_where(op), of["axis"], x.ndim)
+    y = m.sum(_OF_LOGS[op.name](x, t, m), over)
+    return (y.reshape(axes.reduced(x.shape, over, of["keepdims"])),)
+
+
+def _kullback_leibler(x: Any, t: Any, m: Operations) -> Any:
+    none = m.constant(m.exp(t)) == 0
+    x, t = m.where(none, 0.0, x), m.where(none, 0.0, t)
+    return m.where(none, 0.0, m.exp(t) * (t - x))
+
+
+def _jensen_shannon(x: Any, t: Any, m: Operations) -> Any:
+    of_none = [m.constant(m.exp(log)) == 0 for log in (x, t)]
+    logs = [m.where(none, 0.0, log) for none, log in zip(of_none, (x, t), strict=True)]
+    each = [m.where(none, 0.0, m.exp(log)) for none, log in zip(of_none, logs, strict=True)]
+    log_m = m.log(m.where(of_none[0] & of_none[1], 1.0, (each[0] + each[1]) / 2))
+    return sum(p * (log - log_m) for p, log in zip(each, logs, strict=True)) / 2
+
+
+#: Of log-probabilities: the term of an element.
+_OF_LOGS: Mapping[str, Callable[[Any, Any, Operations], Any]] = {
+    "kl_div": _kullback_leibler,
+    "js_div": _jensen_shannon,
+}
+
+
 def _rotary(op: Any, of: Named, m: Operations) -> tuple[Any, ...]:
     x, cos, sin, positions = of["x"], of["cos"], of["sin"], of["positions"]
     ndim, axis = x.ndim, of["axis"] % x.ndim
@@ -420,6 +448,7 @@ def _rotary(op: Any, of: Named, m: Operations) -> tuple[Any, ...]:
 
 _FAMILIES: Mapping[str, Callable[[Any, Named, Operations], tuple[Any, ...]]] = {
     "bias": _bias,
+    "divergences": _divergence,
     "dropout": _dropout,
     "gated": _gated,
     "gates": gates.results,

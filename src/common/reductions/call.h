@@ -4,6 +4,7 @@
 #include "common/core/call.h"
 #include "common/core/dlpack.h"
 #include "common/reductions/of_m2.h"
+#include "common/reductions/pairs.h"
 #include "common/reductions/terms.h"
 
 namespace fastact {
@@ -91,6 +92,7 @@ struct MomentsCall {
   double initial;       // what a total begins with; -0 is nothing
   bool skips;           // NaN
   const char* warning;  // of too few elements; null: none (the CPU's)
+  int pair;             // of a total: what is added of x and weights
 
   // By groups: each result has an axis more, the last one, of as many numbers as there are groups.
   ArrayArgument labels;  // of x's shape
@@ -116,6 +118,9 @@ inline const char* problem_of_moments(const void* given) {
     return "low and second must be None where nothing becomes of m2";
   if (call.of_m2 == kTotal && !call.is_weighted() && x.dtype < kDTypes)
     return "a total must be of weighted terms";
+  if (call.pair != kWeightProduct &&
+      (call.of_m2 != kTotal || !call.inputs[MomentsCall::kWeights].shape))
+    return "pair must be 0 but for a total with weights";
   for (const ArrayArgument& result : call.results)
     if (result.shape && (result.dtype != model.dtype || !same_strides(model, result)))
       return "mean, low, second and count must have one dtype and the same strides";
@@ -127,7 +132,8 @@ inline const char* problem_of_moments(const void* given) {
 // mean OUT = the mean of x IN over the axes; low OUT = what its rounding lost; second OUT = what
 // OF_M2[of_m2] says of m2, the sum of the squared distances from it; count OUT = of how many
 // elements that is. A total is initial + the sum. With weights IN or where IN, which says whether
-// an element counts, it is how many elements `where` has True, or the sum of the weights.
+// an element counts, it is how many elements `where` has True, or the sum of the weights. With a
+// pair (pairs.h) weights are a second array, and a total is the sum of a term of both.
 constexpr Field kMomentsFields[] = {
     fields::in<&MomentsCall::inputs, MomentsCall::kX>("x").any_dtype(),
     fields::in<&MomentsCall::inputs, MomentsCall::kWeights>("weights")
@@ -152,6 +158,7 @@ constexpr Field kMomentsFields[] = {
     fields::in<&MomentsCall::initial>("initial"),
     fields::in<&MomentsCall::skips>("skips"),
     fields::in<&MomentsCall::warning>("warning").optional(),
+    fields::in<&MomentsCall::pair>("pair").below(kPairs),
 };
 
 // The number of groups: the length of a result's last axis.
@@ -277,6 +284,7 @@ struct WeightedGradientCall {
 
   ArrayArgument arrays[kArrays];
   int term;
+  int pair;  // of a sum: whose derivative it is, of x and weights
   bool of_weights, skips, accumulate;
   // By groups: labels of x's shape. dy, slope, mean and of_mean have an axis of groups more.
   ArrayArgument labels;
@@ -289,7 +297,10 @@ inline const char* problem_of_weighted_gradient(const void* given) {
   const Call& call = *static_cast<const Call*>(given);
   const ArrayArgument &x = call.arrays[Call::kX], &slope = call.arrays[Call::kSlope];
   const ArrayArgument &mean = call.arrays[Call::kMean], &of_mean = call.arrays[Call::kOfMean];
-  if (call.of_weights && !mean.shape) return "mean must be an array for the gradient of weights";
+  if (call.pair != kWeightProduct && (mean.shape || !call.arrays[Call::kWeights].shape))
+    return "pair must be 0 but with weights, and without a mean";
+  if (call.of_weights && !mean.shape && call.pair == kWeightProduct)
+    return "mean must be an array for the gradient of weights";
   if (of_mean.shape && (call.of_weights || !mean.shape))
     return "of_mean must be None but beside a mean, for the gradient of x";
   if (!same_strides(slope, mean) || !same_strides(slope, of_mean))
@@ -306,6 +317,7 @@ inline const char* problem_of_weighted_gradient(const void* given) {
 //   with a mean                 w slope dy (x - mean)
 //   with of_mean too            w (slope dy (x - mean) + of_mean)
 //   of the weights              slope dy (x - mean)
+//   with a pair                 slope dy times its derivative by x, or by the weights
 //
 // Arrays have strides of 0 where they repeat.
 constexpr Field kWeightedGradientFields[] = {
@@ -332,6 +344,7 @@ constexpr Field kWeightedGradientFields[] = {
         .optional(),
     fields::out<&WeightedGradientCall::arrays, WeightedGradientCall::kTo>("to").same_shape("x"),
     fields::in<&WeightedGradientCall::term>("term").below(kTerms),
+    fields::in<&WeightedGradientCall::pair>("pair").below(kPairs),
     fields::in<&WeightedGradientCall::of_weights>("of_weights"),
     fields::in<&WeightedGradientCall::skips>("skips"),
     fields::in<&WeightedGradientCall::accumulate>("accumulate"),

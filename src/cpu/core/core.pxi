@@ -233,6 +233,8 @@ cdef extern from "common/core/device_table.h" namespace "fastact" nogil:
 cdef extern from "cpu/reductions/kernels.h" namespace "fastact" nogil:
     const int kTerms
     const char* const kTermNames[1]
+    const int kPairs
+    const char* const kPairNames[1]
 
     ctypedef struct ReduceKernels:
         void (*blocks)(

@@ -1,6 +1,7 @@
 # Reductions: y = the sum over some axes of a term of x, and its gradient.
 
 TERMS = names_of(kTermNames, kTerms)
+PAIRS = names_of(kPairNames, kPairs)
 
 
 cdef int64_t sum_workspace(const void* given) noexcept:

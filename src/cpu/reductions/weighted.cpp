@@ -69,7 +69,7 @@ struct WeightedInputs : BlockSource {
         has_m2(r.accumulator == &r.table->accumulators[kValidMoments]),
         is_far(s.size() * s.item > kFarReduction),
         staged_first(-1),
-        reads_weights(m.is_readable[M::kWeights] && !s.data[M::kWhere] &&
+        reads_weights(!m.pair && m.is_readable[M::kWeights] && !s.data[M::kWhere] &&
                       s.dtypes[M::kWeights] == s.dtypes[M::kX]),
         trusts_weights(reads_weights && s.dtypes[M::kX] != kF64) {}
 
@@ -159,7 +159,7 @@ struct WeightedInputs : BlockSource {
   int64_t find_terms(WeightedTerms what, int64_t first, int64_t n, int64_t term, int64_t terms) {
     const int64_t staged = std::min(rows_at_once(n), terms);
     const int64_t most = reads_weights ? terms : staged;
-    const bool is_x_read = what == kProducts && !r.skips;
+    const bool is_x_read = what == kProducts && !r.skips && !m.pair;
     int64_t found = is_x_read ? find_in_place(M::kX, first, n, term, most, &of_x) : 0;
     if (found == 0) {
       stage(first, n, term, staged);
@@ -219,11 +219,15 @@ struct WeightedInputs : BlockSource {
     if (first == staged_first && term == staged_term && terms == staged_terms) return;
     staged_first = first, staged_term = term, staged_terms = terms;
     read(M::kX, first, n, term, terms, x);
+    if (m.pair) {
+      read(M::kWeights, first, n, term, terms, weights);
+      kernels.pairs[m.pair][kPairTerm](x, weights, x, terms * n);
+    }
     stage_weights(first, n, term, terms);
   }
 
   void stage_weights(int64_t first, int64_t n, int64_t term, int64_t terms) {
-    if (s.data[M::kWeights])
+    if (s.data[M::kWeights] && !m.pair)
       read(M::kWeights, first, n, term, terms, weights);
     else
       std::fill_n(weights, terms * n, 1.0);
@@ -302,7 +306,7 @@ struct GradientPieces {
 
   bool is_read(int k) const {
     if (k == G::kTo) return g.accumulate;
-    if (k == G::kX) return g.skips || g.of != kTermByX + kItself;
+    if (k == G::kX) return g.skips || g.pair || g.of != kTermByX + kItself;
     if (k == G::kWeights && g.of == kMeanByWeights) return false;
     return s.data[k];
   }
@@ -326,7 +330,11 @@ struct GradientPieces {
     if (!is_masked && !is_weighted && !g.skips && !g.groups) return;
     if (!is_weighted || g.of == kMeanByWeights) std::fill_n(values[G::kWeights], n, 1.0);
     const WeightingKernels& kernels = *g.table->weighting;
+    if (g.pair)  // its derivative is a weight of dy, of any sign
+      kernels.pairs[g.pair][g.of_weights ? kPairByT : kPairByX](values[G::kX], values[G::kWeights],
+                                                                values[G::kWeights], n);
     if (is_masked) kernels.mask(values[G::kWeights], values[G::kWhere], n);
+    if (g.pair) return;
     for (int64_t i = 0; g.groups && i < n; ++i)
       if (labels[i] < 0) values[G::kWeights][i] = 0;
     kernels.choose(values[G::kX], values[G::kWeights], g.skips, n);
@@ -434,6 +442,7 @@ void prepare(WeightedMoments* m, const ReduceTable* table, const ConvertKernels*
   plan_axes(&s, kernels, M::kOperands, given, call.axes);
   for (int k = 0; k < M::kInputs; ++k) m->is_readable[k] = is_readable(s, k);
 
+  m->pair = call.pair;
   Reducer* r = &m->reducer;
   const bool has_m2 = call.of_m2 != kNothing && call.of_m2 != kTotal;
   set_accumulator(r, table, has_m2 ? kValidMoments : kValidMean, kF64);
@@ -494,7 +503,9 @@ void prepare(WeightedGradient* g, const ReduceTable* table, const ConvertKernels
              const WeightedGradientCall& call) {
   using G = WeightedGradientCall;
   g->table = table;
-  g->of = call.of_weights                ? kMeanByWeights
+  g->pair = call.pair, g->of_weights = call.of_weights;
+  g->of = call.pair                      ? kTermByX + kItself
+          : call.of_weights              ? kMeanByWeights
           : call.arrays[G::kOfMean].data ? kBothByX
           : call.arrays[G::kMean].data   ? kSecondByX
                                          : kTermByX + call.term;

@@ -5,8 +5,8 @@
 // terms or the outputs, and weights too, if they are of the same dtype and there is no mask. All
 // else is staged in double first, 512 elements at a time, [term][output]: weights that are masked,
 // absent or of another dtype; and both where they are read several times (m2), strided, or
-// integers, or where NaN are skipped. A weight that the mask takes out is 0 there
-// (common/reductions/weights.h).
+// integers, or where NaN are skipped, or where a term of both takes x's place. A weight that the
+// mask takes out is 0 there (common/reductions/weights.h).
 //
 // All is summed in the order of all reductions (reductions/kernels.h), and a block's moments merge
 // as moments that skip NaN, which have a count of their own, too. Weights may concentrate anywhere,
@@ -47,6 +47,7 @@ struct WeightedMoments {
   Reducer reducer;
   StridedOperands operands;   // rows: the outputs; columns: the terms
   bool is_by_output;          // blocks are read output by output
+  int pair;                   // what is added of x and weights (common/reductions/pairs.h)
   bool is_readable[kInputs];  // by kernels, where they lie
 };
 
@@ -64,6 +65,8 @@ struct WeightedGradient {
   const ReduceTable* table;
   StridedOperands operands;  // the call's arrays, and the labels; all axes are columns
   int of;                    // WeightedGradientOf
+  int pair;                  // whose derivative it is, by x or by the weights
+  bool of_weights;
   bool skips, accumulate;
   int64_t groups;                                       // 0: not by groups
   int64_t group_stride[WeightedGradientCall::kArrays];  // in bytes; 0: of what has no groups

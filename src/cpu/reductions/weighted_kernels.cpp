@@ -113,6 +113,15 @@ void choose(double* x, double* weights, bool skips, int64_t n) {
   }
 }
 
+template <class Of, PairNumber number>
+void pair(const double* x, const double* t, double* to, int64_t n) {
+#pragma omp simd
+  for (int64_t i = 0; i < n; ++i)
+    to[i] = number == kPairTerm  ? Of::of(x[i], t[i])
+            : number == kPairByX ? Of::by_x(x[i], t[i])
+                                 : Of::by_t(x[i], t[i]);
+}
+
 template <class Term, bool accumulate>
 void term_gradient(const double* dy, const double* slope, const double* x, const double* weights,
                    const double*, const double*, double* __restrict to, int64_t n) {
@@ -146,6 +155,7 @@ void gradient(const double* dy, const double* slope, const double* x, const doub
 #define FASTACT_ADD_STAGED(what) \
   {add<what, kWeighs, double, double>, add<what, kSkips, double, double>}
 #define FASTACT_GRADIENT(of) {gradient<of, false>, gradient<of, true>}
+#define FASTACT_PAIR(name, Of) {pair<Of, kPairTerm>, pair<Of, kPairByX>, pair<Of, kPairByT>},
 #define FASTACT_TERM_GRADIENT(name, Term) {term_gradient<Term, false>, term_gradient<Term, true>},
 
 extern const WeightingKernels weighting_kernels;
@@ -157,6 +167,7 @@ const WeightingKernels weighting_kernels = {
     {FASTACT_ADD_STAGED(kProducts), FASTACT_ADD_STAGED(kAboutCentre), FASTACT_ADD_STAGED(kSquares)},
     mask,
     choose,
+    {{}, FASTACT_PAIRS(FASTACT_PAIR)},
     {FASTACT_TERMS(FASTACT_TERM_GRADIENT) FASTACT_GRADIENT(kSecondByX), FASTACT_GRADIENT(kBothByX),
      FASTACT_GRADIENT(kMeanByWeights)},
 };

@@ -168,7 +168,8 @@ WeightedSums plan_weighted(const MomentsCall& call, double* partials, int64_t* y
     step[axis.kind] = std::abs(axis.stride[kX]);
   }
   sums.kept_axes = kept;
-  sums.skips = call.skips, sums.squares = wants_squares<T>(call);
+  sums.skips = call.skips, sums.squares = !call.pair && wants_squares<T>(call);
+  sums.pair = call.pair;
   *y_offset = data[kY] - call.model().data;
   sums.x = data[kX], sums.weights = data[kWeights], sums.where = data[kWhere];
   sums.weights_dtype = weights.dtype;
@@ -192,7 +193,7 @@ int64_t weighted_workspace(const MomentsCall& call) {
 template <class T>
 void weighted_moments(const MomentsCall& call, void* workspace, cudaStream_t stream) {
   int64_t y_offset;
-  if (has_few_terms(call.x(), call.axes)) {
+  if (has_few_terms(call.x(), call.axes) && !call.pair) {
     FewMomentsOf few = plan_few_weighted({&call.x(), &call.inputs[MomentsCall::kWeights],
                                           &call.inputs[MomentsCall::kWhere], &call.model()},
                                          call.axes);
@@ -418,7 +419,7 @@ void weighted_gradient(const WeightedGradientCall& call, cudaStream_t stream) {
     arrays.size *= arrays.length[i] = axes[i].length;
     for (int k = 0; k < kCount; ++k) arrays.stride[k][i] = axes[i].stride[k];
   }
-  arrays.term = call.term, arrays.of_weights = call.of_weights;
+  arrays.term = call.term, arrays.pair = call.pair, arrays.of_weights = call.of_weights;
   arrays.skips = call.skips, arrays.accumulate = call.accumulate;
   launch(gradient_elements<T>, {blocks_for(ceil_div(arrays.size, kThreads)), kThreads}, stream,
          arrays);

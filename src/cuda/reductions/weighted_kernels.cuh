@@ -19,6 +19,7 @@
 // where they are out of range.
 #pragma once
 
+#include "common/reductions/pairs.h"
 #include "common/reductions/weights.h"
 #include "cuda/core/parameter_io.cuh"
 #include "cuda/reductions/moment_kernels.cuh"
@@ -33,6 +34,7 @@ struct WeightedSums {
   enum { kX, kY, kWeights, kWhere, kArrays };
   const char *x, *weights, *where;  // IN; null: not there
   int weights_dtype;
+  int pair;  // what is added of x and weights
   int kept_axes, axes;
   int64_t length[kMaxAxes], stride[kArrays][kMaxAxes];
   int64_t outputs, terms;
@@ -157,6 +159,23 @@ FASTACT_DEVICE bool is_far(const MomentResults& to, int64_t at) {
   return second < 0 || second > kMostDouble || (second > 0 && second < least);
 }
 
+// Of a pair: its term or one of its derivatives. A call, for weights take no exponential.
+FASTACT_DEVICE_CALL double pair_number(int pair, PairNumber number, double x, double t) {
+  switch (Pair(pair)) {
+#define FASTACT_CASE(name, Struct)                   \
+  case k##Struct:                                    \
+    return number == kPairTerm  ? Struct::of(x, t)   \
+           : number == kPairByX ? Struct::by_x(x, t) \
+                                : Struct::by_t(x, t);
+    FASTACT_PAIRS(FASTACT_CASE)
+#undef FASTACT_CASE
+    case kWeightProduct:
+    case kPairs:
+      break;
+  }
+  return x * t;
+}
+
 template <class T>
 FASTACT_KERNEL_OF(kThreads, 2)
 void weighted_blocks(FASTACT_GRID_CONSTANT const WeightedSums sums,
@@ -179,10 +198,10 @@ void weighted_blocks(FASTACT_GRID_CONSTANT const WeightedSums sums,
         const WeightedOffset on = offset_of(sums, i, sums.kept_axes, sums.axes);
         const auto address = [&](const char* p, int k) { return p + at.of[k] + on.of[k]; };
         const auto* p = reinterpret_cast<const T*>(address(sums.x, WeightedSums::kX));
-        const double x = double(widen(load(p)));
-        double w = 1;
+        double x = double(widen(load(p))), w = 1;
         if (sums.weights)
           w = number_at(address(sums.weights, WeightedSums::kWeights), sums.weights_dtype);
+        if (sums.pair) x = pair_number(sums.pair, kPairTerm, x, w), w = 1;
         const bool counts =
             !sums.where || number_at(address(sums.where, WeightedSums::kWhere), kBool) != 0;
         const double weight = weight_of(x, w, counts, sums.skips);
@@ -367,7 +386,7 @@ struct GradientArrays {
   char* data[kCount];
   char *mean, *of_mean;
   int dtypes[kCount];
-  int axes, term;
+  int axes, term, pair;
   bool of_weights, skips, accumulate;
   int64_t size, length[kMaxAxes], stride[kCount][kMaxAxes];
 };
@@ -406,7 +425,11 @@ void gradient_elements(FASTACT_GRID_CONSTANT const GradientArrays arrays) {
     const double weight = arrays.of_weights ? 1.0 : number(A::kWeights, 1);
     const double w = weight_of(x, weight, number(A::kWhere, 1) != 0, arrays.skips);
     double found = 0;
-    if (w != 0 && arrays.of_weights)
+    if (arrays.pair) {
+      const PairNumber by = arrays.of_weights ? kPairByT : kPairByX;
+      const double each = pair_number(arrays.pair, by, x, number(A::kWeights, 1));
+      found = gradient_of_mean(slope * dy, number(A::kWhere, 1) != 0 ? each : 0.0);
+    } else if (w != 0 && arrays.of_weights)
       found = gradient_of_weight(slope * dy, d);
     else if (w != 0 && arrays.of_mean)
       found = gradient_of_both(beside_slope(arrays.of_mean), slope * dy, w, d);

@@ -3,6 +3,7 @@
 from ...ops.engine.op import ops
 from .activations import ACTIVATIONS
 from .bias import BIAS
+from .divergences import DIVERGENCES
 from .dropout import DROPOUT
 from .gated import GATED
 from .gates import GATES
@@ -17,6 +18,7 @@ from .work import Family
 FAMILIES: dict[str, Family] = dict.fromkeys((op.family for op in ops.values()), OTHER) | {
     "activations": ACTIVATIONS,
     "bias": BIAS,
+    "divergences": DIVERGENCES,
     "dropout": DROPOUT,
     "parametric": PARAMETRIC,
     "gated": GATED,

@@ -24,6 +24,9 @@ NOTHING, M2, VARIANCE, DEVIATION, MEAN_SLOPE, VARIANCE_SLOPE, DEVIATION_SLOPE, T
 #: The number of the sum of the elements themselves.
 IDENTITY = _cpu.TERMS.index("identity")
 
+#: The number of the product of an element and its weight, among the terms of two arrays.
+PRODUCT = _cpu.PAIRS.index("product")
+
 _RESULTS = ("mean", "low", "second", "count")
 
 
@@ -46,8 +49,9 @@ def reduce_moments(
     skips: bool = False,
     warning: str | None = None,
     term: int = IDENTITY,
+    pair: int = PRODUCT,
 ) -> None:
-    """Of the elements of x, which is not empty; a total by groups is of a term.
+    """Of the elements of x, which is not empty; a total by groups is of a term, others of a pair.
 
     results : where to write mean, what its rounding lost ("low"), what becomes of m2 ("second"),
     and the count.
@@ -59,11 +63,12 @@ def reduce_moments(
         each = [{name: view} for name, view in given.items()]
     options: Any = {"of_m2": of_m2, "correction": correction, "skips": skips, "warning": warning}
     function, names = "moments", list(_RESULTS)
+    kind: Any = {"pair": pair}
     if now.shapes.grouped:
         function, names = "grouped", [name for name in _RESULTS if name != "low"]
-        options |= {"term": term, **_labels(now, now.views[now.leader])}
+        kind = {"term": term, **_labels(now, now.views[now.leader])}
     for views in each:
-        now.run(function, **{**options, **dict.fromkeys(names), **views})
+        now.run(function, **{**options, **kind, **dict.fromkeys(names), **views})
 
 
 def _labels(now: Step, x: View) -> dict[str, Any]:
@@ -76,7 +81,7 @@ def weighted_gradient(now: Step, to: View, **given: Any) -> None:
 
     slope : the factor of dy; 1 where none is given.
     of_mean : what the mean's gradient adds; None: nothing.
-    term : of a sum without a mean.
+    term : of a sum without a mean. pair : of a sum of terms of x and the weights.
     """
     if "slope" not in given:
         shape = now.shapes.grouped or to.shape
@@ -87,6 +92,8 @@ def weighted_gradient(now: Step, to: View, **given: Any) -> None:
     if now.shapes.grouped and to.shape == now.shapes.whole:
         function = "grouped_gradient"
         defaults |= _labels(now, to)
+    else:
+        defaults["pair"] = PRODUCT
     now.run(function, to=to, **{**defaults, **given})
 
 

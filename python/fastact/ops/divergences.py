@@ -1,0 +1,166 @@
+"""Divergences: how far two distributions are apart, by their log-probabilities.
+
+Each is declared by a function: signature, defaults and its own documentation
+(`engine/divergences.py`). The terms stand in `src/common/reductions/pairs.h`, the oracle's in
+`check/reference.py`.
+"""
+
+from typing import TYPE_CHECKING
+
+from .engine.divergences import divergence
+from .engine.op import float32_under_autocast, names_of_ops
+from .types import A, Out, Stream
+
+
+@float32_under_autocast("cpu", "cuda")
+@divergence("kl")
+def kl_div(
+    log_q: A,
+    log_p: A,
+    /,
+    axis: int | tuple[int, ...] = -1,
+    *,
+    keepdims: bool = False,
+    out: Out[A] = None,
+    stream: Stream = None,
+) -> A:
+    """Kullback-Leibler divergence KL(p | q) of log-probabilities, a number a row.
+
+    ``y = np.sum(np.exp(log_p) * (log_p - log_q), axis)``, as
+    ``torch.nn.functional.kl_div(log_q, log_p, reduction="none", log_target=True).sum(axis)``. What
+    has no probability, ``np.exp(log_p) == 0``, counts 0, also where log_q is infinite.
+
+    Parameters
+    ----------
+    log_q : array
+        The logarithms of q, of a student or a policy; torch's `input`. Of float16, bfloat16,
+        float32 or float64; any shape and strides.
+    log_p : array
+        The logarithms of the distribution that weighs, of a teacher or a reference; torch's
+        `target`. Of log_q's shape and dtype.
+    axis : int or tuple of int, default -1
+        The axes to sum over, negative ones counted from the last. Rows need not add up to 1.
+    keepdims : bool, default False
+        Leave the axes that were summed over in the result, with length 1.
+    out : array, optional
+        Where to write y; it may share no memory with what is read.
+
+    Returns
+    -------
+    array
+        The divergence, of log_q's framework and dtype. Over no elements it is 0.
+
+    Raises
+    ------
+    TypeError
+        For log_p of another dtype, or an axis that is no integer.
+    ValueError
+        For log_p of another shape, or an axis out of range or named twice.
+
+    See Also
+    --------
+    js_div : Of both from their mean: symmetric, and finite.
+    cross_entropy : Of logits and a target.
+
+    Notes
+    -----
+    Where q has nothing and p has something, y is infinite, and dlog_p is, too. NaN is passed on.
+
+    Terms of either sign cancel where p is near q, so all is computed in double, terms and sums, and
+    rounded once: y is within half a ULP and 2**-44 of the sum of ``p * abs(log_p - log_q)``. The
+    bits depend neither on the strides nor on the number of threads.
+
+    References
+    ----------
+    S. Kullback and R. A. Leibler, "On Information and Sufficiency", Annals of Mathematical
+    Statistics 22 (1951), https://doi.org/10.1214/aoms/1177729694
+
+    Examples
+    --------
+    >>> import numpy as np, fastact as fa
+    >>> log_q, log_p = np.log([0.5, 0.5]), np.log([0.25, 0.75])
+    >>> fa.kl_div(log_q, log_p)
+    np.float64(0.1308...)
+    >>> fa.kl_div(np.array([-np.inf, 0.0]), np.array([-np.inf, 0.0]))
+    np.float64(0.0)
+    >>> y, saved = fa.kl_div.forward(log_q, log_p)
+    >>> fa.kl_div.backward(1.0, *saved)[0]
+    array([-0.25, -0.75])
+    """
+
+
+@divergence("js")
+def js_div(
+    log_q: A,
+    log_p: A,
+    /,
+    axis: int | tuple[int, ...] = -1,
+    *,
+    keepdims: bool = False,
+    out: Out[A] = None,
+    stream: Stream = None,
+) -> A:
+    """Jensen-Shannon divergence of log-probabilities, a number a row.
+
+    ``y = (kl_div(log_m, log_p) + kl_div(log_m, log_q)) / 2`` of the mean m = (p + q) / 2: the
+    generalized one of distillation at beta = 1/2. It is symmetric, and at most log(2) for
+    distributions; what has no probability counts 0.
+
+    Parameters
+    ----------
+    log_q, log_p : array
+        The logarithms of both, of one shape and dtype: float16, bfloat16, float32 or float64; any
+        strides.
+    axis : int or tuple of int, default -1
+        The axes to sum over, negative ones counted from the last. Rows need not add up to 1.
+    keepdims : bool, default False
+        Leave the axes that were summed over in the result, with length 1.
+    out : array, optional
+        Where to write y; it may share no memory with what is read.
+
+    Returns
+    -------
+    array
+        The divergence, of log_q's framework and dtype. Over no elements it is 0.
+
+    Raises
+    ------
+    TypeError
+        For log_p of another dtype, or an axis that is no integer.
+    ValueError
+        For log_p of another shape, or an axis out of range or named twice.
+
+    See Also
+    --------
+    kl_div : Of one from the other.
+
+    Notes
+    -----
+    By log1p of a number from 0 to 1, without a logarithm of m, which would cancel where p is near
+    q. NaN is passed on.
+
+    Computed in double, terms and sums, and rounded once: y is within half a ULP and 2**-44 of the
+    sum of ``p * abs(log_p - log_m) + q * abs(log_q - log_m)``. The bits depend neither on the
+    strides nor on the number of threads.
+
+    References
+    ----------
+    J. Lin, "Divergence Measures Based on the Shannon Entropy", IEEE Transactions on Information
+    Theory 37 (1991), https://doi.org/10.1109/18.61115
+
+    Examples
+    --------
+    >>> import numpy as np, fastact as fa
+    >>> log_q, log_p = np.log([0.5, 0.5]), np.log([0.25, 0.75])
+    >>> fa.js_div(log_q, log_p)
+    np.float64(0.0338...)
+    >>> fa.js_div(np.array([-np.inf, 0.0]), np.array([0.0, -np.inf]))
+    np.float64(0.6931...)
+    >>> y, saved = fa.js_div.forward(log_q, log_p)
+    >>> fa.js_div.backward(1.0, *saved)[0]
+    array([ 0.0719..., -0.0557...])
+    """
+
+
+if not TYPE_CHECKING:  # a type checker reads the functions
+    __all__ = names_of_ops(globals())
