@@ -129,9 +129,10 @@ class NativeLoop:
     def run(self, stream: int) -> None: ...
 
 def native_loop(
-    first: list[tuple[NativeCall, View | None]],
-    second: list[tuple[NativeCall, View | None]],
-    other: list[tuple[NativeCall, View | None]],
+    first: list[NativeCall],
+    second: list[NativeCall],
+    other: list[NativeCall],
+    workspaces: list[View | None],
     count: int,
     threads: int,
 ) -> NativeLoop: ...

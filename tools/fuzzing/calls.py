@@ -428,7 +428,7 @@ class _Arrays:
         shape = self.shapes.get(name, self.shape)
         values = draw.r.choice(_VALUES.get(name, ("plain",)))
         dtype = dtype_of(op, name, draw.dtype)
-        if op.family == "rotary" and name in op.saves:
+        if op.family == "rotary" and name in ("cos", "sin", "positions"):
             return self._angle(name)
         if self._is_saved(name):
             nothing = name == "divisor" and self.named.get("reduction") == "none"
@@ -890,7 +890,7 @@ def layout_free(request: Request) -> bool:
         if "groups" in named:
             return False
         return sum(shape[a] > 1 for a in axes) <= 1 and _repeats_once(request)
-    if op.family == "norms":
+    if "rstd" in op.saves:
         rows = rows_of(op, shape, named)
         return sum(rows.split[a] > 1 for a in rows.axes) <= 1 and flat
     if op.family == "gated":
@@ -909,7 +909,7 @@ def _repeats_once(request: Request) -> bool:
 
 def order_free(request: Request) -> bool:
     """Whether that holds for another order of the axes in memory: kernels of norms choose by it."""
-    return fa.ops[request.op].family != "norms"
+    return "rstd" not in fa.ops[request.op].saves
 
 
 def other_parameter(request: Request, r: Random) -> Request | None:

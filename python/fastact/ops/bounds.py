@@ -667,10 +667,21 @@ class RotaryBounds:
 
     products: float = 3
 
-    def allowed(self, exact: Any, size: Any, dtype: Any) -> Any:
-        """Of y; size: |a cos| + |b sin|."""
-        error = self.products * unit_roundoff(dtype) * np.asarray(size)
+    def allowed(self, exact: Any, size: Any, dtype: Any, of_x: Any = 0.0) -> Any:
+        """Of y; size: |a cos| + |b sin|. of_x: the same of the errors of a and b."""
+        error = self.products * unit_roundoff(dtype) * (np.asarray(size) + of_x) + of_x
         return error + rounding(exact, dtype, error)
+
+
+@dataclass(frozen=True)
+class NormRotaryBounds(NormBounds):
+    """Stated accuracy of a norm whose result is rounded, and then turned.
+
+    Rotary's bound, of an operand that is off by the norm's; backward the norm's, of a gradient that
+    is off by rotary's. The sums of parts are rounded once more than a norm's.
+    """
+
+    turned: RotaryBounds = RotaryBounds()
 
 
 @dataclass(frozen=True)

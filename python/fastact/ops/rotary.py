@@ -6,9 +6,10 @@ The formula stands in `src/common/rotary/`, the oracle in `check/reference.py`.
 
 from typing import TYPE_CHECKING
 
-from .engine.op import names_of_ops
+from .engine.norm_rotary import NormRotary
+from .engine.op import names_of_ops, register
 from .engine.rotary import rotary_op
-from .types import A, Array, Out, Outs, Stream
+from .types import A, Array, Casting, Out, Outs, Stream
 
 
 def _rotary_of_two(
@@ -110,6 +111,91 @@ def rotary(
     >>> y, saved = fa.rotary.forward(np.array([1.0, 0.0]), np.array([0.8]), np.array([0.6]))
     >>> fa.rotary.backward(y, *saved)
     array([1., 0.])
+    """
+
+
+@register
+@NormRotary
+def rms_norm_rotary(
+    x: A,
+    /,
+    cos: Array,
+    sin: Array,
+    weight: Array | None = None,
+    *,
+    axis: int = -1,
+    eps: float = 1e-6,
+    weight_offset: float | None = None,
+    casting: Casting = "exact",
+    interleaved: bool = False,
+    positions: Array | None = None,
+    out: Out[A] = None,
+    stream: Stream = None,
+) -> A:
+    """Root-mean-square normalization of heads, and rotary position embedding of what it gives.
+
+    ``y = rotary(rms_norm(x, weight), cos, sin)``, the mean of the squares over `axis`, in one pass
+    over memory: the norm of queries and of keys, as Qwen3 and Gemma 3 have it.
+
+    Parameters
+    ----------
+    cos, sin : array
+        The cosine and the sine of each pair's angle, as `rotary` has them.
+    weight : array, optional
+        Of the length of x along `axis`; of x's dtype or a wider one.
+    axis : int, default -1
+        The axis of the pairs, and of the norm.
+    eps : float, default 1e-6
+        Added to the mean of the squares; not negative.
+    weight_offset : float, optional
+        Added to the weight, in the type in which x is computed; by default 0, with "gemma" 1.
+    casting : {"exact", "llama", "gemma"}, default "exact"
+        Where the norm rounds, as `rms_norm` has it.
+    interleaved : bool, default False
+        A pair is two neighbours, ``x[..., ::2], x[..., 1::2]``, and not an element of each half.
+    positions : array, optional
+        Of int32 or int64: which row of cos and sin, now tables, an element's angles are in.
+    out : array, optional
+        Where to write y; it may be x itself.
+
+    Raises
+    ------
+    TypeError
+        For a weight, cos or sin of a dtype narrower than x's, or positions that are no integers.
+    ValueError
+        For a negative eps, another casting, a weight of another shape, or what `rotary` refuses.
+
+    See Also
+    --------
+    fastact.rms_norm : The norm alone, also over several axes.
+    fastact.rotary : The rotary embedding alone, also of queries and keys together.
+
+    Notes
+    -----
+    The bits are those of ``rotary(rms_norm(x, weight), cos, sin)``: the norm is rounded to x's
+    dtype, and then what is made of it. So models round, too, which moreover round each product with
+    cos and sin. The error of y is at most rotary's, and with n the norm's result, whose error
+    `rms_norm` tells, ``abs(cos) error(n_a) + abs(sin) error(n_b)``.
+
+    dweight is added up in parts, in the type in which x is computed: the same for any number of
+    threads, but not the bits of `rms_norm.backward`.
+
+    References
+    ----------
+    J. Su et al., "RoFormer: Enhanced Transformer with Rotary Position Embedding", 2021,
+    https://arxiv.org/abs/2104.09864
+
+    `Qwen3Attention` and `Gemma3Attention` of https://github.com/huggingface/transformers
+
+    Examples
+    --------
+    >>> import numpy as np, fastact as fa
+    >>> x, cos, sin = np.array([3.0, 4.0]), np.array([0.8]), np.array([0.6])
+    >>> fa.rms_norm_rotary(x, cos, sin, eps=0)
+    array([0.    , 1.4142...])
+    >>> y, saved = fa.rms_norm_rotary.forward(x, cos, sin, np.ones(2), eps=0)
+    >>> fa.rms_norm_rotary.backward(np.array([1.0, 0.0]), *saved)
+    (array([ 0.2715..., -0.2036...]), array([ 0.4800..., -0.6788...]))
     """
 
 

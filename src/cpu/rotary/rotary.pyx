@@ -39,21 +39,28 @@ cdef int check_positions(const RotaryCall* call) except -1:
 
 cdef int run_rotary(const void* given, char* workspace, int64_t bytes) except -1:
     cdef const RotaryCall* call = <const RotaryCall*>given
-    cdef int64_t size = operand_size(operand_of(&call.data[kRotaryA]))
-    cdef Rotary rotary
-    cdef int threads
-    if size == 0:
-        return 0
+    cdef const KernelTable* kernels = table
     if call.data[kRotaryPositions].shape is not NULL:
         check_positions(call)
-    prepare_rotary(&rotary, table, call[0])
-    threads = resolve_threads(2 * size)
     with nogil:
-        run_partitions(threads, partitions_of(rotary_partition, &rotary))
+        turn_all(given, kernels, NULL)
     return 0
 
 
-add_function(&kRotary, NULL, run_rotary)
+cdef void turn_all(
+    const void* given, const KernelTable* kernels, char* scratch
+) noexcept nogil:
+    """Without a check: a position that the table lacks is taken for its first or its last row."""
+    cdef const RotaryCall* call = <const RotaryCall*>given
+    cdef int64_t size = operand_size(operand_of(&call.data[kRotaryA]))
+    cdef Rotary rotary
+    if size == 0:
+        return
+    prepare_rotary(&rotary, kernels, call[0])
+    run_partitions(resolve_threads(2 * size), partitions_of(rotary_partition, &rotary))
+
+
+add_looped_function(&kRotary, NULL, run_rotary, turn_all)
 
 
 def rotary_addresses(str isa):
