@@ -129,10 +129,9 @@ class NativeLoop:
     def run(self, stream: int) -> None: ...
 
 def native_loop(
-    first: list[NativeCall],
-    second: list[NativeCall],
-    other: list[NativeCall],
-    workspaces: list[View | None],
+    first: list[tuple[NativeCall, View | None]],
+    second: list[tuple[NativeCall, View | None]],
+    other: list[tuple[NativeCall, View | None]],
     count: int,
     threads: int,
 ) -> NativeLoop: ...

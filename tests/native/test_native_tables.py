@@ -155,14 +155,15 @@ def _parts(x: np.ndarray, y: np.ndarray) -> list[Any]:
     views = [_cpu.View.from_numpy(a) for a in (x, y)]
     rows = [[view.sliced(0, i, 1, 1) for view in views] for i in range(2)]
     return [
-        [_cpu.native_call("broadcast", {"x": a, "y": b, "accumulate": False})] for a, b in rows
+        [(_cpu.native_call("broadcast", {"x": a, "y": b, "accumulate": False}), None)]
+        for a, b in rows
     ]
 
 
 def test_calls_for_many_parts():
     x, y = np.arange(12.0).reshape(4, 3), np.zeros((4, 3))
     first, second = _parts(x, y)
-    loop = _cpu.native_loop(first, second, first, [None], 4, 1)
+    loop = _cpu.native_loop(first, second, first, 4, 1)
     for sign in (1, -1):
         np.multiply(np.abs(x), sign, out=x)
         loop.run(0)
@@ -173,12 +174,10 @@ def test_parts_that_lie_beyond_their_arrays():
     first, second = _parts(np.zeros((4, 3)), np.zeros((4, 3)))
     x = _cpu.View.from_numpy(np.zeros(3))
     call = _cpu.native_call("broadcast", {"x": x, "y": x, "accumulate": False})
-    none = [None]
-    wrong: list[Any] = [(first, second, first, none, n, 1) for n in (5, 2**62, 1, 0, -1)]
-    wrong += [(first, second, first, none, 4, 0), (first, second, second, none, 4, 5)]
-    wrong += [(first, [], [], none, 4, 1), (first, second, first, [], 4, 1)]
-    wrong += [(first, second * 2, first, none, 4, 1), (second, first, first, none, 4, 1)]
-    wrong += [(first, [other], first, none, 3, 1) for other in (call, None)]
+    wrong: list[Any] = [(first, second, first, n, 1) for n in (5, 2**62, 1, 0, -1)]
+    wrong += [(first, second, first, 4, 0), (first, second, second, 4, 5), (first, [], [], 4, 1)]
+    wrong += [(first, second * 2, first, 4, 1), (second, first, first, 4, 1)]
+    wrong += [(first, [(other, None)], first, 3, 1) for other in (call, None)]
     for arguments in wrong:
         with pytest.raises(ValueError, match="native_loop: "):
             _cpu.native_loop(*arguments)

@@ -78,7 +78,7 @@ class Call:
         self.views: dict[str, View] = {}
         self._targets: list[Any] = []  # arrays of the caller's that kernels write
         self._has_run = False
-        self._collected: list[_cpu.NativeCall] | None = None  # by `repeat`
+        self._collected: list[tuple[_cpu.NativeCall, View | None]] | None = None  # by `repeat`
         self.scratch: list[tuple[View, Any]] = []  # workspaces, what holds them
         self._draft = _cpu.begin_call()
         leader = next(iter(values))
@@ -226,10 +226,11 @@ class Call:
         if not self.framework.computes:
             return
         native = _cpu.native_call(function, arguments)
+        size = native.workspace_size()
+        workspace = self.workspace(size) if size else None
         if self._collected is not None:
-            self._collected.append(native)
+            self._collected.append((native, workspace))
             return
-        workspace = self.workspace(native.workspace_size())
         if self._draft is not None:
             self._draft.native(native, workspace)
         native.run(workspace, self.stream)
@@ -238,8 +239,7 @@ class Call:
         """Run what `work(part, thread)` runs, for so many parts of arrays, which lie evenly.
 
         work : called for two parts and two threads alone, where there are more: what is run for the
-        others follows. Each thread has scratch memory of its own, which lies evenly, too, and
-        native functions have as many workspaces.
+        others follows. Each thread has scratch memory of its own, which lies evenly, too.
         """
         if count < (2 if threads > 1 else 3):
             for part in range(count):
@@ -247,9 +247,7 @@ class Call:
             return
         first, second = (self._collect(work, part, 0) for part in (0, 1))
         other = self._collect(work, 0, 1) if threads > 1 else first
-        sizes = [native.workspace_size() for native in first]
-        workspaces = [self.workspace(size * threads) for size in sizes]
-        loop = _cpu.native_loop(first, second, other, workspaces, count, threads)
+        loop = _cpu.native_loop(first, second, other, count, threads)
         if self._draft is not None:
             self._draft.loop(loop)
         loop.run(self.stream)

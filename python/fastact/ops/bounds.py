@@ -678,7 +678,7 @@ class NormRotaryBounds(NormBounds):
     """Stated accuracy of a norm whose result is rounded, and then turned.
 
     Rotary's bound, of an operand that is off by the norm's; backward the norm's, of a gradient that
-    is off by rotary's. The sums of parts are rounded once more than a norm's.
+    is off by rotary's.
     """
 
     turned: RotaryBounds = RotaryBounds()

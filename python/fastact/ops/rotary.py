@@ -177,9 +177,6 @@ def rms_norm_rotary(
     cos and sin. The error of y is at most rotary's, and with n the norm's result, whose error
     `rms_norm` tells, ``abs(cos) error(n_a) + abs(sin) error(n_b)``.
 
-    dweight is added up in parts, in the type in which x is computed: the same for any number of
-    threads, but not the bits of `rms_norm.backward`.
-
     References
     ----------
     J. Su et al., "RoFormer: Enhanced Transformer with Rotary Position Embedding", 2021,

@@ -6,9 +6,7 @@ ACTIVATIONS = names_of(kActivationNames, kActivations)
 SAVE_VALUE = frozenset([ACTIVATIONS[i] for i in range(kActivations) if kActivationSavesValue[i]])
 
 
-cdef void run_activation_forward(
-    const void* given, const KernelTable* kernels, char* scratch
-) noexcept nogil:
+cdef void run_activation_forward(const void* given, const KernelTable* kernels) noexcept nogil:
     cdef const ActivationCall* call = <const ActivationCall*>given
     run_free_call(
         kernels.elementwise.forward[call.which][call.data[0].dtype], call.parameters.value, False,

@@ -14,10 +14,10 @@ cdef const char* CPU_MODULE = "fastact._cpu"
 cdef const char* DEVICE_MODULE = "fastact._cuda"
 
 
-# What does not need the interpreter's lock: any thread may run it. It is given the kernels, for
-# another thread may choose an instruction set meanwhile, and as much scratch as the call needs.
-# Where there is a `run` too, that one makes checks besides, and loops over parts run this one.
-ctypedef void (*FreeFunction)(const void*, const KernelTable*, char*) noexcept nogil
+# What needs neither scratch nor the interpreter's lock: any thread may run it. It is given the
+# kernels, for another thread may choose an instruction set meanwhile. Where there is a `run` too,
+# that one makes checks besides, and loops over parts run this one.
+ctypedef void (*FreeFunction)(const void*, const KernelTable*) noexcept nogil
 
 
 # A native function, and what the CPU does for it: the bytes of scratch that a call needs (NULL:
@@ -59,15 +59,7 @@ cdef int add_free_function(
     const CallTable* table, FreeFunction run_free
 ) except -1:
     """One that any thread may run."""
-    return add_looped_function(table, NULL, NULL, run_free)
-
-
-cdef int add_looped_function(
-    const CallTable* table, int64_t (*workspace_size)(const void*) noexcept,
-    int (*run)(const void*, char*, int64_t) except -1, FreeFunction run_free
-) except -1:
-    """One that any thread may run for a loop; run: NULL, or how it runs else."""
-    add_function(table, workspace_size, run)
+    add_function(table, NULL, NULL)
     native_functions[<int>len(field_numbers) - 1].run_free = run_free
     return 0
 
@@ -369,7 +361,7 @@ cdef class NativeCall:
             return self.function.run(self.memory, self.workspace, self.workspace_bytes)
         if self.remote is NULL:
             with nogil:
-                self.function.run_free(self.memory, kernels, self.workspace)
+                self.function.run_free(self.memory, kernels)
             return 0
         with nogil:  # a full queue waits
             self.remote.run(

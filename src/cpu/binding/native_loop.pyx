@@ -19,8 +19,6 @@ cdef struct LoopedCalls:
     FreeFunction run[MAX_LOOPED]
     const void* memory[MAX_LOOPED]
     int64_t size[MAX_LOOPED]                # of a call's memory
-    char* scratch[MAX_LOOPED]               # of all threads,
-    int64_t own_scratch[MAX_LOOPED]         # and bytes of a thread
     int of_call[MAX_LOOPED]                 # whose array it is,
     int64_t place[MAX_LOOPED]               # and where its address stands in the call
     int64_t step[MAX_LOOPED]                # from part to part, in bytes
@@ -47,7 +45,7 @@ cdef void run_looped_partition(
         )
     for _part in range(first, end):
         for k in range(loop.calls):
-            loop.run[k](own[k], loop.kernels, loop.scratch[k] + loop.own_scratch[k] * index)
+            loop.run[k](own[k], loop.kernels)
         for k in range(loop.arrays):
             (<char**>(own[loop.of_call[k]] + loop.place[k]))[0] += loop.step[k]
 
@@ -96,10 +94,7 @@ cdef class NativeLoop:
 
     cdef int go(self, void* stream) except -1:
         cdef int64_t _part
-        cdef int k
         if self.is_free:
-            for k in range(self.looped.calls):
-                self.looped.scratch[k] = (<NativeCall>self.calls[k]).workspace
             self.looped.kernels = table
             with nogil:
                 run_partitions(
@@ -161,31 +156,25 @@ cdef int check_reach(View view, step, int64_t count, thread_step, int64_t thread
 
 
 def native_loop(
-    list first not None, list second not None, list other not None, list workspaces not None,
-    int64_t count, int threads
+    list first not None, list second not None, list other not None, int64_t count, int threads
 ):
-    """The calls of `count` parts, by those of the first two.
+    """The calls of `count` parts, by the first two parts: (call, its workspace).
 
     other: of the first part, by the second of so many threads; without one, `first`.
-    workspaces: of each call, with room for all threads.
     """
     cdef NativeLoop loop = NativeLoop.__new__(NativeLoop)
     cdef NativeCall a, b, c
-    cdef int64_t bytes
+    cdef list calls = []
     cdef int i, k, n = 0
-    if count < 2 or threads < 1 or not (
-        len(first) == len(second) == len(other) == len(workspaces)
-    ):
+    if count < 2 or threads < 1 or not len(first) == len(second) == len(other):
         refuse("native_loop: there must be two parts and a thread, with as many calls each")
-    loop.workspaces, loop.threads, loop.looped.count = workspaces, threads, count
-    loop.take(first)
-    for i in range(len(first) if loop.is_free else 0):
-        memory_of(workspaces[i], &bytes)
-        loop.looped.own_scratch[i] = (<NativeCall>first[i]).workspace_size()
-        if bytes // threads < loop.looped.own_scratch[i]:
-            refuse("native_loop: a workspace must have room for all threads")
+    loop.workspaces, loop.threads, loop.looped.count = [], threads, count
+    for a, workspace in first:
+        calls.append(a)
+        loop.workspaces.append(workspace)
+    loop.take(calls)
     for i in range(len(first)):
-        a, b, c = first[i], second[i], other[i]
+        a, b, c = first[i][0], second[i][0], other[i][0]
         for call in (b, c):
             if (
                 call is None or (<NativeCall>call).function is not a.function

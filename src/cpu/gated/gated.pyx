@@ -2,9 +2,7 @@
 # b' = b + bias_b (common/gated/gated.h). Their calls are described in common/gated/call.h.
 
 
-cdef void run_gated_forward(
-    const void* given, const KernelTable* kernels, char* scratch
-) noexcept nogil:
+cdef void run_gated_forward(const void* given, const KernelTable* kernels) noexcept nogil:
     cdef const GatedCall* call = <const GatedCall*>given
     cdef Gated gated
     cdef int64_t size = operand_size(operand_of(&call.data[kGatedA]))

@@ -4,9 +4,7 @@
 ROW_NORMS = names_of(kRowNormNames, kRowNorms)
 
 
-cdef void run_norm_forward(
-    const void* given, const KernelTable* kernels, char* scratch
-) noexcept nogil:
+cdef void run_norm_forward(const void* given, const KernelTable* kernels) noexcept nogil:
     cdef const NormCall* call = <const NormCall*>given
     cdef Norm norm
     cdef int threads
@@ -31,41 +29,31 @@ cdef int64_t norm_backward_workspace(const void* given) noexcept:
 
 cdef int run_norm_backward(const void* given, char* workspace, int64_t bytes) except -1:
     cdef const NormCall* call = <const NormCall*>given
-    cdef const KernelTable* kernels = table
+    cdef Norm norm
+    cdef int64_t needed
+    cdef int threads
     if is_empty(<const Operand&>call.data[kNormIn]):
         if not call.accumulate:
             fill_argument(&call.dweight, 0)
             fill_argument(&call.dbias, 0)
         return 0
-    check_workspace(
-        CPU_MODULE, kNormBackward.name, workspace, bytes, norm_backward_workspace(given),
-        sizeof(double)
-    )
+    prepare_norm(&norm, table, call[0], kNormIn)
+    needed = norm_workspace_size(&norm)
+    check_workspace(CPU_MODULE, kNormBackward.name, workspace, bytes, needed, sizeof(double))
+    norm.partial = <double*>workspace if needed > 0 else NULL
+    threads = resolve_threads(operand_size(<const Operand*>&call.data[kNormIn]))
     with nogil:
-        run_norm_gradient(given, kernels, workspace)
+        run_partitions(threads, partitions_of(norm_backward_partition, &norm))
+        if needed > 0:
+            merge_norm(&norm, needed, threads)
     return 0
 
 
-cdef void run_norm_gradient(
-    const void* given, const KernelTable* kernels, char* scratch
-) noexcept nogil:
-    """Of x with elements."""
-    cdef const NormCall* call = <const NormCall*>given
-    cdef Norm norm
-    cdef int64_t needed
-    cdef int threads
-    prepare_norm(&norm, kernels, call[0], kNormIn)
-    needed = norm_workspace_size(&norm)
-    norm.partial = <double*>scratch if needed > 0 else NULL
-    threads = resolve_threads(operand_size(<const Operand*>&call.data[kNormIn]))
-    run_partitions(threads, partitions_of(norm_backward_partition, &norm))
-    if needed > 0:
-        run_partitions(
-            threads_for(needed // 8, threads), partitions_of(merge_norm_partition, &norm)
-        )
+cdef void merge_norm(const Norm* norm, int64_t bytes, int threads) noexcept nogil:
+    run_partitions(
+        threads_for(bytes // 8, threads), partitions_of(merge_norm_partition, norm)
+    )
 
 
 add_free_function(&kNormForward, run_norm_forward)
-add_looped_function(
-    &kNormBackward, norm_backward_workspace, run_norm_backward, run_norm_gradient
-)
+add_function(&kNormBackward, norm_backward_workspace, run_norm_backward)

@@ -41,21 +41,15 @@ cdef void run_quantize_call(
     run_partitions(resolve_threads(size), partitions_of(quantize_partition, &quantize))
 
 
-cdef void run_quantize(
-    const void* call, const KernelTable* kernels, char* scratch
-) noexcept nogil:
+cdef void run_quantize(const void* call, const KernelTable* kernels) noexcept nogil:
     run_quantize_call(<const QuantizeCall*>call, kernels, True)
 
 
-cdef void run_encode(
-    const void* call, const KernelTable* kernels, char* scratch
-) noexcept nogil:
+cdef void run_encode(const void* call, const KernelTable* kernels) noexcept nogil:
     run_quantize_call(<const QuantizeCall*>call, kernels, False)
 
 
-cdef void run_widen(
-    const void* given, const KernelTable* kernels, char* scratch
-) noexcept nogil:
+cdef void run_widen(const void* given, const KernelTable* kernels) noexcept nogil:
     cdef const WidenCall* call = <const WidenCall*>given
     cdef int64_t size = operand_size(operand_of(&call.data[kWidenX]))
     cdef Widen widen

@@ -95,14 +95,13 @@ cdef void fill_argument(const ArrayArgument* y, double value) noexcept:
     run_call(NULL, NULL, False, 2, arrays)
 
 
-cdef void run_broadcast(
-    const void* given, const KernelTable* kernels, char* scratch
-) noexcept nogil:
+cdef int run_broadcast(const void* given, char* workspace, int64_t bytes) except -1:
     cdef const BroadcastCall* call = <const BroadcastCall*>given
-    run_free_call(
-        kernels.elementwise.added[call.arrays[0].dtype] if call.accumulate else NULL, NULL,
+    run_call(
+        table.elementwise.added[call.arrays[0].dtype] if call.accumulate else NULL, NULL,
         call.accumulate, 2, call.arrays,
     )
+    return 0
 
 
 cdef int run_fill(const void* given, char* workspace, int64_t bytes) except -1:
@@ -148,5 +147,5 @@ cdef int run_square(const void* given, char* workspace, int64_t bytes) except -1
 add_function(&kSumCall, sum_workspace, run_sum)
 add_function(&kSumBackwardCall, NULL, run_sum_backward)
 add_function(&kSquareCall, square_workspace, run_square)
-add_free_function(&kBroadcastCall, run_broadcast)
+add_function(&kBroadcastCall, NULL, run_broadcast)
 add_function(&kFillCall, NULL, run_fill)

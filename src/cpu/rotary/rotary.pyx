@@ -38,19 +38,16 @@ cdef int check_positions(const RotaryCall* call) except -1:
 
 
 cdef int run_rotary(const void* given, char* workspace, int64_t bytes) except -1:
-    cdef const RotaryCall* call = <const RotaryCall*>given
     cdef const KernelTable* kernels = table
-    if call.data[kRotaryPositions].shape is not NULL:
-        check_positions(call)
+    if (<const RotaryCall*>given).data[kRotaryPositions].shape is not NULL:
+        check_positions(<const RotaryCall*>given)
     with nogil:
-        turn_all(given, kernels, NULL)
+        turn_pairs(given, kernels)
     return 0
 
 
-cdef void turn_all(
-    const void* given, const KernelTable* kernels, char* scratch
-) noexcept nogil:
-    """Without a check: a position that the table lacks is taken for its first or its last row."""
+cdef void turn_pairs(const void* given, const KernelTable* kernels) noexcept nogil:
+    """Unchecked: a position that the table lacks is taken for its first or its last row."""
     cdef const RotaryCall* call = <const RotaryCall*>given
     cdef int64_t size = operand_size(operand_of(&call.data[kRotaryA]))
     cdef Rotary rotary
@@ -60,7 +57,8 @@ cdef void turn_all(
     run_partitions(resolve_threads(2 * size), partitions_of(rotary_partition, &rotary))
 
 
-add_looped_function(&kRotary, NULL, run_rotary, turn_all)
+add_function(&kRotary, NULL, run_rotary)
+native_functions[<int>len(field_numbers) - 1].run_free = turn_pairs  # of loops over parts
 
 
 def rotary_addresses(str isa):

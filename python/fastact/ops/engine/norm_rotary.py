@@ -1,7 +1,8 @@
 """The op object of a norm with a rotary embedding behind it.
 
-It has no kernels. The norm's run, and then rotary's, of so much at a time as stays in the caches:
-memory sees x and y alone, or dy, x and dx.
+It has no kernels: the norm's run, and then rotary's in place, of so much at a time as stays in the
+caches. Backward rotary's run first, and then the norm's, each over the whole: in parts that took as
+long, for the norm's prefetch what comes next.
 """
 
 from __future__ import annotations
@@ -18,16 +19,14 @@ from ..bounds import NormRotaryBounds
 from ..types import A, Array, Casting, Outs, Stream
 from . import axes
 from .fused import IDENTITY
-from .moments import IDENTITY as ELEMENT
-from .moments import fill
 from .norm_rows import read_casting
 from .op import COMPUTED, Makes, P, R, signature_of
-from .parts import Part, Parts, begin_of, cut, part_of
-from .reductions import add_up
+from .parts import Part, Parts, cut, part_of
 from .rotary import Pairs, Turning
 from .step import Step
 
-#: Elements of a part, at most: of a thread of the CPU, and on a GPU; forward at least.
+#: Elements of a part, at most: of a thread of the CPU, and on a GPU. So few that each of the CPU's
+#: threads has some, unless there are fewer than are worth a thread.
 _PART, _PART_OF_GPU, _FEWEST = 1 << 15, 1 << 23, 1 << 13
 
 
@@ -54,7 +53,7 @@ class NormedPairs(NamedTuple):
 class NormRotary(Turning[P, R]):
     """A root-mean-square norm of rows along an axis, whose pairs are then turned, and backward."""
 
-    bounds = NormRotaryBounds(scaled=6, rough=4, summed=19)
+    bounds = NormRotaryBounds(scaled=6, rough=4)
     saves = ("x", "rstd", "cos", "sin", "weight", "positions")
     besides = ("rstd",)
     gradients = ("dx", "dweight")
@@ -71,7 +70,7 @@ class NormRotary(Turning[P, R]):
     # What the norm's kernels are told besides.
     norm = _cpu.ROW_NORMS.index("RmsNorm")
     which, parameters = _cpu.ACTIVATIONS.index(IDENTITY), ()
-    gate_first, p, seed, offset = False, 0.0, 0, 0
+    gate_first, is_part, p, seed, offset = False, False, 0.0, 0, 0
 
     def __init__(self, function: Callable[P, R]) -> None:
         call = self._declare(function, "rotary")
@@ -108,15 +107,19 @@ class NormRotary(Turning[P, R]):
     def _run_forward(self, now: Step) -> None:
         x, y, rstd = now.views["x"], now.view("y"), now.view("rstd")
         of, angles = self._checked(now)
-        threads = _threads(now)
 
-        def work(_: int, part: Part, thread: int) -> None:
+        def work(part: Part, _: int) -> None:
             into, saved = part_of(y, part), None if rstd is None else part_of(rstd, part)
             now.run("norm_forward", x=part_of(x, part), y=into, rstd=saved)
             self._turn(now, of, _angles_of(angles, part), into, into, turns_back=False)
 
-        _, parts = _parts(now, min(_PART, max(x.size // threads, _FEWEST)))
-        _for_each(now, parts, threads, work)
+        threads, most = 1, _PART_OF_GPU
+        if not now.call.is_on_gpu:
+            threads = _cpu.get_thread_limit()
+            most = min(_PART, max(x.size // threads, _FEWEST))
+        order = [axis for axis in x.order if axis != of.axis]
+        for some in cut(x.shape, order, most)[1] if x.size else [Parts({})]:
+            now.call.repeat(partial(some.of, work), some.number, threads)
 
     def backward(
         self,
@@ -151,9 +154,10 @@ class NormRotary(Turning[P, R]):
 
         Notes
         -----
-        p has the error of `fastact.rotary.backward`, and a rounding to the dtype. By the same
-        formulas dx and dweight follow, which else are as accurate as rms_norm's; the sum of dweight
-        has one rounding more.
+        The bits are those of the two ops' backwards. p is as accurate as what
+        `fastact.rotary.backward` gives, and rounded to the dtype; dx and dweight follow from it
+        with the errors that `fastact.rms_norm.backward` tells. p is made in dx, or, where that is
+        added to, is x, or is not wanted, in memory of its own.
 
         Examples
         --------
@@ -165,90 +169,22 @@ class NormRotary(Turning[P, R]):
         """
 
     def _run_backward(self, now: Step) -> None:
-        dy, x, rstd = (now.views[name] for name in ("dy", "x", "rstd"))
-        dx, outer = now.view("dx"), x.order[0]
+        dy, x, dx = now.views["dy"], now.views["x"], now.view("dx")
         of, angles = self._checked(now)
-        lengths, parts = _parts(now, _PART)  # for any threads: dweight is a sum over parts
-        count = sum(some.number for some in parts)
-        threads = _threads(now) if count > 1 else 1
-        whole = tuple(n * threads if axis == outer else n for axis, n in enumerate(lengths))
-        scratch = now.call.temporary("x", whole)
-        sums = self._sums(now, count) if count > 1 and now.view("dweight") is not None else None
-
-        def work(i: int, part: Part, thread: int) -> None:
-            own = scratch.sliced(outer, thread * lengths[outer], 1, lengths[outer])
-            p, into = begin_of(own, part), None if dx is None else part_of(dx, part)
-            self._turn(now, of, _angles_of(angles, part), part_of(dy, part), p, turns_back=True)
-            arrays = {"x": part_of(x, part), "dy": p, "rstd": part_of(rstd, part), "dx": into}
-            now.run("norm_backward", **arrays, **({} if sums is None else sums.of_part(i)))
-
-        _for_each(now, parts, threads, work)
-        if sums is not None:
-            dweight = now.shapes.seen_parameter(now.view("dweight"))
-            add_up(now.call, ELEMENT, sums.view, dweight, (sums.axis,), now.adds("dweight"))
-
-    def _sums(self, now: Step, count: int) -> _Sums:
-        """Memory for the sums of so many parts, in the type in which they are computed."""
-        weight, axis = now.views["weight"], now.shapes.of.axis
-        if weight.itemsize == 2:
-            weight = now.call.temporary("weight", None, validate.computed_in(weight))
-            now.call.run("widen", x=now.views["weight"], y=weight)
-        weight, along = now.shapes.seen_parameter(weight), int(axis == 0)
-        shape = tuple(count if a == along else n for a, n in enumerate(weight.shape))
-        view = now.call.temporary("weight", shape, weight.dtype)
-        if now.adds(""):  # as to dx
-            fill(now.call, view, 0.0)
-        return _Sums(weight, view, along)
+        is_kept = dx is None or now.adds("") or dx.address == x.address
+        p = now.call.temporary("x") if is_kept else dx
+        self._turn(now, of, angles, dy, p, turns_back=True)
+        now.run("norm_backward", dy=p)
 
     def _checked(self, now: Step) -> tuple[Pairs, Mapping[str, View | None]]:
         """The pairs and their angles; positions are compared before anything is written."""
         of, x = now.shapes.of, now.views["x"]
         angles = self._angles(now, of, "x")
         if angles["positions"] is not None and not now.call.is_on_gpu:
-            none = {name: of.angles[i].sliced(1, 0, 1, 0) for i, name in enumerate(("cos", "sin"))}
-            nothing = x.sliced(of.axis, 0, 1, 0)
-            self._turn(now, of._replace(length=0), {**angles, **none}, nothing, nothing,
-                       turns_back=False)  # fmt: skip
+            tables = {n: of.angles[i].sliced(1, 0, 1, 0) for i, n in enumerate(("cos", "sin"))}
+            none, nothing = of._replace(length=0), x.sliced(of.axis, 0, 1, 0)
+            self._turn(now, none, {**angles, **tables}, nothing, nothing, turns_back=False)
         return of, angles
-
-
-class _Sums(NamedTuple):
-    """The sums of parts for dweight, by number along an axis, and the weight of their dtype."""
-
-    weight: View
-    view: View
-    axis: int
-
-    def of_part(self, i: int) -> dict[str, View]:
-        return {"weight": self.weight, "dweight": self.view.sliced(self.axis, i, 1, 1)}
-
-
-def _threads(now: Step) -> int:
-    """Those that share the parts; all of a GPU's have one part after the other."""
-    return 1 if now.call.is_on_gpu else _cpu.get_thread_limit()
-
-
-def _parts(now: Step, most: int) -> tuple[tuple[int, ...], list[Parts]]:
-    """The shape of most parts, and all of them, of whole rows."""
-    x, axis = now.views["x"], now.shapes.of.axis
-    if not x.size:
-        return x.shape, [Parts({})]
-    most = _PART_OF_GPU if now.call.is_on_gpu else most
-    return cut(x.shape, [a for a in x.order if a != axis], most, {})
-
-
-def _for_each(
-    now: Step, parts: list[Parts], threads: int, work: Callable[[int, Part, int], None]
-) -> None:
-    """Work for each part, which has a number."""
-    first = 0
-    for some in parts:
-
-        def of_some(i: int, thread: int, some: Parts = some, first: int = first) -> None:
-            some.of(partial(work, first + i), i, thread)
-
-        now.call.repeat(of_some, some.number, threads)
-        first += some.number
 
 
 def _angles_of(angles: Mapping[str, View | None], part: Part) -> dict[str, View | None]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import NamedTuple
 
 from ..._cpu import View
@@ -36,7 +37,10 @@ def _spans(whole: int, length: int) -> list[tuple[int, int]]:
 
 
 def cut(
-    shape: tuple[int, ...], order: Sequence[int], most: int, units: Mapping[int, int]
+    shape: tuple[int, ...],
+    order: Sequence[int],
+    most: int,
+    units: Mapping[int, int] = MappingProxyType({}),
 ) -> tuple[tuple[int, ...], list[Parts]]:
     """The shape of most parts, and all of them: of at most so many elements, if axes allow it.
 
