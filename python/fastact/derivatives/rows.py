@@ -35,7 +35,7 @@ def second(
         return None
     if op.name in _BY_VALUE and of.get("sink") is None and not of.get("softcap"):
         return _BY_VALUE[op.name](ddx["x"], incoming[0], of, m, wants_dy)
-    if "rstd" not in op.saves or "x" not in ddx or of["activation"] != "identity":
+    if "rstd" not in op.saves or "x" not in ddx or of.get("activation") != "identity":
         return None
     kind = _traits(op)
     if kind.gated or kind.drops or kind.given or (kind.moves and not of["training"]):

@@ -71,7 +71,8 @@ def _normed(case: Case) -> dict[str, Expected]:
         found = norms.expected(case)
         n = found["y"]
         judged = True if n.judged is None else n.judged
-        y = turn.of(np.where(judged, n.exact, 0.0), turned, n.allowed)
+        tiny = 4 * float(info_of(computed_in(case.dtype)).smallest_subnormal)
+        y = turn.of(np.where(judged, n.exact, 0.0), turned, n.allowed + tiny)
         of_row = np.broadcast_to(judged, case.shape).all(turn.axis, keepdims=True)
         nan = n.nan if y.nan is None else n.nan | y.nan
         return {**found, "y": replace(y, judged=y.judged & of_row, nan=nan)}

@@ -16,7 +16,7 @@ from ... import _cpu
 from ..._cpu import View
 from ...interop import validate
 from ..bounds import NormRotaryBounds
-from ..types import A, Array, Casting, Outs, Stream
+from ..types import A, Array, ArrayOrNumber, Casting, Outs, Stream
 from . import axes
 from .fused import IDENTITY
 from .norm_rows import read_casting
@@ -60,7 +60,7 @@ class NormRotary(Turning[P, R]):
     roles = MappingProxyType(
         {
             **Turning.roles,
-            **dict.fromkeys(("x", "dy"), validate.ARRAY),
+            "x": validate.ARRAY,
             "rstd": validate.STATISTIC,
         }
     )
@@ -98,8 +98,8 @@ class NormRotary(Turning[P, R]):
         Examples
         --------
         >>> import numpy as np, fastact as fa
-        >>> x, weight, cos, sin = np.array([3.0, 4.0]), np.ones(2), np.array([0.8]), np.array([0.6])
-        >>> y, saved = fa.rms_norm_rotary.forward(x, cos, sin, weight, eps=0)
+        >>> x, cos, sin = np.array([3.0, 4.0]), np.array([0.8]), np.array([0.6])
+        >>> y, saved = fa.rms_norm_rotary.forward(x, cos, sin, np.ones(2), eps=0)
         >>> y
         array([0.    , 1.4142...])
         """
@@ -123,7 +123,7 @@ class NormRotary(Turning[P, R]):
 
     def backward(
         self,
-        dy: A,
+        dy: ArrayOrNumber,
         x: A,
         /,
         rstd: Array,
@@ -147,23 +147,19 @@ class NormRotary(Turning[P, R]):
         rstd * (g - xhat * mean(g * xhat))`` with ``xhat = x * rstd`` and ``g = p * weight``, and
         ``dweight = sum(p * xhat)``, as of `fastact.rms_norm`.
 
-        Parameters
-        ----------
-        dy : array
-            The gradient of the loss with respect to y, of its shape and dtype.
-
         Notes
         -----
-        The bits are those of the two ops' backwards. p is as accurate as what
-        `fastact.rotary.backward` gives, and rounded to the dtype; dx and dweight follow from it
-        with the errors that `fastact.rms_norm.backward` tells. p is made in dx, or, where that is
-        added to, is x, or is not wanted, in memory of its own.
+        The bits are those of the two ops' backwards: p has an error of at most 3 u (abs(dya cos) +
+        abs(dyb sin)), and is rounded to the dtype. Of p, dx has one of at most u rstd (6 abs(g) + 18
+        abs(xhat) mean abs(g xhat)), and dweight one of 18 u sum abs(p xhat), for float64 as
+        `fastact.rms_norm.backward` has it. By the same formulas the errors of p count. p is made in
+        dx, or, where that is added to, is x, or is not wanted, in memory of its own.
 
         Examples
         --------
         >>> import numpy as np, fastact as fa
-        >>> x, weight, cos, sin = np.array([3.0, 4.0]), np.ones(2), np.array([0.8]), np.array([0.6])
-        >>> y, saved = fa.rms_norm_rotary.forward(x, cos, sin, weight, eps=0)
+        >>> x, cos, sin = np.array([3.0, 4.0]), np.array([0.8]), np.array([0.6])
+        >>> y, saved = fa.rms_norm_rotary.forward(x, cos, sin, np.ones(2), eps=0)
         >>> fa.rms_norm_rotary.backward(np.array([1.0, 0.0]), *saved)
         (array([ 0.2715..., -0.2036...]), array([ 0.6788..., -0.6788...]))
         """
