@@ -24,7 +24,7 @@ def parts(request, monkeypatch):
             monkeypatch.setattr(norm_rotary, name, request.param)
 
 
-@pytest.mark.parametrize(("shape", "of_angles"), SHAPES, ids=str)
+@pytest.mark.parametrize(("shape", "of_angles"), [*SHAPES[:5], SHAPES[-1]], ids=str)
 @each_lie
 @each_dtype
 def test_the_bits_are_those_of_both_ops(backend, dtype, shape, of_angles, interleaved):
@@ -42,8 +42,11 @@ def test_the_bits_are_those_of_both_ops(backend, dtype, shape, of_angles, interl
         p = fa.rotary.backward(dy, cos, sin, None, **of)
         return (y, y, *saved[:2], *fa.rms_norm.backward(p, *saved, weight_offset=1))
 
-    arrays = x, dy, cos, sin, weight
-    for made, one in zip(backend.run(fused, *arrays), backend.run(both, *arrays), strict=True):
+    for i in (0, 1, 3, 4, 5):  # but for x, which is saved
+        made, one = (
+            backend.run(lambda *a, f=f, i=i: f(*a)[i], x, dy, cos, sin, weight)
+            for f in (fused, both)
+        )
         assert_same_bits(made, one)
 
 

@@ -162,7 +162,8 @@ def _sharing(op: Any, entry: str, named: dict[str, Any]) -> tuple[dict[str, Any]
         return free, ("mask", "sink", "share", *keeps)
     arrays, kept = arrays_of_entry(op, entry), (*op.apart, *(op.saves if forward else ()))
     free = tuple(n for n in arrays if op.roles.get(n, DATA).dtype == "same" and n not in kept)
-    return dict.fromkeys(results_of(op, entry), free), tuple(n for n in arrays if n not in free)
+    made = (n for n in results_of(op, entry) if n not in ("rstd", "dweight"))
+    return dict.fromkeys(made, free), tuple(n for n in arrays if n not in free)
 
 
 # --- options --------------------------------------------------------------------------------------

@@ -386,6 +386,7 @@ def _rotary(op: Any, of: Named, m: Operations) -> tuple[Any, ...]:
     if "eps" in of:
         (x,) = _norm(op, {**of, "activation": IDENTITY}, m)
     ndim, axis = x.ndim, of["axis"] % x.ndim
+    cos, sin = (m.expanded(a, tuple(a.shape)) for a in (cos, sin))  # JAX's, if they were NumPy's
     if positions is not None:
         front = (1,) * (ndim - 1 - positions.ndim)
         cos, sin = (table[positions] for table in (cos, sin))

@@ -190,12 +190,12 @@ def rms_norm_rotary(
     Examples
     --------
     >>> import numpy as np, fastact as fa
-    >>> x, cos, sin = np.array([3.0, 4.0]), np.array([0.8]), np.array([0.6])
+    >>> x, cos, sin = np.array([3.0, 4.0]), np.array([0.6]), np.array([0.8])
     >>> fa.rms_norm_rotary(x, cos, sin, eps=0)
-    array([0.    , 1.4142...])
+    array([-0.3959...,  1.3576...])
     >>> y, saved = fa.rms_norm_rotary.forward(x, cos, sin, np.ones(2), eps=0)
     >>> fa.rms_norm_rotary.backward(np.array([1.0, 0.0]), *saved)
-    (array([ 0.2715..., -0.2036...]), array([ 0.4800..., -0.6788...]))
+    (array([ 0.2172..., -0.1629...]), array([ 0.5091..., -0.9050...]))
     """
 
 

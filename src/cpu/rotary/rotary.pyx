@@ -32,8 +32,8 @@ cdef int check_positions(const RotaryCall* call) except -1:
         are_valid = has_valid_positions(call[0])
     if not are_valid:
         raise ValueError(
-            f"fastact.{'rotary' if call.op is NULL else text(call.op)}: positions must be from 0 to "
-            f"{call.data[kRotaryCos].shape[0] - 1}, rows of cos, got another number"
+            f"fastact.{'rotary' if call.op is NULL else text(call.op)}: positions must be from 0 "
+            f"to {call.data[kRotaryCos].shape[0] - 1}, rows of cos, got another number"
         )
     return 0
 

@@ -69,7 +69,7 @@ class NormRotary(Turning[P, R]):
 
     # What the norm's kernels are told besides.
     norm = _cpu.ROW_NORMS.index("RmsNorm")
-    which, parameters = _cpu.ACTIVATIONS.index(IDENTITY), ()
+    which = _cpu.ACTIVATIONS.index(IDENTITY)
     gate_first, is_part, p, seed, offset = False, False, 0.0, 0, 0
 
     def __init__(self, function: Callable[P, R]) -> None:
@@ -98,10 +98,10 @@ class NormRotary(Turning[P, R]):
         Examples
         --------
         >>> import numpy as np, fastact as fa
-        >>> x, cos, sin = np.array([3.0, 4.0]), np.array([0.8]), np.array([0.6])
+        >>> x, cos, sin = np.array([3.0, 4.0]), np.array([0.6]), np.array([0.8])
         >>> y, saved = fa.rms_norm_rotary.forward(x, cos, sin, np.ones(2), eps=0)
         >>> y
-        array([0.    , 1.4142...])
+        array([-0.3959...,  1.3576...])
         """
 
     def _run_forward(self, now: Step) -> None:
@@ -110,7 +110,7 @@ class NormRotary(Turning[P, R]):
 
         def work(part: Part, _: int) -> None:
             into, saved = part_of(y, part), None if rstd is None else part_of(rstd, part)
-            now.run("norm_forward", x=part_of(x, part), y=into, rstd=saved)
+            now.run("norm_forward", x=part_of(x, part), y=into, rstd=saved, parameters=())
             self._turn(now, of, _angles_of(angles, part), into, into, turns_back=False)
 
         threads, most = 1, _PART_OF_GPU
@@ -150,18 +150,18 @@ class NormRotary(Turning[P, R]):
         Notes
         -----
         The bits are those of the two ops' backwards: p has an error of at most 3 u (abs(dya cos) +
-        abs(dyb sin)), and is rounded to the dtype. Of p, dx has one of at most u rstd (6 abs(g) + 18
-        abs(xhat) mean abs(g xhat)), and dweight one of 18 u sum abs(p xhat), for float64 as
-        `fastact.rms_norm.backward` has it. By the same formulas the errors of p count. p is made in
-        dx, or, where that is added to, is x, or is not wanted, in memory of its own.
+        abs(dyb sin)), and is rounded to the dtype. By that p, dx has one of at most u rstd (6
+        abs(g) + 18 abs(xhat) mean abs(g xhat)), and dweight one of 18 u sum abs(p xhat), for
+        float64 as `fastact.rms_norm.backward` has it; by the same formulas the errors of p count.
+        p is made in dx, or, where that is added to, is x, or is not wanted, in memory of its own.
 
         Examples
         --------
         >>> import numpy as np, fastact as fa
-        >>> x, cos, sin = np.array([3.0, 4.0]), np.array([0.8]), np.array([0.6])
+        >>> x, cos, sin = np.array([3.0, 4.0]), np.array([0.6]), np.array([0.8])
         >>> y, saved = fa.rms_norm_rotary.forward(x, cos, sin, np.ones(2), eps=0)
         >>> fa.rms_norm_rotary.backward(np.array([1.0, 0.0]), *saved)
-        (array([ 0.2715..., -0.2036...]), array([ 0.6788..., -0.6788...]))
+        (array([ 0.2172..., -0.1629...]), array([ 0.5091..., -0.9050...]))
         """
 
     def _run_backward(self, now: Step) -> None:
@@ -170,7 +170,7 @@ class NormRotary(Turning[P, R]):
         is_kept = dx is None or now.adds("") or dx.address == x.address
         p = now.call.temporary("x") if is_kept else dx
         self._turn(now, of, angles, dy, p, turns_back=True)
-        now.run("norm_backward", dy=p)
+        now.run("norm_backward", dy=p, parameters=())
 
     def _checked(self, now: Step) -> tuple[Pairs, Mapping[str, View | None]]:
         """The pairs and their angles; positions are compared before anything is written."""

@@ -122,8 +122,8 @@ class Turning(CachedOp[P, R]):
         a, b, rest = of.parts(x, interleaved)
         out_a, out_b, out_rest = of.parts(y, interleaved)
         arrays: Any = {"a": a, "b": b, "axis": of.axis, **angles, "out_a": out_a, "out_b": out_b}
-        more = {"turns_back": turns_back, "accumulate": accumulate, "op": self.name}
-        now.call.run("rotary", **arrays, **more)
+        arrays |= {"turns_back": turns_back, "accumulate": accumulate, "op": self.name}
+        now.call.run("rotary", **arrays)
         if rest.size and (rest.address != out_rest.address or accumulate):
             now.call.run("broadcast", x=rest, y=out_rest, accumulate=accumulate)
 
