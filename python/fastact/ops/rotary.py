@@ -170,7 +170,7 @@ def rms_norm_rotary(
 
     Notes
     -----
-    The bits are those of ``rotary(rms_norm(x, weight), cos, sin)``: n, which the norm gives, is
+    It has the bits of ``rotary(rms_norm(x, weight), cos, sin)``: n, which the norm gives, is
     rounded to x's dtype, and so is what it becomes. Models round in both places, too, and each
     product with cos and sin besides.
 

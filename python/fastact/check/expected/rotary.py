@@ -42,7 +42,7 @@ class _Turn:
         return reference.rotary(x, self.cos, self.sin, self.axis, interleaved=interleaved)
 
     def _size(self, x: Any) -> Any:
-        """What is added up for each element."""
+        """The magnitudes that each element adds up."""
         cos, sin, interleaved = abs(self.cos), abs(self.sin), self.case.option("interleaved")
         return reference.rotary(
             np.abs(x), cos, sin, self.axis, signed=False, interleaved=interleaved

@@ -149,7 +149,7 @@ class NormRotary(Turning[P, R]):
 
         Notes
         -----
-        The bits are those of the two ops' backwards: p has an error of at most 3 u (abs(dya cos) +
+        They have the bits of the two ops' backwards: p has an error of at most 3 u (abs(dya cos) +
         abs(dyb sin)), and is rounded to the dtype. By that p, dx has one of at most u rstd (6
         abs(g) + 18 abs(xhat) mean abs(g xhat)), and dweight one of 18 u sum abs(p xhat), for
         float64 as `fastact.rms_norm.backward` has it; by the same formulas the errors of p count.

@@ -1,4 +1,4 @@
-"""A call's arrays in parts, of which so much is computed at a time as stays in the caches."""
+"""A call's arrays in parts: so much is computed at a time as stays in the caches."""
 
 from __future__ import annotations
 
