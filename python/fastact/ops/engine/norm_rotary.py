@@ -70,7 +70,7 @@ class NormRotary(Turning[P, R]):
     # What the norm's kernels are told besides.
     norm = _cpu.ROW_NORMS.index("RmsNorm")
     which = _cpu.ACTIVATIONS.index(IDENTITY)
-    gate_first, is_part, p, seed, offset = False, False, 0.0, 0, 0
+    gate_first, p, seed, offset = False, 0.0, 0, 0
 
     def __init__(self, function: Callable[P, R]) -> None:
         call = self._declare(function, "rotary")
