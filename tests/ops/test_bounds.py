@@ -28,6 +28,7 @@ from fastact.ops.bounds import (
     GatedBounds,
     MomentBounds,
     NormBounds,
+    NormRotaryBounds,
     ParametricBounds,
     RotaryBounds,
     SoftmaxBounds,
@@ -95,6 +96,11 @@ def constants(bounds: Any) -> tuple[list[str], list[str]]:
         scaled = f"{bounds.scale:g} u abs("
         return [f"{scaled}x) / (1 - p)", "u abs(y)"], [f"{scaled}dy) / (1 - p)"]
     assert isinstance(bounds, NormBounds)
+    if isinstance(bounds, NormRotaryBounds):
+        called, _ = constants(NormBounds(bounds.scaled))
+        turned = f"{bounds.turned.products:g} u (abs("
+        sums = f"{bounds.summed:g} u sum abs(p xhat)"
+        return [*called, f"{turned}n_a cos)"], [f"{turned}dya cos)", sums]
     z = f"{bounds.scaled:g} u abs(xhat weight) + u abs(z)"
     sums = f"{bounds.summed:g} u sum abs(p)"
     return [z, text(bounds.moments)], [z.replace(" + u abs(z)", ""), sums]

@@ -38,9 +38,12 @@ def changing(indices: np.ndarray) -> Iterator[None]:
         thread.join()
 
 
-def rotary(i: np.ndarray) -> Callable[[], Any]:
-    x, table = R.standard_normal((i.size, 4, 64)), np.ones((i.size, 32))
-    return lambda: fa.rotary(x, table, table, positions=i[:, None])
+def rotary(op: Any) -> Callable[[np.ndarray], Callable[[], Any]]:
+    def of(i: np.ndarray) -> Callable[[], Any]:
+        x, table = R.standard_normal((i.size, 4, 64)), np.ones((i.size, 32))
+        return lambda: op(x, table, table, positions=i[:, None])
+
+    return of
 
 
 def cross_entropy(*shape: int) -> Callable[[np.ndarray], Callable[[], Any]]:
@@ -73,7 +76,8 @@ def groups(rows: bool) -> Callable[[np.ndarray], Callable[[], Any]]:
 
 
 CASES = {
-    "rotary": rotary,
+    "rotary": rotary(fa.rotary),
+    "rotary behind a norm": rotary(fa.rms_norm_rotary),
     "cross_entropy of many rows": cross_entropy(2000, 50),
     "cross_entropy of long rows": cross_entropy(5, 4000),
     "groups of rows": groups(rows=True),

@@ -162,7 +162,8 @@ def _sharing(op: Any, entry: str, named: dict[str, Any]) -> tuple[dict[str, Any]
         return free, ("mask", "sink", "share", *keeps)
     arrays, kept = arrays_of_entry(op, entry), (*op.apart, *(op.saves if forward else ()))
     free = tuple(n for n in arrays if op.roles.get(n, DATA).dtype == "same" and n not in kept)
-    return dict.fromkeys(results_of(op, entry), free), tuple(n for n in arrays if n not in free)
+    made = (n for n in results_of(op, entry) if n not in ("rstd", "dweight"))
+    return dict.fromkeys(made, free), tuple(n for n in arrays if n not in free)
 
 
 # --- options --------------------------------------------------------------------------------------
@@ -428,7 +429,7 @@ class _Arrays:
         shape = self.shapes.get(name, self.shape)
         values = draw.r.choice(_VALUES.get(name, ("plain",)))
         dtype = dtype_of(op, name, draw.dtype)
-        if op.family == "rotary" and name in op.saves:
+        if op.family == "rotary" and name in ("cos", "sin", "positions"):
             return self._angle(name)
         if self._is_saved(name):
             nothing = name == "divisor" and self.named.get("reduction") == "none"
@@ -888,7 +889,7 @@ def layout_free(request: Request, results: list[Any]) -> bool:
         if "groups" in named:
             return False
         return sum(shape[a] > 1 for a in axes) <= 1 and _repeats_once(request)
-    if op.family == "norms":
+    if "rstd" in op.saves:
         rows = rows_of(op, shape, named)
         if sum(rows.split[a] > 1 for a in rows.axes) > 1:
             return False
@@ -910,7 +911,7 @@ def _repeats_once(request: Request) -> bool:
 
 def order_free(request: Request) -> bool:
     """Whether that holds for another order of the axes in memory: kernels of norms choose by it."""
-    return fa.ops[request.op].family != "norms"
+    return "rstd" not in fa.ops[request.op].saves
 
 
 def other_parameter(request: Request, r: Random) -> Request | None:

@@ -15,7 +15,7 @@ from ..measure.norm_rows import Rows, rows_of, traits
 from ..ops.activations import softcap
 from ..ops.dropout import dropout
 from ..ops.engine import axes
-from ..ops.engine.fused import activation_op
+from ..ops.engine.fused import IDENTITY, activation_op
 from ..ops.engine.op import REQUIRED
 from . import gates
 
@@ -421,7 +421,10 @@ _OF_LOGS: Mapping[str, Callable[[Any, Any, Operations], Any]] = {
 
 def _rotary(op: Any, of: Named, m: Operations) -> tuple[Any, ...]:
     x, cos, sin, positions = of["x"], of["cos"], of["sin"], of["positions"]
+    if "eps" in of:
+        (x,) = _norm(op, {**of, "activation": IDENTITY}, m)
     ndim, axis = x.ndim, of["axis"] % x.ndim
+    cos, sin = (m.expanded(a, tuple(a.shape)) for a in (cos, sin))  # JAX's, if they were NumPy's
     if positions is not None:
         front = (1,) * (ndim - 1 - positions.ndim)
         cos, sin = (table[positions] for table in (cos, sin))

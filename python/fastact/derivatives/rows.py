@@ -35,7 +35,7 @@ def second(
         return None
     if op.name in _BY_VALUE and of.get("sink") is None and not of.get("softcap"):
         return _BY_VALUE[op.name](ddx["x"], incoming[0], of, m, wants_dy)
-    if "rstd" not in op.saves or "x" not in ddx or of["activation"] != "identity":
+    if "rstd" not in op.saves or "x" not in ddx or of.get("activation") != "identity":
         return None
     kind = _traits(op)
     if kind.gated or kind.drops or kind.given or (kind.moves and not of["training"]):
@@ -72,7 +72,9 @@ _ROUNDING = {4: -22, 8: -51}
 #: By what P' multiplies sums over a row, by the functor of src/common/norms/rows.h: for means, or
 #: for sums, of rows whose rstd is no constant.
 _FACTORS: Mapping[str, Callable[[Any, Named], Any]] = {
-    "L2Norm": lambda rstd, of: -rstd * (rstd * of["eps"] < 1 - 2.0**_ROUNDING[rstd.dtype.itemsize]),
+    "L2Norm": lambda rstd, of: (
+        -rstd * (rstd * of["eps"] < 1 - 2.0 ** _ROUNDING[rstd.dtype.itemsize])
+    ),
 }
 
 

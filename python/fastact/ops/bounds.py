@@ -667,9 +667,9 @@ class RotaryBounds:
 
     products: float = 3
 
-    def allowed(self, exact: Any, size: Any, dtype: Any) -> Any:
-        """Of y; size: |a cos| + |b sin|."""
-        error = self.products * unit_roundoff(dtype) * np.asarray(size)
+    def allowed(self, exact: Any, size: Any, dtype: Any, of_x: Any = 0.0) -> Any:
+        """Of y; size: |a cos| + |b sin|. of_x: the same of the errors of a and b."""
+        error = self.products * unit_roundoff(dtype) * (np.asarray(size) + of_x) + of_x
         return error + rounding(exact, dtype, error)
 
 
@@ -687,6 +687,17 @@ class DivergenceBounds:
         """Of y, or of a gradient; size: of its parts."""
         error = self.share * np.asarray(size)
         return error + rounding(exact, dtype, error)
+
+
+@dataclass(frozen=True)
+class NormRotaryBounds(NormBounds):
+    """Stated accuracy of a norm whose result is rounded, and then turned.
+
+    Rotary's bound, of an operand that is off by the norm's; backward the norm's, of a gradient that
+    is off by rotary's.
+    """
+
+    turned: RotaryBounds = RotaryBounds()
 
 
 @dataclass(frozen=True)

@@ -23,6 +23,7 @@ struct RotaryCall {
   int axis;                     // of the pairs
   bool turns_back;
   bool accumulate;  // what is written is added to
+  const char* op;   // whose name errors begin with; null: rotary
 };
 
 inline const char* problem_of_rotary(const void* given) {
@@ -57,6 +58,7 @@ constexpr Field kRotaryFields[] = {
     fields::out<&RotaryCall::data, RotaryCall::kOutB>("out_b").like("a"),
     fields::in<&RotaryCall::turns_back>("turns_back"),
     fields::in<&RotaryCall::accumulate>("accumulate"),
+    fields::in<&RotaryCall::op>("op").optional(),
 };
 constexpr CallTable kRotary = table_of_call<RotaryCall>("rotary", kRotaryFields, problem_of_rotary);
 

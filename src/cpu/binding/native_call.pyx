@@ -15,7 +15,8 @@ cdef const char* DEVICE_MODULE = "fastact._cuda"
 
 
 # What needs neither scratch nor the interpreter's lock: any thread may run it. It is given the
-# kernels, for another thread may choose an instruction set meanwhile.
+# kernels, for another thread may choose an instruction set meanwhile. Where there is a `run` too,
+# that one makes checks besides, and loops over parts run this one.
 ctypedef void (*FreeFunction)(const void*, const KernelTable*) noexcept nogil
 
 
@@ -356,7 +357,7 @@ cdef class NativeCall:
 
     cdef int go(self, void* stream) except -1:
         cdef const KernelTable* kernels = table
-        if self.remote is NULL and self.function.run_free is NULL:
+        if self.remote is NULL and self.function.run is not NULL:
             return self.function.run(self.memory, self.workspace, self.workspace_bytes)
         if self.remote is NULL:
             with nogil:

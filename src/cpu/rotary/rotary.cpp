@@ -184,6 +184,7 @@ bool has_valid_positions(const RotaryCall& call) {
   const int64_t item = item_size(positions.dtype), rows = call.data[Data::kCos].shape[0];
   int64_t index[kMaxAxes] = {};
   const char* at = positions.data;
+  if (is_empty(positions)) return true;
   for (;;) {
     const int64_t number = number_of(positions.dtype, at);
     if (number < 0 || number >= rows) return false;

@@ -8,6 +8,7 @@ cdef extern from "common/rotary/rotary.h" namespace "fastact" nogil:
 
     ctypedef struct RotaryCall:
         ArrayArgument[7] data
+        const char* op
 
 cdef extern from "cpu/rotary/rotary.h" namespace "fastact" nogil:
     ctypedef void (*TurnPairs)(const void*) noexcept
@@ -31,29 +32,34 @@ cdef int check_positions(const RotaryCall* call) except -1:
         are_valid = has_valid_positions(call[0])
     if not are_valid:
         raise ValueError(
-            f"fastact.rotary: positions must be from 0 to {call.data[kRotaryCos].shape[0] - 1}, "
-            f"rows of cos, got another number"
+            f"fastact.{'rotary' if call.op is NULL else text(call.op)}: positions must be from 0 "
+            f"to {call.data[kRotaryCos].shape[0] - 1}, rows of cos, got another number"
         )
     return 0
 
 
 cdef int run_rotary(const void* given, char* workspace, int64_t bytes) except -1:
-    cdef const RotaryCall* call = <const RotaryCall*>given
-    cdef int64_t size = operand_size(operand_of(&call.data[kRotaryA]))
-    cdef Rotary rotary
-    cdef int threads
-    if size == 0:
-        return 0
-    if call.data[kRotaryPositions].shape is not NULL:
-        check_positions(call)
-    prepare_rotary(&rotary, table, call[0])
-    threads = resolve_threads(2 * size)
+    cdef const KernelTable* kernels = table
+    if (<const RotaryCall*>given).data[kRotaryPositions].shape is not NULL:
+        check_positions(<const RotaryCall*>given)
     with nogil:
-        run_partitions(threads, partitions_of(rotary_partition, &rotary))
+        turn_pairs(given, kernels)
     return 0
 
 
+cdef void turn_pairs(const void* given, const KernelTable* kernels) noexcept nogil:
+    """Unchecked: a position that the table lacks is taken for its first or its last row."""
+    cdef const RotaryCall* call = <const RotaryCall*>given
+    cdef int64_t size = operand_size(operand_of(&call.data[kRotaryA]))
+    cdef Rotary rotary
+    if size == 0:
+        return
+    prepare_rotary(&rotary, kernels, call[0])
+    run_partitions(resolve_threads(2 * size), partitions_of(rotary_partition, &rotary))
+
+
 add_function(&kRotary, NULL, run_rotary)
+native_functions[<int>len(field_numbers) - 1].run_free = turn_pairs  # of loops over parts
 
 
 def rotary_addresses(str isa):

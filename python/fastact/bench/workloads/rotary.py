@@ -1,7 +1,7 @@
 """The benchmark of rotary embeddings, of tokens with heads of 128 elements.
 
 A call reads x and writes y; the angles of a token are the same for its heads. As models do it, the
-whole head is turned, as halves and as neighbours.
+whole head is turned, as halves and as neighbours. Behind a norm backward reads x, too.
 """
 
 from __future__ import annotations
@@ -15,6 +15,10 @@ from .work import BYTES, ITEM, Asked, Case, Family
 _HEAD = 128
 
 
+def _is_normed(op: Any) -> bool:
+    return "weight" in op.saves
+
+
 def _cases(asked: Asked) -> list[Case]:
     found = []
     for size in asked.sizes or (BYTES // 2 // ITEM[asked.dtype],):
@@ -22,9 +26,10 @@ def _cases(asked: Asked) -> list[Case]:
         head = min(_HEAD, columns)
         shape = tokens, columns // head, head
         small = tokens * head * ITEM[asked.dtype]  # cosines and sines
-        found.append(asked.case(shape, 2, small=small))
+        accesses = 2 + (_is_normed(asked.op) and not asked.forward)
+        found.append(asked.case(shape, accesses, small=small))
         label = f"{shape_label(shape)}, interleaved"
-        found.append(asked.case(shape, 2, label, small=small, options={"interleaved": True}))
+        found.append(asked.case(shape, accesses, label, small=small, options={"interleaved": True}))
     return found
 
 
@@ -36,8 +41,10 @@ def _prepared(case: Case, arrays: dict[str, Any]) -> dict[str, Any]:
 # --- the same by torch and jax --------------------------------------------------------------------
 
 
-def _formula(case: Case, stack: Callable[..., Any], join: Callable[..., Any]) -> Any:
-    def turned(x: Any, cos: Any, sin: Any) -> Any:
+def _formula(case: Case, stack: Callable[..., Any], join: Callable[..., Any], norm: Any) -> Any:
+    def turned(x: Any, cos: Any, sin: Any, weight: Any = None) -> Any:
+        if _is_normed(case.op):
+            x = norm(x, x.shape[-1:], weight, 1e-6)
         if case.options.get("interleaved"):
             a, b = x[..., ::2], x[..., 1::2]
             return stack((a * cos - b * sin, b * cos + a * sin), -1).reshape(x.shape)
@@ -48,10 +55,15 @@ def _formula(case: Case, stack: Callable[..., Any], join: Callable[..., Any]) ->
     return turned
 
 
+def _rms_norm(x: Any, shape: Any, weight: Any, eps: float) -> Any:
+    return x / ((x * x).mean(-1, keepdims=True) + eps) ** 0.5 * weight
+
+
 ROTARY = Family(
     _cases,
-    lambda torch, case: _formula(case, torch.stack, torch.cat),
+    lambda torch, case: _formula(case, torch.stack, torch.cat, torch.nn.functional.rms_norm),
+    optional=("weight",),
     prepared=_prepared,
     constant=frozenset({"cos", "sin"}),
-    jax=lambda jax, case: _formula(case, jax.numpy.stack, jax.numpy.concatenate),
+    jax=lambda jax, case: _formula(case, jax.numpy.stack, jax.numpy.concatenate, _rms_norm),
 )

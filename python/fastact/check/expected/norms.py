@@ -117,6 +117,13 @@ def expected(case: Case) -> dict[str, Expected]:
     return _Norm(case).found()
 
 
+def gradients(case: Case, dy: Any, of_dy: Any) -> dict[str, Expected]:
+    """The same of backward, of another dy than the case's, which is off by of_dy."""
+    norm = _Norm(case)
+    norm.arrays["dy"], norm.of_dy = dy, of_dy
+    return norm.found()
+
+
 class _Gate:
     """A gate's activation A and its slope, and how the errors of products with them grow.
 
@@ -160,7 +167,8 @@ class _Norm:
         self.case, self.op, self.kind, self.dtype = case, case.op, traits(case.op), case.dtype
         self.rows: Rows = rows_of(case.op, case.shape, case.given)
         activation = case.option("activation")
-        self.name: str = getattr(activation, "name", activation)
+        self.name: str = getattr(activation, "name", activation or IDENTITY)
+        self.of_dy: Any = 0.0
         names = ("x", "dy", "weight", "bias", "mean", "rstd", "running_mean", "running_var")
         self.arrays = {k: case.array(k) for k in names if case.has(k)}
         self.dtypes = {k: self.arrays[k].dtype for k in self.kind.weights if k in self.arrays}
@@ -332,7 +340,7 @@ class _Norm:
         """As the oracle's, and dgate; exact : of the gradient of y, and of x that was gated."""
         gate = self.gate
         if gate is None:
-            return self.oracle.gradients(e, to)
+            return self.oracle.gradients(e, to, self.of_dy)
         if self.of_x is None:
             dy, (p, of_p) = e.dy, gate.gated(e.dy)
             e = replace(e, dy=p)

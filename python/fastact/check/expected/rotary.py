@@ -2,34 +2,87 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import Any
+
 import numpy as np
 
 from ...measure.cases import Case
-from ...ops.bounds import computed_in
+from ...ops.bounds import RotaryBounds, computed_in
 from .. import reference
+from . import norms
 from .common import Expected, info_of, wide, widened
 
 
 def expected(case: Case) -> dict[str, Expected]:
-    """y, or dx."""
-    back = case.entry == "backward"
-    x = widened(case, "dy" if back else "x")
-    axis, named = case.option("axis") % x.ndim, {"interleaved": case.option("interleaved")}
-    cos, sin = (_angles(case, name, x.shape, axis) for name in ("cos", "sin"))
-    exact = reference.rotary(x, cos, -sin if back else sin, axis, **named)
-    size = reference.rotary(np.abs(x), np.abs(cos), np.abs(sin), axis, signed=False, **named)
-    count = 2 * cos.shape[axis]
-    turned = (
-        np.arange(x.shape[axis]).reshape([-1 if i == axis else 1 for i in range(x.ndim)]) < count
-    )
-    tiny = 4 * float(info_of(computed_in(case.dtype)).smallest_subnormal)
-    error = np.where(turned, case.op.bounds.allowed(exact, size, case.dtype) + tiny, 0.0)
-    most = float(info_of(computed_in(case.dtype)).max) / 4
-    judged = np.isfinite(exact) & ((size < most) | ~turned)
-    missing = _is_missing(case, x.shape, axis)
-    if missing is None:
-        return {case.results[0]: Expected(exact, error, False, judged)}
-    return {case.results[0]: Expected(exact, error, False, judged & ~missing, missing & turned)}
+    """y, or the gradients."""
+    if "rstd" in case.op.saves:
+        return _normed(case)
+    turn = _Turn(case)
+    found = turn.of(widened(case, "dy" if turn.back else "x"), case.op.bounds)
+    return {case.results[0]: found}
+
+
+class _Turn:
+    """The pairs of a call, and how they are turned."""
+
+    def __init__(self, case: Case) -> None:
+        self.case, self.back = case, case.entry == "backward"
+        self.axis = case.option("axis") % len(case.shape)
+        cos, sin = (_angles(case, name, case.shape, self.axis) for name in ("cos", "sin"))
+        self.cos, self.sin = cos, -sin if self.back else sin
+        place = np.arange(case.shape[self.axis])
+        self.turned = np.expand_dims(
+            place < 2 * cos.shape[self.axis], tuple(range(1, len(case.shape) - self.axis))
+        )
+        self.missing = _is_missing(case, case.shape, self.axis)
+
+    def _value(self, x: Any) -> Any:
+        interleaved = self.case.option("interleaved")
+        return reference.rotary(x, self.cos, self.sin, self.axis, interleaved=interleaved)
+
+    def _size(self, x: Any) -> Any:
+        """The magnitudes that each element adds up."""
+        cos, sin, interleaved = abs(self.cos), abs(self.sin), self.case.option("interleaved")
+        return reference.rotary(
+            np.abs(x), cos, sin, self.axis, signed=False, interleaved=interleaved
+        )
+
+    def of(self, x: Any, bounds: RotaryBounds, of_x: Any = 0.0) -> Expected:
+        """What becomes of x, which is off by of_x."""
+        dtype = self.case.dtype
+        exact, size, of_x = self._value(x), self._size(x), self._size(0.0 * x + of_x)
+        info = info_of(computed_in(dtype))
+        error = bounds.allowed(exact, size, dtype, of_x) + 4 * float(info.smallest_subnormal)
+        error = np.where(self.turned, error, of_x)
+        judged = np.isfinite(exact) & ((size < float(info.max) / 4) | ~self.turned)
+        if self.missing is None:
+            return Expected(exact, error, False, judged)
+        missing = self.missing & self.turned
+        return Expected(exact, error, False, judged & ~self.missing, missing)
+
+
+def _normed(case: Case) -> dict[str, Expected]:
+    """Of a norm that is turned; nothing of a casting but "exact"."""
+    if case.option("casting") not in (None, "exact"):
+        return {}
+    turn, turned = _Turn(case), case.op.bounds.turned
+    if not turn.back:
+        found = norms.expected(case)
+        n = found["y"]
+        judged = True if n.judged is None else n.judged
+        tiny = 4 * float(info_of(computed_in(case.dtype)).smallest_subnormal)
+        y = turn.of(np.where(judged, n.exact, 0.0), turned, n.allowed + tiny)
+        of_row = np.broadcast_to(judged, case.shape).all(turn.axis, keepdims=True)
+        nan = n.nan if y.nan is None else n.nan | y.nan
+        return {**found, "y": replace(y, judged=y.judged & of_row, nan=nan)}
+    p = turn.of(widened(case, "dy"), turned)
+    found = norms.gradients(case, p.exact, p.allowed)
+    if turn.missing is not None and turn.missing.any():
+        dx = found["dx"]
+        found = {"dx": replace(dx, judged=dx.judged & ~turn.missing)}
+    fits = bool(np.all(p.judged if turn.missing is None else p.judged | turn.missing))
+    return {name: replace(one, judged=one.judged & fits) for name, one in found.items()}
 
 
 def _positions(case: Case, shape: tuple[int, ...], axis: int) -> np.ndarray | None:

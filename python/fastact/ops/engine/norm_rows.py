@@ -36,6 +36,14 @@ NormOut: TypeAlias = A | tuple[A | None, *tuple[Array | None, ...]] | None
 AddNormOut: TypeAlias = tuple[A | None, A | None, *tuple[Array | None, ...]] | None
 
 
+def read_casting(where: str, options: SimpleNamespace) -> None:
+    """Make of `casting` and `weight_offset` what kernels are told."""
+    offset, options.casts = validate.choice(where, "casting", options.casting, CASTINGS)
+    if options.weight_offset is not None:
+        offset = validate.number(where, "weight_offset", options.weight_offset)
+    options.weight_offset = offset
+
+
 class Rows(NamedTuple):
     """The normalization rows of a call: which elements share statistics, and which parameters.
 
@@ -348,10 +356,7 @@ class Norm(Quantizes, CachedOp[P, R]):
 
     def _check_options(self, where: str, options: SimpleNamespace) -> None:
         if self.has_casting:
-            offset, options.casts = validate.choice(where, "casting", options.casting, CASTINGS)
-            if options.weight_offset is not None:
-                offset = validate.number(where, "weight_offset", options.weight_offset)
-            options.weight_offset = offset
+            read_casting(where, options)
 
 
 def norm(

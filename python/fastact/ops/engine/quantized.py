@@ -11,13 +11,12 @@ greatest of all, and for the codes.
 
 from __future__ import annotations
 
-import itertools
 import math
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property, partial
 from importlib import import_module
-from typing import Any, Literal, NamedTuple, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 
@@ -25,6 +24,7 @@ from ... import _cpu
 from ..._cpu import View
 from ...interop import foreign, handlers, validate
 from ...interop.frameworks import IMMUTABLE, framework_of, namespace, see
+from .parts import Part, Parts, begin_of, cut, part_of
 from .step import Step
 
 CodeType: TypeAlias = Literal["int8", "float8_e4m3fn"]
@@ -44,9 +44,6 @@ _FEW_ROWS = 64
 
 #: What shares a scale, by its name; a number is as many neighbours of a row.
 _PER = {name: name for name in ("row", "tensor")}
-
-#: What a part has: along some axes, from where on and how much.
-Part = Mapping[int, tuple[int, int]]
 
 
 class Quantizes:
@@ -324,7 +321,7 @@ class _Quantized:
 
     # --- the parts --------------------------------------------------------------------------------
 
-    def _parts(self) -> list[_Parts]:
+    def _parts(self) -> list[Parts]:
         """Of at most so many elements: some rows each, or a part of the rows."""
         threads, last = _cpu.get_thread_limit(), self.last
         most, self.threads = _PART * threads, 1
@@ -335,32 +332,13 @@ class _Quantized:
             self.threads = threads
         free = {*self.op._parts_along(self.now)}
         order = sorted((axis for axis in self.order if axis in free), key=lambda a: a == last)
-        lengths = list(self.shape)
-        for axis in order:
-            length = max(most // (math.prod(lengths) // lengths[axis]), 1)
-            if axis == last:
-                unit = self.block or _FEW_ROWS
-                length = max(length // unit, 1) * unit
-            lengths[axis] = min(lengths[axis], length)
-        self.part = tuple(lengths)
-        counts = {a: -(-n // lengths[a]) for a, n in enumerate(self.shape) if lengths[a] < n}
-        if not counts:
+        self.part, found = cut(self.shape, order, most, {last: self.block or _FEW_ROWS})
+        if self.part == self.shape:
             self.threads = 1
-            return [_Parts({})]
-        *outer, inner = sorted(counts, key=counts.__getitem__)
-        spans = [_spans(self.shape[a], lengths[a]) for a in outer]
-        length, whole = lengths[inner], self.shape[inner]
-        rest = whole % length
-        found = []
-        for at in itertools.product(*spans):
-            others = dict(zip(outer, at, strict=True))
-            found.append(_Parts(others, inner, 0, length, whole // length))
-            if rest:
-                found.append(_Parts(others, inner, whole - rest, rest, 1))
         return found
 
     def _for_each(
-        self, parts: Sequence[_Parts], threads: int, work: Callable[[Part, int], None]
+        self, parts: Sequence[Parts], threads: int, work: Callable[[Part, int], None]
     ) -> None:
         """Work for each part, by so many threads at most, each with its share of scratch arrays."""
         for some in parts:
@@ -437,10 +415,10 @@ class _Quantized:
         """What the op makes of a part."""
         now, (first, *others) = self.now, self.op.results
         outer = self.order[0]
-        data = {name: _cut(view, part) for name, view in self.data.items()}
-        made = {name: _cut(self.made[name][0], part) for name in others}
+        data = {name: part_of(view, part) for name, view in self.data.items()}
+        made = {name: part_of(self.made[name][0], part) for name in others}
         if self.widens:
-            wide = {n: _begin(self._own(v, outer, thread), part) for n, v in self.wide.items()}
+            wide = {n: begin_of(self._own(v, outer, thread), part) for n, v in self.wide.items()}
             if others:  # the sum is rounded: x, to which nothing more is added
                 x, residual = data
                 self.call.run("widen", **data, **made, y=wide[x])
@@ -452,7 +430,7 @@ class _Quantized:
             data = wide
         now.views.update(data)
         now.shapes = self.op._shapes(self.call, now.options)
-        y = _begin(self._own(self.y, outer, thread), part)
+        y = begin_of(self._own(self.y, outer, thread), part)
         now.made = {n: (view, None, None) for n, view in {first: y, **made}.items()}
         now.spec.compute(now)
         return y
@@ -476,7 +454,7 @@ class _Quantized:
         if self.per != "tensor":
             first, length = part.get(last, (0, self.shape[-1]))
             along = (first // self.block, length // self.block) if self.block else (0, 1)
-            view = _cut(view, {**part, last: along})
+            view = part_of(view, {**part, last: along})
         view = view.with_axes(tuple(range(view.ndim, rows.ndim)))
         return view.broadcast_to((*rows.shape[:-1], 1))
 
@@ -488,11 +466,11 @@ class _Quantized:
             x=rows,
             reduced=(rows.ndim - 1,),
             scale=self._scales(part, rows),
-            codes=self._rows(_cut(self.made["codes"][0], part), pieces),
+            codes=self._rows(part_of(self.made["codes"][0], part), pieces),
             format=self.format,
         )
 
-    def _find_scales(self, parts: Sequence[_Parts]) -> None:
+    def _find_scales(self, parts: Sequence[Parts]) -> None:
         """In a pass of its own: the peaks of rows, over all parts that have some of them."""
         is_whole = self.per == "tensor"
         outer = (self.part if is_whole else self.shape)[:-1]
@@ -505,7 +483,7 @@ class _Quantized:
         def find(part: Part, thread: int) -> None:
             rows = self._value(part, thread).split_axis(self.last, self._pieces)
             at = {axis: span for axis, span in part.items() if axis != self.last}
-            own = _begin(self._own(peaks, 0, thread), at) if is_whole else _cut(peaks, at)
+            own = begin_of(self._own(peaks, 0, thread), at) if is_whole else part_of(peaks, at)
             self.call.run("peak", x=rows, reduced=(rows.ndim - 1,), peak=own)
 
         self._for_each(parts, threads, find)
@@ -515,39 +493,6 @@ class _Quantized:
         self.call.run(
             "quantize", x=peaks, reduced=reduced, scale=scale, codes=None, format=self.format
         )
-
-
-class _Parts(NamedTuple):
-    """Parts of one length along an axis, one after the other; none: one part.
-
-    others : what all of them have of other axes.
-    """
-
-    others: Part
-    axis: int | None = None
-    first: int = 0
-    length: int = 0
-    number: int = 1
-
-    def of(self, work: Callable[[Part, int], None], i: int, thread: int) -> None:
-        """Do a thread's work of one of them."""
-        own = {} if self.axis is None else {self.axis: (self.first + i * self.length, self.length)}
-        work({**self.others, **own}, thread)
-
-
-def _spans(whole: int, length: int) -> list[tuple[int, int]]:
-    return [(first, min(length, whole - first)) for first in range(0, whole, length)]
-
-
-def _cut(view: View, part: Part) -> View:
-    for axis, (first, length) in part.items():
-        view = view.sliced(axis, first, 1, length)
-    return view
-
-
-def _begin(view: View, part: Part) -> View:
-    """Cut a scratch array to what a part has."""
-    return _cut(view, {axis: (0, length) for axis, (_, length) in part.items()})
 
 
 def _dtype_of(array: Any, name: str) -> Any:

@@ -75,7 +75,60 @@ def _pairs_of(
     return Pairs(axis, count, each, rows, of_cos if has_table and of_cos else each, angles)
 
 
-class Rotary(CachedOp[P, R]):
+class Turning(CachedOp[P, R]):
+    """An op with pairs of elements that are turned by angles."""
+
+    unsaved = ("positions",)
+    roles = MappingProxyType({"cos": _ANGLE, "sin": _ANGLE, "positions": _POSITIONS})
+    shapes: Mapping[str, str | None] = MappingProxyType(
+        {"cos": "pairs", "sin": "pairs", "positions": "rows"}
+    )
+    spreads = ("cos", "sin", "positions")
+
+    def _pairs(self, call: Any, options: SimpleNamespace) -> Pairs:
+        views = call.views
+        name, first = next(iter(views.items()))
+        angles = views.get("cos"), views.get("sin"), views.get("positions")
+        return _pairs_of(call.where, name, first.shape, options, angles)
+
+    def _angles(self, now: Step, of: Pairs, name: str) -> dict[str, View | None]:
+        """Cosines, sines and positions as the native function takes them.
+
+        name : the array whose pairs these are.
+        """
+        where, (cos, sin, positions) = now.where, of.angles
+        validate.has_dtype(where, "sin", sin, "same", "cos", cos)
+        if positions is not None:
+            axes.check_repeats(where, "positions", positions.shape, of.rows, f"{name}'s rows")
+            positions = axes.repeated(positions, of.rows).with_axes((of.axis,))
+        else:
+            axes.check_repeats(where, "cos", cos.shape, of.each, f"{name}'s pairs")
+            cos, sin = axes.repeated(cos, of.each), axes.repeated(sin, of.each)
+        return {"cos": cos, "sin": sin, "positions": positions}
+
+    def _turn(
+        self,
+        now: Step,
+        of: Pairs,
+        angles: Mapping[str, View | None],
+        x: View,
+        y: View,
+        *,
+        turns_back: bool,
+        accumulate: bool = False,
+    ) -> None:
+        """Turn the pairs of x into y, or add them to it; all others go there as they are."""
+        interleaved = now.options.interleaved
+        a, b, rest = of.parts(x, interleaved)
+        out_a, out_b, out_rest = of.parts(y, interleaved)
+        arrays: Any = {"a": a, "b": b, "axis": of.axis, **angles, "out_a": out_a, "out_b": out_b}
+        arrays |= {"turns_back": turns_back, "accumulate": accumulate, "op": self.name}
+        now.call.run("rotary", **arrays)
+        if rest.size and (rest.address != out_rest.address or accumulate):
+            now.call.run("broadcast", x=rest, y=out_rest, accumulate=accumulate)
+
+
+class Rotary(Turning[P, R]):
     """A rotary embedding of one array, or of several that share cosines and sines, and backward.
 
     several : the same of a tuple of arrays. It serves calls of this op, and is none by itself.
@@ -83,12 +136,6 @@ class Rotary(CachedOp[P, R]):
 
     bounds = RotaryBounds()
     saves = ("cos", "sin", "positions")
-    unsaved = ("positions",)
-    roles = MappingProxyType({"cos": _ANGLE, "sin": _ANGLE, "positions": _POSITIONS})
-    shapes: Mapping[str, str | None] = MappingProxyType(
-        {"cos": "pairs", "sin": "pairs", "positions": "rows"}
-    )
-    spreads = ("cos", "sin", "positions")
     takes_several = True
 
     def __init__(self, function: Callable[P, R], several: Callable[..., Any] | None = None) -> None:
@@ -112,10 +159,7 @@ class Rotary(CachedOp[P, R]):
         self._enter_points(call, signature_of(call, incoming, self.saves))
 
     def _shapes(self, call: Any, options: SimpleNamespace) -> Pairs:
-        views = call.views
-        name, first = next(iter(views.items()))
-        angles = views.get("cos"), views.get("sin"), views.get("positions")
-        return _pairs_of(call.where, name, first.shape, options, angles)
+        return self._pairs(call, options)
 
     def forward(self, *args: P.args, **kwargs: P.kwargs) -> tuple[R, tuple[Any, ...]]:
         """What calling the op gives, and what `backward` needs: the angles alone.
@@ -129,7 +173,7 @@ class Rotary(CachedOp[P, R]):
         """
 
     def _run_forward(self, now: Step) -> None:
-        self._turn(now, self._arrays, self.results, turns_back=False)
+        self._turn_all(now, self._arrays, self.results, turns_back=False)
 
     def backward(
         self,
@@ -175,45 +219,27 @@ class Rotary(CachedOp[P, R]):
         """
 
     def _run_backward(self, now: Step) -> None:
-        self._turn(now, self._incoming, self.gradients, turns_back=True)
+        self._turn_all(now, self._incoming, self.gradients, turns_back=True)
 
     # --- kernels ----------------------------------------------------------------------------------
 
-    def _turn(
+    def _turn_all(
         self, now: Step, names: tuple[str, ...], made: tuple[str, ...], *, turns_back: bool
     ) -> None:
         """Turn each array of these names, once all of them are checked."""
         where, views = now.where, now.views
-        validate.has_dtype(where, "sin", views["sin"], "same", "cos", views["cos"])
         written = [(name, view) for name, view in zip(names, map(now.view, made), strict=True)]
         for i, (name, out) in enumerate(written):
             if out is not None:  # it may be its own array alone
                 others = {n: views[n] for n in names if n != name}
                 validate.apart(where, validate.out_name(i, names), out, others)
-        calls = [self._call_of(now, name, out) for name, out in written if out is not None]
-        for arrays, (rest, out_rest) in calls:
-            now.run("rotary", turns_back=turns_back, **arrays)
-            if rest.size and (rest.address != out_rest.address or now.adds("")):
-                now.call.run("broadcast", x=rest, y=out_rest, accumulate=now.adds(""))
-
-    def _call_of(self, now: Step, name: str, out: View) -> tuple[dict[str, Any], tuple[View, View]]:
-        """The arrays of the native function, and what is copied."""
-        where, view, options = now.where, now.views[name], now.options
-        cos, sin, positions = now.shapes.angles
-        of = _pairs_of(where, name, view.shape, options, now.shapes.angles)
-        if positions is not None:
-            axes.check_repeats(where, "positions", positions.shape, of.rows, f"{name}'s rows")
-            positions = axes.repeated(positions, of.rows).with_axes((of.axis,))
-        else:
-            axes.check_repeats(where, "cos", cos.shape, of.each, f"{name}'s pairs")
-            cos, sin = axes.repeated(cos, of.each), axes.repeated(sin, of.each)
-        a, b, rest = of.parts(view, options.interleaved)
-        out_a, out_b, out_rest = of.parts(out, options.interleaved)
-        arrays = {
-            **{"a": a, "b": b, "axis": of.axis, "cos": cos, "sin": sin},
-            **{"positions": positions, "out_a": out_a, "out_b": out_b},
-        }
-        return arrays, (rest, out_rest)
+        calls = []
+        for name, out in written:
+            if out is not None:
+                of = _pairs_of(where, name, views[name].shape, now.options, now.shapes.angles)
+                calls.append((of, self._angles(now, of, name), views[name], out))
+        for each in calls:
+            self._turn(now, *each, turns_back=turns_back, accumulate=now.adds(""))
 
     # --- several arrays ---------------------------------------------------------------------------
 
