@@ -420,8 +420,8 @@ axis : int or tuple of int, default -1
 channel_axis : int, default 1
     The axis of the channels: 1 for NCHW, -1 for channels last.{batch}
 eps : float, default {eps}
-    Added to {added_to}; not negative. With 0, rstd is infinite where it leaves float32 (float64), as
-    for a row of zeros.
+    Added to {added_to}; not negative. With 0, rstd is infinite where it leaves float32 (float64),
+    as for a row of zeros.
 weight_offset : float, optional
     Added to the weight, in the type in which x is computed; by default 0, with "gemma" 1.
 casting : {{"exact", "llama", "gemma"}}, default "exact"
