@@ -386,6 +386,11 @@ struct GradientPieces {
 void widen(const ReduceTable& table, int dtype, const char* from, int64_t stride, int64_t n,
            double* to) {
   const int64_t item = item_size(dtype);
+  if (stride == 0 && n > 1) {  // one number, a gradient's of a row
+    widen(table, dtype, from, item, 1, to);
+    std::fill_n(to + 1, n - 1, *to);
+    return;
+  }
   if (((reinterpret_cast<uintptr_t>(from) | uintptr_t(stride)) & uintptr_t(item - 1)) == 0)
     return table.widen[dtype](from, stride, n, to);
   alignas(64) char packed[kPiece * sizeof(double)];
