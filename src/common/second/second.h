@@ -138,8 +138,8 @@ struct SecondOfNorm {
   }
 };
 
-// y in the place of `saved`. An element whose y is 0 takes no part, as in the backward: its u and dy
-// may be infinite or NaN.
+// y in the place of `saved`. An element whose y is 0 takes no part, as in the backward: its u and
+// dy may be infinite or NaN.
 template <class C>
 struct SecondOfSoftmax {
   static constexpr int kSums = 2;
