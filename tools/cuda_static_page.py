@@ -79,7 +79,9 @@ class Row:
         case = self.case
         rows = case.op.family == "norms" and case.direction == "backward"
         is_16_bit = ITEM[case.dtype] == 2
-        few_terms = case.label.endswith("× 3, axis 1") and (case.op.name == "average" or is_16_bit)
+        few_terms = case.label.endswith("× 3, axis 1") and (
+            "dweights" in case.op.gradients or is_16_bit
+        )
         keys_from_host = case.op.family == "dropout"
         return (rows and "channels" not in case.label) or few_terms or keys_from_host
 
