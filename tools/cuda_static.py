@@ -155,7 +155,9 @@ def executed(
     trace, nbytes = traced(kernel, case, launch, launches)
     far, near, flying = trace.loads()
     resident = resident_blocks(launch.threads, kernel.registers, launch.shared + kernel.shared)
-    elements = case.size / (launch.grid * launch.threads) or 1
+    instructions = trace.count() / (case.size / (launch.grid * launch.threads) or 1)
+    if nbytes and instructions < 1:
+        raise ValueError(f"{kernel.title}: its way leaves out the elements")
     return Executed(
         kernel=kernel.title,
         call=case.name,
@@ -163,7 +165,7 @@ def executed(
         registers=kernel.registers,
         threads=min(resident, math.ceil(launch.grid / MULTIPROCESSORS)) * launch.threads,
         flying=flying,
-        instructions=trace.count() / elements,
+        instructions=instructions,
         rounds=(far, near),
         bytes=nbytes,
         made=made,

@@ -68,7 +68,7 @@ class Check:
     header, left : of the table of its rows: the columns' names; so many columns on the left hold
     names.
     legend : what the columns mean.
-    of : the class, or classes, of the bounds that ops of this kind state.
+    of, but : the class, or classes, of the bounds that ops of this kind state, and of which not.
     summary : Markdown that says the gist of many rows.
     gist : the largest errors among an op's rows beside what is allowed, by what they are of.
     allowed : the largest error that a column may have, where that is not 1.
@@ -82,10 +82,12 @@ class Check:
     summary: Callable[[list[list[str]]], str] | None = None
     gist: Callable[[Any, list[list[str]]], dict[str, str]] | None = None
     allowed: Mapping[str, float] = field(default_factory=dict)
+    but: tuple[type, ...] = ()
 
     def knows(self, op: Any) -> bool:
         """Whether an op is of this kind."""
-        return isinstance(getattr(op, "bounds", None), self.of)
+        bounds = getattr(op, "bounds", None)
+        return isinstance(bounds, self.of) and not isinstance(bounds, self.but)
 
 
 @dataclass(frozen=True)
@@ -108,6 +110,7 @@ def check_by_cases(
     columns: Mapping[str, float],
     legend: str,
     of: type | tuple[type, ...],
+    but: tuple[type, ...] = (),
 ) -> Check:
     """A check whose table has the worst errors over cases.
 
@@ -154,7 +157,7 @@ def check_by_cases(
                 report.fail(f"{' '.join(case)}: {column} {error:.4g}, allowed {allowed:g}")
 
     header = ["op", *names, "by", *columns]
-    return Check(run, header, len(names) + 2, legend, of=of, allowed=columns)
+    return Check(run, header, len(names) + 2, legend, of=of, allowed=columns, but=but)
 
 
 def add_rows(

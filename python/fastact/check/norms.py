@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from ..measure import shapes
 from ..measure.cases import RESULTS
 from ..measure.norm_rows import rows_of, traits
-from ..ops.bounds import NormBounds
+from ..ops.bounds import NormBounds, NormRotaryBounds
 from ..ops.engine.fused import IDENTITY
 from .common import (
     ErrorRow,
@@ -189,4 +189,5 @@ CHECK = check_by_cases(
     {"y": 1, "dx": 1, "dweight": 1, "dbias, dgate": 1},
     _LEGEND,
     of=NormBounds,
+    but=(NormRotaryBounds,),  # which wants angles
 )
