@@ -23,12 +23,12 @@ def _cases(asked: Asked) -> list[Case]:
 
 
 def _torch(torch: Any, case: Case) -> Callable[..., Any]:
-    def kl(x: Any, t: Any) -> Any:
-        return torch.nn.functional.kl_div(x, t, reduction="none", log_target=True).sum(-1)
+    def kl(log_q: Any, log_p: Any) -> Any:
+        return torch.nn.functional.kl_div(log_q, log_p, reduction="none", log_target=True).sum(-1)
 
-    def js(x: Any, t: Any) -> Any:
-        m = torch.logaddexp(x, t) - 0.6931471805599453
-        return (kl(m, t) + kl(m, x)) / 2
+    def js(log_q: Any, log_p: Any) -> Any:
+        log_m = torch.logaddexp(log_q, log_p) - 0.6931471805599453
+        return (kl(log_m, log_p) + kl(log_m, log_q)) / 2
 
     return {"kl_div": kl, "js_div": js}[case.op.name]
 
