@@ -207,3 +207,9 @@ def test_torch_differentiates_it(interleaved):
     assert torch.equal(compiled(x, weight), call(x, weight))
     with pytest.raises(TypeError, match="cos gets no gradient"):
         OP(x, cos.clone().requires_grad_(), sin)
+
+
+def test_an_axis_without_pairs_in_many_parts():
+    x = np.random.default_rng(0).normal(size=(80, 1, 500)).astype(np.float32)
+    none = np.ones((80, 0, 500), np.float32)
+    assert_same_bits(fa.rms_norm_rotary(x, none, none, axis=1), fa.rms_norm(x, axis=1))

@@ -392,7 +392,7 @@ class _Arrays:
         leads = saved in self.takes and op.roles.get(saved, DATA).dtype == DATA.dtype
         name = saved if leads else self.takes[0]
         name = "dy" if self.bare else name
-        family = "reductions" if is_sum(op) else op.family
+        family = "reductions" if is_sum(op) else "norms" if "rstd" in op.saves else op.family
         leaders = _LEADERS.get(family, _ANY_LEADER)
         kinds = leaders if self.entry == "call" or family != "gates" else None
         if kinds is None or (self.back and not is_sum(op)):

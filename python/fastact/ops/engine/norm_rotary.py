@@ -111,7 +111,8 @@ class NormRotary(Turning[P, R]):
         def work(part: Part, _: int) -> None:
             into, saved = part_of(y, part), None if rstd is None else part_of(rstd, part)
             now.run("norm_forward", x=part_of(x, part), y=into, rstd=saved, parameters=())
-            self._turn(now, of, _angles_of(angles, part), into, into, turns_back=False)
+            if of.length:
+                self._turn(now, of, _angles_of(angles, part), into, into, turns_back=False)
 
         threads, most = 1, _PART_OF_GPU
         if not now.call.is_on_gpu:
