@@ -132,3 +132,13 @@ def test_gradient_of_few_weighted_terms_in_place(device):
     held = device.of(x)
     fa.var.backward(device.of(dy), held, weights=device.of(weights), out=held)
     np.testing.assert_allclose(device.numpy(held), expected, rtol=1e-6)
+
+
+def test_gradient_of_few_touching_terms_in_place(device):
+    """Neighbours' terms are stored by a warp together, when all were read."""
+    x, where = np.asfortranarray(draw(np.float16, (5, 2))), np.ones((5, 2), bool)
+    dy = np.ones(2, np.float16)
+    expected = fa.nanvar.backward(dy, x, axis=0, where=where)
+    held = device.of(x)
+    fa.nanvar.backward(device.of(dy), held, axis=0, where=device.of(where), out=held)
+    np.testing.assert_allclose(device.numpy(held), expected, rtol=2e-3)

@@ -332,7 +332,7 @@ FASTACT_DEVICE void put_terms(const FewGradientsOf& few, int array, int64_t resu
   const bool is_there = result < few.results;
   if (few.touch[array - FewRoles::kDx] && !accumulate) {
     const int mine = int(threadIdx.x) * terms, first = mine - lane * terms;
-    __syncwarp();
+    __syncthreads();  // all have read their terms, which may lie where the numbers go
     if (is_there) {
 #pragma unroll
       for (int r = 0; r < most; ++r)
