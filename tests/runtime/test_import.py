@@ -43,8 +43,9 @@ between = time.process_time()
 import fastact
 print((time.process_time() - between) / (between - start))
 """
-    runs = [run_python(code, PYTHONDONTWRITEBYTECODE="") for _ in range(5)]  # the first compiles
-    assert min(float(done.stdout) for done in runs) < OWN_SHARE
+    # The first compiles, and on a machine that does other work many are slow: one has to be quick.
+    runs = (run_python(code, PYTHONDONTWRITEBYTECODE="") for _ in range(20))
+    assert any(float(done.stdout) < OWN_SHARE for done in runs)
 
 
 def test_isa_is_chosen_and_forced():
