@@ -266,7 +266,7 @@ LEGENDS = {
     "Models of transformers": """\
 Small models of random weights, as transformers has them (torch) and with the layers that
 `fastact.torch.transformers.kernelize` puts in (fastact): norms, gates, gated feed-forward layers.
-Products of matrices, attention and what is scanned are torch's on both sides. Times are medians;
+Products of matrices, attention and scans are torch's on both sides. Times are medians;
 both sides take turns on as many threads. × torch: torch's time over fastact's; above 1, fastact is
 faster. An error is the root of the mean square of the logits' distance from the same weights'
 logits in float64, over the root of the mean square of those.""",
