@@ -339,3 +339,9 @@ def _products(code, entry, register):
     inside = {a for part in functions(code, entry) for loop in loops(part, set(part)) for a in loop}
     names = ("mulps", "mulpd")
     return sum(code[a].name.lstrip("v") in names and register in code[a].operands for a in inside)
+
+
+def test_a_sine_that_is_missing_is_told_of_tensors_without_data_too():
+    x, cos = torch.empty(1, 5, 4, device="meta"), torch.empty(2, device="meta")
+    with pytest.raises(TypeError, match="sin must be an array, got None"):
+        fa.rotary(x, cos, None)

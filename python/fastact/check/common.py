@@ -68,7 +68,7 @@ class Check:
     header, left : of the table of its rows: the columns' names; so many columns on the left hold
     names.
     legend : what the columns mean.
-    of, but : the class, or classes, of the bounds that ops of this kind state, and that they do not.
+    of, but : the classes of the bounds that ops of this kind state, and that they do not.
     summary : Markdown that says the gist of many rows.
     gist : the largest errors among an op's rows beside what is allowed, by what they are of.
     allowed : the largest error that a column may have, where that is not 1.

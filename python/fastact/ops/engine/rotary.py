@@ -65,6 +65,8 @@ def _pairs_of(
                 f"{where}: cos must have from 0 to {count} pairs along axis {at}, for {name} of "
                 f"shape {shape}, got shape {of_cos}"
             )
+        if sin is None:
+            raise TypeError(f"{where}: sin must be an array, got None")
         if tuple(sin.shape) != of_cos:
             raise ValueError(
                 f"{where}: sin must have shape {of_cos}, as cos has, got {tuple(sin.shape)}"
