@@ -332,9 +332,8 @@ class _Norm:
     def _fits(self, e: Any) -> bool:
         """Whether no product on the way to a gradient overflows: sums would have two infinities."""
         most = float(np.finfo(computed_in(self.dtype)).max)
-        return not any(
-            np.any((np.abs(a) > most) & np.isfinite(a)) for a in (e.z, e.slope(e.z), e.p)
-        )
+        parts = e.z, e.slope(e.z), e.p, e.p * e.weight, e.p * e.xhat, e.p * e.weight * e.xhat
+        return not any(np.any((np.abs(a) > most) & np.isfinite(a)) for a in parts)
 
     def _gradients(self, e: Any, to: Any) -> dict[str, tuple[Any, Any]]:
         """As the oracle's, and dgate; exact : of the gradient of y, and of x that was gated."""
