@@ -140,3 +140,8 @@ def test_refuses(op):
         op.backward(1.0, log_q, log_p, out=(log_q, None))
     with pytest.raises(ValueError, match="axis"):
         op(log_q, log_p, axis=2)
+
+
+def test_a_nan_beside_a_number_is_passed_on():
+    x, t = np.array([[np.nan, 1.3], [-np.inf, 0.5]]), np.array([[0.0, 0.01], [0.0, 0.5]])
+    np.testing.assert_array_equal(fa.kl_div(x, t), [np.nan, np.inf])

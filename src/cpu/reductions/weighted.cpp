@@ -491,6 +491,10 @@ bool rescale_weighted(const WeightedMoments& m, int64_t output, Rescaled* to) {
                      });
         };
         read(M::kX, x), read(M::kWeights, weights), read(M::kWhere, mask);
+        if (m.pair) {
+          m.reducer.table->weighting->pairs[m.pair][kPairTerm](x, weights, x, n);
+          std::fill_n(weights, n, 1.0);
+        }
         for (int64_t i = 0; i < n; ++i) {
           weights[i] = weight_of(x[i], weights[i], mask[i] != 0, m.reducer.skips);
           if (weights[i] == 0) x[i] = 0;
