@@ -40,6 +40,18 @@ def test_notes_of_ops_are_of_ops():
     assert notes["ops"].keys() <= fa.ops.keys()
 
 
+PAGES = [path for path in (ROOT / "docs").rglob("*.md") if "_build" not in path.parts]
+
+
+@pytest.mark.skipif(not PAGES, reason="the pages are not here")
+def test_tables_that_tools_write_have_been_written():
+    """Between each pair of a page's marks stands something."""
+    empty = re.compile(r"<!-- (\w+):begin -->\s*<!-- \1:end -->")
+    pages = {path: path.read_text(encoding="utf-8") for path in PAGES}
+    assert any("tables:begin" in text for text in pages.values())
+    assert not [path for path, text in pages.items() if empty.search(text)]
+
+
 # Benchmarks have a page each; profiles beside them have none.
 GPU = sorted(
     file for file in (ROOT / "docs/results/gpu").glob("*.json") if file.with_suffix(".md").exists()

@@ -51,6 +51,25 @@ def test_the_specification_tells_shapes(op):
         assert (got.shape, got.dtype) == (like.shape, like.dtype)
 
 
+def complaint(op: Any, named: dict[str, Any]) -> str:
+    try:
+        op.bound("call", named)()
+    except (TypeError, ValueError) as error:
+        return f"{type(error).__name__}: {error}"
+    return ""
+
+
+@each_op
+def test_what_has_no_memory_is_checked_alike(op):
+    """None, and an array that is too short, in the place of each array but the first."""
+    named = sample(op)
+    _, *others = (name for name, value in named.items() if isinstance(value, torch.Tensor))
+    for name in others:
+        for bad in (None, named[name][..., :-1] if named[name].ndim else None):
+            wrong = {**named, name: bad}
+            assert complaint(op, on_meta(wrong)) == complaint(op, wrong)
+
+
 @each_op
 def test_the_specification_tells_what_is_saved(op):
     """By name, as `forward` saves it."""

@@ -26,6 +26,7 @@ from .. import _cpu
 from ..derivatives import formulas
 from ..derivatives.operations import Operations
 from ..interop import foreign, validate
+from ..interop.shapes import Shape
 from ..ops.activations import Parameters
 from ..ops.engine.activations import Activation
 from ..ops.engine.op import COMPUTED, DATA, OF_X, TOLD, Model, ops
@@ -245,6 +246,8 @@ class Operators:
     def _run_call(self, computes: bool, *values: Any) -> Any:
         named = self.named(values)
         op = self.spec.op
+        if not computes:
+            _check_shapes(op, named)
         first = named[self.spec.arrays[0]]
         made = [_made(first, model) for model in op.models(named)[0]]
         if computes:
@@ -259,6 +262,8 @@ class Operators:
     def _forward(self, computes: bool, values: Sequence[Any]) -> list[torch.Tensor]:
         named = self.named(values)
         op = self.spec.op
+        if not computes:
+            _check_shapes(op, named)
         first = named[self.spec.arrays[0]]
         results, kept = op.models(named)
         made = [_made(first, model) for model in (*results, *kept.values())]
@@ -544,6 +549,22 @@ def _entered(op: Any, entry: str, named: Mapping[str, Any], **more: Any) -> Any:
     args = [named[name] for name in point.arrays]
     rest = {name: value for name, value in named.items() if name not in point.arrays}
     return op.entry_point(entry)(*args, **rest, **more)
+
+
+def _check_shapes(op: Any, named: Mapping[str, Any]) -> None:
+    """Refuse what the op would refuse, where all lengths are numbers, and NumPy has the dtypes."""
+    tensors = {name: value for name, value in named.items() if isinstance(value, torch.Tensor)}
+    lengths = [size for tensor in tensors.values() for size in tensor.shape]
+    if any(isinstance(value, torch.SymInt) for value in (*lengths, *named.values())):
+        return
+    try:
+        arrays = {
+            name: Shape(tuple(tensor.shape), foreign.dtype_name(tensor), writable=True)
+            for name, tensor in tensors.items()
+        }
+    except (MemoryError, TypeError):  # more than there is, or bfloat16 without ml_dtypes
+        return
+    _entered(op, "call", {**named, **arrays})
 
 
 def _is_forward_mode(named: Mapping[str, Any]) -> bool:
