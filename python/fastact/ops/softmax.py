@@ -204,6 +204,9 @@ def logsumexp(
 
     A y that leaves the range is infinite. Its gradient is right all the same; on a GPU it is NaN.
 
+    Weights b that are not negative, as in `scipy.special.logsumexp(x, b=b)`, are a mask of their
+    logarithms: ``log(sum(b * exp(x)))`` is ``fa.logsumexp(x, mask=np.log(b))``, in the same pass.
+
     References
     ----------
     P. Blanchard, D. J. Higham and N. J. Higham, "Accurately computing the log-sum-exp and softmax
@@ -215,6 +218,8 @@ def logsumexp(
     >>> import numpy as np, fastact as fa
     >>> fa.logsumexp(np.array([[1000.0, 1000.0], [0.0, -np.inf]]))
     array([1000.6931...,    0.        ])
+    >>> fa.logsumexp(np.zeros(2), mask=np.log([1.0, 3.0]))  # log(1 + 3)
+    np.float64(1.3862...)
     >>> y, saved = fa.logsumexp.forward(np.zeros(2))
     >>> fa.logsumexp.backward(1.0, *saved)
     array([0.5, 0.5])
