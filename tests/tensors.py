@@ -6,27 +6,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from conftest import REPRESENTATIVES
 
 import fastact as fa
 from fastact.measure import cases
 from fastact.ops.engine.op import arrays_of
 
-# Activations go one way: all of them where a test is quick, else three in a plain run.
 each_op = pytest.mark.parametrize("op", fa.ops.values(), ids=lambda op: op.name)
-each_kind = pytest.mark.parametrize(
-    "op",
-    [
-        pytest.param(
-            op,
-            marks=pytest.mark.thorough
-            if op.family == "activations" and op not in REPRESENTATIVES
-            else (),
-            id=op.name,
-        )
-        for op in fa.ops.values()
-    ],
-)
 
 
 def sample(op: Any, dtype: Any = np.float64, seed: int = 0) -> dict[str, Any]:

@@ -4,7 +4,8 @@ from typing import Any
 
 import pytest
 import torch
-from tensors import called, differentiated, each_kind, each_op, leaves, sample
+from conftest import each_kind
+from tensors import called, differentiated, each_op, leaves, sample
 
 import fastact as fa
 from fastact.ops.engine.op import arrays_of
