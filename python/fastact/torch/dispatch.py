@@ -15,6 +15,7 @@ specification tells (`models`, `gradient_shape`), and memory is torch's, so that
 what is computed are laid out alike.
 """
 
+import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from inspect import Parameter, signature
 from sys import modules
@@ -554,8 +555,9 @@ def _entered(op: Any, entry: str, named: Mapping[str, Any], **more: Any) -> Any:
 def _check_shapes(op: Any, named: Mapping[str, Any]) -> None:
     """Refuse what the op would refuse, where all lengths are numbers, and NumPy has the dtypes."""
     tensors = {name: value for name, value in named.items() if isinstance(value, torch.Tensor)}
-    lengths = [size for tensor in tensors.values() for size in tensor.shape]
-    if any(isinstance(value, torch.SymInt) for value in (*lengths, *named.values())):
+    told = (v if isinstance(v, tuple) else (v,) for v in named.values())
+    numbers = itertools.chain(*(tensor.shape for tensor in tensors.values()), *told)
+    if any(isinstance(number, torch.SymInt) for number in numbers):
         return
     try:
         arrays = {
