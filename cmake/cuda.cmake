@@ -14,7 +14,6 @@ set(FASTACT_STORAGE_f32 float)
 set(FASTACT_STORAGE_f64 double)
 file(GLOB FASTACT_CUDA_BINDINGS CONFIGURE_DEPENDS
   ${PROJECT_SOURCE_DIR}/src/cuda/binding/*.cpp)
-string(LENGTH "${PROJECT_SOURCE_DIR}/" FASTACT_SOURCE_ROOT_LENGTH)
 
 find_package(Python REQUIRED COMPONENTS Interpreter Development.Module)
 if(NOT pybind11_DIR)

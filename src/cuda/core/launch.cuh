@@ -32,20 +32,21 @@ struct CudaError : std::runtime_error {
   cudaError_t code;
   CudaError(cudaError_t error, const char* call, const char* file, int line)
       : std::runtime_error(std::string("fastact: CUDA error ") + cudaGetErrorName(error) + " (" +
-                           cudaGetErrorString(error) + ") from " + call + " at " + file + ":" +
-                           std::to_string(line)),
+                           cudaGetErrorString(error) + ") from " + call + " at " +
+                           in_sources(file) + ":" + std::to_string(line)),
         code(error) {}
-};
 
-// The path inside the source tree: the build gives the length of what comes before it.
-#ifndef FASTACT_SOURCE_ROOT_LENGTH
-#define FASTACT_SOURCE_ROOT_LENGTH 0
-#endif
-#define FASTACT_CUDA_CHECK(call)                                                       \
-  do {                                                                                 \
-    const cudaError_t error_ = (call);                                                 \
-    if (error_ != cudaSuccess)                                                         \
-      throw CudaError(error_, #call, __FILE__ + FASTACT_SOURCE_ROOT_LENGTH, __LINE__); \
+ private:
+  // The path inside the source tree, wherever that lay; a compiler may have been given another one.
+  static std::string in_sources(const std::string& file) {
+    const size_t at = file.rfind("src/cuda/");
+    return at == std::string::npos ? file : file.substr(at);
+  }
+};
+#define FASTACT_CUDA_CHECK(call)                                                   \
+  do {                                                                             \
+    const cudaError_t error_ = (call);                                             \
+    if (error_ != cudaSuccess) throw CudaError(error_, #call, __FILE__, __LINE__); \
   } while (0)
 
 // 16 bytes of elements: what one memory instruction of a thread moves.
