@@ -32,19 +32,24 @@ struct SecondRows {
     if (!s.data[Data::kWeight]) s.kernels->fill[is_wide](one, read[3], kPiece);
   }
 
-  // visit(elements) of the chunks of a row, whose operands are then at hand.
+  // visit(elements) of the chunks of a row, whose operands are then at hand. again: they were
+  // visited, and the only chunk of a row is still there.
   template <class Visit>
-  void for_chunks(int64_t index, Visit visit) {
+  void for_chunks(int64_t index, bool again, Visit visit) {
     for (int64_t column = 0, n; column < s.columns.size; column += n) {
       n = std::min(kPiece, s.columns.size - column);
-      reader.go(index, column, n);
-      for (int k = 0; k < 4; ++k)
-        chunk.in[k] = s.data[kRead[k]] ? reader.load(kRead[k], read[k]) : read[k];
-      if (job.kind == kSecondOfLogSoftmax) {
-        job.softmax->exponentials(chunk.in[0], n, 0.0, 1.0, read[3]);
-        chunk.in[3] = read[3];
-      }
+      if (!again || s.columns.size > kPiece) load(index, column, n);
       visit(n);
+    }
+  }
+
+  void load(int64_t index, int64_t column, int64_t n) {
+    reader.go(index, column, n);
+    for (int k = 0; k < 4; ++k)
+      chunk.in[k] = s.data[kRead[k]] ? reader.load(kRead[k], read[k]) : read[k];
+    if (job.kind == kSecondOfLogSoftmax) {
+      job.softmax->exponentials(chunk.in[0], n, 0.0, 1.0, read[3]);
+      chunk.in[3] = read[3];
     }
   }
 
@@ -52,22 +57,23 @@ struct SecondRows {
 
   void run(int64_t index) {
     row.mean = number(Data::kMean, index), row.rstd = number(Data::kRstd, index);
-    std::fill_n(lanes, kMostSecondSums * kSecondLanes, 0.0);
-    for_chunks(index,
+    std::fill_n(lanes, sums() * kSecondLanes, 0.0);
+    for_chunks(index, false,
                [&](int64_t n) { job.kernels->sum[is_wide][job.kind](chunk, n, row, lanes); });
     finish();
-    for_chunks(index, [&](int64_t n) {
+    for_chunks(index, true, [&](int64_t n) {
       for (int k = 0; k < 3; ++k) chunk.out[k] = reader.target(kWritten[k], made[k], adds(k));
       job.kernels->make[is_wide][job.kind](chunk, n, row);
       for (int k = 0; k < 3; ++k) reader.finish(kWritten[k], chunk.out[k], made[k], adds(k));
     });
   }
 
+  int sums() const { return is_norm(job.kind) ? kMostSecondSums : kSoftmaxSecondSums; }
   bool adds(int k) const { return job.accumulate && kWritten[k] != Data::kTerms; }
 
   // The sums of lanes, in halves, and what follows from them.
   void finish() {
-    for (int i = 0; i < kMostSecondSums; ++i) {
+    for (int i = 0; i < sums(); ++i) {
       double* const of = lanes + i * kSecondLanes;
       for (int half = kSecondLanes / 2; half > 0; half /= 2)
         for (int k = 0; k < half; ++k) of[k] += of[half + k];
