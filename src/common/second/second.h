@@ -1,7 +1,8 @@
-// Second derivatives of rows: gradients of what norms and softmax give backward, in one pass.
+// Second derivatives of rows: gradients of what norms, softmax and its logarithm give backward, in
+// one pass.
 //
 // u comes back to dx, which `backward` made of dy and of what was saved. Here are the gradients of
-// <u, dx>, by dy and by what was saved: x of a norm, y of softmax. Sums and means are over a row.
+// <u, dx>, by dy and by what was saved: x of a norm, else y. Sums and means are over a row.
 //
 // Norms (common/norms/norms.h). With g = dy w,
 //

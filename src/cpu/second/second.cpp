@@ -68,7 +68,9 @@ struct SecondRows {
     });
   }
 
-  int sums() const { return is_norm(job.kind) ? kMostSecondSums : kSoftmaxSecondSums; }
+  int sums() const {
+    return is_norm(job.kind) ? SecondOfNorm<double>::kSums : SecondOfSoftmax<double>::kSums;
+  }
   bool adds(int k) const { return job.accumulate && kWritten[k] != Data::kTerms; }
 
   // The sums of lanes, in halves, and what follows from them.

@@ -10,7 +10,7 @@
 namespace fastact {
 
 constexpr int kSecondLanes = 16;  // of each sum
-constexpr int kMostSecondSums = 5, kSoftmaxSecondSums = 2;
+constexpr int kMostSecondSums = 5;
 
 // Chunks of the operands in the compute type.
 struct SecondChunk {
