@@ -4,7 +4,7 @@ That the formula is right, differences say: tests/ops/test_derivatives.py.
 """
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import ml_dtypes
@@ -196,6 +196,31 @@ def test_what_softmax_leaves_out_spoils_nothing(way, dtype, backend):
             2e-3 if dtype == np.float16 else 1e-12
         )  # sums have other lanes, and results a rounding
         np.testing.assert_allclose(got, expected, rtol=rtol, atol=1e-7)
+
+
+@pytest.mark.parametrize("way", [lambda op: nullcontext(), by_formula], ids=["kernel", "formula"])
+@pytest.mark.parametrize("op", [op for op in OPS if "y" in op.saves], ids=lambda op: op.name)
+def test_what_comes_back_to_what_takes_no_part(op, way, dtype, backend):
+    """Counts for nothing, be it infinite or NaN."""
+    if way is by_formula and backend.name != "numpy":
+        return  # not all arrays of a device have arithmetic
+    r = np.random.default_rng(0)
+    ddx, dy, x = r.normal(size=(3, 37, 37)).astype(dtype)
+    mask = np.ones((37, 37), np.bool_)
+    mask[3] = mask[:, 3] = False
+    _, saved = op.forward(x, mask=mask)
+    before = [None] * (len(op.gradients) - 1)
+
+    def second(value):
+        arrays = [np.where(mask, ddx, dtype.type(value)), *before, dy, *saved]
+        arrays = [a if a is None else backend.of(a) for a in arrays]
+        with way(op):
+            found = op.backward.backward(*arrays)
+        return [np.ascontiguousarray(backend.numpy(a)) for a in found if a is not None]
+
+    expected = second(0.0)
+    for value in (np.inf, np.nan):
+        assert_all_same(second(value), expected)
 
 
 @pytest.mark.skipif(not EMULATED, reason="needs the emulated device")

@@ -12,6 +12,7 @@ is P u.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache, lru_cache
 from typing import Any
@@ -47,7 +48,8 @@ def _of_softmax(ddx: Any, dy: Any, of: Named, m: Any, wants_dy: bool) -> Found:
     y = of["y"]
     over = axes.axes("fastact.softmax", of["axis"], y.ndim)
     # What takes no part in backward, for its y is 0, may be infinite or NaN.
-    dy, ddx = (m.where(y == 0, 0.0, of_row) for of_row in (dy, ddx))
+    is_out = y == 0
+    dy, ddx = (m.where(is_out, 0.0, of_row) for of_row in (dy, ddx))
     of_y, of_dy = dy * y, ddx * y
     less_a, b = -m.sum(of_y, over), m.sum(of_dy, over)  # over no axes a sum is its argument
     of_y = m.less(ddx, b, of_y)
@@ -55,6 +57,20 @@ def _of_softmax(ddx: Any, dy: Any, of: Named, m: Any, wants_dy: bool) -> Found:
         of_dy = m.times(of_y, y, of_dy)
     of_y *= dy
     of_y = m.add_product(of_y, ddx, less_a)  # ddx (dy - a) - dy b
+    if of["scale"] != 1.0:
+        of_dy *= of["scale"]
+        of_y *= of["scale"]
+    return [of_dy], {"y": of_y}
+
+
+def _of_log_softmax(ddx: Any, dy: Any, of: Named, m: Any, wants_dy: bool) -> Found:
+    y = of["y"]
+    over = axes.axes("fastact.log_softmax", of["axis"], y.ndim)
+    of_dy = m.where(y == -math.inf, 0.0, ddx)  # what takes no part may be infinite or NaN
+    of_y = m.exp(y)
+    of_y *= of_dy
+    of_dy = m.less(of_dy, m.sum(of_y, over), of_dy)
+    of_y = m.times(of_y, -m.sum(dy, over), of_y)
     if of["scale"] != 1.0:
         of_dy *= of["scale"]
         of_y *= of["scale"]
@@ -147,4 +163,7 @@ def _shaped(array: Any, shape: tuple[int, ...]) -> Any:
 
 
 #: Of ops whose gradient is of what they gave.
-_BY_VALUE: Mapping[str, Callable[[Any, Any, Named, Any, bool], Found]] = {"softmax": _of_softmax}
+_BY_VALUE: Mapping[str, Callable[[Any, Any, Named, Any, bool], Found]] = {
+    "softmax": _of_softmax,
+    "log_softmax": _of_log_softmax,
+}

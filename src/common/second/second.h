@@ -1,7 +1,8 @@
-// Second derivatives of rows: gradients of what norms and softmax give backward, in one pass.
+// Second derivatives of rows: gradients of what norms, softmax and its logarithm give backward, in
+// one pass.
 //
 // u comes back to dx, which `backward` made of dy and of what was saved. Here are the gradients of
-// <u, dx>, by dy and by what was saved: x of a norm, y of softmax. Sums and means are over a row.
+// <u, dx>, by dy and by what was saved: x of a norm, else y. Sums and means are over a row.
 //
 // Norms (common/norms/norms.h). With g = dy w,
 //
@@ -25,6 +26,11 @@
 //
 //   ddy = scale y (u - sum(u y))      by y: scale (u (dy - sum(dy y)) - dy sum(u y))
 //
+// Log-softmax: dx = scale (dy - p sum(dy)) with p = exp(y), which changes by p with y. So <u, dx> =
+// scale (sum(u dy) - sum(u p) sum(dy)), and
+//
+//   ddy = scale (u - sum(u p))        by y: -scale u p sum(dy)
+//
 // Error. Terms are rounded to the compute type, a few are added in it and these sums in double, as
 // the norms backward do. With u = 2^-24 (2^-53 for double) ddy is as accurate as dx of `backward`,
 // and the other gradient within 16 u of the sum of its parts' magnitudes.
@@ -35,9 +41,16 @@
 
 namespace fastact {
 
-// What gave dx: a norm with a mean or without one, or softmax.
-enum SecondKind : int { kSecondOfCentred, kSecondOfRms, kSecondOfSoftmax, kSecondKinds };
-constexpr const char* kSecondKindNames[] = {"CentredNorm", "RmsNorm", "softmax"};
+// What gave dx: a norm with a mean or without one, softmax or its logarithm.
+enum SecondKind : int {
+  kSecondOfCentred,
+  kSecondOfRms,
+  kSecondOfSoftmax,
+  kSecondOfLogSoftmax,
+  kSecondKinds
+};
+constexpr const char* kSecondKindNames[] = {"CentredNorm", "RmsNorm", "softmax", "log_softmax"};
+FASTACT_HD constexpr bool is_norm(int kind) { return kind < kSecondOfSoftmax; }
 
 struct SecondCall {
   enum Data : int { kSaved, kU, kDy, kWeight, kMean, kRstd, kDDy, kDSaved, kTerms, kArrays };
@@ -45,7 +58,7 @@ struct SecondCall {
   ArrayArgument data[kArrays];  // with the axes of what was saved
   AxisFlags reduced;
   int kind;
-  double scale;          // of softmax
+  double scale;          // of softmax and its logarithm
   double weight_offset;  // what is added to each weight
   bool accumulate;       // ddy and dsaved are added to
 };
@@ -60,8 +73,7 @@ struct SecondRow {
 inline const char* problem_of_second(const void* given) {
   const SecondCall& call = *static_cast<const SecondCall*>(given);
   const bool has_rstd = call.data[SecondCall::kRstd].shape;
-  return has_rstd == (call.kind == kSecondOfSoftmax) ? "rstd must be an array, of norms alone"
-                                                     : nullptr;
+  return has_rstd == is_norm(call.kind) ? nullptr : "rstd must be an array, of norms alone";
 }
 
 // ddy OUT, dsaved OUT, and terms OUT, whose sum is the weight's gradient, of ddx IN and dy IN; or
@@ -109,6 +121,7 @@ template <class C>
 struct SecondOfNorm {
   static constexpr int kSums = 5;
   static constexpr bool kHasTerms = true;
+  static constexpr bool kTakesExp = false;  // of `saved`, in the weight's place
   RowGradient<C> of_u, of_g;
   C offset, mean_g_pu;
 
@@ -144,6 +157,7 @@ template <class C>
 struct SecondOfSoftmax {
   static constexpr int kSums = 2;
   static constexpr bool kHasTerms = false;
+  static constexpr bool kTakesExp = false;
   C scale, of_u, of_dy;
 
   FASTACT_HD explicit SecondOfSoftmax(const SecondRow& row)
@@ -157,6 +171,31 @@ struct SecondOfSoftmax {
   FASTACT_HD SecondElement<C> operator()(C u, C dy, C y, C) const {
     if (y == C(0)) return {};
     return {scale * (y * (u - of_u)), scale * madd(-dy, of_u, u * (dy - of_dy)), C(0)};
+  }
+  static FASTACT_HD void finish(int, double, SecondRow*) {}
+};
+
+// y in the place of `saved`, and p in the weight's. An element whose y is -inf takes no part, but
+// in the sum of dy, as in the backward: its u may be infinite or NaN.
+template <class C>
+struct SecondOfLogSoftmax {
+  static constexpr int kSums = 2;
+  static constexpr bool kHasTerms = false;
+  static constexpr bool kTakesExp = true;
+  static constexpr double kNothing = -__builtin_inf();
+  C scale, of_u, of_dy;
+
+  FASTACT_HD explicit SecondOfLogSoftmax(const SecondRow& row)
+      : scale(C(row.scale)), of_u(C(row.sums[0])), of_dy(C(row.sums[1])) {}
+
+  template <class V, class Add>
+  FASTACT_HD void add(V u, V dy, V y, V p, Add add) const {
+    const V zero{};
+    add(0, y == zero + C(kNothing) ? zero : u * p), add(1, dy);
+  }
+  FASTACT_HD SecondElement<C> operator()(C u, C, C y, C p) const {
+    u = y == C(kNothing) ? C(0) : u;
+    return {scale * (u - of_u), -scale * (u * p * of_dy), C(0)};
   }
   static FASTACT_HD void finish(int, double, SecondRow*) {}
 };

@@ -66,12 +66,14 @@ void make(const SecondChunk& chunk, int64_t n, const SecondRow& row) {
 
 }  // namespace
 
-#define FASTACT_BOTH(function, C) {function<C, SecondOfNorm<C>>, function<C, SecondOfSoftmax<C>>}
+#define FASTACT_KINDS(function, C)                                                              \
+  {function<C, SecondOfNorm<C>>, function<C, SecondOfNorm<C>>, function<C, SecondOfSoftmax<C>>, \
+   function<C, SecondOfLogSoftmax<C>>}
 
 extern const SecondKernels second_kernels;
 const SecondKernels second_kernels = {
-    {FASTACT_BOTH(sum, float), FASTACT_BOTH(sum, double)},
-    {FASTACT_BOTH(make, float), FASTACT_BOTH(make, double)},
+    {FASTACT_KINDS(sum, float), FASTACT_KINDS(sum, double)},
+    {FASTACT_KINDS(make, float), FASTACT_KINDS(make, double)},
 };
 
 FASTACT_END_NAMESPACE

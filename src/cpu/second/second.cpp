@@ -17,7 +17,7 @@ constexpr int kWritten[] = {Data::kDDy, Data::kDSaved, Data::kTerms};
 struct SecondRows {
   const SecondJob& job;
   const StridedOperands& s;
-  const bool is_wide, is_softmax;
+  const bool is_wide;
   ChunkReader reader;
   SecondRow row;
   SecondChunk chunk;
@@ -26,26 +26,30 @@ struct SecondRows {
   alignas(64) char made[3][kPiece * sizeof(double)];
 
   explicit SecondRows(const SecondJob& j)
-      : job(j),
-        s(j.operands),
-        is_wide(s.compute_dtype == kF64),
-        is_softmax(j.kind == kSecondOfSoftmax),
-        reader(s),
-        row(j.row) {
+      : job(j), s(j.operands), is_wide(s.compute_dtype == kF64), reader(s), row(j.row) {
     char one[sizeof(double)];
     store_as(s.compute_dtype, one, 1.0);
     if (!s.data[Data::kWeight]) s.kernels->fill[is_wide](one, read[3], kPiece);
   }
 
-  // visit(elements) of the chunks of a row, whose operands are then at hand.
+  // visit(elements) of the chunks of a row, whose operands are then at hand. again: they were
+  // visited, and the only chunk of a row is still there.
   template <class Visit>
-  void for_chunks(int64_t index, Visit visit) {
+  void for_chunks(int64_t index, bool again, Visit visit) {
     for (int64_t column = 0, n; column < s.columns.size; column += n) {
       n = std::min(kPiece, s.columns.size - column);
-      reader.go(index, column, n);
-      for (int k = 0; k < 4; ++k)
-        chunk.in[k] = s.data[kRead[k]] ? reader.load(kRead[k], read[k]) : read[k];
+      if (!again || s.columns.size > kPiece) load(index, column, n);
       visit(n);
+    }
+  }
+
+  void load(int64_t index, int64_t column, int64_t n) {
+    reader.go(index, column, n);
+    for (int k = 0; k < 4; ++k)
+      chunk.in[k] = s.data[kRead[k]] ? reader.load(kRead[k], read[k]) : read[k];
+    if (job.kind == kSecondOfLogSoftmax) {
+      job.softmax->exponentials(chunk.in[0], n, 0.0, 1.0, read[3]);
+      chunk.in[3] = read[3];
     }
   }
 
@@ -53,28 +57,31 @@ struct SecondRows {
 
   void run(int64_t index) {
     row.mean = number(Data::kMean, index), row.rstd = number(Data::kRstd, index);
-    std::fill_n(lanes, kMostSecondSums * kSecondLanes, 0.0);
-    for_chunks(index,
-               [&](int64_t n) { job.kernels->sum[is_wide][is_softmax](chunk, n, row, lanes); });
+    std::fill_n(lanes, sums() * kSecondLanes, 0.0);
+    for_chunks(index, false,
+               [&](int64_t n) { job.kernels->sum[is_wide][job.kind](chunk, n, row, lanes); });
     finish();
-    for_chunks(index, [&](int64_t n) {
+    for_chunks(index, true, [&](int64_t n) {
       for (int k = 0; k < 3; ++k) chunk.out[k] = reader.target(kWritten[k], made[k], adds(k));
-      job.kernels->make[is_wide][is_softmax](chunk, n, row);
+      job.kernels->make[is_wide][job.kind](chunk, n, row);
       for (int k = 0; k < 3; ++k) reader.finish(kWritten[k], chunk.out[k], made[k], adds(k));
     });
   }
 
+  int sums() const {
+    return is_norm(job.kind) ? SecondOfNorm<double>::kSums : SecondOfSoftmax<double>::kSums;
+  }
   bool adds(int k) const { return job.accumulate && kWritten[k] != Data::kTerms; }
 
   // The sums of lanes, in halves, and what follows from them.
   void finish() {
-    for (int i = 0; i < kMostSecondSums; ++i) {
+    for (int i = 0; i < sums(); ++i) {
       double* const of = lanes + i * kSecondLanes;
       for (int half = kSecondLanes / 2; half > 0; half /= 2)
         for (int k = 0; k < half; ++k) of[k] += of[half + k];
       row.sums[i] = of[0];
     }
-    if (!is_softmax) SecondOfNorm<double>::finish(job.kind, double(s.columns.size), &row);
+    if (is_norm(job.kind)) SecondOfNorm<double>::finish(job.kind, double(s.columns.size), &row);
   }
 };
 
@@ -86,6 +93,7 @@ void prepare(SecondJob* job, const KernelTable* table, const SecondCall& call) {
   for (int k = 0; k < Data::kArrays; ++k) arrays[k] = call.data[k], dtypes[k] = call.data[k].dtype;
   plan_rows(&job->operands, table->convert, Data::kArrays, arrays, dtypes, call.reduced, false);
   job->kernels = table->second;
+  job->softmax = table->softmax->kernels + (job->operands.compute_dtype == kF64);
   job->kind = call.kind, job->accumulate = call.accumulate;
   job->row = {0, 0, call.weight_offset, call.scale, {}};
 }

@@ -5,6 +5,7 @@
 #include "common/second/second.h"
 #include "cpu/core/chunk_reader.h"
 #include "cpu/core/kernel_table.h"
+#include "cpu/softmax/kernels.h"
 
 namespace fastact {
 
@@ -13,20 +14,22 @@ constexpr int kMostSecondSums = 5;
 
 // Chunks of the operands in the compute type.
 struct SecondChunk {
-  const char* in[4];  // saved, ddx, dy, weight
+  const char* in[4];  // saved, ddx, dy, weight or exp(saved)
   char* out[3];       // ddy, dsaved, terms, each one of `in` or disjoint from all
 };
 
-// Compiled once per instruction set; [..][kind is softmax], of the compute type.
+// Compiled once per instruction set; of the compute type, by kind.
 struct SecondKernels {
   // lanes IN/OUT += the terms of n elements, of each sum on kSecondLanes.
-  void (*sum[2][2])(const SecondChunk& chunk, int64_t n, const SecondRow& row, double* lanes);
-  void (*make[2][2])(const SecondChunk& chunk, int64_t n, const SecondRow& row);
+  void (*sum[2][kSecondKinds])(const SecondChunk& chunk, int64_t n, const SecondRow& row,
+                               double* lanes);
+  void (*make[2][kSecondKinds])(const SecondChunk& chunk, int64_t n, const SecondRow& row);
 };
 
 struct SecondJob {
   StridedOperands operands;  // by SecondCall::Data
   const SecondKernels* kernels;
+  const SoftmaxKernels* softmax;
   int kind;
   bool accumulate;
   SecondRow row;  // the numbers of the call

@@ -8,6 +8,7 @@
 // Bytes moved: what was saved, ddx and dy once, ddy and the other gradient once; terms, which the
 // weight's gradient is the sum of, once more.
 #include "common/second/second.h"
+#include "common/softmax/softmax.h"
 #include "cuda/core/parameter_io.cuh"
 #include "cuda/core/row_io.cuh"
 
@@ -38,7 +39,8 @@ FASTACT_DEVICE void find_element(const SecondMap& map, const Offsets& row, int64
   if (!map.is_linear) offset_all(map.table, i, map.table.row_axes, map.table.count, at);
 }
 
-template <class T>
+// weight: exp(saved) of a functor that takes that.
+template <class T, class Of>
 struct SecondOperands {
   using C = Compute<T>;
   C saved, u, dy, weight;
@@ -49,7 +51,10 @@ struct SecondOperands {
     };
     saved = read(Data::kSaved), u = read(Data::kU), dy = read(Data::kDy);
     const char* const p = map.data[Data::kWeight];
-    weight = p ? load_parameter<T>(p + at[Data::kWeight], map.weight_dtype) : C(1);
+    if constexpr (Of::kTakesExp)
+      weight = exp_near(saved, reference_of(C(0))) * C(Tail<C>::kDown);
+    else
+      weight = p ? load_parameter<T>(p + at[Data::kWeight], map.weight_dtype) : C(1);
   }
 };
 
@@ -76,7 +81,7 @@ void second_of_rows(FASTACT_GRID_CONSTANT const SecondMap map) {
     C part[Of::kSums] = {};
     for (int term = 0; term < kTermsOfThread && i < length; ++term, i += map.lanes) {
       find_element(map, first, i, at);
-      const SecondOperands<T> v(map, at);
+      const SecondOperands<T, Of> v(map, at);
       of_sums.add(v.u, v.dy, v.saved, v.weight, [&](int s, C value) { part[s] += value; });
     }
 #pragma unroll
@@ -90,7 +95,7 @@ void second_of_rows(FASTACT_GRID_CONSTANT const SecondMap map) {
   const Of of(row);
   for (int64_t i = lane; i < length; i += map.lanes) {
     find_element(map, first, i, at);
-    const SecondOperands<T> v(map, at);
+    const SecondOperands<T, Of> v(map, at);
     const SecondElement<C> made = of(v.u, v.dy, v.saved, v.weight);
     const auto put = [&](int k, C value, bool accumulate) {
       if (!map.data[k]) return;
@@ -128,8 +133,10 @@ void second_rows(const SecondCall& call, cudaStream_t stream) {
   map.weight_dtype = call.data[Data::kWeight].dtype;
   map.kind = call.kind, map.accumulate = call.accumulate;
   map.row = {0, 0, call.weight_offset, call.scale, {}};
-  const auto kernel = call.kind == kSecondOfSoftmax ? second_of_rows<T, SecondOfSoftmax<Compute<T>>>
-                                                    : second_of_rows<T, SecondOfNorm<Compute<T>>>;
+  using C = Compute<T>;
+  const auto kernel = is_norm(call.kind)              ? second_of_rows<T, SecondOfNorm<C>>
+                      : call.kind == kSecondOfSoftmax ? second_of_rows<T, SecondOfSoftmax<C>>
+                                                      : second_of_rows<T, SecondOfLogSoftmax<C>>;
   launch(kernel, {ceil_div(map.rows, kSecondThreads / map.lanes), kSecondThreads}, stream, map);
 }
 

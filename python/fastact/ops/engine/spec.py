@@ -51,6 +51,8 @@ class Spec:
         self.differentiates = tuple(n.removeprefix("d") for n in second.gives) if second else ()
         moving = [in_order.index(name) for name in op.moving if name != "bias"]
         self.of_second = (*range(len(self.incoming)), *moving)
+        # Of a bias, which has no part in dx.
+        self.without_second = (None,) * (len(op.moving) - len(moving))
         self.by_kernel = None if op.second is None else op.backward.backward.by_kernel
         # Options that backward is told again, an activation's own among them.
         own = {name for activation in activations() for name in activation.parameters}
@@ -120,10 +122,9 @@ class Spec:
         told = {n: value for n, value in options.items() if n in self.told}
         args = (back, *[None] * (len(op.gradients) - 1), *tensors)
         given = [i for i in self.of_second if tensors[i] is not None]
-        if len(self.of_second) <= len(op.moving) or not all(wanted[i] for i in given):
+        if self.without_second or not all(wanted[i] for i in given):
             outs = [empty_like(tensors[i]) if wanted[i] else None for i in self.of_second]
-            more = [None] * (len(op.moving) + 1 - len(outs))  # of a bias, which has no part in dx
-            told["out"] = (*outs, *more)
+            told["out"] = (*outs, *self.without_second)
         made = self.by_kernel(*args, **told)
         if made is None:
             return None
