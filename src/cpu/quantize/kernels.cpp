@@ -71,8 +71,7 @@ void encode(const char* from, int64_t n, double given, int format, char* to) {
 struct Quotient {
   float scale, inverse, rest;  // rest: what the inverse lacks
 
-  explicit Quotient(float s)
-      : scale(s), inverse(1 / s), rest(float(1 / double(s) - double(inverse))) {}
+  explicit Quotient(float s) : scale(s), inverse(1 / s), rest(madd(-s, inverse, 1.0f) * inverse) {}
 
   FASTACT_HD float operator()(float x) const {
     const float near = madd(x, inverse, x * rest);
