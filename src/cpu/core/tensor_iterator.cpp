@@ -424,8 +424,7 @@ void prepare(TensorIterator* it, ElementwiseKernel kernel, const double* paramet
     it->period[k] = period_of(*it, k);
     it->rows &= it->period[k] == 0;
   }
-  const bool is_far = it->item >= 4 &&
-                      (it->size * it->item >= kFarElements || computes_parts()) &&
+  const bool is_far = it->item >= 4 && (it->size * it->item >= kFarElements || computes_parts()) &&
                       prefetches_next_chunk();
   it->ahead = it->whole && is_far ? kAhead : 0;
   it->head = it->whole ? int64_t((kCacheLine - past_line) % kCacheLine) / it->item : 0;
