@@ -64,7 +64,7 @@ void encode(const char* from, int64_t n, double given, int format, char* to) {
 #if defined(FASTACT_FMA)
 // x / scale by four operations, for a division takes longer than all else. The first two give a
 // neighbour of the quotient, if not the quotient: they err by 2^-47 of it before they are rounded.
-// What is left of x then is exact, and with it the last operation rounds as a division does (P. W.
+// The rest of x then is exact, and with it the last operation rounds as a division does (P. W.
 // Markstein, "Computation of elementary functions on the IBM RISC System/6000 processor", IBM J.
 // Res. Dev. 34, 1990), if nothing leaves the range of normal numbers: of scales from 2^-60 to 2^60
 // all does that makes a code other than 0.
