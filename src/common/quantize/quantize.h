@@ -112,26 +112,37 @@ FASTACT_HD C scale_of(C peak, int format) {
 FASTACT_HD float quotient_of(float x, float scale) { return x / scale; }
 FASTACT_HD float quotient_of(double x, double scale) { return round_to_odd(x / scale); }
 
-// The sum's last places are the integer's, to which the addition rounds. The ends of the range are
-// compared as integers, as which magnitudes sort: vectors do that faster.
-FASTACT_HD int8_t int8_of(float x) {
+// Codes, in the last byte. Of quotients; or of numbers whose quotient(x) is exact up to the
+// greatest of them, which has the last code. The ends of the range are compared as integers, as
+// which magnitudes sort: vectors do that faster.
+struct Undivided {
+  FASTACT_HD float operator()(float x) const { return x; }
+};
+
+// The sum's last places are the integer's, to which the addition rounds.
+template <class Quotient = Undivided>
+FASTACT_HD int32_t int8_of(float x, float greatest = 128, Quotient quotient = {}) {
   const int32_t bits = bit_cast<int32_t>(x), magnitude = bits & 0x7fffffff;
-  const int32_t held = magnitude < 0x43000000 ? magnitude : 0x43000000;  // 128
-  const float sum = bit_cast<float>(held | (bits & INT32_MIN)) + 0x1.8p23f;
-  int32_t code = bit_cast<int32_t>(sum) - 0x4b400000;
-  code = code < 127 ? code : 127;
-  return int8_t(magnitude > 0x7f800000 ? 0 : code);
+  const int32_t most = bit_cast<int32_t>(greatest), held = magnitude < most ? magnitude : most;
+  const float signed_ = bit_cast<float>(held | (bits & INT32_MIN));
+  int32_t sum = bit_cast<int32_t>(quotient(signed_) + 0x1.8p23f);
+  sum = sum < 0x4b40007f ? sum : 0x4b40007f;
+  return magnitude > 0x7f800000 ? 0 : sum;
 }
 
-// Below 2^-6 codes are 2^-9 apart, the last place of 2^14 in float: the addition rounds.
-FASTACT_HD int8_t e4m3_of(float x) {
+// The sum's last place is 2^-3 of the power of two in y, and 2^-9 below 2^-6, as codes have it. So
+// its last byte is 8 to 16, less below 2^-6, and 8 more is another power. 448 has 0x7e.
+template <class Quotient = Undivided>
+FASTACT_HD int32_t e4m3_of(float x, float greatest = 448, Quotient quotient = {}) {
+  constexpr int32_t kLeast = 121 << 23;  // 2^-6
   const int32_t bits = bit_cast<int32_t>(x), magnitude = bits & 0x7fffffff;
-  const int32_t normal = (magnitude - (120 << 23) + 0x7ffff + (magnitude >> 20 & 1)) >> 20;
-  const int32_t subnormal = bit_cast<int32_t>(bit_cast<float>(magnitude) + 0x1p14f) - 0x46800000;
-  int32_t code = magnitude < 0x3c800000 ? subnormal : normal;
-  code = code > 0x7e ? 0x7e : code;
-  code = magnitude > 0x7f800000 ? 0x7f : code;
-  return int8_t(code | (bits >> 24 & 0x80));
+  const int32_t most = bit_cast<int32_t>(greatest), held = magnitude < most ? magnitude : most;
+  const float y = quotient(bit_cast<float>(held));
+  int32_t power = bit_cast<int32_t>(y) & 0x7f800000;
+  power = power > kLeast ? power : kLeast;
+  const int32_t sum = bit_cast<int32_t>(y + bit_cast<float>(power + (20 << 23)));
+  const int32_t code = sum + ((power - kLeast) >> 20) + (magnitude > 0x7f800000);
+  return (code & 0x7f) | (bits >> 24 & 0x80);
 }
 
 FASTACT_END_NAMESPACE

@@ -5,7 +5,7 @@
 #include <type_traits>
 
 #include "common/bias/dropout.h"
-#include "cpu/simd/vector.h"
+#include "cpu/simd/accumulators.h"
 
 FASTACT_BEGIN_NAMESPACE
 namespace {
@@ -269,13 +269,19 @@ FASTACT_HD Blocks product(Blocks a, Blocks b) {
 #endif
 }
 
-// words OUT: of each block the four, side by side.
-FASTACT_HD void store_blocks(Blocks a, Blocks b, Blocks c, Blocks d, uint32_t* words) {
-  const Blocks low = (a & 0xffffffffu) | (b << 32), high = (c & 0xffffffffu) | (d << 32);
-  uint64_t pairs[2 * kVector];
-#pragma GCC unroll 16
-  for (int j = 0; j < kVector; ++j) pairs[2 * j] = low[j], pairs[2 * j + 1] = high[j];
-  memcpy(words, pairs, sizeof pairs);
+// words OUT: of each block the four, side by side. Lanes have the blocks in this order: each half
+// of the words is one interleaving of lanes, without a permutation.
+FASTACT_HD Blocks block_order() {
+  Blocks order;
+  for (int j = 0; j < kVector; ++j) order[j] = uint64_t(j / 2 + j % 2 * (kVector / 2));
+  return order;
+}
+FASTACT_HD void store_blocks(Blocks ab, Blocks cd, uint32_t* words) {
+  Indices even, odd;
+  for (int j = 0; j < kVector; ++j) even[j] = j / 2 * 2 + j % 2 * kVector, odd[j] = even[j] + 1;
+  const Vector halves[] = {shuffle((Vector)ab, (Vector)cd, even),
+                           shuffle((Vector)ab, (Vector)cd, odd)};
+  memcpy(words, halves, sizeof halves);
 }
 
 // The key of each round: an operand in memory, for registers are few.
@@ -295,20 +301,37 @@ struct RoundKeys {
 constexpr int kDrawn = 4;
 constexpr int64_t kDrawnWords = kDrawn * kVector * kBlockWords;
 
+// words OUT (n): of elements by their indices. Not inlined: see draw.
+__attribute__((noinline)) void draw_at(const uint64_t* indices, int64_t n, uint64_t seed,
+                                       uint32_t* words) {
+  const PhiloxKeys keys = philox_keys(seed);
+#pragma omp simd
+  for (int64_t k = 0; k < n; ++k) words[k] = dropout_word(indices[k], keys);
+}
+
 // words OUT (kDrawnWords): of the blocks from number `first` on. Not inlined: it is more
 // instructions than all else that a kernel has, and each kernel would have copies.
 __attribute__((noinline)) void draw(uint64_t first, const RoundKeys& keys, uint32_t* words) {
-  Blocks order;
-  for (int j = 0; j < kVector; ++j) order[j] = uint64_t(j);
+  if (uint32_t(first + kDrawnWords / kBlockWords) < uint32_t(first)) {  // upper halves differ
+    uint64_t indices[kDrawnWords];
+    for (int64_t k = 0; k < kDrawnWords; ++k) indices[k] = first * kBlockWords + uint64_t(k);
+    return draw_at(indices, kDrawnWords, keys.a[0][0] | keys.c[0][0] << 32, words);
+  }
   const Blocks none{}, factor_a = none + kPhiloxFactorA, factor_c = none + kPhiloxFactorC;
+  const Blocks lower = none + 0xffffffffu;
+  // The first two rounds: c and d begin with 0, and the blocks' upper halves are one number.
+  const uint64_t upper = uint64_t(kPhiloxFactorA) * uint32_t((first >> 32) ^ keys.a[0][0]);
+  const Blocks of_upper = none + (upper >> 32 ^ keys.c[1][0]), low_of_upper = none + upper;
   Blocks a[kDrawn], b[kDrawn], c[kDrawn], d[kDrawn];
 #pragma GCC unroll 4
   for (int v = 0; v < kDrawn; ++v) {
-    a[v] = order + (first + uint64_t(v * kVector));
-    b[v] = a[v] >> 32, c[v] = none, d[v] = none;
+    const Blocks of_a = product(factor_a, block_order() + (first + uint64_t(v * kVector)));
+    const Blocks of_c = product(factor_c, (of_a >> 32) ^ keys.c[0]);
+    a[v] = (of_c >> 32) ^ keys.a[1], b[v] = of_c;
+    c[v] = of_a ^ of_upper, d[v] = low_of_upper;
   }
 #pragma GCC unroll 10
-  for (int round = 0; round < kPhiloxRounds; ++round) {
+  for (int round = 2; round < kPhiloxRounds - 1; ++round) {
 #pragma GCC unroll 4
     for (int v = 0; v < kDrawn; ++v) {
       const Blocks of_a = product(factor_a, a[v]), of_c = product(factor_c, c[v]);
@@ -316,17 +339,15 @@ __attribute__((noinline)) void draw(uint64_t first, const RoundKeys& keys, uint3
       c[v] = (of_a >> 32) ^ d[v] ^ keys.c[round], d[v] = of_a;
     }
   }
+  // The last one leaves a and b, c and d side by side.
+  const auto last = [&](Blocks made, Blocks added, Blocks key) FASTACT_INLINED {
+    return (made >> 32 | made << 32) ^ key ^ (added & lower);
+  };
 #pragma GCC unroll 4
   for (int v = 0; v < kDrawn; ++v)
-    store_blocks(a[v], b[v], c[v], d[v], words + v * kVector * kBlockWords);
-}
-
-// words OUT (n): of elements by their indices. Not inlined either.
-__attribute__((noinline)) void draw_at(const uint64_t* indices, int64_t n, uint64_t seed,
-                                       uint32_t* words) {
-  const PhiloxKeys keys = philox_keys(seed);
-#pragma omp simd
-  for (int64_t k = 0; k < n; ++k) words[k] = dropout_word(indices[k], keys);
+    store_blocks(last(product(factor_c, c[v]), b[v], keys.a[kPhiloxRounds - 1]),
+                 last(product(factor_a, a[v]), d[v], keys.c[kPhiloxRounds - 1]),
+                 words + v * kVector * kBlockWords);
 }
 
 // y OUT = what dropout makes of m elements by their words.

@@ -35,6 +35,9 @@ cdef void run_looped_partition(
     cdef int64_t first = loop.count * index // partitions
     cdef int64_t end = loop.count * (index + 1) // partitions, _part
     cdef int k
+    for k in range(loop.arrays):
+        if max(loop.step[k], -loop.step[k]) * loop.count >= kFarElements:
+            (&computes_parts())[0] = True
     for k in range(loop.calls):
         own[k] = at
         memcpy(at, loop.memory[k], loop.size[k])
@@ -48,6 +51,7 @@ cdef void run_looped_partition(
             loop.run[k](own[k], loop.kernels)
         for k in range(loop.arrays):
             (<char**>(own[loop.of_call[k]] + loop.place[k]))[0] += loop.step[k]
+    (&computes_parts())[0] = False
 
 
 cdef class NativeLoop:

@@ -355,6 +355,7 @@ cdef extern from "cpu/core/chunk_reader.h" namespace "fastact" nogil:
 cdef extern from "cpu/core/tuning.h" namespace "fastact" nogil:
     const int64_t kBigMemory
     const int64_t kBlock
+    const int64_t kFarElements
     const int64_t kGrain
 
 cdef extern from "cpu/core/tensor_iterator.h" namespace "fastact" nogil:
@@ -362,6 +363,7 @@ cdef extern from "cpu/core/tensor_iterator.h" namespace "fastact" nogil:
         int64_t size
         int64_t* items
 
+    cpp_bool& computes_parts() noexcept
     void prepare(
         TensorIterator*, ElementwiseKernel, const double*, int, bint, int, const Operand*
     ) noexcept

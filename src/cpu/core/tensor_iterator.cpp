@@ -403,6 +403,11 @@ int64_t period_of(const TensorIterator& it, int k) {
 
 }  // namespace
 
+bool& computes_parts() {
+  static thread_local bool value = false;
+  return value;
+}
+
 void prepare(TensorIterator* it, ElementwiseKernel kernel, const double* parameters, int dtype,
              bool reads_output, int operands, const Operand* arrays) {
   plan_elementwise(it, item_size(dtype), operands, arrays);
@@ -419,8 +424,8 @@ void prepare(TensorIterator* it, ElementwiseKernel kernel, const double* paramet
     it->period[k] = period_of(*it, k);
     it->rows &= it->period[k] == 0;
   }
-  const bool is_far =
-      it->item >= 4 && it->size * it->item >= kFarElements && prefetches_next_chunk();
+  const bool is_far = it->item >= 4 && (it->size * it->item >= kFarElements || computes_parts()) &&
+                      prefetches_next_chunk();
   it->ahead = it->whole && is_far ? kAhead : 0;
   it->head = it->whole ? int64_t((kCacheLine - past_line) % kCacheLine) / it->item : 0;
 }

@@ -44,6 +44,10 @@ using MoveRow = void (*)(char* to, const char* from, int64_t stride, int64_t n);
 MoveRow gather_for(int64_t item);   // stride is of `from`
 MoveRow scatter_for(int64_t item);  // stride is of `to`
 
+// IN/OUT: whether this thread computes a far array in parts, which are not near for being small
+// (binding/native_loop.pyx).
+bool& computes_parts();
+
 // All operands have the same shape and dtype (checked by the caller). An input of another dtype,
 // which cannot be contiguous as one of `dtype` is, gets its item size in `items` afterwards.
 void prepare(TensorIterator* it, ElementwiseKernel kernel, const double* parameters, int dtype,

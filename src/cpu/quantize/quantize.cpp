@@ -6,6 +6,9 @@
 namespace fastact {
 namespace {
 
+constexpr int64_t kTogether = 4096;  // elements of short rows, which stay in the first-level cache
+constexpr int64_t kRows = 32;        // rows, at most
+
 struct Rows {
   const Quantize& q;
   const StridedOperands& s;
@@ -39,22 +42,30 @@ struct Rows {
     return is_double ? scale_of(peak, q.format) : double(scale_of(float(peak), q.format));
   }
 
-  void row(int64_t index) {
-    const bool finds_peak = q.finds_scale || !q.has_codes;
-    double scale = q.finds_scale ? 0 : reader.number(Quantize::kScale, index);
-    if (finds_peak) {
-      for_pieces(index, [&](const char* from, int64_t n) {
-        scale = std::max(scale, q.kernels->peak[is_double](from, n));
-      });
-      if (q.finds_scale) scale = scale_of_peak(scale);
-      reader.store_number(Quantize::kScale, index, scale);
+  // `count` rows, at most kRows: their peaks, scales, codes. So no row waits for the one before it.
+  void rows(int64_t first, int64_t count) {
+    double scale[kRows];
+    for (int64_t i = 0; i < count; ++i)
+      scale[i] = q.finds_scale ? 0 : reader.number(Quantize::kScale, first + i);
+    if (q.finds_scale || !q.has_codes) {
+      for (int64_t i = 0; i < count; ++i) {
+        for_pieces(first + i, [&](const char* from, int64_t n) {
+          scale[i] = std::max(scale[i], q.kernels->peak[is_double](from, n));
+        });
+      }
+      for (int64_t i = 0; i < count; ++i) {
+        if (q.finds_scale) scale[i] = scale_of_peak(scale[i]);
+        reader.store_number(Quantize::kScale, first + i, scale[i]);
+      }
     }
     if (!q.has_codes) return;
-    for_pieces(index, [&](const char* from, int64_t n) {
-      char* const at = reader.stored(Quantize::kCodes);
-      q.kernels->encode[is_double](from, n, scale, q.format, at ? at : codes);
-      if (!at) reader.scatter(Quantize::kCodes, codes);
-    });
+    for (int64_t i = 0; i < count; ++i) {
+      for_pieces(first + i, [&](const char* from, int64_t n) {
+        char* const at = reader.stored(Quantize::kCodes);
+        q.kernels->encode[is_double](from, n, scale[i], q.format, at ? at : codes);
+        if (!at) reader.scatter(Quantize::kCodes, codes);
+      });
+    }
   }
 };
 
@@ -71,7 +82,9 @@ void prepare(Quantize* q, const KernelTable* table, const QuantizeCall& call, bo
 
 void quantize_partition(const Quantize* q, int64_t index, int64_t partitions) {
   with_frame<Rows>(*q, [&](Rows& rows) {
-    for_rows(q->operands, 1, 1, index, partitions, [&](int64_t row, int64_t) { rows.row(row); });
+    const int64_t width = std::clamp<int64_t>(kTogether / q->operands.columns.size, 1, kRows);
+    for_rows(q->operands, width, 1, index, partitions,
+             [&](int64_t row, int64_t n) { rows.rows(row, n); });
   });
 }
 
