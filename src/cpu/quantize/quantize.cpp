@@ -82,7 +82,8 @@ void prepare(Quantize* q, const KernelTable* table, const QuantizeCall& call, bo
 
 void quantize_partition(const Quantize* q, int64_t index, int64_t partitions) {
   with_frame<Rows>(*q, [&](Rows& rows) {
-    const int64_t width = std::clamp<int64_t>(kTogether / q->operands.columns.size, 1, kRows);
+    const int64_t columns = std::max<int64_t>(q->operands.columns.size, 1);
+    const int64_t width = std::clamp<int64_t>(kTogether / columns, 1, kRows);
     for_rows(q->operands, width, 1, index, partitions,
              [&](int64_t row, int64_t n) { rows.rows(row, n); });
   });
