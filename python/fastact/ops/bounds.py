@@ -335,7 +335,7 @@ class StatisticBounds:
         with np.errstate(divide="ignore", invalid="ignore"):
             return self.sums.absolute * weights / np.abs(weights - correction)
 
-    def allowed(
+    def error(
         self,
         exact: Any,
         mean: Any,
@@ -345,14 +345,14 @@ class StatisticBounds:
         dtype: Any,
         of_left: Any = 0.0,
     ) -> Any:
-        """Of the statistic, in the data's dtype.
+        """Of the statistic of data of a dtype, before it is rounded to its own.
 
         mean, std, count : of the elements that count, the last without a correction. magnitude :
         the mean of their abs(x). of_left : the error of that name, with weights.
         """
         if self.of in ("sum", "mean"):
             share = count if self.of == "sum" else 1.0
-            return self.sums.allowed(exact, share * np.asarray(magnitude), dtype)
+            return self.sums.share(dtype) * share * np.asarray(magnitude)
         m = self.moments
         share = m.m2_double if _is_double(dtype) else m.m2
         with np.errstate(all="ignore"):
@@ -360,15 +360,14 @@ class StatisticBounds:
         relative = share + m.far * far + of_left
         if self.of == "std":  # half of the variance's, and the root's own
             relative = relative / 2 + 2.0**-52
-        error = relative * np.abs(exact)
-        return error + rounding(exact, dtype, error)
+        return relative * np.abs(exact)
 
     def allowed_gradient(
         self, exact: Any, slope: Any, magnitude: Any, dtype: Any, of_left: Any = 0.0
     ) -> Any:
         """Of dx = slope (x - mean), or of a sum or a mean of the slope itself.
 
-        magnitude : of the data, as `MomentBounds.magnitude` tells it. of_left : as for `allowed`.
+        magnitude : of the data, as `MomentBounds.magnitude` tells it. of_left : as for `error`.
         """
         error = self.gradient * unit_roundoff(dtype) * np.abs(exact)
         if self.of in ("var", "std"):

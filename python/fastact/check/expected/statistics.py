@@ -43,8 +43,8 @@ def _statistic(case: Case, found: Any) -> dict[str, Expected]:
     if op.of in ("var", "std"):
         judged &= found.m2 > 2.0**-50 * found.count * found.mean**2
     of_left = _of_left(case, found)
-    allowed = op.bounds.allowed(safe, found.mean, std, found.count, found.magnitude, dtype, of_left)
-    allowed = np.nan_to_num(allowed) - ulp(safe, dtype) / 2 + found.count * TINY
+    error = op.bounds.error(safe, found.mean, std, found.count, found.magnitude, dtype, of_left)
+    allowed = np.nan_to_num(error) + found.count * TINY
     allowed = allowed + op.bounds.sums.share(dtype) * abs(initial_of(case))
     if dtype == DOUBLE:  # a GPU adds up means of the largest numbers as they are
         judged &= np.abs(safe) <= np.finfo(np.float64).max
