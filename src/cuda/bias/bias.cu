@@ -62,11 +62,11 @@ RowGrid grid_of_sums(const Layout& layout) {
   return row_grid(rows_of<T>(layout), 1, true, layout.inner, segment_of<T>(layout));
 }
 // Whether rows can be added up by channel: few tiles have parts of a channel, and there are enough
-// rows to read several at a time. Not for float64, whose bits would show by the order of a sum
-// whether arrays are aligned; the sums of other types are rounded after that.
+// rows to read several at a time. Not for sums in float64, whose bits would show by their order
+// whether arrays are aligned; other sums are rounded after that.
 template <class T>
-bool sums_fit(const Layout& layout) {
-  if (sizeof(T) == sizeof(double)) return false;
+bool sums_fit(const BiasCall& call, const Layout& layout) {
+  if (sizeof(T) == sizeof(double) || vector_of(call.dbias).dtype == kF64) return false;
   return layout.inner == 1 ||
          (layout.outer >= kRowMapRows && grid_of_sums<T>(layout).partials <= kMaxChunks);
 }
@@ -145,7 +145,7 @@ int64_t bias_act_workspace(const BiasCall& call) {
   // on the order alone. The workspace is as large as any layout of the other arrays needs.
   const Layout layout = layout_of(&x, 1, call.axis, sizeof(T));
   int64_t most = most_chunks<T>(channel_layout(layout));
-  if (sums_fit<T>(layout)) most = std::max(most, grid_of_sums<T>(layout).partials);
+  if (sums_fit<T>(call, layout)) most = std::max(most, grid_of_sums<T>(layout).partials);
   return layout.channels * most * int64_t(sizeof(double));
 }
 
@@ -161,7 +161,7 @@ void bias_act_backward(const BiasCall& call, void* workspace, cudaStream_t strea
     const Layout layout = layout_of(arrays, 4, call.axis, sizeof(T));
     const auto rows = rows_of<T>(layout);
     char* const data[] = {dy.data, x.data, residual.data, dx.data};
-    if (sums_fit<T>(layout) && fit_rows(rows, layout, data)) {
+    if (sums_fit<T>(call, layout) && fit_rows(rows, layout, data)) {
       chunks = run_fused_rows<BiasRowsBackward>(call, layout, rows, data, call.accumulate_dx,
                                                 partials, stream);
     } else {
