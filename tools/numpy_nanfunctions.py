@@ -28,7 +28,6 @@ DEVIATIONS: dict[str, str] = {
     "must be a plain array": "subclasses, which mean something by their memory, are refused",
     "test_signature_match": "fastact's signatures: keyword-only where torch lacks them",
     "int64') = np.": "sums of integers are of float64",
-    "test_dtype_from_input": "the list of dtypes begins with complex ones",
     "test_dtype_from_char": "long double and complex are among the characters",
     "test_nanfunc_ddof[nanstd-1d-f]": "NumPy's own float32 result is the less accurate one",
     # Complex, and extended precision, where the message says that a warning did not come.

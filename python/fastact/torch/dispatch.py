@@ -234,6 +234,13 @@ class Operators:
         """An operator's arguments as the op takes them; the last ones may be left out."""
         return self._given(zip(self.takes, values, strict=False))
 
+    def _checked(self, computes: bool, values: Sequence[Any]) -> dict[str, Any]:
+        """The same; what only traces is checked here, for no call checks it."""
+        named = self.named(values)
+        if not computes:
+            _check_shapes(self.spec.op, named)
+        return named
+
     def _given(self, pairs: Iterable[tuple[str, Any]]) -> dict[str, Any]:
         """Without parameters of an activation that are not given."""
         return {
@@ -245,10 +252,7 @@ class Operators:
     # --- kernels, with memory and without ---------------------------------------------------------
 
     def _run_call(self, computes: bool, *values: Any) -> Any:
-        named = self.named(values)
-        op = self.spec.op
-        if not computes:
-            _check_shapes(op, named)
+        named, op = self._checked(computes, values), self.spec.op
         first = named[self.spec.arrays[0]]
         made = [_made(first, model) for model in op.models(named)[0]]
         if computes:
@@ -261,10 +265,7 @@ class Operators:
         return tuple(made) if self.spec.op.written else made
 
     def _forward(self, computes: bool, values: Sequence[Any]) -> list[torch.Tensor]:
-        named = self.named(values)
-        op = self.spec.op
-        if not computes:
-            _check_shapes(op, named)
+        named, op = self._checked(computes, values), self.spec.op
         first = named[self.spec.arrays[0]]
         results, kept = op.models(named)
         made = [_made(first, model) for model in (*results, *kept.values())]

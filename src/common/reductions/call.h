@@ -119,8 +119,9 @@ inline const char* problem_of_moments(const void* given) {
   if (call.of_m2 == kTotal && !call.is_weighted() && x.dtype < kDTypes)
     return "a total must be of weighted terms";
   if (call.pair != kWeightProduct &&
-      (call.of_m2 != kTotal || !call.inputs[MomentsCall::kWeights].shape))
-    return "pair must be 0 but for a total with weights";
+      (call.of_m2 != kTotal || !call.inputs[MomentsCall::kWeights].shape || call.skips ||
+       call.inputs[MomentsCall::kWhere].shape || call.results[MomentsCall::kCount].shape))
+    return "pair must be 0 but for a total with weights, and nothing else";
   for (const ArrayArgument& result : call.results)
     if (result.shape && (result.dtype != model.dtype || !same_strides(model, result)))
       return "mean, low, second and count must have one dtype and the same strides";
@@ -280,7 +281,7 @@ constexpr Field kStatisticBackwardFields[] = {
 };
 
 struct WeightedGradientCall {
-  enum Array : int { kTo, kDy, kSlope, kX, kWeights, kWhere, kMean, kOfMean, kArrays };
+  enum Array : int { kTo, kDy, kSlope, kX, kWeights, kWhere, kMean, kOfMean, kToWeights, kArrays };
 
   ArrayArgument arrays[kArrays];
   int term;
@@ -297,8 +298,11 @@ inline const char* problem_of_weighted_gradient(const void* given) {
   const Call& call = *static_cast<const Call*>(given);
   const ArrayArgument &x = call.arrays[Call::kX], &slope = call.arrays[Call::kSlope];
   const ArrayArgument &mean = call.arrays[Call::kMean], &of_mean = call.arrays[Call::kOfMean];
-  if (call.pair != kWeightProduct && (mean.shape || !call.arrays[Call::kWeights].shape))
-    return "pair must be 0 but with weights, and without a mean";
+  if (call.pair != kWeightProduct && (mean.shape || !call.arrays[Call::kWeights].shape ||
+                                      call.arrays[Call::kWhere].shape || call.skips))
+    return "pair must be 0 but with weights, and nothing else";
+  if (call.arrays[Call::kToWeights].shape && (call.pair == kWeightProduct || call.of_weights))
+    return "to_weights must be None but with a pair, beside the gradient of x";
   if (call.of_weights && !mean.shape && call.pair == kWeightProduct)
     return "mean must be an array for the gradient of weights";
   if (of_mean.shape && (call.of_weights || !mean.shape))
@@ -317,7 +321,8 @@ inline const char* problem_of_weighted_gradient(const void* given) {
 //   with a mean                 w slope dy (x - mean)
 //   with of_mean too            w (slope dy (x - mean) + of_mean)
 //   of the weights              slope dy (x - mean)
-//   with a pair                 slope dy times its derivative by x, or by the weights
+//   with a pair                 dy times its derivative by x, or by the weights; to_weights OUT, or
+//                               IN/OUT +=, is the latter beside the former
 //
 // Arrays have strides of 0 where they repeat.
 constexpr Field kWeightedGradientFields[] = {
@@ -343,6 +348,9 @@ constexpr Field kWeightedGradientFields[] = {
         .float64()
         .optional(),
     fields::out<&WeightedGradientCall::arrays, WeightedGradientCall::kTo>("to").same_shape("x"),
+    fields::out<&WeightedGradientCall::arrays, WeightedGradientCall::kToWeights>("to_weights")
+        .same_shape("x")
+        .optional(),
     fields::in<&WeightedGradientCall::term>("term").below(kTerms),
     fields::in<&WeightedGradientCall::pair>("pair").below(kPairs),
     fields::in<&WeightedGradientCall::of_weights>("of_weights"),

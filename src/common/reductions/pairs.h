@@ -1,8 +1,8 @@
 // What a sum adds up of two elements, one of each array: one struct a term, and the one list of
 // them. x and t are logarithms of probabilities, q = exp(x) and p = exp(t).
 //
-//   of(x, t)     the term
-//   by_x(x, t)   its derivative by x, and by_t by t
+//   of(x, t)       the term
+//   slopes(x, t)   its derivatives by x and by t
 //
 // All of it is in double, for terms of either sign cancel: near p = q the sum is of the second
 // order in p - q, the terms are of the first.
@@ -39,17 +39,19 @@ FASTACT_HD double unless_either_nan(double x, double t, double y) {
   return unless_nan(x, unless_nan(t, y));
 }
 
+struct PairSlopes {
+  double by_x, by_t;
+};
+
 struct KullbackLeibler {
   static FASTACT_HD double of(double x, double t) {
     const double p = probability_of(t);
     return unless_either_nan(x, t, p == 0 ? 0.0 : p * (t - x));
   }
-  static FASTACT_HD double by_x(double x, double t) {
-    return unless_either_nan(x, t, 0.0 - probability_of(t));
-  }
-  static FASTACT_HD double by_t(double x, double t) {
+  static FASTACT_HD PairSlopes slopes(double x, double t) {
     const double p = probability_of(t);
-    return unless_either_nan(x, t, p == 0 ? 0.0 : p * (t - x + 1.0));
+    return {unless_either_nan(x, t, 0.0 - p),
+            unless_either_nan(x, t, p == 0 ? 0.0 : p * (t - x + 1.0))};
   }
 };
 
@@ -69,12 +71,14 @@ struct JensenShannon {
     const double other = at.fall == 0 ? 0.0 : at.fall * (at.log - at.d);
     return unless_either_nan(x, t, most == 0 ? 0.0 : 0.5 * most * (at.log + other));
   }
-  static FASTACT_HD double by_x(double x, double t) {
-    const double q = probability_of(x);
+  static FASTACT_HD PairSlopes slopes(double x, double t) {
+    const double q = probability_of(x), p = probability_of(t);
     const Distance at(x, t);
-    return unless_either_nan(x, t, q == 0 ? 0.0 : 0.5 * q * (t > x ? at.log - at.d : at.log));
+    const double of_lesser = at.log - at.d;
+    const double of_x = t > x ? of_lesser : at.log, of_t = x > t ? of_lesser : at.log;
+    return {unless_either_nan(x, t, q == 0 ? 0.0 : 0.5 * q * of_x),
+            unless_either_nan(x, t, p == 0 ? 0.0 : 0.5 * p * of_t)};
   }
-  static FASTACT_HD double by_t(double x, double t) { return by_x(t, x); }
 };
 
 // The one list. X(name, Struct): the name is the one by which Python's ops ask for the term.
@@ -90,8 +94,5 @@ enum Pair : int { kWeightProduct, FASTACT_PAIRS(FASTACT_ENUMERATE) kPairs };
 #define FASTACT_NAME(name, Struct) , #name
 constexpr const char* kPairNames[] = {"product" FASTACT_PAIRS(FASTACT_NAME)};
 #undef FASTACT_NAME
-
-// The term of a pair, or one of its derivatives.
-enum PairNumber : int { kPairTerm, kPairByX, kPairByT, kPairNumbers };
 
 FASTACT_END_NAMESPACE

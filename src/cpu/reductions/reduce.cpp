@@ -379,7 +379,7 @@ void store_results(const Reducer& r, int64_t first, int64_t n, const Results& al
     store_moments(r, first, n, all);
   else if (of(kValidMean))
     store_valid_means(r, first, n, all);
-  else if (r.divisor != 1)
+  else if (r.divisor != 1 || r.weighted)
     store_means(r, first, n, all);
   else
     store_sums(r, first, n, all.values, all.errors);

@@ -13,7 +13,7 @@ namespace fastact {
 namespace {
 
 constexpr int64_t kStaged = 512;        // elements at a time: x, weights, mask and centre fill
-                                        // 16 KiB, and all that a gradient is made of 36
+                                        // 16 KiB, and all that a gradient is made of 40
 constexpr int64_t kLongTerms = 256;     // terms worth reading output by output
 constexpr int64_t kFewOutputs = 16;     // that make too short rows
 constexpr int64_t kMostWeighted = 256;  // columns at once: 1 KiB of a float32 row
@@ -41,6 +41,7 @@ struct WeightedInputs : BlockSource {
   const StridedOperands& s;
   const WeightingKernels& kernels;
   const bool has_m2, is_far;
+  const int sums;  // of a term: of pairs their own, else also the weights'
   alignas(64) double x[kStaged];
   alignas(64) double weights[kStaged];
   alignas(64) double mask[kStaged];
@@ -68,6 +69,7 @@ struct WeightedInputs : BlockSource {
         kernels(*r.table->weighting),
         has_m2(r.accumulator == &r.table->accumulators[kValidMoments]),
         is_far(s.size() * s.item > kFarReduction),
+        sums(m.pair ? 1 : 2),
         staged_first(-1),
         reads_weights(!m.pair && m.is_readable[M::kWeights] && !s.data[M::kWhere] &&
                       s.dtypes[M::kWeights] == s.dtypes[M::kX]),
@@ -87,8 +89,7 @@ struct WeightedInputs : BlockSource {
         reads_weights = trusts_weights = false;  // from now on: others are likely to come
         pass(kProducts, first, n, term, terms);
       }
-      std::copy_n(lanes[0], n, results[0] + at);
-      std::copy_n(lanes[1], n, results[1] + at);
+      for (int k = 0; k < sums; ++k) std::copy_n(lanes[k], n, results[k] + at);
       return;
     }
     find_centres(first, n, term, terms);
@@ -151,7 +152,7 @@ struct WeightedInputs : BlockSource {
           find_terms(what, first, n, term + done, phase ? std::min(left, kLanes - phase) : left);
       add(what, n, done, found);
     }
-    for (int k = 0; k < 2 && terms > 1; ++k) r.table->fold(lanes[k], terms, n);
+    for (int k = 0; k < sums && terms > 1; ++k) r.table->fold(lanes[k], terms, n);
   }
 
   // Where the next terms are, and how many of these at most `terms`: all, or whole rounds of the
@@ -219,15 +220,13 @@ struct WeightedInputs : BlockSource {
     if (first == staged_first && term == staged_term && terms == staged_terms) return;
     staged_first = first, staged_term = term, staged_terms = terms;
     read(M::kX, first, n, term, terms, x);
-    if (m.pair) {
-      read(M::kWeights, first, n, term, terms, weights);
-      kernels.pairs[m.pair][kPairTerm](x, weights, x, terms * n);
-    }
-    stage_weights(first, n, term, terms);
+    if (!m.pair) return stage_weights(first, n, term, terms);
+    read(M::kWeights, first, n, term, terms, weights);
+    kernels.pair_terms[m.pair](x, weights, terms * n);
   }
 
   void stage_weights(int64_t first, int64_t n, int64_t term, int64_t terms) {
-    if (s.data[M::kWeights] && !m.pair)
+    if (s.data[M::kWeights])
       read(M::kWeights, first, n, term, terms, weights);
     else
       std::fill_n(weights, terms * n, 1.0);
@@ -274,9 +273,13 @@ struct WeightedInputs : BlockSource {
                                           : 0;
         return {of.at, of.offsets + row, is_far && !of.is_staged ? ahead : 0};
       };
+      double *const first = lanes[0] + lane * n, *const second = lanes[1] + lane * n;
+      const bool fresh = done + row * joined < kLanes;
+      if (m.pair)
+        return r.kernels->add_rows(of_x.at, of_x.offsets + row, step, rows, width * n, nullptr,
+                                   first, 0, fresh);
       has_sign |= kernel(rows_of(of_x), rows_of(of_weights), step, rows, width * n,
-                         what == kProducts ? nullptr : centre, lanes[0] + lane * n,
-                         lanes[1] + lane * n, done + row * joined < kLanes);
+                         what == kProducts ? nullptr : centre, first, second, fresh);
     };
     if (are_joined) {
       const int64_t whole = terms / kLanes, rest = terms % kLanes;
@@ -305,9 +308,10 @@ struct GradientPieces {
   }
 
   bool is_read(int k) const {
-    if (k == G::kTo) return g.accumulate;
+    if (k == G::kTo || k == G::kToWeights) return g.accumulate && s.data[k];
     if (k == G::kX) return g.skips || g.pair || g.of != kTermByX + kItself;
     if (k == G::kWeights && g.of == kMeanByWeights) return false;
+    if (k == G::kSlope && g.pair) return false;
     return s.data[k];
   }
 
@@ -318,11 +322,24 @@ struct GradientPieces {
       if (g.groups) read_labels(first, n);
       for (int k = 0; k < G::kArrays; ++k)
         if (is_read(k)) read(k, first, n, values[k]);
+      if (g.pair) {
+        g.table->weighting->pair_gradients[g.pair](values[G::kDy], values[G::kX],
+                                                   values[G::kWeights], n);
+        write_gradient(G::kTo, g.of_weights ? G::kWeights : G::kX, first, n);
+        if (s.data[G::kToWeights]) write_gradient(G::kToWeights, G::kWeights, first, n);
+        continue;
+      }
       choose(n);
       kernel(values[G::kDy], values[G::kSlope], values[G::kX], values[G::kWeights],
              values[G::kMean], values[G::kOfMean], values[G::kTo], n);
-      write(first, n, values[G::kTo]);
+      write(G::kTo, values[G::kTo], first, n);
     }
+  }
+
+  // Of a pair, as its kernel left it.
+  void write_gradient(G::Array to, G::Array of, int64_t first, int64_t n) {
+    for (int64_t i = 0; g.accumulate && i < n; ++i) values[of][i] += values[to][i];
+    write(to, values[of], first, n);
   }
 
   void choose(int64_t n) {
@@ -330,11 +347,7 @@ struct GradientPieces {
     if (!is_masked && !is_weighted && !g.skips && !g.groups) return;
     if (!is_weighted || g.of == kMeanByWeights) std::fill_n(values[G::kWeights], n, 1.0);
     const WeightingKernels& kernels = *g.table->weighting;
-    if (g.pair)  // its derivative is a weight of dy, of any sign
-      kernels.pairs[g.pair][g.of_weights ? kPairByT : kPairByX](values[G::kX], values[G::kWeights],
-                                                                values[G::kWeights], n);
     if (is_masked) kernels.mask(values[G::kWeights], values[G::kWhere], n);
-    if (g.pair) return;
     for (int64_t i = 0; g.groups && i < n; ++i)
       if (labels[i] < 0) values[G::kWeights][i] = 0;
     kernels.choose(values[G::kX], values[G::kWeights], g.skips, n);
@@ -368,16 +381,15 @@ struct GradientPieces {
     return largest > uint64_t(g.groups);
   }
 
-  void write(int64_t first, int64_t n, const double* from) {
-    const int64_t item = s.items[G::kTo];
-    const auto finish = g.table->finish[s.dtypes[G::kTo]];
-    for_pieces(s.columns, G::kTo, s.data[G::kTo], first, n,
-               [&](char* to, int64_t stride, int64_t size) {
-                 const bool is_row = stride == item && reinterpret_cast<uintptr_t>(to) % item == 0;
-                 finish(from, nullptr, is_row ? to : stage, size);
-                 if (!is_row) scatter_for(item)(to, stage, stride, size);
-                 from += size;
-               });
+  void write(G::Array k, const double* from, int64_t first, int64_t n) {
+    const int64_t item = s.items[k];
+    const auto finish = g.table->finish[s.dtypes[k]];
+    for_pieces(s.columns, k, s.data[k], first, n, [&](char* to, int64_t stride, int64_t size) {
+      const bool is_row = stride == item && reinterpret_cast<uintptr_t>(to) % item == 0;
+      finish(from, nullptr, is_row ? to : stage, size);
+      if (!is_row) scatter_for(item)(to, stage, stride, size);
+      from += size;
+    });
   }
 };
 
@@ -450,7 +462,8 @@ void prepare(WeightedMoments* m, const ReduceTable* table, const ConvertKernels*
   m->pair = call.pair;
   Reducer* r = &m->reducer;
   const bool has_m2 = call.of_m2 != kNothing && call.of_m2 != kTotal;
-  set_accumulator(r, table, has_m2 ? kValidMoments : kValidMean, kF64);
+  const int of_sums = call.pair ? int(kItself) : kValidMean;
+  set_accumulator(r, table, has_m2 ? kValidMoments : of_sums, kF64);
   r->weighted = m;
   r->accumulate = false;
   r->x = nullptr;
@@ -492,7 +505,7 @@ bool rescale_weighted(const WeightedMoments& m, int64_t output, Rescaled* to) {
         };
         read(M::kX, x), read(M::kWeights, weights), read(M::kWhere, mask);
         if (m.pair) {
-          m.reducer.table->weighting->pairs[m.pair][kPairTerm](x, weights, x, n);
+          m.reducer.table->weighting->pair_terms[m.pair](x, weights, n);
           std::fill_n(weights, n, 1.0);
         }
         for (int64_t i = 0; i < n; ++i) {

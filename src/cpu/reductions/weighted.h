@@ -65,7 +65,7 @@ struct WeightedGradient {
   const ReduceTable* table;
   StridedOperands operands;  // the call's arrays, and the labels; all axes are columns
   int of;                    // WeightedGradientOf
-  int pair;                  // whose derivative it is, by x or by the weights
+  int pair;                  // whose derivatives they are, by x and by the weights
   bool of_weights;
   bool skips, accumulate;
   int64_t groups;                                       // 0: not by groups

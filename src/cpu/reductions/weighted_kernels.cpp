@@ -113,13 +113,20 @@ void choose(double* x, double* weights, bool skips, int64_t n) {
   }
 }
 
-template <class Of, PairNumber number>
-void pair(const double* x, const double* t, double* to, int64_t n) {
+template <class Of>
+void pair_terms(double* x, const double* t, int64_t n) {
 #pragma omp simd
-  for (int64_t i = 0; i < n; ++i)
-    to[i] = number == kPairTerm  ? Of::of(x[i], t[i])
-            : number == kPairByX ? Of::by_x(x[i], t[i])
-                                 : Of::by_t(x[i], t[i]);
+  for (int64_t i = 0; i < n; ++i) x[i] = Of::of(x[i], t[i]);
+}
+
+template <class Of>
+void pair_gradients(const double* dy, double* x, double* t, int64_t n) {
+#pragma omp simd
+  for (int64_t i = 0; i < n; ++i) {
+    const PairSlopes slopes = Of::slopes(x[i], t[i]);
+    x[i] = gradient_of_mean(dy[i], slopes.by_x);
+    t[i] = gradient_of_mean(dy[i], slopes.by_t);
+  }
 }
 
 template <class Term, bool accumulate>
@@ -155,7 +162,8 @@ void gradient(const double* dy, const double* slope, const double* x, const doub
 #define FASTACT_ADD_STAGED(what) \
   {add<what, kWeighs, double, double>, add<what, kSkips, double, double>}
 #define FASTACT_GRADIENT(of) {gradient<of, false>, gradient<of, true>}
-#define FASTACT_PAIR(name, Of) {pair<Of, kPairTerm>, pair<Of, kPairByX>, pair<Of, kPairByT>},
+#define FASTACT_PAIR_TERMS(name, Of) pair_terms<Of>,
+#define FASTACT_PAIR_GRADIENTS(name, Of) pair_gradients<Of>,
 #define FASTACT_TERM_GRADIENT(name, Term) {term_gradient<Term, false>, term_gradient<Term, true>},
 
 extern const WeightingKernels weighting_kernels;
@@ -167,7 +175,8 @@ const WeightingKernels weighting_kernels = {
     {FASTACT_ADD_STAGED(kProducts), FASTACT_ADD_STAGED(kAboutCentre), FASTACT_ADD_STAGED(kSquares)},
     mask,
     choose,
-    {{}, FASTACT_PAIRS(FASTACT_PAIR)},
+    {nullptr, FASTACT_PAIRS(FASTACT_PAIR_TERMS)},
+    {nullptr, FASTACT_PAIRS(FASTACT_PAIR_GRADIENTS)},
     {FASTACT_TERMS(FASTACT_TERM_GRADIENT) FASTACT_GRADIENT(kSecondByX), FASTACT_GRADIENT(kBothByX),
      FASTACT_GRADIENT(kMeanByWeights)},
 };

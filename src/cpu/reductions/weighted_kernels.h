@@ -58,9 +58,10 @@ struct WeightingKernels {
   // Of n elements with their weights: weights IN/OUT become 0 where x does not count, and so does
   // x IN/OUT.
   void (*choose)(double* x, double* weights, bool skips, int64_t n);
-  // Of a pair (common/reductions/pairs.h; null: of the product): to OUT (n) = its term or one of
-  // its derivatives, of x IN and t IN; `to` may be one of them.
-  void (*pairs[kPairs][kPairNumbers])(const double* x, const double* t, double* to, int64_t n);
+  // Of a pair (common/reductions/pairs.h; null: of the product), of x and t (n): x IN/OUT becomes
+  // its term; x and t IN/OUT become their gradients, by dy IN (n).
+  void (*pair_terms[kPairs])(double* x, const double* t, int64_t n);
+  void (*pair_gradients[kPairs])(const double* dy, double* x, double* t, int64_t n);
   // [..][accumulate]: to OUT, or IN/OUT +=, = the gradient, of x and weights as `choose` left them:
   // of ones, for the gradient by the weights. What a gradient has no part in may be any numbers:
   // mean and of_mean, and x where the term is x itself.

@@ -423,6 +423,12 @@ void weighted_gradient(const WeightedGradientCall& call, cudaStream_t stream) {
   arrays.skips = call.skips, arrays.accumulate = call.accumulate;
   launch(gradient_elements<T>, {blocks_for(ceil_div(arrays.size, kThreads)), kThreads}, stream,
          arrays);
+  if (!call.arrays[WeightedGradientCall::kToWeights].data) return;
+  WeightedGradientCall other = call;
+  other.arrays[WeightedGradientCall::kTo] = call.arrays[WeightedGradientCall::kToWeights];
+  other.arrays[WeightedGradientCall::kToWeights] = {};
+  other.of_weights = true;
+  weighted_gradient<T>(other, stream);
 }
 
 namespace {

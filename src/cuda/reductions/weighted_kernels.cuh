@@ -159,14 +159,12 @@ FASTACT_DEVICE bool is_far(const MomentResults& to, int64_t at) {
   return second < 0 || second > kMostDouble || (second > 0 && second < least);
 }
 
-// Of a pair: its term or one of its derivatives. A call, for weights take no exponential.
-FASTACT_DEVICE_CALL double pair_number(int pair, PairNumber number, double x, double t) {
+// Of a pair: its term, or one of its derivatives. Calls, for weights take no exponential.
+FASTACT_DEVICE_CALL double pair_term(int pair, double x, double t) {
   switch (Pair(pair)) {
-#define FASTACT_CASE(name, Struct)                   \
-  case k##Struct:                                    \
-    return number == kPairTerm  ? Struct::of(x, t)   \
-           : number == kPairByX ? Struct::by_x(x, t) \
-                                : Struct::by_t(x, t);
+#define FASTACT_CASE(name, Struct) \
+  case k##Struct:                  \
+    return Struct::of(x, t);
     FASTACT_PAIRS(FASTACT_CASE)
 #undef FASTACT_CASE
     case kWeightProduct:
@@ -174,6 +172,20 @@ FASTACT_DEVICE_CALL double pair_number(int pair, PairNumber number, double x, do
       break;
   }
   return x * t;
+}
+FASTACT_DEVICE_CALL double pair_slope(int pair, bool by_t, double x, double t) {
+  const auto chosen = [&](const PairSlopes& of) { return by_t ? of.by_t : of.by_x; };
+  switch (Pair(pair)) {
+#define FASTACT_CASE(name, Struct) \
+  case k##Struct:                  \
+    return chosen(Struct::slopes(x, t));
+    FASTACT_PAIRS(FASTACT_CASE)
+#undef FASTACT_CASE
+    case kWeightProduct:
+    case kPairs:
+      break;
+  }
+  return by_t ? x : t;
 }
 
 template <class T>
@@ -201,7 +213,7 @@ void weighted_blocks(FASTACT_GRID_CONSTANT const WeightedSums sums,
         double x = double(widen(load(p))), w = 1;
         if (sums.weights)
           w = number_at(address(sums.weights, WeightedSums::kWeights), sums.weights_dtype);
-        if (sums.pair) x = pair_number(sums.pair, kPairTerm, x, w), w = 1;
+        if (sums.pair) x = pair_term(sums.pair, x, w), w = 1;
         const bool counts =
             !sums.where || number_at(address(sums.where, WeightedSums::kWhere), kBool) != 0;
         const double weight = weight_of(x, w, counts, sums.skips);
@@ -426,9 +438,8 @@ void gradient_elements(FASTACT_GRID_CONSTANT const GradientArrays arrays) {
     const double w = weight_of(x, weight, number(A::kWhere, 1) != 0, arrays.skips);
     double found = 0;
     if (arrays.pair) {
-      const PairNumber by = arrays.of_weights ? kPairByT : kPairByX;
-      const double each = pair_number(arrays.pair, by, x, number(A::kWeights, 1));
-      found = gradient_of_mean(slope * dy, number(A::kWhere, 1) != 0 ? each : 0.0);
+      found = gradient_of_mean(
+          dy, pair_slope(arrays.pair, arrays.of_weights, x, number(A::kWeights, 1)));
     } else if (w != 0 && arrays.of_weights)
       found = gradient_of_weight(slope * dy, d);
     else if (w != 0 && arrays.of_mean)

@@ -1,6 +1,6 @@
 """The op object of divergences: sums over axes of a term of two arrays, and both gradients.
 
-They are sums with weights whose product is another term (src/common/reductions/pairs.h).
+They go the way of sums with weights, with another term (src/common/reductions/pairs.h).
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class Divergence(CachedOp[P, R]):
         accumulate: bool = False,
         stream: Stream = None,
     ) -> tuple[A, A]:
-        """The gradients with respect to both arrays, each in a pass of its own.
+        """The gradients with respect to both arrays.
 
         Of `kl_div`, ``dlog_q = -dy * p`` and ``dlog_p = dy * p * (log_p - log_q + 1)``; of
         `js_div`, ``dlog_q = dy * q * (log_q - log_m) / 2`` and ``dlog_p = dy * p * (log_p - log_m)
@@ -103,10 +103,12 @@ class Divergence(CachedOp[P, R]):
         if not now.views[self.saves[0]].size:
             return
         dy = over_x(now, now.seen("dy"))
-        for name, of_weights in zip(self.gradients, (False, True), strict=True):
-            to = now.view(name)
-            if to is not None:
-                weighted_gradient(now, to, dy=dy, pair=self.pair, of_weights=of_weights)
+        of_first, of_second = map(now.view, self.gradients)
+        given: Any = {"dy": dy, "pair": self.pair}
+        if of_first is not None:
+            weighted_gradient(now, of_first, to_weights=of_second, **given)
+        elif of_second is not None:
+            weighted_gradient(now, of_second, of_weights=True, **given)
 
 
 def divergence(pair: str) -> Callable[[Callable[P, R]], Divergence[P, R]]:

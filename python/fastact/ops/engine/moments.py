@@ -82,6 +82,7 @@ def weighted_gradient(now: Step, to: View, **given: Any) -> None:
     slope : the factor of dy; 1 where none is given.
     of_mean : what the mean's gradient adds; None: nothing.
     term : of a sum without a mean. pair : of a sum of terms of x and the weights.
+    to_weights : of a pair, where the weights' gradient goes beside x's; None: nowhere.
     """
     if "slope" not in given:
         shape = now.shapes.grouped or to.shape
@@ -93,7 +94,7 @@ def weighted_gradient(now: Step, to: View, **given: Any) -> None:
         function = "grouped_gradient"
         defaults |= _labels(now, to)
     else:
-        defaults["pair"] = PRODUCT
+        defaults |= {"pair": PRODUCT, "to_weights": None}
     now.run(function, to=to, **{**defaults, **given})
 
 
