@@ -86,7 +86,8 @@ def constants(bounds: Any) -> tuple[list[str], list[str]]:
     if isinstance(bounds, RotaryBounds):
         return [f"within {bounds.products:g} u (abs(a cos) + abs(b sin))"], []
     if isinstance(bounds, DivergenceBounds):
-        return [f"and {text(bounds.share)} of the sum of"], [f"within {text(bounds.share)} abs(dy)"]
+        backward = [f"within {text(bounds.share)} abs(dy)", f"{text(bounds.narrow_gradient)};"]
+        return [f"and {text(bounds.share)} of the sum of"], backward
     if isinstance(bounds, SoftmaxBounds):
         back = "8 u abs(dx)" if bounds.kind == "logsumexp" else "4 u abs("
         return [f"within {bounds.ulps:g} ULP", f"n / {bounds.lanes:g} u"], [back]

@@ -678,9 +678,15 @@ class DivergenceBounds:
 
     The parts of a sum are what its terms are sums or products of, as the op's notes have them. A
     thread of a GPU adds 256 terms in double, in a row; a term is within 8 2**-53 of its parts.
+    Gradients of 16 bits are computed in float32, on the CPU.
     """
 
     share: float = 2.0**-44
+    narrow_gradient: float = 2.0**-20
+
+    def of_gradient(self, dtype: Any) -> float:
+        """The share of a gradient."""
+        return self.narrow_gradient if is_narrow(dtype) else self.share
 
     def allowed(self, exact: Any, size: Any, dtype: Any) -> Any:
         """Of y, or of a gradient; size: of its parts."""

@@ -12,10 +12,11 @@
 namespace fastact {
 namespace {
 
-constexpr int64_t kStaged = 512;        // elements at a time: x, weights, mask and centre fill
-                                        // 16 KiB, and all that a gradient is made of 40
-constexpr int64_t kLongTerms = 256;     // terms worth reading output by output
-constexpr int64_t kFewOutputs = 16;     // that make too short rows
+constexpr int64_t kStaged = 512;     // elements at a time: x, weights, mask and centre fill
+                                     // 16 KiB, and all that a gradient is made of 40
+constexpr int64_t kLongTerms = 256;  // terms worth reading output by output
+constexpr int64_t kFewOutputs = 16;  // that make too short rows
+constexpr int64_t kHalf = sizeof(uint16_t);
 constexpr int64_t kMostWeighted = 256;  // columns at once: 1 KiB of a float32 row
 
 bool is_finite_number(double x) { return x - x == 0; }
@@ -302,8 +303,14 @@ struct GradientPieces {
   alignas(64) double values[G::kArrays][kStaged];
   alignas(64) char stage[kStaged * sizeof(double)];
   int64_t labels[kStaged];
+  const PairGradients pair_kernel;  // null: of no pair
+  const bool is_half;               // of a pair of 16 bits, which are computed in float
 
-  explicit GradientPieces(const WeightedGradient& gradient) : g(gradient), s(gradient.operands) {
+  explicit GradientPieces(const WeightedGradient& gradient)
+      : g(gradient),
+        s(gradient.operands),
+        pair_kernel(g.table->weighting->pair_gradients[g.pair][g.pair_dtype]),
+        is_half(item_size(g.pair_dtype) == 2) {
     for (double* of : values) std::fill_n(of, kStaged, 1.0);  // what is not read
   }
 
@@ -321,25 +328,48 @@ struct GradientPieces {
       n = std::min(kStaged, end - first);
       if (g.groups) read_labels(first, n);
       for (int k = 0; k < G::kArrays; ++k)
-        if (is_read(k)) read(k, first, n, values[k]);
+        if (is_read(k)) is_half ? copy(k, first, n) : read(k, first, n, values[k]);
       if (g.pair) {
-        g.table->weighting->pair_gradients[g.pair](values[G::kDy], values[G::kX],
-                                                   values[G::kWeights], n);
-        write_gradient(G::kTo, g.of_weights ? G::kWeights : G::kX, first, n);
-        if (s.data[G::kToWeights]) write_gradient(G::kToWeights, G::kWeights, first, n);
+        run_pair(first, n);
         continue;
       }
       choose(n);
       kernel(values[G::kDy], values[G::kSlope], values[G::kX], values[G::kWeights],
              values[G::kMean], values[G::kOfMean], values[G::kTo], n);
-      write(G::kTo, values[G::kTo], first, n);
+      write(G::kTo, first, n);
     }
   }
 
-  // Of a pair, as its kernel left it.
-  void write_gradient(G::Array to, G::Array of, int64_t first, int64_t n) {
-    for (int64_t i = 0; g.accumulate && i < n; ++i) values[of][i] += values[to][i];
-    write(to, values[of], first, n);
+  void run_pair(int64_t first, int64_t n) {
+    const auto bytes = [&](G::Array k) { return reinterpret_cast<char*>(values[k]); };
+    char *const to = bytes(G::kTo), *const other = bytes(G::kToWeights);
+    pair_kernel(bytes(G::kDy), bytes(G::kX), bytes(G::kWeights), g.of_weights ? other : to,
+                g.of_weights ? to : other, g.accumulate, n);
+    for (G::Array k : {G::kTo, G::kToWeights})
+      if (s.data[k]) is_half ? copy_back(k, first, n) : write(k, first, n);
+  }
+
+  // Elements of 16 bits as they are, to values[k] and from there.
+  void copy(int k, int64_t first, int64_t n) {
+    uint16_t* to = reinterpret_cast<uint16_t*>(values[k]);
+    for_pieces(s.columns, k, s.data[k], first, n, [&](char* from, int64_t stride, int64_t size) {
+      memcpy(to, from, stride == kHalf ? size * kHalf : kHalf);
+      if (stride == 0)
+        std::fill_n(to + 1, size - 1, *to);
+      else if (stride != kHalf)
+        gather_for(kHalf)(reinterpret_cast<char*>(to), from, stride, size);
+      to += size;
+    });
+  }
+  void copy_back(int k, int64_t first, int64_t n) {
+    const char* from = reinterpret_cast<const char*>(values[k]);
+    for_pieces(s.columns, k, s.data[k], first, n, [&](char* to, int64_t stride, int64_t size) {
+      if (stride == kHalf)
+        memcpy(to, from, size * kHalf);
+      else
+        scatter_for(kHalf)(to, from, stride, size);
+      from += size * kHalf;
+    });
   }
 
   void choose(int64_t n) {
@@ -381,7 +411,8 @@ struct GradientPieces {
     return largest > uint64_t(g.groups);
   }
 
-  void write(G::Array k, const double* from, int64_t first, int64_t n) {
+  void write(G::Array k, int64_t first, int64_t n) {
+    const double* from = values[k];
     const int64_t item = s.items[k];
     const auto finish = g.table->finish[s.dtypes[k]];
     for_pieces(s.columns, k, s.data[k], first, n, [&](char* to, int64_t stride, int64_t size) {
@@ -526,6 +557,11 @@ void prepare(WeightedGradient* g, const ReduceTable* table, const ConvertKernels
   using G = WeightedGradientCall;
   g->table = table;
   g->pair = call.pair, g->of_weights = call.of_weights;
+  const ArrayArgument &x = call.arrays[G::kX], &other = call.arrays[G::kToWeights];
+  const auto is_xs = [&](const ArrayArgument& a) { return !a.shape || a.dtype == x.dtype; };
+  const bool are_alike = is_xs(call.arrays[G::kTo]) && is_xs(call.arrays[G::kDy]) &&
+                         is_xs(call.arrays[G::kWeights]) && is_xs(other);
+  g->pair_dtype = g->pair && are_alike && x.dtype < kF32 ? x.dtype : int(kF64);
   g->of = call.pair                      ? kTermByX + kItself
           : call.of_weights              ? kMeanByWeights
           : call.arrays[G::kOfMean].data ? kBothByX

@@ -66,6 +66,7 @@ struct WeightedGradient {
   StridedOperands operands;  // the call's arrays, and the labels; all axes are columns
   int of;                    // WeightedGradientOf
   int pair;                  // whose derivatives they are, by x and by the weights
+  int pair_dtype;            // in which its kernel has all arrays: of 16 bits, or double
   bool of_weights;
   bool skips, accumulate;
   int64_t groups;                                       // 0: not by groups

@@ -1,11 +1,13 @@
 // The kernels of reductions/weighted_kernels.h.
 #include "cpu/reductions/weighted_kernels.h"
 
+#include <cstring>
 #include <type_traits>
 
 #include "common/reductions/terms.h"
 #include "common/reductions/weights.h"
 #include "cpu/simd/accumulators.h"
+#include "cpu/simd/vector.h"
 
 FASTACT_BEGIN_NAMESPACE
 namespace {
@@ -119,14 +121,37 @@ void pair_terms(double* x, const double* t, int64_t n) {
   for (int64_t i = 0; i < n; ++i) x[i] = Of::of(x[i], t[i]);
 }
 
-template <class Of>
-void pair_gradients(const double* dy, double* x, double* t, int64_t n) {
+template <class Of, class T>
+void pair_gradients(const char* of_dy, const char* of_x, const char* of_t, char* to_x, char* to_t,
+                    bool accumulate, int64_t n) {
+  using C = Compute<T>;
+  Wide<T> wide_dy, wide_x, wide_t, wide_dx, wide_dt, wide_old;
+  for_chunks(n, [&](int64_t i, int64_t m) FASTACT_INLINED {
+    const auto read = [&](Wide<T>& wide, const char* from) FASTACT_INLINED {
+      return wide.read(reinterpret_cast<const T*>(from) + i, m);
+    };
+    T *const dx = reinterpret_cast<T*>(to_x) + i, *const dt = reinterpret_cast<T*>(to_t) + i;
+    const C *dy = read(wide_dy, of_dy), *x = read(wide_x, of_x), *t = read(wide_t, of_t);
+    C *by_x = wide_dx.buffer, *by_t = wide_dt.buffer;
 #pragma omp simd
-  for (int64_t i = 0; i < n; ++i) {
-    const PairSlopes slopes = Of::slopes(x[i], t[i]);
-    x[i] = gradient_of_mean(dy[i], slopes.by_x);
-    t[i] = gradient_of_mean(dy[i], slopes.by_t);
-  }
+    for (int64_t k = 0; k < m; ++k) {
+      const PairSlopes<C> slopes = Of::slopes(x[k], t[k]);
+      by_x[k] = slopes.by_x == 0 ? C(0) : dy[k] * slopes.by_x;
+      by_t[k] = slopes.by_t == 0 ? C(0) : dy[k] * slopes.by_t;
+    }
+    const auto write = [&](T* to, C* wide) FASTACT_INLINED {
+      if (accumulate) {
+        const C* old = wide_old.read(to, m);
+#pragma omp simd
+        for (int64_t k = 0; k < m; ++k) wide[k] += old[k];
+      }
+      if constexpr (is_half<T>)
+        chunk_from_float(wide, to, m);
+      else
+        memcpy(to, wide, m * sizeof(T));
+    };
+    write(dx, by_x), write(dt, by_t);
+  });
 }
 
 template <class Term, bool accumulate>
@@ -163,7 +188,8 @@ void gradient(const double* dy, const double* slope, const double* x, const doub
   {add<what, kWeighs, double, double>, add<what, kSkips, double, double>}
 #define FASTACT_GRADIENT(of) {gradient<of, false>, gradient<of, true>}
 #define FASTACT_PAIR_TERMS(name, Of) pair_terms<Of>,
-#define FASTACT_PAIR_GRADIENTS(name, Of) pair_gradients<Of>,
+#define FASTACT_PAIR_GRADIENTS(name, Of) \
+  {pair_gradients<Of, f16>, pair_gradients<Of, bf16>, nullptr, pair_gradients<Of, double>},
 #define FASTACT_TERM_GRADIENT(name, Term) {term_gradient<Term, false>, term_gradient<Term, true>},
 
 extern const WeightingKernels weighting_kernels;
@@ -176,7 +202,7 @@ const WeightingKernels weighting_kernels = {
     mask,
     choose,
     {nullptr, FASTACT_PAIRS(FASTACT_PAIR_TERMS)},
-    {nullptr, FASTACT_PAIRS(FASTACT_PAIR_GRADIENTS)},
+    {{}, FASTACT_PAIRS(FASTACT_PAIR_GRADIENTS)},
     {FASTACT_TERMS(FASTACT_TERM_GRADIENT) FASTACT_GRADIENT(kSecondByX), FASTACT_GRADIENT(kBothByX),
      FASTACT_GRADIENT(kMeanByWeights)},
 };

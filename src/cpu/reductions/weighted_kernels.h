@@ -45,6 +45,9 @@ using WeightedGradientKernel = void (*)(const double* dy, const double* slope, c
                                         const double* weights, const double* mean,
                                         const double* of_mean, double* to, int64_t n);
 
+using PairGradients = void (*)(const char* dy, const char* x, const char* t, char* dx, char* dt,
+                               bool accumulate, int64_t n);
+
 struct WeightingKernels {
   // kProducts, of elements of a dtype with weights of the same one. But for double all are added as
   // if they counted: where a weight has a sign, or a sum is no number or -0, they are added anew,
@@ -58,10 +61,11 @@ struct WeightingKernels {
   // Of n elements with their weights: weights IN/OUT become 0 where x does not count, and so does
   // x IN/OUT.
   void (*choose)(double* x, double* weights, bool skips, int64_t n);
-  // Of a pair (common/reductions/pairs.h; null: of the product), of x and t (n): x IN/OUT becomes
-  // its term; x and t IN/OUT become their gradients, by dy IN (n).
+  // Of a pair (common/reductions/pairs.h; null: of the product), of x and t (n). x IN/OUT becomes
+  // its term.
   void (*pair_terms[kPairs])(double* x, const double* t, int64_t n);
-  void (*pair_gradients[kPairs])(const double* dy, double* x, double* t, int64_t n);
+  // dx, dt OUT, or IN/OUT += with accumulate, by dy IN (n): of double, or of 16 bits.
+  PairGradients pair_gradients[kPairs][kDTypes];
   // [..][accumulate]: to OUT, or IN/OUT +=, = the gradient, of x and weights as `choose` left them:
   // of ones, for the gradient by the weights. What a gradient has no part in may be any numbers:
   // mean and of_mean, and x where the term is x itself.

@@ -174,7 +174,7 @@ FASTACT_DEVICE_CALL double pair_term(int pair, double x, double t) {
   return x * t;
 }
 FASTACT_DEVICE_CALL double pair_slope(int pair, bool by_t, double x, double t) {
-  const auto chosen = [&](const PairSlopes& of) { return by_t ? of.by_t : of.by_x; };
+  const auto chosen = [&](const PairSlopes<double>& of) { return by_t ? of.by_t : of.by_x; };
   switch (Pair(pair)) {
 #define FASTACT_CASE(name, Struct) \
   case k##Struct:                  \

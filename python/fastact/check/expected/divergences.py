@@ -6,16 +6,21 @@ import numpy as np
 
 from ... import _cpu
 from ...measure.cases import DOUBLE, Case
+from ...ops.bounds import is_narrow
 from ...ops.engine.axes import axes, reduced
 from .. import reference
 from .common import Expected, wide
 from .reductions import TINY
 
 _MOST = np.finfo(np.float64).max / 4
+SINGLE = np.finfo(np.float32)
 
 
 def expected(case: Case) -> dict[str, Expected]:
-    """y, or both gradients. Of a probability that is infinite nobody says what is right."""
+    """y, or both gradients. Of a probability that is infinite nobody says what is right.
+
+    Gradients of 16 bits take what is computed in float32 for infinite, and for 0.
+    """
     op = case.op
     x, t = (wide(case.array(name), DOUBLE) for name in op.saves)
     over = axes("", case.option("axis"), x.ndim)
@@ -25,9 +30,13 @@ def expected(case: Case) -> dict[str, Expected]:
     if case.entry == "backward":
         dy = wide(case.array("dy"), DOUBLE).reshape(reduced(x.shape, over, keepdims=True))
         found = {}
+        share, most = op.bounds.of_gradient(case.dtype), _MOST
+        if is_narrow(case.dtype):
+            tiny *= SINGLE.smallest_subnormal / TINY
+            most = SINGLE.max / 4
         for name, (each, size) in zip(op.gradients, slopes, strict=True):
-            error = np.abs(dy) * (op.bounds.share * size + tiny) + TINY
-            judged = np.isfinite(dy * each) & (np.abs(dy) * size < _MOST) & ~wild
+            error = np.abs(dy) * (share * size + tiny) + TINY
+            judged = np.isfinite(dy * each) & (size < most) & (np.abs(dy) * size < most) & ~wild
             found[name] = Expected(dy * each, error, True, judged, adds=DOUBLE)
         return found
     keeps = bool(case.option("keepdims"))
