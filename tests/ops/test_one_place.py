@@ -117,7 +117,7 @@ def _asks(node: ast.AST) -> bool:
 
 
 def _parsed() -> Iterator[tuple[str, list[ast.AST]]]:
-    """The files that have an op's name in quotes, for parsing takes long: no other has it at all."""
+    """Files with an op's name in quotes, for parsing takes long: no other has it as a string."""
     root, quoted = SOURCES.parent, re.compile(rf"""["']({"|".join(fa.ops)})["']""")
     for path in (path for folder in FOLDERS for path in (root / folder).rglob("*.py")):
         text = path.read_text(encoding="utf-8")
