@@ -119,22 +119,23 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     def is_thorough(call: Any) -> bool:
         return own or any(mark.name == "thorough" for mark in call.marks)
 
-    rest = sorted(
-        ((values_of(call), call) for call in calls if not is_thorough(call)),
-        key=lambda pair: crc32(name_of(pair[1]).encode()),
-    )
+    # The name of a call is put together each time that it is asked for.
+    rest = [(name_of(call), values_of(call), call) for call in calls if not is_thorough(call)]
+    rest.sort(key=lambda one: crc32(one[0].encode()))
     shown: set[tuple[Any, ...]] = set()
-    most = max((len(values) for values, _ in rest), default=0)
+    most = max((len(values) for _, values, _ in rest), default=0)
+    on_emulated = {name for name, *_ in rest if "emulated" in name.partition("[")[2]}
     for emulated, least in product((False, True), range(most, 0, -1)):  # who shows most comes first
         left = []
-        for values, call in rest:
-            if ("emulated" in call.id) is emulated and len(values - shown) >= least:
+        for one in rest:
+            name, values, _ = one
+            if (name in on_emulated) is emulated and len(values - shown) >= least:
                 shown |= values
             else:
-                left.append((values, call))
+                left.append(one)
         rest = left
-    for _, call in rest:
-        if name_of(call).partition("::")[2] not in named:
+    for name, _, call in rest:
+        if name.partition("::")[2] not in named:
             call.marks.append(pytest.mark.thorough.mark)
 
     # Without any, pytest would take the test for one without parameters: it deselects this one.

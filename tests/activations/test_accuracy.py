@@ -114,7 +114,7 @@ def test_every_parameter_is_tried_and_annotated():
 def test_other_parameters(name, parameters, backend):
     check_forward_float32(fa.ops[name], backend, 7, **parameters)
     check_derivative_float32(fa.ops[name], backend, 7, **parameters)
-    check_float64(fa.ops[name], backend, **parameters)
+    check_float64(fa.ops[name], backend, 3, **parameters)
 
 
 def float64_sample() -> np.ndarray:
@@ -147,21 +147,23 @@ class Exact:
 
 
 @lru_cache
-def exact_float64(direction: str, name: str, *parameters: tuple[str, float | str]) -> Exact:
+def exact_float64(
+    direction: str, name: str, every: int, *parameters: tuple[str, float | str]
+) -> Exact:
     oracle = getattr(reference, f"{direction}_mp")
-    values = [oracle(name, x, **dict(parameters)) for x in float64_sample().tolist()]
+    values = [oracle(name, x, **dict(parameters)) for x in float64_sample()[::every].tolist()]
     return Exact(values, np.float64)
 
 
-def check_float64(op, backend, **parameters):
+def check_float64(op, backend, every=1, **parameters):
     """The absolute bound scales with the precision: 2^-29 of float32's."""
-    x = float64_sample()
+    x = float64_sample()[::every]
     y, dx = backend.run(op, x, **parameters), slope(op, backend, x, **parameters)
     for found, oracle, direction in (
         (y, "forward", "forward"),
         (dx, "derivative_by_saved", "derivative"),
     ):
-        exact = exact_float64(oracle, op.name, *parameters.items())
+        exact = exact_float64(oracle, op.name, every, *parameters.items())
         error = exact.ulp(found)
         with np.errstate(over="ignore"):
             near = error * exact.spacing <= op.bounds.absolute(np.float64, direction)

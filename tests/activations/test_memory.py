@@ -63,11 +63,11 @@ def test_fresh_tensors_take_no_new_pages():
     has_huge_pages = huge.exists() and "[never]" not in huge.read_text()
     done = run_python(f"""
 import resource, torch, fastact as fa
-def faults(call):
+def faults(call, few):
     for _ in range(12):  # until malloc has learnt the size
         call()
     found = []
-    for _ in range(3):  # one of which may be beside something that moves the process's pages
+    while len(found) < 3 and min(found, default=few) >= few:  # something may move our pages
         before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
         for _ in range(10):
             call()
@@ -75,15 +75,14 @@ def faults(call):
     return min(found)
 for megabytes in (2, 5, 7, 15, 30, *{[64] * has_huge_pages}):
     x = torch.ones(megabytes * 1_000_000 // 512, 64, dtype=torch.float64)
+    few = 10 if megabytes < 32 else megabytes * 1_000_000 // 4096
     for call in (
         lambda: fa.relu(x),              # the fast path
         lambda: fa.leaky_relu(x, 0.1),   # the call cache
         lambda: fa.relu(x.t()),          # Python
     ):
-        print(megabytes, faults(call))
+        print(megabytes, faults(call, few), few)
 """)
     assert done.returncode == 0, done.stderr
     counted = [tuple(map(int, line.split())) for line in done.stdout.splitlines()]
-    page = 4096
-    for megabytes, faults in counted:
-        assert faults < (10 if megabytes < 32 else megabytes * 1_000_000 // page), counted
+    assert all(faults < few for _, faults, few in counted), counted

@@ -558,14 +558,15 @@ def test_losses(shape, axis, reduction, of, dtype, device):
     target = index.astype(of) if of != "probabilities" else rng.dirichlet(np.ones(4), shape)[..., 0]
     if of == "probabilities":
         target = target.astype(dtype)
+    exact_lse, p = oracle(2, logits, (axis,)), oracle(0, logits, (axis,))
     for weight, smoothing in ((None, 0.0), (rng.random(classes), 0.0), (rng.random(classes), 0.2)):
         w = None if weight is None else weight.astype(compute(dtype))
+        options = (axis, w, -100, smoothing)
+        share, counts = shares(logits, target, *options)
+        losses = (share * (exact_lse - logits.astype(np.longdouble))).sum(axis, keepdims=True)
         for laid in (logits, moved(logits, 1), np.flip(np.ascontiguousarray(np.flip(logits)))):
-            options = (axis, w, -100, smoothing)
             got, lse, divisor = cross_entropy(device, laid, target, *options, reduction)
-            share, counts = shares(logits, target, *options)
-            exact_lse = oracle(2, logits, (axis,))
-            exact = (share * (exact_lse - logits.astype(np.longdouble))).sum(axis, keepdims=True)
+            exact = losses
             assert_near(lse, exact_lse, compute(dtype), 4, 1)
             if reduction:
                 by = counts.sum() if reduction == 1 else 1
@@ -576,7 +577,6 @@ def test_losses(shape, axis, reduction, of, dtype, device):
                 continue
             dloss = np.ones((), dtype) if reduction else sample(rows, dtype, 9, 1)
             factor = dloss.astype(np.longdouble) / (float(divisor) if reduction else 1)
-            p = oracle(0, logits, (axis,))
             dexact = factor * (p * share.sum(axis, keepdims=True) - share)
             ends = (dexact, np.abs(factor * share), np.abs(factor) * np.ones_like(p))
             terms = np.concatenate([np.ravel(e) for e in ends])

@@ -11,7 +11,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from test_cli import fastact
+from test_cli import fastact, refused
 
 import fastact as fa
 from fastact.bench import cuda as _bench_cuda
@@ -319,10 +319,9 @@ def test_the_clock_starts_behind_a_full_queue():
 
 @pytest.mark.skipif(torch.version.cuda is not None, reason="this torch was built with CUDA")
 def test_without_a_torch_with_cuda():
-    done = fastact("bench", "--device", "cuda")
+    done = refused("bench", "--device", "cuda")
     assert done.returncode != 0
     assert "needs a torch with CUDA" in done.stderr
-    assert "Traceback" not in done.stderr
 
 
 def test_without_a_gpu_of_fastact(monkeypatch):
@@ -334,7 +333,7 @@ def test_without_a_gpu_of_fastact(monkeypatch):
 
 @pytest.mark.parametrize("option", [["--threads", "2"], ["--shapes", "nchw"]])
 def test_options_of_the_cpu_are_refused(option):
-    done = fastact("bench", "--device", "cuda", *option)
+    done = refused("bench", "--device", "cuda", *option)
     assert done.returncode == 2
     assert "does not go with --device cuda" in done.stderr
 

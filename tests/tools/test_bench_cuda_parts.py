@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from processes import TIMEOUT
 from test_bench_cuda import FACTS, StandIn, options, quick  # noqa: F401 - quick is a fixture
-from test_cli import fastact
+from test_cli import refused
 
 import fastact as fa
 from fastact import cli
@@ -216,7 +216,7 @@ def test_words_of_the_command_line(tmp_path, monkeypatch, words, compiled):
     ],
 )
 def test_words_that_do_not_go_together(words, says):
-    done = fastact("bench", *words)
+    done = refused("bench", *words)
     assert done.returncode == 2
     assert says in done.stderr
 

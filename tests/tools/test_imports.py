@@ -3,6 +3,7 @@
 import ast
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from functools import cache
 from graphlib import TopologicalSorter
 from pathlib import Path
 from typing import NamedTuple
@@ -84,7 +85,10 @@ def _imports(module: str) -> Iterator[Import]:
                     yield Import(source, one.name, late)
 
 
-IMPORTS = {module: list(_imports(module)) for module in MODULES}
+@cache
+def every_import() -> dict[str, list[Import]]:
+    """Of each module; found when a test asks, which not every process does that collects them."""
+    return {module: list(_imports(module)) for module in MODULES}
 
 
 def _room(module: str) -> str:
@@ -93,21 +97,21 @@ def _room(module: str) -> str:
 
 
 def test_imports_are_found():
-    assert Import("fastact.terminal", "say", False) in IMPORTS["fastact.check.common"]
-    assert Import("fastact.measure.shapes", "", False) in IMPORTS["fastact.cli"]
-    assert Import("fastact.dask", "", True) in IMPORTS["fastact.interop.handlers"]
+    assert Import("fastact.terminal", "say", False) in every_import()["fastact.check.common"]
+    assert Import("fastact.measure.shapes", "", False) in every_import()["fastact.cli"]
+    assert Import("fastact.dask", "", True) in every_import()["fastact.interop.handlers"]
 
 
 def test_modules_import_each_other_in_no_circle():
     graph = {
         module: {one.module for one in found if not one.is_late and one.module != module}
-        for module, found in IMPORTS.items()
+        for module, found in every_import().items()
     }
     assert [*TopologicalSorter(graph).static_order()]  # raises CycleError, which names the circle
 
 
 def test_late_imports_are_known():
-    late = (module for module, found in IMPORTS.items() for one in found if one.is_late)
+    late = (module for module, found in every_import().items() for one in found if one.is_late)
     assert Counter(late) == LATE
 
 
@@ -115,7 +119,7 @@ def test_late_imports_are_known():
 def test_ops_know_no_bridge(room):
     found = {
         (module, one.module)
-        for module, imports in IMPORTS.items()
+        for module, imports in every_import().items()
         if _room(module) == room and module not in BRIDGED
         for one in imports
         if _room(one.module) not in LAYERS[room]
@@ -127,7 +131,7 @@ def test_what_runs_ops_imports_no_declaration():
     """But the words that both use: bounds, types, a result, and the parameters' own types."""
     found = {
         one.module
-        for module, imports in IMPORTS.items()
+        for module, imports in every_import().items()
         if module.startswith("fastact.ops.engine")
         for one in imports
         if one.module.startswith("fastact.ops.") and not one.module.startswith("fastact.ops.engine")
@@ -136,7 +140,7 @@ def test_what_runs_ops_imports_no_declaration():
     assert found == {f"fastact.ops.{word}" for word in words}
     names = {
         one.name
-        for module, imports in IMPORTS.items()
+        for module, imports in every_import().items()
         if module.startswith("fastact.ops.engine")
         for one in imports
         if one.module == "fastact.ops.activations"
@@ -148,7 +152,7 @@ def test_benchmarks_and_checks_share_one_part_alone():
     rooms = ("fastact.bench", "fastact.check", "fastact.measure")
     between = {
         (room, one.module)
-        for module, found in IMPORTS.items()
+        for module, found in every_import().items()
         for one in found
         if (room := _room(module)) in rooms and _room(one.module) in rooms
         if room != _room(one.module)
@@ -160,7 +164,7 @@ def test_benchmarks_and_checks_share_one_part_alone():
 def test_private_names_stay_in_their_folder():
     found = {
         (module, one.module, one.name)
-        for module, imports in IMPORTS.items()
+        for module, imports in every_import().items()
         for one in imports
         if one.name.startswith("_") and not one.name.endswith("__")
         if _room(module) != _room(one.module)
