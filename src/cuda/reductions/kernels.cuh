@@ -2,6 +2,7 @@
 // explains the plan. An accumulator says what elements are reduced to: Lane for a thread's part of
 // a row, Column for a vector of columns. To is where results go:
 //
+//   Lane::of(to)                    one that has added nothing
 //   Lane::add(count, vecs)          adds four vectors; count: how many of their elements are there
 //   Lane::of_team(threads, folds)   the result of all threads of a row; counts folds (team_sums)
 //   Lane::alone()                   the same of one thread
@@ -176,9 +177,9 @@ FASTACT_DEVICE void emit(const Sums& sums, const To& to, int64_t output, int64_t
 }
 
 // What visit(accumulator) adds up; once more, in a sure accumulator, where a quick one failed.
-template <class Accumulator, class Visit>
-FASTACT_DEVICE Accumulator accumulate(const Visit& visit) {
-  Accumulator all;
+template <class Accumulator, class To, class Visit>
+FASTACT_DEVICE Accumulator accumulate(const To& to, const Visit& visit) {
+  Accumulator all = Accumulator::of(to);
   visit(all);
   if constexpr (Accumulator::kCanFail)
     if (all.has_failed()) {
@@ -198,7 +199,7 @@ FASTACT_DEVICE void reduce_tasks(const RowSums& sums, const To& to, const Visit&
        first += int64_t(gridDim.x) * tasks_here) {
     const RowTask task = task_of(sums, first);
     const Offset at = locate(sums.kept, task.row);
-    const Lane mine = accumulate<Lane>([&](auto& sum) {
+    const Lane mine = accumulate<Lane>(to, [&](auto& sum) {
       visit(sums.x + at.x, task, lane,
             [&](const auto& count, const Vec<T>(&vecs)[kInFlight]) { sum.add(count, vecs); });
     });
@@ -301,7 +302,7 @@ void reduce_short_rows(FASTACT_GRID_CONSTANT const RowSums sums, FASTACT_GRID_CO
         }
       }
       const Lane lane = accumulate<Lane>(
-          [&](auto& sum) { sum.add(Parts<decltype(location)>{location}, of_row); });
+          to, [&](auto& sum) { sum.add(Parts<decltype(location)>{location}, of_row); });
       put<T>(to, locate(sums.kept, first + row).y, lane.of_team(1, folds));
     }
     __syncthreads();
@@ -525,7 +526,7 @@ void reduce_few_rows(FASTACT_GRID_CONSTANT const ColumnSums sums,
     const Offset at = locate(sums.kept, outer);
     const int valid = up_to(sums.width - column), rows = int(sums.rows);
     const bool is_aligned = sums.access == kAligned && valid >= kSize;
-    const auto columns = accumulate<Columns>([&](auto& sum) {
+    const auto columns = accumulate<Columns>(to, [&](auto& sum) {
       const char* p = sums.x + at.x + column * sums.inner_x;
       for (int row = 0; row < rows; row += kInFlight) {
         const char* from[kInFlight];
@@ -555,9 +556,10 @@ void reduce_few_rows(FASTACT_GRID_CONSTANT const ColumnSums sums,
 
 // Reduces rows that touch, of `inner` elements each, which begin at a multiple of 16 bytes: a
 // thread has as many as a vector has results, in `inner` vectors of its registers.
-template <class T, class Lane, int inner>
+template <class T, class Lane, class To, int inner>
 struct FewOfRow {
   static constexpr int kSize = Vec<T>::kSize;
+  const To& to;
   Vec<T> vecs[inner];
 
   template <class... By>
@@ -568,7 +570,8 @@ struct FewOfRow {
       const int at = row * inner + j;
       of_row[j / kSize].lane[j % kSize] = vecs[at / kSize].lane[at % kSize];
     }
-    const Lane lane = accumulate<Lane>([&](auto& sum) { sum.add(Few<inner, kSize>{}, of_row); });
+    const Lane lane =
+        accumulate<Lane>(to, [&](auto& sum) { sum.add(Few<inner, kSize>{}, of_row); });
     return lane.alone(by...);
   }
 };
@@ -582,7 +585,7 @@ void reduce_few_of_row(FASTACT_GRID_CONSTANT const RowSums sums,
        first += int64_t(gridDim.x) * kThreads * kSize) {
     const int rows = up_to(sums.tasks - first);
     const T* const x = reinterpret_cast<const T*>(sums.x) + first * inner;
-    FewOfRow<T, Lane, inner> few;
+    FewOfRow<T, Lane, To, inner> few{to, {}};
     if (rows >= kSize) {  // asked once: else a load would wait for the one before
 #pragma unroll
       for (int i = 0; i < inner; ++i) few.vecs[i] = load_vec(x + i * kSize);
@@ -624,6 +627,7 @@ struct SumLane {
   static constexpr bool kCanFail = kMayFail<T, N>;
   using Sure = SumLane<F, T, double>;
   double total = 0;
+  FASTACT_DEVICE static SumLane of(const SumResults&) { return {}; }
 
   template <class Count>
   FASTACT_DEVICE void add(const Count& count, const Vec<T> (&vecs)[kInFlight]) {
@@ -651,6 +655,7 @@ struct SumColumns {
   using Sure = SumColumns<F, T, double>;
   static constexpr int kSize = Vec<T>::kSize;
   double total[kSize] = {};
+  FASTACT_DEVICE static SumColumns of(const SumResults&) { return {}; }
 
   template <class Count>
   FASTACT_DEVICE void add(const Count& count, const Vec<T> (&vecs)[kInFlight]) {
@@ -687,7 +692,7 @@ void sum_columns(FASTACT_GRID_CONSTANT const ColumnSums sums,
   FASTACT_SHARED(double, buffer, (kFoldBuffer<kThreads, Vec<T>::kSize>));
   const int64_t tasks = sums.kept.size * sums.chunks.count * sums.tiles;
   for (int64_t i = blockIdx.x; i < tasks; i += gridDim.x) {
-    const auto columns = accumulate<SumColumns<F, T>>([&](auto& sum) {
+    const auto columns = accumulate<SumColumns<F, T>>(to, [&](auto& sum) {
       int thread = int(threadIdx.x);
       if constexpr (SumColumns<F, T>::kCanFail) forget(thread);  // no register holds the task then
       const ColumnTask task = column_task<T>(sums, i, thread);
@@ -715,8 +720,8 @@ void sum_columns(FASTACT_GRID_CONSTANT const ColumnSums sums,
 template <class F, class T>
 struct SumKernels {
   static constexpr bool kHasFewOfRow = true;
-  static constexpr bool kHasWindows = sizeof(T) < sizeof(double);
   using Lane = SumLane<F, T>;
+  using OddLane = Lane;
   using Columns = SumColumns<F, T>;
   template <Access access>
   static constexpr auto kColumns = sum_columns<access, F, T>;
