@@ -183,7 +183,7 @@ FASTACT_DEVICE Accumulator accumulate(const To& to, const Visit& visit) {
   visit(all);
   if constexpr (Accumulator::kCanFail)
     if (all.has_failed()) {
-      typename Accumulator::Sure sure;
+      auto sure = Accumulator::Sure::of(to);
       visit(sure);
       all.take(sure);
     }
@@ -469,6 +469,7 @@ struct SumResults {
   Denominator divisor{};
   double initial = -0.0;  // what a sum begins with
   int other = -1;         // y's dtype, where that is not x's
+  int term = 0;
 };
 template <class T>
 FASTACT_DEVICE double divided(const SumResults& to, double sum) {
@@ -598,13 +599,35 @@ void reduce_few_of_row(FASTACT_GRID_CONSTANT const RowSums sums,
   }
 }
 
-// The sum of a term F of the lanes of a vector, in N, by a tree. The conversions are exact.
-template <class F, class N, class T>
-FASTACT_DEVICE N vec_sum(const Vec<T>& vec, int filled = Vec<T>::kSize) {
+// A term that the call names, for kernels of layouts that few calls have.
+struct AskedTerm {
+  int term;
+
+  template <class V>
+  FASTACT_DEVICE V of(V x) const {
+    V made = x;
+#define FASTACT_CASE(name, Struct) made = term == k##Struct ? Struct::of(x) : made;
+    FASTACT_TERMS(FASTACT_CASE)
+#undef FASTACT_CASE
+    return made;
+  }
+};
+FASTACT_DEVICE void set_term(AskedTerm& f, const SumResults& to) { f.term = to.term; }
+template <class F>
+FASTACT_DEVICE void set_term(F&, const SumResults&) {}
+FASTACT_DEVICE bool is_square(const AskedTerm& f) { return f.term == kSquare; }
+template <class F>
+FASTACT_DEVICE bool is_square(const F&) {
+  return std::is_same_v<F, Square>;
+}
+
+// The sum of a term of the lanes of a vector, in N, by a tree. The conversions are exact.
+template <class N, class T, class F>
+FASTACT_DEVICE N vec_sum(const F& f, const Vec<T>& vec, int filled = Vec<T>::kSize) {
   const Wide<T> wide = widen_vec(vec);
   N term[Vec<T>::kSize];
 #pragma unroll
-  for (int j = 0; j < Vec<T>::kSize; ++j) term[j] = F::of(N(wide.lane[j]));
+  for (int j = 0; j < Vec<T>::kSize; ++j) term[j] = f.of(N(wide.lane[j]));
   return tree_sum(term, filled);
 }
 
@@ -616,8 +639,8 @@ using FewSum = std::conditional_t<sizeof(T) == 2, float, double>;
 template <class T, class N>
 constexpr bool kMayFail = std::is_same_v<T, bf16> && std::is_same_v<N, float>;
 template <class F>
-FASTACT_DEVICE bool holds(double sum) {
-  return sum - sum == 0 && !(std::is_same_v<F, Square> && sum < 0x1p-100);
+FASTACT_DEVICE bool holds(const F& f, double sum) {
+  return sum - sum == 0 && !(is_square(f) && sum < 0x1p-100);
 }
 
 // The accumulator of a term F of the elements; a few are first added in N.
@@ -626,18 +649,23 @@ struct SumLane {
   static constexpr int kBlocks = 3, kBlocksOfFew = 4;
   static constexpr bool kCanFail = kMayFail<T, N>;
   using Sure = SumLane<F, T, double>;
+  F f{};
   double total = 0;
-  FASTACT_DEVICE static SumLane of(const SumResults&) { return {}; }
+  FASTACT_DEVICE static SumLane of(const SumResults& to) {
+    SumLane lane;
+    set_term(lane.f, to);
+    return lane;
+  }
 
   template <class Count>
   FASTACT_DEVICE void add(const Count& count, const Vec<T> (&vecs)[kInFlight]) {
     N part[kInFlight];
 #pragma unroll
     for (int u = 0; u < kInFlight; ++u)
-      part[u] = count.has(u) ? vec_sum<F, N>(vecs[u], filled<T>(count, u)) : N(0);
+      part[u] = count.has(u) ? vec_sum<N>(f, vecs[u], filled<T>(count, u)) : N(0);
     total += double(tree_sum(part));
   }
-  FASTACT_DEVICE bool has_failed() const { return !holds<F>(total); }
+  FASTACT_DEVICE bool has_failed() const { return !holds(f, total); }
   FASTACT_DEVICE void take(const Sure& sure) { total = sure.total; }
   FASTACT_DEVICE double alone() const { return total; }
   FASTACT_DEVICE double of_team(int team, int& folds) const {
@@ -654,8 +682,13 @@ struct SumColumns {
   static constexpr bool kCanFail = kMayFail<T, N>;
   using Sure = SumColumns<F, T, double>;
   static constexpr int kSize = Vec<T>::kSize;
+  F f{};
   double total[kSize] = {};
-  FASTACT_DEVICE static SumColumns of(const SumResults&) { return {}; }
+  FASTACT_DEVICE static SumColumns of(const SumResults& to) {
+    SumColumns columns;
+    set_term(columns.f, to);
+    return columns;
+  }
 
   template <class Count>
   FASTACT_DEVICE void add(const Count& count, const Vec<T> (&vecs)[kInFlight]) {
@@ -666,14 +699,14 @@ struct SumColumns {
     for (int j = 0; j < kSize; ++j) {
       N term[kInFlight];
 #pragma unroll
-      for (int u = 0; u < kInFlight; ++u) term[u] = count.has(u) ? F::of(N(wide[u].lane[j])) : N(0);
+      for (int u = 0; u < kInFlight; ++u) term[u] = count.has(u) ? f.of(N(wide[u].lane[j])) : N(0);
       total[j] += double(tree_sum(term));
     }
   }
   FASTACT_DEVICE bool has_failed() const {
     bool failed = false;
 #pragma unroll
-    for (int j = 0; j < kSize; ++j) failed |= !holds<F>(total[j]);
+    for (int j = 0; j < kSize; ++j) failed |= !holds(f, total[j]);
     return failed;
   }
   FASTACT_DEVICE void take(const Sure& sure) {
@@ -721,10 +754,12 @@ template <class F, class T>
 struct SumKernels {
   static constexpr bool kHasFewOfRow = true;
   using Lane = SumLane<F, T>;
-  using OddLane = Lane;
+  using ShortLane = Lane;  // of short rows, and of several segments
+  using OddLane = SumLane<AskedTerm, T>;
   using Columns = SumColumns<F, T>;
   template <Access access>
-  static constexpr auto kColumns = sum_columns<access, F, T>;
+  static constexpr auto kColumns =
+      sum_columns<access, std::conditional_t<access == kAligned, F, AskedTerm>, T>;
 };
 
 }  // namespace

@@ -486,7 +486,8 @@ template <class T, class Terms>
 struct MomentKernels {
   static constexpr bool kHasFewOfRow = sizeof(T) == sizeof(double);  // others: few_terms.cuh
   using Lane = RowLane<T, Terms>;
-  using OddLane = RowLane<T, AskedTerms>;
+  using ShortLane = RowLane<T, AskedTerms>;
+  using OddLane = ShortLane;
   using Columns = ColumnLane<T, AskedTerms, moves_after<T>(int(kFewRows / kInFlight))>;
   template <Access access>
   static constexpr auto kColumns =

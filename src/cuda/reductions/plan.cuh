@@ -143,18 +143,19 @@ void reduce(const Reduction& plan, const To& to, void* workspace, bool is_empty,
     if (is_one && sums.team == 1 && !is_empty && rows_touch(plan, sizeof(T))) {
       sums.low = plan.x, sums.high = plan.x + plan.outputs() * plan.inner * int64_t(sizeof(T));
       if constexpr (Kernels::kHasFewOfRow)
-        if (auto* const kernel = few_of_row<T, OddLane, To>(plan.inner);
+        if (auto* const kernel = few_of_row<T, Lane, To>(plan.inner);
             kernel && reinterpret_cast<uintptr_t>(plan.x) % kVecBytes == 0)
           return launch(kernel,
                         {blocks_for(ceil_div(sums.tasks, kThreads * Vec<T>::kSize)), kThreads},
                         stream, sums, to);
       const int rows = rows_of_tile<T>(plan.inner);
       const Shape shape{blocks_for(ceil_div(sums.tasks, rows)), kThreads, 1, 1, kTileBytes<T>};
-      return launch(reduce_short_rows<T, OddLane, To>, shape, stream, sums, to, rows);
+      return launch(reduce_short_rows<T, typename Kernels::ShortLane, To>, shape, stream, sums, to,
+                    rows);
     }
     const bool is_aligned = sums.access == kAligned;
-    auto kernel =
-        is_aligned ? reduce_rows<kAligned, T, OddLane, To> : reduce_rows<kAnyhow, T, OddLane, To>;
+    auto kernel = is_aligned ? reduce_rows<kAligned, T, typename Kernels::ShortLane, To>
+                             : reduce_rows<kAnyhow, T, OddLane, To>;
     if (is_one && is_aligned) kernel = reduce_segments<kAligned, T, Lane, To>;
     if constexpr (sizeof(T) < sizeof(double))
       if (is_one && sums.access == kDense) kernel = reduce_segments<kDense, T, OddLane, To>;
