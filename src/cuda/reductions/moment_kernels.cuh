@@ -21,8 +21,8 @@ struct MomentResults {
   int other;
 };
 
-// What a kernel does with NaN and squares: a constant of the kernels for whole aligned vectors, and
-// as the call says in those of layouts that fewer calls have.
+// Whether NaN are skipped and squares wanted: constants of the kernels for whole aligned vectors.
+// Kernels of layouts that fewer calls have ask the call.
 template <bool skips_nan, bool with_squares>
 struct FixedTerms {
   static constexpr bool kAreFixed = true, skips = skips_nan, has_squares = with_squares;

@@ -244,7 +244,7 @@ void moments(const MomentsCall& call, void* workspace, cudaStream_t stream) {
   const auto run = [&](auto skips, auto with_squares) {
     constexpr bool kSkips = decltype(skips)::value;
     constexpr bool kSquares = decltype(with_squares)::value || sizeof(T) == sizeof(double);
-    // Of double, of which memory leaves time, kernels are alike.
+    // Double has no kernels of its own for each: memory is slow enough.
     using Terms =
         std::conditional_t<sizeof(T) < sizeof(double), FixedTerms<kSkips, kSquares>, AskedTerms>;
     if (!reduce_few<T, kSkips, kSquares>(plan, to, stream))

@@ -201,8 +201,8 @@ void norm_backward_rows_gated(FASTACT_GRID_CONSTANT const Rows rows,
                                                          own_weight[i], row.stats,
                                                          columns.of_weight[i], dx, dgate);
       };
-      // What is there already: of float32 it is added to the made vectors, of 16 bits to each
-      // number before it is rounded, for which the code is there twice.
+      // Gradients of float32 are added to as whole vectors, of 16 bits number by number before
+      // these are rounded: the code is there twice then.
       constexpr bool kAddsVectors = sizeof(T) == sizeof(Compute<T>);
       const bool has_dx = rows.data[kDx], has_dgate = rows.data[kDGateRole];
       if (!kAddsVectors && rows.accumulate)
