@@ -317,10 +317,11 @@ void few_rows_rounded(FASTACT_GRID_CONSTANT const RowSums sums,
   }
 }
 
-// Queues the kernel for few terms, if there is one for this layout.
+// Queues the kernel for few terms, if there is one for this layout. Means alone that skip nothing
+// are asked for by gradients of odd layouts, and have none.
 template <class T, bool skips, bool squares>
 bool reduce_few(const Reduction& plan, const MomentResults& to, cudaStream_t stream) {
-  if constexpr (sizeof(T) < sizeof(double)) {
+  if constexpr (sizeof(T) < sizeof(double) && (skips || squares)) {
     constexpr int kSize = Vec<T>::kSize;
     constexpr int64_t kMostRows = sizeof(T) == 2 ? 4 : kMostFewRows;
     const bool is_few = plan.inner_reduced ? plan.inner <= kMostFewOfRow && plan.reduced.size == 1

@@ -2,6 +2,7 @@
 // explains the plan. An accumulator says what elements are reduced to: Lane for a thread's part of
 // a row, Column for a vector of columns. To is where results go:
 //
+//   Lane::of(to)                    one that has added nothing
 //   Lane::add(count, vecs)          adds four vectors; count: how many of their elements are there
 //   Lane::of_team(threads, folds)   the result of all threads of a row; counts folds (team_sums)
 //   Lane::alone()                   the same of one thread
@@ -176,13 +177,13 @@ FASTACT_DEVICE void emit(const Sums& sums, const To& to, int64_t output, int64_t
 }
 
 // What visit(accumulator) adds up; once more, in a sure accumulator, where a quick one failed.
-template <class Accumulator, class Visit>
-FASTACT_DEVICE Accumulator accumulate(const Visit& visit) {
-  Accumulator all;
+template <class Accumulator, class To, class Visit>
+FASTACT_DEVICE Accumulator accumulate(const To& to, const Visit& visit) {
+  Accumulator all = Accumulator::of(to);
   visit(all);
   if constexpr (Accumulator::kCanFail)
     if (all.has_failed()) {
-      typename Accumulator::Sure sure;
+      auto sure = Accumulator::Sure::of(to);
       visit(sure);
       all.take(sure);
     }
@@ -198,7 +199,7 @@ FASTACT_DEVICE void reduce_tasks(const RowSums& sums, const To& to, const Visit&
        first += int64_t(gridDim.x) * tasks_here) {
     const RowTask task = task_of(sums, first);
     const Offset at = locate(sums.kept, task.row);
-    const Lane mine = accumulate<Lane>([&](auto& sum) {
+    const Lane mine = accumulate<Lane>(to, [&](auto& sum) {
       visit(sums.x + at.x, task, lane,
             [&](const auto& count, const Vec<T>(&vecs)[kInFlight]) { sum.add(count, vecs); });
     });
@@ -301,7 +302,7 @@ void reduce_short_rows(FASTACT_GRID_CONSTANT const RowSums sums, FASTACT_GRID_CO
         }
       }
       const Lane lane = accumulate<Lane>(
-          [&](auto& sum) { sum.add(Parts<decltype(location)>{location}, of_row); });
+          to, [&](auto& sum) { sum.add(Parts<decltype(location)>{location}, of_row); });
       put<T>(to, locate(sums.kept, first + row).y, lane.of_team(1, folds));
     }
     __syncthreads();
@@ -468,6 +469,7 @@ struct SumResults {
   Denominator divisor{};
   double initial = -0.0;  // what a sum begins with
   int other = -1;         // y's dtype, where that is not x's
+  int term = 0;
 };
 template <class T>
 FASTACT_DEVICE double divided(const SumResults& to, double sum) {
@@ -525,7 +527,7 @@ void reduce_few_rows(FASTACT_GRID_CONSTANT const ColumnSums sums,
     const Offset at = locate(sums.kept, outer);
     const int valid = up_to(sums.width - column), rows = int(sums.rows);
     const bool is_aligned = sums.access == kAligned && valid >= kSize;
-    const auto columns = accumulate<Columns>([&](auto& sum) {
+    const auto columns = accumulate<Columns>(to, [&](auto& sum) {
       const char* p = sums.x + at.x + column * sums.inner_x;
       for (int row = 0; row < rows; row += kInFlight) {
         const char* from[kInFlight];
@@ -555,9 +557,10 @@ void reduce_few_rows(FASTACT_GRID_CONSTANT const ColumnSums sums,
 
 // Reduces rows that touch, of `inner` elements each, which begin at a multiple of 16 bytes: a
 // thread has as many as a vector has results, in `inner` vectors of its registers.
-template <class T, class Lane, int inner>
+template <class T, class Lane, class To, int inner>
 struct FewOfRow {
   static constexpr int kSize = Vec<T>::kSize;
+  const To& to;
   Vec<T> vecs[inner];
 
   template <class... By>
@@ -568,7 +571,8 @@ struct FewOfRow {
       const int at = row * inner + j;
       of_row[j / kSize].lane[j % kSize] = vecs[at / kSize].lane[at % kSize];
     }
-    const Lane lane = accumulate<Lane>([&](auto& sum) { sum.add(Few<inner, kSize>{}, of_row); });
+    const Lane lane =
+        accumulate<Lane>(to, [&](auto& sum) { sum.add(Few<inner, kSize>{}, of_row); });
     return lane.alone(by...);
   }
 };
@@ -582,7 +586,7 @@ void reduce_few_of_row(FASTACT_GRID_CONSTANT const RowSums sums,
        first += int64_t(gridDim.x) * kThreads * kSize) {
     const int rows = up_to(sums.tasks - first);
     const T* const x = reinterpret_cast<const T*>(sums.x) + first * inner;
-    FewOfRow<T, Lane, inner> few;
+    FewOfRow<T, Lane, To, inner> few{to, {}};
     if (rows >= kSize) {  // asked once: else a load would wait for the one before
 #pragma unroll
       for (int i = 0; i < inner; ++i) few.vecs[i] = load_vec(x + i * kSize);
@@ -595,13 +599,35 @@ void reduce_few_of_row(FASTACT_GRID_CONSTANT const RowSums sums,
   }
 }
 
-// The sum of a term F of the lanes of a vector, in N, by a tree. The conversions are exact.
-template <class F, class N, class T>
-FASTACT_DEVICE N vec_sum(const Vec<T>& vec, int filled = Vec<T>::kSize) {
+// A term that the call names, for kernels of layouts that few calls have.
+struct AskedTerm {
+  int term;
+
+  template <class V>
+  FASTACT_DEVICE V of(V x) const {
+    V made = x;
+#define FASTACT_CASE(name, Struct) made = term == k##Struct ? Struct::of(x) : made;
+    FASTACT_TERMS(FASTACT_CASE)
+#undef FASTACT_CASE
+    return made;
+  }
+};
+FASTACT_DEVICE void set_term(AskedTerm& f, const SumResults& to) { f.term = to.term; }
+template <class F>
+FASTACT_DEVICE void set_term(F&, const SumResults&) {}
+FASTACT_DEVICE bool is_square(const AskedTerm& f) { return f.term == kSquare; }
+template <class F>
+FASTACT_DEVICE bool is_square(const F&) {
+  return std::is_same_v<F, Square>;
+}
+
+// The sum of a term of the lanes of a vector, in N, by a tree. The conversions are exact.
+template <class N, class T, class F>
+FASTACT_DEVICE N vec_sum(const F& f, const Vec<T>& vec, int filled = Vec<T>::kSize) {
   const Wide<T> wide = widen_vec(vec);
   N term[Vec<T>::kSize];
 #pragma unroll
-  for (int j = 0; j < Vec<T>::kSize; ++j) term[j] = F::of(N(wide.lane[j]));
+  for (int j = 0; j < Vec<T>::kSize; ++j) term[j] = f.of(N(wide.lane[j]));
   return tree_sum(term, filled);
 }
 
@@ -613,8 +639,8 @@ using FewSum = std::conditional_t<sizeof(T) == 2, float, double>;
 template <class T, class N>
 constexpr bool kMayFail = std::is_same_v<T, bf16> && std::is_same_v<N, float>;
 template <class F>
-FASTACT_DEVICE bool holds(double sum) {
-  return sum - sum == 0 && !(std::is_same_v<F, Square> && sum < 0x1p-100);
+FASTACT_DEVICE bool holds(const F& f, double sum) {
+  return sum - sum == 0 && !(is_square(f) && sum < 0x1p-100);
 }
 
 // The accumulator of a term F of the elements; a few are first added in N.
@@ -623,17 +649,23 @@ struct SumLane {
   static constexpr int kBlocks = 3, kBlocksOfFew = 4;
   static constexpr bool kCanFail = kMayFail<T, N>;
   using Sure = SumLane<F, T, double>;
+  F f{};
   double total = 0;
+  FASTACT_DEVICE static SumLane of(const SumResults& to) {
+    SumLane lane;
+    set_term(lane.f, to);
+    return lane;
+  }
 
   template <class Count>
   FASTACT_DEVICE void add(const Count& count, const Vec<T> (&vecs)[kInFlight]) {
     N part[kInFlight];
 #pragma unroll
     for (int u = 0; u < kInFlight; ++u)
-      part[u] = count.has(u) ? vec_sum<F, N>(vecs[u], filled<T>(count, u)) : N(0);
+      part[u] = count.has(u) ? vec_sum<N>(f, vecs[u], filled<T>(count, u)) : N(0);
     total += double(tree_sum(part));
   }
-  FASTACT_DEVICE bool has_failed() const { return !holds<F>(total); }
+  FASTACT_DEVICE bool has_failed() const { return !holds(f, total); }
   FASTACT_DEVICE void take(const Sure& sure) { total = sure.total; }
   FASTACT_DEVICE double alone() const { return total; }
   FASTACT_DEVICE double of_team(int team, int& folds) const {
@@ -650,7 +682,13 @@ struct SumColumns {
   static constexpr bool kCanFail = kMayFail<T, N>;
   using Sure = SumColumns<F, T, double>;
   static constexpr int kSize = Vec<T>::kSize;
+  F f{};
   double total[kSize] = {};
+  FASTACT_DEVICE static SumColumns of(const SumResults& to) {
+    SumColumns columns;
+    set_term(columns.f, to);
+    return columns;
+  }
 
   template <class Count>
   FASTACT_DEVICE void add(const Count& count, const Vec<T> (&vecs)[kInFlight]) {
@@ -661,14 +699,14 @@ struct SumColumns {
     for (int j = 0; j < kSize; ++j) {
       N term[kInFlight];
 #pragma unroll
-      for (int u = 0; u < kInFlight; ++u) term[u] = count.has(u) ? F::of(N(wide[u].lane[j])) : N(0);
+      for (int u = 0; u < kInFlight; ++u) term[u] = count.has(u) ? f.of(N(wide[u].lane[j])) : N(0);
       total[j] += double(tree_sum(term));
     }
   }
   FASTACT_DEVICE bool has_failed() const {
     bool failed = false;
 #pragma unroll
-    for (int j = 0; j < kSize; ++j) failed |= !holds<F>(total[j]);
+    for (int j = 0; j < kSize; ++j) failed |= !holds(f, total[j]);
     return failed;
   }
   FASTACT_DEVICE void take(const Sure& sure) {
@@ -687,7 +725,7 @@ void sum_columns(FASTACT_GRID_CONSTANT const ColumnSums sums,
   FASTACT_SHARED(double, buffer, (kFoldBuffer<kThreads, Vec<T>::kSize>));
   const int64_t tasks = sums.kept.size * sums.chunks.count * sums.tiles;
   for (int64_t i = blockIdx.x; i < tasks; i += gridDim.x) {
-    const auto columns = accumulate<SumColumns<F, T>>([&](auto& sum) {
+    const auto columns = accumulate<SumColumns<F, T>>(to, [&](auto& sum) {
       int thread = int(threadIdx.x);
       if constexpr (SumColumns<F, T>::kCanFail) forget(thread);  // no register holds the task then
       const ColumnTask task = column_task<T>(sums, i, thread);
@@ -715,11 +753,13 @@ void sum_columns(FASTACT_GRID_CONSTANT const ColumnSums sums,
 template <class F, class T>
 struct SumKernels {
   static constexpr bool kHasFewOfRow = true;
-  static constexpr bool kHasWindows = sizeof(T) < sizeof(double);
   using Lane = SumLane<F, T>;
+  using ShortLane = Lane;  // of short rows, and of several segments
+  using OddLane = SumLane<AskedTerm, T>;
   using Columns = SumColumns<F, T>;
   template <Access access>
-  static constexpr auto kColumns = sum_columns<access, F, T>;
+  static constexpr auto kColumns =
+      sum_columns<access, std::conditional_t<access == kAligned, F, AskedTerm>, T>;
 };
 
 }  // namespace

@@ -17,8 +17,24 @@ struct MomentResults {
   char *mean, *low, *second, *count;
   OfM2 of_m2;
   double correction, initial;
-  bool skips, wide;
+  bool skips, squares, wide;  // squares: m2 is wanted; else sums are about 0, of less than double
   int other;
+};
+
+// Whether NaN are skipped and squares wanted: constants of the kernels for whole aligned vectors.
+// Kernels of layouts that fewer calls have ask the call.
+template <bool skips_nan, bool with_squares>
+struct FixedTerms {
+  static constexpr bool kAreFixed = true, skips = skips_nan, has_squares = with_squares;
+  static constexpr bool kMaySkip = skips_nan;
+  static constexpr bool kAreMany = skips_nan && with_squares;  // for three blocks of columns
+  FASTACT_DEVICE explicit FixedTerms(const MomentResults&) {}
+};
+struct AskedTerms {
+  static constexpr bool kAreFixed = false, kMaySkip = true, kAreMany = true;
+  bool skips, has_squares;
+  FASTACT_DEVICE explicit AskedTerms(const MomentResults& to)
+      : skips(to.skips), has_squares(to.squares) {}
 };
 
 // The numbers of these results, before they are rounded.
@@ -93,14 +109,18 @@ FASTACT_DEVICE void store_columns(const OfMoments (&of)[n], char* p, int64_t ste
     store_lanes(p + first * step, step, count - first, some);
   }
 }
+// A call, which is large, for each column of a vector.
+FASTACT_DEVICE_CALL OfMoments moments_by_call(const MomentResults& to, const Growing all) {
+  Denominator left;
+  return {to, all, left, to.second != nullptr};
+}
 template <class T, class Columns>
 FASTACT_DEVICE void put_lanes(const MomentResults& to, int64_t at, int64_t step, int count,
                               const Columns& columns) {
   OfMoments of[Columns::kSize];
-  Denominator by, left;
+  Denominator by;
 #pragma unroll
-  for (int j = 0; j < Columns::kSize; ++j)
-    of[j] = OfMoments(to, columns.of(j, by), left, to.second);
+  for (int j = 0; j < Columns::kSize; ++j) of[j] = moments_by_call(to, columns.of(j, by));
   for_results(to, at, [&](char* p, int k) {
     if (to.wide) return store_columns<double, 2>(of, p, step, count, k);
     if (to.other < 0) return store_columns<T, Columns::kSize>(of, p, step, count, k);
@@ -180,8 +200,8 @@ FASTACT_DEVICE double vanished(const Count& count, const Vec<T> (&vecs)[kInFligh
 }
 
 // The first finite number among a lane's first elements, or 0.
-template <bool skips, class T, class Count>
-FASTACT_DEVICE double first_shift(const Count& count, const Vec<T> (&vecs)[kInFlight]) {
+template <class T, class Count>
+FASTACT_DEVICE double first_shift(bool skips, const Count& count, const Vec<T> (&vecs)[kInFlight]) {
   if (!skips) return finite_or_zero(double(widen(vecs[0].lane[0])));
   Compute<T> shift = 0;
   bool is_found = false;
@@ -197,20 +217,23 @@ FASTACT_DEVICE double first_shift(const Count& count, const Vec<T> (&vecs)[kInFl
   return double(shift);
 }
 
-// A lane's sums of a row. skips: NaN are left out, and n counts the others. squares: m2 is wanted;
-// else the sums are about 0, of less than double.
-template <class T, bool skips, bool squares = true>
-struct RowLane {
+// A lane's sums of a row. Where NaN are skipped, n counts the others.
+template <class T, class Terms>
+struct RowLane : Terms {
   static constexpr int kBlocks = sizeof(T) == 2 ? 2 : 3;
   static constexpr int kBlocksOfFew = sizeof(T) == 2 ? 2 : 4;
   static constexpr bool kCanFail = false;
+  using Terms::skips, Terms::has_squares;
   Shifted sums{};
   int n = 0, rounds = 0;
+
+  FASTACT_DEVICE explicit RowLane(const MomentResults& to) : Terms(to) {}
+  FASTACT_DEVICE static RowLane of(const MomentResults& to) { return RowLane(to); }
 
   template <class Count>
   FASTACT_DEVICE void add(const Count& count, const Vec<T> (&vecs)[kInFlight]) {
     constexpr int kSize = Vec<T>::kSize;
-    if (squares && (skips ? n == 0 : rounds == 0)) sums.shift = first_shift<skips>(count, vecs);
+    if (has_squares && (skips ? n == 0 : rounds == 0)) sums.shift = first_shift(skips, count, vecs);
     double sum[kInFlight], of_squares[kInFlight];
 #pragma unroll
     for (int u = 0; u < kInFlight; ++u) {
@@ -221,21 +244,21 @@ struct RowLane {
 #pragma unroll
       for (int j = 0; j < kSize; ++j) {
         const auto x = widen(vecs[u].lane[j]);
-        if (!squares) {
+        if (Terms::kAreFixed && !has_squares) {
           const bool takes = (Count::kIsWhole || j < valid) && !(skips && x != x);
           if (skips) n += takes;
           sum[u] += double(takes ? x : Compute<T>(0));
           continue;
         }
         const double d = double(x) - sums.shift;
-        if ((!Count::kIsWhole && j >= valid) || (skips && d != d)) continue;
+        if ((!Count::kIsWhole && j >= valid) || (skips && x != x)) continue;
         if (skips) ++n;
         sum[u] += d;
         of_squares[u] = madd(d, d, of_squares[u]);
       }
     }
     sums.sum += (sum[0] + sum[1]) + (sum[2] + sum[3]);
-    if (!squares) return;
+    if (!has_squares) return;
     sums.squares += (of_squares[0] + of_squares[1]) + (of_squares[2] + of_squares[3]);
     if (sizeof(T) == sizeof(double) && sums.squares == 0)
       sums.squares = vanished(count, vecs, 0, Vec<T>::kSize, sums.shift);
@@ -249,7 +272,7 @@ struct RowLane {
   }
   FASTACT_DEVICE Growing of_team(int team, int& folds) const {
     Growing all{};
-    if (squares || team == 1) {
+    if (has_squares || team == 1) {
       absorb(all, join<T>(sums, n, team, folds));
     } else {
       double total[2] = {sums.sum, double(n)};
@@ -265,21 +288,25 @@ struct RowLane {
 template <class T>
 using Shift = Compute<T>;
 
-// A thread's sums of a vector of columns. The last row may have fewer columns. skips: NaN are left
-// out, and the others are counted column by column. moves: there may be enough rows for the shift
-// to move. with_squares: as of a row.
-template <class T, bool skips, bool moves = true, bool with_squares = true>
-struct ColumnLane {
+// A thread's sums of a vector of columns. The last row may have fewer columns. Where NaN may be
+// skipped, the others are counted column by column. moves: there may be enough rows for the shift
+// to move.
+template <class T, class Terms, bool moves = true>
+struct ColumnLane : Terms {
   static constexpr int kBlocks = sizeof(T) == 2 ? 2 : 3;
-  static constexpr bool kCanFail = false;
+  static constexpr bool kCanFail = false, kCounts = Terms::kMaySkip;
   static constexpr int kSize = Vec<T>::kSize;
+  using Terms::skips, Terms::has_squares;
   Shift<T> shift[kSize] = {};
   double sum[kSize] = {}, squares[kSize] = {};
   int rows = 0, last = kSize;
-  int valid_rows[skips ? kSize : 1] = {};
+  int valid_rows[kCounts ? kSize : 1] = {};
+
+  FASTACT_DEVICE explicit ColumnLane(const MomentResults& to) : Terms(to) {}
+  FASTACT_DEVICE static ColumnLane of(const MomentResults& to) { return ColumnLane(to); }
 
   FASTACT_DEVICE int count(int j) const {
-    if constexpr (skips) return valid_rows[j];
+    if constexpr (kCounts) return valid_rows[j];
     return j < last ? rows : rows - 1;
   }
 
@@ -303,11 +330,11 @@ struct ColumnLane {
 
   template <class Count>
   FASTACT_DEVICE void add(const Count& counts, const Vec<T> (&vecs)[kInFlight]) {
-    if constexpr (!with_squares) {
-    } else if constexpr (skips) {
+    if (!has_squares) {
+    } else if (skips) {
 #pragma unroll
       for (int j = 0; j < kSize; ++j)
-        if (valid_rows[j] == 0) set_shift(j, counts, vecs);
+        if (count(j) == 0) set_shift(j, counts, vecs);
     } else if (rows == 0) {
 #pragma unroll
       for (int j = 0; j < kSize; ++j) {
@@ -323,15 +350,15 @@ struct ColumnLane {
 #pragma unroll
       for (int j = 0; j < kSize; ++j) {
         const auto x = widen(vecs[u].lane[j]);
-        if constexpr (!with_squares) {
+        if (Terms::kAreFixed && !has_squares) {
           const bool takes = (Count::kIsWhole || j < valid) && !(skips && x != x);
-          if constexpr (skips) valid_rows[j] += takes;
+          if constexpr (kCounts) valid_rows[j] += takes;
           sum[j] += double(takes ? x : Compute<T>(0));
           continue;
         }
         const double d = double(x) - double(shift[j]);
-        if ((!Count::kIsWhole && j >= valid) || (skips && d != d)) continue;
-        if constexpr (skips) ++valid_rows[j];
+        if ((!Count::kIsWhole && j >= valid) || (skips && x != x)) continue;
+        if constexpr (kCounts) ++valid_rows[j];
         sum[j] += d;
         squares[j] = madd(d, d, squares[j]);
       }
@@ -342,8 +369,7 @@ struct ColumnLane {
         if (squares[j] == 0) squares[j] = vanished(counts, vecs, j, j + 1, shift[j]);
     }
     // Rounds so far: only the last has fewer rows.
-    if (with_squares && moves && moves_after<T>((rows + kInFlight - 1) / kInFlight))
-      move_to_means();
+    if (has_squares && moves && moves_after<T>((rows + kInFlight - 1) / kInFlight)) move_to_means();
   }
 
   FASTACT_DEVICE void move_to_means() {
@@ -363,8 +389,8 @@ struct ColumnLane {
   }
 };
 
-template <Access access, class T, bool skips, bool with_squares>
-FASTACT_KERNEL_OF(kThreads, sizeof(T) > 2 && access == kAligned && !(skips && with_squares) ? 3 : 2)
+template <Access access, class T, class Lane>
+FASTACT_KERNEL_OF(kThreads, sizeof(T) > 2 && access == kAligned && !Lane::kAreMany ? 3 : 2)
 void moment_columns(FASTACT_GRID_CONSTANT const ColumnSums sums,
                     FASTACT_GRID_CONSTANT const MomentResults to) {
   constexpr int kSize = Vec<T>::kSize;
@@ -379,7 +405,7 @@ void moment_columns(FASTACT_GRID_CONSTANT const ColumnSums sums,
     const int tx = task.tx, ty = task.ty, columns = task.columns;
     const int64_t here = task.here, end = task.end;
 
-    ColumnLane<T, skips, true, with_squares> lane;
+    Lane lane(to);
     if (task.is_there)
       visit_column<access, T>(
           sums, sums.x + locate(sums.kept, task.outer).x, task.column, task.begin + ty, end,
@@ -399,7 +425,7 @@ void moment_columns(FASTACT_GRID_CONSTANT const ColumnSums sums,
     };
     double total[kSize];
     double count = 0;  // of this thread's column
-    if constexpr (skips) {
+    if constexpr (Lane::kCounts) {
 #pragma unroll
       for (int j = 0; j < kSize; ++j) total[j] = lane.count(j);
       count = fold(total);
@@ -410,7 +436,7 @@ void moment_columns(FASTACT_GRID_CONSTANT const ColumnSums sums,
       total[j] = lane.rows > 0 ? madd(n, double(lane.shift[j]) - start, lane.sum[j]) : 0.0;
     }
     const double distance = fold(total);
-    if (!skips) {
+    if (!Lane::kCounts) {
       const bool short_one = sums.elements > 0 && end == sums.rows &&
                              (sums.rows - 1) * sums.width + here + mine >= sums.elements;
       count = double(int(end - task.begin) - (short_one ? 1 : 0));
@@ -419,7 +445,7 @@ void moment_columns(FASTACT_GRID_CONSTANT const ColumnSums sums,
     __syncthreads();
 
     Part part{};
-    if constexpr (with_squares) {
+    if (lane.has_squares) {
       // The sums about that mean.
 #pragma unroll
       for (int j = 0; j < kSize; ++j) {
@@ -456,14 +482,17 @@ void moment_columns(FASTACT_GRID_CONSTANT const ColumnSums sums,
   }
 }
 
-template <class T, bool skips, bool squares>
+template <class T, class Terms>
 struct MomentKernels {
   static constexpr bool kHasFewOfRow = sizeof(T) == sizeof(double);  // others: few_terms.cuh
-  static constexpr bool kHasWindows = sizeof(T) < sizeof(double) && !skips;
-  using Lane = RowLane<T, skips, squares>;
-  using Columns = ColumnLane<T, skips, moves_after<T>(int(kFewRows / kInFlight)), squares>;
+  using Lane = RowLane<T, Terms>;
+  using ShortLane = RowLane<T, AskedTerms>;
+  using OddLane = ShortLane;
+  using Columns = ColumnLane<T, AskedTerms, moves_after<T>(int(kFewRows / kInFlight))>;
   template <Access access>
-  static constexpr auto kColumns = moment_columns<access, T, skips, squares>;
+  static constexpr auto kColumns =
+      moment_columns<access, T,
+                     ColumnLane<T, std::conditional_t<access == kAligned, Terms, AskedTerms>>>;
 };
 
 }  // namespace

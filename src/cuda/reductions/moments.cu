@@ -41,6 +41,7 @@ MomentResults results_of(const MomentsCall& call, int64_t y_offset) {
           call.correction,
           call.initial,
           call.skips,
+          false,
           is_wide,
           is_wide || call.model().dtype == call.x().dtype ? -1 : call.model().dtype};
 }
@@ -238,13 +239,16 @@ void moments(const MomentsCall& call, void* workspace, cudaStream_t stream) {
   if (call.is_weighted()) return weighted_moments<T>(call, workspace, stream);
   const Operand& model = call.model();
   const Reduction plan = plan_reduction(call.x(), model, call.axes, sizeof(T), false);
-  const MomentResults to = results_of(call, plan.y - model.data);
-  const bool squares = wants_squares<T>(call);  // else numbers need no shift
+  MomentResults to = results_of(call, plan.y - model.data);
+  const bool squares = to.squares = wants_squares<T>(call);
   const auto run = [&](auto skips, auto with_squares) {
     constexpr bool kSkips = decltype(skips)::value;
     constexpr bool kSquares = decltype(with_squares)::value || sizeof(T) == sizeof(double);
+    // Double has no kernels of its own for each: memory is slow enough.
+    using Terms =
+        std::conditional_t<sizeof(T) < sizeof(double), FixedTerms<kSkips, kSquares>, AskedTerms>;
     if (!reduce_few<T, kSkips, kSquares>(plan, to, stream))
-      reduce<T, MomentKernels<T, kSkips, kSquares>>(plan, to, workspace, false, stream);
+      reduce<T, MomentKernels<T, Terms>>(plan, to, workspace, false, stream);
   };
   if (call.skips)
     squares ? run(std::true_type{}, std::true_type{}) : run(std::true_type{}, std::false_type{});

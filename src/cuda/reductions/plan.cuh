@@ -136,6 +136,7 @@ void reduce(const Reduction& plan, const To& to, void* workspace, bool is_empty,
   };
   if (plan.inner_reduced) {
     using Lane = typename Kernels::Lane;
+    using OddLane = typename Kernels::OddLane;
     RowSums sums = plan_rows<T>(plan, partials);
     if (is_empty) sums.vecs = 0;
     const bool is_one = plan.reduced.size == 1 && sums.is_contiguous;
@@ -149,14 +150,15 @@ void reduce(const Reduction& plan, const To& to, void* workspace, bool is_empty,
                         stream, sums, to);
       const int rows = rows_of_tile<T>(plan.inner);
       const Shape shape{blocks_for(ceil_div(sums.tasks, rows)), kThreads, 1, 1, kTileBytes<T>};
-      return launch(reduce_short_rows<T, Lane, To>, shape, stream, sums, to, rows);
+      return launch(reduce_short_rows<T, typename Kernels::ShortLane, To>, shape, stream, sums, to,
+                    rows);
     }
     const bool is_aligned = sums.access == kAligned;
-    auto kernel =
-        is_aligned ? reduce_rows<kAligned, T, Lane, To> : reduce_rows<kAnyhow, T, Lane, To>;
+    auto kernel = is_aligned ? reduce_rows<kAligned, T, typename Kernels::ShortLane, To>
+                             : reduce_rows<kAnyhow, T, OddLane, To>;
     if (is_one && is_aligned) kernel = reduce_segments<kAligned, T, Lane, To>;
-    if constexpr (Kernels::kHasWindows)
-      if (is_one && sums.access == kDense) kernel = reduce_segments<kDense, T, Lane, To>;
+    if constexpr (sizeof(T) < sizeof(double))
+      if (is_one && sums.access == kDense) kernel = reduce_segments<kDense, T, OddLane, To>;
     run(sums, kernel, {blocks_for(ceil_div(sums.tasks, sums.threads / sums.team)), sums.threads},
         1);
   } else {

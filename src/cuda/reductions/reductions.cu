@@ -50,7 +50,7 @@ void sum(const SumCall& call, void* workspace, cudaStream_t stream) {
       plan_reduction(empty ? call.y : call.x, call.y, call.axes, sizeof(T), false);
   SumResults to{plan.y, call.accumulate};
   to.divisor.set(call.divisor);
-  to.initial = call.initial;
+  to.initial = call.initial, to.term = call.term;
   if (call.y.dtype != call.x.dtype) to.other = call.y.dtype;
   switch (Term(call.term)) {
 #define FASTACT_CASE(name, Struct) \
@@ -85,7 +85,7 @@ void square_with_gradient(FASTACT_GRID_CONSTANT const Sums sums, const SumResult
       const int64_t i = q * kSize;
       const bool fast = aligned && n - i >= kSize;
       const Vec<T> vec = fast ? load_vec(x + i) : load_some(x + i, n - i);
-      total += vec_sum<Square, double>(vec);
+      total += vec_sum<double>(Square{}, vec);
       Wide<T> twice = widen_vec(vec);
 #pragma unroll
       for (int j = 0; j < kSize; ++j) twice.lane[j] += twice.lane[j];
