@@ -4,8 +4,8 @@
 //   of(x, t)       the term
 //   slopes(x, t)   its derivatives by x and by t
 //
-// Terms are in double, for those of either sign cancel: near p = q the sum is of the second order
-// in p - q, the terms are of the first. Derivatives are in C, of data of 16 bits float.
+// Terms are in double, for they have either sign and cancel: near p = q the sum is of the second
+// order in p - q, the terms are of the first. Derivatives are in C, of data of 16 bits float.
 //
 // KL(p | q) = sum p (t - x), whose derivatives are -p by x and p (t - x + 1) by t.
 //
