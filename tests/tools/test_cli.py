@@ -79,7 +79,8 @@ def refused(*words: str) -> subprocess.CompletedProcess[str]:
         cli.main(words)
     code = end.value.code
     if isinstance(code, str):
-        code = print(code, file=err) or 1
+        print(code, file=err)
+        code = 1
     return subprocess.CompletedProcess(words, code or 0, out.getvalue(), err.getvalue())
 
 
