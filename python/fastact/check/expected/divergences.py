@@ -12,7 +12,7 @@ from .. import reference
 from .common import Expected, wide
 from .reductions import TINY
 
-_MOST = np.finfo(np.float64).max / 4
+_MOST = float(np.finfo(np.float64).max) / 4
 SINGLE = np.finfo(np.float32)
 
 
@@ -33,7 +33,7 @@ def expected(case: Case) -> dict[str, Expected]:
         share, most = op.bounds.of_gradient(case.dtype), _MOST
         if is_narrow(case.dtype):
             tiny *= SINGLE.smallest_subnormal / TINY
-            most = SINGLE.max / 4
+            most = float(SINGLE.max) / 4
         for name, (each, size) in zip(op.gradients, slopes, strict=True):
             error = np.abs(dy) * (share * size + tiny) + TINY
             judged = np.isfinite(dy * each) & (size < most) & (np.abs(dy) * size < most) & ~wild
