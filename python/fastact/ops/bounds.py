@@ -689,7 +689,7 @@ class DivergenceBounds:
         return self.narrow_gradient if is_narrow(dtype) else self.share
 
     def allowed(self, exact: Any, size: Any, dtype: Any) -> Any:
-        """Of y, or of a gradient; size: of its parts."""
+        """Of y; size: of its parts."""
         error = self.share * np.asarray(size)
         return error + rounding(exact, dtype, error)
 

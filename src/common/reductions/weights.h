@@ -32,9 +32,10 @@ FASTACT_HD double weight_of(double x, double w, bool is_there, bool skips) {
 // whose slope has the term's derivative; of a variance or deviation, with d = x - mean; or of a
 // mean and a variance at once, in which of_mean is the mean's slope times dy. With respect to the
 // weights: of a mean.
-FASTACT_HD double gradient_of_mean(double slope, double w) {
-  const double gradient = slope * w;
-  return w == 0 ? 0.0 : gradient;
+template <class C>
+FASTACT_HD C gradient_of_mean(C slope, C w) {
+  const C gradient = slope * w;
+  return w == 0 ? C(0) : gradient;
 }
 FASTACT_HD double gradient_of_second(double slope, double w, double d) {
   const double gradient = slope * w * d;

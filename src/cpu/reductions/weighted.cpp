@@ -12,12 +12,12 @@
 namespace fastact {
 namespace {
 
-constexpr int64_t kStaged = 512;     // elements at a time: x, weights, mask and centre fill
-                                     // 16 KiB, and all that a gradient is made of 40
-constexpr int64_t kLongTerms = 256;  // terms worth reading output by output
-constexpr int64_t kFewOutputs = 16;  // that make too short rows
-constexpr int64_t kHalf = sizeof(uint16_t);
-constexpr int64_t kMostWeighted = 256;  // columns at once: 1 KiB of a float32 row
+constexpr int64_t kStaged = 512;             // elements at a time: x, weights, mask and centre fill
+                                             // 16 KiB, and all that a gradient is made of 40
+constexpr int64_t kLongTerms = 256;          // terms worth reading output by output
+constexpr int64_t kFewOutputs = 16;          // that make too short rows
+constexpr int64_t kHalf = sizeof(uint16_t);  // bytes of a number of 16 bits
+constexpr int64_t kMostWeighted = 256;       // columns at once: 1 KiB of a float32 row
 
 bool is_finite_number(double x) { return x - x == 0; }
 

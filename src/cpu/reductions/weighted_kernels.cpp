@@ -136,8 +136,8 @@ void pair_gradients(const char* of_dy, const char* of_x, const char* of_t, char*
 #pragma omp simd
     for (int64_t k = 0; k < m; ++k) {
       const PairSlopes<C> slopes = Of::slopes(x[k], t[k]);
-      by_x[k] = slopes.by_x == 0 ? C(0) : dy[k] * slopes.by_x;
-      by_t[k] = slopes.by_t == 0 ? C(0) : dy[k] * slopes.by_t;
+      by_x[k] = gradient_of_mean(dy[k], slopes.by_x);
+      by_t[k] = gradient_of_mean(dy[k], slopes.by_t);
     }
     const auto write = [&](T* to, C* wide) FASTACT_INLINED {
       if (accumulate) {

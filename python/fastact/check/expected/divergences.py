@@ -13,7 +13,7 @@ from .common import Expected, wide
 from .reductions import TINY
 
 _MOST = float(np.finfo(np.float64).max) / 4
-SINGLE = np.finfo(np.float32)
+_SINGLE = np.finfo(np.float32)
 
 
 def expected(case: Case) -> dict[str, Expected]:
@@ -32,8 +32,8 @@ def expected(case: Case) -> dict[str, Expected]:
         found = {}
         share, most = op.bounds.of_gradient(case.dtype), _MOST
         if is_narrow(case.dtype):
-            tiny *= SINGLE.smallest_subnormal / TINY
-            most = float(SINGLE.max) / 4
+            tiny *= _SINGLE.smallest_subnormal / TINY
+            most = float(_SINGLE.max) / 4
         for name, (each, size) in zip(op.gradients, slopes, strict=True):
             error = np.abs(dy) * (share * size + tiny) + TINY
             judged = np.isfinite(dy * each) & (size < most) & (np.abs(dy) * size < most) & ~wild
