@@ -2,7 +2,7 @@
 
 The CPU's results for all 2^32 inputs are held to their bounds by `python -m fastact check`; where
 the GPU's are the same bits, so are its own. float64 runs over random bits. float16 and bfloat16 run
-over all inputs, too; there a GPU has bounds of its own. tools/gpu_steps.py runs it.
+over all inputs, too; there a GPU has bounds of its own. tools/gpu_check.py runs it.
 """
 
 from collections.abc import Iterator

@@ -1,6 +1,6 @@
 """Every CUDA kernel once for each dtype, over tails, misalignment and strides, in little time.
 
-For compute-sanitizer, under which the suite takes too long: tools/gpu_steps.py runs it so. Arrays
+For compute-sanitizer, under which the suite takes too long: tools/gpu_check.py runs it so. Arrays
 end where their memory ends, if the framework allocates each on its own
 (PYTORCH_NO_CUDA_MEMORY_CACHING=1 for torch). Results are compared with the CPU's, coarsely: other
 tests do it to the bit, and so the emulated device has one op of each road here.

@@ -1,16 +1,10 @@
-"""The GPU benchmark in several runs that make one table: --stop-after, --resume, gpu_check.sh."""
+"""The GPU benchmark in several runs that make one table: --stop-after, --resume."""
 
 import json
-import os
-import subprocess
-import sys
-import zipfile
 from dataclasses import replace
 from itertools import count
-from pathlib import Path
 
 import pytest
-from processes import TIMEOUT
 from test_bench_cuda import FACTS, StandIn, options, quick  # noqa: F401 - quick is a fixture
 from test_cli import refused
 
@@ -22,7 +16,6 @@ from fastact.bench.workloads import work
 from fastact.bench.workloads.work import ITEM
 from fastact.measure.peers import COMPILED
 
-CHECK = Path(__file__).resolve().parents[2] / "tools" / "gpu_check.sh"
 SOME = [fa.mish, fa.sum, fa.rms_norm]
 FEW = {"dtypes": ("bfloat16", "float32"), "directions": ("forward",)}
 
@@ -219,163 +212,3 @@ def test_words_that_do_not_go_together(words, says):
     done = refused("bench", *words)
     assert done.returncode == 2
     assert says in done.stderr
-
-
-# --- tools/gpu_check.sh, with a python that only notes what it is told ----------------------------
-
-PYTHON = """\
-#!/bin/bash
-case "$*" in
-  *'*fastact.__path__'*) echo "{env}/fastact" ;;
-  *'--from'*) echo "drawn: picture" ;;
-  *'-m fastact bench'*)
-    echo "$*" >>"{work}/calls"
-    while (($#)); do [[ $1 == --json ]] && echo '{{}}' >"$2"; shift; done
-    exit "$(cat "{work}/status")" ;;
-  *gpu_steps.py*) echo "$*" >>"{work}/calls"; exit "$(cat "{work}/status")" ;;
-  *) exit 0 ;;
-esac
-"""
-
-
-def check(work, *words, status=0, **environment):
-    """Run the benchmark's part, the bench itself having this exit status."""
-    env = work / "env"
-    (env / "bin").mkdir(parents=True, exist_ok=True)
-    python = env / "bin" / "python"
-    python.write_text(PYTHON.format(env=env, work=work))
-    python.chmod(0o755)
-    (work / "status").write_text(str(status))
-    (work / "calls").write_text("")
-    done = subprocess.run(
-        ["bash", str(CHECK), *words, "--out", str(work / "out"), "--work", str(work)],
-        capture_output=True,
-        text=True,
-        timeout=TIMEOUT,
-        env={**os.environ, "PYTHON": sys.executable, "PATH": os.environ["PATH"], **environment},
-    )
-    return done, (work / "calls").read_text()
-
-
-needs_the_script = pytest.mark.skipif(not CHECK.exists(), reason="away from the source tree")
-
-
-@needs_the_script
-@pytest.mark.parametrize(
-    ("status", "returned", "verdict"),
-    [
-        (0, 0, "bench: passed"),
-        (3, 3, "bench: not done: run it again for what is left"),
-        (1, 1, "bench: FAILED"),
-    ],
-)
-def test_gpu_check_tells_what_is_left(tmp_path, status, returned, verdict):
-    done, called = check(tmp_path, "bench", status=status, PART_SECONDS="540")
-    assert done.returncode == returned, done.stdout + done.stderr
-    assert verdict in done.stdout
-    assert "--resume --stop-after 460" in called
-    assert "--peers" not in called
-    assert "drawn: picture" in done.stdout or "matplotlib" in done.stdout
-
-
-@needs_the_script
-@pytest.mark.parametrize(
-    ("status", "verdict"),
-    [(0, "passed"), (3, "not done: run it again for what is left"), (1, "FAILED")],
-)
-@pytest.mark.parametrize("part", ["test", "bits"])
-def test_gpu_check_goes_on_with_steps(tmp_path, part, status, verdict):
-    done, called = check(tmp_path, part, "--quick", status=status, PART_SECONDS="540")
-    assert done.returncode == status, done.stdout + done.stderr
-    assert f"{part}: {verdict}" in done.stdout
-    assert called.startswith(f"tools/gpu_steps.py {part} --json {tmp_path}/out/")
-    assert "_quick_checks.json --markdown" in called
-    assert called.rstrip().endswith("_quick_checks.md --stop-after 510 --quick")
-
-
-@needs_the_script
-def test_gpu_check_of_some_families(tmp_path):
-    done, called = check(tmp_path, "bench", "--only", "norms gates")
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert called.startswith("-m fastact bench norms gates --device cuda --json ")
-
-
-@needs_the_script
-def test_gpu_check_keeps_the_quick_one_apart(tmp_path):
-    done, called = check(tmp_path, "bench", "--quick")
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "_quick.json" in called
-    assert "--peers torch" in called
-
-
-@needs_the_script
-def test_gpu_check_of_a_quarter_of_an_hour(tmp_path):
-    """Within its seconds: what is not timed side by side, and then the benchmark."""
-    words = ("checks", "bench", "--seconds", "400", "--jobs", "5")
-    done, called = check(tmp_path, *words, status=3, GPU_CHECK_TELLING="1")
-    assert done.returncode == 3, done.stdout + done.stderr
-    checks, bench = called.splitlines()
-    assert checks.startswith("tools/gpu_steps.py checks --json ")
-    assert checks.endswith("--jobs 5")
-    stop = {text: int(text.split("--stop-after ")[1].split()[0]) for text in (checks, bench)}
-    assert 100 < stop[checks] <= 130  # two fifths, less what is kept back
-    assert 200 < stop[bench] <= 320
-    assert "--telling-first --seconds 0.05 --peers torch,liger" in bench
-
-
-@needs_the_script
-def test_gpu_check_without_time_begins_nothing(tmp_path):
-    done, called = check(tmp_path, "checks", "--seconds", "1", GPU_CHECK_TELLING="1")
-    assert done.returncode in (0, 3)
-    assert "checks: not begun: no time was left" in done.stdout
-    assert called == ""
-
-
-STUBS = {
-    "fastact/__init__.py": "",
-    "fastact/__main__.py": "print('the fastact of a wheel')",
-    "fastact/interop/__init__.py": "",
-    "fastact/interop/devices.py": "def cuda_why():\n    return ''",
-    "torch/__init__.py": "class cuda:\n    is_available = bool(1).__bool__",
-}
-
-
-@needs_the_script
-@pytest.mark.parametrize("tag", ["py3-none-any", "cp27-cp27m-linux_x86_64"])
-def test_gpu_check_takes_a_wheel(tmp_path, tag):
-    """It compiles nothing, asks no network, and refuses the wheel of another python."""
-    wheel = tmp_path / f"fastact-1.0-{tag}.whl"
-    info = "fastact-1.0.dist-info"
-    meta = {
-        "METADATA": "Metadata-Version: 2.1\nName: fastact\nVersion: 1.0\n",
-        "WHEEL": f"Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: {tag}\n",
-        "RECORD": "",
-    }
-    with zipfile.ZipFile(wheel, "w") as packed:
-        for name, text in STUBS.items() | {(f"{info}/{n}", text) for n, text in meta.items()}:
-            packed.writestr(name, text)
-    done = subprocess.run(
-        ["bash", CHECK, "build", "--wheel", wheel, "--out", tmp_path / "out", "--work", tmp_path],
-        capture_output=True,
-        text=True,
-        timeout=TIMEOUT,
-        env={**os.environ, "PYTHON": sys.executable},
-    )
-    fits = tag.startswith("py3")
-    assert done.returncode == (0 if fits else 1), done.stdout + done.stderr
-    said = "the fastact of a wheel" if fits else "is not a supported wheel on this platform"
-    assert said in done.stdout
-    assert f"build: {'passed' if fits else 'FAILED'}" in done.stdout
-
-
-@needs_the_script
-@pytest.mark.parametrize(
-    "words",
-    [["bench", "--only"], ["banch"], ["--wheel", "no.whl"], ["--jobs", "0"], ["--seconds", "x"]],
-)
-def test_gpu_check_of_bad_words(words):
-    done = subprocess.run(
-        ["bash", str(CHECK), *words], capture_output=True, text=True, timeout=TIMEOUT
-    )
-    assert done.returncode == 2
-    assert "gpu_check: " in done.stderr

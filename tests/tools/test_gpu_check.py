@@ -1,0 +1,83 @@
+"""tools/gpu_check.py: its steps, of commands that need no GPU."""
+
+import re
+import subprocess
+import sys
+import time
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+from devices import EMULATED
+from processes import TIMEOUT
+
+import fastact as fa
+
+TOOLS = Path(__file__).resolve().parents[2] / "tools"
+if not TOOLS.exists():
+    pytest.skip("the tools are in the source tree only", allow_module_level=True)
+sys.path.insert(0, str(TOOLS))
+gpu_check = import_module("gpu_check")
+
+
+def step(name, code):
+    return gpu_check.Step(name, (sys.executable, "-S", "-c", code))
+
+
+GOOD = step("good", "print('3 passed')")
+
+
+def test_steps_pass_fail_or_have_no_time(tmp_path, capsys):
+    """The page has each, and a step that failed is printed."""
+    steps = [
+        GOOD,
+        step("bad", "print('an error'); raise SystemExit(1)"),
+        step("none collected", "print('no tests'); raise SystemExit(5)"),
+        gpu_check.Step("lacking", ("no-such-program-here",)),
+    ]
+    page = tmp_path / "page.md"
+    assert not gpu_check.check(steps, time.monotonic() + TIMEOUT, 2, page)
+    said = page.read_text()
+    assert "| good | passed: 3 passed |" in said
+    assert "| bad | FAILED (1) |" in said
+    assert "| none collected | passed: no tests |" in said
+    assert "| lacking | FAILED ([Errno 2]" in said
+    assert "an error" in capsys.readouterr().out
+    assert gpu_check.check([GOOD], time.monotonic() - 1, 1, page)
+    assert "| good | not reached |" in page.read_text()
+
+
+def test_a_step_over_time_is_ended():
+    slow = step("slow", "import time; time.sleep(1e6)")
+    assert gpu_check.run(slow, time.monotonic() + 0.2).startswith("not reached")
+
+
+def test_every_op_is_under_every_tool_in_every_dtype():
+    cases = [word for one in gpu_check.checks(()) for word in one.command if "_nearly[" in word]
+    assert len(cases) == 4 * len(gpu_check.DTYPES) * len(fa.ops)
+    assert len({*cases}) == len(gpu_check.DTYPES) * len(fa.ops)
+
+
+def test_what_tells_most_comes_first():
+    kinds = list(dict.fromkeys(one.name.partition(",")[0] for one in gpu_check.checks(())))
+    assert kinds == ["kernels", "tests", "memcheck", "racecheck", "bits", "initcheck"]
+    names = [one.name for one in gpu_check.checks(())]
+    assert names.index("tests, norms/test_norms_devices") < names.index("memcheck, norms")
+    assert names.index("bits, relu, 1") < names.index("tests, norms/test_norms")
+
+
+def test_only_some():
+    assert {*gpu_check.chosen(["relu", "gates"])} == {"activations", "gates"}
+
+
+@pytest.mark.skipif(not EMULATED, reason="built without FASTACT_CUDA_EMULATION=ON")
+def test_the_cases_that_steps_name_are_there():
+    """Under the emulated device's name, which has every kernel in float32."""
+    steps = [*gpu_check.kernels("", ["relu"]), *gpu_check.bits(["relu"])]
+    cases = [word for one in steps for word in one.command if "[" in word]
+    cases = [case for case in cases if not re.search("float(16|64)-", case)]
+    here = [case.replace("cuda-torch", "emulated-exchange") for case in cases]
+    command = [*gpu_check.PYTEST, "-m", "", "--collect-only", *here]
+    done = subprocess.run(command, cwd=gpu_check.ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert f"{len(here)} tests collected" in done.stdout
