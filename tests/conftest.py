@@ -331,3 +331,12 @@ def figures(monkeypatch):
     yield drawn
     for figure in drawn:
         close(figure)
+
+
+@pytest.fixture
+def torch_threads():
+    """Keep the number of torch's threads, which other tests have of their own."""
+    torch = pytest.importorskip("torch")
+    before = torch.get_num_threads()
+    yield
+    torch.set_num_threads(before)

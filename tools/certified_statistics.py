@@ -20,7 +20,6 @@ import numpy as np
 from statistics_peers import BEGIN, END, peers
 
 import fastact as fa
-from fastact.measure.files import write_whole
 from fastact.measure.peers import OURS
 from fastact.terminal import markdown_table
 
@@ -92,7 +91,8 @@ def main() -> None:
     print(body)
     if args.markdown:
         above, _, rest = args.markdown.read_text(encoding="utf-8").partition(BEGIN)
-        write_whole(args.markdown, f"{above}{BEGIN}\n\n{body}\n\n{END}{rest.partition(END)[2]}")
+        page = f"{above}{BEGIN}\n\n{body}\n\n{END}{rest.partition(END)[2]}"
+        args.markdown.write_text(page, encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -143,7 +143,7 @@ def main() -> int:
     rest = began + given.seconds - time.monotonic() - 30  # the last row and the picture take time
     words = ["--device", "cuda", "--telling-first", "--seconds", "0.05", "--peers", "torch,liger"]
     pages = ["--json", f"{file}.json", "--markdown", f"{file}.md", "--plot", f"{file}.png"]
-    bench = [sys.executable, "-m", "fastact", "bench", *given.only, *words, *pages]
+    bench = [sys.executable, "-m", "benchmarks", *given.only, *words, *pages]
     status = subprocess.run([*bench, "--stop-after", str(max(rest, 1.0))], cwd=ROOT).returncode
     return int(not passed or status == 1)
 

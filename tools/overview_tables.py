@@ -3,7 +3,7 @@
     python tools/overview_tables.py            # rewrites them
     python tools/overview_tables.py --check    # fails where the page says anything else
 
-Ops and bounds come from `fastact.ops`; times from what `python -m fastact bench --all --results
+Ops and bounds come from `fastact.ops`; times from what `python -m benchmarks --all --results
 docs/results` has written to the folder of one kind of machine. Of which machine the tables of times
 are, their link to its bench.md says, and which rows they have, they do themselves; the sentences
 around the tables are left alone.
@@ -22,9 +22,11 @@ from typing import Any
 
 import fastact
 from fastact import ops
-from fastact.bench.report import times
 
 ROOT = Path(__file__).parents[1]
+sys.path.insert(0, str(ROOT))
+from benchmarks.report import times  # noqa: E402 - of the repository, which no environment has
+
 PAGE = ROOT / "docs/results/overview.md"
 MEASURED = re.compile(r"\]\(([^/)]+)/bench\.md\)")
 

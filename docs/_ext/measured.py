@@ -11,7 +11,8 @@ from pathlib import Path
 from textwrap import indent
 from typing import Any
 
-from fastact.bench.report import times
+from benchmarks.report import times
+
 from fastact.measure.peers import COPY, OURS, PARTIAL
 
 Row = Mapping[str, Any]
@@ -90,7 +91,7 @@ class Machine:
 
 
 def machines(results: Path) -> list[Machine]:
-    """What `python -m fastact bench --results` wrote."""
+    """What `python -m benchmarks --results` wrote."""
     found = []
     for file in sorted(results.glob("*/bench.json")):
         told = json.loads(file.read_text(encoding="utf-8"))

@@ -15,14 +15,14 @@ from typing import Any
 
 import measured
 import pictures
+from benchmarks.workloads import FAMILIES
+from benchmarks.workloads.work import Options
 from formulas import latex
 from numpydoc.docscrape_sphinx import SphinxDocString
 from sphinx.application import Sphinx
 from sphinx.errors import ConfigError
 
 import fastact as fa
-from fastact.bench.workloads import FAMILIES
-from fastact.bench.workloads.work import Options
 from fastact.ops.bounds import Bounds
 
 _WHITE_SPACE = re.compile(r"\s+")

@@ -1,8 +1,6 @@
 """The benchmark of the bridges: what it compares is the same, and pages are made in pieces."""
 
-import sys
 from functools import partial
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -10,12 +8,7 @@ import pytest
 jax = pytest.importorskip("jax")
 pytest.importorskip("fastact.jax", exc_type=ImportError)  # of a JAX that is too old
 
-TOOLS = Path(__file__).resolve().parents[2] / "tools"
-if not TOOLS.is_dir():
-    pytest.skip("the tools are in the source tree only", allow_module_level=True)
-sys.path.insert(0, str(TOOLS))
-
-from bench_bridges import (  # noqa: E402
+from benchmarks.bench_bridges import (  # noqa: E402
     MODELS,
     PROGRAMS,
     both,

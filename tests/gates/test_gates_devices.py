@@ -9,6 +9,8 @@ import ml_dtypes
 import numpy as np
 import pytest
 import torch
+from benchmarks.workloads.gates import GATES
+from benchmarks.workloads.work import Work, by_torch
 from conftest import assert_same_bits
 from devices import DTYPES, EMULATED, FRAMEWORKS, KERNELS, to_torch
 from hypothesis import given, settings
@@ -20,8 +22,6 @@ from sums import assert_sums
 
 import fastact as fa
 from fastact import _cpu
-from fastact.bench.workloads.gates import GATES
-from fastact.bench.workloads.work import Work, by_torch
 from fastact.interop import devices
 
 on_devices = pytest.mark.parametrize("device", KERNELS, ids=lambda device: device.name)

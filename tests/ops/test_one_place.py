@@ -87,7 +87,7 @@ BY_NAME = {
 
 #: Where tables have ops by name, and what they say of them.
 TABLES = {
-    "python/fastact/bench/": "what peers call them, and idioms of NumPy's",
+    "benchmarks/": "what peers call them, and idioms of NumPy's",
     "python/fastact/check/reference.py": "formulas of gates",
     "python/fastact/derivatives/": "formulas",
     "python/fastact/measure/formulas.py": "formulas",
@@ -101,7 +101,7 @@ TABLES = {
     "tools/": "what others call them, and examples",
 }
 
-FOLDERS = ("python/fastact", "tests", "tools", "asv_bench", "docs/_ext")
+FOLDERS = ("python/fastact", "tests", "tools", "benchmarks", "asv_bench", "docs/_ext")
 
 
 def _has_name(node: ast.AST) -> bool:

@@ -11,12 +11,12 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from test_cli import fastact, refused
+from benchmarks import cli, cuda_device
+from benchmarks import cuda as _bench_cuda
+from benchmarks.workloads import FAMILIES, work
+from test_boards import refused
 
 import fastact as fa
-from fastact.bench import cuda as _bench_cuda
-from fastact.bench import cuda_device
-from fastact.bench.workloads import FAMILIES, work
 from fastact.interop import devices
 from fastact.measure import shapes
 from fastact.measure.peers import COPY, FRESH, OURS, TORCH
@@ -319,7 +319,7 @@ def test_the_clock_starts_behind_a_full_queue():
 
 @pytest.mark.skipif(torch.version.cuda is not None, reason="this torch was built with CUDA")
 def test_without_a_torch_with_cuda():
-    done = refused("bench", "--device", "cuda")
+    done = refused("--device", "cuda")
     assert done.returncode != 0
     assert "needs a torch with CUDA" in done.stderr
 
@@ -333,7 +333,7 @@ def test_without_a_gpu_of_fastact(monkeypatch):
 
 @pytest.mark.parametrize("option", [["--threads", "2"], ["--shapes", "nchw"]])
 def test_options_of_the_cpu_are_refused(option):
-    done = refused("bench", "--device", "cuda", *option)
+    done = refused("--device", "cuda", *option)
     assert done.returncode == 2
     assert "does not go with --device cuda" in done.stderr
 
@@ -343,11 +343,9 @@ def test_options_of_the_cpu_are_refused(option):
 )
 def test_on_a_gpu(tmp_path):
     numbers = tmp_path / "gpu.json"
-    done = fastact(
-        *("bench", "mish", "--device", "cuda", "--sizes", "65536", "--dtypes", "float32,bfloat16"),
-        *("--peers", "torch", "--json", str(numbers), "--markdown", str(tmp_path / "gpu.md")),
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
+    words = ["mish", "--device", "cuda", "--sizes", "65536", "--dtypes", "float32,bfloat16"]
+    words += ["--peers", "torch", "--json", str(numbers), "--markdown", str(tmp_path / "gpu.md")]
+    assert cli.main(words) == 0
     for row in json.loads(numbers.read_text())["rows"]:
         assert row["graph"] == ""
         assert row["rate"] > 0

@@ -14,13 +14,13 @@ from types import ModuleType
 
 import pytest
 import torch
+from benchmarks import cuda, liger
+from benchmarks.workloads import FAMILIES
+from benchmarks.workloads.work import Work
 from processes import TIMEOUT
 from test_bench_cuda import StandIn, options, quick  # noqa: F401 - quick is a fixture
 
 import fastact as fa
-from fastact.bench import cuda, liger
-from fastact.bench.workloads import FAMILIES
-from fastact.bench.workloads.work import Work
 from fastact.measure.peers import LIGER, TORCH
 
 FUNCTIONS = {
@@ -144,10 +144,10 @@ import importlib, inspect, json, sys
 import torch
 import triton.language as tl
 import fastact as fa
-from fastact.bench import cuda, liger
+from benchmarks import cuda, liger
 from fastact.measure.peers import LIGER
-from fastact.bench.workloads import FAMILIES
-from fastact.bench.workloads.work import Work
+from benchmarks.workloads import FAMILIES
+from benchmarks.workloads.work import Work
 from liger_kernel.transformers import functional
 
 sys.path[:0] = sys.argv[1:]

@@ -5,15 +5,14 @@ from dataclasses import replace
 from itertools import count
 
 import pytest
+from benchmarks import cli, cuda
+from benchmarks.cuda_rows import read
+from benchmarks.workloads import work
+from benchmarks.workloads.work import ITEM
 from test_bench_cuda import FACTS, StandIn, options, quick  # noqa: F401 - quick is a fixture
-from test_cli import refused
+from test_boards import refused
 
 import fastact as fa
-from fastact import cli
-from fastact.bench import cuda
-from fastact.bench.cuda_rows import read
-from fastact.bench.workloads import work
-from fastact.bench.workloads.work import ITEM
 from fastact.measure.peers import COMPILED
 
 SOME = [fa.mish, fa.sum, fa.rms_norm]
@@ -189,7 +188,7 @@ def test_words_of_the_command_line(tmp_path, monkeypatch, words, compiled):
     monkeypatch.setattr(cuda, "bench", bench)
     file = tmp_path / "gpu.json"
     more = ["--json", str(file), "--resume", "--stop-after", "460", *words]
-    assert cli.main(["bench", "gates", "mish", "--device", "cuda", *more]) == 3
+    assert cli.main(["gates", "mish", "--device", "cuda", *more]) == 3
     ((ops, told, json_file),) = asked
     assert [op.name for op in ops] == [
         *(op.name for op in fa.ops.values() if op.family == "gates"),
@@ -209,6 +208,6 @@ def test_words_of_the_command_line(tmp_path, monkeypatch, words, compiled):
     ],
 )
 def test_words_that_do_not_go_together(words, says):
-    done = refused("bench", *words)
+    done = refused(*words)
     assert done.returncode == 2
     assert says in done.stderr

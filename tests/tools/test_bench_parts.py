@@ -4,22 +4,21 @@ import json
 from functools import partial
 
 import pytest
-from test_cli import torch_threads  # noqa: F401 - a fixture
+from benchmarks import cli, cpu, cpu_rows
+from benchmarks.files import slug
+from benchmarks.scoreboard import cells, scaling, scoreboard, worst
 
 import fastact as fa
-from fastact import cli
-from fastact.bench import cpu, cpu_rows
-from fastact.bench.cpu_rows import CpuRow
-from fastact.bench.scoreboard import cells, scaling, scoreboard, worst
-from fastact.measure.files import slug
+from fastact.bench import turns
+from fastact.bench.turns import CpuRow
 from fastact.measure.peers import COPY, FRESH, MKL, OURS, PEERS
 
-FEW = ["bench", "mish", "relu", "--sizes", "64", "--seconds", "0.001", "--directions", "forward"]
+FEW = ["mish", "relu", "--sizes", "64", "--seconds", "0.001", "--directions", "forward"]
 
 
 @pytest.fixture(autouse=True)
-def quick(monkeypatch, torch_threads):  # noqa: F811 - the fixture
-    monkeypatch.setattr(cpu, "_BATCH_SECONDS", 1e-6)
+def quick(monkeypatch, torch_threads):
+    monkeypatch.setattr(turns, "_BATCH_SECONDS", 1e-6)
 
 
 def rows_of(file):
@@ -86,7 +85,7 @@ def test_each_kind_of_machine_has_a_folder(tmp_path, monkeypatch):
 
 def test_nothing_is_measured_to_list_it(capsys, monkeypatch):
     monkeypatch.setattr(cpu, "measure", None)
-    assert cli.main(["bench", "--all", "--list"]) == 0
+    assert cli.main(["--all", "--list"]) == 0
     shown = capsys.readouterr().out
     for family in {op.family for op in fa.ops.values()}:
         for dtype in ("float16", "bfloat16", "float32", "float64"):
@@ -110,7 +109,7 @@ def race(monkeypatch):
             now[0] += seconds[name]
 
         calls = {name: partial(call, name=name) for name in seconds}
-        return called, cpu.take_turns(calls, 0.01, **more)
+        return called, turns.take_turns(calls, 0.01, **more)
 
     monkeypatch.setattr(cpu.time, "perf_counter", lambda: now[0])
     return run
@@ -120,21 +119,21 @@ def test_close_peers_have_more_rounds(race):
     seconds = {OURS: 1e-3, COPY: 1e-3, "close": 1.2e-3, "ahead": 0.3e-3, "clear": 2e-3, "far": 4e-3}
     _, samples = race(seconds)
     rounds = {name: len(of) for name, of in samples.items()}
-    assert rounds[OURS] == rounds["close"] == rounds["ahead"] == cpu.CLOSE_ROUNDS
-    assert rounds[COPY] == rounds["clear"] == cpu.FEW_ROUNDS
+    assert rounds[OURS] == rounds["close"] == rounds["ahead"] == turns.CLOSE_ROUNDS
+    assert rounds[COPY] == rounds["clear"] == turns.FEW_ROUNDS
     assert rounds["far"] == 1
     for name, of in samples.items():
         assert of == pytest.approx([seconds[name]] * len(of))
     # There is time for more of them, but not for who is clearly behind.
     fast = {name: value / 1e3 for name, value in seconds.items()}
     rounds = {name: len(of) for name, of in race(fast)[1].items()}
-    assert rounds[OURS] == rounds["close"] >= cpu.CLOSE_ROUNDS
-    assert rounds["clear"] == rounds["far"] == cpu.FEW_ROUNDS
+    assert rounds[OURS] == rounds["close"] >= turns.CLOSE_ROUNDS
+    assert rounds["clear"] == rounds["far"] == turns.FEW_ROUNDS
 
 
 def test_all_of_a_family(capsys):
     """Every type of it, so that all is measured in pieces."""
-    assert cli.main(["bench", "norms", "--all", "--list"]) == 0
+    assert cli.main(["norms", "--all", "--list"]) == 0
     listed = {tuple(line.split()[:2]) for line in capsys.readouterr().out.splitlines()}
     for dtype in ("float16", "bfloat16", "float32", "float64"):
         assert ("norms", dtype) in listed

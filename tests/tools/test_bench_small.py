@@ -4,10 +4,9 @@ import json
 import math
 
 import pytest
-from test_cli import torch_threads  # noqa: F401 - a fixture
+from benchmarks import cli
 
 import fastact as fa
-from fastact import cli
 from fastact.measure import shapes
 from fastact.measure.peers import FIRST, FIRST_OF_TORCH, OURS, OURS_OF_TORCH
 
@@ -30,7 +29,7 @@ def test_bench_of_small_calls(tmp_path, capsys):
     numbers, page = tmp_path / "small.json", tmp_path / "small.md"
     words = ["--small", "--peers", "torch", "--seconds", "0.001", "--directions", "forward"]
     few = ["mish", "bias", "gates", "norms", "reductions"]
-    told = ["bench", *few, *words, "--json", str(numbers), "--markdown", str(page)]
+    told = [*few, *words, "--json", str(numbers), "--markdown", str(page)]
     assert cli.main(told) == 0
     rows = json.loads(numbers.read_text())["rows"]
     assert {row["op"] for row in rows} == {
@@ -44,7 +43,7 @@ def test_bench_of_small_calls(tmp_path, capsys):
     assert sum(" | forward | float32 | " in line for line in lines) == len(rows)
     for family in ("activations", *few[1:]):
         assert f"## {family}" in lines
-    assert cli.main(["bench", "--from", str(numbers), "--markdown", str(page)]) == 0
+    assert cli.main(["--from", str(numbers), "--markdown", str(page)]) == 0
     assert page.read_text().splitlines() == lines
     capsys.readouterr()
 
@@ -52,5 +51,5 @@ def test_bench_of_small_calls(tmp_path, capsys):
 @pytest.mark.parametrize("word", ["--sizes=64", "--shapes=nchw"])
 def test_small_calls_have_sizes_of_their_own(word, capsys):
     with pytest.raises(SystemExit):
-        cli.main(["bench", "--small", word])
+        cli.main(["--small", word])
     assert f"{word.partition('=')[0]} does not go with --small" in capsys.readouterr().err

@@ -14,9 +14,14 @@ ROOT = Path(__file__).resolve().parents[2]
 @pytest.mark.skipif(not EMULATED, reason="built without FASTACT_CUDA_EMULATION=ON")
 def test_the_table():
     """Two ops: all that a call asks of a device is counted."""
-    tool = [sys.executable, str(ROOT / "tools" / "call_to_launch.py"), "--rounds", "1"]
+    tool = [sys.executable, "-m", "benchmarks.call_to_launch", "--rounds", "1"]
     done = subprocess.run(
-        [*tool, "mish", "layer_norm"], check=True, timeout=TIMEOUT, capture_output=True, text=True
+        [*tool, "mish", "layer_norm"],
+        cwd=ROOT,
+        check=True,
+        timeout=TIMEOUT,
+        capture_output=True,
+        text=True,
     )
     header, _, *lines = (line.strip("| ").split(" | ") for line in done.stdout.splitlines())
     assert header[:2] == ["call", "out="]

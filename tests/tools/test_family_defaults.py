@@ -3,11 +3,11 @@
 from typing import Any
 
 import pytest
+from benchmarks.workloads import FAMILIES
+from benchmarks.workloads.other import OTHER
 
 import fastact as fa
 from fastact import _cpu
-from fastact.bench.workloads import FAMILIES
-from fastact.bench.workloads.other import OTHER
 from fastact.check import other
 from fastact.check.common import Options, Report
 from fastact.measure.cases import by_the_op, shapes_of

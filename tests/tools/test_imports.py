@@ -15,13 +15,12 @@ SOURCES = Path(__file__).parents[2] / "python" / "fastact"
 #: Modules of the package that are imported within functions: for whom, how often, and why.
 LATE = {
     # A command imports what it runs, so that `info` works where NumPy alone is installed.
-    "fastact.cli": 20,
+    "fastact.cli": 7,
     "fastact.runtime.config": 3,  # `import fastact` needs no tables
     "fastact.runtime.openmp": 2,  # it says how long idle threads wait, before it is there
     # Bridges are imported when an object of theirs arrives.
     "fastact.interop.handlers": 4,
     "fastact.torch.bridge": 1,
-    "fastact.bench.models": 1,
 }
 
 #: Who imports bridges for the ops, which know none.
@@ -98,7 +97,7 @@ def _room(module: str) -> str:
 
 def test_imports_are_found():
     assert Import("fastact.terminal", "say", False) in every_import()["fastact.check.common"]
-    assert Import("fastact.measure.shapes", "", False) in every_import()["fastact.cli"]
+    assert Import("fastact.measure.arguments", "", False) in every_import()["fastact.cli"]
     assert Import("fastact.dask", "", True) in every_import()["fastact.interop.handlers"]
 
 

@@ -5,10 +5,10 @@ import tomllib
 from pathlib import Path
 
 import pytest
+from benchmarks import cuda_report
+from benchmarks.cuda_rows import read
 
 import fastact as fa
-from fastact.bench import cuda_report
-from fastact.bench.cuda_rows import read
 
 ROOT = Path(__file__).parents[2]
 ACCURACY = ROOT / "docs/results/accuracy.md"

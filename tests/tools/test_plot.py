@@ -5,14 +5,14 @@ from dataclasses import asdict
 from itertools import product
 
 import pytest
-from test_cli import refused
+from benchmarks import cli, plot_map
+from benchmarks.workloads import FAMILIES as WORKLOADS
+from benchmarks.workloads.work import Options
+from test_boards import refused
 
 import fastact as fa
-from fastact import cli
-from fastact.bench import cpu, plot_map
-from fastact.bench.cpu import CpuRow
-from fastact.bench.workloads import FAMILIES as WORKLOADS
-from fastact.bench.workloads.work import Options
+from fastact.bench import turns
+from fastact.bench.turns import CpuRow
 from fastact.measure.peers import COPY, FRESH, OURS
 
 FAMILIES = list(dict.fromkeys(op.family for op in fa.ops.values()))
@@ -41,7 +41,7 @@ def test_a_picture_for_each_family(tmp_path, capsys, figures):
     """Each with all its numbers, not too high for a screen, and nothing cut off."""
     rows = cases()
     source = written(rows, tmp_path / "rows.json")
-    assert cli.main(["bench", "--from", source, "--plot", str(tmp_path / "plot.png")]) == 0
+    assert cli.main(["--from", source, "--plot", str(tmp_path / "plot.png")]) == 0
     shown = capsys.readouterr().out
     assert len(figures) == len(FAMILIES)
     for family, figure in zip(FAMILIES, figures, strict=True):
@@ -84,7 +84,7 @@ def test_a_dtype_has_a_picture_of_its_own(tmp_path, figures):
 def test_a_few_ops_are_drawn_in_one_picture(tmp_path, capsys, figures):
     """With a panel for each direction."""
     source = written(cases(), tmp_path / "rows.json")
-    words = ["bench", "mish", "sum", "--from", source, "--plot", str(tmp_path / "plot.png")]
+    words = ["mish", "sum", "--from", source, "--plot", str(tmp_path / "plot.png")]
     assert cli.main(words) == 0
     shown = capsys.readouterr().out
     assert "relu" not in shown
@@ -108,13 +108,13 @@ def test_a_few_ops_are_drawn_in_one_picture(tmp_path, capsys, figures):
 
 
 def test_what_was_measured_is_shown_again(tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr(cpu, "_BATCH_SECONDS", 1e-6)
+    monkeypatch.setattr(turns, "_BATCH_SECONDS", 1e-6)
     numbers, page, again = (tmp_path / name for name in ("rows.json", "page.md", "again.md"))
     measure = ["--sizes", "64", "--seconds", "1e-4", "--peers", "numpy", "--threads", "1"]
-    words = ["bench", "mish", "relu", *measure, "--json", str(numbers), "--markdown", str(page)]
+    words = ["mish", "relu", *measure, "--json", str(numbers), "--markdown", str(page)]
     assert cli.main(words) == 0
     first = [line for line in capsys.readouterr().out.splitlines() if "left out" not in line]
-    assert cli.main(["bench", "--from", str(numbers), "--markdown", str(again)]) == 0
+    assert cli.main(["--from", str(numbers), "--markdown", str(again)]) == 0
     second = capsys.readouterr().out.splitlines()
     assert sum("× copy" in line for line in second) > 4
     assert first[-len(second) :] == second
@@ -139,6 +139,6 @@ def test_what_cannot_be_shown_again(tmp_path, content, words, message):
     source = tmp_path / "rows.json"
     if content is not None:
         source.write_text(content)
-    done = refused("bench", "--from", str(source), *words)
+    done = refused("--from", str(source), *words)
     assert done.returncode == 2
     assert message in done.stderr

@@ -4,12 +4,11 @@ from dataclasses import replace
 from itertools import product
 
 import pytest
+from benchmarks import cli, cuda_plot
+from benchmarks.cuda_rows import GpuResults, GpuRow, Latency, read
+from benchmarks.workloads import FAMILIES
 
 import fastact as fa
-from fastact import cli
-from fastact.bench import cuda_plot
-from fastact.bench.cuda_rows import GpuResults, GpuRow, Latency, read
-from fastact.bench.workloads import FAMILIES
 from fastact.measure.peers import COPY, FRESH, OURS
 
 FACTS = {
@@ -72,7 +71,7 @@ def test_what_was_measured_is_shown_again(tmp_path, capsys, figures):
     source, page = tmp_path / "gpu.json", tmp_path / "gpu.md"
     results.write(source)
     assert read(source, list(fa.ops.values())) == results
-    words = ["bench", "mish", "batch_norm", "--device", "cuda", "--from", str(source)]
+    words = ["mish", "batch_norm", "--device", "cuda", "--from", str(source)]
     words += ["--markdown", str(page), "--plot", str(tmp_path / "roof.png")]
     assert cli.main(words) == 0
     shown = capsys.readouterr().out
@@ -92,7 +91,7 @@ def test_what_went_wrong_is_told_again(tmp_path, capsys):
     wrong = replace(results.rows[0], wrong=("torch",))
     failures = {"mish forward, float32, 5": "RuntimeError: of a test"}
     GpuResults(results.facts, [wrong, results.rows[1]], [], failures).write(source)
-    assert cli.main(["bench", "--device", "cuda", "--from", str(source)]) == 1
+    assert cli.main(["--device", "cuda", "--from", str(source)]) == 1
     shown = capsys.readouterr().out
     assert f"WRONG: {wrong.name}: torch has another result" in shown
     assert "WRONG: mish forward, float32, 5: failed, RuntimeError: of a test" in shown
@@ -104,7 +103,7 @@ def test_what_is_left_and_who_is_absent_is_told_again(tmp_path, capsys):
     results.left, results.absent = 12, {"liger": "liger-kernel is not installed"}
     results.write(source)
     words = ["--from", str(source), "--markdown", str(page)]
-    assert cli.main(["bench", "--device", "cuda", *words]) == 3
+    assert cli.main(["--device", "cuda", *words]) == 3
     shown = capsys.readouterr().out
     assert "12 rows are left" in shown
     assert "Not measured yet: 12 rows." in page.read_text()

@@ -2,8 +2,7 @@
 
 import pytest
 import torch
-
-from fastact.bench import autograd, models, torch_calls
+from benchmarks import autograd, models, torch_calls
 
 
 def test_a_page(tmp_path, capsys):

@@ -8,7 +8,7 @@ from typing import Any
 
 from ..measure.peers import COPY, OURS, PEERS
 from ..terminal import require
-from .cpu_rows import CpuRow
+from .turns import CpuRow
 
 _COLOURS = dict(zip(PEERS, ("#4c78a8", "#b279a2", "#72b7b2", "#e45756", "#9d755d"), strict=True))
 _COLOURS = {OURS: "#f58518", **_COLOURS}
@@ -81,7 +81,7 @@ def plot(rows: Sequence[CpuRow], cpu: str, file: Path) -> list[Path]:
     Parameters
     ----------
     rows : sequence of CpuRow
-        What `fastact.bench.cpu.bench` returned.
+        What `bench.bench` returned.
     cpu : str
         Name of the processor, for the title.
     file : Path

@@ -219,20 +219,26 @@ class _Given:
         return np.arange(shape[0]) % end
 
 
+def options_of_example(op: Any, shape: Sequence[int]) -> dict[str, Any]:
+    """Return the options of an example of a call, by name, for data of a shape."""
+    defaults = op.entry_points["call"].defaults
+    named: dict[str, Any] = needed(op)
+    for name, value in (("training", True), ("shape", (shape[0], *(1 for _ in shape[1:])))):
+        named |= {name: value} if name in defaults else {}
+    if defaults.get("axis", 0) in (None, REQUIRED) and not is_loss(op):
+        named["axis"] = 0 if "keepdims" in defaults else 1
+    if op.family == "bias" and adds_bias(op):
+        named["activation"] = "mish"
+    return named
+
+
 def sample(op: Any, x: Any, dy: Any) -> dict[str, Any]:
     """The arguments of an example of a call, by name.
 
     x and dy have one shape with two axes; dy serves as whatever else has x's shape. Channels are
     even.
     """
-    defaults = op.entry_points["call"].defaults
-    named: dict[str, Any] = needed(op)
-    for name, value in (("training", True), ("shape", (len(x), 1))):
-        named |= {name: value} if name in defaults else {}
-    if defaults.get("axis", 0) in (None, REQUIRED) and not is_loss(op):
-        named["axis"] = 0 if "keepdims" in defaults else 1
-    if op.family == "bias" and adds_bias(op):
-        named["activation"] = "mish"
+    named = options_of_example(op, x.shape)
     optional = (*op.differentiated, "residual")
     given = arguments(op, "call", x.shape, x.dtype.name, named, _Given(x, dy), optional)
     return {**given, **dict.fromkeys(op.written), **named}

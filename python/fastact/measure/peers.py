@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..runtime.threads import get_num_threads
+from ..terminal import require
 from .shapes import Axis
 
 Call = Callable[[], Any]
@@ -75,6 +76,20 @@ def as_tensor(torch: Any, array: NDArray[Any]) -> Any:
     if array.dtype.name == "bfloat16":  # known to torch under another name only
         return torch.from_numpy(array.view(np.int16)).view(torch.bfloat16)
     return torch.from_numpy(array)
+
+
+def dtype_named(name: str) -> np.dtype[Any]:
+    """A floating dtype by its name, bfloat16 included where ml_dtypes is installed."""
+    scalar: Any = name
+    if name == "bfloat16":
+        scalar = require("ml_dtypes", "bfloat16", "ml_dtypes").bfloat16
+    dtype: np.dtype[Any] = np.dtype(scalar)
+    return dtype
+
+
+def flat(arrays: Iterable[Any]) -> list[Any]:
+    """Arrays, of which some come in tuples."""
+    return [one for a in arrays for one in (a if isinstance(a, tuple) else (a,))]
 
 
 def function_named(module: ModuleType, name: str) -> Callable[..., Any]:

@@ -1,0 +1,1 @@
+"""Boards of the ops' speed beside other libraries; run from the repository's root."""

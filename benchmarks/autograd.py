@@ -1,0 +1,421 @@
+"""fastact in torch's autograd against torch's own ops, and in whole models.
+
+    python -m benchmarks.autograd ops --json ops.json
+    python -m benchmarks.autograd ops mish softmax --compiled --json compiled.json
+    python -m benchmarks.autograd fusion --json fusion.json
+    python -m benchmarks.autograd ways --json ways.json
+    python -m benchmarks.autograd models --json models.json
+    python -m benchmarks.autograd generate --json generate.json    # needs transformers
+    python -m benchmarks.autograd logits --json logits.json        # so does this
+    python -m benchmarks.autograd page *.json --markdown docs/results/torch.md
+
+A row of `ops` is a call and its gradient, by every tensor that has one; the families give the cases
+(`workloads`). Where `--compiled` is given, both are compiled as well, by torch's inductor. `fusion`
+has what inductor makes one kernel of, `ways` what a call costs by each way into torch. All take
+turns, and a ratio is the median over the ratios of the rounds, as in `cpu.py`.
+
+Each command may be given names of ops, families, models or blocks, and so run in parts: `page` puts
+files of one command together.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import json
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from benchmarks.files import write_whole
+from fastact.bench.turns import medians, take_turns
+from fastact.measure.arguments import counts, names
+from fastact.measure.peers import (
+    COMPILED,
+    OURS,
+    TORCH,
+    LeftOut,
+    as_tensor,
+    compiled_by_torch,
+    open_torch,
+)
+from fastact.ops.engine.op import arrays_of, ops
+from fastact.runtime import config
+from fastact.runtime.threads import num_threads
+from fastact.terminal import markdown_table, table
+
+from . import models, torch_calls
+from .workloads import FAMILIES
+from .workloads.work import Case, InMemory, Work
+
+OURS_COMPILED = "fastact, compiled"
+SIZES = (1, 64, 4096, 50_000, 1_000_000, 16_000_000)
+
+
+@dataclass(frozen=True)
+class AutogradRow:
+    """Median seconds of a call and its gradient, or of what a model does, and ratios to ours.
+
+    about : what else is known of each, and `unit`, what that is.
+    size : of an op, about how many elements; 0 where that tells nothing.
+    """
+
+    what: str
+    case: str
+    dtype: str
+    threads: int
+    seconds: dict[str, float]
+    ratios: dict[str, float]
+    about: dict[str, float] = field(default_factory=dict)
+    unit: str = ""
+    size: int = 0
+
+
+def _cases(chosen: Sequence[Any], sizes: Sequence[int], dtype: str) -> Iterator[tuple[int, Case]]:
+    """Of each op one case a size: the first one of its family that has about as many elements."""
+    for op in chosen:
+        seen = set()
+        for size in sizes:
+            cases = FAMILIES[op.family].on_gpu(op, "forward", dtype, (size,))
+            for case in cases[:1]:
+                if case.size and case.shape not in seen:
+                    seen.add(case.shape)
+                    yield size, case
+
+
+def steps(case: Case, threads: int, compiled: bool) -> dict[str, Callable[[], Any]]:
+    """A call and its gradient: ours, torch's, and both compiled."""
+    torch = open_torch(threads)
+    family = FAMILIES[case.op.family]
+    work = Work(case, family, InMemory())
+    given = {name: as_tensor(torch, array) for name, array in work.inputs.items()}
+    floats = [name for name, tensor in given.items() if tensor.is_floating_point()]
+    leaves = [n for n in floats if n in (*case.op.differentiated, *case.op.shares)]
+
+    entry = case.op.entry_points["call"]
+    options = {name: value for name, value in case.options.items() if name in entry.defaults}
+
+    def ours(**tensors: Any) -> Any:
+        first = [tensors[name] for name in entry.arrays]
+        by_name = {name: tensors[name] for name in entry.defaults if name in tensors}
+        return case.op(*first, **by_name, **options)
+
+    def step(function: Callable[..., Any]) -> Callable[[], Any]:
+        own = {n: t.clone().requires_grad_(n in leaves) for n, t in given.items()}
+        inputs = [own[name] for name in leaves]
+        incoming = [torch.randn_like(y) for y in arrays_of(function(**own)) if y.requires_grad]
+
+        def run() -> Any:
+            results = [y for y in arrays_of(function(**own)) if y.requires_grad]
+            return torch.autograd.grad(results, inputs, incoming)
+
+        return run
+
+    theirs = family.torch(torch, case)
+    found = {OURS: step(ours), TORCH: step(theirs)}
+    if compiled:
+        found[OURS_COMPILED] = step(compiled_by_torch(torch, ours))
+        found[COMPILED] = step(torch.compile(theirs, fullgraph=True, dynamic=False))
+    return found
+
+
+def keep_memory() -> None:
+    """Memory that is freed stays with the process, where its libc is glibc.
+
+    Otherwise free memory at the end of the heap goes back to the system, once it is much. The next
+    call that allocates gets new pages, one fault each, and that may always be the same side's call.
+    """
+    trim_threshold, mmap_threshold = -1, -3  # of malloc.h
+    try:
+        mallopt = ctypes.CDLL(None).mallopt
+    except (AttributeError, OSError, TypeError):  # TypeError: of Windows
+        return
+    mallopt(trim_threshold, 1 << 30)
+    mallopt(mmap_threshold, 1 << 25)  # the most that it takes
+
+
+def _row(
+    what: str,
+    case: str,
+    dtype: str,
+    calls: dict[str, Callable[[], Any]],
+    seconds: float,
+    threads: int,
+    **more: Any,
+) -> AutogradRow:
+    with num_threads(threads):
+        samples = take_turns(calls, seconds)
+    found = medians(samples)
+    return AutogradRow(what, case, dtype, threads, found["seconds"], found["ratios"], **more)
+
+
+def measure_ops(args: argparse.Namespace) -> Iterator[AutogradRow]:
+    """A row for each op and size."""
+    chosen = [op for op in ops.values() if not args.ops or {op.name, op.family} & {*args.ops}]
+    for dtype in args.dtypes:
+        for size, case in _cases(chosen, args.sizes, dtype):
+            try:
+                calls = steps(case, args.threads, args.compiled)
+                for call in calls.values():
+                    call()
+            except (LeftOut, AttributeError, RuntimeError, TypeError) as error:
+                print(f"{case.op.name}: left out, {str(error).partition(chr(10))[0]}")
+                continue
+            given = (case.op.name, case.label, dtype, calls, args.seconds, args.threads)
+            yield _row(*given, size=size)
+
+
+def measure_fusion(args: argparse.Namespace) -> Iterator[AutogradRow]:
+    """Rows of blocks of several operations, eager and compiled, and their gradients."""
+    open_torch(args.threads)
+    for name in args.ops or torch_calls.BLOCKS:
+        for rows in dict.fromkeys(max(1, size // torch_calls.WIDTH) for size in args.sizes):
+            case, ours, theirs = torch_calls.block(name, rows)
+            calls = {OURS: ours[0], TORCH: theirs[0], OURS_COMPILED: ours[1], COMPILED: theirs[1]}
+            for call in calls.values():
+                call()
+            yield _row(name, case, "float32", calls, args.seconds, args.threads)
+
+
+def measure_ways(args: argparse.Namespace) -> Iterator[AutogradRow]:
+    """Rows of one op that computes next to nothing, by each way into torch."""
+    open_torch(1)
+    for case, calls in torch_calls.ways().items():
+        for call in calls.values():
+            call()
+        given = {OURS: calls.pop("fa.relu(x)"), TORCH: calls.pop("torch.relu(x)"), **calls}
+        yield _row("relu", case, "float32", given, args.seconds, 1)
+
+
+def measure_models(args: argparse.Namespace) -> Iterator[AutogradRow]:
+    """Rows of each model: a training step and inference, as it is and converted; peak memory."""
+    torch = open_torch(args.threads)
+    for name in args.ops or models.MODELS:
+        for dtype in args.dtypes:
+            pair = models.pair(name, getattr(torch, dtype))
+            for case, calls in pair.items():
+                given = {OURS: calls["converted"], TORCH: calls["as it is"]}
+                row = _row(name, case, dtype, given, args.seconds, args.threads)
+                peaks = {
+                    who: models.peak_memory(name, dtype, case, which, args.threads) / 1e6
+                    for who, which in ((OURS, "converted"), (TORCH, "as it is"))
+                }
+                yield replace(row, about=peaks, unit="peak, MB")
+
+
+def measure_generation(args: argparse.Namespace) -> Iterator[AutogradRow]:
+    """Rows of language models: so many tokens one after another."""
+    torch = open_torch(args.threads)
+    for name in args.ops or models.LANGUAGE_MODELS:
+        for dtype in args.dtypes:
+            calls = models.generations(name, getattr(torch, dtype))
+            given = {OURS: calls["converted"], TORCH: calls["as it is"]}
+            case = f"{models.NEW_TOKENS} tokens"
+            row = _row(name, case, dtype, given, args.seconds, args.threads)
+            rates = {who: models.NEW_TOKENS / seconds for who, seconds in row.seconds.items()}
+            yield replace(row, about=rates, unit="tokens a second")
+
+
+def measure_logits(args: argparse.Namespace) -> Iterator[AutogradRow]:
+    """Rows of language models: the logits of prompts, and how far from float64 they are."""
+    torch = open_torch(args.threads)
+    for name in args.ops or models.LANGUAGE_MODELS:
+        for dtype in args.dtypes:
+            calls, far = models.logits(name, getattr(torch, dtype))
+            given = {OURS: calls["converted"], TORCH: calls["as it is"]}
+            case = f"4 prompts of {models.PROMPT} tokens"
+            row = _row(name, case, dtype, given, args.seconds, args.threads)
+            errors = {OURS: 1e6 * far["converted"], TORCH: 1e6 * far["as it is"]}
+            yield replace(row, about=errors, unit="error, millionths")
+
+
+def _short(number: float) -> str:
+    return f"{number:.0f}" if number >= 10 else f"{number:.2g}"
+
+
+def lines_of(rows: Sequence[AutogradRow]) -> tuple[list[str], list[list[str]]]:
+    """The table of these rows: times in microseconds, and how many times faster we are."""
+    others = dict.fromkeys(name for row in rows for name in row.seconds if name != OURS)
+    header = ["", "case", "type", f"{OURS}, µs"]
+    for name in others:
+        header += [f"{name}, µs", f"× {name}"]
+    unit = rows[0].unit
+    if unit:
+        header += [f"{unit}: {OURS}", TORCH]
+    lines = []
+    for row in rows:
+        line = [row.what, row.case, row.dtype, f"{1e6 * row.seconds[OURS]:,.1f}"]
+        for name in others:
+            took_part = name in row.seconds
+            line.append(f"{1e6 * row.seconds[name]:,.1f}" if took_part else "–")
+            line.append(f"{row.ratios[name]:.2f}" if took_part else "–")
+        if unit:
+            line += [_short(row.about[name]) for name in (OURS, TORCH)]
+        lines.append(line)
+    return header, lines
+
+
+LEGEND = """\
+A row is a call and its gradient by every tensor that has one, through `torch.autograd.grad`, or
+what a model does: inference, or a training step with its optimiser. Times are medians; both sides
+take turns on as many threads, and freed memory stays with the process. × torch: torch's time over
+fastact's; above 1, fastact is faster. With few elements the graph takes the time: fastact's node is
+written in Python, torch's in C++, and both sides call `torch.autograd.grad`: an `autograd.Function`
+of nothing takes as long as all of torch's relu ([why](../design/torch.md)). The gradient of a plain
+sum (`sum`, `mean`, `bias_grad`, `unbroadcast`) is memory with fastact, and in torch a view of one
+element that repeats."""
+
+LEGENDS = {
+    "Speed in torch": LEGEND,
+    "Models of transformers": """\
+Small models of random weights, as transformers has them (torch) and with the layers that
+`fastact.torch.transformers.kernelize` puts in (fastact): norms, gates, gated feed-forward layers.
+Products of matrices, attention and scans are torch's on both sides. Times are medians;
+both sides take turns on as many threads. × torch: torch's time over fastact's; above 1, fastact is
+faster. An error is the root of the mean square of the logits' distance from the same weights'
+logits in float64, over the root of the mean square of those.""",
+}
+
+
+def _marked(ratio: float) -> str:
+    """Bold where torch is faster."""
+    return f"**{ratio:.2f}**" if ratio < 1 else f"{ratio:.2f}"
+
+
+def _by_size(rows: Sequence[AutogradRow]) -> str:
+    """A row for each op, a column for each size: µs of ours, and torch's time over it."""
+    sizes = sorted({row.size for row in rows})
+    of = {(row.what, row.dtype, row.size): row for row in rows}
+    header = ["", "type", *(f"{size:,}" for size in sizes)]
+    lines = []
+    for what, dtype in dict.fromkeys((row.what, row.dtype) for row in rows):
+        line = [what, dtype]
+        for size in sizes:
+            row = of.get((what, dtype, size))
+            times = "" if row is None else f"{1e6 * row.seconds[OURS]:,.1f}"
+            line.append("" if row is None else f"{times} ({_marked(row.ratios[TORCH])})")
+        lines.append(line)
+    ratios = [[row.ratios[TORCH] for row in rows if row.size == size] for size in sizes]
+    lines += [
+        ["slower than torch", "", *(f"{sum(r < 1 for r in of)} of {len(of)}" for of in ratios)],
+        ["median × torch", "", *(f"{median(of):.2f}" for of in ratios)],
+        ["least × torch", "", *(f"{min(of):.2f}" for of in ratios)],
+    ]
+    return (
+        "In brackets × torch, bold where torch is faster, before them the microseconds of fastact, "
+        "by the number of elements, about.\n\n" + markdown_table(header, lines, 2)
+    )
+
+
+def _slower(rows: Sequence[AutogradRow]) -> list[str]:
+    """Where torch is faster, in words."""
+    slower = [f"{r.what} {r.case} ({r.ratios[TORCH]:.2f})" for r in rows if r.ratios[TORCH] < 1]
+    found = [_list_of(f"Slower than torch in {len(slower)} of {len(rows)} rows", slower)]
+    if compiled := [row for row in rows if COMPILED in row.seconds]:
+        best = [min(row.seconds[OURS], row.seconds[OURS_COMPILED]) for row in compiled]
+        slower = [
+            f"{row.what} {row.case} ({row.seconds[COMPILED] / ours:.2f})"
+            for row, ours in zip(compiled, best, strict=True)
+            if row.seconds[COMPILED] < ours
+        ]
+        told = "Slower than torch.compile, where the faster of fastact's two counts, in"
+        found.append(_list_of(f"{told} {len(slower)} of {len(compiled)} rows", slower))
+    return found
+
+
+def _list_of(told: str, items: Sequence[str]) -> str:
+    return f"{told}: {', '.join(items)}." if items else f"{told}."
+
+
+def page(args: argparse.Namespace) -> None:
+    """The page of files that were measured before: a section for each command."""
+    sections: dict[str, list[Any]] = {}
+    for file in args.files:
+        numbers = json.loads(file.read_text(encoding="utf-8"))
+        sections.setdefault(numbers["title"], []).append(numbers)
+    parts = [f"# {args.title}", LEGENDS[args.title]]
+    for title, found in sections.items():
+        rows = [AutogradRow(**row) for numbers in found for row in numbers["rows"]]
+        facts, threads = found[0]["machine"], rows[0].threads
+        commands = ", ".join(f"`{numbers['command']}`" for numbers in found)
+        about = [
+            f"{facts['processor']}, torch {facts['torch']}, {threads} "
+            f"thread{'s' if threads > 1 else ''}, {found[0]['date']}. Measured by {commands}.",
+            *dict.fromkeys(numbers["note"] for numbers in found if numbers["note"]),
+        ]
+        parts.append(f"## {title}\n\n{' '.join(about)}")
+        if all({*row.seconds} == {OURS, TORCH} and row.size for row in rows):
+            parts.append(_by_size(rows))
+        else:
+            header, lines = lines_of(rows)
+            parts += [*_slower(rows), markdown_table(header, lines, 3)]
+    write_whole(args.markdown, "\n\n".join(parts) + "\n")
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.autograd", description=__doc__)
+    commands = parser.add_subparsers(required=True)
+    for name, run, title in (
+        ("ops", measure_ops, "Ops, forward and backward"),
+        ("fusion", measure_fusion, "Blocks that inductor fuses, forward and backward"),
+        ("ways", measure_ways, "What a call costs by each way into torch"),
+        ("models", measure_models, "Models"),
+        ("generate", measure_generation, "Language models of transformers"),
+        ("logits", measure_logits, "Logits of language models"),
+    ):
+        command = commands.add_parser(name)
+        command.add_argument("ops", nargs="*", metavar="name", help="only these; of ops, families")
+        command.add_argument("--sizes", type=counts, default=SIZES)
+        command.add_argument("--dtypes", type=names, default=("float32",))
+        command.add_argument("--threads", type=int, default=2)
+        command.add_argument("--seconds", type=float, default=0.5, help="for each row, about")
+        command.add_argument("--compiled", action="store_true", help="by inductor as well")
+        command.add_argument("--json", type=Path)
+        command.add_argument("--note", default="", help="what the page is to say beside the rows")
+        command.set_defaults(run=run, title=title)
+    command = commands.add_parser("page")
+    command.add_argument("files", nargs="+", type=Path)
+    command.add_argument("--markdown", type=Path, required=True)
+    command.add_argument("--title", choices=LEGENDS, default="Speed in torch")
+    command.set_defaults(run=None)
+    return parser
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Measure, print, and keep what was measured after each row."""
+    args = _parser().parse_args(arguments)
+    if args.run is None:
+        page(args)
+        return 0
+    keep_memory()
+    torch = open_torch(args.threads)
+    facts = {**config.config(), "torch": torch.__version__}
+    kept = [a for a in arguments if a not in ("--json", str(args.json), "--note", args.note)]
+    command = " ".join(["python -m benchmarks.autograd", *kept])
+    title = args.title + (", compiled" if args.compiled else "")
+    rows: list[AutogradRow] = []
+    for row in args.run(args):
+        rows.append(row)
+        header, lines = lines_of([row])
+        print("  ".join(f"{h} {v}".strip() for h, v in zip(header, lines[0], strict=True)))
+        if args.json is not None:
+            numbers = {
+                "title": title,
+                "date": time.strftime("%Y-%m-%d"),
+                "command": command,
+                "note": args.note,
+                "machine": facts,
+                "rows": [asdict(row) for row in rows],
+            }
+            write_whole(args.json, json.dumps(numbers, indent=2) + "\n")
+    if rows:
+        print(table(*lines_of(rows), left=3))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

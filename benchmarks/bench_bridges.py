@@ -1,0 +1,489 @@
+"""What the bridges to JAX, spaCy and scikit-learn gain, beside these alone.
+
+    python -m benchmarks.bench_bridges jax|spacy|sklearn|calls|models|threads
+        [--markdown FILE] [--quick]
+
+jax is these three: calls, one call in a program of XLA's and its gradient, from small ones on;
+models, gradient steps of three networks; threads, whether a call in a thread of XLA's should have
+threads of its own. spacy: words a second of a blank English pipeline (tagger, parser, entities, of
+random weights). sklearn: predictions of a network and a scaler's `partial_fit`. All in turns, best
+of many. With --markdown each section takes the place of what FILE had of it, so that a page can be
+measured in pieces.
+"""
+
+import json
+import os
+import re
+import subprocess
+import sys
+import time
+from argparse import ArgumentParser
+from collections.abc import Callable
+from datetime import date
+from functools import partial
+from importlib.metadata import version
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+
+from fastact.terminal import markdown_table
+
+ROUNDS, QUICK_ROUNDS = 30, 2
+PASSES = 8  # over the texts
+DOCUMENTS, WORDS = 60, 200
+SHAPES = (1, 64), (64, 768), (4096, 768)
+THREADS = 2
+SELF = (sys.executable, "-m", "benchmarks.bench_bridges")  # in a process of its own
+
+Call = Callable[[], Any]
+TITLES = {
+    page: f"{name} with and without fastact"
+    for page, name in (("jax", "JAX"), ("spacy", "spaCy"), ("sklearn", "scikit-learn"))
+}
+
+
+def in_turns(calls: dict[str, Call], rounds: int) -> dict[str, float]:
+    """The best time of each in seconds, after a call that does not count."""
+    best = dict.fromkeys(calls, float("inf"))
+    for count in range(rounds + 1):
+        for name, call in calls.items():
+            begin = time.perf_counter()
+            call()
+            if count:
+                best[name] = min(best[name], time.perf_counter() - begin)
+    return best
+
+
+def times(theirs: float, ours: float) -> str:
+    """A time over fastact's, in bold where fastact is behind."""
+    ratio = theirs / ours
+    return f"{ratio:.2f}" if ratio >= 1 else f"**{ratio:.2f}**"
+
+
+def of_numbers(seed: int, *shape: int) -> Any:
+    """Normally distributed, scaled as weights are."""
+    import jax.numpy as jnp
+
+    scale = 1 if len(shape) < 2 else shape[0] ** -0.5
+    return jnp.asarray(np.random.default_rng(seed).normal(0, scale, shape).astype(np.float32))
+
+
+def compiled(function: Callable[..., Any], *arguments: Any) -> Call:
+    """A call that waits for the result; compiled on the way."""
+    import jax
+
+    call = jax.jit(function)
+    jax.block_until_ready(call(*arguments))
+    return lambda: jax.block_until_ready(call(*arguments))
+
+
+# --- what a user of JAX writes, and the same by fastact -------------------------------------------
+
+
+def by_jax() -> SimpleNamespace:
+    import jax
+    import jax.numpy as jnp
+
+    def mish(x: Any) -> Any:
+        return x * jnp.tanh(jax.nn.softplus(x))
+
+    def layer_norm(x: Any, weight: Any = 1, bias: Any = 0) -> Any:
+        mean = x.mean(-1, keepdims=True)
+        variance = ((x - mean) ** 2).mean(-1, keepdims=True)
+        return (x - mean) * jax.lax.rsqrt(variance + 1e-5) * weight + bias
+
+    def rms_norm(x: Any, weight: Any = 1) -> Any:
+        return x * jax.lax.rsqrt((x * x).mean(-1, keepdims=True) + 1e-6) * weight
+
+    def cross_entropy(logits: Any, target: Any) -> Any:
+        chosen = jnp.take_along_axis(jax.nn.log_softmax(logits), target[:, None], 1)
+        return -chosen.mean()
+
+    def lstm_gates(gates: Any, c: Any) -> Any:
+        i, f, g, o = jnp.split(gates, 4, -1)
+        c = jax.nn.sigmoid(f) * c + jax.nn.sigmoid(i) * jnp.tanh(g)
+        return jax.nn.sigmoid(o) * jnp.tanh(c), c
+
+    return SimpleNamespace(
+        relu=jax.nn.relu,
+        gelu=partial(jax.nn.gelu, approximate=False),
+        mish=mish,
+        softmax=lambda x, scale=1: jax.nn.softmax(scale * x),
+        layer_norm=layer_norm,
+        layer_norm_mish=lambda *arrays: mish(layer_norm(*arrays)),
+        rms_norm=rms_norm,
+        swiglu=lambda a, b: jax.nn.silu(a) * b,
+        cross_entropy=cross_entropy,
+        lstm_gates=lstm_gates,
+    )
+
+
+def by_fastact() -> SimpleNamespace:
+    import fastact.jax as fj
+
+    names = [name for name in vars(by_jax()) if name != "layer_norm_mish"]
+    named = {name: getattr(fj, name) for name in names}
+    return SimpleNamespace(**named, layer_norm_mish=partial(fj.layer_norm, activation="mish"))
+
+
+def both() -> dict[str, SimpleNamespace]:
+    return {"JAX": by_jax(), "fastact": by_fastact()}
+
+
+# --- calls ----------------------------------------------------------------------------------------
+
+# A program of ops and arrays (x, another of its shape, a class for each row).
+PROGRAMS: dict[str, Callable[..., Any]] = {
+    "relu": lambda ops, x, y, target: ops.relu(x),
+    "relu(2 x + y), a chain": lambda ops, x, y, target: ops.relu(2 * x + y),
+    "gelu": lambda ops, x, y, target: ops.gelu(x),
+    "mish": lambda ops, x, y, target: ops.mish(x),
+    "swiglu": lambda ops, x, y, target: ops.swiglu(x, y),
+    "softmax": lambda ops, x, y, target: ops.softmax(x),
+    "layer_norm": lambda ops, x, y, target: ops.layer_norm(x),
+    "rms_norm": lambda ops, x, y, target: ops.rms_norm(x),
+    "cross_entropy": lambda ops, x, y, target: ops.cross_entropy(x, target),
+    "lstm_gates": lambda ops, x, y, target: ops.lstm_gates(x, y[:, : x.shape[1] // 4])[0],
+}
+
+
+def squared(call: Callable[..., Any]) -> Callable[..., Any]:
+    return lambda *arrays: (call(*arrays) ** 2).sum()
+
+
+def bench_calls(rounds: int) -> str:
+    import jax
+    import jax.numpy as jnp
+
+    rows = []
+    for name, program in PROGRAMS.items():
+        for rows_of_x, width in SHAPES:
+            x, y = of_numbers(0, rows_of_x, width), of_numbers(1, rows_of_x, width)
+            target = jnp.arange(rows_of_x) % width
+            calls = {}
+            for who, ops in both().items():
+                call = partial(program, ops)
+                calls[who] = compiled(call, x, y, target)
+                calls[f"{who}, gradient"] = compiled(jax.grad(squared(call)), x, y, target)
+            us = {who: 1e6 * seconds for who, seconds in in_turns(calls, rounds).items()}
+            row = [name, f"{rows_of_x} × {width}"]
+            for what in ("", ", gradient"):
+                theirs, ours = us[f"JAX{what}"], us[f"fastact{what}"]
+                row += [f"{theirs:,.1f}", f"{ours:,.1f}", times(theirs, ours)]
+            rows.append(row)
+    head = ["µs a program", "shape", *("JAX", "fastact", "×", "gradient: JAX", "fastact", "×")]
+    return (
+        "A program of one call, and one of the gradient of the sum of its squares, float32, arrays "
+        "that are there. ×: the time of JAX's own formula over the program's with fastact; "
+        "in bold where XLA is faster. The smallest shape is what a call costs.\n\n"
+        + markdown_table(head, rows)
+    )
+
+
+# --- gradient steps -------------------------------------------------------------------------------
+
+
+def mlp(ops: SimpleNamespace) -> tuple[Callable[..., Any], Any]:
+    """784-512-512-10, each hidden layer with a layer norm and Mish; batch 256."""
+    import jax.numpy as jnp
+
+    def loss(layers: Any, x: Any, target: Any) -> Any:
+        *hidden, (last, bias) = layers
+        for weight, bias_in, scale, shift in hidden:
+            x = ops.layer_norm_mish(x @ weight + bias_in, scale, shift)
+        return ops.cross_entropy(x @ last + bias, target)
+
+    hidden = [
+        (of_numbers(i, n, 512), jnp.zeros(512), jnp.ones(512), jnp.zeros(512))
+        for i, n in enumerate((784, 512))
+    ]
+    layers = [*hidden, (of_numbers(2, 512, 10), jnp.zeros(10))]
+    return loss, (layers, of_numbers(3, 256, 784), jnp.arange(256) % 10)
+
+
+def transformer(ops: SimpleNamespace) -> tuple[Callable[..., Any], Any]:
+    """A block of width 256 with 4 heads, 4096 classes; 4 texts of 128."""
+    import jax.numpy as jnp
+
+    texts, length, width, heads, inner, classes = 4, 128, 256, 4, 704, 4096
+
+    def loss(p: Any, x: Any, target: Any) -> Any:
+        a = ops.rms_norm(x, p["norm_a"])
+        of_heads = (texts, length, heads, width // heads)
+        q, k, v = (jnp.swapaxes((a @ p[n]).reshape(of_heads), 1, 2) for n in "qkv")
+        shares = ops.softmax(q @ jnp.swapaxes(k, 2, 3), scale=(width // heads) ** -0.5)
+        x = x + jnp.swapaxes(shares @ v, 1, 2).reshape(x.shape) @ p["o"]
+        a = ops.rms_norm(x, p["norm_b"])
+        x = x + ops.swiglu(a @ p["gate"], a @ p["up"]) @ p["down"]
+        return ops.cross_entropy((x @ p["out"]).reshape(-1, classes), target)
+
+    p = {name: of_numbers(i, width, width) for i, name in enumerate("qkvo")}
+    p |= {"norm_a": jnp.ones(width), "norm_b": jnp.ones(width)}
+    p |= {name: of_numbers(i, width, inner) for i, name in enumerate(("gate", "up"))}
+    p |= {"down": of_numbers(2, inner, width), "out": of_numbers(3, width, classes)}
+    return loss, (p, of_numbers(4, texts, length, width), jnp.arange(texts * length) * 7 % classes)
+
+
+def lstm(ops: SimpleNamespace) -> tuple[Callable[..., Any], Any]:
+    """128 units by lax.scan over 64 steps of 64 features, 10 classes; batch 64."""
+    import jax
+    import jax.numpy as jnp
+
+    def loss(p: Any, x: Any, target: Any) -> Any:
+        def step(state: Any, projected: Any) -> Any:
+            h, c = ops.lstm_gates(projected + state[0] @ p["recurrent"], state[1])
+            return (h, c), None
+
+        start = jnp.zeros((x.shape[1], 128))
+        (h, _), _ = jax.lax.scan(step, (start, start), x @ p["input"] + p["bias"])
+        return ops.cross_entropy(h @ p["out"], target)
+
+    p = {"input": of_numbers(0, 64, 512), "recurrent": of_numbers(1, 128, 512)}
+    p |= {"bias": jnp.zeros(512), "out": of_numbers(2, 128, 10)}
+    return loss, (p, of_numbers(3, 64, 64, 64), jnp.arange(64) % 10)
+
+
+MODELS = {
+    "MLP 784-512-512-10, layer norm and Mish, batch 256": mlp,
+    "transformer block, width 256, RMSNorm and SwiGLU, 4 × 128 tokens, 4096 classes": transformer,
+    "LSTM by scan, 128 units, 64 steps, batch 64": lstm,
+}
+
+
+def bench_models(rounds: int) -> str:
+    import jax
+
+    rows = []
+    for name, model in MODELS.items():
+        calls, losses = {}, {}
+        for who, ops in both().items():
+            loss, arguments = model(ops)
+            calls[who] = compiled(jax.value_and_grad(loss), *arguments)
+            losses[who] = calls[who]()[0]
+        np.testing.assert_allclose(losses["JAX"], losses["fastact"], rtol=1e-4)
+        best = in_turns(calls, rounds)
+        ms = [f"{1e3 * best[who]:.2f}" for who in calls]
+        rows.append([name, *ms, times(best["JAX"], best["fastact"])])
+    return (
+        "`jax.value_and_grad` of the loss, compiled; float32; the losses agree to 1e-4. The "
+        "products of matrices are XLA's on both sides.\n\n"
+        + markdown_table(["ms a gradient step", "JAX", "with fastact", "×"], rows)
+    )
+
+
+# --- threads --------------------------------------------------------------------------------------
+
+
+def programs_of_threads() -> dict[str, Call]:
+    import jax
+    from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+    import fastact.jax as fj
+
+    x, y, weight = (of_numbers(seed, n, 768) for seed, n in enumerate((4096, 4096, 768)))
+    programs = {
+        "mish": compiled(fj.mish, x),
+        "layer_norm": compiled(fj.layer_norm, x),
+        "two of mish that do not wait for each other": compiled(
+            lambda x, y: (fj.mish(x), fj.mish(y)), x, y
+        ),
+        "products of matrices before and behind a layer_norm": compiled(
+            lambda x: fj.layer_norm(x @ weight, activation="mish") @ weight, x
+        ),
+        "16 small layer_norms (64 × 768), each behind a product": compiled(
+            lambda x: jax.lax.scan(lambda x, _: (fj.layer_norm(x @ weight), None), x, None, 16)[0],
+            x[:64],
+        ),
+    }
+    if len(jax.devices()) > 1:
+        mesh = Mesh(np.array(jax.devices()), ("rows",))
+        spread = jax.device_put(x, NamedSharding(mesh, PartitionSpec("rows")))
+        spec = {"in_specs": PartitionSpec("rows"), "out_specs": PartitionSpec("rows")}
+        each = jax.shard_map(lambda x: fj.layer_norm(fj.mish(x)), mesh=mesh, **spec)
+        programs = {"mish and layer_norm, half on each of two devices": compiled(each, spread)}
+    return programs
+
+
+SETTINGS: dict[str, dict[str, str]] = {
+    "one thread": {"FASTACT_NUM_THREADS": "1"},
+    "two threads": {"FASTACT_NUM_THREADS": "2"},
+    "two, asleep between calls": {"FASTACT_NUM_THREADS": "2", "OMP_WAIT_POLICY": "passive"},
+}
+
+
+def bench_threads(rounds: int) -> str:
+    found: dict[str, dict[str, float]] = {}
+    for setting, environ in SETTINGS.items():
+        for devices in (1, 2):
+            flags = f"--xla_force_host_platform_device_count={devices}"
+            done = subprocess.run(
+                [*SELF, "programs", "--rounds", str(rounds)],
+                env={**os.environ, **environ, "XLA_FLAGS": flags},
+                stdout=subprocess.PIPE,
+                check=True,
+            )
+            for program, seconds in json.loads(done.stdout).items():
+                found.setdefault(program, {})[setting] = seconds
+    rows = [[p, *(f"{1e3 * of[s]:.2f}" for s in SETTINGS)] for p, of in found.items()]
+    return (
+        "Threads that a call of fastact's has, in the thread of XLA's that runs it. Of float32, "
+        "4096 × 768 where nothing else is said; XLA has a thread a core for its own work.\n\n"
+        + markdown_table(["ms a program", *SETTINGS], rows)
+    )
+
+
+# --- spaCy ----------------------------------------------------------------------------------------
+
+
+def pipeline(ops: str) -> Call:
+    import spacy
+    from thinc.api import get_ops, set_current_ops
+
+    import fastact.thinc
+
+    rng = np.random.default_rng(0)
+    letters = np.array(list("abcdefghijklmnopqrstuvwxyz"))
+    known = ["".join(rng.choice(letters, rng.integers(2, 9))) for _ in range(5000)]
+    texts = [" ".join(rng.choice(known, WORDS)) for _ in range(DOCUMENTS)]
+    set_current_ops(get_ops(ops))
+    nlp = spacy.blank("en")
+    labels = {"tagger": ["A", "B"], "parser": ["dep"], "ner": ["THING"]}
+    for name, of_pipe in labels.items():
+        component: Any = nlp.add_pipe(name)
+        for label in of_pipe:
+            component.add_label(label)
+    nlp.initialize()
+    if ops == "fastact":
+        for _, component in nlp.pipeline:
+            fastact.thinc.convert(component.model)
+
+    def run() -> None:
+        set_current_ops(get_ops(ops))
+        for _ in nlp.pipe(texts):
+            pass
+
+    return run
+
+
+POOLS = ("FASTACT", "OMP", "OPENBLAS", "BLIS", "MKL")
+
+
+def bench_spacy(rounds: int) -> str:
+    rows = []
+    for threads in range(1, THREADS + 1):
+        done = subprocess.run(
+            [*SELF, "pipelines", "--rounds", str(min(rounds, PASSES))],
+            env={**os.environ, **{f"{pool}_NUM_THREADS": str(threads) for pool in POOLS}},
+            stdout=subprocess.PIPE,
+            check=True,
+        )
+        seconds = json.loads(done.stdout)
+        rate = [f"{DOCUMENTS * WORDS / seconds[ops]:,.0f}" for ops in ("numpy", "fastact")]
+        rows.append([f"{threads}", *rate, times(seconds["numpy"], seconds["fastact"])])
+    return (
+        f"Words a second of `spacy.blank('en')` with tagger, parser and entity recognizer, of "
+        f"random weights: {DOCUMENTS} texts of {WORDS} words. Every library has the same number of "
+        f"threads on both sides.\n\n"
+        + markdown_table(["threads", "thinc's NumpyOps", "fastact", "×"], rows)
+    )
+
+
+# --- scikit-learn ---------------------------------------------------------------------------------
+
+
+def bench_sklearn(rounds: int) -> str:
+    from sklearn.datasets import load_digits
+    from sklearn.neural_network import MLPClassifier
+    from sklearn.preprocessing import StandardScaler
+
+    from fastact import sklearn as fs
+
+    x, y = load_digits(return_X_y=True)
+    pairs: dict[str, tuple[Call, Call]] = {}
+    for activation in ("relu", "tanh", "logistic"):
+        model = MLPClassifier((256, 256), activation=activation, max_iter=3, random_state=0)
+        ours = fs.MLPInference(model.fit(x, y))
+        assert (ours.predict(x) == model.predict(x)).all()
+        pairs[f"MLP, {activation}"] = (
+            partial(model.predict_proba, x),
+            partial(ours.predict_proba, x),
+        )
+    rng = np.random.default_rng(0)
+    for dtype in (np.float32, np.float64):
+        batch = rng.normal(size=(100_000, 32)).astype(dtype)
+        pairs[f"partial_fit, {np.dtype(dtype)}"] = (
+            lambda batch=batch: StandardScaler().partial_fit(batch),
+            lambda batch=batch: fs.StandardScaler().partial_fit(batch),
+        )
+    rows = []
+    for name, (theirs, ours) in pairs.items():
+        seconds = in_turns({"theirs": theirs, "ours": ours}, rounds)
+        both = seconds["theirs"], seconds["ours"]
+        rows.append([name, *(f"{1e3 * one:.2f} ms" for one in both), times(*both)])
+    return markdown_table(["", "scikit-learn", "fastact", "×"], rows)
+
+
+# --- the command ----------------------------------------------------------------------------------
+
+SECTIONS: dict[str, tuple[str, str, Callable[[int], str]]] = {
+    "calls": ("jax", "Calls", bench_calls),
+    "models": ("jax", "Gradient steps", bench_models),
+    "threads": ("jax", "Threads", bench_threads),
+    "spacy": ("spacy", "Words a second", bench_spacy),
+    "sklearn": ("sklearn", "Predictions and scaling", bench_sklearn),
+}
+
+
+def measured_by(section: str, page: str) -> str:
+    """How, when and on what a section was measured."""
+    from fastact.runtime.config import config
+
+    packages = {
+        "jax": ("jax", "jaxlib"),
+        "spacy": ("spacy", "thinc"),
+        "sklearn": ("scikit-learn",),
+    }[page]
+    facts = config()
+    names = [f"{name} {version(name)}" for name in (*packages, "numpy")]
+    return (
+        f"`python -m benchmarks.bench_bridges {section}`, {date.today()}. {facts['processor']}, "
+        f"{facts['isa']['chosen']}, {os.cpu_count()} cores; {', '.join(names)}."
+    )
+
+
+def put_section(path: Path, page: str, heading: str, text: str) -> None:
+    """In the place of the section with this heading, or at the end of the page."""
+    before = path.read_text() if path.exists() else f"# {TITLES[page]}\n"
+    title, *sections = re.split(r"\n(?=## )", before)
+    by_heading = {section.partition("\n")[0]: section for section in sections}
+    by_heading[f"## {heading}"] = f"## {heading}\n\n{text}\n"
+    path.write_text("\n".join([title, *by_heading.values()]))
+
+
+def main() -> None:
+    parser = ArgumentParser(description=__doc__)
+    parser.add_argument("section", choices=["jax", *SECTIONS, "programs", "pipelines"])
+    parser.add_argument("--markdown", type=Path, metavar="FILE")
+    parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--rounds", type=int, default=ROUNDS)
+    options = parser.parse_args()
+    rounds = QUICK_ROUNDS if options.quick else options.rounds
+    if options.section == "programs":
+        print(json.dumps(in_turns(programs_of_threads(), rounds)))
+        return
+    if options.section == "pipelines":
+        calls = {ops: pipeline(ops) for ops in ("numpy", "fastact")}
+        print(json.dumps(in_turns(calls, rounds)))
+        return
+    for name, (page, heading, bench) in SECTIONS.items():
+        if name == options.section or (page == "jax" and options.section == "jax"):
+            text = f"{measured_by(name, page)}\n\n{bench(rounds)}"
+            print(text, flush=True)
+            if options.markdown:
+                put_section(options.markdown, page, heading, text)
+
+
+if __name__ == "__main__":
+    main()

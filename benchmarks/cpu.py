@@ -1,0 +1,267 @@
+"""The speed benchmark behind ``python -m benchmarks``.
+
+Speed is reported as a ratio within one run: us against the copy of the same bytes through the same
+threads, and against every peer. All of them take turns within each round, so that noise of the
+machine hits all alike, and a ratio is the median over the ratios of the rounds.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import groupby, product
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fastact import _cpu
+from fastact.bench.bench import LEGEND, columns, title_of
+from fastact.bench.bench import show as print_tables
+from fastact.bench.turns import CpuRow, asked, medians, take_turns, time_of
+from fastact.measure.peers import (
+    COMPILED,
+    COPY,
+    FIRST,
+    FIRST_OF_TORCH,
+    FRESH,
+    JAX,
+    ON_REQUEST,
+    ONNX,
+    OURS,
+    OURS_OF_TORCH,
+    PEERS,
+    TORCH,
+    Call,
+    LeftOut,
+    as_tensor,
+    flat,
+    open_jax,
+    open_torch,
+    versions,
+)
+from fastact.ops.engine.op import ops
+from fastact.runtime.threads import num_threads
+from fastact.terminal import Progress, paragraph, say
+
+from .cpu_rows import CpuResults, machine, start
+from .onnx import by_onnx
+from .workloads import FAMILIES
+from .workloads.work import Case, Family, InMemory, Options, Tensors, Work, by_jax, by_torch
+
+
+@dataclass(frozen=True)
+class Workload:
+    """Calls that do the same work.
+
+    Attributes
+    ----------
+    calls : dict of str to callable
+        `OURS`, `FRESH`, `COPY` and the peers.
+    left_out : dict of str to str
+        Peers asked for that cannot do it, and why.
+    first : dict of str to float
+        Seconds of the peers' first calls.
+    """
+
+    calls: dict[str, Call]
+    left_out: dict[str, str]
+    first: dict[str, float]
+
+
+def workload(case: Case, peers: Sequence[str], threads: int) -> Workload:
+    """Our call, a copy of an array of the case's shape, and the calls of peers."""
+    family = FAMILIES[case.op.family]
+    work = Work(case, family, InMemory())
+    source = next(a for a in (*flat(work.arrays.values()), *work.out) if np.shape(a) == case.shape)
+    calls: dict[str, Call] = {
+        OURS: work.ours,
+        FRESH: work.fresh,
+        COPY: partial(_cpu.copy, np.empty_like(source), source),
+    }
+    theirs, left_out = _ask_peers(family, peers, case, work, threads)
+    first = {name: seconds for name, (_, seconds) in theirs.items()}
+    return Workload(calls | {name: call for name, (call, _) in theirs.items()}, left_out, first)
+
+
+def small_calls(case: Case, peers: Sequence[str], threads: int) -> Workload:
+    """The same, with our first call, and our calls of tensors where torch is a peer."""
+    made = workload(case, peers, threads)
+    calls = {**made.calls, FIRST: _uncached(made.calls[OURS])}
+    if TORCH in peers:
+        of_tensors = Work(case, FAMILIES[case.op.family], Tensors(open_torch(threads))).ours
+        calls[OURS_OF_TORCH] = of_tensors
+        calls[FIRST_OF_TORCH] = _uncached(of_tensors)
+    return replace(made, calls=calls)
+
+
+def _uncached(call: Call) -> Call:
+    """The call as it is the first time: nothing of an earlier one is replayed."""
+
+    def run() -> Any:
+        _cpu.enable_call_cache(False)
+        try:
+            return call()
+        finally:
+            _cpu.enable_call_cache(True)
+
+    return run
+
+
+def _ask_peers(
+    family: Family, peers: Sequence[str], case: Case, work: Work, threads: int
+) -> tuple[dict[str, tuple[Call, float]], dict[str, str]]:
+    """Ask every peer for its call and time a first one; collect the reasons of those that can't."""
+    makers: dict[str, Callable[[Case, Work, int], Call]] = {
+        **family.others,
+        TORCH: _torch,
+        COMPILED: partial(_torch, compiles=True),
+        JAX: lambda case, work, threads: by_jax(open_jax(threads), case, family, work),
+        ONNX: lambda case, work, threads: by_onnx(case, family, work, threads),
+    }
+
+    def tried(peer: str) -> tuple[Call, float]:
+        if peer not in makers:
+            raise LeftOut(f"not measured for {case.op.family}")
+        call = makers[peer](case, work, threads)
+        with np.errstate(all="ignore"):
+            if peer == COMPILED:  # by its first call
+                call()
+            return call, time_of(call, 1)
+
+    return asked(peers, tried)
+
+
+def _torch(case: Case, work: Work, threads: int, compiles: bool = False) -> Call:
+    torch = open_torch(threads)
+    bind = by_torch(torch, case, FAMILIES[case.op.family], compiles)
+    return bind(*({n: as_tensor(torch, a) for n, a in arrays.items()} for arrays in work.given))
+
+
+def measure(
+    case: Case, peers: Sequence[str], seconds: float, threads: int, small: bool = False
+) -> tuple[CpuRow, dict[str, str]]:
+    """One row, and the peers that had to be left out of it with the reason."""
+    work = (small_calls if small else workload)(case, peers, threads)
+    with num_threads(threads), np.errstate(all="ignore"):
+        samples = take_turns(work.calls, seconds, work.first)
+    # The copy is of one array: it moves two.
+    samples[COPY] = [sample * (case.accesses / 2) for sample in samples[COPY]]
+    found = medians(samples)
+    for of in (found["seconds"], found["ratios"]):  # as a file of thousands of rows has place for
+        of |= {name: float(f"{value:.4g}") for name, value in of.items()}
+    left_out = tuple(work.left_out)
+    row = CpuRow(**case.words, **found, size=case.size, threads=threads, without=left_out)
+    return row, work.left_out
+
+
+def table_of(rows: Sequence[CpuRow]) -> tuple[list[str], list[list[str]], int]:
+    """One table: header, lines, and how many columns of them are names."""
+    heading = FAMILIES[ops[rows[0].op].family].heading
+    header, *lines = columns(rows, heading, (*PEERS, *ON_REQUEST))
+    return header, lines, int(heading == "shape")
+
+
+def legend(rows: Sequence[CpuRow]) -> str:
+    """What the columns of these rows' tables mean."""
+    notes = dict.fromkeys(FAMILIES[ops[row.op].family].note for row in rows)
+    return "\n".join([LEGEND, *filter(None, notes)])
+
+
+def bench(
+    chosen: Sequence[Any], options: Options, json_file: Path | None = None, *, goes_on: bool = False
+) -> CpuResults:
+    """Measure ops, print a table for each, and return the results.
+
+    Parameters
+    ----------
+    chosen : sequence of ops
+        What to measure; one that has no case, or none that was asked for, is named and passed over.
+    options : Options
+        How to measure.
+    json_file : Path, optional
+        File to write the rows and the facts about the machine to, after each table.
+    goes_on : bool
+        Measure only the rows, and of them the peers, that the file lacks.
+    """
+    busy = os.getloadavg()[0]
+    if busy > 0.5 * (os.cpu_count() or 1):
+        say(f"note: the load average was {busy:.1f} at the start; an idle machine tells more")
+    peers = versions(options.peers)
+    for peer in options.peers:
+        if peer not in peers:
+            say(f"{peer}: not installed, left out")
+    facts = machine(peers)
+    results = start(json_file, facts, goes_on) if json_file is not None else CpuResults(facts)
+    tables = [
+        [todo for case, threads in part if (todo := _lacking(results, case, threads, [*peers]))]
+        for part in all_tables(chosen, options)
+    ]
+    results.left = sum(map(len, tables))
+    if goes_on:
+        say(f"{len(results.rows)} rows are there, {results.left} to be measured")
+    ends = time.monotonic() + options.stop_after
+    with Progress("bench", results.left) as progress:
+        for part in filter(None, tables):
+            rows: list[CpuRow] = []
+            reasons: dict[str, None] = {}  # in order, once each
+            for case, threads, lacking in part:
+                if time.monotonic() >= ends:
+                    break
+                row, left_out = measure(case, lacking, options.seconds, threads, options.small)
+                rows.append(results.add(row))
+                reasons |= dict.fromkeys(f"{p}: left out, {why}" for p, why in left_out.items())
+                results.left -= 1
+                progress.advance(1)
+            if not rows:
+                break
+            _show(rows)
+            say(*reasons, end="\n" if reasons else "")
+            if json_file is not None:  # what has been measured survives whatever comes
+                results.write(json_file)
+    if results.rows:
+        say("", paragraph(legend(results.sorted())))
+    if results.left:
+        say(f"{results.left} rows are left; the same with --resume goes on")
+    return results
+
+
+def _lacking(
+    results: CpuResults, case: Case, threads: int, peers: Sequence[str]
+) -> tuple[Case, int, Sequence[str]] | None:
+    """The case, threads and peers that are left to measure; None if there are none."""
+    row = results.rows.get((case.op.name, case.direction, case.dtype, case.label, threads))
+    if row is None:
+        return case, threads, peers
+    missing = row.missing(peers)
+    return (case, threads, missing) if missing else None
+
+
+def show(rows: Sequence[CpuRow]) -> None:
+    """Print the tables of rows."""
+    for _, part in groupby(rows, title_of):
+        _show(list(part))
+    if rows:
+        say("", paragraph(legend(rows)))
+
+
+def _show(part: Sequence[CpuRow]) -> None:
+    print_tables(part, FAMILIES[ops[part[0].op].family].heading, (*PEERS, *ON_REQUEST))
+
+
+def all_tables(chosen: Sequence[Any], options: Options) -> Iterator[list[tuple[Case, int]]]:
+    """The cases, each with a number of threads, one list a table; an op without any is named."""
+    for op in chosen:
+        found = False
+        for threads, dtype, direction in product(
+            options.threads, options.dtypes, options.directions
+        ):
+            family = FAMILIES.get(op.family)
+            if family and (cases := family.on_cpu(op, direction, dtype.name, options)):
+                found = True
+                yield [(case, threads) for case in cases]
+        if not found:
+            say(f"{op.name}: nothing to measure of it")

@@ -1,0 +1,131 @@
+"""The benchmark of the CPU as a page: the gist of the activations, then every table."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import groupby
+
+from fastact.bench.bench import title_of
+from fastact.bench.turns import CpuRow
+from fastact.measure.peers import (
+    FIRST,
+    FIRST_OF_TORCH,
+    FRESH,
+    NUMPY,
+    OURS,
+    OURS_OF_TORCH,
+    PARTIAL,
+    PEERS,
+    TORCH,
+)
+from fastact.ops.engine.op import ops
+from fastact.terminal import markdown_table
+
+from .cpu import legend, table_of
+from .scoreboard import scaling
+
+_SMALL = 1024  # elements, for which the call costs more than the arithmetic
+_GIST = (50_000, 1_000_000)  # elements: in the cache of one core, and in the shared one
+
+
+def times(ratio: float | None) -> str:
+    """How many times faster, in two digits.
+
+    >>> times(8.64), times(23.4), times(None)
+    ('8.6 ×', '23 ×', '–')
+    """
+    if ratio is None:
+        return "–"
+    return f"{ratio:.0f} ×" if ratio >= 9.95 else f"{ratio:.1f} ×"
+
+
+def gist(rows: Sequence[CpuRow]) -> str:
+    """The activations of the first dtype, a line each: how many times faster than each peer."""
+    rows = [row for row in rows if ops[row.op].family == "activations"]
+    sizes = [size for size in _GIST if any(row.size == size for row in rows)]
+    found = {(r.op, r.direction, r.size): r.ratios for r in rows if r.dtype == rows[0].dtype}
+    columns = [
+        (direction, size, peer)
+        for peer in PEERS
+        for direction in dict.fromkeys(row.direction for row in rows)
+        for size in sizes
+        if any(peer in ratios for (_, of, _), ratios in found.items() if of == direction)
+    ]
+    if not columns:
+        return ""
+    lines = []
+    for name in dict.fromkeys(row.op for row in rows):
+        of = [found.get((name, direction, size), {}) for direction, size, _ in columns]
+        lines.append([name, *(times(r.get(c[2])) for r, c in zip(of, columns, strict=True))])
+    header = [f"{direction}, {size:,}, × {peer}" for direction, size, peer in columns]
+    return markdown_table([rows[0].dtype, *header], lines, 1)
+
+
+_SMALL_LEGEND = """\
+What one call out of Python costs at so few elements that nothing else counts, in µs: medians of one
+run. fastact writes to a given array; peers, and fastact "without out=", return a new one. first:
+as a call costs the first time, when nothing of an earlier one is replayed. numpy is what its users
+write, often several calls; torch calls its own kernel, or autograd where it has none; before it
+stand our calls of tensors. × numpy, × torch: their time over fastact's on their arrays."""
+
+# Columns, and whose time stands in them.
+_SMALL_COLUMNS = {
+    OURS: OURS,
+    "without out=": FRESH,
+    FIRST: FIRST,
+    NUMPY: NUMPY,
+    OURS_OF_TORCH: OURS_OF_TORCH,
+    FIRST_OF_TORCH: FIRST_OF_TORCH,
+    TORCH: TORCH,
+}
+_BESIDE = {NUMPY: OURS, TORCH: OURS_OF_TORCH}  # a peer, and our call of its arrays
+
+
+def _small(rows: Sequence[CpuRow], processor: str) -> str:
+    """The page of small calls: a table for each family, a line for each case."""
+    named = {name for row in rows for name in row.seconds}
+    columns = {title: name for title, name in _SMALL_COLUMNS.items() if name in named}
+    peers = [peer for peer in _BESIDE if peer in named]
+    parts = [
+        "# The cost of a small call",
+        f"{processor}. Measured by `python -m benchmarks --small`.",
+        _SMALL_LEGEND,
+    ]
+    for family in dict.fromkeys(ops[row.op].family for row in rows):
+        header = ["op", "elements or shape", "direction", "type", *columns]
+        header += [f"× {peer}" for peer in peers]
+        lines = []
+        for row in (row for row in rows if ops[row.op].family == family):
+            line = [row.op, row.what, row.direction, row.dtype]
+            for name in columns.values():
+                line.append(f"{1e6 * row.seconds[name]:.2f}" if name in row.seconds else "–")
+            lines.append(line + [times(_beside(row, peer)) for peer in peers])
+        parts += [f"## {family}", markdown_table(header, lines, 4)]
+    return "\n\n".join(parts) + "\n"
+
+
+def _beside(row: CpuRow, peer: str) -> float | None:
+    """A peer's time over our call's on its arrays."""
+    ours = row.ratios.get(_BESIDE[peer], 1.0)
+    return row.ratios[peer] / ours if peer in row.ratios else None
+
+
+def markdown(rows: Sequence[CpuRow], processor: str) -> str:
+    """The page of a benchmark."""
+    if gain := scaling(rows):
+        return f"# What more threads gain\n\n{processor}. {gain}\n"
+    if all(row.size <= _SMALL for row in rows):
+        return _small(rows, processor)
+    parts = ["# Speed on the CPU", f"{processor}. {legend(rows)}", gist(rows)]
+    slower = [
+        f"{title_of(row)}, {row.what}: {row.ratios[peer]:.2f} × {peer}"
+        for row in rows
+        for peer in PEERS
+        if peer not in PARTIAL and row.ratios.get(peer, 1.0) < 0.95
+    ]
+    if slower:
+        parts += ["Slower than a peer:", "\n".join(f"- {line}" for line in slower)]
+    for title, part in groupby(rows, title_of):
+        header, lines, left = table_of(list(part))
+        parts += [f"## {title}", markdown_table(header, lines, max(left, 1))]
+    return "\n\n".join(filter(None, parts)) + "\n"

@@ -1,0 +1,176 @@
+"""Calls in torch beside single ops: blocks that inductor makes one kernel of, and ways to an op.
+
+What `autograd.py` measures of them; each is a call and its gradient.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+import fastact as fa
+from fastact.measure.peers import compiled_by_torch
+
+Call = Callable[[], Any]
+
+WIDTH = 768
+_FEW = (64, 4096)  # elements of what shows the cost of a call
+
+
+# --- blocks: as fastact's ops have them, and as a chain of torch's --------------------------------
+
+
+def _mish(x: Tensor, a: Tensor, b: Tensor) -> Tensor:
+    return fa.mish(x)
+
+
+def _mish_of_torch(x: Tensor, a: Tensor, b: Tensor) -> Tensor:
+    return functional.mish(x)
+
+
+def _chain(x: Tensor, a: Tensor, b: Tensor) -> Tensor:
+    y: Tensor = fa.mish(x * a + b) * a + x
+    return y
+
+
+def _chain_of_torch(x: Tensor, a: Tensor, b: Tensor) -> Tensor:
+    return functional.mish(x * a + b) * a + x
+
+
+def _norm(x: Tensor, a: Tensor, b: Tensor) -> Tensor:
+    return fa.layer_norm(x, a, b, activation="gelu")
+
+
+def _norm_of_torch(x: Tensor, a: Tensor, b: Tensor) -> Tensor:
+    return functional.gelu(functional.layer_norm(x, (WIDTH,), a, b))
+
+
+def _residual(x: Tensor, a: Tensor, b: Tensor) -> Tensor:
+    y, total = fa.add_rms_norm(x, b, a)
+    return fa.swiglu(y, total)
+
+
+def _residual_of_torch(x: Tensor, a: Tensor, b: Tensor) -> Tensor:
+    total = x + b
+    return functional.silu(functional.rms_norm(total, (WIDTH,), a, 1e-6)) * total
+
+
+#: By name: fastact's, torch's, and which of a and b has the shape of x.
+BLOCKS: dict[str, tuple[Callable[..., Tensor], Callable[..., Tensor], str]] = {
+    "mish": (_mish, _mish_of_torch, ""),
+    "scale, shift, mish, scale, add": (_chain, _chain_of_torch, ""),
+    "layer norm, gelu": (_norm, _norm_of_torch, ""),
+    "add, RMS norm, SwiGLU": (_residual, _residual_of_torch, "b"),
+}
+
+
+def block(name: str, rows: int) -> tuple[str, list[Call], list[Call]]:
+    """Its case in words, and fastact's and torch's calls: eager and compiled."""
+    ours, theirs, whole = BLOCKS[name]
+    compiled = compiled_by_torch(torch, ours), torch.compile(theirs, fullgraph=True, dynamic=False)
+    pairs = zip((ours, theirs), compiled, strict=True)
+    calls = [[_step(function, rows, whole) for function in pair] for pair in pairs]
+    return f"{rows:,} × {WIDTH}", calls[0], calls[1]
+
+
+def _step(function: Callable[..., Tensor], rows: int, whole: str) -> Call:
+    torch.manual_seed(0)
+    shapes = [(rows, WIDTH), *((rows, WIDTH) if n in whole else (WIDTH,) for n in "ab")]
+    inputs = [torch.randn(shape, requires_grad=True) for shape in shapes]
+    return _gradients(function, inputs)
+
+
+def _gradients(function: Callable[..., Tensor], inputs: list[Tensor]) -> Call:
+    incoming = torch.randn_like(function(*inputs))
+    used = [x for x in inputs if _is_used(function, inputs, x)]
+
+    def run() -> Any:
+        return torch.autograd.grad(function(*inputs), used, incoming)
+
+    return run
+
+
+def _is_used(function: Callable[..., Tensor], inputs: list[Tensor], x: Tensor) -> bool:
+    y = function(*inputs).sum()
+    return torch.autograd.grad(y, x, allow_unused=True)[0] is not None
+
+
+# --- ways into torch ------------------------------------------------------------------------------
+
+
+class _Function(torch.autograd.Function):
+    """As torch's documentation has it."""
+
+    @staticmethod
+    def forward(x: Tensor) -> Tensor:
+        return fa.relu(x)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+        ctx.save_for_backward(*inputs)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Any) -> Any:
+        return fa.relu.backward(*gradients, *ctx.saved_tensors)
+
+
+class _Nothing(torch.autograd.Function):
+    """The least that a node of Python costs: it computes nothing and saves nothing."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        return x.detach()
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Any) -> Any:
+        return gradients[0]
+
+
+@cache
+def _custom_op() -> Any:
+    """`torch.library.custom_op` with `register_autograd`."""
+    library: Any = torch.library
+
+    def relu(x: Tensor) -> Tensor:
+        return fa.relu(x)
+
+    def relu_backward(dy: Tensor, x: Tensor) -> Tensor:
+        return fa.relu.backward(dy, x)
+
+    forward = library.custom_op("fastact_bench::relu", relu, mutates_args=())
+    backward = library.custom_op("fastact_bench::relu_backward", relu_backward, mutates_args=())
+    forward.register_autograd(
+        lambda ctx, dy: backward(dy, *ctx.saved_tensors),
+        setup_context=lambda ctx, inputs, output: ctx.save_for_backward(*inputs),
+    )
+    return forward
+
+
+def ways() -> dict[str, dict[str, Call]]:
+    """Calls by their ways, plain and with their gradient."""
+    operator, custom, function = torch.ops.fastact, _custom_op(), _Function.apply
+    fa.relu(torch.empty(1, device="meta"))  # which registers the operators
+    found: dict[str, Callable[[Tensor], Tensor]] = {
+        "fa.relu(x)": fa.relu,
+        "torch.relu(x)": torch.relu,
+        "autograd.Function of nothing": _Nothing.apply,
+        "autograd.Function": function,
+        "torch.ops.fastact.relu(x)": operator.relu,
+        "torch.library.custom_op": custom,
+    }
+    cases: dict[str, dict[str, Call]] = {}
+    for size in _FEW:
+        x, leaf = torch.randn(size), torch.randn(size, requires_grad=True)
+        plain = {name: _plain(call, x) for name, call in found.items()}
+        recorded = {name: _gradients(call, [leaf]) for name, call in found.items()}
+        cases |= {f"{size:,}, plain": plain, f"{size:,}, forward and backward": recorded}
+    return cases
+
+
+def _plain(call: Callable[[Tensor], Tensor], x: Tensor) -> Call:
+    return lambda: call(x)

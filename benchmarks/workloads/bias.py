@@ -1,0 +1,204 @@
+"""The benchmark of biases: fused with an activation, and the gradients of broadcasting.
+
+bias_act forward reads x and writes y, backward reads dy and x and writes dx, in one pass that sums
+dbias, too. bias_grad and unbroadcast read dy once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from fastact.measure import shapes
+from fastact.measure.cases import adds_bias
+from fastact.measure.formulas import naive
+from fastact.measure.peers import LeftOut, function_named, torch_backward
+from fastact.measure.shapes import Layout, Shape
+from fastact.measure.sum_axes import is_to_shape
+from fastact.ops.engine.fused import IDENTITY
+from fastact.ops.engine.op import ops
+
+from .. import onnx
+from .activations import jax_function
+from .reductions import NOTE
+from .work import BYTES, ELEMENTS, ITEM, Arrays, Asked, Call, Case, Family, Gradient, Work
+
+_ACTIVATIONS = (IDENTITY, "relu", "mish")  # nothing, next to nothing, and an exponential
+_ON_GPU = "mish"  # what is cheaper is no slower there
+
+
+def _act(asked: Asked, shape: Shape, channel: int, activation: str) -> Case:
+    # The derivative of the identity needs no x: it is not read.
+    accesses = 2 if asked.forward or activation == IDENTITY else 3
+    words = "channels" if asked.on_gpu else "axis"
+    return asked.case(
+        shape,
+        accesses,
+        f"{shapes.shape_label(shape)}, {words} {channel}, {activation}",
+        options={"activation": activation, "axis": channel},
+        axis=shapes.others(shape, channel),
+        channel=channel,
+        variant=activation,
+    )
+
+
+def _sum(asked: Asked, layout: Layout, axis: shapes.Axis) -> Case:
+    """A sum of a layout: over an axis to a shape, or where that is None over all but its channels.
+
+    On a CPU a sum is held against the copy of what it reads.
+    """
+    shape, channel = layout.shape, None
+    if axis is None:
+        channel = layout.channel or 0
+        axis = shapes.others(shape, channel)
+        options: dict[str, Any] = {"axis": channel}
+        label = f"{shapes.shape_label(shape)}, axis {channel}"
+    else:
+        options = {"shape": shapes.broadcast_from(shape, axis)}
+        label = f"{shapes.shape_label(shape)} to {shapes.shape_label(options['shape'])}"
+    return asked.case(
+        shape,
+        1 if asked.on_gpu else 2,
+        shapes.sum_label(shape, axis) if asked.on_gpu else label,
+        options=options,
+        axis=axis,
+        channel=channel,
+        sums=True,
+        small=prod(shapes.kept(shape, axis)) * ITEM[asked.dtype],
+    )
+
+
+def _sums(asked: Asked) -> list[Case]:
+    if not asked.forward:  # they are backward passes of others
+        return []
+    layouts = shapes.asked_sums(
+        shapes.REDUCED, asked.on_gpu, asked.sizes or (ELEMENTS,), asked.shapes
+    )
+    if not is_to_shape(asked.op):
+        return [_sum(asked, layout, None) for layout in layouts if layout.channel is not None]
+    return [
+        _sum(asked, layout, axis)
+        for layout in layouts
+        if layout.name in ("matrix", shapes.TINY)
+        for axis in layout.axes
+        if axis is not None
+    ]
+
+
+def _cases(asked: Asked) -> list[Case]:
+    if not adds_bias(asked.op):
+        return _sums(asked)
+    if asked.on_gpu:
+        sizes = asked.sizes or (BYTES // 2 // ITEM[asked.dtype],)
+        rows = shapes.of_lengths(sizes, shapes.BIAS_LENGTHS)
+        # Channels last are rows.
+        pictures = [picture for picture in shapes.pictures(asked.sizes) if picture[1] == 1]
+        found = (*((shape, -1) for shape in rows), *pictures)
+        return [_act(asked, shape, channel, _ON_GPU) for shape, channel in found]
+    return [
+        _act(asked, layout.shape, layout.channel, activation)
+        for activation in _ACTIVATIONS
+        if activation == IDENTITY or activation in ops
+        for layout in shapes.chosen(shapes.BIASED, asked.shapes)
+        if layout.channel is not None
+    ]
+
+
+# --- the same by torch, numpy and jax -------------------------------------------------------------
+
+
+def _with_bias(case: Case) -> Callable[[Any, Any], Any]:
+    """x and a bias that lies along an axis of it, added up."""
+    trailing = [1] * (-1 - range(-len(case.shape), 0)[case.options["axis"]])
+    if not trailing:
+        return lambda x, bias: x + bias
+    return lambda x, bias: x + bias.reshape(-1, *trailing)
+
+
+def _torch(torch: Any, case: Case) -> Callable[..., Any]:
+    axis, shape = case.axis, case.options.get("shape")
+    if is_to_shape(case.op):
+        return lambda dy: dy.sum_to_size(shape)
+    if not adds_bias(case.op):
+        return lambda dy: torch.sum(dy, dim=axis)
+    add = _with_bias(case)
+    if case.variant == IDENTITY:
+        return add
+    function = function_named(torch.nn.functional, case.variant)
+    return lambda x, bias: function(add(x, bias))
+
+
+def _and_sum(case: Case, dx: Any) -> tuple[Any, Any]:
+    """dx, and dbias from it."""
+    return dx, dx.sum(case.axis)
+
+
+def _gradient(torch: Any, case: Case) -> Gradient | None:
+    """On the CPU by aten's kernel. Autograd has saved the sum, which ours computes again."""
+    if case.on_gpu:
+        return None
+    if case.variant == IDENTITY:  # as autograd does: the gradient is handed on, not copied
+        return Gradient(partial(_and_sum, case), lambda arrays: (arrays["dy"],))
+    kernel = torch_backward(torch, case.variant)
+    if kernel is None:
+        return None
+    add = _with_bias(case)
+
+    def arguments(arrays: Arrays) -> tuple[Any, Any]:
+        return arrays["dy"], kernel.saved(add(arrays["x"], arrays["bias"]))
+
+    return Gradient(lambda dy, saved: _and_sum(case, kernel.function(dy, saved)), arguments)
+
+
+def _numpy(case: Case, work: Work, threads: int) -> Call:
+    arrays = work.arrays
+    if not adds_bias(case.op):
+        target = work.out[0].shape
+        return lambda: np.sum(arrays["dy"], axis=case.axis).reshape(target)
+    (x, bias), add, plain = work.inputs.values(), _with_bias(case), case.variant == IDENTITY
+    if case.direction == "forward":
+        formula = naive(case.variant) if not plain else lambda x, m: x
+        return lambda: formula(add(x, bias), np)
+    dy = arrays["dy"]
+    if plain:
+        return partial(_and_sum, case, dy)
+    slope = naive(case.variant, derivative=True)
+    return lambda: _and_sum(case, dy * slope(add(x, bias), np))
+
+
+def _jax(jax: Any, case: Case) -> Callable[..., Any]:
+    if is_to_shape(case.op):
+        shape = case.options["shape"]
+        return lambda dy: jax.numpy.sum(dy, axis=case.axis).reshape(shape)
+    if not adds_bias(case.op):
+        return lambda dy: jax.numpy.sum(dy, axis=case.axis)
+    add = _with_bias(case)
+    if case.variant == IDENTITY:
+        return add
+    function = jax_function(jax, case.variant)
+    return lambda x, bias: function(add(x, bias))
+
+
+def _onnx(case: Case) -> str:
+    if not adds_bias(case.op):
+        return onnx.reduced("ReduceSum", "dy", case.axis, "y")
+    if case.channel not in (-1, len(case.shape) - 1):
+        raise LeftOut("its addition broadcasts a bias along the last axis")
+    if case.variant == IDENTITY:
+        return "y = Add(x, bias)"
+    return f"z = Add(x, bias)\n{onnx.activation(case.variant, 'z', 'y')}"
+
+
+BIAS = Family(
+    _cases,
+    _torch,
+    _gradient,
+    jax=_jax,
+    onnx=_onnx,
+    others={"numpy": _numpy},
+    note=NOTE,
+)

@@ -1,0 +1,413 @@
+"""The benchmark of the norms: forward reads x and writes y; backward reads dy, x and writes dx.
+
+Norms that add a residual read it forward and write the sum, too; on a GPU, backward reads the
+gradient of the sum. Where x is dropped, backward writes the gradients of both. A gate is read both
+ways, and backward writes its gradient. batch_norm in training reads everything twice, for its
+statistics are over the whole batch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+
+from fastact.measure import shapes
+from fastact.measure.formulas import naive
+from fastact.measure.norm_rows import default, traits
+from fastact.measure.peers import LIGER, LeftOut, function_named, torch_backward
+from fastact.measure.shapes import Shape
+from fastact.ops.engine.fused import IDENTITY
+
+from .. import onnx
+from ..liger import by_liger
+from .activations import jax_function
+from .work import ITEM, Arrays, Asked, Call, Case, Family, Gradient, Work, unless_missing
+
+_ACTIVATIONS = (IDENTITY, "mish")  # nothing behind a norm, and an exponential
+_GROUPS = 32
+_DROPPING = {"p": 0.1, "seed": 3}
+
+_ARRAY = 2**27  # bytes of an array on a GPU, past any second-level cache
+
+
+def _case(asked: Asked, shape: Shape, channel: int | None, activation: str = "") -> Case:
+    """A case; where no activation is named, there is none."""
+    kind = traits(asked.op)
+    twice, adds, gated = kind.moves, kind.adds, kind.gated
+    forward = 2 + twice + 2 * adds + gated
+    backward = 3 + 2 * twice + (adds and asked.on_gpu) + 2 * gated + kind.drops
+    options: dict[str, Any] = {"num_groups": _GROUPS, "training": True, **_DROPPING}
+    options |= {"activation": activation} if activation else {}
+    axis: tuple[int, ...] = (-1,)
+    if channel is not None:
+        options[kind.channels] = channel
+        axis = shapes.others(shape, channel)[0 if kind.by_channel else 1 :]
+    span = shapes.shared(shape, axis)
+    if kind.groups and channel is not None:
+        span *= shape[channel] // _GROUPS
+    words = "" if channel is None else f"channels {channel}"
+    return asked.case(
+        shape,
+        forward if asked.forward else backward,
+        ", ".join(filter(None, (shapes.shape_label(shape), words, activation))),
+        options=options,
+        axis=axis,
+        channel=channel,
+        variant=activation,
+        span=span,
+    )
+
+
+def _cases(asked: Asked) -> list[Case]:
+    """On the CPU with and without an activation behind, channels first and last.
+
+    A gate goes through the activation that it has by default.
+    """
+    kind = traits(asked.op)
+    of_gate = default(asked.op, "activation") if kind.gated else ""
+    if asked.on_gpu:
+        found: list[tuple[Shape, int | None]] = [*shapes.pictures(asked.sizes)]
+        if not kind.channels:
+            sizes = asked.sizes or (_ARRAY // ITEM[asked.dtype],)
+            rows = shapes.of_lengths(sizes, shapes.NORM_LENGTHS)
+            more = () if asked.sizes else shapes.PUBLISHED
+            found = [(shape, None) for shape in (*rows, *more)]
+        return [_case(asked, shape, channel, of_gate) for shape, channel in found]
+    layouts: Sequence[shapes.Layout] = shapes.NORMED_ROWS
+    if kind.channels:
+        layouts = shapes.BATCHED if kind.by_channel else shapes.NORMED_IMAGES
+    return [
+        _case(asked, layout.shape, layout.channel, activation)
+        for activation in ((of_gate,) if of_gate else _ACTIVATIONS)
+        for layout in shapes.chosen(layouts, asked.shapes)
+    ]
+
+
+def _prepared(case: Case, arrays: dict[str, Any]) -> dict[str, Any]:
+    """Make an rstd of a variance, which peers take; backward needs no running statistics."""
+    for name in {"running_var", "rstd"} & arrays.keys():
+        arrays[name] += 0.5  # in its dtype
+    if "rstd" in arrays:
+        var = arrays["var"] = arrays["rstd"]
+        arrays["rstd"] = var + 0
+        arrays["rstd"] += _eps(case)
+        arrays["rstd"] **= -0.5
+    if "running_mean" in arrays and case.direction == "backward":
+        arrays |= {"running_mean": None, "running_var": None}
+    return arrays
+
+
+# --- the same by torch and numpy ------------------------------------------------------------------
+
+
+def _eps(case: Case) -> float:
+    """By which a variance is kept from 0; of an op that has no variance, batch_norm's."""
+    eps: float = case.op.entry_points["call"].defaults.get("eps", 1e-5)
+    return eps
+
+
+def _momentum(case: Case) -> float:
+    momentum: float = case.op.entry_points["call"].defaults["momentum"]
+    return momentum
+
+
+def _torch_rows(function: Any, case: Case) -> Callable[..., Any]:
+    eps = _eps(case)
+    if "bias" not in case.op.saves:
+        return lambda x, weight=None: function(x, x.shape[-1:], weight, eps)
+    return lambda x, weight=None, bias=None: function(x, x.shape[-1:], weight, bias, eps)
+
+
+def _torch_lengths(f: Any, case: Case) -> Callable[..., Any]:
+    eps = _eps(case)
+
+    def norm(x: Any, weight: Any = None) -> Any:
+        y = f.normalize(x, dim=-1, eps=eps)
+        return y if weight is None else y * weight
+
+    return norm
+
+
+def _torch_groups(f: Any, case: Case) -> Callable[..., Any]:
+    groups, eps = _GROUPS, _eps(case)
+    return lambda x, weight=None, bias=None: f.group_norm(x, groups, weight, bias, eps)
+
+
+def _torch_instances(f: Any, case: Case) -> Callable[..., Any]:
+    eps = _eps(case)
+    return lambda x, weight=None, bias=None: f.instance_norm(x, None, None, weight, bias, eps=eps)
+
+
+def _torch_batch(f: Any, case: Case) -> Callable[..., Any]:
+    momentum, eps = _momentum(case), _eps(case)
+
+    def norm(
+        x: Any,
+        running_mean: Any = None,
+        running_var: Any = None,
+        weight: Any = None,
+        bias: Any = None,
+    ) -> Any:
+        return f.batch_norm(x, running_mean, running_var, weight, bias, True, momentum, eps)
+
+    return norm
+
+
+def _torch_given(f: Any, case: Case) -> Callable[..., Any]:
+    eps = _eps(case)
+
+    def norm(x: Any, mean: Any, var: Any, rstd: Any, weight: Any = None, bias: Any = None) -> Any:
+        return f.batch_norm(x, mean, var, weight, bias, False, 0.0, eps)
+
+    return norm
+
+
+#: The norms that torch has, by the name without a second array: each from torch.nn.functional and a
+#: case a function of x and of the other arrays by keyword.
+_TORCH: dict[str, Callable[[Any, Case], Callable[..., Any]]] = {
+    "layer_norm": lambda f, case: _torch_rows(f.layer_norm, case),
+    "rms_norm": lambda f, case: _torch_rows(f.rms_norm, case),
+    "l2_normalize": _torch_lengths,
+    "group_norm": _torch_groups,
+    "instance_norm": _torch_instances,
+    "batch_norm": _torch_batch,
+    "norm_apply": _torch_given,
+}
+#: Inputs that are statistics; autograd does not differentiate by them.
+_STATISTICS = ("mean", "rstd", "var", "running_mean", "running_var")
+_NO_ARRAYS = dict.fromkeys(("weight", "bias", *_STATISTICS))
+
+
+def _peer(op: Any) -> str:
+    """The name of the norm without a second array."""
+    name: str = op.name
+    for prefix in ("dropout_", "add_", "gated_") if traits(op).second else ():
+        name = name.removeprefix(prefix)
+    return name
+
+
+def _channels_second(case: Case, x: Any) -> Any:
+    """As torch has channels: as axis 1, and where they are last in memory, with other strides."""
+    return x if case.channel in (None, 1) else x.movedim(case.channel, 1)
+
+
+def _channels_back(case: Case, y: Any) -> Any:
+    return y if case.channel in (None, 1) else y.movedim(1, case.channel)
+
+
+def _activated(activation: Callable[[Any], Any] | None, z: Any, gate: Any) -> Any:
+    """z through an activation, if there is one, or times the gate through it."""
+    of = z if gate is None else gate
+    value = of if activation is None else activation(of)
+    return value if gate is None else z * value
+
+
+def _torch(torch: Any, case: Case) -> Callable[..., Any]:
+    functional, name = torch.nn.functional, _peer(case.op)
+    norm = unless_missing(_TORCH.get(name), name)(functional, case)
+    plain = case.variant in ("", IDENTITY)
+    activation = None if plain else function_named(functional, case.variant)
+
+    p = _DROPPING["p"] if traits(case.op).drops else 0.0
+
+    def forward(x: Any, residual: Any = None, gate: Any = None, **others: Any) -> Any:
+        x = functional.dropout(x, p) if p else x
+        total = x if residual is None else x + residual
+        z = norm(_channels_second(case, total), **others)
+        y = _channels_back(case, _activated(activation, z, gate))
+        return y if residual is None else (y, total)
+
+    return forward
+
+
+def _gradient(torch: Any, case: Case) -> Gradient | None:
+    """On the CPU by torch's own kernels, where there are some, those that autograd would call."""
+    kernels = _KERNELS.get(case.op.name)
+    plain = case.variant in ("", IDENTITY)
+    slope = None if plain else torch_backward(torch, case.variant)
+    if case.on_gpu or kernels is None or (slope is None and not plain):
+        return None
+    aten, (forward, backward) = torch.ops.aten, kernels
+
+    def arguments(arrays: Arrays) -> tuple[Any, ...]:
+        given = SimpleNamespace(**{**_NO_ARRAYS, **arrays})
+        given.x, given.dy = (_channels_second(case, a) for a in (given.x, given.dy))
+        z, *given.saved = forward(aten, case, given)
+        return given, None if slope is None else slope.saved(z)
+
+    def gradients(given: SimpleNamespace, z: Any) -> tuple[Any, ...]:
+        dz = given.dy if slope is None else slope.function(given.dy, z)
+        dx, *rest = backward(aten, case, dz, given)
+        return _channels_back(case, dx), *rest
+
+    return Gradient(gradients, arguments)
+
+
+def _sizes(x: Any) -> tuple[int, int, int, int]:
+    """The arguments of kernels of groups beside arrays."""
+    return len(x), x.shape[1], x[0, 0].numel(), _GROUPS
+
+
+def _batch(aten: Any, case: Case, a: SimpleNamespace) -> Any:
+    mean, var, trains = _statistics(a)
+    return aten.native_batch_norm(a.x, a.weight, a.bias, mean, var, trains, 0.0, _eps(case))
+
+
+def _batch_backward(aten: Any, case: Case, dz: Any, a: SimpleNamespace) -> Any:
+    mean, var, trains = _statistics(a)
+    return aten.native_batch_norm_backward(
+        dz, a.x, a.weight, mean, var, *a.saved, trains, _eps(case), [True] * 3
+    )
+
+
+def _statistics(a: SimpleNamespace) -> tuple[Any, Any, bool]:
+    """Given ones; without them, it is training."""
+    return a.mean, a.var, a.var is None
+
+
+Kernels = tuple[
+    Callable[[Any, Case, SimpleNamespace], Any], Callable[[Any, Case, Any, SimpleNamespace], Any]
+]
+
+#: aten's kernels of the norms that have some on the CPU: z and what is saved, and the gradients.
+_KERNELS: dict[str, Kernels] = {
+    "layer_norm": (
+        lambda aten, case, a: aten.native_layer_norm(
+            a.x, a.x.shape[-1:], a.weight, a.bias, _eps(case)
+        ),
+        lambda aten, case, dz, a: aten.native_layer_norm_backward(
+            dz, a.x, a.x.shape[-1:], *a.saved, a.weight, a.bias, [True] * 3
+        ),
+    ),
+    "group_norm": (
+        lambda aten, case, a: aten.native_group_norm(
+            a.x, a.weight, a.bias, *_sizes(a.x), _eps(case)
+        ),
+        lambda aten, case, dz, a: aten.native_group_norm_backward(
+            dz, a.x, *a.saved, a.weight, *_sizes(a.x), [True] * 3
+        ),
+    ),
+    "batch_norm": (_batch, _batch_backward),
+    "norm_apply": (_batch, _batch_backward),
+}
+
+
+def _draws_nothing(case: Case) -> None:
+    if traits(case.op).drops:
+        raise LeftOut("its random numbers are nobody else's")
+
+
+def _deviation(m: Any, var: Any, rows: Any, eps: Any) -> Any:
+    return m.sqrt(var + eps)
+
+
+#: Of norms that divide by another number than a standard deviation, by a variance.
+_DIVISORS: dict[str, Callable[..., Any]] = {
+    "l2_normalize": lambda m, var, rows, eps: m.maximum(m.sqrt(var * (rows.size / var.size)), eps),
+}
+
+
+def _chain(case: Case, m: Any, activation: Callable[[Any], Any] | None) -> Callable[..., Any]:
+    """The textbook's chain of array operations, in numpy or jax.numpy.
+
+    It gives y, the sum of those that add a residual, and the running statistics as they are now.
+    """
+    op, channel, shape = case.op, case.channel, case.shape
+    _draws_nothing(case)
+    grouped = traits(op).groups
+    if grouped and channel != 1:
+        raise LeftOut("groups of channels that come last are strided")
+    others = shapes.others(shape, -1 if channel is None else channel)
+    centred, eps = "mean" in op.saves, np.dtype(case.dtype).type(_eps(case))
+    axes = (2,) if grouped else case.axis
+    divisor: Callable[..., Any] = _DIVISORS.get(op.name, _deviation)
+
+    def norm(x: Any, residual: Any = None, gate: Any = None, **given: Any) -> Any:
+        a = SimpleNamespace(**_NO_ARRAYS)
+        for name in given.keys() & _NO_ARRAYS.keys():
+            setattr(a, name, m.expand_dims(given[name], others))
+        total = x if residual is None else x + residual
+        rows = total.reshape(len(x), _GROUPS, -1) if grouped else total
+        mean, var = a.mean, a.var
+        if mean is None and centred:
+            mean = rows.mean(axes, keepdims=True)
+        rows = rows - mean if mean is not None else rows
+        if var is None:
+            var = m.square(rows).mean(axes, keepdims=True)
+        z = (rows / divisor(m, var, rows, eps)).reshape(shape)
+        z = z * a.weight if a.weight is not None else z
+        z = z + a.bias if a.bias is not None else z
+        moved = ()
+        if a.running_mean is not None:
+            count, kept = rows.size / var.size, 1 - _momentum(case)
+            now = (mean, count / (count - 1) * var)
+            before = (a.running_mean, a.running_var)
+            moved = tuple(kept * b + _momentum(case) * n for b, n in zip(before, now, strict=True))
+        y = _activated(activation, z, gate)
+        return y, *(() if residual is None else (total,)), *moved
+
+    return norm
+
+
+def _numpy(case: Case, work: Work, threads: int) -> Call:
+    if case.direction == "backward":
+        raise LeftOut("the chain of its gradient is nobody's to write")
+    formula = None if case.variant == IDENTITY else naive(case.variant)
+    norm = _chain(case, np, None if formula is None else lambda z: formula(z, np))
+    return lambda: norm(**work.inputs)[: len(case.op.results)]
+
+
+def _jax(jax: Any, case: Case) -> Callable[..., Any]:
+    function = None if case.variant == IDENTITY else jax_function(jax, case.variant)
+    return _chain(case, jax.numpy, function)
+
+
+#: Nodes of ONNX, of x, weight and bias; their other results are left unwritten.
+_ONNX: dict[str, str] = {
+    "layer_norm": "LayerNormalization <epsilon = {eps}> (x, weight, bias)",
+    "rms_norm": "SimplifiedLayerNormalization <epsilon = {eps}> (x, weight)",
+    "group_norm": "GroupNormalization <num_groups = {groups}, epsilon = {eps}> (x, weight, bias)",
+    "instance_norm": "InstanceNormalization <epsilon = {eps}> (x, weight, bias)",
+    "norm_apply": "BatchNormalization <epsilon = {eps}> (x, weight, bias, mean, var)",
+}
+#: Of x, a residual and parameters; they give the sum as well.
+_ONNX_SUMS: dict[str, str] = {
+    "add_layer_norm": "SkipLayerNormalization <epsilon = {eps}> (x, residual, weight, bias)",
+    "add_rms_norm": "SkipSimplifiedLayerNormalization <epsilon = {eps}> (x, residual, weight)",
+}
+
+
+def _onnx(case: Case) -> str:
+    _draws_nothing(case)
+    if case.channel not in (None, 1):
+        raise LeftOut("its channels come second")
+    z = "y" if case.variant == IDENTITY else "z"
+    how = {"eps": f"{_eps(case):.1e}", "groups": _GROUPS}
+    if case.op.name in _ONNX_SUMS:
+        node = f"{z}, none, nobody, total = com.microsoft.{_ONNX_SUMS[case.op.name]}"
+    else:
+        node = f"{z} = {unless_missing(_ONNX.get(_peer(case.op)), case.op.name)}"
+    if traits(case.op).gated:
+        behind = f"\n{onnx.activation(case.variant, 'gate', 'value')}\ny = Mul(z, value)"
+    else:
+        behind = "" if z == "y" else f"\n{onnx.activation(case.variant, z, 'y')}"
+    return node.format(**how) + behind
+
+
+NORMS = Family(
+    _cases,
+    _torch,
+    _gradient,
+    optional=("weight", "bias"),
+    prepared=_prepared,
+    constant=frozenset(_STATISTICS),
+    jax=_jax,
+    onnx=_onnx,
+    others={"numpy": _numpy},
+    others_on_gpu={LIGER: by_liger},
+    note="""\
+Norms are held against a copy of what they read and write: of rows, groups and instances once each;
+batch_norm in training reads everything twice, for its statistics are over the whole batch.""",
+)

@@ -1,0 +1,393 @@
+"""Cases of the benchmarks, our calls of them, and torch's: on the CPU and on a GPU.
+
+Our call follows from the op's own description of its entry points (`ops/engine/op.py`): a case has
+the options, its family makes the arrays, both by name, and the op takes of them what it asks for.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache, partial
+from math import prod
+from typing import Any, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fastact.measure.cases import Maker, arguments, bound
+from fastact.measure.peers import LeftOut, as_tensor, compiled_by_torch, flat
+from fastact.measure.shapes import Axis, Shape, shape_label, shared
+from fastact.ops.engine.op import arrays_of
+
+ITEM = {"float16": 2, "bfloat16": 2, "float32": 4, "float64": 8}
+
+#: Elements of an array on a GPU where no sizes are given: 128 MiB of float32, and 256 MiB of any
+#: type.
+ELEMENTS = 2**25
+BYTES = 2**28
+
+_DRAWN = 1_000_003  # random numbers for an array; a prime, which no row is long
+
+Call = Callable[[], Any]
+Arrays = Mapping[str, Any]  # by the names that entry points give them
+Sizes = Sequence[int] | None
+
+
+@dataclass(frozen=True)
+class Options:
+    """What to measure on the CPU.
+
+    Attributes
+    ----------
+    sizes : tuple of int
+        Elements of an array, for ops without axes.
+    dtypes : tuple of dtype
+        Types of the arrays.
+    directions : tuple of str
+        "forward", "backward" or both.
+    peers : tuple of str
+        Other libraries; those that are not installed are named and left out.
+    threads : tuple of int
+        For everybody; one run after the other.
+    shapes : tuple of str
+        Names of shapes, for ops with axes; all of them if it is empty.
+    seconds : float
+        Time to spend on a row, about.
+    small : bool
+        Measure the first call, and calls of tensors, beside the others.
+    stop_after : float
+        Seconds after which no row is started; the rest is left for a run that goes on.
+    """
+
+    sizes: tuple[int, ...]
+    dtypes: tuple[np.dtype[Any], ...]
+    directions: tuple[str, ...]
+    peers: tuple[str, ...]
+    threads: tuple[int, ...]
+    shapes: tuple[str, ...] = ()
+    seconds: float = 1.0
+    small: bool = False
+    stop_after: float = math.inf
+
+
+@dataclass(frozen=True)
+class Case:
+    """One row of a benchmark.
+
+    label : the case in words, beside op, direction and dtype.
+    accesses : arrays of `shape` that are read or written; two are what a copy moves.
+    options : of the op's call, by name.
+    axis : which axes are summed over, or share a bias; None for all.
+    channel : the axis of the channels, of ops that have one.
+    variant : what else tells it from other cases of the op: an activation, an entry point.
+    on_gpu : whether it is one of the GPU benchmark, which the rest is for.
+    span : how many elements share a result, a mean or a bias; 0: those along `axis`.
+    sums : whether it writes next to nothing.
+    small : bytes that move beside the arrays of `shape`.
+    """
+
+    op: Any
+    direction: str
+    dtype: str
+    shape: Shape
+    label: str
+    accesses: int
+    options: Arrays = field(default_factory=dict)
+    axis: Axis = None
+    channel: int | None = None
+    variant: str = ""
+    on_gpu: bool = False
+    span: int = 0
+    sums: bool = False
+    small: int = 0
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "span", self.span or shared(self.shape, self.axis))
+
+    @property
+    def entry(self) -> str:
+        """The entry point of the op that is called."""
+        if self.variant in self.op.entry_points:
+            return self.variant
+        return "call" if self.direction == "forward" else "backward"
+
+    @property
+    def size(self) -> int:
+        """Elements of the array."""
+        return prod(self.shape)
+
+    @property
+    def moved(self) -> int:
+        """Bytes that have to move: each input read once, the output written once."""
+        return self.accesses * self.size * ITEM[self.dtype] + self.small
+
+    @property
+    def words(self) -> dict[str, Any]:
+        """What tells it from all others."""
+        of = self.op.name, self.direction, self.dtype, self.label
+        return dict(zip(("op", "direction", "dtype", "what"), of, strict=True))
+
+    @property
+    def name(self) -> str:
+        """The same in one."""
+        return name_of(**self.words)
+
+    @property
+    def series(self) -> str:
+        """Under which name its rate is drawn over `span`."""
+        last = "channels last" if self.channel == -1 else ""
+        return ", ".join(filter(None, (self.op.name, last, self.variant)))
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A request for cases of an op, in a direction and a dtype, on the CPU or on a GPU.
+
+    sizes : elements of an array; None for the sizes of the family. shapes : as `Options` has them.
+    """
+
+    op: Any
+    direction: str
+    dtype: str
+    on_gpu: bool
+    sizes: Sizes = None
+    shapes: tuple[str, ...] = ()
+
+    @property
+    def forward(self) -> bool:
+        """Whether it is no backward pass."""
+        return self.direction == "forward"
+
+    def case(self, shape: Shape, accesses: int, label: str = "", **more: Any) -> Case:
+        """One of them; label: the shape, if there is none. more : further fields of a `Case`."""
+        first = self.op, self.direction, self.dtype, shape
+        return Case(*first, label or shape_label(shape), accesses, on_gpu=self.on_gpu, **more)
+
+
+def name_of(op: str, direction: str, dtype: str, what: str) -> str:
+    """A case in words, by which a later run knows it again."""
+    return f"{op} {direction}, {dtype}, {what}"
+
+
+@lru_cache(maxsize=64)
+def _drawn(seed: int, count: int, dtype: str) -> NDArray[Any]:
+    """Normal random numbers, the same each time: to draw them takes longer than to copy them."""
+    normal = np.random.default_rng(seed).standard_normal(count, dtype=np.float32)
+    return np.asarray(normal).astype(dtype)
+
+
+class InMemory:
+    """Arrays of NumPy, each of other numbers."""
+
+    def __init__(self) -> None:
+        self._made = 0
+
+    def random(self, shape: Sequence[int], dtype: str) -> NDArray[Any]:
+        """An array of normal random numbers; of a large one they come again, in other rows."""
+        self._made += 1
+        return np.resize(_drawn(self._made, min(prod(shape), _DRAWN), dtype), tuple(shape))
+
+    def integers(self, shape: Sequence[int], end: int) -> NDArray[Any]:
+        """An array of random int64 from 0 to below `end`."""
+        self._made += 1
+        return np.random.default_rng(self._made).integers(0, end, shape)
+
+
+class Tensors:
+    """The same numbers as tensors of torch."""
+
+    def __init__(self, torch: Any) -> None:
+        self._torch, self._arrays = torch, InMemory()
+
+    def random(self, shape: Sequence[int], dtype: str) -> Any:
+        """A tensor of normal random numbers."""
+        return as_tensor(self._torch, self._arrays.random(shape, dtype))
+
+    def integers(self, shape: Sequence[int], end: int) -> Any:
+        """A tensor of random int64 from 0 to below `end`."""
+        return as_tensor(self._torch, self._arrays.integers(shape, end))
+
+
+@dataclass(frozen=True)
+class Gradient:
+    """What a peer does on backward where that is not autograd.
+
+    function : of what `arguments` makes, before the clock starts, of the arrays by name.
+    """
+
+    function: Callable[..., Any]
+    arguments: Callable[[Arrays], Sequence[Any]]
+
+
+def _no_gradient(torch: Any, case: Case) -> Gradient | None:
+    return None
+
+
+def _as_they_are(case: Case, arrays: dict[str, Any]) -> dict[str, Any]:
+    return arrays
+
+
+@dataclass(frozen=True)
+class Family:
+    """How a family is measured.
+
+    cases : those that are asked for; none for an op that is not known.
+    optional : arrays that may be left out of a call, and are given (see `arguments`).
+    prepared : changes the arrays of a call, by name; None where one must be given and is not there.
+    torch : what a case is by torch: a differentiable function of the inputs by keyword, and for an
+        entry point of its own of that. It raises `LeftOut` for what torch does not have.
+    gradient : how torch differentiates a case where that is not autograd over that function.
+    constant : names of inputs that autograd does not differentiate by.
+    jax : what a case is by jax, as `torch`; jax differentiates it.
+    onnx : the nodes of ONNX that do a case, in the words of its parser: of the inputs by their
+        names, to y.
+    others : further peers on the CPU, each from a case, its `Work` and the number of threads.
+    others_on_gpu : further peers there, from a case a function as `torch` has it, or None where a
+        peer has none.
+    heading : of the column that tells the cases apart.
+    note : what the legend has to say of this family.
+    """
+
+    cases: Callable[[Asked], list[Case]]
+    torch: Callable[[Any, Case], Callable[..., Any]]
+    gradient: Callable[[Any, Case], Gradient | None] = _no_gradient
+    optional: tuple[str, ...] = ()
+    prepared: Callable[[Case, dict[str, Any]], dict[str, Any]] = _as_they_are
+    constant: frozenset[str] = frozenset()
+    jax: Callable[[Any, Case], Callable[..., Any]] | None = None
+    onnx: Callable[[Case], str] | None = None
+    others: Mapping[str, Callable[[Case, Work, int], Call]] = field(default_factory=dict)
+    others_on_gpu: Mapping[str, Callable[[Case], Callable[..., Any] | None]] = field(
+        default_factory=dict
+    )
+    heading: str = "shape"
+    note: str = ""
+
+    def on_cpu(self, op: Any, direction: str, dtype: str, options: Options) -> list[Case]:
+        """The cases on the CPU."""
+        return self.cases(Asked(op, direction, dtype, False, options.sizes, options.shapes))
+
+    def on_gpu(self, op: Any, direction: str, dtype: str, sizes: Sizes) -> list[Case]:
+        """The cases on a GPU, for the sizes that are asked for, if any."""
+        return self.cases(Asked(op, direction, dtype, True, sizes))
+
+
+class Work:
+    """Our call of a case on arrays of its own.
+
+    Attributes
+    ----------
+    inputs, incoming : dict of str to array
+        The arrays that peers get: those that the op's call takes, and for backward the results'
+        gradients.
+    fresh : callable
+        Our call; its results are allocated.
+    out : tuple of arrays
+        Where `ours` writes them; None for a result that there is not.
+    ours : callable
+        Our call that writes to `out`.
+    """
+
+    def __init__(self, case: Case, family: Family, make: Maker) -> None:
+        op, entry = case.op, case.entry
+        data = case.shape, case.dtype, case.options, make
+        given = arguments(op, "call", *data, family.optional)
+        inputs = family.prepared(case, given)
+        self.inputs = {name: array for name, array in inputs.items() if array is not None}
+        self.incoming: dict[str, Any] = {}
+        if entry == "backward":
+            incoming = arguments(op, "backward", *data)
+            # On the CPU, cases have no gradient for a sum beside y.
+            if case.on_gpu and "dtotal" in op.entry_points["backward"].defaults:
+                incoming["dtotal"] = make.random(case.shape, case.dtype)
+            self.incoming = family.prepared(case, incoming)
+        self.fresh = bound(op, entry, {**case.options, **inputs}, self.incoming)
+        made = arrays_of(self.fresh())
+        # Of an array without axes NumPy makes a number.
+        self.out: tuple[Any, ...] = tuple(
+            np.asarray(y) if isinstance(y, np.generic) else y for y in made
+        )
+        self.ours = partial(self.fresh, out=self.out[0] if len(self.out) == 1 else self.out)
+
+    @property
+    def given(self) -> tuple[Arrays, Arrays]:
+        """The arrays that peers get."""
+        return self.inputs, self.incoming
+
+    @property
+    def arrays(self) -> Arrays:
+        """The same in one, by name."""
+        return {**self.inputs, **self.incoming}
+
+    @property
+    def read(self) -> list[Any]:
+        """The arrays that our call reads."""
+        given = flat((*self.fresh.args, *self.fresh.keywords.values()))
+        return list({id(one): one for one in given if hasattr(one, "dtype")}.values())
+
+
+def by_torch(
+    torch: Any, case: Case, family: Family, compiles: bool = False
+) -> Callable[[Arrays, Arrays], Call]:
+    """torch's call of a case, of the inputs and the incoming gradients as tensors.
+
+    Whatever can be done once for many such calls is done here.
+    """
+    function = family.torch(torch, case)
+    backward = case.entry == "backward"
+    gradient = family.gradient(torch, case) if backward else None
+    prepared = (lambda one: compiled_by_torch(torch, one)) if compiles else (lambda one: one)
+    if gradient is not None:
+        of, arguments = prepared(gradient.function), gradient.arguments
+        return lambda inputs, incoming: partial(of, *arguments({**inputs, **incoming}))
+    return differentiated(torch, prepared(function), backward, family.constant)
+
+
+def differentiated(
+    torch: Any, function: Callable[..., Any], backward: bool, constant: frozenset[str]
+) -> Callable[[Arrays, Arrays], Call]:
+    """A function's call, or what autograd does over a graph of it that is there already."""
+
+    def bind(inputs: Arrays, incoming: Arrays) -> Call:
+        if not backward:
+            return partial(function, **inputs)
+        leaves = {n: t.detach().requires_grad_() for n, t in inputs.items() if n not in constant}
+        results, given = arrays_of(function(**{**inputs, **leaves})), flat(incoming.values())
+        of = results[: len(given)], tuple(leaves.values()), given
+        return lambda: torch.autograd.grad(*of, retain_graph=True)
+
+    return bind
+
+
+def by_jax(jax: Any, case: Case, family: Family, work: Work) -> Call:
+    """jax's compiled call of a case, on arrays of its own, and waited for."""
+    function = unless_missing(family.jax, case.op.family)(jax, case)
+    inputs, incoming = ({n: jax.numpy.asarray(a) for n, a in of.items()} for of in work.given)
+
+    def gradients(leaves: Arrays, rest: Arrays, dys: tuple[Any, ...]) -> Any:
+        def results(leaves: Arrays) -> tuple[Any, ...]:
+            return arrays_of(function(**leaves, **rest))[: len(dys)]
+
+        return tuple(jax.vjp(results, leaves)[1](dys)[0].values())
+
+    arguments: tuple[Any, ...] = (inputs,)
+    compiled = jax.jit(lambda inputs: function(**inputs))
+    if case.entry == "backward":
+        leaves = {name: a for name, a in inputs.items() if name not in family.constant}
+        rest = {name: a for name, a in inputs.items() if name in family.constant}
+        dys = tuple(jax.numpy.asarray(a) for a in flat(incoming.values()))
+        arguments, compiled = (leaves, rest, dys), jax.jit(gradients)
+    compiled.lower(*arguments).compile()  # which the first call would, and finds done
+    return lambda: jax.block_until_ready(compiled(*arguments))
+
+
+T = TypeVar("T")
+
+
+def unless_missing(entry: T | None, name: str) -> T:
+    """The entry of a table of peers, or leave the peer out."""
+    if entry is None:
+        raise LeftOut(f"it has no {name}")
+    return entry

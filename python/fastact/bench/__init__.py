@@ -1,1 +1,0 @@
-"""What `python -m fastact bench` runs."""

@@ -1,0 +1,292 @@
+"""The benchmark behind ``python -m fastact bench``: ops beside a copy and other libraries.
+
+The call of an op follows from its signature (`measure.cases`), with every option at its default.
+NumPy's call is the textbook's formula, torch's and JAX's is their function of the op's name, where
+they have one. Boards of many shapes, devices and peers are the repository's (`benchmarks`).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from inspect import signature
+from itertools import groupby, product
+from math import prod
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .. import _cpu
+from ..measure import cases, formulas, peers
+from ..measure.cases import Shape
+from ..measure.peers import COPY, FRESH, JAX, NUMPY, OURS, TORCH, Call, LeftOut
+from ..measure.shapes import shape_label
+from ..ops.engine.op import arrays_of
+from ..runtime import config
+from ..runtime.threads import num_threads
+from ..terminal import Progress, paragraph, say, styled, table
+from .turns import CpuRow, asked, duration, medians, take_turns
+
+PEERS = (NUMPY, TORCH, JAX)
+_COLUMNS = 768  # of the rows of ops that have an axis
+_MAP = (64, 28, 28)  # channels and lengths of an image, for ops that have channels
+
+LEGEND = """\
+Times are medians. fastact and copy write to a given array; peers, and fastact with "no out=",
+return a new one. × copy: fastact's time over the time of a parallel copy of the same bytes through
+the same threads; 1 is the speed of memory. × numpy, × torch …: their time over fastact's."""
+
+
+@dataclass(frozen=True)
+class Options:
+    """What to measure.
+
+    sizes : elements of the data, about.
+    peers : other libraries; those that are not installed are named and left out.
+    threads : for everybody, one number after the other.
+    seconds : time to spend on a row, about.
+    """
+
+    sizes: tuple[int, ...]
+    dtypes: tuple[np.dtype[Any], ...]
+    directions: tuple[str, ...]
+    peers: tuple[str, ...]
+    threads: tuple[int, ...]
+    seconds: float = 1.0
+
+
+class Random:
+    """A maker of arrays (`cases.Maker`): normal numbers, each array's its own."""
+
+    def __init__(self) -> None:
+        self._generator = np.random.default_rng(0)
+
+    def random(self, shape: Sequence[int], dtype: str) -> NDArray[Any]:
+        """Make an array of normal numbers."""
+        return self._generator.standard_normal(tuple(shape), np.float32).astype(dtype)
+
+    def integers(self, shape: Sequence[int], end: int) -> NDArray[Any]:
+        """Make an array of integers from 0 to below `end`."""
+        return self._generator.integers(0, end, tuple(shape))
+
+
+def shape_of(op: Any, size: int) -> Shape:
+    """Return the shape of data with about so many elements."""
+    defaults = op.entry_points["call"].defaults
+    if "channel_axis" in defaults:
+        return (max(size // prod(_MAP), 1), *_MAP)
+    if op.family == "activations":
+        return (size,)
+    columns = min(size, _COLUMNS)
+    return (max(size // columns, 1), columns)
+
+
+class Work:
+    """A call of an op on arrays of its own, and what peers get of them.
+
+    named : the arrays and options of the call, by name. incoming : of backward, the gradients.
+    fresh, ours : the call, with its results allocated, and written to `out`.
+    bytes : what the call reads and writes.
+    """
+
+    def __init__(self, op: Any, direction: str, dtype: str, shape: Shape) -> None:
+        self.op, self.entry = op, "call" if direction == "forward" else "backward"
+        options, make = cases.options_of_example(op, shape), Random()
+        data = (shape, dtype, options, make)
+        # A norm is measured with its parameters, which may be left out; torch's glu has no bias.
+        has_weight = "weight" in op.entry_points["call"].defaults
+        optional = ("weight", "bias", "residual") if has_weight else ()
+        self.named = {**cases.arguments(op, "call", *data, optional), **options}
+        self.incoming = cases.arguments(op, "backward", *data) if self.entry == "backward" else {}
+        self.fresh = cases.bound(op, self.entry, self.named, self.incoming)
+        out = tuple(None if y is None else np.asarray(y) for y in arrays_of(self.fresh()))
+        self.ours = partial(self.fresh, out=out if len(out) > 1 else out[0])
+        given = (*self.fresh.args, *self.fresh.keywords.values())
+        read = {id(a): a.nbytes for a in given if isinstance(a, np.ndarray)}
+        self.bytes = sum(read.values()) + sum(y.nbytes for y in out if y is not None)
+
+
+def _torch_call(work: Work, threads: int) -> Call:
+    torch = peers.open_torch(threads)
+    function = _function(work, (torch.nn.functional, torch), torch)
+    tensors = {n: peers.as_tensor(torch, a) for n, a in _arrays(work.named).items()}
+    if work.entry == "call":
+        return partial(function, {**work.named, **tensors})
+    leaves = {n: t for n, t in tensors.items() if t.is_floating_point()}
+    for leaf in leaves.values():
+        leaf.requires_grad_()
+    made = arrays_of(function({**work.named, **tensors}))
+    dys = [peers.as_tensor(torch, dy) for dy in peers.flat(work.incoming.values())]
+    of = made[: len(dys)], [*leaves.values()], dys
+    return lambda: torch.autograd.grad(*of, retain_graph=True, allow_unused=True)
+
+
+def _jax_call(work: Work, threads: int) -> Call:
+    jax = peers.open_jax(threads)
+    function = _function(work, (jax.nn, jax.numpy), jax.numpy)
+    arrays = {n: jax.numpy.asarray(a) for n, a in _arrays(work.named).items()}
+    dys = tuple(jax.numpy.asarray(dy) for dy in peers.flat(work.incoming.values()))
+
+    def run(arrays: Mapping[str, Any]) -> Any:
+        if not dys:
+            return function({**work.named, **arrays})
+        return jax.vjp(lambda a: arrays_of(function({**work.named, **a})), arrays)[1](dys)
+
+    compiled = jax.jit(run)
+    return lambda: jax.block_until_ready(compiled(arrays))
+
+
+def _numpy_call(work: Work, threads: int) -> Call:
+    if work.entry != "call":
+        raise LeftOut("NumPy has no gradients")
+    function = _function(work, (), formulas.NUMPY)
+    return partial(function, work.named)
+
+
+_MAKERS: dict[str, Callable[[Work, int], Call]] = {
+    NUMPY: _numpy_call,
+    TORCH: _torch_call,
+    JAX: _jax_call,
+}
+
+
+def call_of_peer(work: Work, threads: int, peer: str) -> Call:
+    """Return a peer's call of the same work, which has been made once; an error leaves it out."""
+    call = _MAKERS[peer](work, threads)
+    call()
+    return call
+
+
+def _arrays(named: Mapping[str, Any]) -> dict[str, NDArray[Any]]:
+    return {name: value for name, value in named.items() if isinstance(value, np.ndarray)}
+
+
+def _function(work: Work, modules: Sequence[Any], m: Any) -> Callable[[Mapping[str, Any]], Any]:
+    """Return a peer's function of the named arguments of our call, or leave it out.
+
+    modules : where a function of the op's name may stand; its parameters get ours by their names.
+    m : the namespace for the formulas that are written once for all, of sums and in NumPy.
+    """
+    op = work.op
+    if op.name in peers.SUMS:
+        return lambda named: peers.SUMS[op.name](named["x"], named.get("axis"), m)
+    if not modules:
+        formula = formulas.naive(op.name)
+        return lambda named: formula(named["x"], m)
+    function = next((f for of in modules if (f := getattr(of, op.name, None))), None)
+    if function is None:
+        raise LeftOut(f"it has no {op.name}")
+    try:
+        parameters = [*signature(function).parameters][1:]
+    except ValueError:  # a function of C's, whose parameters nobody can read
+        parameters = []
+    first, defaults = op.entry_points["call"].arrays[0], op.entry_points["call"].defaults
+
+    unknown = {*_arrays(work.named)} - {first, *parameters}
+    if unknown:
+        raise LeftOut(f"its {op.name} takes no {', '.join(sorted(unknown))}")
+
+    def run(named: Mapping[str, Any]) -> Any:
+        x, axis = named[first], named.get("axis", defaults.get("axis"))
+        known = {**named, "dim": axis, "axis": axis, "normalized_shape": x.shape[-1:]}
+        known["approximate"] = False  # of JAX's gelu
+        return function(x, **{n: known[n] for n in parameters if known.get(n) is not None})
+
+    return run
+
+
+def measure(
+    op: Any, direction: str, dtype: str, shape: Shape, threads: int, options: Options
+) -> tuple[CpuRow, dict[str, str]]:
+    """Measure one row; give it and the peers that had to be left out of it, with the reasons."""
+    work = Work(op, direction, dtype, shape)
+    source = np.zeros(prod(shape), dtype)
+    calls = {OURS: work.ours, FRESH: work.fresh}
+    calls[COPY] = partial(_cpu.copy, np.empty_like(source), source)
+    with num_threads(threads), np.errstate(all="ignore"):
+        theirs, left_out = asked(options.peers, partial(call_of_peer, work, threads))
+        samples = take_turns(calls | theirs, options.seconds)
+    moved = work.bytes / (2 * source.nbytes)  # by the call, over what the copy moves
+    samples[COPY] = [sample * moved for sample in samples[COPY]]
+    what = shape_label(shape)
+    facts = {"op": op.name, "direction": direction, "dtype": dtype, "what": what}
+    found: dict[str, Any] = {**facts, **medians(samples), "size": prod(shape), "threads": threads}
+    return CpuRow(**found, without=(*left_out,)), left_out
+
+
+def bench(chosen: Sequence[Any], options: Options, json_file: Path | None = None) -> list[CpuRow]:
+    """Measure ops, print a table for each, and return the rows.
+
+    json_file : where the machine and the rows are written.
+    """
+    there = peers.versions(options.peers)
+    for peer in options.peers:
+        if peer not in there:
+            say(f"{peer}: not installed, left out")
+    asking = Options(**{**vars(options), "peers": (*there,)})
+    found: list[CpuRow] = []
+    every = product(chosen, options.threads, options.dtypes, options.directions)
+    tables = [one for one in every if one[3] in ("forward", *one[0].entry_points)]
+    with Progress("bench", len(tables) * len(options.sizes)) as progress:
+        for op, threads, dtype, direction in tables:
+            reasons: dict[str, None] = {}  # in order, once each
+            rows = []
+            for shape in dict.fromkeys(shape_of(op, size) for size in options.sizes):
+                row, left_out = measure(op, direction, dtype.name, shape, threads, asking)
+                rows.append(row)
+                reasons |= dict.fromkeys(f"{p}: left out, {why}" for p, why in left_out.items())
+                progress.advance(1)
+            show(rows)
+            say(*reasons, end="\n" if reasons else "")
+            found += rows
+    if found:
+        say("", paragraph(LEGEND))
+    if json_file is not None:
+        machine = {**config.config(), "peers": there}
+        text = json.dumps({"machine": machine, "rows": [vars(row) for row in found]}, indent=1)
+        json_file.write_text(text, encoding="utf-8")
+    return found
+
+
+def title_of(row: CpuRow) -> str:
+    """Return the title of a table: one op, direction and dtype."""
+    threads = f"{row.threads} thread{'s' if row.threads > 1 else ''}"
+    return f"{row.op}, {row.direction}, {row.dtype}, {threads}"
+
+
+def columns(rows: Sequence[CpuRow], heading: str, known: Sequence[str]) -> Iterator[list[str]]:
+    """Yield the header of a table and then its lines; known : the peers, in their order."""
+    named = {name for row in rows for name in row.seconds}
+    there = [peer for peer in known if peer in named]
+    yield [heading, OURS, COPY, f"× {COPY}", "no out=", *(w for p in there for w in (p, f"× {p}"))]
+    for row in rows:
+        line = [row.what, *(duration(row.seconds[name]) for name in (OURS, COPY))]
+        line += [f"{1 / row.ratios[COPY]:.2f}", duration(row.seconds[FRESH])]
+        for peer in there:
+            took_part = peer in row.seconds
+            line += [duration(row.seconds[peer]) if took_part else "–"]
+            line += [f"{row.ratios[peer]:.1f}" if took_part else "–"]
+        yield line
+
+
+_ALIKE = 0.95  # and its inverse: between them nobody is faster
+
+
+def _gain(column: str, cell: str) -> str:
+    """Return the style of a ratio: whether the peer is slower than we are, or faster."""
+    if not column.startswith("× ") or column == f"× {COPY}" or cell == "–":
+        return ""
+    return "green" if float(cell) > 1 / _ALIKE else "red" if float(cell) < _ALIKE else ""
+
+
+def show(
+    rows: Sequence[CpuRow], heading: str = "elements or shape", known: Sequence[str] = PEERS
+) -> None:
+    """Print the tables of rows, one for each op, direction and dtype."""
+    for title, part in groupby(rows, title_of):
+        header, *lines = columns([*part], heading, known)
+        say("", styled(title, "bold"), table(header, lines, left=1, style=_gain))
