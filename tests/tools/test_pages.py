@@ -43,6 +43,26 @@ def test_notes_of_ops_are_of_ops():
 PAGES = [path for path in (ROOT / "docs").rglob("*.md") if "_build" not in path.parts]
 
 
+def _parameters(op):
+    return {name for point in op.entry_points.values() for name in point.signature.parameters}
+
+
+@pytest.mark.skipif(not PAGES, reason="the pages are not here")
+def test_parameters_that_pages_deny_are_not_there():
+    """A page that says "there is no `x`" speaks of all ops, "`op` has no `x`" of one."""
+    parameters = {name: _parameters(op) for name, op in fa.ops.items()}
+    seen, wrong = [], []
+    for page in PAGES:
+        text = page.read_text(encoding="utf-8")
+        for op, name in re.findall(r"(?:there is|`(\w+)`\s+has)\s+no\s+`(\w+)`", text):
+            of = [op] if op else [*parameters]
+            seen.append((op, name))
+            if any(name in parameters.get(one, ()) for one in of):
+                wrong.append(f"{page.name}: {op or 'an op'} has {name}")
+    assert ("softplus", "threshold") in seen
+    assert not wrong
+
+
 @pytest.mark.skipif(not PAGES, reason="the pages are not here")
 def test_tables_that_tools_write_have_been_written():
     """Between each pair of a page's marks stands something."""

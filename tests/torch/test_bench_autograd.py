@@ -57,7 +57,9 @@ def test_language_models(tmp_path, monkeypatch):
     assert autograd.main(["page", *files, "--markdown", str(page), "--title", title]) == 0
     lines = page.read_text().splitlines()
     assert lines[0] == f"# {title}"
-    rows = [line.strip("| ").split(" | ") for line in lines if "prompts" in line]
+    rows = [
+        line.strip("| ").split(" | ") for line in lines if line[:1] == "|" and "prompts" in line
+    ]
     for _, *errors in ((row[0], *map(float, row[-2:])) for row in rows):
         assert all(0 < error < 10 for error in errors)  # of float32, in millionths
 
