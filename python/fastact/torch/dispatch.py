@@ -41,6 +41,7 @@ from ..ops.types import (
     Casting,
     DType,
 )
+from . import decompositions
 from .autograd import (
     TORCH,
     Function,
@@ -154,6 +155,8 @@ class Operators:
                 f"fastact::{name}{entry}", self._batched(name + entry), lib=library
             )
         library.impl(name, self._differentiable, "Autograd")
+        if not op.counts_elements:  # the numbers that it draws are nobody else's
+            decompositions.register(self.call, _fake(self._run_call), self._composed)
         for device in op.autocast:
             cast: Any = torch.library.register_autocast  # it has no types
             cast(f"fastact::{name}", device, torch.float32, lib=library)
@@ -259,6 +262,14 @@ class Operators:
             out = tuple(made) if len(made) > 1 else made[0]
             _entered(op, "call", named, out=out)
         return tuple(made) if len(made) > 1 else made[0]
+
+    def _composed(self, *values: Any) -> Any:
+        """The call in torch's own operations."""
+        named, op = self.named(values), self.spec.op
+        first = named[self.spec.arrays[0]]
+        return decompositions.composed(
+            op, named, [_dtype_of(first, model) for model in op.models(named)[0]]
+        )
 
     def _run_forward(self, computes: bool, *values: Any) -> Any:
         made = self._forward(computes, values)
@@ -578,14 +589,19 @@ def _is_forward_mode(named: Mapping[str, Any]) -> bool:
     return is_at_work or foreign.has_tangent(*tensors_of(named))
 
 
+def _dtype_of(like: torch.Tensor, model: Model) -> torch.dtype:
+    """The dtype of an array that is made beside the data."""
+    if model.dtype in _cpu.DTYPE_NAMES:
+        return named_dtype(model.dtype)
+    if model.dtype == DATA:
+        return like.dtype
+    is_wide = model.dtype != COMPUTED or like.dtype == torch.float64
+    return torch.float64 if is_wide else torch.float32
+
+
 def _made(like: torch.Tensor, model: Model) -> torch.Tensor:
     """An array that is to be filled."""
-    dtype = like.dtype
-    if model.dtype in _cpu.DTYPE_NAMES:
-        dtype = named_dtype(model.dtype)
-    elif model.dtype != DATA:
-        is_wide = model.dtype != COMPUTED or dtype == torch.float64
-        dtype = torch.float64 if is_wide else torch.float32
+    dtype = _dtype_of(like, model)
     if model.shape is None:
         return torch.empty_like(like, dtype=dtype)
     return like.new_empty(model.shape, dtype=dtype)
