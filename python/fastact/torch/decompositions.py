@@ -48,10 +48,6 @@ def register(operator: Any, fake: Callable[..., Any], composed: Callable[..., An
 
 def composed(op: Any, named: Mapping[str, Any], dtypes: list[torch.dtype]) -> Any:
     """The results of a call, in these dtypes."""
-    if written := op.writes(named):
-        raise NotImplementedError(
-            f"fastact.{op.name}: a call that writes {written[0]} has no export; use model.eval()"
-        )
     wide = {name: _PLAIN.wide(value) for name, value in named.items()}
     found = zip(formulas.results(op, wide, _PLAIN), dtypes, strict=True)
     made = tuple(y.to(dtype) for y, dtype in found)

@@ -94,21 +94,13 @@ _EVERY = ("out", "stream", "accumulate")  # what operators do not take
 class Operators:
     """The operators of an op, and how its arguments are given to them.
 
+    written : the arguments that a call may write, by the operators' schemas.
     takes : the arguments of the call, and their types.
     """
 
-    def __init__(self, library: Any, spec: Spec) -> None:
-        self.spec, op = spec, spec.op
-        self.takes: dict[str, str] = {}
-        self.defaults: dict[str, Any] = {}
-        for name, p in signature(op.__wrapped__).parameters.items():
-            if p.kind is Parameter.VAR_KEYWORD:
-                self.takes |= _OWN
-                self.defaults |= dict.fromkeys(_OWN)
-            elif name not in _EVERY:
-                self.takes[name] = _type_of(p.annotation, vars(modules[op.__wrapped__.__module__]))
-                if p.default is not Parameter.empty:
-                    self.defaults[name] = p.default
+    def __init__(self, library: Any, spec: Spec, name: str, written: tuple[str, ...]) -> None:
+        self.spec, self.name, self.written, op = spec, name, written, spec.op
+        self._read_signature()
         # In a schema no argument without a default follows one that has it.
         required = [i for i, name in enumerate(self.takes) if name not in self.defaults]
         self.shown = {*list(self.takes)[required[-1] + 1 :]}
@@ -121,12 +113,11 @@ class Operators:
             *(f"{self._type_saved(name)} saved_{name}" for name in op.saves),
             *(self._argument(name) for name in self.told),
         ]
-        name = op.name
         library.define(f"{name}({of_call}) -> ({results})")
         # Other saved values may depend on options, but torch traces no list from what is written.
         kept = [n for n in op.saves if n not in self.takes and n not in op.results]
         every = f"({', '.join('Tensor' for _ in (*op.results, *kept))})"
-        library.define(f"{name}_forward({of_call}) -> {every if op.written else 'Tensor[]'}")
+        library.define(f"{name}_forward({of_call}) -> {every if written else 'Tensor[]'}")
         ddx = [f"Tensor? d{name}" for name in op.gradients]
         library.define(f"{name}_backward({', '.join(['bool[] wanted', *backward])}) -> Tensor[]")
         runs = {
@@ -161,10 +152,23 @@ class Operators:
             cast: Any = torch.library.register_autocast  # it has no types
             cast(f"fastact::{name}", device, torch.float32, lib=library)
 
+    def _read_signature(self) -> None:
+        function = self.spec.op.__wrapped__
+        self.takes: dict[str, str] = {}
+        self.defaults: dict[str, Any] = {}
+        for name, p in signature(function).parameters.items():
+            if p.kind is Parameter.VAR_KEYWORD:
+                self.takes |= _OWN
+                self.defaults |= dict.fromkeys(_OWN)
+            elif name not in _EVERY:
+                self.takes[name] = _type_of(p.annotation, vars(modules[function.__module__]))
+                if p.default is not Parameter.empty:
+                    self.defaults[name] = p.default
+
     def _argument(self, name: str) -> str:
         kind = self.takes[name]
-        if name in self.spec.op.written:
-            letter = "abc"[self.spec.op.written.index(name)]
+        if name in self.written:
+            letter = "abc"[self.written.index(name)]
             kind = kind.replace("Tensor", f"Tensor({letter}!)")
         if name not in self.shown:
             return f"{kind} {name}"
@@ -273,7 +277,7 @@ class Operators:
 
     def _run_forward(self, computes: bool, *values: Any) -> Any:
         made = self._forward(computes, values)
-        return tuple(made) if self.spec.op.written else made
+        return tuple(made) if self.written else made
 
     def _forward(self, computes: bool, values: Sequence[Any]) -> list[torch.Tensor]:
         named, op = self._checked(computes, values), self.spec.op
@@ -396,9 +400,9 @@ class Operators:
         operator = getattr(torch.ops.fastact, name).default
 
         def batched(info: Any, in_dims: Sequence[Any], *values: Any) -> Any:
-            if isinstance(self.spec.op, Activation) and name == self.spec.op.name:
+            if isinstance(self.spec.op, Activation) and name == self.name:
                 return operator(*values), in_dims[0]
-            if name in (self.spec.op.name, f"{self.spec.op.name}_forward"):
+            if name in (self.name, f"{self.name}_forward"):
                 self._check_written(in_dims, values)
             return one_by_one(operator, info.batch_size, in_dims, values)
 
@@ -622,12 +626,25 @@ _TRACED = _Traced(torch)
 
 _Library: Any = torch.library.Library  # it has no types
 _library = _Library("fastact", "DEF")
-OPERATORS = {name: Operators(_library, spec_of(op)) for name, op in ops.items()}
+OPERATORS = {name: Operators(_library, spec_of(op), name, op.written) for name, op in ops.items()}
+
+#: Those of calls that write nothing, of ops that may write: graphs hold them as they are.
+FUNCTIONAL = {
+    name: Operators(_library, spec_of(op), f"{name}_functional", ())
+    for name, op in ops.items()
+    if op.written
+}
+
+
+def operators_of(op: Any, named: Mapping[str, Any]) -> Operators:
+    """The operators for a call."""
+    writes = any(named.get(name) is not None for name in op.writes(named))
+    return OPERATORS[op.name] if writes else FUNCTIONAL.get(op.name, OPERATORS[op.name])
 
 
 def call(op: Any, named: Mapping[str, Any]) -> Any:
     """The op's value, of tensors that have no memory of their own."""
-    operators = OPERATORS[op.name]
+    operators = operators_of(op, named)
     where = operators.spec.where
     _check(where, operators, named)
     named = operators.promoted(named)
@@ -679,8 +696,14 @@ def _check(where: str, operators: Operators, named: Mapping[str, Any]) -> None:
 
 def traced(op: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     """The same as torch.compile reads it."""
-    operators = OPERATORS[op.name]
-    named = operators.promoted(operators.spec.named(args, kwargs))
+    named = OPERATORS[op.name].spec.named(args, kwargs)
+    operators = operators_of(op, named)
+    if operators.written and "torch.onnx" in modules and torch.onnx.is_in_onnx_export():
+        raise ValueError(
+            f"{operators.spec.where}: {operators.written[0]} would be written, which ONNX can't "
+            f"express; export a model in evaluation mode, by model.eval()"
+        )
+    named = operators.promoted(named)
     return _finished(operators, named, operators.call(*operators.values(named)))
 
 

@@ -176,7 +176,7 @@ class BatchNorm(ChannelNorm[P, R]):
         )
 
     def writes(self, named: Mapping[str, Any]) -> tuple[str, ...]:
-        return self.written if self._options(named).training else ()
+        return self.written if named.get("training", False) else ()
 
     def _check_options(self, where: str, options: SimpleNamespace) -> None:
         if hasattr(options, "momentum"):
