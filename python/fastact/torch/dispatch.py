@@ -698,11 +698,6 @@ def traced(op: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     """The same as torch.compile reads it."""
     named = OPERATORS[op.name].spec.named(args, kwargs)
     operators = operators_of(op, named)
-    if operators.written and "torch.onnx" in modules and torch.onnx.is_in_onnx_export():
-        raise ValueError(
-            f"{operators.spec.where}: {operators.written[0]} would be written, which ONNX can't "
-            f"express; export a model in evaluation mode, by model.eval()"
-        )
     named = operators.promoted(named)
     return _finished(operators, named, operators.call(*operators.values(named)))
 
