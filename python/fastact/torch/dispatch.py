@@ -133,12 +133,13 @@ class Operators:
             given = f"str dtype, str per, Tensor? scale, float? number, {of_call}"
             library.define(f"{name}_quantized({given}) -> (Tensor, {results})")
             runs["_quantized"] = self._run_quantized
-        operators = {e: getattr(torch.ops.fastact, name + e).default for e in runs}
+        self.runs = runs
+        self.entries = {e: getattr(torch.ops.fastact, name + e).default for e in runs}
         self.call, self.forward, self.backward = map(
-            operators.__getitem__, ("", "_forward", "_backward")
+            self.entries.__getitem__, ("", "_forward", "_backward")
         )
-        self.second: Any = operators.get("_second")
-        self.quantized: Any = operators.get("_quantized")
+        self.second: Any = self.entries.get("_second")
+        self.quantized: Any = self.entries.get("_quantized")
         for entry, run in runs.items():
             library.impl(name + entry, _computed(run), "CompositeExplicitAutograd")
             torch.library.register_fake(f"fastact::{name}{entry}", _fake(run), lib=library)
@@ -370,6 +371,7 @@ class Operators:
 
     def _differentiable(self, *values: Any) -> Any:
         """What runs where autograd has its turn."""
+        _tell_devices()
         named = self.named(values)
         if foreign.has_tangent(*values) or (
             torch.is_grad_enabled() and any(t.requires_grad for t in tensors_of(named))
@@ -642,8 +644,17 @@ def operators_of(op: Any, named: Mapping[str, Any]) -> Operators:
     return OPERATORS[op.name] if writes else FUNCTIONAL.get(op.name, OPERATORS[op.name])
 
 
+def _tell_devices() -> None:
+    """Let DTensor know the operators, once somebody has imported it."""
+    if "torch.distributed.tensor" in modules:
+        from . import sharding
+
+        sharding.register()
+
+
 def call(op: Any, named: Mapping[str, Any]) -> Any:
     """The op's value, of tensors that have no memory of their own."""
+    _tell_devices()
     operators = operators_of(op, named)
     where = operators.spec.where
     _check(where, operators, named)

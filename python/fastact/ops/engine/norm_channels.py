@@ -335,6 +335,7 @@ class NormApply(ChannelNorm[P, R]):
     """Normalised by given statistics, which count as constants in backward."""
 
     axis_name = "axis"
+    axis_of_bias = True
     runs = MappingProxyType({**ChannelNorm.runs, "forward": "norm_apply"})
 
     def __init__(self, function: Callable[P, R]) -> None:
