@@ -9,6 +9,7 @@ and the op's `axis` names it, elements along the axis are computed together, and
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache, partial
 from itertools import product
+from math import prod
 from typing import Any
 
 import torch
@@ -137,7 +138,9 @@ class _Call:
 
     def rules(self, count: int) -> Iterator[list[Any]]:
         """Placements of the first outputs and of all arrays, by which parts are computed alike."""
-        whole = max(self.arrays.values(), key=len)
+        whole = max(self.arrays.values(), key=lambda shape: (len(shape), prod(shape)))
+        if any(self._is_named_by_lengths(n, len(whole)) for n in self.arrays):
+            return
         together: Lengths = ()
         if not self.tells and "axis" in self.values:
             together = axes.axes(self.operators.spec.where, self.values["axis"], len(whole))
@@ -149,6 +152,12 @@ class _Call:
                 if outputs is not None:
                     yield [*outputs[:count], *map(_placed, places)]
                     break
+
+    def _is_named_by_lengths(self, name: str, ndim: int) -> bool:
+        """Whether an array's axes are told by their lengths, which are others in a part."""
+        role = self.op.roles.get(name)
+        is_any = role is not None and role.repeats and not role.number
+        return is_any and len(self.arrays[name]) < ndim
 
     def _places(self, ndim: int, axis: int, length: int) -> Iterator[tuple[int | None, ...]]:
         """Where the axis may lie in the arrays, which the op tells; None: an array lacks it."""
