@@ -103,7 +103,10 @@ def test_the_formula_of_an_operator(op):
     for dtype in (np.float32, np.float16):
         named = operators.promoted(sample(op, dtype))
         values = operators.values(named)
-        found, expected = torch._decomp.decomposition_table[operators.call](*values), operators.call(*values)
+        found, expected = (
+            torch._decomp.decomposition_table[operators.call](*values),
+            operators.call(*values),
+        )
         unit = float(np.finfo(dtype).eps)
         torch.testing.assert_close(found, expected, rtol=32 * unit, atol=8 * unit)
 

@@ -361,7 +361,9 @@ def test_what_is_not_torchs_own_is_left():
     assert type(model["own"]) is Own
 
 
-@pytest.mark.parametrize("sent", [lambda m: m, copy.deepcopy, lambda m: pickle.loads(pickle.dumps(m))])
+@pytest.mark.parametrize(
+    "sent", [lambda m: m, copy.deepcopy, lambda m: pickle.loads(pickle.dumps(m))]
+)
 def test_there_and_back(sent):
     """What is reverted is what was converted, and can be converted again."""
     model = network()

@@ -1,4 +1,4 @@
-"""Ops on tensors that lie in parts on two processes: values and gradients are those of the whole."""
+"""Ops on tensors that lie in parts on two processes: values, gradients and strategies."""
 
 from datetime import timedelta
 from pathlib import Path
@@ -81,7 +81,7 @@ def rules_of(of: Any, entry: str, values: list[Any]) -> list[Any]:
 @each_op
 def test_parts_are_computed_alike(op):
     counts = [0 if op.counts_elements else len(rules_of(*each)) for each in calls(op, sample(op))]
-    # Of a mean over all rows no part is known; of a sum `backward` knows a shape, which parts have not.
+    # Of a mean over all rows no part is known, and no part has the shape that a sum has saved.
     assert bool(counts[0]) is not (op.counts_elements or op.results == ("loss",))
     assert bool(counts[2]) is (bool(counts[0]) and "shape" not in op.saves)
 
@@ -261,14 +261,16 @@ def test_running_statistics_are_written_in_place(found):
         y, placed = each["evaluated"]
         assert placed == "(Shard(dim=0),)"
         torch.testing.assert_close(y, fa.batch_norm(x, *running))
-        assert "fastact.batch_norm: running_mean is written, and must lie on" in each["parted"]
+        assert (
+            "fastact.batch_norm: running_mean and running_var are written, and must be"
+            in each["parted"]
+        )
 
 
 def test_a_converted_block(found):
     """By SequenceParallel, ColwiseParallel and RowwiseParallel."""
     y, *gradients = trained(block(), batch())
-    for rank, each in enumerate(found):
+    for each in found:
         torch.testing.assert_close(each["block"][0], y)
-        # RowwiseParallel has no gradients for a bias that it adds to a sum of parts.
         for got, right in zip(each["block"][1:], gradients, strict=True):
             torch.testing.assert_close(got, right)

@@ -1,7 +1,7 @@
 """The ops in torch's own operations, for exporters that know these alone.
 
-`torch.onnx.export(dynamo=True)` replaces an operator for which it has no translation by its entry in
-torch's table of decompositions. The entries here are the ops' formulas, by which derivatives are
+`torch.onnx.export(dynamo=True)` replaces an operator for which it has no translation by its entry
+in torch's table of decompositions. The entries here are the ops' formulas, by which derivatives are
 found elsewhere. Nothing else computes by them.
 """
 

@@ -3,7 +3,7 @@
 No list has the strategies. An op is asked by shapes alone: where its arrays are one longer along an
 axis, a result that is longer along one of its own is computed part by part, and a gradient that is
 not is the sum over all parts. Where what `forward` saves of a row is not longer, or no array tells
-and the op's `axis` names it, elements along the axis are computed together, and arrays are gathered.
+and the op's `axis` names it, elements along the axis are computed together: arrays are gathered.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -41,46 +41,49 @@ def register() -> None:
 
 def _strategy(operators: Any, entry: str, schema: Any) -> OpStrategy:
     """What placements an operator can compute, along each dimension of the mesh."""
-    values = [v.strategies[0].output_spec if _is_array(v) else v for v in schema.args_schema]
-    arrays = [i for i, v in enumerate(schema.args_schema) if _is_array(v)]
-    metas = [
-        torch.empty(v.shape, dtype=v.tensor_meta.dtype, device="meta") if i in arrays else v
-        for i, v in enumerate(values)
+    given = schema.args_schema
+    specs = {i: v.strategies[0].output_spec for i, v in enumerate(given) if _is_array(v)}
+    values = [
+        torch.empty(specs[i].shape, dtype=specs[i].tensor_meta.dtype, device="meta")
+        if i in specs
+        else value
+        for i, value in enumerate(given)
     ]
-    found = operators.runs[entry](False, *metas)
+    found = operators.runs[entry](False, *values)
     count = 1 if isinstance(found, torch.Tensor) else len(found)
-    rules: list[Any] = [[Replicate()] * (count + len(arrays))]
-    lengths = [n for i in arrays for n in values[i].shape]
+    rules: list[Any] = [[Replicate()] * (count + len(specs))]
     parts = entry in _ENTRIES and not operators.spec.op.counts_elements
-    if parts and all(type(n) is int for n in lengths):
-        rules += _ENTRIES[entry](operators, metas).rules(count)
+    if parts and all(type(n) is int for spec in specs.values() for n in spec.shape):
+        rules += _ENTRIES[entry](operators, values).rules(count)
     mesh = schema.get_mesh_from_args()
-    made = expand_to_full_mesh_op_strategy(mesh, schema, rules, input_index=count)
+    made: Any = expand_to_full_mesh_op_strategy(mesh, schema, rules, input_index=count)
     if not isinstance(found, torch.Tensor) and count == 1:
         for each in made.strategies:
             each.output_specs = (each.output_specs,)
     if operators.written and entry in ("", "_forward"):
-        _keep_written(operators, made, [[*operators.takes][i] for i in arrays], values, arrays)
-    return made
+        _keep_written(operators, made, specs)
+    return made  # type: ignore[no-any-return]
 
 
 def _is_array(value: Any) -> bool:
     return isinstance(value, OpStrategy)
 
 
-def _keep_written(operators: Any, made: OpStrategy, names: Any, values: Any, arrays: Any) -> None:
-    """Leave placements by which no array that is written is another one than the caller's."""
-    of = {n: (i, values[at].placements) for i, (n, at) in enumerate(zip(names, arrays, strict=True))}
-    written = [of[name] for name in operators.written if name in of]
+def _keep_written(operators: Any, made: Any, specs: Mapping[int, Any]) -> None:
+    """Leave placements by which an array that is written is the caller's own, and no other one."""
+    takes = [*operators.takes]
+    written = [(n, at) for n, at in enumerate(specs) if takes[at] in operators.written]
     made.strategies = [
         each
         for each in made.strategies
-        if all(each.input_specs[i].placements == placements for i, placements in written)
+        if all(each.input_specs[n].placements == specs[at].placements for n, at in written)
     ]
     if not made.strategies:
+        names = " and ".join(operators.written)
+        placed = " and ".join(str(specs[at].placements) for _, at in written)
         raise ValueError(
-            f"{operators.spec.where}: {operators.written[0]} is written, and must lie on the "
-            f"devices as it is computed, got {written[0][1]}"
+            f"{operators.spec.where}: {names} are written, and must be replicated, or lie in parts "
+            f"along one axis, got {placed}"
         )
 
 
@@ -172,7 +175,7 @@ class _Call:
         return product(*choices)
 
     def _placed_outputs(self, places: Sequence[int | None]) -> list[Any] | None:
-        """Where the axis then lies in the outputs; None where they are not computed part by part."""
+        """Where the axis lies in the outputs; None where they are not computed part by part."""
         pairs = zip(self.arrays.items(), places, strict=True)
         longer = {n: tuple(m + (i == at) for i, m in enumerate(s)) for (n, s), at in pairs}
         try:

@@ -235,7 +235,7 @@ def _fuse_neighbours(
                 layer.__class__ = REPLACEMENTS[type(layer)]
             assert isinstance(layer, WithActivation)
             layer.fuse(ACTIVATIONS[activation.op], activation.options(activation))
-            stand_in = torch.nn.Identity().train(activation.training)
+            stand_in: Any = torch.nn.Identity().train(activation.training)
             stand_in.stands_for = (activation,)  # in a tuple, where nobody looks for modules
             sequence._modules[following] = stand_in
             report.converted.pop(names[1], None)
@@ -265,7 +265,7 @@ def _part_neighbours(
             report.parted[names[0]] = f"{type(layer).__name__} with {activation}"
 
 
-def _revert(name: str, module: Module, report: Report) -> None:
+def _revert(name: str, module: Any, report: Report) -> None:
     """Give the module the class that its own stands for, if there is one."""
     cls, base = type(module), _ORIGINALS.get(type(module))
     if base is None:
