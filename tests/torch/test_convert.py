@@ -1,6 +1,7 @@
-"""`convert`: which modules it swaps, which it joins, and what it leaves as it was."""
+"""`convert`: which modules it swaps, which it joins, and what it leaves; `revert` undoes that."""
 
 import copy
+import pickle
 from typing import Any
 
 import pytest
@@ -92,6 +93,8 @@ def test_each_module_alone(case):
     inputs = case.inputs(torch.float32)
     a, b = (case.call(m, [t.clone() for t in inputs]) for m in (ours, theirs))
     torch.testing.assert_close(a, b)
+    assert fnn.revert(ours).converted == report.converted
+    assert (type(ours), vars(ours).keys()) == (case.torch_class, vars(theirs).keys())
 
 
 FUSING = [c for c in CASES if issubclass(REPLACEMENTS[c.torch_class], WithActivation)]
@@ -105,6 +108,9 @@ def test_each_layer_with_an_activation_behind(case):
     assert ours[0].fused == {"activation": "hardtanh", "min_val": -0.5, "max_val": 0.7}
     inputs = case.inputs(torch.float32)
     torch.testing.assert_close(ours(*inputs), theirs(*inputs))
+    assert list(fnn.revert(ours).parted) == ["0"]
+    assert [*map(type, ours)] == [*map(type, theirs)]
+    assert [vars(m).keys() for m in ours] == [vars(m).keys() for m in theirs]
 
 
 def test_shared_modules_stay_shared():
@@ -251,6 +257,13 @@ def test_beside_every_kind_of_hook(kind, at, training):
     (found, *keys), (exact, *theirs) = everything(ours), everything(model)
     assert keys == theirs
     torch.testing.assert_close(found, exact)
+    model.zero_grad()
+    ours.zero_grad()
+    fnn.revert(ours)
+    assert repr(ours) == repr(model)
+    (found, *keys), (exact, *theirs) = everything(ours), everything(model)
+    assert keys == theirs
+    torch.testing.assert_close(found, exact, rtol=0, atol=0)
 
 
 @pytest.mark.parametrize("training", [True, False])
@@ -346,6 +359,56 @@ def test_what_is_not_torchs_own_is_left():
         "early": "Softplus: torch computes it with threshold=3",
     }
     assert type(model["own"]) is Own
+
+
+@pytest.mark.parametrize(
+    "sent", [lambda m: m, copy.deepcopy, lambda m: pickle.loads(pickle.dumps(m))]
+)
+def test_there_and_back(sent):
+    """What is reverted is what was converted, and can be converted again."""
+    model = network()
+    before, modules, x = copy.deepcopy(model), [*model.modules()], torch.randn(5, 1, 6, 6)
+    report = fnn.convert(model)
+    model = sent(model)
+    shown = repr(model)
+    undone = fnn.revert(model)
+    assert list(undone.parted) == list(report.fused)
+    assert undone.left == {}
+    assert undone.converted["2"] == "ReLU"
+    assert str(undone).count("in two passes") == 3
+    assert repr(model) == repr(before)
+    assert [*map(type, model.modules())] == [*map(type, before.modules())]
+    assert [vars(m).keys() for m in model.modules()] == [vars(m).keys() for m in before.modules()]
+    assert list(model.state_dict()) == list(before.state_dict())
+    if model is modules[0]:
+        assert all(a is b for a, b in zip(model.modules(), modules, strict=True))
+    assert torch.equal(model(x), before(x))
+    assert str(fnn.revert(model)) == "nothing to convert"
+    assert vars(fnn.convert(model)) == vars(report)
+    assert repr(model) == shown
+
+
+def test_what_revert_leaves():
+    given, norm = fnn.LayerNorm(4, activation="gelu"), nn.LayerNorm(4)
+    layers = [nn.Linear(4, 4), nn.ReLU(), norm, nn.Mish(), given, fnn.Lisht(), fnn.Sigmoid()]
+    model = nn.Sequential(*layers, nn.Sequential(nn.Linear(4, 4), nn.Mish()))
+    fnn.convert(model)
+    model[0].register_forward_hook(scaled)
+    model[6].forward = model[6].forward
+    model.append(norm)
+    model[7][1] = nn.Identity()
+    before = model(torch.ones(2, 4))
+    assert fnn.revert(model).left == {
+        "0": "hooks may look at it, or at 1",
+        "2": "it is in several places",
+        "4": "its activation was given to it, not taken from behind it",
+        "5": "Lisht: torch has no such class",
+        "6": "Sigmoid: its forward is another one",
+        "7.0": "its activation was given to it, not taken from behind it",
+    }
+    assert torch.equal(model(torch.ones(2, 4)), before)
+    with pytest.raises(TypeError, match=r"fastact.torch.nn.revert: model must be a torch.nn.Mod"):
+        fnn.revert([model])
 
 
 def test_only():

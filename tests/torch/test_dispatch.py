@@ -8,6 +8,7 @@ from conftest import each_kind
 from tensors import called, differentiated, each_op, leaves, sample
 
 import fastact as fa
+import fastact.torch.nn as fnn
 from fastact.ops.engine.op import arrays_of
 
 # torch's own, of what it loads at the first use
@@ -202,6 +203,21 @@ def test_running_statistics_and_out_are_written_in_a_graph():
     assert torch.equal(mean, others[0])
     assert torch.equal(var, others[1])
     assert torch.equal(y, fa.mish(x))
+
+
+def test_a_batch_norm_that_writes_nothing():
+    """It is functional, so that graphs hold it as it is."""
+    norm = torch.nn.BatchNorm1d(3).eval()
+    fnn.convert(norm)
+    x = torch.randn(4, 3)
+    program = torch.export.export(norm, (x,)).run_decompositions()
+    called = [str(node.target) for node in program.graph.nodes if node.op == "call_function"]
+    assert called == ["fastact.batch_norm_functional.default"]
+    assert torch.equal(program.module()(x), norm(x))
+    operator = torch.ops.fastact.batch_norm_functional.default
+    leaves_of_call = [t.detach().requires_grad_() for t in (x, norm.weight, norm.bias)]
+    x, *parameters = leaves_of_call
+    torch.library.opcheck(operator, (x, norm.running_mean, norm.running_var, *parameters))
 
 
 def test_fake_tensors():

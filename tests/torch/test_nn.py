@@ -179,6 +179,9 @@ import sys, fastact.torch
 assert "fastact.torch.nn" not in sys.modules
 assert fastact.torch.nn.Mish.__module__.startswith("fastact.torch.nn")
 assert not hasattr(fastact.torch, "optim")
+import fastact.torch.dispatch
+late = ("torch.distributed.tensor", "torch.onnx", "onnx", "scipy")
+assert not [name for name in sys.modules if name.startswith(late)]
 """
     done = run_python(code)
     assert done.returncode == 0, done.stderr

@@ -1,6 +1,8 @@
 """Models of transformers from small random configurations, as they are and computed by fastact."""
 
 import copy
+import io
+import pickle
 from inspect import signature
 from types import MethodType
 from typing import Any
@@ -76,7 +78,7 @@ def exact_of(model: Any) -> Any:
 
 def forwards(model: Any) -> list[Any]:
     """Where the forward of each module is from."""
-    return [getattr(m.forward, "__func__", m.forward) for m in model.modules()]
+    return [getattr(m.forward, "func", m.forward) for m in model.modules()]
 
 
 @each_model
@@ -117,6 +119,42 @@ def test_which_layers_are_computed(name):
     blocks = SMALL["num_hidden_layers"]
     assert found.count(GatedMLP.forward) == blocks
     assert found.count(norm.forward) == (4 if name == "Qwen3" else 2) * blocks + 1
+
+
+def saved(model: Any) -> Any:
+    buffer = io.BytesIO()
+    torch.save(model, buffer)
+    buffer.seek(0)
+    return torch.load(buffer, weights_only=False)
+
+
+@pytest.mark.parametrize("sent", [copy.deepcopy, lambda m: pickle.loads(pickle.dumps(m)), saved])
+def test_copies_keep_their_layers(sent):
+    model = kernelize(model_of("Llama"))
+    other = sent(model)
+    assert repr(other) == repr(kernelize(other)) == repr(model)
+    ours, theirs = (
+        [(m, m.forward) for m in each.modules() if "forward" in vars(m)] for each in (other, model)
+    )
+    # Three blocks of two norms, a gated layer and its activation; and a norm.
+    assert len(ours) == len(theirs) == 13
+    assert [forward.func for _, forward in ours] == [forward.func for _, forward in theirs]
+    assert all(forward.args[0] is m and "fastact" in m.extra_repr() for m, forward in ours)
+    tokens = torch.arange(12).reshape(2, 6)
+    assert torch.equal(other(tokens).logits, model(tokens).logits)
+
+
+def test_a_compiled_layer():
+    torch._dynamo.reset()
+    layer = kernelize(model_of("Llama")).model.layers[0].mlp
+    x = torch.randn(4, 64)
+    compiled = torch.compile(layer, fullgraph=True, backend="aot_eager")
+    assert torch.equal(compiled(x), layer(x))
+
+
+def test_a_model_without_a_layer_of_ours():
+    with pytest.warns(UserWarning, match=r"kernelize: Linear has no layer that fastact computes"):
+        kernelize(torch.nn.Linear(2, 2))
 
 
 @each_model

@@ -449,7 +449,12 @@ def _rotary(op: Any, of: Named, m: Operations) -> tuple[Any, ...]:
     return (m.where(_along(is_turned, ndim, axis), turned, x),)
 
 
+def _activation(op: Any, of: Named, m: Operations) -> tuple[Any, ...]:
+    return (m.call(op, of["x"], {name: of[name] for name in op.parameters}),)
+
+
 _FAMILIES: Mapping[str, Callable[[Any, Named, Operations], tuple[Any, ...]]] = {
+    "activations": _activation,
     "bias": _bias,
     "divergences": _divergence,
     "dropout": _dropout,

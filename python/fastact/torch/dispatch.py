@@ -41,6 +41,7 @@ from ..ops.types import (
     Casting,
     DType,
 )
+from . import decompositions
 from .autograd import (
     TORCH,
     Function,
@@ -93,21 +94,13 @@ _EVERY = ("out", "stream", "accumulate")  # what operators do not take
 class Operators:
     """The operators of an op, and how its arguments are given to them.
 
+    written : the arguments that a call may write, by the operators' schemas.
     takes : the arguments of the call, and their types.
     """
 
-    def __init__(self, library: Any, spec: Spec) -> None:
-        self.spec, op = spec, spec.op
-        self.takes: dict[str, str] = {}
-        self.defaults: dict[str, Any] = {}
-        for name, p in signature(op.__wrapped__).parameters.items():
-            if p.kind is Parameter.VAR_KEYWORD:
-                self.takes |= _OWN
-                self.defaults |= dict.fromkeys(_OWN)
-            elif name not in _EVERY:
-                self.takes[name] = _type_of(p.annotation, vars(modules[op.__wrapped__.__module__]))
-                if p.default is not Parameter.empty:
-                    self.defaults[name] = p.default
+    def __init__(self, library: Any, spec: Spec, name: str, written: tuple[str, ...]) -> None:
+        self.spec, self.name, self.written, op = spec, name, written, spec.op
+        self._read_signature()
         # In a schema no argument without a default follows one that has it.
         required = [i for i, name in enumerate(self.takes) if name not in self.defaults]
         self.shown = {*list(self.takes)[required[-1] + 1 :]}
@@ -120,12 +113,11 @@ class Operators:
             *(f"{self._type_saved(name)} saved_{name}" for name in op.saves),
             *(self._argument(name) for name in self.told),
         ]
-        name = op.name
         library.define(f"{name}({of_call}) -> ({results})")
         # Other saved values may depend on options, but torch traces no list from what is written.
         kept = [n for n in op.saves if n not in self.takes and n not in op.results]
         every = f"({', '.join('Tensor' for _ in (*op.results, *kept))})"
-        library.define(f"{name}_forward({of_call}) -> {every if op.written else 'Tensor[]'}")
+        library.define(f"{name}_forward({of_call}) -> {every if written else 'Tensor[]'}")
         ddx = [f"Tensor? d{name}" for name in op.gradients]
         library.define(f"{name}_backward({', '.join(['bool[] wanted', *backward])}) -> Tensor[]")
         runs = {
@@ -141,12 +133,13 @@ class Operators:
             given = f"str dtype, str per, Tensor? scale, float? number, {of_call}"
             library.define(f"{name}_quantized({given}) -> (Tensor, {results})")
             runs["_quantized"] = self._run_quantized
-        operators = {e: getattr(torch.ops.fastact, name + e).default for e in runs}
+        self.runs = runs
+        self.entries = {e: getattr(torch.ops.fastact, name + e).default for e in runs}
         self.call, self.forward, self.backward = map(
-            operators.__getitem__, ("", "_forward", "_backward")
+            self.entries.__getitem__, ("", "_forward", "_backward")
         )
-        self.second: Any = operators.get("_second")
-        self.quantized: Any = operators.get("_quantized")
+        self.second: Any = self.entries.get("_second")
+        self.quantized: Any = self.entries.get("_quantized")
         for entry, run in runs.items():
             library.impl(name + entry, _computed(run), "CompositeExplicitAutograd")
             torch.library.register_fake(f"fastact::{name}{entry}", _fake(run), lib=library)
@@ -154,14 +147,29 @@ class Operators:
                 f"fastact::{name}{entry}", self._batched(name + entry), lib=library
             )
         library.impl(name, self._differentiable, "Autograd")
+        if not op.counts_elements:  # the numbers that it draws are nobody else's
+            decompositions.register(self.call, _fake(self._run_call), self._composed)
         for device in op.autocast:
             cast: Any = torch.library.register_autocast  # it has no types
             cast(f"fastact::{name}", device, torch.float32, lib=library)
 
+    def _read_signature(self) -> None:
+        function = self.spec.op.__wrapped__
+        self.takes: dict[str, str] = {}
+        self.defaults: dict[str, Any] = {}
+        for name, p in signature(function).parameters.items():
+            if p.kind is Parameter.VAR_KEYWORD:
+                self.takes |= _OWN
+                self.defaults |= dict.fromkeys(_OWN)
+            elif name not in _EVERY:
+                self.takes[name] = _type_of(p.annotation, vars(modules[function.__module__]))
+                if p.default is not Parameter.empty:
+                    self.defaults[name] = p.default
+
     def _argument(self, name: str) -> str:
         kind = self.takes[name]
-        if name in self.spec.op.written:
-            letter = "abc"[self.spec.op.written.index(name)]
+        if name in self.written:
+            letter = "abc"[self.written.index(name)]
             kind = kind.replace("Tensor", f"Tensor({letter}!)")
         if name not in self.shown:
             return f"{kind} {name}"
@@ -260,9 +268,17 @@ class Operators:
             _entered(op, "call", named, out=out)
         return tuple(made) if len(made) > 1 else made[0]
 
+    def _composed(self, *values: Any) -> Any:
+        """The call in torch's own operations."""
+        named, op = self.named(values), self.spec.op
+        first = named[self.spec.arrays[0]]
+        return decompositions.composed(
+            op, named, [_dtype_of(first, model) for model in op.models(named)[0]]
+        )
+
     def _run_forward(self, computes: bool, *values: Any) -> Any:
         made = self._forward(computes, values)
-        return tuple(made) if self.spec.op.written else made
+        return tuple(made) if self.written else made
 
     def _forward(self, computes: bool, values: Sequence[Any]) -> list[torch.Tensor]:
         named, op = self._checked(computes, values), self.spec.op
@@ -355,6 +371,7 @@ class Operators:
 
     def _differentiable(self, *values: Any) -> Any:
         """What runs where autograd has its turn."""
+        _tell_devices()
         named = self.named(values)
         if foreign.has_tangent(*values) or (
             torch.is_grad_enabled() and any(t.requires_grad for t in tensors_of(named))
@@ -385,9 +402,9 @@ class Operators:
         operator = getattr(torch.ops.fastact, name).default
 
         def batched(info: Any, in_dims: Sequence[Any], *values: Any) -> Any:
-            if isinstance(self.spec.op, Activation) and name == self.spec.op.name:
+            if isinstance(self.spec.op, Activation) and name == self.name:
                 return operator(*values), in_dims[0]
-            if name in (self.spec.op.name, f"{self.spec.op.name}_forward"):
+            if name in (self.name, f"{self.name}_forward"):
                 self._check_written(in_dims, values)
             return one_by_one(operator, info.batch_size, in_dims, values)
 
@@ -578,14 +595,19 @@ def _is_forward_mode(named: Mapping[str, Any]) -> bool:
     return is_at_work or foreign.has_tangent(*tensors_of(named))
 
 
+def _dtype_of(like: torch.Tensor, model: Model) -> torch.dtype:
+    """The dtype of an array that is made beside the data."""
+    if model.dtype in _cpu.DTYPE_NAMES:
+        return named_dtype(model.dtype)
+    if model.dtype == DATA:
+        return like.dtype
+    is_wide = model.dtype != COMPUTED or like.dtype == torch.float64
+    return torch.float64 if is_wide else torch.float32
+
+
 def _made(like: torch.Tensor, model: Model) -> torch.Tensor:
     """An array that is to be filled."""
-    dtype = like.dtype
-    if model.dtype in _cpu.DTYPE_NAMES:
-        dtype = named_dtype(model.dtype)
-    elif model.dtype != DATA:
-        is_wide = model.dtype != COMPUTED or dtype == torch.float64
-        dtype = torch.float64 if is_wide else torch.float32
+    dtype = _dtype_of(like, model)
     if model.shape is None:
         return torch.empty_like(like, dtype=dtype)
     return like.new_empty(model.shape, dtype=dtype)
@@ -606,12 +628,34 @@ _TRACED = _Traced(torch)
 
 _Library: Any = torch.library.Library  # it has no types
 _library = _Library("fastact", "DEF")
-OPERATORS = {name: Operators(_library, spec_of(op)) for name, op in ops.items()}
+OPERATORS = {name: Operators(_library, spec_of(op), name, op.written) for name, op in ops.items()}
+
+#: Those of calls that write nothing, of ops that may write: graphs hold them as they are.
+FUNCTIONAL = {
+    name: Operators(_library, spec_of(op), f"{name}_functional", ())
+    for name, op in ops.items()
+    if op.written
+}
+
+
+def operators_of(op: Any, named: Mapping[str, Any]) -> Operators:
+    """The operators for a call."""
+    writes = any(named.get(name) is not None for name in op.writes(named))
+    return OPERATORS[op.name] if writes else FUNCTIONAL.get(op.name, OPERATORS[op.name])
+
+
+def _tell_devices() -> None:
+    """Let DTensor know the operators, once somebody has imported it."""
+    if "torch.distributed.tensor" in modules:
+        from . import sharding
+
+        sharding.register()
 
 
 def call(op: Any, named: Mapping[str, Any]) -> Any:
     """The op's value, of tensors that have no memory of their own."""
-    operators = OPERATORS[op.name]
+    _tell_devices()
+    operators = operators_of(op, named)
     where = operators.spec.where
     _check(where, operators, named)
     named = operators.promoted(named)
@@ -663,8 +707,9 @@ def _check(where: str, operators: Operators, named: Mapping[str, Any]) -> None:
 
 def traced(op: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     """The same as torch.compile reads it."""
-    operators = OPERATORS[op.name]
-    named = operators.promoted(operators.spec.named(args, kwargs))
+    named = OPERATORS[op.name].spec.named(args, kwargs)
+    operators = operators_of(op, named)
+    named = operators.promoted(named)
     return _finished(operators, named, operators.call(*operators.values(named)))
 
 

@@ -17,7 +17,9 @@ once instead of twice.
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import kernels
@@ -258,7 +260,8 @@ def _has_known_gate(module: Any) -> bool:
 def kernelize(model: torch.nn.Module) -> torch.nn.Module:
     """Let fastact compute the layers of a model of transformers that it has, in place.
 
-    For inference and training, compiled or not.
+    For inference and training, compiled or not. Copies and pickles of the model keep its layers,
+    which its repr shows; what has its weights alone, as `save_pretrained`, is a model as before.
 
     Parameters
     ----------
@@ -269,9 +272,41 @@ def kernelize(model: torch.nn.Module) -> torch.nn.Module:
     -------
     torch.nn.Module
         The same model.
+
+    Warns
+    -----
+    UserWarning
+        If the model has no layer that fastact computes.
     """
     name_layers(model)
     mode = kernels.Mode.TRAINING | kernels.Mode.TORCH_COMPILE
     with kernels.use_kernel_mapping(MAPPING, inherit_mapping=False):
         made: torch.nn.Module = kernels.kernelize(model, mode=mode, device="cpu")
+    if not sum(map(_keep, made.modules())):
+        warnings.warn(
+            f"fastact.torch.transformers.kernelize: {type(model).__name__} has no layer that "
+            f"fastact computes, and stays as it is",
+            stacklevel=2,
+        )
     return made
+
+
+def _keep(module: torch.nn.Module) -> bool:
+    """Let a module keep the layer that it got, if it got one, and its repr show that.
+
+    A pickle of a bound method looks the method up by its name, and finds that of the class.
+    """
+    forward = vars(module).get("forward")
+    function = getattr(forward, "__func__", getattr(forward, "func", None))
+    layer = next((cls for cls in LAYERS.values() if cls.forward is function), None)
+    if layer is None:
+        return False
+    vars(module).update(
+        forward=partial(layer.forward, module), extra_repr=partial(_shown, layer, module)
+    )
+    return True
+
+
+def _shown(layer: type[torch.nn.Module], module: torch.nn.Module) -> str:
+    own = type(module).extra_repr(module)
+    return ", ".join([*([own] if own else []), f"by fastact's {layer.__name__}"])

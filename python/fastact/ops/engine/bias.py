@@ -42,6 +42,7 @@ class BiasAct(CachedOp[P, R]):
     roles = MappingProxyType({"residual": validate.DATA})
     shapes = MappingProxyType({"bias": "bias"})
     called = MappingProxyType({"bias": "an array with one axis"})
+    axis_of_bias = True
     unsaved = ("x",)  # the identity's gradient needs no values
     runs = MappingProxyType({"forward": "bias_act_forward"})
 

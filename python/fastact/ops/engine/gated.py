@@ -62,6 +62,7 @@ class Gated(Quantizes, CachedOp[P, R]):
         self._choose = choose
         self._arrays = arrays = positional(call)
         self.packed = len(arrays) == 1
+        self.axis_of_bias = not self.packed
         self.saves = (*arrays, "bias")
         self.gradients = tuple(f"d{name}" for name in self.saves)
         backward = signature_of(call, ("dy", *arrays), ("bias",))

@@ -176,7 +176,7 @@ class BatchNorm(ChannelNorm[P, R]):
         )
 
     def writes(self, named: Mapping[str, Any]) -> tuple[str, ...]:
-        return self.written if self._options(named).training else ()
+        return self.written if named.get("training", False) else ()
 
     def _check_options(self, where: str, options: SimpleNamespace) -> None:
         if hasattr(options, "momentum"):
@@ -335,6 +335,7 @@ class NormApply(ChannelNorm[P, R]):
     """Normalised by given statistics, which count as constants in backward."""
 
     axis_name = "axis"
+    axis_of_bias = True
     runs = MappingProxyType({**ChannelNorm.runs, "forward": "norm_apply"})
 
     def __init__(self, function: Callable[P, R]) -> None:

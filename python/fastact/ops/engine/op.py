@@ -432,6 +432,9 @@ class Op(Generic[P, R]):
     #: Whether each element of the result depends on one element of one argument alone.
     is_diagonal: bool = False
 
+    #: Whether `axis` says where a bias lies, and along it no elements are computed together.
+    axis_of_bias: bool = False
+
     #: Whether the result depends on where in the array an element is.
     counts_elements: bool = False
 

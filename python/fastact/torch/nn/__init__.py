@@ -1,4 +1,4 @@
-"""The modules of torch.nn that fastact computes, under their names, and `convert`.
+"""The modules of torch.nn that fastact computes, under their names, `convert` and `revert`.
 
 Each is derived from torch's class: constructor, `state_dict` and repr are torch's own. Norms,
 linear and convolutional layers take an activation as well: ``LayerNorm(768, activation="gelu")``.
@@ -13,6 +13,7 @@ from .bias import Conv3d as Conv3d
 from .bias import Linear as Linear
 from .convert import Report as Report
 from .convert import convert as convert
+from .convert import revert as revert
 from .dropout import Dropout as Dropout
 from .gated import GLU as GLU
 from .gates import GRU as GRU

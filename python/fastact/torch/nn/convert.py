@@ -1,4 +1,4 @@
-"""Models of torch made to compute by fastact, in place."""
+"""Models of torch made to compute by fastact, in place, and by torch again."""
 
 from __future__ import annotations
 
@@ -37,7 +37,8 @@ REPLACEMENTS: dict[type[torch.nn.Module], type[Module]] = {
 }
 REPLACEMENTS[torch.nn.SyncBatchNorm] = sync_batch_norm.SyncBatchNorm
 
-_CLASSES = frozenset(REPLACEMENTS.values())
+#: The class whose place each of ours takes.
+_ORIGINALS = {cls: base for base, cls in REPLACEMENTS.items()}
 
 # Without an activation behind it such a layer is torch's, whatever its class.
 _LAYERS = tuple(base for base, cls in REPLACEMENTS.items() if cls.__module__ == bias.__name__)
@@ -45,20 +46,24 @@ _LAYERS = tuple(base for base, cls in REPLACEMENTS.items() if cls.__module__ == 
 
 @dataclass
 class Report:
-    """What `convert` did.
+    """What `convert` or `revert` did.
 
-    converted : the modules that fastact computes now, by their names, and their classes.
+    converted : the modules that fastact computes now, or torch again, by their names, and their
+        classes.
     fused : the modules that now have the one behind them inside, and what that activation is.
-    left : modules that fastact has, but not as this one is, and why.
+    parted : the modules that have it behind them again.
+    left : modules that fastact has, or torch, but not as this one is, and why.
     """
 
     converted: dict[str, str] = field(default_factory=dict)
     fused: dict[str, str] = field(default_factory=dict)
+    parted: dict[str, str] = field(default_factory=dict)
     left: dict[str, str] = field(default_factory=dict)
 
     def __str__(self) -> str:
         lines = [f"{name}: {kind}" for name, kind in self.converted.items()]
         lines += [f"{name}: {kind}, in one pass" for name, kind in self.fused.items()]
+        lines += [f"{name}: {kind}, in two passes" for name, kind in self.parted.items()]
         lines += [f"{name}: left, {reason}" for name, reason in self.left.items()]
         return "\n".join(lines) or "nothing to convert"
 
@@ -99,20 +104,71 @@ def convert(model: torch.nn.Module, *, only: Only = None) -> Report:
     too; `only` can spare such a layer.
 
     In 16 bits a fused result is rounded once instead of twice.
+
+    See Also
+    --------
+    revert : undoes it.
     """
-    if not isinstance(model, torch.nn.Module):
-        raise TypeError(
-            f"fastact.torch.nn.convert: model must be a torch.nn.Module, got {type(model).__name__}"
-        )
+    _check_model("convert", model)
     chosen, report = _chosen(only), Report()
     for name, module in model.named_modules():
         if chosen(name, module):
             _convert(name, module, report, asked_for=only is not None)
-    places = Counter(id(child) for module in model.modules() for child in module._modules.values())
+    places = _places(model)
     for name, module in model.named_modules():
         if isinstance(module, torch.nn.Sequential):
             _fuse_neighbours(name, module, places, chosen, report)
     return report
+
+
+def revert(model: torch.nn.Module) -> Report:
+    """Let torch compute the modules of a model again that `convert` made fastact compute, in place.
+
+    Modules get torch's class back, and stay what they are. An activation that a layer had inside
+    is behind it again, the very module that was there before. Reverting again changes nothing.
+
+    Parameters
+    ----------
+    model : torch.nn.Module
+        It is changed.
+
+    Returns
+    -------
+    Report
+        What was converted, parted, and left, and why; print it.
+
+    Notes
+    -----
+    These modules are left: those of which torch has none, as `Lisht`; subclasses of fastact's
+    classes; modules whose `forward` somebody has replaced; and layers whose activation did not come
+    from the place behind them, or where hooks look at one of the two now.
+
+    See Also
+    --------
+    convert : does what this undoes.
+    """
+    _check_model("revert", model)
+    report, places = Report(), _places(model)
+    for name, module in model.named_modules():
+        if isinstance(module, torch.nn.Sequential):
+            _part_neighbours(name, module, places, report)
+    for name, module in model.named_modules():
+        if isinstance(module, Module):
+            _revert(name, module, report)
+    return report
+
+
+def _check_model(function: str, model: Any) -> None:
+    if not isinstance(model, torch.nn.Module):
+        raise TypeError(
+            f"fastact.torch.nn.{function}: model must be a torch.nn.Module, got "
+            f"{type(model).__name__}"
+        )
+
+
+def _places(model: torch.nn.Module) -> Counter[int]:
+    """In how many places of a model each module is."""
+    return Counter(id(child) for module in model.modules() for child in module._modules.values())
 
 
 def _chosen(only: Only) -> Callable[[str, torch.nn.Module], bool]:
@@ -158,7 +214,7 @@ def _fuse_neighbours(
     for key, following in pairwise(list(sequence._modules)):
         layer, activation = sequence._modules[key], sequence._modules[following]
         names = [f"{name}.{key}".lstrip("."), f"{name}.{following}".lstrip(".")]
-        if not isinstance(activation, ActivationModule) or type(activation) not in _CLASSES:
+        if not isinstance(activation, ActivationModule) or type(activation) not in _ORIGINALS:
             continue
         if _has_own_forward(activation) or activation.leaves(activation):
             continue
@@ -179,9 +235,50 @@ def _fuse_neighbours(
                 layer.__class__ = REPLACEMENTS[type(layer)]
             assert isinstance(layer, WithActivation)
             layer.fuse(ACTIVATIONS[activation.op], activation.options(activation))
-            sequence._modules[following] = torch.nn.Identity().train(activation.training)
+            stand_in: Any = torch.nn.Identity().train(activation.training)
+            stand_in.stands_for = (activation,)  # in a tuple, where nobody looks for modules
+            sequence._modules[following] = stand_in
             report.converted.pop(names[1], None)
             report.fused[names[0]] = f"{type(layer).__name__} with {activation}"
+
+
+def _part_neighbours(
+    name: str, sequence: torch.nn.Sequential, places: Counter[int], report: Report
+) -> None:
+    """Put activations of a sequence behind the layers that took them in."""
+    for key, following in pairwise(list(sequence._modules)):
+        layer, stand_in = sequence._modules[key], sequence._modules[following]
+        (activation,) = getattr(stand_in, "stands_for", (None,))
+        if activation is None or not isinstance(layer, WithActivation):
+            continue
+        names = [f"{name}.{key}".lstrip("."), f"{name}.{following}".lstrip(".")]
+        op = ACTIVATIONS[activation.op].name
+        if layer.fused != {"activation": op, **activation.options(activation)}:
+            report.left[names[0]] = f"its activation is not the one that was in {names[1]}"
+        elif places[id(layer)] > 1:
+            report.left[names[0]] = "it is in several places"
+        elif _is_watched(layer, stand_in):
+            report.left[names[0]] = f"hooks may look at it, or at {names[1]}"
+        else:
+            del layer.fused
+            sequence._modules[following] = activation.train(stand_in.training)
+            report.parted[names[0]] = f"{type(layer).__name__} with {activation}"
+
+
+def _revert(name: str, module: Any, report: Report) -> None:
+    """Give the module the class that its own stands for, if there is one."""
+    cls, base = type(module), _ORIGINALS.get(type(module))
+    if base is None:
+        is_ours = cls.__module__.startswith(__package__)
+        reason = "torch has no such class" if is_ours else "it is a class of its own"
+        report.left[name] = f"{cls.__name__}: {reason}"
+    elif _has_own_forward(module):
+        report.left[name] = f"{cls.__name__}: its forward is another one"
+    elif isinstance(module, WithActivation) and module.fused:
+        report.left.setdefault(name, "its activation was given to it, not taken from behind it")
+    else:
+        module.__class__ = base
+        report.converted[name] = base.__name__
 
 
 def _takes_activation(layer: Any) -> bool:
@@ -189,7 +286,7 @@ def _takes_activation(layer: Any) -> bool:
     if _has_own_forward(layer):
         return False
     if isinstance(layer, WithActivation):
-        return type(layer) in _CLASSES and not layer.fused
+        return type(layer) in _ORIGINALS and not layer.fused
     return type(layer) in _LAYERS
 
 

@@ -276,6 +276,8 @@ class _Recurrent(Module, torch.nn.RNNBase):
     single: bool
 
     def forward(self, input: Any, hx: Any = None) -> Any:
+        if torch.compiler.is_exporting():  # what torch exports has the whole layer in one piece
+            return super().forward(input, hx)
         data, sizes, order, back = _packed(self, input)
         states = self._initial(input, hx, data, sizes[0], order)
         out, last = self._layers(data, sizes, states)
