@@ -21,6 +21,9 @@ _VERSION = -2.0
 _LEAST, _MOST = 2.0**-900, float(np.finfo(np.float64).max)
 _NUMPY = (np.ndarray, np.generic)
 
+#: What `Moments` hold; the call cache takes them apart, and makes them anew, by these names.
+FIELDS = ("count", "mean", "squares", "given")
+
 
 @dataclass(frozen=True, eq=False, slots=True, init=False, repr=False)
 class Moments:
@@ -54,6 +57,8 @@ class Moments:
     mean: Any
     #: m2, or where that leaves the range of float64, the negative of its root.
     squares: Any
+    #: The caller's array, to which m2 was written; None: there is none.
+    given: Any
 
     def __init__(self, count: Any, mean: Any, m2: Any) -> None:
         where = "fastact.Moments"
@@ -76,17 +81,17 @@ class Moments:
                     f"{tuple(value.shape)}"
                 )
         _one_framework(where, **arrays)
-        self._set(arrays.get("count", count), arrays["mean"], arrays["m2"])
+        self._set(arrays.get("count", count), arrays["mean"], arrays["m2"], None)
 
     def _set(self, *values: Any) -> None:
-        for name, value in zip(("count", "mean", "squares"), values, strict=True):
+        for name, value in zip(FIELDS, values, strict=True):
             object.__setattr__(self, name, value)
 
     @classmethod
-    def of_checked(cls, count: Any, mean: Any, squares: Any) -> Moments:
+    def of_checked(cls, count: Any, mean: Any, squares: Any, given: Any = None) -> Moments:
         """Of arrays that an op has made, or will: torch's tracers have none with values."""
         made = cls.__new__(cls)
-        made._set(count, mean, squares)
+        made._set(count, mean, squares, given)
         return made
 
     def __repr__(self) -> str:
@@ -95,6 +100,8 @@ class Moments:
     @property
     def m2(self) -> Any:
         """The sum of the squared distances from the mean."""
+        if self.given is not None:
+            return self.given
         if not hasattr(self.squares, "__mul__"):  # arrays without arithmetic have no roots
             return self.squares
         with np.errstate(all="ignore"):
