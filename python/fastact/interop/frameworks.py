@@ -353,8 +353,13 @@ def namespace(array: Any) -> Any:
     return sys.modules[_root(type(array))]
 
 
+def is_traced(array: Any) -> bool:
+    """Whether JAX traces an array, which has no values then."""
+    return _root(type(array)) == "jax" and "Tracer" in type(array).__name__
+
+
 def _not_exportable(where: str, argument: str, array: Any, reason: object) -> TypeError:
-    if _root(type(array)) == "jax" and "Tracer" in type(array).__name__:
+    if is_traced(array):
         bridge = where.replace("fastact", "fastact.jax", 1)
         return TypeError(
             f"{where}: {argument} must be an array with values, got one that JAX traces; in what "

@@ -256,7 +256,8 @@ class Pair(Statistics[P, R]):
         call = self._declare(function, "reductions")
         self.saves = ("x", *(name for name in SAVED if name in call.parameters))
         dtype = DOUBLE if self.reads_whole else TOLD
-        self.makes = {n: Makes(shape="shape", dtype=dtype) for n in (*self.results, "count", "squares")}
+        made = (*self.results, "count", "squares")
+        self.makes = {name: Makes(shape="shape", dtype=dtype) for name in made}
         self._enter_points(call, untyped(self.backward))
 
     def _takes_weights(self, now: Step) -> bool:
