@@ -60,7 +60,10 @@ class Moments:
     #: The caller's array, to which m2 was written; None: there is none.
     given: Any
 
-    def __init__(self, count: Any, mean: Any, m2: Any) -> None:
+    def __init__(self, count: Any, mean: Any, m2: Any, *given: Any) -> None:
+        if given:  # dask makes a dataclass anew of all its fields, which were checked before
+            self._set(count, mean, m2, *given)
+            return
         where = "fastact.Moments"
         is_array = hasattr(count, "shape") and hasattr(count, "dtype")
         is_array = is_array and foreign.dtype_name(count).startswith("float")
@@ -107,7 +110,10 @@ class Moments:
             return self._of_roots(lambda root: root * root, self.squares, 1.0)
 
     def var(self, correction: float = 0) -> Any:
-        """The variance m2 / (count - correction); of too few values m2 / 0, as `np.var` has it."""
+        """The variance m2 / (count - correction), and m2 / 0 where that is not positive.
+
+        So NumPy's `var` has it, of weights, a mask and groups too; its `nanvar` has NaN there.
+        """
         left = self._left("var", correction)
         with np.errstate(all="ignore"):
             return self._of_roots(lambda root: root * root, self.squares / left, left)
