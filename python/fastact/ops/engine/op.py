@@ -511,7 +511,7 @@ def arrays_of(result: Any) -> tuple[Any, ...]:
 def result_of(arrays: tuple[Any, ...], like: Any, *, moved: bool = False) -> Any:
     """The result that has these arrays, in the place of another one's: `arrays_of` backwards.
 
-    moved : they are its tangents, of which any number is itself.
+    moved : they are its tangents, and a negative one is no root.
     """
     if hasattr(like, "squares"):
         return like.of_checked(like.count, *arrays, arrays[-1] if moved else None)
