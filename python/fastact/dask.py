@@ -31,7 +31,7 @@ from .ops.engine.norm_rows import Norm
 from .ops.engine.op import ops
 from .ops.engine.reductions import total
 from .ops.engine.weighting import SAVED, check_mask, lacking
-from .ops.moments import Moments
+from .ops.moments import Moments, of_enough
 from .ops.types import ActivationLike, Axes
 from .runtime.threads import num_threads
 
@@ -204,13 +204,13 @@ def _statistics(op: Any, options: SimpleNamespace, given: dict[str, Any]) -> Any
     over = _axes.axes(where, options.axis, x.ndim)
     told = {n: v for n, v in given.items() if n in ops["moments"].entry_points["call"].defaults}
     told = {n: v for n, v in told.items() if n not in ("axis", "keepdims")}
-    if getattr(op, "skips", False):
+    if op.skips:
         told["skipna"] = True
     merged = _merged_moments(x, over, told, operands)
     correction = given.get("correction", 0)
     names = [*op.results, "count"]  # the last of an average that returns it
     results = [
-        _of_merged(merged, name, part.dtype, over, options, correction)
+        _of_merged(merged, name, part.dtype, over, options, correction, skips=op.skips)
         for name, part in zip(names, sample, strict=False)
     ]
     if "m2" not in op.results:
@@ -365,9 +365,12 @@ def _of_merged(
     over: tuple[int, ...],
     options: SimpleNamespace,
     correction: float = 0.0,
+    *,
+    skips: bool = False,
 ) -> Any:
     """One statistic of the moments, as an array of dask's."""
-    function = partial(_of_moments, name=name, result_dtype=np.dtype(dtype), correction=correction)
+    told: Any = {"name": name, "correction": correction, "skips": skips}
+    function = partial(_of_moments, result_dtype=np.dtype(dtype), **told)
     return _finished(merged, function, dtype, over, options, name)
 
 
@@ -402,9 +405,12 @@ def _of_block(function: Callable[..., Any], merged: Any, *, dropped: tuple[int, 
     return function(block).squeeze(dropped)[()]
 
 
-def _of_moments(m: Moments, name: str, result_dtype: Any, correction: float) -> Any:
+def _of_moments(m: Moments, name: str, result_dtype: Any, correction: float, skips: bool) -> Any:
     with np.errstate(all="ignore"):
-        return np.asarray(_OF_MOMENTS[name](m, correction)).astype(result_dtype)
+        y = _OF_MOMENTS[name](m, correction)
+        if skips and name in ("var", "std"):
+            y = of_enough(m, y, correction)
+        return np.asarray(y).astype(result_dtype)
 
 
 # --- norms of rows --------------------------------------------------------------------------------

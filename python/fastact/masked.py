@@ -1,6 +1,7 @@
 """Sums and statistics of masked arrays, over the elements that the mask leaves, by `where`.
 
-Results are np.ma's: masked where no element counts, and without a warning.
+Results are np.ma's: masked where no element counts, and without a warning. Of an array that has
+neither elements nor a mask they are numbers, as np.ma has them: sums of 0, and NaN, but for `std`.
 `Moments` have counts instead, which are 0 there.
 """
 
@@ -30,7 +31,8 @@ def _call(op: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     if any(out is not None for out in options.out):
         raise foreign.loses_mask(where)
     x, named = options.x, {name: getattr(options, name) for name in entry.defaults}
-    counts = ~sys.modules["numpy.ma"].getmaskarray(x)
+    ma = sys.modules["numpy.ma"]
+    counts, is_nothing = ~ma.getmaskarray(x), not x.size and ma.getmask(x) is ma.nomask
     mask = named.pop("where", None)
     if mask is not None:
         foreign.plain(where, "where", mask)
@@ -51,11 +53,19 @@ def _call(op: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         left = counts.sum(_axes.axes(where, options.axis, x.ndim), keepdims=options.keepdims)
     parts = result if isinstance(result, tuple) else (result,)
     names = (*op.results, "count")  # the last of an average that returns it
+    is_nothing &= mask is None and weights is None and by is None
     hidden = [
-        _masked(part, left <= (options.correction if name in ("var", "std") else 0))
+        _masked(part, _hides(name, options, left, is_nothing))
         for name, part in zip(names, parts, strict=False)
     ]
     return tuple(hidden) if isinstance(result, tuple) else hidden[0]
+
+
+def _hides(name: str, options: Any, left: Any, is_nothing: bool) -> Any:
+    """Where too little is left that counts for a result to be shown."""
+    if is_nothing and name != "std":
+        return left < 0
+    return left <= (options.correction if name in ("var", "std") else 0)
 
 
 def _masked(result: Any, is_hidden: Any) -> Any:

@@ -2,8 +2,8 @@
 
 Element-wise ops need nothing of this: given a DataArray or a Dataset they return one. The functions
 here take the same, and are lazy where the data are dask's. Besides `mean`, `var`, `std`,
-`mean_var`, `weighted` and `groupby` the module has every op of `fastact.ops` that is one statistic
-over axes, under its name, with the op's own options by keyword::
+`mean_var`, `sum`, `sum_squares`, `weighted` and `groupby` the module has every op of `fastact.ops`
+that is one statistic over axes, under its name, with the op's own options by keyword::
 
     import fastact.xarray as fx
 
@@ -14,25 +14,30 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable, Hashable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Hashable, Iterable
 from functools import partial
 from typing import Any, TypeAlias
 
 import numpy as np
 import xarray as xr
 
-from .interop import foreign
+from .interop import foreign, validate
 from .ops.engine.op import ops
+from .ops.moments import of_enough
 
-__all__ = ["GroupBy", "Weighted", "groupby", "mean", "mean_var", "std", "var", "weighted"]
+__all__ = [
+    *("GroupBy", "Weighted", "groupby", "mean", "mean_var", "std", "sum", "sum_squares", "var"),
+    "weighted",
+]
 
 Dims: TypeAlias = "Hashable | Iterable[Hashable] | None"
 
 _STATISTICS = {"mean", "var", "std", "sum"}
 
 
-def mean(obj: Any, dim: Dims = None, *, keep_attrs: bool | None = None) -> Any:
+def mean(
+    obj: Any, dim: Dims = None, *, skipna: bool | None = None, keep_attrs: bool | None = None
+) -> Any:
     """The mean over dimensions; by default over all of them.
 
     Parameters
@@ -41,7 +46,9 @@ def mean(obj: Any, dim: Dims = None, *, keep_attrs: bool | None = None) -> Any:
         Of numbers. Of a Dataset each variable is reduced over the dimensions that it has,
         and kept as it is if it has none of them.
     dim : str or iterable of str, optional
-        The dimensions to reduce.
+        The dimensions to reduce, each of them once.
+    skipna : bool, optional
+        Leave NaN out; None: the same, as xarray's own functions take it.
     keep_attrs : bool, optional
         As xarray's own functions take it.
 
@@ -57,11 +64,16 @@ def mean(obj: Any, dim: Dims = None, *, keep_attrs: bool | None = None) -> Any:
     >>> fx.mean(x, "column").sel(row="b").item()
     4.0
     """
-    return _reduced("mean", _of_mean_var(0), obj, dim, keep_attrs)
+    return _reduced("mean", _statistic, obj, dim, skipna, keep_attrs)
 
 
 def var(
-    obj: Any, dim: Dims = None, *, correction: float = 0, keep_attrs: bool | None = None
+    obj: Any,
+    dim: Dims = None,
+    *,
+    correction: float = 0,
+    skipna: bool | None = None,
+    keep_attrs: bool | None = None,
 ) -> Any:
     """The variance over dimensions; as `mean` takes them.
 
@@ -70,14 +82,19 @@ def var(
     Examples
     --------
     >>> import numpy as np, xarray as xr, fastact.xarray as fx
-    >>> fx.var(xr.DataArray(np.array([1.0, 3.0])), correction=1).item()
+    >>> fx.var(xr.DataArray(np.array([1.0, 3.0, np.nan])), correction=1).item()
     2.0
     """
-    return _reduced("var", _of_mean_var(1), obj, dim, keep_attrs, correction=correction)
+    return _reduced("var", _statistic, obj, dim, skipna, keep_attrs, correction=correction)
 
 
 def std(
-    obj: Any, dim: Dims = None, *, correction: float = 0, keep_attrs: bool | None = None
+    obj: Any,
+    dim: Dims = None,
+    *,
+    correction: float = 0,
+    skipna: bool | None = None,
+    keep_attrs: bool | None = None,
 ) -> Any:
     """The standard deviation over dimensions; as `var`.
 
@@ -87,11 +104,16 @@ def std(
     >>> fx.std(xr.DataArray(np.array([1.0, 3.0]))).item()
     1.0
     """
-    return _reduced("std", _root_of_var, obj, dim, keep_attrs, correction=correction)
+    return _reduced("std", _statistic, obj, dim, skipna, keep_attrs, correction=correction)
 
 
 def mean_var(
-    obj: Any, dim: Dims = None, *, correction: float = 0, keep_attrs: bool | None = None
+    obj: Any,
+    dim: Dims = None,
+    *,
+    correction: float = 0,
+    skipna: bool | None = None,
+    keep_attrs: bool | None = None,
 ) -> tuple[Any, Any]:
     """Mean and variance over dimensions; of a DataArray in one read of it.
 
@@ -101,15 +123,41 @@ def mean_var(
     >>> [part.item() for part in fx.mean_var(xr.DataArray(np.array([1.0, 3.0])))]
     [2.0, 1.0]
     """
+    options: Any = {"skipna": skipna, "keep_attrs": keep_attrs}
     if isinstance(obj, xr.Dataset):
-        return (
-            mean(obj, dim, keep_attrs=keep_attrs),
-            var(obj, dim, correction=correction, keep_attrs=keep_attrs),
-        )
+        return mean(obj, dim, **options), var(obj, dim, correction=correction, **options)
     both: tuple[Any, Any] = _reduced(
-        "mean_var", ops["mean_var"], obj, dim, keep_attrs, results=2, correction=correction
+        "mean_var", _mean_and_var, obj, dim, skipna, keep_attrs, results=2, correction=correction
     )
     return both
+
+
+def sum(
+    obj: Any, dim: Dims = None, *, skipna: bool | None = None, keep_attrs: bool | None = None
+) -> Any:
+    """The sum over dimensions; as `mean` takes them. Of no elements it is 0.
+
+    Examples
+    --------
+    >>> import numpy as np, xarray as xr, fastact.xarray as fx
+    >>> fx.sum(xr.DataArray(np.array([1.0, np.nan, 3.0]))).item()
+    4.0
+    """
+    return _reduced("sum", _statistic, obj, dim, skipna, keep_attrs)
+
+
+def sum_squares(
+    obj: Any, dim: Dims = None, *, skipna: bool | None = None, keep_attrs: bool | None = None
+) -> Any:
+    """The sum of the squares over dimensions; as `sum`.
+
+    Examples
+    --------
+    >>> import numpy as np, xarray as xr, fastact.xarray as fx
+    >>> fx.sum_squares(xr.DataArray(np.array([1.0, np.nan, 3.0]))).item()
+    10.0
+    """
+    return _reduced("sum_squares", _sum_of_squares, obj, dim, skipna, keep_attrs)
 
 
 class Weighted:
@@ -130,42 +178,48 @@ class Weighted:
         self, dim: Dims = None, *, skipna: bool | None = None, keep_attrs: bool | None = None
     ) -> Any:
         """The weighted mean; NaN where the weights add up to 0."""
-        return self._reduced("mean", partial(_weighted, "mean", skipna), dim, keep_attrs)
+        return self._reduced("mean", partial(_weighted, "mean"), dim, skipna, keep_attrs)
 
     def var(
         self, dim: Dims = None, *, skipna: bool | None = None, keep_attrs: bool | None = None
     ) -> Any:
         """The weighted variance, over the sum of the weights."""
-        return self._reduced("var", partial(_weighted, "var", skipna), dim, keep_attrs)
+        return self._reduced("var", partial(_weighted, "var"), dim, skipna, keep_attrs)
 
     def std(
         self, dim: Dims = None, *, skipna: bool | None = None, keep_attrs: bool | None = None
     ) -> Any:
         """The square root of `var`."""
-        return self._reduced("std", partial(_weighted, "std", skipna), dim, keep_attrs)
+        return self._reduced("std", partial(_weighted, "std"), dim, skipna, keep_attrs)
 
     def sum(
         self, dim: Dims = None, *, skipna: bool | None = None, keep_attrs: bool | None = None
     ) -> Any:
         """The sum of each element times its weight."""
-        return self._reduced("sum", partial(_weighted_sum, skipna), dim, keep_attrs)
+        return self._reduced("sum", _weighted_sum, dim, skipna, keep_attrs)
 
     def sum_of_squares(
         self, dim: Dims = None, *, skipna: bool | None = None, keep_attrs: bool | None = None
     ) -> Any:
         """The sum of each squared distance from the weighted mean times its weight."""
-        return self._reduced("sum_of_squares", partial(_weighted_squares, skipna), dim, keep_attrs)
+        return self._reduced("sum_of_squares", _weighted_squares, dim, skipna, keep_attrs)
 
     def sum_of_weights(self, dim: Dims = None, *, keep_attrs: bool | None = None) -> Any:
         """xarray's own sum of the weights of elements that are not NaN; NaN where that is 0."""
         return self._own.sum_of_weights(None if dim is ... else dim, keep_attrs=keep_attrs)
 
     def _reduced(
-        self, name: str, function: Callable[..., Any], dim: Dims, keep_attrs: bool | None
+        self,
+        name: str,
+        function: Callable[..., Any],
+        dim: Dims,
+        skipna: bool | None,
+        keep_attrs: bool | None,
     ) -> Any:
         """A function of a variable, its weights and dimensions that both have."""
         where, dims = f"fastact.xarray.weighted.{name}", (*self.obj.dims, *self.weights.dims)
-        over = _over(where, dim, tuple(dict.fromkeys(dims)))
+        over = _over(where, dim, tuple(dict.fromkeys(dims)), once=False)
+        function = partial(function, _skips(where, skipna))
         reduce = partial(_weighted_variable, where, function, over, self.weights)
         return _by_variable(self.obj, reduce, keep_attrs)
 
@@ -188,26 +242,24 @@ def _of_dataset(where: str, variable: Any, error: Exception) -> TypeError:
     return TypeError(f"{where}: {named}{error}")
 
 
-def _weighted(
-    name: str, skipna: bool | None, x: Any, weights: Any, over: tuple[Hashable, ...]
-) -> Any:
+def _weighted(name: str, skips: bool, x: Any, weights: Any, over: tuple[Hashable, ...]) -> Any:
     """Mean, variance or standard deviation."""
     if not _has_negative(weights):
-        return _of_both(ops[name if skipna is False else f"nan{name}"], x, weights, over)
-    _, count, mean, m2 = _moments(skipna, x, weights, over)
+        return _of_both(_statistic(name, skips), x, weights, over)
+    _, count, mean, m2 = _moments(skips, x, weights, over)
     count = count.where(count != 0)  # a lazy division by 0 would warn
     y = (mean if name == "mean" else m2 / count).where(count.notnull())
     return (y.where(y >= 0) ** 0.5 if name == "std" else y).astype(_dtype(x))
 
 
-def _weighted_sum(skipna: bool | None, x: Any, weights: Any, over: tuple[Hashable, ...]) -> Any:
-    return _moments(skipna, x, weights, over)[0].astype(_dtype(x))
+def _weighted_sum(skips: bool, x: Any, weights: Any, over: tuple[Hashable, ...]) -> Any:
+    return _moments(skips, x, weights, over)[0].astype(_dtype(x))
 
 
-def _weighted_squares(skipna: bool | None, x: Any, weights: Any, over: tuple[Hashable, ...]) -> Any:
-    _, count, _, m2 = _moments(skipna, x, weights, over)
+def _weighted_squares(skips: bool, x: Any, weights: Any, over: tuple[Hashable, ...]) -> Any:
+    _, count, _, m2 = _moments(skips, x, weights, over)
     if all(x.sizes[one] for one in over):  # without a mean there are no distances, or they are NaN
-        m2 = m2.where(count != 0, np.nan if skipna is False else 0.0)
+        m2 = m2.where(count != 0, 0.0 if skips else np.nan)
     return m2.astype(_dtype(x))
 
 
@@ -216,12 +268,12 @@ def _dtype(x: Any) -> Any:
     return np.dtype(np.float64) if x.dtype.kind in "biu" else x.dtype.newbyteorder("=")
 
 
-def _moments(skipna: bool | None, x: Any, weights: Any, over: tuple[Hashable, ...]) -> Any:
+def _moments(skips: bool, x: Any, weights: Any, over: tuple[Hashable, ...]) -> Any:
     """Sum, count, mean and m2; elements of negative weight are taken away, by Chan's formula."""
-    total, count, mean, m2 = _moments_of_sign(skipna, x, weights, over, 1)
+    total, count, mean, m2 = _moments_of_sign(skips, x, weights, over, 1)
     if not _has_negative(weights):
         return total, count, mean, m2
-    total_b, count_b, mean_b, m2_b = _moments_of_sign(skipna, x, weights, over, -1)
+    total_b, count_b, mean_b, m2_b = _moments_of_sign(skips, x, weights, over, -1)
     both, delta = count - count_b, mean_b - mean
     share = -count_b / both.where(both != 0)
     mean_of_both = mean + delta * share
@@ -236,12 +288,12 @@ def _moments(skipna: bool | None, x: Any, weights: Any, over: tuple[Hashable, ..
 
 
 def _moments_of_sign(
-    skipna: bool | None, x: Any, weights: Any, over: tuple[Hashable, ...], sign: int
+    skips: bool, x: Any, weights: Any, over: tuple[Hashable, ...], sign: int
 ) -> Any:
     """The moments of the elements whose weight has this sign."""
 
     def moments(x: Any, **options: Any) -> tuple[Any, Any, Any]:
-        m = ops["moments"](x, skipna=skipna is not False, **options)
+        m = ops["moments"](x, skipna=skips, **options)
         return m.count, m.mean, m.m2
 
     if _has_negative(weights):
@@ -332,7 +384,7 @@ class GroupBy:
         **options: Any,
     ) -> Any:
         where = f"fastact.xarray.groupby.{name}"
-        op = ops[name if skipna is False else f"nan{name}"]
+        op = _statistic(name, _skips(where, skipna))
         own = self._labels.dims
         over = own if dim is None else _over(where, dim, (*dict.fromkeys((*self.obj.dims, *own)),))
         if not set(over) & set(own):
@@ -351,7 +403,8 @@ class GroupBy:
         """One variable by groups, whose dimensions take the place of those that they are along."""
         labels = self._labels
         if x.name != _ARRAY and not set(labels.dims) & set(x.dims):
-            return x
+            reduce = partial(_quietly, op)
+            return _reduced_variable(where, reduce, over, x, keep_attrs=False, options={})
         if x.chunks is None and labels.chunks is not None:
             x = x.chunk()
         x = _repeated(x, labels, labels.dims)
@@ -397,9 +450,8 @@ def _of_groups(
 ) -> Any:
     """An op by groups, whose members are counted, for a sum of none is no number here."""
     by = {"axis": axis, "by": labels, "groups": math.prod(groups)}
-    with _quiet():
-        y = op(x, **by)
-        members = ops["sum"](labels >= 0, **by)
+    y = _quietly(op, x, **by)
+    members = ops["sum"](labels >= 0, **by)
     y = np.where(members > 0, y, y.dtype.type(math.nan))
     return y.reshape(*y.shape[:-1], *groups)
 
@@ -410,8 +462,8 @@ def groupby(obj: Any, group: Any = None, **groupers: Any) -> GroupBy:
     Parameters
     ----------
     obj : DataArray or Dataset
-        As `mean` takes it. A variable of a Dataset that has no dimension of the groups is kept as
-        it is.
+        As `mean` takes it. A variable of a Dataset that has no dimension of the groups is reduced
+        as `mean` reduces it, over the other dimensions that `dim` names, and repeated for no group.
     group : str, DataArray or list of str, optional
         As xarray's own `groupby` takes it, which finds the labels.
     **groupers : Grouper
@@ -435,45 +487,78 @@ def __getattr__(name: str) -> Any:
     def reduce(
         obj: Any, dim: Dims = None, *, keep_attrs: bool | None = None, **options: Any
     ) -> Any:
-        return _reduced(name, op, obj, dim, keep_attrs, **options)
+        return _reduced(name, lambda *_: op, obj, dim, False, keep_attrs, **options)
 
     reduce.__name__ = reduce.__qualname__ = name
     reduce.__doc__ = f"`fastact.{name}` over dimensions, which `mean` takes; options by keyword."
     return reduce
 
 
-def _of_mean_var(which: int) -> Callable[..., Any]:
-    return lambda x, axis, **options: ops["mean_var"](x, axis, **options)[which]
+def _statistic(name: str, skips: bool) -> Callable[..., Any]:
+    """The op of a statistic, which leaves NaN out or does not."""
+    op: Callable[..., Any] = ops[f"nan{name}" if skips else name]
+    return op
 
 
-def _root_of_var(x: Any, axis: tuple[int, ...], **options: Any) -> Any:
-    return ops["mean_var"](x, axis, **options)[1] ** 0.5
+def _mean_and_var(name: str, skips: bool) -> Callable[..., Any]:
+    return _mean_and_var_without_nan if skips else ops[name]
+
+
+def _mean_and_var_without_nan(x: Any, axis: tuple[int, ...], correction: float) -> Any:
+    m, dtype = ops["moments"](x, axis, skipna=True), _dtype(x)
+    with np.errstate(all="ignore"):
+        var = of_enough(m, m.var(correction), correction)
+        return m.mean.astype(dtype), var.astype(dtype)
+
+
+def _sum_of_squares(name: str, skips: bool) -> Callable[..., Any]:
+    op: Callable[..., Any] = ops[name]
+    return (lambda x, axis: op(x, axis, where=x == x)) if skips else op
+
+
+def _skips(where: str, skipna: bool | None) -> bool:
+    """Whether NaN is left out: by default it is."""
+    return skipna is None or validate.flag(where, "skipna", skipna)
 
 
 def _reduced(
     name: str,
-    function: Callable[..., Any],
+    function: Callable[[str, bool], Callable[..., Any]],
     obj: Any,
     dim: Dims,
+    skipna: bool | None,
     keep_attrs: bool | None,
     results: int = 1,
     **options: Any,
 ) -> Any:
-    """A function of an array and its axes, over dimensions."""
+    """A function of an array and its axes, over dimensions.
+
+    function : gives it, by its name and by whether it leaves NaN out.
+    """
     where = f"fastact.xarray.{name}"
     _check_object(where, obj)
-    over = _over(where, dim, tuple(obj.dims))
+    over = _over(where, dim, tuple(obj.dims), once=not isinstance(obj, xr.Dataset))
+    reduce = partial(_quietly, function(name, _skips(where, skipna)))
     if isinstance(obj, xr.Dataset):
-        reduce = partial(
-            _reduced_variable, where, function, over, keep_attrs=keep_attrs, options=options
+        of_variable = partial(
+            _reduced_variable, where, reduce, over, keep_attrs=keep_attrs, options=options
         )
-        return obj.map(reduce, keep_attrs=keep_attrs)
-    return _applied(function, [obj], over, keep_attrs, results, options)
+        return obj.map(of_variable, keep_attrs=keep_attrs)
+    return _applied(reduce, [obj], over, keep_attrs, results, options)
 
 
-def _over(where: str, dim: Dims, dims: tuple[Hashable, ...]) -> tuple[Hashable, ...]:
-    """The dimensions that `dim` names, of those that there are."""
-    over = dims if dim is None or dim is ... else tuple(dict.fromkeys(_names(dim)))
+def _over(
+    where: str, dim: Dims, dims: tuple[Hashable, ...], *, once: bool = True
+) -> tuple[Hashable, ...]:
+    """The dimensions that `dim` names, of those that there are.
+
+    once : each of them once; xarray's own refuse no repetition for a Dataset and with weights.
+    """
+    named = dims if dim is None or dim is ... else _names(dim)
+    over = tuple(dict.fromkeys(named))
+    if once and len(over) < len(named):
+        given = foreign.describe(dim)
+        raise ValueError(f"{where}: dim must name each dimension once, got {given}")
     for one in over:
         if one not in dims:
             has = ", ".join(map(repr, dims))
@@ -574,13 +659,12 @@ def _repeated(array: Any, like: Any, dims: Iterable[Hashable]) -> Any:
 
 
 def _of_weights(function: Callable[..., Any], x: Any, weights: Any, **options: Any) -> Any:
-    with _quiet():
-        return function(x, weights=weights[(None,) * (x.ndim - weights.ndim)], **options)
+    weights = weights[(None,) * (x.ndim - weights.ndim)]
+    return _quietly(function, x, weights=weights, **options)
 
 
-@contextmanager
-def _quiet() -> Iterator[None]:
+def _quietly(function: Callable[..., Any], *args: Any, **options: Any) -> Any:
     """NaN says that nothing counted, as in xarray's own."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Mean of empty slice|Degrees of freedom", RuntimeWarning)
-        yield
+        return function(*args, **options)

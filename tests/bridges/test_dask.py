@@ -312,6 +312,42 @@ def test_weights_and_masks_refused():
         fa.mean(values(), weights=x)
 
 
+CORRECTED = [op for op in fa.ops.values() if op.results[-1] in ("var", "std")]
+COUNTED: list[dict[str, Any]] = [
+    {}, {"weights": np.array([0.25, 0.5, 0.25])}, {"where": np.array([True, True, False])},
+    {"by": np.zeros(3, int), "groups": 1},
+]  # fmt: skip
+
+
+@pytest.mark.filterwarnings("ignore:Mean of empty|Degrees of freedom:RuntimeWarning")
+@pytest.mark.parametrize("named", COUNTED, ids=lambda named: "-".join(named) or "all")
+@pytest.mark.parametrize("op", CORRECTED, ids=lambda op: op.name)
+def test_variances_of_too_few_are_the_ops_own(op, named):
+    if not named.keys() <= op.entry_points["call"].defaults.keys():
+        return
+    x = np.array([[1.0, 2.0, 4.0], [2.0, 2.0, 2.0], [np.nan, 3.0, 1.0]])
+    for correction in (0, 1, 2, 3, 4, -1):
+        expected = op(x, 1, correction=correction, **named)
+        lazy = op(da.from_array(x, chunks=2), 1, correction=correction, **named)
+        np.testing.assert_allclose(dask.compute(lazy)[0], expected, rtol=1e-13)
+
+
+def test_moments_are_computed_with_their_range():
+    x = np.array([[1e160, -1e160], [1e-165, -1e-165], [1.0, 3.0]])
+    eager, lazy = fa.moments(x, 1), fa.moments(da.from_array(x, chunks=(2, 2)), 1)
+    for found in dask.compute(lazy, eager):  # both are taken apart
+        assert found == eager
+        np.testing.assert_array_equal(found.std(), eager.std())
+
+
+def test_labels_that_int64_does_not_hold_are_refused_when_they_are_computed():
+    x, labels = np.ones(4), np.array([0, 1, 2**64 - 1, 0], np.uint64)
+    for by in (labels, da.from_array(labels, chunks=2)):
+        lazy = fa.sum(da.from_array(x, chunks=2), by=by, groups=2)
+        with pytest.raises(ValueError, match=r"^fastact\.sum: by must have values that int64 hol"):
+            lazy.compute()
+
+
 GROUPED = [op for op in fa.ops.values() if "by" in op.roles]
 
 

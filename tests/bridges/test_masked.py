@@ -93,6 +93,27 @@ def test_sums_and_several_results(name, axis, mask):
                 np.testing.assert_allclose(found, expected, 2 * np.finfo(np.float32).eps, 1e-9)
 
 
+@pytest.mark.parametrize("op", [op for op in OF_AXES if op is not fa.moments], ids=str)
+@pytest.mark.parametrize("mask", [np.ma.nomask, np.zeros((0, 3), bool)], ids=["none", "empty"])
+@pytest.mark.parametrize("axis", [None, 0, 1, (0, 1)], ids=str)
+def test_of_nothing(op, mask, axis):
+    """Sums are 0 and the others NaN, which np.ma shows where there is no mask, but for its std."""
+    x = np.ma.array(np.zeros((0, 3)), mask=mask)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        y = op(x, axis)
+    of = [getattr(op, "of", "sum")] if len(op.results) == 1 else op.results
+    with np.errstate(all="ignore"), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        like = [getattr(np.ma, name)(x, axis) for name in of]
+    for found, expected in zip(y if isinstance(y, tuple) else (y,), like, strict=True):
+        assert type(found) is type(expected)
+        masks = (np.ma.getmaskarray(part) for part in (found, expected))
+        np.testing.assert_array_equal(*masks)
+        values = (np.ma.filled(part, 7.0) for part in (found, expected))
+        np.testing.assert_array_equal(*values)
+
+
 @each_op
 def test_nan_is_no_mask(op):
     y = op(np.ma.array([[1.0, np.nan, 3.0], [2.0, 4.0, np.nan]], mask=[[0, 0, 1], [0, 0, 1]]), 1)

@@ -29,20 +29,52 @@ def x(request):
     return made
 
 
+@pytest.mark.filterwarnings("ignore:Mean of empty|Degrees of freedom|invalid:RuntimeWarning")
+@pytest.mark.parametrize("missing", [False, True])
+@pytest.mark.parametrize("skipna", [None, True, False])
 @pytest.mark.parametrize("dim", [None, "a", ("c", "a"), ..., ()], ids=str)
-def test_as_xarray_s_own(x, dim):
+def test_as_xarray_s_own(x, dim, skipna, missing):
     if x.chunks and dim == ():
         pytest.skip("xarray's own fails")
+    x = given_and_missing(x, missing)
+    own = {"skipna": skipna, "keep_attrs": False}
     for ours, theirs in (
-        (fx.mean(x, dim, keep_attrs=True), x.mean(dim, keep_attrs=True)),
-        (fx.var(x, dim, correction=1), x.var(dim, ddof=1, keep_attrs=False)),
-        (fx.std(x, dim), x.std(dim, keep_attrs=False)),
-        (fx.mean_var(x, dim)[1], x.var(dim, keep_attrs=False)),
+        (
+            fx.mean(x, dim, skipna=skipna, keep_attrs=True),
+            x.mean(dim, skipna=skipna, keep_attrs=True),
+        ),
+        (fx.var(x, dim, correction=1, skipna=skipna), x.var(dim, ddof=1, **own)),
+        (fx.std(x, dim, skipna=skipna), x.std(dim, **own)),
+        (fx.mean_var(x, dim, skipna=skipna)[0], x.mean(dim, **own)),
+        (fx.mean_var(x, dim, correction=1, skipna=skipna)[1], x.var(dim, ddof=1, **own)),
+        (fx.sum(x, dim, skipna=skipna), x.sum(dim, **own)),
+        (fx.sum_squares(x, dim, skipna=skipna), (x**2).sum(dim, **own)),
     ):
         assert (ours.chunks is None) == (x.chunks is None)
+        if dim == () and missing:
+            theirs = theirs.where(theirs.notnull() | ours.isnull(), 0.0)  # NumPy's sum of NaN alone
         xr.testing.assert_allclose(ours, theirs)
         assert ours.attrs in (theirs.attrs, x.attrs)
         assert set(ours.coords) == set(theirs.coords)
+
+
+def test_no_function_tells_missing_values_apart():
+    """The same elements count, whichever way a statistic is asked for, and no warning is given."""
+    x = xr.DataArray(
+        np.array([[1.0, np.nan, 4.0], [np.nan] * 3], np.float32), {"g": ("a", [0, 1])}, ["a", "b"]
+    )
+    ones = xr.ones_like(x)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for name in ("mean", "var", "std", "sum"):
+            for skipna in (None, True, False, np.False_):
+                alone = getattr(fx, name)(x, "b", skipna=skipna)
+                assert alone.dtype == np.float32
+                weighted = getattr(fx.weighted(x, ones), name)("b", skipna=skipna)
+                grouped = getattr(fx.groupby(x, "g"), name)(["a", "b"], skipna=skipna)
+                np.testing.assert_allclose(alone, weighted)
+                np.testing.assert_allclose(alone, grouped)
+        assert fx.mean(xr.full_like(x, 2, int), "b").values.tolist() == [2, 2]
 
 
 def test_datasets(x):
@@ -62,6 +94,26 @@ def test_refused(x):
         fx.mean(np.ones(3))
     with pytest.raises(ValueError, match=r"var: dim must be of 'a', 'b', 'c', got 'z'"):
         fx.var(x, ["a", "z"])
+    twice = ("b", "b")
+    for call in (
+        lambda: fx.mean(x, twice),
+        lambda: fx.sum_squares(x.variable, twice),
+        lambda: fx.nanvar(x, twice),
+        lambda: fx.groupby(x.compute(), "m").mean(twice),
+    ):
+        with pytest.raises(
+            ValueError, match=r"dim must name each dimension once, got \('b', 'b'\)"
+        ):
+            call()
+    both = xr.Dataset({"x": x})
+    np.testing.assert_allclose(fx.mean(both, twice)["x"], both.mean(twice)["x"])
+    for call in (
+        lambda: fx.mean(x, skipna=0),
+        lambda: fx.weighted(x, x.b).sum(skipna="no"),
+        lambda: fx.groupby(x.compute(), "m").sum(skipna=1),
+    ):
+        with pytest.raises(TypeError, match=r"(mean|sum): skipna must be True or False, got"):
+            call()
     with pytest.raises(AttributeError, match="no attribute 'median'"):
         _ = fx.median
 
@@ -326,3 +378,23 @@ def test_groups_refused():
         fx.groupby(text, "month").var()
     kept = xr.Dataset({"x": x, "text": ("a", list("ab"))})
     assert fx.groupby(kept, "month").mean()["text"].to_numpy().tolist() == ["a", "b"]
+
+
+@pytest.mark.parametrize("lazy", [False, True])
+@pytest.mark.parametrize("name", ["mean", "var", "std", "sum"])
+def test_groups_reduce_variables_that_lack_their_dimensions(name, lazy):
+    """Over the other dimensions that are named, of which each variable has some, or none."""
+    x = of_time(lazy)
+    beside = x.isel(time=0).reset_coords(drop=True)
+    ds = xr.Dataset(
+        {"x": x, "a": beside[:, 0], "b": beside[0], "both": beside, "none": beside[0, 0]}
+    )
+    for dim in (["time", "b"], ["b", "a", "time"], ...):
+        found = getattr(fx.groupby(ds, "month"), name)(dim)
+        alone = getattr(fx.groupby(ds["x"], "month"), name)(dim)
+        xr.testing.assert_allclose(found["x"], alone)
+        over = list(ds.dims) if dim is ... else dim
+        rest = ds[["a", "b", "both", "none"]]
+        for one, expected in getattr(fx, name)(rest, [d for d in over if d in rest.dims]).items():
+            assert found[one].dims == expected.dims
+            np.testing.assert_allclose(found[one], expected)

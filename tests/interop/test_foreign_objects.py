@@ -6,6 +6,7 @@ where they are installed.
 """
 
 import array
+import math
 import re
 from typing import Any
 
@@ -382,13 +383,19 @@ def test_images():
         ((3, None, None), TypeError, "mean must be an array of float64, got None"),
         ((3, np.ones(2), np.ones(3)), ValueError, r"m2 must have shape \(2,\), as mean .*\(3,\)"),
         ((3, 1.0, np.ones(1)), ValueError, r"m2 must have shape \(\), as mean has, got \(1,\)"),
-        ((3, np.ones(2), torch.ones(2)), TypeError, "one framework, got mean from numpy, m2 from"),
+        ((3, np.ones(2), torch.ones(2).double()), TypeError, "one framework, got mean from num"),
         ((3, 1.0, 10**400), ValueError, "m2 must be a number that float64 holds, got an integer"),
         ((-1, 1.0, 0.0), ValueError, "count must not be negative, got -1"),
         ((1.5, 1.0, 0.0), TypeError, "count must be an integer, got 1.5"),
         (("3", 1.0, 0.0), TypeError, "count must be an integer, got '3'"),
         ((True, 1.0, 0.0), TypeError, "count must be an integer, got True"),
         ((np.array([3]), 1.0, 0.0), TypeError, "count must be an integer, got ndarray of int64"),
+        ((3, 1.0, -2.0), ValueError, "m2 must not be negative, got -2.0"),
+        ((3, np.ones(2), -np.ones(2)), ValueError, "m2 must not be negative, got ndarray of fl"),
+        ((3, *[torch.ones(2)] * 2), TypeError, "mean must be an array of float64, got Tensor of"),
+        ((3, *[np.float16(1)] * 2), TypeError, "mean must be an array of float64, got float16"),
+        ((np.float32(3), 1.0, 0.0), TypeError, "count must be an array of float64, got float32"),
+        ((f32(2), *np.ones((2, 2))), TypeError, "count must be an array of float64, got ndarray"),
     ],
 )  # fmt: skip
 def test_moments_of_bad_values(arguments, error, words):
@@ -401,7 +408,18 @@ def test_moments_of_good_values():
     assert (type(m.count), type(m.mean), type(m.m2)) == (int, np.float64, np.float64)
     assert m.merge(fa.Moments(3, 1.0, 2.0)) == fa.Moments(6, 1.0, 4.0)
     assert fa.Moments(0, np.full(2, np.nan), np.zeros(2)).merge(m := fa.moments(f32(3, 2), 0)) == m
-    assert fa.Moments(2, torch.ones(2), torch.ones(2)).var().tolist() == [0.5, 0.5]
+    assert fa.Moments(2, *torch.ones(2, 2).double()).var().tolist() == [0.5, 0.5]
+    assert math.isnan(fa.Moments(2, 1.0, math.nan).m2)
+
+
+def test_counts_beyond_2_to_53_are_exact_or_refused():
+    many = fa.Moments(2**53, 0.0, 0.0)
+    assert many.merge(fa.Moments(1, 0.0, 0.0)).count == 2**53 + 1
+    assert fa.Moments.from_buffer(many.to_buffer(), ()) == many
+    more = many.merge(fa.Moments(1, 0.0, 0.0))
+    for call in (more.to_buffer, lambda: more.merge(fa.Moments(np.float64(1), 0.0, 0.0))):
+        with pytest.raises(ValueError, match=r"^fastact\.Moments: count must be .* float64 holds"):
+            call()
 
 
 def test_moments_merge_with_their_like():

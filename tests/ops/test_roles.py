@@ -34,6 +34,7 @@ def each(kept: Any) -> Any:
 #: Those that broadcast.
 each_beside = each(lambda role, op: role.repeats)
 each_of_numbers = each(lambda role, op: role.repeats and not isinstance(role.also, validate.Only))
+each_of_integers = each(lambda role, op: "int64" in role.also)
 each_number = each(lambda role, op: role is validate.MASK)
 each_flag = each(lambda role, op: role.number)
 each_weights = each(lambda role, op: role.repeats and not role.number)
@@ -121,6 +122,22 @@ def parts_of(full: Any) -> Iterator[Any]:
         yield full[1:2]
         yield full[:, 1:2]
         yield full[1]
+
+
+@each_of_integers
+def test_no_integer_becomes_another_one(op, name):
+    """Of 64 bits without a sign: -1 is no group, and -100 a class that is ignored."""
+    words = rf"^fastact\.{op.name}: {name} must have values that int64 holds, got"
+    for far in (2**63, 2**64 - 1, 2**64 - 100):
+        wrong = numbers(op, name).astype(np.uint64)
+        wrong.flat[-1] = far
+        given = [wrong, wrong.astype(">u8"), np.full(wrong.shape, far, np.uint64).tolist()]
+        if op.roles[name] is validate.WEIGHTS:
+            given.pop()  # a list of numbers, which float64 holds
+        for value in given:
+            for _ in range(TIMES):
+                with pytest.raises(ValueError, match=words):
+                    run(op, FRAMEWORKS[0], **{name: value})
 
 
 @each_beside

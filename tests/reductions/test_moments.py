@@ -280,6 +280,61 @@ def test_a_tiny_m2_of_any_framework(framework):
     np.testing.assert_allclose(float(framework.numpy(m.m2)), 14e-288 / 3)
 
 
+#: Rows whose squares overflow, vanish, are in range, or are none.
+FAR = np.outer([1e160, 1e-165, 1e-140, 1.0, 0.0, np.nan, 1e300], [1.0, -1.0, 0.25, 0.0])
+COUNTS: list[dict[str, Any]] = [
+    {}, {"skipna": True}, {"weights": np.array([1.0, 2, 0, 3])},
+    {"by": np.array([0, 1, 0, 1]), "groups": 2},
+]  # fmt: skip
+
+
+@pytest.mark.filterwarnings("ignore:Mean of empty:RuntimeWarning")
+@pytest.mark.parametrize("named", COUNTS, ids=lambda named: "-".join(named) or "plain")
+@pytest.mark.parametrize("framework", FRAMEWORKS[:2], ids=lambda f: f.name)
+def test_out_has_the_range_that_results_have(framework, named):
+    """`out` gets m2 itself, and the moments the same numbers as without it."""
+    of, numpy = framework.of, framework.numpy
+    given = {n: of(v) if isinstance(v, np.ndarray) else v for n, v in named.items()}
+    x = of(FAR)
+    expected = fa.moments(x, 1, **given)
+    shape = tuple(expected.mean.shape)
+    for layout in (LAYOUTS["C"], LAYOUTS["apart"]):
+        for _ in range(3):  # the slow path, then a plan
+            out = of(np.full(shape, 7.0)), of(layout(np.full(shape, 7.0)))
+            m = fa.moments(x, 1, out=out, **given)
+            assert (m.mean, m.m2) == out
+            assert m == expected
+            for found, right in ((out[1], expected.m2), (m.std(), expected.std())):
+                assert_same_bits(np.ascontiguousarray(numpy(found)), numpy(right))
+            assert m.merge(m) == expected.merge(expected)
+            assert Moments.from_buffer(m.to_buffer(), shape) == expected
+    only = of(np.full(shape, 7.0))
+    assert fa.moments(x, 1, out=(None, only), **given) == expected
+    assert_same_bits(numpy(only), numpy(expected.m2))
+
+
+@pytest.mark.parametrize("framework", [f for f in FRAMEWORKS if "exchange" in f.name] or [None])
+def test_a_device_writes_m2_and_keeps_its_root(framework, monkeypatch):
+    if framework is None:
+        pytest.skip("there is no emulated device")
+    x, cpu = framework.of(FAR), fa.moments(FAR, 1)
+    # An array with arithmetic, as torch's and CuPy's on a device are.
+    monkeypatch.setattr(type(x), "__mul__", None, raising=False)
+    for _ in range(3):
+        out = tuple(framework.of(np.full(len(FAR), 7.0)) for _ in range(2))
+        m = fa.moments(x, 1, out=out)
+        assert m.m2 is out[1]
+        squares, m2 = map(framework.numpy, (m.squares, m.m2))
+        np.testing.assert_allclose(squares, cpu.squares, rtol=1e-14)
+        np.testing.assert_allclose(m2, cpu.m2, rtol=1e-13)
+
+
+def test_a_tangent_of_m2_may_be_negative():
+    x, t = np.array([1.0, 2.0, 4.0]), np.array([1.0, 0.0, -1.0])
+    _, tangent = fa.moments.jvp(x, tangents=t)
+    assert tangent.m2 == pytest.approx(2 * (t * (x - x.mean())).sum())
+
+
 @pytest.mark.parametrize("of", [np.asarray, torch.from_numpy])
 def test_buffer_and_pickle(of):
     for shape, axis in (((5, 3), 0), ((5,), None), ((5, 0), 0)):

@@ -166,3 +166,30 @@ def test_gradient_of_each_dtype(framework: Framework, dtype: str, axis: int):
     # Two terms that are each rounded to the dtype, of numbers up to 60.
     step = {"float16": 2**-5, "bfloat16": 2**-2, "float32": 2**-17, "float64": 2**-44}[dtype]
     np.testing.assert_allclose(found, exact, rtol=0, atol=step)
+
+
+# --- too few values -------------------------------------------------------------------------------
+
+#: What counts: all, once or by weights that add up to 1, some, or each row as a group.
+FEW: list[dict[str, np.ndarray | int]] = [
+    {}, {"weights": np.ones(3)}, {"weights": np.array([0.25, 0.5, 0.25])},
+    {"where": np.array([True, True, False])}, {"by": np.zeros(3, int), "groups": 1},
+]  # fmt: skip
+
+
+@pytest.mark.filterwarnings("ignore:Degrees of freedom|Mean of empty:RuntimeWarning")
+@pytest.mark.parametrize("named", FEW, ids=lambda named: "-".join(named) or "all")
+@pytest.mark.parametrize("framework", FRAMEWORKS[:2], ids=lambda f: f.name)
+def test_variances_of_too_few_are_those_of_the_ops(framework, named):
+    """Of a count not above the correction: m2 / 0, and with NaN skipped NaN, as NumPy has it."""
+    x = framework.of(np.array([[1.0, 2.0, 4.0], [2.0, 2.0, 2.0], [np.nan, 3.0, 1.0]]))
+    given = {n: framework.of(v) if isinstance(v, np.ndarray) else v for n, v in named.items()}
+    m = fa.moments(x, 1, **given)
+    for name in ("var", "std"):
+        for correction in (0, 1, 2, 3, 4, -1):
+            found = framework.numpy(getattr(m, name)(correction))
+            of = fa.ops[name](x, 1, correction=correction, **given)
+            np.testing.assert_allclose(found, framework.numpy(of), rtol=1e-14)
+            skips = fa.ops[f"nan{name}"](x, 1, correction=correction, **given)
+            is_known = np.isfinite(found[:2])
+            np.testing.assert_array_equal(np.isnan(framework.numpy(skips)[:2]), ~is_known)

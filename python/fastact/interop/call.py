@@ -160,7 +160,7 @@ class Call:
         elif name == leader:
             value = foreign.promoted(value, self._integers)
         elif self.framework is NUMPY and also:
-            value = whole_numbers(value, also)
+            value = whole_numbers(self.where, name, value, also)
         elif self.framework is NUMPY and value.dtype.kind in "biu":
             value = to_numpy(self.where, name, value, self.arrays[leader].dtype)
         if self.framework is NUMPY:

@@ -353,8 +353,13 @@ def namespace(array: Any) -> Any:
     return sys.modules[_root(type(array))]
 
 
+def is_traced(array: Any) -> bool:
+    """Whether JAX traces an array, which has no values then."""
+    return _root(type(array)) == "jax" and "Tracer" in type(array).__name__
+
+
 def _not_exportable(where: str, argument: str, array: Any, reason: object) -> TypeError:
-    if _root(type(array)) == "jax" and "Tracer" in type(array).__name__:
+    if is_traced(array):
         bridge = where.replace("fastact", "fastact.jax", 1)
         return TypeError(
             f"{where}: {argument} must be an array with values, got one that JAX traces; in what "
@@ -452,10 +457,23 @@ def see(
     return view
 
 
-def whole_numbers(array: NDArray[Any], also: Sequence[str]) -> NDArray[Any]:
-    """Integers of other sizes as int64, where indices are allowed."""
-    is_other = array.dtype.kind in "iu" and array.dtype.name not in also
-    return array.astype(np.int64) if is_other and "int64" in also else array
+def whole_numbers(
+    where: str, argument: str, array: NDArray[Any], also: Sequence[str]
+) -> NDArray[Any]:
+    """Integers of other sizes as int64, where indices are allowed; none may change its value."""
+    if array.dtype.kind not in "iu" or array.dtype.name in also or "int64" not in also:
+        return array
+    made = array.astype(np.int64)
+    if array.dtype.kind == "u" and np.any(made < 0):
+        raise _not_held(where, argument, array, made)
+    return made
+
+
+def _not_held(where: str, argument: str, value: Any, made: NDArray[Any]) -> ValueError:
+    return ValueError(
+        f"{where}: {argument} must have values that {made.dtype.name} holds, got "
+        f"{validate.describe(value)}"
+    )
 
 
 def in_native_order(array: NDArray[Any]) -> NDArray[Any]:
@@ -501,21 +519,19 @@ def to_numpy(
         raise validate.wrong_dtype(where, argument, validate.describe(value), said)
     if also and array.dtype.name in also:
         return array
-    if dtype is not None and (kept := whole_numbers(array, also)).dtype.name in also:
-        return kept
     if dtype is None:
         if array.dtype.kind not in "biu":
             return array
         return array.astype(integers or np.tanh.resolve_dtypes((array.dtype, None))[0])
+    kept = whole_numbers(where, argument, array, also)
+    if kept.dtype.name in also:
+        return kept
     if array.dtype.kind not in "biuf" and array.dtype != dtype:
         raise validate.wrong_dtype(where, argument, array.dtype.name)
     with np.errstate(all="ignore"):
         made = array.astype(dtype)
         if np.any(np.isinf(made) & np.isfinite(array)):
-            raise ValueError(
-                f"{where}: {argument} must have values that {made.dtype.name} holds, got "
-                f"{validate.describe(value)}"
-            )
+            raise _not_held(where, argument, value, made)
     return made
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from ..interop import foreign, validate
-from ..interop.frameworks import NUMPY, framework_of, namespace
+from ..interop.frameworks import NUMPY, framework_of, is_traced, namespace
 from .engine import axes
 from .engine.op import ops
 
@@ -20,6 +20,9 @@ _VERSION = -2.0
 #: Sums of squares that met neither an overflow nor an underflow (common/reductions/range.h).
 _LEAST, _MOST = 2.0**-900, float(np.finfo(np.float64).max)
 _NUMPY = (np.ndarray, np.generic)
+
+#: What `Moments` hold; the call cache takes them apart, and makes them anew, by these names.
+FIELDS = ("count", "mean", "squares", "given")
 
 
 @dataclass(frozen=True, eq=False, slots=True, init=False, repr=False)
@@ -54,20 +57,24 @@ class Moments:
     mean: Any
     #: m2, or where that leaves the range of float64, the negative of its root.
     squares: Any
+    #: The caller's array, to which m2 was written; None: there is none.
+    given: Any
 
-    def __init__(self, count: Any, mean: Any, m2: Any) -> None:
+    def __init__(self, count: Any, mean: Any, m2: Any, *given: Any) -> None:
+        if given:  # dask makes a dataclass anew of all its fields, which were checked before
+            self._set(count, mean, m2, *given)
+            return
         where = "fastact.Moments"
         is_array = hasattr(count, "shape") and hasattr(count, "dtype")
-        is_array = is_array and str(count.dtype).rpartition(".")[2].startswith("float")
-        given = count
-        count = count if is_array else axes.integer(where, "count", count)
-        below: Any = count < 0
-        if bool(below.any() if is_array else below):
-            raise ValueError(f"{where}: count must not be negative, got {validate.describe(given)}")
+        is_array = is_array and foreign.dtype_name(count).startswith("float")
         arrays = {"count": count, "mean": mean, "m2": m2}
         if not is_array:
-            del arrays["count"]
+            count = axes.integer(where, "count", arrays.pop("count"))
         arrays = {name: _statistic(where, name, value) for name, value in arrays.items()}
+        for name, value in {"count": count, **arrays}.items():
+            if name != "mean" and _has_negative(value):
+                came = validate.describe(value)
+                raise ValueError(f"{where}: {name} must not be negative, got {came}")
         shape = tuple(arrays["mean"].shape)
         for name, value in arrays.items():
             if tuple(value.shape) != shape:
@@ -76,17 +83,17 @@ class Moments:
                     f"{tuple(value.shape)}"
                 )
         _one_framework(where, **arrays)
-        self._set(arrays.get("count", count), arrays["mean"], arrays["m2"])
+        self._set(arrays.get("count", count), arrays["mean"], arrays["m2"], None)
 
     def _set(self, *values: Any) -> None:
-        for name, value in zip(("count", "mean", "squares"), values, strict=True):
+        for name, value in zip(FIELDS, values, strict=True):
             object.__setattr__(self, name, value)
 
     @classmethod
-    def of_checked(cls, count: Any, mean: Any, squares: Any) -> Moments:
+    def of_checked(cls, count: Any, mean: Any, squares: Any, given: Any = None) -> Moments:
         """Of arrays that an op has made, or will: torch's tracers have none with values."""
         made = cls.__new__(cls)
-        made._set(count, mean, squares)
+        made._set(count, mean, squares, given)
         return made
 
     def __repr__(self) -> str:
@@ -95,15 +102,17 @@ class Moments:
     @property
     def m2(self) -> Any:
         """The sum of the squared distances from the mean."""
+        if self.given is not None:
+            return self.given
         if not hasattr(self.squares, "__mul__"):  # arrays without arithmetic have no roots
             return self.squares
         with np.errstate(all="ignore"):
             return self._of_roots(lambda root: root * root, self.squares, 1.0)
 
     def var(self, correction: float = 0) -> Any:
-        """The variance m2 / (count - correction); where that is not positive, as NumPy has it.
+        """The variance m2 / (count - correction), and m2 / 0 where that is not positive.
 
-        Where the count is an array that is NaN.
+        So NumPy's `var` has it, of weights, a mask and groups too; its `nanvar` has NaN there.
         """
         left = self._left("var", correction)
         with np.errstate(all="ignore"):
@@ -116,12 +125,10 @@ class Moments:
             return self._of_roots(lambda root: root, (self.squares / left) ** 0.5, left)
 
     def _left(self, name: str, correction: float) -> Any:
-        """What a correction leaves of the count, by which m2 is divided."""
+        """What a correction leaves of the count, or 0: by that m2 is divided."""
         correction = validate.number(f"fastact.Moments.{name}", "correction", correction)
         left = self.count - correction
-        if self._counts_each:
-            return _where(left > 0, left, self.mean * math.nan)
-        return max(left, 0.0)
+        return abs(left) * (left > 0)
 
     def _of_roots(self, of: Callable[[Any], Any], plain: Any, divisor: Any) -> Any:
         """What `of` makes of the root of m2 / divisor, where that is there, and else `plain`."""
@@ -155,14 +162,14 @@ class Moments:
             return self._merge_counts(other)
         if not (self.count and other.count):
             return self if self.count else other
-        count = self.count + other.count
+        count: Any = self.count + other.count
         mean, squares = _merged(self, other, other.count / count, self.count)
         return self.of_checked(count, mean, squares)
 
     def _merge_counts(self, other: Moments) -> Moments:
         """The same where each mean has a count of its own, of which some are 0."""
         xp = namespace(self.mean)
-        ours, theirs = (xp.zeros_like(part.mean) + part.count for part in (self, other))
+        ours, theirs = (xp.zeros_like(part.mean) + part._count for part in (self, other))
         count = ours + theirs
         with np.errstate(all="ignore"):
             mean, squares = _merged(self, other, theirs / count, ours)
@@ -215,6 +222,16 @@ class Moments:
     def _counts_each(self) -> bool:
         return not isinstance(self.count, int)
 
+    @property
+    def _count(self) -> Any:
+        """The count as float64 has it: an array, or a number that is the same."""
+        if isinstance(self.count, int) and int(float(self.count)) != self.count:
+            raise ValueError(
+                f"fastact.Moments: count must be a number that float64 holds in a buffer, or "
+                f"beside counts that are arrays, got {validate.describe(self.count)}"
+            )
+        return self.count
+
     def to_buffer(self) -> Any:
         """One flat float64 array, which an all-gather takes.
 
@@ -226,7 +243,7 @@ class Moments:
         if self._counts_each:
             flat.insert(0, xp.reshape(self.count, (-1,)))
         one = flat[0][:1] if len(flat[0]) else xp.ones(1)
-        head = [_VERSION, self._counts_each, *([] if self._counts_each else [self.count])]
+        head = [_VERSION, self._counts_each, *([] if self._counts_each else [self._count])]
         return xp.concatenate([*(xp.full_like(one, float(number)) for number in head), *flat])
 
     @staticmethod
@@ -281,6 +298,11 @@ class Moments:
     __hash__ = None  # type: ignore[assignment]
 
 
+def of_enough(m: Moments, y: Any, correction: float) -> Any:
+    """A variance or its root, but NaN of too few values, as `np.nanvar` has it."""
+    return _where(m.count - correction > 0, y, math.nan * y)
+
+
 def _merged(a: Moments, b: Moments, share: Any, weight: Any) -> tuple[Any, Any]:
     """Mean and `squares` of both; share: b's of the count, weight: a's count."""
     xp = namespace(a.mean)
@@ -313,16 +335,23 @@ def _unpickled(version: float, count: Any, mean: Any, squares: Any) -> Moments:
 
 
 def _statistic(where: str, name: str, value: Any) -> Any:
-    """Take mean, m2, or both in a buffer: arrays of floating-point numbers."""
+    """Take the count, mean, m2, or all in a buffer: arrays of float64."""
     if type(value) in (int, float):
         return np.float64(_finite_or_not(where, name, value))
     foreign.plain(where, name, value)
-    dtype = str(getattr(value, "dtype", "")).rpartition(".")[2]
-    if not (hasattr(value, "shape") and dtype.startswith("float")):
-        raise TypeError(
-            f"{where}: {name} must be an array of float64, got {validate.describe(value)}"
-        )
+    is_array = hasattr(value, "shape") and hasattr(value, "dtype")
+    if not (is_array and foreign.dtype_name(value) == "float64"):
+        came = value.dtype if isinstance(value, np.generic) else validate.describe(value)
+        raise TypeError(f"{where}: {name} must be an array of float64, got {came}")
     return value
+
+
+def _has_negative(value: Any) -> bool:
+    """Whether a number of an array is below 0, if it has values and arithmetic."""
+    if is_traced(value) or not hasattr(value, "__mul__"):
+        return False
+    below: Any = value < 0
+    return bool(below if isinstance(below, bool) else below.any())
 
 
 def _finite_or_not(where: str, name: str, value: float) -> float:

@@ -259,7 +259,8 @@ def moments(
         NaN and m2 is 0.
     out : tuple of two arrays or None, optional
         Where to write mean and m2, both of float64, which may share memory neither with x nor with
-        each other; one that is None is allocated.
+        each other; one that is None is allocated. With an array for m2, memory of another one is
+        taken, from which `Moments` know an m2 that float64 does not hold.
 
     Returns
     -------
@@ -279,7 +280,7 @@ def moments(
     at most twice that, whatever the split; the same split gives the same bits.
 
     Infinities and NaN give what NumPy gives, and so do no elements; an m2 that exceeds the largest
-    float64 is infinite, where `Moments.std` is right nevertheless, unless m2 was written to `out`.
+    float64 is infinite, where `Moments.std` is right nevertheless.
     Terms are added up in the order of `fastact.sum`, with its promise of the same bits.
 
     Weights are frequencies: the moments are as if each element of x were repeated so often, and

@@ -507,14 +507,17 @@ class Op(Generic[P, R]):
 def arrays_of(result: Any) -> tuple[Any, ...]:
     """The arrays of a result."""
     if hasattr(result, "squares"):  # Moments
-        return result.mean, result.squares
+        return result.mean, result.squares if result.given is None else result.given
     return result if isinstance(result, tuple) else (result,)
 
 
-def result_of(arrays: tuple[Any, ...], like: Any) -> Any:
-    """The result that has these arrays, in the place of another one's: `arrays_of` backwards."""
+def result_of(arrays: tuple[Any, ...], like: Any, *, moved: bool = False) -> Any:
+    """The result that has these arrays, in the place of another one's: `arrays_of` backwards.
+
+    moved : they are its tangents, and a negative one is no root.
+    """
     if hasattr(like, "squares"):
-        return type(like)(like.count, *arrays)
+        return like.of_checked(like.count, *arrays, arrays[-1] if moved else None)
     return arrays if isinstance(like, tuple) else arrays[0]
 
 

@@ -238,7 +238,7 @@ def jvp(op: Any, tangents: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) 
     except (TypeError, ValueError) as error:
         error.args = (str(error).replace(f"{point.where}:", f"{where}:", 1),)
         raise
-    return result, result_of(moved, result)
+    return result, result_of(moved, result, moved=True)
 
 
 def only_tangent(op: Any, tangents: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:

@@ -8,6 +8,7 @@ rest: in double by blocks of fixed size, whose means and squared deviations merg
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any
@@ -16,7 +17,7 @@ from ... import _cpu
 from ..._cpu import View
 from ...interop import validate
 from ..bounds import MomentBounds, StatisticBounds
-from ..moments import Moments
+from ..moments import FIELDS, Moments
 from ..types import A, Array, ArrayOrNumber, Axes, DType, Out, Stream
 from . import axes as _axes
 from .axes import Over, over_axes
@@ -46,8 +47,7 @@ from .weighting import SAVED, by_groups, lacking
 #: Their derivation is in src/cpu/reductions/kernels.h.
 MOMENT_BOUNDS = MomentBounds(2.0**-46, m2=2.0**-33, m2_double=2.0**-44, far=2.0**-51, merged=2)
 
-# The call cache takes a result apart, and makes it anew, by these names.
-_cpu.register_result_type(Moments, ("count", "mean", "squares"))
+_cpu.register_result_type(Moments, FIELDS)
 
 #: What NumPy warns of where a statistic has too few elements.
 _WARNINGS = {
@@ -94,7 +94,7 @@ class Statistics(CachedOp[P, R]):
 
     def _run_forward(self, now: Step) -> None:
         x, options = now.views["x"], now.options
-        made = {name: now.written(name) for name in (*self.results, "count")}
+        made = {name: now.written(name) for name in (*self.results, "count", "squares")}
         skips, correction = self._skips(now), getattr(options, "correction", 0.0)
         is_plain = x.dtype_name in _cpu.DTYPE_NAMES and not is_weighted(now)
         if not x.size:
@@ -104,6 +104,8 @@ class Statistics(CachedOp[P, R]):
         else:
             results = {"second" if n in _SPREADS else "mean": made[n] for n in self.results}
             results["count"] = made["count"]
+            if made["squares"] is not None:
+                results["second"] = made["squares"]
             reduce_moments(now, results, self._of_m2(now), correction, skips, self.warning)
 
     def _of_m2(self, now: Step) -> int:
@@ -121,7 +123,7 @@ class Statistics(CachedOp[P, R]):
     def _of_nothing(self, now: Step, made: Mapping[str, View | None], correction: float) -> None:
         """Of no elements: NaN, or a sum of 0; a correction below 0 leaves a variance of 0 there."""
         nothing = 0.0 + getattr(now.options, "initial", self.initial)
-        zeros = {"sum", "m2", "count"}
+        zeros = {"sum", "m2", "count", "squares"}
         zeros |= {"var", "std"} if correction < 0 and not self.skips else set()
         for name, y in made.items():
             if y is not None:
@@ -254,7 +256,8 @@ class Pair(Statistics[P, R]):
         call = self._declare(function, "reductions")
         self.saves = ("x", *(name for name in SAVED if name in call.parameters))
         dtype = DOUBLE if self.reads_whole else TOLD
-        self.makes = {n: Makes(shape="shape", dtype=dtype) for n in (*self.results, "count")}
+        made = (*self.results, "count", "squares")
+        self.makes = {name: Makes(shape="shape", dtype=dtype) for name in made}
         self._enter_points(call, untyped(self.backward))
 
     def _takes_weights(self, now: Step) -> bool:
@@ -341,23 +344,42 @@ class MomentsOp(Pair[P, R]):
     reads_whole = True
 
     def outputs_of(self, entry: str, options: Any) -> tuple[str, ...]:
-        """With a count, where that is an array."""
+        """With a count, where that is an array, and with `squares`, where m2 is the caller's.
+
+        `Moments` know m2 or a root in its place, and make m2 of that by arithmetic, which Numba's
+        arrays don't have.
+        """
         found = super().outputs_of(entry, options)
-        return (*found, "count") if entry != "backward" and _counts(options) else found
+        if entry == "backward":
+            return found
+        is_apart = options.out and options.out[1] is not None and hasattr(options.x, "__mul__")
+        return (*found, *["count"] * _counts(options), *["squares"] * bool(is_apart))
 
     def _of_m2(self, now: Step) -> int:
-        """Return m2 itself for arrays of the caller; `Moments` know a root in its place.
+        return M2_OR_ROOT if hasattr(now.options.x, "__mul__") else M2
 
-        They make m2 of the root by arithmetic, which Numba's arrays don't have.
-        """
-        is_plain = now.options.out[1] is not None or not hasattr(now.options.x, "__mul__")
-        return M2 if is_plain else M2_OR_ROOT
+    def _run_forward(self, now: Step) -> None:
+        super()._run_forward(now)
+        squares, m2 = now.written("squares"), now.written("m2")
+        if squares is None or not now.views["x"].size:
+            return
+        # m2 = max(squares, 0) + squares * min(squares, 0): the second is the square of a root.
+        relu, hardtanh = map(_cpu.ACTIVATIONS.index, ("relu", "hardtanh"))
+        now.call.run("activation_forward", x=squares, y=m2, which=relu, parameters=())
+        both: Any = {"a": squares, "b": squares, "dy": squares, "da": None, "db": m2}
+        both |= dict.fromkeys(("bias_a", "bias_b", "dbias_a", "dbias_b")) | {"axis": 0}
+        both |= {"which": hardtanh, "parameters": (-sys.float_info.max, 0.0)}
+        both |= {"limit": math.inf, "offset": 0.0, "accumulate": True}
+        now.call.run("gated_backward", **both)
 
     def result_of(self, arrays: tuple[Any, ...], named: Mapping[str, Any]) -> Moments:
-        (mean, m2, *count), shape = arrays, self.shape_of(named)
+        (mean, m2, *_), shape = arrays, self.shape_of(named)
         over = _axes.axes(self._where(), named.get("axis"), len(shape))
         each: Any = math.prod([shape[a] for a in over])  # torch.compile traces no generator
-        return Moments.of_checked(count[0] if count else each, mean, m2)
+        count, squares = named.get("count", each), named.get("squares")
+        if squares is None:
+            return Moments.of_checked(count, mean, m2)
+        return Moments.of_checked(count, mean, squares, m2)
 
     def models(self, named: Mapping[str, Any]) -> tuple[list[Model], dict[str, Model]]:
         options = self._options(named)
