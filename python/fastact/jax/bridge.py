@@ -192,7 +192,7 @@ class Traced:
                     f'off; use jax.config.update("jax_enable_x64", True)'
                 )
         plain = [a.bits if isinstance(a, Doubles) else a for a in arrays]
-        made = _call.bind(*plain, call=self)
+        made = axes.bound(_bind, plain, call=self)
         every = [*arrays, *map(_of_output, made)]
         return _replaced(self.result, lambda shape: every[self.places[id(shape)].number])
 
@@ -263,19 +263,23 @@ def _function(op: Any, template: Template, donates: bool) -> Callable[..., Any]:
 
 @lru_cache(maxsize=4096)
 def _compiled(call: Traced) -> Callable[..., Any]:
-    compiled: Callable[..., Any] = jax.jit(partial(_call.bind, call=call))
+    compiled: Callable[..., Any] = jax.jit(partial(_bind, call=call))
     return compiled
 
 
+def _bind(*arrays: Any, call: Traced) -> Any:
+    return _call.bind(*axes.alike(arrays), call=call)
+
+
 def _outputs(*arrays: Any, call: Traced) -> list[Any]:
-    return [jax.core.ShapedArray(output.shape, output.dtype) for output in call.outputs]
+    return axes.typed(call.outputs, arrays)
 
 
 _call = Primitive("fastact")
 _call.multiple_results = True
 _call.def_abstract_eval(_outputs)
 _call.def_impl(lambda *arrays, call: _compiled(call)(*arrays))
-batching.primitive_batchers[_call] = partial(axes.batched, _call.bind)
+batching.primitive_batchers[_call] = partial(axes.batched, _bind)
 mlir.register_lowering(_call, mlir.lower_fun(axes.spread, multiple_results=True))
 axes.tell_devices(_call)
 
@@ -309,11 +313,11 @@ def _tangents(primals: Any, tangents: Any, *, call: Traced) -> tuple[list[Any], 
         )
     if op.is_diagonal:
         (x,), (tangent,) = primals, tangents
-        (y,) = _call.bind(x, call=call.like(call.given, entry=call.entry))
+        (y,) = _bind(x, call=call.like(call.given, entry=call.entry))
         slope = _slope(op, call.template, modelled(y, y.shape))
         return [y], slope([tangent], [y if op.saves == op.results else x], [True])
     derivative, count = Derivative(call), len(call.outputs)
-    made = _call.bind(*primals, call=derivative.forward)
+    made = _bind(*primals, call=derivative.forward)
     return made[:count], derivative.along(tangents, primals, made, count)
 
 
@@ -435,7 +439,9 @@ class Derivative:
         def gradients(incoming: Any) -> list[Any]:
             return self.composed(incoming, others, asked)
 
-        like = [s if wants else None for s, wants in zip(self.pair.outputs, wanted, strict=True)]
+        zeros = [jax.numpy.zeros(one.shape, one.dtype) for one in self.pair.outputs]
+        alike = axes.alike([*zeros, *others])
+        like = [y if wants else None for y, wants in zip(alike, wanted, strict=False)]
         (found,) = jax.linear_transpose(gradients, like)(given)
         return found  # type: ignore[no-any-return]
 
