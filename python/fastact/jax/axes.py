@@ -64,9 +64,10 @@ def _outputs_along(
 # --- types ----------------------------------------------------------------------------------------
 
 typeof: Any = getattr(jax, "typeof", None) or jax.core.get_aval  # by JAX 0.5
-# Which JAX 0.5 and 0.6 lack.
+# Types name no axes before JAX 0.7, but for those of `shard_map`, by JAX 0.6.
 _get_mesh: Any = getattr(jax.sharding, "get_abstract_mesh", None)
 _auto_axes: Any = getattr(jax.sharding, "auto_axes", None)
+_EXPLICIT: Any = _auto_axes and jax.sharding.AxisType.Explicit
 
 
 def _cast(array: Any, names: tuple[str, ...]) -> Any:
@@ -81,9 +82,8 @@ def _cast(array: Any, names: tuple[str, ...]) -> Any:
 def _varying(array: Any) -> frozenset[str]:
     """The axes of devices over which a value varies inside `shard_map`; JAX 0.5 has no such."""
     of = typeof(array)
-    found: frozenset[str] = getattr(
-        getattr(of, "manual_axis_type", None), "varying", getattr(of, "vma", frozenset())
-    )
+    manual = getattr(of, "manual_axis_type", None)  # before JAX 0.10 it is told by `vma`
+    found: frozenset[str] = manual.varying if manual else getattr(of, "vma", frozenset())
     return found
 
 
@@ -119,16 +119,30 @@ def bound(bind: Callable[..., Any], arrays: Sequence[Any], *, call: Any) -> Any:
     """
     types = [typeof(array) for array in arrays]
     mesh = _mesh_of(types)
-    if _auto_axes is None or mesh is None:
+    if mesh is None:
         return bind(*arrays, call=call)
+    _check_whole(call, types)
     kinds = zip(mesh.axis_names, mesh.axis_types, strict=True)
-    explicit = tuple(name for name, kind in kinds if kind == jax.sharding.AxisType.Explicit)
+    explicit = tuple(name for name, kind in kinds if kind == _EXPLICIT)
     if not explicit:
         return bind(*arrays, call=call)
     specs = _specs(call, [one.sharding.spec for one in types])
     shardings = [NamedSharding(mesh, spec) for spec in specs]
     inside = _auto_axes(partial(bind, call=call), axes=explicit, out_sharding=shardings)
     return inside(*arrays)
+
+
+def _check_whole(call: Any, types: Sequence[Any]) -> None:
+    """Refuse what JAX has yet to add up over devices, but for gradients, which are linear in it."""
+    is_linear = call.entry not in ("call", "forward")
+    for one in types:
+        inside, spec = getattr(one, "manual_axis_type", None), one.sharding.spec
+        kinds = [getattr(spec, "unreduced", None), getattr(spec, "reduced", None)]
+        if any(kinds) or (inside and inside.unreduced and not is_linear):
+            raise TypeError(
+                f"fastact.jax.{call.op.name}: arrays must be neither unreduced nor, over explicit "
+                f"axes, reduced, got {one}; use jax.lax.psum or jax.sharding.reshard"
+            )
 
 
 def _specs(call: Any, given: Sequence[PartitionSpec]) -> list[PartitionSpec]:

@@ -7,6 +7,7 @@ first, which only stands in a program of tangents, it computes the second.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import jax
@@ -30,7 +31,8 @@ class Map(NamedTuple):
     moved: Callable[..., Any]
 
 
-class Pair(NamedTuple):
+@dataclass(frozen=True)
+class Pair:
     """A map and its transpose, and descriptions of what goes in and what comes out."""
 
     forth: Map
