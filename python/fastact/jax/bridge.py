@@ -515,19 +515,18 @@ class Function:
 
     def _traced(self, entry: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         template, arrays = self._taken_apart(entry, args, kwargs)
+        arrays = [jax.numpy.asarray(a) if isinstance(a, np.ndarray) else a for a in arrays]
         return Traced(self.op, entry, template, arrays).run(arrays)
 
     def _taken_apart(
         self, entry: str, args: Sequence[Any], kwargs: Mapping[str, Any]
     ) -> tuple[Template, list[Any]]:
-        first, *rest = args or (None,)
-        if isinstance(first, bool | int | float):
-            name, zero = self.op.entry_points[entry].arrays[0], jax.numpy.zeros(())
-            validate.holds(f"fastact.jax.{self.__name__}", name, first, zero.dtype.name)
-            args = (zero + float(first), *rest)
+        # A number may stand for a gradient of any shape; data is an array without axes.
+        at = 0 if entry in ("call", "forward") else 1
+        args = [self._data(entry, i, v) if i == at else v for i, v in enumerate(args)]
         template, arrays = _taken_apart(self.op.entry_points[entry], args, kwargs)
         if not arrays:
-            came = validate.describe(first)
+            came = validate.describe(args[0] if args else None)
             raise TypeError(f"fastact.jax.{self.__name__}: arrays of JAX must be given, got {came}")
         for name in _EVERY:
             if template.kwargs.pop(name, None) not in (None, False):
@@ -536,6 +535,16 @@ class Function:
                     f"immutable, and XLA chooses memory and streams"
                 )
         return template, arrays
+
+    def _data(self, entry: str, place: int, value: Any) -> Any:
+        """A number in the place of data as an array of JAX; all else as it is."""
+        if isinstance(value, np.generic) and jax.numpy.issubdtype(value.dtype, np.inexact):
+            return jax.numpy.asarray(value)
+        if not isinstance(value, bool | int | float | np.bool_ | np.integer):
+            return value
+        name, zero = self.op.entry_points[entry].arrays[place], jax.numpy.zeros(())
+        validate.holds(f"fastact.jax.{self.__name__}", name, value, zero.dtype.name)
+        return zero + float(value)
 
     def __repr__(self) -> str:
         return f"<function fastact.jax.{self.__name__}>"
