@@ -67,7 +67,6 @@ typeof: Any = getattr(jax, "typeof", None) or jax.core.get_aval  # by JAX 0.5
 # Types name no axes before JAX 0.7, but for those of `shard_map`, by JAX 0.6.
 _get_mesh: Any = getattr(jax.sharding, "get_abstract_mesh", None)
 _auto_axes: Any = getattr(jax.sharding, "auto_axes", None)
-_EXPLICIT: Any = _auto_axes and jax.sharding.AxisType.Explicit
 
 
 def _cast(array: Any, names: tuple[str, ...]) -> Any:
@@ -112,6 +111,15 @@ def _mesh_of(types: Sequence[Any]) -> Any:
     return next((mesh for mesh in meshes if not mesh.empty), None)
 
 
+def _axes_by_kind(mesh: Any) -> dict[str, list[str]]:
+    """The axes of devices by the names of their kinds, which they have since JAX 0.7."""
+    found: dict[str, list[str]] = {}
+    if mesh is not None and _auto_axes is not None:
+        for name, kind in zip(mesh.axis_names, mesh.axis_types, strict=True):
+            found.setdefault(kind.name, []).append(name)
+    return found
+
+
 def bound(bind: Callable[..., Any], arrays: Sequence[Any], *, call: Any) -> Any:
     """A call whose results are parted over explicit axes as those of `jnp` are.
 
@@ -119,16 +127,13 @@ def bound(bind: Callable[..., Any], arrays: Sequence[Any], *, call: Any) -> Any:
     """
     types = [typeof(array) for array in arrays]
     mesh = _mesh_of(types)
-    if mesh is None:
-        return bind(*arrays, call=call)
-    _check_whole(call, types)
-    kinds = zip(mesh.axis_names, mesh.axis_types, strict=True)
-    explicit = tuple(name for name, kind in kinds if kind == _EXPLICIT)
-    if not explicit:
+    if mesh is not None:
+        _check_whole(call, types)
+    if not (explicit := _axes_by_kind(mesh).get("Explicit")):
         return bind(*arrays, call=call)
     specs = _specs(call, [one.sharding.spec for one in types])
     shardings = [NamedSharding(mesh, spec) for spec in specs]
-    inside = _auto_axes(partial(bind, call=call), axes=explicit, out_sharding=shardings)
+    inside = _auto_axes(partial(bind, call=call), axes=(*explicit,), out_sharding=shardings)
     return inside(*arrays)
 
 
@@ -311,9 +316,13 @@ def tell_devices(primitive: Any) -> None:
 def spread(*arrays: Any, call: Any) -> Any:
     """A call in a program, whose arrays may lie in parts on several devices.
 
-    XLA parts arrays along free axes alone, and gathers them along all others.
+    XLA parts arrays along free axes alone, and gathers them along all others, inside `shard_map`
+    along all that this left to it.
     """
-    axes = [] if _told_devices is None or call.op.counts_elements else list(_free(call))
+    is_inside = "Manual" in _axes_by_kind(_mesh_of([typeof(array) for array in arrays]))
+    if _told_devices is None or call.op.counts_elements or is_inside:
+        return call.ffi(*arrays)
+    axes = list(_free(call))
     if not axes:
         return call.ffi(*arrays)
     of_arrays = list(zip(*(axis.arrays for axis in axes), strict=True))

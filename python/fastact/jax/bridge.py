@@ -143,6 +143,12 @@ class Traced:
     ) -> None:
         self.op, self.entry, self.template, self.donates = op, entry, template, donates
         function = op.entry_point(entry)
+        for array in arrays:
+            if not all(isinstance(n, int) for n in array.shape):
+                raise TypeError(
+                    f"fastact.jax.{op.name}: arrays must have numbers as their shape, got "
+                    f"{array.shape}; export a program for each shape"
+                )
         given = [Shape(a.shape, a.dtype, writable=donates and i == 0) for i, a in enumerate(arrays)]
         args, kwargs = template.filled(given.__getitem__)
         self.result = function(*args, **kwargs)
@@ -267,6 +273,11 @@ def _compiled(call: Traced) -> Callable[..., Any]:
     return compiled
 
 
+def _computed(*arrays: Any, call: Traced) -> Any:
+    with jax.disable_jit(False):  # whoever disables it wants to see their own functions' values
+        return _compiled(call)(*arrays)
+
+
 def _bind(*arrays: Any, call: Traced) -> Any:
     return _call.bind(*axes.alike(arrays), call=call)
 
@@ -278,7 +289,7 @@ def _outputs(*arrays: Any, call: Traced) -> list[Any]:
 _call = Primitive("fastact")
 _call.multiple_results = True
 _call.def_abstract_eval(_outputs)
-_call.def_impl(lambda *arrays, call: _compiled(call)(*arrays))
+_call.def_impl(_computed)
 batching.primitive_batchers[_call] = partial(axes.batched, _bind)
 mlir.register_lowering(_call, mlir.lower_fun(axes.spread, multiple_results=True))
 axes.tell_devices(_call)
@@ -521,10 +532,10 @@ class Function:
     def _taken_apart(
         self, entry: str, args: Sequence[Any], kwargs: Mapping[str, Any]
     ) -> tuple[Template, list[Any]]:
-        # A number may stand for a gradient of any shape; data is an array without axes.
-        at = 0 if entry in ("call", "forward") else 1
-        args = [self._data(entry, i, v) if i == at else v for i, v in enumerate(args)]
-        template, arrays = _taken_apart(self.op.entry_points[entry], args, kwargs)
+        point = self.op.entry_points[entry]
+        if args and entry in ("call", "forward"):  # of backward it stands for a whole gradient
+            args = (self._data(point.arrays[0], args[0]), *args[1:])
+        template, arrays = _taken_apart(point, args, kwargs)
         if not arrays:
             came = validate.describe(args[0] if args else None)
             raise TypeError(f"fastact.jax.{self.__name__}: arrays of JAX must be given, got {came}")
@@ -536,13 +547,13 @@ class Function:
                 )
         return template, arrays
 
-    def _data(self, entry: str, place: int, value: Any) -> Any:
+    def _data(self, name: str, value: Any) -> Any:
         """A number in the place of data as an array of JAX; all else as it is."""
         if isinstance(value, np.generic) and jax.numpy.issubdtype(value.dtype, np.inexact):
             return jax.numpy.asarray(value)
         if not isinstance(value, bool | int | float | np.bool_ | np.integer):
             return value
-        name, zero = self.op.entry_points[entry].arrays[place], jax.numpy.zeros(())
+        zero = jax.numpy.zeros(())
         validate.holds(f"fastact.jax.{self.__name__}", name, value, zero.dtype.name)
         return zero + float(value)
 
