@@ -1,7 +1,7 @@
 """Two ops under each of JAX's transformations, against the formula of `jnp`.
 
-A process of its own runs this, for it has two devices: it reads a list of pairs, of a transformation
-and of what is computed, and writes for each "yes" or the error.
+A process of its own runs this, for it has two devices: it reads a list of pairs, a transformation
+and what is computed under it, and writes "yes" or the error for each.
 """
 
 import json

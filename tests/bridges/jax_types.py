@@ -1,7 +1,7 @@
 """The types of every op's results and gradients where arrays are parted over devices.
 
-A process of its own runs this, for it has two devices. Its arguments are "traced" or "computed", and
-the names of ops; values, too, are compared where they are computed.
+A process of its own runs this, for it has two devices. Its arguments are "traced" or "computed",
+and the names of ops; values, too, are compared where they are computed.
 """
 
 import sys
@@ -12,6 +12,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 from jax.sharding import AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
@@ -45,9 +46,8 @@ def example(op: Any) -> tuple[dict[str, Any], list[str]]:
 def called(op: Any, named: dict[str, Any], names: list[str], entry: str, *values: Any) -> Any:
     bound = op.bound(entry, {**named, **dict(zip(names, values, strict=True))})
     function = getattr(fj, op.name)
-    return (function if entry == "call" else getattr(function, entry))(
-        *bound.args, **bound.keywords
-    )
+    point = function if entry == "call" else getattr(function, entry)
+    return point(*bound.args, **bound.keywords)
 
 
 def loss(call: Callable[..., Any], *values: Any) -> Any:
@@ -95,7 +95,9 @@ def test_explicit(op: Any, *, computes: bool) -> None:
     call = partial(called, op, named, names)
     values = [named[name] for name in names]
     specs = [P("d") if v.shape == values[0].shape else P() for v in values]
-    given = [jax.device_put(v, NamedSharding(EXPLICIT, s)) for v, s in zip(values, specs)]
+    given = [
+        jax.device_put(v, NamedSharding(EXPLICIT, s)) for v, s in zip(values, specs, strict=True)
+    ]
     for y in jax.eval_shape(lambda *given: arrays_of(call("call", *given)), *given):
         rows = "d" if y.shape[:1] == (len(values[0]),) else None
         assert tuple(y.sharding.spec)[:1] == (rows,)[: y.ndim], (op.name, y)
@@ -110,7 +112,55 @@ def test_explicit(op: Any, *, computes: bool) -> None:
             np.testing.assert_allclose(got, expected, rtol=1e-12, atol=1e-12)
 
 
+def test_refusals() -> None:
+    """What JAX refuses of `jnp`, and what explicit axes do not tell."""
+    x, rows = jnp.ones((4, 6)), NamedSharding(EXPLICIT, P("d"))
+    unreduced = jax.shard_map(
+        lambda x: fj.mish(jax.lax.pcast(x, "d", to="unreduced")),
+        mesh=MESH,
+        in_specs=P("d"),
+        out_specs=P("d"),
+    )
+    for error, words, call in (
+        (
+            ValueError,
+            "out_specs which require replication",
+            lambda: jax.shard_map(fj.mish, mesh=MESH, in_specs=P("d"), out_specs=P())(x),
+        ),
+        (
+            TypeError,
+            r"mish: arrays must be neither unreduced .* got float64\[2,6\]\{U:d\}",
+            lambda: jax.eval_shape(unreduced, x),
+        ),
+        (
+            TypeError,
+            "rms_norm: explicit axes part x along axis 0 over 'd', weight along axis 0 over 'd', "
+            "which would part a result by .'d', 'd'.; use jax.sharding.reshard",
+            lambda: fj.rms_norm(jax.device_put(x, rows), jax.device_put(x[0], rows)),
+        ),
+        (
+            TypeError,
+            "unbroadcast: explicit axes part dy along axis 0 over 'd', which says nothing of",
+            lambda: fj.unbroadcast(jax.device_put(x, rows), (4, 1)),
+        ),
+    ):
+        with pytest.raises(error, match=words):
+            call()
+
+
+def test_channels() -> None:
+    """They are parted with the parameters that they have, also where these have no other axis."""
+    x, channels = np.ones((3, 4, 5, 2)), NamedSharding(EXPLICIT, P("d"))
+    named = dict.fromkeys(("running_mean", "running_var", "weight", "bias"), jnp.ones(4))
+    named = {name: jax.device_put(value, channels) for name, value in named.items()}
+    y = fj.batch_norm(jax.device_put(x, NamedSharding(EXPLICIT, P(None, "d"))), **named)
+    assert jax.typeof(y).sharding.spec == P(None, "d", None, None)
+
+
 for name in sys.argv[2:]:
     test_manual(fa.ops[name], computes=sys.argv[1] == "computed")
-    with jax.set_mesh(EXPLICIT):
-        test_explicit(fa.ops[name], computes=sys.argv[1] == "computed")
+    if "shape" not in fa.ops[name].entry_points["call"].defaults:  # which no axis of data follows
+        with jax.set_mesh(EXPLICIT):
+            test_explicit(fa.ops[name], computes=sys.argv[1] == "computed")
+test_refusals()
+test_channels()

@@ -94,7 +94,7 @@ def alike(arrays: Sequence[Any]) -> list[Any]:
 
 
 def typed(models: Iterable[Any], given: Sequence[Any]) -> list[Any]:
-    """The types of results of such shapes and dtypes, made from alike values of the types `given`."""
+    """The types of results, of these shapes and dtypes, made from values of alike types."""
     mesh = _mesh_of(given)
     sharding = None if mesh is None else NamedSharding(mesh, PartitionSpec())
     return [
@@ -398,7 +398,8 @@ def _free(call: Any) -> Iterator[Axis]:
     # Where axes have a meaning each, statistics tell which ones are reduced.
     tells = call.op.stacks or call.entry != "call"
     forward = call if tells else call.like(call.given, entry="forward")
-    for axis, length in enumerate(max(shapes, key=len)):
+    whole = max(shapes, key=len)
+    for axis, length in enumerate(whole):
         if length < 2 or ("axis" in call.defaults and axis in call.axes):
             continue
         for arrays in _alignments(shapes, axis):
@@ -413,7 +414,9 @@ def _arguments(call: Any) -> dict[int, str]:
     point, found = call.op.entry_points[call.entry], dict[int, str]()
     given = [*zip(point.arrays, call.template.args, strict=False), *call.template.kwargs.items()]
     for name, value in given:
-        map_buffers(value, lambda number, name=name: found.setdefault(number, name))
+        numbers: list[int] = []
+        map_buffers(value, numbers.append)
+        found |= dict.fromkeys(numbers, name)
     return found
 
 

@@ -551,7 +551,9 @@ class Function:
         """A number in the place of data as an array of JAX; all else as it is."""
         if isinstance(value, np.generic) and jax.numpy.issubdtype(value.dtype, np.inexact):
             return jax.numpy.asarray(value)
-        if not isinstance(value, bool | int | float | np.bool_ | np.integer):
+        if isinstance(value, np.bool_ | np.integer):
+            value = value.item()
+        if not isinstance(value, bool | int | float):
             return value
         zero = jax.numpy.zeros(())
         validate.holds(f"fastact.jax.{self.__name__}", name, value, zero.dtype.name)
