@@ -451,7 +451,7 @@ class Derivative:
             return self.composed(incoming, others, asked)
 
         zeros = [jax.numpy.zeros(one.shape, one.dtype) for one in self.pair.outputs]
-        alike = axes.alike([*zeros, *others])
+        alike = axes.alike([*zeros, *others, *(one for one in given if one is not None)])
         like = [y if wants else None for y, wants in zip(alike, wanted, strict=False)]
         (found,) = jax.linear_transpose(gradients, like)(given)
         return found  # type: ignore[no-any-return]
