@@ -63,23 +63,23 @@ def _outputs_along(
 
 # --- types ----------------------------------------------------------------------------------------
 
-typeof: Any = getattr(jax, "typeof", None) or jax.core.get_aval  # by JAX 0.5
-# Types name no axes before JAX 0.7, but for those of `shard_map`, by JAX 0.6.
+typeof: Any = getattr(jax, "typeof", None) or jax.core.get_aval  # in JAX 0.5
+# JAX 0.6 has the first of these, by JAX 0.7 axes may be explicit.
 _get_mesh: Any = getattr(jax.sharding, "get_abstract_mesh", None)
 _auto_axes: Any = getattr(jax.sharding, "auto_axes", None)
 
 
 def _cast(array: Any, names: tuple[str, ...]) -> Any:
-    """The array as one that varies over these axes as well; the transpose of that is a sum."""
+    """Let an array vary over these axes as well, which JAX transposes to a sum over them."""
     if not names:
         return array
     if hasattr(jax.lax, "pcast"):
         return jax.lax.pcast(array, names, to="varying")
-    return jax.lax.pvary(array, names)  # by JAX 0.6
+    return jax.lax.pvary(array, names)  # in JAX 0.6
 
 
 def _varying(array: Any) -> frozenset[str]:
-    """The axes of devices over which a value varies inside `shard_map`; JAX 0.5 has no such."""
+    """Return the axes over which a value varies inside `shard_map`; JAX 0.5 knows none."""
     of = typeof(array)
     manual = getattr(of, "manual_axis_type", None)  # before JAX 0.10 it is told by `vma`
     found: frozenset[str] = manual.varying if manual else getattr(of, "vma", frozenset())
@@ -87,14 +87,14 @@ def _varying(array: Any) -> frozenset[str]:
 
 
 def alike(arrays: Sequence[Any]) -> list[Any]:
-    """The arrays, each varying over all axes over which one of them does, as `jnp` has them."""
+    """Let each array vary over all axes over which one of them does, as `jnp` lets them."""
     each = [_varying(array) for array in arrays]
     every = frozenset[str]().union(*each)
     return [_cast(a, tuple(sorted(every - own))) for a, own in zip(arrays, each, strict=True)]
 
 
 def typed(models: Iterable[Any], given: Sequence[Any]) -> list[Any]:
-    """The types of results, of these shapes and dtypes, made from values of alike types."""
+    """Describe results of these shapes and dtypes that are made of values of alike types."""
     mesh = _mesh_of(given)
     sharding = None if mesh is None else NamedSharding(mesh, PartitionSpec())
     return [
@@ -104,7 +104,7 @@ def typed(models: Iterable[Any], given: Sequence[Any]) -> list[Any]:
 
 
 def _mesh_of(types: Sequence[Any]) -> Any:
-    """The devices of a program, or else those of its values; None where types name none."""
+    """Return the devices of a program, or else of its values; None where types name none."""
     if _get_mesh is None:
         return None
     meshes = (_get_mesh(), *(one.sharding.mesh for one in types))
@@ -112,7 +112,7 @@ def _mesh_of(types: Sequence[Any]) -> Any:
 
 
 def _axes_by_kind(mesh: Any) -> dict[str, list[str]]:
-    """The axes of devices by the names of their kinds, which they have since JAX 0.7."""
+    """Sort the axes of devices by the names of their kinds, which they have since JAX 0.7."""
     found: dict[str, list[str]] = {}
     if mesh is not None and _auto_axes is not None:
         for name, kind in zip(mesh.axis_names, mesh.axis_types, strict=True):
@@ -121,7 +121,7 @@ def _axes_by_kind(mesh: Any) -> dict[str, list[str]]:
 
 
 def bound(bind: Callable[..., Any], arrays: Sequence[Any], *, call: Any) -> Any:
-    """A call whose results are parted over explicit axes as those of `jnp` are.
+    """Make a call whose results are parted over explicit axes as results of `jnp` are.
 
     Inside of it the partitioner parts, and where it gathers an array the result is parted again.
     """
@@ -151,7 +151,7 @@ def _check_whole(call: Any, types: Sequence[Any]) -> None:
 
 
 def _specs(call: Any, given: Sequence[PartitionSpec]) -> list[PartitionSpec]:
-    """How the results are parted over explicit axes, where the arrays are parted like that."""
+    """Tell how the results are parted over explicit axes, where the arrays are parted so."""
     shapes = [array.shape for array in call.given]
     found: list[list[Any]] = [[None for _ in output.shape] for output in call.outputs]
     left = {(k, i) for k, spec in enumerate(given) for i, name in enumerate(spec) if name}
@@ -188,7 +188,7 @@ def _refused(call: Any, given: Sequence[PartitionSpec], parted: Any, why: str) -
 def _alignments(
     shapes: Sequence[Sequence[int]], axis: int, *, of_any_length: bool = False
 ) -> Iterator[list[int | None]]:
-    """Where an axis of the longest shape may lie in each, as arrays broadcast or as channels do."""
+    """Try where an axis of the longest shape lies in each, as arrays broadcast or channels do."""
     whole = max(shapes, key=len)
     from_the_end = [axis - len(whole) + len(shape) for shape in shapes]
     from_the_start = [axis for _ in shapes]
@@ -316,8 +316,8 @@ def tell_devices(primitive: Any) -> None:
 def spread(*arrays: Any, call: Any) -> Any:
     """A call in a program, whose arrays may lie in parts on several devices.
 
-    XLA parts arrays along free axes alone, and gathers them along all others, inside `shard_map`
-    along all that this left to it.
+    XLA parts arrays along free axes alone, and gathers them along all others; inside `shard_map` it
+    gathers them along all axes that are left to it.
     """
     is_inside = "Manual" in _axes_by_kind(_mesh_of([typeof(array) for array in arrays]))
     if _told_devices is None or call.op.counts_elements or is_inside:
@@ -410,7 +410,7 @@ def _free(call: Any) -> Iterator[Axis]:
 
 
 def _arguments(call: Any) -> dict[int, str]:
-    """The name of the argument in which each array of a call is given."""
+    """Name the argument in which each array of a call is given."""
     point, found = call.op.entry_points[call.entry], dict[int, str]()
     given = [*zip(point.arrays, call.template.args, strict=False), *call.template.kwargs.items()]
     for name, value in given:

@@ -548,7 +548,7 @@ class Function:
         return template, arrays
 
     def _data(self, name: str, value: Any) -> Any:
-        """A number in the place of data as an array of JAX; all else as it is."""
+        """Make an array of JAX of a number that stands for data; return all else as it is."""
         if isinstance(value, np.generic) and jax.numpy.issubdtype(value.dtype, np.inexact):
             return jax.numpy.asarray(value)
         if isinstance(value, np.bool_ | np.integer):
