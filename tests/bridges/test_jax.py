@@ -146,6 +146,56 @@ def test_vmap(op):
         np.testing.assert_allclose(gradients, np.stack(part), rtol=1e-12, atol=1e-12)
 
 
+# Arrays that `sample` leaves out: those without a gradient, and what gates add up.
+LEFT_OUT = [
+    (op, name)
+    for op in fa.ops.values()
+    for name in cases.arrays_of_entry(op, "call")
+    if name in op.entry_points["call"].defaults and sample(op).get(name) is None
+]
+
+
+def with_array(op: Any, name: str) -> dict[str, Any]:
+    """The arguments of a call by name, with an array that may be left out."""
+    named, shape = sample(op), (3, 4)
+    known = {"by": np.array([1, 0, 1]), "positions": np.array([2, 0, 1])}
+    shape = cases.shapes_of(op, "call", shape, named).get(name, shape)
+    value = known.get(name, np.linspace(0.5, 1.5, np.prod(shape, dtype=int)).reshape(shape))
+    more = {"by": {"axis": 0, "groups": 2}}.get(name, {})
+    if name in op.written:
+        more = {**dict.fromkeys(op.written, value), "training": False}
+    return {**named, name: value > 0.8 if name in ("where", "mask") else value, **more}
+
+
+@pytest.mark.parametrize(("op", "name"), first_of_families(LEFT_OUT))
+def test_arrays_that_may_be_left_out(op, name):
+    """Their bits by themselves and compiled, batches, gradients and tangents."""
+    named = with_array(op, name)
+    first, *_ = differentiated(op, named)
+    names = [first, *{name, *op.written} & named.keys() - {first}]
+    values = [jnp.asarray(named[n]) for n in names]
+    call, x = called(op, named, names), values[0]
+    expected = arrays_of(op.bound("call", named)())
+    ones = [np.ones_like(y) for y in expected]
+
+    def every(*values: Any) -> Any:
+        x, *rest = values
+        made, pull = jax.vjp(lambda x: call(x, *rest), x)
+        dx = pull(tuple(map(jnp.asarray, ones)))[0]
+        if name == "by":  # which has no forward mode
+            return made, dx, jnp.vdot(dx, x)
+        moved = jax.jvp(lambda x: call(x, *rest), (x,), (x,))[1]
+        return made, dx, sum(map(jnp.sum, moved))
+
+    made, dx, moved = jax.jit(every)(*values)
+    assert same_bits(dx, by_hand(op, named, ones)[first])
+    np.testing.assert_allclose(moved, np.vdot(dx, x), rtol=1e-10, atol=1e-10)
+    stacks = jax.vmap(call, (0, *(None for _ in values[1:])))(jnp.stack([x, x]), *values[1:])
+    for y, *others in zip(expected, call(*values), made, stacks, strict=True):
+        *same, stack = others
+        assert all(same_bits(one, y) for one in (*same, *stack))
+
+
 def test_vmap_along_any_axis():
     x, w = jnp.linspace(-2.0, 2.0, 24).reshape(2, 3, 4), jnp.arange(3.0)
     got = jax.vmap(fj.layer_norm, (2, None), 1)(x, w)
@@ -225,7 +275,32 @@ def test_what_jax_does_with_functions():
     assert same_bits(moments.m2, fa.moments(np.asarray(x)).m2)
     for empty in (jnp.ones((0, 4)), jnp.ones((3, 0))):
         assert fj.mish(empty).shape == empty.shape
-    assert float(fj.mish(1.0)) == float(fj.mish(np.float64(1))) == fa.mish(1.0)
+
+
+@pytest.mark.parametrize("x64", [True, False])
+def test_numbers(x64):
+    """Data without axes, of the dtype that JAX gives them; a gradient of every element."""
+    jax.config.update("jax_enable_x64", x64)
+    wide = jnp.asarray(1.5).dtype
+    scalars = [dtype(1.5) for dtype in DTYPES]
+    for given in (*scalars, *map(np.asarray, scalars), 1.5, 2, True, np.int8(2), np.bool_(True)):
+        floats = not isinstance(given, bool | int | np.integer | np.bool_)
+        dtype = wide if isinstance(given, float) else jnp.asarray(given).dtype if floats else wide
+        compiled = jax.jit(lambda given=given: fj.mish(given))
+        for y in (fj.mish(given), fj.mish.forward(given)[0], compiled()):
+            assert same_bits(y, fa.mish(np.asarray(given, dtype)))
+    with pytest.raises(TypeError, match=r"fastact\.mish: x must have dtype .* complex64"):
+        fj.mish(np.complex64(1))
+    x = jnp.linspace(-2, 2, 12, dtype="float16").reshape(3, 4)
+    for dy in (2.0, 2, np.float32(2)):
+        assert same_bits(fj.mish.backward(dy, x), fa.mish.backward(2.0, np.asarray(x)))
+
+
+def test_jit_that_is_disabled():
+    x = jnp.linspace(-2.0, 2.0, 12).reshape(3, 4)
+    with jax.disable_jit():
+        assert same_bits(fj.mish(x), fa.mish(np.asarray(x)))
+        assert jax.grad(lambda x: fj.softmax(x)[0, 0])(x).shape == x.shape
 
 
 @each_kind

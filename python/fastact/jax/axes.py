@@ -1,12 +1,16 @@
 """Axes along which a call does the same to each part: for `jax.vmap`, and for several devices.
 
+Types of JAX name axes of devices, too: those over which a value varies inside `jax.shard_map`, and
+those over which an array is parted. The results of a call have the types that `jnp` gives them.
+
 No list has them. An op that names axes treats all others alike, and shapes tell the rest: where
 arrays are longer along such an axis, every result is longer along one of its own.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from importlib import import_module
 from math import prod
 from typing import Any, NamedTuple
@@ -27,23 +31,176 @@ class Axis(NamedTuple):
     outputs: Places
 
 
-def _outputs_along(call: Any, arrays: Places) -> list[int] | None:
-    """Where an axis of the arrays lies in the outputs; None where one of these lacks it."""
-    longer = [
-        [n + (i == axis) for i, n in enumerate(array.shape)]
+def _by_one(length: int) -> int:
+    return length + 1
+
+
+def _twice(length: int) -> int:
+    return 2 * length
+
+
+def _outputs_along(
+    call: Any, arrays: Places, longer: Callable[[int], int] = _by_one
+) -> list[int | None] | None:
+    """Where an axis of the arrays lies in the outputs; None where the op takes no longer one."""
+    shapes = [
+        [longer(n) if i == axis else n for i, n in enumerate(array.shape)]
         for array, axis in zip(call.given, arrays, strict=True)
     ]
     try:
-        others = call.of_shapes(longer).outputs
+        others = call.of_shapes(shapes).outputs
     except (TypeError, ValueError):
         return None
-    found = []
+    found: list[int | None] = []
     for output, other in zip(call.outputs, others, strict=True):
-        more = [m - n for n, m in zip(output.shape, other.shape, strict=True)]
-        if [n for n in more if n] != [1]:
+        pairs = list(zip(output.shape, other.shape, strict=True))
+        changed = [i for i, (n, m) in enumerate(pairs) if n != m]
+        if len(changed) > 1 or any(m != longer(n) for n, m in (pairs[i] for i in changed)):
             return None
-        found.append(more.index(1))
+        found.append(changed[0] if changed else None)
     return found
+
+
+# --- types ----------------------------------------------------------------------------------------
+
+typeof: Any = getattr(jax, "typeof", None) or jax.core.get_aval  # in JAX 0.5
+# JAX 0.6 has the first of these, by JAX 0.7 axes may be explicit.
+_get_mesh: Any = getattr(jax.sharding, "get_abstract_mesh", None)
+_auto_axes: Any = getattr(jax.sharding, "auto_axes", None)
+
+
+def _cast(array: Any, names: tuple[str, ...]) -> Any:
+    """Let an array vary over these axes as well, which JAX transposes to a sum over them."""
+    if not names:
+        return array
+    if hasattr(jax.lax, "pcast"):
+        return jax.lax.pcast(array, names, to="varying")
+    return jax.lax.pvary(array, names)  # in JAX 0.6
+
+
+def _varying(array: Any) -> frozenset[str]:
+    """Return the axes over which a value varies inside `shard_map`; JAX 0.5 knows none."""
+    of = typeof(array)
+    manual = getattr(of, "manual_axis_type", None)  # before JAX 0.10 it is told by `vma`
+    found: frozenset[str] = manual.varying if manual else getattr(of, "vma", frozenset())
+    return found
+
+
+def alike(arrays: Sequence[Any]) -> list[Any]:
+    """Let each array vary over all axes over which one of them does, as `jnp` lets them."""
+    each = [_varying(array) for array in arrays]
+    every = frozenset[str]().union(*each)
+    return [_cast(a, tuple(sorted(every - own))) for a, own in zip(arrays, each, strict=True)]
+
+
+def typed(models: Iterable[Any], given: Sequence[Any]) -> list[Any]:
+    """Describe results of these shapes and dtypes that are made of values of alike types."""
+    mesh = _mesh_of(given)
+    sharding = None if mesh is None else NamedSharding(mesh, PartitionSpec())
+    return [
+        given[0].update(shape=one.shape, dtype=one.dtype, weak_type=False, sharding=sharding)
+        for one in models
+    ]
+
+
+def _mesh_of(types: Sequence[Any]) -> Any:
+    """Return the devices of a program, or else of its values; None where types name none."""
+    if _get_mesh is None:
+        return None
+    meshes = (_get_mesh(), *(one.sharding.mesh for one in types))
+    return next((mesh for mesh in meshes if not mesh.empty), None)
+
+
+def _axes_by_kind(mesh: Any) -> dict[str, list[str]]:
+    """Sort the axes of devices by the names of their kinds, which they have since JAX 0.7."""
+    found: dict[str, list[str]] = {}
+    if mesh is not None and _auto_axes is not None:
+        for name, kind in zip(mesh.axis_names, mesh.axis_types, strict=True):
+            found.setdefault(kind.name, []).append(name)
+    return found
+
+
+def bound(bind: Callable[..., Any], arrays: Sequence[Any], *, call: Any) -> Any:
+    """Make a call whose results are parted over explicit axes as results of `jnp` are.
+
+    Inside of it the partitioner parts, and where it gathers an array the result is parted again.
+    """
+    types = [typeof(array) for array in arrays]
+    mesh = _mesh_of(types)
+    if mesh is not None:
+        _check_whole(call, types)
+    if not (explicit := _axes_by_kind(mesh).get("Explicit")):
+        return bind(*arrays, call=call)
+    specs = _specs(call, [one.sharding.spec for one in types])
+    shardings = [NamedSharding(mesh, spec) for spec in specs]
+    inside = _auto_axes(partial(bind, call=call), axes=(*explicit,), out_sharding=shardings)
+    return inside(*arrays)
+
+
+def _check_whole(call: Any, types: Sequence[Any]) -> None:
+    """Refuse what JAX has yet to add up over devices, but for gradients, which are linear in it."""
+    is_linear = call.entry not in ("call", "forward")
+    for one in types:
+        inside, spec = getattr(one, "manual_axis_type", None), one.sharding.spec
+        kinds = [getattr(spec, "unreduced", None), getattr(spec, "reduced", None)]
+        if any(kinds) or (inside and inside.unreduced and not is_linear):
+            raise TypeError(
+                f"fastact.jax.{call.op.name}: arrays must be neither unreduced nor, over explicit "
+                f"axes, reduced, got {one}; use jax.lax.psum or jax.sharding.reshard"
+            )
+
+
+def _specs(call: Any, given: Sequence[PartitionSpec]) -> list[PartitionSpec]:
+    """Tell how the results are parted over explicit axes, where the arrays are parted so."""
+    shapes = [array.shape for array in call.given]
+    found: list[list[Any]] = [[None for _ in output.shape] for output in call.outputs]
+    left = {(k, i) for k, spec in enumerate(given) for i, name in enumerate(spec) if name}
+    for axis in range(max(map(len, shapes))):
+        for arrays in _alignments(shapes, axis, of_any_length=True):
+            parted = left.intersection(enumerate(arrays))
+            outputs = _outputs_along(call, arrays, _twice) if parted else None
+            if outputs is None:
+                continue
+            if len(names := {given[k][i] for k, i in parted}) > 1:
+                raise _refused(call, given, parted, "which is not the same")
+            for spec, i in zip(found, outputs, strict=True):
+                if i is not None:
+                    (spec[i],) = names
+            left -= parted
+            break
+    if left:
+        raise _refused(call, given, left, "which says nothing of the results")
+    for spec in found:
+        if len(used := [n for n in spec if n]) > len({*used}):
+            every = {(k, i) for k, one in enumerate(given) for i, name in enumerate(one) if name}
+            raise _refused(call, given, every, f"which would part a result by {(*spec,)}")
+    return [PartitionSpec(*spec) for spec in found]
+
+
+def _refused(call: Any, given: Sequence[PartitionSpec], parted: Any, why: str) -> TypeError:
+    names = _arguments(call)
+    said = ", ".join(f"{names[k]} along axis {i} over {given[k][i]!r}" for k, i in sorted(parted))
+    return TypeError(
+        f"fastact.jax.{call.op.name}: explicit axes part {said}, {why}; use jax.sharding.reshard"
+    )
+
+
+def _alignments(
+    shapes: Sequence[Sequence[int]], axis: int, *, of_any_length: bool = False
+) -> Iterator[list[int | None]]:
+    """Try where an axis of the longest shape lies in each, as arrays broadcast or channels do."""
+    whole = max(shapes, key=len)
+    from_the_end = [axis - len(whole) + len(shape) for shape in shapes]
+    from_the_start = [axis for _ in shapes]
+    of_channels = [0 if len(shape) == 1 else axis for shape in shapes]
+    for places in (from_the_end, from_the_start, of_channels):
+        yield [
+            i if 0 <= i < len(shape) and shape[i] == whole[axis] else None
+            for i, shape in zip(places, shapes, strict=True)
+        ]
+    if of_any_length:
+        pairs = zip(from_the_end, shapes, strict=True)
+        yield [i if i >= 0 and shape[i] > 1 else None for i, shape in pairs]
 
 
 # --- batches --------------------------------------------------------------------------------------
@@ -86,7 +243,7 @@ def _in_one_call(
         stacked = _stacked(call, tried, places)
         outputs = None if stacked is None else _outputs_along(stacked, places)
         if outputs is not None and all(
-            (*made.shape[:i], *made.shape[i + 1 :]) == one.shape
+            i is not None and (*made.shape[:i], *made.shape[i + 1 :]) == one.shape
             for made, i, one in zip(stacked.outputs, outputs, call.outputs, strict=True)
         ):
             return bind(*tried, call=stacked), outputs
@@ -159,9 +316,13 @@ def tell_devices(primitive: Any) -> None:
 def spread(*arrays: Any, call: Any) -> Any:
     """A call in a program, whose arrays may lie in parts on several devices.
 
-    XLA parts arrays along free axes alone, and gathers them along all others.
+    XLA parts arrays along free axes alone, and gathers them along all others; inside `shard_map` it
+    gathers them along all axes that are left to it.
     """
-    axes = [] if _told_devices is None or call.op.counts_elements else list(_free(call))
+    is_inside = "Manual" in _axes_by_kind(_mesh_of([typeof(array) for array in arrays]))
+    if _told_devices is None or call.op.counts_elements or is_inside:
+        return call.ffi(*arrays)
+    axes = list(_free(call))
     if not axes:
         return call.ffi(*arrays)
     of_arrays = list(zip(*(axis.arrays for axis in axes), strict=True))
@@ -234,31 +395,33 @@ def _names(mesh: Any, axes: Sequence[Axis], arrays: Sequence[Any]) -> list[Any]:
 def _free(call: Any) -> Iterator[Axis]:
     """The axes along which a call's arrays may be parted."""
     shapes, made = [array.shape for array in call.given], _made(call)
-    whole = max(shapes, key=len)
     # Where axes have a meaning each, statistics tell which ones are reduced.
     tells = call.op.stacks or call.entry != "call"
     forward = call if tells else call.like(call.given, entry="forward")
+    whole = max(shapes, key=len)
     for axis, length in enumerate(whole):
         if length < 2 or ("axis" in call.defaults and axis in call.axes):
             continue
-        for aligned_at_the_end in (True, False):
-            first = [(len(whole) - len(shape)) * aligned_at_the_end for shape in shapes]
-            arrays = [
-                i if 0 <= i < len(shape) and shape[i] == length else None
-                for i, shape in zip((axis - n for n in first), shapes, strict=True)
-            ]
+        for arrays in _alignments(shapes, axis):
             outputs = _outputs_along(forward, arrays)
-            if outputs is not None and all(arrays[i] is not None for i in made):
+            if outputs and None not in outputs and all(arrays[i] is not None for i in made):
                 yield Axis(arrays, outputs[: len(call.outputs)])
                 break
 
 
+def _arguments(call: Any) -> dict[int, str]:
+    """Name the argument in which each array of a call is given."""
+    point, found = call.op.entry_points[call.entry], dict[int, str]()
+    given = [*zip(point.arrays, call.template.args, strict=False), *call.template.kwargs.items()]
+    for name, value in given:
+        numbers: list[int] = []
+        map_buffers(value, numbers.append)
+        found |= dict.fromkeys(numbers, name)
+    return found
+
+
 def _made(call: Any) -> set[int]:
     """Which arrays are gradients or made by `forward`: of a free axis they have all."""
-    point, of_call = (call.op.entry_points[entry] for entry in (call.entry, "call"))
-    given = [*zip(point.arrays, call.template.args, strict=False), *call.template.kwargs.items()]
-    found: set[int] = set()
-    for name, value in given:
-        if name not in (*of_call.arrays, *of_call.defaults):
-            map_buffers(value, found.add)
-    return found
+    of_call = call.op.entry_points["call"]
+    known = (*of_call.arrays, *of_call.defaults)
+    return {number for number, name in _arguments(call).items() if name not in known}

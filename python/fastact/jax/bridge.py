@@ -143,6 +143,12 @@ class Traced:
     ) -> None:
         self.op, self.entry, self.template, self.donates = op, entry, template, donates
         function = op.entry_point(entry)
+        for array in arrays:
+            if not all(isinstance(n, int) for n in array.shape):
+                raise TypeError(
+                    f"fastact.jax.{op.name}: arrays must have numbers as their shape, got "
+                    f"{array.shape}; export a program for each shape"
+                )
         given = [Shape(a.shape, a.dtype, writable=donates and i == 0) for i, a in enumerate(arrays)]
         args, kwargs = template.filled(given.__getitem__)
         self.result = function(*args, **kwargs)
@@ -192,7 +198,7 @@ class Traced:
                     f'off; use jax.config.update("jax_enable_x64", True)'
                 )
         plain = [a.bits if isinstance(a, Doubles) else a for a in arrays]
-        made = _call.bind(*plain, call=self)
+        made = axes.bound(_bind, plain, call=self)
         every = [*arrays, *map(_of_output, made)]
         return _replaced(self.result, lambda shape: every[self.places[id(shape)].number])
 
@@ -263,19 +269,28 @@ def _function(op: Any, template: Template, donates: bool) -> Callable[..., Any]:
 
 @lru_cache(maxsize=4096)
 def _compiled(call: Traced) -> Callable[..., Any]:
-    compiled: Callable[..., Any] = jax.jit(partial(_call.bind, call=call))
+    compiled: Callable[..., Any] = jax.jit(partial(_bind, call=call))
     return compiled
 
 
+def _computed(*arrays: Any, call: Traced) -> Any:
+    with jax.disable_jit(False):  # whoever disables it wants to see their own functions' values
+        return _compiled(call)(*arrays)
+
+
+def _bind(*arrays: Any, call: Traced) -> Any:
+    return _call.bind(*axes.alike(arrays), call=call)
+
+
 def _outputs(*arrays: Any, call: Traced) -> list[Any]:
-    return [jax.core.ShapedArray(output.shape, output.dtype) for output in call.outputs]
+    return axes.typed(call.outputs, arrays)
 
 
 _call = Primitive("fastact")
 _call.multiple_results = True
 _call.def_abstract_eval(_outputs)
-_call.def_impl(lambda *arrays, call: _compiled(call)(*arrays))
-batching.primitive_batchers[_call] = partial(axes.batched, _call.bind)
+_call.def_impl(_computed)
+batching.primitive_batchers[_call] = partial(axes.batched, _bind)
 mlir.register_lowering(_call, mlir.lower_fun(axes.spread, multiple_results=True))
 axes.tell_devices(_call)
 
@@ -309,11 +324,11 @@ def _tangents(primals: Any, tangents: Any, *, call: Traced) -> tuple[list[Any], 
         )
     if op.is_diagonal:
         (x,), (tangent,) = primals, tangents
-        (y,) = _call.bind(x, call=call.like(call.given, entry=call.entry))
+        (y,) = _bind(x, call=call.like(call.given, entry=call.entry))
         slope = _slope(op, call.template, modelled(y, y.shape))
         return [y], slope([tangent], [y if op.saves == op.results else x], [True])
     derivative, count = Derivative(call), len(call.outputs)
-    made = _call.bind(*primals, call=derivative.forward)
+    made = _bind(*primals, call=derivative.forward)
     return made[:count], derivative.along(tangents, primals, made, count)
 
 
@@ -435,7 +450,9 @@ class Derivative:
         def gradients(incoming: Any) -> list[Any]:
             return self.composed(incoming, others, asked)
 
-        like = [s if wants else None for s, wants in zip(self.pair.outputs, wanted, strict=True)]
+        zeros = [jax.numpy.zeros(one.shape, one.dtype) for one in self.pair.outputs]
+        alike = axes.alike([*zeros, *others, *(one for one in given if one is not None)])
+        like = [y if wants else None for y, wants in zip(alike, wanted, strict=False)]
         (found,) = jax.linear_transpose(gradients, like)(given)
         return found  # type: ignore[no-any-return]
 
@@ -509,19 +526,18 @@ class Function:
 
     def _traced(self, entry: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         template, arrays = self._taken_apart(entry, args, kwargs)
+        arrays = [jax.numpy.asarray(a) if isinstance(a, np.ndarray) else a for a in arrays]
         return Traced(self.op, entry, template, arrays).run(arrays)
 
     def _taken_apart(
         self, entry: str, args: Sequence[Any], kwargs: Mapping[str, Any]
     ) -> tuple[Template, list[Any]]:
-        first, *rest = args or (None,)
-        if isinstance(first, bool | int | float):
-            name, zero = self.op.entry_points[entry].arrays[0], jax.numpy.zeros(())
-            validate.holds(f"fastact.jax.{self.__name__}", name, first, zero.dtype.name)
-            args = (zero + float(first), *rest)
-        template, arrays = _taken_apart(self.op.entry_points[entry], args, kwargs)
+        point = self.op.entry_points[entry]
+        if args and entry in ("call", "forward"):  # of backward it stands for a whole gradient
+            args = (self._data(point.arrays[0], args[0]), *args[1:])
+        template, arrays = _taken_apart(point, args, kwargs)
         if not arrays:
-            came = validate.describe(first)
+            came = validate.describe(args[0] if args else None)
             raise TypeError(f"fastact.jax.{self.__name__}: arrays of JAX must be given, got {came}")
         for name in _EVERY:
             if template.kwargs.pop(name, None) not in (None, False):
@@ -530,6 +546,18 @@ class Function:
                     f"immutable, and XLA chooses memory and streams"
                 )
         return template, arrays
+
+    def _data(self, name: str, value: Any) -> Any:
+        """Make an array of JAX of a number that stands for data; return all else as it is."""
+        if isinstance(value, np.generic) and jax.numpy.issubdtype(value.dtype, np.inexact):
+            return jax.numpy.asarray(value)
+        if isinstance(value, np.bool_ | np.integer):
+            value = value.item()
+        if not isinstance(value, bool | int | float):
+            return value
+        zero = jax.numpy.zeros(())
+        validate.holds(f"fastact.jax.{self.__name__}", name, value, zero.dtype.name)
+        return zero + float(value)
 
     def __repr__(self) -> str:
         return f"<function fastact.jax.{self.__name__}>"

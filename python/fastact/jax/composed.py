@@ -11,6 +11,7 @@ import jax.numpy as jnp
 
 from ..derivatives import formulas, gates
 from ..derivatives.operations import Operations
+from .axes import alike
 
 
 class _Jax(Operations):
@@ -27,7 +28,9 @@ class _Jax(Operations):
         return self.function_of(op)(x, **parameters)
 
     def vjp(self, f: Callable[..., Any], arrays: Sequence[Any], incoming: Sequence[Any]) -> Any:
-        results, back = jax.vjp(f, *arrays)
+        # Zeros of the formula's own vary, too, where the results' gradients do.
+        known = [dy for dy in incoming if dy is not None]
+        results, back = jax.vjp(f, *alike([*arrays, *known])[: len(arrays)])
         pairs = zip(incoming, results, strict=True)
         return back(
             tuple(jnp.zeros_like(y) if dy is None else dy.astype(y.dtype) for dy, y in pairs)

@@ -7,6 +7,7 @@ first, which only stands in a program of tangents, it computes the second.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import jax
@@ -30,7 +31,8 @@ class Map(NamedTuple):
     moved: Callable[..., Any]
 
 
-class Pair(NamedTuple):
+@dataclass(frozen=True)
+class Pair:
     """A map and its transpose, and descriptions of what goes in and what comes out."""
 
     forth: Map
@@ -42,7 +44,7 @@ class Pair(NamedTuple):
         """The results of the map, at least one of whose arrays is not None."""
         arrays = [value for value in given if value is not None]
         is_given = tuple(value is not None for value in given)
-        found = _linear.bind(*arrays, *others, pair=self, given=is_given, wanted=tuple(wanted))
+        found = _bind(*arrays, *others, pair=self, given=is_given, wanted=tuple(wanted))
         return _spread(found, wanted)
 
     @property
@@ -104,9 +106,7 @@ def is_zero(tangent: Any) -> bool:
 
 def zero(value: Any) -> Any:
     """The tangent of a value that does not change, or has none."""
-    is_real = jax.numpy.issubdtype(value.dtype, jax.numpy.floating)
-    dtype = value.dtype if is_real else jax.dtypes.float0
-    return ad.Zero(jax.core.ShapedArray(value.shape, dtype))
+    return ad.Zero(axes.typeof(value).to_tangent_aval())
 
 
 def _unless_zero(tangents: Iterable[Any]) -> list[Any]:
@@ -122,13 +122,13 @@ def _run(*arrays: Any, pair: Pair, given: Mask, wanted: Mask) -> list[Any]:
     return _there(pair.forth.run(*_parted(arrays, given), wanted))
 
 
-def _outputs(*_: Any, pair: Pair, given: Mask, wanted: Mask) -> list[Any]:
+def _outputs(*arrays: Any, pair: Pair, given: Mask, wanted: Mask) -> list[Any]:
     each = zip(pair.outputs, wanted, strict=True)
-    return [jax.core.ShapedArray(a.shape, a.dtype) for a, wants in each if wants]
+    return axes.typed([one for one, wants in each if wants], arrays)
 
 
 def _tangents(primals: Any, tangents: Any, *, pair: Pair, given: Mask, wanted: Mask) -> Any:
-    results = _linear.bind(*primals, pair=pair, given=given, wanted=wanted)
+    results = _bind(*primals, pair=pair, given=given, wanted=wanted)
     directions, changes = _parted(_unless_zero(tangents), given)
     arrays, others = _parted(primals, given)
     parts = []
@@ -161,7 +161,7 @@ def _batched(
     place = min(rank, next((i for i in places[:count] if i is not None), 0))
     moved = list(_moved(arrays[:count], places, place, size))
     batch = pair.batched(size, place, places[count:])
-    made = _linear.bind(*moved, *arrays[count:], pair=batch, given=given, wanted=wanted)
+    made = _bind(*moved, *arrays[count:], pair=batch, given=given, wanted=wanted)
     return made, [place] * len(made)
 
 
@@ -173,6 +173,11 @@ def _moved(arrays: Any, places: Any, place: int, size: int) -> Iterator[Any]:
             yield jax.numpy.broadcast_to(jax.numpy.expand_dims(array, place), shape)
         else:
             yield jax.numpy.moveaxis(array, i, place)
+
+
+def _bind(*arrays: Any, **parameters: Any) -> list[Any]:
+    found: list[Any] = _linear.bind(*axes.alike(arrays), **parameters)
+    return found
 
 
 _linear: Any = Primitive("fastact_linear")

@@ -106,7 +106,7 @@ class NormRotary(Turning[P, R]):
 
     def _run_forward(self, now: Step) -> None:
         x, y, rstd = now.views["x"], now.view("y"), now.view("rstd")
-        of, angles = self._checked(now)
+        of, angles = self._checked(now, y)
 
         def work(part: Part, _: int) -> None:
             into, saved = part_of(y, part), None if rstd is None else part_of(rstd, part)
@@ -167,19 +167,18 @@ class NormRotary(Turning[P, R]):
 
     def _run_backward(self, now: Step) -> None:
         dy, x, dx = now.views["dy"], now.views["x"], now.view("dx")
-        of, angles = self._checked(now)
         is_kept = dx is None or now.adds("") or dx.address == x.address
         p = now.call.temporary("x") if is_kept else dx
+        of, angles = self._checked(now, p)
         self._turn(now, of, angles, dy, p, turns_back=True)
         now.run("norm_backward", dy=p, parameters=())
 
-    def _checked(self, now: Step) -> tuple[Pairs, Mapping[str, View | None]]:
-        """The pairs and their angles; positions are compared before anything is written."""
-        of, x = now.shapes.of, now.views["x"]
-        angles = self._angles(now, of, "x")
+    def _checked(self, now: Step, into: View) -> tuple[Pairs, Mapping[str, View | None]]:
+        """The pairs and their angles; positions are compared before anything is written `into`."""
+        of, angles = now.shapes.of, self._angles(now, now.shapes.of, "x")
         if angles["positions"] is not None and not now.call.is_on_gpu:
             tables = {n: of.angles[i].sliced(1, 0, 1, 0) for i, n in enumerate(("cos", "sin"))}
-            none, nothing = of._replace(length=0), x.sliced(of.axis, 0, 1, 0)
+            none, nothing = of._replace(length=0), into.sliced(of.axis, 0, 1, 0)
             self._turn(now, none, {**angles, **tables}, nothing, nothing, turns_back=False)
         return of, angles
 

@@ -1,0 +1,90 @@
+"""Transformations of JAX: the page's table of them, and types of arrays over several devices."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from conftest import REPRESENTATIVES
+from processes import TIMEOUT
+
+import fastact as fa
+
+jax = pytest.importorskip("jax")
+if not hasattr(jax.sharding, "ManualAxisType"):
+    pytest.skip("an older JAX, whose types say less", allow_module_level=True)
+
+HERE = Path(__file__).parent
+PAGE = HERE.parents[1] / "docs/jax.md"
+
+
+def run(name: str, *arguments: str, stdin: str = "") -> str:
+    """What a script beside this test writes, which has two devices."""
+    done = subprocess.run(
+        [sys.executable, str(HERE / name), *arguments],
+        env={**os.environ, "XLA_FLAGS": "--xla_force_host_platform_device_count=2"},
+        input=stdin,
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def rows(page: str) -> Iterator[list[str]]:
+    """The rows of the table of transformations, the one with the names of columns first."""
+    table = page.partition("## What works under which transformation")[2].partition("\n## ")[0]
+    for line in table.splitlines():
+        if line.startswith("|") and not line.startswith("|-"):
+            yield [cell.strip() for cell in line.strip("|").split("|")]
+
+
+@pytest.mark.parametrize(
+    "computed",
+    [
+        ("call", "gradients"),
+        # Ten seconds each, of compilation; test_jax_derivatives.py has them of every op.
+        pytest.param(("tangents",), marks=pytest.mark.thorough),
+        pytest.param(("gradients of gradients",), marks=pytest.mark.thorough),
+    ],
+)
+def test_the_table(computed):
+    """A cell says yes, or quotes the error."""
+    if not PAGE.is_file():
+        pytest.skip("tests away from the source tree")
+    (_, *columns), *body = rows(PAGE.read_text())
+    asked = {(name.strip("`"), of): cell for name, *cells in body
+             for of, cell in zip(columns, cells, strict=True) if of in computed}  # fmt: skip
+    found = json.loads(run("jax_transforms.py", stdin=json.dumps([*asked])))
+    assert {of for _, of in asked} == {*computed}
+    for (of, cell), said in zip(asked.items(), found, strict=True):
+        words = "yes" if cell == "yes" else re.search("`(.*)`", cell).group(1)
+        assert words in said, of
+
+
+# Activations go one way, as their first one does.
+NAMES = [op.name for op in fa.ops.values() if op.family != "activations" or op in REPRESENTATIVES]
+
+
+def test_types():
+    """Of results and of gradients of every op, inside `shard_map` and over explicit axes."""
+    run("jax_types.py", "traced", *NAMES)
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        ["mish", "rms_norm", "sum"],
+        pytest.param(NAMES, marks=pytest.mark.thorough),  # a minute, of compilation
+    ],
+    ids=len,
+)
+def test_values_over_devices(names):
+    """The gradients of arrays that do not vary are added up, of those that do they are parts."""
+    run("jax_types.py", "computed", *names)
