@@ -491,15 +491,8 @@ class Composed(Twice):
 
 
 # --- forward mode ---------------------------------------------------------------------------------
-# The tangents of results and of gradients, by the arguments' own. Of ops whose results follow
-# element by element the derivative is its own transpose.
-
-
-def tangent_of_results(spec: Spec, rules: Rules, saved: Sequence[Any], tangent: Any) -> Any:
-    """The result's: as the gradient is computed, of the tangent in its place."""
-    if not spec.op.is_diagonal:
-        raise no_forward_mode(spec.where)
-    return tuple(in_graph(spec, rules, tangent, *saved))
+# The tangents of gradients, by the arguments' own. Of ops whose results follow element by element
+# the derivative is its own transpose.
 
 
 def tangent_of_gradients(
