@@ -130,15 +130,15 @@ def _parametric(op: Any, of: Named, m: Operations) -> tuple[Any, ...]:
 
 
 def _snake(x: Any, alpha: Any, m: Operations) -> Any:
-    """x + sin(u)**2 / alpha with u = alpha x, by sin(u) / u, which no alpha divides."""
+    """x + sin(u)**2 / alpha with u = alpha x: of a small u the quotient is x sin(u) (sin(u) / u)."""
     u = x * alpha
     is_small = abs(m.constant(u)) < 1
-    near, far = m.where(is_small, u, 0.0), m.where(is_small, 1.0, u)
-    series, square = 1.0, near * near
+    near, series = m.where(is_small, u, 0.0), 1.0
+    square, sine = near * near, m.sin(u)
     for k in range(20, 0, -2):  # up to u**20 / 21!, far below a rounding error
         series = 1.0 - square * series / (k * (k + 1))
-    sine = m.sin(u)
-    return x + x * (sine * m.where(is_small, series, sine / far))
+    quotient = sine * sine / m.where(is_small, 1.0, alpha)
+    return x + m.where(is_small, x * (m.sin(near) * series), quotient)
 
 
 #: y of x and of a parameter that broadcasts to it.
@@ -295,9 +295,10 @@ def _softmax_by_value(op: Any, incoming: Sequence[Any], of: Named, m: Operations
     if of.get("softcap"):
         x = m.where(y == 0, 0.0, of["x"])  # what takes no part may be NaN
         u = x * (of["scale"] / of["softcap"])
-        power = m.exp(m.where(u > 0, -u, u))
+        tanh, power = m.tanh(u), m.exp(m.where(u > 0, -u, u))
         sech = power * 2.0 / (1.0 + power * power)
-        found["x"] = found["x"] * sech * sech
+        is_small = abs(m.constant(u)) < 1  # where 1 - tanh**2 has all digits, its derivative, too
+        found["x"] = found["x"] * m.where(is_small, 1.0 - tanh * tanh, sech * sech)
     if of.get("sink") is not None:
         # Its probability was saved as a number, and changes as 1 - sum(y) does.
         total, shape = m.sum(y, over), tuple(of["sink"].shape)
@@ -388,7 +389,8 @@ def _totals(of: Named, x: Any, over: tuple[int, ...], m: Operations) -> Any:
     numbers = m.arange(count, x).reshape(rows) * groups
     labels = m.cast(_along_x(of["by"], x, of["axis"], over, m), numbers)
     is_any = labels >= 0
-    numbers = m.expanded(m.where(is_any, labels, 0) + numbers, tuple(x.shape)).reshape(-1)
+    numbers = m.expanded(m.where(is_any, labels, 0) + numbers, tuple(x.shape))
+    numbers = m.constant(numbers).reshape(-1)
     return (
         lambda each: m.collected(each.reshape(-1), numbers, count * groups),
         lambda sums: m.taken(sums, numbers).reshape(x.shape),
@@ -424,6 +426,12 @@ def _statistic(op: Any, of: Named, m: Operations) -> tuple[Any, ...]:
         centred, shift = centred - spread(step), shift + step
     found = {"mean": held + shift}
     if op.results != ("mean",):
+        left = count - (of.get("correction", 0) if of.get("ddof") is None else of["ddof"])
+        is_known = left > 0
+        left = m.where(is_known, left, math.nan if skips else 0.0)
+        m2 = total(w * centred * centred)
+        found |= {"m2": m2, "var": m2 / left}
+    if op.results == ("std",):
         centred = m.where(m.constant(w) == 0, 0.0, centred)
         size = total(abs(m.constant(centred)) * m.constant(share))
         # The squares of any quotient by it that is not 0 are in range, as a tangent's quotient is.
@@ -431,12 +439,9 @@ def _statistic(op: Any, of: Named, m: Operations) -> tuple[Any, ...]:
         size = m.where(size > least, size, least)
         scaled = centred / spread(size)
         squares = total(w * scaled * scaled)
-        left = count - (of.get("correction", 0) if of.get("ddof") is None else of["ddof"])
-        is_known = left > 0
-        each = squares / m.where(is_known, left, math.nan if skips else 0.0)
-        is_0 = is_known & (squares == 0)  # where the derivative of a root is 0, too
-        root = m.where(is_0, 0.0, m.sqrt(m.where(is_0, 1.0, each)))
-        found |= {"m2": squares * size * size, "var": each * size * size, "std": root * size}
+        is_0 = is_known & (squares == 0)  # where the derivative is 0, too
+        root = m.sqrt(m.where(is_0, 1.0, squares / left))
+        found["std"] = m.where(is_0, 0.0, root * size)
     return tuple(found[name].reshape(shape) for name in op.results)
 
 

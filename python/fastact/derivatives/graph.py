@@ -207,6 +207,9 @@ class Graph:
     def arange(self, count: int, like: Any) -> Any:
         return self.m.arange(count, raw(like))
 
+    def cast(self, value: Any, like: Any) -> Any:
+        return self.m.cast(raw(value), raw(like))
+
     def isnan(self, x: Any) -> Any:
         return self.m.isnan(raw(x))
 
