@@ -130,15 +130,28 @@ def _parametric(op: Any, of: Named, m: Operations) -> tuple[Any, ...]:
 
 
 def _snake(x: Any, alpha: Any, m: Operations) -> Any:
-    """x + sin(u)**2 / alpha with u = alpha x: of a small u the quotient is x sin(u) (sin(u) / u)."""
-    u = x * alpha
-    is_small = abs(m.constant(u)) < 1
+    """x + sin(u)**2 / alpha with u = alpha x: of a small u the quotient is x sin(u) (sin(u) / u).
+
+    The sine is of the exact product; where that is far, x has no digits for it, and there is none.
+    """
+    size = abs(m.constant(x) * m.constant(alpha))
+    is_small, held = size < 1, m.where(size >= 2.0**52, 0.0, x)
+    u, rest = held * alpha, _rest(m.constant(held), m.constant(alpha))
     near, series = m.where(is_small, u, 0.0), 1.0
-    square, sine = near * near, m.sin(u)
     for k in range(20, 0, -2):  # up to u**20 / 21!, far below a rounding error
-        series = 1.0 - square * series / (k * (k + 1))
+        series = 1.0 - near * near * series / (k * (k + 1))
+    sine = m.sin(u) * m.constant(m.cos(rest)) + m.cos(u) * m.constant(m.sin(rest))
     quotient = sine * sine / m.where(is_small, 1.0, alpha)
     return x + m.where(is_small, x * (m.sin(near) * series), quotient)
+
+
+def _rest(a: Any, b: Any) -> Any:
+    """What a product's rounding leaves off, of factors whose product is no overflow (Dekker)."""
+    splitter = 2.0**12 + 1 if a.dtype.itemsize == 4 else 2.0**27 + 1
+    highs = [(c * splitter) - ((c * splitter) - c) for c in (a, b)]
+    lows = [c - high for c, high in zip((a, b), highs, strict=True)]
+    rest = highs[0] * highs[1] - a * b
+    return rest + highs[0] * lows[1] + lows[0] * highs[1] + lows[0] * lows[1]
 
 
 #: y of x and of a parameter that broadcasts to it.
@@ -417,7 +430,9 @@ def _statistic(op: Any, of: Named, m: Operations) -> tuple[Any, ...]:
     if op.results[0] in ("y", "sum"):
         return (total(_TERMS.get(op.name, lambda x: x)(x)).reshape(shape),)
     count = total(w)
-    share = w / spread(m.where(count == 0, 1.0, count))
+    # Weights over a constant, of whatever size they are, and then over their sum.
+    share = w / spread(m.constant(m.where(count == 0, 1.0, count)))
+    share = share / spread(m.where(count == 0, 1.0, total(share)))
     # The mean that rounding makes is subtracted, and then what it leaves, in tangents as well.
     held = m.constant(total(x * share))
     centred, shift = x - spread(held), 0.0

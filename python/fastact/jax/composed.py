@@ -27,9 +27,7 @@ class _Jax(Operations):
         return self.function_of(op)(x, **parameters)
 
     def sloped(self, slopes: Callable[..., Sequence[Any]], *arrays: Any) -> Any:
-        @jax.custom_jvp
-        def total(*arrays: Any) -> Any:
-            return sum(slopes(*arrays))
+        total: Any = jax.custom_jvp(lambda *arrays: sum(slopes(*arrays)))
 
         def moved(primals: Any, tangents: Any) -> tuple[Any, Any]:
             pairs = zip(tangents, slopes(*primals), strict=True)

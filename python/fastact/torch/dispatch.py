@@ -530,7 +530,7 @@ class Traced(Function):
         # Tangents of tangents are those of an outer transform, for which torch leaves them off.
         with forward_ad._set_fwd_grad_enabled(True):
             tensors, saved = (
-                [forward_ad.unpack_dual(v)[0] if isinstance(v, torch.Tensor) else v for v in values]
+                [_primal(v) if isinstance(v, torch.Tensor) else v for v in values]
                 for values in (tensors, saved)
             )
             return tuple(step.tangents(given, tensors, dict(zip(spec.saves, saved, strict=True))))
@@ -542,6 +542,13 @@ class Traced(Function):
             next(tensors) if kept else other
             for kept, other in zip(ctx.layout, ctx.others, strict=True)
         ]
+
+
+def _primal(tensor: torch.Tensor) -> torch.Tensor:
+    """A tensor without its tangent."""
+    unpack: Any = forward_ad.unpack_dual  # it has no types
+    primal: torch.Tensor = unpack(tensor)[0]
+    return primal
 
 
 # --- helpers --------------------------------------------------------------------------------------
