@@ -107,7 +107,7 @@ def test_tangents_of_dual_tensors(op):
 
 @each_op
 def test_values_are_those_of_calls(op):
-    """Bit for bit, whatever comes with them: a gradient's, a second tangent, or those of a batch.
+    """Bit for bit, whatever comes with them: a tangent, two of them, a gradient, a batch.
 
     In float32 torch's arithmetic has other bits, and a common offset takes its digits.
     """

@@ -130,9 +130,9 @@ def _parametric(op: Any, of: Named, m: Operations) -> tuple[Any, ...]:
 
 
 def _snake(x: Any, alpha: Any, m: Operations) -> Any:
-    """x + sin(u)**2 / alpha with u = alpha x: of a small u the quotient is x sin(u) (sin(u) / u).
+    """Compute x + sin(u)**2 / alpha with u = alpha x: for a small u by x sin(u) (sin(u) / u).
 
-    The sine is of the exact product; where that is far, x has no digits for it, and there is none.
+    The sine is of the exact product. Where that is far, x has no digits for it: y is x.
     """
     size = abs(m.constant(x) * m.constant(alpha))
     is_small, held = size < 1, m.where(size >= 2.0**52, 0.0, x)
@@ -146,7 +146,7 @@ def _snake(x: Any, alpha: Any, m: Operations) -> Any:
 
 
 def _rest(a: Any, b: Any) -> Any:
-    """What a product's rounding leaves off, of factors whose product is no overflow (Dekker)."""
+    """Find what the rounding of a product leaves off, of factors that are far from the largest."""
     splitter = 2.0**12 + 1 if a.dtype.itemsize == 4 else 2.0**27 + 1
     highs = [(c * splitter) - ((c * splitter) - c) for c in (a, b)]
     lows = [c - high for c, high in zip((a, b), highs, strict=True)]
@@ -188,10 +188,10 @@ def _gated(op: Any, of: Named, m: Operations) -> tuple[Any, ...]:
 
 
 def _by_moments(x: Any, rows: Rows, of: Named, m: Operations) -> Any:
-    """By the statistics that `forward` made, x is of a size whose squares are in range.
+    """Normalise by the statistics that `forward` made: squares are then in range.
 
     The mean is subtracted before x is scaled, in halves, whose differences are in range, too. What
-    rounding leaves of it, in x and in a tangent, is subtracted afterwards.
+    rounding leaves of a mean, in x and in a tangent, is subtracted afterwards.
     """
     rstd = m.constant(of["rstd"]).reshape(rows.kept)
     if rows.centred:
@@ -268,7 +268,7 @@ def _logits(of: Named, m: Operations) -> Any:
 
 
 def _log_sum(z: Any, over: tuple[int, ...], m: Operations, sink: Any = None) -> Any:
-    """The log-sum-exp, and the logarithms of a row's softmax, which a common offset leaves exact.
+    """Find the log-sum-exp, and the logarithms of a row's softmax, exact at any common offset.
 
     Both are -inf, with no derivative, of a row that a mask leaves nothing of.
     """
@@ -382,7 +382,7 @@ _TERMS: Mapping[str, Callable[[Any], Any]] = {"sum_squares": lambda x: x * x}
 
 
 def _along_x(array: Any, x: Any, axis: Any, over: tuple[int, ...], m: Operations) -> Any:
-    """Weights or labels, which are along the axes that a call names or repeat, over x's axes."""
+    """Give weights or labels, which may be along the axes that a call names, x's axes."""
     named = [a % x.ndim for a in axis] if isinstance(axis, tuple | list) else [*over]
     if tuple(array.shape) != tuple(x.shape[a] for a in named):
         return array
@@ -391,9 +391,8 @@ def _along_x(array: Any, x: Any, axis: Any, over: tuple[int, ...], m: Operations
 
 
 def _totals(of: Named, x: Any, over: tuple[int, ...], m: Operations) -> Any:
-    """How an array of x's shape is summed, and how sums are repeated over x: of axes, or groups.
-
-    The third of them says which elements are of a group.
+    """Give a function that sums an array of x's shape, over axes or by groups, and one that
+    repeats such sums over x; and which elements are of a group.
     """
     if of.get("by") is None:
         return (lambda each: m.sum(each, over)), (lambda sums: sums), True
@@ -474,9 +473,9 @@ def _kullback_leibler(x: Any, t: Any, m: Operations) -> Any:
 
 
 def _jensen_shannon(x: Any, t: Any, m: Operations) -> Any:
-    """The sum of the derivatives by both: p log(p / m) / 2 each, with m between p and q.
+    """Add up the derivatives by both logarithms: p log(p / m) / 2 and its like of q, m between.
 
-    Near p = q those of the terms of p, q and m would cancel.
+    Near p = q the derivatives of the terms of p, q and m would cancel.
     """
 
     def slope(log: Any, other: Any) -> Any:

@@ -527,7 +527,7 @@ class Traced(Function):
             rules = step.rules([True])
             return tuple(in_graph(spec, rules, tangents[0], *saved))
         given = {n: t for n, t in zip(step.names, tangents, strict=True) if t is not None}
-        # Tangents of tangents are those of an outer transform, for which torch leaves them off.
+        # torch switches forward mode off here, and an outer transform needs the tangents of these.
         with forward_ad._set_fwd_grad_enabled(True):
             tensors, saved = (
                 [_primal(v) if isinstance(v, torch.Tensor) else v for v in values]
@@ -545,7 +545,7 @@ class Traced(Function):
 
 
 def _primal(tensor: torch.Tensor) -> torch.Tensor:
-    """A tensor without its tangent."""
+    """Take the tangent off a tensor."""
     unpack: Any = forward_ad.unpack_dual  # it has no types
     primal: torch.Tensor = unpack(tensor)[0]
     return primal
