@@ -217,6 +217,9 @@ def jvp(op: Any, tangents: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) 
             now.where = now.call.where = where
             m = _operations(now)
             told = vars(now.options)
+            for name in op.unrecorded:
+                if told[name]:
+                    raise TypeError(f"{where}: {name} must be False, for its result has no tangent")
             order = [n for n in (*point.arrays, *point.defaults) if n in now.call.arrays]
             for name in order:
                 if name in spec.of:
