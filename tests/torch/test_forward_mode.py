@@ -25,7 +25,7 @@ OPTIONS: dict[str, Any] = {
 
 
 def function_of(
-    op: Any, dtype: Any = torch.float64, offset: float = 0.0, **options: Any
+    op: Any, dtype: Any = torch.float64, offset: float = 0.0, /, **options: Any
 ) -> tuple[Callable[..., Any], tuple[torch.Tensor, ...]]:
     """A call as a function of the arguments that have gradients, and these."""
     named = {**sample(op), **options}
