@@ -106,6 +106,21 @@ def test_tangents_of_dual_tensors(op):
 
 
 @each_op
+def test_gradients_of_dual_tensors(op):
+    """`backward` inside a level of dual numbers has the gradient and its tangent."""
+    f, x = of_first(op)
+    tangent = torch.linspace(-1, 1, x.numel(), dtype=x.dtype).reshape(x.shape)
+    gradient = torch.func.grad(lambda x: (f(x) ** 2).sum())
+    expected = torch.func.jvp(gradient, (x,), (tangent,))
+    with forward_ad.dual_level():
+        leaf = x.clone().requires_grad_()
+        y = f(forward_ad.make_dual(leaf, tangent))
+        found = forward_ad.unpack_dual(*torch.autograd.grad((y**2).sum(), leaf))
+        assert torch.equal(found[0], expected[0])
+        assert torch.allclose(found[1], expected[1])
+
+
+@each_op
 def test_values_are_those_of_calls(op):
     """Bit for bit, whatever comes with them: a tangent, two of them, a gradient, a batch.
 

@@ -297,7 +297,8 @@ def _softmax(op: Any, of: Named, m: Operations) -> tuple[Any, ...]:
         for axis in over:
             shape.insert(axis, 1)
         sink = sink.reshape(tuple(shape))
-    y = _OF_LOGITS[op.name](*_log_sum(z, over, m, sink), m)
+    lse, logs = _log_sum(z, over, m, sink)
+    y = _OF_LOGITS[op.name](lse, logs, m)
     return (y.reshape(axes.reduced(z.shape, over, of["keepdims"])) if "keepdims" in of else y,)
 
 

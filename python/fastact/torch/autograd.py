@@ -395,7 +395,12 @@ class Twice(Function):
 
 def _third(ctx: Any, second: Callable[..., Any], *tensors: Any) -> Sequence[Any]:
     """A second derivative, whose own is an error."""
-    if _is_grad_enabled() or _are_transforms_active() or any(map(is_batch, tensors)):
+    if (
+        _is_grad_enabled()
+        or _are_transforms_active()
+        or any(map(is_batch, tensors))
+        or foreign.has_tangent(*tensors)
+    ):
         return once(ctx.where, second, *tensors)
     return second(*tensors)  # type: ignore[no-any-return]
 
@@ -528,6 +533,8 @@ class Once(Function):
         raise RuntimeError(
             f"{ctx.where}: has no third derivative: its second derivative can't be differentiated"
         )
+
+    jvp = backward
 
     @staticmethod
     def vmap(info: Any, in_dims: Any, *values: Any) -> Any:

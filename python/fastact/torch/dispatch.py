@@ -506,7 +506,11 @@ class Traced(Function):
         rules = step.rules(wanted)
         if not any(wanted):
             found = iter(())
-        elif torch.is_grad_enabled() or any(map(is_batch, incoming)):
+        elif (
+            torch.is_grad_enabled()
+            or any(map(is_batch, incoming))
+            or foreign.has_tangent(*incoming, *saved)
+        ):
             found = iter(in_graph(spec, rules, *incoming, *saved))
         else:
             found = iter(rules.gradients(*incoming, *saved))
