@@ -135,6 +135,11 @@ def test_values_are_those_of_calls(op):
         return torch.func.jvp(f, (x,), (torch.ones_like(x),))[0]
 
     values = partial(with_tangent, f)
+    for dtype in (torch.float16, torch.bfloat16):
+        narrow, y = of_first(op, dtype)
+        value, tangent = torch.func.jvp(narrow, (y,), (y,))
+        assert torch.equal(value, narrow(y))
+        assert tangent.dtype == value.dtype
     expected, gradient = f(x), torch.func.grad(g)(x)
     assert torch.equal(values(x), expected)
     assert torch.equal(with_tangent(values, x), expected)

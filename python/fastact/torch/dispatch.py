@@ -413,15 +413,19 @@ class _Step:
     def tangents(
         self, given: Mapping[str, Any], tensors: Sequence[torch.Tensor], saved: Mapping[str, Any]
     ) -> list[Any]:
-        """The tangents of what `forward` gives, None of what has none."""
+        """Find the tangents of what `forward` gives, None of what has none."""
         op, spec = self.operators.spec.op, self.operators.spec
         given, saved, named = (
             {n: TORCH.wide(v) for n, v in values.items() if v is not None}
             for values in (given, saved, self.operators.defaults | self.named(tensors))
         )
         moved = derivatives.tangents(op, given, {**saved, **named}, _TRACED)
-        found = [d.to(self.dtype) for d in moved]
-        for name in op.models(self.named(tensors))[1]:
+        results, kept = op.models(self.named(tensors))
+        first = tensors[self.names.index(spec.arrays[0])]
+        found: list[Any] = [
+            d.to(_dtype_of(first, model)) for d, model in zip(moved, results, strict=True)
+        ]
+        for name in kept:
             is_kept = name in spec.kept
             found.append(gates.tangent(op, given, {**named, **saved}, TORCH) if is_kept else None)
         return found
@@ -610,14 +614,19 @@ def _is_forward_mode(named: Mapping[str, Any]) -> bool:
     return is_at_work or foreign.has_tangent(*tensors_of(named))
 
 
+def _dtype_of(like: torch.Tensor, model: Model) -> torch.dtype:
+    """The dtype of an array that is made."""
+    if model.dtype in _cpu.DTYPE_NAMES:
+        return named_dtype(model.dtype)
+    if model.dtype == DATA:
+        return like.dtype
+    is_wide = model.dtype != COMPUTED or like.dtype == torch.float64
+    return torch.float64 if is_wide else torch.float32
+
+
 def _made(like: torch.Tensor, model: Model) -> torch.Tensor:
     """An array that is to be filled."""
-    dtype = like.dtype
-    if model.dtype in _cpu.DTYPE_NAMES:
-        dtype = named_dtype(model.dtype)
-    elif model.dtype != DATA:
-        is_wide = model.dtype != COMPUTED or dtype == torch.float64
-        dtype = torch.float64 if is_wide else torch.float32
+    dtype = _dtype_of(like, model)
     if model.shape is None:
         return torch.empty_like(like, dtype=dtype)
     return like.new_empty(model.shape, dtype=dtype)
