@@ -55,11 +55,12 @@ def function_of(op: Any, **options: Any) -> tuple[Callable[..., Any], tuple[Any,
 
 def directions(arrays: Any) -> tuple[Any, ...]:
     random = np.random.default_rng(1)
-    return tuple(jnp.asarray(random.normal(size=a.shape)) for a in arrays)
+    return tuple(jnp.asarray(random.normal(size=a.shape), a.dtype) for a in arrays)
 
 
 def product(a: Any, b: Any) -> float:
-    return float(sum(jnp.vdot(x, y) for x, y in zip(a, b, strict=True)))
+    pairs = [(np.asarray(x, np.float64), np.asarray(y)) for x, y in zip(a, b, strict=True)]
+    return float(sum(np.vdot(x, y) for x, y in pairs))
 
 
 @by_representatives_first
@@ -78,15 +79,16 @@ def test_other_ops_in_both_modes(op):
     check_grads(jax.jit(f), arrays, order=2, modes=("fwd", "rev"))
 
 
-def adjoint(f: Callable[..., Any], arrays: Any) -> None:
-    """Tangents are the transpose of the gradients, which the kernels compute."""
+def adjoint(f: Callable[..., Any], arrays: Any, rtol: float = 1e-9) -> None:
+    """Values are the kernels', and tangents the transpose of their gradients."""
     tangents = directions(arrays)
     y, moved = jax.jit(lambda *given: jax.jvp(f, arrays, given))(*tangents)
     results, pull = jax.vjp(f, *arrays)
     for one, other in zip(y, results, strict=True):
-        assert np.allclose(one, other)
+        assert np.array_equal(one, other)
     incoming = directions(results)
-    assert np.isclose(product(moved, incoming), product(tangents, pull(incoming)))
+    size = product(map(abs, moved), map(abs, incoming))
+    assert np.isclose(product(moved, incoming), product(tangents, pull(incoming)), 0, rtol * size)
 
 
 @each_op
@@ -242,3 +244,30 @@ def test_a_third_derivative():
     assert np.allclose(
         third(lambda x: fj.gru_reset(x, 2 * x)), third(lambda x: 2 * x * jax.nn.sigmoid(x))
     )
+
+
+@pytest.mark.parametrize("op", first_of_families(op for op in fa.ops.values() if "by" in op.saves))
+def test_groups(op):
+    """In both modes and of second order, as differences of gradients have them."""
+    by = jnp.asarray([0, 1, 1, -1, 0, 1])
+    x = jnp.asarray(np.random.default_rng(0).normal(size=(6, 2)))
+
+    def f(x: Any) -> Any:
+        return arrays_of(getattr(fj, op.name)(x, axis=0, by=by, groups=2))
+
+    adjoint(f, (x,))
+    grad = jax.jit(jax.grad(lambda x: sum((y**2).sum() for y in f(x))))
+    (v,) = directions((x,))
+    slope = (grad(x + 1e-5 * v) - grad(x - 1e-5 * v)) / 2e-5
+    assert np.allclose(jax.jit(lambda x: jax.jvp(grad, (x,), (v,))[1])(x), slope, rtol=1e-6)
+
+
+@pytest.mark.parametrize(("scale", "offset"), [(1e22, 0.0), (1e-25, 0.0), (1.0, 1e4)])
+@pytest.mark.parametrize(
+    "op", first_of_families(op for op in fa.ops.values() if op not in ACTIVATIONS)
+)
+def test_tangents_in_extremes(op, scale, offset):
+    """Of float32: as the kernels' gradients are, where squares leave the range or a mean is far."""
+    f, (x, *others) = function_of(op)
+    arrays = tuple(a.astype("float32") for a in (x * scale + offset, *others))
+    adjoint(f, arrays, rtol=64 * 2.0**-24)

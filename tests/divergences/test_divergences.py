@@ -145,3 +145,24 @@ def test_refuses(op):
 def test_a_nan_beside_a_number_is_passed_on():
     x, t = np.array([[np.nan, 1.3], [-np.inf, 0.5]]), np.array([[0.0, 0.01], [0.0, 0.5]])
     np.testing.assert_array_equal(fa.kl_div(x, t), [np.nan, np.inf])
+
+
+@each_op
+@pytest.mark.parametrize("near", [1.0, 1e-4, 0.0])
+def test_derivatives_near_equality(op, near):
+    """In float32 as in float64, where terms of both would cancel; and without a probability."""
+    p, noise, v = (logs((3, 16), -1, np.float32, seed) for seed in range(3))
+    q = (p + near * noise).astype(np.float32)
+    p[0, 0] = q[0, 1] = p[0, 2] = q[0, 2] = -np.inf
+    if op is fa.kl_div:
+        q[0, 1] = -3.0  # else infinite
+    dy = np.ones(3, np.float32)
+    tangents, second = [], []
+    for dtype in (np.float64, np.float32):
+        x, t, by, back = (a.astype(dtype) for a in (q, p, v, dy))
+        tangents.append(op.jvp(x, t, axis=-1, tangents=(by, None))[1])
+        second.append(op.backward.backward(by, by, back, x, t, axis=-1))
+    sizes = np.abs(op.backward(dy, q, p, axis=-1)[0] * v).sum(-1)  # magnitudes of the parts
+    assert (np.abs(tangents[1] - tangents[0]) <= 16 * 2.0**-24 * sizes + 2.0**-126).all()
+    for right, got in zip(*second, strict=True):
+        assert (np.abs(got - right) <= 16 * 2.0**-24 * np.abs(v).max()).all()

@@ -38,6 +38,7 @@ WAYS: list[dict[str, Any]] = [
     {"reduction": "none", "label_smoothing": 0.25}, {"scale": 0.5}, {"keepdims": True},
     {"limit": 0.75, "offset": 0.5}, {"order": "iofg"}, {"casting": "gemma"},
     {"activation": "identity"}, {"ignore_index": 2**40},
+    {"by": np.array([0, 1, -1, 1, 2, 0, 1, 2]), "groups": 3, "axis": 0},
 ]  # fmt: skip
 
 
@@ -70,6 +71,49 @@ def sampled(op: Any, way: dict[str, Any], dtype: Any = np.float64, parameters: A
         pytest.skip("the option does not fit the sample")
 
 
+#: Data by dtype, scale and offset, and by what parameters are multiplied: squares leave the range,
+#: a mean hides the rest, parameters are next to nothing.
+EXTREMES = [
+    ("float32", 1e22, 0.0, 1.0), ("float32", 1e-25, 0.0, 1.0), ("float32", 1.0, 1e4, 1.0),
+    ("float32", 1.0, 0.0, 1e-30), ("float32", 1.0, 0.0, 1e-4), ("float32", 1.0, 0.0, 1e3),
+    ("float64", 1e160, 0.0, 1.0), ("float64", 1e-160, 0.0, 1.0), ("float64", 1.0, 0.0, 1e-300),
+]  # fmt: skip
+each_extreme = pytest.mark.parametrize("extreme", EXTREMES, ids=lambda e: "-".join(map(str, e)))
+
+
+def extreme_call(op: Any, extreme: tuple[str, float, float, float]) -> Call:
+    """A call of such data. Nothing is added to a variance, behind which small ones would hide."""
+    dtype, scale, offset, factor = extreme
+    named = sampled(op, {}, np.dtype(dtype)).named
+    for name, value in named.items():
+        if not isinstance(value, np.ndarray) or value.dtype != dtype:
+            continue
+        if op.roles.get(name) == validate.PARAMETER:
+            named[name] = (value * factor).astype(dtype)
+        elif value.ndim == 2 and "positive" not in name:
+            named[name] = (value * scale + offset).astype(dtype)
+    if "eps" in op.entry_points["call"].defaults:
+        named["eps"] = 0.0
+    return Call(op, named, np.random.default_rng(1))
+
+
+def directional(call: Call, tangents: dict[str, np.ndarray], i: int) -> tuple[Any, Any]:
+    """How the i-th element of each result moves, as `backward` has it in float64, and the
+    magnitudes that add up to it."""
+    wide = {n: widened(v) if isinstance(v, np.ndarray) else v for n, v in call.moved(0.0).items()}
+    y, saved = call.op.bound("forward", wide)()
+    found: list[tuple[float, float]] = []
+    for k, _ in enumerate(arrays_of(y)):
+        dys = [np.zeros(np.shape(other)) for other in arrays_of(y)]
+        dys[k].reshape(-1)[i % dys[k].size] = 1.0
+        args, named = call.spec.arguments(dys, saved)
+        made = call.op.backward(*args, **named, **call.options)
+        every = (*(made if isinstance(made, tuple) else (made,)), *dys)
+        parts = [every[call.spec.of[n]] * widened(tangents[n]) for n in call.names]
+        found.append((sum(map(np.sum, parts)), sum(np.sum(abs(part)) for part in parts)))
+    return tuple(zip(*found, strict=True))
+
+
 def widened(value: np.ndarray) -> np.ndarray:
     """Whatever is a number in float64."""
     return value if value.dtype.kind in "bi" else value.astype(np.float64)
@@ -98,8 +142,59 @@ def test_forward_mode(op, framework, way):
     for result, got, right in zip(arrays_of(y), arrays_of(dy), moved, strict=True):
         assert type(result) is type(got)
         np.testing.assert_allclose(numpy(got), right, rtol=1e-6, atol=1e-7)
-    for result, right in zip(arrays_of(y), arrays_of(call.forward(0.0)[0]), strict=True):
+    called = arrays_of(op.bound("call", call.moved(0.0))())
+    for result, right in zip(arrays_of(y), called, strict=True):
         np.testing.assert_array_equal(numpy(result), right)
+
+
+@each_extreme
+@each_framework
+@each_other
+def test_tangents_in_extremes(op, framework, extreme):
+    """Along the data themselves they are as exact as their parts are, where `backward` is finite.
+
+    What a parameter's rounding changes is an error of theirs, too: where a slope is next to 0, or
+    an angle, which it is multiplied by, large.
+    """
+    dtype = extreme[0]
+    of, numpy = FRAMEWORKS[framework]
+    with np.errstate(all="ignore"):
+        call = extreme_call(op, extreme)
+        first, *others = call.names
+        tangents = {first: call.named[first]} | {n: call.tangents[n] for n in others}
+        given = {n: of(v) if isinstance(v, np.ndarray) else v for n, v in call.moved(0.0).items()}
+        bound = op.bound("call", given)
+        y, moved = op.jvp(*bound.args, tangents=(*map(of, tangents.values()),), **bound.keywords)
+        for one, other in zip(arrays_of(y), arrays_of(op.bound("call", given)()), strict=True):
+            np.testing.assert_array_equal(numpy(one), numpy(other))
+        u, limits = float(np.finfo(dtype).eps) / 2, np.finfo(dtype)
+        rounded = Call(op, dict(call.named), np.random.default_rng(1))
+        for n in others:
+            rounded.named[n] = widened(call.named[n]) * (1 + u)
+        for i in (0, 13, 29):
+            right, size = directional(call, tangents, i)
+            near, _ = directional(rounded, tangents, i)
+            for got, *each in zip(arrays_of(moved), right, size, near, strict=True):
+                expected, magnitude, other = map(float, each)
+                if magnitude < limits.max:
+                    array = numpy(got).reshape(-1)
+                    got = float(array[i % array.size])
+                    error = abs(got - expected)
+                    assert error <= 64 * (u * magnitude + abs(other - expected) + limits.tiny)
+
+
+@each_extreme
+@each_other
+def test_second_derivatives_in_extremes(op, extreme):
+    """Those of float32 are as float64 has them, relative to the largest of each array."""
+    if extreme[0] != "float32":
+        return
+    with np.errstate(all="ignore"):
+        call = extreme_call(op, extreme)
+        for got, right in zip(call.second(np.asarray), call.second(widened), strict=True):
+            if right is not None and np.abs(right).max() < np.finfo(np.float32).max:
+                scale = np.abs(right).max() + np.finfo(np.float32).tiny
+                assert np.abs(got - right).max() <= 64 * 2.0**-24 * scale
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])

@@ -355,13 +355,19 @@ def test_torch_traces_groups(op):
     assert torch.equal(compiled(x), of(x))
 
 
-@pytest.mark.parametrize("op", [op for op in OPS if "x" in op.saves], ids=lambda op: op.name)
-def test_groups_have_no_second_derivative(op):
-    x = torch.ones(3, requires_grad=True)
-    of = first_by_groups(op, torch.tensor([0, 1, 1]))
-    (dx,) = torch.autograd.grad(of(x).sum(), x, create_graph=True)
-    with pytest.raises(NotImplementedError, match=rf"^fastact\.{op.name}: .* by groups"):
-        torch.autograd.grad(dx.sum(), x)
+@each_op
+def test_further_derivatives_of_groups(op):
+    """In both modes; a group without elements has none, and labels may be of each element."""
+    x = torch.tensor(np.random.default_rng(5).standard_normal((6, 2)), requires_grad=True)
+    for labels in ([0, 2, 2, 0, 2, -1], [[0, 2], [2, 2], [0, 0], [2, -1], [2, 0], [0, 2]]):
+        of = first_by_groups(op, torch.tensor(labels))
+
+        def there(x: torch.Tensor, of: Any = of) -> torch.Tensor:
+            return of(x).reshape(2, 3)[:, [0, 2]]
+
+        has_forward_mode = op is not fa.moments  # which torch does not trace by groups
+        assert torch.autograd.gradcheck(there, x, check_forward_ad=has_forward_mode)
+        assert torch.autograd.gradgradcheck(there, x, check_fwd_over_rev=has_forward_mode)
 
 
 @pytest.mark.parametrize("op", [fa.sum, fa.mean, fa.var, fa.nanmean], ids=lambda op: op.name)

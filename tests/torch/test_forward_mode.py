@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -23,18 +24,23 @@ OPTIONS: dict[str, Any] = {
 }  # fmt: skip
 
 
-def function_of(op: Any, **options: Any) -> tuple[Callable[..., Any], tuple[torch.Tensor, ...]]:
+def function_of(
+    op: Any, dtype: Any = torch.float64, offset: float = 0.0, /, **options: Any
+) -> tuple[Callable[..., Any], tuple[torch.Tensor, ...]]:
     """A call as a function of the arguments that have gradients, and these."""
     named = {**sample(op), **options}
     if op.writes(named):  # one array for all examples of a batch
         named |= dict.fromkeys(op.written)
     names = differentiated(op, named)
+    for name, value in named.items():
+        if isinstance(value, torch.Tensor) and value.is_floating_point():
+            named[name] = (value + offset * (name == names[0])).to(dtype)
     return called(op, named, names), tuple(named[name].requires_grad_() for name in names)
 
 
-def of_first(op: Any) -> tuple[Callable[[torch.Tensor], torch.Tensor], torch.Tensor]:
+def of_first(op: Any, *how: Any) -> tuple[Callable[[torch.Tensor], torch.Tensor], torch.Tensor]:
     """The first result as a function of the first argument, and that."""
-    f, (x, *others) = function_of(op)
+    f, (x, *others) = function_of(op, *how)
     return lambda x: f(x, *(t.detach() for t in others))[0], x.detach()
 
 
@@ -88,7 +94,7 @@ def test_tangents_of_dual_tensors(op):
     f, x = of_first(op)
     tangent = torch.linspace(-1, 1, x.numel(), dtype=x.dtype).reshape(x.shape)
     y, direction = torch.func.jvp(f, (x,), (tangent,))
-    assert torch.allclose(y, f(x))
+    assert torch.equal(y, f(x))
     if op.is_diagonal:
         assert torch.equal(direction, op.jvp(x, tangents=tangent)[1])
     for requires in (False, True):
@@ -97,6 +103,52 @@ def test_tangents_of_dual_tensors(op):
             primal, found = forward_ad.unpack_dual(f(dual))
             assert torch.equal(primal, y)
             assert torch.equal(found, direction)
+
+
+@each_op
+def test_gradients_of_dual_tensors(op):
+    """`backward` inside a level of dual numbers has the gradient and its tangent."""
+    f, x = of_first(op)
+    tangent = torch.linspace(-1, 1, x.numel(), dtype=x.dtype).reshape(x.shape)
+    gradient = torch.func.grad(lambda x: (f(x) ** 2).sum())
+    expected = torch.func.jvp(gradient, (x,), (tangent,))
+    with forward_ad.dual_level():
+        leaf = x.clone().requires_grad_()
+        y = f(forward_ad.make_dual(leaf, tangent))
+        found = forward_ad.unpack_dual(*torch.autograd.grad((y**2).sum(), leaf))
+        assert torch.equal(found[0], expected[0])
+        assert torch.allclose(found[1], expected[1])
+
+
+@each_op
+def test_values_are_those_of_calls(op):
+    """Bit for bit, whatever comes with them: a tangent, two of them, a gradient, a batch.
+
+    In float32 torch's arithmetic has other bits, and a common offset takes its digits.
+    """
+    f, x = of_first(op, torch.float32, 1e3)
+
+    def g(x: torch.Tensor) -> torch.Tensor:
+        return f(x).sum()
+
+    def with_tangent(f: Any, x: torch.Tensor) -> torch.Tensor:
+        return torch.func.jvp(f, (x,), (torch.ones_like(x),))[0]
+
+    values = partial(with_tangent, f)
+    for dtype in (torch.float16, torch.bfloat16):
+        narrow, y = of_first(op, dtype)
+        value, tangent = torch.func.jvp(narrow, (y,), (y,))
+        assert torch.equal(value, narrow(y))
+        assert tangent.dtype == value.dtype
+    expected, gradient = f(x), torch.func.grad(g)(x)
+    assert torch.equal(values(x), expected)
+    assert torch.equal(with_tangent(values, x), expected)
+    assert torch.equal(with_tangent(torch.func.grad(g), x), gradient)
+    assert torch.equal(torch.func.vjp(values, x)[0], expected)
+    assert torch.equal(torch.func.grad(lambda x: values(x).sum())(x), gradient)
+    if "target" not in op.entry_points["call"].arrays:
+        batch = torch.stack([x, x / 2])
+        assert torch.equal(torch.func.vmap(values)(batch), torch.func.vmap(f)(batch))
 
 
 @pytest.mark.parametrize("dual", [False, True], ids=["jvp", "dual"])

@@ -130,9 +130,28 @@ def _parametric(op: Any, of: Named, m: Operations) -> tuple[Any, ...]:
 
 
 def _snake(x: Any, alpha: Any, m: Operations) -> Any:
-    u, is_0 = x * alpha, alpha == 0
-    sine = m.sin(u)
-    return x + m.where(is_0, x * u, sine * sine / m.where(is_0, 1.0, alpha))
+    """Compute x + sin(u)**2 / alpha with u = alpha x: for a small u by x sin(u) (sin(u) / u).
+
+    The sine is of the exact product. Where that is far, x has no digits for it: y is x.
+    """
+    size = abs(m.constant(x) * m.constant(alpha))
+    is_small, held = size < 1, m.where(size >= 2.0**52, 0.0, x)
+    u, rest = held * alpha, _rest(m.constant(held), m.constant(alpha))
+    near, series = m.where(is_small, u, 0.0), 1.0
+    for k in range(20, 0, -2):  # up to u**20 / 21!, far below a rounding error
+        series = 1.0 - near * near * series / (k * (k + 1))
+    sine = m.sin(u) * m.constant(m.cos(rest)) + m.cos(u) * m.constant(m.sin(rest))
+    quotient = sine * sine / m.where(is_small, 1.0, alpha)
+    return x + m.where(is_small, x * (m.sin(near) * series), quotient)
+
+
+def _rest(a: Any, b: Any) -> Any:
+    """Find what the rounding of a product leaves off, of factors that are far from the largest."""
+    splitter = 2.0**12 + 1 if a.dtype.itemsize == 4 else 2.0**27 + 1
+    highs = [(c * splitter) - ((c * splitter) - c) for c in (a, b)]
+    lows = [c - high for c, high in zip((a, b), highs, strict=True)]
+    rest = highs[0] * highs[1] - a * b
+    return rest + highs[0] * lows[1] + lows[0] * highs[1] + lows[0] * lows[1]
 
 
 #: y of x and of a parameter that broadcasts to it.
@@ -169,13 +188,20 @@ def _gated(op: Any, of: Named, m: Operations) -> tuple[Any, ...]:
 
 
 def _by_moments(x: Any, rows: Rows, of: Named, m: Operations) -> Any:
-    centred = x - m.sum(x, rows.axes) / rows.count if rows.centred else x
-    variance = m.sum(centred * centred, rows.axes) / rows.count
-    eps = of["eps"]
-    if of.get("rstd") is not None:  # saved: backward is told no eps
-        rstd = of["rstd"].reshape(rows.kept)
-        eps = m.constant(1 / (rstd * rstd) - variance)
-    return centred / m.sqrt(variance + eps)
+    """Normalise by the statistics that `forward` made: squares are then in range.
+
+    The mean is subtracted before x is scaled, in halves, whose differences are in range, too. What
+    rounding leaves of a mean, in x and in a tangent, is subtracted afterwards.
+    """
+    rstd = m.constant(of["rstd"]).reshape(rows.kept)
+    if rows.centred:
+        mean = m.constant(of["mean"]).reshape(rows.kept)
+        x, rstd = x * 0.5 - mean * 0.5, rstd * 2.0
+        for _ in range(2):
+            x = x - m.sum(x / rows.count, rows.axes)
+    x = x * rstd
+    squares = m.sum(x * x, rows.axes) / rows.count
+    return x / m.sqrt(squares + m.constant(1 - squares))
 
 
 def _by_length(x: Any, rows: Rows, of: Named, m: Operations) -> Any:
@@ -242,22 +268,22 @@ def _logits(of: Named, m: Operations) -> Any:
 
 
 def _log_sum(z: Any, over: tuple[int, ...], m: Operations, sink: Any = None) -> Any:
-    """The log-sum-exp; -inf, with no derivative, of a row that a mask leaves nothing of."""
+    """Find the log-sum-exp, and the logarithms of a row's softmax, exact at any common offset.
+
+    Both are -inf, with no derivative, of a row that a mask leaves nothing of.
+    """
     most = m.constant(m.max(z, over))
     if sink is not None:
         most = m.constant(m.where(m.constant(sink) > most, m.constant(sink), most))
     held = m.where(abs(most) < math.inf, most, 0.0)
-    total = m.sum(m.exp(z - held), over)
+    less = z - held
+    total = m.sum(m.exp(less), over)
     if sink is not None:
         total = total + m.exp(sink - held)
     is_empty = most == -math.inf
-    lse = m.log(m.where(is_empty, 1.0, total))
-    return m.where(is_empty, -math.inf, m.where(most < math.inf, most + lse, math.inf))
-
-
-def _less(z: Any, lse: Any, m: Operations) -> Any:
-    """The logarithm of a row's softmax; -inf where the row has nothing."""
-    return z - m.where(lse == -math.inf, 0.0, lse)
+    log = m.log(m.where(is_empty, 1.0, total))
+    lse = m.where(is_empty, -math.inf, m.where(most < math.inf, most + log, math.inf))
+    return lse, less - m.where(most < math.inf, log, math.inf)
 
 
 def _softmax(op: Any, of: Named, m: Operations) -> tuple[Any, ...]:
@@ -271,7 +297,8 @@ def _softmax(op: Any, of: Named, m: Operations) -> tuple[Any, ...]:
         for axis in over:
             shape.insert(axis, 1)
         sink = sink.reshape(tuple(shape))
-    y = _OF_LOGITS[op.name](z, _log_sum(z, over, m, sink), m)
+    lse, logs = _log_sum(z, over, m, sink)
+    y = _OF_LOGITS[op.name](lse, logs, m)
     return (y.reshape(axes.reduced(z.shape, over, of["keepdims"])) if "keepdims" in of else y,)
 
 
@@ -281,8 +308,11 @@ def _softmax_by_value(op: Any, incoming: Sequence[Any], of: Named, m: Operations
     found = {"x": of["scale"] * _BY_VALUE[op.name](y, dy, lambda x: m.sum(x, over), m)}
     if of.get("softcap"):
         x = m.where(y == 0, 0.0, of["x"])  # what takes no part may be NaN
-        tanh = m.tanh(x * (of["scale"] / of["softcap"]))
-        found["x"] = found["x"] * (1 - tanh * tanh)
+        u = x * (of["scale"] / of["softcap"])
+        tanh, power = m.tanh(u), m.exp(m.where(u > 0, -u, u))
+        sech = power * 2.0 / (1.0 + power * power)
+        is_small = abs(m.constant(u)) < 1  # where 1 - tanh**2 has all digits, its derivative, too
+        found["x"] = found["x"] * m.where(is_small, 1.0 - tanh * tanh, sech * sech)
     if of.get("sink") is not None:
         # Its probability was saved as a number, and changes as 1 - sum(y) does.
         total, shape = m.sum(y, over), tuple(of["sink"].shape)
@@ -293,11 +323,11 @@ def _softmax_by_value(op: Any, incoming: Sequence[Any], of: Named, m: Operations
     return found
 
 
-#: Of logits z and their log-sum-exp: the result.
+#: Of a log-sum-exp and the logarithms of a softmax: the result.
 _OF_LOGITS: Mapping[str, Callable[[Any, Any, Operations], Any]] = {
-    "softmax": lambda z, lse, m: m.exp(_less(z, lse, m)),
-    "log_softmax": _less,
-    "logsumexp": lambda z, lse, m: lse,
+    "softmax": lambda lse, logs, m: m.exp(logs),
+    "log_softmax": lambda lse, logs, m: logs,
+    "logsumexp": lambda lse, logs, m: lse,
 }
 
 
@@ -335,8 +365,7 @@ def _cross_entropy(op: Any, of: Named, m: Operations) -> tuple[Any, ...]:
         divisor = 1 + m.sum(none, over)
     smoothing = of["label_smoothing"]
     t = ((1 - smoothing) * t + smoothing / classes) * w * counts
-    lse = _log_sum(z, over, m)
-    logs = _less(z, lse, m)
+    lse, logs = _log_sum(z, over, m)
     losses = -m.sum(t * m.where((t == 0) & (logs == -math.inf), 0.0, logs), over)
     if of["z_loss"]:
         losses = losses + of["z_loss"] * (lse * lse) * counts
@@ -353,42 +382,82 @@ def _cross_entropy(op: Any, of: Named, m: Operations) -> tuple[Any, ...]:
 _TERMS: Mapping[str, Callable[[Any], Any]] = {"sum_squares": lambda x: x * x}
 
 
+def _along_x(array: Any, x: Any, axis: Any, over: tuple[int, ...], m: Operations) -> Any:
+    """Give weights or labels, which may be along the axes that a call names, x's axes."""
+    named = [a % x.ndim for a in axis] if isinstance(axis, tuple | list) else [*over]
+    if tuple(array.shape) != tuple(x.shape[a] for a in named):
+        return array
+    array = m.permuted(array, [named.index(a) for a in over])
+    return array.reshape(tuple(n if a in over else 1 for a, n in enumerate(x.shape)))
+
+
+def _totals(of: Named, x: Any, over: tuple[int, ...], m: Operations) -> Any:
+    """Give a function that sums an array of x's shape, over axes or by groups, and one that
+    repeats such sums over x; and which elements are of a group.
+    """
+    if of.get("by") is None:
+        return (lambda each: m.sum(each, over)), (lambda sums: sums), True
+    groups, rows = of["groups"], axes.reduced(x.shape, over, keepdims=True)
+    count = math.prod(rows)
+    numbers = m.arange(count, x).reshape(rows) * groups
+    labels = m.cast(_along_x(of["by"], x, of["axis"], over, m), numbers)
+    is_any = labels >= 0
+    numbers = m.expanded(m.where(is_any, labels, 0) + numbers, tuple(x.shape))
+    numbers = m.constant(numbers).reshape(-1)
+    return (
+        lambda each: m.collected(each.reshape(-1), numbers, count * groups),
+        lambda sums: m.taken(sums, numbers).reshape(x.shape),
+        is_any,
+    )
+
+
 def _statistic(op: Any, of: Named, m: Operations) -> tuple[Any, ...]:
-    if of.get("by") is not None:
-        raise NotImplementedError(
-            f"{_where(op)}: has no derivative of its gradient, nor forward mode, by groups"
-        )
     x = of["x"]
     over = axes.axes(_where(op), of["axis"], x.ndim)
     shape = axes.reduced(x.shape, over, of["keepdims"])
-    weights, where = of.get("weights"), of.get("where")
-    none = m.zeros(tuple(x.shape), x)
-    w = 1.0 + none if weights is None else weights
-    if weights is not None and weights.ndim < x.ndim and len(over) == weights.ndim:
-        w = w.reshape(tuple(n if i in over else 1 for i, n in enumerate(x.shape)))
-    valid = True if where is None else where
+    total, spread, valid = _totals(of, x, over, m)
+    if valid is not True:
+        shape = (*shape, of["groups"])
+    w, none = of.get("weights"), m.zeros(tuple(x.shape), x)
+    w = 1.0 + none if w is None else _along_x(w, x, of["axis"], over, m) + none
+    if of.get("where") is not None:
+        valid = of["where"] & valid
     skips = getattr(op, "skips", False) or of.get("skipna")
     if skips:
         valid = ~m.isnan(x) & valid
     if valid is not True:
-        x, w = m.where(valid, x, none), m.where(valid, w + none, 0.0)
-    found = {"y": _TERMS.get(op.name, lambda x: x)(x), "sum": x}
-    if not {*op.results} & {*found}:
-        count = m.sum(w + none, over)
-        mean = m.sum(w * x, over) / count
-        # Of nothing the mean is a NaN, and m2 is 0.
-        centred = x - (m.where(count == 0, 0.0, mean) if "m2" in op.results else mean)
-        m2 = m.sum(w * centred * centred, over)
+        x, w = m.where(valid, x, none), m.where(valid, w, 0.0)
+    if op.results[0] in ("y", "sum"):
+        return (total(_TERMS.get(op.name, lambda x: x)(x)).reshape(shape),)
+    count = total(w)
+    # Weights over a constant, of whatever size they are, and then over their sum.
+    share = w / spread(m.constant(m.where(count == 0, 1.0, count)))
+    share = share / spread(m.where(count == 0, 1.0, total(share)))
+    # The mean that rounding makes is subtracted, and then what it leaves, in tangents as well.
+    held = m.constant(total(x * share))
+    centred, shift = x - spread(held), 0.0
+    for _ in range(2):
+        step = total(centred * share)
+        centred, shift = centred - spread(step), shift + step
+    found = {"mean": held + shift}
+    if op.results != ("mean",):
         left = count - (of.get("correction", 0) if of.get("ddof") is None else of["ddof"])
         is_known = left > 0
         left = m.where(is_known, left, math.nan if skips else 0.0)
-        found = {"mean": mean, "m2": m2, "var": m2 / left}
-        if "std" in op.results:
-            is_0 = is_known & (m2 == 0)  # where the derivative is 0, too
-            found["std"] = m.where(is_0, 0.0, m.sqrt(m.where(is_0, 1.0, found["var"])))
-        return tuple(found[name].reshape(shape) for name in op.results)
-    total = m.sum(found[op.results[0]], over).reshape(shape)
-    return (total if of.get("initial") is None else total + of["initial"],)
+        m2 = total(w * centred * centred)
+        found |= {"m2": m2, "var": m2 / left}
+    if op.results == ("std",):
+        centred = m.where(m.constant(w) == 0, 0.0, centred)
+        size = total(abs(m.constant(centred)) * m.constant(share))
+        # The squares of any quotient by it that is not 0 are in range, as a tangent's quotient is.
+        least = 2.0**-100 if x.dtype.itemsize == 4 else 2.0**-900
+        size = m.where(size > least, size, least)
+        scaled = centred / spread(size)
+        squares = total(w * scaled * scaled)
+        is_0 = is_known & (squares == 0)  # where the derivative is 0, too
+        root = m.sqrt(m.where(is_0, 1.0, squares / left))
+        found["std"] = m.where(is_0, 0.0, root * size)
+    return tuple(found[name].reshape(shape) for name in op.results)
 
 
 def _divergence(op: Any, of: Named, m: Operations) -> tuple[Any, ...]:
@@ -405,11 +474,21 @@ def _kullback_leibler(x: Any, t: Any, m: Operations) -> Any:
 
 
 def _jensen_shannon(x: Any, t: Any, m: Operations) -> Any:
-    of_none = [m.constant(m.exp(log)) == 0 for log in (x, t)]
-    logs = [m.where(none, 0.0, log) for none, log in zip(of_none, (x, t), strict=True)]
-    each = [m.where(none, 0.0, m.exp(log)) for none, log in zip(of_none, logs, strict=True)]
-    log_m = m.log(m.where(of_none[0] & of_none[1], 1.0, (each[0] + each[1]) / 2))
-    return sum(p * (log - log_m) for p, log in zip(each, logs, strict=True)) / 2
+    """Add up the derivatives by both logarithms: p log(p / m) / 2 and its like of q, m between.
+
+    Near p = q the derivatives of the terms of p, q and m would cancel.
+    """
+
+    def slope(log: Any, other: Any) -> Any:
+        none = m.constant(m.exp(log)) == 0
+        log = m.where(none, 0.0, log)
+        d = other - log
+        is_above = d > 0
+        # log((1 + exp(d)) / 2)
+        less = m.log1p(m.expm1(m.where(is_above, -d, d)) * 0.5) + m.where(is_above, d, 0.0)
+        return m.where(none, 0.0, m.exp(log) * less * -0.5)
+
+    return m.sloped(lambda x, t: (slope(x, t), slope(t, x)), x, t)
 
 
 #: Of log-probabilities: the term of an element.

@@ -174,6 +174,12 @@ class Graph:
         made = self.elementwise(self.m.exp(raw(x)), (x, lambda d: d * made))
         return made
 
+    def expm1(self, x: Any) -> Value:
+        return self.elementwise(self.m.expm1(raw(x)), (x, lambda d: d * self.exp(x)))
+
+    def log1p(self, x: Any) -> Value:
+        return self.elementwise(self.m.log1p(raw(x)), (x, lambda d: d / (x + 1.0)))
+
     def tanh(self, x: Any) -> Value:
         made = self.elementwise(self.m.tanh(raw(x)), (x, lambda d: d * (1 - made * made)))
         return made
@@ -201,6 +207,9 @@ class Graph:
     def arange(self, count: int, like: Any) -> Any:
         return self.m.arange(count, raw(like))
 
+    def cast(self, value: Any, like: Any) -> Any:
+        return self.m.cast(raw(value), raw(like))
+
     def isnan(self, x: Any) -> Any:
         return self.m.isnan(raw(x))
 
@@ -209,13 +218,37 @@ class Graph:
         return self.m.max(raw(x), axes)
 
     def constant(self, x: Any) -> Any:
-        return raw(x)
+        return self.m.constant(raw(x))
+
+    def sloped(self, slopes: Callable[..., Sequence[Any]], *arrays: Any) -> Value:
+        found = slopes(*arrays)
+        parts = ((x, lambda d, by=by: d * by) for x, by in zip(arrays, found, strict=True))
+        return self.elementwise(sum(map(raw, found)), *parts)
+
+    def collected(self, x: Any, numbers: Any, count: int) -> Value:
+        back = Edge(
+            x, lambda d: self.taken(d, numbers), lambda t: self.collected(t, numbers, count)
+        )
+        return Value(self, self.m.collected(raw(x), numbers, count), back)
+
+    def taken(self, x: Any, numbers: Any) -> Value:
+        back = Edge(
+            x,
+            lambda d: self.collected(d, numbers, x.shape[0]),
+            lambda t: self.taken(t, numbers),
+        )
+        return Value(self, self.m.taken(raw(x), numbers), back)
+
+    def permuted(self, x: Any, order: Sequence[int]) -> Value:
+        inverse = [order.index(i) for i in range(len(order))]
+        back = Edge(x, lambda d: self.permuted(d, inverse), lambda t: self.permuted(t, order))
+        return Value(self, self.m.permuted(raw(x), order), back)
 
     def of_ones(self, op: Any, x: Any, options: Mapping[str, Any]) -> Any:
         return self.m.of_ones(op, raw(x), options)
 
     def call(self, op: Any, x: Any, parameters: Mapping[str, Any]) -> Value:
-        made = Value(self, op(raw(x), **parameters))
+        made = Value(self, self.m.call(op, raw(x), parameters))
         saved = made if op.saves == op.results else x
         slope = _Slope(self, op, parameters)
         made.edges = self.elementwise(made.array, (x, lambda d: slope(d, saved))).edges
@@ -275,9 +308,9 @@ class _Slope:
             return self.graph.m.cast(raw(d), at)
 
         def curve(e: Any) -> Any:
-            return self.op.backward.backward(narrow(e), narrow(d), at, **self.parameters)[1]
+            return self.graph.m.curve(self.op, narrow(e), narrow(d), at, self.parameters)
 
-        found = self.op.backward(narrow(d), at, **self.parameters)
+        found = self.graph.m.slope(self.op, narrow(d), at, self.parameters)
         moves = None if self.op.piecewise_linear else saved
         return self.graph.elementwise(found, (d, lambda e: self(e, saved)), (moves, curve))
 

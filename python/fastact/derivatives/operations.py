@@ -13,22 +13,26 @@ class Operations:
     """The operations of a namespace: NumPy's, or one that has its functions by their names.
 
     `sum` and `max` are over axes, which stay with length 1; `constant` is an array without its
-    derivative; `call` an activation with its parameters; `of_ones` what an op gives of ones in an
-    array's shape, a constant; `expanded` an array repeated to a shape; `put` zeros of a shape with
-    an array at an index. `times`, `less` and `add_product` may write an array whose values are not
-    needed any more, as new memory costs what a pass costs: torch's do.
+    derivative; `call` an activation with its parameters, `slope` and `curve` its `backward` and the
+    gradient of that by what is saved; `of_ones` what an op gives of ones in an array's shape, a
+    constant; `sloped` the sum of slopes, which are its own derivatives by these arrays; `expanded`
+    an array repeated to a shape; `put` zeros of a shape with an array at an index; `collected` the
+    sums of elements by the number of each, and `taken` the elements of such numbers. `times`,
+    `less` and `add_product` may write an array whose values are not needed any more, as new memory
+    costs what a pass costs: torch's do.
 
     needs : what a namespace must have.
     """
 
     needs = (
-        *("exp", "log", "sin", "cos", "tanh", "sqrt", "isnan"),
+        *("exp", "expm1", "log", "log1p", "sin", "cos", "tanh", "sqrt", "isnan"),
         *("where", "broadcast_to", "amax", "arange"),
     )
 
     def __init__(self, namespace: Any) -> None:
         self.xp: Any = namespace
         self.exp, self.log, self.tanh = namespace.exp, namespace.log, namespace.tanh
+        self.expm1, self.log1p = namespace.expm1, namespace.log1p
         self.sin, self.cos = namespace.sin, namespace.cos
         self.sqrt, self.isnan, self.where = namespace.sqrt, namespace.isnan, namespace.where
         self.expanded: Callable[..., Any] = namespace.broadcast_to
@@ -71,6 +75,15 @@ class Operations:
     def call(self, op: Any, x: Any, parameters: Mapping[str, Any]) -> Any:
         return op(x, **parameters)
 
+    def slope(self, op: Any, d: Any, saved: Any, parameters: Mapping[str, Any]) -> Any:
+        return op.backward(d, saved, **parameters)
+
+    def curve(self, op: Any, e: Any, d: Any, saved: Any, parameters: Mapping[str, Any]) -> Any:
+        return op.backward.backward(e, d, saved, **parameters)[1]
+
+    def sloped(self, slopes: Callable[..., Sequence[Any]], *arrays: Any) -> Any:
+        return sum(slopes(*arrays))
+
     def of_ones(self, op: Any, x: Any, options: Mapping[str, Any]) -> Any:
         return self.constant(self.call(op, self.xp.ones_like(x), options))
 
@@ -83,6 +96,21 @@ class Operations:
             return made.at[index].set(d)
         made[index] = d
         return made
+
+    def collected(self, x: Any, numbers: Any, count: int) -> Any:
+        made = self.zeros((count,), x)
+        if self._is_torch:
+            return made.index_add(0, numbers, x)
+        if hasattr(made, "at"):
+            return made.at[numbers].add(x)
+        self.xp.add.at(made, numbers, x)
+        return made
+
+    def taken(self, x: Any, numbers: Any) -> Any:
+        return x[numbers]
+
+    def permuted(self, x: Any, order: Sequence[int]) -> Any:
+        return x.permute(*order) if self._is_torch else x.transpose(*order)
 
     def cast(self, value: Any, like: Any) -> Any:
         """An array in another one's dtype."""

@@ -49,7 +49,7 @@ def second(
 
 
 def tangents(op: Any, given: Named, named: Named, m: Any) -> list[Any]:
-    """The tangents of the results, by the arguments' tangents."""
+    """The tangents of the results, by the arguments' tangents; named: also what `forward` saved."""
     g = Graph(m)
     values = {n: g.value(named[n]) for n in given}
     made = formulas.results(op, {**named, **values}, g)

@@ -27,6 +27,16 @@ class _Jax(Operations):
     def call(self, op: Any, x: Any, parameters: Mapping[str, Any]) -> Any:
         return self.function_of(op)(x, **parameters)
 
+    def sloped(self, slopes: Callable[..., Sequence[Any]], *arrays: Any) -> Any:
+        total: Any = jax.custom_jvp(lambda *arrays: sum(slopes(*arrays)))
+
+        def moved(primals: Any, tangents: Any) -> tuple[Any, Any]:
+            pairs = zip(tangents, slopes(*primals), strict=True)
+            return total(*primals), sum(t * slope for t, slope in pairs)
+
+        total.defjvp(moved)
+        return total(*arrays)
+
     def vjp(self, f: Callable[..., Any], arrays: Sequence[Any], incoming: Sequence[Any]) -> Any:
         # Zeros of the formula's own vary, too, where the results' gradients do.
         known = [dy for dy in incoming if dy is not None]

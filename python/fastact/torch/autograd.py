@@ -395,7 +395,12 @@ class Twice(Function):
 
 def _third(ctx: Any, second: Callable[..., Any], *tensors: Any) -> Sequence[Any]:
     """A second derivative, whose own is an error."""
-    if _is_grad_enabled() or _are_transforms_active() or any(map(is_batch, tensors)):
+    if (
+        _is_grad_enabled()
+        or _are_transforms_active()
+        or any(map(is_batch, tensors))
+        or foreign.has_tangent(*tensors)
+    ):
         return once(ctx.where, second, *tensors)
     return second(*tensors)  # type: ignore[no-any-return]
 
@@ -491,15 +496,8 @@ class Composed(Twice):
 
 
 # --- forward mode ---------------------------------------------------------------------------------
-# The tangents of results and of gradients, by the arguments' own. Of ops whose results follow
-# element by element the derivative is its own transpose.
-
-
-def tangent_of_results(spec: Spec, rules: Rules, saved: Sequence[Any], tangent: Any) -> Any:
-    """The result's: as the gradient is computed, of the tangent in its place."""
-    if not spec.op.is_diagonal:
-        raise no_forward_mode(spec.where)
-    return tuple(in_graph(spec, rules, tangent, *saved))
+# The tangents of gradients, by the arguments' own. Of ops whose results follow element by element
+# the derivative is its own transpose.
 
 
 def tangent_of_gradients(
@@ -535,6 +533,8 @@ class Once(Function):
         raise RuntimeError(
             f"{ctx.where}: has no third derivative: its second derivative can't be differentiated"
         )
+
+    jvp = backward
 
     @staticmethod
     def vmap(info: Any, in_dims: Any, *values: Any) -> Any:

@@ -22,9 +22,11 @@ from sys import modules
 from typing import Any, SupportsIndex, get_type_hints
 
 import torch
+from torch.autograd import forward_ad
 
 from .. import _cpu
-from ..derivatives import formulas
+from ..derivatives import gates
+from ..derivatives import second as derivatives
 from ..derivatives.operations import Operations
 from ..interop import foreign, validate
 from ..interop.shapes import Shape
@@ -52,7 +54,6 @@ from .autograd import (
     in_graph,
     is_batch,
     one_by_one,
-    tangent_of_results,
 )
 from .spec import (
     Spec,
@@ -383,15 +384,6 @@ class Operators:
     def record(self, named: Mapping[str, Any]) -> Any:
         """The results, with a gradient."""
         check_recorded(self.spec, named)
-        op = self.spec.op
-        if not op.is_diagonal and _is_forward_mode(named):
-            values = self.values(named)
-            self.call(*(v.detach() if isinstance(v, torch.Tensor) else v for v in values))  # checks
-            named = self.named(values)
-            wide = {name: TORCH.wide(value) for name, value in named.items()}
-            dtype = dtype_of_results(self.spec, named, named[self.spec.arrays[0]].dtype)
-            found = tuple(y.to(dtype) for y in formulas.results(op, wide, _TRACED))
-            return found[0] if len(found) == 1 else found
         step = _Step(self, named)
         flat = apply(Traced, step, *(named[name] for name in step.names))
         results = flat[: len(self.incoming)]
@@ -430,9 +422,30 @@ class _Step:
         self.rest = {n: v for n, v in named.items() if n not in self.names}
         data = named[operators.spec.arrays[0]].dtype
         self.dtype = dtype_of_results(operators.spec, named, data)
+        self.has_tangents = _is_forward_mode(named)
 
     def named(self, tensors: Sequence[torch.Tensor]) -> dict[str, Any]:
         return {**self.rest, **dict(zip(self.names, tensors, strict=True))}
+
+    def tangents(
+        self, given: Mapping[str, Any], tensors: Sequence[torch.Tensor], saved: Mapping[str, Any]
+    ) -> list[Any]:
+        """Find the tangents of what `forward` gives, None of what has none."""
+        op, spec = self.operators.spec.op, self.operators.spec
+        given, saved, named = (
+            {n: TORCH.wide(v) for n, v in values.items() if v is not None}
+            for values in (given, saved, self.operators.defaults | self.named(tensors))
+        )
+        moved = derivatives.tangents(op, given, {**saved, **named}, _TRACED)
+        results, kept = op.models(self.named(tensors))
+        first = tensors[self.names.index(spec.arrays[0])]
+        found: list[Any] = [
+            d.to(_dtype_of(first, model)) for d, model in zip(moved, results, strict=True)
+        ]
+        for name in kept:
+            is_kept = name in spec.kept
+            found.append(gates.tangent(op, given, {**named, **saved}, TORCH) if is_kept else None)
+        return found
 
     def rules(self, wanted: Sequence[bool]) -> Rules:
         """How the gradients that are wanted are computed, and theirs."""
@@ -483,6 +496,8 @@ class Traced(Function):
         ctx.layout = tuple(isinstance(value, torch.Tensor) for value in saved)
         ctx.others = tuple(None if isinstance(v, torch.Tensor) else v for v in saved)
         kept_tensors = [v for v in saved if isinstance(v, torch.Tensor)]
+        if step.has_tangents:
+            kept_tensors += tensors
         ctx.save_for_backward(*kept_tensors)
         ctx.save_for_forward(*kept_tensors)
         needed = [
@@ -512,7 +527,11 @@ class Traced(Function):
         rules = step.rules(wanted)
         if not any(wanted):
             found = iter(())
-        elif torch.is_grad_enabled() or any(map(is_batch, incoming)):
+        elif (
+            torch.is_grad_enabled()
+            or any(map(is_batch, incoming))
+            or foreign.has_tangent(*incoming, *saved)
+        ):
             found = iter(in_graph(spec, rules, *incoming, *saved))
         else:
             found = iter(rules.gradients(*incoming, *saved))
@@ -528,8 +547,18 @@ class Traced(Function):
         for name, tangent in zip(step.names, tangents, strict=True):
             if tangent is not None and name not in spec.of:
                 raise foreign.gets_no_gradient(spec.where, name)
-        rules = step.rules([True] * len(spec.op.gradients))
-        return tangent_of_results(spec, rules, Traced.saved(ctx), tangents[0])
+        saved, tensors = Traced.saved(ctx), ctx.saved_tensors[-len(step.names) :]
+        if spec.op.is_diagonal:
+            rules = step.rules([True])
+            return tuple(in_graph(spec, rules, tangents[0], *saved))
+        given = {n: t for n, t in zip(step.names, tangents, strict=True) if t is not None}
+        # torch switches forward mode off here, and an outer transform needs the tangents of these.
+        with forward_ad._set_fwd_grad_enabled(True):
+            tensors, saved = (
+                [_primal(v) if isinstance(v, torch.Tensor) else v for v in values]
+                for values in (tensors, saved)
+            )
+            return tuple(step.tangents(given, tensors, dict(zip(spec.saves, saved, strict=True))))
 
     @staticmethod
     def saved(ctx: Any) -> list[Any]:
@@ -538,6 +567,13 @@ class Traced(Function):
             next(tensors) if kept else other
             for kept, other in zip(ctx.layout, ctx.others, strict=True)
         ]
+
+
+def _primal(tensor: torch.Tensor) -> torch.Tensor:
+    """Take the tangent off a tensor."""
+    unpack: Any = forward_ad.unpack_dual  # it has no types
+    primal: torch.Tensor = unpack(tensor)[0]
+    return primal
 
 
 # --- helpers --------------------------------------------------------------------------------------
@@ -615,6 +651,11 @@ def _made(like: torch.Tensor, model: Model) -> torch.Tensor:
 
 class _Traced(Operations):
     """torch's arithmetic under its transforms, where an op that is called is recorded again."""
+
+    def slope(self, op: Any, d: Any, saved: Any, parameters: Mapping[str, Any]) -> Any:
+        operators = OPERATORS[op.name]
+        step = _Step(operators, {operators.spec.arrays[0]: saved, **parameters})
+        return in_graph(operators.spec, step.rules([True]), d, saved)[0]
 
     def of_ones(self, op: Any, x: Any, options: Mapping[str, Any]) -> Any:
         operators = OPERATORS[op.name]

@@ -211,21 +211,25 @@ def jvp(op: Any, tangents: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) 
     spec, point, where = spec_of(op), op.entry_points["call"], op._where("jvp")
     _no_out(where, kwargs)
     try:
-        now = Step(op, "call", args, kwargs)
+        now = Step(op, "forward", args, kwargs)
         with now.call:
             now.prepare()
             now.where = now.call.where = where
             m = _operations(now)
             told = vars(now.options)
+            for name in op.unrecorded:
+                if told[name]:
+                    raise TypeError(f"{where}: {name} must be False, for its result has no tangent")
             order = [n for n in (*point.arrays, *point.defaults) if n in now.call.arrays]
             for name in order:
                 if name in spec.of:
                     validate.supported_dtype(where, name, now.views[name])
             given = _checked_tangents(where, spec, {n: now.call.arrays[n] for n in order}, tangents)
             now.spec.compute(now)
-            result = now.results()
+            result, saved = now.results()
             own = {*point.arrays, *point.defaults, *spec.told} - {"out", "stream"}
-            named = {n: _array(now, n, m) if n in now.views else told.get(n) for n in own}
+            named = dict(zip(op.saves, saved, strict=True))
+            named |= {n: _array(now, n, m) if n in now.views else told.get(n) for n in own}
             with m.plain():
                 wide, ways = ({n: m.wide(v) for n, v in d.items() if v is not None}
                               for d in (named, given))  # fmt: skip
@@ -236,7 +240,8 @@ def jvp(op: Any, tangents: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) 
                 pairs = zip(found, arrays_of(result), strict=True)
                 moved = tuple(m.own(m.expanded(d, tuple(y.shape)), y) for d, y in pairs)
     except (TypeError, ValueError) as error:
-        error.args = (str(error).replace(f"{point.where}:", f"{where}:", 1),)
+        was = op.entry_points["forward"].where
+        error.args = (str(error).replace(f"{was}:", f"{where}:", 1),)
         raise
     return result, result_of(moved, result, moved=True)
 
