@@ -173,6 +173,7 @@ cdef extern from "common/core/call.h" namespace "fastact" nogil:
 
     cdef enum class Role(int):
         kIn
+        kOut
 
     cdef enum class ShapeRule(int):
         kAny
