@@ -243,7 +243,7 @@ cdef class PlanDraft:
             if view.source != FROM_ARRAY and not self.filled[self.buffer_index(view)]:
                 raise Unrecorded("memory is read that no native function has written")
         for k, view in enumerate(given.views):
-            if view is not None and fields[k].role != Role.kIn:
+            if view is not None and is_written(fields[k], given.function.named[k], given.memory):
                 self.filled[self.buffer_index(view)] = True
         return 0
 

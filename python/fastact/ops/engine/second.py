@@ -19,7 +19,7 @@ import numpy as np
 from ..._cpu import TERMS, CachedCall, View
 from ...interop import handlers, validate
 from ...interop.foreign import describe, plain
-from ...interop.frameworks import NUMPY, namespace
+from ...interop.frameworks import NUMPY, in_native_order, namespace
 from . import axes, fused
 from .op import EntryPoint, arrays_of, result_of
 from .spec import Spec, spec_of
@@ -262,12 +262,12 @@ def _checked_tangents(
     where: str, spec: Spec, named: Mapping[str, Any], given: Any
 ) -> dict[str, Any]:
     """One for each array that has a gradient, by its name: of its shape and dtype, or None."""
-    arrays = {n: value for n, value in named.items() if n in spec.of and value is not None}
-    given = given if isinstance(given, tuple | list) else (given,)
+    arrays = {n: _native(value) for n, value in named.items() if n in spec.of and value is not None}
+    given = tuple(map(_native, given if isinstance(given, tuple | list) else (given,)))
     if len(given) != len(arrays):
         raise TypeError(
             f"{where}: tangents must be a tuple of {len(arrays)}, for {', '.join(arrays)}, got "
-            f"{describe(tuple(given))}"
+            f"{describe(given)}"
         )
     for (name, array), tangent in zip(arrays.items(), given, strict=True):
         plain(where, f"the tangent of {name}", tangent)
@@ -280,6 +280,11 @@ def _checked_tangents(
                 f"{describe(tangent)}"
             )
     return dict(zip(arrays, given, strict=True))
+
+
+def _native(array: Any) -> Any:
+    """An array in the byte order that kernels read, as its values are what counts."""
+    return in_native_order(array) if isinstance(array, np.ndarray) else array
 
 
 # --- arrays of a step -----------------------------------------------------------------------------
