@@ -12,9 +12,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from calls import OPS, arguments_of
+from calls import OPS
 
 import fastact as fa
+from fastact.measure.cases import sample
 
 
 def f32(*shape: int) -> Any:
@@ -463,16 +464,12 @@ def test_objects_that_say_another_class(call):
 @pytest.mark.parametrize("op", OPS, ids=lambda op: op.name)
 def test_text_is_no_array(op: Any, text: Any) -> None:
     """The message says what came, whatever the dtypes are that the argument may have."""
-    args, named = arguments_of(op, "call", np.float32)
-    names = op.entry_points["call"].arrays
-    roles = {n: role for n, role in op.roles.items() if n in op.entry_points["call"].defaults}
+    named = sample(op, f32(4, 6), f32(4, 6))
     came = {str: "'0101'", bytes: "b'01'", list: "'0'"}.get(type(text))
     words = f"must be an array, got {came}" if came else "must have dtype .*got str"
-    for name in {*names, *roles, *named} - {*op.sizes}:
-        given = dict(zip(names, args, strict=True)) | named
-        if not (name in roles or isinstance(given[name], np.ndarray)):
-            continue
-        more = {"by": {"groups": 2}}.get(name, {})
-        given |= {name: text, **more}
-        with pytest.raises(TypeError, match=rf"^fastact\.{op.name}: {name} {words}"):
-            op(*(given.pop(n) for n in names), **given)
+    options = op.entry_points["call"].defaults
+    for name in {*op.roles, *(n for n, v in named.items() if isinstance(v, np.ndarray))}:
+        if name in named or name in options:
+            more = {"groups": 2} if name == "by" else {}
+            with pytest.raises(TypeError, match=rf"^fastact\.{op.name}: {name} {words}"):
+                op.bound("call", {**named, name: text, **more})()
