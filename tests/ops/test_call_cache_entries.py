@@ -129,7 +129,9 @@ class Outcome(NamedTuple):
     inputs: list[Any]
 
 
-def outcome(here: Framework, example: Example, models: list[Any], way: Way, *, time: int) -> Outcome:
+def outcome(
+    here: Framework, example: Example, models: list[Any], way: Way, *, time: int
+) -> Outcome:
     """All that there is to see of a call."""
     held: dict[int, Any] = {}
 

@@ -446,7 +446,9 @@ def test_a_dtype_that_changes_is_asked_for_at_each_call(op, told, kind):
     x = np.linspace(-2, 3, 24).astype(np.float32).reshape(4, 6)
     named = {**sample(op, x, x), "dtype": told}
     if kind == "torch":
-        named = {n: torch.from_numpy(v) if isinstance(v, np.ndarray) else v for n, v in named.items()}
+        named = {
+            n: torch.from_numpy(v) if isinstance(v, np.ndarray) else v for n, v in named.items()
+        }
     for name in ["float32"] * 4 + ["float64"] * 4 + ["float32"]:
         Told.dtype = np.dtype(name)
         for result in arrays_of(op.bound("call", named)()):

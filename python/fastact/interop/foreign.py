@@ -39,8 +39,8 @@ _PACKAGES = {
 # What says of a class that it is more than an array: it answers ufuncs, or holds tables or tasks.
 _PROTOCOLS = ("__array_ufunc__", "__dataframe__", "__dask_graph__", "compute")
 
-#: Errors that tell of the interpreter and not of an argument: whoever asks an argument anything lets
-#: them pass, as KeyboardInterrupt and SystemExit do by themselves.
+#: Errors that tell of the interpreter and not of an argument: whoever asks an argument anything
+#: lets them pass, as KeyboardInterrupt and SystemExit do by themselves.
 OF_INTERPRETER = (MemoryError, RecursionError)
 
 #: How device arrays say where they are that have no DLPack (interface.py).

@@ -110,8 +110,8 @@ struct Field {
   DTypeRule dtype = DTypeRule::kComputed;
   const char* dtype_of = nullptr;
   int64_t end = 0;  // an integer is less, and not negative
-  const char* written_if =
-      nullptr;  // a flag: where it is set, an array that is read is written too
+  // A flag: where it is set, an array that is read is written, too.
+  const char* written_if = nullptr;
 
   constexpr Field optional() const {
     Field f = *this;
