@@ -32,7 +32,7 @@ OVERLAP = "(partial overlap|not share memory)"
 CALLS: dict[str, tuple[Any, dict[str, Any], type[Exception], str]] = {
     "complex": (np.ones(3, complex), {}, TypeError, "x must have dtype .*float64, got complex128"),
     "object": (np.ones(3, object), {}, TypeError, "x must have dtype .* got object"),
-    "string": ("mish", {}, TypeError, "x must have dtype .* got str"),
+    "string": ("mish", {}, TypeError, "x must be an array, got 'mish'"),
     "none": (None, {}, TypeError, "x must be an array, got None"),
     "too large": (2**70, {}, TypeError, "x must have dtype .* got 1180591620717411303424"),
     "nothing in it": ([0.5, None], {}, TypeError, r"x must have dtype .* got \[0.5, None\]"),

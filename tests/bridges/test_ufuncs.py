@@ -140,7 +140,7 @@ def test_wrong_options_are_refused_before():
         (lambda x: fa.leaky_relu(x, "a"), "negative_slope must be a real number"),
         (lambda x: fa.mish(x, slope=1), "unknown keyword 'slope'"),
         (lambda x: fa.mish(x, stream=3), "stream must be None"),
-        (lambda x: fa.mish(x, out="x"), "out must have dtype"),
+        (lambda x: fa.mish(x, out="x"), "out must be an array, got 'x'"),
     ):
         with pytest.raises((TypeError, ValueError), match=words):
             call(Recorder())

@@ -1,11 +1,14 @@
 """Arrays in the other byte order, as FITS files have them: read by way of a copy, never written."""
 
+from functools import partial
+from itertools import product
 from typing import Any
 
 import numpy as np
 import pytest
 from calls import OPS, parts
 from conftest import assert_same_bits
+from differences import Call
 
 import fastact as fa
 from fastact.measure.cases import backward_example, sample
@@ -59,6 +62,57 @@ def test_every_backward_reads_it(op):
             if a is not None:
                 assert a.dtype == b.dtype
                 assert_same_bits(b, a)
+
+
+def assert_same(found: Any, expected: Any) -> None:
+    for a, b in zip(parts(found), parts(expected), strict=True):
+        assert (a is None) == (b is None)
+        if b is not None:
+            assert a.dtype == b.dtype
+            assert_same_bits(a, b)
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float32], ids=lambda d: d.__name__)
+@pytest.mark.parametrize("op", OPS, ids=lambda op: op.name)
+def test_every_derivative_reads_it(op, dtype):
+    """Those of second order, and tangents, each in either byte order."""
+    derivatives = Call(op, sample(op, *data(dtype)), np.random.default_rng(1))
+    args, named = derivatives.arguments(np.asarray)
+    others = [*map(swapped, args)], {name: swapped(value) for name, value in named.items()}
+    function = partial(op.backward.backward, **derivatives.options)
+    assert_same(function(*others[0], **others[1]), function(*args, **named))
+    call = op.bound("call", derivatives.named)
+    tangents = tuple(derivatives.tangents.values())
+    expected = op.jvp(*call.args, **call.keywords, tangents=tangents)
+    swaps = (swapped, lambda value: value)
+    for of_call, of_tangents in product(swaps, swaps):
+        given = [*map(of_call, call.args)]
+        more = {name: of_call(value) for name, value in call.keywords.items()}
+        found = op.jvp(*given, **more, tangents=tuple(map(of_tangents, tangents)))
+        for one, same in zip(found, expected, strict=True):
+            assert_same(one, same)
+
+
+@pytest.mark.parametrize("per", ["row", "tensor"])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64], ids=lambda d: d.__name__)
+@pytest.mark.parametrize("op", [op for op in OPS if hasattr(op, "quantized")],
+                         ids=lambda op: op.name)  # fmt: skip
+def test_scales_in_it(op, dtype, per):
+    named = {**sample(op, *data(dtype)), **({"training": False} if op.written else {})}
+    if op.counts_elements:
+        return  # and has no codes
+    if op.written:
+        named |= {"running_mean": np.zeros(6, dtype), "running_var": np.ones(6, dtype)}
+    call = op.bound("call", named)
+    scale = op.quantized(*call.args, **call.keywords, per=per)[1]
+    for time in range(4):
+        known = np.asarray(scale * dtype(1 + time))
+        run = partial(op.quantized, *call.args, **call.keywords, per=per)
+        codes, came, *_ = run(scale=swapped(known))
+        assert came.dtype == known.dtype.newbyteorder()
+        np.testing.assert_array_equal(codes, run(scale=known)[0])
+        with pytest.raises(ValueError, match="scale must be positive and finite"):
+            run(scale=swapped(-known))
 
 
 @pytest.mark.parametrize("op", OPS, ids=lambda op: op.name)

@@ -13,8 +13,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from calls import OPS
 
 import fastact as fa
+from fastact.measure.cases import sample
 
 
 def f32(*shape: int) -> Any:
@@ -89,6 +91,7 @@ cyclic: list[Any] = []
 cyclic.append(cyclic)
 
 DTYPE = "must have dtype float16, bfloat16, float32 or float64, got "
+ARRAY = "must be an array, got "
 
 # what comes, error, words of the message after the argument
 PLAIN = "must be a plain array, got "
@@ -104,13 +107,13 @@ REFUSED: dict[str, tuple[Any, type[Exception], str]] = {
     "a mask": (np.ma.masked, TypeError, "must be a plain array, got a masked one"),
     "made masked": (Masking(), TypeError, "must be a plain array, got a masked one"),
     "broken": (Broken(), TypeError, "must be an array or what NumPy .* no values today"),
-    "text": ("1.5", TypeError, DTYPE + "str"),
-    "bytes": (b"12", TypeError, DTYPE + "bytes"),
-    "bytearray": (bytearray(3), TypeError, DTYPE + "bytearray"),
-    "NumPy text": (np.str_("1.5"), TypeError, DTYPE + "str_"),
+    "text": ("1.5", TypeError, ARRAY + "'1.5'"),
+    "bytes": (b"12", TypeError, ARRAY + "b'12'"),
+    "bytearray": (bytearray(3), TypeError, ARRAY + "bytearray"),
+    "NumPy text": (np.str_("1.5"), TypeError, ARRAY + "'1.5'"),
     "array of text": (np.array(["1.5"]), TypeError, DTYPE + "str"),
-    "list of text": (["1.5"], TypeError, DTYPE + "str"),
-    "list of numbers and text": ([1.0, "1.5"], TypeError, DTYPE + "str"),
+    "list of text": (["1.5"], TypeError, ARRAY + "'1.5'"),
+    "list of numbers and text": ([1.0, "1.5"], TypeError, ARRAY + "'1.5'"),
     "complex": (1j, TypeError, DTYPE + "complex128"),
     "list of complex": ([1.0, 2j], TypeError, DTYPE + "complex128"),
     "dates": (np.zeros(3, "M8[s]"), TypeError, DTYPE + "datetime64"),
@@ -377,7 +380,7 @@ def test_images():
         ((3, np.ones(2), np.ma.ones(2)), TypeError, "m2 must be a plain array, got a masked"),
         ((3, Lazy(), np.ones(3)), TypeError, "mean must be a plain array"),
         ((3, [1.0], [1.0]), TypeError, r"mean must be an array of float64, got \[1.0\]"),
-        ((3, "1", "1"), TypeError, "mean must have dtype"),
+        ((3, "1", "1"), TypeError, "mean must be an array, got '1'"),
         ((3, np.ones(2, complex), np.ones(2)), TypeError, "mean must be an array of float64, got"),
         ((3, np.ones(2, object), np.ones(2)), TypeError, "mean must be an array of float64, got"),
         ((3, None, None), TypeError, "mean must be an array of float64, got None"),
@@ -474,3 +477,18 @@ def test_objects_that_say_another_class(call):
     for _ in range(3):
         with pytest.raises(TypeError, match=r"^fastact\.\w+"):
             call(_Disguised())
+
+
+@pytest.mark.parametrize("text", ["0101", b"01", ["0", "1"], np.array(["0", "1"])], ids=repr)
+@pytest.mark.parametrize("op", OPS, ids=lambda op: op.name)
+def test_text_is_no_array(op: Any, text: Any) -> None:
+    """The message says what came, whatever the dtypes are that the argument may have."""
+    named = sample(op, f32(4, 6), f32(4, 6))
+    came = {str: "'0101'", bytes: "b'01'", list: "'0'"}.get(type(text))
+    words = f"must be an array, got {came}" if came else "must have dtype .*got str"
+    options = op.entry_points["call"].defaults
+    for name in {*op.roles, *(n for n, v in named.items() if isinstance(v, np.ndarray))}:
+        if name in named or name in options:
+            more = {"groups": 2} if name == "by" else {}
+            with pytest.raises(TypeError, match=rf"^fastact\.{op.name}: {name} {words}"):
+                op.bound("call", {**named, name: text, **more})()

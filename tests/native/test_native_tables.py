@@ -71,7 +71,7 @@ def test_tables_name_their_own_fields():
     for name, fields in TABLES.items():
         before: dict[str, str] = {}
         for field, facts in fields.items():
-            for other in (facts["shape_of"], facts["dtype_of"], facts["axes"]):
+            for other in (facts[n] for n in ("shape_of", "dtype_of", "axes", "written_if")):
                 assert other is None or other in before, (name, field, other)
             by_flags = facts["shape"] in ("reduced", "kept", "grouped")
             needs_axes = by_flags or facts["shape"] in ("along", "channels", "packed")

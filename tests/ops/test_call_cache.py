@@ -1,5 +1,6 @@
 """The call cache: a call whose key was seen before replays its plan, and nothing else changes."""
 
+import ctypes
 from functools import partial
 from typing import Any
 
@@ -355,3 +356,55 @@ def test_a_number_that_is_rounded_to_nothing_says_nothing():
         with np.errstate(all="raise"):
             dx = fa.sum.backward(np.float64(1e-60), (3,), out=np.ones(3, np.float32))
         assert not dx.any()
+
+
+def copy(call: Any, x: Any, y: Any) -> None:
+    call.run("broadcast", x=x, y=y, accumulate=False)
+
+
+def by_hand(call: Any, x: Any, y: Any) -> None:
+    ctypes.memmove(y.address, x.address, x.size * x.itemsize)
+
+
+def by_hand_at_last(call: Any, x: Any, y: Any) -> None:
+    between = call.temporary("x")
+    copy(call, x, between)
+    by_hand(call, between, y)
+
+
+def by_hand_at_first(call: Any, x: Any, y: Any) -> None:
+    between = call.temporary("x")
+    by_hand(call, x, between)
+    copy(call, between, y)
+
+
+def to_the_input(call: Any, x: Any, y: Any) -> None:
+    copy(call, x, y)
+    copy(call, call.repeated(0.0, x), x)
+
+
+@pytest.mark.parametrize("gives", ["new", "out", "one of them"])
+@pytest.mark.parametrize("first", [copy, by_hand, by_hand_at_last, by_hand_at_first])
+@pytest.mark.parametrize("second", [copy, by_hand, by_hand_at_last, to_the_input])
+def test_a_plan_is_made_of_native_functions_alone(second, first, gives, monkeypatch):
+    """Where Python code writes a part of what a call gives, there is none that would leave it."""
+
+    def copies(x: Any, out: Any) -> Any:
+        with call.Call("copies", x=x) as now:
+            made = [now.output(f"out[{i}]", given, "x") for i, given in enumerate(out)]
+            for copy_to, (view, _) in zip((first, second), made, strict=True):
+                copy_to(now, now.views["x"], view)
+            pairs = zip(out, made, strict=True)
+            return tuple(now.result(given, new) for given, (_, new) in pairs)
+
+    entry = _cpu.CachedCall(copies, None, "copies")
+    for time in range(5):
+        x = np.full(SHAPE, 1.0 + time)
+        wanted = {"new": (), "out": (0, 1), "one of them": (0,)}[gives]
+        out = tuple(np.zeros(SHAPE) if k in wanted else None for k in range(2))
+        if time == 4 and first is second is copy:
+            monkeypatch.setattr(call.Call, "__init__", lambda *_, **__: pytest.fail("slow path"))
+        for given, result in zip(out, entry(x, out), strict=True):
+            assert given is None or result is given
+            assert (result == 1.0 + time).all()
+        assert (x == (0.0 if second is to_the_input else 1.0 + time)).all()

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import weakref
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import numpy as np
 import pytest
@@ -23,7 +24,7 @@ from processes import TIMEOUT
 import fastact as fa
 from fastact import _cpu
 from fastact.interop import call as _call
-from fastact.measure.cases import backward_example, example
+from fastact.measure.cases import backward_example, example, sample
 from fastact.ops.engine.op import EntryPoint, arrays_of
 from fastact.ops.engine.served import CachedOp
 from fastact.ops.engine.step import serve
@@ -419,3 +420,48 @@ def test_every_entry_point_is_documented(op):
         assert test.examples
         flags = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
         assert doctest.DocTestRunner(optionflags=flags).run(test).failed == 0
+
+
+class Told:
+    """What NumPy asks for its dtype, which may be another one in the next call."""
+
+    dtype: Any = None
+
+
+class Asked(type):
+    @property
+    def dtype(cls) -> Any:
+        return Told.dtype
+
+
+class ToldByItsClass(metaclass=Asked):
+    pass
+
+
+@pytest.mark.parametrize("kind", ["numpy", "torch"])
+@pytest.mark.parametrize("told", [Told, Told(), ToldByItsClass], ids=["class", "object", "meta"])
+@pytest.mark.parametrize("op", [op for op in OPS if "dtype" in op.entry_points["call"].defaults],
+                         ids=lambda op: op.name)  # fmt: skip
+def test_a_dtype_that_changes_is_asked_for_at_each_call(op, told, kind):
+    x = np.linspace(-2, 3, 24).astype(np.float32).reshape(4, 6)
+    named = {**sample(op, x, x), "dtype": told}
+    if kind == "torch":
+        named = {
+            n: torch.from_numpy(v) if isinstance(v, np.ndarray) else v for n, v in named.items()
+        }
+    for name in ["float32"] * 4 + ["float64"] * 4 + ["float32"]:
+        Told.dtype = np.dtype(name)
+        for result in arrays_of(op.bound("call", named)()):
+            assert str(result.dtype).endswith(name)
+
+
+def test_dtypes_that_do_not_change_have_a_key(monkeypatch):
+    x = np.linspace(-2, 3, 24).astype(np.float32).reshape(4, 6)
+    for dtype in (np.float64, np.dtype("f8"), float, "float64", torch.float64):
+        for time in range(4):
+            with monkeypatch.context() as context:
+                if time == 3:
+                    context.setattr(
+                        _call.Call, "__init__", lambda *_, **__: pytest.fail("slow path")
+                    )
+                assert fa.sum(x, dtype=dtype).dtype == np.float64

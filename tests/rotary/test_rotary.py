@@ -253,6 +253,25 @@ def test_refused_and_nothing_written(call, error, said):
     assert (out == 7).all()
 
 
+@pytest.mark.parametrize("kind", ["numpy", "torch", "torch, recorded", "torch, traced"])
+@pytest.mark.parametrize("count", [0, 1, 3])
+def test_a_tuple_of_another_length(count, kind):
+    of = np.asarray if kind == "numpy" else torch.from_numpy
+    x, cos, sin = map(of, (X, COS, SIN))
+    if kind == "torch, recorded":
+        x.requires_grad_()
+    given = (x,) * count
+    if kind == "torch, traced":
+        given = tuple(torch.empty_like(x, device="meta") for x in given)
+    # what records or traces calls has them by themselves
+    entries = ("call",) if kind.startswith("torch,") else ("call", "forward", "backward")
+    for entry in entries:
+        name = "dy" if entry == "backward" else "x"
+        for _ in range(4):
+            with pytest.raises(TypeError, match=f"{name} must be an array or a tuple of two, got"):
+                fa.rotary.entry_point(entry)(given, cos, sin)
+
+
 def test_a_position_that_is_not_there_is_nan_on_a_device():
     emulated = [f for f in FRAMEWORKS if f.name.startswith("emulated")]
     if not emulated:

@@ -219,7 +219,8 @@ def broken(made: Made, name: str) -> Iterator[tuple[str, Any, Block | None]]:
     shape, dtype = value.shape, value.dtype_name
     if value.size:
         yield "a model", value.shaped(shape), None
-    if field["role"] != "in" and made.block.tells_readonly:
+    is_written = field["role"] != "in" or made.arguments.get(field["written_if"])
+    if is_written and made.block.tells_readonly:
         block = made.block(shape, dtype, readonly=True)
         yield "read-only", block.view, block
     if field["shape"] != "any":

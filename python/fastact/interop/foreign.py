@@ -39,6 +39,10 @@ _PACKAGES = {
 # What says of a class that it is more than an array: it answers ufuncs, or holds tables or tasks.
 _PROTOCOLS = ("__array_ufunc__", "__dataframe__", "__dask_graph__", "compute")
 
+#: Errors that tell of the interpreter and not of an argument: whoever asks an argument anything
+#: lets them pass, as KeyboardInterrupt and SystemExit do by themselves.
+OF_INTERPRETER = (MemoryError, RecursionError)
+
 #: How device arrays say where they are that have no DLPack (interface.py).
 INTERFACE = "__cuda_array_interface__"
 
@@ -59,6 +63,8 @@ def describe(value: Any) -> str:
     if hasattr(type(value), "shape") and hasattr(type(value), "dtype"):
         try:
             return f"{type(value).__name__} of {dtype_name(value)}, shape {tuple(value.shape)}"
+        except OF_INTERPRETER:
+            raise
         except Exception:  # an array in a state that has neither
             return f"{type(value).__name__}"
     if type(value) in (list, tuple):
@@ -73,7 +79,7 @@ def describe(value: Any) -> str:
             return name_of(cls)
     try:
         text = " ".join(repr(value[: 2 * _LONGEST] if isinstance(value, _TEXT) else value).split())
-    except Exception:
+    except Exception:  # of a dict too deep for the interpreter, say: it is no array, and refused
         return name_of(type(value))
     return _shortened(text)
 
@@ -125,7 +131,7 @@ def plain(where: str, argument: str, value: Any) -> None:
         cure = f"{argument}.data" if argument.startswith("out") else f"{argument}.filled(...)"
         raise TypeError(f"{where}: {argument} must be a plain array, got a masked one; use {cure}")
     if isinstance(value, _TEXT):
-        raise TypeError(f"{where}: {argument} must have dtype {DTYPES}, got {cls.__name__}")
+        raise TypeError(f"{where}: {argument} must be an array, got {describe(value)}")
     if isinstance(value, list | tuple):
         _plain_items(where, argument, value, 0)
     elif issubclass(type(value), np.ndarray) or not (

@@ -18,6 +18,7 @@ from .. import _cpu
 from .._cpu import View
 from . import devices, foreign, interface, streams, validate
 from .devices import CPU
+from .foreign import OF_INTERPRETER
 
 # The errors of frameworks for an array whose memory can't be shared; ValueError: `View`'s, for a
 # tensor that nobody can read.
@@ -136,6 +137,8 @@ class _Exchange(CpuFramework):
     def device(self, array: Any) -> tuple[int, int]:
         try:
             return View.from_exchange(array, self.api).device
+        except OF_INTERPRETER:
+            raise
         except _NOT_SHARED:
             return (CPU, 0)  # `view` says what is wrong with it
 
@@ -145,6 +148,8 @@ class _Exchange(CpuFramework):
     def view(self, where: str, argument: str, array: Any, place: Place) -> View:
         try:
             view = View.from_exchange(array, self.api)
+        except OF_INTERPRETER:
+            raise
         except _NOT_SHARED as error:
             raise _not_exportable(where, argument, array, error) from None
         if view.size and view.address == 0:
@@ -184,6 +189,8 @@ class _DLPack(CpuFramework):
     def device(self, array: Any) -> tuple[int, int]:
         try:
             return _cpu.plain_device_pair(*array.__dlpack_device__())
+        except OF_INTERPRETER:
+            raise
         except Exception:  # a tracer, say: `view` asks for its memory and tells why there is none
             return (CPU, 0)
 
@@ -205,6 +212,8 @@ class _DLPack(CpuFramework):
                 capsule = array.__dlpack__(max_version=(1, 1), **stream)
             except TypeError:  # a producer from before DLPack 1.0 knows no max_version
                 capsule = array.__dlpack__(**stream)
+        except OF_INTERPRETER:
+            raise
         except Exception as error:  # each framework has errors of its own for this
             raise _not_exportable(where, argument, array, error) from None
         try:
@@ -268,6 +277,8 @@ def _by_interface(where: str, argument: str, array: Any, place: Place) -> View:
     """A view by `__cuda_array_interface__`; the call's stream waits for the one that it names."""
     try:
         told = interface.read(array)
+    except OF_INTERPRETER:
+        raise
     except Exception as error:  # an attribute of somebody's may raise anything
         raise _not_exportable(where, argument, array, error) from None
     device = devices.of_memory(told.address)
@@ -296,6 +307,8 @@ class _Interface(CpuFramework):
     def device(self, array: Any) -> tuple[int, int]:
         try:
             return devices.of_memory(interface.read(array).address) or (CPU, 0)
+        except OF_INTERPRETER:
+            raise
         except Exception:  # `view` says what is wrong with it
             return (CPU, 0)
 
@@ -505,7 +518,7 @@ def to_numpy(
         return value  # soon, for most
     try:
         array: NDArray[Any] = np.asanyarray(value)
-    except MemoryError:
+    except OF_INTERPRETER:
         raise
     except Exception as error:
         kind = ValueError if isinstance(error, ValueError) else TypeError
@@ -514,8 +527,8 @@ def to_numpy(
             f"{validate.describe(value)}: {error}"
         ) from None
     foreign.plain(where, argument, array)  # an `__array__` may return anything
+    said = also if allowed is None else allowed
     if array.dtype.kind == "O" and not hasattr(value, "dtype"):  # None, say, or a number too large
-        said = also if allowed is None else allowed
         raise validate.wrong_dtype(where, argument, validate.describe(value), said)
     if also and array.dtype.name in also:
         return array
@@ -527,7 +540,7 @@ def to_numpy(
     if kept.dtype.name in also:
         return kept
     if array.dtype.kind not in "biuf" and array.dtype != dtype:
-        raise validate.wrong_dtype(where, argument, array.dtype.name)
+        raise validate.wrong_dtype(where, argument, array.dtype.name, said)
     with np.errstate(all="ignore"):
         made = array.astype(dtype)
         if np.any(np.isinf(made) & np.isfinite(array)):

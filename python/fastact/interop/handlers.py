@@ -105,6 +105,7 @@ def _dispatch() -> Any:
 
 def one_by_one(op: Any, call: Callable[[Args, Named], Any], args: Args, kwargs: Named) -> Any:
     """The result of a call; of a tuple of arrays, where the op takes one, the results of each."""
-    if op.takes_several and args and isinstance(args[0], tuple):
-        return tuple(call((x, *args[1:]), kwargs) for x in args[0])
-    return call(args, kwargs)
+    each = op.each_of(args)
+    if each is None:
+        return call(args, kwargs)
+    return tuple(call((x, *args[1:]), kwargs) for x in each)

@@ -110,10 +110,17 @@ struct Field {
   DTypeRule dtype = DTypeRule::kComputed;
   const char* dtype_of = nullptr;
   int64_t end = 0;  // an integer is less, and not negative
+  // A flag: where it is set, an array that is read is written, too.
+  const char* written_if = nullptr;
 
   constexpr Field optional() const {
     Field f = *this;
     f.is_optional = true;
+    return f;
+  }
+  constexpr Field written_where(const char* flag) const {
+    Field f = *this;
+    f.written_if = flag;
     return f;
   }
   constexpr Field with_shape(ShapeRule rule, const char* of, const char* by = nullptr) const {

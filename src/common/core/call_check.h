@@ -62,7 +62,7 @@ inline std::string shape_text(const Operand& a) {
 
 // The fields that a field of a table names; null: none.
 struct NamedFields {
-  const Field *shape_of, *axes, *dtype_of;
+  const Field *shape_of, *axes, *dtype_of, *written_if;
 };
 
 inline const Field* field_by_name(const CallTable& table, const char* name) {
@@ -77,8 +77,14 @@ inline void find_named_fields(const CallTable& table, NamedFields* to) {
   for (int k = 0; k < table.count; ++k) {
     const Field& f = table.fields[k];
     to[k] = {field_by_name(table, f.shape_of), field_by_name(table, f.axes),
-             field_by_name(table, f.dtype_of)};
+             field_by_name(table, f.dtype_of), field_by_name(table, f.written_if)};
   }
+}
+
+// Whether a call writes an array.
+inline bool is_written(const Field& f, const NamedFields& named, void* call) {
+  return f.role != Role::kIn ||
+         (named.written_if && *static_cast<const bool*>(named.written_if->at(call)));
 }
 
 // A call that is being checked; `where` begins its messages.
@@ -154,7 +160,7 @@ class CallCheck {
       refuse(f, "must have dtype " + dtypes_text(f) + ", got " + dtype_text(a->dtype));
     if (a->device_type != lead_->device_type || a->device != lead_->device)
       refuse(f, "must be on the device of the other arrays");
-    if (f.role != Role::kIn && a->is_readonly) refuse(f, "must be writable");
+    if (is_written(f, named(f), call_) && a->is_readonly) refuse(f, "must be writable");
     if (!a->data && !is_empty(*a))
       refuse(f, "must have memory, got a model of shape " + shape_text(*a));
     if (!has_shape(f, *a)) refuse(f, "must have " + shapes_text(f) + ", got " + shape_text(*a));

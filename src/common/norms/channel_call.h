@@ -33,13 +33,6 @@ struct BatchBackward {
   bool accumulate;   // what backward writes is added to
 };
 
-inline const char* problem_of_batch_forward(const void* given) {
-  const BatchForward& call = *static_cast<const BatchForward*>(given);
-  if (call.is_training && (call.mean.is_readonly || call.spread.is_readonly))
-    return "running_mean and running_var must be writable in training";
-  return nullptr;
-}
-
 inline const char* problem_of_batch_backward(const void* given) {
   const BatchBackward& call = *static_cast<const BatchBackward*>(given);
   return !call.sum_p.shape != !call.sum_p_xhat.shape
@@ -54,8 +47,15 @@ constexpr Field kBatchForwardFields[] = {
     fields::in<&BatchForward::x>("x"),
     fields::out<&BatchForward::y>("y").like("x"),
     fields::axis<&BatchForward::axis>("axis", "x"),
-    fields::in<&BatchForward::mean>("running_mean").channels("x", "axis").optional(),
-    fields::in<&BatchForward::spread>("running_var").channels("x", "axis").optional(),
+    fields::in<&BatchForward::is_training>("training"),
+    fields::in<&BatchForward::mean>("running_mean")
+        .channels("x", "axis")
+        .optional()
+        .written_where("training"),
+    fields::in<&BatchForward::spread>("running_var")
+        .channels("x", "axis")
+        .optional()
+        .written_where("training"),
     fields::in<&BatchForward::weight>("weight").channels("x", "axis").wide_enough("x").optional(),
     fields::in<&BatchForward::bias>("bias").channels("x", "axis").wide_enough("x").optional(),
     fields::out<&BatchForward::saved_mean>("mean").channels("x", "axis").optional(),
@@ -64,7 +64,6 @@ constexpr Field kBatchForwardFields[] = {
     fields::in<&BatchForward::parameters>("parameters"),
     fields::in<&BatchForward::momentum>("momentum"),
     fields::in<&BatchForward::eps>("eps"),
-    fields::in<&BatchForward::is_training>("training"),
 };
 
 // The same by mean IN and rstd IN.
@@ -102,8 +101,8 @@ constexpr Field kBatchBackwardFields[] = {
     fields::in<&BatchBackward::accumulate>("accumulate"),
 };
 
-constexpr CallTable kBatchNormForward = table_of_call<BatchForward>(
-    "batch_norm_forward", kBatchForwardFields, problem_of_batch_forward);
+constexpr CallTable kBatchNormForward =
+    table_of_call<BatchForward>("batch_norm_forward", kBatchForwardFields);
 constexpr CallTable kNormApply = table_of_call<BatchForward>("norm_apply", kNormApplyFields);
 constexpr CallTable kBatchNormBackward = table_of_call<BatchBackward>(
     "batch_norm_backward", kBatchBackwardFields, problem_of_batch_backward);

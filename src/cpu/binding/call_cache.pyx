@@ -16,6 +16,8 @@
 #     array that an op has read as a number leaves its call unrecorded; where it has read a number
 #     of NumPy's, which nobody can change, the plan is for the bits of that number, and another
 #     value is another key;
+#   - native functions write every array that the call states as written or new, and no other; where
+#     Python code has written one, or memory that they read, the call is unrecorded;
 #   - a native function is given the size of every workspace, and refuses one that is short, or does
 #     without it;
 #   - a call in which another op was called, that was given a stream, or whose result or arguments
@@ -79,6 +81,7 @@ cdef class PlanDraft:
     cdef list outputs            # (View, what the framework made of it)
     cdef list workspaces         # View
     cdef list written            # indexes of arrays of the key
+    cdef bint[MAX_BUFFERS] filled  # by the steps, in their order
     cdef list steps              # (NativeCall, its workspace or None), or NativeLoop
     cdef list seen               # (array of an output, the same as another dtype, this dtype)
 
@@ -190,6 +193,7 @@ cdef class PlanDraft:
         model.steps = []
         for step in self.steps:
             model.steps.append(self.step(model, step))
+        self.check_writes(plan)
         plan.result = self.part_of_result(result)
         plan.model, plan.free = model, []
         plan.ops = objects(self.key.op, self.key.ops)
@@ -212,6 +216,7 @@ cdef class PlanDraft:
         cdef View view
         cdef int k
         own.views = []
+        self.follow(given)
         for k, view in enumerate(given.views):
             if view is not None and view.source != FROM_CONSTANT:
                 index, offset = self.buffer_index(view), view.operand.data - view.base
@@ -223,6 +228,32 @@ cdef class PlanDraft:
             offset = workspace.operand.data - workspace.base
             model.note(&own.workspace, self.buffer_index(workspace), offset)
         return own
+
+    cdef int follow(self, NativeCall given) except -1:
+        """Note what a native function writes. It reads nothing but what plans know the values of.
+
+        These are arrays of the call, constants, and what native functions before it have written.
+        """
+        cdef const Field* fields = given.function.table.fields
+        cdef View view
+        cdef int k
+        for k, view in enumerate(given.views):
+            if view is None or fields[k].role == Role.kOut or view.source == FROM_CONSTANT:
+                continue
+            if view.source != FROM_ARRAY and not self.filled[self.buffer_index(view)]:
+                raise Unrecorded("memory is read that no native function has written")
+        for k, view in enumerate(given.views):
+            if view is not None and is_written(fields[k], given.function.named[k], given.memory):
+                self.filled[self.buffer_index(view)] = True
+        return 0
+
+    cdef int check_writes(self, CallPlan plan) except -1:
+        """What the call makes or writes is what native functions write: no Python code does."""
+        cdef int k
+        for k in range(plan.arrays + plan.outputs):
+            if self.filled[k] != (k >= plan.arrays or k in self.written):
+                raise Unrecorded("native functions write other arrays than the call has stated")
+        return 0
 
     cdef object part_of_result(self, result):
         """A buffer index, [a number or None], a tuple of parts, [a part, the dtype as which it is

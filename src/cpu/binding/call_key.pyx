@@ -8,7 +8,8 @@
 #   numbers of NumPy's   beside NumPy's arrays as arrays without axes, in memory of their own
 #   numbers and text     by type and value (NumPy's numbers beside tensors, too); keywords by name,
 #                        apart from positional arguments
-#   ops, dtypes          by their address; the plan keeps them alive
+#   ops, dtypes          by their address; the plan keeps them alive. What may mean another dtype in
+#                        the next call, as a class with an attribute of that name, has no key
 #   surroundings         the thread count that a call made now may use, and the instruction set
 #
 # Anything else has no key (a list, an integer of NumPy's, an empty array), and its call takes the
@@ -153,6 +154,8 @@ cdef bint put_tensor(CallKey* key, object x, TensorType* kind) except -1:
     key.records |= records and key.may_record
     try:
         kind.api.borrow(<void*>x, &tensor)
+    except (MemoryError, RecursionError):
+        raise
     except Exception:
         return False  # the Python layer finds out why
     dtype = dtype_of_dlpack(tensor.dtype)
@@ -204,8 +207,18 @@ cdef bint put_text(CallKey* key, str text) except -1:
     return True
 
 
-cdef bint is_torch_dtype(object value) noexcept:
-    return strcmp(Py_TYPE(value).tp_name, "torch.dtype") == 0
+cdef inline bint is_fixed(PyTypeObject* cls) noexcept:
+    """A class of the interpreter's or of an extension's: nobody gives it other attributes."""
+    return not PyType_HasFeature(cls, Py_TPFLAGS_HEAPTYPE)
+
+
+cdef bint is_dtype(object value) noexcept:
+    """What means one dtype for good: NumPy asks other objects and classes for their `dtype`."""
+    if PyType_CheckExact(value):
+        return is_fixed(<PyTypeObject*>value)
+    if strcmp(Py_TYPE(value).tp_name, "torch.dtype") == 0:
+        return is_fixed(Py_TYPE(value))
+    return isinstance(value, cnp.dtype)
 
 
 cdef bint put_value(CallKey* key, object value, int depth) except -1:
@@ -239,7 +252,7 @@ cdef bint put_value(CallKey* key, object value, int depth) except -1:
     if PyUnicode_CheckExact(value):
         return put_text(key, value)
     if (
-        isinstance(value, (FastActivation, CachedOp, type, cnp.dtype)) or is_torch_dtype(value)
+        isinstance(value, (FastActivation, CachedOp)) or is_dtype(value)
     ) and key.ops < MAX_ARRAYS:
         key.op[key.ops] = <PyObject*>value
         key.ops += 1

@@ -208,6 +208,8 @@ cdef bint quick_tensor(
         return False
     try:
         kind.api.borrow(<void*>x, &tensor)
+    except (MemoryError, RecursionError):
+        raise
     except Exception:
         return False  # the Python layer finds out why
     dtype[0] = dtype_of_dlpack(tensor.dtype)

@@ -119,6 +119,7 @@ cdef dict table_of_fields(int number):
             "dtype": DTYPE_RULES[<int>field.dtype],
             "dtype_of": None if field.dtype_of is NULL else text(field.dtype_of),
             "end": field.end,
+            "written_if": None if field.written_if is NULL else text(field.written_if),
         }
     return found
 

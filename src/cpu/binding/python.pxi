@@ -31,6 +31,9 @@ cdef extern from "Python.h":
     PyObject* PyDict_GetItem(dict, object) noexcept
     PyObject* PyTuple_GET_ITEM(tuple, Py_ssize_t) noexcept
     PyTypeObject* Py_TYPE(object) noexcept
+    bint PyType_HasFeature(PyTypeObject*, unsigned long) noexcept
+    bint PyType_CheckExact(object) noexcept
+    enum: Py_TPFLAGS_HEAPTYPE
     const char* PyUnicode_AsUTF8AndSize(str, Py_ssize_t*) except NULL
     int PyObject_GenericSetAttr(object, object, object) except -1
     long long PyLong_AsLongLongAndOverflow(object, int*) except? -1

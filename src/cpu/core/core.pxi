@@ -173,6 +173,7 @@ cdef extern from "common/core/call.h" namespace "fastact" nogil:
 
     cdef enum class Role(int):
         kIn
+        kOut
 
     cdef enum class ShapeRule(int):
         kAny
@@ -193,6 +194,7 @@ cdef extern from "common/core/call.h" namespace "fastact" nogil:
         DTypeRule dtype
         const char* dtype_of
         int64_t end
+        const char* written_if
 
     ctypedef struct CallTable:
         const char* name
@@ -207,6 +209,7 @@ cdef extern from "common/core/call_check.h" namespace "fastact" nogil:
     ctypedef struct NamedFields:
         pass
 
+    cpp_bool is_written(const Field&, const NamedFields&, void*)
     void find_named_fields(const CallTable&, NamedFields*) except +
     void check_call(const char*, const CallTable&, const NamedFields*, void*) except +
     void check_workspace(

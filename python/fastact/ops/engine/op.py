@@ -423,9 +423,6 @@ class Op(Generic[P, R]):
     #: Switches that must be off where torch records or traces a call.
     unrecorded: tuple[str, ...] = ()
 
-    #: Whether the first array may be a tuple of arrays, each with a result of its own.
-    takes_several: bool = False
-
     #: Whether it is an element-wise op whose derivative is constant between corners.
     piecewise_linear: bool = False
 
@@ -443,6 +440,13 @@ class Op(Generic[P, R]):
 
     #: Kinds of devices on which torch's autocast computes it in float32.
     autocast: frozenset[str] = frozenset()
+
+    def each_of(self, args: Sequence[Any], entry: str = "call") -> tuple[Any, ...] | None:
+        """The arrays of a tuple in the first one's place, where the op takes one; None: it is none.
+
+        Each has a result of its own.
+        """
+        return None
 
     def _call(self, *args: Any, **kwargs: Any) -> Any:
         raise NotImplementedError

@@ -23,7 +23,14 @@ import numpy as np
 from ... import _cpu
 from ..._cpu import View
 from ...interop import foreign, handlers, validate
-from ...interop.frameworks import IMMUTABLE, framework_of, namespace, see
+from ...interop.frameworks import (
+    IMMUTABLE,
+    NUMPY,
+    framework_of,
+    in_native_order,
+    namespace,
+    see,
+)
 from .parts import Part, Parts, begin_of, cut, part_of
 from .step import Step
 
@@ -257,7 +264,8 @@ class _Quantized:
         else:
             foreign.plain(where, "scale", scale)
             validate.one_framework(where, {"x": self.call.framework, "scale": framework})
-            view = self.given = see(where, "scale", scale, framework, place)
+            array = in_native_order(scale) if framework is NUMPY else scale
+            view = self.given = see(where, "scale", array, framework, place)
             validate.has_dtype(where, "scale", view, "compute_type", self.now.leader, self.leader)
             shape = view.shape
             if shape not in (self.scale_shape, ()):

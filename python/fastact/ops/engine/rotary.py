@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType, SimpleNamespace
 from typing import Any, NamedTuple
 
@@ -138,7 +138,6 @@ class Rotary(Turning[P, R]):
 
     bounds = RotaryBounds()
     saves = ("cos", "sin", "positions")
-    takes_several = True
 
     def __init__(self, function: Callable[P, R], several: Callable[..., Any] | None = None) -> None:
         call = self._declare(function, "rotary")
@@ -245,20 +244,26 @@ class Rotary(Turning[P, R]):
 
     # --- several arrays ---------------------------------------------------------------------------
 
-    def _serve(self, entry: str, *args: Any, **kwargs: Any) -> Any:
-        """Serve a call of one array, or of a tuple of them, which takes the place of the first."""
+    def each_of(self, args: Sequence[Any], entry: str = "call") -> tuple[Any, ...] | None:
         if self.several is None or not args or not isinstance(args[0], tuple):
-            return super()._serve(entry, *args, **kwargs)
+            return None
         if len(args[0]) != len(self.several._arrays):
             came = validate.describe(args[0])
             first = self.entry_points[entry].arrays[0]
             raise TypeError(
                 f"{self._where(entry)}: {first} must be an array or a tuple of two, got {came}"
             )
-        return serve(self.several, entry, *args[0], *args[1:], **kwargs)
+        return args[0]
+
+    def _serve(self, entry: str, *args: Any, **kwargs: Any) -> Any:
+        """Serve a call of one array, or of a tuple of them, which takes the place of the first."""
+        each = self.each_of(args, entry)
+        if each is None:
+            return super()._serve(entry, *args, **kwargs)
+        return serve(self.several, entry, *each, *args[1:], **kwargs)
 
     def _plain_call(self, *args: Any, **kwargs: Any) -> Any:
-        each = [(x, *args[1:]) for x in args[0]] if _are_several(args) else []
+        each = [(x, *args[1:]) for x in self.each_of(args) or ()]
         if each and not any(handlers.handler_of(self, one, kwargs) for one in each):
             return self._call(*args, **kwargs)
         return handlers.one_by_one(self, self._plain_call_of_one, args, kwargs)
@@ -267,13 +272,9 @@ class Rotary(Turning[P, R]):
         return super()._plain_call(*args, **kwargs)
 
     def _recorder(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-        if _are_several(args):
+        if self.each_of(args) is not None:
             return lambda args, kwargs: tuple(self(x, *args[1:], **kwargs) for x in args[0])
         return super()._recorder(args, kwargs)
-
-
-def _are_several(args: tuple[Any, ...]) -> bool:
-    return bool(args) and isinstance(args[0], tuple)
 
 
 def rotary_op(several: Callable[..., Any]) -> Callable[[Callable[P, R]], Rotary[P, R]]:

@@ -19,7 +19,7 @@ import numpy as np
 from ..._cpu import TERMS, CachedCall, View
 from ...interop import handlers, validate
 from ...interop.foreign import describe, plain
-from ...interop.frameworks import NUMPY, namespace
+from ...interop.frameworks import NUMPY, in_native_order, namespace
 from . import axes, fused
 from .op import EntryPoint, arrays_of, result_of
 from .spec import Spec, spec_of
@@ -175,12 +175,10 @@ class Second(CachedCall):
     def _of_formula(self, now: Step, options: Any, ddx: Mapping[str, str]) -> list[Any]:
         m = _operations(now)
         named = {n: _array(now, label, m, options) for n, label in ddx.items()}
-        return [
-            _written(made, out, options.accumulate, m) if wants else None
-            for made, out, wants in zip(
-                self._found(now, named, m), options.out, options.wanted, strict=True
-            )
-        ]
+        found = zip(self._found(now, named, m), options.out, options.wanted, strict=True)
+        made = [_value(d, out, options.accumulate, m) if wants else None for d, out, wants in found]
+        with m.plain():  # at last: what is written may be what is read
+            return [_written(d, out) for d, out in zip(made, options.out, strict=True)]
 
     def _found(self, now: Step, ddx: Mapping[str, Any], m: Any) -> list[tuple[Any, Any]]:
         """Each gradient, and an array of its dtype."""
@@ -269,12 +267,12 @@ def _checked_tangents(
     where: str, spec: Spec, named: Mapping[str, Any], given: Any
 ) -> dict[str, Any]:
     """One for each array that has a gradient, by its name: of its shape and dtype, or None."""
-    arrays = {n: value for n, value in named.items() if n in spec.of and value is not None}
-    given = given if isinstance(given, tuple | list) else (given,)
+    arrays = {n: _native(value) for n, value in named.items() if n in spec.of and value is not None}
+    given = tuple(map(_native, given if isinstance(given, tuple | list) else (given,)))
     if len(given) != len(arrays):
         raise TypeError(
             f"{where}: tangents must be a tuple of {len(arrays)}, for {', '.join(arrays)}, got "
-            f"{describe(tuple(given))}"
+            f"{describe(given)}"
         )
     for (name, array), tangent in zip(arrays.items(), given, strict=True):
         plain(where, f"the tangent of {name}", tangent)
@@ -289,11 +287,17 @@ def _checked_tangents(
     return dict(zip(arrays, given, strict=True))
 
 
+def _native(array: Any) -> Any:
+    """An array in the byte order that kernels read, as its values are what counts."""
+    return in_native_order(array) if isinstance(array, np.ndarray) else array
+
+
 # --- arrays of a step -----------------------------------------------------------------------------
 
 
 def _operations(now: Step) -> Any:
-    """The arithmetic of the call's arrays."""
+    """The arithmetic of the call's arrays, which no plan repeats."""
+    now.call.reads_values()
     array = next(iter(now.call.arrays.values()))
     xp = np if now.call.framework is NUMPY else namespace(array)
     operations = handlers.derivatives().Operations
@@ -336,14 +340,19 @@ def _runs_along_rows(view: View, over: Sequence[int]) -> bool:
     return True
 
 
-def _written(found: tuple[Any, Any], out: Any, accumulate: bool, m: Any) -> Any:
-    """A gradient in the caller's array, or in one of its own."""
+def _value(found: tuple[Any, Any], out: Any, accumulate: bool, m: Any) -> Any:
+    """A gradient, or what it is together with the caller's array, in memory of its own."""
     made, like = found
     if made is None:
         return None
     with m.plain():
         made = m.expanded(made, tuple(like.shape))
-        if out is None:
-            return m.own(made, like)
-        out[...] = m.wide(out) + made if accumulate else made
+        return m.own(m.wide(out) + made if accumulate else made, like)
+
+
+def _written(made: Any, out: Any) -> Any:
+    """A gradient in the caller's array, where there is one."""
+    if made is None or out is None:
+        return made
+    out[...] = made
     return out
