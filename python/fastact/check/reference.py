@@ -718,13 +718,37 @@ def softmax_row(
         )
 
 
-def softmax_gradient(kind: str, dy: Any, y: Any, axes: tuple[int, ...], scale: float) -> Any:
-    """dx of softmax or log_softmax, of the y that was saved; factor and total for its bound."""
-    factor = y if kind == "softmax" else np.where(np.isneginf(y), 0.0, 1.0)
-    part = np.ones_like(y) if kind == "softmax" else np.exp(y)
-    terms = dy * y if kind == "softmax" else dy
-    dx = scale * factor * (dy - part * np.sum(terms, axes, keepdims=True))
-    return dx, factor, part * np.sum(np.abs(terms), axes, keepdims=True)
+#: A y of softmax above it counts in its gradient as what the row's others leave (kTop in
+#: src/common/softmax/kinds.h).
+TOP = 0.9375
+
+
+def softmax_gradient(
+    kind: str, dy: Any, y: Any, axes: tuple[int, ...], scale: float, share: Any = 0.0
+) -> tuple[Any, dict[str, Any]]:
+    """dx of softmax or log_softmax, of the y that was saved, and what its bound takes.
+
+    share : of a row's sink.
+    """
+
+    def total(terms: Any) -> Any:
+        return np.sum(terms, axes, keepdims=True)
+
+    if kind == "softmax":
+        is_top = y > TOP
+        c, others = total(np.where(is_top, dy, 0)), np.where(is_top, 0, y)
+        rest, apart = total(others) + share, dy - c
+        parts = np.where(others == 0, 0, dy * others)
+        of_others = np.abs(c) * rest + total(np.abs(parts))
+        dx = scale * y * (apart + (c * rest - total(parts)))
+        return dx, {"factor": y, "own": np.abs(apart), "others": of_others, "whole": of_others}
+    p, q = np.exp(y), -np.expm1(y)
+    factor, size = np.where(np.isneginf(y), 0.0, 1.0), total(np.abs(dy))
+    # Beside p = 1 what the others have is what counts, and the difference has that.
+    exact = np.where(p > 0.5, dy * q - p * (total(dy) - dy), dy - p * total(dy))
+    of_others = p * (size - np.abs(dy))
+    bounded = {"factor": factor, "own": q * np.abs(dy), "others": of_others, "whole": p * size}
+    return scale * factor * exact, bounded
 
 
 def softcap_slope(x: Any, scale: float, softcap: float | None) -> Any:
@@ -736,6 +760,23 @@ def sink_gradients(dy: Any, y: Any, share: Any, axes: tuple[int, ...]) -> tuple[
     """Of each row: the gradient of its sink, and the magnitudes that it is the sum of."""
     terms = share * dy * y
     return -np.sum(terms, axes, keepdims=True), np.sum(np.abs(terms), axes, keepdims=True)
+
+
+def loss_gradient(
+    logs: Any, tw: Any, target: Any, axis: int, smoothing: float, slope: Any
+) -> tuple[Any, Any]:
+    """Of cross_entropy's losses: dlogits, and the magnitudes that its bound takes.
+
+    logs : the logits less their logsumexp. target : None for probabilities. slope : of a z_loss.
+    """
+    p, own = np.exp(logs), 0.0
+    if target is not None:  # of t w, what is the target's and not the smoothing's
+        classes = along(np.arange(logs.shape[axis]), logs.ndim, axis)
+        keep = 1 - smoothing
+        own = np.where(classes == np.expand_dims(target, axis), tw, 0)
+        own = own * (keep / (keep + smoothing / logs.shape[axis]))
+    mass, less = np.sum(tw, axis, keepdims=True) - own, tw - own - own * np.expm1(logs)
+    return p * (mass + slope) - less, p * (mass + np.abs(slope)) + less
 
 
 def cross_entropy(

@@ -25,6 +25,8 @@ int64_t index_at(const StridedOperands& s, int64_t row) {
 
 struct Losses : RowStatistics {
   double maxima[kTileWidth], factors[kTileWidth], g[kLossRows];
+  double of_target[kLossRows];  // where is_top: the gradient of the target's logit
+  bool is_top[kLossRows];       // the target's probability is near 1
   Target target[kLossRows];
   alignas(64) char targets[kSoftmaxBlock * sizeof(double)];
   alignas(64) char weights[kSoftmaxBlock * sizeof(double)];
@@ -87,6 +89,8 @@ struct Losses : RowStatistics {
         loss(row + j, rows.max[j], rows.log[j], &value, &counts);
         sums[0] += value, sums[1] += counts;
         if (s.data[Softmax::kOutLse]) reader.store_number(Softmax::kOutLse, row + j, rows.lse[j]);
+        if (s.data[Softmax::kOutRest])
+          reader.store_number(Softmax::kOutRest, row + j, rest_of_lse(j));
         if (s.data[Softmax::kLosses]) reader.store_number(Softmax::kLosses, row + j, value);
         if (!to || (each > 1 && row + j + 1 < first + m)) continue;
         to[0] = sums[0], to[1] = sums[1], to += 2;
@@ -100,7 +104,8 @@ struct Losses : RowStatistics {
   void prepare(int64_t row, int64_t j) {
     g[j] = reader.number(Softmax::kDLoss, row) * job.gradient;
     target[j] = job.has_indices ? target_of(row) : Target{0, 0.0};
-    double weight = job.smoothing.keep * target[j].weight + job.smoothing.smooth * job.weight_sum;
+    const double own = job.smoothing.keep * target[j].weight;
+    double weight = job.smoothing.smooth * job.weight_sum;
     if (!job.has_indices) {
       weight = 0.0;
       for_blocks_of(row, [&](int64_t column, int64_t n) {
@@ -111,8 +116,16 @@ struct Losses : RowStatistics {
       });
     }
     maxima[j] = reader.number(Softmax::kOutLse, row);
+    const double rest = number_or_0(Softmax::kOutRest, row);
     weight += slope_of_lse(job.z_loss, maxima[j]);
-    factors[j] = is_ignored(j) ? 0.0 : g[j] * weight * kernels.factor_of(maxima[j]);
+    factors[j] = is_ignored(j) ? 0.0 : g[j] * (own + weight) * kernels.factor_of(maxima[j], rest);
+    if (!job.has_indices || is_ignored(j)) return;
+    // Now: the gradient may take the logits' place.
+    const double distance = element(Softmax::kLogits, row, target[j].index) - maxima[j] - rest;
+    is_top[j] = distance > -0.5;
+    if (is_top[j])
+      of_target[j] = g[j] * (kernels.slope_of_target(distance, own, weight) -
+                             job.smoothing.smooth * target[j].weight);
   }
   bool is_ignored(int64_t j) const { return target[j].index < 0; }
 
@@ -155,8 +168,9 @@ struct Losses : RowStatistics {
     }
     if (!job.has_indices || index < column || index >= column + n) return;
     char* const to = at + (index - column) * step;
+    const double apart = g[j] * job.smoothing.keep * target[j].weight;
     store_as(s.compute_dtype, to,
-             number_at(s.compute_dtype, to) - g[j] * job.smoothing.keep * target[j].weight);
+             is_top[j] ? of_target[j] : number_at(s.compute_dtype, to) - apart);
   }
 };
 

@@ -226,17 +226,18 @@ struct ExponentialFactor {
 // exp(y) of a y up to 0.
 struct ExpOfLog {
   template <class T>
-  FASTACT_HD T operator()(T y) const {
+  FASTACT_HD Exp<T> operator()(T y) const {
     constexpr SoftmaxReference<T> zero = {-kZeroAt<T> * T(0.69314718055994530942),
                                           ExpTraits<T>::kRoundMagic + kZeroAt<T>};
-    return exp_near(y, zero) * Tail<T>::kDown;
+    const Exp<T> up = exp_near_held(no_less(y, zero.limit), zero);
+    return {up.s * Tail<T>::kDown, up.t};
   }
 };
 
 // dx, 0 where y took no part.
 template <class Kind, class T>
-FASTACT_HD T gradient_of(T dy, T y, T sum, T scale) {
-  const T dx = scale * Kind::slope(dy, y, sum, ExpOfLog{});
+FASTACT_HD T gradient_of(T dy, T y, const GradientNumbers<T>& numbers, T scale) {
+  const T dx = scale * Kind::slope(dy, y, numbers, ExpOfLog{});
   return y == T(Kind::kNothing) ? T(0) : dx;
 }
 
@@ -247,7 +248,7 @@ FASTACT_HD double sum_of_parts(const T* dy, const T* y, int64_t n) {
   double sum = 0.0;
   for (int64_t i = 0; i < n; ++i) {
     const double of_y = double(widen(y[i]));
-    sum += of_y == 0.0 ? 0.0 : double(widen(dy[i])) * of_y;
+    sum += of_y == 0.0 || of_y > kTop ? 0.0 : double(widen(dy[i])) * of_y;
   }
   return sum;
 }
