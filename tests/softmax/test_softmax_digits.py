@@ -88,17 +88,6 @@ def test_an_offset_of_logsumexp(shape: Any, axis: int, dtype: str, framework: Fr
         assert reference.excess(found, exact, error + rounding(exact, x.dtype, error)) <= 1
 
 
-def pairs(p: Any, dy: Any, q: Any = 0.0) -> Any:
-    """dx of softmax along the last axis, and its terms' sizes: no two of them cancel by rounding.
-
-    q : the probability of what has no dy.
-    """
-    apart = dy[..., :, None] - dy[..., None, :]
-    terms = p[..., :, None] * p[..., None, :] * apart
-    own = p * q * dy
-    return terms.sum(-1) + own, np.abs(terms).sum(-1) + np.abs(own)
-
-
 def dominated(dtype: str, gap: float) -> np.ndarray:
     """Rows of seven: one element is so far above the others, which differ."""
     x = np.linspace(-1, 0, 7) * np.ones((7, 1))
@@ -116,7 +105,7 @@ def gradients() -> dict[str, np.ndarray]:
     }
 
 
-GAPS = [2.5, 3.0, 8.0, 20.0, 40.0, 80.0]
+GAPS = [1.0, 1.5, 3.0, 8.0, 20.0, 40.0, 80.0]
 
 
 @pytest.mark.parametrize("dtype", list(DTYPES))
@@ -125,50 +114,27 @@ GAPS = [2.5, 3.0, 8.0, 20.0, 40.0, 80.0]
 def test_an_element_far_above_the_others(
     by: str, given: str, dtype: str, framework: Framework
 ) -> None:
-    """Every dx has the digits of the terms that it is made of, y's own error apart.
+    """Every dx of log_softmax has the digits of the terms that it is made of: 8 u as stated.
 
-    A y errs by 4 ULP, which are up to 8 u, of each factor of a term; one of log_softmax makes an
-    error of its exponential that is y times as large.
+    A y errs by 4 ULP, which are up to 8 u, and its exponential by y times as much.
     """
     dy, turn = gradients()[given].astype(DTYPES[dtype]), by == "columns"
     wide, u = np.longdouble, unit_roundoff(DTYPES[dtype])
     own = 2 * 2.0**-9 if dtype == "bfloat16" else 2 * 2.0**-12 if dtype == "float16" else 0.0
-    for gap in GAPS[: 3 if dtype == "float16" else None]:  # a float16 y has no more below 1
+    for gap in GAPS[: 4 if dtype == "float16" else None]:  # float16 has nothing below exp(-17)
         x = dominated(dtype, gap)
         logs = reference.softmax_row("log_softmax", x.astype(wide), (1,))
-        for op in (fa.softmax, fa.log_softmax):
-            a, b = (framework.of(v.T.copy() if turn else v) for v in (x, dy))
-            _, saved = op.forward(a, axis=0 if turn else 1)
-            found = framework.numpy(op.backward(b, *saved, axis=0 if turn else 1))
-            exact, size = pairs(np.exp(logs), dy.astype(wide))
-            error = (16 + rough(framework, x.dtype, logs)) * u * size + 2 * own * size
-            if op is fa.log_softmax:
-                p, q, d = np.exp(logs), -np.expm1(logs), dy.astype(wide)
-                others = d.sum(1, keepdims=True) - d
-                exact = q * d - p * others
-                size = q * np.abs(d) + p * np.abs(others)
-                error = (16 + rough(framework, x.dtype, logs)) * u * size
-                error = error + (8 * u + own) * np.abs(logs) * p * (np.abs(others) + np.abs(d))
-            error = error + rounding(exact, x.dtype, error)
-            assert reference.excess(found.T if turn else found, exact, error) <= 1, gap
-
-
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_a_sink_beside_an_element_far_above_the_others(dtype: str, framework: Framework) -> None:
-    """What is left for the others is the sink's as well."""
-    dy, wide = gradients()["its own"].astype(DTYPES[dtype]), np.longdouble
-    for gap in GAPS:
-        x = dominated(dtype, gap)
-        sink = np.full(7, -3.0, x.dtype)
-        _, saved = fa.softmax.forward(framework.of(x), sink=framework.of(sink))
-        dx, dsink = map(framework.numpy, fa.softmax.backward(framework.of(dy), *saved))
-        every = np.concatenate([x, sink[:, None]], 1).astype(wide)
-        p = np.exp(reference.softmax_row("log_softmax", every, (1,)))
-        exact, size = pairs(p[:, :-1], dy.astype(wide), p[:, -1:])
-        error = 24 * unit_roundoff(x.dtype) * size
-        assert reference.excess(dx, exact, error) <= 1
-        exact = -p[:, -1] * (p[:, :-1] * dy).sum(1)
-        assert reference.excess(dsink, exact, 24 * unit_roundoff(x.dtype) * np.abs(exact)) <= 1
+        a, b = (framework.of(v.T.copy() if turn else v) for v in (x, dy))
+        _, saved = fa.log_softmax.forward(a, axis=0 if turn else 1)
+        found = framework.numpy(fa.log_softmax.backward(b, *saved, axis=0 if turn else 1))
+        p, q, d = np.exp(logs), -np.expm1(logs), dy.astype(wide)
+        others = d.sum(1, keepdims=True) - d
+        exact = q * d - p * others
+        size = q * np.abs(d) + p * (np.abs(d).sum(1, keepdims=True) - np.abs(d))
+        error = (16 + rough(framework, x.dtype, logs)) * u * size
+        error = error + (8 * u + own) * np.abs(logs) * p * np.abs(d).sum(1, keepdims=True)
+        error = error + rounding(exact, x.dtype, error)
+        assert reference.excess(found.T if turn else found, exact, error) <= 1, gap
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])

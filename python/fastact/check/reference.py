@@ -718,30 +718,18 @@ def softmax_row(
         )
 
 
-#: A y of softmax above it counts in its gradient as what the row's others leave (kTop in
-#: src/common/softmax/kinds.h).
-TOP = 0.9375
-
-
 def softmax_gradient(
-    kind: str, dy: Any, y: Any, axes: tuple[int, ...], scale: float, share: Any = 0.0
+    kind: str, dy: Any, y: Any, axes: tuple[int, ...], scale: float
 ) -> tuple[Any, dict[str, Any]]:
-    """dx of softmax or log_softmax, of the y that was saved, and what its bound takes.
-
-    share : of a row's sink.
-    """
+    """dx of softmax or log_softmax, of the y that was saved, and what its bound takes."""
 
     def total(terms: Any) -> Any:
         return np.sum(terms, axes, keepdims=True)
 
     if kind == "softmax":
-        is_top = y > TOP
-        c, others = total(np.where(is_top, dy, 0)), np.where(is_top, 0, y)
-        rest, apart = total(others) + share, dy - c
-        parts = np.where(others == 0, 0, dy * others)
-        of_others = np.abs(c) * rest + total(np.abs(parts))
-        dx = scale * y * (apart + (c * rest - total(parts)))
-        return dx, {"factor": y, "own": np.abs(apart), "others": of_others, "whole": of_others}
+        size = total(np.abs(dy * y))
+        bounded = {"factor": y, "own": np.abs(dy), "others": size, "whole": size}
+        return scale * y * (dy - total(dy * y)), bounded
     p, q = np.exp(y), -np.expm1(y)
     factor, size = np.where(np.isneginf(y), 0.0, 1.0), total(np.abs(dy))
     # Beside p = 1 what the others have is what counts, and the difference has that.

@@ -180,10 +180,9 @@ constexpr Field kSoftmaxForwardFields[] = {
 };
 
 // dx OUT from dy IN and y IN of softmax or log_softmax, or IN/OUT with accumulate. softmax: dx =
-// scale y (dy - sum(dy y)), with a y above 15/16 as what the others and share IN leave in that sum.
-// log_softmax: dx = scale (dy - exp(y) sum(dy)), and 0 where y is -inf.
+// scale y (dy - sum(dy y)). log_softmax: dx = scale (dy - exp(y) sum(dy)), and 0 where y is -inf.
 // With a softcap c and x IN dx is multiplied by 1 - tanh^2(scale x / c), and stays 0 where x is
-// NaN. dx is dy, y, x or disjoint from all. dsinks OUT: -share sum(dy y).
+// NaN. dx is dy, y, x or disjoint from all. dsinks OUT, from share IN: -share sum(dy y).
 constexpr Field kSoftmaxBackwardFields[] = {
     fields::in<&SoftmaxCall::arrays, softmax_roles::kX>("y"),
     fields::axes<&SoftmaxCall::reduced>("axes", "y"),

@@ -9,21 +9,17 @@
 
 FASTACT_BEGIN_NAMESPACE
 
-// A y above it leaves its row's others less than 1/16: the gradient adds up these apart. Of others
-// that have more, the difference loses 4 bits.
-constexpr double kTop = 0.9375;
-
-// What the gradient of a row takes, of the elements so far: sum is that of dy y, of all y up to
-// kTop, or that of dy; rest is the sum of these y, and of the sink's; top is dy of a y above, if
-// any.
-struct GradientSums {
-  double sum, rest, top;
-};
-// What it makes of them: of softmax c and D (softmax.h), of log_softmax sum(dy) and what its
-// rounding left. finite: first, or 0.
+// What a gradient takes of a row's sum: as rounded, what the rounding left, and the first or 0,
+// where that is not finite.
 template <class C>
-struct GradientNumbers {
+struct GradientSum {
   C first, second, finite;
+
+  FASTACT_HD static GradientSum of(double sum) {
+    const C first = C(sum);
+    if (!(first - first == 0)) return {first, C(0), C(0)};
+    return {first, C(sum - double(first)), first};
+  }
 };
 
 struct ToSoftmax {
@@ -39,17 +35,10 @@ struct ToSoftmax {
   static FASTACT_HD C y_of(C term, C factor, C /*none*/) {
     return term * factor;
   }
-  // Of an infinite dy c - D is sum(dy y), too.
-  template <class C>
-  static FASTACT_HD GradientNumbers<C> numbers(const GradientSums& of) {
-    const double left = madd(of.top, of.rest, -of.sum);
-    return left - left == 0 ? GradientNumbers<C>{C(of.top), C(left), C(of.top)}
-                            : GradientNumbers<C>{C(0), C(-(of.top + of.sum)), C(0)};
-  }
   // dz. exp(y): of a y up to 0, as s and t.
   template <class C, class Exp>
-  static FASTACT_HD C slope(C dy, C y, const GradientNumbers<C>& of, Exp /*exp*/) {
-    return y * ((dy - of.first) + of.second);
+  static FASTACT_HD C slope(C dy, C y, const GradientSum<C>& sum, Exp /*exp*/) {
+    return y * (dy - sum.first);
   }
 };
 
@@ -65,16 +54,10 @@ struct ToLogSoftmax {
   static FASTACT_HD C y_of(C z, C max, C log) {
     return (z - max) - log;
   }
-  template <class C>
-  static FASTACT_HD GradientNumbers<C> numbers(const GradientSums& of) {
-    const C first = C(of.sum);
-    return first - first == 0 ? GradientNumbers<C>{first, C(of.sum - double(first)), first}
-                              : GradientNumbers<C>{first, C(0), C(0)};
-  }
   template <class C, class Exp>
-  static FASTACT_HD C slope(C dy, C y, const GradientNumbers<C>& of, Exp exp) {
+  static FASTACT_HD C slope(C dy, C y, const GradientSum<C>& sum, Exp exp) {
     const auto p = exp(y);
-    return madd(-p.s, madd(p.t, of.finite, of.second), madd(-p.s, of.first, dy));
+    return madd(-p.s, madd(p.t, sum.finite, sum.second), madd(-p.s, sum.first, dy));
   }
 };
 

@@ -115,8 +115,8 @@ struct SoftmaxKernels {
   void (*exponentials)(const char* z, int64_t n, double max, double factor, char* y);
   // The factor that makes exp(z - lse - rest) of these, where max is lse: of its reference.
   double (*factor_of)(double lse, double rest);
-  // The slope of the target's logit, `distance` above lse: share (p - 1) + rest p.
-  double (*slope_of_target)(double distance, double share, double rest);
+  // The slope of the target's logit, `distance` above lse: share (p - 1) + others p.
+  double (*slope_of_target)(double distance, double share, double others);
 
   // sums OUT (2): of t w (max - z) and of t w, of z IN (n).
   void (*weigh)(const char* z, const SoftmaxTarget& target, int64_t n, double max, double* sums);
@@ -126,15 +126,12 @@ struct SoftmaxKernels {
 
 // Of a block of each of m <= kBand rows, of one dtype, by kind (common/softmax/kinds.h).
 struct SoftmaxGradients {
-  // sums IN/OUT, one a row: sum += that of dy IN (n), or where a kind kSumsProducts of dy IN y IN.
-  // Where a y is above kTop top is not 0 then, and sum_apart has to find the row's sums.
-  void (*sum[kSoftmaxMaps])(RowsIn dy, RowsIn y, int64_t m, int64_t n, GradientSums* sums);
-  void (*sum_apart)(RowsIn dy, RowsIn y, int64_t n, GradientSums* sums);
+  // sums IN/OUT, one a row, += the sum of dy IN (n), or where a kind kSumsProducts of dy IN y IN.
+  void (*sum[kSoftmaxMaps])(RowsIn dy, RowsIn y, int64_t m, int64_t n, double* sums);
 
-  // dx OUT = scale times the slope of dy IN, y IN and their sums; dx may be dy or y.
-  void (*gradient[kSoftmaxMaps])(RowsIn dy, RowsIn y, int64_t m, int64_t n,
-                                 const GradientSums* sums, double scale, const NextRows& next,
-                                 RowsOut dx);
+  // dx OUT = scale times the slope of dy IN, y IN and their sum, one a row; dx may be dy or y.
+  void (*gradient[kSoftmaxMaps])(RowsIn dy, RowsIn y, int64_t m, int64_t n, const double* sums,
+                                 double scale, const NextRows& next, RowsOut dx);
 };
 
 // As SoftmaxKernels and SoftmaxGradients have them, of a block of each of `width` rows that lie
@@ -146,10 +143,9 @@ struct SoftmaxTiles {
                               const double* second, RowsOut y);
   void (*exponentials)(RowsIn z, int64_t n, int64_t width, const double* maxima,
                        const double* factors, RowsOut y);
-  void (*sum[kSoftmaxMaps])(RowsIn dy, RowsIn y, int64_t n, int64_t width, GradientSums* sums);
-  void (*sum_apart)(RowsIn dy, RowsIn y, int64_t n, int64_t width, GradientSums* sums);
-  void (*gradient[kSoftmaxMaps])(RowsIn dy, RowsIn y, int64_t n, int64_t width,
-                                 const GradientSums* sums, double scale, RowsOut dx);
+  void (*sum[kSoftmaxMaps])(RowsIn dy, RowsIn y, int64_t n, int64_t width, double* sums);
+  void (*gradient[kSoftmaxMaps])(RowsIn dy, RowsIn y, int64_t n, int64_t width, const double* sums,
+                                 double scale, RowsOut dx);
 };
 
 struct SoftmaxTable {

@@ -223,7 +223,7 @@ struct ExponentialFactor {
   }
 };
 
-// exp(y) of a y up to 0.
+// exp(y) of a y up to 0, as s + s t.
 struct ExpOfLog {
   template <class T>
   FASTACT_HD Exp<T> operator()(T y) const {
@@ -236,8 +236,8 @@ struct ExpOfLog {
 
 // dx, 0 where y took no part.
 template <class Kind, class T>
-FASTACT_HD T gradient_of(T dy, T y, const GradientNumbers<T>& numbers, T scale) {
-  const T dx = scale * Kind::slope(dy, y, numbers, ExpOfLog{});
+FASTACT_HD T gradient_of(T dy, T y, const GradientSum<T>& sum, T scale) {
+  const T dx = scale * Kind::slope(dy, y, sum, ExpOfLog{});
   return y == T(Kind::kNothing) ? T(0) : dx;
 }
 
@@ -248,7 +248,7 @@ FASTACT_HD double sum_of_parts(const T* dy, const T* y, int64_t n) {
   double sum = 0.0;
   for (int64_t i = 0; i < n; ++i) {
     const double of_y = double(widen(y[i]));
-    sum += of_y == 0.0 || of_y > kTop ? 0.0 : double(widen(dy[i])) * of_y;
+    sum += of_y == 0.0 ? 0.0 : double(widen(dy[i])) * of_y;
   }
   return sum;
 }

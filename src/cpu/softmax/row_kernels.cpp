@@ -284,7 +284,7 @@ FASTACT_MIXED void exponentials(const char* z_, int64_t n, double max_, double f
 template <class T>
 constexpr double kUp = 1 / double(Tail<T>::kDown);  // 2^kScale
 
-// Beside lse, as `exponentials` takes it.
+// Beside lse, as `exponentials` takes it. The rest is small beside all but a far lse.
 template <class T>
 double factor_of(double lse, double rest) {
   if (!is_finite(lse)) return __builtin_nan("");
@@ -293,9 +293,9 @@ double factor_of(double lse, double rest) {
   return factor * exp_scaled<0>(no_more(no_less(-rest, -700.0), 700.0)).value();
 }
 
-double slope_of_target(double distance, double share, double rest) {
+double slope_of_target(double distance, double share, double others) {
   const Exp<double> p = exp_scaled<0>(no_less(distance, kExpZero<double>));
-  return madd(share, p.minus_one(), rest * p.value());
+  return madd(share, p.minus_one(), others * p.value());
 }
 
 // t w of n elements, in double.
@@ -330,72 +330,30 @@ void subtract(const SoftmaxTarget& target, int64_t n, double factor, char* dz_) 
        [=, &counts](int64_t i) FASTACT_INLINED { return T(double(dz[i]) - factor * counts[i]); });
 }
 
-// The index of the first y above kTop, or n. As integers: of floats GCC makes more of it.
-template <class T>
-FASTACT_HD int64_t top_of(const T* y, int64_t n) {
-  typedef std::conditional_t<sizeof(T) == 2, int16_t,
-                             std::conditional_t<sizeof(T) == 4, int32_t, int64_t>>
-      Bits __attribute__((may_alias));
-  const Bits* const bits = reinterpret_cast<const Bits*>(y);
-  const T top = narrow<T>(Compute<T>(kTop));
-  Bits most = 0, of_top;
-  memcpy(&of_top, &top, sizeof top);
-#pragma omp simd reduction(max : most)
-  for (int64_t i = 0; i < n; ++i) most = bits[i] > most ? bits[i] : most;
-  if (most <= of_top) return n;
-  int64_t i = 0;
-  while (bits[i] <= of_top) ++i;
-  return i;
-}
-
-// Of a block, or of a part of it. Called: several of the kernels add up.
-template <class T>
-__attribute__((noinline)) double sum_of_products(const T* dy, const T* y, int64_t n) {
-  const double found = sum_of(dy, n, Products<T>{y});
-  return found == found ? found : sum_of_parts(dy, y, n);
-}
-template <class T>
-__attribute__((noinline)) double sum_of_terms_of(const T* a, int64_t n) {
-  return sum_of(a, n, Terms<T>{});
-}
-
 template <class T, class Kind>
-void sum(RowsIn a, RowsIn b, int64_t m, int64_t n, GradientSums* sums) {
+void sum(RowsIn a, RowsIn b, int64_t m, int64_t n, double* sums) {
   for (int64_t j = 0; j < m; ++j) {
     const T* dy = in<T>(a.at + j * a.stride);
     if constexpr (Kind::kSumsProducts) {
       const T* y = in<T>(b.at + j * b.stride);
-      sums[j].sum += sum_of_products(dy, y, n);
-      sums[j].top += top_of(y, n) < n;
+      const double found = sum_of(dy, n, Products<T>{y});
+      sums[j] += found == found ? found : sum_of_parts(dy, y, n);
     } else {
-      sums[j].sum += sum_of_terms_of(dy, n);
+      sums[j] += sum_of(dy, n, Terms<T>{});
     }
   }
 }
 
-template <class T>
-void sum_apart(RowsIn a, RowsIn b, int64_t n, GradientSums* sums) {
-  const T* const dy = in<T>(a.at);
-  T y[kSoftmaxBlock];
-  memcpy(y, b.at, n * sizeof(T));
-  for (int64_t top; (top = top_of(y, n)) < n; y[top] = narrow<T>(0))
-    sums->top += double(widen(dy[top]));
-  sums->sum += sum_of_products(dy, y, n);
-  sums->rest += sum_of_terms_of(y, n);
-}
-
 template <class T, class Kind>
-FASTACT_MIXED void gradient(RowsIn of_dy, RowsIn of_y, int64_t m, int64_t n,
-                            const GradientSums* sums, double scale_, const NextRows& next,
-                            RowsOut of_dx) {
+FASTACT_MIXED void gradient(RowsIn of_dy, RowsIn of_y, int64_t m, int64_t n, const double* sums,
+                            double scale_, const NextRows& next, RowsOut of_dx) {
   using C = Compute<T>;
   const C scale = C(scale_);
   for (int64_t j = 0; j < m; ++j) {
     const T *dy = in<T>(of_dy.at + j * of_dy.stride), *y = in<T>(of_y.at + j * of_y.stride);
     T* const dx = out<T>(of_dx.at + j * of_dx.stride);
-    const GradientNumbers<C> numbers = Kind::template numbers<C>(sums[j]);
-    const auto of = [=](C v, C w)
-                        FASTACT_INLINED { return gradient_of<Kind>(v, w, numbers, scale); };
+    const GradientSum<C> sum = GradientSum<C>::of(sums[j]);
+    const auto of = [=](C v, C w) FASTACT_INLINED { return gradient_of<Kind>(v, w, sum, scale); };
     if constexpr (is_half<T>) {
       if (n >= kInRegisters)
         map_span<kInRegisters>(dy, y, dx, n, of);
@@ -434,7 +392,6 @@ constexpr SoftmaxKernels kernels_of() {
 template <class T>
 constexpr SoftmaxGradients gradients_of() {
   SoftmaxGradients made{};
-  made.sum_apart = sum_apart<T>;
 #define FASTACT_ENTRY(number, Kind, name) \
   made.sum[number] = sum<T, Kind>, made.gradient[number] = gradient<T, Kind>;
   FASTACT_SOFTMAX_MAPS(FASTACT_ENTRY)

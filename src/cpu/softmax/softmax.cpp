@@ -219,7 +219,7 @@ struct Backward : RowBlocks {
   const SoftmaxGradients& gradients;
   const SoftmaxTiles& tiles;
   const int64_t width;
-  GradientSums sums[kTileWidth];
+  double sums[kTileWidth];
   alignas(64) char dy[kTileBytes / 2], y[kTileBytes / 2];
 
   explicit Backward(const Softmax& a)
@@ -249,24 +249,20 @@ struct Backward : RowBlocks {
       short_rows(first, m);
       return;
     }
-    begin_sums(first, 1);
+    double sum = 0.0;
     for_blocks_of(first, [&](int64_t, int64_t n) {
       const char* a = read(Softmax::kDy, dy);
       const char* b = sums_products ? read(Softmax::kOut, y) : nullptr;
-      gradients.sum[job.kind]({a, 0}, {b, 0}, 1, n, sums);
+      gradients.sum[job.kind]({a, 0}, {b, 0}, 1, n, &sum);
     });
-    if (begins_apart(first, 0))
-      for_blocks_of(first, [&](int64_t, int64_t n) {
-        gradients.sum_apart({read(Softmax::kDy, dy), 0}, {read(Softmax::kOut, y), 0}, n, sums);
-      });
-    save_dsinks(first, 1);
+    save_dsinks(first, 1, &sum);
     for_blocks_of(first, [&](int64_t column, int64_t n) {
       const char* a = read(Softmax::kDy, dy);
       const char* b = read(Softmax::kOut, y);
       char* const dx = is_stored        ? reader.stored(Softmax::kDx)
                        : job.cap != 0.0 ? dy
                                         : reader.target(Softmax::kDx, dy, job.accumulate);
-      gradients.gradient[job.kind]({a, 0}, {b, 0}, 1, n, sums, job.scale, after_row(first, column),
+      gradients.gradient[job.kind]({a, 0}, {b, 0}, 1, n, &sum, job.scale, after_row(first, column),
                                    {dx, 0});
       if (job.cap != 0.0) times_slope(reader.load(Softmax::kOfX, y), n, dx, y);
       reader.finish(Softmax::kDx, dx, dy, job.accumulate);
@@ -291,26 +287,12 @@ struct Backward : RowBlocks {
     }
   }
 
-  void begin_sums(int64_t first, int64_t m) {
-    for (int64_t j = 0; j < m; ++j) begin_sum(first, j);
-  }
-  void begin_sum(int64_t first, int64_t j) {
-    sums[j] = {0.0, number_or_0(Softmax::kOfShare, first + j), 0.0};
-  }
-  // Whether the sums of row j of those from `first` on have to be found apart; they begin anew.
-  bool begins_apart(int64_t first, int64_t j) {
-    const bool is_apart = sums[j].top != 0.0;
-    if (is_apart) begin_sum(first, j);
-    return is_apart;
-  }
-
   // The gradients of the rows' sinks: a sink's probability p changes each y by -p y.
-  void save_dsinks(int64_t first, int64_t m) const {
+  void save_dsinks(int64_t first, int64_t m, const double* of_rows) const {
     if (!s.data[Softmax::kDSinks]) return;
     for (int64_t j = 0; j < m; ++j) {
-      const GradientNumbers<double> of = ToSoftmax::numbers<double>(sums[j]);
-      const double p = number_or_0(Softmax::kOfShare, first + j);
-      reader.store_number(Softmax::kDSinks, first + j, p == 0.0 ? 0.0 : p * (of.second - of.first));
+      const double share = reader.number(Softmax::kOfShare, first + j);
+      reader.store_number(Softmax::kDSinks, first + j, share == 0.0 ? 0.0 : -share * of_rows[j]);
     }
   }
 
@@ -340,12 +322,9 @@ struct Backward : RowBlocks {
     const RowsOut to = is_stored                          ? stored_rows(Softmax::kDx, first)
                        : job.accumulate || job.cap != 0.0 ? RowsOut{dy, row_bytes}
                                                           : rows_at(Softmax::kDx, first, dy);
-    begin_sums(first, m);
+    std::fill(sums, sums + m, 0.0);
     gradients.sum[job.kind](a, b, m, size, sums);
-    for (int64_t j = 0; j < m; ++j)
-      if (begins_apart(first, j))
-        gradients.sum_apart({a.at + j * a.stride, 0}, {b.at + j * b.stride, 0}, size, sums + j);
-    save_dsinks(first, m);
+    save_dsinks(first, m, sums);
     gradients.gradient[job.kind](a, b, m, size, sums, job.scale, after_band(first, 0, m), to);
     if (job.cap != 0.0) {
       const RowsIn x = load_band(Softmax::kOfX, first, m, y);
@@ -357,20 +336,13 @@ struct Backward : RowBlocks {
 
   void rows_of_tile(int64_t index, int64_t m) {
     // The blocks of a row are the sums' blocks; the buffers hold one of them, or less.
-    begin_sums(index, m);
-    const auto add = [&](auto by) {
-      for_blocks([&](int64_t column, int64_t n) {
-        const RowsIn a = read_tile(Softmax::kDy, index, m, column, n, dy);
-        const RowsIn b =
-            sums_products ? read_tile(Softmax::kOut, index, m, column, n, y) : RowsIn{};
-        by(a, b, n, m, sums);
-      });
-    };
-    add(tiles.sum[job.kind]);
-    bool apart = false;
-    for (int64_t j = 0; j < m; ++j) apart |= sums[j].top != 0.0;
-    if (apart) begin_sums(index, m), add(tiles.sum_apart);
-    save_dsinks(index, m);
+    std::fill(sums, sums + m, 0.0);
+    for_blocks([&](int64_t column, int64_t n) {
+      const RowsIn a = read_tile(Softmax::kDy, index, m, column, n, dy);
+      const RowsIn b = sums_products ? read_tile(Softmax::kOut, index, m, column, n, y) : RowsIn{};
+      tiles.sum[job.kind](a, b, n, m, sums);
+    });
+    save_dsinks(index, m, sums);
     const bool holds = !is_stored && size <= kSoftmaxBlock;  // still, what was read for the sum
     for_blocks([&](int64_t column, int64_t n) {
       const RowsIn a =

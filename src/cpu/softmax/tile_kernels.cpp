@@ -222,64 +222,35 @@ double column_of_parts(TileIn<T>& dy, TileIn<T>& y, int64_t n, int64_t j) {
 }
 
 template <class T, class Kind>
-void tile_sum(RowsIn dy_, RowsIn y_, int64_t n, int64_t width, GradientSums* sums) {
-  using C = Compute<T>;
+void tile_sum(RowsIn dy_, RowsIn y_, int64_t n, int64_t width, double* sums) {
   TileIn<T> dy(dy_, width), y(y_, width);
   TileLanes lanes(n, width);
-  alignas(64) C most[kTileWidth] = {};
   for (int64_t i = 0; i < n; ++i) {
     double* lane = lanes.of(i);
-    const C* const a = dy.read(i);
+    const Compute<T>* const a = dy.read(i);
     if constexpr (Kind::kSumsProducts) {
-      const C* const b = y.read(i);
+      const Compute<T>* const b = y.read(i);
 #pragma omp simd
-      for (int64_t j = 0; j < width; ++j) {
-        lane[j] = madd(double(a[j]), double(b[j]), lane[j]);
-        most[j] = b[j] > most[j] ? b[j] : most[j];
-      }
+      for (int64_t j = 0; j < width; ++j) lane[j] = madd(double(a[j]), double(b[j]), lane[j]);
     } else {
 #pragma omp simd
       for (int64_t j = 0; j < width; ++j) lane[j] += double(a[j]);
     }
   }
   const double* sum = lanes.fold();
-  for (int64_t j = 0; j < width; ++j) {
-    sums[j].sum += sum[j] == sum[j] || !Kind::kSumsProducts ? sum[j] : column_of_parts(dy, y, n, j);
-    sums[j].top += most[j] > C(kTop);
-  }
-}
-
-template <class T>
-void tile_sum_apart(RowsIn dy_, RowsIn y_, int64_t n, int64_t width, GradientSums* sums) {
-  using C = Compute<T>;
-  TileIn<T> dy(dy_, width), y(y_, width);
-  TileLanes lanes(n, width), rests(n, width);
-  for (int64_t i = 0; i < n; ++i) {
-    double *lane = lanes.of(i), *rest = rests.of(i);
-    const C *const a = dy.read(i), *const b = y.read(i);
-    for (int64_t j = 0; j < width; ++j) {
-      const bool is_top = b[j] > C(kTop);
-      const double part = is_top ? 0.0 : double(b[j]);
-      lane[j] = madd(double(a[j]), part, lane[j]), rest[j] += part;
-      sums[j].top += is_top ? double(a[j]) : 0.0;
-    }
-  }
-  const double *sum = lanes.fold(), *rest = rests.fold();
-  for (int64_t j = 0; j < width; ++j) {
-    sums[j].sum += sum[j] == sum[j] ? sum[j] : column_of_parts(dy, y, n, j);
-    sums[j].rest += rest[j];
-  }
+  for (int64_t j = 0; j < width; ++j)
+    sums[j] += sum[j] == sum[j] || !Kind::kSumsProducts ? sum[j] : column_of_parts(dy, y, n, j);
 }
 
 template <class T, class Kind>
-void tile_gradient(RowsIn of_dy, RowsIn of_y, int64_t n, int64_t width, const GradientSums* sums,
+void tile_gradient(RowsIn of_dy, RowsIn of_y, int64_t n, int64_t width, const double* sums,
                    double scale_, RowsOut of_dx) {
   using C = Compute<T>;
   const C scale = C(scale_);
   alignas(64) C first[kTileWidth], second[kTileWidth], finite[kTileWidth];
   for (int64_t j = 0; j < width; ++j) {
-    const GradientNumbers<C> of = Kind::template numbers<C>(sums[j]);
-    first[j] = of.first, second[j] = of.second, finite[j] = of.finite;
+    const GradientSum<C> sum = GradientSum<C>::of(sums[j]);
+    first[j] = sum.first, second[j] = sum.second, finite[j] = sum.finite;
   }
   TileIn<T> dy(of_dy, width), y(of_y, width);
   TileOut<T> dx(of_dx, width);
@@ -288,8 +259,8 @@ void tile_gradient(RowsIn of_dy, RowsIn of_y, int64_t n, int64_t width, const Gr
     C* const to = dx.at(i);
 #pragma omp simd
     for (int64_t j = 0; j < width; ++j) {
-      const GradientNumbers<C> of{first[j], second[j], finite[j]};
-      to[j] = gradient_of<Kind>(a[j], b[j], of, scale);
+      const GradientSum<C> sum{first[j], second[j], finite[j]};
+      to[j] = gradient_of<Kind>(a[j], b[j], sum, scale);
     }
     dx.finish(i);
   }
@@ -300,7 +271,6 @@ constexpr SoftmaxTiles tiles_of() {
   SoftmaxTiles made{};
   made.block[false] = tile_block<T, false>, made.block[true] = tile_block<T, true>;
   made.exponentials = tile_exponentials<T>;
-  made.sum_apart = tile_sum_apart<T>;
 #define FASTACT_ENTRY(number, Kind, name)                                         \
   made.apply[number] = tile_apply<T, Kind>, made.sum[number] = tile_sum<T, Kind>; \
   made.gradient[number] = tile_gradient<T, Kind>;

@@ -24,13 +24,12 @@ struct ExpOfLog {
   }
 };
 
-// The kinds whose gradient takes GradientSums of the row; slope() is dx / scale. An element whose y
-// is no_part() has a dx of 0, whatever its dy; softmax leaves it out of the sum too. The kind is a
-// constant in the kernels of quick rows.
+// The kinds whose gradient takes a sum over the row: part() is what an element adds to the sum, and
+// slope() is dx / scale. An element whose y is no_part() has a dx of 0, whatever its dy; softmax
+// leaves it out of the sum too. The kind is a constant in the kernels of quick rows.
 template <class T, int fixed>
 struct GradientOf {
   using C = Compute<T>;
-  static constexpr int kSums = fixed == kLogSoftmax ? 1 : 3;
   const int kind;
 
   FASTACT_DEVICE explicit GradientOf(const SoftmaxRows& rows)
@@ -42,20 +41,17 @@ struct GradientOf {
   FASTACT_DEVICE C no_part() const {
     return with([](auto of) { return C(of.kNothing); });
   }
-  template <class D>
-  FASTACT_DEVICE GradientNumbers<D> numbers(const GradientSums& sums) const {
-    return with([&](auto of) { return of.template numbers<D>(sums); });
+  FASTACT_DEVICE C part(C dy, C y) const {
+    return with([&](auto of) { return of.kSumsProducts ? dy * y : dy; });
   }
-  FASTACT_DEVICE C slope(C dy, C y, const GradientNumbers<C>& numbers) const {
-    return with([&](auto of) { return of.slope(dy, y, numbers, ExpOfLog<T>{}); });
+  FASTACT_DEVICE C slope(C dy, C y, const GradientSum<C>& sum) const {
+    return with([&](auto of) { return of.slope(dy, y, sum, ExpOfLog<T>{}); });
   }
   FASTACT_DEVICE bool sums_products() const {
     return with([](auto of) { return of.kSumsProducts; });
   }
   // Whether dx is 0 by itself where y is 0: an infinite dy times 0 is a NaN, and so is the sum.
-  FASTACT_DEVICE bool is_plain(const GradientNumbers<C>& of) const {
-    return sums_products() && of.second - of.second == 0;
-  }
+  FASTACT_DEVICE bool is_plain(C sum) const { return sums_products() && sum - sum == 0; }
 };
 
 // Resident blocks of kRowThreads on a multiprocessor, at least: eight vectors of two arrays take
@@ -70,33 +66,21 @@ FASTACT_DEVICE void put_gradient(const Rows& rows, const RowPart& part, int i, W
   write_vec(rows, kY, part, i, narrow_vec<T>(dx));
 }
 
-// The sums of a thread's part, GradientSums' first numbers of all rows before the second ones.
-// Where one of softmax is not finite, dy becomes 0 wherever y is 0, and the part is added up again:
-// then it returns false.
-template <class T, class Kind, int vecs, int numbers>
+// The sums of a thread's part. Where one of softmax is not finite, dy becomes 0 wherever y is 0,
+// and the part is added up again: then it returns false.
+template <class T, class Kind, int vecs, int n>
 FASTACT_DEVICE bool add_gradients(const Kind& kind, Words (&dy)[vecs], const Words (&y)[vecs],
-                                  double (&sum)[numbers]) {
-  constexpr int kSize = Vec<T>::kSize, kSums = Kind::kSums, n = numbers / kSums;
+                                  double (&sum)[n]) {
+  constexpr int kSize = Vec<T>::kSize;
 #pragma unroll 1
   for (bool again = false;; again = true) {
-    TreeSum<T, vecs, n> tree, rests, tops;
+    TreeSum<T, vecs, n> tree;
 #pragma unroll
     for (int i = 0; i < vecs; ++i) {
       Wide<T> part = widen_words<T>(dy[i]);
-      if constexpr (kSums > 1) {
-        Wide<T> rest{}, top{};
-        if (kind.sums_products()) {
-          rest = widen_words<T>(y[i]);
+      const Wide<T> at = widen_words<T>(y[i]);
 #pragma unroll
-          for (int j = 0; j < kSize; ++j) {
-            const bool is_top = rest.lane[j] > Compute<T>(kTop);
-            top.lane[j] = is_top ? part.lane[j] : 0;
-            part.lane[j] = is_top ? 0 : part.lane[j] * rest.lane[j];
-            rest.lane[j] = is_top ? 0 : rest.lane[j];
-          }
-        }
-        rests.add(i, rest), tops.add(i, top);
-      }
+      for (int j = 0; j < kSize; ++j) part.lane[j] = kind.part(part.lane[j], at.lane[j]);
       tree.add(i, part);
     }
     bool is_plain = true;
@@ -104,7 +88,6 @@ FASTACT_DEVICE bool add_gradients(const Kind& kind, Words (&dy)[vecs], const Wor
     for (int s = 0; s < n; ++s) {
       sum[s] = tree.total(s);
       is_plain &= tree.rounded(s) - tree.rounded(s) == 0;
-      if constexpr (kSums > 1) sum[n + s] = rests.total(s), sum[2 * n + s] = tops.total(s);
     }
     if (is_plain || again || !kind.sums_products()) return !again;
 #pragma unroll
@@ -123,7 +106,7 @@ FASTACT_DEVICE bool add_gradients(const Kind& kind, Words (&dy)[vecs], const Wor
 template <class T, class Rows, class Kind, int vecs, int n, class Put>
 FASTACT_DEVICE void make_gradients(const Kind& kind, Compute<T> scale, int count,
                                    const Words (&dy)[vecs], const Words (&y)[vecs],
-                                   const GradientNumbers<Compute<T>> (&of)[n], bool is_plain,
+                                   const GradientSum<Compute<T>> (&sum)[n], bool is_plain,
                                    Put put) {
   constexpr int kSize = Vec<T>::kSize;
 #pragma unroll
@@ -133,7 +116,7 @@ FASTACT_DEVICE void make_gradients(const Kind& kind, Compute<T> scale, int count
     const Wide<T> at = widen_words<T>(y[i]);
 #pragma unroll
     for (int j = 0; j < kSize; ++j)
-      dx.lane[j] = scale * kind.slope(dx.lane[j], at.lane[j], of[row_in_vec<Rows>(j)]);
+      dx.lane[j] = scale * kind.slope(dx.lane[j], at.lane[j], sum[row_in_vec<Rows>(j)]);
     if (!is_plain) {
 #pragma unroll
       for (int j = 0; j < kSize; ++j)
@@ -143,43 +126,29 @@ FASTACT_DEVICE void make_gradients(const Kind& kind, Compute<T> scale, int count
   }
 }
 
-// Those of the s-th row.
-template <class Kind, int numbers>
-FASTACT_DEVICE GradientSums sums_at(const Kind&, const double (&sum)[numbers], int s) {
-  constexpr int n = numbers / Kind::kSums;
-  if constexpr (Kind::kSums == 1)
-    return {sum[s], 0.0, 0.0};
-  else
-    return {sum[s], sum[n + s], sum[2 * n + s]};
-}
-// of: of rows; returns whether all of them are plain.
-template <class Kind, class C, int n, int numbers>
-FASTACT_DEVICE bool numbers_of(const Kind& kind, const double (&sum)[numbers],
-                               GradientNumbers<C> (&of)[n]) {
+// sum: of rows; returns whether all of them are plain.
+template <class Kind, class C, int n>
+FASTACT_DEVICE bool round_sums(const Kind& kind, const double (&sum)[n],
+                               GradientSum<C> (&rounded)[n]) {
   bool is_plain = true;
 #pragma unroll
   for (int s = 0; s < n; ++s) {
-    of[s] = kind.template numbers<C>(sums_at(kind, sum, s));
-    is_plain &= kind.is_plain(of[s]);
+    rounded[s] = GradientSum<C>::of(sum[s]);
+    is_plain &= kind.is_plain(rounded[s].first);
   }
   return is_plain;
 }
 
-// Adds the sinks' probabilities to the rows' sums, and stores the gradients of the sinks, where
-// `puts`: a probability p changes each y by -p y.
-template <class T, class Rows, class Kind, int numbers>
-FASTACT_DEVICE void add_sinks(const Rows& rows, const RowPart& part, const Kind& kind, bool puts,
-                              double (&sum)[numbers]) {
-  constexpr int n = numbers / Kind::kSums;
+// The gradients of the rows' sinks: a sink's probability p changes each y by -p y.
+template <class T, class Rows, int n>
+FASTACT_DEVICE void put_sinks(const Rows& rows, const RowPart& part, const double (&sum)[n]) {
 #pragma unroll
   for (int s = 0; s < n; ++s) {
     if (s >= part.columns) break;
     const int64_t row = part.row + s;
     const auto* share = reinterpret_cast<const Compute<T>*>(number_address(rows, kShare, row));
     const double p = double(load(share));
-    sum[n + s] += p;
-    const GradientNumbers<double> of = kind.template numbers<double>(sums_at(kind, sum, s));
-    if (puts) put_number<T>(rows, kNumber, row, kF64, p == 0 ? 0.0 : p * (of.second - of.first));
+    put_number<T>(rows, kNumber, row, kF64, p == 0 ? 0.0 : -p * sum[s]);
   }
 }
 
@@ -197,29 +166,25 @@ void softmax_backward_rows(FASTACT_GRID_CONSTANT const Rows rows, double* of_chu
   Words dy[vecs], y[vecs];
   take_vecs<T>(rows, kDy, part, T{}, dy);
   take_vecs<T>(rows, kX, part, T{}, y);
-  constexpr int kSums = GradientOf<T, fixed>::kSums;
-  double sum[kSums * n] = {};
-  const auto of_row = [&](int s) { return of_chunks + (part.row + s) * rows.chunks.count * kSums; };
+  double sum[n] = {};
+  const auto of_row = [&](int s) { return of_chunks + (part.row + s) * rows.chunks.count; };
   if (phase == kApplyChunks) {
 #pragma unroll
     for (int s = 0; s < n; ++s)
       for (int64_t c = part.lane; s < part.columns && c < rows.chunks.count; c += part.lanes)
-#pragma unroll
-        for (int k = 0; k < kSums; ++k) sum[k * n + s] += load(of_row(s) + c * kSums + k);
+        sum[s] += load(of_row(s) + c);
   } else {
     add_gradients<T>(kind, dy, y, sum);
   }
   forget_row(dy), forget_row(y);
   fold_sums(rows, sum, fold_index);
-  if constexpr (!Rows::kQuick && kSums > 1)
-    if (phase != kFindChunks && rows.data[kShare])
-      add_sinks<T>(rows, part, kind,
-                   rows.data[kNumber] && part.lane == 0 && (phase == kWholeRows || part.chunk == 0),
-                   sum);
+  if (!Rows::kQuick && phase != kFindChunks && rows.data[kNumber] && part.lane == 0 &&
+      (phase == kWholeRows || part.chunk == 0))
+    put_sinks<T>(rows, part, sum);
   if (phase != kFindChunks) {
-    GradientNumbers<Compute<T>> of_rows[n];
-    const bool is_plain = numbers_of(kind, sum, of_rows) && phase == kWholeRows;
-    make_gradients<T, Rows>(kind, Compute<T>(rows.scale), part.count, dy, y, of_rows, is_plain,
+    GradientSum<Compute<T>> rounded[n];
+    const bool is_plain = round_sums(kind, sum, rounded) && phase == kWholeRows;
+    make_gradients<T, Rows>(kind, Compute<T>(rows.scale), part.count, dy, y, rounded, is_plain,
                             [&](int i, Wide<T> dx) {
                               if (!Rows::kQuick && rows.has_cap) {
                                 const int64_t first = element_at<T, Rows>(part, i, 0);
@@ -232,10 +197,7 @@ void softmax_backward_rows(FASTACT_GRID_CONSTANT const Rows rows, double* of_chu
   } else {
 #pragma unroll
     for (int s = 0; s < n; ++s)
-#pragma unroll
-      for (int k = 0; k < kSums; ++k)
-        if (part.lane == 0 && s < part.columns)
-          store(of_row(s) + part.chunk * kSums + k, sum[k * n + s]);
+      if (part.lane == 0 && s < part.columns) store(of_row(s) + part.chunk, sum[s]);
   }
 }
 

@@ -295,39 +295,29 @@ void backward_long_columns(FASTACT_GRID_CONSTANT const SoftmaxColumns rows, cons
   const int thread = int(threadIdx.x);
   const GradientOf<T, fixed> kind(rows);
   Rounds<T, vecs, 2> rounds(rows, held);
-  constexpr int kSums = GradientOf<T, fixed>::kSums;
-  double sums[kSums][n] = {};
+  double sum[n] = {};
   bool is_plain = true;
   rounds.first_pass([&](int round) {
     Words dy[vecs], y[vecs];
-    double of_round[kSums * n];
+    double of_round[n];
     rounds.take(round, 0, dy), rounds.take(round, 1, y);
     is_plain &= add_gradients<T>(kind, dy, y, of_round);
 #pragma unroll
-    for (int i = 0; i < kSums * n; ++i) sums[i / n][i % n] += of_round[i];
+    for (int s = 0; s < n; ++s) sum[s] += of_round[s];
   });
-  constexpr int kMost = n * kLongStrip;
-  FASTACT_SHARED(double, numbers, kSums* kMost);
-  double of_column[kSums] = {long_sums<0>(sums[0], rows.teams)};
-  if constexpr (kSums > 1) {
-    of_column[1] = long_sums<1>(sums[1], rows.teams);
-    of_column[2] = long_sums<0>(sums[2], rows.teams);
-  }
-#pragma unroll
-  for (int k = 0; k < kSums; ++k)
-    if (thread < n * rows.teams) numbers[k * kMost + thread] = of_column[k];
+  FASTACT_SHARED(double, numbers, n* kLongStrip);
+  const double of_column = long_sums<0>(sum, rows.teams);
+  if (thread < n * rows.teams) numbers[thread] = of_column;
   __syncthreads();
-  double sum[kSums * n];
 #pragma unroll
-  for (int i = 0; i < kSums * n; ++i)
-    sum[i] = numbers[i / n * kMost + thread % rows.teams * n + i % n];
-  GradientNumbers<Compute<T>> of[n];
-  is_plain &= numbers_of(kind, sum, of);
+  for (int s = 0; s < n; ++s) sum[s] = numbers[thread % rows.teams * n + s];
+  GradientSum<Compute<T>> rounded[n];
+  is_plain &= round_sums(kind, sum, rounded);
   rounds.second_pass([&](int round) {
     Words dy[vecs], y[vecs];
     rounds.take(round, 0, dy), rounds.take(round, 1, y);
-    make_gradients<T, SoftmaxColumns>(kind, Compute<T>(rows.scale), rounds.part.count, dy, y, of,
-                                      is_plain,
+    make_gradients<T, SoftmaxColumns>(kind, Compute<T>(rows.scale), rounds.part.count, dy, y,
+                                      rounded, is_plain,
                                       [&](int i, const Wide<T>& dx) { rounds.put(round, i, dx); });
   });
 }

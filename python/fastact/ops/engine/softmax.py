@@ -157,7 +157,7 @@ class Softmax(RowFunction[P, R]):
     def _run_backward(self, now: Step) -> None:
         dsink = now.written("dsink")
         if dsink is None:
-            now.run("softmax_backward", dsinks=None)
+            now.run("softmax_backward", share=None, dsinks=None)
             return
         # Of each row in float64, then their sum, which is rounded once.
         shape = now.views["y"].shape
@@ -183,14 +183,12 @@ class Softmax(RowFunction[P, R]):
     ) -> Any:
         """The gradient with respect to x, from the result, and from x where it was capped.
 
-        Of softmax ``dx = scale * y * (dy - sum(dy * y))``, of log_softmax ``dx = scale *
-        (dy - exp(y) * sum(dy))``, with sums over the row. In softmax's sum a y above 15/16,
-        which is rounded, maybe to 1, counts as what the others and the sink leave. An
-        element whose y is 0 (of log_softmax: -inf) takes no part, and its dx is 0. Softmax
-        leaves its dy out of the sum, an infinite one or a NaN too; log_softmax adds up
-        every dy. With a softcap dx is multiplied by ``1 - tanh(scale * x / softcap)**2``.
-        The mask has no gradient. Of a sink ``dsink = -sum(share * sum(dy * y))``, over the
-        rows that have it; without one dx alone is returned.
+        Of softmax ``dx = scale * y * (dy - sum(dy * y))``, of log_softmax ``dx = scale * (dy -
+        exp(y) * sum(dy))``, with sums over the row. An element whose y is 0 (of log_softmax: -inf)
+        takes no part, and its dx is 0. Softmax leaves its dy out of the sum, an infinite one or a
+        NaN too; log_softmax adds up every dy. With a softcap dx is multiplied by ``1 - tanh(scale *
+        x / softcap)**2``. The mask has no gradient. Of a sink ``dsink =
+        -sum(share * sum(dy * y))``, over the rows that have it; without one dx alone is returned.
 
         Parameters
         ----------
@@ -204,15 +202,14 @@ class Softmax(RowFunction[P, R]):
         Notes
         -----
         Sums are in double. The gradient is computed from y as it was saved: with u = 2**-24
-        (float64: 2**-53) an error is at most 4 u abs(scale y) (abs(dy) + sum abs(dy y)).
-        Beside a y above 15/16, of which dy is c, it is 4 u abs(scale y) (abs(dy - c) + s),
-        where s is the sum of abs(c y) + abs(dy y) over the others: no term of 1 - y is
-        lost. Of log_softmax it is 8 u abs(scale) ((1 - exp(y)) abs(dy) + exp(y) t), t the
-        others' sum of abs(dy). Sums of n terms add (4 + n / 32) 2**-53 of their terms'
-        magnitudes, a softcap (9 + 2**-52 abs(scale x) / (softcap u)) u abs(dx), and all are
-        rounded to the dtype. A slope of the cap below 2**-124 (2**-1020) may be 0. dsink is
-        added up in double, and rounded once to the dtype of sink: it errs by 4 u of the sum
-        of abs(share dy y), for float64 n / 32 u more, by 2**-46 of the same, and by the
+        (float64: 2**-53) an error is at most 4 u abs(scale y) (abs(dy) + sum abs(dy y)). Beside a y
+        that is nearly 1, whose own dx is what y lacks times dy, that is all of its digits: what y
+        lacks was rounded. Of log_softmax it is 8 u abs(scale) ((1 - exp(y)) abs(dy) + exp(y) t), t
+        the others' sum of abs(dy): no digit of 1 - exp(y) is lost. Sums of n terms add (4 + n / 32)
+        2**-53 of their terms' magnitudes, a softcap (9 + 2**-52 abs(scale x) / (softcap u)) u
+        abs(dx), and all are rounded to the dtype. A slope of the cap below 2**-124 (2**-1020) may
+        be 0. dsink is added up in double, and rounded once to the dtype of sink: it errs by 4 u of
+        the sum of abs(share dy y), for float64 n / 32 u more, by 2**-46 of the same, and by the
         rounding.
 
         Examples
