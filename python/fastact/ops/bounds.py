@@ -884,8 +884,8 @@ class SoftmaxBounds:
         """Of dx = scale factor (dy - part of a sum) of softmax and log_softmax.
 
         own, others : magnitudes of what an element has of dx, and of what the row's others have.
-        whole : those of the sum as it is added up, in double. exponent : y of log_softmax, where
-        that is rough. over_cap : |scale x| / softcap, if there is one, whose slope is in `factor`.
+        whole : magnitudes of the sum that is added up in double. exponent : y of log_softmax, where
+        it is rough. over_cap : |scale x| / softcap, if there is one, whose slope is in `factor`.
         """
         u = unit_roundoff(dtype)
         constant = 4 if self.kind == "softmax" else 8

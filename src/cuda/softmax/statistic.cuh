@@ -241,8 +241,8 @@ FASTACT_DEVICE void find_peak(const Rows& rows, const RowPart& part, const PeakW
   }
 }
 
-// log(1 + rest) for rest >= 0: with 1 + rest = 2^k (1 + u) it is k log(2) + log1p(u), of which the
-// second one alone is rounded to C.
+// log(1 + rest) for rest >= 0: with 1 + rest = 2^k (1 + u) it is k log(2) + log1p(u). Only the
+// second term is rounded to C.
 template <class C>
 FASTACT_DEVICE double log_of_sum(double rest) {
   if (rest <= 1) return double(log1p_of_unit(C(rest)));

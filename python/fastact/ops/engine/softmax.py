@@ -274,8 +274,8 @@ class LogSumExp(RowFunction[P, R]):
         """The gradient with respect to x.
 
         ``dx = scale * dy * exp(scale * x + mask - lse - rest)``: the derivative of
-        logsumexp is softmax. Without `rest` its digits are those of an lse that was
-        rounded. Of a row in which nothing takes part it is 0. The mask has no gradient.
+        logsumexp is softmax. Without `rest` an lse that was rounded has to do. In a row in
+        which nothing takes part dx is 0. The mask has no gradient.
 
         Parameters
         ----------
