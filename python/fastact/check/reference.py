@@ -757,7 +757,8 @@ def loss_gradient(
 
     logs : the logits less their logsumexp. target : None for probabilities. slope : of a z_loss.
     """
-    p, own = np.exp(logs), 0.0
+    p: Any = np.exp(logs)
+    own: Any = 0.0
     if target is not None:  # of t w, what is the target's and not the smoothing's
         classes = along(np.arange(logs.shape[axis]), logs.ndim, axis)
         keep = 1 - smoothing

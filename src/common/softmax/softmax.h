@@ -28,8 +28,8 @@
 // Where one p is nearly 1, the two terms of its own dz cancel, and what is left of them is what p
 // lacks. log_softmax and cross_entropy know log(p), and take expm1 of it: with exp(y) = s + s t, s
 // a power of two, dz = (dy - s sum(dy)) - s t sum(dy), where s is 1 and t is expm1. softmax has p
-// as it was rounded, and such a dz is off by 2^-24 of dy. Beside logits of 1e4 a float of lse is off
-// by 5e-4, and so would all p be: forward saves the error of that rounding too, as `rest`, and
+// as it was rounded, and such a dz is off by 2^-24 of dy. Beside logits of 1e4 a float of lse is
+// off by 5e-4, and so would all p be: forward saves the error of that rounding too, as `rest`, and
 // z - lse - rest has the digits of (z - m) - log1p(s).
 //
 // Below a softcap c, z = c tanh(scale x / c) + mask = scale cap tanh(x / cap) + mask with cap = c /
