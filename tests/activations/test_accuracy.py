@@ -55,7 +55,7 @@ def ulp_error(y: np.ndarray, exact: np.ndarray) -> np.ndarray:
 
 
 def check_float32(x, y, exact, bounds, direction):
-    """By so many units in the last place, or by the absolute bound near a root."""
+    """By so many units in the last place, or by the absolute bound near 0."""
     with np.errstate(invalid="ignore"):  # infinity from infinity
         ulp, absolute = ulp_error(y, exact), np.abs(y - exact)
     excess = np.where(absolute <= bounds.absolute(np.float32, direction), 0, ulp)
@@ -218,6 +218,16 @@ def check_every_16_bit_input(op, device, **parameters):
             assert (same | (np.isfinite(rounded) & close)).all(), (
                 f"{ulp[worst]} ULP at {x[worst]}, {dtype}"
             )
+
+
+def test_the_tail_of_gelus_derivative():
+    """It is small and bounded absolutely; its docstring says how many digits are left."""
+    for dtype, end, last in ((np.float32, -13.1, -9), (np.float64, -37.5, -24)):
+        for lowest, bits in ((-5.0, -15), (end, last)):
+            x = np.linspace(lowest, -2, 4000).astype(dtype)
+            exact = reference.derivative("gelu", x.astype(reference.wide(x.dtype)))
+            found = fa.gelu.backward(np.ones_like(x), x)
+            assert np.max(np.abs(found / exact - 1)) < 2.0**bits
 
 
 # Less than any derivative next to a root: of all float16 the nearest one to a root gives 8e-6.

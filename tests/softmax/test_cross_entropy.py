@@ -79,11 +79,13 @@ def test_losses_and_gradients(
         dx = fa.cross_entropy.backward(dloss, *saved, **options)
         g = np.expand_dims(dloss.astype(wide), at) if reduction == "none" else dloss.astype(wide)
         g = g / divisor
-        lse = np.expand_dims(saved[3].astype(wide), at)
+        lse = np.expand_dims(saved[3].astype(wide) + saved[4].astype(wide), at)
         with np.errstate(invalid="ignore"):
-            p = np.exp(x.astype(wide) - lse) * tw.sum(at, keepdims=True)
-        exact = g * (p - tw)
-        allowed = bounds.gradient(exact, np.abs(g) * (p + tw), x.shape[at], x.dtype)
+            of = reference.loss_gradient(
+                x.astype(wide) - lse, tw, None if probable else target, at, smoothing, 0.0
+            )
+        exact, size = g * of[0], np.abs(g) * of[1]
+        allowed = bounds.gradient(exact, size, x.shape[at], x.dtype)
         assert reference.excess(dx, exact, allowed) <= 1
         into = x.copy()
         kept = (into, *saved[1:])

@@ -154,7 +154,7 @@ def _sharing(op: Any, entry: str, named: dict[str, Any]) -> tuple[dict[str, Any]
         targets = () if named["is_classes"] else ("target",)
         return {"dlogits": ("logits",)} if back else {}, targets if back else ("logits", *targets)
     if reduces_rows(op):
-        taken = ("dy", "lse", "mask") if back else ("x", "mask")
+        taken = ("dy", "lse", "rest", "mask") if back else ("x", "mask")
         return {"dx": ("x",)} if back else {}, taken
     if of == "softmax":
         keeps = ("x",) if forward and named.get("softcap") else ()
@@ -436,7 +436,7 @@ class _Arrays:
             nothing |= name == "share" and self.made.get("sink") is None
             if nothing or (name == "c" and self.named.get("recompute")):
                 return None
-            one = name in ("lse", "divisor", "share")
+            one = name in ("lse", "rest", "divisor", "share")
             made = Array(name, shape, dtype, "saved", draw.layout(len(shape), dtype))
             return made if one else replace(draw.array(name, shape, "saved", dtype), form="array")
         data = ("dy", "dh", "dloss", "dtotal", "b", "residual", "gate", "dc", *op.saves[:1])

@@ -718,13 +718,25 @@ def softmax_row(
         )
 
 
-def softmax_gradient(kind: str, dy: Any, y: Any, axes: tuple[int, ...], scale: float) -> Any:
-    """dx of softmax or log_softmax, of the y that was saved; factor and total for its bound."""
-    factor = y if kind == "softmax" else np.where(np.isneginf(y), 0.0, 1.0)
-    part = np.ones_like(y) if kind == "softmax" else np.exp(y)
-    terms = dy * y if kind == "softmax" else dy
-    dx = scale * factor * (dy - part * np.sum(terms, axes, keepdims=True))
-    return dx, factor, part * np.sum(np.abs(terms), axes, keepdims=True)
+def softmax_gradient(
+    kind: str, dy: Any, y: Any, axes: tuple[int, ...], scale: float
+) -> tuple[Any, dict[str, Any]]:
+    """dx of softmax or log_softmax, of the y that was saved, and what its bound takes."""
+
+    def total(terms: Any) -> Any:
+        return np.sum(terms, axes, keepdims=True)
+
+    if kind == "softmax":
+        size = total(np.abs(dy * y))
+        bounded = {"factor": y, "own": np.abs(dy), "others": size, "whole": size}
+        return scale * y * (dy - total(dy * y)), bounded
+    p, q = np.exp(y), -np.expm1(y)
+    factor, size = np.where(np.isneginf(y), 0.0, 1.0), total(np.abs(dy))
+    # Beside p = 1 what the others have is what counts, and the difference has that.
+    exact = np.where(p > 0.5, dy * q - p * (total(dy) - dy), dy - p * total(dy))
+    of_others = p * (size - np.abs(dy))
+    bounded = {"factor": factor, "own": q * np.abs(dy), "others": of_others, "whole": p * size}
+    return scale * factor * exact, bounded
 
 
 def softcap_slope(x: Any, scale: float, softcap: float | None) -> Any:
@@ -736,6 +748,24 @@ def sink_gradients(dy: Any, y: Any, share: Any, axes: tuple[int, ...]) -> tuple[
     """Of each row: the gradient of its sink, and the magnitudes that it is the sum of."""
     terms = share * dy * y
     return -np.sum(terms, axes, keepdims=True), np.sum(np.abs(terms), axes, keepdims=True)
+
+
+def loss_gradient(
+    logs: Any, tw: Any, target: Any, axis: int, smoothing: float, slope: Any
+) -> tuple[Any, Any]:
+    """Of cross_entropy's losses: dlogits, and the magnitudes that its bound takes.
+
+    logs : the logits less their logsumexp. target : None for probabilities. slope : of a z_loss.
+    """
+    p: Any = np.exp(logs)
+    own: Any = 0.0
+    if target is not None:  # of t w, what is the target's and not the smoothing's
+        classes = along(np.arange(logs.shape[axis]), logs.ndim, axis)
+        keep = 1 - smoothing
+        own = np.where(classes == np.expand_dims(target, axis), tw, 0)
+        own = own * (keep / (keep + smoothing / logs.shape[axis]))
+    mass, less = np.sum(tw, axis, keepdims=True) - own, tw - own - own * np.expm1(logs)
+    return p * (mass + slope) - less, p * (mass + np.abs(slope)) + less
 
 
 def cross_entropy(

@@ -111,7 +111,7 @@ def dtype_of(op: Any, name: str, dtype: np.dtype[Any]) -> np.dtype[Any]:
     if name in ("divisor", "sum_dy", "sum_dy_xhat") or (name in op.results and "m2" in op.results):
         return DOUBLE
     statistics = ("mean", "rstd", "running_mean", "running_var") if "rstd" in op.saves else ()
-    if name in (*statistics, "lse", "share") or (name == "weight" and is_loss(op)):
+    if name in (*statistics, "lse", "rest", "share") or (name == "weight" and is_loss(op)):
         return computed_in(dtype)
     return np.dtype({"target": np.int64, "where": np.bool_}.get(name, dtype))
 
@@ -331,6 +331,7 @@ def _of_softmax(op: Any, entry: str, shape: Shape, named: Mapping[str, Any]) -> 
         return {
             "target": kept,
             "lse": kept,
+            "rest": kept,
             "loss": loss,
             "divisor": (),
             "weight": shape[axis:][:1],
@@ -339,7 +340,7 @@ def _of_softmax(op: Any, entry: str, shape: Shape, named: Mapping[str, Any]) -> 
     kept = tuple(
         1 if a in over else n for a, n in enumerate(shape) if named.get("keepdims") or a not in over
     )
-    return dict.fromkeys(("y", "lse") if reduces_rows(op) else ("sink", "share"), kept)
+    return dict.fromkeys(("y", "lse", "rest") if reduces_rows(op) else ("sink", "share"), kept)
 
 
 _SHAPES: dict[str, Callable[[Any, str, Shape, Mapping[str, Any]], Mapping[str, Shape]]] = {

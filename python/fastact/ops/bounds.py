@@ -117,11 +117,12 @@ class Bounds:
     """Stated accuracy in float32 over all inputs, and in float64 on samples of all exponents.
 
     forward_ulp : units in the last place of the result.
-    derivative_ulp, derivative_abs : one of the two holds; near a root of the derivative a relative
-        error means nothing. float64 has 2^-29 of derivative_abs.
+    derivative_ulp, derivative_abs : one of the two holds. A derivative near 0 may have fewer digits
+        than the first one says: beside a root, and in a tail (gelu's). float64 has 2^-29 of
+        derivative_abs.
     16-bit results are the float32 results, rounded once; on a GPU, where they come of faster and
-    rougher functions, they are within narrow_ulp of the true value, or near a root of the
-    derivative within 4 derivative_abs before they are rounded.
+    rougher functions, they are within narrow_ulp of the true value, or where the derivative is near
+    0 within 4 derivative_abs before they are rounded.
     second : units of u, times the largest magnitude of f'', that f'' may be off by.
     forward_abs : as derivative_abs, of an op with a root that is not at 0.
     other : what `of_other` adds.
@@ -145,11 +146,11 @@ class Bounds:
 
     @property
     def rough_slope(self) -> float:
-        """What a GPU's 16-bit derivatives may be off by near a root."""
+        """What a GPU's 16-bit derivatives may be off by where they are near 0."""
         return 4 * self.derivative_abs
 
     def absolute(self, dtype: Any, of: str = "derivative") -> float:
-        """What a derivative, or with "forward" a value, may be off by near a root."""
+        """What a derivative, or with "forward" a value, may be off by where it is near 0."""
         bound = self.derivative_abs if of == "derivative" else self.forward_abs
         return bound * (2.0**-29 if _is_double(dtype) else 1.0)
 
@@ -870,23 +871,28 @@ class SoftmaxBounds:
         self,
         exact: Any,
         scale: float,
-        factor: Any,
-        dy: Any,
-        total: Any,
         count: int,
         dtype: Any,
+        *,
+        factor: Any,
+        own: Any,
+        others: Any,
+        whole: Any,
         exponent: Any = None,
         over_cap: Any = None,
     ) -> Any:
         """Of dx = scale factor (dy - part of a sum) of softmax and log_softmax.
 
-        total : of the magnitudes of that part. exponent : y of log_softmax, where that is rough.
-        over_cap : |scale x| / softcap, if there is one, whose slope is in `factor`.
+        own, others : magnitudes of what an element has of dx, and of what the row's others have.
+        whole : magnitudes of the sum that is added up in double. exponent : y of log_softmax, where
+        it is rough. over_cap : |scale x| / softcap, if there is one, whose slope is in `factor`.
         """
         u = unit_roundoff(dtype)
-        each = count / self.lanes if _is_double(dtype) else 0.0
+        constant = 4 if self.kind == "softmax" else 8
         rough = _of_exponent(exponent)
-        error = u * np.abs(scale * factor) * (4 * np.abs(dy) + (4 + each + rough) * total)
+        size = constant * u * (own + others) + rough * u * whole
+        size = size + (4 + count / self.lanes) * unit_roundoff(np.float64) * whole
+        error = np.abs(scale * factor) * size
         if over_cap is not None:
             error = error + (9 * u + 2.0**-52 * np.minimum(over_cap, 1000)) * np.abs(exact)
         return error + rounding(exact, dtype, error) + _least(dtype)
@@ -901,7 +907,11 @@ class SoftmaxBounds:
         return error + rounding(exact, to, error) + _least(to)
 
     def through_lse(self, exact: Any, z: Any, dtype: Any, exponent: Any = None) -> Any:
-        """Of dx of logsumexp, for the lse that was saved. exponent: z - lse where it is rough."""
+        """Of dx of logsumexp, for lse + rest as saved. exponent: z - lse where it is rough.
+
+        Without a scale and a mask lse + rest is within `absolute` u, at any lse (float64: n / lanes
+        more): that many more u of dx are dx's beside the exact one.
+        """
         rough = _of_exponent(exponent)
         error = (8 + np.abs(z) + rough) * unit_roundoff(dtype) * np.abs(exact)
         return error + rounding(exact, dtype, error) + _least(dtype)
@@ -913,10 +923,11 @@ class CrossEntropyBounds:
 
     The differences and their sum are of double; log1p(s) has the relative error of s, u. Means and
     sums of losses are of double, in one order: for float64 each row counts u. dlogits: constant u
-    |g| (p sum t w + t w), for the lse that was saved. With a z_loss the first sum has z_loss |lse|
-    (|max| + log1p(s)) more, because there the error of lse counts, and the second one p 2 z_loss
-    |lse|. Of 16-bit data on a GPU exponentials are
-    rough, as they are for `SoftmaxBounds`.
+    |g| (p sum t w + t w), for lse + rest as saved; where the target is one class, that one's as (1
+    - p) of its own part of t w, p of the other classes' sum, and the smoothing's part. With a
+    z_loss the first sum has z_loss |lse| (|max| + log1p(s)) more, because there the error of lse
+    counts, and p 2 z_loss |lse| comes to dlogits. Of 16-bit data on a GPU exponentials are rough,
+    as they are for `SoftmaxBounds`.
     """
 
     constant: float = 8
@@ -951,7 +962,8 @@ class CrossEntropyBounds:
     ) -> Any:
         """Of dlogits.
 
-        magnitude : |g| (p sum t w + t w). exponent : logits - lse where it is rough.
+        magnitude : |g| (p sum t w + t w), of a target that is one class as above. exponent :
+        logits - lse where it is rough.
         """
         each = count / self.lanes if _is_double(dtype) else 0.0
         rough = _of_exponent(exponent)

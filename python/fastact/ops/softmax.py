@@ -179,7 +179,7 @@ def logsumexp(
         The axes to reduce.
     out : array, optional
         Where to write y, which may not share memory with x. Of `forward`, also a tuple that goes on
-        with an array for the lse that is saved.
+        with arrays for lse and rest, which are saved.
 
     Returns
     -------
@@ -271,7 +271,7 @@ def cross_entropy(
         Of the classes; by default 1, or 0 where logits have one axis. Language models have it last.
     out : array, optional
         Where to write the loss, which may share memory with no input. Of `forward`, also a tuple
-        that goes on with an array for the lse that is saved.
+        that goes on with arrays for lse and rest, which are saved.
 
     Returns
     -------
@@ -298,8 +298,8 @@ def cross_entropy(
     u of the sum of t weight (m - z + log1p(s)), u = 2**-24 (float64: 2**-53 and n / 32 more of n
     classes), to which a z_loss adds z_loss abs(lse) (abs(m) + log1p(s)). Losses are added up in
     double, in one order for any number of threads; no loss depends on the other rows. No
-    probability is stored: `backward` makes them again of logits and lse, and `out` of it may be the
-    logits.
+    probability is stored: `backward` makes them again of logits, lse and what the rounding of lse
+    left, so that an offset of all logits costs no digit. `out` of it may be the logits.
 
     References
     ----------

@@ -28,6 +28,7 @@ enum SoftmaxRole : int {
   kSink,    // IN: of each row, a logit that takes part in its sum alone
   kShare,   // OUT forward, IN backward: the sink's probability, of the compute type
   kSoftmaxRoles,
+  kRest = kShare,  // of lse, likewise: what its rounding left
   kCapped = kMask  // IN backward, which has no mask: x, where it was capped
 };
 
@@ -82,8 +83,9 @@ inline const char* problem_of_softmax_forward(const void* given) {
     return "lse must be none but for logsumexp";
   if (call.arrays[softmax_roles::kSink].shape && call.kind != kSoftmax)
     return "sink must be none but for softmax";
-  if (call.arrays[softmax_roles::kShare].shape && !call.arrays[softmax_roles::kSink].shape)
-    return "share must be none without a sink";
+  if (call.arrays[softmax_roles::kShare].shape && !call.arrays[softmax_roles::kSink].shape &&
+      !call.arrays[softmax_roles::kLse].shape)
+    return "share must be none without a sink or lse";
   return problem_of_softcap(call);
 }
 
@@ -149,7 +151,8 @@ constexpr Field kClassWeightField =
 // y OUT of z = scale x IN + mask IN: softmax or log_softmax of each row along `axes`; or number OUT
 // and lse OUT, logsumexp. mask: bool, whose False gives z = -inf, or numbers. y is x or disjoint
 // from it. softcap, of softmax: c > 0 puts c tanh(scale x / c) in the place of scale x. sink IN, of
-// softmax: exp(sink) is added to the row's sum; share OUT: its part of that.
+// softmax: exp(sink) is added to the row's sum; share OUT: its part of that, or beside lse what the
+// rounding of lse left.
 constexpr Field kSoftmaxForwardFields[] = {
     fields::in<&SoftmaxCall::arrays, softmax_roles::kX>("x"),
     fields::axes<&SoftmaxCall::reduced>("axes", "x"),
@@ -212,8 +215,8 @@ constexpr Field kSinkFields[] = {
     fields::in<&SinkCall::accumulate>("accumulate"),
 };
 
-// dx OUT = scale dy IN exp(scale x IN + mask IN - lse IN), or IN/OUT with accumulate. dx is x or
-// disjoint from all.
+// dx OUT = scale dy IN exp(scale x IN + mask IN - lse IN - rest IN), or IN/OUT with accumulate. dx
+// is x or disjoint from all.
 constexpr Field kLogSumExpBackwardFields[] = {
     fields::in<&SoftmaxCall::arrays, softmax_roles::kX>("x"),
     fields::axes<&SoftmaxCall::reduced>("axes", "x"),
@@ -224,14 +227,18 @@ constexpr Field kLogSumExpBackwardFields[] = {
     fields::in<&SoftmaxCall::arrays, softmax_roles::kLse>("lse")
         .reduced("x", "axes")
         .compute_type("x"),
+    fields::in<&SoftmaxCall::arrays, softmax_roles::kRest>("rest")
+        .reduced("x", "axes")
+        .compute_type("x")
+        .optional(),
     fields::out<&SoftmaxCall::arrays, softmax_roles::kY>("dx").like("x"),
     fields::in<&SoftmaxCall::scale>("scale"),
     fields::in<&SoftmaxCall::accumulate>("accumulate"),
 };
 
-// losses OUT (reduction "none"), or loss OUT and divisor OUT, and lse OUT, of logits IN, with their
-// classes along the one axis of `axes`, and of target IN, classes, or probabilities IN. weight IN:
-// of each class.
+// losses OUT (reduction "none"), or loss OUT and divisor OUT, and lse OUT and rest OUT, of logits
+// IN, with their classes along the one axis of `axes`, and of target IN, classes, or probabilities
+// IN. weight IN: of each class.
 constexpr Field kCrossEntropyForwardFields[] = {
     fields::in<&SoftmaxCall::arrays, softmax_roles::kX>("logits"),
     fields::axes<&SoftmaxCall::reduced>("axes", "logits"),
@@ -239,6 +246,10 @@ constexpr Field kCrossEntropyForwardFields[] = {
     kProbabilitiesField,
     kClassWeightField,
     fields::out<&SoftmaxCall::arrays, softmax_roles::kLse>("lse")
+        .reduced("logits", "axes")
+        .compute_type("logits")
+        .optional(),
+    fields::out<&SoftmaxCall::arrays, softmax_roles::kRest>("rest")
         .reduced("logits", "axes")
         .compute_type("logits")
         .optional(),
@@ -254,8 +265,9 @@ constexpr Field kCrossEntropyForwardFields[] = {
     fields::in<&SoftmaxCall::reduction>("reduction").below(kReductions),
 };
 
-// dlogits OUT from dloss IN, one number or one a row, or IN/OUT with accumulate; lse IN and divisor
-// IN (none: 1) as forward made them. dlogits is the logits or disjoint from all.
+// dlogits OUT from dloss IN, one number or one a row, or IN/OUT with accumulate; lse IN, rest IN
+// (none: 0) and divisor IN (none: 1) as forward made them. dlogits is the logits or disjoint from
+// all.
 constexpr Field kCrossEntropyBackwardFields[] = {
     fields::in<&SoftmaxCall::arrays, softmax_roles::kX>("logits"),
     fields::axes<&SoftmaxCall::reduced>("axes", "logits"),
@@ -267,6 +279,10 @@ constexpr Field kCrossEntropyBackwardFields[] = {
     fields::in<&SoftmaxCall::arrays, softmax_roles::kLse>("lse")
         .reduced("logits", "axes")
         .compute_type("logits"),
+    fields::in<&SoftmaxCall::arrays, softmax_roles::kRest>("rest")
+        .reduced("logits", "axes")
+        .compute_type("logits")
+        .optional(),
     fields::in<&SoftmaxCall::divisor>("divisor").one().float64().optional(),
     fields::out<&SoftmaxCall::arrays, softmax_roles::kY>("dlogits").like("logits"),
     fields::in<&SoftmaxCall::ignore_index>("ignore_index"),

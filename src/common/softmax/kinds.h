@@ -9,6 +9,19 @@
 
 FASTACT_BEGIN_NAMESPACE
 
+// What a gradient takes of a row's sum: as rounded, what the rounding left, and the first or 0,
+// where that is not finite.
+template <class C>
+struct GradientSum {
+  C first, second, finite;
+
+  FASTACT_HD static GradientSum of(double sum) {
+    const C first = C(sum);
+    if (!(first - first == 0)) return {first, C(0), C(0)};
+    return {first, C(sum - double(first)), first};
+  }
+};
+
 struct ToSoftmax {
   static constexpr bool kHasY = true;           // else a row becomes one number, its lse
   static constexpr bool kTakesTerms = true;     // y is made of exponentials, else of z
@@ -22,10 +35,10 @@ struct ToSoftmax {
   static FASTACT_HD C y_of(C term, C factor, C /*none*/) {
     return term * factor;
   }
-  // dz. exp(y): of a y up to 0.
+  // dz. exp(y): of a y up to 0, as s and t.
   template <class C, class Exp>
-  static FASTACT_HD C slope(C dy, C y, C sum, Exp /*exp*/) {
-    return y * (dy - sum);
+  static FASTACT_HD C slope(C dy, C y, const GradientSum<C>& sum, Exp /*exp*/) {
+    return y * (dy - sum.first);
   }
 };
 
@@ -42,8 +55,9 @@ struct ToLogSoftmax {
     return (z - max) - log;
   }
   template <class C, class Exp>
-  static FASTACT_HD C slope(C dy, C y, C sum, Exp exp) {
-    return madd(-exp(y), sum, dy);
+  static FASTACT_HD C slope(C dy, C y, const GradientSum<C>& sum, Exp exp) {
+    const auto p = exp(y);
+    return madd(-p.s, madd(p.t, sum.finite, sum.second), madd(-p.s, sum.first, dy));
   }
 };
 

@@ -25,6 +25,13 @@
 //   log_softmax    dz = dy - exp(y) sum(dy)            dx = scale dz
 //   cross_entropy  dz = dloss (p sum(t w) - t w), for the loss -sum t w log(p)
 //
+// Where one p is nearly 1, the two terms of its own dz cancel, and what is left of them is what p
+// lacks. log_softmax and cross_entropy know log(p), and take expm1 of it: with exp(y) = s + s t, s
+// a power of two, dz = (dy - s sum(dy)) - s t sum(dy), where s is 1 and t is expm1. softmax has p
+// as it was rounded, and such a dz is off by 2^-24 of dy. Beside logits of 1e4 a float of lse is
+// off by 5e-4, and so would all p be: forward saves the error of that rounding too, as `rest`, and
+// z - lse - rest has the digits of (z - m) - log1p(s).
+//
 // Below a softcap c, z = c tanh(scale x / c) + mask = scale cap tanh(x / cap) + mask with cap = c /
 // |scale|: x is capped as it is read, and all else is as it was. So dx has one more factor, the
 // derivative of the cap at x (SoftCap in common/activations/tanh.h has both).
@@ -68,17 +75,17 @@ FASTACT_HD SoftmaxReference<T> reference_of(T max, T zero_at = kZeroAt<T>) {
 // exp(z - K ln 2) 2^kScale for z up to the maximum. A NaN stays. held: no less than the limit.
 constexpr double kSoftmaxExpUlp = 1.0;
 template <class T>
-FASTACT_HD T exp_near_held(T held, const SoftmaxReference<T>& reference) {
+FASTACT_HD Exp<T> exp_near_held(T held, const SoftmaxReference<T>& reference) {
   using C = ExpTraits<T>;
   const T shifted = madd(held, C::kLog2E, reference.magic);
   const T k = shifted - reference.magic;
   const T s = bit_cast<T>(bit_cast<typename C::Bits>(shifted) << C::kMantissaBits);
   const T r = madd(k, -C::kLn2Low, madd(k, -C::kLn2High, held));
-  return madd(madd(C::template q<false>(r) * r, r, r), s, s);
+  return {s, madd(C::template q<false>(r) * r, r, r)};
 }
 template <class T>
 FASTACT_HD T exp_near(T z, const SoftmaxReference<T>& reference) {
-  return exp_near_held(no_less(z, reference.limit), reference);
+  return exp_near_held(no_less(z, reference.limit), reference).value();
 }
 
 // exp(z - max) 2^kScale for z up to the maximum. A NaN stays.
@@ -154,6 +161,13 @@ FASTACT_HD SoftmaxStat merged(const SoftmaxStat& a, const SoftmaxStat& b) {
     return {high.max, high.rest + (is_finite(high.max) ? low.rest : 0.0 * low.rest), high.ones};
   const double whole = low.rest + low.ones * exp_of_maximum<T>(low.max);
   return {high.max, high.rest + whole * lower_by<T>(low.max, high.max), high.ones};
+}
+
+// What the rounding of max + log to C left; 0 where that is not finite.
+template <class C>
+FASTACT_HD double rest_of_lse(double max, double log) {
+  const C lse = C(max + log);
+  return is_finite(lse) ? (max - double(lse)) + log : 0.0;
 }
 
 // What follows from a row's statistic, in the type C: softmax = exponential * factor, log_softmax =

@@ -25,6 +25,8 @@ int64_t index_at(const StridedOperands& s, int64_t row) {
 
 struct Losses : RowStatistics {
   double maxima[kTileWidth], factors[kTileWidth], g[kLossRows];
+  double others[kLossRows], rests[kLossRows];  // t' w but the target's; of lse
+  double logits[kLossRows];                    // of the targets: gradients may take their place
   Target target[kLossRows];
   alignas(64) char targets[kSoftmaxBlock * sizeof(double)];
   alignas(64) char weights[kSoftmaxBlock * sizeof(double)];
@@ -87,6 +89,8 @@ struct Losses : RowStatistics {
         loss(row + j, rows.max[j], rows.log[j], &value, &counts);
         sums[0] += value, sums[1] += counts;
         if (s.data[Softmax::kOutLse]) reader.store_number(Softmax::kOutLse, row + j, rows.lse[j]);
+        if (s.data[Softmax::kOutRest])
+          reader.store_number(Softmax::kOutRest, row + j, rest_of_lse(j));
         if (s.data[Softmax::kLosses]) reader.store_number(Softmax::kLosses, row + j, value);
         if (!to || (each > 1 && row + j + 1 < first + m)) continue;
         to[0] = sums[0], to[1] = sums[1], to += 2;
@@ -100,7 +104,7 @@ struct Losses : RowStatistics {
   void prepare(int64_t row, int64_t j) {
     g[j] = reader.number(Softmax::kDLoss, row) * job.gradient;
     target[j] = job.has_indices ? target_of(row) : Target{0, 0.0};
-    double weight = job.smoothing.keep * target[j].weight + job.smoothing.smooth * job.weight_sum;
+    double weight = job.smoothing.smooth * job.weight_sum;
     if (!job.has_indices) {
       weight = 0.0;
       for_blocks_of(row, [&](int64_t column, int64_t n) {
@@ -111,8 +115,15 @@ struct Losses : RowStatistics {
       });
     }
     maxima[j] = reader.number(Softmax::kOutLse, row);
-    weight += slope_of_lse(job.z_loss, maxima[j]);
-    factors[j] = is_ignored(j) ? 0.0 : g[j] * weight * kernels.factor_of(maxima[j]);
+    others[j] = weight + slope_of_lse(job.z_loss, maxima[j]);
+    rests[j] = number_or_0(Softmax::kOutRest, row);
+    weight = job.smoothing.keep * target[j].weight + others[j];
+    factors[j] = is_ignored(j) ? 0.0 : g[j] * weight * kernels.factor_of(maxima[j], rests[j]);
+  }
+  // Of a block's logits, elements `step` bytes apart.
+  void keep_logit(int64_t j, int64_t column, int64_t n, const char* at, int64_t step) {
+    const int64_t i = target[j].index - column;
+    if (job.has_indices && i >= 0 && i < n) logits[j] = number_at(s.compute_dtype, at + i * step);
   }
   bool is_ignored(int64_t j) const { return target[j].index < 0; }
 
@@ -120,8 +131,11 @@ struct Losses : RowStatistics {
     prepare(row, 0);
     for_blocks_of(row, [&](int64_t column, int64_t n) {
       char* const dz = reader.target(Softmax::kDLogits, tile, job.accumulate);
-      if (!is_ignored(0))
-        kernels.exponentials(reader.load(Softmax::kLogits, tile), n, maxima[0], factors[0], dz);
+      if (!is_ignored(0)) {
+        const char* const at = reader.load(Softmax::kLogits, tile);
+        keep_logit(0, column, n, at, s.compute_item);
+        kernels.exponentials(at, n, maxima[0], factors[0], dz);
+      }
       subtract_target(row, 0, column, n, dz, s.compute_item);
       reader.finish(Softmax::kDLogits, dz, tile, job.accumulate);
     });
@@ -131,6 +145,8 @@ struct Losses : RowStatistics {
     for (int64_t j = 0; j < m; ++j) prepare(row + j, j);
     for_blocks([&](int64_t column, int64_t n) {
       reader.load_tile(Softmax::kLogits, row, m, column, n, tile);
+      for (int64_t j = 0; j < m; ++j)
+        keep_logit(j, column, n, tile + j * s.compute_item, m * s.compute_item);
       tiles.exponentials(as_input(tile_in(tile, m)), n, m, maxima, factors, tile_in(tile, m));
       for (int64_t j = 0; j < m; ++j)
         subtract_target(row + j, j, column, n, tile + j * s.compute_item, m * s.compute_item);
@@ -154,9 +170,15 @@ struct Losses : RowStatistics {
       for (int64_t i = 0; i < n; ++i) memcpy(at + i * step, one + i * item, item);
     }
     if (!job.has_indices || index < column || index >= column + n) return;
+    // A p that is nearly 1 was rounded; its logit tells what it lacks.
     char* const to = at + (index - column) * step;
-    store_as(s.compute_dtype, to,
-             number_at(s.compute_dtype, to) - g[j] * job.smoothing.keep * target[j].weight);
+    const double share = job.smoothing.keep * target[j].weight;
+    const double distance = logits[j] - maxima[j] - rests[j];
+    double slope = number_at(s.compute_dtype, to) - g[j] * share;
+    if (distance > -0.5)
+      slope = g[j] * (kernels.slope_of_target(distance, share, others[j]) -
+                      job.smoothing.smooth * target[j].weight);
+    store_as(s.compute_dtype, to, slope);
   }
 };
 

@@ -113,8 +113,10 @@ struct SoftmaxKernels {
   double scale_of_terms;
   // y OUT = a factor times exp(z IN) beside `max`, which no z exceeds but by rounding; y may be z.
   void (*exponentials)(const char* z, int64_t n, double max, double factor, char* y);
-  // The factor that makes exp(z - lse) of these: exp(lse's reference - lse).
-  double (*factor_of)(double lse);
+  // The factor that makes exp(z - lse - rest) of these, where max is lse: of its reference.
+  double (*factor_of)(double lse, double rest);
+  // The slope of the target's logit, `distance` above lse: share (p - 1) + others p.
+  double (*slope_of_target)(double distance, double share, double others);
 
   // sums OUT (2): of t w (max - z) and of t w, of z IN (n).
   void (*weigh)(const char* z, const SoftmaxTarget& target, int64_t n, double max, double* sums);

@@ -223,19 +223,20 @@ struct ExponentialFactor {
   }
 };
 
-// exp(y) of a y up to 0.
+// exp(y) of a y up to 0, as s + s t.
 struct ExpOfLog {
   template <class T>
-  FASTACT_HD T operator()(T y) const {
+  FASTACT_HD Exp<T> operator()(T y) const {
     constexpr SoftmaxReference<T> zero = {-kZeroAt<T> * T(0.69314718055994530942),
                                           ExpTraits<T>::kRoundMagic + kZeroAt<T>};
-    return exp_near(y, zero) * Tail<T>::kDown;
+    const Exp<T> up = exp_near_held(no_less(y, zero.limit), zero);
+    return {up.s * Tail<T>::kDown, up.t};
   }
 };
 
 // dx, 0 where y took no part.
 template <class Kind, class T>
-FASTACT_HD T gradient_of(T dy, T y, T sum, T scale) {
+FASTACT_HD T gradient_of(T dy, T y, const GradientSum<T>& sum, T scale) {
   const T dx = scale * Kind::slope(dy, y, sum, ExpOfLog{});
   return y == T(Kind::kNothing) ? T(0) : dx;
 }

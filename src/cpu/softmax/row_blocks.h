@@ -119,6 +119,7 @@ struct RowBlocks {
     cap(value, 1, value);
     return number_at(s.compute_dtype, value);
   }
+  double number_or_0(int k, int64_t row) const { return s.data[k] ? reader.number(k, row) : 0.0; }
   double element(int k, int64_t row, int64_t column) const {
     return number_at(s.dtypes[k], s.row(k, row) + s.columns.offset(k, column));
   }
@@ -402,6 +403,13 @@ struct RowStatistics : RowBlocks {
     for (int64_t j = 0; j < m; ++j)
       if (std::isfinite(pivots[j]))
         rows.lse[j] = 2.0 * madd(job.scale, 0.5 * pivots[j], 0.5 * rows.lse[j]);
+  }
+
+  // What the rounding of a row's lse leaves; nothing is known of one beside a pivot.
+  double rest_of_lse(int64_t j) const {
+    if (has_pivots && std::isfinite(pivots[j])) return 0.0;
+    return s.compute_dtype == kF32 ? fastact::rest_of_lse<float>(rows.max[j], rows.log[j])
+                                   : fastact::rest_of_lse<double>(rows.max[j], rows.log[j]);
   }
 
   // Of a tile of m rows: z of a block, where it lies or in `tile`.

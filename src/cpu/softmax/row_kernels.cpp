@@ -284,11 +284,18 @@ FASTACT_MIXED void exponentials(const char* z_, int64_t n, double max_, double f
 template <class T>
 constexpr double kUp = 1 / double(Tail<T>::kDown);  // 2^kScale
 
-// Of T(lse), as `exponentials` takes it.
+// Beside lse, as `exponentials` takes it. The rest is small beside all but a far lse.
 template <class T>
-double factor_of(double lse) {
+double factor_of(double lse, double rest) {
   if (!is_finite(lse)) return __builtin_nan("");
-  return kUp<T> / exp_of_maximum<T>(lse);
+  const double factor = kUp<T> / exp_of_maximum<T>(lse);
+  if (magnitude(rest) < 0x1p-12) return factor * madd(-rest, madd(-0.5, rest, 1.0), 1.0);
+  return factor * exp_scaled<0>(no_more(no_less(-rest, -700.0), 700.0)).value();
+}
+
+double slope_of_target(double distance, double share, double others) {
+  const Exp<double> p = exp_scaled<0>(no_less(distance, kExpZero<double>));
+  return madd(share, p.minus_one(), others * p.value());
 }
 
 // t w of n elements, in double.
@@ -345,7 +352,7 @@ FASTACT_MIXED void gradient(RowsIn of_dy, RowsIn of_y, int64_t m, int64_t n, con
   for (int64_t j = 0; j < m; ++j) {
     const T *dy = in<T>(of_dy.at + j * of_dy.stride), *y = in<T>(of_y.at + j * of_y.stride);
     T* const dx = out<T>(of_dx.at + j * of_dx.stride);
-    const C sum = C(sums[j]);
+    const GradientSum<C> sum = GradientSum<C>::of(sums[j]);
     const auto of = [=](C v, C w) FASTACT_INLINED { return gradient_of<Kind>(v, w, sum, scale); };
     if constexpr (is_half<T>) {
       if (n >= kInRegisters)
@@ -372,6 +379,7 @@ constexpr SoftmaxKernels kernels_of() {
       kUp<T>,
       exponentials<T>,
       factor_of<T>,
+      slope_of_target,
       weigh<T>,
       subtract<T>,
   };

@@ -174,6 +174,7 @@ struct Forward : RowStatistics {
   void save(int64_t index, int64_t j) {
     reader.store_number(Softmax::kY, index, rows.lse[j]);
     if (s.data[Softmax::kLse]) reader.store_number(Softmax::kLse, index, rows.lse[j]);
+    if (s.data[Softmax::kShare]) reader.store_number(Softmax::kShare, index, rest_of_lse(j));
   }
 
   // A tile of m rows.
@@ -392,7 +393,8 @@ struct LseBackward : RowStatistics {
         continue;
       }
       const bool is_void = job.mask_kind != 0 && maxima[j] == kNothing;
-      factors[j] = is_void ? 0.0 : scaled * kernels.factor_of(maxima[j]);
+      const double rest = number_or_0(Softmax::kOfRest, first + j);
+      factors[j] = is_void ? 0.0 : scaled * kernels.factor_of(maxima[j], rest);
     }
     has_pivots = false;
     for (int64_t j = 0; j < m; ++j) has_pivots |= std::isfinite(pivots[j] = found[j]);
@@ -492,14 +494,14 @@ void plan_softmax_backward(Softmax* job, const KernelTable* table, const Softmax
   plan(job, table, call, {kDy, kX, kY, kShare, kNumber, kCapped});
 }
 void plan_logsumexp_backward(Softmax* job, const KernelTable* table, const SoftmaxCall& call) {
-  plan(job, table, call, {kX, kMask, kNumber, kLse, kY});
+  plan(job, table, call, {kX, kMask, kNumber, kLse, kY, kRest});
   job->kind = kLogSumExp;
 }
 void plan_cross_entropy(Softmax* job, const KernelTable* table, const SoftmaxCall& call) {
-  plan(job, table, call.of_logits(), {kX, target_of(call), kWeight, kLse, kNumber}, true);
+  plan(job, table, call.of_logits(), {kX, target_of(call), kWeight, kLse, kNumber, kRest}, true);
 }
 void plan_cross_entropy_backward(Softmax* job, const KernelTable* table, const SoftmaxCall& call) {
-  plan(job, table, call.of_logits(), {kX, target_of(call), kWeight, kLse, kY, kNumber});
+  plan(job, table, call.of_logits(), {kX, target_of(call), kWeight, kLse, kY, kRest, kNumber});
   double divisor = 1.0;
   if (call.divisor.shape) memcpy(&divisor, call.divisor.data, sizeof divisor);
   job->gradient = 1.0 / divisor;

@@ -28,10 +28,19 @@ constexpr int64_t kLossRows = 64;     // rows whose losses are added up before o
 constexpr int64_t kManyRows = 4096;   // from which on a thread takes kLossRows at a time
 
 struct Softmax {
-  enum Forward { kX, kMask, kY, kLse, kSink, kShare };  // kLse: of logsumexp alone
+  enum Forward { kX, kMask, kY, kLse, kSink, kShare };  // kLse: of logsumexp, beside kShare
   enum Backward { kDy, kOut, kDx, kOfShare, kDSinks, kOfX };
-  enum LseBackward { kIn, kInMask, kDLse, kOfLse, kDIn };
-  enum CrossEntropy { kLogits, kTarget, kWeight, kOutLse, kLosses, kDLoss, kCrossOperands };
+  enum LseBackward { kIn, kInMask, kDLse, kOfLse, kDIn, kOfRest };
+  enum CrossEntropy {
+    kLogits,
+    kTarget,
+    kWeight,
+    kOutLse,
+    kLosses,
+    kOutRest,
+    kDLoss,
+    kCrossOperands
+  };
   // Backward of cross_entropy writes dlogits in the place of kLosses.
   static constexpr int kDLogits = kLosses;
 

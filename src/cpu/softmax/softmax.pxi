@@ -9,6 +9,7 @@ cdef extern from "common/softmax/call.h" namespace "fastact" nogil:
     const int kSoftmaxShare "fastact::softmax_roles::kShare"
     const int kNone, kMean
     enum: kSoftmaxKinds
+    enum: kLogSumExp
     enum: kReductions
     const char* const kSoftmaxKindNames[1]
     const char* const kReductionNames[1]
@@ -17,6 +18,7 @@ cdef extern from "common/softmax/call.h" namespace "fastact" nogil:
         ArrayArgument[10] arrays
         ArrayArgument loss
         ArrayArgument divisor
+        int kind
         int64_t ignore_index
         int reduction
 

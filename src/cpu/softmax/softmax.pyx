@@ -18,7 +18,7 @@ cdef int run_softmax_forward(const void* given, char* workspace, int64_t bytes) 
     if size == 0:
         fill_argument(&call.arrays[kSoftmaxNumber], -INFINITY)
         fill_argument(&call.arrays[kSoftmaxLse], -INFINITY)
-        fill_argument(&call.arrays[kSoftmaxShare], 1)
+        fill_argument(&call.arrays[kSoftmaxShare], 0 if call.kind == kLogSumExp else 1)
         return 0
     plan_softmax_forward(&job, table, call[0])
     threads = resolve_threads(size)

@@ -247,14 +247,21 @@ void tile_gradient(RowsIn of_dy, RowsIn of_y, int64_t n, int64_t width, const do
                    double scale_, RowsOut of_dx) {
   using C = Compute<T>;
   const C scale = C(scale_);
-  const TileNumbers<C> sum(sums, width);
+  alignas(64) C first[kTileWidth], second[kTileWidth], finite[kTileWidth];
+  for (int64_t j = 0; j < width; ++j) {
+    const GradientSum<C> sum = GradientSum<C>::of(sums[j]);
+    first[j] = sum.first, second[j] = sum.second, finite[j] = sum.finite;
+  }
   TileIn<T> dy(of_dy, width), y(of_y, width);
   TileOut<T> dx(of_dx, width);
   for (int64_t i = 0; i < n; ++i) {
     const C *a = dy.read(i), *b = y.read(i);
     C* const to = dx.at(i);
 #pragma omp simd
-    for (int64_t j = 0; j < width; ++j) to[j] = gradient_of<Kind>(a[j], b[j], sum.of[j], scale);
+    for (int64_t j = 0; j < width; ++j) {
+      const GradientSum<C> sum{first[j], second[j], finite[j]};
+      to[j] = gradient_of<Kind>(a[j], b[j], sum, scale);
+    }
     dx.finish(i);
   }
 }

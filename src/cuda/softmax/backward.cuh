@@ -7,6 +7,23 @@
 FASTACT_BEGIN_NAMESPACE
 namespace {
 
+// exp(y) of a y up to 0, as s + s t. Of 16 bits it is rough, but near 0, where s is 1.
+template <class T>
+struct ExpOfLog {
+  using C = Compute<T>;
+  FASTACT_DEVICE Exp<C> operator()(C y) const {
+    const TermsAt<T> at = TermsAt<T>::of(C(0), Tail<C>::kScale);
+    if constexpr (kApproximate<T>) {
+      const C above = madd(y * madd(y, C(0.25), C(1)), C(1) / 3, C(1));
+      if (y > C(-0.125)) return {C(1), madd(C(0.5) * y * y, above, y)};
+      return {at(y) * Tail<C>::kDown, C(0)};
+    } else {
+      const Exp<C> up = at.parts(y);
+      return {up.s * Tail<C>::kDown, up.t};
+    }
+  }
+};
+
 // The kinds whose gradient takes a sum over the row: part() is what an element adds to the sum, and
 // slope() is dx / scale. An element whose y is no_part() has a dx of 0, whatever its dy; softmax
 // leaves it out of the sum too. The kind is a constant in the kernels of quick rows.
@@ -27,9 +44,8 @@ struct GradientOf {
   FASTACT_DEVICE C part(C dy, C y) const {
     return with([&](auto of) { return of.kSumsProducts ? dy * y : dy; });
   }
-  FASTACT_DEVICE C slope(C dy, C y, C sum) const {
-    const auto exp = [](C z) { return TermsAt<T>::of(C(0), Tail<C>::kScale)(z) * Tail<C>::kDown; };
-    return with([&](auto of) { return of.slope(dy, y, sum, exp); });
+  FASTACT_DEVICE C slope(C dy, C y, const GradientSum<C>& sum) const {
+    return with([&](auto of) { return of.slope(dy, y, sum, ExpOfLog<T>{}); });
   }
   FASTACT_DEVICE bool sums_products() const {
     return with([](auto of) { return of.kSumsProducts; });
@@ -90,7 +106,8 @@ FASTACT_DEVICE bool add_gradients(const Kind& kind, Words (&dy)[vecs], const Wor
 template <class T, class Rows, class Kind, int vecs, int n, class Put>
 FASTACT_DEVICE void make_gradients(const Kind& kind, Compute<T> scale, int count,
                                    const Words (&dy)[vecs], const Words (&y)[vecs],
-                                   const Compute<T> (&sum)[n], bool is_plain, Put put) {
+                                   const GradientSum<Compute<T>> (&sum)[n], bool is_plain,
+                                   Put put) {
   constexpr int kSize = Vec<T>::kSize;
 #pragma unroll
   for (int i = 0; i < vecs; ++i) {
@@ -109,14 +126,15 @@ FASTACT_DEVICE void make_gradients(const Kind& kind, Compute<T> scale, int count
   }
 }
 
-// sum: of rows, as rounded; returns whether all of them are plain.
+// sum: of rows; returns whether all of them are plain.
 template <class Kind, class C, int n>
-FASTACT_DEVICE bool round_sums(const Kind& kind, const double (&sum)[n], C (&rounded)[n]) {
+FASTACT_DEVICE bool round_sums(const Kind& kind, const double (&sum)[n],
+                               GradientSum<C> (&rounded)[n]) {
   bool is_plain = true;
 #pragma unroll
   for (int s = 0; s < n; ++s) {
-    rounded[s] = C(sum[s]);
-    is_plain &= kind.is_plain(rounded[s]);
+    rounded[s] = GradientSum<C>::of(sum[s]);
+    is_plain &= kind.is_plain(rounded[s].first);
   }
   return is_plain;
 }
@@ -164,7 +182,7 @@ void softmax_backward_rows(FASTACT_GRID_CONSTANT const Rows rows, double* of_chu
       (phase == kWholeRows || part.chunk == 0))
     put_sinks<T>(rows, part, sum);
   if (phase != kFindChunks) {
-    Compute<T> rounded[n];
+    GradientSum<Compute<T>> rounded[n];
     const bool is_plain = round_sums(kind, sum, rounded) && phase == kWholeRows;
     make_gradients<T, Rows>(kind, Compute<T>(rows.scale), part.count, dy, y, rounded, is_plain,
                             [&](int i, Wide<T> dx) {
@@ -183,22 +201,25 @@ void softmax_backward_rows(FASTACT_GRID_CONSTANT const Rows rows, double* of_chu
   }
 }
 
-// exp(z - lse) of a row. The saved lse takes the place of the largest z; of 16 bits it is a part of
-// the exponent.
+// exp(z - lse - rest) of a row. The saved lse takes the place of the largest z; of 16 bits it is a
+// part of the exponent, and the caller multiplies by what its rounding there has left.
 template <class T>
 struct Probability {
   using C = Compute<T>;
   C by, inverse;
   TermsAt<T> at;
 
-  FASTACT_DEVICE static Probability of(C lse) {
+  FASTACT_DEVICE static Probability of(C lse, C rest) {
     const Move<C> move = Move<C>::of(lse, C(1));
     const C m = move.by != 0 ? C(0) : lse;
     if constexpr (kApproximate<T>) {
-      return {move.by, C(1), {m, C(0), m * -ExpTraits<C>::kLog2E}};
+      const double power = (double(m) + double(rest)) * -double(ExpTraits<C>::kLog2E);
+      const C left = C(power - double(C(power)));
+      return {move.by, madd(left, ExpTraits<C>::kLn2, C(1)), {m, C(0), C(power)}};
     } else {
       const TermsAt<T> at = TermsAt<T>::of(m, Tail<C>::kScale);
-      return {move.by, divide(C(1), at(at.m)), at};
+      const C down = exp_scaled<0>(smaller_of(larger(-rest, C(-80)), C(80))).value();
+      return {move.by, divide(down, at(at.m)), at};
     }
   }
   FASTACT_DEVICE C operator()(C z) const {  // of z - by

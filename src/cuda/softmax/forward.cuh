@@ -115,6 +115,8 @@ struct KindOf {
   FASTACT_DEVICE void end(const Rows& rows, int64_t row, const RowSums& sums, const Level<C>& level,
                           double (&total)[2]) const {
     put_number<T>(rows, kLse, row, sizeof(T) == 8 ? kF64 : kF32, double(level.lse));
+    if (rows.data[kLse])
+      put_number<T>(rows, kRest, row, sizeof(T) == 8 ? kF64 : kF32, double(level.rest));
     if (kind_of(rows) == kLogSumExp)
       put_number<T>(rows, kNumber, row, rows.number_dtype, double(level.lse));
     if (kind_of(rows) != kLoss) return;
@@ -171,7 +173,7 @@ struct KindOf {
       const C m = reference_top(C(load(from)));
       const Move<C> move = Move<C>::of(m, up);
       const TermsAt<T> at = TermsAt<T>::of(move(m));
-      made.of[s] = {{m, C(load(from + 2)), C(0), C(load(from + 1))}, at.m};
+      made.of[s] = {{m, C(load(from + 2)), C(0), C(load(from + 1))}, at.m, C(0)};
 #pragma unroll
       for (int i = 0; i < vecs; ++i)
 #pragma unroll

@@ -311,7 +311,7 @@ void backward_long_columns(FASTACT_GRID_CONSTANT const SoftmaxColumns rows, cons
   __syncthreads();
 #pragma unroll
   for (int s = 0; s < n; ++s) sum[s] = numbers[thread % rows.teams * n + s];
-  Compute<T> rounded[n];
+  GradientSum<Compute<T>> rounded[n];
   is_plain &= round_sums(kind, sum, rounded);
   rounds.second_pass([&](int round) {
     Words dy[vecs], y[vecs];

@@ -28,10 +28,11 @@ void finish_loss(const double* totals, int64_t tasks, bool is_mean, double count
 }
 
 // The numbers of a row's gradient: dz = factor (exp(z - lse) mass - a w). Where the target is an
-// index, factor `weight` is subtracted at its element. logsumexp has a mass of 1, and nothing else.
+// index, mass is weight + others, and its element's dz is factor (weight (p - 1) + others p - a w).
+// logsumexp has a mass of 1, and nothing else.
 template <class C>
 struct LseGradient {
-  C factor, mass, lse, weight;
+  C factor, mass, lse, weight, others;
   int64_t element;  // the target's; -1: the row is ignored; below: there is none
 };
 
@@ -58,6 +59,7 @@ FASTACT_DEVICE LseGradient<Compute<T>> lse_gradient(const Rows& rows, int64_t ro
   if (index == -2) made.factor = C(__builtin_nan(""));
   if (index < 0) return made;
   made.weight = C(rows.loss.smoothing.keep) * class_weight<T>(rows, row, made.element);
+  made.others = made.mass;
   made.mass += made.weight;
   return made;
 }
@@ -97,7 +99,7 @@ void lse_gradients(FASTACT_GRID_CONSTANT const Rows rows) {
   const TakenVecs<T, vecs, Rows> x(rows, mine);
   LseGradient<C> of[n];
   Probability<T> p[n];
-  C given[n], lse[n];  // all of them are on their way before the first is used
+  C given[n], lse[n], rest[n];  // all of them are on their way before the first is used
   const auto row_of_lane = [&](int s) { return mine.row + (s < mine.columns ? s : 0); };
   with_type<T>(rows.data[kNumber], rows.number_dtype, [&](const auto* numbers) {
     using Number = std::remove_reference_t<decltype(*numbers)>;
@@ -107,8 +109,12 @@ void lse_gradients(FASTACT_GRID_CONSTANT const Rows rows) {
           C(widen(load(reinterpret_cast<Number*>(number_address(rows, kNumber, row_of_lane(s))))));
   });
 #pragma unroll
-  for (int s = 0; s < n; ++s)
+  for (int s = 0; s < n; ++s) {
     lse[s] = load(reinterpret_cast<const C*>(number_address(rows, kLse, row_of_lane(s))));
+    rest[s] = 0;
+    if (rows.data[kRest])
+      rest[s] = load(reinterpret_cast<const C*>(number_address(rows, kRest, row_of_lane(s))));
+  }
 #pragma unroll
   for (int s = 0; s < n; ++s) {
     const int64_t row = row_of_lane(s);
@@ -116,7 +122,8 @@ void lse_gradients(FASTACT_GRID_CONSTANT const Rows rows) {
       of[s] = lse_gradient_called<T, fixed>(rows, row, mass[s], given[s], lse[s]);
     else
       of[s] = lse_gradient<T, fixed>(rows, row, mass[s], given[s], lse[s]);
-    p[s] = Probability<T>::of(of[s].lse);
+    p[s] = Probability<T>::of(of[s].lse, rest[s]);
+    if (kApproximate<T>) (kHasTarget ? of[s].mass : of[s].factor) *= p[s].inverse;
   }
   const bool is_plain = fixed == kLoss || (rows.scale_down == 1 && !rows.data[kMask]);
   bool moves = false;
@@ -143,8 +150,13 @@ void lse_gradients(FASTACT_GRID_CONSTANT const Rows rows) {
 #pragma unroll
       for (int j = 0; j < kSize; ++j) {
         const LseGradient<C>& at = of[row_in_vec<Rows>(j)];
-        if (Rows::kColumns ? at.element == first : j == to)
-          dz.lane[j] = madd(-at.factor, at.weight, dz.lane[j]);
+        if (Rows::kColumns ? at.element == first : j == to) {
+          const int s = row_in_vec<Rows>(j);
+          const C d = (p[s].by != 0 ? z.lane[j] : z.lane[j] - at.lse) - rest[s];
+          const Exp<C> own = exp_scaled<0>(larger(d, kExpZero<C>));
+          const C slope = madd(at.weight, own.minus_one(), at.others * own.value());
+          dz.lane[j] = at.factor * (slope - share.lane[j]);
+        }
       }
     }
     if (fixed != kLoss) leave_out<T>(rows, part, i, C(0), &dz);

@@ -217,7 +217,7 @@ SoftmaxPlan plan_softmax(const SoftmaxCall& call) {
   plan.layout = is_dense ? kRowLayout : is_columns ? kColumnLayout : kStridedLayout;
   const double cap = call.cap();
   rows.has_cap = cap != 0;
-  const bool has_sink = rows.data[kSink] || rows.data[kShare];
+  const bool has_sink = rows.data[kSink] || (rows.data[kShare] && !rows.data[kLse]);
   bool is_quick = is_dense && rows.length % Vec<T>::kSize == 0 && !rows.data[kMask] &&
                   !rows.data[kWeight] && !has_sink && !call.accumulate && !rows.has_cap;
   for (int k = 0; k < kData; ++k) is_quick &= !rows.data[k] || rows.fast[k];

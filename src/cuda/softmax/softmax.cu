@@ -114,15 +114,17 @@ void round_sinks(FASTACT_GRID_CONSTANT const Axes axes, const char* total, char*
       accumulate);
 }
 
-// Of rows without elements: writes -infinity to number and lse, and 1 to the sinks' share.
+// Of rows without elements: writes -infinity to number and lse, 0 to rest, and 1 to the sinks'
+// share.
 template <class T>
 void fill_of_nothing(const SoftmaxCall& call, cudaStream_t stream) {
+  const double share = call.kind == kLogSumExp ? 0.0 : 1.0;
   for (const int role : {kLse, kNumber, kShare}) {
     const ArrayArgument& number = call.arrays[role];
     if (!number.data || is_empty(number)) continue;
     const Axes to = axes_of(number, item_size(number.dtype));
     launch(fill_numbers<T>, {blocks_for(ceil_div(to.size, 256)), 256}, stream, to, number.data,
-           number.dtype, role == kShare ? 1.0 : -HUGE_VAL);
+           number.dtype, role == kShare ? share : -HUGE_VAL);
   }
 }
 

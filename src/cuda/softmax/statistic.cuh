@@ -97,6 +97,9 @@ struct TermsAt {
   FASTACT_DEVICE C operator()(C z) const {
     if constexpr (kApproximate<T>)
       return power_of_two_estimate(madd(z, ExpTraits<C>::kLog2E, magic));
+    return parts(z).value();
+  }
+  FASTACT_DEVICE Exp<C> parts(C z) const {
     return exp_near_held(larger(z, limit), SoftmaxReference<C>{limit, magic});
   }
 };
@@ -238,16 +241,17 @@ FASTACT_DEVICE void find_peak(const Rows& rows, const RowPart& part, const PeakW
   }
 }
 
-// log(1 + rest) for rest >= 0: with 1 + rest = 2^k (1 + u) it is k log(2) + log1p(u).
+// log(1 + rest) for rest >= 0: with 1 + rest = 2^k (1 + u) it is k log(2) + log1p(u). Only the
+// second term is rounded to C.
 template <class C>
-FASTACT_DEVICE C log_of_sum(double rest) {
-  if (rest <= 1) return log1p_of_unit(C(rest));
+FASTACT_DEVICE double log_of_sum(double rest) {
+  if (rest <= 1) return double(log1p_of_unit(C(rest)));
   const double sum = 1 + rest;
   const int k = int(bit_cast<uint64_t>(sum) >> 52) - 1023;
   const double down = bit_cast<double>(uint64_t(1023 - k) << 52);
   const C u = C(madd(sum, down, -1.0));
   const C high = madd(C(k), ExpTraits<C>::kLn2Low, log1p_of_unit(u));
-  return madd(C(k), ExpTraits<C>::kLn2High, high);
+  return madd(double(k), double(ExpTraits<C>::kLn2High), double(high));
 }
 
 // The sums of one row. rest adds up terms, or, for a chunk, exp(z - m).
@@ -260,23 +264,25 @@ FASTACT_DEVICE RowSums sums_of(const Peak<T, n>& peak, int s) {
 }
 
 // The numbers that make y, from a row's sums: y = term inverse, or z - m - log, of z and m as they
-// were moved. max is m before it was moved, or 0 where nothing takes part.
+// were moved. max is m before it was moved, or 0 where nothing takes part. rest: of lse.
 template <class C>
 struct Level : SoftmaxLevel<C> {
-  C m;
+  C m, rest;
 };
 template <class T>
 FASTACT_DEVICE Level<Compute<T>> level_of(const RowSums& sums, const TermsAt<T>& at, bool masked,
                                           double up, bool wants_log) {
   using C = Compute<T>;
   const C max = C(sums.max);
-  if (max == -infinity<C>() || max == infinity<C>()) return {infinite_level(max, masked), C(0)};
+  if (max == -infinity<C>() || max == infinity<C>())
+    return {infinite_level(max, masked), C(0), C(0)};
   const double one = double(at(at.m));
   const double whole = sums.count == 0 ? sums.rest : sum_of_terms(sums.rest, sums.count, one);
   const C factor = C(divide(1.0, whole));
-  if (!wants_log) return {{max, C(0), C(0), factor}, at.m};
-  const C log = log_of_sum<C>(sum_beside_one(sums.rest, sums.count, one));
-  return {{max, log, max * C(up) + log, factor}, at.m};
+  if (!wants_log) return {{max, C(0), C(0), factor}, at.m, C(0)};
+  const double log = log_of_sum<C>(sum_beside_one(sums.rest, sums.count, one));
+  const double top = double(max) * up;
+  return {{max, C(log), C(top + log), factor}, at.m, C(rest_of_lse<C>(top, log))};
 }
 
 // The same as a call: a vector of columns has up to eight rows, and each would have a copy of the

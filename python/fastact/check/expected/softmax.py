@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from ...measure.cases import DOUBLE, Case, is_loss, reduces_rows
-from ...ops.bounds import SoftmaxBounds, computed_in
+from ...ops.bounds import SoftmaxBounds, computed_in, ulp
 from ...ops.engine import axes
 from .. import reference
 from .common import Expected, info_of, wide, widened
@@ -37,6 +37,12 @@ def _tiny(case: Case) -> float:
     """The error of subnormal factors on the way; on a GPU they are 0, and it is larger."""
     info = info_of(computed_in(case.dtype))
     return float(info.smallest_normal if case.on_gpu else info.smallest_subnormal)
+
+
+def _rest(lse: Any, dtype: Any) -> Expected:
+    """What may be left of an lse that was rounded: gradients tell whether it is that."""
+    lse = np.where(np.isfinite(lse), lse, 0)
+    return Expected(np.zeros_like(lse), 4 * ulp(lse, dtype), False)
 
 
 def _gradient(case: Case, exact: Any, error: Any, judged: Any, nan: Any = None) -> Found:
@@ -116,6 +122,7 @@ def _rows(case: Case) -> dict[str, Expected]:
     found = {"y": of(exact, case.dtype, shapes.get("y", case.shape))}
     if "lse" in op.saves:
         found["lse"] = of(exact, computed, shapes["y"])
+        found["rest"] = _rest(exact, computed).reshaped(shapes["y"])
     if case.has("sink"):
         share = reference.softmax_row("share", z, over, masked, False, sink)
         of_share = of(share, computed, shapes["share"])
@@ -129,19 +136,19 @@ def _rows_gradient(case: Case) -> dict[str, Expected]:
     op, dtype, scale = case.op, case.dtype, case.option("scale")
     over, _ = over_of(case)
     y, dy = widened(case, "y"), widened(case, "dy")
-    exact, factor, total = reference.softmax_gradient(op.name, dy, y, over, scale)
+    exact, sizes = reference.softmax_gradient(op.name, dy, y, over, scale)
     count = math.prod(y.shape[a] for a in over)
     exponent = y if _is_rough(case) else None  # of softmax there is none, and y is small
-    error = _tiny(case) * (np.abs(scale) + np.abs(dy) + total)
+    error = _tiny(case) * (np.abs(scale) + np.abs(dy) + sizes["whole"])
     over_cap, softcap = None, case.option("softcap")
     if softcap:
         x = np.where(y == 0, 0, widened(case, "x"))
         over_cap, slope = np.abs(x * scale) / softcap, reference.softcap_slope(x, scale, softcap)
         least = float(info_of(computed_in(dtype)).smallest_normal)  # below it, a slope may be 0
         error = error * (1 + np.abs(scale)) + 4 * least * np.abs(exact)
-        exact, factor = exact * slope, factor * slope
+        exact, sizes["factor"] = exact * slope, sizes["factor"] * slope
     error = error + op.bounds.gradient(
-        exact, scale, factor, dy, total, count, dtype, exponent, over_cap
+        exact, scale, count, dtype, **sizes, exponent=exponent, over_cap=over_cap
     )
     found = _gradient(case, exact, error, True)
     return found | _sink_gradient(case, dy, y, count) if case.has("sink") else found
@@ -164,10 +171,11 @@ def _sink_gradient(case: Case, dy: Any, y: Any, count: int) -> Found:
 
 
 def _lse_gradient(case: Case) -> dict[str, Expected]:
-    """Of the lse that is given."""
+    """Of lse and rest as they are given."""
     z, scale, (over, kept) = _logits(case), case.option("scale"), over_of(case)
     lse, dy = (widened(case, name).reshape(kept) for name in ("lse", "dy"))
-    exact = scale * dy * np.exp(z - lse)
+    rest = widened(case, "rest").reshape(kept) if case.has("rest") else 0.0
+    exact = scale * dy * np.exp(z - lse - rest)
     void = np.isneginf(z) & np.isneginf(lse) & case.has("mask")
     exact = np.where(void | _left_out(case), 0, exact)
     exponent = np.where(np.isfinite(z), z, 0) - lse if _is_rough(case) else None
@@ -233,6 +241,7 @@ def _loss(case: Case) -> dict[str, Expected]:
     found = {
         "loss": Expected(losses, error, False, usual & ~wrong, wrong),
         "lse": Expected(lse, of_lse, False),
+        "rest": _rest(lse, computed_in(dtype)),
     }
     if of.is_one:
         error = 2.0**-52 * max(np.size(of.counts), 1) * np.abs(one)
@@ -245,14 +254,18 @@ def _loss_gradient(case: Case) -> dict[str, Expected]:
     g = widened(case, "dloss")
     g = g / widened(case, "divisor") if of.is_one else np.expand_dims(g, of.axis)
     lse = np.expand_dims(widened(case, "lse"), of.axis)
-    p, mass = np.exp(of.x - lse), of.tw.sum(of.axis, keepdims=True)
+    logs = of.x - lse
+    if case.has("rest"):
+        logs = logs - np.expand_dims(widened(case, "rest"), of.axis)
     ignored: Any = np.bool_(False)
     if of.is_classes:
         ignored = np.expand_dims(of.target == of.ignored, of.axis)
     slope = 2 * of.z_loss * lse if of.z_loss else 0.0
-    exact = np.where(ignored, 0, g * (p * (mass + slope) - of.tw))
-    size = np.where(ignored, 0, np.abs(g) * (p * (mass + np.abs(slope)) + of.tw))
-    exponent = np.where(p > 0, of.x - lse, 0) if _is_rough(case) else None
+    target = of.target if of.is_classes else None
+    exact, size = reference.loss_gradient(logs, of.tw, target, of.axis, of.smoothing, slope)
+    exact, size = np.where(ignored, 0, g * exact), np.where(ignored, 0, np.abs(g) * size)
+    p = np.exp(logs)
+    exponent = np.where(p > 0, logs, 0) if _is_rough(case) else None
     error = case.op.bounds.gradient(exact, size, of.x.shape[of.axis], dtype, exponent)
     error = error + np.where(ignored, 0, _tiny(case) * (1 + np.abs(g)))
     nan = np.broadcast_to(np.expand_dims(of.wrong, of.axis), of.x.shape)

@@ -49,9 +49,9 @@ class RowFunction(CachedOp[P, R]):
     def forward(self, *args: P.args, **kwargs: P.kwargs) -> tuple[R, tuple[Any, ...]]:
         """What calling the op gives, and the tuple that `backward` needs.
 
-        The lse that `logsumexp` saves is y before it was rounded to x's dtype. Its `out` may be a
-        tuple that goes on with an array for lse, in the dtype in which x is computed; one that is
-        None is allocated.
+        `logsumexp` saves lse, y before it was rounded to x's dtype, and rest, what is left of it
+        where it is rounded to the dtype in which x is computed. Its `out` may be a tuple that goes
+        on with arrays of that dtype for lse and rest; one that is None is allocated.
 
         Examples
         --------
@@ -202,12 +202,15 @@ class Softmax(RowFunction[P, R]):
         Notes
         -----
         Sums are in double. The gradient is computed from y as it was saved: with u = 2**-24
-        (float64: 2**-53) an error is at most 4 u abs(scale y) (abs(dy) + sum abs(dy y)), of
-        log_softmax 4 u abs(scale) (abs(dy) + exp(y) sum abs(dy)), for float64 n / 32 u more for
-        sums of n terms, with a softcap (9 + 2**-52 abs(scale x) / (softcap u)) u abs(dx) more, and
-        the rounding to the dtype. A slope of the cap below 2**-124 (2**-1020) may be 0. dsink is
-        added up in double, and rounded once to the dtype of sink: it errs by 4 u of the sum of
-        abs(share dy y), for float64 n / 32 u more, by 2**-46 of the same, and by the rounding.
+        (float64: 2**-53) an error is at most 4 u abs(scale y) (abs(dy) + sum abs(dy y)). Beside a y
+        that is nearly 1, whose own dx is what y lacks times dy, that is all of its digits: what y
+        lacks was rounded. Of log_softmax it is 8 u abs(scale) ((1 - exp(y)) abs(dy) + exp(y) t), t
+        the others' sum of abs(dy): no digit of 1 - exp(y) is lost. Sums of n terms add (4 + n / 32)
+        2**-53 of their terms' magnitudes, a softcap (9 + 2**-52 abs(scale x) / (softcap u)) u
+        abs(dx), and all are rounded to the dtype. A slope of the cap below 2**-124 (2**-1020) may
+        be 0. dsink is added up in double, and rounded once to the dtype of sink: it errs by 4 u of
+        the sum of abs(share dy y), for float64 n / 32 u more, by 2**-46 of the same, and by the
+        rounding.
 
         Examples
         --------
@@ -231,16 +234,20 @@ def _softcap(where: str, softcap: Any) -> float:
 class LogSumExp(RowFunction[P, R]):
     """A function of rows that gives one number a row: `logsumexp`."""
 
-    saves = ("x", "mask", "lse")
-    besides = of_forward = ("lse",)
+    saves = ("x", "mask", "lse", "rest")
+    besides = of_forward = ("lse", "rest")
+    unsaved = ("rest",)
     makes = MappingProxyType(
-        {"y": Makes(shape="shape"), "lse": Makes(shape="shape", dtype=COMPUTED)}
+        {
+            "y": Makes(shape="shape"),
+            **dict.fromkeys(("lse", "rest"), Makes(shape="shape", dtype=COMPUTED)),
+        }
     )
-    roles = MappingProxyType({"lse": validate.STATISTIC})
-    shapes = MappingProxyType({"dy": "shape", "lse": "shape"})
+    roles = MappingProxyType(dict.fromkeys(("lse", "rest"), validate.STATISTIC))
+    shapes = MappingProxyType(dict.fromkeys(("dy", "lse", "rest"), "shape"))
     apart = ("dy",)
     runs = MappingProxyType({"backward": "logsumexp_backward"})
-    fields = MappingProxyType({"number": "y"})
+    fields = MappingProxyType({"number": "y", "share": "rest"})
 
     def _shapes(self, call: Any, options: SimpleNamespace) -> Over:
         return axes.over_axes(call.where, options, next(iter(call.views.values())).shape)
@@ -254,6 +261,7 @@ class LogSumExp(RowFunction[P, R]):
         x: A,
         mask: ArrayOrNumber | None,
         lse: Array,
+        rest: Array | None = None,
         /,
         axis: RowAxes = -1,
         *,
@@ -265,8 +273,9 @@ class LogSumExp(RowFunction[P, R]):
     ) -> A:
         """The gradient with respect to x.
 
-        ``dx = scale * dy * exp(scale * x + mask - lse)``: the derivative of logsumexp is softmax.
-        Of a row in which nothing takes part it is 0. The mask has no gradient.
+        ``dx = scale * dy * exp(scale * x + mask - lse - rest)``: the derivative of
+        logsumexp is softmax. Without `rest` an lse that was rounded has to do. In a row in
+        which nothing takes part dx is 0. The mask has no gradient.
 
         Parameters
         ----------
@@ -275,9 +284,10 @@ class LogSumExp(RowFunction[P, R]):
 
         Notes
         -----
-        The gradient is that for the lse as it was saved. With u = 2**-24 (float64: 2**-53) an error
-        is at most (8 + abs(scale x) + abs(mask)) u abs(dx), without a scale and a mask 8 u abs(dx),
-        and the rounding to the dtype.
+        The gradient is that for lse + rest as saved, which without a scale and a mask is
+        within 4 u of the exact value, at any lse: u = 2**-24, for float64 2**-53 and n / 32
+        u more for a row of n. An error is at most (8 + abs(scale x) + abs(mask)) u abs(dx),
+        without a scale and a mask 8 u abs(dx), and the rounding to the dtype.
 
         Examples
         --------
@@ -336,32 +346,40 @@ class CrossEntropy(CachedOp[P, R]):
 
     bounds = CrossEntropyBounds()
     results = ("loss",)
-    saves = ("logits", "target", "weight", "lse", "divisor")
+    saves = ("logits", "target", "weight", "lse", "rest", "divisor")
     gradients = ("dlogits",)
-    of_forward, unsaved = ("lse", "divisor"), ("divisor",)
+    of_forward, unsaved = ("lse", "rest", "divisor"), ("rest", "divisor")
     roles = MappingProxyType(
-        {"weight": validate.WEIGHTS, "lse": validate.STATISTIC, "divisor": validate.TOTAL}
+        {
+            "weight": validate.WEIGHTS,
+            **dict.fromkeys(("lse", "rest"), validate.STATISTIC),
+            "divisor": validate.TOTAL,
+        }
     )
     makes = MappingProxyType(
         {
             "loss": Makes(shape="of_loss"),
-            "lse": Makes(shape="losses", dtype=COMPUTED),
+            **dict.fromkeys(("lse", "rest"), Makes(shape="losses", dtype=COMPUTED)),
             "divisor": Makes(shape="one", dtype=DOUBLE),
         }
     )
     shapes = MappingProxyType(
-        {"dloss": "of_loss", "lse": "losses", "divisor": "one", "target": None, "weight": None}
+        {
+            **dict.fromkeys(("lse", "rest"), "losses"),
+            **{"dloss": "of_loss", "divisor": "one", "target": None, "weight": None},
+        }
     )
     apart = ("dloss",)
 
     def __init__(self, function: Callable[P, R]) -> None:
         call = self._declare(function, "softmax")
-        self._enter_points(call, signature_of(call, ("dloss", *self.saves)), extra=1)
+        self._enter_points(call, signature_of(call, ("dloss", *self.saves)), extra=2)
 
     def outputs_of(self, entry: str, options: SimpleNamespace) -> tuple[str, ...]:
         if entry != "forward":
             return super().outputs_of(entry, options)
-        return ("loss", "lse") if options.reduction == "none" else ("loss", "lse", "divisor")
+        makes = ("loss", "lse", "rest")
+        return makes if options.reduction == "none" else (*makes, "divisor")
 
     def _shapes(self, call: Any, options: SimpleNamespace) -> LossPlan:
         return _plan(call.where, options, call.views["logits"].shape)
@@ -369,20 +387,21 @@ class CrossEntropy(CachedOp[P, R]):
     def forward(self, *args: P.args, **kwargs: P.kwargs) -> tuple[R, tuple[Any, ...]]:
         """What calling the op gives, and the tuple that `backward` needs.
 
-        ``loss, saved = op(...), (logits, target, weight, lse, divisor)``.
+        ``loss, saved = op(...), (logits, target, weight, lse, rest, divisor)``.
 
         Parameters
         ----------
         out : array or tuple, optional
-            As for the call, or a tuple that goes on with an array for the lse that is saved, of the
-            losses' shape, in the dtype in which logits are computed; one that is None is allocated.
+            As for the call, or a tuple that goes on with arrays for lse and rest, which are saved,
+            of the losses' shape, in the dtype in which logits are computed; one that is None is
+            allocated.
 
         Returns
         -------
         saved : tuple
-            The arrays of the call; logsumexp of the logits; and the divisor of the sum of the
-            losses, None without a reduction. Arrays are not copied: do not change them before
-            `backward`.
+            The arrays of the call; lse, logsumexp of the logits; rest, what its rounding left; and
+            the divisor of the sum of the losses, None without a reduction. Arrays are not copied:
+            do not change them before `backward`.
 
         Examples
         --------
@@ -433,6 +452,7 @@ class CrossEntropy(CachedOp[P, R]):
         target: Array,
         weight: Array | None,
         lse: Array,
+        rest: Array | None,
         divisor: Array | None,
         /,
         *,
@@ -447,9 +467,9 @@ class CrossEntropy(CachedOp[P, R]):
     ) -> A:
         """The gradient with respect to the logits, in one pass over them.
 
-        ``dlogits = dloss / divisor * (p * (sum(t * weight) + 2 * z_loss * lse) - t * weight)``,
-        with ``p = exp(logits - lse)`` and the smoothed target t; 0 where the target is ignored.
-        Target and weight have no gradients.
+        ``dlogits = dloss / divisor * (p * (sum(t * weight) + 2 * z_loss * lse) - t *
+        weight)``, with ``p = exp(logits - lse - rest)`` and the smoothed target t; 0 where
+        the target is ignored. Target and weight have no gradients.
 
         Parameters
         ----------
@@ -463,10 +483,13 @@ class CrossEntropy(CachedOp[P, R]):
 
         Notes
         -----
-        The gradient is that for the lse as it was saved. With u = 2**-24 (float64: 2**-53), g =
-        dloss / divisor and t the smoothed target, an error is at most 8 u abs(g) (p (sum(t weight)
-        + 2 z_loss abs(lse)) + t weight), for float64 n / 32 u more for n classes, and the rounding
-        to the dtype.
+        The gradient is that for lse + rest as saved, which is within 4 u of logsumexp at any
+        logits, u = 2**-24 (float64: 2**-53, and n / 32 u more for n classes); without `rest` it has
+        the digits of a rounded lse. With g = dloss / divisor and t the smoothed target, an error is
+        at most 8 u abs(g) (p (sum(t weight) + 2 z_loss abs(lse)) + t weight), for float64 n / 32 u
+        more, and the rounding to the dtype. Of a target that is a class, of weight w and with a =
+        (1 - label_smoothing) w, it has a (1 - p) and p (sum(t weight) - a) in the place of t weight
+        and p sum(t weight): no digit of 1 - p is lost.
 
         Examples
         --------
