@@ -14,7 +14,7 @@ from typing import Any
 from ..measure.norm_rows import Rows, rows_of, traits
 from ..ops.activations import softcap
 from ..ops.dropout import dropout
-from ..ops.engine import axes
+from ..ops.engine import axes, weighting
 from ..ops.engine.fused import IDENTITY, activation_op
 from ..ops.engine.op import REQUIRED
 from . import gates
@@ -363,9 +363,10 @@ def _statistic(op: Any, of: Named, m: Operations) -> tuple[Any, ...]:
     shape = axes.reduced(x.shape, over, of["keepdims"])
     weights, where = of.get("weights"), of.get("where")
     none = m.zeros(tuple(x.shape), x)
-    w = 1.0 + none if weights is None else weights
-    if weights is not None and weights.ndim < x.ndim and len(over) == weights.ndim:
-        w = w.reshape(tuple(n if i in over else 1 for i, n in enumerate(x.shape)))
+    w = 1.0 + none
+    if weights is not None:
+        shapes = tuple(weights.shape), tuple(x.shape)
+        w = weighting.placed(weights, weighting.places_of(_where(op), of["axis"], *shapes), m)
     valid = True if where is None else where
     skips = getattr(op, "skips", False) or of.get("skipna")
     if skips:

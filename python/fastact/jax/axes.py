@@ -15,7 +15,8 @@ import jax
 from jax.experimental.custom_partitioning import ArrayMapping, SdyShardingRule, custom_partitioning
 from jax.sharding import NamedSharding, PartitionSpec
 
-from .calls import map_buffers
+from ..ops.engine.weighting import places_of
+from .calls import Buffer, map_buffers
 
 Places = Sequence[int | None]  # of an axis in each array, None: it has none
 
@@ -84,7 +85,9 @@ def _in_one_call(
     """The batch by one call, with the axes where they are; None where there is no such call."""
     for tried, places in _stacks(call, arrays, axes, size):
         stacked = _stacked(call, tried, places)
-        outputs = None if stacked is None else _outputs_along(stacked, places)
+        if stacked is None or not _keeps_places(call, stacked, places):
+            continue
+        outputs = _outputs_along(stacked, places)
         if outputs is not None and all(
             (*made.shape[:i], *made.shape[i + 1 :]) == one.shape
             for made, i, one in zip(stacked.outputs, outputs, call.outputs, strict=True)
@@ -139,6 +142,30 @@ def _stacked(call: Any, arrays: Sequence[Any], places: Places) -> Any:
         return call.of_plain(arrays, options=options)
     except (TypeError, ValueError):
         return None
+
+
+def _places(call: Any) -> dict[int, tuple[int, ...]]:
+    """For each axis of x the one of an array along the axes that a call names, or -1, by numbers
+    of such arrays: their shapes alone do not tell."""
+    named = dict(_named(call))
+    numbers = [named[n].number for n in ("weights", "by") if isinstance(named.get(n), Buffer)]
+    if not numbers or not isinstance(named.get("x"), Buffer):
+        return {}
+    shapes = [tuple(array.shape) for array in call.given]
+    x = shapes[named["x"].number]
+    return {i: places_of(call.op.name, call.axis, shapes[i], x) for i in numbers}
+
+
+def _keeps_places(call: Any, stacked: Any, places: Places) -> bool:
+    """Whether such arrays lie in a stack as they do in a call, but for the axis of the batch."""
+    at, before, now = _place(call, places), _places(call), _places(stacked)
+    for i, of_stack in now.items():
+        own, rest = of_stack[at], (*of_stack[:at], *of_stack[at + 1 :])
+        is_longer = max(of_stack) > max(before[i])
+        shift = [axis + (is_longer and axis >= own >= 0) for axis in before[i]]
+        if rest != tuple(shift) or is_longer != (own >= 0) or places[i] not in (None, own):
+            return False
+    return True
 
 
 # --- devices --------------------------------------------------------------------------------------
@@ -234,7 +261,7 @@ def _names(mesh: Any, axes: Sequence[Axis], arrays: Sequence[Any]) -> list[Any]:
 def _free(call: Any) -> Iterator[Axis]:
     """The axes along which a call's arrays may be parted."""
     shapes, made = [array.shape for array in call.given], _made(call)
-    whole = max(shapes, key=len)
+    whole, along = max(shapes, key=len), _places(call)
     # Where axes have a meaning each, statistics tell which ones are reduced.
     tells = call.op.stacks or call.entry != "call"
     forward = call if tells else call.like(call.given, entry="forward")
@@ -247,18 +274,27 @@ def _free(call: Any) -> Iterator[Axis]:
                 i if 0 <= i < len(shape) and shape[i] == length else None
                 for i, shape in zip((axis - n for n in first), shapes, strict=True)
             ]
+            for i, its in along.items():
+                is_there = its[axis] >= 0 and shapes[i][its[axis]] == length
+                arrays[i] = its[axis] if is_there else None
             outputs = _outputs_along(forward, arrays)
             if outputs is not None and all(arrays[i] is not None for i in made):
                 yield Axis(arrays, outputs[: len(call.outputs)])
                 break
 
 
+def _named(call: Any) -> Iterator[tuple[str, Any]]:
+    """The arguments of a call by their names."""
+    arrays = call.op.entry_points[call.entry].arrays
+    yield from zip(arrays, call.template.args, strict=False)
+    yield from call.template.kwargs.items()
+
+
 def _made(call: Any) -> set[int]:
     """Which arrays are gradients or made by `forward`: of a free axis they have all."""
-    point, of_call = (call.op.entry_points[entry] for entry in (call.entry, "call"))
-    given = [*zip(point.arrays, call.template.args, strict=False), *call.template.kwargs.items()]
+    of_call = call.op.entry_points["call"]
     found: set[int] = set()
-    for name, value in given:
+    for name, value in _named(call):
         if name not in (*of_call.arrays, *of_call.defaults):
             map_buffers(value, found.add)
     return found
