@@ -225,7 +225,7 @@ def _operands(
     op: Any, x: Any, options: SimpleNamespace, given: dict[str, Any]
 ) -> tuple[dict[str, Any], tuple[Any, ...]]:
     """Weights, mask and labels in x's chunks, taken out of what was given, and the op's results of
-    one element, or none: what it says to that is what it would say to all of them; so are the dtypes."""
+    one element, or none: what it says to that it would say to all of them; so are the dtypes."""
     where = f"fastact.{op.name}"
     operands = {
         name: _beside(where, name, given.pop(name), x, options.axis)

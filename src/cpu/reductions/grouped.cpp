@@ -150,8 +150,8 @@ struct GroupedInputs {
     for_rows(G::kLabels, first, n, term, terms,
              [&](const char* from, int64_t stride, int64_t size, int64_t done, int64_t column) {
                const bool is_row = n > 1;
-               has_wrong |= find(from, stride, size, g.all_groups, g.tile, column, is_row, lanes_of(g),
-                                 at + done);
+               has_wrong |= find(from, stride, size, g.all_groups, g.tile, column, is_row,
+                                 lanes_of(g), at + done);
              });
   }
 
@@ -256,8 +256,7 @@ void for_lanes(const Grouped& g, int64_t tile, int64_t first, int64_t n, Store s
     m = std::min(g.tile - column, first + n - lane);
     const int64_t there = std::min(m, tile_width(g, tile) - column);
     if (g.met) choose_results(g, group, &r);
-    if (there > 0)
-      store(r, lane, (g.met ? 0 : group * outputs) + tile * g.tile + column, there);
+    if (there > 0) store(r, lane, (g.met ? 0 : group * outputs) + tile * g.tile + column, there);
   }
 }
 
@@ -270,7 +269,7 @@ void store_lanes(const Grouped& g, LaneResults& results, int64_t tile, char* lan
 
 // What a task's lanes are before its first element.
 char* clear(const Grouped& g, char* lanes) {
-  memset(lanes, 0, g.bytes_of_slot);
+  memset(lanes, 0, bytes_of_lanes(g.lane, lanes_of(g) + 1));
   if (g.lane == kLaneSum)
     std::fill_n(reinterpret_cast<OpenSum*>(lanes), lanes_of(g) + 1, OpenSum{0, kNoElements});
   return lanes;
@@ -310,7 +309,7 @@ FASTACT_RARE void rescale_tile(const Grouped& g, GroupedInputs& inputs, LaneResu
   const double* const scales = find_scales(g, inputs, results, tile, lanes);
   const int64_t count = lanes_of(g) + 1;
   if (std::all_of(scales, scales + count, [](double scale) { return scale < 0; })) return;
-  memset(lanes, 0, bytes_of_lanes(g.lane, count));
+  clear(g, lanes);
   inputs.for_staged(tile * g.tile, tile_width(g, tile), 0, g.operands.columns.size,
                     [&](const double* w, int64_t n) {
                       for (int64_t i = 0; i < n; ++i) {
@@ -320,15 +319,13 @@ FASTACT_RARE void rescale_tile(const Grouped& g, GroupedInputs& inputs, LaneResu
                       }
                       inputs.add_staged(w, n, lanes);
                     });
-  for_lanes(g, tile, 0, count - 1,
-            [&](const Reducer& r, int64_t lane, int64_t output, int64_t n) {
-              for (int64_t i = 0; i < n; ++i) {
-                if (scales[lane + i] < 0) continue;
-                results.read(g, lanes, lane + i, 1);
-                store_rescaled(r, output + i,
-                               results.rescaled(g, 0, inverse_power(scales[lane + i])));
-              }
-            });
+  for_lanes(g, tile, 0, count - 1, [&](const Reducer& r, int64_t lane, int64_t output, int64_t n) {
+    for (int64_t i = 0; i < n; ++i) {
+      if (scales[lane + i] < 0) continue;
+      results.read(g, lanes, lane + i, 1);
+      store_rescaled(r, output + i, results.rescaled(g, 0, inverse_power(scales[lane + i])));
+    }
+  });
 }
 
 // The list of terms: of group g the offsets starts[g] .. starts[g + 1], of all groups in turn. The

@@ -43,7 +43,7 @@ struct Grouped {
   int lane;                  // LaneKind
   int term;
   bool is_double, skips, is_by_output;
-  int64_t groups;                // that have lanes: all, or as many as may be met
+  int64_t groups;  // that have lanes: all, or as many as may be met
   int64_t all_groups;
   int64_t ranked;                // labels that become ranks; 0: they are groups
   const int64_t* met;            // the group of each rank; null: it is the rank

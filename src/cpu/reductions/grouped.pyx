@@ -56,7 +56,9 @@ cdef int run_grouped(const void* given, char* workspace, int64_t bytes) except -
 cdef int refuse_labels(const char* op, int64_t groups) except -1:
     cdef const char* where
     where = CPU_MODULE if op is NULL else op
-    allowed = f"groups from 0 to {groups - 1}, or -1 for none" if groups else "-1 alone for no groups"
+    allowed = f"groups from 0 to {groups - 1}, or -1 for none"
+    if groups == 0:
+        allowed = "-1 alone for no groups"
     raise ValueError(f"{text(where)}: by must hold {allowed}; got another number")
 
 

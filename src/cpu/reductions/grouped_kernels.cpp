@@ -82,7 +82,9 @@ void choose(const double* x, const double* weights, const double* mask, bool ski
 }
 
 // a - b by the units that multiply and add, which are idle while others add.
-FASTACT_HD Pair less(Pair a, Pair b) { return Pair{madd(b[0], -1.0, a[0]), madd(b[1], -1.0, a[1])}; }
+FASTACT_HD Pair less(Pair a, Pair b) {
+  return Pair{madd(b[0], -1.0, a[0]), madd(b[1], -1.0, a[1])};
+}
 
 // A sum, and of how many elements it is, join a lane. What rounding lost is no number where the sum
 // is none.
