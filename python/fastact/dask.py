@@ -30,7 +30,7 @@ from .ops.engine.fused import activation_op
 from .ops.engine.norm_rows import Norm
 from .ops.engine.op import ops
 from .ops.engine.reductions import total
-from .ops.engine.weighting import SAVED, check_mask, lacking
+from .ops.engine.weighting import SAVED, check_mask, placed, places_of
 from .ops.moments import Moments, of_enough
 from .ops.types import ActivationLike, Axes
 from .runtime.threads import num_threads
@@ -225,15 +225,16 @@ def _operands(
     op: Any, x: Any, options: SimpleNamespace, given: dict[str, Any]
 ) -> tuple[dict[str, Any], tuple[Any, ...]]:
     """Weights, mask and labels in x's chunks, taken out of what was given, and the op's results of
-    one element: what it says to that is what it would say to all of them; so are the dtypes."""
+    one element, or none: what it says to that it would say to all of them; so are the dtypes."""
     where = f"fastact.{op.name}"
     operands = {
         name: _beside(where, name, given.pop(name), x, options.axis)
         for name in SAVED
         if given.get(name) is not None
     }
-    arrays = {"x": x, **operands}  # 1, but label 0, which each number of groups has
-    one = {name: np.full((1,) * x.ndim, name != "by", a.dtype) for name, a in arrays.items()}
+    arrays = {"x": x, **operands}  # 1, but label 0, which each number of groups has but 0
+    shape = (int(given.get("groups") != 0),) * x.ndim
+    one = {name: np.full(shape, name != "by", a.dtype) for name, a in arrays.items()}
     with np.errstate(all="ignore"):
         return operands, _parts(_quietly(op, one.pop("x"), **given, **one))
 
@@ -266,7 +267,7 @@ def _beside(where: str, name: str, value: Any, x: Any, axis: Any) -> Any:
     if name == "where":
         check_mask(where, str(value.dtype), shape, x.shape)
     else:
-        value = da.expand_dims(da.asarray(value), lacking(where, axis, shape, x.shape, name))
+        value = placed(da.asarray(value), places_of(where, axis, shape, x.shape, name))
     return da.broadcast_to(value, x.shape).rechunk(x.chunks)
 
 

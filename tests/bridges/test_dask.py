@@ -276,6 +276,7 @@ def test_weights_and_masks(op, chunks):
     given: list[dict[str, Any]] = [
         {"weights": weights}, {"weights": da.from_array(weights, chunks=2)},
         {"weights": weights[0, :, 0], "axis": 1}, {"weights": weights[:1, :, :1], "axis": (0, 1)},
+        {"weights": weights[0].T, "axis": (2, 1)},
     ]  # fmt: skip
     if "where" in op.entry_points["call"].defaults:
         given += [{"where": mask}, {"where": da.from_array(mask, chunks=1), "weights": weights}]
@@ -363,6 +364,7 @@ def test_groups(op, chunks):
         {"by": np.array([2, 0, -1, 0, 3], np.int8), "axis": 1},
         {"by": da.from_array(each, chunks=2), "axis": (0, 2)},
         {"by": each[0], "axis": (1, 2), "where": each > 0},
+        {"by": each[:, :, 0].T, "axis": (1, 0)},
     ]
     if "weights" in defaults:
         given.append({"by": each, "weights": rng.integers(0, 3, x.shape), "axis": None})

@@ -131,6 +131,68 @@ def test_arrays_that_a_stack_would_broadcast_otherwise():
             assert np.array_equal(got, np.stack([call(v) for v in np.moveaxis(x, axis, 0)], axis))
 
 
+ALONG = [op for op in fa.ops.values() if {"weights", "by"} & {*op.roles}]
+ORDERS = [(0, 1), (1, 0), (-1, 0), (2, 1), (1,)]
+
+
+def along(op: Any, shape: tuple[int, ...], axis: tuple[int, ...], seed: int = 0) -> dict[str, Any]:
+    """What lies along these axes of an array of this shape, in their order."""
+    r, of = np.random.default_rng(seed), tuple(shape[a] for a in axis)
+    named: dict[str, Any] = {"weights": r.uniform(0.5, 2, of)} if "weights" in op.roles else {}
+    return {**named, "by": r.integers(-1, 2, of), "groups": 2} if "by" in op.roles else named
+
+
+@pytest.mark.filterwarnings("ignore:Mean of empty|Degrees of freedom:RuntimeWarning")
+@pytest.mark.parametrize("op", ALONG, ids=lambda op: op.name)
+@pytest.mark.parametrize("axis", ORDERS, ids=str)
+@pytest.mark.parametrize("shape", [(2, 2, 2), (2, 3, 4)], ids=str)
+def test_arrays_along_axes_in_any_order(op, axis, shape):
+    """As many examples as an axis has elements: an array might broadcast otherwise."""
+    r = np.random.default_rng(1)
+    xs = r.normal(size=(2, *shape))
+    each = [along(op, shape, axis, seed) for seed in (0, 1)]
+    both = {n: np.stack([one[n] for one in each]) for n in each[0] if n != "groups"}
+
+    def call(x: Any, named: Any) -> Any:
+        groups = {"groups": 2} if "by" in named else {}
+        return arrays_of(getattr(fj, op.name)(x, axis=axis, **groups, **named))
+
+    expected = [arrays_of(op(x, axis=axis, **one)) for x, one in zip(xs, each, strict=True)]
+    apart = {n: array[0] for n, array in both.items()}
+    for place in (0, 1, 2):
+        stack = np.moveaxis(xs, 0, place)
+        got = jax.vmap(call, (place, 0))(stack, both)
+        for found, parts in zip(got, zip(*expected, strict=True), strict=True):
+            np.testing.assert_allclose(found, np.stack(parts), rtol=1e-13, atol=1e-15)
+        got = jax.vmap(lambda x: call(x, apart), place)(stack)
+        for found, part in zip(got, expected[0], strict=True):
+            np.testing.assert_allclose(found[0], part, rtol=1e-13, atol=1e-15)
+
+
+PARTED = """
+import os
+os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count=2"
+import jax, numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
+import fastact as fa, fastact.jax as fj
+
+jax.config.update("jax_enable_x64", True)
+mesh = Mesh(np.array(jax.devices()), ("devices",))
+x, w = np.arange(8.0).reshape(2, 2, 2), np.array([[1.0, 2.0], [3.0, 5.0]])
+for axes in ((0, 1), (2, 0)):
+    for axis in (0, 2):
+        parted = jax.device_put(x, NamedSharding(mesh, P(*(None,) * axis, "devices")))
+        for named in ({"weights": w}, {"by": (w > 2).astype(int), "groups": 2}):
+            found = jax.jit(lambda x: fj.mean(x, axes, **named))(parted)
+            np.testing.assert_array_equal(found, fa.mean(x, axes, **named))
+"""
+
+
+def test_devices_part_such_arrays_as_they_lie():
+    done = run_python(PARTED)
+    assert done.returncode == 0, done.stderr
+
+
 SPREAD = """
 import os
 os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count=8"

@@ -3,6 +3,7 @@
 The oracle is the op itself, of the elements of each group alone, and NumPy's `add.at`.
 """
 
+import tracemalloc
 from fractions import Fraction
 from typing import Any
 
@@ -29,6 +30,8 @@ LAYOUTS = {
     "a middle axis": ((4, 60, 33), 1, (60,)),
     "two axes": ((6, 50, 20), (0, 2), (6, 1, 20)),
     "all axes": ((6, 50, 4), None, (6, 50, 4)),
+    "axes in another order": ((6, 50, 20), (2, 0), (20, 6)),
+    "equal axes in another order": ((8, 8, 8), (-1, 0), (8, 8)),
 }
 
 pytestmark = pytest.mark.filterwarnings("ignore:Mean of empty|Degrees of freedom:RuntimeWarning")
@@ -48,8 +51,11 @@ def made(layout: Any, dtype: Any = np.float64, seed: int = 0) -> tuple[Any, dict
 def over_x(x: Any, named: Any) -> Any:
     """The label of each element of x."""
     labels, axis = named["by"], named["axis"]
-    if labels.ndim == 1 and axis is not None:
-        labels = np.expand_dims(labels, [a for a in range(x.ndim) if a != axis % x.ndim])
+    over = (axis,) if isinstance(axis, int) else axis
+    if over and labels.ndim == len(over):  # along these axes, in their order
+        order = [a % x.ndim for a in over]
+        labels = labels.transpose(np.argsort(order))
+        labels = np.expand_dims(labels, [a for a in range(x.ndim) if a not in order])
     return np.broadcast_to(labels, x.shape)
 
 
@@ -219,6 +225,176 @@ def test_of_no_elements_there_is_no_gradient(op, shape):
     assert arrays_of(found)[0].shape == shape
 
 
+@each_op
+@pytest.mark.parametrize("shape", [(6,), (6, 3), (6, 40), (0, 3)], ids=str)
+def test_no_groups(op, shape):
+    """As an empty frame has them: every result is there, with no numbers, and gradients are 0."""
+    labels = np.full(shape[0], -1)
+    named = {"axis": 0, "by": labels, "groups": 0}
+    result, saved = op.forward(np.ones(shape), **named)
+    assert {part.shape for part in arrays_of(result)} == {(*shape[1:], 0)}
+    given = {**dict(zip(op.saves, saved, strict=True)), "axis": 0, "groups": 0}
+    for accumulate in (False, True):
+        dx = np.full(shape, 7.0)
+        outs = {"out": (dx, None) if len(op.gradients) > 1 else dx}
+        dy = _joined(arrays_of(result)[: len(op.results)])
+        op.bound("backward", {**given, **outs, "dy": dy, "accumulate": accumulate})()
+        assert (dx == (7 if accumulate else 0)).all()
+    if shape[0]:
+        with pytest.raises(ValueError, match="by must hold -1 alone for no groups"):
+            op.bound("backward", {**given, "by": labels + 1, "dy": dy})()
+
+
+@each_op
+@pytest.mark.parametrize("shape", [(40,), (40, 3), (40, 33), (40, 5, 3)], ids=str)
+@pytest.mark.parametrize("of_labels", [1, 9], ids=["of rows", "of elements"])
+def test_many_more_groups_than_labels(op, shape, of_labels):
+    """Lanes and lists are of the groups that are met: results are those of few groups, in place."""
+    r = np.random.default_rng(8)
+    x, few = r.standard_normal(shape), r.integers(-1, 7, shape[:of_labels])
+    given = [{}] if "weights" not in op.roles else [{}, {"weights": r.random(shape)}]
+    met = np.array([0, 3, 4, 5000, 70_000, 79_998, 79_999])
+    by = np.where(few < 0, -1, met[few])
+    for more in given:
+        found = arrays_of(op(x, axis=0, by=by, groups=80_000, **more))
+        expected = arrays_of(op(x, axis=0, by=few, groups=8, **more))
+        for a, b in zip(found, expected, strict=True):
+            np.testing.assert_array_equal(a[..., met], b[..., :7])
+            none = np.delete(a, met, axis=-1)
+            np.testing.assert_array_equal(none, np.broadcast_to(b[..., 7:], none.shape))
+    with pytest.raises(ValueError, match="by must hold groups from 0 to 79999"):
+        op(x, axis=0, by=np.where(few == 6, 80_000, few), groups=80_000)
+
+
+def test_many_groups_take_memory_of_the_labels():
+    """Native code asks for it: ten labels take less than a result of their groups."""
+    x, by = np.ones(10), np.arange(10)
+    out = np.zeros(10**6)
+    tracemalloc.start()
+    try:
+        fa.sum(x, by=by, groups=len(out), out=out)
+        assert tracemalloc.get_traced_memory()[1] < out.nbytes / 8
+    finally:
+        tracemalloc.stop()
+    assert out.sum() == 10
+
+
+def of_numbers(op: Any, result: Any) -> tuple[list[Any], list[int]]:
+    """What grows as the numbers do, or as their squares: arrays, and that power."""
+    if isinstance(result, fa.Moments):
+        return [result.mean, result.std()], [1, 1]
+    return list(arrays_of(result)), [2 if name == "var" else 1 for name in op.results]
+
+
+#: One output and many, and their labels; None: sorted.
+RANGES: dict[str, tuple[tuple[int, ...], tuple[int, ...] | None]] = {
+    "one axis": ((4000,), (4000,)),
+    "few columns": ((400, 3), (400,)),
+    "labels of each element": ((400, 20), (400, 20)),
+    "listed": ((400, 20), (400,)),
+    "many groups": ((60,), (60,)),
+    "chunks": ((70_000,), (70_000,)),
+    "runs": ((4000,), None),
+}
+MEANS_AND_MORE = [op for op in OPS if not {"y", "sum"} & {*op.results}]
+
+
+@pytest.mark.parametrize("op", MEANS_AND_MORE, ids=lambda op: op.name)
+@pytest.mark.parametrize("layout", RANGES)
+@pytest.mark.parametrize("exponent", [-532, -538, -1000, 505, 1021])
+def test_the_range_is_that_of_a_call_without_groups(op, layout, exponent):
+    """Squares of one group of four, or the sum of its elements, leave the range of double."""
+    (shape, of_labels), r = RANGES[layout], np.random.default_rng(9)
+    x = r.uniform(1, 2, shape)
+    by = r.integers(0, 4, of_labels or shape)
+    by = by if of_labels else np.sort(by)
+    at = by.reshape(by.shape + (1,) * (x.ndim - by.ndim)) == 2
+    far = np.where(at, x * 2.0**exponent, x)
+    named = {"axis": 0, "by": by, "groups": 10**4 if layout == "many groups" else 4}
+    for more in ({}, {"weights": r.uniform(0.5, 2, shape)}):
+        near, powers = of_numbers(op, op(x, **named, **more))
+        found, _ = of_numbers(op, op(far, **named, **more))
+        for a, b, power in zip(found, near, powers, strict=True):
+            np.testing.assert_array_equal(a[..., [0, 1, 3]], b[..., [0, 1, 3]])
+            if abs(exponent * power) < 1022:
+                got = a[..., 2] * 2.0 ** (-exponent * power)
+                np.testing.assert_allclose(got, b[..., 2], rtol=1e-13)
+
+
+@each_op
+@pytest.mark.parametrize("special", [np.nan, np.inf])
+def test_what_is_no_number_stays_with_its_group(op, special):
+    """Beside one that leaves the range of double."""
+    x, by = np.array([1.0, special, 1e-170, 3e-170, 2.0, 3.0]), np.array([0, 0, 1, 1, 2, 2])
+    found, _ = of_numbers(op, op(x, by=by, groups=3))
+    for g in range(3):
+        expected, _ = of_numbers(op, op(x[by == g]))
+        for a, b in zip(found, expected, strict=True):
+            np.testing.assert_allclose(a[g], b, rtol=1e-14)
+
+
+CANCELLING = [1e16, 97.0, -5e15, -5e15]
+SUMS = [op for op in OPS if {"sum", "mean"} >= {*op.results} or op is fa.sum]
+
+
+@pytest.mark.parametrize("op", SUMS, ids=lambda op: op.name)
+@pytest.mark.parametrize("shape", [(4,), (4, 3), (4, 40)], ids=str)
+def test_sums_are_compensated(op, shape):
+    x = np.broadcast_to(np.reshape(CANCELLING, (4,) + (1,) * (len(shape) - 1)), shape)
+    expected = 97.0 / 4 if "mean" in op.results else 97.0
+    x = np.repeat(x, 2, 0)  # of two groups in turn
+    given = [{}, {"where": np.ones(x.shape, bool)}]
+    given += [{"weights": np.ones(x.shape)}] if "weights" in op.roles else []
+    for more in given:
+        found = op(x, axis=0, by=np.arange(8) % 2, groups=2, **more)
+        assert (np.asarray(found) == expected).all(), more
+
+
+@pytest.mark.parametrize("swaps", [False, True])
+@pytest.mark.parametrize("light", [2.0**-50, 2.0**-30, 1.0])
+@pytest.mark.parametrize("count", [3, 5000])
+def test_light_elements_far_away_take_no_digits(swaps, light, count):
+    """A heavier set is not moved by nearly all of the distance to it: by groups, and without."""
+    r = np.random.default_rng(0)
+    x = np.concatenate([np.zeros(count), 1e8 + r.standard_normal(40)])
+    w = np.concatenate([np.full(count, light), np.ones(40)])
+    if swaps:
+        x, w = x[::-1].copy(), w[::-1].copy()
+    of, times = [Fraction(v) for v in x.tolist()], [Fraction(v) for v in w.tolist()]
+    mean = sum(a * b for a, b in zip(of, times, strict=True)) / sum(times)
+    m2 = sum(b * (a - mean) ** 2 for a, b in zip(of, times, strict=True))
+    bound = Fraction(fa.moments.bounds.m2_double)
+    for named in ({}, {"by": np.zeros(len(x), int), "groups": 1}):
+        found = fa.moments(x, weights=w, **named)
+        got = Fraction(float(np.ravel(found.m2)[0]))
+        assert abs(got - m2) <= bound * m2, named
+
+
+@pytest.mark.filterwarnings("ignore:weights that are negative:RuntimeWarning")
+def test_a_wrong_weight_in_a_late_chunk_is_not_lost():
+    """Long enough for chunks, which merge: a count that is no number stays none."""
+    w, by = np.ones(2**20), np.arange(2**20) % 3
+    w[-2] = -1
+    for op in (fa.average, fa.mean, fa.var):
+        found = op(np.ones(2**20), by=by, groups=3, weights=w)
+        assert np.isnan(found[by[-2]])
+        assert np.isfinite(np.delete(found, by[-2])).all()
+
+
+@each_op
+@pytest.mark.parametrize("threads", [1, 2, 3, 8])
+def test_empty_groups_are_written(op, threads):
+    """Also where a part of the work begins with one: out held other numbers."""
+    x, by = np.ones((2048, 64), np.float32), np.arange(2048) % 2 * 15
+    plain = arrays_of(op(x, axis=0, by=by, groups=16))
+    outs = tuple(np.full_like(part, 7) for part in plain)
+    with fa.num_threads(threads):
+        op(x, axis=0, by=by, groups=16, out=outs if len(outs) > 1 else outs[0])
+    for found, expected in zip(outs, plain, strict=True):
+        np.testing.assert_array_equal(found, expected)
+        assert not (found[:, 1:15] == 7).any()
+
+
 @pytest.mark.parametrize("special", [np.nan, np.inf, 0.0])
 def test_an_average_counts_every_element(special):
     """NaN too, in rows of one label and in rows of many."""
@@ -259,7 +435,7 @@ BAD: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
     "below -1": ({"by": [0, -2, 1], "groups": 3}, ValueError, "by must hold groups from 0 to 2"),
     "no groups": ({"by": [0, 1, 2]}, TypeError, "by, .*, and groups, .* must come together"),
     "no labels": ({"groups": 3}, TypeError, "by, .*, and groups, .* must come together"),
-    "none": ({"by": [0, 1, 2], "groups": 0}, ValueError, "groups must be positive, got 0"),
+    "negative": ({"by": [0, 1, 2], "groups": -1}, ValueError, "groups must not be neg.* got -1"),
     "no int64": ({"by": [0, 1, 2], "groups": 10**400}, ValueError, "groups must be an int.* from"),
     "half": ({"by": [0, 1, 2], "groups": 2.5}, TypeError, "groups must be an integer, got 2.5"),
     "kept": ({"by": [0, 1, 2], "groups": 3, "keepdims": True}, ValueError, "keepdims must be"),

@@ -1,5 +1,6 @@
 """Statistics of elements that are weighted or masked, and of integers."""
 
+import functools
 import warnings
 from collections.abc import Iterator
 from itertools import permutations
@@ -19,6 +20,7 @@ from sums import case, statistic_error
 
 import fastact as fa
 from fastact import Moments
+from fastact.ops.engine.op import arrays_of
 
 OPS = [op for op in fa.ops.values() if op.family == "statistics"]
 WEIGHTED = [op for op in OPS if "weights" in op.entry_points["call"].defaults]
@@ -226,6 +228,11 @@ def test_weights_are_frequencies(op, dtype):
         ((6, 6), 0, (6,)),
         ((4, 6), -1, (6,)),
         ((3, 4, 5), (0, 2), (3, 5)),
+        ((3, 4, 5), (2, 0), (5, 3)),
+        ((3, 3, 3), (1, 0), (3, 3)),
+        ((3, 3, 3), (-1, 0), (3, 3)),
+        ((2, 2, 2, 2), (3, 0, 1), (2, 2, 2)),
+        ((2, 2, 2), (2, 1, 0), (2, 2, 2)),
         ((3, 4, 5), 1, (4,)),
         ((3, 4, 5), None, (3, 4, 5)),
         ((3, 4, 5), (0, 2), (3, 4, 5)),
@@ -246,6 +253,40 @@ def test_average_is_numpys(shape, axis, of):
         )
     assert fa.average(x, axis).shape == np.average(x, axis).shape
     assert_same_bits(fa.average(x, axis), fa.mean(x, axis))
+
+
+@pytest.mark.parametrize("op", WEIGHTED, ids=lambda op: op.name)
+@pytest.mark.parametrize("axis", [(1, 0), (2, 0), (-1, 1), [1, -3], (2, 1, 0)], ids=str)
+@pytest.mark.parametrize("shape", [(2, 2, 2), (2, 3, 4)], ids=str)
+def test_weights_lie_in_the_order_of_the_axes(op, axis, shape):
+    """Results and gradients are those of sorted axes; weights of x's shape are of its elements."""
+    rng, of = np.random.default_rng(0), tuple(shape[a] for a in axis)
+    x, is_whole = rng.normal(size=shape), len(axis) == len(shape)
+    w = rng.uniform(0.5, 2, shape if is_whole else of)
+    order = range(len(axis)) if is_whole else np.argsort([a % 3 for a in axis])
+    ways = [(axis, w), (tuple(sorted(a % 3 for a in axis)), w.transpose(order))]
+    (y, saved), (other, others) = (op.forward(x, axis=a, weights=b) for a, b in ways)
+    pairs = list(zip(arrays_of(y), arrays_of(other), strict=True))
+    dy = tuple(rng.normal(size=np.shape(a)) for a, _ in pairs)[: len(op.results)]
+    found = []
+    for (a, _), kept in zip(ways, (saved, others), strict=True):
+        given = {**dict(zip(op.saves, kept, strict=True)), "axis": a}
+        found.append(op.bound("backward", {**given, "dy": dy if len(dy) > 1 else dy[0]})())
+    pairs += zip(*(arrays_of(one) for one in found), strict=True)
+    for a, b in pairs:
+        is_turned = np.shape(a) == w.shape and not is_whole and a is arrays_of(found[0])[-1]
+        assert_same_bits(np.asarray(a.transpose(order) if is_turned else a), np.asarray(b))
+
+
+@pytest.mark.parametrize("axis", [(1, 0), (-1, 0)], ids=str)
+def test_weights_in_any_order_have_derivatives(axis):
+    """Of gradients too, for which a formula stands."""
+    x = torch.randn(2, 2, 3, dtype=torch.float64, requires_grad=True)
+    w = torch.rand([x.shape[a] for a in axis], dtype=torch.float64) + 0.5
+    given = (x, w.requires_grad_())
+    of = functools.partial(fa.average, axis=axis)
+    assert torch.autograd.gradcheck(lambda x, w: of(x, weights=w), given, check_forward_ad=True)
+    assert torch.autograd.gradgradcheck(lambda x, w: of(x, weights=w), given)
 
 
 def test_reliability_weights():

@@ -14,7 +14,7 @@ from typing import Any
 from ..measure.norm_rows import Rows, rows_of, traits
 from ..ops.activations import softcap
 from ..ops.dropout import dropout
-from ..ops.engine import axes
+from ..ops.engine import axes, weighting
 from ..ops.engine.fused import IDENTITY, activation_op
 from ..ops.engine.op import REQUIRED
 from . import gates
@@ -382,25 +382,24 @@ def _cross_entropy(op: Any, of: Named, m: Operations) -> tuple[Any, ...]:
 _TERMS: Mapping[str, Callable[[Any], Any]] = {"sum_squares": lambda x: x * x}
 
 
-def _along_x(array: Any, x: Any, axis: Any, over: tuple[int, ...], m: Operations) -> Any:
+def _along_x(op: Any, of: Named, name: str, m: Operations) -> Any:
     """Give weights or labels, which may be along the axes that a call names, x's axes."""
-    named = [a % x.ndim for a in axis] if isinstance(axis, tuple | list) else [*over]
-    if tuple(array.shape) != tuple(x.shape[a] for a in named):
-        return array
-    array = m.permuted(array, [named.index(a) for a in over])
-    return array.reshape(tuple(n if a in over else 1 for a, n in enumerate(x.shape)))
+    array, x = of[name], of["x"]
+    places = weighting.places_of(_where(op), of["axis"], tuple(array.shape), tuple(x.shape), name)
+    return weighting.placed(array, places, m)
 
 
-def _totals(of: Named, x: Any, over: tuple[int, ...], m: Operations) -> Any:
+def _totals(op: Any, of: Named, over: tuple[int, ...], m: Operations) -> Any:
     """Give a function that sums an array of x's shape, over axes or by groups, and one that
     repeats such sums over x; and which elements are of a group.
     """
+    x = of["x"]
     if of.get("by") is None:
         return (lambda each: m.sum(each, over)), (lambda sums: sums), True
     groups, rows = of["groups"], axes.reduced(x.shape, over, keepdims=True)
     count = math.prod(rows)
     numbers = m.arange(count, x).reshape(rows) * groups
-    labels = m.cast(_along_x(of["by"], x, of["axis"], over, m), numbers)
+    labels = m.cast(_along_x(op, of, "by", m), numbers)
     is_any = labels >= 0
     numbers = m.expanded(m.where(is_any, labels, 0) + numbers, tuple(x.shape))
     numbers = m.constant(numbers).reshape(-1)
@@ -415,11 +414,11 @@ def _statistic(op: Any, of: Named, m: Operations) -> tuple[Any, ...]:
     x = of["x"]
     over = axes.axes(_where(op), of["axis"], x.ndim)
     shape = axes.reduced(x.shape, over, of["keepdims"])
-    total, spread, valid = _totals(of, x, over, m)
+    total, spread, valid = _totals(op, of, over, m)
     if valid is not True:
         shape = (*shape, of["groups"])
     w, none = of.get("weights"), m.zeros(tuple(x.shape), x)
-    w = 1.0 + none if w is None else _along_x(w, x, of["axis"], over, m) + none
+    w = 1.0 + none if w is None else _along_x(op, of, "weights", m) + none
     if of.get("where") is not None:
         valid = of["where"] & valid
     skips = getattr(op, "skips", False) or of.get("skipna")

@@ -170,6 +170,11 @@ class Graph:
         back = Edge(x, lambda d: self.expanded(d, x.shape), lambda t: self.sum(t, axes))
         return Value(self, self.m.sum(x.array, axes), back)
 
+    def transpose(self, x: Any, order: tuple[int, ...]) -> Any:
+        back = tuple(order.index(i) for i in range(len(order)))
+        edge = Edge(x, lambda d: self.transpose(d, back), lambda t: self.transpose(t, order))
+        return Value(self, self.m.transpose(raw(x), order), edge)
+
     def exp(self, x: Any) -> Value:
         made = self.elementwise(self.m.exp(raw(x)), (x, lambda d: d * made))
         return made
@@ -238,11 +243,6 @@ class Graph:
             lambda t: self.taken(t, numbers),
         )
         return Value(self, self.m.taken(raw(x), numbers), back)
-
-    def permuted(self, x: Any, order: Sequence[int]) -> Value:
-        inverse = [order.index(i) for i in range(len(order))]
-        back = Edge(x, lambda d: self.permuted(d, inverse), lambda t: self.permuted(t, order))
-        return Value(self, self.m.permuted(raw(x), order), back)
 
     def of_ones(self, op: Any, x: Any, options: Mapping[str, Any]) -> Any:
         return self.m.of_ones(op, raw(x), options)

@@ -66,6 +66,9 @@ class Operations:
             return x.sum(axes, True)  # read sooner than NumPy's names
         return self.xp.sum(x, axis=axes, keepdims=True) if axes else x
 
+    def transpose(self, x: Any, order: tuple[int, ...]) -> Any:
+        return x.permute(order) if self._is_torch else self.xp.transpose(x, order)
+
     def max(self, x: Any, axes: tuple[int, ...]) -> Any:
         return self.xp.amax(x, axis=axes, keepdims=True) if axes else x
 
@@ -108,9 +111,6 @@ class Operations:
 
     def taken(self, x: Any, numbers: Any) -> Any:
         return x[numbers]
-
-    def permuted(self, x: Any, order: Sequence[int]) -> Any:
-        return x.permute(*order) if self._is_torch else x.transpose(*order)
 
     def cast(self, value: Any, like: Any) -> Any:
         """An array in another one's dtype."""

@@ -19,7 +19,8 @@ import jax
 from jax.experimental.custom_partitioning import ArrayMapping, SdyShardingRule, custom_partitioning
 from jax.sharding import NamedSharding, PartitionSpec
 
-from .calls import map_buffers
+from ..ops.engine.weighting import places_of
+from .calls import Buffer, map_buffers
 
 Places = Sequence[int | None]  # of an axis in each array, None: it has none
 
@@ -156,7 +157,7 @@ def _specs(call: Any, given: Sequence[PartitionSpec]) -> list[PartitionSpec]:
     found: list[list[Any]] = [[None for _ in output.shape] for output in call.outputs]
     left = {(k, i) for k, spec in enumerate(given) for i, name in enumerate(spec) if name}
     for axis in range(max(map(len, shapes))):
-        for arrays in _alignments(shapes, axis, of_any_length=True):
+        for arrays in _alignments(call, axis, of_any_length=True):
             parted = left.intersection(enumerate(arrays))
             outputs = _outputs_along(call, arrays, _twice) if parted else None
             if outputs is None:
@@ -185,19 +186,19 @@ def _refused(call: Any, given: Sequence[PartitionSpec], parted: Any, why: str) -
     )
 
 
-def _alignments(
-    shapes: Sequence[Sequence[int]], axis: int, *, of_any_length: bool = False
-) -> Iterator[list[int | None]]:
-    """Try where an axis of the longest shape lies in each, as arrays broadcast or channels do."""
+def _alignments(call: Any, axis: int, *, of_any_length: bool = False) -> Iterator[list[int | None]]:
+    """Where an axis of the longest shape may lie in each, as arrays broadcast or as channels do."""
+    shapes, along = [array.shape for array in call.given], _places(call)
     whole = max(shapes, key=len)
+
+    def there(array: int, i: int) -> int | None:
+        return i if 0 <= i < len(shapes[array]) and shapes[array][i] == whole[axis] else None
+
     from_the_end = [axis - len(whole) + len(shape) for shape in shapes]
     from_the_start = [axis for _ in shapes]
     of_channels = [0 if len(shape) == 1 else axis for shape in shapes]
     for places in (from_the_end, from_the_start, of_channels):
-        yield [
-            i if 0 <= i < len(shape) and shape[i] == whole[axis] else None
-            for i, shape in zip(places, shapes, strict=True)
-        ]
+        yield [there(k, along[k][axis] if k in along else i) for k, i in enumerate(places)]
     if of_any_length:
         pairs = zip(from_the_end, shapes, strict=True)
         yield [i if i >= 0 and shape[i] > 1 else None for i, shape in pairs]
@@ -241,7 +242,9 @@ def _in_one_call(
     """The batch by one call, with the axes where they are; None where there is no such call."""
     for tried, places in _stacks(call, arrays, axes, size):
         stacked = _stacked(call, tried, places)
-        outputs = None if stacked is None else _outputs_along(stacked, places)
+        if stacked is None or not _keeps_places(call, stacked, places):
+            continue
+        outputs = _outputs_along(stacked, places)
         if outputs is not None and all(
             i is not None and (*made.shape[:i], *made.shape[i + 1 :]) == one.shape
             for made, i, one in zip(stacked.outputs, outputs, call.outputs, strict=True)
@@ -296,6 +299,30 @@ def _stacked(call: Any, arrays: Sequence[Any], places: Places) -> Any:
         return call.of_plain(arrays, options=options)
     except (TypeError, ValueError):
         return None
+
+
+def _places(call: Any) -> dict[int, tuple[int, ...]]:
+    """For each axis of x the one of an array along the axes that a call names, or -1, by numbers
+    of such arrays: their shapes alone do not tell."""
+    named = dict(_named(call))
+    numbers = [named[n].number for n in ("weights", "by") if isinstance(named.get(n), Buffer)]
+    if not numbers or not isinstance(named.get("x"), Buffer):
+        return {}
+    shapes = [tuple(array.shape) for array in call.given]
+    x = shapes[named["x"].number]
+    return {i: places_of(call.op.name, call.axis, shapes[i], x) for i in numbers}
+
+
+def _keeps_places(call: Any, stacked: Any, places: Places) -> bool:
+    """Whether such arrays lie in a stack as they do in a call, but for the axis of the batch."""
+    at, before, now = _place(call, places), _places(call), _places(stacked)
+    for i, of_stack in now.items():
+        own, rest = of_stack[at], (*of_stack[:at], *of_stack[at + 1 :])
+        is_longer = max(of_stack) > max(before[i])
+        shift = [axis + (is_longer and axis >= own >= 0) for axis in before[i]]
+        if rest != tuple(shift) or is_longer != (own >= 0) or places[i] not in (None, own):
+            return False
+    return True
 
 
 # --- devices --------------------------------------------------------------------------------------
@@ -402,18 +429,24 @@ def _free(call: Any) -> Iterator[Axis]:
     for axis, length in enumerate(whole):
         if length < 2 or ("axis" in call.defaults and axis in call.axes):
             continue
-        for arrays in _alignments(shapes, axis):
+        for arrays in _alignments(call, axis):
             outputs = _outputs_along(forward, arrays)
             if outputs and None not in outputs and all(arrays[i] is not None for i in made):
                 yield Axis(arrays, outputs[: len(call.outputs)])
                 break
 
 
+def _named(call: Any) -> Iterator[tuple[str, Any]]:
+    """Yield the arguments of a call with their names."""
+    arrays = call.op.entry_points[call.entry].arrays
+    yield from zip(arrays, call.template.args, strict=False)
+    yield from call.template.kwargs.items()
+
+
 def _arguments(call: Any) -> dict[int, str]:
     """Name the argument in which each array of a call is given."""
-    point, found = call.op.entry_points[call.entry], dict[int, str]()
-    given = [*zip(point.arrays, call.template.args, strict=False), *call.template.kwargs.items()]
-    for name, value in given:
+    found = dict[int, str]()
+    for name, value in _named(call):
         numbers: list[int] = []
         map_buffers(value, numbers.append)
         found |= dict.fromkeys(numbers, name)

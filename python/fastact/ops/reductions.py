@@ -248,9 +248,9 @@ def moments(
     Parameters
     ----------
     weights : array, optional
-        How often each element counts: what broadcasts to x's shape, or is along `axis` alone, as
-        np.average has it; of any dtype that x may have. An element of weight 0 does not count,
-        whatever it is. The count is then the sum of the weights.
+        How often each element counts: what broadcasts to x's shape, or is along the axes that
+        `axis` names, in its order, as np.average has it; of any dtype that x may have. An element
+        of weight 0 does not count, whatever it is. The count is then the sum of the weights.
     skipna : bool, default False
         Leave out elements that are NaN.
     where : array of bool, or bool, optional

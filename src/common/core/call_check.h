@@ -197,7 +197,7 @@ class CallCheck {
     if (f.shape == ShapeRule::kPacked) return has_packed(f, a, other);
     const AxisFlags* axes = f.axes ? &this->axes<AxisFlags>(f) : nullptr;
     const bool is_grouped = f.shape == ShapeRule::kGrouped;
-    bool fits = a.ndim == other.ndim + is_grouped && !(is_grouped && a.shape[other.ndim] == 0);
+    bool fits = a.ndim == other.ndim + is_grouped;
     for (int i = 0; fits && i < other.ndim; ++i) {
       const bool is_one = axes && (*axes)[i] == (f.shape != ShapeRule::kKept);
       const bool may_be_one = f.shape == ShapeRule::kBeside && a.shape[i] == 1;

@@ -60,16 +60,19 @@ FASTACT_HD void merge_moments(const Moments& from, double fraction, double weigh
   to->m2_low += from.m2_low;
 }
 
-// The moments of n + k values; n or k may be 0.
+// The moments of n + k values; n or k may be 0. The lighter ones join the heavier: a mean that
+// moves by nearly all of the distance between both would be as wrong as that is rounded.
 FASTACT_HD Moments merge_counted(const Moments& from, double k, const Moments& to, double n) {
-  const double fraction = k / (n + k);
-  Moments both = to;
-  merge_moments(from, fraction, n * fraction, &both);
-  const bool is_new = n == 0, is_old = k == 0;
-  const auto pick = [&](double a, double b, double c) { return is_old ? a : is_new ? b : c; };
-  return {pick(to.mean, from.mean, both.mean), pick(to.m2, from.m2, both.m2),
-          pick(to.mean_low, from.mean_low, both.mean_low),
-          pick(to.m2_low, from.m2_low, both.m2_low)};
+  const auto pick = [](bool first, const Moments& a, const Moments& b) -> Moments {
+    return {first ? a.mean : b.mean, first ? a.m2 : b.m2, first ? a.mean_low : b.mean_low,
+            first ? a.m2_low : b.m2_low};
+  };
+  const bool swaps = k > n;
+  const Moments heavy = pick(swaps, from, to), light = pick(swaps, to, from);
+  const double least = swaps ? n : k, fraction = least / (n + k);
+  Moments both = heavy;
+  merge_moments(light, fraction, (swaps ? k : n) * fraction, &both);
+  return pick(least == 0, heavy, both);
 }
 
 FASTACT_END_NAMESPACE

@@ -345,6 +345,23 @@ cdef class View:
         view.finish(self.operand.data, count)
         return view
 
+    def placed(self, tuple places not None):
+        """The same array with its axes in another order: `places` names one for each axis of the
+        result, or -1 for an axis of length 1."""
+        cdef View view = self.same_memory()
+        cdef int i, axis
+        check_axes(<int>len(places))
+        if sorted([axis for axis in places if axis != -1]) != list(range(self.operand.ndim)):
+            raise ValueError(
+                f"placed: places must name each axis from 0 to {self.operand.ndim - 1} once, or be "
+                f"-1, got {places}"
+            )
+        for i, axis in enumerate(places):
+            view.shape_[i] = self.shape_[axis] if axis >= 0 else 1
+            view.strides_[i] = self.strides_[axis] if axis >= 0 else 0
+        view.finish(self.operand.data, <int>len(places))
+        return view
+
     def with_last(self, tuple axes not None):
         """The same array without these of its axes, but for the last of them, which comes last."""
         cdef View view = self.same_memory()

@@ -6,6 +6,7 @@
 
 #include "cpu/core/scratch.h"
 #include "cpu/core/tensor_iterator.h"
+#include "cpu/reductions/rescaled.h"
 #include "cpu/reductions/weighted.h"
 
 namespace fastact {
@@ -22,6 +23,7 @@ constexpr int64_t kLeastChunk = 4096;
 constexpr int64_t kLeastRow = 16;  // outputs of one label that are worth a list of the terms
 constexpr int64_t kPrefetchedRow = 1024;
 constexpr int64_t kFewListed = 1 << 16;  // terms, however few results there are
+constexpr int64_t kSparse = 4;           // groups a label from which ranks are worth a search
 
 void note_wrong_label(const Grouped& g) {
   __atomic_store_n(g.has_wrong_label, 1, __ATOMIC_RELAXED);
@@ -57,14 +59,21 @@ struct GroupedInputs {
   // Terms of outputs first .. first + n onto the lanes of a slot, [group][output].
   void add(int64_t first, int64_t n, int64_t term, int64_t end, char* lanes) {
     if (g.is_plain) return add_plain(first, term, end, lanes);
+    for_staged(first, n, term, end,
+               [&](const double* w, int64_t count) { add_staged(w, count, lanes); });
+    if (has_wrong) note_wrong_label(g);
+  }
+
+  // visit(weights, how many) for pieces of these terms, whose numbers are in x, and lanes in at.
+  template <class Visit>
+  void for_staged(int64_t first, int64_t n, int64_t term, int64_t end, Visit visit) {
     const int64_t rows = std::max<int64_t>(kStaged / n, 1);
     for (int64_t terms; term < end; term += terms) {
       terms = std::min(rows, end - term);
       find_lanes(first, n, term, terms);
       read(G::kX, first, n, term, terms, x);
-      add_staged(stage_weights(first, n, term, terms), terms * n, lanes);
+      visit(stage_weights(first, n, term, terms), terms * n);
     }
-    if (has_wrong) note_wrong_label(g);
   }
 
   // The same of one output, whose elements and labels are contiguous.
@@ -141,8 +150,8 @@ struct GroupedInputs {
     for_rows(G::kLabels, first, n, term, terms,
              [&](const char* from, int64_t stride, int64_t size, int64_t done, int64_t column) {
                const bool is_row = n > 1;
-               has_wrong |= find(from, stride, size, g.groups, g.tile, column, is_row, lanes_of(g),
-                                 at + done);
+               has_wrong |= find(from, stride, size, g.all_groups, g.tile, column, is_row,
+                                 lanes_of(g), at + done);
              });
   }
 
@@ -183,12 +192,29 @@ struct LaneResults {
   }
 
   // The results of n outputs from `output` on, whose lanes begin at `lane` of a slot.
-  void store(const Grouped& g, char* slot, int64_t lane, int64_t output, int64_t n) {
+  void store(const Grouped& g, const Reducer& r, char* slot, int64_t lane, int64_t output,
+             int64_t n) {
     for (int64_t done = 0, m; done < n; done += m) {
       m = std::min(kTile, n - done);
       read(g, slot, lane + done, m);
-      store_results(g.reducer, output + done, m, {values[0], errors[0], kTile});
+      bool is_any_far = false;
+      for (int64_t i = 0; g.may_be_far && i < m; ++i) is_any_far |= is_far(g, i);
+      if (is_any_far) __atomic_store_n(g.is_far, 1, __ATOMIC_RELAXED);
+      store_results(r, output + done, m, {values[0], errors[0], kTile});
     }
+  }
+
+  // Whether what was read of a lane left the range.
+  bool is_far(const Grouped& g, int64_t i) const {
+    if (g.lane == kLaneSum) return !is_finite(values[0][i]) && values[1][i] != 0;
+    return is_far_moment(values[0][i], values[1][i] + errors[1][i]) && values[2][i] != 0;
+  }
+
+  // What was read of a lane, whose elements were divided by `up`.
+  Rescaled rescaled(const Grouped& g, int64_t i, double up) const {
+    const auto whole = [&](int set) { return values[set][i] + errors[set][i]; };
+    if (g.lane == kLaneSum) return {whole(0) / whole(1), 0, 0, whole(1), up};
+    return {values[0][i], errors[0][i], whole(1), whole(2), up};
   }
 
   void read(const Grouped& g, char* slot, int64_t lane, int64_t n) {
@@ -211,18 +237,95 @@ struct LaneResults {
   }
 };
 
-// Lanes first .. first + n of a tile: of all groups of its outputs.
-void store_lanes(const Grouped& g, LaneResults& results, int64_t tile, char* lanes, int64_t first,
-                 int64_t n) {
-  if (g.is_by_output) return results.store(g, lanes, first, tile * g.groups + first, n);
+// Lets a reducer store results of the index-th of the groups that have lanes.
+void choose_results(const Grouped& g, int64_t index, Reducer* r) {
+  const int64_t group = g.met ? g.met[index] : index;
+  for (char* Reducer::* at : {&Reducer::y, &Reducer::second, &Reducer::count})
+    if (g.reducer.*at) r->*at = g.reducer.*at + group * g.group_stride;
+}
+
+// store(reducer, lane, output, how many) for pieces of the lanes first .. first + n of a tile: of
+// all groups of its outputs.
+template <class Store>
+void for_lanes(const Grouped& g, int64_t tile, int64_t first, int64_t n, Store store) {
+  if (g.is_by_output && !g.met) return store(g.reducer, first, tile * g.groups + first, n);
   const int64_t outputs = g.operands.rows.size;
+  Reducer r = g.reducer;
   for (int64_t lane = first, m; lane < first + n; lane += m) {
     const int64_t group = lane / g.tile, column = lane % g.tile;
     m = std::min(g.tile - column, first + n - lane);
     const int64_t there = std::min(m, tile_width(g, tile) - column);
-    results.store(g, lanes, lane, group * outputs + tile * g.tile + column,
-                  std::max<int64_t>(there, 0));
+    if (g.met) choose_results(g, group, &r);
+    if (there > 0) store(r, lane, (g.met ? 0 : group * outputs) + tile * g.tile + column, there);
   }
+}
+
+void store_lanes(const Grouped& g, LaneResults& results, int64_t tile, char* lanes, int64_t first,
+                 int64_t n) {
+  for_lanes(g, tile, first, n, [&](const Reducer& r, int64_t lane, int64_t output, int64_t m) {
+    results.store(g, r, lanes, lane, output, m);
+  });
+}
+
+// What a task's lanes are before its first element.
+char* clear(const Grouped& g, char* lanes) {
+  memset(lanes, 0, bytes_of_lanes(g.lane, lanes_of(g) + 1));
+  if (g.lane == kLaneSum)
+    std::fill_n(reinterpret_cast<OpenSum*>(lanes), lanes_of(g) + 1, OpenSum{0, kNoElements});
+  return lanes;
+}
+
+// The powers of two by which the elements of lanes are multiplied, for lanes that left the range of
+// double; of others they are negative. They lie behind the lanes, whose batches are closed.
+FASTACT_RARE double* find_scales(const Grouped& g, GroupedInputs& inputs, LaneResults& results,
+                                 int64_t tile, char* lanes) {
+  const int64_t count = lanes_of(g) + 1;
+  double* const scales = reinterpret_cast<double*>(lanes + g.bytes_of_slot) - count;
+  for (int64_t lane = 0, n; lane < count; lane += n) {
+    n = std::min(kTile, count - lane);
+    results.read(g, lanes, lane, n);
+    for (int64_t i = 0; i < n; ++i)
+      scales[lane + i] = lane + i < count - 1 && results.is_far(g, i) ? 0.0 : -1.0;
+  }
+  if (std::all_of(scales, scales + count, [](double scale) { return scale < 0; })) return scales;
+  inputs.for_staged(tile * g.tile, tile_width(g, tile), 0, g.operands.columns.size,
+                    [&](const double*, int64_t n) {
+                      for (int64_t i = 0; i < n; ++i) {
+                        double& peak = scales[inputs.at[i]];
+                        const double size = std::abs(inputs.x[i]);
+                        if (peak >= 0) peak = size <= kMostDouble ? std::max(peak, size) : HUGE_VAL;
+                      }
+                    });
+  for (int64_t lane = 0; lane < count; ++lane) {
+    const double peak = scales[lane];
+    scales[lane] = peak > 0 && peak <= kMostDouble ? scale_of(peak) : -1.0;
+  }
+  return scales;
+}
+
+// Adds up such lanes of a tile anew, and stores their results.
+FASTACT_RARE void rescale_tile(const Grouped& g, GroupedInputs& inputs, LaneResults& results,
+                               int64_t tile, char* lanes) {
+  const double* const scales = find_scales(g, inputs, results, tile, lanes);
+  const int64_t count = lanes_of(g) + 1;
+  if (std::all_of(scales, scales + count, [](double scale) { return scale < 0; })) return;
+  clear(g, lanes);
+  inputs.for_staged(tile * g.tile, tile_width(g, tile), 0, g.operands.columns.size,
+                    [&](const double* w, int64_t n) {
+                      for (int64_t i = 0; i < n; ++i) {
+                        const double scale = scales[inputs.at[i]];
+                        inputs.x[i] *= scale;
+                        if (scale < 0) inputs.at[i] = count - 1;
+                      }
+                      inputs.add_staged(w, n, lanes);
+                    });
+  for_lanes(g, tile, 0, count - 1, [&](const Reducer& r, int64_t lane, int64_t output, int64_t n) {
+    for (int64_t i = 0; i < n; ++i) {
+      if (scales[lane + i] < 0) continue;
+      results.read(g, lanes, lane + i, 1);
+      store_rescaled(r, output + i, results.rescaled(g, 0, inverse_power(scales[lane + i])));
+    }
+  });
 }
 
 // The list of terms: of group g the offsets starts[g] .. starts[g + 1], of all groups in turn. The
@@ -239,18 +342,14 @@ struct TermList {
   }
 };
 
-// Of a group without elements.
-void store_nothing(const Reducer& listed) {
-  static const double zeros[kTile] = {};
-  Reducer r = listed;
-  const bool is_total = r.of_m2 == kTotal, has_m2 = r.of_m2 != kNothing;
-  if (!is_total) set_accumulator(&r, r.table, has_m2 ? kValidMoments : kValidMean, kF32);
-  for (int64_t first = 0, n; first < r.outputs.size; first += n) {
-    n = std::min(kTile, r.outputs.size - first);
-    if (is_total) {
-      store_sums(r, first, n, zeros, nullptr);
-      continue;
-    }
+// What `outputs` are of no elements.
+void store_nothing(const Grouped& g, const Reducer& of, const Axes& outputs, int64_t first,
+                   int64_t end) {
+  Reducer r = of;
+  set_accumulator(&r, r.table, g.lane == kLaneMoments ? kValidMoments : kValidMean, kF32);
+  r.outputs = outputs;
+  for (int64_t n; first < end; first += n) {
+    n = std::min(kTile, end - first);
     double values[kMostSets][kTile] = {}, errors[kMostSets][kTile] = {};
     store_results(r, first, n, {values[0], errors[0], kTile});
   }
@@ -259,8 +358,7 @@ void store_nothing(const Reducer& listed) {
 // The reduction of one group.
 void choose_group(const Grouped& g, int64_t group, Reducer* r) {
   const TermList list(g);
-  for (char* Reducer::* at : {&Reducer::y, &Reducer::second, &Reducer::count})
-    if (g.reducer.*at) r->*at = g.reducer.*at + group * g.group_stride;
+  choose_results(g, group, r);
   r->listed = list.offsets + list.starts[group];
   r->terms.size = list.starts[group + 1] - list.starts[group];
   r->divisor = g.is_divided ? double(r->terms.size) : 1.0;
@@ -303,7 +401,7 @@ void listed_partition(const Grouped& g, int64_t index, int64_t partitions) {
     prefetch_rows(g, list, group + 1);
     choose_group(g, group, &r);
     if (r.terms.size == 0) {
-      if (at >= begin) store_nothing(r);
+      if (at >= begin) store_nothing(g, r, r.outputs, 0, r.outputs.size);
       continue;
     }
     for (int64_t task = 0; task < tasks; ++task)
@@ -356,24 +454,29 @@ void plan_listed(Grouped* g, const MomentsCall& call) {
   g->holds_all = false;
 }
 
-// What a task's lanes are before its first element.
-char* cleared(const Grouped& g, int64_t index) {
-  char* const at = slot(g, index);
-  memset(at, 0, g.bytes_of_slot);
-  if (g.lane == kLaneSum)
-    std::fill_n(reinterpret_cast<OpenSum*>(at), lanes_of(g) + 1, OpenSum{0, kNoElements});
-  return at;
+// The outputs of so many groups, whose axis comes last, or first where outputs are columns; 0: of
+// one, without the axis.
+Axes outputs_of(const Grouped& g, int64_t groups) {
+  const OperandAxes& rows = g.operands.rows;
+  Axes outputs;
+  if (groups && !g.is_by_output) outputs.append(groups, 0, g.group_stride);
+  for (int i = 0; i < rows.count; ++i)
+    outputs.append(rows.length[i], 0, rows.stride[Grouped::kY][i]);
+  if (groups && g.is_by_output) outputs.append(groups, 0, g.group_stride);
+  return outputs;
 }
 
-// The group axis comes last, or first where outputs are columns.
-void set_outputs(Grouped* g) {
-  const OperandAxes& rows = g->operands.rows;
-  Reducer* r = &g->reducer;
-  r->outputs = r->terms = Axes();
-  if (!g->is_by_output) r->outputs.append(g->groups, 0, g->group_stride);
-  for (int i = 0; i < rows.count; ++i)
-    r->outputs.append(rows.length[i], 0, rows.stride[Grouped::kY][i]);
-  if (g->is_by_output) r->outputs.append(g->groups, 0, g->group_stride);
+bool are_shared(const OperandAxes& rows, int k) {
+  return std::all_of(rows.stride[k], rows.stride[k] + rows.count,
+                     [](int64_t stride) { return stride == 0; });
+}
+
+// Whether results may be those of lanes that left the range of double.
+bool may_be_far(const Grouped& g, const MomentsCall& call) {
+  const StridedOperands& s = g.operands;
+  const bool has_doubles = s.dtypes[Grouped::kX] == kF64 ||
+                           (s.data[Grouped::kWeights] && s.dtypes[Grouped::kWeights] == kF64);
+  return has_doubles && (call.of_m2 != kTotal || call.is_weighted());
 }
 
 bool has_aligned_labels(const StridedOperands& s) {
@@ -411,7 +514,11 @@ void prepare(Grouped* g, const ReduceTable* table, const GroupedKernels* kernels
   g->term = call.term;
   g->skips = call.skips || call.term == kValid;
   g->is_double = s.dtypes[G::kX] == kF64 || s.dtypes[G::kX] == kI64;
-  g->groups = groups_of(model);
+  g->all_groups = groups_of(model);
+  const int64_t labels = are_shared(s.rows, G::kLabels) ? terms : outputs * terms;
+  g->ranked = g->all_groups / kSparse >= labels ? labels : 0;
+  g->groups = g->ranked ? labels : std::max<int64_t>(g->all_groups, 1);
+  g->met = nullptr;
   g->is_by_output = outputs == 1 || last_step(s.columns, G::kX) <= last_step(s.rows, G::kX);
   const int64_t most = kLanesBytes / bytes_of_lanes(g->lane, g->groups);
   g->tile = g->is_by_output ? 1 : std::min(outputs, std::clamp(most, kLeastTile, kMostTile));
@@ -424,14 +531,18 @@ void prepare(Grouped* g, const ReduceTable* table, const GroupedKernels* kernels
   g->chunks = ceil_div(terms, g->chunk_terms);
   g->holds_all = g->chunks > 1 || g->tiles == 1;
   g->slots = g->holds_all ? g->tiles * g->chunks : threads;
-  g->bytes_of_slot = ceil_div(bytes_of_lanes(g->lane, lanes_of(*g) + 1), kCacheLine) * kCacheLine;
+  g->may_be_far = may_be_far(*g, call);
+  const int64_t lanes = lanes_of(*g) + 1;
+  const int64_t of_scales = g->may_be_far ? lanes * int64_t(sizeof(double)) : 0;
+  g->bytes_of_slot = ceil_div(bytes_of_lanes(g->lane, lanes) + of_scales, kCacheLine) * kCacheLine;
 
   Reducer* r = &g->reducer;
   set_accumulator(r, table, has_m2 ? kValidMoments : kValidMean, kF32);  // never out of range
   r->accumulate = false;
   r->x = nullptr;
   g->group_stride = group_stride;
-  set_outputs(g);
+  r->outputs = outputs_of(*g, g->ranked ? 0 : g->groups);
+  r->terms = Axes();
   set_output(r, s.data[G::kY], model.dtype, is_aligned(model, item));
   set_moments(r, call);
   const bool has_one_axis = s.columns.count == 1 && is_readable(s, G::kX) &&
@@ -463,15 +574,51 @@ void list_terms(const Grouped* g) {
 }
 
 int64_t workspace_size(const Grouped* g) {
-  return g->is_listed ? TermList::size(*g) : g->slots * g->bytes_of_slot;
+  const int64_t of_ranks = 2 * g->ranked * int64_t(sizeof(int64_t));
+  return of_ranks + (g->is_listed ? TermList::size(*g) : g->slots * g->bytes_of_slot);
+}
+
+void rank_labels(Grouped* g) {
+  constexpr int k = Grouped::kLabels;
+  StridedOperands& s = g->operands;
+  OperandAxes &rows = s.rows, &columns = s.columns;
+  int64_t* const ranks = reinterpret_cast<int64_t*>(g->lanes);
+  int64_t* const met = ranks + g->ranked;
+  int64_t* end = met;
+  for (int64_t i = 0; i < g->ranked; ++i) {
+    const int64_t at = rows.offset(k, i / columns.size) + columns.offset(k, i % columns.size);
+    const int64_t label = ranks[i] = label_at(s.dtypes[k], s.data[k] + at);
+    if (uint64_t(label) + 1 > uint64_t(g->all_groups)) return note_wrong_label(*g);
+    if (label >= 0) *end++ = label;
+  }
+  std::sort(met, end);
+  end = std::unique(met, end);
+  for (int64_t i = 0; i < g->ranked; ++i)
+    if (ranks[i] >= 0) ranks[i] = std::lower_bound(met, end, ranks[i]) - met;
+  g->met = met;
+  g->groups = end - met;
+  g->lanes = reinterpret_cast<char*>(met + g->ranked);
+
+  // They lie one after the other.
+  int64_t step = s.items[k] = sizeof(int64_t);
+  s.data[k] = reinterpret_cast<char*>(ranks), s.dtypes[k] = kI64;
+  for (OperandAxes* axes : {&columns, &rows})
+    for (int i = axes->count - 1; i >= 0; --i) {
+      if (axes == &rows && g->ranked == columns.size) break;  // all rows have these labels
+      axes->stride[k][i] = step;
+      step *= axes->length[i];
+    }
+}
+
+void store_nothing_partition(const Grouped* g, int64_t index, int64_t partitions) {
+  const Axes outputs = outputs_of(*g, g->all_groups);
+  store_nothing(*g, g->reducer, outputs, begin_of_part(outputs.size, index, partitions),
+                begin_of_part(outputs.size, index + 1, partitions));
 }
 
 void check_labels_partition(const Grouped* g, int64_t index, int64_t partitions) {
   const OperandAxes &rows = g->operands.rows, &columns = g->operands.columns;
-  const bool are_shared =
-      std::all_of(rows.stride[Grouped::kLabels], rows.stride[Grouped::kLabels] + rows.count,
-                  [](int64_t stride) { return stride == 0; });
-  const int64_t count = are_shared ? 1 : rows.size;
+  const int64_t count = are_shared(rows, Grouped::kLabels) ? 1 : rows.size;
   with_frame<GroupedInputs>(*g, [&](GroupedInputs& inputs) {
     for (int64_t i = count * index / partitions; i < count * (index + 1) / partitions; ++i)
       for (int64_t term = 0; term < columns.size; term += kStaged)
@@ -487,10 +634,13 @@ void grouped_partition(const Grouped* g, int64_t index, int64_t partitions) {
     with_frame<LaneResults>(*g, [&](LaneResults& results) {
       for (int64_t i = tasks * index / partitions; i < tasks * (index + 1) / partitions; ++i) {
         const int64_t tile = i / g->chunks, chunk = i % g->chunks;
-        char* const lanes = cleared(*g, g->holds_all ? i : index);
+        char* const lanes = clear(*g, slot(*g, g->holds_all ? i : index));
         inputs.add(tile * g->tile, tile_width(*g, tile), chunk * g->chunk_terms,
                    std::min((chunk + 1) * g->chunk_terms, terms), lanes);
-        if (!g->holds_all) store_lanes(*g, results, tile, lanes, 0, lanes_of(*g));
+        if (g->holds_all) continue;
+        store_lanes(*g, results, tile, lanes, 0, lanes_of(*g));
+        if (__atomic_load_n(g->is_far, __ATOMIC_RELAXED))
+          rescale_tile(*g, inputs, results, tile, lanes);
       }
     });
   });
@@ -506,6 +656,16 @@ void store_groups_partition(const Grouped* g, int64_t index, int64_t partitions)
         g->kernels->merge[g->lane](slot(*g, tile * g->chunks + chunk), all, count + 1, first, n);
       store_lanes(*g, results, tile, all, first, n);
     }
+  });
+}
+
+void rescale_groups_partition(const Grouped* g, int64_t index, int64_t partitions) {
+  with_frame<GroupedInputs>(*g, [&](GroupedInputs& inputs) {
+    with_frame<LaneResults>(*g, [&](LaneResults& results) {
+      for (int64_t tile = g->tiles * index / partitions; tile < g->tiles * (index + 1) / partitions;
+           ++tile)
+        rescale_tile(*g, inputs, results, tile, slot(*g, tile * g->chunks));
+    });
   });
 }
 

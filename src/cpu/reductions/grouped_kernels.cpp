@@ -26,6 +26,13 @@ struct Lanes {
         count(count_) {}
 };
 using Sums = Lanes<OpenSum, LaneSum>;
+// Sums without batches.
+struct ExactSums {
+  LaneSum *open, *all;
+  int64_t count;
+  ExactSums(char* memory, int64_t count_)
+      : open(Sums(memory, count_).all), all(open), count(count_) {}
+};
 using ManyMoments = Lanes<OpenMoments, LaneMoments>;
 
 template <class Label>
@@ -74,11 +81,21 @@ void choose(const double* x, const double* weights, const double* mask, bool ski
   }
 }
 
-// high and low IN/OUT: what rounding lost goes to low, which is no number where high is none.
-FASTACT_HD void add_both(double x, double* high, double* low) {
-  const double sum = *high + x, part = sum - *high;
-  *low += (*high - (sum - part)) + (x - part);
-  *high = sum;
+// a - b by the units that multiply and add, which are idle while others add.
+FASTACT_HD Pair less(Pair a, Pair b) {
+  return Pair{madd(b[0], -1.0, a[0]), madd(b[1], -1.0, a[1])};
+}
+
+// A sum, and of how many elements it is, join a lane. What rounding lost is no number where the sum
+// is none.
+FASTACT_HD void add_pair(Pair added, LaneSum* lane) {
+  Pair high, low;
+  memcpy(&high, &lane->sum, sizeof high);
+  memcpy(&low, &lane->low, sizeof low);
+  const Pair sum = high + added, part = sum - high;
+  low += less(high, sum - part) + less(added, part);
+  memcpy(&lane->sum, &sum, sizeof sum);
+  memcpy(&lane->low, &low, sizeof low);
 }
 
 // A weight, or NaN where it is negative or not finite (common/reductions/weights.h).
@@ -89,9 +106,7 @@ FASTACT_HD double weight_or_nan(double w) {
 // Ends the batch of one of the lanes `of`, for the same lane of `to`.
 void close_batch(const Sums& of, int64_t lane, const Sums& to) {
   OpenSum& batch = of.open[lane];
-  LaneSum& into = to.all[lane];
-  add_both(batch.sum, &into.sum, &into.low);
-  into.count += batch.count - kNoElements;
+  add_pair(Pair{batch.sum, batch.count - kNoElements}, &to.all[lane]);
   batch = {0, kNoElements};
 }
 
@@ -120,13 +135,21 @@ FASTACT_HD void add_some(const double* x, OpenSum* const* at, int64_t n, bool, c
   if (seen[1] & kFull) close_some(at, n, lanes);
 }
 
-void add_weighted(const double* x, const double* weights, const int64_t* at, int64_t n, bool,
-                  const Sums& lanes) {
+FASTACT_HD void add_some(const double* x, LaneSum* const* at, int64_t n, bool, const ExactSums&) {
+  const Pair ones = {1.0, 1.0};
+#pragma GCC unroll 8
   for (int64_t i = 0; i < n; ++i) {
-    LaneSum& lane = lanes.all[at[i]];
+    Pair added = ones;
+    added[0] = x[i];
+    add_pair(added, at[i]);
+  }
+}
+
+void add_weighted(const double* x, const double* weights, const int64_t* at, int64_t n, bool,
+                  const ExactSums& lanes) {
+  for (int64_t i = 0; i < n; ++i) {
     const double w = weight_or_nan(weights[i]);
-    add_both(w * x[i], &lane.sum, &lane.low);
-    add_both(w, &lane.count, &lane.count_low);
+    add_pair(Pair{w * x[i], w}, &lanes.all[at[i]]);
   }
 }
 
@@ -208,16 +231,22 @@ void add_weighted(const double* x, const double* weights, const int64_t* at, int
 }
 
 template <class Of>
-void add(const double* x, const double* weights, const int64_t* at, int64_t n, bool is_double,
-         char* memory, int64_t count) {
-  const Of lanes(memory, count);
-  if (weights) return add_weighted(x, weights, at, n, is_double, lanes);
+void add_each(const double* x, const int64_t* at, int64_t n, bool is_double, const Of& lanes) {
   for (int64_t i = 0, some; i < n; i += some) {
     some = i + kSome <= n ? kSome : n - i;
     decltype(lanes.open) batches[kSome];
     for (int64_t k = 0; k < some; ++k) batches[k] = lanes.open + at[i + k];
     add_some(x + i, batches, some, is_double, lanes);
   }
+}
+
+// OfDouble: lanes of data that have more digits than float.
+template <class Of, class OfDouble>
+void add(const double* x, const double* weights, const int64_t* at, int64_t n, bool is_double,
+         char* memory, int64_t count) {
+  const OfDouble lanes(memory, count);
+  if (weights) return add_weighted(x, weights, at, n, is_double, lanes);
+  is_double ? add_each(x, at, n, true, lanes) : add_each(x, at, n, false, Of(memory, count));
 }
 
 // x OUT (n): as doubles; at OUT (n): their batches; elements that do not count have the last one.
@@ -260,9 +289,7 @@ bool add_plain(const char* x, const char* labels, int64_t n, int64_t groups, boo
 }
 
 void add_block_to_sum(const double* block, double n, int64_t at, char* memory, int64_t count) {
-  LaneSum& lane = Sums(memory, count).all[at];
-  add_both(block[0], &lane.sum, &lane.low);
-  lane.count += n;
+  add_pair(Pair{block[0], n}, &Sums(memory, count).all[at]);
 }
 
 void add_block_to_moments(const double* block, double n, int64_t at, char* memory, int64_t count) {
@@ -278,8 +305,7 @@ void close(char* memory, int64_t count, int64_t first, int64_t n) {
 }
 
 void merge_lane(const LaneSum& from, LaneSum* to) {
-  add_both(from.sum, &to->sum, &to->low);
-  add_both(from.count, &to->count, &to->count_low);
+  add_pair(Pair{from.sum, from.count}, to);
   to->low += from.low;
   to->count_low += from.count_low;
 }
@@ -300,19 +326,19 @@ void merge(char* from, char* to, int64_t count, int64_t first, int64_t n) {
 
 }  // namespace
 
-#define FASTACT_PLAIN(Of)                                             \
-  {                                                                   \
-    {add_plain<Of, float, int32_t>, add_plain<Of, float, int64_t>}, { \
-      add_plain<Of, double, int32_t>, add_plain<Of, double, int64_t>  \
-    }                                                                 \
+#define FASTACT_PLAIN(Of, OfDouble)                                              \
+  {                                                                              \
+    {add_plain<Of, float, int32_t>, add_plain<Of, float, int64_t>}, {            \
+      add_plain<OfDouble, double, int32_t>, add_plain<OfDouble, double, int64_t> \
+    }                                                                            \
   }
 
 extern const GroupedKernels grouped_kernels;
 const GroupedKernels grouped_kernels = {
     {find_lanes<int32_t>, find_lanes<int64_t>},
     choose,
-    {add<Sums>, add<ManyMoments>},
-    {FASTACT_PLAIN(Sums), FASTACT_PLAIN(ManyMoments)},
+    {add<Sums, ExactSums>, add<ManyMoments, ManyMoments>},
+    {FASTACT_PLAIN(Sums, ExactSums), FASTACT_PLAIN(ManyMoments, ManyMoments)},
     {add_block_to_sum, add_block_to_moments},
     {merge<Sums>, merge<ManyMoments>},
     {close<Sums>, close<ManyMoments>},

@@ -7,11 +7,11 @@
 // A lane has an open batch, and what the batches before it came to. Open batches lie side by side,
 // so that many groups have theirs in the caches. With u = 2^-53:
 //
-// Sums. A batch is the plain sum of n <= 127 elements, which errs by 126 u sum|x| at most, and ends
-// compensated (Knuth's two-sum, as in reductions/kernels.h). Its sum and the number of its elements
-// are one vector of two doubles, so that an element takes one addition. The number begins at 64:
-// from 128 on it has a bit for which 64 elements together are searched. With weights an element is
-// a batch.
+// Sums. Elements of double, and those with weights, join their lane compensated (Knuth's two-sum,
+// as in reductions/kernels.h). Of narrower data a batch is the plain sum of n <= 127 elements,
+// which errs by 126 u sum|x| at most, and ends compensated. A sum and the number of its elements
+// are one vector of two doubles, so that an element takes one addition, or seven. A batch's number
+// begins at 64: from 128 on it has a bit for which 64 elements together are searched.
 //
 // Moments. A batch is the sums of d = x - shift and d^2. It merges with the ones before by Chan's
 // formula, compensated (common/reductions/moments.h). A batch of n elements errs by
@@ -44,7 +44,7 @@ struct OpenSum {
   double sum, count;
 };
 struct LaneSum {
-  double sum, low, count, count_low;
+  double sum, count, low, count_low;
 };
 constexpr double kNoElements = 64;
 // left: elements that the batch still takes, of `size`.

@@ -126,7 +126,7 @@ cdef int run_weighted_gradient(const void* given, char* workspace, int64_t bytes
     threads = resolve_threads(operand_size(<const Operand*>&call.arrays[0]))
     prepare_gradient(&gradient, table.reduce, table.convert, call[0])
     gradient.has_wrong_label = &has_wrong_label
-    if gradient.groups:
+    if gradient.groups >= 0:
         with nogil:
             run_partitions(threads, partitions_of(gradient_labels_partition, &gradient))
         if has_wrong_label:

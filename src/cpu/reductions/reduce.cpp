@@ -140,6 +140,11 @@ int64_t drop_zeros(const Reducer& r, int64_t first, int64_t n, int64_t* far, int
   return std::remove_if(far, far + count, [&](int64_t k) { return bits[k] << 1 == 0; }) - far;
 }
 
+// A mean, or a total.
+double mean_of(const Reducer& r, const Rescaled& found) {
+  return found.mean * (r.of_m2 == kTotal ? found.count : 1.0) * found.up;
+}
+
 // Means IN/OUT anew, where one of n is not finite. counts: null, or of how many elements each is.
 FASTACT_RARE void rescale_means(const Reducer& r, int64_t first, int64_t n, const double* counts,
                                 double* means) {
@@ -148,9 +153,7 @@ FASTACT_RARE void rescale_means(const Reducer& r, int64_t first, int64_t n, cons
       n, far, [=](int64_t i) { return !is_finite(means[i]) && !(counts && counts[i] == 0); });
   for (int64_t k = 0; k < count; ++k) {
     Rescaled found;
-    if (!rescale_output(r, first + far[k], &found)) continue;
-    const double of_mean = r.of_m2 == kTotal ? found.count : 1.0;
-    means[far[k]] = found.mean * of_mean * found.up;
+    if (rescale_output(r, first + far[k], &found)) means[far[k]] = mean_of(r, found);
   }
 }
 
@@ -161,24 +164,6 @@ void note_count(const Reducer& r, double count, double enough) {
   __atomic_fetch_or(r.is_degenerate, what, __ATOMIC_RELAXED);
 }
 
-// Stores the moments of an output once more.
-void store_rescaled(const Reducer& r, int64_t output) {
-  Rescaled found;
-  if (!rescale_output(r, output, &found)) return;
-  double mean = found.mean * found.up, low = found.mean_low * found.up;
-  if (r.y) store_outputs(r, r.y, output, 1, &mean, &low);
-  if (r.low) {
-    r.table->lose[r.y_dtype](&mean, &low, 1);
-    store_outputs(r, r.low, output, 1, &low, nullptr);
-  }
-  if (!r.second) return;
-  const double second =
-      second_moment(r.of_m2, found.m2, found.count, r.correction, r.skips, found.up);
-  store_outputs(r, r.second, output, 1, &second, nullptr);
-}
-
-// Distances from a mean as far from 0 are too large for their squares to vanish.
-constexpr double kFarFromZero = 0x1p-450;
 constexpr int64_t kFewFar = 4;  // columns that are worth no pass over all of them
 
 void store_moments_as_found(const Reducer& r, int64_t first, int64_t n, const Results& all) {
@@ -213,13 +198,14 @@ FASTACT_RARE void store_far_moments(const Reducer& r, int64_t first, int64_t n,
   const double* const counts = r.accumulator->retries ? m2 + all.pitch : nullptr;
   int64_t far[kMostColumns];
   int64_t count = find_far(n, far, [=](int64_t i) {
-    const bool has_none = counts && counts[i] == 0;
-    const bool is_exact = m2[i] <= 1 && std::abs(mean[i]) > kFarFromZero;
-    return !is_in_range(m2[i]) && !is_exact && !has_none;
+    return is_far_moment(mean[i], m2[i]) && !(counts && counts[i] == 0);
   });
   if (count > kFewFar) count = drop_zeros(r, first, n, far, count);
   store_moments_as_found(r, first, n, all);
-  for (int64_t k = 0; k < count; ++k) store_rescaled(r, first + far[k]);
+  for (int64_t k = 0; k < count; ++k) {
+    Rescaled found;
+    if (rescale_output(r, first + far[k], &found)) store_rescaled(r, first + far[k], found);
+  }
 }
 
 void store_moments(const Reducer& r, int64_t first, int64_t n, const Results& all) {
@@ -371,6 +357,21 @@ void store_sums(const Reducer& r, int64_t first, int64_t n, const double* sums,
   std::fill(held_errors, held_errors + n, 0.0);
   r.table->merge_sums(sums, errors, held, held_errors, n);
   store_outputs(r, r.y, first, n, held, held_errors);
+}
+
+void store_rescaled(const Reducer& r, int64_t output, const Rescaled& found) {
+  const auto of = [&](int what) { return r.accumulator == &r.table->accumulators[what]; };
+  double mean = mean_of(r, found), low = found.mean_low * found.up;
+  if (!of(kMoments) && !of(kValidMoments)) return store_sums(r, output, 1, &mean, nullptr);
+  if (r.y) store_outputs(r, r.y, output, 1, &mean, &low);
+  if (r.low) {
+    r.table->lose[r.y_dtype](&mean, &low, 1);
+    store_outputs(r, r.low, output, 1, &low, nullptr);
+  }
+  if (!r.second) return;
+  const double second =
+      second_moment(r.of_m2, found.m2, found.count, r.correction, r.skips, found.up);
+  store_outputs(r, r.second, output, 1, &second, nullptr);
 }
 
 void store_results(const Reducer& r, int64_t first, int64_t n, const Results& all) {

@@ -48,6 +48,7 @@ constexpr int64_t kMostColumns = 1024;  // columns a task, whoever makes them, a
 constexpr int64_t kMostOutputs = 256;   // outputs a task where they are not columns, at most
 
 struct WeightedMoments;
+struct Rescaled;
 
 // An output has too few terms; its weights are none.
 enum Degenerate : int { kTooFew = 1, kNoWeights = 2 };
@@ -155,6 +156,9 @@ void add_chunk(const Reducer& r, const Results& one, int64_t chunk, const Result
 // Stores the wanted results of outputs first .. first + n, and overwrites `all` on the way; n <=
 // kMostColumns.
 void store_results(const Reducer& r, int64_t first, int64_t n, const Results& all);
+
+// Stores an output once more, whose squares or sums left the range of double.
+void store_rescaled(const Reducer& r, int64_t output, const Rescaled& found);
 
 // y OUT or IN/OUT += sums IN (n <= kMostColumns) of the outputs first .. first + n; errors: null
 // for none.

@@ -90,20 +90,24 @@ cdef extern from "cpu/reductions/weighted.h" namespace "fastact" nogil:
 cdef extern from "cpu/reductions/grouped.h" namespace "fastact" nogil:
     ctypedef struct Grouped:
         Reducer reducer
-        int64_t groups
+        int64_t all_groups, ranked
         cpp_bool holds_all, is_listed
         char* lanes
         int* has_wrong_label
+        int* is_far
 
     void prepare_grouped "fastact::prepare"(
         Grouped*, const ReduceTable*, const GroupedKernels*, const ConvertKernels*,
         const MomentsCall&, int
     ) noexcept
     int64_t grouped_size "fastact::workspace_size"(const Grouped*) noexcept
+    void rank_labels(Grouped*) noexcept
+    void store_nothing_partition(const Grouped*, int64_t, int64_t) noexcept
     void list_terms(const Grouped*) noexcept
     void check_labels_partition(const Grouped*, int64_t, int64_t) noexcept
     void grouped_partition(const Grouped*, int64_t, int64_t) noexcept
     void store_groups_partition(const Grouped*, int64_t, int64_t) noexcept
+    void rescale_groups_partition(const Grouped*, int64_t, int64_t) noexcept
 
 cdef extern from "cpu/core/fused_pass.h" namespace "fastact" nogil:
     ctypedef struct FusedPlan:

@@ -25,6 +25,14 @@ namespace fastact {
 constexpr int64_t kRescaledTerms = 512;  // that are read at a time,
 constexpr int64_t kFirstTerms = 16;      // and at first: NaN seldom comes alone
 
+// Distances from a mean as far from 0 are too large for their squares to vanish.
+constexpr double kFarFromZero = 0x1p-450;
+
+// Whether m2, of some terms, left the range.
+inline bool is_far_moment(double mean, double m2) {
+  return !is_in_range(m2) && !(m2 <= 1 && std::abs(mean) > kFarFromZero);
+}
+
 // Moments of terms over `up`. count: of the terms, or the sum of their weights.
 struct Rescaled {
   double mean, mean_low, m2, count, up;

@@ -305,12 +305,14 @@ struct GradientPieces {
   int64_t labels[kStaged];
   const PairGradients pair_kernel;  // null: of no pair
   const bool is_half;               // of a pair of 16 bits, which are computed in float
+  const bool has_groups;
 
   explicit GradientPieces(const WeightedGradient& gradient)
       : g(gradient),
         s(gradient.operands),
         pair_kernel(g.table->weighting->pair_gradients[g.pair][g.pair_dtype]),
-        is_half(item_size(g.pair_dtype) == 2) {
+        is_half(item_size(g.pair_dtype) == 2),
+        has_groups(g.groups >= 0) {
     for (double* of : values) std::fill_n(of, kStaged, 1.0);  // what is not read
   }
 
@@ -326,7 +328,7 @@ struct GradientPieces {
     const WeightedGradientKernel kernel = g.table->weighting->gradient[g.of][g.accumulate];
     for (int64_t n; first < end; first += n) {
       n = std::min(kStaged, end - first);
-      if (g.groups) read_labels(first, n);
+      if (has_groups) read_labels(first, n);
       for (int k = 0; k < G::kArrays; ++k)
         if (is_read(k)) is_half ? copy(k, first, n) : read(k, first, n, values[k]);
       if (g.pair) {
@@ -374,11 +376,11 @@ struct GradientPieces {
 
   void choose(int64_t n) {
     const bool is_masked = s.data[G::kWhere], is_weighted = is_read(G::kWeights);
-    if (!is_masked && !is_weighted && !g.skips && !g.groups) return;
+    if (!is_masked && !is_weighted && !g.skips && !has_groups) return;
     if (!is_weighted || g.of == kMeanByWeights) std::fill_n(values[G::kWeights], n, 1.0);
     const WeightingKernels& kernels = *g.table->weighting;
     if (is_masked) kernels.mask(values[G::kWeights], values[G::kWhere], n);
-    for (int64_t i = 0; g.groups && i < n; ++i)
+    for (int64_t i = 0; has_groups && i < n; ++i)
       if (labels[i] < 0) values[G::kWeights][i] = 0;
     kernels.choose(values[G::kX], values[G::kWeights], g.skips, n);
   }
@@ -568,15 +570,17 @@ void prepare(WeightedGradient* g, const ReduceTable* table, const ConvertKernels
           : call.arrays[G::kMean].data   ? kSecondByX
                                          : kTermByX + call.term;
   g->skips = call.skips, g->accumulate = call.accumulate;
-  g->groups = call.labels.shape ? groups_of(call.arrays[G::kDy]) : 0;
+  g->groups = call.labels.shape ? groups_of(call.arrays[G::kDy]) : -1;
   ArrayArgument given[G::kArrays + 1];
   int64_t strides[G::kArrays][kMaxAxes];
   std::copy_n(call.arrays, G::kArrays, given);
   given[G::kArrays] = call.labels;
   std::fill_n(g->group_stride, G::kArrays, 0);
   for (int k : {G::kDy, G::kSlope, G::kMean, G::kOfMean})
-    if (g->groups && given[k].shape) g->group_stride[k] = take_groups(&given[k], strides[k]);
+    if (g->groups >= 0 && given[k].shape) g->group_stride[k] = take_groups(&given[k], strides[k]);
   plan_axes(&g->operands, kernels, G::kArrays + 1, given, nullptr);
+  for (int k : {G::kDy, G::kSlope, G::kMean, G::kOfMean})
+    if (g->groups == 0) g->operands.data[k] = nullptr;  // it has no numbers
 }
 
 void gradient_labels_partition(const WeightedGradient* g, int64_t index, int64_t partitions) {

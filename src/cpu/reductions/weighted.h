@@ -69,7 +69,7 @@ struct WeightedGradient {
   int pair_dtype;            // in which its kernel has all arrays: of 16 bits, or double
   bool of_weights;
   bool skips, accumulate;
-  int64_t groups;                                       // 0: not by groups
+  int64_t groups;                                       // -1: not by groups
   int64_t group_stride[WeightedGradientCall::kArrays];  // in bytes; 0: of what has no groups
   int* has_wrong_label;                                 // OUT
 };

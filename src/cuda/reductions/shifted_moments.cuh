@@ -97,13 +97,8 @@ struct Growing {
 
 FASTACT_DEVICE void absorb(Growing& to, const Moments& from, double count) {
   if (count == 0) return;
-  if (to.count == 0) {
-    to = {from, count};
-    return;
-  }
-  const double all = to.count + count, share = count / all;
-  merge_moments(from, share, to.count * share, &to.of);
-  to.count = all;
+  to.of = merge_counted(from, count, to.of, to.count);
+  to.count += count;
 }
 
 FASTACT_DEVICE void absorb(Growing& to, const Part& part) {

@@ -13,7 +13,7 @@ from ... import _cpu
 from ...measure.cases import DOUBLE, Case, Shape
 from ...measure.sum_axes import axes_of, is_sum
 from ...ops.bounds import computed_in, unit_roundoff
-from ...ops.engine.weighting import lacking
+from ...ops.engine.weighting import placed, places_of
 from .. import reference
 from .common import Expected, ulp, wide
 
@@ -61,8 +61,8 @@ def of_groups(
 ) -> dict[str, Expected]:
     """The same of the elements of each group, which a mask tells, side by side or added up."""
     axis, by = case.option("axis"), case.given["by"]
-    lacked = lacking("fastact", axis, by.shape, case.shape)
-    labels = np.broadcast_to(np.expand_dims(by, lacked), case.shape)
+    by = placed(by, places_of("fastact", axis, by.shape, case.shape))
+    labels = np.broadcast_to(by, case.shape)
     each, is_back = [], case.entry == "backward"
     for group in range(case.given["groups"]):
         given = {**case.given, "where": (labels == group) & where_of(case)}

@@ -134,30 +134,30 @@ class Over(NamedTuple):
     axes : those that are reduced.
     shape : the result's; whole : the array's.
     dropped : the axes that the result lacks; where it keeps one of `axes`, it has length 1 there.
-    lacked : the axes that weights lack.
+    of_weights : for each axis of the array the one of weights, or -1; empty without weights.
     grouped : by groups, the result's shape with the array's axes and one of groups; else empty.
-    labels_lack : the axes that labels of groups lack.
+    of_labels : for each axis of the array the one of labels of groups, or -1.
     """
 
     axes: tuple[int, ...]
     shape: tuple[int, ...]
     dropped: tuple[int, ...]
     whole: tuple[int, ...]
-    lacked: tuple[int, ...] = ()
+    of_weights: tuple[int, ...] = ()
     grouped: tuple[int, ...] = ()
-    labels_lack: tuple[int, ...] = ()
+    of_labels: tuple[int, ...] = ()
 
     def seen_shape(self, view: View) -> View:
         """Give a result, or its gradient, as many axes as the array has."""
         return view.with_axes(self.dropped) if self.dropped else view
 
     def seen_weights(self, view: View) -> View:
-        """Give weights as many axes as the array has."""
-        return view.with_axes(self.lacked) if self.lacked else view
+        """Give weights the axes of the array."""
+        return view.placed(self.of_weights)
 
     def seen_by(self, view: View) -> View:
-        """Give labels as many axes as the array has."""
-        return view.with_axes(self.labels_lack) if self.labels_lack else view
+        """Give labels the axes of the array."""
+        return view.placed(self.of_labels)
 
 
 def over_axes(where: str, options: Any, shape: tuple[int, ...]) -> Over:

@@ -626,16 +626,16 @@ correction : float, default 0
 ddof : float, optional
     NumPy's name of `correction`; one of the two may be given.
 weights : array, optional
-    How often each element counts: an array that broadcasts to x's shape, or lies along `axis`
-    alone, as np.average has it; of any dtype that x may have. An element of weight 0 does not
-    count, whatever it is.
+    How often each element counts: an array that broadcasts to x's shape, or lies along the axes
+    that `axis` names, in its order, as np.average has it; of any dtype that x may have. An
+    element of weight 0 does not count, whatever it is.
 where : array of bool, or bool, optional
     It broadcasts to x's shape: True where an element counts. The others are not read as numbers:
     they may be NaN.
 by : array of int, optional
     The group that each element belongs to, from 0 on, or -1 for none, in any order: an array that
-    broadcasts to x's shape, or lies along `axis` alone. The bits do not depend on the threads;
-    squares of float64 that leave its range may overflow or vanish. On the CPU alone.
+    broadcasts to x's shape, or lies along the axes that `axis` names, in its order. The bits do
+    not depend on the threads. On the CPU alone.
 groups : int, optional
     How many groups there are, where `by` is given. The result has an axis of them, the last one, in
     the place of the axes that are reduced. A group without elements is one of no elements.

@@ -42,7 +42,7 @@ from .op import DOUBLE, TOLD, Makes, Model, P, R, register, signature_of, untype
 from .reductions import INTEGERS, SUM_BOUNDS, VALID, add_up
 from .served import CachedOp
 from .step import Step
-from .weighting import SAVED, by_groups, lacking
+from .weighting import SAVED, by_groups, places_of
 
 #: Their derivation is in src/cpu/reductions/kernels.h.
 MOMENT_BOUNDS = MomentBounds(2.0**-46, m2=2.0**-33, m2_double=2.0**-44, far=2.0**-51, merged=2)
@@ -90,7 +90,7 @@ class Statistics(CachedOp[P, R]):
         weights = call.views.get("weights")
         if weights is None:
             return over
-        return over._replace(lacked=lacking(call.where, options.axis, weights.shape, shape))
+        return over._replace(of_weights=places_of(call.where, options.axis, weights.shape, shape))
 
     def _run_forward(self, now: Step) -> None:
         x, options = now.views["x"], now.options
@@ -601,7 +601,7 @@ class Average(AxisStatistic[P, R]):
         x, dx, dweights = now.views["x"], now.view("dx"), now.view("dweights")
         accumulate = now.options.accumulate
         if dweights is not None:
-            dweights = dweights.with_axes(now.shapes.lacked)
+            dweights = now.shapes.seen_weights(dweights)
         if not x.size:
             if dweights is not None and not accumulate:
                 fill(now.call, dweights, 0.0)

@@ -7,8 +7,11 @@ The formulas are in `src/common/reductions/weights.h`, and what becomes of group
 from __future__ import annotations
 
 from collections.abc import Mapping
+from operator import index
 from types import MappingProxyType
 from typing import Any
+
+import numpy as np
 
 from ...interop import devices, foreign, validate
 from ...interop.call import Call
@@ -45,19 +48,21 @@ def check_mask(where: str, dtype: str, shape: tuple[int, ...], of_x: tuple[int, 
     _axes.check_repeats(where, "where", shape, of_x)
 
 
-def lacking(
+def places_of(
     where: str, axis: Any, shape: tuple[int, ...], of_x: tuple[int, ...], name: str = "weights"
 ) -> tuple[int, ...]:
-    """The axes of x that weights, or what has another name, of this shape lack.
+    """For each axis of x the one of weights, or of what has another name, of this shape, or -1.
 
-    They are along `axis`, as np.average has them, or else broadcast.
+    They are of x's shape, or along the axes that `axis` names, in its order, as np.average has
+    them, or else broadcast.
     """
     ndim = len(of_x)
     over = _axes.axes(where, axis, ndim)
-    named = list(axis) if isinstance(axis, tuple | list) else over
+    if ndim and isinstance(axis, tuple | list):
+        over = tuple(index(a) % ndim for a in axis)
     along = tuple(of_x[a] for a in over)
-    if shape == along and (ndim == 0 or [a % ndim for a in named] == list(over)):
-        return _axes.others(over, ndim)
+    if shape == along and shape != of_x:
+        return tuple(over.index(a) if a in over else -1 for a in range(ndim))
     if not _axes.broadcasts(shape, of_x):
         also = ""
         if axis is not None:
@@ -66,7 +71,16 @@ def lacking(
         elif 1 < len(shape) < ndim:
             also = ", or have the lengths along the axes that axis= names"
         raise ValueError(f"{where}: {name} must broadcast to x's shape {of_x}{also}, got {shape}")
-    return tuple(range(ndim - len(shape)))
+    extra = ndim - len(shape)
+    return tuple(max(a - extra, -1) for a in range(ndim))
+
+
+def placed(array: Any, places: tuple[int, ...], m: Any = np) -> Any:
+    """An array with the axes of x, at the places that `places_of` gives; m: whose array it is."""
+    order = tuple(axis for axis in places if axis >= 0)
+    if order != tuple(sorted(order)):
+        array = m.transpose(array, order)
+    return array.reshape(tuple(array.shape[order.index(a)] if a >= 0 else 1 for a in places))
 
 
 def by_groups(call: Any, options: Any, over: Over) -> Over:
@@ -85,8 +99,8 @@ def by_groups(call: Any, options: Any, over: Over) -> Over:
         came = validate.device_name(device)
         raise TypeError(f"{where}: by must be None but on the CPU, where groups run, got {came}")
     count, ndim = _axes.integer(where, "groups", groups), len(over.whole)
-    if count < 1:
-        raise ValueError(f"{where}: groups must be positive, got {count}")
+    if count < 0:
+        raise ValueError(f"{where}: groups must not be negative, got {count}")
     if options.keepdims:
         raise ValueError(f"{where}: keepdims must be False with by, whose groups are an axis")
     if not over.axes or ndim == _axes.MOST:
@@ -99,5 +113,5 @@ def by_groups(call: Any, options: Any, over: Over) -> Over:
         shape=(*_axes.reduced(over.whole, over.axes, keepdims=False), count),
         dropped=over.axes,
         grouped=(*kept, count),
-        labels_lack=lacking(where, options.axis, labels.shape, over.whole, "by"),
+        of_labels=places_of(where, options.axis, labels.shape, over.whole, "by"),
     )
