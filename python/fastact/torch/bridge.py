@@ -32,6 +32,15 @@ def _wide(value: Any) -> Any:
     return value.float() if is_short else value
 
 
+def call_overridden(op: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+    """What an argument that answers torch's functions says of the op."""
+    given = {name: getattr(value, "name", value) if name == "activation" else value
+             for name, value in kwargs.items()}  # fmt: skip
+    flat = [one for v in (*args, *given.values()) for one in (v if type(v) is tuple else (v,))]
+    relevant = [one for one in flat if hasattr(type(one), "__torch_function__")]
+    return torch.overrides.handle_torch_function(op, relevant, *args, **given)
+
+
 def call(op: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
     """The op's value."""
     named = spec_of(op).named(args, kwargs)

@@ -193,20 +193,25 @@ class Operators:
                 value = validate.dtype_named(self.spec.where, name, value)
             elif kind == "str" and not isinstance(value, str):
                 value = getattr(value, "name", value)  # of an activation
-            elif kind in ("Tensor", "Tensor?") and isinstance(value, int | float):
-                value = self._repeated(name, value, named)
             if kind.startswith(("int", "SymInt", "float")):
                 check_numbers(self.spec.where, name, kind, value)
             found.append(value)
         return found
 
     def promoted(self, named: Mapping[str, Any]) -> dict[str, Any]:
-        """The same with integers in the dtype in which they are computed."""
+        """The arguments with integers in the dtype in which they are computed, and with arrays in
+        the place of numbers that stand for some."""
         op, first = self.spec.op, self.spec.arrays[0]
-        is_given = first in named  # else the op says so
-        return (
-            {**named, first: foreign.promoted(named[first], op.integers)} if is_given else {**named}
-        )
+        named = {**named}
+        if first in named:  # else the op says so
+            named[first] = foreign.promoted(named[first], op.integers)
+            numbers = {n: v for n, v in named.items() if self._stands_for_array(n, v)}
+            like = {**named, **dict.fromkeys(numbers, named[first])}
+            named.update({n: self._repeated(n, v, like) for n, v in numbers.items()})
+        return named
+
+    def _stands_for_array(self, name: str, value: Any) -> bool:
+        return self.takes.get(name) in ("Tensor", "Tensor?") and isinstance(value, int | float)
 
     def options(self, named: Mapping[str, Any]) -> list[Any]:
         """Those that backward is told again."""
@@ -215,7 +220,10 @@ class Operators:
         return [v for name, v in zip(self.takes, values, strict=True) if name in self.told]
 
     def _repeated(self, name: str, number: float, named: Mapping[str, Any]) -> torch.Tensor:
-        """A number in the place of an array: of the shape of the first result, or repeated."""
+        """A number in the place of an array: of the shape of the first result, or repeated.
+
+        named : the arguments with the first array in the place of each number.
+        """
         first = named[self.spec.arrays[0]]
         role = self.spec.op.roles.get(name, validate.DATA)
         if role.array or ((role.repeats or role.also) and not role.number):
@@ -242,12 +250,19 @@ class Operators:
         return named
 
     def _given(self, pairs: Iterable[tuple[str, Any]]) -> dict[str, Any]:
-        """Without parameters of an activation that are not given."""
+        """Without parameters of an activation that are not given.
+
+        A schema has a list where an op takes one integer or several: of one it is that integer.
+        """
         return {
-            name: tuple(value) if isinstance(value, list) else value
+            name: self._of_list(name, value) if isinstance(value, list) else value
             for name, value in pairs
             if not (value is None and self.takes[name] == _OWN.get(name))
         }
+
+    def _of_list(self, name: str, values: list[Any]) -> Any:
+        is_one = len(values) == 1 and self.takes[name].startswith("int[]")
+        return values[0] if is_one else tuple(values)
 
     # --- kernels, with memory and without ---------------------------------------------------------
 
@@ -535,8 +550,12 @@ def _type_of(annotation: Any, names: dict[str, Any]) -> str:
 
 def _computed(run: Callable[..., Any]) -> Callable[..., Any]:
     def kernel(*values: Any) -> Any:
-        with torch.no_grad():  # what requires grad is recorded above
-            return run(True, *values)
+        before = _cpu.enter_operator(True)  # who looks at operations has seen this one
+        try:
+            with torch.no_grad():  # what requires grad is recorded above
+                return run(True, *values)
+        finally:
+            _cpu.enter_operator(before)
 
     return kernel
 
@@ -565,6 +584,8 @@ def _check_shapes(op: Any, named: Mapping[str, Any]) -> None:
             name: Shape(tuple(tensor.shape), foreign.dtype_name(tensor), writable=True)
             for name, tensor in tensors.items()
         }
+        if named.get(TOLD) is not None:
+            Shape((), named[TOLD])
     except (MemoryError, TypeError):  # more than there is, or bfloat16 without ml_dtypes
         return
     _entered(op, "call", {**named, **arrays})

@@ -18,6 +18,7 @@ from torch.nn.utils.rnn import PackedSequence
 
 import fastact as fa
 
+from ...interop import foreign
 from ..autograd import Function
 from .module import Module
 from .recomputed import differentiated_by
@@ -276,6 +277,8 @@ class _Recurrent(Module, torch.nn.RNNBase):
     single: bool
 
     def forward(self, input: Any, hx: Any = None) -> Any:
+        if foreign.is_traced():  # a program with as many steps would be kept
+            return super().forward(input, hx)
         data, sizes, order, back = _packed(self, input)
         states = self._initial(input, hx, data, sizes[0], order)
         out, last = self._layers(data, sizes, states)

@@ -7,6 +7,7 @@ from types import MappingProxyType, SimpleNamespace
 from typing import Any
 
 import torch
+from torch.fx import Proxy
 
 from ...ops.engine.fused import activation_op
 from ...ops.types import ActivationLike
@@ -18,6 +19,24 @@ class Module(torch.nn.Module):
     It has no state of its own that a module of torch's does not have, so that `convert` can make
     one of a module of torch's by giving it this class.
     """
+
+    def _call_impl(self, *args: Any, **kwargs: Any) -> Any:
+        """Call the module; where torch.fx traces a model it is a leaf, if torch's class is one.
+
+        So far a tracer has noted the module, and found that this class is no leaf.
+        """
+        for value in (*args, *kwargs.values()):
+            if isinstance(value, Proxy) and self._is_leaf(value.tracer):
+                name = value.tracer.path_of_module(self)
+                return value.tracer.create_proxy("call_module", name, args, kwargs)
+        return super()._call_impl(*args, **kwargs)  # type: ignore[no-untyped-call]
+
+    def _is_leaf(self, tracer: Any) -> bool:
+        """Whether a tracer goes no further into modules of torch's class."""
+        of_torch = next(cls for cls in type(self).__mro__ if cls.__module__.startswith("torch.nn"))
+        module = object.__new__(of_torch)
+        vars(module).update(vars(self))
+        return bool(tracer.is_leaf_module(module, tracer.path_of_module(self)))
 
     @classmethod
     def leaves(cls, module: torch.nn.Module) -> str:
