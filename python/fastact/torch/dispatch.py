@@ -19,6 +19,7 @@ import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from inspect import Parameter, signature
 from sys import modules
+from types import SimpleNamespace
 from typing import Any, SupportsIndex, get_type_hints
 
 import torch
@@ -49,7 +50,7 @@ from .autograd import (
     by_formula,
     finds_all,
     in_graph,
-    is_batch,
+    is_more,
     one_by_one,
     tangent_of_results,
 )
@@ -177,11 +178,15 @@ class Operators:
 
     # --- arguments --------------------------------------------------------------------------------
 
-    def values(self, named: Mapping[str, Any]) -> list[Any]:
-        """The arguments of a call in the operators' order, each of the type of its schema."""
+    def values(self, named: Mapping[str, Any], names: Iterable[str] | None = None) -> list[Any]:
+        """The arguments of a call in the operators' order, each of the type of its schema.
+
+        names : of the arguments; None: all of them.
+        """
         check_switches(self.spec, named)
         found = []
-        for name, kind in self.takes.items():
+        for name in self.takes if names is None else names:
+            kind = self.takes[name]
             value = named[name] if name in named else self.defaults.get(name, Parameter.empty)
             if value is Parameter.empty:
                 raise TypeError(f"{self.spec.where}: {name} must be given")
@@ -215,12 +220,10 @@ class Operators:
 
     def options(self, named: Mapping[str, Any]) -> list[Any]:
         """Those that backward is told again."""
-        arrays = dict.fromkeys(name for name, kind in self.takes.items() if "Tensor" in kind)
-        values = self.values({**arrays, **named})
-        return [v for name, v in zip(self.takes, values, strict=True) if name in self.told]
+        return self.values(named, self.told)
 
     def _repeated(self, name: str, number: float, named: Mapping[str, Any]) -> torch.Tensor:
-        """A number in the place of an array: of the shape of the first result, or repeated.
+        """A number in the place of an array: of the shape that this has, or without axes.
 
         named : the arguments with the first array in the place of each number.
         """
@@ -233,10 +236,13 @@ class Operators:
         if role.number:
             dtype = torch.bool if is_flag else first.dtype
             return torch.full((), number, dtype=dtype, device=first.device)
-        shape = self.spec.op.models(named)[0][0].shape
-        return torch.full(
-            first.shape if shape is None else shape, number, dtype=first.dtype, device=first.device
+        op = self.spec.op
+        of = (op.shapes.get(name) or "data").partition(" or ")[0]
+        call: Any = SimpleNamespace(where=self.spec.where, views=named)
+        shape = (
+            first.shape if of == "data" else getattr(op._shapes(call, op._options(named)), of)
         )
+        return torch.full(shape, number, dtype=first.dtype, device=first.device)
 
     def named(self, values: Sequence[Any]) -> dict[str, Any]:
         """An operator's arguments as the op takes them; the last ones may be left out."""
@@ -510,7 +516,7 @@ class Traced(Function):
         rules = step.rules(wanted)
         if not any(wanted):
             found = iter(())
-        elif torch.is_grad_enabled() or any(map(is_batch, incoming)):
+        elif torch.is_grad_enabled() or is_more(*incoming, *saved):
             found = iter(in_graph(spec, rules, *incoming, *saved))
         else:
             found = iter(rules.gradients(*incoming, *saved))

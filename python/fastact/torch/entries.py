@@ -6,6 +6,7 @@ values (`interop/call.py`).
 """
 
 from collections.abc import Mapping, Sequence
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -71,18 +72,25 @@ def _backward(
         value is None or isinstance(value, torch.Tensor) for value in tensors
     ):
         return NotImplemented
-    makes = [name.removeprefix("d") for name in point.gives]
+    # Of `backward` the gradients are those of `differentiated`, whatever they are called.
+    every = [name.removeprefix("d") for name in point.gives] if is_second else op.differentiated
+    given = SimpleNamespace(**{**point.defaults, **saved, **named})
+    count = len(point.gives if is_second else op.outputs_of("backward", given))
+    names = every[:count]
+    skipped = {
+        name
+        for name, out in zip(names, outs, strict=False)
+        if out is None and point.skips and any(other is not None for other in outs)
+    }
     of = (*spec.incoming, *op.saves) if is_second else op.differentiated
     wanted = [
-        name in makes
-        and not (point.skips and any(out is not None for out in outs) and outs[makes.index(name)] is None)
-        and (is_second or _is_there(op, name, saved))
+        name in names and name not in skipped and (is_second or _is_there(op, name, saved))
         for name in of
     ]
     run = operators.second if is_second else operators.backward
     found = iter(run(wanted, *tensors, *saved.values(), *operators.options(named)))
     by_name = {name: next(found) if wants else None for name, wants in zip(of, wanted, strict=True)}
-    made = [by_name[name] for name in makes]
+    made = [by_name[name] for name in names]
     arrays = _written(outs, made, made)
     if arrays is None:
         return NotImplemented
@@ -90,7 +98,9 @@ def _backward(
 
 
 def _is_there(op: Any, name: str, saved: Mapping[str, Any]) -> bool:
-    """Whether the argument of a gradient is, as far as what is saved tells of it."""
+    """Whether the argument of a gradient is given: of one that may be None what is saved tells."""
+    if name not in op.optional and op.entry_points["call"].defaults.get(name, name) is not None:
+        return True
     shared = (name, *(other for other, its in op.shares.items() if its == name))
     known = [saved[other] for other in shared if other in saved]
     return not known or any(value is not None for value in known)
