@@ -176,7 +176,8 @@ def gates_sums_apart(kind: int, state: View) -> bool: ...
 def begin_call() -> PlanDraft | None: ...
 def ask_torch(
     is_included: int,
-    keys: tuple[int, ...],
+    modes: int,
+    tracer: int,
     has_callbacks: int,
     has_function_mode: int,
     looks: Callable[[], bool],

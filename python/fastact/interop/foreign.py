@@ -259,15 +259,21 @@ def is_cast(devices: Collection[str], args: Sequence[Any]) -> bool:
 def is_for_dispatcher(tensor: Any) -> bool:
     """Whether torch's dispatcher is to carry out what is done to a tensor.
 
-    That is any while somebody looks at each operation, else one without memory of its own: a fake
-    tensor or one of the meta device, one that a transform of torch.func works on, or of a class
-    that answers operations by itself; and one that has a tangent.
+    That is any while somebody looks at each operation, else one without memory of its own, and one
+    that has a tangent.
+    """
+    return is_watched() or lacks_memory(tensor) or has_tangent(tensor)
+
+
+def lacks_memory(tensor: Any) -> bool:
+    """Whether a tensor has no memory of its own.
+
+    That is a fake tensor or one of the meta device, one that a transform of torch.func works on, or
+    of a class that answers operations by itself.
     """
     cls: Any = type(tensor)
     wrapped = sys.modules["torch"]._C._functorch.is_functorch_wrapped_tensor
-    if is_watched() or _dispatches(cls):
-        return True
-    return bool(tensor.is_meta or wrapped(tensor)) or has_tangent(tensor)
+    return _dispatches(cls) or bool(tensor.is_meta or wrapped(tensor))
 
 
 # What torch's libraries have as a function without a fixed place in Python: whether this thread's
@@ -277,8 +283,8 @@ _IS_INCLUDED = "_ZN3c104impl28tls_is_dispatch_key_includedENS_11DispatchKeyE"
 _HAS_CALLBACKS = "_ZN2at12hasCallbacksEv"
 _HAS_FUNCTION_MODE = "_ZN2at4impl27torch_function_mode_enabledEv"
 
-#: The keys by which torch's dispatcher goes to modes and to tracers.
-_KEYS = ("Python", "PreDispatch", "Tracer")
+#: The keys by which torch's dispatcher goes to modes, and to the tracer of torch.jit.
+_KEYS = ("Python", "Tracer")
 
 _kept: list[Any] = []  # functions that compiled code calls
 
@@ -308,7 +314,7 @@ def _ask_torch(torch: Any) -> None:
 
     _cpu.ask_torch(
         address(_IS_INCLUDED, is_included, ctypes.c_uint16),
-        tuple(int(c._parse_dispatch_key(key)) for key in _KEYS),
+        *(int(c._parse_dispatch_key(key)) for key in _KEYS),
         address(_HAS_CALLBACKS, torch.autograd._profiler_enabled),
         address(_HAS_FUNCTION_MODE, c._is_torch_function_mode_enabled),
         looks,
@@ -339,8 +345,8 @@ def is_traced() -> bool:
 def is_kept_by_no_tracer(where: str) -> TypeError:
     """The error for what a tracer would take for a constant."""
     return TypeError(
-        f"{where}: a tracer of torch, as of torch.jit.trace and make_fx, can't keep this, and would "
-        f"take its result for a constant; call the op itself, and let torch find gradients"
+        f"{where}: a tracer of torch, as of torch.jit.trace and make_fx, can't keep this call and "
+        f"would take its result for a constant; call the op itself, and let torch find gradients"
     )
 
 

@@ -208,15 +208,19 @@ class Operators:
         the place of numbers that stand for some."""
         op, first = self.spec.op, self.spec.arrays[0]
         named = {**named}
+        for name in self.takes.keys() & named.keys():  # options that are tensors are numbers
+            if isinstance(named[name], torch.Tensor) and not self._is_array(name):
+                named[name] = named[name].item()
         if first in named:  # else the op says so
             named[first] = foreign.promoted(named[first], op.integers)
-            numbers = {n: v for n, v in named.items() if self._stands_for_array(n, v)}
+            pairs = [(n, v) for n, v in named.items() if isinstance(v, int | float)]
+            numbers = {n: v for n, v in pairs if self._is_array(n)}
             like = {**named, **dict.fromkeys(numbers, named[first])}
             named.update({n: self._repeated(n, v, like) for n, v in numbers.items()})
         return named
 
-    def _stands_for_array(self, name: str, value: Any) -> bool:
-        return self.takes.get(name) in ("Tensor", "Tensor?") and isinstance(value, int | float)
+    def _is_array(self, name: str) -> bool:
+        return self.takes.get(name, "").startswith("Tensor")
 
     def options(self, named: Mapping[str, Any]) -> list[Any]:
         """Those that backward is told again."""
@@ -239,9 +243,7 @@ class Operators:
         op = self.spec.op
         of = (op.shapes.get(name) or "data").partition(" or ")[0]
         call: Any = SimpleNamespace(where=self.spec.where, views=named)
-        shape = (
-            first.shape if of == "data" else getattr(op._shapes(call, op._options(named)), of)
-        )
+        shape = first.shape if of == "data" else getattr(op._shapes(call, op._options(named)), of)
         return torch.full(shape, number, dtype=first.dtype, device=first.device)
 
     def named(self, values: Sequence[Any]) -> dict[str, Any]:
@@ -348,13 +350,12 @@ class Operators:
         """The scale is empty where an array was given."""
         named = self.named(values)
         op, first = self.spec.op, named[self.spec.arrays[0]]
+        given = {"dtype": dtype, "per": int(per) if per.isdecimal() else per}
+        given["scale"] = number if scale is None else scale
         if computes:
-            more = {"dtype": dtype, "per": int(per) if per.isdecimal() else per}
-            args = [named.pop(name) for name in op.entry_points["call"].arrays]
-            codes, used, *others = op.quantized(
-                *args, **named, **more, scale=number if scale is None else scale
-            )
+            codes, used, *others = _entered(op, "quantized", named, **given)
         else:
+            _check_shapes(op, {**named, **given}, "quantized")
             y, *others = (_made(first, model) for model in op.models(named)[0])
             codes = torch.empty_like(y, dtype=getattr(torch, dtype))
             *outer, last = y.shape
@@ -572,13 +573,13 @@ def _fake(run: Callable[..., Any]) -> Callable[..., Any]:
 
 def _entered(op: Any, entry: str, named: Mapping[str, Any], **more: Any) -> Any:
     """A call of an entry point with arguments by name, an activation's parameters among them."""
-    point = op.entry_points[entry]
+    point = op.entry_points.get(entry, op.entry_points["call"])
     args = [named[name] for name in point.arrays]
     rest = {name: value for name, value in named.items() if name not in point.arrays}
     return op.entry_point(entry)(*args, **rest, **more)
 
 
-def _check_shapes(op: Any, named: Mapping[str, Any]) -> None:
+def _check_shapes(op: Any, named: Mapping[str, Any], entry: str = "call") -> None:
     """Refuse what the op would refuse, where all lengths are numbers, and NumPy has the dtypes."""
     tensors = {name: value for name, value in named.items() if isinstance(value, torch.Tensor)}
     told = (v if isinstance(v, tuple) else (v,) for v in named.values())
@@ -590,11 +591,11 @@ def _check_shapes(op: Any, named: Mapping[str, Any]) -> None:
             name: Shape(tuple(tensor.shape), foreign.dtype_name(tensor), writable=True)
             for name, tensor in tensors.items()
         }
-        if named.get(TOLD) is not None:
+        if entry == "call" and named.get(TOLD) is not None:
             Shape((), named[TOLD])
     except (MemoryError, TypeError):  # more than there is, or bfloat16 without ml_dtypes
         return
-    _entered(op, "call", {**named, **arrays})
+    _entered(op, entry, {**named, **arrays})
 
 
 def _is_forward_mode(named: Mapping[str, Any]) -> bool:
@@ -641,6 +642,11 @@ def call(op: Any, named: Mapping[str, Any]) -> Any:
     operators = OPERATORS[op.name]
     where = operators.spec.where
     _check(where, operators, named)
+    if torch.jit.is_tracing() and torch.onnx.is_in_onnx_export():
+        raise TypeError(
+            f"{where}: torch.onnx.export(dynamo=False) has no operator of ONNX for it; use "
+            f"dynamo=True"
+        )
     named = operators.promoted(named)
     try:
         if torch._C._are_functorch_transforms_active() or foreign.has_tangent(*tensors_of(named)):
@@ -679,8 +685,10 @@ def _check(where: str, operators: Operators, named: Mapping[str, Any]) -> None:
                         f"{where}: all arrays must come from one framework, got {name}, of type "
                         f"{type(one).__name__}, beside tensors of torch"
                     )
-            elif not is_array:
-                raise TypeError(f"{where}: {name} must not be a tensor without memory of its own")
+            elif not is_array and (foreign.is_traced() or foreign.lacks_memory(one)):
+                raise TypeError(
+                    f"{where}: {name} must not be a tensor without memory of its own, or in a trace"
+                )
             elif one.device != device:
                 raise ValueError(
                     f"{where}: all arrays must be on one device, {device}, got {name} on "
@@ -727,6 +735,11 @@ def _in_out(where: str, named: Mapping[str, Any], arrays: tuple[Any, ...]) -> tu
             raise ValueError(
                 f"{where}: {validate.out_name(i, outs)} must have shape {tuple(array.shape)}, "
                 f"got {tuple(given.shape)}"
+            )
+        if given is not None and given.dtype != array.dtype:
+            raise TypeError(
+                f"{where}: {validate.out_name(i, outs)} must have dtype "
+                f"{foreign.dtype_name(array)}, got {foreign.dtype_name(given)}"
             )
     return tuple(
         array if out is None else out.copy_(array) for out, array in zip(outs, arrays, strict=True)

@@ -11,7 +11,6 @@ from typing import Any
 
 import torch
 
-from ..interop import validate
 from .dispatch import OPERATORS, Operators
 
 _OTHERS = ("accumulate", "stream")

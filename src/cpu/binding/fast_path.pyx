@@ -9,7 +9,6 @@
 cdef enum:
     MAX_TENSOR_TYPES = 8
     MAX_DEVICES = 64
-    MAX_KEYS = 4
 
 
 # What the fast path runs: an op's kernels by dtype (and accumulation), and what a device module has
@@ -167,8 +166,7 @@ ctypedef cpp_bool (*Asks)() noexcept
 
 cdef struct Watchers:
     AsksKey is_included  # whether this thread's dispatch has a key
-    uint16_t[MAX_KEYS] keys  # of modes and tracers
-    int key_count
+    uint16_t modes, tracer  # keys
     Asks has_callbacks, has_function_mode
     PyObject* looks  # (): whether a mode of functions is more than a device's
 
@@ -176,28 +174,28 @@ cdef struct Watchers:
 cdef Watchers watchers
 
 
-def ask_torch(size_t is_included, tuple keys, size_t has_callbacks, size_t has_function_mode, looks):
+def ask_torch(
+    size_t is_included, uint16_t modes, uint16_t tracer, size_t has_callbacks,
+    size_t has_function_mode, looks
+):
     """Learn how torch is asked whether somebody looks at each operation: see `is_watched`."""
-    cdef int k
     kept_alive.append(looks)
     watchers.looks = <PyObject*>looks
-    watchers.has_callbacks, watchers.has_function_mode = <Asks>has_callbacks, <Asks>has_function_mode
-    watchers.key_count = len(keys)
-    for k in range(watchers.key_count):
-        watchers.keys[k] = keys[k]
+    watchers.has_callbacks = <Asks>has_callbacks
+    watchers.has_function_mode = <Asks>has_function_mode
+    watchers.modes, watchers.tracer = modes, tracer
     watchers.is_included = <AsksKey>is_included  # last: readers take no lock
 
 
 cdef bint watched() except -1:
-    cdef int k
-    if watchers.is_included is NULL or inside_operator():
+    if watchers.is_included is NULL:
         return False
-    for k in range(watchers.key_count):
-        if watchers.is_included(watchers.keys[k]):
-            return True
-    if watchers.has_callbacks():
-        return True
-    return watchers.has_function_mode() and (<object>watchers.looks)()
+    if (
+        watchers.is_included(watchers.modes) or watchers.is_included(watchers.tracer)
+        or watchers.has_callbacks()
+    ):
+        return not inside_operator()
+    return watchers.has_function_mode() and not inside_operator() and (<object>watchers.looks)()
 
 
 def is_watched():

@@ -54,6 +54,18 @@ class Module(torch.nn.Module):
         return f"fastact.torch.nn.{cls.__name__}"
 
 
+def shape_of(tensor: torch.Tensor) -> tuple[int, ...]:
+    """Give the lengths of a tensor as numbers: where torch.jit traces, its shape has tensors."""
+    state = torch._C._get_tracing_state() if torch.jit.is_tracing() else None
+    if state is None:
+        return tuple(tensor.shape)
+    torch._C._set_tracing_state(None)  # type: ignore[arg-type]
+    try:
+        return tuple(tensor.shape)
+    finally:
+        torch._C._set_tracing_state(state)
+
+
 class WithActivation(Module):
     """A module with any activation behind it, by ``activation=`` and the activation's parameters.
 
