@@ -283,9 +283,6 @@ _IS_INCLUDED = "_ZN3c104impl28tls_is_dispatch_key_includedENS_11DispatchKeyE"
 _HAS_CALLBACKS = "_ZN2at12hasCallbacksEv"
 _HAS_FUNCTION_MODE = "_ZN2at4impl27torch_function_mode_enabledEv"
 
-#: The keys by which torch's dispatcher goes to modes, and to the tracer of torch.jit.
-_KEYS = ("Python", "Tracer")
-
 _kept: list[Any] = []  # functions that compiled code calls
 
 
@@ -314,7 +311,8 @@ def _ask_torch(torch: Any) -> None:
 
     _cpu.ask_torch(
         address(_IS_INCLUDED, is_included, ctypes.c_uint16),
-        *(int(c._parse_dispatch_key(key)) for key in _KEYS),
+        int(c._parse_dispatch_key("Python")),  # of modes
+        int(c._parse_dispatch_key("Tracer")),  # of torch.jit
         address(_HAS_CALLBACKS, torch.autograd._profiler_enabled),
         address(_HAS_FUNCTION_MODE, c._is_torch_function_mode_enabled),
         looks,

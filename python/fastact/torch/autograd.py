@@ -454,8 +454,9 @@ class Composed(Twice):
             pairs = zip(rules.names, each, strict=False)
             back = {n: d for n, d in pairs if n is not None and d is not None}
             options, given = rules.options, each[count:]
-            if spec.by_kernel is not None and not any(
-                map(foreign.is_for_dispatcher, back.values())
+            by_operations = foreign.is_traced() or is_more(*back.values())
+            if spec.by_kernel is not None and not (
+                by_operations or any(map(foreign.lacks_memory, back.values()))
             ):
                 made = spec.second_by_kernel(wanted, back, given, options, torch.empty_like)
                 if made is not None:

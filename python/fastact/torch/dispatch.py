@@ -350,7 +350,7 @@ class Operators:
         """The scale is empty where an array was given."""
         named = self.named(values)
         op, first = self.spec.op, named[self.spec.arrays[0]]
-        given = {"dtype": dtype, "per": int(per) if per.isdecimal() else per}
+        given: dict[str, Any] = {"dtype": dtype, "per": int(per) if per.isdecimal() else per}
         given["scale"] = number if scale is None else scale
         if computes:
             codes, used, *others = _entered(op, "quantized", named, **given)
@@ -642,7 +642,7 @@ def call(op: Any, named: Mapping[str, Any]) -> Any:
     operators = OPERATORS[op.name]
     where = operators.spec.where
     _check(where, operators, named)
-    if torch.jit.is_tracing() and torch.onnx.is_in_onnx_export():
+    if torch._C._is_tracing() and torch.onnx.is_in_onnx_export():
         raise TypeError(
             f"{where}: torch.onnx.export(dynamo=False) has no operator of ONNX for it; use "
             f"dynamo=True"

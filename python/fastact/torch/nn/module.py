@@ -26,15 +26,17 @@ class Module(torch.nn.Module):
         So far a tracer has noted the module, and found that this class is no leaf.
         """
         for value in (*args, *kwargs.values()):
-            if isinstance(value, Proxy) and self._is_leaf(value.tracer):
-                name = value.tracer.path_of_module(self)
-                return value.tracer.create_proxy("call_module", name, args, kwargs)
+            if isinstance(value, Proxy):
+                tracer: Any = value.tracer
+                if self._is_leaf(tracer):
+                    name = tracer.path_of_module(self)
+                    return tracer.create_proxy("call_module", name, args, kwargs)
         return super()._call_impl(*args, **kwargs)  # type: ignore[no-untyped-call]
 
     def _is_leaf(self, tracer: Any) -> bool:
         """Whether a tracer goes no further into modules of torch's class."""
         of_torch = next(cls for cls in type(self).__mro__ if cls.__module__.startswith("torch.nn"))
-        module = object.__new__(of_torch)
+        module: torch.nn.Module = object.__new__(of_torch)
         vars(module).update(vars(self))
         return bool(tracer.is_leaf_module(module, tracer.path_of_module(self)))
 
@@ -56,14 +58,15 @@ class Module(torch.nn.Module):
 
 def shape_of(tensor: torch.Tensor) -> tuple[int, ...]:
     """Give the lengths of a tensor as numbers: where torch.jit traces, its shape has tensors."""
-    state = torch._C._get_tracing_state() if torch.jit.is_tracing() else None
-    if state is None:
+    c: Any = torch._C
+    if not c._is_tracing():
         return tuple(tensor.shape)
-    torch._C._set_tracing_state(None)  # type: ignore[arg-type]
+    state = c._get_tracing_state()
+    c._set_tracing_state(None)
     try:
         return tuple(tensor.shape)
     finally:
-        torch._C._set_tracing_state(state)
+        c._set_tracing_state(state)
 
 
 class WithActivation(Module):
