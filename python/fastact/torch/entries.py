@@ -43,7 +43,7 @@ def _outs(point: Any, out: Any) -> tuple[Any, ...] | None:
 
 def _forward(operators: Operators, named: Mapping[str, Any], outs: tuple[Any, ...]) -> Any:
     op, takes = operators.spec.op, operators.takes
-    if not {*named} <= {*takes}:
+    if not {*named} <= {*takes} or not op.has_operator(named):
         return NotImplemented
     named = operators.promoted(named)
     made = operators.forward(*operators.values(named))
