@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 from conftest import first_of_families
-from tensors import differentiated, sample
+from tensors import differentiated, each_op, sample
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.overrides import TorchFunctionMode
@@ -309,3 +309,176 @@ def test_the_table(op, name):
             kinds = {"no": AssertionError, "error": (NotImplementedError, RuntimeError)}
             with pytest.raises(kinds[says]):
                 tried()
+
+
+# --- what the table does not say ------------------------------------------------------------------
+
+
+@each_op
+def test_entry_points_are_seen(op):
+    """`forward`, `backward` and what is saved, with the bits of the kernels alone; with `out`."""
+    named, spec = sample(op), spec_of(op)
+
+    def entries() -> list[Any]:
+        result, saved = op.bound("forward", named)()
+        args, options = spec.arguments([torch.ones_like(y) for y in arrays_of(result)], saved)
+        told = {n: v for n, v in named.items() if n in spec.told and n not in options}
+        found = op.backward(*args, **options, **told)
+        gradients = found if isinstance(found, tuple) else (found,)
+        outs = tuple(None if dx is None else torch.full_like(dx, 7) for dx in gradients)
+        op.backward(*args, **options, **told, out=outs)
+        return [v for v in (*arrays_of(result), *saved, *gradients, *outs)
+                if isinstance(v, torch.Tensor)]  # fmt: skip
+
+    expected = entries()
+    with Dispatched() as mode:
+        found = entries()
+    same(found, expected)
+    seen = [name for name in mode.names if name.startswith("fastact")]
+    backward = f"fastact.{op.name}_backward.default"
+    assert seen == [f"fastact.{op.name}_forward.default", backward, backward]
+
+
+def test_second_derivatives_of_activations_are_seen():
+    x = torch.randn(3, 4)
+    expected = fa.mish.backward.backward(x, x, x)
+    with Dispatched() as mode:
+        found = fa.mish.backward.backward(x, x, x)
+    same(found, expected)
+    assert mode.names == ["fastact.mish_second.default"]
+
+
+UNKEPT = {
+    "accumulate": lambda x: fa.mish.backward(x, x, out=torch.zeros(3, 4), accumulate=True),
+    "a number for a gradient": lambda x: fa.mish.backward(1.0, x),
+    "value_and_grad": lambda x: fa.sum_squares.value_and_grad(x)[1],
+    "jvp": lambda x: fa.layer_norm.jvp(x, tangents=x)[1],
+    "a count": lambda x: fa.moments(x, 0, skipna=True).mean,
+    "the sum of weights": lambda x: fa.average(x, 0, weights=x * x, returned=True)[1],
+}
+
+
+@pytest.mark.parametrize("function", UNKEPT.values(), ids=UNKEPT)
+def test_what_has_no_operator(function):
+    """A mode does not see it, and has its values; a tracer would keep these, and refuses it."""
+    x = torch.randn(3, 4)
+    with Dispatched():
+        found = function(x)
+    same([found], [function(x)])
+    for trace in (lambda: torch.jit.trace(function, x), lambda: make_fx(function)(x)):
+        with pytest.raises(TypeError, match=r"^fastact\.\w+[.\w]*: .*\btrace"):
+            trace()
+
+
+def test_a_tensor_in_the_place_of_a_number():
+    x, slope = torch.randn(3, 4), torch.tensor(0.5)
+    with Dispatched():
+        same([fa.leaky_relu(x, slope)], [fa.leaky_relu(x, 0.5)])
+    with pytest.raises(TypeError, match="negative_slope must not be a tensor"):
+        torch.jit.trace(lambda x, slope: fa.leaky_relu(x, slope), (x, slope))
+
+
+def test_outputs_are_checked_where_somebody_looks():
+    x, short, wide = torch.randn(3, 4), torch.zeros(3, 2), torch.zeros(3, 4, dtype=torch.float64)
+    with Dispatched():
+        y = torch.zeros(3, 4)
+        assert fa.mish(x, out=y) is y
+        with pytest.raises(ValueError, match=r"out must have shape \(3, 4\), got \(3, 2\)"):
+            fa.mish(x, out=short)
+        with pytest.raises(TypeError, match="out must have dtype float32, got float64"):
+            fa.mish(x, out=wide)
+    same([y], [fa.mish(x)])
+    assert not short.any()
+    assert not wide.any()
+
+
+def test_a_default_device_is_no_mode():
+    x, y = torch.randn(3, 4), torch.zeros(3, 4)
+    with torch.device("cpu"):
+        assert not foreign.is_watched()
+        with Functions() as mode:
+            fa.mish(x, out=y)
+    assert "fastact.mish.default" in mode.names
+
+
+def test_without_the_functions_of_torchs_libraries(monkeypatch):
+    """What Python has tells the same."""
+    symbols = ("_IS_INCLUDED", "_HAS_CALLBACKS", "_HAS_FUNCTION_MODE")
+    for symbol in symbols:
+        monkeypatch.setattr(foreign, symbol, "no_such_function")
+    foreign._ask_torch.cache_clear()
+    try:
+        assert not foreign.is_watched()
+        for mode in (Dispatched(), Functions(), torch.profiler.profile()):
+            with mode:
+                assert foreign.is_watched()
+        seen = []
+        torch.jit.trace(lambda x: (seen.append(foreign.is_watched()), x + 1)[1], torch.zeros(2))
+        assert seen[0]
+        assert not foreign.is_watched()
+    finally:
+        monkeypatch.undo()
+        foreign._ask_torch.cache_clear()
+        assert not foreign.is_watched()
+
+
+def test_an_operator_computes_unwatched():
+    assert _cpu.enter_operator(True) is False
+    try:
+        with Dispatched() as mode:
+            fa.mish(torch.randn(3, 4))
+        assert not any(name.startswith("fastact") for name in mode.names)
+    finally:
+        assert _cpu.enter_operator(False) is True
+
+
+# --- modules --------------------------------------------------------------------------------------
+
+
+def block() -> torch.nn.Module:
+    layers = torch.nn
+    model = torch.nn.Sequential(
+        *(layers.Conv2d(3, 4, 3, bias=False), layers.BatchNorm2d(4), layers.Mish()),
+        *(layers.GroupNorm(2, 4), layers.PReLU(4), layers.Dropout(0.5)),
+        *(layers.Flatten(2), layers.LayerNorm(16), layers.GELU(), layers.RMSNorm(16), layers.GLU()),
+        *(layers.Linear(8, 6), layers.ReLU(inplace=True), layers.Softmax(-1)),
+    )
+    fnn.convert(model, only=lambda name, module: True)
+    return model.eval()
+
+
+TRACED: dict[str, Callable[..., Any]] = {
+    "torch.fx": lambda model, x: torch.fx.symbolic_trace(model),
+    "torch.jit": lambda model, x: torch.jit.trace(model, x, check_trace=False),
+    "make_fx": lambda model, x: make_fx(model)(x),
+}
+
+
+@pytest.mark.parametrize("trace", TRACED.values(), ids=TRACED)
+def test_a_converted_model_is_traced(trace):
+    model, x, other = block(), torch.randn(2, 3, 6, 6), torch.randn(2, 3, 6, 6)
+    same([trace(model, x)(other)], [model(other)])
+
+
+def test_modules_are_leaves_where_torchs_are():
+    model = block()
+    graph = torch.fx.symbolic_trace(model).graph
+    assert {node.op for node in graph.nodes} == {"placeholder", "call_module", "output"}
+
+    class Inside(torch.fx.Tracer):
+        def is_leaf_module(self, m: torch.nn.Module, name: str) -> bool:
+            return False
+
+    norm = torch.nn.Sequential(fnn.Mish(), fnn.GELU())
+    targets = [node.target for node in Inside().trace(norm).nodes if node.op == "call_function"]
+    assert targets == [fa.mish, fa.gelu]
+
+
+@pytest.mark.parametrize("kind", [torch.nn.GRU, torch.nn.LSTM])
+def test_recurrent_layers_are_torchs_in_a_trace(kind):
+    layer, x = kind(6, 4), torch.randn(3, 2, 6)
+    fnn.convert(layer, only=kind)
+    assert type(layer) is not kind
+    graph = make_fx(lambda x: layer(x)[0])(x)
+    torch.testing.assert_close(graph(2 * x), layer(2 * x)[0])
+    assert "fastact" not in graph.code
