@@ -76,7 +76,7 @@ def same(found: Any, expected: Any) -> None:
         assert torch.equal(one, other)
 
 
-# --- tracers: the program gives what the op gives, of arrays that it has not seen ------------------
+# --- tracers: a program gives what the op gives, of arrays that it has not seen -------------------
 
 
 def kept(trace: Callable[[Any, list[Any]], Any]) -> Any:

@@ -19,7 +19,6 @@ import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from inspect import Parameter, signature
 from sys import modules
-from types import SimpleNamespace
 from typing import Any, SupportsIndex, get_type_hints
 
 import torch
@@ -242,8 +241,9 @@ class Operators:
             return torch.full((), number, dtype=dtype, device=first.device)
         op = self.spec.op
         of = (op.shapes.get(name) or "data").partition(" or ")[0]
-        call: Any = SimpleNamespace(where=self.spec.where, views=named)
-        shape = first.shape if of == "data" else getattr(op._shapes(call, op._options(named)), of)
+        call: Any = _Named({"where": self.spec.where, "views": named})
+        options: Any = _Named({**op.entry_points["call"].defaults, **named})
+        shape = first.shape if of == "data" else getattr(op._shapes(call, options), of)
         return torch.full(shape, number, dtype=first.dtype, device=first.device)
 
     def named(self, values: Sequence[Any]) -> dict[str, Any]:
@@ -424,6 +424,14 @@ class Operators:
                     f"{self.spec.where}: {name} is written, and must have an axis of the batch in "
                     f"torch.func.vmap, got one array for all examples"
                 )
+
+
+class _Named:
+    """Values by name, in a class that torch.compile can make."""
+
+    def __init__(self, values: Mapping[str, Any]) -> None:
+        for name, value in values.items():
+            setattr(self, name, value)
 
 
 class _Step:
