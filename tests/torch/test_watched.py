@@ -44,7 +44,7 @@ def table() -> dict[str, tuple[str, str]]:
 class Call:
     """A call of an op on some arrays, and on others of their shapes.
 
-    names : of the arrays that get a gradient, of which value and gradient are functions.
+    names : of the arrays that get a gradient; value and gradient are functions of these.
     rest : the other arguments.
     """
 

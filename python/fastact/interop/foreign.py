@@ -5,6 +5,7 @@ computed yet, a tangent, a gradient. No framework is imported here; torch is ask
 caller has imported it.
 """
 
+import ctypes
 import sys
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import lru_cache
@@ -289,8 +290,6 @@ _kept: list[Any] = []  # functions that compiled code calls
 @lru_cache(maxsize=1)  # of the one torch there is
 def _ask_torch(torch: Any) -> None:
     """Tell compiled code how to ask torch whether somebody looks at each operation."""
-    import ctypes
-
     c = torch._C
     libraries = ctypes.CDLL(c.__file__)
 
@@ -322,7 +321,7 @@ def _ask_torch(torch: Any) -> None:
 def is_watched() -> bool:
     """Whether a mode, a tracer or a profiler looks at each of torch's operations in this thread.
 
-    Not while an operator computes, of which it knows.
+    While an operator computes nobody looks: who does has seen the operator.
     """
     torch = _torch()
     if torch is None:

@@ -693,7 +693,7 @@ def _check(where: str, operators: Operators, named: Mapping[str, Any]) -> None:
                         f"{where}: all arrays must come from one framework, got {name}, of type "
                         f"{type(one).__name__}, beside tensors of torch"
                     )
-            elif not is_array and (foreign.is_traced() or foreign.lacks_memory(one)):
+            elif not is_array and _stands_for_others(one):
                 raise TypeError(
                     f"{where}: {name} must not be a tensor without memory of its own, or in a trace"
                 )
@@ -702,6 +702,11 @@ def _check(where: str, operators: Operators, named: Mapping[str, Any]) -> None:
                     f"{where}: all arrays must be on one device, {device}, got {name} on "
                     f"{one.device}"
                 )
+
+
+def _stands_for_others(tensor: torch.Tensor) -> bool:
+    """Whether a tensor is no plain number: others come in its place, or it has a tangent."""
+    return foreign.is_traced() or foreign.lacks_memory(tensor) or foreign.has_tangent(tensor)
 
 
 def traced(op: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:

@@ -71,7 +71,7 @@ def _backward(
         value is None or isinstance(value, torch.Tensor) for value in tensors
     ):
         return NotImplemented
-    # Of `backward` the gradients are those of `differentiated`, whatever they are called.
+    # The gradients of `backward` belong to `differentiated`, whatever they are called.
     every = [name.removeprefix("d") for name in point.gives] if is_second else op.differentiated
     given = SimpleNamespace(**{**point.defaults, **saved, **named})
     count = len(point.gives if is_second else op.outputs_of("backward", given))

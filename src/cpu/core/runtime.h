@@ -45,7 +45,7 @@ inline void*& current_draft() {
   return draft;
 }
 
-// Whether this thread computes an operator of a framework, of which nobody has to be told again.
+// Whether this thread computes an operator of a framework: who looks at operators has seen it.
 inline bool& inside_operator() {
   static thread_local bool inside = false;
   return inside;
