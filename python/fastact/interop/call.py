@@ -74,6 +74,8 @@ class Call:
         self.framework: Framework = next(iter(frameworks.values()), NUMPY)
         if len(frameworks) > 1:
             validate.one_framework(where, frameworks)
+        if self.framework.name == "torch" and foreign.is_traced():
+            raise foreign.is_kept_by_no_tracer(where)
         self.arrays: dict[str, Any] = {}
         self.views: dict[str, View] = {}
         self._targets: list[Any] = []  # arrays of the caller's that kernels write

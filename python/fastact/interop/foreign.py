@@ -5,8 +5,9 @@ computed yet, a tangent, a gradient. No framework is imported here; torch is ask
 caller has imported it.
 """
 
+import ctypes
 import sys
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import lru_cache
 from math import prod
 from numbers import Real
@@ -230,14 +231,27 @@ def gets_no_gradient(where: str, argument: str) -> TypeError:
 
 def is_for_torch(args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
     """Whether a call is torch's to carry out: it records gradients, or a tensor has no memory."""
+    return any(requires_grad(one) or is_for_dispatcher(one) for one in _tensors(args, kwargs))
+
+
+def has_tensor(args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+    """Whether a call is of tensors."""
+    return next(_tensors(args, kwargs), None) is not None
+
+
+def any_for_dispatcher(args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+    """Whether torch's dispatcher is to carry out a call."""
+    return any(map(is_for_dispatcher, _tensors(args, kwargs)))
+
+
+def _tensors(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Iterator[Any]:
+    """The tensors of a call, in tuples too."""
     torch = _torch()
-    if torch is None:
-        return False
-    for value in (*args, *kwargs.values()):
-        for one in value if type(value) is tuple else (value,):
-            if isinstance(one, torch.Tensor) and (requires_grad(one) or is_for_dispatcher(one)):
-                return True
-    return False
+    if torch is not None:
+        for value in (*args, *kwargs.values()):
+            for one in value if type(value) is tuple else (value,):
+                if isinstance(one, torch.Tensor):
+                    yield one
 
 
 def is_cast(devices: Collection[str], args: Sequence[Any]) -> bool:
@@ -252,13 +266,101 @@ def is_cast(devices: Collection[str], args: Sequence[Any]) -> bool:
 def is_for_dispatcher(tensor: Any) -> bool:
     """Whether torch's dispatcher is to carry out what is done to a tensor.
 
-    That is one without memory of its own: a fake tensor or one of the meta device, one that a
-    transform of torch.func works on, or of a class that answers operations by itself; and one that
-    has a tangent.
+    That is any while somebody looks at each operation, else one without memory of its own, and one
+    that has a tangent.
+    """
+    return is_watched() or lacks_memory(tensor) or has_tangent(tensor)
+
+
+def lacks_memory(tensor: Any) -> bool:
+    """Whether a tensor has no memory of its own.
+
+    That is a fake tensor or one of the meta device, one that a transform of torch.func works on, or
+    of a class that answers operations by itself.
     """
     cls: Any = type(tensor)
     wrapped = sys.modules["torch"]._C._functorch.is_functorch_wrapped_tensor
-    return _dispatches(cls) or bool(tensor.is_meta or wrapped(tensor)) or has_tangent(tensor)
+    return _dispatches(cls) or bool(tensor.is_meta or wrapped(tensor))
+
+
+# What torch's libraries have as a function without a fixed place in Python: whether this thread's
+# dispatch has a key, whether a profiler looks at operations, and whether there is a mode of
+# functions. Beside each is what Python has, for libraries without it.
+_IS_INCLUDED = "_ZN3c104impl28tls_is_dispatch_key_includedENS_11DispatchKeyE"
+_HAS_CALLBACKS = "_ZN2at12hasCallbacksEv"
+_HAS_FUNCTION_MODE = "_ZN2at4impl27torch_function_mode_enabledEv"
+
+_kept: list[Any] = []  # functions that compiled code calls
+
+
+@lru_cache(maxsize=1)  # of the one torch there is
+def _ask_torch(torch: Any) -> None:
+    """Tell compiled code how to ask torch whether somebody looks at each operation."""
+    c = torch._C
+    libraries = ctypes.CDLL(c.__file__)
+
+    def address(symbol: str, function: Any, *takes: Any) -> int:
+        found = getattr(libraries, symbol, None)
+        if found is None:
+            found = ctypes.PYFUNCTYPE(ctypes.c_bool, *takes)(function)
+            _kept.append(found)
+        return ctypes.cast(found, ctypes.c_void_p).value or 0
+
+    def is_included(key: int) -> bool:
+        return bool(c._dispatch_tls_is_dispatch_key_included(c.DispatchKey(key)))
+
+    def looks() -> bool:
+        """Whether a mode of functions is more than a default device, which concerns no op."""
+        modes = map(c._get_function_stack_at, range(c._len_torch_function_stack()))
+        return any(type(mode) is not torch.utils._device.DeviceContext for mode in modes)
+
+    _cpu.ask_torch(
+        address(_IS_INCLUDED, is_included, ctypes.c_uint16),
+        int(c._parse_dispatch_key("Python")),  # of modes
+        int(c._parse_dispatch_key("Tracer")),  # of torch.jit
+        address(_HAS_CALLBACKS, torch.autograd._profiler_enabled),
+        address(_HAS_FUNCTION_MODE, c._is_torch_function_mode_enabled),
+        looks,
+    )
+
+
+def is_watched() -> bool:
+    """Whether a mode, a tracer or a profiler looks at each of torch's operations in this thread.
+
+    While an operator computes nobody looks: who does has seen the operator.
+    """
+    torch = _torch()
+    if torch is None:
+        return False
+    _ask_torch(torch)
+    return _cpu.is_watched()
+
+
+def is_traced() -> bool:
+    """Whether a tracer that runs the program with values keeps its operations, and only these."""
+    torch = _torch()
+    if torch is None or not is_watched():
+        return False
+    proxies = sys.modules.get("torch.fx.experimental.proxy_tensor")
+    return bool(torch._C._is_tracing() or (proxies and proxies.get_proxy_mode() is not None))
+
+
+def is_kept_by_no_tracer(where: str) -> TypeError:
+    """The error for what a tracer would take for a constant."""
+    return TypeError(
+        f"{where}: a tracer of torch, as of torch.jit.trace and make_fx, can't keep this call and "
+        f"would take its result for a constant; call the op itself, and let torch find gradients"
+    )
+
+
+def is_overridden(args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+    """Whether one that is no tensor answers torch's functions, as what torch.fx traces does."""
+    torch = _torch()
+    return torch is not None and any(
+        hasattr(type(one), "__torch_function__") and not isinstance(one, torch.Tensor)
+        for value in (*args, *kwargs.values())
+        for one in (value if type(value) is tuple else (value,))
+    )
 
 
 def has_tangent(*values: Any) -> bool:

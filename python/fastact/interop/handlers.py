@@ -63,6 +63,12 @@ register(
 )
 register(
     Handler(
+        lambda op, args, kwargs: foreign.is_overridden(args, kwargs),
+        lambda op, args, kwargs: _torch().call_overridden(op, args, kwargs),
+    )
+)
+register(
+    Handler(
         lambda op, args, kwargs: foreign.is_for_torch(args, kwargs),
         lambda op, args, kwargs: _torch().call(op, args, kwargs),
     )
@@ -95,6 +101,18 @@ def traced(op: Any, args: Args, kwargs: Named) -> Any:
 def traced_quantized(op: Any, args: Args, kwargs: Named, **given: Any) -> Any:
     """A call of `op.quantized` as torch.compile reads it."""
     return _dispatch().traced_quantized(op, args, kwargs, **given)
+
+
+def entered(op: Any, entry: str, args: Args, kwargs: Named) -> Any:
+    """A call of an entry point where somebody looks at each operation of torch, by its operator.
+
+    NotImplemented: there is none for it, or nothing of torch's is given.
+    """
+    if not foreign.has_tensor(args, kwargs):
+        return NotImplemented
+    from ..torch import entries
+
+    return entries.entered(op, entry, args, kwargs)
 
 
 def _dispatch() -> Any:

@@ -6,6 +6,7 @@ before anything is written.
 
 from collections.abc import Callable, Mapping, Sequence
 from difflib import get_close_matches
+from math import isfinite
 from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol, TypeVar
 
@@ -99,7 +100,7 @@ def number(where: str, name: str, value: Any) -> float:
         ) from None
     except (TypeError, ValueError):
         raise TypeError(f"{where}: {name} must be a real number, got {describe(value)}") from None
-    if not np.isfinite(converted):
+    if not isfinite(converted):
         raise ValueError(f"{where}: {name} must be finite, got {converted!r}")
     return converted
 

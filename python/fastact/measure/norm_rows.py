@@ -128,7 +128,9 @@ def rows_of(op: Any, shape: Shape, options: Mapping[str, Any]) -> Rows:
     """Those of an array of a shape; options: as the call has them, by name."""
     kind, ndim = traits(op), len(shape)
     if options.get("group_size"):
-        at = options.get("axis", default(op, "axis")) % ndim
+        axis = options.get("axis", default(op, "axis"))
+        (named,) = axis if isinstance(axis, tuple | list) else (axis,)
+        at = named % ndim
         groups = shape[at] // options["group_size"]
         split = (*shape[:at], groups, options["group_size"], *shape[at + 1 :])
         statistics: Shape = (*shape[:at], groups, *shape[at + 1 :])

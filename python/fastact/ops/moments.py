@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -106,7 +107,7 @@ class Moments:
             return self.given
         if not hasattr(self.squares, "__mul__"):  # arrays without arithmetic have no roots
             return self.squares
-        with np.errstate(all="ignore"):
+        with self._quiet():
             return self._of_roots(lambda root: root * root, self.squares, 1.0)
 
     def var(self, correction: float = 0) -> Any:
@@ -115,14 +116,18 @@ class Moments:
         So NumPy's `var` has it, of weights, a mask and groups too; its `nanvar` has NaN there.
         """
         left = self._left("var", correction)
-        with np.errstate(all="ignore"):
+        with self._quiet():
             return self._of_roots(lambda root: root * root, self.squares / left, left)
 
     def std(self, correction: float = 0) -> Any:
         """The standard deviation, the square root of `var`."""
         left = self._left("std", correction)
-        with np.errstate(all="ignore"):
+        with self._quiet():
             return self._of_roots(lambda root: root, (self.squares / left) ** 0.5, left)
+
+    def _quiet(self) -> AbstractContextManager[Any]:
+        """Let NumPy say nothing of overflow and invalid values; other frameworks never do."""
+        return np.errstate(all="ignore") if isinstance(self.squares, _NUMPY) else nullcontext()
 
     def _left(self, name: str, correction: float) -> Any:
         """What a correction leaves of the count, or 0: by that m2 is divided."""

@@ -250,7 +250,7 @@ class Step(Function):
             try:
                 return None, None, *call.gradients(incoming, saved, numbers)
             except TypeError:
-                if not any(map(is_batch, incoming)):
+                if not is_more(*incoming, *saved):
                     raise
         rules = call.rules(len(incoming), numbers)
         return None, None, *in_graph(call.spec, rules, *incoming, *saved)
@@ -459,8 +459,9 @@ class Composed(Twice):
             pairs = zip(rules.names, each, strict=False)
             back = {n: d for n, d in pairs if n is not None and d is not None}
             options, given = rules.options, each[count:]
-            if spec.by_kernel is not None and not any(
-                map(foreign.is_for_dispatcher, back.values())
+            by_operations = foreign.is_traced() or is_more(*back.values())
+            if spec.by_kernel is not None and not (
+                by_operations or any(map(foreign.lacks_memory, back.values()))
             ):
                 made = spec.second_by_kernel(wanted, back, given, options, torch.empty_like)
                 if made is not None:
@@ -573,6 +574,11 @@ def is_batch(tensor: Any) -> bool:
     In torch.func.vmap that is a tensor of another kind, for which functions have a rule.
     """
     return isinstance(tensor, torch.Tensor) and _is_legacy_batch(tensor)
+
+
+def is_more(*tensors: Any) -> bool:
+    """Whether one of the tensors stands for several, or has a tangent: kernels take none."""
+    return any(map(is_batch, tensors)) or foreign.has_tangent(*tensors)
 
 
 def of_batch(gradients: Callable[..., Any], *tensors: Any) -> Sequence[Any]:

@@ -32,11 +32,29 @@ def _wide(value: Any) -> Any:
     return value.float() if is_short else value
 
 
+def call_overridden(op: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+    """What an argument that answers torch's functions says of the op."""
+    given = {name: getattr(value, "name", value) if name == "activation" else value
+             for name, value in kwargs.items()}  # fmt: skip
+    flat = [one for v in (*args, *given.values()) for one in (v if type(v) is tuple else (v,))]
+    relevant = [one for one in flat if hasattr(type(one), "__torch_function__")]
+    return torch.overrides.handle_torch_function(op, relevant, *args, **given)
+
+
 def call(op: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-    """The op's value."""
+    """The op's value.
+
+    A call without an operator is not seen by who looks at operations; a tracer refuses it.
+    """
     named = spec_of(op).named(args, kwargs)
-    if any(map(foreign.is_for_dispatcher, tensors_of(named))):
+    tensors = tensors_of(named)
+    has_to = foreign.is_traced() or any(
+        foreign.lacks_memory(tensor) or foreign.has_tangent(tensor) for tensor in tensors
+    )
+    if has_to or (foreign.is_watched() and op.has_operator(named)):
         from . import dispatch  # late, because registering its operators takes time
 
         return dispatch.call(op, named)
+    if not any(map(foreign.requires_grad, tensors)):
+        return op._call(*args, **kwargs)
     return recorder(op, args, kwargs)(args, kwargs)

@@ -52,7 +52,7 @@ from .autograd import (
     by_formula,
     finds_all,
     in_graph,
-    is_batch,
+    is_more,
     one_by_one,
 )
 from .spec import (
@@ -186,11 +186,15 @@ class Operators:
 
     # --- arguments --------------------------------------------------------------------------------
 
-    def values(self, named: Mapping[str, Any]) -> list[Any]:
-        """The arguments of a call in the operators' order, each of the type of its schema."""
+    def values(self, named: Mapping[str, Any], names: Iterable[str] | None = None) -> list[Any]:
+        """The arguments of a call in the operators' order, each of the type of its schema.
+
+        names : of the arguments; None: all of them.
+        """
         check_switches(self.spec, named)
         found = []
-        for name, kind in self.takes.items():
+        for name in self.takes if names is None else names:
+            kind = self.takes[name]
             value = named[name] if name in named else self.defaults.get(name, Parameter.empty)
             if value is Parameter.empty:
                 raise TypeError(f"{self.spec.where}: {name} must be given")
@@ -202,29 +206,39 @@ class Operators:
                 value = validate.dtype_named(self.spec.where, name, value)
             elif kind == "str" and not isinstance(value, str):
                 value = getattr(value, "name", value)  # of an activation
-            elif kind in ("Tensor", "Tensor?") and isinstance(value, int | float):
-                value = self._repeated(name, value, named)
             if kind.startswith(("int", "SymInt", "float")):
                 check_numbers(self.spec.where, name, kind, value)
             found.append(value)
         return found
 
     def promoted(self, named: Mapping[str, Any]) -> dict[str, Any]:
-        """The same with integers in the dtype in which they are computed."""
+        """The arguments with integers in the dtype in which they are computed, and with arrays in
+        the place of numbers that stand for some."""
         op, first = self.spec.op, self.spec.arrays[0]
-        is_given = first in named  # else the op says so
-        return (
-            {**named, first: foreign.promoted(named[first], op.integers)} if is_given else {**named}
-        )
+        named = {**named}
+        for name in self.takes.keys() & named.keys():  # options that are tensors are numbers
+            if isinstance(named[name], torch.Tensor) and not self._is_array(name):
+                named[name] = named[name].item()
+        if first in named:  # else the op says so
+            named[first] = foreign.promoted(named[first], op.integers)
+            pairs = [(n, v) for n, v in named.items() if isinstance(v, int | float)]
+            numbers = {n: v for n, v in pairs if self._is_array(n)}
+            like = {**named, **dict.fromkeys(numbers, named[first])}
+            named.update({n: self._repeated(n, v, like) for n, v in numbers.items()})
+        return named
+
+    def _is_array(self, name: str) -> bool:
+        return self.takes.get(name, "").startswith("Tensor")
 
     def options(self, named: Mapping[str, Any]) -> list[Any]:
         """Those that backward is told again."""
-        arrays = dict.fromkeys(name for name, kind in self.takes.items() if "Tensor" in kind)
-        values = self.values({**arrays, **named})
-        return [v for name, v in zip(self.takes, values, strict=True) if name in self.told]
+        return self.values(named, self.told)
 
     def _repeated(self, name: str, number: float, named: Mapping[str, Any]) -> torch.Tensor:
-        """A number in the place of an array: of the shape of the first result, or repeated."""
+        """A number in the place of an array: of the shape that this has, or without axes.
+
+        named : the arguments with the first array in the place of each number.
+        """
         first = named[self.spec.arrays[0]]
         role = self.spec.op.roles.get(name, validate.DATA)
         if role.array or ((role.repeats or role.also) and not role.number):
@@ -234,10 +248,12 @@ class Operators:
         if role.number:
             dtype = torch.bool if is_flag else first.dtype
             return torch.full((), number, dtype=dtype, device=first.device)
-        shape = self.spec.op.models(named)[0][0].shape
-        return torch.full(
-            first.shape if shape is None else shape, number, dtype=first.dtype, device=first.device
-        )
+        op = self.spec.op
+        of = (op.shapes.get(name) or "data").partition(" or ")[0]
+        call: Any = _Named({"where": self.spec.where, "views": named})
+        options: Any = _Named({**op.entry_points["call"].defaults, **named})
+        shape = first.shape if of == "data" else getattr(op._shapes(call, options), of)
+        return torch.full(shape, number, dtype=first.dtype, device=first.device)
 
     def named(self, values: Sequence[Any]) -> dict[str, Any]:
         """An operator's arguments as the op takes them; the last ones may be left out."""
@@ -251,12 +267,19 @@ class Operators:
         return named
 
     def _given(self, pairs: Iterable[tuple[str, Any]]) -> dict[str, Any]:
-        """Without parameters of an activation that are not given."""
+        """Without parameters of an activation that are not given.
+
+        A schema has a list where an op takes one integer or several: of one it is that integer.
+        """
         return {
-            name: tuple(value) if isinstance(value, list) else value
+            name: self._of_list(name, value) if isinstance(value, list) else value
             for name, value in pairs
             if not (value is None and self.takes[name] == _OWN.get(name))
         }
+
+    def _of_list(self, name: str, values: list[Any]) -> Any:
+        is_one = len(values) == 1 and self.takes[name].startswith("int[]")
+        return values[0] if is_one else tuple(values)
 
     # --- kernels, with memory and without ---------------------------------------------------------
 
@@ -344,13 +367,12 @@ class Operators:
         """The scale is empty where an array was given."""
         named = self.named(values)
         op, first = self.spec.op, named[self.spec.arrays[0]]
+        given: dict[str, Any] = {"dtype": dtype, "per": int(per) if per.isdecimal() else per}
+        given["scale"] = number if scale is None else scale
         if computes:
-            more = {"dtype": dtype, "per": int(per) if per.isdecimal() else per}
-            args = [named.pop(name) for name in op.entry_points["call"].arrays]
-            codes, used, *others = op.quantized(
-                *args, **named, **more, scale=number if scale is None else scale
-            )
+            codes, used, *others = _entered(op, "quantized", named, **given)
         else:
+            _check_shapes(op, {**named, **given}, "quantized")
             y, *others = (_made(first, model) for model in op.models(named)[0])
             codes = torch.empty_like(y, dtype=getattr(torch, dtype))
             *outer, last = y.shape
@@ -411,6 +433,14 @@ class Operators:
                     f"{self.spec.where}: {name} is written, and must have an axis of the batch in "
                     f"torch.func.vmap, got one array for all examples"
                 )
+
+
+class _Named:
+    """Values by name, in a class that torch.compile can make."""
+
+    def __init__(self, values: Mapping[str, Any]) -> None:
+        for name, value in values.items():
+            setattr(self, name, value)
 
 
 class _Step:
@@ -527,11 +557,7 @@ class Traced(Function):
         rules = step.rules(wanted)
         if not any(wanted):
             found = iter(())
-        elif (
-            torch.is_grad_enabled()
-            or any(map(is_batch, incoming))
-            or foreign.has_tangent(*incoming, *saved)
-        ):
+        elif torch.is_grad_enabled() or is_more(*incoming, *saved):
             found = iter(in_graph(spec, rules, *incoming, *saved))
         else:
             found = iter(rules.gradients(*incoming, *saved))
@@ -588,8 +614,12 @@ def _type_of(annotation: Any, names: dict[str, Any]) -> str:
 
 def _computed(run: Callable[..., Any]) -> Callable[..., Any]:
     def kernel(*values: Any) -> Any:
-        with torch.no_grad():  # what requires grad is recorded above
-            return run(True, *values)
+        before = _cpu.enter_operator(True)  # who looks at operations has seen this one
+        try:
+            with torch.no_grad():  # what requires grad is recorded above
+                return run(True, *values)
+        finally:
+            _cpu.enter_operator(before)
 
     return kernel
 
@@ -600,13 +630,13 @@ def _fake(run: Callable[..., Any]) -> Callable[..., Any]:
 
 def _entered(op: Any, entry: str, named: Mapping[str, Any], **more: Any) -> Any:
     """A call of an entry point with arguments by name, an activation's parameters among them."""
-    point = op.entry_points[entry]
+    point = op.entry_points.get(entry, op.entry_points["call"])
     args = [named[name] for name in point.arrays]
     rest = {name: value for name, value in named.items() if name not in point.arrays}
     return op.entry_point(entry)(*args, **rest, **more)
 
 
-def _check_shapes(op: Any, named: Mapping[str, Any]) -> None:
+def _check_shapes(op: Any, named: Mapping[str, Any], entry: str = "call") -> None:
     """Refuse what the op would refuse, where all lengths are numbers, and NumPy has the dtypes."""
     tensors = {name: value for name, value in named.items() if isinstance(value, torch.Tensor)}
     told = (v if isinstance(v, tuple) else (v,) for v in named.values())
@@ -618,9 +648,11 @@ def _check_shapes(op: Any, named: Mapping[str, Any]) -> None:
             name: Shape(tuple(tensor.shape), foreign.dtype_name(tensor), writable=True)
             for name, tensor in tensors.items()
         }
+        if entry == "call" and named.get(TOLD) is not None:
+            Shape((), named[TOLD])
     except (MemoryError, TypeError):  # more than there is, or bfloat16 without ml_dtypes
         return
-    _entered(op, "call", {**named, **arrays})
+    _entered(op, entry, {**named, **arrays})
 
 
 def _is_forward_mode(named: Mapping[str, Any]) -> bool:
@@ -699,6 +731,11 @@ def call(op: Any, named: Mapping[str, Any]) -> Any:
     operators = operators_of(op, named)
     where = operators.spec.where
     _check(where, operators, named)
+    if torch._C._is_tracing() and torch.onnx.is_in_onnx_export():
+        raise TypeError(
+            f"{where}: torch.onnx.export(dynamo=False) has no operator of ONNX for it; use "
+            f"dynamo=True"
+        )
     named = operators.promoted(named)
     try:
         if torch._C._are_functorch_transforms_active() or foreign.has_tangent(*tensors_of(named)):
@@ -737,13 +774,20 @@ def _check(where: str, operators: Operators, named: Mapping[str, Any]) -> None:
                         f"{where}: all arrays must come from one framework, got {name}, of type "
                         f"{type(one).__name__}, beside tensors of torch"
                     )
-            elif not is_array:
-                raise TypeError(f"{where}: {name} must not be a tensor without memory of its own")
+            elif not is_array and _stands_for_others(one):
+                raise TypeError(
+                    f"{where}: {name} must not be a tensor without memory of its own, or in a trace"
+                )
             elif one.device != device:
                 raise ValueError(
                     f"{where}: all arrays must be on one device, {device}, got {name} on "
                     f"{one.device}"
                 )
+
+
+def _stands_for_others(tensor: torch.Tensor) -> bool:
+    """Whether a tensor is no plain number: others come in its place, or it has a tangent."""
+    return foreign.is_traced() or foreign.lacks_memory(tensor) or foreign.has_tangent(tensor)
 
 
 def traced(op: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
@@ -786,6 +830,11 @@ def _in_out(where: str, named: Mapping[str, Any], arrays: tuple[Any, ...]) -> tu
             raise ValueError(
                 f"{where}: {validate.out_name(i, outs)} must have shape {tuple(array.shape)}, "
                 f"got {tuple(given.shape)}"
+            )
+        if given is not None and given.dtype != array.dtype:
+            raise TypeError(
+                f"{where}: {validate.out_name(i, outs)} must have dtype "
+                f"{foreign.dtype_name(array)}, got {foreign.dtype_name(given)}"
             )
     return tuple(
         array if out is None else out.copy_(array) for out, array in zip(outs, arrays, strict=True)

@@ -140,11 +140,14 @@ cdef bint put_scalar(CallKey* key, object x, char* data, int dtype) noexcept:
 cdef bint put_tensor(CallKey* key, object x, TensorType* kind) except -1:
     cdef DLTensor tensor
     cdef int64_t expected = 1
-    cdef bint contiguous = True
-    cdef bint records = records_gradient(x, kind)
-    cdef uint64_t flags = <uint64_t>records << RECORDS_BIT
+    cdef bint contiguous = True, records
+    cdef uint64_t flags
     cdef char* data
     cdef int dtype, i
+    if key.kind is NULL and is_for_dispatcher(kind):
+        return False
+    records = records_gradient(x, kind)
+    flags = <uint64_t>records << RECORDS_BIT
     if key.arrays and (key.kind is NULL or key.kind.api is not kind.api):
         return False
     if records and kind.records_gradients is NULL:
@@ -283,8 +286,6 @@ cdef bint make_key(CallKey* key, tuple args, dict kwargs, bint may_record) excep
         while PyDict_Next(kwargs, &at, &name, &value):
             if not put_text(key, <object>name) or not put_value(key, <object>value, 0):
                 return False
-    if key.kind is not NULL and may_have_tangents(key.kind):
-        return False
     return key.arrays > 0
 
 

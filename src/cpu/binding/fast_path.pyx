@@ -154,10 +154,65 @@ cdef bint is_negated(object x, TensorType* kind) except -1:
 cdef bint may_have_tangents(TensorType* kind) except -1:
     """Whether a level of forward mode is open, so that a tensor may carry what memory does not."""
     cdef PyObject* level
-    if kind.forward_mode is NULL:
-        return False
     level = PyDict_GetItem(<dict>kind.forward_mode, "_current_level")
     return level is not NULL and <object>level >= 0
+
+
+# What torch's libraries are asked, so that an operation that somebody looks at goes by torch's
+# dispatcher (`foreign._ask_torch`): C++'s functions by their addresses; before that, none.
+ctypedef cpp_bool (*AsksKey)(uint16_t) noexcept
+ctypedef cpp_bool (*Asks)() noexcept
+
+
+cdef struct Watchers:
+    AsksKey is_included  # whether this thread's dispatch has a key
+    uint16_t modes, tracer  # keys
+    Asks has_callbacks, has_function_mode
+    PyObject* looks  # (): whether a mode of functions is more than a device's
+
+
+cdef Watchers watchers
+
+
+def ask_torch(
+    size_t is_included, uint16_t modes, uint16_t tracer, size_t has_callbacks,
+    size_t has_function_mode, looks
+):
+    """Learn how torch is asked whether somebody looks at each operation: see `is_watched`."""
+    kept_alive.append(looks)
+    watchers.looks = <PyObject*>looks
+    watchers.has_callbacks = <Asks>has_callbacks
+    watchers.has_function_mode = <Asks>has_function_mode
+    watchers.modes, watchers.tracer = modes, tracer
+    watchers.is_included = <AsksKey>is_included  # last: readers take no lock
+
+
+cdef bint watched() except -1:
+    if watchers.is_included is NULL:
+        return False
+    if (
+        watchers.is_included(watchers.modes) or watchers.is_included(watchers.tracer)
+        or watchers.has_callbacks()
+    ):
+        return not inside_operator()
+    return watchers.has_function_mode() and not inside_operator() and (<object>watchers.looks)()
+
+
+def is_watched():
+    """Whether a tracer, a mode or a profiler looks at each of torch's operations in this thread."""
+    return watched()
+
+
+def enter_operator(bint inside):
+    """Tell whether this thread computes an operator, at which nobody looks again; give what was."""
+    cdef bint before = inside_operator()
+    (&inside_operator())[0] = inside
+    return before
+
+
+cdef bint is_for_dispatcher(TensorType* kind) except -1:
+    """Whether torch's dispatcher, not memory alone, is to say what becomes of tensors."""
+    return kind.forward_mode is not NULL and (may_have_tangents(kind) or watched())
 
 
 cdef bint may_cast(TensorType* kind) except -1:
@@ -258,7 +313,7 @@ cdef object quick(
     cdef const DeviceCall* remote = NULL
     if not PyArray_CheckExact(first):
         kind = tensor_type_known(Py_TYPE(first))
-        if kind is NULL or may_have_tangents(kind) or (work.casts and may_cast(kind)):
+        if kind is NULL or is_for_dispatcher(kind) or (work.casts and may_cast(kind)):
             return NotImplemented
     for k in range(inputs):
         x = <object>values[k]

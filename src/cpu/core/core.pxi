@@ -88,6 +88,7 @@ cdef extern from "cpu/core/runtime.h" namespace "fastact" nogil:
     bint in_parallel() noexcept
     int& local_threads() noexcept
     void*& current_draft() noexcept
+    cpp_bool& inside_operator() noexcept
     int process_threads() noexcept
     void choose_process_threads(int) noexcept
     bint is_forked() noexcept

@@ -45,6 +45,12 @@ inline void*& current_draft() {
   return draft;
 }
 
+// Whether this thread computes an operator of a framework: who looks at operators has seen it.
+inline bool& inside_operator() {
+  static thread_local bool inside = false;
+  return inside;
+}
+
 // Settings of the process, which are read without the GIL while another thread may set them.
 // Nothing else depends on them: the order of other memory does not matter.
 inline std::atomic<int> g_process_threads{1};

@@ -133,12 +133,14 @@ def gated_groups(call: Call, options: SimpleNamespace) -> Rows:
     if size is None:
         return named_axes(call, options)
     size = axes.integer(where, "group_size", size)
-    if isinstance(options.axis, tuple | list):
-        raise TypeError(
-            f"{where}: axis must be an integer with group_size, got "
-            f"{validate.describe(options.axis)}"
-        )
-    axis = axes.one(where, options.axis, x.ndim)
+    named = options.axis
+    if isinstance(named, tuple | list):
+        if len(named) != 1:
+            raise TypeError(
+                f"{where}: axis must be an integer with group_size, got {validate.describe(named)}"
+            )
+        (named,) = named
+    axis = axes.one(where, named, x.ndim)
     _has_room(where, x.ndim)
     length = x.shape[axis]
     _must_divide(where, "group_size", size, f"{length} elements", options.axis, length)

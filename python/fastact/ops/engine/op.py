@@ -423,6 +423,10 @@ class Op(Generic[P, R]):
     #: Switches that must be off where torch records or traces a call.
     unrecorded: tuple[str, ...] = ()
 
+    def has_operator(self, named: Mapping[str, Any]) -> bool:
+        """Whether torch has an operator for a call."""
+        return not any(named.get(name) for name in self.unrecorded)
+
     #: Whether it is an element-wise op whose derivative is constant between corners.
     piecewise_linear: bool = False
 

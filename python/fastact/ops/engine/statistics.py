@@ -381,9 +381,12 @@ class MomentsOp(Pair[P, R]):
             return Moments.of_checked(count, mean, m2)
         return Moments.of_checked(count, mean, squares, m2)
 
+    def has_operator(self, named: Mapping[str, Any]) -> bool:
+        """Whether the count is a number."""
+        return not _counts(self._options(named))
+
     def models(self, named: Mapping[str, Any]) -> tuple[list[Model], dict[str, Model]]:
-        options = self._options(named)
-        if _counts(options):
+        if not self.has_operator(named):
             raise TypeError(
                 f"{self._where()}: skipna must be False, and weights, where and by None, where "
                 f"torch traces the call, whose count would be an array"

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 from ... import _cpu
 from ..._cpu import View
-from ...interop import validate
+from ...interop import foreign, handlers, validate
 from ...interop.call import Call
 from . import axes
 from .fused import bind
@@ -256,6 +256,10 @@ def options_of(
 
 def serve(op: Any, name: str, /, *args: Any, **kwargs: Any) -> Any:
     """Call an entry point."""
+    if name != "call" and foreign.is_watched():
+        found = handlers.entered(op, name, args, kwargs)
+        if found is not NotImplemented:
+            return found
     now = Step(op, name, args, kwargs)
     with now.call:
         now.prepare()

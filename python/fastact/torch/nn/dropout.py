@@ -7,6 +7,7 @@ from torch import Tensor
 
 import fastact as fa
 
+from ...interop import foreign
 from .module import Module
 
 
@@ -27,7 +28,8 @@ class Dropout(Module, torch.nn.Dropout):
         return "its random numbers are others than torch's"
 
     def forward(self, input: Tensor) -> Tensor:
-        if self.inplace or not self.training or self.p == 0 or torch.compiler.is_compiling():
+        is_traced = torch.compiler.is_compiling() or foreign.is_traced()
+        if self.inplace or not self.training or self.p == 0 or is_traced:
             return super().forward(input)
         seed = torch.randint(-(2**63), 2**63 - 1, (), device="cpu")
         return fa.dropout(input, self.p, seed=int(seed))

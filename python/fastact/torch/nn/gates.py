@@ -18,8 +18,9 @@ from torch.nn.utils.rnn import PackedSequence
 
 import fastact as fa
 
+from ...interop import foreign
 from ..autograd import Function
-from .module import Module
+from .module import Module, shape_of
 from .recomputed import differentiated_by
 
 
@@ -58,19 +59,17 @@ def _states_of_cell(
     cell: Any, input: Tensor, states: tuple[Tensor, ...] | None, count: int = 2
 ) -> tuple[Tensor, ...]:
     """The states before the step: as given, or zeros; all shapes are checked."""
-    if input.ndim not in (1, 2) or input.shape[-1] != cell.input_size:
+    if input.ndim not in (1, 2) or shape_of(input)[-1] != cell.input_size:
         raise ValueError(
             f"{cell.where()}: input must have shape ({cell.input_size},) or (batch, "
             f"{cell.input_size}), got {tuple(input.shape)}"
         )
-    shape = (*input.shape[:-1], cell.hidden_size)
     if states is None:
-        return (input.new_zeros(shape),) * count
+        return (input.new_zeros((*input.shape[:-1], cell.hidden_size)),) * count
     for state in states:
-        if tuple(state.shape) != shape:
-            raise ValueError(
-                f"{cell.where()}: hx must have shape {shape}, got {tuple(state.shape)}"
-            )
+        allowed, found = (*shape_of(input)[:-1], cell.hidden_size), shape_of(state)
+        if found != allowed:
+            raise ValueError(f"{cell.where()}: hx must have shape {allowed}, got {found}")
     return states
 
 
@@ -276,7 +275,8 @@ class _Recurrent(Module, torch.nn.RNNBase):
     single: bool
 
     def forward(self, input: Any, hx: Any = None) -> Any:
-        if torch.compiler.is_exporting():  # what torch exports has the whole layer in one piece
+        # A program would have as many operations as steps; what torch exports has the whole layer.
+        if foreign.is_traced() or torch.compiler.is_exporting():
             return super().forward(input, hx)
         data, sizes, order, back = _packed(self, input)
         states = self._initial(input, hx, data, sizes[0], order)

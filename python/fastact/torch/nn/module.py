@@ -7,6 +7,7 @@ from types import MappingProxyType, SimpleNamespace
 from typing import Any
 
 import torch
+from torch.fx import Proxy
 
 from ...ops.engine.fused import activation_op
 from ...ops.types import ActivationLike
@@ -18,6 +19,26 @@ class Module(torch.nn.Module):
     It has no state of its own that a module of torch's does not have, so that `convert` can make
     one of a module of torch's by giving it this class.
     """
+
+    def _call_impl(self, *args: Any, **kwargs: Any) -> Any:
+        """Call the module; where torch.fx traces a model it is a leaf, if torch's class is one.
+
+        So far a tracer has noted the module, and found that this class is no leaf.
+        """
+        for value in (*args, *kwargs.values()):
+            if isinstance(value, Proxy):
+                tracer: Any = value.tracer
+                if self._is_leaf(tracer):
+                    name = tracer.path_of_module(self)
+                    return tracer.create_proxy("call_module", name, args, kwargs)
+        return super()._call_impl(*args, **kwargs)  # type: ignore[no-untyped-call]
+
+    def _is_leaf(self, tracer: Any) -> bool:
+        """Whether a tracer goes no further into modules of torch's class."""
+        of_torch = next(cls for cls in type(self).__mro__ if cls.__module__.startswith("torch.nn"))
+        module: torch.nn.Module = object.__new__(of_torch)
+        vars(module).update(vars(self))
+        return bool(tracer.is_leaf_module(module, tracer.path_of_module(self)))
 
     @classmethod
     def leaves(cls, module: torch.nn.Module) -> str:
@@ -33,6 +54,19 @@ class Module(torch.nn.Module):
     def where(cls) -> str:
         """How messages name the class."""
         return f"fastact.torch.nn.{cls.__name__}"
+
+
+def shape_of(tensor: torch.Tensor) -> tuple[int, ...]:
+    """Give the lengths of a tensor as numbers: where torch.jit traces, its shape has tensors."""
+    c: Any = torch._C
+    if not c._is_tracing():
+        return tuple(tensor.shape)
+    state = c._get_tracing_state()
+    c._set_tracing_state(None)
+    try:
+        return tuple(tensor.shape)
+    finally:
+        c._set_tracing_state(state)
 
 
 class WithActivation(Module):

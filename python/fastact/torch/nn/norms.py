@@ -10,7 +10,7 @@ from torch.nn.modules import batchnorm, instancenorm
 
 import fastact as fa
 
-from .module import WithActivation
+from .module import WithActivation, shape_of
 
 
 class _OverLastAxes(WithActivation):
@@ -19,7 +19,7 @@ class _OverLastAxes(WithActivation):
     def _axes(self, input: Tensor) -> tuple[int, ...]:
         """The last axes of the input, once their lengths are known to be the module's."""
         shape: tuple[int, ...] = self.normalized_shape  # type: ignore[assignment]
-        if tuple(input.shape[-len(shape) :]) != shape:
+        if shape_of(input)[-len(shape) :] != shape:
             raise ValueError(
                 f"{self.where()}: input must end with shape {shape}, got {tuple(input.shape)}"
             )
@@ -55,7 +55,7 @@ class GroupNorm(WithActivation, torch.nn.GroupNorm):
     """`torch.nn.GroupNorm` by `fastact.group_norm`."""
 
     def forward(self, input: Tensor) -> Tensor:
-        if input.numel() == self.num_groups:  # as torch, which takes it of more than one example
+        if math.prod(shape_of(input)) == self.num_groups:  # as torch, which takes more examples
             raise ValueError(
                 f"{self.where()}: input must have more than one value a group, got shape "
                 f"{tuple(input.shape)}"
@@ -74,7 +74,7 @@ class _InstanceNorm(WithActivation, instancenorm._InstanceNorm):
             return fa.batch_norm(  # type: ignore[no-any-return]
                 input, mean, var, self.weight, self.bias, eps=eps, **self.fused
             )
-        if math.prod(input.shape[2:]) == 1:
+        if math.prod(shape_of(input)[2:]) == 1:
             raise ValueError(
                 f"{self.where()}: input must have more than one value a channel in training, got "
                 f"shape {tuple(input.shape)}"
