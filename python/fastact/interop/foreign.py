@@ -366,7 +366,9 @@ def is_overridden(args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
 def has_tangent(*values: Any) -> bool:
     """Whether a tensor among them has a tangent, of torch's forward mode."""
     forward_ad: Any = sys.modules["torch"].autograd.forward_ad
-    return getattr(forward_ad, "_current_level", -1) >= 0 and any(
+    if getattr(forward_ad, "_current_level", -1) < 0 or _cpu.is_inside_operator():
+        return False
+    return any(
         forward_ad.unpack_dual(value).tangent is not None for value in values if is_tensor(value)
     )
 

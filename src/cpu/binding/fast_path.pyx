@@ -203,6 +203,11 @@ def is_watched():
     return watched()
 
 
+def is_inside_operator():
+    """Whether this thread computes an operator: its tensors are plain."""
+    return inside_operator()
+
+
 def enter_operator(bint inside):
     """Tell whether this thread computes an operator, at which nobody looks again; give what was."""
     cdef bint before = inside_operator()
