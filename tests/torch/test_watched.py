@@ -37,7 +37,7 @@ PAGE = Path(__file__).parents[2] / "docs/torch.md"
 
 def table() -> dict[str, tuple[str, str]]:
     """What the page says of value and gradient, by what the op is tried with."""
-    rows = re.findall(r"^\| (.+?) \| (yes|no|error|elsewhere) \| (\w+) \|", PAGE.read_text(), re.M)
+    rows = re.findall(r"^\| (.+?) \| (yes|no|error) \| (\w+) \|", PAGE.read_text(), re.M)
     return {name.strip("`"): (value, gradient) for name, value, gradient in rows}
 
 
@@ -295,8 +295,8 @@ def cases() -> list[Any]:
 
 
 def test_the_page_has_what_is_tried():
-    rows = table()
-    assert {name for name, says in rows.items() if "elsewhere" not in says} == {*TRIED}
+    elsewhere = {"torch.onnx.export(dynamo=True)", "DTensor"}  # test_onnx.py, test_sharding.py
+    assert {*table()} == {*TRIED} | elsewhere
 
 
 @pytest.mark.parametrize(("op", "name"), cases())
