@@ -132,9 +132,12 @@ struct Losses : RowStatistics {
     for_blocks_of(row, [&](int64_t column, int64_t n) {
       char* const dz = reader.target(Softmax::kDLogits, tile, job.accumulate);
       if (!is_ignored(0)) {
+        // Alone, the read of the logit would wait for memory; behind the loop it lies in a cache.
         const char* const at = reader.load(Softmax::kLogits, tile);
-        keep_logit(0, column, n, at, s.compute_item);
+        const bool is_in_place = at == dz;
+        if (is_in_place) keep_logit(0, column, n, at, s.compute_item);
         kernels.exponentials(at, n, maxima[0], factors[0], dz);
+        if (!is_in_place) keep_logit(0, column, n, at, s.compute_item);
       }
       subtract_target(row, 0, column, n, dz, s.compute_item);
       reader.finish(Softmax::kDLogits, dz, tile, job.accumulate);

@@ -261,7 +261,7 @@ class LogSumExp(RowFunction[P, R]):
         x: A,
         mask: ArrayOrNumber | None,
         lse: Array,
-        rest: Array | None = None,
+        rest: Array | None,
         /,
         axis: RowAxes = -1,
         *,
@@ -273,9 +273,9 @@ class LogSumExp(RowFunction[P, R]):
     ) -> A:
         """The gradient with respect to x.
 
-        ``dx = scale * dy * exp(scale * x + mask - lse - rest)``: the derivative of
-        logsumexp is softmax. Without `rest` an lse that was rounded has to do. In a row in
-        which nothing takes part dx is 0. The mask has no gradient.
+        ``dx = scale * dy * exp(scale * x + mask - lse - rest)``: the derivative of logsumexp is
+        softmax. A rest of None is 0. In a row in which nothing takes part dx is 0. The mask has no
+        gradient.
 
         Parameters
         ----------
@@ -484,12 +484,12 @@ class CrossEntropy(CachedOp[P, R]):
         Notes
         -----
         The gradient is that for lse + rest as saved, which is within 4 u of logsumexp at any
-        logits, u = 2**-24 (float64: 2**-53, and n / 32 u more for n classes); without `rest` it has
-        the digits of a rounded lse. With g = dloss / divisor and t the smoothed target, an error is
-        at most 8 u abs(g) (p (sum(t weight) + 2 z_loss abs(lse)) + t weight), for float64 n / 32 u
-        more, and the rounding to the dtype. Of a target that is a class, of weight w and with a =
-        (1 - label_smoothing) w, it has a (1 - p) and p (sum(t weight) - a) in the place of t weight
-        and p sum(t weight): no digit of 1 - p is lost.
+        logits, u = 2**-24 (float64: 2**-53, and n / 32 u more for n classes); with a rest of None
+        it has the digits of a rounded lse. With g = dloss / divisor and t the smoothed target, an
+        error is at most 8 u abs(g) (p (sum(t weight) + 2 z_loss abs(lse)) + t weight), for float64
+        n / 32 u more, and the rounding to the dtype. Of a target that is a class, of weight w and
+        with a = (1 - label_smoothing) w, it has a (1 - p) and p (sum(t weight) - a) in the place of
+        t weight and p sum(t weight): no digit of 1 - p is lost.
 
         Examples
         --------
