@@ -398,7 +398,7 @@ def test_groups_refused():
             {"by": labels[1:], "groups": 2},
         ),
         ("by, the group of each element, and groups, .* must come together", {"by": labels}),
-        ("groups must be positive", {"by": labels, "groups": 0}),
+        ("groups must not be negative", {"by": labels, "groups": -1}),
         ("keepdims must be False with by", {"by": labels, "groups": 2, "keepdims": True}),
         ("by must be a plain array, got a masked", {"by": np.ma.array(labels), "groups": 2}),
     ):

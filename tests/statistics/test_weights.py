@@ -387,7 +387,7 @@ def each_error() -> Iterator[Any]:
     in_order = r"or be along axes \(0, 1\), in this order, \(2, 3\), got \(3, 2\)"
     yield three, {"weights": two, "axis": (0, 1)}, ValueError, in_order
     yield three, {"weights": two.T}, ValueError, r"the lengths along the axes that axis= names"
-    yield x, {"weights": np.ones((3, 2)), "axis": (1, 0)}, ValueError, weights
+    yield x, {"weights": np.ones((3, 2)), "axis": (0, 1)}, ValueError, weights
     yield x, {"weights": ones}, ValueError, weights
     yield x, {"weights": 2.0}, TypeError, "weights must be an array, got 2.0"
     yield x, {"weights": np.ones((2, 3), complex)}, TypeError, "weights must have dtype"
