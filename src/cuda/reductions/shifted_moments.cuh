@@ -97,8 +97,13 @@ struct Growing {
 
 FASTACT_DEVICE void absorb(Growing& to, const Moments& from, double count) {
   if (count == 0) return;
-  to.of = merge_counted(from, count, to.of, to.count);
-  to.count += count;
+  if (to.count == 0) {
+    to = {from, count};
+    return;
+  }
+  const double all = to.count + count, share = count / all;
+  merge_moments(from, share, to.count * share, &to.of);
+  to.count = all;
 }
 
 FASTACT_DEVICE void absorb(Growing& to, const Part& part) {
