@@ -735,7 +735,7 @@ def softmax_gradient(
     # Beside p = 1 what the others have is what counts, and the difference has that.
     exact = np.where(p > 0.5, dy * q - p * (total(dy) - dy), dy - p * total(dy))
     of_others = p * (size - np.abs(dy))
-    bounded = {"factor": factor, "own": q * np.abs(dy), "others": of_others, "whole": p * size}
+    bounded = {"factor": factor, "own": np.abs(q * dy), "others": of_others, "whole": p * size}
     return scale * factor * exact, bounded
 
 
