@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from fastact.check.expected.common import Expected
+from fastact.ops.engine.op import arrays_of
 
 from . import frameworks
 from .cases import Array, Number, Request
@@ -215,10 +216,8 @@ def _objects(value: Any) -> Any:
     if isinstance(value, tuple):
         for part in value:
             yield from _objects(part)
-    elif hasattr(value, "m2"):
-        yield from (value.mean, value.squares)
     else:
-        yield value
+        yield from arrays_of(value)
 
 
 def _refused(request: Request, live: Live, error: Exception) -> None:
