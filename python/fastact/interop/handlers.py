@@ -98,6 +98,11 @@ def traced(op: Any, args: Args, kwargs: Named) -> Any:
     return one_by_one(op, partial(_dispatch().traced, op), args, kwargs)
 
 
+def call_quantized(op: Any, args: Args, kwargs: Named, **given: Any) -> Any:
+    """A call of `op.quantized`, of tensors of torch that have no memory of their own."""
+    return _dispatch().call_quantized(op, args, kwargs, **given)
+
+
 def traced_quantized(op: Any, args: Args, kwargs: Named, **given: Any) -> Any:
     """A call of `op.quantized` as torch.compile reads it."""
     return _dispatch().traced_quantized(op, args, kwargs, **given)

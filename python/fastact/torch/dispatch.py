@@ -16,7 +16,8 @@ what is computed are laid out alike.
 """
 
 import itertools
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from inspect import Parameter, signature
 from sys import modules
 from typing import Any, SupportsIndex, get_type_hints
@@ -372,7 +373,7 @@ class Operators:
         if computes:
             codes, used, *others = _entered(op, "quantized", named, **given)
         else:
-            _check_shapes(op, {**named, **given}, "quantized")
+            _check_shapes(op, {**named, **given, "out": None}, "_cached_quantized")
             y, *others = (_made(first, model) for model in op.models(named)[0])
             codes = torch.empty_like(y, dtype=getattr(torch, dtype))
             *outer, last = y.shape
@@ -737,10 +738,17 @@ def call(op: Any, named: Mapping[str, Any]) -> Any:
             f"dynamo=True"
         )
     named = operators.promoted(named)
-    try:
+    with _in_our_words(op, where):
         if torch._C._are_functorch_transforms_active() or foreign.has_tangent(*tensors_of(named)):
             return _finished(operators, named, operators.record(named))
         return traced(op, (), named)
+
+
+@contextmanager
+def _in_our_words(op: Any, where: str) -> Iterator[None]:
+    """Turn an operator's errors about its arguments into the op's."""
+    try:
+        yield
     except RuntimeError as error:
         wrong = str(error).partition("\n")[0]  # lines after the first show values
         if wrong.startswith(f"fastact::{op.name}"):
@@ -796,6 +804,15 @@ def traced(op: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     operators = operators_of(op, named)
     named = operators.promoted(named)
     return _finished(operators, named, operators.call(*operators.values(named)))
+
+
+def call_quantized(op: Any, args: Sequence[Any], kwargs: Mapping[str, Any], **given: Any) -> Any:
+    """`op.quantized`, of tensors that have no memory of their own."""
+    operators = OPERATORS[op.name]
+    where = operators.spec.where
+    _check(where, operators, operators.spec.named(args, kwargs))
+    with _in_our_words(op, where):
+        return traced_quantized(op, args, kwargs, **given)
 
 
 def traced_quantized(
