@@ -229,11 +229,14 @@ def test_of_no_elements_there_is_no_gradient(op, shape):
 @each_op
 @pytest.mark.parametrize("shape", [(6,), (6, 3), (6, 40), (0, 3)], ids=str)
 def test_no_groups(op, shape):
-    """As an empty frame has them: every result is there, with no numbers, and gradients are 0."""
-    labels = np.full(shape[0], -1)
+    """As an empty frame has them: every result and every tangent is there, with no numbers, and
+    gradients are 0."""
+    x, labels = np.ones(shape), np.full(shape[0], -1)
     named = {"axis": 0, "by": labels, "groups": 0}
-    result, saved = op.forward(np.ones(shape), **named)
-    assert {part.shape for part in arrays_of(result)} == {(*shape[1:], 0)}
+    result, saved = op.forward(x, **named)
+    moved = op.jvp(x, tangents=x, **named)
+    for found in (result, *moved):
+        assert {part.shape for part in arrays_of(found)} == {(*shape[1:], 0)}
     given = {**dict(zip(op.saves, saved, strict=True)), "axis": 0, "groups": 0}
     for accumulate in (False, True):
         dx = np.full(shape, 7.0)
