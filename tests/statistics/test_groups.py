@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 from conftest import first_of_families
+from devices import FRAMEWORKS
 
 import fastact as fa
 from fastact.interop import validate
@@ -228,11 +229,14 @@ def test_of_no_elements_there_is_no_gradient(op, shape):
 @each_op
 @pytest.mark.parametrize("shape", [(6,), (6, 3), (6, 40), (0, 3)], ids=str)
 def test_no_groups(op, shape):
-    """As an empty frame has them: every result is there, with no numbers, and gradients are 0."""
-    labels = np.full(shape[0], -1)
+    """As an empty frame has them: every result and every tangent is there, with no numbers, and
+    gradients are 0."""
+    x, labels = np.ones(shape), np.full(shape[0], -1)
     named = {"axis": 0, "by": labels, "groups": 0}
-    result, saved = op.forward(np.ones(shape), **named)
-    assert {part.shape for part in arrays_of(result)} == {(*shape[1:], 0)}
+    result, saved = op.forward(x, **named)
+    moved = op.jvp(x, tangents=x, **named)
+    for found in (result, *moved):
+        assert {part.shape for part in arrays_of(found)} == {(*shape[1:], 0)}
     given = {**dict(zip(op.saves, saved, strict=True)), "axis": 0, "groups": 0}
     for accumulate in (False, True):
         dx = np.full(shape, 7.0)
@@ -354,7 +358,7 @@ def test_sums_are_compensated(op, shape):
 @pytest.mark.parametrize("light", [2.0**-50, 2.0**-30, 1.0])
 @pytest.mark.parametrize("count", [3, 5000])
 def test_light_elements_far_away_take_no_digits(swaps, light, count):
-    """A heavier set is not moved by nearly all of the distance to it: by groups, and without."""
+    """By groups, and on every device: a heavier set is not moved by nearly all of the distance."""
     r = np.random.default_rng(0)
     x = np.concatenate([np.zeros(count), 1e8 + r.standard_normal(40)])
     w = np.concatenate([np.full(count, light), np.ones(40)])
@@ -364,10 +368,12 @@ def test_light_elements_far_away_take_no_digits(swaps, light, count):
     mean = sum(a * b for a, b in zip(of, times, strict=True)) / sum(times)
     m2 = sum(b * (a - mean) ** 2 for a, b in zip(of, times, strict=True))
     bound = Fraction(fa.moments.bounds.m2_double)
-    for named in ({}, {"by": np.zeros(len(x), int), "groups": 1}):
-        found = fa.moments(x, weights=w, **named)
-        got = Fraction(float(np.ravel(found.m2)[0]))
-        assert abs(got - m2) <= bound * m2, named
+    found = [fa.moments(x, weights=w, by=np.zeros(len(x), int), groups=1).m2]
+    for device in FRAMEWORKS:
+        result = fa.moments(device.of(x), weights=device.of(w))
+        found.append(device.numpy(result.m2))
+    for got in found:
+        assert abs(Fraction(float(np.ravel(got)[0])) - m2) <= bound * m2
 
 
 @pytest.mark.filterwarnings("ignore:weights that are negative:RuntimeWarning")

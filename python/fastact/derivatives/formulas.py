@@ -403,8 +403,9 @@ def _totals(op: Any, of: Named, over: tuple[int, ...], m: Operations) -> Any:
     is_any = labels >= 0
     numbers = m.expanded(m.where(is_any, labels, 0) + numbers, tuple(x.shape))
     numbers = m.constant(numbers).reshape(-1)
+    size = count * max(groups, 1)  # elements of no group are added, as 0, to the first one
     return (
-        lambda each: m.collected(each.reshape(-1), numbers, count * groups),
+        lambda each: m.collected(each.reshape(-1), numbers, size),
         lambda sums: m.taken(sums, numbers).reshape(x.shape),
         is_any,
     )
@@ -426,8 +427,12 @@ def _statistic(op: Any, of: Named, m: Operations) -> tuple[Any, ...]:
         valid = ~m.isnan(x) & valid
     if valid is not True:
         x, w = m.where(valid, x, none), m.where(valid, w, 0.0)
+
+    def laid(sums: Any) -> Any:
+        return (sums[:0] if of.get("groups") == 0 else sums).reshape(shape)
+
     if op.results[0] in ("y", "sum"):
-        return (total(_TERMS.get(op.name, lambda x: x)(x)).reshape(shape),)
+        return (laid(total(_TERMS.get(op.name, lambda x: x)(x))),)
     count = total(w)
     # Weights over a constant, of whatever size they are, and then over their sum.
     share = w / spread(m.constant(m.where(count == 0, 1.0, count)))
@@ -456,7 +461,7 @@ def _statistic(op: Any, of: Named, m: Operations) -> tuple[Any, ...]:
         is_0 = is_known & (squares == 0)  # where the derivative is 0, too
         root = m.sqrt(m.where(is_0, 1.0, squares / left))
         found["std"] = m.where(is_0, 0.0, root * size)
-    return tuple(found[name].reshape(shape) for name in op.results)
+    return tuple(laid(found[name]) for name in op.results)
 
 
 def _divergence(op: Any, of: Named, m: Operations) -> tuple[Any, ...]:
