@@ -250,9 +250,11 @@ class Operators:
             return torch.full((), number, dtype=dtype, device=first.device)
         op = self.spec.op
         of = (op.shapes.get(name) or "data").partition(" or ")[0]
+        if of == "data":
+            return torch.full_like(first, number)  # in parts, too, where a DTensor is
         call: Any = _Named({"where": self.spec.where, "views": named})
         options: Any = _Named({**op.entry_points["call"].defaults, **named})
-        shape = first.shape if of == "data" else getattr(op._shapes(call, options), of)
+        shape = getattr(op._shapes(call, options), of)
         return torch.full(shape, number, dtype=first.dtype, device=first.device)
 
     def named(self, values: Sequence[Any]) -> dict[str, Any]:
