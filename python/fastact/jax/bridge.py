@@ -449,9 +449,10 @@ class Derivative:
         Where results are in float64, so is all that makes them, for data may have less range.
         """
         asked = [tangent is not None for tangent in given]
-        dtypes, narrow = self.dtypes, self._narrow
+        narrow: Callable[..., list[Any]] = self._narrow
+        dtypes = self.dtypes
         if any(one.dtype == "float64" for one in self.pair.outputs):
-            dtypes, narrow = dict.fromkeys(dtypes, jax.numpy.dtype("float64")), list
+            narrow, dtypes = list, dict.fromkeys(dtypes, jax.numpy.dtype("float64"))
             given = [None if tangent is None else tangent.astype("float64") for tangent in given]
 
         def gradients(incoming: Any) -> list[Any]:
