@@ -177,6 +177,22 @@ def test_what_a_call_writes(op, dual):
     assert all(torch.equal(written[0][n], written[1][n]) for n in op.written)
 
 
+@pytest.mark.parametrize("size", [1e22, 1e-30])
+@each_op
+def test_results_wider_than_data(op, size):
+    """Tangents have the range of results in float64, where squares of float32 have none."""
+    if "dtype" not in op.entry_points["call"].defaults:
+        return
+    found = []
+    for dtype in (torch.float32, torch.float64):
+        f, (x, *others) = function_of(op, torch.float32, dtype="float64")
+        x, *others = (t.detach().to(dtype) for t in (x * size, *others))
+        found.append(torch.func.jvp(lambda x, f=f, others=others: f(x, *others), (x,), (x,))[1])
+    # sums of a few dozen terms in float64, of data that is the same
+    for got, right in zip(*found, strict=True):
+        torch.testing.assert_close(got, right, rtol=1e-12, atol=0.0)
+
+
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
 @each_op
 def test_narrow_data(op, dtype):

@@ -191,8 +191,12 @@ def _by_moments(x: Any, rows: Rows, of: Named, m: Operations) -> Any:
     """Normalise by the statistics that `forward` made: squares are then in range.
 
     The mean is subtracted before x is scaled, in halves, whose differences are in range, too. What
-    rounding leaves of a mean, in x and in a tangent, is subtracted afterwards.
+    rounding leaves of a mean, in x and in a tangent, is subtracted afterwards. A call alone has no
+    statistics, and is computed as it is.
     """
+    if of.get("rstd") is None:
+        centred = x - m.sum(x, rows.axes) / rows.count if rows.centred else x
+        return centred / m.sqrt(m.sum(centred * centred, rows.axes) / rows.count + of["eps"])
     rstd = m.constant(of["rstd"]).reshape(rows.kept)
     if rows.centred:
         mean = m.constant(of["mean"]).reshape(rows.kept)

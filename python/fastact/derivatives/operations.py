@@ -118,12 +118,17 @@ class Operations:
             return value
         return value.to(like.dtype) if self._is_torch else value.astype(like.dtype)
 
-    def wide(self, value: Any) -> Any:
-        """An array of 16 bits in float32, in which such data is computed; all else as it is."""
-        dtype = getattr(value, "dtype", None)
-        if dtype is None or dtype.itemsize != 2 or not str(dtype).endswith("float16"):
+    def wide(self, value: Any, is_double: bool = False) -> Any:
+        """An array of 16 bits in float32, in which such data is computed; all else as it is.
+
+        is_double : floating-point arrays are in float64 instead, whose range the results have.
+        """
+        narrow = ("float16", "float32") if is_double else "float16"
+        if not str(getattr(value, "dtype", "")).endswith(narrow):
             return value
-        return value.float() if self._is_torch else value.astype(np.float32)
+        if self._is_torch:
+            return value.double() if is_double else value.float()
+        return value.astype(np.float64 if is_double else np.float32)
 
     def own(self, value: Any, like: Any) -> Any:
         """An array of the caller's, with these values and the dtype of another one."""

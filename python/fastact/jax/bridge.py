@@ -444,11 +444,23 @@ class Derivative:
         return [found.get(name) for name in self.moving]
 
     def tangents(self, given: Any, others: Any, wanted: Sequence[bool]) -> list[Any]:
-        """The tangents of the results: the composed formula, transposed."""
+        """The tangents of the results: the composed formula, transposed.
+
+        Where results are in float64, so is all that makes them, for data may have less range.
+        """
         asked = [tangent is not None for tangent in given]
+        narrow: Callable[..., list[Any]] = self._narrow
+        dtypes = self.dtypes
+        if any(one.dtype == "float64" for one in self.pair.outputs):
+            narrow, dtypes = list, dict.fromkeys(dtypes, jax.numpy.dtype("float64"))
+            given = [None if tangent is None else tangent.astype("float64") for tangent in given]
 
         def gradients(incoming: Any) -> list[Any]:
-            return self.composed(incoming, others, asked)
+            wanted = {n: dtypes[n] for n, wants in zip(self.moving, asked, strict=True) if wants}
+            found = composed.gradients(
+                self.op, narrow(incoming), self._named(others), wanted, Function
+            )
+            return [found.get(name) for name in self.moving]
 
         zeros = [jax.numpy.zeros(one.shape, one.dtype) for one in self.pair.outputs]
         alike = axes.alike([*zeros, *others, *(one for one in given if one is not None)])

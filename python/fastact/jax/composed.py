@@ -55,9 +55,9 @@ def gradients(
     function_of: Callable[..., Any],
 ) -> dict[str, Any]:
     """The gradients by the names of these arguments, of these dtypes."""
-    m = _Jax(function_of)
-    named = {n: m.wide(v) for n, v in named.items()}
-    found = formulas.gradients(op, [*map(m.wide, incoming)], named, m)
+    m, is_double = _Jax(function_of), "float64" in dtypes.values()
+    named = {n: m.wide(v, is_double) for n, v in named.items()}
+    found = formulas.gradients(op, [m.wide(dy, is_double) for dy in incoming], named, m)
     return {name: found[name].astype(dtype) for name, dtype in dtypes.items()}
 
 

@@ -138,7 +138,7 @@ def rows_of(op: Any, shape: Shape, options: Mapping[str, Any]) -> Rows:
         return Rows(shape, split, (at + 1,), along, (shape[at],), statistics, kind.centred)
     if not kind.channels:
         axis = options.get("axis", default(op, "axis"))
-        named = axis if isinstance(axis, tuple) else (axis,)
+        named = axis if isinstance(axis, tuple | list) else (axis,)
         axes = tuple(sorted(a % ndim for a in named))
         parameter = tuple(shape[a] for a in axes)
         return Rows(shape, shape, axes, _ones_but(shape, axes), parameter,

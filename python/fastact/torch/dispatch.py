@@ -251,9 +251,11 @@ class Operators:
             return torch.full((), number, dtype=dtype, device=first.device)
         op = self.spec.op
         of = (op.shapes.get(name) or "data").partition(" or ")[0]
+        if of == "data":
+            return torch.full_like(first, number)  # in parts, too, where a DTensor is
         call: Any = _Named({"where": self.spec.where, "views": named})
         options: Any = _Named({**op.entry_points["call"].defaults, **named})
-        shape = first.shape if of == "data" else getattr(op._shapes(call, options), of)
+        shape = getattr(op._shapes(call, options), of)
         return torch.full(shape, number, dtype=first.dtype, device=first.device)
 
     def named(self, values: Sequence[Any]) -> dict[str, Any]:
@@ -463,16 +465,15 @@ class _Step:
     ) -> list[Any]:
         """Find the tangents of what `forward` gives, None of what has none."""
         op, spec = self.operators.spec.op, self.operators.spec
+        results, kept = op.models(self.named(tensors))
+        first = tensors[self.names.index(spec.arrays[0])]
+        dtypes = [_dtype_of(first, model) for model in results]
         given, saved, named = (
-            {n: TORCH.wide(v) for n, v in values.items() if v is not None}
+            {n: TORCH.wide(v, torch.float64 in dtypes) for n, v in values.items() if v is not None}
             for values in (given, saved, self.operators.defaults | self.named(tensors))
         )
         moved = derivatives.tangents(op, given, {**saved, **named}, _TRACED)
-        results, kept = op.models(self.named(tensors))
-        first = tensors[self.names.index(spec.arrays[0])]
-        found: list[Any] = [
-            d.to(_dtype_of(first, model)) for d, model in zip(moved, results, strict=True)
-        ]
+        found: list[Any] = [d.to(dtype) for d, dtype in zip(moved, dtypes, strict=True)]
         for name in kept:
             is_kept = name in spec.kept
             found.append(gates.tangent(op, given, {**named, **saved}, TORCH) if is_kept else None)

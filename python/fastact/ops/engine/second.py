@@ -229,7 +229,8 @@ def jvp(op: Any, tangents: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) 
             named = dict(zip(op.saves, saved, strict=True))
             named |= {n: _array(now, n, m) if n in now.views else told.get(n) for n in own}
             with m.plain():
-                wide, ways = ({n: m.wide(v) for n, v in d.items() if v is not None}
+                is_double = any("float64" in str(y.dtype) for y in arrays_of(result))
+                wide, ways = ({n: m.wide(v, is_double) for n, v in d.items() if v is not None}
                               for d in (named, given))  # fmt: skip
                 if now.views[now.leader].size:
                     found = handlers.derivatives().tangents(op, ways, wide, m)
