@@ -185,7 +185,7 @@ class Second(CachedCall):
         op = self.op
         dys = [_array(now, name, m) for name in self.incoming]
         told = vars(now.options)
-        named = {n: told[n] for n in spec_of(op).told if told.get(n) is not None}
+        named = {n: told[n] for n in spec_of(op).told if n in told}  # axis=None is no default
         named |= {n: _array(now, n, m) for n in op.saves if n in now.views}
         named |= {n: told[n] for n in op.sizes}
         models = [*dys, *(named.get(name) for name in op.moving)]
@@ -229,8 +229,8 @@ def jvp(op: Any, tangents: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) 
             named = dict(zip(op.saves, saved, strict=True))
             named |= {n: _array(now, n, m) if n in now.views else told.get(n) for n in own}
             with m.plain():
-                wide, ways = ({n: m.wide(v) for n, v in d.items() if v is not None}
-                              for d in (named, given))  # fmt: skip
+                wide = {n: m.wide(v) for n, v in named.items() if v is not None or n in told}
+                ways = {n: m.wide(v) for n, v in given.items() if v is not None}
                 if now.views[now.leader].size:
                     found = handlers.derivatives().tangents(op, ways, wide, m)
                 else:
