@@ -185,7 +185,7 @@ class Second(CachedCall):
         op = self.op
         dys = [_array(now, name, m) for name in self.incoming]
         told = vars(now.options)
-        named = {n: told[n] for n in spec_of(op).told if told.get(n) is not None}
+        named = {n: told[n] for n in spec_of(op).told if n in told}  # axis=None is no default
         named |= {n: _array(now, n, m) for n in op.saves if n in now.views}
         named |= {n: told[n] for n in op.sizes}
         models = [*dys, *(named.get(name) for name in op.moving)]
@@ -230,8 +230,9 @@ def jvp(op: Any, tangents: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) 
             named |= {n: _array(now, n, m) if n in now.views else told.get(n) for n in own}
             with m.plain():
                 is_double = any("float64" in str(y.dtype) for y in arrays_of(result))
-                wide, ways = ({n: m.wide(v, is_double) for n, v in d.items() if v is not None}
-                              for d in (named, given))  # fmt: skip
+                there = {n: v for n, v in named.items() if v is not None or n in told}
+                wide, ways = ({n: m.wide(v, is_double) for n, v in d.items()}
+                              for d in (there, {n: v for n, v in given.items() if v is not None}))  # fmt: skip
                 if now.views[now.leader].size:
                     found = handlers.derivatives().tangents(op, ways, wide, m)
                 else:
