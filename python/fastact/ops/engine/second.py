@@ -230,9 +230,11 @@ def jvp(op: Any, tangents: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) 
             named |= {n: _array(now, n, m) if n in now.views else told.get(n) for n in own}
             with m.plain():
                 is_double = any("float64" in str(y.dtype) for y in arrays_of(result))
-                there = {n: v for n, v in named.items() if v is not None or n in told}
-                wide, ways = ({n: m.wide(v, is_double) for n, v in d.items()}
-                              for d in (there, {n: v for n, v in given.items() if v is not None}))  # fmt: skip
+                named = {n: v for n, v in named.items() if v is not None or n in told}
+                given = {n: v for n, v in given.items() if v is not None}
+                wide, ways = (
+                    {n: m.wide(v, is_double) for n, v in d.items()} for d in (named, given)
+                )
                 if now.views[now.leader].size:
                     found = handlers.derivatives().tangents(op, ways, wide, m)
                 else:
