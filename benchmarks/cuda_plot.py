@@ -78,7 +78,7 @@ def _picture(title: str, rows: Sequence[GpuRow], file: Path) -> None:
     figure, grid = pyplot.subplots(
         len(families),
         len(directions),
-        figsize=(1.55 * _PANEL[0] * len(directions), _PANEL[1] * len(families) + 0.6),
+        figsize=(1.65 * _PANEL[0] * len(directions), _PANEL[1] * len(families) + 0.6),
         squeeze=False,
         layout="constrained",
     )

@@ -19,8 +19,10 @@ LATE = {
     "fastact.runtime.config": 3,  # `import fastact` needs no tables
     "fastact.runtime.openmp": 2,  # it says how long idle threads wait, before it is there
     # Bridges are imported when an object of theirs arrives.
-    "fastact.interop.handlers": 4,
+    "fastact.interop.handlers": 5,
     "fastact.torch.bridge": 1,
+    "fastact.torch.decompositions": 1,
+    "fastact.torch.dispatch": 1,
 }
 
 #: Who imports bridges for the ops, which know none.
