@@ -78,10 +78,12 @@ def _picture(title: str, rows: Sequence[GpuRow], file: Path) -> None:
     figure, grid = pyplot.subplots(
         len(families),
         len(directions),
-        figsize=(1.65 * _PANEL[0] * len(directions), _PANEL[1] * len(families) + 0.6),
+        figsize=(1.55 * _PANEL[0] * len(directions), _PANEL[1] * len(families) + 0.6),
         squeeze=False,
         layout="constrained",
     )
+    # The layout falls some pixels short of the widest legend.
+    figure.get_layout_engine().set(rect=(0, 0, 0.99, 1))
     for line, family in zip(grid, families, strict=True):
         for axes, direction in zip(line, directions, strict=True):
             if (family, direction) in panels:
