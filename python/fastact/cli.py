@@ -75,7 +75,7 @@ def _bench(args: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
 
     if args.plot is not None:  # ask for what is missing before the minutes are spent
         terminal.require("matplotlib", "--plot")
-    options = bench.Options(
+    options = bench.Settings(
         sizes=args.sizes,
         dtypes=tuple(map(dtype_named, _chosen(parser, "dtype", args.dtypes, _DTYPES))),
         directions=_chosen(parser, "direction", args.directions, _DIRECTIONS),
@@ -106,7 +106,7 @@ def _overview() -> int:
     say("", styled("Speed", "bold") + " (a short benchmark; python -m fastact bench does more)")
     bench.bench(
         [ops["mish"]],
-        bench.Options(
+        bench.Settings(
             sizes=(1024, 50_000, 1_000_000),
             dtypes=(np.dtype(np.float32),),
             directions=_DIRECTIONS,

@@ -42,7 +42,7 @@ the same threads; 1 is the speed of memory. × numpy, × torch …: their time o
 
 
 @dataclass(frozen=True)
-class Options:
+class Settings:
     """What to measure.
 
     sizes : elements of the data, about.
@@ -85,7 +85,7 @@ def shape_of(op: Any, size: int) -> Shape:
     return (max(size // columns, 1), columns)
 
 
-class Work:
+class TimedCall:
     """A call of an op on arrays of its own, and what peers get of them.
 
     named : the arrays and options of the call, by name. incoming : of backward, the gradients.
@@ -110,7 +110,7 @@ class Work:
         self.bytes = sum(read.values()) + sum(y.nbytes for y in out if y is not None)
 
 
-def _torch_call(work: Work, threads: int) -> Call:
+def _torch_call(work: TimedCall, threads: int) -> Call:
     torch = peers.open_torch(threads)
     function = _function(work, (torch.nn.functional, torch), torch)
     tensors = {n: peers.as_tensor(torch, a) for n, a in _arrays(work.named).items()}
@@ -125,7 +125,7 @@ def _torch_call(work: Work, threads: int) -> Call:
     return lambda: torch.autograd.grad(*of, retain_graph=True, allow_unused=True)
 
 
-def _jax_call(work: Work, threads: int) -> Call:
+def _jax_call(work: TimedCall, threads: int) -> Call:
     jax = peers.open_jax(threads)
     function = _function(work, (jax.nn, jax.numpy), jax.numpy)
     arrays = {n: jax.numpy.asarray(a) for n, a in _arrays(work.named).items()}
@@ -140,21 +140,21 @@ def _jax_call(work: Work, threads: int) -> Call:
     return lambda: jax.block_until_ready(compiled(arrays))
 
 
-def _numpy_call(work: Work, threads: int) -> Call:
+def _numpy_call(work: TimedCall, threads: int) -> Call:
     if work.entry != "call":
         raise LeftOut("NumPy has no gradients")
     function = _function(work, (), formulas.NUMPY)
     return partial(function, work.named)
 
 
-_MAKERS: dict[str, Callable[[Work, int], Call]] = {
+_MAKERS: dict[str, Callable[[TimedCall, int], Call]] = {
     NUMPY: _numpy_call,
     TORCH: _torch_call,
     JAX: _jax_call,
 }
 
 
-def call_of_peer(work: Work, threads: int, peer: str) -> Call:
+def call_of_peer(work: TimedCall, threads: int, peer: str) -> Call:
     """Return a peer's call of the same work, which has been made once; an error leaves it out."""
     call = _MAKERS[peer](work, threads)
     call()
@@ -165,7 +165,9 @@ def _arrays(named: Mapping[str, Any]) -> dict[str, NDArray[Any]]:
     return {name: value for name, value in named.items() if isinstance(value, np.ndarray)}
 
 
-def _function(work: Work, modules: Sequence[Any], m: Any) -> Callable[[Mapping[str, Any]], Any]:
+def _function(
+    work: TimedCall, modules: Sequence[Any], m: Any
+) -> Callable[[Mapping[str, Any]], Any]:
     """Return a peer's function of the named arguments of our call, or leave it out.
 
     modules : where a function of the op's name may stand; its parameters get ours by their names.
@@ -200,10 +202,10 @@ def _function(work: Work, modules: Sequence[Any], m: Any) -> Callable[[Mapping[s
 
 
 def measure(
-    op: Any, direction: str, dtype: str, shape: Shape, threads: int, options: Options
+    op: Any, direction: str, dtype: str, shape: Shape, threads: int, options: Settings
 ) -> tuple[CpuRow, dict[str, str]]:
     """Measure one row; give it and the peers that had to be left out of it, with the reasons."""
-    work = Work(op, direction, dtype, shape)
+    work = TimedCall(op, direction, dtype, shape)
     source = np.zeros(prod(shape), dtype)
     calls = {OURS: work.ours, FRESH: work.fresh}
     calls[COPY] = partial(_cpu.copy, np.empty_like(source), source)
@@ -218,7 +220,7 @@ def measure(
     return CpuRow(**found, without=(*left_out,)), left_out
 
 
-def bench(chosen: Sequence[Any], options: Options, json_file: Path | None = None) -> list[CpuRow]:
+def bench(chosen: Sequence[Any], options: Settings, json_file: Path | None = None) -> list[CpuRow]:
     """Measure ops, print a table for each, and return the rows.
 
     json_file : where the machine and the rows are written.
@@ -227,7 +229,7 @@ def bench(chosen: Sequence[Any], options: Options, json_file: Path | None = None
     for peer in options.peers:
         if peer not in there:
             say(f"{peer}: not installed, left out")
-    asking = Options(**{**vars(options), "peers": (*there,)})
+    asking = Settings(**{**vars(options), "peers": (*there,)})
     found: list[CpuRow] = []
     every = product(chosen, options.threads, options.dtypes, options.directions)
     tables = [one for one in every if one[3] in ("forward", *one[0].entry_points)]

@@ -116,9 +116,6 @@ def _of_norm(
     def along(parameter: Any) -> Any:
         return parameter.reshape(rows.along)
 
-    def over_rows(d: Any) -> Any:
-        return m.sum(d, tuple(i for i, n in enumerate(rows.along) if n == 1))
-
     rstd = _shaped(of["rstd"], rows.kept)
     split = _shaped(x, rows.split)
     if rows.centred:
@@ -144,7 +141,8 @@ def _of_norm(
     of_x = m.add_product(of_x, xhat, k * m.sum(products, rows.axes))
     of_dy = pu
     if weight is not None:
-        found["weight"] = over_rows(m.times(d, pu, products)).reshape(weight.shape)
+        over = tuple(i for i, n in enumerate(rows.along) if n == 1)
+        found["weight"] = m.sum(m.times(d, pu, products), over).reshape(weight.shape)
         if wants_dy:
             of_dy *= scale
     if v is not None:
