@@ -122,6 +122,18 @@ def test_nan_is_passed_on(backend, op):
         np.testing.assert_array_equal(np.isnan(gradient), [[True, False], [True, False]])
 
 
+@each_dtype
+def test_two_infinite_logarithms_have_no_distance(backend, dtype):
+    """Of 1, 17 and 40 elements: one, a vector and a tail, several."""
+    for n in (1, 17, 40):
+        both = np.full((1, n), INF, dtype)
+        assert np.isnan(backend.run(fa.kl_div, both, both)).all()
+        assert np.isnan(backend.run(fa.js_div, both, both)).all()
+        for gradient in gradients(backend, fa.js_div, np.ones(1, dtype), both, both):
+            assert np.isnan(gradient).all()
+        assert_same_bits(backend.run(fa.js_div, both, -both), np.array([INF], dtype))
+
+
 @each_op
 def test_of_nothing(backend, op):
     none = np.zeros((3, 0))

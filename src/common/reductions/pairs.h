@@ -62,14 +62,15 @@ struct KullbackLeibler {
 };
 
 struct JensenShannon {
-  // L, and exp(-d): 0 as soon as it is no normal number.
+  // L, and exp(-d), which is 0 as soon as it is no normal number. Two equal infinities have no
+  // distance: L is NaN then, whatever a clamp makes of d.
   template <class C>
   struct Distance {
     C d, fall, log;
     FASTACT_HD Distance(C x, C t) : d(magnitude(t - x)) {
       const Exp<C> of = exp_scaled<0>(at_least(-d, kExpZero<C>));
       fall = of.value();
-      log = log1p_of_unit(divide(C(0) - of.minus_one(), C(1) + fall));
+      log = unless_nan(d, log1p_of_unit(divide(C(0) - of.minus_one(), C(1) + fall)));
     }
   };
   static FASTACT_HD double of(double x, double t) {
