@@ -305,7 +305,8 @@ MEANS_AND_MORE = [op for op in OPS if not {"y", "sum"} & {*op.results}]
 
 @pytest.mark.parametrize("op", MEANS_AND_MORE, ids=lambda op: op.name)
 @pytest.mark.parametrize("layout", RANGES)
-@pytest.mark.parametrize("exponent", [-532, -538, -1000, 505, 1021])
+# With 2**1018 sums of a thousand leave the range, and the root of m2, which moments hold, does not.
+@pytest.mark.parametrize("exponent", [-532, -538, -1000, 505, 1018])
 def test_the_range_is_that_of_a_call_without_groups(op, layout, exponent):
     """Squares of one group of four, or the sum of its elements, leave the range of double."""
     (shape, of_labels), r = RANGES[layout], np.random.default_rng(9)
