@@ -831,6 +831,7 @@ class SoftmaxBounds:
     moved_and_capped: float = 12
     lanes: float = 32
     rough: float = ROUGH_SUM
+    tree: float = 6
 
     def allowed(
         self,
@@ -880,17 +881,19 @@ class SoftmaxBounds:
         whole: Any,
         exponent: Any = None,
         over_cap: Any = None,
+        on_gpu: bool = False,
     ) -> Any:
         """Of dx = scale factor (dy - part of a sum) of softmax and log_softmax.
 
         own, others : magnitudes of what an element has of dx, and of what the row's others have.
         whole : magnitudes of the sum that is added up in double. exponent : y of log_softmax, where
         it is rough. over_cap : |scale x| / softcap, if there is one, whose slope is in `factor`.
+        on_gpu : a thread adds up its elements by a tree in the type in which dtype is computed.
         """
         u = unit_roundoff(dtype)
         constant = 4 if self.kind == "softmax" else 8
         rough = _of_exponent(exponent)
-        size = constant * u * (own + others) + rough * u * whole
+        size = constant * u * (own + others) + (rough + self.tree * on_gpu) * u * whole
         size = size + (4 + count / self.lanes) * unit_roundoff(np.float64) * whole
         error = np.abs(scale * factor) * size
         if over_cap is not None:

@@ -147,9 +147,8 @@ def _rows_gradient(case: Case) -> dict[str, Expected]:
         least = float(info_of(computed_in(dtype)).smallest_normal)  # below it, a slope may be 0
         error = error * (1 + np.abs(scale)) + 4 * least * np.abs(exact)
         exact, sizes["factor"] = exact * slope, sizes["factor"] * slope
-    error = error + op.bounds.gradient(
-        exact, scale, count, dtype, **sizes, exponent=exponent, over_cap=over_cap
-    )
+    more = {"exponent": exponent, "over_cap": over_cap, "on_gpu": case.on_gpu}
+    error = error + op.bounds.gradient(exact, scale, count, dtype, **sizes, **more)
     found = _gradient(case, exact, error, True)
     return found | _sink_gradient(case, dy, y, count) if case.has("sink") else found
 

@@ -206,7 +206,8 @@ class Softmax(RowFunction[P, R]):
         that is nearly 1, whose own dx is what y lacks times dy, that is all of its digits: what y
         lacks was rounded. Of log_softmax it is 8 u abs(scale) ((1 - exp(y)) abs(dy) + exp(y) t), t
         the others' sum of abs(dy): no digit of 1 - exp(y) is lost. Sums of n terms add (4 + n / 32)
-        2**-53 of their terms' magnitudes, a softcap (9 + 2**-52 abs(scale x) / (softcap u)) u
+        2**-53 of their terms' magnitudes, on a GPU 6 u of them, for a thread adds its elements up
+        first; a softcap adds (9 + 2**-52 abs(scale x) / (softcap u)) u
         abs(dx), and all are rounded to the dtype. A slope of the cap below 2**-124 (2**-1020) may
         be 0. dsink is added up in double, and rounded once to the dtype of sink: it errs by 4 u of
         the sum of abs(share dy y), for float64 n / 32 u more, by 2**-46 of the same, and by the
