@@ -64,6 +64,7 @@ FP64_BY_DESIGN = {
 HELD = "a row in registers, as much of it as leaves two blocks to a multiprocessor"
 ANY_STRIDES = "what it reads is found element by element, which costs more than the stack"
 STORED = "a result's dtype is chosen where it is stored"
+REST = "a row in registers, and what the rounding of lse left of each of eight columns"
 ANY = "a switch over all activations needs as many registers as the longest"
 
 # By the beginning of a kernel's title: bytes of stack, at most, and why. Most are of spills.
@@ -77,7 +78,9 @@ FRAMES = {
     "sums_of_segments, bias gradient": (16, ANY),
     "sums_of_columns, any activation": (8, ANY),
     "sums_of_segments, any activation": (16, ANY),
-    "forward_rows, softmax, whole, columns, float16": (8, HELD),
+    "forward_rows, softmax, whole, columns, float16": (16, REST),
+    "forward_rows, softmax, whole, columns, bfloat16": (8, REST),
+    "lse_gradients, cross_entropy, any activation, columns, float16": (8, REST),
     "whole_forward, planes, identity, float16": (8, HELD),
     "reduce_few_rows": (24, STORED),
     "sum_columns, aligned, valid, bfloat16": (8, STORED),
