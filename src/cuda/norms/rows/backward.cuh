@@ -688,10 +688,11 @@ void norm_long_sums(FASTACT_GRID_CONSTANT const Rows rows, double* of_chunks) {
     store(of_chunks + 2 * int64_t(blockIdx.x) + part.lane / kMostWarps, own);
 }
 
-// Their means over the row, or what dx subtracts in their place.
-template <class C>
+// Their means over the row, or what dx subtracts in their place. Rows: NormRows, or the rows of
+// strided arrays, whose statistics are strided too.
+template <class C, class Rows>
 FASTACT_KERNEL(256)
-void norm_long_means(FASTACT_GRID_CONSTANT const NormRows rows, const double* of_chunks, C* means) {
+void norm_long_means(FASTACT_GRID_CONSTANT const Rows rows, const double* of_chunks, C* means) {
   for_each_of_warps(rows.count, [&](int64_t row, int lane, bool idle) {
     double sums[2] = {};
     for (int64_t c = lane; !idle && c < rows.chunks.count; c += kWarp) {

@@ -559,8 +559,9 @@ void norm_backward(const NormCall& given, void* workspace, cudaStream_t stream) 
     if (plan.is_long() && rows.writes_dx()) {
       const int64_t count = rows.count * plan.rows.chunks.count;
       launch(norm_long_sums<T, Rows>, {count, rows.lanes}, stream, rows, of_chunks);
-      launch(norm_long_means<C>, warps_for(rows.count, kThreadsOfNarrow), stream,
-             static_cast<const NormRows&>(rows), of_chunks, means);
+      using AnyRows = typename Rows::Slow;
+      launch(norm_long_means<C, AnyRows>, warps_for(rows.count, kThreadsOfNarrow), stream,
+             static_cast<const AnyRows&>(rows), of_chunks, means);
     }
     launch_backward<T>(rows, plan.sums, plan, stream);
   });
