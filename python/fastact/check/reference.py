@@ -476,16 +476,16 @@ def largest(dtype: Any) -> float:
 def shares(actual: Any, exact: Any, allowed: Any) -> Any:
     """The errors divided by their bounds; infinite where one alone is no number.
 
-    A value that is too large for the dtype of `actual`, or nearly, may be infinite.
+    A value that is too large for the dtype of `actual`, or nearly, may be infinite, of either sign
+    where the bound reaches past both ends.
     """
     actual, exact, most = np.asarray(actual), np.asarray(exact), largest(np.asarray(actual).dtype)
     found = actual.astype(exact.dtype)
     with np.errstate(all="ignore"):
         over = (np.abs(exact) + allowed > most) & np.isinf(found)
         over |= np.isinf(exact) & (np.abs(found) > 0.99 * most)
-        right = (
-            (found == exact) | (np.isnan(found) & np.isnan(exact)) | (over & (found * exact > 0))
-        )
+        signed = (found * exact > 0) | (allowed - np.abs(exact) > most)
+        right = (found == exact) | (np.isnan(found) & np.isnan(exact)) | (over & signed)
         right |= np.isinf(allowed) & ~np.isnan(found) & ~np.isnan(exact)
         share = np.abs(found - exact) / allowed
     return np.where(right, 0.0, np.where(np.isnan(share), np.inf, share))

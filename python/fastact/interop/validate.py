@@ -116,7 +116,8 @@ def dtype_named(where: str, name: str, value: Any) -> str:
     named = str(value)[len("torch.") :] if (cls.__module__, cls.__name__) == _TORCHS else value
     if not (isinstance(named, str) and named in _cpu.DTYPE_NAMES):
         try:
-            named = str(np.dtype(value))
+            # NumPy would print a tensor in its error, and torch reads memory that may be gone.
+            named = "" if foreign.is_tensor(value) else str(np.dtype(value))
         except (TypeError, ValueError):
             named = ""
     if named not in _cpu.DTYPE_NAMES:
