@@ -41,14 +41,14 @@ struct CentredNorm {
   // row of g and of g xhat. rstd: as it was saved.
   template <class T>
   static FASTACT_HD void set_subtracted(T& /*mean_g*/, T& /*mean_g_xhat*/, double /*count*/,
-                                        T /*rstd*/, double /*eps*/) {}
+                                        T /*rstd*/, double /*eps*/, double /*rounding*/) {}
 };
 
 // rms_norm: no mean was subtracted, so mean(g) is no part of the gradient.
 struct RmsNorm : CentredNorm {
   static constexpr bool kIsCentred = false;
   template <class T>
-  static FASTACT_HD void set_subtracted(T& mean_g, T&, double, T, double) {
+  static FASTACT_HD void set_subtracted(T& mean_g, T&, double, T, double, double) {
     mean_g = 0;
   }
 };
@@ -64,10 +64,9 @@ struct L2Norm : RmsNorm {
     return variance(squares, per_count, eps);
   }
   template <class T>
-  static FASTACT_HD void set_subtracted(T& mean_g, T& mean_g_xhat, double count, T rstd,
-                                        double eps) {
-    constexpr double kRounded = sizeof(T) == sizeof(double) ? 0x1p-50 : 0x1p-21;
-    const bool is_constant = double(rstd) * double(rstd) * eps >= 1 - kRounded;
+  static FASTACT_HD void set_subtracted(T& mean_g, T& mean_g_xhat, double count, T rstd, double eps,
+                                        double rounding) {
+    const bool is_constant = double(rstd) * double(rstd) * eps >= 1 - rounding;
     mean_g = 0;
     mean_g_xhat = is_constant ? T(0) : mean_g_xhat * T(count);
   }
@@ -104,11 +103,16 @@ FASTACT_HD bool is_centred(int norm) {
   return with_row_norm(norm, [](auto of) FASTACT_INLINED { return decltype(of)::kIsCentred; });
 }
 
+// What the square of an rstd may lack that was saved in C.
+template <class C>
+constexpr double kRstdRounding = sizeof(C) == sizeof(double) ? 0x1p-50 : 0x1p-21;
+
+// rounding: of the type in which rstd was saved, which may be narrower than T.
 template <class T>
 FASTACT_HD void set_subtracted(int norm, T& mean_g, T& mean_g_xhat, double count, T rstd,
-                               double eps) {
+                               double eps, double rounding) {
   with_row_norm(norm, [&](auto of) FASTACT_INLINED {
-    of.set_subtracted(mean_g, mean_g_xhat, count, rstd, eps);
+    of.set_subtracted(mean_g, mean_g_xhat, count, rstd, eps, rounding);
   });
 }
 

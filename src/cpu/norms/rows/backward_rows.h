@@ -159,7 +159,9 @@ struct BackwardRows : NormChunks, BackwardArrays {
   void set_means(BackwardRow* row, double sum_g, double sum_g_xhat) {
     const double count = double(s.columns.size);
     row->means[0] = sum_g / count, row->means[1] = sum_g_xhat / count;
-    set_subtracted(norm.norm, row->means[0], row->means[1], count, row->stats.rstd, norm.eps);
+    const double rounding = s.compute_dtype == kF64 ? kRstdRounding<double> : kRstdRounding<float>;
+    set_subtracted(norm.norm, row->means[0], row->means[1], count, row->stats.rstd, norm.eps,
+                   rounding);
   }
 
   // p and x of a chunk of the band's row i, and its statistics, for the kernels. A norm that casts

@@ -605,7 +605,8 @@ void norm_backward_rows(FASTACT_GRID_CONSTANT const Rows rows,
       C means[2];
       of_row.fold(means);
       fold_two<kTeamOf<by>>(means, rows.per_length, lanes, fold_index);
-      set_subtracted(rows.norm, means[0], means[1], double(rows.length), row.stats.rstd, rows.eps);
+      set_subtracted(rows.norm, means[0], means[1], double(rows.length), row.stats.rstd, rows.eps,
+                     kRstdRounding<C>);
       row.stats.mean_g = means[0], row.stats.mean_g_xhat = means[1];
       forget_row(row.x), forget_row(row.dy);
     }
@@ -703,7 +704,8 @@ void norm_long_means(FASTACT_GRID_CONSTANT const Rows rows, const double* of_chu
     if (idle || lane > 0) return;
     C of_row[2] = {C(sums[0] * rows.per_length), C(sums[1] * rows.per_length)};
     const C rstd = load(number_of<C>(rows, kRstdRole, row));
-    set_subtracted(rows.norm, of_row[0], of_row[1], double(rows.length), rstd, rows.eps);
+    set_subtracted(rows.norm, of_row[0], of_row[1], double(rows.length), rstd, rows.eps,
+                   kRstdRounding<C>);
     store(means + 2 * row, of_row[0]), store(means + 2 * row + 1, of_row[1]);
   });
 }

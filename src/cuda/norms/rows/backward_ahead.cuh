@@ -169,7 +169,8 @@ void norm_backward_ahead(FASTACT_GRID_CONSTANT const NormQuick rows,
       fold_over_cluster(means, rows.per_length, lanes, int(sums.tiles), fold_index, mail);
     else
       fold_two<kOneBlock>(means, rows.per_length, lanes, fold_index);
-    set_subtracted(rows.norm, means[0], means[1], double(rows.length), stats.rstd, rows.eps);
+    set_subtracted(rows.norm, means[0], means[1], double(rows.length), stats.rstd, rows.eps,
+                   kRstdRounding<C>);
     stats.mean_g = means[0], stats.mean_g_xhat = means[1];
     forget_row(dy);
 

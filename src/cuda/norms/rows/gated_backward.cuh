@@ -188,7 +188,8 @@ void norm_backward_rows_gated(FASTACT_GRID_CONSTANT const Rows rows,
       of_row.fold(means);
       int fold_index = reader.left;  // it counts down, and its parity takes turns as well
       fold_two<kTeamOf<by>>(means, rows.per_length, lanes, fold_index);
-      set_subtracted(rows.norm, means[0], means[1], double(rows.length), row.stats.rstd, rows.eps);
+      set_subtracted(rows.norm, means[0], means[1], double(rows.length), row.stats.rstd, rows.eps,
+                     kRstdRounding<C>);
       row.stats.mean_g_xhat = means[1];
       forget_row(row.x), forget_row(row.dy), forget_row(row.gate);
     }
