@@ -62,7 +62,7 @@ def _call(op: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
 
 
 def _hides(name: str, options: Any, left: Any, is_nothing: bool) -> Any:
-    """Where too little is left that counts for a result to be shown."""
+    """Tell where too little is left that counts for a result to be shown."""
     if is_nothing and name != "std":
         return left < 0
     return left <= (options.correction if name in ("var", "std") else 0)

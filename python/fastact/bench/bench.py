@@ -43,7 +43,7 @@ the same threads; 1 is the speed of memory. × numpy, × torch …: their time o
 
 @dataclass(frozen=True)
 class Settings:
-    """What to measure.
+    """The settings of a measurement.
 
     sizes : elements of the data, about.
     peers : other libraries; those that are not installed are named and left out.

@@ -165,7 +165,7 @@ def first_line(error: Exception) -> str:
 def asked(
     peers: Iterable[str], make: Callable[[str], Any]
 ) -> tuple[dict[str, Any], dict[str, str]]:
-    """What each peer makes, but None, and the reasons of those that can't.
+    """Give what each peer makes, but None, and the reasons of those that can't.
 
     Peers fail in ways of their own; other rows are still wanted.
     """
@@ -209,7 +209,7 @@ class CpuRow(Row):
 
     @property
     def key(self) -> tuple[Any, ...]:
-        """What tells it from all others."""
+        """The key that tells the row from all others."""
         return self.op, self.direction, self.dtype, self.what, self.threads
 
     @property
@@ -218,11 +218,11 @@ class CpuRow(Row):
         return self.op, self.direction, self.dtype, self.threads
 
     def missing(self, peers: Sequence[str]) -> list[str]:
-        """Those of the peers that nobody has asked yet."""
+        """List the peers that nobody has asked yet."""
         return [peer for peer in peers if peer not in self.ratios and peer not in self.without]
 
     def joined(self, later: CpuRow) -> CpuRow:
-        """The same with further peers of a later run, whose ratios are to our time in that run."""
+        """Add further peers of a later run, whose ratios are to our time in that run."""
         return replace(
             self,
             seconds={**later.seconds, **self.seconds},
@@ -231,7 +231,7 @@ class CpuRow(Row):
         )
 
     def but(self, peers: Collection[str]) -> CpuRow:
-        """The same without some peers."""
+        """Leave some peers out."""
         seconds, ratios = (
             {who: value for who, value in of.items() if who not in peers}
             for of in (self.seconds, self.ratios)

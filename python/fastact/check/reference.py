@@ -753,7 +753,7 @@ def sink_gradients(dy: Any, y: Any, share: Any, axes: tuple[int, ...]) -> tuple[
 def loss_gradient(
     logs: Any, tw: Any, target: Any, axis: int, smoothing: float, slope: Any
 ) -> tuple[Any, Any]:
-    """Of cross_entropy's losses: dlogits, and the magnitudes that its bound takes.
+    """Find dlogits of cross_entropy, and the magnitudes that its bound takes.
 
     logs : the logits less their logsumexp. target : None for probabilities. slope : of a z_loss.
     """

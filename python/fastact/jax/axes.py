@@ -43,7 +43,7 @@ def _twice(length: int) -> int:
 def _outputs_along(
     call: Any, arrays: Places, longer: Callable[[int], int] = _by_one
 ) -> list[int | None] | None:
-    """Where an axis of the arrays lies in the outputs; None where the op takes no longer one."""
+    """Find where an axis of the arrays lies in the outputs; None: the op takes no longer one."""
     shapes = [
         [longer(n) if i == axis else n for i, n in enumerate(array.shape)]
         for array, axis in zip(call.given, arrays, strict=True)
@@ -187,7 +187,7 @@ def _refused(call: Any, given: Sequence[PartitionSpec], parted: Any, why: str) -
 
 
 def _alignments(call: Any, axis: int, *, of_any_length: bool = False) -> Iterator[list[int | None]]:
-    """Where an axis of the longest shape may lie in each, as arrays broadcast or as channels do."""
+    """Yield where an axis of the longest shape may lie in each, by broadcasting or as channels."""
     shapes, along = [array.shape for array in call.given], _places(call)
     whole = max(shapes, key=len)
 

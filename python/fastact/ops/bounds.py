@@ -146,11 +146,11 @@ class Bounds:
 
     @property
     def rough_slope(self) -> float:
-        """What a GPU's 16-bit derivatives may be off by where they are near 0."""
+        """Bound the error of a GPU's 16-bit derivatives where they are near 0."""
         return 4 * self.derivative_abs
 
     def absolute(self, dtype: Any, of: str = "derivative") -> float:
-        """What a derivative, or with "forward" a value, may be off by where it is near 0."""
+        """Bound the error of a derivative, or with "forward" of a value, where it is near 0."""
         bound = self.derivative_abs if of == "derivative" else self.forward_abs
         return bound * (2.0**-29 if _is_double(dtype) else 1.0)
 
@@ -910,7 +910,7 @@ class SoftmaxBounds:
         return error + rounding(exact, to, error) + _least(to)
 
     def through_lse(self, exact: Any, z: Any, dtype: Any, exponent: Any = None) -> Any:
-        """Of dx of logsumexp, for lse + rest as saved. exponent: z - lse where it is rough.
+        """Bound dx of logsumexp, for lse + rest as saved. exponent: z - lse where it is rough.
 
         Without a scale and a mask lse + rest is within `absolute` u, at any lse (float64: n / lanes
         more): that many more u of dx are dx's beside the exact one.

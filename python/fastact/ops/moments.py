@@ -130,7 +130,7 @@ class Moments:
         return np.errstate(all="ignore") if isinstance(self.squares, _NUMPY) else nullcontext()
 
     def _left(self, name: str, correction: float) -> Any:
-        """What a correction leaves of the count, or 0: by that m2 is divided."""
+        """Subtract a correction from the count, but not below 0: m2 is divided by it."""
         correction = validate.number(f"fastact.Moments.{name}", "correction", correction)
         left = self.count - correction
         return abs(left) * (left > 0)

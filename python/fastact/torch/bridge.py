@@ -33,7 +33,7 @@ def _wide(value: Any) -> Any:
 
 
 def call_overridden(op: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-    """What an argument that answers torch's functions says of the op."""
+    """Ask an argument that answers torch's functions for the op's result."""
     given = {name: getattr(value, "name", value) if name == "activation" else value
              for name, value in kwargs.items()}  # fmt: skip
     flat = [one for v in (*args, *given.values()) for one in (v if type(v) is tuple else (v,))]

@@ -40,7 +40,7 @@ def register() -> None:
 
 
 def _strategy(operators: Any, entry: str, schema: Any) -> OpStrategy:
-    """What placements an operator can compute, along each dimension of the mesh."""
+    """List the placements that an operator can compute, along each dimension of the mesh."""
     given = schema.args_schema
     specs = {i: v.strategies[0].output_spec for i, v in enumerate(given) if _is_array(v)}
     values = [
@@ -163,7 +163,7 @@ class _Call:
         return is_any and len(self.arrays[name]) < ndim
 
     def _places(self, ndim: int, axis: int, length: int) -> Iterator[tuple[int | None, ...]]:
-        """Where the axis may lie in the arrays, which the op tells; None: an array lacks it."""
+        """Give the places that the axis may have in the arrays; None: an array lacks it."""
         choices: list[list[int | None]] = []
         for name, shape in self.arrays.items():
             alike: list[int | None] = [i for i, n in enumerate(shape) if n == length]
@@ -175,7 +175,7 @@ class _Call:
         return product(*choices)
 
     def _placed_outputs(self, places: Sequence[int | None]) -> list[Any] | None:
-        """Where the axis lies in the outputs; None where they are not computed part by part."""
+        """Find where the axis lies in the outputs; None: they are not computed part by part."""
         pairs = zip(self.arrays.items(), places, strict=True)
         longer = {n: tuple(m + (i == at) for i, m in enumerate(s)) for (n, s), at in pairs}
         try:
@@ -219,7 +219,7 @@ class _Backward(_Call):
         return {n: tuple(d.shape) for n, d, wants in named if wants and d is not None}
 
     def adds_up(self, name: str) -> bool:
-        """What meets all parts has the sum of their gradients."""
+        """Sum the gradients of the parts for an array that meets all of them."""
         return True
 
     def placed(self, name: str, axis: int | None) -> Any:

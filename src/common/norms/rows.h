@@ -103,7 +103,7 @@ FASTACT_HD bool is_centred(int norm) {
   return with_row_norm(norm, [](auto of) FASTACT_INLINED { return decltype(of)::kIsCentred; });
 }
 
-// What the square of an rstd may lack that was saved in C.
+// The square of an rstd that was saved in C may lack so much to 1.
 template <class C>
 constexpr double kRstdRounding = sizeof(C) == sizeof(double) ? 0x1p-50 : 0x1p-21;
 

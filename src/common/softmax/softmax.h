@@ -163,7 +163,7 @@ FASTACT_HD SoftmaxStat merged(const SoftmaxStat& a, const SoftmaxStat& b) {
   return {high.max, high.rest + whole * lower_by<T>(low.max, high.max), high.ones};
 }
 
-// What the rounding of max + log to C left; 0 where that is not finite.
+// Finds what the rounding of max + log to C left; 0 where that is not finite.
 template <class C>
 FASTACT_HD double rest_of_lse(double max, double log) {
   const C lse = C(max + log);

@@ -210,7 +210,7 @@ struct LaneResults {
     return is_far_moment(values[0][i], values[1][i] + errors[1][i]) && values[2][i] != 0;
   }
 
-  // What was read of a lane, whose elements were divided by `up`.
+  // A lane as it was read, whose elements were divided by `up`.
   Rescaled rescaled(const Grouped& g, int64_t i, double up) const {
     const auto whole = [&](int set) { return values[set][i] + errors[set][i]; };
     if (g.lane == kLaneSum) return {whole(0) / whole(1), 0, 0, whole(1), up};
@@ -267,7 +267,7 @@ void store_lanes(const Grouped& g, LaneResults& results, int64_t tile, char* lan
   });
 }
 
-// What a task's lanes are before its first element.
+// The lanes of a task before its first element.
 char* clear(const Grouped& g, char* lanes) {
   memset(lanes, 0, bytes_of_lanes(g.lane, lanes_of(g) + 1));
   if (g.lane == kLaneSum)
@@ -342,7 +342,7 @@ struct TermList {
   }
 };
 
-// What `outputs` are of no elements.
+// The outputs of no elements.
 void store_nothing(const Grouped& g, const Reducer& of, const Axes& outputs, int64_t first,
                    int64_t end) {
   Reducer r = of;

@@ -17,7 +17,7 @@
 // lanes of all tasks are held, while they are filled, and else in a pass of its own over the
 // labels.
 //
-// Where there are many more groups than labels, every result is first that of no elements, and
+// With many more groups than labels, every result is first that of no elements, and
 // labels become ranks among those that are met: lanes and lists are of these groups alone.
 //
 // Lanes of double whose squares or sums left its range (common/reductions/range.h) are added up

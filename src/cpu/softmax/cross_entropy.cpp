@@ -120,7 +120,7 @@ struct Losses : RowStatistics {
     weight = job.smoothing.keep * target[j].weight + others[j];
     factors[j] = is_ignored(j) ? 0.0 : g[j] * weight * kernels.factor_of(maxima[j], rests[j]);
   }
-  // Of a block's logits, elements `step` bytes apart.
+  // The logits of a block, `step` bytes apart.
   void keep_logit(int64_t j, int64_t column, int64_t n, const char* at, int64_t step) {
     const int64_t i = target[j].index - column;
     if (job.has_indices && i >= 0 && i < n) logits[j] = number_at(s.compute_dtype, at + i * step);

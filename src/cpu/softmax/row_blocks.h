@@ -405,7 +405,7 @@ struct RowStatistics : RowBlocks {
         rows.lse[j] = 2.0 * madd(job.scale, 0.5 * pivots[j], 0.5 * rows.lse[j]);
   }
 
-  // What the rounding of a row's lse leaves; nothing is known of one beside a pivot.
+  // The rounding of a row's lse leaves this; nothing is known of one beside a pivot.
   double rest_of_lse(int64_t j) const {
     if (has_pivots && std::isfinite(pivots[j])) return 0.0;
     return s.compute_dtype == kF32 ? fastact::rest_of_lse<float>(rows.max[j], rows.log[j])

@@ -114,8 +114,8 @@ void round_sinks(FASTACT_GRID_CONSTANT const Axes axes, const char* total, char*
       accumulate);
 }
 
-// Of rows without elements: writes -infinity to number and lse, 0 to rest, and 1 to the sinks'
-// share.
+// Fills results of rows without elements: writes -infinity to number and lse, 0 to rest, and 1 to
+// the sinks' share.
 template <class T>
 void fill_of_nothing(const SoftmaxCall& call, cudaStream_t stream) {
   const double share = call.kind == kLogSumExp ? 0.0 : 1.0;

@@ -40,7 +40,7 @@ def _tiny(case: Case) -> float:
 
 
 def _rest(lse: Any, dtype: Any) -> Expected:
-    """What may be left of an lse that was rounded: gradients tell whether it is that."""
+    """Allow whatever may be left of an lse that was rounded: gradients tell whether it is that."""
     lse = np.where(np.isfinite(lse), lse, 0)
     return Expected(np.zeros_like(lse), 4 * ulp(lse, dtype), False)
 
@@ -170,7 +170,7 @@ def _sink_gradient(case: Case, dy: Any, y: Any, count: int) -> Found:
 
 
 def _lse_gradient(case: Case) -> dict[str, Expected]:
-    """Of lse and rest as they are given."""
+    """Find the gradient for lse and rest as they are given."""
     z, scale, (over, kept) = _logits(case), case.option("scale"), over_of(case)
     lse, dy = (widened(case, name).reshape(kept) for name in ("lse", "dy"))
     rest = widened(case, "rest").reshape(kept) if case.has("rest") else 0.0

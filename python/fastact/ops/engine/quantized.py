@@ -143,8 +143,8 @@ class Quantizes:
                [0.       , 0.5      , 0.2519...]], dtype=float32)
         """
         if "torch" in sys.modules and sys.modules["torch"].compiler.is_compiling():
-            traced = handlers.traced_quantized
-            return self._by_operator(traced, args, kwargs, dtype, per, scale, out)  # type: ignore[no-any-return]
+            given = {"dtype": dtype, "per": per, "scale": scale}
+            return self._by_operator(handlers.traced_quantized, args, kwargs, out, **given)  # type: ignore[no-any-return]
         call = self._cached_quantized
         return call(*args, dtype=dtype, per=per, scale=scale, out=out, **kwargs)  # type: ignore[no-any-return]
 
@@ -153,11 +153,12 @@ class Quantizes:
         """The same, whose repeated calls skip this layer (src/cpu/binding/call_cache.pyx)."""
         return _cpu.CachedCall(self._quantize, self, "_cached_quantized")
 
-    def _by_operator(self, call: Any, args: Any, kwargs: Mapping[str, Any], *given: Any) -> Any:
-        """The same by an operator of torch's."""
-        dtype, per, scale, out = given
+    def _by_operator(
+        self, call: Any, args: Any, kwargs: Mapping[str, Any], out: Any, **given: Any
+    ) -> Any:
+        """Call one of torch's operators for it; given: dtype, per and scale."""
         named = kwargs if out is None else {**kwargs, "out": out}
-        return call(self, args, named, dtype=dtype, per=per, scale=scale)
+        return call(self, args, named, **given)
 
     def _quantize(
         self: Any, *args: Any, dtype: Any, per: Any, scale: Any, out: Any, **kwargs: Any
@@ -170,8 +171,8 @@ class Quantizes:
         called = f"fastact.{self.name}"
         try:
             if foreign.any_for_dispatcher((*args, scale, out), kwargs):
-                given = (dtype, per, scale, out)
-                return self._by_operator(handlers.call_quantized, args, kwargs, *given)  # type: ignore[no-any-return]
+                given = {"dtype": dtype, "per": per, "scale": scale}
+                return self._by_operator(handlers.call_quantized, args, kwargs, out, **given)  # type: ignore[no-any-return]
             return _Quantized(self, args, kwargs, dtype, per, scale).results(out)
         except (TypeError, ValueError) as error:  # arguments are the call's, and so are its words
             error.args = (str(error).replace(f"{called}:", f"{called}.quantized:", 1),)

@@ -46,7 +46,7 @@ _LAYERS = tuple(base for base, cls in REPLACEMENTS.items() if cls.__module__ == 
 
 @dataclass
 class Report:
-    """What `convert` or `revert` did.
+    """A report of what `convert` or `revert` did.
 
     converted : the modules that fastact computes now, or torch again, by their names, and their
         classes.
