@@ -16,6 +16,9 @@ from cpython.ref cimport Py_INCREF
 from libc.stdint cimport int64_t, uintptr_t
 cimport numpy as cnp
 
+import atexit
+import os
+
 import numpy as np
 
 cnp.import_array()
@@ -57,6 +60,12 @@ cdef extern from "jax/ffi.h" namespace "fastact::xla" nogil:
     Error* allocate(const CallFrame*, size_t size, void** data)
     Error* release(const CallFrame*, size_t size, void* data)
 
+    cdef cppclass Calls:
+        bint begin()
+        void end()
+        void close()
+        void forget()
+
 cdef extern from "numpy/arrayobject.h":
     ctypedef struct PyArray_Descr:
         pass
@@ -83,6 +92,24 @@ cdef dict dtypes = {
         (12, "float64"),
     )
 }
+
+cdef Calls calls
+
+
+def close_calls():
+    with nogil:
+        calls.close()
+
+
+def forget_calls():
+    calls.forget()
+
+
+atexit.register(close_calls)
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=forget_calls)
+
+cdef const char* ENDING = "RuntimeError: fastact.jax: the interpreter is ending"
 
 cdef dict functions = {}  # of texts
 cdef dict device_functions = {}
@@ -154,9 +181,14 @@ cdef Error* run(CallFrame* frame) noexcept with gil:
 
 
 cdef Error* handle(CallFrame* frame) noexcept nogil:
+    cdef Error* error
     if answer_metadata(frame) or frame.stage != kExecute:
         return NULL
-    return run(frame)
+    if not calls.begin():
+        return error_of(frame, ENDING)
+    error = run(frame)
+    calls.end()
+    return error
 
 
 def handler():
@@ -233,7 +265,13 @@ cdef Error* handle_on_device(CallFrame* frame) noexcept nogil:
     if answer_metadata(frame) or frame.stage != kExecute:
         return NULL
     error = stream_of(frame, &stream)
-    return error if error is not NULL else run_on_device(frame, stream)
+    if error is not NULL:
+        return error
+    if not calls.begin():
+        return error_of(frame, ENDING)
+    error = run_on_device(frame, stream)
+    calls.end()
+    return error
 
 
 def device_handler():

@@ -7,8 +7,10 @@
 // extensions.
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <thread>
 
 namespace fastact::xla {
 
@@ -135,6 +137,34 @@ struct CallFrame {
 constexpr int kExecute = 3;
 
 using Handler = Error* (*)(CallFrame*);
+
+// The calls under way that need the interpreter's lock. XLA starts calls on threads of its own, and
+// whoever did not wait for a result may end the interpreter before. A thread that asks for the lock
+// from then on is ended by Python, within XLA, which waits for it for ever. So the interpreter
+// closes this at its exit: calls that began are waited for, later ones are refused.
+class Calls {
+ public:
+  // false: the interpreter is ending, and its lock must not be asked for.
+  bool begin() {
+    ++running_;
+    if (!closed_) return true;
+    --running_;
+    return false;
+  }
+  void end() { --running_; }
+
+  void close() {
+    closed_ = true;
+    while (running_ != 0) std::this_thread::yield();
+  }
+
+  // A forked child has none of the threads whose calls were under way.
+  void forget() { running_ = 0; }
+
+ private:
+  std::atomic<int> running_{0};
+  std::atomic<bool> closed_{false};
+};
 
 // Answers a frame that asks for the version; false: the frame is a call.
 inline bool answer_metadata(CallFrame* frame) {

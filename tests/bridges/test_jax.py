@@ -548,3 +548,18 @@ def test_initial(op):
     np.testing.assert_array_equal(function(x), [3.5, 7.5])
     np.testing.assert_array_equal(jax.grad(lambda x: function(x).sum())(x), np.ones((2, 2)))
     np.testing.assert_array_equal(jax.jvp(function, (x,), (x,))[1], [3.0, 7.0])
+
+
+UNAWAITED = """
+import jax, jax.numpy as jnp, fastact.jax as fj
+
+x = jnp.ones((1200, 1200))  # products of some 10 ms each: the call begins when Python has ended
+late = jax.jit(lambda x: fj.mish(x @ x @ x @ x))
+late(x).block_until_ready()
+late(x)
+"""
+
+
+def test_a_process_ends_while_a_call_is_still_to_come():
+    done = run_python(UNAWAITED)
+    assert (done.returncode, done.stderr) == (0, "")
