@@ -52,6 +52,13 @@ inline bool is_empty(const Operand& a) {
   return false;
 }
 
+// Elements.
+inline int64_t size_of(const Operand& a) {
+  int64_t size = 1;
+  for (int i = 0; i < a.ndim; ++i) size *= a.shape[i];
+  return size;
+}
+
 // Bytes from one element to the next along an axis.
 inline int64_t byte_stride(const Operand& a, int axis, int64_t item) {
   if (a.strides) return a.strides[axis] * a.stride_unit;

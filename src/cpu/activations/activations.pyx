@@ -6,37 +6,6 @@ ACTIVATIONS = names_of(kActivationNames, kActivations)
 SAVE_VALUE = frozenset([ACTIVATIONS[i] for i in range(kActivations) if kActivationSavesValue[i]])
 
 
-cdef void run_activation_forward(const void* given, const KernelTable* kernels) noexcept nogil:
-    cdef const ActivationCall* call = <const ActivationCall*>given
-    run_free_call(
-        kernels.elementwise.forward[call.which][call.data[0].dtype], call.parameters.value, False,
-        2, call.data,
-    )
-
-
-cdef int run_activation_backward(const void* given, char* workspace, int64_t bytes) except -1:
-    cdef const ActivationCall* call = <const ActivationCall*>given
-    run_call(
-        table.elementwise.backward_by_saved[call.which][call.data[0].dtype][call.accumulate],
-        call.parameters.value, call.accumulate, 3, call.data,
-    )
-    return 0
-
-
-cdef int run_activation_second(const void* given, char* workspace, int64_t bytes) except -1:
-    cdef const ActivationCall* call = <const ActivationCall*>given
-    run_call(
-        table.elementwise.second[call.which][call.data[0].dtype][call.accumulate],
-        call.parameters.value, call.accumulate, 4, call.data,
-    )
-    return 0
-
-
-add_free_function(&kActivationForward, run_activation_forward)
-add_function(&kActivationBackward, NULL, run_activation_backward)
-add_function(&kActivationSecond, NULL, run_activation_second)
-
-
 cdef class CachedCall  # call_cache.pyx
 
 

@@ -22,31 +22,8 @@ cdef void run_call(
     ElementwiseKernel kernel, const double* parameters, bint reads_output, int count,
     const ArrayArgument* given
 ) noexcept:
-    """The same over the arrays of a call, each or none; the last one is written."""
     with nogil:
-        run_free_call(kernel, parameters, reads_output, count, given)
-
-
-cdef void run_free_call(
-    ElementwiseKernel kernel, const double* parameters, bint reads_output, int count,
-    const ArrayArgument* given
-) noexcept nogil:
-    cdef TensorIterator iterator
-    cdef Operand[MOST_ARRAYS] arrays
-    cdef int[MOST_ARRAYS] dtypes
-    cdef int k, found = 0
-    if is_empty(<const Operand&>given[count - 1]):
-        return
-    for k in range(count):
-        if given[k].shape is not NULL:
-            arrays[found], dtypes[found] = <const Operand&>given[k], given[k].dtype
-            found += 1
-    prepare(
-        &iterator, kernel, parameters, given[count - 1].dtype, reads_output, found, arrays
-    )
-    for k in range(found):
-        iterator.items[k] = item_size(dtypes[k])
-    run_iterator(&iterator)
+        run_elementwise(kernel, parameters, reads_output, count, given)
 
 
 cdef void unpack(tuple values, double* parameters) except *:

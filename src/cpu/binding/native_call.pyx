@@ -20,17 +20,17 @@ cdef const char* DEVICE_MODULE = "fastact._cuda"
 ctypedef void (*FreeFunction)(const void*, const KernelTable*) noexcept nogil
 
 
-# A native function, and what the CPU does for it: the bytes of scratch that a call needs (NULL:
-# none), and the call itself, which is given scratch of so many bytes.
-cdef struct NativeFunction:
+# A native function, its fields by number, and what the CPU does for it.
+cdef struct KnownFunction:
     const CallTable* table
+    const NativeFunction* native  # core/native_function.h
     NamedFields[MAX_FIELDS] named
     int64_t (*workspace_size)(const void*) noexcept
     int (*run)(const void*, char*, int64_t) except -1
     FreeFunction run_free
 
 
-cdef NativeFunction[MAX_FUNCTIONS] native_functions
+cdef KnownFunction[MAX_FUNCTIONS] native_functions
 cdef dict function_numbers = {}  # by name
 cdef list field_numbers = []     # of each function, by name
 
@@ -53,6 +53,21 @@ cdef int add_function(
     function_numbers[text(table.name)] = number
     field_numbers.append(fields)
     return 0
+
+
+cdef int add_native_functions() except -1:
+    """Add those that the families list in C++."""
+    cdef const NativeFunction* function
+    cdef size_t i
+    for i in range(list_native_functions().size()):
+        function = &list_native_functions()[i]
+        add_function(function.table, NULL, NULL)
+        native_functions[<int>len(field_numbers) - 1].native = function
+        native_functions[<int>len(field_numbers) - 1].run_free = function.run_part
+    return 0
+
+
+add_native_functions()
 
 
 cdef int add_free_function(
@@ -144,19 +159,20 @@ cdef class NativeCall:
     A recorded call (call_cache.pyx) keeps it, and writes addresses into it.
     """
 
-    cdef const NativeFunction* function
+    cdef const KnownFunction* function
     cdef const DeviceCall* remote  # NULL: it is the CPU's
     cdef void* memory
     cdef list views                # of each field; None: no array
     cdef list texts
     cdef int dtype, device         # of the first array
+    cdef bint is_small             # no array has more than kGrain elements
     cdef char* workspace
     cdef int64_t workspace_bytes
 
     def __dealloc__(self):
         free(self.memory)
 
-    cdef int allocate(self, const NativeFunction* function) except -1:
+    cdef int allocate(self, const KnownFunction* function) except -1:
         self.memory = malloc(function.table.size)
         if self.memory is NULL:
             raise MemoryError
@@ -169,7 +185,7 @@ cdef class NativeCall:
         other.allocate(self.function)
         memcpy(other.memory, self.memory, self.function.table.size)
         other.remote, other.dtype, other.device = self.remote, self.dtype, self.device
-        other.views, other.texts = self.views, self.texts
+        other.views, other.texts, other.is_small = self.views, self.texts, self.is_small
         other.workspace_bytes = self.workspace_bytes
         return other
 
@@ -204,6 +220,10 @@ cdef class NativeCall:
             k = number
             self.put(k, value)
             is_given |= <uint64_t>1 << k
+        self.is_small = True
+        for view in self.views:
+            if view is not None:
+                self.is_small &= element_count(view) <= kGrain
         for k in range(table.count):
             if not (
                 is_given >> k & 1 or table.fields[k].is_optional
@@ -323,6 +343,10 @@ cdef class NativeCall:
             refuse("NativeCall: native_call makes one")
         if self.remote is not NULL:
             return self.remote.workspace_size(self.memory, self.dtype, self.device)
+        if self.function.native is not NULL:
+            if self.function.native.workspace is NULL:
+                return 0
+            return self.function.native.workspace(self.memory, table)
         if self.function.workspace_size is NULL:
             return 0
         return self.function.workspace_size(self.memory)
@@ -356,8 +380,29 @@ cdef class NativeCall:
             self.workspace_bytes = workspace.shape_[0] * workspace.itemsize
         return 0
 
+    cdef int execute(self) except -1:
+        """Run the CPU's function.
+
+        Calls that take microseconds keep the interpreter's lock: to let go of it would take as
+        long as some of them.
+        """
+        cdef Execution execution
+        cdef int i
+        execution.kernels, execution.workspace = table, self.workspace
+        execution.bytes = self.workspace_bytes
+        if self.is_small:
+            self.function.native.run(self.memory, &execution)
+        else:
+            with nogil:
+                self.function.native.run(self.memory, &execution)
+        for i in range(execution.warning_count):
+            warn(text(execution.warnings[i]))
+        return 0
+
     cdef int go(self, void* stream) except -1:
         cdef const KernelTable* kernels = table
+        if self.remote is NULL and self.function.native is not NULL:
+            return self.execute()
         if self.remote is NULL and self.function.run is not NULL:
             return self.function.run(self.memory, self.workspace, self.workspace_bytes)
         if self.remote is NULL:
@@ -369,6 +414,16 @@ cdef class NativeCall:
                 self.memory, self.dtype, self.device, self.workspace, self.workspace_bytes, stream
             )
         return 0
+
+
+def warn(str what):
+    """Give a RuntimeWarning at the line that called into this package."""
+    level = 1
+    frame = sys._getframe(0)
+    while frame is not None and frame.f_globals.get("__name__", "").startswith("fastact."):
+        level += 1
+        frame = frame.f_back
+    warnings.warn(what, RuntimeWarning, stacklevel=level)
 
 
 cdef inline const Operand* operand_of(const ArrayArgument* argument) noexcept nogil:

@@ -1,46 +1,4 @@
-# Threads: how many a call may use, decided in one place. The only parallel region is in
-# parallel.pyx.
-#
-# The count is the thread's own (`with num_threads(n)`), else the process's (`set_num_threads`),
-# never more than the work deserves, and 1 where threads would not help or would hang:
-#   - inside another parallel region of the same OpenMP runtime;
-#   - in a child made by fork: libgomp's pool does not survive it, and the first region of the
-#     child would wait for ever for threads that are not there.
-# threadpoolctl and omp_set_num_threads change omp_get_max_threads: when that has changed
-# since this module was imported, it is a limit.
-
-cdef int omp_limit_at_import = omp_limit()
-
-
-cdef int thread_limit() noexcept nogil:
-    """The most threads that a call made now may use."""
-    cdef int threads = local_threads()
-    cdef int omp = omp_limit()
-    if is_forked() or kOpenMP == 0 or in_parallel():
-        return 1
-    if threads == 0:
-        threads = process_threads()
-    if omp != omp_limit_at_import and omp < threads:
-        threads = omp
-    return threads
-
-
-cdef int resolve_threads(int64_t elements) noexcept nogil:
-    """The threads for a call over so many elements.
-
-    The answer may be another one at any time: a native function asks once, and hands it down to all
-    that it does (`threads_for`).
-    """
-    return threads_for(elements, thread_limit()) if elements >= 2 * kGrain else 1
-
-
-cdef int threads_for(int64_t elements, int limit) noexcept nogil:
-    """Of so many threads, those that are worth it."""
-    cdef int64_t worth = elements // kGrain
-    if worth < 2 or limit < 2:
-        return 1
-    return limit if limit < worth else <int>worth
-
+# Threads: how many a call may use (core/threads.h), and which instruction set it runs.
 
 cdef void run_iterator(const TensorIterator* iterator) noexcept nogil:
     """Run a prepared iterator, one partition a thread."""

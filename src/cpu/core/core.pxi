@@ -84,14 +84,10 @@ cdef extern from "cpu/core/back_off.h" namespace "fastact" nogil:
 
 cdef extern from "cpu/core/runtime.h" namespace "fastact" nogil:
     const int kOpenMP
-    int omp_limit() noexcept
-    bint in_parallel() noexcept
     int& local_threads() noexcept
     void*& current_draft() noexcept
     cpp_bool& inside_operator() noexcept
-    int process_threads() noexcept
     void choose_process_threads(int) noexcept
-    bint is_forked() noexcept
     void become_forked() noexcept
     const char* compiler() noexcept
     cppclass Partitions:
@@ -112,6 +108,13 @@ cdef extern from "cpu/core/runtime.h" namespace "fastact" nogil:
     DLManagedTensorVersioned* make_tensor(int, const int64_t*, const int64_t*, DLDataType) noexcept
     void advise_huge_pages(void*, int64_t) noexcept
     DLManagedTensor* unversioned(DLManagedTensorVersioned*) noexcept
+
+cdef extern from "cpu/core/threads.h" namespace "fastact" nogil:
+    int thread_limit() noexcept
+    int threads_for(int64_t elements, int limit) noexcept
+    int resolve_threads(int64_t elements) noexcept
+    ctypedef void (*ParallelRegion)(int threads, Partitions job) noexcept nogil
+    ParallelRegion& parallel_region() noexcept
 
 cdef extern from "common/core/operand.h" namespace "fastact" nogil:
     enum: kMaxAxes
@@ -353,6 +356,27 @@ cdef extern from "cpu/core/kernel_table.h" namespace "fastact" nogil:
     int x86_level(const CpuFeatures&) noexcept
     const KernelTable* best_supported_isa() noexcept
 
+cdef extern from "cpu/core/native_function.h" namespace "fastact" nogil:
+    cppclass Execution:
+        const KernelTable* kernels
+        char* workspace
+        int64_t bytes
+        const char* warnings[2]
+        int warning_count
+        Execution()
+
+    ctypedef struct NativeFunction:
+        const CallTable* table
+        int64_t (*workspace)(const void*, const KernelTable*) noexcept
+        void (*run)(const void*, Execution*) except + nogil
+        void (*run_part)(const void*, const KernelTable*) noexcept nogil
+
+    cppclass NativeFunctions "std::vector<fastact::NativeFunction>":
+        size_t size() noexcept
+        const NativeFunction& operator[](size_t) noexcept
+
+    const NativeFunctions& list_native_functions "fastact::native_functions" () noexcept
+
 cdef extern from "cpu/core/chunk_reader.h" namespace "fastact" nogil:
     void store_as(int dtype, char* at, double value) noexcept
 
@@ -372,6 +396,10 @@ cdef extern from "cpu/core/tensor_iterator.h" namespace "fastact" nogil:
         TensorIterator*, ElementwiseKernel, const double*, int, bint, int, const Operand*
     ) noexcept
     void run_partition(const TensorIterator*, int64_t, int64_t) noexcept
+    void run_elementwise(
+        ElementwiseKernel, const double*, cpp_bool, int, const ArrayArgument*
+    ) noexcept
+    void fill(const ArrayArgument&, double) noexcept
 
 # Sums, which the plans of several families hold.
 cdef extern from "cpu/reductions/reduce.h" namespace "fastact" nogil:

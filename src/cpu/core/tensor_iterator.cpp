@@ -7,6 +7,7 @@
 #include "cpu/core/chunk_reader.h"
 #include "cpu/core/scratch.h"
 #include "cpu/core/span_iterator.h"
+#include "cpu/core/threads.h"
 
 namespace fastact {
 namespace {
@@ -444,6 +445,31 @@ void run_partition(const TensorIterator* it, int64_t index, int64_t partitions) 
     it->whole ? run_contiguous(*it, at, n) : run_rows(*it, at, n);
     at += n;
   }
+}
+
+void run_elementwise(ElementwiseKernel kernel, const double* parameters, bool reads_output,
+                     int count, const ArrayArgument* arrays) {
+  TensorIterator it;
+  Operand operands[kMaxOperands] = {};
+  int dtypes[kMaxOperands];
+  int found = 0;
+  const ArrayArgument& output = arrays[count - 1];
+  if (is_empty(output)) return;
+  for (int k = 0; k < count; ++k)
+    if (arrays[k].shape) dtypes[found] = arrays[k].dtype, operands[found++] = arrays[k];
+  prepare(&it, kernel, parameters, output.dtype, reads_output, found, operands);
+  for (int k = 0; k < found; ++k) it.items[k] = item_size(dtypes[k]);
+  run_partitions(resolve_threads(it.size), run_partition, &it);
+}
+
+void fill(const ArrayArgument& y, double value) {
+  if (!y.data) return;
+  double element;  // room for one of any dtype
+  store_as(y.dtype, reinterpret_cast<char*>(&element), value);
+  const int64_t strides[kMaxAxes] = {};
+  ArrayArgument arrays[] = {y, y};
+  arrays[0].data = reinterpret_cast<char*>(&element), arrays[0].strides = strides;
+  run_elementwise(nullptr, nullptr, false, 2, arrays);
 }
 
 }  // namespace fastact

@@ -22,6 +22,7 @@
 // Measurements, and what was tried and rejected: docs/design/runtime.md.
 #pragma once
 
+#include "common/core/call.h"
 #include "common/core/elementwise_plan.h"
 #include "cpu/core/kernel_table.h"
 #include "cpu/core/tuning.h"
@@ -57,5 +58,14 @@ void prepare(TensorIterator* it, ElementwiseKernel kernel, const double* paramet
 // elements and not in blocks: 50 000 float32 are 13 blocks, of which one of two threads would get
 // 7. No result depends on where the cuts are.
 void run_partition(const TensorIterator* it, int64_t index, int64_t partitions);
+
+// Runs a kernel, or copies (null), over the arrays of a call, on as many threads as it is worth.
+// arrays (count): each one of the shape of the last, which is written, or none. reads_output: the
+// kernel adds to what stands there.
+void run_elementwise(ElementwiseKernel kernel, const double* parameters, bool reads_output,
+                     int count, const ArrayArgument* arrays);
+
+// y OUT, or none, = one value, rounded to its dtype.
+void fill(const ArrayArgument& y, double value);
 
 }  // namespace fastact

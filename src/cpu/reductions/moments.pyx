@@ -79,16 +79,6 @@ cdef int warn_of(int is_degenerate, const MomentsCall* call) except -1:
     return 0
 
 
-def warn(str what):
-    """A RuntimeWarning at the line that called into this package."""
-    level = 1
-    frame = sys._getframe(0)
-    while frame is not None and frame.f_globals.get("__name__", "").startswith("fastact."):
-        level += 1
-        frame = frame.f_back
-    warnings.warn(what, RuntimeWarning, stacklevel=level)
-
-
 cdef int run_moments_backward(const void* given, char* workspace, int64_t bytes) except -1:
     cdef const MomentsBackwardCall* call = <const MomentsBackwardCall*>given
     cdef double[2] parameters = [call.share, call.scale]

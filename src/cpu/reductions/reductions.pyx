@@ -83,17 +83,7 @@ cdef void merge_chunks(const Reducer* reducers, int count, int threads) noexcept
 
 
 cdef void fill_argument(const ArrayArgument* y, double value) noexcept:
-    """y OUT, or none, = one value, rounded to its dtype."""
-    cdef int64_t[kMaxAxes] strides
-    cdef double element  # room for one of any dtype
-    cdef ArrayArgument[2] arrays
-    if y.data is NULL:
-        return
-    store_as(y.dtype, <char*>&element, value)
-    memset(strides, 0, sizeof(strides))
-    arrays = [y[0], y[0]]
-    arrays[0].data, arrays[0].strides = <char*>&element, strides
-    run_call(NULL, NULL, False, 2, arrays)
+    fill(y[0], value)
 
 
 cdef int run_broadcast(const void* given, char* workspace, int64_t bytes) except -1:

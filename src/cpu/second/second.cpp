@@ -1,8 +1,10 @@
-// The plan of second derivatives of rows, and a thread's partition of it (second.h).
+// The native function of second derivatives of rows: its plan, and a thread's share of the rows
+// (second.h).
 #include "cpu/second/second.h"
 
 #include <algorithm>
 
+#include "cpu/core/native_function.h"
 #include "cpu/core/scratch.h"
 
 namespace fastact {
@@ -85,8 +87,6 @@ struct SecondRows {
   }
 };
 
-}  // namespace
-
 void prepare(SecondJob* job, const KernelTable* table, const SecondCall& call) {
   Operand arrays[Data::kArrays];
   int dtypes[Data::kArrays];
@@ -98,10 +98,24 @@ void prepare(SecondJob* job, const KernelTable* table, const SecondCall& call) {
   job->row = {0, 0, call.weight_offset, call.scale, {}};
 }
 
-void second_partition(const SecondJob* job, int64_t index, int64_t partitions) {
+void run_share(const SecondJob* job, int64_t index, int64_t partitions) {
   with_frame<SecondRows>(*job, [&](SecondRows& rows) {
     for_rows(job->operands, 1, 1, index, partitions, [&](int64_t row, int64_t) { rows.run(row); });
   });
+}
+
+void second_rows(const SecondCall& call, const KernelTable* kernels) noexcept {
+  const int64_t size = size_of(call.data[Data::kSaved]);
+  if (size == 0) return;
+  SecondJob job;
+  prepare(&job, kernels, call);
+  run_partitions(resolve_threads(size), run_share, &job);
+}
+
+}  // namespace
+
+void add_second(std::vector<NativeFunction>* functions) {
+  functions->push_back(native_function<second_rows>(kSecond));
 }
 
 }  // namespace fastact

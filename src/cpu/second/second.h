@@ -35,8 +35,4 @@ struct SecondJob {
   SecondRow row;  // the numbers of the call
 };
 
-// The plan of a call that is not empty.
-void prepare(SecondJob* job, const KernelTable* table, const SecondCall& call);
-void second_partition(const SecondJob* job, int64_t index, int64_t partitions);
-
 }  // namespace fastact
