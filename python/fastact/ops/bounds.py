@@ -251,7 +251,7 @@ class SumBounds:
         return max(self.absolute, self.narrow) if is_narrow(dtype) else self.absolute
 
     def allowed(self, exact: Any, sum_abs: Any, dtype: Any, of_terms: Any = 0.0) -> Any:
-        """Bound the error of a sum. sum_abs: the magnitudes' sum; of_terms: the terms' own errors."""
+        """Bound the error of a sum. sum_abs: the magnitudes' sum; of_terms: the terms' errors."""
         error = self.share(dtype) * np.asarray(sum_abs) + of_terms
         return error + self.ulp * ulp(np.abs(exact) + error, dtype)
 
