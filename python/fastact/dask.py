@@ -182,7 +182,7 @@ def _totals_of_groups(
     axes: tuple[int, ...],
     groups: int,
 ) -> Any:
-    """The same by groups: the sum itself, of the chunk in float64."""
+    """Sum a chunk by groups, in float64."""
     given = dict(zip(names, operands, strict=True))
     return np.expand_dims(op(x.astype(np.float64), axes, groups=groups, **given), axes)
 

@@ -1,4 +1,4 @@
-"""What the command line shows: tables, progress, and a clear word when an extra is missing.
+"""Output of the command line: tables, progress, and a clear word when an extra is missing.
 
 Results go to the standard output, progress to the standard error, so that a pipe carries results
 only. On a terminal there are colours, and tables are folded to its width; a pipe gets plain text
@@ -131,7 +131,7 @@ def _folded(header: Sequence[str], widths: Sequence[int], names: int) -> list[li
 
 
 def markdown_table(header: Sequence[str], rows: Sequence[Sequence[str]], left: int = 1) -> str:
-    """The same table in Markdown.
+    """Write a table in Markdown.
 
     Examples
     --------

@@ -264,7 +264,7 @@ def _weighted_squares(skips: bool, x: Any, weights: Any, over: tuple[Hashable, .
 
 
 def _dtype(x: Any) -> Any:
-    """Of the results; integers are computed as float64."""
+    """Give the results' dtype; integers are computed as float64."""
     return np.dtype(np.float64) if x.dtype.kind in "biu" else x.dtype.newbyteorder("=")
 
 
@@ -591,7 +591,7 @@ def _reduced_variable(
     keep_attrs: bool | None,
     options: dict[str, Any],
 ) -> Any:
-    """Of a Dataset, which has dimensions that the variable lacks."""
+    """Reduce a variable of a Dataset, which has dimensions that the variable lacks."""
     own = tuple(one for one in over if one in variable.dims)
     if not own:
         return variable
@@ -608,7 +608,7 @@ def _weighted_variable(
     weights: Any,
     variable: Any,
 ) -> Any:
-    """The same of a variable and its weights, aligned as xarray's `dot` aligns them."""
+    """Reduce a variable and its weights, aligned as xarray's `dot` aligns them."""
     join = "exact" if xr.get_options()["arithmetic_join"] == "exact" else "inner"
     x, weights = xr.align(variable, weights, join=join, copy=False)
     dims = [one for one in dict.fromkeys((*x.dims, *weights.dims)) if one not in over]

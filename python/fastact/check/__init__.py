@@ -1,1 +1,1 @@
-"""What `python -m fastact check` runs, and the oracle that it judges by."""
+"""The checks that `python -m fastact check` runs, and the oracle that they judge by."""

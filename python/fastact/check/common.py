@@ -1,4 +1,4 @@
-"""What the accuracy checks of all families share: what to check, and what came out."""
+"""Options and reports that the accuracy checks of all families share."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Float64s = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Options:
-    """What to check.
+    """The choice of what is checked.
 
     Attributes
     ----------
@@ -44,7 +44,7 @@ class Options:
 
 @dataclass
 class Report:
-    """What came out: said at once unless it is quiet, and kept for the tables."""
+    """The results of a check: told at once unless it is quiet, and kept for the tables."""
 
     quiet: bool = False
     rows: list[list[str]] = field(default_factory=list)
@@ -206,7 +206,7 @@ def uniform_at_1e4(rng: np.random.Generator, *shape: int) -> Float64s:
 
 
 def near_1e30(rng: np.random.Generator, *shape: int) -> Float64s:
-    """Whose squares overflow float32."""
+    """Draw numbers whose squares overflow float32."""
     return 1e30 * rng.normal(size=shape)
 
 

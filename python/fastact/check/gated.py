@@ -15,12 +15,13 @@ from .expected import Call
 
 _ROWS, _MANY, _COLUMNS = 33, 16, 19  # rows, times as many
 _HELD = {"limit": 1.5, "offset": 1.0}
-# Of ops that take any: nothing, a kink, what is bounded, what is not. Each is checked as itself.
+# Ops that take any activation get none, a kink, a bounded and two unbounded ones: each activation
+# is checked by an op of its own.
 _ACTIVATIONS = (IDENTITY, "relu", "sigmoid", "silu", "mish")
 
 
 def variants(op: Any) -> Iterator[tuple[str, dict[str, Any]]]:
-    """What to call an op with: some activations, or the choices of one that names its own."""
+    """Give arguments for an op: some activations, or the choices of an op that names its own."""
     takes = op.entry_points["call"].defaults
     if "activation" in takes:
         yield from ((name, {"activation": name}) for name in _ACTIVATIONS)

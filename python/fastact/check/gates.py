@@ -31,7 +31,7 @@ def _steps(op: Any, dtype: Any, options: Options) -> Iterator[Call]:
 
 
 def _errors(call: Call) -> tuple[float, float, float]:
-    """Of states, kept gates and gradients."""
+    """Give the worst errors of states, of kept gates and of gradients."""
     found, op = call.errors(), call.op
     gradients = max(found[name] for name in op.gradients if name in found)
     return max(found[name] for name in op.results), found.get("gates", 0.0), gradients

@@ -42,7 +42,7 @@ Make = Callable[..., Float64s]
 
 
 def _constant(rng: np.random.Generator, *shape: int) -> Float64s:
-    """Of which nothing but the bias is left."""
+    """Repeat one number: after the norm only the bias is left."""
     return np.full(shape, -7.7)
 
 
@@ -61,7 +61,7 @@ def _one_huge(rng: np.random.Generator, *shape: int) -> Float64s:
 
 
 def _biased(rng: np.random.Generator, *shape: int) -> Float64s:
-    """Whose sums round one way, as all terms are one number."""
+    """Repeat one magnitude, so that sums round one way."""
     x = np.full(shape, rng.random() + 0.5)
     x[..., ::2] *= -1
     return x
@@ -144,7 +144,7 @@ def _cases(
 
 
 def _errors(op: Any, label: str, given: tuple[dict[str, Any], NDArray[Any]]) -> list[float]:
-    """Of y, and of each gradient, in units of the bounds."""
+    """Give the errors of y and of each gradient, in units of the bounds."""
     named, dy = given
     of = partial(errors, op, named["x"].shape, named, {"dy": dy})
     if label != "halves":

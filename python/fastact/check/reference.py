@@ -53,7 +53,7 @@ def philox(counter: Any, key: Any) -> Any:
 
 
 def kept(shape: tuple[int, ...], p: float, seed: int, offset: int) -> Any:
-    """Which elements dropout keeps."""
+    """Tell which elements dropout keeps."""
     number = np.arange(math.prod(shape), dtype=np.uint64) + np.uint64(offset)
     block, seed = number // 4, seed % 2**64
     counter = (block & np.uint64(0xFFFFFFFF), block >> 32, 0 * block, 0 * block)
@@ -103,7 +103,7 @@ _WIDE = SimpleNamespace(
 
 
 def _evaluate(formula: Formula, x: Any, parameters: Mapping[str, Any]) -> Any:
-    # What overflows on the way to infinity is divided by; the limits are for what even infinity
+    # Overflows give an infinity, which the formulas divide by; limits serve where even infinity
     # does not tell.
     is_long = np.asarray(x).dtype == _LONG
     with np.errstate(all="ignore"):
@@ -153,7 +153,7 @@ def derivative_by_saved_mp(name: str, x: float, **parameters: Any) -> Any:
 # --- reductions -----------------------------------------------------------------------------------
 
 
-# What the kernels' sums add up of an element, by the name of the term, and its derivative.
+# The terms that the kernels' sums make of an element, by their names.
 TERM: dict[str, Callable[[Any], Any]] = {
     "identity": lambda x: x,
     "square": lambda x: x * x,
@@ -168,10 +168,10 @@ TERM_SLOPE: dict[str, Callable[[Any], Any]] = {
 
 @dataclass(frozen=True)
 class Statistics:
-    """Of elements over axes, which are kept, in extended precision; counts says which ones count.
+    """Statistics of elements over axes, which are kept, in extended precision.
 
-    weights : how often each one counts, 0 for those that don't. count : their sum. magnitude : the
-    mean of their abs(x). largest : the largest of these.
+    counts : which elements count. weights : how often each one counts, 0 for those that don't.
+    count : the sum of weights. magnitude : the mean of abs(x). largest : the largest of these.
     """
 
     x: NDArray[np.longdouble]
@@ -187,7 +187,7 @@ class Statistics:
     def of(
         x: Any, axes: tuple[int, ...], skips: bool, weights: Any = 1, where: Any = True
     ) -> "Statistics":
-        """Of x; skips: NaN. weights, where: what broadcasts to its shape."""
+        """Compute them for x; skips: leave out NaN. weights and where broadcast to x's shape."""
         wide = x.astype(np.longdouble)
         w = np.broadcast_to(np.asarray(weights).astype(np.longdouble), wide.shape)
         counts = (w != 0) & np.broadcast_to(where, wide.shape) & ((wide == wide) | (not skips))
@@ -235,7 +235,7 @@ class Statistics:
         return np.where(self.counts, dx, 0)
 
     def weight_gradient(self, dy: Any) -> Any:
-        """What a gradient dy of the mean, with the axes kept, is for the weight of each element."""
+        """Give each element's weight its gradient; dy is the mean's, with its axes kept."""
         with np.errstate(all="ignore"):
             return dy * (self.x - self.mean) / self.count
 
@@ -370,7 +370,7 @@ def average(x: Any, axes: tuple[int, ...]) -> Any:
 
 @dataclass(frozen=True)
 class RowFormulas:
-    """What a norm makes of a row; by default a root of the mean of its squares.
+    """The formulas of a norm over a row; by default a root of the mean of its squares.
 
     rstd : by that mean, how many elements there are, and eps. subtracted : by what dx subtracts
     multiples of xhat, over the mean of g xhat; by that number, rstd and eps.
@@ -397,7 +397,7 @@ ROW_NORMS = {
 
 
 def row_formulas(op: Any) -> RowFormulas:
-    """Those of a norm; batch_norm has layer_norm's."""
+    """Give the formulas of a norm; batch_norm has layer_norm's."""
     return ROW_NORMS[getattr(op, "kind", "CentredNorm")]
 
 
@@ -416,7 +416,7 @@ def statistics(
 
 @dataclass(frozen=True)
 class NormExact:
-    """What a norm gives and what flows back through it, for given statistics, by the textbook.
+    """The results of a norm and its gradients for given statistics, by the textbook.
 
     All in one wide type; parameters and statistics broadcast against x. g = p weight, p = dy f'(z).
 
@@ -557,7 +557,7 @@ def _back_of_gru(a: Gates, before: Any, dh: Any) -> tuple[Gates, Gates, Any]:
 
 @dataclass(frozen=True)
 class GateFormulas:
-    """What a step of gates computes.
+    """The formulas of a step of gates.
 
     state : of activated gates and the state before, the states after: of an LSTM h and c.
     gradients : of those, dh and for an LSTM c and dc: the gradients of x, of u and of the state
@@ -637,7 +637,7 @@ def _with_nan(x: Any, t: Any, *found: Sized) -> Any:
     return tuple((np.where(is_nan, np.nan, each), size) for each, size in found)
 
 
-#: Of x = log(q) and t = log(p): an element's term, and its derivatives by x and by t.
+#: Functions of x = log(q) and t = log(p): an element's term, and its derivatives by x and by t.
 DIVERGENCES: Mapping[str, Callable[[Any, Any], Any]] = {
     "kl": _kullback_leibler,
     "js": _jensen_shannon,
@@ -664,7 +664,7 @@ def row_logits(x: Any, scale: float, mask: Any, dtype: Any, softcap: float | Non
 
 
 def left_out(mask: Any) -> Any:
-    """What takes no part in a row, whatever it is: where a mask is False, or -inf."""
+    """Tell which elements take no part in a row: there the mask is False, or -inf."""
     return ~mask if mask.dtype == bool else np.isneginf(mask)
 
 
@@ -745,7 +745,7 @@ def softcap_slope(x: Any, scale: float, softcap: float | None) -> Any:
 
 
 def sink_gradients(dy: Any, y: Any, share: Any, axes: tuple[int, ...]) -> tuple[Any, Any]:
-    """Of each row: the gradient of its sink, and the magnitudes that it is the sum of."""
+    """Give each row the gradient of its sink, and the magnitudes that it is the sum of."""
     terms = share * dy * y
     return -np.sum(terms, axes, keepdims=True), np.sum(np.abs(terms), axes, keepdims=True)
 
@@ -771,7 +771,7 @@ def loss_gradient(
 def cross_entropy(
     logits: Any, target: Any, weight: Any, axis: int, ignore_index: int, smoothing: float
 ) -> tuple[Any, Any, Any, Any]:
-    """Of each row: its loss, its terms' magnitudes, the weight by which it counts; and t w."""
+    """Give each row its loss, its terms' magnitudes and the weight by which it counts; and t w."""
     classes = logits.shape[axis]
     w = np.ones(classes, logits.dtype) if weight is None else weight.astype(logits.dtype)
     w = along(w, logits.ndim, axis)

@@ -61,7 +61,7 @@ def _around_1e4(rng: np.random.Generator, outputs: int, terms: int) -> Float64s:
 
 
 def _constant(rng: np.random.Generator, outputs: int, terms: int) -> Float64s:
-    """Whose variance is 0 to the last bit."""
+    """Repeat one number: the variance is 0 to the last bit."""
     return np.full((outputs, terms), 0.1)
 
 
@@ -75,7 +75,7 @@ def _cancelling(rng: np.random.Generator, outputs: int, terms: int) -> Float64s:
 
 
 def _ones(rng: np.random.Generator, outputs: int, terms: int) -> Float64s:
-    """What a 16-bit accumulator stops counting soon."""
+    """Give ones, which a 16-bit accumulator soon stops counting."""
     return np.ones((outputs, terms))
 
 
@@ -128,13 +128,13 @@ def _draw(op: Any, make: Make, dtype: np.dtype[Any], outputs: int, terms: int) -
 
 
 def _strided(rows: NDArray[Any]) -> NDArray[Any]:
-    """The same numbers, backwards and every second of their memory."""
+    """Lay the numbers out backwards, in every second place of their memory."""
     view = np.zeros((rows.shape[0], 2 * rows.shape[1]), rows.dtype)[::-1, ::2]
     view[...] = rows
     return view
 
 
-#: What an op walks in different ways: arrays of about n elements, and the axes to sum over.
+#: Layouts that ops walk in different ways: arrays of about n elements, and the axes to sum over.
 _LAYOUTS: dict[str, Callable[[Draw, int], list[Summed]]] = {
     "rows": lambda draw, n: [(draw(_ODD, n // _ODD), (1,))],
     "columns": lambda draw, n: [(draw(129, n // 129).T.copy(), (0,))],

@@ -318,7 +318,7 @@ def dense_float32() -> Float32s:
     width = 1 << 11
     bits = np.arange(0, 1 << 32, width, dtype=np.uint64).astype(np.uint32)
     bits += np.random.default_rng(0).integers(0, width, size=bits.size, dtype=np.uint32)
-    # Where exponentials neither vanish nor swamp everything, evenly rather than by exponent.
+    # Between these ends exponentials neither vanish nor swamp everything; inputs lie evenly there.
     wide = np.linspace(-110.0, 110.0, 1 << 20, dtype=np.float32)
     near = np.linspace(-4.0, 4.0, 1 << 19, dtype=np.float32)
     return np.concatenate([_corners_float32(), wide, near, bits.view(np.float32)])

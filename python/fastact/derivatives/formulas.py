@@ -19,15 +19,15 @@ from ..ops.engine.fused import IDENTITY, activation_op
 from ..ops.engine.op import REQUIRED
 from . import gates
 
-#: Those of operations.py, and vjp: the gradients of a function, by its arrays and its results'
-#: gradients.
+#: The operations of operations.py, and vjp: the gradients of a function, by its arrays and its
+#: results' gradients.
 Operations = Any
 
 Named = Mapping[str, Any]
 
 
 def results(op: Any, named: Named, m: Operations) -> tuple[Any, ...]:
-    """What a call gives; named: its arguments."""
+    """Compute a call's results; named: its arguments."""
     of = {**op.entry_points["call"].defaults, **named}
     found: tuple[Any, ...] = _FAMILIES[op.family](op, of, m)
     return found
@@ -209,7 +209,7 @@ def _by_moments(x: Any, rows: Rows, of: Named, m: Operations) -> Any:
 
 
 def _by_length(x: Any, rows: Rows, of: Named, m: Operations) -> Any:
-    """Of x over its largest magnitude, whose squares are in range."""
+    """Divide x by its length: first by its largest magnitude, so that squares are in range."""
     most = m.max(abs(m.constant(x)), rows.axes)
     scaled = x / m.where((most > 0) & (most < math.inf), most, 1.0)
     squares, eps = m.sum(scaled * scaled, rows.axes), of["eps"]
@@ -219,7 +219,7 @@ def _by_length(x: Any, rows: Rows, of: Named, m: Operations) -> Any:
     return m.where(is_eps, x / eps, scaled / m.sqrt(m.where(is_eps, 1.0, squares)))
 
 
-#: Of a row and options: what a norm makes of it, by the functor of src/common/norms/rows.h.
+#: Norms other than the mean of squares, by their functors in src/common/norms/rows.h.
 _XHAT: Mapping[str, Callable[[Any, Rows, Named, Operations], Any]] = {"L2Norm": _by_length}
 
 
@@ -327,7 +327,7 @@ def _softmax_by_value(op: Any, incoming: Sequence[Any], of: Named, m: Operations
     return found
 
 
-#: Of a log-sum-exp and the logarithms of a softmax: the result.
+#: Results of a log-sum-exp and the logarithms of a softmax.
 _OF_LOGITS: Mapping[str, Callable[[Any, Any, Operations], Any]] = {
     "softmax": lambda lse, logs, m: m.exp(logs),
     "log_softmax": lambda lse, logs, m: logs,
@@ -344,7 +344,7 @@ def _by_log_softmax(y: Any, dy: Any, total: Callable[[Any], Any], m: Operations)
     return m.where(y == -math.inf, 0.0, dy - m.exp(y) * total(dy))
 
 
-#: Of a result y and its gradient: the gradient of the scaled logits.
+#: Functions that give the gradient of the scaled logits, of a result y and its gradient.
 _BY_VALUE: Mapping[str, Callable[[Any, Any, Callable[[Any], Any], Operations], Any]] = {
     "softmax": _by_softmax,
     "log_softmax": _by_log_softmax,
@@ -382,7 +382,7 @@ def _cross_entropy(op: Any, of: Named, m: Operations) -> tuple[Any, ...]:
     return (total.reshape(()),)
 
 
-#: Of an element: what is added, if that is not the element.
+#: Terms that sums add for an element, unless that is the element.
 _TERMS: Mapping[str, Callable[[Any], Any]] = {"sum_squares": lambda x: x * x}
 
 
@@ -499,7 +499,7 @@ def _jensen_shannon(x: Any, t: Any, m: Operations) -> Any:
     return m.sloped(lambda x, t: (slope(x, t), slope(t, x)), x, t)
 
 
-#: Of log-probabilities: the term of an element.
+#: The term of an element, of two log-probabilities.
 _OF_LOGS: Mapping[str, Callable[[Any, Any, Operations], Any]] = {
     "kl_div": _kullback_leibler,
     "js_div": _jensen_shannon,

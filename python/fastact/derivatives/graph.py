@@ -89,7 +89,7 @@ class Value:
         back = Edge(self, lambda d: d.reshape(self.shape), lambda t: t.reshape(shape))
         return Value(self.graph, self.array.reshape(shape), back)
 
-    # Of what is compared there is no derivative.
+    # Comparisons have no derivative.
 
     def __eq__(self, other: object) -> Any:
         return self.array == raw(other)
@@ -316,7 +316,7 @@ class _Slope:
 
 
 def _moving(made: Iterable[Any], by: Iterable[Value]) -> list[tuple[Value, list[Edge]]]:
-    """What lies between, in the order in which it is made, each with the edges that matter."""
+    """List the values in between, in the order in which they are made, with their edges."""
     reached: dict[int, Value] = {}
     left = [value for value in made if isinstance(value, Value)]
     while left:

@@ -1,4 +1,4 @@
-"""What formulas ask of a framework, besides operators and methods of its arrays."""
+"""The functions of a framework that formulas need beside its arrays' operators and methods."""
 
 from __future__ import annotations
 
@@ -138,6 +138,6 @@ class Operations:
         return made[()] if self.xp is np else made
 
     def plain(self) -> AbstractContextManager[Any]:
-        """Where nothing is recorded, and no warning tells of what a formula meets on its way."""
+        """Enter a context that records nothing, and in which formulas give no warnings."""
         quiet: AbstractContextManager[Any] = np.errstate(all="ignore")
         return self.xp.no_grad() if self._is_torch else quiet

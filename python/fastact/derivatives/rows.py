@@ -30,7 +30,7 @@ Found = tuple[list[Any], dict[str, Any]]
 def second(
     op: Any, ddx: Named, incoming: Sequence[Any], of: Named, m: Any, wants_dy: bool
 ) -> Found | None:
-    """As `second.second`, by a closed form; None: there is none of such a call."""
+    """Give what `second.second` gives, by a closed form; None: there is none."""
     of = {**op.entry_points["call"].defaults, **of}
     if incoming[0] is None or not ddx:
         return None
@@ -47,7 +47,7 @@ def second(
 def _of_softmax(ddx: Any, dy: Any, of: Named, m: Any, wants_dy: bool) -> Found:
     y = of["y"]
     over = axes.axes("fastact.softmax", of["axis"], y.ndim)
-    # What takes no part in backward, for its y is 0, may be infinite or NaN.
+    # Elements whose y is 0 take no part in backward: they may be infinite or NaN.
     is_out = y == 0
     dy, ddx = (m.where(is_out, 0.0, of_row) for of_row in (dy, ddx))
     of_y, of_dy = dy * y, ddx * y
@@ -160,7 +160,7 @@ def _shaped(array: Any, shape: tuple[int, ...]) -> Any:
     return array if tuple(array.shape) == shape else array.reshape(shape)
 
 
-#: Of ops whose gradient is of what they gave.
+#: Closed forms for ops whose gradient is a function of their result.
 _BY_VALUE: Mapping[str, Callable[[Any, Any, Named, Any, bool], Found]] = {
     "softmax": _of_softmax,
     "log_softmax": _of_log_softmax,

@@ -17,7 +17,7 @@ import numpy as np
 
 from .. import _cpu
 
-#: What kernels take, in words.
+#: The dtypes that kernels take, in words.
 DTYPES = ", ".join(_cpu.DTYPE_NAMES[:-1]) + " or " + _cpu.DTYPE_NAMES[-1]
 
 _LONGEST = 80  # characters of a value in a message
@@ -37,7 +37,7 @@ _PACKAGES = {
     "scipy.sparse": ("which is not dense", "{}.toarray()"),
 }
 
-# What says of a class that it is more than an array: it answers ufuncs, or holds tables or tasks.
+# Attributes of classes that are more than an array: they answer ufuncs, or hold tables or tasks.
 _PROTOCOLS = ("__array_ufunc__", "__dataframe__", "__dask_graph__", "compute")
 
 #: Errors that tell of the interpreter and not of an argument: whoever asks an argument anything
@@ -283,7 +283,7 @@ def lacks_memory(tensor: Any) -> bool:
     return _dispatches(cls) or bool(tensor.is_meta or wrapped(tensor))
 
 
-# What torch's libraries have as a function without a fixed place in Python: whether this thread's
+# Functions of torch's libraries that have no fixed place in Python: whether this thread's
 # dispatch has a key, whether a profiler looks at operations, and whether there is a mode of
 # functions. Beside each is what Python has, for libraries without it.
 _IS_INCLUDED = "_ZN3c104impl28tls_is_dispatch_key_includedENS_11DispatchKeyE"
@@ -390,8 +390,7 @@ def mark_written(array: Any) -> None:
 
 
 def marker() -> Any:
-    """What raises the version counters of a tuple of tensors, but of inference tensors, that have
-    none."""
+    """Give a function that raises the version counters of tensors; inference tensors have none."""
     return _marker(_torch())
 
 
@@ -415,7 +414,7 @@ def _mark_each(tensors: tuple[Any, ...]) -> None:
 
 
 def torch_state(tensor_type: type) -> tuple[Any, ...] | None:
-    """What a compiled call asks of torch; None if the type is not its.
+    """Give the functions of torch that a compiled call asks; None if the type is not its.
 
     The function that marks a tuple of tensors as written, those that tell whether gradients are
     recorded and whether autocast is on, and the dictionary in which `_current_level` is 0 or more

@@ -82,7 +82,7 @@ register(
 
 
 def derivatives() -> Any:
-    """What finds derivatives that ops have no kernels for."""
+    """Import the module that finds derivatives for which ops have no kernels."""
     from ..derivatives import second
 
     return second

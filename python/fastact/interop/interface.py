@@ -129,7 +129,7 @@ def _fits(shape: Sequence[int], strides: Sequence[int] | None, itemsize: int) ->
 
 
 def _stream(told: dict[str, Any], version: Any) -> int | None:
-    """Of version 3 alone, which has no stream 0: it might be either of the default streams."""
+    """Read the stream, which version 3 alone has. 0 is refused: it might be either default."""
     if not _is_whole(version):
         raise BufferError(f"its {foreign.INTERFACE} has version {foreign.describe(version)}")
     stream = told.get("stream") if version >= 3 else None

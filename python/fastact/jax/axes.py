@@ -26,7 +26,7 @@ Places = Sequence[int | None]  # of an axis in each array, None: it has none
 
 
 class Axis(NamedTuple):
-    """Where an axis lies in each array of a call, and in each of its outputs."""
+    """The places of an axis in each array of a call, and in each of its outputs."""
 
     arrays: Places
     outputs: Places
@@ -254,7 +254,7 @@ def _in_one_call(
 
 
 def _place(call: Any, places: Places) -> int:
-    """Where the axis of the batch lies in the largest array that has one."""
+    """Find the batch's axis in the largest array that has one."""
     pairs = zip(call.given, places, strict=True)
     return -max((len(a.shape), -i) for a, i in pairs if i is not None)[1]
 
@@ -422,7 +422,7 @@ def _names(mesh: Any, axes: Sequence[Axis], arrays: Sequence[Any]) -> list[Any]:
 def _free(call: Any) -> Iterator[Axis]:
     """The axes along which a call's arrays may be parted."""
     shapes, made = [array.shape for array in call.given], _made(call)
-    # Where axes have a meaning each, statistics tell which ones are reduced.
+    # If each axis has a meaning of its own, statistics tell which ones are reduced.
     tells = call.op.stacks or call.entry != "call"
     forward = call if tells else call.like(call.given, entry="forward")
     whole = max(shapes, key=len)
@@ -454,7 +454,7 @@ def _arguments(call: Any) -> dict[int, str]:
 
 
 def _made(call: Any) -> set[int]:
-    """Which arrays are gradients or made by `forward`: of a free axis they have all."""
+    """Tell which arrays are gradients or made by `forward`: these have all of a free axis."""
     of_call = call.op.entry_points["call"]
     known = (*of_call.arrays, *of_call.defaults)
     return {number for number, name in _arguments(call).items() if name not in known}

@@ -57,7 +57,7 @@ _register(Doubles, lambda d: (d.bits,), lambda d: None, lambda _, bits: Doubles(
 
 
 def _of_output(array: Any) -> Any:
-    """What a call makes, as its callers have it."""
+    """Give an output the form in which callers have it."""
     return Doubles(array) if array.dtype == np.uint32 else array
 
 
@@ -216,18 +216,18 @@ class Traced:
     def like(
         self, arrays: Sequence[Any], *, entry: str = "", options: Mapping[str, Any] | None = None
     ) -> "Traced":
-        """The same call of other arrays, of another entry point, or with other options."""
+        """Repeat this call for other arrays, for another entry point, or with other options."""
         kwargs = self.template.kwargs if options is None else options
         template = Template(self.template.args, kwargs)
         entry, donates = entry or self.entry, self.donates and not entry
         return Traced(self.op, entry, template, arrays, self.wanted, donates=donates)
 
     def of_shapes(self, shapes: Sequence[Sequence[int]]) -> "Traced":
-        """The same call of arrays of other shapes."""
+        """Repeat this call for arrays of other shapes."""
         return self.like([modelled(*pair) for pair in zip(self.given, shapes, strict=True)])
 
     def of_plain(self, arrays: Sequence[Any], options: Mapping[str, Any] | None = None) -> "Traced":
-        """The same call of arrays as XLA has them."""
+        """Repeat this call for arrays in the form in which XLA has them."""
         pairs = zip(arrays, self.given, strict=True)
         given = [Doubles(a) if isinstance(g, Doubles) else a for a, g in pairs]
         return self.like(given, options=options)
@@ -315,7 +315,7 @@ def _replaced(value: Any, of: Callable[[Shape], Any]) -> Any:
 
 
 def _tangents(primals: Any, tangents: Any, *, call: Traced) -> tuple[list[Any], list[Any]]:
-    """What a call makes, and the tangents of that."""
+    """Compute a call's outputs and their tangents."""
     op = call.op
     if call.entry not in ("call", "forward") or call.template.kwargs.get("recompute"):
         raise TypeError(
@@ -435,7 +435,7 @@ class Derivative:
         return [found[place] if wants else None for place, wants in pairs]
 
     def composed(self, incoming: Any, others: Any, wanted: Sequence[bool]) -> list[Any]:
-        """The same by the op's formula."""
+        """Compute the gradients by the op's formula."""
         names = [n for n, wants in zip(self.moving, wanted, strict=True) if wants]
         dtypes = {name: self.dtypes[name] for name in names}
         found = composed.gradients(
@@ -476,13 +476,13 @@ class Derivative:
         return [None if one is None else one.astype(dtype) for one in incoming]
 
     def _saved(self, leaves: Sequence[Any]) -> tuple[Any, ...]:
-        """What `forward` saves, with its arrays."""
+        """Put the arrays into the tuple that `forward` saves."""
         arrays = iter(jax.tree_util.tree_unflatten(self.structure, leaves))
         _, saved = self.forward.result
         return tuple(next(arrays) if isinstance(value, Shape) else value for value in saved)
 
     def _named(self, leaves: Sequence[Any]) -> dict[str, Any]:
-        """The same by name, and the call's options."""
+        """Give the saved values by name, and the call's options."""
         options = {n: v for n, v in self.template.kwargs.items() if n not in self.names}
         saved = zip(self.op.saves, self._saved(leaves), strict=True)
         return options | {n: v for n, v in saved if v is not None}
@@ -528,7 +528,7 @@ class Function:
         return call(*arrays)
 
     def forward(self, *args: Any, **kwargs: Any) -> tuple[Any, tuple[Any, ...]]:
-        """What calling the op gives, and the tuple that `backward` needs."""
+        """Compute the op's result, and the tuple that `backward` needs."""
         result: tuple[Any, tuple[Any, ...]] = self._traced("forward", args, kwargs)
         return result
 

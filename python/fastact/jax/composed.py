@@ -1,4 +1,4 @@
-"""What XLA's own operations compute of an op: its tangents, and how gradients change.
+"""Tangents of ops, and changes of their gradients, composed of XLA's own operations.
 
 By the formulas of `fastact.derivatives`; the results and the gradients themselves are the op's.
 """
@@ -15,7 +15,7 @@ from .axes import alike
 
 
 class _Jax(Operations):
-    """Those of XLA, with the function of an activation, and JAX's own gradients."""
+    """The operations of XLA, with the function of an activation, and JAX's own gradients."""
 
     def __init__(self, function_of: Callable[[Any], Callable[..., Any]]) -> None:
         super().__init__(jnp)

@@ -92,7 +92,7 @@ def device_of(stream: int) -> tuple[int, int]:
 
 
 def device_function_of(text: bytes) -> Callable[[Sequence[Any], int, DeviceMemory], object]:
-    """As `calls.function_of`, for arrays on a device: queues the work on a stream."""
+    """Make the function of a text, as `calls.function_of`; it queues work on a device's stream."""
     call = function_of(text, with_stream=True)
 
     def queue(buffers: Sequence[Any], stream: int, memory: DeviceMemory) -> None:

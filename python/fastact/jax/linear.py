@@ -52,7 +52,7 @@ class Pair:
         return Pair(self.back, self.forth, self.outputs, self.inputs)
 
     def batched(self, size: int, place: int, places: Sequence[int | None]) -> Pair:
-        """Of a batch, whose axis is at a place; where it is in the other arrays, `places` says."""
+        """Map the pair over a batch: its axis is at `place`, and at `places` in other arrays."""
 
         def each(function: Callable[..., Any]) -> Callable[..., Any]:
             def batch(given: Any, *others: Any) -> Any:

@@ -1,1 +1,1 @@
-"""What the benchmarks and the accuracy checks share: peers, shapes, files of numbers, arguments."""
+"""Peers, shapes, files of numbers and arguments, which benchmarks and accuracy checks share."""

@@ -194,7 +194,7 @@ def names() -> list[str]:
 
 
 def chosen(layouts: Sequence[Layout], wanted: Sequence[str]) -> list[Layout]:
-    """Those whose names are wanted; if there are no wishes, all but those on request."""
+    """Choose the layouts of these names; without names, all but those on request."""
     return [
         layout for layout in layouts if (layout.name in wanted if wanted else not layout.on_request)
     ]
@@ -249,7 +249,7 @@ def shared(shape: Shape, axis: Axis) -> int:
 
 
 def shape_label(shape: Shape) -> str:
-    """As people write it.
+    """Write a shape as people do.
 
     >>> shape_label((8192, 4096))
     '8,192 × 4,096'

@@ -616,7 +616,7 @@ def softcap(x: A, /, cap: float = 30.0, out: Out[A] = None, *, stream: Stream = 
 
 @activation(Bounds(3, 4, 1.2e-07))
 def tanhshrink(x: A, /, out: Out[A] = None, *, stream: Stream = None) -> A:
-    """What tanh takes away.
+    """Subtract tanh(x) from x.
 
     ``y = x - tanh(x)``.
 

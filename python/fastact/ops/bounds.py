@@ -35,7 +35,7 @@ def _format(dtype: Any) -> tuple[int, int, float]:
 
 
 def is_narrow(dtype: Any) -> bool:
-    """Of 16 bits, computed in float32."""
+    """Tell whether a dtype has 16 bits and is computed in float32."""
     return bool(np.dtype(dtype).itemsize < 4)
 
 
@@ -85,7 +85,7 @@ def through(f: Callable[[Any], Any], z: Any, error: Any) -> Any:
 
 
 class Other(NamedTuple):
-    """What parameters other than the default add to the error of a value and of a derivative.
+    """The error that parameters other than the default add to a value and to a derivative.
 
     text : in words. of : by x, the exact value and these parameters, in units of 2 u.
     """
@@ -96,7 +96,7 @@ class Other(NamedTuple):
 
 
 def scaling(parameter: str, formula: str, of: Callable[[Any, float], Any]) -> Other:
-    """Of a parameter that x is scaled by before anything else, which rounds the product.
+    """Growth by a parameter that x is scaled by before anything else, which rounds the product.
 
     formula : of the product, as the docstring has it; of : the same as a function.
     """
@@ -137,7 +137,7 @@ class Bounds:
     other: Other | None = None
 
     def of_other(self, x: Any, exact: Any, dtype: Any, parameters: Mapping[str, Any]) -> Any:
-        """What parameters other than the default add to the error of a value or derivative."""
+        """Add the error that parameters other than the default have for a value or derivative."""
         names = self.other.parameters if self.other else ()
         given = {n: float(v) for n, v in parameters.items() if n in names}
         if self.other is None or not given:
@@ -155,11 +155,11 @@ class Bounds:
         return bound * (2.0**-29 if _is_double(dtype) else 1.0)
 
     def _rough(self, exact: Any, dtype: Any) -> Any:
-        """What a GPU's 16-bit functions are off by before they are rounded."""
+        """Give the error of a GPU's 16-bit functions before they are rounded."""
         return (self.narrow_ulp - 0.5) * ulp(exact, dtype)
 
     def before_rounding(self, exact: Any, dtype: Any, on_gpu: bool = False) -> Any:
-        """Of f in the type that a dtype is computed in."""
+        """Bound the error of f in the type that a dtype is computed in."""
         error = self.forward_ulp * ulp(exact, computed_in(dtype))
         error = np.maximum(error, self.absolute(dtype, "forward"))
         if on_gpu and is_narrow(dtype):
@@ -167,7 +167,7 @@ class Bounds:
         return error
 
     def slope_before_rounding(self, exact: Any, dtype: Any, on_gpu: bool = False) -> Any:
-        """Of f' in the type that a dtype is computed in."""
+        """Bound the error of f' in the type that a dtype is computed in."""
         error = self.derivative_ulp * ulp(exact, computed_in(dtype))
         error = np.maximum(error, self.absolute(dtype))
         if on_gpu and is_narrow(dtype):
@@ -175,12 +175,12 @@ class Bounds:
         return error
 
     def allowed_forward(self, exact: Any, dtype: Any, on_gpu: bool = False) -> Any:
-        """Of f(x)."""
+        """Bound the error of f(x)."""
         error = self.before_rounding(exact, dtype, on_gpu)
         return error + rounding(exact, dtype, error) if is_narrow(dtype) else error
 
     def allowed_gradient(self, dy: Any, derivative: Any, dtype: Any, on_gpu: bool = False) -> Any:
-        """Of dy f'(x), which is one product more."""
+        """Bound the error of dy f'(x), which is one product more."""
         u = unit_roundoff(dtype)
         error = np.abs(dy) * self.slope_before_rounding(derivative, dtype, on_gpu) * (1 + u)
         return (
@@ -190,7 +190,7 @@ class Bounds:
         )
 
     def allowed_second(self, exact: Any, largest: float, dtype: Any) -> Any:
-        """Of f''(x); largest: the largest magnitude of f''."""
+        """Bound the error of f''(x); largest: the largest magnitude of f''."""
         error = self.second * unit_roundoff(dtype) * largest
         return error + rounding(exact, dtype) if is_narrow(dtype) else error
 
@@ -209,7 +209,7 @@ class Activation:
     on_gpu: bool = False
 
     def of_value(self, z: Any, of_z: Any, dtype: Any) -> Any:
-        """Of f(z) in the type that is computed in, where z has an error of of_z."""
+        """Bound the error of f(z) in the computing type, where z has an error of of_z."""
         if self.bounds is None:
             return of_z
         error = through(self.value, z, of_z)
@@ -218,12 +218,12 @@ class Activation:
         )
 
     def allowed(self, z: Any, of_z: Any, dtype: Any) -> Any:
-        """Of f(z), where z has an error of of_z."""
+        """Bound the error of f(z), where z has an error of of_z."""
         error = self.of_value(z, of_z, dtype)
         return error + rounding(z if self.bounds is None else self.value(z), dtype, error)
 
     def of_gradient(self, dy: Any, z: Any, of_z: Any, dtype: Any) -> Any:
-        """Of p = dy f'(z) in the type that is computed in, where z has an error of of_z."""
+        """Bound the error of p = dy f'(z) in the computing type, where z has an error of of_z."""
         if self.bounds is None:
             return 0.0 * np.abs(dy)
         slope = self.slope(z)
@@ -247,16 +247,16 @@ class SumBounds:
     narrow: float = 0.0
 
     def share(self, dtype: Any) -> float:
-        """What an error may be of sum|x|, of an array x of `dtype`."""
+        """Give the allowed error in units of sum|x|, for an array x of `dtype`."""
         return max(self.absolute, self.narrow) if is_narrow(dtype) else self.absolute
 
     def allowed(self, exact: Any, sum_abs: Any, dtype: Any, of_terms: Any = 0.0) -> Any:
-        """Of a sum. sum_abs: of the magnitudes that were added; of_terms: the terms' own errors."""
+        """Bound the error of a sum. sum_abs: the magnitudes' sum; of_terms: the terms' errors."""
         error = self.share(dtype) * np.asarray(sum_abs) + of_terms
         return error + self.ulp * ulp(np.abs(exact) + error, dtype)
 
     def allowed_gradient(self, exact: Any, dtype: Any) -> Any:
-        """Of 2 x dy, backward of a sum of squares; backward of a plain sum is exact."""
+        """Bound the error of 2 x dy, the gradient of squares; a plain sum's gradient is exact."""
         error = unit_roundoff(dtype) * np.abs(exact) if is_narrow(dtype) else 0.0
         return error + rounding(exact, dtype, error)
 
@@ -282,7 +282,7 @@ class MomentBounds:
 
     @staticmethod
     def magnitude(x: Any, axes: Any, dtype: Any) -> Any:
-        """What an error of the mean over `axes`, which are kept, is told by.
+        """Give the magnitudes by which an error of the mean over `axes`, which are kept, is told.
 
         A block's terms are taken relative to its first one, which may be the largest of all;
         float64 terms once more relative to their mean.
@@ -292,14 +292,14 @@ class MomentBounds:
         return found if _is_double(dtype) else found + size.max(axes, keepdims=True)
 
     def allowed_mean(self, exact: Any, mean_abs: Any, to: Any = np.float64) -> Any:
-        """Of the mean, in the dtype `to`. mean_abs: the data's `magnitude`."""
+        """Bound the error of the mean, in the dtype `to`. mean_abs: the data's `magnitude`."""
         error = self.mean * np.asarray(mean_abs)
         return error + rounding(exact, to, error)
 
     def allowed_second(
         self, exact: Any, mean: Any, std: Any, dtype: Any, to: Any = np.float64
     ) -> Any:
-        """Of m2, or of the variance, of data of `dtype`, in the dtype `to`."""
+        """Bound the error of m2, or of the variance, of data of `dtype`, in the dtype `to`."""
         share = self.m2_double if _is_double(dtype) else self.m2
         with np.errstate(all="ignore"):
             far = np.nan_to_num(np.abs(mean) / std, nan=0.0, posinf=0.0)
@@ -309,7 +309,7 @@ class MomentBounds:
     def allowed_gradient(
         self, of_mean: Any, of_second: Any, scale: Any, mean_abs: Any, dtype: Any
     ) -> Any:
-        """Of dx = of_mean + of_second; scale: 2 dvar / (n - correction), or 2 dm2."""
+        """Bound the error of dx = of_mean + of_second; scale: 2 dvar / (n - ddof), or 2 dm2."""
         u = unit_roundoff(dtype)
         error = self.gradient * u * (np.abs(of_mean) + np.abs(of_second))
         error = error + self.mean * np.asarray(mean_abs) * np.abs(scale)
@@ -346,7 +346,7 @@ class StatisticBounds:
         dtype: Any,
         of_left: Any = 0.0,
     ) -> Any:
-        """Of the statistic of data of a dtype, before it is rounded to its own.
+        """Bound the error of the statistic of data of a dtype, before it is rounded to its own.
 
         mean, std, count : of the elements that count, the last without a correction. magnitude :
         the mean of their abs(x). of_left : the error of that name, with weights.
@@ -366,7 +366,7 @@ class StatisticBounds:
     def allowed_gradient(
         self, exact: Any, slope: Any, magnitude: Any, dtype: Any, of_left: Any = 0.0
     ) -> Any:
-        """Of dx = slope (x - mean), or of a sum or a mean of the slope itself.
+        """Bound the error of dx = slope (x - mean), or of a sum or a mean of the slope itself.
 
         magnitude : of the data, as `MomentBounds.magnitude` tells it. of_left : as for `error`.
         """
@@ -388,15 +388,15 @@ class BiasBounds:
     dbias: SumBounds
 
     def of_z(self, terms_abs: Any, dtype: Any) -> Any:
-        """Of z. terms_abs: |x| + |bias| + |residual|."""
+        """Bound the error of z. terms_abs: |x| + |bias| + |residual|."""
         return self.sums * unit_roundoff(dtype) * np.asarray(terms_abs)
 
     def allowed_forward(self, act: Activation, z: Any, terms_abs: Any, dtype: Any) -> Any:
-        """Of y."""
+        """Bound the error of y."""
         return act.allowed(z, self.of_z(terms_abs, dtype), dtype)
 
     def allowed_dx(self, act: Activation, dy: Any, z: Any, terms_abs: Any, dtype: Any) -> Any:
-        """Of dx = dy f'(z), which for the identity is dy."""
+        """Bound the error of dx = dy f'(z), which for the identity is dy."""
         if act.bounds is None:
             return 0.0 * np.abs(dy)
         error = act.of_gradient(dy, z, self.of_z(terms_abs, dtype), dtype)
@@ -412,7 +412,7 @@ class BiasBounds:
         to: Any,
         total: Callable[[Any], Any],
     ) -> Any:
-        """Of dbias in the dtype `to`. total: sums over what a bias meets."""
+        """Bound the error of dbias in the dtype `to`. total: sums over what a bias meets."""
         p = dy if act.bounds is None else dy * act.slope(z)
         of_p = act.of_gradient(dy, z, self.of_z(terms_abs, dtype), dtype)
         return self.dbias.allowed(total(p), total(np.abs(p)), to, total(of_p))
@@ -432,7 +432,7 @@ class ParametricBounds:
     sums: SumBounds = SumBounds(ulp=0.5, absolute=2.0**-46)
 
     def of_product(self, units: float, dy: Any, exact: Any, size: Any, dtype: Any) -> Any:
-        """Of dy times a derivative, before it is rounded to the dtype."""
+        """Bound the error of dy times a derivative, before it is rounded to the dtype."""
         error = np.abs(dy) * units * np.abs(size)
         return unit_roundoff(dtype) * (error + np.abs(dy * exact))
 
@@ -444,7 +444,7 @@ class DropoutBounds:
     scale: float
 
     def of_result(self, scaled: Any, y: Any, dtype: Any) -> Any:
-        """Of y before it is rounded; it may be `scaled`, x / (1 - p), itself."""
+        """Bound the error of y before it is rounded; it may be `scaled`, x / (1 - p), itself."""
         error = self.scale * np.abs(scaled) + (0.0 if y is scaled else np.abs(y))
         return unit_roundoff(dtype) * error
 
@@ -464,21 +464,21 @@ class GatedBounds:
     dbias: SumBounds
 
     def of_gate(self, terms_abs: Any, dtype: Any) -> Any:
-        """Of z. terms_abs: |a| + |bias|; 0 without a bias."""
+        """Bound the error of z. terms_abs: |a| + |bias|; 0 without a bias."""
         return self.sums * unit_roundoff(dtype) * np.asarray(terms_abs)
 
     def of_factor(self, terms_abs: Any, c: Any, dtype: Any) -> Any:
-        """Of c. terms_abs: |b| + |bias|, 0 without a bias; c: 0 without an offset."""
+        """Bound the error of c. terms_abs: |b| + |bias|, 0 without a bias; c: 0 if no offset."""
         return self.of_gate(terms_abs, dtype) + unit_roundoff(dtype) * np.abs(c)
 
     @staticmethod
     def _product(exact: Any, error: Any, dtype: Any) -> Any:
-        """Of a product in the dtype; error: the factors' own."""
+        """Bound the error of a product in the dtype; error: the factors' own."""
         narrow = unit_roundoff(dtype) * (np.abs(exact) + error) if is_narrow(dtype) else 0.0
         return error + narrow + rounding(exact, dtype, error)
 
     def allowed_y(self, act: Activation, z: Any, of_z: Any, c: Any, of_c: Any, dtype: Any) -> Any:
-        """Of y."""
+        """Bound the error of y."""
         t, of_t = act.value(z), act.of_value(z, of_z, dtype)
         error = np.abs(c) * of_t + (np.abs(t) + of_t) * of_c
         return self._product(t * c, error, dtype)
@@ -486,7 +486,7 @@ class GatedBounds:
     def of_da(
         self, act: Activation, dy: Any, z: Any, of_z: Any, c: Any, of_c: Any, dtype: Any
     ) -> Any:
-        """Of da, before it is rounded to the dtype; of the identity it is dy c."""
+        """Bound the error of da, before it is rounded to the dtype; of the identity it is dy c."""
         g = dy * c
         of_g = np.abs(dy) * of_c + unit_roundoff(dtype) * np.abs(g)
         slope = np.abs(act.slope(z))
@@ -494,16 +494,16 @@ class GatedBounds:
         return unless_beyond(g, dtype, found)
 
     def of_db(self, act: Activation, dy: Any, z: Any, of_z: Any, dtype: Any) -> Any:
-        """Of db, before it is rounded to the dtype."""
+        """Bound the error of db, before it is rounded to the dtype."""
         t, of_t = np.abs(act.value(z)), act.of_value(z, of_z, dtype)
         return np.abs(dy) * (of_t + unit_roundoff(dtype) * (t + of_t))
 
     def allowed_gradient(self, exact: Any, error: Any, dtype: Any) -> Any:
-        """Of da and db; error: before they are rounded."""
+        """Bound the error of da and db; error: before they are rounded."""
         return error + rounding(exact, dtype, error)
 
     def allowed_dbias(self, exact: Any, error: Any, to: Any, total: Callable[[Any], Any]) -> Any:
-        """Of a half of dbias in the dtype `to`; exact, error: of da or of db. total: its sum."""
+        """Bound the error of a half of dbias in the dtype `to`; exact, error: da's or db's."""
         return self.dbias.allowed(total(exact), total(np.abs(exact)), to, total(error))
 
 
@@ -554,7 +554,7 @@ class NormBounds:
         return bool(self.rough) and on_gpu and not _is_double(dtype)
 
     def allowed_mean(self, exact: Any, mean_abs: Any, dtype: Any, apart: Any = None) -> Any:
-        """Of the mean that is saved.
+        """Bound the error of the mean that is saved.
 
         mean_abs : of the magnitudes of what was averaged. apart : of their distances from the mean,
         on a GPU.
@@ -565,7 +565,7 @@ class NormBounds:
         return error + rounding(exact, computed_in(dtype), error)
 
     def allowed_rstd(self, exact: Any, mean: Any, dtype: Any, on_gpu: bool = False) -> Any:
-        """Of the rstd that is saved: half the relative error of a variance, and a rounding."""
+        """Bound the saved rstd's error: half the relative error of a variance, and a rounding."""
         share = self.moments if _is_double(dtype) else 2.0**-34
         if self._is_rough(dtype, on_gpu):
             share = self.rough * 2.0**-24
@@ -585,7 +585,7 @@ class NormBounds:
         given: bool = False,
         on_gpu: bool = False,
     ) -> Any:
-        """Of z, before the activation.
+        """Bound the error of z, before the activation.
 
         mean : 0 where none is subtracted. bias : if it is of a wider type than x is computed in.
         given : the statistics are not moments of x.
@@ -602,7 +602,7 @@ class NormBounds:
         return error + w * (self.far_double * apart + self.moments) * (1 + np.abs(xhat))
 
     def again(self, *, z: Any, xhat: Any, weight: Any, dtype: Any, bias: Any = 0.0) -> Any:
-        """Of z as backward makes it again, of the statistics that it is given."""
+        """Bound the error of z as backward makes it again, of the statistics that it is given."""
         scaled = self.scaled * np.abs(xhat * weight)
         return unit_roundoff(dtype) * (scaled + np.abs(z) + np.abs(bias))
 
@@ -625,7 +625,7 @@ class NormBounds:
         count: int = 0,
         centred: bool = True,
     ) -> Any:
-        """Of dx; p, of_p: and its error (`Activation.of_gradient`).
+        """Bound the error of dx; p, of_p: and its error (`Activation.of_gradient`).
 
         average : the mean over the `count` elements that share statistics; None: these do not
         depend on x.
@@ -645,14 +645,14 @@ class NormBounds:
     def dweight(
         self, *, p: Any, of_p: Any, xhat: Any, exact: Any, dtype: Any, to: Any, total: Any
     ) -> Any:
-        """Of dweight, of data of `dtype`, in the dtype `to`. total: sums over what it meets."""
+        """Bound the error of dweight in the dtype `to`. total: sums over the elements it meets."""
         terms = total(1.0 + 0.0 * np.abs(p * xhat))
         error = self._of_sum(self.summed, terms, dtype) * total(np.abs(p * xhat))
         error = error + total(of_p * np.abs(xhat))
         return error + rounding(exact, to, error)
 
     def dbias(self, *, p: Any, of_p: Any, exact: Any, dtype: Any, to: Any, total: Any) -> Any:
-        """Of dbias, as `dweight`."""
+        """Bound the error of dbias, as `dweight`."""
         terms = total(1.0 + 0.0 * np.abs(p))
         error = self._of_sum(self.summed, terms, dtype) * total(np.abs(p)) + total(of_p)
         return error + rounding(exact, to, error)
@@ -668,7 +668,7 @@ class RotaryBounds:
     products: float = 3
 
     def allowed(self, exact: Any, size: Any, dtype: Any, of_x: Any = 0.0) -> Any:
-        """Of y; size: |a cos| + |b sin|. of_x: the same of the errors of a and b."""
+        """Bound the error of y; size: |a cos| + |b sin|. of_x: that sum of a's and b's errors."""
         error = self.products * unit_roundoff(dtype) * (np.asarray(size) + of_x) + of_x
         return error + rounding(exact, dtype, error)
 
@@ -690,7 +690,7 @@ class DivergenceBounds:
         return self.narrow_gradient if is_narrow(dtype) else self.share
 
     def allowed(self, exact: Any, size: Any, dtype: Any) -> Any:
-        """Of y; size: of its parts."""
+        """Bound the error of y; size: of its parts."""
         error = self.share * np.asarray(size)
         return error + rounding(exact, dtype, error)
 
@@ -716,7 +716,7 @@ class GatedNormBounds(NormBounds):
     """
 
     def product(self, a: Any, of_a: Any, b: Any, of_b: Any, dtype: Any) -> Any:
-        """Of a product in the type that is computed in, from its factors' errors."""
+        """Bound the error of a product in the computing type, from its factors' errors."""
         error = np.abs(a) * of_b + np.abs(b) * of_a + of_a * of_b
         return error + unit_roundoff(dtype) * (np.abs(a * b) + error)
 
@@ -754,7 +754,7 @@ class GateBounds:
     def allowed_state(
         self, exact: Any, sums: Any, before: Any, dtype: Any, reset: Any = 0.0
     ) -> Any:
-        """Of a state, and of an activated gate. sums, before, reset: S, H and Q."""
+        """Bound the error of a state, and of an activated gate. sums, before, reset: S, H and Q."""
         error = self.state_ulp * unit_roundoff(dtype) * self._scale(sums, before, reset)
         return error + rounding(exact, dtype, error)
 
@@ -765,7 +765,7 @@ class GateBounds:
     def allowed_gradient(
         self, exact: Any, sums: Any, before: Any, returned: Any, dtype: Any, reset: Any = 0.0
     ) -> Any:
-        """Of the gradients of a gate and of the state before. returned: G."""
+        """Bound the error of the gradients of a gate and of the state before. returned: G."""
         error = self._of_gradient(sums, before, returned, dtype, reset)
         return error + rounding(exact, dtype, error)
 
@@ -779,17 +779,17 @@ class GateBounds:
         to: Any,
         reset: Any = 0.0,
     ) -> Any:
-        """Of a bias's gradient in the dtype `to`: exact are the gradients of all rows (axis 0)."""
+        """Bound the error of a bias's gradient; exact: the gradients of all rows (axis 0)."""
         errors = self._of_gradient(sums, before, returned, dtype, reset) + 0.0 * np.abs(exact)
         magnitudes = np.sum(np.abs(exact), 0)
         return self.dbias.allowed(np.sum(exact, 0), magnitudes, to, np.sum(errors, 0))
 
 
-#: Of a rough exponential whose exponent is small, in u: the exponent is rounded together with a
-#: power of two that results are scaled by, of at most 2^64 (src/common/math/elementary.h).
+#: The error of a rough exponential of a small exponent, in u: the exponent is rounded together
+#: with a power of two that results are scaled by, of at most 2^64 (src/common/math/elementary.h).
 ROUGH_EXP = 32.0
 
-#: Of a sum of such beside its largest, in u: as of one, and what is far and counts together.
+#: The error of a sum of these beside its largest, in u: one's, and that of all that are far.
 ROUGH_SUM = ROUGH_EXP + 16
 
 
@@ -799,7 +799,7 @@ def _of_exponent(exponent: Any) -> Any:
 
 
 def _times_log(share: Any) -> Any:
-    """What share |log(share)| is, 0 at 0."""
+    """Compute share |log(share)|, which is 0 at 0."""
     with np.errstate(divide="ignore", invalid="ignore"):
         return np.where(share > 0, -share * np.log(share), 0.0)
 
@@ -844,7 +844,7 @@ class SoftmaxBounds:
         capped: bool = False,
         on_gpu: bool = False,
     ) -> Any:
-        """Of y.
+        """Bound the error of y.
 
         z : largest |scale x| + |mask| of the row. rounds : it has a scale, a mask or a softcap,
         which is `capped`. on_gpu : for 16-bit data on a GPU, which dtype need not tell: lse is
@@ -883,7 +883,7 @@ class SoftmaxBounds:
         over_cap: Any = None,
         on_gpu: bool = False,
     ) -> Any:
-        """Of dx = scale factor (dy - part of a sum) of softmax and log_softmax.
+        """Bound the error of dx = scale factor (dy - part of a sum) of softmax and log_softmax.
 
         own, others : magnitudes of what an element has of dx, and of what the row's others have.
         whole : magnitudes of the sum that is added up in double. exponent : y of log_softmax, where
@@ -901,7 +901,7 @@ class SoftmaxBounds:
         return error + rounding(exact, dtype, error) + _least(dtype)
 
     def of_sinks(self, exact: Any, total: Any, count: int, dtype: Any, to: Any) -> Any:
-        """Of dsink, of the dtype `to`: a sum in double, rounded once.
+        """Bound the error of dsink, of the dtype `to`: a sum in double, rounded once.
 
         total : sum of the magnitudes of share dy y. count : elements of a row.
         """
@@ -947,7 +947,7 @@ class CrossEntropyBounds:
         rows: int = 1,
         on_gpu: bool = False,
     ) -> Any:
-        """Of a loss.
+        """Bound the error of a loss.
 
         magnitude : sum of t w (max - z + log1p(s)). rows : that are added up. on_gpu : for 16-bit
         data on a GPU.
@@ -963,7 +963,7 @@ class CrossEntropyBounds:
     def gradient(
         self, exact: Any, magnitude: Any, count: int, dtype: Any, exponent: Any = None
     ) -> Any:
-        """Of dlogits.
+        """Bound the error of dlogits.
 
         magnitude : |g| (p sum t w + t w), of a target that is one class as above. exponent :
         logits - lse where it is rough.

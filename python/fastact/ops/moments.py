@@ -15,14 +15,14 @@ from ..interop.frameworks import NUMPY, framework_of, is_traced, namespace
 from .engine import axes
 from .engine.op import ops
 
-#: Of buffers and pickles; not 0 or 1, with which buffers without a version may begin.
+#: The version of buffers and pickles; not 0 or 1, with which buffers without a version may begin.
 _VERSION = -2.0
 
 #: Sums of squares that met neither an overflow nor an underflow (common/reductions/range.h).
 _LEAST, _MOST = 2.0**-900, float(np.finfo(np.float64).max)
 _NUMPY = (np.ndarray, np.generic)
 
-#: What `Moments` hold; the call cache takes them apart, and makes them anew, by these names.
+#: The fields of `Moments`, by which the call cache takes them apart and makes them anew.
 FIELDS = ("count", "mean", "squares", "given")
 
 
@@ -92,7 +92,7 @@ class Moments:
 
     @classmethod
     def of_checked(cls, count: Any, mean: Any, squares: Any, given: Any = None) -> Moments:
-        """Of arrays that an op has made, or will: torch's tracers have none with values."""
+        """Make moments of arrays that an op has made, or will: torch's tracers have no values."""
         made = cls.__new__(cls)
         made._set(count, mean, squares, given)
         return made
@@ -136,7 +136,7 @@ class Moments:
         return abs(left) * (left > 0)
 
     def _of_roots(self, of: Callable[[Any], Any], plain: Any, divisor: Any) -> Any:
-        """What `of` makes of the root of m2 / divisor, where that is there, and else `plain`."""
+        """Apply `of` to the root of m2 / divisor where there is one; give `plain` elsewhere."""
         are_roots = self._are_roots
         if isinstance(are_roots, _NUMPY) and not are_roots.any():
             return plain
@@ -144,7 +144,7 @@ class Moments:
 
     @property
     def _are_roots(self) -> Any:
-        """Where `squares` has a root."""
+        """Tell where `squares` has a root."""
         return self.squares < 0
 
     @property
@@ -172,7 +172,7 @@ class Moments:
         return self.of_checked(count, mean, squares)
 
     def _merge_counts(self, other: Moments) -> Moments:
-        """The same where each mean has a count of its own, of which some are 0."""
+        """Merge moments whose means have a count each, some of them 0."""
         xp = namespace(self.mean)
         ours, theirs = (xp.zeros_like(part.mean) + part._count for part in (self, other))
         count = ours + theirs
@@ -253,7 +253,7 @@ class Moments:
 
     @staticmethod
     def from_buffer(buffer: Any, shape: tuple[int, ...]) -> Moments:
-        """What `to_buffer` made a buffer of; shape: of the mean."""
+        """Make moments of a buffer that `to_buffer` made; shape: the mean's."""
         where = "fastact.Moments.from_buffer"
         shape = axes.lengths(where, "shape", shape)
         size = math.prod(shape)
@@ -286,7 +286,7 @@ class Moments:
         return _unpickled, (_VERSION, self.count, self.mean, self.squares)
 
     def __eq__(self, other: object) -> bool:
-        """The same count and the same numbers; NaN is NaN."""
+        """Tell whether both have one count and the same numbers; NaN equals NaN."""
         if not isinstance(other, Moments):
             return NotImplemented
         if self._counts_each != other._counts_each:

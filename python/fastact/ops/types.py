@@ -19,10 +19,10 @@ class Array(Protocol):
 #: The array that leads a call: what is returned is of its type.
 A = TypeVar("A", bound=Array)
 
-#: Where to write a result: an array, or as NumPy has it a tuple of one.
+#: The place for a result: an array, or as NumPy has it a tuple of one.
 Out: TypeAlias = A | tuple[A | None] | None
 
-#: Where to write several results or gradients.
+#: The places for several results or gradients.
 Outs: TypeAlias = tuple[A | None, ...] | None
 
 #: Another array of a call, or a Python number that stands for an array of that value.
@@ -40,5 +40,5 @@ Stream: TypeAlias = Any
 ActivationLike: TypeAlias = "str | Activation[..., Any]"
 
 
-#: Where a root-mean-square norm rounds.
+#: The places at which a root-mean-square norm rounds.
 Casting: TypeAlias = Literal["exact", "llama", "gemma"]

@@ -1,4 +1,4 @@
-"""What was built, what this machine has, and what was chosen."""
+"""Facts of the build, of this machine, and of the choices that were made."""
 
 import os
 import platform
@@ -76,7 +76,7 @@ def config() -> dict[str, Any]:
 
 
 def _threads_of_a_task() -> str:
-    """What dask.config says, where the caller has imported it."""
+    """Say what dask.config has, if the caller has imported dask."""
     name = "fastact.threads-per-task"
     config = getattr(sys.modules.get("dask"), "config", None)
     told = None if config is None else config.get(name, None)
@@ -96,7 +96,7 @@ def _processor() -> str:
 
 
 def problems(facts: Mapping[str, Any], environ: Mapping[str, str]) -> list[tuple[str, str]]:
-    """What keeps fastact from doing its best here, and the cure of each."""
+    """List what keeps fastact from doing its best here, each with its cure."""
     found = []
     isa, threads, cuda = facts["isa"], facts["threads"], facts["cuda"]
     if isa["chosen"] != isa["supported"][-1]:

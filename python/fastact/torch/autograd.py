@@ -193,7 +193,7 @@ class Recorded:
 
 
 class Function(torch.autograd.Function):
-    """What our functions of autograd share: they have no forward mode but where they say so.
+    """The base of our functions of autograd: they have no forward mode unless they say so.
 
     ctx.where : how errors name the function.
     """
@@ -233,7 +233,7 @@ class Step(Function):
         if call.numbers:
             ctx.numbers = {name: tensors[i].item() for name, i in call.numbers.items()}
         ctx.call = call
-        # What `save_for_backward` and `set_materialize_grads` do, without a call of each.
+        # These do what `save_for_backward` and `set_materialize_grads` do, without a call of each.
         ctx.to_save, ctx.materialize_grads = saved, False
         return result
 
@@ -433,7 +433,7 @@ def _dtype_of(name: str, spec: Spec, incoming: Sequence[Any], saved: Sequence[An
 def _taken_apart(
     spec: Spec, options: Mapping[str, Any], tensors: Sequence[Any]
 ) -> tuple[list[Any], dict[str, Any]]:
-    """What came back, and by name what is saved, as formulas compute them, beside options."""
+    """Give formulas the incoming gradients, and by name the saved values beside options."""
     every = [*map(TORCH.wide, tensors)]
     count = len(every) - len(spec.saves)
     saved = zip(spec.saves, every[count:], strict=True)
@@ -545,7 +545,7 @@ class Once(Function):
 def one_by_one(
     function: Callable[..., Any], size: int, in_dims: Sequence[Any], values: Sequence[Any]
 ) -> tuple[Any, Any]:
-    """What a function gives for a batch, one example after another, and the axis of that.
+    """Call a function for one example of a batch after another; give the results and their axis.
 
     Of an empty batch the results have the shape of what one example of zeros gives.
     """

@@ -232,7 +232,7 @@ class Operators:
         return self.takes.get(name, "").startswith("Tensor")
 
     def options(self, named: Mapping[str, Any]) -> list[Any]:
-        """Those that backward is told again."""
+        """Give the options that backward is told again."""
         return self.values(named, self.told)
 
     def _repeated(self, name: str, number: float, named: Mapping[str, Any]) -> torch.Tensor:
@@ -263,7 +263,7 @@ class Operators:
         return self._given(zip(self.takes, values, strict=False))
 
     def _checked(self, computes: bool, values: Sequence[Any]) -> dict[str, Any]:
-        """The same; what only traces is checked here, for no call checks it."""
+        """Name the values; check their shapes if the call is only traced: nothing else does."""
         named = self.named(values)
         if not computes:
             _check_shapes(self.spec.op, named)
@@ -322,7 +322,7 @@ class Operators:
         return made[: len(results)] + [of_saved[name] for name in kept]
 
     def _taken_apart(self, values: Sequence[Any]) -> tuple[Any, Any, Any]:
-        """What comes in, what is saved, and the options by name."""
+        """Give the incoming gradients, the saved values, and the options by name."""
         count = len(self.incoming), len(self.spec.saves)
         incoming, rest = values[: count[0]], values[count[0] :]
         saved, options = rest[: count[1]], zip(self.told, rest[count[1] :], strict=False)
@@ -396,7 +396,7 @@ class Operators:
     # --- transforms -------------------------------------------------------------------------------
 
     def _differentiable(self, *values: Any) -> Any:
-        """What runs where autograd has its turn."""
+        """Run the step where autograd has its turn."""
         _tell_devices()
         named = self.named(values)
         if foreign.has_tangent(*values) or (
@@ -543,7 +543,7 @@ class Traced(Function):
     def backward(ctx: Any, *incoming: Any) -> Any:
         step, needed = ctx.step, ctx.needs_input_grad[1:]
         spec = step.operators.spec
-        # Where an op keeps anything, it makes nothing else besides.
+        # An op that keeps anything makes nothing else besides.
         incoming = incoming[: len(spec.op.results) + len(spec.kept)]
         if all(gradient is None for gradient in incoming):
             return (None, *(None for _ in needed))
@@ -608,7 +608,7 @@ def _primal(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _type_of(annotation: Any, names: dict[str, Any]) -> str:
-    """Of an annotation, which may be text that has to be read in its module."""
+    """Give the schema's type for an annotation, which may be text to be read in its module."""
     if isinstance(annotation, str) and annotation not in _TYPES:
         annotation = eval(annotation, names)
     return _TYPES[annotation]
@@ -705,7 +705,7 @@ _Library: Any = torch.library.Library  # it has no types
 _library = _Library("fastact", "DEF")
 OPERATORS = {name: Operators(_library, spec_of(op), name, op.written) for name, op in ops.items()}
 
-#: Those of calls that write nothing, of ops that may write: graphs hold them as they are.
+#: Operators that write nothing, of ops that may write: graphs hold these as they are.
 FUNCTIONAL = {
     name: Operators(_library, spec_of(op), f"{name}_functional", ())
     for name, op in ops.items()
@@ -800,7 +800,7 @@ def _stands_for_others(tensor: torch.Tensor) -> bool:
 
 
 def traced(op: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-    """The same as torch.compile reads it."""
+    """Call an op in the way that torch.compile can read."""
     named = OPERATORS[op.name].spec.named(args, kwargs)
     operators = operators_of(op, named)
     named = operators.promoted(named)

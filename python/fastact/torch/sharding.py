@@ -230,5 +230,5 @@ def _placed(axis: int | None) -> Any:
     return Replicate() if axis is None else Shard(axis)
 
 
-#: What describes the calls of operators; others compute whole arrays.
+#: Classes that describe the calls of operators; other operators compute whole arrays.
 _ENTRIES = {"": _Call, "_forward": _Call, "_backward": _Backward}

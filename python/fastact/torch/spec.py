@@ -1,4 +1,4 @@
-"""What the bridge reads off an op's specification, and the checks of a call's tensors."""
+"""An op's specification as the bridge reads it, and the checks of a call's tensors."""
 
 from collections.abc import Mapping
 from operator import index
@@ -20,7 +20,7 @@ def tensors_of(named: Mapping[str, Any]) -> list[torch.Tensor]:
 
 
 def dtype_of_results(spec: Spec, named: Mapping[str, Any], dtype: torch.dtype) -> torch.dtype:
-    """What the results of a call have, and their gradients: the data's, or what the call says."""
+    """Give the dtype of a call's results and their gradients: the data's, or the one it names."""
     told = named.get(TOLD)
     return dtype if told is None else named_dtype(validate.dtype_named(spec.where, TOLD, told))
 

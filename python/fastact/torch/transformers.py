@@ -32,7 +32,7 @@ from ..ops.types import Casting
 
 
 class RMSNorm(torch.nn.Module):
-    """As Llama has it and most others: rounded to the data's dtype before the weight."""
+    """Llama's norm, and most others': it is rounded to the data's dtype before the weight."""
 
     can_torch_compile = True
 
@@ -44,7 +44,7 @@ class RMSNorm(torch.nn.Module):
 
 
 class GemmaRMSNorm(torch.nn.Module):
-    """As Gemma has it: the weight is one more, in float32, and the result is rounded once."""
+    """Gemma's norm: the weight is one more, in float32, and the result is rounded once."""
 
     can_torch_compile = True
 
@@ -82,7 +82,7 @@ class RMSNormGated(torch.nn.Module):
 
 
 class MambaRMSNormGated(torch.nn.Module):
-    """As Mamba-2 has it: of the product with silu(gate), in groups."""
+    """Mamba-2's norm: it normalises the product with silu(gate), in groups."""
 
     can_torch_compile = True
 
@@ -153,7 +153,7 @@ class GatedMLP(torch.nn.Module):
         return self.down_proj(product)  # type: ignore[no-any-return]
 
 
-# Where gated norms round, by the module's class.
+# The casting of gated norms, by the module's class.
 _CASTINGS: dict[str, Casting] = {
     "OlmoHybridRMSNormGated": "llama",
     "Qwen3NextRMSNormGated": "llama",

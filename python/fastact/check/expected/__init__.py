@@ -1,4 +1,4 @@
-"""What any call of an op gives, and how far from that it may be: the one judge of all calls.
+"""The one judge of all calls: the results of any call of an op, and how far off they may be.
 
 `expected` is for check, the fuzzer and the tests. The module of a family's name holds the formulas
 over whole arrays, from `check/reference.py` and the bounds that the op states.
@@ -27,7 +27,7 @@ _FAMILIES: dict[str, Callable[[Case], Found]] = {
 
 
 def expected(case: Case) -> Found:
-    """What a call gives, by the names of its results, of those that are judged.
+    """Give the judged results of a call, by their names.
 
     A result that is left out has the bits of an argument, or nobody says what is right.
     """
@@ -77,5 +77,5 @@ class Call:
     incoming: Mapping[str, Any]
 
     def errors(self) -> dict[str, float]:
-        """As `errors` has them."""
+        """Give the shares that `errors` computes for this call."""
         return errors(self.op, self.shape, self.named, self.incoming)

@@ -1,4 +1,4 @@
-"""What the families share: a result with its bound, and formulas in the precision to judge by.
+"""A result with its bound, and formulas in the precision to judge by, for all families.
 
 float32 and the 16-bit types are judged in float64, float64 in the 64 bits of x86's long double.
 """
@@ -20,7 +20,7 @@ _LONG = np.longdouble
 
 @dataclass(frozen=True)
 class Expected:
-    """What a result should be.
+    """The value of a result, and how far off it may be.
 
     exact : in float64 or wider. allowed : how far off it may be, before it is rounded to its dtype.
     rounds : whether that rounding adds half a ULP. judged : where; None: everywhere.
@@ -36,7 +36,7 @@ class Expected:
     adds: Any = None
 
     def added_to(self, base: Any, dtype: np.dtype[Any]) -> Expected:
-        """The same added to what is there, in its dtype."""
+        """Add this result to the values that were there, in their dtype."""
         base = wide(base, DOUBLE if self.adds else dtype)
         with np.errstate(all="ignore"):
             total, size = self.exact + base, np.abs(self.exact) + np.abs(base)
@@ -65,7 +65,7 @@ class Expected:
         return float(np.max(self.shares(result), initial=0.0))
 
     def reshaped(self, shape: tuple[int, ...]) -> Expected:
-        """The same in another shape; each part broadcasts to `exact`."""
+        """Give this result another shape; each part broadcasts to `exact`."""
         whole = np.shape(self.exact)
         parts = (self.exact, self.allowed, self.judged, self.nan)
         made = [p if p is None else np.broadcast_to(p, whole).reshape(shape) for p in parts]

@@ -109,7 +109,7 @@ class GatedCall:
             found = {"y": (exact.y, bounds.allowed_y(act, z, of_z, c, of_c, dtype))}
             of_da = bounds.of_da(act, dy, z, of_z, c, of_c, dtype)
             of_db = bounds.of_db(act, dy, z, of_z, dtype)
-            # Where a sum is at the limit but for its error, its gradient may be there or 0.
+            # A sum that is at the limit within its error may have its gradient or 0.
             of_da = np.where(
                 np.abs(exact.a - exact.limit) <= of_z,
                 of_da + np.abs(dy * c * exact.slope(z)),
@@ -148,7 +148,7 @@ def expected(case: Case) -> dict[str, Expected]:
     dy = case.array("dy").astype(dtype) if case.has("dy") else np.ones(a.shape, dtype)
     call = GatedCall(op, a, b, dy, named, bias, case.on_gpu)
     judged, oracle = call.judged, call.oracle
-    # What overflows on the way, and where the oracle has no limits of other parameters.
+    # Elements that overflow on the way, and places where the oracle lacks a limit, are not judged.
     usual = np.isfinite(oracle.a) & np.isfinite(oracle.b)
     if case.entry != "backward":
         y, error = judged["y"]
@@ -173,7 +173,7 @@ def expected(case: Case) -> dict[str, Expected]:
 
 
 def _dbias(call: GatedCall, tiny: Any, usual: Any) -> Expected:
-    """Of both halves, over all axes but one."""
+    """Sum the gradient of the bias of both halves over all axes but one."""
     others = tuple(i for i in range(tiny.ndim) if i != call.axis % tiny.ndim)
     total = tiny.sum(axis=others)  # a sum has the errors of all its terms, whatever its dtype
     halves = zip(call.judged["dbias_a"], call.judged["dbias_b"], strict=True)

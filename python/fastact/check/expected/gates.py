@@ -39,7 +39,7 @@ class Step:
 
     @property
     def kept(self) -> str:
-        """What forward keeps of them, in its order."""
+        """The letters of the gates that forward keeps, in its order."""
         more: str = self.op.kept[self.op.count :]
         return self.letters + more
 
@@ -61,7 +61,7 @@ class Step:
 
 @dataclass
 class Exact:
-    """What a call of a `Step` should give, and what the scales of the errors' bounds are of."""
+    """The results that a call of a `Step` should give, and the scales of their errors' bounds."""
 
     results: tuple[Array, ...]
     kept: Array
@@ -170,7 +170,7 @@ def of_backward(step: Step, true: Exact) -> dict[str, Expected]:
 
 
 def expected(case: Case) -> dict[str, Expected]:
-    """What a step gives, or its gradients.
+    """Give the results of a step, or its gradients.
 
     Of backward, `before` has the arrays that forward was given, by which the bounds are told.
     """

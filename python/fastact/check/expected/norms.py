@@ -21,7 +21,7 @@ from .common import Expected, slack, ulp, wide, widened
 
 @dataclass(frozen=True)
 class NormOracle:
-    """What a norm gives for some normalization rows, and how far from that it may be.
+    """The results of a norm for some normalization rows, and how far off they may be.
 
     activation : the name of the one behind the norm. parameter_dtypes : of the weight and the bias,
     by name, of those that there are.
@@ -118,7 +118,7 @@ def expected(case: Case) -> dict[str, Expected]:
 
 
 def gradients(case: Case, dy: Any, of_dy: Any) -> dict[str, Expected]:
-    """The same of backward, of another dy than the case's, which is off by of_dy."""
+    """Give the gradients for another dy than the case's, which is off by of_dy."""
     norm = _Norm(case)
     norm.arrays["dy"], norm.of_dy = dy, of_dy
     return norm.found()
@@ -249,7 +249,7 @@ class _Norm:
         return found
 
     def _y(self, e: Any) -> tuple[Any, Any]:
-        """As the oracle's, of z that is gated, or of x that was."""
+        """Give y as the oracle does, after z is gated or from an x that was gated."""
         gate, op = self.gate, self.op
         if gate is None:
             return self.oracle.y(e)
@@ -336,7 +336,7 @@ class _Norm:
         return not any(np.any((np.abs(a) > most) & np.isfinite(a)) for a in parts)
 
     def _gradients(self, e: Any, to: Any) -> dict[str, tuple[Any, Any]]:
-        """As the oracle's, and dgate; exact : of the gradient of y, and of x that was gated."""
+        """Give the oracle's gradients, and dgate; e : exact values, for dy and the gated x."""
         gate = self.gate
         if gate is None:
             return self.oracle.gradients(e, to, self.of_dy)

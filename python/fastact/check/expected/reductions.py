@@ -22,7 +22,7 @@ _OF_WEIGHTS = 2.0**-46  # relative, of a sum of weights
 
 
 def term_of(op: Any) -> Callable[[Any], Any]:
-    """What a sum adds up of an element."""
+    """Give the function that makes an element the term of a sum."""
     term: Callable[[Any], Any] = reference.TERM[_cpu.TERMS[op.term]]
     return term
 
@@ -59,7 +59,7 @@ def where_of(case: Case) -> Any:
 def of_groups(
     case: Case, expected_of: Callable[[Case], dict[str, Expected]]
 ) -> dict[str, Expected]:
-    """The same of the elements of each group, which a mask tells, side by side or added up."""
+    """Judge each group by a mask of its elements: results side by side, gradients added up."""
     axis, by = case.option("axis"), case.given["by"]
     by = placed(by, places_of("fastact", axis, by.shape, case.shape))
     labels = np.broadcast_to(by, case.shape)
@@ -142,18 +142,18 @@ def is_weighted(case: Case) -> bool:
 
 
 def initial_of(case: Case) -> float:
-    """What a sum begins with."""
+    """Give the value that a sum begins with."""
     return float(case.given["initial"]) if case.has("initial") else 0.0
 
 
 def correction_of(case: Case) -> float:
-    """What the count loses, under whichever name it is given."""
+    """Give the number that is subtracted from the count, under whichever name it comes."""
     ddof = case.given.get("ddof")
     return float(ddof if ddof is not None else case.given.get("correction", 0.0))
 
 
 class _Moments:
-    """What the oracle knows of a call of moments, by arrays with the reduced axes kept."""
+    """The oracle's moments of a call, in arrays that keep the reduced axes."""
 
     def __init__(self, case: Case) -> None:
         op, dtype = case.op, case.dtype

@@ -49,7 +49,7 @@ class _Turn:
         )
 
     def of(self, x: Any, bounds: RotaryBounds, of_x: Any = 0.0) -> Expected:
-        """What becomes of x, which is off by of_x."""
+        """Turn x, which is off by of_x."""
         dtype = self.case.dtype
         exact, size, of_x = self._value(x), self._size(x), self._size(0.0 * x + of_x)
         info = info_of(computed_in(dtype))
@@ -63,7 +63,7 @@ class _Turn:
 
 
 def _normed(case: Case) -> dict[str, Expected]:
-    """Of a norm that is turned; nothing of a casting but "exact"."""
+    """Judge a norm whose result is turned, if its casting is "exact"; give nothing otherwise."""
     if case.option("casting") not in (None, "exact"):
         return {}
     turn, turned = _Turn(case), case.op.bounds.turned
@@ -94,7 +94,7 @@ def _positions(case: Case, shape: tuple[int, ...], axis: int) -> np.ndarray | No
 
 
 def _is_missing(case: Case, shape: tuple[int, ...], axis: int) -> np.ndarray | None:
-    """Where a position is no row of the table, which only a GPU allows."""
+    """Tell where a position is no row of the table, which only a GPU allows."""
     positions, rows = _positions(case, shape, axis), len(case.given["cos"])
     return None if positions is None else (positions < 0) | (positions >= rows)
 

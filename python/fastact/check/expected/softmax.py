@@ -19,7 +19,7 @@ _OF_LSE = SoftmaxBounds("logsumexp")
 
 
 def expected(case: Case) -> dict[str, Expected]:
-    """What a row gives, and what is saved of it, or the gradient for what was saved."""
+    """Give the results and saved arrays of rows, or the gradient for arrays that were saved."""
     back = case.entry == "backward"
     if is_loss(case.op):
         return _loss_gradient(case) if back else _loss(case)
@@ -69,7 +69,7 @@ def _mask_as_read(case: Case) -> Any:
 
 
 def _left_out(case: Case) -> Any:
-    """What the mask leaves out, as it broadcasts."""
+    """Tell which elements the mask leaves out, in the mask's own shape."""
     mask = _mask_as_read(case)
     return False if mask is None else reference.left_out(mask)
 
@@ -90,7 +90,7 @@ def _sink(case: Case, kept: tuple[int, ...]) -> Any:
 
 
 def _fits(case: Case, z: Any, over: tuple[int, ...]) -> Any:
-    """Of each row, whether nothing overflows on the way to z."""
+    """Tell for each row whether nothing overflows on the way to z."""
     largest = float(info_of(computed_in(case.dtype)).max) / 4
     x = widened(case, "x")
     scores = reference.row_scores(x, case.option("scale"), case.option("softcap"), case.dtype)
@@ -132,7 +132,7 @@ def _rows(case: Case) -> dict[str, Expected]:
 
 
 def _rows_gradient(case: Case) -> dict[str, Expected]:
-    """Of the y that is given."""
+    """Give the gradient for the y that the case has."""
     op, dtype, scale = case.op, case.dtype, case.option("scale")
     over, _ = over_of(case)
     y, dy = widened(case, "y"), widened(case, "dy")
@@ -154,7 +154,7 @@ def _rows_gradient(case: Case) -> dict[str, Expected]:
 
 
 def _sink_gradient(case: Case, dy: Any, y: Any, count: int) -> Found:
-    """Of the share that is given."""
+    """Give the gradient of the sink for the share that the case has."""
     over, kept = over_of(case)
     sink, rows = np.asarray(case.given["sink"]), case.shapes["sink"]
     share = widened(case, "share").reshape(kept)
@@ -188,7 +188,7 @@ def _lse_gradient(case: Case) -> dict[str, Expected]:
 
 
 class _Loss:
-    """Of each row: its loss, its terms' magnitudes, the weight by which it counts; and t w."""
+    """The loss of each row, its terms' magnitudes, the weight by which it counts, and t w."""
 
     def __init__(self, case: Case) -> None:
         self.x, axis = widened(case, "logits"), case.option("axis")
@@ -213,7 +213,7 @@ class _Loss:
 
     @property
     def wrong(self) -> Any:
-        """Of each row, whether its class is not there."""
+        """Tell for each row whether its class does not exist."""
         if not self.is_classes:
             return np.zeros(self.kept, bool)
         out = (self.target < 0) | (self.target >= self.x.shape[self.axis])

@@ -75,7 +75,7 @@ def _gradients(case: Case, found: Any) -> dict[str, Expected]:
 
 
 def _weight_gradient(case: Case, found: Any, dy: Any) -> Expected:
-    """Of each element that no mask hides, added up over those that share a weight."""
+    """Add up the gradients of the elements that share a weight and that no mask hides."""
     weights = case.given["weights"]
     each = np.where(where_of(case), found.weight_gradient(dy), 0.0) * np.ones(case.shape)
     spread = (found.magnitude + found.largest) * np.abs(dy) / found.count

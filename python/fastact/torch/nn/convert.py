@@ -14,7 +14,7 @@ from . import bias, dropout, gated, gates, norms, parametric, softmax, sync_batc
 from .activations import ACTIVATIONS, ActivationModule
 from .module import Module, WithActivation
 
-#: Which modules: classes of torch's, or a function of a module's name and the module.
+#: Modules to convert: classes of torch's, or a function of a module's name and the module.
 Only: TypeAlias = (
     "type[torch.nn.Module] | tuple[type[torch.nn.Module], ...] | "
     "Callable[[str, torch.nn.Module], bool] | None"

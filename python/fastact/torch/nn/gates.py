@@ -127,7 +127,7 @@ class _Arrays(NamedTuple):
 
     @classmethod
     def of(cls, *arrays: Any) -> _Arrays:
-        """Of these arrays in this order, the states one by one."""
+        """Group arrays in this order, with the states one by one."""
         return cls._make((*arrays[:6], arrays[6:]))
 
     @property

@@ -12,7 +12,7 @@ from ..autograd import of_batch
 
 
 def differentiated_by(forward: Callable[..., Any]) -> Callable[..., Any]:
-    """Of a function of autograd: its `backward`, which `forward` differentiates further.
+    """Make the `backward` of a function of autograd, which `forward` differentiates further.
 
     The function is applied to ``ctx.call``, which has no tensors, and to the tensors that are saved
     first. `forward` computes the same of these by torch's own ops. It is called where gradients are

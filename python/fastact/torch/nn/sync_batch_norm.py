@@ -147,7 +147,7 @@ class _SyncBatchNorm(Function):
             if statistic is not None and whole.count:
                 statistic.copy_((1 - share) * statistic.double() + share * new)
         ctx.save_for_backward(*arguments, mean, rstd)
-        # Of no values, nothing is divided by their count.
+        # If there are no values, nothing is divided by their count.
         ctx.where, ctx.call = _WHERE, (group, max(whole.count, 1), eps, fused)
         y: Tensor = fa.norm_apply(x, mean, rstd, weight, bias, axis=1, **fused)
         return y
