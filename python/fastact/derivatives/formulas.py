@@ -15,8 +15,8 @@ from ..measure.norm_rows import Rows, rows_of, traits
 from ..ops.activations import softcap
 from ..ops.dropout import dropout
 from ..ops.engine import axes, weighting
+from ..ops.engine.entry import REQUIRED
 from ..ops.engine.fused import IDENTITY, activation_op
-from ..ops.engine.op import REQUIRED
 from . import gates
 
 #: Those of operations.py, and vjp: the gradients of a function, by its arrays and its results'

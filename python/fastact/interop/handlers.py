@@ -57,7 +57,9 @@ def _dask() -> Any:
 
 register(
     Handler(
-        lambda op, args, kwargs: bool(op.autocast) and foreign.is_cast(op.autocast, args),
+        lambda op, args, kwargs: (
+            bool(op.traits.autocast) and foreign.is_cast(op.traits.autocast, args)
+        ),
         lambda op, args, kwargs: _torch().call_in_float32(op, args, kwargs),
     )
 )

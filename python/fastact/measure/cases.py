@@ -15,7 +15,8 @@ from typing import Any, Protocol, cast
 import numpy as np
 
 from ..ops.bounds import computed_in
-from ..ops.engine.op import OF_X, REQUIRED, arrays_of
+from ..ops.engine.entry import ANY, OF_X, REQUIRED
+from ..ops.engine.op import arrays_of
 from .norm_rows import rows_of
 from .sum_axes import axes_of
 
@@ -276,7 +277,9 @@ def by_the_op(op: Any, entry: str, shape: Shape, named: Mapping[str, Any]) -> Ma
     views = {first: SimpleNamespace(shape=shape, ndim=len(shape))}
     options = SimpleNamespace(**{**point.defaults, **named})
     found = op._shapes(SimpleNamespace(where=point.where, views=views), options)
-    shapes = {name: getattr(found, of) for name, of in op.shapes.items()}
+    named_shapes = {n: arg.shape for n, arg in op.args.items() if arg.shape not in ("", ANY)}
+    named_shapes |= {n: out.shape for n, out in op.outs.items() if out.shape and "." not in n}
+    shapes = {name: getattr(found, of) for name, of in named_shapes.items()}
     return {name: of for name, of in shapes.items() if of != shape}
 
 

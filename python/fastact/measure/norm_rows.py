@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from ..ops.engine.op import REQUIRED
+from ..ops.engine.entry import REQUIRED
 
 Shape = tuple[int, ...]
 

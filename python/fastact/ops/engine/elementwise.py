@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 
 from ...interop import foreign, handlers, ufuncs
+from .execute import options_of
 from .op import P, R
 from .served import ServedOp
-from .step import options_of
 
 
 class _Told:
@@ -70,8 +70,8 @@ class Elementwise(_Told, ServedOp[P, R]):
 
     def call_as_ufunc(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         """What the operands make of the op."""
-        op, _ = options_of(self, "call", args, kwargs)
         entry = self.entry_points["call"]
+        op, _ = options_of(entry, args, kwargs)
         entry = entry if op is None else entry.with_parameters(op)
         options = entry.bind(args, kwargs)
         if options.stream is not None:

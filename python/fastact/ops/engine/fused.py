@@ -7,7 +7,8 @@ from typing import Any
 
 from ... import _cpu
 from ...interop.foreign import describe
-from .op import EntryPoint, Op, aliases, ops
+from .entry import Entry
+from .op import Op, aliases, ops
 
 IDENTITY = "identity"
 _IDENTITY = _cpu.ACTIVATIONS.index(IDENTITY)
@@ -42,7 +43,7 @@ def activation_op(where: str, activation: Any) -> Any:
 
 
 def bind(
-    entry: EntryPoint, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    entry: Entry, args: tuple[Any, ...], kwargs: Mapping[str, Any]
 ) -> tuple[Any, SimpleNamespace]:
     """The activation's op (None: the identity) and the arguments, with `which` and `parameters`.
 

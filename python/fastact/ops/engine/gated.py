@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from inspect import signature
-from types import MappingProxyType, SimpleNamespace
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 from ..._cpu import View
@@ -17,12 +17,13 @@ from ...interop import validate
 from ..bounds import GatedBounds
 from . import axes
 from .elementwise import Elementwise
+from .entry import Arg, Entry, Output, positional, signature_of
+from .execute import Execution
 from .fused import activation_op, activations
-from .op import Makes, P, R, positional, register, signature_of
+from .op import P, R, register
 from .quantized import Quantizes
 from .reductions import GRADIENT_SUM_BOUNDS
 from .served import CachedOp
-from .step import Step
 
 #: Two roundings of a sum with a bias: of a wider bias, and of the sum.
 GATED_BOUNDS = GatedBounds(sums=2, dbias=GRADIENT_SUM_BOUNDS)
@@ -53,21 +54,21 @@ class Gated(Quantizes, CachedOp[P, R]):
     """
 
     bounds = GATED_BOUNDS
-    roles = MappingProxyType({"dy": validate.DATA})
-    shapes = MappingProxyType({"dy": "each", "bias": "bias"})
-    called = MappingProxyType({"bias": "an array with one axis"})
 
     def __init__(self, function: Callable[P, R], choose: Choose | None) -> None:
         call = self._declare(function, "gated")
         self._choose = choose
         self._arrays = arrays = positional(call)
         self.packed = len(arrays) == 1
-        self.axis_of_bias = not self.packed
+        self._is(axis_of_bias=not self.packed)
         self.saves = (*arrays, "bias")
         self.gradients = tuple(f"d{name}" for name in self.saves)
         backward = signature_of(call, ("dy", *arrays), ("bias",))
-        self.makes = {"y": Makes(shape="each", in_place=not self.packed)}
-        self.apart = ("dy",) if self.packed else ()
+        self.args = {
+            "dy": Arg(shape="each", may_be_out=not self.packed),
+            "bias": Arg(shape="bias", called="an array with one axis"),
+        }
+        self.outs = {"y": Output(shape="each", in_place=not self.packed)}
         self._enter_points(call, backward, unasked=1)
 
     def activation_of(self, named: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:
@@ -113,7 +114,7 @@ class Gated(Quantizes, CachedOp[P, R]):
         array([-0.2689...,  0.        ,  2.1931...])
         """
 
-    def _run_forward(self, now: Step) -> None:
+    def _run_forward(self, now: Execution) -> None:
         now.run("gated_forward", **self._halves_by_name(now))
 
     def backward(self, dy: Any, *saved: Any, **options: Any) -> Any:
@@ -152,12 +153,13 @@ class Gated(Quantizes, CachedOp[P, R]):
         array([-0.2689...,  0.        ,  0.7310...])
         """
 
-    def _run_backward(self, now: Step) -> None:
+    def _run_backward(self, now: Execution) -> None:
         now.run("gated_backward", **self._halves_by_name(now), **self._halves_by_name(now, "d"))
 
     # --- both -------------------------------------------------------------------------------------
 
-    def _check_options(self, where: str, options: SimpleNamespace) -> None:
+    def _check_options(self, entry: Entry, options: SimpleNamespace) -> None:
+        where = entry.where
         options.limit = _limit(where, options.limit)
         if self._choose is not None:
             op = self._choose(where, options)
@@ -165,7 +167,7 @@ class Gated(Quantizes, CachedOp[P, R]):
         if self.packed:
             validate.choice(where, "gate", options.gate, {"first": "", "second": ""})
 
-    def _shapes(self, call: Any, options: SimpleNamespace) -> Halves:
+    def _shapes(self, call: Any, options: SimpleNamespace, entry: str = "call") -> Halves:
         first = self._arrays[0]
         shape = tuple(call.views[first].shape)
         runs_along = bool(shape) or self.packed or "bias" in call.views
@@ -180,11 +182,11 @@ class Gated(Quantizes, CachedOp[P, R]):
         each = (*shape[:axis], shape[axis] // 2, *shape[axis + 1 :])
         return Halves(axis, each, (shape[axis],), options.axis)
 
-    def _parts_along(self, now: Step) -> tuple[int, ...]:
+    def _parts_along(self, now: Execution) -> tuple[int, ...]:
         whole = (now.shapes.axis,) if self.packed or "bias" in now.views else ()
         return axes.others(whole, len(now.shapes.each))
 
-    def _halves_by_name(self, now: Step, of: str = "") -> dict[str, View | None]:
+    def _halves_by_name(self, now: Execution, of: str = "") -> dict[str, View | None]:
         """The parts of packed arrays, and of the bias, that are a's and b's; or their gradients."""
         find = now.view if of else now.views.get
         found = self._parts(f"{of}bias_", find(f"{of}bias"), 0, now)
@@ -192,7 +194,9 @@ class Gated(Quantizes, CachedOp[P, R]):
             found |= self._parts(of, find(f"{of}x"), now.shapes.axis, now)
         return found
 
-    def _parts(self, names: str, view: View | None, axis: int, now: Step) -> dict[str, View | None]:
+    def _parts(
+        self, names: str, view: View | None, axis: int, now: Execution
+    ) -> dict[str, View | None]:
         if view is None:
             return {f"{names}a": None, f"{names}b": None}
         length = view.shape[axis]

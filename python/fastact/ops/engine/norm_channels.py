@@ -19,15 +19,17 @@ from ..activations import Parameters
 from ..bounds import NormBounds
 from ..types import A, ActivationLike, Array, ArrayOrNumber, Out, Outs, Stream
 from . import axes
+from .entry import COMPUTED, DOUBLE, Arg, Entry, Output, signature_of
+from .execute import Execution
 from .norm_rows import STATISTICS, WEIGHTS
-from .op import COMPUTED, DOUBLE, Makes, P, R, signature_of
+from .op import Kernels, P, R, Traits
 from .quantized import Quantizes
 from .served import CachedOp
-from .step import Step
 
 _RUNNING = ("running_mean", "running_var")
 _SUMS = ("sum_dy", "sum_dy_xhat")
 _SAVED = (*STATISTICS, *WEIGHTS)
+_SPREAD = Arg(validate.PARAMETER, "kept or flat")
 
 
 class _Saved(Parameters, total=False):
@@ -94,25 +96,30 @@ class ChannelNorm(Quantizes, CachedOp[P, R]):
     bounds = NormBounds(scaled=4, rough=4)
     saves = ("x", *_SAVED)
     gradients = ("dx", "dweight", "dbias")
-    roles = MappingProxyType({"x": validate.ARRAY, **dict.fromkeys(_SAVED, validate.PARAMETER)})
-    shapes = MappingProxyType(
-        {**dict.fromkeys(WEIGHTS, "flat"), **dict.fromkeys(STATISTICS, "kept or flat")}
+    args: Mapping[str, Arg] = MappingProxyType(
+        {
+            "x": Arg(validate.ARRAY),
+            **dict.fromkeys(STATISTICS, _SPREAD),
+            **dict.fromkeys(WEIGHTS, Arg(shape="flat")),
+        }
     )
-    runs: Mapping[str, str] = MappingProxyType({"backward": "batch_norm_backward"})
-    fields = MappingProxyType({"sum_p": "sum_dy", "sum_p_xhat": "sum_dy_xhat"})
+    # In training alone the statistics depend on x. Sums come with a count of values.
+    kernels = Kernels(
+        {"backward": "batch_norm_backward"},
+        {"sum_p": "sum_dy", "sum_p_xhat": "sum_dy_xhat"},
+        {"training": False, "count": 1.0},
+    )
     axis_name: str
     computes_alone = False  # of what it notes of the channels a thread would need its own
-    training = False  # where no option says it: only in training do the statistics depend on x
-    count = 1.0  # of values that sums are over, where none are given
 
-    def _shapes(self, call: Call, options: SimpleNamespace) -> Channels:
+    def _shapes(self, call: Call, options: SimpleNamespace, entry: str = "call") -> Channels:
         shape = call.views["x"].shape
         given = getattr(options, self.axis_name)
         axis = axes.one(call.where, given, len(shape), self.axis_name)
         kept = tuple(n if i == axis else 1 for i, n in enumerate(shape))
         return Channels(axis, (shape[axis],), kept)
 
-    def _parts_along(self, now: Step) -> tuple[int, ...]:
+    def _parts_along(self, now: Execution) -> tuple[int, ...]:
         return axes.others((now.shapes.axis,), now.views["x"].ndim)
 
     def forward(self, *args: P.args, **kwargs: P.kwargs) -> tuple[R, tuple[Any, ...]]:
@@ -144,20 +151,17 @@ class BatchNorm(ChannelNorm[P, R]):
     """Normalised by the moments of the batch, or by running ones; backward whole or in halves."""
 
     axis_name = "channel_axis"
-    written = optional = _RUNNING
-    besides = STATISTICS
-    makes = MappingProxyType(
+    outs = MappingProxyType(
         {
-            **dict.fromkeys(STATISTICS, Makes(shape="kept", dtype=COMPUTED)),
-            **dict.fromkeys(_SUMS, Makes(shape="kept", dtype=DOUBLE)),
+            **dict.fromkeys(STATISTICS, Output(shape="kept", dtype=COMPUTED)),
+            **dict.fromkeys(_SUMS, Output(shape="kept", dtype=DOUBLE)),
         }
     )
-    roles = MappingProxyType({**ChannelNorm.roles, **dict.fromkeys(_SUMS, validate.PARAMETER)})
-    shapes = MappingProxyType(
+    args = MappingProxyType(
         {
-            **ChannelNorm.shapes,
-            **dict.fromkeys(_RUNNING, "flat"),
-            **dict.fromkeys(_SUMS, "kept or flat"),
+            **ChannelNorm.args,
+            **dict.fromkeys(_RUNNING, Arg(shape="flat", written=True, optional=True)),
+            **dict.fromkeys(_SUMS, _SPREAD),
         }
     )
 
@@ -171,28 +175,31 @@ class BatchNorm(ChannelNorm[P, R]):
         self._enter_points(
             call,
             backward,
-            backward_reduce={"sig": reduce, "gives": _SUMS, "skips": True},
-            backward_apply={"sig": signature(_of_backward_apply), "gives": ("dx",)},
+            besides=STATISTICS,
+            extra=0,
+            backward_reduce={"signature": reduce, "gives": _SUMS, "skips": True},
+            backward_apply={"signature": signature(_of_backward_apply), "gives": ("dx",)},
         )
 
     def writes(self, named: Mapping[str, Any]) -> tuple[str, ...]:
         return self.written if named.get("training", False) else ()
 
-    def _check_options(self, where: str, options: SimpleNamespace) -> None:
-        if hasattr(options, "momentum"):
+    def _check_options(self, entry: Entry, options: SimpleNamespace) -> None:
+        where = entry.where
+        if not entry.is_backward:
             options.momentum = _momentum(where, options)
             for name in _RUNNING:
                 if getattr(options, name) is None and not options.training:
                     raise TypeError(
                         f"{where}: {name} must be an array unless training=True, got None"
                     )
-        if hasattr(options, "count"):
+        if entry.name == "backward_apply":
             options.count = validate.number(where, "count", options.count)
             if options.count <= 0:
                 came = validate.describe(options.count)
                 raise ValueError(f"{where}: count must be positive, got {came}")
 
-    def _run_forward(self, now: Step) -> None:
+    def _run_forward(self, now: Execution) -> None:
         if now.options.training:
             _may_train(now)
         now.run("batch_norm_forward")
@@ -269,7 +276,7 @@ class BatchNorm(ChannelNorm[P, R]):
         (array([[2.]]), array([[0.]]))
         """
 
-    def _run_backward_reduce(self, now: Step) -> None:
+    def _run_backward_reduce(self, now: Execution) -> None:
         sum_dy, sum_dy_xhat = map(now.view, _SUMS)
         now.run("batch_norm_backward", training=True, dweight=sum_dy_xhat, dbias=sum_dy)
 
@@ -320,7 +327,7 @@ class BatchNorm(ChannelNorm[P, R]):
                [0.]])
         """
 
-    def _run_backward_apply(self, now: Step) -> None:
+    def _run_backward_apply(self, now: Execution) -> None:
         now.run("batch_norm_backward", training=True)
 
 
@@ -335,8 +342,10 @@ class NormApply(ChannelNorm[P, R]):
     """Normalised by given statistics, which count as constants in backward."""
 
     axis_name = "axis"
-    axis_of_bias = True
-    runs = MappingProxyType({**ChannelNorm.runs, "forward": "norm_apply"})
+    traits = Traits(axis_of_bias=True)
+    kernels = Kernels(
+        {**ChannelNorm.kernels.runs, "forward": "norm_apply"}, *ChannelNorm.kernels[1:]
+    )
 
     def __init__(self, function: Callable[P, R]) -> None:
         call = self._declare(function, "norms")
@@ -371,7 +380,7 @@ class NormApply(ChannelNorm[P, R]):
         """
 
 
-def _may_train(now: Step) -> None:
+def _may_train(now: Execution) -> None:
     """There are moments to take, and the running ones may be moved."""
     where, call, shape, channel = now.where, now.call, now.views["x"].shape, now.shapes.axis
     if math.prod(axes.reduced(shape, (channel,), keepdims=True)) == 1 and shape[channel]:

@@ -31,8 +31,8 @@ from ...interop.frameworks import (
     namespace,
     see,
 )
+from .execute import Execution
 from .parts import Part, Parts, begin_of, cut, part_of
-from .step import Step
 
 CodeType: TypeAlias = Literal["int8", "float8_e4m3fn"]
 
@@ -62,7 +62,7 @@ class Quantizes:
 
     computes_alone = True
 
-    def _parts_along(self, now: Step) -> Sequence[int]:
+    def _parts_along(self, now: Execution) -> Sequence[int]:
         """The axes along which parts of the data may be computed by themselves."""
         raise NotImplementedError
 
@@ -163,7 +163,7 @@ class Quantizes:
     def _quantize(
         self: Any, *args: Any, dtype: Any, per: Any, scale: Any, out: Any, **kwargs: Any
     ) -> tuple[Any, ...]:
-        if self.counts_elements:
+        if self.traits.counts_elements:
             raise TypeError(
                 f"fastact.{self.name}.quantized: it draws a number for each element, and has no "
                 f"codes; drop elements first, and give the norm what is left"
@@ -200,7 +200,7 @@ class _Quantized:
         self.op, self.where = op, f"fastact.{op.name}.quantized"
         self.format = validate.choice(self.where, "dtype", dtype, FORMATS)
         self.dtype, self.per, self.scale = dtype, per, scale
-        self.now = now = Step(op, "call", args, kwargs)
+        self.now = now = Execution(op.entry_points["call"], args, kwargs)
         now.where = now.call.where = self.where
         self.call, self.leader = now.call, now.views[now.leader]
         self.block: int | None = None
@@ -411,12 +411,12 @@ class _Quantized:
     def _take_arrays(self) -> None:
         """The arrays that are computed in parts, and scratch arrays in the place of parts."""
         now, computed, whole = self.now, self.computed, dict(self.now.views)
-        self.data = {name: view for name, view in whole.items() if name in now.spec.data}
+        self.data = {name: view for name, view in whole.items() if name in now.entry.data}
         self.y = self._scratch_of_part(self.part, computed if self.widens else self.leader.dtype)
         self.wide: dict[str, View] = {}
         if not self.widens:
             return
-        in_place = now.spec.output(self.op.results[0]).in_place
+        in_place = now.entry.output(self.op.results[0]).in_place
         for name, view in whole.items():
             if name == now.leader and in_place:
                 self.wide[name] = self.y
@@ -449,7 +449,7 @@ class _Quantized:
         now.shapes = self.op._shapes(self.call, now.options)
         y = begin_of(self._own(self.y, outer, thread), part)
         now.made = {n: (view, None, None) for n, view in {first: y, **made}.items()}
-        now.spec.compute(now)
+        now.entry.run(now)
         return y
 
     # --- scales and codes -------------------------------------------------------------------------

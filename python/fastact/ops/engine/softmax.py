@@ -15,11 +15,12 @@ from ..bounds import CrossEntropyBounds, SoftmaxBounds
 from ..types import A, Array, ArrayOrNumber, Out, Stream
 from . import axes
 from .axes import Over
+from .entry import ANY, COMPUTED, DOUBLE, Arg, Entry, Output, signature_of, untyped
+from .execute import Execution
 from .moments import IDENTITY, fill
-from .op import COMPUTED, DOUBLE, Makes, P, R, register, signature_of, untyped
+from .op import Kernels, P, R, register
 from .reductions import add_up
 from .served import CachedOp
-from .step import Step
 
 #: Axes of a row: one of x's, or several.
 RowAxes = int | tuple[int, ...]
@@ -29,22 +30,21 @@ class RowFunction(CachedOp[P, R]):
     """What softmax, log_softmax and logsumexp share: z = scale x + mask, over rows of x."""
 
     backward: Callable[..., Any]
-    softcap = 0.0  # where it is no option
 
     def __init__(self, function: Callable[P, R]) -> None:
         call = self._declare(function, "softmax")
-        self.kind = _cpu.SOFTMAX_KINDS.index(self.name)
+        self._numbers(softcap=0.0, kind=_cpu.SOFTMAX_KINDS.index(self.name))
         self.bounds = SoftmaxBounds(self.name)
-        self._has_second(self.name)
-        extra, unasked = self._counts()
-        self._enter_points(call, self._of_backward(call), extra=extra, unasked=unasked)
+        if self.name in _cpu.SECOND_KINDS:
+            self._is(second=_cpu.SECOND_KINDS.index(self.name))
+        self._enter_points(call, self._of_backward(call), **self._counts())
 
     def _of_backward(self, call: Signature) -> Signature:
         return signature_of(call, ("dy", *self.saves), but=("mask",))
 
-    def _counts(self) -> tuple[int, int]:
-        """How many outputs more forward may be given, and of how many backward need not be."""
-        return len(self.besides), 0
+    def _counts(self) -> dict[str, Any]:
+        """What entry points make besides, as `_enter_points` takes it."""
+        return {}
 
     def forward(self, *args: P.args, **kwargs: P.kwargs) -> tuple[R, tuple[Any, ...]]:
         """What calling the op gives, and the tuple that `backward` needs.
@@ -86,23 +86,21 @@ class Softmax(RowFunction[P, R]):
     """A function of rows whose value has the shape of x: `softmax` and `log_softmax`."""
 
     saves: tuple[str, ...] = ("y",)
-    runs = MappingProxyType({"forward": "softmax_forward"})
+    kernels = Kernels({"forward": "softmax_forward"})
 
     def __init__(self, function: Callable[P, R]) -> None:
         self.takes_sink = "sink" in untyped(function).parameters
         if self.takes_sink:
             self.saves, self.gradients = ("y", "sink", "share", "x"), ("dx", "dsink")
-            self.spreads, self.of_forward = ("sink",), ("share",)
-            self.roles = MappingProxyType(
-                {"sink": validate.PARAMETER, "share": validate.STATISTIC, "x": validate.DATA}
-            )
-            self.shapes = MappingProxyType({"sink": "rows", "share": "rows"})
-            self.makes = MappingProxyType(
-                {
-                    "share": Makes(shape="rows", dtype=COMPUTED),
-                    "dsink": Makes("sink", shape="sink"),
-                }
-            )
+            self.args = {
+                "sink": Arg(validate.PARAMETER, "rows", repeats=True),
+                "share": Arg(validate.STATISTIC, "rows", of_forward=True),
+                "x": Arg(),
+            }
+            self.outs = {
+                "share": Output(shape="rows", dtype=COMPUTED),
+                "dsink": Output("sink", shape="sink"),
+            }
         super().__init__(function)
 
     def _of_backward(self, call: Signature) -> Signature:
@@ -116,8 +114,8 @@ class Softmax(RowFunction[P, R]):
         )
         return Signature([dy, y, *saved, *rest])
 
-    def _counts(self) -> tuple[int, int]:
-        return (1, 1) if self.takes_sink else (0, 0)
+    def _counts(self) -> dict[str, Any]:
+        return {"extra": 1, "unasked": 1} if self.takes_sink else {}
 
     def outputs_of(self, entry: str, options: SimpleNamespace) -> tuple[str, ...]:
         makes = entry == "forward" and getattr(options, "sink", None) is not None
@@ -130,12 +128,13 @@ class Softmax(RowFunction[P, R]):
     def saved(self, named: Mapping[str, Any]) -> tuple[Any, ...]:
         return super().saved(named if named.get("softcap") else {**named, "x": None})
 
-    def _check_options(self, where: str, options: SimpleNamespace) -> None:
+    def _check_options(self, entry: Entry, options: SimpleNamespace) -> None:
         if not self.takes_sink:
             return
+        where = entry.where
         options.softcap = _softcap(where, options.softcap)
         has_sink = options.sink is not None
-        if hasattr(options, "share"):
+        if entry.is_backward:
             if has_sink != (options.share is not None):
                 lacks = ("share", "sink") if has_sink else ("sink", "share")
                 raise TypeError(
@@ -147,14 +146,14 @@ class Softmax(RowFunction[P, R]):
         elif len(options.out) > 1 and options.out[1] is not None and not has_sink:
             raise ValueError(f"{where}: out[1] must be None, for there is no sink")
 
-    def _shapes(self, call: Any, options: SimpleNamespace) -> WithSinks:
+    def _shapes(self, call: Any, options: SimpleNamespace, entry: str = "call") -> WithSinks:
         shape = next(iter(call.views.values())).shape
         over = axes.axes(call.where, options.axis, len(shape))
         sink = call.views.get("sink")
         own = () if sink is None else tuple(sink.shape)
         return WithSinks(over, axes.reduced(shape, over, keepdims=False), own)
 
-    def _run_backward(self, now: Step) -> None:
+    def _run_backward(self, now: Execution) -> None:
         dsink = now.written("dsink")
         if dsink is None:
             now.run("softmax_backward", share=None, dsinks=None)
@@ -236,24 +235,28 @@ class LogSumExp(RowFunction[P, R]):
     """A function of rows that gives one number a row: `logsumexp`."""
 
     saves = ("x", "mask", "lse", "rest")
-    besides = of_forward = ("lse", "rest")
-    unsaved = ("rest",)
-    makes = MappingProxyType(
+    outs = MappingProxyType(
         {
-            "y": Makes(shape="shape"),
-            **dict.fromkeys(("lse", "rest"), Makes(shape="shape", dtype=COMPUTED)),
+            "y": Output(shape="shape"),
+            **dict.fromkeys(("lse", "rest"), Output(shape="shape", dtype=COMPUTED)),
         }
     )
-    roles = MappingProxyType(dict.fromkeys(("lse", "rest"), validate.STATISTIC))
-    shapes = MappingProxyType(dict.fromkeys(("dy", "lse", "rest"), "shape"))
-    apart = ("dy",)
-    runs = MappingProxyType({"backward": "logsumexp_backward"})
-    fields = MappingProxyType({"number": "y", "share": "rest"})
+    args = MappingProxyType(
+        {
+            "lse": Arg(validate.STATISTIC, "shape", of_forward=True),
+            "rest": Arg(validate.STATISTIC, "shape", of_forward=True, unsaved=True),
+            "dy": Arg(shape="shape", may_be_out=False),
+        }
+    )
+    kernels = Kernels({"backward": "logsumexp_backward"}, {"number": "y", "share": "rest"})
 
-    def _shapes(self, call: Any, options: SimpleNamespace) -> Over:
+    def _counts(self) -> dict[str, Any]:
+        return {"besides": ("lse", "rest")}
+
+    def _shapes(self, call: Any, options: SimpleNamespace, entry: str = "call") -> Over:
         return axes.over_axes(call.where, options, next(iter(call.views.values())).shape)
 
-    def _run_forward(self, now: Step) -> None:
+    def _run_forward(self, now: Execution) -> None:
         now.run("softmax_forward", y=None)
 
     def backward(
@@ -349,28 +352,23 @@ class CrossEntropy(CachedOp[P, R]):
     results = ("loss",)
     saves = ("logits", "target", "weight", "lse", "rest", "divisor")
     gradients = ("dlogits",)
-    of_forward, unsaved = ("lse", "rest", "divisor"), ("rest", "divisor")
-    roles = MappingProxyType(
+    args = MappingProxyType(
         {
-            "weight": validate.WEIGHTS,
-            **dict.fromkeys(("lse", "rest"), validate.STATISTIC),
-            "divisor": validate.TOTAL,
+            "target": Arg(shape=ANY),
+            "weight": Arg(validate.WEIGHTS, ANY),
+            "lse": Arg(validate.STATISTIC, "losses", of_forward=True),
+            "rest": Arg(validate.STATISTIC, "losses", of_forward=True, unsaved=True),
+            "divisor": Arg(validate.TOTAL, "one", of_forward=True, unsaved=True),
+            "dloss": Arg(shape="of_loss", may_be_out=False),
         }
     )
-    makes = MappingProxyType(
+    outs = MappingProxyType(
         {
-            "loss": Makes(shape="of_loss"),
-            **dict.fromkeys(("lse", "rest"), Makes(shape="losses", dtype=COMPUTED)),
-            "divisor": Makes(shape="one", dtype=DOUBLE),
+            "loss": Output(shape="of_loss"),
+            **dict.fromkeys(("lse", "rest"), Output(shape="losses", dtype=COMPUTED)),
+            "divisor": Output(shape="one", dtype=DOUBLE),
         }
     )
-    shapes = MappingProxyType(
-        {
-            **dict.fromkeys(("lse", "rest"), "losses"),
-            **{"dloss": "of_loss", "divisor": "one", "target": None, "weight": None},
-        }
-    )
-    apart = ("dloss",)
 
     def __init__(self, function: Callable[P, R]) -> None:
         call = self._declare(function, "softmax")
@@ -382,7 +380,7 @@ class CrossEntropy(CachedOp[P, R]):
         makes = ("loss", "lse", "rest")
         return makes if options.reduction == "none" else (*makes, "divisor")
 
-    def _shapes(self, call: Any, options: SimpleNamespace) -> LossPlan:
+    def _shapes(self, call: Any, options: SimpleNamespace, entry: str = "call") -> LossPlan:
         return _plan(call.where, options, call.views["logits"].shape)
 
     def forward(self, *args: P.args, **kwargs: P.kwargs) -> tuple[R, tuple[Any, ...]]:
@@ -412,7 +410,7 @@ class CrossEntropy(CachedOp[P, R]):
         array([[-0.5,  0.5]])
         """
 
-    def _run_forward(self, now: Step) -> None:
+    def _run_forward(self, now: Execution) -> None:
         is_one, loss = now.shapes.is_one, now.view("loss")
         now.run(
             "cross_entropy_forward",
@@ -422,7 +420,7 @@ class CrossEntropy(CachedOp[P, R]):
             divisor=now.view("divisor") or (now.temporary("divisor") if is_one else None),
         )
 
-    def _arrays(self, now: Step) -> dict[str, Any]:
+    def _arrays(self, now: Execution) -> dict[str, Any]:
         """Axes, target and weight, as the kernels see them."""
         views, where, plan = now.views, now.where, now.shapes
         logits, target, weight = views["logits"], views["target"], views.get("weight")
@@ -502,7 +500,7 @@ class CrossEntropy(CachedOp[P, R]):
                [ 1. , -1. ]])
         """
 
-    def _run_backward(self, now: Step) -> None:
+    def _run_backward(self, now: Execution) -> None:
         if ("divisor" in now.views) != now.shapes.is_one:
             raise ValueError(
                 f"{now.where}: divisor must be an array, but None for reduction='none'"

@@ -4,8 +4,9 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from typing import Any
 
+from .entry import by_our_names
 from .fused import activations
-from .op import Op, by_our_names
+from .op import Op
 
 
 class Spec:
@@ -53,7 +54,7 @@ class Spec:
         self.of_second = (*range(len(self.incoming)), *moving)
         # Of a bias, which has no part in dx.
         self.without_second = (None,) * (len(op.moving) - len(moving))
-        self.by_kernel = None if op.second is None else op.backward.backward.by_kernel
+        self.by_kernel = None if op.traits.second is None else op.backward.backward.by_kernel
         # Options that backward is told again, an activation's own among them.
         own = {name for activation in activations() for name in activation.parameters}
         given = {*self.incoming, *self.saves, "out", "accumulate", "stream"}
