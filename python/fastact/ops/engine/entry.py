@@ -172,6 +172,11 @@ class Entry:
         return frozenset(p.name for p in parameters if p.kind is Parameter.KEYWORD_ONLY)
 
     @cached_property
+    def _places(self) -> dict[str, int]:
+        """The places of the others, by position."""
+        return {name: i for i, name in enumerate(self.defaults, len(self.arrays))}
+
+    @cached_property
     def _required(self) -> list[str]:
         return [name for name, v in self.defaults.items() if v is REQUIRED]
 
@@ -200,7 +205,7 @@ class Entry:
 
     def option(self, name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """Find one option of a call that is not understood yet."""
-        at = [*self.defaults].index(name) + len(self.arrays)
+        at = self._places[name]
         is_given = name not in self.by_keyword and at < len(args)
         return args[at] if is_given else kwargs.get(name, self.defaults[name])
 
@@ -241,9 +246,15 @@ class Entry:
         checks = {**_NUMBERS, **self.op.checks}
         return [(name, check) for name, check in checks.items() if name in self.defaults]
 
+    @cached_property
+    def constants(self) -> dict[str, Any]:
+        """What native functions are told of options that it lacks."""
+        numbers = self.op.kernels.numbers.items()
+        return {n: number for n, number in numbers if n not in self._places}
+
     # --- its arrays -------------------------------------------------------------------------------
 
-    @property
+    @cached_property
     def is_forward(self) -> bool:
         return self.name == "forward"
 
