@@ -251,10 +251,10 @@ class Operators:
         if role.number:
             dtype = torch.bool if is_flag else first.dtype
             return torch.full((), number, dtype=dtype, device=first.device)
-        op = self.spec.op
         of = arg.shape.partition(" or ")[0]
         if of in ("", ANY):
             return torch.full_like(first, number)  # in parts, too, where a DTensor is
+        op = self.spec.op
         call: Any = _Named({"where": self.spec.where, "views": named})
         options: Any = _Named({**op.entry_points["call"].defaults, **named})
         shape = getattr(op._shapes(call, options), of)

@@ -438,7 +438,7 @@ class Entry:
         if field.startswith("accumulate"):
             output = field.removeprefix("accumulate").lstrip("_")
             return lambda now: now.adds(output)
-        is_of_shapes = name in getattr(shapes, "_fields", ())
+        is_of_shapes = name in getattr(shapes, "__match_args__", ())
         return attrgetter(f"{'shapes' if is_of_shapes else 'options'}.{name}")
 
     def _array(

@@ -21,7 +21,7 @@ from ..types import A, ActivationLike, Array, ArrayOrNumber, Out, Outs, Stream
 from . import axes
 from .entry import COMPUTED, DOUBLE, Arg, Entry, Output, signature_of
 from .execute import Execution
-from .norm_rows import STATISTICS, WEIGHTS
+from .norm_rows import STATISTICS, WEIGHTS, Rows
 from .op import Kernels, P, R, Traits
 from .quantized import Quantizes
 from .served import CachedOp
@@ -84,6 +84,13 @@ class Channels(NamedTuple):
     axis: int
     flat: tuple[int, ...]
     kept: tuple[int, ...]
+    shape: tuple[int, ...]
+
+    @property
+    def normed(self) -> Rows:
+        """What is normalised together: a channel of the whole batch."""
+        along = axes.others((self.axis,), len(self.shape))
+        return Rows(self.shape, along, (self.axis,), self.kept, self.flat)
 
 
 class ChannelNorm(Quantizes, CachedOp[P, R]):
@@ -117,7 +124,7 @@ class ChannelNorm(Quantizes, CachedOp[P, R]):
         given = getattr(options, self.axis_name)
         axis = axes.one(call.where, given, len(shape), self.axis_name)
         kept = tuple(n if i == axis else 1 for i, n in enumerate(shape))
-        return Channels(axis, (shape[axis],), kept)
+        return Channels(axis, (shape[axis],), kept, tuple(shape))
 
     def _parts_along(self, now: Execution) -> tuple[int, ...]:
         return axes.others((now.shapes.axis,), now.views["x"].ndim)

@@ -21,7 +21,7 @@ from . import axes
 from .entry import COMPUTED, Arg, Entry, Output, signature_of
 from .execute import Execution
 from .fused import IDENTITY
-from .norm_rows import PLAIN, read_casting
+from .norm_rows import PLAIN, Rows, read_casting
 from .op import Kernels, P, R
 from .parts import Part, Parts, cut, part_of
 from .rotary import Pairs, Turning
@@ -41,14 +41,21 @@ class NormedPairs(NamedTuple):
     of: Pairs
     pairs: tuple[int, ...]
     rows: tuple[int, ...]
-    reduced: tuple[int, ...]
+    axes: tuple[int, ...]
     of_parameter: tuple[int, ...]
     statistics: tuple[int, ...]
     parameter: tuple[int, ...]
 
+    @property
+    def normed(self) -> Rows:
+        """The rows alone, as of a norm without a rotary embedding."""
+        (axis,), shape = self.axes, list(self.statistics)
+        shape[axis] = self.parameter[0]
+        return Rows(tuple(shape), self.axes, self.of_parameter, self.statistics, self.parameter)
+
     def seen_parameter(self, view: View) -> View:
         """The weight or its gradient with the axes of x."""
-        return view.with_axes(axes.others(self.reduced, len(self.statistics)))
+        return view.with_axes(axes.others(self.axes, len(self.statistics)))
 
 
 class NormRotary(Turning[P, R]):
@@ -72,7 +79,8 @@ class NormRotary(Turning[P, R]):
             "norm": _cpu.ROW_NORMS.index("RmsNorm"),
             "which": _cpu.ACTIVATIONS.index(IDENTITY),
             "parameters": (),
-        }
+        },
+        names={"reduced": "axes"},
     )
 
     def __init__(self, function: Callable[P, R]) -> None:

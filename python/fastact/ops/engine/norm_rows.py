@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from math import prod
 from types import MappingProxyType, SimpleNamespace
-from typing import Any, Generic, NamedTuple, SupportsIndex, TypeAlias, Unpack
+from typing import Any, Generic, SupportsIndex, TypeAlias, Unpack
 
 from ... import _cpu
 from ..._cpu import ROW_NORMS, View
@@ -46,38 +47,76 @@ def read_casting(where: str, options: SimpleNamespace) -> None:
     options.weight_offset = offset
 
 
-class Rows(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Rows:
     """The normalization rows of a call: which elements share statistics, and which parameters.
 
     It holds what the kernels have to know of them, and the shapes that other arrays must have.
 
-    reduced, of_parameter : axes of x, after `split`.
+    shape : of x. cut : the channel axis, and into how many groups it is cut; None: no axis is.
+    axes : those along which a row runs, after that. of_parameter : those that a parameter has.
     statistics, parameter : the shapes of mean and rstd, and of weight and bias.
-    split : the channel axis, and into how many groups it is cut; None: no axis is.
-    ndim : of x after that.
+    centred : a mean is subtracted, as far as `rows_of` tells.
     """
 
-    reduced: Shape
+    shape: Shape
+    axes: Shape
     of_parameter: Shape
     statistics: Shape
     parameter: Shape
-    ndim: int
-    split: tuple[int, int] | None = None
+    cut: tuple[int, int] | None = None
+    centred: bool = False
+
+    @property
+    def ndim(self) -> int:
+        """How many axes x has, after the cut."""
+        return len(self.shape) + (self.cut is not None)
 
     def seen_data(self, view: View) -> View:
         """An array of x's shape with the axes of the kernels."""
-        return view.split_axis(*self.split) if self.split else view
+        return view.split_axis(*self.cut) if self.cut else view
 
     def seen_statistics(self, view: View) -> View:
         """The mean or the rstd with those axes."""
-        return view if view.ndim == self.ndim else view.with_axes(self.reduced)
+        return view if view.ndim == self.ndim else view.with_axes(self.axes)
 
     def seen_parameter(self, view: View) -> View:
         """The weight or the bias, or its gradient, with those axes."""
-        if self.split:
-            view = view.split_axis(0, self.split[1])
+        if self.cut:
+            view = view.split_axis(0, self.cut[1])
         lacked = axes.others(self.of_parameter, self.ndim)
         return view.with_axes(lacked) if lacked else view
+
+    @property
+    def split(self) -> Shape:
+        """The shape of x with the channels cut into groups."""
+        if self.cut is None:
+            return self.shape
+        axis, groups = self.cut
+        length = self.shape[axis]
+        return (*self.shape[:axis], groups, length // groups, *self.shape[axis + 1 :])
+
+    @property
+    def kept(self) -> Shape:
+        """The shape in which statistics broadcast against `split`."""
+        return axes.reduced(self.split, self.axes, keepdims=True)
+
+    @property
+    def along(self) -> Shape:
+        """The shape in which a parameter broadcasts against `split`."""
+        lacked = axes.others(self.of_parameter, self.ndim)
+        return axes.reduced(self.split, lacked, keepdims=True)
+
+    @property
+    def count(self) -> int:
+        """How many elements a row has."""
+        return prod(self.split[a] for a in self.axes)
+
+
+def rows_of(op: Any, shape: Shape, named: Mapping[str, Any]) -> Rows:
+    """The rows of an array of a shape, for the arguments of a call by name."""
+    found = op.shapes({**named, "x": SimpleNamespace(shape=shape, ndim=len(shape))})
+    return replace(found if isinstance(found, Rows) else found.normed, centred="mean" in op.saves)
 
 
 def named_axes(call: Call, options: SimpleNamespace) -> Rows:
@@ -90,9 +129,9 @@ def named_axes(call: Call, options: SimpleNamespace) -> Rows:
         )
     if not x.ndim:
         raise ValueError(f"{where}: x must have an axis to normalize along, got shape ()")
-    reduced = axes.axes(where, axis, x.ndim)
-    statistics = axes.reduced(x.shape, reduced, keepdims=True)
-    return Rows(reduced, reduced, statistics, tuple(x.shape[a] for a in reduced), x.ndim)
+    along, shape = axes.axes(where, axis, x.ndim), x.shape
+    statistics = axes.reduced(shape, along, keepdims=True)
+    return Rows(shape, along, along, statistics, tuple(shape[a] for a in along))
 
 
 def _has_room(where: str, ndim: int) -> None:
@@ -124,9 +163,9 @@ def groups_of_channels(call: Call, options: SimpleNamespace) -> Rows:
     count = x.shape[channel]
     _must_divide(where, "num_groups", num_groups, f"{count} channels", options.channel_axis, count)
     statistics = (num_groups,) if channel == 0 else (x.shape[0], num_groups)
-    reduced = tuple(axis for axis in range(x.ndim + 1) if axis not in kept)
-    of_parameter, split = (channel, channel + 1), (channel, num_groups)
-    return Rows(reduced, of_parameter, statistics, (count,), x.ndim + 1, split)
+    along = axes.others(kept, x.ndim + 1)
+    of_parameter, cut = (channel, channel + 1), (channel, num_groups)
+    return Rows(x.shape, along, of_parameter, statistics, (count,), cut)
 
 
 def gated_groups(call: Call, options: SimpleNamespace) -> Rows:
@@ -148,8 +187,8 @@ def gated_groups(call: Call, options: SimpleNamespace) -> Rows:
     _must_divide(where, "group_size", size, f"{length} elements", options.axis, length)
     groups = length // size
     statistics = (*x.shape[:axis], groups, *x.shape[axis + 1 :])
-    split = (axis, groups)
-    return Rows((axis + 1,), (axis, axis + 1), statistics, (length,), x.ndim + 1, split)
+    cut = (axis, groups)
+    return Rows(x.shape, (axis + 1,), (axis, axis + 1), statistics, (length,), cut)
 
 
 def _length(where: str, name: str, value: Any) -> float:
@@ -164,9 +203,9 @@ def single_channels(call: Call, options: SimpleNamespace) -> Rows:
     """A row has one channel of an example: axis 0, unless that has the channels."""
     x = call.views["x"]
     channel = axes.one(call.where, options.channel_axis, x.ndim, "channel_axis")
-    reduced = tuple(axis for axis in range(x.ndim) if axis not in (0, channel))
-    statistics = axes.reduced(x.shape, reduced, keepdims=True)
-    return Rows(reduced, (channel,), statistics, (x.shape[channel],), x.ndim)
+    along = axes.others((0, channel), x.ndim)
+    statistics = axes.reduced(x.shape, along, keepdims=True)
+    return Rows(x.shape, along, (channel,), statistics, (x.shape[channel],))
 
 
 class BackwardOptions(Parameters, Generic[A], total=False):
@@ -309,6 +348,7 @@ class Norm(Quantizes, CachedOp[P, R]):
         if "p" in self.checks:
             self._is(counts_elements=True)
         runs = {"forward": "norm_forward", "backward": "norm_backward"}
+        names["reduced"] = "axes"
         self.kernels = Kernels(runs, names, {**PLAIN, "norm": ROW_NORMS.index(self.kind)})
 
     def saved(self, named: Mapping[str, Any]) -> tuple[Any, ...]:
@@ -324,10 +364,10 @@ class Norm(Quantizes, CachedOp[P, R]):
 
     def _parts_along(self, now: Execution) -> tuple[int, ...]:
         rows: Rows = now.shapes
-        whole, split = {*rows.reduced, *rows.of_parameter}, rows.split
-        if split is None:
+        whole = {*rows.axes, *rows.of_parameter}
+        if rows.cut is None:
             return axes.others(tuple(whole), rows.ndim)
-        cut = split[0]
+        cut = rows.cut[0]
         return tuple(a for a in range(rows.ndim - 1) if a != cut and a + (a > cut) not in whole)
 
     def forward(self, *args: P.args, **kwargs: P.kwargs) -> tuple[R, tuple[Any, ...]]:

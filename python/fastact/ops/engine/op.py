@@ -215,22 +215,25 @@ class Op(Generic[P, R]):
 
     def models(self, named: Mapping[str, Any]) -> tuple[list[Model], dict[str, Model]]:
         """The results of a call, and what `forward` makes besides, by its name in `saves`."""
-        point = self.entry_points["call"]
-        first = point.arrays[0]
-        call: Any = SimpleNamespace(where=point.where, views={first: named[first], **named})
-        options = self._options(named)
-        shapes = self._shapes(call, options)
+        where, options, shapes = self._where(), self._options(named), self.shapes(named)
 
         def model(name: str) -> Model:
             made = self.outs.get(name, Output())
             told = getattr(options, made.dtype, None)
             dtype = DATA if made.dtype == TOLD else made.dtype
             if told is not None:
-                dtype = validate.dtype_named(call.where, made.dtype, told)
+                dtype = validate.dtype_named(where, made.dtype, told)
             return Model(None if made.shape is None else getattr(shapes, made.shape), dtype)
 
         kept = self.outputs_of("forward", options)[len(self.results) :]
         return [*map(model, self.results)], {name: model(name) for name in kept}
+
+    def shapes(self, named: Mapping[str, Any]) -> Any:
+        """What follows from the shapes of a call's arrays and its options, by their names."""
+        point = self.entry_points["call"]
+        first = point.arrays[0]
+        call = SimpleNamespace(where=point.where, views={first: named[first], **named})
+        return self._shapes(call, self._options(named))
 
     def _shapes(self, call: Any, options: SimpleNamespace, entry: str = "call") -> Any:
         """What follows from the shapes of a call's arrays and its options, checked."""
@@ -238,6 +241,10 @@ class Op(Generic[P, R]):
 
     def _check_options(self, entry: Entry, options: SimpleNamespace) -> None:
         """Refuse options that no array would make right, and put in what they stand for."""
+
+    def _where(self, entry: str = "call") -> str:
+        """How messages name an entry point."""
+        return f"fastact.{self.name}" + (f".{entry}" if entry != "call" else "")
 
     def shape_of(self, named: Mapping[str, Any]) -> tuple[int, ...]:
         """The shape of a call's first array."""

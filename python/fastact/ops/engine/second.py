@@ -128,7 +128,7 @@ class Second(CachedCall):
         if weight is not None and (weight.dtype != x.dtype or x.itemsize < 4):
             return False  # its gradient is the sum of numbers that lie in x's dtype
         is_any = not is_quick or now.call.is_on_gpu
-        return is_any or _runs_along_rows(now.seen(now.leader), _rows(now))
+        return is_any or _runs_along_rows(now.seen(now.leader), now.shapes.axes)
 
     def _of_kernel(self, now: Execution, options: Any, outs: Mapping[str, View]) -> list[Any]:
         call, op, shapes = now.call, self.op, now.shapes
@@ -153,7 +153,7 @@ class Second(CachedCall):
             saved=x,
             ddx=now.seen(f"d{op.gradients[0]}"),
             dy=now.seen(dy),
-            reduced=_rows(now),
+            reduced=shapes.axes,
             **{name: now.seen(name) for name in ("weight", "mean", "rstd")},
             **{to: made.get(of, (None,))[0] for to, of in (("ddy", dy), ("dsaved", now.leader))},
             terms=terms,
@@ -327,12 +327,6 @@ def _array(now: Execution, name: str, m: Any, options: Any = None) -> Any:
     if isinstance(number, bool) and not options:  # a mask
         return number
     return m.zeros(now.views[name].shape, next(iter(now.call.arrays.values()))) + float(number)
-
-
-def _rows(now: Execution) -> tuple[int, ...]:
-    """The axes of a row, as kernels have them."""
-    shapes: Any = now.shapes
-    return shapes.reduced if hasattr(shapes, "reduced") else shapes.axes  # type: ignore[no-any-return]
 
 
 def _runs_along_rows(view: View, over: Sequence[int]) -> bool:

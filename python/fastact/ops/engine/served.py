@@ -127,10 +127,6 @@ class ServedOp(Op[P, R]):
         result, saved = self.forward(*args, **kwargs)
         return result, vars(self)["backward"](tangent, *saved, *args[1:], **kwargs)
 
-    def _where(self, entry: str = "call") -> str:
-        """How messages name an entry point."""
-        return f"fastact.{self.name}" + (f".{entry}" if entry != "call" else "")
-
 
 @docstrings.composes
 class CachedEntry(_cpu.CachedCall):
