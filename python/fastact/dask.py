@@ -27,7 +27,7 @@ from .interop import foreign, validate
 from .ops.activations import Parameters
 from .ops.engine import axes as _axes
 from .ops.engine.fused import activation_op
-from .ops.engine.norm_rows import Norm
+from .ops.engine.norm_rows import NormOp
 from .ops.engine.op import ops
 from .ops.engine.reductions import total
 from .ops.engine.weighting import SAVED, check_mask, placed, places_of
@@ -420,7 +420,7 @@ def _of_moments(m: Moments, name: str, result_dtype: Any, correction: float, ski
 def _is_norm(op: Any) -> bool:
     call = op.entry_points["call"]
     return (
-        isinstance(op, Norm)
+        isinstance(op, NormOp)
         and "axis" in call.defaults
         and (call.arrays, op.results) == (("x",), ("y",))
     )

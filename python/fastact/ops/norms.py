@@ -10,7 +10,7 @@ in `src/common/norms`, the oracle in `check/reference.py`.
 from typing import TYPE_CHECKING, SupportsIndex, Unpack
 
 from .activations import Parameters
-from .engine.norm_channels import BatchNorm, NormApply
+from .engine.norm_channels import BatchNormOp, NormApply
 from .engine.norm_rows import (
     CASTING,
     DROPPED_RESIDUAL,
@@ -546,7 +546,7 @@ def instance_norm(
 
 
 @register
-@BatchNorm
+@BatchNormOp
 def batch_norm(
     x: A,
     /,

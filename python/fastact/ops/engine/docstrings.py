@@ -45,7 +45,7 @@ _TITLE = re.compile(rf"^({'|'.join(_ORDER[1:])})\n-+\n", re.MULTILINE)
 _WIDTH = 96
 
 
-class Composed:
+class ComposedText:
     """`__doc__` of a class whose instances compose theirs, by `_documentation`, at the first look.
 
     help, inspect and functools find a string; the class keeps its own.
@@ -64,7 +64,7 @@ class Composed:
 
 def composes(cls: C) -> C:
     """Let the instances of a class compose their documentation."""
-    cls.__doc__ = Composed(vars(cls).get("__doc__"))  # type: ignore[assignment]
+    cls.__doc__ = ComposedText(vars(cls).get("__doc__"))  # type: ignore[assignment]
     return cls
 
 

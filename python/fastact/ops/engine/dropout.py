@@ -30,7 +30,7 @@ def _seed(where: str, name: str, value: Any) -> int:
     return axes.within(where, name, value, -(2**63), 2**64 - 1) % 2**64
 
 
-class Dropout(CachedOp[P, R]):
+class DropoutOp(CachedOp[P, R]):
     """Dropout by an element's number, and backward, which draws the mask again."""
 
     bounds = DropoutBounds(scale=2)

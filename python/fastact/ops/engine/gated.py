@@ -47,7 +47,7 @@ class Halves(NamedTuple):
         return f", for a and for b the length of axis {self.given}"
 
 
-class Gated(Quantizes, CachedOp[P, R]):
+class GatedOp(Quantizes, CachedOp[P, R]):
     """A gated activation, and backward.
 
     packed : a and b are the halves of one array.
@@ -217,7 +217,7 @@ def _limit(where: str, limit: Any) -> float:
     return found
 
 
-class GatedOfTwo(Elementwise[P, R], Gated[P, R]):
+class GatedOfTwo(Elementwise[P, R], GatedOp[P, R]):
     """A gated activation of two arrays: element by element, where it has no bias."""
 
     def is_ufuncs(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
@@ -225,7 +225,7 @@ class GatedOfTwo(Elementwise[P, R], Gated[P, R]):
         return kwargs.get("bias") is None and super().is_ufuncs(args, kwargs)
 
 
-def gated_op(choose: Choose | None = None) -> Callable[[Callable[P, R]], Gated[P, R]]:
+def gated_op(choose: Choose | None = None) -> Callable[[Callable[P, R]], GatedOp[P, R]]:
     """The gated activation that a function declares.
 
     Its arrays by position alone are x, which is packed, or a and b.
@@ -233,8 +233,8 @@ def gated_op(choose: Choose | None = None) -> Callable[[Callable[P, R]], Gated[P
     choose : the activation, by the options; without it these name it.
     """
 
-    def declare(function: Callable[P, R]) -> Gated[P, R]:
+    def declare(function: Callable[P, R]) -> GatedOp[P, R]:
         is_packed = len(positional(signature(function))) == 1
-        return register((Gated if is_packed else GatedOfTwo)(function, choose))
+        return register((GatedOp if is_packed else GatedOfTwo)(function, choose))
 
     return declare

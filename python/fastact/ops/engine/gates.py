@@ -39,7 +39,7 @@ class StepOptions(TypedDict, total=False):
     stream: Stream
 
 
-class BackwardOptions(StepOptions, total=False):
+class GateOptions(StepOptions, total=False):
     """What `backward` takes by keyword."""
 
     gates: Array
@@ -49,7 +49,7 @@ class BackwardOptions(StepOptions, total=False):
     accumulate: bool
 
 
-class Shapes(NamedTuple):
+class GateShapes(NamedTuple):
     """The shapes of a step: the batch's axes, a state's length, the gates of packed arrays."""
 
     batch: Shape
@@ -198,7 +198,7 @@ class Gates(CachedOp[P, R]):
         """
 
     def backward(
-        self, *arrays: ArrayOrNumber | None, **options: Unpack[BackwardOptions]
+        self, *arrays: ArrayOrNumber | None, **options: Unpack[GateOptions]
     ) -> tuple[Any, ...]:
         """The gradients with respect to the arrays of a step and to its biases, in one pass.
 
@@ -310,7 +310,7 @@ class Gates(CachedOp[P, R]):
         if unread in self.saves:
             setattr(options, unread, None)
 
-    def _shapes(self, call: Any, options: SimpleNamespace, entry: str = "call") -> Shapes:
+    def _shapes(self, call: Any, options: SimpleNamespace, entry: str = "call") -> GateShapes:
         """The shapes of a step; backward gets the activated gates, or the inputs."""
         shape = call.views["gates"].shape
         is_kept = entry == "backward" and not options.recompute
@@ -320,7 +320,7 @@ class Gates(CachedOp[P, R]):
                 f"{call.where}: gates must have a last axis of {count} gates of one length, got "
                 f"shape {shape}"
             )
-        return Shapes(tuple(shape[:-1]), shape[-1] // count, self.count, len(self.kept))
+        return GateShapes(tuple(shape[:-1]), shape[-1] // count, self.count, len(self.kept))
 
 
 def gates(

@@ -1,6 +1,6 @@
 """The op objects of norms with a mean, an rstd, a weight and a bias a channel.
 
-`BatchNorm` takes the statistics of the batch, or running ones; `NormApply` such that come from
+`BatchNormOp` takes the statistics of the batch, or running ones; `NormApply` such that come from
 elsewhere. The formulas, their gradients and the error bound are in
 `src/common/norms/batch_norm.h`.
 """
@@ -154,7 +154,7 @@ class ChannelNorm(Quantizes, CachedOp[P, R]):
         """
 
 
-class BatchNorm(ChannelNorm[P, R]):
+class BatchNormOp(ChannelNorm[P, R]):
     """Normalised by the moments of the batch, or by running ones; backward whole or in halves."""
 
     axis_name = "channel_axis"

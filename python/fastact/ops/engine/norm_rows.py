@@ -16,7 +16,7 @@ from ..activations import Parameters
 from ..bounds import GatedNormBounds, NormBounds
 from ..types import A, ActivationLike, Array, ArrayOrNumber, Casting, Outs, Stream
 from . import axes
-from .dropout import Dropout
+from .dropout import DropoutOp
 from .entry import COMPUTED, Arg, Entry, Output, signature_of
 from .execute import Execution
 from .op import Kernels, P, R, register
@@ -208,8 +208,8 @@ def single_channels(call: Call, options: SimpleNamespace) -> Rows:
     return Rows(x.shape, along, (channel,), statistics, (x.shape[channel],))
 
 
-class BackwardOptions(Parameters, Generic[A], total=False):
-    """What `Norm.backward` takes by keyword, of those that an op has."""
+class NormOptions(Parameters, Generic[A], total=False):
+    """What `NormOp.backward` takes by keyword, of those that an op has."""
 
     mean: Array
     rstd: Array
@@ -275,7 +275,7 @@ DROPPED_RESIDUAL = replace(
     args={"dtotal": Arg()},
     outs={"backward.dresidual": Output("x", in_place=True)},
     names={"dx": "dresidual", "dropped": "dx"},
-    checks=Dropout.checks,
+    checks=DropoutOp.checks,
 )
 
 #: It multiplies by the activation of a gate.
@@ -290,7 +290,7 @@ PLAIN: Mapping[str, Any] = MappingProxyType(
 )
 
 
-class Norm(Quantizes, CachedOp[P, R]):
+class NormOp(Quantizes, CachedOp[P, R]):
     """Normalization of rows of x, act((x - mean) rstd weight + bias), and backward.
 
     over : from a call and its options to its `Rows`.
@@ -399,7 +399,7 @@ class Norm(Quantizes, CachedOp[P, R]):
         """
 
     def backward(
-        self, dy: ArrayOrNumber, x: A, /, *saved: Any, **options: Unpack[BackwardOptions[A]]
+        self, dy: ArrayOrNumber, x: A, /, *saved: Any, **options: Unpack[NormOptions[A]]
     ) -> tuple[A | None, ...]:
         """The gradients with respect to x, weight and bias.
 
@@ -446,9 +446,9 @@ class Norm(Quantizes, CachedOp[P, R]):
 
 def norm(
     over: Callable[[Call, SimpleNamespace], Rows], kind: str, *parts: Part
-) -> Callable[[Callable[P, R]], Norm[P, R]]:
+) -> Callable[[Callable[P, R]], NormOp[P, R]]:
     """Make the norm that a function declares; the formulas are in src/common/norms.
 
-    over : what its normalization rows are. kind, parts : as `Norm` has them.
+    over : what its normalization rows are. kind, parts : as `NormOp` has them.
     """
-    return lambda function: register(Norm(function, over, kind, parts))
+    return lambda function: register(NormOp(function, over, kind, parts))

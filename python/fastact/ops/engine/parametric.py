@@ -18,7 +18,7 @@ from .op import Kernels, P, R, register
 from .served import CachedOp
 
 
-class Channels(NamedTuple):
+class ParameterAxis(NamedTuple):
     """The axis of the channels, and the shape of the parameter.
 
     is_single : it is one for all. Kernels then see one channel, along an axis in front.
@@ -37,7 +37,7 @@ class Channels(NamedTuple):
         return view if view.ndim else view.with_axes((0,))
 
 
-class Parametric(CachedOp[P, R]):
+class ParametricOp(CachedOp[P, R]):
     """Functions y = f(x, w) with w along an axis, and backward, which gives dx and dw.
 
     parameter : the name of w.
@@ -59,7 +59,7 @@ class Parametric(CachedOp[P, R]):
         )
         self._enter_points(call, signature_of(call, ("dy", *self.saves)))
 
-    def _shapes(self, call: Any, options: SimpleNamespace, entry: str = "call") -> Channels:
+    def _shapes(self, call: Any, options: SimpleNamespace, entry: str = "call") -> ParameterAxis:
         like, data = next(iter(call.views.items()))
         given = call.views.get(self.parameter)
         shape, ndim = tuple(data.shape), len(data.shape)
@@ -73,9 +73,9 @@ class Parametric(CachedOp[P, R]):
             axis = options.channel_axis
             if type(axis) is not int or axis != 1:  # the default, which x need not have
                 axes.one(call.where, axis, ndim, "channel_axis", of=like)
-            return Channels(0, own, True)
+            return ParameterAxis(0, own, True)
         axis = axes.one(call.where, options.channel_axis, ndim, "channel_axis", of=like)
-        return Channels(axis, shape[axis : axis + 1], False)
+        return ParameterAxis(axis, shape[axis : axis + 1], False)
 
     def forward(self, *args: P.args, **kwargs: P.kwargs) -> tuple[R, tuple[Any, ...]]:
         """The op's value, as calling the op gives it, and what `backward` needs: its arguments.
@@ -132,6 +132,6 @@ class Parametric(CachedOp[P, R]):
         now.run("bias_act_backward", residual=None, parameters=(), accumulate_dbias=adds)
 
 
-def parametric(bounds: ParametricBounds) -> Callable[[Callable[P, R]], Parametric[P, R]]:
+def parametric(bounds: ParametricBounds) -> Callable[[Callable[P, R]], ParametricOp[P, R]]:
     """The parametric activation that a function declares."""
-    return lambda function: register(Parametric(function, bounds))
+    return lambda function: register(ParametricOp(function, bounds))

@@ -82,7 +82,7 @@ class WithSinks(NamedTuple):
         return view.with_axes(tuple(lacked)).with_axes(self.axes)
 
 
-class Softmax(RowFunction[P, R]):
+class SoftmaxOp(RowFunction[P, R]):
     """A function of rows whose value has the shape of x: `softmax` and `log_softmax`."""
 
     saves: tuple[str, ...] = ("y",)
@@ -508,9 +508,9 @@ class CrossEntropy(CachedOp[P, R]):
         now.run("cross_entropy_backward", **self._arrays(now))
 
 
-def softmax_op(function: Callable[P, R]) -> Softmax[P, R]:
+def softmax_op(function: Callable[P, R]) -> SoftmaxOp[P, R]:
     """Make the op of rows that a function declares; the formulas are in src/common/softmax."""
-    return register(Softmax(function))
+    return register(SoftmaxOp(function))
 
 
 def logsumexp_op(function: Callable[P, R]) -> LogSumExp[P, R]:

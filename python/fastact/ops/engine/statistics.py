@@ -67,7 +67,7 @@ _STEADY = {"sum": 1.0, "m2": 2.0}
 _SPREADS = ("m2", "var", "std")
 
 
-class Statistics(CachedOp[P, R]):
+class StatisticsOp(CachedOp[P, R]):
     """Statistics over some axes: `results` are "sum", "mean", "var", "std", "m2", or two of them.
 
     summed : the number of a term whose sum it is, or (the mean) the sum over n.
@@ -253,7 +253,7 @@ class Statistics(CachedOp[P, R]):
         return {name: over_x(now, view) for name, view in made.items()}
 
 
-class Pair(Statistics[P, R]):
+class PairOp(StatisticsOp[P, R]):
     """A mean and what becomes of m2, and backward by the gradients of both."""
 
     bounds = MOMENT_BOUNDS
@@ -271,7 +271,7 @@ class Pair(Statistics[P, R]):
         return super()._takes_weights(now) or (is_narrow and self._skips(now))
 
 
-class MeanVar(Pair[P, R]):
+class MeanVar(PairOp[P, R]):
     """Mean and variance, in x's dtype."""
 
     results = ("mean", "var")
@@ -343,7 +343,7 @@ class MeanVar(Pair[P, R]):
         """
 
 
-class MomentsOp(Pair[P, R]):
+class MomentsOp(PairOp[P, R]):
     """`Moments`, in float64."""
 
     results = ("mean", "m2")
@@ -471,7 +471,7 @@ def _counts(options: Any) -> bool:
     return options.skipna or any(getattr(options, name) is not None for name in SAVED)
 
 
-class AxisStatistic(Statistics[P, R]):
+class AxisStatistic(StatisticsOp[P, R]):
     """A sum, mean, variance or standard deviation over some axes, of x's dtype.
 
     of : which of them: "sum", "mean", "var" or "std".
