@@ -297,6 +297,10 @@ class Operators:
             _entered(op, "call", named, out=out)
         return tuple(made) if len(made) > 1 else made[0]
 
+    def refuse(self, named: Mapping[str, Any]) -> None:
+        """Let the op say what is wrong with a call."""
+        _entered(self.spec.op, "call", named)
+
     def _composed(self, *values: Any) -> Any:
         """The call in torch's own operations."""
         named, op = self.named(values), self.spec.op
@@ -714,6 +718,8 @@ FUNCTIONAL = {
     if op.written
 }
 
+_ALL = (*OPERATORS.values(), *FUNCTIONAL.values())
+
 
 def operators_of(op: Any, named: Mapping[str, Any]) -> Operators:
     """The operators for a call."""
@@ -726,7 +732,7 @@ def _tell_devices() -> None:
     if "torch.distributed.tensor" in modules:
         from . import sharding
 
-        sharding.register()
+        sharding.register(_ALL)
 
 
 def call(op: Any, named: Mapping[str, Any]) -> Any:

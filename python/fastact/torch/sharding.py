@@ -20,21 +20,20 @@ from torch.distributed.tensor._ops.utils import expand_to_full_mesh_op_strategy
 from ..interop import foreign
 from ..interop.shapes import Shape
 from ..ops.engine import axes
-from . import dispatch
 
 Lengths = tuple[int, ...]
 Shapes = Mapping[str, Lengths]
 
 
 @cache
-def register() -> None:
-    """Tell DTensor the strategies of all operators.
+def register(every: tuple[Any, ...]) -> None:
+    """Tell DTensor the strategies of all these operators.
 
     `torch.distributed.tensor.experimental.register_sharding` takes no operator that gives a list.
     """
     propagator = DTensor._op_dispatcher.sharding_propagator
     info = RuntimeSchemaInfo(0, needs_pytree=True)
-    for operators in (*dispatch.OPERATORS.values(), *dispatch.FUNCTIONAL.values()):
+    for operators in every:
         for entry, operator in operators.entries.items():
             propagator.register_op_strategy(operator, partial(_strategy, operators, entry), info)
 
@@ -122,7 +121,7 @@ class _Call:
     def outputs_of(self, arrays: Shapes) -> dict[str, Lengths]:
         """The outputs' shapes, by name; an error where the op refuses the arrays."""
         named = self.operators.named([*self._with(arrays).values()])
-        dispatch._entered(self.op, "call", named)
+        self.operators.refuse(named)
         results, kept = self.op.models(named)
         first = arrays[self.operators.spec.arrays[0]]
         models = {**dict(zip(self.op.results, results, strict=True)), **kept}
