@@ -14,7 +14,7 @@ from ... import _cpu
 from ..bounds import DivergenceBounds
 from ..types import A, ArrayOrNumber, Outs, Stream
 from .axes import Over, over_axes
-from .entry import Arg, Output, positional, signature_of
+from .entry import Arg, Output, positional, untyped
 from .execute import Execution
 from .moments import TOTAL, fill, over_x, reduce_moments, weighted_gradient
 from .op import Kernels, P, R, register
@@ -39,7 +39,7 @@ class Divergence(CachedOp[P, R]):
         self.args = {"dy": replace(each, shape="shape"), **dict.fromkeys(self.saves, each)}
         names = dict(zip(("x", "weights"), self.saves, strict=True))
         self.kernels = Kernels(names=names, numbers={"initial": 0.0})
-        self._enter_points(call, signature_of(call, ("dy", *self.saves)))
+        self._enter_points(call, untyped(self.backward))
 
     def _shapes(self, call: Any, options: Any, entry: str = "call") -> Over:
         return over_axes(call.where, options, tuple(call.views[self.saves[0]].shape))

@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from inspect import signature
 from types import MappingProxyType, SimpleNamespace
-from typing import Any, Generic, NamedTuple, Required, Unpack
+from typing import Any, NamedTuple, Unpack
 
 from ...interop import validate
 from ...interop.call import Call
@@ -19,7 +18,7 @@ from ..activations import Parameters
 from ..bounds import NormBounds
 from ..types import A, ActivationLike, Array, ArrayOrNumber, Out, Outs, Stream
 from . import axes
-from .entry import COMPUTED, DOUBLE, Arg, Entry, Output, signature_of
+from .entry import COMPUTED, DOUBLE, Arg, Entry, Output, untyped
 from .execute import Execution
 from .norm_rows import STATISTICS, WEIGHTS, Rows
 from .op import Kernels, P, R, Traits
@@ -30,52 +29,6 @@ _RUNNING = ("running_mean", "running_var")
 _SUMS = ("sum_dy", "sum_dy_xhat")
 _SAVED = (*STATISTICS, *WEIGHTS)
 _SPREAD = Arg(validate.PARAMETER, "kept or flat")
-
-
-class _Saved(Parameters, total=False):
-    """Options by keyword of all entry points of backward; those that follow have more."""
-
-    mean: Array
-    rstd: Array
-    weight: Array | None
-    bias: Array | None
-    activation: ActivationLike
-    stream: Stream
-
-
-class BatchNormOptions(_Saved, Generic[A], total=False):
-    """Of `batch_norm.backward`."""
-
-    training: bool
-    channel_axis: int
-    out: Outs[A]
-    accumulate: bool
-
-
-class ReduceOptions(_Saved, total=False):
-    """Of `batch_norm.backward_reduce`."""
-
-    channel_axis: int
-    out: tuple[Array | None, ...] | None
-
-
-class ApplyOptions(_Saved, Generic[A], total=False):
-    """Of `batch_norm.backward_apply`."""
-
-    sum_dy: Array
-    sum_dy_xhat: Array
-    count: float
-    channel_axis: int
-    out: Out[A]
-    accumulate: bool
-
-
-class NormApplyOptions(_Saved, Generic[A], total=False):
-    """Of `norm_apply.backward`."""
-
-    axis: Required[int]
-    out: Outs[A]
-    accumulate: bool
 
 
 class Channels(NamedTuple):
@@ -174,18 +127,17 @@ class BatchNormOp(ChannelNorm[P, R]):
 
     def __init__(self, function: Callable[P, R]) -> None:
         call = self._declare(function, "norms")
-        of_forward = [*_RUNNING, "momentum", "eps", "num_batches"]
-        backward = signature_of(call, ("dy", "x"), _SAVED, but=of_forward)
-        reduce = signature_of(
-            call, ("dy", "x"), _SAVED, but=[*of_forward, "training"], accumulates=False
-        )
         self._enter_points(
             call,
-            backward,
+            untyped(self.backward),
             besides=STATISTICS,
             extra=0,
-            backward_reduce={"signature": reduce, "gives": _SUMS, "skips": True},
-            backward_apply={"signature": signature(_of_backward_apply), "gives": ("dx",)},
+            backward_reduce={
+                "signature": untyped(self.backward_reduce),
+                "gives": _SUMS,
+                "skips": True,
+            },
+            backward_apply={"signature": untyped(self.backward_apply), "gives": ("dx",)},
         )
 
     def writes(self, named: Mapping[str, Any]) -> tuple[str, ...]:
@@ -212,7 +164,22 @@ class BatchNormOp(ChannelNorm[P, R]):
         now.run("batch_norm_forward")
 
     def backward(
-        self, dy: ArrayOrNumber, x: A, /, *saved: Any, **options: Unpack[BatchNormOptions[A]]
+        self,
+        dy: ArrayOrNumber,
+        x: A,
+        /,
+        mean: Array,
+        rstd: Array,
+        weight: Array | None = None,
+        bias: Array | None = None,
+        training: bool = False,
+        *,
+        channel_axis: int = 1,
+        activation: ActivationLike = "identity",
+        out: Outs[A] = None,
+        accumulate: bool = False,
+        stream: Stream = None,
+        **parameters: Unpack[Parameters],
     ) -> tuple[A | None, ...]:
         """The gradients with respect to x, weight and bias.
 
@@ -248,7 +215,20 @@ class BatchNormOp(ChannelNorm[P, R]):
         """
 
     def backward_reduce(
-        self, dy: ArrayOrNumber, x: Array, /, *saved: Any, **options: Unpack[ReduceOptions]
+        self,
+        dy: ArrayOrNumber,
+        x: Array,
+        /,
+        mean: Array,
+        rstd: Array,
+        weight: Array | None = None,
+        bias: Array | None = None,
+        *,
+        channel_axis: int = 1,
+        activation: ActivationLike = "identity",
+        out: tuple[Array | None, ...] | None = None,
+        stream: Stream = None,
+        **parameters: Unpack[Parameters],
     ) -> tuple[Any, ...]:
         """The first half of `backward` in training: what has to be summed over the whole batch.
 
@@ -292,8 +272,20 @@ class BatchNormOp(ChannelNorm[P, R]):
         dy: ArrayOrNumber,
         x: A,
         /,
-        *saved_and_sums: Any,
-        **options: Unpack[ApplyOptions[A]],
+        mean: Array,
+        rstd: Array,
+        weight: Array | None,
+        sum_dy: Array,
+        sum_dy_xhat: Array,
+        count: float,
+        bias: Array | None = None,
+        *,
+        channel_axis: int = 1,
+        activation: ActivationLike = "identity",
+        out: Out[A] = None,
+        accumulate: bool = False,
+        stream: Stream = None,
+        **parameters: Unpack[Parameters],
     ) -> A:
         """The second half of `backward` in training.
 
@@ -338,13 +330,6 @@ class BatchNormOp(ChannelNorm[P, R]):
         now.run("batch_norm_backward", training=True)
 
 
-def _of_backward_apply(  # type: ignore[no-untyped-def]
-    dy, x, /, mean, rstd, weight, sum_dy, sum_dy_xhat, count, bias=None, *, channel_axis=1,
-    activation="identity", out=None, accumulate=False, stream=None, **parameters,
-):  # fmt: skip
-    """What `batch_norm.backward_apply` takes; weight and the sums must be given, in this order."""
-
-
 class NormApply(ChannelNorm[P, R]):
     """Normalised by given statistics, which count as constants in backward."""
 
@@ -356,11 +341,24 @@ class NormApply(ChannelNorm[P, R]):
 
     def __init__(self, function: Callable[P, R]) -> None:
         call = self._declare(function, "norms")
-        backward = signature_of(call, ("dy", "x"), _SAVED)
-        self._enter_points(call, backward)
+        self._enter_points(call, untyped(self.backward))
 
     def backward(
-        self, dy: ArrayOrNumber, x: A, /, *saved: Any, **options: Unpack[NormApplyOptions[A]]
+        self,
+        dy: ArrayOrNumber,
+        x: A,
+        /,
+        mean: Array,
+        rstd: Array,
+        weight: Array | None = None,
+        bias: Array | None = None,
+        *,
+        axis: int,
+        activation: ActivationLike = "identity",
+        out: Outs[A] = None,
+        accumulate: bool = False,
+        stream: Stream = None,
+        **parameters: Unpack[Parameters],
     ) -> tuple[A | None, ...]:
         """The gradients with respect to x, weight and bias, for given mean and rstd.
 

@@ -18,7 +18,7 @@ from ...interop import validate
 from ..bounds import NormRotaryBounds
 from ..types import A, Array, ArrayOrNumber, Casting, Outs, Stream
 from . import axes
-from .entry import COMPUTED, Arg, Entry, Output, signature_of
+from .entry import COMPUTED, Arg, Entry, Output, untyped
 from .execute import Execution
 from .fused import IDENTITY
 from .norm_rows import PLAIN, Rows, read_casting
@@ -85,8 +85,7 @@ class NormRotary(Turning[P, R]):
 
     def __init__(self, function: Callable[P, R]) -> None:
         call = self._declare(function, "rotary")
-        backward = signature_of(call, ("dy", "x"), self.saves[1:])
-        self._enter_points(call, backward, besides=("rstd",))
+        self._enter_points(call, untyped(self.backward), besides=("rstd",))
 
     def _check_options(self, entry: Entry, options: SimpleNamespace) -> None:
         read_casting(entry.where, options)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from inspect import Parameter, Signature
 from types import MappingProxyType, SimpleNamespace
 from typing import Any, NamedTuple
 
@@ -12,10 +11,10 @@ from ... import _cpu
 from ..._cpu import View
 from ...interop import validate
 from ..bounds import CrossEntropyBounds, SoftmaxBounds
-from ..types import A, Array, ArrayOrNumber, Out, Stream
+from ..types import A, Array, ArrayOrNumber, Out, Outs, Stream
 from . import axes
 from .axes import Over
-from .entry import ANY, COMPUTED, DOUBLE, Arg, Entry, Output, signature_of, untyped
+from .entry import ANY, COMPUTED, DOUBLE, Arg, Entry, Output, untyped
 from .execute import Execution
 from .moments import IDENTITY, fill
 from .op import Kernels, P, R, register
@@ -37,10 +36,7 @@ class RowFunction(CachedOp[P, R]):
         self.bounds = SoftmaxBounds(self.name)
         if self.name in _cpu.SECOND_KINDS:
             self._is(second=_cpu.SECOND_KINDS.index(self.name))
-        self._enter_points(call, self._of_backward(call), **self._counts())
-
-    def _of_backward(self, call: Signature) -> Signature:
-        return signature_of(call, ("dy", *self.saves), but=("mask",))
+        self._enter_points(call, untyped(self.backward), **self._counts())
 
     def _counts(self) -> dict[str, Any]:
         """What entry points make besides, as `_enter_points` takes it."""
@@ -82,40 +78,44 @@ class WithSinks(NamedTuple):
         return view.with_axes(tuple(lacked)).with_axes(self.axes)
 
 
-class SoftmaxOp(RowFunction[P, R]):
-    """A function of rows whose value has the shape of x: `softmax` and `log_softmax`."""
+class ByValue(RowFunction[P, R]):
+    """A function of rows whose value has the shape of x, and is what its gradient needs."""
 
     saves: tuple[str, ...] = ("y",)
     kernels = Kernels({"forward": "softmax_forward"})
 
-    def __init__(self, function: Callable[P, R]) -> None:
-        self.takes_sink = "sink" in untyped(function).parameters
-        if self.takes_sink:
-            self.saves, self.gradients = ("y", "sink", "share", "x"), ("dx", "dsink")
-            self.args = {
-                "sink": Arg(validate.PARAMETER, "rows", repeats=True),
-                "share": Arg(validate.STATISTIC, "rows", of_forward=True),
-                "x": Arg(),
-            }
-            self.outs = {
-                "share": Output(shape="rows", dtype=COMPUTED),
-                "dsink": Output("sink", shape="sink"),
-            }
-        super().__init__(function)
+    def _shapes(self, call: Any, options: SimpleNamespace, entry: str = "call") -> WithSinks:
+        shape = next(iter(call.views.values())).shape
+        over = axes.axes(call.where, options.axis, len(shape))
+        sink = call.views.get("sink")
+        own = () if sink is None else tuple(sink.shape)
+        return WithSinks(over, axes.reduced(shape, over, keepdims=False), own)
 
-    def _of_backward(self, call: Signature) -> Signature:
-        if not self.takes_sink:
-            return super()._of_backward(call)
-        found = signature_of(call, ("dy", "y"), but=("mask", "sink")).parameters.values()
-        dy, y, *rest = found
-        saved = (
-            Parameter(name, Parameter.POSITIONAL_OR_KEYWORD, default=None)
-            for name in self.saves[1:]
-        )
-        return Signature([dy, y, *saved, *rest])
+    def _run_backward(self, now: Execution) -> None:
+        now.run("softmax_backward", share=None, dsinks=None)
+
+
+class SoftmaxOp(ByValue[P, R]):
+    """Softmax, with sinks that take a part of a row, and a cap."""
+
+    saves = ("y", "sink", "share", "x")
+    gradients = ("dx", "dsink")
+    args = MappingProxyType(
+        {
+            "sink": Arg(validate.PARAMETER, "rows", repeats=True),
+            "share": Arg(validate.STATISTIC, "rows", of_forward=True),
+            "x": Arg(),
+        }
+    )
+    outs = MappingProxyType(
+        {
+            "share": Output(shape="rows", dtype=COMPUTED),
+            "dsink": Output("sink", shape="sink"),
+        }
+    )
 
     def _counts(self) -> dict[str, Any]:
-        return {"extra": 1, "unasked": 1} if self.takes_sink else {}
+        return {"extra": 1, "unasked": 1}
 
     def outputs_of(self, entry: str, options: SimpleNamespace) -> tuple[str, ...]:
         makes = entry == "forward" and getattr(options, "sink", None) is not None
@@ -129,8 +129,6 @@ class SoftmaxOp(RowFunction[P, R]):
         return super().saved(named if named.get("softcap") else {**named, "x": None})
 
     def _check_options(self, entry: Entry, options: SimpleNamespace) -> None:
-        if not self.takes_sink:
-            return
         where = entry.where
         options.softcap = _softcap(where, options.softcap)
         has_sink = options.sink is not None
@@ -146,17 +144,10 @@ class SoftmaxOp(RowFunction[P, R]):
         elif len(options.out) > 1 and options.out[1] is not None and not has_sink:
             raise ValueError(f"{where}: out[1] must be None, for there is no sink")
 
-    def _shapes(self, call: Any, options: SimpleNamespace, entry: str = "call") -> WithSinks:
-        shape = next(iter(call.views.values())).shape
-        over = axes.axes(call.where, options.axis, len(shape))
-        sink = call.views.get("sink")
-        own = () if sink is None else tuple(sink.shape)
-        return WithSinks(over, axes.reduced(shape, over, keepdims=False), own)
-
     def _run_backward(self, now: Execution) -> None:
         dsink = now.written("dsink")
         if dsink is None:
-            now.run("softmax_backward", share=None, dsinks=None)
+            super()._run_backward(now)
             return
         # Of each row in float64, then their sum, which is rounded once.
         shape = now.views["y"].shape
@@ -177,8 +168,16 @@ class SoftmaxOp(RowFunction[P, R]):
         dy: ArrayOrNumber,
         y: A,
         /,
-        *args: Any,
-        **options: Any,
+        sink: Array | None = None,
+        share: Array | None = None,
+        x: A | None = None,
+        axis: RowAxes = -1,
+        *,
+        scale: float = 1.0,
+        softcap: float | None = None,
+        out: Outs[A] = None,
+        accumulate: bool = False,
+        stream: Stream = None,
     ) -> Any:
         """The gradient with respect to x, from the result, and from x where it was capped.
 
@@ -219,6 +218,25 @@ class SoftmaxOp(RowFunction[P, R]):
         >>> fa.log_softmax.backward(np.array([1.0, 0.0]), *saved)
         array([ 0.5, -0.5])
         """
+
+
+class LogSoftmaxOp(ByValue[P, R]):
+    """The logarithm of softmax."""
+
+    def backward(
+        self,
+        dy: ArrayOrNumber,
+        y: A,
+        /,
+        axis: RowAxes = -1,
+        *,
+        scale: float = 1.0,
+        out: Out[A] = None,
+        accumulate: bool = False,
+        stream: Stream = None,
+    ) -> A: ...
+
+    backward.__doc__ = SoftmaxOp.backward.__doc__
 
 
 def _softcap(where: str, softcap: Any) -> float:
@@ -372,7 +390,7 @@ class CrossEntropy(CachedOp[P, R]):
 
     def __init__(self, function: Callable[P, R]) -> None:
         call = self._declare(function, "softmax")
-        self._enter_points(call, signature_of(call, ("dloss", *self.saves)), extra=2)
+        self._enter_points(call, untyped(self.backward), extra=2)
 
     def outputs_of(self, entry: str, options: SimpleNamespace) -> tuple[str, ...]:
         if entry != "forward":
@@ -511,6 +529,11 @@ class CrossEntropy(CachedOp[P, R]):
 def softmax_op(function: Callable[P, R]) -> SoftmaxOp[P, R]:
     """Make the op of rows that a function declares; the formulas are in src/common/softmax."""
     return register(SoftmaxOp(function))
+
+
+def log_softmax_op(function: Callable[P, R]) -> LogSoftmaxOp[P, R]:
+    """Make the op of its logarithm."""
+    return register(LogSoftmaxOp(function))
 
 
 def logsumexp_op(function: Callable[P, R]) -> LogSumExp[P, R]:
