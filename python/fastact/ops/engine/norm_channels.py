@@ -229,7 +229,7 @@ class BatchNormOp(ChannelNorm[P, R]):
         out: tuple[Array | None, ...] | None = None,
         stream: Stream = None,
         **parameters: Unpack[Parameters],
-    ) -> tuple[Any, ...]:
+    ) -> tuple[Any, Any]:
         """The first half of `backward` in training: what has to be summed over the whole batch.
 
         ``sum_dy = sum(p)`` and ``sum_dy_xhat = sum(p * xhat)`` over each channel, with p and xhat
