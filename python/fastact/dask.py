@@ -26,6 +26,7 @@ from dask import config
 from .interop import foreign, validate
 from .ops.activations import Parameters
 from .ops.engine import axes as _axes
+from .ops.engine.entry import with_parameters
 from .ops.engine.fused import activation_op
 from .ops.engine.norm_rows import NormOp
 from .ops.engine.op import ops
@@ -95,7 +96,7 @@ def call(op: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     activation = None
     if "activation" in entry.defaults:
         activation = activation_op(entry.where, entry.option("activation", args, kwargs))
-    named = entry if activation is None else entry.with_parameters(activation)
+    named = entry if activation is None else with_parameters(entry, activation)
     options = named.bind(args, kwargs)
     given = {name: getattr(options, name) for name in named.defaults}
     if any(out is not None for out in options.out):

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from ...interop import foreign, handlers, ufuncs
+from .entry import with_parameters
 from .execute import options_of
 from .op import P, R
 from .served import ServedOp
@@ -72,7 +73,7 @@ class Elementwise(_Told, ServedOp[P, R]):
         """What the operands make of the op."""
         entry = self.entry_points["call"]
         op, _ = options_of(entry, args, kwargs)
-        entry = entry if op is None else entry.with_parameters(op)
+        entry = entry if op is None else with_parameters(entry, op)
         options = entry.bind(args, kwargs)
         if options.stream is not None:
             raise ValueError(f"{entry.where}: stream must be None for arrays on the CPU")

@@ -116,6 +116,9 @@ _NUMBERS: Mapping[str, Callable[[str, str, Any], float | None]] = {
     **dict.fromkeys(("scale", "offset", "correction"), validate.number),
 }
 
+#: The entry points that take what `forward` saved.
+_TAKE_SAVED = ("backward", "backward.backward")
+
 #: An array that no record names is data.
 _PLAIN = Arg(validate.DATA)
 
@@ -189,20 +192,6 @@ class Entry:
         """Whether it has an activation behind it."""
         return "activation" in self.defaults
 
-    @cached_property
-    def _with(self) -> dict[str, "Entry"]:
-        return {}
-
-    def with_parameters(self, op: Any) -> "Entry":
-        """Take an activation's own parameters as well, by keyword."""
-        if op.name not in self._with:
-            kept = [p for p in self.signature.parameters.values() if p.kind is not p.VAR_KEYWORD]
-            own = [
-                Parameter(n, Parameter.KEYWORD_ONLY, default=v) for n, v in op.parameters.items()
-            ]
-            self._with[op.name] = replace(self, signature=Signature([*kept, *own]))
-        return self._with[op.name]
-
     def option(self, name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """Find one option of a call that is not understood yet."""
         at = self._places[name]
@@ -264,11 +253,6 @@ class Entry:
         return self.name not in ("call", "forward")
 
     @cached_property
-    def takes_saved(self) -> bool:
-        """Whether what `forward` saved are arguments."""
-        return self.name in ("backward", "backward.backward")
-
-    @cached_property
     def first(self) -> str:
         """The data of the call; a result or a gradient takes its place where it is not saved."""
         first: str = self.op.entry_points["call"].arrays[0]
@@ -310,7 +294,7 @@ class Entry:
             n
             for n, arg in self.taken.items()
             if arg.optional
-            or (arg.unsaved and self.takes_saved)
+            or (arg.unsaved and self.name in _TAKE_SAVED)
             or None in (call.get(n, REQUIRED), self.defaults.get(n, REQUIRED))
         }
 
@@ -344,7 +328,8 @@ class Entry:
     @cached_property
     def of_forward(self) -> tuple[str, ...]:
         """Arrays that may be numbers of NumPy's."""
-        return tuple(n for n, arg in self.taken.items() if arg.of_forward and self.takes_saved)
+        takes_saved = self.name in _TAKE_SAVED
+        return tuple(n for n, arg in self.taken.items() if arg.of_forward and takes_saved)
 
     @cached_property
     def counts(self) -> bool:
@@ -373,19 +358,6 @@ class Entry:
 
     # --- its outputs ------------------------------------------------------------------------------
 
-    @cached_property
-    def _made(self) -> dict[tuple[str, ...], list[Made]]:
-        return {}
-
-    def made(self, names: tuple[str, ...]) -> list[Made]:
-        """Tell how these outputs of a call are made."""
-        if names not in self._made:
-            count = self.outputs + self.extra
-            self._made[names] = [
-                self.output(name, i if i < count else None, count) for i, name in enumerate(names)
-            ]
-        return self._made[names]
-
     def output(self, name: str, at: int | None = None, count: int = 0) -> Made:
         """Tell how one of them is made."""
         label = name if at is None else validate.out_name(at, (None,) * count)
@@ -411,27 +383,14 @@ class Entry:
         own = getattr(self.op, f"_run_{name.replace('.', '_')}", None)
         return own or (lambda now: now.run(self.op.kernels.runs[name]))
 
-    @cached_property
-    def _sources(self) -> dict[str, list[Source]]:
-        return {}
-
-    def sources(self, function: str, shapes: type) -> list[Source]:
-        """Tell where a call finds the arguments of a native function, in its table's order.
-
-        shapes : the class of what the op's `_shapes` finds.
-        """
-        if function not in self._sources:
-            found = self._sources[function] = []
-            for field, facts in _tables()[function].items():
-                is_like = facts["role"] == "in" and facts["shape"] == "like"
-                like = facts["shape_of"] if is_like else None
-                found.append((field, self._source(field, facts, shapes), like))
-        return self._sources[function]
-
-    def _source(
+    def source(
         self, field: str, facts: Mapping[str, Any], shapes: type
     ) -> Callable[["Execution"], Any]:
-        """An array is the call's own, a number stands in its shapes, or else in its options."""
+        """Tell where a call finds an argument of a native function.
+
+        An array is the call's own, a number stands in its shapes, or else in its options.
+        shapes : the class of what the op's `_shapes` finds.
+        """
         name = self.op.kernels.names.get(field, field)
         if facts["kind"] == "array":
             return self._array(name, facts, shapes)
@@ -454,6 +413,34 @@ class Entry:
             return None if is_read or is_optional else now.temporary(name)
 
         return find
+
+
+@cache
+def with_parameters(entry: Entry, op: Any) -> Entry:
+    """Let an entry point take an activation's own parameters as well, by keyword."""
+    kept = [p for p in entry.signature.parameters.values() if p.kind is not p.VAR_KEYWORD]
+    own = [Parameter(n, Parameter.KEYWORD_ONLY, default=v) for n, v in op.parameters.items()]
+    return replace(entry, signature=Signature([*kept, *own]))
+
+
+@cache
+def outputs_of(entry: Entry, names: tuple[str, ...]) -> list[Made]:
+    """Tell how these outputs of a call are made."""
+    count = entry.outputs + entry.extra
+    return [entry.output(n, i if i < count else None, count) for i, n in enumerate(names)]
+
+
+@cache
+def sources_of(entry: Entry, function: str, shapes: type) -> list[Source]:
+    """Tell where a call finds the arguments of a native function, in its table's order."""
+    return [
+        (
+            field,
+            entry.source(field, facts, shapes),
+            facts["shape_of"] if facts["role"] == "in" and facts["shape"] == "like" else None,
+        )
+        for field, facts in _tables()[function].items()
+    ]
 
 
 def seen_by(shapes: type, shape: str) -> Callable[[Any, View], View] | None:

@@ -18,7 +18,7 @@ from ..._cpu import View
 from ...interop import foreign, handlers, validate
 from ...interop.call import Call
 from . import axes, fused
-from .entry import COMPUTED, DOUBLE, TOLD, Entry, seen_by
+from .entry import COMPUTED, DOUBLE, TOLD, Entry, outputs_of, seen_by, sources_of
 from .op import SHAPE, Op
 from .weighting import read_what_counts
 
@@ -194,7 +194,7 @@ class Execution:
         self.made: dict[str, tuple[View | None, Any, Any]] = {}
         others: dict[str, View] | None = None
         grouped = getattr(self.shapes, "grouped", ())
-        for made in entry.made(self.op.outputs_of(entry.name, options)):
+        for made in outputs_of(entry, self.op.outputs_of(entry.name, options)):
             name, label, at, like, shape, _, dtype, in_place = made
             out, wanted = (None, True) if at is None else (options.out[at], options.wanted[at])
             source = self.leader if like is None else self._source(like)
@@ -297,7 +297,7 @@ class Execution:
 
     def run(self, function: str, /, **given: Any) -> None:
         """Run a native function; the arguments that are not given are found by their names."""
-        for field, find, like in self.entry.sources(function, type(self.shapes)):
+        for field, find, like in sources_of(self.entry, function, self.shapes.__class__):
             if field not in given:
                 value = find(self)
                 if like is not None and value is not None:

@@ -7,7 +7,7 @@ from typing import Any
 
 from ... import _cpu
 from ...interop.foreign import describe
-from .entry import Entry
+from .entry import Entry, with_parameters
 from .op import Op, aliases, ops
 
 IDENTITY = "identity"
@@ -50,7 +50,7 @@ def bind(
     These are how kernels know it. Its parameters are arguments too, by keyword.
     """
     op = activation_op(entry.where, entry.option("activation", args, kwargs))
-    options = (entry if op is None else entry.with_parameters(op)).bind(args, kwargs)
+    options = (entry if op is None else with_parameters(entry, op)).bind(args, kwargs)
     options.which, options.parameters = (
         (_IDENTITY, ()) if op is None else op.native(entry.where, options)
     )
