@@ -98,7 +98,7 @@ def test_it_is_the_gradient_of_backward(op):
     _, slope = op.backward.backward(1.0, 1.0, x)
     with np.errstate(all="ignore"):
         assert_same_bits(dsaved, dy * (ddx * slope))
-    if op.traits.piecewise_linear:
+    if op.piecewise_linear:
         assert not slope[np.isfinite(x)].any()
 
 
@@ -210,7 +210,7 @@ def test_torchs_second_derivative(op):
     """A gradient of a gradient is `backward.backward`, whatever torch itself has."""
     x = torch.linspace(-4, 4, 9, dtype=torch.float64).add(0.1).requires_grad_()
     (dx,) = torch.autograd.grad(op(x).sum(), x, create_graph=True)
-    if op.traits.piecewise_linear:
+    if op.piecewise_linear:
         return  # which torch knows as scaled
     (found,) = torch.autograd.grad(dx.sum(), x)
     with torch.no_grad():

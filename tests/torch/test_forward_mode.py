@@ -225,7 +225,7 @@ def test_a_third_derivative(op):
     x.requires_grad_()
     (dx,) = torch.autograd.grad((f(x) ** 2).sum(), x, create_graph=True)
     (ddx,) = torch.autograd.grad((dx * dx).sum(), x, create_graph=True)
-    if not op.traits.piecewise_linear:
+    if not op.piecewise_linear:
         words = rf"^fastact\.{re.escape(op.name)}: has no third derivative"
         with pytest.raises(RuntimeError, match=words):
             torch.autograd.grad(ddx.sum(), x)

@@ -300,7 +300,7 @@ class Rules(NamedTuple):
 
 def in_graph(spec: Spec, rules: Rules, *tensors: Any) -> Sequence[Any]:
     """The gradients of an op, which are computed of tensors that may have gradients themselves."""
-    if spec.op.traits.piecewise_linear:
+    if spec.op.piecewise_linear:
         return scaled(spec.where, rules.gradients, *tensors)
     function = Twice if spec.differentiates else Composed
     return of_batch(lambda *each: apply(function, spec, rules, *each), *tensors)

@@ -186,6 +186,11 @@ class Op(Generic[P, R]):
         return tuple(name for name, arg in self.args.items() if arg.written)
 
     @property
+    def piecewise_linear(self) -> bool:
+        """Whether the derivative is constant between corners, and its own is 0."""
+        return self.traits.piecewise_linear
+
+    @property
     def differentiated(self) -> tuple[str, ...]:
         return tuple(name.removeprefix("d") for name in self.gradients)
 
