@@ -6,7 +6,7 @@ import subprocess
 import numpy as np
 import pytest
 import torch
-from benchmarks import cli, cpu
+from benchmarks import cli, cpu, shapes
 from benchmarks.workloads import FAMILIES, norms, work
 from benchmarks.workloads.activations import IDIOMS
 from benchmarks.workloads.work import Options
@@ -15,7 +15,7 @@ from test_cli import ended
 
 import fastact as fa
 from fastact.bench import turns
-from fastact.measure import peers, shapes
+from fastact.measure import peers
 from fastact.measure.peers import COPY, FRESH, OURS
 from fastact.measure.sum_axes import is_sum
 from fastact.ops.engine import op as fa_op

@@ -17,7 +17,8 @@ from numpy.typing import NDArray
 
 from ..runtime.threads import get_num_threads
 from ..terminal import require
-from .shapes import Axis
+
+Axis = tuple[int, ...] | None
 
 Call = Callable[[], Any]
 

@@ -126,11 +126,7 @@ def _told_elsewhere(op: Any, entry: str, told: Collection[str], call: str) -> It
 
     Neighbours of one type have one entry.
     """
-    where = {
-        "forward": "As for the call.",
-        "backward": "As given to `forward`.",
-        "jvp": "As for the call.",
-    }
+    where = {"forward": "As for the call.", "backward": "As given to `forward`."}
     types = {name: _type(text) for names, text in _entries(call).items() for name in names}
 
     def kind(p: Parameter) -> tuple[str, str] | None:
