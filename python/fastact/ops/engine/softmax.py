@@ -181,12 +181,11 @@ class SoftmaxOp(ByValue[P, R]):
     ) -> Any:
         """The gradient with respect to x, from the result, and from x where it was capped.
 
-        Of softmax ``dx = scale * y * (dy - sum(dy * y))``, of log_softmax ``dx = scale * (dy -
-        exp(y) * sum(dy))``, with sums over the row. An element whose y is 0 (of log_softmax: -inf)
-        takes no part, and its dx is 0. Softmax leaves its dy out of the sum, an infinite one or a
-        NaN too; log_softmax adds up every dy. With a softcap dx is multiplied by ``1 - tanh(scale *
-        x / softcap)**2``. The mask has no gradient. Of a sink ``dsink =
-        -sum(share * sum(dy * y))``, over the rows that have it; without one dx alone is returned.
+        ``dx = scale * y * (dy - sum(dy * y))``, with the sum over the row. An element whose y is 0
+        takes no part, and its dx is 0; its dy is left out of the sum, an infinite one or a NaN too.
+        With a softcap dx is multiplied by ``1 - tanh(scale * x / softcap)**2``. The mask has no
+        gradient. Of a sink ``dsink = -sum(share * sum(dy * y))``, over the rows that have it;
+        without one dx alone is returned.
 
         Parameters
         ----------
@@ -202,21 +201,19 @@ class SoftmaxOp(ByValue[P, R]):
         Sums are in double. The gradient is computed from y as it was saved: with u = 2**-24
         (float64: 2**-53) an error is at most 4 u abs(scale y) (abs(dy) + sum abs(dy y)). Beside a y
         that is nearly 1, whose own dx is what y lacks times dy, that is all of its digits: what y
-        lacks was rounded. Of log_softmax it is 8 u abs(scale) ((1 - exp(y)) abs(dy) + exp(y) t), t
-        the others' sum of abs(dy): no digit of 1 - exp(y) is lost. Sums of n terms add (4 + n / 32)
-        2**-53 of their terms' magnitudes, on a GPU 6 u of them, for a thread adds its elements up
-        first; a softcap adds (9 + 2**-52 abs(scale x) / (softcap u)) u
-        abs(dx), and all are rounded to the dtype. A slope of the cap below 2**-124 (2**-1020) may
-        be 0. dsink is added up in double, and rounded once to the dtype of sink: it errs by 4 u of
-        the sum of abs(share dy y), for float64 n / 32 u more, by 2**-46 of the same, and by the
-        rounding.
+        lacks was rounded. Sums of n terms add (4 + n / 32) 2**-53 of their terms' magnitudes, on a
+        GPU 6 u of them, for a thread adds its elements up first; a softcap adds (9 + 2**-52
+        abs(scale x) / (softcap u)) u abs(dx), and all are rounded to the dtype. A slope of the cap
+        below 2**-124 (2**-1020) may be 0. dsink is added up in double, and rounded once to the
+        dtype of sink: it errs by 4 u of the sum of abs(share dy y), for float64 n / 32 u more, by
+        2**-46 of the same, and by the rounding.
 
         Examples
         --------
         >>> import numpy as np, fastact as fa
-        >>> y, saved = fa.log_softmax.forward(np.array([0.0, 0.0]))
-        >>> fa.log_softmax.backward(np.array([1.0, 0.0]), *saved)
-        array([ 0.5, -0.5])
+        >>> y, saved = fa.softmax.forward(np.array([0.0, 0.0]))
+        >>> fa.softmax.backward(np.array([1.0, 0.0]), *saved)
+        array([ 0.25, -0.25])
         """
 
 
@@ -234,9 +231,27 @@ class LogSoftmaxOp(ByValue[P, R]):
         out: Out[A] = None,
         accumulate: bool = False,
         stream: Stream = None,
-    ) -> A: ...
+    ) -> Any:
+        """The gradient with respect to x, from the result.
 
-    backward.__doc__ = SoftmaxOp.backward.__doc__
+        ``dx = scale * (dy - exp(y) * sum(dy))``, with the sum over the row, of every dy. An element
+        whose y is -inf takes no part, and its dx is 0. The mask has no gradient.
+
+        Notes
+        -----
+        Sums are in double. The gradient is computed from y as it was saved: with u = 2**-24
+        (float64: 2**-53) an error is at most 8 u abs(scale) ((1 - exp(y)) abs(dy) + exp(y) t), t
+        the others' sum of abs(dy): no digit of 1 - exp(y) is lost. Sums of n terms add (4 + n / 32)
+        2**-53 of their terms' magnitudes, on a GPU 6 u of them, for a thread adds its elements up
+        first, and all are rounded to the dtype.
+
+        Examples
+        --------
+        >>> import numpy as np, fastact as fa
+        >>> y, saved = fa.log_softmax.forward(np.array([0.0, 0.0]))
+        >>> fa.log_softmax.backward(np.array([1.0, 0.0]), *saved)
+        array([ 0.5, -0.5])
+        """
 
 
 def _softcap(where: str, softcap: Any) -> float:
