@@ -17,7 +17,7 @@ import numpy as np
 
 from .. import _cpu
 
-#: What kernels take, in words.
+#: The dtypes that kernels take, in words.
 DTYPES = ", ".join(_cpu.DTYPE_NAMES[:-1]) + " or " + _cpu.DTYPE_NAMES[-1]
 
 _LONGEST = 80  # characters of a value in a message
@@ -37,7 +37,7 @@ _PACKAGES = {
     "scipy.sparse": ("which is not dense", "{}.toarray()"),
 }
 
-# What says of a class that it is more than an array: it answers ufuncs, or holds tables or tasks.
+# These names tell a class that is more than an array: it answers ufuncs, or holds tables or tasks.
 _PROTOCOLS = ("__array_ufunc__", "__dataframe__", "__dask_graph__", "compute")
 
 #: Errors that tell of the interpreter and not of an argument: whoever asks an argument anything

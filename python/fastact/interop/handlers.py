@@ -76,7 +76,7 @@ register(
 
 
 def derivatives() -> Any:
-    """What finds derivatives that ops have no kernels for."""
+    """Import what finds derivatives that ops have no kernels for."""
     return bridges["derivatives"]()
 
 

@@ -1,1 +1,1 @@
-"""What the benchmarks and the accuracy checks share: peers, shapes, files of numbers, arguments."""
+"""Parts that benchmarks and accuracy checks share: peers, formulas, calls, arguments."""

@@ -195,7 +195,7 @@ _NEEDED = {"num_groups": 2, "p": 0.25, "seed": 3}
 
 
 def needed(op: Any) -> dict[str, Any]:
-    """Those that an op has."""
+    """Choose those that an op has."""
     return {n: v for n, v in _NEEDED.items() if n in op.entry_points["call"].defaults}
 
 
@@ -287,7 +287,7 @@ def _packed(op: Any, entry: str, shape: Shape, named: Mapping[str, Any]) -> Shap
 
 
 def _by_the_op(op: Any, entry: str, shape: Shape, named: Mapping[str, Any]) -> dict[str, Shape]:
-    """What the op itself finds of a call."""
+    """Ask the op itself for the shapes of a call."""
     first, own = op.entry_points["call"].arrays[0], _packed(op, entry, shape, named)
     views: dict[str, Any] = {first: SimpleNamespace(shape=own, ndim=len(own))}
     for name, value in named.items():

@@ -1,4 +1,4 @@
-"""What a norm normalises, by its signature: for whoever calls norms, or knows what they give."""
+"""The kinds of norms by their signatures: for whoever calls norms, or knows what they give."""
 
 from __future__ import annotations
 
@@ -48,12 +48,12 @@ class NormKind:
 
     @property
     def rows(self) -> tuple[str, bool, bool]:
-        """What the normalization rows follow from: alike in norms whose rows are."""
+        """The facts that decide the normalization rows: norms that share them have alike rows."""
         return self.channels, self.groups, self.by_channel
 
     @property
     def statistics(self) -> tuple[str, ...]:
-        """Those that are saved."""
+        """The statistics that are saved."""
         return ("mean", "rstd") if self.centred else ("rstd",)
 
     @property

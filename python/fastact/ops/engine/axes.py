@@ -131,7 +131,7 @@ def reduced(shape: Sequence[int], over: tuple[int, ...], keepdims: bool) -> tupl
 
 
 class Over(NamedTuple):
-    """What a reduction does to the shape of an array.
+    """The effect of a reduction on the shape of an array.
 
     axes : those that are reduced.
     shape : the result's; whole : the array's.

@@ -144,7 +144,7 @@ def _told_elsewhere(op: Any, entry: str, told: Collection[str], call: str) -> It
 
 
 def _type(entry: str) -> str:
-    """What stands between a name and its text."""
+    """Find what stands between a name and its text."""
     return entry.partition("\n")[0].rpartition(" : ")[2]
 
 

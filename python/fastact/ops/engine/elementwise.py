@@ -18,7 +18,7 @@ from .served import ServedOp
 
 
 class _Told:
-    """What a ufunc tells of itself."""
+    """Facts that a ufunc tells of itself."""
 
     nin: int
     nout = 1
@@ -70,7 +70,7 @@ class Elementwise(_Told, ServedOp[P, R]):
         return ufuncs.concerns(args[: self.nin])
 
     def call_as_ufunc(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-        """What the operands make of the op."""
+        """Let the operands carry out the op."""
         entry = self.entry_points["call"]
         op, _ = options_of(entry, args, kwargs)
         entry = entry if op is None else with_parameters(entry, op)

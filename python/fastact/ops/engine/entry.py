@@ -170,7 +170,7 @@ class Entry:
 
     @cached_property
     def by_keyword(self) -> frozenset[str]:
-        """Those that are given by keyword alone."""
+        """The names that are given by keyword alone."""
         parameters = self.signature.parameters.values()
         return frozenset(p.name for p in parameters if p.kind is Parameter.KEYWORD_ONLY)
 
@@ -237,7 +237,7 @@ class Entry:
 
     @cached_property
     def constants(self) -> dict[str, Any]:
-        """What native functions are told of options that it lacks."""
+        """Numbers that native functions are told of options that it lacks."""
         numbers = self.op.kernels.numbers.items()
         return {n: number for n, number in numbers if n not in self._places}
 
@@ -310,7 +310,7 @@ class Entry:
 
     @cached_property
     def free(self) -> set[str]:
-        """What an output may be."""
+        """Names of the arrays that an output may be."""
         return {n for n in self.data if self.taken[n].may_be_out} | {"out"}
 
     @cached_property

@@ -176,7 +176,7 @@ class Execution:
         """A number over a shape: it came as an array of the first one's."""
         if view.size:
             return view.repeats(model)
-        # Of an array of no elements it has no memory.
+        # It has no memory where it came as an array of no elements.
         return self.call.repeated(self._number(name), model)
 
     def _number(self, name: str) -> float:
@@ -246,7 +246,7 @@ class Execution:
         return next((n for n in self.views if n in args and args[n].shares == like), None)
 
     def _is_whole(self, source: str, out: Any) -> bool:
-        """Of whole numbers no gradient is made, and an array for it is refused."""
+        """Tell whether no gradient is made, of whole numbers; an array for it is refused."""
         if not self.entry.is_backward or 0 <= self.views[source].dtype < _COMPUTED:
             return False
         if out is not None:
@@ -277,7 +277,7 @@ class Execution:
         return self._with_axes(made.seen, view)
 
     def results(self) -> Any:
-        """What the entry point returns."""
+        """Return what the entry point gives."""
         result, entry, op = self.call.result, self.entry, self.op
         found = {
             name: None if view is None else result(out, new)
@@ -317,7 +317,7 @@ class Execution:
         return view if like is None else _over(like, view)
 
     def written(self, name: str) -> Any:
-        """The same of an output; None: it is not made."""
+        """Give an output the axes of the kernels; None: it is not made."""
         view = self.view(name)
         return None if view is None else self._with_axes(self.entry.output(name).seen, view)
 

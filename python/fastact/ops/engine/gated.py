@@ -83,7 +83,7 @@ class GatedOp(Quantizes, CachedOp[P, R]):
 
     @property
     def trials(self) -> list[dict[str, Any]]:
-        """What the activations that its own options choose try, and their defaults, if not its."""
+        """List what activations of its options try, and their defaults, where its own differ."""
         defaults = self.entry_points["call"].defaults
         return [
             named
@@ -94,7 +94,7 @@ class GatedOp(Quantizes, CachedOp[P, R]):
         ]
 
     def halves(self, named: Mapping[str, Any], length: int) -> tuple[Half, Half]:
-        """Where a and b lie in a packed array, or in the bias, of this length along the axis."""
+        """Find where a and b lie in a packed array, or in the bias, of this length."""
         if not self.packed:
             return (0, 1), (length // 2, 1)
         first, second = ((0, 2), (1, 2)) if named["interleaved"] else ((0, 1), (length // 2, 1))
@@ -208,7 +208,7 @@ class GatedOp(Quantizes, CachedOp[P, R]):
 
 
 def _limit(where: str, limit: Any) -> float:
-    """What holds a and b: a number above zero, or none."""
+    """Read the number that holds a and b, which is above zero, or none."""
     if limit is None:
         return math.inf
     found = validate.number(where, "limit", limit)

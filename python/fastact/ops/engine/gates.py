@@ -28,7 +28,7 @@ Shape = tuple[int, ...]
 
 
 class StepOptions(TypedDict, total=False):
-    """What `forward` takes by keyword."""
+    """The options that `forward` takes by keyword."""
 
     recurrent: Array | None
     bias: Array | None
@@ -40,7 +40,7 @@ class StepOptions(TypedDict, total=False):
 
 
 class GateOptions(StepOptions, total=False):
-    """What `backward` takes by keyword."""
+    """The options that `backward` takes by keyword."""
 
     gates: Array
     c_prev: ArrayOrNumber

@@ -1,4 +1,4 @@
-"""What sums and statistics share: the moments of what counts, and gradients for it.
+"""Parts that sums and statistics share: the moments of what counts, and gradients for it.
 
 The order of the terms and the error bound are in `src/cpu/reductions/kernels.h`, the formulas with
 weights and a mask in `src/common/reductions/weights.h`.
@@ -16,7 +16,7 @@ from ...interop.call import Call
 from .execute import Execution
 from .weighting import SAVED
 
-#: What the kernels make of m2.
+#: The kernels make one of these of m2.
 NOTHING, M2, VARIANCE, DEVIATION, MEAN_SLOPE, VARIANCE_SLOPE, DEVIATION_SLOPE, TOTAL, M2_OR_ROOT = (
     range(len(_cpu.OF_M2))
 )
@@ -51,7 +51,7 @@ def reduce_moments(
     term: int = IDENTITY,
     pair: int = PRODUCT,
 ) -> None:
-    """Of the elements of x, which is not empty; a total by groups is of a term, others of a pair.
+    """Compute moments of x, which is not empty; a total by groups is of a term, others of a pair.
 
     results : where to write mean, what its rounding lost ("low"), what becomes of m2 ("second"),
     and the count.
@@ -72,7 +72,7 @@ def reduce_moments(
 
 
 def _labels(now: Execution, x: View) -> dict[str, Any]:
-    """Of a call by groups."""
+    """Find what native functions by groups take besides."""
     return {"labels": now.seen("by", x), "op": now.where}
 
 

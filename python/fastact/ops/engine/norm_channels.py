@@ -41,7 +41,7 @@ class Channels(NamedTuple):
 
     @property
     def normed(self) -> Rows:
-        """What is normalised together: a channel of the whole batch."""
+        """The elements that are normalised together: a channel of the whole batch."""
         along = axes.others((self.axis,), len(self.shape))
         return Rows(self.shape, along, (self.axis,), self.kept, self.flat)
 

@@ -194,7 +194,7 @@ class NormRotary(Turning[P, R]):
 
 
 def _angles_of(angles: Mapping[str, View | None], part: Part) -> dict[str, View | None]:
-    """Those of a part; tables of cosines and sines serve all."""
+    """Cut angles to those of a part; tables of cosines and sines serve all."""
     of_rows = angles.keys() if angles["positions"] is None else ("positions",)
     return {
         name: part_of(view, part) if view is not None and name in of_rows else view

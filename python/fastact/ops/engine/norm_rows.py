@@ -28,14 +28,14 @@ Shape = tuple[int, ...]
 WEIGHTS = ("weight", "bias")
 STATISTICS = ("mean", "rstd")
 
-#: What `casting` stands for: what is added to the weight by default, and whether all that lies
+#: A `casting` stands for what is added to the weight by default, and for whether all that lies
 #: between the steps is rounded to x's dtype (src/common/norms/norms.h).
 CASTINGS = {"exact": (0.0, False), "llama": (0.0, True), "gemma": (1.0, False)}
 
-#: Where to write y; of `forward`, the statistics too, whose dtype may be another one.
+#: Arrays for y; of `forward`, the statistics too, whose dtype may be another one.
 NormOut: TypeAlias = A | tuple[A | None, *tuple[Array | None, ...]] | None
 
-#: The same of a norm that returns the sum, too.
+#: Arrays of a norm that returns the sum, too.
 AddNormOut: TypeAlias = tuple[A | None, A | None, *tuple[Array | None, ...]] | None
 
 
@@ -209,7 +209,7 @@ def single_channels(call: Call, options: SimpleNamespace) -> Rows:
 
 
 class NormOptions(Parameters, Generic[A], total=False):
-    """What `NormOp.backward` takes by keyword, of those that an op has."""
+    """The options that `NormOp.backward` takes by keyword, where an op has them."""
 
     mean: Array
     rstd: Array
@@ -234,7 +234,7 @@ class NormOptions(Parameters, Generic[A], total=False):
 
 @dataclass(frozen=True)
 class Part:
-    """What a norm does besides normalising x, and which arguments and outputs that adds.
+    """A thing that a norm does besides normalising x, and the arguments and outputs that it adds.
 
     front : the array beside x that it takes in front. results : what the call gives besides y.
     saves : data besides x that `forward` saves. stands_for : saved arguments in whose place
@@ -281,10 +281,10 @@ DROPPED_RESIDUAL = replace(
 #: It multiplies by the activation of a gate.
 GATE = Part(front="gate", saves=("gate",), gradients=("dgate",))
 
-#: Where 16 bits are rounded between the steps, and what is added to the weight, are options.
+#: Options say where 16 bits are rounded between the steps, and what is added to the weight.
 CASTING = Part(reads=read_casting)
 
-#: What kernels are told of parts that a norm lacks.
+#: Kernels are told this of parts that a norm lacks.
 PLAIN: Mapping[str, Any] = MappingProxyType(
     {"weight_offset": 0.0, "casts": False, "gate_first": False, "p": 0.0, "seed": 0, "offset": 0}
 )

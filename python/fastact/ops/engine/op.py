@@ -63,7 +63,7 @@ class Model(NamedTuple):
 
 @dataclass(frozen=True)
 class Traits:
-    """What few ops are.
+    """Facts that are true of few ops.
 
     reads_whole : the data may be whole numbers, read as they are, but in backward.
     is_diagonal : each element of the result depends on one element of one argument alone.
@@ -172,7 +172,7 @@ class Op(Generic[P, R]):
 
     @property
     def roles(self) -> Mapping[str, Any]:
-        """What arguments are to the data, by name; arrays among the others are data."""
+        """The roles of arguments beside the data, by name; arrays among the others are data."""
         return {name: arg.role for name, arg in self.args.items() if not arg.is_shape}
 
     @property
@@ -196,7 +196,7 @@ class Op(Generic[P, R]):
 
     @property
     def moving(self) -> tuple[str, ...]:
-        """What of `saves` has a gradient: by `backward.backward`."""
+        """The names in `saves` that have a gradient, by `backward.backward`."""
         return tuple(
             n for n in self.saves if n in {*self.differentiated, *self.shares, *self.results}
         )
@@ -212,7 +212,7 @@ class Op(Generic[P, R]):
         named = self.entry_points["call"].defaults
         return "channel_axis" not in named and not self.traits.counts_elements
 
-    # What follows says without memory, of shapes alone, what a call gives, for torch's tracers.
+    # The following methods say of shapes alone what a call gives, for torch's tracers.
 
     def writes(self, named: Mapping[str, Any]) -> tuple[str, ...]:
         """Name those that this call does write."""
@@ -234,14 +234,14 @@ class Op(Generic[P, R]):
         return [*map(model, self.results)], {name: model(name) for name in kept}
 
     def shapes(self, named: Mapping[str, Any]) -> Any:
-        """What follows from the shapes of a call's arrays and its options, by their names."""
+        """Find what follows from the shapes of a call's arrays and its options, by their names."""
         point = self.entry_points["call"]
         first = point.arrays[0]
         call = SimpleNamespace(where=point.where, views={first: named[first], **named})
         return self._shapes(call, self._options(named))
 
     def _shapes(self, call: Any, options: SimpleNamespace, entry: str = "call") -> Any:
-        """What follows from the shapes of a call's arrays and its options, checked."""
+        """Check the shapes of a call's arrays and its options, and find what follows."""
         return None
 
     def _check_options(self, entry: Entry, options: SimpleNamespace) -> None:
@@ -265,7 +265,7 @@ class Op(Generic[P, R]):
         return self.entry_points[entry].gives
 
     def saved(self, named: Mapping[str, Any]) -> tuple[Any, ...]:
-        """What `forward` saves, of the arguments, the results and what it makes besides."""
+        """Choose what `forward` saves, of arguments, results and what it makes besides."""
         return tuple(map(named.get, self.saves))
 
     def gradient_shape(self, name: str, named: Mapping[str, Any]) -> tuple[int, ...] | None:
@@ -276,7 +276,7 @@ class Op(Generic[P, R]):
         return None
 
     def result_of(self, arrays: tuple[Any, ...], named: Mapping[str, Any]) -> Any:
-        """What calling the op gives, of the arrays in it."""
+        """Make what calling the op gives of the arrays in it."""
         return arrays if len(arrays) > 1 else arrays[0]
 
     def has_operator(self, named: Mapping[str, Any]) -> bool:
@@ -294,7 +294,7 @@ class Op(Generic[P, R]):
         raise NotImplementedError
 
     def _plain_call(self, *args: Any, **kwargs: Any) -> Any:
-        """What calling the op does where compiled code does not serve it."""
+        """Carry out a call that compiled code does not serve."""
         handler = handlers.handler_of(self, args, kwargs)
         return self._call(*args, **kwargs) if handler is None else handler.call(self, args, kwargs)
 
@@ -313,7 +313,7 @@ class Op(Generic[P, R]):
     else:
 
         def __call__(self, *args, **kwargs):
-            """What torch.compile traces; other calls begin in compiled code, or `_plain_call`.
+            """Let torch.compile trace a call; others begin in compiled code, or `_plain_call`.
 
             NumPy and pandas look a ufunc's call up by its name, and find this.
             """
@@ -399,5 +399,5 @@ def float32_under_autocast(*devices: str) -> Callable[[AnyOp], AnyOp]:
 
 
 def names_of_ops(names: Mapping[str, Any]) -> list[str]:
-    """Those of a module's names that stand for ops: what it makes public."""
+    """List those of a module's names that stand for ops: what it makes public."""
     return [name for name, value in names.items() if isinstance(value, Op)]

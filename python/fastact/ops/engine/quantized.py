@@ -39,17 +39,17 @@ CodeType: TypeAlias = Literal["int8", "float8_e4m3fn"]
 #: The numbers of formats (`CodeFormat` in src/common/quantize/quantize.h).
 FORMATS: Mapping[str, int] = {"int8": 0, "float8_e4m3fn": 1}
 
-#: As a View has codes, which are bytes.
+#: A View has codes as this dtype, of bytes.
 _BYTES = "bool"
 
 #: Elements of a part, at most: of a thread of the CPU, and on a GPU. So few that each of the CPU's
 #: threads has some, unless there are fewer than are worth a thread.
 _PART, _PART_OF_GPU, _FEWEST = 1 << 16, 1 << 23, 1 << 13
 
-#: Of a part with fewer rows each is cut into so many pieces, that all threads have some.
+#: A part with fewer rows has each cut into so many pieces, that all threads have some.
 _FEW_ROWS = 64
 
-#: What shares a scale, by its name; a number is as many neighbours of a row.
+#: Elements that share a scale, by a name; a number is as many neighbours of a row.
 _PER = {name: name for name in ("row", "tensor")}
 
 
@@ -150,7 +150,7 @@ class Quantizes:
 
     @cached_property
     def _cached_quantized(self) -> Any:
-        """The same, whose repeated calls skip this layer (src/cpu/binding/call_cache.pyx)."""
+        """The entry point whose repeated calls skip this layer (src/cpu/binding/call_cache.pyx)."""
         return _cpu.CachedCall(self._quantize, self, "_cached_quantized")
 
     def _by_operator(
@@ -339,7 +339,7 @@ class _Quantized:
     # --- the parts --------------------------------------------------------------------------------
 
     def _parts(self) -> list[Parts]:
-        """Of at most so many elements: some rows each, or a part of the rows."""
+        """Cut the data into parts of at most so many elements: rows, or a part of the rows."""
         threads, last = _cpu.get_thread_limit(), self.last
         most, self.threads = _PART * threads, 1
         if self.call.is_on_gpu:
@@ -429,7 +429,7 @@ class _Quantized:
                 self.call.run("widen", x=view, y=now.views[name])
 
     def _value(self, part: Part, thread: int) -> View:
-        """What the op makes of a part."""
+        """Compute what the op makes of a part."""
         now, (first, *others) = self.now, self.op.results
         outer = self.order[0]
         data = {name: part_of(view, part) for name, view in self.data.items()}
@@ -456,17 +456,17 @@ class _Quantized:
 
     @cached_property
     def _pieces(self) -> int:
-        """Of each row of a part whose scale is known, or found in a pass of its own."""
+        """How many pieces a row has whose scale is known, or found in a pass of its own."""
         is_few = math.prod(self.part[:-1]) < _FEW_ROWS and self.shape[-1] % _FEW_ROWS == 0
         return _FEW_ROWS if is_few else 1
 
     def _rows(self, view: View, pieces: int) -> View:
-        """What shares a scale along the last axis, or pieces of it."""
+        """Split the last axis into what shares a scale, or pieces of it."""
         count = view.shape[-1] // self.block if self.block else pieces
         return view if count == 1 and not self.block else view.split_axis(self.last, count)
 
     def _scales(self, part: Part, rows: View) -> View:
-        """Those of a part, one for each row."""
+        """Cut the scales to those of a part, one for each row."""
         view, last = self.made["scale"][0], self.last
         if self.per != "tensor":
             first, length = part.get(last, (0, self.shape[-1]))

@@ -23,10 +23,10 @@ from .op import Kernels, P, R, Traits, register
 from .served import CachedOp
 from .weighting import SAVED, by_groups
 
-#: Of every sum of an array.
+#: The bounds of every sum of an array.
 SUM_BOUNDS = SumBounds(ulp=0.5, absolute=2.0**-46, narrow=2.0**-21)
 
-#: Of sums of gradients that are added up as they are computed, before they are rounded.
+#: The bounds of sums of gradients that are added up as they are computed, before they are rounded.
 GRADIENT_SUM_BOUNDS = SumBounds(ulp=0.5, absolute=2.0**-46)
 
 #: The dtype of sums and statistics of integers: 16 bits would overflow.
@@ -38,7 +38,7 @@ VALID = _cpu.TERMS.index("valid")
 Shape: TypeAlias = tuple[int, ...]
 
 
-#: What an op's options say of an array of a shape. The string begins messages.
+#: An op's options say this of an array of a shape. The string begins messages.
 OverOf: TypeAlias = Callable[[str, Any, Shape], Over]
 
 #: The axes that a gradient of one shape lacks to be one of another, once that is checked.

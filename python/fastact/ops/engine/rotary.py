@@ -23,7 +23,7 @@ _POSITIONS = Role(Only(("int32", "int64")), dtype="any", array=True)
 
 
 class Pairs(NamedTuple):
-    """Where the pairs of an array lie.
+    """The places of the pairs of an array.
 
     axis : as a number from 0 on. length : of pairs along it. each : the shape of a, and of b.
     rows : all axes but that one, to which positions broadcast.

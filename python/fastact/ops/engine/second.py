@@ -56,8 +56,8 @@ class Second(CachedCall):
         self.point = Entry(where, self.__signature__, gives, skips=True)
         self.backward = partial(no_third, where)
         super().__init__(self._serve, op.entry_point("backward"), "backward")
-        #: The same, None where no kernel is for all of the call: for torch's tensors, whose own
-        #: formula is computed otherwise.
+        #: The entry point, which gives None where no kernel is for all of the call: for torch's
+        #: tensors, whose own formula is computed otherwise.
         self.by_kernel = CachedCall(partial(self._serve, by_kernel=True), self, "by_kernel")
 
     def __reduce__(self) -> Any:
@@ -87,7 +87,7 @@ class Second(CachedCall):
         return tuple(results) if len(results) > 1 else results[0]
 
     def _ddx(self, now: Execution, options: Any) -> dict[str, str]:
-        """What comes back, checked: its names by the arguments of the gradients."""
+        """Check what comes back; give its names by the arguments of the gradients."""
         found = {}
         for gradient, name in zip(self.op.gradients, self.op.differentiated, strict=True):
             label, view = f"d{gradient}", now.view(gradient)
@@ -206,7 +206,7 @@ def no_third(where: str, *args: Any, **kwargs: Any) -> Any:
 
 
 def jvp(op: Any, tangents: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-    """What calling an op gives, and its tangent."""
+    """Compute what calling an op gives, and its tangent."""
     spec, point, where = spec_of(op), op.entry_points["call"], op._where("jvp")
     _no_out(where, kwargs)
     try:

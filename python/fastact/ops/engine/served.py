@@ -13,7 +13,7 @@ from .entry import Entry
 from .execute import execute
 from .op import Op, P, R
 
-#: What an entry point takes over from its method; the docstring is a part of its documentation.
+#: An entry point takes these over from its method; the docstring is a part of its documentation.
 _NAMES = ("__module__", "__name__", "__qualname__")
 
 

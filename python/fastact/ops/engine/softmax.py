@@ -26,7 +26,7 @@ RowAxes = int | tuple[int, ...]
 
 
 class RowFunction(CachedOp[P, R]):
-    """What softmax, log_softmax and logsumexp share: z = scale x + mask, over rows of x."""
+    """Parts that softmax, log_softmax and logsumexp share: z = scale x + mask, over rows of x."""
 
     backward: Callable[..., Any]
 
@@ -39,7 +39,7 @@ class RowFunction(CachedOp[P, R]):
         self._enter_points(call, untyped(self.backward), **self._counts())
 
     def _counts(self) -> dict[str, Any]:
-        """What entry points make besides, as `_enter_points` takes it."""
+        """Tell what entry points make besides, as `_enter_points` takes it."""
         return {}
 
     def forward(self, *args: P.args, **kwargs: P.kwargs) -> tuple[R, tuple[Any, ...]]:
@@ -149,7 +149,7 @@ class SoftmaxOp(ByValue[P, R]):
         if dsink is None:
             super()._run_backward(now)
             return
-        # Of each row in float64, then their sum, which is rounded once.
+        # Each row has one in float64, then they are summed, and rounded once.
         shape = now.views["y"].shape
         kept = axes.reduced(shape, now.shapes.axes, keepdims=True)
         each, total = (

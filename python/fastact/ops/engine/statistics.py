@@ -51,14 +51,14 @@ MOMENT_BOUNDS = MomentBounds(2.0**-46, m2=2.0**-33, m2_double=2.0**-44, far=2.0*
 
 _cpu.register_result_type(Moments, FIELDS)
 
-#: What NumPy warns of where a statistic has too few elements.
+#: NumPy warns of these where a statistic has too few elements.
 _WARNINGS = {
     "mean": "Mean of empty slice",
     "var": "Degrees of freedom <= 0 for slice.",
     "std": "Degrees of freedom <= 0 for slice.",
 }
 
-#: What the kernels make of m2, and the factor of the gradient, where that is no number.
+#: The kernels make one of these of m2, and have the gradient's factor, where it is no number.
 _OF_M2 = {"sum": TOTAL, "mean": NOTHING, "var": VARIANCE, "std": DEVIATION, "m2": M2}
 _SLOPES = {"mean": MEAN_SLOPE, "var": VARIANCE_SLOPE, "std": DEVIATION_SLOPE}
 _STEADY = {"sum": 1.0, "m2": 2.0}
@@ -127,7 +127,7 @@ class StatisticsOp(CachedOp[P, R]):
     def _of_nothing(
         self, now: Execution, made: Mapping[str, View | None], correction: float
     ) -> None:
-        """Of no elements: NaN, or a sum of 0; a correction below 0 leaves a variance of 0 there."""
+        """Fill results of no elements: NaN, or 0 (a variance, too, with a correction below 0)."""
         nothing = 0.0 + now.options.initial
         zeros = {"sum", "m2", "count", "squares"}
         zeros |= {"var", "std"} if correction < 0 and not self.skips else set()
@@ -160,7 +160,7 @@ class StatisticsOp(CachedOp[P, R]):
         return part in now.entry.parts and now.options.dy[now.entry.parts.index(part)] is None
 
     def _run_both(self, now: Execution) -> None:
-        """Of all elements the gradient by way of the mean and the second result, in one pass."""
+        """Compute the gradient by way of the mean and the second result, in one pass."""
         each, correction = self._each(now), getattr(now.options, "correction", 0.0)
         divisor = 1.0 if self.results[1] == "m2" else max(each - correction, 0.0)
         scale = 2 / divisor if divisor else math.inf
@@ -174,7 +174,7 @@ class StatisticsOp(CachedOp[P, R]):
         now.run("moments_backward", **found, share=1 / each, scale=scale)
 
     def _run_both_counted(self, now: Execution) -> None:
-        """The same of elements that count more than once, or not at all.
+        """Compute it for elements that count more than once, or not at all.
 
         In two passes dx of 16 bits would be rounded twice.
         """
@@ -233,7 +233,7 @@ class StatisticsOp(CachedOp[P, R]):
         return x.of_dtype(validate.DOUBLE) if is_wide else x
 
     def _computed(self, now: Execution, of: str, is_mean: bool = True) -> dict[str, View]:
-        """What a gradient takes of x, computed anew, over x's shape.
+        """Compute anew what a gradient takes of x, over x's shape.
 
         The factor of dy, where that depends on x, and the mean in two parts.
         """
