@@ -10,7 +10,7 @@ from pathlib import Path
 from fastact import terminal
 from fastact.bench import plot
 from fastact.cli import _chosen, _ops
-from fastact.measure import arguments, peers, shapes
+from fastact.measure import arguments, peers
 from fastact.measure.peers import GPU_PEERS, NUMPY, ON_REQUEST, PEERS, TORCH, dtype_named
 from fastact.runtime import config
 from fastact.runtime.threads import get_num_threads
@@ -26,6 +26,7 @@ from . import (
     plot_map,
     report,
     scoreboard,
+    shapes,
 )
 from .workloads.work import Options
 

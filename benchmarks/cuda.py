@@ -158,7 +158,7 @@ def _disagreeing(case: Case, calls: dict[str, list[Call]], device: Gpu) -> tuple
 
     None of random results, which nobody else draws.
     """
-    if case.op.counts_elements:
+    if case.op.traits.counts_elements:
         return ()
     ours = _largest(calls[OURS][0]())
     limits = closeness(case, ours.numel())

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING
 from fastact.measure.peers import LeftOut
 
 if TYPE_CHECKING:
-    from fastact.measure.shapes import Axis
-
+    from .shapes import Axis
     from .workloads.work import Call, Case, Family, Work
 
 # Where an activation is no node of its own: what exporters write for it. ONNX Runtime fuses some.

@@ -12,7 +12,7 @@ import fastact as fa
 from fastact.check import reference
 from fastact.check.expected import expected
 from fastact.measure.cases import Case, needed
-from fastact.measure.norm_rows import Rows, Traits, default, rows_of, traits
+from fastact.measure.norm_rows import NormKind, Rows, default, rows_of, traits
 from fastact.ops.engine.op import arrays_of
 
 #: The norms whose statistics are of rows of x, and not of channels of the batch.
@@ -36,7 +36,7 @@ class Setting:
         return f"{self.op}-{'x'.join(map(str, self.shape))}-{options}-{self.groups or ''}"
 
     @property
-    def kind(self) -> Traits:
+    def kind(self) -> NormKind:
         return traits(fa.ops[self.op])
 
     @property

@@ -13,16 +13,15 @@ from typing import Any
 
 import numpy as np
 
-from fastact.measure import shapes
 from fastact.measure.cases import adds_bias
 from fastact.measure.formulas import naive
 from fastact.measure.peers import LeftOut, function_named, torch_backward
-from fastact.measure.shapes import Layout, Shape
 from fastact.measure.sum_axes import is_to_shape
 from fastact.ops.engine.fused import IDENTITY
 from fastact.ops.engine.op import ops
 
-from .. import onnx
+from .. import onnx, shapes
+from ..shapes import Layout, Shape
 from .activations import jax_function
 from .reductions import NOTE
 from .work import BYTES, ELEMENTS, ITEM, Arrays, Asked, Call, Case, Family, Gradient, Work

@@ -9,8 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from fastact.measure.shapes import hidden
-
+from ..shapes import hidden
 from .work import BYTES, ITEM, Asked, Case, Family
 
 

@@ -8,8 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from fastact.measure.shapes import hidden
-
+from ..shapes import hidden
 from .work import BYTES, ITEM, Asked, Case, Family
 
 _OPTIONS = {"p": 0.1, "seed": 3}

@@ -11,9 +11,9 @@ from typing import Any
 
 from fastact.measure.formulas import NUMPY, naive
 from fastact.measure.peers import LeftOut, function_named
-from fastact.measure.shapes import hidden
 
 from .. import onnx
+from ..shapes import hidden
 from .activations import jax_function
 from .work import BYTES, ITEM, Asked, Call, Case, Family, Work
 

@@ -13,10 +13,10 @@ from typing import Any
 
 import numpy as np
 
-from fastact.measure import shapes
 from fastact.measure.peers import LeftOut
-from fastact.measure.shapes import Shape
 
+from .. import shapes
+from ..shapes import Shape
 from .work import Asked, Call, Case, Family, Work, unless_missing
 
 

@@ -13,15 +13,14 @@ from typing import Any
 
 import numpy as np
 
-from fastact.measure import shapes
 from fastact.measure.formulas import naive
 from fastact.measure.norm_rows import default, traits
 from fastact.measure.peers import LIGER, LeftOut, function_named, torch_backward
-from fastact.measure.shapes import Shape
 from fastact.ops.engine.fused import IDENTITY
 
-from .. import onnx
+from .. import onnx, shapes
 from ..liger import by_liger
+from ..shapes import Shape
 from .activations import jax_function
 from .work import ITEM, Arrays, Asked, Call, Case, Family, Gradient, Work, unless_missing
 

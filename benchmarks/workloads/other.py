@@ -6,8 +6,8 @@ from collections.abc import Callable
 from typing import Any
 
 from fastact.measure.peers import LeftOut
-from fastact.measure.shapes import hidden
 
+from ..shapes import hidden
 from .work import BYTES, ITEM, Asked, Case, Family
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from fastact.measure import shapes
 from fastact.measure.peers import function_named
 
+from .. import shapes
 from .work import BYTES, ITEM, Asked, Case, Family
 
 

@@ -13,11 +13,10 @@ from typing import Any
 
 import numpy as np
 
-from fastact.measure import shapes
 from fastact.measure.peers import SUMS, LeftOut
-from fastact.measure.shapes import Axis, Shape
 
-from .. import onnx
+from .. import onnx, shapes
+from ..shapes import Axis, Shape
 from .work import (
     ELEMENTS,
     ITEM,

@@ -9,8 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from fastact.measure.shapes import hidden, shape_label
-
+from ..shapes import hidden, shape_label
 from .work import BYTES, ITEM, Asked, Case, Family
 
 _HEAD = 128

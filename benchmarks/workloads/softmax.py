@@ -13,12 +13,11 @@ from typing import Any
 
 import numpy as np
 
-from fastact.measure import shapes
 from fastact.measure.cases import is_loss, reduces_rows
 from fastact.measure.peers import LeftOut, function_named
-from fastact.measure.shapes import Shape
 
-from .. import onnx
+from .. import onnx, shapes
+from ..shapes import Shape
 from .work import ELEMENTS, ITEM, Asked, Call, Case, Family, Work, unless_missing
 
 

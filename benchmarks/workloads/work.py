@@ -18,8 +18,9 @@ from numpy.typing import NDArray
 
 from fastact.measure.cases import Maker, arguments, bound
 from fastact.measure.peers import LeftOut, as_tensor, compiled_by_torch, flat
-from fastact.measure.shapes import Axis, Shape, shape_label, shared
 from fastact.ops.engine.op import arrays_of
+
+from ..shapes import Axis, Shape, shape_label, shared
 
 ITEM = {"float16": 2, "bfloat16": 2, "float32": 4, "float64": 8}
 

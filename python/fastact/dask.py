@@ -26,8 +26,9 @@ from dask import config
 from .interop import foreign, validate
 from .ops.activations import Parameters
 from .ops.engine import axes as _axes
+from .ops.engine.entry import with_parameters
 from .ops.engine.fused import activation_op
-from .ops.engine.norm_rows import Norm
+from .ops.engine.norm_rows import NormOp
 from .ops.engine.op import ops
 from .ops.engine.reductions import total
 from .ops.engine.weighting import SAVED, check_mask, placed, places_of
@@ -95,7 +96,7 @@ def call(op: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     activation = None
     if "activation" in entry.defaults:
         activation = activation_op(entry.where, entry.option("activation", args, kwargs))
-    named = entry if activation is None else entry.with_parameters(activation)
+    named = entry if activation is None else with_parameters(entry, activation)
     options = named.bind(args, kwargs)
     given = {name: getattr(options, name) for name in named.defaults}
     if any(out is not None for out in options.out):
@@ -420,7 +421,7 @@ def _of_moments(m: Moments, name: str, result_dtype: Any, correction: float, ski
 def _is_norm(op: Any) -> bool:
     call = op.entry_points["call"]
     return (
-        isinstance(op, Norm)
+        isinstance(op, NormOp)
         and "axis" in call.defaults
         and (call.arrays, op.results) == (("x",), ("y",))
     )

@@ -21,7 +21,7 @@ from .ops.moments import Moments
 
 def _serves(op: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
     """Whether a call has a masked array, and its op takes a mask."""
-    return "where" in op.roles and bool(args) and foreign.is_masked(args[0])
+    return "where" in op.args and bool(args) and foreign.is_masked(args[0])
 
 
 def _call(op: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:

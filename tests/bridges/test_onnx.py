@@ -22,7 +22,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::F
 TOLERANCE = {"rtol": 4e-6, "atol": 1e-6}
 
 # Who draws random numbers has no export.
-OPS = [op for op in fa.ops.values() if not op.counts_elements]
+OPS = [op for op in fa.ops.values() if not op.traits.counts_elements]
 
 
 class Calls(nn.Module):

@@ -99,7 +99,7 @@ def test_every_derivative_reads_it(op, dtype):
                          ids=lambda op: op.name)  # fmt: skip
 def test_scales_in_it(op, dtype, per):
     named = {**sample(op, *data(dtype)), **({"training": False} if op.written else {})}
-    if op.counts_elements:
+    if op.traits.counts_elements:
         return  # and has no codes
     if op.written:
         named |= {"running_mean": np.zeros(6, dtype), "running_var": np.ones(6, dtype)}

@@ -77,7 +77,7 @@ def call_all(data: Callable[..., np.ndarray]) -> None:
             continue
         cases.example(op, x, x)()
         cases.backward_example(op, x, x)()
-        if op.second is not None:
+        if op.traits.second is not None:
             call = Call(op, cases.sample(op, x, x), RNG)
             call.ddx[1:] = [None] * (len(call.ddx) - 1)
             call.second(np.asarray)

@@ -13,10 +13,15 @@ import fastact as fa
 from fastact.check import reference
 from fastact.interop.call import Call
 from fastact.measure.norm_rows import traits
+from fastact.ops.engine.norm_rows import CASTING
 
 EPS = 1e-6
 # Those that drop have the bits of others (test_dropout_norms.py).
-OPS = [op for op in fa.ops.values() if getattr(op, "has_casting", False) and not traits(op).drops]
+OPS = [
+    op
+    for op in fa.ops.values()
+    if CASTING in getattr(op, "parts", ()) and not op.traits.counts_elements
+]
 #: Those whose activation is behind the norm, not a gate's.
 BEHIND = [op for op in OPS if not traits(op).gated]
 NARROW = [DTYPES["float16"], DTYPES["bfloat16"]]

@@ -89,8 +89,12 @@ def constants(bounds: Any) -> tuple[list[str], list[str]]:
         backward = [f"within {text(bounds.share)} abs(dy)", f"{text(bounds.narrow_gradient)};"]
         return [f"and {text(bounds.share)} of the sum of"], backward
     if isinstance(bounds, SoftmaxBounds):
-        back = "8 u abs(dx)" if bounds.kind == "logsumexp" else "4 u abs("
-        return [f"within {bounds.ulps:g} ULP", f"n / {bounds.lanes:g} u"], [back]
+        back = {
+            "logsumexp": "8 u abs(dx)",
+            "log_softmax": "8 u abs(scale) (",
+            "softmax": "4 u abs(",
+        }
+        return [f"within {bounds.ulps:g} ULP", f"n / {bounds.lanes:g} u"], [back[bounds.kind]]
     if isinstance(bounds, CrossEntropyBounds):
         return [f"within {bounds.constant:g} u of"], [f"{bounds.constant:g} u abs(g)"]
     if isinstance(bounds, DropoutBounds):

@@ -51,7 +51,7 @@ def examples(op: Any) -> dict[str, Example]:
     bound, tangents = op.bound("call", named), tuple(derivatives.tangents.values())
     keywords = {**bound.keywords, "tangents": tangents}
     found["jvp"] = Example(op.jvp, bound.args, keywords, takes_out=False)
-    if hasattr(op, "quantized") and not op.counts_elements:
+    if hasattr(op, "quantized") and not op.traits.counts_elements:
         bound = op.bound("call", {**named, **({"training": False} if op.written else {})})
         found["quantized"] = Example(op.quantized, bound.args, bound.keywords)
     point = op.entry_points.get("value_and_grad")

@@ -25,9 +25,10 @@ import fastact as fa
 from fastact import _cpu
 from fastact.interop import call as _call
 from fastact.measure.cases import backward_example, example, sample
-from fastact.ops.engine.op import EntryPoint, arrays_of
+from fastact.ops.engine.entry import Entry
+from fastact.ops.engine.execute import execute
+from fastact.ops.engine.op import arrays_of
 from fastact.ops.engine.served import CachedOp
-from fastact.ops.engine.step import serve
 
 
 @st.composite
@@ -52,11 +53,11 @@ def test_plans_of_any_layout(kind, dtype_name, axis):
         ):
             outs = [view_out(base), view_out(base)]
             if entry is fa.mish:
-                expected = serve(fa.mish, "call", *arguments, out=outs[0])
+                expected = execute(fa.mish.entry_points["call"], *arguments, out=outs[0])
             elif entry is fa.bias_act:
                 expected = entry._call(*arguments, **options, out=outs[0])
             else:
-                expected = serve(fa.mish, "backward", *arguments, out=outs[0])
+                expected = execute(fa.mish.entry_points["backward"], *arguments, out=outs[0])
             assert entry(*arguments, **options, out=outs[1]) is outs[1]
             assert_same_bits(outs[1], expected)
 
@@ -338,7 +339,7 @@ def test_an_op_inside_an_op_leaves_its_caller_unrecorded():
     class Outer(CachedOp):
         def __init__(self, inner):
             self.inner = inner
-            self._enter(call=EntryPoint("outer", self._declare(outer, "tests")))
+            self._enter(call=Entry("outer", self._declare(outer, "tests")))
 
         def _call(self, x):
             with _call.Call("outer", x=x) as call:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import fastact as fa
-from fastact.ops.engine.op import REQUIRED
+from fastact.ops.engine.entry import REQUIRED
 
 each_op = pytest.mark.parametrize("op", fa.ops.values(), ids=lambda op: op.name)
 

@@ -21,7 +21,7 @@ from fastact.ops.engine import op as registry
 from fastact.ops.engine.axes import over_axes
 from fastact.ops.engine.gated import gated_op
 from fastact.ops.engine.norm_rows import norm, single_channels
-from fastact.ops.engine.reductions import term_reduction
+from fastact.ops.engine.reductions import TermSum
 
 SOURCES = Path(__file__).parents[2] / "src"
 
@@ -181,7 +181,7 @@ def test_a_gated_activation(dtype):
 
 
 def test_a_norm_of_rows(dtype):
-    @norm(over=single_channels)
+    @norm(single_channels, "RmsNorm")
     def channel_rms_norm(
         x,
         /,
@@ -201,9 +201,8 @@ def test_a_norm_of_rows(dtype):
 
 
 def test_a_sum_of_a_term(dtype):
-    @term_reduction("square", over_axes)
     def energy(x, /, axis=None, *, keepdims=False, out=None, stream=None):
         """Sum of squares over axes."""
 
     x = finite(dtype, (30, 70))
-    _assert_same(energy, fa.sum_squares, x, dy=0.5)
+    _assert_same(TermSum(energy, "square", over_axes), fa.sum_squares, x, dy=0.5)

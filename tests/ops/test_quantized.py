@@ -20,7 +20,7 @@ from fastact.measure import cases
 from fastact.ops.engine import quantized
 from fastact.ops.engine.quantized import Quantizes
 
-OPS = [op for op in fa.ops.values() if isinstance(op, Quantizes) and not op.counts_elements]
+OPS = [op for op in fa.ops.values() if isinstance(op, Quantizes) and not op.traits.counts_elements]
 FLOAT8 = np.dtype(ml_dtypes.float8_e4m3fn)
 
 each_op = pytest.mark.parametrize("op", OPS, ids=lambda op: op.name)

@@ -20,7 +20,7 @@ from fastact import _cpu
 from fastact.interop import devices
 from fastact.measure import cases
 
-OPS = [op for op in fa.ops.values() if op.second is not None]
+OPS = [op for op in fa.ops.values() if op.traits.second is not None]
 each_op = pytest.mark.parametrize("op", OPS, ids=lambda op: op.name)
 
 #: What has few rows and many, shorter and longer than a chunk of the kernels and than a block.
@@ -57,13 +57,13 @@ def sampled(op: Any, shape: tuple[int, ...], way: dict[str, Any], dtype: Any = n
 @contextmanager
 def by_formula(op: Any) -> Iterator[None]:
     """Without the kernel."""
-    was, cached = op.second, _cpu.is_call_cache_enabled()
+    was, cached = op.traits.second, _cpu.is_call_cache_enabled()
     _cpu.enable_call_cache(False)
-    op.second = None
+    op._is(second=None)
     try:
         yield
     finally:
-        op.second = was
+        op._is(second=was)
         _cpu.enable_call_cache(cached)
 
 
@@ -247,7 +247,7 @@ def test_nothing(op):
 @each_op
 def test_native_calls_tell_norms_from_softmax(op):
     view = _cpu.View.from_numpy(np.ones((2, 3)))
-    wrong = {"kind": op.second, "rstd": view if "rstd" not in op.saves else None}
+    wrong = {"kind": op.traits.second, "rstd": view if "rstd" not in op.saves else None}
     named = dict.fromkeys(_cpu.native_calls()["second_rows"])
     named |= {"saved": view, "ddx": view, "dy": view, "reduced": (1,), "scale": 1.0}
     named |= {"weight_offset": 0.0, "accumulate": False, **wrong}

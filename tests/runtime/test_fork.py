@@ -20,7 +20,7 @@ def test_a_first_call_holds_no_lock():
     code = f"""
 import os, signal, threading, warnings
 from inspect import signature
-from fastact.ops.engine.op import EntryPoint
+from fastact.ops.engine.entry import Entry
 warnings.simplefilter("ignore", DeprecationWarning)  # forking with threads is what is tested
 entered, leave = threading.Event(), threading.Event()
 
@@ -30,7 +30,7 @@ class Slow(dict):
         leave.wait({2 * PATIENCE})
         return []
 
-point = EntryPoint("f", signature(lambda *, b=2, out=None: None))
+point = Entry("f", signature(lambda *, b=2, out=None: None))
 thread = threading.Thread(target=lambda: point.bind((), Slow()))
 thread.start()
 assert entered.wait({PATIENCE})

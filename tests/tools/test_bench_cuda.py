@@ -11,14 +11,13 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from benchmarks import cli, cuda_device
+from benchmarks import cli, cuda_device, shapes
 from benchmarks import cuda as _bench_cuda
 from benchmarks.workloads import FAMILIES, work
 from test_boards import refused
 
 import fastact as fa
 from fastact.interop import devices
-from fastact.measure import shapes
 from fastact.measure.peers import COPY, FRESH, OURS, TORCH
 
 _DIRECTIONS = ("forward", "backward")

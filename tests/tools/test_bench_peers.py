@@ -4,12 +4,11 @@ from itertools import product
 
 import numpy as np
 import pytest
-from benchmarks import cpu, mkl, onnx
+from benchmarks import cpu, mkl, onnx, shapes
 from benchmarks.workloads import FAMILIES
 from benchmarks.workloads.work import Case, Options
 
 import fastact as fa
-from fastact.measure import shapes
 from fastact.measure.peers import COPY, FRESH, JAX, MKL, ONNX, LeftOut, versions
 from fastact.ops.engine.op import arrays_of
 

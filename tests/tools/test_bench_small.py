@@ -4,10 +4,9 @@ import json
 import math
 
 import pytest
-from benchmarks import cli
+from benchmarks import cli, shapes
 
 import fastact as fa
-from fastact.measure import shapes
 from fastact.measure.peers import FIRST, FIRST_OF_TORCH, OURS, OURS_OF_TORCH
 
 

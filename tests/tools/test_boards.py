@@ -6,7 +6,7 @@ import subprocess
 import numpy as np
 import pytest
 import torch
-from benchmarks import cli, cpu
+from benchmarks import cli, cpu, shapes
 from benchmarks.workloads import FAMILIES, norms, work
 from benchmarks.workloads.activations import IDIOMS
 from benchmarks.workloads.work import Options
@@ -15,11 +15,11 @@ from test_cli import ended
 
 import fastact as fa
 from fastact.bench import turns
-from fastact.measure import peers, shapes
+from fastact.measure import peers
 from fastact.measure.peers import COPY, FRESH, OURS
 from fastact.measure.sum_axes import is_sum
 from fastact.ops.engine import op as fa_op
-from fastact.ops.engine.norm_rows import named_axes
+from fastact.ops.engine.norm_rows import RESIDUAL, named_axes
 from fastact.ops.engine.norm_rows import norm as norm_of
 
 SHAPED = [op for op in fa.ops.values() if op.family in ("reductions", "bias")]
@@ -203,7 +203,7 @@ def test_what_takes_long_is_measured_on_request_alone():
 @pytest.mark.usefixtures("torch_threads")
 @pytest.mark.parametrize(
     "norm",
-    [op for op in NORMS if not op.counts_elements],  # whose random numbers no peer draws
+    [op for op in NORMS if not op.traits.counts_elements],  # whose random numbers no peer draws
     ids=lambda op: op.name,
 )
 @pytest.mark.parametrize("direction", ["forward", "backward"])
@@ -228,7 +228,7 @@ def test_peers_normalise_alike(norm, direction, monkeypatch):
             theirs = results[name] if isinstance(results[name], tuple) else (results[name],)
             pairs = [(ours[0], np.asarray(theirs[0]))]
             if direction == "backward":  # of residual and x, torch has a gradient each
-                weights = len(norm.weights)
+                weights = sum(name in norm.saves for name in ("weight", "bias"))
                 pairs += zip(ours[-weights:], theirs[-weights:], strict=True)
             for one, other in pairs:
                 np.testing.assert_allclose(other, one, 1e-4, 1e-4, err_msg=f"{name}, {case}")
@@ -312,7 +312,7 @@ def test_a_norm_that_is_declared_is_measured(direction, monkeypatch):
         pass
 
     monkeypatch.setattr(fa_op, "_ops", dict(fa_op._ops))
-    new = norm_of(over=named_axes)(new_norm)
+    new = norm_of(named_axes, "RmsNorm", RESIDUAL)(new_norm)
     options = Options((), (), (direction,), ("numpy", "torch"), (1,), shapes=(shapes.TINY,))
     for case in FAMILIES["norms"].on_cpu(new, direction, "float32", options):
         made = cpu.workload(case, options.peers, 1)

@@ -288,7 +288,9 @@ def test_bench_measures_every_op(short_turns, tmp_path, capsys):
 def test_benchs_peers_compute_the_op(entry, torch_threads):
     """Whichever function of torch's or formula of NumPy's bears its name."""
     seen = set()
-    same = [op for op in fa.ops.values() if not op.counts_elements]  # others draw other numbers
+    same = [
+        op for op in fa.ops.values() if not op.traits.counts_elements
+    ]  # others draw other numbers
     for op in same:
         direction = "forward" if entry == "call" else entry
         work = bench.TimedCall(op, direction, "float64", bench.shape_of(op, 4 * bench._COLUMNS))

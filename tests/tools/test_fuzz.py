@@ -17,7 +17,7 @@ from processes import TIMEOUT
 
 import fastact as fa
 from fastact.check.expected.common import ulp
-from fastact.ops.engine.op import OF_X, TOLD
+from fastact.ops.engine.entry import OF_X, TOLD
 
 TOOLS = Path(__file__).resolve().parents[2] / "tools"
 if not TOOLS.is_dir():

@@ -183,7 +183,7 @@ def test_compiled_with_an_optional_argument(op, name):
 
 # --- results in 8 bits, moments, forward mode -----------------------------------------------------
 
-QUANTIZED = [op for op in OPS if hasattr(op, "quantized") and not op.counts_elements]
+QUANTIZED = [op for op in OPS if hasattr(op, "quantized") and not op.traits.counts_elements]
 
 
 @pytest.mark.parametrize("op", first_of_families(QUANTIZED))

@@ -19,10 +19,12 @@ NARROWED = {"prelu"}
 def test_as_torch_lists_it(op):
     name = ATEN.get(op.name, op.name.removeprefix("dropout_").removeprefix("add_"))
     if op.name in NARROWED or not hasattr(torch.ops.aten, name.partition(".")[0]):
-        assert not op.autocast
+        assert not op.traits.autocast
         return
     registered = torch._C._dispatch_dump(f"aten::{name}")
-    assert op.autocast == {device for device, key in KEYS.items() if f"{key}: " in registered}
+    assert op.traits.autocast == {
+        device for device, key in KEYS.items() if f"{key}: " in registered
+    }
 
 
 def logits() -> tuple[torch.Tensor, torch.Tensor]:

@@ -10,7 +10,7 @@ import torch
 from tensors import called, differentiated, each_op, sample
 from torch.autograd import forward_ad, gradcheck, gradgradcheck
 
-from fastact.ops.engine.op import REQUIRED
+from fastact.ops.engine.entry import REQUIRED
 
 # torch's own, of what it loads at the first use
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
@@ -95,7 +95,7 @@ def test_tangents_of_dual_tensors(op):
     tangent = torch.linspace(-1, 1, x.numel(), dtype=x.dtype).reshape(x.shape)
     y, direction = torch.func.jvp(f, (x,), (tangent,))
     assert torch.equal(y, f(x))
-    if op.is_diagonal:
+    if op.traits.is_diagonal:
         assert torch.equal(direction, op.jvp(x, tangents=tangent)[1])
     for requires in (False, True):
         with forward_ad.dual_level():

@@ -15,7 +15,7 @@ INTEGERS = [torch.int64, torch.uint8, torch.bool]
 
 def of_integers(op: Any, dtype: torch.dtype) -> tuple[dict[str, Any], dict[str, Any]]:
     """A call whose first array is of integers, and the same as it is computed."""
-    wide = torch.float32 if op.integers is None else torch.float64
+    wide = torch.float32 if op.traits.integers is None else torch.float64
     named = sample(op, np.float32)
     first = op.entry_points["call"].arrays[0]
     for name, value in named.items():  # what is no mask nor target is of the dtype that is computed

@@ -164,7 +164,9 @@ def nodes(tensor: torch.Tensor) -> list[str]:
     return found
 
 
-@pytest.mark.parametrize("op", [op for op in fa.ops.values() if op.second is not None], ids=str)
+@pytest.mark.parametrize(
+    "op", [op for op in fa.ops.values() if op.traits.second is not None], ids=str
+)
 def test_a_second_derivative_is_one_pass_over_rows(op):
     """Nothing is computed by torch, and the graph has a node for each call of an entry point."""
     named = {name: value for name, value in sample(op).items() if name != "sink"}

@@ -80,9 +80,11 @@ def rules_of(of: Any, entry: str, values: list[Any]) -> list[Any]:
 
 @each_op
 def test_parts_are_computed_alike(op):
-    counts = [0 if op.counts_elements else len(rules_of(*each)) for each in calls(op, sample(op))]
+    counts = [
+        0 if op.traits.counts_elements else len(rules_of(*each)) for each in calls(op, sample(op))
+    ]
     # Of a mean over all rows no part is known, and no part has the shape that a sum has saved.
-    assert bool(counts[0]) is not (op.counts_elements or op.results == ("loss",))
+    assert bool(counts[0]) is not (op.traits.counts_elements or op.results == ("loss",))
     assert bool(counts[2]) is (bool(counts[0]) and "shape" not in op.saves)
 
 

@@ -30,7 +30,7 @@ from fastact.measure.formulas import FORWARD
 from fastact.measure.norm_rows import rows_of, traits
 from fastact.measure.sum_axes import axes_of, is_over_any, is_sum, is_to_shape
 from fastact.ops.bounds import computed_in
-from fastact.ops.engine.op import OF_X, REQUIRED, TOLD
+from fastact.ops.engine.entry import OF_X, REQUIRED, TOLD
 
 from .cases import DTYPES, FLOAT64, Array, Draw, Number, Request, Shape, draw, number
 
@@ -160,7 +160,8 @@ def _sharing(op: Any, entry: str, named: dict[str, Any]) -> tuple[dict[str, Any]
         keeps = ("x",) if forward and named.get("softcap") else ()
         free = {"y": () if keeps else ("x",), "dx": ("dy", "y", "x")}
         return free, ("mask", "sink", "share", *keeps)
-    arrays, kept = arrays_of_entry(op, entry), (*op.apart, *(op.saves if forward else ()))
+    arrays, kept = arrays_of_entry(op, entry), {*op.saves} if forward else set()
+    kept |= {name for name, arg in op.args.items() if not arg.may_be_out}
     free = tuple(n for n in arrays if op.roles.get(n, DATA).dtype == "same" and n not in kept)
     made = (n for n in results_of(op, entry) if n not in ("rstd", "dweight"))
     return dict.fromkeys(made, free), tuple(n for n in arrays if n not in free)
@@ -415,7 +416,7 @@ class _Arrays:
 
     def _integers(self) -> Any:
         """The dtype in which integers are computed; None: as np.tanh has it."""
-        return FLOAT64 if is_sum(self.op) or self.op.integers is not None else None
+        return FLOAT64 if is_sum(self.op) or self.op.traits.integers is not None else None
 
     def _is_saved(self, name: str) -> bool:
         """Whether forward makes it: what it saves and is not given, or packs anew."""

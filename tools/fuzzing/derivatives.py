@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 from differences import Call, slopes
 
-from fastact.ops.engine.op import TOLD, arrays_of
+from fastact.ops.engine.entry import TOLD
+from fastact.ops.engine.op import arrays_of
 
 from . import calls
 from .campaign import Settings

@@ -23,7 +23,7 @@ def check(case: Any, r: Random) -> None:
     request = case.request
     if request.entry != "call" or not isinstance(case.op, quantized.Quantizes):
         return
-    if case.op.counts_elements:
+    if case.op.traits.counts_elements:
         return
     live = Live(replace(request, outs=()), case.values[0])
     if request.given.get("training"):

@@ -24,7 +24,6 @@ from .. import _cpu
 from ..measure import cases, formulas, peers
 from ..measure.cases import Shape
 from ..measure.peers import COPY, FRESH, JAX, NUMPY, OURS, TORCH, Call, LeftOut
-from ..measure.shapes import shape_label
 from ..ops.engine.op import arrays_of
 from ..runtime import config
 from ..runtime.threads import num_threads
@@ -214,7 +213,7 @@ def measure(
         samples = take_turns(calls | theirs, options.seconds)
     moved = work.bytes / (2 * source.nbytes)  # by the call, over what the copy moves
     samples[COPY] = [sample * moved for sample in samples[COPY]]
-    what = shape_label(shape)
+    what = " × ".join(f"{n:,}" for n in shape)
     facts = {"op": op.name, "direction": direction, "dtype": dtype, "what": what}
     found: dict[str, Any] = {**facts, **medians(samples), "size": prod(shape), "threads": threads}
     return CpuRow(**found, without=(*left_out,)), left_out

@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..measure import shapes
 from ..measure.cases import RESULTS
 from ..measure.norm_rows import rows_of, traits
 from ..ops.bounds import NormBounds, NormRotaryBounds
+from ..ops.engine.axes import others
 from ..ops.engine.fused import IDENTITY
 from .common import (
     ErrorRow,
@@ -103,7 +103,7 @@ def _ways(op: Any) -> dict[str, dict[str, Any]]:
 def _running(x: NDArray[Any]) -> tuple[Float64s, Float64s]:
     """Mean and variance of a channel that are not quite x's: of its first half."""
     half = x[: (len(x) + 1) // 2].astype(np.float64)
-    axes = shapes.others(x.shape, 1)
+    axes = others((1,), x.ndim)
     return half.mean(axes), 1.0 + half.var(axes)
 
 

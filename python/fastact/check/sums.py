@@ -10,14 +10,13 @@ import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
-from itertools import product
+from itertools import dropwhile, product
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from .. import _cpu
-from ..measure import shapes
 from ..measure.cases import Case
 from ..measure.peers import SUMS, as_tensor, open_torch
 from ..measure.sum_axes import is_over_any, is_sum, is_to_shape
@@ -157,7 +156,8 @@ def _options_of(op: Any, x: NDArray[Any], axes: tuple[int, ...]) -> dict[str, An
     if len(axes) == x.ndim:
         return None
     if is_to_shape(op):
-        return {"shape": shapes.broadcast_from(x.shape, axes)}
+        kept = [1 if axis in axes else n for axis, n in enumerate(x.shape)]
+        return {"shape": tuple(dropwhile(lambda n: n == 1, kept))}
     return {"axis": 1 - axes[0]}
 
 

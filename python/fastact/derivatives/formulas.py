@@ -11,12 +11,12 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from ..measure.norm_rows import Rows, rows_of, traits
 from ..ops.activations import softcap
 from ..ops.dropout import dropout
 from ..ops.engine import axes, weighting
+from ..ops.engine.entry import REQUIRED
 from ..ops.engine.fused import IDENTITY, activation_op
-from ..ops.engine.op import REQUIRED
+from ..ops.engine.norm_rows import Rows, rows_of
 from . import gates
 
 #: The operations of operations.py, and vjp: the gradients of a function, by its arrays and its
@@ -224,19 +224,19 @@ _XHAT: Mapping[str, Callable[[Any, Rows, Named, Operations], Any]] = {"L2Norm": 
 
 
 def _norm(op: Any, of: Named, m: Operations) -> tuple[Any, ...]:
-    kind, x = traits(op), of["x"]
-    if kind.drops:
+    x, call = of["x"], op.entry_points["call"].defaults
+    if op.traits.counts_elements:
         x = _dropped(of, m)
     if of.get("num_groups") is REQUIRED:  # backward is not told, and mean has as many
         of = {**of, "num_groups": of["mean"].shape[-1]}
     rows = rows_of(op, tuple(x.shape), of)
     if of.get("residual") is not None:
         x = x + of["residual"]
-    gate = _activated(op, of, of["gate"], m) if kind.gated else None
-    if kind.gated and of["gate_first"]:
+    gate = _activated(op, of, of["gate"], m) if "gate" in op.saves else None
+    if gate is not None and of["gate_first"]:
         x = x * gate
     split = x.reshape(rows.split)
-    if kind.given or (kind.moves and not of["training"]):
+    if "rstd" in call or ("training" in call and not of["training"]):
         if "rstd" in of:
             mean, rstd = of["mean"].reshape(rows.kept), of["rstd"].reshape(rows.kept)
         else:
@@ -253,11 +253,11 @@ def _norm(op: Any, of: Named, m: Operations) -> tuple[Any, ...]:
     if bias is not None:
         xhat = xhat + bias.reshape(rows.along)
     y = xhat.reshape(x.shape)
-    if not kind.gated:
+    if gate is None:
         y = _activated(op, of, y, m)
     elif not of["gate_first"]:
         y = y * gate
-    return (y, x) if kind.adds else (y,)
+    return (y, x) if "total" in op.results else (y,)
 
 
 def _logits(of: Named, m: Operations) -> Any:

@@ -14,14 +14,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from functools import cache, lru_cache
+from functools import lru_cache
 from typing import Any
 
-from ..measure.norm_rows import Rows, rows_of, traits
 from ..ops.engine import axes
+from ..ops.engine.norm_rows import Rows, rows_of
 from ..ops.engine.spec import spec_of
-
-_traits = cache(traits)
 
 Named = Mapping[str, Any]
 Found = tuple[list[Any], dict[str, Any]]
@@ -38,8 +36,10 @@ def second(
         return _BY_VALUE[op.name](ddx["x"], incoming[0], of, m, wants_dy)
     if "rstd" not in op.saves or "x" not in ddx or of.get("activation") != "identity":
         return None
-    kind = _traits(op)
-    if kind.gated or kind.drops or kind.given or (kind.moves and not of["training"]):
+    takes_statistics = "rstd" in op.entry_points["call"].defaults
+    if "gate" in op.saves or op.traits.counts_elements or takes_statistics:
+        return None
+    if op.written and not of["training"]:
         return None
     return _of_norm(op, ddx, incoming, of, m, wants_dy)
 

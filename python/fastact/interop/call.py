@@ -25,7 +25,7 @@ from .frameworks import (
 )
 from .validate import Role
 
-#: What a native function takes by name.
+#: A native function takes one of these by name.
 Argument = View | int | float | str | tuple[int, ...] | tuple[float, ...] | None
 
 _ONE_ELEMENT = 16  # bytes, of any dtype

@@ -37,7 +37,7 @@ _PACKAGES = {
     "scipy.sparse": ("which is not dense", "{}.toarray()"),
 }
 
-# Attributes of classes that are more than an array: they answer ufuncs, or hold tables or tasks.
+# These names tell a class that is more than an array: it answers ufuncs, or holds tables or tasks.
 _PROTOCOLS = ("__array_ufunc__", "__dataframe__", "__dask_graph__", "compute")
 
 #: Errors that tell of the interpreter and not of an argument: whoever asks an argument anything

@@ -31,7 +31,7 @@ _OWNERS = {"jaxlib": "jax"}
 
 
 class Place(NamedTuple):
-    """Where a call computes: DLPack's device pair, and the stream (None on the CPU)."""
+    """The place where a call computes: DLPack's device pair, and the stream (None on the CPU)."""
 
     device: tuple[int, int]
     stream: int | None

@@ -2,11 +2,11 @@
 
 Tensors that record gradients, chunks that are not computed yet and arrays with a mask are not for
 the kernels alone. Who knows such objects registers a handler here, so that no op knows who there
-is. The bridges to torch and dask are imported when an object of theirs arrives, which is told here.
+is. The bridges to torch and dask are imported when an object of theirs arrives.
 """
 
 from collections.abc import Callable, Mapping
-from functools import cache, partial
+from functools import partial
 from typing import Any, NamedTuple
 
 from . import foreign
@@ -41,71 +41,63 @@ def handler_of(op: Any, args: Args, kwargs: Named) -> Handler | None:
 # --- bridges that wait for an object of theirs ----------------------------------------------------
 
 
-@cache
-def _torch() -> Any:
-    from ..torch import bridge
-
-    return bridge
-
-
-@cache
-def _dask() -> Any:
-    from .. import dask
-
-    return dask
+#: How each is imported, by its name (`waiting.py`).
+bridges: dict[str, Callable[[], Any]] = {}
 
 
 register(
     Handler(
-        lambda op, args, kwargs: bool(op.autocast) and foreign.is_cast(op.autocast, args),
-        lambda op, args, kwargs: _torch().call_in_float32(op, args, kwargs),
+        lambda op, args, kwargs: (
+            bool(op.traits.autocast) and foreign.is_cast(op.traits.autocast, args)
+        ),
+        lambda op, args, kwargs: bridges["torch"]().call_in_float32(op, args, kwargs),
     )
 )
 register(
     Handler(
         lambda op, args, kwargs: foreign.is_overridden(args, kwargs),
-        lambda op, args, kwargs: _torch().call_overridden(op, args, kwargs),
+        lambda op, args, kwargs: bridges["torch"]().call_overridden(op, args, kwargs),
     )
 )
 register(
     Handler(
         lambda op, args, kwargs: foreign.is_for_torch(args, kwargs),
-        lambda op, args, kwargs: _torch().call(op, args, kwargs),
+        lambda op, args, kwargs: bridges["torch"]().call(op, args, kwargs),
     )
 )
 register(
     Handler(
-        lambda op, args, kwargs: bool(args) and foreign.is_lazy(args[0]) and _dask().serves(op),
-        lambda op, args, kwargs: _dask().call(op, args, kwargs),
+        lambda op, args, kwargs: (
+            bool(args) and foreign.is_lazy(args[0]) and bridges["dask"]().serves(op)
+        ),
+        lambda op, args, kwargs: bridges["dask"]().call(op, args, kwargs),
     )
 )
 
 
 def derivatives() -> Any:
-    """Import the module that finds derivatives for which ops have no kernels."""
-    from ..derivatives import second
-
-    return second
+    """Import what finds derivatives that ops have no kernels for."""
+    return bridges["derivatives"]()
 
 
 def recorder(op: Any, args: Args, kwargs: Named) -> Any:
     """Whoever records calls like this one, where some tensors require grad."""
-    return _torch().recorder(op, args, kwargs)
+    return bridges["torch"]().recorder(op, args, kwargs)
 
 
 def traced(op: Any, args: Args, kwargs: Named) -> Any:
     """The call as torch.compile reads it."""
-    return one_by_one(op, partial(_dispatch().traced, op), args, kwargs)
+    return one_by_one(op, partial(bridges["dispatch"]().traced, op), args, kwargs)
 
 
 def call_quantized(op: Any, args: Args, kwargs: Named, **given: Any) -> Any:
     """A call of `op.quantized`, of tensors of torch that have no memory of their own."""
-    return _dispatch().call_quantized(op, args, kwargs, **given)
+    return bridges["dispatch"]().call_quantized(op, args, kwargs, **given)
 
 
 def traced_quantized(op: Any, args: Args, kwargs: Named, **given: Any) -> Any:
     """A call of `op.quantized` as torch.compile reads it."""
-    return _dispatch().traced_quantized(op, args, kwargs, **given)
+    return bridges["dispatch"]().traced_quantized(op, args, kwargs, **given)
 
 
 def entered(op: Any, entry: str, args: Args, kwargs: Named) -> Any:
@@ -115,15 +107,7 @@ def entered(op: Any, entry: str, args: Args, kwargs: Named) -> Any:
     """
     if not foreign.has_tensor(args, kwargs):
         return NotImplemented
-    from ..torch import entries
-
-    return entries.entered(op, entry, args, kwargs)
-
-
-def _dispatch() -> Any:
-    from ..torch import dispatch
-
-    return dispatch
+    return bridges["entries"]().entered(op, entry, args, kwargs)
 
 
 def one_by_one(op: Any, call: Callable[[Args, Named], Any], args: Args, kwargs: Named) -> Any:

@@ -129,7 +129,7 @@ def _fits(shape: Sequence[int], strides: Sequence[int] | None, itemsize: int) ->
 
 
 def _stream(told: dict[str, Any], version: Any) -> int | None:
-    """Read the stream, which version 3 alone has. 0 is refused: it might be either default."""
+    """The stream of version 3, where 0 is none: it might be either of the default streams."""
     if not _is_whole(version):
         raise BufferError(f"its {foreign.INTERFACE} has version {foreign.describe(version)}")
     stream = told.get("stream") if version >= 3 else None

@@ -20,7 +20,7 @@ from .foreign import describe as describe
 
 T = TypeVar("T")
 
-#: Names that others have for a keyword, and its names here.
+#: Names that others have for a keyword, and its name here.
 _SYNONYMS = {
     "alpha": ("negative_slope",),
     "ddof": ("correction",),
@@ -80,7 +80,7 @@ def bind(
 
 
 def _hint(key: str, names: Mapping[str, Any]) -> str:
-    """Tell which of these names an unknown one may stand for."""
+    """Guess which of these names an unknown one may stand for."""
     if key in _SYNONYMS:
         near = [name for name in _SYNONYMS[key] if name in names]
     else:
@@ -106,7 +106,7 @@ def number(where: str, name: str, value: Any) -> float:
 
 
 def initial(where: str, name: str, value: Any) -> float:
-    """Read the value that a sum begins with; None is -0, which changes no sum."""
+    """Read what a sum begins with; nothing is -0, which changes no sum."""
     return -0.0 if value is None else number(where, name, value)
 
 
@@ -129,7 +129,7 @@ _TORCHS = ("torch", "dtype")
 
 
 def dtype_number(where: str, name: str, value: Any) -> int | None:
-    """Give the number that kernels have for a dtype; None: nothing is said."""
+    """Number a dtype as kernels do; None: nothing is said."""
     return None if value is None else _cpu.DTYPE_NAMES.index(dtype_named(where, name, value))
 
 
@@ -302,7 +302,7 @@ def same_as(where: str, name: str, view: View, reference_name: str, reference: V
         raise ValueError(f"{where}: {name} must have shape {reference.shape}, got {view.shape}")
 
 
-#: Words of messages for the dtype that a rule of native calls asks for (common/core/call.h).
+#: Messages say this of a dtype that a rule of native calls asks for (common/core/call.h).
 _WHY = {
     "same": "as {} has",
     "wide_enough": "as {} has, or a wider one",
@@ -403,7 +403,7 @@ def outputs(where: str, out: Any, count: int = 1) -> tuple[Any, ...]:
 
 
 def wants_one(where: str, outs: tuple[Any, ...]) -> None:
-    """Refuse outputs that are all None: each None skips a gradient, and one has to be left."""
+    """Refuse a tuple in which every gradient is None, and so skipped."""
     if all(out is None for out in outs):
         raise ValueError(
             f"{where}: out must have an array for one gradient at least (None skips one), got "

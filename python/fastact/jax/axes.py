@@ -347,7 +347,7 @@ def spread(*arrays: Any, call: Any) -> Any:
     gathers them along all axes that are left to it.
     """
     is_inside = "Manual" in _axes_by_kind(_mesh_of([typeof(array) for array in arrays]))
-    if _told_devices is None or call.op.counts_elements or is_inside:
+    if _told_devices is None or call.op.traits.counts_elements or is_inside:
         return call.ffi(*arrays)
     axes = list(_free(call))
     if not axes:

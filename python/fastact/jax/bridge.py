@@ -16,7 +16,8 @@ from jax.interpreters import ad, batching, mlir
 
 from ..interop import handlers, validate
 from ..interop.shapes import Shape
-from ..ops.engine.op import TOLD, EntryPoint, arrays_of
+from ..ops.engine.entry import TOLD, Entry
+from ..ops.engine.op import arrays_of
 from ..ops.engine.spec import spec_of
 from ..ops.moments import Moments
 from . import axes, composed
@@ -97,7 +98,7 @@ class Template:
 
 
 def _taken_apart(
-    point: EntryPoint, args: Sequence[Any], kwargs: Mapping[str, Any]
+    point: Entry, args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> tuple[Template, list[Any]]:
     """The template of a call, with options by keyword, and its arrays."""
     count = len(point.arrays)
@@ -322,7 +323,7 @@ def _tangents(primals: Any, tangents: Any, *, call: Traced) -> tuple[list[Any], 
             f"fastact.jax.{op.name}: {call.entry} has no derivative; use "
             f"fastact.jax.{op.name}, whose derivatives have some"
         )
-    if op.is_diagonal:
+    if op.traits.is_diagonal:
         (x,), (tangent,) = primals, tangents
         (y,) = _bind(x, call=call.like(call.given, entry=call.entry))
         slope = _slope(op, call.template, modelled(y, y.shape))

@@ -1,1 +1,1 @@
-"""Peers, shapes, files of numbers and arguments, which benchmarks and accuracy checks share."""
+"""Parts that benchmarks and accuracy checks share: peers, formulas, calls, arguments."""

@@ -1,12 +1,11 @@
 """A call of any op as data, and which arrays its entry points take for data of a shape.
 
-All that signatures and roles do not tell of an op's arrays stands here, by its family: how their
-shapes follow from the data's and from the options.
+The shapes of arrays follow from the data's and from the options as the op itself finds them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from types import SimpleNamespace
@@ -15,8 +14,8 @@ from typing import Any, Protocol, cast
 import numpy as np
 
 from ..ops.bounds import computed_in
-from ..ops.engine.op import OF_X, REQUIRED, arrays_of
-from .norm_rows import rows_of
+from ..ops.engine.entry import ANY, OF_X, REQUIRED
+from ..ops.engine.op import arrays_of
 from .sum_axes import axes_of
 
 Shape = tuple[int, ...]
@@ -121,7 +120,10 @@ def shapes_of(op: Any, entry: str, shape: Shape, named: Mapping[str, Any]) -> di
 
     shape : of the data. named : the call's options; a gates op's `order` and a mask change none.
     """
-    found = dict(_SHAPES.get(op.family, by_the_op)(op, entry, shape, named))
+    is_sum = op.family in ("reductions", "statistics") or (
+        op.family == "bias" and not adds_bias(op)
+    )
+    found = (_of_sum if is_sum else _by_the_op)(op, entry, shape, named)
     return {**{f"d{name}": of for name, of in found.items()}, **found}
 
 
@@ -193,7 +195,7 @@ _NEEDED = {"num_groups": 2, "p": 0.25, "seed": 3}
 
 
 def needed(op: Any) -> dict[str, Any]:
-    """Those that an op has."""
+    """Choose those that an op has."""
     return {n: v for n, v in _NEEDED.items() if n in op.entry_points["call"].defaults}
 
 
@@ -270,87 +272,40 @@ def option_of(op: Any, named: Mapping[str, Any], name: str) -> Any:
     return named.get(name, op.entry_points["call"].defaults.get(name))
 
 
-def by_the_op(op: Any, entry: str, shape: Shape, named: Mapping[str, Any]) -> Mapping[str, Shape]:
-    """What the op itself finds, of a family that has no formula here."""
-    point, (first, *_) = op.entry_points["call"], op.entry_points["call"].arrays
-    views = {first: SimpleNamespace(shape=shape, ndim=len(shape))}
-    options = SimpleNamespace(**{**point.defaults, **named})
-    found = op._shapes(SimpleNamespace(where=point.where, views=views), options)
-    shapes = {name: getattr(found, of) for name, of in op.shapes.items()}
-    return {name: of for name, of in shapes.items() if of != shape}
+def _packed(op: Any, entry: str, shape: Shape, named: Mapping[str, Any]) -> Shape:
+    """The shape of the first array for data of a shape, which several gates share, or halves."""
+    axis, count = -1, 1
+    if op.family == "gated" and op.packed:
+        axis, count = option_of(op, named, "axis"), 2
+    elif op.family == "gates":
+        is_kept = entry == "backward" and not named.get("recompute", False)
+        count = len(op.kept) if is_kept else op.count
+    lengths = list(shape)
+    if count > 1:
+        lengths[axis] *= count
+    return tuple(lengths)
 
 
-def _of_activation(op: Any, entry: str, shape: Shape, named: Mapping[str, Any]) -> Any:
-    return {}
+def _by_the_op(op: Any, entry: str, shape: Shape, named: Mapping[str, Any]) -> dict[str, Shape]:
+    """Ask the op itself for the shapes of a call."""
+    first, own = op.entry_points["call"].arrays[0], _packed(op, entry, shape, named)
+    views: dict[str, Any] = {first: SimpleNamespace(shape=own, ndim=len(own))}
+    for name, value in named.items():
+        if name in op.args and name != first and value is not None:
+            views[name] = value if hasattr(value, "shape") else np.asarray(value)
+    defaults = {**op.entry_points[entry].defaults, **op.entry_points["call"].defaults}
+    says = {n: value for n, value in named.items() if isinstance(value, int | str | tuple | list)}
+    options = SimpleNamespace(**{**defaults, **says})
+    call: Any = SimpleNamespace(where=op.name, views=views)
+    found = op._shapes(call, options, entry if op.family == "gates" else "call")
+    names = {n: out.shape for n, out in op.outs.items() if out.shape and not out.like}
+    names |= {n: arg.shape.partition(" or ")[0] for n, arg in op.args.items() if arg.shape}
+    shapes = {n: getattr(found, of) for n, of in names.items() if "." not in n and of != ANY}
+    if is_loss(op):
+        shapes |= {"target": found.losses, "weight": shape[found.axis :][:1]}
+    return {**shapes, first: own}
 
 
-def _of_bias(op: Any, entry: str, shape: Shape, named: Mapping[str, Any]) -> Any:
-    if not adds_bias(op):
-        return _of_sum(op, entry, shape, named)
-    return {"bias": (shape[option_of(op, named, "axis")],)}
-
-
-def _of_sum(op: Any, entry: str, shape: Shape, named: Mapping[str, Any]) -> Any:
+def _of_sum(op: Any, entry: str, shape: Shape, named: Mapping[str, Any]) -> dict[str, Shape]:
     _, result = axes_of(op, shape, named)
     return {"dy": result} if entry == "backward" else dict.fromkeys(op.results, result)
-
-
-def _of_gated(op: Any, entry: str, shape: Shape, named: Mapping[str, Any]) -> Any:
-    axis = option_of(op, named, "axis") % len(shape)
-    packed = (*shape[:axis], 2 * shape[axis], *shape[axis + 1 :])
-    return {"bias": (2 * shape[axis],)} | ({"x": packed} if op.packed else {})
-
-
-def _of_gates(op: Any, entry: str, shape: Shape, named: Mapping[str, Any]) -> Any:
-    packed = (*shape[:-1], op.count * shape[-1])
-    is_kept = entry == "backward" and not named.get("recompute", False)
-    gates = (*shape[:-1], len(op.kept) * shape[-1]) if is_kept else packed
-    biases = dict.fromkeys(("bias", "recurrent_bias"), packed[-1:])
-    return {"gates": gates, "dgates": packed, "recurrent": packed, **biases}
-
-
-def _of_norm(op: Any, entry: str, shape: Shape, named: Mapping[str, Any]) -> Any:
-    rows = rows_of(op, shape, named)
-    statistics = dict.fromkeys(("mean", "rstd", "sum_dy", "sum_dy_xhat"), rows.statistics)
-    names = ("weight", "bias", "running_mean", "running_var")
-    return {**statistics, **dict.fromkeys(names, rows.parameter)}
-
-
-def _of_parametric(op: Any, entry: str, shape: Shape, named: Mapping[str, Any]) -> Any:
-    given = named.get(op.parameter)  # of the channels, or one for all
-    own = (shape[option_of(op, named, "channel_axis")],) if given is None else np.shape(given)
-    return {op.parameter: own}
-
-
-def _of_softmax(op: Any, entry: str, shape: Shape, named: Mapping[str, Any]) -> Any:
-    axis = option_of(op, named, "axis")
-    if is_loss(op):
-        axis = min(1, len(shape) - 1) if axis is None else axis % len(shape)
-        kept = shape[:axis] + shape[axis + 1 :]
-        loss = kept if option_of(op, named, "reduction") == "none" else ()
-        return {
-            "target": kept,
-            "lse": kept,
-            "rest": kept,
-            "loss": loss,
-            "divisor": (),
-            "weight": shape[axis:][:1],
-        }
-    over = {a % len(shape) for a in (axis if isinstance(axis, tuple) else (axis,))}
-    kept = tuple(
-        1 if a in over else n for a, n in enumerate(shape) if named.get("keepdims") or a not in over
-    )
-    return dict.fromkeys(("y", "lse", "rest") if reduces_rows(op) else ("sink", "share"), kept)
-
-
-_SHAPES: dict[str, Callable[[Any, str, Shape, Mapping[str, Any]], Mapping[str, Shape]]] = {
-    "activations": _of_activation,
-    "bias": _of_bias,
-    "gated": _of_gated,
-    "gates": _of_gates,
-    "norms": _of_norm,
-    "parametric": _of_parametric,
-    "reductions": _of_sum,
-    "softmax": _of_softmax,
-    "statistics": _of_sum,
-}

@@ -17,7 +17,8 @@ from numpy.typing import NDArray
 
 from ..runtime.threads import get_num_threads
 from ..terminal import require
-from .shapes import Axis
+
+Axis = tuple[int, ...] | None
 
 Call = Callable[[], Any]
 
@@ -36,7 +37,7 @@ ON_REQUEST = (COMPILED, "numexpr")  # it takes seconds to compile a row, which a
 GPU_PEERS = (TORCH, COMPILED, LIGER)
 PARTIAL = (MKL,)  # whoever does a part of the work alone: a mark to reach, and no peer
 
-#: Packages that a peer needs, unless that is the package of its name alone.
+#: Packages that must be installed for a peer, where that is not the package of its name alone.
 _PACKAGES = {COMPILED: (TORCH,), ONNX: (ONNX, "onnx")}
 
 
@@ -72,7 +73,7 @@ def compiled_by_torch(torch: Any, function: Callable[..., Any]) -> Callable[...,
 
 
 def as_tensor(torch: Any, array: NDArray[Any]) -> Any:
-    """Show an array's memory as a tensor."""
+    """See the memory as a tensor."""
     if array.dtype.name == "bfloat16":  # known to torch under another name only
         return torch.from_numpy(array.view(np.int16)).view(torch.bfloat16)
     return torch.from_numpy(array)
@@ -102,8 +103,8 @@ def function_named(module: ModuleType, name: str) -> Callable[..., Any]:
 
 _SELU = (1.6732632423543772, 1.0507009873554805)
 
-# Kernels of aten's that autograd calls for an activation, given dy and x, or y for those that
-# differentiate by it.
+# Autograd calls this for an activation: aten's kernel of it, given dy and x, and of those that
+# differentiate by it, y.
 _OF_INPUT: dict[str, Callable[[Any, Any, Any], Any]] = {
     "relu": lambda aten, dy, x: aten.threshold_backward(dy, x, 0),
     "relu6": lambda aten, dy, x: aten.hardtanh_backward(dy, x, 0, 6),
@@ -140,7 +141,7 @@ class Kernel:
 
 
 def torch_backward(torch: Any, name: str) -> Kernel | None:
-    """Give the kernel that autograd would call for an activation, if it has one of its own."""
+    """Find what autograd would call for an activation, where that is a kernel of its own."""
     if name in _OF_INPUT:
         return Kernel(partial(_OF_INPUT[name], torch.ops.aten), lambda x: x)
     if name in _OF_OUTPUT:

@@ -7,13 +7,13 @@ and the oracle's in `check/reference.py`.
 
 from typing import TYPE_CHECKING, SupportsIndex
 
-from .engine.dropout import Dropout
+from .engine.dropout import DropoutOp
 from .engine.op import names_of_ops, register
 from .types import A, ArrayOrNumber, Out, Stream
 
 
 @register
-@Dropout
+@DropoutOp
 def dropout(
     x: A,
     /,

@@ -1,8 +1,8 @@
 """Norms: (x - mean) rstd weight + bias, with any activation behind it.
 
 Each is declared by a function: signature, defaults and its own documentation. Of norms over rows of
-x `@norm` adds which elements make a normalization row, that is, share a mean and an rstd; what else
-such a norm does follows from its signature (`engine/norm_rows.py`). `batch_norm` and `norm_apply`
+x `@norm` adds which elements make a normalization row, that is, share a mean and an rstd, the kind
+of norm, and its parts, as a residual (`engine/norm_rows.py`). `batch_norm` and `norm_apply`
 have one mean and one rstd a channel (`engine/norm_channels.py`). The formulas and the gradients are
 in `src/common/norms`, the oracle in `check/reference.py`.
 """
@@ -10,8 +10,12 @@ in `src/common/norms`, the oracle in `check/reference.py`.
 from typing import TYPE_CHECKING, SupportsIndex, Unpack
 
 from .activations import Parameters
-from .engine.norm_channels import BatchNorm, NormApply
+from .engine.norm_channels import BatchNormOp, NormApply
 from .engine.norm_rows import (
+    CASTING,
+    DROPPED_RESIDUAL,
+    GATE,
+    RESIDUAL,
     AddNormOut,
     NormOut,
     gated_groups,
@@ -25,7 +29,7 @@ from .types import A, ActivationLike, Array, ArrayOrNumber, Casting, Out, Stream
 
 
 @float32_under_autocast("cuda")
-@norm(over=named_axes)
+@norm(named_axes, "CentredNorm")
 def layer_norm(
     x: A,
     /,
@@ -71,7 +75,7 @@ def layer_norm(
 
 
 @float32_under_autocast("cuda")
-@norm(over=named_axes)
+@norm(named_axes, "RmsNorm", CASTING)
 def rms_norm(
     x: A,
     /,
@@ -116,7 +120,7 @@ def rms_norm(
 
 
 @float32_under_autocast("cuda")
-@norm(over=named_axes)
+@norm(named_axes, "CentredNorm", RESIDUAL)
 def add_layer_norm(
     x: A,
     residual: ArrayOrNumber,
@@ -158,7 +162,7 @@ def add_layer_norm(
 
 
 @float32_under_autocast("cuda")
-@norm(over=named_axes)
+@norm(named_axes, "RmsNorm", RESIDUAL, CASTING)
 def add_rms_norm(
     x: A,
     residual: ArrayOrNumber,
@@ -204,7 +208,7 @@ def add_rms_norm(
 
 
 @float32_under_autocast("cuda")
-@norm(over=named_axes)
+@norm(named_axes, "CentredNorm", DROPPED_RESIDUAL)
 def dropout_add_layer_norm(
     x: A,
     residual: ArrayOrNumber,
@@ -264,7 +268,7 @@ def dropout_add_layer_norm(
 
 
 @float32_under_autocast("cuda")
-@norm(over=named_axes)
+@norm(named_axes, "RmsNorm", DROPPED_RESIDUAL, CASTING)
 def dropout_add_rms_norm(
     x: A,
     residual: ArrayOrNumber,
@@ -314,7 +318,7 @@ def dropout_add_rms_norm(
     """
 
 
-@norm(over=named_axes, kind="L2Norm")
+@norm(named_axes, "L2Norm")
 def l2_normalize(
     x: A,
     /,
@@ -377,7 +381,7 @@ def l2_normalize(
     """
 
 
-@norm(over=gated_groups)
+@norm(gated_groups, "RmsNorm", GATE, CASTING)
 def gated_rms_norm(
     x: A,
     gate: ArrayOrNumber,
@@ -436,7 +440,7 @@ def gated_rms_norm(
 
 
 @float32_under_autocast("cuda")
-@norm(over=groups_of_channels)
+@norm(groups_of_channels, "CentredNorm")
 def group_norm(
     x: A,
     /,
@@ -491,7 +495,7 @@ def group_norm(
     """
 
 
-@norm(over=single_channels)
+@norm(single_channels, "CentredNorm")
 def instance_norm(
     x: A,
     /,
@@ -542,7 +546,7 @@ def instance_norm(
 
 
 @register
-@BatchNorm
+@BatchNormOp
 def batch_norm(
     x: A,
     /,

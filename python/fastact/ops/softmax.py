@@ -8,7 +8,7 @@ the oracle in `check/reference.py`.
 from typing import TYPE_CHECKING
 
 from .engine.op import float32_under_autocast, names_of_ops
-from .engine.softmax import RowAxes, logsumexp_op, loss_op, softmax_op
+from .engine.softmax import RowAxes, log_softmax_op, logsumexp_op, loss_op, softmax_op
 from .types import A, Array, ArrayOrNumber, Out, Stream
 
 
@@ -99,7 +99,7 @@ def softmax(
 
 
 @float32_under_autocast("cuda")
-@softmax_op
+@log_softmax_op
 def log_softmax(
     x: A,
     /,

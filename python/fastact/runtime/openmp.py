@@ -39,16 +39,6 @@ _DECIDES = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT")  # either of them
 _WITHOUT = "as the OpenMP runtime has it"
 
 
-def loaded_runtimes(maps: Path = Path("/proc/self/maps")) -> set[str]:
-    """The files of libgomp in this process; there may be several, of other packages."""
-    try:
-        mapped = maps.read_bytes()
-    except OSError:
-        return set()
-    lines = (line for line in mapped.splitlines() if b"/libgomp" in line)
-    return {os.fsdecode(line.split(maxsplit=5)[-1]) for line in lines}
-
-
 def own_runtime(package: Path = Path(__file__).parent) -> Path | None:
     """The file of the libgomp that the wheel brought, which nobody else loads."""
     return next((package.parent / f"{package.name}.libs").glob("libgomp*"), None)

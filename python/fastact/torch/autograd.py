@@ -16,7 +16,8 @@ from ..derivatives import formulas
 from ..derivatives import second as derivatives
 from ..derivatives.operations import Operations
 from ..interop import foreign
-from ..ops.engine.op import OF_X, Op, arrays_of, result_of
+from ..ops.engine.entry import OF_X
+from ..ops.engine.op import Op, arrays_of, result_of
 from .spec import Spec, check_recorded, dtype_of_results, named_dtype, spec_of
 
 _MOST_LEVELS = 64  # of batches in batches, in torch
@@ -56,7 +57,7 @@ class Recorded:
         self.forward, self.backward = op.forward, op.backward
         tensors = {n: value for n, value in named.items() if isinstance(value, torch.Tensor)}
         self.names = [*tensors]
-        data = foreign.promoted(tensors[self.names[0]], op.integers).dtype
+        data = foreign.promoted(tensors[self.names[0]], op.traits.integers).dtype
         self.dtype = dtype_of_results(spec, named, data)
         self.simple = self.names == [*named][: len(args)] and type(op).result_of is Op.result_of
         self.kwargs = kwargs if self.simple else {}  # else it may have tensors
@@ -505,7 +506,7 @@ def tangent_of_gradients(
     spec: Spec, rules: Rules, tensors: Sequence[Any], tangents: Sequence[Any]
 ) -> tuple[Any, ...]:
     """The gradient's, by the tangents of all that it was computed of."""
-    if not spec.op.is_diagonal:
+    if not spec.op.traits.is_diagonal:
         raise no_forward_mode(spec.where)
     (_, saved), (of_dy, of_saved) = tensors, tangents
     parts = [] if of_dy is None else [*in_graph(spec, rules, of_dy, saved)]

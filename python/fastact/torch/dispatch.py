@@ -33,7 +33,8 @@ from ..interop import foreign, validate
 from ..interop.shapes import Shape
 from ..ops.activations import Parameters
 from ..ops.engine.activations import Activation
-from ..ops.engine.op import COMPUTED, DATA, OF_X, TOLD, Model, ops
+from ..ops.engine.entry import ANY, COMPUTED, DATA, OF_X, TOLD, Arg
+from ..ops.engine.op import Model, ops
 from ..ops.engine.quantized import FORMATS, Quantizes
 from ..ops.types import (
     A,
@@ -149,9 +150,9 @@ class Operators:
                 f"fastact::{name}{entry}", self._batched(name + entry), lib=library
             )
         library.impl(name, self._differentiable, "Autograd")
-        if not op.counts_elements:  # the numbers that it draws are nobody else's
+        if not op.traits.counts_elements:  # the numbers that it draws are nobody else's
             decompositions.register(self.call, _fake(self._run_call), self._composed)
-        for device in op.autocast:
+        for device in op.traits.autocast:
             cast: Any = torch.library.register_autocast  # it has no types
             cast(f"fastact::{name}", device, torch.float32, lib=library)
 
@@ -221,7 +222,7 @@ class Operators:
             if isinstance(named[name], torch.Tensor) and not self._is_array(name):
                 named[name] = named[name].item()
         if first in named:  # else the op says so
-            named[first] = foreign.promoted(named[first], op.integers)
+            named[first] = foreign.promoted(named[first], op.traits.integers)
             pairs = [(n, v) for n, v in named.items() if isinstance(v, int | float)]
             numbers = {n: v for n, v in pairs if self._is_array(n)}
             like = {**named, **dict.fromkeys(numbers, named[first])}
@@ -241,7 +242,8 @@ class Operators:
         named : the arguments with the first array in the place of each number.
         """
         first = named[self.spec.arrays[0]]
-        role = self.spec.op.roles.get(name, validate.DATA)
+        arg = self.spec.op.args.get(name, Arg(validate.DATA))
+        role = arg.role
         if role.array or ((role.repeats or role.also) and not role.number):
             validate.no_number(self.spec.where, name, number)
         is_flag = validate.is_flag(self.spec.where, name, number, role, foreign.dtype_name(first))
@@ -249,10 +251,10 @@ class Operators:
         if role.number:
             dtype = torch.bool if is_flag else first.dtype
             return torch.full((), number, dtype=dtype, device=first.device)
-        op = self.spec.op
-        of = (op.shapes.get(name) or "data").partition(" or ")[0]
-        if of == "data":
+        of = arg.shape.partition(" or ")[0]
+        if of in ("", ANY):
             return torch.full_like(first, number)  # in parts, too, where a DTensor is
+        op = self.spec.op
         call: Any = _Named({"where": self.spec.where, "views": named})
         options: Any = _Named({**op.entry_points["call"].defaults, **named})
         shape = getattr(op._shapes(call, options), of)
@@ -294,6 +296,10 @@ class Operators:
             out = tuple(made) if len(made) > 1 else made[0]
             _entered(op, "call", named, out=out)
         return tuple(made) if len(made) > 1 else made[0]
+
+    def refuse(self, named: Mapping[str, Any]) -> None:
+        """Let the op say what is wrong with a call."""
+        _entered(self.spec.op, "call", named)
 
     def _composed(self, *values: Any) -> Any:
         """The call in torch's own operations."""
@@ -576,7 +582,7 @@ class Traced(Function):
             if tangent is not None and name not in spec.of:
                 raise foreign.gets_no_gradient(spec.where, name)
         saved, tensors = Traced.saved(ctx), ctx.saved_tensors[-len(step.names) :]
-        if spec.op.is_diagonal:
+        if spec.op.traits.is_diagonal:
             rules = step.rules([True])
             return tuple(in_graph(spec, rules, tangents[0], *saved))
         given = {n: t for n, t in zip(step.names, tangents, strict=True) if t is not None}
@@ -712,6 +718,8 @@ FUNCTIONAL = {
     if op.written
 }
 
+_ALL = (*OPERATORS.values(), *FUNCTIONAL.values())
+
 
 def operators_of(op: Any, named: Mapping[str, Any]) -> Operators:
     """The operators for a call."""
@@ -724,7 +732,7 @@ def _tell_devices() -> None:
     if "torch.distributed.tensor" in modules:
         from . import sharding
 
-        sharding.register()
+        sharding.register(_ALL)
 
 
 def call(op: Any, named: Mapping[str, Any]) -> Any:

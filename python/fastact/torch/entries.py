@@ -98,7 +98,8 @@ def _backward(
 
 def _is_there(op: Any, name: str, saved: Mapping[str, Any]) -> bool:
     """Whether the argument of a gradient is given: of one that may be None what is saved tells."""
-    if name not in op.optional and op.entry_points["call"].defaults.get(name, name) is not None:
+    may_be_none = name in op.args and op.args[name].optional
+    if not may_be_none and op.entry_points["call"].defaults.get(name, name) is not None:
         return True
     shared = (name, *(other for other, its in op.shares.items() if its == name))
     known = [saved[other] for other in shared if other in saved]

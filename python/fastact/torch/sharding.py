@@ -20,21 +20,20 @@ from torch.distributed.tensor._ops.utils import expand_to_full_mesh_op_strategy
 from ..interop import foreign
 from ..interop.shapes import Shape
 from ..ops.engine import axes
-from . import dispatch
 
 Lengths = tuple[int, ...]
 Shapes = Mapping[str, Lengths]
 
 
 @cache
-def register() -> None:
-    """Tell DTensor the strategies of all operators.
+def register(every: tuple[Any, ...]) -> None:
+    """Tell DTensor the strategies of all these operators.
 
     `torch.distributed.tensor.experimental.register_sharding` takes no operator that gives a list.
     """
     propagator = DTensor._op_dispatcher.sharding_propagator
     info = RuntimeSchemaInfo(0, needs_pytree=True)
-    for operators in (*dispatch.OPERATORS.values(), *dispatch.FUNCTIONAL.values()):
+    for operators in every:
         for entry, operator in operators.entries.items():
             propagator.register_op_strategy(operator, partial(_strategy, operators, entry), info)
 
@@ -52,7 +51,7 @@ def _strategy(operators: Any, entry: str, schema: Any) -> OpStrategy:
     found = operators.runs[entry](False, *values)
     count = 1 if isinstance(found, torch.Tensor) else len(found)
     rules: list[Any] = [[Replicate()] * (count + len(specs))]
-    parts = entry in _ENTRIES and not operators.spec.op.counts_elements
+    parts = entry in _ENTRIES and not operators.spec.op.traits.counts_elements
     if parts and all(type(n) is int for spec in specs.values() for n in spec.shape):
         rules += _ENTRIES[entry](operators, values).rules(count)
     mesh = schema.get_mesh_from_args()
@@ -110,7 +109,7 @@ class _Call:
         takes = {*operators.takes, *self.op.results}
         self.outputs = self.outputs_of(self.arrays)
         kept = [n for n in (*self.arrays, *self.outputs) if n in self.op.saves and n not in takes]
-        self.tells = self.sums or self.op.axis_of_bias or bool(kept)
+        self.tells = self.sums or self.op.traits.axis_of_bias or bool(kept)
         self.made = set() if self.sums else {*self.made_before(), *([] if self.is_given else kept)}
 
     def names(self) -> list[str]:
@@ -122,7 +121,7 @@ class _Call:
     def outputs_of(self, arrays: Shapes) -> dict[str, Lengths]:
         """The outputs' shapes, by name; an error where the op refuses the arrays."""
         named = self.operators.named([*self._with(arrays).values()])
-        dispatch._entered(self.op, "call", named)
+        self.operators.refuse(named)
         results, kept = self.op.models(named)
         first = arrays[self.operators.spec.arrays[0]]
         models = {**dict(zip(self.op.results, results, strict=True)), **kept}
@@ -158,7 +157,7 @@ class _Call:
 
     def _is_named_by_lengths(self, name: str, ndim: int) -> bool:
         """Whether an array's axes are told by their lengths, which are others in a part."""
-        role = self.op.roles.get(name)
+        role = self.op.args[name].role if name in self.op.args else None
         is_any = role is not None and role.repeats and not role.number
         return is_any and len(self.arrays[name]) < ndim
 

@@ -8,7 +8,7 @@ import torch
 
 from ..interop import foreign, validate
 from ..ops.engine import axes
-from ..ops.engine.op import TOLD
+from ..ops.engine.entry import TOLD
 from ..ops.engine.spec import Spec as Spec
 from ..ops.engine.spec import spec_of as spec_of
 
@@ -60,7 +60,7 @@ _has_symbols = torch.compiler.is_dynamo_compiling
 
 def check_switches(spec: Spec, named: Mapping[str, Any]) -> None:
     """Refuse results that have no gradient and that torch can't trace."""
-    for name in spec.op.unrecorded:
+    for name in spec.op.traits.unrecorded:
         if validate.flag(spec.where, name, named.get(name, False)):
             raise TypeError(
                 f"{spec.where}: {name} must be False where torch records or traces the call"

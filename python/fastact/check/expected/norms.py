@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from ...measure.cases import DOUBLE, Case, Shape
-from ...measure.norm_rows import Rows, rows_of, traits
+from ...measure.norm_rows import Rows, back, rows_of, summed, traits
 from ...ops import bounds
 from ...ops.bounds import Activation, computed_in
 from ...ops.dropout import dropout
@@ -78,7 +79,7 @@ class NormOracle:
         parameters' gradients; by default the parameters' own. of_dy : how far off dy is, where
         there is no activation.
         """
-        bounds, total, dtype = self.op.bounds, self.rows.summed, self.dtype
+        bounds, total, dtype = self.op.bounds, partial(summed, self.rows), self.dtype
         to = to or next(iter((self.parameter_dtypes or {}).values()), dtype)
         z, xhat, weight = e.z, e.xhat, e.weight
         of_z = bounds.again(z=z, xhat=xhat, weight=weight, dtype=dtype, bias=self._bias(e))
@@ -238,8 +239,11 @@ class _Norm:
         nan = np.isnan(x) if given else np.isnan(x).any(rows.axes, keepdims=True)
         if self.gate is not None:
             nan = nan | self.gate.nan
-        back = rows.back
-        found = {"y": Expected(back(y), back(error), False, back(judged), back(nan))}
+        found = {
+            "y": Expected(
+                back(rows, y), back(rows, error), False, back(rows, judged), back(rows, nan)
+            )
+        }
         if kind.adds:
             found["total"] = Expected(np.asarray(arrays["x"], np.float64), 0.0, False)
         if case.entry == "forward" and not kind.given:
@@ -309,7 +313,7 @@ class _Norm:
                  for k in given}  # fmt: skip
         for name in ("dx", "dgate") if not reduces else ():
             if name in found:
-                parts[name] = [rows.back(part) for part in found[name]]
+                parts[name] = [back(rows, part) for part in found[name]]
         if self.case.has("dtotal"):
             more = widened(self.case, "dtotal")
             dx, error = parts["dx"]
@@ -354,7 +358,7 @@ class _Norm:
         )
         x = wide(self.case.array("x"), self.dtype).reshape(self.rows.split)
         dweight, of_dweight = of["dweight"]
-        of_dweight = of_dweight + self.rows.summed(np.abs(e.dy) * of_xhat)
+        of_dweight = of_dweight + summed(self.rows, np.abs(e.dy) * of_xhat)
         return {
             "dx": gate.rounded(*gate.gated(du, error)),
             "dgate": gate.rounded(*gate.to_gate(x, du, error)),
@@ -383,5 +387,5 @@ class _Norm:
         size = np.abs(p) + np.abs(first) + np.abs(e.xhat * second)
         far = 2.0**-24 * u * np.abs(e.mean * e.rstd * second)
         error = np.abs(e.rstd * e.weight) * (of_p + 16 * u * size + far)
-        dx, error = rows.back(dx), rows.back(error)
+        dx, error = back(rows, dx), back(rows, error)
         return Expected(dx, error, True, np.isfinite(dx) & np.isfinite(error))

@@ -1,1 +1,1 @@
-"""What runs the ops: their objects, by family, and what all of them share."""
+"""The objects of ops, by family, and what runs all of them."""

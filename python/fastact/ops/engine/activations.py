@@ -12,11 +12,12 @@ from ...interop import validate
 from ..bounds import Bounds
 from ..types import A, ArrayOrNumber, Out, Stream
 from .elementwise import Elementwise
-from .op import EntryPoint, P, R, register, signature_of
+from .entry import Entry, signature_of
+from .execute import Execution, execute
+from .op import Kernels, P, R, Traits, register
 from .quantized import Quantizes
 from .second import no_third
 from .served import enter_at, enter_cached
-from .step import Step, serve
 
 Choices = Mapping[str, Mapping[str, str]]
 Rules = Sequence[tuple[str, Callable[..., bool]]]
@@ -39,8 +40,8 @@ class Activation(Quantizes, Elementwise[P, R], _cpu.FastActivation):
     """
 
     bounds: Bounds
-    is_diagonal = True
-    runs = MappingProxyType({"forward": "activation_forward", "backward": "activation_backward"})
+    traits = Traits(is_diagonal=True)
+    kernels = Kernels({"forward": "activation_forward", "backward": "activation_backward"})
 
     def __init__(
         self,
@@ -54,17 +55,19 @@ class Activation(Quantizes, Elementwise[P, R], _cpu.FastActivation):
     ) -> None:
         call = self._declare(function, "activations")
         self.bounds, self.saves, self.choices, self.rules = bounds, saves, choices, rules
-        self.values, self.piecewise_linear = values, piecewise_linear
-        self.fields = {"saved": saves[0], "dsaved": f"d{saves[0]}"}
+        self.values = values
+        self._is(piecewise_linear=piecewise_linear)
+        names = {"saved": saves[0], "dsaved": f"d{saves[0]}"}
+        self.kernels = self.kernels._replace(names=names)
         own = [p for p in call.parameters.values() if p.name not in ("x", "out", "stream")]
         self.parameters = MappingProxyType({p.name: p.default for p in own})
         second = {
-            "sig": signature_of(call, ("ddx", "dy", *saves)),
+            "signature": signature_of(call, ("ddx", "dy", *saves)),
             "gives": ("ddy", f"d{saves[0]}"),
         }
         self._enter_points(call, signature_of(call, ("dy", *saves)), second=second)
 
-    def _enter(self, **entry_points: EntryPoint) -> None:
+    def _enter(self, **entry_points: Entry) -> None:
         super()._enter(**entry_points)
         parameters, choices = self.parameters, self.choices
         native = [choices[n][str(v)] for n, v in parameters.items() if n in choices]
@@ -74,10 +77,13 @@ class Activation(Quantizes, Elementwise[P, R], _cpu.FastActivation):
         )
         self._cache_calls(  # what the fast path does not serve
             _cpu.CachedCall(self._plain_call, self, "_plain_call", self._recorder),
-            *(_cpu.CachedCall(partial(serve, self, n), self, n) for n in ("forward", "backward")),
+            *(
+                _cpu.CachedCall(partial(execute, entry_points[name]), self, name)
+                for name in ("forward", "backward")
+            ),
         )
         backward: Any = _cpu.backward_of(self)
-        enter_at(self, "backward", backward, partial(serve, self, "backward"))
+        enter_at(self, "backward", backward, partial(execute, entry_points["backward"]))
         backward.__module__, backward.__qualname__ = "fastact", f"{self.name}.backward"  # to pickle
         backward.__doc__ = type(self).backward.__doc__
         enter_cached(self, "backward.backward")
@@ -150,20 +156,14 @@ class Activation(Quantizes, Elementwise[P, R], _cpu.FastActivation):
         array([0.0592..., 0.6       , 1.0490...])
         """
 
-    def _run_backward_backward(self, now: Step) -> None:
+    def _run_backward_backward(self, now: Execution) -> None:
         if now.view("ddy") is not None:
             now.run("activation_backward", dy=now.views["ddx"], dx=now.view("ddy"))
-        if now.view(self.fields["dsaved"]) is not None:
+        if now.view(f"d{self.saves[0]}") is not None:
             now.run("activation_second")
 
-    def _parts_along(self, now: Step) -> tuple[int, ...]:
+    def _parts_along(self, now: Execution) -> tuple[int, ...]:
         return tuple(range(now.views["x"].ndim))
-
-    @property
-    def natives(self) -> list[str]:
-        """The native activations behind this op: its own name, unless it has a choice of them."""
-        chosen = [native for allowed in self.choices.values() for native in allowed.values()]
-        return chosen or [self.name]
 
     @property
     def variants(self) -> dict[str, dict[str, Any]]:
@@ -182,8 +182,8 @@ class Activation(Quantizes, Elementwise[P, R], _cpu.FastActivation):
         chosen = [named for named in self.variants.values() if named]
         return chosen + [dict(zip(self.values, row, strict=True)) for row in numbers]
 
-    def _check_options(self, where: str, options: SimpleNamespace) -> None:
-        options.which, options.parameters = self.native(where, options)
+    def _check_options(self, entry: Entry, options: SimpleNamespace) -> None:
+        options.which, options.parameters = self.native(entry.where, options)
 
     def native(self, where: str, options: Any) -> tuple[int, tuple[float, ...]]:
         """The native activation that the parameters choose, and those that are numbers."""

@@ -1,6 +1,7 @@
 """Axes: which of them a call means, and the shapes that they leave."""
 
 from collections.abc import Mapping, Sequence, Set
+from functools import lru_cache
 from math import prod
 from operator import index
 from typing import Any, NamedTuple
@@ -67,6 +68,7 @@ def _in_range(where: str, name: str, given: Any, number: int, ndim: int) -> None
         )
 
 
+@lru_cache(maxsize=1024)
 def others(over: tuple[int, ...], ndim: int) -> tuple[int, ...]:
     """Every axis but these."""
     return tuple(axis for axis in range(ndim) if axis not in over)
@@ -129,7 +131,7 @@ def reduced(shape: Sequence[int], over: tuple[int, ...], keepdims: bool) -> tupl
 
 
 class Over(NamedTuple):
-    """What a reduction does to the shape of an array.
+    """The effect of a reduction on the shape of an array.
 
     axes : those that are reduced.
     shape : the result's; whole : the array's.

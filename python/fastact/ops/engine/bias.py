@@ -6,16 +6,16 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType, SimpleNamespace
 from typing import Any, NamedTuple, Unpack
 
-from ...interop import validate
 from ..activations import Parameters
 from ..bounds import BiasBounds
 from ..types import ActivationLike, Array, ArrayOrNumber, Outs, Stream
 from . import axes
+from .entry import Arg, untyped
+from .execute import Execution
 from .fused import activation_op
-from .op import P, R, untyped
+from .op import Kernels, P, R, Traits
 from .reductions import GRADIENT_SUM_BOUNDS
 from .served import CachedOp
-from .step import Step
 
 
 class Along(NamedTuple):
@@ -38,13 +38,15 @@ class BiasAct(CachedOp[P, R]):
     bounds = BiasBounds(sums=3, dbias=GRADIENT_SUM_BOUNDS)
     saves = ("x", "bias", "residual")
     gradients = ("dx", "dbias")
-    shares = MappingProxyType({"residual": "x"})
-    roles = MappingProxyType({"residual": validate.DATA})
-    shapes = MappingProxyType({"bias": "bias"})
-    called = MappingProxyType({"bias": "an array with one axis"})
-    axis_of_bias = True
-    unsaved = ("x",)  # the identity's gradient needs no values
-    runs = MappingProxyType({"forward": "bias_act_forward"})
+    args = MappingProxyType(
+        {
+            "bias": Arg(shape="bias", called="an array with one axis"),
+            "residual": Arg(shares="x"),
+            "x": Arg(unsaved=True),  # the identity's gradient needs no values
+        }
+    )
+    traits = Traits(axis_of_bias=True)
+    kernels = Kernels({"forward": "bias_act_forward"})
 
     def __init__(self, function: Callable[P, R]) -> None:
         call, backward = self._declare(function, "bias"), untyped(self.backward)
@@ -58,7 +60,7 @@ class BiasAct(CachedOp[P, R]):
         is_identity = activation_op(self._where(), options.activation) is None
         return ("bias",) if is_identity else self.saves
 
-    def _shapes(self, call: Any, options: SimpleNamespace) -> Along:
+    def _shapes(self, call: Any, options: SimpleNamespace, entry: str = "call") -> Along:
         like, data = next(iter(call.views.items()))
         axis = axes.one(call.where, options.axis, len(data.shape), of=like)
         return Along(axis, (data.shape[axis],), options.axis, like)
@@ -135,7 +137,7 @@ class BiasAct(CachedOp[P, R]):
         array([3., 3.])
         """
 
-    def _run_backward(self, now: Step) -> None:
+    def _run_backward(self, now: Execution) -> None:
         if now.activation is None:  # the identity needs no values
             now.run("bias_act_backward", x=now.views["dy"], residual=None)
         elif "x" not in now.views:

@@ -6,6 +6,7 @@ They go the way of sums with weights, with another term (src/common/reductions/p
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
 
@@ -13,10 +14,11 @@ from ... import _cpu
 from ..bounds import DivergenceBounds
 from ..types import A, ArrayOrNumber, Outs, Stream
 from .axes import Over, over_axes
+from .entry import Arg, Output, positional, untyped
+from .execute import Execution
 from .moments import TOTAL, fill, over_x, reduce_moments, weighted_gradient
-from .op import Makes, P, R, positional, register, signature_of
+from .op import Kernels, P, R, register
 from .served import CachedOp
-from .step import Step
 
 
 class Divergence(CachedOp[P, R]):
@@ -26,20 +28,20 @@ class Divergence(CachedOp[P, R]):
     """
 
     bounds = DivergenceBounds()
-    initial = 0.0
-    shapes = MappingProxyType({"dy": "shape", "y": "shape"})
-    makes = MappingProxyType({"y": Makes(shape="shape")})
+    outs = MappingProxyType({"y": Output(shape="shape")})
 
     def __init__(self, function: Callable[P, R], pair: str) -> None:
         call = self._declare(function, "divergences")
         self.pair = _cpu.PAIRS.index(pair)
         self.saves = positional(call)
         self.gradients = tuple(f"d{name}" for name in self.saves)
-        self.apart = ("dy", *self.saves)
-        self.fields = MappingProxyType(dict(zip(("x", "weights"), self.saves, strict=True)))
-        self._enter_points(call, signature_of(call, ("dy", *self.saves)))
+        each = Arg(may_be_out=False)
+        self.args = {"dy": replace(each, shape="shape"), **dict.fromkeys(self.saves, each)}
+        names = dict(zip(("x", "weights"), self.saves, strict=True))
+        self.kernels = Kernels(names=names, numbers={"initial": 0.0})
+        self._enter_points(call, untyped(self.backward))
 
-    def _shapes(self, call: Any, options: Any) -> Over:
+    def _shapes(self, call: Any, options: Any, entry: str = "call") -> Over:
         return over_axes(call.where, options, tuple(call.views[self.saves[0]].shape))
 
     def forward(self, *args: P.args, **kwargs: P.kwargs) -> tuple[R, tuple[Any, ...]]:
@@ -54,7 +56,7 @@ class Divergence(CachedOp[P, R]):
         np.float64(0.1308...)
         """
 
-    def _run_forward(self, now: Step) -> None:
+    def _run_forward(self, now: Execution) -> None:
         y = now.written("y")
         if now.views[self.saves[0]].size:
             reduce_moments(now, {"mean": y}, TOTAL, pair=self.pair)
@@ -100,7 +102,7 @@ class Divergence(CachedOp[P, R]):
         (array([-0.25, -0.75]), array([0.0767..., 1.0540...]))
         """
 
-    def _run_backward(self, now: Step) -> None:
+    def _run_backward(self, now: Execution) -> None:
         if not now.views[self.saves[0]].size:
             return
         dy = over_x(now, now.seen("dy"))

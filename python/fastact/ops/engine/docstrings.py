@@ -45,7 +45,7 @@ _TITLE = re.compile(rf"^({'|'.join(_ORDER[1:])})\n-+\n", re.MULTILINE)
 _WIDTH = 96
 
 
-class Composed:
+class ComposedText:
     """`__doc__` of a class whose instances compose theirs, by `_documentation`, at the first look.
 
     help, inspect and functools find a string; the class keeps its own.
@@ -64,7 +64,7 @@ class Composed:
 
 def composes(cls: C) -> C:
     """Let the instances of a class compose their documentation."""
-    cls.__doc__ = Composed(vars(cls).get("__doc__"))  # type: ignore[assignment]
+    cls.__doc__ = ComposedText(vars(cls).get("__doc__"))  # type: ignore[assignment]
     return cls
 
 
@@ -126,11 +126,7 @@ def _told_elsewhere(op: Any, entry: str, told: Collection[str], call: str) -> It
 
     Neighbours of one type have one entry.
     """
-    where = {
-        "forward": "As for the call.",
-        "backward": "As given to `forward`.",
-        "jvp": "As for the call.",
-    }
+    where = {"forward": "As for the call.", "backward": "As given to `forward`."}
     types = {name: _type(text) for names, text in _entries(call).items() for name in names}
 
     def kind(p: Parameter) -> tuple[str, str] | None:
@@ -148,7 +144,7 @@ def _told_elsewhere(op: Any, entry: str, told: Collection[str], call: str) -> It
 
 
 def _type(entry: str) -> str:
-    """What stands between a name and its text."""
+    """Find what stands between a name and its text."""
     return entry.partition("\n")[0].rpartition(" : ")[2]
 
 

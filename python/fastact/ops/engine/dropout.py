@@ -10,9 +10,10 @@ from ...interop import validate
 from ..bounds import DropoutBounds
 from ..types import Array, ArrayOrNumber, Out, Stream
 from . import axes
-from .op import P, R, untyped
+from .entry import Arg, untyped
+from .execute import Execution
+from .op import Kernels, P, R, Traits
 from .served import CachedOp
-from .step import Step
 
 
 def _probability(where: str, name: str, value: Any) -> float:
@@ -29,16 +30,15 @@ def _seed(where: str, name: str, value: Any) -> int:
     return axes.within(where, name, value, -(2**63), 2**64 - 1) % 2**64
 
 
-class Dropout(CachedOp[P, R]):
+class DropoutOp(CachedOp[P, R]):
     """Dropout by an element's number, and backward, which draws the mask again."""
 
     bounds = DropoutBounds(scale=2)
     saves = ()
-    shares = MappingProxyType({"residual": "y"})
-    roles = MappingProxyType({"residual": validate.DATA})
-    runs = MappingProxyType({"forward": "dropout"})
+    args = MappingProxyType({"residual": Arg(shares="y")})
+    kernels = Kernels({"forward": "dropout"})
     checks = MappingProxyType({"p": _probability, "seed": _seed, "offset": _count})
-    counts_elements = True
+    traits = Traits(counts_elements=True)
 
     def __init__(self, function: Callable[P, R]) -> None:
         call, backward = self._declare(function, "dropout"), untyped(self.backward)
@@ -91,5 +91,5 @@ class Dropout(CachedOp[P, R]):
         array([2., 0., 2., 2.])
         """
 
-    def _run_backward(self, now: Step) -> None:
+    def _run_backward(self, now: Execution) -> None:
         now.run("dropout", x=now.views["dy"], residual=None, y=now.view("dx"))

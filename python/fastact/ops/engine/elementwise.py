@@ -11,13 +11,14 @@ from typing import Any
 import numpy as np
 
 from ...interop import foreign, handlers, ufuncs
+from .entry import with_parameters
+from .execute import options_of
 from .op import P, R
 from .served import ServedOp
-from .step import options_of
 
 
 class _Told:
-    """What a ufunc tells of itself."""
+    """Facts that a ufunc tells of itself."""
 
     nin: int
     nout = 1
@@ -69,10 +70,10 @@ class Elementwise(_Told, ServedOp[P, R]):
         return ufuncs.concerns(args[: self.nin])
 
     def call_as_ufunc(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-        """What the operands make of the op."""
-        op, _ = options_of(self, "call", args, kwargs)
+        """Let the operands carry out the op."""
         entry = self.entry_points["call"]
-        entry = entry if op is None else entry.with_parameters(op)
+        op, _ = options_of(entry, args, kwargs)
+        entry = entry if op is None else with_parameters(entry, op)
         options = entry.bind(args, kwargs)
         if options.stream is not None:
             raise ValueError(f"{entry.where}: stream must be None for arrays on the CPU")

@@ -7,7 +7,8 @@ from typing import Any
 
 from ... import _cpu
 from ...interop.foreign import describe
-from .op import EntryPoint, Op, aliases, ops
+from .entry import Entry, with_parameters
+from .op import Op, aliases, ops
 
 IDENTITY = "identity"
 _IDENTITY = _cpu.ACTIVATIONS.index(IDENTITY)
@@ -42,14 +43,14 @@ def activation_op(where: str, activation: Any) -> Any:
 
 
 def bind(
-    entry: EntryPoint, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    entry: Entry, args: tuple[Any, ...], kwargs: Mapping[str, Any]
 ) -> tuple[Any, SimpleNamespace]:
     """The activation's op (None: the identity) and the arguments, with `which` and `parameters`.
 
     These are how kernels know it. Its parameters are arguments too, by keyword.
     """
     op = activation_op(entry.where, entry.option("activation", args, kwargs))
-    options = (entry if op is None else entry.with_parameters(op)).bind(args, kwargs)
+    options = (entry if op is None else with_parameters(entry, op)).bind(args, kwargs)
     options.which, options.parameters = (
         (_IDENTITY, ()) if op is None else op.native(entry.where, options)
     )

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from inspect import signature
-from types import MappingProxyType, SimpleNamespace
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 from ..._cpu import View
@@ -17,12 +17,13 @@ from ...interop import validate
 from ..bounds import GatedBounds
 from . import axes
 from .elementwise import Elementwise
+from .entry import Arg, Entry, Output, positional, signature_of
+from .execute import Execution
 from .fused import activation_op, activations
-from .op import Makes, P, R, positional, register, signature_of
+from .op import P, R, register
 from .quantized import Quantizes
 from .reductions import GRADIENT_SUM_BOUNDS
 from .served import CachedOp
-from .step import Step
 
 #: Two roundings of a sum with a bias: of a wider bias, and of the sum.
 GATED_BOUNDS = GatedBounds(sums=2, dbias=GRADIENT_SUM_BOUNDS)
@@ -46,28 +47,28 @@ class Halves(NamedTuple):
         return f", for a and for b the length of axis {self.given}"
 
 
-class Gated(Quantizes, CachedOp[P, R]):
+class GatedOp(Quantizes, CachedOp[P, R]):
     """A gated activation, and backward.
 
     packed : a and b are the halves of one array.
     """
 
     bounds = GATED_BOUNDS
-    roles = MappingProxyType({"dy": validate.DATA})
-    shapes = MappingProxyType({"dy": "each", "bias": "bias"})
-    called = MappingProxyType({"bias": "an array with one axis"})
 
     def __init__(self, function: Callable[P, R], choose: Choose | None) -> None:
         call = self._declare(function, "gated")
         self._choose = choose
         self._arrays = arrays = positional(call)
         self.packed = len(arrays) == 1
-        self.axis_of_bias = not self.packed
+        self._is(axis_of_bias=not self.packed)
         self.saves = (*arrays, "bias")
         self.gradients = tuple(f"d{name}" for name in self.saves)
         backward = signature_of(call, ("dy", *arrays), ("bias",))
-        self.makes = {"y": Makes(shape="each", in_place=not self.packed)}
-        self.apart = ("dy",) if self.packed else ()
+        self.args = {
+            "dy": Arg(shape="each", may_be_out=not self.packed),
+            "bias": Arg(shape="bias", called="an array with one axis"),
+        }
+        self.outs = {"y": Output(shape="each", in_place=not self.packed)}
         self._enter_points(call, backward, unasked=1)
 
     def activation_of(self, named: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:
@@ -82,7 +83,7 @@ class Gated(Quantizes, CachedOp[P, R]):
 
     @property
     def trials(self) -> list[dict[str, Any]]:
-        """What the activations that its own options choose try, and their defaults, if not its."""
+        """List what activations of its options try, and their defaults, where its own differ."""
         defaults = self.entry_points["call"].defaults
         return [
             named
@@ -93,7 +94,7 @@ class Gated(Quantizes, CachedOp[P, R]):
         ]
 
     def halves(self, named: Mapping[str, Any], length: int) -> tuple[Half, Half]:
-        """Where a and b lie in a packed array, or in the bias, of this length along the axis."""
+        """Find where a and b lie in a packed array, or in the bias, of this length."""
         if not self.packed:
             return (0, 1), (length // 2, 1)
         first, second = ((0, 2), (1, 2)) if named["interleaved"] else ((0, 1), (length // 2, 1))
@@ -113,7 +114,7 @@ class Gated(Quantizes, CachedOp[P, R]):
         array([-0.2689...,  0.        ,  2.1931...])
         """
 
-    def _run_forward(self, now: Step) -> None:
+    def _run_forward(self, now: Execution) -> None:
         now.run("gated_forward", **self._halves_by_name(now))
 
     def backward(self, dy: Any, *saved: Any, **options: Any) -> Any:
@@ -152,12 +153,13 @@ class Gated(Quantizes, CachedOp[P, R]):
         array([-0.2689...,  0.        ,  0.7310...])
         """
 
-    def _run_backward(self, now: Step) -> None:
+    def _run_backward(self, now: Execution) -> None:
         now.run("gated_backward", **self._halves_by_name(now), **self._halves_by_name(now, "d"))
 
     # --- both -------------------------------------------------------------------------------------
 
-    def _check_options(self, where: str, options: SimpleNamespace) -> None:
+    def _check_options(self, entry: Entry, options: SimpleNamespace) -> None:
+        where = entry.where
         options.limit = _limit(where, options.limit)
         if self._choose is not None:
             op = self._choose(where, options)
@@ -165,7 +167,7 @@ class Gated(Quantizes, CachedOp[P, R]):
         if self.packed:
             validate.choice(where, "gate", options.gate, {"first": "", "second": ""})
 
-    def _shapes(self, call: Any, options: SimpleNamespace) -> Halves:
+    def _shapes(self, call: Any, options: SimpleNamespace, entry: str = "call") -> Halves:
         first = self._arrays[0]
         shape = tuple(call.views[first].shape)
         runs_along = bool(shape) or self.packed or "bias" in call.views
@@ -180,11 +182,11 @@ class Gated(Quantizes, CachedOp[P, R]):
         each = (*shape[:axis], shape[axis] // 2, *shape[axis + 1 :])
         return Halves(axis, each, (shape[axis],), options.axis)
 
-    def _parts_along(self, now: Step) -> tuple[int, ...]:
+    def _parts_along(self, now: Execution) -> tuple[int, ...]:
         whole = (now.shapes.axis,) if self.packed or "bias" in now.views else ()
         return axes.others(whole, len(now.shapes.each))
 
-    def _halves_by_name(self, now: Step, of: str = "") -> dict[str, View | None]:
+    def _halves_by_name(self, now: Execution, of: str = "") -> dict[str, View | None]:
         """The parts of packed arrays, and of the bias, that are a's and b's; or their gradients."""
         find = now.view if of else now.views.get
         found = self._parts(f"{of}bias_", find(f"{of}bias"), 0, now)
@@ -192,7 +194,9 @@ class Gated(Quantizes, CachedOp[P, R]):
             found |= self._parts(of, find(f"{of}x"), now.shapes.axis, now)
         return found
 
-    def _parts(self, names: str, view: View | None, axis: int, now: Step) -> dict[str, View | None]:
+    def _parts(
+        self, names: str, view: View | None, axis: int, now: Execution
+    ) -> dict[str, View | None]:
         if view is None:
             return {f"{names}a": None, f"{names}b": None}
         length = view.shape[axis]
@@ -204,7 +208,7 @@ class Gated(Quantizes, CachedOp[P, R]):
 
 
 def _limit(where: str, limit: Any) -> float:
-    """What holds a and b: a number above zero, or none."""
+    """Read the number that holds a and b, which is above zero, or none."""
     if limit is None:
         return math.inf
     found = validate.number(where, "limit", limit)
@@ -213,7 +217,7 @@ def _limit(where: str, limit: Any) -> float:
     return found
 
 
-class GatedOfTwo(Elementwise[P, R], Gated[P, R]):
+class GatedOfTwo(Elementwise[P, R], GatedOp[P, R]):
     """A gated activation of two arrays: element by element, where it has no bias."""
 
     def is_ufuncs(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
@@ -221,7 +225,7 @@ class GatedOfTwo(Elementwise[P, R], Gated[P, R]):
         return kwargs.get("bias") is None and super().is_ufuncs(args, kwargs)
 
 
-def gated_op(choose: Choose | None = None) -> Callable[[Callable[P, R]], Gated[P, R]]:
+def gated_op(choose: Choose | None = None) -> Callable[[Callable[P, R]], GatedOp[P, R]]:
     """The gated activation that a function declares.
 
     Its arrays by position alone are x, which is packed, or a and b.
@@ -229,8 +233,8 @@ def gated_op(choose: Choose | None = None) -> Callable[[Callable[P, R]], Gated[P
     choose : the activation, by the options; without it these name it.
     """
 
-    def declare(function: Callable[P, R]) -> Gated[P, R]:
+    def declare(function: Callable[P, R]) -> GatedOp[P, R]:
         is_packed = len(positional(signature(function))) == 1
-        return register((Gated if is_packed else GatedOfTwo)(function, choose))
+        return register((GatedOp if is_packed else GatedOfTwo)(function, choose))
 
     return declare

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from types import MappingProxyType, SimpleNamespace
+from types import SimpleNamespace
 from typing import Any, NamedTuple, TypedDict, Unpack, overload
 
 from ... import _cpu
@@ -11,11 +11,12 @@ from ..._cpu import View
 from ...interop import validate
 from ..bounds import GateBounds
 from ..types import Array, ArrayOrNumber, Outs, Stream
+from .entry import Arg, Entry, Output, positional, signature_of
+from .execute import Execution
 from .moments import IDENTITY
-from .op import Makes, P, R, positional, register, signature_of
+from .op import Kernels, P, R, register
 from .reductions import GRADIENT_SUM_BOUNDS, add_up
 from .served import CachedOp
-from .step import Step
 
 #: Their derivation is in src/common/gates/gates.h.
 GATE_BOUNDS = GateBounds(*_cpu.GATE_ULPS, GRADIENT_SUM_BOUNDS)
@@ -27,7 +28,7 @@ Shape = tuple[int, ...]
 
 
 class StepOptions(TypedDict, total=False):
-    """What `forward` takes by keyword."""
+    """The options that `forward` takes by keyword."""
 
     recurrent: Array | None
     bias: Array | None
@@ -38,8 +39,8 @@ class StepOptions(TypedDict, total=False):
     stream: Stream
 
 
-class BackwardOptions(StepOptions, total=False):
-    """What `backward` takes by keyword."""
+class GateOptions(StepOptions, total=False):
+    """The options that `backward` takes by keyword."""
 
     gates: Array
     c_prev: ArrayOrNumber
@@ -48,7 +49,7 @@ class BackwardOptions(StepOptions, total=False):
     accumulate: bool
 
 
-class Shapes(NamedTuple):
+class GateShapes(NamedTuple):
     """The shapes of a step: the batch's axes, a state's length, the gates of packed arrays."""
 
     batch: Shape
@@ -84,14 +85,6 @@ class Gates(CachedOp[P, R]):
     """
 
     bounds = GATE_BOUNDS
-    roles = MappingProxyType(
-        {
-            **dict.fromkeys(("gates", "recurrent"), validate.ARRAY),
-            **dict.fromkeys(("c_prev", "h_prev", "c", "dc"), validate.DATA),
-        }
-    )
-    unsaved = ("recurrent", "c", "dc")
-    runs = MappingProxyType({"forward": "gates_forward"})
 
     def __init__(
         self,
@@ -112,28 +105,33 @@ class Gates(CachedOp[P, R]):
         self.saves = (*arrays, *results[1:], *options)
         of_biases = _BIASES if self.takes_recurrent else _BIASES[:1]
         self.gradients = tuple(f"d{name}" for name in (*arrays, *of_biases))
-        if not self.takes_recurrent:
-            self.shares = {"recurrent": "gates", "recurrent_bias": "bias"}
         incoming = tuple(f"d{name}" for name in results)
-        states = (self.state, "c", *incoming)
-        self.called = {incoming[0]: "an array or a number"}
-        self.shapes = {
-            **dict.fromkeys(states, "state"),
-            **dict.fromkeys(_BIASES, "row"),
-            "recurrent": "packed",
+        shared = {} if self.takes_recurrent else {"recurrent": "gates", "recurrent_bias": "bias"}
+        self.args = {
+            "gates": Arg(validate.ARRAY),
+            "recurrent": Arg(
+                validate.ARRAY, "packed", unsaved=True, shares=shared.get("recurrent", "")
+            ),
+            self.state: Arg(shape="state"),
+            "c": Arg(shape="state", unsaved=True),
+            **dict.fromkeys(incoming, Arg(shape="state", unsaved=True)),
+            incoming[0]: Arg(shape="state", called="an array or a number"),
+            "bias": Arg(shape="row"),
+            "recurrent_bias": Arg(shape="row", shares=shared.get("recurrent_bias", "")),
         }
-        self.makes = {
-            **dict.fromkeys((*results, f"d{self.state}"), Makes(shape="state", in_place=True)),
-            **dict.fromkeys(("dgates", "drecurrent"), Makes(shape="packed", in_place=True)),
-            "gates": Makes(shape="kept", in_place=True),
+        self.outs = {
+            **dict.fromkeys((*results, f"d{self.state}"), Output(shape="state", in_place=True)),
+            **dict.fromkeys(("dgates", "drecurrent"), Output(shape="packed", in_place=True)),
+            "gates": Output(shape="kept", in_place=True),
         }
-        self.fields = {
+        names = {
             **{"state": self.state, "kept": "gates", "places": "positions"},
             **{"hidden": results[0], "cell": "c"},
             **{"hidden_gradient": incoming[0], "cell_gradient": "dc"},
             **{f"{name}_gradient": f"d{name}" for name in _PACKED},
             "state_gradient": f"d{self.state}",
         }
+        self.kernels = Kernels({"forward": "gates_forward"}, names, {"kind": self.kind})
         forward = signature_of(call, arrays, recompute=False, accumulates=False)
         backward = signature_of(call, incoming, self.saves, recompute=False)
         self._enter_points(call, backward, forward=forward, extra=1)
@@ -200,7 +198,7 @@ class Gates(CachedOp[P, R]):
         """
 
     def backward(
-        self, *arrays: ArrayOrNumber | None, **options: Unpack[BackwardOptions]
+        self, *arrays: ArrayOrNumber | None, **options: Unpack[GateOptions]
     ) -> tuple[Any, ...]:
         """The gradients with respect to the arrays of a step and to its biases, in one pass.
 
@@ -246,7 +244,7 @@ class Gates(CachedOp[P, R]):
 
     # --- kernels ----------------------------------------------------------------------------------
 
-    def _run_backward(self, now: Step) -> None:
+    def _run_backward(self, now: Execution) -> None:
         sums = self._bias_sums(now)
         apart = not now.options.accumulate and self._sums_apart(now, sums)
         # The kernels read the pre-activations' terms, or the activated gates.
@@ -260,13 +258,13 @@ class Gates(CachedOp[P, R]):
                 assert packed is not None
                 add_up(now.call, IDENTITY, packed, bias.with_axes(rows), rows)
 
-    def _bias_sums(self, now: Step) -> list[tuple[View, View | None]]:
+    def _bias_sums(self, now: Execution) -> list[tuple[View, View | None]]:
         """The gradient of each bias that is made, and the packed one whose sum it is, or None."""
         pairs = zip(_BIASES, _PACKED, strict=False)
         views = [(now.view(f"d{bias}"), now.view(f"d{packed}")) for bias, packed in pairs]
         return [(bias, packed) for bias, packed in views if bias is not None]
 
-    def _sums_apart(self, now: Step, sums: list[tuple[View, View | None]]) -> bool:
+    def _sums_apart(self, now: Execution, sums: list[tuple[View, View | None]]) -> bool:
         """Whether the biases' gradients are summed in a second pass, not by the kernel of gates."""
         return (
             bool(sums)
@@ -290,10 +288,11 @@ class Gates(CachedOp[P, R]):
             f"{validate.describe(order)}"
         )
 
-    def _check_options(self, where: str, options: SimpleNamespace) -> None:
+    def _check_options(self, entry: Entry, options: SimpleNamespace) -> None:
+        where = entry.where
         options.positions = self._positions(where, options)
         recompute, count = getattr(options, "recompute", False), len(self.results)
-        if not hasattr(options, "accumulate"):
+        if not entry.is_backward:
             if recompute and options.out[count] is not None:
                 raise ValueError(
                     f"{where}: out[{count}] must be None with recompute=True, which keeps no "
@@ -311,17 +310,17 @@ class Gates(CachedOp[P, R]):
         if unread in self.saves:
             setattr(options, unread, None)
 
-    def _shapes(self, call: Any, options: SimpleNamespace) -> Shapes:
+    def _shapes(self, call: Any, options: SimpleNamespace, entry: str = "call") -> GateShapes:
         """The shapes of a step; backward gets the activated gates, or the inputs."""
-        shape, of_forward = call.views["gates"].shape, hasattr(options, "accumulate")
-        is_kept = of_forward and not options.recompute
+        shape = call.views["gates"].shape
+        is_kept = entry == "backward" and not options.recompute
         count = len(self.kept) if is_kept else self.count
         if not shape or shape[-1] % count:
             raise ValueError(
                 f"{call.where}: gates must have a last axis of {count} gates of one length, got "
                 f"shape {shape}"
             )
-        return Shapes(tuple(shape[:-1]), shape[-1] // count, self.count, len(self.kept))
+        return GateShapes(tuple(shape[:-1]), shape[-1] // count, self.count, len(self.kept))
 
 
 def gates(

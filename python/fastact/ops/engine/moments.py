@@ -1,4 +1,4 @@
-"""What sums and statistics share: the moments of what counts, and gradients for it.
+"""Parts that sums and statistics share: the moments of what counts, and gradients for it.
 
 The order of the terms and the error bound are in `src/cpu/reductions/kernels.h`, the formulas with
 weights and a mask in `src/common/reductions/weights.h`.
@@ -13,10 +13,10 @@ from ... import _cpu
 from ..._cpu import View
 from ...interop import validate
 from ...interop.call import Call
-from .step import Step
+from .execute import Execution
 from .weighting import SAVED
 
-#: What the kernels make of m2.
+#: The kernels make one of these of m2.
 NOTHING, M2, VARIANCE, DEVIATION, MEAN_SLOPE, VARIANCE_SLOPE, DEVIATION_SLOPE, TOTAL, M2_OR_ROOT = (
     range(len(_cpu.OF_M2))
 )
@@ -30,19 +30,19 @@ PRODUCT = _cpu.PAIRS.index("product")
 _RESULTS = ("mean", "low", "second", "count")
 
 
-def is_weighted(now: Step) -> bool:
+def is_weighted(now: Execution) -> bool:
     """Whether weights or a mask say how often elements count, or labels for what."""
     return not now.views.keys().isdisjoint(SAVED)
 
 
-def over_x(now: Step, view: View) -> View:
+def over_x(now: Execution, view: View) -> View:
     """A number of each result over x's shape; by groups it stays one of each."""
     grouped = now.shapes.grouped
     return view.broadcast_to(grouped or now.shapes.whole)
 
 
 def reduce_moments(
-    now: Step,
+    now: Execution,
     results: Mapping[str, View | None],
     of_m2: int,
     correction: float = 0.0,
@@ -51,7 +51,7 @@ def reduce_moments(
     term: int = IDENTITY,
     pair: int = PRODUCT,
 ) -> None:
-    """Of the elements of x, which is not empty; a total by groups is of a term, others of a pair.
+    """Compute moments of x, which is not empty; a total by groups is of a term, others of a pair.
 
     results : where to write mean, what its rounding lost ("low"), what becomes of m2 ("second"),
     and the count.
@@ -71,12 +71,12 @@ def reduce_moments(
         now.run(function, **{**options, **kind, **dict.fromkeys(names), **views})
 
 
-def _labels(now: Step, x: View) -> dict[str, Any]:
-    """Of a call by groups."""
+def _labels(now: Execution, x: View) -> dict[str, Any]:
+    """Find what native functions by groups take besides."""
     return {"labels": now.seen("by", x), "op": now.where}
 
 
-def weighted_gradient(now: Step, to: View, **given: Any) -> None:
+def weighted_gradient(now: Execution, to: View, **given: Any) -> None:
     """The gradient for x, or for the weights, by `src/common/reductions/weights.h`.
 
     slope : the factor of dy; 1 where none is given.

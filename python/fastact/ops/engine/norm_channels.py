@@ -1,6 +1,6 @@
 """The op objects of norms with a mean, an rstd, a weight and a bias a channel.
 
-`BatchNorm` takes the statistics of the batch, or running ones; `NormApply` such that come from
+`BatchNormOp` takes the statistics of the batch, or running ones; `NormApply` such that come from
 elsewhere. The formulas, their gradients and the error bound are in
 `src/common/norms/batch_norm.h`.
 """
@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from inspect import signature
 from types import MappingProxyType, SimpleNamespace
-from typing import Any, Generic, NamedTuple, Required, Unpack
+from typing import Any, NamedTuple, Unpack
 
 from ...interop import validate
 from ...interop.call import Call
@@ -19,61 +18,17 @@ from ..activations import Parameters
 from ..bounds import NormBounds
 from ..types import A, ActivationLike, Array, ArrayOrNumber, Out, Outs, Stream
 from . import axes
-from .norm_rows import STATISTICS, WEIGHTS
-from .op import COMPUTED, DOUBLE, Makes, P, R, signature_of
+from .entry import COMPUTED, DOUBLE, Arg, Entry, Output, untyped
+from .execute import Execution
+from .norm_rows import STATISTICS, WEIGHTS, Rows
+from .op import Kernels, P, R, Traits
 from .quantized import Quantizes
 from .served import CachedOp
-from .step import Step
 
 _RUNNING = ("running_mean", "running_var")
 _SUMS = ("sum_dy", "sum_dy_xhat")
 _SAVED = (*STATISTICS, *WEIGHTS)
-
-
-class _Saved(Parameters, total=False):
-    """Options by keyword of all entry points of backward; those that follow have more."""
-
-    mean: Array
-    rstd: Array
-    weight: Array | None
-    bias: Array | None
-    activation: ActivationLike
-    stream: Stream
-
-
-class BatchNormOptions(_Saved, Generic[A], total=False):
-    """Of `batch_norm.backward`."""
-
-    training: bool
-    channel_axis: int
-    out: Outs[A]
-    accumulate: bool
-
-
-class ReduceOptions(_Saved, total=False):
-    """Of `batch_norm.backward_reduce`."""
-
-    channel_axis: int
-    out: tuple[Array | None, ...] | None
-
-
-class ApplyOptions(_Saved, Generic[A], total=False):
-    """Of `batch_norm.backward_apply`."""
-
-    sum_dy: Array
-    sum_dy_xhat: Array
-    count: float
-    channel_axis: int
-    out: Out[A]
-    accumulate: bool
-
-
-class NormApplyOptions(_Saved, Generic[A], total=False):
-    """Of `norm_apply.backward`."""
-
-    axis: Required[int]
-    out: Outs[A]
-    accumulate: bool
+_SPREAD = Arg(validate.PARAMETER, "kept or flat")
 
 
 class Channels(NamedTuple):
@@ -82,6 +37,13 @@ class Channels(NamedTuple):
     axis: int
     flat: tuple[int, ...]
     kept: tuple[int, ...]
+    shape: tuple[int, ...]
+
+    @property
+    def normed(self) -> Rows:
+        """The elements that are normalised together: a channel of the whole batch."""
+        along = axes.others((self.axis,), len(self.shape))
+        return Rows(self.shape, along, (self.axis,), self.kept, self.flat)
 
 
 class ChannelNorm(Quantizes, CachedOp[P, R]):
@@ -94,25 +56,30 @@ class ChannelNorm(Quantizes, CachedOp[P, R]):
     bounds = NormBounds(scaled=4, rough=4)
     saves = ("x", *_SAVED)
     gradients = ("dx", "dweight", "dbias")
-    roles = MappingProxyType({"x": validate.ARRAY, **dict.fromkeys(_SAVED, validate.PARAMETER)})
-    shapes = MappingProxyType(
-        {**dict.fromkeys(WEIGHTS, "flat"), **dict.fromkeys(STATISTICS, "kept or flat")}
+    args: Mapping[str, Arg] = MappingProxyType(
+        {
+            "x": Arg(validate.ARRAY),
+            **dict.fromkeys(STATISTICS, _SPREAD),
+            **dict.fromkeys(WEIGHTS, Arg(shape="flat")),
+        }
     )
-    runs: Mapping[str, str] = MappingProxyType({"backward": "batch_norm_backward"})
-    fields = MappingProxyType({"sum_p": "sum_dy", "sum_p_xhat": "sum_dy_xhat"})
+    # In training alone the statistics depend on x. Sums come with a count of values.
+    kernels = Kernels(
+        {"backward": "batch_norm_backward"},
+        {"sum_p": "sum_dy", "sum_p_xhat": "sum_dy_xhat"},
+        {"training": False, "count": 1.0},
+    )
     axis_name: str
     computes_alone = False  # of what it notes of the channels a thread would need its own
-    training = False  # where no option says it: only in training do the statistics depend on x
-    count = 1.0  # of values that sums are over, where none are given
 
-    def _shapes(self, call: Call, options: SimpleNamespace) -> Channels:
+    def _shapes(self, call: Call, options: SimpleNamespace, entry: str = "call") -> Channels:
         shape = call.views["x"].shape
         given = getattr(options, self.axis_name)
         axis = axes.one(call.where, given, len(shape), self.axis_name)
         kept = tuple(n if i == axis else 1 for i, n in enumerate(shape))
-        return Channels(axis, (shape[axis],), kept)
+        return Channels(axis, (shape[axis],), kept, tuple(shape))
 
-    def _parts_along(self, now: Step) -> tuple[int, ...]:
+    def _parts_along(self, now: Execution) -> tuple[int, ...]:
         return axes.others((now.shapes.axis,), now.views["x"].ndim)
 
     def forward(self, *args: P.args, **kwargs: P.kwargs) -> tuple[R, tuple[Any, ...]]:
@@ -140,65 +107,79 @@ class ChannelNorm(Quantizes, CachedOp[P, R]):
         """
 
 
-class BatchNorm(ChannelNorm[P, R]):
+class BatchNormOp(ChannelNorm[P, R]):
     """Normalised by the moments of the batch, or by running ones; backward whole or in halves."""
 
     axis_name = "channel_axis"
-    written = optional = _RUNNING
-    besides = STATISTICS
-    makes = MappingProxyType(
+    outs = MappingProxyType(
         {
-            **dict.fromkeys(STATISTICS, Makes(shape="kept", dtype=COMPUTED)),
-            **dict.fromkeys(_SUMS, Makes(shape="kept", dtype=DOUBLE)),
+            **dict.fromkeys(STATISTICS, Output(shape="kept", dtype=COMPUTED)),
+            **dict.fromkeys(_SUMS, Output(shape="kept", dtype=DOUBLE)),
         }
     )
-    roles = MappingProxyType({**ChannelNorm.roles, **dict.fromkeys(_SUMS, validate.PARAMETER)})
-    shapes = MappingProxyType(
+    args = MappingProxyType(
         {
-            **ChannelNorm.shapes,
-            **dict.fromkeys(_RUNNING, "flat"),
-            **dict.fromkeys(_SUMS, "kept or flat"),
+            **ChannelNorm.args,
+            **dict.fromkeys(_RUNNING, Arg(shape="flat", written=True, optional=True)),
+            **dict.fromkeys(_SUMS, _SPREAD),
         }
     )
 
     def __init__(self, function: Callable[P, R]) -> None:
         call = self._declare(function, "norms")
-        of_forward = [*_RUNNING, "momentum", "eps", "num_batches"]
-        backward = signature_of(call, ("dy", "x"), _SAVED, but=of_forward)
-        reduce = signature_of(
-            call, ("dy", "x"), _SAVED, but=[*of_forward, "training"], accumulates=False
-        )
         self._enter_points(
             call,
-            backward,
-            backward_reduce={"sig": reduce, "gives": _SUMS, "skips": True},
-            backward_apply={"sig": signature(_of_backward_apply), "gives": ("dx",)},
+            untyped(self.backward),
+            besides=STATISTICS,
+            extra=0,
+            backward_reduce={
+                "signature": untyped(self.backward_reduce),
+                "gives": _SUMS,
+                "skips": True,
+            },
+            backward_apply={"signature": untyped(self.backward_apply), "gives": ("dx",)},
         )
 
     def writes(self, named: Mapping[str, Any]) -> tuple[str, ...]:
         return self.written if named.get("training", False) else ()
 
-    def _check_options(self, where: str, options: SimpleNamespace) -> None:
-        if hasattr(options, "momentum"):
+    def _check_options(self, entry: Entry, options: SimpleNamespace) -> None:
+        where = entry.where
+        if not entry.is_backward:
             options.momentum = _momentum(where, options)
             for name in _RUNNING:
                 if getattr(options, name) is None and not options.training:
                     raise TypeError(
                         f"{where}: {name} must be an array unless training=True, got None"
                     )
-        if hasattr(options, "count"):
+        if entry.name == "backward_apply":
             options.count = validate.number(where, "count", options.count)
             if options.count <= 0:
                 came = validate.describe(options.count)
                 raise ValueError(f"{where}: count must be positive, got {came}")
 
-    def _run_forward(self, now: Step) -> None:
+    def _run_forward(self, now: Execution) -> None:
         if now.options.training:
             _may_train(now)
         now.run("batch_norm_forward")
 
     def backward(
-        self, dy: ArrayOrNumber, x: A, /, *saved: Any, **options: Unpack[BatchNormOptions[A]]
+        self,
+        dy: ArrayOrNumber,
+        x: A,
+        /,
+        mean: Array,
+        rstd: Array,
+        weight: Array | None = None,
+        bias: Array | None = None,
+        training: bool = False,
+        *,
+        channel_axis: int = 1,
+        activation: ActivationLike = "identity",
+        out: Outs[A] = None,
+        accumulate: bool = False,
+        stream: Stream = None,
+        **parameters: Unpack[Parameters],
     ) -> tuple[A | None, ...]:
         """The gradients with respect to x, weight and bias.
 
@@ -234,8 +215,21 @@ class BatchNorm(ChannelNorm[P, R]):
         """
 
     def backward_reduce(
-        self, dy: ArrayOrNumber, x: Array, /, *saved: Any, **options: Unpack[ReduceOptions]
-    ) -> tuple[Any, ...]:
+        self,
+        dy: ArrayOrNumber,
+        x: Array,
+        /,
+        mean: Array,
+        rstd: Array,
+        weight: Array | None = None,
+        bias: Array | None = None,
+        *,
+        channel_axis: int = 1,
+        activation: ActivationLike = "identity",
+        out: tuple[Array | None, ...] | None = None,
+        stream: Stream = None,
+        **parameters: Unpack[Parameters],
+    ) -> tuple[Any, Any]:
         """The first half of `backward` in training: what has to be summed over the whole batch.
 
         ``sum_dy = sum(p)`` and ``sum_dy_xhat = sum(p * xhat)`` over each channel, with p and xhat
@@ -269,7 +263,7 @@ class BatchNorm(ChannelNorm[P, R]):
         (array([[2.]]), array([[0.]]))
         """
 
-    def _run_backward_reduce(self, now: Step) -> None:
+    def _run_backward_reduce(self, now: Execution) -> None:
         sum_dy, sum_dy_xhat = map(now.view, _SUMS)
         now.run("batch_norm_backward", training=True, dweight=sum_dy_xhat, dbias=sum_dy)
 
@@ -278,8 +272,20 @@ class BatchNorm(ChannelNorm[P, R]):
         dy: ArrayOrNumber,
         x: A,
         /,
-        *saved_and_sums: Any,
-        **options: Unpack[ApplyOptions[A]],
+        mean: Array,
+        rstd: Array,
+        weight: Array | None,
+        sum_dy: Array,
+        sum_dy_xhat: Array,
+        count: float,
+        bias: Array | None = None,
+        *,
+        channel_axis: int = 1,
+        activation: ActivationLike = "identity",
+        out: Out[A] = None,
+        accumulate: bool = False,
+        stream: Stream = None,
+        **parameters: Unpack[Parameters],
     ) -> A:
         """The second half of `backward` in training.
 
@@ -320,31 +326,39 @@ class BatchNorm(ChannelNorm[P, R]):
                [0.]])
         """
 
-    def _run_backward_apply(self, now: Step) -> None:
+    def _run_backward_apply(self, now: Execution) -> None:
         now.run("batch_norm_backward", training=True)
-
-
-def _of_backward_apply(  # type: ignore[no-untyped-def]
-    dy, x, /, mean, rstd, weight, sum_dy, sum_dy_xhat, count, bias=None, *, channel_axis=1,
-    activation="identity", out=None, accumulate=False, stream=None, **parameters,
-):  # fmt: skip
-    """What `batch_norm.backward_apply` takes; weight and the sums must be given, in this order."""
 
 
 class NormApply(ChannelNorm[P, R]):
     """Normalised by given statistics, which count as constants in backward."""
 
     axis_name = "axis"
-    axis_of_bias = True
-    runs = MappingProxyType({**ChannelNorm.runs, "forward": "norm_apply"})
+    traits = Traits(axis_of_bias=True)
+    kernels = Kernels(
+        {**ChannelNorm.kernels.runs, "forward": "norm_apply"}, *ChannelNorm.kernels[1:]
+    )
 
     def __init__(self, function: Callable[P, R]) -> None:
         call = self._declare(function, "norms")
-        backward = signature_of(call, ("dy", "x"), _SAVED)
-        self._enter_points(call, backward)
+        self._enter_points(call, untyped(self.backward))
 
     def backward(
-        self, dy: ArrayOrNumber, x: A, /, *saved: Any, **options: Unpack[NormApplyOptions[A]]
+        self,
+        dy: ArrayOrNumber,
+        x: A,
+        /,
+        mean: Array,
+        rstd: Array,
+        weight: Array | None = None,
+        bias: Array | None = None,
+        *,
+        axis: int,
+        activation: ActivationLike = "identity",
+        out: Outs[A] = None,
+        accumulate: bool = False,
+        stream: Stream = None,
+        **parameters: Unpack[Parameters],
     ) -> tuple[A | None, ...]:
         """The gradients with respect to x, weight and bias, for given mean and rstd.
 
@@ -371,7 +385,7 @@ class NormApply(ChannelNorm[P, R]):
         """
 
 
-def _may_train(now: Step) -> None:
+def _may_train(now: Execution) -> None:
     """There are moments to take, and the running ones may be moved."""
     where, call, shape, channel = now.where, now.call, now.views["x"].shape, now.shapes.axis
     if math.prod(axes.reduced(shape, (channel,), keepdims=True)) == 1 and shape[channel]:

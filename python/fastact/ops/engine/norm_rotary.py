@@ -18,12 +18,13 @@ from ...interop import validate
 from ..bounds import NormRotaryBounds
 from ..types import A, Array, ArrayOrNumber, Casting, Outs, Stream
 from . import axes
+from .entry import COMPUTED, Arg, Entry, Output, untyped
+from .execute import Execution
 from .fused import IDENTITY
-from .norm_rows import read_casting
-from .op import COMPUTED, Makes, P, R, signature_of
+from .norm_rows import PLAIN, Rows, read_casting
+from .op import Kernels, P, R
 from .parts import Part, Parts, cut, part_of
 from .rotary import Pairs, Turning
-from .step import Step
 
 #: Elements of a part, at most: of a thread of the CPU, and on a GPU. So few that each of the CPU's
 #: threads has some, unless there are fewer than are worth a thread.
@@ -40,14 +41,21 @@ class NormedPairs(NamedTuple):
     of: Pairs
     pairs: tuple[int, ...]
     rows: tuple[int, ...]
-    reduced: tuple[int, ...]
+    axes: tuple[int, ...]
     of_parameter: tuple[int, ...]
     statistics: tuple[int, ...]
     parameter: tuple[int, ...]
 
+    @property
+    def normed(self) -> Rows:
+        """The rows alone, as of a norm without a rotary embedding."""
+        (axis,), shape = self.axes, list(self.statistics)
+        shape[axis] = self.parameter[0]
+        return Rows(tuple(shape), self.axes, self.of_parameter, self.statistics, self.parameter)
+
     def seen_parameter(self, view: View) -> View:
         """The weight or its gradient with the axes of x."""
-        return view.with_axes(axes.others(self.reduced, len(self.statistics)))
+        return view.with_axes(axes.others(self.axes, len(self.statistics)))
 
 
 class NormRotary(Turning[P, R]):
@@ -55,32 +63,34 @@ class NormRotary(Turning[P, R]):
 
     bounds = NormRotaryBounds(scaled=6, rough=4)
     saves = ("x", "rstd", "cos", "sin", "weight", "positions")
-    besides = ("rstd",)
     gradients = ("dx", "dweight")
-    roles = MappingProxyType(
+    args = MappingProxyType(
         {
-            **Turning.roles,
-            "x": validate.ARRAY,
-            "rstd": validate.STATISTIC,
+            **Turning.args,
+            "x": Arg(validate.ARRAY),
+            "rstd": Arg(validate.STATISTIC, "statistics"),
+            "weight": Arg(shape="parameter"),
         }
     )
-    makes = MappingProxyType({"rstd": Makes(shape="statistics", dtype=COMPUTED)})
-    shapes = MappingProxyType({**Turning.shapes, "rstd": "statistics", "weight": "parameter"})
-
-    # What the norm's kernels are told besides.
-    norm = _cpu.ROW_NORMS.index("RmsNorm")
-    which = _cpu.ACTIVATIONS.index(IDENTITY)
-    gate_first, p, seed, offset = False, 0.0, 0, 0
+    outs = MappingProxyType({"rstd": Output(shape="statistics", dtype=COMPUTED)})
+    kernels = Kernels(
+        numbers={
+            **PLAIN,
+            "norm": _cpu.ROW_NORMS.index("RmsNorm"),
+            "which": _cpu.ACTIVATIONS.index(IDENTITY),
+            "parameters": (),
+        },
+        names={"reduced": "axes"},
+    )
 
     def __init__(self, function: Callable[P, R]) -> None:
         call = self._declare(function, "rotary")
-        backward = signature_of(call, ("dy", "x"), self.saves[1:])
-        self._enter_points(call, backward, extra=len(self.besides))
+        self._enter_points(call, untyped(self.backward), besides=("rstd",))
 
-    def _check_options(self, where: str, options: SimpleNamespace) -> None:
-        read_casting(where, options)
+    def _check_options(self, entry: Entry, options: SimpleNamespace) -> None:
+        read_casting(entry.where, options)
 
-    def _shapes(self, call: Any, options: SimpleNamespace) -> NormedPairs:
+    def _shapes(self, call: Any, options: SimpleNamespace, entry: str = "call") -> NormedPairs:
         of, shape = self._pairs(call, options), tuple(call.views["x"].shape)
         along = (of.axis,)
         statistics = axes.reduced(shape, along, keepdims=True)
@@ -104,13 +114,13 @@ class NormRotary(Turning[P, R]):
         array([-0.3959...,  1.3576...])
         """
 
-    def _run_forward(self, now: Step) -> None:
+    def _run_forward(self, now: Execution) -> None:
         x, y, rstd = now.views["x"], now.view("y"), now.view("rstd")
         of, angles = self._checked(now, y)
 
         def work(part: Part, _: int) -> None:
             into, saved = part_of(y, part), None if rstd is None else part_of(rstd, part)
-            now.run("norm_forward", x=part_of(x, part), y=into, rstd=saved, parameters=())
+            now.run("norm_forward", x=part_of(x, part), y=into, rstd=saved)
             if of.length:
                 self._turn(now, of, _angles_of(angles, part), into, into, turns_back=False)
 
@@ -165,15 +175,15 @@ class NormRotary(Turning[P, R]):
         (array([ 0.2172..., -0.1629...]), array([ 0.5091..., -0.9050...]))
         """
 
-    def _run_backward(self, now: Step) -> None:
+    def _run_backward(self, now: Execution) -> None:
         dy, x, dx = now.views["dy"], now.views["x"], now.view("dx")
         is_kept = dx is None or now.adds("") or dx.address == x.address
         p = now.call.temporary("x") if is_kept else dx
         of, angles = self._checked(now, p)
         self._turn(now, of, angles, dy, p, turns_back=True)
-        now.run("norm_backward", dy=p, parameters=())
+        now.run("norm_backward", dy=p)
 
-    def _checked(self, now: Step, into: View) -> tuple[Pairs, Mapping[str, View | None]]:
+    def _checked(self, now: Execution, into: View) -> tuple[Pairs, Mapping[str, View | None]]:
         """The pairs and their angles; positions are compared before anything is written `into`."""
         of, angles = now.shapes.of, self._angles(now, now.shapes.of, "x")
         if angles["positions"] is not None and not now.call.is_on_gpu:
@@ -184,7 +194,7 @@ class NormRotary(Turning[P, R]):
 
 
 def _angles_of(angles: Mapping[str, View | None], part: Part) -> dict[str, View | None]:
-    """Those of a part; tables of cosines and sines serve all."""
+    """Cut angles to those of a part; tables of cosines and sines serve all."""
     of_rows = angles.keys() if angles["positions"] is None else ("positions",)
     return {
         name: part_of(view, part) if view is not None and name in of_rows else view

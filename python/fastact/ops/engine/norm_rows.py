@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from inspect import Parameter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from math import prod
 from types import MappingProxyType, SimpleNamespace
-from typing import Any, Generic, NamedTuple, SupportsIndex, TypeAlias, Unpack
+from typing import Any, Generic, SupportsIndex, TypeAlias, Unpack
 
+from ... import _cpu
 from ..._cpu import ROW_NORMS, View
 from ...interop import validate
 from ...interop.call import Call
@@ -14,25 +16,26 @@ from ..activations import Parameters
 from ..bounds import GatedNormBounds, NormBounds
 from ..types import A, ActivationLike, Array, ArrayOrNumber, Casting, Outs, Stream
 from . import axes
-from .dropout import Dropout
-from .op import COMPUTED, Makes, P, R, positional, register, signature_of
+from .dropout import DropoutOp
+from .entry import COMPUTED, Arg, Entry, Output, signature_of
+from .execute import Execution
+from .op import Kernels, P, R, register
 from .quantized import Quantizes
 from .served import CachedOp
-from .step import Step
 
 Shape = tuple[int, ...]
 
 WEIGHTS = ("weight", "bias")
 STATISTICS = ("mean", "rstd")
 
-#: What `casting` stands for: what is added to the weight by default, and whether all that lies
+#: A `casting` stands for what is added to the weight by default, and for whether all that lies
 #: between the steps is rounded to x's dtype (src/common/norms/norms.h).
 CASTINGS = {"exact": (0.0, False), "llama": (0.0, True), "gemma": (1.0, False)}
 
-#: Where to write y; of `forward`, the statistics too, whose dtype may be another one.
+#: Arrays for y; of `forward`, the statistics too, whose dtype may be another one.
 NormOut: TypeAlias = A | tuple[A | None, *tuple[Array | None, ...]] | None
 
-#: The same of a norm that returns the sum, too.
+#: Arrays of a norm that returns the sum, too.
 AddNormOut: TypeAlias = tuple[A | None, A | None, *tuple[Array | None, ...]] | None
 
 
@@ -44,38 +47,76 @@ def read_casting(where: str, options: SimpleNamespace) -> None:
     options.weight_offset = offset
 
 
-class Rows(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Rows:
     """The normalization rows of a call: which elements share statistics, and which parameters.
 
     It holds what the kernels have to know of them, and the shapes that other arrays must have.
 
-    reduced, of_parameter : axes of x, after `split`.
+    shape : of x. cut : the channel axis, and into how many groups it is cut; None: no axis is.
+    axes : those along which a row runs, after that. of_parameter : those that a parameter has.
     statistics, parameter : the shapes of mean and rstd, and of weight and bias.
-    split : the channel axis, and into how many groups it is cut; None: no axis is.
-    ndim : of x after that.
+    centred : a mean is subtracted, as far as `rows_of` tells.
     """
 
-    reduced: Shape
+    shape: Shape
+    axes: Shape
     of_parameter: Shape
     statistics: Shape
     parameter: Shape
-    ndim: int
-    split: tuple[int, int] | None = None
+    cut: tuple[int, int] | None = None
+    centred: bool = False
+
+    @property
+    def ndim(self) -> int:
+        """How many axes x has, after the cut."""
+        return len(self.shape) + (self.cut is not None)
 
     def seen_data(self, view: View) -> View:
         """An array of x's shape with the axes of the kernels."""
-        return view.split_axis(*self.split) if self.split else view
+        return view.split_axis(*self.cut) if self.cut else view
 
     def seen_statistics(self, view: View) -> View:
         """The mean or the rstd with those axes."""
-        return view if view.ndim == self.ndim else view.with_axes(self.reduced)
+        return view if view.ndim == self.ndim else view.with_axes(self.axes)
 
     def seen_parameter(self, view: View) -> View:
         """The weight or the bias, or its gradient, with those axes."""
-        if self.split:
-            view = view.split_axis(0, self.split[1])
+        if self.cut:
+            view = view.split_axis(0, self.cut[1])
         lacked = axes.others(self.of_parameter, self.ndim)
         return view.with_axes(lacked) if lacked else view
+
+    @property
+    def split(self) -> Shape:
+        """The shape of x with the channels cut into groups."""
+        if self.cut is None:
+            return self.shape
+        axis, groups = self.cut
+        length = self.shape[axis]
+        return (*self.shape[:axis], groups, length // groups, *self.shape[axis + 1 :])
+
+    @property
+    def kept(self) -> Shape:
+        """The shape in which statistics broadcast against `split`."""
+        return axes.reduced(self.split, self.axes, keepdims=True)
+
+    @property
+    def along(self) -> Shape:
+        """The shape in which a parameter broadcasts against `split`."""
+        lacked = axes.others(self.of_parameter, self.ndim)
+        return axes.reduced(self.split, lacked, keepdims=True)
+
+    @property
+    def count(self) -> int:
+        """How many elements a row has."""
+        return prod(self.split[a] for a in self.axes)
+
+
+def rows_of(op: Any, shape: Shape, named: Mapping[str, Any]) -> Rows:
+    """The rows of an array of a shape, for the arguments of a call by name."""
+    found = op.shapes({**named, "x": SimpleNamespace(shape=shape, ndim=len(shape))})
+    return replace(found if isinstance(found, Rows) else found.normed, centred="mean" in op.saves)
 
 
 def named_axes(call: Call, options: SimpleNamespace) -> Rows:
@@ -88,9 +129,9 @@ def named_axes(call: Call, options: SimpleNamespace) -> Rows:
         )
     if not x.ndim:
         raise ValueError(f"{where}: x must have an axis to normalize along, got shape ()")
-    reduced = axes.axes(where, axis, x.ndim)
-    statistics = axes.reduced(x.shape, reduced, keepdims=True)
-    return Rows(reduced, reduced, statistics, tuple(x.shape[a] for a in reduced), x.ndim)
+    along, shape = axes.axes(where, axis, x.ndim), x.shape
+    statistics = axes.reduced(shape, along, keepdims=True)
+    return Rows(shape, along, along, statistics, tuple(shape[a] for a in along))
 
 
 def _has_room(where: str, ndim: int) -> None:
@@ -122,9 +163,9 @@ def groups_of_channels(call: Call, options: SimpleNamespace) -> Rows:
     count = x.shape[channel]
     _must_divide(where, "num_groups", num_groups, f"{count} channels", options.channel_axis, count)
     statistics = (num_groups,) if channel == 0 else (x.shape[0], num_groups)
-    reduced = tuple(axis for axis in range(x.ndim + 1) if axis not in kept)
-    of_parameter, split = (channel, channel + 1), (channel, num_groups)
-    return Rows(reduced, of_parameter, statistics, (count,), x.ndim + 1, split)
+    along = axes.others(kept, x.ndim + 1)
+    of_parameter, cut = (channel, channel + 1), (channel, num_groups)
+    return Rows(x.shape, along, of_parameter, statistics, (count,), cut)
 
 
 def gated_groups(call: Call, options: SimpleNamespace) -> Rows:
@@ -146,8 +187,8 @@ def gated_groups(call: Call, options: SimpleNamespace) -> Rows:
     _must_divide(where, "group_size", size, f"{length} elements", options.axis, length)
     groups = length // size
     statistics = (*x.shape[:axis], groups, *x.shape[axis + 1 :])
-    split = (axis, groups)
-    return Rows((axis + 1,), (axis, axis + 1), statistics, (length,), x.ndim + 1, split)
+    cut = (axis, groups)
+    return Rows(x.shape, (axis + 1,), (axis, axis + 1), statistics, (length,), cut)
 
 
 def _length(where: str, name: str, value: Any) -> float:
@@ -162,13 +203,13 @@ def single_channels(call: Call, options: SimpleNamespace) -> Rows:
     """A row has one channel of an example: axis 0, unless that has the channels."""
     x = call.views["x"]
     channel = axes.one(call.where, options.channel_axis, x.ndim, "channel_axis")
-    reduced = tuple(axis for axis in range(x.ndim) if axis not in (0, channel))
-    statistics = axes.reduced(x.shape, reduced, keepdims=True)
-    return Rows(reduced, (channel,), statistics, (x.shape[channel],), x.ndim)
+    along = axes.others((0, channel), x.ndim)
+    statistics = axes.reduced(x.shape, along, keepdims=True)
+    return Rows(x.shape, along, (channel,), statistics, (x.shape[channel],))
 
 
-class BackwardOptions(Parameters, Generic[A], total=False):
-    """What `Norm.backward` takes by keyword, of those that an op has."""
+class NormOptions(Parameters, Generic[A], total=False):
+    """The options that `NormOp.backward` takes by keyword, where an op has them."""
 
     mean: Array
     rstd: Array
@@ -191,101 +232,142 @@ class BackwardOptions(Parameters, Generic[A], total=False):
     stream: Stream
 
 
-class Norm(Quantizes, CachedOp[P, R]):
+@dataclass(frozen=True)
+class Part:
+    """A thing that a norm does besides normalising x, and the arguments and outputs that it adds.
+
+    front : the array beside x that it takes in front. results : what the call gives besides y.
+    saves : data besides x that `forward` saves. stands_for : saved arguments in whose place
+    results are saved.
+    gradients : what `backward` gives after dx. incoming : gradients of results by keyword, with
+    their defaults.
+    args, outs, names, checks : as an op declares them.
+    reads : makes of a call's options what kernels are told.
+    """
+
+    front: str = ""
+    results: tuple[str, ...] = ()
+    saves: tuple[str, ...] = ()
+    stands_for: Mapping[str, str] = field(default_factory=dict)
+    gradients: tuple[str, ...] = ()
+    incoming: Mapping[str, Any] = field(default_factory=dict)
+    args: Mapping[str, Arg] = field(default_factory=dict)
+    outs: Mapping[str, Output] = field(default_factory=dict)
+    names: Mapping[str, str] = field(default_factory=dict)
+    checks: Mapping[str, Callable[[str, str, Any], Any]] = field(default_factory=dict)
+    reads: Callable[[str, SimpleNamespace], None] | None = None
+
+
+#: It normalises the sum of x and a residual, and returns the sum.
+RESIDUAL = Part(
+    front="residual",
+    results=("total",),
+    stands_for={"x": "total"},
+    incoming={"dtotal": None},
+    args={"residual": Arg(shares="x"), "dtotal": Arg()},
+)
+
+#: The sum is of what dropout leaves of x: kernels have dx before it is dropped, which is the
+#: residual's.
+DROPPED_RESIDUAL = replace(
+    RESIDUAL,
+    gradients=("dresidual",),
+    args={"dtotal": Arg()},
+    outs={"backward.dresidual": Output("x", in_place=True)},
+    names={"dx": "dresidual", "dropped": "dx"},
+    checks=DropoutOp.checks,
+)
+
+#: It multiplies by the activation of a gate.
+GATE = Part(front="gate", saves=("gate",), gradients=("dgate",))
+
+#: Options say where 16 bits are rounded between the steps, and what is added to the weight.
+CASTING = Part(reads=read_casting)
+
+#: Kernels are told this of parts that a norm lacks.
+PLAIN: Mapping[str, Any] = MappingProxyType(
+    {"weight_offset": 0.0, "casts": False, "gate_first": False, "p": 0.0, "seed": 0, "offset": 0}
+)
+
+
+class NormOp(Quantizes, CachedOp[P, R]):
     """Normalization of rows of x, act((x - mean) rstd weight + bias), and backward.
 
-    Everything but the rows follows from the signature of the call: a norm with a bias subtracts the
-    mean, one without is a root-mean-square norm; with a second array in front, it normalises and
-    returns the sum of both, the residual, or multiplies by an activation of it, the gate. With a
-    seed, the sum is of what dropout leaves of x.
-
     over : from a call and its options to its `Rows`.
-    kind : the functor of src/common/norms/rows.h, where the signature does not tell it.
+    kind : the functor of src/common/norms/rows.h: "CentredNorm" alone has a mean and a bias.
+    parts : what it does besides.
     """
 
     bounds = NormBounds(scaled=6, rough=4)
-    roles = MappingProxyType(
-        {
-            "x": validate.ARRAY,
-            **dict.fromkeys(STATISTICS, validate.STATISTIC),
-            "dtotal": validate.DATA,
-        }
-    )
-    makes = MappingProxyType(dict.fromkeys(STATISTICS, Makes(shape="statistics", dtype=COMPUTED)))
-    shapes = MappingProxyType(
-        {**dict.fromkeys(STATISTICS, "statistics"), **dict.fromkeys(WEIGHTS, "parameter")}
-    )
-
-    runs = MappingProxyType({"forward": "norm_forward", "backward": "norm_backward"})
-    weight_offset, casts = CASTINGS["exact"]  # of a norm without the option
-    gate_first = False  # of a norm without a gate
-    p, seed, offset = 0.0, 0, 0  # of one that drops nothing
 
     def __init__(
         self,
         function: Callable[P, R],
         over: Callable[[Call, SimpleNamespace], Rows],
-        kind: str | None = None,
+        kind: str,
+        parts: Sequence[Part],
     ) -> None:
         call = self._declare(function, "norms")
-        self._over = over
-        given = call.parameters.values()
-        self.weights = tuple(name for name in WEIGHTS if name in call.parameters)
-        self.is_centred = "bias" in self.weights
-        self.kind = kind or ("CentredNorm" if self.is_centred else "RmsNorm")
-        self.norm = ROW_NORMS.index(self.kind)  # as kernels know it
-        if self.kind == "L2Norm":
-            self.checks = MappingProxyType({"eps": _length})
-        self.statistics = self.besides = STATISTICS if self.is_centred else STATISTICS[1:]
-        arrays = positional(call)
-        self.has_residual, self.has_gate = "residual" in arrays, "gate" in arrays
-        if not (self.has_residual or self.has_gate):
-            self._has_second(self.kind)
-        self.has_casting = "casting" in call.parameters
-        drops = "seed" in call.parameters
-        self.results = ("y", "total") if self.has_residual else ("y",)
-        data = ("x", "gate") if self.has_gate else ("x",)
-        if self.has_gate:
+        self._over, self.kind, self.parts = over, kind, parts
+        is_centred = kind == "CentredNorm"
+        weights, statistics = (WEIGHTS, STATISTICS) if is_centred else (WEIGHTS[:1], STATISTICS[1:])
+        data = ("x", *(name for part in parts for name in part.saves))
+        if "gate" in data:
             self.bounds = GatedNormBounds(scaled=self.bounds.scaled, rough=self.bounds.rough)
-        self.saves = (*data, *self.statistics, *self.weights)
-        dropped = ("residual",) if drops else ()
-        self.gradients = tuple(f"d{name}" for name in (*data, *dropped, *self.weights))
-        self.shares = {"residual": "x"} if self.has_residual and not drops else {}
-        if drops:  # kernels have dx before it is dropped, which is the residual's
-            self.checks, self.counts_elements = Dropout.checks, True
-            self.fields = {"dx": "dresidual", "dropped": "dx"}
-            of_residual = {"backward.dresidual": Makes("x", in_place=True)}
-            self.makes = MappingProxyType({**self.makes, **of_residual})
-        more: dict[str, Any] = {"dtotal": None} if self.has_residual else {}
+        front = [part.front for part in parts if part.front]
+        if not front and kind in _cpu.SECOND_KINDS:
+            self._is(second=_cpu.SECOND_KINDS.index(kind))
+        self.results = ("y", *(name for part in parts for name in part.results))
+        self.saves = (*data, *statistics, *weights)
+        others = (name for part in parts for name in part.gradients)
+        self.gradients = ("dx", *others, *(f"d{name}" for name in weights))
+        self.args = {
+            "x": Arg(validate.ARRAY),
+            **dict.fromkeys(statistics, Arg(validate.STATISTIC, "statistics")),
+            **dict.fromkeys(weights, Arg(shape="parameter")),
+        }
+        self.outs = dict.fromkeys(statistics, Output(shape="statistics", dtype=COMPUTED))
+        self._add(parts)
+        incoming = {name: v for part in parts for name, v in part.incoming.items()}
+        # How many groups there are, follows from what is saved.
         backward = signature_of(
-            call,
-            ("dy", *data),
-            (*self.statistics, *self.weights),
-            # what has no default, as num_groups, follows from what is saved
-            but=[
-                p.name
-                for p in given
-                if p.default is Parameter.empty and p.kind is not Parameter.KEYWORD_ONLY
-            ],
-            **more,
+            call, ("dy", *data), (*statistics, *weights), but=("num_groups", *front), **incoming
         )
-        self._enter_points(call, backward, extra=len(self.besides))
+        self._enter_points(call, backward, besides=statistics)
+
+    def _add(self, parts: Sequence[Part]) -> None:
+        """Take what the parts declare."""
+        names: dict[str, str] = {}
+        for part in parts:
+            self.args = {**self.args, **part.args}
+            self.outs = {**self.outs, **part.outs}
+            self.checks = {**self.checks, **part.checks}
+            names |= part.names
+        if self.kind == "L2Norm":
+            self.checks = {**self.checks, "eps": _length}
+        if "p" in self.checks:
+            self._is(counts_elements=True)
+        runs = {"forward": "norm_forward", "backward": "norm_backward"}
+        names["reduced"] = "axes"
+        self.kernels = Kernels(runs, names, {**PLAIN, "norm": ROW_NORMS.index(self.kind)})
 
     def saved(self, named: Mapping[str, Any]) -> tuple[Any, ...]:
-        return super().saved({**named, "x": named["total"]} if self.has_residual else named)
+        stand = {n: named[result] for p in self.parts for n, result in p.stands_for.items()}
+        return super().saved({**named, **stand})
 
     def saves_inputs(self, options: SimpleNamespace) -> tuple[str, ...]:
-        return self.weights if self.has_residual else self.saves
+        made = {name for part in self.parts for name in part.stands_for}
+        return tuple(name for name in self.saves if name not in made)
 
-    def _shapes(self, call: Call, options: SimpleNamespace) -> Rows:
+    def _shapes(self, call: Call, options: SimpleNamespace, entry: str = "call") -> Rows:
         return self._over(call, options)
 
-    def _parts_along(self, now: Step) -> tuple[int, ...]:
+    def _parts_along(self, now: Execution) -> tuple[int, ...]:
         rows: Rows = now.shapes
-        whole, split = {*rows.reduced, *rows.of_parameter}, rows.split
-        if split is None:
+        whole = {*rows.axes, *rows.of_parameter}
+        if rows.cut is None:
             return axes.others(tuple(whole), rows.ndim)
-        cut = split[0]
+        cut = rows.cut[0]
         return tuple(a for a in range(rows.ndim - 1) if a != cut and a + (a > cut) not in whole)
 
     def forward(self, *args: P.args, **kwargs: P.kwargs) -> tuple[R, tuple[Any, ...]]:
@@ -317,7 +399,7 @@ class Norm(Quantizes, CachedOp[P, R]):
         """
 
     def backward(
-        self, dy: ArrayOrNumber, x: A, /, *saved: Any, **options: Unpack[BackwardOptions[A]]
+        self, dy: ArrayOrNumber, x: A, /, *saved: Any, **options: Unpack[NormOptions[A]]
     ) -> tuple[A | None, ...]:
         """The gradients with respect to x, weight and bias.
 
@@ -356,16 +438,17 @@ class Norm(Quantizes, CachedOp[P, R]):
         (array([[ 0.181..., -0.135...]]), array([0.848..., 0.        ]))
         """
 
-    def _check_options(self, where: str, options: SimpleNamespace) -> None:
-        if self.has_casting:
-            read_casting(where, options)
+    def _check_options(self, entry: Entry, options: SimpleNamespace) -> None:
+        for part in self.parts:
+            if part.reads is not None:
+                part.reads(entry.where, options)
 
 
 def norm(
-    over: Callable[[Call, SimpleNamespace], Rows], kind: str | None = None
-) -> Callable[[Callable[P, R]], Norm[P, R]]:
-    """The norm that a function declares; the formulas are in src/common/norms.
+    over: Callable[[Call, SimpleNamespace], Rows], kind: str, *parts: Part
+) -> Callable[[Callable[P, R]], NormOp[P, R]]:
+    """Make the norm that a function declares; the formulas are in src/common/norms.
 
-    over : what its normalization rows are. kind : as `Norm` has it.
+    over : what its normalization rows are. kind, parts : as `NormOp` has them.
     """
-    return lambda function: register(Norm(function, over, kind))
+    return lambda function: register(NormOp(function, over, kind, parts))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from types import MappingProxyType, SimpleNamespace
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 from ... import _cpu
@@ -12,12 +12,13 @@ from ...interop import validate
 from ..bounds import ParametricBounds
 from ..types import A, Array, Outs, Stream
 from . import axes
-from .op import P, R, positional, register, signature_of
+from .entry import Arg, positional, signature_of
+from .execute import Execution
+from .op import Kernels, P, R, register
 from .served import CachedOp
-from .step import Step
 
 
-class Channels(NamedTuple):
+class ParameterAxis(NamedTuple):
     """The axis of the channels, and the shape of the parameter.
 
     is_single : it is one for all. Kernels then see one channel, along an axis in front.
@@ -36,13 +37,11 @@ class Channels(NamedTuple):
         return view if view.ndim else view.with_axes((0,))
 
 
-class Parametric(CachedOp[P, R]):
+class ParametricOp(CachedOp[P, R]):
     """Functions y = f(x, w) with w along an axis, and backward, which gives dx and dw.
 
     parameter : the name of w.
     """
-
-    runs = MappingProxyType({"forward": "bias_act_forward"})
 
     def __init__(self, function: Callable[P, R], bounds: ParametricBounds) -> None:
         call = self._declare(function, "parametric")
@@ -50,14 +49,17 @@ class Parametric(CachedOp[P, R]):
         self.saves = positional(call)
         _, self.parameter = self.saves
         self.gradients = tuple(f"d{name}" for name in self.saves)
-        self.roles = MappingProxyType({**self.roles, self.parameter: validate.PARAMETER})
-        self.shapes = MappingProxyType({self.parameter: "parameter"})
-        self.fields = MappingProxyType({"bias": self.parameter, "dbias": self.gradients[1]})
+        self.args = {self.parameter: Arg(validate.PARAMETER, "parameter")}
         # Kernels count them from the last activation on.
-        self.which = len(_cpu.ACTIVATIONS) + _cpu.CHANNEL_FUNCTIONS.index(self.name)
+        which = len(_cpu.ACTIVATIONS) + _cpu.CHANNEL_FUNCTIONS.index(self.name)
+        self.kernels = Kernels(
+            {"forward": "bias_act_forward"},
+            {"bias": self.parameter, "dbias": self.gradients[1]},
+            {"which": which},
+        )
         self._enter_points(call, signature_of(call, ("dy", *self.saves)))
 
-    def _shapes(self, call: Any, options: SimpleNamespace) -> Channels:
+    def _shapes(self, call: Any, options: SimpleNamespace, entry: str = "call") -> ParameterAxis:
         like, data = next(iter(call.views.items()))
         given = call.views.get(self.parameter)
         shape, ndim = tuple(data.shape), len(data.shape)
@@ -71,9 +73,9 @@ class Parametric(CachedOp[P, R]):
             axis = options.channel_axis
             if type(axis) is not int or axis != 1:  # the default, which x need not have
                 axes.one(call.where, axis, ndim, "channel_axis", of=like)
-            return Channels(0, own, True)
+            return ParameterAxis(0, own, True)
         axis = axes.one(call.where, options.channel_axis, ndim, "channel_axis", of=like)
-        return Channels(axis, shape[axis : axis + 1], False)
+        return ParameterAxis(axis, shape[axis : axis + 1], False)
 
     def forward(self, *args: P.args, **kwargs: P.kwargs) -> tuple[R, tuple[Any, ...]]:
         """The op's value, as calling the op gives it, and what `backward` needs: its arguments.
@@ -86,7 +88,7 @@ class Parametric(CachedOp[P, R]):
         array([-0.25,  2.  ])
         """
 
-    def _run_forward(self, now: Step) -> None:
+    def _run_forward(self, now: Execution) -> None:
         now.run("bias_act_forward", residual=None, parameters=())
 
     def backward(
@@ -125,11 +127,11 @@ class Parametric(CachedOp[P, R]):
         (array([0.5, 2. ]), array([-2.]))
         """
 
-    def _run_backward(self, now: Step) -> None:
+    def _run_backward(self, now: Execution) -> None:
         adds = now.adds(self.gradients[1])
         now.run("bias_act_backward", residual=None, parameters=(), accumulate_dbias=adds)
 
 
-def parametric(bounds: ParametricBounds) -> Callable[[Callable[P, R]], Parametric[P, R]]:
+def parametric(bounds: ParametricBounds) -> Callable[[Callable[P, R]], ParametricOp[P, R]]:
     """The parametric activation that a function declares."""
-    return lambda function: register(Parametric(function, bounds))
+    return lambda function: register(ParametricOp(function, bounds))

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from ..._cpu import View
 
-#: What a part has: along some axes, from where on and how much.
+#: A part has, along some axes, a length from some place on.
 Part = Mapping[int, tuple[int, int]]
 
 

@@ -31,25 +31,25 @@ from ...interop.frameworks import (
     namespace,
     see,
 )
+from .execute import Execution
 from .parts import Part, Parts, begin_of, cut, part_of
-from .step import Step
 
 CodeType: TypeAlias = Literal["int8", "float8_e4m3fn"]
 
 #: The numbers of formats (`CodeFormat` in src/common/quantize/quantize.h).
 FORMATS: Mapping[str, int] = {"int8": 0, "float8_e4m3fn": 1}
 
-#: As a View has codes, which are bytes.
+#: A View has codes as this dtype, of bytes.
 _BYTES = "bool"
 
 #: Elements of a part, at most: of a thread of the CPU, and on a GPU. So few that each of the CPU's
 #: threads has some, unless there are fewer than are worth a thread.
 _PART, _PART_OF_GPU, _FEWEST = 1 << 16, 1 << 23, 1 << 13
 
-#: Of a part with fewer rows each is cut into so many pieces, that all threads have some.
+#: A part with fewer rows has each cut into so many pieces, that all threads have some.
 _FEW_ROWS = 64
 
-#: What shares a scale, by its name; a number is as many neighbours of a row.
+#: Elements that share a scale, by a name; a number is as many neighbours of a row.
 _PER = {name: name for name in ("row", "tensor")}
 
 
@@ -62,7 +62,7 @@ class Quantizes:
 
     computes_alone = True
 
-    def _parts_along(self, now: Step) -> Sequence[int]:
+    def _parts_along(self, now: Execution) -> Sequence[int]:
         """The axes along which parts of the data may be computed by themselves."""
         raise NotImplementedError
 
@@ -150,7 +150,7 @@ class Quantizes:
 
     @cached_property
     def _cached_quantized(self) -> Any:
-        """The same, whose repeated calls skip this layer (src/cpu/binding/call_cache.pyx)."""
+        """The entry point whose repeated calls skip this layer (src/cpu/binding/call_cache.pyx)."""
         return _cpu.CachedCall(self._quantize, self, "_cached_quantized")
 
     def _by_operator(
@@ -163,7 +163,7 @@ class Quantizes:
     def _quantize(
         self: Any, *args: Any, dtype: Any, per: Any, scale: Any, out: Any, **kwargs: Any
     ) -> tuple[Any, ...]:
-        if self.counts_elements:
+        if self.traits.counts_elements:
             raise TypeError(
                 f"fastact.{self.name}.quantized: it draws a number for each element, and has no "
                 f"codes; drop elements first, and give the norm what is left"
@@ -200,7 +200,7 @@ class _Quantized:
         self.op, self.where = op, f"fastact.{op.name}.quantized"
         self.format = validate.choice(self.where, "dtype", dtype, FORMATS)
         self.dtype, self.per, self.scale = dtype, per, scale
-        self.now = now = Step(op, "call", args, kwargs)
+        self.now = now = Execution(op.entry_points["call"], args, kwargs)
         now.where = now.call.where = self.where
         self.call, self.leader = now.call, now.views[now.leader]
         self.block: int | None = None
@@ -339,7 +339,7 @@ class _Quantized:
     # --- the parts --------------------------------------------------------------------------------
 
     def _parts(self) -> list[Parts]:
-        """Of at most so many elements: some rows each, or a part of the rows."""
+        """Cut the data into parts of at most so many elements: rows, or a part of the rows."""
         threads, last = _cpu.get_thread_limit(), self.last
         most, self.threads = _PART * threads, 1
         if self.call.is_on_gpu:
@@ -411,12 +411,12 @@ class _Quantized:
     def _take_arrays(self) -> None:
         """The arrays that are computed in parts, and scratch arrays in the place of parts."""
         now, computed, whole = self.now, self.computed, dict(self.now.views)
-        self.data = {name: view for name, view in whole.items() if name in now.spec.data}
+        self.data = {name: view for name, view in whole.items() if name in now.entry.data}
         self.y = self._scratch_of_part(self.part, computed if self.widens else self.leader.dtype)
         self.wide: dict[str, View] = {}
         if not self.widens:
             return
-        in_place = now.spec.output(self.op.results[0]).in_place
+        in_place = now.entry.output(self.op.results[0]).in_place
         for name, view in whole.items():
             if name == now.leader and in_place:
                 self.wide[name] = self.y
@@ -429,7 +429,7 @@ class _Quantized:
                 self.call.run("widen", x=view, y=now.views[name])
 
     def _value(self, part: Part, thread: int) -> View:
-        """What the op makes of a part."""
+        """Compute what the op makes of a part."""
         now, (first, *others) = self.now, self.op.results
         outer = self.order[0]
         data = {name: part_of(view, part) for name, view in self.data.items()}
@@ -449,24 +449,24 @@ class _Quantized:
         now.shapes = self.op._shapes(self.call, now.options)
         y = begin_of(self._own(self.y, outer, thread), part)
         now.made = {n: (view, None, None) for n, view in {first: y, **made}.items()}
-        now.spec.compute(now)
+        now.entry.run(now)
         return y
 
     # --- scales and codes -------------------------------------------------------------------------
 
     @cached_property
     def _pieces(self) -> int:
-        """Of each row of a part whose scale is known, or found in a pass of its own."""
+        """How many pieces a row has whose scale is known, or found in a pass of its own."""
         is_few = math.prod(self.part[:-1]) < _FEW_ROWS and self.shape[-1] % _FEW_ROWS == 0
         return _FEW_ROWS if is_few else 1
 
     def _rows(self, view: View, pieces: int) -> View:
-        """What shares a scale along the last axis, or pieces of it."""
+        """Split the last axis into what shares a scale, or pieces of it."""
         count = view.shape[-1] // self.block if self.block else pieces
         return view if count == 1 and not self.block else view.split_axis(self.last, count)
 
     def _scales(self, part: Part, rows: View) -> View:
-        """Those of a part, one for each row."""
+        """Cut the scales to those of a part, one for each row."""
         view, last = self.made["scale"][0], self.last
         if self.per != "tensor":
             first, length = part.get(last, (0, self.shape[-1]))

@@ -16,16 +16,17 @@ from ..bounds import SumBounds
 from ..types import A, Array, ArrayOrNumber, Axes, DType, Out, Outs, Stream
 from . import axes as _axes
 from .axes import Over
+from .entry import OF_X, TOLD, Arg, Output, positional, signature_of, untyped
+from .execute import Execution
 from .moments import IDENTITY, TOTAL, fill, is_weighted, over_x, reduce_moments, weighted_gradient
-from .op import OF_X, TOLD, Makes, P, R, positional, register, signature_of, untyped
+from .op import Kernels, P, R, Traits, register
 from .served import CachedOp
-from .step import Step
 from .weighting import SAVED, by_groups
 
-#: Of every sum of an array.
+#: The bounds of every sum of an array.
 SUM_BOUNDS = SumBounds(ulp=0.5, absolute=2.0**-46, narrow=2.0**-21)
 
-#: Of sums of gradients that are added up as they are computed, before they are rounded.
+#: The bounds of sums of gradients that are added up as they are computed, before they are rounded.
 GRADIENT_SUM_BOUNDS = SumBounds(ulp=0.5, absolute=2.0**-46)
 
 #: The dtype of sums and statistics of integers: 16 bits would overflow.
@@ -37,7 +38,7 @@ VALID = _cpu.TERMS.index("valid")
 Shape: TypeAlias = tuple[int, ...]
 
 
-#: What an op's options say of an array of a shape. The string begins messages.
+#: An op's options say this of an array of a shape. The string begins messages.
 OverOf: TypeAlias = Callable[[str, Any, Shape], Over]
 
 #: The axes that a gradient of one shape lacks to be one of another, once that is checked.
@@ -80,28 +81,32 @@ class AxisSum(CachedOp[P, R]):
 
     bounds = SUM_BOUNDS
     term: int
-    divisor = 1.0  # of the sum
-    initial = -0.0  # what it begins with: nothing
-    integers = INTEGERS
-    roles = MappingProxyType({"dy": validate.OF_RESULT})
-    shapes: Mapping[str, str | None] = MappingProxyType({"dy": "shape", "where": "whole"})
+    traits = Traits(integers=INTEGERS)
+    args: Mapping[str, Arg] = MappingProxyType(
+        {"dy": Arg(validate.OF_RESULT, "shape"), "where": Arg(shape="whole")}
+    )
     _over: OverOf
+
+    def _sums(self, term: int, runs: Mapping[str, str], names: Mapping[str, str]) -> None:
+        """Take what kernels are told of a sum: by default it begins with nothing."""
+        self.term = term
+        self.kernels = Kernels(runs, names, {"term": term, "divisor": 1.0, "initial": -0.0})
 
     @property
     def differentiated(self) -> tuple[str, ...]:
         return self.entry_points["call"].arrays
 
-    def _shapes(self, call: Any, options: Any) -> Over:
+    def _shapes(self, call: Any, options: Any, entry: str = "call") -> Over:
         (array,) = self.differentiated
         over = self._over(call.where, options, tuple(call.views[array].shape))
         return by_groups(call, options, over)
 
-    def _run_forward(self, now: Step) -> None:
+    def _run_forward(self, now: Execution) -> None:
         x = now.views[now.leader]
         if now.shapes.grouped and x.size:
             reduce_moments(now, {"mean": now.written("y")}, TOTAL, term=self.term)
         elif now.shapes.grouped:
-            fill(now.call, now.view("y"), 0.0 + getattr(now.options, "initial", self.initial))
+            fill(now.call, now.view("y"), 0.0 + now.options.initial)
         elif "where" not in now.views or not x.size:
             now.run("sum")
         elif self.term == IDENTITY:
@@ -118,8 +123,7 @@ class PlainSum(AxisSum[P, R]):
     lacks : where `backward` takes gradients of other shapes than the sum's, which axes they lack.
     """
 
-    term = IDENTITY
-    sizes = ("shape",)
+    args = MappingProxyType({**AxisSum.args, "shape": Arg(is_shape=True)})
 
     def __init__(
         self,
@@ -134,10 +138,10 @@ class PlainSum(AxisSum[P, R]):
         masks = [name for name in SAVED if name in call.parameters]
         self._saves_dtype = (OF_X,) if TOLD in call.parameters else ()
         self.results, self.saves = (result,), ("shape", *masks, *self._saves_dtype)
-        self.fields = {"x": positional(call)[0], "y": result}
-        self.makes = {
-            result: Makes(shape="shape", dtype=TOLD),
-            "backward.dx": Makes(shape="whole", dtype=OF_X),
+        self._sums(IDENTITY, {}, {"x": positional(call)[0], "y": result})
+        self.outs = {
+            result: Output(shape="shape", dtype=TOLD),
+            "backward.dx": Output(shape="whole", dtype=OF_X),
         }
         either = [name for name in (*masks, *self._saves_dtype, "axis") if masks]
         of_x: Any = dict.fromkeys(self._saves_dtype)
@@ -218,10 +222,10 @@ class PlainSum(AxisSum[P, R]):
                [2., 2., 2.]])
         """
 
-    def _shapes(self, call: Any, options: Any) -> Over:
+    def _shapes(self, call: Any, options: Any, entry: str = "call") -> Over:
         where = call.where
-        if where != self._where("backward"):
-            return super()._shapes(call, options)
+        if entry != "backward":
+            return super()._shapes(call, options, entry)
         shape = _axes.lengths(where, "shape", options.shape)
         is_any = self._lacks is not None
         over = Over((), shape, (), shape) if is_any else self._over(where, options, shape)
@@ -238,7 +242,7 @@ class PlainSum(AxisSum[P, R]):
         _axes.has_shape(where, "dy", dy, over.shape)
         return over
 
-    def _run_backward(self, now: Step) -> None:
+    def _run_backward(self, now: Execution) -> None:
         dy, dx = over_x(now, now.seen("dy")), now.view("dx")
         if not is_weighted(now) and dy.dtype == dx.dtype:
             now.run("broadcast", x=dy, y=dx)
@@ -250,12 +254,12 @@ class PlainSum(AxisSum[P, R]):
 class TermSum(AxisSum[P, R]):
     """A sum of a term t(x) over the axes `axis`, whose gradient needs x."""
 
-    runs: Mapping[str, str] = MappingProxyType({"backward": "sum_backward"})
-    makes: Mapping[str, Makes] = MappingProxyType({"y": Makes(shape="shape", dtype=TOLD)})
+    outs: Mapping[str, Output] = MappingProxyType({"y": Output(shape="shape", dtype=TOLD)})
 
     def __init__(self, function: Callable[P, R], term: str, over: OverOf, **others: Any) -> None:
         call = self._declare(function, "reductions")
-        self.term, self._over = _cpu.TERMS.index(term), over
+        self._over = over
+        self._sums(_cpu.TERMS.index(term), {"backward": "sum_backward"}, {})
         self.saves = ("x", *(name for name in SAVED if name in call.parameters))
         self._enter_points(call, untyped(self.backward), **others)
 
@@ -319,7 +323,7 @@ class TermSum(AxisSum[P, R]):
         array([2., 4., 6.])
         """
 
-    def _run_backward(self, now: Step) -> None:
+    def _run_backward(self, now: Execution) -> None:
         if not is_weighted(now) and now.views["dy"].dtype == now.views["x"].dtype:
             now.run("sum_backward")
         elif now.views["x"].size:
@@ -330,17 +334,17 @@ class TermSum(AxisSum[P, R]):
 class SquareSum(TermSum[P, R]):
     """A sum of squares, which has its gradient in the same pass, too."""
 
-    makes = MappingProxyType(
-        {**TermSum.makes, "value": Makes(shape="shape"), "grad": Makes(in_place=True)}
+    outs = MappingProxyType(
+        {**TermSum.outs, "value": Output(shape="shape"), "grad": Output(in_place=True)}
     )
 
     def __init__(self, function: Callable[P, R], over: OverOf) -> None:
-        both = {"sig": untyped(self.value_and_grad), "gives": ("value", "grad")}
+        both = {"signature": untyped(self.value_and_grad), "gives": ("value", "grad")}
         super().__init__(function, "square", over, value_and_grad=both)
 
-    def _shapes(self, call: Any, options: Any) -> Over:
-        if hasattr(options, "axis"):
-            return super()._shapes(call, options)
+    def _shapes(self, call: Any, options: Any, entry: str = "call") -> Over:
+        if entry != "value_and_grad":
+            return super()._shapes(call, options, entry)
         return Over((), (), (), call.views["x"].shape)
 
     def value_and_grad(self, x: A, /, out: Outs[A] = None, *, stream: Stream = None) -> tuple[A, A]:
@@ -375,7 +379,7 @@ class SquareSum(TermSum[P, R]):
         14.0 [2. 4. 6.]
         """
 
-    def _run_value_and_grad(self, now: Step) -> None:
+    def _run_value_and_grad(self, now: Execution) -> None:
         now.run("square_value_and_grad", y=now.view("value"))
 
 
@@ -388,11 +392,6 @@ def reduction(
 ) -> Callable[[Callable[P, R]], PlainSum[P, R]]:
     """The sum over axes that a function declares."""
     return lambda function: register(PlainSum(function, family, over, result, lacks))
-
-
-def term_reduction(term: str, over: OverOf) -> Callable[[Callable[P, R]], TermSum[P, R]]:
-    """The sum of a term over axes that a function declares."""
-    return lambda function: register(TermSum(function, term, over))
 
 
 def square_reduction(over: OverOf) -> Callable[[Callable[P, R]], SquareSum[P, R]]:

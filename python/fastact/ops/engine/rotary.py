@@ -12,9 +12,10 @@ from ...interop.validate import Only, Role
 from ..bounds import RotaryBounds
 from ..types import A, Array, Out, Stream
 from . import axes
-from .op import Makes, P, R, positional, register, signature_of
+from .entry import ANY, Arg, Output, positional, signature_of
+from .execute import Execution, execute
+from .op import P, R, register
 from .served import CachedOp
-from .step import Step, serve
 
 #: A cosine or a sine: it broadcasts to the pairs of the data, whose dtype or a wider one it has.
 _ANGLE = Role(dtype="wide_enough", array=True)
@@ -22,7 +23,7 @@ _POSITIONS = Role(Only(("int32", "int64")), dtype="any", array=True)
 
 
 class Pairs(NamedTuple):
-    """Where the pairs of an array lie.
+    """The places of the pairs of an array.
 
     axis : as a number from 0 on. length : of pairs along it. each : the shape of a, and of b.
     rows : all axes but that one, to which positions broadcast.
@@ -80,12 +81,13 @@ def _pairs_of(
 class Turning(CachedOp[P, R]):
     """An op with pairs of elements that are turned by angles."""
 
-    unsaved = ("positions",)
-    roles = MappingProxyType({"cos": _ANGLE, "sin": _ANGLE, "positions": _POSITIONS})
-    shapes: Mapping[str, str | None] = MappingProxyType(
-        {"cos": "pairs", "sin": "pairs", "positions": "rows"}
+    args: Mapping[str, Arg] = MappingProxyType(
+        {
+            "cos": Arg(_ANGLE, "pairs", repeats=True),
+            "sin": Arg(_ANGLE, "pairs", repeats=True),
+            "positions": Arg(_POSITIONS, "rows", repeats=True, unsaved=True),
+        }
     )
-    spreads = ("cos", "sin", "positions")
 
     def _pairs(self, call: Any, options: SimpleNamespace) -> Pairs:
         views = call.views
@@ -93,7 +95,7 @@ class Turning(CachedOp[P, R]):
         angles = views.get("cos"), views.get("sin"), views.get("positions")
         return _pairs_of(call.where, name, first.shape, options, angles)
 
-    def _angles(self, now: Step, of: Pairs, name: str) -> dict[str, View | None]:
+    def _angles(self, now: Execution, of: Pairs, name: str) -> dict[str, View | None]:
         """Cosines, sines and positions as the native function takes them.
 
         name : the array whose pairs these are.
@@ -110,7 +112,7 @@ class Turning(CachedOp[P, R]):
 
     def _turn(
         self,
-        now: Step,
+        now: Execution,
         of: Pairs,
         angles: Mapping[str, View | None],
         x: View,
@@ -147,19 +149,19 @@ class Rotary(Turning[P, R]):
         self.gradients = tuple(f"d{name}" for name in arrays)
         self._incoming = incoming = tuple(f"d{name}" for name in self.results)
         others = (*arrays[1:], *incoming)
-        self.roles = MappingProxyType({**self.roles, **dict.fromkeys(others, validate.ARRAY)})
+        # Each has a shape of its own.
+        anyhow = dict.fromkeys((*arrays[1:], *incoming[1:]), ANY)
+        self.args = {**self.args, **{n: Arg(validate.ARRAY, anyhow.get(n, "")) for n in others}}
         if arrays[1:]:
-            anyhow = dict.fromkeys((*arrays[1:], *incoming[1:]))
-            self.shapes = {**self.shapes, **anyhow}
             names = zip(arrays, self.results, incoming, strict=True)
-            self.makes = {
-                made: Makes(like, in_place=True)
+            self.outs = {
+                made: Output(like, in_place=True)
                 for of, y, dy in names
                 for made, like in ((y, of), (f"backward.d{of}", dy))
             }
         self._enter_points(call, signature_of(call, incoming, self.saves))
 
-    def _shapes(self, call: Any, options: SimpleNamespace) -> Pairs:
+    def _shapes(self, call: Any, options: SimpleNamespace, entry: str = "call") -> Pairs:
         return self._pairs(call, options)
 
     def forward(self, *args: P.args, **kwargs: P.kwargs) -> tuple[R, tuple[Any, ...]]:
@@ -173,7 +175,7 @@ class Rotary(Turning[P, R]):
         array([0.8, 0.6])
         """
 
-    def _run_forward(self, now: Step) -> None:
+    def _run_forward(self, now: Execution) -> None:
         self._turn_all(now, self._arrays, self.results, turns_back=False)
 
     def backward(
@@ -219,13 +221,13 @@ class Rotary(Turning[P, R]):
         array([1., 0.])
         """
 
-    def _run_backward(self, now: Step) -> None:
+    def _run_backward(self, now: Execution) -> None:
         self._turn_all(now, self._incoming, self.gradients, turns_back=True)
 
     # --- kernels ----------------------------------------------------------------------------------
 
     def _turn_all(
-        self, now: Step, names: tuple[str, ...], made: tuple[str, ...], *, turns_back: bool
+        self, now: Execution, names: tuple[str, ...], made: tuple[str, ...], *, turns_back: bool
     ) -> None:
         """Turn each array of these names, once all of them are checked."""
         where, views = now.where, now.views
@@ -260,7 +262,7 @@ class Rotary(Turning[P, R]):
         each = self.each_of(args, entry)
         if each is None:
             return super()._serve(entry, *args, **kwargs)
-        return serve(self.several, entry, *each, *args[1:], **kwargs)
+        return execute(self.several.entry_points[entry], *each, *args[1:], **kwargs)
 
     def _plain_call(self, *args: Any, **kwargs: Any) -> Any:
         each = [(x, *args[1:]) for x in self.each_of(args) or ()]

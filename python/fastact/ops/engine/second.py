@@ -21,9 +21,10 @@ from ...interop import handlers, validate
 from ...interop.foreign import describe, plain
 from ...interop.frameworks import NUMPY, in_native_order, namespace
 from . import axes, fused
-from .op import EntryPoint, arrays_of, result_of
+from .entry import Entry
+from .execute import Execution
+from .op import arrays_of, result_of
 from .spec import Spec, spec_of
-from .step import Step
 
 _ELEMENT = TERMS.index("identity")  # of a sum
 
@@ -52,11 +53,11 @@ class Second(CachedCall):
         self.__signature__ = Signature([*ddx, *backward.signature.parameters.values()])
         where = f"{backward.where}.backward"
         self.op, self.__name__ = op, "backward.backward"
-        self.point = EntryPoint(where, self.__signature__, gives, skips=True)
+        self.point = Entry(where, self.__signature__, gives, skips=True)
         self.backward = partial(no_third, where)
         super().__init__(self._serve, op.entry_point("backward"), "backward")
-        #: The same, None where no kernel is for all of the call: for torch's tensors, whose own
-        #: formula is computed otherwise.
+        #: The entry point, which gives None where no kernel is for all of the call: for torch's
+        #: tensors, whose own formula is computed otherwise.
         self.by_kernel = CachedCall(partial(self._serve, by_kernel=True), self, "by_kernel")
 
     def __reduce__(self) -> Any:
@@ -68,7 +69,7 @@ class Second(CachedCall):
         options = fused.bind(point, args, kwargs)[1] if is_fused else point.bind(args, kwargs)
         rest = {n: value for n, value in kwargs.items() if n not in ("out", "accumulate")}
         try:
-            now = Step(op, "backward", args[len(op.gradients) :], rest)
+            now = Execution(op.entry_points["backward"], args[len(op.gradients) :], rest)
             with now.call:
                 now.prepare(models=True)
                 now.where = now.call.where = point.where
@@ -85,8 +86,8 @@ class Second(CachedCall):
             raise
         return tuple(results) if len(results) > 1 else results[0]
 
-    def _ddx(self, now: Step, options: Any) -> dict[str, str]:
-        """What comes back, checked: its names by the arguments of the gradients."""
+    def _ddx(self, now: Execution, options: Any) -> dict[str, str]:
+        """Check what comes back; give its names by the arguments of the gradients."""
         found = {}
         for gradient, name in zip(self.op.gradients, self.op.differentiated, strict=True):
             label, view = f"d{gradient}", now.view(gradient)
@@ -99,7 +100,7 @@ class Second(CachedCall):
             found[name] = label
         return found
 
-    def _outputs(self, now: Step, outs: Sequence[Any]) -> dict[str, View]:
+    def _outputs(self, now: Execution, outs: Sequence[Any]) -> dict[str, View]:
         """Check the arrays to write; give their views by what they are the gradients of."""
         views: dict[str, View] = {}
         found = {}
@@ -117,19 +118,19 @@ class Second(CachedCall):
 
     # --- by a kernel ------------------------------------------------------------------------------
 
-    def _has_kernel(self, now: Step, ddx: Mapping[str, str], is_quick: bool) -> bool:
+    def _has_kernel(self, now: Execution, ddx: Mapping[str, str], is_quick: bool) -> bool:
         """Whether one is for all of a call. is_quick: and takes less time than the formula may."""
         x, weight = now.views[now.leader], now.views.get("weight")
-        if self.op.second is None or [*ddx] != [self.op.differentiated[0]] or now.activation:
+        if self.op.traits.second is None or [*ddx] != [self.op.differentiated[0]] or now.activation:
             return False
         if any(n in now.views for n in {*self.op.moving} - {now.leader, "weight", "bias"}):
             return False
         if weight is not None and (weight.dtype != x.dtype or x.itemsize < 4):
             return False  # its gradient is the sum of numbers that lie in x's dtype
         is_any = not is_quick or now.call.is_on_gpu
-        return is_any or _runs_along_rows(now.seen(now.leader), _rows(now))
+        return is_any or _runs_along_rows(now.seen(now.leader), now.shapes.axes)
 
-    def _of_kernel(self, now: Step, options: Any, outs: Mapping[str, View]) -> list[Any]:
+    def _of_kernel(self, now: Execution, options: Any, outs: Mapping[str, View]) -> list[Any]:
         call, op, shapes = now.call, self.op, now.shapes
         made: dict[str, tuple[View, Any]] = {}
         given = zip((*self.incoming, *op.moving), options.out, options.wanted, strict=True)
@@ -140,23 +141,23 @@ class Second(CachedCall):
                 view, new = outs.get(name), None
                 if view is None:
                     view, new = call.output(name, None, name if name in call.arrays else now.leader)
-                made[name] = now._with_axes(now.spec.seen(name), view), new
+                made[name] = now._with_axes(now.entry.seen(name), view), new
                 results[name] = out, new
         (dy,), x, terms = self.incoming, now.seen(now.leader), None
         accumulate: Any = options.accumulate
         offset = getattr(now.options, "weight_offset", 0.0) if "weight" in now.views else 0.0
         if "weight" in made:
-            terms = now._with_axes(now.spec.seen(now.leader), call.temporary(now.leader))
+            terms = now._with_axes(now.entry.seen(now.leader), call.temporary(now.leader))
         call.run(
             "second_rows",
             saved=x,
             ddx=now.seen(f"d{op.gradients[0]}"),
             dy=now.seen(dy),
-            reduced=_rows(now),
+            reduced=shapes.axes,
             **{name: now.seen(name) for name in ("weight", "mean", "rstd")},
             **{to: made.get(of, (None,))[0] for to, of in (("ddy", dy), ("dsaved", now.leader))},
             terms=terms,
-            kind=op.second,
+            kind=op.traits.second,
             scale=getattr(now.options, "scale", 1.0),
             weight_offset=offset,
             accumulate=accumulate,
@@ -172,7 +173,7 @@ class Second(CachedCall):
 
     # --- by the op's formula ----------------------------------------------------------------------
 
-    def _of_formula(self, now: Step, options: Any, ddx: Mapping[str, str]) -> list[Any]:
+    def _of_formula(self, now: Execution, options: Any, ddx: Mapping[str, str]) -> list[Any]:
         m = _operations(now)
         named = {n: _array(now, label, m, options) for n, label in ddx.items()}
         found = zip(self._found(now, named, m), options.out, options.wanted, strict=True)
@@ -180,14 +181,14 @@ class Second(CachedCall):
         with m.plain():  # at last: what is written may be what is read
             return [_written(d, out) for d, out in zip(made, options.out, strict=True)]
 
-    def _found(self, now: Step, ddx: Mapping[str, Any], m: Any) -> list[tuple[Any, Any]]:
+    def _found(self, now: Execution, ddx: Mapping[str, Any], m: Any) -> list[tuple[Any, Any]]:
         """Each gradient, and an array of its dtype."""
         op = self.op
         dys = [_array(now, name, m) for name in self.incoming]
         told = vars(now.options)
         named = {n: told[n] for n in spec_of(op).told if n in told}  # axis=None is no default
         named |= {n: _array(now, n, m) for n in op.saves if n in now.views}
-        named |= {n: told[n] for n in op.sizes}
+        named |= {n: told[n] for n, arg in op.args.items() if arg.is_shape and n in told}
         models = [*dys, *(named.get(name) for name in op.moving)]
         with m.plain():
             if not now.views[now.leader].size:
@@ -205,17 +206,17 @@ def no_third(where: str, *args: Any, **kwargs: Any) -> Any:
 
 
 def jvp(op: Any, tangents: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-    """What calling an op gives, and its tangent."""
+    """Compute what calling an op gives, and its tangent."""
     spec, point, where = spec_of(op), op.entry_points["call"], op._where("jvp")
     _no_out(where, kwargs)
     try:
-        now = Step(op, "forward", args, kwargs)
+        now = Execution(op.entry_points["forward"], args, kwargs)
         with now.call:
             now.prepare()
             now.where = now.call.where = where
             m = _operations(now)
             told = vars(now.options)
-            for name in op.unrecorded:
+            for name in op.traits.unrecorded:
                 if told[name]:
                     raise TypeError(f"{where}: {name} must be False, for its result has no tangent")
             order = [n for n in (*point.arrays, *point.defaults) if n in now.call.arrays]
@@ -223,7 +224,7 @@ def jvp(op: Any, tangents: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) 
                 if name in spec.of:
                     validate.supported_dtype(where, name, now.views[name])
             given = _checked_tangents(where, spec, {n: now.call.arrays[n] for n in order}, tangents)
-            now.spec.compute(now)
+            now.entry.run(now)
             result, saved = now.results()
             own = {*point.arrays, *point.defaults, *spec.told} - {"out", "stream"}
             named = dict(zip(op.saves, saved, strict=True))
@@ -299,7 +300,7 @@ def _native(array: Any) -> Any:
 # --- arrays of a step -----------------------------------------------------------------------------
 
 
-def _operations(now: Step) -> Any:
+def _operations(now: Execution) -> Any:
     """The arithmetic of the call's arrays, which no plan repeats."""
     now.call.reads_values()
     array = next(iter(now.call.arrays.values()))
@@ -313,7 +314,7 @@ def _operations(now: Step) -> Any:
     return operations(xp)
 
 
-def _array(now: Step, name: str, m: Any, options: Any = None) -> Any:
+def _array(now: Execution, name: str, m: Any, options: Any = None) -> Any:
     """An array of the call; a number in its place becomes one. None: it is not there.
 
     options : that have the number; None: the call's own.
@@ -326,12 +327,6 @@ def _array(now: Step, name: str, m: Any, options: Any = None) -> Any:
     if isinstance(number, bool) and not options:  # a mask
         return number
     return m.zeros(now.views[name].shape, next(iter(now.call.arrays.values()))) + float(number)
-
-
-def _rows(now: Step) -> tuple[int, ...]:
-    """The axes of a row, as kernels have them."""
-    shapes: Any = now.shapes
-    return shapes.reduced if hasattr(shapes, "reduced") else shapes.axes  # type: ignore[no-any-return]
 
 
 def _runs_along_rows(view: View, over: Sequence[int]) -> bool:

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial, update_wrapper
 from inspect import Signature
-from types import MappingProxyType
 from typing import Any
 
 from ... import _cpu
 from . import docstrings, second
-from .op import EntryPoint, Op, P, R
-from .step import serve
+from .entry import Entry
+from .execute import execute
+from .op import Op, P, R
 
-#: What an entry point takes over from its method; the docstring is a part of its documentation.
+#: An entry point takes these over from its method; the docstring is a part of its documentation.
 _NAMES = ("__module__", "__name__", "__qualname__")
 
 
@@ -32,22 +32,18 @@ def enter_at(op: Any, name: str, entry: Any, function: Any) -> None:
 
 
 class ServedOp(Op[P, R]):
-    """An op that `serve` runs.
+    """An op that `execute` runs.
 
     `_run_forward(now)`, `_run_backward(now)`, ... run the kernels of an entry point, and calling
     the op does what `forward` does. Where there is no such method, one native function does it, the
-    one that `runs` names, with arguments by their names.
+    one that `kernels` names, with arguments by their names.
     """
 
     def _call(self, *args: Any, **kwargs: Any) -> Any:
         return self._serve("call", *args, **kwargs)
 
     def _serve(self, entry: str, *args: Any, **kwargs: Any) -> Any:
-        return serve(self, entry, *args, **kwargs)
-
-    def _enter(self, **entry_points: EntryPoint) -> None:
-        """Take the entry points; `call` is calling the op."""
-        self.entry_points = MappingProxyType(entry_points)
+        return execute(self.entry_points[entry], *args, **kwargs)
 
     def _enter_points(
         self,
@@ -55,28 +51,30 @@ class ServedOp(Op[P, R]):
         backward: Signature,
         *,
         forward: Signature | None = None,
-        extra: int = 0,
+        besides: Sequence[str] = (),
+        extra: int | None = None,
         unasked: int = 0,
         second: Mapping[str, Any] | None = None,
         **others: Mapping[str, Any],
     ) -> None:
-        """Enter the three entry points, and others, by what `EntryPoint` takes.
+        """Enter the three entry points, and others, by what `Entry` takes.
 
-        forward : None: it takes what calling the op takes. extra : as many more outputs may be
-        given to it. unasked : of so many of the last gradients `out` need not speak. second : of
-        `backward.backward`, what it takes and gives.
+        forward : None: it takes what calling the op takes. besides : what it makes besides the
+        results. extra : as many more outputs may be given to it; None: all besides. unasked : of so
+        many of the last gradients `out` need not speak. second : of `backward.backward`, what it
+        takes and gives.
         """
         count, gradients = len(self.results), len(self.gradients)
         points: dict[str, Mapping[str, Any]] = {
-            "call": {"sig": call, "gives": self.results},
+            "call": {"signature": call, "gives": self.results},
             "forward": {
-                "sig": forward or call,
-                "gives": (*self.results, *self.besides),
+                "signature": forward or call,
+                "gives": (*self.results, *besides),
                 "outputs": count,
-                "extra": extra,
+                "extra": len(besides) if extra is None else extra,
             },
             "backward": {
-                "sig": backward,
+                "signature": backward,
                 "gives": self.gradients,
                 "outputs": gradients - unasked,
                 "extra": unasked,
@@ -86,7 +84,8 @@ class ServedOp(Op[P, R]):
         }
         if second:
             points["backward.backward"] = {"skips": True, **second}
-        self._enter(**{n: EntryPoint(self._where(n), **point) for n, point in points.items()})
+        entries = {n: Entry(self._where(n), op=self, name=n, **p) for n, p in points.items()}
+        self._enter(**entries)
 
     def jvp(self, *args: Any, tangents: Any, **kwargs: Any) -> tuple[Any, Any]:
         """What calling the op gives, and its derivative in a direction: forward mode.
@@ -122,19 +121,15 @@ class ServedOp(Op[P, R]):
         >>> dy
         array([0.0592..., 0.6       , 1.0490...])
         """
-        if not self.is_diagonal:
+        if not self.traits.is_diagonal:
             return second.jvp(self, tangents, args, kwargs)  # type: ignore[no-any-return]
         tangent = second.only_tangent(self, tangents, args, kwargs)
         result, saved = self.forward(*args, **kwargs)
         return result, vars(self)["backward"](tangent, *saved, *args[1:], **kwargs)
 
-    def _where(self, entry: str = "call") -> str:
-        """How messages name an entry point."""
-        return f"fastact.{self.name}" + (f".{entry}" if entry != "call" else "")
-
 
 @docstrings.composes
-class Entry(_cpu.CachedCall):
+class CachedEntry(_cpu.CachedCall):
     """An entry point of an op, whose documentation is composed as the op's is."""
 
 
@@ -142,7 +137,7 @@ def enter_cached(op: Any, name: str) -> None:
     """An entry point whose repeated calls skip this layer."""
     function = partial(op._serve, name)
     owner, _, last = name.rpartition(".")
-    enter_at(op, name, Entry(function, op.entry_point(owner or "call"), last), function)
+    enter_at(op, name, CachedEntry(function, op.entry_point(owner or "call"), last), function)
 
 
 class CachedOp(ServedOp[P, R], _cpu.CachedOp):
@@ -152,7 +147,7 @@ class CachedOp(ServedOp[P, R], _cpu.CachedOp):
     documented alone.
     """
 
-    def _enter(self, **entry_points: EntryPoint) -> None:
+    def _enter(self, **entry_points: Entry) -> None:
         super()._enter(**entry_points)
         self._cache_calls(_cpu.CachedCall(self._plain_call, self, "__call__", self._recorder))
         for name in entry_points:

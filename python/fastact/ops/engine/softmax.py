@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from inspect import Parameter, Signature
 from types import MappingProxyType, SimpleNamespace
 from typing import Any, NamedTuple
 
@@ -12,39 +11,36 @@ from ... import _cpu
 from ..._cpu import View
 from ...interop import validate
 from ..bounds import CrossEntropyBounds, SoftmaxBounds
-from ..types import A, Array, ArrayOrNumber, Out, Stream
+from ..types import A, Array, ArrayOrNumber, Out, Outs, Stream
 from . import axes
 from .axes import Over
+from .entry import ANY, COMPUTED, DOUBLE, Arg, Entry, Output, untyped
+from .execute import Execution
 from .moments import IDENTITY, fill
-from .op import COMPUTED, DOUBLE, Makes, P, R, register, signature_of, untyped
+from .op import Kernels, P, R, register
 from .reductions import add_up
 from .served import CachedOp
-from .step import Step
 
 #: Axes of a row: one of x's, or several.
 RowAxes = int | tuple[int, ...]
 
 
 class RowFunction(CachedOp[P, R]):
-    """What softmax, log_softmax and logsumexp share: z = scale x + mask, over rows of x."""
+    """Parts that softmax, log_softmax and logsumexp share: z = scale x + mask, over rows of x."""
 
     backward: Callable[..., Any]
-    softcap = 0.0  # where it is no option
 
     def __init__(self, function: Callable[P, R]) -> None:
         call = self._declare(function, "softmax")
-        self.kind = _cpu.SOFTMAX_KINDS.index(self.name)
+        self._numbers(softcap=0.0, kind=_cpu.SOFTMAX_KINDS.index(self.name))
         self.bounds = SoftmaxBounds(self.name)
-        self._has_second(self.name)
-        extra, unasked = self._counts()
-        self._enter_points(call, self._of_backward(call), extra=extra, unasked=unasked)
+        if self.name in _cpu.SECOND_KINDS:
+            self._is(second=_cpu.SECOND_KINDS.index(self.name))
+        self._enter_points(call, untyped(self.backward), **self._counts())
 
-    def _of_backward(self, call: Signature) -> Signature:
-        return signature_of(call, ("dy", *self.saves), but=("mask",))
-
-    def _counts(self) -> tuple[int, int]:
-        """How many outputs more forward may be given, and of how many backward need not be."""
-        return len(self.besides), 0
+    def _counts(self) -> dict[str, Any]:
+        """Tell what entry points make besides, as `_enter_points` takes it."""
+        return {}
 
     def forward(self, *args: P.args, **kwargs: P.kwargs) -> tuple[R, tuple[Any, ...]]:
         """What calling the op gives, and the tuple that `backward` needs.
@@ -82,42 +78,44 @@ class WithSinks(NamedTuple):
         return view.with_axes(tuple(lacked)).with_axes(self.axes)
 
 
-class Softmax(RowFunction[P, R]):
-    """A function of rows whose value has the shape of x: `softmax` and `log_softmax`."""
+class ByValue(RowFunction[P, R]):
+    """A function of rows whose value has the shape of x, and is what its gradient needs."""
 
     saves: tuple[str, ...] = ("y",)
-    runs = MappingProxyType({"forward": "softmax_forward"})
+    kernels = Kernels({"forward": "softmax_forward"})
 
-    def __init__(self, function: Callable[P, R]) -> None:
-        self.takes_sink = "sink" in untyped(function).parameters
-        if self.takes_sink:
-            self.saves, self.gradients = ("y", "sink", "share", "x"), ("dx", "dsink")
-            self.spreads, self.of_forward = ("sink",), ("share",)
-            self.roles = MappingProxyType(
-                {"sink": validate.PARAMETER, "share": validate.STATISTIC, "x": validate.DATA}
-            )
-            self.shapes = MappingProxyType({"sink": "rows", "share": "rows"})
-            self.makes = MappingProxyType(
-                {
-                    "share": Makes(shape="rows", dtype=COMPUTED),
-                    "dsink": Makes("sink", shape="sink"),
-                }
-            )
-        super().__init__(function)
+    def _shapes(self, call: Any, options: SimpleNamespace, entry: str = "call") -> WithSinks:
+        shape = next(iter(call.views.values())).shape
+        over = axes.axes(call.where, options.axis, len(shape))
+        sink = call.views.get("sink")
+        own = () if sink is None else tuple(sink.shape)
+        return WithSinks(over, axes.reduced(shape, over, keepdims=False), own)
 
-    def _of_backward(self, call: Signature) -> Signature:
-        if not self.takes_sink:
-            return super()._of_backward(call)
-        found = signature_of(call, ("dy", "y"), but=("mask", "sink")).parameters.values()
-        dy, y, *rest = found
-        saved = (
-            Parameter(name, Parameter.POSITIONAL_OR_KEYWORD, default=None)
-            for name in self.saves[1:]
-        )
-        return Signature([dy, y, *saved, *rest])
+    def _run_backward(self, now: Execution) -> None:
+        now.run("softmax_backward", share=None, dsinks=None)
 
-    def _counts(self) -> tuple[int, int]:
-        return (1, 1) if self.takes_sink else (0, 0)
+
+class SoftmaxOp(ByValue[P, R]):
+    """Softmax, with sinks that take a part of a row, and a cap."""
+
+    saves = ("y", "sink", "share", "x")
+    gradients = ("dx", "dsink")
+    args = MappingProxyType(
+        {
+            "sink": Arg(validate.PARAMETER, "rows", repeats=True),
+            "share": Arg(validate.STATISTIC, "rows", of_forward=True),
+            "x": Arg(),
+        }
+    )
+    outs = MappingProxyType(
+        {
+            "share": Output(shape="rows", dtype=COMPUTED),
+            "dsink": Output("sink", shape="sink"),
+        }
+    )
+
+    def _counts(self) -> dict[str, Any]:
+        return {"extra": 1, "unasked": 1}
 
     def outputs_of(self, entry: str, options: SimpleNamespace) -> tuple[str, ...]:
         makes = entry == "forward" and getattr(options, "sink", None) is not None
@@ -130,12 +128,11 @@ class Softmax(RowFunction[P, R]):
     def saved(self, named: Mapping[str, Any]) -> tuple[Any, ...]:
         return super().saved(named if named.get("softcap") else {**named, "x": None})
 
-    def _check_options(self, where: str, options: SimpleNamespace) -> None:
-        if not self.takes_sink:
-            return
+    def _check_options(self, entry: Entry, options: SimpleNamespace) -> None:
+        where = entry.where
         options.softcap = _softcap(where, options.softcap)
         has_sink = options.sink is not None
-        if hasattr(options, "share"):
+        if entry.is_backward:
             if has_sink != (options.share is not None):
                 lacks = ("share", "sink") if has_sink else ("sink", "share")
                 raise TypeError(
@@ -147,19 +144,12 @@ class Softmax(RowFunction[P, R]):
         elif len(options.out) > 1 and options.out[1] is not None and not has_sink:
             raise ValueError(f"{where}: out[1] must be None, for there is no sink")
 
-    def _shapes(self, call: Any, options: SimpleNamespace) -> WithSinks:
-        shape = next(iter(call.views.values())).shape
-        over = axes.axes(call.where, options.axis, len(shape))
-        sink = call.views.get("sink")
-        own = () if sink is None else tuple(sink.shape)
-        return WithSinks(over, axes.reduced(shape, over, keepdims=False), own)
-
-    def _run_backward(self, now: Step) -> None:
+    def _run_backward(self, now: Execution) -> None:
         dsink = now.written("dsink")
         if dsink is None:
-            now.run("softmax_backward", share=None, dsinks=None)
+            super()._run_backward(now)
             return
-        # Of each row in float64, then their sum, which is rounded once.
+        # Each row has one in float64, then they are summed, and rounded once.
         shape = now.views["y"].shape
         kept = axes.reduced(shape, now.shapes.axes, keepdims=True)
         each, total = (
@@ -178,17 +168,24 @@ class Softmax(RowFunction[P, R]):
         dy: ArrayOrNumber,
         y: A,
         /,
-        *args: Any,
-        **options: Any,
+        sink: Array | None = None,
+        share: Array | None = None,
+        x: A | None = None,
+        axis: RowAxes = -1,
+        *,
+        scale: float = 1.0,
+        softcap: float | None = None,
+        out: Outs[A] = None,
+        accumulate: bool = False,
+        stream: Stream = None,
     ) -> Any:
         """The gradient with respect to x, from the result, and from x where it was capped.
 
-        Of softmax ``dx = scale * y * (dy - sum(dy * y))``, of log_softmax ``dx = scale * (dy -
-        exp(y) * sum(dy))``, with sums over the row. An element whose y is 0 (of log_softmax: -inf)
-        takes no part, and its dx is 0. Softmax leaves its dy out of the sum, an infinite one or a
-        NaN too; log_softmax adds up every dy. With a softcap dx is multiplied by ``1 - tanh(scale *
-        x / softcap)**2``. The mask has no gradient. Of a sink ``dsink =
-        -sum(share * sum(dy * y))``, over the rows that have it; without one dx alone is returned.
+        ``dx = scale * y * (dy - sum(dy * y))``, with the sum over the row. An element whose y is 0
+        takes no part, and its dx is 0; its dy is left out of the sum, an infinite one or a NaN too.
+        With a softcap dx is multiplied by ``1 - tanh(scale * x / softcap)**2``. The mask has no
+        gradient. Of a sink ``dsink = -sum(share * sum(dy * y))``, over the rows that have it;
+        without one dx alone is returned.
 
         Parameters
         ----------
@@ -204,14 +201,49 @@ class Softmax(RowFunction[P, R]):
         Sums are in double. The gradient is computed from y as it was saved: with u = 2**-24
         (float64: 2**-53) an error is at most 4 u abs(scale y) (abs(dy) + sum abs(dy y)). Beside a y
         that is nearly 1, whose own dx is what y lacks times dy, that is all of its digits: what y
-        lacks was rounded. Of log_softmax it is 8 u abs(scale) ((1 - exp(y)) abs(dy) + exp(y) t), t
+        lacks was rounded. Sums of n terms add (4 + n / 32) 2**-53 of their terms' magnitudes, on a
+        GPU 6 u of them, for a thread adds its elements up first; a softcap adds (9 + 2**-52
+        abs(scale x) / (softcap u)) u abs(dx), and all are rounded to the dtype. A slope of the cap
+        below 2**-124 (2**-1020) may be 0. dsink is added up in double, and rounded once to the
+        dtype of sink: it errs by 4 u of the sum of abs(share dy y), for float64 n / 32 u more, by
+        2**-46 of the same, and by the rounding.
+
+        Examples
+        --------
+        >>> import numpy as np, fastact as fa
+        >>> y, saved = fa.softmax.forward(np.array([0.0, 0.0]))
+        >>> fa.softmax.backward(np.array([1.0, 0.0]), *saved)
+        array([ 0.25, -0.25])
+        """
+
+
+class LogSoftmaxOp(ByValue[P, R]):
+    """The logarithm of softmax."""
+
+    def backward(
+        self,
+        dy: ArrayOrNumber,
+        y: A,
+        /,
+        axis: RowAxes = -1,
+        *,
+        scale: float = 1.0,
+        out: Out[A] = None,
+        accumulate: bool = False,
+        stream: Stream = None,
+    ) -> Any:
+        """The gradient with respect to x, from the result.
+
+        ``dx = scale * (dy - exp(y) * sum(dy))``, with the sum over the row, of every dy. An element
+        whose y is -inf takes no part, and its dx is 0. The mask has no gradient.
+
+        Notes
+        -----
+        Sums are in double. The gradient is computed from y as it was saved: with u = 2**-24
+        (float64: 2**-53) an error is at most 8 u abs(scale) ((1 - exp(y)) abs(dy) + exp(y) t), t
         the others' sum of abs(dy): no digit of 1 - exp(y) is lost. Sums of n terms add (4 + n / 32)
         2**-53 of their terms' magnitudes, on a GPU 6 u of them, for a thread adds its elements up
-        first; a softcap adds (9 + 2**-52 abs(scale x) / (softcap u)) u
-        abs(dx), and all are rounded to the dtype. A slope of the cap below 2**-124 (2**-1020) may
-        be 0. dsink is added up in double, and rounded once to the dtype of sink: it errs by 4 u of
-        the sum of abs(share dy y), for float64 n / 32 u more, by 2**-46 of the same, and by the
-        rounding.
+        first, and all are rounded to the dtype.
 
         Examples
         --------
@@ -236,24 +268,28 @@ class LogSumExp(RowFunction[P, R]):
     """A function of rows that gives one number a row: `logsumexp`."""
 
     saves = ("x", "mask", "lse", "rest")
-    besides = of_forward = ("lse", "rest")
-    unsaved = ("rest",)
-    makes = MappingProxyType(
+    outs = MappingProxyType(
         {
-            "y": Makes(shape="shape"),
-            **dict.fromkeys(("lse", "rest"), Makes(shape="shape", dtype=COMPUTED)),
+            "y": Output(shape="shape"),
+            **dict.fromkeys(("lse", "rest"), Output(shape="shape", dtype=COMPUTED)),
         }
     )
-    roles = MappingProxyType(dict.fromkeys(("lse", "rest"), validate.STATISTIC))
-    shapes = MappingProxyType(dict.fromkeys(("dy", "lse", "rest"), "shape"))
-    apart = ("dy",)
-    runs = MappingProxyType({"backward": "logsumexp_backward"})
-    fields = MappingProxyType({"number": "y", "share": "rest"})
+    args = MappingProxyType(
+        {
+            "lse": Arg(validate.STATISTIC, "shape", of_forward=True),
+            "rest": Arg(validate.STATISTIC, "shape", of_forward=True, unsaved=True),
+            "dy": Arg(shape="shape", may_be_out=False),
+        }
+    )
+    kernels = Kernels({"backward": "logsumexp_backward"}, {"number": "y", "share": "rest"})
 
-    def _shapes(self, call: Any, options: SimpleNamespace) -> Over:
+    def _counts(self) -> dict[str, Any]:
+        return {"besides": ("lse", "rest")}
+
+    def _shapes(self, call: Any, options: SimpleNamespace, entry: str = "call") -> Over:
         return axes.over_axes(call.where, options, next(iter(call.views.values())).shape)
 
-    def _run_forward(self, now: Step) -> None:
+    def _run_forward(self, now: Execution) -> None:
         now.run("softmax_forward", y=None)
 
     def backward(
@@ -349,32 +385,27 @@ class CrossEntropy(CachedOp[P, R]):
     results = ("loss",)
     saves = ("logits", "target", "weight", "lse", "rest", "divisor")
     gradients = ("dlogits",)
-    of_forward, unsaved = ("lse", "rest", "divisor"), ("rest", "divisor")
-    roles = MappingProxyType(
+    args = MappingProxyType(
         {
-            "weight": validate.WEIGHTS,
-            **dict.fromkeys(("lse", "rest"), validate.STATISTIC),
-            "divisor": validate.TOTAL,
+            "target": Arg(shape=ANY),
+            "weight": Arg(validate.WEIGHTS, ANY),
+            "lse": Arg(validate.STATISTIC, "losses", of_forward=True),
+            "rest": Arg(validate.STATISTIC, "losses", of_forward=True, unsaved=True),
+            "divisor": Arg(validate.TOTAL, "one", of_forward=True, unsaved=True),
+            "dloss": Arg(shape="of_loss", may_be_out=False),
         }
     )
-    makes = MappingProxyType(
+    outs = MappingProxyType(
         {
-            "loss": Makes(shape="of_loss"),
-            **dict.fromkeys(("lse", "rest"), Makes(shape="losses", dtype=COMPUTED)),
-            "divisor": Makes(shape="one", dtype=DOUBLE),
+            "loss": Output(shape="of_loss"),
+            **dict.fromkeys(("lse", "rest"), Output(shape="losses", dtype=COMPUTED)),
+            "divisor": Output(shape="one", dtype=DOUBLE),
         }
     )
-    shapes = MappingProxyType(
-        {
-            **dict.fromkeys(("lse", "rest"), "losses"),
-            **{"dloss": "of_loss", "divisor": "one", "target": None, "weight": None},
-        }
-    )
-    apart = ("dloss",)
 
     def __init__(self, function: Callable[P, R]) -> None:
         call = self._declare(function, "softmax")
-        self._enter_points(call, signature_of(call, ("dloss", *self.saves)), extra=2)
+        self._enter_points(call, untyped(self.backward), extra=2)
 
     def outputs_of(self, entry: str, options: SimpleNamespace) -> tuple[str, ...]:
         if entry != "forward":
@@ -382,7 +413,7 @@ class CrossEntropy(CachedOp[P, R]):
         makes = ("loss", "lse", "rest")
         return makes if options.reduction == "none" else (*makes, "divisor")
 
-    def _shapes(self, call: Any, options: SimpleNamespace) -> LossPlan:
+    def _shapes(self, call: Any, options: SimpleNamespace, entry: str = "call") -> LossPlan:
         return _plan(call.where, options, call.views["logits"].shape)
 
     def forward(self, *args: P.args, **kwargs: P.kwargs) -> tuple[R, tuple[Any, ...]]:
@@ -412,7 +443,7 @@ class CrossEntropy(CachedOp[P, R]):
         array([[-0.5,  0.5]])
         """
 
-    def _run_forward(self, now: Step) -> None:
+    def _run_forward(self, now: Execution) -> None:
         is_one, loss = now.shapes.is_one, now.view("loss")
         now.run(
             "cross_entropy_forward",
@@ -422,7 +453,7 @@ class CrossEntropy(CachedOp[P, R]):
             divisor=now.view("divisor") or (now.temporary("divisor") if is_one else None),
         )
 
-    def _arrays(self, now: Step) -> dict[str, Any]:
+    def _arrays(self, now: Execution) -> dict[str, Any]:
         """Axes, target and weight, as the kernels see them."""
         views, where, plan = now.views, now.where, now.shapes
         logits, target, weight = views["logits"], views["target"], views.get("weight")
@@ -502,7 +533,7 @@ class CrossEntropy(CachedOp[P, R]):
                [ 1. , -1. ]])
         """
 
-    def _run_backward(self, now: Step) -> None:
+    def _run_backward(self, now: Execution) -> None:
         if ("divisor" in now.views) != now.shapes.is_one:
             raise ValueError(
                 f"{now.where}: divisor must be an array, but None for reduction='none'"
@@ -510,9 +541,14 @@ class CrossEntropy(CachedOp[P, R]):
         now.run("cross_entropy_backward", **self._arrays(now))
 
 
-def softmax_op(function: Callable[P, R]) -> Softmax[P, R]:
+def softmax_op(function: Callable[P, R]) -> SoftmaxOp[P, R]:
     """Make the op of rows that a function declares; the formulas are in src/common/softmax."""
-    return register(Softmax(function))
+    return register(SoftmaxOp(function))
+
+
+def log_softmax_op(function: Callable[P, R]) -> LogSoftmaxOp[P, R]:
+    """Make the op of its logarithm."""
+    return register(LogSoftmaxOp(function))
 
 
 def logsumexp_op(function: Callable[P, R]) -> LogSumExp[P, R]:

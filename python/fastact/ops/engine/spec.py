@@ -1,11 +1,12 @@
-"""What a bridge reads off an op's specification, once for each op: which gradient is whose."""
+"""Facts that a bridge reads off an op, once for each op: which gradient is whose."""
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from typing import Any
 
+from .entry import by_our_names
 from .fused import activations
-from .op import Op, by_our_names
+from .op import Op
 
 
 class Spec:
@@ -51,9 +52,9 @@ class Spec:
         self.differentiates = tuple(n.removeprefix("d") for n in second.gives) if second else ()
         moving = [in_order.index(name) for name in op.moving if name != "bias"]
         self.of_second = (*range(len(self.incoming)), *moving)
-        # Of a bias, which has no part in dx.
+        # A bias has no part in dx.
         self.without_second = (None,) * (len(op.moving) - len(moving))
-        self.by_kernel = None if op.second is None else op.backward.backward.by_kernel
+        self.by_kernel = None if op.traits.second is None else op.backward.backward.by_kernel
         # Options that backward is told again, an activation's own among them.
         own = {name for activation in activations() for name in activation.parameters}
         given = {*self.incoming, *self.saves, "out", "accumulate", "stream"}
@@ -67,7 +68,7 @@ class Spec:
     def arguments(
         self, incoming: Sequence[Any], saved: Sequence[Any]
     ) -> tuple[list[Any], dict[str, Any]]:
-        """What `backward` takes before its options, by position and by keyword.
+        """Arrange what `backward` takes before its options, by position and by keyword.
 
         A gradient that autograd has none of is 0.
         """
@@ -109,7 +110,7 @@ class Spec:
         options: Mapping[str, Any],
         empty_like: Callable[[Any], Any],
     ) -> list[Any] | None:
-        """The same by one kernel, where there is one for all of it, else None.
+        """Compute them by one kernel, where there is one for all of it, else None.
 
         ddx : by the arguments of the gradients. tensors : incoming and saved.
         """
@@ -136,5 +137,5 @@ class Spec:
 
 @cache
 def spec_of(op: Op[..., Any]) -> Spec:
-    """What the bridge knows of an op."""
+    """Find what the bridge knows of an op."""
     return Spec(op)

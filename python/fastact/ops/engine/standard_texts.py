@@ -18,7 +18,7 @@ Fields = dict[str, Any]
 
 
 class Family(NamedTuple):
-    """What the ops of a family share.
+    """The texts that the ops of a family share.
 
     fields : tells them of an op. errors : a parameter, an error, and the values of that parameter
         for which the error is raised, in words.

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
 
@@ -21,6 +22,8 @@ from ..moments import FIELDS, Moments
 from ..types import A, Array, ArrayOrNumber, Axes, DType, Out, Stream
 from . import axes as _axes
 from .axes import Over, over_axes
+from .entry import DOUBLE, TOLD, Arg, Output, signature_of, untyped
+from .execute import Execution
 from .moments import (
     DEVIATION,
     DEVIATION_SLOPE,
@@ -38,10 +41,9 @@ from .moments import (
     reduce_moments,
     weighted_gradient,
 )
-from .op import DOUBLE, TOLD, Makes, Model, P, R, register, signature_of, untyped
+from .op import Kernels, Model, P, R, Traits, register
 from .reductions import INTEGERS, SUM_BOUNDS, VALID, add_up
 from .served import CachedOp
-from .step import Step
 from .weighting import SAVED, by_groups, places_of
 
 #: Their derivation is in src/cpu/reductions/kernels.h.
@@ -49,14 +51,14 @@ MOMENT_BOUNDS = MomentBounds(2.0**-46, m2=2.0**-33, m2_double=2.0**-44, far=2.0*
 
 _cpu.register_result_type(Moments, FIELDS)
 
-#: What NumPy warns of where a statistic has too few elements.
+#: NumPy warns of these where a statistic has too few elements.
 _WARNINGS = {
     "mean": "Mean of empty slice",
     "var": "Degrees of freedom <= 0 for slice.",
     "std": "Degrees of freedom <= 0 for slice.",
 }
 
-#: What the kernels make of m2, and the factor of the gradient, where that is no number.
+#: The kernels make one of these of m2, and have the gradient's factor, where it is no number.
 _OF_M2 = {"sum": TOTAL, "mean": NOTHING, "var": VARIANCE, "std": DEVIATION, "m2": M2}
 _SLOPES = {"mean": MEAN_SLOPE, "var": VARIANCE_SLOPE, "std": DEVIATION_SLOPE}
 _STEADY = {"sum": 1.0, "m2": 2.0}
@@ -65,7 +67,7 @@ _STEADY = {"sum": 1.0, "m2": 2.0}
 _SPREADS = ("m2", "var", "std")
 
 
-class Statistics(CachedOp[P, R]):
+class StatisticsOp(CachedOp[P, R]):
     """Statistics over some axes: `results` are "sum", "mean", "var", "std", "m2", or two of them.
 
     summed : the number of a term whose sum it is, or (the mean) the sum over n.
@@ -73,18 +75,20 @@ class Statistics(CachedOp[P, R]):
     warning : what NumPy warns of.
     """
 
-    integers = INTEGERS
+    traits = Traits(integers=INTEGERS)
     skips = False
     summed: int | None = None
-    initial = -0.0
     warning: str | None = None
-    roles = MappingProxyType({"dy": validate.OF_RESULT})
-    shapes = MappingProxyType({"dy": "shape", "where": "whole"})
-    apart = ("dy",)
-    fields = MappingProxyType({"dmean": "dy[0]", "dsecond": "dy[1]"})
+    args = MappingProxyType(
+        {
+            "dy": Arg(validate.OF_RESULT, "shape", may_be_out=False),
+            "where": Arg(shape="whole"),
+        }
+    )
+    kernels = Kernels(names={"dmean": "dy[0]", "dsecond": "dy[1]"}, numbers={"initial": -0.0})
     backward: Callable[..., Any]
 
-    def _shapes(self, call: Any, options: Any) -> Over:
+    def _shapes(self, call: Any, options: Any, entry: str = "call") -> Over:
         shape = tuple(call.views["x"].shape)
         over = by_groups(call, options, over_axes(call.where, options, shape))
         weights = call.views.get("weights")
@@ -92,7 +96,7 @@ class Statistics(CachedOp[P, R]):
             return over
         return over._replace(of_weights=places_of(call.where, options.axis, weights.shape, shape))
 
-    def _run_forward(self, now: Step) -> None:
+    def _run_forward(self, now: Execution) -> None:
         x, options = now.views["x"], now.options
         made = {name: now.written(name) for name in (*self.results, "count", "squares")}
         skips, correction = self._skips(now), getattr(options, "correction", 0.0)
@@ -108,21 +112,23 @@ class Statistics(CachedOp[P, R]):
                 results["second"] = made["squares"]
             reduce_moments(now, results, self._of_m2(now), correction, skips, self.warning)
 
-    def _of_m2(self, now: Step) -> int:
+    def _of_m2(self, now: Execution) -> int:
         """The number by which the kernels know what becomes of m2."""
         return _OF_M2[self.results[-1]]
 
-    def _skips(self, now: Step) -> bool:
+    def _skips(self, now: Execution) -> bool:
         return bool(getattr(now.options, "skipna", self.skips))
 
-    def _each(self, now: Step) -> float:
+    def _each(self, now: Execution) -> float:
         """How many elements a mean is of; a sum is divided by 1."""
         lengths = [now.views["x"].shape[axis] for axis in now.shapes.axes]
         return 1.0 if "sum" in self.results else float(math.prod(lengths))
 
-    def _of_nothing(self, now: Step, made: Mapping[str, View | None], correction: float) -> None:
-        """Of no elements: NaN, or a sum of 0; a correction below 0 leaves a variance of 0 there."""
-        nothing = 0.0 + getattr(now.options, "initial", self.initial)
+    def _of_nothing(
+        self, now: Execution, made: Mapping[str, View | None], correction: float
+    ) -> None:
+        """Fill results of no elements: NaN, or 0 (a variance, too, with a correction below 0)."""
+        nothing = 0.0 + now.options.initial
         zeros = {"sum", "m2", "count", "squares"}
         zeros |= {"var", "std"} if correction < 0 and not self.skips else set()
         for name, y in made.items():
@@ -131,8 +137,8 @@ class Statistics(CachedOp[P, R]):
                 if y.size and name == self.results[-1] and self.warning is not None:
                     _cpu.warn(self.warning)
 
-    def _run_backward(self, now: Step) -> None:
-        x, parts, skips = now.views["x"], now.spec.parts, self._skips(now)
+    def _run_backward(self, now: Execution) -> None:
+        x, parts, skips = now.views["x"], now.entry.parts, self._skips(now)
         # x is read for each result
         is_apart = bool(parts) and (skips or is_weighted(now) or self._is_other(now))
         if is_apart:
@@ -149,30 +155,30 @@ class Statistics(CachedOp[P, R]):
                     self._add_gradient(now, of, over_x(now, now.seen(name)), accumulate)
                 accumulate = True
 
-    def _is_none(self, now: Step, part: str) -> bool:
+    def _is_none(self, now: Execution, part: str) -> bool:
         """Whether a gradient of a tuple is 0."""
-        return part in now.spec.parts and now.options.dy[now.spec.parts.index(part)] is None
+        return part in now.entry.parts and now.options.dy[now.entry.parts.index(part)] is None
 
-    def _run_both(self, now: Step) -> None:
-        """Of all elements the gradient by way of the mean and the second result, in one pass."""
+    def _run_both(self, now: Execution) -> None:
+        """Compute the gradient by way of the mean and the second result, in one pass."""
         each, correction = self._each(now), getattr(now.options, "correction", 0.0)
         divisor = 1.0 if self.results[1] == "m2" else max(each - correction, 0.0)
         scale = 2 / divisor if divisor else math.inf
-        scale = 0.0 if self._is_none(now, now.spec.parts[1]) else scale
+        scale = 0.0 if self._is_none(now, now.entry.parts[1]) else scale
         if now.call.is_on_gpu:
-            dy, dsecond = (over_x(now, now.seen(name)) for name in now.spec.parts)
+            dy, dsecond = (over_x(now, now.seen(name)) for name in now.entry.parts)
             both = {"dy": dy, "dsecond": dsecond, "share": 1 / each, "scale": scale}
             now.run("spread_backward", **both, of_m2=M2, skips=False, correction=0.0)
             return
         found = self._computed(now, "m2")
         now.run("moments_backward", **found, share=1 / each, scale=scale)
 
-    def _run_both_counted(self, now: Step) -> None:
-        """The same of elements that count more than once, or not at all.
+    def _run_both_counted(self, now: Execution) -> None:
+        """Compute it for elements that count more than once, or not at all.
 
         In two passes dx of 16 bits would be rounded twice.
         """
-        dy, dsecond = (over_x(now, now.seen(name)) for name in now.spec.parts)
+        dy, dsecond = (over_x(now, now.seen(name)) for name in now.entry.parts)
         of_mean = self._computed(now, "mean", is_mean=False)["slope"]
         to = of_mean
         for axis in now.shapes.axes:  # a number of each result
@@ -183,7 +189,7 @@ class Statistics(CachedOp[P, R]):
         given = {"dy": dsecond, "of_mean": of_mean, "skips": self._skips(now)}
         weighted_gradient(now, now.view("dx"), **found, **given)
 
-    def _add_gradient(self, now: Step, of: str, dy: View, accumulate: bool) -> None:
+    def _add_gradient(self, now: Execution, of: str, dy: View, accumulate: bool) -> None:
         """The gradient by way of one result: a multiple of dy, or of dy (x - mean)."""
         x, skips, weighted = now.views["x"], self._skips(now), is_weighted(now)
         is_number = of in _STEADY or (of == "mean" and not skips and not weighted)
@@ -208,16 +214,16 @@ class Statistics(CachedOp[P, R]):
             x = now.call.repeated(0.0, x)
         now.run("statistic_backward", **{"low": None, "x": x, **given})
 
-    def _takes_weights(self, now: Step) -> bool:
+    def _takes_weights(self, now: Execution) -> bool:
         """Whether the native functions of the gradient are the ones that weights have."""
         return is_weighted(now) or self._is_other(now)
 
-    def _is_other(self, now: Step) -> bool:
+    def _is_other(self, now: Execution) -> bool:
         """Whether gradients have another dtype than x, as results have it that were told theirs."""
         dtype = now.views["x"].dtype
-        return any(now.views[name].dtype != dtype for name in now.spec.parts or ("dy",))
+        return any(now.views[name].dtype != dtype for name in now.entry.parts or ("dy",))
 
-    def _hardly_rounded(self, now: Step) -> View:
+    def _hardly_rounded(self, now: Execution) -> View:
         """A view of the dtype that factors of a gradient have.
 
         Of 16-bit data a low part of their own dtype would leave the mean 17 bits or 22.
@@ -226,8 +232,8 @@ class Statistics(CachedOp[P, R]):
         is_wide = self._takes_weights(now) or x.itemsize < 4
         return x.of_dtype(validate.DOUBLE) if is_wide else x
 
-    def _computed(self, now: Step, of: str, is_mean: bool = True) -> dict[str, View]:
-        """What a gradient takes of x, computed anew, over x's shape.
+    def _computed(self, now: Execution, of: str, is_mean: bool = True) -> dict[str, View]:
+        """Compute anew what a gradient takes of x, over x's shape.
 
         The factor of dy, where that depends on x, and the mean in two parts.
         """
@@ -247,7 +253,7 @@ class Statistics(CachedOp[P, R]):
         return {name: over_x(now, view) for name, view in made.items()}
 
 
-class Pair(Statistics[P, R]):
+class PairOp(StatisticsOp[P, R]):
     """A mean and what becomes of m2, and backward by the gradients of both."""
 
     bounds = MOMENT_BOUNDS
@@ -255,17 +261,17 @@ class Pair(Statistics[P, R]):
     def __init__(self, function: Callable[P, R]) -> None:
         call = self._declare(function, "reductions")
         self.saves = ("x", *(name for name in SAVED if name in call.parameters))
-        dtype = DOUBLE if self.reads_whole else TOLD
+        dtype = DOUBLE if self.traits.reads_whole else TOLD
         made = (*self.results, "count", "squares")
-        self.makes = {name: Makes(shape="shape", dtype=dtype) for name in made}
+        self.outs = {name: Output(shape="shape", dtype=dtype) for name in made}
         self._enter_points(call, untyped(self.backward))
 
-    def _takes_weights(self, now: Step) -> bool:
+    def _takes_weights(self, now: Execution) -> bool:
         is_narrow = now.views["x"].itemsize < 4
         return super()._takes_weights(now) or (is_narrow and self._skips(now))
 
 
-class MeanVar(Pair[P, R]):
+class MeanVar(PairOp[P, R]):
     """Mean and variance, in x's dtype."""
 
     results = ("mean", "var")
@@ -337,11 +343,11 @@ class MeanVar(Pair[P, R]):
         """
 
 
-class MomentsOp(Pair[P, R]):
+class MomentsOp(PairOp[P, R]):
     """`Moments`, in float64."""
 
     results = ("mean", "m2")
-    reads_whole = True
+    traits = Traits(reads_whole=True, integers=INTEGERS)
 
     def outputs_of(self, entry: str, options: Any) -> tuple[str, ...]:
         """With a count, where that is an array, and with `squares`, where m2 is the caller's.
@@ -355,10 +361,10 @@ class MomentsOp(Pair[P, R]):
         is_apart = options.out and options.out[1] is not None and hasattr(options.x, "__mul__")
         return (*found, *["count"] * _counts(options), *["squares"] * bool(is_apart))
 
-    def _of_m2(self, now: Step) -> int:
+    def _of_m2(self, now: Execution) -> int:
         return M2_OR_ROOT if hasattr(now.options.x, "__mul__") else M2
 
-    def _run_forward(self, now: Step) -> None:
+    def _run_forward(self, now: Execution) -> None:
         super()._run_forward(now)
         squares, m2 = now.written("squares"), now.written("m2")
         if squares is None or not now.views["x"].size:
@@ -465,14 +471,14 @@ def _counts(options: Any) -> bool:
     return options.skipna or any(getattr(options, name) is not None for name in SAVED)
 
 
-class AxisStatistic(Statistics[P, R]):
+class AxisStatistic(StatisticsOp[P, R]):
     """A sum, mean, variance or standard deviation over some axes, of x's dtype.
 
     of : which of them: "sum", "mean", "var" or "std".
     term : of a sum, what is summed, as a sum's own.
     """
 
-    reads_whole = True
+    traits = Traits(reads_whole=True, integers=INTEGERS)
 
     def __init__(self, function: Callable[P, R], of: str, skips: bool) -> None:
         call = self._declare(function, "statistics")
@@ -484,8 +490,8 @@ class AxisStatistic(Statistics[P, R]):
         self.saves = ("x", *(name for name in SAVED if name in call.parameters))
         arrays = self.differentiated
         either = [name for name in (*self.saves, "axis") if name not in arrays]
-        made = Makes(shape="shape", dtype=TOLD)
-        self.makes = {**self.makes, **dict.fromkeys((of, "count"), made)}
+        made = Output(shape="shape", dtype=TOLD)
+        self.outs = {**self.outs, **dict.fromkeys((of, "count"), made)}
         backward = signature_of(call, ("dy", *arrays), either, but=("returned", "initial"))
         self._enter_points(call, backward)
 
@@ -543,13 +549,14 @@ class Average(AxisStatistic[P, R]):
     """A mean whose weights have a gradient."""
 
     gradients = ("dx", "dweights")
-    makes = MappingProxyType({"dx": Makes()})
-    unrecorded = ("returned",)  # the sum of the weights has no gradient
+    outs = MappingProxyType({"dx": Output()})
+    # The sum of the weights has no gradient.
+    traits = replace(AxisStatistic.traits, unrecorded=("returned",))
 
     def __init__(self, function: Callable[P, R]) -> None:
         super().__init__(function, "mean", False)
 
-    def _takes_weights(self, now: Step) -> bool:
+    def _takes_weights(self, now: Execution) -> bool:
         return True
 
     def forward(self, *args: P.args, **kwargs: P.kwargs) -> tuple[R, tuple[Any, ...]]:
@@ -600,7 +607,7 @@ class Average(AxisStatistic[P, R]):
         array([-0.75,  0.25])
         """
 
-    def _run_backward(self, now: Step) -> None:
+    def _run_backward(self, now: Execution) -> None:
         x, dx, dweights = now.views["x"], now.view("dx"), now.view("dweights")
         accumulate = now.options.accumulate
         if dweights is not None:

@@ -1,4 +1,4 @@
-"""What elements of x count for: weights, a mask named `where`, and groups, named `by`.
+"""The counts of elements of x: weights, a mask named `where`, and groups, named `by`.
 
 The formulas are in `src/common/reductions/weights.h`, and what becomes of groups in
 `src/cpu/reductions/grouped.h`.
@@ -25,7 +25,7 @@ ROLES: Mapping[str, Role] = MappingProxyType(
     {"weights": validate.WEIGHTS, "where": validate.COUNTS}
 )
 
-#: What of them `forward` saves, in this order.
+#: `forward` saves these of them, in this order.
 SAVED = (*ROLES, "by")
 
 
@@ -84,7 +84,7 @@ def placed(array: Any, places: tuple[int, ...], m: Any = np) -> Any:
 
 
 def by_groups(call: Any, options: Any, over: Over) -> Over:
-    """The same with groups in the place of the axes that are reduced, where a call has labels."""
+    """Put groups in the place of the axes that are reduced, where a call has labels."""
     where, labels = call.where, call.views.get("by")
     groups = getattr(options, "groups", None)
     if (labels is None) != (groups is None):

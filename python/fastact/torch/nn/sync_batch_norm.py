@@ -162,9 +162,9 @@ class _SyncBatchNorm(Function):
         dx = None
         if ctx.needs_input_grad[1]:
             gathered = _all_gather(torch.cat([s.flatten() for s in sums]), group)
-            totals = fa.sum(gathered, 0).reshape(2, -1)
+            sum_dy, sum_dy_xhat = fa.sum(gathered, 0).reshape(2, -1)
             dx = fa.batch_norm.backward_apply(
-                dy, x, mean, rstd, weight, *totals, count, bias, **fused
+                dy, x, mean, rstd, weight, sum_dy, sum_dy_xhat, count, bias, **fused
             )
         dbias, dweight = (
             None if parameter is None else s.flatten().to(parameter.dtype)

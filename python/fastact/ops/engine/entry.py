@@ -1,0 +1,545 @@
+"""Records of what an op takes and gives: `Arg`, `Output`, and `Entry`, one entry point of it.
+
+`Entry` understands the arguments of a call, and tells `execute` what arrays, outputs and kernels of
+that call have to be. All of it follows from the signature and from the records of the op, once for
+all calls.
+"""
+
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cache, cached_property
+from inspect import Parameter, Signature, signature
+from operator import attrgetter
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from ... import _cpu
+from ..._cpu import View
+from ...interop import validate
+from ...interop.validate import Role
+from .weighting import ROLES as COUNTING
+
+if TYPE_CHECKING:
+    from .execute import Execution
+
+REQUIRED: Any = Parameter.empty
+
+_EVERY = ("out", "accumulate", "stream")  # what entry points of all ops have, where it applies
+
+# The dtype of an array that an op makes: the data's, the one in which they are computed, float64.
+DATA, COMPUTED, DOUBLE = "data", "computed", "double"
+
+# Or what an option says: of a result, and what `forward` has saved of x; without it the data's.
+TOLD, OF_X = "dtype", "x_dtype"
+
+#: The only shape of an argument that may have any, which the family checks.
+ANY = "any"
+
+#: The role of an argument whose name says it.
+BY_NAME = Role()
+
+
+@dataclass(frozen=True)
+class Arg:
+    """An argument that is an array, or a gradient.
+
+    role : how its dtype follows from the data's, and whether numbers stand for it; `BY_NAME`: the
+        role that arguments of its name have in all ops (`validate.ROLES`), or else the data's.
+    shape : the name of its shape among what `_shapes` finds, several joined by " or ", or `ANY`;
+        "" is the data's, or what its role says.
+    repeats : it broadcasts to that shape; masks and weights do by their role.
+    may_be_out : an output may lie where it lies, where it is data; what is no data never may.
+    optional : it may be None, though it has no default. unsaved : in backward alone.
+    called : what messages call it.
+    of_forward : `forward` may have returned it to `backward` as a number of NumPy's.
+    written : the call may write it.
+    shares : the argument, or the result, whose gradient is its own, too.
+    is_shape : it is no array, but the lengths of one.
+    """
+
+    role: Role = BY_NAME
+    shape: str = ""
+    repeats: bool = False
+    may_be_out: bool = True
+    optional: bool = False
+    unsaved: bool = False
+    called: str = "an array"
+    of_forward: bool = False
+    written: bool = False
+    shares: str = ""
+    is_shape: bool = False
+
+
+@dataclass(frozen=True)
+class Output:
+    """An output.
+
+    like : the argument that it is like; None: the first one.
+    shape : whose it has instead, by its name among what `_shapes` finds.
+    dtype : the argument's, the one in which the data are computed, float64, or an option's.
+    in_place : it may be written where an argument lies.
+    """
+
+    like: str | None = None
+    shape: str | None = None
+    dtype: str = DATA
+    in_place: bool = False
+
+
+class Made(NamedTuple):
+    """An output, as calls of one entry point make it.
+
+    at : its place in `out`; None: it has none. like : None: the first array. shape : the name of
+    the shape that it has instead; seen : of the one that it has in any case. dtype : None: the
+    array's.
+    """
+
+    name: str
+    label: str
+    at: int | None
+    like: str | None
+    shape: str | None
+    seen: str
+    dtype: str | None
+    in_place: bool
+
+
+#: An argument of a native function: its name there, how a call finds it, and the argument to whose
+#: shape it repeats.
+Source = tuple[str, Callable[["Execution"], Any], str | None]
+
+#: How options that are numbers are checked, by their names.
+_NUMBERS: Mapping[str, Callable[[str, str, Any], float | None]] = {
+    "eps": validate.epsilon,
+    "initial": validate.initial,
+    **dict.fromkeys((TOLD, OF_X), validate.dtype_number),
+    **dict.fromkeys(("scale", "offset", "correction"), validate.number),
+}
+
+#: The entry points that take what `forward` saved.
+_TAKE_SAVED = ("backward", "backward.backward")
+
+#: An array that no record names is data.
+_PLAIN = Arg(validate.DATA)
+
+
+@cache
+def _tables() -> Any:
+    """Tell what each native function takes (src/common/<family>/call.h)."""
+    return _cpu.native_calls()
+
+
+@dataclass(frozen=True, eq=False)
+class Entry:
+    """An entry point: what it takes, how a call of it is understood, and what a call makes.
+
+    A parameter whose default is a bool is a switch.
+
+    where : how messages name it. name : how the op does; calling the op is "call".
+    gives : the outputs by name; not every call has all of them.
+    outputs : how many of them `out` stands for; -1: all. extra : how many more may follow these in
+        a tuple.
+    skips : the outputs are gradients, of which one that is None in a tuple is not computed.
+    """
+
+    where: str
+    signature: Signature
+    gives: tuple[str, ...] = ("y",)
+    outputs: int = -1
+    extra: int = 0
+    skips: bool = False
+    op: Any = None
+    name: str = "call"
+
+    def __post_init__(self) -> None:
+        if self.outputs < 0:
+            object.__setattr__(self, "outputs", len(self.gives))
+
+    # --- the arguments of a call ------------------------------------------------------------------
+
+    @cached_property
+    def arrays(self) -> tuple[str, ...]:
+        """The arguments that have no name for callers."""
+        return positional(self.signature)
+
+    @cached_property
+    def defaults(self) -> dict[str, Any]:
+        """The other arguments, with their defaults."""
+        kinds = (Parameter.POSITIONAL_OR_KEYWORD, Parameter.KEYWORD_ONLY)
+        return {p.name: p.default for p in self.signature.parameters.values() if p.kind in kinds}
+
+    @cached_property
+    def by_keyword(self) -> frozenset[str]:
+        """The names that are given by keyword alone."""
+        parameters = self.signature.parameters.values()
+        return frozenset(p.name for p in parameters if p.kind is Parameter.KEYWORD_ONLY)
+
+    @cached_property
+    def _places(self) -> dict[str, int]:
+        """The places of the others, by position."""
+        return {name: i for i, name in enumerate(self.defaults, len(self.arrays))}
+
+    @cached_property
+    def _required(self) -> list[str]:
+        return [name for name, v in self.defaults.items() if v is REQUIRED]
+
+    @cached_property
+    def _switches(self) -> list[str]:
+        return [name for name, v in self.defaults.items() if isinstance(v, bool)]
+
+    @cached_property
+    def is_fused(self) -> bool:
+        """Whether it has an activation behind it."""
+        return "activation" in self.defaults
+
+    def option(self, name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        """Find one option of a call that is not understood yet."""
+        at = self._places[name]
+        is_given = name not in self.by_keyword and at < len(args)
+        return args[at] if is_given else kwargs.get(name, self.defaults[name])
+
+    def bind(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> SimpleNamespace:
+        """Name the arguments of a call, checked as far as that takes no array.
+
+        `out` becomes a tuple of all outputs; `wanted` tells which of them are computed.
+        """
+        where, count = self.where, len(self.arrays)
+        if kwargs:
+            kwargs = by_our_names(where, kwargs, self.defaults)
+        if len(args) < count:
+            raise TypeError(f"{where}: {self.arrays[len(args)]} must be given, by position")
+        values = validate.bind(where, self.defaults, args[count:], kwargs, self.by_keyword)
+        for name in self._required:
+            if values[name] is REQUIRED:
+                raise TypeError(f"{where}: {name} must be given")
+        for name in self._switches:
+            if values[name] is not False:
+                values[name] = validate.flag(where, name, values[name])
+        values.update(zip(self.arrays, args, strict=False))
+        given, every = values["out"], self.outputs + self.extra
+        if isinstance(given, tuple) and len(given) == every:
+            values["out"] = given
+        else:
+            values["out"] = validate.outputs(where, given, self.outputs) + (None,) * self.extra
+        values["wanted"] = [True] * every
+        if self.skips and given is not None:
+            values["wanted"] = [out is not None for out in values["out"]]
+            validate.wants_one(where, values["out"])
+        elif values.get("accumulate"):
+            validate.needs_out(where, *values["out"])
+        return SimpleNamespace(**values)
+
+    @cached_property
+    def numbers(self) -> list[tuple[str, Any]]:
+        """The options that are checked one by one, and how."""
+        checks = {**_NUMBERS, **self.op.checks}
+        return [(name, check) for name, check in checks.items() if name in self.defaults]
+
+    @cached_property
+    def constants(self) -> dict[str, Any]:
+        """Numbers that native functions are told of options that it lacks."""
+        numbers = self.op.kernels.numbers.items()
+        return {n: number for n, number in numbers if n not in self._places}
+
+    # --- its arrays -------------------------------------------------------------------------------
+
+    @cached_property
+    def is_forward(self) -> bool:
+        return self.name == "forward"
+
+    @cached_property
+    def is_backward(self) -> bool:
+        """Whether it gives gradients, or what they are made of."""
+        return self.name not in ("call", "forward")
+
+    @cached_property
+    def first(self) -> str:
+        """The data of the call; a result or a gradient takes its place where it is not saved."""
+        first: str = self.op.entry_points["call"].arrays[0]
+        return first
+
+    @cached_property
+    def parts(self) -> tuple[str, ...]:
+        """The gradients in the tuple that dy is, where each result's has no name of its own."""
+        results, taken = self.op.results, {*self.arrays, *self.defaults}
+        if "dy" not in taken or len(results) == 1 or taken.issuperset(f"d{n}" for n in results):
+            return ()
+        return tuple(f"dy[{i}]" for i in range(len(results)))
+
+    @cached_property
+    def taken(self) -> dict[str, Arg]:
+        """The arguments that are arrays, in their order."""
+        args = self.op.args
+        names = [n for n in self.arrays if not (self.parts and n == "dy")]
+        names = [*self.parts, *names, *(n for n in args if n in self.defaults)]
+        found = {name: args.get(_whole(name), _PLAIN) for name in names}
+        return {name: arg for name, arg in found.items() if not arg.is_shape}
+
+    @cached_property
+    def takes_shape(self) -> bool:
+        """Whether an argument is the shape of an array that is not there."""
+        return any(n in self.op.args and self.op.args[n].is_shape for n in self.arrays)
+
+    @cached_property
+    def leaders(self) -> list[str]:
+        """The arrays of which the first that is given leads."""
+        leaders = (self.first, self.op.results[0], *self.arrays[:1])
+        return [n for n in leaders if n in self.taken]
+
+    @cached_property
+    def optional(self) -> set[str]:
+        """Arrays that may be None."""
+        call = self.op.entry_points["call"].defaults
+        return {
+            n
+            for n, arg in self.taken.items()
+            if arg.optional
+            or (arg.unsaved and self.name in _TAKE_SAVED)
+            or None in (call.get(n, REQUIRED), self.defaults.get(n, REQUIRED))
+        }
+
+    @cached_property
+    def plain(self) -> set[str]:
+        """Arrays for which no number stands."""
+        return {n for n, arg in self.taken.items() if arg.role.array and not arg.of_forward}
+
+    @cached_property
+    def data(self) -> set[str]:
+        """The arrays of the data's dtype."""
+        return {n for n, arg in self.taken.items() if arg.role.dtype == "same"}
+
+    @cached_property
+    def free(self) -> set[str]:
+        """Names of the arrays that an output may be."""
+        return {n for n in self.data if self.taken[n].may_be_out} | {"out"}
+
+    @cached_property
+    def rules(self) -> dict[str, tuple[str, tuple[str, ...] | None, bool]]:
+        """Tell for each array the rule of its dtype, its shapes, and whether it repeats over one.
+
+        These are the names of shapes that it may have, in front the one that messages tell; None:
+        any.
+        """
+        return {
+            n: (arg.role.dtype, _shapes_of(arg), arg.repeats or _repeats(arg.role))
+            for n, arg in self.taken.items()
+        }
+
+    @cached_property
+    def of_forward(self) -> tuple[str, ...]:
+        """Arrays that may be numbers of NumPy's."""
+        takes_saved = self.name in _TAKE_SAVED
+        return tuple(n for n, arg in self.taken.items() if arg.of_forward and takes_saved)
+
+    @cached_property
+    def counts(self) -> bool:
+        """Whether it takes weights, or a mask that tells what counts."""
+        return not COUNTING.keys().isdisjoint(self.taken)
+
+    @cached_property
+    def reads_whole(self) -> bool:
+        """Whether the data may be whole numbers, read as they are."""
+        return self.op.traits.reads_whole and not self.is_backward
+
+    @cached_property
+    def roles(self) -> dict[str, Role]:
+        """The roles of the arrays."""
+        found = {n: arg.role for n, arg in self.op.args.items()}
+        return {**found, self.first: Role(validate.WHOLE)} if self.reads_whole else found
+
+    def seen(self, name: str) -> str:
+        """Name an argument's shape, or the argument where it may have any."""
+        if name == self.first and not self.is_backward:
+            return "data"
+        if name in self.rules and self.rules[name][1] is None:
+            return name
+        shape: str = self.op.args.get(_whole(name), _PLAIN).shape
+        return "data" if shape in ("", ANY) else shape
+
+    # --- its outputs ------------------------------------------------------------------------------
+
+    def output(self, name: str, at: int | None = None, count: int = 0) -> Made:
+        """Tell how one of them is made."""
+        label = name if at is None else validate.out_name(at, (None,) * count)
+        out = self.op.outs.get(f"{self.name}.{name}") or self.op.outs.get(name)
+        if out is None and self.is_backward:  # a gradient is as its argument
+            of = name.removeprefix("d")
+            in_place = self.name != "backward.backward" and (of == self.first or of in self.data)
+            out = Output(of, in_place=in_place)
+        out = out or Output(in_place=True)
+        seen = out.shape or self.seen(out.like or self.first)
+        like = None if out.like == self.first else out.like
+        is_same = out.dtype == DATA and not self.reads_whole
+        dtype = None if is_same else out.dtype
+        return Made(name, label, at, like, out.shape, seen, dtype, out.in_place)
+
+    # --- its native functions ---------------------------------------------------------------------
+
+    @cached_property
+    def run(self) -> Callable[["Execution"], None]:
+        """Run the kernels of a call; calling the op runs those of `forward`."""
+        name = "forward" if self.name == "call" else self.name
+        own: Callable[[Execution], None] | None
+        own = getattr(self.op, f"_run_{name.replace('.', '_')}", None)
+        return own or (lambda now: now.run(self.op.kernels.runs[name]))
+
+    def source(
+        self, field: str, facts: Mapping[str, Any], shapes: type
+    ) -> Callable[["Execution"], Any]:
+        """Tell where a call finds an argument of a native function.
+
+        An array is the call's own, a number stands in its shapes, or else in its options.
+        shapes : the class of what the op's `_shapes` finds.
+        """
+        name = self.op.kernels.names.get(field, field)
+        if facts["kind"] == "array":
+            return self._array(name, facts, shapes)
+        if field.startswith("accumulate"):
+            output = field.removeprefix("accumulate").lstrip("_")
+            return lambda now: now.adds(output)
+        is_of_shapes = name in getattr(shapes, "__match_args__", ())
+        return attrgetter(f"{'shapes' if is_of_shapes else 'options'}.{name}")
+
+    def _array(
+        self, name: str, facts: Mapping[str, Any], shapes: type
+    ) -> Callable[["Execution"], Any]:
+        is_read, is_optional = facts["role"] == "in", facts["optional"]
+        see = seen_by(shapes, self.seen(name) if is_read else self.output(name).seen)
+
+        def find(now: "Execution") -> Any:
+            view = now.views.get(name) if is_read else now.view(name)
+            if view is not None:
+                return view if see is None else see(now.shapes, view)
+            return None if is_read or is_optional else now.temporary(name)
+
+        return find
+
+
+@cache
+def with_parameters(entry: Entry, op: Any) -> Entry:
+    """Let an entry point take an activation's own parameters as well, by keyword."""
+    kept = [p for p in entry.signature.parameters.values() if p.kind is not p.VAR_KEYWORD]
+    own = [Parameter(n, Parameter.KEYWORD_ONLY, default=v) for n, v in op.parameters.items()]
+    return replace(entry, signature=Signature([*kept, *own]))
+
+
+@cache
+def outputs_of(entry: Entry, names: tuple[str, ...]) -> list[Made]:
+    """Tell how these outputs of a call are made."""
+    count = entry.outputs + entry.extra
+    return [entry.output(n, i if i < count else None, count) for i, n in enumerate(names)]
+
+
+@cache
+def sources_of(entry: Entry, function: str, shapes: type) -> list[Source]:
+    """Tell where a call finds the arguments of a native function, in its table's order."""
+    return [
+        (
+            field,
+            entry.source(field, facts, shapes),
+            facts["shape_of"] if facts["role"] == "in" and facts["shape"] == "like" else None,
+        )
+        for field, facts in _tables()[function].items()
+    ]
+
+
+def seen_by(shapes: type, shape: str) -> Callable[[Any, View], View] | None:
+    """Tell how an array whose shape has this name gets the axes of kernels; None: it has them."""
+    found: Callable[[Any, View], View] | None = getattr(shapes, f"seen_{shape}", None)
+    return found
+
+
+def _shapes_of(arg: Arg) -> tuple[str, ...] | None:
+    shape = arg.shape or ("data" if arg.role.number or not arg.role.repeats else ANY)
+    return None if shape == ANY else tuple(shape.split(" or "))
+
+
+def _repeats(role: Role) -> bool:
+    return role.repeats and role.number
+
+
+def _whole(name: str) -> str:
+    """The argument that an array is a part of: dy, of dy[0]."""
+    return name.partition("[")[0]
+
+
+# --- signatures -----------------------------------------------------------------------------------
+
+#: Options that have NumPy's name, too.
+_NUMPYS = {"ddof": "correction"}
+
+
+def by_our_names(where: str, named: Mapping[str, Any], taken: Collection[str]) -> Mapping[str, Any]:
+    """Give arguments by NumPy's names ours."""
+    for other, ours in _NUMPYS.items():
+        if other not in taken or named.get(other) is None:
+            continue
+        if ours in named:
+            raise TypeError(
+                f"{where}: {ours} and {other} name one option, and must not both be given"
+            )
+        named = {(ours if name == other else name): value for name, value in named.items()}
+    return named
+
+
+def signature_of(
+    call: Signature,
+    positional: Sequence[str],
+    either: Iterable[str] = (),
+    *,
+    but: Iterable[str] = (),
+    accumulates: bool = True,
+    **more: Any,
+) -> Signature:
+    """The signature of another entry point than the call.
+
+    positional : its arrays. either : what follows by position or by keyword, with the defaults of
+    the call, and required where the call has no such parameter. but : options of the call that it
+    does not take. more : options that the call does not have, with their defaults: by keyword,
+    where they are not among `either`.
+    """
+    either, of_call = list(either), call.parameters
+    skipped = {*positional, *either, *but, *_EVERY}
+    options = [p for p in of_call.values() if p.name not in skipped]
+    follow = [
+        Parameter(
+            name,
+            Parameter.POSITIONAL_OR_KEYWORD,
+            default=more.pop(name) if name in more else _default(of_call, name),
+        )
+        for name in either
+    ]
+    follow += [p for p in options if p.kind is Parameter.POSITIONAL_OR_KEYWORD]
+    only = [p for p in options if p.kind is Parameter.KEYWORD_ONLY]
+    every = [*more.items(), ("out", None), *([("accumulate", False)] * accumulates)]
+    out_is_last = of_call["out"].kind is Parameter.POSITIONAL_OR_KEYWORD
+    kind = Parameter.POSITIONAL_OR_KEYWORD if out_is_last else Parameter.KEYWORD_ONLY
+    return Signature(
+        [
+            *(Parameter(name, Parameter.POSITIONAL_ONLY) for name in positional),
+            *follow,
+            *only,
+            *(Parameter(name, kind, default=default) for name, default in every),
+            Parameter("stream", Parameter.KEYWORD_ONLY, default=None),
+            *(p for p in of_call.values() if p.kind is Parameter.VAR_KEYWORD),
+        ]
+    )
+
+
+def _default(of_call: Mapping[str, Parameter], name: str) -> Any:
+    parameter = of_call.get(name)
+    if parameter is None or parameter.kind is Parameter.POSITIONAL_ONLY:
+        return REQUIRED
+    return parameter.default
+
+
+def positional(call: Signature) -> tuple[str, ...]:
+    """The arrays of a call that have no name for callers."""
+    return tuple(n for n, p in call.parameters.items() if p.kind is Parameter.POSITIONAL_ONLY)
+
+
+def untyped(function: Callable[..., Any]) -> Signature:
+    """A function's signature, without annotations, which are for type checkers."""
+    found = signature(function)
+    plain = [p.replace(annotation=Parameter.empty) for p in found.parameters.values()]
+    return Signature(plain)
