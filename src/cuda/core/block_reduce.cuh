@@ -185,7 +185,7 @@ struct FoldedRows {
 // Folds the rows of a block by halves until `most` are left: halve(step) folds the caller's y-th
 // row and the one `step` rows on. Gives the number of rows that are left.
 template <class Halve>
-FASTACT_DEVICE int fold_halves(int y, int rows, int most, const Halve& halve) {
+FASTACT_DEVICE int halve_rows(int y, int rows, int most, const Halve& halve) {
   while (rows > most) {
     const int half = (rows + 1) / 2;
     if (y + half < rows) halve(half);
@@ -207,7 +207,7 @@ FASTACT_DEVICE FoldedRows<kSize> fold_rows(Shared&& buffer, const double (&total
     for (int j = 0; j < kSize; ++j) buffer[j * lane_step + mine] = total[j];
   }
   __syncthreads();
-  const int rows = fold_halves(y, ty, kFoldedRows, [&](int half) {
+  const int rows = halve_rows(y, ty, kFoldedRows, [&](int half) {
 #pragma unroll
     for (int j = 0; j < kSize; ++j)
       buffer[j * lane_step + mine] += double(buffer[j * lane_step + mine + half * tx]);

@@ -34,8 +34,7 @@ int64_t size_of(const Frame<arrays>& frame, int first, int end) {
 }
 
 // The frame of a call's arrays, all of the first one's shape but where they have a length of 1. The
-// axes that `reduced` has no flag for come first: *outer OUT is how many they are. These are
-// reversed where the first array runs backwards.
+// axes that `reduced` has no flag for come first: *outer OUT is how many they are.
 template <int arrays>
 Frame<arrays> frame_of(const ArrayArgument* const (&of)[arrays], const bool* reduced, int* outer) {
   Frame<arrays> frame{};
@@ -48,8 +47,7 @@ Frame<arrays> frame_of(const ArrayArgument* const (&of)[arrays], const bool* red
       find_axes(axes, operands[0], arrays, operands, items, [&](int i) { return int(reduced[i]); });
   sort_axes(axes, count, [](const auto& a, const auto& b) { return a.kind < b.kind; });
   int kept = 0;
-  for (; kept < count && !axes[kept].kind; ++kept)
-    if (axes[kept].stride[0] < 0) reverse_axis(&axes[kept], arrays, frame.data);
+  while (kept < count && !axes[kept].kind) ++kept;
   order_axes(axes, kept, 0);
   order_axes(axes + kept, count - kept, 0);
   frame.rank = merge_axes(axes, count);

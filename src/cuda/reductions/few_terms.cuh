@@ -107,34 +107,6 @@ FASTACT_DEVICE FewMoments moments_of_few(const FewCount& of, const C (&x)[terms]
   return m;
 }
 
-// Writes results `step` bytes apart, `count` of them. number_of(j, Y): the j-th, as Y.
-template <class Y, int n, class NumberOf>
-FASTACT_DEVICE void put_numbers(char* p, int64_t step, int count, const NumberOf& number_of) {
-  Y numbers[n];
-#pragma unroll
-  for (int j = 0; j < n; ++j) numbers[j] = number_of(j, Y{});
-  store_lanes(p, step, count, numbers);
-}
-template <class T, int terms, int n>
-FASTACT_DEVICE void put_few(const MomentResults& to, const FewCount& of, const FewMoments (&m)[n],
-                            int64_t at, int64_t step, int count) {
-  const auto put = [&](char* p, const auto& number_of) {
-    if (!p) return;
-    if (to.wide)
-      put_numbers<double, n>(p + at, step, count, number_of);
-    else
-      put_numbers<T, n>(p + at, step, count, number_of);
-  };
-  put(to.mean, [&](int j, auto y) { return narrow_once<decltype(y)>(m[j].mean); });
-  put(to.low, [&](int j, auto y) {
-    const double rounded = double(widen(narrow_once<decltype(y)>(m[j].mean)));
-    return narrow_once<decltype(y)>(finite_or_zero(m[j].mean - rounded));
-  });
-  put(to.second,
-      [&](int j, auto y) { return narrow_once<decltype(y)>(second_of(of, m[j], terms)); });
-  put(to.count, [&](int j, auto y) { return narrow_once<decltype(y)>(double(m[j].n)); });
-}
-
 // Rows that touch, as many as a vector has elements, in `inner` vectors by words: of 16 bits eight
 // numbers apart would take twice the registers.
 template <int inner, class T>
@@ -203,10 +175,16 @@ void few_rows(FASTACT_GRID_CONSTANT const RowSums sums,
     const int rows = up_to(sums.tasks - first);
     FewRows<inner, T> few;
     few.read(reinterpret_cast<const T*>(sums.x) + first * inner, rows);
-    FewMoments m[kSize];
-    few.for_each(
-        [&](int j, const Compute<T>(&x)[inner]) { m[j] = moments_of_few<skips, squares>(of, x); });
-    put_few<T, inner>(to, of, m, first * step, step, rows);
+    OfMoments results[kSize];
+    few.for_each([&](int j, const Compute<T>(&x)[inner]) {
+      const FewMoments m = moments_of_few<skips, squares>(of, x);
+      const double second = to.second ? second_of(of, m, inner) : 0.0;
+      results[j] = OfMoments(m.mean, 0, second, m.n);
+    });
+    for_results(to, first * step, [&](char* p, int k) {
+      if (to.wide) return store_columns<double, 2>(results, p, step, rows, k);
+      store_columns<T, kSize>(results, p, step, rows, k);
+    });
   }
 }
 
@@ -265,22 +243,6 @@ struct FewGradient {
   }
 };
 
-// The gradients of a thread's results, `count` of them.
-template <class T, int n>
-FASTACT_DEVICE void load_few_numbers(const char* p, int64_t step, int count, Compute<T> (&to)[n]) {
-  T numbers[n] = {};
-  if (!p) {
-  } else if (count >= n) {
-    load_numbers(p, step, numbers);
-  } else {
-#pragma unroll
-    for (int j = 0; j < n; ++j)
-      if (j < count) numbers[j] = load(reinterpret_cast<const T*>(p + j * step));
-  }
-#pragma unroll
-  for (int j = 0; j < n; ++j) to[j] = widen(numbers[j]);
-}
-
 // A warp's vectors go through shared memory, so that each of its stores is of lines as a whole.
 template <int inner, class T, bool skips>
 FASTACT_KERNEL_OF(kThreads, sizeof(T) == 4 || inner < 4 ? 3 : 2)
@@ -295,12 +257,11 @@ void few_rows_gradient(FASTACT_GRID_CONSTANT const FewGradient<T> g) {
   FewRows<inner, T> few, before{};
   few.read(g.x + int64_t(first) * inner, rows);
   if (g.accumulate) before.read(to, rows);
-  Compute<T> dy[kSize], dsecond[kSize];
-  load_few_numbers<T>(g.dy + first * g.step[0], g.step[0], rows, dy);
-  const char* const second = g.dsecond;
-  load_few_numbers<T>(second ? second + first * g.step[1] : nullptr, g.step[1], rows, dsecond);
+  T dy[kSize] = {}, dsecond[kSize] = {};
+  load_numbers(g.dy + first * g.step[0], g.step[0], rows, dy);
+  if (g.dsecond) load_numbers(g.dsecond + first * g.step[1], g.step[1], rows, dsecond);
   few.change_each([&](int j, Compute<T>(&x)[inner]) {
-    g.template apply<skips>(x, dy[j], dsecond[j]);
+    g.template apply<skips>(x, widen(dy[j]), widen(dsecond[j]));
     if (!g.accumulate) return;
 #pragma unroll
     for (int r = 0; r < inner; ++r) x[r] = before.at(j * inner + r) + x[r];

@@ -64,11 +64,12 @@ FASTACT_DEVICE typename F::Result result_at(const F& f, const AddressOf& address
   return f.result(numbers);
 }
 
-// Numbers of neighbouring results, `step` bytes apart; by vectors where they touch and are aligned.
+// Numbers of the first `count` of neighbouring results, `step` bytes apart; by vectors where these
+// touch and are aligned.
 template <class N, int n>
-FASTACT_DEVICE void load_numbers(const char* p, int64_t step, N (&to)[n]) {
+FASTACT_DEVICE void load_numbers(const char* p, int64_t step, int count, N (&to)[n]) {
   constexpr int kSize = Vec<N>::kSize;
-  if (n % kSize == 0 && step == int64_t(sizeof(N)) && misalignment(p) == 0) {
+  if (n % kSize == 0 && count >= n && step == int64_t(sizeof(N)) && misalignment(p) == 0) {
 #pragma unroll
     for (int i = 0; i < n / kSize; ++i) {
       const Vec<N> vec = load_vec(reinterpret_cast<const N*>(p) + i * kSize);
@@ -78,7 +79,8 @@ FASTACT_DEVICE void load_numbers(const char* p, int64_t step, N (&to)[n]) {
     return;
   }
 #pragma unroll
-  for (int j = 0; j < n; ++j) to[j] = load(reinterpret_cast<const N*>(p + j * step));
+  for (int j = 0; j < n; ++j)
+    if (j < count) to[j] = load(reinterpret_cast<const N*>(p + j * step));
 }
 
 // Where the results of the elements of an array without gaps are, which is outer x rows x inner;
@@ -230,7 +232,7 @@ FASTACT_DEVICE void numbers_of_columns(const ResultPlaces& of, bool is_row, cons
                                        int64_t step, uint32_t column, const Set& set) {
   N lanes[kSize];
   if (is_row) {
-    load_numbers(p + column * step, step, lanes);
+    load_numbers(p + column * step, step, kSize, lanes);
   } else {
 #pragma unroll
     for (int j = 0; j < kSize; ++j)

@@ -42,6 +42,8 @@ struct OfMoments {
   double mean, mean_low, second, count;
 
   OfMoments() = default;
+  FASTACT_DEVICE OfMoments(double mean_of, double low, double second_of, double n)
+      : mean(mean_of), mean_low(low), second(second_of), count(n) {}
   // left: divides by the count without the correction, of this result and of others. has_second:
   // whether the second number is wanted.
   FASTACT_DEVICE OfMoments(const MomentResults& to, const Growing& all, Denominator& left,

@@ -104,21 +104,18 @@ void place_terms(FewWeighted<arrays>* few) {
       for (int64_t i = few->frame.rank, rest = r; i-- > few->outer; rest /= few->frame.length[i])
         few->term[k][r] += rest % few->frame.length[i] * few->frame.step[k][i];
 }
-// y_offset OUT: bytes from where the results begin to the plan's first.
 template <class T>
-void plan_moments(Weighted<WeightedRoles::kMoments>* plan, const MomentsCall& call,
-                  int64_t* y_offset) {
+void plan_moments(Weighted<WeightedRoles::kMoments>* plan, const MomentsCall& call) {
   plan_terms(plan,
              {&call.x(), &call.inputs[MomentsCall::kWeights], &call.inputs[MomentsCall::kWhere],
               &call.model()},
              call.axes, call.skips, !call.pair && wants_squares<T>(call));
-  *y_offset = plan->frame.data[plan->kY] - call.model().data;
 }
 
 template <class T>
-WeightedSums plan_weighted(const MomentsCall& call, double* partials, int64_t* y_offset) {
+WeightedSums plan_weighted(const MomentsCall& call, double* partials) {
   WeightedSums sums{};
-  plan_moments<T>(&sums, call, y_offset);
+  plan_moments<T>(&sums, call);
   const int64_t* const step = sums.frame.step[sums.kX];
   const int outer = sums.outer, rank = sums.frame.rank;
   const int64_t of_output = outer > 0 ? std::abs(step[outer - 1]) : 0;
@@ -135,24 +132,22 @@ WeightedSums plan_weighted(const MomentsCall& call, double* partials, int64_t* y
 
 template <class T>
 int64_t weighted_workspace(const MomentsCall& call) {
-  int64_t y_offset;
-  const WeightedSums sums = plan_weighted<T>(call, nullptr, &y_offset);
+  const WeightedSums sums = plan_weighted<T>(call, nullptr);
   const int64_t numbers = MomentResults::kNumbers * sums.outputs * sums.chunks.count;
   return sums.chunks.count > 1 ? numbers * int64_t(sizeof(double)) : 0;
 }
 
 template <class T>
 void weighted_moments(const MomentsCall& call, void* workspace, cudaStream_t stream) {
-  int64_t y_offset;
   if (has_few_terms(call.x(), call.axes) && !call.pair) {
     FewWeighted<WeightedRoles::kMoments> few{};
-    plan_moments<T>(&few, call, &y_offset);
+    plan_moments<T>(&few, call);
     place_terms(&few);
     const Shape shape{ceil_div(few.outputs, kThreads), kThreads};
-    return launch(few_weighted<T>, shape, stream, few, results_of(call, y_offset));
+    return launch(few_weighted<T>, shape, stream, few, results_of(call, 0));
   }
-  const WeightedSums sums = plan_weighted<T>(call, static_cast<double*>(workspace), &y_offset);
-  const MomentResults to = results_of(call, y_offset);
+  const WeightedSums sums = plan_weighted<T>(call, static_cast<double*>(workspace));
+  const MomentResults to = results_of(call, 0);
   launch(weighted_blocks<T>, {blocks_for(sums.tiles * sums.chunks.count), kThreads}, stream, sums,
          to, false);
   if (sums.chunks.count == 1) return;
@@ -167,11 +162,10 @@ void weighted_moments(const MomentsCall& call, void* workspace, cudaStream_t str
 // Outputs whose squares left the range of double, anew, of moments that are stored.
 template <class T>
 void rescale(const MomentsCall& call, cudaStream_t stream) {
-  int64_t y_offset;
-  WeightedSums sums = plan_weighted<T>(call, nullptr, &y_offset);
+  WeightedSums sums = plan_weighted<T>(call, nullptr);
   sums.chunks = {sums.terms, 1};
-  launch(weighted_blocks<T>, {blocks_for(sums.tiles), kThreads}, stream, sums,
-         results_of(call, y_offset), true);
+  launch(weighted_blocks<T>, {blocks_for(sums.tiles), kThreads}, stream, sums, results_of(call, 0),
+         true);
 }
 
 }  // namespace

@@ -34,6 +34,23 @@
 #include "cuda/reductions/plan.cuh"
 
 FASTACT_BEGIN_NAMESPACE
+namespace {
+
+// Calls visit(Term{}).
+template <class Visit>
+void visit_term(int term, const Visit& visit) {
+  switch (Term(term)) {
+#define FASTACT_CASE(name, Struct) \
+  case k##Struct:                  \
+    return visit(Struct{});
+    FASTACT_TERMS(FASTACT_CASE)
+#undef FASTACT_CASE
+    case kTerms:
+      break;
+  }
+}
+
+}  // namespace
 
 template <class T>
 int64_t sum_workspace(const SumCall& call) {
@@ -60,15 +77,7 @@ void sum(const SumCall& call, void* workspace, cudaStream_t stream) {
                          [](auto n) { return reduce_few_of_row<n(), T, typename Kernels::Lane>; }),
            blocks_of_few<T>(plan.outputs()), stream, plan_rows<T>(plan, nullptr), to);
   };
-  switch (Term(call.term)) {
-#define FASTACT_CASE(name, Struct) \
-  case k##Struct:                  \
-    return run(Struct{});
-    FASTACT_TERMS(FASTACT_CASE)
-#undef FASTACT_CASE
-    case kTerms:
-      break;
-  }
+  visit_term(call.term, run);
 }
 
 template <class T>
@@ -119,17 +128,11 @@ void square_value_and_grad(const SquareCall& call, void* workspace, cudaStream_t
 
 template <class T>
 void sum_backward(const SumBackwardCall& call, cudaStream_t stream) {
-  const auto& [dy, x, dx] = call.arrays;
+  const Operand &dy = call.arrays[call.kDy], &x = call.arrays[call.kX], &dx = call.arrays[call.kDx];
   if (is_empty(x)) return;
-  switch (Term(call.term)) {
-#define FASTACT_CASE(name, Struct) \
-  case k##Struct:                  \
-    return run_gradient<T>(TermGradient<T, Struct>{}, {dy}, x, dx, call.accumulate, stream);
-    FASTACT_TERMS(FASTACT_CASE)
-#undef FASTACT_CASE
-    case kTerms:
-      break;
-  }
+  visit_term(call.term, [&](auto term) {
+    run_gradient<T>(TermGradient<T, decltype(term)>{}, {dy}, x, dx, call.accumulate, stream);
+  });
 }
 
 template <class T>

@@ -83,7 +83,7 @@ FASTACT_DEVICE double fold_column(const WeightedSums& sums, Shared&& buffer, dou
   const int mine = int(threadIdx.x);
   buffer[mine] = value;
   __syncthreads();
-  fold_halves(mine / sums.tx, sums.ty, 1, [&](int half) {
+  halve_rows(mine / sums.tx, sums.ty, 1, [&](int half) {
     buffer[mine] = combine(double(buffer[mine]), double(buffer[mine + half * sums.tx]));
   });
   const double all = buffer[mine % sums.tx];
@@ -172,33 +172,30 @@ FASTACT_DEVICE bool is_far(const MomentResults& to, int64_t at) {
   return second < 0 || second > kMostDouble || (second > 0 && second < least);
 }
 
-// Of a pair: its term, or one of its derivatives. Calls, for weights take no exponential.
-FASTACT_DEVICE_CALL double pair_term(int pair, double x, double t) {
+// Calls visit(Pair{}); gives `otherwise` where weights are weights.
+template <class Visit>
+FASTACT_DEVICE double visit_pair(int pair, double otherwise, const Visit& visit) {
   switch (Pair(pair)) {
 #define FASTACT_CASE(name, Struct) \
   case k##Struct:                  \
-    return Struct::of(x, t);
+    return visit(Struct{});
     FASTACT_PAIRS(FASTACT_CASE)
 #undef FASTACT_CASE
     case kWeightProduct:
     case kPairs:
       break;
   }
-  return x * t;
+  return otherwise;
+}
+// The term of a pair, and one of its derivatives: calls, for weights take no exponential.
+FASTACT_DEVICE_CALL double pair_term(int pair, double x, double t) {
+  return visit_pair(pair, x * t, [&](auto of) { return of.of(x, t); });
 }
 FASTACT_DEVICE_CALL double pair_slope(int pair, bool by_t, double x, double t) {
-  const auto chosen = [&](const PairSlopes<double>& of) { return by_t ? of.by_t : of.by_x; };
-  switch (Pair(pair)) {
-#define FASTACT_CASE(name, Struct) \
-  case k##Struct:                  \
-    return chosen(Struct::slopes(x, t));
-    FASTACT_PAIRS(FASTACT_CASE)
-#undef FASTACT_CASE
-    case kWeightProduct:
-    case kPairs:
-      break;
-  }
-  return by_t ? x : t;
+  return visit_pair(pair, by_t ? x : t, [&](auto of) {
+    const PairSlopes<double> slopes = of.slopes(x, t);
+    return by_t ? slopes.by_t : slopes.by_x;
+  });
 }
 
 template <class T>
@@ -319,7 +316,15 @@ void few_weighted(FASTACT_GRID_CONSTANT const FewWeighted<WeightedRoles::kMoment
   put<T>(to, terms.at[few.kY], terms.moments());
 }
 
-// gradient_elements has the formulas. dx may be x: a thread reads its terms before it writes.
+// The gradient of an element of weight w, or by its weight, from slope times dy and d = x - mean.
+FASTACT_DEVICE double element_gradient(bool of_weight, bool of_mean, double slope, double w,
+                                       double d) {
+  if (w == 0) return 0;
+  if (of_weight) return gradient_of_weight(slope, d);
+  return of_mean ? gradient_of_mean(slope, w) : gradient_of_second(slope, w, d);
+}
+
+// dx may be x: a thread reads its terms before it writes.
 template <class T>
 FASTACT_KERNEL_OF(kThreads, 2)
 void few_weighted_gradients(FASTACT_GRID_CONSTANT const FewGradients few) {
@@ -334,14 +339,13 @@ void few_weighted_gradients(FASTACT_GRID_CONSTANT const FewGradients few) {
   const OfMoments of(to, terms.moments(), left, true);
   const double mean = of.get<double>(0), slope = of.second * dy;
   const bool is_of_mean = few.of_m2 == kMeanSlope;
-  const auto distance = [&](int r) { return double(terms.x[r]) - mean; };
-  terms.put_each(few.kDx, few.accumulate, [&](int r) {
-    return is_of_mean ? gradient_of_mean(slope, terms.weight[r])
-                      : gradient_of_second(slope, terms.weight[r], distance(r));
-  });
+  const auto gradient = [&](bool of_weight, int r, double w) {
+    return element_gradient(of_weight, is_of_mean, slope, w, double(terms.x[r]) - mean);
+  };
+  terms.put_each(few.kDx, few.accumulate,
+                 [&](int r) { return gradient(false, r, terms.weight[r]); });
   terms.put_each(few.kDWeights, few.accumulate_dweights, [&](int r) {
-    const double once = weight_of(double(terms.x[r]), 1, terms.is_there[r], few.skips);
-    return once != 0 ? gradient_of_weight(slope, distance(r)) : 0.0;
+    return gradient(true, r, weight_of(double(terms.x[r]), 1, terms.is_there[r], few.skips));
   });
 }
 
@@ -390,15 +394,13 @@ void gradient_elements(FASTACT_GRID_CONSTANT const GradientElements all) {
     const double weight = all.of_weights ? 1.0 : number(A::kWeights, 1);
     const double w = weight_of(x, weight, number(A::kWhere, 1) != 0, all.skips);
     double found = 0;
-    if (all.pair) {
+    if (all.pair)
       found = gradient_of_mean(dy, pair_slope(all.pair, all.of_weights, x, number(A::kWeights, 1)));
-    } else if (w != 0 && all.of_weights)
-      found = gradient_of_weight(slope * dy, d);
     else if (w != 0 && all.of_mean)
       found = gradient_of_both(beside_slope(all.of_mean), slope * dy, w, d);
-    else if (w != 0)
-      found = all.mean ? gradient_of_second(slope * dy, w, d)
-                       : gradient_of_mean(slope * term_gradient(all.term, dy, x), w);
+    else
+      found = element_gradient(all.of_weights, !all.mean,
+                               slope * (all.mean ? dy : term_gradient(all.term, dy, x)), w, d);
     if (all.accumulate) found = number(A::kTo, 0) + found;
     put_by_call(all.frame.data[A::kTo] + at[A::kTo], all.dtypes[A::kTo], found, false);
   }
