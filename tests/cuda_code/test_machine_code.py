@@ -30,16 +30,12 @@ SUMS_AND_RESULTS = f"{SUMS}; a moment is rounded by a loop over its results of 1
 SHARES = (
     "the sum of the shares of classes in a loss, in double: a number a vector, of columns a row"
 )
-IN_DOUBT = (
-    "what float32 leaves in doubt about a rounding to 16 bits is found in double, which is rare"
-)
 A_WEIGHT = "a weight in float64 and its offset are added before they are rounded"
 
 # By the beginning of a kernel's title: FP64 instructions an element, at most, and why.
 FP64_BY_DESIGN = {
     "reduce_": (21.0, SUMS_AND_RESULTS),
     "sum_columns": (4.0, SUMS),
-    "square_with_gradient": (1.5, SUMS),
     "moment_columns": (19.0, SUMS_AND_RESULTS),
     "weighted_blocks": (20.0, SUMS_AND_RESULTS),
     "finish_chunks": (37.0, OF_PARTS),
@@ -53,7 +49,6 @@ FP64_BY_DESIGN = {
     "lse_of_rows": (0.4, OF_ROUNDS),
     "norm_long_sums": (0.3, f"{OF_CHUNKS}; {A_WEIGHT}"),
     "few_rows": (3.5, SUMS),
-    "few_rows_rounded": (9.0, IN_DOUBT),
     "few_weighted": (19.0, SUMS),
     "norm_parameters": (2.0, OF_PARTS),
     "norm_backward_rows": (2.0, EVERY_14_ROWS),

@@ -182,6 +182,19 @@ struct FoldedRows {
   }
 };
 
+// Folds the rows of a block by halves until `most` are left: halve(step) folds the caller's y-th
+// row and the one `step` rows on. Gives the number of rows that are left.
+template <class Halve>
+FASTACT_DEVICE int halve_rows(int y, int rows, int most, const Halve& halve) {
+  while (rows > most) {
+    const int half = (rows + 1) / 2;
+    if (y + half < rows) halve(half);
+    __syncthreads();
+    rows = half;
+  }
+  return rows;
+}
+
 // Adds up the rows of a block of tx by ty threads, by halves, until few are left: then any thread
 // can ask for the sum of a column. `buffer`: kFoldBuffer numbers. Threads beyond ty rows have no
 // columns.
@@ -194,17 +207,11 @@ FASTACT_DEVICE FoldedRows<kSize> fold_rows(Shared&& buffer, const double (&total
     for (int j = 0; j < kSize; ++j) buffer[j * lane_step + mine] = total[j];
   }
   __syncthreads();
-  int rows = ty;
-  while (rows > kFoldedRows) {
-    const int half = (rows + 1) / 2;
-    if (y + half < rows) {
+  const int rows = halve_rows(y, ty, kFoldedRows, [&](int half) {
 #pragma unroll
-      for (int j = 0; j < kSize; ++j)
-        buffer[j * lane_step + mine] += double(buffer[j * lane_step + mine + half * tx]);
-    }
-    __syncthreads();
-    rows = half;
-  }
+    for (int j = 0; j < kSize; ++j)
+      buffer[j * lane_step + mine] += double(buffer[j * lane_step + mine + half * tx]);
+  });
   return {tx, rows, lane_step};
 }
 

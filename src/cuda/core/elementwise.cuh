@@ -238,14 +238,15 @@ void run_contiguous(const ElementwisePlan& plan, bool accumulate, F f, cudaStrea
   launch(map_contiguous<T, inputs, accumulates, F>, {blocks, kMapThreads}, stream, map, f);
 }
 
-// An index by vectors is for doubles alone, whose rows need no alignment of their own.
-template <class T, int inputs, Indexed indexed>
+// The first `loose` inputs may lie anyhow. An index by vectors is for doubles alone, whose rows need
+// no alignment of their own.
+template <class T, int inputs, Indexed indexed, int loose = 0>
 StridedMap<inputs> strided_map(const ElementwisePlan& plan, bool accumulate) {
   constexpr int kSize = Vec<T>::kSize;
   StridedMap<inputs> map{};
   const int last = plan.ndim - 1;
   bool vecs = plan.shape[last] % kSize == 0 && indexed != kIndexedElements;
-  for (int k = 0; k <= inputs; ++k) {
+  for (int k = loose; k <= inputs; ++k) {
     const int64_t stride = plan.strides[k][last];
     const bool repeats = stride == 0 && k < inputs;
     if (indexed != kNotIndexed && k == inputs - 1)

@@ -26,6 +26,8 @@
 #pragma once
 
 #include "common/reductions/moments.h"
+#include "common/reductions/of_m2.h"
+#include "common/reductions/terms.h"
 #include "cuda/core/elementwise.cuh"
 
 FASTACT_BEGIN_NAMESPACE
@@ -62,11 +64,12 @@ FASTACT_DEVICE typename F::Result result_at(const F& f, const AddressOf& address
   return f.result(numbers);
 }
 
-// Numbers of neighbouring results, `step` bytes apart; by vectors where they touch and are aligned.
+// Numbers of the first `count` of neighbouring results, `step` bytes apart; by vectors where these
+// touch and are aligned.
 template <class N, int n>
-FASTACT_DEVICE void load_numbers(const char* p, int64_t step, N (&to)[n]) {
+FASTACT_DEVICE void load_numbers(const char* p, int64_t step, int count, N (&to)[n]) {
   constexpr int kSize = Vec<N>::kSize;
-  if (n % kSize == 0 && step == int64_t(sizeof(N)) && misalignment(p) == 0) {
+  if (n % kSize == 0 && count >= n && step == int64_t(sizeof(N)) && misalignment(p) == 0) {
 #pragma unroll
     for (int i = 0; i < n / kSize; ++i) {
       const Vec<N> vec = load_vec(reinterpret_cast<const N*>(p) + i * kSize);
@@ -76,11 +79,18 @@ FASTACT_DEVICE void load_numbers(const char* p, int64_t step, N (&to)[n]) {
     return;
   }
 #pragma unroll
-  for (int j = 0; j < n; ++j) to[j] = load(reinterpret_cast<const N*>(p + j * step));
+  for (int j = 0; j < n; ++j)
+    if (j < count) to[j] = load(reinterpret_cast<const N*>(p + j * step));
 }
 
-// Arrays without gaps of at most kMostDense elements, outer x rows x inner; indices have 32 bits.
-constexpr int64_t kMostDense = int64_t(1) << 31;
+// Where the results of the elements of an array without gaps are, which is outer x rows x inner;
+// indices have 32 bits.
+constexpr int64_t kMostDense = int64_t(1) << 31;  // elements
+struct ResultPlaces {
+  uint32_t inner, rows;
+  Divisor by_inner, by_rows;
+  int of_outer, of_row, of_inner;  // by how many results a step along each axis goes on
+};
 template <class T, class F>
 struct DenseGradient {
   static constexpr int kSize = Vec<T>::kSize;
@@ -89,19 +99,19 @@ struct DenseGradient {
   uint32_t n, head, vecs;  // as in a ContiguousMap
   bool aligned, accumulate;
   bool x_repeats;  // one element stands for all
-  uint32_t inner, rows;
-  Divisor by_inner, by_rows;
-  int of_outer, of_row, of_inner;      // by how many results a step along each axis goes on
+  ResultPlaces places;
   const char* numbers[kNumbersOf<F>];  // of the first result
   int number_step[kNumbersOf<F>];      // bytes from one result to the next; 0: one for all
-  // map_columns: vectors of a row, or of the rows that are joined to one; the number of such rows;
-  // a group is the rows that one thread takes.
-  uint32_t row_vecs, folded_rows, groups, tasks;
-  Divisor by_row_vecs, by_groups;
 
   FASTACT_DEVICE auto addresses(int result) const {
     return [this, result](int c) { return numbers[c] + int64_t(result) * number_step[c]; };
   }
+};
+// The tasks of map_columns: vectors of a row, or of the rows that are joined to one; the number of
+// such rows; a group is the rows that one thread takes.
+struct ColumnTasks {
+  uint32_t row_vecs, rows, groups, count;
+  Divisor by_row_vecs, by_groups;
 };
 
 // The result of an element, and how many elements are left in its row, and rows after its own.
@@ -109,12 +119,11 @@ struct ElementPlace {
   int result;
   uint32_t left, rows_left;
 };
-template <class Map>
-FASTACT_DEVICE ElementPlace place_of(const Map& map, uint32_t element) {
-  const uint32_t row = map.by_inner.quick(element), within = element - row * map.inner;
-  const uint32_t outer = map.by_rows.quick(row), here = row - outer * map.rows;
-  return {int(outer) * map.of_outer + int(here) * map.of_row + int(within) * map.of_inner,
-          map.inner - within, map.rows - here};
+FASTACT_DEVICE ElementPlace place_of(const ResultPlaces& of, uint32_t element) {
+  const uint32_t row = of.by_inner.quick(element), within = element - row * of.inner;
+  const uint32_t outer = of.by_rows.quick(row), here = row - outer * of.rows;
+  return {int(outer) * of.of_outer + int(here) * of.of_row + int(within) * of.of_inner,
+          of.inner - within, of.rows - here};
 }
 
 // Block 0 takes the elements before and after the vectors.
@@ -126,7 +135,7 @@ FASTACT_DEVICE void map_ends(const DenseGradient<T, F>& map, const F& f) {
     const uint32_t i = e < map.head ? e : e + inside;
     Compute<T> dx{};
     if (F::kReadsX) dx = widen(load(map.x + (map.x_repeats ? 0 : i)));
-    dx = f.at(dx, result_at<T>(f, map.addresses(place_of(map, i).result)));
+    dx = f.at(dx, result_at<T>(f, map.addresses(place_of(map.places, i).result)));
     if (map.accumulate) dx = widen(load(map.dx + i)) + dx;
     store(map.dx + i, narrow<T>(dx));
   }
@@ -181,7 +190,7 @@ void map_vectors(FASTACT_GRID_CONSTANT const DenseGradient<T, F> map,
 #pragma unroll
     for (int u = 0; u < kVecsOfThread; ++u)
       if (u < count)
-        results[u] = result_at<T>(f, map.addresses(place_of(map, element_of(u)).result));
+        results[u] = result_at<T>(f, map.addresses(place_of(map.places, element_of(u)).result));
     read_x(map, first, kMapThreads * kSize, count, x);
 #pragma unroll
     for (int u = 0; u < kVecsOfThread; ++u)
@@ -189,24 +198,25 @@ void map_vectors(FASTACT_GRID_CONSTANT const DenseGradient<T, F> map,
         write_gradient(f, x[u], map.dx + element_of(u), map.accumulate,
                        [&](int) { return results[u]; });
   } else {
+    const ResultPlaces& of = map.places;
     read_x(map, first, kMapThreads * kSize, count, x);
 #pragma unroll
     for (int u = 0; u < kVecsOfThread; ++u) {
       if (u >= count) break;
-      const ElementPlace place = place_of(map, element_of(u));
+      const ElementPlace place = place_of(map.places, element_of(u));
       typename F::Result results[kSize];
       int at = place.result;
       uint32_t left = place.left, rows_left = place.rows_left;
 #pragma unroll
       for (int j = 0; j < kSize; ++j) {
         results[j] = result_at<T>(f, map.addresses(at));
-        at += map.of_inner;
+        at += of.of_inner;
         if (--left > 0) continue;
-        left = map.inner;
-        at += map.of_row - int(map.inner) * map.of_inner;
+        left = of.inner;
+        at += of.of_row - int(of.inner) * of.of_inner;
         if (--rows_left > 0) continue;
-        rows_left = map.rows;
-        at += map.of_outer - int(map.rows) * map.of_row;
+        rows_left = of.rows;
+        at += of.of_outer - int(of.rows) * of.of_row;
       }
       write_gradient(f, x[u], map.dx + element_of(u), map.accumulate,
                      [&](int j) { return results[j]; });
@@ -216,18 +226,17 @@ void map_vectors(FASTACT_GRID_CONSTANT const DenseGradient<T, F> map,
 }
 
 // Gives the numbers of one kind of a vector of columns to set(j, number). p: the number of column
-// 0.
-template <class N, class Map, class Set>
-FASTACT_DEVICE void numbers_of_columns(const Map& map, const char* p, int64_t step, uint32_t column,
-                                       const Set& set) {
-  constexpr int kSize = Map::kSize;
+// 0; is_row: there are as many columns as results.
+template <class N, int kSize, class Set>
+FASTACT_DEVICE void numbers_of_columns(const ResultPlaces& of, bool is_row, const char* p,
+                                       int64_t step, uint32_t column, const Set& set) {
   N lanes[kSize];
-  if (map.inner == map.row_vecs * kSize) {
-    load_numbers(p + column * step, step, lanes);
+  if (is_row) {
+    load_numbers(p + column * step, step, kSize, lanes);
   } else {
 #pragma unroll
     for (int j = 0; j < kSize; ++j)
-      lanes[j] = load(reinterpret_cast<const N*>(p + (column + j) % map.inner * step));
+      lanes[j] = load(reinterpret_cast<const N*>(p + (column + j) % of.inner * step));
   }
 #pragma unroll
   for (int j = 0; j < kSize; ++j) set(j, lanes[j]);
@@ -236,35 +245,37 @@ FASTACT_DEVICE void numbers_of_columns(const Map& map, const char* p, int64_t st
 template <class T, class F>
 FASTACT_KERNEL_OF(kMapThreads, 2)
 void map_columns(FASTACT_GRID_CONSTANT const DenseGradient<T, F> map,
-                 FASTACT_GRID_CONSTANT const F f) {
+                 FASTACT_GRID_CONSTANT const ColumnTasks tasks, FASTACT_GRID_CONSTANT const F f) {
   constexpr int kSize = Vec<T>::kSize;
+  const ResultPlaces& of = map.places;
   const uint32_t task = uint32_t(blockIdx.x) * kMapThreads + threadIdx.x;
-  if (task < map.tasks) {
-    const uint32_t rest = map.by_row_vecs.quick(task);
-    const uint32_t column = (task - rest * map.row_vecs) * kSize;
-    const uint32_t outer = map.by_groups.quick(rest);
-    const uint32_t row = rest - outer * map.groups, width = map.row_vecs * kSize;
+  if (task < tasks.count) {
+    const uint32_t rest = tasks.by_row_vecs.quick(task);
+    const uint32_t column = (task - rest * tasks.row_vecs) * kSize;
+    const uint32_t outer = tasks.by_groups.quick(rest);
+    const uint32_t row = rest - outer * tasks.groups, width = tasks.row_vecs * kSize;
     int rows = 0;
 #pragma unroll
-    for (int u = 0; u < kRowsOfThread<T>; ++u) rows += row + u * map.groups < map.folded_rows;
-    const uint32_t element = (outer * map.folded_rows + row) * width + column;
-    const uint32_t apart = map.groups * width;
+    for (int u = 0; u < kRowsOfThread<T>; ++u) rows += row + u * tasks.groups < tasks.rows;
+    const uint32_t element = (outer * tasks.rows + row) * width + column;
+    const uint32_t apart = tasks.groups * width;
     Vec<T> x[kRowsOfThread<T>];
     read_x(map, element, apart, rows, x);
 
     Numbers<T, F> numbers[kSize];
-    const auto address_of = map.addresses(int(outer) * map.of_outer);
+    const auto address_of = map.addresses(int(outer) * of.of_outer);
 #pragma unroll
     for (int c = 0; c < kNumbersOf<F>; ++c) {
-      const int64_t step = int64_t(map.number_step[c]) * map.of_inner;
+      const int64_t step = int64_t(map.number_step[c]) * of.of_inner;
+      const bool is_row = of.inner == width;
       if (c < F::kOfData)
-        numbers_of_columns<T>(map, address_of(c), step, column, [&](int j, T number) {
+        numbers_of_columns<T, kSize>(of, is_row, address_of(c), step, column, [&](int j, T number) {
           numbers[j].of_data[c < F::kOfData ? c : 0] = widen(number);
         });
       else
-        numbers_of_columns<Found<T>>(map, address_of(c), step, column, [&](int j, Found<T> number) {
-          numbers[j].found[c - F::kOfData] = number;
-        });
+        numbers_of_columns<Found<T>, kSize>(
+            of, is_row, address_of(c), step, column,
+            [&](int j, Found<T> number) { numbers[j].found[c - F::kOfData] = number; });
     }
     typename F::Result results[kSize];
 #pragma unroll
@@ -278,41 +289,25 @@ void map_columns(FASTACT_GRID_CONSTANT const DenseGradient<T, F> map,
   map_ends(map, f);
 }
 
-// Operands of any strides: the numbers, then x, where F reads it, and dx.
+// Any strides: the inputs are the numbers, and behind them x.
 template <class F>
-struct AnyGradient {
-  static constexpr int kX = kNumbersOf<F>, kDx = kX + 1, kOperands = kDx + 1;
-  char* data[kOperands];
-  int64_t tasks;
-  int task_size;  // elements: one, or a vector
-  bool accumulate;
-  int ndim;
-  int64_t shape[kMaxAxes];               // the innermost length in tasks
-  int64_t strides[kOperands][kMaxAxes];  // bytes; the innermost of a task
-  int64_t lane[kNumbersOf<F>];           // bytes from lane to lane of a vector
-};
+using AnyGradient = StridedMap<kNumbersOf<F> + 1>;
 
 template <class T, class F>
 FASTACT_KERNEL(kMapThreads)
 void map_anyhow(FASTACT_GRID_CONSTANT const AnyGradient<F> map, FASTACT_GRID_CONSTANT const F f) {
-  using Map = AnyGradient<F>;
+  constexpr int kX = kNumbersOf<F>, kDx = kX + 1;
   const int64_t task = int64_t(blockIdx.x) * kMapThreads + threadIdx.x;
   if (task >= map.tasks) return;
-  int64_t at[Map::kOperands] = {};
-  const auto step = [&](int axis, int64_t here) {
-#pragma unroll
-    for (int k = 0; k < Map::kOperands; ++k) at[k] += here * map.strides[k][axis];
+  int64_t at[kDx + 1];
+  locate(map, task, at, map.ndim);
+  const int last = map.ndim - 1;
+  const auto result_of = [&](int j) {  // of the j-th lane of a vector
+    return result_at<T>(
+        f, [&](int c) { return map.in[c] + at[c] + j * (map.strides[c][last] / Vec<T>::kSize); });
   };
-  if (task <= int64_t(0xffffffff))
-    unravel(uint32_t(task), map.shape, 0, map.ndim, step);
-  else
-    unravel(task, map.shape, 0, map.ndim, step);
-
-  const auto result_of = [&](int j) {
-    return result_at<T>(f, [&](int c) { return map.data[c] + at[c] + j * map.lane[c]; });
-  };
-  const auto* x = reinterpret_cast<const T*>(map.data[Map::kX] + at[Map::kX]);
-  auto* dx = reinterpret_cast<T*>(map.data[Map::kDx] + at[Map::kDx]);
+  const auto* x = reinterpret_cast<const T*>(map.in[kX] + at[kX]);
+  auto* dx = reinterpret_cast<T*>(map.out[0] + at[kDx]);
   if (map.task_size == 1) {
     Compute<T> wide{};
     if (F::kReadsX) wide = widen(load(x));
@@ -322,7 +317,7 @@ void map_anyhow(FASTACT_GRID_CONSTANT const AnyGradient<F> map, FASTACT_GRID_CON
     return;
   }
   Vec<T> vec{};
-  if (F::kReadsX) vec = load_or_repeat(x, map.strides[Map::kX][map.ndim - 1] == 0);
+  if (F::kReadsX) vec = load_or_repeat(x, map.strides[kX][last] == 0);
   write_gradient(f, vec, dx, map.accumulate, result_of);
 }
 
@@ -354,13 +349,14 @@ bool find_results(const ElementwisePlan& plan, DenseGradient<T, F>* map) {
     fits &= step == map->number_step[c];
     for (int i = 0; i < 3; ++i) fits &= stride(c, i) == steps[i] * step;
   }
-  map->of_outer = int(steps[0]), map->of_row = int(steps[1]), map->of_inner = int(steps[2]);
+  ResultPlaces& of = map->places;
+  of.of_outer = int(steps[0]), of.of_row = int(steps[1]), of.of_inner = int(steps[2]);
   return fits;
 }
 
 template <class T, class F>
 bool run_dense(const ElementwisePlan& plan, bool accumulate, F f, cudaStream_t stream) {
-  constexpr int kSize = Vec<T>::kSize, kX = AnyGradient<F>::kX, kDx = AnyGradient<F>::kDx;
+  constexpr int kSize = Vec<T>::kSize, kX = kNumbersOf<F>, kDx = kX + 1;
   DenseGradient<T, F> map{};
   map.x_repeats = true;
   for (int axis = 0; axis < plan.ndim; ++axis) map.x_repeats &= plan.strides[kX][axis] == 0;
@@ -372,87 +368,63 @@ bool run_dense(const ElementwisePlan& plan, bool accumulate, F f, cudaStream_t s
   map.dx = reinterpret_cast<T*>(plan.data[kDx]);
   map.n = uint32_t(plan.size);
   map.accumulate = accumulate;
-  map.inner = uint32_t(plan.shape[plan.ndim - 1]);
-  map.rows = plan.ndim > 1 ? uint32_t(plan.shape[plan.ndim - 2]) : 1;
-  map.by_inner = Divisor(map.inner, kMostDense);
-  map.by_rows = Divisor(map.rows, kMostDense);
+  ResultPlaces& of = map.places;
+  of.inner = uint32_t(plan.shape[plan.ndim - 1]);
+  of.rows = plan.ndim > 1 ? uint32_t(plan.shape[plan.ndim - 2]) : 1;
+  of.by_inner = Divisor(of.inner, kMostDense);
+  of.by_rows = Divisor(of.rows, kMostDense);
   const auto missed = reinterpret_cast<uintptr_t>(map.dx) % kVecBytes;
   map.aligned = reinterpret_cast<uintptr_t>(map.x) % kVecBytes == missed;
   map.head = uint32_t(std::min<int64_t>(map.n, (kVecBytes - missed) % kVecBytes / sizeof(T)));
   map.vecs = (map.n - map.head) / kSize;
-  const auto run = [&](auto kernel, int64_t threads) {
-    launch(kernel, {std::max<int64_t>(1, ceil_div(threads, kMapThreads)), kMapThreads}, stream, map,
-           f);
-    return true;
+  const auto blocks_of = [](int64_t threads) {
+    return Shape{std::max<int64_t>(1, ceil_div(threads, kMapThreads)), kMapThreads};
   };
 
   uint32_t folded = 1;  // rows
-  while (uint64_t(map.inner) * folded % kSize != 0) folded *= 2;
-  if (map.of_inner != 0 && map.of_row == 0 && map.head == 0 && (folded == 1 || plan.ndim < 3)) {
-    const uint32_t outer = map.n / map.inner / map.rows;
-    map.row_vecs = uint32_t(uint64_t(map.inner) * folded / kSize);
-    map.folded_rows = map.rows / folded;
-    map.groups = uint32_t(ceil_div(map.folded_rows, kRowsOfThread<T>));
-    map.tasks = outer * map.groups * map.row_vecs;
-    map.by_row_vecs = Divisor(map.row_vecs, kMostDense);
-    map.by_groups = Divisor(std::max(1u, map.groups), kMostDense);
-    map.vecs = outer * map.folded_rows * map.row_vecs;
-    return run(map_columns<T, F>, map.tasks);
+  while (uint64_t(of.inner) * folded % kSize != 0) folded *= 2;
+  if (of.of_inner != 0 && of.of_row == 0 && map.head == 0 && (folded == 1 || plan.ndim < 3)) {
+    const uint32_t outer = map.n / of.inner / of.rows;
+    ColumnTasks tasks{};
+    tasks.row_vecs = uint32_t(uint64_t(of.inner) * folded / kSize);
+    tasks.rows = of.rows / folded;
+    tasks.groups = uint32_t(ceil_div(tasks.rows, kRowsOfThread<T>));
+    tasks.count = outer * tasks.groups * tasks.row_vecs;
+    tasks.by_row_vecs = Divisor(tasks.row_vecs, kMostDense);
+    tasks.by_groups = Divisor(std::max(1u, tasks.groups), kMostDense);
+    map.vecs = outer * tasks.rows * tasks.row_vecs;
+    launch(map_columns<T, F>, blocks_of(tasks.count), stream, map, tasks, f);
+    return true;
   }
   const bool is_uniform =
-      map.of_inner == 0 && ((map.inner % kSize == 0 && map.head == 0) || plan.ndim == 1);
-  return run(is_uniform ? map_vectors<T, F, true> : map_vectors<T, F, false>,
-             ceil_div(map.vecs, kVecsOfThread));
+      of.of_inner == 0 && ((of.inner % kSize == 0 && map.head == 0) || plan.ndim == 1);
+  launch(is_uniform ? map_vectors<T, F, true> : map_vectors<T, F, false>,
+         blocks_of(ceil_div(map.vecs, kVecsOfThread)), stream, map, f);
+  return true;
 }
 
-// Queues dx OUT = f(x IN, numbers IN), or dx IN/OUT +=, over operands that are not empty: F's
-// numbers, x (which F need not read) and dx.
+// Queues dx OUT = f(x IN, numbers IN), or dx IN/OUT +=, over operands that are not empty. numbers:
+// F's, and any that are not there. F need not read x.
 template <class T, class F>
-void run_gradient(const Operand (&arrays)[AnyGradient<F>::kOperands], bool accumulate, F f,
-                  cudaStream_t stream) {
-  using Map = AnyGradient<F>;
-  constexpr int kSize = Vec<T>::kSize;
+void run_gradient(F f, std::initializer_list<Operand> numbers, const Operand& x, const Operand& dx,
+                  bool accumulate, cudaStream_t stream) {
+  constexpr int kNumbers = kNumbersOf<F>;
+  Operand arrays[kNumbers + 2];
+  std::copy_if(numbers.begin(), numbers.end(), arrays, [](const Operand& a) { return a.shape; });
+  arrays[kNumbers] = x, arrays[kNumbers + 1] = dx;
   ElementwisePlan plan;
-  plan_elementwise(&plan, sizeof(T), Map::kOperands, arrays);
+  plan_elementwise(&plan, sizeof(T), kNumbers + 2, arrays);
   if (run_dense<T>(plan, accumulate, f, stream)) return;
-  Map map{};
-  const int last = plan.ndim - 1;
-  bool vecs = plan.shape[last] % kSize == 0;
-  for (int k : {Map::kX, Map::kDx}) {
-    const bool repeats = k == Map::kX && plan.strides[k][last] == 0;
-    vecs &= repeats || (plan.strides[k][last] == plan.item && rows_aligned(plan, k, kVecBytes));
-  }
-  map.task_size = vecs ? kSize : 1;
-  map.tasks = plan.size / map.task_size;
-  map.accumulate = accumulate;
-  map.ndim = plan.ndim;
-  for (int k = 0; k < Map::kOperands; ++k) {
-    map.data[k] = plan.data[k];
-    if (k < Map::kX) map.lane[k] = plan.strides[k][last];
-    for (int axis = 0; axis <= last; ++axis)
-      map.strides[k][axis] = plan.strides[k][axis] * (axis == last ? map.task_size : 1);
-  }
-  for (int axis = 0; axis <= last; ++axis)
-    map.shape[axis] = plan.shape[axis] / (axis == last ? map.task_size : 1);
+  const AnyGradient<F> map = strided_map<T, kNumbers + 1, kNotIndexed, kNumbers>(plan, accumulate);
   launch(map_anyhow<T, F>, {ceil_div(map.tasks, kMapThreads), kMapThreads}, stream, map, f);
 }
 
 // --- the functors
 
-// dx = dy
-template <class T>
-struct Repeat {
-  static constexpr bool kReadsX = false;
-  static constexpr int kOfData = 1, kFound = 0;
-  using Result = Compute<T>;
-  FASTACT_DEVICE Result result(const Numbers<T, Repeat>& of) const { return of.of_data[0]; }
-  FASTACT_DEVICE Compute<T> at(Compute<T>, Result dy) const { return dy; }
-};
-
 // dx = dy times the derivative of a term of x
 template <class T, class Term>
 struct TermGradient {
-  static constexpr bool kReadsX = true;
+  static constexpr bool kReadsX = !std::is_same_v<Term, Itself>;
   static constexpr int kOfData = 1, kFound = 0;
   using Result = Compute<T>;
   FASTACT_DEVICE Result result(const Numbers<T, TermGradient>& of) const { return of.of_data[0]; }
@@ -477,43 +449,48 @@ FASTACT_DEVICE Centre<T> centre_of(const Found<T>* mean) {
     return {high, float(finite_or_zero(mean[0] - double(high)))};
 }
 
-// dx = share dmean + scale dsecond (x - mean)
+// What the gradients of a result's elements follow from.
 template <class T>
-struct MomentsGradient {
-  static constexpr bool kReadsX = true;
-  static constexpr int kOfData = 2, kFound = kCentre<T>;  // dmean, dsecond; mean
-  struct Result {
-    Compute<T> of_mean, of_second;
-    Centre<T> mean;
-  };
-  Compute<T> share, scale;
-
-  FASTACT_DEVICE Result result(const Numbers<T, MomentsGradient>& of) const {
-    return {share * of.of_data[0], scale * of.of_data[1], centre_of<T>(of.found)};
-  }
-  FASTACT_DEVICE Compute<T> at(Compute<T> x, const Result& of) const {
-    return madd(of.of_second, of.mean.distance(x), of.of_mean);
-  }
+struct SpreadOfResult {
+  Compute<T> product, of_mean;
+  Centre<T> mean;
 };
+// The gradient at x: of a mean `product`; of a mean and m2 (kM2) product (x - mean) + of_mean; else
+// product (x - mean). Those of one statistic are of_nan where x is NaN.
+template <class T>
+FASTACT_DEVICE Compute<T> spread_gradient(OfM2 of, Compute<T> x, const SpreadOfResult<T>& result,
+                                          Compute<T> of_nan) {
+  if (of == kMeanSlope) return x == x ? result.product : of_nan;
+  const Compute<T> distance = result.mean.distance(x);
+  if (of == kM2) return madd(result.product, distance, result.of_mean);
+  return x == x ? result.product * distance : of_nan;
+}
+template <class T>
+Compute<T> gradient_of_nan(bool skips) {
+  return skips ? Compute<T>(0) : Compute<T>(__builtin_nanf(""));
+}
 
-// dx = slope dy (x - mean), or slope dy; of_nan where x is NaN.
-template <class T, bool has_mean>
-struct StatisticGradient {
+// That gradient by numbers that were found: dmean, dsecond and the mean, or dy, its slope and (but
+// for kMeanSlope) the mean.
+template <class T, OfM2 of>
+struct SpreadGradient {
   static constexpr bool kReadsX = true;
-  static constexpr int kOfData = 1, kFound = has_mean ? 1 + kCentre<T> : 1;  // dy; slope, mean
-  struct Result {
-    Compute<T> product;
-    Centre<T> mean;
-  };
-  Compute<T> of_nan;
+  static constexpr int kOfData = of == kM2 ? 2 : 1;
+  static constexpr int kSlopes = of != kM2, kFound = kSlopes + (of == kMeanSlope ? 0 : kCentre<T>);
+  using Result = SpreadOfResult<T>;
+  Compute<T> share, scale, of_nan;
 
-  FASTACT_DEVICE Result result(const Numbers<T, StatisticGradient>& of) const {
-    const auto product = Compute<T>(of.found[0]) * of.of_data[0];
-    if constexpr (has_mean) return {product, centre_of<T>(of.found + 1)};
-    return {product, {}};
+  FASTACT_DEVICE Result result(const Numbers<T, SpreadGradient>& numbers) const {
+    Result made{};
+    if constexpr (of == kM2)
+      made.product = scale * numbers.of_data[1], made.of_mean = share * numbers.of_data[0];
+    else
+      made.product = Compute<T>(numbers.found[0]) * numbers.of_data[0];
+    if constexpr (of != kMeanSlope) made.mean = centre_of<T>(numbers.found + kSlopes);
+    return made;
   }
-  FASTACT_DEVICE Compute<T> at(Compute<T> x, const Result& of) const {
-    return x == x ? has_mean ? of.product * of.mean.distance(x) : of.product : of_nan;
+  FASTACT_DEVICE Compute<T> at(Compute<T> x, const Result& result) const {
+    return spread_gradient<T>(of, x, result, of_nan);
   }
 };
 

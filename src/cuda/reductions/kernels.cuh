@@ -5,12 +5,10 @@
 //   Lane::of(to)                    one that has added nothing
 //   Lane::add(count, vecs)          adds four vectors; count: how many of their elements are there
 //   Lane::of_team(threads, folds)   the result of all threads of a row; counts folds (team_sums)
-//   Lane::alone()                   the same of one thread
 //   Column::add                     the same for columns
 //   Column::of(j)                   the result of a column that one thread has to itself; of
 //                                   moments of(j, by), where `by` divides by the column's count
-//   kBlocks, kBlocksOfFew           least blocks on a multiprocessor, of short rows and of the few
-//                                   elements of reduce_few_of_row
+//   kBlocks                         least blocks on a multiprocessor, of short rows
 //   kCanFail, Sure                  whether has_failed() may say that another accumulator has to
 //                                   add the same elements (accumulate)
 //   put<T>(to, at_y, all)           writes a result, `at_y` bytes into the results
@@ -555,50 +553,6 @@ void reduce_few_rows(FASTACT_GRID_CONSTANT const ColumnSums sums,
   }
 }
 
-// Reduces rows that touch, of `inner` elements each, which begin at a multiple of 16 bytes: a
-// thread has as many as a vector has results, in `inner` vectors of its registers.
-template <class T, class Lane, class To, int inner>
-struct FewOfRow {
-  static constexpr int kSize = Vec<T>::kSize;
-  const To& to;
-  Vec<T> vecs[inner];
-
-  template <class... By>
-  FASTACT_DEVICE auto of(int row, By&... by) const {
-    Vec<T> of_row[kInFlight] = {};
-#pragma unroll
-    for (int j = 0; j < inner; ++j) {
-      const int at = row * inner + j;
-      of_row[j / kSize].lane[j % kSize] = vecs[at / kSize].lane[at % kSize];
-    }
-    const Lane lane =
-        accumulate<Lane>(to, [&](auto& sum) { sum.add(Few<inner, kSize>{}, of_row); });
-    return lane.alone(by...);
-  }
-};
-template <int inner, class T, class Lane, class To>
-FASTACT_KERNEL_OF(kThreads, Lane::kBlocksOfFew)
-void reduce_few_of_row(FASTACT_GRID_CONSTANT const RowSums sums,
-                       FASTACT_GRID_CONSTANT const To to) {
-  constexpr int kSize = Vec<T>::kSize;
-  const int64_t step = sums.kept.count > 0 ? sums.kept.y[0] : 0;
-  for (int64_t first = (int64_t(blockIdx.x) * kThreads + threadIdx.x) * kSize; first < sums.tasks;
-       first += int64_t(gridDim.x) * kThreads * kSize) {
-    const int rows = up_to(sums.tasks - first);
-    const T* const x = reinterpret_cast<const T*>(sums.x) + first * inner;
-    FewOfRow<T, Lane, To, inner> few{to, {}};
-    if (rows >= kSize) {  // asked once: else a load would wait for the one before
-#pragma unroll
-      for (int i = 0; i < inner; ++i) few.vecs[i] = load_vec(x + i * kSize);
-    } else {
-#pragma unroll
-      for (int i = 0; i < inner; ++i)
-        few.vecs[i] = load_some(x + i * kSize, rows * inner - i * kSize);
-    }
-    put_lanes<T>(to, first * step, step, rows, few);
-  }
-}
-
 // A term that the call names, for kernels of layouts that few calls have.
 struct AskedTerm {
   int term;
@@ -646,7 +600,7 @@ FASTACT_DEVICE bool holds(const F& f, double sum) {
 // The accumulator of a term F of the elements; a few are first added in N.
 template <class F, class T, class N = FewSum<T>>
 struct SumLane {
-  static constexpr int kBlocks = 3, kBlocksOfFew = 4;
+  static constexpr int kBlocks = 3;
   static constexpr bool kCanFail = kMayFail<T, N>;
   using Sure = SumLane<F, T, double>;
   F f{};
@@ -667,7 +621,6 @@ struct SumLane {
   }
   FASTACT_DEVICE bool has_failed() const { return !holds(f, total); }
   FASTACT_DEVICE void take(const Sure& sure) { total = sure.total; }
-  FASTACT_DEVICE double alone() const { return total; }
   FASTACT_DEVICE double of_team(int team, int& folds) const {
     double sum[1] = {total};
     team_sums(sum, team, folds);
@@ -716,6 +669,47 @@ struct SumColumns {
   FASTACT_DEVICE double of(int j) const { return total[j]; }
 };
 
+// Adds up rows that touch, of `inner` elements each, which begin at a multiple of 16 bytes: a
+// thread has as many as a vector has results, in `inner` vectors of its registers.
+template <class T, class Lane, int inner>
+struct FewOfRow {
+  static constexpr int kSize = Vec<T>::kSize;
+  const SumResults& to;
+  Vec<T> vecs[inner];
+
+  FASTACT_DEVICE double of(int row) const {
+    Vec<T> of_row[kInFlight] = {};
+#pragma unroll
+    for (int j = 0; j < inner; ++j) {
+      const int at = row * inner + j;
+      of_row[j / kSize].lane[j % kSize] = vecs[at / kSize].lane[at % kSize];
+    }
+    return accumulate<Lane>(to, [&](auto& sum) { sum.add(Few<inner, kSize>{}, of_row); }).total;
+  }
+};
+template <int inner, class T, class Lane>
+FASTACT_KERNEL_OF(kThreads, 4)
+void reduce_few_of_row(FASTACT_GRID_CONSTANT const RowSums sums,
+                       FASTACT_GRID_CONSTANT const SumResults to) {
+  constexpr int kSize = Vec<T>::kSize;
+  const int64_t step = sums.kept.count > 0 ? sums.kept.y[0] : 0;
+  for (int64_t first = (int64_t(blockIdx.x) * kThreads + threadIdx.x) * kSize; first < sums.tasks;
+       first += int64_t(gridDim.x) * kThreads * kSize) {
+    const int rows = up_to(sums.tasks - first);
+    const T* const x = reinterpret_cast<const T*>(sums.x) + first * inner;
+    FewOfRow<T, Lane, inner> few{to, {}};
+    if (rows >= kSize) {  // asked once: else a load would wait for the one before
+#pragma unroll
+      for (int i = 0; i < inner; ++i) few.vecs[i] = load_vec(x + i * kSize);
+    } else {
+#pragma unroll
+      for (int i = 0; i < inner; ++i)
+        few.vecs[i] = load_some(x + i * kSize, rows * inner - i * kSize);
+    }
+    put_lanes<T>(to, first * step, step, rows, few);
+  }
+}
+
 template <Access access, class F, class T>
 FASTACT_KERNEL_OF(kThreads, access == kAnyhow ? 2
                             : sizeof(T) == 2  ? 3
@@ -752,7 +746,6 @@ void sum_columns(FASTACT_GRID_CONSTANT const ColumnSums sums,
 
 template <class F, class T>
 struct SumKernels {
-  static constexpr bool kHasFewOfRow = true;
   using Lane = SumLane<F, T>;
   using ShortLane = Lane;  // of short rows, and of several segments
   using OddLane = SumLane<AskedTerm, T>;

@@ -42,6 +42,8 @@ struct OfMoments {
   double mean, mean_low, second, count;
 
   OfMoments() = default;
+  FASTACT_DEVICE OfMoments(double mean_of, double low, double second_of, double n)
+      : mean(mean_of), mean_low(low), second(second_of), count(n) {}
   // left: divides by the count without the correction, of this result and of others. has_second:
   // whether the second number is wanted.
   FASTACT_DEVICE OfMoments(const MomentResults& to, const Growing& all, Denominator& left,
@@ -221,7 +223,6 @@ FASTACT_DEVICE double first_shift(bool skips, const Count& count, const Vec<T> (
 template <class T, class Terms>
 struct RowLane : Terms {
   static constexpr int kBlocks = sizeof(T) == 2 ? 2 : 3;
-  static constexpr int kBlocksOfFew = sizeof(T) == 2 ? 2 : 4;
   static constexpr bool kCanFail = false;
   using Terms::skips, Terms::has_squares;
   Shifted sums{};
@@ -265,11 +266,6 @@ struct RowLane : Terms {
     if (moves_after<T>(++rounds) && n > 0) move_to_mean(sums, 1.0 / n, n);
   }
 
-  FASTACT_DEVICE Growing alone(Denominator& by) const {
-    Growing all{};
-    absorb(all, part_of(sums.shift, sums.sum, sums.squares, n, by));
-    return all;
-  }
   FASTACT_DEVICE Growing of_team(int team, int& folds) const {
     Growing all{};
     if (has_squares || team == 1) {
@@ -484,7 +480,6 @@ void moment_columns(FASTACT_GRID_CONSTANT const ColumnSums sums,
 
 template <class T, class Terms>
 struct MomentKernels {
-  static constexpr bool kHasFewOfRow = sizeof(T) == sizeof(double);  // others: few_terms.cuh
   using Lane = RowLane<T, Terms>;
   using ShortLane = RowLane<T, AskedTerms>;
   using OddLane = ShortLane;

@@ -5,8 +5,8 @@
 // thread accumulates sums about a shift (shifted_moments.cuh), and a chunk leaves three numbers,
 // mean, m2 and count, which finish_chunks merges about the mean of all.
 //
-//   reduce_segments, reduce_short_rows, reduce_few_of_row, reduce_rows, reduce_few_rows   the
-//                    kernels of sums
+//   reduce_segments, reduce_short_rows, reduce_rows, reduce_few_rows   the kernels of sums
+//   few_rows         rows of 2 to 4 elements (few_terms.cuh)
 //   moment_columns   a block is tx vectors of columns by 256 / tx rows, added in shared memory
 //   few_weighted, weighted_blocks   elements that are weighted or masked, by any strides
 //                    (weighted_kernels.cuh)
@@ -21,7 +21,6 @@
 #include "cuda/reductions/moment_kernels.cuh"
 #include "cuda/reductions/moments.h"
 #include "cuda/reductions/plan.cuh"
-#include "cuda/reductions/row_gradient.cuh"
 #include "cuda/reductions/weighted_kernels.cuh"
 
 FASTACT_BEGIN_NAMESPACE
@@ -51,27 +50,22 @@ MomentResults results_of(const MomentsCall& call, int64_t y_offset) {
 template <class T>
 void statistic_backward(const StatisticBackwardCall& call, cudaStream_t stream) {
   const auto& [x, dy, slope, mean, low, dx] = call.arrays;
-  const bool accumulate = call.accumulate;
   if (is_empty(x)) return;
-  const Compute<T> of_nan = call.skips ? Compute<T>(0) : Compute<T>(__builtin_nanf(""));
-  const StatisticGradient<T, true> f{of_nan};
-  if (!mean.data)
-    run_gradient<T>({dy, slope, x, dx}, accumulate, StatisticGradient<T, false>{of_nan}, stream);
-  else if constexpr (kCentre<T> == 1)
-    run_gradient<T>({dy, slope, mean, x, dx}, accumulate, f, stream);
+  const auto of_nan = gradient_of_nan<T>(call.skips);
+  if (mean.data)
+    run_gradient<T>(SpreadGradient<T, kVarianceSlope>{0, 0, of_nan}, {dy, slope, mean, low}, x, dx,
+                    call.accumulate, stream);
   else
-    run_gradient<T>({dy, slope, mean, low, x, dx}, accumulate, f, stream);
+    run_gradient<T>(SpreadGradient<T, kMeanSlope>{0, 0, of_nan}, {dy, slope}, x, dx,
+                    call.accumulate, stream);
 }
 
 template <class T>
 void moments_backward(const MomentsBackwardCall& call, cudaStream_t stream) {
   const auto& [x, mean, low, dmean, dsecond, dx] = call.arrays;
   if (is_empty(x)) return;
-  const MomentsGradient<T> f{Compute<T>(call.share), Compute<T>(call.scale)};
-  if constexpr (kCentre<T> == 1)
-    run_gradient<T>({dmean, dsecond, mean, x, dx}, call.accumulate, f, stream);
-  else
-    run_gradient<T>({dmean, dsecond, mean, low, x, dx}, call.accumulate, f, stream);
+  const SpreadGradient<T, kM2> f{Compute<T>(call.share), Compute<T>(call.scale), 0};
+  run_gradient<T>(f, {dmean, dsecond, mean, low}, x, dx, call.accumulate, stream);
 }
 
 namespace {
@@ -80,65 +74,11 @@ constexpr int64_t kLongTerms = 256;        // terms of an output that are worth 
 constexpr int64_t kWeightedChunk = 16384;  // terms of a chunk, where a block has one output
 constexpr int64_t kWeightedRows = 2048;    // the same where it has several
 
-// axes OUT: of a call's arrays, x before the others; the results' axes first. Returns how
-// many there are, and through *kept how many are of the results. data IN/OUT: where arrays begin.
-template <int arrays>
-int find_weighted_axes(Axis<arrays> (&axes)[kMaxAxes], const ArrayArgument* const (&of)[arrays],
-                       const bool* reduced, char* (&data)[arrays], int* kept) {
-  Operand operands[arrays];
-  int64_t items[arrays];
-  for (int k = 0; k < arrays; ++k)
-    operands[k] = *of[k], items[k] = item_size(of[k]->dtype), data[k] = of[k]->data;
-  int count =
-      find_axes(axes, operands[0], arrays, operands, items, [&](int i) { return int(reduced[i]); });
-  sort_axes(axes, count, [](const auto& a, const auto& b) { return a.kind < b.kind; });
-  for (*kept = 0; *kept < count && !axes[*kept].kind; ++*kept)
-    if (axes[*kept].stride[0] < 0) reverse_axis(&axes[*kept], arrays, data);
-  order_axes(axes, *kept, 0);
-  order_axes(axes + *kept, count - *kept, 0);
-  count = merge_axes(axes, count);
-  for (*kept = 0; *kept < count && !axes[*kept].kind;) ++*kept;
-  return count;
-}
-
 // Whether a thread may have the terms of a result.
 bool has_few_terms(const ArrayArgument& x, const bool* reduced) {
   int64_t terms = 1;
   for (int i = 0; i < x.ndim; ++i) terms *= reduced[i] ? x.shape[i] : 1;
   return terms <= kMostFewWeighted;
-}
-
-// The plan of such a call; of: its arrays, in the order of FewWeighted.
-template <int kArrays>
-FewWeighted<kArrays> plan_few_weighted(const ArrayArgument* const (&of)[kArrays],
-                                       const bool* reduced) {
-  FewWeighted<kArrays> few{};
-  Axis<kArrays> axes[kMaxAxes];
-  const int count = find_weighted_axes(axes, of, reduced, few.data, &few.axes);
-  few.results = few.terms = 1;
-  for (int i = 0; i < few.axes; ++i) {
-    few.results *= few.length[i] = axes[i].length;
-    for (int k = 0; k < kArrays; ++k) few.stride[k][i] = axes[i].stride[k];
-  }
-  for (int i = few.axes; i < count; ++i) few.terms *= int(axes[i].length);
-  for (int k = 0; k < kArrays; ++k) {
-    few.dtypes[k] = of[k]->dtype;
-    for (int r = 0; r < few.terms; ++r)
-      for (int i = count, rest = r; i-- > few.axes; rest /= int(axes[i].length))
-        few.term[k][r] += rest % axes[i].length * axes[i].stride[k];
-  }
-  for (int k = few.kDx; k < kArrays; ++k) {
-    bool& touch = few.touch[k - few.kDx];
-    const int64_t item = item_size(few.dtypes[k]);
-    touch = few.dtypes[k] == few.dtypes[few.kX] && few.axes == 1 &&
-            few.stride[k][0] == few.terms * item;
-    for (int r = 0; r < few.terms; ++r) touch &= few.term[k][r] == r * item;
-  }
-  return few;
-}
-template <class Kernel, class Few, class... Arguments>
-void launch_few(Kernel kernel, const Few& few, cudaStream_t stream, const Arguments&... arguments) {
-  launch(kernel, {ceil_div(few.results, kThreads), kThreads}, stream, few, arguments...);
 }
 
 template <class T>
@@ -147,35 +87,42 @@ bool wants_squares(const MomentsCall& call) {
   return sizeof(T) == sizeof(double) || (has_second && is_of_squares(OfM2(call.of_m2)));
 }
 
+// of: the arrays of such a call, in the order of WeightedRoles.
+template <int arrays>
+void plan_terms(Weighted<arrays>* plan, const ArrayArgument* const (&of)[arrays],
+                const bool* reduced, bool skips, bool squares) {
+  plan->frame = frame_of(of, reduced, &plan->outer);
+  for (int k = 0; k < arrays; ++k) plan->dtypes[k] = of[k]->dtype;
+  plan->outputs = size_of(plan->frame, 0, plan->outer);
+  plan->terms = size_of(plan->frame, plan->outer, plan->frame.rank);
+  plan->skips = skips, plan->squares = squares;
+}
+template <int arrays>
+void place_terms(FewWeighted<arrays>* few) {
+  for (int k = 0; k < arrays; ++k)
+    for (int64_t r = 0; r < few->terms; ++r)
+      for (int64_t i = few->frame.rank, rest = r; i-- > few->outer; rest /= few->frame.length[i])
+        few->term[k][r] += rest % few->frame.length[i] * few->frame.step[k][i];
+}
 template <class T>
-WeightedSums plan_weighted(const MomentsCall& call, double* partials, int64_t* y_offset) {
-  enum { kX, kY, kWeights, kWhere, kArrays };
-  const ArrayArgument& weights = call.inputs[MomentsCall::kWeights];
-  const ArrayArgument* const of[kArrays] = {&call.x(), &call.model(), &weights,
-                                            &call.inputs[MomentsCall::kWhere]};
-  char* data[kArrays];
-  Axis<kArrays> axes[kMaxAxes];
-  int kept;
-  const int count = find_weighted_axes(axes, of, call.axes, data, &kept);
+void plan_moments(Weighted<WeightedRoles::kMoments>* plan, const MomentsCall& call) {
+  plan_terms(plan,
+             {&call.x(), &call.inputs[MomentsCall::kWeights], &call.inputs[MomentsCall::kWhere],
+              &call.model()},
+             call.axes, call.skips, !call.pair && wants_squares<T>(call));
+}
 
+template <class T>
+WeightedSums plan_weighted(const MomentsCall& call, double* partials) {
   WeightedSums sums{};
-  sums.axes = count;
-  sums.outputs = sums.terms = 1;
-  int64_t step[2] = {};  // of the innermost output, and of the innermost term
-  for (int i = 0; i < count; ++i) {
-    const Axis<kArrays>& axis = axes[i];
-    (axis.kind ? sums.terms : sums.outputs) *= sums.length[i] = axis.length;
-    for (int k = 0; k < kArrays; ++k) sums.stride[k][i] = axis.stride[k];
-    step[axis.kind] = std::abs(axis.stride[kX]);
-  }
-  sums.kept_axes = kept;
-  sums.skips = call.skips, sums.squares = !call.pair && wants_squares<T>(call);
+  plan_moments<T>(&sums, call);
+  const int64_t* const step = sums.frame.step[sums.kX];
+  const int outer = sums.outer, rank = sums.frame.rank;
+  const int64_t of_output = outer > 0 ? std::abs(step[outer - 1]) : 0;
+  const int64_t of_term = rank > outer ? std::abs(step[rank - 1]) : 0;
   sums.pair = call.pair;
-  *y_offset = data[kY] - call.model().data;
-  sums.x = data[kX], sums.weights = data[kWeights], sums.where = data[kWhere];
-  sums.weights_dtype = weights.dtype;
   sums.partials = partials;
-  const bool is_by_output = sums.terms >= kLongTerms && (sums.outputs == 1 || step[1] <= step[0]);
+  const bool is_by_output = sums.terms >= kLongTerms && (sums.outputs == 1 || of_term <= of_output);
   sums.tx = is_by_output ? 1 : power_of_two_from(sums.outputs, kWarp);
   sums.ty = kThreads / sums.tx;
   sums.tiles = ceil_div(sums.outputs, sums.tx);
@@ -185,32 +132,28 @@ WeightedSums plan_weighted(const MomentsCall& call, double* partials, int64_t* y
 
 template <class T>
 int64_t weighted_workspace(const MomentsCall& call) {
-  int64_t y_offset;
-  const WeightedSums sums = plan_weighted<T>(call, nullptr, &y_offset);
+  const WeightedSums sums = plan_weighted<T>(call, nullptr);
   const int64_t numbers = MomentResults::kNumbers * sums.outputs * sums.chunks.count;
   return sums.chunks.count > 1 ? numbers * int64_t(sizeof(double)) : 0;
 }
 
 template <class T>
 void weighted_moments(const MomentsCall& call, void* workspace, cudaStream_t stream) {
-  int64_t y_offset;
   if (has_few_terms(call.x(), call.axes) && !call.pair) {
-    FewMomentsOf few = plan_few_weighted({&call.x(), &call.inputs[MomentsCall::kWeights],
-                                          &call.inputs[MomentsCall::kWhere], &call.model()},
-                                         call.axes);
-    few.skips = call.skips, few.squares = wants_squares<T>(call);
-    const MomentResults to = results_of(call, few.data[few.kY] - call.model().data);
-    return launch_few(few.terms <= 4 ? few_weighted<T, 4> : few_weighted<T, kMostFewWeighted>, few,
-                      stream, to);
+    FewWeighted<WeightedRoles::kMoments> few{};
+    plan_moments<T>(&few, call);
+    place_terms(&few);
+    const Shape shape{ceil_div(few.outputs, kThreads), kThreads};
+    return launch(few_weighted<T>, shape, stream, few, results_of(call, 0));
   }
-  const WeightedSums sums = plan_weighted<T>(call, static_cast<double*>(workspace), &y_offset);
-  const MomentResults to = results_of(call, y_offset);
+  const WeightedSums sums = plan_weighted<T>(call, static_cast<double*>(workspace));
+  const MomentResults to = results_of(call, 0);
   launch(weighted_blocks<T>, {blocks_for(sums.tiles * sums.chunks.count), kThreads}, stream, sums,
          to, false);
   if (sums.chunks.count == 1) return;
   Sums chunks{};  // of outputs by all of their axes
-  for (int i = 0; i < sums.kept_axes; ++i)
-    chunks.kept.append(sums.length[i], 0, sums.stride[WeightedSums::kY][i]);
+  for (int i = 0; i < sums.outer; ++i)
+    chunks.kept.append(sums.frame.length[i], 0, sums.frame.step[sums.kY][i]);
   chunks.chunks = sums.chunks;
   chunks.partials = sums.partials;
   finish<T>(chunks, to, sums.outputs, 1, stream);
@@ -219,11 +162,10 @@ void weighted_moments(const MomentsCall& call, void* workspace, cudaStream_t str
 // Outputs whose squares left the range of double, anew, of moments that are stored.
 template <class T>
 void rescale(const MomentsCall& call, cudaStream_t stream) {
-  int64_t y_offset;
-  WeightedSums sums = plan_weighted<T>(call, nullptr, &y_offset);
+  WeightedSums sums = plan_weighted<T>(call, nullptr);
   sums.chunks = {sums.terms, 1};
-  launch(weighted_blocks<T>, {blocks_for(sums.tiles), kThreads}, stream, sums,
-         results_of(call, y_offset), true);
+  launch(weighted_blocks<T>, {blocks_for(sums.tiles), kThreads}, stream, sums, results_of(call, 0),
+         true);
 }
 
 }  // namespace
@@ -304,90 +246,6 @@ struct FoundNumbers {
   }
 };
 
-// The functor of a call's gradients, without arrays.
-template <class T>
-FewGradient<T> gradient_of(const SpreadBackwardCall& call, const FewCount& count) {
-  using C = Compute<T>;
-  FewGradient<T> g{};
-  g.of = count;
-  g.accumulate = call.accumulate;
-  g.slope = C(count.second), g.share = C(call.share), g.scale = C(call.scale);
-  g.of_nan = call.skips ? C(0) : C(__builtin_nanf(""));
-  return g;
-}
-
-// Queues the kernel for gradients of terms that a thread or a block holds, if there is one for this
-// layout. model: an array of the results, without gaps, over x's shape.
-template <class T>
-bool run_held_gradient(const SpreadBackwardCall& call, const ArrayArgument& model,
-                       cudaStream_t stream) {
-  if constexpr (sizeof(T) < sizeof(double)) {
-    struct Operands {
-      enum : int { kModel, kDy, kDSecond, kX, kDx, kCount };
-    };
-    constexpr int kModel = Operands::kModel, kDy = Operands::kDy, kDSecond = Operands::kDSecond,
-                  kX = Operands::kX, kDx = Operands::kDx;
-    constexpr int kSize = Vec<T>::kSize;
-    using Call = SpreadBackwardCall;
-    const Operand arrays[Operands::kCount] = {model, call.arrays[Call::kDy],
-                                              call.arrays[Call::kDSecond], call.arrays[Call::kX],
-                                              call.arrays[Call::kDx]};
-    ElementwisePlan plan;
-    plan_elementwise(&plan, sizeof(T), Operands::kCount, arrays);
-    int64_t all_terms = 1;
-    for (int i = 0; i < model.ndim; ++i) all_terms *= call.axes[i] ? model.shape[i] : 1;
-    if (all_terms >= kLeastOfHeldRow && all_terms <= kMostOfHeldRow) {
-      const FewGradient<T> g =
-          gradient_of<T>(call, {int(all_terms), OfM2(call.of_m2), call.correction, call.skips});
-      return run_held_rows<T, Operands>(plan, g, call.skips, stream);
-    }
-    const auto bits =
-        reinterpret_cast<uintptr_t>(plan.data[kX]) | reinterpret_cast<uintptr_t>(plan.data[kDx]);
-    if (plan.size > kMostDense || plan.ndim > 3 || !plan.contiguous[kX] || !plan.contiguous[kDx] ||
-        bits % kVecBytes != 0)
-      return false;
-    const int last = plan.ndim - 1;
-    const auto step_of = [&](int k, int axis) { return axis < 0 ? 0 : plan.strides[k][axis]; };
-    const int64_t item = sizeof(Found<T>), inner = plan.shape[last];
-    const bool is_columns = step_of(kModel, last) == item && last > 0 &&
-                            step_of(kModel, last - 1) == 0 && inner % kSize == 0 &&
-                            (last == 1 || step_of(kModel, 0) == inner * item);
-    const bool is_rows =
-        step_of(kModel, last) == 0 && last < 2 && (last == 0 || step_of(kModel, 0) == item);
-    const int64_t terms = is_columns ? plan.shape[last - 1] : inner;
-    if (!(is_columns || is_rows) || terms < 2 ||
-        terms > (is_columns ? kMostFewRows : kMostFewOfRow))
-      return false;
-    const FewCount count(int(terms), OfM2(call.of_m2), call.correction, call.skips);
-    FewGradient<T> g = gradient_of<T>(call, count);
-    g.x = reinterpret_cast<const T*>(plan.data[kX]), g.dx = reinterpret_cast<T*>(plan.data[kDx]);
-    g.dy = plan.data[kDy], g.dsecond = plan.data[kDSecond];
-    g.results = uint32_t(plan.size / terms);
-    g.width = uint32_t(inner), g.row_vecs = uint32_t(inner / kSize);
-    g.by_row_vecs = Divisor(std::max<int64_t>(1, inner / kSize), kMostDense);
-    for (int k = 0; k < 2; ++k) {
-      g.step[k] = step_of(kDy + k, is_columns ? last : last - 1);
-      g.outer_step[k] = is_columns ? step_of(kDy + k, last - 2) : 0;
-    }
-    const int64_t threads = ceil_div(plan.size / terms, kSize);
-    void (*kernel)(FewGradient<T>) = nullptr;
-    const auto pick = [&](auto skips) {
-      constexpr bool kSkips = decltype(skips)::value;
-      if (is_columns)
-        return terms <= 4 ? few_columns_gradient<4, T, kSkips>
-                          : few_columns_gradient<kMostFewRows, T, kSkips>;
-      return terms == 2   ? few_rows_gradient<2, T, kSkips>
-             : terms == 3 ? few_rows_gradient<3, T, kSkips>
-                          : few_rows_gradient<4, T, kSkips>;
-    };
-    kernel = call.skips ? pick(std::true_type{}) : pick(std::false_type{});
-    if (is_columns) g.results /= kSize;
-    launch(kernel, {ceil_div(threads, kThreads), kThreads}, stream, g);
-    return true;
-  }
-  return false;
-}
-
 }  // namespace
 
 template <class T>
@@ -400,33 +258,20 @@ int64_t spread_workspace(const SpreadBackwardCall& call) {
 
 template <class T>
 void weighted_gradient(const WeightedGradientCall& call, cudaStream_t stream) {
-  constexpr int kCount = GradientArrays::kCount;
-  if (is_empty(call.arrays[0])) return;
-  GradientArrays arrays{};
-  Operand operands[kCount];
-  int64_t items[kCount];
-  for (int k = 0; k < kCount; ++k) {
-    operands[k] = call.arrays[k];
-    arrays.data[k] = operands[k].data;
-    arrays.dtypes[k] = call.arrays[k].dtype;
-    items[k] = item_size(arrays.dtypes[k]);
-  }
-  arrays.mean = call.arrays[WeightedGradientCall::kMean].data;
-  arrays.of_mean = call.arrays[WeightedGradientCall::kOfMean].data;
-  Axis<kCount> axes[kMaxAxes];
-  int count = find_axes(axes, operands[0], kCount, operands, items, [](int) { return 0; });
-  order_axes(axes, count, 0);
-  count = merge_axes(axes, count);
-  arrays.axes = count;
-  arrays.size = 1;
-  for (int i = 0; i < count; ++i) {
-    arrays.size *= arrays.length[i] = axes[i].length;
-    for (int k = 0; k < kCount; ++k) arrays.stride[k][i] = axes[i].stride[k];
-  }
-  arrays.term = call.term, arrays.pair = call.pair, arrays.of_weights = call.of_weights;
-  arrays.skips = call.skips, arrays.accumulate = call.accumulate;
-  launch(gradient_elements<T>, {blocks_for(ceil_div(arrays.size, kThreads)), kThreads}, stream,
-         arrays);
+  using Call = WeightedGradientCall;
+  const ArrayArgument(&a)[Call::kArrays] = call.arrays;
+  if (is_empty(a[Call::kTo])) return;
+  GradientElements all{};
+  const AxisFlags none{};
+  int outer;
+  all.frame =
+      frame_of<GradientElements::kArrays>({a, a + 1, a + 2, a + 3, a + 4, a + 5}, none, &outer);
+  all.size = size_of(all.frame, 0, outer);
+  for (int k = 0; k < all.kArrays; ++k) all.dtypes[k] = a[k].dtype;
+  all.mean = a[Call::kMean].data, all.of_mean = a[Call::kOfMean].data;
+  all.term = call.term, all.pair = call.pair, all.of_weights = call.of_weights;
+  all.skips = call.skips, all.accumulate = call.accumulate;
+  launch(gradient_elements<T>, {blocks_for(ceil_div(all.size, kThreads)), kThreads}, stream, all);
   if (!call.arrays[WeightedGradientCall::kToWeights].data) return;
   WeightedGradientCall other = call;
   other.arrays[WeightedGradientCall::kTo] = call.arrays[WeightedGradientCall::kToWeights];
@@ -442,13 +287,14 @@ template <class T>
 void weighted_backward(const SpreadBackwardCall& call, void* workspace, cudaStream_t stream) {
   const auto& [x, dy, dsecond, dx, weights, where, dweights] = call.arrays;
   if (has_few_terms(x, call.axes)) {
-    FewGradientsOf few = plan_few_weighted({&x, &weights, &where, &dy, &dx, &dweights}, call.axes);
-    few.of_m2 = OfM2(call.of_m2), few.correction = call.correction, few.skips = call.skips;
-    few.squares = sizeof(T) == sizeof(double) || is_of_squares(few.of_m2);
+    FewGradients few{};
+    few.of_m2 = OfM2(call.of_m2), few.correction = call.correction;
     few.accumulate = call.accumulate, few.accumulate_dweights = call.accumulate_dweights;
-    return launch_few(
-        few.terms <= 4 ? few_weighted_gradients<T, 4> : few_weighted_gradients<T, kMostFewWeighted>,
-        few, stream);
+    plan_terms(&few, {&x, &weights, &where, &dy, &dx, &dweights}, call.axes, call.skips,
+               sizeof(T) == sizeof(double) || is_of_squares(few.of_m2));
+    place_terms(&few);
+    return launch(few_weighted_gradients<T>, {ceil_div(few.outputs, kThreads), kThreads}, stream,
+                  few);
   }
   const FoundNumbers<T> found(call, static_cast<char*>(workspace));
   moments<T>(found.find, static_cast<char*>(workspace) + found.bytes, stream);
@@ -475,7 +321,7 @@ void spread_backward(const SpreadBackwardCall& call, void* workspace, cudaStream
   if (call.is_weighted()) return weighted_backward<T>(call, workspace, stream);
   const FoundNumbers<T> found(call, static_cast<char*>(workspace));
   const auto& [slope, mean, low] = found.over_x;
-  if (run_held_gradient<T>(call, call.of_m2 == kM2 ? mean : slope, stream)) return;
+  if (run_few_gradient<T>(call, call.of_m2 == kM2 ? mean : slope, stream)) return;
   moments<T>(found.find, static_cast<char*>(workspace) + found.bytes, stream);
   if (call.of_m2 == kM2)
     moments_backward<T>({{x, mean, low, dy, dsecond, dx}, call.share, call.scale, call.accumulate},

@@ -115,13 +115,24 @@ int64_t chunk_bytes(const Operand& x, const Operand& y, const bool* reduced) {
   return chunks > 1 ? To::kNumbers * plan.outputs() * chunks * int64_t(sizeof(double)) : 0;
 }
 
-// The kernel for rows of so few elements; null where they are too many.
-template <class T, class Lane, class To>
-auto few_of_row(int64_t inner) -> void (*)(RowSums, To) {
-  return inner == 2   ? reduce_few_of_row<2, T, Lane, To>
-         : inner == 3 ? reduce_few_of_row<3, T, Lane, To>
-         : inner == 4 ? reduce_few_of_row<4, T, Lane, To>
-                      : nullptr;
+// Rows of 2 to kMostFewOfRow elements that touch and begin at a multiple of 16 bytes have kernels
+// in which a thread has as many of them as a vector has results.
+constexpr int64_t kMostFewOfRow = 4;
+bool has_few_of_row(const Reduction& plan, int64_t item) {
+  return plan.inner_reduced && plan.inner >= 2 && plan.inner <= kMostFewOfRow &&
+         plan.reduced.size == 1 && plan.has_unit_inner && rows_touch(plan, item) &&
+         reinterpret_cast<uintptr_t>(plan.x) % kVecBytes == 0;
+}
+// Gives kernel_of(terms), with their number as a constant.
+template <class KernelOf>
+auto kernel_of_few(int64_t terms, const KernelOf& kernel_of) {
+  if (terms == 2) return kernel_of(std::integral_constant<int, 2>());
+  if (terms == 3) return kernel_of(std::integral_constant<int, 3>());
+  return kernel_of(std::integral_constant<int, 4>());
+}
+template <class T>
+Shape blocks_of_few(int64_t results) {
+  return {blocks_for(ceil_div(results, kThreads * Vec<T>::kSize)), kThreads};
 }
 
 // Queues the kernel for x's layout and, where there are chunks, the one that merges them. is_empty:
@@ -142,12 +153,6 @@ void reduce(const Reduction& plan, const To& to, void* workspace, bool is_empty,
     const bool is_one = plan.reduced.size == 1 && sums.is_contiguous;
     if (is_one && sums.team == 1 && !is_empty && rows_touch(plan, sizeof(T))) {
       sums.low = plan.x, sums.high = plan.x + plan.outputs() * plan.inner * int64_t(sizeof(T));
-      if constexpr (Kernels::kHasFewOfRow)
-        if (auto* const kernel = few_of_row<T, Lane, To>(plan.inner);
-            kernel && reinterpret_cast<uintptr_t>(plan.x) % kVecBytes == 0)
-          return launch(kernel,
-                        {blocks_for(ceil_div(sums.tasks, kThreads * Vec<T>::kSize)), kThreads},
-                        stream, sums, to);
       const int rows = rows_of_tile<T>(plan.inner);
       const Shape shape{blocks_for(ceil_div(sums.tasks, rows)), kThreads, 1, 1, kTileBytes<T>};
       return launch(reduce_short_rows<T, typename Kernels::ShortLane, To>, shape, stream, sums, to,

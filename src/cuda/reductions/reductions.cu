@@ -34,6 +34,23 @@
 #include "cuda/reductions/plan.cuh"
 
 FASTACT_BEGIN_NAMESPACE
+namespace {
+
+// Calls visit(Term{}).
+template <class Visit>
+void visit_term(int term, const Visit& visit) {
+  switch (Term(term)) {
+#define FASTACT_CASE(name, Struct) \
+  case k##Struct:                  \
+    return visit(Struct{});
+    FASTACT_TERMS(FASTACT_CASE)
+#undef FASTACT_CASE
+    case kTerms:
+      break;
+  }
+}
+
+}  // namespace
 
 template <class T>
 int64_t sum_workspace(const SumCall& call) {
@@ -52,53 +69,25 @@ void sum(const SumCall& call, void* workspace, cudaStream_t stream) {
   to.divisor.set(call.divisor);
   to.initial = call.initial, to.term = call.term;
   if (call.y.dtype != call.x.dtype) to.other = call.y.dtype;
-  switch (Term(call.term)) {
-#define FASTACT_CASE(name, Struct) \
-  case k##Struct:                  \
-    return reduce<T, SumKernels<Struct, T>>(plan, to, workspace, empty, stream);
-    FASTACT_TERMS(FASTACT_CASE)
-#undef FASTACT_CASE
-    case kTerms:
-      break;
-  }
+  const auto run = [&](auto term) {
+    using Kernels = SumKernels<decltype(term), T>;
+    if (empty || !has_few_of_row(plan, sizeof(T)))
+      return reduce<T, Kernels>(plan, to, workspace, empty, stream);
+    launch(kernel_of_few(plan.inner,
+                         [](auto n) { return reduce_few_of_row<n(), T, typename Kernels::Lane>; }),
+           blocks_of_few<T>(plan.outputs()), stream, plan_rows<T>(plan, nullptr), to);
+  };
+  visit_term(call.term, run);
 }
 
 template <class T>
 void broadcast(const BroadcastCall& call, cudaStream_t stream) {
   if (is_empty(call.arrays[0])) return;
-  run_gradient<T>({call.arrays[0], {}, call.arrays[1]}, call.accumulate, Repeat<T>{}, stream);
+  run_gradient<T>(TermGradient<T, Itself>{}, {call.arrays[0]}, {}, call.arrays[1], call.accumulate,
+                  stream);
 }
 
 namespace {
-
-// grad OUT = 2 x IN, and the sum of x^2, for an array without gaps, vector by vector.
-template <class T>
-FASTACT_KERNEL(kThreads)
-void square_with_gradient(FASTACT_GRID_CONSTANT const Sums sums, const SumResults to, const T* x,
-                          T* grad, const int64_t n, const bool aligned) {
-  constexpr int kSize = Vec<T>::kSize;
-  const int64_t vecs = (n + kSize - 1) / kSize;
-  for (int64_t chunk = blockIdx.x; chunk < sums.chunks.count; chunk += gridDim.x) {
-    const int64_t end = smaller((chunk + 1) * sums.chunks.size, vecs);
-    double total = 0;
-    for (int64_t q = chunk * sums.chunks.size + threadIdx.x; q < end; q += kThreads) {
-      const int64_t i = q * kSize;
-      const bool fast = aligned && n - i >= kSize;
-      const Vec<T> vec = fast ? load_vec(x + i) : load_some(x + i, n - i);
-      total += vec_sum<double>(Square{}, vec);
-      Wide<T> twice = widen_vec(vec);
-#pragma unroll
-      for (int j = 0; j < kSize; ++j) twice.lane[j] += twice.lane[j];
-      if (fast)
-        store_vec(grad + i, narrow_vec<T>(twice));
-      else
-        store_some(grad + i, narrow_vec<T>(twice), n - i);
-    }
-    total = block_sum<kThreads>(total);
-    if (threadIdx.x == 0) emit<T>(sums, to, 0, chunk, 0, total);
-    __syncthreads();
-  }
-}
 
 // d(x^2)/dx for dy = 1
 template <class T>
@@ -128,42 +117,22 @@ int64_t square_workspace(const SquareCall& call) {
 
 template <class T>
 void square_value_and_grad(const SquareCall& call, void* workspace, cudaStream_t stream) {
-  const Operand &x = call.x, &y = call.y;
   int64_t ones[kMaxAxes], none[kMaxAxes];
-  const SumCall summed = sum_of(call, ones, none);
-  if (is_empty(x)) return sum<T>(summed, workspace, stream);
-  const Operand arrays[] = {x, call.grad};
+  sum<T>(sum_of(call, ones, none), workspace, stream);
+  if (is_empty(call.x)) return;
+  const Operand arrays[] = {call.x, call.grad};
   ElementwisePlan plan;
   plan_elementwise(&plan, sizeof(T), 2, arrays);
-  if (!plan.all_contiguous()) {
-    sum<T>(summed, workspace, stream);
-    return run_map<T, 1, false>(plan, false, Twice<T>{}, stream);
-  }
-  Sums sums{};
-  sums.partials = static_cast<double*>(workspace);
-  cut(&sums.chunks, ceil_div(plan.size, Vec<T>::kSize), kChunk);
-  const auto* from = reinterpret_cast<const T*>(plan.data[0]);
-  auto* to = reinterpret_cast<T*>(plan.data[1]);
-  const auto bits = reinterpret_cast<uintptr_t>(from) | reinterpret_cast<uintptr_t>(to);
-  launch(square_with_gradient<T>, {sums.chunks.count, kThreads}, stream, sums,
-         SumResults{y.data, false}, from, to, plan.size, bits % kVecBytes == 0);
-  if (sums.chunks.count > 1)
-    finish_partials<T>(sums.partials, 1, sums.chunks.count, y.data, 0, false, stream);
+  run_map<T, 1, false>(plan, false, Twice<T>{}, stream);
 }
 
 template <class T>
 void sum_backward(const SumBackwardCall& call, cudaStream_t stream) {
-  const auto& [dy, x, dx] = call.arrays;
+  const Operand &dy = call.arrays[call.kDy], &x = call.arrays[call.kX], &dx = call.arrays[call.kDx];
   if (is_empty(x)) return;
-  switch (Term(call.term)) {
-#define FASTACT_CASE(name, Struct) \
-  case k##Struct:                  \
-    return run_gradient<T>({dy, x, dx}, call.accumulate, TermGradient<T, Struct>{}, stream);
-    FASTACT_TERMS(FASTACT_CASE)
-#undef FASTACT_CASE
-    case kTerms:
-      break;
-  }
+  visit_term(call.term, [&](auto term) {
+    run_gradient<T>(TermGradient<T, decltype(term)>{}, {dy}, x, dx, call.accumulate, stream);
+  });
 }
 
 template <class T>

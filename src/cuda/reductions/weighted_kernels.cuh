@@ -21,58 +21,71 @@
 
 #include "common/reductions/pairs.h"
 #include "common/reductions/weights.h"
+#include "cuda/core/frame.cuh"
 #include "cuda/core/parameter_io.cuh"
 #include "cuda/reductions/moment_kernels.cuh"
 
 FASTACT_BEGIN_NAMESPACE
 namespace {
 
-// The axes of x, results, weights and mask; absent arrays have strides of 0. The outer axes count
-// outputs, the others terms. (One set of axes for all arrays: a kernel's parameters are 4 KiB at
-// most.)
-struct WeightedSums {
-  enum { kX, kY, kWeights, kWhere, kArrays };
-  const char *x, *weights, *where;  // IN; null: not there
-  int weights_dtype;
-  int pair;  // what is added of x and weights
-  int kept_axes, axes;
-  int64_t length[kMaxAxes], stride[kArrays][kMaxAxes];
+// The arrays of weighted terms: moments have results, in y; gradients have those of results there,
+// and the arrays behind.
+struct WeightedRoles {
+  enum { kX, kWeights, kWhere, kY, kMoments, kDx = kMoments, kDWeights, kGradients };
+};
+// The outer axes count outputs, the others terms.
+template <int arrays>
+struct Weighted : WeightedRoles {
+  Frame<arrays> frame;
+  int outer;  // axes
+  int dtypes[arrays];
   int64_t outputs, terms;
-  int64_t tiles;        // of tx outputs
-  int tx, ty;           // threads of a block
   bool skips, squares;  // squares: m2 is wanted
-  Chunks chunks;        // of the terms
-  double* partials;     // OUT where there is more than one chunk, as in Sums
+};
+struct WeightedSums : Weighted<WeightedRoles::kMoments> {
+  int64_t tiles;     // of tx outputs
+  int tx, ty;        // threads of a block
+  int pair;          // what is added of x and weights
+  Chunks chunks;     // of the terms
+  double* partials;  // OUT where there is more than one chunk, as in Sums
 };
 
-// Bytes into each array.
-struct WeightedOffset {
-  int64_t of[WeightedSums::kArrays];
+FASTACT_DEVICE_CALL double number_by_call(const char* p, int dtype) { return number_at(p, dtype); }
+
+// A term and its weight, by which it counts where `is_there`.
+template <class T>
+struct WeightedTerm {
+  Compute<T> x;
+  double weight;
+  bool is_there;
+
+  // address_of(k): the term's in the k-th array.
+  template <int arrays, class AddressOf>
+  FASTACT_DEVICE WeightedTerm(const Weighted<arrays>& plan, const AddressOf& address_of)
+      : weight(1), is_there(true) {
+    using Plan = WeightedRoles;
+    x = widen(load(reinterpret_cast<const T*>(address_of(Plan::kX))));
+    if (plan.frame.data[Plan::kWeights]) {
+      const char* const p = address_of(Plan::kWeights);
+      const int dtype = plan.dtypes[Plan::kWeights];
+      weight = dtype == kDTypeOf<T> ? double(widen(load(reinterpret_cast<const T*>(p))))
+                                    : number_by_call(p, dtype);
+    }
+    if (plan.frame.data[Plan::kWhere])
+      is_there = load(reinterpret_cast<const uint8_t*>(address_of(Plan::kWhere))) != 0;
+  }
 };
-FASTACT_DEVICE WeightedOffset offset_of(const WeightedSums& sums, int64_t index, int first,
-                                        int end) {
-  WeightedOffset at{};
-  unravel(index, sums.length, first, end, [&](int axis, int64_t here) {
-#pragma unroll
-    for (int k = 0; k < WeightedSums::kArrays; ++k) at.of[k] += here * sums.stride[k][axis];
-  });
-  return at;
-}
 
 // Folds the values of a column of threads by combine(a, b), and gives all of them the result.
 template <class Shared, class Combine>
 FASTACT_DEVICE double fold_column(const WeightedSums& sums, Shared&& buffer, double value,
                                   const Combine& combine) {
-  const int mine = int(threadIdx.x), y = mine / sums.tx;
+  const int mine = int(threadIdx.x);
   buffer[mine] = value;
   __syncthreads();
-  for (int rows = sums.ty; rows > 1;) {
-    const int half = (rows + 1) / 2;
-    if (y + half < rows)
-      buffer[mine] = combine(double(buffer[mine]), double(buffer[mine + half * sums.tx]));
-    __syncthreads();
-    rows = half;
-  }
+  halve_rows(mine / sums.tx, sums.ty, 1, [&](int half) {
+    buffer[mine] = combine(double(buffer[mine]), double(buffer[mine + half * sums.tx]));
+  });
   const double all = buffer[mine % sums.tx];
   __syncthreads();
   return all;
@@ -159,64 +172,59 @@ FASTACT_DEVICE bool is_far(const MomentResults& to, int64_t at) {
   return second < 0 || second > kMostDouble || (second > 0 && second < least);
 }
 
-// Of a pair: its term, or one of its derivatives. Calls, for weights take no exponential.
-FASTACT_DEVICE_CALL double pair_term(int pair, double x, double t) {
+// Calls visit(Pair{}); gives `otherwise` where weights are weights.
+template <class Visit>
+FASTACT_DEVICE double visit_pair(int pair, double otherwise, const Visit& visit) {
   switch (Pair(pair)) {
 #define FASTACT_CASE(name, Struct) \
   case k##Struct:                  \
-    return Struct::of(x, t);
+    return visit(Struct{});
     FASTACT_PAIRS(FASTACT_CASE)
 #undef FASTACT_CASE
     case kWeightProduct:
     case kPairs:
       break;
   }
-  return x * t;
+  return otherwise;
+}
+// The term of a pair, and one of its derivatives: calls, for weights take no exponential.
+FASTACT_DEVICE_CALL double pair_term(int pair, double x, double t) {
+  return visit_pair(pair, x * t, [&](auto of) { return of.of(x, t); });
 }
 FASTACT_DEVICE_CALL double pair_slope(int pair, bool by_t, double x, double t) {
-  const auto chosen = [&](const PairSlopes<double>& of) { return by_t ? of.by_t : of.by_x; };
-  switch (Pair(pair)) {
-#define FASTACT_CASE(name, Struct) \
-  case k##Struct:                  \
-    return chosen(Struct::slopes(x, t));
-    FASTACT_PAIRS(FASTACT_CASE)
-#undef FASTACT_CASE
-    case kWeightProduct:
-    case kPairs:
-      break;
-  }
-  return by_t ? x : t;
+  return visit_pair(pair, by_t ? x : t, [&](auto of) {
+    const PairSlopes<double> slopes = of.slopes(x, t);
+    return by_t ? slopes.by_t : slopes.by_x;
+  });
 }
 
 template <class T>
 FASTACT_KERNEL_OF(kThreads, 2)
 void weighted_blocks(FASTACT_GRID_CONSTANT const WeightedSums sums,
                      FASTACT_GRID_CONSTANT const MomentResults to, const bool only_far) {
+  constexpr int kArrays = WeightedSums::kMoments;
   FASTACT_SHARED(double, buffer, kThreads);
   const int tx = int(threadIdx.x) % sums.tx, ty = int(threadIdx.x) / sums.tx;
   for (int64_t task = blockIdx.x; task < sums.tiles * sums.chunks.count; task += gridDim.x) {
     const int64_t chunk = task % sums.chunks.count;
     const int64_t output = task / sums.chunks.count * sums.tx + tx;
     bool is_there = output < sums.outputs;
-    const WeightedOffset at = offset_of(sums, is_there ? output : 0, 0, sums.kept_axes);
+    int64_t at[kArrays] = {};
+    advance(sums.frame, is_there ? output : 0, 0, sums.outer, at);
     if (only_far) {
-      is_there = is_there && is_far(to, at.of[WeightedSums::kY]);
+      is_there = is_there && is_far(to, at[sums.kY]);
       if (!any_output(sums, buffer, is_there)) continue;
     }
     const int64_t begin = chunk * sums.chunks.size + ty;
     const int64_t end = is_there ? smaller((chunk + 1) * sums.chunks.size, sums.terms) : begin;
     const auto for_terms = [&](const auto& visit) {
       for (int64_t i = begin; i < end; i += sums.ty) {
-        const WeightedOffset on = offset_of(sums, i, sums.kept_axes, sums.axes);
-        const auto address = [&](const char* p, int k) { return p + at.of[k] + on.of[k]; };
-        const auto* p = reinterpret_cast<const T*>(address(sums.x, WeightedSums::kX));
-        double x = double(widen(load(p))), w = 1;
-        if (sums.weights)
-          w = number_at(address(sums.weights, WeightedSums::kWeights), sums.weights_dtype);
+        int64_t on[kArrays] = {};
+        advance(sums.frame, i, sums.outer, sums.frame.rank, on);
+        const WeightedTerm<T> term(sums, [&](int k) { return sums.frame.data[k] + at[k] + on[k]; });
+        double x = double(term.x), w = term.weight;
         if (sums.pair) x = pair_term(sums.pair, x, w), w = 1;
-        const bool counts =
-            !sums.where || number_at(address(sums.where, WeightedSums::kWhere), kBool) != 0;
-        const double weight = weight_of(x, w, counts, sums.skips);
+        const double weight = weight_of(x, w, term.is_there, sums.skips);
         if (weight != 0 && !visit(x, weight)) return;
       }
     };
@@ -231,7 +239,7 @@ void weighted_blocks(FASTACT_GRID_CONSTANT const WeightedSums sums,
       put_chunk(to, sums.partials + (output * sums.chunks.count + chunk) * MomentResults::kNumbers,
                 all);
     else
-      put<T>(to, at.of[WeightedSums::kY], all);
+      put<T>(to, at[sums.kY], all);
   }
 }
 
@@ -239,168 +247,119 @@ void weighted_blocks(FASTACT_GRID_CONSTANT const WeightedSums sums,
 
 constexpr int kMostFewWeighted = 8;
 
-// Arrays over the axes of results, and where the few terms of a result are, in bytes. kY: results,
-// or their gradients; then there are the arrays behind it, too.
-struct FewRoles {
-  enum { kX, kWeights, kWhere, kY, kDx, kDWeights, kArrays };
-};
 template <int arrays>
-struct FewWeighted : FewRoles {
-  char* data[arrays];  // null: not there
-  int64_t term[arrays][kMostFewWeighted];
-  int dtypes[arrays];
-  int terms, axes;
-  int64_t results, length[kMaxAxes], stride[arrays][kMaxAxes];
-  bool skips, squares, accumulate, accumulate_dweights;
-  bool touch[2];  // of dx, of dweights: whether the terms of all results lie one behind the other
-  OfM2 of_m2;
-  double correction;
-
-  template <class Visit>
-  FASTACT_DEVICE void locate(int64_t result, const Visit& visit) const {
-    if (results <= int64_t(0xffffffff))
-      unravel(uint32_t(result), length, 0, axes, visit);
-    else
-      unravel(result, length, 0, axes, visit);
-  }
+struct FewWeighted : Weighted<arrays> {
+  int64_t term[arrays][kMostFewWeighted];  // bytes from a result's first term to each
 };
-using FewMomentsOf = FewWeighted<FewRoles::kDx>;
-using FewGradientsOf = FewWeighted<FewRoles::kArrays>;
-
-FASTACT_DEVICE_CALL double number_by_call(const char* p, int dtype) { return number_at(p, dtype); }
+struct FewGradients : FewWeighted<WeightedRoles::kGradients> {
+  OfM2 of_m2;
+  bool accumulate, accumulate_dweights;
+  double correction;
+};
+static_assert(sizeof(FewGradients) <= 4096, "a kernel has parameters of 4 KiB at most");
 
 // The terms of a result.
-template <class T, int most>
-struct WeightedTerms {
-  int64_t at[FewRoles::kArrays] = {};  // bytes, of the result
-  Compute<T> x[most] = {};
-  double weight[most] = {};
-  bool is_there[most] = {};
+template <class T, int arrays>
+struct FewTerms {
+  static constexpr int kMost = kMostFewWeighted;
+  const FewWeighted<arrays>& few;
+  int64_t at[arrays] = {};  // bytes, of the result
+  Compute<T> x[kMost];
+  double weight[kMost];
+  bool is_there[kMost];
 
-  // count: of terms that are read, all or none.
-  template <int arrays>
-  FASTACT_DEVICE WeightedTerms(const FewWeighted<arrays>& few, int64_t result, int count) {
-    using Few = FewRoles;
-    few.locate(result, [&](int axis, int64_t here) {
-#pragma unroll
-      for (int k = 0; k < arrays; ++k) at[k] += here * few.stride[k][axis];
+  FASTACT_DEVICE FewTerms(const FewWeighted<arrays>& plan, int64_t result) : few(plan) {
+    advance(few.frame, result, 0, few.outer, at);
+    for_each([&](int r) {
+      const WeightedTerm<T> term(few, [&](int k) { return address(k, r); });
+      x[r] = term.x, is_there[r] = term.is_there;
+      weight[r] = weight_of(double(x[r]), term.weight, is_there[r], few.skips);
+      return true;
     });
-    const auto address = [&](int k, int r) { return few.data[k] + at[k] + few.term[k][r]; };
-    T own[most] = {}, weights[most] = {};
-    const bool is_own = few.dtypes[Few::kWeights] == kDTypeOf<T>;
-#pragma unroll
-    for (int r = 0; r < most; ++r)
-      if (r < count) own[r] = load(reinterpret_cast<const T*>(address(Few::kX, r)));
-    if (few.data[Few::kWeights] && is_own) {
-#pragma unroll
-      for (int r = 0; r < most; ++r)
-        if (r < count) weights[r] = load(reinterpret_cast<const T*>(address(Few::kWeights, r)));
-    }
-#pragma unroll
-    for (int r = 0; r < most; ++r) {
-      if (r >= count) break;
-      x[r] = widen(own[r]);
-      weight[r] = 1;
-      if (few.data[Few::kWeights])
-        weight[r] = is_own ? double(widen(weights[r]))
-                           : number_by_call(address(Few::kWeights, r), few.dtypes[Few::kWeights]);
-      is_there[r] = !few.data[Few::kWhere] ||
-                    load(reinterpret_cast<const uint8_t*>(address(Few::kWhere, r))) != 0;
-      weight[r] = weight_of(double(x[r]), weight[r], is_there[r], few.skips);
-    }
   }
-  template <class Few>
-  FASTACT_DEVICE Growing moments(const Few& few) const {
+  FASTACT_DEVICE char* address(int k, int r) const {
+    return few.frame.data[k] + at[k] + few.term[k][r];
+  }
+  // Calls visit(r) for each term, until it returns false.
+  template <class Visit>
+  FASTACT_DEVICE void for_each(const Visit& visit) const {
+#pragma unroll
+    for (int r = 0; r < kMost; ++r)
+      if (r < int(few.terms) && !visit(r)) return;
+  }
+  FASTACT_DEVICE Growing moments() const {
     return moments_of_terms(
         few.squares,
         [&](const auto& visit) {
-#pragma unroll
-          for (int r = 0; r < most; ++r)
-            if (r < few.terms && weight[r] != 0 && !visit(double(x[r]), weight[r])) return;
+          for_each([&](int r) { return weight[r] == 0 || visit(double(x[r]), weight[r]); });
         },
         [](double value, const auto&) { return value; }, [](bool condition) { return condition; });
   }
+  // Writes what number_of(r) says of each term.
+  template <class NumberOf>
+  FASTACT_DEVICE void put_each(int k, bool accumulate, const NumberOf& number_of) const {
+    if (!few.frame.data[k]) return;
+    for_each([&](int r) {
+      put_by_call(address(k, r), few.dtypes[k], number_of(r), accumulate);
+      return true;
+    });
+  }
 };
 
-template <class T, int most>
-FASTACT_KERNEL_OF(kThreads, 3)
-void few_weighted(FASTACT_GRID_CONSTANT const FewMomentsOf few,
+template <class T>
+FASTACT_KERNEL_OF(kThreads, 2)
+void few_weighted(FASTACT_GRID_CONSTANT const FewWeighted<WeightedRoles::kMoments> few,
                   FASTACT_GRID_CONSTANT const MomentResults to) {
   const int64_t result = int64_t(blockIdx.x) * kThreads + threadIdx.x;
-  if (result >= few.results) return;
-  const WeightedTerms<T, most> terms(few, result, few.terms);
-  put<T>(to, terms.at[FewRoles::kY], terms.moments(few));
+  if (result >= few.outputs) return;
+  const FewTerms<T, WeightedRoles::kMoments> terms(few, result);
+  put<T>(to, terms.at[few.kY], terms.moments());
 }
 
-// Writes what number_of(r) says of the terms of a result; neighbours' terms that touch go through
-// shared memory, so that a warp's stores do.
-template <class T, int most, class NumberOf>
-FASTACT_DEVICE void put_terms(const FewGradientsOf& few, int array, int64_t result, int64_t at,
-                              bool accumulate, const NumberOf& number_of) {
-  const auto tile = fold_buffer<kThreads * most, T>();
-  char* const data = few.data[array];
-  if (!data) return;
-  const int lane = int(threadIdx.x) % kWarp, terms = few.terms;
-  const bool is_there = result < few.results;
-  if (few.touch[array - FewRoles::kDx] && !accumulate) {
-    const int mine = int(threadIdx.x) * terms, first = mine - lane * terms;
-    __syncthreads();  // all have read their terms, which may lie where the numbers go
-    if (is_there) {
-#pragma unroll
-      for (int r = 0; r < most; ++r)
-        if (r < terms) tile[mine + r] = narrow_once<T>(number_of(r));
-    }
-    __syncwarp();
-    T* const to = reinterpret_cast<T*>(data) + (result - lane) * terms;
-    const int count = int(smaller(few.results - (result - lane), kWarp)) * terms;
-    for (int i = lane; i < count; i += kWarp) store(to + i, T(tile[first + i]));
-    return;
-  }
-#pragma unroll
-  for (int r = 0; r < most; ++r)
-    if (is_there && r < terms)
-      put_by_call(data + at + few.term[array][r], few.dtypes[array], number_of(r), accumulate);
+// The gradient of an element of weight w, or by its weight, from slope times dy and d = x - mean.
+FASTACT_DEVICE double element_gradient(bool of_weight, bool of_mean, double slope, double w,
+                                       double d) {
+  if (w == 0) return 0;
+  if (of_weight) return gradient_of_weight(slope, d);
+  return of_mean ? gradient_of_mean(slope, w) : gradient_of_second(slope, w, d);
 }
 
-// gradient_elements has the formulas.
-template <class T, int most>
-FASTACT_KERNEL_OF(kThreads, 3)
-void few_weighted_gradients(FASTACT_GRID_CONSTANT const FewGradientsOf few) {
-  using Few = FewRoles;
+// dx may be x: a thread reads its terms before it writes.
+template <class T>
+FASTACT_KERNEL_OF(kThreads, 2)
+void few_weighted_gradients(FASTACT_GRID_CONSTANT const FewGradients few) {
   const int64_t result = int64_t(blockIdx.x) * kThreads + threadIdx.x;
-  // A thread without a result reads no terms: dx may be x.
-  const WeightedTerms<T, most> terms(few, smaller(result, few.results - 1),
-                                     result < few.results ? few.terms : 0);
+  if (result >= few.outputs) return;
+  const FewTerms<T, WeightedRoles::kGradients> terms(few, result);
   const double dy =
-      double(widen(load(reinterpret_cast<const T*>(few.data[Few::kY] + terms.at[Few::kY]))));
+      double(widen(load(reinterpret_cast<const T*>(few.frame.data[few.kY] + terms.at[few.kY]))));
   MomentResults to{};
   to.of_m2 = few.of_m2, to.correction = few.correction, to.skips = few.skips;
   Denominator left;
-  const OfMoments of(to, terms.moments(few), left, true);
+  const OfMoments of(to, terms.moments(), left, true);
   const double mean = of.get<double>(0), slope = of.second * dy;
   const bool is_of_mean = few.of_m2 == kMeanSlope;
-  const auto distance = [&](int r) { return double(terms.x[r]) - mean; };
-  put_terms<T, most>(few, Few::kDx, result, terms.at[Few::kDx], few.accumulate, [&](int r) {
-    return is_of_mean ? gradient_of_mean(slope, terms.weight[r])
-                      : gradient_of_second(slope, terms.weight[r], distance(r));
+  const auto gradient = [&](bool of_weight, int r, double w) {
+    return element_gradient(of_weight, is_of_mean, slope, w, double(terms.x[r]) - mean);
+  };
+  terms.put_each(few.kDx, few.accumulate,
+                 [&](int r) { return gradient(false, r, terms.weight[r]); });
+  terms.put_each(few.kDWeights, few.accumulate_dweights, [&](int r) {
+    return gradient(true, r, weight_of(double(terms.x[r]), 1, terms.is_there[r], few.skips));
   });
-  put_terms<T, most>(
-      few, Few::kDWeights, result, terms.at[Few::kDWeights], few.accumulate_dweights, [&](int r) {
-        const double once = weight_of(double(terms.x[r]), 1, terms.is_there[r], few.skips);
-        return once != 0 ? gradient_of_weight(slope, distance(r)) : 0.0;
-      });
 }
 
-// Operands in the order of WeightedGradientCall; absent ones have no data. mean and of_mean go by
-// the slope's strides.
-struct GradientArrays {
-  enum { kTo, kDy, kSlope, kX, kWeights, kWhere, kCount };
-  char* data[kCount];
+// The arrays of WeightedGradientCall up to the mask; absent ones have no data. mean and of_mean go
+// by the slope's steps.
+struct GradientElements {
+  using Call = WeightedGradientCall;
+  static constexpr int kArrays = Call::kWhere + 1;
+  Frame<kArrays> frame;
   char *mean, *of_mean;
-  int dtypes[kCount];
-  int axes, term, pair;
+  int dtypes[kArrays];
+  int term, pair;
   bool of_weights, skips, accumulate;
-  int64_t size, length[kMaxAxes], stride[kCount][kMaxAxes];
+  int64_t size;
 };
 
 // dy times the derivative of a term at x.
@@ -419,36 +378,31 @@ FASTACT_DEVICE double term_gradient(int term, double dy, double x) {
 
 template <class T>
 FASTACT_KERNEL(kThreads)
-void gradient_elements(FASTACT_GRID_CONSTANT const GradientArrays arrays) {
-  using A = GradientArrays;
-  for (int64_t i = int64_t(blockIdx.x) * kThreads + threadIdx.x; i < arrays.size;
+void gradient_elements(FASTACT_GRID_CONSTANT const GradientElements all) {
+  using A = WeightedGradientCall;
+  for (int64_t i = int64_t(blockIdx.x) * kThreads + threadIdx.x; i < all.size;
        i += int64_t(gridDim.x) * kThreads) {
-    int64_t at[A::kCount] = {};
-    unravel(i, arrays.length, 0, arrays.axes, [&](int axis, int64_t here) {
-#pragma unroll
-      for (int k = 0; k < A::kCount; ++k) at[k] += here * arrays.stride[k][axis];
-    });
+    int64_t at[GradientElements::kArrays] = {};
+    advance(all.frame, i, 0, all.frame.rank, at);
     const auto number = [&](int k, double otherwise) {
-      return arrays.data[k] ? number_at(arrays.data[k] + at[k], arrays.dtypes[k]) : otherwise;
+      const char* const p = all.frame.data[k];
+      return p ? number_at(p + at[k], all.dtypes[k]) : otherwise;
     };
     const auto beside_slope = [&](const char* p) { return number_at(p + at[A::kSlope], kF64); };
     const double x = number(A::kX, 0), dy = number(A::kDy, 0), slope = number(A::kSlope, 0);
-    const double d = arrays.mean ? x - beside_slope(arrays.mean) : 0;
-    const double weight = arrays.of_weights ? 1.0 : number(A::kWeights, 1);
-    const double w = weight_of(x, weight, number(A::kWhere, 1) != 0, arrays.skips);
+    const double d = all.mean ? x - beside_slope(all.mean) : 0;
+    const double weight = all.of_weights ? 1.0 : number(A::kWeights, 1);
+    const double w = weight_of(x, weight, number(A::kWhere, 1) != 0, all.skips);
     double found = 0;
-    if (arrays.pair) {
-      found = gradient_of_mean(
-          dy, pair_slope(arrays.pair, arrays.of_weights, x, number(A::kWeights, 1)));
-    } else if (w != 0 && arrays.of_weights)
-      found = gradient_of_weight(slope * dy, d);
-    else if (w != 0 && arrays.of_mean)
-      found = gradient_of_both(beside_slope(arrays.of_mean), slope * dy, w, d);
-    else if (w != 0)
-      found = arrays.mean ? gradient_of_second(slope * dy, w, d)
-                          : gradient_of_mean(slope * term_gradient(arrays.term, dy, x), w);
-    if (arrays.accumulate) found = number(A::kTo, 0) + found;
-    put_by_call(arrays.data[A::kTo] + at[A::kTo], arrays.dtypes[A::kTo], found, false);
+    if (all.pair)
+      found = gradient_of_mean(dy, pair_slope(all.pair, all.of_weights, x, number(A::kWeights, 1)));
+    else if (w != 0 && all.of_mean)
+      found = gradient_of_both(beside_slope(all.of_mean), slope * dy, w, d);
+    else
+      found = element_gradient(all.of_weights, !all.mean,
+                               slope * (all.mean ? dy : term_gradient(all.term, dy, x)), w, d);
+    if (all.accumulate) found = number(A::kTo, 0) + found;
+    put_by_call(all.frame.data[A::kTo] + at[A::kTo], all.dtypes[A::kTo], found, false);
   }
 }
 

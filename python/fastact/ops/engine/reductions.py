@@ -332,7 +332,7 @@ class TermSum(AxisSum[P, R]):
 
 
 class SquareSum(TermSum[P, R]):
-    """A sum of squares, which has its gradient in the same pass, too."""
+    """A sum of squares, which has its gradient in the same call, too."""
 
     outs = MappingProxyType(
         {**TermSum.outs, "value": Output(shape="shape"), "grad": Output(in_place=True)}
@@ -348,7 +348,7 @@ class SquareSum(TermSum[P, R]):
         return Over((), (), (), call.views["x"].shape)
 
     def value_and_grad(self, x: A, /, out: Outs[A] = None, *, stream: Stream = None) -> tuple[A, A]:
-        """The sum of the squares of all of x and its gradient, in one pass over x.
+        """The sum of the squares of all of x and its gradient, on the CPU in one pass over x.
 
         ``value = np.sum(x**2)`` and ``grad = 2 * x``, which is what `backward` gives for dy = 1.
 
