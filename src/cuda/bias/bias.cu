@@ -14,10 +14,11 @@
 //
 // dropout is the map of core/elementwise.cuh, too: a vector, or an element of strided arrays, knows
 // its words from its index in C order.
-#include "cuda/bias/bias.h"
+#include "common/bias/call.h"
 #include "cuda/bias/dropout.cuh"
 #include "cuda/bias/fused.cuh"
 #include "cuda/bias/rows.cuh"
+#include "cuda/core/native_function.h"
 
 FASTACT_BEGIN_NAMESPACE
 namespace {
@@ -211,9 +212,10 @@ void dropout(const DropoutCall& call, cudaStream_t stream) {
 }
 
 using Storage = FASTACT_STORAGE;
-template void bias_act_forward<Storage>(const BiasCall&, cudaStream_t);
-template int64_t bias_act_workspace<Storage>(const BiasCall&);
-template void bias_act_backward<Storage>(const BiasCall&, void*, cudaStream_t);
-template void dropout<Storage>(const DropoutCall&, cudaStream_t);
+template void dropout<Storage>(const DropoutCall&, cudaStream_t);  // for norms
+const NativeFunction<bias_act_forward<Storage>> forward_call(kBiasForward);
+const NativeFunction<bias_act_workspace<Storage>, bias_act_backward<Storage>> backward_call(
+    kBiasBackward);
+const NativeFunction<dropout<Storage>> dropout_call(kDropout);
 
 FASTACT_END_NAMESPACE

@@ -32,7 +32,7 @@
 // Occupancy, instruction counts and rejected alternatives: docs/design/cuda.md, "Gates".
 #include <algorithm>
 
-#include "cuda/gates/gates.h"
+#include "cuda/core/native_function.h"
 #include "cuda/gates/kernels.cuh"
 
 FASTACT_BEGIN_NAMESPACE
@@ -225,8 +225,8 @@ void gates_backward(const GatesCall& call, void* workspace, cudaStream_t stream)
 }
 
 using Storage = FASTACT_STORAGE;
-template void gates_forward<Storage>(const GatesCall&, cudaStream_t);
-template int64_t gates_workspace<Storage>(const GatesCall&);
-template void gates_backward<Storage>(const GatesCall&, void*, cudaStream_t);
+const NativeFunction<gates_forward<Storage>> forward_call(kGatesForward);
+const NativeFunction<gates_workspace<Storage>, gates_backward<Storage>> backward_call(
+    kGatesBackward);
 
 FASTACT_END_NAMESPACE

@@ -3,13 +3,15 @@
 
 #include <type_traits>
 
+#include "common/gates/call.h"
 #include "cuda/core/block_reduce.cuh"
 #include "cuda/core/indexing.cuh"
 #include "cuda/core/parameter_io.cuh"
-#include "cuda/gates/gates.h"
 
 FASTACT_BEGIN_NAMESPACE
 namespace {
+
+using namespace gate_roles;
 
 // Columns of a row that a thread takes: 16 bytes of them. Backward 8 bytes of 16-bit data, for each
 // column has up to four sums in registers. One column where an array has no such vectors.

@@ -10,12 +10,14 @@
 #pragma once
 
 #include "common/activations/tanh.h"
+#include "common/softmax/call.h"
 #include "common/softmax/loss.h"
 #include "cuda/core/row_kernels.cuh"
-#include "cuda/softmax/softmax.h"
 
 FASTACT_BEGIN_NAMESPACE
 namespace {
+
+using namespace softmax_roles;
 
 constexpr int kChunkLanes = 256;  // threads of a chunk of a row that no block holds
 constexpr int kData = 3;          // the first roles, which have x's shape and dtype

@@ -12,10 +12,10 @@
 // pixels.
 #pragma once
 
+#include "common/norms/call.h"
 #include "common/norms/rows.h"
 #include "cuda/core/parameter_io.cuh"
 #include "cuda/core/row_plan.cuh"
-#include "cuda/norms/rows/norms.h"
 
 FASTACT_BEGIN_NAMESPACE
 namespace {
