@@ -91,9 +91,9 @@ int64_t run_fused_rows(const BiasCall& call, const Layout& layout, const RowsOfV
     std::copy(data, data + count - 1, map.in);
     for (uint32_t& pitch : map.in_pitch) pitch = rows.pitch();
     map.out[0] = data[count - 1], map.out_pitch[0] = rows.pitch();
-    map.accumulate = accumulate, map.partials = partials, map.channels = channels;
-    map.runs = inner;
-    if (partials) map.segment = uint32_t(segment_of<T>(layout));
+    map.accumulate = accumulate, map.sums.partials = partials, map.sums.channels = channels;
+    map.sums.runs = inner;
+    if (partials) map.sums.segment = uint32_t(segment_of<T>(layout));
     made = run_rows(map, rows, Functor{{activation, bias, channels, inner, by_vector}}, stream);
   };
   if (call.which < kActivations)
