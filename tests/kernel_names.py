@@ -7,7 +7,7 @@ import re
 DTYPES = {"f16": "float16", "bf16": "bfloat16", "float": "float32", "double": "float64"}
 ACCESS = {"0": "aligned", "1": "dense", "2": "any"}
 _WORDS = {"Identity": "broadcast"}
-WAYS = ("lines", "columns", "planes", "singles")  # of strips
+WAYS = ("lines", "columns", "singles")  # of strips
 _NORM_WORDS = {
     "true": "identity",
     "false": "any activation",
@@ -102,10 +102,10 @@ def identify(demangled: str) -> tuple[str, str, str]:
     ('strip_backward', 'columns, identity', 'float32')
     >>> identify("void whole_backward<bf16, (Way)0, ChosenActivation>(Strips, BackwardCall)")
     ('whole_backward', 'lines, any activation', 'bfloat16')
-    >>> identify("void strip_moments<float, (Way)3>(AnyStrips, double, double*)")
+    >>> identify("void strip_moments<float, (Way)2>(AnyStrips, double, double*)")
     ('strip_moments', 'singles', 'float32')
-    >>> identify("void sums_of_segments<float, BiasGradient<float> >(SumTasks)")
-    ('sums_of_segments', 'bias gradient', 'float32')
+    >>> identify("void sums_of_columns<float, BiasGradient<float> >(SumTasks)")
+    ('sums_of_columns', 'bias gradient', 'float32')
     >>> identify("void norm_long_sums<float, NormRows>(NormRows, double*)")
     ('norm_long_sums', 'rows', 'float32')
     >>> identify("void gated_backward_strided<bf16>(GatedMap<3, 2>, GatedBiases, Gated<bf16>)")

@@ -76,7 +76,6 @@ FRAMES = {
     "forward_rows, softmax, whole, columns, float16": (16, REST),
     "forward_rows, softmax, whole, columns, bfloat16": (8, REST),
     "lse_gradients, cross_entropy, any activation, columns, float16": (8, REST),
-    "whole_forward, planes, identity, float16": (8, HELD),
     "reduce_few_rows": (24, STORED),
     "sum_columns, aligned, valid, bfloat16": (8, STORED),
 }

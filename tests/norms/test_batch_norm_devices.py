@@ -41,8 +41,8 @@ MORE: list[tuple[tuple[int, ...], int]] = [
     ((700, 7), 1),
     ((130, 264), 1),
     ((5, 6, 7, 8), 2),
-    # Planes that only together are whole vectors: that a block holds, the last tile with fewer, and
-    # of several rounds and chunks.
+    # Planes that only together are whole vectors: that a block holds, and of several rounds and
+    # chunks.
     ((19, 24, 7, 7), 1),
     ((40, 40, 3, 3), 1),
     ((300, 8, 7, 7), 1),

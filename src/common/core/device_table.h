@@ -4,18 +4,40 @@
 
 #include <cstdint>
 
+#include "common/core/operand.h"
+
 namespace fastact {
+
+// A native function for calls of one dtype, on the current device (cuda/core/native_function.h).
+struct DeviceFunction {
+  int64_t (*workspace)(const void* call);
+  void (*run)(const void* call, void* workspace, void* stream);
+};
+
+struct CallTable;
+
+// Adds the function of one dtype to the device module's table (cuda/binding/module.cpp).
+void add_device_function(const CallTable& table, int dtype, const DeviceFunction& function);
 
 // A native function of a device module. call: the struct of its table (common/core/call.h), which
 // has been checked; `size` bytes, which tells modules of different builds apart. dtype: of the
-// call's first array. Both throw std::exception.
+// call's first array. Both functions throw std::exception.
 struct DeviceCall {
   const char* name;
   int64_t size;
-  int64_t (*workspace_size)(const void* call, int dtype, int device);
+  DeviceFunction functions[kViewDTypes];  // by dtype; null where there is none for it
+  int64_t (*size_of)(const DeviceCall&, const void* call, int dtype, int device);
+  void (*queue)(const DeviceCall&, const void* call, int dtype, int device, void* workspace,
+                int64_t bytes, void* stream);
+
+  int64_t workspace_size(const void* call, int dtype, int device) const {
+    return size_of(*this, call, dtype, device);
+  }
   // Queues it on a stream. workspace: `bytes` of them, too few are refused.
-  void (*run)(const void* call, int dtype, int device, void* workspace, int64_t bytes,
-              void* stream);
+  void run(const void* call, int dtype, int device, void* workspace, int64_t bytes,
+           void* stream) const {
+    queue(*this, call, dtype, device, workspace, bytes, stream);
+  }
 };
 
 // Of a device module, in its attribute `table`, a capsule named "fastact_device_table": for the

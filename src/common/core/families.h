@@ -1,8 +1,8 @@
-// The families of ops, from which both devices' tables are made.
+// The families of ops, from which the CPU's table of kernels is made.
 #pragma once
 
-// X(family, kernels): its functions for a GPU are in cuda/binding/<family>.cpp. What it has
-// compiled once per instruction set are K(member of KernelTable, its type, the object).
+// X(family, kernels): what a family has compiled once per instruction set are K(member of
+// KernelTable, its type, the object).
 #define FASTACT_FAMILIES(X, K)                                                                     \
   X(activations, K(elementwise, ElementwiseTable, elementwise_table))                              \
   X(bias, K(bias, BiasKernels, bias_kernels))                                                      \

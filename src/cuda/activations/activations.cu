@@ -3,9 +3,10 @@
 // No activation is named here: the list makes the switch below. Contiguous arrays have a kernel for
 // each activation and direction; strided ones share one (activate.cuh), and so do second
 // derivatives of any. How many instructions hide behind memory: docs/design/cuda.md, "Activations".
+#include "common/activations/call.h"
 #include "cuda/activations/activate.cuh"
-#include "cuda/activations/activations.h"
 #include "cuda/core/elementwise.cuh"
+#include "cuda/core/native_function.h"
 
 FASTACT_BEGIN_NAMESPACE
 namespace {
@@ -126,8 +127,8 @@ void activation_second(const ActivationCall& call, cudaStream_t stream) {
 }
 
 using Storage = FASTACT_STORAGE;
-template void activation_forward<Storage>(const ActivationCall&, cudaStream_t);
-template void activation_backward<Storage>(const ActivationCall&, cudaStream_t);
-template void activation_second<Storage>(const ActivationCall&, cudaStream_t);
+const NativeFunction<activation_forward<Storage>> forward_call(kActivationForward);
+const NativeFunction<activation_backward<Storage>> backward_call(kActivationBackward);
+const NativeFunction<activation_second<Storage>> second_call(kActivationSecond);
 
 FASTACT_END_NAMESPACE

@@ -14,10 +14,11 @@
 //
 // dropout is the map of core/elementwise.cuh, too: a vector, or an element of strided arrays, knows
 // its words from its index in C order.
-#include "cuda/bias/bias.h"
+#include "common/bias/call.h"
 #include "cuda/bias/dropout.cuh"
 #include "cuda/bias/fused.cuh"
 #include "cuda/bias/rows.cuh"
+#include "cuda/core/native_function.h"
 
 FASTACT_BEGIN_NAMESPACE
 namespace {
@@ -90,9 +91,9 @@ int64_t run_fused_rows(const BiasCall& call, const Layout& layout, const RowsOfV
     std::copy(data, data + count - 1, map.in);
     for (uint32_t& pitch : map.in_pitch) pitch = rows.pitch();
     map.out[0] = data[count - 1], map.out_pitch[0] = rows.pitch();
-    map.accumulate = accumulate, map.partials = partials, map.channels = channels;
-    map.runs = inner;
-    if (partials) map.segment = uint32_t(segment_of<T>(layout));
+    map.accumulate = accumulate, map.sums.partials = partials, map.sums.channels = channels;
+    map.sums.runs = inner;
+    if (partials) map.sums.segment = uint32_t(segment_of<T>(layout));
     made = run_rows(map, rows, Functor{{activation, bias, channels, inner, by_vector}}, stream);
   };
   if (call.which < kActivations)
@@ -211,9 +212,10 @@ void dropout(const DropoutCall& call, cudaStream_t stream) {
 }
 
 using Storage = FASTACT_STORAGE;
-template void bias_act_forward<Storage>(const BiasCall&, cudaStream_t);
-template int64_t bias_act_workspace<Storage>(const BiasCall&);
-template void bias_act_backward<Storage>(const BiasCall&, void*, cudaStream_t);
-template void dropout<Storage>(const DropoutCall&, cudaStream_t);
+template void dropout<Storage>(const DropoutCall&, cudaStream_t);  // for norms
+const NativeFunction<bias_act_forward<Storage>> forward_call(kBiasForward);
+const NativeFunction<bias_act_workspace<Storage>, bias_act_backward<Storage>> backward_call(
+    kBiasBackward);
+const NativeFunction<dropout<Storage>> dropout_call(kDropout);
 
 FASTACT_END_NAMESPACE

@@ -1,12 +1,12 @@
 // The functions of the CPU module, for arrays on a GPU. This file alone knows pybind11, whose
-// headers take longer to compile than a family's bindings.
+// headers take long to compile. The kernels' own files add what the table lists
+// (core/native_function.h).
 //
 // Python has checked the arguments. Nothing here allocates or synchronises; work is queued on the
 // stream that the caller gives, on the arrays' device, and the GIL is released meanwhile.
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
-#include "common/activations/list.h"
 #include "cuda/binding/bindings.h"
 #if defined(FASTACT_CUDA_EMULATION)
 #include "cuda_emulation/array.h"
@@ -22,6 +22,42 @@ namespace py = pybind11;
 namespace {
 
 cudaStream_t stream_of(uintptr_t stream) { return reinterpret_cast<cudaStream_t>(stream); }
+
+// The module's functions. It is a local variable, because other files' variables add to it before
+// those of this file may be there.
+std::vector<DeviceCall>& device_calls() {
+  static std::vector<DeviceCall> calls;
+  return calls;
+}
+
+const DeviceFunction& function_for(const DeviceCall& of, int dtype) {
+  if (dtype < 0 || dtype >= kViewDTypes || !of.functions[dtype].run)
+    throw std::invalid_argument("fastact: unknown dtype");
+  return of.functions[dtype];
+}
+
+int64_t workspace_size(const DeviceCall& of, const void* call, int dtype, int device) {
+  const DeviceGuard guard(device);
+  return function_for(of, dtype).workspace(call);
+}
+
+void run_checked(const DeviceCall& of, const void* call, int dtype, int device, void* workspace,
+                 int64_t bytes, void* stream) {
+  const DeviceGuard guard(device);
+  const DeviceFunction& function = function_for(of, dtype);
+  check_workspace("fastact._cuda", of.name, workspace, bytes, function.workspace(call), 16);
+  function.run(call, workspace, stream);
+}
+
+// Fills elements of any dtype that a View has, by the size of an element.
+void add_fill() {
+  const auto run = [](const void* given, void*, void* stream) {
+    const FillCall& call = *static_cast<const FillCall*>(given);
+    fill(call.y.data, item_size(call.y.dtype), call.bits, static_cast<cudaStream_t>(stream));
+  };
+  for (int dtype = 0; dtype < kViewDTypes; ++dtype)
+    add_device_function(kFillCall, dtype, {[](const void*) { return int64_t(0); }, run});
+}
 
 py::list devices() {
   py::list all;
@@ -48,14 +84,22 @@ py::dict build_info() {
 
 }  // namespace
 
+void fastact::add_device_function(const CallTable& table, int dtype,
+                                  const DeviceFunction& function) {
+  for (DeviceCall& call : device_calls())
+    if (call.name == std::string(table.name)) {
+      call.functions[dtype] = function;
+      return;
+    }
+  device_calls().push_back({table.name, table.size, {}, workspace_size, run_checked});
+  device_calls().back().functions[dtype] = function;
+}
+
 PYBIND11_MODULE(FASTACT_MODULE, m) {
   m.doc() = "The CUDA backend: the functions of fastact._cpu for arrays on a GPU.";
   static DeviceTable table = {};
-  static std::vector<DeviceCall> calls;
-#define FASTACT_ADD(family, kernels) add_##family(&calls);
-  FASTACT_FAMILIES(FASTACT_ADD, )
-  add_quantize(&calls);
-  table.calls = calls.data(), table.call_count = int(calls.size());
+  add_fill();
+  table.calls = device_calls().data(), table.call_count = int(device_calls().size());
   add_recorded_launches(&table);
   m.attr("table") = py::capsule(&table, "fastact_device_table");
 

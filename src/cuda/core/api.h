@@ -1,6 +1,5 @@
-// The interface of the kernels to the bindings: host functions that check nothing and queue their
-// work on a stream of the current device. Each .cu is compiled once for each storage type
-// (FASTACT_STORAGE), which keeps the build parallel and the object files small.
+// What the files of several families share on the host. Each .cu is compiled once for each storage
+// type (FASTACT_STORAGE), which keeps the build parallel and the object files small.
 #pragma once
 
 #include <algorithm>
@@ -22,24 +21,6 @@ struct NumberVector {
 inline NumberVector vector_of(const ArrayArgument& a) {
   return {a.data, a.shape ? byte_stride(a, 0, item_size(a.dtype)) : 0, a.dtype};
 }
-
-// Calls that were checked (common/reductions/call.h); any array may be empty. workspace: aligned to
-// 16 bytes, and as large as the ..._workspace function of the same call says.
-template <class T>
-void broadcast(const BroadcastCall& call, cudaStream_t stream);
-
-template <class T>
-int64_t sum_workspace(const SumCall& call);
-template <class T>
-void sum(const SumCall& call, void* workspace, cudaStream_t stream);
-
-template <class T>
-int64_t square_workspace(const SquareCall& call);
-template <class T>
-void square_value_and_grad(const SquareCall& call, void* workspace, cudaStream_t stream);
-
-template <class T>
-void sum_backward(const SumBackwardCall& call, cudaStream_t stream);
 
 // y OUT (outputs, `stride` bytes apart) = the sums of partials IN (outputs x chunks), or y IN/OUT
 // +=.

@@ -36,6 +36,19 @@ constexpr int kRowMapThreads = 256;
 constexpr int64_t kRowMapTasks = 4 * 3 * 132;
 constexpr int64_t kRowMapRows = 8;  // rows of a thread that adds up sums, at least
 
+// Where sums go: kSums x channels x of_channel. Either a row has all channels several times, each a
+// run of columns, and up to tiles_of_run blocks have a part of a run. Or a channel is a segment of
+// many vectors, in whole tiles, whose sums are added up.
+struct RowSums {
+  double* partials;
+  Divisor channels, runs;     // runs: by the columns of a run
+  int64_t times, of_channel;  // of_channel: partial sums of one
+  uint32_t tiles_of_run;
+  int run_lanes;  // threads that add up a run
+  uint32_t segment;
+  Divisor tiles_of_segment;
+};
+
 template <class F>
 struct RowMap {
   const char* in[F::kInputs];
@@ -45,29 +58,20 @@ struct RowMap {
   uint32_t vecs, vecs_of_last;                            // of a row, and of the last one
   Divisor tiles;
   bool accumulate;  // outputs are added to
-  // Sums: kSums x channels x partials_of_channel. Either a row has all channels several times, each
-  // a run of columns, and up to tiles_of_run blocks have a part of a run. Or a channel is a segment
-  // of many vectors, in whole tiles, whose sums are added up.
-  double* partials;
-  Divisor channels, runs;  // runs: by the columns of a run
-  int64_t times, partials_of_channel;
-  uint32_t tiles_of_run;
-  int run_lanes;  // threads that add up a run
-  uint32_t segment;
-  Divisor tiles_of_segment;
+  RowSums sums;
 };
 
 // Adds up the runs of a block's columns from their sums; the index-th tile's vectors begin at
 // `tile`. Where a run ends, it says that later tiles have nothing of it.
-template <int kSize, class F, class OfColumn>
-FASTACT_DEVICE void store_runs(const RowMap<F>& map, double* partials, const OfColumn& of_column,
+template <int kSize, class OfColumn>
+FASTACT_DEVICE void store_runs(const RowSums& sums, double* partials, const OfColumn& of_column,
                                uint32_t tile, int columns, uint32_t chunk, uint32_t index) {
-  const int thread = int(threadIdx.y * blockDim.x + threadIdx.x), lanes = map.run_lanes;
+  const int thread = int(threadIdx.y * blockDim.x + threadIdx.x), lanes = sums.run_lanes;
   const int threads = int(blockDim.x * blockDim.y) / kWarp * kWarp;  // shuffles take whole warps
   if (thread >= threads) return;
-  const int run = int(map.runs.by), lane = thread & (lanes - 1);
+  const int run = int(sums.runs.by), lane = thread & (lanes - 1);
   const int begin = int(tile) * kSize, end = begin + columns;
-  const int first = int(map.runs(begin)), last = int(map.runs(end - 1));
+  const int first = int(sums.runs(begin)), last = int(sums.runs(end - 1));
 #pragma unroll 1
   for (int next = first; next <= last; next += threads / lanes) {
     const int r = next + thread / lanes, from = r * run, to = from + run;
@@ -76,13 +80,13 @@ FASTACT_DEVICE void store_runs(const RowMap<F>& map, double* partials, const OfC
       sum += of_column(c - begin);
     sum = warp_sum(sum, lanes);
     if (lane > 0 || r > last) continue;
-    const int64_t time = map.channels(r), channel = r - time * map.channels.by;
-    double* const slots = partials + channel * map.partials_of_channel +
-                          (chunk * map.times + time) * map.tiles_of_run;
-    uint32_t part = map.tiles_of_run == 1 ? 0 : index - from / (int(blockDim.x) * kSize);
+    const int64_t time = sums.channels(r), channel = r - time * sums.channels.by;
+    double* const slots =
+        partials + channel * sums.of_channel + (chunk * sums.times + time) * sums.tiles_of_run;
+    uint32_t part = sums.tiles_of_run == 1 ? 0 : index - from / (int(blockDim.x) * kSize);
     store(slots + part, sum);
     if (to <= end)
-      while (++part < map.tiles_of_run) store(slots + part, 0.0);
+      while (++part < sums.tiles_of_run) store(slots + part, 0.0);
   }
 }
 
@@ -93,11 +97,11 @@ void map_rows(FASTACT_GRID_CONSTANT const RowMap<F> map, FASTACT_GRID_CONSTANT c
   const uint32_t chunk = uint32_t(map.tiles(blockIdx.x));
   const uint32_t index = blockIdx.x - chunk * uint32_t(map.tiles.by), step = blockDim.y;
   uint32_t tile = index * blockDim.x, last = map.vecs;
-  if (F::kSums > 0 && map.segment > 0) {
-    const uint32_t segment = uint32_t(map.tiles_of_segment(index));
-    last = (segment + 1) * map.segment;
-    tile =
-        segment * map.segment + (index - segment * uint32_t(map.tiles_of_segment.by)) * blockDim.x;
+  if (F::kSums > 0 && map.sums.segment > 0) {
+    const uint32_t segment = uint32_t(map.sums.tiles_of_segment(index));
+    last = (segment + 1) * map.sums.segment;
+    tile = segment * map.sums.segment +
+           (index - segment * uint32_t(map.sums.tiles_of_segment.by)) * blockDim.x;
   }
   const uint32_t vec = tile + threadIdx.x;
   uint32_t row = chunk * map.chunk + threadIdx.y;
@@ -157,25 +161,25 @@ void map_rows(FASTACT_GRID_CONSTANT const RowMap<F> map, FASTACT_GRID_CONSTANT c
     const int columns = int(smaller(blockDim.x, last - tile)) * kSize;
 #pragma unroll
     for (int k = 0; k < F::kSums; ++k) {
-      double* const partials = map.partials + k * map.channels.by * map.partials_of_channel;
-      if (map.segment > 0) {
+      double* const partials = map.sums.partials + k * map.sums.channels.by * map.sums.of_channel;
+      if (map.sums.segment > 0) {
         double all[1] = {};
 #pragma unroll
         for (int j = 0; j < kSize; ++j) all[0] += sum[k][j];
         const auto folded = fold_rows(buffer, all, 0, thread, 1, threads);
-        const int64_t of_chunk = map.tiles_of_segment.by;
+        const int64_t of_chunk = map.sums.tiles_of_segment.by;
         int place = int(index);
         forget(place);  // the segment is found again, instead of a register through the rows
-        const int64_t channel = map.tiles_of_segment(place);
+        const int64_t channel = map.sums.tiles_of_segment(place);
         if (thread == 0)
-          store(partials + channel * map.partials_of_channel + chunk * of_chunk + place -
+          store(partials + channel * map.sums.of_channel + chunk * of_chunk + place -
                     channel * of_chunk,
                 folded.sum(buffer, 0));
       } else {
         const auto folded = fold_rows(buffer, sum[k], int(threadIdx.x), int(threadIdx.y),
                                       int(blockDim.x), int(blockDim.y));
         const auto of_column = [&](int column) { return folded.sum(buffer, column); };
-        store_runs<kSize>(map, partials, of_column, tile, columns, chunk, index);
+        store_runs<kSize>(map.sums, partials, of_column, tile, columns, chunk, index);
       }
       __syncthreads();
     }
@@ -256,15 +260,16 @@ RowGrid row_grid(const RowsOfVectors<T>& of, int unroll, bool sums, int64_t run,
 // in. Returns the number of partial sums of each channel.
 template <class T, class F>
 int64_t run_rows(RowMap<F> map, const RowsOfVectors<T>& of, const F& f, cudaStream_t stream) {
-  const RowGrid grid = row_grid(of, F::kUnroll, F::kSums > 0, map.runs.by, map.segment);
+  const RowGrid grid = row_grid(of, F::kUnroll, F::kSums > 0, map.sums.runs.by, map.sums.segment);
   map.rows = uint32_t(of.rows), map.chunk = uint32_t(grid.chunk);
   map.vecs = uint32_t(of.vecs), map.vecs_of_last = uint32_t(of.vecs_of_last);
   const int64_t blocks = grid.tiles * grid.chunks;
   map.tiles = Divisor(grid.tiles, blocks);
-  map.times = of.times, map.partials_of_channel = grid.partials;
-  map.tiles_of_run = uint32_t(grid.tiles_of_run);
-  map.run_lanes = power_of_two_from(map.runs.by, kWarp);
-  if (map.segment > 0) map.tiles_of_segment = Divisor(grid.partials / grid.chunks, grid.tiles);
+  map.sums.times = of.times, map.sums.of_channel = grid.partials;
+  map.sums.tiles_of_run = uint32_t(grid.tiles_of_run);
+  map.sums.run_lanes = power_of_two_from(map.sums.runs.by, kWarp);
+  if (map.sums.segment > 0)
+    map.sums.tiles_of_segment = Divisor(grid.partials / grid.chunks, grid.tiles);
   launch(map_rows<T, F>, {blocks, grid.tx, grid.ty}, stream, map, f);
   return grid.partials;
 }

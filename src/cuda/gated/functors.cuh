@@ -5,10 +5,10 @@
 #include <algorithm>
 #include <limits>
 
+#include "common/gated/call.h"
 #include "common/gated/gated.h"
 #include "cuda/activations/fixed.cuh"
 #include "cuda/core/row_map.cuh"
-#include "cuda/gated/gated.h"
 
 FASTACT_BEGIN_NAMESPACE
 namespace {

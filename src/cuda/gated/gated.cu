@@ -12,6 +12,7 @@
 // in memory. At most kMaxChunks partial sums per channel.
 //
 // Bytes moved: a, b and y once; dy, a, b, da and db once.
+#include "cuda/core/native_function.h"
 #include "cuda/gated/strided.cuh"
 
 FASTACT_BEGIN_NAMESPACE
@@ -242,8 +243,8 @@ void gated_backward(const GatedCall& call, void* workspace, cudaStream_t stream)
 }
 
 using Storage = FASTACT_STORAGE;
-template void gated_forward<Storage>(const GatedCall&, cudaStream_t);
-template int64_t gated_workspace<Storage>(const GatedCall&);
-template void gated_backward<Storage>(const GatedCall&, void*, cudaStream_t);
+const NativeFunction<gated_forward<Storage>> forward_call(kGatedForward);
+const NativeFunction<gated_workspace<Storage>, gated_backward<Storage>> backward_call(
+    kGatedBackward);
 
 FASTACT_END_NAMESPACE

@@ -32,7 +32,7 @@
 // Occupancy, instruction counts and rejected alternatives: docs/design/cuda.md, "Gates".
 #include <algorithm>
 
-#include "cuda/gates/gates.h"
+#include "cuda/core/native_function.h"
 #include "cuda/gates/kernels.cuh"
 
 FASTACT_BEGIN_NAMESPACE
@@ -105,27 +105,19 @@ void merge_batch(GateTask* task, const GateArrays& arrays, int64_t item) {
   std::fill(items, items + kGateRoles, item);
   Axis<kGateRoles> axes[kMaxAxes];
   const int found = find_axes(axes, batch, kGateRoles, arrays.role, items, [](int) { return 0; });
-  task->axes = merge_axes(axes, found);
-  if (task->axes > kBatchAxes)
-    throw std::invalid_argument("fastact: more than " + std::to_string(kBatchAxes) +
-                                " axes of a batch that cannot be merged");
-  for (int i = 0; i < task->axes; ++i) {
-    task->length[i] = axes[i].length;
-    for (int role = 0; role < kGateRoles; ++role) task->step[role][i] = axes[i].stride[role];
-  }
-  if (task->axes == 0) task->axes = task->length[0] = 1;
+  fill_table(&task->batch, axes, 0, merge_axes(axes, found));
 }
 
 // Whether a thread can take its columns of every array as a vector: they lie together, at a
 // multiple of the vector's size, in rows at one pitch. If so, fills in the pitches.
 bool is_vectorized(GateTask* task, const GateArrays& arrays, int64_t item, int lanes) {
   constexpr int64_t kMost = int64_t(1) << 31;
-  if (task->axes > 1 || task->rows >= kMost || task->columns * kMostGates * item >= kMost)
+  if (task->batch.count > 1 || task->rows >= kMost || task->columns * kMostGates * item >= kMost)
     return false;
   auto bits = uintptr_t(task->columns * item);
   for (int role = 0; role < kGateRoles; ++role) {
     if (!arrays.role[role].data) continue;
-    const int64_t pitch = task->step[role][0];
+    const int64_t pitch = task->batch.stride[role][0];
     if (task->column[role] != item || pitch < 0 || pitch >= kMost) return false;
     task->pitch[role] = uint32_t(pitch);
     bits |= reinterpret_cast<uintptr_t>(arrays.role[role].data) | uintptr_t(pitch);
@@ -225,8 +217,8 @@ void gates_backward(const GatesCall& call, void* workspace, cudaStream_t stream)
 }
 
 using Storage = FASTACT_STORAGE;
-template void gates_forward<Storage>(const GatesCall&, cudaStream_t);
-template int64_t gates_workspace<Storage>(const GatesCall&);
-template void gates_backward<Storage>(const GatesCall&, void*, cudaStream_t);
+const NativeFunction<gates_forward<Storage>> forward_call(kGatesForward);
+const NativeFunction<gates_workspace<Storage>, gates_backward<Storage>> backward_call(
+    kGatesBackward);
 
 FASTACT_END_NAMESPACE

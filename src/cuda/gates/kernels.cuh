@@ -3,13 +3,15 @@
 
 #include <type_traits>
 
+#include "common/gates/call.h"
 #include "cuda/core/block_reduce.cuh"
-#include "cuda/core/indexing.cuh"
 #include "cuda/core/parameter_io.cuh"
-#include "cuda/gates/gates.h"
+#include "cuda/core/row_io.cuh"
 
 FASTACT_BEGIN_NAMESPACE
 namespace {
+
+using namespace gate_roles;
 
 // Columns of a row that a thread takes: 16 bytes of them. Backward 8 bytes of 16-bit data, for each
 // column has up to four sums in registers. One column where an array has no such vectors.
@@ -28,17 +30,13 @@ constexpr int kMostRows = 32;
 template <class T, bool vectorized, bool backward>
 constexpr int kMostColumns =
     vectorized ? kWarp * kLanes<T, vectorized, backward> : kGateThreads<vectorized>;
-// Axes of the batch that are left once merged. Each has two rows or more: 2^40 of them are not met.
-constexpr int kBatchAxes = 40;
 
 // A call's arrays, and its cut into tiles of columns and chunks of rows: a block each.
 struct GateTask {
   char* data[kGateRoles];  // null: there is none
   int64_t column[kGateRoles];
-  int64_t step[kGateRoles][kBatchAxes];  // bytes
-  uint32_t pitch[kGateRoles];            // the same of the one axis that vectors are read along
-  int64_t length[kBatchAxes];
-  int axes;
+  uint32_t pitch[kGateRoles];  // bytes from row to row of the one axis that vectors are read along
+  RowTable<kGateRoles> batch;
   int64_t gate[kMostGates];  // where a gate of the kernels begins in packed arrays, in columns
   NumberVector bias[2];      // IN
   int64_t rows, columns;
@@ -98,11 +96,7 @@ FASTACT_DEVICE GateOffsets<lanes> locate(const GateTask& task, int64_t row) {
   } else {
 #pragma unroll
     for (int role = 0; role < kGateRoles; ++role) offsets.at[role] = 0;
-    unravel(row, task.length, 0, task.axes, [&](int axis, int64_t here) {
-#pragma unroll
-      for (int role = 0; role < kGateRoles; ++role)
-        offsets.at[role] += here * task.step[role][axis];
-    });
+    offset_all(task.batch, row, 0, task.batch.count, offsets.at);
   }
   return offsets;
 }

@@ -4,6 +4,7 @@
 // A row, the elements that share a scale, has a warp, or a block where it is long. It is read twice
 // where scale and codes are made, the second time from a cache.
 #include "common/quantize/quantize.h"
+#include "cuda/core/native_function.h"
 #include "cuda/core/row_io.cuh"
 
 FASTACT_BEGIN_NAMESPACE
@@ -98,8 +99,8 @@ void widen_all(FASTACT_GRID_CONSTANT const WidenMap map) {
 }  // namespace
 
 // Calls that were checked.
-template <class T>
-void quantize(const QuantizeCall& call, bool finds_scale, cudaStream_t stream) {
+template <class T, bool finds_scale>
+void quantize(const QuantizeCall& call, cudaStream_t stream) {
   if (is_empty(call.x)) return;
   const Operand arrays[] = {call.x, call.scale, call.codes};
   const int64_t items[] = {sizeof(T), sizeof(Compute<T>), 1};
@@ -133,7 +134,10 @@ void widen_to_compute(const WidenCall& call, cudaStream_t stream) {
   launch(widen_all<T>, {ceil_div(map.count, kQuantizeThreads), kQuantizeThreads}, stream, map);
 }
 
-template void quantize<FASTACT_STORAGE>(const QuantizeCall&, bool, cudaStream_t);
-template void widen_to_compute<FASTACT_STORAGE>(const WidenCall&, cudaStream_t);
+using Storage = FASTACT_STORAGE;
+const NativeFunction<quantize<Storage, true>> quantized_call(kQuantize);
+const NativeFunction<quantize<Storage, false>> encoded_call(kEncode);
+const NativeFunction<quantize<Storage, false>> peak_call(kPeak);
+const NativeFunction<widen_to_compute<Storage>> widened_call(kWiden);
 
 FASTACT_END_NAMESPACE

@@ -16,10 +16,11 @@
 //
 // Backward (gradients.cuh) takes a mean in two parts, of 16-bit data in double: two parts of 16
 // bits would have 17 or 22 of them.
+#include "common/reductions/spread_call.h"
+#include "cuda/core/native_function.h"
 #include "cuda/reductions/few_terms.cuh"
 #include "cuda/reductions/gradients.cuh"
 #include "cuda/reductions/moment_kernels.cuh"
-#include "cuda/reductions/moments.h"
 #include "cuda/reductions/plan.cuh"
 #include "cuda/reductions/weighted_kernels.cuh"
 
@@ -331,12 +332,11 @@ void spread_backward(const SpreadBackwardCall& call, void* workspace, cudaStream
 }
 
 using Storage = FASTACT_STORAGE;
-template int64_t moments_workspace<Storage>(const MomentsCall&);
-template void moments<Storage>(const MomentsCall&, void*, cudaStream_t);
-template void moments_backward<Storage>(const MomentsBackwardCall&, cudaStream_t);
-template void statistic_backward<Storage>(const StatisticBackwardCall&, cudaStream_t);
-template int64_t spread_workspace<Storage>(const SpreadBackwardCall&);
-template void spread_backward<Storage>(const SpreadBackwardCall&, void*, cudaStream_t);
-template void weighted_gradient<Storage>(const WeightedGradientCall&, cudaStream_t);
+const NativeFunction<moments_workspace<Storage>, moments<Storage>> statistics_call(kMomentsCall);
+const NativeFunction<moments_backward<Storage>> backward_call(kMomentsBackwardCall);
+const NativeFunction<statistic_backward<Storage>> statistic_call(kStatisticBackwardCall);
+const NativeFunction<spread_workspace<Storage>, spread_backward<Storage>> spread_call(
+    kSpreadBackwardCall);
+const NativeFunction<weighted_gradient<Storage>> weighted_call(kWeightedGradientCall);
 
 FASTACT_END_NAMESPACE

@@ -29,7 +29,7 @@
 // (core/vector_io.cuh). No atomics. At most kMaxChunks partial sums per output.
 //
 // Bytes moved: x once; the partial sums are below 1 % of it.
-#include "cuda/core/api.h"
+#include "cuda/core/native_function.h"
 #include "cuda/reductions/gradients.cuh"
 #include "cuda/reductions/plan.cuh"
 
@@ -146,13 +146,12 @@ void finish_partials(const double* partials, int64_t outputs, int64_t chunks, ch
 }
 
 using Storage = FASTACT_STORAGE;
-template int64_t sum_workspace<Storage>(const SumCall&);
-template void sum<Storage>(const SumCall&, void*, cudaStream_t);
-template void broadcast<Storage>(const BroadcastCall&, cudaStream_t);
 template void finish_partials<Storage>(const double*, int64_t, int64_t, char*, int64_t, bool,
                                        cudaStream_t);
-template int64_t square_workspace<Storage>(const SquareCall&);
-template void square_value_and_grad<Storage>(const SquareCall&, void*, cudaStream_t);
-template void sum_backward<Storage>(const SumBackwardCall&, cudaStream_t);
+const NativeFunction<sum_workspace<Storage>, sum<Storage>> sums_call(kSumCall);
+const NativeFunction<sum_backward<Storage>> backward_call(kSumBackwardCall);
+const NativeFunction<square_workspace<Storage>, square_value_and_grad<Storage>> squares_call(
+    kSquareCall);
+const NativeFunction<broadcast<Storage>> repeated_call(kBroadcastCall);
 
 FASTACT_END_NAMESPACE

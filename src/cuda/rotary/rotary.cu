@@ -7,6 +7,7 @@
 // Bytes moved: x and y once; cosines and sines, which rows share, from a cache. No shared memory,
 // no barrier.
 #include "common/rotary/rotary.h"
+#include "cuda/core/native_function.h"
 #include "cuda/core/parameter_io.cuh"
 #include "cuda/core/row_io.cuh"
 
@@ -204,6 +205,7 @@ void rotary(const RotaryCall& call, cudaStream_t stream) {
          {ceil_div(map.tasks, kRotaryThreads), kRotaryThreads}, stream, map);
 }
 
-template void rotary<FASTACT_STORAGE>(const RotaryCall&, cudaStream_t);
+using Storage = FASTACT_STORAGE;
+const NativeFunction<rotary<Storage>> turned_call(kRotary);
 
 FASTACT_END_NAMESPACE

@@ -9,6 +9,7 @@
 // weight's gradient is the sum of, once more.
 #include "common/second/second.h"
 #include "common/softmax/softmax.h"
+#include "cuda/core/native_function.h"
 #include "cuda/core/parameter_io.cuh"
 #include "cuda/core/row_io.cuh"
 
@@ -140,6 +141,7 @@ void second_rows(const SecondCall& call, cudaStream_t stream) {
   launch(kernel, {ceil_div(map.rows, kSecondThreads / map.lanes), kSecondThreads}, stream, map);
 }
 
-template void second_rows<FASTACT_STORAGE>(const SecondCall&, cudaStream_t);
+using Storage = FASTACT_STORAGE;
+const NativeFunction<second_rows<Storage>> second_call(kSecond);
 
 FASTACT_END_NAMESPACE

@@ -118,7 +118,7 @@ struct KindOf {
     if (rows.data[kLse])
       put_number<T>(rows, kRest, row, sizeof(T) == 8 ? kF64 : kF32, double(level.rest));
     if (kind_of(rows) == kLogSumExp)
-      put_number<T>(rows, kNumber, row, rows.number_dtype, double(level.lse));
+      put_number<T>(rows, kNumber, row, rows.dtypes.number, double(level.lse));
     if (kind_of(rows) != kLoss) return;
     const auto loss_by = [&](auto by) {
       return by(rows, row, sums.mass, sums.apart, level.max, level.log, may_share && rows.shares);
@@ -128,7 +128,7 @@ struct KindOf {
       loss = loss_by(loss_called<T, Rows>);
     else
       loss = loss_by(loss_of<T, Rows>);
-    put_number<T>(rows, kNumber, row, rows.number_dtype, loss.loss);
+    put_number<T>(rows, kNumber, row, rows.dtypes.number, loss.loss);
     total[0] += loss.loss;
     total[1] += loss.weight;
   }

@@ -15,7 +15,7 @@ struct Loss {
 template <class Rows>
 FASTACT_DEVICE int64_t class_of(const Rows& rows, int64_t row) {
   const char* p = number_address(rows, kTarget, row);
-  const int64_t index = rows.target_dtype == kI32
+  const int64_t index = rows.dtypes.target == kI32
                             ? int64_t(load(reinterpret_cast<const int32_t*>(p)))
                             : load(reinterpret_cast<const int64_t*>(p));
   if (index == rows.loss.ignore_index) return -1;

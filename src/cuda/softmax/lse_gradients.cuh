@@ -101,7 +101,7 @@ void lse_gradients(FASTACT_GRID_CONSTANT const Rows rows) {
   Probability<T> p[n];
   C given[n], lse[n], rest[n];  // all of them are on their way before the first is used
   const auto row_of_lane = [&](int s) { return mine.row + (s < mine.columns ? s : 0); };
-  with_type<T>(rows.data[kNumber], rows.number_dtype, [&](const auto* numbers) {
+  with_type<T>(rows.data[kNumber], rows.dtypes.number, [&](const auto* numbers) {
     using Number = std::remove_reference_t<decltype(*numbers)>;
 #pragma unroll
     for (int s = 0; s < n; ++s)

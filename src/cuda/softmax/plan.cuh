@@ -10,12 +10,14 @@
 #pragma once
 
 #include "common/activations/tanh.h"
+#include "common/softmax/call.h"
 #include "common/softmax/loss.h"
 #include "cuda/core/row_kernels.cuh"
-#include "cuda/softmax/softmax.h"
 
 FASTACT_BEGIN_NAMESPACE
 namespace {
+
+using namespace softmax_roles;
 
 constexpr int kChunkLanes = 256;  // threads of a chunk of a row that no block holds
 constexpr int kData = 3;          // the first roles, which have x's shape and dtype
@@ -46,16 +48,23 @@ struct LossNumbers {
   const double* divisor;
 };
 
+struct SoftmaxDTypes {
+  int mask, weight, number, target, sink;
+};
+
+// The rows of the mask, not for strided arrays, and of the sinks: lengths of axes, and bytes.
+struct RepeatedRows {
+  int64_t length[kRowAxes], mask[kRowAxes], sink[kRowAxes];
+};
+
 // The parameters of the kernels.
 struct SoftmaxRows : RowArrays<kSoftmaxRoles> {
   using Slow = SoftmaxRows;
 
   int64_t step[kSoftmaxRoles];  // bytes from element to element; not of strided arrays
-  int mask_dtype, weight_dtype, number_dtype, target_dtype, sink_dtype;
-  // Rows of the mask, not for strided arrays, and of the sinks, which repeat along some of their
-  // axes.
-  int mask_axes;
-  int64_t mask_length[kRowAxes], mask_stride[kRowAxes], sink_stride[kRowAxes];
+  SoftmaxDTypes dtypes;
+  int repeated_axes;  // that count rows, for what repeats along some of them
+  RepeatedRows by_axis;
   int64_t inner;     // columns: neighbouring rows; a pitch is from `inner` rows to the next `inner`
   bool is_reversed;  // the first element is the last class
 
@@ -181,10 +190,12 @@ SoftmaxPlan plan_softmax(const SoftmaxCall& call) {
   axes.fill(&plan.rows.table, row_axes);
   for (int i = 0; i < call.arrays[kX].ndim; ++i)
     if (call.reduced[i]) rows.is_reversed |= byte_stride(call.arrays[kX], i, sizeof(T)) < 0;
-  rows.mask_axes = row_axes;
-  for (int i = 0; i < row_axes; ++i)
-    rows.mask_length[i] = axes.axes[i].length, rows.mask_stride[i] = axes.axes[i].stride[kMask],
-    rows.sink_stride[i] = axes.axes[i].stride[kSink];
+  rows.repeated_axes = row_axes;
+  for (int i = 0; i < row_axes; ++i) {
+    rows.by_axis.length[i] = axes.axes[i].length;
+    rows.by_axis.mask[i] = axes.axes[i].stride[kMask];
+    rows.by_axis.sink[i] = axes.axes[i].stride[kSink];
+  }
 
   // Columns: the innermost axis of rows steps by one element in all data.
   bool is_dense = true, is_columns = row_axes > 0;
@@ -240,11 +251,8 @@ SoftmaxPlan plan_softmax(const SoftmaxCall& call) {
   }
   rows.lay(plan.shape, chunks);
   plan.blocks = ceil_div(vecs, rows.teams) * chunks.count;
-  rows.mask_dtype = call.arrays[kMask].dtype;
-  rows.weight_dtype = call.arrays[kWeight].dtype;
-  rows.number_dtype = call.arrays[kNumber].dtype;
-  rows.target_dtype = call.arrays[kTarget].dtype;
-  rows.sink_dtype = call.arrays[kSink].dtype;
+  rows.dtypes = {call.arrays[kMask].dtype, call.arrays[kWeight].dtype, call.arrays[kNumber].dtype,
+                 call.arrays[kTarget].dtype, call.arrays[kSink].dtype};
   rows.kind = call.kind;
   rows.scale = rows.scale_down = call.scale;
   rows.down = rows.up = 1;
@@ -285,7 +293,7 @@ Most most_of(const SoftmaxPlan& plan) {
 template <class T>
 void stay_in_range(SoftmaxRows* rows) {
   constexpr double kMost = sizeof(T) == 8 ? 0x1p1022 : 0x1p126;
-  const double most = rows->data[kMask] && rows->mask_dtype != kBool ? 0.5 : 1.0;
+  const double most = rows->data[kMask] && rows->dtypes.mask != kBool ? 0.5 : 1.0;
   double scale = rows->scale < 0 ? -rows->scale : rows->scale;
   while ((scale > most || rows->down > most) && rows->up < kMost)
     scale *= 0.5, rows->scale_down *= 0.5, rows->down *= 0.5, rows->up *= 2;

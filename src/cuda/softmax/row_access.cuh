@@ -28,8 +28,8 @@ FASTACT_DEVICE const char* element_address(const Rows& rows, int role, int64_t r
   } else {
     const char* p = rows.data[role] + element * rows.step[role];
     if (role != kMask) return p;  // the weights are the same in each row
-    unravel(row, rows.mask_length, 0, rows.mask_axes,
-            [&](int axis, int64_t here) { p += here * rows.mask_stride[axis]; });
+    unravel(row, rows.by_axis.length, 0, rows.repeated_axes,
+            [&](int axis, int64_t here) { p += here * rows.by_axis.mask[axis]; });
     return p;
   }
 }
@@ -50,7 +50,7 @@ FASTACT_DEVICE_CALL Wide<T> mask_of(const Rows& rows, int64_t row, int64_t eleme
   const char* p = element_address(rows, kMask, row, element);
   if (Rows::kDense && !Rows::kColumns && valid == kSize) {  // whole vectors of masks that touch
     const auto address = reinterpret_cast<uintptr_t>(p);
-    if (rows.mask_dtype == kBool && rows.step[kMask] == 1 && address % kSize == 0) {
+    if (rows.dtypes.mask == kBool && rows.step[kMask] == 1 && address % kSize == 0) {
       using Flags = std::conditional_t<kSize == 8, uint64_t,
                                        std::conditional_t<kSize == 4, uint32_t, uint16_t>>;
       const Flags flags = load(reinterpret_cast<const Flags*>(p));
@@ -59,7 +59,7 @@ FASTACT_DEVICE_CALL Wide<T> mask_of(const Rows& rows, int64_t row, int64_t eleme
         mask.lane[j] = (flags >> (8 * j) & 0xff) ? C(0) : C(-__builtin_inf());
       return mask;
     }
-    if (rows.mask_dtype == kDTypeOf<T> && rows.step[kMask] == int64_t(sizeof(T)) &&
+    if (rows.dtypes.mask == kDTypeOf<T> && rows.step[kMask] == int64_t(sizeof(T)) &&
         address % kVecBytes == 0)
       return widen_vec(load_vec(reinterpret_cast<const T*>(p)));
   }
@@ -73,10 +73,10 @@ FASTACT_DEVICE_CALL Wide<T> mask_of(const Rows& rows, int64_t row, int64_t eleme
       p = element_address(rows, kMask, row, element + j);
     else if (j > 0)
       p += rows.step[kMask];
-    if (rows.mask_dtype == kBool)
+    if (rows.dtypes.mask == kBool)
       mask.lane[j] = load(reinterpret_cast<const uint8_t*>(p)) ? C(0) : C(-__builtin_inf());
     else
-      mask.lane[j] = load_number<T>(p, rows.mask_dtype);
+      mask.lane[j] = load_number<T>(p, rows.dtypes.mask);
   }
   return mask;
 }
@@ -85,9 +85,9 @@ FASTACT_DEVICE_CALL Wide<T> mask_of(const Rows& rows, int64_t row, int64_t eleme
 template <class T, class Rows>
 FASTACT_DEVICE_CALL Compute<T> sink_of(const Rows& rows, int64_t row) {
   const char* p = rows.data[kSink];
-  unravel(row, rows.mask_length, 0, rows.mask_axes,
-          [&](int axis, int64_t here) { p += here * rows.sink_stride[axis]; });
-  return Compute<T>(rows.down) * load_number<T>(p, rows.sink_dtype);
+  unravel(row, rows.by_axis.length, 0, rows.repeated_axes,
+          [&](int axis, int64_t here) { p += here * rows.by_axis.sink[axis]; });
+  return Compute<T>(rows.down) * load_number<T>(p, rows.dtypes.sink);
 }
 
 // The cap of x, of the compute type.

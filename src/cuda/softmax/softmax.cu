@@ -35,6 +35,7 @@
 //   Bytes moved: logits and dlogits once; probabilities twice.
 //
 // An index that names no class gives NaN in its row: the host can't know it, and nothing waits.
+#include "cuda/core/native_function.h"
 #include "cuda/softmax/long_columns.cuh"
 #include "cuda/softmax/lse_gradients.cuh"
 #include "cuda/softmax/lse_rows.cuh"
@@ -237,13 +238,14 @@ void cross_entropy_backward(const SoftmaxCall& call, cudaStream_t stream) {
 }
 
 using Storage = FASTACT_STORAGE;
-template int64_t softmax_workspace<Storage>(const SoftmaxCall&);
-template void softmax_forward<Storage>(const SoftmaxCall&, void*, cudaStream_t);
-template void softmax_backward<Storage>(const SoftmaxCall&, void*, cudaStream_t);
-template void softmax_sink<Storage>(const SinkCall&, cudaStream_t);
-template void logsumexp_backward<Storage>(const SoftmaxCall&, cudaStream_t);
-template int64_t cross_entropy_workspace<Storage>(const SoftmaxCall&);
-template void cross_entropy_forward<Storage>(const SoftmaxCall&, void*, cudaStream_t);
-template void cross_entropy_backward<Storage>(const SoftmaxCall&, cudaStream_t);
+const NativeFunction<softmax_workspace<Storage>, softmax_forward<Storage>> forward_call(
+    kSoftmaxForward);
+const NativeFunction<softmax_workspace<Storage>, softmax_backward<Storage>> backward_call(
+    kSoftmaxBackward);
+const NativeFunction<softmax_sink<Storage>> sink_call(kSoftmaxSink);
+const NativeFunction<logsumexp_backward<Storage>> logsumexp_call(kLogSumExpBackward);
+const NativeFunction<cross_entropy_workspace<Storage>, cross_entropy_forward<Storage>> loss_call(
+    kCrossEntropyForward);
+const NativeFunction<cross_entropy_backward<Storage>> loss_gradient_call(kCrossEntropyBackward);
 
 FASTACT_END_NAMESPACE

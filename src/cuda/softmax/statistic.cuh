@@ -124,7 +124,7 @@ struct Peak {
 template <class T, class Rows>
 FASTACT_DEVICE Compute<T> class_weight(const Rows& rows, int64_t row, int64_t element) {
   if (!rows.data[kWeight]) return Compute<T>(1);
-  return load_number<T>(element_address(rows, kWeight, row, element), rows.weight_dtype);
+  return load_number<T>(element_address(rows, kWeight, row, element), rows.dtypes.weight);
 }
 
 // The shares of the classes in the loss of a row; a target's index has its share besides.

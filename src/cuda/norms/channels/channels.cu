@@ -26,8 +26,9 @@
 //
 // Instances: identity, and any other activation through the call of activate.cuh. Launches and
 // instructions: docs/design/cuda.md, "batch_norm and channels last".
+#include "common/norms/channel_call.h"
 #include "cuda/core/layout.cuh"
-#include "cuda/norms/channels/batch_norm.h"
+#include "cuda/core/native_function.h"
 #include "cuda/norms/channels/channels_last.h"
 #include "cuda/norms/channels/strip_backward.cuh"
 
@@ -116,10 +117,10 @@ void set_to_zero(const ArrayArgument& to, const BatchBackward& call, cudaStream_
 
 }  // namespace
 
-template <class T>
-int64_t batch_norm_scratch(const Operand& x, int axis) {
-  if (is_empty(x)) return 0;
-  return part_bytes<T>(1, x.shape[axis], count_of(x, axis), 1);
+template <class T, class Call>
+int64_t batch_norm_workspace(const Call& call) {
+  if (is_empty(call.x)) return 0;
+  return part_bytes<T>(1, call.x.shape[call.axis], count_of(call.x, call.axis), 1);
 }
 
 template <class T>
@@ -139,6 +140,13 @@ void batch_norm_forward(const BatchForward& call, void* scratch, cudaStream_t st
   made.unbiased = double(count) / double(count - 1);
   run_strips<T>(made, arrays, layout_around<T>(dense, 2, axis), OneAxis(axis).flag, false, call,
                 scratch, stream);
+}
+
+template <class T>
+void norm_apply(const BatchForward& call, void* scratch, cudaStream_t stream) {
+  BatchForward by_rstd = call;
+  by_rstd.is_rstd = true;
+  batch_norm_forward<T>(by_rstd, scratch, stream);
 }
 
 template <class T>
@@ -312,12 +320,15 @@ void norm_columns_backward(const NormCall& call, void* workspace, cudaStream_t s
 }
 
 using Storage = FASTACT_STORAGE;
-template int64_t batch_norm_scratch<Storage>(const Operand&, int);
-template void batch_norm_forward<Storage>(const BatchForward&, void*, cudaStream_t);
-template void batch_norm_backward<Storage>(const BatchBackward&, void*, cudaStream_t);
 template int64_t norm_columns_forward_workspace<Storage>(const NormCall&);
 template void norm_columns_forward<Storage>(const NormCall&, void*, cudaStream_t);
 template int64_t norm_columns_backward_workspace<Storage>(const NormCall&);
 template void norm_columns_backward<Storage>(const NormCall&, void*, cudaStream_t);
+const NativeFunction<batch_norm_workspace<Storage, BatchForward>, batch_norm_forward<Storage>>
+    forward_call(kBatchNormForward);
+const NativeFunction<batch_norm_workspace<Storage, BatchForward>, norm_apply<Storage>> apply_call(
+    kNormApply);
+const NativeFunction<batch_norm_workspace<Storage, BatchBackward>, batch_norm_backward<Storage>>
+    backward_call(kBatchNormBackward);
 
 FASTACT_END_NAMESPACE

@@ -1,7 +1,8 @@
 // group_norm and instance_norm of arrays whose channels come last (NHWC).
 #pragma once
 
-#include "cuda/norms/rows/norms.h"
+#include "common/norms/call.h"
+#include "cuda/core/api.h"
 
 FASTACT_BEGIN_NAMESPACE
 

@@ -71,8 +71,7 @@ FASTACT_DEVICE void make_saved_numbers(const Walk<T, way>& walk, const BackwardC
       return call.parameters.get(k == kBiasAgain, walk.tile.channel + i,
                                  k == kBiasAgain ? 0.0 : 1.0);
     const int64_t coef = walk.coef() + i;
-    return call.statistics.get(k == kSavedRstd, way == kPlanes ? coef : call.groups.of(coef),
-                               k == kSavedRstd ? 1.0 : 0.0);
+    return call.statistics.get(k == kSavedRstd, call.groups.of(coef), k == kSavedRstd ? 1.0 : 0.0);
   });
   __syncthreads();
   const auto all = backward_numbers<T>();
@@ -107,7 +106,7 @@ FASTACT_DEVICE void make_gradient_numbers(const Walk<T, way>& walk, const Backwa
       mean_p = number_at(call.sum_p, channel, 0.0) / call.count;
       slope = number_at(call.sum_p_xhat, channel, 0.0) / call.count * rstd;
     } else {
-      const int at = way == kPlanes ? mine : int(call.groups.of(walk.coef() + mine) - first);
+      const int at = int(call.groups.of(walk.coef() + mine) - first);
       const double p = pairs[at], p_xhat = double(pairs[kTileChannels + at]) * rstd;
       mean_p = p / call.groups.count;
       slope = p_xhat * (rstd / call.groups.count);
@@ -159,7 +158,7 @@ template <class T, Way way>
 struct UnitSums {
   static constexpr int kSize = Vec<T>::kSize, kChannels = kUnitChannels<T, way>;
   using C = Compute<T>;
-  static constexpr int kChains = way == kColumns || way == kPlanes || kSize < 4 ? kSize : 4;
+  static constexpr int kChains = way == kColumns || kSize < 4 ? kSize : 4;
   double sum[2][kChannels] = {};
   C round[2][kChains] = {};
 
@@ -175,31 +174,17 @@ struct UnitSums {
       of_product = madd(p.lane[j], wide.lane[j] - numbers(kHigh, j), of_product);
     }
   }
-  FASTACT_DEVICE void end_round(const Walk<T, way>& walk) {
+  FASTACT_DEVICE void end_round() {
 #pragma unroll
     for (int k = 0; k < 2; ++k) {
-      if constexpr (way == kPlanes) {
-#pragma unroll
-        for (int j = 0; j < 2; ++j) {
-          C of_channel[kSize];
-#pragma unroll
-          for (int lane = 0; lane < kSize; ++lane)
-            of_channel[lane] = (lane >= walk.split) == bool(j) ? round[k][lane] : C(0);
-#pragma unroll
-          for (int half = kSize / 2; half > 0; half /= 2)
-#pragma unroll
-            for (int lane = 0; lane < half; ++lane) of_channel[lane] += of_channel[lane + half];
-          sum[k][j] += double(of_channel[0]);
-        }
-      } else if constexpr (way != kColumns) {
+      if constexpr (way != kColumns) {
 #pragma unroll
         for (int half = kChains / 2; half > 0; half /= 2)
 #pragma unroll
           for (int j = 0; j < half; ++j) round[k][j] += round[k][j + half];
       }
 #pragma unroll
-      for (int j = 0; j < kChannels; ++j)
-        if (way != kPlanes) sum[k][j] += double(round[k][j]);
+      for (int j = 0; j < kChannels; ++j) sum[k][j] += double(round[k][j]);
 #pragma unroll
       for (int j = 0; j < kChains; ++j) round[k][j] = 0;
     }
@@ -217,78 +202,6 @@ struct UnitSums {
     __syncthreads();
   }
 };
-
-// The sums of all vectors of a unit of planes, whose activation is identity: of its first channel
-// and of its second.
-template <class T>
-FASTACT_DEVICE void add_words(const Walk<T, kPlanes>& walk,
-                              const Words (&dy)[Walk<T, kPlanes>::kVecs],
-                              const Words (&x)[Walk<T, kPlanes>::kVecs],
-                              UnitSums<T, kPlanes>* sums) {
-  using C = Compute<T>;
-#pragma unroll
-  for (int w = 0; w < 4; ++w) {
-    C of_p[kOfWord<T>] = {}, of_product[kOfWord<T>] = {}, high[kOfWord<T>];
-#pragma unroll
-    for (int j = 0; j < kOfWord<T>; ++j)
-      high[j] = LaneNumbers<T, kBackwardNumbers>(walk, w * kOfWord<T> + j)(kHigh);
-#pragma unroll
-    for (int u = 0; u < walk.kVecs; ++u) {
-      if (walk.elements(u) == 0) continue;
-      C p[kOfWord<T>], wide[kOfWord<T>];
-      widen_word<T>(dy[u].word[w], p), widen_word<T>(x[u].word[w], wide);
-#pragma unroll
-      for (int j = 0; j < kOfWord<T>; ++j) {
-        of_p[j] += p[j];
-        of_product[j] = madd(p[j], wide[j] - high[j], of_product[j]);
-      }
-    }
-#pragma unroll
-    for (int j = 0; j < kOfWord<T>; ++j) {
-#pragma unroll
-      for (int to = 0; to < 2; ++to) {
-        const bool counts = (w * kOfWord<T> + j >= walk.split) == bool(to);
-        sums->round[0][to] += counts ? of_p[j] : C(0);
-        sums->round[1][to] += counts ? of_product[j] : C(0);
-      }
-    }
-  }
-#pragma unroll
-  for (int k = 0; k < 2; ++k)
-#pragma unroll
-    for (int to = 0; to < 2; ++to) sums->sum[k][to] = double(sums->round[k][to]);
-}
-// dx of these vectors, in the place of dy. (numbers(kInner) is 1: groups have no planes.)
-template <class T>
-FASTACT_DEVICE void write_backward_words(const Walk<T, kPlanes>& walk, bool of_statistics,
-                                         Words (&dy)[Walk<T, kPlanes>::kVecs],
-                                         const Words (&x)[Walk<T, kPlanes>::kVecs]) {
-  using C = Compute<T>;
-#pragma unroll
-  for (int w = 0; w < 4; ++w) {
-    C high[kOfWord<T>], outer[kOfWord<T>], mean_p[kOfWord<T>], slope[kOfWord<T>];
-#pragma unroll
-    for (int j = 0; j < kOfWord<T>; ++j) {
-      const LaneNumbers<T, kBackwardNumbers> numbers(walk, w * kOfWord<T> + j);
-      high[j] = numbers(kHigh), outer[j] = numbers(kOuter);
-      mean_p[j] = numbers(kMeanP), slope[j] = numbers(kSlope);
-    }
-#pragma unroll
-    for (int u = 0; u < walk.kVecs; ++u) {
-      C p[kOfWord<T>], wide[kOfWord<T>];
-      widen_word<T>(dy[u].word[w], p), widen_word<T>(x[u].word[w], wide);
-#pragma unroll
-      for (int j = 0; j < kOfWord<T>; ++j) {
-        if (of_statistics) p[j] = madd(-(wide[j] - high[j]), slope[j], p[j] - mean_p[j]);
-        p[j] *= outer[j];
-      }
-      dy[u].word[w] = narrow_word<T>(p);
-    }
-  }
-#pragma unroll
-  for (int u = 0; u < walk.kVecs; ++u)
-    if (walk.elements(u) > 0) walk.put(u, dy[u]);
-}
 
 // Gathered 16 bits need a few registers more than two blocks leave.
 template <class T, Way way, class Activation>
@@ -323,7 +236,7 @@ void strip_sums(FASTACT_GRID_CONSTANT const StripsOf<way> s,
         if (parts) sums.add(valid, p, x[u], numbers);
         if (has_dx) walk.template write<true>(first + u, gradient_of<T>(p, x[u], false, numbers));
       }
-      sums.end_round(walk);
+      sums.end_round();
     }
     if (parts) {
       sums.fold(walk);
@@ -368,33 +281,28 @@ void strip_backward(FASTACT_GRID_CONSTANT const StripsOf<way> s,
 
 // parts OUT: the sums of each channel of each example, from which the gradients of groups are made.
 template <class T, Way way, class Activation>
-FASTACT_KERNEL_OF((kThreadsOfWhole<T, way>), (kWholeBlocks<T, way, Activation>))
+FASTACT_KERNEL_OF((kThreadsOfWhole<T, way>), 1)
 void whole_backward(FASTACT_GRID_CONSTANT const StripsOf<way> s,
                     FASTACT_GRID_CONSTANT const BackwardCall call,
                     FASTACT_GRID_CONSTANT const Activation activation, double* parts) {
   constexpr int kVecs = Walk<T, way>::kVecs;
-  for_each_whole_tile<T, way>(s, [&](const Walk<T, way>& walk) {
+  for_each_tile<T, way>(s, false, [&](const Walk<T, way>& walk) {
     Held<T, way> dy[kVecs], x[kVecs];
     walk.read(kStripDy, 0, dy);
     walk.read(kStripX, 0, x);
     make_saved_numbers(walk, call);
     {
       UnitSums<T, way> sums;
-      if constexpr (kByWords<T, way, Activation>) {
-        add_words(walk, dy, x, &sums);
-        if (sizeof(T) == 2) forget_row(dy), forget_row(x);
-      } else {
-        const BackwardNumbers<T, way, kOfSums, Activation> numbers(walk);
+      const BackwardNumbers<T, way, kOfSums, Activation> numbers(walk);
 #pragma unroll
-        for (int u = 0; u < kVecs; ++u) {
-          const int valid = walk.elements(u);
-          if (valid > 0) sums.add(valid, p_of<T>(activation, dy[u], x[u], numbers), x[u], numbers);
-        }
-        sums.end_round(walk);
+      for (int u = 0; u < kVecs; ++u) {
+        const int valid = walk.elements(u);
+        if (valid > 0) sums.add(valid, p_of<T>(activation, dy[u], x[u], numbers), x[u], numbers);
       }
+      sums.end_round();
       sums.fold(walk);
     }
-    if (way != kPlanes && call.of_groups) {
+    if (call.of_groups) {
       store_parts(walk, parts);
       const auto pairs = tile_pairs();
       const auto all = backward_numbers<T>();
@@ -411,21 +319,15 @@ void whole_backward(FASTACT_GRID_CONSTANT const StripsOf<way> s,
         pair[1] += double(pairs[kTileChannels + channel]);
       });
     }
-    const int64_t coef = walk.coef();
-    make_gradient_numbers<false>(walk, call, way == kPlanes ? coef : call.groups.of(coef));
-    const auto write = [&](const auto& numbers) {
+    make_gradient_numbers<false>(walk, call, call.groups.of(walk.coef()));
+    if (s.data[kStripOut]) {
+      const BackwardNumbers<T, way, kOfGradient, Activation> numbers(walk);
 #pragma unroll
       for (int u = 0; u < kVecs; ++u) {
         if (walk.elements(u) == 0) continue;
         const Wide<T> p = p_of<T>(activation, dy[u], x[u], numbers);
         walk.template write<true>(u, gradient_of<T>(p, x[u], call.of_statistics, numbers));
       }
-    };
-    if (s.data[kStripOut]) {
-      if constexpr (kByWords<T, way, Activation>)
-        write_backward_words(walk, call.of_statistics, dy, x);
-      else
-        write(BackwardNumbers<T, way, kOfGradient, Activation>(walk));
     }
     __syncthreads();
   });
@@ -470,7 +372,8 @@ void queue_strips(const StripsOf<way>& s, BackwardCall call, const Activation& a
     launch(put_gradients<T>, {ceil_div(s.channels, kStripThreads / team), kStripThreads}, stream,
            call, s.examples, team);
   };
-  if (s.has_groups(call.groups.size.by) && !sums_given && (call.of_statistics || has_gradients)) {
+  if (s.block.has_groups(call.groups.size.by) && !sums_given &&
+      (call.of_statistics || has_gradients)) {
     launch_whole(whole_backward<T, way, Activation>, s, stream, call, activation, workspace);
     if (call.of_groups) finish();
     return;

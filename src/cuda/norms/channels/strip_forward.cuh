@@ -107,9 +107,8 @@ FASTACT_DEVICE void make_forward_numbers(const Walk<T, way>& walk, const Forward
   if (mine < walk.tile.channels) {
     const auto argument = [&](int k) { return double(arguments[k * kTileChannels + mine]); };
     const int64_t coef = walk.coef() + mine, channel = walk.tile.channel + mine;
-    const int64_t group = way == kPlanes ? coef : call.groups.of(coef);
-    const bool notes =
-        walk.tile.chunk == 0 && (way == kPlanes || group * call.groups.size.by == coef);
+    const int64_t group = call.groups.of(coef);
+    const bool notes = walk.tile.chunk == 0 && group * call.groups.size.by == coef;
     double mean = 0, rstd = 1;
     if (call.by_moments) {
       const int at = int(group - first);
@@ -152,35 +151,6 @@ FASTACT_DEVICE void write_forward(const Walk<T, way>& walk, const Activation& ac
                                    numbers(kScale, j), numbers(kOffset, j));
     walk.template write<false>(first + u, activation.value(z));
   }
-}
-
-// The same of planes, whose activation is identity, in place of the vectors.
-template <class T>
-FASTACT_DEVICE void write_forward_words(const Walk<T, kPlanes>& walk,
-                                        Words (&vecs)[Walk<T, kPlanes>::kVecs]) {
-  using C = Compute<T>;
-#pragma unroll
-  for (int w = 0; w < 4; ++w) {
-    C high[kOfWord<T>], low[kOfWord<T>], scale[kOfWord<T>], offset[kOfWord<T>];
-#pragma unroll
-    for (int j = 0; j < kOfWord<T>; ++j) {
-      const LaneNumbers<T, kForwardNumbers> numbers(walk, w * kOfWord<T> + j);
-      high[j] = numbers(kHigh), low[j] = numbers(kLow);
-      scale[j] = numbers(kScale), offset[j] = numbers(kOffset);
-    }
-#pragma unroll
-    for (int u = 0; u < walk.kVecs; ++u) {
-      C z[kOfWord<T>];
-      widen_word<T>(vecs[u].word[w], z);
-#pragma unroll
-      for (int j = 0; j < kOfWord<T>; ++j)
-        z[j] = batch_normalised(z[j], high[j], low[j], scale[j], offset[j]);
-      vecs[u].word[w] = narrow_word<T>(z);
-    }
-  }
-#pragma unroll
-  for (int u = 0; u < walk.kVecs; ++u)
-    if (walk.elements(u) > 0) walk.put(u, vecs[u]);
 }
 
 // Blocks on a multiprocessor, at least. Registers go to the call of an activation, to columns of
@@ -234,13 +204,9 @@ void strip_forward(FASTACT_GRID_CONSTANT const StripsOf<way> s,
   });
 }
 
-// The same of kernels of whole channels.
+// The same of forward's kernels of whole channels.
 template <class T, Way way, class Activation>
-constexpr int kWholeBlocks = kByWords<T, way, Activation> ? 2 : 1;
-// Forward of lines too.
-template <class T, Way way, class Activation>
-constexpr int kWholeForwardBlocks =
-    way == kLines && sizeof(T) == 4 && kIsFixed<Activation> ? 2 : kWholeBlocks<T, way, Activation>;
+constexpr int kWholeForwardBlocks = way == kLines && sizeof(T) == 4 && kIsFixed<Activation> ? 2 : 1;
 
 template <class T, Way way, class Activation>
 FASTACT_KERNEL_OF((kThreadsOfWhole<T, way>), (kWholeForwardBlocks<T, way, Activation>))
@@ -248,23 +214,15 @@ void whole_forward(FASTACT_GRID_CONSTANT const StripsOf<way> s,
                    FASTACT_GRID_CONSTANT const ForwardCall call,
                    FASTACT_GRID_CONSTANT const Activation activation) {
   constexpr int kVecs = Walk<T, way>::kVecs;
-  for_each_whole_tile<T, way>(s, [&](const Walk<T, way>& walk) {
+  for_each_tile<T, way>(s, false, [&](const Walk<T, way>& walk) {
     Held<T, way> vecs[kVecs];
     walk.read(kStripX, 0, vecs);
     read_forward_arguments(walk, call);
     find_moments(walk, call.eps, [&](const auto& add) { add(0, vecs); });
-    int64_t first = walk.coef();
-    if constexpr (way != kPlanes) {
-      merge_tile_moments(walk, int(call.groups.size.by));
-      first = call.groups.of(first);
-    }
-    make_forward_numbers(walk, call, first);
-    if constexpr (kByWords<T, way, Activation>) {
-      write_forward_words(walk, vecs);
-    } else {
-      const ForwardNumbers<T, way, Activation> numbers(walk);
-      write_forward(walk, activation, 0, vecs, numbers);
-    }
+    merge_tile_moments(walk, int(call.groups.size.by));
+    make_forward_numbers(walk, call, call.groups.of(walk.coef()));
+    const ForwardNumbers<T, way, Activation> numbers(walk);
+    write_forward(walk, activation, 0, vecs, numbers);
     __syncthreads();
   });
 }
@@ -284,7 +242,7 @@ void with_norm_activation(int which, const double* parameters, const Visit& visi
 template <class T, Way way, class Activation>
 void queue_strips(const StripsOf<way>& s, ForwardCall call, const Activation& activation,
                   double* workspace, cudaStream_t stream) {
-  if (call.by_moments && s.has_groups(call.groups.size.by))
+  if (call.by_moments && s.block.has_groups(call.groups.size.by))
     return launch_whole(whole_forward<T, way, Activation>, s, stream, call, activation);
   if (call.by_moments) {
     launch_rounds(strip_moments<T, way>, s, stream, call.eps, workspace);

@@ -34,22 +34,17 @@ struct UnitMoments {
   using C = Compute<T>;
   C shift[kChannels] = {};
   double sum[kChannels] = {}, squares[kChannels] = {};
-  int n = 0, rounds = 0;  // elements of each channel, of planes vectors
-  const int split;
+  int n = 0, rounds = 0;  // elements of each channel
 
-  FASTACT_DEVICE explicit UnitMoments(const Walk<T, way>& walk) : split(walk.split) {}
-  // Adds the vectors from the first-th on. (Those of planes keep their values: they are widened
-  // anew each time, so as not to be in registers as 32 floats.)
+  // Adds the vectors from the first-th on.
   FASTACT_DEVICE void add(const Walk<T, way>& walk, int first, Held<T, way> (&vecs)[kVecs]) {
     int valid[kVecs], count = 0;
 #pragma unroll
     for (int u = 0; u < kVecs; ++u) count += valid[u] = walk.elements(first + u);
     if (count == 0) return;
     if (n == 0) set_shift(vecs, count, C(1));
-    forget_planes(vecs);
     n += count;
     walk.has_all(first, kVecs) ? add_round<true>(vecs, valid) : add_round<false>(vecs, valid);
-    forget_planes(vecs);
     end_round();
   }
   // The i-th vector, element by element in double, times a scale.
@@ -63,61 +58,44 @@ struct UnitMoments {
 #pragma unroll
     for (int lane = 0; lane < kSize; ++lane) {
       if (way == kSingles && lane >= valid) continue;
-      for_channel(lane, [&](int j) {
-        const double d = double(x.lane[lane]) * scale - double(shift[j]);
-        sum[j] += d;
-        squares[j] = madd(d, d, squares[j]);
-      });
+      const int j = channel_of(lane);
+      const double d = double(x.lane[lane]) * scale - double(shift[j]);
+      sum[j] += d;
+      squares[j] = madd(d, d, squares[j]);
     }
     end_round();
   }
 
   FASTACT_DEVICE void move(int j, double to) {
-    const Shifted moved = about({double(shift[j]), sum[j], squares[j]}, n * lanes_of(j), to);
+    const Shifted moved = about({double(shift[j]), sum[j], squares[j]}, n, to);
     sum[j] = moved.sum, squares[j] = moved.squares;
   }
 
  private:
-  // Calls visit(j) with the channel of a lane.
-  template <class Visit>
-  FASTACT_DEVICE void for_channel(int lane, const Visit& visit) const {
-    if (way != kPlanes)
-      visit(way == kColumns ? lane : 0);
-    else if (lane < split)
-      visit(0);
-    else
-      visit(kChannels - 1);
-  }
-  // By which n is multiplied to be elements of a channel.
-  FASTACT_DEVICE int lanes_of(int j) const {
-    return way != kPlanes ? 1 : j == 0 ? split : kSize - split;
-  }
-  FASTACT_DEVICE static void forget_planes(Held<T, way> (&vecs)[kVecs]) {
-    if constexpr (way == kPlanes && sizeof(T) == 2) forget_row(vecs);
-  }
+  FASTACT_DEVICE static constexpr int channel_of(int lane) { return way == kColumns ? lane : 0; }
   // After a power of four.
   FASTACT_DEVICE void end_round() {
     ++rounds;
     if (rounds < 4 || (rounds & (rounds - 1)) != 0 || (rounds & 0x55555554) == 0) return;
 #pragma unroll
     for (int j = 0; j < kChannels; ++j) {
-      if (lanes_of(j) == 0) continue;
-      const C mean = madd(C(sum[j]), C(1) / C(n * lanes_of(j)), shift[j]);
+      const C mean = madd(C(sum[j]), C(1) / C(n), shift[j]);
       if (mean - mean == 0) move(j, double(mean)), shift[j] = mean;
     }
   }
   // Elements that are not there are 0.
   template <int vectors>
   FASTACT_DEVICE void set_shift(const Held<T, way> (&vecs)[vectors], int count, C scale) {
-    C near[kChannels] = {}, share[kChannels];
-#pragma unroll
-    for (int j = 0; j < kChannels; ++j) share[j] = scale / C(count * lanes_of(j));
+    const C share = scale / C(count);
+    C near[kChannels] = {};
 #pragma unroll
     for (int u = 0; u < vectors; ++u) {
       const Wide<T> x = widen_held<T>(vecs[u]);
 #pragma unroll
-      for (int lane = 0; lane < kSize; ++lane)
-        for_channel(lane, [&](int j) { near[j] = madd(x.lane[lane], share[j], near[j]); });
+      for (int lane = 0; lane < kSize; ++lane) {
+        C& of_channel = near[channel_of(lane)];
+        of_channel = madd(x.lane[lane], share, of_channel);
+      }
     }
 #pragma unroll
     for (int j = 0; j < kChannels; ++j) shift[j] = near[j] - near[j] == 0 ? near[j] : C(0);
@@ -136,21 +114,18 @@ struct UnitMoments {
     for (int half = kHalf / 2; half > 0; half /= 2)
 #pragma unroll
       for (int i = 0; i < half; ++i) d[i] += d[i + half], of_squares[i] += of_squares[i + half];
-    for_channel(lane, [&](int j) {
-      sum[j] += double(d[0]);
-      squares[j] += double(of_squares[0]);
-    });
+    sum[channel_of(lane)] += double(d[0]);
+    squares[channel_of(lane)] += double(of_squares[0]);
   }
   template <bool has_all>
   FASTACT_DEVICE void add_round(const Held<T, way> (&vecs)[kVecs], const int (&valid)[kVecs]) {
-    if constexpr (way == kColumns || way == kPlanes) {
+    if constexpr (way == kColumns) {
 #pragma unroll
       for (int lane = 0; lane < kSize; ++lane) {
-        C near{}, d[kVecs];
-        for_channel(lane, [&](int j) { near = shift[j]; });
+        C d[kVecs];
 #pragma unroll
         for (int u = 0; u < kVecs; ++u)
-          d[u] = has_all || valid[u] > 0 ? widen_held<T>(vecs[u]).lane[lane] - near : C(0);
+          d[u] = has_all || valid[u] > 0 ? widen_held<T>(vecs[u]).lane[lane] - shift[lane] : C(0);
         add_tree(lane, d);
       }
     } else {
@@ -190,7 +165,7 @@ FASTACT_DEVICE void find_moments(const Walk<T, way>& walk, double eps, const Rou
   double scale = 1, unit_scale = 1;  // of the thread's channel, and of its unit's channels
 #pragma unroll 1
   for (bool wide = false;; wide = true) {
-    UnitMoments<T, way> unit(walk);
+    UnitMoments<T, way> unit;
     if (wide) {
       const int vecs = walk.rounds(1);
       for (int i = 0; i < vecs; ++i) unit.add_wide(walk, i, unit_scale);
@@ -199,12 +174,12 @@ FASTACT_DEVICE void find_moments(const Walk<T, way>& walk, double eps, const Rou
     }
 #pragma unroll
     for (int j = 0; j < kChannels; ++j)
-      if (walk.begins(j)) pairs[first + j] = double(unit.shift[j]);
+      if (walk.begins()) pairs[first + j] = double(unit.shift[j]);
     __syncthreads();
     const double shift = has_channel ? double(pairs[mine]) : 0.0;
 #pragma unroll
     for (int j = 0; j < kChannels; ++j) {
-      if (unit.n > 0 && walk.has(j)) unit.move(j, pairs[first + j]);
+      if (unit.n > 0) unit.move(j, pairs[first + j]);
     }
     fold_tile(walk, unit.sum, unit.squares);
     bool fits = true;

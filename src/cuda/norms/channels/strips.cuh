@@ -3,20 +3,14 @@
 // A channel here is `length` elements that share their coefficients: a channel of the whole batch,
 // or a channel of one example. A coefficient index counts channels, example by example. A block has
 // a tile of channels and a chunk of each. A thread has one unit of the tile, and every ty-th vector
-// of it. There are four ways:
+// of it. There are three ways:
 //
 //   kLines     channels first: a unit is one channel, whose segments are whole vectors
 //   kColumns   channels last: a unit is as many channels as a vector has lanes
-//   kPlanes    channels first: a segment is no whole vectors, but segments of a few neighbouring
-//              channels together are. A tile has the segments of such neighbours, which touch, in
-//              one outer index after another; a unit is one vector of them, at the same place in
-//              each. So a vector is read as one, and which of its lanes belong to its first channel
-//              and which to the next is a number of the thread
 //   kSingles   all other arrays: a unit is one channel, and a vector is gathered, element by
-//              element. Such arrays have segments that are shorter than a vector, or too long for
-//              kPlanes, channels last that are no whole vectors, doubles, any strides, or more
-//              elements than 32 bits count. The elements of a warp are neighbours, so that the
-//              loads of a gather coalesce
+//              element. Such arrays have segments or channels last that are no whole vectors,
+//              doubles, any strides, or more elements than 32 bits count. The elements of a warp
+//              are neighbours, so that the loads of a gather coalesce
 //
 // The way, the tile, the chunk and the vectors of a thread follow from the shape and the order of
 // the axes in memory alone, and so does the order of every sum. Vectors at addresses that are no
@@ -26,8 +20,6 @@
 // channels (`across`), they lie along units first. Sums go by shuffles over the lanes of a warp
 // that share a unit, and through shared memory from warp to warp.
 #pragma once
-
-#include <numeric>
 
 #include "common/core/axes.h"
 #include "cuda/core/held_rows.cuh"
@@ -43,8 +35,6 @@ constexpr int64_t kLineChunks = 32;    // of a channel of lines, at most, where 
 constexpr int64_t kLineBlocks = 2048;  // of all channels together, where they are few
 constexpr int64_t kOwnParts = 8192;    // pairs of groups that a block merges for itself, at most
 constexpr int kColumnUnits = 16;       // of a tile of columns
-constexpr int kPlaneUnits = 64;        // of a tile of planes, unless fewer channels are no vectors
-constexpr int64_t kPlaneChunks = 32;   // of a channel of planes, at most
 constexpr int64_t kLineRounds = 6;     // of a chunk, at most, where all chunks are resident
 constexpr int64_t kNarrowRounds = 4;   // of a chunk of columns, at most, where tiles are narrow
 // Blocks that are resident on a large device at once.
@@ -55,20 +45,18 @@ constexpr int64_t kColumnsAtOnce = 132 * (sizeof(T) > 2 ? 3 : 2);
 template <class T>
 constexpr int64_t kExampleRounds = sizeof(T) > 2 ? 5 : 4;
 
-enum Way { kLines, kColumns, kPlanes, kSingles };
+enum Way { kLines, kColumns, kSingles };
 enum StripRole { kStripX, kStripDy, kStripOut, kStripRoles };
 
-// Of planes as many threads as leave each of two blocks 128 registers a thread.
 template <class T, Way way>
-constexpr int kThreadsOfWhole = way == kPlanes                      ? 224
-                                : way == kLines && sizeof(T) < 8    ? 416
+constexpr int kThreadsOfWhole = way == kLines && sizeof(T) < 8      ? 416
                                 : way == kColumns || sizeof(T) == 8 ? kStripThreads
                                                                     : kWholeThreads;
 // Vectors of a thread that are in flight; in kernels of whole channels these are all its vectors.
 // Gathered vectors of 16 bits are two: 32 single elements would double the code of their kernels.
 template <class T>
 constexpr int strip_vecs(Way way) {
-  return way == kPlanes ? 8 : way == kSingles && sizeof(T) == 2 ? 2 : 4;
+  return way == kSingles && sizeof(T) == 2 ? 2 : 4;
 }
 // A vector that a thread holds, by words: 16 bits taken apart into eight numbers would have to
 // arrive before the next vector's load is issued. Gathered elements come one by one.
@@ -82,30 +70,34 @@ template <class T>
 FASTACT_DEVICE Wide<T> widen_held(const Words& held) {
   return widen_words<T>(held);
 }
-// Channels of a unit, at most.
-// The elements of a word.
-template <class T>
-constexpr int kOfWord = 4 / int(sizeof(T));
-template <class T>
-FASTACT_DEVICE void widen_word(uint32_t word, Compute<T> (&wide)[kOfWord<T>]) {
-  if constexpr (sizeof(T) == 2) {
-    wide[0] = widen(bit_cast<T>(uint16_t(word)));
-    wide[1] = widen(bit_cast<T>(uint16_t(word >> 16)));
-  } else {
-    wide[0] = bit_cast<T>(word);
-  }
-}
-template <class T>
-FASTACT_DEVICE uint32_t narrow_word(const Compute<T> (&wide)[kOfWord<T>]) {
-  if constexpr (sizeof(T) == 2)
-    return narrow_two(wide[0], wide[1], T{});
-  else
-    return bit_cast<uint32_t>(wide[0]);
-}
+// Channels of a unit.
 template <class T, Way way>
-constexpr int kUnitChannels = way == kColumns  ? Vec<T>::kSize
-                              : way == kPlanes ? 2
-                                               : 1;
+constexpr int kUnitChannels = way == kColumns ? Vec<T>::kSize : 1;
+
+// A block's tile of channels, and how its threads share that.
+struct StripBlock {
+  int tx, ty, threads;  // units of a tile, threads of a unit, of a block
+  int channels;         // of a tile
+  int shift;            // a thread's number is cut by 2^shift: tx or, unless `across`, ty
+  Divisor by_ty;
+  bool across;
+  bool is_whole;  // a thread has all its vectors of its channels at once
+
+  void give_threads(int of_unit) {
+    ty = of_unit;
+    by_ty = {ty, int64_t(1) << 31};
+    shift = 0;
+    while (1 << shift < (across ? tx : ty)) ++shift;
+  }
+  // Whether a block has, at once, all elements of the groups whose channels are in its tile.
+  bool has_groups(int64_t group) const { return is_whole && (group == 1 || channels % group == 0); }
+};
+// Where the channels of dense arrays lie, in elements: a channel's segments of `inner` are `run`
+// apart. by_inner divides by `inner`, for lines counted in vectors.
+struct StripSegments {
+  int64_t inner, run, example;
+  Divisor by_inner;
+};
 
 struct Strips {
   char* data[kStripRoles];
@@ -115,37 +107,19 @@ struct Strips {
   int64_t least;        // rounds of a chunk of columns, at least
   int64_t size, count;  // of the chunks of a channel: elements of one, and how many there are
   int64_t tiles;        // of an example
-  int tx, ty, threads;  // units of a tile, threads of a unit, of a block
-  int tile_channels;
-  int shift;  // a thread's number is cut by 2^shift: tx or, unless `across`, ty
-  Divisor by_ty;
-  Divisor by_tx, by_reach;  // of planes: by units of a tile, and by those that a channel may touch
-  bool across;
-  bool is_whole;  // a thread has all its vectors of its channels at once
+  StripBlock block;
   bool is_dense;
-  // Of dense arrays, in elements: a channel's segments of `inner` are `run` apart. by_inner divides
-  // by `inner`, for lines counted in vectors.
-  int64_t inner, run, example;
-  Divisor by_inner, by_tiles, by_count;  // of tasks
+  StripSegments segments;
+  Divisor by_tiles, by_count;  // of tasks: a chunk of each channel of a tile
 
-  void give_threads(int of_unit) {
-    ty = of_unit;
-    by_ty = {ty, int64_t(1) << 31};
-    shift = 0;
-    while (1 << shift < (across ? tx : ty)) ++shift;
-  }
   void give_tasks() {
     count = ceil_div(length, size);
-    tiles = ceil_div(channels, tile_channels);
+    tiles = ceil_div(channels, block.channels);
     by_tiles = {tiles, tasks()};
     by_count = {count, tasks()};
   }
   int64_t coefs() const { return examples * channels; }
   int64_t tasks() const { return examples * tiles * count; }
-  // Whether a block has, at once, all elements of the groups whose channels are in its tile.
-  bool has_groups(int64_t group) const {
-    return is_whole && (group == 1 || tile_channels % group == 0);
-  }
 };
 // "Rows" of the table are coefficients.
 struct AnyStrips : Strips {
@@ -158,9 +132,9 @@ using StripsOf = std::conditional_t<way == kSingles, AnyStrips, Strips>;
 // arrays that are not dense, its coefficient index.
 template <class T>
 FASTACT_DEVICE T* dense_address(const Strips& s, int role, int64_t base, uint32_t e) {
-  const uint32_t segment = s.by_inner.quick(e);
-  return reinterpret_cast<T*>(s.data[role]) + base + segment * s.run +
-         (e - segment * uint32_t(s.by_inner.by));
+  const uint32_t segment = s.segments.by_inner.quick(e);
+  return reinterpret_cast<T*>(s.data[role]) + base + segment * s.segments.run +
+         (e - segment * uint32_t(s.segments.by_inner.by));
 }
 template <class T>
 FASTACT_DEVICE T* address_of(const AnyStrips& s, int role, int64_t base, int64_t e) {
@@ -174,7 +148,7 @@ FASTACT_DEVICE_CALL Words gather(const AnyStrips& s, int role, int64_t base, int
   Vec<T> vec{};
 #pragma unroll
   for (int j = 0; j < Vec<T>::kSize; ++j)
-    if (j < valid) vec.lane[j] = load(address_of<T>(s, role, base, e + j * s.ty));
+    if (j < valid) vec.lane[j] = load(address_of<T>(s, role, base, e + j * s.block.ty));
   return bit_cast<Words>(vec);
 }
 template <class T>
@@ -183,7 +157,7 @@ FASTACT_DEVICE_CALL void scatter(const AnyStrips& s, int64_t base, int64_t e, in
   const auto vec = bit_cast<Vec<T>>(words);
 #pragma unroll
   for (int j = 0; j < Vec<T>::kSize; ++j)
-    if (j < valid) store(address_of<T>(s, kStripOut, base, e + j * s.ty), vec.lane[j]);
+    if (j < valid) store(address_of<T>(s, kStripOut, base, e + j * s.block.ty), vec.lane[j]);
 }
 
 // A block's part.
@@ -192,19 +166,14 @@ struct Tile {
   int channels, length;
 };
 
-// A block's part where a tile has all elements of its channels, in one example.
-FASTACT_DEVICE Tile whole_tile_of(const Strips& s, int64_t task) {
-  const int64_t channel = task * s.tile_channels;
-  return {0, channel, 0, 0, int(smaller(s.tile_channels, s.channels - channel)), int(s.length)};
-}
 FASTACT_DEVICE Tile tile_of(const Strips& s, int64_t task) {
   Tile tile;
   const int64_t rest = s.by_tiles(task);
-  tile.channel = (task - rest * s.tiles) * s.tile_channels;
+  tile.channel = (task - rest * s.tiles) * s.block.channels;
   tile.example = s.by_count(rest);
   tile.chunk = rest - tile.example * s.count;
   tile.begin = tile.chunk * s.size;
-  tile.channels = int(smaller(s.tile_channels, s.channels - tile.channel));
+  tile.channels = int(smaller(s.block.channels, s.channels - tile.channel));
   tile.length = int(smaller(s.size, s.length - tile.begin));
   return tile;
 }
@@ -231,55 +200,35 @@ struct Walk {
   int rows;      // vectors of a unit that is there, or elements that are gathered
   int mine;      // how many the thread has
   int first;     // the tile's number of the unit's first channel
-  int split;     // planes: how many lanes belong to it; the others belong to the next one
-  int64_t base;  // where its first channel begins (columns, planes: its first vector), in elements;
-                 // or, of arrays that are not dense, a coefficient index
+  int64_t base;  // where its first channel begins (columns: its first vector), in elements; or, of
+                 // arrays that are not dense, a coefficient index
 
-  FASTACT_DEVICE Walk(const StripsOf<way>& strips, const Tile& part)
-      : s(strips), tile(part), split(kSize) {
+  FASTACT_DEVICE Walk(const StripsOf<way>& strips, const Tile& part) : s(strips), tile(part) {
     const int thread = int(threadIdx.x);
-    if constexpr (way == kPlanes) {
-      along = int(s.by_tx.quick(thread));
-      unit = thread - along * s.tx;
-      const int at = unit * kSize, inner = int(s.inner);
-      is_there = along < s.ty && at < tile.channels * inner;
-      first = is_there ? int(s.by_inner.quick(at)) : 0;
-      if (is_there) split = int(smaller(kSize, (first + 1) * inner - at));
-      rows = int(s.by_inner.quick(tile.length));
-      const int64_t begin = s.by_inner.quick(uint32_t(tile.begin)) + along;
-      base = tile.channel * s.inner + at + begin * s.run;
-    } else {
-      const int low = thread & ((1 << s.shift) - 1), high = thread >> s.shift;
-      unit = s.across ? low : high;
-      along = s.across ? high : low;
-      is_there = unit * kChannels < tile.channels;
-      first = is_there ? unit * kChannels : 0;
-      rows = way == kLines ? tile.length / kSize : tile.length;
-      const int64_t channel = tile.channel + first;
-      base = tile.example * s.example + channel * s.inner;
-      if (way == kSingles && !s.is_dense) base = tile.example * s.channels + channel;
-      if (way == kColumns) base += (tile.begin + along) * s.run;
-    }
+    const int low = thread & ((1 << s.block.shift) - 1), high = thread >> s.block.shift;
+    unit = s.block.across ? low : high;
+    along = s.block.across ? high : low;
+    is_there = unit * kChannels < tile.channels;
+    first = is_there ? unit * kChannels : 0;
+    rows = way == kLines ? tile.length / kSize : tile.length;
+    const int64_t channel = tile.channel + first;
+    base = tile.example * s.segments.example + channel * s.segments.inner;
+    if (way == kSingles && !s.is_dense) base = tile.example * s.channels + channel;
+    if (way == kColumns) base += (tile.begin + along) * s.segments.run;
     const int left = rows - along;
-    mine = is_there && left > 0 ? int(s.by_ty.quick(left + s.ty - 1)) : 0;
+    mine = is_there && left > 0 ? int(s.block.by_ty.quick(left + s.block.ty - 1)) : 0;
   }
 
-  // Whether the unit has a j-th channel, and whether that begins at this thread's vectors.
-  FASTACT_DEVICE bool has(int j) const { return way != kPlanes || j == 0 || split < kSize; }
-  FASTACT_DEVICE bool begins(int j) const {
-    if (along != 0 || !is_there) return false;
-    return way != kPlanes || (j == 0 ? unit * kSize == first * int(s.inner) : split < kSize);
-  }
-  // The coefficient index of the tile's first channel. (Planes are one example, and no groups.)
-  FASTACT_DEVICE int64_t coef() const {
-    return way == kPlanes ? tile.channel : tile.example * s.channels + tile.channel;
-  }
+  // Whether the unit's channels begin at this thread's vectors.
+  FASTACT_DEVICE bool begins() const { return along == 0 && is_there; }
+  // The coefficient index of the tile's first channel.
+  FASTACT_DEVICE int64_t coef() const { return tile.example * s.channels + tile.channel; }
   // The rounds of so many vectors that the thread with most vectors needs.
   FASTACT_DEVICE int rounds(int vecs) const {
     const int each = (way == kSingles ? kSize : 1) * vecs;
-    return int(s.by_ty.quick((rows + each - 1) / each + s.ty - 1));
+    return int(s.block.by_ty.quick((rows + each - 1) / each + s.block.ty - 1));
   }
-  // Elements of each channel that the i-th vector has; of planes 1, where it is there.
+  // Elements of each channel that the i-th vector has.
   FASTACT_DEVICE int elements(int i) const {
     if (way != kSingles) return i < mine ? (way == kLines ? kSize : 1) : 0;
     const int left = mine - i * kSize;
@@ -292,18 +241,18 @@ struct Walk {
   // The i-th vector, unless vectors are gathered.
   FASTACT_DEVICE T* at(int role, int i) const {
     int64_t offset = base;
-    if constexpr (way == kColumns || way == kPlanes) {
-      offset += i * (s.ty * s.run);
+    if constexpr (way == kColumns) {
+      offset += i * (s.block.ty * s.segments.run);
     } else {
-      const uint32_t q = uint32_t(tile.begin / kSize) + uint32_t(along + i * s.ty);
-      const uint32_t segment = s.by_inner.quick(q);
-      offset += segment * s.run + (q - segment * uint32_t(s.by_inner.by)) * kSize;
+      const uint32_t q = uint32_t(tile.begin / kSize) + uint32_t(along + i * s.block.ty);
+      const uint32_t segment = s.segments.by_inner.quick(q);
+      offset += segment * s.segments.run + (q - segment * uint32_t(s.segments.by_inner.by)) * kSize;
     }
     return reinterpret_cast<T*>(s.data[role]) + offset;
   }
   // The first element of the i-th vector that is gathered.
   FASTACT_DEVICE int64_t element(int i) const {
-    return tile.begin + int64_t(i) * kSize * s.ty + along;
+    return tile.begin + int64_t(i) * kSize * s.block.ty + along;
   }
 
   // Reads the vectors that begin with number `from`; elements that are not there are 0.
@@ -326,8 +275,8 @@ struct Walk {
 #pragma unroll
         for (int j = 0; j < kSize; ++j)
           if (j < valid)
-            vec.lane[j] =
-                load(dense_address<T>(s, role, base, begin + ((i - from) * kSize + j) * s.ty));
+            vec.lane[j] = load(
+                dense_address<T>(s, role, base, begin + ((i - from) * kSize + j) * s.block.ty));
       });
     } else if (s.aligned) {
       each([&](Words& vec, int i, int) { vec = bit_cast<Words>(load_vec(at(role, i))); });
@@ -346,7 +295,7 @@ struct Walk {
   // Writes a vector that is there. adds: adds it to the output, where the call wants that.
   template <bool adds>
   FASTACT_DEVICE void write(int i, Wide<T> values) const {
-    if (adds && way != kPlanes && s.accumulates) accumulate_onto(read_one(kStripOut, i), values);
+    if (adds && s.accumulates) accumulate_onto(read_one(kStripOut, i), values);
     const Vec<T> vec = narrow_vec<T>(values);
     if constexpr (way == kSingles)
       scatter<T>(s, base, element(i), elements(i), bit_cast<Words>(vec));
@@ -369,17 +318,6 @@ FASTACT_DEVICE void for_each_tile(const StripsOf<way>& s, bool backwards, const 
   for (int64_t task = blockIdx.x; task < tasks; task += gridDim.x)
     body(Walk<T, way>(s, tile_of(s, backwards ? tasks - 1 - task : task)));
 }
-// The same in kernels of whole channels.
-template <class T, Way way, class Body>
-FASTACT_DEVICE void for_each_whole_tile(const StripsOf<way>& s, const Body& body) {
-  if constexpr (way == kPlanes) {
-    for (int task = int(blockIdx.x); task < int(s.tiles); task += int(gridDim.x))
-      body(Walk<T, way>(s, whole_tile_of(s, task)));
-  } else {
-    for_each_tile<T, way>(s, false, body);
-  }
-}
-
 // Two numbers for each channel of a tile, in shared memory: [2][kTileChannels].
 FASTACT_DEVICE auto tile_pairs() {
   FASTACT_SHARED(double, pairs, 2 * kTileChannels);
@@ -414,10 +352,11 @@ FASTACT_DEVICE void fold_tile(const Walk<T, way>& walk, const double (&a)[kUnitC
   const Strips& s = walk.s;
   const int thread = int(threadIdx.x), lane = thread % kWarp, warp = thread / kWarp;
   // Lanes of a unit are `least` to `most` apart; a unit has its numbers from each of `rows` warps.
-  const int least = s.across ? s.tx : 1, most = s.across ? kWarp : int(smaller(s.ty, kWarp));
-  const bool is_warps = !s.across && s.ty <= kWarp;
-  const int rows = is_warps ? 1 : s.threads / kWarp, width = s.tx * kChannels;
-  const bool writes = s.across ? lane < s.tx : lane % most == 0;
+  const int least = s.block.across ? s.block.tx : 1,
+            most = s.block.across ? kWarp : int(smaller(s.block.ty, kWarp));
+  const bool is_warps = !s.block.across && s.block.ty <= kWarp;
+  const int rows = is_warps ? 1 : s.block.threads / kWarp, width = s.block.tx * kChannels;
+  const bool writes = s.block.across ? lane < s.block.tx : lane % most == 0;
   const int to = 2 * ((is_warps ? 0 : warp * width) + walk.unit * kChannels);
 #pragma unroll
   for (int j = 0; j < kChannels; ++j) {
@@ -434,45 +373,6 @@ FASTACT_DEVICE void fold_tile(const Walk<T, way>& walk, const double (&a)[kUnitC
     sum[1] += double(sums[2 * (row * width + thread) + 1]);
   }
   pairs[thread] = sum[0], pairs[kTileChannels + thread] = sum[1];
-}
-
-// The same of planes: each channel by neighbouring lanes, from the threads of all units that have
-// lanes of it.
-template <class T>
-FASTACT_DEVICE void fold_tile(const Walk<T, kPlanes>& walk, const double (&a)[2],
-                              const double (&b)[2]) {
-  static_assert(kThreadsOfWhole<T, kPlanes> <= kStripThreads, "the most threads of any kernel");
-  FASTACT_SHARED(double, sums, 4 * kStripThreads);  // [thread][channel][2]
-  const auto pairs = tile_pairs();
-  const Strips& s = walk.s;
-  const int thread = int(threadIdx.x), inner = int(s.inner), reach = int(s.by_reach.by);
-#pragma unroll
-  for (int j = 0; j < 2; ++j)
-    if (walk.has(j)) sums[4 * thread + 2 * j] = a[j], sums[4 * thread + 2 * j + 1] = b[j];
-  int width = kWarp;
-  while (width > 1 && width * walk.tile.channels > s.threads) width /= 2;
-  __syncthreads();
-  const int lane = thread % width;
-#pragma unroll 1
-  for (int from = 0; from < walk.tile.channels; from += s.threads / width) {
-    const int channel = from + thread / width, begin = channel * inner;
-    const bool idle = channel >= walk.tile.channels;
-    const int last = (begin + inner - 1) / Walk<T, kPlanes>::kSize;
-    double sum[2] = {};
-    const int all = idle ? 0 : reach * s.ty;
-#pragma unroll 4
-    for (int i = lane; i < all; i += width) {
-      const int row = int(s.by_reach.quick(i));
-      const int unit = begin / Walk<T, kPlanes>::kSize + i - row * reach;
-      if (unit > last) continue;
-      // A channel that does not begin in front of the unit, nor with it, is its second one.
-      const int at = 4 * (row * s.tx + unit) + (unit * Walk<T, kPlanes>::kSize < begin ? 2 : 0);
-      sum[0] += double(sums[at]), sum[1] += double(sums[at + 1]);
-    }
-    add_lanes(sum, width);
-    if (!idle && lane == 0) pairs[channel] = sum[0], pairs[kTileChannels + channel] = sum[1];
-  }
-  __syncthreads();
 }
 
 // Whether a condition holds for any thread of the block; a barrier.
@@ -499,7 +399,8 @@ template <class T, Way way, class Read>
 FASTACT_DEVICE void read_arguments(const Walk<T, way>& walk, const Read& read) {
   const auto all = tile_arguments();
   const int lane = int(threadIdx.x) % kWarp, warp = int(threadIdx.x) / kWarp;
-  const int warps = walk.s.threads / kWarp, teams = warps < kArguments ? 1 : warps / kArguments;
+  const int warps = walk.s.block.threads / kWarp,
+            teams = warps < kArguments ? 1 : warps / kArguments;
   const int step = warps < kArguments ? warps : kArguments;
   if (warp >= step * teams) return;
 #pragma unroll 1
@@ -519,13 +420,12 @@ FASTACT_DEVICE auto tile_numbers() {
 // where they are used. Around the call of an activation no registers are left, and none is held.
 template <class T, Way way, int numbers, unsigned held>
 struct UnitNumbers {
-  static constexpr int kLanes = way == kColumns || way == kPlanes ? Vec<T>::kSize : 1;
+  static constexpr int kLanes = way == kColumns ? Vec<T>::kSize : 1;
   Compute<T> n[numbers][kLanes];
-  int first, split;
+  int first;
 
   // Call it after a barrier that follows the making of the coefficients.
-  FASTACT_DEVICE explicit UnitNumbers(const Walk<T, way>& walk)
-      : first(walk.first), split(walk.split) {
+  FASTACT_DEVICE explicit UnitNumbers(const Walk<T, way>& walk) : first(walk.first) {
     const auto all = tile_numbers<T, numbers>();
 #pragma unroll
     for (int k = 0; k < numbers; ++k)
@@ -533,29 +433,10 @@ struct UnitNumbers {
       for (int j = 0; j < kLanes; ++j)
         if (held >> k & 1) n[k][j] = all[k * kTileChannels + channel_of(j)];
   }
-  FASTACT_DEVICE int channel_of(int lane) const {
-    return first + (way == kColumns ? lane : way == kPlanes ? int(lane >= split) : 0);
-  }
+  FASTACT_DEVICE int channel_of(int lane) const { return first + (way == kColumns ? lane : 0); }
   FASTACT_DEVICE Compute<T> operator()(int k, int lane) const {
     if (held >> k & 1) return n[k][kLanes > 1 ? lane : 0];
     return tile_numbers<T, numbers>()[k * kTileChannels + channel_of(lane)];
-  }
-};
-
-// Whether a kernel takes planes word by word: all vectors of a thread for one word, then for the
-// next. So it has the coefficients of one word in registers, not of eight lanes.
-template <class T, Way way, class Activation>
-constexpr bool kByWords = way == kPlanes && kIsFixed<Activation>;
-
-// The coefficients of one lane of a unit of planes.
-template <class T, int numbers>
-struct LaneNumbers {
-  int at;  // a call's lane, in each kind's numbers
-
-  FASTACT_DEVICE LaneNumbers(const Walk<T, kPlanes>& walk, int lane)
-      : at(walk.first + int(lane >= walk.split)) {}
-  FASTACT_DEVICE Compute<T> operator()(int k) const {
-    return tile_numbers<T, numbers>()[k * kTileChannels + at];
   }
 };
 
@@ -661,81 +542,43 @@ void merge_apart(FASTACT_GRID_CONSTANT const Call call, const int64_t groups, do
 
 // ---- on the host
 
-// The fewest neighbouring channels whose segments are whole vectors together.
-template <class T>
-int64_t least_planes(int64_t inner) {
-  return Vec<T>::kSize / std::gcd(inner, int64_t(Vec<T>::kSize));
-}
-template <class T>
-bool are_planes(int64_t channels, int64_t inner) {
-  const int64_t least = least_planes<T>(inner);
-  return inner > Vec<T>::kSize && least > 1 && channels % least == 0 &&
-         least * inner <= kStripThreads * Vec<T>::kSize;
-}
-// Gives blocks of planes threads for so many rows of their tile, or as many as `most` threads have.
-inline void give_rows(Strips* s, int64_t rows, int most) {
-  s->give_threads(int(std::min<int64_t>(rows, most / s->tx)));
-  s->threads = int(ceil_div(s->tx * s->ty, kWarp)) * kWarp;
-}
-// As plan_threads, of planes.
-template <class T>
-void plan_planes(Strips* s) {
-  constexpr int64_t kSize = Vec<T>::kSize, kVecs = strip_vecs<T>(kPlanes);
-  const int64_t channels = least_planes<T>(s->inner), units = channels * s->inner / kSize;
-  const int64_t rows = s->length / s->inner, held_rows = ceil_div(rows, kVecs);
-  int64_t times = 1;
-  while (2 * times * units <= kPlaneUnits && times * channels < s->channels) times *= 2;
-  s->tx = int(times * units), s->tile_channels = int(times * channels);
-  s->by_tx = {s->tx, int64_t(1) << 31};
-  s->by_reach = {(s->inner + kSize - 2) / kSize + 1, int64_t(1) << 31};
-  s->is_whole = s->tx * held_rows <= kThreadsOfWhole<T, kPlanes>;
-  give_rows(s, held_rows, s->is_whole ? kThreadsOfWhole<T, kPlanes> : kStripThreads);
-  s->size = s->length;
-  if (!s->is_whole) {
-    const int64_t round = s->ty * kVecs, rounds = ceil_div(rows, round);
-    const int64_t at_once = kColumnsAtOnce<T> / ceil_div(s->channels, s->tile_channels);
-    const int64_t most = std::clamp<int64_t>(at_once, 1, kPlaneChunks);
-    s->size = round * ceil_div(rounds, most) * s->inner;
-  }
-  s->give_tasks();
-}
-
 // Cuts channels into chunks, and threads into units. Every number follows from the shape of the
 // channels alone, not from the number of examples.
 template <class T>
 void plan_threads(Way way, Strips* s) {
+  StripBlock& block = s->block;
   constexpr int64_t kSize = Vec<T>::kSize;
   const int64_t vecs = strip_vecs<T>(way), held = kSize * vecs;
   const int64_t units = ceil_div(s->channels, way == kColumns ? kSize : 1);
-  s->threads = kStripThreads;
-  if (way == kPlanes) return plan_planes<T>(s);
-  if (s->across) {
+  block.threads = kStripThreads;
+  if (block.across) {
     // Tiles as narrow as 64 bytes, where a block then has all elements of its channels.
     const int64_t of_thread = way == kColumns ? vecs : held;
-    s->tx = power_of_two_from(units, way == kColumns ? kColumnUnits : kWarp);
-    s->ty = kStripThreads / s->tx;
-    int tx = s->tx;
+    block.tx = power_of_two_from(units, way == kColumns ? kColumnUnits : kWarp);
+    block.ty = kStripThreads / block.tx;
+    int tx = block.tx;
     while (tx > 4 && kStripThreads / tx * of_thread < s->length) tx /= 2;
-    s->is_whole = kStripThreads / tx * of_thread >= s->length;
+    block.is_whole = kStripThreads / tx * of_thread >= s->length;
     // As narrow where chunks are short: a block then merges few parts of few channels.
     const int64_t all = ceil_div(units * s->length, kStripThreads * of_thread);
     const bool is_short = s->least == 1 && all <= kNarrowRounds * kColumnsAtOnce<T>;
-    if (s->is_whole || (way == kColumns && is_short)) s->tx = tx, s->ty = kStripThreads / tx;
-    const int64_t round = s->ty * of_thread, rounds = ceil_div(s->length, round);
-    const int64_t most = std::max<int64_t>(1, kColumnsAtOnce<T> / ceil_div(units, s->tx));
+    if (block.is_whole || (way == kColumns && is_short))
+      block.tx = tx, block.ty = kStripThreads / tx;
+    const int64_t round = block.ty * of_thread, rounds = ceil_div(s->length, round);
+    const int64_t most = std::max<int64_t>(1, kColumnsAtOnce<T> / ceil_div(units, block.tx));
     s->size = round * std::max(s->least, ceil_div(rounds, most));
     // Short chunks are of one size: of 1568 elements in rounds of 256, 576 and not 768, 768 and 32.
-    if (way == kColumns && is_short && !s->is_whole)
-      s->size = std::max(round, ceil_div(ceil_div(s->length, most), s->ty) * s->ty);
+    if (way == kColumns && is_short && !block.is_whole)
+      s->size = std::max(round, ceil_div(ceil_div(s->length, most), block.ty) * block.ty);
   } else if (s->length <= held * kThreadsOfWhole<T, kLines>) {
     const int64_t team = ceil_div(s->length, held);
-    s->ty = team <= kWarp ? power_of_two_from(team, kWarp) : int(ceil_div(team, kWarp)) * kWarp;
-    if (s->ty > kWarp) s->threads = s->ty;
-    s->tx = s->threads / s->ty;
+    block.ty = team <= kWarp ? power_of_two_from(team, kWarp) : int(ceil_div(team, kWarp)) * kWarp;
+    if (block.ty > kWarp) block.threads = block.ty;
+    block.tx = block.threads / block.ty;
     s->size = s->length;
-    s->is_whole = true;
+    block.is_whole = true;
   } else {
-    s->tx = 1, s->ty = kStripThreads;
+    block.tx = 1, block.ty = kStripThreads;
     const int64_t round = held * kStripThreads, rounds = ceil_div(s->length, round);
     const int64_t at_once = std::max<int64_t>(1, kLinesAtOnce / s->channels);
     const int64_t most = std::max(kLineChunks, kLineBlocks / s->channels);
@@ -744,8 +587,8 @@ void plan_threads(Way way, Strips* s) {
     else
       s->size = round * std::max<int64_t>(2, (rounds + most / 2) / most);
   }
-  s->give_threads(s->ty);
-  s->tile_channels = s->tx * int(way == kColumns ? kSize : 1);
+  block.give_threads(block.ty);
+  block.channels = block.tx * int(way == kColumns ? kSize : 1);
   s->give_tasks();
 }
 
@@ -755,14 +598,13 @@ int64_t most_chunks(int64_t channels, int64_t length, int64_t least) {
   int64_t most = 0;
   const auto plan = [&](Way way, bool across) {
     Strips s{};
-    s.channels = channels, s.length = length, s.least = least, s.across = across;
+    s.channels = channels, s.length = length, s.least = least, s.block.across = across;
     plan_threads<T>(way, &s);
     most = std::max(most, s.count);
   };
   for (const Way way : {kLines, kSingles}) plan(way, false);
   for (const Way way : {kColumns, kSingles}) plan(way, true);
-  // Of planes, which depend on more: a chunk has a vector of each thread at least.
-  return std::max(most, std::min(kPlaneChunks, length / Vec<T>::kSize));
+  return most;
 }
 
 // Arrays around their channels: without gaps, as examples x outer x channels x inner, or not.
@@ -795,24 +637,19 @@ void with_strips(const Operand (&arrays)[kStripRoles], const StripLayout& layout
   };
   s.is_dense = layout.is_dense;
   if (layout.is_dense) {
-    s.across = layout.inner == 1 && layout.channels > 1;
-    s.inner = layout.inner;
-    s.run = layout.channels * layout.inner;
-    s.example = layout.channels * s.length;
+    s.block.across = layout.inner == 1 && layout.channels > 1;
+    s.segments.inner = layout.inner;
+    s.segments.run = layout.channels * layout.inner;
+    s.segments.example = layout.channels * s.length;
     if constexpr (sizeof(T) < sizeof(double)) {
-      if (s.across && layout.channels % kSize == 0)
+      if (s.block.across && layout.channels % kSize == 0)
         return run(std::integral_constant<Way, kColumns>());
-      if (!s.across && s.examples == 1 && !accumulate && s.length < kMost &&
-          are_planes<T>(s.channels, s.inner)) {
-        s.by_inner = {s.inner, s.length};
-        return run(std::integral_constant<Way, kPlanes>());
-      }
-      if (!s.across && s.inner % kSize == 0 && s.length / kSize < kMost) {
-        s.by_inner = {s.inner / kSize, s.length / kSize};
+      if (!s.block.across && s.segments.inner % kSize == 0 && s.length / kSize < kMost) {
+        s.segments.by_inner = {s.segments.inner / kSize, s.length / kSize};
         return run(std::integral_constant<Way, kLines>());
       }
     }
-    s.by_inner = {s.inner, s.length};
+    s.segments.by_inner = {s.segments.inner, s.length};
     s.is_dense = s.length < kMost;
   }
   if (s.is_dense) return run(std::integral_constant<Way, kSingles>());
@@ -828,8 +665,9 @@ void with_strips(const Operand (&arrays)[kStripRoles], const StripLayout& layout
   count = merge_axes(axes, count);
   fill_table(&s.table, axes, of_coefs(), count);
   const int channel = of_coefs() - 1;
-  s.across = channel >= 0 && count > channel + 1 && s.channels > 1 &&
-             std::abs(axes[channel].stride[kStripX]) < std::abs(axes[count - 1].stride[kStripX]);
+  s.block.across =
+      channel >= 0 && count > channel + 1 && s.channels > 1 &&
+      std::abs(axes[channel].stride[kStripX]) < std::abs(axes[count - 1].stride[kStripX]);
   run(std::integral_constant<Way, kSingles>());
 }
 
@@ -853,7 +691,7 @@ template <class T, class S, class Call>
 void give_parts(const S& s, double* workspace, Call* call, cudaStream_t stream) {
   const int64_t size = call->groups.size.by, groups = s.coefs() / size;
   call->parts = parts_of(s, size, workspace);
-  if (!merges_apart(s, s.tile_channels, size)) return;
+  if (!merges_apart(s, s.block.channels, size)) return;
   double* merged = workspace + 2 * s.coefs() * s.count;
   launch(merge_apart<T, Call>, warps_for(groups, kStripThreads), stream, *call, groups, merged);
   call->parts = {merged, 1, Divisor(1, groups), 1, 1, true};
@@ -870,18 +708,13 @@ int64_t part_bytes(int64_t examples, int64_t channels, int64_t length, int64_t l
 template <class S, class... Parameters, class... Arguments>
 void launch_whole(void (*kernel)(Parameters...), const S& s, cudaStream_t stream,
                   const Arguments&... arguments) {
-  launch(kernel, {blocks_for(s.tasks()), s.threads}, stream, s, arguments...);
+  launch(kernel, {blocks_for(s.tasks()), s.block.threads}, stream, s, arguments...);
 }
 // Queues one whose blocks take tiles in rounds: channels that could be held have no more threads.
 template <class S, class... Parameters, class... Arguments>
 void launch_rounds(void (*kernel)(Parameters...), S s, cudaStream_t stream,
                    const Arguments&... arguments) {
-  if (s.threads > kStripThreads) {
-    if (s.by_tx.by > 1)
-      give_rows(&s, s.ty, kStripThreads);
-    else
-      s.give_threads(s.threads = kStripThreads);
-  }
+  if (s.block.threads > kStripThreads) s.block.give_threads(s.block.threads = kStripThreads);
   launch_whole(kernel, s, stream, arguments...);
 }
 

@@ -43,14 +43,19 @@
 // Instruction counts and rejected alternatives: docs/design/cuda.md, "Norms over rows".
 #include <numeric>
 
-#include "cuda/bias/bias.h"
+#include "common/bias/call.h"
 #include "cuda/core/device.h"
+#include "cuda/core/native_function.h"
 #include "cuda/norms/channels/channels_last.h"
 #include "cuda/norms/rows/backward_ahead.cuh"
 #include "cuda/norms/rows/forward.cuh"
 #include "cuda/norms/rows/gated_backward.cuh"
 
 FASTACT_BEGIN_NAMESPACE
+
+template <class T>
+void dropout(const DropoutCall& call, cudaStream_t stream);  // bias/bias.cu
+
 namespace {
 
 constexpr int64_t kSharedOfAll = 46 << 10;  // bytes of shared memory that every device has
@@ -481,6 +486,7 @@ int64_t gradient_begins(const BackwardPlan<T>& plan) {
 
 }  // namespace
 
+// For an empty x statistics are NaN and gradients of parameters 0.
 template <class T>
 int64_t norm_forward_workspace(const NormCall& call) {
   if (call.p > 0) return norm_forward_workspace<T>(of_total(call));
@@ -580,9 +586,9 @@ void norm_backward(const NormCall& given, void* workspace, cudaStream_t stream) 
 }
 
 using Storage = FASTACT_STORAGE;
-template int64_t norm_forward_workspace<Storage>(const NormCall&);
-template void norm_forward<Storage>(const NormCall&, void*, cudaStream_t);
-template int64_t norm_backward_workspace<Storage>(const NormCall&);
-template void norm_backward<Storage>(const NormCall&, void*, cudaStream_t);
+const NativeFunction<norm_forward_workspace<Storage>, norm_forward<Storage>> forward_call(
+    kNormForward);
+const NativeFunction<norm_backward_workspace<Storage>, norm_backward<Storage>> backward_call(
+    kNormBackward);
 
 FASTACT_END_NAMESPACE

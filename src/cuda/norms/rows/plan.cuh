@@ -12,10 +12,10 @@
 // pixels.
 #pragma once
 
+#include "common/norms/call.h"
 #include "common/norms/rows.h"
 #include "cuda/core/parameter_io.cuh"
 #include "cuda/core/row_plan.cuh"
-#include "cuda/norms/rows/norms.h"
 
 FASTACT_BEGIN_NAMESPACE
 namespace {
@@ -23,21 +23,25 @@ namespace {
 constexpr int kDataRoles = NormCall::kData;
 enum NormRole { kMeanRole = kDataRoles, kRstdRole, kWeightRole, kBiasRole, kNormRoles };
 constexpr int kGateRole = NormCall::kGate, kDGateRole = NormCall::kDGate;
+
+// How rows and their elements share parameters.
+struct NormParameters {
+  int64_t batch, groups;
+  int64_t params, run;  // length = params * run
+  double per_length;    // 1 / length
+  Divisor runs;         // by run
+  bool whole_runs;      // quick rows: no vector has elements of two runs
+};
+
 // The parameters of the kernels. The first roles are the arrays of NormCall::data. Weight and bias
 // have a pitch from one number to the next, and are fast where their numbers touch.
-struct NormRows : RowArrays<kNormRoles> {
+struct NormRows : RowArrays<kNormRoles>, NormParameters {
   using Slow = NormRows;
   static constexpr bool kByElement = false, kHasFixedGate = false;
 
   bool quick;  // data are whole fast vectors, and so are weight and bias, which need no offset and
                // no cast
   int weight_dtype, bias_dtype;
-
-  int64_t batch, groups;
-  int64_t params, run;  // length = params * run
-  double per_length;    // 1 / length
-  Divisor runs;         // by run
-  bool whole_runs;      // quick rows: no vector has elements of two runs
 
   int which;
   double parameters[kMaxParameters];
