@@ -5,3 +5,11 @@ cdef extern from "common/second/second.h" namespace "fastact" nogil:
     const char* const kSecondKindNames[1]
 
 SECOND_KINDS = names_of(kSecondKindNames, kSecondKinds)
+TERMS = names_of(kTermNames, kTerms)
+PAIRS = names_of(kPairNames, kPairs)
+
+# What becomes of m2; the order is OfM2's.
+OF_M2 = (
+    "nothing", "m2", "variance", "deviation", "mean slope", "variance slope", "deviation slope",
+    "total", "m2 or root",
+)

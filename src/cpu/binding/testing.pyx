@@ -63,11 +63,19 @@ def compare(
     return found.absolute, found.ulp, found.ulp_at, found.counted, found.counted_at, above
 
 
+cdef extern from "cpu/reductions/reduce.h" namespace "fastact" nogil:
+    ctypedef struct SumCall:
+        pass
+
+    void prepare_sum "fastact::prepare"(Reducer*, const ReduceTable*, const SumCall&) noexcept
+    void share_columns(Reducer*, int, int) noexcept
+
+
 def shares_of_columns(dict arguments, int threads):
     """(outputs a task, tasks) of a call of sum by so many threads, without a workspace."""
     cdef Reducer reducer
     cdef NativeCall call = native_call("sum", arguments)
-    prepare_sum(&reducer, <const SumCall*>call.memory)
+    prepare_sum(&reducer, table.reduce, (<const SumCall*>call.memory)[0])
     share_columns(&reducer, 1, threads)
     return reducer.tile, reducer.tasks
 

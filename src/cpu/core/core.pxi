@@ -406,9 +406,6 @@ cdef extern from "cpu/reductions/reduce.h" namespace "fastact" nogil:
     ctypedef struct Reducer:
         int64_t tile
         int64_t tasks
-        double* partial
-        double divisor, initial
-        int* is_degenerate
 
 cdef extern from "cpu/reductions/summing_pass.h" namespace "fastact" nogil:
     ctypedef struct ChannelSums:

@@ -1,11 +1,39 @@
-#include "cpu/reductions/grouped.h"
-
+// Statistics by groups: each element of x belongs to the group that its label says, or to none.
+//
+// Outputs are the axes that stay, and each has a result for every group. Elements are read in
+// pieces of 512, in double, and added to the lanes of their groups one by one
+// (reductions/grouped_kernels.h); where labels hardly change, run by run.
+//
+// A task is a tile of outputs, with lanes for all their groups, and a chunk of their terms. How the
+// terms are cut is a function of the lengths alone, and chunks merge in order: the bits do not
+// depend on the threads. Terms are cut where there are few tiles, into chunks that have many terms
+// a group, so that merging takes little beside them.
+//
+// Where a label is one of whole rows of x, contiguous along the outputs, the rows of each group are
+// listed first, and a group is a reduction of its own by the ungrouped kernels of columns
+// (reductions/reduce.h), whose bits it has.
+//
+// Nothing is written before every label has been compared with the number of groups: where the
+// lanes of all tasks are held, while they are filled, and else in a pass of its own over the
+// labels.
+//
+// With many more groups than labels, every result is first that of no elements, and
+// labels become ranks among those that are met: lanes and lists are of these groups alone.
+//
+// Lanes of double whose squares or sums left its range (common/reductions/range.h) are added up
+// anew, times a power of two each: one pass over the elements finds the powers, one adds.
+//
+// The workspace holds the lanes of all tasks, or of one task a thread. Listed, it holds an offset
+// and the label of each term, and there are no more terms than results, or few. With ranks, it
+// begins with these, and with the groups that are met.
 #include <algorithm>
 #include <cmath>
 #include <cstring>
 
 #include "cpu/core/scratch.h"
 #include "cpu/core/tensor_iterator.h"
+#include "cpu/core/threads.h"
+#include "cpu/reductions/grouped_kernels.h"
 #include "cpu/reductions/rescaled.h"
 #include "cpu/reductions/weighted.h"
 
@@ -25,13 +53,48 @@ constexpr int64_t kPrefetchedRow = 1024;
 constexpr int64_t kFewListed = 1 << 16;  // terms, however few results there are
 constexpr int64_t kSparse = 4;           // groups a label from which ranks are worth a search
 
-void note_wrong_label(const Grouped& g) {
-  __atomic_store_n(g.has_wrong_label, 1, __ATOMIC_RELAXED);
-}
+enum Operands { kX, kWeights, kWhere, kLabels, kY, kOperands };
 
-int64_t last_step(const OperandAxes& axes, int k) {
-  return axes.count ? std::abs(axes.stride[k][axes.count - 1]) : 0;
-}
+// What is read, and how it is added to a lane.
+struct GroupedTerms {
+  StridedOperands operands;  // rows: the outputs; columns: the terms
+  const GroupedKernels* kernels;
+  int lane;  // LaneKind
+  int term;
+  bool is_double, skips, is_by_output;
+  bool may_be_far;  // lanes may leave the range of double
+  bool is_plain;    // elements and labels are read where they lie
+};
+
+// The groups, and the labels that say them.
+struct Groups {
+  int64_t groups;  // that have lanes: all, or as many as may be met
+  int64_t all_groups;
+  int64_t ranked;           // labels that become ranks; 0: they are groups
+  const int64_t* met;       // the group of each rank; null: it is the rank
+  int64_t group_stride;     // of the results, in bytes
+  int has_wrong_label = 0;  // OUT
+};
+
+// The tasks, and the lanes of each in the workspace.
+struct LaneTasks {
+  int64_t tile, tiles;           // outputs at a time, and how often
+  int64_t chunk_terms, chunks;   // of each tile
+  int64_t slots, bytes_of_slot;  // of the workspace: each has the lanes of a task
+  bool holds_all;                // of all tasks
+  char* lanes;
+  int is_far = 0;  // OUT: whether a lane left the range
+};
+
+struct Grouped : GroupedTerms, Groups, LaneTasks {
+  Reducer reducer;  // stores the results
+  bool is_listed;   // the workspace has a list of the terms
+  bool is_divided;  // listed: a mean is a sum over the number of its terms
+};
+
+// Partitions note these in the plan that all of them read.
+void note(const int& flag) { __atomic_store_n(const_cast<int*>(&flag), 1, __ATOMIC_RELAXED); }
+void note_wrong_label(const Grouped& g) { note(g.has_wrong_label); }
 
 int64_t tile_width(const Grouped& g, int64_t tile) {
   return std::min(g.tile, g.operands.rows.size - tile * g.tile);
@@ -43,7 +106,6 @@ int64_t lanes_of(const Grouped& g) { return g.tile * g.groups; }
 char* slot(const Grouped& g, int64_t index) { return g.lanes + index * g.bytes_of_slot; }
 
 struct GroupedInputs {
-  using G = Grouped;
   const Grouped& g;
   const StridedOperands& s;
   const Reducer& r;
@@ -71,15 +133,15 @@ struct GroupedInputs {
     for (int64_t terms; term < end; term += terms) {
       terms = std::min(rows, end - term);
       find_lanes(first, n, term, terms);
-      read(G::kX, first, n, term, terms, x);
+      read(kX, first, n, term, terms, x);
       visit(stage_weights(first, n, term, terms), terms * n);
     }
   }
 
   // The same of one output, whose elements and labels are contiguous.
   void add_plain(int64_t output, int64_t term, int64_t end, char* lanes) {
-    const int64_t item = s.items[G::kX], label = s.items[G::kLabels];
-    const char *from = s.row(G::kX, output), *labels = s.row(G::kLabels, output);
+    const int64_t item = s.items[kX], label = s.items[kLabels];
+    const char *from = s.row(kX, output), *labels = s.row(kLabels, output);
     const auto kernel =
         g.kernels->add_plain[g.lane][item == sizeof(double)][label == sizeof(int64_t)];
     for (int64_t n; term < end; term += n) {
@@ -112,7 +174,7 @@ struct GroupedInputs {
     for (int64_t i = 0, run; i < n; i += run) {
       run = std::find_if(at + i, at + n, [&](int64_t lane) { return lane != at[i]; }) - (at + i);
       const Accumulator& of = r.table->accumulators[what];
-      of.kernels[s.dtypes[G::kX]].blocks(from + i * s.items[G::kX], &start, 1, run, 0, results, 1);
+      of.kernels[s.dtypes[kX]].blocks(from + i * s.items[kX], &start, 1, run, 0, results, 1);
       const double count = g.skips ? results[of.sets - 1] : double(run);
       if (g.lane == kLaneMoments)
         results[2] =
@@ -132,9 +194,9 @@ struct GroupedInputs {
   }
 
   const double* stage_weights(int64_t first, int64_t n, int64_t term, int64_t terms) {
-    const bool is_weighted = s.data[G::kWeights], is_masked = s.data[G::kWhere];
-    if (is_weighted) read(G::kWeights, first, n, term, terms, weights);
-    if (is_masked) read(G::kWhere, first, n, term, terms, mask);
+    const bool is_weighted = s.data[kWeights], is_masked = s.data[kWhere];
+    if (is_weighted) read(kWeights, first, n, term, terms, weights);
+    if (is_masked) read(kWhere, first, n, term, terms, mask);
     g.kernels->choose(x, is_weighted ? weights : nullptr, is_masked ? mask : nullptr, g.skips,
                       terms * n, lanes_of(g), at);
     return is_weighted ? weights : nullptr;
@@ -146,37 +208,18 @@ struct GroupedInputs {
   }
 
   void find_lanes(int64_t first, int64_t n, int64_t term, int64_t terms) {
-    const auto find = g.kernels->find_lanes[s.dtypes[G::kLabels] == kI64];
-    for_rows(G::kLabels, first, n, term, terms,
-             [&](const char* from, int64_t stride, int64_t size, int64_t done, int64_t column) {
-               const bool is_row = n > 1;
-               has_wrong |= find(from, stride, size, g.all_groups, g.tile, column, is_row,
-                                 lanes_of(g), at + done);
-             });
-  }
-
-  // visit(address, stride, how many, their place in [terms][n], column) for pieces of operand k.
-  template <class Visit>
-  void for_rows(int k, int64_t first, int64_t n, int64_t term, int64_t terms, Visit visit) const {
-    int64_t done = 0;
-    if (n == 1)
-      return for_pieces(s.columns, k, s.row(k, first), term, terms,
-                        [&](char* from, int64_t stride, int64_t size) {
-                          visit(from, stride, size, done, 0);
-                          done += size;
-                        });
-    for_pieces(s.rows, k, s.data[k], first, n, [&](char* base, int64_t stride, int64_t size) {
-      for (int64_t i = 0; i < terms; ++i)
-        visit(base + s.columns.offset(k, term + i), stride, size, i * n + done, done);
-      done += size;
-    });
+    const auto find = g.kernels->find_lanes[s.dtypes[kLabels] == kI64];
+    for_term_pieces(
+        s, kLabels, first, n, term, terms,
+        [&](const char* from, int64_t stride, int64_t size, int64_t done, int64_t column) {
+          const bool is_row = n > 1;
+          has_wrong |= find(from, stride, size, g.all_groups, g.tile, column, is_row, lanes_of(g),
+                            at + done);
+        });
   }
 
   void read(int k, int64_t first, int64_t n, int64_t term, int64_t terms, double* to) const {
-    for_rows(k, first, n, term, terms,
-             [&](const char* from, int64_t stride, int64_t size, int64_t done, int64_t) {
-               widen(*r.table, s.dtypes[k], from, stride, size, to + done);
-             });
+    read_terms(s, *r.table, k, first, n, term, terms, to);
   }
 };
 
@@ -199,7 +242,7 @@ struct LaneResults {
       read(g, slot, lane + done, m);
       bool is_any_far = false;
       for (int64_t i = 0; g.may_be_far && i < m; ++i) is_any_far |= is_far(g, i);
-      if (is_any_far) __atomic_store_n(g.is_far, 1, __ATOMIC_RELAXED);
+      if (is_any_far) note(g.is_far);
       store_results(r, output + done, m, {values[0], errors[0], kTile});
     }
   }
@@ -412,23 +455,21 @@ void listed_partition(const Grouped& g, int64_t index, int64_t partitions) {
 
 // Whether whole rows of contiguous outputs have one label.
 bool has_labelled_rows(const Grouped& g) {
-  using G = Grouped;
   const StridedOperands& s = g.operands;
   const OperandAxes& rows = s.rows;
   const int64_t last = rows.count - 1;
   for (int i = 0; i < rows.count; ++i)
-    if (rows.stride[G::kLabels][i] != 0) return false;
-  return last >= 0 && !s.data[G::kWeights] && !s.data[G::kWhere] && is_readable(s, G::kX) &&
-         rows.stride[G::kX][last] == s.items[G::kX] && rows.length[last] >= kLeastRow &&
+    if (rows.stride[kLabels][i] != 0) return false;
+  return last >= 0 && !s.data[kWeights] && !s.data[kWhere] && is_readable(s, kX) &&
+         rows.stride[kX][last] == s.items[kX] && rows.length[last] >= kLeastRow &&
          s.columns.size <= std::max(kFewListed, g.groups * rows.size);
 }
 
 // The reduction of the groups but for their terms (prepare in reduce.cpp has its layout).
 void plan_listed(Grouped* g, const MomentsCall& call) {
-  using G = Grouped;
   const OperandAxes& rows = g->operands.rows;
   Reducer* r = &g->reducer;
-  const int dtype = g->operands.dtypes[G::kX];
+  const int dtype = g->operands.dtypes[kX];
   const bool has_count = call.results[MomentsCall::kCount].shape;
   g->is_divided = call.of_m2 == kNothing && !call.skips && !has_count;
   const int of_mean = g->is_divided ? int(kItself) : call.skips ? int(kValidMean) : int(kMoments);
@@ -439,14 +480,12 @@ void plan_listed(Grouped* g, const MomentsCall& call) {
                   : call.of_m2 == kTotal ? of_sum
                                          : of_m2,
                   dtype);
-  r->x = g->operands.data[G::kX];
+  r->x = g->operands.data[kX];
   r->outputs = Axes();
   for (int i = 0; i < rows.count; ++i)
-    r->outputs.append(rows.length[i], rows.stride[G::kX][i], rows.stride[G::kY][i]);
+    r->outputs.append(rows.length[i], rows.stride[kX][i], rows.stride[kY][i]);
   r->layout = Reducer::kColumns;
-  r->has_dense_terms = r->is_backward = r->is_read_ahead = r->has_segments = r->has_dense_rows =
-      false;
-  r->ahead = 0;
+  r->rescale = dtype == kF64 && call.of_m2 != kTotal ? rescale_array : nullptr;
   r->row = rows.length[rows.count - 1];
   const int64_t tiles = ceil_div(r->row, r->accumulator->passes[dtype] > 1 ? kTile / 2 : kTile);
   r->tile = (ceil_div(r->row, tiles) + 15) / 16 * 16;
@@ -460,8 +499,7 @@ Axes outputs_of(const Grouped& g, int64_t groups) {
   const OperandAxes& rows = g.operands.rows;
   Axes outputs;
   if (groups && !g.is_by_output) outputs.append(groups, 0, g.group_stride);
-  for (int i = 0; i < rows.count; ++i)
-    outputs.append(rows.length[i], 0, rows.stride[Grouped::kY][i]);
+  for (int i = 0; i < rows.count; ++i) outputs.append(rows.length[i], 0, rows.stride[kY][i]);
   if (groups && g.is_by_output) outputs.append(groups, 0, g.group_stride);
   return outputs;
 }
@@ -474,15 +512,14 @@ bool are_shared(const OperandAxes& rows, int k) {
 // Whether results may be those of lanes that left the range of double.
 bool may_be_far(const Grouped& g, const MomentsCall& call) {
   const StridedOperands& s = g.operands;
-  const bool has_doubles = s.dtypes[Grouped::kX] == kF64 ||
-                           (s.data[Grouped::kWeights] && s.dtypes[Grouped::kWeights] == kF64);
+  const bool has_doubles = s.dtypes[kX] == kF64 || (s.data[kWeights] && s.dtypes[kWeights] == kF64);
   return has_doubles && (call.of_m2 != kTotal || call.is_weighted());
 }
 
 bool has_aligned_labels(const StridedOperands& s) {
-  auto bits = reinterpret_cast<uintptr_t>(s.data[Grouped::kLabels]);
-  for (int i = 0; i < s.rows.count; ++i) bits |= uintptr_t(s.rows.stride[Grouped::kLabels][i]);
-  return bits % uintptr_t(s.items[Grouped::kLabels]) == 0;
+  auto bits = reinterpret_cast<uintptr_t>(s.data[kLabels]);
+  for (int i = 0; i < s.rows.count; ++i) bits |= uintptr_t(s.rows.stride[kLabels][i]);
+  return bits % uintptr_t(s.items[kLabels]) == 0;
 }
 
 int64_t power_of_two_up_to(int64_t n) {
@@ -491,35 +528,31 @@ int64_t power_of_two_up_to(int64_t n) {
   return power;
 }
 
-}  // namespace
-
-void prepare(Grouped* g, const ReduceTable* table, const GroupedKernels* kernels,
-             const ConvertKernels* convert, const MomentsCall& call, int threads) {
-  using G = Grouped;
+void prepare(Grouped* g, const KernelTable& table, const MomentsCall& call, int threads) {
   const ArrayArgument& model = call.model();
   const int64_t item = item_size(model.dtype);
   ArrayArgument output = model;  // without its last axis
   int64_t strides[kMaxAxes];
   const int64_t group_stride = take_groups(&output, strides);
-  const ArrayArgument given[G::kOperands] = {call.inputs[MomentsCall::kX],
-                                             call.inputs[MomentsCall::kWeights],
-                                             call.inputs[MomentsCall::kWhere], call.labels, output};
+  const ArrayArgument given[kOperands] = {call.inputs[MomentsCall::kX],
+                                          call.inputs[MomentsCall::kWeights],
+                                          call.inputs[MomentsCall::kWhere], call.labels, output};
   StridedOperands& s = g->operands;
-  plan_axes(&s, convert, G::kOperands, given, call.axes);
+  plan_axes(&s, table.convert, kOperands, given, call.axes);
   const int64_t outputs = s.rows.size, terms = s.columns.size;
 
   const bool has_m2 = call.of_m2 != kNothing && call.of_m2 != kTotal;
-  g->kernels = kernels;
+  g->kernels = table.grouped;
   g->lane = has_m2 ? kLaneMoments : kLaneSum;
   g->term = call.term;
   g->skips = call.skips || call.term == kValid;
-  g->is_double = s.dtypes[G::kX] == kF64 || s.dtypes[G::kX] == kI64;
+  g->is_double = s.dtypes[kX] == kF64 || s.dtypes[kX] == kI64;
   g->all_groups = groups_of(model);
-  const int64_t labels = are_shared(s.rows, G::kLabels) ? terms : outputs * terms;
+  const int64_t labels = are_shared(s.rows, kLabels) ? terms : outputs * terms;
   g->ranked = g->all_groups / kSparse >= labels ? labels : 0;
   g->groups = g->ranked ? labels : std::max<int64_t>(g->all_groups, 1);
   g->met = nullptr;
-  g->is_by_output = outputs == 1 || last_step(s.columns, G::kX) <= last_step(s.rows, G::kX);
+  g->is_by_output = outputs == 1 || last_step(s.columns, kX) <= last_step(s.rows, kX);
   const int64_t most = kLanesBytes / bytes_of_lanes(g->lane, g->groups);
   g->tile = g->is_by_output ? 1 : std::min(outputs, std::clamp(most, kLeastTile, kMostTile));
   g->tiles = ceil_div(outputs, g->tile);
@@ -537,18 +570,17 @@ void prepare(Grouped* g, const ReduceTable* table, const GroupedKernels* kernels
   g->bytes_of_slot = ceil_div(bytes_of_lanes(g->lane, lanes) + of_scales, kCacheLine) * kCacheLine;
 
   Reducer* r = &g->reducer;
-  set_accumulator(r, table, has_m2 ? kValidMoments : kValidMean, kF32);  // never out of range
-  r->accumulate = false;
-  r->x = nullptr;
+  set_accumulator(r, table.reduce, has_m2 ? kValidMoments : kValidMean,
+                  kF32);  // never out of range
   g->group_stride = group_stride;
   r->outputs = outputs_of(*g, g->ranked ? 0 : g->groups);
   r->terms = Axes();
-  set_output(r, s.data[G::kY], model.dtype, is_aligned(model, item));
+  set_output(r, s.data[kY], model.dtype, is_aligned(model, item));
   set_moments(r, call);
-  const bool has_one_axis = s.columns.count == 1 && is_readable(s, G::kX) &&
-                            s.columns.stride[G::kX][0] == s.items[G::kX] &&
-                            s.columns.stride[G::kLabels][0] == s.items[G::kLabels];
-  g->is_plain = g->is_by_output && has_one_axis && has_aligned_labels(s) && s.items[G::kX] >= 4 &&
+  const bool has_one_axis = s.columns.count == 1 && is_readable(s, kX) &&
+                            s.columns.stride[kX][0] == s.items[kX] &&
+                            s.columns.stride[kLabels][0] == s.items[kLabels];
+  g->is_plain = g->is_by_output && has_one_axis && has_aligned_labels(s) && s.items[kX] >= 4 &&
                 call.term != kSquare && !call.is_weighted();
   g->is_listed = !g->is_by_output && has_labelled_rows(*g);
   if (g->is_listed) plan_listed(g, call);
@@ -562,24 +594,23 @@ void list_terms(const Grouped* g) {
   // starts[g + 2] counts group g; then starts[g + 1] is where its next term goes.
   for (int64_t i = 0; i < terms; ++i) {
     const int64_t label = list.labels[i] =
-        label_at(s.dtypes[Grouped::kLabels],
-                 s.data[Grouped::kLabels] + s.columns.offset(Grouped::kLabels, i));
+        label_at(s.dtypes[kLabels], s.data[kLabels] + s.columns.offset(kLabels, i));
     if (uint64_t(label) + 1 > uint64_t(g->groups)) return note_wrong_label(*g);
     if (label >= 0) ++list.starts[label + 2];
   }
   for (int64_t i = 0; i < g->groups; ++i) list.starts[i + 2] += list.starts[i + 1];
   for (int64_t i = 0; i < terms; ++i)
     if (list.labels[i] >= 0)
-      list.offsets[list.starts[list.labels[i] + 1]++] = s.columns.offset(Grouped::kX, i);
+      list.offsets[list.starts[list.labels[i] + 1]++] = s.columns.offset(kX, i);
 }
 
-int64_t workspace_size(const Grouped* g) {
+int64_t bytes_needed(const Grouped* g) {
   const int64_t of_ranks = 2 * g->ranked * int64_t(sizeof(int64_t));
   return of_ranks + (g->is_listed ? TermList::size(*g) : g->slots * g->bytes_of_slot);
 }
 
 void rank_labels(Grouped* g) {
-  constexpr int k = Grouped::kLabels;
+  constexpr int k = kLabels;
   StridedOperands& s = g->operands;
   OperandAxes &rows = s.rows, &columns = s.columns;
   int64_t* const ranks = reinterpret_cast<int64_t*>(g->lanes);
@@ -618,7 +649,7 @@ void store_nothing_partition(const Grouped* g, int64_t index, int64_t partitions
 
 void check_labels_partition(const Grouped* g, int64_t index, int64_t partitions) {
   const OperandAxes &rows = g->operands.rows, &columns = g->operands.columns;
-  const int64_t count = are_shared(rows, Grouped::kLabels) ? 1 : rows.size;
+  const int64_t count = are_shared(rows, kLabels) ? 1 : rows.size;
   with_frame<GroupedInputs>(*g, [&](GroupedInputs& inputs) {
     for (int64_t i = count * index / partitions; i < count * (index + 1) / partitions; ++i)
       for (int64_t term = 0; term < columns.size; term += kStaged)
@@ -639,7 +670,7 @@ void grouped_partition(const Grouped* g, int64_t index, int64_t partitions) {
                    std::min((chunk + 1) * g->chunk_terms, terms), lanes);
         if (g->holds_all) continue;
         store_lanes(*g, results, tile, lanes, 0, lanes_of(*g));
-        if (__atomic_load_n(g->is_far, __ATOMIC_RELAXED))
+        if (__atomic_load_n(&g->is_far, __ATOMIC_RELAXED))
           rescale_tile(*g, inputs, results, tile, lanes);
       }
     });
@@ -667,6 +698,46 @@ void rescale_groups_partition(const Grouped* g, int64_t index, int64_t partition
         rescale_tile(*g, inputs, results, tile, slot(*g, tile * g->chunks));
     });
   });
+}
+
+}  // namespace
+
+int64_t grouped_workspace(const MomentsCall& call, const KernelTable* kernels) {
+  Grouped grouped;
+  prepare(&grouped, *kernels, call, resolve_threads(size_of(call.x())));
+  return bytes_needed(&grouped);
+}
+
+bool run_grouped(const MomentsCall& call, Execution* execution, int* is_degenerate) {
+  int threads = resolve_threads(size_of(call.x()));
+  Grouped g;
+  prepare(&g, *execution->kernels, call, threads);
+  if (execution->bytes < bytes_needed(&g)) {  // it was sized for fewer threads
+    threads = 1;
+    g = Grouped();
+    prepare(&g, *execution->kernels, call, threads);
+  }
+  check_workspace("fastact._cpu", kGroupedCall.name, execution->workspace, execution->bytes,
+                  bytes_needed(&g), sizeof(double));
+  g.lanes = execution->workspace;
+  g.reducer.is_degenerate = is_degenerate;
+  const auto run = [&](auto partition) { run_partitions(threads, partition, &g); };
+  if (g.ranked)
+    rank_labels(&g);
+  else if (g.is_listed && g.all_groups)
+    list_terms(&g);
+  else if (!g.holds_all || !g.all_groups)
+    run(check_labels_partition);
+  if (g.ranked && !g.has_wrong_label) {
+    run(store_nothing_partition);
+    if (g.is_listed) list_terms(&g);
+  }
+  if (!g.all_groups || g.has_wrong_label) return g.has_wrong_label;
+  run(grouped_partition);
+  if (!g.holds_all || g.has_wrong_label) return g.has_wrong_label;
+  run(store_groups_partition);
+  if (g.is_far) run(rescale_groups_partition);
+  return false;
 }
 
 }  // namespace fastact

@@ -10,8 +10,8 @@
 #include "cpu/core/scratch.h"
 #include "cpu/core/span_iterator.h"
 #include "cpu/core/tensor_iterator.h"
+#include "cpu/core/threads.h"
 #include "cpu/reductions/rescaled.h"
-#include "cpu/reductions/weighted.h"
 
 namespace fastact {
 namespace {
@@ -68,40 +68,9 @@ void store_outputs(const Reducer& r, char* y, int64_t first, int64_t n, const do
   });
 }
 
-// Of an output whose squares or sums left the range of double.
-bool rescale_output(const Reducer& r, int64_t output, Rescaled* to) {
-  if (r.weighted) return rescale_weighted(*r.weighted, output, to);
-  const MoveRow gather = gather_for(r.item);
-  int64_t at;
-  offsets_of(r.outputs, output, 1, &at);
-  return rescale(
-      r.terms.size, true,
-      [&](int64_t term, int64_t n, double* x, double* weights) {
-        double* to_x = x;
-        for_terms(r, term, n, [&](int64_t offset, int64_t step, int64_t m) {
-          gather(reinterpret_cast<char*>(to_x), r.x + at + offset, step, m);
-          to_x += m;
-        });
-        for (int64_t i = 0; i < n; ++i) {
-          const bool counts = !(r.skips && x[i] != x[i]);
-          weights[i] = counts, x[i] = counts ? x[i] : 0.0;
-        }
-      },
-      to);
-}
-
-// Whether data are double. Those with weights are added as such, whatever they are.
-bool has_doubles(const Reducer& r) {
-  if (!r.weighted) return r.dtype == kF64;
-  using M = WeightedMoments;
-  const StridedOperands& s = r.weighted->operands;
-  return s.dtypes[M::kX] == kF64 || (s.data[M::kWeights] && s.dtypes[M::kWeights] == kF64);
-}
-
-// Whether some of n numbers may be less than `least`, or not finite: one look at all. Data of other
-// types than double never leave its range.
+// Whether some of n numbers may be less than `least`, or not finite: one look at all.
 bool may_be_far(const Reducer& r, const double* x, int64_t n, double least) {
-  if (!has_doubles(r)) return false;
+  if (!r.rescale) return false;
   double smallest = 1, sum = 0;
 #pragma omp simd reduction(min : smallest) reduction(+ : sum)
   for (int64_t i = 0; i < n; ++i) {
@@ -123,7 +92,7 @@ int64_t find_far(int64_t n, int64_t* far, IsFar is_far) {
 // far IN/OUT (count), of n columns: without those that have nothing but zeros, which are read row
 // by row. Column by column each would take a cache line of every row.
 int64_t drop_zeros(const Reducer& r, int64_t first, int64_t n, int64_t* far, int64_t count) {
-  if (r.weighted || r.layout != Reducer::kColumns || count == 0) return count;
+  if (r.rescale != rescale_array || r.layout != Reducer::kColumns || count == 0) return count;
   alignas(64) double row[kMostColumns];
   uint64_t bits[kMostColumns] = {};
   for_terms(r, 0, r.terms.size, [&](int64_t offset, int64_t step, int64_t m) {
@@ -153,7 +122,7 @@ FASTACT_RARE void rescale_means(const Reducer& r, int64_t first, int64_t n, cons
       n, far, [=](int64_t i) { return !is_finite(means[i]) && !(counts && counts[i] == 0); });
   for (int64_t k = 0; k < count; ++k) {
     Rescaled found;
-    if (rescale_output(r, first + far[k], &found)) means[far[k]] = mean_of(r, found);
+    if (r.rescale(r, first + far[k], &found)) means[far[k]] = mean_of(r, found);
   }
 }
 
@@ -204,7 +173,7 @@ FASTACT_RARE void store_far_moments(const Reducer& r, int64_t first, int64_t n,
   store_moments_as_found(r, first, n, all);
   for (int64_t k = 0; k < count; ++k) {
     Rescaled found;
-    if (rescale_output(r, first + far[k], &found)) store_rescaled(r, first + far[k], found);
+    if (r.rescale(r, first + far[k], &found)) store_rescaled(r, first + far[k], found);
   }
 }
 
@@ -323,6 +292,26 @@ bool is_aligned(const Operand& x, int64_t item) {
   return bits % uintptr_t(item) == 0;
 }
 
+bool rescale_array(const Reducer& r, int64_t output, Rescaled* to) {
+  const MoveRow gather = gather_for(r.item);
+  int64_t at;
+  offsets_of(r.outputs, output, 1, &at);
+  return rescale(
+      r.terms.size, true,
+      [&](int64_t term, int64_t n, double* x, double* weights) {
+        double* to_x = x;
+        for_terms(r, term, n, [&](int64_t offset, int64_t step, int64_t m) {
+          gather(reinterpret_cast<char*>(to_x), r.x + at + offset, step, m);
+          to_x += m;
+        });
+        for (int64_t i = 0; i < n; ++i) {
+          const bool counts = !(r.skips && x[i] != x[i]);
+          weights[i] = counts, x[i] = counts ? x[i] : 0.0;
+        }
+      },
+      to);
+}
+
 void add_block(const Reducer& r, const Results& block, int64_t terms, const Results& to,
                int64_t before, int64_t n) {
   if (before > 0)
@@ -380,7 +369,7 @@ void store_results(const Reducer& r, int64_t first, int64_t n, const Results& al
     store_moments(r, first, n, all);
   else if (of(kValidMean))
     store_valid_means(r, first, n, all);
-  else if (r.divisor != 1 || r.weighted)
+  else if (r.divisor != 1 || r.rescale)
     store_means(r, first, n, all);
   else
     store_sums(r, first, n, all.values, all.errors);
@@ -392,7 +381,6 @@ void set_accumulator(Reducer* r, const ReduceTable* table, int what, int dtype) 
   r->kernels = &r->accumulator->kernels[dtype];
   r->dtype = dtype;
   r->item = item_size(dtype);
-  r->partial = nullptr;
 }
 
 void set_output(Reducer* r, char* y, int dtype, bool is_aligned_y) {
@@ -417,8 +405,7 @@ void prepare(Reducer* r, const ReduceTable* table, int what, const Operand& x, c
   r->outputs = plan.kept;
   set_output(r, plan.y, y_dtype, is_aligned(y, item_size(y_dtype)));
   r->terms = plan.reduced;
-  r->has_segments = false;
-  r->ahead = 0;
+  r->rescale = dtype == kF64 ? rescale_array : nullptr;
   (plan.inner_reduced ? r->terms : r->outputs)
       .append(plan.inner, plan.inner_x, plan.inner_reduced ? 0 : plan.inner_y);
   const bool is_unit = plan.has_unit_inner && is_aligned(x, item);
@@ -433,24 +420,26 @@ void prepare(Reducer* r, const ReduceTable* table, int what, const Operand& x, c
   const bool is_reversed = plan.inner_reduced && plan.inner_x == -item && is_aligned(x, item);
   const bool is_dense = (is_unit || is_reversed) && plan.inner_reduced && r->terms.count == 1;
   r->is_backward = is_reversed && is_dense;
-  r->is_read_ahead = false;
   if (r->terms.size <= (is_dense ? kFewTerms : kLanes) && !is_wide && is_aligned(x, item)) {
     r->layout = Reducer::kSpread;
     r->tile = std::clamp<int64_t>(even, 16, kMostOutputs);
     move_longest_last(&r->outputs);
     // So few terms fold to the same bits from either end.
-    r->has_dense_terms = is_dense && last_stride(r->outputs) == r->terms.size * item;
+    r->is_dense = is_dense && last_stride(r->outputs) == r->terms.size * item;
   } else if (plan.inner_reduced) {
-    r->layout = Reducer::kRows;
     // In a block the tile's outputs follow each other, so that short pieces share cache lines.
     const bool is_long = r->terms.size > kReduceBlock && plan.inner >= kReduceBlock / 4;
-    r->has_segments = is_unit && r->terms.count > 1 && plan.inner >= kShortestSegment;
-    r->has_dense_terms = is_unit && (r->terms.count == 1 || plan.inner >= kLongRow);
+    const bool has_segments = is_unit && r->terms.count > 1 && plan.inner >= kShortestSegment;
+    const bool is_one_pass = r->accumulator->passes[dtype] == 1 && !r->accumulator->retries;
+    r->is_dense = is_unit && (r->terms.count == 1 || plan.inner >= kLongRow);
     const bool is_whole = r->terms.size % kReduceBlock == 0;
-    r->is_read_ahead = is_long && is_dense && (is_whole || r->terms.size >= kLongTail);
-    r->tile = is_long || r->has_segments ? 1 : std::clamp<int64_t>(even, 1, 64);
+    const bool is_read_ahead = is_long && is_dense && (is_whole || r->terms.size >= kLongTail);
+    r->layout = is_read_ahead                 ? Reducer::kBlocks
+                : has_segments && is_one_pass ? Reducer::kSegments
+                                              : Reducer::kRows;
+    r->tile = is_long || has_segments ? 1 : std::clamp<int64_t>(even, 1, 64);
     // Of whole blocks, several rows are read ahead, but no fewer tasks made.
-    if (r->is_read_ahead && is_whole)
+    if (is_read_ahead && is_whole)
       r->tile = std::clamp<int64_t>(kBlocksAhead * kReduceBlock / r->terms.size, 1,
                                     std::max<int64_t>(r->outputs.size / kFewTasks, 1));
     // Pieces that are short and do not touch would be left before what is prefetched is reached.
@@ -461,17 +450,24 @@ void prepare(Reducer* r, const ReduceTable* table, int what, const Operand& x, c
   } else {
     r->layout = is_wide ? Reducer::kColumns : Reducer::kNarrow;
     r->row = plan.inner;
-    r->has_dense_rows = is_unit && plan.has_dense_rows && plan.reduced.count == 1;
+    r->is_dense = is_unit && plan.has_dense_rows && plan.reduced.count == 1;
     const int64_t widest = r->accumulator->passes[dtype] > 1 ? kTwoPassTile : kTile;
     const int64_t most = is_wide ? widest : kNarrowTile;
     const int64_t tiles = ceil_div(plan.inner, most);
     r->tile =
         tiles == 1 ? plan.inner : std::min(most, (ceil_div(plan.inner, tiles) + 15) / 16 * 16);
-    r->has_dense_rows &= r->tile == plan.inner;
-    r->is_backward = r->has_dense_rows && last_stride(r->terms) < 0;
+    r->is_dense &= r->tile == plan.inner;
+    r->is_backward = r->is_dense && last_stride(r->terms) < 0;
   }
   r->tasks = r->outputs.size / r->row * ceil_div(r->row, r->tile);
   cut_terms(r);
+}
+
+void prepare(Reducer* r, const ReduceTable* table, const SumCall& call) {
+  prepare(r, table, call.term, call.x, call.y, call.axes, call.x.dtype, call.y.dtype,
+          call.accumulate);
+  r->divisor = call.divisor, r->initial = call.initial;
+  if (call.divisor == 1) r->rescale = nullptr;
 }
 
 void set_moments(Reducer* r, const MomentsCall& call) {
@@ -550,6 +546,26 @@ void merge_partition(const Reducer* reducer, int64_t index, int64_t partitions) 
     for (int64_t c = 1; c < r.chunks; ++c) add_chunk(r, partial_of(r, c, first), c, all, n);
     store_results(r, first, n, all);
   }
+}
+
+void divide_work(Reducer* reducers, int count, char* workspace, int64_t bytes, int threads) {
+  const int64_t needed = workspace_size(reducers);
+  if (threads > 1 && needed > 0 && count * needed <= bytes)
+    for (int k = 0; k < count; ++k)
+      reducers[k].partial = reinterpret_cast<double*>(workspace + k * needed);
+  share_columns(reducers, count, threads);
+}
+
+void merge_chunks(const Reducer* reducers, int count, int threads) {
+  for (int k = 0; k < count; ++k)
+    if (reducers[k].partial)
+      run_partitions(threads_for(partial_size(&reducers[k]), threads), merge_partition,
+                     &reducers[k]);
+}
+
+void run_reduction(const Reducer* reducer, int threads) {
+  run_partitions(threads, reduce_partition, reducer);
+  merge_chunks(reducer, 1, threads);
 }
 
 }  // namespace fastact

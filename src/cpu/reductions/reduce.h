@@ -7,8 +7,10 @@
 // by block. How a block is read depends on the layout:
 //
 //   kRows      The terms are contiguous. A block of several outputs is one call, or one call per
-//              contiguous piece; of long rows several blocks are, in the order of memory. Where the
-//              pieces are segments of 64 elements or more, many outputs are read at once, in the
+//              contiguous piece.
+//   kBlocks    They are whole blocks of long rows: several blocks are one call, in the order of
+//              memory.
+//   kSegments  They lie in segments of 64 elements or more: many outputs are read at once, in the
 //              order of memory (reductions/segmented.cpp).
 //   kColumns   The outputs are contiguous. A lane takes every 32nd row of a tile of columns, eight
 //              rows at a time, in bands of 256 rows: nearly in the order of memory.
@@ -47,57 +49,82 @@ namespace fastact {
 constexpr int64_t kMostColumns = 1024;  // columns a task, whoever makes them, at most
 constexpr int64_t kMostOutputs = 256;   // outputs a task where they are not columns, at most
 
-struct WeightedMoments;
+struct Reducer;
 struct Rescaled;
+
+// What is accumulated, and of which dtype the terms are.
+struct TermKernels {
+  const ReduceTable* table;
+  const Accumulator* accumulator;
+  const ReduceKernels* kernels;  // the accumulator's, for the dtype that is read
+  int dtype;
+  int64_t item;
+};
+
+// Where the terms of an array lie, and how a block of them is read. Reductions whose terms another
+// kernel computes set the layout alone.
+struct ArrayTerms {
+  enum Layout { kRows, kBlocks, kSegments, kColumns, kNarrow, kSpread };
+
+  const char* x;
+  Layout layout;
+  // What the layout reads at once is contiguous: terms, or pieces of them that are worth reading in
+  // place; rows of kNarrow.
+  bool is_dense = false;
+  bool is_backward = false;         // it is so from its end
+  int64_t ahead = 0;                // bytes from a term to one that is prefetched; 0: none is
+  const int64_t* listed = nullptr;  // where the terms lie, if no axes say it
+};
+
+// The tasks: how outputs and terms are cut, and where the results of chunks meet.
+struct TaskGrid {
+  Axes outputs, terms;        // innermost last
+  int64_t row;                // columns: outputs that are contiguous in x; else all of them
+  int64_t tile;               // outputs a task, at most
+  int64_t tasks;              // all tiles
+  int64_t chunk_blocks;       // blocks a chunk
+  int64_t chunks;             // of each output
+  double* partial = nullptr;  // [chunks][values, errors][sets][outputs]; null: chunks are no tasks
+};
 
 // An output has too few terms; its weights are none.
 enum Degenerate : int { kTooFew = 1, kNoWeights = 2 };
 
-struct Reducer {
-  enum Layout { kRows, kColumns, kNarrow, kSpread };
-
-  const ReduceTable* table;
-  const Accumulator* accumulator;
-  const ReduceKernels* kernels;  // the accumulator's, for the dtype that is read
-  int dtype, y_dtype;
-  int64_t item, y_item;
-  const char* x;
-  char* y;                // the sum, or the mean
-  double divisor = 1;     // of the sum
-  double initial = -0.0;  // what is added to the sum then
-  bool accumulate;        // y IN/OUT
+// Where the results go, and what becomes of them before.
+struct ResultArrays {
+  char* y;  // the sum, or the mean
+  int y_dtype;
+  int64_t y_item;
+  bool is_y_aligned;
+  bool accumulate = false;  // y IN/OUT
+  double divisor = 1;       // of the sum
+  double initial = -0.0;    // what is added to the sum then
   // Of moments, each of these and y null: not wanted.
   char* low;     // what the mean lost when it was rounded
   char* second;  // what `of_m2` says
   char* count;   // how many terms were not NaN
   OfM2 of_m2 = kNothing;
   double correction;
-  bool skips = false;                         // what does not count
-  const WeightedMoments* weighted = nullptr;  // whose reducer it is (reductions/weighted.h)
-  int* is_degenerate = nullptr;               // OUT: the bits of Degenerate; null: not asked
-  Axes outputs, terms;                        // innermost last
-  const int64_t* listed = nullptr;            // kColumns: where the terms lie, if no axes say it
-  Layout layout;
-  bool has_dense_terms;  // kRows, kSpread: contiguous, at least in pieces worth reading in place
-  bool is_backward;      // kRows: contiguous from their end; kNarrow: so are the dense rows
-  bool is_read_ahead;    // kRows: whole blocks, several at a time
-  bool has_segments;     // kRows: in pieces (reductions/segmented.cpp)
-  int64_t ahead;         // kRows: bytes from a term to one that is prefetched; 0: none is
-  bool is_y_aligned;
-  bool has_dense_rows;   // kNarrow: as in Reduction
-  int64_t row;           // columns: outputs that are contiguous in x; else all of them
-  int64_t tile;          // outputs a task, at most
-  int64_t tasks;         // all tiles
-  int64_t chunk_blocks;  // blocks a chunk
-  int64_t chunks;        // of each output
-  double* partial;       // [chunks][values, errors][sets][outputs], or null: chunks are not tasks
+  bool skips = false;            // what does not count
+  int* is_degenerate = nullptr;  // OUT: the bits of Degenerate; null: not asked
 };
+
+// A reduction: its plan.
+struct Reducer : TermKernels, ArrayTerms, TaskGrid, ResultArrays {
+  // Finds the moments of an output once more, whose squares or sums left the range of double
+  // (reductions/rescaled.h). Null: none can leave it, or a sum that does is an infinity.
+  bool (*rescale)(const Reducer& reducer, int64_t output, Rescaled* to) = nullptr;
+};
+
+// Finds them in the array.
+bool rescale_array(const Reducer& reducer, int64_t output, Rescaled* to);
 
 // x and y as for plan_reduction; y has strides.
 void prepare(Reducer* reducer, const ReduceTable* table, int what, const Operand& x,
              const Operand& y, const bool* reduced, int dtype, int y_dtype, bool accumulate);
 
-// Of elements that count once each.
+// Prepares a sum; and the moments of elements that count once each.
+void prepare(Reducer* reducer, const ReduceTable* table, const SumCall& call);
 void prepare(Reducer* reducer, const ReduceTable* table, const MomentsCall& call);
 
 // A part of that: where the results go, once the reducer's output is the call's model.
@@ -174,6 +201,16 @@ void reduce_tasks(const Reducer* reducers, int count, BlockSource& source, int64
 // for which there is work only with a workspace.
 void reduce_partition(const Reducer* reducer, int64_t index, int64_t partitions);
 void merge_partition(const Reducer* reducer, int64_t index, int64_t partitions);
+
+// Gives reductions of one kind the partial results where the workspace has room for them, and then
+// each thread its columns (share_columns). Bits do not depend on it.
+void divide_work(Reducer* reducers, int count, char* workspace, int64_t bytes, int threads);
+
+// Merges the chunks of reductions whose parts are done, where their terms were cut.
+void merge_chunks(const Reducer* reducers, int count, int threads);
+
+// Runs all parts of a reduction of an array whose work is divided.
+void run_reduction(const Reducer* reducer, int threads);
 
 // As reduce_partition, of a reduction that has segments.
 void reduce_segmented(const Reducer& reducer, int64_t index, int64_t partitions);

@@ -44,13 +44,13 @@ struct ArrayInputs : BlockSource {
         is_far(r.outputs.size * r.terms.size * r.item > kFarReduction) {}
 
   Results block(int64_t first, int64_t n, int64_t term, int64_t terms) override {
-    if (r.is_read_ahead && terms == kReduceBlock) return row_blocks(first, n, term);
-    if (r.layout == Reducer::kRows)
-      rows(first, n, term, terms);
-    else if (r.layout == Reducer::kSpread)
+    if (r.layout == Reducer::kBlocks && terms == kReduceBlock) return row_blocks(first, n, term);
+    if (r.layout == Reducer::kSpread)
       spread(first, n, terms);
-    else
+    else if (r.layout == Reducer::kColumns || r.layout == Reducer::kNarrow)
       columns(first, n, term, terms);
+    else
+      rows(first, n, term, terms);
     return {lanes, nullptr, kPitch};
   }
 
@@ -103,11 +103,11 @@ struct ArrayInputs : BlockSource {
     offsets_of(r.outputs, first, n, at);
     if (r.is_backward)
       return r.kernels->blocks_backward(r.x - term * r.item, at, n, terms, r.ahead, lanes, kPitch);
-    if (r.has_dense_terms && r.terms.count == 1)
+    if (r.is_dense && r.terms.count == 1)
       return r.kernels->blocks(r.x + term * r.item, at, n, terms, r.ahead, lanes, kPitch);
     for (int64_t k = 0; k < n; ++k)
-      r.has_dense_terms ? pieces(r.x + at[k], term, terms, lanes + k)
-                        : gathered_row(r.x + at[k], term, terms, lanes + k);
+      r.is_dense ? pieces(r.x + at[k], term, terms, lanes + k)
+                 : gathered_row(r.x + at[k], term, terms, lanes + k);
   }
 
   // One of the blocks of long rows. It makes them of several blocks of a row after the other, as
@@ -184,14 +184,14 @@ struct ArrayInputs : BlockSource {
         done += m;
       });
     };
-    if (a.has_shift || !r.has_dense_terms) offsets_of(r.terms, 0, terms, offsets);
+    if (a.has_shift || !r.is_dense) offsets_of(r.terms, 0, terms, offsets);
     find_shifts(terms, n, [&](int64_t i, double* to) {
       for_outputs([&](const char* x, int64_t done, int64_t m) {
         r.table->widen[r.dtype](x + offsets[i], step, m, to + done);
       });
     });
     settle(terms, n, [&] {
-      if (r.has_dense_terms) {
+      if (r.is_dense) {
         const int64_t low = r.is_backward ? (1 - terms) * r.item : 0;
         for_outputs([&](const char* x, int64_t done, int64_t m) {
           kernels->short_rows[terms - 1](x + low, nullptr, m, shift + done, lanes + done, kPitch);
@@ -209,7 +209,7 @@ struct ArrayInputs : BlockSource {
   void columns(int64_t first, int64_t n, int64_t term, int64_t terms) {
     const char* x = r.x;
     for_spans(r.outputs, first, n, [&](int64_t offset, int64_t, int64_t) { x += offset; });
-    const bool is_narrow = r.layout == Reducer::kNarrow, is_dense = is_narrow && r.has_dense_rows;
+    const bool is_narrow = r.layout == Reducer::kNarrow, is_dense = is_narrow && r.is_dense;
     if (is_dense) {
       x += (r.is_backward ? -term : term) * n * r.item;
       offsets[0] = 0;
@@ -289,8 +289,7 @@ struct ArrayInputs : BlockSource {
 
 void reduce_partition(const Reducer* reducer, int64_t index, int64_t partitions) {
   const Reducer& r = *reducer;
-  if (r.has_segments && r.accumulator->passes[r.dtype] == 1 && !r.accumulator->retries)
-    return reduce_segmented(r, index, partitions);
+  if (r.layout == Reducer::kSegments) return reduce_segmented(r, index, partitions);
   with_frame<ArrayInputs>(
       r, [&](ArrayInputs& inputs) { reduce_tasks(reducer, 1, inputs, index, partitions); });
 }

@@ -1,3 +1,19 @@
+// Moments of elements that are weighted or masked, or of a dtype that no accumulator reads
+// (integers), and their gradients.
+//
+// Sums, from which means are made, read elements where they lie, if these are contiguous along the
+// terms or the outputs, and weights too, if they are of the same dtype and there is no mask. All
+// else is staged in double first, 512 elements at a time, [term][output]: weights that are masked,
+// absent or of another dtype; and both where they are read several times (m2), strided, or
+// integers, or where NaN are skipped, or where a term of both takes x's place. A weight that the
+// mask takes out is 0 there (common/reductions/weights.h).
+//
+// All is summed in the order of all reductions (reductions/kernels.h), and a block's moments merge
+// as moments that skip NaN, which have a count of their own, too. Weights may concentrate anywhere,
+// so that a block's first element tells little of its mean: each block is passed over twice, about
+// the first element that counts and about the mean.
+//
+// docs/design/reductions.md, "Weights, masks and integers", has the figures.
 #include "cpu/reductions/weighted.h"
 
 #include <algorithm>
@@ -8,6 +24,8 @@
 #include "common/reductions/weights.h"
 #include "cpu/core/scratch.h"
 #include "cpu/core/tensor_iterator.h"
+#include "cpu/core/threads.h"
+#include "cpu/reductions/rescaled.h"
 
 namespace fastact {
 namespace {
@@ -19,7 +37,28 @@ constexpr int64_t kFewOutputs = 16;          // that make too short rows
 constexpr int64_t kHalf = sizeof(uint16_t);  // bytes of a number of 16 bits
 constexpr int64_t kMostWeighted = 256;       // columns at once: 1 KiB of a float32 row
 
-bool is_finite_number(double x) { return x - x == 0; }
+struct WeightedMoments : Reducer {
+  enum { kX, kWeights, kWhere, kInputs, kY = kInputs, kOperands };
+
+  StridedOperands operands;   // rows: the outputs; columns: the terms
+  bool is_by_output;          // blocks are read output by output
+  int pair;                   // what is added of x and weights (common/reductions/pairs.h)
+  bool is_readable[kInputs];  // by kernels, where they lie
+};
+
+// The gradient of a statistic with respect to x, or to the weights: what is wanted has `to`.
+struct WeightedGradient {
+  const ReduceTable* table;
+  StridedOperands operands;  // the call's arrays, and the labels; all axes are columns
+  int of;                    // WeightedGradientOf
+  int pair;                  // whose derivatives they are, by x and by the weights
+  int pair_dtype;            // in which its kernel has all arrays: of 16 bits, or double
+  bool of_weights;
+  bool skips, accumulate;
+  int64_t groups;                                       // -1: not by groups
+  int64_t group_stride[WeightedGradientCall::kArrays];  // in bytes; 0: of what has no groups
+  int* has_wrong_label;                                 // OUT
+};
 
 // Whether the rows of all outputs are contiguous and touch each other.
 bool has_dense_rows(const WeightedMoments& m, int k) {
@@ -27,10 +66,6 @@ bool has_dense_rows(const WeightedMoments& m, int k) {
   return m.is_readable[k] && rows.count == 1 && columns.count == 1 &&
          rows.stride[k][0] == m.operands.items[k] &&
          columns.stride[k][0] == rows.size * m.operands.items[k];
-}
-
-int64_t last_step(const OperandAxes& axes, int k) {
-  return axes.count ? std::abs(axes.stride[k][axes.count - 1]) : 0;
 }
 
 struct WeightedInputs : BlockSource {
@@ -65,7 +100,7 @@ struct WeightedInputs : BlockSource {
 
   explicit WeightedInputs(const M& moments)
       : m(moments),
-        r(moments.reducer),
+        r(moments),
         s(moments.operands),
         kernels(*r.table->weighting),
         has_m2(r.accumulator == &r.table->accumulators[kValidMoments]),
@@ -130,7 +165,7 @@ struct WeightedInputs : BlockSource {
       stage(first, n, term + done, staged);
       for (int64_t i = 0; i < staged * n && missing > 0; ++i) {
         const int64_t c = n == 1 ? 0 : i % n;
-        if (centre[c] == centre[c] || !(weights[i] > 0) || !is_finite_number(x[i])) continue;
+        if (centre[c] == centre[c] || !(weights[i] > 0) || !is_finite(x[i])) continue;
         centre[c] = x[i];
         --missing;
       }
@@ -236,23 +271,8 @@ struct WeightedInputs : BlockSource {
     kernels.mask(weights, mask, terms * n);
   }
 
-  // to OUT [terms][n]
   void read(int k, int64_t first, int64_t n, int64_t term, int64_t terms, double* to) const {
-    int64_t done = 0;
-    const auto take = [&](const char* from, int64_t stride, int64_t size, double* place) {
-      widen(*r.table, s.dtypes[k], from, stride, size, place);
-    };
-    if (n == 1)
-      return for_pieces(s.columns, k, s.row(k, first), term, terms,
-                        [&](char* from, int64_t stride, int64_t size) {
-                          take(from, stride, size, to + done);
-                          done += size;
-                        });
-    for_pieces(s.rows, k, s.data[k], first, n, [&](char* base, int64_t stride, int64_t size) {
-      for (int64_t i = 0; i < terms; ++i)
-        take(base + s.columns.offset(k, term + i), stride, size, to + i * n + done);
-      done += size;
-    });
+    read_terms(s, *r.table, k, first, n, term, terms, to);
   }
 
   // Terms done .. done + terms of n columns onto lanes. Where they are dense, kLanes of them are
@@ -426,6 +446,127 @@ struct GradientPieces {
   }
 };
 
+// The moments of an output whose squares or sums left the range of double (rescaled.h).
+bool rescale_weighted(const Reducer& reducer, int64_t output, Rescaled* to) {
+  using M = WeightedMoments;
+  const M& m = static_cast<const M&>(reducer);
+  const StridedOperands& s = m.operands;
+  double mask[kRescaledTerms];
+  return rescale(
+      s.columns.size, true,
+      [&](int64_t term, int64_t n, double* x, double* weights) {
+        const auto read = [&](int k, double* numbers) {
+          if (!s.data[k]) return void(std::fill_n(numbers, n, 1.0));
+          for_pieces(s.columns, k, s.row(k, output), term, n,
+                     [&](char* from, int64_t stride, int64_t size) {
+                       widen(*m.table, s.dtypes[k], from, stride, size, numbers);
+                       numbers += size;
+                     });
+        };
+        read(M::kX, x), read(M::kWeights, weights), read(M::kWhere, mask);
+        if (m.pair) {
+          m.table->weighting->pair_terms[m.pair](x, weights, n);
+          std::fill_n(weights, n, 1.0);
+        }
+        for (int64_t i = 0; i < n; ++i) {
+          weights[i] = weight_of(x[i], weights[i], mask[i] != 0, m.skips);
+          if (weights[i] == 0) x[i] = 0;
+        }
+      },
+      to);
+}
+
+void prepare(WeightedMoments* m, const ReduceTable* table, const ConvertKernels* kernels,
+             const MomentsCall& call) {
+  using M = WeightedMoments;
+  const ArrayArgument& model = call.model();
+  const ArrayArgument given[M::kOperands] = {call.inputs[M::kX], call.inputs[M::kWeights],
+                                             call.inputs[M::kWhere], model};
+  StridedOperands& s = m->operands;
+  plan_axes(&s, kernels, M::kOperands, given, call.axes);
+  for (int k = 0; k < M::kInputs; ++k) m->is_readable[k] = is_readable(s, k);
+
+  m->pair = call.pair;
+  Reducer* r = m;
+  const bool has_m2 = call.of_m2 != kNothing && call.of_m2 != kTotal;
+  const int of_sums = call.pair ? int(kItself) : kValidMean;
+  set_accumulator(r, table, has_m2 ? kValidMoments : of_sums, kF64);
+  const bool has_doubles =
+      s.dtypes[M::kX] == kF64 || (s.data[M::kWeights] && s.dtypes[M::kWeights] == kF64);
+  r->rescale = has_doubles ? rescale_weighted : nullptr;
+  r->outputs = r->terms = Axes();
+  for (int i = 0; i < s.rows.count; ++i)
+    r->outputs.append(s.rows.length[i], 0, s.rows.stride[M::kY][i]);
+  r->terms.size = s.columns.size;
+  set_output(r, s.data[M::kY], model.dtype, is_aligned(model, item_size(model.dtype)));
+  set_moments(r, call);
+  const int64_t outputs = r->outputs.size, terms = r->terms.size;
+  const bool are_dense =
+      has_dense_rows(*m, M::kX) && (!s.data[M::kWeights] || has_dense_rows(*m, M::kWeights));
+  m->is_by_output = outputs == 1 || (terms >= kLongTerms &&
+                                     ((outputs < kFewOutputs && !are_dense) ||
+                                      last_step(s.columns, M::kX) <= last_step(s.rows, M::kX)));
+  r->layout = m->is_by_output ? Reducer::kNarrow : Reducer::kColumns;
+  r->row = outputs;
+  const int64_t even = std::max(ceil_div(outputs, kFewTasks), ceil_div(kReduceBlock, terms));
+  const int64_t most = terms > kReduceBlock ? 1 : 64;  // blocks of a row one after the other
+  r->tile = m->is_by_output ? std::clamp<int64_t>(even, 1, most) : std::min(outputs, kMostWeighted);
+  r->tasks = ceil_div(outputs, r->tile);
+  cut_terms(r);
+}
+
+void weighted_partition(const WeightedMoments* m, int64_t index, int64_t partitions) {
+  with_frame<WeightedInputs>(
+      *m, [&](WeightedInputs& inputs) { reduce_tasks(m, 1, inputs, index, partitions); });
+}
+
+void prepare(WeightedGradient* g, const ReduceTable* table, const ConvertKernels* kernels,
+             const WeightedGradientCall& call) {
+  using G = WeightedGradientCall;
+  g->table = table;
+  g->pair = call.pair, g->of_weights = call.of_weights;
+  const ArrayArgument &x = call.arrays[G::kX], &other = call.arrays[G::kToWeights];
+  const auto is_xs = [&](const ArrayArgument& a) { return !a.shape || a.dtype == x.dtype; };
+  const bool are_alike = is_xs(call.arrays[G::kTo]) && is_xs(call.arrays[G::kDy]) &&
+                         is_xs(call.arrays[G::kWeights]) && is_xs(other);
+  g->pair_dtype = g->pair && are_alike && x.dtype < kF32 ? x.dtype : int(kF64);
+  g->of = call.pair                      ? kTermByX + kItself
+          : call.of_weights              ? kMeanByWeights
+          : call.arrays[G::kOfMean].data ? kBothByX
+          : call.arrays[G::kMean].data   ? kSecondByX
+                                         : kTermByX + call.term;
+  g->skips = call.skips, g->accumulate = call.accumulate;
+  g->groups = call.labels.shape ? groups_of(call.arrays[G::kDy]) : -1;
+  ArrayArgument given[G::kArrays + 1];
+  int64_t strides[G::kArrays][kMaxAxes];
+  std::copy_n(call.arrays, G::kArrays, given);
+  given[G::kArrays] = call.labels;
+  std::fill_n(g->group_stride, G::kArrays, 0);
+  for (int k : {G::kDy, G::kSlope, G::kMean, G::kOfMean})
+    if (g->groups >= 0 && given[k].shape) g->group_stride[k] = take_groups(&given[k], strides[k]);
+  plan_axes(&g->operands, kernels, G::kArrays + 1, given, nullptr);
+  for (int k : {G::kDy, G::kSlope, G::kMean, G::kOfMean})
+    if (g->groups == 0) g->operands.data[k] = nullptr;  // it has no numbers
+}
+
+void gradient_labels_partition(const WeightedGradient* g, int64_t index, int64_t partitions) {
+  const int64_t size = g->operands.size();
+  const int64_t end = begin_of_part(size, index + 1, partitions);
+  with_frame<GradientPieces>(*g, [&](GradientPieces& pieces) {
+    for (int64_t first = begin_of_part(size, index, partitions), n; first < end; first += n) {
+      n = std::min(kStaged, end - first);
+      if (pieces.read_labels(first, n)) __atomic_store_n(g->has_wrong_label, 1, __ATOMIC_RELAXED);
+    }
+  });
+}
+
+void weighted_gradient_partition(const WeightedGradient* g, int64_t index, int64_t partitions) {
+  const int64_t size = g->operands.size();
+  with_frame<GradientPieces>(*g, [&](GradientPieces& pieces) {
+    pieces.run(begin_of_part(size, index, partitions), begin_of_part(size, index + 1, partitions));
+  });
+}
+
 }  // namespace
 
 void widen(const ReduceTable& table, int dtype, const char* from, int64_t stride, int64_t n,
@@ -482,123 +623,40 @@ bool is_readable(const StridedOperands& s, int k) {
   return s.data[k] && s.dtypes[k] < kDTypes && bits % uintptr_t(s.items[k]) == 0;
 }
 
-void prepare(WeightedMoments* m, const ReduceTable* table, const ConvertKernels* kernels,
-             const MomentsCall& call) {
-  using M = WeightedMoments;
-  const ArrayArgument& model = call.model();
-  const ArrayArgument given[M::kOperands] = {call.inputs[M::kX], call.inputs[M::kWeights],
-                                             call.inputs[M::kWhere], model};
-  StridedOperands& s = m->operands;
-  plan_axes(&s, kernels, M::kOperands, given, call.axes);
-  for (int k = 0; k < M::kInputs; ++k) m->is_readable[k] = is_readable(s, k);
-
-  m->pair = call.pair;
-  Reducer* r = &m->reducer;
-  const bool has_m2 = call.of_m2 != kNothing && call.of_m2 != kTotal;
-  const int of_sums = call.pair ? int(kItself) : kValidMean;
-  set_accumulator(r, table, has_m2 ? kValidMoments : of_sums, kF64);
-  r->weighted = m;
-  r->accumulate = false;
-  r->x = nullptr;
-  r->outputs = r->terms = Axes();
-  for (int i = 0; i < s.rows.count; ++i)
-    r->outputs.append(s.rows.length[i], 0, s.rows.stride[M::kY][i]);
-  r->terms.size = s.columns.size;
-  set_output(r, s.data[M::kY], model.dtype, is_aligned(model, item_size(model.dtype)));
-  set_moments(r, call);
-  const int64_t outputs = r->outputs.size, terms = r->terms.size;
-  const bool are_dense =
-      has_dense_rows(*m, M::kX) && (!s.data[M::kWeights] || has_dense_rows(*m, M::kWeights));
-  m->is_by_output = outputs == 1 || (terms >= kLongTerms &&
-                                     ((outputs < kFewOutputs && !are_dense) ||
-                                      last_step(s.columns, M::kX) <= last_step(s.rows, M::kX)));
-  r->layout = m->is_by_output ? Reducer::kNarrow : Reducer::kColumns;
-  r->row = outputs;
-  const int64_t even = std::max(ceil_div(outputs, kFewTasks), ceil_div(kReduceBlock, terms));
-  const int64_t most = terms > kReduceBlock ? 1 : 64;  // blocks of a row one after the other
-  r->tile = m->is_by_output ? std::clamp<int64_t>(even, 1, most) : std::min(outputs, kMostWeighted);
-  r->tasks = ceil_div(outputs, r->tile);
-  cut_terms(r);
+void read_terms(const StridedOperands& s, const ReduceTable& table, int k, int64_t first, int64_t n,
+                int64_t term, int64_t terms, double* to) {
+  for_term_pieces(s, k, first, n, term, terms,
+                  [&](const char* from, int64_t stride, int64_t size, int64_t done, int64_t) {
+                    widen(table, s.dtypes[k], from, stride, size, to + done);
+                  });
 }
 
-bool rescale_weighted(const WeightedMoments& m, int64_t output, Rescaled* to) {
-  using M = WeightedMoments;
-  const StridedOperands& s = m.operands;
-  double mask[kRescaledTerms];
-  return rescale(
-      s.columns.size, true,
-      [&](int64_t term, int64_t n, double* x, double* weights) {
-        const auto read = [&](int k, double* numbers) {
-          if (!s.data[k]) return void(std::fill_n(numbers, n, 1.0));
-          for_pieces(s.columns, k, s.row(k, output), term, n,
-                     [&](char* from, int64_t stride, int64_t size) {
-                       widen(*m.reducer.table, s.dtypes[k], from, stride, size, numbers);
-                       numbers += size;
-                     });
-        };
-        read(M::kX, x), read(M::kWeights, weights), read(M::kWhere, mask);
-        if (m.pair) {
-          m.reducer.table->weighting->pair_terms[m.pair](x, weights, n);
-          std::fill_n(weights, n, 1.0);
-        }
-        for (int64_t i = 0; i < n; ++i) {
-          weights[i] = weight_of(x[i], weights[i], mask[i] != 0, m.reducer.skips);
-          if (weights[i] == 0) x[i] = 0;
-        }
-      },
-      to);
+int64_t weighted_workspace(const MomentsCall& call, const KernelTable* kernels) {
+  WeightedMoments weighted;
+  prepare(&weighted, kernels->reduce, kernels->convert, call);
+  return workspace_size(&weighted);
 }
 
-void weighted_partition(const WeightedMoments* m, int64_t index, int64_t partitions) {
-  with_frame<WeightedInputs>(
-      *m, [&](WeightedInputs& inputs) { reduce_tasks(&m->reducer, 1, inputs, index, partitions); });
+void run_weighted(const MomentsCall& call, Execution* execution, int* is_degenerate) {
+  const int threads = resolve_threads(size_of(call.x()));
+  WeightedMoments weighted;
+  prepare(&weighted, execution->kernels->reduce, execution->kernels->convert, call);
+  weighted.is_degenerate = is_degenerate;
+  divide_work(&weighted, 1, execution->workspace, execution->bytes, threads);
+  run_partitions(threads, weighted_partition, &weighted);
+  merge_chunks(&weighted, 1, threads);
 }
 
-void prepare(WeightedGradient* g, const ReduceTable* table, const ConvertKernels* kernels,
-             const WeightedGradientCall& call) {
-  using G = WeightedGradientCall;
-  g->table = table;
-  g->pair = call.pair, g->of_weights = call.of_weights;
-  const ArrayArgument &x = call.arrays[G::kX], &other = call.arrays[G::kToWeights];
-  const auto is_xs = [&](const ArrayArgument& a) { return !a.shape || a.dtype == x.dtype; };
-  const bool are_alike = is_xs(call.arrays[G::kTo]) && is_xs(call.arrays[G::kDy]) &&
-                         is_xs(call.arrays[G::kWeights]) && is_xs(other);
-  g->pair_dtype = g->pair && are_alike && x.dtype < kF32 ? x.dtype : int(kF64);
-  g->of = call.pair                      ? kTermByX + kItself
-          : call.of_weights              ? kMeanByWeights
-          : call.arrays[G::kOfMean].data ? kBothByX
-          : call.arrays[G::kMean].data   ? kSecondByX
-                                         : kTermByX + call.term;
-  g->skips = call.skips, g->accumulate = call.accumulate;
-  g->groups = call.labels.shape ? groups_of(call.arrays[G::kDy]) : -1;
-  ArrayArgument given[G::kArrays + 1];
-  int64_t strides[G::kArrays][kMaxAxes];
-  std::copy_n(call.arrays, G::kArrays, given);
-  given[G::kArrays] = call.labels;
-  std::fill_n(g->group_stride, G::kArrays, 0);
-  for (int k : {G::kDy, G::kSlope, G::kMean, G::kOfMean})
-    if (g->groups >= 0 && given[k].shape) g->group_stride[k] = take_groups(&given[k], strides[k]);
-  plan_axes(&g->operands, kernels, G::kArrays + 1, given, nullptr);
-  for (int k : {G::kDy, G::kSlope, G::kMean, G::kOfMean})
-    if (g->groups == 0) g->operands.data[k] = nullptr;  // it has no numbers
-}
-
-void gradient_labels_partition(const WeightedGradient* g, int64_t index, int64_t partitions) {
-  const int64_t size = g->operands.size();
-  const int64_t end = begin_of_part(size, index + 1, partitions);
-  with_frame<GradientPieces>(*g, [&](GradientPieces& pieces) {
-    for (int64_t first = begin_of_part(size, index, partitions), n; first < end; first += n) {
-      n = std::min(kStaged, end - first);
-      if (pieces.read_labels(first, n)) __atomic_store_n(g->has_wrong_label, 1, __ATOMIC_RELAXED);
-    }
-  });
-}
-
-void weighted_gradient_partition(const WeightedGradient* g, int64_t index, int64_t partitions) {
-  const int64_t size = g->operands.size();
-  with_frame<GradientPieces>(*g, [&](GradientPieces& pieces) {
-    pieces.run(begin_of_part(size, index, partitions), begin_of_part(size, index + 1, partitions));
-  });
+bool run_weighted_gradient(const WeightedGradientCall& call, const KernelTable* kernels) {
+  if (is_empty(call.arrays[0])) return false;
+  const int threads = resolve_threads(size_of(call.arrays[0]));
+  int has_wrong_label = 0;
+  WeightedGradient gradient;
+  prepare(&gradient, kernels->reduce, kernels->convert, call);
+  gradient.has_wrong_label = &has_wrong_label;
+  if (gradient.groups >= 0) run_partitions(threads, gradient_labels_partition, &gradient);
+  if (!has_wrong_label) run_partitions(threads, weighted_gradient_partition, &gradient);
+  return has_wrong_label;
 }
 
 }  // namespace fastact

@@ -1,24 +1,13 @@
-// Moments of elements that are weighted or masked, or of a dtype that no accumulator reads
-// (integers), and their gradients.
-//
-// Sums, from which means are made, read elements where they lie, if these are contiguous along the
-// terms or the outputs, and weights too, if they are of the same dtype and there is no mask. All
-// else is staged in double first, 512 elements at a time, [term][output]: weights that are masked,
-// absent or of another dtype; and both where they are read several times (m2), strided, or
-// integers, or where NaN are skipped, or where a term of both takes x's place. A weight that the
-// mask takes out is 0 there (common/reductions/weights.h).
-//
-// All is summed in the order of all reductions (reductions/kernels.h), and a block's moments merge
-// as moments that skip NaN, which have a count of their own, too. Weights may concentrate anywhere,
-// so that a block's first element tells little of its mean: each block is passed over twice, about
-// the first element that counts and about the mean.
-//
-// docs/design/reductions.md, "Weights, masks and integers", has the figures.
+// What weighted moments (weighted.cpp) and statistics by groups (grouped.cpp) share: how they read
+// elements, weights, masks and labels of any dtype and strides; and the native functions of both.
 #pragma once
 
+#include <cmath>
+
+#include "common/reductions/call.h"
 #include "cpu/core/chunk_reader.h"
+#include "cpu/core/native_function.h"
 #include "cpu/reductions/reduce.h"
-#include "cpu/reductions/rescaled.h"
 
 namespace fastact {
 
@@ -41,44 +30,44 @@ int64_t label_at(int dtype, const char* at);
 // Whether kernels can read the numbers of operand k where they lie.
 bool is_readable(const StridedOperands& operands, int k);
 
-struct WeightedMoments {
-  enum { kX, kWeights, kWhere, kInputs, kY = kInputs, kOperands };
+// Bytes between neighbours along the last axis.
+inline int64_t last_step(const OperandAxes& axes, int k) {
+  return axes.count ? std::abs(axes.stride[k][axes.count - 1]) : 0;
+}
 
-  Reducer reducer;
-  StridedOperands operands;   // rows: the outputs; columns: the terms
-  bool is_by_output;          // blocks are read output by output
-  int pair;                   // what is added of x and weights (common/reductions/pairs.h)
-  bool is_readable[kInputs];  // by kernels, where they lie
-};
+// visit(address, stride, how many, their place in [terms][n], column) for pieces of operand k:
+// terms term .. term + terms of outputs first .. first + n, where rows are outputs.
+template <class Visit>
+void for_term_pieces(const StridedOperands& s, int k, int64_t first, int64_t n, int64_t term,
+                     int64_t terms, Visit visit) {
+  int64_t done = 0;
+  if (n == 1)
+    return for_pieces(s.columns, k, s.row(k, first), term, terms,
+                      [&](const char* from, int64_t stride, int64_t size) {
+                        visit(from, stride, size, done, int64_t{0});
+                        done += size;
+                      });
+  for_pieces(s.rows, k, s.data[k], first, n, [&](const char* base, int64_t stride, int64_t size) {
+    for (int64_t i = 0; i < terms; ++i)
+      visit(base + s.columns.offset(k, term + i), stride, size, i * n + done, done);
+    done += size;
+  });
+}
 
-void prepare(WeightedMoments* moments, const ReduceTable* table, const ConvertKernels* kernels,
-             const MomentsCall& call);
+// to OUT [terms][n]: these elements in double.
+void read_terms(const StridedOperands& operands, const ReduceTable& table, int k, int64_t first,
+                int64_t n, int64_t term, int64_t terms, double* to);
 
-// The moments of an output whose squares or sums left the range of double (reductions/rescaled.h).
-bool rescale_weighted(const WeightedMoments& moments, int64_t output, Rescaled* to);
+// Moments of elements with weights or a mask, or of integers. is_degenerate: as Reducer's.
+int64_t weighted_workspace(const MomentsCall& call, const KernelTable* kernels);
+void run_weighted(const MomentsCall& call, Execution* execution, int* is_degenerate);
 
-// The index-th of `partitions` parts. After all of them: merge_partition of the reducer.
-void weighted_partition(const WeightedMoments* moments, int64_t index, int64_t partitions);
+// The gradient of a statistic with respect to x, or to the weights. Returns whether a label was out
+// of range, before it writes anything; so does the next one.
+bool run_weighted_gradient(const WeightedGradientCall& call, const KernelTable* kernels);
 
-// The gradient of a statistic with respect to x, or to the weights: what is wanted has `to`.
-struct WeightedGradient {
-  const ReduceTable* table;
-  StridedOperands operands;  // the call's arrays, and the labels; all axes are columns
-  int of;                    // WeightedGradientOf
-  int pair;                  // whose derivatives they are, by x and by the weights
-  int pair_dtype;            // in which its kernel has all arrays: of 16 bits, or double
-  bool of_weights;
-  bool skips, accumulate;
-  int64_t groups;                                       // -1: not by groups
-  int64_t group_stride[WeightedGradientCall::kArrays];  // in bytes; 0: of what has no groups
-  int* has_wrong_label;                                 // OUT
-};
-
-void prepare(WeightedGradient* gradient, const ReduceTable* table, const ConvertKernels* kernels,
-             const WeightedGradientCall& call);
-void weighted_gradient_partition(const WeightedGradient* gradient, int64_t index,
-                                 int64_t partitions);
-// Of a gradient by groups, before that: compares the labels with their number.
-void gradient_labels_partition(const WeightedGradient* gradient, int64_t index, int64_t partitions);
+// Statistics by groups.
+int64_t grouped_workspace(const MomentsCall& call, const KernelTable* kernels);
+bool run_grouped(const MomentsCall& call, Execution* execution, int* is_degenerate);
 
 }  // namespace fastact
