@@ -9,12 +9,13 @@
 #include <vector>
 
 #include "common/core/dlpack.h"
+#include "common/norms/call.h"
+#include "common/norms/channel_call.h"
 #include "cpu/activations/kernels.h"
 #include "cpu/bias/bias.h"
 #include "cpu/core/kernel_table.h"
+#include "cpu/core/native_function.h"
 #include "cpu/core/tensor_iterator.h"
-#include "cpu/norms/channels/batch_norm.h"
-#include "cpu/norms/rows/plan.h"
 #include "cpu/reductions/reduce.h"
 
 using namespace fastact;
@@ -248,6 +249,19 @@ void reductions() {
       }
 }
 
+// Runs a call of one of the norms' native functions.
+void run(const char* name, const void* call) {
+  std::vector<NativeFunction> functions;
+  add_norms(&functions);
+  for (const NativeFunction& f : functions) {
+    if (strcmp(f.table->name, name) != 0) continue;
+    const int64_t bytes = f.workspace ? f.workspace(call, table) : 0;
+    std::vector<double> workspace(bytes / 8 + 1);
+    Execution execution{table, reinterpret_cast<char*>(workspace.data()), bytes};
+    f.run(call, &execution);
+  }
+}
+
 struct NormCase {
   const char* name;
   std::vector<int64_t> shape;
@@ -292,9 +306,7 @@ void norms() {
           call.rstd = argument(rstd);
           call.weight = argument(weight), call.bias = argument(bias);
           call.which = which, call.eps = 1e-5, call.norm = c.norm;
-          auto norm = std::make_unique<Norm>();
-          prepare(norm.get(), table, call, NormCall::kX);
-          norm_forward_partition(norm.get(), 0, 1);
+          run("norm_forward", &call);
           Hash ahead, back;
           for (const Array* made : {&y, &mean, &rstd}) made->add_to(&ahead);
 
@@ -302,11 +314,7 @@ void norms() {
           call.data[NormCall::kDTotal] = {};
           call.data[NormCall::kDx] = argument(dx);
           call.dweight = argument(dweight), call.dbias = argument(dbias);
-          prepare(norm.get(), table, call, NormCall::kIn);
-          std::vector<double> workspace(norm_workspace_size(norm.get()) / 8 + 1);
-          norm->partial = workspace.data();
-          norm_backward_partition(norm.get(), 0, 1);
-          merge_norm_partition(norm.get(), 0, 1);
+          run("norm_backward", &call);
           for (const Array* made : {&dx, &dweight, &dbias}) made->add_to(&back);
 
           const std::string name = std::string(c.name) + " " + dims(c.shape) + " " +
@@ -325,7 +333,6 @@ void channels() {
   };
   const ChannelCase cases[] = {
       {{301, 67}, 1}, {{700, 3}, 1}, {{3, 5, 7, 9}, 1}, {{3, 7, 9, 21}, 3}};
-  const double parameters[8] = {};
   for (const ChannelCase& c : cases)
     for (const int which : {int(k_identity), int(k_mish)})
       for (const int layout : {int(kPlain), int(kBackward)})
@@ -358,46 +365,30 @@ void channels() {
           for (const Array* made : {&y, &dx, &dbias}) made->add_to(&of_bias);
           print("bias_act " + name, of_bias);
 
-          std::vector<double> scratch(batch_scratch(n, size) / 8 + 1);
-          const Bytes stats = values(kF64, 2 * n, 35);
-          double numbers[2 * 128];
-          memcpy(numbers, stats.data(), stats.size());
-          for (int64_t i = 0; i < n; ++i) numbers[n + i] = 1 + numbers[n + i] * numbers[n + i];
-          const auto number = [&](int64_t at) {
-            return ChannelArray{reinterpret_cast<char*>(numbers + at), sizeof(double), kF64};
-          };
-          auto batch = std::make_unique<BatchNorm>();
+          Bytes spreads = values(kF64, n, 36);
+          for (int64_t i = 0; i < n; ++i) {
+            double spread;
+            memcpy(&spread, spreads.data() + 8 * i, sizeof spread);
+            spread = 1 + spread * spread;
+            memcpy(spreads.data() + 8 * i, &spread, sizeof spread);
+          }
+          const Bytes means = values(kF64, n, 35);
+          const Array mean({n}, kF64, kPlain, &means), rstd({n}, kF64, kPlain, &spreads);
+          Array sum_p({n}, kF64, kPlain), sum_p_xhat({n}, kF64, kPlain);
           BatchForward ahead{};
           BatchBackward back{};
           ahead.x = back.x = argument(x);
           ahead.y = argument(y), back.dy = argument(dy), back.dx = argument(dx);
           ahead.weight = back.weight = argument(weight);
           ahead.bias = back.bias = argument(bias);
+          ahead.mean = back.mean = argument(mean), ahead.spread = back.rstd = argument(rstd);
+          back.dbias = argument(sum_p), back.dweight = argument(sum_p_xhat);
           ahead.axis = back.axis = c.axis, ahead.which = back.which = which;
           back.is_training = true;
-          char* const memory = reinterpret_cast<char*>(scratch.data());
           Hash of_batch;
-          for (const bool is_forward : {true, false}) {
-            if (is_forward)
-              prepare(batch.get(), table, ahead, memory);
-            else
-              prepare(batch.get(), table, back, memory);
-            take_statistics(batch.get(), number(0), number(n), true, 0);
-            make_coefficients(*batch);
-            if (is_forward) {
-              batch_norm_forward_partition(batch.get(), 0, 1);
-              y.add_to(&of_batch);
-            } else {
-              batch_norm_sums_partition(batch.get(), 0, 1);
-              merge_batch_sums(*batch, 0, n);
-              make_slopes(*batch, 0, n);
-              batch_norm_gradient_partition(batch.get(), 0, 1);
-              dx.add_to(&of_batch);
-              Bytes sums(2 * n * sizeof(double));
-              memcpy(sums.data(), batch->sums, sums.size());
-              of_batch.add(sums, kF64);
-            }
-          }
+          run("norm_apply", &ahead);
+          run("batch_norm_backward", &back);
+          for (const Array* made : {&y, &dx, &sum_p, &sum_p_xhat}) made->add_to(&of_batch);
           print("batch_norm " + name, of_batch);
         }
 }

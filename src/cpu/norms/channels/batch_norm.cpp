@@ -1,5 +1,5 @@
-// The numbers of the channels in batch_norm (batch_norm.h): parameters, statistics, coefficients
-// and sums. The passes over the arrays are in batch_norm_passes.cpp.
+// The native functions of batch_norm (batch_norm.h), and the numbers of its channels: parameters,
+// statistics, coefficients and sums. The passes over the arrays are in batch_norm_passes.cpp.
 #include "cpu/norms/channels/batch_norm.h"
 
 #include <algorithm>
@@ -17,6 +17,56 @@ constexpr int64_t kMostCuts = 64;      // chunks
 constexpr int64_t kShortChunk = 2048;  // elements of a channel: so many amortise folding its lanes
 
 int64_t most_chunks(int64_t size) { return std::clamp<int64_t>(size / kLongPiece, 1, kMostCuts); }
+
+// The bytes of BatchNorm's numbers. size: elements of x.
+int64_t batch_scratch(int64_t channels, int64_t size) {
+  const int64_t numbers = 6 * channels + 2 * most_chunks(size) * channels;
+  return (numbers + kCoefficients * (channels + kPiece)) * int64_t(sizeof(double)) + 64;
+}
+
+// An array with a number for each channel: along its only axis, or along `axis`.
+ChannelArray channels_of(const ArrayArgument& a, int axis) {
+  if (!a.shape) return {};
+  return {a.data, byte_stride(a, a.ndim == 1 ? 0 : axis, item_size(a.dtype)), a.dtype};
+}
+
+// Reads the numbers of an array's channels in the plan's order; `neutral` where there is no array.
+void read_channels(const BatchNorm& norm, const ChannelArray& from, double neutral, double* to) {
+  if (!from.data) {
+    std::fill(to, to + norm.channels, neutral);
+    return;
+  }
+  const int64_t item = item_size(from.dtype);
+  alignas(64) char packed[kPiece * sizeof(double)];
+  for (int64_t first = 0; first < norm.channels; first += kPiece) {
+    const int64_t n = std::min(kPiece, norm.channels - first);
+    gather_for(item)(packed, from.data + first * from.stride, from.stride, n);
+    norm.table->reduce->widen[from.dtype](packed, item, n, to + first);
+  }
+  if (norm.operands.is_channel_reversed) std::reverse(to, to + norm.channels);
+}
+
+// Writes numbers in the plan's order to an array; nothing where there is none.
+void write_channels(const BatchNorm& norm, const double* from, const ChannelArray& to,
+                    bool accumulate) {
+  if (!to.data) return;
+  const int64_t item = item_size(to.dtype), last = norm.channels - 1;
+  alignas(64) char packed[kPiece * sizeof(double)];
+  double numbers[kPiece], before[kPiece];
+  for (int64_t first = 0; first < norm.channels; first += kPiece) {
+    const int64_t n = std::min(kPiece, norm.channels - first);
+    char* at = to.data + first * to.stride;
+    for (int64_t i = 0; i < n; ++i)
+      numbers[i] = from[norm.operands.is_channel_reversed ? last - first - i : first + i];
+    if (accumulate) {
+      gather_for(item)(packed, at, to.stride, n);
+      norm.table->reduce->widen[to.dtype](packed, item, n, before);
+      for (int64_t i = 0; i < n; ++i) numbers[i] += before[i];
+    }
+    norm.table->reduce->finish[to.dtype](numbers, nullptr, packed, n);
+    scatter_for(item)(at, packed, to.stride, n);
+  }
+}
 
 // arrays: kDy to kOut.
 void prepare(BatchNorm* norm, const KernelTable* table, const Operand (&arrays)[3], int dtype,
@@ -62,18 +112,6 @@ void prepare(BatchNorm* norm, const KernelTable* table, const Operand (&arrays)[
           channels_of(call.weight, call.axis), channels_of(call.bias, call.axis));
 }
 
-}  // namespace
-
-ChannelArray channels_of(const ArrayArgument& a, int axis) {
-  if (!a.shape) return {};
-  return {a.data, byte_stride(a, a.ndim == 1 ? 0 : axis, item_size(a.dtype)), a.dtype};
-}
-
-int64_t batch_scratch(int64_t channels, int64_t size) {
-  const int64_t numbers = 6 * channels + 2 * most_chunks(size) * channels;
-  return (numbers + kCoefficients * (channels + kPiece)) * int64_t(sizeof(double)) + 64;
-}
-
 void prepare(BatchNorm* norm, const KernelTable* table, const BatchForward& call, char* scratch) {
   prepare(norm, table, {Operand{}, call.x, call.y}, call, scratch);
   norm->activation = table->elementwise->forward[call.which][norm->operands.compute_dtype];
@@ -86,6 +124,8 @@ void prepare(BatchNorm* norm, const KernelTable* table, const BatchBackward& cal
   norm->accumulate = call.accumulate;
 }
 
+// Plans the moments of x: of each channel the mean OUT and the variance OUT, by the array's order
+// of channels.
 void prepare_moments(Reducer* reducer, const KernelTable* table, const BatchForward& call,
                      double* mean, double* variance) {
   const ArrayArgument& x = call.x;
@@ -107,42 +147,8 @@ void prepare_moments(Reducer* reducer, const KernelTable* table, const BatchForw
   prepare(reducer, table->reduce, moments);
 }
 
-void read_channels(const BatchNorm& norm, const ChannelArray& from, double neutral, double* to) {
-  if (!from.data) {
-    std::fill(to, to + norm.channels, neutral);
-    return;
-  }
-  const int64_t item = item_size(from.dtype);
-  alignas(64) char packed[kPiece * sizeof(double)];
-  for (int64_t first = 0; first < norm.channels; first += kPiece) {
-    const int64_t n = std::min(kPiece, norm.channels - first);
-    gather_for(item)(packed, from.data + first * from.stride, from.stride, n);
-    norm.table->reduce->widen[from.dtype](packed, item, n, to + first);
-  }
-  if (norm.operands.is_channel_reversed) std::reverse(to, to + norm.channels);
-}
-
-void write_channels(const BatchNorm& norm, const double* from, const ChannelArray& to,
-                    bool accumulate) {
-  if (!to.data) return;
-  const int64_t item = item_size(to.dtype), last = norm.channels - 1;
-  alignas(64) char packed[kPiece * sizeof(double)];
-  double numbers[kPiece], before[kPiece];
-  for (int64_t first = 0; first < norm.channels; first += kPiece) {
-    const int64_t n = std::min(kPiece, norm.channels - first);
-    char* at = to.data + first * to.stride;
-    for (int64_t i = 0; i < n; ++i)
-      numbers[i] = from[norm.operands.is_channel_reversed ? last - first - i : first + i];
-    if (accumulate) {
-      gather_for(item)(packed, at, to.stride, n);
-      norm.table->reduce->widen[to.dtype](packed, item, n, before);
-      for (int64_t i = 0; i < n; ++i) numbers[i] += before[i];
-    }
-    norm.table->reduce->finish[to.dtype](numbers, nullptr, packed, n);
-    scatter_for(item)(at, packed, to.stride, n);
-  }
-}
-
+// Takes mean and rstd from the moments, which lie in `mean` and, as variances, in `sums`, by the
+// array's order of channels.
 void take_moments(BatchNorm* norm, double eps) {
   const int64_t c = norm->channels;
   if (norm->operands.is_channel_reversed) {
@@ -153,6 +159,7 @@ void take_moments(BatchNorm* norm, double eps) {
   for (int64_t i = 0; i < c; ++i) norm->sums[i] = square_of(norm->sums[i]);
 }
 
+// Takes mean and rstd that are given, as variances or rstd.
 void take_statistics(BatchNorm* norm, const ChannelArray& mean, const ChannelArray& spread,
                      bool is_rstd, double eps) {
   read_channels(*norm, mean, 0, norm->mean);
@@ -161,6 +168,8 @@ void take_statistics(BatchNorm* norm, const ChannelArray& mean, const ChannelArr
   for (int64_t i = 0; i < norm->channels; ++i) norm->rstd[i] = 1 / std::sqrt(norm->rstd[i] + eps);
 }
 
+// Saves the mean and rstd of a batch without elements: the running statistics'; in training NaN, as
+// means of nothing are.
 void save_of_nothing(const KernelTable* table, const BatchForward& call, char* scratch) {
   const int axis = call.axis;
   BatchNorm norm{};  // no more of it than reading and writing channels takes
@@ -177,6 +186,8 @@ void save_of_nothing(const KernelTable* table, const BatchForward& call, char* s
   write_channels(norm, norm.rstd, channels_of(call.saved_rstd, axis), false);
 }
 
+// Updates, after take_moments, running = (1 - momentum) running + momentum (mean, unbiased
+// variance).
 void update_running(const BatchNorm& norm, const BatchForward& call) {
   const double unbiased = double(norm.count) / double(norm.count - 1);
   double* running = norm.partial;
@@ -190,8 +201,6 @@ void update_running(const BatchNorm& norm, const BatchForward& call) {
   update(channels_of(call.mean, call.axis), norm.mean, 1);
   update(channels_of(call.spread, call.axis), norm.sums, unbiased);
 }
-
-namespace {
 
 // Fills some coefficients, of the compute type.
 template <class Fill>
@@ -209,8 +218,7 @@ void fill_coefficients(const BatchNorm& norm, int begin, int end, Fill fill) {
     fill_all(reinterpret_cast<double*>(norm.coefficients));
 }
 
-}  // namespace
-
+// Sets the coefficients of all channels, once mean and rstd are set.
 void make_coefficients(const BatchNorm& norm) {
   const int64_t pitch = norm.pitch;
   fill_coefficients(norm, kHigh, kMeanP, [&](auto* to) {
@@ -224,6 +232,8 @@ void make_coefficients(const BatchNorm& norm) {
     }
   });
 }
+
+}  // namespace
 
 void make_slopes(const BatchNorm& norm, int64_t first, int64_t n) {
   if (!norm.is_training) return;
@@ -248,6 +258,114 @@ void merge_batch_sums(const BatchNorm& norm, int64_t first, int64_t n) {
       for (int64_t i = first; i < first + n; ++i) sums[i] += partial[chunk * 2 * c + i];
   }
   for (int64_t i = first; i < first + n; ++i) norm.sums[c + i] *= norm.rstd[i];
+}
+
+namespace {
+
+// Refuses a workspace that is too small for a call, and returns the bytes of it that lie before the
+// partial moments.
+template <class Call>
+int64_t check_scratch(const CallTable& table, const Call& call, const Execution& execution) {
+  const int64_t needed = batch_scratch(call.x.shape[call.axis], size_of(call.x));
+  check_workspace("fastact._cpu", table.name, execution.workspace, execution.bytes, needed,
+                  sizeof(double));
+  return needed;
+}
+
+void apply(const BatchNorm& norm, int threads) {
+  make_coefficients(norm);
+  run_partitions(threads, batch_norm_forward_partition, &norm);
+}
+
+}  // namespace
+
+// With many threads these share the moments.
+int64_t batch_forward_workspace(const BatchForward& call, const KernelTable* kernels) {
+  const int64_t size = size_of(call.x), needed = batch_scratch(call.x.shape[call.axis], size);
+  if (!call.is_training || size == 0 || resolve_threads(size) == 1) return needed;
+  Reducer moments;
+  prepare_moments(&moments, kernels, call, nullptr, nullptr);
+  return needed + workspace_size(&moments);
+}
+
+void batch_norm_forward(const BatchForward& call, Execution* execution) {
+  const int64_t needed = check_scratch(kBatchNormForward, call, *execution);
+  const int64_t size = size_of(call.x);
+  const int axis = call.axis, threads = resolve_threads(size);
+  if (size == 0) {
+    if (call.x.shape[axis] > 0) save_of_nothing(execution->kernels, call, execution->workspace);
+    return;
+  }
+  BatchNorm norm;
+  prepare(&norm, execution->kernels, call, execution->workspace);
+  if (call.is_training) {
+    Reducer moments;
+    prepare_moments(&moments, execution->kernels, call, norm.mean, norm.sums);
+    divide_work(&moments, 1, execution->workspace + needed, execution->bytes - needed, threads);
+    run_reduction(&moments, threads);
+    take_moments(&norm, call.eps);
+  } else {
+    take_statistics(&norm, channels_of(call.mean, axis), channels_of(call.spread, axis), false,
+                    call.eps);
+  }
+  apply(norm, threads);
+  write_channels(norm, norm.mean, channels_of(call.saved_mean, axis), false);
+  write_channels(norm, norm.rstd, channels_of(call.saved_rstd, axis), false);
+  if (call.is_training) update_running(norm, call);
+}
+
+void norm_apply(const BatchForward& call, Execution* execution) {
+  check_scratch(kNormApply, call, *execution);
+  const int64_t size = size_of(call.x);
+  if (size == 0) return;
+  BatchNorm norm;
+  prepare(&norm, execution->kernels, call, execution->workspace);
+  take_statistics(&norm, channels_of(call.mean, call.axis), channels_of(call.spread, call.axis),
+                  true, 0);
+  apply(norm, resolve_threads(size));
+}
+
+int64_t batch_backward_workspace(const BatchBackward& call, const KernelTable*) {
+  return batch_scratch(call.x.shape[call.axis], size_of(call.x));
+}
+
+void batch_norm_backward(const BatchBackward& call, Execution* execution) {
+  check_scratch(kBatchNormBackward, call, *execution);
+  if (is_empty(call.x)) {
+    if (call.accumulate) return;
+    fill(call.dweight, 0);
+    fill(call.dbias, 0);
+    return;
+  }
+  const int axis = call.axis, threads = resolve_threads(size_of(call.x));
+  BatchNorm norm;
+  prepare(&norm, execution->kernels, call, execution->workspace);
+  take_statistics(&norm, channels_of(call.mean, axis), channels_of(call.rstd, axis), true, 0);
+  make_coefficients(norm);
+  const int64_t c = norm.channels;
+  const bool has_dx = call.dx.shape;
+  bool needs_sums = call.is_training || call.dweight.shape || call.dbias.shape;
+  if (call.sum_p.shape) {
+    needs_sums = false;
+    norm.count = 1;
+    read_channels(norm, channels_of(call.sum_p, axis), 0, norm.sums);
+    read_channels(norm, channels_of(call.sum_p_xhat, axis), 0, norm.sums + c);
+    for (int64_t i = 0; i < 2 * c; ++i) norm.sums[i] /= call.count;
+  }
+  if (needs_sums && has_dx && goes_by_channels(norm, threads)) {
+    run_partitions(threads, batch_norm_backward_partition, &norm);
+  } else {
+    if (needs_sums) {
+      run_partitions(threads, batch_norm_sums_partition, &norm);
+      merge_batch_sums(norm, 0, c);
+    }
+    if (has_dx) {
+      make_slopes(norm, 0, c);
+      run_partitions(threads, batch_norm_gradient_partition, &norm);
+    }
+  }
+  write_channels(norm, norm.sums, channels_of(call.dbias, axis), call.accumulate);
+  write_channels(norm, norm.sums + c, channels_of(call.dweight, axis), call.accumulate);
 }
 
 }  // namespace fastact

@@ -25,6 +25,7 @@
 #include "common/norms/channel_call.h"
 #include "cpu/core/chunk_reader.h"
 #include "cpu/core/kernel_table.h"
+#include "cpu/core/native_function.h"
 #include "cpu/norms/channels/batch_norm_kernels.h"
 #include "cpu/reductions/reduce.h"
 
@@ -52,51 +53,24 @@ struct BatchNorm {
   int64_t chunks;  // of all pieces, or of all rows
 };
 
-// size: elements of x.
-int64_t batch_scratch(int64_t channels, int64_t size);
+// The native functions (common/norms/channel_call.h), and the bytes of their scratch.
+void batch_norm_forward(const BatchForward& call, Execution* execution);
+void norm_apply(const BatchForward& call, Execution* execution);
+void batch_norm_backward(const BatchBackward& call, Execution* execution);
+int64_t batch_forward_workspace(const BatchForward& call, const KernelTable* kernels);
+int64_t batch_backward_workspace(const BatchBackward& call, const KernelTable* kernels);
 
-// An array with a number for each channel: along its only axis, or along `axis`.
-ChannelArray channels_of(const ArrayArgument& a, int axis);
-
-// The plan of a call, which it refers to, and whose x is not empty. Leaves mean and rstd to be set.
-void prepare(BatchNorm* norm, const KernelTable* table, const BatchForward& call, char* scratch);
-void prepare(BatchNorm* norm, const KernelTable* table, const BatchBackward& call, char* scratch);
-
-// The moments of x: of each channel the mean and the variance OUT, by the array's order of
-// channels.
-void prepare_moments(Reducer* moments, const KernelTable* table, const BatchForward& call,
-                     double* mean, double* variance);
-
-// mean and rstd: of the moments that lie in `mean` and, as variances, in `sums`, by the array's
-// order of channels; or given, with variances or rstd.
-void take_moments(BatchNorm* norm, double eps);
-void take_statistics(BatchNorm* norm, const ChannelArray& mean, const ChannelArray& spread,
-                     bool is_rstd, double eps);
-
-// Of a batch without elements: mean and rstd OUT, from the running statistics; in training NaN, as
-// means of nothing are.
-void save_of_nothing(const KernelTable* table, const BatchForward& call, char* scratch);
-
-// After take_moments: running = (1 - momentum) running + momentum (mean, unbiased variance).
-void update_running(const BatchNorm& norm, const BatchForward& call);
-
-// Between an array and numbers in the plan's order; `read` of none fills in `neutral`.
-void read_channels(const BatchNorm& norm, const ChannelArray& from, double neutral, double* to);
-void write_channels(const BatchNorm& norm, const double* from, const ChannelArray& to,
-                    bool accumulate);
-
-// The coefficients of all channels, once mean and rstd are set; in training, back, once `sums` of n
-// channels are, the two that come of them.
-void make_coefficients(const BatchNorm& norm);
+// Sets, once the sums of n channels are known, the two coefficients of training's gradient that
+// come of them.
 void make_slopes(const BatchNorm& norm, int64_t first, int64_t n);
+
+// Adds up, after all of batch_norm_sums_partition, `sums` of n channels.
+void merge_batch_sums(const BatchNorm& norm, int64_t first, int64_t n);
 
 // One partition of: y; the partial sums; dx.
 void batch_norm_forward_partition(const BatchNorm* norm, int64_t index, int64_t partitions);
 void batch_norm_sums_partition(const BatchNorm* norm, int64_t index, int64_t partitions);
 void batch_norm_gradient_partition(const BatchNorm* norm, int64_t index, int64_t partitions);
-
-// After all of batch_norm_sums_partition: `sums`, of n channels.
-void merge_batch_sums(const BatchNorm& norm, int64_t first, int64_t n);
 
 // Where channels are rows, and several of them fit into a cache, backward computes the sums of some
 // and then their dx: both passes in one partition.
