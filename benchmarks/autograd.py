@@ -31,7 +31,6 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from benchmarks.files import write_whole
 from fastact.bench.turns import medians, take_turns
 from fastact.measure.arguments import counts, names
 from fastact.measure.peers import (
@@ -49,6 +48,7 @@ from fastact.runtime.threads import num_threads
 from fastact.terminal import markdown_table, table
 
 from . import models, torch_calls
+from .results import write_whole
 from .workloads import FAMILIES
 from .workloads.work import Case, InMemory, Work
 

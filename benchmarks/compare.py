@@ -12,7 +12,7 @@ from fastact.bench.turns import medians, take_turns
 from fastact.measure.peers import OURS
 from fastact.runtime.threads import get_num_threads, num_threads
 
-from .files import write_whole
+from .results import write_whole
 
 Call = Callable[[], Any]
 

@@ -10,7 +10,7 @@ from fastact.measure.peers import COPY
 from fastact.ops.engine.op import ops
 from fastact.terminal import require
 
-from .cuda_rows import GpuResults, GpuRow
+from .results import GpuResults, GpuRow
 
 #: What lies along the axis of a family's panels.
 _ALONG = {

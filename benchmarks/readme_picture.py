@@ -16,7 +16,7 @@ from matplotlib.figure import Figure
 from fastact.bench.turns import CpuRow
 from fastact.measure.peers import JAX, NUMPY, ONNX, TORCH
 
-from .cpu_rows import CpuResults, read
+from .results import CpuResults, read
 
 PICTURE = Path(__file__).parents[1] / "docs/results/speed.svg"
 _PEERS = {
@@ -42,7 +42,7 @@ _CASES = {
 
 def chosen(results: CpuResults) -> list[CpuRow]:
     """Of each case both directions, in float32 on the most threads."""
-    most = max(row.threads for row in results.rows.values())
+    most = max(row.threads for row in results.rows)
     return [
         row
         for op, what in _CASES.items()

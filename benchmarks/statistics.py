@@ -37,7 +37,7 @@ from fastact.measure.peers import COPY, OURS, versions
 from fastact.terminal import markdown_table
 
 from .compare import Call, compare, installed, put_between_marks
-from .cpu_rows import machine
+from .results import machine
 
 _SMALL = 1000  # elements: a copy of them tells nothing
 _DTYPES = ("float32", "float64")
