@@ -38,20 +38,21 @@ _WEIGHTS = {"norms": 5, "softmax": 4}  # others have 3
 
 @dataclass(frozen=True)
 class Settings:
-    """Of a campaign."""
+    """What the cases of a campaign are drawn by."""
 
     seed: int
     family: str = "all"
     device: str = "cpu"
     fresh: bool = True  # compare with a process without recorded calls
-    program: str = "fuzz.py"
+    kind: str = "calls"
     op: str = "all"
 
     @property
     def command(self) -> str:
         """What repeats a case, but for its number."""
         return (
-            f"python tools/{self.program} --seed {self.seed}"
+            f"python tools/fuzz.py --seed {self.seed}"
+            + (f" --kind {self.kind}" if self.kind != "calls" else "")
             + (f" --family {self.family}" if self.family != "all" else "")
             + (f" --op {self.op}" if self.op != "all" else "")
             + (f" --device {self.device}" if self.device != "cpu" else "")
