@@ -48,7 +48,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--family", default="all", help="activations, bias, reductions, ...")
     parser.add_argument("--op", default="all", help="one op alone, by its name")
     parser.add_argument("--device", choices=("cpu", "emulated"), default="cpu", help="of the calls")
-    alone = "do not compare with a second process, without recorded calls"
+    alone = "do not run the calls once more without recorded ones"
     parser.add_argument("--no-fresh", action="store_true", help=alone)
     parser.add_argument("--seconds", type=float, default=float("inf"))
     parser.add_argument("--jobs", type=int, default=len(os.sched_getaffinity(0)))
