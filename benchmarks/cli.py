@@ -17,7 +17,7 @@ from fastact.measure.peers import GPU_PEERS, NUMPY, ON_REQUEST, PEERS, TORCH, dt
 from fastact.runtime import config
 from fastact.runtime.threads import get_num_threads
 
-from . import cpu, cuda, cuda_plot, cuda_report, plot_map, report, results, scoreboard
+from . import cpu, cuda, cuda_report, plots, report, results, scoreboard
 from .workloads.work import Options
 
 _SMALL_SIZES = (64,)
@@ -166,7 +166,7 @@ def _bench_on_cpu(args: argparse.Namespace, parser: argparse.ArgumentParser) -> 
         args.scoreboard.write_text(page, encoding="utf-8")
     if args.plot is not None and rows:
         many = len({(row.op, row.dtype) for row in rows}) > _PANELS
-        for picture in (plot_map if many else plot).plot(rows, processor, args.plot):
+        for picture in (plots.plot_maps if many else plot.plot)(rows, processor, args.plot):
             print(f"drawn: {picture}")
     return _ROWS_ARE_LEFT if found.left and args.source is None else 0
 
@@ -182,7 +182,7 @@ def _bench_on_gpu(args: argparse.Namespace, parser: argparse.ArgumentParser) -> 
         if args.markdown is not None:
             args.markdown.write_text(cuda_report.markdown(found), encoding="utf-8")
     if args.plot is not None:
-        for picture in cuda_plot.plot(found, args.plot):
+        for picture in plots.plot_roofs(found, args.plot):
             print(f"drawn: {picture}")
     return 1 if found.problems else _ROWS_ARE_LEFT if found.left else 0
 

@@ -4,7 +4,7 @@ from dataclasses import replace
 from itertools import product
 
 import pytest
-from benchmarks import cli, cuda_plot
+from benchmarks import cli, plots
 from benchmarks.results import GpuResults, GpuRow, Latency, read
 from benchmarks.workloads import FAMILIES
 
@@ -38,7 +38,7 @@ def test_a_panel_for_each_family(tmp_path, figures):
     """With every rate in it, the roof above those, and nothing cut off."""
     results = made_up("float32")
     file = tmp_path / "roof.png"
-    assert cuda_plot.plot(results, file) == [file]
+    assert plots.plot_roofs(results, file) == [file]
     assert file.stat().st_size > 10_000
     (figure,) = figures
     assert figure.get_suptitle() == "Bytes a second on GPU of a test, driver 12.34, float32"
