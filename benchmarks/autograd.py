@@ -25,14 +25,13 @@ import ctypes
 import json
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from itertools import product
 from pathlib import Path
 from statistics import median
 from typing import Any
 
-from benchmarks.files import write_whole
-from fastact.bench.turns import medians, take_turns
 from fastact.measure.arguments import counts, names
 from fastact.measure.peers import (
     COMPILED,
@@ -45,10 +44,11 @@ from fastact.measure.peers import (
 )
 from fastact.ops.engine.op import arrays_of, ops
 from fastact.runtime import config
-from fastact.runtime.threads import num_threads
 from fastact.terminal import markdown_table, table
 
 from . import models, torch_calls
+from .compare import Call, compare, marked
+from .results import write_whole
 from .workloads import FAMILIES
 from .workloads.work import Case, InMemory, Work
 
@@ -139,18 +139,13 @@ def keep_memory() -> None:
 
 
 def _row(
-    what: str,
-    case: str,
-    dtype: str,
-    calls: dict[str, Callable[[], Any]],
-    seconds: float,
-    threads: int,
-    **more: Any,
+    args: argparse.Namespace, what: str, case: str, dtype: str, calls: dict[str, Call], **more: Any
 ) -> AutogradRow:
-    with num_threads(threads):
-        samples = take_turns(calls, seconds)
-    found = medians(samples)
-    return AutogradRow(what, case, dtype, threads, found["seconds"], found["ratios"], **more)
+    """Call everything once, which may compile, and measure a row."""
+    for call in calls.values():
+        call()
+    found = compare(calls, args.seconds, args.threads)
+    return AutogradRow(what, case, dtype, args.threads, *found, **more)
 
 
 def measure_ops(args: argparse.Namespace) -> Iterator[AutogradRow]:
@@ -160,13 +155,9 @@ def measure_ops(args: argparse.Namespace) -> Iterator[AutogradRow]:
         for size, case in _cases(chosen, args.sizes, dtype):
             try:
                 calls = steps(case, args.threads, args.compiled)
-                for call in calls.values():
-                    call()
+                yield _row(args, case.op.name, case.label, dtype, calls, size=size)
             except (LeftOut, AttributeError, RuntimeError, TypeError) as error:
                 print(f"{case.op.name}: left out, {str(error).partition(chr(10))[0]}")
-                continue
-            given = (case.op.name, case.label, dtype, calls, args.seconds, args.threads)
-            yield _row(*given, size=size)
 
 
 def measure_fusion(args: argparse.Namespace) -> Iterator[AutogradRow]:
@@ -176,61 +167,56 @@ def measure_fusion(args: argparse.Namespace) -> Iterator[AutogradRow]:
         for rows in dict.fromkeys(max(1, size // torch_calls.WIDTH) for size in args.sizes):
             case, ours, theirs = torch_calls.block(name, rows)
             calls = {OURS: ours[0], TORCH: theirs[0], OURS_COMPILED: ours[1], COMPILED: theirs[1]}
-            for call in calls.values():
-                call()
-            yield _row(name, case, "float32", calls, args.seconds, args.threads)
+            yield _row(args, name, case, "float32", calls)
 
 
 def measure_ways(args: argparse.Namespace) -> Iterator[AutogradRow]:
     """Rows of one op that computes next to nothing, by each way into torch."""
+    args.threads = 1
     open_torch(1)
     for case, calls in torch_calls.ways().items():
-        for call in calls.values():
-            call()
         given = {OURS: calls.pop("fa.relu(x)"), TORCH: calls.pop("torch.relu(x)"), **calls}
-        yield _row("relu", case, "float32", given, args.seconds, 1)
+        yield _row(args, "relu", case, "float32", given)
+
+
+def _of_models(args: argparse.Namespace, known: Iterable[str]) -> Iterator[tuple[str, str, Any]]:
+    """Names of models and dtypes that are asked for."""
+    torch = open_torch(args.threads)
+    for name, dtype in product(args.ops or known, args.dtypes):
+        yield name, dtype, getattr(torch, dtype)
+
+
+def _both(found: Mapping[str, Any], scale: float = 1.0) -> dict[str, Any]:
+    """What a model has converted, and as it is, by the names of rows."""
+    pair = {OURS: found["converted"], TORCH: found["as it is"]}
+    return pair if scale == 1.0 else {who: scale * one for who, one in pair.items()}
 
 
 def measure_models(args: argparse.Namespace) -> Iterator[AutogradRow]:
     """Rows of each model: a training step and inference, as it is and converted; peak memory."""
-    torch = open_torch(args.threads)
-    for name in args.ops or models.MODELS:
-        for dtype in args.dtypes:
-            pair = models.pair(name, getattr(torch, dtype))
-            for case, calls in pair.items():
-                given = {OURS: calls["converted"], TORCH: calls["as it is"]}
-                row = _row(name, case, dtype, given, args.seconds, args.threads)
-                peaks = {
-                    who: models.peak_memory(name, dtype, case, which, args.threads) / 1e6
-                    for who, which in ((OURS, "converted"), (TORCH, "as it is"))
-                }
-                yield replace(row, about=peaks, unit="peak, MB")
+    for name, dtype, kind in _of_models(args, models.MODELS):
+        for case, calls in models.pair(name, kind).items():
+            row = _row(args, name, case, dtype, _both(calls))
+            place = name, dtype, case
+            peaks = {which: models.peak_memory(*place, which, args.threads) for which in calls}
+            yield replace(row, about=_both(peaks, 1e-6), unit="peak, MB")
 
 
 def measure_generation(args: argparse.Namespace) -> Iterator[AutogradRow]:
     """Rows of language models: so many tokens one after another."""
-    torch = open_torch(args.threads)
-    for name in args.ops or models.LANGUAGE_MODELS:
-        for dtype in args.dtypes:
-            calls = models.generations(name, getattr(torch, dtype))
-            given = {OURS: calls["converted"], TORCH: calls["as it is"]}
-            case = f"{models.NEW_TOKENS} tokens"
-            row = _row(name, case, dtype, given, args.seconds, args.threads)
-            rates = {who: models.NEW_TOKENS / seconds for who, seconds in row.seconds.items()}
-            yield replace(row, about=rates, unit="tokens a second")
+    for name, dtype, kind in _of_models(args, models.LANGUAGE_MODELS):
+        case, calls = f"{models.NEW_TOKENS} tokens", _both(models.generations(name, kind))
+        row = _row(args, name, case, dtype, calls)
+        rates = {who: models.NEW_TOKENS / seconds for who, seconds in row.seconds.items()}
+        yield replace(row, about=rates, unit="tokens a second")
 
 
 def measure_logits(args: argparse.Namespace) -> Iterator[AutogradRow]:
     """Rows of language models: the logits of prompts, and how far from float64 they are."""
-    torch = open_torch(args.threads)
-    for name in args.ops or models.LANGUAGE_MODELS:
-        for dtype in args.dtypes:
-            calls, far = models.logits(name, getattr(torch, dtype))
-            given = {OURS: calls["converted"], TORCH: calls["as it is"]}
-            case = f"4 prompts of {models.PROMPT} tokens"
-            row = _row(name, case, dtype, given, args.seconds, args.threads)
-            errors = {OURS: 1e6 * far["converted"], TORCH: 1e6 * far["as it is"]}
-            yield replace(row, about=errors, unit="error, millionths")
+    for name, dtype, kind in _of_models(args, models.LANGUAGE_MODELS):
+        calls, far = models.logits(name, kind)
+        about = {"about": _both(far, 1e6), "unit": "error, millionths"}
+        yield _row(args, name, f"4 prompts of {models.PROMPT} tokens", dtype, _both(calls), **about)
 
 
 def _short(number: float) -> str:
@@ -281,11 +267,6 @@ logits in float64, over the root of the mean square of those.""",
 }
 
 
-def _marked(ratio: float) -> str:
-    """Bold where torch is faster."""
-    return f"**{ratio:.2f}**" if ratio < 1 else f"{ratio:.2f}"
-
-
 def _by_size(rows: Sequence[AutogradRow]) -> str:
     """A row for each op, a column for each size: µs of ours, and torch's time over it."""
     sizes = sorted({row.size for row in rows})
@@ -297,7 +278,7 @@ def _by_size(rows: Sequence[AutogradRow]) -> str:
         for size in sizes:
             row = of.get((what, dtype, size))
             times = "" if row is None else f"{1e6 * row.seconds[OURS]:,.1f}"
-            line.append("" if row is None else f"{times} ({_marked(row.ratios[TORCH])})")
+            line.append("" if row is None else f"{times} ({marked(row.ratios[TORCH])})")
         lines.append(line)
     ratios = [[row.ratios[TORCH] for row in rows if row.size == size] for size in sizes]
     lines += [

@@ -1,14 +1,14 @@
 """What the bridges to JAX, spaCy and scikit-learn gain, beside these alone.
 
     python -m benchmarks.bench_bridges jax|spacy|sklearn|calls|models|threads
-        [--markdown FILE] [--quick]
+        [--markdown FILE] [--seconds S]
 
 jax is these three: calls, one call in a program of XLA's and its gradient, from small ones on;
 models, gradient steps of three networks; threads, whether a call in a thread of XLA's should have
 threads of its own. spacy: words a second of a blank English pipeline (tagger, parser, entities, of
-random weights). sklearn: predictions of a network and a scaler's `partial_fit`. All in turns, best
-of many. With --markdown each section takes the place of what FILE had of it, so that a page can be
-measured in pieces.
+random weights). sklearn: predictions of a network and a scaler's `partial_fit`. Calls take turns.
+With --markdown each section takes the place of what FILE had of it, so that a page can be measured
+in pieces.
 """
 
 import json
@@ -16,7 +16,6 @@ import os
 import re
 import subprocess
 import sys
-import time
 from argparse import ArgumentParser
 from collections.abc import Callable
 from datetime import date
@@ -28,38 +27,20 @@ from typing import Any
 
 import numpy as np
 
+from fastact.measure.peers import OURS
 from fastact.terminal import markdown_table
 
-ROUNDS, QUICK_ROUNDS = 30, 2
-PASSES = 8  # over the texts
+from .compare import Call, compare, marked
+
 DOCUMENTS, WORDS = 60, 200
 SHAPES = (1, 64), (64, 768), (4096, 768)
 THREADS = 2
 SELF = (sys.executable, "-m", "benchmarks.bench_bridges")  # in a process of its own
 
-Call = Callable[[], Any]
 TITLES = {
     page: f"{name} with and without fastact"
     for page, name in (("jax", "JAX"), ("spacy", "spaCy"), ("sklearn", "scikit-learn"))
 }
-
-
-def in_turns(calls: dict[str, Call], rounds: int) -> dict[str, float]:
-    """The best time of each in seconds, after a call that does not count."""
-    best = dict.fromkeys(calls, float("inf"))
-    for count in range(rounds + 1):
-        for name, call in calls.items():
-            begin = time.perf_counter()
-            call()
-            if count:
-                best[name] = min(best[name], time.perf_counter() - begin)
-    return best
-
-
-def times(theirs: float, ours: float) -> str:
-    """A time over fastact's, in bold where fastact is behind."""
-    ratio = theirs / ours
-    return f"{ratio:.2f}" if ratio >= 1 else f"**{ratio:.2f}**"
 
 
 def of_numbers(seed: int, *shape: int) -> Any:
@@ -153,25 +134,23 @@ def squared(call: Callable[..., Any]) -> Callable[..., Any]:
     return lambda *arrays: (call(*arrays) ** 2).sum()
 
 
-def bench_calls(rounds: int) -> str:
+def bench_calls(seconds: float) -> str:
     import jax
     import jax.numpy as jnp
 
     rows = []
     for name, program in PROGRAMS.items():
         for rows_of_x, width in SHAPES:
-            x, y = of_numbers(0, rows_of_x, width), of_numbers(1, rows_of_x, width)
-            target = jnp.arange(rows_of_x) % width
-            calls = {}
-            for who, ops in both().items():
-                call = partial(program, ops)
-                calls[who] = compiled(call, x, y, target)
-                calls[f"{who}, gradient"] = compiled(jax.grad(squared(call)), x, y, target)
-            us = {who: 1e6 * seconds for who, seconds in in_turns(calls, rounds).items()}
-            row = [name, f"{rows_of_x} × {width}"]
-            for what in ("", ", gradient"):
-                theirs, ours = us[f"JAX{what}"], us[f"fastact{what}"]
-                row += [f"{theirs:,.1f}", f"{ours:,.1f}", times(theirs, ours)]
+            arrays = (*(of_numbers(seed, rows_of_x, width) for seed in range(2)),)
+            target, row = jnp.arange(rows_of_x) % width, [name, f"{rows_of_x} × {width}"]
+            for way in (lambda call: call, lambda call: jax.grad(squared(call))):
+                calls = {
+                    who: compiled(way(partial(program, ops)), *arrays, target)
+                    for who, ops in both().items()
+                }
+                found = compare(calls, seconds)
+                row += [f"{1e6 * found.seconds[who]:,.1f}" for who in calls]
+                row += found.cells({"JAX": 1.0})
             rows.append(row)
     head = ["µs a program", "shape", *("JAX", "fastact", "×", "gradient: JAX", "fastact", "×")]
     return (
@@ -252,7 +231,7 @@ MODELS = {
 }
 
 
-def bench_models(rounds: int) -> str:
+def bench_models(seconds: float) -> str:
     import jax
 
     rows = []
@@ -263,9 +242,9 @@ def bench_models(rounds: int) -> str:
             calls[who] = compiled(jax.value_and_grad(loss), *arguments)
             losses[who] = calls[who]()[0]
         np.testing.assert_allclose(losses["JAX"], losses["fastact"], rtol=1e-4)
-        best = in_turns(calls, rounds)
-        ms = [f"{1e3 * best[who]:.2f}" for who in calls]
-        rows.append([name, *ms, times(best["JAX"], best["fastact"])])
+        found = compare(calls, seconds)
+        ms = [f"{1e3 * found.seconds[who]:.2f}" for who in calls]
+        rows.append([name, *ms, *found.cells({"JAX": 1.0})])
     return (
         "`jax.value_and_grad` of the loss, compiled; float32; the losses agree to 1e-4. The "
         "products of matrices are XLA's on both sides.\n\n"
@@ -313,19 +292,19 @@ SETTINGS: dict[str, dict[str, str]] = {
 }
 
 
-def bench_threads(rounds: int) -> str:
+def bench_threads(seconds: float) -> str:
     found: dict[str, dict[str, float]] = {}
     for setting, environ in SETTINGS.items():
         for devices in (1, 2):
             flags = f"--xla_force_host_platform_device_count={devices}"
             done = subprocess.run(
-                [*SELF, "programs", "--rounds", str(rounds)],
+                [*SELF, "programs", "--seconds", str(seconds)],
                 env={**os.environ, **environ, "XLA_FLAGS": flags},
                 stdout=subprocess.PIPE,
                 check=True,
             )
-            for program, seconds in json.loads(done.stdout).items():
-                found.setdefault(program, {})[setting] = seconds
+            for program, took in json.loads(done.stdout).items():
+                found.setdefault(program, {})[setting] = took
     rows = [[p, *(f"{1e3 * of[s]:.2f}" for s in SETTINGS)] for p, of in found.items()]
     return (
         "Threads that a call of fastact's has, in the thread of XLA's that runs it. Of float32, "
@@ -370,18 +349,18 @@ def pipeline(ops: str) -> Call:
 POOLS = ("FASTACT", "OMP", "OPENBLAS", "BLIS", "MKL")
 
 
-def bench_spacy(rounds: int) -> str:
+def bench_spacy(seconds: float) -> str:
     rows = []
     for threads in range(1, THREADS + 1):
         done = subprocess.run(
-            [*SELF, "pipelines", "--rounds", str(min(rounds, PASSES))],
+            [*SELF, "pipelines", "--seconds", str(seconds)],
             env={**os.environ, **{f"{pool}_NUM_THREADS": str(threads) for pool in POOLS}},
             stdout=subprocess.PIPE,
             check=True,
         )
-        seconds = json.loads(done.stdout)
-        rate = [f"{DOCUMENTS * WORDS / seconds[ops]:,.0f}" for ops in ("numpy", "fastact")]
-        rows.append([f"{threads}", *rate, times(seconds["numpy"], seconds["fastact"])])
+        took = json.loads(done.stdout)
+        rate = [f"{DOCUMENTS * WORDS / took[ops]:,.0f}" for ops in ("numpy", OURS)]
+        rows.append([f"{threads}", *rate, marked(took["numpy"] / took[OURS])])
     return (
         f"Words a second of `spacy.blank('en')` with tagger, parser and entity recognizer, of "
         f"random weights: {DOCUMENTS} texts of {WORDS} words. Every library has the same number of "
@@ -393,7 +372,7 @@ def bench_spacy(rounds: int) -> str:
 # --- scikit-learn ---------------------------------------------------------------------------------
 
 
-def bench_sklearn(rounds: int) -> str:
+def bench_sklearn(seconds: float) -> str:
     from sklearn.datasets import load_digits
     from sklearn.neural_network import MLPClassifier
     from sklearn.preprocessing import StandardScaler
@@ -419,15 +398,15 @@ def bench_sklearn(rounds: int) -> str:
         )
     rows = []
     for name, (theirs, ours) in pairs.items():
-        seconds = in_turns({"theirs": theirs, "ours": ours}, rounds)
-        both = seconds["theirs"], seconds["ours"]
-        rows.append([name, *(f"{1e3 * one:.2f} ms" for one in both), times(*both)])
+        found = compare({"theirs": theirs, OURS: ours}, seconds)
+        both = (f"{1e3 * found.seconds[who]:.2f} ms" for who in ("theirs", OURS))
+        rows.append([name, *both, *found.cells({"theirs": 1.0})])
     return markdown_table(["", "scikit-learn", "fastact", "×"], rows)
 
 
 # --- the command ----------------------------------------------------------------------------------
 
-SECTIONS: dict[str, tuple[str, str, Callable[[int], str]]] = {
+SECTIONS: dict[str, tuple[str, str, Callable[[float], str]]] = {
     "calls": ("jax", "Calls", bench_calls),
     "models": ("jax", "Gradient steps", bench_models),
     "threads": ("jax", "Threads", bench_threads),
@@ -466,20 +445,20 @@ def main() -> None:
     parser = ArgumentParser(description=__doc__)
     parser.add_argument("section", choices=["jax", *SECTIONS, "programs", "pipelines"])
     parser.add_argument("--markdown", type=Path, metavar="FILE")
-    parser.add_argument("--quick", action="store_true")
-    parser.add_argument("--rounds", type=int, default=ROUNDS)
+    parser.add_argument("--seconds", type=float, default=1.0, help="for each row")
     options = parser.parse_args()
-    rounds = QUICK_ROUNDS if options.quick else options.rounds
     if options.section == "programs":
-        print(json.dumps(in_turns(programs_of_threads(), rounds)))
+        alone = {n: {OURS: call} for n, call in programs_of_threads().items()}
+        took = {n: compare(call, options.seconds).seconds[OURS] for n, call in alone.items()}
+        print(json.dumps(took))
         return
     if options.section == "pipelines":
-        calls = {ops: pipeline(ops) for ops in ("numpy", "fastact")}
-        print(json.dumps(in_turns(calls, rounds)))
+        calls = {ops: pipeline(ops) for ops in ("numpy", OURS)}
+        print(json.dumps(compare(calls, options.seconds).seconds))
         return
     for name, (page, heading, bench) in SECTIONS.items():
         if name == options.section or (page == "jax" and options.section == "jax"):
-            text = f"{measured_by(name, page)}\n\n{bench(rounds)}"
+            text = f"{measured_by(name, page)}\n\n{bench(options.seconds)}"
             print(text, flush=True)
             if options.markdown:
                 put_section(options.markdown, page, heading, text)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import groupby, product
@@ -45,12 +45,14 @@ from fastact.measure.peers import (
 )
 from fastact.ops.engine.op import ops
 from fastact.runtime.threads import num_threads
-from fastact.terminal import Progress, paragraph, say
+from fastact.terminal import Progress, paragraph, say, table
 
-from .cpu_rows import CpuResults, machine, start
 from .onnx import by_onnx
+from .results import CpuResults, Results, machine, start
 from .workloads import FAMILIES
 from .workloads.work import Case, Family, InMemory, Options, Tensors, Work, by_jax, by_torch
+
+_BYTES_A_SECOND = 2e9  # by a call and all that is done again and again with it
 
 
 @dataclass(frozen=True)
@@ -171,9 +173,7 @@ def legend(rows: Sequence[CpuRow]) -> str:
     return "\n".join([LEGEND, *filter(None, notes)])
 
 
-def bench(
-    chosen: Sequence[Any], options: Options, json_file: Path | None = None, *, goes_on: bool = False
-) -> CpuResults:
+def bench(chosen: Sequence[Any], options: Options, json_file: Path | None = None) -> CpuResults:
     """Measure ops, print a table for each, and return the results.
 
     Parameters
@@ -184,8 +184,6 @@ def bench(
         How to measure.
     json_file : Path, optional
         File to write the rows and the facts about the machine to, after each table.
-    goes_on : bool
-        Measure only the rows, and of them the peers, that the file lacks.
     """
     busy = os.getloadavg()[0]
     if busy > 0.5 * (os.cpu_count() or 1):
@@ -194,50 +192,74 @@ def bench(
     for peer in options.peers:
         if peer not in peers:
             say(f"{peer}: not installed, left out")
-    facts = machine(peers)
-    results = start(json_file, facts, goes_on) if json_file is not None else CpuResults(facts)
+    results: CpuResults = start(json_file, machine(peers), options.goes_on)
+    known = {row.key: row for row in results.rows}
+
+    def lacking(case: Case, threads: int) -> list[str] | None:
+        """Return the peers that are left to measure; None if there is nothing to be done."""
+        row = known.get((*case.words.values(), threads))
+        return [*peers] if row is None else row.missing([*peers]) or None
+
     tables = [
-        [todo for case, threads in part if (todo := _lacking(results, case, threads, [*peers]))]
+        [(*todo, left) for todo in part if (left := lacking(*todo)) is not None]
         for part in all_tables(chosen, options)
     ]
+    reasons: dict[str, None] = {}  # in order, once each
+
+    def measured(case: Case, threads: int, left: Sequence[str]) -> CpuRow:
+        row, left_out = measure(case, left, options.seconds, threads, options.small)
+        reasons.update(dict.fromkeys(f"{p}: left out, {why}" for p, why in left_out.items()))
+        return results.add(row)
+
+    def shown(rows: Sequence[CpuRow]) -> None:
+        _show(rows)
+        say(*reasons, end="\n" if reasons else "")
+        reasons.clear()
+        if json_file is not None:
+            results.write(json_file)
+
+    run_tables(tables, results, options, lambda todo: measured(*todo), shown)
+    if results.rows:
+        say("", paragraph(legend(results.sorted())))
+    say_left(results)
+    return results
+
+
+def run_tables(
+    tables: Sequence[Sequence[Any]],
+    results: Results[Any],
+    options: Options,
+    measured: Callable[[Any], Any],
+    shown: Callable[[Sequence[Any]], None],
+) -> None:
+    """Measure table by table until the time is up.
+
+    measured : of what is left to do, the row, or None where there is none. shown : called after
+        each table, so that what has been measured survives whatever comes.
+    """
     results.left = sum(map(len, tables))
-    if goes_on:
+    if options.goes_on:
         say(f"{len(results.rows)} rows are there, {results.left} to be measured")
     ends = time.monotonic() + options.stop_after
     with Progress("bench", results.left) as progress:
         for part in filter(None, tables):
-            rows: list[CpuRow] = []
-            reasons: dict[str, None] = {}  # in order, once each
-            for case, threads, lacking in part:
-                if time.monotonic() >= ends:
+            rows = []
+            for todo in part:
+                if late := time.monotonic() >= ends:
                     break
-                row, left_out = measure(case, lacking, options.seconds, threads, options.small)
-                rows.append(results.add(row))
-                reasons |= dict.fromkeys(f"{p}: left out, {why}" for p, why in left_out.items())
                 results.left -= 1
+                rows.append(measured(todo))
                 progress.advance(1)
-            if not rows:
-                break
-            _show(rows)
-            say(*reasons, end="\n" if reasons else "")
-            if json_file is not None:  # what has been measured survives whatever comes
-                results.write(json_file)
-    if results.rows:
-        say("", paragraph(legend(results.sorted())))
+            if rows := [row for row in rows if row is not None]:
+                shown(rows)
+            if late:
+                return
+
+
+def say_left(results: Results[Any]) -> None:
+    """Say how many rows are left, if any."""
     if results.left:
         say(f"{results.left} rows are left; the same with --resume goes on")
-    return results
-
-
-def _lacking(
-    results: CpuResults, case: Case, threads: int, peers: Sequence[str]
-) -> tuple[Case, int, Sequence[str]] | None:
-    """The case, threads and peers that are left to measure; None if there are none."""
-    row = results.rows.get((case.op.name, case.direction, case.dtype, case.label, threads))
-    if row is None:
-        return case, threads, peers
-    missing = row.missing(peers)
-    return (case, threads, missing) if missing else None
 
 
 def show(rows: Sequence[CpuRow]) -> None:
@@ -260,8 +282,27 @@ def all_tables(chosen: Sequence[Any], options: Options) -> Iterator[list[tuple[C
             options.threads, options.dtypes, options.directions
         ):
             family = FAMILIES.get(op.family)
-            if family and (cases := family.on_cpu(op, direction, dtype.name, options)):
+            if family and (cases := family.on_cpu(op, direction, dtype, options)):
                 found = True
                 yield [(case, threads) for case in cases]
         if not found:
             say(f"{op.name}: nothing to measure of it")
+
+
+def listing(
+    tables: Iterable[Sequence[tuple[Case, int]]], peers: Sequence[str], seconds: float
+) -> str:
+    """A table of rows and minutes by family and type, and the sum, so that runs can be planned.
+
+    The estimate need not be right by more than a half: a row takes its time once more, for peers
+    half of it each, then what calls of large arrays take.
+    """
+    found: dict[tuple[str, str], list[float]] = {}
+    for case, _ in (one for part in tables for one in part):
+        of_calls = case.moved * (2 + len(peers)) / _BYTES_A_SECOND
+        taken = found.setdefault((case.op.family, case.dtype), [])
+        taken.append(((2 + len(peers) / 2) * seconds + of_calls) / 60)
+    lines = [[*name, str(len(part)), f"{sum(part):.1f}"] for name, part in found.items()]
+    every = [minutes for part in found.values() for minutes in part]
+    lines.append(["all", "", str(len(every)), f"{sum(every):.1f}"])
+    return table(["family", "type", "rows", "minutes, about"], lines, 2)

@@ -8,12 +8,11 @@ contenders take turns within each round; a ratio is the median over the ratios o
 
 from __future__ import annotations
 
-import datetime
 import gc
 import math
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from importlib.util import find_spec
 from itertools import product
@@ -22,18 +21,18 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from benchmarks.files import commit
 from fastact.bench.turns import asked, first_line, medians
 from fastact.measure.peers import COMPILED, COPY, FRESH, LIGER, OURS, READ, TORCH
 from fastact.ops.engine.op import arrays_of
-from fastact.terminal import Progress, say
+from fastact.terminal import say
 
+from .cpu import run_tables
 from .cuda_device import MOST_CALLS, Call, Gpu, open_gpu
 from .cuda_report import markdown, print_absent, print_end, print_latency, print_rows
-from .cuda_rows import GpuResults, GpuRow, Latency, start
 from .liger import PACKAGE
+from .results import GpuResults, GpuRow, Latency, facts_of, start
 from .workloads import FAMILIES
-from .workloads.work import ITEM, Arrays, Case, Work, by_torch, differentiated
+from .workloads.work import ITEM, Arrays, Case, Options, Work, by_torch, differentiated
 
 _PAST_L2 = 3  # times its size
 _SAMPLE_SECONDS = 3e-3
@@ -43,29 +42,6 @@ _TINY_CALLS = 200  # fewer than fill the queue
 _LATENCY_ROUNDS = 40
 _SPARE = 0.8  # of the free memory, which may be used
 _ODD = 1e-3  # of a result's elements, which a peer may round to anything: deviations of equal ones
-
-
-@dataclass(frozen=True)
-class Options:
-    """What to measure.
-
-    sizes : elements of an array; None for the sizes of each family.
-    seconds : for a row, about.
-    compiled : dtypes for which torch.compile takes part, where it is a peer.
-    stop_after : seconds after which no row is started; the rest is left for a run that goes on.
-    goes_on : measure only what the file of numbers lacks.
-    telling_first : in the order of what one learns by it, not table by table.
-    """
-
-    sizes: tuple[int, ...] | None
-    dtypes: tuple[str, ...]
-    directions: tuple[str, ...]
-    peers: tuple[str, ...]
-    seconds: float = 0.25
-    compiled: tuple[str, ...] = tuple(ITEM)
-    stop_after: float = math.inf
-    goes_on: bool = False
-    telling_first: bool = False
 
 
 def buffers_for(bytes_of_set: int, l2: int) -> int:
@@ -353,13 +329,7 @@ def bench(
         Default: the current one.
     """
     device = device or open_gpu()
-    facts = {
-        "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-        "commit": commit(),
-        **device.facts(),
-    }
-    goes_on = json_file is not None and options.goes_on
-    results = start(json_file, facts) if json_file is not None and goes_on else GpuResults(facts)
+    results: GpuResults = start(json_file, facts_of(device.facts()), options.goes_on)
     results.absent = _absent(options.peers)
     print_absent(results)
     options = replace(
@@ -372,25 +342,12 @@ def bench(
     if options.telling_first:
         tables = telling_first(tables)
     results.unreached = [case.name for cases in tables for case in cases]
-    results.left = len(results.unreached)
-    if goes_on:
-        say(f"{len(results.rows)} rows are there, {results.left} to be measured")
-    ends = time.monotonic() + options.stop_after
-    with Progress("bench", results.left) as progress:
-        for cases in filter(None, tables):
-            if time.monotonic() >= ends:
-                break
-            _add_latency(results, cases[0], device, options)
-            part: list[GpuRow] = []
-            for case in cases:
-                if time.monotonic() >= ends:
-                    break
-                row = _row(results, case, device, options)
-                part += [row] if row is not None else []
-                progress.advance(1)
-            print_rows(part)
-            # After each table: what has been measured survives whatever comes.
-            _write(results, json_file, markdown_file)
+
+    def shown(rows: Sequence[GpuRow]) -> None:
+        print_rows(rows)
+        _write(results, json_file, markdown_file)
+
+    run_tables(tables, results, options, partial(_row, results, device, options), shown)
     _write(results, json_file, markdown_file)
     print_latency(results.latencies)
     print_end(results)
@@ -413,9 +370,9 @@ def _add_latency(results: GpuResults, case: Case, device: Gpu, options: Options)
         results.latencies.append(measure_latency(_tiny(case), device, eager))
 
 
-def _row(results: GpuResults, case: Case, device: Gpu, options: Options) -> GpuRow | None:
+def _row(results: GpuResults, device: Gpu, options: Options, case: Case) -> GpuRow | None:
     """Measure a case, and note what comes of it."""
-    results.left -= 1
+    _add_latency(results, case, device, options)
     results.unreached.remove(case.name)
     try:
         row = measure(case, device, options)

@@ -11,8 +11,9 @@ from fastact.bench.turns import duration
 from fastact.measure.peers import COPY, FRESH, GPU_PEERS, LIGER, OURS, READ
 from fastact.terminal import markdown_table, paragraph, say, styled, table
 
-from .cuda_rows import GpuResults, GpuRow, Latency
+from .cpu import say_left
 from .liger import OPS
+from .results import GpuResults, GpuRow, Latency
 
 LEGEND = """\
 Times are medians over rounds, of the GPU, by events around many calls with the queue kept full; the
@@ -152,8 +153,7 @@ def print_end(results: GpuResults) -> None:
     """What the columns mean, and what went wrong."""
     if results.rows:
         say("", paragraph(_legend(results.rows)))
-    if results.left:
-        say(f"{results.left} rows are left; the same with --resume goes on")
+    say_left(results)
     for problem in results.problems:
         say(styled(f"WRONG: {problem}", "red"))
 

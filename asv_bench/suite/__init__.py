@@ -1,1 +1,1 @@
-"""Benchmarks for asv, by family; `samples` has those without a module. See asv_bench/README.md."""
+"""Benchmarks for asv: the calls of the boards (`benchmarks.workloads`), and whole models."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -11,43 +12,31 @@ import numpy as np
 # The networks of today, on the package of any commit.
 sys.path.insert(0, str(Path(__file__).parents[2] / "examples"))
 
-MODELS = ("mlp", "lenet", "lstm")
-
 
 def loaded(name: str) -> Any:
-    """A network with a batch in it; asv leaves out what an older commit has no ops for."""
-    rng = np.random.default_rng(0)
+    """Return a network with a batch in it; asv leaves out what an older commit has no ops for."""
+    module, rng = import_module(name), np.random.default_rng(0)
+    batch, side = module.BATCH, module.SIDE
     try:
-        if name == "mlp":
-            from mlp import BATCH, SIDE, Mlp
-            from mlp import initial as weights
-
-            model: Any = Mlp(weights())
-        elif name == "lenet":
-            from lenet import BATCH, SIDE, LeNet
-            from lenet import initial as weights
-
-            model = LeNet(weights())
+        if name == "lstm":
+            model: Any = module.Lstm(module.initial(side), side, batch)
         else:
-            from lstm import BATCH, SIDE, Lstm
-            from lstm import initial as of_inputs
-
-            model = Lstm(of_inputs(SIDE), SIDE, BATCH)
+            model = (module.Mlp if name == "mlp" else module.LeNet)(module.initial())
     except AttributeError as error:
         raise NotImplementedError(f"this version lacks an op: {error}") from None
-    images = rng.standard_normal((BATCH, SIDE, SIDE), dtype=np.float32)
-    model.load(images, rng.integers(0, 10, BATCH))
+    images = rng.standard_normal((batch, side, side), dtype=np.float32)
+    model.load(images, rng.integers(0, 10, batch))
     model.gradient()
     return model
 
 
-class Speed:
-    """Seconds of a forward pass and of a whole gradient, with fastact on one thread.
+class Gradient:
+    """Seconds and peak of memory, with fastact on its threads and matrix products on NumPy's.
 
-    Matrix products are NumPy's, on its threads: compare commits with the same NumPy.
+    Compare commits with the same NumPy. The peak is the process's, libraries and data included.
     """
 
-    params = (MODELS,)
+    params = (("mlp", "lenet", "lstm"),)
     param_names = ("model",)
 
     def setup(self, name: str) -> None:
@@ -58,16 +47,6 @@ class Speed:
 
     def time_gradient(self, _: str) -> None:
         self.model.gradient()
-
-
-class Memory:
-    """Peak of memory of a process that computes gradients, its libraries and data included."""
-
-    params = (MODELS,)
-    param_names = ("model",)
-
-    def setup(self, name: str) -> None:
-        self.model = loaded(name)
 
     def peakmem_gradient(self, _: str) -> None:
         self.model.gradient()

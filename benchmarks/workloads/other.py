@@ -1,20 +1,29 @@
-"""The benchmark of a family that has none of its own: the arrays of a call, and no peers."""
+"""The benchmarks of families of few lines, and of a family that has none: without any peers."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
 
-from fastact.measure.peers import LeftOut
+from fastact.measure.peers import LeftOut, function_named
 
-from ..shapes import hidden
+from .. import shapes
+from ..shapes import hidden, shape_label
 from .work import BYTES, ITEM, Asked, Case, Family
+
+_HEAD = 128  # elements of a head, of rotary embeddings
+_LOG_2 = 0.6931471805599453
+
+
+def _sizes(asked: Asked) -> tuple[int, ...]:
+    return tuple(asked.sizes or (BYTES // 2 // ITEM[asked.dtype],))
 
 
 def _cases(asked: Asked) -> list[Case]:
+    """Arrays of rows, of which the call reads and writes those that it names."""
     point = asked.op.entry_points["call" if asked.forward else "backward"]
-    sizes = asked.sizes or (BYTES // 2 // ITEM[asked.dtype],)
-    return [asked.case(hidden(size), len(point.arrays) + point.outputs) for size in sizes]
+    count = len(point.arrays) + point.outputs
+    return [asked.case(hidden(size), count) for size in _sizes(asked)]
 
 
 def _torch(torch: Any, case: Case) -> Callable[..., Any]:
@@ -22,3 +31,113 @@ def _torch(torch: Any, case: Case) -> Callable[..., Any]:
 
 
 OTHER = Family(_cases, _torch)
+
+# --- divergences of rows of log-probabilities: two arrays are read, and next to nothing written ---
+
+
+def _divergences(asked: Asked) -> list[Case]:
+    count, sums = (2, True) if asked.forward else (4, False)
+    return [asked.case(hidden(size), count, axis=(1,), sums=sums) for size in _sizes(asked)]
+
+
+def _torch_divergence(torch: Any, case: Case) -> Callable[..., Any]:
+    def kl(log_q: Any, log_p: Any) -> Any:
+        return torch.nn.functional.kl_div(log_q, log_p, reduction="none", log_target=True).sum(-1)
+
+    def js(log_q: Any, log_p: Any) -> Any:
+        log_m = torch.logaddexp(log_q, log_p) - _LOG_2
+        return (kl(log_m, log_p) + kl(log_m, log_q)) / 2
+
+    return {"kl_div": kl, "js_div": js}[case.op.name]
+
+
+DIVERGENCES = Family(_divergences, _torch_divergence)
+
+# --- dropout: torch alone has it; its mask is another one, which backward reads -------------------
+
+
+def _dropouts(asked: Asked) -> list[Case]:
+    return [asked.case(hidden(size), 2, options={"p": 0.1, "seed": 3}) for size in _sizes(asked)]
+
+
+DROPOUT = Family(
+    _dropouts,
+    lambda torch, case: lambda x: torch.nn.functional.dropout(x, case.options["p"]),
+)
+
+# --- parametric activations: forward reads x and writes y; backward reads dy and x, writes dx -----
+
+
+def _parametric(asked: Asked) -> list[Case]:
+    layouts = shapes.chosen(shapes.BIASED, asked.shapes)
+    each = [layout.shape for layout in layouts if layout.channel is not None]
+    if asked.on_gpu:
+        each = shapes.of_lengths(_sizes(asked), (1024,))
+        each += [shape for shape, channel in shapes.pictures(asked.sizes) if channel == 1]
+    more = {"options": {"channel_axis": 1}, "channel": 1}
+    return [
+        asked.case(
+            shape,
+            2 if asked.forward else 3,
+            f"{shape_label(shape)}, channels 1",
+            axis=shapes.others(shape, 1),
+            **more,
+        )
+        for shape in each
+    ]
+
+
+PARAMETRIC = Family(
+    _parametric, lambda torch, case: function_named(torch.nn.functional, case.op.name)
+)
+
+# --- rotary embeddings: x is read and y written; a token's angles are the same for its heads ------
+
+
+def _is_normed(op: Any) -> bool:
+    return "weight" in op.saves
+
+
+def _rotary(asked: Asked) -> list[Case]:
+    """The whole head is turned, as halves and as neighbours; behind a norm backward reads x."""
+    found = []
+    for tokens, columns in map(hidden, _sizes(asked)):
+        head = min(_HEAD, columns)
+        shape, small = (tokens, columns // head, head), tokens * head * ITEM[asked.dtype]
+        accesses = 2 + (_is_normed(asked.op) and not asked.forward)
+        found.append(asked.case(shape, accesses, small=small))
+        label = f"{shape_label(shape)}, interleaved"
+        found.append(asked.case(shape, accesses, label, small=small, options={"interleaved": True}))
+    return found
+
+
+def _angles_of_tokens(case: Case, arrays: dict[str, Any]) -> dict[str, Any]:
+    return {n: a[:, :1] if n in ("cos", "sin") else a for n, a in arrays.items()}
+
+
+def _turned(case: Case, stack: Callable[..., Any], join: Callable[..., Any], norm: Any) -> Any:
+    def turned(x: Any, cos: Any, sin: Any, weight: Any = None) -> Any:
+        if _is_normed(case.op):
+            x = norm(x, x.shape[-1:], weight, 1e-6)
+        if case.options.get("interleaved"):
+            a, b = x[..., ::2], x[..., 1::2]
+            return stack((a * cos - b * sin, b * cos + a * sin), -1).reshape(x.shape)
+        half = x.shape[-1] // 2
+        a, b = x[..., :half], x[..., half:]
+        return join((a * cos - b * sin, b * cos + a * sin), -1)
+
+    return turned
+
+
+def _rms_norm(x: Any, shape: Any, weight: Any, eps: float) -> Any:
+    return x / ((x * x).mean(-1, keepdims=True) + eps) ** 0.5 * weight
+
+
+ROTARY = Family(
+    _rotary,
+    lambda torch, case: _turned(case, torch.stack, torch.cat, torch.nn.functional.rms_norm),
+    optional=("weight",),
+    prepared=_angles_of_tokens,
+    constant=frozenset({"cos", "sin"}),
+    jax=lambda jax, case: _turned(case, jax.numpy.stack, jax.numpy.concatenate, _rms_norm),
+)

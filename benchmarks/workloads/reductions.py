@@ -156,6 +156,3 @@ REDUCTIONS = Family(
     others={"numpy": _numpy},
     note=NOTE,
 )
-
-#: Of the same arrays: single statistics, with NaN left out or not.
-STATISTICS = REDUCTIONS

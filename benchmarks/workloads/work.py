@@ -38,39 +38,46 @@ Sizes = Sequence[int] | None
 
 @dataclass(frozen=True)
 class Options:
-    """What to measure on the CPU.
+    """What to measure, on the CPU or on a GPU.
 
     Attributes
     ----------
-    sizes : tuple of int
-        Elements of an array, for ops without axes.
-    dtypes : tuple of dtype
-        Types of the arrays.
-    directions : tuple of str
-        "forward", "backward" or both.
+    sizes : tuple of int, optional
+        Elements of an array, on the CPU for ops without axes; None for the sizes of each family.
+    dtypes, directions : tuple of str
+        Types of the arrays; "forward", "backward" or both.
     peers : tuple of str
         Other libraries; those that are not installed are named and left out.
     threads : tuple of int
-        For everybody; one run after the other.
+        On the CPU, for everybody; one run after the other.
     shapes : tuple of str
-        Names of shapes, for ops with axes; all of them if it is empty.
+        On the CPU, names of shapes for ops with axes; all of them if it is empty.
     seconds : float
         Time to spend on a row, about.
     small : bool
         Measure the first call, and calls of tensors, beside the others.
     stop_after : float
         Seconds after which no row is started; the rest is left for a run that goes on.
+    goes_on : bool
+        Measure only what the file of numbers lacks.
+    compiled : tuple of str
+        On a GPU, dtypes for which torch.compile takes part, where it is a peer.
+    telling_first : bool
+        On a GPU, in the order of what one learns by it, not table by table.
     """
 
-    sizes: tuple[int, ...]
-    dtypes: tuple[np.dtype[Any], ...]
+    sizes: Sizes
+    dtypes: tuple[Any, ...]
     directions: tuple[str, ...]
     peers: tuple[str, ...]
-    threads: tuple[int, ...]
+    threads: tuple[int, ...] = ()
     shapes: tuple[str, ...] = ()
     seconds: float = 1.0
     small: bool = False
     stop_after: float = math.inf
+    goes_on: bool = False
+    compiled: tuple[str, ...] = tuple(ITEM)
+    telling_first: bool = False
 
 
 @dataclass(frozen=True)

@@ -12,12 +12,11 @@ from benchmarks.bench_bridges import (  # noqa: E402
     MODELS,
     PROGRAMS,
     both,
-    in_turns,
     of_numbers,
     put_section,
     squared,
-    times,
 )
+from benchmarks.compare import marked  # noqa: E402
 
 from fastact.terminal import markdown_table  # noqa: E402
 
@@ -46,16 +45,10 @@ def test_models_are_the_same(name):
 
 def test_a_page_in_pieces(tmp_path):
     page = tmp_path / "page.md"
-    rows = markdown_table(["a", "b"], [["x", times(1.0, 2.0)], ["y", times(3.0, 2.0)]])
+    rows = markdown_table(["a", "b"], [["x", marked(0.5)], ["y", marked(1.5)]])
     assert rows.splitlines()[2:] == ["| x | **0.50** |", "| y | 1.50 |"]
     for heading, text in [("One", "first"), ("Two", rows), ("One", "second")]:
         put_section(page, "jax", heading, text)
     assert page.read_text() == (
         f"# JAX with and without fastact\n\n## One\n\nsecond\n\n## Two\n\n{rows}\n"
     )
-
-
-def test_a_first_call_does_not_count():
-    calls = []
-    assert list(in_turns({"one": lambda: calls.append(1)}, 3)) == ["one"]
-    assert len(calls) == 4

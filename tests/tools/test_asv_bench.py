@@ -17,7 +17,7 @@ if not BENCHMARKS.is_dir():
 @pytest.mark.parametrize("name", ["mish", "sigmoid", "tanh"])  # the last two save y
 def test_worst_errors_are_within_the_bounds(name, direction, monkeypatch):
     monkeypatch.setattr(sys, "path", [str(BENCHMARKS), *sys.path])
-    benchmark = import_module("suite.activations").Accuracy()
+    benchmark = import_module("suite.calls").Accuracy()
     bounds = fa.ops[name].bounds
     allowed = bounds.forward_ulp if direction == "forward" else bounds.derivative_ulp
     assert benchmark.track_worst_ulp(name, direction) <= allowed

@@ -5,8 +5,8 @@ from dataclasses import replace
 from itertools import count
 
 import pytest
-from benchmarks import cli, cuda
-from benchmarks.cuda_rows import read
+from benchmarks import cli, cuda, results
+from benchmarks.results import read
 from benchmarks.workloads import work
 from benchmarks.workloads.work import ITEM
 from test_bench_cuda import FACTS, StandIn, options, quick  # noqa: F401 - quick is a fixture
@@ -90,7 +90,7 @@ def test_what_was_not_reached_is_named(tmp_path, monkeypatch):
     everything = {case.name for part in cuda._cases(SOME, told) for case in part}
     assert {row.name for row in done.rows} | {*done.unreached} == everything
     assert len(done.unreached) == done.left > 0
-    assert read(file, SOME).unreached == done.unreached
+    assert read(file, True, SOME).unreached == done.unreached
     assert "\n".join(f"- {name}" for name in done.unreached) in page.read_text()
 
 
@@ -135,7 +135,7 @@ def test_another_machine_or_build_begins_anew(tmp_path, monkeypatch, capsys, fac
     cuda.bench(SOME[:1], told, file, device=StandIn())
     before = file.read_text()
     if fact == "commit":
-        monkeypatch.setattr(cuda, "commit", lambda: "another")
+        monkeypatch.setattr(results, "commit", lambda: "another")
     else:
         monkeypatch.setattr(StandIn, "facts", lambda self: {**FACTS, fact: "another"})
     cuda.bench(SOME[1:2], told, file, device=StandIn())
@@ -162,7 +162,7 @@ def test_torch_compile_takes_part_where_it_is_told(tmp_path, monkeypatch):
     for row in json.loads(file.read_text())["rows"]:
         assert COMPILED not in row["ratios"]
         assert row["left_out"][COMPILED].endswith("a row takes it seconds")
-    before = read(file, SOME).rows
+    before = read(file, True, SOME).rows
     assert cuda.bench([fa.mish], told, file, device=StandIn()).rows == before
     # Until it is to take part.
     monkeypatch.setattr(work, "compiled_by_torch", lambda torch, function: function)
@@ -181,9 +181,9 @@ def test_words_of_the_command_line(tmp_path, monkeypatch, words, compiled):
 
     def bench(ops, told, json_file, markdown_file):
         asked.append((ops, told, json_file))
-        results = cuda.GpuResults(FACTS)
-        results.left = 5
-        return results
+        found = cuda.GpuResults(FACTS)
+        found.left = 5
+        return found
 
     monkeypatch.setattr(cuda, "bench", bench)
     file = tmp_path / "gpu.json"

@@ -30,9 +30,9 @@ from fuzzing import calls, campaign, cases, derivatives, judge  # noqa: E402
 EMULATED = importlib.util.find_spec("fastact._cuda_emulated") is not None
 
 
-def run(*arguments: str, program: str = "fuzz.py") -> dict[str, Any]:
+def run(*arguments: str) -> dict[str, Any]:
     """What a campaign came to; its words where promises did not hold."""
-    command = [sys.executable, str(TOOLS / program), "--jobs", "1", "--json", *arguments]
+    command = [sys.executable, str(TOOLS / "fuzz.py"), "--jobs", "1", "--json", *arguments]
     found = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT)
     assert found.returncode == 0, found.stdout[-6000:] + found.stderr[-2000:]
     summary: dict[str, Any] = json.loads(found.stdout.splitlines()[-1])
@@ -59,13 +59,13 @@ def test_emulated_device() -> None:
 
 @pytest.mark.thorough
 def test_hostile_objects() -> None:
-    found = run("--cases", "1500", "--seed", "20251122", program="fuzz_hostile.py")
+    found = run("--cases", "1500", "--seed", "20251122", "--kind", "hostile")
     assert found["cases"] == 1500
 
 
 @pytest.mark.thorough
 def test_derivatives() -> None:
-    found = run("--cases", "300", "--seed", "20251122", program="fuzz_derivatives.py")
+    found = run("--cases", "300", "--seed", "20251122", "--kind", "derivatives")
     assert found["cases"] == 300
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from benchmarks import cuda_report
-from benchmarks.cuda_rows import read
+from benchmarks.results import read
 
 import fastact as fa
 
@@ -82,7 +82,7 @@ GPU = sorted(
 @pytest.mark.parametrize("file", GPU, ids=lambda file: file.stem)
 def test_the_pages_of_gpus_show_what_was_measured(file):
     """All rows, and no others; the pictures that a page names are there."""
-    results = read(file, list(fa.ops.values()))
+    results = read(file, True)
     page = file.with_suffix(".md").read_text(encoding="utf-8")
     assert page == cuda_report.markdown(results)
     for fact in ("gpu", "driver", "commit"):
@@ -92,7 +92,7 @@ def test_the_pages_of_gpus_show_what_was_measured(file):
 
 @pytest.mark.skipif(not GPU, reason="the results are not here")
 def test_what_promises_say_of_a_gpu_was_measured():
-    results = read(ROOT / "docs/results/gpu/h200.json", list(fa.ops.values()))
+    results = read(ROOT / "docs/results/gpu/h200.json", True)
     promises = " ".join((ROOT / "docs/promises.md").read_text(encoding="utf-8").split())
     near, *_ = cuda_report.glance(results.rows).split()
     said = f"{near} of the {len(results.rows)} rows reach 85 % of the device's own copy"

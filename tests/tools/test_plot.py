@@ -5,7 +5,7 @@ from dataclasses import asdict
 from itertools import product
 
 import pytest
-from benchmarks import cli, plot_map
+from benchmarks import cli, plots
 from benchmarks.workloads import FAMILIES as WORKLOADS
 from benchmarks.workloads.work import Options
 from test_boards import refused
@@ -67,7 +67,7 @@ def test_a_picture_for_each_family(tmp_path, capsys, figures):
 
 def test_many_lines_stand_side_by_side():
     lines = [f"{op}   {i}" for op, count in (("a", 40), ("b", 10), ("c", 14)) for i in range(count)]
-    parts = plot_map._beside(plot_map._Map(lines, [], [[None] for _ in lines]))
+    parts = plots.cut(plots.Map(lines, [], [[None] for _ in lines]))
     assert [line for part in parts for line in part.lines] == lines
     ops = [{line.partition("   ")[0] for line in part.lines} for part in parts]
     assert ops == [{"a"}, {"b", "c"}]
@@ -76,7 +76,7 @@ def test_many_lines_stand_side_by_side():
 def test_a_dtype_has_a_picture_of_its_own(tmp_path, figures):
     rows = [CpuRow(**{**asdict(r), "dtype": d}) for r in cases() for d in ("float16", "float32")]
     rows = [row for row in rows if fa.ops[row.op].family == "bias"]
-    files = plot_map.plot(rows, "P", tmp_path / "x.svg")
+    files = plots.plot_maps(rows, "P", tmp_path / "x.svg")
     assert [file.name for file in files] == ["x_bias_float16.svg", "x_bias_float32.svg"]
     assert all(file.exists() for file in files)
 

@@ -4,8 +4,8 @@ from dataclasses import replace
 from itertools import product
 
 import pytest
-from benchmarks import cli, cuda_plot
-from benchmarks.cuda_rows import GpuResults, GpuRow, Latency, read
+from benchmarks import cli, plots
+from benchmarks.results import GpuResults, GpuRow, Latency, read
 from benchmarks.workloads import FAMILIES
 
 import fastact as fa
@@ -30,7 +30,7 @@ def made_up(*dtypes: str) -> GpuResults:
             shown = (*case.words.values(), 7, took, ratios, case.moved, 2, "")
             rows.append(GpuRow(*shown, case.series, case.span))
     latency = Latency("mish", "forward", "float32", 64, {OURS: 1e-6, FRESH: 2e-6})
-    return GpuResults(FACTS, rows, [latency])
+    return GpuResults(FACTS, rows, 0, [latency])
 
 
 @pytest.mark.thorough  # drawing all takes 8 s
@@ -38,7 +38,7 @@ def test_a_panel_for_each_family(tmp_path, figures):
     """With every rate in it, the roof above those, and nothing cut off."""
     results = made_up("float32")
     file = tmp_path / "roof.png"
-    assert cuda_plot.plot(results, file) == [file]
+    assert plots.plot_roofs(results, file) == [file]
     assert file.stat().st_size > 10_000
     (figure,) = figures
     assert figure.get_suptitle() == "Bytes a second on GPU of a test, driver 12.34, float32"
@@ -70,7 +70,7 @@ def test_what_was_measured_is_shown_again(tmp_path, capsys, figures):
     results = made_up("float32", "bfloat16")
     source, page = tmp_path / "gpu.json", tmp_path / "gpu.md"
     results.write(source)
-    assert read(source, list(fa.ops.values())) == results
+    assert read(source, True) == results
     words = ["mish", "batch_norm", "--device", "cuda", "--from", str(source)]
     words += ["--markdown", str(page), "--plot", str(tmp_path / "roof.png")]
     assert cli.main(words) == 0
@@ -90,7 +90,7 @@ def test_what_went_wrong_is_told_again(tmp_path, capsys):
     source = tmp_path / "gpu.json"
     wrong = replace(results.rows[0], wrong=("torch",))
     failures = {"mish forward, float32, 5": "RuntimeError: of a test"}
-    GpuResults(results.facts, [wrong, results.rows[1]], [], failures).write(source)
+    GpuResults(results.facts, [wrong, results.rows[1]], 0, [], failures).write(source)
     assert cli.main(["--device", "cuda", "--from", str(source)]) == 1
     shown = capsys.readouterr().out
     assert f"WRONG: {wrong.name}: torch has another result" in shown

@@ -7,5 +7,6 @@ memory     arrays between guard bytes
 judge      what is held of a call and of its repeats
 campaign   one case and all that is held of it; many of them
 processes  workers that run them, each of which may die
-hostile    objects that lie (`tools/fuzz_hostile.py`)
+hostile    objects that lie (`--kind hostile`)
+derivatives second derivatives and tangents (`--kind derivatives`)
 """

@@ -1,14 +1,12 @@
 """Many cases, each of which depends on the seed and its number alone.
 
-A worker process (`processes`) runs cases and has another process, without recorded calls, run them
-once more: the bits must be the same.
+A worker (`processes` has the processes) runs cases, and once more where no call is recorded: the
+bits must be the same.
 """
 
 from __future__ import annotations
 
 import contextlib
-import multiprocessing
-import os
 import sys
 import threading
 import warnings
@@ -17,41 +15,38 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from random import Random
 from typing import Any
-from unittest import mock
 
 import numpy as np
 
 import fastact as fa
+from fastact import _cpu
 from fastact.interop import call as _call
 
 from . import calls, quantized
 from .cases import Array, Draw, Request
 from .judge import Live, Wrong, compare, digest, run
 
-#: A new interpreter each, which knows nothing of this one's calls.
-SPAWN = multiprocessing.get_context("spawn")
-
-BATCH = 50  # cases that are compared with the other process at a time
 _FLIPS_FROM = 5000  # elements; smaller calls are over before another thread is awake
 _WEIGHTS = {"norms": 5, "softmax": 4}  # others have 3
 
 
 @dataclass(frozen=True)
 class Settings:
-    """Of a campaign."""
+    """What the cases of a campaign are drawn by."""
 
     seed: int
     family: str = "all"
     device: str = "cpu"
-    fresh: bool = True  # compare with a process without recorded calls
-    program: str = "fuzz.py"
+    fresh: bool = True  # compare with calls of which none is recorded
+    kind: str = "calls"
     op: str = "all"
 
     @property
     def command(self) -> str:
         """What repeats a case, but for its number."""
         return (
-            f"python tools/{self.program} --seed {self.seed}"
+            f"python tools/fuzz.py --seed {self.seed}"
+            + (f" --kind {self.kind}" if self.kind != "calls" else "")
             + (f" --family {self.family}" if self.family != "all" else "")
             + (f" --op {self.op}" if self.op != "all" else "")
             + (f" --device {self.device}" if self.device != "cpu" else "")
@@ -149,7 +144,7 @@ class Case:
         return run(calls.function(request), live)
 
     def digests(self) -> list[bytes]:
-        """The bits of the calls that are compared with another process."""
+        """Return the bits of the calls that are compared with those of unrecorded ones."""
         found = [digest(self.run(self.request, 0)), digest(self.run(self.request, 1))]
         if self.other is not None:
             found.append(digest(self.run(self.other, 0)))
@@ -320,54 +315,6 @@ def run_case(case: Case) -> list[bytes]:
 # --- a worker -------------------------------------------------------------------------------------
 
 
-class Fresh:
-    """A process that runs cases without recorded calls."""
-
-    def __init__(self, settings: Settings) -> None:
-        self.settings = settings
-        self._start()
-
-    def _start(self) -> None:
-        self._pipe, theirs = SPAWN.Pipe()
-        self._process = SPAWN.Process(target=_serve_fresh, args=(self.settings, theirs))
-        with mock.patch.dict(os.environ, {"FASTACT_CALL_CACHE": "0"}):
-            self._process.start()
-        theirs.close()
-
-    def ask(self, numbers: list[int]) -> None:
-        self._pipe.send(numbers)
-
-    def answer(self) -> dict[int, Any]:
-        """By number: digests, or the words of what did not hold. Empty where the process died."""
-        try:
-            found: dict[int, Any] = self._pipe.recv()
-        except (EOFError, ConnectionError):
-            self._process.join()
-            self._start()
-            return {}
-        return found
-
-    def stop(self) -> None:
-        self._pipe.close()
-        self._process.join()
-
-
-def _serve_fresh(settings: Settings, pipe: Any) -> None:
-    """What that process does."""
-    fa.set_num_threads(1)
-    quiet()
-    with contextlib.suppress(EOFError):
-        while True:
-            found: dict[int, Any] = {}
-            for number in pipe.recv():
-                try:
-                    found[number] = Case(settings, number).digests()
-                except Exception as error:
-                    name = "" if isinstance(error, Wrong) else f"{type(error).__name__}: "
-                    found[number] = f"{name}{error}"
-            pipe.send(found)
-
-
 class Worker:
     """Runs cases."""
 
@@ -375,14 +322,12 @@ class Worker:
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
-        self.fresh = Fresh(settings) if settings.fresh else None
-        self._asked: dict[int, tuple[list[bytes], Request]] = {}
         self._slow = 0
         quiet()
 
     @contextlib.contextmanager
     def _counting_slow(self) -> Iterator[None]:
-        """Calls that the Python layer runs; the others are replayed, or take the short cut."""
+        """Count the calls that the Python layer runs; others are replayed, or take a short cut."""
         enter = _call.Call.__enter__
         self._slow = 0
 
@@ -397,30 +342,22 @@ class Worker:
             _call.Call.__enter__ = enter  # type: ignore[method-assign]
 
     def run(self, numbers: range, note: Callable[[int], Any] = int) -> Tally:
-        """note: given the number of each case before it runs."""
+        """Run cases; note is given the number of each before it runs."""
+        tally = Tally()
         with self._counting_slow():
-            return self._run(numbers, note)
-
-    def _run(self, numbers: range, note: Callable[[int], Any]) -> Tally:
-        tally, waiting = Tally(), {}  # type: ignore[var-annotated]
-        for number in numbers:
-            note(number)
-            tally.cases += 1
-            case = None
-            try:
-                case = Case(self.settings, number)
-                tally.count(case.op.family)
-                tally.refusals += bool(case.request.refused)
-                waiting[number] = self._counting(case, tally), case.request
-            except Exception as error:
-                tally.failures.append(Failure.of(number, case, error))
-            if len(waiting) >= BATCH:
-                self._compare(tally)
-                self._ask(waiting)
-                waiting = {}
-        self._compare(tally)
-        self._ask(waiting)
-        self._compare(tally)
+            for number in numbers:
+                note(number)
+                tally.cases += 1
+                case = None
+                try:
+                    case = Case(self.settings, number)
+                    tally.count(case.op.family)
+                    tally.refusals += bool(case.request.refused)
+                    found = self._counting(case, tally)
+                    if self.settings.fresh:
+                        _compare_unrecorded(case, found)
+                except Exception as error:
+                    tally.failures.append(Failure.of(number, case, error))
         return tally
 
     def _counting(self, case: Case, tally: Tally) -> list[bytes]:
@@ -437,36 +374,19 @@ class Worker:
         case.run = counted  # type: ignore[method-assign]
         return run_case(case)
 
-    def _ask(self, cases: dict[int, Any]) -> None:
-        if cases and self.fresh is not None:
-            self.fresh.ask(list(cases))
-            self._asked = cases
 
-    def _compare(self, tally: Tally) -> None:
-        """With what the other process says of the cases that it was asked."""
-        if not self._asked or self.fresh is None:
-            return
-        asked, self._asked = self._asked, {}
-        answers = self.fresh.answer()
-        if not answers:
-            text = f"a process without recorded calls died in one of {len(asked)} cases"
-            tally.failures.append(Failure(min(asked), "all", "crash", text, ""))
-            return
-        for number, (made, request) in asked.items():
-            answer = answers[number]
-            if answer == made:
-                continue
-            if not isinstance(answer, str):
-                which = [a == b for a, b in zip(answer, made, strict=True)].index(False)
-                answer = "other bits than in a fresh process for " + (
-                    "the first values", "the values of the third call", "another parameter",
-                )[which]  # fmt: skip
-            failure = Failure(number, request.label, "fresh process", answer, str(request))
-            tally.failures.append(failure)
-
-    def stop(self) -> None:
-        if self.fresh is not None:
-            self.fresh.stop()
+def _compare_unrecorded(case: Case, found: list[bytes]) -> None:
+    """Hold that calls have the same bits on one thread, and where no call is recorded."""
+    fa.set_num_threads(1)
+    _cpu.enable_call_cache(False)
+    try:
+        again = case.digests()
+    finally:
+        _cpu.enable_call_cache(True)
+    if again != found:
+        calls_of = ("the first values", "the values of the third call", "another parameter")
+        which = [a == b for a, b in zip(again, found, strict=True)].index(False)
+        raise Wrong("unrecorded calls", f"other bits than recorded ones for {calls_of[which]}")
 
 
 def quiet() -> None:

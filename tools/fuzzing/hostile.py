@@ -685,6 +685,3 @@ class HostileWorker:
             except Exception as error:
                 tally.failures.append(Failure.of(number, case, error))
         return tally
-
-    def stop(self) -> None:
-        pass

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import faulthandler
+import multiprocessing
 import os
 import signal
 import threading
@@ -19,7 +20,10 @@ from typing import Any
 
 from fastact import _cpu
 
-from .campaign import SPAWN, Failure, Settings, Tally
+from .campaign import Failure, Settings, Tally
+
+#: Each process is a new interpreter, which knows nothing of this one's calls.
+SPAWN = multiprocessing.get_context("spawn")
 
 HANGS = 90  # seconds without a new case, after which a worker is killed
 CHUNK = 250  # cases that a worker is given at a time
@@ -36,7 +40,6 @@ def serve(worker: Any, settings: Settings, pipe: Any, at: Any) -> None:
     with contextlib.suppress(EOFError):
         while True:
             pipe.send(runs.run(pipe.recv(), note))
-    runs.stop()
 
 
 class _Job(threading.Thread):
