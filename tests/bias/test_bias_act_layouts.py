@@ -1,18 +1,15 @@
 """bias_act: the same bits whatever the layout and the threads, in place, and without memory."""
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
 from arrays import finite, ulp
-from biased import assert_sums, call, case, expected_dx, expected_forward, name_of_some, parts, wide
+from biased import assert_sums, call, expected_dx, expected_forward, parts, wide
 from conftest import (
     DTYPES,
     assert_agrees,
     assert_same_bits,
-    needs_two_fused_isas,
-    on_fused_isas,
 )
 from devices import KERNELS
 from hypothesis import given, settings
@@ -233,37 +230,6 @@ def test_workspace_of_any_layout_on_devices(device):
     assert_sums(dbias, dy, 0, dy.dtype)
 
 
-def mish_of(dtype: Any, shape: Any, axis: Any) -> Callable[[], tuple[Any, ...]]:
-    """A call, and its gradients."""
-    dy, x, bias, r = parts(dtype, shape, axis)
-
-    def results() -> tuple[Any, ...]:
-        y = fa.bias_act(x, bias, "mish", axis=axis, residual=r)
-        return (y, *fa.bias_act.backward(dy, x, bias, r, "mish", axis=axis))
-
-    return results
-
-
-@case
-def test_same_bits_for_any_threads(isa, dtype, shape, axis):
-    results = mish_of(dtype, shape, axis)
-    with fa.num_threads(1):
-        expected = results()
-    for n in (1, 2, 3, 7):
-        with fa.num_threads(n):
-            for actual, same in zip(results(), expected, strict=True):
-                assert_same_bits(actual, same)
-
-
-@needs_two_fused_isas
-@case
-def test_avx2_and_avx512_have_the_same_bits(dtype, shape, axis):
-    expected, *others = on_fused_isas(mish_of(dtype, shape, axis))
-    for other in others:
-        for actual, same in zip(other, expected, strict=True):
-            assert_same_bits(actual, same)
-
-
 def test_without_workspace(many_threads):
     """The workspace serves the threads alone; one that is too small is left alone."""
     dy, x, bias, _ = parts(np.float64, (30_000, 5), 1)
@@ -283,26 +249,6 @@ def test_without_workspace(many_threads):
         call.run(scratch, 0)
         assert_same_bits(dx, expected[0])
         assert_same_bits(dbias, expected[1])
-
-
-@case
-@name_of_some
-def test_in_place(dtype, shape, axis, name):
-    dy, x, bias, r = parts(dtype, shape, axis)
-    y = fa.bias_act(x, bias, name, axis=axis, residual=r)
-    dx, dbias = fa.bias_act.backward(dy, x, bias, r, name, axis=axis)
-    for out in ("x", "residual"):
-        copies = {"x": x.copy(), "residual": r.copy()}
-        fa.bias_act(
-            copies["x"], bias, name, axis=axis, residual=copies["residual"], out=copies[out]
-        )
-        assert_same_bits(copies[out], y)
-    for k in (0, 1, 3):
-        arrays = [a.copy() for a in (dy, x, bias, r)]
-        out = arrays[k], np.empty_like(dbias)
-        fa.bias_act.backward(*arrays, name, axis=axis, out=out)
-        assert_same_bits(arrays[k], dx)
-        assert_same_bits(out[1], dbias)
 
 
 def test_channels_that_run_backwards(dtype, framework):

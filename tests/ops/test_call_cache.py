@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from asserting import passes
 from conftest import assert_same_bits
 from devices import FRAMEWORKS, Framework
 
@@ -273,6 +274,7 @@ def test_a_plan_asks_nobody(words, framework, monkeypatch):
         out = tuple(map(framework.of, outs))
         entry(*map(of, arguments), **{k: of(v) for k, v in options.items()},
              out=out if len(out) > 1 else out[0])  # fmt: skip
+    passes("the slow path was not met")
 
 
 def without_plans(run: Any) -> Any:

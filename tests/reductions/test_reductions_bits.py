@@ -124,32 +124,6 @@ def test_an_output_is_the_same_alone(op, dtype, shape, axes):
             assert_same_bits(np.asarray(op(copy, axes)).reshape(()), y[at])
 
 
-@case
-@pytest.mark.parametrize("device", KERNELS, ids=lambda d: d.name)
-def test_on_devices_addresses_and_other_rows_do_not_show(op, device, shape, axes):
-    """There the innermost axis decides as well how rows are cut, so it is left whole."""
-    x = finite(np.float32, shape)
-    y = device.run(op, x, axis=axes, keepdims=True)
-    for offset in (1, 2, 3):
-        held = np.zeros(x.size + offset, x.dtype)[offset:].reshape(shape)
-        held[...] = x
-        assert_same_bits(device.run(op, held, axis=axes, keepdims=True), y)
-    whole = (*axes, x.ndim - 1)
-    at = tuple(slice(None) if i in whole else slice(1, 2) for i in range(x.ndim))
-    assert_same_bits(device.run(op, x[at], axis=axes, keepdims=True), y[at])
-
-
-@case
-def test_misaligned(op, dtype, shape, axes):
-    x = finite(dtype, shape)
-    expected = op(x, axes)
-    for offset in (1, dtype.itemsize):
-        memory = np.zeros(x.nbytes + offset, np.uint8)[offset:]
-        moved = np.ndarray(shape, dtype, memory)
-        moved[...] = x
-        assert_same_bits(op(moved, axes), expected)
-
-
 @settings(max_examples=300, deadline=None)
 @given(st.data(), st.sampled_from(sorted(DTYPES)), st.sampled_from(SUMS))
 def test_any_layout(data, name, op):
