@@ -3,7 +3,7 @@
 import ml_dtypes
 import numpy as np
 import pytest
-from conftest import assert_same_bits
+from conftest import assert_same_bits, on_backends
 from normed import (
     SETTINGS,
     Arrays,
@@ -11,7 +11,7 @@ from normed import (
     assert_in_place,
     each_setting,
     few_settings,
-    run,
+    run_at,
 )
 
 import fastact as fa
@@ -50,22 +50,20 @@ def test_statistics_may_be_given_memory(setting):
         assert any(b is o for o in out)
 
 
-@pytest.mark.parametrize("setting", [s for s in SETTINGS if s.adds], ids=str)
-def test_gradient_of_the_sum(setting, dtype):
+@on_backends("setting", [(s,) for s in SETTINGS if s.adds])
+def test_gradient_of_the_sum(setting, dtype, backend):
     arrays = Arrays(setting, dtype)
-    (_, saved), gradients = run(arrays, activation="mish")
     at = int(setting.kind.drops)  # behind dx, which is dropped
+    (_, saved), gradients = run_at(backend, arrays, activation="mish")
     dx, dtotal = gradients[at], arrays.residual
-    both = arrays.op.backward(
-        arrays.dy, *saved, dtotal=dtotal, activation="mish", **setting.options
-    )[at]
+    options = {**setting.options, "activation": "mish"}
+    given = [None if a is None else backend.of(a) for a in (arrays.dy, *saved)]
+    held = backend.of(dtotal.copy())  # and in place
+    both = backend.numpy(arrays.op.backward(*given, dtotal=held, **options)[at])
     wide = np.promote_types(dtype, np.float32)
     eps = float(ml_dtypes.finfo(dtype).eps)
     expected = dx.astype(wide) + dtotal.astype(wide)
     np.testing.assert_allclose(both.astype(wide), expected, 2 * eps, 4 * eps)
-    held = dtotal.copy()  # and in place
     outs = tuple(held if i == at else None for i in range(len(gradients)))
-    found = arrays.op.backward(
-        arrays.dy, *saved, dtotal=held, activation="mish", out=outs, **setting.options
-    )
-    assert_same_bits(found[at], both)
+    arrays.op.backward(*given, dtotal=held, out=outs, **options)
+    assert_same_bits(backend.numpy(held), both)
