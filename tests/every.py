@@ -2,7 +2,7 @@
 
 import zlib
 from collections.abc import Callable, Iterator, Sequence
-from functools import lru_cache, partial
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
@@ -78,7 +78,7 @@ class Call:
         return self.forward, self.backward()
 
 
-@lru_cache
+@cache
 def fits(op: Any, way: str, shape: tuple[int, ...]) -> bool:
     """Whether an op takes such options, and data of such a shape with them."""
     options = next(w for w in WAYS if repr(w) == way)
@@ -88,7 +88,7 @@ def fits(op: Any, way: str, shape: tuple[int, ...]) -> bool:
         return False  # as many rows of one element, each of which takes the emulated device a while
     try:
         Call(op, options, shape, np.float32).both  # noqa: B018
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, IndexError):
         return False
     return True
 

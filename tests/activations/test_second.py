@@ -5,7 +5,6 @@ from functools import lru_cache
 import mpmath
 import numpy as np
 import pytest
-import torch
 from arrays import f32
 from conftest import ACTIVATIONS, assert_same_bits, by_representatives, sample
 from devices import DTYPES, FRAMEWORKS
@@ -201,16 +200,3 @@ def test_errors_of_jvp(op):
     ):
         with pytest.raises(error, match=where + words):
             call()
-
-
-@pytest.mark.parametrize("op", [op for op in ACTIVATIONS if not op.piecewise_linear], ids=str)
-def test_torchs_second_derivative(op):
-    """A gradient of a gradient is `backward.backward`; what is linear in pieces torch knows as
-    scaled."""
-    x = torch.linspace(-4, 4, 9, dtype=torch.float64).add(0.1).requires_grad_()
-    (dx,) = torch.autograd.grad(op(x).sum(), x, create_graph=True)
-    (found,) = torch.autograd.grad(dx.sum(), x)
-    with torch.no_grad():
-        (step,) = (1e-6,)
-        above, below = (op.backward(1.0, *op.forward(x + s * step)[1]) for s in (1, -1))
-    assert torch.allclose(found, (above - below) / (2 * step), atol=1e-8)

@@ -1,6 +1,5 @@
 """Gated activations: by their bounds everywhere, by torch, and what each option means."""
 
-import pickle
 from dataclasses import replace
 from itertools import product
 
@@ -206,11 +205,3 @@ def test_a_wider_bias():
     assert_same_bits(dbias.astype(np.float16), case_.backward()[-1])
     for ours, same in zip(gradients, case_.backward(), strict=False):
         assert_same_bits(ours, same)
-
-
-@each_op
-def test_pickle_and_repr(op):
-    assert pickle.loads(pickle.dumps(op)) is op
-    assert repr(op) == f"<fastact op '{op.name}'>"
-    for section in ("Parameters", "Returns", "Raises", "Notes", "References", "Examples"):
-        assert f"{section}\n" in op.__doc__

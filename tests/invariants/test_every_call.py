@@ -12,10 +12,11 @@ import numpy as np
 import pytest
 from arrangements import LAYOUTS, misaligned, padded, plain, shifted
 from conftest import assert_same_bits, needs_two_fused_isas, on_fused_isas
-from devices import EMULATED, FRAMEWORKS, KERNELS, Framework, to_emulated
+from devices import DTYPES, EMULATED, FRAMEWORKS, KERNELS, Framework, to_emulated
 from every import (
     EMPTY,
     LARGE,
+    PAIRS,
     PLACES,
     Call,
     arrays_in,
@@ -26,6 +27,9 @@ from every import (
     results,
     shapes_of,
 )
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+from layouts import is_aligned, views
 
 import fastact as fa
 from fastact.interop import devices
@@ -341,3 +345,35 @@ def test_other_devices_and_the_order_of_threads_do_not_show(
                     same(results(place, run), expected)
                 finally:
                     emulated.set_thread_order("alternate", 0)
+
+
+@pytest.mark.parametrize("place", PLACES, ids=lambda place: place.name)
+@settings(max_examples=100, deadline=None)
+@given(st.data(), st.sampled_from(sorted(DTYPES)), st.sampled_from(PAIRS))
+def test_any_layout(place: Framework, data: Any, name: str, pair: Any) -> None:
+    """Arrays of any rank, any order of axes, steps, repeats and alignment, and results too."""
+    op, way = pair
+    shape = tuple(data.draw(st.lists(st.integers(1, 9), min_size=1, max_size=4)))
+    assume(fits(op, repr(way), shape))
+    call, is_device = Call(op, way, shape, DTYPES[name]), place is not CPU
+    for run in call.both:
+        held: dict[int, Any] = {}
+        for a in arrays_in(run):
+            view = data.draw(views(a.shape, aligned=is_device))(a)
+            held[id(a)] = view if not is_device or is_aligned(view) else a
+
+        def laid_out(a: np.ndarray, held: Any = held) -> np.ndarray:
+            view: np.ndarray = held.get(id(a), a)
+            return view
+
+        expected = results(CPU, run, lambda a, of=laid_out: np.array(of(a)))
+        found = results(place, run, laid_out)
+        agree(found, expected, cancelled(call, run))
+        outs = [
+            None if a is None
+            else data.draw(views(a.shape, writable=True, aligned=is_device))(np.zeros_like(a))
+            for a in expected
+        ]  # fmt: skip
+        out = tuple(None if o is None else place.of(o) for o in outs)
+        moved(run, lambda a, of=laid_out: place.of(of(a)))(out=one_or_all(out))
+        agree(parts(out, place), expected, cancelled(call, run))

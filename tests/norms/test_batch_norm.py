@@ -1,6 +1,5 @@
 """batch_norm and norm_apply: values, running statistics and gradients, of any layout."""
 
-import doctest
 from functools import partial
 from typing import Any
 
@@ -383,13 +382,3 @@ def test_no_memory_that_grows(many_threads):
         lambda: fa.batch_norm.backward(dy, *saved, True, activation="mish", out=grads),
     ):
         assert peak(call) < 150_000
-
-
-@pytest.mark.parametrize("op", [fa.batch_norm, fa.norm_apply], ids=lambda op: op.name)
-def test_examples(op):
-    """doctest finds no docstrings of instances by itself."""
-    flags = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
-    for entry in (op, *(getattr(op, name) for name in ("forward", "backward"))):
-        test = doctest.DocTestParser().get_doctest(entry.__doc__, {}, op.name, None, 0)
-        assert test.examples
-        assert doctest.DocTestRunner(optionflags=flags).run(test).failed == 0

@@ -6,13 +6,9 @@ from typing import Any
 import numpy as np
 import pytest
 from arrays import finite
-from conftest import DTYPES, assert_same_bits
-from devices import KERNELS
-from hypothesis import given, settings
-from hypothesis import strategies as st
-from layouts import views
+from conftest import assert_same_bits
 from processes import HELD, peak, reads_proc, run_python
-from sums import SUMS, assert_within_bounds, case
+from sums import SUMS, case
 
 import fastact as fa
 from fastact import _cpu
@@ -122,44 +118,6 @@ def test_an_output_is_the_same_alone(op, dtype, shape, axes):
         alone = x[tuple(slice(None) if i in axes else slice(k, k + 1) for i, k in enumerate(at))]
         for copy in (alone, np.ascontiguousarray(alone)):
             assert_same_bits(np.asarray(op(copy, axes)).reshape(()), y[at])
-
-
-@settings(max_examples=300, deadline=None)
-@given(st.data(), st.sampled_from(sorted(DTYPES)), st.sampled_from(SUMS))
-def test_any_layout(data, name, op):
-    shape = tuple(data.draw(st.lists(st.integers(0, 7), max_size=5)))
-    axes = tuple(axis for axis in range(len(shape)) if data.draw(st.booleans()))
-    dtype = DTYPES[name]
-    x = data.draw(views(shape))(finite(dtype, shape))
-    y = op(x, axes)
-    assert_within_bounds(op, y, x, axes)
-    kept = op(x, axes, keepdims=True)
-    assert kept.shape == tuple(1 if i in axes else n for i, n in enumerate(shape))
-    assert_same_bits(np.asarray(kept).reshape(np.shape(y)), y)
-    out = data.draw(views(np.shape(y), writable=True))(np.zeros(np.shape(y), dtype))
-    assert op(x, axes, out=out) is out
-    assert_same_bits(out, y)
-    if len(axes) <= 1 and all(x.strides[axis] >= 0 for axis in axes):
-        assert_same_bits(op(np.ascontiguousarray(x).reshape(shape), axes), y)
-
-
-@pytest.mark.parametrize("device", KERNELS, ids=lambda d: d.name)
-@settings(max_examples=100, deadline=None)
-@given(st.data(), st.sampled_from(sorted(DTYPES)), st.sampled_from(SUMS))
-def test_any_layout_on_devices(device, data, name, op):
-    shape = tuple(data.draw(st.lists(st.integers(0, 20), max_size=4)))
-    axes = tuple(axis for axis in range(len(shape)) if data.draw(st.booleans()))
-    x = data.draw(views(shape, aligned=True))(finite(DTYPES[name], shape))
-    y = device.run(op, x, axis=axes)
-    assert_within_bounds(op, y, x, axes)
-
-    def into(*lengths: int, **named: Any) -> np.ndarray:
-        """In C order: how the result lies in memory may count on a device."""
-        out = device.of(np.zeros(lengths, x.dtype))
-        return device.numpy(op(device.of(x), axes, out=out, **named))
-
-    kept = (1 if axis in axes else n for axis, n in enumerate(shape))
-    assert_same_bits(into(*kept, keepdims=True).reshape(y.shape), into(*y.shape))
 
 
 # --- memory ---------------------------------------------------------------------------------------
