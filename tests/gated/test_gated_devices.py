@@ -178,36 +178,6 @@ def test_16_bits_agree_with_the_cpu(op, device, name, limits):
 
 @each_op
 @on_devices
-@layout
-@pytest.mark.parametrize("shape", [(5, 16), (9, 33), (300, 40)], ids=str)
-def test_bits_do_not_depend_on_the_layout(op, device, dtype, change, shape):
-    """By vectors, pairs, windows or single elements."""
-    if "torch" in device.name and reversed_ in change:
-        pytest.skip("torch has no negative strides")
-    there = On(op, device)
-    for order in orders(op):
-        for bias in (None, dtype):
-            case = Case(op, shape, dtype, bias=bias)
-            expected = case.everything(there, **order)
-            moved = case.laid_out(*([change[0], change[2]] if op.packed else change))
-            made = moved.everything(there, **order)
-            for a, b in zip(made[: len(made) - (bias is not None)], expected, strict=False):
-                assert_same_bits(a, b)
-            if bias is not None:
-                wide = 8 * {2: 2**-7, 4: 2**-23, 8: 2**-52}[dtype.itemsize]
-                np.testing.assert_allclose(
-                    made[-1].astype(float), expected[-1].astype(float), wide, 40 * wide
-                )
-            zeros = moved.zeros(3.0)
-            outs = [change[i % 3](z) for i, z in enumerate(zeros)]
-            outs[-1:] = [zeros[-1]] if bias is not None else outs[-1:]
-            again = moved.backward(there, **order, out=tuple(outs) if len(outs) > 1 else outs[0])
-            for a, b in zip(again[: len(moved.arrays)], expected[1:], strict=False):
-                assert_same_bits(np.ascontiguousarray(a), b)
-
-
-@each_op
-@on_devices
 @pytest.mark.parametrize("axis", [0, 1, 2, -1])
 def test_any_axis(op, device, dtype, axis):
     """Channels that are not innermost, one channel, and channels of an array in Fortran's order."""

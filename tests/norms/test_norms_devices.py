@@ -11,7 +11,6 @@ from normed import (
     Setting,
     assert_all_same_bits,
     assert_right,
-    for_every_norm,
     run,
     run_on,
 )
@@ -75,27 +74,6 @@ def test_every_activation(activation, device):
 
 # --- bits -----------------------------------------------------------------------------------------
 
-OF_BITS = for_every_norm(
-    [
-        Setting("layer_norm", (30, 37)),
-        Setting("layer_norm", (3, 2500)),
-        Setting("add_rms_norm", (19, 1100)),
-        Setting("layer_norm", (5, 17001)),
-        Setting("group_norm", (5, 6, 9, 7), groups=3),
-        Setting("instance_norm", (3, 5, 9, 7)),
-    ]
-)
-# How long rows are cut does not ask which op it is, and takes seconds: a plain run has the first.
-LONG_ROWS = [setting for setting in OF_BITS if setting.shape == (5, 17001)]
-each_of_bits = pytest.mark.parametrize(
-    "setting",
-    [
-        pytest.param(setting, marks=pytest.mark.thorough if setting in LONG_ROWS[1:] else ())
-        for setting in OF_BITS
-    ],
-    ids=str,
-)
-
 
 def held(x: np.ndarray, axis: int, step: int) -> np.ndarray:
     """The same values, with others between them, or the other way round in memory."""
@@ -113,14 +91,6 @@ LONG = [
     ("add_rms_norm", (2, 2049), None),
     ("group_norm", (2, 4, 2050), 2),
 ]
-
-
-@each_of_bits
-@names
-@on_kernels
-def test_strides_do_not_show(setting, name, device):
-    """Element by element, in the order of dense arrays."""
-    assert_strides_do_not_show(setting, np.dtype(np.float32), name, device)
 
 
 @pytest.mark.parametrize(("op", "vectors", "groups"), LONG, ids=str)
