@@ -14,6 +14,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 import torch
+from asserting import pytest_pyfunc_call as pytest_pyfunc_call
 from devices import DEVICES, DTYPES, FORCED_ISA, FRAMEWORKS, KERNELS, Framework
 from hypothesis import HealthCheck, settings
 
@@ -212,7 +213,22 @@ def isa(request: pytest.FixtureRequest) -> Iterator[str]:
     _cpu.select_isa(before)
 
 
-@pytest.fixture(params=[*ISAS, *KERNELS], ids=lambda p: getattr(p, "name", p))
+#: Wherever kernels run.
+BACKENDS = [*ISAS, *KERNELS]
+
+
+def on_backends(names: str, rows: Iterable[Any], on_devices: Iterable[Any] = ()) -> Any:
+    """Each of these rows of values on each backend, and some on devices alone: a plain run has all
+    of the pairs."""
+    pairs = [(*row, backend) for row in rows for backend in BACKENDS]
+    pairs += [(*row, device) for row in on_devices for device in KERNELS]
+    ids = ["-".join(getattr(value, "name", str(value)) for value in pair) for pair in pairs]
+    return pytest.mark.parametrize(
+        (*names.split(), "backend"), pairs, ids=ids, indirect=["backend"]
+    )
+
+
+@pytest.fixture(params=BACKENDS, ids=lambda p: getattr(p, "name", p))
 def backend(request: pytest.FixtureRequest) -> Iterator[Framework]:
     """Wherever kernels run: each instruction set of the CPU, by NumPy arrays, and each device."""
     if isinstance(request.param, Framework):

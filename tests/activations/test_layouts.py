@@ -2,9 +2,7 @@
 
 import numpy as np
 import pytest
-from conftest import ACTIVATIONS, assert_agrees, assert_same_bits, by_representatives, sample
-from devices import DEVICES, DTYPES
-from hypothesis import given, settings
+from conftest import assert_agrees, assert_same_bits, by_representatives, sample
 from hypothesis import strategies as st
 from layouts import views
 
@@ -17,52 +15,6 @@ def layouts(draw, most_axes: int = 5, aligned: bool = False):
     shape = tuple(draw(st.lists(st.integers(0, 7), max_size=most_axes)))
     x, dy = (draw(views(shape, aligned=aligned)) for _ in range(2))
     return shape, x, dy, draw(views(shape, writable=True, aligned=aligned))
-
-
-@settings(max_examples=150, deadline=None)  # a first call may load a library
-@given(layouts(), st.sampled_from(sorted(DTYPES)), st.sampled_from(ACTIVATIONS))
-def test_strided_is_contiguous(layout, name, op):
-    shape, view_x, view_dy, view_out = layout
-    dtype = DTYPES[name]
-    size = int(np.prod(shape))
-    x = view_x(sample(dtype, size).reshape(shape))
-    dy = view_dy(sample(dtype, size, seed=1).reshape(shape))
-    plain_x, plain_dy = np.ascontiguousarray(x), np.ascontiguousarray(dy)
-    plain_x, plain_dy = plain_x.reshape(shape), plain_dy.reshape(shape)
-
-    y = op(x)
-    assert_same_bits(y, op(plain_x))
-    out = view_out(np.zeros(shape, dtype))
-    assert op(x, out=out) is out
-    assert_same_bits(out, y)
-    base = sample(dtype, size, seed=2).reshape(shape)
-    expected = op.backward(plain_dy, plain_x, out=base.copy(), accumulate=True)
-    out = view_out(base)
-    assert_same_bits(op.backward(dy, x, out=out, accumulate=True), expected)
-    assert_same_bits(op.backward(dy, x), op.backward(plain_dy, plain_x))
-
-
-@pytest.mark.parametrize("device", DEVICES, ids=lambda d: d.name)
-@settings(max_examples=60, deadline=None)
-@given(layouts(aligned=True), st.sampled_from(sorted(DTYPES)), st.sampled_from(ACTIVATIONS))
-def test_strided_is_contiguous_on_devices(device, layout, name, op):
-    """As above; what the device makes of contiguous arrays is the reference."""
-    shape, view_x, view_dy, view_out = layout
-    dtype = DTYPES[name]
-    size = int(np.prod(shape))
-    plain_x, plain_dy, base = (sample(dtype, size, seed=i).reshape(shape) for i in range(3))
-    base[np.isnan(base)] = 1  # a sum of two NaNs may be either
-    x, dy = view_x(plain_x), view_dy(plain_dy)
-    plain_x, plain_dy = x.copy(), dy.copy()  # with what a broadcast view repeats
-
-    assert_same_bits(device.run(op, x), device.run(op, plain_x))
-    out = device.of(view_out(np.zeros(shape, dtype)))
-    assert op(device.of(x), out=out) is out
-    assert_same_bits(device.numpy(out), device.run(op, plain_x))
-    expected, out = device.of(base), device.of(view_out(base))
-    op.backward(device.of(plain_dy), device.of(plain_x), out=expected, accumulate=True)
-    op.backward(device.of(dy), device.of(x), out=out, accumulate=True)
-    assert_same_bits(device.numpy(out), device.numpy(expected))
 
 
 @by_representatives
@@ -120,28 +72,6 @@ def test_torch_output_keeps_channels_last(op):
     x = torch.randn(2, 3, 4, 5).contiguous(memory_format=torch.channels_last)
     assert op(x).is_contiguous(memory_format=torch.channels_last)
     assert torch.equal(op(x), op(x.contiguous()))
-
-
-@by_representatives
-def test_neighbours_are_left_alone(op, dtype):
-    held = np.full((9, 40), 7, dtype)
-    x = sample(dtype, 4 * 13).reshape(4, 13)
-    op(x, out=held[1:9:2, 2:40:3])
-    assert_same_bits(held[1:9:2, 2:40:3], op(x))
-    mask = np.ones(held.shape, bool)
-    mask[1:9:2, 2:40:3] = False
-    assert (held[mask].astype(float) == 7).all()
-
-
-@by_representatives
-def test_in_place(op, dtype):
-    x, dy = sample(dtype, 5000), sample(dtype, 5000, seed=1)
-    for view in (slice(None), slice(None, None, -3)):
-        expected, gradient = op(x[view]), op.backward(dy[view], x[view])
-        a, b, c = x.copy(), x.copy(), dy.copy()
-        assert_same_bits(op(a[view], out=a[view]), expected)
-        assert_same_bits(op.backward(dy[view], b[view], out=b[view]), gradient)
-        assert_same_bits(op.backward(c[view], x[view], out=c[view]), gradient)
 
 
 @by_representatives

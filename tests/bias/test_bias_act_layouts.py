@@ -1,67 +1,21 @@
 """bias_act: the same bits whatever the layout and the threads, in place, and without memory."""
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
-from arrays import finite, ulp
-from biased import assert_sums, call, case, expected_dx, expected_forward, name_of_some, parts, wide
+from arrays import finite
+from biased import assert_sums, call, expected_dx, expected_forward, parts
 from conftest import (
     DTYPES,
     assert_agrees,
     assert_same_bits,
-    needs_two_fused_isas,
-    on_fused_isas,
 )
 from devices import KERNELS
-from hypothesis import given, settings
-from hypothesis import strategies as st
-from layouts import views
 from processes import peak
-from sums import terms as terms_of
 
 import fastact as fa
 from fastact import _cpu
-
-
-@st.composite
-def calls(draw, longest: int = 7, most_axes: int = 4, aligned: bool = False):
-    shape = tuple(draw(st.lists(st.integers(0, longest), min_size=1, max_size=most_axes)))
-    axis = draw(st.integers(-len(shape), len(shape) - 1))
-    layouts = [draw(views(shape, aligned=aligned)) for _ in range(3)]
-    vector = (shape[axis],)
-    outs = [draw(views(s, writable=True, aligned=aligned)) for s in (shape, vector)]
-    return shape, axis, layouts, draw(views(vector, aligned=aligned)), outs
-
-
-@settings(max_examples=200, deadline=None)
-@given(calls(), st.sampled_from(sorted(DTYPES)), st.sampled_from(["identity", "mish"]))
-def test_any_layout(drawn, dtype_name, name):
-    shape, axis, layouts, view_bias, (view_out, view_vector) = drawn
-    dtype = DTYPES[dtype_name]
-    dy, x, bias, r = parts(dtype, shape, axis)
-    dy, x, r = (view(a) for view, a in zip(layouts, (dy, x, r), strict=True))
-    bias = view_bias(bias)
-    y = fa.bias_act(x, bias, name, axis=axis, residual=r)
-    assert_same_bits(y, expected_forward(name, x, bias, axis, r))
-    out = view_out(np.zeros(shape, dtype))
-    assert fa.bias_act(x, bias, name, axis=axis, residual=r, out=out) is out
-    assert_same_bits(out, y)
-
-    dx, dbias = fa.bias_act.backward(dy, x, bias, r, name, axis=axis)
-    terms = expected_dx(name, dy, x, bias, axis, r)
-    assert_same_bits(dx, terms.astype(dtype))
-    if dtype.itemsize > 2 or name == "identity":  # else terms are added before they are rounded
-        assert_same_bits(dbias, fa.bias_grad(dx, axis=axis))
-    base, total = finite(dtype, shape, 5), finite(dtype, (shape[axis],), 6)
-    outs = view_out(base), view_vector(total)
-    fa.bias_act.backward(dy, x, bias, r, name, axis=axis, out=outs, accumulate=True)
-    assert_same_bits(outs[0], (wide(base) + terms).astype(dtype))
-    others = tuple(i for i in range(x.ndim) if i != axis % x.ndim)
-    rows = terms_of(terms.astype(np.float64), others).sum(1) + total.astype(np.float64)
-    tolerance = 0.51 * ulp(outs[1]) + 1e-12
-    assert (np.abs(outs[1].astype(np.float64) - rows) <= tolerance).all()
 
 
 # Kernels take the bias of a chunk (1024 elements) as a period of values: of 32 where there is one
@@ -164,29 +118,6 @@ def test_16_bits_of_one_row_again_and_again():
         assert_same_bits(actual, right)
 
 
-@pytest.mark.parametrize("device", KERNELS, ids=lambda d: d.name)
-@settings(max_examples=80, deadline=None)
-@given(
-    calls(12, aligned=True), st.sampled_from(sorted(DTYPES)), st.sampled_from(["identity", "mish"])
-)
-def test_any_layout_on_devices(device, drawn, dtype_name, name):
-    shape, axis, layouts, view_bias, (view_out, view_vector) = drawn
-    dtype = DTYPES[dtype_name]
-    dy, x, bias, r = parts(dtype, shape, axis)
-    dy, x, r = (view(a) for view, a in zip(layouts, (dy, x, r), strict=True))
-    bias = view_bias(bias)
-    outs = view_out(np.zeros(shape, dtype)), view_vector(np.zeros(shape[axis], dtype))
-    out = device.of(outs[0])
-    arrays = [device.of(a) for a in (x, bias)]
-    fa.bias_act(*arrays, name, axis=axis, residual=device.of(r), out=out)
-    assert_agrees(device, device.numpy(out), expected_forward(name, x, bias, axis, r))
-    got = device.of(outs[0]), device.of(outs[1])
-    fa.bias_act.backward(device.of(dy), *arrays, device.of(r), name, axis=axis, out=got)
-    dx = device.numpy(got[0])
-    assert_agrees(device, dx, expected_dx(name, dy, x, bias, axis, r).astype(dtype))
-    assert_sums(device.numpy(got[1]), dx, axis, dtype)
-
-
 # Rows of whole vectors, and as many rows as make whole ones, the last time fewer; more than one
 # tile of columns (256 vectors, 32 with sums) and chunk of rows. Elements behind the channels: added
 # up with them, in one tile and in two, of one chunk of rows and of several; and few rows. Channels
@@ -233,37 +164,6 @@ def test_workspace_of_any_layout_on_devices(device):
     assert_sums(dbias, dy, 0, dy.dtype)
 
 
-def mish_of(dtype: Any, shape: Any, axis: Any) -> Callable[[], tuple[Any, ...]]:
-    """A call, and its gradients."""
-    dy, x, bias, r = parts(dtype, shape, axis)
-
-    def results() -> tuple[Any, ...]:
-        y = fa.bias_act(x, bias, "mish", axis=axis, residual=r)
-        return (y, *fa.bias_act.backward(dy, x, bias, r, "mish", axis=axis))
-
-    return results
-
-
-@case
-def test_same_bits_for_any_threads(isa, dtype, shape, axis):
-    results = mish_of(dtype, shape, axis)
-    with fa.num_threads(1):
-        expected = results()
-    for n in (1, 2, 3, 7):
-        with fa.num_threads(n):
-            for actual, same in zip(results(), expected, strict=True):
-                assert_same_bits(actual, same)
-
-
-@needs_two_fused_isas
-@case
-def test_avx2_and_avx512_have_the_same_bits(dtype, shape, axis):
-    expected, *others = on_fused_isas(mish_of(dtype, shape, axis))
-    for other in others:
-        for actual, same in zip(other, expected, strict=True):
-            assert_same_bits(actual, same)
-
-
 def test_without_workspace(many_threads):
     """The workspace serves the threads alone; one that is too small is left alone."""
     dy, x, bias, _ = parts(np.float64, (30_000, 5), 1)
@@ -283,26 +183,6 @@ def test_without_workspace(many_threads):
         call.run(scratch, 0)
         assert_same_bits(dx, expected[0])
         assert_same_bits(dbias, expected[1])
-
-
-@case
-@name_of_some
-def test_in_place(dtype, shape, axis, name):
-    dy, x, bias, r = parts(dtype, shape, axis)
-    y = fa.bias_act(x, bias, name, axis=axis, residual=r)
-    dx, dbias = fa.bias_act.backward(dy, x, bias, r, name, axis=axis)
-    for out in ("x", "residual"):
-        copies = {"x": x.copy(), "residual": r.copy()}
-        fa.bias_act(
-            copies["x"], bias, name, axis=axis, residual=copies["residual"], out=copies[out]
-        )
-        assert_same_bits(copies[out], y)
-    for k in (0, 1, 3):
-        arrays = [a.copy() for a in (dy, x, bias, r)]
-        out = arrays[k], np.empty_like(dbias)
-        fa.bias_act.backward(*arrays, name, axis=axis, out=out)
-        assert_same_bits(arrays[k], dx)
-        assert_same_bits(out[1], dbias)
 
 
 def test_channels_that_run_backwards(dtype, framework):

@@ -5,8 +5,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
-import torch
-from arrays import f32, read_only
+from arrays import f32
 
 import fastact as fa
 
@@ -22,47 +21,23 @@ ACT_ERRORS: dict[str, Case] = {
     "bias of two axes": ((x4, f32(1, 4)), {}, ValueError, r"shape \(4,\), .* got \(1, 4\)"),
     "bias of length 1": ((x4, f32(1)), {}, ValueError, r"shape \(4,\), .* got \(1,\)"),
     "other axis": ((x4, b4), {"axis": 0}, ValueError, r"shape \(8,\), .*axis 0 of x, got \(4,\)"),
-    "number": ((x4, 1.0), {}, TypeError, "bias must be an array with one axis, got 1.0"),
-    "no bias": ((x4, None), {}, TypeError, "bias must be an array with one axis, got None"),
-    "narrow bias": (
-        (x4, np.ones(4, np.float16)), {}, TypeError,
-        "bias must have dtype float32, as x has, or a wider one, got float16",
-    ),
     "the other 16 bits": (
         (np.ones((2, 4), np.float16), np.ones(4, ml_dtypes.bfloat16)), {}, TypeError,
         "bias must have dtype float16, .*got bfloat16",
     ),
-    "complex bias": ((x4, np.ones(4, complex)), {}, TypeError, "bias must have dtype .*complex128"),
-    "axis": ((x4, b4), {"axis": 2}, ValueError, "axis must be from -2 to 1 for an .* got 2"),
     "axes": ((x4, b4), {"axis": (0,)}, TypeError, r"axis must be an integer, got \(0,\)"),
     "no axes": ((f32(), b4), {}, ValueError, r"x must have an axis, got shape \(\)"),
-    "misspelt activation": ((x4, b4, "mihs"), {}, ValueError, "got 'mihs'; did you mean 'mish'"),
     "unknown activation": ((x4, b4, "xyz"), {}, ValueError, "got 'xyz'; one of .*mish"),
     "an op of another family": ((x4, b4, "sum"), {}, ValueError, "activation must be 'identity'"),
-    "no activation": ((x4, b4, None), {}, TypeError, "activation must be a name or .*got None"),
-    "not an activation": ((x4, b4, fa.sum), {}, TypeError, "activation of fastact, got <fastact"),
     "parameter": ((x4, b4, "mish"), {"alpha": 1}, TypeError, "unknown keyword 'alpha'; allowed"),
     "misspelt": ((x4, b4), {"residul": x4}, TypeError, "did you mean 'residual'"),
     "axis by position": ((x4, b4, "mish", 1), {}, TypeError, "axis must be given by keyword"),
-    "residual's shape": (
-        (x4, b4), {"residual": f32(4)}, ValueError, r"residual must have shape \(8, 4\), got \(4,",
-    ),
-    "residual's dtype": (
-        (x4, b4), {"residual": np.ones((8, 4))}, TypeError, "residual must have dtype float32",
-    ),
-    "residual's framework": (
-        (x4, b4), {"residual": torch.ones(8, 4)}, TypeError, "one framework, .*residual from torch",
-    ),
-    "out's shape": ((x4, b4), {"out": f32(4)}, ValueError, r"out must have shape \(8, 4\)"),
-    "out's dtype": ((x4, b4), {"out": np.ones((8, 4))}, TypeError, "out must have dtype float32"),
-    "overlap": ((x4, b4), {"out": held[1:]}, ValueError, "(partial overlap|not share memory)"),
     "overlaps the residual": (
         (f32(8, 4), b4), {"residual": x4, "out": held[1:]}, ValueError, "residual|not share",
     ),
     "overlaps the bias": (
         (f32(1, 4), b4), {"out": b4.reshape(1, 4)}, ValueError, "(bias|not share memory)",
     ),
-    "read-only": ((x4, b4), {"out": read_only(8, 4)}, ValueError, "out must be writable"),
     "two outs": ((x4, b4), {"out": (x4, b4)}, ValueError, "a tuple of 1, got a tuple of 2"),
 }  # fmt: skip
 
@@ -78,12 +53,7 @@ def test_errors(words):
 
 
 BACKWARD_ERRORS: dict[str, Case] = {
-    "dy's shape": (
-        (f32(4), x4, b4, None, "mish"), {}, ValueError, r"dy must have shape \(8, 4\), got \(4,\)",
-    ),
-    "dy's dtype": ((np.ones((8, 4)), x4, b4, None, "mish"), {}, TypeError, "dy must have dtype"),
     "x is gone": ((x4, None, b4, None, "mish"), {}, TypeError, "x must be an array, as forward"),
-    "bias": ((x4, x4, f32(3), None, "mish"), {}, ValueError, r"bias must have shape \(4,\)"),
     "one out": ((x4, x4, b4), {"out": f32(8, 4)}, ValueError, "a tuple of 2, got one ndarray"),
     "short out": ((x4, x4, b4), {"out": (f32(8, 4),)}, ValueError, "of 2, got a tuple of 1"),
     "dbias's shape": (
@@ -103,10 +73,6 @@ BACKWARD_ERRORS: dict[str, Case] = {
         (f32(1, 4), f32(1, 4), b4), {"out": (b4.reshape(1, 4), None)}, ValueError,
         r"out\[0\] must",
     ),
-    "overlap": (
-        (x4, f32(8, 4), b4), {"out": (held[1:], None)}, ValueError, "dy itself or share no memory",
-    ),
-    "accumulate": ((x4, x4, b4), {"accumulate": True}, ValueError, "with out=, the arrays to add"),
     "none of them": (
         (x4, x4, b4), {"out": (None, None)}, ValueError, "out must have an array for one gradient",
     ),
@@ -123,13 +89,9 @@ def test_backward_errors(words):
 
 
 SUM_ERRORS: dict[str, tuple[Any, tuple[Any, ...], dict[str, Any], type[Exception], str]] = {
-    "axis": (fa.bias_grad, (x4,), {"axis": 5}, ValueError, "axis must be from -2 to 1"),
-    "no axis": (fa.bias_grad, (x4,), {"axis": None}, TypeError, "axis must be an integer, got No"),
     "scalar": (fa.bias_grad, (f32(),), {}, ValueError, "dy must have an axis, got"),
     "by position": (fa.bias_grad.backward, (b4, (3, 5)), {}, ValueError, r"shape \(5,\), got"),
-    "out": (fa.bias_grad, (x4,), {"out": f32(8)}, ValueError, r"out must have shape \(4,\), got"),
     "in dy": (fa.bias_grad, (x4,), {"out": x4[0]}, ValueError, "out must not share memory"),
-    "accumulate": (fa.bias_grad, (x4,), {"accumulate": True}, ValueError, "come with out="),
     "shape": (
         fa.unbroadcast, (x4, (3,)), {}, ValueError,
         r"shape must broadcast to \(8, 4\), the shape of dy, got \(3,\)",

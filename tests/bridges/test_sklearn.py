@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from asserting import passes
 
 pytest.importorskip("sklearn")
 
@@ -132,6 +133,7 @@ def test_refused():
 @pytest.mark.filterwarnings("ignore")
 def test_estimator(estimator, check):
     check(estimator)
+    passes("scikit-learn's own asserts")
 
 
 @pytest.mark.filterwarnings("ignore")

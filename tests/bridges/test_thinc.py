@@ -54,9 +54,10 @@ def test_as_thinc_has_it(name, dtype):
 @each
 def test_options_are_thincs(name):
     """A number that thinc's function takes has the effect that it has there."""
-    given = arguments(name, np.float64)
+    given, ours = arguments(name, np.float64), signature(getattr(OURS, name)).parameters
+    assert {*given} <= {*ours}
     for option, value in {"slope": 0.3, "temperature": 2.0, "threshold": 1.5, "axis": 0}.items():
-        if option in signature(getattr(OURS, name)).parameters:
+        if option in ours:
             np.testing.assert_allclose(
                 getattr(OURS, name)(**given, **{option: value}),
                 getattr(THEIRS, name)(**given, **{option: value}),

@@ -11,12 +11,13 @@ from typing import Any
 import calls
 import numpy as np
 import pytest
+from arrangements import plain, transposed
 from arrays import finite
 from calls import OPS
 from conftest import assert_same_bits, sample
 from devices import DTYPES, EMULATED, to_emulated
+from every import moved
 from processes import run_python
-from test_devices_compare import moved, plain, transposed
 
 import fastact as fa
 from fastact.interop import devices

@@ -6,13 +6,12 @@ from typing import Any
 import numpy as np
 import pytest
 from conftest import assert_agrees, assert_same_bits
-from devices import DTYPES, EMULATED, KERNELS
+from devices import DTYPES, KERNELS
 from recurrent import On, assert_all_same
 from sums import assert_sums
 
 import fastact as fa
 from fastact import _cpu
-from fastact.interop import devices
 
 OPS = [op for op in fa.ops.values() if op.family == "gated"]
 each_op = pytest.mark.parametrize("op", OPS, ids=lambda op: op.name)
@@ -108,10 +107,6 @@ def shifted(a: np.ndarray) -> np.ndarray:
     return made
 
 
-def repeated(a: np.ndarray) -> np.ndarray:
-    return np.broadcast_to(a[..., :1], a.shape)
-
-
 LAYOUTS = [
     (plain, plain, plain),
     (stepped, plain, padded),
@@ -183,53 +178,6 @@ def test_16_bits_agree_with_the_cpu(op, device, name, limits):
 
 @each_op
 @on_devices
-@layout
-@pytest.mark.parametrize("shape", [(5, 16), (9, 33), (300, 40)], ids=str)
-def test_bits_do_not_depend_on_the_layout(op, device, dtype, change, shape):
-    """By vectors, pairs, windows or single elements."""
-    if "torch" in device.name and reversed_ in change:
-        pytest.skip("torch has no negative strides")
-    there = On(op, device)
-    for order in orders(op):
-        for bias in (None, dtype):
-            case = Case(op, shape, dtype, bias=bias)
-            expected = case.everything(there, **order)
-            moved = case.laid_out(*([change[0], change[2]] if op.packed else change))
-            made = moved.everything(there, **order)
-            for a, b in zip(made[: len(made) - (bias is not None)], expected, strict=False):
-                assert_same_bits(a, b)
-            if bias is not None:
-                wide = 8 * {2: 2**-7, 4: 2**-23, 8: 2**-52}[dtype.itemsize]
-                np.testing.assert_allclose(
-                    made[-1].astype(float), expected[-1].astype(float), wide, 40 * wide
-                )
-            zeros = moved.zeros(3.0)
-            outs = [change[i % 3](z) for i, z in enumerate(zeros)]
-            outs[-1:] = [zeros[-1]] if bias is not None else outs[-1:]
-            again = moved.backward(there, **order, out=tuple(outs) if len(outs) > 1 else outs[0])
-            for a, b in zip(again[: len(moved.arrays)], expected[1:], strict=False):
-                assert_same_bits(np.ascontiguousarray(a), b)
-
-
-@each_op
-@on_devices
-def test_repeated_arrays(op, device, dtype):
-    """Strides of zero: a gradient that is one number, an a that is."""
-    for shape in ((5, 16), (9, 33)):
-        case = Case(op, shape, dtype, bias=dtype)
-        moved = case.laid_out(*[repeated] * (2 if op.packed else 3))
-        plain_ = moved.laid_out(*[plain] * 3)
-        made, expected = moved.everything(On(op, device)), plain_.everything(On(op, device))
-        assert_all_same(made[:-1], expected[:-1])
-        number = Case(op, shape, dtype)
-        number.dy = np.full_like(number.dy, 0.5)
-        expected = number.everything(On(op, device))
-        number.dy = 0.5
-        assert_all_same(number.everything(On(op, device)), expected)
-
-
-@each_op
-@on_devices
 @pytest.mark.parametrize("axis", [0, 1, 2, -1])
 def test_any_axis(op, device, dtype, axis):
     """Channels that are not innermost, one channel, and channels of an array in Fortran's order."""
@@ -261,71 +209,6 @@ def test_sums(op, device, dtype, shape):
 
 @each_op
 @on_devices
-def test_accumulating_keeps_the_bits(op, device, dtype):
-    """Into -0: what is added to it stays as it is, whichever way it is written."""
-    there = On(op, device)
-    for shape in ((70, 40), (33, 9)):
-        for order in orders(op):
-            for bias in (None, dtype):
-                case = Case(op, shape, dtype, bias=bias)
-                made = case.backward(there, **order)
-                for out, times in ((case.zeros(-0.0), 1), ([d.copy() for d in made], 2)):
-                    given = tuple(out) if len(out) > 1 else out[0]
-                    added = case.backward(there, **order, out=given, accumulate=True)
-                    for a, b in zip(added, made, strict=True):
-                        np.testing.assert_array_equal(a.astype(float), times * b.astype(float))
-
-
-@each_op
-@on_devices
-def test_in_place(op, device, dtype):
-    """Each gradient over each array that has its place."""
-    there = On(op, device)
-    for shape in ((70, 40), (33, 9)):
-        for order in orders(op):
-            for bias in (None, dtype):
-                tail = () if bias is None else (None,)
-                expected = Case(op, shape, dtype, bias=bias).backward(there, **order)
-
-                def over(*choose: int, bias=bias, tail=tail, shape=shape) -> tuple[Any, ...]:
-                    case = Case(op, shape, dtype, bias=bias)
-                    held = [*case.arrays, case.dy]
-                    outs = (*(held[i] for i in choose), *tail)
-                    return case.backward(there, **order, out=outs if len(outs) > 1 else outs[0])  # noqa: B023
-
-                for choose in ((0,),) if op.packed else ((0, 1), (1, 0), (2, 0), (1, 2)):
-                    count = len(choose)
-                    assert_all_same(over(*choose)[:count], expected[:count])
-        y = Case(op, shape, dtype).everything(there)[0]
-        if not op.packed:
-            for i in range(2):
-                case = Case(op, shape, dtype)
-                assert_same_bits(there(*case.arrays, out=case.arrays[i]), y)
-
-
-@each_op
-@on_devices
-def test_outputs_that_nobody_wants(op, device, dtype):
-    there = On(op, device)
-    for shape in ((70, 40), (33, 9)):
-        for order in orders(op):
-            for bias in (None, dtype):
-                case = Case(op, shape, dtype, bias=bias)
-                expected = case.backward(there, **order)
-                for only in range(len(expected)):
-                    if len(expected) == 1:
-                        continue
-                    out = tuple(
-                        np.zeros_like(d) if i == only else None for i, d in enumerate(expected)
-                    )
-                    if bias is None:
-                        out = (*out, None)
-                    case.backward(there, **order, out=out)
-                    assert_same_bits(out[only], expected[only])
-
-
-@each_op
-@on_devices
 def test_biases_of_a_wider_dtype_and_any_stride(op, device, dtype):
     there = On(op, device)
     wider = [d for d in DTYPES.values() if d.itemsize > dtype.itemsize]
@@ -342,37 +225,6 @@ def test_biases_of_a_wider_dtype_and_any_stride(op, device, dtype):
             if "torch" not in device.name:
                 case.bias = np.ascontiguousarray(case.bias[::-1])[::-1]
                 assert_all_same(case.everything(there), made)
-
-
-@each_op
-@on_devices
-def test_empty(op, device, dtype):
-    """dbias of no rows is zero, or stays as it is."""
-    there = On(op, device)
-    for shape in ((0, 8), (3, 0), (0,)):
-        case = Case(op, shape, dtype, bias=dtype)
-        y, *made, dbias = case.everything(there)
-        assert y.shape == shape
-        assert all(d.size == 0 for d in made)
-        np.testing.assert_array_equal(dbias.astype(float), 0)
-        outs = case.zeros(2.0)
-        case.backward(there, out=tuple(outs), accumulate=True)
-        np.testing.assert_array_equal(outs[-1].astype(float), 2)
-
-
-@each_op
-@pytest.mark.skipif(not EMULATED, reason="built without FASTACT_CUDA_EMULATION=ON")
-@pytest.mark.parametrize("order", ["forward", "backward", "shuffle"])
-@pytest.mark.parametrize("shape", [(300, 40), (90, 7)], ids=str)
-def test_the_order_of_threads_does_not_show(op, order, shape):
-    emulated: Any = devices.emulate()
-    case = Case(op, shape, np.float32, bias=np.float32)
-    expected = case.everything(On(op, KERNELS[0]))
-    emulated.set_thread_order(order, 7)
-    try:
-        assert_all_same(case.everything(On(op, KERNELS[0])), expected)
-    finally:
-        emulated.set_thread_order("alternate", 0)
 
 
 @each_op

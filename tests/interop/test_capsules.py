@@ -6,6 +6,7 @@ import re
 import capsules
 import numpy as np
 import pytest
+from asserting import passes
 
 import fastact as fa
 from fastact import _cpu
@@ -54,6 +55,7 @@ def test_a_view_of_it(name):
     try:
         view = _cpu.View.from_capsule(producer.__dlpack__())
     except (BufferError, ValueError):
+        passes("it is refused")
         return
     assert view.dtype == -1 or view.device != (1, 0) or producer.told != (1, 0)
 

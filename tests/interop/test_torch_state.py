@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from asserting import passes
 from torch.autograd import forward_ad
 
 import fastact as fa
@@ -272,6 +273,7 @@ def test_parameters_beside_tensors_are_recorded(monkeypatch):
                 monkeypatch.setattr(_call.Call, "__init__", lambda *_, **__: pytest.fail("slow"))
             fa.layer_norm(X, weight, weight)
             fa.bias_act(X, weight, "relu")
+    passes("the slow path was not met")
 
 
 def test_a_step_of_training_in_place():
@@ -348,15 +350,14 @@ def test_a_number_with_a_tangent():
         refused(NO_TANGENT, fa.leaky_relu, X, slope)
 
 
+# Entry points are raw, the call is not.
 @quiet
-@pytest.mark.parametrize("case", CALLS)
+@pytest.mark.parametrize("case", [n for n in CALLS if n.startswith(("forward", "dy", "saved"))])
 def test_transforms_are_refused(case):
     call = CALLS[case]
     for _ in range(TIMES):
         call(ones(2, 3))
     words = r"must be a dense array whose memory can be shared, got a tensor .* torch\.func\."
-    if not case.startswith(("forward", "dy", "saved")):  # entry points are raw, the call is not
-        return
     refused(words + "vmap", torch.func.vmap(call), ones(4, 2, 3))
     refused(words + "grad", torch.func.grad(lambda x: call(x).sum()), ones(2, 3))
     refused(words + "grad, jvp", lambda x: torch.func.jvp(call, (x,), (x,)), ones(2, 3))

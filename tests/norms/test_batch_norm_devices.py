@@ -1,70 +1,19 @@
 """batch_norm and norm_apply on devices: the CPU's bounds, and what only a device can get wrong."""
 
 import itertools
-from typing import Any
 
 import numpy as np
 import pytest
-from conftest import assert_same_bits
-from devices import DTYPES, KERNELS
-from hypothesis import assume, given, settings
-from hypothesis import strategies as st
-from layouts import views
+from devices import KERNELS
 from normed import exact_batch_norm
-from sums import exact_moments
 from test_batch_norm import (
-    LAYOUTS,
-    SHAPES,
     assert_as_torch,
     draw,
-    parameters,
-    ways,
 )
 
 import fastact as fa
-from fastact import Moments
-from fastact.check import reference
 
 pytestmark = pytest.mark.parametrize("device", KERNELS, ids=lambda d: d.name)
-
-# Lines of a channel that no pack divides, that several chunks share, and that a warp or a block
-# takes; shorter than a pack, and whole packs in one dtype but not in another; columns that no pack
-# divides, that a tile is too narrow for, and of several chunks.
-MORE: list[tuple[tuple[int, ...], int]] = [
-    ((3, 1, 7), 1),
-    ((1, 1, 9001), 1),
-    ((2, 2, 20_003), 1),
-    ((64, 5, 7, 7), 1),
-    ((9, 5, 2), 1),
-    ((40, 5, 12), 1),
-    ((3000, 3), 1),
-    ((700, 7), 1),
-    ((130, 264), 1),
-    ((5, 6, 7, 8), 2),
-    # Planes that only together are whole vectors: that a block holds, and of several rounds and
-    # chunks.
-    ((19, 24, 7, 7), 1),
-    ((40, 40, 3, 3), 1),
-    ((300, 8, 7, 7), 1),
-    ((7, 8, 15, 15), 1),
-]
-
-
-# A device's tile is narrower than the CPU's, and the elements of columns beyond it are emulated.
-@pytest.mark.parametrize(
-    ("shape", "axis"),
-    [((300, 262), 1) if shape == (300, 1030) else (shape, axis) for shape, axis in SHAPES],
-    ids=str,
-)
-@ways
-def test_against_torch_in_float64(device, dtype, shape, axis, layout, training, name):
-    assert_as_torch(device, dtype, shape, axis, layout, training, name)
-
-
-@pytest.mark.parametrize(("shape", "axis"), MORE, ids=str)
-@pytest.mark.parametrize("name", ["identity", "mish"])
-def test_more_shapes(device, dtype, shape, axis, name):
-    assert_as_torch(device, dtype, shape, axis, "C", True, name)
 
 
 def test_lines_that_only_a_large_block_holds(device, dtype):
@@ -102,92 +51,6 @@ def test_the_first_elements_lie_apart(device):
     np.testing.assert_allclose(y, exact, 2e-6, 2e-6)
 
 
-def everything(device: Any, x: Any, dy: Any, weights: Any, axis: int, **named: Any) -> list[Any]:
-    weight, bias, *_ = map(device.of, weights)
-    named["channel_axis"] = axis
-    y, saved = fa.batch_norm.forward(device.of(x), None, None, weight, bias, True, **named)
-    back = fa.batch_norm.backward(device.of(dy), *saved, True, **named)
-    return [device.numpy(a) for a in (y, *saved[1:3], *back)]
-
-
-def moved(a: np.ndarray, offset: int) -> np.ndarray:
-    """The same values, `offset` elements further from where memory is aligned."""
-    held = np.zeros(a.size + offset, a.dtype)[offset:].reshape(a.shape)
-    held[...] = a
-    return held
-
-
-@pytest.mark.parametrize(
-    ("shape", "axis"),
-    [((4, 3, 5, 6), 1), ((2, 3, 4000), 1), ((9, 5, 2), 1), ((300, 24), 1), ((90, 7), 1)],
-)
-@pytest.mark.parametrize("name", ["identity", "mish"])
-def test_same_bits_again_and_at_any_address(device, dtype, shape, axis, name):
-    x, dy = draw(shape, dtype, 4), draw(shape, dtype, 5)
-    weights = parameters(shape[axis], dtype)
-    found = everything(device, x, dy, weights, axis, activation=name)
-    for a, b in ((0, 0), (1, 1), (1, 3)):
-        again = everything(device, moved(x, a), moved(dy, b), weights, axis, activation=name)
-        for one, other in zip(again, found, strict=True):
-            assert_same_bits(one, other)
-
-
-@settings(max_examples=60, deadline=None)
-@given(st.data(), st.sampled_from(sorted(DTYPES)), st.sampled_from(["identity", "mish"]))
-def test_any_layout(device, data, name, activation):
-    """Of x, dy and both outputs, against arrays in order."""
-    dtype = DTYPES[name]
-    shape = data.draw(st.lists(st.integers(1, 9), min_size=2, max_size=4).map(tuple))
-    axis = data.draw(st.integers(0, len(shape) - 1))
-    assume(np.prod(shape) > shape[axis])
-    x = data.draw(views(shape, aligned=True))(draw(shape, dtype, 0))
-    dy = data.draw(views(shape, aligned=True))(draw(shape, dtype, 1))
-    out = data.draw(views(shape, writable=True, aligned=True))(np.zeros(shape, dtype))
-    weights = parameters(shape[axis], dtype)
-    named = {"channel_axis": axis, "activation": activation}
-    plain = everything(device, x.copy(), dy.copy(), weights, axis, activation=activation)
-    weight, bias, *_ = map(device.of, weights)
-    y, held = device.of(out), device.of(x)
-    fa.batch_norm(held, None, None, weight, bias, True, out=y, **named)
-    eps = {2: 2.0**-6, 4: 2.0**-18, 8: 2.0**-44}[x.itemsize]
-
-    def compare(found: Any, expected: Any, terms: float = 1.0) -> None:
-        """terms: the largest of what was added up to `expected`, which may cancel."""
-        found, expected = found.astype(float), expected.astype(float)
-        scale = max(terms, np.abs(expected).max())
-        np.testing.assert_allclose(found, expected, eps, eps * scale)
-
-    compare(device.numpy(y), plain[0])
-    saved = (held, *map(device.of, plain[1:3]), weight, bias)
-    dx = device.of(out)
-    fa.batch_norm.backward(device.of(dy), *saved, True, out=(dx, None, None), **named)
-    # dx = weight * rstd * (dy - mean(dy) - ...), and rstd is large where x hardly varies.
-    largest = [np.abs(a.astype(float)).max() for a in (weights[0], plain[2], dy)]
-    compare(device.numpy(dx), plain[3], float(np.prod(largest)))
-    _, dweight, dbias = fa.batch_norm.backward(device.of(dy), *saved, True, **named)
-    compare(device.numpy(dweight), plain[4])
-    compare(device.numpy(dbias), plain[5])
-
-
-def test_far_from_zero(device):
-    x = (np.random.default_rng(0).random((100, 1)) + 1e4).astype(np.float32)
-    y = device.run(fa.batch_norm, x, running_mean=None, running_var=None, training=True)
-    exact, *_ = exact_batch_norm("identity", x.astype(float), 1, np.ones(1), np.zeros(1), 1e-5)
-    np.testing.assert_allclose(y, exact, atol=1e-6)
-
-
-@pytest.mark.parametrize("momentum", [0.0, 0.1, 1.0, None])
-def test_running_statistics_wider_than_the_data(device, momentum):
-    x = draw((8, 3), np.float16, 0)
-    mean, var = device.of(np.full(3, 0.5)), device.of(np.ones(3))
-    fa.batch_norm(device.of(x), mean, var, training=True, momentum=momentum, num_batches=3)
-    of_mean, m2 = exact_moments(x.astype(float), (0,))
-    share = 0.25 if momentum is None else momentum
-    for one, before, new in ((mean, 0.5, of_mean), (var, 1.0, m2 / (len(x) - 1))):
-        expected = reference.moved(before, new, share)
-        np.testing.assert_allclose(device.numpy(one), expected, 1e-13, 1e-15)
-
-
 def test_failing_calls_leave_running_statistics_alone(device):
     x = device.of(draw((8, 3), np.float32, 0))
     mean, var = device.of(np.full(3, 0.5, np.float32)), device.of(np.ones(3, np.float32))
@@ -196,59 +59,6 @@ def test_failing_calls_leave_running_statistics_alone(device):
             fa.batch_norm(x, mean, var, training=True, **named)
     assert (device.numpy(mean) == 0.5).all()
     assert (device.numpy(var) == 1).all()
-
-
-def test_without_weight_or_bias(device):
-    x, dy = draw((6, 3, 4), np.float64, 0), draw((6, 3, 4), np.float64, 1)
-    weight, one, zero = draw((3,), np.float64, 2), np.ones(3), np.zeros(3)
-    of = lambda a: None if a is None else device.of(a)  # noqa: E731
-    for given_ in ((None, None), (weight, None), (None, weight)):
-        full = (one if given_[0] is None else weight, zero if given_[1] is None else weight)
-        y, saved = fa.batch_norm.forward(device.of(x), None, None, *map(of, given_), True)
-        expected, all_saved = fa.batch_norm.forward(device.of(x), None, None, *map(of, full), True)
-        assert_same_bits(device.numpy(y), device.numpy(expected))
-        found = fa.batch_norm.backward(device.of(dy), *saved, True)
-        wanted = fa.batch_norm.backward(device.of(dy), *all_saved, True)
-        assert_same_bits(device.numpy(found[0]), device.numpy(wanted[0]))
-        assert [g is None for g in found[1:]] == [w is None for w in given_]
-
-
-@pytest.mark.parametrize("layout", LAYOUTS)
-def test_out_accumulate_skips_and_in_place(device, layout):
-    x, dy = LAYOUTS[layout](draw((6, 3, 4), np.float32, 0)), draw((6, 3, 4), np.float32, 1)
-    weight, bias, *_ = map(device.of, parameters(3, np.float32))
-    y, saved = fa.batch_norm.forward(device.of(x), None, None, weight, bias, True)
-    wanted = [device.numpy(g) for g in fa.batch_norm.backward(device.of(dy), *saved, True)]
-    for _ in range(2):  # the slow path, then the short one
-        outs = tuple(device.of(np.ones_like(g)) for g in wanted)
-        given_ = fa.batch_norm.backward(device.of(dy), *saved, True, out=outs, accumulate=True)
-        assert all(a is b for a, b in zip(given_, outs, strict=True))
-        for out, gradient in zip(outs, wanted, strict=True):
-            np.testing.assert_allclose(device.numpy(out), 1 + gradient, rtol=1e-6)
-        only = device.of(np.zeros(3, np.float32))
-        found = fa.batch_norm.backward(device.of(dy), *saved, True, out=(None, only, None))
-        assert found[0] is found[2] is None
-        assert_same_bits(device.numpy(only), wanted[1])
-    place = device.of(x)
-    assert fa.batch_norm(place, None, None, weight, bias, True, out=place) is place
-    assert_same_bits(device.numpy(place), device.numpy(y))
-    for into in ("dy", "x"):
-        held = {"dy": device.of(dy), "x": device.of(x)}
-        fa.batch_norm.backward(
-            held["dy"], held["x"], *saved[1:], True, out=(held[into], None, None)
-        )
-        np.testing.assert_allclose(device.numpy(held[into]), wanted[0], rtol=1e-4, atol=1e-5)
-
-
-@pytest.mark.parametrize("training", [True, False])
-def test_expanded_gradient(device, training):
-    x = device.of(draw((6, 3, 4), np.float32, 0))
-    _, saved = fa.batch_norm.forward(x, None, None, training=True, activation="mish")
-    full = device.of(np.full((6, 3, 4), 0.5, np.float32))
-    named = {"training": training, "activation": "mish"}
-    wanted = device.numpy(fa.batch_norm.backward(full, *saved, **named)[0])
-    found = device.numpy(fa.batch_norm.backward(0.5, *saved, **named)[0])
-    np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-6)
 
 
 def test_given_statistics_and_infinite_data(device):
@@ -260,44 +70,3 @@ def test_given_statistics_and_infinite_data(device):
     assert (device.numpy(dx) == 4).all()
     y = device.run(fa.norm_apply, x, two, two, axis=1)
     np.testing.assert_array_equal(y, (x - 2) * 2)
-
-
-def test_halves_over_two_machines(device):
-    """Moments merged, sums added: what one machine with all of the data has."""
-    x, dy = draw((9, 3, 5), np.float64, 0), draw((9, 3, 5), np.float64, 1)
-    weights = parameters(3, np.float64)
-    weight, bias, *_ = map(device.of, weights)
-    y, _, _, dx, dweight, dbias = everything(device, x, dy, weights, 1, activation="mish")
-    parts = [slice(0, 4), slice(4, 9)]
-    found = [fa.moments(device.of(x[part]), (0, 2), keepdims=True) for part in parts]
-    m = Moments.merge_many(
-        Moments(f.count, device.numpy(f.mean), device.numpy(f.m2)) for f in found
-    )
-    mean, rstd = device.of(m.mean), device.of(1 / np.sqrt(m.var() + 1e-5))
-    named = {"activation": "mish"}
-    sums = []
-    for part in parts:
-        pair = fa.batch_norm.backward_reduce(
-            device.of(dy[part]), device.of(x[part]), mean, rstd, weight, bias, **named
-        )
-        sums.append([device.numpy(p) for p in pair])
-    total = [a + b for a, b in zip(*sums, strict=True)]
-    np.testing.assert_allclose(total[0].ravel(), dbias, rtol=1e-12)
-    np.testing.assert_allclose(total[1].ravel(), dweight, rtol=1e-12)
-    for part in parts:
-        of_part = fa.norm_apply(device.of(x[part]), mean, rstd, weight, bias, axis=1, **named)
-        np.testing.assert_allclose(device.numpy(of_part), y[part], rtol=1e-12, atol=1e-14)
-        back = fa.batch_norm.backward_apply(
-            device.of(dy[part]), device.of(x[part]), mean, rstd, weight,
-            *map(device.of, total), m.count, bias, **named,
-        )  # fmt: skip
-        np.testing.assert_allclose(device.numpy(back), dx[part], rtol=1e-10, atol=1e-13)
-
-
-def test_nothing(device):
-    """No examples: the gradients of the parameters are sums of nothing."""
-    x, two = device.of(np.zeros((0, 2), np.float32)), device.of(np.ones(2, np.float32))
-    assert device.numpy(fa.batch_norm(x, two, two)).shape == (0, 2)
-    _, dweight, dbias = fa.norm_apply.backward(x, x, two, two, two, two, axis=1)
-    assert (device.numpy(dweight) == 0).all()
-    assert (device.numpy(dbias) == 0).all()

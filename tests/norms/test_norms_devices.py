@@ -2,84 +2,30 @@
 
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 import pytest
-from conftest import ACTIVATIONS, DTYPES, assert_same_bits
+from conftest import ACTIVATIONS, DTYPES
 from devices import DEVICES, EMULATED, KERNELS, Framework, to_emulated
 from normed import (
-    FEW,
-    SETTINGS,
     Arrays,
     Setting,
     assert_all_same_bits,
     assert_right,
-    each_norm,
-    exact_norm,
-    few_settings,
-    for_every_norm,
-    layouts,
     run,
     run_on,
-    told,
 )
-from normed import each_setting as each_cpu_setting
 
 import fastact as fa
-from fastact.check import reference
 from fastact.interop import devices
-from fastact.measure.norm_rows import traits
 
+LAST = {"channel_axis": -1}
 on_kernels = pytest.mark.parametrize("device", KERNELS, ids=lambda d: d.name)
 names = pytest.mark.parametrize("name", ["identity", "mish"])
-
-# What the kernels tell apart, counted in packs of 16 bytes (8, 4 or 2 elements): rows of one
-# element; of 1 to 32 lanes; of more than a warp takes backward (64) and forward (256); of one, two
-# and three packs a thread backward (from 257, 513 and 1025 on), and of several blocks (from 1025
-# on, of float32 1537); and tails of each. Channels whose lines are shorter and longer than a pack,
-# a warp and a block; groups without pixels; batches of more rows than a team adds up in float32
-# (14).
-KINDS = [
-    Setting("layer_norm", (7, 1)),
-    Setting("layer_norm", (67, 3)),
-    Setting("rms_norm", (70, 8)),
-    Setting("layer_norm", (1500, 5)),
-    Setting("layer_norm", (37, 264)),
-    Setting("add_layer_norm", (9, 1031)),
-    Setting("rms_norm", (5, 4100)),
-    Setting("layer_norm", (2, 9001)),
-    Setting("layer_norm", (3, 5120)),
-    Setting("layer_norm", (3700, 72)),
-    Setting("rms_norm", (4100, 260)),
-    Setting("group_norm", (300, 6, 3), groups=2),
-    Setting("group_norm", (3, 4, 9), groups=2),
-    Setting("group_norm", (2, 4, 700), groups=2),
-    Setting("group_norm", (3, 6, 1), groups=3),
-    Setting("group_norm", (2, 4, 5001), groups=2),
-    Setting(
-        "group_norm", (2, 64, 7, 7), groups=4
-    ),  # whole packs, whose parameters change amid them
-    Setting("group_norm", (2, 40, 14, 14), groups=2),
-    Setting("instance_norm", (40, 600, 7, 7)),
-    Setting("instance_norm", (3, 5, 14, 14)),
-    Setting("group_norm", (5, 12, 3, 9), groups=6),
-    Setting("instance_norm", (2, 3, 3000)),
-    Setting("instance_norm", (700, 2, 3)),
-]
-each_setting = pytest.mark.parametrize("setting", [*SETTINGS, *KINDS], ids=str)
 
 
 def everything(device: Framework, arrays: Arrays, **named: Any) -> list[Any]:
     (y, saved), gradients = run_on(device, arrays, **named)
     return [*(y if arrays.setting.adds else (y,)), *saved, *gradients]
-
-
-@each_setting
-@names
-@on_kernels
-def test_values(setting, name, dtype, device):
-    arrays = Arrays(setting, dtype)
-    assert_right(arrays, name, *run_on(device, arrays, activation=name))
 
 
 # The chunks are of packs: float64 has them with the fewest elements, the others take 4 to 10 s.
@@ -113,57 +59,6 @@ def test_many_long_rows(name, device):
     assert_right(arrays, name, *run_on(device, arrays, activation=name))
 
 
-@each_cpu_setting
-@on_kernels
-def test_any_layout(setting, device):
-    """x, dy and parameters may lie anyhow, each in its own way."""
-    for dtype in (DTYPES["bfloat16"], DTYPES["float64"]):
-        arrays = Arrays(setting, dtype)
-        if arrays.x.size > 10_000:
-            continue
-        for k, x in enumerate(layouts(arrays.x)):
-            arrays.x = x
-            arrays.dy = layouts(arrays.dy)[k - 1]
-            arrays.residual = layouts(arrays.residual)[k - 2]
-            arrays.weight = layouts(arrays.weight)[k - 3]
-            if x.ctypes.data % dtype.itemsize:
-                continue  # no device takes it
-            if any(
-                a.ctypes.data % dtype.itemsize for a in (arrays.dy, arrays.residual, arrays.weight)
-            ):
-                continue
-            assert_right(arrays, "mish", *run_on(device, arrays, activation="mish"))
-
-
-@few_settings
-@pytest.mark.parametrize("weights", ["", "w", "b"])
-@on_kernels
-def test_parameters_are_optional(setting, weights, dtype, device):
-    arrays = Arrays(setting, dtype, weights=weights)
-    assert_right(arrays, "silu", *run_on(device, arrays, activation="silu"))
-
-
-@pytest.mark.parametrize(
-    "setting",
-    [
-        *FEW,
-        Setting("layer_norm", (20, 64)),
-        Setting("layer_norm", (3, 77)),
-        Setting("group_norm", (2, 32, 7, 7), groups=2),
-    ],
-    ids=str,
-)
-@names
-@on_kernels
-def test_wider_parameters(setting, name, device):
-    pairs = ("float16", "float32"), ("bfloat16", "float64"), ("float32", "float64")
-    for dtype, parameter in pairs:
-        arrays = Arrays(setting, DTYPES[dtype], parameter=DTYPES[parameter])
-        got, gradients = run_on(device, arrays, activation=name)
-        assert gradients[-len(arrays.weights)].dtype == arrays.weight.dtype
-        assert_right(arrays, name, got, gradients)
-
-
 @pytest.mark.parametrize("activation", ACTIVATIONS, ids=lambda op: op.name)
 @on_kernels
 def test_every_activation(activation, device):
@@ -177,232 +72,7 @@ def test_every_activation(activation, device):
         np.testing.assert_allclose(mine, other, 2e-5, 2e-5)
 
 
-def test_parameters_of_activations(device):
-    arrays = Arrays(SETTINGS[1], np.dtype(np.float32))
-    (z, _), _ = run_on(device, arrays)
-    (y, _), _ = run_on(device, arrays, activation="elu", alpha=0.5)
-    np.testing.assert_allclose(y, fa.elu(z, 0.5), 1e-6, 1e-6)
-
-
-@each_norm
-def test_empty(norm, dtype, device):
-    kind = traits(norm)
-    positional = (2,) if kind.groups else ()
-    for shape in ((0, 4, 3), (3, 4, 0)):
-        length = 4 if kind.channels else shape[-1]
-        x, w = device.of(np.empty(shape, dtype)), device.of(np.ones(length, dtype))
-        inputs = (x, x) if kind.second else (x,)
-        _, saved = norm.forward(*inputs, *positional, w, **told(norm))
-        assert np.isnan(device.numpy(saved[norm.saves.index("rstd")])).all()
-        gradients = norm.backward(x, *saved, **told(norm))
-        at = norm.gradients.index("dweight")
-        np.testing.assert_array_equal(device.numpy(gradients[at]).astype(float), np.zeros(length))
-        held = device.of(np.full(length, 3, dtype))
-        outs = tuple(held if i == at else None for i in range(len(gradients)))
-        norm.backward(x, *saved, **told(norm), out=outs, accumulate=True)
-        np.testing.assert_array_equal(device.numpy(held).astype(float), np.full(length, 3))
-
-
-# --- hard cases -----------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("length", [100, 3000])
-@on_kernels
-def test_far_from_zero(length, device):
-    x = (np.random.default_rng(0).random((3, length)) + 1e4).astype(np.float32)
-    y = device.run(fa.layer_norm, x)
-    exact = exact_norm(
-        "identity", x.astype(float), *reference.statistics(x.astype(float), (1,), 1e-5, True), 1, 0
-    )
-    np.testing.assert_allclose(y, exact, 2e-6, 2e-6)
-    assert (abs(y.mean(1, dtype=np.float64)) < 1e-6).all()
-
-
-@pytest.mark.parametrize("kind", ["float32", "bfloat16"])
-@on_kernels
-def test_near_the_largest(kind, device):
-    for scale in (1e30, 5e37):
-        x = np.random.default_rng(0).normal(size=(4, 300)).clip(-3, 3) * scale
-        arrays = Arrays(Setting("layer_norm", (4, 300)), DTYPES[kind])
-        arrays.x = x.astype(DTYPES[kind])
-        assert_right(arrays, "identity", *run_on(device, arrays))
-
-
-@pytest.mark.parametrize("op", ["layer_norm", "rms_norm"])
-@pytest.mark.parametrize("scale", [1e-37, 1e-25, 1e30])
-@on_kernels
-def test_squares_that_float_does_not_hold(op, scale, device):
-    """Of bfloat16: one row of those that share a warp, and of those with a block each."""
-    for length in (50, 3000):
-        arrays = Arrays(Setting(op, (6, length), {"eps": 0.0}), DTYPES["bfloat16"])
-        found = []
-        for factor in (1, scale):
-            arrays.x[2] = (arrays.x[2].astype(np.float64) * factor).astype(arrays.x.dtype)
-            (y, saved), (dx, *_) = run_on(device, arrays)
-            statistics = saved[1 : -len(arrays.weights)]
-            found.append([a[[0, 1, 3, 4, 5]] for a in (y, *statistics, dx)])
-        assert_all_same_bits(*found)
-        x = arrays.x.astype(np.float64)
-        exact = reference.statistics(x, (1,), 0.0, arrays.setting.centred)
-        np.testing.assert_allclose(statistics[-1].astype(np.float64), exact[1], 4 * 2.0**-24)
-
-
-@on_kernels
-def test_nearly_constant_rows(dtype, device):
-    """The mean as a float misses the mean by a share of the deviation that shows."""
-    arrays = Arrays(Setting("layer_norm", (2, 20000), {"eps": 1e-9}), dtype)
-    arrays.x[...] = 128
-    arrays.x[:, 3] = 129
-    assert_right(arrays, "identity", *run_on(device, arrays))
-
-
-@pytest.mark.parametrize("value", [0.0, 0.1, -1e4, 3e30])
-@pytest.mark.parametrize("setting", [s for s in FEW if s.centred and not s.adds], ids=str)
-@on_kernels
-def test_constant_rows_give_the_bias(setting, value, dtype, device):
-    arrays = Arrays(setting, dtype)
-    with np.errstate(over="ignore"):
-        arrays.x[...] = value
-    if not np.isfinite(arrays.x.astype(float)).all():
-        pytest.skip("no number of this type")
-    (y, _), _ = run_on(device, arrays)
-    expected = np.broadcast_to(setting.along(arrays.bias), setting.split_shape)
-    np.testing.assert_array_equal(setting.split(y), expected)
-
-
-@on_kernels
-def test_no_number_stays_in_its_row(device):
-    x = np.random.default_rng(0).normal(size=(6, 50)).astype(np.float32)
-    clean = device.run(fa.layer_norm, x)
-    x[1, 3], x[4, 7] = np.nan, np.inf
-    y = device.run(fa.layer_norm, x)
-    assert np.isnan(y[[1, 4]]).all()
-    assert_same_bits(y[[0, 2, 3, 5]], clean[[0, 2, 3, 5]])
-
-
-# --- where results go -----------------------------------------------------------------------------
-
-
-def moved(a: np.ndarray, by: int) -> np.ndarray:
-    """The same values, `by` elements past a multiple of 16 bytes."""
-    held = np.zeros(a.size + 8, a.dtype)[by : by + a.size].reshape(a.shape)
-    held[...] = a
-    return held
-
-
-@pytest.mark.parametrize("setting", [*FEW, KINDS[7], Setting("rms_norm", (19, 64))], ids=str)
-@names
-@on_kernels
-def test_in_place(setting, name, device):
-    for dtype in (DTYPES["float32"], DTYPES["float16"]):
-        for by in (0, 1):
-            arrays = Arrays(setting, dtype)
-            (y, saved), gradients = run_on(device, arrays, activation=name)
-            options = {**setting.options, "activation": name}
-            weights = {k: None if v is None else device.of(v) for k, v in arrays.weights.items()}
-            x = device.of(moved(arrays.x, by))
-            inputs, out = (x,), x
-            if setting.second:
-                second = device.of(moved(arrays.inputs[1], by))
-                inputs = (x, second)
-            if setting.adds:  # y in x, the sum in the residual
-                out = inputs
-            arrays.op(*inputs, *setting.positional, **weights, **options, out=out)
-            assert_same_bits(device.numpy(x), y[0] if setting.adds else y)
-            if setting.adds:
-                assert_same_bits(device.numpy(second), y[1])
-            for at in (0, 1):  # dx in dy, then in x
-                operands = [device.of(moved(a, by)) for a in (arrays.dy, saved[0])]
-                rest = [None if s is None else device.of(s) for s in saved[1:]]
-                outs = [device.of(np.empty_like(g)) for g in gradients]
-                outs[0] = operands[at]
-                found = arrays.op.backward(*operands, *rest, out=tuple(outs), **options)
-                assert_all_same_bits([device.numpy(f) for f in found], list(gradients))
-
-
-@few_settings
-@on_kernels
-def test_accumulate_and_skip(setting, dtype, device):
-    arrays = Arrays(setting, dtype)
-    (_, saved), gradients = run_on(device, arrays, activation="mish")
-    options = {**setting.options, "activation": "mish"}
-    operands = [None if a is None else device.of(a) for a in (arrays.dy, *saved)]
-    held = [device.of(np.ones_like(g)) for g in gradients]
-    arrays.op.backward(*operands, out=tuple(held), accumulate=True, **options)
-    for h, g in zip(held, gradients, strict=True):
-        wide = np.promote_types(g.dtype, np.float32)
-        eps = float(ml_dtypes.finfo(g.dtype).eps)
-        np.testing.assert_allclose(
-            device.numpy(h).astype(wide), g.astype(wide) + 1, 2 * eps, 2 * eps
-        )
-    for at in range(len(gradients)):
-        outs: list[Any] = [None] * len(gradients)
-        outs[at] = device.of(np.empty_like(gradients[at]))
-        found = arrays.op.backward(*operands, out=tuple(outs), **options)
-        assert [f is None for f in found] == [o is None for o in outs]
-        assert_same_bits(device.numpy(found[at]), gradients[at])
-
-
-@pytest.mark.parametrize("setting", [s for s in SETTINGS if s.adds], ids=str)
-@on_kernels
-def test_gradient_of_the_sum(setting, dtype, device):
-    arrays = Arrays(setting, dtype)
-    at = int(setting.kind.drops)  # behind dx, which is dropped
-    dx = run_on(device, arrays, activation="mish")[1][at]
-    both = run_on(device, arrays, activation="mish", dtotal=arrays.residual)[1][at]
-    wide = np.promote_types(dtype, np.float32)
-    eps = float(ml_dtypes.finfo(dtype).eps)
-    expected = dx.astype(wide) + arrays.residual.astype(wide)
-    np.testing.assert_allclose(both.astype(wide), expected, 2 * eps, 4 * eps)
-
-
-@few_settings
-@on_kernels
-def test_expanded_gradient(setting, dtype, device):
-    """What autograd hands over for a sum: one number with strides of 0."""
-    arrays = Arrays(setting, dtype)
-    arrays.dy = np.broadcast_to(np.ones((), dtype), setting.shape)
-    expanded = everything(device, arrays, activation="mish")
-    arrays.dy = np.ones(setting.shape, dtype)
-    assert_all_same_bits(expanded, everything(device, arrays, activation="mish"))
-
-
 # --- bits -----------------------------------------------------------------------------------------
-
-OF_BITS = for_every_norm(
-    [
-        Setting("layer_norm", (30, 37)),
-        Setting("layer_norm", (3, 2500)),
-        Setting("add_rms_norm", (19, 1100)),
-        Setting("layer_norm", (5, 17001)),
-        Setting("group_norm", (5, 6, 9, 7), groups=3),
-        Setting("instance_norm", (3, 5, 9, 7)),
-    ]
-)
-# How long rows are cut does not ask which op it is, and takes seconds: a plain run has the first.
-LONG_ROWS = [setting for setting in OF_BITS if setting.shape == (5, 17001)]
-each_of_bits = pytest.mark.parametrize(
-    "setting",
-    [
-        pytest.param(setting, marks=pytest.mark.thorough if setting in LONG_ROWS[1:] else ())
-        for setting in OF_BITS
-    ],
-    ids=str,
-)
-
-
-@each_of_bits
-@names
-@on_kernels
-def test_addresses_do_not_show(setting, name, device):
-    for dtype in (DTYPES["float16"], DTYPES["float32"]):
-        arrays = Arrays(setting, dtype)
-        expected = everything(device, arrays, activation=name)
-        x, dy, residual, weight = arrays.x, arrays.dy, arrays.residual, arrays.weight
-        for by in (1, 2, 7):
-            arrays.x, arrays.dy = moved(x, by), moved(dy, 3 * by % 8)
-            arrays.residual, arrays.weight = moved(residual, 5 * by % 8), moved(weight, by)
-            assert_all_same_bits(everything(device, arrays, activation=name), expected)
 
 
 def held(x: np.ndarray, axis: int, step: int) -> np.ndarray:
@@ -421,14 +91,6 @@ LONG = [
     ("add_rms_norm", (2, 2049), None),
     ("group_norm", (2, 4, 2050), 2),
 ]
-
-
-@each_of_bits
-@names
-@on_kernels
-def test_strides_do_not_show(setting, name, device):
-    """Element by element, in the order of dense arrays."""
-    assert_strides_do_not_show(setting, np.dtype(np.float32), name, device)
 
 
 @pytest.mark.parametrize(("op", "vectors", "groups"), LONG, ids=str)
@@ -459,30 +121,10 @@ def assert_strides_do_not_show(
         assert_all_same_bits(everything(device, arrays, activation=name), expected)
 
 
-@each_of_bits
-@on_kernels
-def test_other_rows_do_not_show(setting, dtype, device):
-    if setting.kind.drops:
-        pytest.skip("which row it is shows")
-    arrays = Arrays(setting, dtype)
-    (y, _), gradients = run_on(device, arrays, activation="mish")
-    arrays.x, arrays.dy, arrays.residual = (a[-1:] for a in (arrays.x, arrays.dy, arrays.residual))
-    (one, _), one_gradients = run_on(device, arrays, activation="mish")
-    pick = (lambda a: a[0]) if setting.adds else (lambda a: a)
-    assert_same_bits(pick(one), pick(y)[-1:])
-    assert_same_bits(one_gradients[0], gradients[0][-1:])
-
-
-needs_emulation = pytest.mark.skipif(not EMULATED, reason="is of the emulated device")
-
-
-@needs_emulation
+@pytest.mark.skipif(not EMULATED, reason="is of the emulated device")
 @pytest.mark.parametrize(
     "setting",
     [
-        *OF_BITS,
-        Setting("layer_norm", (18, 4000)),
-        Setting("layer_norm", (2, 20000)),
         Setting("rms_norm", (2, 81936)),
         Setting("layer_norm", (1, 262144)),
     ],
@@ -500,20 +142,6 @@ def test_devices_have_the_same_bits(setting, name, dtype):
         assert_all_same_bits(other, found[0])
 
 
-@needs_emulation
-@each_of_bits
-@pytest.mark.parametrize("order", ["forward", "backward", "shuffle"])
-def test_the_order_of_threads_does_not_show(setting, order):
-    module: Any = devices.emulate()
-    arrays = Arrays(setting, np.dtype(np.float32))
-    expected = everything(KERNELS[0], arrays, activation="mish")
-    module.set_thread_order(order, 7)
-    try:
-        assert_all_same_bits(everything(KERNELS[0], arrays, activation="mish"), expected)
-    finally:
-        module.set_thread_order("alternate", 0)
-
-
 def test_devices_agree_with_the_cpu():
     """Closer than their bounds: the statistics are the same but for the last bit, and means but for
     one u, 6e-8, of the mean distance from them, which is 0.8 here."""
@@ -523,3 +151,33 @@ def test_devices_agree_with_the_cpu():
         (_, saved), _ = run_on(device, arrays)
         for mine, other in zip(saved[1:3], expected[1:3], strict=True):
             np.testing.assert_allclose(mine, other, 2e-7, 5e-8)
+
+
+@on_kernels
+def test_so_many_chunks_that_they_are_merged_apart(device):
+    """64 channels of 133 chunks each are more than a block merges for itself."""
+    arrays = Arrays(Setting("group_norm", (1, 17_000, 64), LAST, groups=1), np.float32)
+    assert_right(arrays, "identity", *run_on(device, arrays))
+
+
+@on_kernels
+@pytest.mark.thorough  # 5 s; test_devices_blocks.py has so many examples of group_norm
+def test_so_many_examples_that_a_block_adds_up_their_gradients(device):
+    """More than a warp does: 1024."""
+    arrays = Arrays(Setting("instance_norm", (1100, 2, 4), LAST), np.float32)
+    assert_right(arrays, "identity", *run_on(device, arrays))
+
+
+@on_kernels
+def test_torchs_channels_last(device, dtype):
+    """The channels are axis 1, but lie innermost."""
+    for setting in (
+        Setting("group_norm", (3, 8, 5, 6), groups=2),
+        Setting("instance_norm", (3, 5, 5, 6)),
+    ):
+        arrays = Arrays(setting, dtype)
+        arrays.x, arrays.dy = (
+            np.ascontiguousarray(np.moveaxis(a, 1, -1)).transpose(0, 3, 1, 2)
+            for a in (arrays.x, arrays.dy)
+        )
+        assert_right(arrays, "mish", *run_on(device, arrays, activation="mish"))

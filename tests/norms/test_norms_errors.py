@@ -22,16 +22,6 @@ FROZEN.flags.writeable = False
 
 # call, what the message says beside the name of the op
 BAD: dict[str, tuple[Any, type[Exception], str]] = {
-    "weight": (
-        lambda: fa.layer_norm(X, ones(5)),
-        ValueError,
-        r"layer_norm: weight must have shape \(6,\), got \(5,\)",
-    ),
-    "bias": (
-        lambda: fa.group_norm(IMAGE, 2, C, ones(3)),
-        ValueError,
-        r"group_norm: bias must have shape \(6,\), got \(3,\)",
-    ),
     "weight of a tuple": (
         lambda: fa.layer_norm(IMAGE, ones(6), axis=(1, 2)),
         ValueError,
@@ -42,15 +32,7 @@ BAD: dict[str, tuple[Any, type[Exception], str]] = {
         ValueError,
         "all arrays must be on one device, cpu, got weight on meta",
     ),
-    "narrow weight": (
-        lambda: fa.rms_norm(X, ones(6, dtype=np.float16)),
-        TypeError,
-        "rms_norm: weight must have dtype float32, as x has, or a wider one, got float16",
-    ),
-    "number": (lambda: fa.layer_norm(X, 1.0), TypeError, "weight must be an array, got 1.0"),
-    "axis": (lambda: fa.layer_norm(X, axis=2), ValueError, "axis must be from -2 to 1"),
     "axis twice": (lambda: fa.rms_norm(X, axis=(0, -2)), ValueError, "name each axis once"),
-    "no axis": (lambda: fa.layer_norm(X, axis=None), TypeError, "axis must be an integer or"),
     "channels": (lambda: fa.instance_norm(W), ValueError, "axis must be from -1 to 0"),
     "groups": (
         lambda: fa.group_norm(IMAGE, 4),
@@ -60,30 +42,12 @@ BAD: dict[str, tuple[Any, type[Exception], str]] = {
     "no groups": (lambda: fa.group_norm(IMAGE, 0), ValueError, "num_groups must divide"),
     "groups left out": (lambda: fa.group_norm(IMAGE), TypeError, "num_groups must be given"),
     "half a group": (lambda: fa.group_norm(IMAGE, 1.5), TypeError, "num_groups must be an integer"),
-    "eps": (
-        lambda: fa.layer_norm(X, eps=-1e-5),
-        ValueError,
-        "eps must not be negative, got -1e-05",
-    ),
-    "eps NaN": (lambda: fa.layer_norm(X, eps=np.nan), ValueError, "eps must be finite, got nan"),
-    "activation": (
-        lambda: fa.layer_norm(X, activation="mush"),
-        ValueError,
-        "did you mean 'mish'",
-    ),
     "no axes": (
         lambda: fa.layer_norm(np.float32(1)),
         ValueError,
         r"layer_norm: x must have an axis to normalize along, got shape \(\)",
     ),
-    "keyword": (lambda: fa.layer_norm(X, epsilon=1e-5), TypeError, "did you mean 'eps'"),
-    "residual": (
-        lambda: fa.add_layer_norm(X, ones(4, 5)),
-        ValueError,
-        r"residual must have shape \(4, 6\), got \(4, 5\)",
-    ),
     "no residual": (lambda: fa.add_rms_norm(X), TypeError, "residual must be given"),
-    "read-only": (lambda: fa.layer_norm(X, out=FROZEN), ValueError, "out must be writable"),
     "out of weight": (
         lambda: fa.layer_norm(X, X[0], out=X),
         ValueError,
@@ -130,60 +94,15 @@ BAD: dict[str, tuple[Any, type[Exception], str]] = {
         TypeError,
         "mean must be an array, got None",
     ),
-    "dy": (
-        lambda: fa.rms_norm.backward(ones(6), X, ones(4, 1)),
-        ValueError,
-        r"dy must have shape \(4, 6\), got \(6,\)",
-    ),
-    "accumulate": (
-        lambda: fa.rms_norm.backward(X, X, ones(4, 1), accumulate=True),
-        ValueError,
-        "accumulate=True must come with out=",
-    ),
     "out of nothing": (
         lambda: fa.rms_norm.backward(X, X, ones(4, 1), out=(None, ones(6))),
         ValueError,
         r"out\[1\] must be None, for there is no weight",
     ),
-    "bias of a channel": (
-        lambda: fa.instance_norm(IMAGE, C, ones(6, 1)),
-        ValueError,
-        r"instance_norm: bias must have shape \(6,\), got \(6, 1\)",
-    ),
-    "channels out of range": (
-        lambda: fa.group_norm(IMAGE, 2, channel_axis=3),
-        ValueError,
-        "channel_axis must be from -3 to 2 for an array with 3 axes, got 3",
-    ),
     "no gradient": (
         lambda: fa.rms_norm.backward(X, X, ones(4, 1), W, out=(None, None)),
         ValueError,
         "out must have an array for one gradient at least",
-    ),
-    "no residual, but None": (
-        lambda: fa.add_rms_norm(X, None),
-        TypeError,
-        "residual must be an array, got None",
-    ),
-    "no gate": (
-        lambda: fa.gated_rms_norm(X, None),
-        TypeError,
-        "gate must be an array, got None",
-    ),
-    "gate of another shape": (
-        lambda: fa.gated_rms_norm(X, ones(6)),
-        ValueError,
-        r"gated_rms_norm: gate must have shape \(4, 6\), got \(6,\)",
-    ),
-    "gate of another dtype": (
-        lambda: fa.gated_rms_norm(X, ones(4, 6, dtype=np.float64)),
-        TypeError,
-        "gate must have",
-    ),
-    "gate of another framework": (
-        lambda: fa.gated_rms_norm(X, torch.ones(4, 6)),
-        TypeError,
-        "gate",
     ),
     "groups of a size that does not divide": (
         lambda: fa.gated_rms_norm(X, X, group_size=4),
@@ -214,11 +133,6 @@ BAD: dict[str, tuple[Any, type[Exception], str]] = {
         lambda: fa.gated_rms_norm.backward(X, X, X, ones(4, 1), group_size=3),
         ValueError,
         r"rstd must have shape \(4, 2\), got \(4, 1\)",
-    ),
-    "no dy": (
-        lambda: fa.rms_norm.backward(None, X, ones(4, 1)),
-        TypeError,
-        "dy must be an array, got None",
     ),
     "integers": (
         lambda: fa.layer_norm(torch.ones(4, 6), torch.ones(6, dtype=torch.int64)),

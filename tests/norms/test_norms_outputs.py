@@ -3,16 +3,15 @@
 import ml_dtypes
 import numpy as np
 import pytest
-from conftest import assert_same_bits
+from conftest import assert_same_bits, on_backends
 from normed import (
     SETTINGS,
     Arrays,
     Setting,
-    assert_all_same_bits,
     assert_in_place,
     each_setting,
     few_settings,
-    run,
+    run_at,
 )
 
 import fastact as fa
@@ -51,55 +50,20 @@ def test_statistics_may_be_given_memory(setting):
         assert any(b is o for o in out)
 
 
-@few_settings
-def test_accumulate_and_skip(setting, dtype):
+@on_backends("setting", [(s,) for s in SETTINGS if s.adds])
+def test_gradient_of_the_sum(setting, dtype, backend):
     arrays = Arrays(setting, dtype)
-    (_, saved), gradients = run(arrays, activation="mish")
-    options = {**setting.options, "activation": "mish"}
-    held = [np.ones_like(g) for g in gradients]
-    arrays.op.backward(arrays.dy, *saved, out=tuple(held), accumulate=True, **options)
-    for h, g in zip(held, gradients, strict=True):
-        wide = np.promote_types(g.dtype, np.float32)
-        eps = float(ml_dtypes.finfo(g.dtype).eps)
-        np.testing.assert_allclose(h.astype(wide), g.astype(wide) + 1, 2 * eps, 2 * eps)
-    for at in range(len(gradients)):
-        outs = [None] * len(gradients)
-        outs[at] = np.empty_like(gradients[at])
-        found = arrays.op.backward(arrays.dy, *saved, out=tuple(outs), **options)
-        assert [f is None for f in found] == [o is None for o in outs]
-        assert_same_bits(found[at], gradients[at])
-
-
-@pytest.mark.parametrize("setting", [s for s in SETTINGS if s.adds], ids=str)
-def test_gradient_of_the_sum(setting, dtype):
-    arrays = Arrays(setting, dtype)
-    (_, saved), gradients = run(arrays, activation="mish")
     at = int(setting.kind.drops)  # behind dx, which is dropped
+    (_, saved), gradients = run_at(backend, arrays, activation="mish")
     dx, dtotal = gradients[at], arrays.residual
-    both = arrays.op.backward(
-        arrays.dy, *saved, dtotal=dtotal, activation="mish", **setting.options
-    )[at]
+    options = {**setting.options, "activation": "mish"}
+    given = [None if a is None else backend.of(a) for a in (arrays.dy, *saved)]
+    held = backend.of(dtotal.copy())  # and in place
+    both = backend.numpy(arrays.op.backward(*given, dtotal=held, **options)[at])
     wide = np.promote_types(dtype, np.float32)
     eps = float(ml_dtypes.finfo(dtype).eps)
     expected = dx.astype(wide) + dtotal.astype(wide)
     np.testing.assert_allclose(both.astype(wide), expected, 2 * eps, 4 * eps)
-    held = dtotal.copy()  # and in place
     outs = tuple(held if i == at else None for i in range(len(gradients)))
-    found = arrays.op.backward(
-        arrays.dy, *saved, dtotal=held, activation="mish", out=outs, **setting.options
-    )
-    assert_same_bits(found[at], both)
-
-
-@few_settings
-def test_expanded_gradient(setting, dtype):
-    """What autograd hands over for a sum: one number with strides of 0."""
-    arrays = Arrays(setting, dtype)
-    arrays.dy = np.broadcast_to(np.ones((), dtype), setting.shape)
-    expanded = run(arrays, activation="mish")[1]
-    arrays.dy = np.ones(setting.shape, dtype)
-    whole = run(arrays, activation="mish")[1]
-    assert_all_same_bits(list(expanded), list(whole))
-    saved = arrays.call(arrays.op.forward, activation="mish")[1]
-    number = arrays.op.backward(1.0, *saved, activation="mish", **setting.options)
-    assert_all_same_bits(list(number), list(whole))
+    arrays.op.backward(*given, dtotal=held, out=outs, **options)
+    assert_same_bits(backend.numpy(held), both)

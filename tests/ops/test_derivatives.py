@@ -78,7 +78,12 @@ EXTREMES = [
     ("float32", 1.0, 0.0, 1e-30), ("float32", 1.0, 0.0, 1e-4), ("float32", 1.0, 0.0, 1e3),
     ("float64", 1e160, 0.0, 1.0), ("float64", 1e-160, 0.0, 1.0), ("float64", 1.0, 0.0, 1e-300),
 ]  # fmt: skip
-each_extreme = pytest.mark.parametrize("extreme", EXTREMES, ids=lambda e: "-".join(map(str, e)))
+
+
+def each_extreme(*dtypes: str) -> Any:
+    """Each of those in a dtype."""
+    found = [extreme for extreme in EXTREMES if extreme[0] in dtypes]
+    return pytest.mark.parametrize("extreme", found, ids=lambda e: "-".join(map(str, e)))
 
 
 def extreme_call(op: Any, extreme: tuple[str, float, float, float]) -> Call:
@@ -147,7 +152,7 @@ def test_forward_mode(op, framework, way):
         np.testing.assert_array_equal(numpy(result), right)
 
 
-@each_extreme
+@each_extreme("float32", "float64")
 @each_framework
 @each_other
 def test_tangents_in_extremes(op, framework, extreme):
@@ -183,12 +188,10 @@ def test_tangents_in_extremes(op, framework, extreme):
                     assert error <= 64 * (u * magnitude + abs(other - expected) + limits.tiny)
 
 
-@each_extreme
+@each_extreme("float32")
 @each_other
 def test_second_derivatives_in_extremes(op, extreme):
     """Those of float32 are as float64 has them, relative to the largest of each array."""
-    if extreme[0] != "float32":
-        return
     with np.errstate(all="ignore"):
         call = extreme_call(op, extreme)
         for got, right in zip(call.second(np.asarray), call.second(widened), strict=True):
@@ -356,6 +359,6 @@ def test_arrays_without_such_arithmetic_are_refused(op, kind):
     args, rest = call.arguments(of)
     if op.traits.second is not None and not any(d is not None for d in call.ddx[1:]):
         assert call.second(of)  # by a kernel
-        return
-    with pytest.raises(TypeError, match=rf"^fastact\.{op.name}\.backward\.backward: {words}"):
-        op.backward.backward(*args, **rest, **call.options)
+    else:
+        with pytest.raises(TypeError, match=rf"^fastact\.{op.name}\.backward\.backward: {words}"):
+            op.backward.backward(*args, **rest, **call.options)

@@ -1,5 +1,6 @@
 """Composed documentation: what is written by hand stays, what is standard is written once."""
 
+import doctest
 import functools
 import inspect
 import pydoc
@@ -85,6 +86,19 @@ def test_nothing_that_is_written_by_hand_is_lost(op):
     for section in docstrings._sections(op.__wrapped__.__doc__).values():
         for paragraph in section.split("\n\n"):
             assert all(plain(line) in composed for line in paragraph.splitlines())
+
+
+@each_op
+def test_examples(op):
+    """doctest finds no docstrings of instances by itself."""
+    flags = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
+    for name in ("call", *(entry for of, entry in POINTS if of is op)):
+        text = op.__doc__ if name == "call" else op.entry_point(name).__doc__
+        test = doctest.DocTestParser().get_doctest(text, {}, op.name, None, 0)
+        assert test.examples or name not in ("call", "forward", "backward")
+        assert doctest.DocTestRunner(optionflags=flags).run(test).failed == 0
+    for section in ("Parameters", "Returns", "Notes", "References", "Examples"):
+        assert f"{section}\n" in op.__doc__
 
 
 def test_a_field_is_not_left_open():

@@ -19,9 +19,13 @@ HERE = [FRAMEWORKS[0], *KERNELS]
 BEFORE = 0.5
 
 
-def skipping(calls: Callable[..., Any]) -> bool:
-    result = calls()
-    return isinstance(result, tuple) and sum(g is not None for g in result) > 1
+X, DY = (finite(np.float32, (5, 6), seed) for seed in (1, 2))
+
+
+def skips(op: Any) -> bool:
+    """Whether an op has several gradients, of which one may choose."""
+    made = backward(op, X, DY)()
+    return isinstance(made, tuple) and sum(g is not None for g in made) > 1
 
 
 def on(here: Framework, call: Callable[..., Any]) -> Callable[..., Any]:
@@ -45,12 +49,10 @@ def on(here: Framework, call: Callable[..., Any]) -> Callable[..., Any]:
 @pytest.mark.parametrize("shape", [(5, 6), (300, 34)], ids=str)
 @pytest.mark.parametrize("accumulate", [False, True])
 @pytest.mark.parametrize("here", HERE, ids=lambda f: f.name)
-@pytest.mark.parametrize("op", OPS, ids=lambda op: op.name)
+@pytest.mark.parametrize("op", [op for op in OPS if skips(op)], ids=lambda op: op.name)
 def test_skipped(op: Any, here: Framework, accumulate: bool, shape: tuple[int, ...]) -> None:
     x, dy = (finite(np.float32, shape, seed) for seed in (1, 2))
     on_cpu = backward(op, x, dy)
-    if not skipping(on_cpu):
-        return
     call = on(here, on_cpu)
     models = on_cpu()
 

@@ -3,13 +3,10 @@
 import numpy as np
 import pytest
 from conftest import assert_same_bits
-from devices import DTYPES, KERNELS
-from hypothesis import given, settings
-from hypothesis import strategies as st
-from layouts import views
+from devices import KERNELS
 from sums import case
 from test_moments import LAYOUTS, close, draw
-from test_moments_hard import mean_var, moments
+from test_moments_hard import mean_var
 
 import fastact as fa
 
@@ -39,34 +36,6 @@ def test_within_the_bounds(device, dtype, shape, axes):
 @pytest.mark.parametrize("layout", [name for name in LAYOUTS if name != "C"])
 def test_layouts_within_the_bounds(device, shape, axes, layout):
     close(LAYOUTS[layout](draw(np.float32, shape)), axes, 1, device)
-
-
-# 10 s where the device is emulated; a plain run has the layouts with names, above.
-@pytest.mark.thorough
-@settings(max_examples=100, deadline=None)
-@given(st.data(), st.sampled_from(sorted(DTYPES)))
-def test_any_layout(device, data, name):
-    # Some thousand elements at the most: long lines and many rows are in MORE.
-    shape = data.draw(st.lists(st.integers(1, 9), max_size=4).map(tuple))
-    x = data.draw(views(shape, aligned=True))(draw(DTYPES[name], shape))
-    axes = tuple(data.draw(st.sets(st.integers(0, max(len(shape) - 1, 0)), max_size=len(shape))))
-    close(x, axes, 0, device)
-
-
-@case
-def test_addresses_and_other_rows_do_not_show(device, dtype, shape, axes):
-    """The innermost axis decides as well how rows are cut, so it is left whole."""
-    x = draw(dtype, shape)
-    found = moments(device, x, axes, keepdims=True)
-    whole = (*axes, x.ndim - 1)
-    at = tuple(slice(None) if i in whole else slice(1, 2) for i in range(x.ndim))
-    for offset in (1, 3):
-        held = np.zeros(x.size + offset, x.dtype)[offset:].reshape(shape)
-        held[...] = x
-        for one, other in zip(moments(device, held, axes, keepdims=True), found, strict=True):
-            assert_same_bits(one, other)
-    for one, other in zip(moments(device, x[at], axes, keepdims=True), found, strict=True):
-        assert_same_bits(one, other[at])
 
 
 # --- entry points ---------------------------------------------------------------------------------
@@ -103,14 +72,6 @@ def test_gradients_are_the_cpus(device, dtype, layout, axes):
     np.testing.assert_allclose(found, expected, rtol=eps, atol=eps * scale)
     fa.mean_var.backward(given, device.of(x), axis=axes, correction=1, out=dx, accumulate=True)
     np.testing.assert_allclose(device.numpy(dx).astype(float), 2 * found, rtol=2 * eps)
-
-
-def test_gradient_of_moments_in_place(device):
-    x = draw(np.float64, (5, 4))
-    held = device.of(x)
-    assert fa.moments.backward((1.0, device.of(np.ones(5))), held, axis=1, out=held) is held
-    expected = 0.25 + 2 * (x - x.mean(1, keepdims=True))
-    np.testing.assert_allclose(device.numpy(held), expected, rtol=1e-9)
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float16])

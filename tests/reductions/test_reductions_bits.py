@@ -6,13 +6,9 @@ from typing import Any
 import numpy as np
 import pytest
 from arrays import finite
-from conftest import DTYPES, assert_same_bits
-from devices import KERNELS
-from hypothesis import given, settings
-from hypothesis import strategies as st
-from layouts import views
+from conftest import assert_same_bits
 from processes import HELD, peak, reads_proc, run_python
-from sums import SUMS, assert_within_bounds, case
+from sums import SUMS, case
 
 import fastact as fa
 from fastact import _cpu
@@ -122,70 +118,6 @@ def test_an_output_is_the_same_alone(op, dtype, shape, axes):
         alone = x[tuple(slice(None) if i in axes else slice(k, k + 1) for i, k in enumerate(at))]
         for copy in (alone, np.ascontiguousarray(alone)):
             assert_same_bits(np.asarray(op(copy, axes)).reshape(()), y[at])
-
-
-@case
-@pytest.mark.parametrize("device", KERNELS, ids=lambda d: d.name)
-def test_on_devices_addresses_and_other_rows_do_not_show(op, device, shape, axes):
-    """There the innermost axis decides as well how rows are cut, so it is left whole."""
-    x = finite(np.float32, shape)
-    y = device.run(op, x, axis=axes, keepdims=True)
-    for offset in (1, 2, 3):
-        held = np.zeros(x.size + offset, x.dtype)[offset:].reshape(shape)
-        held[...] = x
-        assert_same_bits(device.run(op, held, axis=axes, keepdims=True), y)
-    whole = (*axes, x.ndim - 1)
-    at = tuple(slice(None) if i in whole else slice(1, 2) for i in range(x.ndim))
-    assert_same_bits(device.run(op, x[at], axis=axes, keepdims=True), y[at])
-
-
-@case
-def test_misaligned(op, dtype, shape, axes):
-    x = finite(dtype, shape)
-    expected = op(x, axes)
-    for offset in (1, dtype.itemsize):
-        memory = np.zeros(x.nbytes + offset, np.uint8)[offset:]
-        moved = np.ndarray(shape, dtype, memory)
-        moved[...] = x
-        assert_same_bits(op(moved, axes), expected)
-
-
-@settings(max_examples=300, deadline=None)
-@given(st.data(), st.sampled_from(sorted(DTYPES)), st.sampled_from(SUMS))
-def test_any_layout(data, name, op):
-    shape = tuple(data.draw(st.lists(st.integers(0, 7), max_size=5)))
-    axes = tuple(axis for axis in range(len(shape)) if data.draw(st.booleans()))
-    dtype = DTYPES[name]
-    x = data.draw(views(shape))(finite(dtype, shape))
-    y = op(x, axes)
-    assert_within_bounds(op, y, x, axes)
-    kept = op(x, axes, keepdims=True)
-    assert kept.shape == tuple(1 if i in axes else n for i, n in enumerate(shape))
-    assert_same_bits(np.asarray(kept).reshape(np.shape(y)), y)
-    out = data.draw(views(np.shape(y), writable=True))(np.zeros(np.shape(y), dtype))
-    assert op(x, axes, out=out) is out
-    assert_same_bits(out, y)
-    if len(axes) <= 1 and all(x.strides[axis] >= 0 for axis in axes):
-        assert_same_bits(op(np.ascontiguousarray(x).reshape(shape), axes), y)
-
-
-@pytest.mark.parametrize("device", KERNELS, ids=lambda d: d.name)
-@settings(max_examples=100, deadline=None)
-@given(st.data(), st.sampled_from(sorted(DTYPES)), st.sampled_from(SUMS))
-def test_any_layout_on_devices(device, data, name, op):
-    shape = tuple(data.draw(st.lists(st.integers(0, 20), max_size=4)))
-    axes = tuple(axis for axis in range(len(shape)) if data.draw(st.booleans()))
-    x = data.draw(views(shape, aligned=True))(finite(DTYPES[name], shape))
-    y = device.run(op, x, axis=axes)
-    assert_within_bounds(op, y, x, axes)
-
-    def into(*lengths: int, **named: Any) -> np.ndarray:
-        """In C order: how the result lies in memory may count on a device."""
-        out = device.of(np.zeros(lengths, x.dtype))
-        return device.numpy(op(device.of(x), axes, out=out, **named))
-
-    kept = (1 if axis in axes else n for axis, n in enumerate(shape))
-    assert_same_bits(into(*kept, keepdims=True).reshape(y.shape), into(*y.shape))
 
 
 # --- memory ---------------------------------------------------------------------------------------

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from asserting import passes
 
 import fastact as fa
 
@@ -95,3 +96,4 @@ def test_indices_lead_nowhere_outside(made):
             with contextlib.suppress(ValueError):
                 call()
     call()
+    passes("nothing outside was read, which a sanitizer or the system would have told")

@@ -91,25 +91,6 @@ def test_a_second_derivative_by_constant_gradients(op):
 
 
 @each_op
-def test_hessians_by_every_way(op):
-    named = sample(op)
-    names = differentiated(op, named)[:1]
-    (x,) = (named[name] for name in names)
-
-    def f(x: torch.Tensor) -> torch.Tensor:
-        return total(y * y for y in called(op, named, names)(x))
-
-    ways = (
-        lambda: hessian(f, x),
-        lambda: hessian(f, x, vectorize=True),
-        lambda: torch.func.jacrev(torch.func.jacrev(f))(x),
-    )
-    found = [way() for way in ways]
-    for other in found[1:]:
-        assert torch.allclose(other, found[0])
-
-
-@each_op
 def test_gradients_of_a_batch(op):
     """`is_grads_batched` is one backward after another, with a graph and without."""
     named = sample(op)
@@ -125,20 +106,6 @@ def test_gradients_of_a_batch(op):
             each = torch.autograd.grad(results, tensors, [d[i] for d in dys], retain_graph=True)
             for batch, one in zip(got, each, strict=True):
                 assert torch.equal(batch[i], one)
-
-
-@each_op
-def test_jacobians(op):
-    named = sample(op)
-    names = differentiated(op, named)[:1]
-    x = named[names[0]]
-
-    def f(x: torch.Tensor) -> torch.Tensor:
-        return called(op, named, names)(x)[0]
-
-    expected = jacobian(f, x)
-    assert torch.equal(jacobian(f, x, vectorize=True), expected)
-    assert torch.equal(torch.func.jacrev(f)(x), expected)
 
 
 class Operations(TorchDispatchMode):
@@ -254,6 +221,7 @@ def test_second_derivatives_of_modules(case, squared):
         except RuntimeError as error:  # torch has none of hardsigmoid
             if "is not implemented" not in str(error):
                 raise
+            assert case.torch_class is nn.Hardsigmoid
             continue
         for got, right in zip(found, expected, strict=True):
             like = got if right is None else right

@@ -85,7 +85,6 @@ BY_NAME = {
     "tools/fuzzing/calls.py": 1,
     "tests/ops/test_docstrings.py": 1,
     # Some of many, for time.
-    "tests/devices/test_devices_compare.py": 1,
 }
 
 #: Where tables have ops by name, and what they say of them.

@@ -1,0 +1,390 @@
+"""What holds of every op, in every way to call it, wherever kernels run.
+
+Of the many shapes, dtypes and layouts each case takes some, by its name, so that all ops meet all.
+"""
+
+import zlib
+from itertools import count, product
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+from arrangements import LAYOUTS, misaligned, padded, plain, shifted
+from conftest import assert_same_bits, needs_two_fused_isas, on_fused_isas
+from devices import DTYPES, EMULATED, FRAMEWORKS, KERNELS, Framework, to_emulated
+from every import (
+    EMPTY,
+    LARGE,
+    PAIRS,
+    PLACES,
+    Call,
+    arrays_in,
+    each_call,
+    fits,
+    moved,
+    parts,
+    results,
+    shapes_of,
+)
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+from layouts import is_aligned, views
+
+import fastact as fa
+from fastact.interop import devices
+from fastact.measure.norm_rows import traits
+from fastact.ops.engine.op import arrays_of
+
+CPU = FRAMEWORKS[0]
+pytestmark = pytest.mark.filterwarnings("ignore:Mean of empty|Degrees of freedom:RuntimeWarning")
+everywhere = each_call(PLACES)
+
+
+def first_of(*named: Any) -> int:
+    return zlib.crc32(repr((*map(str, named),)).encode())
+
+
+def large(op: Any, way: dict[str, Any], dtype: Any) -> tuple[int, ...]:
+    """A shape for the CPU, whose work is cut into blocks and among threads."""
+    fitting = [shape for shape in LARGE if fits(op, repr(way), shape)]
+    return fitting[first_of(op.name, way, dtype) % len(fitting)]
+
+
+def cancelled(call: Call, run: Any) -> float:
+    """The size of the terms whose small difference a gradient may be: |dy| rstd, or |dy| |x|."""
+    named = dict(zip(call.op.saves, call.saved, strict=True))
+    if run.func != call.op.backward or call.op.family not in ("norms", "reductions", "statistics"):
+        return 0.0
+    factors = [named[n] for n in ("rstd", "x") if named.get(n) is not None][:1]
+    factors += [a for a in (call.named.get("weight"), call.named.get("weights")) if a is not None]
+    largest = [np.abs(np.asarray(a, float)).max(initial=0) for a in (*call.dys, *factors)]
+    return float(np.prod([1 + size for size in largest]))
+
+
+def sums_channels(op: Any) -> bool:
+    """Whether gradients are made of sums over all but the channels."""
+    is_norm = op.family == "norms" and traits(op).by_channel
+    return is_norm or op.family in ("bias", "parametric")
+
+
+def agree(found: list[Any], expected: list[Any], scale: float = 0.0) -> None:
+    """Two roundings to the dtype, and what cancels of numbers as large as the largest, in the
+    compute type: float32 but for float64."""
+    for one, two in zip(found, expected, strict=True):
+        assert (one is None) == (two is None)
+        if two is None:
+            continue
+        assert (one.dtype, one.shape) == (two.dtype, two.shape)
+        wide, info = two.astype(float), ml_dtypes.finfo(two.dtype)
+        compute = 2.0**-53 if two.dtype == np.float64 else 2.0**-24
+        size = np.abs(wide[np.isfinite(wide)]).max(initial=max(scale, 1.0))
+        least = 128 * compute * size + 2 * float(info.smallest_subnormal)
+        np.testing.assert_allclose(one.astype(float), wide, 2 * float(info.eps), least)
+
+
+def same(found: list[Any], expected: list[Any]) -> None:
+    for one, two in zip(found, expected, strict=True):
+        assert (one is None) == (two is None)
+        if two is not None:
+            assert_same_bits(np.ascontiguousarray(one), np.ascontiguousarray(two))
+
+
+def one_or_all(out: tuple[Any, ...]) -> Any:
+    return out if len(out) > 1 else out[0]
+
+
+def goes_by_elements(op: Any, way: dict[str, Any]) -> bool:
+    """Whether results of the data's shape are computed in an order that no layout changes."""
+    if op.family == "norms":
+        return "axis" not in way and not traits(op).channels and not traits(op).by_channel
+    return op.family not in ("softmax", "reductions", "statistics", "divergences")
+
+
+@everywhere
+def test_layouts(op: Any, way: dict[str, Any], place: Framework, dtype: Any) -> None:
+    """Each array in a layout of its own, and results in others: as of arrays in order."""
+    for shape in shapes_of(op, way, dtype, place.name):
+        call = Call(op, way, shape, dtype)
+        for run, first in product(call.both, range(3)):
+            turn = count(first_of(op.name, way, shape) + 2 * first)
+            views = [LAYOUTS[next(turn) % len(LAYOUTS)] for _ in arrays_in(run)]
+            given = {id(a): view(a) for a, view in zip(arrays_in(run), views, strict=True)}
+            laid_out = moved(run, lambda a, g=given: place.of(g.get(id(a), a)))
+            in_order = {key: view.copy() for key, view in given.items()}
+            expected = results(CPU, run, lambda a, g=in_order: g.get(id(a), a))
+            found = parts(laid_out(), place)
+            agree(found, expected, cancelled(call, run))
+            ordered = results(place, run, lambda a, g=in_order: g.get(id(a), a))
+            if goes_by_elements(op, way):  # sums and statistics may follow the order of memory
+                kept = [k for k, a in enumerate(ordered) if a is not None and a.shape == shape]
+                same([found[k] for k in kept], [ordered[k] for k in kept])
+            same(parts(laid_out(), place), found)
+            views = [LAYOUTS[next(turn) % 5] for _ in found]
+            out = tuple(
+                None if a is None else place.of(view(np.zeros_like(a)))
+                for a, view in zip(found, views, strict=True)
+            )
+            laid_out(out=one_or_all(out))
+            agree(parts(out, place), expected, cancelled(call, run))
+
+
+@everywhere
+def test_addresses_do_not_show(op: Any, way: dict[str, Any], place: Framework, dtype: Any) -> None:
+    """Arrays and results that all begin elsewhere, each by an amount of its own: the same bits."""
+    for shape in shapes_of(op, way, dtype, place.name, "addresses"):
+        for run in Call(op, way, shape, dtype).both:
+            expected = results(place, run, lambda a: shifted(a, 0))
+            for first in (1, 2):
+                by = count(first, 3)
+                there = moved(run, lambda a, by=by: place.of(shifted(a, next(by) % 17)))
+                out = tuple(
+                    None if a is None else place.of(shifted(np.zeros_like(a), next(by) % 17))
+                    for a in expected
+                )
+                there(out=one_or_all(out))
+                same(parts(out, place), expected)
+            if place is CPU:
+                same(results(place, run, misaligned), expected)
+
+
+def places_of(run: Any, made: list[Any]) -> list[tuple[int, np.ndarray]]:
+    """Each result of a call with each array of its shape and dtype that is read."""
+    inputs = {id(a): a for a in arrays_in(run)}.values()
+    return [
+        (at, held)
+        for at, held in product(range(len(made)), inputs)
+        if made[at] is not None and (made[at].shape, made[at].dtype) == (held.shape, held.dtype)
+    ]
+
+
+def has_place(op: Any, way: dict[str, Any]) -> bool:
+    call = Call(op, way, *shapes_of(op, way), np.float32)
+    return any(places_of(run, results(CPU, run)) for run in call.both)
+
+
+@each_call(PLACES, has_place)
+def test_in_place(op: Any, way: dict[str, Any], place: Framework, dtype: Any) -> None:
+    """Each result over each array of its shape that is read: the same bits, or an error that says
+    whose memory it must not share."""
+    shapes = shapes_of(op, way, dtype, place.name, "in place")
+    shapes += [large(op, way, dtype)] if place is CPU else []
+    for run in (run for shape in shapes for run in Call(op, way, shape, dtype).both):
+        expected = results(place, run)
+        for (at, held), by in product(places_of(run, expected), (0, 1)):
+            over = place.of(shifted(held, by))
+            there = moved(
+                run,
+                lambda a, by=by, o=over, h=held: o if a is h else place.of(shifted(a, by)),
+            )
+            out = [None if a is None else place.of(np.zeros_like(a)) for a in expected]
+            out[at] = over
+            try:
+                there(out=one_or_all((*out,)))
+            except ValueError as error:
+                assert "must not share memory with" in str(error)  # noqa: PT017
+                assert_same_bits(place.numpy(out[at]), held)
+            else:
+                same(parts((*out,), place), expected)
+
+
+@everywhere
+def test_accumulating(op: Any, way: dict[str, Any], place: Framework, dtype: Any) -> None:
+    """Into -0 nothing changes; into ones and to what is there a sum is rounded once more."""
+    shapes = shapes_of(op, way, dtype, place.name, "accumulate")
+    shapes += [large(op, way, dtype)] if place is CPU else []
+    for shape in shapes:
+        run = Call(op, way, shape, dtype).backward()
+        made = results(place, run)
+        there = moved(run, place.of)
+        for value in (-0.0, 1.0):
+            for view in (plain, shifted, padded):
+                out = tuple(
+                    None if a is None else place.of(view(np.full_like(a, value))) for a in made
+                )
+                there(out=one_or_all(out), accumulate=True)
+                for one, two in zip(parts(out, place), made, strict=True):
+                    if two is not None:
+                        is_sum = two.shape != shape  # whose order may follow the arrays that lie by
+                        eps = float(ml_dtypes.finfo(two.dtype).eps)
+                        wide = two.astype(float)
+                        size = max(1.0, np.abs(wide).max(initial=0))
+                        least = 2 * eps * size if value or is_sum else 0
+                        np.testing.assert_allclose(one.astype(float), wide + value, 0, least)
+
+
+@everywhere
+def test_nothing_else_is_written(
+    op: Any, way: dict[str, Any], place: Framework, dtype: Any
+) -> None:
+    """Results are columns of wider arrays, whose other columns stay."""
+    inner = np.s_[..., 16:-3]
+
+    def inside(whole: Any, model: np.ndarray) -> Any:
+        if hasattr(whole, "__getitem__"):
+            return whole[inner]
+        view = widened(model)[inner]
+        return whole.view(view.shape, view.strides, 16 * view.itemsize)
+
+    def widened(model: np.ndarray) -> np.ndarray:
+        return np.full((*model.shape[:-1], model.shape[-1] + 19), 7, model.dtype)
+
+    for shape in shapes_of(op, way, dtype, place.name, "neighbours"):
+        for run in Call(op, way, shape, dtype).both:
+            expected = results(place, run)
+            if any(a is not None and a.ndim == 0 for a in expected):
+                continue  # one number has no neighbours
+            held = [a if a is None else place.of(widened(a)) for a in expected]
+            pairs = list(zip(held, expected, strict=True))
+            out = tuple(h if h is None else inside(h, a) for h, a in pairs)
+            moved(run, place.of)(out=one_or_all(out))
+            for whole, made in pairs:
+                if made is not None:
+                    found = place.numpy(whole)
+                    agree([found[inner]], [made])
+                    if place is CPU or made.shape == shape:  # sums may follow alignment
+                        assert_same_bits(np.ascontiguousarray(found[inner]), made)
+                    rest = np.delete(found.astype(float), np.s_[16:-3], -1)
+                    assert (rest == 7).all()
+
+
+def has_rows(op: Any, way: dict[str, Any]) -> bool:
+    """Whether each row of the data has rows of results of its own, wherever it stands."""
+    if not fits(op, repr(way), (6, 16)) or way.get("axis", -1) != -1:
+        return False
+    call = Call(op, way, (6, 16), np.float32)
+    taken = {*op.entry_points["call"].arrays, *op.entry_points["call"].defaults}
+    couples = {"seed", "target", "shape"} & taken or (
+        op.family == "norms" and traits(op).by_channel
+    )
+    given = [a for run in call.both for a in arrays_in(run)]
+    is_kept = all(np.ndim(y) == 2 and len(y) == 6 for y in arrays_of(call.result))
+    return is_kept and not couples and not any(a.shape == (6,) for a in given)
+
+
+@each_call(PLACES, has_rows)
+def test_other_rows_do_not_show(op: Any, way: dict[str, Any], place: Framework, dtype: Any) -> None:
+    """A part of a batch has the bits that it has in the batch."""
+    for shape in shapes_of(op, way, dtype, place.name, "rows"):
+        call = Call(op, way, shape, dtype)
+        for run, some in product(call.both, (slice(1, 2), slice(shape[0] // 2, None))):
+            if "shape" in op.saves and run.func == op.backward:
+                continue
+
+            def part(a: Any, some: slice = some, rows: int = shape[0]) -> Any:
+                return a[some] if a.ndim > 1 and len(a) == rows else a
+
+            found, whole = results(place, run, part), results(place, run)
+            kept = [k for k, b in enumerate(whole) if b is not None and b.shape[:1] == shape[:1]]
+            kept = [k for k in kept if whole[k].ndim > 1]
+            same([found[k] for k in kept], [part(whole[k]) for k in kept])
+
+
+@everywhere
+def test_a_repeated_gradient(op: Any, way: dict[str, Any], place: Framework, dtype: Any) -> None:
+    """What autograd hands over for a sum, one number with strides of 0: as of a whole array."""
+    for shape in shapes_of(op, way, dtype, place.name, "repeated"):
+        call = Call(op, way, shape, dtype)
+        one = np.full((), 0.5, dtype)
+        wide = [np.broadcast_to(one, np.shape(dy)) for dy in call.dys]
+        whole, run = call.backward(*(np.array(dy) for dy in wide)), call.backward(*wide)
+        expected, found = results(place, whole), results(place, run)
+        if place is CPU or not sums_channels(op):
+            same(found, expected)
+        else:  # in the order in which dy lies
+            agree(found, expected, cancelled(call, whole))
+
+
+@everywhere
+def test_gradients_of_nothing(op: Any, way: dict[str, Any], place: Framework, dtype: Any) -> None:
+    """They are sums of no terms: 0, or what stood there."""
+    shapes = [shape for shape in EMPTY if fits(op, repr(way), shape)]
+    assert shapes
+    for shape in shapes:
+        run = Call(op, way, shape, dtype).backward()
+        made, there = results(place, run), moved(run, place.of)
+        for accumulate, value in ((False, 0.0), (True, 3.0)):
+            out = tuple(None if a is None else place.of(np.full_like(a, 3.0)) for a in made)
+            there(out=one_or_all(out), accumulate=accumulate)
+            for got in (*parts(out, place), *(() if accumulate else made)):
+                assert got is None or (got.astype(float) == value).all()
+
+
+@needs_two_fused_isas
+@each_call([CPU])
+def test_avx2_and_avx512_have_the_same_bits(
+    op: Any, way: dict[str, Any], place: Framework, dtype: Any
+) -> None:
+    for shape in (*shapes_of(op, way, dtype, "isas", count=2), large(op, way, dtype)):
+        for run in Call(op, way, shape, dtype).both:
+            expected, *others = on_fused_isas(lambda run=run: results(place, run))
+            for other in others:
+                same(other, expected)
+
+
+@each_call([CPU])
+def test_threads_do_not_show(op: Any, way: dict[str, Any], place: Framework, dtype: Any) -> None:
+    for shape in (*shapes_of(op, way, dtype, "threads"), large(op, way, dtype)):
+        for run in Call(op, way, shape, dtype).both:
+            found = []
+            for threads in (1, 2, 3, 5):
+                with fa.num_threads(threads):
+                    found.append(results(place, run))
+            for other in found[1:]:
+                same(other, found[0])
+
+
+@pytest.mark.skipif(not EMULATED, reason="is of the emulated device")
+@each_call(KERNELS[:1])
+def test_other_devices_and_the_order_of_threads_do_not_show(
+    op: Any, way: dict[str, Any], place: Framework, dtype: Any
+) -> None:
+    """Devices of more multiprocessors, of more shared memory, of clusters of up to 16 blocks."""
+    emulated: Any = devices.emulate()
+    others = [
+        Framework("emulated", to_emulated(emulated.ExchangeArray, k), place.numpy, False)
+        for k in (1, 2)
+    ]
+    for shape in shapes_of(op, way, dtype, "devices"):
+        for run in Call(op, way, shape, dtype).both:
+            expected = results(place, run)
+            for other in others:
+                same(results(other, run), expected)
+            for order in ("forward", "backward", "shuffle"):
+                emulated.set_thread_order(order, 7)
+                try:
+                    same(results(place, run), expected)
+                finally:
+                    emulated.set_thread_order("alternate", 0)
+
+
+@pytest.mark.parametrize("place", PLACES, ids=lambda place: place.name)
+@settings(max_examples=100, deadline=None)
+@given(st.data(), st.sampled_from(sorted(DTYPES)), st.sampled_from(PAIRS))
+def test_any_layout(place: Framework, data: Any, name: str, pair: Any) -> None:
+    """Arrays of any rank, any order of axes, steps, repeats and alignment, and results too."""
+    op, way = pair
+    shape = tuple(data.draw(st.lists(st.integers(1, 9), min_size=1, max_size=4)))
+    assume(fits(op, repr(way), shape))
+    call, is_device = Call(op, way, shape, DTYPES[name]), place is not CPU
+    for run in call.both:
+        held: dict[int, Any] = {}
+        for a in arrays_in(run):
+            view = data.draw(views(a.shape, aligned=is_device))(a)
+            held[id(a)] = view if not is_device or is_aligned(view) else a
+
+        def laid_out(a: np.ndarray, held: Any = held) -> np.ndarray:
+            view: np.ndarray = held.get(id(a), a)
+            return view
+
+        expected = results(CPU, run, lambda a, of=laid_out: np.array(of(a)))
+        found = results(place, run, laid_out)
+        agree(found, expected, cancelled(call, run))
+        outs = [
+            None if a is None
+            else data.draw(views(a.shape, writable=True, aligned=is_device))(np.zeros_like(a))
+            for a in expected
+        ]  # fmt: skip
+        out = tuple(None if o is None else place.of(o) for o in outs)
+        moved(run, lambda a, of=laid_out: place.of(of(a)))(out=one_or_all(out))
+        agree(parts(out, place), expected, cancelled(call, run))

@@ -1,0 +1,152 @@
+"""What every op refuses, in each of its entry points: by the class of the error, the argument's
+name and what is allowed, and nothing is written."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from every import Call, fits
+
+import fastact as fa
+from fastact.interop import validate
+from fastact.ops.engine.op import arrays_of
+
+ENTRIES = ("call", "forward", "backward")
+each_entry = pytest.mark.parametrize(
+    ("op", "entry"),
+    [(op, entry) for op in fa.ops.values() for entry in ENTRIES],
+    ids=lambda part: getattr(part, "name", part),
+)
+SHAPE = (6, 16)
+
+
+class Right:
+    """A call that is right, with its arguments by name."""
+
+    def __init__(self, op: Any, entry: str) -> None:
+        assert fits(op, "{}", SHAPE)
+        call = Call(op, {}, SHAPE, np.float32)
+        run = call.backward() if entry == "backward" else op.bound(entry, call.named)
+        point = op.entry_points[entry]
+        names = (*point.arrays, *point.defaults)
+        self.op, self.function, self.where = op, run.func, point.where
+        self.named = {**dict(zip(names, run.args, strict=False)), **run.keywords}
+        self.count, self.leader = len(run.args), names[0]
+        made = run()
+        made = made[0] if entry == "forward" else made
+        self.models = [*map(np.asarray, arrays_of(made))]
+        self.data = call.named[op.entry_points["call"].arrays[0]]
+
+    def __call__(self, **changed: Any) -> Any:
+        named = {**self.named, **changed}
+        args = [named.pop(n) for n in [*self.named][: self.count]]
+        return self.function(*args, **named)
+
+    @property
+    def arrays(self) -> dict[str, np.ndarray]:
+        kinds = (np.ndarray,)
+        return {n: v for n, v in self.named.items() if isinstance(v, kinds) and v.dtype.kind == "f"}
+
+    def refuses(self, error: type[Exception], words: str, **changed: Any) -> None:
+        for _ in range(3):  # when the call that is right is recorded, too
+            with pytest.raises(error, match=rf"(?s)^{self.where}: .*{words}") as caught:
+                self(**changed)
+        assert len(str(caught.value)) < 500
+
+
+def out_of(right: Right, array: Any) -> Any:
+    """An output in the place of the first, as the entry point takes it."""
+    return array if len(right.models) == 1 else (array, *[None] * (len(right.models) - 1))
+
+
+@each_entry
+def test_arrays(op, entry):
+    """Of another shape, dtype, framework or kind."""
+    right = Right(op, entry)
+    for name, array in right.arrays.items():
+        role = op.roles.get(name)
+        if len(right.arrays) > 1:  # or another array does not fit this one
+            wrong = np.ones((2, 3, 5, 7), array.dtype)
+            right.refuses(ValueError, "must (have|broadcast|divide)", **{name: wrong})
+        right.refuses(TypeError, name, **{name: array.astype(complex)})
+        right.refuses(TypeError, name, **{name: object()})
+        if len(right.arrays) > 1:
+            right.refuses(TypeError, r"\w", **{name: torch.from_numpy(array.copy())})
+        if role is None and name in op.entry_points[entry].arrays:
+            right.refuses(TypeError, rf"{name} must be", **{name: None})
+        if role is validate.PARAMETER:
+            right.refuses(TypeError, rf"{name} must have dtype", **{name: array.astype("f2")})
+            right.refuses(TypeError, rf"{name} must be an array", **{name: 1.0})
+        elif (
+            array.shape == SHAPE and role is None and name != right.op.entry_points[entry].arrays[0]
+        ):
+            right.refuses(TypeError, "must have dtype", **{name: array.astype("f8")})
+
+
+@each_entry
+def test_outputs(op, entry):
+    """Of another shape, dtype or framework, read-only, partly an input, or too many."""
+    right = Right(op, entry)
+    model, *_ = right.models
+    held = np.full(model.shape, 7, model.dtype)
+    frozen = held.copy()
+    frozen.flags.writeable = False
+    wide = np.float32 if model.dtype == np.float64 else np.float64
+    for error, words, wrong in (
+        (ValueError, "must have shape", np.ones((*model.shape, 2), model.dtype)),
+        (TypeError, "must have dtype", held.astype(wide)),
+        (TypeError, "must be an array of numpy", torch.from_numpy(held.copy())),
+        (TypeError, "must be an array of numpy", [0.0]),
+        (ValueError, "must be writable", frozen),
+    ):
+        right.refuses(error, rf"out.*{words}", out=out_of(right, wrong))
+    assert (frozen == 7).all()
+    count = 20
+    right.refuses((ValueError, TypeError), r"out must", out=(held,) * count)
+    for name, array in right.arrays.items():
+        if array.shape == model.shape and array.ndim:
+            memory = np.zeros(array.size + 1, array.dtype)
+            low, high = (memory[k : k + array.size].reshape(array.shape) for k in (0, 1))
+            low[...] = array
+            kept = memory.copy()
+            right.refuses(ValueError, "out.*", **{name: low, "out": out_of(right, high)})
+            np.testing.assert_array_equal(memory, kept)
+
+
+def wrong_options(op: Any, entry: str) -> Iterator[tuple[dict[str, Any], type[Exception], str]]:
+    """Values of options that no op takes."""
+    big = np.ones(100_000)
+    known: dict[str, list[tuple[Any, type[Exception], str]]] = {
+        "axis": [(1.0, TypeError, "axis must"), (True, TypeError, "axis must"),
+                 ("0", TypeError, "axis must"), (7, ValueError, "axis must be from"),
+                 (big, TypeError, "axis must")],
+        "channel_axis": [(7, ValueError, "channel_axis must be from")],
+        "keepdims": [(1, TypeError, "keepdims must be True or False")],
+        "eps": [(-1e-5, ValueError, "eps must"),
+                (np.nan, ValueError, "eps must be finite"),
+                ("1", TypeError, "eps must be a real number")],
+        "activation": [("mihs", ValueError, "'mihs'; did you mean 'mish'"),
+                       (fa.sum, TypeError, "activation"), (None, TypeError, "activation")],
+        "stream": [(1, ValueError, "stream must be None")],
+        "accumulate": [(True, ValueError, "accumulate=True must come with out=")],
+        "interleaved": [(1, TypeError, "interleaved must be True or False")],
+        "limit": [(0.0, ValueError, "limit must be above zero"), ("7", TypeError, "limit must be")],
+        "offset": [(np.inf, ValueError, "offset must")],
+        "scale": [(np.inf, ValueError, "scale must be finite")],
+        "nothing": [(1, TypeError, "unknown keyword 'nothing'")],
+    }  # fmt: skip
+    for name, wrongs in known.items():
+        if name == "nothing" or name in op.entry_points[entry].defaults:
+            yield from (({name: wrong}, error, words) for wrong, error, words in wrongs)
+    yield {"outt": None}, TypeError, "did you mean 'out'"
+
+
+@each_entry
+def test_options(op, entry):
+    right = Right(op, entry)
+    for changed, error, words in wrong_options(op, entry):
+        if op.counts_elements and "offset" in changed:
+            words, error = "offset must be an integer", TypeError
+        right.refuses(error, words, **changed)
