@@ -10,6 +10,7 @@
 #include "cpu/core/scratch.h"
 #include "cpu/core/span_iterator.h"
 #include "cpu/core/tensor_iterator.h"
+#include "cpu/core/threads.h"
 #include "cpu/reductions/rescaled.h"
 #include "cpu/reductions/weighted.h"
 
@@ -550,6 +551,26 @@ void merge_partition(const Reducer* reducer, int64_t index, int64_t partitions) 
     for (int64_t c = 1; c < r.chunks; ++c) add_chunk(r, partial_of(r, c, first), c, all, n);
     store_results(r, first, n, all);
   }
+}
+
+void divide_work(Reducer* reducers, int count, char* workspace, int64_t bytes, int threads) {
+  const int64_t needed = workspace_size(reducers);
+  if (threads > 1 && needed > 0 && count * needed <= bytes)
+    for (int k = 0; k < count; ++k)
+      reducers[k].partial = reinterpret_cast<double*>(workspace + k * needed);
+  share_columns(reducers, count, threads);
+}
+
+void merge_chunks(const Reducer* reducers, int count, int threads) {
+  for (int k = 0; k < count; ++k)
+    if (reducers[k].partial)
+      run_partitions(threads_for(partial_size(&reducers[k]), threads), merge_partition,
+                     &reducers[k]);
+}
+
+void run_reduction(const Reducer* reducer, int threads) {
+  run_partitions(threads, reduce_partition, reducer);
+  merge_chunks(reducer, 1, threads);
 }
 
 }  // namespace fastact

@@ -175,6 +175,16 @@ void reduce_tasks(const Reducer* reducers, int count, BlockSource& source, int64
 void reduce_partition(const Reducer* reducer, int64_t index, int64_t partitions);
 void merge_partition(const Reducer* reducer, int64_t index, int64_t partitions);
 
+// Gives reductions of one kind the partial results where the workspace has room for them, and then
+// each thread its columns (share_columns). Bits do not depend on it.
+void divide_work(Reducer* reducers, int count, char* workspace, int64_t bytes, int threads);
+
+// Merges the chunks of reductions whose parts are done, where their terms were cut.
+void merge_chunks(const Reducer* reducers, int count, int threads);
+
+// Runs all parts of a reduction of an array whose work is divided.
+void run_reduction(const Reducer* reducer, int threads);
+
 // As reduce_partition, of a reduction that has segments.
 void reduce_segmented(const Reducer& reducer, int64_t index, int64_t partitions);
 
