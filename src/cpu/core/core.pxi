@@ -415,8 +415,3 @@ cdef extern from "cpu/reductions/reduce.h" namespace "fastact" nogil:
         double* partial
         double divisor, initial
         int* is_degenerate
-
-cdef extern from "cpu/reductions/summing_pass.h" namespace "fastact" nogil:
-    ctypedef struct ChannelSums:
-        Reducer* each
-        int count

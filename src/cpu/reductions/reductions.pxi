@@ -109,15 +109,6 @@ cdef extern from "cpu/reductions/grouped.h" namespace "fastact" nogil:
     void store_groups_partition(const Grouped*, int64_t, int64_t) noexcept
     void rescale_groups_partition(const Grouped*, int64_t, int64_t) noexcept
 
-cdef extern from "cpu/core/fused_pass.h" namespace "fastact" nogil:
-    ctypedef struct FusedPlan:
-        cpp_bool accumulate
-
-cdef extern from "cpu/reductions/summing_pass.h" namespace "fastact" nogil:
-    enum: kMostSums
-
-    int64_t sum_workspace_size(int64_t, int64_t) noexcept
-
 cdef extern from "cpu/reductions/squares.h" namespace "fastact" nogil:
     ctypedef struct SquareGrad:
         Reducer reducer
