@@ -1,16 +1,48 @@
-// The plans of bias_act and of dropout, and what they do to a chunk (bias.h).
-#include "cpu/bias/bias.h"
-
+// bias_act: y = f(x + bias + residual), and in one pass dx = dy f'(x + bias + residual) and dbias,
+// the sum of dx over all axes but the bias's. f is any activation. And dropout
+// (common/bias/dropout.h).
+//
+// All are fused passes (core/fused_pass.h). Forward, f(x + bias) is one loop (bias/kernels.h); with
+// a residual the sum is computed first, and f of it in place. Backward, dy f' is stored and, before
+// it is rounded, added to the lanes of its channel (reductions/kernels.h).
+//
+// The same passes serve y = f(x, w), w one number a channel (common/bias/channel_functions.h),
+// whose dw is the sum of other terms than dx.
+//
+// Measurements, and what was tried and rejected: docs/design/bias.md.
 #include <algorithm>
 #include <cstring>
 #include <numeric>
 
+#include "common/bias/call.h"
 #include "cpu/activations/kernels.h"
 #include "cpu/bias/dropper.h"
+#include "cpu/bias/kernels.h"
+#include "cpu/core/native_function.h"
+#include "cpu/core/tensor_iterator.h"
+#include "cpu/reductions/summing_pass.h"
 #include "cpu/simd/convert_kernels.h"
 
 namespace fastact {
 namespace {
+
+struct BiasAct {
+  FusedPlan plan;  // of the operands in the order of BiasCall; plan.accumulate: dx is added to
+  ChannelSums sums;
+  ChannelArray bias;
+  int activation;  // or a channel function
+  const double* parameters;
+  const BiasKernels* kernels;
+  ElementwiseKernel kernel;  // the activation alone, of the compute type: for sums with a residual
+
+  bool takes_parameter() const { return activation >= kActivations; }
+};
+
+struct DropoutPass {
+  FusedPlan plan;  // of the operands in the order of DropoutCall, and the elements' indices
+  Dropout drop;
+  const BiasKernels* kernels;
+};
 
 // From the operands to f(z), or to dy f'(z); of f(x, w) w stands where else the bias does.
 struct BiasChunks : Chunks {
@@ -175,8 +207,7 @@ struct DropoutChunks : Chunks {
   }
 };
 
-}  // namespace
-
+// Plans a call that is not empty.
 void prepare(DropoutPass* pass, const KernelTable* table, const DropoutCall& call) {
   const ArrayArgument& y = call.data[DropoutCall::kOut];
   Operand arrays[kIndex + 1];
@@ -219,6 +250,45 @@ void bias_forward_partition(const BiasAct* act, int64_t index, int64_t partition
 
 void bias_backward_partition(const BiasAct* act, int64_t index, int64_t partitions) {
   run_summing_pass<BiasBackward>(act->sums, *act, index, partitions);
+}
+
+void dropout(const DropoutCall& call, const KernelTable* kernels) noexcept {
+  const int64_t size = size_of(call.data[DropoutCall::kX]);
+  if (size == 0) return;
+  DropoutPass pass;
+  prepare(&pass, kernels, call);
+  run_partitions(resolve_threads(size), dropout_partition, &pass);
+}
+
+void bias_forward(const BiasCall& call, const KernelTable* kernels) noexcept {
+  const int64_t size = size_of(call.data[BiasCall::kX]);
+  if (size == 0) return;
+  BiasAct act;
+  prepare(&act, kernels, call, false);
+  run_partitions(resolve_threads(size), bias_forward_partition, &act);
+}
+
+int64_t backward_workspace(const BiasCall& call, const KernelTable*) {
+  return channel_workspace(call.data[BiasCall::kX], call.axis);
+}
+
+void bias_backward(const BiasCall& call, Execution* execution) {
+  const int64_t size = size_of(call.data[BiasCall::kX]);
+  if (size == 0) {
+    if (!call.accumulate_dbias) fill(call.dbias, 0);
+    return;
+  }
+  BiasAct act;
+  prepare(&act, execution->kernels, call, true);
+  run_with_sums(bias_backward_partition, &act, execution->workspace, execution->bytes, size);
+}
+
+}  // namespace
+
+void add_bias(std::vector<NativeFunction>* functions) {
+  functions->push_back(native_function<bias_forward>(kBiasForward));
+  functions->push_back(native_function<bias_backward, backward_workspace>(kBiasBackward));
+  functions->push_back(native_function<dropout>(kDropout));
 }
 
 }  // namespace fastact

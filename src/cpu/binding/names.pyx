@@ -1,4 +1,20 @@
-# The names of what native functions take by number, for the Python layer.
+# The names of what native functions take by number, and what the Python layer asks of their plans.
+
+cdef extern from "common/bias/channel_functions.h" namespace "fastact" nogil:
+    const int kChannelFunctions
+    const char* const kChannelFunctionNames[1]
+
+cdef extern from "cpu/gates/gates.h" namespace "fastact" nogil:
+    const double kGateUlps[2]
+    const int kGateKinds
+    const char* const kGateKindNames[1]
+    cpp_bool are_gate_sums_apart "fastact::gate_sums_apart" (int, int, const Operand&) noexcept
+
+cdef extern from "common/softmax/call.h" namespace "fastact" nogil:
+    enum: kSoftmaxKinds
+    enum: kReductions
+    const char* const kSoftmaxKindNames[1]
+    const char* const kReductionNames[1]
 
 cdef extern from "common/norms/rows.h" namespace "fastact" nogil:
     const int kRowNorms
@@ -18,3 +34,21 @@ OF_M2 = (
     "nothing", "m2", "variance", "deviation", "mean slope", "variance slope", "deviation slope",
     "total", "m2 or root",
 )
+
+# Functions of x and of its channel's parameter; kernels count them from the last activation on.
+CHANNEL_FUNCTIONS = names_of(kChannelFunctionNames, kChannelFunctions)
+GATE_KINDS = names_of(kGateKindNames, kGateKinds)
+GATE_ULPS = (kGateUlps[0], kGateUlps[1])
+SOFTMAX_KINDS = names_of(kSoftmaxKindNames, kSoftmaxKinds)
+REDUCTIONS = names_of(kReductionNames, kReductions)
+
+
+def gates_sums_apart(int kind, View state not None):
+    """Whether the biases' gradients are better the `sum` of the others, once those are stored.
+
+    On a device they never are.
+    """
+    check_index(kind, kGateKinds, "kind")
+    if state.operand.ndim < 1 or state.device_type != kDLCPU:
+        return False
+    return are_gate_sums_apart(kind, state.dtype, state.operand)

@@ -265,6 +265,19 @@ def gate_addresses(str isa):
     return found
 
 
+def rotary_addresses(str isa):
+    """Likewise, of the kernels that turn pairs, by what they do and dtype."""
+    cdef const RotaryKernels* of = kernels_of(isa).rotary
+    cdef int dtype, wide, lie
+    found = {}
+    for dtype in range(kDTypes):
+        for wide in range(2):
+            for lie in range(2):
+                name = ("halves", "neighbours")[lie] + (" by wide angles" if wide else "")
+                found[name, text(kDTypeNames[dtype])] = <intptr_t>of.turn[dtype][lie][wide]
+    return found
+
+
 def plans_of(entry):
     """How many plans an entry point has, and how many of them queue their launches themselves."""
     cdef CachedCall calls = (<CachedOp>entry).entry if isinstance(entry, CachedOp) else entry

@@ -328,6 +328,12 @@ cdef extern from "cpu/gates/kernels.h" namespace "fastact" nogil:
         GateKernel backward[1][4]
         GateKernel recompute[1][4][2]
 
+cdef extern from "cpu/rotary/kernels.h" namespace "fastact" nogil:
+    ctypedef void (*TurnPairs)(const void*) noexcept
+
+    ctypedef struct RotaryKernels:
+        TurnPairs[4][2][2] turn
+
 cdef extern from "cpu/core/kernel_table.h" namespace "fastact" nogil:
     ctypedef struct GroupedKernels:
         pass
@@ -406,8 +412,3 @@ cdef extern from "cpu/reductions/reduce.h" namespace "fastact" nogil:
     ctypedef struct Reducer:
         int64_t tile
         int64_t tasks
-
-cdef extern from "cpu/reductions/summing_pass.h" namespace "fastact" nogil:
-    ctypedef struct ChannelSums:
-        Reducer* each
-        int count

@@ -13,13 +13,14 @@
 
 namespace fastact {
 
+inline const int g_omp_at_load = omp_limit();
+
 // The most threads that a call made now may use.
 inline int thread_limit() {
-  static const int omp_at_load = omp_limit();
   const int omp = omp_limit();
   if (is_forked() || kOpenMP == 0 || in_parallel()) return 1;
   const int threads = local_threads() ? local_threads() : process_threads();
-  return omp != omp_at_load && omp < threads ? omp : threads;
+  return omp != g_omp_at_load && omp < threads ? omp : threads;
 }
 
 // The threads out of `limit` that so many elements are worth.

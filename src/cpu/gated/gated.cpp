@@ -1,12 +1,37 @@
-// The plan of gated activations, and what is done to a chunk (gated.h).
-#include "cpu/gated/gated.h"
-
+// Gated activations, y = f(gate(a)) factor(b), and their gradients in one pass each
+// (common/gated/gated.h has the formulas, core/fused_pass.h the pass).
+//
+// A chunk of a goes through the activation's own kernel into a buffer, and from there times the
+// factor into y. Backward takes two calls of the activation on a chunk, f and dy f': that its
+// exponential is computed twice costs less than a kernel of its own for each activation would in
+// compiling, and past the caches nothing. All of a chunk is read before any of its results is
+// written: da and db may be any of the inputs.
+//
+// Packed arrays are two strided operands: halves are read row by row, interleaved ones are gathered
+// chunk by chunk. Measurements: docs/design/gated.md.
 #include <algorithm>
+#include <limits>
 
+#include "common/gated/call.h"
 #include "cpu/activations/kernels.h"
+#include "cpu/core/native_function.h"
+#include "cpu/core/tensor_iterator.h"
+#include "cpu/gated/kernels.h"
+#include "cpu/reductions/summing_pass.h"
 
 namespace fastact {
 namespace {
+
+struct Gated {
+  FusedPlan plan;  // of the operands in the order of GatedCall; plan.accumulate: they are added to
+  ChannelSums sums;
+  ChannelArray bias_a, bias_b;  // both or neither
+  GatedNumbers numbers;
+  const double* parameters;  // of the activation
+  const GatedKernels* kernels;
+  ElementwiseKernel value, slope;  // f, and dy f', of the compute type
+  bool has_gate;                   // it is not a itself, or a is written before it has been read
+};
 
 struct GatedChunks : Chunks {
   const Gated& gated;
@@ -109,8 +134,7 @@ struct GatedBackward : GatedChunks {
   }
 };
 
-}  // namespace
-
+// Plans a call that is not empty.
 void prepare(Gated* gated, const KernelTable* table, const GatedCall& call) {
   constexpr int kOperands = GatedCall::kOutB + 1;
   const int dtype = call.data[GatedCall::kA].dtype;
@@ -153,6 +177,36 @@ void gated_backward_partition(const Gated* gated, int64_t index, int64_t partiti
     run_summing_pass<GatedBackward>(gated->sums, *gated, index, partitions);
   else
     run_pass<GatedBackward>(gated->plan, *gated, index, partitions);
+}
+
+void gated_forward(const GatedCall& call, const KernelTable* kernels) noexcept {
+  const int64_t size = size_of(call.data[GatedCall::kA]);
+  if (size == 0) return;
+  Gated gated;
+  prepare(&gated, kernels, call);
+  run_partitions(resolve_threads(size), gated_forward_partition, &gated);
+}
+
+int64_t backward_workspace(const GatedCall& call, const KernelTable*) {
+  return call.dbias[0].shape ? 2 * channel_workspace(call.data[GatedCall::kA], call.axis) : 0;
+}
+
+void gated_backward(const GatedCall& call, Execution* execution) {
+  const int64_t size = size_of(call.data[GatedCall::kA]);
+  if (size == 0) {
+    for (int k = 0; k < 2 && !call.accumulate; ++k) fill(call.dbias[k], 0);
+    return;
+  }
+  Gated gated;
+  prepare(&gated, execution->kernels, call);
+  run_with_sums(gated_backward_partition, &gated, execution->workspace, execution->bytes, size);
+}
+
+}  // namespace
+
+void add_gated(std::vector<NativeFunction>* functions) {
+  functions->push_back(native_function<gated_forward>(kGatedForward));
+  functions->push_back(native_function<gated_backward, backward_workspace>(kGatedBackward));
 }
 
 }  // namespace fastact

@@ -1,9 +1,25 @@
 // The gradients of the gates' biases (gates.h): sums over rows, in the order of bias_grad.
 #include "cpu/core/scratch.h"
+#include "cpu/core/threads.h"
 #include "cpu/gates/tile_reader.h"
+#include "cpu/reductions/reduce.h"
 
 namespace fastact {
 namespace {
+
+// The gradients of the biases that a call of backward wants, and how they are shared out.
+struct BiasGradients {
+  BiasGradients(const Gates& gates, const ReduceTable* table, const GatesCall& call);
+
+  const Gates& gates;
+  Reducer sums[2];  // of dbias, of drecurrent_bias; y null: not wanted
+  // One block of rows, whose lanes are divided among threads and meet in a workspace: parts of it
+  // (0: it is not shared), and lanes of a part that lie side by side.
+  int64_t parts, part_lanes;
+  int64_t tile;  // columns a task
+  int64_t tiles;
+  int gate_order[kMostGates];
+};
 
 constexpr int64_t kSpanCost = 256;  // of a border between spans, in elements of lanes
 constexpr int64_t kDeep = 8;        // rows of a lane that are read at once, at most
@@ -50,34 +66,37 @@ bool splits_rows(int64_t rows, int64_t tiles, int threads) {
 // The sums of a tile's columns over the rows of a chunk, as gate after gate in the packed order.
 class GateBiasSums {
  public:
-  explicit GateBiasSums(const Gates& gates) : g(gates), r(gates.sums[0]), tiles(gates) {}
+  explicit GateBiasSums(const BiasGradients& given)
+      : gradients(given), g(given.gates), r(given.sums[0]), tiles(g) {}
 
   void run(int64_t index, int64_t partitions) {
-    if (g.parts) {
-      for (int64_t i = g.parts * index / partitions; i < g.parts * (index + 1) / partitions; ++i)
+    if (gradients.parts) {
+      for (int64_t i = gradients.parts * index / partitions;
+           i < gradients.parts * (index + 1) / partitions; ++i)
         part(i);
       return;
     }
-    const int64_t chunks = r.partial ? r.chunks : 1, tasks = g.tiles * chunks;
+    const int64_t chunks = r.partial ? r.chunks : 1, tasks = gradients.tiles * chunks;
     for (int64_t i = tasks * index / partitions; i < tasks * (index + 1) / partitions; ++i)
-      task(i % g.tiles * g.tile, i / g.tiles);
+      task(i % gradients.tiles * gradients.tile, i / gradients.tiles);
   }
 
   // In the workspace, the lanes of the tile from column `first` on.
-  static double* lanes_of(const Gates& g, int64_t first) {
-    return g.sums[0].partial + g.parts * g.part_lanes * g.biases * first;
+  static double* lanes_of(const BiasGradients& b, int64_t first) {
+    return b.sums[0].partial + b.parts * b.part_lanes * b.gates.biases * first;
   }
 
   // (hi, lo) IN: the sums of columns first .. first + n, from one gate's to the next one's `step`.
-  static void store(const Gates& g, int64_t first, int64_t n, const double* hi, const double* lo,
-                    int64_t step) {
+  static void store(const BiasGradients& b, int64_t first, int64_t n, const double* hi,
+                    const double* lo, int64_t step) {
+    const Gates& g = b.gates;
     const int64_t gates = kGatesOf[g.kind];
     for (int64_t k = 0; k < g.biases; ++k) {
       const bool is_q = k == gates, is_n = g.kind == kGru && k == 2;
       const int64_t output = (is_q ? 2 : k) * g.columns + first, at = k * step;
       for (int i = 0; i < 2; ++i)
-        if (g.sums[i].y && !(i == 0 ? is_q : is_n))
-          store_sums(g.sums[i], output, n, hi + at, lo ? lo + at : nullptr);
+        if (b.sums[i].y && !(i == 0 ? is_q : is_n))
+          store_sums(b.sums[i], output, n, hi + at, lo ? lo + at : nullptr);
     }
   }
 
@@ -86,21 +105,23 @@ class GateBiasSums {
   // them as far as that needs no other part, so that few lanes meet in the workspace; all the
   // part's rows are whole, and no two threads write to a cache line but where spans of rows meet.
   void part(int64_t index) {
-    const int64_t begin = index * g.part_lanes, every = g.parts * g.part_lanes;
+    const int64_t begin = index * gradients.part_lanes,
+                  every = gradients.parts * gradients.part_lanes;
     const bool reads_back = reads_back_all();
     if (reads_back)
-      for (int64_t row = begin; row < g.rows; row += every)
-        tiles.run(row, std::min(g.part_lanes, g.rows - row), 0, g.columns);
-    for (int64_t first = 0; first < g.columns; first += g.tile) {
-      const int64_t n = std::min(g.tile, g.columns - first), width = n * g.biases;
-      double* to = lanes_of(g, first);
+      for (int64_t row = begin; row < g.batch.rows; row += every)
+        tiles.run(row, std::min(gradients.part_lanes, g.batch.rows - row), 0, g.columns);
+    for (int64_t first = 0; first < g.columns; first += gradients.tile) {
+      const int64_t n = std::min(gradients.tile, g.columns - first), width = n * g.biases;
+      double* to = lanes_of(gradients, first);
       if (!reads_back)
-        for (int64_t row = begin; row < g.rows; row += every)
-          add_made(first, n, 0, row, std::min(row + g.part_lanes, g.rows), lanes);
-      for (int64_t lane = begin; lane < std::min(begin + g.part_lanes, g.rows); ++lane) {
+        for (int64_t row = begin; row < g.batch.rows; row += every)
+          add_made(first, n, 0, row, std::min(row + gradients.part_lanes, g.batch.rows), lanes);
+      for (int64_t lane = begin; lane < std::min(begin + gradients.part_lanes, g.batch.rows);
+           ++lane) {
         double* sums = reads_back ? lanes : lanes + lane * width;
         if (reads_back)
-          fold(first, n, 0, g.rows, lane, every, lanes);
+          fold(first, n, 0, g.batch.rows, lane, every, lanes);
         else
           fold_made(lane, every, width);
         std::copy_n(sums, width, to + lane * width);
@@ -111,7 +132,7 @@ class GateBiasSums {
   // lanes[lane] becomes the sum of the lanes lane, lane + step, ..., in the order of the table's
   // fold.
   void fold_made(int64_t lane, int64_t step, int64_t width) {
-    const int64_t count = std::min<int64_t>(g.rows, kLanes);
+    const int64_t count = std::min<int64_t>(g.batch.rows, kLanes);
     for (int64_t half = kLanes / 2; half >= step; half /= 2)
       for (int64_t l = lane; l < half && l + half < count; l += step)
         for (int64_t i = 0; i < width; ++i) lanes[l * width + i] += lanes[(l + half) * width + i];
@@ -124,7 +145,7 @@ class GateBiasSums {
   }
 
   void task(int64_t first, int64_t chunk_index) {
-    const int64_t n = std::min(g.tile, g.columns - first);
+    const int64_t n = std::min(gradients.tile, g.columns - first);
     const int64_t width = n * g.biases;
     if (r.partial) {
       chunk(first, n, chunk_index, hi, lo);
@@ -140,12 +161,12 @@ class GateBiasSums {
       chunk(first, n, c, chunk_hi, chunk_lo);
       r.table->merge_sums(chunk_hi, chunk_lo, hi, lo, width);
     }
-    store(g, first, n, hi, lo, n);
+    store(gradients, first, n, hi, lo, n);
   }
 
   void chunk(int64_t first, int64_t n, int64_t index, double* to, double* errors) {
     const int64_t begin = index * r.chunk_blocks * kReduceBlock;
-    const int64_t end = std::min(begin + r.chunk_blocks * kReduceBlock, g.rows);
+    const int64_t end = std::min(begin + r.chunk_blocks * kReduceBlock, g.batch.rows);
     const int64_t width = n * g.biases;
     for (int64_t row = begin; row < end; row += kReduceBlock) {
       const int64_t rows = std::min(kReduceBlock, end - row);
@@ -157,7 +178,7 @@ class GateBiasSums {
   // lanes[0] becomes the sums of a block.
   void whole_block(int64_t first, int64_t n, int64_t row, int64_t rows) {
     const int64_t width = n * g.biases;
-    if (rows * width * g.compute_item > kL2Bytes || !reads_back_all()) {
+    if (rows * width * g.elements.compute_item > kL2Bytes || !reads_back_all()) {
       add_block(first, n, row, rows, lanes);
       r.table->fold(lanes, std::min<int64_t>(rows, kLanes), width);
       return;
@@ -186,7 +207,7 @@ class GateBiasSums {
   // lane OUT [kLanes][n a gate]: the rows of a block.
   void add_block(int64_t first, int64_t n, int64_t row, int64_t rows, double* lane) {
     const bool reads_back = reads_back_all();
-    const int64_t few = kLanes * n * g.biases * g.compute_item;
+    const int64_t few = kLanes * n * g.biases * g.elements.compute_item;
     const int64_t deep =
         reads_back ? std::clamp<int64_t>(kL2Bytes / few, 1, kDeep) * kLanes : kLanes;
     for (int64_t done = 0; done < rows; done += deep) {
@@ -209,8 +230,8 @@ class GateBiasSums {
     const bool is_whole = n == g.columns;
     for (int k = 0; k < g.biases; ++k) {
       const bool is_gate = k < kGatesOf[g.kind];
-      const Gates::GateOperand& s = g.operands[operand_of_sum(g, k)];
-      const int64_t position = is_gate ? g.gate_order[k] : k;
+      const GateOperand& s = g.operands[operand_of_sum(g, k)];
+      const int64_t position = is_gate ? gradients.gate_order[k] : k;
       if (is_whole && is_gate && position > 0) continue;  // it lies in the row of the first
       for (int64_t i = 0; i < rows; ++i) at[i] = tiles.offset(s, row + i * kLanes);
       r.kernels->add_rows(s.data + first * s.column, at, 1, rows,
@@ -225,11 +246,11 @@ class GateBiasSums {
       m = tiles.tile(row + i, std::min(end - i, g.moves ? kGatePiece / n : 1), first, n);
       for (int k = 0; k < g.biases; ++k) {
         const int index = operand_of_sum(g, k);
-        const Gates::GateOperand& s = g.operands[index];
-        const int64_t position = k < kGatesOf[g.kind] ? g.gate_order[k] : k;
+        const GateOperand& s = g.operands[index];
+        const int64_t position = k < kGatesOf[g.kind] ? gradients.gate_order[k] : k;
         for (int64_t j = 0; j < m; ++j) {
-          const int64_t at =
-              tiles.is_direct(index) ? tiles.offset(s, row + i + j) : j * n * g.compute_item;
+          const int64_t at = tiles.is_direct(index) ? tiles.offset(s, row + i + j)
+                                                    : j * n * g.elements.compute_item;
           const char* start =
               tiles.is_direct(index) ? s.data + first * s.column : tiles.made(index);
           r.kernels->add_rows(start, &at, 1, 1, n, nullptr,
@@ -240,6 +261,7 @@ class GateBiasSums {
     }
   }
 
+  const BiasGradients& gradients;
   const Gates& g;
   const Reducer& r;
   GateTiles tiles;
@@ -248,31 +270,79 @@ class GateBiasSums {
   alignas(64) double chunk_hi[kMostColumns], chunk_lo[kMostColumns];
 };
 
-}  // namespace
-
-void prepare_gate_sums(Gates* g, const ReduceTable* table, const GatesCall& call) {
+BiasGradients::BiasGradients(const Gates& g, const ReduceTable* table, const GatesCall& call)
+    : gates(g), parts(0), tile(tile_of(g.kind, g.elements.compute_item, g.rows(), g.columns)) {
   for (int i = 0; i < 2; ++i) {
     const ArrayArgument& sum = call.bias_gradient[i];
-    Reducer* r = &g->sums[i];
-    set_accumulator(r, table, kItself, g->compute_dtype);
+    Reducer* r = &sums[i];
+    set_accumulator(r, table, kItself, g.elements.compute_dtype);
     r->outputs = r->terms = Axes();
-    r->terms.size = g->rows;
-    r->accumulate = g->accumulate;
+    r->terms.size = g.rows();
+    r->accumulate = g.accumulate;
     r->y = nullptr;
     cut_terms(r);
     if (!sum.data) continue;
     const int64_t item = item_size(sum.dtype), stride = byte_stride(sum, 0, item);
-    r->outputs.append(kGatesOf[g->kind] * g->columns, 0, stride);
+    r->outputs.append(kGatesOf[g.kind] * g.columns, 0, stride);
     const auto bits = reinterpret_cast<uintptr_t>(sum.data) | uintptr_t(stride);
     set_output(r, sum.data, sum.dtype, bits % uintptr_t(item) == 0);
   }
-  g->parts = 0;
-  g->tile = tile_of(g->kind, g->compute_item, g->rows, g->columns);
-  if (g->moves || g->lacks) g->tile = std::min(g->tile, kGatePiece);
-  g->tiles = ceil_div(g->columns, g->tile);
+  std::copy_n(call.places.at, kMostGates, gate_order);
+  if (g.moves || g.lacks) tile = std::min(tile, kGatePiece);
+  tiles = ceil_div(g.columns, tile);
 }
 
-bool gate_sums_apart(int kind, int dtype, int64_t rows, int64_t columns, int threads) {
+void run_partition(const BiasGradients* gradients, int64_t index, int64_t partitions) {
+  with_frame<GateBiasSums>(*gradients, [&](GateBiasSums& sums) { sums.run(index, partitions); });
+}
+
+// Divides the sums among so many threads, or as many as the workspace suffices for; tells whether
+// they left them there, to be merged.
+bool use_workspace(BiasGradients* b, char* workspace, int64_t bytes, int threads) {
+  const Gates& g = b->gates;
+  const int64_t width = kSavedOf[g.kind] * g.columns;
+  if (threads == 1 || !workspace) return false;
+  if (g.rows() > kReduceBlock) {
+    if (bytes < chunk_bytes(b->sums[0], width)) return false;
+  } else {
+    const int64_t tile = tile_of(g.kind, g.elements.compute_item, g.rows(), g.columns);
+    if (!splits_rows(g.rows(), ceil_div(g.columns, tile), threads)) return false;
+    threads = std::min(threads, int(kLanes));  // more of them make no more parts
+    while (threads > 1 && Parts(g.rows(), width, threads).bytes(width) > bytes) --threads;
+    if (threads < 2) return false;
+    const Parts parts(g.rows(), width, threads);
+    b->parts = parts.count;
+    b->part_lanes = parts.lanes;
+  }
+  b->sums[0].partial = reinterpret_cast<double*>(workspace);
+  return true;
+}
+
+// Adds up what the partitions left in the workspace.
+void merge(const BiasGradients& b) {
+  const Gates& g = b.gates;
+  const Reducer& r = b.sums[0];
+  if (b.parts) {
+    for (int64_t first = 0; first < g.columns; first += b.tile) {
+      const int64_t n = std::min(b.tile, g.columns - first);
+      double* lanes = GateBiasSums::lanes_of(b, first);
+      r.table->fold(lanes, std::min(g.rows(), b.parts * b.part_lanes), n * g.biases);
+      GateBiasSums::store(b, first, n, lanes, nullptr, n);
+    }
+    return;
+  }
+  const int64_t width = g.biases * g.columns;
+  double *hi = r.partial, *lo = hi + width;
+  for (int64_t c = 1; c < r.chunks; ++c)
+    r.table->merge_sums(hi + 2 * c * width, lo + 2 * c * width, hi, lo, width);
+  for (int64_t first = 0; first < g.columns; first += kMostColumns)
+    GateBiasSums::store(b, first, std::min(kMostColumns, g.columns - first), hi + first, lo + first,
+                        g.columns);
+}
+
+}  // namespace
+
+bool sums_are_apart(int kind, int dtype, int64_t rows, int64_t columns, int threads) {
   const int64_t compute_item = item_size(compute_dtype(dtype));
   const bool is_exact = item_size(dtype) == compute_item;  // else they were rounded
   const int64_t bytes = rows * columns * kSavedOf[kind] * compute_item;
@@ -294,48 +364,12 @@ int64_t gate_workspace_size(int kind, int dtype, int64_t rows, int64_t columns, 
   return tiles >= kFewTasks ? 0 : chunk_bytes(r, width);
 }
 
-void gate_sum_partition(const Gates* gates, int64_t index, int64_t partitions) {
-  with_frame<GateBiasSums>(*gates, [&](GateBiasSums& sums) { sums.run(index, partitions); });
-}
-
-bool use_workspace(Gates* gates, char* workspace, int64_t bytes, int threads) {
-  Gates& g = *gates;
-  const int64_t width = kSavedOf[g.kind] * g.columns;
-  if (g.rows > kReduceBlock) {
-    if (bytes < chunk_bytes(g.sums[0], width)) return false;
-  } else {
-    const int64_t tile = tile_of(g.kind, g.compute_item, g.rows, g.columns);
-    if (!splits_rows(g.rows, ceil_div(g.columns, tile), threads)) return false;
-    threads = std::min(threads, int(kLanes));  // more of them make no more parts
-    while (threads > 1 && Parts(g.rows, width, threads).bytes(width) > bytes) --threads;
-    if (threads < 2) return false;
-    const Parts parts(g.rows, width, threads);
-    g.parts = parts.count;
-    g.part_lanes = parts.lanes;
-  }
-  g.sums[0].partial = reinterpret_cast<double*>(workspace);
-  return true;
-}
-
-void merge_gate_sums(const Gates* gates) {
-  const Gates& g = *gates;
-  const Reducer& r = g.sums[0];
-  if (g.parts) {
-    for (int64_t first = 0; first < g.columns; first += g.tile) {
-      const int64_t n = std::min(g.tile, g.columns - first);
-      double* lanes = GateBiasSums::lanes_of(g, first);
-      r.table->fold(lanes, std::min(g.rows, g.parts * g.part_lanes), n * g.biases);
-      GateBiasSums::store(g, first, n, lanes, nullptr, n);
-    }
-    return;
-  }
-  const int64_t width = g.biases * g.columns;
-  double *hi = r.partial, *lo = hi + width;
-  for (int64_t c = 1; c < r.chunks; ++c)
-    r.table->merge_sums(hi + 2 * c * width, lo + 2 * c * width, hi, lo, width);
-  for (int64_t first = 0; first < g.columns; first += kMostColumns)
-    GateBiasSums::store(g, first, std::min(kMostColumns, g.columns - first), hi + first, lo + first,
-                        g.columns);
+void run_with_bias_gradients(const Gates& gates, const KernelTable* table, const GatesCall& call,
+                             char* workspace, int64_t bytes, int threads) {
+  BiasGradients gradients(gates, table->reduce, call);
+  const bool is_merging = use_workspace(&gradients, workspace, bytes, threads);
+  run_partitions(threads, run_partition, &gradients);
+  if (is_merging) merge(gradients);
 }
 
 }  // namespace fastact

@@ -1,5 +1,8 @@
-// The plan of a call of recurrent gates, and a thread's partition of it (gates.h).
+// The native functions of recurrent gates: the plan of a call, and a thread's partition of it
+// (gates.h).
+#include "cpu/core/native_function.h"
 #include "cpu/core/scratch.h"
+#include "cpu/core/tensor_iterator.h"
 #include "cpu/gates/tile_reader.h"
 
 namespace fastact {
@@ -7,9 +10,9 @@ namespace {
 
 constexpr int64_t kFewColumns = 32;  // below, rows are joined
 
-Gates::Bias bias_of(const GatesCall& call, int position, int64_t columns, bool takes,
-                    bool takes_recurrent) {
-  Gates::Bias bias{};
+GateBias bias_of(const GatesCall& call, int position, int64_t columns, bool takes,
+                 bool takes_recurrent) {
+  GateBias bias{};
   const bool wanted[] = {takes, takes_recurrent};
   for (int i = 0; i < 2; ++i) {
     const ArrayArgument& given = call.bias[i];
@@ -30,14 +33,10 @@ void prepare(Gates* g, const KernelTable* table, const GatesCall& call, bool bac
   const int last = state.ndim - 1, count = kGatesOf[kind], saved = kSavedOf[kind];
   g->kernels = table->convert;
   g->kind = kind;
-  g->dtype = dtype;
-  g->compute_dtype = compute_dtype(dtype);
-  g->item = item_size(dtype);
-  g->compute_item = item_size(g->compute_dtype);
+  g->elements = {dtype, compute_dtype(dtype), item_size(dtype), item_size(compute_dtype(dtype))};
   g->backward = backward;
   g->accumulate = accumulate;
   g->columns = state.shape[last];
-  std::copy_n(call.places.at, kMostGates, g->gate_order);
 
   struct Array {
     const Operand& operand;
@@ -62,19 +61,19 @@ void prepare(Gates* g, const KernelTable* table, const GatesCall& call, bool bac
   Operand arrays[kArrays], batch = state;
   int64_t items[kArrays];
   batch.ndim = last;
-  for (int k = 0; k < kArrays; ++k) arrays[k] = all[k].operand, items[k] = g->item;
+  for (int k = 0; k < kArrays; ++k) arrays[k] = all[k].operand, items[k] = g->elements.item;
   Axis<kArrays> axes[kMaxAxes];
-  g->axes = find_axes(axes, batch, kArrays, arrays, items, [](int) { return 0; });
-  g->axes = merge_axes(axes, g->axes);
-  g->rows = 1;
-  for (int i = 0; i < g->axes; ++i) g->rows *= g->length[i] = axes[i].length;
+  g->batch.axes = find_axes(axes, batch, kArrays, arrays, items, [](int) { return 0; });
+  g->batch.axes = merge_axes(axes, g->batch.axes);
+  g->batch.rows = 1;
+  for (int i = 0; i < g->batch.axes; ++i) g->batch.rows *= g->batch.length[i] = axes[i].length;
 
-  for (Gates::GateOperand& s : g->operands) s.data = nullptr, s.is_direct = false;
-  g->is_joined = g->columns < kFewColumns && g->rows > 1;
+  for (GateOperand& s : g->operands) s.data = nullptr, s.is_direct = false;
+  g->is_joined = g->columns < kFewColumns && g->batch.rows > 1;
   g->moves = g->is_joined;
   g->lacks = false;
   // A kernel converts 16-bit arrays itself where it can read and write all of them.
-  bool converts = g->item < g->compute_item && !g->is_joined && !accumulate;
+  bool converts = g->elements.item < g->elements.compute_item && !g->is_joined && !accumulate;
   for (const Array& array : all) {
     const Operand& x = array.operand;
     const bool is_out = is_gate_output(backward, array.index);
@@ -83,18 +82,18 @@ void prepare(Gates* g, const KernelTable* table, const GatesCall& call, bool bac
       g->lacks |= backward && (is_of_kind || (array.index == kCellGradient && kind == kLstm));
       continue;
     }
-    const int64_t column = byte_stride(x, last, g->item);
+    const int64_t column = byte_stride(x, last, g->elements.item);
     auto bits = reinterpret_cast<uintptr_t>(x.data) | uintptr_t(column);
-    Gates::GateOperand s;
+    GateOperand s;
     s.column = column;
-    for (int axis = 0; axis < g->axes; ++axis) {
+    for (int axis = 0; axis < g->batch.axes; ++axis) {
       s.step[axis] = axes[axis].stride[&array - all];
       bits |= uintptr_t(s.step[axis]);
     }
     // Sums of biases read all gates of a row as one span: one column of each is no exception there.
-    const bool has_run = column == g->item || (g->columns == 1 && array.count == 1);
-    s.is_dense = has_run && bits % uintptr_t(g->item) == 0;
-    s.is_direct = s.is_dense && g->item == g->compute_item;
+    const bool has_run = column == g->elements.item || (g->columns == 1 && array.count == 1);
+    s.is_dense = has_run && bits % uintptr_t(g->elements.item) == 0;
+    s.is_direct = s.is_dense && g->elements.item == g->elements.compute_item;
     converts &= s.is_dense;
     g->moves |= !s.is_direct || (accumulate && is_out);
     for (int k = 0; k < array.count; ++k) {
@@ -112,20 +111,22 @@ void prepare(Gates* g, const KernelTable* table, const GatesCall& call, bool bac
            : recomputes ? table->gate->recompute[kind][stored][adds]
                         : table->gate->backward[kind][stored];
   };
-  g->kernel = kernel(g->compute_dtype);
+  g->kernel = kernel(g->elements.compute_dtype);
   g->converting = converts ? kernel(dtype) : nullptr;
 
   g->biases = reads_sums || backward ? saved : 0;
   for (int k = 0; k < g->biases; ++k) {
     const bool is_q = kind == kGru && k == 3, is_n = kind == kGru && k == 2;
     g->bias[k] = reads_sums ? bias_of(call, call.places.at[is_q ? 2 : k], g->columns, !is_q, !is_n)
-                            : Gates::Bias{};
+                            : GateBias{};
   }
 }
 
+namespace {
+
 void gate_partition(const Gates* gates, int64_t index, int64_t partitions) {
   const Gates& g = *gates;
-  const int64_t size = g.rows * g.columns;
+  const int64_t size = g.rows() * g.columns;
   with_frame<GateTiles>(g, [&](GateTiles& tiles) {
     int64_t first = begin_of_part(size, index, partitions);
     const int64_t end = begin_of_part(size, index + 1, partitions);
@@ -140,6 +141,67 @@ void gate_partition(const Gates* gates, int64_t index, int64_t partitions) {
     }
     if (first < end) tiles.run(first / g.columns, 1, 0, end - first);
   });
+}
+
+// The sizes of a state, which has an axis, and the threads that a call of it is worth.
+struct GateSizes {
+  int64_t rows, columns;
+  int threads;
+
+  GateSizes(int kind, const Operand& state) : columns(state.shape[state.ndim - 1]) {
+    const int64_t size = size_of(state);
+    // Activations of a column, by which threads are counted.
+    const int64_t work = kind == kLstm ? 5 : kind == kGru ? 3 : kind == kReset ? 1 : 2;
+    rows = size ? size / columns : 0;
+    threads = resolve_threads(size * work);
+  }
+  explicit GateSizes(const GatesCall& call) : GateSizes(call.kind, call.role[gate_roles::kState]) {}
+};
+
+bool has_sums(const GatesCall& call) {
+  return call.bias_gradient[0].shape || call.bias_gradient[1].shape;
+}
+
+void forward(const GatesCall& call, const KernelTable* kernels) noexcept {
+  const GateSizes sizes(call);
+  if (sizes.rows == 0) return;
+  Gates gates;
+  prepare(&gates, kernels, call, false);
+  run_partitions(sizes.threads, gate_partition, &gates);
+}
+
+int64_t backward_workspace(const GatesCall& call, const KernelTable*) {
+  const GateSizes sizes(call);
+  if (!has_sums(call) || sizes.rows == 0 || sizes.threads == 1) return 0;
+  return gate_workspace_size(call.kind, call.role[gate_roles::kState].dtype, sizes.rows,
+                             sizes.columns, sizes.threads);
+}
+
+void backward(const GatesCall& call, Execution* execution) {
+  const GateSizes sizes(call);
+  if (sizes.rows == 0) {
+    for (int k = 0; k < 2 && !call.accumulate; ++k) fill(call.bias_gradient[k], 0);
+    return;
+  }
+  Gates gates;
+  prepare(&gates, execution->kernels, call, true);
+  if (has_sums(call))
+    run_with_bias_gradients(gates, execution->kernels, call, execution->workspace, execution->bytes,
+                            sizes.threads);
+  else
+    run_partitions(sizes.threads, gate_partition, &gates);
+}
+
+}  // namespace
+
+bool gate_sums_apart(int kind, int dtype, const Operand& state) {
+  const GateSizes sizes(kind, state);
+  return sizes.rows > 0 && sums_are_apart(kind, dtype, sizes.rows, sizes.columns, sizes.threads);
+}
+
+void add_gates(std::vector<NativeFunction>* functions) {
+  functions->push_back(native_function<forward>(kGatesForward));
+  functions->push_back(native_function<backward, backward_workspace>(kGatesBackward));
 }
 
 }  // namespace fastact

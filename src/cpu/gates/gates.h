@@ -28,72 +28,70 @@
 #include "common/gates/gates.h"
 #include "cpu/core/kernel_table.h"
 #include "cpu/gates/kernels.h"
-#include "cpu/reductions/reduce.h"
 
 namespace fastact {
 
-struct Gates {
-  // One gate of an array, or a state; strides in bytes, with the batch's axes as rows.
-  struct GateOperand {
-    char* data;
-    int64_t column;
-    int64_t step[kMaxAxes];
-    bool is_dense, is_direct;  // a row's columns lie side by side; and need no conversion
-  };
-  // One gate of a bias, or of both, in the row of the kernels.
-  struct Bias {
-    const char* data[2];
-    int64_t stride[2];
-    int dtype[2];
-  };
+// The elements of a call's arrays, and those of the kernels.
+struct GateElements {
+  int dtype, compute_dtype;
+  int64_t item, compute_item;  // bytes
+};
 
+// The axes of the batch, merged, outermost first.
+struct GateBatch {
+  int axes;
+  int64_t length[kMaxAxes];
+  int64_t rows;  // of all of them
+};
+
+// One gate of an array, or a state; strides in bytes, with the batch's axes as rows.
+struct GateOperand {
+  char* data;
+  int64_t column;
+  int64_t step[kMaxAxes];
+  bool is_dense, is_direct;  // a row's columns lie side by side; and need no conversion
+};
+
+// One gate of a bias, or of both, in the row of the kernels.
+struct GateBias {
+  const char* data[2];
+  int64_t stride[2];
+  int dtype[2];
+};
+
+struct Gates {
   const ConvertKernels* kernels;
   GateKernel kernel;      // of the compute type
   GateKernel converting;  // of 16-bit operands, by whole steps; null: they need buffers
-  int kind, dtype, compute_dtype;
-  int64_t item, compute_item;  // bytes of an element, and of one in the compute type
+  int kind;
+  GateElements elements;
   bool backward, accumulate;
-  int64_t rows, columns;
-  int axes;  // of the batch, merged, outermost first
-  int64_t length[kMaxAxes];
+  GateBatch batch;
+  int64_t columns;
   GateOperand operands[kGateOperands];
-  Bias bias[kMostGates];
+  GateBias bias[kMostGates];
   int biases;      // rows of bias: gates, and q of gru
   bool moves;      // something passes through buffers
   bool lacks;      // something has a buffer as its stand-in
   bool is_joined;  // rows are short
 
-  // Backward, if a gradient of a bias is wanted.
-  Reducer sums[2];  // of dbias, of drecurrent_bias; y null: not wanted
-  // One block of rows, whose lanes are divided among threads and meet in a workspace: parts of it
-  // (0: it is not shared), and lanes of a part that lie side by side.
-  int64_t parts, part_lanes;
-  int64_t tile;  // columns a task
-  int64_t tiles;
-  int gate_order[kMostGates];
+  int64_t rows() const { return batch.rows; }
 };
 
-// The plan of a call that is not empty. backward: else forward.
+// Plans a call that is not empty. backward: else forward.
 void prepare(Gates* gates, const KernelTable* table, const GatesCall& call, bool backward);
 
-// After `prepare`: the gradients of the biases; those without data are not wanted.
-void prepare_gate_sums(Gates* gates, const ReduceTable* table, const GatesCall& call);
-
-// Whether the biases' gradients are better summed in a pass of their own, over the gradients that
-// were stored: tasks of a few columns would read rows that are too far apart.
-bool gate_sums_apart(int kind, int dtype, int64_t rows, int64_t columns, int threads);
-
+// Runs backward, and adds up the gradients of the biases that the call wants, on so many threads.
+// With a workspace of `gate_workspace_size` bytes they divide sums of few columns; if there is less
+// of it, the thread count having changed since, fewer of them do, and the bits are the same.
+void run_with_bias_gradients(const Gates& gates, const KernelTable* table, const GatesCall& call,
+                             char* workspace, int64_t bytes, int threads);
 // Bytes of scratch with which so many threads can divide the sums; 0 where that would not help.
 int64_t gate_workspace_size(int kind, int dtype, int64_t rows, int64_t columns, int threads);
-// After prepare_gate_sums: divides the sums among so many threads, or as many as `bytes` of
-// workspace suffice for (the thread count may have changed since it was sized). Returns whether the
-// workspace is used, and merge_gate_sums must follow; the bits are the same if not.
-bool use_workspace(Gates* gates, char* workspace, int64_t bytes, int threads);
 
-// One partition of the work.
-void gate_partition(const Gates* gates, int64_t index, int64_t partitions);
-void gate_sum_partition(const Gates* gates, int64_t index, int64_t partitions);
-// After all partitions of the sums: merges what they left in the workspace.
-void merge_gate_sums(const Gates* gates);
+// Tells whether the biases' gradients are better summed in a pass of their own, over the gradients
+// that were stored: tasks of a few columns would read rows that are too far apart.
+bool sums_are_apart(int kind, int dtype, int64_t rows, int64_t columns, int threads);
+bool gate_sums_apart(int kind, int dtype, const Operand& state);
 
 }  // namespace fastact

@@ -41,13 +41,14 @@ class GateTiles {
   // `made`, until the next one.
   int64_t tile(int64_t row, int64_t n, int64_t column, int64_t columns) {
     const bool converts = g.converting && columns % kGateStep == 0, moves = g.moves && !converts;
-    if (g.axes) n = std::min(n, g.length[g.axes - 1] - row % g.length[g.axes - 1]);
+    if (g.batch.axes)
+      n = std::min(n, g.batch.length[g.batch.axes - 1] - row % g.batch.length[g.batch.axes - 1]);
     if (moves || (converts && g.backward))
       n = std::min(n, std::max<int64_t>(1, kGatePiece / columns));
     make_bias(column, columns, g.is_joined ? n : 1);
     GateRows rows;
     for (int index = 0; index < kStates; ++index) {
-      const Gates::GateOperand& s = g.operands[index];
+      const GateOperand& s = g.operands[index];
       rows.data[index] = converts && is_gate_output(g.backward, index) ? unwanted : buffers[index];
       rows.step[index] = moves ? columns : 0;
       rows.made[index] = reinterpret_cast<float*>(buffers[index]);
@@ -55,7 +56,7 @@ class GateTiles {
       at[index] = s.data + offset(s, row) + column * s.column;
       if (converts || is_direct(index)) {
         rows.data[index] = at[index];
-        rows.step[index] = g.axes ? s.step[g.axes - 1] / g.item : 0;
+        rows.step[index] = g.batch.axes ? s.step[g.batch.axes - 1] / g.elements.item : 0;
       } else if (!is_gate_output(g.backward, index)) {
         load(index, n, columns);
       }
@@ -80,44 +81,47 @@ class GateTiles {
   // The compute type's values of an output that is not direct, or not wanted.
   const char* made(int index) const { return buffers[index]; }
 
-  int64_t offset(const Gates::GateOperand& s, int64_t row) const {
+  int64_t offset(const GateOperand& s, int64_t row) const {
     int64_t bytes = 0;
-    for (int axis = g.axes; axis-- > 1;) {
-      bytes += row % g.length[axis] * s.step[axis];
-      row /= g.length[axis];
+    for (int axis = g.batch.axes; axis-- > 1;) {
+      bytes += row % g.batch.length[axis] * s.step[axis];
+      row /= g.batch.length[axis];
     }
-    return g.axes ? bytes + row * s.step[0] : 0;
+    return g.batch.axes ? bytes + row * s.step[0] : 0;
   }
 
  private:
   static constexpr int64_t kColumns = kPiece;    // columns of a tile, at most
   static constexpr int kStates = kStateOut + 1;  // operands
 
-  int64_t row_step(const Gates::GateOperand& s) const { return g.axes ? s.step[g.axes - 1] : 0; }
+  int64_t row_step(const GateOperand& s) const {
+    return g.batch.axes ? s.step[g.batch.axes - 1] : 0;
+  }
 
   void load(int index, int64_t n, int64_t columns) {
-    const Gates::GateOperand& s = g.operands[index];
-    const auto to_compute = g.kernels->to_compute[g.dtype];
+    const GateOperand& s = g.operands[index];
+    const auto to_compute = g.kernels->to_compute[g.elements.dtype];
     for (int64_t row = 0; row < n; ++row) {
       const char* from = at[index] + row * row_step(s);
-      char* to = buffers[index] + row * columns * g.compute_item;
+      char* to = buffers[index] + row * columns * g.elements.compute_item;
       if (s.is_dense)
         to_compute(from, to, columns);
       else
-        read_strided(*g.kernels, g.dtype, g.compute_dtype, from, s.column, columns, to);
+        read_strided(*g.kernels, g.elements.dtype, g.elements.compute_dtype, from, s.column,
+                     columns, to);
     }
   }
 
   void store(int index, int64_t n, int64_t columns) {
-    const Gates::GateOperand& s = g.operands[index];
-    const auto from_compute = g.kernels->from_compute[g.dtype][g.accumulate];
+    const GateOperand& s = g.operands[index];
+    const auto from_compute = g.kernels->from_compute[g.elements.dtype][g.accumulate];
     for (int64_t row = 0; row < n; ++row) {
-      const char* from = buffers[index] + row * columns * g.compute_item;
+      const char* from = buffers[index] + row * columns * g.elements.compute_item;
       char* to = at[index] + row * row_step(s);
       if (s.is_dense)
         from_compute(from, to, columns);
       else
-        write_strided(*g.kernels, g.dtype, from, to, s.column, columns, g.accumulate);
+        write_strided(*g.kernels, g.elements.dtype, from, to, s.column, columns, g.accumulate);
     }
   }
 
@@ -126,20 +130,21 @@ class GateTiles {
     if (column == bias_column && columns == bias_columns && times <= bias_times) return;
     bias_column = column, bias_columns = columns, bias_times = times;
     for (int k = 0; k < g.biases; ++k) {
-      const Gates::Bias& b = g.bias[k];
-      const bool is_double = g.compute_dtype == kF64;
+      const GateBias& b = g.bias[k];
+      const bool is_double = g.elements.compute_dtype == kF64;
       int found = 0;
       for (int i = 0; i < 2; ++i) {
         if (!b.data[i]) continue;
         char* to = found++ ? stage : bias[k];
-        read_strided(*g.kernels, b.dtype[i], g.compute_dtype, b.data[i] + column * b.stride[i],
-                     b.stride[i], columns, to);
+        read_strided(*g.kernels, b.dtype[i], g.elements.compute_dtype,
+                     b.data[i] + column * b.stride[i], b.stride[i], columns, to);
         if (to == stage) g.kernels->plus[is_double](bias[k], stage, bias[k], columns);
       }
       if (!found && is_double) std::fill_n(reinterpret_cast<double*>(bias[k]), columns, -0.0);
       if (!found && !is_double) std::fill_n(reinterpret_cast<float*>(bias[k]), columns, -0.0f);
       for (int64_t i = 1; i < times; ++i)
-        memcpy(bias[k] + i * columns * g.compute_item, bias[k], columns * g.compute_item);
+        memcpy(bias[k] + i * columns * g.elements.compute_item, bias[k],
+               columns * g.elements.compute_item);
     }
   }
 

@@ -1,5 +1,5 @@
-// The kernels of quantize/quantize.h.
-#include "cpu/quantize/quantize.h"
+// The kernels of quantize/kernels.h.
+#include "cpu/quantize/kernels.h"
 
 FASTACT_BEGIN_NAMESPACE
 namespace {

@@ -1,10 +1,21 @@
-// The plans of quantize.h, and a thread's partition of them.
-#include "cpu/quantize/quantize.h"
-
+// Codes and scales (common/quantize/quantize.h) of rows: the elements that share a scale. A row is
+// read twice where both are made, the second time from the cache. And 16-bit data in float32.
+#include "cpu/core/chunk_reader.h"
+#include "cpu/core/native_function.h"
 #include "cpu/core/scratch.h"
+#include "cpu/quantize/kernels.h"
 
 namespace fastact {
 namespace {
+
+struct Quantize {
+  enum Operand : int { kX, kScale, kCodes, kOperands };
+
+  StridedOperands operands;
+  const QuantizeKernels* kernels;
+  int format;
+  bool finds_scale, has_codes;  // neither: peaks
+};
 
 constexpr int64_t kTogether = 4096;  // elements of short rows, which stay in the first-level cache
 constexpr int64_t kRows = 32;        // rows, at most
@@ -69,8 +80,6 @@ struct Rows {
   }
 };
 
-}  // namespace
-
 void prepare(Quantize* q, const KernelTable* table, const QuantizeCall& call, bool finds_scale) {
   const Operand arrays[] = {call.x, call.scale, call.codes};
   const int dtypes[] = {call.x.dtype, call.scale.dtype, kBool};
@@ -89,25 +98,13 @@ void quantize_partition(const Quantize* q, int64_t index, int64_t partitions) {
   });
 }
 
-void prepare(Widen* w, const KernelTable* table, const WidenCall& call) {
-  Operand arrays[WidenCall::kArrays];
-  int dtypes[WidenCall::kArrays];
-  for (int k = 0; k < WidenCall::kArrays; ++k)
-    arrays[k] = call.data[k], dtypes[k] = call.data[k].dtype;
-  bool last[kMaxAxes] = {};
-  if (const int ndim = call.data[WidenCall::kX].ndim) last[ndim - 1] = true;
-  plan_rows(&w->operands, table->convert, WidenCall::kArrays, arrays, dtypes, last, false);
-}
-
-namespace {
-
 struct Widened {
   const StridedOperands& s;
   ChunkReader reader;
   alignas(64) char x[kPiece * sizeof(double)];
   alignas(64) char residual[kPiece * sizeof(double)];
 
-  explicit Widened(const Widen& widen) : s(widen.operands), reader(s) {}
+  explicit Widened(const StridedOperands& operands) : s(operands), reader(s) {}
 
   void row(int64_t index) {
     for (int64_t column = 0, n; column < s.columns.size; column += n) {
@@ -126,13 +123,43 @@ struct Widened {
   }
 };
 
+void widen_partition(const StridedOperands* operands, int64_t index, int64_t partitions) {
+  with_frame<Widened>(*operands, [&](Widened& rows) {
+    for_rows(*operands, 1, 1, index, partitions, [&](int64_t row, int64_t) { rows.row(row); });
+  });
+}
+
+template <bool finds_scale>
+void quantize(const QuantizeCall& call, const KernelTable* kernels) noexcept {
+  const int64_t size = size_of(call.x);
+  if (size == 0) return;
+  Quantize job;
+  prepare(&job, kernels, call, finds_scale);
+  run_partitions(resolve_threads(size), quantize_partition, &job);
+}
+
+void widen_array(const WidenCall& call, const KernelTable* kernels) noexcept {
+  const ArrayArgument& x = call.data[WidenCall::kX];
+  const int64_t size = size_of(x);
+  if (size == 0) return;
+  StridedOperands operands;
+  Operand arrays[WidenCall::kArrays];
+  int dtypes[WidenCall::kArrays];
+  for (int k = 0; k < WidenCall::kArrays; ++k)
+    arrays[k] = call.data[k], dtypes[k] = call.data[k].dtype;
+  bool last[kMaxAxes] = {};
+  if (x.ndim) last[x.ndim - 1] = true;
+  plan_rows(&operands, kernels->convert, WidenCall::kArrays, arrays, dtypes, last, false);
+  run_partitions(resolve_threads(size), widen_partition, &operands);
+}
+
 }  // namespace
 
-void widen_partition(const Widen* widen, int64_t index, int64_t partitions) {
-  with_frame<Widened>(*widen, [&](Widened& rows) {
-    for_rows(widen->operands, 1, 1, index, partitions,
-             [&](int64_t row, int64_t) { rows.row(row); });
-  });
+void add_quantize(std::vector<NativeFunction>* functions) {
+  functions->push_back(native_function<quantize<true>>(kQuantize));
+  functions->push_back(native_function<quantize<false>>(kEncode));
+  functions->push_back(native_function<quantize<false>>(kPeak));  // without codes it finds peaks
+  functions->push_back(native_function<widen_array>(kWiden));
 }
 
 }  // namespace fastact

@@ -36,9 +36,12 @@ void add_sum(ChannelSums* sums, const FusedPlan& plan, const ReduceTable* table,
   }
 }
 
-int64_t sum_workspace_size(int64_t channels, int64_t terms) {
+int64_t channel_workspace(const ArrayArgument& x, int axis) {
+  const int64_t size = size_of(x);
+  if (size == 0 || resolve_threads(size) == 1) return 0;
+  const int64_t channels = x.shape[axis];
   Reducer r;
-  r.terms.size = terms;
+  r.terms.size = size / channels;
   cut_terms(&r);
   const bool enough = ceil_div(channels, kMostColumns) >= kFewTasks || r.chunks == 1;
   return enough ? 0 : r.chunks * channels * 2 * int64_t(sizeof(double));

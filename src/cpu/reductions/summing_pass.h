@@ -6,7 +6,9 @@
 // bits of a sum over the result.
 #pragma once
 
+#include "common/core/call.h"
 #include "cpu/core/fused_pass.h"
+#include "cpu/core/threads.h"
 #include "cpu/reductions/reduce.h"
 
 namespace fastact {
@@ -23,8 +25,20 @@ struct ChannelSums {
 void add_sum(ChannelSums* sums, const FusedPlan& plan, const ReduceTable* table,
              const ChannelArray& result, bool accumulate);
 
-// Bytes of scratch with which a sum for few channels can be divided among many threads; at most.
-int64_t sum_workspace_size(int64_t channels, int64_t terms);
+// Bytes of scratch with which one sum of each channel along an axis of x can be divided among the
+// threads that x is worth; at most.
+int64_t channel_workspace(const ArrayArgument& x, int axis);
+
+// Runs all partitions of a pass over `size` elements, whose `sums` share the workspace, if any.
+template <class Job>
+void run_with_sums(void (*partition)(const Job*, int64_t, int64_t), Job* job, char* workspace,
+                   int64_t bytes, int64_t size) {
+  ChannelSums& sums = job->sums;
+  const int threads = resolve_threads(size);
+  if (sums.count) divide_work(sums.each, sums.count, workspace, bytes, threads);
+  run_partitions(threads, partition, job);
+  merge_chunks(sums.each, sums.count, threads);
+}
 
 // A pass with sums of Op::kSums operands that are written. Op::compute(phase, lanes) computes a
 // chunk, and leaves the values of sum k at made[k], in the compute type: in the operand

@@ -1,8 +1,9 @@
-// The kernels of rotary/rotary.h: each converts, turns and rounds a few vectors at a time, which
+// The kernels of rotary/kernels.h: each converts, turns and rounds a few vectors at a time, which
 // stay in registers.
+#include "cpu/rotary/kernels.h"
+
 #include <utility>
 
-#include "cpu/rotary/rotary.h"
 #include "cpu/simd/vector.h"
 
 FASTACT_BEGIN_NAMESPACE

@@ -1,13 +1,29 @@
-// The plan of a rotary embedding, and a thread's partition of it (rotary.h).
-#include "cpu/rotary/rotary.h"
+// Rotary position embedding in one pass (common/rotary/rotary.h): its native function reads all
+// pairs of a row, and writes both elements of each.
+//
+// Rows are what the pairs' axis leaves. Where it is dense in all arrays, as halves or by
+// neighbours, a kernel takes many rows at once, converts 16 bits itself and, of results too big for
+// the caches, stores past these. All else passes through buffers (core/chunk_reader.h).
+#include <string>
 
+#include "cpu/core/chunk_reader.h"
+#include "cpu/core/native_function.h"
 #include "cpu/core/scratch.h"
 #include "cpu/core/span_iterator.h"
+#include "cpu/rotary/kernels.h"
 
 namespace fastact {
 namespace {
 
 using Data = RotaryCall;
+
+struct Rotary {
+  StridedOperands operands;  // by RotaryCall::Data
+  const RotaryKernels* kernels;
+  Turn* const* direct;                // [1]: by angles of the compute type; null: through buffers
+  int64_t table_rows, table_step[2];  // as RotaryOperands has them
+  bool turns_back, accumulate, bypasses_caches;
+};
 
 constexpr int kRead[] = {Data::kA, Data::kB, Data::kCos, Data::kSin};
 constexpr int kWritten[] = {Data::kOutA, Data::kOutB};
@@ -165,8 +181,7 @@ int64_t rows_at_once(const Rotary& rotary, int64_t row, int64_t most) {
   return std::min(most, s.rows.length[last] - row % s.rows.length[last]);
 }
 
-}  // namespace
-
+// Plans a call that is not empty.
 void prepare(Rotary* rotary, const KernelTable* table, const RotaryCall& call) {
   const RotaryOperands given(call);
   plan_rows(&rotary->operands, table->convert, Data::kArrays, given.arrays, given.dtypes,
@@ -179,6 +194,7 @@ void prepare(Rotary* rotary, const KernelTable* table, const RotaryCall& call) {
   rotary->bypasses_caches = leaves_caches(*rotary);
 }
 
+// Tells whether the table has a row for each position.
 bool has_valid_positions(const RotaryCall& call) {
   const ArrayArgument& positions = call.data[Data::kPositions];
   const int64_t item = item_size(positions.dtype), rows = call.data[Data::kCos].shape[0];
@@ -216,6 +232,32 @@ void rotary_partition(const Rotary* rotary, int64_t index, int64_t partitions) {
     }
     if (rotary->bypasses_caches) std::atomic_thread_fence(std::memory_order_seq_cst);
   });
+}
+
+// A position that the table lacks is taken for its first or its last row.
+void turn_unchecked(const RotaryCall& call, const KernelTable* kernels) noexcept {
+  const int64_t size = size_of(call.data[Data::kA]);
+  if (size == 0) return;
+  Rotary rotary;
+  prepare(&rotary, kernels, call);
+  run_partitions(resolve_threads(2 * size), rotary_partition, &rotary);
+}
+
+void turn_checked(const RotaryCall& call, Execution* execution) {
+  if (call.data[Data::kPositions].shape && !has_valid_positions(call))
+    throw std::invalid_argument(std::string("fastact.") + (call.op ? call.op : "rotary") +
+                                ": positions must be from 0 to " +
+                                std::to_string(call.data[Data::kCos].shape[0] - 1) +
+                                ", rows of cos, got another number");
+  turn_unchecked(call, execution->kernels);
+}
+
+}  // namespace
+
+void add_rotary(std::vector<NativeFunction>* functions) {
+  NativeFunction rotary = native_function<turn_checked>(kRotary);
+  rotary.run_part = native_function<turn_unchecked>(kRotary).run_part;
+  functions->push_back(rotary);
 }
 
 }  // namespace fastact

@@ -1,13 +1,33 @@
 // cross_entropy on the rows engine (softmax/softmax.h); common/softmax/loss.h has the formulas. The
 // gradient takes one pass over the logits.
-#include <atomic>
 #include <cmath>
 #include <limits>
+#include <string>
 
+#include "common/softmax/loss.h"
+#include "cpu/core/tensor_iterator.h"
 #include "cpu/softmax/row_blocks.h"
 
 namespace fastact {
 namespace {
+
+using namespace softmax_roles;
+
+constexpr int64_t kLossRows = 64;    // rows whose losses are added up before others
+constexpr int64_t kManyRows = 4096;  // from which on a thread takes kLossRows at a time
+
+struct CrossEntropy : Softmax {
+  enum Operand { kLogits, kTarget, kWeight, kOutLse, kLosses, kOutRest, kDLoss };
+  static constexpr int kDLogits = kLosses;  // of backward
+
+  bool has_indices, has_shares;  // has_shares: every class takes part in the loss of a row
+  int64_t ignore_index;
+  LabelSmoothing smoothing;
+  double z_loss;
+  double* partial = nullptr;  // [loss_partials(rows)]: sums of losses and of their weights, or none
+  double gradient;            // 1 / divisor
+  double weight_sum;          // of all classes
+};
 
 // What a row's target is: a class, or none that counts.
 struct Target {
@@ -16,14 +36,19 @@ struct Target {
 };
 
 int64_t index_at(const StridedOperands& s, int64_t row) {
-  const char* at = s.row(Softmax::kTarget, row);
+  const char* at = s.row(CrossEntropy::kTarget, row);
   int64_t wide;
   int32_t narrow;
-  if (s.dtypes[Softmax::kTarget] == kI64) return memcpy(&wide, at, sizeof wide), wide;
+  if (s.dtypes[CrossEntropy::kTarget] == kI64) return memcpy(&wide, at, sizeof wide), wide;
   return memcpy(&narrow, at, sizeof narrow), int64_t(narrow);
 }
 
+// Rows whose loss and weight are one pair of partial sums: few rows of a large vocabulary are the
+// work of several threads.
+int64_t rows_a_partial(int64_t rows) { return rows < kManyRows ? 1 : kLossRows; }
+
 struct Losses : RowStatistics {
+  const CrossEntropy& plan;
   double maxima[kTileWidth], factors[kTileWidth], g[kLossRows];
   double others[kLossRows], rests[kLossRows];  // t' w but the target's; of lse
   double logits[kLossRows];                    // of the targets: gradients may take their place
@@ -31,22 +56,23 @@ struct Losses : RowStatistics {
   alignas(64) char targets[kSoftmaxBlock * sizeof(double)];
   alignas(64) char weights[kSoftmaxBlock * sizeof(double)];
 
-  explicit Losses(const Softmax& a) : RowStatistics(a, kLossRows, false, false) {}
+  explicit Losses(const CrossEntropy& a) : RowStatistics(a, kLossRows, false, false), plan(a) {}
 
   Target target_of(int64_t row) const {
     const int64_t index = index_at(s, row);
     // It was compared, and another thread may have changed it since.
     const bool is_there = uint64_t(index) < uint64_t(s.columns.size);
-    if (index == job.ignore_index || !is_there) return {-1, 0.0};
-    return {index, s.data[Softmax::kWeight] ? element(Softmax::kWeight, row, index) : 1.0};
+    if (index == plan.ignore_index || !is_there) return {-1, 0.0};
+    return {index,
+            s.data[CrossEntropy::kWeight] ? element(CrossEntropy::kWeight, row, index) : 1.0};
   }
 
   // t' w of n classes from `column` on.
   SoftmaxTarget spread(int64_t row, int64_t column, int64_t n) {
     reader.go(row, column, n);
-    SoftmaxTarget found{nullptr, nullptr, job.smoothing.keep, job.smoothing.smooth};
-    if (!job.has_indices) found.target = reader.load(Softmax::kTarget, targets);
-    if (s.data[Softmax::kWeight]) found.weight = reader.load(Softmax::kWeight, weights);
+    SoftmaxTarget found{nullptr, nullptr, plan.smoothing.keep, plan.smoothing.smooth};
+    if (!plan.has_indices) found.target = reader.load(CrossEntropy::kTarget, targets);
+    if (s.data[CrossEntropy::kWeight]) found.weight = reader.load(CrossEntropy::kWeight, weights);
     return found;
   }
 
@@ -54,44 +80,46 @@ struct Losses : RowStatistics {
   void loss(int64_t row, double max, double log, double* value, double* counts) {
     double total = 0.0;
     *counts = 1.0;
-    if (job.has_indices) {
+    if (plan.has_indices) {
       const Target named = target_of(row);
       *value = 0.0, *counts = named.weight;
       if (named.index < 0) return;
-      total = loss_of_index(job.smoothing.keep * named.weight, max, log,
-                            [&] { return element(Softmax::kLogits, row, named.index); });
+      total = loss_of_index(plan.smoothing.keep * named.weight, max, log,
+                            [&] { return element(CrossEntropy::kLogits, row, named.index); });
     }
-    if (job.has_shares) {
+    if (plan.has_shares) {
       double apart = 0.0, mass = 0.0;
       for_blocks_of(row, [&](int64_t column, int64_t n) {
         double sums[2];
-        const char* at = reader.load(Softmax::kLogits, tile);
+        const char* at = reader.load(CrossEntropy::kLogits, tile);
         kernels.weigh(at, spread(row, column, n), n, max, sums);
         apart += sums[0], mass += sums[1];
       });
       total += loss_of_shares(apart, mass, log);
     }
-    *value = total + loss_of_lse(job.z_loss, max + log);
+    *value = total + loss_of_lse(plan.z_loss, max + log);
   }
 
   // Those of m rows, at most kLossRows. Where several rows share a pair of partial sums, they are
   // all that share it.
   void forward(int64_t first, int64_t m) {
     const int64_t each = rows_a_partial(s.rows.size);
-    double* to = job.partial ? job.partial + first / each * 2 : nullptr;
+    double* to = plan.partial ? plan.partial + first / each * 2 : nullptr;
     double sums[2] = {0.0, 0.0};
     for (int64_t row = first, n; row < first + m; row += n) {
       n = std::min(width, first + m - row);
-      by_tiles ? find_in_tile(Softmax::kLogits, row, n, true)
-               : find(Softmax::kLogits, row, n, true, false, -1);
+      by_tiles ? find_in_tile(CrossEntropy::kLogits, row, n, true)
+               : find(CrossEntropy::kLogits, row, n, true, false, -1);
       for (int64_t j = 0; j < n; ++j) {
         double value, counts;
         loss(row + j, rows.max[j], rows.log[j], &value, &counts);
         sums[0] += value, sums[1] += counts;
-        if (s.data[Softmax::kOutLse]) reader.store_number(Softmax::kOutLse, row + j, rows.lse[j]);
-        if (s.data[Softmax::kOutRest])
-          reader.store_number(Softmax::kOutRest, row + j, rest_of_lse(j));
-        if (s.data[Softmax::kLosses]) reader.store_number(Softmax::kLosses, row + j, value);
+        if (s.data[CrossEntropy::kOutLse])
+          reader.store_number(CrossEntropy::kOutLse, row + j, rows.lse[j]);
+        if (s.data[CrossEntropy::kOutRest])
+          reader.store_number(CrossEntropy::kOutRest, row + j, rest_of_lse(j));
+        if (s.data[CrossEntropy::kLosses])
+          reader.store_number(CrossEntropy::kLosses, row + j, value);
         if (!to || (each > 1 && row + j + 1 < first + m)) continue;
         to[0] = sums[0], to[1] = sums[1], to += 2;
         sums[0] = sums[1] = 0.0;
@@ -102,58 +130,58 @@ struct Losses : RowStatistics {
   // What the gradients of row j of a tile, or of one row, take: g of its loss, its target, and lse
   // and g sum t' w of its exponentials.
   void prepare(int64_t row, int64_t j) {
-    g[j] = reader.number(Softmax::kDLoss, row) * job.gradient;
-    target[j] = job.has_indices ? target_of(row) : Target{0, 0.0};
-    double weight = job.smoothing.smooth * job.weight_sum;
-    if (!job.has_indices) {
+    g[j] = reader.number(CrossEntropy::kDLoss, row) * plan.gradient;
+    target[j] = plan.has_indices ? target_of(row) : Target{0, 0.0};
+    double weight = plan.smoothing.smooth * plan.weight_sum;
+    if (!plan.has_indices) {
       weight = 0.0;
       for_blocks_of(row, [&](int64_t column, int64_t n) {
         double sums[2];
-        const char* z = reader.load(Softmax::kLogits, tile);
+        const char* z = reader.load(CrossEntropy::kLogits, tile);
         kernels.weigh(z, spread(row, column, n), n, 0.0, sums);
         weight += sums[1];
       });
     }
-    maxima[j] = reader.number(Softmax::kOutLse, row);
-    others[j] = weight + slope_of_lse(job.z_loss, maxima[j]);
-    rests[j] = number_or_0(Softmax::kOutRest, row);
-    weight = job.smoothing.keep * target[j].weight + others[j];
+    maxima[j] = reader.number(CrossEntropy::kOutLse, row);
+    others[j] = weight + slope_of_lse(plan.z_loss, maxima[j]);
+    rests[j] = number_or_0(CrossEntropy::kOutRest, row);
+    weight = plan.smoothing.keep * target[j].weight + others[j];
     factors[j] = is_ignored(j) ? 0.0 : g[j] * weight * kernels.factor_of(maxima[j], rests[j]);
   }
   // The logits of a block, `step` bytes apart.
   void keep_logit(int64_t j, int64_t column, int64_t n, const char* at, int64_t step) {
     const int64_t i = target[j].index - column;
-    if (job.has_indices && i >= 0 && i < n) logits[j] = number_at(s.compute_dtype, at + i * step);
+    if (plan.has_indices && i >= 0 && i < n) logits[j] = number_at(s.compute_dtype, at + i * step);
   }
   bool is_ignored(int64_t j) const { return target[j].index < 0; }
 
   void backward(int64_t row) {
     prepare(row, 0);
     for_blocks_of(row, [&](int64_t column, int64_t n) {
-      char* const dz = reader.target(Softmax::kDLogits, tile, job.accumulate);
+      char* const dz = reader.target(CrossEntropy::kDLogits, tile, job.accumulate);
       if (!is_ignored(0)) {
         // Alone, the read of the logit would wait for memory; behind the loop it lies in a cache.
-        const char* const at = reader.load(Softmax::kLogits, tile);
+        const char* const at = reader.load(CrossEntropy::kLogits, tile);
         const bool is_in_place = at == dz;
         if (is_in_place) keep_logit(0, column, n, at, s.compute_item);
         kernels.exponentials(at, n, maxima[0], factors[0], dz);
         if (!is_in_place) keep_logit(0, column, n, at, s.compute_item);
       }
       subtract_target(row, 0, column, n, dz, s.compute_item);
-      reader.finish(Softmax::kDLogits, dz, tile, job.accumulate);
+      reader.finish(CrossEntropy::kDLogits, dz, tile, job.accumulate);
     });
   }
 
   void backward_tile(int64_t row, int64_t m) {
     for (int64_t j = 0; j < m; ++j) prepare(row + j, j);
     for_blocks([&](int64_t column, int64_t n) {
-      reader.load_tile(Softmax::kLogits, row, m, column, n, tile);
+      reader.load_tile(CrossEntropy::kLogits, row, m, column, n, tile);
       for (int64_t j = 0; j < m; ++j)
         keep_logit(j, column, n, tile + j * s.compute_item, m * s.compute_item);
       tiles.exponentials(as_input(tile_in(tile, m)), n, m, maxima, factors, tile_in(tile, m));
       for (int64_t j = 0; j < m; ++j)
         subtract_target(row + j, j, column, n, tile + j * s.compute_item, m * s.compute_item);
-      reader.store_tile(Softmax::kDLogits, row, m, column, n, tile, job.accumulate);
+      reader.store_tile(CrossEntropy::kDLogits, row, m, column, n, tile, job.accumulate);
     });
   }
 
@@ -164,35 +192,35 @@ struct Losses : RowStatistics {
       for (int64_t i = 0; i < n; ++i) memset(at + i * step, 0, item);
       return;
     }
-    if (job.has_shares && step == item) {
+    if (plan.has_shares && step == item) {
       kernels.subtract(spread(row, column, n), n, g[j], at);
-    } else if (job.has_shares) {
+    } else if (plan.has_shares) {
       alignas(64) char one[kSoftmaxBlock * sizeof(double)];
       for (int64_t i = 0; i < n; ++i) memcpy(one + i * item, at + i * step, item);
       kernels.subtract(spread(row, column, n), n, g[j], one);
       for (int64_t i = 0; i < n; ++i) memcpy(at + i * step, one + i * item, item);
     }
-    if (!job.has_indices || index < column || index >= column + n) return;
+    if (!plan.has_indices || index < column || index >= column + n) return;
     // A p that is nearly 1 was rounded; its logit tells what it lacks.
     char* const to = at + (index - column) * step;
-    const double share = job.smoothing.keep * target[j].weight;
+    const double share = plan.smoothing.keep * target[j].weight;
     const double distance = logits[j] - maxima[j] - rests[j];
     double slope = number_at(s.compute_dtype, to) - g[j] * share;
     if (distance > -0.5)
       slope = g[j] * (kernels.slope_of_target(distance, share, others[j]) -
-                      job.smoothing.smooth * target[j].weight);
+                      plan.smoothing.smooth * target[j].weight);
     store_as(s.compute_dtype, to, slope);
   }
 };
 
-}  // namespace
-
+// Doubles of the partial sums of so many rows.
 int64_t loss_partials(int64_t rows) {
   const int64_t each = rows_a_partial(rows);
   return (rows + each - 1) / each * 2;
 }
 
-bool has_valid_targets(const Softmax& job) {
+// Tells whether each target is a class or to be ignored; probabilities are valid.
+bool has_valid_targets(const CrossEntropy& job) {
   if (!job.has_indices) return true;
   for (int64_t row = 0; row < job.operands.rows.size; ++row) {
     const int64_t index = index_at(job.operands, row);
@@ -202,9 +230,9 @@ bool has_valid_targets(const Softmax& job) {
   return true;
 }
 
-void sum_weights(Softmax* job) {
+void sum_weights(CrossEntropy* job) {
   const StridedOperands& s = job->operands;
-  constexpr int k = Softmax::kWeight;
+  constexpr int k = CrossEntropy::kWeight;
   job->weight_sum = double(s.columns.size);
   if (!s.data[k]) return;
   // By TwoSum: of a large vocabulary, weights that are alike would be rounded alike.
@@ -218,7 +246,7 @@ void sum_weights(Softmax* job) {
   job->weight_sum = std::isfinite(lost) ? sum + lost : sum;
 }
 
-void cross_entropy_partition(const Softmax* job, int64_t index, int64_t partitions) {
+void forward_partition(const CrossEntropy* job, int64_t index, int64_t partitions) {
   with_frame<Losses>(*job, [&](Losses& losses) {
     const int64_t each = rows_a_partial(job->operands.rows.size);
     for_rows(job->operands, kLossRows, losses.by_tiles ? kLossRows : each, index, partitions,
@@ -226,7 +254,7 @@ void cross_entropy_partition(const Softmax* job, int64_t index, int64_t partitio
   });
 }
 
-void cross_entropy_backward_partition(const Softmax* job, int64_t index, int64_t partitions) {
+void backward_partition(const CrossEntropy* job, int64_t index, int64_t partitions) {
   with_frame<Losses>(*job, [&](Losses& losses) {
     const bool by_tiles = losses.by_tiles;
     for_rows(job->operands, by_tiles ? losses.width : 1, by_tiles ? 32 : 1, index, partitions,
@@ -236,7 +264,8 @@ void cross_entropy_backward_partition(const Softmax* job, int64_t index, int64_t
   });
 }
 
-void finish_loss(const Softmax& job, int reduction, int dtype, char* loss, char* divisor) {
+// Writes the call's loss and divisor, of the partial sums.
+void finish_loss(const CrossEntropy& job, const SoftmaxCall& call) {
   // The losses of kLossRows rows are added up before others, wherever that is done.
   const int64_t rows = job.operands.rows.size, count = loss_partials(rows);
   const int64_t step = 2 * kLossRows / rows_a_partial(rows);
@@ -246,9 +275,83 @@ void finish_loss(const Softmax& job, int reduction, int dtype, char* loss, char*
     for (int64_t i = first; i < std::min(first + step, count); ++i) some[i % 2] += job.partial[i];
     sums[0] += some[0], sums[1] += some[1];
   }
-  const double by = reduction == kMean ? sums[1] : 1.0;
-  store_as(dtype, loss, sums[0] / by);
-  store_as(kF64, divisor, by);
+  const double by = call.reduction == kMean ? sums[1] : 1.0;
+  store_as(call.loss.dtype, call.loss.data, sums[0] / by);
+  store_as(kF64, call.divisor.data, by);
+}
+
+// Plans a call that is not empty.
+void plan_losses(CrossEntropy* job, const KernelTable* table, const SoftmaxCall& call,
+                 std::initializer_list<int> roles, bool in_order) {
+  plan(job, table, call.of_logits(), roles, in_order);
+  job->has_indices = call.has_indices();
+  job->has_shares = call.has_shares();
+  job->ignore_index = call.ignore_index;
+  job->smoothing = LabelSmoothing::of(call.label_smoothing, job->operands.columns.size);
+  job->z_loss = call.z_loss;
+}
+void plan_forward(CrossEntropy* job, const KernelTable* table, const SoftmaxCall& call) {
+  const int target = call.has_indices() ? kTarget : kDy;
+  plan_losses(job, table, call, {kX, target, kWeight, kLse, kNumber, kRest}, true);
+}
+
+void refuse_wrong_targets(const CrossEntropy& job) {
+  if (!has_valid_targets(job))
+    throw std::invalid_argument("fastact.cross_entropy: target must hold classes from 0 to " +
+                                std::to_string(job.operands.columns.size - 1) +
+                                ", or ignore_index, " + std::to_string(job.ignore_index) +
+                                "; got another number");
+}
+
+int64_t bytes_of_partials(const CrossEntropy& job) {
+  return loss_partials(job.operands.rows.size) * int64_t(sizeof(double));
+}
+
+int64_t forward_workspace(const SoftmaxCall& call, const KernelTable* kernels) {
+  if (call.reduction == kNone || size_of_rows(call) == 0) return 0;
+  CrossEntropy job;
+  plan_forward(&job, kernels, call);
+  return bytes_of_partials(job);
+}
+
+void forward(const SoftmaxCall& call, Execution* execution) {
+  const int64_t size = size_of_rows(call);
+  if (size == 0) {
+    const bool is_mean = call.reduction == kMean;
+    fill(call.loss, is_mean ? kUndefined : 0);
+    fill(call.divisor, is_mean ? 0 : 1);
+    return;
+  }
+  CrossEntropy job;
+  plan_forward(&job, execution->kernels, call);
+  refuse_wrong_targets(job);
+  if (call.reduction != kNone) {
+    check_workspace("fastact._cpu", kCrossEntropyForward.name, execution->workspace,
+                    execution->bytes, bytes_of_partials(job), sizeof(double));
+    job.partial = reinterpret_cast<double*>(execution->workspace);
+  }
+  run_partitions(resolve_threads(size), forward_partition, &job);
+  if (call.reduction != kNone) finish_loss(job, call);
+}
+
+void backward(const SoftmaxCall& call, Execution* execution) {
+  const int64_t size = size_of_rows(call);
+  if (size == 0) return;
+  CrossEntropy job;
+  const int target = call.has_indices() ? kTarget : kDy;
+  plan_losses(&job, execution->kernels, call, {kX, target, kWeight, kLse, kY, kRest, kNumber},
+              false);
+  job.gradient = 1.0 / (call.divisor.shape ? number_at(kF64, call.divisor.data) : 1.0);
+  sum_weights(&job);
+  refuse_wrong_targets(job);
+  run_partitions(resolve_threads(size), backward_partition, &job);
+}
+
+}  // namespace
+
+void add_cross_entropy(std::vector<NativeFunction>* functions) {
+  functions->push_back(native_function<forward, forward_workspace>(kCrossEntropyForward));
+  functions->push_back(native_function<backward>(kCrossEntropyBackward));
 }
 
 }  // namespace fastact

@@ -1,9 +1,9 @@
+// The native functions of softmax, log_softmax and logsumexp (softmax.h), and what a thread does
+// with its rows.
 #include "cpu/softmax/softmax.h"
 
-#include <cstring>
-#include <initializer_list>
-
 #include "cpu/activations/kernels.h"
+#include "cpu/core/tensor_iterator.h"
 #include "cpu/softmax/row_blocks.h"
 
 namespace fastact {
@@ -451,12 +451,62 @@ void run(const Softmax* job, int64_t index, int64_t partitions) {
   });
 }
 
-// roles: of the operands, in their order.
+void forward(const SoftmaxCall& call, const KernelTable* kernels) noexcept {
+  const int64_t size = size_of_rows(call);
+  const bool has_number = call.kind == kLogSumExp;
+  if (size == 0) {
+    fill(call.arrays[kNumber], kNothing);
+    fill(call.arrays[kLse], kNothing);
+    fill(call.arrays[kShare], has_number ? 0 : 1);
+    return;
+  }
+  Softmax job;
+  plan(&job, kernels, call, {kX, kMask, has_number ? kNumber : kY, kLse, kSink, kShare});
+  job.has_sink = call.arrays[kSink].shape;
+  with_softmax_kind(job.kind, [&](auto kind) {
+    run_partitions(resolve_threads(size), run<Forward<decltype(kind)>>, &job);
+  });
+}
+
+void backward(const SoftmaxCall& call, const KernelTable* kernels) noexcept {
+  const int64_t size = size_of_rows(call);
+  if (size == 0) return;
+  Softmax job;
+  plan(&job, kernels, call, {kDy, kX, kY, kShare, kNumber, kCapped});
+  run_partitions(resolve_threads(size), run<Backward>, &job);
+}
+
+void logsumexp_backward(const SoftmaxCall& call, const KernelTable* kernels) noexcept {
+  const int64_t size = size_of_rows(call);
+  if (size == 0) return;
+  Softmax job;
+  plan(&job, kernels, call, {kX, kMask, kNumber, kLse, kY, kRest});
+  job.kind = kLogSumExp;
+  run_partitions(resolve_threads(size), run<LseBackward>, &job);
+}
+
+// dsink OUT = total IN, or += of it.
+void round_sink(const SinkCall& call, const KernelTable*) noexcept {
+  const auto element = [](const ArrayArgument& a, int64_t index) {
+    char* at = a.data;
+    for (int i = a.ndim; i-- > 0; index /= a.shape[i])
+      at += index % a.shape[i] * byte_stride(a, i, item_size(a.dtype));
+    return at;
+  };
+  for (int64_t i = 0; i < size_of(call.total); ++i) {
+    char* const to = element(call.dsink, i);
+    const double was = call.accumulate ? number_at(call.dsink.dtype, to) : 0.0;
+    store_as(call.dsink.dtype, to, was + number_at(kF64, element(call.total, i)));
+  }
+}
+
+}  // namespace
+
 void plan(Softmax* job, const KernelTable* table, const SoftmaxCall& call,
-          std::initializer_list<int> roles, bool in_order = false) {
+          std::initializer_list<int> roles, bool in_order) {
   const ArrayArgument &x = call.arrays[kX], &mask = call.arrays[kMask];
-  Operand arrays[Softmax::kCrossOperands];
-  int dtypes[Softmax::kCrossOperands], count = 0;
+  Operand arrays[kSoftmaxOperands];
+  int dtypes[kSoftmaxOperands], count = 0;
   for (const int role : roles) {
     const ArrayArgument& given = call.arrays[role];
     arrays[count] = given, dtypes[count++] = (given.shape ? given : x).dtype;
@@ -474,65 +524,14 @@ void plan(Softmax* job, const KernelTable* table, const SoftmaxCall& call,
   const int dtype = job->operands.compute_dtype;
   job->capped = table->elementwise->forward[k_softcap][dtype];
   job->times_slope = table->elementwise->backward[k_softcap][dtype][0];
-  job->has_indices = call.has_indices();
-  job->ignore_index = call.ignore_index;
-  job->has_shares = call.has_shares();
-  job->z_loss = call.z_loss;
-  job->smoothing = LabelSmoothing::of(call.label_smoothing, job->operands.columns.size);
-  job->partial = nullptr;
 }
 
-int target_of(const SoftmaxCall& call) { return call.has_indices() ? kTarget : kDy; }
-
-}  // namespace
-
-void plan_softmax_forward(Softmax* job, const KernelTable* table, const SoftmaxCall& call) {
-  plan(job, table, call, {kX, kMask, call.kind == kLogSumExp ? kNumber : kY, kLse, kSink, kShare});
-  job->has_sink = call.arrays[kSink].shape;
-}
-void plan_softmax_backward(Softmax* job, const KernelTable* table, const SoftmaxCall& call) {
-  plan(job, table, call, {kDy, kX, kY, kShare, kNumber, kCapped});
-}
-void plan_logsumexp_backward(Softmax* job, const KernelTable* table, const SoftmaxCall& call) {
-  plan(job, table, call, {kX, kMask, kNumber, kLse, kY, kRest});
-  job->kind = kLogSumExp;
-}
-void plan_cross_entropy(Softmax* job, const KernelTable* table, const SoftmaxCall& call) {
-  plan(job, table, call.of_logits(), {kX, target_of(call), kWeight, kLse, kNumber, kRest}, true);
-}
-void plan_cross_entropy_backward(Softmax* job, const KernelTable* table, const SoftmaxCall& call) {
-  plan(job, table, call.of_logits(), {kX, target_of(call), kWeight, kLse, kY, kRest, kNumber});
-  double divisor = 1.0;
-  if (call.divisor.shape) memcpy(&divisor, call.divisor.data, sizeof divisor);
-  job->gradient = 1.0 / divisor;
-  sum_weights(job);
-}
-
-void round_sink(const SinkCall& call) {
-  const auto element = [](const ArrayArgument& a, int64_t index) {
-    char* at = a.data;
-    for (int i = a.ndim; i-- > 0; index /= a.shape[i])
-      at += index % a.shape[i] * byte_stride(a, i, item_size(a.dtype));
-    return at;
-  };
-  int64_t size = 1;
-  for (int i = 0; i < call.total.ndim; ++i) size *= call.total.shape[i];
-  for (int64_t i = 0; i < size; ++i) {
-    char* const to = element(call.dsink, i);
-    const double was = call.accumulate ? number_at(call.dsink.dtype, to) : 0.0;
-    store_as(call.dsink.dtype, to, was + number_at(kF64, element(call.total, i)));
-  }
-}
-
-void softmax_partition(const Softmax* job, int64_t index, int64_t partitions) {
-  with_softmax_kind(job->kind,
-                    [&](auto kind) { run<Forward<decltype(kind)>>(job, index, partitions); });
-}
-void softmax_backward_partition(const Softmax* job, int64_t index, int64_t partitions) {
-  run<Backward>(job, index, partitions);
-}
-void logsumexp_backward_partition(const Softmax* job, int64_t index, int64_t partitions) {
-  run<LseBackward>(job, index, partitions);
+void add_softmax(std::vector<NativeFunction>* functions) {
+  functions->push_back(native_function<forward>(kSoftmaxForward));
+  functions->push_back(native_function<backward>(kSoftmaxBackward));
+  functions->push_back(native_function<round_sink>(kSoftmaxSink));
+  functions->push_back(native_function<logsumexp_backward>(kLogSumExpBackward));
+  add_cross_entropy(functions);
 }
 
 }  // namespace fastact
