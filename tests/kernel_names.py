@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 DTYPES = {"f16": "float16", "bf16": "bfloat16", "float": "float32", "double": "float64"}
-ACCESS = {"0": "aligned", "1": "dense", "2": "any"}
+ACCESS = {"0": "aligned", "1": "any"}
 _WORDS = {"Identity": "broadcast"}
 WAYS = ("lines", "columns", "singles")  # of strips
 _NORM_WORDS = {
@@ -77,10 +77,10 @@ def identify(demangled: str) -> tuple[str, str, str]:
     >>> identify("void fastact::map_contiguous<float, 2, true, Backward<float, Mish> >(int)")
     ('map_contiguous', 'mish backward, accumulate', 'float32')
     >>> identify("void fastact::moment_columns<(fastact::Access)1, double>(fastact::RowSums)")
-    ('moment_columns', 'dense', 'float64')
+    ('moment_columns', 'any', 'float64')
     >>> identify("void reduce_rows<(Access)0, double, SumLane<Square, double>, SumResults>(Sums)")
     ('reduce_rows', 'aligned, square', 'float64')
-    >>> identify("void reduce_rows<(Access)2, f16, RowLane<f16, AskedTerms>, M>()")
+    >>> identify("void reduce_rows<(Access)1, f16, RowLane<f16, AskedTerms>, M>()")
     ('reduce_rows', 'any, moments', 'float16')
     >>> identify("void reduce_short_rows<float, SumLane<Square, float>, SumResults>(RowSums)")
     ('reduce_short_rows', 'square', 'float32')

@@ -238,8 +238,8 @@ void run_contiguous(const ElementwisePlan& plan, bool accumulate, F f, cudaStrea
   launch(map_contiguous<T, inputs, accumulates, F>, {blocks, kMapThreads}, stream, map, f);
 }
 
-// The first `loose` inputs may lie anyhow. An index by vectors is for doubles alone, whose rows need
-// no alignment of their own.
+// The first `loose` inputs may lie anyhow. An index by vectors is for doubles alone, whose rows
+// need no alignment of their own.
 template <class T, int inputs, Indexed indexed, int loose = 0>
 StridedMap<inputs> strided_map(const ElementwisePlan& plan, bool accumulate) {
   constexpr int kSize = Vec<T>::kSize;

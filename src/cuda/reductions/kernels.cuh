@@ -110,8 +110,8 @@ FASTACT_DEVICE void visit_row(const RowSums& sums, const char* x, int64_t begin,
   }
 }
 
-// The same for a row that is one segment, whose vectors can be read by 16 bytes.
-template <Access access, class T, class Visit>
+// The same for a row that is one segment, of aligned vectors.
+template <class T, class Visit>
 FASTACT_DEVICE void visit_segment(const RowSums& sums, const char* x, int64_t begin, int64_t end,
                                   int lane, const Visit& visit) {
   constexpr int kSize = Vec<T>::kSize;
@@ -120,18 +120,11 @@ FASTACT_DEVICE void visit_segment(const RowSums& sums, const char* x, int64_t be
   int left = int(end - first);  // vectors; `whole` of them are whole
   int whole = int(smaller(sums.inner / kSize, end) - first);
   const int round = kInFlight * sums.team, step = sums.team * kSize;
-  if (access == kDense) {
-    const auto inside = [&](const T* at) {
-      return has_window(at, reinterpret_cast<const T*>(sums.low),
-                        reinterpret_cast<const T*>(sums.high));
-    };
-    if (!inside(p) || !inside(p + (end - 1 - first) * kSize)) whole = 0;
-  }
   for (; whole > round - sums.team; left -= round, whole -= round, p += kInFlight * step) {
     Vec<T> vecs[kInFlight];
 #pragma unroll
     for (int u = 0; u < kInFlight; ++u)
-      vecs[u] = read_whole<access, T>(reinterpret_cast<const char*>(p + u * step));
+      vecs[u] = read_whole<kAligned, T>(reinterpret_cast<const char*>(p + u * step));
     visit(Whole{}, vecs);
   }
   for (; left > 0; left -= round, p += kInFlight * step) {
@@ -142,7 +135,7 @@ FASTACT_DEVICE void visit_segment(const RowSums& sums, const char* x, int64_t be
                       there ? up_to(here - u * step) : 0, left < end};
     };
     Vec<T> vecs[kInFlight];
-    read_parts<access, T>(sums, location, vecs);
+    read_parts<kAligned, T>(sums, location, vecs);
     visit(Parts<decltype(location)>{location}, vecs);
   }
 }
@@ -215,13 +208,13 @@ void reduce_rows(FASTACT_GRID_CONSTANT const RowSums sums, FASTACT_GRID_CONSTANT
                         });
 }
 
-// Reduces rows that are one segment each.
-template <Access access, class T, class Lane, class To>
+// Reduces rows that are one segment each, of aligned vectors.
+template <class T, class Lane, class To>
 FASTACT_KERNEL_OF(kThreads, 3)
 void reduce_segments(FASTACT_GRID_CONSTANT const RowSums sums, FASTACT_GRID_CONSTANT const To to) {
   reduce_tasks<T, Lane>(sums, to,
                         [&](const char* x, const RowTask& task, int lane, const auto& visit) {
-                          visit_segment<access, T>(sums, x, task.begin, task.end, lane, visit);
+                          visit_segment<T>(sums, x, task.begin, task.end, lane, visit);
                         });
 }
 

@@ -35,13 +35,6 @@ Sums describe(const Reduction& plan, double* partials) {
   sums.is_contiguous = plan.has_unit_inner;
   sums.access = kAnyhow;
   sums.partials = partials;
-  int64_t reach = plan.inner_x * (plan.inner - 1) + int64_t(sizeof(T));
-  for (int i = 0; i < plan.kept.count; ++i) reach += plan.kept.x[i] * (plan.kept.length[i] - 1);
-  for (int i = 0; i < plan.reduced.count; ++i)
-    reach += plan.reduced.x[i] * (plan.reduced.length[i] - 1);
-  const int64_t elements = plan.outputs() * plan.terms();
-  if (sums.is_contiguous && reach == elements * int64_t(sizeof(T)))
-    sums.access = kDense, sums.low = plan.x, sums.high = plan.x + reach;
   bool aligned = sums.is_contiguous && has_aligned_base(plan);
   for (int i = 0; i < plan.reduced.count; ++i) aligned &= plan.reduced.x[i] % kVecBytes == 0;
   if (aligned) sums.access = kAligned;
@@ -161,9 +154,7 @@ void reduce(const Reduction& plan, const To& to, void* workspace, bool is_empty,
     const bool is_aligned = sums.access == kAligned;
     auto kernel = is_aligned ? reduce_rows<kAligned, T, typename Kernels::ShortLane, To>
                              : reduce_rows<kAnyhow, T, OddLane, To>;
-    if (is_one && is_aligned) kernel = reduce_segments<kAligned, T, Lane, To>;
-    if constexpr (sizeof(T) < sizeof(double))
-      if (is_one && sums.access == kDense) kernel = reduce_segments<kDense, T, OddLane, To>;
+    if (is_one && is_aligned) kernel = reduce_segments<T, Lane, To>;
     run(sums, kernel, {blocks_for(ceil_div(sums.tasks, sums.threads / sums.team)), sums.threads},
         1);
   } else {

@@ -9,7 +9,7 @@
 // chunks, a block each, whose partial sums finish_chunks adds. A lane has four vectors in flight
 // and four accumulators.
 //
-//   reduce_segments    rows of one segment, whose vectors can be read by 16 bytes
+//   reduce_segments    rows of one segment, of aligned vectors
 //   reduce_short_rows  rows of one lane that touch: read into shared memory, so that loads coalesce
 //   reduce_few_of_row  the same of 2 to 4 elements, from registers
 //   reduce_rows        any others

@@ -17,8 +17,6 @@ constexpr int kInFlight = 4;  // vectors of a lane
 // How the vectors of x can be read.
 enum Access : int {
   kAligned,  // each is a multiple of 16 bytes
-  kDense,    // anywhere in an array without gaps: as kAnyhow, but windows may reach into the
-             // neighbours of a row that is one segment
   kAnyhow,   // by windows inside one segment, or element by element
 };
 
@@ -35,9 +33,8 @@ struct Sums {
   int64_t inner_y;     // and in y, if that axis is kept
   bool is_contiguous;  // inner_x is the item size
   Access access;
-  const char* low;  // kDense: the array's ends
-  const char* high;
-  Chunks chunks;     // of the reduced index: of vectors, or of rows
+  const char *low, *high;  // the ends of an array without gaps, of which tiles are read
+  Chunks chunks;           // of the reduced index: of vectors, or of rows
   double* partials;  // OUT where there is more than one chunk: outputs x chunks x their numbers
 };
 
@@ -55,13 +52,8 @@ FASTACT_DEVICE int up_to(int64_t n) { return int(smaller(n, kEnough)); }
 template <Access access, class T>
 FASTACT_DEVICE bool can_read_fast(const Sums& sums, const Location& location) {
   constexpr int kSize = Vec<T>::kSize;
-  if constexpr (access == kAligned) {
-    return location.valid >= kSize;
-  } else if constexpr (access == kDense) {
-    return location.valid > 0 && has_window(location.p, sums.low, sums.high);
-  } else {
-    return sums.is_contiguous && location.follows && location.valid >= 2 * kSize;
-  }
+  if constexpr (access == kAligned) return location.valid >= kSize;
+  return sums.is_contiguous && location.follows && location.valid >= 2 * kSize;
 }
 
 // Reads by 16 bytes, whatever lies around.
@@ -77,13 +69,6 @@ FASTACT_DEVICE void read_whole(const char* const (&at)[kInFlight], Vec<T> (&vecs
   for (int u = 0; u < kInFlight; ++u) vecs[u] = read_whole<access, T>(at[u]);
 }
 
-template <class T>
-FASTACT_DEVICE void zero_tail(Vec<T>& vec, int valid) {
-#pragma unroll
-  for (int j = 0; j < Vec<T>::kSize; ++j)
-    if (j >= valid) vec.lane[j] = T{};
-}
-
 // Reads kInFlight vectors, some of them not whole, with zeros for elements that are not there.
 // location_of(u): where the u-th vector is.
 template <Access access, class T, class LocationOf>
@@ -92,25 +77,10 @@ FASTACT_DEVICE void read_parts(const Sums& sums, const LocationOf& location_of,
   bool fast[kInFlight];
 #pragma unroll
   for (int u = 0; u < kInFlight; ++u) fast[u] = can_read_fast<access, T>(sums, location_of(u));
-  if constexpr (access == kDense) {
-    // The first vector's window stands in for vectors that are not there: all loads come at once.
-    bool all = fast[0];
-#pragma unroll
-    for (int u = 1; u < kInFlight; ++u) all &= fast[u] || location_of(u).valid <= 0;
-    if (all) {
-#pragma unroll
-      for (int u = 0; u < kInFlight; ++u)
-        vecs[u] = read_whole<access, T>(fast[u] ? location_of(u).p : location_of(0).p);
-#pragma unroll
-      for (int u = 0; u < kInFlight; ++u) zero_tail(vecs[u], location_of(u).valid);
-      return;
-    }
-  }
 #pragma unroll
   for (int u = 0; u < kInFlight; ++u) {
     if (fast[u]) {
       vecs[u] = read_whole<access, T>(location_of(u).p);
-      if constexpr (access == kDense) zero_tail(vecs[u], location_of(u).valid);
       continue;
     }
     vecs[u] = Vec<T>{};
