@@ -63,7 +63,7 @@ template <class T>
 FASTACT_DEVICE_CALL Wide<T> slope_at(int which, const double* parameters, Wide<T> z) {
   return map_chosen<T>(which, parameters, z, [](const auto& f, auto x) { return f.derivative(x); });
 }
-// The same from the array that the activation's op saved.
+// Does so from the array that the activation's op saved.
 template <class T>
 FASTACT_DEVICE_CALL Wide<T> slope_by_saved_at(int which, const double* parameters, Wide<T> saved) {
   return map_chosen<T>(which, parameters, saved,

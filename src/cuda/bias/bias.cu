@@ -6,7 +6,8 @@
 // core/elementwise.cuh; a vector knows from its index which channels it meets, and an element of
 // strided arrays is told its channel. The backward reads dy, x and the residual once, writes dx,
 // and sums dx by channel in double: core/channel_sums.cuh. There the activation is one call a
-// vector. At most kMaxChunks partial sums per channel are added by one finishing kernel.
+// vector, or an element where channels do not come last. At most kMaxChunks partial sums per
+// channel are added by one finishing kernel.
 //
 // Bytes moved: x, residual and y once; dy, x, residual and dx once.
 //
@@ -145,7 +146,7 @@ int64_t bias_act_workspace(const BiasCall& call) {
   // The chunks do not depend on the strides of dy, dx and residual, and of x's strides they depend
   // on the order alone. The workspace is as large as any layout of the other arrays needs.
   const Layout layout = layout_of(&x, 1, call.axis, sizeof(T));
-  int64_t most = most_chunks<T>(channel_layout(layout));
+  int64_t most = most_chunks<T>(with_one_segment(layout));
   if (sums_fit<T>(call, layout)) most = std::max(most, grid_of_sums<T>(layout).partials);
   return layout.channels * most * int64_t(sizeof(double));
 }
@@ -170,9 +171,9 @@ void bias_act_backward(const BiasCall& call, void* workspace, cudaStream_t strea
       with_chosen(call, [&](const auto& activation) {
         using F = BiasGradient<T, std::decay_t<decltype(activation)>>;
         const F f{fuse(activation, call, layout), {}, windows, call.accumulate_dx};
-        chunks =
-            run_channel_sums<T>(f, {&dy, &x, residual.data ? &residual : nullptr, &dx},
-                                channel_layout(layout), OneAxis(call.axis).flag, partials, stream);
+        chunks = run_channel_sums<T>(f, {&dy, &x, residual.data ? &residual : nullptr, &dx},
+                                     with_one_segment(layout), OneAxis(call.axis).flag, partials,
+                                     stream);
       });
     }
   }

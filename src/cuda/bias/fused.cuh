@@ -126,9 +126,7 @@ template <class T, class Activation>
 struct BiasGradient : Fused<Activation> {
   enum { kDy, kX, kResidual, kDx, kArrays };  // residual may be absent
   static constexpr int kSums = 1, kTogether = 1, kNumbers = 1;
-  static constexpr bool kIsSmall =
-      sizeof(T) < sizeof(double) && !std::is_same_v<Activation, ChosenFunction>;
-  static constexpr int kBlocks[] = {kIsSmall ? 4 : 3, 3, 1};
+  static constexpr int kBlocks[] = {3, 1};
   static constexpr bool kByRow = false;
   SumArrays<kArrays> arrays;
   // Whether vectors may be read by windows: not where dx is an input too, for other threads write
@@ -138,9 +136,6 @@ struct BiasGradient : Fused<Activation> {
 
   FASTACT_DEVICE C number(int, int64_t channel) const {
     return parameter_at<T>(this->bias, channel);
-  }
-  FASTACT_DEVICE auto of_channel(int64_t channel) const {
-    return [one = number(0, channel)](int, int) { return one; };
   }
   template <class Staged>
   FASTACT_DEVICE auto of_columns(const Staged& staged, int64_t) const {

@@ -1,4 +1,4 @@
-// What the files of the bindings have in common.
+// Declarations that the files of the bindings share.
 #pragma once
 
 #include <algorithm>

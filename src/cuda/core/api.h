@@ -1,5 +1,5 @@
-// What the files of several families share on the host. Each .cu is compiled once for each storage
-// type (FASTACT_STORAGE), which keeps the build parallel and the object files small.
+// Host declarations that the files of several families share. Each .cu is compiled once for each
+// storage type (FASTACT_STORAGE), which keeps the build parallel and the object files small.
 #pragma once
 
 #include <algorithm>

@@ -15,7 +15,7 @@ FASTACT_DEVICE T warp_fold(T value, Merge merge, int width = kWarp) {
     if (step < width) value = merge(value, __shfl_xor_sync(kAllLanes, value, step));
   return value;
 }
-// The same of two values at once, in hardly more steps than one value takes: each half of the lanes
+// Folds two values at once, in hardly more steps than one value takes: each half of the lanes
 // folds one of them. The lower half of each `width` lanes gets the first value's fold, the upper
 // half the second's.
 template <class T, class Merge>
@@ -61,7 +61,7 @@ FASTACT_DEVICE auto fold_buffer() {
   return of_warps;
 }
 
-// Where the threads of a team are: some of a warp, a power of two, or all of a block.
+// A team's threads are some of a warp, a power of two, or all of a block.
 enum TeamIn { kWarpOrBlock, kOneWarp, kOneBlock };
 
 // Folds the numbers of a team's `lanes` threads into one, and gives it to all of them. All threads
@@ -143,13 +143,6 @@ FASTACT_DEVICE void for_each_of_warps(int64_t count, Body body) {
   }
 }
 
-// The sum of `count` partial sums, given to every lane of a warp.
-FASTACT_DEVICE double sum_of_partials(const double* partials, int64_t count) {
-  double sum = 0;
-  for (int64_t i = int(threadIdx.x) % kWarp; i < count; i += kWarp) sum += load(partials + i);
-  return warp_sum(sum);
-}
-
 // Adds n numbers up as a tree, n a power of two: those from `filled` on are zeros.
 template <class N, int n>
 FASTACT_DEVICE N tree_sum(N (&part)[n], int filled = n) {
@@ -166,7 +159,7 @@ constexpr int kBanks = 16;  // of 8 bytes
 template <int threads, int kSize>
 constexpr int kFoldBuffer = (threads + kBanks / kSize) * kSize;
 
-// What fold_rows leaves of the rows of a block: `rows` of them, at most kFoldedRows, by lanes.
+// The rows of a block that fold_rows leaves: `rows` of them, at most kFoldedRows, by lanes.
 constexpr int kFoldedRows = 8;
 template <int kSize>
 struct FoldedRows {

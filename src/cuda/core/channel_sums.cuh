@@ -8,22 +8,20 @@
 //   kBlocks                           least blocks on a multiprocessor, of the kernels below
 //   kByRow                            columns: `index` counts rows instead of elements
 //   kNumbers, number(k, coef)         the numbers of a channel, as its bias
-//   of_channel(coef)                  (k, lane) -> a number, of one channel
-//   of_columns(staged, column)        the same of a vector of channels, from shared memory
+//   of_columns(staged, column)        (k, lane) -> a number of a vector of channels, from shared
+//                                     memory
 //   vecs(index, valid, numbers, add)  add(terms) for each vector that is there, in their order
-//   element(at, numbers, terms)       one element, of arrays of any strides
+//   element(at, numbers, terms)       one element
 //
 // A functor may leave out what its kernels do not ask for.
 //
-//   sums_of_segments   dense, channels in segments of `inner` elements: a task is a chunk of the
-//                      vectors of one channel
 //   sums_of_columns    dense, channels last: a task is a tile of channels over a chunk of rows,
 //                      added in shared memory by a tree; where a row is no whole number of vectors,
 //                      several rows that are one are joined
-//   sums_of_any        any strides: a task is a chunk of the elements of one channel
+//   sums_of_any        all other arrays: a task is a chunk of the elements of one channel
 //
 // A task of one channel has a team of threads: a block where the channel is long, or else as many
-// lanes of a warp as it has vectors or elements, so that short channels share a block.
+// lanes of a warp as it has elements, so that short channels share a block.
 //
 // A coefficient index counts channels. Partial sums lie [kSums][coefs][chunks]; their order depends
 // on the shape and on the order of the axes in memory alone.
@@ -37,11 +35,10 @@ FASTACT_BEGIN_NAMESPACE
 namespace {
 
 constexpr int kSumThreads = 256;
-constexpr int64_t kSumVecs = 2048;      // of a channel, in a chunk
 constexpr int64_t kSumRows = 64;        // rows of a chunk of columns
-constexpr int64_t kSumElements = 8192;  // elements of a chunk of a channel, of any strides
+constexpr int64_t kSumElements = 8192;  // of a chunk of one channel
 constexpr int64_t kSumTasks = 1024;     // of columns
-constexpr int64_t kWarpItems = 256;     // vectors or elements of a channel, at most, for one warp
+constexpr int64_t kWarpItems = 256;     // elements of a channel, at most, for one warp
 
 // Arrays of a functor, as run_channel_sums fills them in.
 template <int arrays>
@@ -52,7 +49,7 @@ struct SumArrays {
 };
 
 struct SumTasks {
-  int64_t size, count;  // of a chunk, in vectors, rows or elements; chunks of a channel
+  int64_t size, count;  // of a chunk, in rows or elements; chunks of a channel
   int64_t coefs;
   double* partials;             // OUT
   int64_t first = 0, step = 1;  // the coefficient indices of columns, where they are not 0, 1, ...
@@ -65,27 +62,19 @@ struct SumTasks {
   }
 };
 
-template <class T>
-FASTACT_DEVICE double lane_sum(const Wide<T>& wide) {
-  double sum[2] = {};
-#pragma unroll
-  for (int j = 0; j < Vec<T>::kSize; ++j) sum[j % 2] += double(wide.lane[j]);
-  return sum[0] + sum[1];
-}
-
-// How many threads a task takes whose channel has so many vectors or elements.
+// How many threads a task takes whose channel has so many elements.
 inline int team_of(int64_t items) {
   return items > kWarpItems ? kSumThreads : power_of_two_from(items, kWarp);
 }
 
-// A chunk [begin, end) of a channel's vectors or elements. An idle team has none, yet it takes part
+// A chunk [begin, end) of a channel's elements. An idle team has none, yet it takes part
 // in shuffles and barriers.
 struct ChannelTask {
   bool idle;
   int64_t coef, chunk, begin, end;
 };
 
-// Calls visit(task, lane) for the tasks of channels, each of so many vectors or elements.
+// Calls visit(task, lane) for the tasks of channels, each of so many elements.
 template <class Visit>
 FASTACT_DEVICE void for_each_task(const SumTasks& tasks, int team, int64_t items,
                                   const Visit& visit) {
@@ -119,58 +108,13 @@ FASTACT_DEVICE void put_of_team(const SumTasks& tasks, const ChannelTask& task, 
   if (lane == 0 && !task.idle) tasks.put(task.coef, task.chunk, sum);
 }
 
-struct Segments {
-  int64_t channels, inner;
-  int64_t segment_vecs;  // of one segment
-  int64_t vecs;          // of a channel
-  int team;
-  int64_t step_segments, step;
-};
-
-template <class T, class F>
-FASTACT_KERNEL_OF(kSumThreads, (F::kBlocks[0]))
-void sums_of_segments(FASTACT_GRID_CONSTANT const F f, FASTACT_GRID_CONSTANT const SumTasks tasks,
-                      FASTACT_GRID_CONSTANT const Segments segments) {
-  constexpr int kSize = Vec<T>::kSize;
-  for_each_task(tasks, segments.team, segments.vecs, [&](const ChannelTask& task, int lane) {
-    const auto numbers = f.of_channel(task.coef);
-    double sum[F::kSums] = {};
-    int64_t q = task.begin + lane;
-    const int64_t segment = q / segments.segment_vecs;
-    int64_t within = q - segment * segments.segment_vecs;
-    int64_t at = (segment * segments.channels + task.coef) * segments.inner + within * kSize;
-    const int64_t stride = segments.channels * segments.inner;
-    const int64_t step = segments.step_segments * stride + segments.step * kSize;
-    const int64_t wrap = stride - segments.segment_vecs * kSize;
-    while (q < task.end) {
-      int64_t index[F::kTogether];
-      int valid[F::kTogether];
-#pragma unroll
-      for (int u = 0; u < F::kTogether; ++u) {
-        index[u] = at;
-        const int64_t left = segments.inner - within * kSize;
-        valid[u] = q < task.end ? int(smaller(left, kSize)) : 0;
-        q += segments.team;
-        at += step;
-        within += segments.step;
-        if (within >= segments.segment_vecs) within -= segments.segment_vecs, at += wrap;
-      }
-      f.vecs(index, valid, numbers, [&](const Wide<T>(&terms)[F::kSums]) {
-#pragma unroll
-        for (int k = 0; k < F::kSums; ++k) sum[k] += lane_sum(terms[k]);
-      });
-    }
-    put_of_team(tasks, task, segments.team, lane, sum);
-  });
-}
-
 struct Columns : ChannelRows {
   int64_t channels;
   int64_t elements;
 };
 
 template <class T, class F>
-FASTACT_KERNEL_OF(kSumThreads, (F::kBlocks[1]))
+FASTACT_KERNEL_OF(kSumThreads, (F::kBlocks[0]))
 void sums_of_columns(FASTACT_GRID_CONSTANT const F f, const SumTasks tasks, const Columns shape) {
   constexpr int kSize = Vec<T>::kSize;
   FASTACT_SHARED(double, buffer, (kFoldBuffer<kSumThreads, kSize>));
@@ -240,7 +184,7 @@ void sums_of_columns(FASTACT_GRID_CONSTANT const F f, const SumTasks tasks, cons
 
 // "Rows" of the table are coefficients.
 template <class T, class F>
-FASTACT_KERNEL_OF(kSumThreads, (F::kBlocks[2]))
+FASTACT_KERNEL_OF(kSumThreads, (F::kBlocks[1]))
 void sums_of_any(FASTACT_GRID_CONSTANT const F f, FASTACT_GRID_CONSTANT const SumTasks tasks,
                  FASTACT_GRID_CONSTANT const RowTable<F::kArrays, kMaxAxes> axes,
                  const int64_t length, const int team) {
@@ -263,35 +207,6 @@ void sums_of_any(FASTACT_GRID_CONSTANT const F f, FASTACT_GRID_CONSTANT const Su
   });
 }
 
-// Arrays around their channels: outer x channels x inner, or not dense.
-struct ChannelLayout {
-  bool dense;
-  int64_t channels, outer, inner;
-};
-// A single channel is one segment.
-inline ChannelLayout channel_layout(const Layout& layout) {
-  if (layout.channels == 1) return {layout.dense, 1, 1, layout.outer * layout.inner};
-  return {layout.dense, layout.channels, layout.outer, layout.inner};
-}
-
-template <class T>
-Segments plan_segments(const ChannelLayout& layout, SumTasks* tasks) {
-  Segments segments{};
-  segments.channels = layout.channels, segments.inner = layout.inner;
-  segments.segment_vecs = ceil_div(layout.inner, Vec<T>::kSize);
-  segments.vecs = segments.segment_vecs * layout.outer;
-  segments.team = team_of(segments.vecs);
-  segments.step_segments = segments.team / segments.segment_vecs;
-  segments.step = segments.team % segments.segment_vecs;
-  cut(tasks, segments.vecs, kSumVecs);
-  return segments;
-}
-
-// The shape of kernels whose tasks are of one channel.
-inline Shape blocks_of_teams(const SumTasks& tasks, int team) {
-  return {blocks_for(ceil_div(tasks.coefs * tasks.count, kSumThreads / team)), kSumThreads};
-}
-
 // Cuts the rows of columns.
 inline void cut_rows(const ChannelRows& shape, SumTasks* tasks) {
   const int64_t most = std::max<int64_t>(1, kSumTasks / shape.tiles);
@@ -299,7 +214,7 @@ inline void cut_rows(const ChannelRows& shape, SumTasks* tasks) {
 }
 
 template <class T>
-Columns plan_columns(const ChannelLayout& layout, SumTasks* tasks) {
+Columns plan_columns(const Layout& layout, SumTasks* tasks) {
   const Columns shape{rows_of<T>(layout.channels, layout.outer, kSumThreads), layout.channels,
                       layout.outer * layout.channels};
   cut_rows(shape, tasks);
@@ -308,14 +223,11 @@ Columns plan_columns(const ChannelLayout& layout, SumTasks* tasks) {
 
 // The most chunks of a channel that any layout of the other arrays makes.
 template <class T>
-int64_t most_chunks(const ChannelLayout& layout) {
+int64_t most_chunks(const Layout& layout) {
   SumTasks tasks{};
   cut(&tasks, layout.outer * layout.inner, kSumElements);
   const int64_t most = tasks.count;
-  if (layout.inner > 1)
-    plan_segments<T>(layout, &tasks);
-  else
-    plan_columns<T>(layout, &tasks);
+  if (layout.inner == 1) plan_columns<T>(layout, &tasks);
   return std::max(most, tasks.count);
 }
 
@@ -323,9 +235,8 @@ int64_t most_chunks(const ChannelLayout& layout) {
 // arrays: the functor's, all of the last one's shape, null where one is absent. f.arrays is filled
 // from them. of_coef: the axes that count coefficients.
 template <class T, class F>
-int64_t run_channel_sums(F f, const Operand* const (&arrays)[F::kArrays],
-                         const ChannelLayout& layout, const bool* of_coef, double* partials,
-                         cudaStream_t stream) {
+int64_t run_channel_sums(F f, const Operand* const (&arrays)[F::kArrays], const Layout& layout,
+                         const bool* of_coef, double* partials, cudaStream_t stream) {
   SumTasks tasks{};
   tasks.partials = partials;
   tasks.coefs = layout.channels;
@@ -335,7 +246,7 @@ int64_t run_channel_sums(F f, const Operand* const (&arrays)[F::kArrays],
     f.arrays.data[k] = arrays[k] ? arrays[k]->data : nullptr;
     bits |= reinterpret_cast<uintptr_t>(f.arrays.data[k]);
   }
-  if (!layout.dense) {
+  if (!layout.dense || layout.inner > 1) {
     RowTable<F::kArrays, kMaxAxes> axes{};
     int64_t length = 1;
     for (const bool counts : {true, false}) {
@@ -350,18 +261,12 @@ int64_t run_channel_sums(F f, const Operand* const (&arrays)[F::kArrays],
     }
     cut(&tasks, length, kSumElements);
     const int team = team_of(length);
-    launch(sums_of_any<T, F>, blocks_of_teams(tasks, team), stream, f, tasks, axes, length, team);
+    const Shape shape{blocks_for(ceil_div(tasks.coefs * tasks.count, kSumThreads / team)),
+                      kSumThreads};
+    launch(sums_of_any<T, F>, shape, stream, f, tasks, axes, length, team);
     return tasks.count;
   }
   f.arrays.n = tasks.coefs * layout.outer * layout.inner;
-  if (layout.inner > 1) {
-    const Segments segments = plan_segments<T>(layout, &tasks);
-    const bool one_segment = layout.outer * layout.channels == 1;
-    f.arrays.aligned = bits % kVecBytes == 0 && (one_segment || layout.inner % Vec<T>::kSize == 0);
-    launch(sums_of_segments<T, F>, blocks_of_teams(tasks, segments.team), stream, f, tasks,
-           segments);
-    return tasks.count;
-  }
   const Columns shape = plan_columns<T>(layout, &tasks);
   f.arrays.aligned = bits % kVecBytes == 0 && shape.width % Vec<T>::kSize == 0;
   launch(sums_of_columns<T, F>, {blocks_for(tasks.count * shape.tiles), kSumThreads}, stream, f,

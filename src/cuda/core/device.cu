@@ -1,4 +1,5 @@
-// Which devices there are, whether this build has code for them, and the order between streams.
+// Tells which devices there are, whether this build has code for them, and the order between
+// streams.
 #include <map>
 #include <mutex>
 #include <tuple>

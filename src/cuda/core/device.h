@@ -38,7 +38,7 @@ class DeviceGuard {
 struct SharedMemory {
   int own, unasked, most;
 
-  // Of each of two blocks that share a multiprocessor.
+  // The share of each of two blocks on a multiprocessor.
   int half() const { return (most - own) / 2; }
 };
 SharedMemory shared_of(const void* kernel);

@@ -33,7 +33,7 @@ constexpr int kBlocksOf = kMapBlocks<T>;
 template <class F, class T>
 constexpr int kBlocksOf<F, T, decltype(F::kLeastBlocks + 0)> = F::kLeastBlocks;
 
-// What a function of several results gives: elements, or vectors.
+// A function of several results gives these: elements, or vectors.
 template <class Value, int outputs>
 struct Results {
   Value of[outputs];

@@ -75,7 +75,7 @@ FASTACT_DEVICE int count_of(int64_t all, int lane, int lanes) {
   return count;
 }
 
-// Which neighbouring columns the v-th vector of all columns has.
+// Finds the neighbouring columns that the v-th vector of all columns has.
 template <class T, class Rows>
 FASTACT_DEVICE RowPart columns_at(const Rows& rows, int64_t v) {
   constexpr int kSize = Vec<T>::kSize;
@@ -124,7 +124,7 @@ FASTACT_DEVICE RowPart row_part(const Rows& rows, bool backwards = false) {
   return part;
 }
 
-// Where the i-th vector is; not of strided arrays.
+// The address of the i-th vector; not of strided arrays.
 template <class T, class Rows>
 FASTACT_DEVICE T* vec_at(const Rows& rows, int role, const RowPart& part, int i) {
   if constexpr (Rows::kColumns)

@@ -24,7 +24,7 @@ inline int power_of_two_from(int64_t n, int most) {
   return power;
 }
 
-// As a call: inlined, a quotient of 64 bits is longer than most loops here.
+// This is a call, for inlined a quotient of 64 bits is longer than most loops here.
 FASTACT_DEVICE_CALL int64_t long_quotient(int64_t a, int64_t b) { return a / b; }
 
 // a / b for numbers that are not negative: in 32 bits where they allow it.

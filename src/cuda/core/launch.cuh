@@ -1,4 +1,4 @@
-// What every kernel builds on: memory access, shared memory, launching, errors.
+// Every kernel builds on this: memory access, shared memory, launching, errors.
 //
 // The kernels compile twice: by nvcc for a GPU, and by the host's compiler for the emulated device
 // of tests/cuda_emulation, on which every kernel runs in every test run. All differences between

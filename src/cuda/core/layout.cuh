@@ -31,6 +31,12 @@ inline Layout layout_of(const Operand* arrays, int count, int axis, int64_t item
   return layout;
 }
 
+// A single channel is one segment.
+inline Layout with_one_segment(Layout layout) {
+  if (layout.channels == 1) layout.inner *= layout.outer, layout.outer = 1;
+  return layout;
+}
+
 // Rows of channels that come last, as a block takes them: tiles of tx vectors of columns, ty rows
 // at a time. Rows that are no whole number of vectors are folded, as many as make one, into rows of
 // `width` elements; a lane always meets the same channel.

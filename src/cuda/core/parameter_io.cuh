@@ -2,6 +2,7 @@
 #pragma once
 
 #include "cuda/core/api.h"
+#include "cuda/core/indexing.cuh"
 
 FASTACT_BEGIN_NAMESPACE
 namespace {
@@ -43,7 +44,7 @@ FASTACT_DEVICE void put(T* y, double sum, bool accumulate) {
   store(y, narrow_once<T>(accumulate ? double(widen(load(y))) + sum : sum));
 }
 
-// The same of a parameter's gradient.
+// Puts a parameter's gradient likewise.
 template <class T>
 FASTACT_DEVICE void put_parameter(char* p, int dtype, double sum, bool accumulate) {
   with_type<T>(p, dtype, [&](auto* y) { put(y, sum, accumulate); });
@@ -74,7 +75,7 @@ FASTACT_DEVICE double number_at(const char* p, int dtype) {
   }
 }
 
-// The same in the type that data of T are computed in.
+// Gives it in the type that data of T are computed in.
 template <class T>
 FASTACT_DEVICE Compute<T> load_number(const char* p, int dtype) {
   const bool is_wide = dtype == kDTypeOf<T> || dtype == kF32 || dtype == kF64;
@@ -98,6 +99,18 @@ FASTACT_DEVICE_CALL void put_by_call(char* p, int dtype, double value, bool accu
 FASTACT_DEVICE void put_number(const NumberVector& to, int64_t index, double value,
                                bool accumulate = false) {
   if (to.data) put_by_call(to.data + index * to.stride, to.dtype, value, accumulate);
+}
+
+// Writes one value to all numbers of an array, which the y of `to` steps along.
+template <class T>
+FASTACT_KERNEL(256)
+void fill_all(FASTACT_GRID_CONSTANT const Axes to, char* number, int dtype, double value) {
+  const int64_t i = int64_t(blockIdx.x) * 256 + threadIdx.x;
+  if (i < to.size) put_parameter<T>(number + locate(to, i).y, dtype, value, false);
+}
+template <class T>
+void fill_numbers(const Axes& to, char* number, int dtype, double value, cudaStream_t stream) {
+  launch(fill_all<T>, {ceil_div(to.size, 256), 256}, stream, to, number, dtype, value);
 }
 
 }  // namespace

@@ -65,7 +65,7 @@ FASTACT_DEVICE int lanes_there(const Rows& rows, const RowPart& part, int i) {
   return valid_of<T>(rows, part, i);
 }
 
-// Where a row begins in an array of data, and its number in an array of statistics.
+// The address where a row begins in an array of data, and of its number in an array of statistics.
 template <class T, class Rows>
 FASTACT_DEVICE T* row_of(const Rows& rows, int role, int64_t row) {
   return reinterpret_cast<T*>(rows.data[role] + row * rows.pitch[role]);

@@ -36,9 +36,9 @@ constexpr int kRowMapThreads = 256;
 constexpr int64_t kRowMapTasks = 4 * 3 * 132;
 constexpr int64_t kRowMapRows = 8;  // rows of a thread that adds up sums, at least
 
-// Where sums go: kSums x channels x of_channel. Either a row has all channels several times, each a
-// run of columns, and up to tiles_of_run blocks have a part of a run. Or a channel is a segment of
-// many vectors, in whole tiles, whose sums are added up.
+// The place of sums: kSums x channels x of_channel. Either a row has all channels several times,
+// each a run of columns, and up to tiles_of_run blocks have a part of a run. Or a channel is a
+// segment of many vectors, in whole tiles, whose sums are added up.
 struct RowSums {
   double* partials;
   Divisor channels, runs;     // runs: by the columns of a run

@@ -14,7 +14,7 @@ namespace {
 
 constexpr int kRowAxes = 32;  // that do not merge, at most: 33 would take over 2^32 elements
 
-// Where an element of a row is in arrays of any strides.
+// Axes and strides, which tell where an element of a row is in arrays of any strides.
 template <int roles, int most = kRowAxes>
 struct RowTable {
   int row_axes, count;  // axes that count rows, and all axes

@@ -277,7 +277,7 @@ void gated_backward_strided(FASTACT_GRID_CONSTANT const GatedMap<3, 2> map,
 // core/channel_sums.cuh.
 template <class T>
 struct GatedSums {
-  static constexpr int kSums = 2, kTogether = 1, kNumbers = 0, kBlocks[] = {1, 2, 1};
+  static constexpr int kSums = 2, kTogether = 1, kNumbers = 0, kBlocks[] = {2, 1};
   static constexpr bool kByRow = true;
   GatedMap<3, 2> map;
   GatedBiases biases;

@@ -186,12 +186,11 @@ void gates_backward(const GatesCall& call, void* workspace, cudaStream_t stream)
     for (int k = 0; k < 2; ++k) sums.to[k] = vector_of(call.bias_gradient[k]);
     sums.accumulate = call.accumulate;
     sums.is_wanted = sums.to[0].data || sums.to[1].data;
-    const auto finish = [&] {
-      launch(finish_gate_sums<T>, warps_for(sums.saved * sums.columns, kFinishThreads), stream,
-             sums);
+    const auto finish_biases = [&] {
+      finish(FinishGates<T>{sums, sums.saved * sums.columns, sums.chunks}, stream);
     };
     if (is_empty(state)) {  // sums of nothing
-      if (sums.is_wanted && sums.columns > 0) finish();
+      if (sums.is_wanted && sums.columns > 0) finish_biases();
       return;
     }
     const GateArrays arrays(call);
@@ -212,7 +211,7 @@ void gates_backward(const GatesCall& call, void* workspace, cudaStream_t stream)
       return all;
     }();
     launch(kKernels.of[vectorized][call.recomputes()], shape_of(task), stream, task, sums);
-    if (sums.is_wanted && sums.chunks > 1) finish();
+    if (sums.is_wanted && sums.chunks > 1) finish_biases();
   });
 }
 

@@ -4,7 +4,7 @@
 #include <type_traits>
 
 #include "common/gates/call.h"
-#include "cuda/core/block_reduce.cuh"
+#include "cuda/core/finish.cuh"
 #include "cuda/core/parameter_io.cuh"
 #include "cuda/core/row_io.cuh"
 
@@ -56,7 +56,7 @@ struct GateSums {
   bool is_wanted;
 };
 
-// Where a thread works: its first column, in its tile and in all, and its rows.
+// A thread's place: its first column, in its tile and in all, and its rows.
 struct GatePosition {
   int x, y, width;  // width: columns of the tile
   int64_t tile;     // its first column
@@ -76,7 +76,7 @@ FASTACT_DEVICE GatePosition find_position(const GateTask& task) {
   return position;
 }
 
-// Where a row begins. By vectors it is the row's number, which each array multiplies by its one
+// The begin of a row. By vectors it is the row's number, which each array multiplies by its one
 // pitch. By single columns it is the bytes from the start of each array; arrays that a kernel does
 // not use cost nothing.
 template <int lanes>
@@ -276,18 +276,21 @@ FASTACT_DEVICE void put_sum(const GateSums& sums, int k, int64_t column, double 
   if (sums.to[1].data && !is_n) put_parameter<T>(sums.to[1], index, sum, sums.accumulate);
 }
 
-// A warp finishes each output.
-constexpr int kFinishThreads = 128;
+// The last step (core/finish.cuh).
 template <class T>
-FASTACT_KERNEL(kFinishThreads)
-void finish_gate_sums(FASTACT_GRID_CONSTANT const GateSums sums) {
-  for_each_of_warps(sums.saved * sums.columns, [&](int64_t output, int lane, bool idle) {
-    if (idle) return;  // a whole warp
-    const double sum = sum_of_partials(sums.partials + output * sums.chunks, sums.chunks);
+struct FinishGates {
+  static constexpr int kSums = 1;
+  GateSums sums;
+  int64_t outputs, count;
+
+  FASTACT_DEVICE void add(int64_t output, int64_t i, double (&sum)[1]) const {
+    sum[0] += load(sums.partials + output * count + i);
+  }
+  FASTACT_DEVICE void put(int64_t output, const double (&sum)[1]) const {
     const int k = int(quotient(output, sums.columns));
-    if (lane == 0) put_sum<T>(sums, k, output - k * sums.columns, sum);
-  });
-}
+    put_sum<T>(sums, k, output - k * sums.columns, sum[0]);
+  }
+};
 
 template <class Kind, class T, bool vectorized, bool recomputes>
 FASTACT_KERNEL_OF(kGateThreads<vectorized>, (kGateBlocks<Kind, T, vectorized, recomputes>))

@@ -47,7 +47,7 @@ void quantize_rows(FASTACT_GRID_CONSTANT const QuantizeMap map) {
             at[kQuantizeCodes]);
     }
   };
-  // Of a peak one thread reads what it will write.
+  // One thread reads the peak that it will write.
   const bool reads_scale = !map.finds_scale && !is_idle && (map.has_codes || lane == 0);
   C scale = reads_scale ? load(scale_at) : C(0);
   if (map.finds_scale || !map.has_codes) {

@@ -187,13 +187,5 @@ struct KindOf {
   }
 };
 
-// Writes a value to number.
-template <class T>
-FASTACT_KERNEL(256)
-void fill_numbers(FASTACT_GRID_CONSTANT const Axes to, char* number, int dtype, double value) {
-  const int64_t i = int64_t(blockIdx.x) * 256 + threadIdx.x;
-  if (i < to.size) put_parameter<T>(number + locate(to, i).y, dtype, value, false);
-}
-
 }  // namespace
 FASTACT_END_NAMESPACE

@@ -20,7 +20,7 @@ namespace {
 template <int vecs>
 constexpr int kLongAhead = 16 / vecs;
 
-// Where the vectors of a thread are in an array: `from` + k step bytes.
+// The vectors of a thread in an array: the k-th is at `from` + k step bytes.
 struct LongLane {
   char* from;
   int64_t step;

@@ -62,7 +62,7 @@ FASTACT_DEVICE Loss loss_of(const Rows& rows, int64_t row, double mass, double a
   loss.weight = double(weight);
   return loss;
 }
-// The same as a call, for the reason of level_called.
+// Calls it, for the reason of level_called.
 template <class T, class Rows>
 FASTACT_DEVICE_CALL Loss loss_called(const Rows& rows, int64_t row, double mass, double apart,
                                      Compute<T> max, Compute<T> log, bool has_shares) {

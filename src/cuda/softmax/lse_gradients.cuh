@@ -1,31 +1,34 @@
 // The gradients of logsumexp and cross_entropy (loss.cuh), and the sum of all losses.
 #pragma once
 
+#include "cuda/core/finish.cuh"
 #include "cuda/softmax/backward.cuh"
 #include "cuda/softmax/loss.cuh"
 
 FASTACT_BEGIN_NAMESPACE
 namespace {
 
-// One block adds up the totals of all blocks, in a fixed order, to loss OUT and divisor OUT. count:
-// the mean's divisor; negative where that is the sum of the weights.
+// Adds up the totals of all blocks (core/finish.cuh), to loss OUT and divisor OUT. by: the mean's
+// divisor; negative where that is the sum of the weights.
 template <class T>
-FASTACT_KERNEL(kRowThreads)
-void finish_loss(const double* totals, int64_t tasks, bool is_mean, double count, char* loss,
-                 double* divisor) {
-  int fold_index = 0;
-  double total[2] = {};
-#pragma unroll 4
-  for (int64_t task = threadIdx.x; task < tasks; task += kRowThreads) {
-    total[0] += load(totals + 2 * task);
-    total[1] += load(totals + 2 * task + 1);
+struct FinishLoss {
+  static constexpr int kSums = 2;
+  const double* totals;
+  bool is_mean;
+  double by;
+  char* loss;
+  double* divisor;
+  int64_t outputs, count;
+
+  FASTACT_DEVICE void add(int64_t, int64_t task, double (&sum)[2]) const {
+    sum[0] += load(totals + 2 * task), sum[1] += load(totals + 2 * task + 1);
   }
-  team_sums(total, kRowThreads, fold_index);
-  if (threadIdx.x > 0) return;
-  const double by = !is_mean ? 1.0 : count < 0 ? total[1] : count;
-  put(reinterpret_cast<T*>(loss), total[0] / by, false);
-  store(divisor, by);
-}
+  FASTACT_DEVICE void put(int64_t, const double (&sum)[2]) const {
+    const double all = !is_mean ? 1.0 : by < 0 ? sum[1] : by;
+    fastact::put(reinterpret_cast<T*>(loss), sum[0] / all, false);
+    store(divisor, all);
+  }
+};
 
 // The numbers of a row's gradient: dz = factor (exp(z - lse) mass - a w). Where the target is an
 // index, mass is weight + others, and its element's dz is factor (weight (p - 1) + others p - a w).
@@ -64,7 +67,7 @@ FASTACT_DEVICE LseGradient<Compute<T>> lse_gradient(const Rows& rows, int64_t ro
   return made;
 }
 
-// The same as a call, for the reason of level_called.
+// Calls it, for the reason of level_called.
 template <class T, int fixed, class Rows>
 FASTACT_DEVICE_CALL LseGradient<Compute<T>> lse_gradient_called(const Rows& rows, int64_t row,
                                                                 double mass, Compute<T> given,

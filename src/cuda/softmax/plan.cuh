@@ -40,7 +40,7 @@ constexpr int64_t kLseChunks = 4;
 // Kinds beside SoftmaxKind: cross_entropy; and for kernels: all kinds without a y, or any kind.
 constexpr int kLoss = kSoftmaxKinds, kNoY = -2, kAnyKind = -1;
 
-// What cross_entropy alone takes.
+// Numbers that cross_entropy alone takes.
 struct LossNumbers {
   LabelSmoothing smoothing;
   double z_loss;
@@ -163,7 +163,7 @@ RowShape softmax_shape(int64_t vecs, RowChunks* chunks) {
   const int lanes = power_of_two_from(ceil_div(vecs, of_thread), kWarp);
   return {of_thread, lanes, of_thread > 4 ? kThreadsOfNarrow / 2 : kThreadsOfNarrow};
 }
-// The same for columns of so many elements.
+// The shape for columns of so many elements.
 template <class T>
 RowShape column_shape(int64_t length, RowChunks* chunks) {
   constexpr int kMost = kMostVecs<T>;

@@ -47,7 +47,7 @@ FASTACT_DEVICE double larger(double a, double b) { return b > a || b != b ? b : 
 FASTACT_DEVICE float smaller_of(float a, float b) { return fminf(a, b); }
 FASTACT_DEVICE double smaller_of(double a, double b) { return b < a ? b : a; }
 
-// Where the largest z is beyond it, z moves: then z - m is exact from m / 2 on, and all further
+// z moves where the largest z is beyond it: then z - m is exact from m / 2 on, and all further
 // terms are 0.
 constexpr double kFar = 2048;
 
@@ -104,7 +104,7 @@ struct TermsAt {
   }
 };
 
-// The same beside m, which moves itself.
+// The term beside m, which moves itself.
 template <class T, class C>
 FASTACT_DEVICE TermsAt<T> terms_beside(C m, C up) {
   return TermsAt<T>::of(Move<C>::of(m, up)(m));
@@ -285,7 +285,7 @@ FASTACT_DEVICE Level<Compute<T>> level_of(const RowSums& sums, const TermsAt<T>&
   return {{max, C(log), C(top + log), factor}, at.m, C(rest_of_lse<C>(top, log))};
 }
 
-// The same as a call: a vector of columns has up to eight rows, and each would have a copy of the
+// Calls it: a vector of columns has up to eight rows, and each would have a copy of the
 // code.
 template <class T>
 FASTACT_DEVICE_CALL Level<Compute<T>> level_called(RowSums sums, TermsAt<T> at, bool masked,
@@ -322,7 +322,7 @@ FASTACT_DEVICE RowSums merge_peaks(const From& from, int lane, int64_t count, do
     }
     if (shares) {
       const double mass = from(peak + 3);
-      // Where no element of a chunk takes part, 0 stands for its m.
+      // 0 stands for the m of a chunk of which no element takes part.
       const double lowered = reference_top(max) - reference_top(of_chunk);
       whole.mass += mass;
       whole.apart += mass == 0 ? from(peak + 4) : from(peak + 4) + mass * lowered;

@@ -45,11 +45,10 @@ int64_t count_of(const Operand& x, int axis) {
   return count;
 }
 
-// The layout of arrays, the last one x or laid out like x; a single channel is one segment.
+// The layout of arrays, the last one x or laid out like x.
 template <class T>
 StripLayout layout_around(const Operand* arrays, int count, int axis) {
-  const Layout of = layout_of(arrays, count, axis, sizeof(T));
-  if (of.channels == 1) return {of.dense, 1, 1, 1, of.outer * of.inner};
+  const Layout of = with_one_segment(layout_of(arrays, count, axis, sizeof(T)));
   return {of.dense, 1, of.channels, of.outer, of.inner};
 }
 

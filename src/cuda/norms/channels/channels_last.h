@@ -34,7 +34,7 @@ inline bool is_norm_columns(const NormCall& call, int lead, int64_t item) {
   return channel > 0 && channel < pixel;
 }
 
-// As norm_forward and norm_backward, and their workspaces; x is not empty.
+// These do what norm_forward and norm_backward do, with workspaces; x is not empty.
 template <class T>
 int64_t norm_columns_forward_workspace(const NormCall& call);
 template <class T>

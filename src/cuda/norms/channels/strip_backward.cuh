@@ -6,13 +6,14 @@
 //                    where the statistics are given, dx = scale p
 //   merge_apart      merges groups that have too many parts for each block to merge them itself
 //   strip_backward   each block merges the parts of its own channels and then makes dx
-//   put_gradients    dweight and dbias, where no block of another kernel has all of their parts
+//   FinishChannels   dweight and dbias, where no block of another kernel has all of their parts
 //   whole_backward   all of it at once, of channels that threads hold in registers
 //
 // A round adds up its terms in the compute type, in short chains and a tree, and its sums are added
 // in double. Terms have x less the high part of the mean; the low part is taken off in the end.
 #pragma once
 
+#include "cuda/core/finish.cuh"
 #include "cuda/norms/channels/strip_forward.cuh"
 
 FASTACT_BEGIN_NAMESPACE
@@ -333,19 +334,15 @@ void whole_backward(FASTACT_GRID_CONSTANT const StripsOf<way> s,
   });
 }
 
-// dweight and dbias of each channel, from its parts in all examples, by a warp or by a block.
+// dweight and dbias of each channel, from its parts in all examples (core/finish.cuh).
 template <class T>
-FASTACT_KERNEL(kStripThreads)
-void put_gradients(FASTACT_GRID_CONSTANT const BackwardCall call, const int64_t examples,
-                   const int team) {
-  const Parts& parts = call.parts;
-  const int lane = int(threadIdx.x) % team;
-  const int64_t channel = int64_t(blockIdx.x) * (kStripThreads / team) + int(threadIdx.x) / team;
-  const bool idle = channel >= call.channels.by;  // a whole team
-  double sum[2] = {};
-  const int64_t all = idle ? 0 : examples * parts.chunks.by;
-#pragma unroll 2
-  for (int64_t i = lane; i < all; i += team) {
+struct FinishChannels {
+  static constexpr int kSums = 2;
+  BackwardCall call;
+  int64_t outputs, count;
+
+  FASTACT_DEVICE void add(int64_t channel, int64_t i, double (&sum)[2]) const {
+    const Parts& parts = call.parts;
     const int64_t example = parts.chunks(i), coef = example * call.channels.by + channel;
     const double* part = parts.data + 2 * (coef * parts.chunks.by + parts.chunk_of(i, example));
     double mean = 0, rstd = 1;
@@ -353,10 +350,10 @@ void put_gradients(FASTACT_GRID_CONSTANT const BackwardCall call, const int64_t 
     sum[0] += load(part);
     sum[1] = madd(rstd, load(part + 1), sum[1]);
   }
-  int folds = 0;
-  team_sums(sum, team, folds);
-  if (lane == 0 && !idle) call.gradients.put(channel, sum[1], sum[0], call.accumulates);
-}
+  FASTACT_DEVICE void put(int64_t channel, const double (&sum)[2]) const {
+    call.gradients.put(channel, sum[1], sum[0], call.accumulates);
+  }
+};
 
 // Queues dx, where there is one, and the gradients that are wanted. workspace: of part_bytes.
 template <class T, Way way, class Activation>
@@ -364,18 +361,18 @@ void queue_strips(const StripsOf<way>& s, BackwardCall call, const Activation& a
                   double* workspace, cudaStream_t stream) {
   const bool has_gradients = call.gradients.a || call.gradients.b, has_dx = s.data[kStripOut];
   const bool sums_given = call.sum_p.data;
-  const auto finish = [&] {
+  const auto put_gradients = [&] {
     if (!has_gradients || sums_given) return;
     call.parts = parts_of(s, call.groups.size.by, workspace);
     constexpr int64_t kOfWarp = 1024;  // parts of a channel
-    const int team = s.examples * s.count > kOfWarp ? kStripThreads : kWarp;
-    launch(put_gradients<T>, {ceil_div(s.channels, kStripThreads / team), kStripThreads}, stream,
-           call, s.examples, team);
+    const int64_t count = s.examples * s.count;
+    finish(FinishChannels<T>{call, s.channels, count}, stream,
+           count > kOfWarp ? kFinishThreads : kWarp);
   };
   if (s.block.has_groups(call.groups.size.by) && !sums_given &&
       (call.of_statistics || has_gradients)) {
     launch_whole(whole_backward<T, way, Activation>, s, stream, call, activation, workspace);
-    if (call.of_groups) finish();
+    if (call.of_groups) put_gradients();
     return;
   }
   if (!call.of_statistics) {
@@ -391,7 +388,7 @@ void queue_strips(const StripsOf<way>& s, BackwardCall call, const Activation& a
     launch_rounds(strip_backward<T, way, Activation>, s, stream, call, activation);
     if (!call.of_groups) return;
   }
-  finish();
+  put_gradients();
 }
 
 }  // namespace

@@ -204,7 +204,7 @@ void strip_forward(FASTACT_GRID_CONSTANT const StripsOf<way> s,
   });
 }
 
-// The same of forward's kernels of whole channels.
+// Blocks of forward's kernels of whole channels.
 template <class T, Way way, class Activation>
 constexpr int kWholeForwardBlocks = way == kLines && sizeof(T) == 4 && kIsFixed<Activation> ? 2 : 1;
 

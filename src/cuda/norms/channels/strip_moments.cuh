@@ -231,12 +231,12 @@ FASTACT_DEVICE void merge_moments(const Parts& parts, int64_t group, int width, 
   }
 }
 
-// The same in tile_pairs(), for a tile that has whole groups.
+// Merges moments in tile_pairs(), for a tile that has whole groups.
 template <class T, Way way>
 FASTACT_DEVICE void merge_tile_moments(const Walk<T, way>& walk, int size) {
   const auto pairs = tile_pairs();
   const double n = walk.tile.length;
-  // As they are; of double, also with each scale.
+  // Squares as they are; of double, also with each scale.
   constexpr int kScales = sizeof(T) == sizeof(double) ? 3 : 1;
   const double scales[] = {1, kScaleDown, kScaleUp};
   double sum = 0, squares[kScales] = {};

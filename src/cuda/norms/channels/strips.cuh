@@ -92,7 +92,7 @@ struct StripBlock {
   // Whether a block has, at once, all elements of the groups whose channels are in its tile.
   bool has_groups(int64_t group) const { return is_whole && (group == 1 || channels % group == 0); }
 };
-// Where the channels of dense arrays lie, in elements: a channel's segments of `inner` are `run`
+// The place of channels in dense arrays, in elements: a channel's segments of `inner` are `run`
 // apart. by_inner divides by `inner`, for lines counted in vectors.
 struct StripSegments {
   int64_t inner, run, example;
@@ -449,8 +449,8 @@ struct Parts {
   int64_t size, length;  // elements of a chunk but the last, and of a channel
   bool is_merged;        // one part for each group, of all its elements
 
-  // Which chunk of its channel a part is. channel: the number of that channel, from the first part
-  // on.
+  // Tells which chunk of its channel a part is. channel: the number of that channel, from the first
+  // part on.
   FASTACT_DEVICE int64_t chunk_of(int64_t part, int64_t channel) const {
     return part - channel * chunks.by;
   }
@@ -510,8 +510,8 @@ FASTACT_DEVICE void merge_groups(const Walk<T, way>& walk, const Call& call, int
   __syncthreads();
 }
 
-// The same where a block has whole groups, from the pairs of their channels: merge(channel, first,
-// pair) adds a channel's pair to its group's; first: the group's first channel.
+// Makes pairs where a block has whole groups, from the pairs of their channels: merge(channel,
+// first, pair) adds a channel's pair to its group's; first: the group's first channel.
 template <class T, Way way, class Merge>
 FASTACT_DEVICE void merge_tile(const Walk<T, way>& walk, int size, const Merge& merge) {
   if (size == 1) return;
@@ -527,7 +527,7 @@ FASTACT_DEVICE void merge_tile(const Walk<T, way>& walk, int size, const Merge& 
   __syncthreads();
 }
 
-// The same for all groups, each by a warp, to `merged` OUT.
+// Makes the pairs of all groups, each by a warp, to `merged` OUT.
 template <class T, class Call>
 FASTACT_KERNEL(kStripThreads)
 void merge_apart(FASTACT_GRID_CONSTANT const Call call, const int64_t groups, double* merged) {
@@ -559,7 +559,7 @@ void plan_threads(Way way, Strips* s) {
     int tx = block.tx;
     while (tx > 4 && kStripThreads / tx * of_thread < s->length) tx /= 2;
     block.is_whole = kStripThreads / tx * of_thread >= s->length;
-    // As narrow where chunks are short: a block then merges few parts of few channels.
+    // Tiles are as narrow where chunks are short: a block then merges few parts of few channels.
     const int64_t all = ceil_div(units * s->length, kStripThreads * of_thread);
     const bool is_short = s->least == 1 && all <= kNarrowRounds * kColumnsAtOnce<T>;
     if (block.is_whole || (way == kColumns && is_short))

@@ -15,6 +15,7 @@
 
 #include <type_traits>
 
+#include "cuda/core/finish.cuh"
 #include "cuda/core/held_rows.cuh"
 #include "cuda/norms/rows/row_io.cuh"
 
@@ -29,7 +30,7 @@ constexpr int kStatEnd = kRstdRole + 1;  // roles of data and of statistics
 template <class T>
 constexpr int kSumRows = sizeof(T) == 8 ? INT32_MAX : 14;
 
-// Which rows of the batch a team takes, and where the sums of the parts go.
+// A team's rows of the batch, and the place of the parts' sums.
 template <class C>
 struct NormSums {
   int64_t step;              // of the batch, from a row of a team to its next
@@ -55,7 +56,7 @@ struct NormSums {
   }
 };
 
-// What a row's gradient is made of, but for the means of g and g xhat.
+// The numbers that make a row's gradient, but for the means of g and g xhat.
 template <class C, class Rows>
 FASTACT_DEVICE RowGradient<C> statistics_of(const Rows& rows, int64_t row) {
   RowGradient<C> stats{};
@@ -689,26 +690,28 @@ void norm_long_sums(FASTACT_GRID_CONSTANT const Rows rows, double* of_chunks) {
     store(of_chunks + 2 * int64_t(blockIdx.x) + part.lane / kMostWarps, own);
 }
 
-// Their means over the row, or what dx subtracts in their place. Rows: NormRows, or the rows of
-// strided arrays, whose statistics are strided too.
+// Their means over the row, or what dx subtracts in their place (core/finish.cuh). Rows: NormRows,
+// or the rows of strided arrays, whose statistics are strided too.
 template <class C, class Rows>
-FASTACT_KERNEL(256)
-void norm_long_means(FASTACT_GRID_CONSTANT const Rows rows, const double* of_chunks, C* means) {
-  for_each_of_warps(rows.count, [&](int64_t row, int lane, bool idle) {
-    double sums[2] = {};
-    for (int64_t c = lane; !idle && c < rows.chunks.count; c += kWarp) {
-      sums[0] += load(of_chunks + 2 * (row * rows.chunks.count + c));
-      sums[1] += load(of_chunks + 2 * (row * rows.chunks.count + c) + 1);
-    }
-    sums[0] = warp_sum(sums[0]), sums[1] = warp_sum(sums[1]);
-    if (idle || lane > 0) return;
-    C of_row[2] = {C(sums[0] * rows.per_length), C(sums[1] * rows.per_length)};
+struct FinishLongRows {
+  static constexpr int kSums = 2;
+  Rows rows;
+  const double* of_chunks;
+  C* means;
+  int64_t outputs, count;
+
+  FASTACT_DEVICE void add(int64_t row, int64_t chunk, double (&sum)[2]) const {
+    const double* from = of_chunks + 2 * (row * count + chunk);
+    sum[0] += load(from), sum[1] += load(from + 1);
+  }
+  FASTACT_DEVICE void put(int64_t row, const double (&sum)[2]) const {
+    C of_row[2] = {C(sum[0] * rows.per_length), C(sum[1] * rows.per_length)};
     const C rstd = load(number_of<C>(rows, kRstdRole, row));
     set_subtracted(rows.norm, of_row[0], of_row[1], double(rows.length), rstd, rows.eps,
                    kRstdRounding<C>);
     store(means + 2 * row, of_row[0]), store(means + 2 * row + 1, of_row[1]);
-  });
-}
+  }
+};
 
 // Adds up the sums of the parts to the gradients of the parameters.
 template <class C>

@@ -20,7 +20,7 @@ template <class T, int vecs>
 constexpr int kAheadThreads = sizeof(T) == 4 ? (vecs <= 2 ? 1024 : 512)
                               : vecs == 1    ? 1024
                                              : 640;
-// Where a row has a cluster, blocks are few and large.
+// Blocks are few and large where a row has a cluster.
 template <class T, int vecs, bool in_clusters>
 constexpr int kAheadBound = in_clusters ? kRowThreads : kAheadThreads<T, vecs>;
 constexpr int kMostAhead = 4;

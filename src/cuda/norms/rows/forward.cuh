@@ -498,15 +498,5 @@ struct NormOf {
   }
 };
 
-// statistic OUT = NaN.
-template <class T>
-FASTACT_KERNEL(256)
-void fill_nan(FASTACT_GRID_CONSTANT const Axes to, T* statistic) {
-  const int64_t i = int64_t(blockIdx.x) * 256 + threadIdx.x;
-  if (i >= to.size) return;
-  char* p = reinterpret_cast<char*>(statistic) + locate(to, i).y;
-  store(reinterpret_cast<T*>(p), T(__builtin_nan("")));
-}
-
 }  // namespace
 FASTACT_END_NAMESPACE

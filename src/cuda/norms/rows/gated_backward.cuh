@@ -65,7 +65,7 @@ struct GatedReader {
   }
 };
 
-// What an element's gradients are made of.
+// The numbers that make an element's gradients.
 template <class C, bool gate_first>
 struct GatedElement {
   C x, dy, weight, value, p, xhat;  // value: of the gate's activation

@@ -457,8 +457,7 @@ template <class T>
 void fill_with_nan(const Operand& statistic, cudaStream_t stream) {
   if (!statistic.data || is_empty(statistic)) return;
   const Axes to = axes_of(statistic, sizeof(Compute<T>));
-  launch(fill_nan<Compute<T>>, {blocks_for(ceil_div(to.size, 256)), 256}, stream, to,
-         reinterpret_cast<Compute<T>*>(statistic.data));
+  fill_numbers<T>(to, statistic.data, kDTypeOf<Compute<T>>, __builtin_nan(""), stream);
 }
 
 // Runs dropout's kernel; y OUT, or with `accumulate` IN/OUT. p: the call's own, or 0.
@@ -566,8 +565,8 @@ void norm_backward(const NormCall& given, void* workspace, cudaStream_t stream) 
       const int64_t count = rows.count * plan.rows.chunks.count;
       launch(norm_long_sums<T, Rows>, {count, rows.lanes}, stream, rows, of_chunks);
       using AnyRows = typename Rows::Slow;
-      launch(norm_long_means<C, AnyRows>, warps_for(rows.count, kThreadsOfNarrow), stream,
-             static_cast<const AnyRows&>(rows), of_chunks, means);
+      finish(FinishLongRows<C, AnyRows>{rows, of_chunks, means, rows.count, rows.chunks.count},
+             stream);
     }
     launch_backward<T>(rows, plan.sums, plan, stream);
   });

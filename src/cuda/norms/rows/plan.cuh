@@ -61,14 +61,14 @@ struct NormQuick : NormRows {
   static constexpr bool kQuick = true, kWhole = true, kHasRuns = false, kClusters = true;
 };
 
-// The same forward where several elements of a row share a parameter. A kernel has the registers of
-// the worst way to read parameters, and theirs takes more than vectors of them.
+// Quick rows forward where several elements of a row share a parameter. A kernel has the registers
+// of the worst way to read parameters, and theirs takes more than vectors of them.
 struct NormRuns : NormQuick {
   static constexpr bool kHasRuns = true, kClusters = false;
 };
 
-// The same for rows that are misaligned or no whole vectors: element by element. Forward they are
-// short and touch, and come through shared memory.
+// Rows without an activation that are misaligned or no whole vectors: element by element. Forward
+// they are short and touch, and come through shared memory.
 struct NormElements : NormRuns {
   static constexpr bool kWhole = false, kByElement = true;
 };

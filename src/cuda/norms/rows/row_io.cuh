@@ -11,7 +11,7 @@
 FASTACT_BEGIN_NAMESPACE
 namespace {
 
-// What multiplies x or z: f of a second array.
+// A gate multiplies x or z by f of a second array.
 struct NoGate {
   static constexpr bool kIsThere = false, kIsFixed = false, kIsFirst = false;
 };
