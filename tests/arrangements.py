@@ -1,10 +1,6 @@
 """The same values in other memory: how arrays may lie, each function by what it does to one."""
 
-from collections.abc import Callable
-
 import numpy as np
-
-Layout = Callable[[np.ndarray], np.ndarray]
 
 
 def plain(a: np.ndarray) -> np.ndarray:

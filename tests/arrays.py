@@ -12,12 +12,6 @@ def f32(*shape: int) -> np.ndarray:
     return np.ones(shape, np.float32)
 
 
-def read_only(*shape: int) -> np.ndarray:
-    a = f32(*shape)
-    a.flags.writeable = False
-    return a
-
-
 @lru_cache(maxsize=128)
 def _values(shape: tuple[int, ...], seed: int) -> np.ndarray:
     rng = np.random.default_rng(seed)
@@ -27,20 +21,6 @@ def _values(shape: tuple[int, ...], seed: int) -> np.ndarray:
 def finite(dtype: Any, shape: tuple[int, ...], seed: int = 0) -> np.ndarray:
     """Values of mixed signs and magnitudes, whose sums stay within every dtype."""
     return _values(shape, seed).astype(dtype)
-
-
-def shifted(x: np.ndarray, by: int = 1) -> np.ndarray:
-    """The same values, by so many elements away from where an allocation begins."""
-    held = np.zeros(x.size + by, x.dtype)[by:].reshape(x.shape)
-    held[...] = x
-    return held
-
-
-def padded(x: np.ndarray) -> np.ndarray:
-    """The same values in rows with a gap between them."""
-    held = np.zeros((*x.shape[:-1], x.shape[-1] + 3), x.dtype)[..., : x.shape[-1]]
-    held[...] = x
-    return held
 
 
 def ulp(y: np.ndarray) -> np.ndarray:

@@ -178,6 +178,9 @@ ISAS = [FORCED_ISA] if FORCED_ISA else _cpu.supported_isas()
 #: Those with a fused multiply-add, which return the same bits. An install from source has one of
 #: them unless it builds all: a test that compares them is skipped there, lest it compare nothing.
 FUSED_ISAS = [isa for isa in ISAS if isa not in ("v2", "baseline")]
+needs_a_fused_isa = pytest.mark.skipif(
+    not FUSED_ISAS, reason="without a fused multiply-add the bits differ from a device's"
+)
 needs_two_fused_isas = pytest.mark.skipif(
     len(FUSED_ISAS) < 2, reason="needs AVX2 and AVX-512 to compare: FASTACT_BUILD_ISAS=ALL"
 )

@@ -159,7 +159,6 @@ FEW = [next(s for s in SETTINGS if s.op == op.name) for op in NORMS]
 OF_ROWS = [op for op in NORMS if not traits(op).channels]
 #: Those whose activation is behind the norm.
 BEHIND = [s for s in FEW if not s.kind.gated]
-each_norm = pytest.mark.parametrize("norm", NORMS, ids=lambda op: op.name)
 each_setting = pytest.mark.parametrize("setting", SETTINGS, ids=str)
 few_settings = pytest.mark.parametrize("setting", FEW, ids=str)
 

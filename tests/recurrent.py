@@ -168,22 +168,3 @@ def assert_all_same(actual: Any, expected: Any) -> None:
         assert (a is None) == (b is None)
         if a is not None:
             assert_same_bits(a, b)
-
-
-def views(array: np.ndarray, kind: str) -> np.ndarray:
-    """The same values in other memory."""
-    if kind == "packed":  # a slice of a wider array
-        wide = np.zeros((*array.shape[:-1], 2 * array.shape[-1] + 3), array.dtype)
-        view = wide[..., 2 : 2 + array.shape[-1]]
-    elif kind == "steps":
-        view = np.zeros((*array.shape[:-1], 3 * array.shape[-1]), array.dtype)[..., ::3]
-    elif kind == "negative":
-        view = np.zeros(array.shape, array.dtype)[..., ::-1]
-    elif kind == "fortran":
-        view = np.zeros(array.shape, array.dtype, order="F")
-    else:
-        shift = 1 if kind == "misaligned" else array.itemsize  # bytes: what a device takes, or not
-        raw = np.zeros(array.nbytes + shift, np.uint8)
-        view = raw[shift:].view(array.dtype).reshape(array.shape)
-    view[...] = array
-    return view

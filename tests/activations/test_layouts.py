@@ -3,18 +3,8 @@
 import numpy as np
 import pytest
 from conftest import assert_agrees, assert_same_bits, by_representatives, sample
-from hypothesis import strategies as st
-from layouts import views
 
 import fastact as fa
-
-
-@st.composite
-def layouts(draw, most_axes: int = 5, aligned: bool = False):
-    """A function that makes a view of given shape in a drawn layout, and the shape."""
-    shape = tuple(draw(st.lists(st.integers(0, 7), max_size=most_axes)))
-    x, dy = (draw(views(shape, aligned=aligned)) for _ in range(2))
-    return shape, x, dy, draw(views(shape, writable=True, aligned=aligned))
 
 
 @by_representatives

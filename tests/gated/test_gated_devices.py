@@ -5,13 +5,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from conftest import assert_agrees, assert_same_bits
+from conftest import assert_agrees, assert_same_bits, needs_a_fused_isa, on_fused_isas
 from devices import DTYPES, KERNELS
 from recurrent import On, assert_all_same
 from sums import assert_sums
 
 import fastact as fa
-from fastact import _cpu
 
 OPS = [op for op in fa.ops.values() if op.family == "gated"]
 each_op = pytest.mark.parametrize("op", OPS, ids=lambda op: op.name)
@@ -72,71 +71,12 @@ class Case:
         return [np.full_like(a, value) for a in like]
 
 
-def plain(a: np.ndarray) -> np.ndarray:
-    return a.copy()
-
-
-def stepped(a: np.ndarray) -> np.ndarray:
-    made = np.zeros((*a.shape[:-1], 3 * a.shape[-1]), a.dtype)[..., ::3]
-    made[...] = a
-    return made
-
-
-def padded(a: np.ndarray) -> np.ndarray:
-    """Rows of whole vectors with a gap behind them."""
-    made = np.zeros((*a.shape[:-1], a.shape[-1] + 16), a.dtype)[..., : a.shape[-1]]
-    made[...] = a
-    return made
-
-
-def fortran(a: np.ndarray) -> np.ndarray:
-    return np.asfortranarray(a)
-
-
-def reversed_(a: np.ndarray) -> np.ndarray:
-    every = (slice(None, None, -1),) * a.ndim
-    return np.ascontiguousarray(a[every])[every]
-
-
-def shifted(a: np.ndarray) -> np.ndarray:
-    """One element past a multiple of 64 bytes."""
-    held = np.zeros(a.size + 128, a.dtype)
-    start = -held.ctypes.data // a.itemsize % (64 // a.itemsize) + 1
-    made = held[start : start + a.size].reshape(a.shape)
-    made[...] = a
-    return made
-
-
-LAYOUTS = [
-    (plain, plain, plain),
-    (stepped, plain, padded),
-    (plain, fortran, stepped),
-    (padded, padded, plain),
-    (reversed_, plain, reversed_),
-    (shifted, plain, plain),
-    (plain, shifted, shifted),
-    (shifted, shifted, shifted),
-]
-layout = pytest.mark.parametrize("change", LAYOUTS, ids=lambda c: "-".join(f.__name__ for f in c))
-
-
-def fused_isa() -> str | None:
-    """An instruction set with the fused multiply-add that every device has."""
-    return next((isa for isa in _cpu.supported_isas() if isa not in ("v2", "baseline")), None)
-
-
 def same_on_the_cpu(case: Case, **options: Any) -> tuple[Any, ...]:
     """What the CPU gives by an instruction set with the fused multiply-add, as devices have it."""
-    isa, before = fused_isa(), _cpu.isa()
-    if isa is None:
-        pytest.skip("this CPU has no fused multiply-add")
-    _cpu.select_isa(isa)
-    try:
-        return case.everything(case.op, **options)
-    finally:
-        _cpu.select_isa(before)
+    return on_fused_isas(lambda: case.everything(case.op, **options))[0]
 
 
+@needs_a_fused_isa
 @each_op
 @on_devices
 @each_shape
@@ -184,7 +124,7 @@ def test_any_axis(op, device, dtype, axis):
     for shape in ((6, 4, 33), (1, 1, 24), (2, 300, 5)):
         case = Case(op, shape, dtype, axis, bias=dtype)
         expected = case.everything(op)
-        turned = case.laid_out(*[fortran] * 3)
+        turned = case.laid_out(*[np.asfortranarray] * 3)
         for one in (case, turned):
             made = one.everything(On(op, device))
             for a, b in zip(made, expected, strict=True):
@@ -227,6 +167,7 @@ def test_biases_of_a_wider_dtype_and_any_stride(op, device, dtype):
                 assert_all_same(case.everything(there), made)
 
 
+@needs_a_fused_isa
 @each_op
 @on_devices
 def test_specials(op, device):

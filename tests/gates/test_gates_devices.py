@@ -10,13 +10,12 @@ import pytest
 import torch
 from benchmarks.workloads.gates import GATES
 from benchmarks.workloads.work import Work, by_torch
-from conftest import assert_same_bits
+from conftest import assert_same_bits, needs_a_fused_isa, on_fused_isas
 from devices import DTYPES, FRAMEWORKS, KERNELS, to_torch
 from recurrent import Step, assert_all_same, backward, each_op, forward, on, random_step
 from sums import assert_sums
 
 import fastact as fa
-from fastact import _cpu
 
 on_devices = pytest.mark.parametrize("device", KERNELS, ids=lambda device: device.name)
 
@@ -31,25 +30,14 @@ def everything(step: Step) -> tuple[Any, ...]:
     return (*results, saved[0], *backward(step, saved))
 
 
-def fused_isa() -> str | None:
-    """An instruction set with the fused multiply-add that every device has."""
-    return next((isa for isa in _cpu.supported_isas() if isa not in ("v2", "baseline")), None)
-
-
+@needs_a_fused_isa
 @each_op
 @on_devices
 @each_shape
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_bits_of_the_cpu(op, device, shape, dtype):
     """float32 and float64: the same formulas, the same bits. Sums differ by their order."""
-    isa, before = fused_isa(), _cpu.isa()
-    if isa is None:
-        pytest.skip("this CPU has no fused multiply-add")
-    _cpu.select_isa(isa)
-    try:
-        expected = everything(random_step(op, shape, dtype, 3.0))
-    finally:
-        _cpu.select_isa(before)
+    expected, *_ = on_fused_isas(lambda: everything(random_step(op, shape, dtype, 3.0)))
     actual = everything(random_step(on(op, device), shape, dtype, 3.0))
     for a, b in zip(actual, expected, strict=True):
         if a.ndim > 1:
@@ -76,19 +64,6 @@ def test_sums_of_rows(op, device, dtype, shape):
             least = float(info.smallest_subnormal) / 2
             rounding = float(info.eps) * np.abs(dgates.astype(float)).sum(0) + least * shape[0]
         assert_sums(fa.bias_grad.bounds, dbias, dgates.astype(float).T, rounding)
-
-
-@each_op
-@on_devices
-def test_bits_do_not_depend_on_the_other_rows(op, device, dtype):
-    whole = random_step(on(op, device), (600, 24), dtype)
-    part = Step(
-        whole.op, whole.gates[37:90], whole.state[37:90], whole.dh[37:90], whole.recurrent[37:90],
-        whole.bias, whole.recurrent_bias, None if whole.dc is None else whole.dc[37:90],
-    )  # fmt: skip
-    for a, b in zip(everything(part), everything(whole), strict=True):
-        if a.ndim > 1:
-            assert_same_bits(a, b[37:90])
 
 
 @each_op

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from arrays import padded, shifted
+from arrangements import padded, shifted
 from conftest import assert_same_bits
 from devices import KERNELS
 

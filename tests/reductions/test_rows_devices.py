@@ -3,7 +3,7 @@
 import ml_dtypes
 import numpy as np
 import pytest
-from arrays import padded, shifted
+from arrangements import padded, shifted
 from conftest import assert_same_bits
 from devices import EMULATED, KERNELS, to_emulated
 

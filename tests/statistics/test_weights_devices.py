@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from arrays import padded, shifted
+from arrangements import padded, shifted
 from conftest import assert_same_bits
 from devices import EMULATED, FRAMEWORKS, KERNELS, Framework, to_emulated
 
