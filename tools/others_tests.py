@@ -34,7 +34,7 @@ import fastact as fa
 
 
 class Outcomes:
-    """What pytest reports of each test."""
+    """The reports of pytest on each test."""
 
     def __init__(self) -> None:
         self.failed: dict[str, str] = {}
