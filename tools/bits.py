@@ -29,7 +29,7 @@ SEED = 20_261_122
 
 
 def table(cases: int) -> dict[str, dict[str, str]]:
-    """Of every op and instruction set, the hash of its results."""
+    """Return the hash of the results of every op on every instruction set."""
     from fuzzing import campaign
 
     from fastact import _cpu

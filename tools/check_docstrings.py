@@ -6,6 +6,7 @@ else the modules of `fastact.ops` define. pyproject.toml names the checks; ops a
 points have to document all parameters and what they return, too.
 """
 
+import argparse
 import inspect
 import pkgutil
 import sys
@@ -21,7 +22,7 @@ import fastact as fa
 
 ROOT = Path(__file__).parents[1]
 
-#: Of ops and entry points: parameters and results are documented.
+#: Ops and entry points document their parameters and results.
 OF_OPS = {"PR01", "RT01"}
 
 
@@ -91,6 +92,7 @@ def errors(name: str, wanted: set[str]) -> Iterator[str]:
 
 
 def main() -> int:
+    argparse.ArgumentParser(description=__doc__).parse_args()
     wanted = checks()
     found = [error for name in of_ops() for error in errors(name, wanted | OF_OPS)]
     found += [error for name in others() for error in errors(name, wanted)]

@@ -1,4 +1,4 @@
-"""What a release consists of, before anybody installs it.
+"""The files of a release, looked at before anybody installs them.
 
     python tools/check_release.py                       # the changelog has this version
     python tools/check_release.py dist/* wheelhouse/*   # so have these files, with what they need

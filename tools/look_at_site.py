@@ -45,12 +45,12 @@ SHOWN = (
 )
 #: Pixels by which something may stick out: borders of a half.
 SLACK = 1
-#: Of a picture; the rest of a longer page is left out.
+#: The height of a picture; the rest of a longer page is left out.
 HIGHEST = 5000
 #: Seconds for an answer of the search.
 PATIENCE = 20
 
-# What sticks out of the window although nothing around it scrolls; and images that did not load.
+# The script finds what sticks out of a window that does not scroll, and images that did not load.
 FAULTS = """
 const article = document.querySelector('.bd-article-container') || document.body;
 const wide = article.getBoundingClientRect().right + arguments[0];
@@ -67,7 +67,7 @@ return [...(over > 0 ? [`it is ${over} pixels too wide`] : []), ...out.slice(0, 
 
 
 class Links(HTMLParser):
-    """What a page leads to, and where it can be led to."""
+    """The links of a page, and the places to which others can lead."""
 
     def __init__(self, page: Path) -> None:
         super().__init__()
@@ -121,7 +121,7 @@ def browser() -> webdriver.Chrome:
 
 
 def seen(window: webdriver.Chrome, page: Path, name: str, folder: Path) -> Iterator[str]:
-    """What the browser says of a page at each size; pictures of some."""
+    """Yield what the browser says of a page at each size; take pictures of some."""
     window.get(page.as_uri())
     for (size, (width, height)), theme in product(SIZES.items(), THEMES):
         if theme != THEMES[0] and name not in SHOWN:

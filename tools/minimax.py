@@ -204,7 +204,7 @@ def remez(x: list[Any], f: list[Any], w: list[Any], degree: int) -> tuple[list[A
 
 
 def exchange(error: list[Any], size: int) -> tuple[list[int] | None, Any]:
-    """Where the error is largest between its changes of sign, `size` of them in a row."""
+    """Find where the error is largest between its changes of sign, `size` of them in a row."""
     peaks: list[int] = []
     for k, e in enumerate(error):
         if peaks and (e > 0) == (error[peaks[-1]] > 0):

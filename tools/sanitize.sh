@@ -61,7 +61,7 @@ here = sysconfig.get_path("purelib", vars={"base": sys.argv[1]}, scheme="venv")
 theirs = [p for p in sys.path if p.endswith(("site-packages", "dist-packages"))]
 open(f"{here}/callers.pth", "w").write("\n".join(theirs) + "\n")
 PY
-# What the environment says of the instruction sets is meant for other builds, and would win.
+# The environment's settings of instruction sets are meant for other builds, and would win.
 CMAKE_ARGS="${CMAKE_ARGS:-} -DFASTACT_BUILD_ISAS=$isa" \
   "$python" -m pip --python "$work/venv/bin/python" install --quiet --no-deps --ignore-installed \
   "$root" -C build-dir="$work/build" -C install.strip=false -C cmake.define.FASTACT_SANITIZE="$kind" \
@@ -105,7 +105,7 @@ instrumented - <<'PY'
 import fastact, pathlib, sys
 assert pathlib.Path(fastact.__file__).is_relative_to(sys.prefix), fastact.__file__
 PY
-# What a sanitizer writes before it ends a process must not end in a buffer of pytest: a worker's
+# A sanitizer's last words before it ends a process must not end in a buffer of pytest: a worker's
 # errors go where ours go, and a worker that ends is a failure. Tests of threads have the machine for
 # themselves.
 workers=(-n auto --dist worksteal)

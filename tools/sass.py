@@ -20,7 +20,7 @@ _TARGET = re.compile(r"0x([0-9a-f]+)")
 _PREDICATE = re.compile(r"!?U?P\d\b")
 _BARRIER = re.compile(r"\bB\d+\b")
 
-#: What the unit for float64 runs, by the part before the first dot.
+#: Instructions that the unit for float64 runs, by the part before the first dot.
 _FP64 = ("DADD", "DMUL", "DFMA", "DSETP", "DMNMX")
 
 
@@ -78,7 +78,7 @@ class Function:
                     self._meetings.setdefault(barrier, set()).add(self._index[one.target])
 
     def successors(self, i: int) -> list[int]:
-        """Where execution may go on after the i-th instruction.
+        """Return where execution may go on after the i-th instruction.
 
         A call comes back: what it calls is not followed.
         """
@@ -103,7 +103,7 @@ class Function:
         return after
 
     def _cases(self, i: int) -> list[int]:
-        """Where an indirect branch, of a switch, may go: its table is data, and not in the listing.
+        """Return where an indirect branch of a switch may go: its table is not in the listing.
 
         To the pieces of code behind it that nothing else leads to: each begins where the one before
         has left for good.
@@ -125,7 +125,7 @@ class Function:
         return cases
 
     def _reconvergence(self, one: Instruction, after: list[int]) -> list[int]:
-        """Where the threads that BSSY sent apart go on together: nearly always right here."""
+        """Return where threads that BSSY sent apart go on together: nearly always right here."""
         ends = {
             end for barrier in _BARRIER.findall(one.operands) for end in self._meetings[barrier]
         }
@@ -197,7 +197,7 @@ class Function:
         return found[::-1]
 
     def _marks_of(self, name: str) -> list[bool]:
-        """Which instructions a count is of."""
+        """Tell which instructions a count is of."""
         if name not in self._marks:
             self._marks[name] = [one.matches(name) for one in self.code]
         return self._marks[name]

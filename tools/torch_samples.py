@@ -41,13 +41,13 @@ DEVIATIONS: dict[str, str] = {
     "rms_norm(2x2x3, (2, 2)": "an op takes axes, whatever their lengths",
 }
 
-# Of the largest value, or of 1: what cancels has the errors of its terms. As in tests/torch.
+# The tolerance is a share of the largest value, or of 1: what cancels has its terms' errors.
 TOLERANCE = {torch.float32: 3e-6, torch.float64: 5e-13}
 
-#: What torch calls otherwise.
+#: Options that torch calls otherwise.
 NAMES = {"dim": "axis", "keepdim": "keepdims"}
 
-#: Of functions without a signature: what follows the input by position.
+#: Arguments that follow the input by position, for functions without a signature.
 POSITIONAL = {
     "softmax": ("dim", "dtype"),
     "log_softmax": ("dim", "dtype"),
@@ -56,7 +56,7 @@ POSITIONAL = {
     **dict.fromkeys(("std", "var"), ("dim",)),
 }
 
-#: What torch has by default, and ours otherwise.
+#: Defaults that torch has, and ours otherwise.
 DEFAULTS: dict[str, dict[str, Any]] = {
     "rms_norm": {"eps": 1e-6},
     "std": {"correction": 1},
@@ -65,7 +65,7 @@ DEFAULTS: dict[str, dict[str, Any]] = {
 
 
 class Refused(Exception):
-    """What torch or fastact raised."""
+    """An error that torch or fastact raised."""
 
 
 def tensors_of(value: Any) -> list[torch.Tensor]:
@@ -133,7 +133,7 @@ def difference(ours: list[torch.Tensor], theirs: list[torch.Tensor], dtype: torc
 
 
 def compare(ours: Callable[[], Any], theirs: Callable[[], Any], dtype: torch.dtype) -> str:
-    """What deviates in values, or in whether there are any."""
+    """Tell what deviates in values, or in whether there are any."""
     try:
         exact = theirs()
     except Refused as error:
@@ -145,7 +145,7 @@ def compare(ours: Callable[[], Any], theirs: Callable[[], Any], dtype: torch.dty
 
 
 def refusal(call: Callable[[], Any], expected: type[BaseException], of: str = "") -> str:
-    """What deviates from an error of that class."""
+    """Tell what deviates from an error of that class."""
     try:
         call()
     except Exception as error:
@@ -181,7 +181,7 @@ def of_modules() -> Iterator[tuple[str, str]]:
 
 
 def of_module_error(cls: Any, error: Any, training: bool) -> str:
-    """What deviates from the error that torch has for a sample."""
+    """Tell what deviates from the error that torch has for a sample."""
     made, given = error.module_error_input.constructor_input, error.module_error_input.forward_input
 
     def call() -> None:
@@ -211,7 +211,7 @@ def of_module(
 
     def run(module: Any, dtype: torch.dtype) -> Callable[[], Any]:
         args, kwargs = in_dtype(given.args, dtype), in_dtype(given.kwargs, dtype)
-        # What works in place may not write into a leaf.
+        # A module that works in place may not write into a leaf.
         call = (lambda x, *more, **kw: module(x * 1, *more, **kw)) if is_inplace(module) else module
         found = lambda: outcome(call, args, kwargs, list(module.parameters()))  # noqa: E731
         return lambda: [*found(), *module.buffers()]
@@ -242,7 +242,7 @@ def of_functions() -> Iterator[tuple[str, str]]:
 
 
 def of_function_error(op: Any, error: Any) -> str:
-    """What deviates from the error that torch has for a sample."""
+    """Tell what deviates from the error that torch has for a sample."""
 
     def call() -> None:
         args, kwargs = arguments(op, error.sample_input)

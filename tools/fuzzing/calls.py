@@ -77,7 +77,7 @@ _VALUES = {
 #: How often an array that may be left out is given, where that is not half of the time.
 _GIVEN = {"weight": 0.7, "bias": 0.6, "residual": 0.3, "where": 0.3, "dc": 0.6}
 
-#: Of an activation's own parameters, besides its values, where its rules hold.
+#: An activation's own parameters have these values beside its own, where its rules hold.
 _ANY = (0, 0.5, 1, 2)
 
 #: Values of options: the defaults, zero where that is allowed, far ones, both signs.
@@ -95,7 +95,7 @@ _CHOICES: dict[str, tuple[Any, ...]] = {
     "dtype": ("float16", "float32", "float64"),
 }  # fmt: skip
 
-#: What the values of numbers must be.
+#: Rules that the values of numbers keep.
 _HOLDS: dict[str, Callable[[float], bool]] = {
     "momentum": lambda v: 0 <= v <= 1, "label_smoothing": lambda v: 0 <= v <= 1,
     "z_loss": lambda v: v >= 0, "eps": lambda v: v >= 0, "limit": lambda v: v > 0,
@@ -310,12 +310,12 @@ def _options(op: Any, entry: str, draw: Draw, shape: Shape) -> dict[str, Any]:
 
 
 def _wider(draw: Draw) -> np.dtype[Any]:
-    """Of a parameter: the data's dtype, or float64."""
+    """Return the dtype of a parameter: the data's, or float64."""
     return FLOAT64 if draw.framework != "plain" and draw.chance(0.18) else draw.dtype
 
 
 def _mask(draw: Draw, shape: Shape) -> Array:
-    """Of bool or of numbers, over a shape that broadcasts."""
+    """Draw a mask of bool or of numbers, over a shape that broadcasts."""
     r = draw.r
     dropped = r.randrange(len(shape) + 1) if draw.chance(0.3) else 0
     of = tuple(1 if draw.chance(0.3) else n for n in shape[dropped:])
@@ -559,7 +559,7 @@ class _Arrays:
         return replace(made, repeats=(), form="array") if trains else made
 
     def _before(self) -> None:
-        """What forward of a step was given."""
+        """Draw what forward of a step was given."""
         draw, shapes = self.draw, shapes_of(self.op, "forward", self.shape, self.named)
         for name in self.call:
             made = self.made.get(name)
@@ -835,7 +835,7 @@ def names_of(request: Request) -> list[str]:
 
 
 def exact(request: Request, values: dict[str, Any]) -> list[Expected | None]:
-    """What a request should give, of each of its results; None for what is not judged."""
+    """Return what a request should give, for each result; None for what is not judged."""
     found = expected(case_of(request, values))
     found |= {f"after:{name}": found[name] for name in request.notes.get("writes", ())
               if name in found}  # fmt: skip
@@ -916,7 +916,7 @@ def order_free(request: Request) -> bool:
 
 
 def other_parameter(request: Request, r: Random) -> Request | None:
-    """The same kind of call with another value of one parameter."""
+    """Return a call of the same kind with another value of one parameter."""
     named = {k: v for k, v in request.given.items() if isinstance(v, Number)}
     if not named or any(a.values == "saved" and a.name == "lse" for a in request.arrays):
         return None  # an lse is of one scale

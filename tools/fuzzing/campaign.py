@@ -32,7 +32,7 @@ _WEIGHTS = {"norms": 5, "softmax": 4}  # others have 3
 
 @dataclass(frozen=True)
 class Settings:
-    """What the cases of a campaign are drawn by."""
+    """The seed and the choices by which the cases of a campaign are drawn."""
 
     seed: int
     family: str = "all"
@@ -43,7 +43,7 @@ class Settings:
 
     @property
     def command(self) -> str:
-        """What repeats a case, but for its number."""
+        """The command that repeats a case, but for its number."""
         return (
             f"python tools/fuzz.py --seed {self.seed}"
             + (f" --kind {self.kind}" if self.kind != "calls" else "")
@@ -55,7 +55,7 @@ class Settings:
 
 @dataclass
 class Failure:
-    """What did not hold in a case."""
+    """A promise that did not hold in a case."""
 
     number: int
     op: str
@@ -69,7 +69,7 @@ class Failure:
 
     @staticmethod
     def of(number: int, case: Any, error: Exception) -> Failure:
-        """What an error says of a case; None: there was none, which is the fuzzer's own fault."""
+        """Tell what an error says of a case; without one, the fault is the fuzzer's own."""
         kind, text = ("fuzzer", "") if case is None else (case.kind, str(case))
         if isinstance(error, Wrong):
             return Failure(number, kind, error.check, str(error), text)
@@ -78,7 +78,7 @@ class Failure:
 
 
 def _at(error: BaseException) -> str:
-    """Where in the fuzzer an error that is no finding came from."""
+    """Tell where in the fuzzer an error that is no finding came from."""
     trace = error.__traceback__
     while trace is not None and trace.tb_next is not None:
         trace = trace.tb_next
@@ -89,7 +89,7 @@ def _at(error: BaseException) -> str:
 
 @dataclass
 class Tally:
-    """What some cases came to."""
+    """Counts and failures of some cases."""
 
     cases: int = 0
     calls: int = 0
@@ -222,7 +222,7 @@ def _flipping(wanted: bool) -> Iterator[None]:
 
 
 def _relaid(case: Case, results: list[Any]) -> Request | None:
-    """The same operands in other layouts, where those promise the bits of the results."""
+    """Return a request of these operands in other layouts, if those promise the bits of results."""
     request, r = case.request, case.r
     on_device = request.framework == "emulated"  # where strides may show, and addresses may not
     if on_device or request.entry == "merge" or not calls.layout_free(request, results):

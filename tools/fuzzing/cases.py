@@ -27,7 +27,7 @@ DTYPES = {
 }
 INFO = {dtype: ml_dtypes.finfo(dtype) for dtype in DTYPES.values()}
 FLOAT32, FLOAT64 = DTYPES["float32"], DTYPES["float64"]
-#: What NumPy's float functions, and so all ops but sums and statistics, compute integers in.
+#: The types in which NumPy's float functions, and so all ops but sums, compute integers.
 INTEGERS = {
     np.dtype(kind): np.tanh.resolve_dtypes((np.dtype(kind), None))[0]
     for kind in ("bool", "int8", "uint8", "int16", "uint16", "int32", "int64", "uint64")
@@ -39,7 +39,7 @@ INTEGERS = {
 
 @dataclass(frozen=True)
 class Layout:
-    """Where the elements of an array lie.
+    """The places of the elements of an array.
 
     order : the axes from the outermost to the innermost in memory.
     steps : for each axis, the distance to the next element in units of the dense one; negative
@@ -273,7 +273,7 @@ LENGTHS = (0, 1, 1, 2, 3, 4, 5, 7, 8, 9, 15, 16, 17, 31, 32, 33, 63, 65, 100, 12
 
 
 class Draw:
-    """What `calls` draws descriptions with.
+    """A source of descriptions, with which `calls` draws.
 
     device : "cpu" or "emulated", which is slow and takes no number that is misaligned.
     """
@@ -311,7 +311,7 @@ class Draw:
         return tuple(lengths)
 
     def layout(self, ndim: int, dtype: np.dtype[Any]) -> Layout:
-        """As the framework can hold it."""
+        """Draw a layout that the framework can hold."""
         backwards = self.framework != "torch" and not self.as_torch(dtype)
         odd = self.device == "cpu" and not self.as_torch(dtype)
         return layout(self.r, ndim, dtype.itemsize, backwards=backwards, odd=odd)

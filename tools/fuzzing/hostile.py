@@ -41,10 +41,10 @@ from .judge import Live, Wrong, digest, flat
 
 
 class Own(Exception):
-    """What an object of ours raises; it may be passed on."""
+    """An error that an object of ours raises; it may be passed on."""
 
 
-#: What a refusal may be. CudaUnavailableError and MemoryError are for lies about devices and sizes.
+#: Errors by which a call may be refused; the last two are for lies about devices and sizes.
 REFUSALS = (TypeError, ValueError, BufferError, Own, MemoryError, fa.CudaUnavailableError)
 
 
@@ -66,7 +66,7 @@ _OTHER_LIES = (
 )  # fmt: skip
 
 _kept: deque[Any] = deque(maxlen=200)  # what capsules point to, for the time of a case
-# What a consumer reads when it lets go of a capsule, which is when the garbage collector pleases.
+# A consumer reads these when it lets go of a capsule, when the garbage collector pleases.
 _structures: list[Any] = []
 _NAMES = [b"dltensor", b"dltensor_versioned", b"used_dltensor", b"used_dltensor_versioned", b"junk"]
 
@@ -118,7 +118,7 @@ def capsule(r: Random, x: np.ndarray[Any, Any]) -> tuple[str, Any]:
         elif lie == "flags":
             flags = r.choice((1, 2, 4, 2**63))
     if held["ndim"] != x.ndim and shape is not None and held["ndim"] > 0:
-        # As many lengths as it says, as long as that is no lie about memory.
+        # It has as many lengths as it says, as long as that is no lie about memory.
         count = min(held["ndim"], 2000)
         shape, strides = (shape + [1] * count)[:count], None
         if held["ndim"] > 2000:
@@ -441,7 +441,7 @@ def _shrinking() -> Any:
 
 
 def shapes(r: Random) -> tuple[str, Any]:
-    """What a sum's backward and `unbroadcast` may be given."""
+    """Draw what a sum's backward and `unbroadcast` may be given."""
     shape = r.choice((
         (1,) * 65, (1,) * 1000, (2**62, 2**62), (2**40, 2**40), (-1,), (2**63,), (-(2**63),),
         ("3",), (1.5,), None, "33", 3, [3, 3], (None,), ((1,),), np.ones(3), (True,), (0,) * 65,
@@ -618,7 +618,7 @@ class NativeCase:
         return f"{self.right.name}, {self.at}"
 
     def run(self) -> str:
-        """What became of it."""
+        """Run the call; return what became of it."""
         blocks = {**self.right.blocks, **({} if self.block is None else {self.at: self.block})}
         before = {name: block.whole for name, block in blocks.items()}
         try:
@@ -636,7 +636,7 @@ class NativeCase:
         return "computed"
 
 
-#: Of so many cases one calls a native function itself.
+#: One of so many cases calls a native function itself.
 _NATIVE_EVERY = 8
 
 

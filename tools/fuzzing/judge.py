@@ -141,7 +141,7 @@ class Live:
         return made
 
     def _overlapping(self, out: Any) -> Any:
-        """As many elements of an operand's memory, from its second one on."""
+        """Return as many elements of an operand's memory, from its second one on."""
         block = self.blocks[out.of]
         shape, dtype = out.array.shape, out.array.dtype
         first = block.view.__array_interface__["data"][0] - block.raw.__array_interface__["data"][0]
@@ -166,7 +166,7 @@ class Live:
 
     @property
     def written(self) -> dict[str, Any]:
-        """What the call may write, by name: operands that are outputs, and arrays given."""
+        """Everything that the call may write, by name: operands that are outputs, arrays given."""
         found = {}
         for out, given in zip(self.request.outs, self.outs, strict=True):
             if given is not None:

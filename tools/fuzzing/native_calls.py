@@ -61,7 +61,7 @@ class Block:
 
 
 class DeviceBlock(Block):
-    """The same in the memory of the emulated device, whose exchange of arrays knows no flags."""
+    """A block in the memory of the emulated device, whose exchange of arrays knows no flags."""
 
     stream, tells_readonly = 1, False
 

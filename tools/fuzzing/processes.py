@@ -129,7 +129,7 @@ class Campaign:
         self._said: Counter[str] = Counter()
 
     def name_of(self, number: int) -> tuple[str, str]:
-        """What a case calls, and all of it."""
+        """Return what a case calls, and all of it."""
         try:
             case = self.worker.case(self.settings, number)
         except Exception as error:
@@ -172,7 +172,7 @@ class Campaign:
         self.seconds = time.monotonic() - begun
 
     def report(self) -> str:
-        """What it came to."""
+        """Return what the campaign came to."""
         total, kinds = self.total, Counter(failure.kind for failure in self.total.failures)
         families = ", ".join(f"{name} {count}" for name, count in sorted(total.families.items()))
         found = [

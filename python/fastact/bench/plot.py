@@ -28,7 +28,7 @@ def size_label(size: int) -> str:
 
 
 def on(rows: Sequence[CpuRow], cpu: str) -> str:
-    """What a picture was measured on."""
+    """Return what a picture was measured on."""
     return f"{cpu}, {rows[0].threads} thread{'s' if rows[0].threads > 1 else ''}"
 
 
