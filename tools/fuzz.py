@@ -30,8 +30,7 @@ from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 
-TOOLS = Path(__file__).resolve().parent
-sys.path[:0] = [str(TOOLS), str(TOOLS.parent / "tests")]
+sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -10,3 +10,8 @@ processes  workers that run them, each of which may die
 hostile    objects that lie (`--kind hostile`)
 derivatives second derivatives and tangents (`--kind derivatives`)
 """
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tests"))  # its arrays and capsules

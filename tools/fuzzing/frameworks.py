@@ -2,34 +2,15 @@
 
 from __future__ import annotations
 
-import ctypes
 from functools import cache
 from types import SimpleNamespace
 from typing import Any
 
-import ml_dtypes
 import numpy as np
+import torch
+from devices import DTYPES, from_torch, to_emulated, to_torch  # of the tests
 
-_BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
-
-
-def _torch() -> Any:
-    import torch
-
-    return torch
-
-
-def _to_torch(array: Any) -> Any:
-    torch = _torch()
-    if array.dtype == _BFLOAT16:
-        return torch.from_numpy(array.view(np.int16)).view(torch.bfloat16)
-    return torch.from_numpy(array)
-
-
-def _from_torch(tensor: Any) -> Any:
-    if tensor.dtype == _torch().bfloat16:
-        return tensor.view(_torch().int16).numpy().view(_BFLOAT16)
-    return tensor.numpy()
+_BFLOAT16 = DTYPES["bfloat16"]
 
 
 class Plain:
@@ -58,18 +39,18 @@ class Plain:
 
 def _plain_from_dlpack(producer: Any) -> Plain:
     """torch's memory, since NumPy cannot hold bfloat16."""
-    return Plain(_torch().from_dlpack(producer))
+    return Plain(torch.from_dlpack(producer))
 
 
 _PLAIN = SimpleNamespace(from_dlpack=_plain_from_dlpack)
 
 
 def _to_plain(array: Any) -> Plain:
-    return Plain(_to_torch(array) if array.dtype == _BFLOAT16 else array)
+    return Plain(to_torch(array) if array.dtype == _BFLOAT16 else array)
 
 
 def _from_plain(array: Any) -> Any:
-    return array.held if isinstance(array.held, np.ndarray) else _from_torch(array.held)
+    return array.held if isinstance(array.held, np.ndarray) else from_torch(array.held)
 
 
 def _same(array: Any) -> Any:
@@ -84,19 +65,7 @@ def _emulated() -> Any:
 
 
 def _to_emulated(array: Any) -> Any:
-    """The bytes from the first to the last of an array, where they miss 16 as the array does."""
-    low = high = address = array.__array_interface__["data"][0]
-    if array.size:
-        for stride, length in zip(array.strides, array.shape, strict=True):
-            low += min(stride * (length - 1), 0)
-            high += max(stride * (length - 1), 0)
-        high += array.itemsize
-    front = low % 16
-    data = bytes(front) + ctypes.string_at(low, high - low)
-    data += bytes(-len(data) % array.itemsize)
-    kind = _emulated().ExchangeArray
-    held = kind.from_bytes(data, array.dtype.name, (len(data) // array.itemsize,), 0)
-    return held.view(array.shape, array.strides, front + address - low)
+    return to_emulated(_emulated().ExchangeArray)(array)
 
 
 def _from_emulated(array: Any) -> Any:
@@ -105,8 +74,8 @@ def _from_emulated(array: Any) -> Any:
 
 
 #: By name: NumPy's array as this framework's, on the CPU in the same memory; and backward.
-OF = {"numpy": _same, "torch": _to_torch, "plain": _to_plain, "emulated": _to_emulated}
-BACK = {"numpy": _same, "torch": _from_torch, "plain": _from_plain, "emulated": _from_emulated}
+OF = {"numpy": _same, "torch": to_torch, "plain": _to_plain, "emulated": _to_emulated}
+BACK = {"numpy": _same, "torch": from_torch, "plain": _from_plain, "emulated": _from_emulated}
 
 
 def back(framework: str, value: Any) -> Any:
@@ -128,6 +97,6 @@ def zero_d(kind: str, value: float) -> Any:
         "float64": np.float64,
         "int64": lambda v: np.int64(int(v)),
         "0-d": np.array,
-        "tensor": lambda v: _torch().tensor(v),
+        "tensor": lambda v: torch.tensor(v),
     }
     return makes[kind](value)
