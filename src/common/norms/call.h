@@ -8,9 +8,23 @@
 
 namespace fastact {
 
+// What is computed. It comes first in NormCall: their fields are found from the same address.
+struct NormOptions {
+  int norm;   // of FASTACT_ROW_NORMS (rows.h)
+  int which;  // the activation: behind the norm, or the gate's
+  ParameterValues parameters;
+  double eps;
+  double weight_offset;  // added to the weight, in the compute type
+  bool casts;            // of 16-bit data, what lies between the steps is rounded (norms.h)
+  bool gate_first;       // x is gated, else what the norm makes of it
+  bool accumulate;       // what backward writes is added to
+  double p;              // of x an element is dropped so often; 0: none is
+  uint64_t seed, offset;
+};
+
 // All arrays have the axes of x (group_norm: of x with its channels split), with length 1 where
 // they have none.
-struct NormCall {
+struct NormCall : NormOptions {
   enum Forward : int { kX, kResidual, kTotal, kY };
   enum Backward : int { kDy, kIn, kDTotal, kDx };
   enum OfGate : int { kGate = kDx + 1, kDGate, kData };
@@ -21,16 +35,6 @@ struct NormCall {
   ArrayArgument dropped;   // backward: what dropout makes of dx
   AxisFlags reduced;       // inside a row
   AxisFlags of_parameter;  // of weight and bias
-  int norm;                // of FASTACT_ROW_NORMS (rows.h)
-  int which;               // the activation: behind the norm, or the gate's
-  ParameterValues parameters;
-  double eps;
-  double weight_offset;  // added to the weight, in the compute type
-  bool casts;            // of 16-bit data, what lies between the steps is rounded (norms.h)
-  bool gate_first;       // x is gated, else what the norm makes of it
-  bool accumulate;       // what backward writes is added to
-  double p;              // of x an element is dropped so often; 0: none is
-  uint64_t seed, offset;
 };
 
 inline const char* problem_of_norm(const NormCall& call) {

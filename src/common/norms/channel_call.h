@@ -7,30 +7,31 @@
 
 namespace fastact {
 
+// What both directions compute. It comes first in their calls: its fields are found from the same
+// address.
+struct BatchOptions {
+  int axis;   // the channels'
+  int which;  // the activation
+  ParameterValues parameters;
+  bool is_training;  // the statistics depend on x; forward, running ones move towards its moments
+};
+
 // Statistics and parameters have one axis, or as many as x.
-struct BatchForward {
+struct BatchForward : BatchOptions {
   ArrayArgument x, y;
   ArrayArgument mean, spread;  // of batch_norm running ones, or none; spread: a variance
   ArrayArgument weight, bias;
   ArrayArgument saved_mean, saved_rstd;  // or none
-  int axis;                              // the channels'
-  int which;                             // the activation
-  ParameterValues parameters;
   double momentum, eps;
-  bool is_training;  // by the moments of x, towards which the running statistics move
-  bool is_rstd;      // spread is one: norm_apply
+  bool is_rstd;  // spread is one: norm_apply
 };
 
-struct BatchBackward {
+struct BatchBackward : BatchOptions {
   ArrayArgument dy, x, dx, mean, rstd, weight, bias;
   ArrayArgument sum_p, sum_p_xhat;  // of p = dy f'(z); none: they are computed
   ArrayArgument dweight, dbias;
-  int axis;
-  int which;
-  ParameterValues parameters;
-  double count;      // values a channel that the sums are over
-  bool is_training;  // the statistics depend on x
-  bool accumulate;   // what backward writes is added to
+  double count;     // values a channel that the sums are over
+  bool accumulate;  // what backward writes is added to
 };
 
 inline const char* problem_of_batch_backward(const void* given) {

@@ -31,7 +31,15 @@
 
 namespace fastact {
 
-struct BatchNorm {
+// The numbers of the channels in the plan's order of channels, in the scratch of a call.
+struct ChannelNumbers {
+  double *mean, *rstd, *weight, *bias, *sums;  // sums: [2][channels] of p and p xhat
+  double* partial;                             // [chunks][2][channels]
+  char* coefficients;                          // [kCoefficients][pitch] of the compute type
+  int64_t pitch;
+};
+
+struct BatchNorm : ChannelNumbers {
   enum { kDy, kX, kOut };  // the operands; those without data are absent
 
   StridedOperands operands;
@@ -40,14 +48,8 @@ struct BatchNorm {
   const double* parameters;
   bool is_identity;
   bool accumulate;
-  bool is_training;  // backward: the statistics depend on x
-
+  bool is_training;         // backward: the statistics depend on x
   int64_t channels, count;  // values a channel
-  // Scratch of `batch_scratch` bytes, by the plan's order of channels:
-  double *mean, *rstd, *weight, *bias, *sums;  // sums: [2][channels] of p and p xhat
-  double* partial;                             // [chunks][2][channels]
-  char* coefficients;                          // [kCoefficients][pitch] of the compute type
-  int64_t pitch;
   // Backward: how the terms are cut.
   int64_t cuts;    // pieces of a row, where the channel is the row
   int64_t chunks;  // of all pieces, or of all rows

@@ -41,8 +41,13 @@ struct PieceRows {
   }
 };
 
-// One thread's pass over a task: some groups of one example.
-struct ChannelsLastPass {
+// Some groups of one example.
+struct GroupTask {
+  int64_t example = 0, first_group = 0, groups = 0;
+};
+
+// One thread's pass over a task.
+struct ChannelsLastPass : GroupTask {
   const Norm& norm;
   const StridedOperands& s;
   const bool is_stored;  // all is read and written where it lies, else in the compute type
@@ -55,7 +60,6 @@ struct ChannelsLastPass {
   const bool goes_apart;
   NormParameterReader weight, bias;
   ChunkReader reader;
-  int64_t example = 0, first_group = 0, groups = 0;
   RowStats stats[kTile];    // of the task's groups
   double mean_g[2][kTile];  // of g and of g xhat
   alignas(64) char coefficients[kColumnCoefficients][kTile * sizeof(double)];

@@ -102,24 +102,11 @@ void set_options(Norm* norm, const KernelTable* table, const NormCall& call, boo
   if (norm->drops) norm->drop = dropout_of(call);
 }
 
-}  // namespace
-
-void prepare(Norm* norm, const KernelTable* table, const NormCall& call, int lead) {
-  StridedOperands* s = &norm->operands;
-  Operand arrays[Norm::kOperands];
-  set_operands(s, table->convert, call, lead, arrays);
-  set_options(norm, table, call, lead == NormCall::kX);
-
-  // The batch, then the groups, then the elements; each in the order of plan_reduction. Groups, and
-  // where there are no sums over the batch its axes, are read forwards.
-  const bool has_sums = s->data[Norm::kDWeight] || s->data[Norm::kDBias];
-  NormAxis axes[kMaxAxes];
-  const int count = find_axes(axes, arrays[lead], s->count, arrays, s->items, [&](int i) {
-    return (call.reduced[i] ? kPixel : kBatch) + int(call.of_parameter[i]);
-  });
-  static_assert(Norm::kSum == int(Norm::kDSum), "which tell of a residual");
-  const bool is_by_columns = is_centred(call.norm) && !s->data[Norm::kSum] && !norm->drops &&
-                             has_channels_last(axes, count, lead);
+// Sorts the axes: the batch, then the groups, then the elements; each in the order of
+// plan_reduction. Groups, and where there are no sums over the batch its axes, are read forwards.
+// The pixels come before the groups where channels are columns.
+void sort_norm_axes(StridedOperands* s, NormAxis* axes, int count, int lead, bool has_sums,
+                    bool is_by_columns) {
   for (int i = 0; i < count; ++i)
     if (axes[i].stride[lead] < 0 &&
         (axes[i].kind == kGroup || (axes[i].kind == kBatch && !has_sums)))
@@ -130,59 +117,89 @@ void prepare(Norm* norm, const KernelTable* table, const NormCall& call, int lea
     for (end = first + 1; end < count && class_of(axes[end]) == class_of(axes[first]);) ++end;
     order_axes(axes + first, end - first, lead);
   }
-  // Then the pixels come before the groups.
   if (is_by_columns)
     sort_axes(axes, count,
               [](const auto& a, const auto& b) { return is_of_parameter(a) < is_of_parameter(b); });
+}
 
-  norm->batch = norm->groups = norm->pixels = norm->parameters_per_row = 1;
-  int64_t* const sizes[] = {&norm->batch, &norm->groups, &norm->pixels, &norm->parameters_per_row};
+// Sets the operands' rows and columns.
+void set_rows(StridedOperands* s, const NormAxis* axes, int count, bool is_by_columns) {
   NormAxis merged[kMaxAxes];
   for (int i = 0; i < count; ++i) {
-    *sizes[axes[i].kind] *= axes[i].length;
     merged[i] = axes[i];
     merged[i].kind = is_by_columns ? is_of_parameter(axes[i]) : is_reduced(axes[i]);
   }
   const int merged_count = merge_axes(merged, count);
   for (int i = 0; i < merged_count; ++i) (merged[i].kind ? s->columns : s->rows).append(merged[i]);
   find_contiguous(s);
+}
+
+void set_layout(ParameterLayout* layout, const NormAxis* axes, int count, int64_t columns,
+                bool has_parameters, bool is_by_columns) {
+  layout->batch = layout->groups = layout->pixels = layout->parameters_per_row = 1;
+  int64_t* const sizes[] = {&layout->batch, &layout->groups, &layout->pixels,
+                            &layout->parameters_per_row};
+  for (int i = 0; i < count; ++i) *sizes[axes[i].kind] *= axes[i].length;
 
   // Elements share a parameter along the innermost axes that are not the parameter's.
   int inner = count;
-  norm->span = 1;
-  while (inner > 0 && axes[inner - 1].kind == kPixel) norm->span *= axes[--inner].length;
+  layout->span = 1;
+  while (inner > 0 && axes[inner - 1].kind == kPixel) layout->span *= axes[--inner].length;
   const bool is_mixed =
       std::any_of(axes, axes + inner, [](const NormAxis& a) { return a.kind == kPixel; });
-  if (!norm->has_parameters()) norm->span = s->columns.size;
-  norm->kind = is_by_columns ? Norm::kChannelsLast
-               : norm->span == s->columns.size && (norm->span > 1 || !norm->has_parameters())
-                   ? Norm::kPerRow
-               : is_mixed                ? Norm::kMixed
-               : norm->span == 1         ? Norm::kPerElement
-               : norm->span < kLeastSpan ? Norm::kMixed
-                                         : Norm::kPerSpan;
+  if (!has_parameters) layout->span = columns;
+  layout->kind = is_by_columns ? Norm::kChannelsLast
+                 : layout->span == columns && (layout->span > 1 || !has_parameters) ? Norm::kPerRow
+                 : is_mixed                                                         ? Norm::kMixed
+                 : layout->span == 1         ? Norm::kPerElement
+                 : layout->span < kLeastSpan ? Norm::kMixed
+                                             : Norm::kPerSpan;
 
   Axis<2> index[kMaxAxes];
   int index_count = 0;
-  int64_t parameter = norm->parameters_per_row;
+  int64_t parameter = layout->parameters_per_row;
   for (int i = 0; i < count; ++i) {
     if (!is_reduced(axes[i])) continue;
     if (axes[i].kind == kParameter) parameter /= axes[i].length;
     index[index_count++] = {axes[i].length, {axes[i].kind == kParameter ? parameter : 0, 0}, 0};
   }
-  set_axes(&norm->parameter_index, index, index_count);
-  norm->partial = nullptr;
-  set_gradient(&norm->dweight, *norm, Norm::kDWeight, axes, count);
-  set_gradient(&norm->dbias, *norm, Norm::kDBias, axes, count);
+  set_axes(&layout->parameter_index, index, index_count);
+}
 
-  const int64_t row_bytes = 2 * norm->parameter_count() * int64_t(sizeof(double));
+void set_sums(ParameterSums* sums, const Norm& norm, const NormAxis* axes, int count) {
+  sums->partial = nullptr;
+  set_gradient(&sums->dweight, norm, Norm::kDWeight, axes, count);
+  set_gradient(&sums->dbias, norm, Norm::kDBias, axes, count);
+  const int64_t row_bytes = 2 * norm.parameter_count() * int64_t(sizeof(double));
   const int64_t most = std::clamp<int64_t>(
       std::min(std::max(kSums / row_bytes, kFewBlocks), kMostSums / row_bytes), 1, kMostBlocks);
   const int64_t least =
-      std::clamp<int64_t>(ceil_div(norm->batch, kFewPartitions), kQuad, kLeastBlock);
-  norm->block = std::max(ceil_div(norm->batch, most), least);
-  if (is_by_columns) norm->block = ceil_div(norm->batch, most);  // an example is much work
-  norm->chunks = ceil_div(norm->batch, norm->block);
+      std::clamp<int64_t>(ceil_div(norm.batch, kFewPartitions), kQuad, kLeastBlock);
+  sums->block = ceil_div(norm.batch, most);  // of kChannelsLast an example is much work
+  if (norm.kind != Norm::kChannelsLast) sums->block = std::max(sums->block, least);
+  sums->chunks = ceil_div(norm.batch, sums->block);
+}
+
+}  // namespace
+
+void prepare(Norm* norm, const KernelTable* table, const NormCall& call, int lead) {
+  StridedOperands* s = &norm->operands;
+  Operand arrays[Norm::kOperands];
+  set_operands(s, table->convert, call, lead, arrays);
+  set_options(norm, table, call, lead == NormCall::kX);
+
+  NormAxis axes[kMaxAxes];
+  const int count = find_axes(axes, arrays[lead], s->count, arrays, s->items, [&](int i) {
+    return (call.reduced[i] ? kPixel : kBatch) + int(call.of_parameter[i]);
+  });
+  static_assert(Norm::kSum == int(Norm::kDSum), "which tell of a residual");
+  const bool is_by_columns = is_centred(call.norm) && !s->data[Norm::kSum] && !norm->drops &&
+                             has_channels_last(axes, count, lead);
+  const bool has_sums = s->data[Norm::kDWeight] || s->data[Norm::kDBias];
+  sort_norm_axes(s, axes, count, lead, has_sums, is_by_columns);
+  set_rows(s, axes, count, is_by_columns);
+  set_layout(norm, axes, count, s->columns.size, norm->has_parameters(), is_by_columns);
+  set_sums(norm, *norm, axes, count);
 }
 
 int64_t norm_workspace_size(const Norm* norm) {

@@ -14,7 +14,7 @@
 // Where x is dropped, forward makes the sum by dropout's kernels, and backward, of a chunk of dx
 // that it has just stored, the gradient of x.
 //
-// The elements of a row share its parameters in one of these ways (Norm::Kind):
+// The elements of a row share its parameters in one of these ways (ParameterLayout::Kind):
 //
 //   kPerRow       one weight and one bias a row (instance_norm)
 //   kPerElement   one an element (layer_norm, rms_norm). Up to 16 rows, a band, go through pass 2
@@ -50,7 +50,45 @@ namespace fastact {
 constexpr int64_t kLeastBlock = 16;  // rows for one row of sums
 constexpr int64_t kLongSpan = 1024;  // elements of a span, from which it is worth a call
 
-struct Norm {
+// What a norm makes of a row's statistics and of its elements.
+struct NormFormula {
+  const NormKernels* kernels;       // of the compute type
+  ElementwiseKernel activation;     // likewise, forward or backward
+  ElementwiseKernel value_of_gate;  // backward: f of the gate, where `activation` is dy f'
+  const double* parameters;
+  bool is_identity;  // the activation behind z: neither its value nor its derivative is computed
+  bool gate_first;   // x is gated, else z
+  RowNorm norm;
+  bool casts;  // what lies between the steps is rounded to the data's dtype (norms.h)
+  double eps;
+  double weight_offset;  // what is added to each weight, in the compute type
+  bool drops;            // some of x, or of dx
+  Dropout drop;          // where it does
+};
+
+// How rows and their elements share parameters. A row's index is (batch index * groups + group), a
+// parameter's index numbers the elements of a parameter.
+struct ParameterLayout {
+  enum Kind { kPerRow, kPerElement, kPerSpan, kMixed, kChannelsLast };
+
+  Kind kind;
+  int64_t span;                                       // neighbours that share parameters
+  int64_t batch, groups, pixels, parameters_per_row;  // the lengths of the four kinds of axes
+  Axes parameter_index;                               // of each element of a row (x)
+
+  int64_t parameter_count() const { return groups * parameters_per_row; }
+  // Elements of a row, in spans, have one weight and one bias.
+  bool has_shared_parameters() const { return kind == kPerRow || kind == kPerSpan; }
+};
+
+// The sums of the parameters' gradients: each row of them is over a block of the batch.
+struct ParameterSums {
+  int64_t block, chunks;   // entries of the batch in one row of sums, and the number of these rows
+  double* partial;         // [dweight, dbias][chunks][parameter_count]; null: no sums
+  Reducer dweight, dbias;  // where they go; y null: skipped
+};
+
+struct Norm : NormFormula, ParameterLayout, ParameterSums {
   enum Forward { kX, kResidual, kSum, kY };  // the operands; those without data are absent
   enum Backward { kDy, kIn, kDSum, kDx };
   enum OfGate { kGate = NormCall::kGate, kDGate };  // of forward kDGate is not there
@@ -58,39 +96,14 @@ struct Norm {
   enum Companions { kMean = NormCall::kData, kRstd, kWeight, kBias, kDWeight, kDBias };
   // What dropout makes of dx, and the elements' numbers, by which it drops (cpu/bias/dropper.h).
   enum OfDropout { kDropped = kDBias + 1, kNumbers, kOperands };
-  enum Kind { kPerRow, kPerElement, kPerSpan, kMixed, kChannelsLast };
 
   StridedOperands operands;
   const KernelTable* table;
-  const NormKernels* kernels;
-  ElementwiseKernel activation;     // of the compute type
-  ElementwiseKernel value_of_gate;  // backward: f of the gate, where `activation` is dy f'
-  const double* parameters;
-  bool is_identity;  // the activation behind z: neither its value nor its derivative is computed
-  bool gate_first;   // x is gated, else z
-  RowNorm norm;
-  bool casts;  // what lies between the steps is rounded to the data's dtype (norms.h)
   bool accumulate;
-  double eps;
-  bool drops;    // some of x, or of dx
-  Dropout drop;  // where it does
 
-  Kind kind;
-  int64_t span;          // elements one after the other that share parameters (kPerRow, kPerSpan)
-  double weight_offset;  // what is added to each weight, in the compute type
-  int64_t pixels;        // kChannelsLast: of an example
-
-  // Backward: row = batch index * groups + group. A parameter index numbers the elements of a
-  // parameter.
-  int64_t batch, groups, parameters_per_row;
-  Axes parameter_index;    // of each element of a row (x)
-  int64_t block, chunks;   // entries of the batch in one row of sums, and the number of these rows
-  double* partial;         // [dweight, dbias][chunks][parameter_count]
-  Reducer dweight, dbias;  // where they go; y null: skipped
-  int64_t parameter_count() const { return groups * parameters_per_row; }
   int64_t rows() const { return operands.rows.size; }
   bool has_gate() const { return operands.data[kGate]; }
-
+  bool has_parameters() const { return operands.data[kWeight] || operands.data[kBias]; }
   double offset_of(int parameter) const { return parameter == kWeight ? weight_offset : 0.0; }
   // Along a row, a parameter is read where it lies.
   bool is_direct(int parameter) const {
@@ -102,10 +115,6 @@ struct Norm {
     for (int i = 0; i < operands.rows.count; ++i) is &= operands.rows.stride[parameter][i] == 0;
     return is;
   }
-  bool has_parameters() const { return operands.data[kWeight] || operands.data[kBias]; }
-
-  // Elements of a row, in spans, have one weight and one bias.
-  bool has_shared_parameters() const { return kind == kPerRow || kind == kPerSpan; }
   int64_t spans_of_row() const { return operands.columns.size / span; }
   // Whether one call takes all spans of a row, if each lies in one piece and needs no buffer.
   bool has_short_spans() const {
