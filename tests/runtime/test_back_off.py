@@ -165,7 +165,7 @@ def on_busy_cores(call: Callable[[], object]) -> object:
 @pytest.mark.skipif(not _cpu.build_info()["openmp"], reason="built without OpenMP")
 @pytest.mark.parametrize("op", OPS, ids=lambda op: op.name)
 def test_without_regions_the_bits_are_the_same(op, many_threads):
-    # Work for more threads than there are: 80 000 elements are 9 grains of threads.pyx.
+    # Work for more threads than there are: 80 000 elements are 9 grains of tuning.h.
     x, dy = np.random.default_rng(0).normal(size=(2, 80, 1000)).astype(np.float32)
     calls = [forward(op, x, dy), backward(op, x, dy)]
 

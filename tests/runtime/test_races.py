@@ -20,7 +20,7 @@ import fastact as fa
 from fastact import _cpu
 
 THREADS = 6
-# Of a call's own work nothing but its size matters: 80 000 elements are 9 grains of threads.pyx,
+# Of a call's own work nothing but its size matters: 80 000 elements are 9 grains of tuning.h,
 # work for more threads than the five at most that are asked for.
 SMALL, LARGE = (6, 8), (80, 1000)
 NAMES = sorted(

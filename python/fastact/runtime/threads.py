@@ -1,6 +1,6 @@
 """How many threads fastact may use: the default, and the functions that change it.
 
-The decision for a call is made in one place, `thread_limit` in `src/cpu/binding/threads.pyx`.
+The decision for a call is made in one place, `thread_limit` in `src/cpu/core/threads.h`.
 """
 
 import os

@@ -417,6 +417,21 @@ cdef int run_remote(
     return 0
 
 
+cdef void run(
+    ElementwiseKernel kernel, const double* parameters, int dtype, bint reads_output, int operands,
+    const Operand* arrays, int64_t size
+) noexcept:
+    """Run a kernel, or copy (null), over arrays of one shape, which have been checked."""
+    cdef TensorIterator iterator
+    if size == 0:
+        return
+    prepare(&iterator, kernel, parameters, dtype, reads_output, operands, arrays)
+    with nogil:
+        run_partitions(
+            resolve_threads(iterator.size), partitions_of(run_partition, &iterator)
+        )
+
+
 cdef void run_quick(
     const Work* work, int dtype, int operands, const Operand* arrays, int64_t size
 ) noexcept:

@@ -35,6 +35,9 @@ OF_M2 = (
     "total", "m2 or root",
 )
 
+ACTIVATIONS = names_of(kActivationNames, kActivations)
+# Backward of these is given y in the place of x.
+SAVE_VALUE = frozenset([ACTIVATIONS[i] for i in range(kActivations) if kActivationSavesValue[i]])
 # Functions of x and of its channel's parameter; kernels count them from the last activation on.
 CHANNEL_FUNCTIONS = names_of(kChannelFunctionNames, kChannelFunctions)
 GATE_KINDS = names_of(kGateKindNames, kGateKinds)

@@ -79,6 +79,14 @@ cdef int add_free_function(
     return 0
 
 
+cdef void run_call(
+    ElementwiseKernel kernel, const double* parameters, bint reads_output, int count,
+    const ArrayArgument* given
+) noexcept:
+    with nogil:
+        run_elementwise(kernel, parameters, reads_output, count, given)
+
+
 # The values that a field of each kind takes.
 cdef tuple FIELD_VALUES = (
     "a View of an array, or None", "a tuple of an array's axes",

@@ -1,9 +1,5 @@
 # Threads: how many a call may use (core/threads.h), and which instruction set it runs.
 
-cdef void run_iterator(const TensorIterator* iterator) noexcept nogil:
-    """Run a prepared iterator, one partition a thread."""
-    run_partitions(resolve_threads(iterator.size), partitions_of(run_partition, iterator))
-
 
 def set_process_threads(int n):
     if n < 1:

@@ -155,33 +155,25 @@ struct Losses : RowStatistics {
   }
   bool is_ignored(int64_t j) const { return target[j].index < 0; }
 
-  void backward(int64_t row) {
-    prepare(row, 0);
-    for_blocks_of(row, [&](int64_t column, int64_t n) {
-      char* const dz = reader.target(CrossEntropy::kDLogits, tile, job.accumulate);
-      if (!is_ignored(0)) {
-        // Alone, the read of the logit would wait for memory; behind the loop it lies in a cache.
-        const char* const at = reader.load(CrossEntropy::kLogits, tile);
-        const bool is_in_place = at == dz;
-        if (is_in_place) keep_logit(0, column, n, at, s.compute_item);
-        kernels.exponentials(at, n, maxima[0], factors[0], dz);
-        if (!is_in_place) keep_logit(0, column, n, at, s.compute_item);
-      }
-      subtract_target(row, 0, column, n, dz, s.compute_item);
-      reader.finish(CrossEntropy::kDLogits, dz, tile, job.accumulate);
-    });
-  }
-
-  void backward_tile(int64_t row, int64_t m) {
+  // The gradients of a tile of m rows, or of one row.
+  void backward(int64_t row, int64_t m) {
+    const int64_t item = s.compute_item, step = m * item;
     for (int64_t j = 0; j < m; ++j) prepare(row + j, j);
-    for_blocks([&](int64_t column, int64_t n) {
-      reader.load_tile(CrossEntropy::kLogits, row, m, column, n, tile);
-      for (int64_t j = 0; j < m; ++j)
-        keep_logit(j, column, n, tile + j * s.compute_item, m * s.compute_item);
-      tiles.exponentials(as_input(tile_in(tile, m)), n, m, maxima, factors, tile_in(tile, m));
-      for (int64_t j = 0; j < m; ++j)
-        subtract_target(row + j, j, column, n, tile + j * s.compute_item, m * s.compute_item);
-      reader.store_tile(CrossEntropy::kDLogits, row, m, column, n, tile, job.accumulate);
+    const bool is_unread = !by_tiles && is_ignored(0);
+    for_blocks_of(row, [&](int64_t column, int64_t n) {
+      const char* const z =
+          is_unread ? tile : load_block(CrossEntropy::kLogits, row, m, column, n, tile);
+      char* const dz = target_of_block(CrossEntropy::kDLogits, tile);
+      const auto keep_logits = [&] {
+        for (int64_t j = 0; j < m; ++j) keep_logit(j, column, n, z + j * item, step);
+      };
+      // Alone, the read of the logit would wait for memory; behind the loop it lies in a cache.
+      const bool is_in_place = z == dz;
+      if (is_in_place) keep_logits();
+      if (!is_unread) exponentials(z, n, m, maxima, factors, dz);
+      if (!is_in_place) keep_logits();
+      for (int64_t j = 0; j < m; ++j) subtract_target(row + j, j, column, n, dz + j * item, step);
+      finish_block(CrossEntropy::kDLogits, row, m, column, n, dz, tile);
     });
   }
 
@@ -258,9 +250,7 @@ void backward_partition(const CrossEntropy* job, int64_t index, int64_t partitio
   with_frame<Losses>(*job, [&](Losses& losses) {
     const bool by_tiles = losses.by_tiles;
     for_rows(job->operands, by_tiles ? losses.width : 1, by_tiles ? 32 : 1, index, partitions,
-             [&](int64_t row, int64_t n) {
-               by_tiles ? losses.backward_tile(row, n) : losses.backward(row);
-             });
+             [&](int64_t row, int64_t n) { losses.backward(row, n); });
   });
 }
 

@@ -73,6 +73,7 @@ struct RowBlocks {
   const SoftmaxKernels& kernels;
   const int64_t size;  // elements of a row
   const int64_t row_bytes;
+  const bool by_tiles;  // rows side by side are read as a tile, else one after the other
   ChunkReader reader;
   bool has_pivots = false;
   double pivots[kTileWidth];  // of the rows of a band or a tile; NaN: it has none
@@ -84,6 +85,7 @@ struct RowBlocks {
         kernels(*a.kernels),
         size(s.columns.size),
         row_bytes(size * s.compute_item),
+        by_tiles(goes_by_tiles(s)),
         reader(s) {}
 
   const SoftmaxTiles& tiles_of(bool is_stored) const {
@@ -282,13 +284,37 @@ struct RowBlocks {
     }
     apply_pivots(x, row, width, column, n, buffer, s.compute_item, width * s.compute_item);
   }
+
+  // A block of operand k of a tile of m rows, in `buffer`, or of one row, which is a tile of width
+  // 1, may stay where it lies, and is where the reader went.
+  const char* load_block(int k, int64_t row, int64_t m, int64_t column, int64_t n, char* buffer) {
+    if (!by_tiles) return reader.load(k, buffer);
+    reader.load_tile(k, row, m, column, n, buffer);
+    return buffer;
+  }
+  // z of such a block of x.
+  const char* z_of_block(int x, int64_t row, int64_t m, int64_t column, int64_t n, char* buffer) {
+    if (!by_tiles) return z_of_row(x, row, column, n, buffer);
+    z_tile(x, row, m, column, n, buffer);
+    return buffer;
+  }
+  // Where such a block of operand k is made; finish_block stores it.
+  char* target_of_block(int k, char* buffer) const {
+    return by_tiles ? buffer : reader.target(k, buffer, job.accumulate);
+  }
+  void finish_block(int k, int64_t row, int64_t m, int64_t column, int64_t n, char* block,
+                    char* buffer) {
+    if (by_tiles)
+      reader.store_tile(k, row, m, column, n, block, job.accumulate);
+    else
+      reader.finish(k, block, buffer, job.accumulate);
+  }
 };
 
 // The statistics of rows, and what they say of them.
 struct RowStatistics : RowBlocks {
   static constexpr int64_t kMostBlocks = kTileBytes / (int64_t(sizeof(float)) * kSoftmaxBlock);
 
-  const bool by_tiles;
   const bool is_stored;   // tiles are read and written where they lie, else in the compute type
   const bool keeps_tile;  // the exponentials of a tile's only block stay in `tile`
   const SoftmaxTiles& tiles;
@@ -307,7 +333,6 @@ struct RowStatistics : RowBlocks {
   // exponentials are wanted.
   RowStatistics(const Softmax& a, int64_t most, bool lies, bool keeps)
       : RowBlocks(a),
-        by_tiles(goes_by_tiles(s)),
         is_stored(by_tiles && lies),
         keeps_tile(keeps && size <= kSoftmaxBlock),
         tiles(tiles_of(is_stored)),
@@ -410,6 +435,15 @@ struct RowStatistics : RowBlocks {
     if (has_pivots && std::isfinite(pivots[j])) return 0.0;
     return s.compute_dtype == kF32 ? fastact::rest_of_lse<float>(rows.max[j], rows.log[j])
                                    : fastact::rest_of_lse<double>(rows.max[j], rows.log[j]);
+  }
+
+  // y OUT, exponentials of such a block beside the rows' maxima; y may be z.
+  void exponentials(const char* z, int64_t n, int64_t m, const double* maxima,
+                    const double* factors, char* y) const {
+    if (by_tiles)
+      tiles.exponentials({z, m * s.compute_item}, n, m, maxima, factors, tile_in(y, m));
+    else
+      kernels.exponentials(z, n, maxima[0], factors[0], y);
   }
 
   // Of a tile of m rows: z of a block, where it lies or in `tile`.

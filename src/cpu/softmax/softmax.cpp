@@ -35,6 +35,8 @@ struct Forward : RowStatistics {
            (!Kind::kHasY || has_tiles(a.operands, Softmax::kY));
   }
 
+  void visit(int64_t first, int64_t m) { by_tiles ? rows_of_tile(first, m) : band(first, m); }
+
   // A band of m rows, or one row.
   void band(int64_t first, int64_t m) {
     const bool keeps = Kind::kTakesTerms && fits;
@@ -214,7 +216,7 @@ struct Backward : RowBlocks {
   static constexpr int64_t kReadBytes = 4 << 10;  // of each operand: read twice, by two loops
   static_assert(kReadBytes <= kSoftmaxBlock * int64_t(sizeof(float)), "one row of several blocks");
 
-  const bool by_tiles, sums_products;
+  const bool sums_products;
   const bool is_stored;  // all is read and written where it lies, else in the compute type
   const SoftmaxGradients& gradients;
   const SoftmaxTiles& tiles;
@@ -224,7 +226,6 @@ struct Backward : RowBlocks {
 
   explicit Backward(const Softmax& a)
       : RowBlocks(a),
-        by_tiles(goes_by_tiles(s)),
         sums_products(with_softmax_kind(a.kind, [](auto kind) { return kind.kSumsProducts; })),
         is_stored(!a.accumulate && a.cap == 0.0 && lies(Softmax::kDy) && lies(Softmax::kOut) &&
                   lies(Softmax::kDx)),
@@ -240,32 +241,51 @@ struct Backward : RowBlocks {
                     : s.rows.count <= 1 && s.has_unit_stride[k] && s.dtypes[k] == s.dtype;
   }
 
-  const char* read(int k, char* buffer) {
-    return is_stored ? reader.stored(k) : reader.load(k, buffer);
+  void visit(int64_t first, int64_t m) {
+    if (by_tiles || size > kSoftmaxBlock)
+      blocks(first, m);
+    else
+      short_rows(first, m);
   }
 
-  void band(int64_t first, int64_t m) {
-    if (size <= kSoftmaxBlock) {
-      short_rows(first, m);
-      return;
-    }
-    double sum = 0.0;
-    for_blocks_of(first, [&](int64_t, int64_t n) {
-      const char* a = read(Softmax::kDy, dy);
-      const char* b = sums_products ? read(Softmax::kOut, y) : nullptr;
-      gradients.sum[job.kind]({a, 0}, {b, 0}, 1, n, &sum);
-    });
-    save_dsinks(first, 1, &sum);
+  // A block of operand k of a tile of m rows, or of one row, where it lies.
+  RowsOut stored_block(int k, int64_t first, int64_t column) const {
+    return by_tiles ? stored_tile(k, first, column) : RowsOut{reader.stored(k), 0};
+  }
+  RowsIn read(int k, int64_t first, int64_t m, int64_t column, int64_t n, char* buffer) {
+    if (is_stored) return as_input(stored_block(k, first, column));
+    return {load_block(k, first, m, column, n, buffer), m * s.compute_item};
+  }
+
+  // A tile of m rows, or one row. The blocks of a row are the sums' blocks; the buffers hold one of
+  // them, or less.
+  void blocks(int64_t first, int64_t m) {
+    std::fill(sums, sums + m, 0.0);
     for_blocks_of(first, [&](int64_t column, int64_t n) {
-      const char* a = read(Softmax::kDy, dy);
-      const char* b = read(Softmax::kOut, y);
-      char* const dx = is_stored        ? reader.stored(Softmax::kDx)
-                       : job.cap != 0.0 ? dy
-                                        : reader.target(Softmax::kDx, dy, job.accumulate);
-      gradients.gradient[job.kind]({a, 0}, {b, 0}, 1, n, &sum, job.scale, after_row(first, column),
-                                   {dx, 0});
-      if (job.cap != 0.0) times_slope(reader.load(Softmax::kOfX, y), n, dx, y);
-      reader.finish(Softmax::kDx, dx, dy, job.accumulate);
+      const RowsIn a = read(Softmax::kDy, first, m, column, n, dy);
+      const RowsIn b = sums_products ? read(Softmax::kOut, first, m, column, n, y) : RowsIn{};
+      if (by_tiles)
+        tiles.sum[job.kind](a, b, n, m, sums);
+      else
+        gradients.sum[job.kind](a, b, 1, n, sums);
+    });
+    save_dsinks(first, m, sums);
+    const bool holds = !is_stored && size <= kSoftmaxBlock;  // still, what was read for the sum
+    for_blocks_of(first, [&](int64_t column, int64_t n) {
+      const RowsIn a =
+          holds ? as_input(tile_in(dy, m)) : read(Softmax::kDy, first, m, column, n, dy);
+      const RowsIn b = holds && sums_products ? as_input(tile_in(y, m))
+                                              : read(Softmax::kOut, first, m, column, n, y);
+      const RowsOut dx = is_stored        ? stored_block(Softmax::kDx, first, column)
+                         : job.cap != 0.0 ? tile_in(dy, m)
+                                          : tile_in(target_of_block(Softmax::kDx, dy), m);
+      if (by_tiles)
+        tiles.gradient[job.kind](a, b, n, m, sums, job.scale, dx);
+      else
+        gradients.gradient[job.kind](a, b, 1, n, sums, job.scale, after_row(first, column), dx);
+      if (job.cap != 0.0)
+        times_slope(load_block(Softmax::kOfX, first, m, column, n, y), n * m, dx.at, y);
+      if (!is_stored) finish_block(Softmax::kDx, first, m, column, n, dx.at, dy);
     });
   }
 
@@ -333,37 +353,6 @@ struct Backward : RowBlocks {
     }
     if (to.at == dy) store_band(Softmax::kDx, first, m, dy, job.accumulate);
   }
-
-  void rows_of_tile(int64_t index, int64_t m) {
-    // The blocks of a row are the sums' blocks; the buffers hold one of them, or less.
-    std::fill(sums, sums + m, 0.0);
-    for_blocks([&](int64_t column, int64_t n) {
-      const RowsIn a = read_tile(Softmax::kDy, index, m, column, n, dy);
-      const RowsIn b = sums_products ? read_tile(Softmax::kOut, index, m, column, n, y) : RowsIn{};
-      tiles.sum[job.kind](a, b, n, m, sums);
-    });
-    save_dsinks(index, m, sums);
-    const bool holds = !is_stored && size <= kSoftmaxBlock;  // still, what was read for the sum
-    for_blocks([&](int64_t column, int64_t n) {
-      const RowsIn a =
-          holds ? as_input(tile_in(dy, m)) : read_tile(Softmax::kDy, index, m, column, n, dy);
-      const RowsIn b = holds && sums_products ? as_input(tile_in(y, m))
-                                              : read_tile(Softmax::kOut, index, m, column, n, y);
-      const RowsOut to = is_stored ? stored_tile(Softmax::kDx, index, column) : tile_in(dy, m);
-      tiles.gradient[job.kind](a, b, n, m, sums, job.scale, to);
-      if (job.cap != 0.0) {
-        reader.load_tile(Softmax::kOfX, index, m, column, n, y);
-        times_slope(y, n * m, dy, y);
-      }
-      if (!is_stored) reader.store_tile(Softmax::kDx, index, m, column, n, dy, job.accumulate);
-    });
-  }
-
-  RowsIn read_tile(int k, int64_t index, int64_t m, int64_t column, int64_t n, char* buffer) {
-    if (is_stored) return as_input(stored_tile(k, index, column));
-    reader.load_tile(k, index, m, column, n, buffer);
-    return as_input(tile_in(buffer, m));
-  }
 };
 
 // dx = scale dy exp(z - lse), by the chain rule through logsumexp, whose derivative is softmax.
@@ -408,43 +397,33 @@ struct LseBackward : RowStatistics {
         store_as(s.compute_dtype, dx + i * step, 0.0);
   }
 
-  void band(int64_t index, int64_t) {
-    prepare(index, 1);
-    for_blocks_of(index, [&](int64_t column, int64_t n) {
-      const char* at = z_of_row(Softmax::kIn, index, column, n, tile);
-      char* const dx = reader.target(Softmax::kDIn, tile, job.accumulate);
-      kernels.exponentials(at, n, maxima[0], factors[0], dx);
-      clear(index, 0, column, n, dx, s.compute_item);
-      reader.finish(Softmax::kDIn, dx, tile, job.accumulate);
-    });
-  }
-
-  void rows_of_tile(int64_t index, int64_t m) {
+  void visit(int64_t index, int64_t m) {
     prepare(index, m);
-    for_blocks([&](int64_t column, int64_t n) {
+    const int64_t item = s.compute_item, step = m * item;
+    for_blocks_of(index, [&](int64_t column, int64_t n) {
       if (is_stored) {
         tiles.exponentials(as_input(stored_tile(Softmax::kIn, index, column)), n, m, maxima,
                            factors, stored_tile(Softmax::kDIn, index, column));
         return;
       }
-      z_tile(Softmax::kIn, index, m, column, n, tile);
-      tiles.exponentials(as_input(tile_in(tile, m)), n, m, maxima, factors, tile_in(tile, m));
-      for (int64_t j = 0; j < m; ++j)
-        clear(index, j, column, n, tile + j * s.compute_item, m * s.compute_item);
-      reader.store_tile(Softmax::kDIn, index, m, column, n, tile, job.accumulate);
+      const char* const z = z_of_block(Softmax::kIn, index, m, column, n, tile);
+      char* const dx = target_of_block(Softmax::kDIn, tile);
+      exponentials(z, n, m, maxima, factors, dx);
+      for (int64_t j = 0; j < m; ++j) clear(index, j, column, n, dx + j * item, step);
+      finish_block(Softmax::kDIn, index, m, column, n, dx, tile);
     });
   }
 };
 
+// visit(row, m): m rows of a tile, or of a band.
 template <class Frame>
 void run(const Softmax* job, int64_t index, int64_t partitions) {
   with_frame<Frame>(*job, [&](Frame& frame) {
     for_rows(job->operands, frame.width, frame.by_tiles ? 32 : 1, index, partitions,
              [&](int64_t row, int64_t n) {
-               if (!frame.by_tiles) return frame.band(row, n);
                for (int64_t m; n > 0; row += m, n -= m) {
-                 m = frame.is_stored ? frame.neighbours(row, n) : n;
-                 frame.rows_of_tile(row, m);
+                 m = frame.by_tiles && frame.is_stored ? frame.neighbours(row, n) : n;
+                 frame.visit(row, m);
                }
              });
     frame.end();

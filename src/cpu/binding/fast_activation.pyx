@@ -1,10 +1,5 @@
-# Activations: y = f(x), and dx = dy f'(x), over whole arrays. Their calls are described in
-# common/activations/call.h.
-
-ACTIVATIONS = names_of(kActivationNames, kActivations)
-# Those that are differentiated by their value: backward is given y in the place of x.
-SAVE_VALUE = frozenset([ACTIVATIONS[i] for i in range(kActivations) if kActivationSavesValue[i]])
-
+# What activations are in compiled code: their calls, by the fast path (fast_path.pyx) where it
+# serves them. Their native functions are described in common/activations/call.h.
 
 cdef class CachedCall  # call_cache.pyx
 
@@ -27,15 +22,18 @@ cdef class FastActivation:
     cdef readonly int _which
     cdef bint saves_value
     cdef Py_ssize_t parameters
-    cdef double[MAX_PARAMETERS] defaults
+    cdef ParameterValues defaults
     cdef CachedCall cached_call, cached_forward, cached_backward
 
-    def __init__(self, str native, int parameters, tuple numbers):
+    def __init__(self, str native, int parameters, tuple numbers not None):
         """native: with the defaults. parameters: how many; numbers: those that are no strings."""
         self._which = ACTIVATIONS.index(native)
         self.saves_value = native in SAVE_VALUE
         self.parameters = parameters
-        unpack(numbers, self.defaults)
+        if len(numbers) > kMaxParameters:
+            refuse(f"numbers must be a tuple of at most {kMaxParameters}, got {numbers}")
+        for i, number in enumerate(numbers):
+            self.defaults.value[<int>i] = number
 
     def _cache_calls(self, CachedCall call, CachedCall forward, CachedCall backward):
         self.cached_call, self.cached_forward, self.cached_backward = call, forward, backward
@@ -74,7 +72,7 @@ cdef class FastActivation:
         if not self.understand(args, kwargs, &out, NULL):
             return NotImplemented
         work.which = self._which
-        work.parameters = self.defaults
+        work.parameters = self.defaults.value
         work.kernels = &table.elementwise.forward[work.which][0]
         work.backward = work.accumulate = False
         work.casts = self.cached_call.casts and not keep_inputs  # not `forward`
@@ -134,7 +132,7 @@ cdef class FastActivation:
             accumulate is NULL or type(<object>accumulate) is bool
         ):
             work.which = self._which
-            work.parameters = self.defaults
+            work.parameters = self.defaults.value
             work.kernels = &table.elementwise.backward_by_saved[work.which][0][0]
             work.backward, work.casts = True, False
             work.accumulate = accumulate is not NULL and <object>accumulate
