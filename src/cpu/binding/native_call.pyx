@@ -2,9 +2,9 @@
 #
 # One object is one call. It is filled from values by name, by the function's table, and checked
 # (common/core/call_check.h); it tells how much scratch memory the function needs, and runs it. The
-# device of the arrays decides whose function it is: the CPU's, which the families add here, or one
-# that the device's module has under the same name (common/core/device_table.h). No function has
-# code of its own here.
+# device of the arrays decides whose function it is: the CPU's, which the families list in C++
+# (core/native_function.h), or one that the device's module has under the same name
+# (common/core/device_table.h). No function has code of its own here.
 
 cdef enum:
     MAX_FUNCTIONS = 64
@@ -14,20 +14,11 @@ cdef const char* CPU_MODULE = "fastact._cpu"
 cdef const char* DEVICE_MODULE = "fastact._cuda"
 
 
-# What needs neither scratch nor the interpreter's lock: any thread may run it. It is given the
-# kernels, for another thread may choose an instruction set meanwhile. Where there is a `run` too,
-# that one makes checks besides, and loops over parts run this one.
-ctypedef void (*FreeFunction)(const void*, const KernelTable*) noexcept nogil
-
-
-# A native function, its fields by number, and what the CPU does for it.
+# A native function that its family lists in C++, and its fields by number.
 cdef struct KnownFunction:
     const CallTable* table
     const NativeFunction* native  # core/native_function.h
     NamedFields[MAX_FIELDS] named
-    int64_t (*workspace_size)(const void*) noexcept
-    int (*run)(const void*, char*, int64_t) except -1
-    FreeFunction run_free
 
 
 cdef KnownFunction[MAX_FUNCTIONS] native_functions
@@ -35,56 +26,22 @@ cdef dict function_numbers = {}  # by name
 cdef list field_numbers = []     # of each function, by name
 
 
-cdef int add_function(
-    const CallTable* table, int64_t (*workspace_size)(const void*) noexcept,
-    int (*run)(const void*, char*, int64_t) except -1
-) except -1:
-    cdef int number = <int>len(field_numbers)
-    cdef dict fields = {}
-    cdef int k
-    if number == MAX_FUNCTIONS or table.count > MAX_FIELDS:
-        raise ValueError(f"no room for the native function {text(table.name)}")
-    for k in range(table.count):
-        fields[text(table.fields[k].name)] = k
-    native_functions[number].table = table
-    find_named_fields(table[0], native_functions[number].named)
-    native_functions[number].workspace_size = workspace_size
-    native_functions[number].run = run
-    function_numbers[text(table.name)] = number
-    field_numbers.append(fields)
-    return 0
-
-
 cdef int add_native_functions() except -1:
-    """Add those that the families list in C++."""
-    cdef const NativeFunction* function
-    cdef size_t i
-    for i in range(list_native_functions().size()):
-        function = &list_native_functions()[i]
-        add_function(function.table, NULL, NULL)
-        native_functions[<int>len(field_numbers) - 1].native = function
-        native_functions[<int>len(field_numbers) - 1].run_free = function.run_part
+    cdef const CallTable* call_table
+    cdef int k, number
+    for number in range(<int>list_native_functions().size()):
+        call_table = list_native_functions()[number].table
+        if number == MAX_FUNCTIONS or call_table.count > MAX_FIELDS:
+            raise ValueError(f"no room for the native function {text(call_table.name)}")
+        native_functions[number].table = call_table
+        native_functions[number].native = &list_native_functions()[number]
+        find_named_fields(call_table[0], native_functions[number].named)
+        function_numbers[text(call_table.name)] = number
+        field_numbers.append({text(call_table.fields[k].name): k for k in range(call_table.count)})
     return 0
 
 
 add_native_functions()
-
-
-cdef int add_free_function(
-    const CallTable* table, FreeFunction run_free
-) except -1:
-    """One that any thread may run."""
-    add_function(table, NULL, NULL)
-    native_functions[<int>len(field_numbers) - 1].run_free = run_free
-    return 0
-
-
-cdef void run_call(
-    ElementwiseKernel kernel, const double* parameters, bint reads_output, int count,
-    const ArrayArgument* given
-) noexcept:
-    with nogil:
-        run_elementwise(kernel, parameters, reads_output, count, given)
 
 
 # The values that a field of each kind takes.
@@ -351,13 +308,9 @@ cdef class NativeCall:
             refuse("NativeCall: native_call makes one")
         if self.remote is not NULL:
             return self.remote.workspace_size(self.memory, self.dtype, self.device)
-        if self.function.native is not NULL:
-            if self.function.native.workspace is NULL:
-                return 0
-            return self.function.native.workspace(self.memory, table)
-        if self.function.workspace_size is NULL:
+        if self.function.native.workspace is NULL:
             return 0
-        return self.function.workspace_size(self.memory)
+        return self.function.native.workspace(self.memory, table)
 
     def run(self, View workspace, intptr_t stream):
         """workspace: SCRATCH, bytes in one piece, or None for none; stream: of a GPU, else 0."""
@@ -408,15 +361,8 @@ cdef class NativeCall:
         return 0
 
     cdef int go(self, void* stream) except -1:
-        cdef const KernelTable* kernels = table
-        if self.remote is NULL and self.function.native is not NULL:
-            return self.execute()
-        if self.remote is NULL and self.function.run is not NULL:
-            return self.function.run(self.memory, self.workspace, self.workspace_bytes)
         if self.remote is NULL:
-            with nogil:
-                self.function.run_free(self.memory, kernels)
-            return 0
+            return self.execute()
         with nogil:  # a full queue waits
             self.remote.run(
                 self.memory, self.dtype, self.device, self.workspace, self.workspace_bytes, stream
@@ -432,10 +378,6 @@ def warn(str what):
         level += 1
         frame = frame.f_back
     warnings.warn(what, RuntimeWarning, stacklevel=level)
-
-
-cdef inline const Operand* operand_of(const ArrayArgument* argument) noexcept nogil:
-    return <const Operand*>argument
 
 
 cdef inline void set_argument(ArrayArgument* to, View view) noexcept:

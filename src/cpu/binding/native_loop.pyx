@@ -16,7 +16,7 @@ cdef struct LoopedCalls:
     const KernelTable* kernels
     int64_t count                           # of parts
     int calls, arrays
-    FreeFunction run[MAX_LOOPED]
+    RunPart run[MAX_LOOPED]
     const void* memory[MAX_LOOPED]
     int64_t size[MAX_LOOPED]                # of a call's memory
     int of_call[MAX_LOOPED]                 # whose array it is,
@@ -73,8 +73,8 @@ cdef class NativeLoop:
                 refuse(f"native_loop: native_call makes its calls, at most {MAX_LOOPED}")
             self.looped.memory[i] = call.memory
             self.looped.size[i] = call.function.table.size
-            self.looped.run[i] = call.function.run_free
-            self.is_free &= call.remote is NULL and call.function.run_free is not NULL
+            self.looped.run[i] = call.function.native.run_part
+            self.is_free &= call.remote is NULL and call.function.native.run_part is not NULL
             bytes += (call.function.table.size + 15) // 16 * 16
             for k in range(len(call.views)):
                 if call.views[k] is None:

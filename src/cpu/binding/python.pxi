@@ -15,7 +15,6 @@ from cpython.unicode cimport PyUnicode_CheckExact
 from libc.stdint cimport (
     int32_t, int64_t, intptr_t, uint8_t, uint16_t, uint32_t, uint64_t, uintptr_t
 )
-from libc.math cimport INFINITY, NAN
 from libc.stdlib cimport free, malloc
 from libc.string cimport memcpy, memset, strcmp
 from libcpp cimport bool as cpp_bool

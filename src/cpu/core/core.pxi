@@ -135,8 +135,6 @@ cdef extern from "common/core/operand.h" namespace "fastact" nogil:
         const int64_t* strides
         int64_t stride_unit
 
-    cpp_bool is_empty(const Operand&) noexcept
-
 cdef extern from "common/core/call.h" namespace "fastact" nogil:
     const int kMaxParameters
 
@@ -216,9 +214,6 @@ cdef extern from "common/core/call_check.h" namespace "fastact" nogil:
     cpp_bool is_written(const Field&, const NamedFields&, void*)
     void find_named_fields(const CallTable&, NamedFields*) except +
     void check_call(const char*, const CallTable&, const NamedFields*, void*) except +
-    void check_workspace(
-        const char*, const char*, const void*, int64_t, int64_t, int
-    ) except +
 
 cdef extern from "common/core/device_table.h" namespace "fastact" nogil:
     ctypedef struct DeviceCall:
@@ -269,10 +264,6 @@ cdef extern from "cpu/reductions/weighted_kernels.h" namespace "fastact" nogil:
 
 cdef extern from "cpu/core/chunk_reader.h" namespace "fastact" nogil:
     int64_t c_bypass_caches_from "fastact::bypass_caches_from" (int64_t size)
-
-cdef extern from "cpu/simd/convert_kernels.h" namespace "fastact" nogil:
-    ctypedef struct ConvertKernels:
-        pass
 
 cdef extern from "cpu/testing/compare_kernels.h" namespace "fastact" nogil:
     const int kErrorEdges
@@ -335,17 +326,12 @@ cdef extern from "cpu/rotary/kernels.h" namespace "fastact" nogil:
         TurnPairs[4][2][2] turn
 
 cdef extern from "cpu/core/kernel_table.h" namespace "fastact" nogil:
-    ctypedef struct GroupedKernels:
-        pass
-
     ctypedef struct KernelTable:
         const char* isa
         const ElementwiseTable* elementwise
         const ReduceTable* reduce
-        const GroupedKernels* grouped
         const GateTable* gate
         const RotaryKernels* rotary
-        const ConvertKernels* convert
         const CompareKernels* compare
 
     ctypedef struct IsaList:
@@ -362,6 +348,8 @@ cdef extern from "cpu/core/kernel_table.h" namespace "fastact" nogil:
     int x86_level(const CpuFeatures&) noexcept
     const KernelTable* best_supported_isa() noexcept
 
+ctypedef void (*RunPart)(const void*, const KernelTable*) noexcept nogil
+
 cdef extern from "cpu/core/native_function.h" namespace "fastact" nogil:
     cppclass Execution:
         const KernelTable* kernels
@@ -375,7 +363,7 @@ cdef extern from "cpu/core/native_function.h" namespace "fastact" nogil:
         const CallTable* table
         int64_t (*workspace)(const void*, const KernelTable*) noexcept
         void (*run)(const void*, Execution*) except + nogil
-        void (*run_part)(const void*, const KernelTable*) noexcept nogil
+        RunPart run_part
 
     cppclass NativeFunctions "std::vector<fastact::NativeFunction>":
         size_t size() noexcept
@@ -402,10 +390,6 @@ cdef extern from "cpu/core/tensor_iterator.h" namespace "fastact" nogil:
         TensorIterator*, ElementwiseKernel, const double*, int, bint, int, const Operand*
     ) noexcept
     void run_partition(const TensorIterator*, int64_t, int64_t) noexcept
-    void run_elementwise(
-        ElementwiseKernel, const double*, cpp_bool, int, const ArrayArgument*
-    ) noexcept
-    void fill(const ArrayArgument&, double) noexcept
 
 # Sums, which the plans of several families hold.
 cdef extern from "cpu/reductions/reduce.h" namespace "fastact" nogil:

@@ -1,4 +1,4 @@
-// Native functions of the CPU: what a family's functions.cpp writes down, and what the binding runs
+// Native functions of the CPU: what a family lists, and what the binding runs
 // (binding/native_call.pyx).
 //
 // A native function is a table of its call (common/core/call.h), the bytes of scratch that a call
