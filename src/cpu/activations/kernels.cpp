@@ -207,100 +207,60 @@ void term_backward(char* const* operands, int64_t n, const double*, int64_t ahea
     map2<accumulate>(of(0), of(1), of(2), n, ahead, one);
 }
 
-// dx = dmean / N + s (x - mean) dsecond, with 1/N and s as parameters. The mean, which may be large
-// beside x - mean, comes in full, and x - mean is rounded once or twice: of 16-bit data in double,
-// else with what its rounding lost as an operand of its own.
-template <class T, bool accumulate>
-void moments_backward_narrow(char* const* operands, int64_t n, const double* parameters, int64_t) {
-  enum { kX, kMean, kDMean, kDSecond, kDx };
-  const float inverse_count = float(parameters[0]), scale = float(parameters[1]);
-  T* y = reinterpret_cast<T*>(operands[kDx]);
-  const double* mean = reinterpret_cast<const double*>(operands[kMean]);
-  float x[kChunk], dmean[kChunk], dsecond[kChunk], dx[kChunk];
+// Whose gradient it is: of mean and m2; of one statistic, without a mean; of one about a mean.
+enum SpreadGradient { kOfMoments, kOfSlope, kOfDeviation };
+
+// The gradient of moments is dx = dy / N + s (x - mean) dsecond, with 1 / N and s as parameters; of
+// a statistic it is dx = slope dy (x - mean), or slope dy without a mean, and where x is NaN the
+// parameter. The mean, which may be large beside x - mean, comes in full, and x - mean is rounded
+// once or twice: of 16-bit data in double, as the slope is, else with what the mean's rounding lost
+// as an operand of its own.
+template <class T, SpreadGradient of, bool accumulate>
+void spread_backward(char* const* operands, int64_t n, const double* parameters, int64_t) {
+  using C = Compute<T>;
+  using Exact = std::conditional_t<is_half<T>, double, T>;
+  constexpr bool is_moments = of == kOfMoments;
+  constexpr int kX = 0, kLows = is_half<T> ? 0 : 1, kMean = is_moments ? 1 : 3;
+  constexpr int kDy = is_moments ? kMean + kLows + 1 : 1, kSlope = kDy + 1;  // or dsecond
+  constexpr int kDx = of == kOfDeviation ? kMean + kLows + 1 : kSlope + 1;
+  const C inverse_count = C(parameters[0]), of_nan = inverse_count;
+  const C scale = is_moments ? C(parameters[1]) : C(0);
+  Wide<T> wide_x, wide_dy, wide_second, wide_old;
+  C dx[kChunk];
   for_chunks(n, [&](int64_t i, int64_t m) FASTACT_INLINED {
-    const auto read = [&](int k, float* to) FASTACT_INLINED {
-      chunk_to_float(reinterpret_cast<const T*>(operands[k]) + i, to, m);
+    const auto read = [&](Wide<T>& wide, int k) FASTACT_INLINED {
+      return wide.read(reinterpret_cast<const T*>(operands[k]) + i, m);
     };
-    read(kX, x), read(kDMean, dmean), read(kDSecond, dsecond);
-    if (accumulate) read(kDx, dx);
-#pragma omp simd
-    for (int64_t k = 0; k < m; ++k) {
-      const float centred_x = float(double(x[k]) - mean[i + k]);
-      const float term = madd(scale * dsecond[k], centred_x, inverse_count * dmean[k]);
-      dx[k] = accumulate ? dx[k] + term : term;
-    }
-    chunk_from_float(dx, y + i, m);
-  });
-}
-
-template <class T, bool accumulate>
-void moments_backward(char* const* operands, int64_t n, const double* parameters, int64_t) {
-  constexpr int kInputs = 5;
-  const T inverse_count = T(parameters[0]), scale = T(parameters[1]);
-  T* y = reinterpret_cast<T*>(operands[kInputs]);
-  T sum[kChunk];
-  for_chunks(n, [&](int64_t i, int64_t m) FASTACT_INLINED {
-    const auto from = [&](int k)
-                          FASTACT_INLINED { return reinterpret_cast<const T*>(operands[k]) + i; };
-    const T *x = from(0), *high = from(1), *low = from(2), *dmean = from(3), *dsecond = from(4);
-    if (accumulate) memcpy(sum, y + i, m * sizeof(T));
-#pragma omp simd
-    for (int64_t k = 0; k < m; ++k) {
-      const T dx = madd(scale * dsecond[k], (x[k] - high[k]) - low[k], inverse_count * dmean[k]);
-      sum[k] = accumulate ? sum[k] + dx : dx;
-    }
-    memcpy(y + i, sum, m * sizeof(T));
-  });
-}
-
-// dx = slope dy (x - mean), or slope dy without a mean; where x is NaN, the parameter instead. Of
-// 16-bit data slope and mean are double.
-template <class T, bool has_mean, bool accumulate>
-void statistic_backward_narrow(char* const* operands, int64_t n, const double* parameters,
-                               int64_t) {
-  enum { kX, kDy, kSlope, kMean, kDx = has_mean ? kMean + 1 : kMean };
-  const float of_nan = float(parameters[0]);
-  T* y = reinterpret_cast<T*>(operands[kDx]);
-  const double* slope = reinterpret_cast<const double*>(operands[kSlope]);
-  const double* mean = reinterpret_cast<const double*>(operands[has_mean ? kMean : kSlope]);
-  float x[kChunk], dy[kChunk], dx[kChunk];
-  for_chunks(n, [&](int64_t i, int64_t m) FASTACT_INLINED {
-    const auto read = [&](int k, float* to) FASTACT_INLINED {
-      chunk_to_float(reinterpret_cast<const T*>(operands[k]) + i, to, m);
+    const auto exact = [&](int k) FASTACT_INLINED {
+      return reinterpret_cast<const Exact*>(operands[k]) + i;
     };
-    read(kX, x), read(kDy, dy);
-    if (accumulate) read(kDx, dx);
+    const C *x = read(wide_x, kX), *dy = read(wide_dy, kDy);
+    const C* dsecond = is_moments ? read(wide_second, kSlope) : x;
+    const C* old = accumulate ? read(wide_old, kDx) : x;
+    const Exact* mean = exact(of == kOfSlope ? kX : kMean);
+    const Exact* low = exact(of == kOfSlope ? kX : kMean + kLows);
+    const Exact* slope = exact(kSlope);
+    const auto distance = [=](int64_t k) FASTACT_INLINED {
+      const Exact whole = Exact(x[k]) - mean[k];
+      return kLows ? whole - low[k] : whole;
+    };
 #pragma omp simd
     for (int64_t k = 0; k < m; ++k) {
-      const double product = slope[i + k] * double(dy[k]);
-      const float term = float(has_mean ? product * (double(x[k]) - mean[i + k]) : product);
-      const float valid = x[k] == x[k] ? term : of_nan;
-      dx[k] = accumulate ? dx[k] + valid : valid;
+      C term;
+      if constexpr (is_moments) {
+        term = madd(scale * dsecond[k], C(distance(k)), inverse_count * dy[k]);
+      } else {
+        Exact product = slope[k] * Exact(dy[k]);
+        if constexpr (of == kOfDeviation) product = product * distance(k);
+        term = x[k] == x[k] ? C(product) : of_nan;
+      }
+      dx[k] = accumulate ? old[k] + term : term;
     }
-    chunk_from_float(dx, y + i, m);
-  });
-}
-
-template <class T, bool has_mean, bool accumulate>
-void statistic_backward(char* const* operands, int64_t n, const double* parameters, int64_t) {
-  constexpr int kInputs = has_mean ? 5 : 3;
-  const T of_nan = T(parameters[0]);
-  T* y = reinterpret_cast<T*>(operands[kInputs]);
-  T sum[kChunk];
-  for_chunks(n, [&](int64_t i, int64_t m) FASTACT_INLINED {
-    const auto from = [&](int k)
-                          FASTACT_INLINED { return reinterpret_cast<const T*>(operands[k]) + i; };
-    const T *x = from(0), *dy = from(1), *slope = from(2), *high = from(has_mean ? 3 : 0),
-            *low = from(has_mean ? 4 : 0);
-    if (accumulate) memcpy(sum, y + i, m * sizeof(T));
-#pragma omp simd
-    for (int64_t k = 0; k < m; ++k) {
-      const T product = slope[k] * dy[k];
-      const T term = has_mean ? product * ((x[k] - high[k]) - low[k]) : product;
-      const T dx = x[k] == x[k] ? term : of_nan;
-      sum[k] = accumulate ? sum[k] + dx : dx;
-    }
-    memcpy(y + i, sum, m * sizeof(T));
+    T* const y = reinterpret_cast<T*>(operands[kDx]) + i;
+    if constexpr (is_half<T>)
+      chunk_from_float(dx, y, m);
+    else
+      memcpy(y, dx, m * sizeof(T));
   });
 }
 
@@ -348,6 +308,15 @@ FASTACT_ELEMENTARIES(FASTACT_ELEMENTARY)
 #define FASTACT_ELEMENTARY(name, bound, value) \
   {elementary_##name<float>, elementary_##name<double>},
 
+#define FASTACT_SPREAD(of)                                                       \
+  {                                                                              \
+    {spread_backward<f16, of, false>, spread_backward<f16, of, true>},           \
+        {spread_backward<bf16, of, false>, spread_backward<bf16, of, true>},     \
+        {spread_backward<float, of, false>, spread_backward<float, of, true>}, { \
+      spread_backward<double, of, false>, spread_backward<double, of, true>      \
+    }                                                                            \
+  }
+
 extern const ElementwiseTable elementwise_table;
 const ElementwiseTable elementwise_table = {
     {FASTACT_ACTIVATIONS(FASTACT_FORWARD)},
@@ -356,18 +325,9 @@ const ElementwiseTable elementwise_table = {
     {FASTACT_ACTIVATIONS(FASTACT_SECOND)},
     {add<f16>, add<bf16>, add<float>, add<double>},
     {FASTACT_TERMS(FASTACT_TERM)},
-    {{moments_backward_narrow<f16, false>, moments_backward_narrow<f16, true>},
-     {moments_backward_narrow<bf16, false>, moments_backward_narrow<bf16, true>},
-     {moments_backward<float, false>, moments_backward<float, true>},
-     {moments_backward<double, false>, moments_backward<double, true>}},
-    {{statistic_backward_narrow<f16, false, false>, statistic_backward_narrow<f16, false, true>},
-     {statistic_backward_narrow<bf16, false, false>, statistic_backward_narrow<bf16, false, true>},
-     {statistic_backward<float, false, false>, statistic_backward<float, false, true>},
-     {statistic_backward<double, false, false>, statistic_backward<double, false, true>}},
-    {{statistic_backward_narrow<f16, true, false>, statistic_backward_narrow<f16, true, true>},
-     {statistic_backward_narrow<bf16, true, false>, statistic_backward_narrow<bf16, true, true>},
-     {statistic_backward<float, true, false>, statistic_backward<float, true, true>},
-     {statistic_backward<double, true, false>, statistic_backward<double, true, true>}},
+    FASTACT_SPREAD(kOfMoments),
+    FASTACT_SPREAD(kOfSlope),
+    FASTACT_SPREAD(kOfDeviation),
     {FASTACT_ELEMENTARIES(FASTACT_ELEMENTARY)},
 };
 

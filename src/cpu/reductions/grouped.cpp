@@ -55,7 +55,7 @@ constexpr int64_t kSparse = 4;           // groups a label from which ranks are 
 
 enum Operands { kX, kWeights, kWhere, kLabels, kY, kOperands };
 
-// What is read, and how it is added to a lane.
+// The plan of the elements: how they are read, and added to a lane.
 struct GroupedTerms {
   StridedOperands operands;  // rows: the outputs; columns: the terms
   const GroupedKernels* kernels;
@@ -66,7 +66,7 @@ struct GroupedTerms {
   bool is_plain;    // elements and labels are read where they lie
 };
 
-// The groups, and the labels that say them.
+// The groups, and the labels that name them.
 struct Groups {
   int64_t groups;  // that have lanes: all, or as many as may be met
   int64_t all_groups;
@@ -138,7 +138,7 @@ struct GroupedInputs {
     }
   }
 
-  // The same of one output, whose elements and labels are contiguous.
+  // Adds terms of one output whose elements and labels are contiguous.
   void add_plain(int64_t output, int64_t term, int64_t end, char* lanes) {
     const int64_t item = s.items[kX], label = s.items[kLabels];
     const char *from = s.row(kX, output), *labels = s.row(kLabels, output);
@@ -183,7 +183,7 @@ struct GroupedInputs {
     }
   }
 
-  // What the rounding of a mean lost: of a run of n doubles, `count` of them not skipped.
+  // Returns what the rounding of a mean lost, of a run of n doubles; `count` are not skipped.
   double lost_by_mean(const char* from, int64_t n, double count, double mean) const {
     alignas(64) double lanes[2 * kLanes];
     std::fill_n(lanes, 2 * kLanes, -0.0);
@@ -516,12 +516,6 @@ bool may_be_far(const Grouped& g, const MomentsCall& call) {
   return has_doubles && (call.of_m2 != kTotal || call.is_weighted());
 }
 
-bool has_aligned_labels(const StridedOperands& s) {
-  auto bits = reinterpret_cast<uintptr_t>(s.data[kLabels]);
-  for (int i = 0; i < s.rows.count; ++i) bits |= uintptr_t(s.rows.stride[kLabels][i]);
-  return bits % uintptr_t(s.items[kLabels]) == 0;
-}
-
 int64_t power_of_two_up_to(int64_t n) {
   int64_t power = 1;
   while (2 * power <= n) power *= 2;
@@ -580,7 +574,7 @@ void prepare(Grouped* g, const KernelTable& table, const MomentsCall& call, int 
   const bool has_one_axis = s.columns.count == 1 && is_readable(s, kX) &&
                             s.columns.stride[kX][0] == s.items[kX] &&
                             s.columns.stride[kLabels][0] == s.items[kLabels];
-  g->is_plain = g->is_by_output && has_one_axis && has_aligned_labels(s) && s.items[kX] >= 4 &&
+  g->is_plain = g->is_by_output && has_one_axis && is_aligned(s, kLabels) && s.items[kX] >= 4 &&
                 call.term != kSquare && !call.is_weighted();
   g->is_listed = !g->is_by_output && has_labelled_rows(*g);
   if (g->is_listed) plan_listed(g, call);

@@ -153,7 +153,7 @@ void add_weighted(const double* x, const double* weights, const int64_t* at, int
   }
 }
 
-// What a lane holds takes in a mean and m2 of n elements.
+// A lane takes in a mean and m2 of n elements.
 FASTACT_HD void merge_into(const Moments& from, double n, double n_low, LaneMoments* to) {
   const Moments held = {to->mean, to->m2, to->mean_low, to->m2_low};
   const Moments both = merge_counted(from, n, held, to->count);

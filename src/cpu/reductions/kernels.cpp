@@ -120,172 +120,90 @@ struct ValidMean : Sum<Itself> {
   }
 };
 
-// The mean alone of what ShiftedMoments adds up, with the same bits.
-struct ShiftedMean {
-  using Plain = void;
-  static constexpr int kSets = 1;
-  static constexpr bool kHasShift = true;
-
-  template <class T, class V>
-  struct Adder {
-    V one, minus;
-    FASTACT_HD Adder(V hidden, V shift) : one(hidden), minus(V{} - shift) {}
-    FASTACT_HD void operator()(V x, V (&lane)[kSets]) const {
-      lane[0] += is_converted<T> ? add_converted(x, one, minus) : x + minus;
-    }
-    FASTACT_HD V neutral() const { return -minus; }
-  };
-  template <class V>
-  static FASTACT_HD void first(V x, V shift, V (&lane)[kSets]) {
-    lane[0] = x - shift;
-  }
-  static FASTACT_HD void settle(double shift, const double* lane, int64_t, int64_t n,
-                                double* result, int64_t) {
-    *result = mean_of_sum(shift, *lane, double(n));
-  }
-};
-
-// Sums of d = x - shift and of d^2. Of converted terms d is a multiply-add, in the pipes that
-// conversion and addition leave idle (simd/accumulators.h): with 1 and -shift.
-struct ShiftedMoments {
-  using Plain = void;
-  using First = ShiftedMean;
-  static constexpr int kSets = 2;
-  static constexpr bool kHasShift = true, kRetries = false;
+// Sums of d = x - shift and, for moments (kSquares), of d^2; the mean alone has the same bits. With
+// kSkips those of terms that are not NaN, and their number, which is the last set. Of converted
+// terms d is a multiply-add, in the pipes that conversion and addition leave idle
+// (simd/accumulators.h): with 1 and -shift.
+template <bool kSkips, bool kSquares>
+struct Shifted {
+  using Plain = std::conditional_t<kSkips, Shifted<false, kSquares>, void>;
+  using First = Shifted<kSkips, false>;
+  static constexpr int kCount = kSquares ? 2 : 1, kSets = kSkips ? kCount + 1 : kCount;
+  static constexpr bool kHasShift = true, kRetries = kSkips;
   template <class T>
   static constexpr int kPasses = sizeof(T) == sizeof(double) ? 2 : 1;
 
+  template <class V>
+  static FASTACT_HD V unless_skipped(V x, V value) {
+    if constexpr (kSkips) return x == x ? value : -V{};
+    return value;
+  }
+
   template <class T, class V>
   struct Adder {
     V one, minus;
     FASTACT_HD Adder(V hidden, V shift) : one(hidden), minus(V{} - shift) {}
     FASTACT_HD void operator()(V x, V (&lane)[kSets]) const {
-      const V d = is_converted<T> ? add_converted(x, one, minus) : x + minus;
+      const V d = unless_skipped(x, is_converted<T> ? add_converted(x, one, minus) : x + minus);
       lane[0] += d;
-      lane[1] = madd(d, d, lane[1]);
+      if constexpr (kSquares) lane[1] = madd(d, d, lane[1]);
+      if constexpr (kSkips) lane[kCount] += unless_skipped(x, one);
     }
-    FASTACT_HD V neutral() const { return -minus; }
+    FASTACT_HD V neutral() const { return kSkips ? V{} + __builtin_nan("") : -minus; }
   };
   template <class V>
   static FASTACT_HD void first(V x, V shift, V (&lane)[kSets]) {
-    lane[0] = x - shift;
-    lane[1] = lane[0] * lane[0];
+    lane[0] = unless_skipped(x, x - shift);
+    if constexpr (kSquares) lane[1] = lane[0] * lane[0];
+    if constexpr (kSkips) lane[kCount] = unless_skipped(x, V{} + 1);
   }
+  // No terms give 0.
   static FASTACT_HD void settle(double shift, const double* lane, int64_t pitch, int64_t n,
                                 double* result, int64_t to_pitch) {
-    moments_of_sums(shift, lane[0], lane[pitch], double(n), result, result + to_pitch);
+    const double count = kSkips ? lane[kCount * pitch] : double(n);
+    const bool has_terms = !kSkips || count > 0;
+    double mean, m2 = 0;
+    if constexpr (kSquares)
+      moments_of_sums(shift, lane[0], lane[pitch], count, &mean, &m2);
+    else
+      mean = mean_of_sum(shift, lane[0], count);
+    result[0] = has_terms ? mean : 0.0;
+    if constexpr (kSquares) result[to_pitch] = has_terms ? m2 : 0.0;
+    if constexpr (kSkips && kSquares) result[kCount * to_pitch] = count + 0.0;
   }
 
   template <bool has_errors>
-  static FASTACT_HD void merge(const Results& from, int64_t k, const Results& to, int64_t count,
+  static FASTACT_HD void merge(const Results& from, int64_t k, const Results& to, int64_t terms,
                                int64_t n) {
-    const double fraction = double(k) / double(count + k), weight = double(count) * fraction;
-    const double *mean = from.values, *m2 = mean + from.pitch;
-    const double *low = from.errors, *m2_low = low + (has_errors ? from.pitch : 0);
-    double *to_mean = to.values, *to_m2 = to_mean + to.pitch;
-    double *to_low = to.errors, *to_m2_low = to_low + to.pitch;
-#pragma omp simd
-    for (int64_t i = 0; i < n; ++i) {
-      const Moments one = {mean[i], m2[i], has_errors ? low[i] : 0.0, has_errors ? m2_low[i] : 0.0};
-      Moments all = {to_mean[i], to_m2[i], to_low[i], to_m2_low[i]};
-      merge_moments(one, fraction, weight, &all);
-      to_mean[i] = all.mean, to_low[i] = all.mean_low;
-      to_m2[i] = all.m2, to_m2_low[i] = all.m2_low;
-    }
-  }
-};
-
-// The mean alone of what ValidMoments adds up, and the count, with the same bits.
-struct ValidShiftedMean {
-  using Plain = ShiftedMean;
-  static constexpr int kSets = 2;
-  static constexpr bool kHasShift = true;
-
-  template <class T, class V>
-  struct Adder {
-    V one, minus;
-    FASTACT_HD Adder(V hidden, V shift) : one(hidden), minus(V{} - shift) {}
-    FASTACT_HD void operator()(V x, V (&lane)[kSets]) const {
-      const V moved = is_converted<T> ? add_converted(x, one, minus) : x + minus;
-      lane[0] += x == x ? moved : -V{};
-      lane[1] += x == x ? one : -V{};
-    }
-    FASTACT_HD V neutral() const { return V{} + __builtin_nan(""); }
-  };
-  template <class V>
-  static FASTACT_HD void first(V x, V shift, V (&lane)[kSets]) {
-    lane[0] = x == x ? x - shift : -V{};
-    lane[1] = x == x ? V{} + 1 : -V{};
-  }
-  static FASTACT_HD void settle(double shift, const double* lane, int64_t pitch, int64_t,
-                                double* result, int64_t) {
-    const double count = lane[pitch], mean = mean_of_sum(shift, *lane, count);
-    *result = count > 0 ? mean : 0.0;
-  }
-};
-
-// The moments of terms that are not NaN, and their number.
-struct ValidMoments {
-  using Plain = ShiftedMoments;
-  using First = ValidShiftedMean;
-  static constexpr int kSets = 3;
-  static constexpr bool kHasShift = true, kRetries = true;
-  template <class T>
-  static constexpr int kPasses = ShiftedMoments::kPasses<T>;
-
-  template <class T, class V>
-  struct Adder {
-    V one, minus;
-    FASTACT_HD Adder(V hidden, V shift) : one(hidden), minus(V{} - shift) {}
-    FASTACT_HD void operator()(V x, V (&lane)[kSets]) const {
-      const V moved = is_converted<T> ? add_converted(x, one, minus) : x + minus;
-      const V d = x == x ? moved : -V{};
-      lane[0] += d;
-      lane[1] = madd(d, d, lane[1]);
-      lane[2] += x == x ? one : -V{};
-    }
-    FASTACT_HD V neutral() const { return V{} + __builtin_nan(""); }
-  };
-  template <class V>
-  static FASTACT_HD void first(V x, V shift, V (&lane)[kSets]) {
-    lane[0] = x == x ? x - shift : -V{};
-    lane[1] = lane[0] * lane[0];
-    lane[2] = x == x ? V{} + 1 : -V{};
-  }
-  // Of no terms: 0.
-  static FASTACT_HD void settle(double shift, const double* lane, int64_t pitch, int64_t,
-                                double* result, int64_t to_pitch) {
-    const double count = lane[2 * pitch];
-    double mean, m2;
-    moments_of_sums(shift, lane[0], lane[pitch], count, &mean, &m2);
-    result[0] = count > 0 ? mean : 0.0;
-    result[to_pitch] = count > 0 ? m2 : 0.0;
-    result[2 * to_pitch] = count + 0.0;
-  }
-
-  template <bool has_errors>
-  static FASTACT_HD void merge(const Results& from, int64_t, const Results& to, int64_t,
-                               int64_t n) {
+    const double fraction = double(k) / double(terms + k), weight = double(terms) * fraction;
+    const int64_t pitch = has_errors ? from.pitch : 0;
     const double *mean = from.values, *m2 = mean + from.pitch, *count = m2 + from.pitch;
-    const double *low = from.errors, *m2_low = low + (has_errors ? from.pitch : 0);
-    const double* count_low = m2_low + (has_errors ? from.pitch : 0);
+    const double *low = from.errors, *m2_low = low + pitch, *count_low = m2_low + pitch;
     double *to_mean = to.values, *to_m2 = to_mean + to.pitch, *to_count = to_m2 + to.pitch;
     double *to_low = to.errors, *to_m2_low = to_low + to.pitch;
     double* to_count_low = to_m2_low + to.pitch;
 #pragma omp simd
     for (int64_t i = 0; i < n; ++i) {
       const Moments one = {mean[i], m2[i], has_errors ? low[i] : 0.0, has_errors ? m2_low[i] : 0.0};
-      const Moments all = {to_mean[i], to_m2[i], to_low[i], to_m2_low[i]};
-      const double more = has_errors ? count_low[i] : 0.0;  // of sums of weights
-      const Moments both = merge_counted(one, count[i] + more, all, to_count[i] + to_count_low[i]);
-      to_mean[i] = both.mean, to_low[i] = both.mean_low;
-      to_m2[i] = both.m2, to_m2_low[i] = both.m2_low;
-      double lost = 0;
-      to_count[i] = add_exactly(to_count[i], count[i], &lost);
-      to_count_low[i] += lost + more;
+      Moments all = {to_mean[i], to_m2[i], to_low[i], to_m2_low[i]};
+      if constexpr (kSkips) {
+        const double more = has_errors ? count_low[i] : 0.0;  // of sums of weights
+        all = merge_counted(one, count[i] + more, all, to_count[i] + to_count_low[i]);
+        double lost = 0;
+        to_count[i] = add_exactly(to_count[i], count[i], &lost);
+        to_count_low[i] += lost + more;
+      } else {
+        merge_moments(one, fraction, weight, &all);
+      }
+      to_mean[i] = all.mean, to_low[i] = all.mean_low;
+      to_m2[i] = all.m2, to_m2_low[i] = all.m2_low;
     }
   }
 };
+using ShiftedMean = Shifted<false, false>;
+using ShiftedMoments = Shifted<false, true>;
+using ValidShiftedMean = Shifted<true, false>;
+using ValidMoments = Shifted<true, true>;
 
 // Squares of norms: a result of 16 bits is float32's, rounded.
 struct SquaresInDouble : Sum<Square> {};
@@ -299,7 +217,7 @@ constexpr bool kAddsFloats =
 // nothing.
 constexpr float kSmallSquares = 0x1p-100f;
 
-// What kFloats lanes add, in double.
+// The sums of kFloats lanes, in double.
 template <class A>
 struct FloatSums {
   Vector v[2][A::kSets];
@@ -327,7 +245,7 @@ FASTACT_ADD_EACH void add_each(At at, int count, V (&lane)[A::kSets]) {
   }
 }
 
-// Which sums float holds: those that are finite, and of squares of bfloat16 not small.
+// Tells which sums float holds: finite ones, and of squares of bfloat16 those that are not small.
 template <class A, class T>
 FASTACT_HD FloatMask is_in_range(Floats sum) {
   const FloatMask is_number = sum - sum == Floats{};
@@ -380,7 +298,7 @@ FASTACT_HD void add_wide(Floats sum, Vector& low, Vector& high) {
 }
 
 // Adds the terms of kFloats columns, or lanes, from at(0), at(1), ... on, to two vectors of lanes.
-// Where NaN are skipped, is_plain IN/OUT: no term was one so far, so that it is not looked for.
+// is_plain IN/OUT: where NaN are skipped, no term was one so far, so that none is looked for.
 template <class A, class T, class At>
 FASTACT_HD void add_floats(At at, int count, bool& is_plain, Vector (&low)[A::kSets],
                            Vector (&high)[A::kSets]) {
@@ -515,7 +433,7 @@ struct Lanes {
     }
   }
 
-  // The same where terms are added in float: n terms from lane 0 on, in bands.
+  // Adds n terms from lane 0 on in bands, where terms are added in float.
   template <bool backward>
   FASTACT_HD void add_bands(const T* x, int64_t n, int64_t ahead, bool& is_plain) {
     for (; !backward && n >= kFloatBand; n -= kFloatBand, x += kFloatBand) {
@@ -1237,29 +1155,17 @@ constexpr decltype(ReduceKernels::end_segment) of_bands() {
 
 #define FASTACT_FEW(f, A, T) \
   {f<1, A, T>, f<2, A, T>, f<3, A, T>, f<4, A, T>, f<5, A, T>, f<6, A, T>, f<7, A, T>, f<8, A, T>}
-#define FASTACT_REDUCE(A, T)      \
-  {blocks<A, false, T>,           \
-   blocks<A, true, T>,            \
-   of_phases<A, T>(),             \
-   add_segment<A, T>,             \
-   of_bands<A, T>(),              \
-   add_rows<A, T>,                \
-   block_of_rows<A, T>,           \
-   FASTACT_FEW(few_rows, A, T),   \
-   FASTACT_FEW(short_rows, A, T), \
-   spread<A, T>}
+#define FASTACT_ROWS(A, T)                                                                         \
+  add_rows<A, T>, block_of_rows<A, T>, FASTACT_FEW(few_rows, A, T), FASTACT_FEW(short_rows, A, T), \
+      spread<A, T>
+#define FASTACT_REDUCE(A, T)                                   \
+  {blocks<A, false, T>, blocks<A, true, T>, of_phases<A, T>(), \
+   add_segment<A, T>,   of_bands<A, T>(),   FASTACT_ROWS(A, T)}
 // The passes that another one follows. Nobody asks for their blocks, nor merges them.
-#define FASTACT_FIRST_PASS(A, T)  \
-  {nullptr,                       \
-   nullptr,                       \
-   of_phases<A, T>(),             \
-   nullptr,                       \
-   nullptr,                       \
-   add_rows<A, T>,                \
-   block_of_rows<A, T>,           \
-   FASTACT_FEW(few_rows, A, T),   \
-   FASTACT_FEW(short_rows, A, T), \
-   spread<A, T>}
+#define FASTACT_FIRST_PASS(A, T) \
+  {nullptr, nullptr, of_phases<A, T>(), nullptr, nullptr, FASTACT_ROWS(A, T)}
+#define FASTACT_FIRST_PASSES(A, ...) \
+  {{__VA_ARGS__, FASTACT_FIRST_PASS(A, double)}, A::kSets, true, false, {}, settle<A>, nullptr}
 // narrow: of 16 bits.
 #define FASTACT_ACCUMULATOR_OF(A, narrow)                                                \
   {{FASTACT_REDUCE(narrow, f16), FASTACT_REDUCE(narrow, bf16), FASTACT_REDUCE(A, float), \
@@ -1279,14 +1185,12 @@ extern const ReduceTable reduce_table;
 const ReduceTable reduce_table = {
     {FASTACT_TERMS(FASTACT_SUM) FASTACT_ACCUMULATOR(ShiftedMoments), FASTACT_ACCUMULATOR(ValidMean),
      FASTACT_ACCUMULATOR(ValidMoments), FASTACT_ACCUMULATOR_OF(Sum<Square>, SquaresInDouble)},
-    // What skips NaN passes twice, whatever the dtype, where it finds no finite term to begin with.
-    {{{{}, {}, {}, FASTACT_FIRST_PASS(ShiftedMean, double)},
-      ShiftedMean::kSets,
-      settle<ShiftedMean>},
-     {{FASTACT_FIRST_PASS(ValidShiftedMean, f16), FASTACT_FIRST_PASS(ValidShiftedMean, bf16),
-       FASTACT_FIRST_PASS(ValidShiftedMean, float), FASTACT_FIRST_PASS(ValidShiftedMean, double)},
-      ValidShiftedMean::kSets,
-      settle<ValidShiftedMean>}},
+    // An accumulator that skips NaN passes twice, whatever the dtype, where it finds no finite term
+    // to begin with.
+    {FASTACT_FIRST_PASSES(ShiftedMean, {}, {}, {}),
+     FASTACT_FIRST_PASSES(ValidShiftedMean, FASTACT_FIRST_PASS(ValidShiftedMean, f16),
+                          FASTACT_FIRST_PASS(ValidShiftedMean, bf16),
+                          FASTACT_FIRST_PASS(ValidShiftedMean, float))},
     fold,
     fold_each,
     {widen_each<f16>, widen_each<bf16>, widen_each<float>, widen_each<double>,

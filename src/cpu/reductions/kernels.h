@@ -185,18 +185,12 @@ struct Accumulator {
                 int64_t n);
 };
 
-// The first of two passes over a block: adds up the mean alone, which is the shift of the second.
-struct FirstPass {
-  ReduceKernels kernels[kDTypes];  // null: of dtypes that take one pass, of blocks and segments
-  int sets;
-  // mean OUT (columns); as Accumulator's.
-  void (*settle)(const double* shift, const double* lanes, int64_t pitch, int64_t n,
-                 int64_t columns, double* mean, int64_t to_pitch);
-};
-
 struct ReduceTable {
   Accumulator accumulators[kAccumulations];
-  FirstPass first_passes[2];  // of moments; of moments that skip NaN
+  // The first of two passes over a block, of moments and of moments that skip NaN, adds up the mean
+  // alone, which is the shift of the second. It has no kernels of blocks and segments, none of
+  // dtypes that take one pass, and does not merge.
+  Accumulator first_passes[2];
 
   // lanes IN/OUT [min(count, kLanes)][columns]: lanes[0] becomes the sum of them all.
   void (*fold)(double* lanes, int64_t count, int64_t columns);

@@ -438,7 +438,7 @@ void prepare(Reducer* r, const ReduceTable* table, int what, const Operand& x, c
                 : has_segments && is_one_pass ? Reducer::kSegments
                                               : Reducer::kRows;
     r->tile = is_long || has_segments ? 1 : std::clamp<int64_t>(even, 1, 64);
-    // Of whole blocks, several rows are read ahead, but no fewer tasks made.
+    // Several rows of whole blocks are read ahead, but no fewer tasks made.
     if (is_read_ahead && is_whole)
       r->tile = std::clamp<int64_t>(kBlocksAhead * kReduceBlock / r->terms.size, 1,
                                     std::max<int64_t>(r->outputs.size / kFewTasks, 1));
@@ -505,7 +505,7 @@ void share_columns(Reducer* reducers, int count, int threads) {
   const int64_t tiles = ceil_div(r.row, r.tile), rows = r.outputs.size / r.row;
   const int64_t pieces = rows * (r.partial ? r.chunks : 1);  // that are cut into tiles
   if (r.layout != Reducer::kColumns || pieces * tiles >= kTasksPerPartition * threads) return;
-  // Of so many tiles of each piece, every thread gets as many.
+  // Every thread gets as many of these tiles of each piece.
   const int64_t equal = threads / std::gcd(pieces, int64_t(threads));
   const int64_t columns = ceil_div(r.row, ceil_div(tiles, equal) * equal);
   const int64_t tile = std::max(ceil_div(columns, 16) * 16, kLeastTile);

@@ -52,7 +52,7 @@ constexpr int64_t kMostOutputs = 256;   // outputs a task where they are not col
 struct Reducer;
 struct Rescaled;
 
-// What is accumulated, and of which dtype the terms are.
+// The accumulator, and the dtype of the terms.
 struct TermKernels {
   const ReduceTable* table;
   const Accumulator* accumulator;
@@ -61,15 +61,14 @@ struct TermKernels {
   int64_t item;
 };
 
-// Where the terms of an array lie, and how a block of them is read. Reductions whose terms another
-// kernel computes set the layout alone.
+// The terms of an array: where they lie, and how a block of them is read. Reductions whose terms
+// another kernel computes set the layout alone.
 struct ArrayTerms {
   enum Layout { kRows, kBlocks, kSegments, kColumns, kNarrow, kSpread };
 
   const char* x;
   Layout layout;
-  // What the layout reads at once is contiguous: terms, or pieces of them that are worth reading in
-  // place; rows of kNarrow.
+  // The terms, or the rows of kNarrow, are contiguous, at least in pieces worth reading in place.
   bool is_dense = false;
   bool is_backward = false;         // it is so from its end
   int64_t ahead = 0;                // bytes from a term to one that is prefetched; 0: none is
@@ -90,7 +89,7 @@ struct TaskGrid {
 // An output has too few terms; its weights are none.
 enum Degenerate : int { kTooFew = 1, kNoWeights = 2 };
 
-// Where the results go, and what becomes of them before.
+// The results: where they go, and what becomes of them before.
 struct ResultArrays {
   char* y;  // the sum, or the mean
   int y_dtype;
@@ -99,7 +98,7 @@ struct ResultArrays {
   bool accumulate = false;  // y IN/OUT
   double divisor = 1;       // of the sum
   double initial = -0.0;    // what is added to the sum then
-  // Of moments, each of these and y null: not wanted.
+  // Each of these, and y of moments, may be null: it is not wanted.
   char* low;     // what the mean lost when it was rounded
   char* second;  // what `of_m2` says
   char* count;   // how many terms were not NaN
@@ -149,7 +148,7 @@ void for_terms(const Reducer& r, int64_t term, int64_t n, Visit visit) {
 // Bytes of scratch with which the terms can be cut too; 0 where that would not help.
 int64_t workspace_size(const Reducer* reducer);
 
-// Of a reducer whose terms are cut: the numbers in which its chunks meet.
+// The numbers in which the chunks of a reducer meet whose terms are cut.
 int64_t partial_size(const Reducer* reducer);
 
 // Makes tiles of columns narrower where so many threads would not get the same share of them.
@@ -167,7 +166,7 @@ struct BlockSource {
   ~BlockSource() = default;
 };
 
-// Where a chunk's results from output `first` on meet the others.
+// The place where a chunk's results from output `first` on meet the others.
 inline Results partial_of(const Reducer& r, int64_t chunk, int64_t first) {
   const int64_t outputs = r.outputs.size, values = r.accumulator->sets * outputs;
   double* at = r.partial + 2 * chunk * values + first;
@@ -212,7 +211,7 @@ void merge_chunks(const Reducer* reducers, int count, int threads);
 // Runs all parts of a reduction of an array whose work is divided.
 void run_reduction(const Reducer* reducer, int threads);
 
-// As reduce_partition, of a reduction that has segments.
+// Does what reduce_partition does, for a reduction that has segments.
 void reduce_segmented(const Reducer& reducer, int64_t index, int64_t partitions);
 
 }  // namespace fastact

@@ -21,12 +21,11 @@ struct ArrayInputs : BlockSource {
   static constexpr int64_t kPitch = kLanes * kTile + 72;
   const Reducer& r;
   const Accumulator& a;
-  const FirstPass& first_pass;
   const int passes;
   const bool is_far;
-  // Of the pass that is under way.
+  // The pass that is under way.
+  const Accumulator* pass;
   const ReduceKernels* kernels;
-  int sets;
   alignas(64) double lanes[kMostSets * kPitch];  // and the results of a block
   alignas(64) double shift[kLanes * kNarrowTile];
   alignas(64) double later[kTile];       // a later term of each output
@@ -39,7 +38,6 @@ struct ArrayInputs : BlockSource {
   explicit ArrayInputs(const Reducer& reducer)
       : r(reducer),
         a(*reducer.accumulator),
-        first_pass(r.table->first_passes[a.retries]),
         passes(a.passes[reducer.dtype]),
         is_far(r.outputs.size * r.terms.size * r.item > kFarReduction) {}
 
@@ -76,8 +74,8 @@ struct ArrayInputs : BlockSource {
   }
 
   void begin_pass(bool is_last) {
-    kernels = is_last ? r.kernels : &first_pass.kernels[r.dtype];
-    sets = is_last ? a.sets : first_pass.sets;
+    pass = is_last ? &a : &r.table->first_passes[a.retries];
+    kernels = &pass->kernels[r.dtype];
   }
 
   // The passes over one block of n columns, the first with `shift` as it stands. add: adds the
@@ -85,16 +83,14 @@ struct ArrayInputs : BlockSource {
   template <class Add>
   void settle(int64_t terms, int64_t n, Add add) {
     const int all_passes = a.retries && has_lost_shifts(n) ? 2 : passes;
-    for (int pass = 0; pass < all_passes; ++pass) {
-      for (int64_t k = 0; pass > 0 && k < n; ++k)
+    for (int i = 0; i < all_passes; ++i) {
+      for (int64_t k = 0; i > 0 && k < n; ++k)
         if (passes > 1 || lost[k]) shift[k] = lanes[k];
       if (a.has_shift) r.table->make_finite(shift, n);
-      const bool is_last = pass + 1 == all_passes;
-      begin_pass(is_last);
+      begin_pass(i + 1 == all_passes);
       const int64_t count = add();
-      for (int s = 0; s < sets && count > 1; ++s) r.table->fold(lanes + s * kPitch, count, n);
-      if (a.settle)
-        (is_last ? a.settle : first_pass.settle)(shift, lanes, kPitch, terms, n, lanes, kPitch);
+      for (int s = 0; s < pass->sets && count > 1; ++s) r.table->fold(lanes + s * kPitch, count, n);
+      if (a.settle) pass->settle(shift, lanes, kPitch, terms, n, lanes, kPitch);
     }
   }
 
@@ -136,7 +132,7 @@ struct ArrayInputs : BlockSource {
     made_first = first, made_begin = term, made_end = term + blocks * kReduceBlock;
   }
 
-  // Of an accumulator that does not go by segments.
+  // Adds up the pieces of one output, for an accumulator that does not go by segments.
   void pieces(const char* x, int64_t term, int64_t terms, double* results) {
     alignas(64) double row[kMostSets * kLanes];
     double from, folded[kMostSets];
@@ -146,18 +142,17 @@ struct ArrayInputs : BlockSource {
     });
     from = *shift;
     const int all_passes = a.retries && has_lost_shifts(1) ? 2 : passes;
-    for (int pass = 0; pass < all_passes; ++pass, from = *results) {
+    for (int i = 0; i < all_passes; ++i, from = *results) {
       r.table->make_finite(&from, 1);
-      const bool is_last = pass + 1 == all_passes;
-      begin_pass(is_last);
-      std::fill_n(row, sets * kLanes, -0.0);
+      begin_pass(i + 1 == all_passes);
+      std::fill_n(row, pass->sets * kLanes, -0.0);
       int64_t phase = 0;
       for_spans(r.terms, term, terms, [&](int64_t offset, int64_t, int64_t m) {
         kernels->add_terms(x + offset, m, phase, from, row);
         phase = (phase + m) % kLanes;
       });
-      r.table->fold_each(row, kLanes, sets, folded);
-      (is_last ? a.settle : first_pass.settle)(&from, folded, 1, terms, 1, results, kPitch);
+      r.table->fold_each(row, kLanes, pass->sets, folded);
+      pass->settle(&from, folded, 1, terms, 1, results, kPitch);
     }
   }
 
@@ -274,11 +269,12 @@ struct ArrayInputs : BlockSource {
     const int64_t whole = terms / kLanes, others = (kLanes - terms % kLanes) * n;
     int64_t at[kReduceBlock / kLanes];
     for (int64_t i = 0; i * kLanes < terms; ++i) at[i] = -(i * kLanes + kLanes - 1) * n * r.item;
-    for (int s = 0; s < sets && !whole; ++s) std::fill_n(lanes + s * kPitch, kLanes * n, -0.0);
+    for (int s = 0; s < pass->sets && !whole; ++s)
+      std::fill_n(lanes + s * kPitch, kLanes * n, -0.0);
     if (whole) add_rows(x, at, whole, others, lanes, true);
     if (others < kLanes * n)
       add_rows(x + others * r.item, at, whole + 1, kLanes * n - others, lanes + others, true);
-    for (int s = 0; s < sets; ++s)
+    for (int s = 0; s < pass->sets; ++s)
       for (int64_t i = 0; i < kLanes / 2; ++i)  // the last lane first
         std::swap_ranges(lanes + s * kPitch + i * n, lanes + s * kPitch + (i + 1) * n,
                          lanes + s * kPitch + (kLanes - 1 - i) * n);

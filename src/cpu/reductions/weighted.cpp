@@ -191,7 +191,7 @@ struct WeightedInputs : BlockSource {
     for (int k = 0; k < sums && terms > 1; ++k) r.table->fold(lanes[k], terms, n);
   }
 
-  // Where the next terms are, and how many of these at most `terms`: all, or whole rounds of the
+  // Finds where the next terms are, and how many of at most `terms`: all, or whole rounds of the
   // lanes, or a part of a round.
   int64_t find_terms(WeightedTerms what, int64_t first, int64_t n, int64_t term, int64_t terms) {
     const int64_t staged = std::min(rows_at_once(n), terms);
@@ -457,11 +457,7 @@ bool rescale_weighted(const Reducer& reducer, int64_t output, Rescaled* to) {
       [&](int64_t term, int64_t n, double* x, double* weights) {
         const auto read = [&](int k, double* numbers) {
           if (!s.data[k]) return void(std::fill_n(numbers, n, 1.0));
-          for_pieces(s.columns, k, s.row(k, output), term, n,
-                     [&](char* from, int64_t stride, int64_t size) {
-                       widen(*m.table, s.dtypes[k], from, stride, size, numbers);
-                       numbers += size;
-                     });
+          read_terms(s, *m.table, k, output, 1, term, n, numbers);
         };
         read(M::kX, x), read(M::kWeights, weights), read(M::kWhere, mask);
         if (m.pair) {
@@ -616,11 +612,15 @@ int64_t label_at(int dtype, const char* at) {
   return memcpy(&narrow, at, sizeof narrow), int64_t(narrow);
 }
 
-bool is_readable(const StridedOperands& s, int k) {
+bool is_aligned(const StridedOperands& s, int k) {
   auto bits = reinterpret_cast<uintptr_t>(s.data[k]);
   for (const OperandAxes* axes : {&s.rows, &s.columns})
     for (int i = 0; i < axes->count; ++i) bits |= uintptr_t(axes->stride[k][i]);
-  return s.data[k] && s.dtypes[k] < kDTypes && bits % uintptr_t(s.items[k]) == 0;
+  return bits % uintptr_t(s.items[k]) == 0;
+}
+
+bool is_readable(const StridedOperands& s, int k) {
+  return s.data[k] && s.dtypes[k] < kDTypes && is_aligned(s, k);
 }
 
 void read_terms(const StridedOperands& s, const ReduceTable& table, int k, int64_t first, int64_t n,

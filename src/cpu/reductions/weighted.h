@@ -1,5 +1,6 @@
-// What weighted moments (weighted.cpp) and statistics by groups (grouped.cpp) share: how they read
-// elements, weights, masks and labels of any dtype and strides; and the native functions of both.
+// Weighted moments (weighted.cpp) and statistics by groups (grouped.cpp) share how they read
+// elements, weights, masks and labels of any dtype and strides. Here are their native functions,
+// too.
 #pragma once
 
 #include <cmath>
@@ -27,7 +28,8 @@ int64_t take_groups(ArrayArgument* array, int64_t* strides);
 // The label of an element, of int32 or int64.
 int64_t label_at(int dtype, const char* at);
 
-// Whether kernels can read the numbers of operand k where they lie.
+// Whether operand k is aligned, and whether kernels can read its numbers where they lie.
+bool is_aligned(const StridedOperands& operands, int k);
 bool is_readable(const StridedOperands& operands, int k);
 
 // Bytes between neighbours along the last axis.
