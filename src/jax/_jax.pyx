@@ -192,7 +192,7 @@ cdef Error* handle(CallFrame* frame) noexcept nogil:
 
 
 def handler():
-    """What `jax.ffi.register_ffi_target` takes, for the CPU."""
+    """Make what `jax.ffi.register_ffi_target` takes, for the CPU."""
     return PyCapsule_New(<void*>handle, NULL, NULL)
 
 
@@ -241,7 +241,7 @@ cdef class DeviceMemory:
 
 
 cdef Error* run_on_device(CallFrame* frame, void* stream) noexcept with gil:
-    """As `run`, with the work queued on a stream."""
+    """Run a call as `run` does, with the work queued on a stream."""
     cdef list arrays = []
     cdef DeviceMemory memory = DeviceMemory.__new__(DeviceMemory)
     cdef Error* failed = NULL
@@ -275,5 +275,5 @@ cdef Error* handle_on_device(CallFrame* frame) noexcept nogil:
 
 
 def device_handler():
-    """What `jax.ffi.register_ffi_target` takes, for a GPU."""
+    """Make what `jax.ffi.register_ffi_target` takes, for a GPU."""
     return PyCapsule_New(<void*>handle_on_device, NULL, NULL)

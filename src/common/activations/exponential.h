@@ -47,7 +47,7 @@ struct ExponentialUnit {
     T y = fall * madd(exp.s, exp.t, exp.s - (scale == 0 ? T(1) : T(0.5)));
     if constexpr (scale != 0) {
       y = magnitude(v) < C::kTiny ? x : y;  // x / alpha may lose its bits
-      // Of an alpha below 1 the product would be finite a little longer than the exponential.
+      // For an alpha below 1 the product would be finite a little longer than the exponential.
       y = inner * x > C::kHigh ? fall * T(INFINITY) : y;
     }
     return x < T(0) ? y : rise * x;  // NaN goes to the right
@@ -127,7 +127,7 @@ struct Xielu {
   }
 };
 
-// What list.h has of this file. X(name, Struct): the name is the op's in Python.
+// The functors that list.h takes. X(name, Struct): the name is the op's in Python.
 #define FASTACT_EXPONENTIAL_UNITS(X) \
   X(elu, Elu)                        \
   X(selu, Selu)                      \

@@ -165,7 +165,7 @@ struct GeluTanh {
   }
 };
 
-// What list.h has of this file. X(name, Struct): the name is the op's in Python.
+// The functors that list.h takes. X(name, Struct): the name is the op's in Python.
 #define FASTACT_GELUS(X) \
   X(gelu, Gelu)          \
   X(gelu_tanh, GeluTanh)

@@ -100,7 +100,7 @@ struct Mish {
   }
 };
 
-// What list.h has of this file. X(name, Struct): the name is the op's in Python.
+// The functors that list.h takes. X(name, Struct): the name is the op's in Python.
 #define FASTACT_MISHES(X) X(mish, Mish)
 
 FASTACT_END_NAMESPACE

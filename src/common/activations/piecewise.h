@@ -172,7 +172,7 @@ struct SoftSign {
   }
 };
 
-// What list.h has of this file. X(name, Struct): the name is the op's in Python.
+// The functors that list.h takes. X(name, Struct): the name is the op's in Python.
 #define FASTACT_PIECEWISE(X)  \
   X(identity, Unchanged)      \
   X(relu, Relu)               \

@@ -177,7 +177,7 @@ struct LogSigmoid {
   FASTACT_HD T second(T x) const { return unless_nan(x, -sigmoid_slope_of(x)); }
 };
 
-// What list.h has of this file. X(name, Struct): the name is the op's in Python.
+// The functors that list.h takes. X(name, Struct): the name is the op's in Python.
 #define FASTACT_SIGMOIDS(X) \
   X(sigmoid, Sigmoid)       \
   X(silu, Silu)             \

@@ -201,7 +201,7 @@ struct LogCosh {
   FASTACT_HD T second(T x) const { return Tanh<T>(nullptr).derivative(x); }
 };
 
-// What list.h has of this file. X(name, Struct): the name is the op's in Python.
+// The functors that list.h takes. X(name, Struct): the name is the op's in Python.
 #define FASTACT_TANHS(X)    \
   X(tanh, Tanh)             \
   X(softcap, SoftCap)       \

@@ -63,7 +63,7 @@ struct DropoutCall {
   bool accumulate;  // y is added to
 };
 
-// Which elements are dropped, as kernels have it.
+// The choice of dropped elements, as kernels take it.
 struct Dropout {
   uint64_t seed, offset;
   uint32_t threshold;  // of a word, for its element to be kept

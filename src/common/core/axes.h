@@ -35,7 +35,7 @@ int find_axes(Axis<most>* axes, const Operand& shape, int count, const Operand* 
   return found;
 }
 
-// The same axis from its end. data IN/OUT: where `count` arrays begin. One that is not there has
+// Walks an axis from its end. data IN/OUT: where `count` arrays begin. One that is not there has
 // strides of 0, and its data stays null. (Addresses are counted as numbers: an index has one that
 // is no memory's, IndexOperand in cuda/core/indexing.cuh.)
 template <int most>

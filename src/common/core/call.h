@@ -1,4 +1,4 @@
-// What a call of a native function is made of, and how that is described.
+// The arrays and numbers of a call of a native function, and their description.
 //
 // A family's call.h has a struct for the arrays and numbers of a call and, for each native
 // function, a table of its fields: where it lies in the struct, its name, and what it may be. The
@@ -47,7 +47,7 @@ struct ParameterValues {
 
 constexpr int kMostPlaces = 4;
 
-// Where the parts of packed arrays lie, in the kernels' order; after them, the number itself.
+// The places of the parts of packed arrays, in the kernels' order; after them, the number itself.
 struct Places {
   int count;
   int at[kMostPlaces];
@@ -186,7 +186,7 @@ struct Field {
   }
 };
 
-// Where a member lies, and its kind. element: of a member that is several arrays.
+// The place of a member, and its kind. element: of a member that is several arrays.
 template <auto member, int element, class Pointer = decltype(member)>
 struct MemberOf;
 template <auto member, int element, class Call, class Member>
@@ -257,7 +257,7 @@ template <auto member>
 constexpr Field axis(const char* name, const char* of) {
   return in<member>(name).with_shape(ShapeRule::kAny, of).below(kMaxAxes);
 }
-// As many as there are parts, by a field's number.
+// Places, as many as there are parts, by a field's number.
 template <auto member>
 constexpr Field places(const char* name, const char* by, const int* parts) {
   return in<member>(name).with_times(ShapeRule::kAny, nullptr, by, parts);
@@ -271,7 +271,7 @@ struct CallTable {
   const Field* fields;
   int count;
   int64_t size;  // bytes of the struct
-  // What the table can't say: why a call is refused, or null. May be null itself.
+  // Tells why a call is refused where the table can't: a text, or null. May be null itself.
   const char* (*problem)(const void* call);
 };
 

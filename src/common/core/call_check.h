@@ -166,7 +166,7 @@ class CallCheck {
     if (!has_shape(f, *a)) refuse(f, "must have " + shapes_text(f) + ", got " + shape_text(*a));
   }
 
-  // Of the array beside which a field's dtype is judged.
+  // The dtype of the array beside which a field's dtype is judged.
   int dtype_beside(const Field& f) const {
     return f.dtype_of ? dtype_of(f).dtype : lead_ ? lead_->dtype : kF64;
   }

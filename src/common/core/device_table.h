@@ -1,4 +1,4 @@
-// What a device module offers the CPU module as C functions, in a capsule: nobody looks up a Python
+// C functions that a device module offers the CPU module in a capsule: nobody looks up a Python
 // attribute on the way to a launch.
 #pragma once
 
@@ -40,7 +40,7 @@ struct DeviceCall {
   }
 };
 
-// Of a device module, in its attribute `table`, a capsule named "fastact_device_table": for the
+// A device module has it in its attribute `table`, a capsule named "fastact_device_table": for the
 // compiled fast path and the call cache of the CPU module, which know nothing of CUDA.
 struct DeviceTable {
   const DeviceCall* calls;
@@ -53,7 +53,7 @@ struct DeviceTable {
   // no memory is there. A buffer that is given twice is given at one address.
   void* (*begin_recording)();
   void (*begin_run)(void* recording, const char* const* buffers, int count);
-  // What replay takes; null where the runs differ in more than where buffers are.
+  // Gives what replay takes; null where the runs differ in more than where buffers are.
   void* (*end_recording)(void* recording, int device);
   // Throws std::exception.
   void (*replay)(const void* launches, char* const* buffers, int device, void* stream);

@@ -70,7 +70,7 @@ struct DLManagedTensorVersioned {  // capsules named "dltensor_versioned"
   DLTensor dl_tensor;
 };
 
-// What a capsule "dlpack_exchange_api" on a type's __dlpack_c_exchange_api__ points to. Each
+// A capsule "dlpack_exchange_api" on a type's __dlpack_c_exchange_api__ points to it. Each
 // function returns 0, or -1 with a Python error set.
 struct DLPackExchangeAPI {
   DLPackVersion version;
@@ -83,7 +83,7 @@ struct DLPackExchangeAPI {
   int (*current_stream)(int32_t device_type, int32_t device_id, void** stream);
 };
 
-// What makes a tensor one that nobody can read, in words; null: nothing. Lengths, strides and
+// Says in words why nobody can read a tensor; null: it can be read. Lengths, strides and
 // offset are taken for what they say only where all of the memory that they reach has an address.
 inline const char* problem_of(const DLTensor& t) {
   constexpr int64_t kEnd = int64_t{1} << 62;  // no sum of two such summands overflows

@@ -57,7 +57,7 @@ FASTACT_HD float madd(float a, float b, float c) { return a * b + c; }
 FASTACT_HD double madd(double a, double b, double c) { return a * b + c; }
 #endif
 
-// The same bits read as another type of the same size (C++17 has no std::bit_cast).
+// Reads bits as another type of the same size (C++17 has no std::bit_cast).
 template <class To, class From>
 FASTACT_HD To bit_cast(From from) {
   static_assert(sizeof(To) == sizeof(From), "bit_cast needs types of one size");

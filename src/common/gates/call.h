@@ -59,7 +59,7 @@ inline const char* problem_of_gates_backward(const void* given) {
   return nullptr;
 }
 
-// What forward and backward take alike. Biases and their gradients may be wider than the data.
+// Fields of forward and backward alike. Biases and their gradients may be wider than the data.
 constexpr Field of_bias(const Field& field) {
   return field.along_packed("state", "kind", kGatesOf).wide_enough("state").optional();
 }

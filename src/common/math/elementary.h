@@ -267,7 +267,7 @@ FASTACT_HD T no_more(T x, T limit) {
   return limit < x ? limit : x;
 }
 
-// The same for limits that are no +0, for 16-bit data on a GPU, which has an instruction for it.
+// Does so for limits that are no +0, for 16-bit data on a GPU, which has an instruction for it.
 FASTACT_HD float held_above(float x, float limit) {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
   float y;
@@ -363,7 +363,7 @@ FASTACT_HD T sigmoid_of(T x) {
   return divide(e, madd(e, C::kDown, T(1))) * C::kDown;
 }
 
-// The same, but zero instead of a subnormal number, 16-bit data on a GPU aside. Far on the right
+// Gives zero instead of a subnormal number, but for 16-bit data on a GPU. Far on the right
 // the quotient is 1 as soon as 1 + e is e; of an e above 2^126 a GPU's reciprocal would be
 // subnormal, which is zero to it.
 template <bool approximate = false, class T>

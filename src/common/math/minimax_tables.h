@@ -19,7 +19,7 @@ FASTACT_HD T horner(T x, T c, Rest... rest) {
   return madd(horner(x, T(rest)...), x, c);
 }
 
-// The same by even and odd powers: a chain half as long, for one multiplication more. Where an
+// Goes by even and odd powers: a chain half as long, for one multiplication more. Where an
 // element is one long chain the processor runs out of room to overlap elements. The two halves may
 // cancel: log1p would lose 1 ULP by it (2 without FMA).
 template <class T>

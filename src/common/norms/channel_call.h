@@ -67,7 +67,7 @@ constexpr Field kBatchForwardFields[] = {
     fields::in<&BatchForward::eps>("eps"),
 };
 
-// The same by mean IN and rstd IN.
+// The fields of a norm by mean IN and rstd IN.
 constexpr Field kNormApplyFields[] = {
     fields::in<&BatchForward::x>("x"),
     fields::out<&BatchForward::y>("y").like("x"),

@@ -92,7 +92,7 @@ struct RowGradient {
     return xhat_of(x, mean, rstd);
   }
   FASTACT_HD C dx(C g, C xhat) const { return of_centred(g - mean_g, xhat); }
-  // Of g = p w, which is not rounded by itself: an instruction less an element, where p w goes
+  // Takes g = p w, which is not rounded by itself: an instruction less an element, where p w goes
   // nowhere else.
   FASTACT_HD C dx_of_product(C p, C w, C xhat) const {
     return of_centred(madd(p, w, -mean_g), xhat);
@@ -120,7 +120,7 @@ FASTACT_HD double rstd_of_scaled(double squares, double count, double eps, doubl
   return scale / __builtin_sqrt(squares / count + eps * scale * scale);
 }
 
-// Of a variance or the negative of its root (common/reductions/range.h).
+// Takes a variance or the negative of its root (common/reductions/range.h).
 FASTACT_HD double rstd_of_variance(double variance_or_root, double eps) {
   const double v = variance_or_root;
   if (!(v < 0) || (-v < 1 && eps >= Range<double>::kLeastEps))

@@ -37,8 +37,8 @@ struct CentredNorm {
   static FASTACT_HD double variance_by(double squares, double per_count, double eps) {
     return madd(squares, per_count, eps);
   }
-  // What dx subtracts of g: a number, and another times xhat, in the place of the means over the
-  // row of g and of g xhat. rstd: as it was saved.
+  // Sets what dx subtracts of g: a number, and another times xhat, in the place of the means over
+  // the row of g and of g xhat. rstd: as it was saved.
   template <class T>
   static FASTACT_HD void set_subtracted(T& /*mean_g*/, T& /*mean_g_xhat*/, double /*count*/,
                                         T /*rstd*/, double /*eps*/, double /*rounding*/) {}
@@ -122,7 +122,7 @@ FASTACT_HD double rstd_of(double squares, double count, double eps) {
   return 1.0 / __builtin_sqrt(Norm::variance(squares, count, eps));
 }
 
-// The same of a norm by its number, of squares of distances over `up`.
+// The rstd of a norm by its number, of squares of distances over `up`.
 FASTACT_HD double rstd_of_scaled(int norm, double squares, double count, double eps, double up) {
   const double scale = inverse_power(up);
   return scale / __builtin_sqrt(with_row_norm(norm, [&](auto of) FASTACT_INLINED {
@@ -151,7 +151,7 @@ struct Normaliser {
   C near, rstd, shift;
   FASTACT_HD C operator()(C x) const { return madd(x - near, rstd, shift); }
 
-  // Of the moments of scale x; rstd OUT: of x. inverse_root(v): 1 / sqrt(v) in double.
+  // Takes the moments of scale x; rstd OUT: of x. inverse_root(v): 1 / sqrt(v) in double.
   template <class InverseRoot>
   static FASTACT_HD Normaliser of(const ScaledMoments<C>& moments, int norm, double per_count,
                                   double eps, InverseRoot inverse_root, double* rstd) {
@@ -159,13 +159,13 @@ struct Normaliser {
     const double found = inverse_root(with_row_norm(norm, [&](auto of) FASTACT_INLINED {
       return of.variance_by(moments.m2, per_count, of_scaled);
     }));
-    // Of scaled rows that hardly vary it may be beyond float, where xhat is not.
+    // For scaled rows that hardly vary it may be beyond float, where xhat is not.
     constexpr double kMost = sizeof(C) == 8 ? 0x1p1023 : 0x1p127;
     const double applied = found > kMost && is_finite(found) ? kMost : found;
     *rstd = found * scale;
     return {moments.near, C(applied), C(-moments.low * applied)};
   }
-  // Of the mean and rstd of x itself.
+  // Takes the mean and rstd of x itself.
   static FASTACT_HD Normaliser of(double mean, double rstd) {
     const Centre<C> centre = centre_of<C>(mean);
     return {centre.high, C(rstd), -centre.low * C(rstd)};

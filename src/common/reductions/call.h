@@ -180,8 +180,8 @@ inline const char* problem_of_grouped(const void* given) {
   return call.x().device_type == kDLCPU ? nullptr : "x must be on the CPU";
 }
 
-// The same by groups: each element of x IN belongs to the group that labels IN says, or, where that
-// is -1, to none. With of_m2 kTotal the mean is the sum of a term.
+// Fields of a call by groups: each element of x IN belongs to the group that labels IN says, or, if
+// that is -1, to none. With of_m2 kTotal the mean is the sum of a term.
 constexpr Field kGroupedFields[] = {
     fields::in<&MomentsCall::inputs, MomentsCall::kX>("x").any_dtype(),
     fields::in<&MomentsCall::inputs, MomentsCall::kWeights>("weights")
@@ -244,7 +244,7 @@ constexpr Field kMomentsBackwardFields[] = {
     fields::in<&MomentsBackwardCall::accumulate>("accumulate"),
 };
 
-// The same of one statistic.
+// The gradient of one statistic.
 struct StatisticBackwardCall {
   enum : int { kX, kDy, kSlope, kMean, kLow, kDx, kArrays };
 
@@ -371,7 +371,7 @@ inline const char* problem_of_grouped_gradient(const void* given) {
   return problem_of_weighted_gradient(given);
 }
 
-// The same by groups; 0 too where an element belongs to none.
+// Fields of a gradient by groups, which is 0 where an element belongs to none.
 constexpr Field kGroupedGradientFields[] = {
     fields::in<&WeightedGradientCall::arrays, WeightedGradientCall::kX>("x").any_dtype(),
     fields::in<&WeightedGradientCall::labels>("labels").same_shape("x").index(),

@@ -1,4 +1,4 @@
-// What becomes of m2, the sum of the squared distances from a mean, of `count` values.
+// Statistics made of m2, the sum of the squared distances from a mean, of `count` values.
 #pragma once
 
 #include "common/core/macros.h"
@@ -47,7 +47,7 @@ struct Quotient {
   FASTACT_HD double operator()(double a, double b) const { return a / b; }
 };
 
-// Of too few values NumPy divides by 0, or has no number where NaN was skipped. up: values were
+// For too few values NumPy divides by 0, or has no number where NaN was skipped. up: values were
 // divided by this power of two before they gave m2. over: divides m2 for a variance.
 template <class Over = Quotient>
 FASTACT_HD double second_moment(OfM2 what, double m2, double count, double correction, bool skips,

@@ -1,4 +1,4 @@
-// What a sum adds up of two elements, one of each array: one struct a term, and the one list of
+// Terms that sums make of two elements, one of each array: one struct a term, and the one list of
 // them. x and t are logarithms of probabilities, q = exp(x) and p = exp(t).
 //
 //   of(x, t)       the term

@@ -48,8 +48,8 @@ FASTACT_HD double square_of(double square_or_root) {
   return square_or_root < 0 ? square_or_root * square_or_root : square_or_root;
 }
 
-// What brings all numbers whose squares overflow, or vanish, to where they do neither; and the
-// square of such numbers times one of these, or times 1.
+// Factors that bring all numbers whose squares overflow, or vanish, to where they do neither; and
+// the square of such numbers times one of these, or times 1.
 constexpr double kScaleDown = 0x1p-600, kScaleUp = 0x1p600;
 FASTACT_HD double scaled_square(double square_or_root, double scale) {
   const double scaled = square_or_root * scale;

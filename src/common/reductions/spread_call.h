@@ -5,8 +5,8 @@
 
 namespace fastact {
 
-// What statistic_backward, moments_backward and weighted_gradient do, with what these need of x: a
-// device may find it and use it in one kernel.
+// Does what statistic_backward, moments_backward and weighted_gradient do, and finds their
+// statistics: a device may find it and use it in one kernel.
 struct SpreadBackwardCall {
   enum : int { kX, kDy, kDSecond, kDx, kWeights, kWhere, kDWeights, kArrays };
 

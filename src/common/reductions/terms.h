@@ -1,4 +1,4 @@
-// What a sum adds up of each element of an array: one struct a term, and the one list of them.
+// Terms that sums make of each element of an array: one struct a term, and the one list of them.
 //
 //   of(x)             the term of an element, or of a vector of them, in double; of 0 it is 0
 //   gradient(dy, x)   dy times the term's derivative, in the type in which x is computed
@@ -24,7 +24,7 @@ struct Itself {
   }
 };
 
-// Of float and narrower it is exact. The gradient is doubled last, so that it overflows only where
+// For float and narrower it is exact. The gradient is doubled last, so that it overflows only where
 // dx does.
 struct Square {
   template <class V>

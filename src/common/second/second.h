@@ -41,7 +41,7 @@
 
 namespace fastact {
 
-// What gave dx: a norm with a mean or without one, softmax or its logarithm.
+// The function that gave dx: a norm with a mean or without one, softmax or its logarithm.
 enum SecondKind : int {
   kSecondOfCentred,
   kSecondOfRms,
@@ -63,7 +63,7 @@ struct SecondCall {
   bool accumulate;       // ddy and dsaved are added to
 };
 
-// What an element needs of its row: numbers of the call and, in the place of sums, what follows
+// The numbers that an element needs of its row: the call's and, in the place of sums, what follows
 // from them.
 struct SecondRow {
   double mean, rstd, weight_offset, scale;
@@ -110,7 +110,7 @@ constexpr CallTable kSecond =
 
 FASTACT_BEGIN_NAMESPACE
 
-// What an element gives.
+// The results of an element.
 template <class C>
 struct SecondElement {
   C ddy, dsaved, term;

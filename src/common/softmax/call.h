@@ -43,7 +43,7 @@ struct SoftmaxCall {
   double softcap;   // of scale x; 0: none
   bool accumulate;  // the gradient of x is added to
 
-  // Of cross_entropy.
+  // cross_entropy's numbers.
   int64_t ignore_index;
   double label_smoothing, z_loss;
   int reduction;
@@ -58,7 +58,7 @@ struct SoftmaxCall {
     if (softcap == 0 || scale == 0) return 0.0;
     return no_less(softcap / magnitude(scale), 0x1p-1074);
   }
-  // The same call of cross_entropy with what its rows have in common with logsumexp's.
+  // A call of logsumexp with the rows of this call of cross_entropy.
   SoftmaxCall of_logits() const {
     SoftmaxCall made = *this;
     made.kind = kLogSumExp, made.scale = 1;

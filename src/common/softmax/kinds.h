@@ -1,5 +1,5 @@
-// What softmax, log_softmax and logsumexp make of a row, as functors that both devices take by
-// their number: one more is a struct and its line in FASTACT_SOFTMAX_KINDS.
+// The functions of a row that softmax, log_softmax and logsumexp are, as functors that both devices
+// take by their number: one more is a struct and its line in FASTACT_SOFTMAX_KINDS.
 //
 // softmax.h derives the gradients. Where an element takes no part, y = 0 or -inf, dx is 0.
 // logsumexp has kernels of its own.
@@ -9,7 +9,7 @@
 
 FASTACT_BEGIN_NAMESPACE
 
-// What a gradient takes of a row's sum: as rounded, what the rounding left, and the first or 0,
+// The parts of a row's sum that a gradient takes: rounded, the rest, and the first or 0,
 // where that is not finite.
 template <class C>
 struct GradientSum {
@@ -66,7 +66,7 @@ struct ToLogSumExp : ToLogSoftmax {
   static constexpr bool kSeesFar = false;
 };
 
-// Those with a y come first.
+// Kinds with a y come first.
 #define FASTACT_SOFTMAX_MAPS(X) \
   X(kSoftmax, ToSoftmax, "softmax") X(kLogSoftmax, ToLogSoftmax, "log_softmax")
 #define FASTACT_SOFTMAX_KINDS(X) FASTACT_SOFTMAX_MAPS(X) X(kLogSumExp, ToLogSumExp, "logsumexp")
@@ -98,7 +98,7 @@ FASTACT_HD auto with_softmax_map(int kind, Visit visit) {
   if (kind == kSoftmax) return visit(ToSoftmax{});
   return visit(ToLogSoftmax{});
 }
-// Of any kind; of a number beyond them, logsumexp's.
+// Calls with any kind; for a number beyond them, with logsumexp's.
 #ifdef __CUDACC__
 #pragma nv_exec_check_disable
 #endif

@@ -170,15 +170,15 @@ FASTACT_HD double rest_of_lse(double max, double log) {
   return is_finite(lse) ? (max - double(lse)) + log : 0.0;
 }
 
-// What follows from a row's statistic, in the type C: softmax = exponential * factor, log_softmax =
-// (z - max) - log. max: 0 where no element takes part.
+// Numbers that follow from a row's statistic, in the type C: softmax = exponential * factor,
+// log_softmax = (z - max) - log. max: 0 where no element takes part.
 template <class C>
 struct SoftmaxLevel {
   C max, log, lse, factor;
 };
 
-// Of a row with a maximum that is infinite, or NaN. Where a mask leaves nothing, softmax is 0 and
-// log_softmax -inf; without a mask they are NaN.
+// The level of a row whose maximum is infinite, or NaN. Where a mask leaves nothing, softmax is 0
+// and log_softmax -inf; without a mask they are NaN.
 template <class C>
 FASTACT_HD SoftmaxLevel<C> infinite_level(C max, bool has_mask) {
   const C nan = C(__builtin_nan(""));

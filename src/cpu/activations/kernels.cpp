@@ -74,7 +74,7 @@ FASTACT_HD void map2(const T* __restrict dy, const T* __restrict x, T* __restric
   });
 }
 
-// The same of 16 bits. A chunk asks whether it accumulates: kernels of their own would be a sixth
+// Maps 16-bit data. A chunk asks whether it accumulates: kernels of their own would be a sixth
 // of the activations' code (docs/design/packaging.md).
 template <class T, class F>
 FASTACT_HD void narrow_map2(const T* __restrict dy, const T* __restrict x, T* __restrict dx,
@@ -195,7 +195,7 @@ void second(char* const* operands, int64_t n, const double* parameters, int64_t 
     wide_second<T, A, accumulate>(operands, n, parameters, ahead);
 }
 
-// Of a sum's term.
+// The gradient of a sum's term.
 template <class T, class Term, bool accumulate>
 void term_backward(char* const* operands, int64_t n, const double*, int64_t ahead) {
   const auto of = [&](int k) FASTACT_INLINED { return reinterpret_cast<T*>(operands[k]); };

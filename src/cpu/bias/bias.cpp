@@ -71,10 +71,10 @@ struct BiasChunks : Chunks {
     return {bias.spread(at_row, at_column, std::min<int64_t>(count, 2 * kLanes)), kLanes};
   }
 
-  // Of rows of channels: at a multiple of kLanes they begin anew. As many as a chunk: none does.
+  // Rows of channels begin anew at a multiple of kLanes; as many as a chunk never do.
   const int64_t period = std::min(std::lcm(plan.channels, int64_t(kLanes)), kPiece);
   const bool has_residual = s.data[BiasCall::kResidual];
-  // What 16 bits need to be converted in registers, where they lie in one piece; else they pass
+  // 16-bit data is converted in registers where it lies in one piece; else it passes
   // through buffers.
   const bool may_convert = s.item < s.compute_item && !has_residual && !plan.accumulate &&
                            act.kernels->forward[act.activation][s.dtype];
@@ -154,7 +154,7 @@ struct BiasBackward : BiasChunks {
     return !act.takes_parameter() && Chunks::is_written_through(k);
   }
 
-  // Of the identity dx is dy: its 16 bits are copied where they lie in one piece.
+  // The identity's dx is dy: its 16 bits are copied where they lie in one piece.
   bool copy_halves() const {
     if (act.activation != k_identity || s.item == s.compute_item || plan.accumulate) return false;
     const char* const from = reader.stored(BiasCall::kDy);

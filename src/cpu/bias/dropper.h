@@ -1,4 +1,4 @@
-// What dropout makes of the elements at which a ChunkReader is, by their numbers.
+// Dropout of the elements at which a ChunkReader is, by their numbers.
 #pragma once
 
 #include "common/bias/dropout.h"

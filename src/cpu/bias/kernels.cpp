@@ -54,7 +54,7 @@ FASTACT_HD void activate(const Activation& a, const T* x, const C* bias, T* y, i
   of_y.finish(y, m);
 }
 
-// The same of fewer than kLanes. Not inlined: it would be a second copy of the loop's body.
+// Takes fewer than kLanes. It is not inlined: it would be a second copy of the loop's body.
 template <class T, class C, class Activation>
 __attribute__((noinline)) void activate_some(const Activation& a, const T* x, const C* bias, T* y,
                                              int64_t m) {
@@ -80,7 +80,7 @@ void forward(const char* from, const char* bias, int64_t period, char* to, int64
   if (whole < n) activate_some(a, x + whole, biases.here(), y + whole, n - whole);
 }
 
-// Of the identity dx is dy, whose 16 bits are copied.
+// The identity's dx is dy, whose 16 bits are copied.
 template <class T, class Activation>
 constexpr bool kCopies = is_half<T> && std::is_same<Activation, Unchanged<Compute<T>>>::value;
 
@@ -102,7 +102,7 @@ FASTACT_HD const C* gradient(const Activation& a, const T* dy, const T* x, const
   return made;
 }
 
-// The same of fewer than kLanes, added to the sums, if there are any. Not inlined either.
+// Takes fewer than kLanes, and adds them to the sums, if there are any. It is not inlined either.
 template <class T, class C, class Activation>
 __attribute__((noinline)) void some_gradient(const Activation& a, const T* dy, const T* x,
                                              const C* bias, T* dx, int64_t m, double* sums) {
@@ -364,7 +364,7 @@ FASTACT_HD void drop_by(const Dropout& of, C scale, const uint32_t* words, const
                            : dropped(of, xs[k], words[k], scale);
   of_y.finish(y, m);
 }
-// The same of fewer than kDrawnWords. Not inlined: it would be a second copy of the loop's body.
+// Takes fewer than kDrawnWords. It is not inlined: it would be a second copy of the loop's body.
 template <class T, bool has_residual, class C>
 __attribute__((noinline)) void drop_some(const Dropout& of, C scale, const uint32_t* words,
                                          const T* x, const T* residual, T* y, int64_t m) {

@@ -30,7 +30,7 @@ struct BiasKernels {
                                     char* dx, int64_t n, int64_t ahead, const double* parameters,
                                     int64_t phase, double* lanes);
 
-  // Of 16 bits, or null as above: dx OUT as above, of several rows of one lane, with the bias IN
+  // For 16 bits, else null: dx OUT as above, of several rows of one lane, with the bias IN
   // (n); lane IN/OUT (n): the rows are added to it, one after the other. fresh: it is written, not
   // read.
   void (*backward_rows[kActivations][2])(const char* const* dy, const char* const* x,

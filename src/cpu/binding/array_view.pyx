@@ -25,7 +25,7 @@ cdef int dtype_of_numpy(cnp.ndarray a) noexcept:
 
 
 cdef int view_dtype_of_numpy(cnp.ndarray a) noexcept:
-    """Of a mask or of indices, too; -1: of none that a kernel reads."""
+    """Give a dtype's number, a mask's or indices' too; -1: no kernel reads it."""
     cdef int number = cnp.PyArray_TYPE(a)
     cdef DLDataType type = dlpack_dtype(kBool)
     if number == cnp.NPY_BOOL:
@@ -97,7 +97,7 @@ cdef int64_t element_count(View view) noexcept:
     return operand_size(&view.operand)
 
 
-# Whose memory a view shows, as a call states it to its PlanDraft (call_cache.pyx).
+# The owner of a view's memory, as a call states it to its PlanDraft (call_cache.pyx).
 cdef enum Source:
     UNSTATED = 0
     FROM_ARRAY
@@ -114,7 +114,7 @@ cdef int check_axes(Py_ssize_t count) except -1:
 
 
 cdef int check_lengths(View view) except -1:
-    """That no length is negative, and that all sizes in bytes, and C strides, can be told."""
+    """Check that no length is negative, and that all sizes in bytes and C strides can be told."""
     cdef int64_t bytes = 16  # the widest element and some room
     cdef int i
     for i in range(view.operand.ndim):
@@ -179,7 +179,7 @@ cdef class View:
         stride = 1
         for i in range(tensor.ndim - 1, -1, -1):
             self.shape_[i] = tensor.shape[i]
-            # Of an axis of one element a stride may be any number: the product may wrap.
+            # An axis of one element may have any number as its stride: the product may wrap.
             self.strides_[i] = <int64_t>(
                 <uint64_t>(tensor.strides[i] if tensor.strides else stride)
                 * <uint64_t>self.itemsize
@@ -328,7 +328,7 @@ cdef class View:
         return view
 
     def with_axes(self, tuple axes not None):
-        """The same array with axes of length 1 at these places of the result, in rising order."""
+        """Show this array with axes of length 1 at these places of the result, in rising order."""
         cdef View view = self.same_memory()
         cdef int i, own = 0, count
         check_axes(self.operand.ndim + len(axes))
@@ -346,7 +346,7 @@ cdef class View:
         return view
 
     def placed(self, tuple places not None):
-        """The same array with its axes in another order: `places` names one for each axis of the
+        """Show this array with its axes in another order: `places` names one for each axis of the
         result, or -1 for an axis of length 1."""
         cdef View view = self.same_memory()
         cdef int i, axis
@@ -363,7 +363,7 @@ cdef class View:
         return view
 
     def with_last(self, tuple axes not None):
-        """The same array without these of its axes, but for the last of them, which comes last."""
+        """Show this array without these of its axes, but for the last of them, which comes last."""
         cdef View view = self.same_memory()
         cdef int i, count = 0
         if not axes or not 0 <= min(axes) <= max(axes) < self.operand.ndim:
@@ -380,7 +380,7 @@ cdef class View:
         return view
 
     def split_axis(self, int axis, int64_t groups):
-        """The same array with an axis cut in two: `groups`, then the elements of each."""
+        """Show this array with an axis cut in two: `groups`, then the elements of each."""
         cdef View view = self.same_memory()
         cdef int64_t inner
         cdef int i
@@ -404,7 +404,7 @@ cdef class View:
         return view
 
     def sliced(self, int axis, int64_t first, int64_t step, int64_t count):
-        """The same array with `count` elements of an axis: every `step`-th, from `first` on."""
+        """Show this array with `count` elements of an axis: every `step`-th, from `first` on."""
         cdef View view = self.same_memory()
         cdef int i
         if not 0 <= axis < self.operand.ndim:
@@ -426,7 +426,7 @@ cdef class View:
         return view
 
     def broadcast_to(self, tuple shape not None):
-        """The same array read over a shape of its rank: its axes of length 1 repeat."""
+        """Show this array over a shape of its rank: its axes of length 1 repeat."""
         cdef View view = self.same_memory()
         cdef int i
         if len(shape) != self.operand.ndim:
@@ -560,7 +560,7 @@ cdef class View:
 
 
 cdef inline uint64_t magnitude(int64_t stride) noexcept:
-    """Of any number: the stride of an axis of one element may be the least there is."""
+    """Give the magnitude of any number: a stride may be the least that there is."""
     return -<uint64_t>stride if stride < 0 else <uint64_t>stride
 
 

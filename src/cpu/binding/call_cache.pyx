@@ -39,7 +39,7 @@ cdef enum:
     RECORDING_RUNS = 3
 
 
-# What stands in place of a plan for keys that were seen once, or that can have none.
+# Values in the place of a plan, for keys that were seen once, or that can have none.
 cdef object SEEN = "seen once"
 cdef object NEVER = "never"
 
@@ -69,7 +69,7 @@ class Unrecorded(Exception):
 
 
 cdef class PlanDraft:
-    """What a call on the slow path states: from it comes the plan for calls with the same key.
+    """The statements of a call on the slow path, which make the plan for calls with its key.
 
     A buffer index numbers the memory of a call: its arrays in the order of the key, then the
     outputs that it makes, then its workspaces.
@@ -248,7 +248,7 @@ cdef class PlanDraft:
         return 0
 
     cdef int check_writes(self, CallPlan plan) except -1:
-        """What the call makes or writes is what native functions write: no Python code does."""
+        """Check that native functions write all that the call makes or writes."""
         cdef int k
         for k in range(plan.arrays + plan.outputs):
             if self.filled[k] != (k >= plan.arrays or k in self.written):
@@ -405,7 +405,7 @@ cdef void* current_stream(const CallKey* key) except NULL:
 
 
 cdef class DeviceLaunches:
-    """What the native functions of a plan queue on a device, for addresses that each run puts in.
+    """The launches that a plan's native functions queue, for addresses that each run puts in.
 
     It is found out once, by calling them with the buffers at addresses where no memory is, and with
     a stream that takes launches instead of queueing them (DeviceTable). A launch may depend on a
@@ -457,7 +457,7 @@ cdef DeviceLaunches record_launches(CallPlan plan, const CallKey* key):
 
 
 cdef class CallPlan:
-    """What calls of one key run."""
+    """The native calls that calls of one key run."""
 
     cdef int arrays, outputs, workspaces, writes
     cdef tuple fixed                # NumPy scalars among the arrays: the plan is for their values

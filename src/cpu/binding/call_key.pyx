@@ -188,7 +188,7 @@ cdef bint put_tensor(CallKey* key, object x, TensorType* kind) except -1:
 
 
 cdef inline uint64_t residue(const char* data) noexcept:
-    """Of an address, what launches on a device may depend on."""
+    """Give the part of an address on which launches on a device may depend."""
     return <uintptr_t>data & ((1 << kAlignedBits) - 1)
 
 
@@ -216,7 +216,7 @@ cdef inline bint is_fixed(PyTypeObject* cls) noexcept:
 
 
 cdef bint is_dtype(object value) noexcept:
-    """What means one dtype for good: NumPy asks other objects and classes for their `dtype`."""
+    """Tell whether a value means one dtype for good: NumPy asks others for their `dtype`."""
     if PyType_CheckExact(value):
         return is_fixed(<PyTypeObject*>value)
     if strcmp(Py_TYPE(value).tp_name, "torch.dtype") == 0:

@@ -1,4 +1,4 @@
-# What native functions that tests call ask of their arguments, and workspaces of any function:
+# Checks of arguments of native functions that tests call, and of workspaces of any function:
 # nothing is presumed to be long enough. Calls by table are checked by common/core/call_check.h.
 
 cdef int refuse(str what) except -1:

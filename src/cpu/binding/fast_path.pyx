@@ -11,7 +11,7 @@ cdef enum:
     MAX_DEVICES = 64
 
 
-# What the fast path runs: an op's kernels by dtype (and accumulation), and what a device module has
+# The fast path's work: an op's kernels by dtype (and accumulation), and what a device module has
 # to know to do the same.
 cdef struct Work:
     const ElementwiseKernel* kernels
@@ -83,7 +83,7 @@ cdef struct TensorType:
     DLPackExchangeAPI* api
     bint has_gradients
     bint has_negation
-    # Of torch (`foreign.torch_state`), or NULL; `kept_alive` holds them.
+    # Functions of torch (`foreign.torch_state`), or NULL; `kept_alive` holds them.
     PyObject* mark_written       # (tuple of tensors): raise their version counters
     PyObject* records_gradients  # (): whether operations on tensors are recorded now
     PyObject* any_autocast       # (): whether autocast is on, for any kind of device
@@ -158,7 +158,7 @@ cdef bint may_have_tangents(TensorType* kind) except -1:
     return level is not NULL and <object>level >= 0
 
 
-# What torch's libraries are asked, so that an operation that somebody looks at goes by torch's
+# Questions to torch's libraries, so that an operation that somebody looks at goes by torch's
 # dispatcher (`foreign._ask_torch`): C++'s functions by their addresses; before that, none.
 ctypedef cpp_bool (*AsksKey)(uint16_t) noexcept
 ctypedef cpp_bool (*Asks)() noexcept
@@ -404,7 +404,7 @@ cdef int run_remote(
     const Work* work, const DeviceCall* remote, int device, void* stream, int operands,
     const Operand* arrays, int dtype
 ) except -1:
-    """What a call by name would run, without its checks, which these arrays have passed."""
+    """Run what a call by name would run, without its checks, which these arrays have passed."""
     cdef ActivationCall call
     cdef int k
     memset(&call, 0, sizeof(call))

@@ -105,7 +105,7 @@ cdef dict table_of_fields(int number):
 
 
 cdef tuple parts_by_number(const CallTable* table, const Field& field):
-    """Those of packed arrays, for each value of the field that numbers them; else None."""
+    """Count the parts of packed arrays by each value of the field that numbers them, or None."""
     cdef list found = []
     cdef int number, k = 0
     if field.times is NULL:
@@ -279,7 +279,7 @@ cdef class NativeCall:
         return 0
 
     cdef int find_device(self) except -1:
-        """Whose function it is: the first array tells."""
+        """Find out whose function it is: the first array tells."""
         cdef View first
         cdef const DeviceTable* device
         for view in self.views:

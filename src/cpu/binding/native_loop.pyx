@@ -1,4 +1,4 @@
-# The same calls of native functions for part after part of their arrays, where parts lie evenly.
+# Calls of native functions for part after part of their arrays, where parts lie evenly.
 #
 # They are built for the first two parts alone (native_call.pyx), and for the first one once more as
 # another thread would run it, with scratch memory of its own. The distances say where all others
@@ -90,7 +90,7 @@ cdef class NativeLoop:
         return 0
 
     cdef NativeLoop of_calls(self, list calls):
-        """The same loop of copies of its calls."""
+        """Make this loop anew of copies of its calls."""
         cdef NativeLoop other = NativeLoop.__new__(NativeLoop)
         other.workspaces, other.threads, other.looped = self.workspaces, self.threads, self.looped
         other.take(calls)
@@ -148,7 +148,7 @@ cdef object step_between(View first, View second):
 
 
 cdef int check_reach(View view, step, int64_t count, thread_step, int64_t threads) except -1:
-    """That all parts lie within their array, for all threads."""
+    """Check that all parts lie within their array, for all threads."""
     low, high = view.reach
     least, most = whole_of(view).reach
     for move, times in ((step, count), (thread_step, threads)):

@@ -118,7 +118,7 @@ cdef class Account:
 
 
 def slowed_down(int64_t cpu, int64_t passed, int64_t alone, int regions):
-    """What regions take one thread, one after the other, that ran `cpu` of the time that passed."""
+    """Give the time that regions take a thread that ran `cpu` of the time that passed."""
     cdef Slowdown slowdown
     slowdown.start(0)
     slowdown.add(passed)
@@ -127,7 +127,7 @@ def slowed_down(int64_t cpu, int64_t passed, int64_t alone, int regions):
 
 
 def time_of_one_thread(list parts, int threads):
-    """What one thread would need for a region whose first parts, up to 8, took so long."""
+    """Give the time that one thread would need for a region whose first parts took so long."""
     cdef int64_t[8] times
     cdef int i
     for i in range(len(parts)):
@@ -142,7 +142,7 @@ cdef struct Copy:
 
 
 cdef void copy_partition(const Copy* job, int64_t number, int64_t partitions) noexcept nogil:
-    """Of whole cache lines."""
+    """Copy a thread's share, in whole cache lines."""
     cdef int64_t length = ((job.size + partitions - 1) // partitions + 63) // 64 * 64
     cdef int64_t begin = number * length
     if begin < job.size:  # of very many partitions the last may be empty

@@ -37,7 +37,7 @@ def after_fork_in_child():
 
 
 def build_info():
-    """What was compiled in: compiler, OpenMP's date (0: none), instruction sets."""
+    """Tell what was compiled in: compiler, OpenMP's date (0: none), instruction sets."""
     return {
         "compiler": compiler().decode(),
         "openmp": kOpenMP,

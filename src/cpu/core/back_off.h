@@ -37,7 +37,7 @@ inline int64_t now() {
   return std::chrono::nanoseconds(steady_clock::now().time_since_epoch()).count();
 }
 
-// What the calling thread has run, which is less than has passed where others run on its core.
+// The time that the calling thread has run: less than has passed where others run on its core.
 inline int64_t cpu_time() {
   timespec time{};
   clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
@@ -96,11 +96,11 @@ class BackOff {
   }
 
  private:
-  // What regions gained before makes up for a loss of this much: two of a scheduler's slices.
+  // Gains of regions before make up for a loss of this much: two of a scheduler's slices.
   static constexpr int64_t kMostSaved = 10'000'000;
   // How much they may lose after that.
   static constexpr int64_t kTolerated = 500'000;
-  // What a region costs, and what it costs to wake its threads, which sleep soon where they have no
+  // The costs of a region, and of waking its threads, which sleep soon where they have no
   // work. Both happen on free cores, too.
   static constexpr int64_t kRegion = 3'000;
   static constexpr int64_t kAwake = 20'000;
@@ -164,7 +164,7 @@ class Slowdown {
   bool is_measured_ = false;
 };
 
-// What the regions of the calling thread have come to.
+// The account of the calling thread's regions.
 struct RegionsOfThread {
   BackOff back_off;
   Slowdown slowdown;
@@ -213,7 +213,7 @@ class Region {
     if (own_->back_off.note(begin_, end, alone)) own_->slowdown.start(cpu_time());
   }
 
-  // Of one that was not to begin, after its work.
+  // Ends a region that was not to begin, after its work.
   void end_alone() {
     const int64_t end = now();
     own_->back_off.note_alone(begin_, end);

@@ -10,7 +10,7 @@
 namespace fastact {
 namespace {
 
-// Of any dtype: masks and weights may be narrower than what they stand beside, or integers.
+// Takes any dtype: masks and weights may be narrower than what they stand beside, or integers.
 void convert(const ConvertKernels& kernels, int dtype, int compute, const char* from, char* to,
              int64_t n) {
   if (dtype < kDTypes && compute_dtype(dtype) == compute)

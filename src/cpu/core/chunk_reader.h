@@ -49,7 +49,7 @@ struct OperandAxes {
                                         : int64_t(Wide(reciprocal[axis]) * uint64_t(index) >> 64);
   }
   int64_t offset(int k, int64_t index) const { return offset(k, index, count); }
-  // Of an index along the outer `axes` axes alone.
+  // The offset of an index along the outer `axes` axes alone.
   int64_t offset(int k, int64_t index, int axes) const {
     return axes == 1 ? index * stride[k][0] : offset_of_many(k, index, axes);
   }
@@ -204,12 +204,12 @@ class ChunkReader {
   // caches.
   void scatter(int k, const char* from);
 
-  // Where the span of operand k can be written in the compute type; null: by `store`.
+  // The place where the span of operand k can be written in the compute type; null: by `store`.
   char* direct(int k) const { return s.is_direct[k] && is_one_piece(k) ? piece(k) : nullptr; }
   // Operand k OUT, or IN/OUT += with accumulate, = from IN; past the caches where it bypasses them.
   void store(int k, const char* from, bool accumulate);
 
-  // Where the span of operand k is made: where it lies, or in `buffer`, from which `finish` stores
+  // The place where the span of operand k is made: its own, or `buffer`, from which `finish` stores
   // it. One that is not there is only made.
   char* target(int k, char* buffer, bool accumulate) const {
     char* const at = accumulate || bypasses(k) ? nullptr : direct(k);

@@ -1,4 +1,4 @@
-# What every family uses: arrays, threads, the kernel table and the iterator over arrays.
+# Declarations for all families: arrays, threads, the kernel table and the iterator over arrays.
 
 cdef extern from "common/core/dlpack.h" namespace "fastact" nogil:
     const int32_t kDLCPU

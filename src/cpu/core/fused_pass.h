@@ -37,7 +37,7 @@ class ChannelValues {
  public:
   ChannelValues(const FusedPlan& plan, const ChannelArray& array);
 
-  // Those of n columns from one on; they begin anew after the last channel (not if they are many).
+  // Values of n columns from one on; they begin anew after the last channel (not if they are many).
   const char* values_at(int64_t first, int64_t n);
   // Spread over n elements from (row, column) on, as many as their rows have columns.
   const char* spread(int64_t row, int64_t column, int64_t n);
@@ -86,7 +86,7 @@ struct Chunks {
     return all;
   }
 
-  // Where operand k can be written directly, and added up from there.
+  // Whether operand k can be written directly, and added up from there.
   bool is_written_through(int k) const { return !plan.accumulate && s.data[k] && s.is_direct[k]; }
 };
 

@@ -1,4 +1,4 @@
-// Which instruction sets were built, and which of them this processor has.
+// The instruction sets that were built, and those of them that this processor has.
 //
 // FASTACT_ISAS is given by the build as a list of FASTACT_ISA_ENTRY(name), from the least to the
 // most capable: v2, v3 and v4 are the x86-64 micro-architecture levels; on other architectures

@@ -21,7 +21,7 @@ namespace fastact {
 using ElementwiseKernel = void (*)(char* const* operands, int64_t n, const double* parameters,
                                    int64_t ahead);
 
-// Of all families, and what belongs to none. quantize: codes of what ops compute. compare: for the
+// The tables of all families, and of none. quantize: codes of what ops compute. compare: for the
 // accuracy check alone.
 #define FASTACT_KERNELS(family, kernels) kernels
 #define FASTACT_KERNEL_TABLES(X)              \
@@ -49,7 +49,7 @@ struct IsaList {
 const IsaList& built_isas();
 bool cpu_supports(const char* isa);
 
-// What CPUID and XGETBV tell of an x86-64 processor and its operating system.
+// The answers of CPUID and XGETBV for an x86-64 processor and its operating system.
 struct CpuFeatures {
   uint32_t leaf1_ecx, leaf7_ebx, extended_ecx;
   uint64_t xcr0;

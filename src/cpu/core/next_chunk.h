@@ -1,4 +1,4 @@
-// What a thread will read after a chunk: its kernels prefetch it while they compute
+// Memory that a thread will read after a chunk: its kernels prefetch it while they compute
 // (simd/prefetch.h).
 #pragma once
 
@@ -6,14 +6,14 @@
 
 namespace fastact {
 
-// What a thread reads, or writes where it lies, after this chunk, in the stored dtype: of up to two
-// arrays, null for none.
+// Memory that a thread reads, or writes in place, after this chunk, in the stored dtype: of up to
+// two arrays, null for none.
 struct NextChunk {
   const char* at[2];
   int64_t item;
 };
 
-// The same of the rows of a band, which begin `stride` bytes apart.
+// The next chunks of the rows of a band, which begin `stride` bytes apart.
 struct NextRows {
   NextChunk first;
   int64_t stride[2];

@@ -1,4 +1,4 @@
-// What the Cython code needs of OpenMP and of the operating system, with stand-ins where a
+// Functions of OpenMP and of the operating system for the Cython code, with stand-ins where a
 // platform lacks them.
 #pragma once
 
@@ -205,8 +205,8 @@ inline DLManagedTensorVersioned* make_tensor(int ndim, const int64_t* shape, con
   return tensor;
 }
 
-// The same memory under other axes; takes `whole` over. Null, with `whole` released, when memory
-// runs out.
+// Shows a tensor's memory under other axes; takes `whole` over. Null, with `whole` released, when
+// memory runs out.
 inline DLManagedTensorVersioned* with_strides(DLManagedTensorVersioned* whole, int ndim,
                                               const int64_t* shape, const int64_t* strides) {
   const DLTensor& t = whole->dl_tensor;
@@ -225,7 +225,7 @@ inline DLManagedTensorVersioned* with_strides(DLManagedTensorVersioned* whole, i
   return tensor;
 }
 
-// The same tensor for a consumer that knows only the capsules from before version 1.
+// Wraps a tensor for a consumer that knows only the capsules from before version 1.
 inline DLManagedTensor* unversioned(DLManagedTensorVersioned* tensor) {
   auto* wrapper = static_cast<DLManagedTensor*>(malloc(sizeof(DLManagedTensor)));
   if (!wrapper) return nullptr;

@@ -58,7 +58,7 @@ inline void offsets_of(const Axes& axes, int64_t first, int64_t n, int64_t* offs
 
 inline int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
-// Where the index-th of `partitions` equal parts of `size` elements begins, at a multiple of
+// The beginning of the index-th of `partitions` equal parts of `size` elements, a multiple of
 // `step`: by default whole cache lines of every dtype. The last part ends where all do.
 inline int64_t begin_of_part(int64_t size, int64_t index, int64_t partitions, int64_t step = 64) {
   return index == partitions ? size : size / partitions * index / step * step;

@@ -12,7 +12,7 @@
 namespace fastact {
 namespace {
 
-// What lies backwards, a vector at a time: to IN/OUT, from IN of n elements, the first of them the
+// Turns elements round, a vector at a time: to IN/OUT, from IN of n elements, the first of them the
 // last in memory.
 template <class T>
 void reverse_row(char* to, const char* from, int64_t n) {
@@ -361,7 +361,7 @@ class BufferedIterator {
     return buffer[k] + first % period * it.items[k];
   }
 
-  // Where n elements lie side by side, if they do.
+  // The place of n elements that lie side by side, if they do.
   __attribute__((noinline)) char* piece_of_row(int k, int64_t first, int64_t n) const {
     const Cursor cursor(it, first);
     return cursor.left_in_row() >= n ? cursor.at(k) : nullptr;

@@ -1,5 +1,6 @@
-// What decides how fast the CPU's kernels are: the sizes of caches, how far ahead they prefetch,
-// how much they take at a time, and from which size on another way of working is the faster one.
+// Numbers that decide how fast the CPU's kernels are: the sizes of caches, how far ahead they
+// prefetch, how much they take at a time, and from which size on another way of working is the
+// faster one.
 //
 // All of them were measured; the pages of docs/design say how, and what else was tried. Results do
 // not depend on them, unless a line says so: what bits depend on stands with the order that it
@@ -15,14 +16,14 @@ namespace fastact {
 
 constexpr int64_t kCacheLine = 64;
 
-// What a second-level cache, of 1 MiB, still has of what was just written (bias.md, gates.md).
+// A second-level cache, of 1 MiB, still has this much of what was just written (bias.md, gates.md).
 constexpr int64_t kL2Bytes = 3 << 18;
 
 // An array up to this size stays in the caches between two passes over it, and is not prefetched
 // (norms.md, softmax.md).
 constexpr int64_t kNear = 2 << 20;
 
-// The same for rows of channels that go by eight at a time: it and the output fit into the
+// This limit is for rows of channels that go by eight at a time: it and the output fit into the
 // second-level cache. In the next one the hardware's prefetcher does not follow them (norms.md).
 constexpr int64_t kNearRows = 512 << 10;
 
@@ -34,7 +35,7 @@ constexpr int64_t kSmallNormBand = 512 << 10;
 // A norm's row of this size is read by the hardware's prefetcher alone.
 constexpr int64_t kFarRow = 128 << 10;
 
-// Of a batch norm whose passes both go channel by channel: what the second pass finds near.
+// A batch norm whose passes both go channel by channel finds a channel of this size near.
 constexpr int64_t kNearChannel = 128 << 10;
 
 // A thread's exponentials of softmax.
@@ -75,7 +76,7 @@ constexpr int64_t kBlock = 4096;     // one call of an element-wise kernel
 constexpr int64_t kBuffered = 1024;  // an iterator's buffer: 3 operands of 8 bytes fill 24 KiB
 constexpr int64_t kPiece = 1024;  // a chunk of a ChunkReader: of double, five buffers fill 40 KiB
 constexpr int64_t kChunk = 128;   // 16-bit data that a kernel converts (simd/vector.h)
-// The same that is converted, mapped and rounded in registers: as many as leave room for a few
+// Elements that are converted, mapped and rounded in registers: as many as leave room for a few
 // coefficients of each.
 constexpr int64_t kInRegisters = 32;
 constexpr int64_t kGatePiece = 256;  // of a gate: of float, 25 buffers fill 25 KiB

@@ -59,7 +59,7 @@ struct GatedChunks : Chunks {
     gated.value(operands, count, gated.parameters, 0);
   }
 
-  // As the reader's, of operand k in its own dtype.
+  // Does what the reader's does, for operand k in its own dtype.
   char* target(int k, char* buffer) {
     char* stored = reader.stored(k);
     return stored ? stored : buffer;

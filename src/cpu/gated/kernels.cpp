@@ -12,7 +12,7 @@ const T* of(const char* data) {
   return reinterpret_cast<const T*>(data);
 }
 
-// What stands around the activation: b alone as the factor, or clamps and an offset, or biases too.
+// The form of the product: b alone as the factor, or clamps and an offset, or biases too.
 enum Around : int { kAlone, kClamped, kBiased };
 
 inline Around around(const char* bias, GatedNumbers numbers) {

@@ -29,7 +29,7 @@ FASTACT_HD T* at(const GateRows& rows, int index, int64_t row, int64_t column) {
   return reinterpret_cast<T*>(rows.data[index]) + row * rows.step[index] + column;
 }
 
-// Of 16 bits: what is converted at once.
+// Elements that are converted at once, if they have 16 bits.
 template <class T>
 using Converted = Wide<T, is_half<T> ? kGateStep : 1>;
 
@@ -51,7 +51,7 @@ struct Inputs {
   }
 };
 
-// The same of operands that are written. `finish` stores one of them.
+// Operands that are written. `finish` stores one of them.
 template <class T, int count>
 struct Outputs {
   T* stored[count];
@@ -259,7 +259,7 @@ void recompute(const GateRows& rows, int64_t count, int64_t columns) {
   backward_rows<Kind, T, true, Made<Kind, T, recurrent>>(rows, count, columns);
 }
 
-// Of a kind of cell, and of a type that is stored.
+// Kernels of a kind of cell, for a stored type.
 #define FASTACT_FORWARD_OF(Kind, T)                                                            \
   {                                                                                            \
       {forward<Kind<Compute<T>>, T, false, false>, forward<Kind<Compute<T>>, T, false, true>}, \
@@ -268,7 +268,7 @@ void recompute(const GateRows& rows, int64_t count, int64_t columns) {
 #define FASTACT_BACKWARD_OF(Kind, T) backward<Kind<Compute<T>>, T>
 #define FASTACT_RECOMPUTE_OF(Kind, T) \
   {recompute<Kind<Compute<T>>, T, false>, recompute<Kind<Compute<T>>, T, true>}
-// Where nothing converts a vector at once, 16-bit operands are better left to buffers.
+// If nothing converts a vector at once, 16-bit operands are better left to buffers.
 #if defined(__F16C__) && defined(__AVX2__)
 #define FASTACT_ALL_TYPES(OF, Kind) \
   {OF(Kind, f16), OF(Kind, bf16), OF(Kind, float), OF(Kind, double)},

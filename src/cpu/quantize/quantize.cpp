@@ -48,7 +48,7 @@ struct Rows {
     }
   }
 
-  // Of a number in the compute type.
+  // The scale of a peak in the compute type.
   double scale_of_peak(double peak) const {
     return is_double ? scale_of(peak, q.format) : double(scale_of(float(peak), q.format));
   }

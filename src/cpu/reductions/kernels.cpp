@@ -254,7 +254,7 @@ FASTACT_HD FloatMask is_in_range(Floats sum) {
   return is_number;
 }
 
-// Where float does not hold all sums: it makes the others in double. (Squares of zeros alone are no
+// Serves sums that float does not hold: it makes these in double. (Squares of zeros alone are no
 // small ones.)
 template <class A, class T>
 __attribute__((noinline)) FloatSums<A> sums_out_of_range(const T* const* x, int count) {
@@ -578,8 +578,8 @@ FASTACT_HD void one_block(const T* x, int64_t n, int64_t ahead, bool& is_plain, 
   one_pass<A, backward>(x, n, shift, ahead, is_plain, result, pitch);
 }
 
-// What skips NaN adds up a block as if there were none. Where its first result says that there was
-// one, it adds that block anew and skips them, and does so in the later blocks.
+// A sum that skips NaN adds up a block as if there were none. If its first result says that there
+// was one, it adds that block anew and skips them, and does so in the later blocks.
 template <class A, bool backward, class T>
 void blocks(const char* from, const int64_t* offsets, int64_t count, int64_t n, int64_t ahead,
             double* results, int64_t pitch) {
@@ -707,7 +707,7 @@ FASTACT_HD void prefetch_rows(const T* const* x, int64_t c, int64_t ahead) {
   for (int i = 0; i < kRows; ++i) prefetch_far(x[i] + c, ahead);
 }
 
-// What skips NaN does so from the first cache line on that holds one, of kRows rows: to ask once a
+// A sum skips NaN from the first cache line on that holds one, of kRows rows: to ask once a
 // line takes less than to ask of each term. The columns that are done; 0: it does not pay. A call,
 // for inlined it makes the loop that follows slower.
 template <class A, int kRows, bool fresh, class T>
@@ -1011,8 +1011,8 @@ void widen_integers(const char* from, int64_t step, int64_t n, double* numbers) 
   for (int64_t i = 0; i < n; ++i) numbers[i] = double(*reinterpret_cast<const T*>(from + i * step));
 }
 
-// As narrow_once; 16 bits by the hardware's conversion, but for what a NaN carries: a float16 has
-// no payload.
+// Does what narrow_once does; 16 bits by the hardware's conversion, but for what a NaN carries: a
+// float16 has no payload.
 template <class T, class Sum>
 FASTACT_HD void finish_sums(Sum sum, T* y, int64_t n) {
   if constexpr (is_half<T>) {

@@ -114,9 +114,9 @@ struct Results {
   int64_t pitch;
 };
 
-// What one accumulator does to one dtype; x points to elements of that dtype, offsets are bytes.
-// Lanes are [sets][pitch], where a function has no pitch [sets][kLanes], and so are results. The
-// shift of an output is read where the accumulator has one.
+// The functions of one accumulator for one dtype; x points to elements of that dtype, offsets are
+// bytes. Lanes are [sets][pitch], where a function has no pitch [sets][kLanes], and so are results.
+// The shift of an output is read where the accumulator has one.
 struct ReduceKernels {
   // results OUT [sets][pitch]: of blocks of n <= kReduceBlock contiguous terms, each at
   // x + offsets[i]; n is not 0. Backward: of terms each of which lies before the one that comes

@@ -263,7 +263,7 @@ struct ArrayInputs : BlockSource {
     if (whole) add_rows(x + rest * r.item, at, whole, kLanes * n - rest, lanes + rest, fresh);
   }
 
-  // The same of rows that touch each other and run backwards: in memory lane 31 comes first. The
+  // Adds rows that touch each other and run backwards: in memory lane 31 comes first. The
   // lanes are reversed once a block.
   void dense_backward(const char* x, int64_t n, int64_t terms) {
     const int64_t whole = terms / kLanes, others = (kLanes - terms % kLanes) * n;

@@ -80,7 +80,7 @@ struct SummingPass : Op, BlockSource {
   }
 
  private:
-  // What each sum adds to, from the i-th of several outputs on.
+  // The lanes that each sum adds to, from the i-th of several outputs on.
   struct Lanes {
     double* of[kSums];
     Lanes(SummingPass& pass, int64_t i) {

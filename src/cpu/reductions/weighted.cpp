@@ -245,7 +245,8 @@ struct WeightedInputs : BlockSource {
     return terms;
   }
 
-  // Of n columns: a power of two, so that they are whole rounds of the lanes, or parts of one.
+  // The rows for n columns: a power of two, so that they are whole rounds of the lanes, or parts of
+  // one.
   static int64_t rows_at_once(int64_t n) {
     int64_t rows = kStaged;
     while (rows * n > kStaged) rows /= 2;

@@ -53,16 +53,16 @@ struct WeightingKernels {
   // if they counted: where a weight has a sign, or a sum is no number or -0, they are added anew,
   // by [1]: with weights in double.
   AddWeighted add[kDTypes][2];
-  // Of elements and weights in double; [1]: NaNs do not count.
+  // Takes elements and weights in double; [1]: NaNs do not count.
   AddWeighted add_staged[kWeightedTerms][2];
 
   // weights IN/OUT (n) become 0 where `where` IN (n) is 0.
   void (*mask)(double* weights, const double* where, int64_t n);
-  // Of n elements with their weights: weights IN/OUT become 0 where x does not count, and so does
-  // x IN/OUT.
+  // Takes n elements with their weights: weights IN/OUT become 0 where x does not count, and so
+  // does x IN/OUT.
   void (*choose)(double* x, double* weights, bool skips, int64_t n);
-  // Of a pair (common/reductions/pairs.h; null: of the product), of x and t (n). x IN/OUT becomes
-  // its term.
+  // Terms of a pair (common/reductions/pairs.h; null: of the product), of x and t (n). x IN/OUT
+  // becomes its term.
   void (*pair_terms[kPairs])(double* x, const double* t, int64_t n);
   // dx, dt OUT, or IN/OUT += with accumulate, by dy IN (n): of double, or of 16 bits.
   PairGradients pair_gradients[kPairs][kDTypes];

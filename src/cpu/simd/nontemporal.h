@@ -18,8 +18,8 @@
 
 FASTACT_BEGIN_NAMESPACE
 
-// As wide as the instruction set has them: the one instruction of this kind that GCC 12 has no
-// other word for.
+// Vectors as wide as the instruction set has them: the one instruction of this kind that GCC 12 has
+// no other word for.
 #if defined(__AVX512F__)
 typedef __m512i Streamed;
 inline void stream(char* to, Streamed v) {

@@ -15,7 +15,7 @@ FASTACT_HD void prefetch_range(const char* at, int64_t bytes) {
   for (int64_t byte = 0; byte < bytes; byte += kCacheLine) __builtin_prefetch(at + byte, 0, 2);
 }
 
-// Those of kPrefetchStep elements.
+// Prefetches kPrefetchStep elements.
 FASTACT_HD void prefetch_next(const NextChunk& next, int64_t element) {
   for (const char* at : next.at)
     if (at) prefetch_range(at + element * next.item, kPrefetchStep * next.item);

@@ -55,7 +55,7 @@ FASTACT_HD void vector_from_float(const float* from, bf16* to) {
   const __m512i halves = _mm512_maskz_srli_epi32(kAll, rounded_to_bf16(from), 16);
   _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), _mm512_maskz_cvtepi32_epi16(kAll, halves));
 }
-// Of two vectors one permutation takes the upper halves.
+// One permutation takes the upper halves of two vectors.
 FASTACT_HD void two_vectors_from_float(const float* from, bf16* to) {
   const __m512i first = rounded_to_bf16(from), second = rounded_to_bf16(from + kHalves);
   // Words 1, 3, ... 63 of both.
@@ -137,7 +137,7 @@ FASTACT_HD void chunk_from_float(const float* from, T* to, int64_t n) {
 }
 #endif
 
-// Of 16 bits: float is computed in.
+// Types of 16 bits are computed in float.
 template <class T>
 constexpr bool is_half = sizeof(T) < sizeof(float);
 

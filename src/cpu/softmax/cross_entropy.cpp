@@ -29,7 +29,7 @@ struct CrossEntropy : Softmax {
   double weight_sum;          // of all classes
 };
 
-// What a row's target is: a class, or none that counts.
+// The target of a row: a class, or none that counts.
 struct Target {
   int64_t index;
   double weight;  // of the class; 0: it is ignored
@@ -100,7 +100,7 @@ struct Losses : RowStatistics {
     *value = total + loss_of_lse(plan.z_loss, max + log);
   }
 
-  // Those of m rows, at most kLossRows. Where several rows share a pair of partial sums, they are
+  // Losses of m rows, at most kLossRows. If several rows share a pair of partial sums, they are
   // all that share it.
   void forward(int64_t first, int64_t m) {
     const int64_t each = rows_a_partial(s.rows.size);
@@ -127,7 +127,7 @@ struct Losses : RowStatistics {
     }
   }
 
-  // What the gradients of row j of a tile, or of one row, take: g of its loss, its target, and lse
+  // Prepares the gradients of row j of a tile, or of one row: g of its loss, its target, and lse
   // and g sum t' w of its exponentials.
   void prepare(int64_t row, int64_t j) {
     g[j] = reader.number(CrossEntropy::kDLoss, row) * plan.gradient;

@@ -71,7 +71,7 @@ struct LateProducts {
             n,
             factors + j};
   }
-  // Of the elements from `column` on, `size` of them, of a row that has a factor a block.
+  // The products of `size` elements from `column` on, of a row that has a factor a block.
   LateProducts block(int64_t column, int64_t size, int64_t item) const {
     if (rows == 0) return *this;
     return {{exponentials.at + column * item, 0},
@@ -87,8 +87,8 @@ struct SoftmaxKernels {
   // -inf where it is false, [2]: of the compute type.
   void (*prepare[3])(const char* x, const char* mask, double scale, char* z, int64_t n);
 
-  // Of a block of each of m <= kBand rows, z IN (n): exponentials OUT [m][n], which may be z, and
-  // the statistics OUT; [1]: the elements that are the maximum are counted apart, their
+  // Takes a block of each of m <= kBand rows, z IN (n): exponentials OUT [m][n], which may be z,
+  // and the statistics OUT; [1]: the elements that are the maximum are counted apart, their
   // exponentials are left out of the sum, and none is kept. products: the first m of them are
   // stored, what is left by `store`.
   void (*block[2])(RowsIn z, int64_t m, int64_t n, const NextRows& next,
@@ -124,7 +124,7 @@ struct SoftmaxKernels {
   void (*subtract)(const SoftmaxTarget& target, int64_t n, double factor, char* dz);
 };
 
-// Of a block of each of m <= kBand rows, of one dtype, by kind (common/softmax/kinds.h).
+// Kernels for a block of each of m <= kBand rows, of one dtype, by kind (common/softmax/kinds.h).
 struct SoftmaxGradients {
   // sums IN/OUT, one a row, += the sum of dy IN (n), or where a kind kSumsProducts of dy IN y IN.
   void (*sum[kSoftmaxMaps])(RowsIn dy, RowsIn y, int64_t m, int64_t n, double* sums);
@@ -134,8 +134,8 @@ struct SoftmaxGradients {
                                  double scale, const NextRows& next, RowsOut dx);
 };
 
-// As SoftmaxKernels and SoftmaxGradients have them, of a block of each of `width` rows that lie
-// side by side, of one dtype: element i of all rows is what RowsIn and RowsOut call a row.
+// Kernels as SoftmaxKernels and SoftmaxGradients have them, for a block of each of `width` rows
+// that lie side by side, of one dtype: element i of all rows is what RowsIn and RowsOut call a row.
 struct SoftmaxTiles {
   // exponentials: of the compute type; with a stride of 0 they are not kept.
   void (*block[2])(RowsIn z, int64_t n, int64_t width, RowsOut exponentials, TileStats* stats);

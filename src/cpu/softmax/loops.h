@@ -1,4 +1,4 @@
-// What softmax's kernels are made of, compiled once per instruction set with them: loops over the
+// Parts of softmax's kernels, compiled once per instruction set with them: loops over the
 // elements of a row, which the compiler vectorises, sums on lanes, and the gradient of an element.
 #pragma once
 

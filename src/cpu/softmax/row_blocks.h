@@ -1,4 +1,4 @@
-// What the partitions of softmax/softmax.h share: the blocks of a row, and of a tile of rows, as z
+// The blocks of a row, and of a tile of rows, for the partitions of softmax/softmax.h, as z
 // in the compute type, and their statistics.
 #pragma once
 
@@ -155,7 +155,7 @@ struct RowBlocks {
       store_as(s.compute_dtype, to + i * step, value);
     }
   }
-  // The same over what `z` and its kin made of m rows, of those that have one.
+  // Applies pivots to what `z` and its kin made of m rows, if these have any.
   void apply_pivots(int x, int64_t first, int64_t m, int64_t column, int64_t n, char* to,
                     int64_t row_step, int64_t step) const {
     for (int64_t j = 0; has_pivots && j < m; ++j)
@@ -163,14 +163,15 @@ struct RowBlocks {
         z_beside(pivots[j], x, first + j, column, n, to + j * row_step, step);
   }
 
-  // As `z`, of one row's block, to which the reader went.
+  // Gives z of one row's block, to which the reader went.
   const char* z_of_row(int x, int64_t row, int64_t column, int64_t n, char* buffer) {
     const char* found = z(x, n, buffer);
     apply_pivots(x, row, 1, column, n, buffer, row_bytes, s.compute_item);
     return found;
   }
 
-  // Of operand `x`, followed by the mask where there is one; in `buffer`, or where x lies.
+  // Gives z of operand `x`, which the mask follows where there is one; in `buffer`, or where x
+  // lies.
   const char* z(int x, int64_t n, char* buffer) {
     const char* at = reader.load(x, buffer);
     if (is_plain(job)) return at;
@@ -214,7 +215,7 @@ struct RowBlocks {
     return {found.at, found.stride};
   }
 
-  // The same of z.
+  // Gives z of a band.
   RowsIn z_band(int x, int64_t first, int64_t m, char* buffer) {
     if (is_plain(job)) return load_band(x, first, m, buffer);
     for_parts(first, m, [&](int64_t offset, int64_t n) {
@@ -231,8 +232,8 @@ struct RowBlocks {
               [&](int64_t offset, int64_t) { reader.store(k, buffer + offset, accumulate); });
   }
 
-  // What comes after a block, or after a band of m rows, of up to two operands; nothing where all
-  // of it stays in a cache.
+  // Finds what comes after a block, or after a band of m rows, of up to two operands; nothing if
+  // all of it stays in a cache.
   NextRows next(int64_t row, int64_t column, int64_t m, int first, int second = -1) const {
     NextRows found{{{nullptr, nullptr}, s.item}, {0, 0}};
     const bool is_end = column + kSoftmaxBlock >= size;
@@ -248,8 +249,8 @@ struct RowBlocks {
     return found;
   }
 
-  // The same, and beside each block or row of x the one of operand k that will be written where it
-  // lies: a line that is not in a cache is read before it is written.
+  // Finds that, and beside each block or row of x the one of operand k that will be written where
+  // it lies: a line that is not in a cache is read before it is written.
   NextRows next_and_target(int64_t row, int64_t column, int64_t m, int x, int k) const {
     NextRows found = next(row, column, m, x);
     if (k < 0 || !found.first.at[0] || !s.has_unit_stride[k] || reader.bypasses(k)) return found;
@@ -265,7 +266,7 @@ struct RowBlocks {
     const int64_t stride = s.columns.count ? s.columns.stride[k][0] : 0;
     return {s.row(k, row) + column * stride, stride};
   }
-  // Of m rows, how many from the first on are neighbours in memory.
+  // Counts the rows, of m from the first on, that are neighbours in memory.
   int64_t neighbours(int64_t first, int64_t m) const {
     const int last = s.rows.count - 1;
     return last < 1 ? m : std::min(m, s.rows.length[last] - first % s.rows.length[last]);
@@ -341,12 +342,12 @@ struct RowStatistics : RowBlocks {
                                                   : tile_width(s),
                        most)) {}
 
-  // Where the exponentials of a row are kept, from a column on.
+  // The place where the exponentials of a row are kept, from a column on.
   char* kept(int64_t column) { return tile + half + column * s.compute_item; }
 
-  // Of a band of m rows, or of one row; the first m of `products` are stored beside it. apart:
-  // as of SoftmaxKernels::block. keeps: the exponentials are kept. y: an operand whose rows are
-  // written next, or -1.
+  // Finds statistics of a band of m rows, or of one row; the first m of `products` are stored
+  // beside it. apart: as of SoftmaxKernels::block. keeps: the exponentials are kept. y: an operand
+  // whose rows are written next, or -1.
   void find(int x, int64_t first, int64_t m, bool apart, bool keeps, int y) {
     find_beside_pivots(x, first, m, [&](const LateProducts& late) {
       find_once(x, first, m, apart, keeps, y, late);
@@ -395,7 +396,7 @@ struct RowStatistics : RowBlocks {
       block_stats.max[j] = sink(first + j, j), block_stats.rest[j] = 0.0, block_stats.ones[j] = 1.0;
     kernels.merge(&stats, block_stats, m);
   }
-  // Of row j of those at hand, as z is: beside the pivot, if there is one, and in range.
+  // The sink of row j of those at hand, as z is: beside the pivot, if there is one, and in range.
   double sink(int64_t row, int64_t j) const {
     double value = reader.number(Softmax::kSink, row);
     if (s.compute_dtype == kF32) value = double(float(value));
@@ -446,7 +447,7 @@ struct RowStatistics : RowBlocks {
       kernels.exponentials(z, n, maxima[0], factors[0], y);
   }
 
-  // Of a tile of m rows: z of a block, where it lies or in `tile`.
+  // Gives z of a block of a tile of m rows, where it lies or in `tile`.
   RowsIn z_of_tile(int x, int64_t first, int64_t m, int64_t column, int64_t n) {
     if (is_stored) return as_input(stored_tile(x, first, column));
     z_tile(x, first, m, column, n, tile);

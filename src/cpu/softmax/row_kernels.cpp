@@ -136,7 +136,7 @@ struct SumApart {
   }
 };
 
-// Of one row, whose maximum is known: infinite, or far.
+// Takes a block of one row, whose maximum is known: infinite, or far.
 template <class T, bool apart>
 void far_block(const T* z, int64_t n, T* e, TileStats* stats, int64_t j) {
   const T max = T(stats->max[j]);
@@ -313,7 +313,7 @@ void weigh(const char* z_, const SoftmaxTarget& target, int64_t n, double max, d
   const T* z = in<T>(z_);
   double counts[kSoftmaxBlock], distance[kSoftmaxBlock];
   weights_of<T>(target, n, counts);
-  // What counts nothing does so at any distance, an infinite one too.
+  // A class that counts nothing does so at any distance, an infinite one too.
   each(distance, n, [&](int64_t i) FASTACT_INLINED {
     return below_maximum(counts[i], max, [&]() FASTACT_INLINED { return double(z[i]); });
   });

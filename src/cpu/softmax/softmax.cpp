@@ -67,7 +67,7 @@ struct Forward : RowStatistics {
   bool is_below_sink(int64_t j) const {
     return job.has_sink && rows.max[j] != own_max[j] && !std::isnan(rows.factor[j]);
   }
-  // Of such rows of a band y takes the place of the exponentials, and the factor becomes 1.
+  // For rows below their sinks, write y in the place of the exponentials and set the factor to 1.
   void lower_below_sinks(int64_t first, int64_t m) {
     for (int64_t j = 0; j < m; ++j) {
       if (!is_below_sink(j)) continue;
@@ -164,7 +164,7 @@ struct Forward : RowStatistics {
   // The first number a row of SoftmaxKernels::apply.
   const double* numbers() const { return Kind::kTakesTerms ? rows.factor : rows.max; }
 
-  // Of a row that is NaN, what a mask leaves out is not.
+  // In a row that is NaN, elements that a mask leaves out are not.
   bool is_filled(int64_t j) const { return job.mask_kind != 0 && std::isnan(rows.factor[j]); }
   void fill(int64_t first, int64_t j, int64_t column, int64_t n, char* y) {
     for (int64_t i = 0; i < n; ++i) {
@@ -316,13 +316,14 @@ struct Backward : RowBlocks {
     }
   }
 
-  // What pass 1 of the next band reads, if it pays to prefetch it beside so little arithmetic.
+  // Finds what pass 1 of the next band reads, if it pays to prefetch it beside so little
+  // arithmetic.
   NextRows after_band(int64_t row, int64_t column, int64_t m) const {
     if (!prefetches_next_chunk()) return {{{nullptr, nullptr}, s.item}, {0, 0}};
     return next(row, column, m, Softmax::kDy, Softmax::kOut);
   }
 
-  // What pass 1 of the next row reads in these columns.
+  // Finds what pass 1 of the next row reads in these columns.
   NextRows after_row(int64_t row, int64_t column) const {
     NextRows found = after_band(row, size, 1);
     for (const char*& at : found.first.at)
@@ -389,7 +390,7 @@ struct LseBackward : RowStatistics {
     for (int64_t j = 0; j < m; ++j) has_pivots |= std::isfinite(pivots[j] = found[j]);
   }
 
-  // Of a row that is NaN, what takes no part is not.
+  // In a row that is NaN, elements that take no part are not.
   void clear(int64_t first, int64_t j, int64_t column, int64_t n, char* dx, int64_t step) const {
     if (job.mask_kind == 0 || !std::isnan(factors[j])) return;
     for (int64_t i = 0; i < n; ++i)

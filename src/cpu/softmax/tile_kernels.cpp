@@ -52,7 +52,7 @@ struct TileLanes {
     for (int64_t i = 0; i < used * width; ++i) lanes[i] = 0.0;
   }
   double* of(int64_t i) { return lanes + i % kSoftmaxLanes * width; }
-  // Those from `used` on are zero, which changes nothing that it is added to.
+  // Lanes from `used` on are zero, which changes nothing that it is added to.
   const double* fold() {
     for (int64_t half = kSoftmaxLanes / 2; half > 0; half /= 2)
       for (int64_t lane = 0; lane < half && half + lane < used; ++lane) {

@@ -142,7 +142,7 @@ struct FewRows {
       visit(j, x);
     }
   }
-  // The same, and puts back what it makes of them.
+  // Visits each, and puts back what the visit makes of them.
   template <class Visit>
   FASTACT_DEVICE void change_each(const Visit& visit) {
     Compute<T> even{};  // of 16 bits a word's first number, whose second may be the next row's

@@ -167,7 +167,7 @@ FASTACT_DEVICE void emit(const Sums& sums, const To& to, int64_t output, int64_t
     put<T>(to, at_y, all);
 }
 
-// What visit(accumulator) adds up; once more, in a sure accumulator, where a quick one failed.
+// Gives what visit(accumulator) adds up; once more, in a sure accumulator, if a quick one failed.
 template <class Accumulator, class To, class Visit>
 FASTACT_DEVICE Accumulator accumulate(const To& to, const Visit& visit) {
   Accumulator all = Accumulator::of(to);
@@ -452,7 +452,7 @@ FASTACT_DEVICE void store_lanes(char* p, int64_t step, int count, const N (&from
 
 // --- sums
 
-// Where sums go.
+// The places of sums.
 struct SumResults {
   static constexpr int kNumbers = 1;
   char* y;          // OUT, one element an output
@@ -621,7 +621,7 @@ struct SumLane {
   }
 };
 
-// The same for each of a vector of columns, four rows at a time.
+// Sums of each of a vector of columns, four rows at a time.
 template <class F, class T, class N = FewSum<T>>
 struct SumColumns {
   static constexpr int kBlocks = 3;

@@ -9,7 +9,7 @@
 FASTACT_BEGIN_NAMESPACE
 namespace {
 
-// Where the results go: the mean, its low part (which rounding lost), the second result (what
+// The places of the results: the mean, its low part (which rounding lost), the second result (what
 // `of_m2` makes of m2) and the count; null: not wanted. All go by the strides of Sums::y. wide:
 // they are double; other: their dtype, where that is neither double nor x's; -1: it is.
 struct MomentResults {
@@ -184,8 +184,8 @@ FASTACT_DEVICE Growing merge_chunks(const MomentResults&, const double* partials
   return merged;
 }
 
-// What stands for squares of double that vanished, so that who looks for them finds something: less
-// than what is in range, and more than what the merges of such sums lose.
+// A number in the place of squares of double that vanished, so that who looks for them finds
+// something: less than what is in range, and more than what the merges of such sums lose.
 constexpr double kVanished = 0x1p-1000;
 template <class T, class Count>
 FASTACT_DEVICE double vanished(const Count& count, const Vec<T> (&vecs)[kInFlight], int first,

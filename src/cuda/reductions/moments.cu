@@ -27,7 +27,7 @@
 FASTACT_BEGIN_NAMESPACE
 namespace {
 
-// Where the results go, so many bytes further on.
+// The places of the results, so many bytes further on.
 MomentResults results_of(const MomentsCall& call, int64_t y_offset) {
   const auto data = [&](MomentsCall::Result k) {
     return call.results[k].data ? call.results[k].data + y_offset : nullptr;
@@ -204,9 +204,9 @@ void moments(const MomentsCall& call, void* workspace, cudaStream_t stream) {
 
 namespace {
 
-// What a gradient needs of x: up to three numbers of each result, in scratch memory, of weighted
-// ones in double, and the calls that find them and that use them. It stays where it is: the calls
-// point into it.
+// The statistics that a gradient needs of x: up to three numbers of each result, in scratch memory,
+// of weighted ones in double, and the calls that find them and that use them. It stays where it is:
+// the calls point into it.
 template <class T>
 struct FoundNumbers {
   enum : int { kSlope, kMean, kLow, kNumbers };

@@ -87,7 +87,7 @@ ColumnSums plan_columns(const Reduction& plan, double* partials) {
   sums.tx = sums.elements > 0 ? int(vecs) : power_of_two_from(vecs, kWarp);
   sums.ty = kThreads / sums.tx;
   sums.tiles = ceil_div(vecs, sums.tx);
-  // As many chunks as fill any device: at 4096 x 768 whole columns would be six blocks.
+  // There are as many chunks as fill any device: at 4096 x 768 whole columns would be six blocks.
   const int64_t chunks = std::max<int64_t>(1, kManyBlocks / sums.tiles);
   cut(&sums.chunks, sums.rows,
       std::max(kChunkRows * std::max(1, sums.ty / 8), ceil_div(sums.rows, chunks)));

@@ -101,7 +101,7 @@ void prepare(BatchNorm* norm, const KernelTable* table, const Operand (&arrays)[
   }
 }
 
-// What forward and backward have in common.
+// The plan of forward and of backward, as far as they are alike.
 template <class Call>
 void prepare(BatchNorm* norm, const KernelTable* table, const Operand (&arrays)[3],
              const Call& call, char* scratch) {

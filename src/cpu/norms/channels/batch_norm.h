@@ -74,7 +74,7 @@ void batch_norm_forward_partition(const BatchNorm* norm, int64_t index, int64_t 
 void batch_norm_sums_partition(const BatchNorm* norm, int64_t index, int64_t partitions);
 void batch_norm_gradient_partition(const BatchNorm* norm, int64_t index, int64_t partitions);
 
-// Where channels are rows, and several of them fit into a cache, backward computes the sums of some
+// If channels are rows, and several of them fit into a cache, backward computes the sums of some
 // and then their dx: both passes in one partition.
 bool goes_by_channels(const BatchNorm& norm, int64_t partitions);
 void batch_norm_backward_partition(const BatchNorm* norm, int64_t index, int64_t partitions);

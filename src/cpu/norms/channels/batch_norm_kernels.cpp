@@ -18,7 +18,7 @@ struct OfChannel {
   FASTACT_HD T operator()(int k) const { return reinterpret_cast<const T*>(all[k])[channel]; }
 };
 
-// What becomes of an element by them.
+// Maps an element by them.
 template <class T>
 struct Normalise {
   T high, low, factor, offset;

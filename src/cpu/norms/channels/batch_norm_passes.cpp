@@ -48,7 +48,7 @@ struct BatchNormChunks {
         is_near(s.size() * s.item <= kNearRows || s.dtype != s.compute_dtype),
         is_short(n.operands.columns.size < shortest_of(n)) {}
 
-  // Of a row that has a call of its own.
+  // The least length of a row that has a call of its own.
   static int64_t shortest_of(const BatchNorm& n) {
     return n.operands.is_channel_outer ? kLeastSegment : kShortRow;
   }
@@ -99,7 +99,7 @@ struct BatchNormChunks {
     return std::min({longest, left, columns - column});
   }
 
-  // Of one row of a chunk.
+  // The elements of one row of a chunk.
   int64_t width_of(int64_t n) const { return row_count > 1 ? s.columns.size : n; }
 
   // Visits the rows of a chunk: from which element on, how many. Together they take their
@@ -121,7 +121,7 @@ struct BatchNormChunks {
   const char* read(int k, char* buffer) {
     return is_plain ? reader.stored(k) : reader.load(k, buffer);
   }
-  // Where an output is made; null: in a buffer.
+  // The place where an output is made; null: in a buffer.
   char* target(int k) const {
     if (is_plain) return reader.stored(k);
     return norm.accumulate ? nullptr : reader.direct(k);

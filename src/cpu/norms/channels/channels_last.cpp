@@ -91,7 +91,7 @@ struct ChannelsLastForward : ChannelsLastPass {
     stats[g] = {found.mean * found.up, rstd_of_scaled(found.m2, found.count, norm.eps, found.up)};
   }
 
-  // Those of a tile's columns, into all_blocks and low.
+  // Moments of a tile's columns, into all_blocks and low.
   void moments(int64_t first, int64_t n) {
     const Results all = {all_blocks[0], low[0], kTile}, one = {one_block[0], nullptr, kTile};
     const int64_t most = kMomentRows * joined;
@@ -104,7 +104,7 @@ struct ChannelsLastForward : ChannelsLastPass {
     }
   }
 
-  // Of some pixels, about the first of them; all pixels of a row about the same.
+  // Moments of some pixels, about the first of them; all pixels of a row about one number.
   void block(int64_t pixel, int64_t terms, int64_t first, int64_t n, const Results& to) {
     reader.go(example * pixels + pixel, first, n);
     const char* at = reader.load(Norm::kX, x);
@@ -131,7 +131,7 @@ struct ChannelsLastForward : ChannelsLastPass {
                         });
   }
 
-  // As they are stored where rows are of one piece, else row by row.
+  // Adds rows as they are stored where they lie in one piece, else row by row.
   void add_rows(int64_t pixel, int64_t terms, int64_t first, int64_t n) {
     const int64_t rows = terms / joined, rest = terms % joined, width = joined * n;
     const int last = s.rows.count - 1;

@@ -34,7 +34,7 @@
 
 namespace fastact {
 
-// As norm_forward_partition and norm_backward_partition, which come here for Norm::kChannelsLast.
+// norm_forward_partition and norm_backward_partition come here for Norm::kChannelsLast.
 void channels_last_forward_partition(const Norm* norm, int64_t index, int64_t partitions);
 void channels_last_backward_partition(const Norm* norm, int64_t index, int64_t partitions);
 

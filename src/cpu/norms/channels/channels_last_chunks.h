@@ -1,4 +1,4 @@
-// What forward and backward of channels_last.cpp have in common: the tiles and pieces of an
+// The tiles and pieces of an example, for forward and backward of channels_last.cpp, the
 // example, and the channel coefficients of its columns.
 #pragma once
 
@@ -25,7 +25,7 @@ struct RowPiece {
   int64_t row, rows, column, n;
 };
 
-// Where the rows of a piece lie, of one operand.
+// The places of the rows of a piece, of one operand.
 template <class Char>
 struct PieceRows {
   Char* at[kColumnRows];
@@ -189,7 +189,7 @@ struct ChannelsLastPass : GroupTask {
     });
   }
 
-  // Where they are written: where they lie, or in `buffer`, of the compute type.
+  // The places where they are written: their own, or in `buffer`, of the compute type.
   void target(int k, const RowPiece& piece, bool accumulate, char* buffer, PieceRows<char>* rows) {
     rows->is_own = accumulate || !is_plain(k);
     if (rows->is_own)

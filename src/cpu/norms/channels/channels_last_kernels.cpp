@@ -22,7 +22,7 @@ struct Rows {
   }
 };
 
-// As many calls with 8 rows as there are, the others one by one.
+// Visits rows by eight as long as there are eight, and the others one by one.
 template <class Visit8, class Visit1>
 FASTACT_HD void for_rows(int64_t rows, bool apart, Visit8 eight, Visit1 one) {
   int64_t r = 0;

@@ -15,7 +15,7 @@ namespace {
 
 constexpr int64_t kSpansPerCall = 64;  // whose sums are held at once
 
-// What the passes over rows of any kind have in common.
+// The passes over rows of any kind.
 template <Access access>
 struct BackwardPasses : BackwardRows<access> {
   using Rows = BackwardRows<access>;
@@ -97,7 +97,7 @@ struct BackwardPasses : BackwardRows<access> {
   void finish(const Band& rows, const NormChunk& own, double* const* sums) {
     char* made[2] = {};
     const char* const first_dx = first_dx_of(rows, own);
-    // As the kernels ask for it. Of 16 bits dx may lie where no float may.
+    // The kernels ask for this alignment. 16-bit dx may lie where no float may.
     const size_t head = is_stored ? 0 : reinterpret_cast<uintptr_t>(first_dx) % kCacheLine;
     for (int k = 0; sums && k < 2; ++k) {
       made[k] = of_band[k] + head;
@@ -117,7 +117,7 @@ struct BackwardPasses : BackwardRows<access> {
     return rows.rows[0].dx + c.column * item;
   }
 
-  // The same, where some operand passes through a buffer.
+  // Finishes rows of which some operand passes through a buffer.
   void finish_fetched(const Band& rows, const NormChunk& own, char* const* made) {
     // Before dx, which may be x or dy.
     for (int64_t i = 0; norm.casts && made[0] && i < rows.count; ++i)
@@ -126,7 +126,7 @@ struct BackwardPasses : BackwardRows<access> {
       finish_made(rows, i, std::min<int64_t>(kQuad, rows.count - i), own, made);
   }
 
-  // Of up to kQuad rows from `first` on.
+  // Finishes up to kQuad rows from `first` on.
   void finish_made(const Band& rows, int64_t first, int64_t n, const NormChunk& own,
                    char* const* made) {
     BackwardRow chunks[kQuad];
@@ -183,7 +183,7 @@ struct BandBackward : BackwardPasses<access> {
     });
   }
 
-  // What a chunk gave, onto the parameter_count of its parameters.
+  // Adds a chunk's sums to those of its parameters.
   void gather_sums(int64_t column, int64_t n, double* const* sums) {
     const int64_t step = last_stride(norm.parameter_index);
     int64_t done = 0;
@@ -195,7 +195,7 @@ struct BandBackward : BackwardPasses<access> {
   }
 };
 
-// The same of rows that are converted as a whole, some at a time.
+// Backward of rows that are converted as a whole, some at a time.
 struct JoinedBackward : BackwardPasses<kJoined> {
   using BackwardPasses::BackwardPasses;
 
@@ -252,7 +252,7 @@ struct SpanBackward : BackwardPasses<access> {
   }
 };
 
-// The same of spans that lie in one piece and need no buffer.
+// Backward of spans that lie in one piece and need no buffer.
 struct ShortSpanBackward : BackwardRows<kInPlace> {
   using BackwardRows::BackwardRows;
 

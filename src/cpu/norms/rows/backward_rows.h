@@ -33,7 +33,7 @@ struct Band {
   int64_t index(int64_t i) const { return first + i * step; }
 };
 
-// What follows from the arrays.
+// Facts that follow from the arrays.
 struct BackwardArrays {
   const Norm& of;
   const bool is_stored;  // all lies in 16 bits where it is read and written
@@ -246,7 +246,7 @@ struct BackwardRows : NormChunks, BackwardArrays {
     if (norm.casts) cast(p, c.n);
   }
 
-  // Of a norm that casts, sum IN/OUT (n) += p xhat, where p, xhat and the product are rounded.
+  // Serves norms that cast: sum IN/OUT (n) += p xhat, where p, xhat and the product are rounded.
   void add_cast_gradient(const Band& rows, int64_t i, const NormChunk& c, char* sum) {
     const char *from_p, *from_x;
     fetch(rows, i, c, true, &from_p, &from_x);

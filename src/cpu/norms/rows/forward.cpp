@@ -106,7 +106,7 @@ struct NormForward : NormChunks {
            a.is_shared(Norm::kBias);
   }
 
-  // Of rows that one call takes. Long ones of 16 bits, for which their parameters are converted
+  // The bytes of rows that one call takes. For long ones of 16 bits their parameters are converted
   // chunk by chunk: once for all of them.
   int64_t together_bytes() const {
     return is_stored && are_alike && most < s.columns.size ? kLongBytes : kTogetherBytes;
@@ -147,7 +147,7 @@ struct NormForward : NormChunks {
     if (is_made) reader.store(Norm::kY, z, false);
   }
 
-  // What becomes of the rows' statistics.
+  // Makes the rows' statistics of their moments.
   void set_stats(int64_t first, int64_t n, NormRow* some) {
     double numbers[2][kRoots] = {}, *const mean = numbers[0], *const squares = numbers[1];
     statistics(first, n, numbers);
@@ -209,7 +209,7 @@ struct NormForward : NormChunks {
     }
   }
 
-  // Of the array that is normalised, n elements, in `buffer` (kPiece) unless it holds them already.
+  // Loads n elements of the normalised array, into `buffer` (kPiece) unless it holds them already.
   const char* load_source(int64_t index, int64_t column, int64_t n, char* buffer) {
     reader.go(index, column, n);
     if constexpr (has_gate) {
@@ -233,7 +233,7 @@ struct NormForward : NormChunks {
                             bias.of_spans(index, norm.span, spans));
   }
 
-  // What comes after a chunk, once this row and its neighbours are done.
+  // Finds what comes after a chunk, once this row and its neighbours are done.
   void find_next(int64_t index, int64_t column, NormRow* row) const {
     const int beside = has_gate ? int(Norm::kGate) : source == Norm::kSum ? Norm::kResidual : -1;
     set_next(index + together, column, Norm::kX, beside, &row->next);

@@ -264,7 +264,7 @@ void fold(const double* lanes, double* sums) {
   }
 }
 
-// What `finish` has of `count` rows, from a column on.
+// The operands of `finish` for `count` rows, from a column on.
 template <class T, int count>
 struct RowsToFinish {
   using C = Compute<T>;
@@ -307,7 +307,7 @@ void finish_some(const BackwardRow* rows, int64_t column, int64_t n, const T* w,
   over_all(head_of(all.dx[0], n), n, rows[0].next.at[0], prefetch_all, over);
 }
 
-// The same of rows of 16 bits, of as many elements at once as registers hold.
+// Finishes rows of 16 bits, as many elements at once as registers hold.
 template <class T, bool weight_row, bool has_sums, int count>
 void finish_halves(const BackwardRow* rows, int64_t column, int64_t n, const float* w,
                    float* dweight, float* dbias) {

@@ -54,13 +54,13 @@ struct NormKernels {
   // squares IN/OUT (n of kRoots, all of which are written) becomes rstd_of of each.
   void (*roots[kRowNorms])(double* squares, int64_t n, double count, double eps);
 
-  // Of `count` rows, z OUT (n) = ((x IN (n) - mean) rstd) weight + bias; z is x or disjoint from
+  // For `count` rows, z OUT (n) = ((x IN (n) - mean) rstd) weight + bias; z is x or disjoint from
   // every x.
   //   [weight is a row][bias is a row]: IN (n) each, or IN (1).
   void (*normalise[2][2])(const NormRow* rows, int64_t count, int64_t n, const char* weight,
                           const char* bias);
 
-  // The same of a row of `spans` spans of n elements each, at least kLeastSpan, one after the
+  // Normalises a row of `spans` spans of n elements each, at least kLeastSpan, one after the
   // other. x and z as above.
   void (*normalise_spans)(const NormRow& row, int64_t spans, int64_t n, const SpanValues& weight,
                           const SpanValues& bias);
@@ -79,7 +79,7 @@ struct NormKernels {
   // sums OUT (2): the lanes in halves, as of a reduction.
   void (*fold)(const double* lanes, double* sums);
 
-  // Of n elements of `count` rows, from `column` on, dx OUT = rstd (p w - mean_g - xhat
+  // For n elements of `count` rows, from `column` on, dx OUT = rstd (p w - mean_g - xhat
   // mean_g_xhat); dx is p, x or disjoint from them. weight: [1] IN (n), or [0] IN (1).
   //   dweight, dbias IN/OUT (n) += the sums over the rows of p xhat and of p; null: no sums. They
   //   lie as that chunk of the first row's dx does within 64 bytes, to which vectors are aligned;
@@ -87,7 +87,7 @@ struct NormKernels {
   void (*finish[2])(const BackwardRow* rows, int64_t count, int64_t column, int64_t n,
                     const char* weight, char* dweight, char* dbias);
 
-  // Of a row of such spans: both sums OUT [spans][2] of each, without weights; dx, by its means.
+  // For a row of such spans: both sums OUT [spans][2] of each, without weights; dx, by its means.
   void (*sum_spans)(const BackwardRow& row, int64_t spans, int64_t n, double* both);
   void (*finish_spans)(const BackwardRow& row, int64_t spans, int64_t n, const SpanValues& weight);
 
@@ -96,7 +96,7 @@ struct NormKernels {
 };
 
 struct NormTable {
-  // Of 16 bits, which are converted in registers: null without AVX2.
+  // 16-bit data is converted in registers: null without AVX2.
   NormKernels kernels[kDTypes];
 };
 

@@ -1,4 +1,4 @@
-// What forward and backward of norms/rows have in common: the parameters in the compute type, and
+// Parameters of forward and backward of norms/rows in the compute type, and
 // the chunks of a row that they go with.
 #pragma once
 
@@ -29,7 +29,7 @@ class NormParameterReader {
 
   bool is_there() const { return s.data[k]; }
 
-  // Those of n elements of a row from `column` on; of one that is not there, its neutral value.
+  // Values for n elements of a row from `column` on; of a missing parameter, its neutral value.
   const char* of_elements(int64_t row, int64_t column, int64_t n) {
     if (!is_there()) return buffer;
     const char* base = base_of(row);
@@ -39,13 +39,13 @@ class NormParameterReader {
     return buffer;
   }
 
-  // That of one element.
+  // The value for one element.
   const char* of_element(int64_t row, int64_t column) {
     if (!is_wide) return of_elements(row, column, 1);
     return base_of(row) + s.columns.offset(k, column);
   }
 
-  // Those of all spans of a row, at most kPiece spans of `span` elements.
+  // Values for all spans of a row, at most kPiece spans of `span` elements.
   SpanValues of_spans(int64_t row, int64_t span, int64_t count) {
     if (!is_there()) return {buffer, 0};
     if (is_wide && s.columns.count == 2 && s.columns.length[0] == count &&

@@ -43,7 +43,7 @@ bool has_channels_last(const NormAxis* axes, int count, int lead) {
   return std::none_of(found, found + pixels, is_of_parameter);
 }
 
-// Where a gradient of a parameter goes.
+// Sets the place of a parameter's gradient.
 void set_gradient(Reducer* r, const Norm& norm, int k, const NormAxis* axes, int count) {
   const StridedOperands& s = norm.operands;
   r->y = nullptr;

@@ -92,9 +92,9 @@ struct Norm : NormFormula, ParameterLayout, ParameterSums {
   enum Forward { kX, kResidual, kSum, kY };  // the operands; those without data are absent
   enum Backward { kDy, kIn, kDSum, kDx };
   enum OfGate { kGate = NormCall::kGate, kDGate };  // of forward kDGate is not there
-  // Of both: one number a row, parameters, and where their gradients go.
+  // Operands of both: one number a row, parameters, and the places of their gradients.
   enum Companions { kMean = NormCall::kData, kRstd, kWeight, kBias, kDWeight, kDBias };
-  // What dropout makes of dx, and the elements' numbers, by which it drops (cpu/bias/dropper.h).
+  // Dropout's result of dx, and the elements' numbers, by which it drops (cpu/bias/dropper.h).
   enum OfDropout { kDropped = kDBias + 1, kNumbers, kOperands };
 
   StridedOperands operands;

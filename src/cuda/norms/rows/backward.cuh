@@ -159,7 +159,7 @@ FASTACT_DEVICE void fold_two(C (&value)[2], double factor, int lanes, int& fold_
       [&](double sum) { return C(sum * factor); });
 }
 
-// The same within a block as one number in double: the first one's sum for the lower half of a
+// Folds within a block to one number in double: the first one's sum for the lower half of a
 // warp's lanes, the second one's for the upper half.
 template <class C>
 FASTACT_DEVICE double fold_halves(C (&value)[2], int lanes, int& fold_index) {
