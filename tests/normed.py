@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from conftest import assert_same_bits, on_fused_isas
+from conftest import assert_same_bits
 from devices import Framework
 
 import fastact as fa
@@ -280,13 +280,6 @@ def assert_all_same_bits(actual: list[Any], expected: list[Any]) -> None:
         assert (a is None) == (b is None)
         if a is not None:
             assert_same_bits(a, b)
-
-
-def assert_same_on_fused_isas(arrays: Arrays) -> None:
-    """The same bits on every instruction set that has a fused multiply-add."""
-    first, *others = on_fused_isas(lambda: everything(arrays, activation="mish"))
-    for other in others:
-        assert_all_same_bits(other, first)
 
 
 def assert_in_place(arrays: Arrays, name: str) -> None:

@@ -5,16 +5,13 @@ from itertools import product
 import ml_dtypes
 import numpy as np
 import pytest
-from conftest import assert_same_bits, needs_two_fused_isas, stores_past_the_caches
+from conftest import assert_same_bits, stores_past_the_caches
 from normed import (
     Arrays,
     Setting,
     assert_all_same_bits,
-    assert_same_on_fused_isas,
     everything,
-    few_settings,
     for_every_norm,
-    run,
 )
 
 import fastact as fa
@@ -34,43 +31,11 @@ BIG = for_every_norm(
 
 
 @pytest.mark.parametrize("setting", BIG, ids=str)
-@pytest.mark.parametrize("name", ["identity", "mish"])
-def test_threads_do_not_change_bits(setting, name, dtype):
-    arrays = Arrays(setting, dtype)
-    found = []
-    for threads in (1, 2, 3):
-        with fa.num_threads(threads):
-            found.append(everything(arrays, activation=name))
-    assert_all_same_bits(found[1], found[0])
-    assert_all_same_bits(found[2], found[0])
-
-
-@pytest.mark.parametrize("setting", BIG, ids=str)
 def test_stores_past_the_caches_change_nothing(setting, dtype):
     arrays = Arrays(setting, dtype)
     kept = everything(arrays)
     with stores_past_the_caches():
         assert_all_same_bits(everything(arrays), kept)
-
-
-@needs_two_fused_isas
-@pytest.mark.parametrize("setting", BIG, ids=str)
-def test_avx2_and_avx512_have_the_same_bits(setting, dtype):
-    assert_same_on_fused_isas(Arrays(setting, dtype))
-
-
-@few_settings
-def test_rows_do_not_depend_on_each_other(setting, dtype):
-    """A batch of its last example alone."""
-    if len(setting.shape) < 2 or 0 in setting.axes or setting.options.get("channel_axis") == 0:
-        pytest.skip("no batch")
-    arrays = Arrays(setting, dtype)
-    (y, _), gradients = run(arrays, activation="mish")
-    arrays.x, arrays.dy, arrays.residual = (a[-1:] for a in (arrays.x, arrays.dy, arrays.residual))
-    (one, _), one_gradients = run(arrays, activation="mish")
-    pick = (lambda a: a[0]) if setting.adds else (lambda a: a)
-    assert_same_bits(pick(one), pick(y)[-1:])
-    assert_same_bits(one_gradients[0], gradients[0][-1:])
 
 
 # Less than a round of lanes, one, some; rows of which three share a buffer forward, and none.

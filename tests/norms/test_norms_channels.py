@@ -6,15 +6,13 @@ import ml_dtypes
 import numpy as np
 import pytest
 import torch
-from conftest import DTYPES, assert_same_bits, needs_two_fused_isas, on_backends
+from conftest import DTYPES, assert_same_bits, on_backends
 from normed import (
     Arrays,
     Setting,
     assert_all_same_bits,
     assert_in_place,
     assert_right,
-    assert_same_on_fused_isas,
-    everything,
     layouts,
     run,
     run_at,
@@ -189,49 +187,6 @@ def test_gradients_of_16_bits(backend):
                 strict=True,
             ):  # fmt: skip
                 np.testing.assert_allclose(a.astype(np.float64), b, relative, absolute)
-
-
-# --- bits -----------------------------------------------------------------------------------------
-
-# Big enough for threads; examples more and fewer than those, and whole or cut between groups.
-BIG = [
-    Setting("group_norm", (9, 20, 20, 12), LAST, groups=3),
-    Setting("group_norm", (1, 30, 30, 96), LAST, groups=32),
-    Setting("group_norm", (3, 20, 20, 130), LAST, groups=13),
-    Setting("group_norm", (3, 9, 9, 1200), LAST, groups=2),
-    Setting("group_norm", (90, 9, 9, 24), LAST, groups=8),
-    Setting("instance_norm", (1, 30, 30, 130), LAST),
-    Setting("instance_norm", (3, 30, 30, 33), LAST),
-]
-each_big = pytest.mark.parametrize("setting", BIG, ids=str)
-
-
-@each_big
-@pytest.mark.parametrize("name", NAMES)
-def test_threads_do_not_change_bits(setting, name, dtype):
-    arrays = Arrays(setting, dtype)
-    found = []
-    for threads in (1, 2, 3, 7):
-        with fa.num_threads(threads):
-            found.append(everything(arrays, activation=name))
-    for other in found[1:]:
-        assert_all_same_bits(other, found[0])
-
-
-@needs_two_fused_isas
-@each_big
-def test_avx2_and_avx512_have_the_same_bits(setting, dtype):
-    assert_same_on_fused_isas(Arrays(setting, dtype))
-
-
-@each_big
-def test_examples_do_not_depend_on_each_other(setting, dtype):
-    arrays = Arrays(setting, dtype)
-    (y, _), gradients = run(arrays, activation="mish")
-    arrays.x, arrays.dy = arrays.x[-1:], arrays.dy[-1:]
-    (one, _), one_gradients = run(arrays, activation="mish")
-    assert_same_bits(one, y[-1:])
-    assert_same_bits(one_gradients[0], gradients[0][-1:])
 
 
 # --- layouts and outputs --------------------------------------------------------------------------

@@ -10,10 +10,8 @@ from typing import Any
 import normed
 import numpy as np
 import pytest
-from conftest import ACTIVATIONS
 from devices import FRAMEWORKS, KERNELS, Framework
 from normed import OF_ROWS
-from recurrent import GATES
 
 import fastact as fa
 from fastact.interop import frameworks
@@ -249,37 +247,3 @@ def test_bias(here: Framework, dtype: Any, shape: tuple[int, ...], accumulate: b
         fa.unbroadcast(x, (1, shape[1]), out=out, accumulate=accumulate)
         holds(here, out, expected)
         holds(here, fa.unbroadcast(x, (1, shape[1])), 0)
-
-
-@pytest.mark.parametrize("batch", [(0,), (3,), (0, 2), ()], ids=str)
-@pytest.mark.parametrize("op", GATES, ids=lambda op: op.name)
-def test_gates(here: Framework, dtype: Any, op: Any, batch: tuple[int, ...]) -> None:
-    """An empty batch, and a state without columns."""
-    count, both = op.count, op.takes_recurrent
-    columns = 2 if 0 in batch else 0
-    state = zeros(here, dtype, *batch, columns)
-    gates = zeros(here, dtype, *batch, count * columns)
-    bias = here.of(np.ones(count * columns, dtype))
-    arrays = (gates, gates, state) if both else (gates, state)
-    biases = {"bias": bias, "recurrent_bias": bias} if both else {"bias": bias}
-    for recompute in (False, True):
-        y, saved = op.forward(*arrays, **biases, recompute=recompute)
-        dys = y if len(op.results) > 1 else (y,)
-        models = [gates, gates, state, bias, bias] if both else [gates, state, bias]
-        # After forward each argument that backward takes by name stands in saved.
-        gradients(
-            here,
-            lambda dys=dys, saved=saved, recompute=recompute, **named: op.backward(
-                *dys, *saved, recompute=recompute, **named
-            ),
-            models,
-        )
-
-
-@pytest.mark.parametrize("shape", [*MATRICES, (0,)], ids=str)
-@pytest.mark.parametrize("activation", ACTIVATIONS, ids=lambda op: op.name)
-def test_activations(here: Framework, activation: Any, shape: tuple[int, ...]) -> None:
-    x = zeros(here, np.float32, *shape)
-    y, saved = activation.forward(x)
-    assert here.numpy(y).shape == here.numpy(activation.backward(x, *saved)).shape == shape
-    assert activation.backward(x, *saved, out=x, accumulate=True) is x
