@@ -218,7 +218,8 @@ def gated(*shape: int, axis: int) -> Native:
 def told_to_norms(op: Any, **others: Any) -> dict[str, Any]:
     """What native calls of a norm over rows of two axes take besides arrays."""
     return {
-        **{"reduced": (1,), "of_parameter": (1,), "norm": op.kernels.numbers["norm"], "which": 0, "parameters": ()},
+        **{"reduced": (1,), "of_parameter": (1,), "norm": op.kernels.numbers["norm"]},
+        **{"which": 0, "parameters": ()},
         **{"eps": 1e-5, "weight_offset": 0.0, "casts": False, "gate_first": False},
         **{"p": 0.0, "seed": 0, "offset": 0, **others},
     }

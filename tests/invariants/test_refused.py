@@ -147,6 +147,6 @@ def wrong_options(op: Any, entry: str) -> Iterator[tuple[dict[str, Any], type[Ex
 def test_options(op, entry):
     right = Right(op, entry)
     for changed, error, words in wrong_options(op, entry):
-        if op.counts_elements and "offset" in changed:
+        if op.traits.counts_elements and "offset" in changed:
             words, error = "offset must be an integer", TypeError
         right.refuses(error, words, **changed)

@@ -116,7 +116,8 @@ def test_one_call_of_the_kernel(op):
     try:
         with recording() as (calls, _):
             found = op.backward.backward(*args, **named, **call.options)
-        more = ["sum", "broadcast"][: len(op.gradients) - 1]
+        parameters = [name for name in op.gradients[1:] if name in ("dweight", "dbias")]
+        more = ["sum", "broadcast"][: len(parameters)]
         assert [function.__name__ for function, _ in calls] == ["second_rows", *more]
         outs = (np.empty_like(found[0]), *[None] * (len(found) - 1))
         with recording() as (calls, _):

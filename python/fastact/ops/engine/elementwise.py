@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import cached_property
 from numbers import Real
 from types import MappingProxyType
 from typing import Any
@@ -11,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from ...interop import foreign, handlers, ufuncs
+from .cached import cached_property
 from .entry import with_parameters
 from .execute import options_of
 from .op import P, R

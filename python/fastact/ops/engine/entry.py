@@ -7,7 +7,7 @@ all calls.
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cache, cached_property
+from functools import cache
 from inspect import Parameter, Signature, signature
 from operator import attrgetter
 from types import SimpleNamespace
@@ -17,6 +17,7 @@ from ... import _cpu
 from ..._cpu import View
 from ...interop import validate
 from ...interop.validate import Role
+from .cached import cached_property
 from .weighting import ROLES as COUNTING
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from functools import cached_property, partial
+from functools import partial
 from importlib import import_module
 from typing import Any, Literal, TypeAlias
 
@@ -31,6 +31,7 @@ from ...interop.frameworks import (
     namespace,
     see,
 )
+from .cached import cached_property
 from .execute import Execution
 from .parts import Part, Parts, begin_of, cut, part_of
 
