@@ -96,18 +96,18 @@ cdef dict dtypes = {
 cdef Calls calls
 
 
-def close_calls():
+def _close_calls():
     with nogil:
         calls.close()
 
 
-def forget_calls():
+def _forget_calls():
     calls.forget()
 
 
-atexit.register(close_calls)
+atexit.register(_close_calls)
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=forget_calls)
+    os.register_at_fork(after_in_child=_forget_calls)
 
 cdef const char* ENDING = "RuntimeError: fastact.jax: the interpreter is ending"
 

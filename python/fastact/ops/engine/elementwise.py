@@ -61,7 +61,7 @@ class Elementwise(_Told, ServedOp[P, R]):
         return self.entry_points["call"].arrays
 
     @cached_property
-    def nin(self) -> int:  # type: ignore[override]
+    def nin(self) -> int:
         """The number of arrays in."""
         return len(self.names)
 
