@@ -31,14 +31,14 @@ ELSEWHERE = {
     "Tanh": {"common/gates/gates.h"},
     # Its value and slope share a sigmoid where a kernel wants both.
     "Silu": {"cuda/activations/fixed.cuh"},
-    # The CPU adds these terms by one instruction.
-    "Itself": {"cpu/reductions/kernels.cpp"},
-    # value_and_grad; squares that vanish in float32
-    "Square": {
+    # The CPU adds these terms by one instruction. A gradient of a sum of elements reads no x.
+    "Itself": {
         "cpu/reductions/kernels.cpp",
+        "cuda/reductions/gradients.cuh",
         "cuda/reductions/reductions.cu",
-        "cuda/reductions/kernels.cuh",
     },
+    # Squares that vanish in float32.
+    "Square": {"cpu/reductions/kernels.cpp", "cuda/reductions/kernels.cuh"},
     "Valid": {"cpu/reductions/kernels.cpp"},
     # softmax caps what it reads.
     "SoftCap": {"cuda/softmax/plan.cuh", "cuda/softmax/row_access.cuh"},
@@ -94,7 +94,6 @@ TABLES = {
     "python/fastact/derivatives/": "formulas",
     "python/fastact/measure/formulas.py": "formulas",
     "python/fastact/dask.py": "results of moments, which are named as ops are",
-    "python/fastact/measure/cases.py": "families, named as ops are",
     "python/fastact/measure/peers.py": "torch's own gradients, and what peers call sums",
     "python/fastact/ops/engine/standard_texts.py": "families and statistics, named as ops are",
     "python/fastact/ops/engine/statistics.py": "kinds of statistics, which are named as ops are",

@@ -2,7 +2,7 @@
 // instruction set (FASTACT_ISA).
 //
 // There is one loop for each number of operands, which takes the functor. GCC vectorises all of
-// them (tests/activations/test_vectorised.py) and computes the loop's tail with the same IEEE
+// them (tests/tools/test_vectorised.py) and computes the loop's tail with the same IEEE
 // operations: the bits of an element do not depend on its position.
 //
 // The loops are inlined into each kernel, parameters and all. In a function of its own a loop reads

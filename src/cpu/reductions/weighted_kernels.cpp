@@ -100,7 +100,7 @@ bool add(const WeightedRows& x, const WeightedRows& weights, int64_t step, int64
 }
 
 // The masks of `mask` and of `choose` are loops of their own: with both choices in one GCC would
-// take it apart at -O2, and not vectorise it (tests/activations/test_vectorised.py).
+// take it apart at -O2, and not vectorise it (tests/tools/test_vectorised.py).
 void mask(double* weights, const double* where, int64_t n) {
 #pragma omp simd
   for (int64_t i = 0; i < n; ++i) weights[i] = where[i] != 0 ? weights[i] : 0.0;

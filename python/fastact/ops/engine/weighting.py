@@ -1,7 +1,7 @@
 """The counts of elements of x: weights, a mask named `where`, and groups, named `by`.
 
 The formulas are in `src/common/reductions/weights.h`, and what becomes of groups in
-`src/cpu/reductions/grouped.h`.
+`src/cpu/reductions/grouped.cpp`.
 """
 
 from __future__ import annotations
