@@ -829,10 +829,17 @@ def traced_quantized(
 ) -> Any:
     """`op.quantized` as torch.compile reads it; kwargs: `out` among them."""
     operators = OPERATORS[op.name]
-    validate.choice(f"{operators.spec.where}.quantized", "dtype", dtype, FORMATS)
+    where = f"{operators.spec.where}.quantized"
+    validate.choice(where, "dtype", dtype, FORMATS)
     named = operators.promoted(operators.spec.named(args, kwargs))
     is_array = isinstance(scale, torch.Tensor)
-    given = (scale, None) if is_array else (None, None if scale is None else float(scale))
+    if not (is_array or scale is None):
+        try:
+            scale = float(scale)
+        except (TypeError, ValueError, OverflowError):
+            validate.number(where, "scale", scale)  # tells what is wrong with it
+            raise
+    given = (scale, None) if is_array else (None, scale)
     values = (v.detach() if isinstance(v, torch.Tensor) else v for v in operators.values(named))
     codes, found, *others = operators.quantized(dtype, str(per), *given, *values)
     return _in_out(operators.spec.where, named, (codes, scale if is_array else found, *others))
