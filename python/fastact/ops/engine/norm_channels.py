@@ -141,7 +141,8 @@ class BatchNormOp(ChannelNorm[P, R]):
         )
 
     def writes(self, named: Mapping[str, Any]) -> tuple[str, ...]:
-        return self.written if named.get("training", False) else ()
+        training = validate.flag(f"fastact.{self.name}", "training", named.get("training", False))
+        return self.written if training else ()
 
     def _check_options(self, entry: Entry, options: SimpleNamespace) -> None:
         where = entry.where
