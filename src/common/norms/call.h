@@ -8,7 +8,7 @@
 
 namespace fastact {
 
-// What is computed. It comes first in NormCall: their fields are found from the same address.
+// The options of a norm. They come first in NormCall: fields are found from one address.
 struct NormOptions {
   int norm;   // of FASTACT_ROW_NORMS (rows.h)
   int which;  // the activation: behind the norm, or the gate's

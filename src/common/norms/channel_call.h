@@ -7,8 +7,7 @@
 
 namespace fastact {
 
-// What both directions compute. It comes first in their calls: its fields are found from the same
-// address.
+// The options of both directions. They come first in the calls: fields are found from one address.
 struct BatchOptions {
   int axis;   // the channels'
   int which;  // the activation

@@ -207,7 +207,7 @@ void term_backward(char* const* operands, int64_t n, const double*, int64_t ahea
     map2<accumulate>(of(0), of(1), of(2), n, ahead, one);
 }
 
-// Whose gradient it is: of mean and m2; of one statistic, without a mean; of one about a mean.
+// The statistics of a gradient: mean and m2; one without a mean; one about a mean.
 enum SpreadGradient { kOfMoments, kOfSlope, kOfDeviation };
 
 // The gradient of moments is dx = dy / N + s (x - mean) dsecond, with 1 / N and s as parameters; of

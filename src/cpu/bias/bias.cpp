@@ -6,7 +6,7 @@
 // a residual the sum is computed first, and f of it in place. Backward, dy f' is stored and, before
 // it is rounded, added to the lanes of its channel (reductions/kernels.h).
 //
-// The same passes serve y = f(x, w), w one number a channel (common/bias/channel_functions.h),
+// These passes also serve y = f(x, w), w one number a channel (common/bias/channel_functions.h),
 // whose dw is the sum of other terms than dx.
 //
 // Measurements, and what was tried and rejected: docs/design/bias.md.

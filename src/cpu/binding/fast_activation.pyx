@@ -1,4 +1,4 @@
-# What activations are in compiled code: their calls, by the fast path (fast_path.pyx) where it
+# The compiled half of activations: their calls, by the fast path (fast_path.pyx) where it
 # serves them. Their native functions are described in common/activations/call.h.
 
 cdef class CachedCall  # call_cache.pyx

@@ -427,9 +427,7 @@ cdef void run(
         return
     prepare(&iterator, kernel, parameters, dtype, reads_output, operands, arrays)
     with nogil:
-        run_partitions(
-            resolve_threads(iterator.size), partitions_of(run_partition, &iterator)
-        )
+        run_partitions(resolve_threads(iterator.size), run_partition, &iterator)
 
 
 cdef void run_quick(

@@ -29,7 +29,7 @@ SECOND_KINDS = names_of(kSecondKindNames, kSecondKinds)
 TERMS = names_of(kTermNames, kTerms)
 PAIRS = names_of(kPairNames, kPairs)
 
-# What becomes of m2; the order is OfM2's.
+# Statistics made of m2, in the order of OfM2.
 OF_M2 = (
     "nothing", "m2", "variance", "deviation", "mean slope", "variance slope", "deviation slope",
     "total", "m2 or root",

@@ -102,8 +102,7 @@ cdef class NativeLoop:
             self.looped.kernels = table
             with nogil:
                 run_partitions(
-                    min(self.threads, thread_limit()),
-                    partitions_of(run_looped_partition, &self.looped),
+                    min(self.threads, thread_limit()), run_looped_partition, &self.looped
                 )
             return 0
         for _part in range(self.looped.count):

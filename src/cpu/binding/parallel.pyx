@@ -21,10 +21,3 @@ cdef void run_in_parallel(int threads, Partitions job) noexcept nogil:
 
 
 (&parallel_region())[0] = run_in_parallel
-
-
-cdef void run_partitions(int threads, Partitions job) noexcept nogil:
-    if threads == 1:
-        job.run(0, 1)
-    else:
-        run_in_parallel(threads, job)

@@ -165,7 +165,7 @@ def copy(cnp.ndarray destination not None, cnp.ndarray source not None):
     job.origin = <char*>cnp.PyArray_DATA(source)
     job.size = source.nbytes
     with nogil:
-        run_partitions(threads, partitions_of(copy_partition, &job))
+        run_partitions(threads, copy_partition, &job)
 
 
 def bypass_caches_from(int64_t size):

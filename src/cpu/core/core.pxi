@@ -91,14 +91,10 @@ cdef extern from "cpu/core/runtime.h" namespace "fastact" nogil:
     void become_forked() noexcept
     const char* compiler() noexcept
     cppclass Partitions:
-        void run(int64_t number, int64_t count) noexcept
         void run_all(int64_t count) noexcept
         void begin() noexcept
         void run_share(Region& region, int thread, int64_t count) noexcept
         void end() noexcept
-    Partitions partitions_of[Job](
-        void (*)(const Job*, int64_t, int64_t) noexcept, const Job*
-    ) noexcept
     DLManagedTensorVersioned* describe_tensor(
         void*, DLDevice, int, const int64_t*, const int64_t*, DLDataType
     ) noexcept
@@ -111,10 +107,12 @@ cdef extern from "cpu/core/runtime.h" namespace "fastact" nogil:
 
 cdef extern from "cpu/core/threads.h" namespace "fastact" nogil:
     int thread_limit() noexcept
-    int threads_for(int64_t elements, int limit) noexcept
     int resolve_threads(int64_t elements) noexcept
     ctypedef void (*ParallelRegion)(int threads, Partitions job) noexcept nogil
     ParallelRegion& parallel_region() noexcept
+    void run_partitions[Job](
+        int threads, void (*)(const Job*, int64_t, int64_t) noexcept, const Job*
+    ) noexcept
 
 cdef extern from "common/core/operand.h" namespace "fastact" nogil:
     enum: kMaxAxes

@@ -17,7 +17,7 @@
 
 namespace fastact {
 
-// What a function is run with: the kernels that were chosen when the call began, and its scratch.
+// The means of a run: the kernels that were chosen when the call began, and scratch.
 struct Execution {
   const KernelTable* kernels;
   char* workspace = nullptr;
@@ -35,7 +35,7 @@ struct NativeFunction {
   // Bytes of scratch; null: none.
   int64_t (*workspace)(const void* call, const KernelTable* kernels);
   void (*run)(const void* call, Execution* execution);
-  // The same for a part of larger arrays, which any thread may run beside others: it fails never
+  // Runs a part of larger arrays, which any thread may do beside others: it fails never
   // and needs no scratch. Null where there is none.
   void (*run_part)(const void* call, const KernelTable* kernels);
 };

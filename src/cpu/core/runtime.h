@@ -135,11 +135,6 @@ class Partitions {
 #endif
 };
 
-template <class Job>
-Partitions partitions_of(void (*function)(const Job*, int64_t, int64_t), const Job* job) {
-  return Partitions(function, job);
-}
-
 constexpr uintptr_t kHugePage = uintptr_t{2} << 20;
 
 // For memory that is about to be written. Where it had huge pages before, nothing changes.
