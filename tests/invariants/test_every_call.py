@@ -52,13 +52,21 @@ def large(op: Any, way: dict[str, Any], dtype: Any) -> tuple[int, ...]:
 
 
 def cancelled(call: Call, run: Any) -> float:
-    """The size of the terms whose small difference a gradient may be: |dy| rstd, or |dy| |x|."""
-    named = dict(zip(call.op.saves, call.saved, strict=True))
-    if run.func != call.op.backward or call.op.family not in ("norms", "reductions", "statistics"):
+    """Give the size of the terms whose small difference a result may be.
+
+    A norm's y is the difference of x and mean, times rstd and a weight; gradients are differences
+    of |dy| rstd, or of |dy| |x|.
+    """
+    op, named = call.op, dict(zip(call.op.saves, call.saved, strict=True))
+    if run.func == op.backward and op.family in ("norms", "reductions", "statistics"):
+        factors = [named[n] for n in ("rstd", "x") if named.get(n) is not None][:1]
+        factors += call.dys
+    elif op.family == "norms":
+        factors = [named[n] for n in ("rstd", "x") if named.get(n) is not None]
+    else:
         return 0.0
-    factors = [named[n] for n in ("rstd", "x") if named.get(n) is not None][:1]
     factors += [a for a in (call.named.get("weight"), call.named.get("weights")) if a is not None]
-    largest = [np.abs(np.asarray(a, float)).max(initial=0) for a in (*call.dys, *factors)]
+    largest = [np.abs(np.asarray(a, float)).max(initial=0) for a in factors]
     return float(np.prod([1 + size for size in largest]))
 
 
