@@ -50,6 +50,7 @@ from . import models, torch_calls
 from .compare import Call, compare, marked
 from .results import write_whole
 from .workloads import FAMILIES
+from .workloads.libraries import Torch
 from .workloads.work import Case, InMemory, Work
 
 OURS_COMPILED = "fastact, compiled"
@@ -115,7 +116,7 @@ def steps(case: Case, threads: int, compiled: bool) -> dict[str, Callable[[], An
 
         return run
 
-    theirs = family.torch(torch, case)
+    theirs = family.by(Torch(torch), case)
     found = {OURS: step(ours), TORCH: step(theirs)}
     if compiled:
         found[OURS_COMPILED] = step(compiled_by_torch(torch, ours))

@@ -29,6 +29,7 @@ from fastact.measure.peers import (
     FIRST_OF_TORCH,
     FRESH,
     JAX,
+    NUMPY,
     ON_REQUEST,
     ONNX,
     OURS,
@@ -50,7 +51,17 @@ from fastact.terminal import Progress, paragraph, say, table
 from .onnx import by_onnx
 from .results import CpuResults, Results, machine, start
 from .workloads import FAMILIES
-from .workloads.work import Case, Family, InMemory, Options, Tensors, Work, by_jax, by_torch
+from .workloads.work import (
+    Case,
+    Family,
+    InMemory,
+    Options,
+    Tensors,
+    Work,
+    by_jax,
+    by_numpy,
+    by_torch,
+)
 
 _BYTES_A_SECOND = 2e9  # by a call and all that is done again and again with it
 
@@ -121,6 +132,7 @@ def _ask_peers(
         **family.others,
         TORCH: _torch,
         COMPILED: partial(_torch, compiles=True),
+        NUMPY: lambda case, work, threads: by_numpy(case, family, work),
         JAX: lambda case, work, threads: by_jax(open_jax(threads), case, family, work),
         ONNX: lambda case, work, threads: by_onnx(case, family, work, threads),
     }

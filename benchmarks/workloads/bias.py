@@ -11,20 +11,17 @@ from functools import partial
 from math import prod
 from typing import Any
 
-import numpy as np
-
 from fastact.measure.cases import adds_bias
-from fastact.measure.formulas import naive
-from fastact.measure.peers import LeftOut, function_named, torch_backward
+from fastact.measure.peers import LeftOut
 from fastact.measure.sum_axes import is_to_shape
 from fastact.ops.engine.fused import IDENTITY
 from fastact.ops.engine.op import ops
 
 from .. import onnx, shapes
 from ..shapes import Layout, Shape
-from .activations import jax_function
+from .libraries import Library
 from .reductions import NOTE
-from .work import BYTES, ELEMENTS, ITEM, Arrays, Asked, Call, Case, Family, Gradient, Work
+from .work import BYTES, ELEMENTS, ITEM, Arrays, Asked, Case, Family, Gradient
 
 _ACTIVATIONS = (IDENTITY, "relu", "mish")  # nothing, next to nothing, and an exponential
 _ON_GPU = "mish"  # what is cheaper is no slower there
@@ -107,7 +104,7 @@ def _cases(asked: Asked) -> list[Case]:
     ]
 
 
-# --- the same by torch, numpy and jax -------------------------------------------------------------
+# --- the same by other libraries ------------------------------------------------------------------
 
 
 def _with_bias(case: Case) -> Callable[[Any, Any], Any]:
@@ -118,16 +115,15 @@ def _with_bias(case: Case) -> Callable[[Any, Any], Any]:
     return lambda x, bias: x + bias.reshape(-1, *trailing)
 
 
-def _torch(torch: Any, case: Case) -> Callable[..., Any]:
-    axis, shape = case.axis, case.options.get("shape")
+def _by(m: Library, case: Case) -> Callable[..., Any]:
     if is_to_shape(case.op):
-        return lambda dy: dy.sum_to_size(shape)
+        return lambda dy: m.module.sum(dy, axis=case.axis).reshape(case.options["shape"])
     if not adds_bias(case.op):
-        return lambda dy: torch.sum(dy, dim=axis)
+        return lambda dy: m.module.sum(dy, axis=case.axis)
     add = _with_bias(case)
     if case.variant == IDENTITY:
         return add
-    function = function_named(torch.nn.functional, case.variant)
+    function = m.activation(case.variant)
     return lambda x, bias: function(add(x, bias))
 
 
@@ -136,13 +132,13 @@ def _and_sum(case: Case, dx: Any) -> tuple[Any, Any]:
     return dx, dx.sum(case.axis)
 
 
-def _gradient(torch: Any, case: Case) -> Gradient | None:
-    """On the CPU by aten's kernel. Autograd has saved the sum, which ours computes again."""
+def _gradient(m: Library, case: Case) -> Gradient | None:
+    """On the CPU by one function, as aten's. The sum that ours computes again has been saved."""
     if case.on_gpu:
         return None
     if case.variant == IDENTITY:  # as autograd does: the gradient is handed on, not copied
         return Gradient(partial(_and_sum, case), lambda arrays: (arrays["dy"],))
-    kernel = torch_backward(torch, case.variant)
+    kernel = m.slope(case.variant)
     if kernel is None:
         return None
     add = _with_bias(case)
@@ -151,35 +147,6 @@ def _gradient(torch: Any, case: Case) -> Gradient | None:
         return arrays["dy"], kernel.saved(add(arrays["x"], arrays["bias"]))
 
     return Gradient(lambda dy, saved: _and_sum(case, kernel.function(dy, saved)), arguments)
-
-
-def _numpy(case: Case, work: Work, threads: int) -> Call:
-    arrays = work.arrays
-    if not adds_bias(case.op):
-        target = work.out[0].shape
-        return lambda: np.sum(arrays["dy"], axis=case.axis).reshape(target)
-    (x, bias), add, plain = work.inputs.values(), _with_bias(case), case.variant == IDENTITY
-    if case.direction == "forward":
-        formula = naive(case.variant) if not plain else lambda x, m: x
-        return lambda: formula(add(x, bias), np)
-    dy = arrays["dy"]
-    if plain:
-        return partial(_and_sum, case, dy)
-    slope = naive(case.variant, derivative=True)
-    return lambda: _and_sum(case, dy * slope(add(x, bias), np))
-
-
-def _jax(jax: Any, case: Case) -> Callable[..., Any]:
-    if is_to_shape(case.op):
-        shape = case.options["shape"]
-        return lambda dy: jax.numpy.sum(dy, axis=case.axis).reshape(shape)
-    if not adds_bias(case.op):
-        return lambda dy: jax.numpy.sum(dy, axis=case.axis)
-    add = _with_bias(case)
-    if case.variant == IDENTITY:
-        return add
-    function = jax_function(jax, case.variant)
-    return lambda x, bias: function(add(x, bias))
 
 
 def _onnx(case: Case) -> str:
@@ -194,10 +161,8 @@ def _onnx(case: Case) -> str:
 
 BIAS = Family(
     _cases,
-    _torch,
+    _by,
     _gradient,
-    jax=_jax,
     onnx=_onnx,
-    others={"numpy": _numpy},
     note=NOTE,
 )

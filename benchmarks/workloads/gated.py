@@ -9,13 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from fastact.measure.formulas import NUMPY, naive
-from fastact.measure.peers import LeftOut, function_named
+from fastact.measure.peers import LeftOut
 
 from .. import onnx
 from ..shapes import hidden
-from .activations import jax_function
-from .work import BYTES, ITEM, Asked, Call, Case, Family, Work
+from .libraries import Library
+from .work import BYTES, ITEM, Asked, Case, Family
 
 
 def _cases(asked: Asked) -> list[Case]:
@@ -23,7 +22,7 @@ def _cases(asked: Asked) -> list[Case]:
     return [asked.case(hidden(size), 3 if asked.forward else 5) for size in sizes]
 
 
-# --- the same by torch, numpy and jax -------------------------------------------------------------
+# --- the same by other libraries ------------------------------------------------------------------
 
 
 def _name(case: Case) -> str:
@@ -31,32 +30,14 @@ def _name(case: Case) -> str:
     return str(case.op.activation_of(case.options)[0].name)
 
 
-def _torch(torch: Any, case: Case) -> Callable[..., Any]:
-    functional = torch.nn.functional
-    if case.op.packed and _name(case) == "sigmoid":
-        return lambda x: functional.glu(x)
-    function = function_named(functional, _name(case))
-    if case.op.packed:
+def _by(m: Library, case: Case) -> Callable[..., Any]:
+    if not case.op.packed:
+        function = m.activation(_name(case))
+        return lambda a, b: function(a) * b
+    if _name(case) != "sigmoid":
         raise LeftOut("its glu has the sigmoid alone")
-    return lambda a, b: function(a) * b
-
-
-def _numpy(case: Case, work: Work, threads: int) -> Call:
-    if case.direction != "forward":
-        raise LeftOut("its naive formula is for the forward pass")
-    formula, inputs, m = naive(_name(case)), work.inputs, NUMPY
-    if case.op.packed:
-        x, half = inputs["x"], case.shape[1]
-        return lambda: x[:, :half] * formula(x[:, half:], m)
-    a, b = inputs["a"], inputs["b"]
-    return lambda: formula(a, m) * b
-
-
-def _jax(jax: Any, case: Case) -> Callable[..., Any]:
-    if case.op.packed:
-        return lambda x: jax.nn.glu(x)
-    activation = jax_function(jax, _name(case))
-    return lambda a, b: activation(a) * b
+    glu = m.glu()
+    return lambda x: glu(x)
 
 
 def _onnx(case: Case) -> str:
@@ -67,8 +48,6 @@ def _onnx(case: Case) -> str:
 
 GATED = Family(
     _cases,
-    _torch,
-    jax=_jax,
+    _by,
     onnx=_onnx,
-    others={"numpy": _numpy},
 )

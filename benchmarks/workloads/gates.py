@@ -11,13 +11,10 @@ from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
-import numpy as np
-
-from fastact.measure.peers import LeftOut
-
 from .. import shapes
 from ..shapes import Shape
-from .work import Asked, Call, Case, Family, Work, unless_missing
+from .libraries import Library, unless_missing
+from .work import Asked, Case, Family
 
 
 def _accesses(op: Any, direction: str) -> int:
@@ -43,13 +40,13 @@ def _cases(asked: Asked) -> list[Case]:
 
 
 def _lstm(m: Any, gates: Any, c_prev: Any, recurrent: Any, bias: Any) -> Any:
-    i, f, g, o = m.split(gates + recurrent + bias, 4)
+    i, f, g, o = m.split(gates + recurrent + bias)
     c = m.sigmoid(f) * c_prev + m.sigmoid(i) * m.tanh(g)
     return m.sigmoid(o) * m.tanh(c), c
 
 
 def _gru(m: Any, gates: Any, recurrent: Any, h_prev: Any, bias: Any) -> Any:
-    (xr, xz, xn), (ur, uz, un) = m.split(gates + bias, 3), m.split(recurrent, 3)
+    (xr, xz, xn), (ur, uz, un) = m.split(gates + bias), m.split(recurrent)
     z = m.sigmoid(xz + uz)
     return (1 - z) * m.tanh(xn + m.sigmoid(xr + ur) * un) + z * h_prev
 
@@ -59,7 +56,7 @@ def _reset(m: Any, gates: Any, h_prev: Any, recurrent: Any, bias: Any) -> Any:
 
 
 def _blend(m: Any, gates: Any, h_prev: Any, recurrent: Any, bias: Any) -> Any:
-    z, n = m.split(gates + recurrent + bias, 2)
+    z, n = m.split(gates + recurrent + bias)
     z = m.sigmoid(z)
     return (1 - z) * m.tanh(n) + z * h_prev
 
@@ -67,33 +64,15 @@ def _blend(m: Any, gates: Any, h_prev: Any, recurrent: Any, bias: Any) -> Any:
 _STEPS = {"lstm_gates": _lstm, "gru_gates": _gru, "gru_reset": _reset, "gru_blend": _blend}
 
 
-def _step(case: Case, m: Any) -> Callable[..., Any]:
-    return partial(unless_missing(_STEPS.get(case.op.name), case.op.name), m)
-
-
-def _torch(torch: Any, case: Case) -> Callable[..., Any]:
-    split = lambda x, parts: x.chunk(parts, -1)  # noqa: E731
-    return _step(case, SimpleNamespace(split=split, sigmoid=torch.sigmoid, tanh=torch.tanh))
-
-
-def _jax(jax: Any, case: Case) -> Callable[..., Any]:
-    split = partial(jax.numpy.split, axis=-1)
-    return _step(case, SimpleNamespace(split=split, sigmoid=jax.nn.sigmoid, tanh=jax.numpy.tanh))
-
-
-def _numpy(case: Case, work: Work, threads: int) -> Call:
-    if case.direction != "forward":
-        raise LeftOut("the chain of its gradient is nobody's to write")
-    sigmoid = lambda x: 1 / (1 + np.exp(-x))  # noqa: E731
-    m = SimpleNamespace(split=partial(np.split, axis=-1), sigmoid=sigmoid, tanh=np.tanh)
-    return partial(_step(case, m), **work.inputs)
+def _by(m: Library, case: Case) -> Callable[..., Any]:
+    step = unless_missing(_STEPS.get(case.op.name), case.op.name)
+    functions = {name: m.activation(name) for name in ("sigmoid", "tanh")}
+    return partial(step, SimpleNamespace(split=m.split(case.op.count), **functions))
 
 
 GATES = Family(
     _cases,
-    _torch,
+    _by,
     optional=("recurrent", "bias"),
-    jax=_jax,
-    others={"numpy": _numpy},
     note="Gates: with a recurrent projection and a bias added inside; peers by their chain of ops.",
 )

@@ -13,16 +13,15 @@ from typing import Any
 
 import numpy as np
 
-from fastact.measure.formulas import naive
 from fastact.measure.norm_rows import default, traits
-from fastact.measure.peers import LIGER, LeftOut, function_named, torch_backward
+from fastact.measure.peers import LIGER, LeftOut
 from fastact.ops.engine.fused import IDENTITY
 
 from .. import onnx, shapes
 from ..liger import by_liger
 from ..shapes import Shape
-from .activations import jax_function
-from .work import ITEM, Arrays, Asked, Call, Case, Family, Gradient, Work, unless_missing
+from .libraries import Library, Torch, unless_missing
+from .work import ITEM, Arrays, Asked, Case, Family, Gradient
 
 _ACTIVATIONS = (IDENTITY, "mish")  # nothing behind a norm, and an exponential
 _GROUPS = 32
@@ -98,7 +97,7 @@ def _prepared(case: Case, arrays: dict[str, Any]) -> dict[str, Any]:
     return arrays
 
 
-# --- the same by torch and numpy ------------------------------------------------------------------
+# --- the same by other libraries ------------------------------------------------------------------
 
 
 def _eps(case: Case) -> float:
@@ -203,16 +202,16 @@ def _activated(activation: Callable[[Any], Any] | None, z: Any, gate: Any) -> An
     return value if gate is None else z * value
 
 
-def _torch(torch: Any, case: Case) -> Callable[..., Any]:
-    functional, name = torch.nn.functional, _peer(case.op)
-    norm = unless_missing(_TORCH.get(name), name)(functional, case)
+def _by(m: Library, case: Case) -> Callable[..., Any]:
     plain = case.variant in ("", IDENTITY)
-    activation = None if plain else function_named(functional, case.variant)
-
-    p = _DROPPING["p"] if traits(case.op).drops else 0.0
+    activation = None if plain else m.activation(case.variant)
+    if not isinstance(m, Torch):
+        return _chain(case, m.module, activation)
+    norm = unless_missing(_TORCH.get(_peer(case.op)), _peer(case.op))(m.functional, case)
+    dropout, p = m.functional.dropout, _DROPPING["p"] if traits(case.op).drops else 0.0
 
     def forward(x: Any, residual: Any = None, gate: Any = None, **others: Any) -> Any:
-        x = functional.dropout(x, p) if p else x
+        x = dropout(x, p) if p else x
         total = x if residual is None else x + residual
         z = norm(_channels_second(case, total), **others)
         y = _channels_back(case, _activated(activation, z, gate))
@@ -221,14 +220,14 @@ def _torch(torch: Any, case: Case) -> Callable[..., Any]:
     return forward
 
 
-def _gradient(torch: Any, case: Case) -> Gradient | None:
+def _gradient(m: Library, case: Case) -> Gradient | None:
     """On the CPU by torch's own kernels, where there are some, those that autograd would call."""
     kernels = _KERNELS.get(case.op.name)
     plain = case.variant in ("", IDENTITY)
-    slope = None if plain else torch_backward(torch, case.variant)
-    if case.on_gpu or kernels is None or (slope is None and not plain):
+    slope = None if plain else m.slope(case.variant)
+    if case.on_gpu or kernels is None or (slope is None and not plain) or not isinstance(m, Torch):
         return None
-    aten, (forward, backward) = torch.ops.aten, kernels
+    aten, (forward, backward) = m.module.ops.aten, kernels
 
     def arguments(arrays: Arrays) -> tuple[Any, ...]:
         given = SimpleNamespace(**{**_NO_ARRAYS, **arrays})
@@ -350,19 +349,6 @@ def _chain(case: Case, m: Any, activation: Callable[[Any], Any] | None) -> Calla
     return norm
 
 
-def _numpy(case: Case, work: Work, threads: int) -> Call:
-    if case.direction == "backward":
-        raise LeftOut("the chain of its gradient is nobody's to write")
-    formula = None if case.variant == IDENTITY else naive(case.variant)
-    norm = _chain(case, np, None if formula is None else lambda z: formula(z, np))
-    return lambda: norm(**work.inputs)[: len(case.op.results)]
-
-
-def _jax(jax: Any, case: Case) -> Callable[..., Any]:
-    function = None if case.variant == IDENTITY else jax_function(jax, case.variant)
-    return _chain(case, jax.numpy, function)
-
-
 #: Nodes of ONNX, of x, weight and bias; their other results are left unwritten.
 _ONNX: dict[str, str] = {
     "layer_norm": "LayerNormalization <epsilon = {eps}> (x, weight, bias)",
@@ -397,14 +383,12 @@ def _onnx(case: Case) -> str:
 
 NORMS = Family(
     _cases,
-    _torch,
+    _by,
     _gradient,
     optional=("weight", "bias"),
     prepared=_prepared,
     constant=frozenset(_STATISTICS),
-    jax=_jax,
     onnx=_onnx,
-    others={"numpy": _numpy},
     others_on_gpu={LIGER: by_liger},
     note="""\
 Norms are held against a copy of what they read and write: of rows, groups and instances once each;

@@ -9,6 +9,7 @@ from fastact.measure.peers import LeftOut, function_named
 
 from .. import shapes
 from ..shapes import hidden, shape_label
+from .libraries import Library
 from .work import BYTES, ITEM, Asked, Case, Family
 
 _HEAD = 128  # elements of a head, of rotary embeddings
@@ -26,11 +27,11 @@ def _cases(asked: Asked) -> list[Case]:
     return [asked.case(hidden(size), count) for size in _sizes(asked)]
 
 
-def _torch(torch: Any, case: Case) -> Callable[..., Any]:
+def _by(m: Library, case: Case) -> Callable[..., Any]:
     raise LeftOut(f"{case.op.family} has no workloads of its own")
 
 
-OTHER = Family(_cases, _torch)
+OTHER = Family(_cases, _by)
 
 # --- divergences of rows of log-probabilities: two arrays are read, and next to nothing written ---
 
@@ -40,18 +41,20 @@ def _divergences(asked: Asked) -> list[Case]:
     return [asked.case(hidden(size), count, axis=(1,), sums=sums) for size in _sizes(asked)]
 
 
-def _torch_divergence(torch: Any, case: Case) -> Callable[..., Any]:
+def _divergence(m: Library, case: Case) -> Callable[..., Any]:
+    kl_div = function_named(m.functional, "kl_div")
+
     def kl(log_q: Any, log_p: Any) -> Any:
-        return torch.nn.functional.kl_div(log_q, log_p, reduction="none", log_target=True).sum(-1)
+        return kl_div(log_q, log_p, reduction="none", log_target=True).sum(-1)
 
     def js(log_q: Any, log_p: Any) -> Any:
-        log_m = torch.logaddexp(log_q, log_p) - _LOG_2
+        log_m = m.module.logaddexp(log_q, log_p) - _LOG_2
         return (kl(log_m, log_p) + kl(log_m, log_q)) / 2
 
     return {"kl_div": kl, "js_div": js}[case.op.name]
 
 
-DIVERGENCES = Family(_divergences, _torch_divergence)
+DIVERGENCES = Family(_divergences, _divergence)
 
 # --- dropout: torch alone has it; its mask is another one, which backward reads -------------------
 
@@ -60,10 +63,12 @@ def _dropouts(asked: Asked) -> list[Case]:
     return [asked.case(hidden(size), 2, options={"p": 0.1, "seed": 3}) for size in _sizes(asked)]
 
 
-DROPOUT = Family(
-    _dropouts,
-    lambda torch, case: lambda x: torch.nn.functional.dropout(x, case.options["p"]),
-)
+def _dropout(m: Library, case: Case) -> Callable[..., Any]:
+    function, p = function_named(m.functional, "dropout"), case.options["p"]
+    return lambda x: function(x, p)
+
+
+DROPOUT = Family(_dropouts, _dropout)
 
 # --- parametric activations: forward reads x and writes y; backward reads dy and x, writes dx -----
 
@@ -87,9 +92,7 @@ def _parametric(asked: Asked) -> list[Case]:
     ]
 
 
-PARAMETRIC = Family(
-    _parametric, lambda torch, case: function_named(torch.nn.functional, case.op.name)
-)
+PARAMETRIC = Family(_parametric, lambda m, case: function_named(m.functional, case.op.name))
 
 # --- rotary embeddings: x is read and y written; a token's angles are the same for its heads ------
 
@@ -115,7 +118,10 @@ def _angles_of_tokens(case: Case, arrays: dict[str, Any]) -> dict[str, Any]:
     return {n: a[:, :1] if n in ("cos", "sin") else a for n, a in arrays.items()}
 
 
-def _turned(case: Case, stack: Callable[..., Any], join: Callable[..., Any], norm: Any) -> Any:
+def _turned(m: Library, case: Case) -> Callable[..., Any]:
+    stack, join = m.module.stack, m.module.concatenate
+    norm = getattr(m.functional, "rms_norm", _rms_norm)
+
     def turned(x: Any, cos: Any, sin: Any, weight: Any = None) -> Any:
         if _is_normed(case.op):
             x = norm(x, x.shape[-1:], weight, 1e-6)
@@ -135,9 +141,8 @@ def _rms_norm(x: Any, shape: Any, weight: Any, eps: float) -> Any:
 
 ROTARY = Family(
     _rotary,
-    lambda torch, case: _turned(case, torch.stack, torch.cat, torch.nn.functional.rms_norm),
+    _turned,
     optional=("weight",),
     prepared=_angles_of_tokens,
     constant=frozenset({"cos", "sin"}),
-    jax=lambda jax, case: _turned(case, jax.numpy.stack, jax.numpy.concatenate, _rms_norm),
 )

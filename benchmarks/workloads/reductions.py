@@ -7,27 +7,22 @@ and of moments x twice, for the means are computed anew before anything can be w
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 from math import prod
 from typing import Any
-
-import numpy as np
 
 from fastact.measure.peers import SUMS, LeftOut
 
 from .. import onnx, shapes
 from ..shapes import Axis, Shape
+from .libraries import Library, unless_missing
 from .work import (
     ELEMENTS,
     ITEM,
     Arrays,
     Asked,
-    Call,
     Case,
     Family,
     Gradient,
-    Work,
-    unless_missing,
 )
 
 _BOTH = "value_and_grad"
@@ -81,7 +76,7 @@ def _cases(asked: Asked) -> list[Case]:
     return found
 
 
-# --- the same by numpy, torch and jax ------------------------------------------------------------
+# --- the same by other libraries ------------------------------------------------------------------
 
 
 def _spread(dy: Any, x: Any, m: Any) -> Any:
@@ -96,17 +91,17 @@ _GRADIENTS: dict[str, Callable[..., Any]] = {
 }
 
 
-def _by(m: Any, case: Case) -> Callable[..., Any]:
+def _by(m: Library, case: Case) -> Callable[..., Any]:
     """What a peer does with x on forward, and what gives value and gradient."""
-    total = unless_missing(SUMS.get(case.op.name), case.op.name)
+    total, module = unless_missing(SUMS.get(case.op.name), case.op.name), m.module
     if case.variant == _BOTH:
-        return lambda x: (total(x, None, m), 2 * x)
+        return lambda x: (total(x, None, module), 2 * x)
     if _is_weighted(case.op):
-        return lambda x, weights: total(x, case.axis, m, weights)
-    return lambda x: total(x, case.axis, m)
+        return lambda x, weights: total(x, case.axis, module, weights)
+    return lambda x: total(x, case.axis, module)
 
 
-def _gradient(m: Any, case: Case) -> Gradient | None:
+def _gradient(m: Library, case: Case) -> Gradient | None:
     gradient = _GRADIENTS.get(case.op.name)
     if gradient is None:
         return None
@@ -116,20 +111,7 @@ def _gradient(m: Any, case: Case) -> Gradient | None:
     def arguments(arrays: Arrays) -> tuple[Any, Any]:
         return arrays["dy"].reshape(aligned), arrays["x"]
 
-    return Gradient(lambda dy, x: gradient(dy, x, m), arguments)
-
-
-def _numpy(case: Case, work: Work, threads: int) -> Call:
-    if case.entry != "backward":
-        return partial(_by(np, case), **work.inputs)
-    gradient = _gradient(np, case)
-    if gradient is None:
-        raise LeftOut("only forward is measured")
-    return partial(gradient.function, *gradient.arguments(work.arrays))
-
-
-def _jax(jax: Any, case: Case) -> Callable[..., Any]:
-    return _by(jax.numpy, case)
+    return Gradient(lambda dy, x: gradient(dy, x, m.module), arguments)
 
 
 def _onnx(case: Case) -> str:
@@ -151,8 +133,6 @@ REDUCTIONS = Family(
     _by,
     _gradient,
     optional=("weights",),
-    jax=_jax,
     onnx=_onnx,
-    others={"numpy": _numpy},
     note=NOTE,
 )

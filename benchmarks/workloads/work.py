@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache, partial
 from math import prod
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,6 +21,7 @@ from fastact.measure.peers import LeftOut, as_tensor, compiled_by_torch, flat
 from fastact.ops.engine.op import arrays_of
 
 from ..shapes import Axis, Shape, shape_label, shared
+from .libraries import Jax, Library, NumPy, Torch
 
 ITEM = {"float16": 2, "bfloat16": 2, "float32": 4, "float64": 8}
 
@@ -229,7 +230,7 @@ class Gradient:
     arguments: Callable[[Arrays], Sequence[Any]]
 
 
-def _no_gradient(torch: Any, case: Case) -> Gradient | None:
+def _no_gradient(m: Library, case: Case) -> Gradient | None:
     return None
 
 
@@ -244,11 +245,12 @@ class Family:
     cases : those that are asked for; none for an op that is not known.
     optional : arrays that may be left out of a call, and are given (see `arguments`).
     prepared : changes the arrays of a call, by name; None where one must be given and is not there.
-    torch : what a case is by torch: a differentiable function of the inputs by keyword, and for an
-        entry point of its own of that. It raises `LeftOut` for what torch does not have.
-    gradient : how torch differentiates a case where that is not autograd over that function.
+    by : what a case is by NumPy, torch or jax: a function of the inputs by keyword, and for an
+        entry point of its own of that, which torch and jax differentiate. It raises `LeftOut` for
+        what the library does not have.
+    gradient : how torch or NumPy differentiates a case where that is not autograd over that
+        function.
     constant : names of inputs that autograd does not differentiate by.
-    jax : what a case is by jax, as `torch`; jax differentiates it.
     onnx : the nodes of ONNX that do a case, in the words of its parser: of the inputs by their
         names, to y.
     others : further peers on the CPU, each from a case, its `Work` and the number of threads.
@@ -259,12 +261,11 @@ class Family:
     """
 
     cases: Callable[[Asked], list[Case]]
-    torch: Callable[[Any, Case], Callable[..., Any]]
-    gradient: Callable[[Any, Case], Gradient | None] = _no_gradient
+    by: Callable[[Library, Case], Callable[..., Any]]
+    gradient: Callable[[Library, Case], Gradient | None] = _no_gradient
     optional: tuple[str, ...] = ()
     prepared: Callable[[Case, dict[str, Any]], dict[str, Any]] = _as_they_are
     constant: frozenset[str] = frozenset()
-    jax: Callable[[Any, Case], Callable[..., Any]] | None = None
     onnx: Callable[[Case], str] | None = None
     others: Mapping[str, Callable[[Case, Work, int], Call]] = field(default_factory=dict)
     others_on_gpu: Mapping[str, Callable[[Case], Callable[..., Any] | None]] = field(
@@ -343,9 +344,9 @@ def by_torch(
 
     Whatever can be done once for many such calls is done here.
     """
-    function = family.torch(torch, case)
-    backward = case.entry == "backward"
-    gradient = family.gradient(torch, case) if backward else None
+    m, backward = Torch(torch), case.entry == "backward"
+    function = family.by(m, case)
+    gradient = family.gradient(m, case) if backward else None
     prepared = (lambda one: compiled_by_torch(torch, one)) if compiles else (lambda one: one)
     if gradient is not None:
         of, arguments = prepared(gradient.function), gradient.arguments
@@ -371,7 +372,7 @@ def differentiated(
 
 def by_jax(jax: Any, case: Case, family: Family, work: Work) -> Call:
     """jax's compiled call of a case, on arrays of its own, and waited for."""
-    function = unless_missing(family.jax, case.op.family)(jax, case)
+    function = family.by(Jax(jax), case)
     inputs, incoming = ({n: jax.numpy.asarray(a) for n, a in of.items()} for of in work.given)
 
     def gradients(leaves: Arrays, rest: Arrays, dys: tuple[Any, ...]) -> Any:
@@ -391,11 +392,12 @@ def by_jax(jax: Any, case: Case, family: Family, work: Work) -> Call:
     return lambda: jax.block_until_ready(compiled(*arguments))
 
 
-T = TypeVar("T")
-
-
-def unless_missing(entry: T | None, name: str) -> T:
-    """The entry of a table of peers, or leave the peer out."""
-    if entry is None:
-        raise LeftOut(f"it has no {name}")
-    return entry
+def by_numpy(case: Case, family: Family, work: Work) -> Call:
+    """NumPy's call of a case; it has the gradients that the family writes."""
+    m = NumPy()
+    if case.entry != "backward":
+        return partial(family.by(m, case), **work.inputs)
+    gradient = family.gradient(m, case)
+    if gradient is None:
+        raise LeftOut("nobody writes the chain of its gradient")
+    return partial(gradient.function, *gradient.arguments(work.arrays))

@@ -8,7 +8,7 @@ import pytest
 import torch
 from benchmarks import cli, cpu, shapes
 from benchmarks.workloads import FAMILIES, norms, work
-from benchmarks.workloads.activations import IDIOMS
+from benchmarks.workloads.libraries import IDIOMS
 from benchmarks.workloads.work import Options
 from normed import NORMS
 from test_cli import ended
