@@ -261,7 +261,8 @@ def test_peers_normalise_channels_alike(norm, direction, monkeypatch):
         ours = found[FRESH] if isinstance(found[FRESH], tuple) else (found[FRESH],)
         for name in set(found) - {FRESH, OURS}:
             theirs = found[name] if isinstance(found[name], tuple) else (found[name],)
-            for one, other in zip(ours, theirs, strict=True):
+            # NumPy gives the running statistics behind the results.
+            for one, other in zip(ours, theirs[: len(ours)], strict=True):
                 np.testing.assert_allclose(other, one, 1e-4, 1e-4, err_msg=f"{name}, {case}")
 
 
