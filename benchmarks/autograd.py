@@ -1,38 +1,31 @@
 """fastact in torch's autograd against torch's own ops, and in whole models.
 
-    python -m benchmarks.autograd ops --json ops.json
-    python -m benchmarks.autograd ops mish softmax --compiled --json compiled.json
-    python -m benchmarks.autograd fusion --json fusion.json
-    python -m benchmarks.autograd ways --json ways.json
-    python -m benchmarks.autograd models --json models.json
-    python -m benchmarks.autograd generate --json generate.json    # needs transformers
-    python -m benchmarks.autograd logits --json logits.json        # so does this
-    python -m benchmarks.autograd page *.json --markdown docs/results/torch.md
+    python -m benchmarks.autograd ops --markdown docs/results/torch.md
+    python -m benchmarks.autograd compiled mish softmax --sizes 4096,1e6 --markdown …
+    python -m benchmarks.autograd fusion --markdown …
+    python -m benchmarks.autograd ways --threads 1 --markdown …
+    python -m benchmarks.autograd models --markdown …
+    python -m benchmarks.autograd generate --markdown docs/results/transformers.md
+    python -m benchmarks.autograd logits --markdown docs/results/transformers.md
 
 A row of `ops` is a call and its gradient, by every tensor that has one; the families give the cases
-(`workloads`). Where `--compiled` is given, both are compiled as well, by torch's inductor. `fusion`
-has what inductor makes one kernel of, `ways` what a call costs by each way into torch. All take
-turns, and a ratio is the median over the ratios of the rounds, as in `cpu.py`.
-
-Each command may be given names of ops, families, models or blocks, and so run in parts: `page` puts
-files of one command together.
+(`workloads`). `compiled` has both compiled as well, by torch's inductor; `fusion` what inductor
+makes one kernel of, `ways` what a call costs by each way into torch; `generate` and `logits` need
+transformers. All take turns, and a ratio is the median over the ratios of the rounds, as in
+`cpu.py`.
 """
 
 from __future__ import annotations
 
 import argparse
 import ctypes
-import json
-import sys
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import product
-from pathlib import Path
 from statistics import median
 from typing import Any
 
-from fastact.measure.arguments import counts, names
 from fastact.measure.peers import (
     COMPILED,
     OURS,
@@ -43,12 +36,10 @@ from fastact.measure.peers import (
     open_torch,
 )
 from fastact.ops.engine.op import arrays_of, ops
-from fastact.runtime import config
-from fastact.terminal import markdown_table, table
+from fastact.terminal import markdown_table
 
 from . import models, torch_calls
-from .compare import Call, compare, marked
-from .results import write_whole
+from .pages import Call, Section, compare, main, marked
 from .workloads import FAMILIES
 from .workloads.libraries import Torch
 from .workloads.work import Case, InMemory, Work
@@ -68,7 +59,6 @@ class AutogradRow:
     what: str
     case: str
     dtype: str
-    threads: int
     seconds: dict[str, float]
     ratios: dict[str, float]
     about: dict[str, float] = field(default_factory=dict)
@@ -145,17 +135,16 @@ def _row(
     """Call everything once, which may compile, and measure a row."""
     for call in calls.values():
         call()
-    found = compare(calls, args.seconds, args.threads)
-    return AutogradRow(what, case, dtype, args.threads, *found, **more)
+    return AutogradRow(what, case, dtype, *compare(calls, args.seconds, args.threads), **more)
 
 
-def measure_ops(args: argparse.Namespace) -> Iterator[AutogradRow]:
+def measure_ops(args: argparse.Namespace, compiled: bool = False) -> Iterator[AutogradRow]:
     """A row for each op and size."""
-    chosen = [op for op in ops.values() if not args.ops or {op.name, op.family} & {*args.ops}]
+    chosen = [op for op in ops.values() if not args.names or {op.name, op.family} & {*args.names}]
     for dtype in args.dtypes:
         for size, case in _cases(chosen, args.sizes, dtype):
             try:
-                calls = steps(case, args.threads, args.compiled)
+                calls = steps(case, args.threads, compiled)
                 yield _row(args, case.op.name, case.label, dtype, calls, size=size)
             except (LeftOut, AttributeError, RuntimeError, TypeError) as error:
                 print(f"{case.op.name}: left out, {str(error).partition(chr(10))[0]}")
@@ -164,7 +153,7 @@ def measure_ops(args: argparse.Namespace) -> Iterator[AutogradRow]:
 def measure_fusion(args: argparse.Namespace) -> Iterator[AutogradRow]:
     """Rows of blocks of several operations, eager and compiled, and their gradients."""
     open_torch(args.threads)
-    for name in args.ops or torch_calls.BLOCKS:
+    for name in args.names or torch_calls.BLOCKS:
         for rows in dict.fromkeys(max(1, size // torch_calls.WIDTH) for size in args.sizes):
             case, ours, theirs = torch_calls.block(name, rows)
             calls = {OURS: ours[0], TORCH: theirs[0], OURS_COMPILED: ours[1], COMPILED: theirs[1]}
@@ -173,8 +162,7 @@ def measure_fusion(args: argparse.Namespace) -> Iterator[AutogradRow]:
 
 def measure_ways(args: argparse.Namespace) -> Iterator[AutogradRow]:
     """Rows of one op that computes next to nothing, by each way into torch."""
-    args.threads = 1
-    open_torch(1)
+    open_torch(args.threads)
     for case, calls in torch_calls.ways().items():
         given = {OURS: calls.pop("fa.relu(x)"), TORCH: calls.pop("torch.relu(x)"), **calls}
         yield _row(args, "relu", case, "float32", given)
@@ -183,7 +171,7 @@ def measure_ways(args: argparse.Namespace) -> Iterator[AutogradRow]:
 def _of_models(args: argparse.Namespace, known: Iterable[str]) -> Iterator[tuple[str, str, Any]]:
     """Names of models and dtypes that are asked for."""
     torch = open_torch(args.threads)
-    for name, dtype in product(args.ops or known, args.dtypes):
+    for name, dtype in product(args.names or known, args.dtypes):
         yield name, dtype, getattr(torch, dtype)
 
 
@@ -246,28 +234,6 @@ def lines_of(rows: Sequence[AutogradRow]) -> tuple[list[str], list[list[str]]]:
     return header, lines
 
 
-LEGEND = """\
-A row is a call and its gradient by every tensor that has one, through `torch.autograd.grad`, or
-what a model does: inference, or a training step with its optimiser. Times are medians; both sides
-take turns on as many threads, and freed memory stays with the process. × torch: torch's time over
-fastact's; above 1, fastact is faster. With few elements the graph takes the time: fastact's node is
-written in Python, torch's in C++, and both sides call `torch.autograd.grad`: an `autograd.Function`
-of nothing takes as long as all of torch's relu ([why](../design/torch.md)). The gradient of a plain
-sum (`sum`, `mean`, `bias_grad`, `unbroadcast`) is memory with fastact, and in torch a view of one
-element that repeats."""
-
-LEGENDS = {
-    "Speed in torch": LEGEND,
-    "Models of transformers": """\
-Small models of random weights, as transformers has them (torch) and with the layers that
-`fastact.torch.transformers.kernelize` puts in (fastact): norms, gates, gated feed-forward layers.
-Products of matrices, attention and scans are torch's on both sides. Times are medians;
-both sides take turns on as many threads. × torch: torch's time over fastact's; above 1, fastact is
-faster. An error is the root of the mean square of the logits' distance from the same weights'
-logits in float64, over the root of the mean square of those.""",
-}
-
-
 def _by_size(rows: Sequence[AutogradRow]) -> str:
     """A row for each op, a column for each size: µs of ours, and torch's time over it."""
     sizes = sorted({row.size for row in rows})
@@ -313,91 +279,44 @@ def _list_of(told: str, items: Sequence[str]) -> str:
     return f"{told}: {', '.join(items)}." if items else f"{told}."
 
 
-def page(args: argparse.Namespace) -> None:
-    """The page of files that were measured before: a section for each command."""
-    sections: dict[str, list[Any]] = {}
-    for file in args.files:
-        numbers = json.loads(file.read_text(encoding="utf-8"))
-        sections.setdefault(numbers["title"], []).append(numbers)
-    parts = [f"# {args.title}", LEGENDS[args.title]]
-    for title, found in sections.items():
-        rows = [AutogradRow(**row) for numbers in found for row in numbers["rows"]]
-        facts, threads = found[0]["machine"], rows[0].threads
-        commands = ", ".join(f"`{numbers['command']}`" for numbers in found)
-        about = [
-            f"{facts['processor']}, torch {facts['torch']}, {threads} "
-            f"thread{'s' if threads > 1 else ''}, {found[0]['date']}. Measured by {commands}.",
-            *dict.fromkeys(numbers["note"] for numbers in found if numbers["note"]),
-        ]
-        parts.append(f"## {title}\n\n{' '.join(about)}")
-        if all({*row.seconds} == {OURS, TORCH} and row.size for row in rows):
-            parts.append(_by_size(rows))
-        else:
-            header, lines = lines_of(rows)
-            parts += [*_slower(rows), markdown_table(header, lines, 3)]
-    write_whole(args.markdown, "\n\n".join(parts) + "\n")
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.autograd", description=__doc__)
-    commands = parser.add_subparsers(required=True)
-    for name, run, title in (
-        ("ops", measure_ops, "Ops, forward and backward"),
-        ("fusion", measure_fusion, "Blocks that inductor fuses, forward and backward"),
-        ("ways", measure_ways, "What a call costs by each way into torch"),
-        ("models", measure_models, "Models"),
-        ("generate", measure_generation, "Language models of transformers"),
-        ("logits", measure_logits, "Logits of language models"),
-    ):
-        command = commands.add_parser(name)
-        command.add_argument("ops", nargs="*", metavar="name", help="only these; of ops, families")
-        command.add_argument("--sizes", type=counts, default=SIZES)
-        command.add_argument("--dtypes", type=names, default=("float32",))
-        command.add_argument("--threads", type=int, default=2)
-        command.add_argument("--seconds", type=float, default=0.5, help="for each row, about")
-        command.add_argument("--compiled", action="store_true", help="by inductor as well")
-        command.add_argument("--json", type=Path)
-        command.add_argument("--note", default="", help="what the page is to say beside the rows")
-        command.set_defaults(run=run, title=title)
-    command = commands.add_parser("page")
-    command.add_argument("files", nargs="+", type=Path)
-    command.add_argument("--markdown", type=Path, required=True)
-    command.add_argument("--title", choices=LEGENDS, default="Speed in torch")
-    command.set_defaults(run=None)
-    return parser
-
-
-def main(arguments: Sequence[str]) -> int:
-    """Measure, print, and keep what was measured after each row."""
-    args = _parser().parse_args(arguments)
-    if args.run is None:
-        page(args)
-        return 0
+def _table(
+    measure: Callable[[argparse.Namespace], Iterator[AutogradRow]], args: argparse.Namespace
+) -> Iterator[str]:
+    """Yield what the rows of a command say, in words and as a table."""
     keep_memory()
-    torch = open_torch(args.threads)
-    facts = {**config.config(), "torch": torch.__version__}
-    kept = [a for a in arguments if a not in ("--json", str(args.json), "--note", args.note)]
-    command = " ".join(["python -m benchmarks.autograd", *kept])
-    title = args.title + (", compiled" if args.compiled else "")
-    rows: list[AutogradRow] = []
-    for row in args.run(args):
+    open_torch(args.threads)
+    rows = []
+    for row in measure(args):
         rows.append(row)
-        header, lines = lines_of([row])
-        print("  ".join(f"{h} {v}".strip() for h, v in zip(header, lines[0], strict=True)))
-        if args.json is not None:
-            numbers = {
-                "title": title,
-                "date": time.strftime("%Y-%m-%d"),
-                "command": command,
-                "note": args.note,
-                "machine": facts,
-                "rows": [asdict(row) for row in rows],
-            }
-            write_whole(args.json, json.dumps(numbers, indent=2) + "\n")
-    if rows:
-        print(table(*lines_of(rows), left=3))
-    return 0
+        header, (line,) = lines_of([row])
+        print("  ".join(f"{h} {v}".strip() for h, v in zip(header, line, strict=True)), flush=True)
+    if rows and all({*row.seconds} == {OURS, TORCH} and row.size for row in rows):
+        yield _by_size(rows)
+    elif rows:
+        yield from _slower(rows)
+        yield markdown_table(*lines_of(rows), 3)
 
+
+def _section(page: str, heading: str, measure: Any, *packages: str) -> Section:
+    return Section(page, heading, partial(_table, measure), (TORCH, *packages))
+
+
+_OPS, _TORCH = "Ops, forward and backward", partial(_section, "Speed in torch")
+_TRANSFORMERS = partial(_section, "Models of transformers")
+SECTIONS = {
+    "ops": _TORCH(_OPS, measure_ops),
+    "compiled": _TORCH(f"{_OPS}, compiled", partial(measure_ops, compiled=True)),
+    "fusion": _TORCH("Blocks that inductor fuses, forward and backward", measure_fusion),
+    "ways": _TORCH("What a call costs by each way into torch", measure_ways),
+    "models": _TORCH("Models", measure_models),
+    "generate": _TRANSFORMERS(
+        "Language models of transformers", measure_generation, "transformers"
+    ),
+    "logits": _TRANSFORMERS("Logits of language models", measure_logits, "transformers"),
+}
+
+_OPTIONS = {"sizes": SIZES, "dtypes": ("float32",), "threads": 2, "seconds": 0.5}
+run = partial(main, "autograd", __doc__, SECTIONS, _OPTIONS)
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    run()

@@ -1,27 +1,22 @@
 """What the bridges to JAX, spaCy and scikit-learn gain, beside these alone.
 
-    python -m benchmarks.bench_bridges jax|spacy|sklearn|calls|models|threads
-        [--markdown FILE] [--seconds S]
+    python -m benchmarks.bench_bridges calls|models|threads --markdown docs/results/jax.md
+    python -m benchmarks.bench_bridges spacy --markdown docs/results/thinc.md
+    python -m benchmarks.bench_bridges sklearn
 
-jax is these three: calls, one call in a program of XLA's and its gradient, from small ones on;
-models, gradient steps of three networks; threads, whether a call in a thread of XLA's should have
-threads of its own. spacy: words a second of a blank English pipeline (tagger, parser, entities, of
-random weights). sklearn: predictions of a network and a scaler's `partial_fit`. Calls take turns.
-With --markdown each section takes the place of what FILE had of it, so that a page can be measured
-in pieces.
+Of JAX: calls, one call in a program of XLA's and its gradient, from small ones on; models, gradient
+steps of three networks; threads, whether a call in a thread of XLA's should have threads of its
+own. spacy: words a second of a blank English pipeline (tagger, parser, entities, of random
+weights). sklearn: predictions of a network and a scaler's `partial_fit`.
 """
 
+import argparse
 import json
 import os
-import re
 import subprocess
 import sys
-from argparse import ArgumentParser
-from collections.abc import Callable
-from datetime import date
+from collections.abc import Callable, Iterator
 from functools import partial
-from importlib.metadata import version
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -30,17 +25,12 @@ import numpy as np
 from fastact.measure.peers import OURS
 from fastact.terminal import markdown_table
 
-from .compare import Call, compare, marked
+from .pages import Call, Section, compare, main, marked
 
 DOCUMENTS, WORDS = 60, 200
 SHAPES = (1, 64), (64, 768), (4096, 768)
 THREADS = 2
 SELF = (sys.executable, "-m", "benchmarks.bench_bridges")  # in a process of its own
-
-TITLES = {
-    page: f"{name} with and without fastact"
-    for page, name in (("jax", "JAX"), ("spacy", "spaCy"), ("sklearn", "scikit-learn"))
-}
 
 
 def of_numbers(seed: int, *shape: int) -> Any:
@@ -134,7 +124,7 @@ def squared(call: Callable[..., Any]) -> Callable[..., Any]:
     return lambda *arrays: (call(*arrays) ** 2).sum()
 
 
-def bench_calls(seconds: float) -> str:
+def bench_calls(args: argparse.Namespace) -> Iterator[str]:
     import jax
     import jax.numpy as jnp
 
@@ -148,12 +138,12 @@ def bench_calls(seconds: float) -> str:
                     who: compiled(way(partial(program, ops)), *arrays, target)
                     for who, ops in both().items()
                 }
-                found = compare(calls, seconds)
+                found = compare(calls, args.seconds)
                 row += [f"{1e6 * found.seconds[who]:,.1f}" for who in calls]
                 row += found.cells({"JAX": 1.0})
             rows.append(row)
     head = ["µs a program", "shape", *("JAX", "fastact", "×", "gradient: JAX", "fastact", "×")]
-    return (
+    yield (
         "A program of one call, and one of the gradient of the sum of its squares, float32, arrays "
         "that are there. ×: the time of JAX's own formula over the program's with fastact; "
         "in bold where XLA is faster. The smallest shape is what a call costs.\n\n"
@@ -231,7 +221,7 @@ MODELS = {
 }
 
 
-def bench_models(seconds: float) -> str:
+def bench_models(args: argparse.Namespace) -> Iterator[str]:
     import jax
 
     rows = []
@@ -242,10 +232,10 @@ def bench_models(seconds: float) -> str:
             calls[who] = compiled(jax.value_and_grad(loss), *arguments)
             losses[who] = calls[who]()[0]
         np.testing.assert_allclose(losses["JAX"], losses["fastact"], rtol=1e-4)
-        found = compare(calls, seconds)
+        found = compare(calls, args.seconds)
         ms = [f"{1e3 * found.seconds[who]:.2f}" for who in calls]
         rows.append([name, *ms, *found.cells({"JAX": 1.0})])
-    return (
+    yield (
         "`jax.value_and_grad` of the loss, compiled; float32; the losses agree to 1e-4. The "
         "products of matrices are XLA's on both sides.\n\n"
         + markdown_table(["ms a gradient step", "JAX", "with fastact", "×"], rows)
@@ -292,21 +282,21 @@ SETTINGS: dict[str, dict[str, str]] = {
 }
 
 
-def bench_threads(seconds: float) -> str:
+def bench_threads(args: argparse.Namespace) -> Iterator[str]:
     found: dict[str, dict[str, float]] = {}
     for setting, environ in SETTINGS.items():
         for devices in (1, 2):
             flags = f"--xla_force_host_platform_device_count={devices}"
             done = subprocess.run(
-                [*SELF, "programs", "--seconds", str(seconds)],
+                [*SELF, "programs", "--seconds", str(args.seconds)],
                 env={**os.environ, **environ, "XLA_FLAGS": flags},
                 stdout=subprocess.PIPE,
                 check=True,
             )
-            for program, took in json.loads(done.stdout).items():
+            for program, took in json.loads(done.stdout.splitlines()[-1]).items():
                 found.setdefault(program, {})[setting] = took
     rows = [[p, *(f"{1e3 * of[s]:.2f}" for s in SETTINGS)] for p, of in found.items()]
-    return (
+    yield (
         "Threads that a call of fastact's has, in the thread of XLA's that runs it. Of float32, "
         "4096 × 768 where nothing else is said; XLA has a thread a core for its own work.\n\n"
         + markdown_table(["ms a program", *SETTINGS], rows)
@@ -349,19 +339,19 @@ def pipeline(ops: str) -> Call:
 POOLS = ("FASTACT", "OMP", "OPENBLAS", "BLIS", "MKL")
 
 
-def bench_spacy(seconds: float) -> str:
+def bench_spacy(args: argparse.Namespace) -> Iterator[str]:
     rows = []
     for threads in range(1, THREADS + 1):
         done = subprocess.run(
-            [*SELF, "pipelines", "--seconds", str(seconds)],
+            [*SELF, "pipelines", "--seconds", str(args.seconds)],
             env={**os.environ, **{f"{pool}_NUM_THREADS": str(threads) for pool in POOLS}},
             stdout=subprocess.PIPE,
             check=True,
         )
-        took = json.loads(done.stdout)
+        took = json.loads(done.stdout.splitlines()[-1])
         rate = [f"{DOCUMENTS * WORDS / took[ops]:,.0f}" for ops in ("numpy", OURS)]
         rows.append([f"{threads}", *rate, marked(took["numpy"] / took[OURS])])
-    return (
+    yield (
         f"Words a second of `spacy.blank('en')` with tagger, parser and entity recognizer, of "
         f"random weights: {DOCUMENTS} texts of {WORDS} words. Every library has the same number of "
         f"threads on both sides.\n\n"
@@ -372,7 +362,7 @@ def bench_spacy(seconds: float) -> str:
 # --- scikit-learn ---------------------------------------------------------------------------------
 
 
-def bench_sklearn(seconds: float) -> str:
+def bench_sklearn(args: argparse.Namespace) -> Iterator[str]:
     from sklearn.datasets import load_digits
     from sklearn.neural_network import MLPClassifier
     from sklearn.preprocessing import StandardScaler
@@ -398,71 +388,43 @@ def bench_sklearn(seconds: float) -> str:
         )
     rows = []
     for name, (theirs, ours) in pairs.items():
-        found = compare({"theirs": theirs, OURS: ours}, seconds)
+        found = compare({"theirs": theirs, OURS: ours}, args.seconds)
         both = (f"{1e3 * found.seconds[who]:.2f} ms" for who in ("theirs", OURS))
         rows.append([name, *both, *found.cells({"theirs": 1.0})])
-    return markdown_table(["", "scikit-learn", "fastact", "×"], rows)
+    yield markdown_table(["", "scikit-learn", "fastact", "×"], rows)
 
 
 # --- the command ----------------------------------------------------------------------------------
 
-SECTIONS: dict[str, tuple[str, str, Callable[[float], str]]] = {
-    "calls": ("jax", "Calls", bench_calls),
-    "models": ("jax", "Gradient steps", bench_models),
-    "threads": ("jax", "Threads", bench_threads),
-    "spacy": ("spacy", "Words a second", bench_spacy),
-    "sklearn": ("sklearn", "Predictions and scaling", bench_sklearn),
+
+def programs(args: argparse.Namespace) -> Iterator[str]:
+    """Yield the seconds of each program of `threads`, in this process's setting."""
+    alone = {name: {OURS: call} for name, call in programs_of_threads().items()}
+    yield json.dumps({n: compare(call, args.seconds).seconds[OURS] for n, call in alone.items()})
+
+
+def pipelines(args: argparse.Namespace) -> Iterator[str]:
+    """Yield the seconds of spaCy's pipeline by both."""
+    yield json.dumps(compare({o: pipeline(o) for o in ("numpy", OURS)}, args.seconds).seconds)
+
+
+_JAX = partial(Section, "JAX with and without fastact", packages=("jax", "jaxlib", "numpy"))
+SECTIONS = {
+    "calls": _JAX("Calls", bench_calls),
+    "models": _JAX("Gradient steps", bench_models),
+    "threads": _JAX("Threads", bench_threads),
+    "programs": _JAX("Programs", programs),
+    "spacy": Section(
+        "spaCy with and without fastact", "Words a second", bench_spacy, ("spacy", "thinc", "numpy")
+    ),
+    "pipelines": Section("spaCy", "Pipelines", pipelines),
+    "sklearn": Section(
+        "scikit-learn with and without fastact",
+        "Predictions and scaling",
+        bench_sklearn,
+        ("scikit-learn", "numpy"),
+    ),
 }
 
-
-def measured_by(section: str, page: str) -> str:
-    """How, when and on what a section was measured."""
-    from fastact.runtime.config import config
-
-    packages = {
-        "jax": ("jax", "jaxlib"),
-        "spacy": ("spacy", "thinc"),
-        "sklearn": ("scikit-learn",),
-    }[page]
-    facts = config()
-    names = [f"{name} {version(name)}" for name in (*packages, "numpy")]
-    return (
-        f"`python -m benchmarks.bench_bridges {section}`, {date.today()}. {facts['processor']}, "
-        f"{facts['isa']['chosen']}, {os.cpu_count()} cores; {', '.join(names)}."
-    )
-
-
-def put_section(path: Path, page: str, heading: str, text: str) -> None:
-    """In the place of the section with this heading, or at the end of the page."""
-    before = path.read_text() if path.exists() else f"# {TITLES[page]}\n"
-    title, *sections = re.split(r"\n(?=## )", before)
-    by_heading = {section.partition("\n")[0]: section for section in sections}
-    by_heading[f"## {heading}"] = f"## {heading}\n\n{text}\n"
-    path.write_text("\n".join([title, *by_heading.values()]))
-
-
-def main() -> None:
-    parser = ArgumentParser(description=__doc__)
-    parser.add_argument("section", choices=["jax", *SECTIONS, "programs", "pipelines"])
-    parser.add_argument("--markdown", type=Path, metavar="FILE")
-    parser.add_argument("--seconds", type=float, default=1.0, help="for each row")
-    options = parser.parse_args()
-    if options.section == "programs":
-        alone = {n: {OURS: call} for n, call in programs_of_threads().items()}
-        took = {n: compare(call, options.seconds).seconds[OURS] for n, call in alone.items()}
-        print(json.dumps(took))
-        return
-    if options.section == "pipelines":
-        calls = {ops: pipeline(ops) for ops in ("numpy", OURS)}
-        print(json.dumps(compare(calls, options.seconds).seconds))
-        return
-    for name, (page, heading, bench) in SECTIONS.items():
-        if name == options.section or (page == "jax" and options.section == "jax"):
-            text = f"{measured_by(name, page)}\n\n{bench(options.seconds)}"
-            print(text, flush=True)
-            if options.markdown:
-                put_section(options.markdown, page, heading, text)
-
-
 if __name__ == "__main__":
-    main()
+    main("bench_bridges", __doc__, SECTIONS, {"seconds": 1.0})

@@ -1,15 +1,15 @@
 """Statistics of arrays beside other libraries': how right, how fast, and by groups.
 
     pip install bottleneck numbagg flox pandas torch
-    python -m benchmarks.statistics tables --markdown docs/results/statistics.md
+    python -m benchmarks.statistics given --markdown docs/results/statistics.md
+    python -m benchmarks.statistics speed --markdown docs/results/statistics.md
     python -m benchmarks.statistics groups --markdown docs/results/statistics.md
     python -m benchmarks.statistics certified --markdown docs/results/certified.md
 
-`tables` has what others reported of means and variances, computed by each library beside the exact
-value of long doubles, and how long each takes; `groups` sums, means and variances by groups, and
-scatter-adds beside torch's; `certified` the digits of NIST's certified means and deviations. Each
-takes minutes, and writes anew what stands between the page's marks of its name. A peer that is not
-installed is left out.
+`given` has what others reported of means and variances, computed by each library beside the exact
+value of long doubles, and what memory they take; `speed` how long each takes; `groups` sums, means
+and variances by groups, and scatter-adds beside torch's; `certified` the digits of NIST's certified
+means and deviations. Each takes minutes. A peer that is not installed is left out.
 """
 
 from __future__ import annotations
@@ -20,11 +20,10 @@ import math
 import sys
 import tracemalloc
 import warnings
-from collections.abc import Callable, Iterable, Iterator
-from datetime import date
+from collections.abc import Callable, Iterator
 from fractions import Fraction
 from functools import partial
-from itertools import product
+from itertools import groupby, product
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -32,24 +31,15 @@ import numpy as np
 
 import fastact as fa
 from fastact import _cpu
-from fastact.measure.arguments import counts
-from fastact.measure.peers import COPY, OURS, versions
+from fastact.measure.peers import COPY, OURS
 from fastact.terminal import markdown_table
 
-from .compare import Call, compare, installed, put_between_marks
-from .results import machine
+from .pages import Call, Section, compare, installed, main, shown
 
 _SMALL = 1000  # elements: a copy of them tells nothing
+_MEGABYTES = (16, 64)
 _DTYPES = ("float32", "float64")
-
-
-def shown(lines: Iterable[list[str]]) -> list[list[str]]:
-    """Print lines as they come, and return them."""
-    found = []
-    for line in lines:
-        print(*line, sep="  ", flush=True)
-        found.append(line)
-    return found
+_LIBRARIES = ("numpy", "bottleneck", "numbagg")
 
 
 def told_threads(modules: dict[str, Any], threads: int, call: Call) -> None:
@@ -186,9 +176,7 @@ class Case(NamedTuple):
 def cases(args: argparse.Namespace) -> Iterator[Case]:
     """Yield the rows of the tables."""
     kinds = [*product(("nanmean", "nanvar"), (0.0, 0.1)), ("mean", 0.0), ("var", 0.0)]
-    for many, size, (op, gaps), dtype in product(
-        args.threads, [*args.megabytes, 0], kinds, _DTYPES
-    ):
+    for many, size, (op, gaps), dtype in product(args.threads, [*_MEGABYTES, 0], kinds, _DTYPES):
         row = partial(Case, many, f"{size} MB" if size else f"{_SMALL} elements", op, dtype, gaps)
         side = int((size * 2**20 / np.dtype(dtype).itemsize) ** 0.5)
         if not size:
@@ -220,17 +208,10 @@ def measured(case: Case, modules: dict[str, Any], args: argparse.Namespace) -> l
     return [f"{found.seconds[OURS] * 1e6:.4g}", *found.cells(dict.fromkeys(modules, 1.0)), share]
 
 
-def tables(args: argparse.Namespace) -> Iterator[str]:
-    """Yield what each library gives, and how fast it is."""
-    modules = installed(("numpy", "bottleneck", "numbagg"))
-    parts: dict[str, list[list[str]]] = {}
-    for case in cases(args):
-        plural = "s" if case.threads > 1 else ""
-        line = [case.op, case.dtype, f"{case.gaps:.0%}", case.label, *measured(case, modules, args)]
-        title = f"### {case.size}, {case.threads} thread{plural}"
-        parts.setdefault(title, []).extend(shown([line]))
+def given(args: argparse.Namespace) -> Iterator[str]:
+    """Yield what each library gives, and the memory that it takes."""
+    modules = installed(_LIBRARIES)
     header = ["reported", "of", "exact", *modules, OURS]
-    yield "## What each gives"
     yield markdown_table(header, shown(reported(modules)), 2)
     yield "Memory beside x, as a share of it, of (2048, 2048) float32:"
     yield markdown_table(["op", "axis", *modules, OURS], shown(memory(modules)), 2)
@@ -239,11 +220,19 @@ def tables(args: argparse.Namespace) -> Iterator[str]:
         "(1000, 1000, 10) float64, with weights of (1000, 1000): time, and memory as above."
     )
     yield markdown_table(["NaN", "over", "xarray", OURS], shown(weighted(args)), 2)
-    yield "## How fast"
+
+
+def speed(args: argparse.Namespace) -> Iterator[str]:
+    """Yield how fast each library is."""
+    modules = installed(_LIBRARIES)
     header = ["op", "dtype", "NaN", "axis", "µs", *(f"× {name}" for name in modules), "of a copy"]
-    for title, lines in parts.items():
-        yield title
-        yield markdown_table(header, lines, 4)
+    for (size, threads), part in groupby(cases(args), lambda case: (case.size, case.threads)):
+        yield f"### {size}, {threads} thread{'s' if threads > 1 else ''}"
+        lines = (
+            [one.op, one.dtype, f"{one.gaps:.0%}", one.label, *measured(one, modules, args)]
+            for one in part
+        )
+        yield markdown_table(header, shown(lines), 4)
 
 
 # --- by groups ------------------------------------------------------------------------------------
@@ -330,13 +319,6 @@ def scatter_adds(args: argparse.Namespace, torch: Any) -> Iterator[list[str]]:
 def groups(args: argparse.Namespace) -> Iterator[str]:
     """Yield the tables of groups and of scatter-adds."""
     modules = installed([*_GOALS, "torch"])
-    found = versions(["numpy", *_GOALS, "numpy_groupies", "numba", "torch"])
-    facts = machine(found)
-    yield (
-        f"{date.today()}, {facts['processor']}, {facts['threads']['limit']} cores, fastact "
-        f"{facts['commit']} on {facts['isa']['chosen']}; "
-        f"{', '.join(f'{name} {version}' for name, version in found.items())}."
-    )
     header = ["of", "op", "dtype", "threads", "ms", *(f"× {name}" for name in _GOALS)]
     yield markdown_table(header, shown(grouped(args, modules)), 3)
     if "torch" in modules:
@@ -396,29 +378,24 @@ def certified(_: argparse.Namespace) -> Iterator[str]:
             pairs = [zip(way(data.x), right(data), strict=True) for way in ways.values()]
             cells = [", ".join(digits(*pair) for pair in both) for both in pairs]
             lines.append([name, str(data.x.size), *cells])
-        yield f"## Against the {title}"
+        yield f"### Against the {title}"
         yield markdown_table(["data", "values", *ways], shown(lines), 1)
 
 
-def main() -> None:
-    """Measure, and write the page."""
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.statistics",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    sections = {"tables": tables, "groups": groups, "certified": certified}
-    parser.add_argument("section", choices=sections)
-    parser.add_argument("--threads", type=counts, default=(1, 2), help="numbers of threads")
-    parser.add_argument("--megabytes", type=counts, default=(16, 64), help="sizes of arrays")
-    parser.add_argument("--seconds", type=float, default=0.7, help="for each row")
-    parser.add_argument("--markdown", type=Path, help="write the tables into this page")
-    args = parser.parse_args()
-    warnings.simplefilter("ignore")
-    body = "\n\n".join(sections[args.section](args))
-    if args.markdown:
-        put_between_marks(args.markdown, args.section, body)
-
+SECTIONS = {
+    "given": Section("Statistics", "What each gives", given, (*_LIBRARIES, "xarray")),
+    "speed": Section("Statistics", "How fast", speed, (*_LIBRARIES, "numba")),
+    "groups": Section(
+        "Statistics",
+        "By groups",
+        groups,
+        ("numpy", *_GOALS, "numpy_groupies", "numba", "torch"),
+    ),
+    "certified": Section(
+        "Certified means and deviations", "Digits", certified, (*_LIBRARIES, "pandas")
+    ),
+}
 
 if __name__ == "__main__":
-    main()
+    warnings.simplefilter("ignore")
+    main("statistics", __doc__, SECTIONS, {"threads": (1, 2), "seconds": 0.7})

@@ -11,12 +11,12 @@ pytest.importorskip("fastact.jax", exc_type=ImportError)  # of a JAX that is too
 from benchmarks.bench_bridges import (  # noqa: E402
     MODELS,
     PROGRAMS,
+    SECTIONS,
     both,
     of_numbers,
-    put_section,
     squared,
 )
-from benchmarks.compare import marked  # noqa: E402
+from benchmarks.pages import marked, put  # noqa: E402
 
 from fastact.terminal import markdown_table  # noqa: E402
 
@@ -48,7 +48,7 @@ def test_a_page_in_pieces(tmp_path):
     rows = markdown_table(["a", "b"], [["x", marked(0.5)], ["y", marked(1.5)]])
     assert rows.splitlines()[2:] == ["| x | **0.50** |", "| y | 1.50 |"]
     for heading, text in [("One", "first"), ("Two", rows), ("One", "second")]:
-        put_section(page, "jax", heading, text)
+        put(page, SECTIONS["calls"]._replace(heading=heading), text)
     assert page.read_text() == (
         f"# JAX with and without fastact\n\n## One\n\nsecond\n\n## Two\n\n{rows}\n"
     )

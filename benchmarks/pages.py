@@ -1,0 +1,141 @@
+"""Calls of several libraries timed in turns, and pages with tables: what scripts of peers share."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import os
+import re
+import shlex
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from datetime import date
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from fastact.bench.turns import medians, take_turns
+from fastact.measure import arguments
+from fastact.measure.peers import OURS, versions
+from fastact.runtime import config
+from fastact.runtime.threads import get_num_threads, num_threads
+
+from .results import commit, write_whole
+
+Call = Callable[[], Any]
+
+
+class Timed(NamedTuple):
+    """Median seconds of a call by name, and the medians of the rounds' ratios to ours."""
+
+    seconds: dict[str, float]
+    ratios: dict[str, float]
+
+    def cells(self, goals: Mapping[str, float]) -> list[str]:
+        """Return how many times as long each peer takes, in bold where that misses its goal."""
+        return [
+            marked(self.ratios[name], goal) if name in self.ratios else "–"
+            for name, goal in goals.items()
+        ]
+
+
+def marked(ratio: float, goal: float = 1.0) -> str:
+    """Return a ratio as a page has it: in bold below the goal."""
+    return f"{ratio:.2f}" if ratio >= goal else f"**{ratio:.2f}**"
+
+
+def compare(calls: Mapping[str, Call], seconds: float, threads: int | None = None) -> Timed:
+    """Time calls, of which one is `OURS`, in turns and for about so many seconds."""
+    ours_first = {OURS: calls[OURS], **calls}
+    with num_threads(threads or get_num_threads()):
+        found = medians(take_turns(ours_first, seconds))
+    return Timed(found["seconds"], found["ratios"])
+
+
+def installed(names: Sequence[str]) -> dict[str, Any]:
+    """Import the packages that are installed; the others are named."""
+    found = {}
+    for name in names:
+        try:
+            found[name] = importlib.import_module(name)
+        except ImportError:
+            print(f"{name} is left out: it is not installed", file=sys.stderr)
+    return found
+
+
+def shown(lines: Iterable[list[str]]) -> list[list[str]]:
+    """Print lines as they come, and return them."""
+    found = []
+    for line in lines:
+        print(*line, sep="  ", flush=True)
+        found.append(line)
+    return found
+
+
+class Section(NamedTuple):
+    """A command that measures a section of a page.
+
+    page : the title of a new page. text : yields the paragraphs of the section, of the arguments
+        of the command line. packages : whose versions stand beside the numbers, where they are
+        installed.
+    """
+
+    page: str
+    heading: str
+    text: Callable[[argparse.Namespace], Iterator[str]]
+    packages: tuple[str, ...] = ()
+
+
+def put(path: Path, section: Section, text: str) -> None:
+    """Write the section in the place of what a page has under its heading, or at the end."""
+    before = path.read_text(encoding="utf-8") if path.exists() else f"# {section.page}\n"
+    top, *others = re.split(r"\n(?=## )", before)
+    by_heading = {other.partition("\n")[0]: other for other in others}
+    by_heading[f"## {section.heading}"] = f"## {section.heading}\n\n{text}\n"
+    write_whole(path, "\n".join([top, *by_heading.values()]))
+
+
+#: How the options of scripts are read.
+_KINDS: dict[str, Callable[[str], Any]] = {
+    "seconds": arguments.seconds,
+    "threads": arguments.counts,
+    "sizes": arguments.counts,
+    "dtypes": arguments.names,
+}
+
+
+def main(
+    script: str,
+    told: str | None,
+    sections: Mapping[str, Section],
+    defaults: Mapping[str, Any],
+    words: Sequence[str] | None = None,
+) -> None:
+    """Run the command line of a script that measures sections.
+
+    told : what the script is for. defaults : of its options. words : else those of the process.
+    """
+    words = sys.argv[1:] if words is None else words
+    parser = argparse.ArgumentParser(
+        prog=f"python -m benchmarks.{script}",
+        description=told,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("section", choices=sections)
+    parser.add_argument("names", nargs="*", help="measure only these, of ops also families")
+    for option, value in defaults.items():
+        kind = arguments.count if isinstance(value, int) else _KINDS[option]
+        parser.add_argument(f"--{option}", type=kind, default=value)
+    parser.add_argument("--markdown", type=Path, metavar="PAGE", help="write the section there")
+    args = parser.parse_args(words)
+    section, facts = sections[args.section], config.config()
+    words = [word for word in words if word not in ("--markdown", str(args.markdown))]
+    found = [f"{package} {number}" for package, number in versions(section.packages).items()]
+    about = [facts["processor"], facts["isa"]["chosen"], f"{os.cpu_count()} cores", *found]
+    text = [
+        f"`{shlex.join(['python', '-m', f'benchmarks.{script}', *words])}`, {date.today()}, "
+        f"fastact {commit()}. {', '.join(about)}.",
+        *section.text(args),
+    ]
+    print("\n\n".join(text))
+    if args.markdown is not None:
+        put(args.markdown, section, "\n\n".join(text))
