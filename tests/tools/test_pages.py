@@ -68,7 +68,7 @@ def test_tables_that_tools_write_have_been_written():
     """Between each pair of a page's marks stands something."""
     empty = re.compile(r"<!-- (\w+):begin -->\s*<!-- \1:end -->")
     pages = {path: path.read_text(encoding="utf-8") for path in PAGES}
-    assert any("tables:begin" in text for text in pages.values())
+    assert any("bounds:begin" in text for text in pages.values())
     assert not [path for path, text in pages.items() if empty.search(text)]
 
 
