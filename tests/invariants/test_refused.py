@@ -103,6 +103,12 @@ def test_outputs(op, entry):
     ):
         right.refuses(error, rf"out.*{words}", out=out_of(right, wrong))
     assert (frozen == 7).all()
+    if model.ndim > 1 and min(model.shape[0], model.shape[-1]) > 1:  # each row begins in another
+        steps = [*model.strides[1:-1], model.itemsize]
+        steps.insert(0, model.itemsize * (model.shape[-1] - 1))
+        tangled = np.lib.stride_tricks.as_strided(held, model.shape, steps)
+        right.refuses(ValueError, "out.*must not overlap itself", out=out_of(right, tangled))
+        assert (held == 7).all()
     count = 20
     right.refuses((ValueError, TypeError), r"out must", out=(held,) * count)
     for name, array in right.arrays.items():

@@ -67,3 +67,10 @@ def test_gradient_of_the_sum(setting, dtype, backend):
     outs = tuple(held if i == at else None for i in range(len(gradients)))
     arrays.op.backward(*given, dtotal=held, out=outs, **options)
     assert_same_bits(backend.numpy(held), both)
+    added = backend.of(np.ones_like(dx))
+    outs = tuple(added if i == at else None for i in range(len(gradients)))
+    held = backend.of(dtotal.copy())
+    arrays.op.backward(*given, dtotal=held, out=outs, accumulate=True, **options)
+    np.testing.assert_allclose(
+        backend.numpy(added).astype(wide), both.astype(wide) + 1, 2 * eps, 4 * eps
+    )

@@ -4,6 +4,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from conftest import assert_same_bits
 
 import fastact as fa
@@ -98,6 +99,33 @@ def test_a_number_that_is_an_array_is_read_at_each_call(kind):
         expected = fa.layer_norm(x, eps=float(kind(eps)))
         for _ in range(TIMES):
             assert (fa.layer_norm(x, eps=kind(eps)) == expected).all()
+
+
+@pytest.mark.parametrize("of", [np.asarray, torch.from_numpy], ids=["numpy", "torch"])
+def test_numbers_of_two_dtypes_with_the_same_bits(of):
+    """A float32 and a float64, which is next to nothing."""
+    x, one = of(f32(2, 3)), np.float32(1)
+    least = np.array(one.view(np.uint32), np.uint64).view(np.float64)[()]
+    for scale in (one, least, one):
+        expected = fa.softmax(x, scale=float(scale))
+        for _ in range(TIMES):
+            assert (fa.softmax(x, scale=scale) == expected).all()
+
+
+@pytest.mark.parametrize("of", [np.asarray, torch.from_numpy], ids=["numpy", "torch"])
+def test_outputs_that_come_to_overlap(of):
+    """A call was recorded with an output of that kind apart: reversed ones begin at their end."""
+    held, bias = f32(10, 4), of(f32(4))
+    x, free = of(held[:8]), np.zeros((8, 4), np.float32)
+    for turn in (slice(None), slice(None, None, -1)):
+        if of is not np.asarray and turn.step:
+            continue  # torch has no negative strides
+        recorded(lambda turn=turn: fa.bias_act(x, bias, out=of(free[turn])))
+        for over in (held[2:], held[1:9]):
+            before = held.copy()
+            with pytest.raises(ValueError, match="partial overlap"):
+                fa.bias_act(x, bias, out=of(over[turn]))
+            np.testing.assert_array_equal(held, before)
 
 
 def test_a_number_that_changes_in_place():

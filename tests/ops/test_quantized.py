@@ -376,6 +376,11 @@ def test_results_lie_apart():
     x = np.zeros((2, 8), np.float32)
     with pytest.raises(ValueError, match=r"out\[0\] must not share memory with x"):
         fa.relu.quantized(x, out=(x.view(np.int8)[:, :8], None))
+    memory = np.full(32, 7, np.float32)
+    codes, scale = memory.view(np.int8)[4:20].reshape(2, 8), memory[:2, None]
+    with pytest.raises(ValueError, match=r"out\[1\] must not share memory with out\[0\]"):
+        fa.relu.quantized(x, out=(codes, scale))
+    assert (memory == 7).all()
     with pytest.raises(ValueError, match="training must be False"):
         fa.batch_norm.quantized(x, None, None, training=True)
     with pytest.raises(ValueError, match="x must have an axis"):

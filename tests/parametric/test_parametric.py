@@ -124,6 +124,15 @@ def test_snake_where_the_formula_has_no_number(backend):
     np.testing.assert_array_equal(dalpha, [9, 9, 9, 9, 0, 0, np.nan, 0, 0])
 
 
+def test_tangents_of_snake_by_an_alpha_of_0():
+    """Where the formula divides by it."""
+    x, alpha = np.array([[3.0, -0.5, 1e10]]), np.zeros(3)
+    _, moved = fa.snake.jvp(x, alpha, tangents=(np.zeros_like(x), np.ones(3)))
+    np.testing.assert_allclose(moved, x * x, 1e-12)
+    _, moved = fa.snake.jvp(x, alpha, tangents=(np.ones_like(x), np.zeros(3)))
+    np.testing.assert_allclose(moved, np.ones_like(x), 1e-12)
+
+
 @each_op
 def test_messages(op):
     x, w = np.ones((2, 3), np.float32), np.ones(3, np.float32)

@@ -263,6 +263,19 @@ def test_merging_with_nothing():
     assert nothing.merge(nothing).count == 0
 
 
+@pytest.mark.parametrize(
+    "other",
+    [fa.moments(np.float64(x)) for x in ([1, 3], [1e200, -1e200], [1e-200, -1e-200])]
+    + [Moments(2, np.float64(np.inf), np.float64(1))],
+    ids=["near", "large", "small", "infinite"],
+)
+def test_a_missing_m2_stays_missing(other):
+    """Beside numbers whose squares leave the range of float64, and beside infinities."""
+    missing = Moments(2, np.float64(0), np.float64(np.nan))
+    for merged in (missing.merge(other), other.merge(missing)):
+        assert np.isnan(merged.m2)
+
+
 def test_merging_what_is_infinite():
     a, b = fa.moments(np.float64([1e308])), fa.moments(np.float64([-1e308]))
     assert a.merge(b).mean == 0  # though their distance overflows

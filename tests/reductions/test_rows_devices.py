@@ -88,11 +88,15 @@ def test_bfloat16_beyond_what_float32_holds(op, device, shape, axes):
 @pytest.mark.parametrize("op", [fa.sum, fa.mean, fa.var, fa.nanmean], ids=str)
 @pytest.mark.parametrize("elements", [2, 3, 4])
 def test_rows_of_few_elements_stay_in_registers(op, elements, dtype):
-    """Where x begins at a multiple of 16 bytes, whatever the rows do, and nowhere else."""
+    """Where x begins at a multiple of 16 bytes, whatever the rows do, and nowhere else.
+
+    Moments of float64 never do: they go through tiles, as other short rows do.
+    """
     device = emulate()
     of = to_emulated(device.ExchangeArray)
     x = np.ones((515, elements), dtype)
-    for view, expected in ((x, True), (shifted(x), False)):
+    has_kernel = op in (fa.sum, fa.mean) or dtype != np.float64
+    for view, expected in ((x, has_kernel), (shifted(x), False)):
         device.clear_launches()
         op(of(view), axis=1)
         first = device.launches()[0]

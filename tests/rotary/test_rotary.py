@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+from arrangements import padded
 from assembly import BUILT, REGISTERS, code_of, functions, loops, readable
 from conftest import assert_same_bits
 from devices import DTYPES, FRAMEWORKS
@@ -130,6 +131,42 @@ def test_positions_name_rows_of_the_table(backend, dtype):
     assert_same_bits(back, fa.rotary.backward(out, *rows, None))
 
 
+#: How tables of cosines and of sines lie: rows of both further apart, of one, of another multiple
+#: of 16 bytes, and where some begin at none.
+TABLES = [(2, 2), (0, 2), (2, 0), (8, 16), (16, 0)]
+
+
+@each_dtype
+@each_lie
+@pytest.mark.parametrize("padding", TABLES, ids=str)
+def test_tables_have_rows_of_their_own(backend, dtype, interleaved, padding):
+    """Columns of wider tables, of which sines need not have as many as cosines."""
+    x, (cos, sin) = drawn((2, 5, 3, 16), dtype), angles((9, 8), dtype)
+    for positions in (np.array([[8], [0], [3], [3], [1]]), None):
+
+        def call(x, cos, sin, *positions):
+            of = {"positions": positions[0]} if positions else {}
+            return fa.rotary(x, cos, sin, interleaved=interleaved, **of)
+
+        tables = (cos, sin) if positions is not None else (cos[:5, None], sin[:5, None])
+        more = [] if positions is None else [positions]
+        expected = call(x, *tables, *more)
+        views = [padded(a, by) for a, by in zip(tables, padding, strict=True)]
+        assert_same_bits(backend.run(call, x, *views, *more), expected)
+
+
+@each_dtype
+@each_lie
+def test_what_is_not_turned_is_added_to_as_well(backend, dtype, interleaved):
+    """Where dx is dy itself, it doubles."""
+    dy, (cos, sin) = drawn((5, 16), dtype), angles((5, 4), dtype)
+    for cos_, sin_ in ((cos, sin), (cos[:, :0], sin[:, :0])):
+        held, of = backend.of(dy.copy()), [backend.of(a) for a in (cos_, sin_)]
+        fa.rotary.backward(held, *of, None, interleaved=interleaved, out=held, accumulate=True)
+        turned = backend.numpy(held)[:, 2 * cos_.shape[1] :]
+        assert_same_bits(np.ascontiguousarray(turned), 2 * dy[:, 2 * cos_.shape[1] :])
+
+
 @each_dtype
 @each_lie
 def test_a_tuple_of_queries_and_keys(dtype, interleaved):
@@ -252,7 +289,7 @@ def test_a_position_that_is_not_there_is_nan_on_a_device():
     emulated = [f for f in FRAMEWORKS if f.name.startswith("emulated")]
     if not emulated:
         pytest.skip("the emulated device is not built")
-    positions = np.array([0, 9, -1, 3])
+    positions = np.array([0, 4, -1, 3])  # the table has 4
     y = emulated[0].run(
         lambda x, cos, sin, p: fa.rotary(x, cos, sin, positions=p), X, COS, SIN, positions
     )

@@ -217,6 +217,20 @@ def test_far_from_zero(backend):
         np.testing.assert_allclose(found, exact, rtol=1e-6)
 
 
+@pytest.mark.parametrize("size", [2.0**100, 2.0**-70], ids=["large", "small"])
+def test_deviations_whose_squares_bfloat16_lacks(backend, size):
+    """A standard deviation has numbers where its square is infinite, or 0."""
+    x = (np.random.default_rng(0).normal(size=(5, 70)) * size).astype(ml_dtypes.bfloat16)
+    exact = x.astype(np.float64)
+    for few in (slice(None), slice(0, 3)):  # which devices hold in registers
+        rows = np.ascontiguousarray(x[:, few])
+        found = backend.run(lambda a: fa.std(a, axis=1), rows)
+        expected = exact[:, few].std(1)
+        np.testing.assert_allclose(found.astype(float), expected, 2.0**-8)
+        variances = backend.run(lambda a: fa.var(a, axis=1), rows)
+        assert (variances == (np.inf if size > 1 else 0)).all()
+
+
 def test_many_float32():
     """bottleneck adds them up in float32, and its mean of 1e8 uniforms is 0.168."""
     x = np.broadcast_to(np.random.default_rng(0).random(1000, np.float32), (20_000, 1000))

@@ -276,6 +276,16 @@ def test_statistics_of_one_array_for_all_examples_are_an_error():
         torch.func.vmap(fnn.BatchNorm1d(3))(torch.ones(2, 4, 3))
 
 
+def test_the_offset_of_a_casting():
+    """Which is added to the weight: of every gradient, of x and of the weight."""
+    x, weight = (torch.randn(n, dtype=torch.float64, requires_grad=True) for n in ((3, 5), 5))
+
+    def call(x: Any, weight: Any) -> Any:
+        return fa.rms_norm(x, weight, casting="gemma")
+
+    assert torch.autograd.gradgradcheck(call, (x, weight))
+
+
 def test_an_empty_batch():
     assert torch.func.vmap(fa.softmax)(torch.ones(0, 3)).shape == (0, 3)
 
