@@ -209,11 +209,9 @@ def op(request: pytest.FixtureRequest) -> Any:
 
 
 @pytest.fixture(params=ISAS)
-def isa(request: pytest.FixtureRequest) -> Iterator[str]:
-    before = _cpu.isa()
+def isa(request: pytest.FixtureRequest) -> str:
     _cpu.select_isa(request.param)
-    yield request.param
-    _cpu.select_isa(before)
+    return request.param
 
 
 #: Wherever kernels run.
@@ -232,27 +230,26 @@ def on_backends(names: str, rows: Iterable[Any], on_devices: Iterable[Any] = ())
 
 
 @pytest.fixture(params=BACKENDS, ids=lambda p: getattr(p, "name", p))
-def backend(request: pytest.FixtureRequest) -> Iterator[Framework]:
+def backend(request: pytest.FixtureRequest) -> Framework:
     """Wherever kernels run: each instruction set of the CPU, by NumPy arrays, and each device."""
     if isinstance(request.param, Framework):
-        yield request.param
-        return
-    before = _cpu.isa()
+        return request.param
     _cpu.select_isa(request.param)
-    yield FRAMEWORKS[0]
-    _cpu.select_isa(before)
+    return FRAMEWORKS[0]
 
 
 @pytest.fixture(autouse=True)
 def _no_test_knows_of_another() -> Iterator[None]:
-    """torch's random numbers are the same ones whatever ran before, and its threads as many.
+    """torch's random numbers are the same ones whatever ran before, and its threads as many, and
+    the instruction set is the same.
 
     A test that sets torch's threads, as benchmarks do, sets the OpenMP runtime's too. That is ours
     too, where both load the same one: all tests after it would run on so many.
     """
-    before = torch.get_num_threads()
+    before, isa = torch.get_num_threads(), _cpu.isa()
     torch.default_generator.manual_seed(0)
     yield
+    _cpu.select_isa(isa)
     if torch.get_num_threads() != before:
         torch.set_num_threads(before)
 
@@ -350,12 +347,3 @@ def figures(monkeypatch):
     yield drawn
     for figure in drawn:
         close(figure)
-
-
-@pytest.fixture
-def torch_threads():
-    """Keep the number of torch's threads, which other tests have of their own."""
-    torch = pytest.importorskip("torch")
-    before = torch.get_num_threads()
-    yield
-    torch.set_num_threads(before)

@@ -7,9 +7,8 @@ import numpy as np
 import pytest
 import torch
 from conftest import assert_same_bits, on_backends
-from devices import Framework, to_torch
+from devices import Framework
 from normed import exact_batch_norm
-from processes import peak
 from sums import exact_moments
 
 import fastact as fa
@@ -239,16 +238,6 @@ def test_halves_over_two_machines(backend):
         np.testing.assert_allclose(backend.numpy(back), dx[part], rtol=1e-10, atol=1e-13)
 
 
-def test_torch_in_torch_out(dtype):
-    x = draw((4, 3, 5), dtype, 0)
-    tensor = to_torch(x)
-    y, saved = fa.batch_norm.forward(tensor, None, None, training=True)
-    assert isinstance(y, torch.Tensor)
-    assert saved[0] is tensor
-    assert saved[1].shape == (1, 3, 1)
-    assert saved[1].dtype == (torch.float64 if dtype == np.float64 else torch.float32)
-
-
 f32 = np.zeros((4, 3), np.float32)
 ones = np.ones(3, np.float32)
 readonly = np.ones(3, np.float32)
@@ -344,31 +333,3 @@ def test_a_call_that_fails_writes_nothing(name):
         assert not given["running_mean"].any()
         assert (given["running_var"] == 1).all()
         assert not given["out"].any()
-
-
-def test_a_backward_that_fails_writes_nothing():
-    x = draw((4, 3), np.float32, 0)
-    _, saved = fa.batch_norm.forward(x, None, None, ones, ones, True)
-    outs = tuple(np.zeros_like(a) for a in (x, ones, ones))
-    for wrong in ({"dy": x[:2]}, {"out": (*outs[:2], np.zeros(4, np.float32))}, {"mean": ones[:2]}):
-        arrays = {"dy": x, "out": outs, "mean": saved[1], **wrong}
-        with pytest.raises(ValueError, match="must have shape"):
-            fa.batch_norm.backward(
-                arrays["dy"], x, arrays["mean"], *saved[2:], True, out=arrays["out"]
-            )
-        assert not any(out.any() for out in outs)
-
-
-def test_no_memory_that_grows(many_threads):
-    """Beside numbers for each channel, memory for 1/64 of the data."""
-    x = np.ones((50, 16, 50, 50), np.float32)
-    dy, y, dx = (np.ones_like(x) for _ in range(3))
-    weight, bias, mean, var = parameters(16, np.float32)
-    grads = (dx, np.ones_like(weight), np.ones_like(bias))
-    _, saved = fa.batch_norm.forward(x, mean, var, weight, bias, True)
-    for call in (
-        lambda: fa.batch_norm(x, mean, var, weight, bias, True, activation="mish", out=y),
-        lambda: fa.batch_norm(x.T, mean, var, weight, bias, True, channel_axis=2, out=y.T),
-        lambda: fa.batch_norm.backward(dy, *saved, True, activation="mish", out=grads),
-    ):
-        assert peak(call) < 150_000

@@ -5,10 +5,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from normed import NORMS, told
 
 import fastact as fa
-from fastact.measure.norm_rows import traits
 
 
 def ones(*shape: int, dtype: Any = np.float32) -> np.ndarray:
@@ -147,28 +145,6 @@ def test_message(call, error, words):
     with pytest.raises(error, match=r"^fastact\.\w+") as raised:
         call()
     assert raised.match(words)
-
-
-def test_nothing_is_written():
-    y, held = np.zeros((4, 6), np.float32), np.zeros(6, np.float32)
-    with pytest.raises(ValueError, match="weight must have shape"):
-        fa.layer_norm(X, ones(5), out=y)
-    with pytest.raises(ValueError, match="dy must have shape"):
-        fa.rms_norm.backward(ones(3, 6), X, ones(4, 1), W, out=(y, held))
-    with pytest.raises(ValueError, match=r"out\[1\] must have shape"):
-        fa.rms_norm.backward(X, X, ones(4, 1), W, out=(y, ones(5)))
-    assert not y.any()
-    assert not held.any()
-
-
-@pytest.mark.parametrize("norm", NORMS, ids=lambda op: op.name)
-def test_partial_overlap(norm):
-    memory = np.ones((5, 6), np.float32)
-    positional = (2,) if traits(norm).groups else ()
-    inputs = (memory[:4], ones(4, 6)) if traits(norm).second else (memory[:4],)
-    out = (memory[1:], None) if traits(norm).adds else memory[1:]
-    with pytest.raises(ValueError, match="partial overlap"):
-        norm(*inputs, *positional, **told(norm), out=out)
 
 
 def test_groups_of_no_channels_are_no_more_than_int64_counts():

@@ -161,59 +161,6 @@ def test_as_gpt_oss() -> None:
         torch.testing.assert_close(a, b, rtol=1e-13, atol=1e-15)
 
 
-def test_second_derivatives_and_forward_mode() -> None:
-    generator = torch.Generator().manual_seed(2)
-    x = torch.randn(2, 3, 5, dtype=torch.float64, generator=generator).requires_grad_()
-    sink = torch.randn(3, dtype=torch.float64, generator=generator).requires_grad_()
-
-    def f(x: Any, sink: Any) -> Any:
-        return fa.softmax(x, sink=sink, scale=0.7)
-
-    assert torch.autograd.gradcheck(f, (x, sink))
-    assert torch.autograd.gradgradcheck(f, (x, sink))
-    tangents = torch.randn_like(x), torch.randn_like(sink)
-    plain = [t.detach().numpy() for t in (x, sink, *tangents)]
-    _, dy = fa.softmax.jvp(plain[0], sink=plain[1], scale=0.7, tangents=tuple(plain[2:]))
-    h = 1e-6
-    moved = [
-        fa.softmax(plain[0] + s * plain[2], sink=plain[1] + s * plain[3], scale=0.7)
-        for s in (h, -h)
-    ]
-    np.testing.assert_allclose(dy, (moved[0] - moved[1]) / (2 * h), atol=1e-8)
-
-
-def test_compiles() -> None:
-    x = torch.randn(2, 3, 4, 8, requires_grad=True)
-    sink = torch.randn(3, 1, requires_grad=True)
-
-    def f(x: Any, sink: Any) -> Any:
-        return (fa.softmax(x, sink=sink) * 2).square().sum()
-
-    eager = torch.autograd.grad(f(x, sink), (x, sink))
-    compiled = torch.compile(f, fullgraph=True, backend="aot_eager")
-    for a, b in zip(torch.autograd.grad(compiled(x, sink), (x, sink)), eager, strict=True):
-        assert a.shape == b.shape
-        torch.testing.assert_close(a, b)
-
-
-@by_framework
-def test_one_gradient_and_accumulate(framework: Framework) -> None:
-    x, sink, dy = arrays((2, 3, 4, 8), -1, (3, 1), "float32")
-    _, saved = fa.softmax.forward(*map(framework.of, (x,)), sink=framework.of(sink))
-    dx, dsink = map(framework.numpy, fa.softmax.backward(framework.of(dy), *saved))
-    outs = framework.of(np.ones_like(x)), framework.of(np.ones_like(sink))
-    fa.softmax.backward(framework.of(dy), *saved, out=outs, accumulate=True)
-    np.testing.assert_allclose(framework.numpy(outs[0]), dx + 1, 1e-6)
-    np.testing.assert_allclose(framework.numpy(outs[1]), dsink + 1, 1e-6)
-    alone = framework.of(np.zeros_like(sink))
-    assert fa.softmax.backward(framework.of(dy), *saved, out=(None, alone))[0] is None
-    assert_same_bits(framework.numpy(alone), dsink)
-    fa.softmax.backward(framework.of(dy), *saved, out=(None, alone), accumulate=True)
-    assert_same_bits(framework.numpy(alone), 2 * dsink)
-    only = fa.softmax.backward(framework.of(dy), *saved, out=framework.of(np.zeros_like(x)))
-    assert_same_bits(framework.numpy(only[0] if isinstance(only, tuple) else only), dx)
-
-
 def test_sinks_wider_than_the_data_and_given_outputs() -> None:
     x, sink, dy = arrays((2, 3, 4, 8), -1, (3, 1), "bfloat16")
     wide = sink.astype(np.float32)
@@ -222,19 +169,6 @@ def test_sinks_wider_than_the_data_and_given_outputs() -> None:
     assert saved[2] is share
     assert fa.softmax.backward(dy, *saved)[1].dtype == np.float32
     assert_same_bits(y, fa.softmax(x, sink=sink))
-
-
-def test_any_layout_and_threads_have_the_same_bits() -> None:
-    x, sink, dy = arrays((6, 50, 33), 1, (33,), "float32")
-    with fa.num_threads(1):
-        y, saved = fa.softmax.forward(x, axis=1, sink=sink)
-        gradients = fa.softmax.backward(dy, *saved, axis=1)
-    turned = np.ascontiguousarray(x.transpose(2, 0, 1)).transpose(1, 2, 0)
-    again, kept = fa.softmax.forward(turned[:, :, ::-1], axis=1, sink=sink[::-1])
-    assert_same_bits(again[:, :, ::-1], y)
-    of_turned = fa.softmax.backward(dy[:, :, ::-1], *kept, axis=1)
-    assert_same_bits(of_turned[0][:, :, ::-1], gradients[0])
-    assert_same_bits(of_turned[1][::-1], gradients[1])
 
 
 def test_what_is_refused() -> None:

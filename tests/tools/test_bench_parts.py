@@ -17,7 +17,7 @@ FEW = ["mish", "relu", "--sizes", "64", "--seconds", "0.001", "--directions", "f
 
 
 @pytest.fixture(autouse=True)
-def quick(monkeypatch, torch_threads):
+def quick(monkeypatch):
     monkeypatch.setattr(turns, "_BATCH_SECONDS", 1e-6)
 
 

@@ -22,7 +22,6 @@ def test_tiny_shapes_are_measured_on_request():
 
 
 @pytest.mark.thorough
-@pytest.mark.usefixtures("torch_threads")
 def test_bench_of_small_calls(tmp_path, capsys):
     """Every op, at shapes of next to nothing, and a page with a line for each case."""
     numbers, page = tmp_path / "small.json", tmp_path / "small.md"

@@ -35,7 +35,7 @@ def refused(*words: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.fixture
-def small_shapes(monkeypatch, torch_threads):
+def small_shapes(monkeypatch):
     """The tables with as many kinds of shapes, and few elements."""
     channels = shapes.Layout("nchw", (2, 3, 4, 5), ((0, 2, 3),), 1)
     matrix = shapes.Layout("matrix", (6, 10), ((0,), (1,), None), -1)
@@ -47,7 +47,6 @@ def small_shapes(monkeypatch, torch_threads):
     monkeypatch.setattr(turns, "_TURN_SECONDS", 1e-6)
 
 
-@pytest.mark.usefixtures("torch_threads")
 def test_bench(op, tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(turns, "_BATCH_SECONDS", 1e-6)
     monkeypatch.setattr(turns, "_TURN_SECONDS", 1e-6)
@@ -105,7 +104,6 @@ def test_numpys_idioms_are_the_ops():
         np.testing.assert_allclose(idiom(x, np), fa.ops[name](x), rtol=1e-12, atol=1e-15)
 
 
-@pytest.mark.usefixtures("torch_threads")
 def test_a_peer_that_fails_is_left_out(monkeypatch, capsys):
     def fails(x):
         raise RuntimeError("not implemented for 'Half'\nand a back trace")
@@ -175,7 +173,6 @@ def test_peers_do_the_same_work(shaped, direction):
     assert compared or (direction == "backward" and shaped.name in ALONE)
 
 
-@pytest.mark.usefixtures("torch_threads")
 @pytest.mark.parametrize("direction", ["forward", "backward"])
 @pytest.mark.parametrize("peer", ["torch", "torch.compile"])
 @pytest.mark.parametrize("gates", GATES, ids=lambda op: op.name)
@@ -207,7 +204,6 @@ def test_what_takes_long_is_measured_on_request_alone():
     assert not set(peers.ON_REQUEST) & set(peers.PEERS)
 
 
-@pytest.mark.usefixtures("torch_threads")
 @pytest.mark.parametrize(
     "norm",
     [op for op in NORMS if not op.traits.counts_elements],  # whose random numbers no peer draws
@@ -241,7 +237,6 @@ def test_peers_normalise_alike(norm, direction, monkeypatch):
                 np.testing.assert_allclose(other, one, 1e-4, 1e-4, err_msg=f"{name}, {case}")
 
 
-@pytest.mark.usefixtures("torch_threads")
 @pytest.mark.parametrize("norm", [fa.batch_norm, fa.norm_apply], ids=lambda op: op.name)
 @pytest.mark.parametrize("direction", ["forward", "backward"])
 def test_peers_normalise_channels_alike(norm, direction, monkeypatch):
@@ -298,7 +293,6 @@ def test_every_op_is_measured():
         assert FAMILIES[op.family].on_cpu(op, "forward", "float32", options)
 
 
-@pytest.mark.usefixtures("torch_threads")
 @pytest.mark.parametrize("direction", ["forward", "backward"])
 def test_a_norm_that_is_declared_is_measured(direction, monkeypatch):
     """By its declaration alone; torch takes part once it is known what it calls the norm."""

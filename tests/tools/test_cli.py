@@ -96,7 +96,7 @@ def test_check_fails_on_a_violated_bound(op, monkeypatch, capsys):
 
 
 @pytest.mark.parametrize("shaped", SUMS, ids=lambda op: op.name)
-def test_check_of_sums(shaped, tmp_path, capsys, monkeypatch, torch_threads):
+def test_check_of_sums(shaped, tmp_path, capsys, monkeypatch):
     report = tmp_path / "accuracy.md"
     words = ["check", shaped.name, "--stride", "1009", "--peers", "torch"]
     assert cli.main([*words, "--markdown", str(report)]) == 0
@@ -263,7 +263,7 @@ def plain(text):
 
 
 @pytest.fixture
-def short_turns(monkeypatch, torch_threads):
+def short_turns(monkeypatch):
     """Turns that last a moment, whose times tell nothing."""
     monkeypatch.setattr(turns, "_BATCH_SECONDS", 1e-6)
     monkeypatch.setattr(turns, "_TURN_SECONDS", 1e-6)
@@ -285,7 +285,7 @@ def test_bench_measures_every_op(short_turns, tmp_path, capsys):
 
 
 @pytest.mark.parametrize("entry", ["call", "backward"])
-def test_benchs_peers_compute_the_op(entry, torch_threads):
+def test_benchs_peers_compute_the_op(entry):
     """Whichever function of torch's or formula of NumPy's bears its name."""
     seen = set()
     same = [

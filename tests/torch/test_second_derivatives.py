@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import torch
 from native import recording
-from tensors import called, differentiated, each_op, leaves, sample
+from tensors import called, differentiated, leaves, sample
 from torch import distributed, nn
 from torch.autograd import forward_ad
 from torch.autograd.functional import hessian, jacobian
@@ -52,60 +52,6 @@ def values_or_refusal(get: Callable[[], Any]) -> Any:
 
 
 # --- ops ------------------------------------------------------------------------------------------
-
-
-def first_gradients(
-    op: Any, named: dict[str, Any], names: list[str], tensors: list[torch.Tensor], create: bool
-) -> tuple[torch.Tensor, ...]:
-    """The gradients of a sum whose own gradients are constants."""
-    y = total(called(op, named, names)(*tensors))
-    return torch.autograd.grad(y, tensors, create_graph=create)
-
-
-@each_op
-def test_a_second_derivative_by_constant_gradients(op):
-    """By each argument of each gradient: as by differences of gradients."""
-    named = sample(op)
-    names = differentiated(op, named)
-    tensors = leaves(named, names)
-    gradients = first_gradients(op, named, names, tensors, create=True)
-    step = 1e-5  # of values near 1 in float64: differences are good to 1e-10
-    for i, leaf in enumerate(tensors):
-        around = []
-        for sign in (1, -1):
-            moved = [t.detach().clone() for t in tensors]
-            moved[i] += sign * step
-            moved = [t.requires_grad_() for t in moved]
-            around.append(first_gradients(op, named, names, moved, create=False))
-        for gradient, above, below in zip(gradients, *around, strict=True):
-            if not gradient.requires_grad:
-                assert torch.allclose(above, below, atol=1e-9)
-                continue
-            get = partial(
-                torch.autograd.grad, gradient.sum(), leaf, retain_graph=True, allow_unused=True
-            )
-            (found,) = get()
-            slope = (above - below).sum() / (2 * step)
-            got = 0.0 if found is None else found.sum()
-            assert torch.allclose(torch.as_tensor(got, dtype=slope.dtype), slope, atol=1e-6)
-
-
-@each_op
-def test_gradients_of_a_batch(op):
-    """`is_grads_batched` is one backward after another, with a graph and without."""
-    named = sample(op)
-    names = differentiated(op, named)
-    tensors = leaves(named, names)
-    results = called(op, named, names)(*tensors)
-    dys = [torch.stack([torch.ones_like(y), 2 * y.detach(), y.detach() - 1]) for y in results]
-    for create in (False, True):
-        got = torch.autograd.grad(
-            results, tensors, dys, retain_graph=True, is_grads_batched=True, create_graph=create
-        )
-        for i in range(3):
-            each = torch.autograd.grad(results, tensors, [d[i] for d in dys], retain_graph=True)
-            for batch, one in zip(got, each, strict=True):
-                assert torch.equal(batch[i], one)
 
 
 class Operations(TorchDispatchMode):
