@@ -13,12 +13,8 @@ from benchmarks.bench_bridges import (  # noqa: E402
     PROGRAMS,
     both,
     of_numbers,
-    put_section,
     squared,
 )
-from benchmarks.compare import marked  # noqa: E402
-
-from fastact.terminal import markdown_table  # noqa: E402
 
 
 def assert_close(ours, theirs):
@@ -41,14 +37,3 @@ def test_models_are_the_same(name):
         loss, arguments = MODELS[name](ops)
         found.append(jax.jit(jax.value_and_grad(loss))(*arguments))
     assert_close(*found)
-
-
-def test_a_page_in_pieces(tmp_path):
-    page = tmp_path / "page.md"
-    rows = markdown_table(["a", "b"], [["x", marked(0.5)], ["y", marked(1.5)]])
-    assert rows.splitlines()[2:] == ["| x | **0.50** |", "| y | 1.50 |"]
-    for heading, text in [("One", "first"), ("Two", rows), ("One", "second")]:
-        put_section(page, "jax", heading, text)
-    assert page.read_text() == (
-        f"# JAX with and without fastact\n\n## One\n\nsecond\n\n## Two\n\n{rows}\n"
-    )

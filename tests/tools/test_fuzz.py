@@ -170,22 +170,6 @@ def test_a_case_depends_on_its_number_alone() -> None:
     assert [str(campaign.Case(settings, k).request) for k in (7, 6, 5)] == first[::-1]
 
 
-def test_guard_bytes() -> None:
-    from fuzzing.memory import Block
-
-    layout = cases.Layout((1, 0), (-2, 1), 3)
-    block = Block((3, 4), np.dtype(np.float64), layout, shift=8)
-    assert block.view.shape == (3, 4)
-    assert block.view.strides == (-16, 48)
-    block.note()
-    assert block.untouched()
-    block.view[...] = 1.0
-    assert not block.untouched()
-    assert block.only_view_written()
-    block.raw[3] = 0
-    assert not block.only_view_written()
-
-
 @pytest.mark.parametrize("op", fa.ops.values(), ids=lambda op: op.name)
 def test_whatever_an_entry_point_takes_is_drawn(op) -> None:
     """Each argument of each entry point is given in some call, and left out or varied in others."""
