@@ -35,30 +35,6 @@ ACTIVATIONS = [op for op in fa.ops.values() if op.family == "activations"]
 # choice. Tests of formulas are for all of them.
 REPRESENTATIVES = [fa.mish, fa.leaky_relu, fa.gelu]
 by_representatives = pytest.mark.parametrize("op", REPRESENTATIVES, ids=lambda op: op.name)
-# All of them, where each takes long: a plain run has the representatives.
-by_representatives_first = pytest.mark.parametrize(
-    "op",
-    [
-        pytest.param(op, marks=() if op in REPRESENTATIVES else pytest.mark.thorough, id=op.name)
-        for op in ACTIVATIONS
-    ],
-)
-
-# Of all ops: through a bridge activations go one way, and where a test takes long three are in a
-# plain run.
-each_kind = pytest.mark.parametrize(
-    "op",
-    [
-        pytest.param(
-            op,
-            marks=pytest.mark.thorough
-            if op.family == "activations" and op not in REPRESENTATIVES
-            else (),
-            id=op.name,
-        )
-        for op in fa.ops.values()
-    ],
-)
 
 
 def first_of_families(cases: Iterable[Any]) -> list[Any]:
@@ -74,6 +50,10 @@ def first_of_families(cases: Iterable[Any]) -> list[Any]:
         shown.add(key)
         found.append(pytest.param(op, *values, marks=marks, id="-".join([op.name, *values])))
     return found
+
+
+#: Of all ops, through a bridge, where those of a family go one way.
+each_family = pytest.mark.parametrize("op", first_of_families(fa.ops.values()))
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

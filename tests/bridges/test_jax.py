@@ -8,7 +8,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
-from conftest import each_kind, first_of_families
+from conftest import each_family, first_of_families
 from processes import run_python
 
 import fastact as fa
@@ -87,7 +87,7 @@ def test_the_bits_of_the_call(op, dtype):
         assert same_bits(got, y)
 
 
-@each_kind
+@each_family
 def test_the_bits_of_the_gradients(op):
     """And each is the same where it is the only one that is needed."""
     named = sample(op, np.float32)
@@ -102,7 +102,7 @@ def test_the_bits_of_the_gradients(op):
             assert same_bits(got, expected[name])
 
 
-@each_kind
+@each_family
 def test_forward_and_backward(op):
     """The entry points, as the op has them."""
     named = sample(op, np.float32)
@@ -114,7 +114,7 @@ def test_forward_and_backward(op):
         assert got == expected if not hasattr(expected, "shape") else same_bits(got, expected)
 
 
-@each_kind
+@each_family
 def test_vmap(op):
     """Of all arguments; test_jax_axes.py has gradients, and batches of the first one alone."""
     named = sample(op)
@@ -256,7 +256,7 @@ def test_numbers(x64):
         assert same_bits(fj.mish.backward(dy, x), fa.mish.backward(2.0, np.asarray(x)))
 
 
-@each_kind
+@each_family
 def test_donation(op):
     """Into the first array's memory, where the op works in place; else the op says why not."""
     named = sample(op, np.float32)
@@ -357,7 +357,7 @@ def test_float64_that_is_switched_off():
         fj.moments(x)
 
 
-@each_kind
+@each_family
 def test_the_plain_op_names_the_bridge(op):
     """Where JAX traces; arrays with values are computed like any framework's."""
     named = sample(op, np.float32)

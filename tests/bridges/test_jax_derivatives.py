@@ -6,9 +6,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from conftest import first_of_families
+from conftest import each_family
 
-import fastact as fa
 from fastact.measure import cases
 from fastact.ops.engine.op import arrays_of
 
@@ -18,10 +17,7 @@ import jax.numpy as jnp  # noqa: E402
 
 import fastact.jax as fj  # noqa: E402
 
-check_grads = pytest.importorskip("jax.test_util").check_grads
-
 X = np.array([[-1.95, -0.95], [0.05, 1.05]])  # away from corners
-each_op = pytest.mark.parametrize("op", fa.ops.values(), ids=lambda op: op.name)
 
 
 @pytest.fixture(autouse=True)
@@ -70,7 +66,7 @@ def adjoint(f: Callable[..., Any], arrays: Any, rtol: float = 1e-9) -> None:
     assert np.isclose(product(moved, incoming), product(tangents, pull(incoming)), 0, rtol * size)
 
 
-@each_op
+@each_family
 def test_tangents(op):
     """Of all arguments, and of the first alone."""
     f, arrays = function_of(op)
@@ -79,7 +75,7 @@ def test_tangents(op):
         adjoint(lambda x: f(x, *arrays[1:]), arrays[:1])
 
 
-@pytest.mark.parametrize("op", first_of_families(fa.ops.values()))
+@each_family
 def test_hessians(op):
     """By each mixture of both modes, as differences of gradients have them.
 
@@ -100,7 +96,7 @@ def test_hessians(op):
     assert np.allclose(np.tensordot(found, step, x.ndim), slope, atol=1e-10, rtol=1e-4)
 
 
-@each_op
+@each_family
 def test_reverse_mode_is_two_calls(op):
     """The kernels' forward and backward, and nothing that is composed."""
     f, arrays = function_of(op)

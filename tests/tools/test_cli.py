@@ -12,7 +12,7 @@ from importlib.util import find_spec
 
 import numpy as np
 import pytest
-from conftest import ISAS, by_representatives_first
+from conftest import ACTIVATIONS, ISAS, first_of_families
 from normed import NORMS
 from processes import TIMEOUT
 
@@ -72,7 +72,7 @@ def test_info():
     assert cuda["available"] is (cuda["why"] == "")
 
 
-@by_representatives_first
+@pytest.mark.parametrize("op", first_of_families(ACTIVATIONS))
 def test_check_of_every_thousandth_input(op, tmp_path, capsys):
     report = tmp_path / "accuracy.md"
     words = ["check", op.name, "--exhaustive", "--stride", "1009", "--markdown", str(report)]
@@ -87,7 +87,7 @@ def test_check_of_every_thousandth_input(op, tmp_path, capsys):
     )
 
 
-@by_representatives_first
+@pytest.mark.parametrize("op", first_of_families(ACTIVATIONS))
 def test_check_fails_on_a_violated_bound(op, monkeypatch, capsys):
     monkeypatch.setattr(op, "bounds", Bounds(-1.0, 4.0, 1.2e-7))
     assert cli.main(["check", op.name, "--stride", "97"]) == 1
