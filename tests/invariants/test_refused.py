@@ -110,13 +110,31 @@ def test_outputs(op, entry):
     assert (frozen == 7).all()
     count = 20
     right.refuses((ValueError, TypeError), r"out must", out=(held,) * count)
+    for k, one in enumerate(right.models[1:], 1):
+        out: list[Any] = [None for _ in right.models]
+        for error, words, wrong in (
+            (ValueError, "must have shape", np.ones((*one.shape, 2), one.dtype)),
+            (TypeError, "must have dtype", np.ones(one.shape, np.int8)),
+        ):
+            out[k] = wrong
+            right.refuses(error, rf"out\[{k}\].*{words}", out=(*out,))
+        if one.dtype == model.dtype:
+            memory = np.zeros(one.size + model.size, one.dtype)
+            out[0], out[k] = (memory[: a.size].reshape(a.shape) for a in (model, one))
+            right.refuses(ValueError, r"out\[.*must not share memory", out=(*out,))
+    if len(right.models) > 1 and entry == "backward":
+        none = (None,) * len(right.models)
+        right.refuses(ValueError, "out must have an array for one gradient", out=none)
+    elif len(right.models) > 1:
+        right.refuses(ValueError, "a tuple of", out=held)
     for name, array in right.arrays.items():
         if array.shape == model.shape and array.ndim:
             memory = np.zeros(array.size + 1, array.dtype)
             low, high = (memory[k : k + array.size].reshape(array.shape) for k in (0, 1))
             low[...] = array
             kept = memory.copy()
-            right.refuses(ValueError, "out.*", **{name: low, "out": out_of(right, high)})
+            for over in (high, low[::-1]):
+                right.refuses(ValueError, "out.*", **{name: low, "out": out_of(right, over)})
             np.testing.assert_array_equal(memory, kept)
 
 
