@@ -176,13 +176,13 @@ def test_numbers():
     )
 
 
-def test_a_wider_bias():
+def test_a_wider_bias(backend):
     case_ = made(fa.swiglu, np.dtype(np.float16), (40, 30))
-    wide = case_.packed_bias.astype(np.float32)
-    y = fa.swiglu(*case_.arrays, bias=wide)
-    assert_same_bits(y, case_.call())
-    *gradients, dbias = fa.swiglu.backward(case_.dy, *case_.arrays, wide)
-    assert dbias.dtype == np.float32
-    assert_same_bits(dbias.astype(np.float16), case_.backward()[-1])
-    for ours, same in zip(gradients, case_.backward(), strict=False):
-        assert_same_bits(ours, same)
+    narrow, expected = (numpy_of(backend, (case_.call(backend.of),)), case_.backward(backend.of))
+    wide = backend.of(case_.packed_bias.astype(np.float32))
+    arrays = [*map(backend.of, case_.arrays)]
+    assert_same_bits(backend.numpy(fa.swiglu(*arrays, bias=wide)), narrow[0])
+    found = numpy_of(backend, fa.swiglu.backward(backend.of(case_.dy), *arrays, wide))
+    assert found[-1].dtype == np.float32
+    for ours, same in zip(found, numpy_of(backend, expected), strict=True):
+        assert_same_bits(ours.astype(np.float16), same)

@@ -42,24 +42,23 @@ def arrays(
 
 
 def assert_right(
-    framework: Framework, x: np.ndarray, sink: np.ndarray, dy: np.ndarray, **options: Any
+    framework: Framework, x: np.ndarray, dy: np.ndarray, **options: Any
 ) -> dict[str, np.ndarray]:
     """The call, what forward saves and the gradients are within their bounds of the oracle's."""
     op, of = fa.softmax, framework.of
-    masks = {"mask": options.pop("mask")} if "mask" in options else {}
-    mask = {n: of(array) for n, array in masks.items()}
-    y, saved = op.forward(of(x), sink=of(sink), **mask, **options)
-    dx, dsink = op.backward(of(dy), *saved, **options)
-    found = {"y": y, "share": saved[2], "dx": dx, "dsink": dsink}
+    beside = {n: options.pop(n) for n in ("mask", "sink") if n in options}
+    given = {n: of(array) for n, array in beside.items()}
+    y, saved = op.forward(of(x), **given, **options)
+    gradients = op.backward(of(dy), *saved, **options)
+    found = {"y": y, "dx": gradients}
+    if "sink" in beside:
+        found = {"y": y, "share": saved[2], "dx": gradients[0], "dsink": gradients[1]}
     numbers = {n: np.asarray(framework.numpy(array)) for n, array in found.items()}
-    assert_same_bits(framework.numpy(op(of(x), sink=of(sink), **mask, **options)), numbers["y"])
-    forward = Case(
-        op, "forward", x.shape, x.dtype, {"x": x, "sink": sink, **masks, **options},
-        not framework.exact,
-    )  # fmt: skip
-    saved = {"y": numbers["y"], "share": numbers["share"]}
-    backward = forward.at("backward", dy=dy, **saved)
-    for case in (forward, backward):
+    assert_same_bits(framework.numpy(op(of(x), **given, **options)), numbers["y"])
+    named = {"x": x, **beside, **options}
+    forward = Case(op, "forward", x.shape, x.dtype, named, not framework.exact)
+    kept = {n: numbers[n] for n in ("y", "share") if n in numbers}
+    for case in (forward, forward.at("backward", dy=dy, **kept)):
         for name, exact in expected(case).items():
             assert exact.error(numbers[name]) <= 1, name
     return numbers
@@ -71,7 +70,8 @@ def assert_right(
 def test_values_and_gradients(
     framework: Framework, dtype: str, shape: Any, axis: Any, of_sink: Any
 ) -> None:
-    numbers = assert_right(framework, *arrays(shape, axis, of_sink, dtype), axis=axis)
+    x, sink, dy = arrays(shape, axis, of_sink, dtype)
+    numbers = assert_right(framework, x, dy, sink=sink, axis=axis)
     assert numbers["dsink"].shape == of_sink
 
 
@@ -86,7 +86,7 @@ def test_scale_and_masks(framework: Framework, dtype: str, scale: float, kind: s
         mask[2] = False  # y is 0 then, and the share 1
         if kind == "numbers":
             mask = np.where(mask, 0.5, -np.inf).astype(x.dtype)
-        assert_right(framework, x, sink, dy, axis=axis, scale=scale, mask=mask)
+        assert_right(framework, x, dy, sink=sink, axis=axis, scale=scale, mask=mask)
 
 
 @by_framework
@@ -101,8 +101,8 @@ def test_sinks_far_from_their_rows(
         x, _, dy = arrays(shape, -1, (), dtype)
         x = (x.astype(np.float64) + shift).astype(dtype)
         sink = (x.max(-1).astype(np.float64) + apart * np.linspace(0.5, 1, len(x))).astype(dtype)
-        assert_right(framework, x, sink, dy)
-        assert_right(framework, np.ascontiguousarray(x.T), sink, dy.T, axis=0)
+        assert_right(framework, x, dy, sink=sink)
+        assert_right(framework, np.ascontiguousarray(x.T), dy.T, sink=sink, axis=0)
 
 
 @by_framework

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from conftest import each_family
 from tensors import called, differentiated, each_op, sample
 from torch.autograd import forward_ad, gradcheck, gradgradcheck
 
@@ -102,9 +103,9 @@ def test_options(op, option):
     assert gradgradcheck(f, tensors, fast_mode=True)
 
 
-@each_op
+@each_family
 def test_hessians(op):
-    """By each mixture of both modes."""
+    """By each mixture of both modes, for ops of a family are composed alike."""
     f, x = of_first(op)
 
     def g(x: torch.Tensor) -> torch.Tensor:
