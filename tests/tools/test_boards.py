@@ -226,29 +226,6 @@ def test_peers_normalise_alike(norm, direction, monkeypatch):
                 np.testing.assert_allclose(other, one, 1e-4, 1e-4, err_msg=f"{name}, {case}")
 
 
-@pytest.mark.parametrize("norm", [fa.batch_norm, fa.norm_apply], ids=lambda op: op.name)
-@pytest.mark.parametrize("direction", ["forward", "backward"])
-def test_peers_normalise_channels_alike(norm, direction, monkeypatch):
-    layouts = (
-        shapes.Layout("nchw", (3, 4, 3, 5), channel=1),
-        shapes.Layout("nhwc", (3, 3, 5, 4), channel=-1),
-    )
-    monkeypatch.setattr(shapes, "BATCHED", layouts)
-    float32 = np.dtype(np.float32)
-    options = Options((), (float32,), (direction,), ("numpy", "torch"), (1,))
-    cases = FAMILIES["norms"].on_cpu(norm, direction, "float32", options)
-    assert len(cases) == 4  # with an activation and without
-    for case in cases:
-        made = cpu.workload(case, options.peers, 1)
-        assert set(made.left_out) <= ({"numpy"} if direction == "backward" else set())
-        found = {name: call() for name, call in made.calls.items() if name != COPY}
-        ours = found[FRESH] if isinstance(found[FRESH], tuple) else (found[FRESH],)
-        for name in set(found) - {FRESH, OURS}:
-            theirs = found[name] if isinstance(found[name], tuple) else (found[name],)
-            for one, other in zip(ours, theirs, strict=True):
-                np.testing.assert_allclose(other, one, 1e-4, 1e-4, err_msg=f"{name}, {case}")
-
-
 def test_every_op_is_measured():
     options = Options((64,), (), (), (), (1,))
     for op in fa.ops.values():
