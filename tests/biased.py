@@ -11,7 +11,6 @@ from conftest import ACTIVATIONS
 from devices import Framework
 
 import fastact as fa
-from fastact.check import reference
 from fastact.check.bias import expected_dx as expected_dx
 from fastact.check.bias import expected_y
 
@@ -19,8 +18,6 @@ NAMES = ["identity", *(op.name for op in ACTIVATIONS)]
 # With and without, and both ways: the identity alone has a way of its own.
 fused = pytest.mark.parametrize(("name", "residual"), [("identity", False), ("mish", True)])
 name_of_all = pytest.mark.parametrize("name", NAMES)
-name_of_some = pytest.mark.parametrize("name", ["identity", "mish"])
-
 # Each way of walking: shape and the bias's axis. Channels last, wide, narrow and with odd tails;
 # channels first with long, short and odd lines; one block of 2048 terms and many; one line.
 CASES: list[tuple[tuple[int, ...], int]] = [
@@ -84,20 +81,3 @@ def assert_sums(dbias: np.ndarray, dx: np.ndarray, axis: int, dtype: Any) -> Non
         least = float(info.smallest_subnormal) / 2
         rounding = float(info.eps) * np.abs(rows).sum(1) + least * rows.shape[1]
     sums.assert_sums(fa.bias_grad.bounds, dbias, rows, rounding)
-
-
-def bias_act(
-    name: str, x: np.ndarray, bias: np.ndarray, axis: int, residual: Any = None
-) -> np.ndarray:
-    """act(x + bias + residual), in float64."""
-    z: np.ndarray = reference.biased(x, bias, axis, residual)
-    return z if name == "identity" else reference.forward(name, z)
-
-
-def bias_act_gradients(
-    name: str, dy: np.ndarray, x: np.ndarray, bias: np.ndarray, axis: int, residual: Any = None
-) -> tuple[np.ndarray, np.ndarray]:
-    """dx and dbias, in float64."""
-    z = reference.biased(x, bias, axis, residual)
-    dx = dy if name == "identity" else dy * reference.derivative(name, z)
-    return dx, dx.sum(tuple(i for i in range(x.ndim) if i != axis % x.ndim))

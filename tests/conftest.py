@@ -35,30 +35,6 @@ ACTIVATIONS = [op for op in fa.ops.values() if op.family == "activations"]
 # choice. Tests of formulas are for all of them.
 REPRESENTATIVES = [fa.mish, fa.leaky_relu, fa.gelu]
 by_representatives = pytest.mark.parametrize("op", REPRESENTATIVES, ids=lambda op: op.name)
-# All of them, where each takes long: a plain run has the representatives.
-by_representatives_first = pytest.mark.parametrize(
-    "op",
-    [
-        pytest.param(op, marks=() if op in REPRESENTATIVES else pytest.mark.thorough, id=op.name)
-        for op in ACTIVATIONS
-    ],
-)
-
-# Of all ops: through a bridge activations go one way, and where a test takes long three are in a
-# plain run.
-each_kind = pytest.mark.parametrize(
-    "op",
-    [
-        pytest.param(
-            op,
-            marks=pytest.mark.thorough
-            if op.family == "activations" and op not in REPRESENTATIVES
-            else (),
-            id=op.name,
-        )
-        for op in fa.ops.values()
-    ],
-)
 
 
 def first_of_families(cases: Iterable[Any]) -> list[Any]:
@@ -74,6 +50,10 @@ def first_of_families(cases: Iterable[Any]) -> list[Any]:
         shown.add(key)
         found.append(pytest.param(op, *values, marks=marks, id="-".join([op.name, *values])))
     return found
+
+
+#: Of all ops, through a bridge, where those of a family go one way.
+each_family = pytest.mark.parametrize("op", first_of_families(fa.ops.values()))
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -209,11 +189,9 @@ def op(request: pytest.FixtureRequest) -> Any:
 
 
 @pytest.fixture(params=ISAS)
-def isa(request: pytest.FixtureRequest) -> Iterator[str]:
-    before = _cpu.isa()
+def isa(request: pytest.FixtureRequest) -> str:
     _cpu.select_isa(request.param)
-    yield request.param
-    _cpu.select_isa(before)
+    return request.param
 
 
 #: Wherever kernels run.
@@ -232,27 +210,26 @@ def on_backends(names: str, rows: Iterable[Any], on_devices: Iterable[Any] = ())
 
 
 @pytest.fixture(params=BACKENDS, ids=lambda p: getattr(p, "name", p))
-def backend(request: pytest.FixtureRequest) -> Iterator[Framework]:
+def backend(request: pytest.FixtureRequest) -> Framework:
     """Wherever kernels run: each instruction set of the CPU, by NumPy arrays, and each device."""
     if isinstance(request.param, Framework):
-        yield request.param
-        return
-    before = _cpu.isa()
+        return request.param
     _cpu.select_isa(request.param)
-    yield FRAMEWORKS[0]
-    _cpu.select_isa(before)
+    return FRAMEWORKS[0]
 
 
 @pytest.fixture(autouse=True)
 def _no_test_knows_of_another() -> Iterator[None]:
-    """torch's random numbers are the same ones whatever ran before, and its threads as many.
+    """torch's random numbers are the same ones whatever ran before, and its threads as many, and
+    the instruction set is the same.
 
     A test that sets torch's threads, as benchmarks do, sets the OpenMP runtime's too. That is ours
     too, where both load the same one: all tests after it would run on so many.
     """
-    before = torch.get_num_threads()
+    before, isa = torch.get_num_threads(), _cpu.isa()
     torch.default_generator.manual_seed(0)
     yield
+    _cpu.select_isa(isa)
     if torch.get_num_threads() != before:
         torch.set_num_threads(before)
 
@@ -350,12 +327,3 @@ def figures(monkeypatch):
     yield drawn
     for figure in drawn:
         close(figure)
-
-
-@pytest.fixture
-def torch_threads():
-    """Keep the number of torch's threads, which other tests have of their own."""
-    torch = pytest.importorskip("torch")
-    before = torch.get_num_threads()
-    yield
-    torch.set_num_threads(before)

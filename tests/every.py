@@ -19,8 +19,8 @@ WAYS: list[dict[str, Any]] = [
     {"axis": (0, 1)}, {"axis": -1, "keepdims": True}, {"channel_axis": -1}, {"scale": 0.5},
     {"interleaved": True, "gate": "first"}, {"gate": "first"}, {"gate_first": True},
     {"group_size": 2}, {"limit": 0.75, "offset": 0.5}, {"order": "iofg"}, {"recompute": True},
-    {"reduction": "none", "label_smoothing": 0.25}, {"casting": "gemma"}, {"bias": None},
-    {"weight": None}, {"interleaved": True},
+    {"reduction": "none", "label_smoothing": 0.25}, {"casting": "llama", "weight_offset": 0.5},
+    {"bias": None}, {"weight": None}, {"interleaved": True}, {"softcap": 2.0},
 ]  # fmt: skip
 
 #: What kernels tell apart: less than a vector, whole vectors, odd ends, rows of more than a warp, a

@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from arrangements import misaligned, reversed_, stepped, transposed
 from conftest import assert_same_bits
 from devices import Framework
 
@@ -282,34 +283,9 @@ def assert_all_same_bits(actual: list[Any], expected: list[Any]) -> None:
             assert_same_bits(a, b)
 
 
-def assert_in_place(arrays: Arrays, name: str) -> None:
-    """y in x, and dx in dy, then in x: the bits of those in memory of their own."""
-    setting = arrays.setting
-    (y, saved), gradients = run(arrays, activation=name)
-    x = arrays.x.copy()
-    arrays.x = x
-    out = (x, np.empty_like(x)) if setting.adds else x
-    arrays.call(arrays.op, activation=name, out=out)
-    assert_same_bits(x, y[0] if setting.adds else y)
-    options = {**setting.options, "activation": name}
-    outs = [np.empty_like(g) for g in gradients]
-    for at in (0, 1):
-        operands = [arrays.dy.copy(), saved[0].copy()]
-        outs[0] = operands[at]
-        found = arrays.op.backward(*operands, *saved[1:], out=tuple(outs), **options)
-        assert found[0] is operands[at]
-        assert_all_same_bits(list(found), list(gradients))
-
-
 def layouts(a: np.ndarray) -> list[np.ndarray]:
     """The same values, laid out otherwise."""
-    turned = np.ascontiguousarray(a[..., ::-1])[..., ::-1]
-    order = np.asfortranarray(a)
-    gaps = np.zeros((*a.shape[:-1], 2 * a.shape[-1]), a.dtype)[..., ::2]
-    gaps[...] = a
-    raw = np.zeros(a.nbytes + 1, np.uint8)[1:].view(a.dtype).reshape(a.shape)
-    raw[...] = a
-    return [turned, order, gaps, raw]
+    return [lie(a) for lie in (reversed_, transposed, stepped, misaligned)]
 
 
 def run_on(device: Framework, arrays: Arrays, **named: Any) -> tuple[Any, tuple[Any, ...]]:

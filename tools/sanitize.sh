@@ -34,7 +34,8 @@ case $kind in
       tests/norms/test_norms.py tests/norms/test_norms_channels.py tests/norms/test_norms_errors.py
       tests/norms/test_norms_outputs.py tests/norms/test_batch_norm.py tests/reductions/test_moments.py
       tests/reductions/test_reductions.py tests/reductions/test_reductions_errors.py tests/statistics/test_weights.py
-      tests/interop/test_frameworks.py
+      tests/interop/test_frameworks.py tests/invariants/test_refused.py
+      tests/invariants/test_every_call.py::test_in_place
       tests/ops/test_call_cache*.py tests/runtime/test_races.py
       -k "not bfloat16") # it runs the code of float16 but for two conversions, which the fuzzer runs
     ;;

@@ -12,53 +12,23 @@ import fastact as fa
 from fastact.runtime.threads import MOST
 
 
-def overlapping() -> tuple[np.ndarray, np.ndarray]:
-    held = f32(10)
-    return held[:8], held[1:9]
-
-
 def self_overlapping() -> np.ndarray:
     return np.lib.stride_tricks.as_strided(f32(4), (3,), (0,), writeable=True)
 
 
-held, shifted = overlapping()
-square = f32(4, 4)
 t3 = torch.ones(3)
-
-# what the call says, and what forward says, whose input may not be written at all
-OVERLAP = "(partial overlap|not share memory)"
 
 # arguments of fa.mish, keywords, error, words of the message
 CALLS: dict[str, tuple[Any, dict[str, Any], type[Exception], str]] = {
-    "object": (np.ones(3, object), {}, TypeError, "x must have dtype .* got object"),
-    "string": ("mish", {}, TypeError, "x must be an array, got 'mish'"),
-    "none": (None, {}, TypeError, "x must be an array, got None"),
     "too large": (2**70, {}, TypeError, "x must have dtype .* got 1180591620717411303424"),
     "nothing in it": ([0.5, None], {}, TypeError, r"x must have dtype .* got \[0.5, None\]"),
     "longdouble": (np.ones(3, np.longdouble), {}, TypeError, "got (longdouble|float128)"),
-    "byteswapped out": (
-        f32(3), {"out": np.ones(3, ">f4")}, TypeError, "out, which is written, must be in native",
-    ),
-    "out for a tensor": (t3, {"out": f32(3)}, TypeError, "array of torch.* got numpy"),
-    "out for promoted integers": (
-        np.arange(3), {"out": f32(3)}, TypeError, "out must have dtype float64.* got float32",
-    ),
-    "transposed overlap": (square, {"out": square.T}, ValueError, OVERLAP),
-    "reversed overlap": (held, {"out": held[::-1]}, ValueError, OVERLAP),
     "self-overlapping out": (
         f32(3), {"out": self_overlapping()}, ValueError, "out must not overlap itself",
-    ),
-    "out requires grad": (
-        t3, {"out": torch.ones(3, requires_grad=True)}, TypeError, r"use out\.detach\(\)",
     ),
     "conjugated": (
         torch.ones(3, dtype=torch.complex64).conj(), {}, TypeError, "not lazily conjugated",
     ),
-    "negated": (
-        torch.ones(3, dtype=torch.complex64).conj().imag, {}, TypeError, "not lazily negated",
-    ),
-    "complex tensor": (torch.ones(3, dtype=torch.complex64), {}, TypeError, "got complex64"),
-    "sparse": (torch.eye(3).to_sparse(), {}, TypeError, "x must be a dense array"),
 }  # fmt: skip
 
 
@@ -76,9 +46,7 @@ def test_call(case):
 
 # arguments of fa.mish.backward(dy, x, ...)
 BACKWARD: dict[str, tuple[Any, Any, dict[str, Any], type[Exception], str]] = {
-    "no broadcasting": (f32(1), f32(4), {}, ValueError, r"dy must have shape \(4,\), got \(1,\)"),
     "list with tensors": ([1, 2, 3], t3, {}, TypeError, "dy must come from torch.*got list"),
-    "meta dy": (torch.ones(3, device="meta"), t3, {}, TypeError, "dy must be a dense array"),
     "bfloat16 with float16": (
         np.ones(3, ml_dtypes.bfloat16), np.ones(3, np.float16), {}, TypeError,
         "dtype float16, .*got bfloat16",
@@ -117,14 +85,6 @@ def test_parameters(name, parameters, words):
         for entry, args in ((op, (x,)), (op.forward, (x,)), (op.backward, (x, x))):
             with pytest.raises(ValueError, match=rf"^fastact\.{name}.*: {words}"):
                 entry(*args, **parameters)
-
-
-def test_forward_may_not_destroy_what_it_saves():
-    x = f32(100)
-    for view in (x, x[::-1]):  # by the short cut, and by the slow path
-        with pytest.raises(ValueError, match=r"mish\.forward: out must not share memory with x"):
-            fa.mish.forward(view, out=view)
-    assert (x == 1).all()
 
 
 def test_missing_arguments():

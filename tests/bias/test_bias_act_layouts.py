@@ -12,10 +12,8 @@ from conftest import (
     assert_same_bits,
 )
 from devices import KERNELS
-from processes import peak
 
 import fastact as fa
-from fastact import _cpu
 
 
 # Kernels take the bias of a chunk (1024 elements) as a period of values: of 32 where there is one
@@ -109,15 +107,6 @@ def test_16_bits_of_several_images(columns, dtype_name):
             assert_same_bits(actual, right)
 
 
-def test_16_bits_of_one_row_again_and_again():
-    dy, x, bias, _ = parts(DTYPES["float16"], (300, 100), -1)
-    row = np.broadcast_to(x[0], x.shape)
-    made = fa.bias_act.backward(dy, row, bias, activation="mish")
-    expected = fa.bias_act.backward(dy, row.copy(), bias, activation="mish")
-    for actual, right in zip(made, expected, strict=True):
-        assert_same_bits(actual, right)
-
-
 # Rows of whole vectors, and as many rows as make whole ones, the last time fewer; more than one
 # tile of columns (256 vectors, 32 with sums) and chunk of rows. Elements behind the channels: added
 # up with them, in one tile and in two, of one chunk of rows and of several; and few rows. Channels
@@ -164,53 +153,6 @@ def test_workspace_of_any_layout_on_devices(device):
     assert_sums(dbias, dy, 0, dy.dtype)
 
 
-def test_without_workspace(many_threads):
-    """The workspace serves the threads alone; one that is too small is left alone."""
-    dy, x, bias, _ = parts(np.float64, (30_000, 5), 1)
-    expected = fa.bias_act.backward(dy, x, bias, None, "mish")
-    dx, dbias = np.empty_like(x), np.empty_like(bias)
-    arrays = {"dy": dy, "x": x, "bias": bias, "dx": dx, "dbias": dbias}
-    call = _cpu.native_call(
-        "bias_act_backward",
-        {
-            **{name: _cpu.View.from_numpy(array) for name, array in arrays.items()},
-            **{"axis": 1, "which": fa.mish._which, "parameters": ()},
-            **{"accumulate_dx": False, "accumulate_dbias": False},
-        },
-    )
-    assert call.workspace_size() > 0
-    for scratch in (None, _cpu.View.from_numpy(np.zeros(16, np.uint8))):
-        call.run(scratch, 0)
-        assert_same_bits(dx, expected[0])
-        assert_same_bits(dbias, expected[1])
-
-
-def test_channels_that_run_backwards(dtype, framework):
-    """The layout of out decides how the arrays are walked; the bias goes along."""
-    if "torch" in framework.name:
-        pytest.skip("torch has no negative strides")
-    dy, x, bias, r = parts(dtype, (6, 7, 5), 1)
-    args = [framework.of(a) for a in (dy, x, bias, r)]
-    y = framework.numpy(fa.bias_act(*args[1:3], "mish", axis=1, residual=args[3]))
-    dx, dbias = fa.bias_act.backward(*args, "mish", axis=1)
-    out = framework.of(np.zeros((6, 7, 5), dtype)[:, ::-1])
-    fa.bias_act(*args[1:3], "mish", axis=1, residual=args[3], out=out)
-    assert_same_bits(framework.numpy(out), y)
-    outs = out, framework.of(np.zeros(7, dtype))
-    got = fa.bias_act.backward(*args, "mish", axis=1, out=outs)
-    assert_same_bits(framework.numpy(got[0]), framework.numpy(dx))
-    assert_agrees(framework, framework.numpy(got[1]), framework.numpy(dbias))
-
-
-def test_bias_of_any_stride(dtype):
-    _, x, bias, _ = parts(dtype, (50, 2100), 1)
-    y = fa.bias_act(x, bias, "mish")
-    for view in (np.repeat(bias, 2)[::2], bias[::-1].copy()[::-1]):
-        assert_same_bits(fa.bias_act(x, view, "mish"), y)
-    same = np.broadcast_to(bias[:1], bias.shape)
-    assert_same_bits(fa.bias_act(x, same), fa.bias_act(x, same.copy()))
-
-
 @pytest.mark.parametrize("shape", [(6, 5), (6, 5, 70), (3000, 5), (40, 1100)], ids=str)
 def test_wider_bias(dtype, framework, shape):
     """It is rounded to the compute type; its gradient comes back in its own dtype."""
@@ -233,20 +175,3 @@ def test_wider_bias(dtype, framework, shape):
 
 
 # --- memory ---------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(("shape", "axis"), [((2000, 1000), 1), ((200, 10, 1000), 1)], ids=str)
-def test_no_memory_that_grows(dtype, many_threads, shape, axis):
-    dy, x, bias, r = parts(dtype, shape, axis)
-    out, dbias = np.zeros(shape, dtype), np.zeros(shape[axis], dtype)
-    strided = np.zeros((*shape, 2), dtype)[..., 0]
-    for call_of in (
-        lambda: fa.bias_act(x, bias, "mish", axis=axis, residual=r, out=out),
-        lambda: fa.bias_act(strided, bias, "mish", axis=axis, out=strided),
-        lambda: fa.bias_act.backward(dy, x, bias, r, "mish", axis=axis, out=(out, dbias)),
-        lambda: fa.bias_act.backward(
-            strided, x, bias, None, "mish", axis=axis, out=(strided, dbias), accumulate=True
-        ),
-        lambda: fa.bias_grad(strided, axis=axis, out=dbias, accumulate=True),
-    ):
-        assert peak(call_of) < 20_000 + x.size // 32

@@ -18,19 +18,11 @@ ACT_ERRORS: dict[str, Case] = {
         (x4, f32(8)), {}, ValueError,
         r"bias must have shape \(4,\), the length of axis -1 of x, got \(8,\)",
     ),
-    "bias of two axes": ((x4, f32(1, 4)), {}, ValueError, r"shape \(4,\), .* got \(1, 4\)"),
-    "bias of length 1": ((x4, f32(1)), {}, ValueError, r"shape \(4,\), .* got \(1,\)"),
-    "other axis": ((x4, b4), {"axis": 0}, ValueError, r"shape \(8,\), .*axis 0 of x, got \(4,\)"),
     "the other 16 bits": (
         (np.ones((2, 4), np.float16), np.ones(4, ml_dtypes.bfloat16)), {}, TypeError,
         "bias must have dtype float16, .*got bfloat16",
     ),
-    "axes": ((x4, b4), {"axis": (0,)}, TypeError, r"axis must be an integer, got \(0,\)"),
-    "no axes": ((f32(), b4), {}, ValueError, r"x must have an axis, got shape \(\)"),
-    "unknown activation": ((x4, b4, "xyz"), {}, ValueError, "got 'xyz'; one of .*mish"),
     "an op of another family": ((x4, b4, "sum"), {}, ValueError, "activation must be 'identity'"),
-    "parameter": ((x4, b4, "mish"), {"alpha": 1}, TypeError, "unknown keyword 'alpha'; allowed"),
-    "misspelt": ((x4, b4), {"residul": x4}, TypeError, "did you mean 'residual'"),
     "axis by position": ((x4, b4, "mish", 1), {}, TypeError, "axis must be given by keyword"),
     "overlaps the residual": (
         (f32(8, 4), b4), {"residual": x4, "out": held[1:]}, ValueError, "residual|not share",
@@ -38,7 +30,6 @@ ACT_ERRORS: dict[str, Case] = {
     "overlaps the bias": (
         (f32(1, 4), b4), {"out": b4.reshape(1, 4)}, ValueError, "(bias|not share memory)",
     ),
-    "two outs": ((x4, b4), {"out": (x4, b4)}, ValueError, "a tuple of 1, got a tuple of 2"),
 }  # fmt: skip
 
 
@@ -55,26 +46,9 @@ def test_errors(words):
 BACKWARD_ERRORS: dict[str, Case] = {
     "x is gone": ((x4, None, b4, None, "mish"), {}, TypeError, "x must be an array, as forward"),
     "one out": ((x4, x4, b4), {"out": f32(8, 4)}, ValueError, "a tuple of 2, got one ndarray"),
-    "short out": ((x4, x4, b4), {"out": (f32(8, 4),)}, ValueError, "of 2, got a tuple of 1"),
-    "dbias's shape": (
-        (x4, x4, b4), {"out": (None, f32(8))}, ValueError, r"out\[1\] must have shape \(4,\)",
-    ),
-    "dbias's dtype": (
-        (x4, x4, b4), {"out": (None, np.ones(4))}, TypeError,
-        r"out\[1\] must have dtype float32, as bias has, got float64",
-    ),
-    "dbias in bias": (
-        (f32(8, 4), f32(8, 4), b4), {"out": (None, b4)}, ValueError, r"out\[1\] must not share",
-    ),
-    "dbias in dx": (
-        (f32(8, 4), f32(8, 4), b4), {"out": (x4, held[0])}, ValueError, r"out\[1\] must not share",
-    ),
     "dx in bias": (
         (f32(1, 4), f32(1, 4), b4), {"out": (b4.reshape(1, 4), None)}, ValueError,
         r"out\[0\] must",
-    ),
-    "none of them": (
-        (x4, x4, b4), {"out": (None, None)}, ValueError, "out must have an array for one gradient",
     ),
 }  # fmt: skip
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from conftest import REPRESENTATIVES, each_kind
+from conftest import REPRESENTATIVES, each_family
 from processes import run_python
 
 import fastact as fa
@@ -61,7 +61,7 @@ def test_groups(op):
         jax.jit(traced)(x[0], labels + 2).block_until_ready()
 
 
-@each_kind
+@each_family
 @pytest.mark.parametrize("axis", [0, 1, 2])
 def test_a_batch_along_any_axis(op, axis):
     """The first array alone, and its gradient, have the bits of one example after another."""

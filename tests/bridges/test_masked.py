@@ -127,12 +127,6 @@ def test_where_and_mask(op):
     assert op(x, where=np.array([False, True, True, True])) == op(np.array([2.0, 4.0]))
 
 
-def test_weights():
-    x = np.ma.array([1.0, 2.0, 4.0], mask=[0, 0, 1])
-    weights = np.array([3.0, 1.0, 5.0])
-    assert fa.mean(x, weights=weights) == np.ma.average(x, weights=weights)
-
-
 def test_weights_count_beside_a_mask():
     """Frequencies: 2 thrice is three elements, whose variance with correction is 0."""
     x = np.ma.array([[2.0, 9.0], [2.0, 9.0]], mask=[[0, 1], [1, 1]])

@@ -86,18 +86,6 @@ def test_weights_of_any_sign(has_nan, second, first):
         np.testing.assert_allclose(ours[2], theirs[2], 1e-12)
 
 
-@pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("kind", ["negative", "mostly negative", "zero and one"])
-def test_a_scaler_with_weights_of_any_sign(kind):
-    x = np.random.default_rng(1).normal(5, 2, (6, 3))
-    ours, theirs = (
-        scaler().fit(x, sample_weight=np.array(WEIGHTS[kind]))
-        for scaler in (fs.StandardScaler, StandardScaler)
-    )
-    for name in ("mean_", "var_", "scale_"):
-        np.testing.assert_allclose(getattr(ours, name), getattr(theirs, name), 1e-9)
-
-
 def test_far_from_zero():
     """Equal values do not vary, and a mean of 1e8 costs the variance nothing."""
     x = np.random.default_rng(5).normal(1e8, 1, (1000, 2))

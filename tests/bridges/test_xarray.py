@@ -128,27 +128,6 @@ def test_statistics_of_ops_are_there_by_their_names():
             np.testing.assert_allclose(getattr(fx, name)(x, "a"), getattr(np, name)(x, axis=0))
 
 
-@pytest.mark.filterwarnings("ignore:Mean of empty|Degrees of freedom:RuntimeWarning")
-@pytest.mark.parametrize("skipna", [True, False])
-@pytest.mark.parametrize("dim", [None, "a", ("c", "a"), "b"], ids=str)
-def test_weighted(x, dim, skipna):
-    x = x.where(x != 9)  # one is NaN
-    by_row = xr.DataArray([1.0, 2.0, 0.5], {"m": ("b", [1, 2, 3])}, ["b"])
-    by_place = xr.DataArray(np.arange(8.0).reshape(4, 2), {"c": [1, 2, 3, 4]}, ["c", "a"])
-    for weights in (by_row, by_place, by_row * by_place):
-        if x.chunks:
-            weights = weights.chunk()
-        ours, theirs = fx.weighted(x, weights), x.weighted(weights)
-        for name in ("mean", "var", "std"):
-            found = getattr(ours, name)(dim, skipna=skipna)
-            expected = getattr(theirs, name)(dim, skipna=skipna, keep_attrs=False)
-            assert (found.chunks is None) == (x.chunks is None)
-            xr.testing.assert_allclose(found.transpose(*expected.dims), expected)
-            assert set(found.coords) == set(expected.coords)
-    both = xr.Dataset({"x": x, "y": ("a", [1.0, 3.0])})
-    xr.testing.assert_allclose(fx.weighted(both, by_row).mean("b")["y"], both["y"])
-
-
 #: Weights along some of x's dimensions, along others, in another order, with other labels, named.
 WEIGHTS = {
     "some": xr.DataArray([1.0, 2.0, 0.5], {"m": ("b", [1, 2, 3])}, ["b"]),

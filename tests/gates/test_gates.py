@@ -155,28 +155,6 @@ def test_orders(order, where):
 
 
 @each_op
-@everywhere
-@pytest.mark.parametrize("shape", [(70, 40), (20, 9)], ids=str)
-def test_in_place(op, dtype, shape, where):
-    step = random_step(on(op, where), shape, dtype)
-    *results, saved = forward(step)
-    made = backward(step, saved)
-    copies = tuple(a.copy() for a in step.arrays)
-    out: Any = (*(np.empty_like(step.state) for _ in op.results[1:]), copies[-1])
-    out = out if len(out) > 1 else out[0]
-    called = step.op(*copies, **step.options, out=out)
-    assert_all_same(called if isinstance(called, tuple) else (called,), results)
-    if len(op.kept) == op.count:  # what is kept has the size of the gates
-        step.gates = step.gates.copy()
-        outs = tuple(np.empty_like(r) for r in results)
-        kept = forward(step, out=(*outs, step.gates))[-1]
-        assert kept[0] is step.gates
-        dc = step.dc
-        into = (kept[0], dc if dc is not None else step.dh, np.empty_like(step.bias))
-        assert_all_same(backward(step, kept, out=into), made)
-
-
-@each_op
 def test_nan_and_inf(op, backend):
     """A NaN stays in its column, and spreads nowhere else; shut gates are exact."""
     step = random_step(on(op, backend), (4, 40), np.float32)
@@ -207,20 +185,6 @@ def test_any_shape(op, data):
     seed = data.draw(st.integers(0, 9))
     step = random_step(op, shape, dtype, data.draw(st.sampled_from([1.0, 20.0])), seed)
     assert max(errors(step)) <= 1
-
-
-def test_frameworks_agree(framework):
-    step = random_step(fa.lstm_gates, (6, 40), np.float32)
-    *results, saved = forward(step)
-    made = backward(step, saved)
-    of = framework.of
-    (h, c), kept = fa.lstm_gates.forward(
-        of(step.gates), of(step.state), recurrent=of(step.recurrent), bias=of(step.bias),
-        recurrent_bias=of(step.recurrent_bias),
-    )  # fmt: skip
-    assert_all_same([framework.numpy(a) for a in (h, c)], results)
-    theirs = fa.lstm_gates.backward(of(step.dh), of(step.dc), *kept)
-    assert_all_same([framework.numpy(a) for a in theirs], made)
 
 
 @pytest.mark.parametrize("batch", [(), (1,), (3,)])

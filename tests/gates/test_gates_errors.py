@@ -5,14 +5,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from arrays import f32
 
 import fastact as fa
 
 L, G = fa.lstm_gates, fa.gru_gates
-
-
-def f32(*shape: int) -> Any:
-    return np.ones(shape, np.float32)
 
 
 SAVED: dict[str, Any] = {
@@ -23,13 +20,7 @@ SAVED: dict[str, Any] = {
 BAD: list[tuple[Any, tuple[Any, ...], dict[str, Any], type[Exception], str]] = [
     (L, (f32(2, 10), f32(2, 3)), {}, ValueError, r"fastact.lstm_gates: gates must have a last axis of 4"),
     (G, (f32(2, 10), f32(2, 10), f32(2, 3)), {}, ValueError, "gates must have a last axis of 3 gates"),
-    (L, (f32(), f32()), {}, ValueError, "gates must have a last axis of 4"),
-    (L, (f32(2, 12), f32(2, 3)), {"recurrent": f32(2, 9)}, ValueError, r"recurrent must have shape \(2, 12\)"),
     (L, (f32(2, 12), f32(2, 3)), {"recurrent_bias": f32(1, 12)}, ValueError, r"recurrent_bias must have shape"),
-    (L, (f32(2, 12), f32(2, 3)), {"order": "ifg"}, ValueError, "order must be a permutation of 'ifgo'"),
-    (L, (f32(2, 12), f32(2, 3)), {"order": "iifo"}, ValueError, "got 'iifo'"),
-    (L, (f32(2, 12), f32(2, 3)), {"order": 3}, ValueError, "order must be a permutation"),
-    (G, (f32(2, 9), f32(2, 6), f32(2, 3)), {}, ValueError, r"recurrent must have shape \(2, 9\), got \(2, 6\)"),
     (L.backward, (f32(2, 3),), {}, TypeError, "fastact.lstm_gates.backward: dc must be given"),
     (L.backward, (f32(2, 3), None, f32(2, 12), f32(2, 3)), {}, TypeError, "c must be given"),
     (L.backward, (f32(2, 3), None, f32(2, 12), f32(2, 3), None), {}, TypeError, "c must be an array, as forward saved it with recompute=False"),
@@ -47,24 +38,11 @@ def test_refused(case):
         entry(*arguments, **options)
 
 
-def test_nothing_is_written():
-    h, c = np.zeros((2, 3), np.float32), np.zeros((2, 3), np.float32)
-    for options in ({"bias": f32(9)}, {"order": "abcd"}, {"recurrent": f32(1, 12)}):
-        with pytest.raises(ValueError, match=r"fastact\.lstm_gates"):
-            L(f32(2, 12), f32(2, 3), out=(h, c), **options)
-    with pytest.raises(ValueError, match="must have shape"):
-        L(f32(2, 12), f32(2, 3), out=(h, np.zeros((2, 4), np.float32)))
-    assert not h.any()
-    assert not c.any()
-
-
 def test_overlaps():
     memory = np.zeros((4, 24), np.float32)
     gates, c = memory[:2, :12], f32(2, 3)
     with pytest.raises(ValueError, match="partial overlap"):
         L(gates, c, out=(memory[:2, 1:4], f32(2, 3)))
-    with pytest.raises(ValueError, match=r"out\[1\] must not share memory with out\[0\]"):
-        L(gates, c, out=(memory[:2, 12:15], memory[:2, 13:16]))
     with pytest.raises(
         ValueError, match=r"out\[1\] must not share memory with c_prev, which is still"
     ):
@@ -76,7 +54,3 @@ def test_overlaps():
     bias = f32(12)
     with pytest.raises(ValueError, match="must not share memory with bias"):
         L(gates[:1], c[:1], bias=bias, out=(bias[:3].reshape(1, 3), f32(1, 3)))
-    readonly = f32(2, 3)
-    readonly.flags.writeable = False
-    with pytest.raises(ValueError, match="must be writable"):
-        L(gates, c, out=(readonly, None))

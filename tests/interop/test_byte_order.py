@@ -157,35 +157,3 @@ def test_objects_that_hold_it():
     assert fa.sum(masked, 0).dtype.isnative
     m = fa.moments(x[:2], 0).merge(fa.moments(x[2:], 0))
     np.testing.assert_allclose(m.mean, native.astype(float).mean(0), 1e-14)
-
-
-def test_dask_holds_it():
-    da = pytest.importorskip("dask.array")
-    x = swapped(data(np.float32)[0])
-    lazy, native = da.from_array(x, chunks=3), x.astype(np.float32)
-    for ours, expected in (
-        (fa.relu(lazy), fa.relu(native)),
-        (fa.sum(lazy, 0), fa.sum(native, 0)),
-        (fa.std(lazy), fa.std(native)),
-        (fa.layer_norm(lazy), fa.layer_norm(native)),
-    ):
-        found = ours.compute()
-        assert ours.dtype == found.dtype == expected.dtype
-        assert found.dtype.isnative
-        np.testing.assert_allclose(found, expected, 1e-6, 1e-6)
-
-
-def test_xarray_holds_it():
-    xr = pytest.importorskip("xarray")
-    import fastact.xarray as fx
-
-    x = swapped(data(np.float32)[0])
-    labelled = xr.DataArray(x, dims=["a", "b"])
-    assert_same_bits(fa.relu(labelled).to_numpy(), fa.relu(x.astype(np.float32)))
-    assert_same_bits(fx.var(labelled, "a").to_numpy(), fa.var(x.astype(np.float32), 0))
-
-
-def test_astropy_holds_it():
-    units = pytest.importorskip("astropy.units")
-    x = swapped(data(np.float32)[0])
-    assert_same_bits(fa.relu(x * units.one).value, fa.relu(x.astype(np.float32)))

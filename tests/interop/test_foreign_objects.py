@@ -13,14 +13,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from calls import OPS
+from arrays import f32
 
 import fastact as fa
-from fastact.measure.cases import sample
-
-
-def f32(*shape: int) -> Any:
-    return np.ones(shape, np.float32)
 
 
 class Lazy:
@@ -477,18 +472,3 @@ def test_objects_that_say_another_class(call):
     for _ in range(3):
         with pytest.raises(TypeError, match=r"^fastact\.\w+"):
             call(_Disguised())
-
-
-@pytest.mark.parametrize("text", ["0101", b"01", ["0", "1"], np.array(["0", "1"])], ids=repr)
-@pytest.mark.parametrize("op", OPS, ids=lambda op: op.name)
-def test_text_is_no_array(op: Any, text: Any) -> None:
-    """The message says what came, whatever the dtypes are that the argument may have."""
-    named = sample(op, f32(4, 6), f32(4, 6))
-    came = {str: "'0101'", bytes: "b'01'", list: "'0'"}.get(type(text))
-    words = f"must be an array, got {came}" if came else "must have dtype .*got str"
-    options = op.entry_points["call"].defaults
-    for name in {*op.roles, *(n for n, v in named.items() if isinstance(v, np.ndarray))}:
-        if name in named or name in options:
-            more = {"groups": 2} if name == "by" else {}
-            with pytest.raises(TypeError, match=rf"^fastact\.{op.name}: {name} {words}"):
-                op.bound("call", {**named, name: text, **more})()

@@ -28,110 +28,44 @@ def ones(*shape: int) -> torch.Tensor:
 
 X, W = ones(2, 3), ones(3)
 
-# What writes into arrays of the caller's: the call, and those arrays.
-WRITES: dict[str, Callable[[], tuple[Callable[[], Any], list[torch.Tensor]]]] = {}
+
+def learnable() -> tuple[Any, ...]:
+    return fa.layer_norm.forward(X, W, W)[1]
 
 
-def writes(function: Any) -> Any:
-    WRITES[function.__name__] = function
-    return function
-
-
-@writes
-def out() -> Any:
-    y = ones(2, 3)
-    return lambda: fa.relu(X, out=y), [y]
-
-
-@writes
-def in_place() -> Any:
-    x = ones(2, 3)
-    return lambda: fa.relu(x, out=x), [x]
-
-
-@writes
-def strided_out() -> Any:
-    y = ones(3, 2)
-    return lambda: fa.relu(X, out=y.t()), [y]
-
-
-@writes
-def parameters_of_an_activation() -> Any:
-    y = ones(2, 3)
-    return lambda: fa.elu(X, 0.5, out=y), [y]
-
-
-@writes
-def backward() -> Any:
-    dx = ones(2, 3)
-    return lambda: fa.mish.backward(X, X, out=dx), [dx]
-
-
-@writes
-def accumulate() -> Any:
-    dx = ones(2, 3)
-    return lambda: fa.mish.backward(X, X, out=dx, accumulate=True), [dx]
-
-
-@writes
-def norm_in_place() -> Any:
-    x = ones(2, 3)
-    return lambda: fa.layer_norm(x, W, out=x), [x]
-
-
-@writes
-def gradients() -> Any:
-    made = ones(2, 3), ones(3), ones(3)
-    _, saved = fa.layer_norm.forward(X, W, W)
-    return lambda: fa.layer_norm.backward(X, *saved, out=made), list(made)
-
-
-@writes
-def accumulated_gradients() -> Any:
-    made = ones(2, 3), ones(3)
-    return (
-        lambda: fa.bias_act.backward(X, X, W, None, "relu", out=made, accumulate=True),
-        list(made),
-    )
-
-
-@writes
-def running_statistics() -> Any:
-    mean, var = ones(3), ones(3)
-    return lambda: fa.batch_norm(X, mean, var, training=True), [mean, var]
-
-
-@writes
-def statistics() -> Any:
-    mean, var = ones(3), ones(3)
-    return lambda: fa.mean_var(X, 0, out=(mean, var)), [mean, var]
-
-
-@writes
-def value_and_grad() -> Any:
-    value, grad = ones(), ones(2, 3)
-    return lambda: fa.sum_squares.value_and_grad(X, out=(value, grad)), [value, grad]
-
-
-@writes
-def gates() -> Any:
-    h, c = ones(2, 3), ones(2, 3)
-    return lambda: fa.lstm_gates(ones(2, 12), X, out=(h, c)), [h, c]
-
-
-@writes
-def nothing_in_it() -> Any:
-    y = ones(0)
-    return lambda: fa.relu(ones(0), out=y), [y]
+# What writes into arrays of the caller's: the shapes of those arrays, and a call with them.
+WRITES: dict[str, tuple[list[tuple[int, ...]], Callable[..., Any]]] = {
+    "out": ([(2, 3)], lambda y: fa.relu(X, out=y)),
+    "in place": ([(2, 3)], lambda x: fa.relu(x, out=x)),
+    "strided out": ([(3, 2)], lambda y: fa.relu(X, out=y.t())),
+    "with a parameter": ([(2, 3)], lambda y: fa.elu(X, 0.5, out=y)),
+    "backward": ([(2, 3)], lambda dx: fa.mish.backward(X, X, out=dx)),
+    "accumulate": ([(2, 3)], lambda dx: fa.mish.backward(X, X, out=dx, accumulate=True)),
+    "norm in place": ([(2, 3)], lambda x: fa.layer_norm(x, W, out=x)),
+    "gradients": (
+        [(2, 3), (3,), (3,)], lambda *made: fa.layer_norm.backward(X, *learnable(), out=made),
+    ),
+    "accumulated gradients": (
+        [(2, 3), (3,)],
+        lambda *made: fa.bias_act.backward(X, X, W, None, "relu", out=made, accumulate=True),
+    ),
+    "running statistics": (
+        [(3,), (3,)], lambda mean, var: fa.batch_norm(X, mean, var, training=True),
+    ),
+    "statistics": ([(3,), (3,)], lambda *made: fa.mean_var(X, 0, out=made)),
+    "value_and_grad": ([(), (2, 3)], lambda *made: fa.sum_squares.value_and_grad(X, out=made)),
+    "gates": ([(2, 3)] * 2, lambda *made: fa.lstm_gates(ones(2, 12), X, out=made)),
+    "nothing in it": ([(0,)], lambda y: fa.relu(ones(0), out=y)),
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("case", WRITES)
 def test_what_is_written_is_a_new_version(case):
-    call, written = WRITES[case]()
-    read = X._version, W._version
+    shapes, call = WRITES[case]
+    written, read = [ones(*shape) for shape in shapes], (X._version, W._version)
     for _ in range(TIMES):
         before = [tensor._version for tensor in written]
-        call()
+        call(*written)
         assert all(t._version > v for t, v in zip(written, before, strict=True))
     assert (X._version, W._version) == read
 
@@ -420,6 +354,8 @@ SPECIAL: dict[str, tuple[Callable[[], torch.Tensor], str]] = {
         r"a quantized tensor; use \S+\.dequantize\(\)",
     ),
 }  # fmt: skip
+#: Those whose calls are torch's to hand on.
+HANDED_ON = ("fake", "meta", "dispatch", "jagged")
 
 
 @pytest.mark.filterwarnings("ignore:.*:UserWarning")  # torch's, of prototypes and deprecations
@@ -436,6 +372,10 @@ def test_tensors_of_other_kinds_are_refused_by_name(case):
         refused(words, fa.mish, tensor)
         with torch.no_grad():
             refused(words, lambda: fa.mish(ones(3), out=tensor))
+    for requires_grad in (False, True) if case not in HANDED_ON else ():
+        tensor.requires_grad = requires_grad and tensor.dtype.is_floating_point
+        for op in (fa.mish, fa.layer_norm, fa.softmax):
+            refused("must ", op, tensor)
 
 
 def test_subclasses_with_nothing_of_their_own_are_tensors():

@@ -11,7 +11,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 from arrangements import LAYOUTS, misaligned, padded, plain, shifted
-from conftest import assert_same_bits, needs_two_fused_isas, on_fused_isas
+from conftest import ISAS, assert_same_bits, needs_two_fused_isas, on_fused_isas
 from devices import DTYPES, EMULATED, FRAMEWORKS, KERNELS, Framework, to_emulated
 from every import (
     EMPTY,
@@ -32,6 +32,7 @@ from hypothesis import strategies as st
 from layouts import is_aligned, views
 
 import fastact as fa
+from fastact import _cpu
 from fastact.interop import devices
 from fastact.measure.norm_rows import traits
 from fastact.ops.engine.op import arrays_of
@@ -372,6 +373,7 @@ def test_other_devices_and_the_order_of_threads_do_not_show(
 def test_any_layout(place: Framework, data: Any, name: str, pair: Any) -> None:
     """Arrays of any rank, any order of axes, steps, repeats and alignment, and results too."""
     op, way = pair
+    _cpu.select_isa(data.draw(st.sampled_from(ISAS)))
     shape = tuple(data.draw(st.lists(st.integers(1, 9), min_size=1, max_size=4)))
     assume(fits(op, repr(way), shape))
     call, is_device = Call(op, way, shape, DTYPES[name]), place is not CPU

@@ -50,10 +50,13 @@ class Right:
         return {n: v for n, v in self.named.items() if isinstance(v, kinds) and v.dtype.kind == "f"}
 
     def refuses(self, error: type[Exception], words: str, **changed: Any) -> None:
-        for _ in range(3):  # when the call that is right is recorded, too
+        held = [np.full_like(model, 7) for model in self.models]
+        given = {} if "accumulate" in changed else {"out": (*held,) if len(held) > 1 else held[0]}
+        for out in ({}, given, given):  # when the call that is right is recorded, too
             with pytest.raises(error, match=rf"(?s)^{self.where}: .*{words}") as caught:
-                self(**changed)
+                self(**{**out, **changed})
         assert len(str(caught.value)) < 500
+        assert all((y == 7).all() for y in held)
 
 
 def out_of(right: Right, array: Any) -> Any:
@@ -72,6 +75,8 @@ def test_arrays(op, entry):
             right.refuses(ValueError, "must (have|broadcast|divide)", **{name: wrong})
         right.refuses(TypeError, name, **{name: array.astype(complex)})
         right.refuses(TypeError, name, **{name: object()})
+        right.refuses(TypeError, name, **{name: "01"})
+        right.refuses(TypeError, name, **{name: ["0", "1"]})
         if len(right.arrays) > 1:
             right.refuses(TypeError, r"\w", **{name: torch.from_numpy(array.copy())})
         if role is None and name in op.entry_points[entry].arrays:
@@ -111,13 +116,31 @@ def test_outputs(op, entry):
         assert (held == 7).all()
     count = 20
     right.refuses((ValueError, TypeError), r"out must", out=(held,) * count)
+    for k, one in enumerate(right.models[1:], 1):
+        out: list[Any] = [None for _ in right.models]
+        for error, words, wrong in (
+            (ValueError, "must have shape", np.ones((*one.shape, 2), one.dtype)),
+            (TypeError, "must have dtype", np.ones(one.shape, np.int8)),
+        ):
+            out[k] = wrong
+            right.refuses(error, rf"out\[{k}\].*{words}", out=(*out,))
+        if one.dtype == model.dtype:
+            memory = np.zeros(one.size + model.size, one.dtype)
+            out[0], out[k] = (memory[: a.size].reshape(a.shape) for a in (model, one))
+            right.refuses(ValueError, r"out\[.*must not share memory", out=(*out,))
+    if len(right.models) > 1 and entry == "backward":
+        none = (None,) * len(right.models)
+        right.refuses(ValueError, "out must have an array for one gradient", out=none)
+    elif len(right.models) > 1:
+        right.refuses(ValueError, "a tuple of", out=held)
     for name, array in right.arrays.items():
         if array.shape == model.shape and array.ndim:
             memory = np.zeros(array.size + 1, array.dtype)
             low, high = (memory[k : k + array.size].reshape(array.shape) for k in (0, 1))
             low[...] = array
             kept = memory.copy()
-            right.refuses(ValueError, "out.*", **{name: low, "out": out_of(right, high)})
+            for over in (high, low[::-1]):
+                right.refuses(ValueError, "out.*", **{name: low, "out": out_of(right, over)})
             np.testing.assert_array_equal(memory, kept)
 
 
@@ -139,6 +162,28 @@ def wrong_options(op: Any, entry: str) -> Iterator[tuple[dict[str, Any], type[Ex
         "accumulate": [(True, ValueError, "accumulate=True must come with out=")],
         "interleaved": [(1, TypeError, "interleaved must be True or False")],
         "limit": [(0.0, ValueError, "limit must be above zero"), ("7", TypeError, "limit must be")],
+        "softcap": [(0.0, ValueError, "softcap must be above zero"), ("2", TypeError, "softcap")],
+        "casting": [("lama", ValueError, "casting must be 'exact' or 'llama' or 'gemma'")],
+        "weight_offset": [(np.nan, ValueError, "weight_offset must be finite"),
+                          ("1", TypeError, "weight_offset must be a real number")],
+        "p": [(1.5, ValueError, "p must be from 0 to 1"), (np.nan, ValueError, "p must be finite"),
+              ("half", TypeError, "p must be a real number"), (None, TypeError, "p must")],
+        "seed": [(2**64, ValueError, "seed must be an integer from"), (True, TypeError, "seed"),
+                 (-(2**63) - 1, ValueError, "seed"), (1.0, TypeError, "seed must be an integer")],
+        "group_size": [(5, ValueError, "group_size must divide"),
+                       (0, ValueError, "group_size must divide"),
+                       (1.5, TypeError, "group_size must be an integer")],
+        "num_groups": [(5, ValueError, "num_groups must divide"), (0, ValueError, "num_groups"),
+                       (1.5, TypeError, "num_groups must be an integer")],
+        "gate": [("left", ValueError, "gate must be 'first' or 'second'")],
+        "momentum": [(1.5, ValueError, "momentum must be from 0 to 1")],
+        "reduction": [("max", ValueError, "reduction must be")],
+        "label_smoothing": [(1.5, ValueError, "label_smoothing must be from 0 to 1")],
+        "z_loss": [(-1, ValueError, "z_loss must not be negative"),
+                   (np.inf, ValueError, "z_loss must be finite"), ("1", TypeError, "z_loss must")],
+        "ignore_index": [(1.5, TypeError, "ignore_index must be an integer"),
+                         (2**63, ValueError, "ignore_index must be an integer from")],
+        "order": [("ifg", ValueError, "order must be a permutation"), (3, ValueError, "order")],
         "offset": [(np.inf, ValueError, "offset must")],
         "scale": [(np.inf, ValueError, "scale must be finite")],
         "nothing": [(1, TypeError, "unknown keyword 'nothing'")],

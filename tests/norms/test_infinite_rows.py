@@ -111,19 +111,6 @@ def test_rows_with_a_residual(here: Framework, dtype: Any, name: str, n: int) ->
     check_norm(here, fa.ops[name], rows_of(dtype, n), -1, (), {})
 
 
-@pytest.mark.parametrize("n", [37, 2500])
-@pytest.mark.parametrize("here", HERE, ids=lambda f: f.name)
-def test_rows_of_any_strides(here: Framework, dtype: Any, n: int) -> None:
-    """Elements that are no neighbours, reversed; and rows that start at odd places."""
-    x = rows_of(dtype, n)
-    apart = np.zeros((len(x), 2 * n), dtype)[:, ::-2]
-    apart[...] = x
-    odd = np.zeros(x.size + 1, dtype)[1:].reshape(x.shape)
-    odd[...] = x
-    for seen in (apart, odd):
-        check_norm(here, fa.layer_norm, seen, -1, (), {})
-
-
 # Pixels of a channel: few; many; so many that they are cut.
 @pytest.mark.parametrize("n", [3, 400, 20_000])
 @pytest.mark.parametrize("last", [False, True])

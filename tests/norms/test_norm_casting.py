@@ -226,40 +226,11 @@ def test_llama_behind_an_activation(op, dtype, backend):
 
 
 @each_op
-@each_narrow
-@pytest.mark.parametrize("over", ["dy", "x"])
-def test_llama_in_place(op, dtype, over, backend):
-    case = Case(op, (20, 257), dtype)
-    arrays = map(backend.of, (*case.inputs, case.weight))
-    _, saved = op.forward(*arrays, casting="llama")
-    expected = op.backward(backend.of(case.dy), *saved, casting="llama")
-    dy = backend.of(case.dy.copy())
-    dx = dy if over == "dy" else saved[0]
-    out = (dx, *(backend.of(np.empty_like(backend.numpy(a))) for a in expected[1:]))
-    op.backward(dy, *saved, casting="llama", out=out)
-    for got, as_before in zip(out, expected, strict=True):
-        assert_same_bits(backend.numpy(got), backend.numpy(as_before))
-
-
-@each_op
 def test_no_weight(op, backend):
     """Then there is nothing to which an offset is added."""
     case = Case(op, (5, 257), DTYPES["bfloat16"])
     y = backend.numpy(y_of(op(*map(backend.of, case.inputs), casting="gemma", eps=EPS)))
     assert_equal_but_for_ties(y, case.gated(case.xhat), ties=1e-3)
-
-
-@each_op
-def test_bad_options(op):
-    case = Case(op, (2, 3), np.float32)
-    with pytest.raises(
-        ValueError, match="casting must be 'exact' or 'llama' or 'gemma', got 'lama'"
-    ):
-        op(*case.inputs, casting="lama")
-    with pytest.raises(ValueError, match="weight_offset must be finite, got nan"):
-        op(*case.inputs, weight_offset=float("nan"))
-    with pytest.raises(TypeError, match="weight_offset must be a real number"):
-        op(*case.inputs, weight_offset="1")
 
 
 def layer_norm_both_ways(x: Any, one: Any) -> None:

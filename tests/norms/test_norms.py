@@ -1,11 +1,9 @@
 """The norms against the oracle, with every activation, dtype, layout and instruction set."""
 
-from typing import Any
-
 import numpy as np
 import pytest
 import torch
-from conftest import ACTIVATIONS, DTYPES, assert_same_bits, bits, on_backends
+from conftest import ACTIVATIONS, DTYPES, assert_same_bits, on_backends
 from normed import (
     BEHIND,
     FEW,
@@ -15,9 +13,7 @@ from normed import (
     assert_all_same_bits,
     assert_right,
     each_setting,
-    everything,
     exact_norm,
-    few_settings,
     layouts,
     run,
     run_at,
@@ -222,27 +218,3 @@ def test_no_number_stays_in_its_row(backend):
 
 
 # --- the op object --------------------------------------------------------------------------------
-
-
-@few_settings
-@pytest.mark.parametrize("kind", ["float32", "bfloat16"])
-def test_tensors(setting, kind):
-    """Of torch, and what is saved is torch's too."""
-    arrays = Arrays(setting, DTYPES[kind])
-    expected = everything(arrays)
-
-    def tensor(a: Any) -> Any:
-        if a is None:
-            return None
-        of = torch.from_numpy(a.view(np.int16) if kind == "bfloat16" else a)
-        return of.view(torch.bfloat16) if kind == "bfloat16" else of
-
-    arrays.x, arrays.dy, arrays.residual, arrays.weight, arrays.bias = map(
-        tensor, (arrays.x, arrays.dy, arrays.residual, arrays.weight, arrays.bias)
-    )
-    for a, b in zip(everything(arrays), expected, strict=True):
-        assert (a is None) == (b is None)
-        if a is not None:
-            assert isinstance(a, torch.Tensor)
-            raw = a.view(torch.int16) if a.dtype == torch.bfloat16 else a
-            np.testing.assert_array_equal(bits(raw.numpy()), bits(b))

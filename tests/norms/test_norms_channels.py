@@ -11,7 +11,6 @@ from normed import (
     Arrays,
     Setting,
     assert_all_same_bits,
-    assert_in_place,
     assert_right,
     layouts,
     run,
@@ -219,20 +218,6 @@ def test_any_layout(setting, name):
         arrays.op.backward(arrays.dy, *saved, out=outs, **options)
         assert_same_bits(y, got[0])
         assert_all_same_bits(list(outs), list(gradients))
-
-
-@each_setting
-def test_repeated_examples(setting):
-    """An x with a stride of 0 along the batch."""
-    arrays = Arrays(setting, np.dtype(np.float32))
-    arrays.x = np.broadcast_to(arrays.x[:1], setting.shape)
-    assert_right(arrays, "mish", *run(arrays, activation="mish"))
-
-
-@each_setting
-@pytest.mark.parametrize("name", NAMES)
-def test_in_place(setting, name, dtype):
-    assert_in_place(Arrays(setting, dtype), name)
 
 
 @pytest.mark.parametrize("setting", [s for s in SETTINGS if len(s.shape) == 4], ids=str)

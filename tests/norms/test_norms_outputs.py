@@ -2,37 +2,13 @@
 
 import ml_dtypes
 import numpy as np
-import pytest
 from conftest import assert_same_bits, on_backends
 from normed import (
     SETTINGS,
     Arrays,
-    Setting,
-    assert_in_place,
-    each_setting,
     few_settings,
     run_at,
 )
-
-import fastact as fa
-
-
-@each_setting
-@pytest.mark.parametrize("name", ["identity", "mish"])
-def test_in_place(setting, name):
-    assert_in_place(Arrays(setting, np.dtype(np.float32)), name)
-
-
-def test_sum_in_place():
-    arrays = Arrays(Setting("add_layer_norm", (19, 70)), np.dtype(np.float32))
-    y, total = arrays.call(fa.add_layer_norm)
-    out = (np.empty_like(y), arrays.residual.copy())
-    arrays.residual = out[1]
-    (again, same), saved = arrays.call(fa.add_layer_norm.forward, out=out)
-    assert same is out[1] is saved[0]
-    assert again is out[0]
-    assert_same_bits(same, total)
-    assert_same_bits(again, y)
 
 
 @few_settings

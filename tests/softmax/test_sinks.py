@@ -42,24 +42,23 @@ def arrays(
 
 
 def assert_right(
-    framework: Framework, x: np.ndarray, sink: np.ndarray, dy: np.ndarray, **options: Any
+    framework: Framework, x: np.ndarray, dy: np.ndarray, **options: Any
 ) -> dict[str, np.ndarray]:
     """The call, what forward saves and the gradients are within their bounds of the oracle's."""
     op, of = fa.softmax, framework.of
-    masks = {"mask": options.pop("mask")} if "mask" in options else {}
-    mask = {n: of(array) for n, array in masks.items()}
-    y, saved = op.forward(of(x), sink=of(sink), **mask, **options)
-    dx, dsink = op.backward(of(dy), *saved, **options)
-    found = {"y": y, "share": saved[2], "dx": dx, "dsink": dsink}
+    beside = {n: options.pop(n) for n in ("mask", "sink") if n in options}
+    given = {n: of(array) for n, array in beside.items()}
+    y, saved = op.forward(of(x), **given, **options)
+    gradients = op.backward(of(dy), *saved, **options)
+    found = {"y": y, "dx": gradients}
+    if "sink" in beside:
+        found = {"y": y, "share": saved[2], "dx": gradients[0], "dsink": gradients[1]}
     numbers = {n: np.asarray(framework.numpy(array)) for n, array in found.items()}
-    assert_same_bits(framework.numpy(op(of(x), sink=of(sink), **mask, **options)), numbers["y"])
-    forward = Case(
-        op, "forward", x.shape, x.dtype, {"x": x, "sink": sink, **masks, **options},
-        not framework.exact,
-    )  # fmt: skip
-    saved = {"y": numbers["y"], "share": numbers["share"]}
-    backward = forward.at("backward", dy=dy, **saved)
-    for case in (forward, backward):
+    assert_same_bits(framework.numpy(op(of(x), **given, **options)), numbers["y"])
+    named = {"x": x, **beside, **options}
+    forward = Case(op, "forward", x.shape, x.dtype, named, not framework.exact)
+    kept = {n: numbers[n] for n in ("y", "share") if n in numbers}
+    for case in (forward, forward.at("backward", dy=dy, **kept)):
         for name, exact in expected(case).items():
             assert exact.error(numbers[name]) <= 1, name
     return numbers
@@ -71,7 +70,8 @@ def assert_right(
 def test_values_and_gradients(
     framework: Framework, dtype: str, shape: Any, axis: Any, of_sink: Any
 ) -> None:
-    numbers = assert_right(framework, *arrays(shape, axis, of_sink, dtype), axis=axis)
+    x, sink, dy = arrays(shape, axis, of_sink, dtype)
+    numbers = assert_right(framework, x, dy, sink=sink, axis=axis)
     assert numbers["dsink"].shape == of_sink
 
 
@@ -86,7 +86,7 @@ def test_scale_and_masks(framework: Framework, dtype: str, scale: float, kind: s
         mask[2] = False  # y is 0 then, and the share 1
         if kind == "numbers":
             mask = np.where(mask, 0.5, -np.inf).astype(x.dtype)
-        assert_right(framework, x, sink, dy, axis=axis, scale=scale, mask=mask)
+        assert_right(framework, x, dy, sink=sink, axis=axis, scale=scale, mask=mask)
 
 
 @by_framework
@@ -101,8 +101,8 @@ def test_sinks_far_from_their_rows(
         x, _, dy = arrays(shape, -1, (), dtype)
         x = (x.astype(np.float64) + shift).astype(dtype)
         sink = (x.max(-1).astype(np.float64) + apart * np.linspace(0.5, 1, len(x))).astype(dtype)
-        assert_right(framework, x, sink, dy)
-        assert_right(framework, np.ascontiguousarray(x.T), sink, dy.T, axis=0)
+        assert_right(framework, x, dy, sink=sink)
+        assert_right(framework, np.ascontiguousarray(x.T), dy.T, sink=sink, axis=0)
 
 
 @by_framework
@@ -161,59 +161,6 @@ def test_as_gpt_oss() -> None:
         torch.testing.assert_close(a, b, rtol=1e-13, atol=1e-15)
 
 
-def test_second_derivatives_and_forward_mode() -> None:
-    generator = torch.Generator().manual_seed(2)
-    x = torch.randn(2, 3, 5, dtype=torch.float64, generator=generator).requires_grad_()
-    sink = torch.randn(3, dtype=torch.float64, generator=generator).requires_grad_()
-
-    def f(x: Any, sink: Any) -> Any:
-        return fa.softmax(x, sink=sink, scale=0.7)
-
-    assert torch.autograd.gradcheck(f, (x, sink))
-    assert torch.autograd.gradgradcheck(f, (x, sink))
-    tangents = torch.randn_like(x), torch.randn_like(sink)
-    plain = [t.detach().numpy() for t in (x, sink, *tangents)]
-    _, dy = fa.softmax.jvp(plain[0], sink=plain[1], scale=0.7, tangents=tuple(plain[2:]))
-    h = 1e-6
-    moved = [
-        fa.softmax(plain[0] + s * plain[2], sink=plain[1] + s * plain[3], scale=0.7)
-        for s in (h, -h)
-    ]
-    np.testing.assert_allclose(dy, (moved[0] - moved[1]) / (2 * h), atol=1e-8)
-
-
-def test_compiles() -> None:
-    x = torch.randn(2, 3, 4, 8, requires_grad=True)
-    sink = torch.randn(3, 1, requires_grad=True)
-
-    def f(x: Any, sink: Any) -> Any:
-        return (fa.softmax(x, sink=sink) * 2).square().sum()
-
-    eager = torch.autograd.grad(f(x, sink), (x, sink))
-    compiled = torch.compile(f, fullgraph=True, backend="aot_eager")
-    for a, b in zip(torch.autograd.grad(compiled(x, sink), (x, sink)), eager, strict=True):
-        assert a.shape == b.shape
-        torch.testing.assert_close(a, b)
-
-
-@by_framework
-def test_one_gradient_and_accumulate(framework: Framework) -> None:
-    x, sink, dy = arrays((2, 3, 4, 8), -1, (3, 1), "float32")
-    _, saved = fa.softmax.forward(*map(framework.of, (x,)), sink=framework.of(sink))
-    dx, dsink = map(framework.numpy, fa.softmax.backward(framework.of(dy), *saved))
-    outs = framework.of(np.ones_like(x)), framework.of(np.ones_like(sink))
-    fa.softmax.backward(framework.of(dy), *saved, out=outs, accumulate=True)
-    np.testing.assert_allclose(framework.numpy(outs[0]), dx + 1, 1e-6)
-    np.testing.assert_allclose(framework.numpy(outs[1]), dsink + 1, 1e-6)
-    alone = framework.of(np.zeros_like(sink))
-    assert fa.softmax.backward(framework.of(dy), *saved, out=(None, alone))[0] is None
-    assert_same_bits(framework.numpy(alone), dsink)
-    fa.softmax.backward(framework.of(dy), *saved, out=(None, alone), accumulate=True)
-    assert_same_bits(framework.numpy(alone), 2 * dsink)
-    only = fa.softmax.backward(framework.of(dy), *saved, out=framework.of(np.zeros_like(x)))
-    assert_same_bits(framework.numpy(only[0] if isinstance(only, tuple) else only), dx)
-
-
 def test_sinks_wider_than_the_data_and_given_outputs() -> None:
     x, sink, dy = arrays((2, 3, 4, 8), -1, (3, 1), "bfloat16")
     wide = sink.astype(np.float32)
@@ -222,19 +169,6 @@ def test_sinks_wider_than_the_data_and_given_outputs() -> None:
     assert saved[2] is share
     assert fa.softmax.backward(dy, *saved)[1].dtype == np.float32
     assert_same_bits(y, fa.softmax(x, sink=sink))
-
-
-def test_any_layout_and_threads_have_the_same_bits() -> None:
-    x, sink, dy = arrays((6, 50, 33), 1, (33,), "float32")
-    with fa.num_threads(1):
-        y, saved = fa.softmax.forward(x, axis=1, sink=sink)
-        gradients = fa.softmax.backward(dy, *saved, axis=1)
-    turned = np.ascontiguousarray(x.transpose(2, 0, 1)).transpose(1, 2, 0)
-    again, kept = fa.softmax.forward(turned[:, :, ::-1], axis=1, sink=sink[::-1])
-    assert_same_bits(again[:, :, ::-1], y)
-    of_turned = fa.softmax.backward(dy[:, :, ::-1], *kept, axis=1)
-    assert_same_bits(of_turned[0][:, :, ::-1], gradients[0])
-    assert_same_bits(of_turned[1][::-1], gradients[1])
 
 
 def test_what_is_refused() -> None:

@@ -4,63 +4,24 @@ from typing import Any
 
 import numpy as np
 import pytest
+import test_sinks
 import torch
 from conftest import assert_same_bits
-from devices import DTYPES, FRAMEWORKS, Framework
+from devices import Framework
+from test_sinks import SHAPES, assert_right, by_dtype, by_framework
 
 import fastact as fa
-from fastact.check.expected import expected
-from fastact.measure.cases import Case
-
-by_framework = pytest.mark.parametrize("framework", FRAMEWORKS, ids=lambda f: f.name)
-by_dtype = pytest.mark.parametrize("dtype", list(DTYPES))
-
-# Of x and its axis: rows of less than a vector, of whole vectors, of several blocks, of more than a
-# block of a GPU holds; along any axes.
-SHAPES: list[tuple[tuple[int, ...], Any]] = [
-    ((5,), -1),
-    ((67, 3), -1),
-    ((2, 4, 5, 24), -1),
-    ((3, 2100), 1),
-    ((2, 40_001), 1),
-    ((129, 70), 0),
-    ((1500, 33), 0),
-    ((3, 21, 5, 7), 1),
-    ((4, 5, 6), (0, 2)),
-]
 
 
 def arrays(shape: tuple[int, ...], dtype: str, spread: float = 3.0) -> tuple[Any, Any]:
     """x and dy."""
-    rng = np.random.default_rng(5)
-    x = (spread * rng.standard_normal(shape)).astype(DTYPES[dtype])
-    return x, rng.standard_normal(shape).astype(DTYPES[dtype])
-
-
-def assert_right(framework: Framework, x: Any, dy: Any, **options: Any) -> dict[str, Any]:
-    """The call and the gradient are within their bounds of the oracle's."""
-    op, of = fa.softmax, framework.of
-    masks = {n: options.pop(n) for n in ("mask", "sink") if n in options}
-    given = {n: of(array) for n, array in masks.items()}
-    y, saved = op.forward(of(x), **given, **options)
-    gradients = op.backward(of(dy), *saved, **options)
-    names = ("y", "dx") if "sink" not in masks else ("y", "dx", "dsink", "share")
-    found = (y, *(gradients if "sink" in masks else (gradients,)), saved[2])
-    numbers = {n: np.asarray(framework.numpy(a)) for n, a in zip(names, found, strict=False)}
-    assert_same_bits(framework.numpy(op(of(x), **given, **options)), numbers["y"])
-    forward = Case(
-        op, "forward", x.shape, x.dtype, {"x": x, **masks, **options}, not framework.exact
-    )
-    kept = {n: numbers[n] for n in ("y", "share") if n in numbers}
-    for case in (forward, forward.at("backward", dy=dy, **kept)):
-        for name, exact in expected(case).items():
-            assert exact.error(numbers[name]) <= 1, name
-    return numbers
+    x, _, dy = test_sinks.arrays(shape, -1, (), dtype, spread)
+    return x, dy
 
 
 @by_framework
 @by_dtype
-@pytest.mark.parametrize(("shape", "axis"), SHAPES, ids=str)
+@pytest.mark.parametrize(("shape", "axis"), [of[:2] for of in SHAPES], ids=str)
 def test_values_and_gradients(framework: Framework, dtype: str, shape: Any, axis: Any) -> None:
     assert_right(framework, *arrays(shape, dtype), axis=axis, softcap=2.5)
 
@@ -155,87 +116,6 @@ def test_as_the_attention_of_transformers() -> None:
         )
         ours = fa.softmax(q @ k.transpose(2, 3), scale=0.25, softcap=softcap, mask=mask)
         torch.testing.assert_close(ours, theirs, rtol=2e-5, atol=1e-7)
-
-
-@pytest.mark.parametrize("with_sink", [False, True])
-def test_second_derivatives_and_forward_mode(with_sink: bool) -> None:
-    generator = torch.Generator().manual_seed(2)
-    made: Any = {"dtype": torch.float64, "generator": generator}
-    x = (2 * torch.randn(2, 3, 5, **made)).requires_grad_()
-    sink = torch.randn(3, **made).requires_grad_()
-    leaves = (x, sink) if with_sink else (x,)
-    told: Any = {"scale": 0.7, "softcap": 1.5}
-
-    def f(x: Any, *sink: Any) -> Any:
-        return fa.softmax(x, **({"sink": sink[0]} if sink else {}), **told)
-
-    assert torch.autograd.gradcheck(f, leaves)
-    assert torch.autograd.gradgradcheck(f, leaves)
-    tangents = tuple(torch.randn_like(t) for t in leaves)
-    plain, moved = ([t.detach().numpy() for t in ts] for ts in (leaves, tangents))
-    named = {"sink": plain[1]} if with_sink else {}
-    _, dy = fa.softmax.jvp(plain[0], **named, **told, tangents=tuple(moved))
-    h = 1e-6
-    ends = [f(*(a + s * t for a, t in zip(plain, moved, strict=True))) for s in (h, -h)]
-    np.testing.assert_allclose(dy, (ends[0] - ends[1]) / (2 * h), atol=1e-8)
-
-
-def test_compiles() -> None:
-    x = torch.randn(2, 3, 4, 8, requires_grad=True)
-
-    def f(x: Any) -> Any:
-        return (fa.softmax(x, softcap=1.5) * 2).square().sum()
-
-    (eager,) = torch.autograd.grad(f(x), x)
-    compiled = torch.compile(f, fullgraph=True, backend="aot_eager")
-    (found,) = torch.autograd.grad(compiled(x), x)
-    torch.testing.assert_close(found, eager)
-
-
-@by_framework
-@by_dtype
-@pytest.mark.parametrize("shape", [(3, 40), (2, 2100)], ids=str)
-@pytest.mark.parametrize("axis", [0, 1])
-def test_in_place_and_accumulate(
-    framework: Framework, dtype: str, shape: tuple[int, ...], axis: int
-) -> None:
-    """dx may be dy, y or x; forward may not write x, which it saves."""
-    x, dy = arrays(shape, dtype)
-    told: Any = {"axis": axis, "softcap": 2.0, "scale": 0.5}
-
-    def saved() -> Any:
-        return fa.softmax.forward(framework.of(x.copy()), **told)[1]
-
-    dx = framework.numpy(fa.softmax.backward(framework.of(dy), *saved(), **told))
-    for place in range(3):
-        kept = saved()
-        incoming = framework.of(dy.copy())
-        out = (incoming, kept[0], kept[3])[place]
-        fa.softmax.backward(incoming, *kept, **told, out=out)
-        assert_same_bits(framework.numpy(out), dx)
-    out = framework.of(np.ones_like(x))
-    fa.softmax.backward(framework.of(dy), *saved(), **told, out=out, accumulate=True)
-    sums = dx.astype(np.float64) + 1
-    np.testing.assert_allclose(framework.numpy(out).astype(np.float64), sums, 1e-2)
-    given = framework.of(x.copy())
-    with pytest.raises(ValueError, match=r"forward: out\[0\] must not share memory with x"):
-        fa.softmax.forward(given, **told, out=given)
-    y = framework.numpy(fa.softmax(framework.of(x), **told))
-    fa.softmax(given, **told, out=given)
-    assert_same_bits(framework.numpy(given), y)
-
-
-def test_any_layout_and_threads_have_the_same_bits() -> None:
-    x, dy = arrays((6, 50, 33), "float32")
-    told: Any = {"axis": 1, "softcap": 2.0}
-    with fa.num_threads(1):
-        y, saved = fa.softmax.forward(x, **told)
-        dx = fa.softmax.backward(dy, *saved, **told)
-    turned = np.ascontiguousarray(x.transpose(2, 0, 1)).transpose(1, 2, 0)
-    again, kept = fa.softmax.forward(turned[:, :, ::-1], **told)
-    assert_same_bits(again[:, :, ::-1], y)
-    of_turned = fa.softmax.backward(dy[:, :, ::-1], *kept, **told)
-    assert_same_bits(of_turned[:, :, ::-1], dx)
 
 
 def test_no_softcap_saves_no_x() -> None:

@@ -1,19 +1,15 @@
 """The GPU benchmark in several runs that make one table: --stop-after, --resume."""
 
 import json
-from dataclasses import replace
 from itertools import count
 
 import pytest
 from benchmarks import cli, cuda, results
-from benchmarks.results import read
-from benchmarks.workloads import work
 from benchmarks.workloads.work import ITEM
 from test_bench_cuda import FACTS, StandIn, options, quick  # noqa: F401 - quick is a fixture
 from test_boards import refused
 
 import fastact as fa
-from fastact.measure.peers import COMPILED
 
 SOME = [fa.mish, fa.sum, fa.rms_norm]
 FEW = {"dtypes": ("bfloat16", "float32"), "directions": ("forward",)}
@@ -58,49 +54,6 @@ def test_runs_that_stop_make_one_table(tmp_path, monkeypatch, capsys):
     capsys.readouterr()
     cuda.bench(SOME, told, parts, device=StandIn())
     assert f"{left[0]} rows are there, 0 to be measured" in capsys.readouterr().out
-
-
-def test_the_most_telling_rows_come_first():
-    """The same cases: the largest of each table of two types, norms before all; then the others."""
-    tables = list(cuda._cases(list(fa.ops.values()), options(sizes=None)))
-    ordered = cuda.telling_first(tables)
-    cases = [case for part in ordered for case in part]
-    assert sorted(case.name for case in cases) == sorted(c.name for part in tables for c in part)
-    of_two = [part for part in tables if part[0].dtype in ("float32", "bfloat16")]
-    first = ordered[: len(of_two)]
-    assert {max(part, key=lambda case: case.moved).name for part in of_two} == {
-        case.name for (case,) in first
-    }
-    families = list(dict.fromkeys(case.op.family for (case,) in first))
-    assert families[:3] == ["norms", "softmax", "activations"]
-    assert {part[0].dtype for part in ordered[-len(of_two) :]} == {"float16", "float64"}
-    assert {direction for case in cases[:40] for direction in [case.direction]} == {
-        "forward",
-        "backward",
-    }
-
-
-@pytest.mark.usefixtures("quick", "clock")
-def test_what_was_not_reached_is_named(tmp_path, monkeypatch):
-    monkeypatch.setattr(StandIn, "free", lambda self: 2**30)
-    file, page = tmp_path / "gpu.json", tmp_path / "gpu.md"
-    told = options(**FEW, stop_after=7, telling_first=True)
-    done = cuda.bench(SOME, told, file, page, StandIn())
-    assert names(file)[-1][0] == "rms_norm"  # measured first, and the last in the table
-    everything = {case.name for part in cuda._cases(SOME, told) for case in part}
-    assert {row.name for row in done.rows} | {*done.unreached} == everything
-    assert len(done.unreached) == done.left > 0
-    assert read(file, True, SOME).unreached == done.unreached
-    assert "\n".join(f"- {name}" for name in done.unreached) in page.read_text()
-
-
-@pytest.mark.usefixtures("quick")
-def test_families_may_come_one_by_one(tmp_path):
-    file = tmp_path / "gpu.json"
-    told = options(**FEW, goes_on=True)
-    for op in SOME:
-        cuda.bench([op], told, file, device=StandIn())
-    assert {name[0] for name in names(file)} == {op.name for op in SOME}
 
 
 @pytest.mark.usefixtures("quick")
@@ -151,25 +104,6 @@ def test_a_file_of_something_else_is_refused(tmp_path):
     with pytest.raises(ValueError, match="was not written by bench --device cuda"):
         cuda.bench(SOME, options(goes_on=True), file, device=StandIn())
     assert file.read_text() == '{"rows": []}'
-
-
-@pytest.mark.usefixtures("quick")
-def test_torch_compile_takes_part_where_it_is_told(tmp_path, monkeypatch):
-    """And is no reason to measure the others again."""
-    file = tmp_path / "gpu.json"
-    told = options(**FEW, peers=("torch", COMPILED), compiled=(), goes_on=True)
-    cuda.bench([fa.mish], told, file, device=StandIn())
-    for row in json.loads(file.read_text())["rows"]:
-        assert COMPILED not in row["ratios"]
-        assert row["left_out"][COMPILED].endswith("a row takes it seconds")
-    before = read(file, True, SOME).rows
-    assert cuda.bench([fa.mish], told, file, device=StandIn()).rows == before
-    # Until it is to take part.
-    monkeypatch.setattr(work, "compiled_by_torch", lambda torch, function: function)
-    told = replace(told, compiled=("float32",))
-    for row in cuda.bench([fa.mish], told, file, device=StandIn()).rows:
-        assert (COMPILED in row.ratios) is (row.dtype == "float32")
-        assert (row in before) is (row.dtype != "float32")
 
 
 @pytest.mark.parametrize(

@@ -11,13 +11,13 @@ from benchmarks.scoreboard import cells, scaling, scoreboard, worst
 import fastact as fa
 from fastact.bench import turns
 from fastact.bench.turns import CpuRow
-from fastact.measure.peers import COPY, FRESH, MKL, OURS, PEERS
+from fastact.measure.peers import COPY, FRESH, OURS
 
 FEW = ["mish", "relu", "--sizes", "64", "--seconds", "0.001", "--directions", "forward"]
 
 
 @pytest.fixture(autouse=True)
-def quick(monkeypatch, torch_threads):
+def quick(monkeypatch):
     monkeypatch.setattr(turns, "_BATCH_SECONDS", 1e-6)
 
 
@@ -41,17 +41,6 @@ def test_a_later_run_adds_peers(tmp_path):
     assert {"numpy", "torch"} <= json.loads(numbers.read_text())["machine"]["peers"].keys()
     assert cli.main([*words, "--peers", "numpy,numexpr,torch", "--resume"]) == 0
     assert rows_of(numbers) == after
-
-
-def test_a_peer_of_another_version_begins_anew(tmp_path, capsys):
-    numbers = tmp_path / "bench.json"
-    words = [*FEW, "--peers", "numpy", "--json", str(numbers)]
-    assert cli.main(words) == 0
-    facts = json.loads(numbers.read_text())
-    facts["machine"]["peers"]["numpy"] = "1.0"
-    numbers.write_text(json.dumps(facts))
-    assert cli.main([*words, "--resume"]) == 0
-    assert "of another peers; it is now bench.json.before" in capsys.readouterr().out
 
 
 def test_it_stops_and_goes_on(tmp_path, capsys):
@@ -131,15 +120,6 @@ def test_close_peers_have_more_rounds(race):
     assert rounds["clear"] == rounds["far"] == turns.FEW_ROUNDS
 
 
-def test_all_of_a_family(capsys):
-    """Every type of it, so that all is measured in pieces."""
-    assert cli.main(["norms", "--all", "--list"]) == 0
-    listed = {tuple(line.split()[:2]) for line in capsys.readouterr().out.splitlines()}
-    for dtype in ("float16", "bfloat16", "float32", "float64"):
-        assert ("norms", dtype) in listed
-        assert ("bias", dtype) not in listed
-
-
 def test_who_takes_too_long_is_called_once(race):
     called, samples = race({OURS: 1e-3, "slow": 20e-3, "long": 1.0})
     assert called["slow"] == 3  # the first of all calls is not counted, unless it is long
@@ -189,21 +169,6 @@ def test_scoreboard():
     assert "| activations, float32 | 0 / 1 / **1** | 1 / 1 / 0 | 0 / 1 / **1** |" in lines
     assert "| mish | forward | float32 | 1,024 | numpy | 0.50 | 2.00 |" in lines
     assert "3 cells" in lines[2]
-
-
-def test_scoreboard_is_one_page():
-    """However much was measured."""
-    sizes = range(1024, 1424)
-    rows = [
-        row(size, op=op.name, dtype=dtype, **dict.fromkeys(PEERS, 0.5))
-        for op in fa.ops.values()
-        for dtype in ("float16", "bfloat16", "float32", "float64")
-        for size in sizes[::100]
-    ]
-    page = scoreboard({**FACTS, "peers": dict.fromkeys(PEERS, "1")}, rows)
-    families = {op.family for op in fa.ops.values()}
-    assert len(page.splitlines()) < 52 + 4 * len(families)  # a line for each of them and a type
-    assert MKL in page
 
 
 def test_what_threads_gain(tmp_path):

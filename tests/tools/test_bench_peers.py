@@ -4,13 +4,13 @@ from itertools import product
 
 import numpy as np
 import pytest
-from benchmarks import cpu, mkl, onnx, shapes
+from benchmarks import cpu, mkl, shapes
 from benchmarks.workloads import FAMILIES
 from benchmarks.workloads.other import OTHER
-from benchmarks.workloads.work import Case, Options
+from benchmarks.workloads.work import Options
 
 import fastact as fa
-from fastact.measure.peers import COPY, FRESH, JAX, MKL, ONNX, LeftOut, versions
+from fastact.measure.peers import COPY, FRESH, JAX, MKL, ONNX, versions
 from fastact.ops.engine.op import arrays_of
 
 THREADS = fa.get_num_threads()
@@ -78,16 +78,3 @@ def test_every_op_has_something_to_copy():
             calls = cpu.workload(case, [], 1).calls
             calls[COPY]()
             assert {COPY, FRESH} < calls.keys()
-
-
-def test_onnx_has_nodes_of_known_activations_alone():
-    assert {*onnx._NODES} <= {*fa.ops, "identity"}
-    assert onnx.activation("mish", "a", "b") == "b = Mish(a)"
-    with pytest.raises(LeftOut, match="ONNX has no hardmish"):
-        onnx.activation("hardmish", "x", "y")
-
-
-def test_it_is_for_inference():
-    case = Case(fa.mish, "backward", "float32", (4,), "4", 3)
-    with pytest.raises(LeftOut, match="inference"):
-        onnx.by_onnx(case, FAMILIES["activations"], None, 1)

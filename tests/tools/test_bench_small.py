@@ -1,28 +1,15 @@
 """`bench --small`: what a call of next to no elements costs, for every op."""
 
 import json
-import math
 
 import pytest
-from benchmarks import cli, shapes
+from benchmarks import cli
 
 import fastact as fa
 from fastact.measure.peers import FIRST, FIRST_OF_TORCH, OURS, OURS_OF_TORCH
 
 
-def test_tiny_shapes_are_measured_on_request():
-    tables = [value for value in vars(shapes).values() if isinstance(value, tuple)]
-    lists = [one for one in tables if one and isinstance(one[0], shapes.Layout)]
-    assert len(lists) >= 6
-    for layouts in lists:
-        for layout in shapes.chosen(layouts, ()):
-            assert layout.name != shapes.TINY
-        for layout in shapes.chosen(layouts, (shapes.TINY,)):
-            assert math.prod(layout.shape) <= 256
-
-
 @pytest.mark.thorough
-@pytest.mark.usefixtures("torch_threads")
 def test_bench_of_small_calls(tmp_path, capsys):
     """Every op, at shapes of next to nothing, and a page with a line for each case."""
     numbers, page = tmp_path / "small.json", tmp_path / "small.md"

@@ -17,16 +17,9 @@ import fastact as fa
 from fastact.bench import turns
 from fastact.measure import peers
 from fastact.measure.peers import COPY, FRESH, OURS
-from fastact.measure.sum_axes import is_sum
-from fastact.ops.engine import op as fa_op
-from fastact.ops.engine.norm_rows import RESIDUAL, named_axes
-from fastact.ops.engine.norm_rows import norm as norm_of
 
 SHAPED = [op for op in fa.ops.values() if op.family in ("reductions", "bias")]
 GATES = [op for op in fa.ops.values() if op.family == "gates"]
-SUMS = [op for op in SHAPED if is_sum(op)]
-OF_MOMENTS = [fa.mean_var, fa.moments]
-NORMALISING = [*NORMS, fa.batch_norm, fa.norm_apply]
 
 
 def refused(*words: str) -> subprocess.CompletedProcess[str]:
@@ -35,7 +28,7 @@ def refused(*words: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.fixture
-def small_shapes(monkeypatch, torch_threads):
+def small_shapes(monkeypatch):
     """The tables with as many kinds of shapes, and few elements."""
     channels = shapes.Layout("nchw", (2, 3, 4, 5), ((0, 2, 3),), 1)
     matrix = shapes.Layout("matrix", (6, 10), ((0,), (1,), None), -1)
@@ -47,7 +40,6 @@ def small_shapes(monkeypatch, torch_threads):
     monkeypatch.setattr(turns, "_TURN_SECONDS", 1e-6)
 
 
-@pytest.mark.usefixtures("torch_threads")
 def test_bench(op, tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(turns, "_BATCH_SECONDS", 1e-6)
     monkeypatch.setattr(turns, "_TURN_SECONDS", 1e-6)
@@ -105,7 +97,6 @@ def test_numpys_idioms_are_the_ops():
         np.testing.assert_allclose(idiom(x, np), fa.ops[name](x), rtol=1e-12, atol=1e-15)
 
 
-@pytest.mark.usefixtures("torch_threads")
 def test_a_peer_that_fails_is_left_out(monkeypatch, capsys):
     def fails(x):
         raise RuntimeError("not implemented for 'Half'\nand a back trace")
@@ -175,7 +166,6 @@ def test_peers_do_the_same_work(shaped, direction):
     assert compared or (direction == "backward" and shaped.name in ALONE)
 
 
-@pytest.mark.usefixtures("torch_threads")
 @pytest.mark.parametrize("direction", ["forward", "backward"])
 @pytest.mark.parametrize("peer", ["torch", "torch.compile"])
 @pytest.mark.parametrize("gates", GATES, ids=lambda op: op.name)
@@ -203,11 +193,6 @@ def test_peers_of_gates_do_the_same_work(gates, peer, direction, monkeypatch):
         np.testing.assert_array_equal(before, after)
 
 
-def test_what_takes_long_is_measured_on_request_alone():
-    assert not set(peers.ON_REQUEST) & set(peers.PEERS)
-
-
-@pytest.mark.usefixtures("torch_threads")
 @pytest.mark.parametrize(
     "norm",
     [op for op in NORMS if not op.traits.counts_elements],  # whose random numbers no peer draws
@@ -241,92 +226,7 @@ def test_peers_normalise_alike(norm, direction, monkeypatch):
                 np.testing.assert_allclose(other, one, 1e-4, 1e-4, err_msg=f"{name}, {case}")
 
 
-@pytest.mark.usefixtures("torch_threads")
-@pytest.mark.parametrize("norm", [fa.batch_norm, fa.norm_apply], ids=lambda op: op.name)
-@pytest.mark.parametrize("direction", ["forward", "backward"])
-def test_peers_normalise_channels_alike(norm, direction, monkeypatch):
-    layouts = (
-        shapes.Layout("nchw", (3, 4, 3, 5), channel=1),
-        shapes.Layout("nhwc", (3, 3, 5, 4), channel=-1),
-    )
-    monkeypatch.setattr(shapes, "BATCHED", layouts)
-    float32 = np.dtype(np.float32)
-    options = Options((), (float32,), (direction,), ("numpy", "torch"), (1,))
-    cases = FAMILIES["norms"].on_cpu(norm, direction, "float32", options)
-    assert len(cases) == 4  # with an activation and without
-    for case in cases:
-        made = cpu.workload(case, options.peers, 1)
-        assert set(made.left_out) <= ({"numpy"} if direction == "backward" else set())
-        found = {name: call() for name, call in made.calls.items() if name != COPY}
-        ours = found[FRESH] if isinstance(found[FRESH], tuple) else (found[FRESH],)
-        for name in set(found) - {FRESH, OURS}:
-            theirs = found[name] if isinstance(found[name], tuple) else (found[name],)
-            # NumPy gives the running statistics behind the results.
-            for one, other in zip(ours, theirs[: len(ours)], strict=True):
-                np.testing.assert_allclose(other, one, 1e-4, 1e-4, err_msg=f"{name}, {case}")
-
-
-def test_shapes_that_are_measured():
-    labels = {
-        layout.name: [shapes.sum_label(layout.shape, axis) for axis in layout.axes]
-        for layout in shapes.REDUCED
-    }
-    assert labels == {
-        "tiny": ["8 × 8, axis 0", "8 × 8, axis all"],
-        "matrix": [f"8,192 × 4,096, axis {axis}" for axis in (0, 1, "all")],
-        "narrow": [f"1,000,000 × 3, axis {axis}" for axis in (0, 1)],
-        "flat": [f"3 × 1,000,000, axis {axis}" for axis in (0, 1)],
-        "nchw": ["32 × 64 × 56 × 56, axis 0, 2, 3"],
-        "nhwc": ["32 × 56 × 56 × 64, axis 0, 1, 2"],
-        "small": ["128 × 6 × 24 × 24, axis 0, 2, 3"],
-        "tall": [f"65,536 × 512, axis {axis}" for axis in (0, 1)],
-    }
-
-
-@pytest.mark.usefixtures("small_shapes")
-def test_bench_of_a_few_shapes(capsys):
-    words = ["sum", "--shapes", "nchw", "--directions", "forward", "--seconds", "0.001"]
-    assert cli.main([*words, "--peers", ""]) == 0
-    assert "6 × 10" not in (shown := capsys.readouterr().out)
-    assert "2 × 3 × 4 × 5, axis 0, 2, 3" in shown
-    assert cli.main([*words[:2], "weights", *words[3:]]) == 0
-    assert "sum: nothing to measure" in capsys.readouterr().out
-
-
 def test_every_op_is_measured():
     options = Options((64,), (), (), (), (1,))
     for op in fa.ops.values():
         assert FAMILIES[op.family].on_cpu(op, "forward", "float32", options)
-
-
-@pytest.mark.usefixtures("torch_threads")
-@pytest.mark.parametrize("direction", ["forward", "backward"])
-def test_a_norm_that_is_declared_is_measured(direction, monkeypatch):
-    """By its declaration alone; torch takes part once it is known what it calls the norm."""
-
-    def new_norm(
-        x,
-        residual,
-        /,
-        weight=None,
-        *,
-        axis=-1,
-        eps=1e-5,
-        activation="identity",
-        out=None,
-        stream=None,
-        **parameters,
-    ):
-        pass
-
-    monkeypatch.setattr(fa_op, "_ops", dict(fa_op._ops))
-    new = norm_of(named_axes, "RmsNorm", RESIDUAL)(new_norm)
-    options = Options((), (), (direction,), ("numpy", "torch"), (1,), shapes=(shapes.TINY,))
-    for case in FAMILIES["norms"].on_cpu(new, direction, "float32", options):
-        made = cpu.workload(case, options.peers, 1)
-        assert made.left_out.pop("torch") == "it has no new_norm"
-        assert set(made.left_out) == ({"numpy"} if direction == "backward" else set())
-        for call in made.calls.values():
-            call()
-    (case, *_) = FAMILIES["norms"].on_gpu(new, direction, "float16", (4096,))
-    assert (case.label, case.moved) == ("16 × 256", 4 * 2 * 4096)

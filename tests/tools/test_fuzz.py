@@ -7,7 +7,6 @@ import importlib.util
 import json
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -170,22 +169,6 @@ def test_a_case_depends_on_its_number_alone() -> None:
     assert [str(campaign.Case(settings, k).request) for k in (7, 6, 5)] == first[::-1]
 
 
-def test_guard_bytes() -> None:
-    from fuzzing.memory import Block
-
-    layout = cases.Layout((1, 0), (-2, 1), 3)
-    block = Block((3, 4), np.dtype(np.float64), layout, shift=8)
-    assert block.view.shape == (3, 4)
-    assert block.view.strides == (-16, 48)
-    block.note()
-    assert block.untouched()
-    block.view[...] = 1.0
-    assert not block.untouched()
-    assert block.only_view_written()
-    block.raw[3] = 0
-    assert not block.only_view_written()
-
-
 @pytest.mark.parametrize("op", fa.ops.values(), ids=lambda op: op.name)
 def test_whatever_an_entry_point_takes_is_drawn(op) -> None:
     """Each argument of each entry point is given in some call, and left out or varied in others."""
@@ -202,25 +185,6 @@ def test_whatever_an_entry_point_takes_is_drawn(op) -> None:
         if not any(missing.values()):
             break
     assert not any(missing.values()), missing
-
-
-@pytest.mark.parametrize("op", fa.ops.values(), ids=lambda op: op.name)
-def test_a_refused_option_names_the_entry_point(op) -> None:
-    """In every entry point, whichever arrays stand beside the option."""
-    settings, seen = campaign.Settings(3, op=op.name), set()
-    with np.errstate(all="ignore"):
-        for number in range(40):  # fuzz.py draws more each day
-            case = campaign.Case(settings, number)
-            request = case.request
-            for name in calls.refusable(request):
-                bad = replace(request, given={**request.given, name: calls.IMPOSSIBLE[name]})
-                if request.refused or request.entry == "merge":
-                    continue
-                seen.add(name)
-                with pytest.raises((TypeError, ValueError)) as caught:
-                    judge.Live(bad, case.values[0]).call(calls.function(bad))
-                assert str(caught.value).startswith(request.where)
-    assert seen or not set(calls.IMPOSSIBLE) & set(op.entry_points["call"].defaults)
 
 
 @pytest.mark.parametrize("family", sorted(calls.FAMILIES))

@@ -35,25 +35,3 @@ def test_what_every_family_uses_includes_none(folder):
         if (names := _included(path) - SHARED)
     }
     assert not found
-
-
-def test_each_instruction_set_has_one_table_of_its_kernels():
-    defined = [
-        path
-        for path in (SOURCES / "cpu").rglob("*.cpp")
-        if "const KernelTable table = " in path.read_text()
-    ]
-    assert [path.name for path in defined] == ["all_kernels.cpp"]
-
-
-def test_what_tuning_has_is_defined_there_alone():
-    tuning = SOURCES / "cpu" / "core" / "tuning.h"
-    names = re.findall(r"^constexpr \w+ (k\w+) = ", tuning.read_text(), re.M)
-    assert {"kCacheLine", "kNear", "kAhead"} <= {*names}
-    definition = re.compile(rf"\bconstexpr \w+ ({'|'.join(names)}) = ")
-    found = {
-        path.name: definition.findall(path.read_text())
-        for path in (SOURCES / "cpu").rglob("*.*")
-        if path != tuning and definition.search(path.read_text())
-    }
-    assert not found

@@ -1,7 +1,6 @@
 """What the pages of docs say of the code is so."""
 
 import re
-import tomllib
 from pathlib import Path
 
 import pytest
@@ -33,13 +32,6 @@ def test_bounds_on_the_page_of_accuracy():
         assert not wrong
 
 
-@pytest.mark.skipif(not (ROOT / "docs").exists(), reason="the pages are not here")
-def test_notes_of_ops_are_of_ops():
-    """Those that the site puts on an op's page."""
-    notes = tomllib.loads((ROOT / "docs/op_notes.toml").read_text(encoding="utf-8"))
-    assert notes["ops"].keys() <= fa.ops.keys()
-
-
 PAGES = [path for path in (ROOT / "docs").rglob("*.md") if "_build" not in path.parts]
 
 
@@ -63,15 +55,6 @@ def test_parameters_that_pages_deny_are_not_there():
     assert not wrong
 
 
-@pytest.mark.skipif(not PAGES, reason="the pages are not here")
-def test_tables_that_tools_write_have_been_written():
-    """Between each pair of a page's marks stands something."""
-    empty = re.compile(r"<!-- (\w+):begin -->\s*<!-- \1:end -->")
-    pages = {path: path.read_text(encoding="utf-8") for path in PAGES}
-    assert any("bounds:begin" in text for text in pages.values())
-    assert not [path for path, text in pages.items() if empty.search(text)]
-
-
 # Benchmarks have a page each; profiles beside them have none.
 GPU = sorted(
     file for file in (ROOT / "docs/results/gpu").glob("*.json") if file.with_suffix(".md").exists()
@@ -88,15 +71,3 @@ def test_the_pages_of_gpus_show_what_was_measured(file):
     for fact in ("gpu", "driver", "commit"):
         assert results.facts[fact] in page
     assert all((file.parent / name).exists() for name in re.findall(r"\((\w+\.\w+)\)", page))
-
-
-@pytest.mark.skipif(not GPU, reason="the results are not here")
-def test_what_promises_say_of_a_gpu_was_measured():
-    results = read(ROOT / "docs/results/gpu/h200.json", True)
-    promises = " ".join((ROOT / "docs/promises.md").read_text(encoding="utf-8").split())
-    near, *_ = cuda_report.glance(results.rows).split()
-    said = f"{near} of the {len(results.rows)} rows reach 85 % of the device's own copy"
-    assert said in promises
-    assert "the median is 95 %" in promises
-    assert "the median is 95 %" in cuda_report.glance(results.rows)
-    assert not any(row.graph for row in results.rows)

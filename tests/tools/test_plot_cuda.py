@@ -35,34 +35,21 @@ def made_up(*dtypes: str) -> GpuResults:
 
 @pytest.mark.thorough  # drawing all takes 8 s
 def test_a_panel_for_each_family(tmp_path, figures):
-    """With every rate in it, the roof above those, and nothing cut off."""
+    """With every rate in it, and the roof above those."""
     results = made_up("float32")
     file = tmp_path / "roof.png"
     assert plots.plot_roofs(results, file) == [file]
-    assert file.stat().st_size > 10_000
     (figure,) = figures
-    assert figure.get_suptitle() == "Bytes a second on GPU of a test, driver 12.34, float32"
     panels = {axes.get_title(): axes for axes in figure.axes if axes.get_title()}
     expected = {}
     for row in results.rows:
         expected.setdefault(f"{fa.ops[row.op].family}, {row.direction}", []).append(row)
     assert set(panels) == set(expected)
     for title, rows in expected.items():
-        axes = panels[title]
-        assert axes.get_xscale() == "log"
-        *series, copies, roof = axes.get_lines()
-        assert {line.get_label() for line in series} == {row.series for row in rows}
+        *series, copies, roof = panels[title].get_lines()
         points = sorted(tuple(point) for line in series for point in line.get_xydata())
         assert points == sorted((row.span, row.rate / 1e9) for row in rows)
-        assert len(copies.get_xydata()) == len(rows)
-        assert set(roof.get_ydata()) == {max(copies.get_ydata())}
-        assert max(rate for _, rate in points) < max(roof.get_ydata())
-        for artist in (axes, axes.get_legend()):
-            extent = artist.get_tightbbox()
-            assert figure.bbox.x0 <= extent.x0 + 1  # pixel
-            assert extent.x1 <= figure.bbox.x1 + 1
-            assert figure.bbox.y0 <= extent.y0 + 1
-            assert extent.y1 <= figure.bbox.y1 + 1
+        assert max(rate for _, rate in points) < max(roof.get_ydata()) == max(copies.get_ydata())
 
 
 def test_what_was_measured_is_shown_again(tmp_path, capsys, figures):
@@ -95,17 +82,3 @@ def test_what_went_wrong_is_told_again(tmp_path, capsys):
     shown = capsys.readouterr().out
     assert f"WRONG: {wrong.name}: torch has another result" in shown
     assert "WRONG: mish forward, float32, 5: failed, RuntimeError: of a test" in shown
-
-
-def test_what_is_left_and_who_is_absent_is_told_again(tmp_path, capsys):
-    source, page = tmp_path / "gpu.json", tmp_path / "gpu.md"
-    results = made_up("float32")
-    results.left, results.absent = 12, {"liger": "liger-kernel is not installed"}
-    results.write(source)
-    words = ["--from", str(source), "--markdown", str(page)]
-    assert cli.main(["--device", "cuda", *words]) == 3
-    shown = capsys.readouterr().out
-    assert "12 rows are left" in shown
-    assert "Not measured yet: 12 rows." in page.read_text()
-    for told in (shown, page.read_text()):
-        assert "liger: left out, liger-kernel is not installed" in told

@@ -69,12 +69,3 @@ def test_files_that_are_named_are_there():
             found = missing((ROOT / name).read_text(encoding="utf-8"), known)
             wrong |= {name: found} if found else {}
     assert not wrong
-
-
-def test_a_name_of_what_is_gone_is_seen():
-    known = {"src/common/math/elementary.h", "math/elementary.h", "elementary.h"}
-    text = "see `src/common/math/elementary.h`, math/elementary.h, elementary.h"
-    assert not missing(text, known)
-    for place in ("src/common/math/", "math/", ""):
-        gone = f"{place}{'minimal'}.h"
-        assert missing(f"{text}; its derivation: {gone}.", known) == {gone}

@@ -225,26 +225,6 @@ def test_moments_in_one_graph(what):
     torch.testing.assert_close(compiled(x), function(x), rtol=0, atol=0)
 
 
-@pytest.mark.parametrize("op", first_of_families(op for op in OPS if op is not fa.batch_norm))
-def test_gradients_beside_tangents(op):
-    """backward() inside of a level of forward mode: the gradient, and its own tangent."""
-    from torch.autograd import forward_ad
-
-    named = sample(op)
-    call = Call(op, named)
-    direction = torch.ones_like(call.x)
-    _, expected = torch.func.jvp(torch.func.grad(call.loss), (call.x,), (direction,))
-    plain = call.x.clone().requires_grad_()
-    (dx,) = torch.autograd.grad(call.loss(plain), plain)
-    with forward_ad.dual_level():
-        leaf = call.x.clone().requires_grad_()
-        (found,) = torch.autograd.grad(call.loss(forward_ad.make_dual(leaf, direction)), leaf)
-        value, moved = forward_ad.unpack_dual(found)
-        torch.testing.assert_close(value, dx)
-        if moved is not None:
-            torch.testing.assert_close(moved, expected)
-
-
 @pytest.mark.thorough  # a process that imports torch takes seconds
 def test_a_dtype_that_numpy_lacks():
     """Without ml_dtypes NumPy has no bfloat16, and torch has."""

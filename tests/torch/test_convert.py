@@ -128,25 +128,6 @@ def test_shared_modules_stay_shared():
     torch.testing.assert_close(model(x), before(x))
 
 
-def test_hooks_are_kept_and_see_what_they_saw():
-    model = nn.Sequential(nn.LayerNorm(4), nn.ReLU(), nn.LayerNorm(4), nn.ReLU())
-    seen: list[torch.Tensor] = []
-    model[0].register_forward_hook(lambda module, args, y: seen.append(y))
-    model[3].register_forward_pre_hook(lambda module, args: seen.append(args[0]))
-    model[1].register_full_backward_hook(lambda module, dx, dy: seen.append(dy[0]))
-    x = torch.randn(3, 4)
-    model(x).sum().backward()
-    before, seen[:] = seen[:], []
-    report = fnn.convert(model)
-    assert report.fused == {}
-    assert report.left == {
-        "1": "hooks may look between 0 and it",
-        "3": "hooks may look between 2 and it",
-    }
-    model(x).sum().backward()
-    torch.testing.assert_close(seen, before)
-
-
 def scaled(module: nn.Module, *args: Any) -> Any:
     """What a hook before or behind a module makes of what goes in or comes out."""
     return tuple(3 * t for t in args[-1]) if isinstance(args[-1], tuple) else 3 * args[-1]
@@ -264,20 +245,6 @@ def test_beside_every_kind_of_hook(kind, at, training):
     (found, *keys), (exact, *theirs) = everything(ours), everything(model)
     assert keys == theirs
     torch.testing.assert_close(found, exact, rtol=0, atol=0)
-
-
-@pytest.mark.parametrize("training", [True, False])
-def test_modules_stay_in_their_mode(training):
-    """Each in its own mode: a norm's is often another than the model's."""
-    model = network().train(training)
-    model[1].train(not training)
-    model[2].train(not training)
-    modes = [m.training for m in model.modules()]
-    report = fnn.convert(model)
-    assert report.fused
-    assert [m.training for m in model.modules()] == modes
-    model.train(not training)
-    assert all(m.training is not training for m in model.modules())
 
 
 def test_a_forward_of_its_own_is_left():

@@ -4,7 +4,6 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import each_kind
 from tensors import called, differentiated, each_op, leaves, sample
 
 import fastact as fa
@@ -120,24 +119,6 @@ def test_opcheck(op):
     torch.library.opcheck(of.call, tuple(of.values(given)))
 
 
-@each_kind
-def test_vmap_of_a_gradient(op):
-    named = sample(op)
-    names = differentiated(op, named)
-    places = tuple(range(len(names)))
-
-    def loss(*values: torch.Tensor) -> torch.Tensor:
-        return sum((y * y).sum() for y in called(op, named, names)(*values))
-
-    batch = [torch.stack([named[name], 2 * named[name]]) for name in names]
-    got = torch.func.vmap(torch.func.grad(loss, places))(*batch)
-    for i in range(2):
-        tensors = [each[i].clone().requires_grad_() for each in batch]
-        expected = torch.autograd.grad(loss(*tensors), tensors)
-        for one, dx in zip(got, expected, strict=True):
-            assert torch.allclose(one[i], dx)
-
-
 def test_vmap_along_any_axis():
     x = torch.randn(3, 4, 2)
     y = torch.func.vmap(fa.mish, in_dims=2, out_dims=2)(x)
@@ -145,35 +126,6 @@ def test_vmap_along_any_axis():
     y = torch.func.vmap(lambda a, b: fa.gated(a, b, "mish"), (0, None))(x, x[0])
     assert torch.equal(y, fa.gated(x, x[:1].expand(3, 4, 2), "mish"))
     assert torch.func.grad(torch.func.grad(fa.sum_squares))(torch.tensor(1.0)) == 2
-
-
-def test_second_derivatives_of_torch_func():
-    """Of y(x)^2 where y is linear in pieces: 2 y'(x)^2, one by one and in a batch."""
-
-    def f(x: torch.Tensor) -> torch.Tensor:
-        return fa.leaky_relu(x, 0.5) ** 2
-
-    second = torch.func.grad(torch.func.grad(f))
-    assert [float(second(torch.tensor(x))) for x in (-1.0, 2.0)] == [0.5, 2.0]
-    assert torch.func.vmap(second)(torch.tensor([-1.0, 2.0])).tolist() == [0.5, 2.0]
-
-
-@each_compiled
-def test_compiled_in_one_graph(op):
-    named = sample(op)
-    names = differentiated(op, named)
-    arrays = op.entry_points["call"].arrays
-    first = [name for name in arrays if name in names]
-    rest = {n: v for n, v in named.items() if n not in arrays}
-    fixed = [named[name] for name in arrays if name not in names]
-
-    def call(*tensors: Any) -> Any:
-        return op(*tensors, *fixed, **rest)
-
-    torch._dynamo.reset()
-    compiled = torch.compile(call, fullgraph=True, backend="aot_eager")
-    tensors, others = leaves(named, first), leaves(named, first)
-    assert_same((arrays_of(compiled(*tensors)), tensors), (arrays_of(call(*others)), others))
 
 
 def test_shapes_may_change_without_another_graph():
@@ -222,18 +174,6 @@ def test_a_batch_norm_that_writes_nothing():
     leaves_of_call = [t.detach().requires_grad_() for t in (x, norm.weight, norm.bias)]
     x, *parameters = leaves_of_call
     torch.library.opcheck(operator, (x, norm.running_mean, norm.running_var, *parameters))
-
-
-def test_fake_tensors():
-    from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
-
-    with FakeTensorMode() as mode:
-        x = mode.from_tensor(torch.ones(3, 4)).requires_grad_()
-        y = fa.softmax(fa.mish(x))
-        (dx,) = torch.autograd.grad(y.sum(), x)
-    for made in (y, dx):
-        assert type(made) is FakeTensor
-        assert made.shape == (3, 4)
 
 
 def test_export():

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from conftest import each_family
 from tensors import called, differentiated, each_op, sample
 from torch.autograd import forward_ad, gradcheck, gradgradcheck
 
@@ -22,6 +23,7 @@ OPTIONS: dict[str, Any] = {
     "limit": 0.75, "offset": 0.5, "correction": 1.0, "weight_offset": 0.5, "interleaved": True,
     "label_smoothing": 0.25, "reduction": "none", "eps": 0.5, "training": False, "alpha": 0.5,
     "beta": 2.0, "lambd": 0.25, "negative_slope": 0.2, "initial": 0.5, "dtype": "float64",
+    "softcap": 1.5, "z_loss": 0.3, "group_size": 2,
 }  # fmt: skip
 
 
@@ -60,6 +62,19 @@ def test_second_derivatives(op):
     )
 
 
+@each_op
+def test_second_derivatives_by_constant_gradients(op):
+    """Those of gradients that come in and require none themselves."""
+    f, tensors = function_of(op)
+
+    def gradients(*given: torch.Tensor) -> Any:
+        results = f(*given)
+        weights = [torch.arange(1.0, y.numel() + 1).reshape(y.shape).to(y) for y in results]
+        return torch.autograd.grad(results, given, weights, create_graph=True)
+
+    assert gradcheck(gradients, tensors, fast_mode=True)
+
+
 def fits(op: Any, option: str) -> bool:
     """Whether an op has an option, of which samples have no value, and it fits the sample."""
     if op.entry_points["call"].defaults.get(option, REQUIRED) is REQUIRED:
@@ -88,9 +103,9 @@ def test_options(op, option):
     assert gradgradcheck(f, tensors, fast_mode=True)
 
 
-@each_op
+@each_family
 def test_hessians(op):
-    """By each mixture of both modes."""
+    """By each mixture of both modes, for ops of a family are composed alike."""
     f, x = of_first(op)
 
     def g(x: torch.Tensor) -> torch.Tensor:
@@ -100,23 +115,6 @@ def test_hessians(op):
     rev, fwd = torch.func.jacrev, torch.func.jacfwd
     for way in (fwd(rev(g)), rev(fwd(g)), rev(rev(g)), fwd(fwd(g))):
         assert torch.allclose(way(x), expected)
-
-
-@each_op
-def test_tangents_of_dual_tensors(op):
-    """Whether they require grad, too, or not: as torch.func has them."""
-    f, x = of_first(op)
-    tangent = torch.linspace(-1, 1, x.numel(), dtype=x.dtype).reshape(x.shape)
-    y, direction = torch.func.jvp(f, (x,), (tangent,))
-    assert torch.equal(y, f(x))
-    if op.traits.is_diagonal:
-        assert torch.equal(direction, op.jvp(x, tangents=tangent)[1])
-    for requires in (False, True):
-        with forward_ad.dual_level():
-            dual = forward_ad.make_dual(x.clone().requires_grad_(requires), tangent)
-            primal, found = forward_ad.unpack_dual(f(dual))
-            assert torch.equal(primal, y)
-            assert torch.equal(found, direction)
 
 
 @each_op

@@ -142,20 +142,6 @@ def test_of_nothing_and_of_one_value_as_torch(case, training, length):
 
 
 @by_case
-def test_without_gradients_the_same_bits(case):
-    _, ours = pair(case, torch.float32)
-    inputs = case.inputs(torch.float32)
-    recorded = case.call(copy.deepcopy(ours), [t.clone() for t in inputs])
-    with torch.no_grad():
-        plain = case.call(copy.deepcopy(ours), [t.clone() for t in inputs])
-    with torch.inference_mode():
-        inferred = case.call(copy.deepcopy(ours), [t.clone() for t in inputs])
-    for a, b, c in zip(recorded, plain, inferred, strict=True):
-        assert torch.equal(a, b)
-        assert torch.equal(a, c)
-
-
-@by_case
 def test_is_torchs_but_for_forward(case):
     """Constructor, repr, state, copies: an exchange of states goes both ways, strictly."""
     theirs, ours = case.torch_class(*case.args, **case.options), pair(case, torch.float32)[1]

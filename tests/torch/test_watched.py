@@ -483,14 +483,3 @@ def test_recurrent_layers_are_torchs_in_a_trace(kind):
     graph = make_fx(lambda x: layer(x)[0])(x)
     torch.testing.assert_close(graph(2 * x), layer(2 * x)[0])
     assert "fastact" not in graph.code
-
-
-@pytest.mark.parametrize("op", [fa.mish, fa.softmax], ids=lambda op: op.name)
-def test_transforms_in_a_trace(op):
-    """Hessians, in forward mode over reverse mode, as a program."""
-
-    def hessian(x: Any) -> Any:
-        return torch.func.hessian(lambda x: op(x).pow(2).sum())(x)
-
-    x = torch.randn(2, 3, dtype=torch.float64)
-    torch.testing.assert_close(make_fx(hessian)(x)(2 * x), hessian(2 * x))
