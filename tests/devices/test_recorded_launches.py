@@ -1,7 +1,7 @@
 """Recorded calls on a device: launches that are queued again for other addresses.
 
 A plan's third run and later ones call no native function; they queue what the native functions
-would. That values are right is tested in tests/ops/test_call_cache.py for all ops and all devices;
+would. That values are right is tested in tests/ops/test_call_cache.py for all ops;
 here, that nothing else is asked of CUDA, and that a plan is only for calls like its own.
 """
 
@@ -13,12 +13,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from calls import arguments_of
+from calls import arguments_of, uncached
 from devices import EMULATED, to_emulated
 
 import fastact as fa
 from fastact import _cpu
-from fastact.interop import call as _call
 from fastact.interop import devices
 from fastact.ops.engine.op import arrays_of
 
@@ -79,11 +78,7 @@ def on_device(op: Any, entry: str, dtype: Any, device: int = 0) -> partial[Any]:
 
 
 def by_the_slow_path(call: partial[Any]) -> list[Any]:
-    _cpu.enable_call_cache(False)
-    try:
-        return bits(call())
-    finally:
-        _cpu.enable_call_cache(True)
+    return uncached(lambda: bits(call()))
 
 
 def writing(call: partial[Any]) -> partial[Any]:
@@ -216,21 +211,15 @@ def test_shapes_have_their_scratch():
         assert [bits(call()) for call in calls] == expected
 
 
-def test_off_it_calls_native_functions():
+def test_off_it_calls_native_functions(slow):
     call = writing(on_device(fa.layer_norm, "call", np.float32))
     expected = by_the_slow_path(call)
-    met = []
-    begin = _call.Call.__init__
     for _ in range(SEEN + 2):
+        slow.clear()
         assert bits(call()) == expected
-    _cpu.enable_call_cache(False)
-    try:
-        _call.Call.__init__ = lambda self, *a, **n: (met.append(a), begin(self, *a, **n))[1]  # type: ignore[method-assign]
-        assert bits(call()) == expected
-    finally:
-        _call.Call.__init__ = begin  # type: ignore[method-assign]
-        _cpu.enable_call_cache(True)
-    assert met
+    assert not slow
+    assert by_the_slow_path(call) == expected
+    assert slow
 
 
 def test_threads_share_launches():
