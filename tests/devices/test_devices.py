@@ -11,7 +11,7 @@ import pytest
 import torch
 from arrays import Elsewhere
 from conftest import ACTIVATIONS, assert_same_bits, by_representatives, sample
-from devices import DEVICES, DTYPES, EMULATED, KERNELS, Plain, to_emulated
+from devices import DEVICES, DTYPES, EMULATED, Plain, to_emulated
 from processes import run_python
 
 import fastact as fa
@@ -111,41 +111,6 @@ def test_the_devices_own_is_made_current(op, kind):
 def test_inputs_live_as_long_as_they_are_read(op, kind):
     y = op(make(kind, sample(np.float32)))
     assert np.isnan(np.frombuffer(y.tobytes(), np.float32)).sum() == 1
-
-
-@by_representatives
-@needs_emulation
-@pytest.mark.parametrize("order", ["forward", "backward", "shuffle"])
-def test_the_order_of_threads_does_not_show(op, dtype, order):
-    """Nothing is promised of the order in which a device runs its threads and blocks."""
-    x = sample(dtype, 5003)
-    expected = DEVICES[0].run(op, x)
-    emulated.set_thread_order(order, 7)
-    try:
-        assert_same_bits(DEVICES[0].run(op, x), expected)
-    finally:
-        emulated.set_thread_order("alternate", 0)
-
-
-@by_representatives
-@pytest.mark.parametrize("size", [0, 1, 3, 1023, 1024, 1025, 4096, 4099, 9001])
-@pytest.mark.parametrize("offset", range(4))
-@pytest.mark.parametrize("device", KERNELS, ids=lambda d: d.name)
-def test_tails_and_misaligned_bases(op, dtype, device, size, offset):
-    """Inputs and output each miss a multiple of 16 bytes by amounts of their own."""
-    x, dy = sample(dtype, size), sample(dtype, size, seed=1)
-
-    def shifted(values: np.ndarray, by: int) -> np.ndarray:
-        held = np.zeros(size + 8, dtype)[by : by + size]
-        held[...] = values
-        return held
-
-    out = device.of(shifted(x, 3 * offset % 8))
-    a, b = device.of(shifted(x, offset)), device.of(shifted(dy, 2 * offset + 1))
-    op(a, out=out)
-    assert_same_bits(device.numpy(out), device.run(op, x))
-    op.backward(b, a, out=out)
-    assert_same_bits(device.numpy(out), device.run(op.backward, dy, x))
 
 
 # --- errors ---------------------------------------------------------------------------------------
