@@ -77,11 +77,11 @@ def test_results_are_ordered_into_the_frameworks_stream(op):
     record, wait = emulated.events()
     assert (record[0], wait[0]) == ("record", "wait")
     assert record[2] != wait[2]  # ours, and theirs
-    assert not any(event[0] == "synchronize" for event in emulated.events())
 
 
 @needs_emulation
-def test_nothing_synchronises_and_only_the_framework_allocates(op, kind, held):
+def test_only_the_framework_allocates(op, kind, held):
+    """And nothing waits for the device: the emulated one has no function that does."""
     x, out = make(kind, sample(np.float32)), make(kind, np.zeros(1000, np.float32))
     op(x, out=out)
     before = held()
@@ -92,7 +92,6 @@ def test_nothing_synchronises_and_only_the_framework_allocates(op, kind, held):
     assert held() == before + 4000
     del y
     assert held() == before
-    assert not any(event[0] == "synchronize" for event in emulated.events())
 
 
 @needs_emulation

@@ -116,7 +116,10 @@ ALIKE: dict[str, list[Callable[[], Any]]] = {
     "zeros": [
         *each(lambda v: fa.bias_act(-X, W, "leaky_relu", negative_slope=v), 0.0, -0.0, 0, False),
         *each(lambda v: fa.sum.backward(v, (1,)), 0.0, -0.0),
-        *each(lambda v: fa.leaky_relu(-X, v), 0.0, -0.0),
+        *each(lambda v: fa.leaky_relu(-X, v), 0.0, -0.0, 0, False),
+        *each(lambda v: fa.leaky_relu.forward(-X, negative_slope=v), 0.0, -0.0),
+        *each(lambda v: fa.leaky_relu.backward(X, -X, v), 0.0, -0.0),
+        *each(lambda v: fa.elu(-X, v), 1, 1.0, 1 + 0j, np.complex128(1), "1", np.nan),
     ],
     "None": [
         lambda: fa.layer_norm(X, W, W), lambda: fa.layer_norm(X, W, None),
