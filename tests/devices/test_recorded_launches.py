@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from arrangements import plain, shifted, stepped, transposed
 from calls import arguments_of, uncached
 from devices import EMULATED, to_emulated
 
@@ -156,29 +157,6 @@ def test_each_dtype_has_its_plans(op, entry):
         assert [bits(call()) for call in calls] == expected
 
 
-def places(x: np.ndarray) -> list[Any]:
-    """Functions that put an array of x's shape on the device: strides, alignments, other memory."""
-    of = to_emulated(emulated.ExchangeArray)
-    item = x.itemsize
-
-    def shifted(by: int, a: np.ndarray) -> Any:
-        memory = np.zeros(a.size + by, a.dtype)
-        memory[by : by + a.size] = a.ravel()
-        strides = tuple(np.cumprod((item, *a.shape[:0:-1]))[::-1])
-        return of(memory).view(a.shape, strides, by * item)
-
-    def spread(a: np.ndarray) -> Any:
-        memory = np.zeros((*a.shape, 2), a.dtype)
-        memory[..., 0] = a
-        return of(memory).view(a.shape, memory.strides[:-1])
-
-    def reversed_order(a: np.ndarray) -> Any:
-        return of(np.asfortranarray(a))
-
-    return [of, partial(shifted, 1), partial(shifted, 3), partial(shifted, 64 // item), spread,
-            reversed_order, of]  # fmt: skip
-
-
 @pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
 @pytest.mark.parametrize(
     ("op", "options"),
@@ -193,7 +171,9 @@ def places(x: np.ndarray) -> list[Any]:
 def test_strides_alignments_and_options_have_their_plans(op, options, dtype):
     x = np.random.default_rng(0).normal(size=(5, 24)).astype(dtype)
     bias = [moved(x[0])] if op is fa.bias_act else []
-    calls = [partial(op, of(x), *bias, **named) for of in places(x) for named in options]
+    views = [plain, shifted, partial(shifted, by=3), partial(shifted, by=64 // x.itemsize)]
+    views += [stepped, transposed, plain]
+    calls = [partial(op, moved(view(x)), *bias, **named) for view in views for named in options]
     expected = [by_the_slow_path(call) for call in calls]
     for _ in range(SEEN + 2):
         assert [bits(call()) for call in calls] == expected
