@@ -54,3 +54,5 @@ def misaligned(a: np.ndarray) -> np.ndarray:
 
 
 LAYOUTS = [plain, transposed, reversed_, stepped, padded, repeated, shifted]
+#: What memory holds in the order of the axes.
+IN_ORDER = [misaligned, reversed_, stepped, padded]

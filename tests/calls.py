@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 
 import fastact as fa
+from fastact import _cpu
 from fastact.measure.cases import backward_example, example, sample
 from fastact.ops.engine.op import arrays_of
 
@@ -35,3 +36,12 @@ def arguments_of(op: Any, entry: str, dtype: Any) -> Any:
         named = {**named, **incoming, **dict(zip(op.saves, saved, strict=True))}
     bound = op.bound(entry, named)
     return bound.args, bound.keywords
+
+
+def uncached(run: Callable[[], Any]) -> Any:
+    """Run it without recorded calls."""
+    _cpu.enable_call_cache(False)
+    try:
+        return run()
+    finally:
+        _cpu.enable_call_cache(True)

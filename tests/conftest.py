@@ -20,6 +20,7 @@ from hypothesis import HealthCheck, settings
 
 import fastact as fa
 from fastact import _cpu
+from fastact.interop.call import Call
 
 # The same examples in every run, so that a failure is a change's own; others are drawn by
 # `pytest --hypothesis-profile=random`, and by tools/fuzz.py.
@@ -327,3 +328,17 @@ def figures(monkeypatch):
     yield drawn
     for figure in drawn:
         close(figure)
+
+
+@pytest.fixture
+def slow(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The calls that take the slow path, through Python."""
+    seen: list[int] = []
+    begin = Call.__init__
+
+    def counted(self: Any, *args: Any, **named: Any) -> None:
+        seen.append(0)
+        begin(self, *args, **named)
+
+    monkeypatch.setattr(Call, "__init__", counted)
+    return seen

@@ -39,7 +39,6 @@ namespace {
 constexpr int kVersion = 12080;
 constexpr int kMultiprocessors[kDevices] = {4, 3, 132};
 constexpr size_t kMostShared[kDevices] = {64 << 10, 48 << 10, 227 << 10};  // that ask for it
-constexpr size_t kReservedShared = 1 << 10;
 constexpr int kMajor = 9, kMinor = 0;
 constexpr int kNoClusters = 1;  // the device that has none
 
@@ -217,31 +216,24 @@ void log_launch(const Grid& grid) {
 
 using namespace fastact::emulation;
 
-#define FASTACT_CASE(name, code, text) \
-  case name:                           \
-    return #name;
-const char* cudaGetErrorName(cudaError_t error) {
-  switch (error) { FASTACT_EMULATED_ERRORS(FASTACT_CASE) }
-  return "unrecognized error code";
-}
-#undef FASTACT_CASE
+#define FASTACT_PAIR(name, code, text) {name, {#name, text}},
+static const std::map<cudaError_t, std::pair<const char*, const char*>> kErrors = {
+    FASTACT_EMULATED_ERRORS(FASTACT_PAIR)};
+#undef FASTACT_PAIR
 
-#define FASTACT_CASE(name, code, text) \
-  case name:                           \
-    return text;
-const char* cudaGetErrorString(cudaError_t error) {
-  switch (error) { FASTACT_EMULATED_ERRORS(FASTACT_CASE) }
-  return "unrecognized error code";
+static std::pair<const char*, const char*> words_of(cudaError_t error) {
+  const auto found = kErrors.find(error);
+  constexpr const char* kNone = "unrecognized error code";
+  return found == kErrors.end() ? std::pair(kNone, kNone) : found->second;
 }
-#undef FASTACT_CASE
+const char* cudaGetErrorName(cudaError_t error) { return words_of(error).first; }
+const char* cudaGetErrorString(cudaError_t error) { return words_of(error).second; }
 
 cudaError_t cudaGetLastError() {
   const cudaError_t error = last_error;
   last_error = cudaSuccess;
   return error;
 }
-
-cudaError_t cudaPeekAtLastError() { return last_error; }
 
 cudaError_t cudaGetDeviceCount(int* count) {
   return api("cudaGetDeviceCount", [&] { return *count = kDevices, cudaSuccess; });
@@ -263,27 +255,12 @@ cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int dev
   return api("cudaDeviceGetAttribute", [&] {
     if (!is_device(device)) return cudaErrorInvalidDevice;
     switch (attribute) {
-      case cudaDevAttrMaxThreadsPerBlock:
-      case cudaDevAttrMaxThreadsPerMultiProcessor:
-        return *value = kMaxThreads, cudaSuccess;
       case cudaDevAttrMaxSharedMemoryPerBlock:
         return *value = int(kMaxShared), cudaSuccess;
       case cudaDevAttrMaxSharedMemoryPerBlockOptin:
         return *value = int(kMostShared[device]), cudaSuccess;
-      case cudaDevAttrMaxSharedMemoryPerMultiprocessor:
-        return *value = int(kMostShared[device] + kReservedShared), cudaSuccess;
-      case cudaDevAttrReservedSharedMemoryPerBlock:
-        return *value = int(kReservedShared), cudaSuccess;
-      case cudaDevAttrWarpSize:
-        return *value = kWarpLanes, cudaSuccess;
-      case cudaDevAttrMultiProcessorCount:
-        return *value = kMultiprocessors[device], cudaSuccess;
       case cudaDevAttrClusterLaunch:
         return *value = device != kNoClusters, cudaSuccess;
-      case cudaDevAttrComputeCapabilityMajor:
-        return *value = kMajor, cudaSuccess;
-      case cudaDevAttrComputeCapabilityMinor:
-        return *value = kMinor, cudaSuccess;
     }
     return cudaErrorInvalidValue;
   });
@@ -309,10 +286,6 @@ cudaError_t cudaDriverGetVersion(int* version) {
   return api("cudaDriverGetVersion", [&] { return *version = kVersion, cudaSuccess; });
 }
 
-cudaError_t cudaRuntimeGetVersion(int* version) {
-  return api("cudaRuntimeGetVersion", [&] { return *version = kVersion, cudaSuccess; });
-}
-
 cudaError_t cudaMalloc(void** p, size_t size) {
   return api_with_context("cudaMalloc", [&] {
     *p = nullptr;
@@ -324,17 +297,6 @@ cudaError_t cudaMalloc(void** p, size_t size) {
 
 cudaError_t cudaFree(void* p) {
   return api("cudaFree", [&] { return !p || release(p) ? cudaSuccess : cudaErrorInvalidValue; });
-}
-
-cudaError_t cudaMemsetAsync(void* p, int value, size_t size, cudaStream_t stream) {
-  return api_with_context("cudaMemsetAsync", [&] {
-    int device;
-    const cudaError_t error = stream_device(stream, &device);
-    if (error != cudaSuccess || size == 0) return error;
-    if (device_of(p, size) != device) return cudaErrorInvalidValue;
-    fill_from_host(p, value, size);
-    return cudaSuccess;
-  });
 }
 
 cudaError_t cudaPointerGetAttributes(cudaPointerAttributes* attributes, const void* p) {
@@ -350,22 +312,6 @@ cudaError_t cudaPointerGetAttributes(cudaPointerAttributes* attributes, const vo
 
 cudaError_t cudaStreamGetDevice(cudaStream_t stream, int* device) {
   return api("cudaStreamGetDevice", [&] { return stream_device(stream, device); });
-}
-
-cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
-  return api_with_context("cudaStreamSynchronize", [&] {
-    int device;
-    const cudaError_t error = stream_device(stream, &device);
-    if (error == cudaSuccess) stream_log.push_back({"synchronize", device, stream, nullptr});
-    return error;
-  });
-}
-
-cudaError_t cudaDeviceSynchronize() {
-  return api_with_context("cudaDeviceSynchronize", [&] {
-    stream_log.push_back({"synchronize", current_device, nullptr, nullptr});
-    return cudaSuccess;
-  });
 }
 
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned) {

@@ -2,16 +2,16 @@
 // of those calls.
 //
 // Everything happens at once, inside the call: streams and events order nothing, but the calls that
-// would are logged. Device 0 has 4 multiprocessors, device 1 has 3, and device 2 as many as an
-// H200, 132: a result that depends on the number of multiprocessors differs between them. So does
-// one that depends on the shared memory that a kernel may ask for: 64 KiB on device 0, on device 1
-// the 48 KiB that it has unasked, and on device 2 the 227 KiB of compute capability 9.0.
+// would are logged. What waits for a device is missing: fastact calls no such function. Device 0
+// has 4 multiprocessors, device 1 has 3, and device 2 as many as an H200, 132: a result that
+// depends on the number of multiprocessors differs between them. So does one that depends on the
+// shared memory that a kernel may ask for: 64 KiB on device 0, on device 1 the 48 KiB that it has
+// unasked, and on device 2 the 227 KiB of compute capability 9.0.
 //
 // Shared memory is as the CUDA C++ Programming Guide has it. Static and dynamic together a block
 // has 48 KiB, and what a kernel asked for by cudaFuncSetAttribute is from then on the limit of its
 // dynamic part, on that device and in every thread, up to the device's most less the static part,
-// which is known before a kernel runs (kernel_code.h). A multiprocessor has what one block may have
-// and, of each block, 1 KiB for the system.
+// which is known before a kernel runs (kernel_code.h).
 #pragma once
 
 #include <cstddef>
@@ -32,25 +32,22 @@ struct dim3 {
 };
 
 // X(enumerator, code, text)
-#define FASTACT_EMULATED_ERRORS(X)                                                 \
-  X(cudaSuccess, 0, "no error")                                                    \
-  X(cudaErrorInvalidValue, 1, "invalid argument")                                  \
-  X(cudaErrorMemoryAllocation, 2, "out of memory")                                 \
-  X(cudaErrorInitializationError, 3, "initialization error")                       \
-  X(cudaErrorInvalidConfiguration, 9, "invalid configuration argument")            \
-  X(cudaErrorInsufficientDriver, 35,                                               \
-    "CUDA driver version is insufficient for CUDA runtime "                        \
-    "version")                                                                     \
-  X(cudaErrorInvalidDeviceFunction, 98, "invalid device function")                 \
-  X(cudaErrorNoDevice, 100, "no CUDA-capable device is detected")                  \
-  X(cudaErrorInvalidDevice, 101, "invalid device ordinal")                         \
-  X(cudaErrorNoKernelImageForDevice, 209,                                          \
-    "no kernel image is available for execution on the device")                    \
-  X(cudaErrorInvalidResourceHandle, 400, "invalid resource handle")                \
-  X(cudaErrorLaunchOutOfResources, 701, "too many resources requested for launch") \
-  X(cudaErrorLaunchFailure, 719, "unspecified launch failure")                     \
-  X(cudaErrorInvalidClusterSize, 912, "cluster misconfiguration")                  \
-  X(cudaErrorStreamCaptureUnsupported, 900, "operation not permitted when stream is capturing")
+#define FASTACT_EMULATED_ERRORS(X)                                      \
+  X(cudaSuccess, 0, "no error")                                         \
+  X(cudaErrorInvalidValue, 1, "invalid argument")                       \
+  X(cudaErrorMemoryAllocation, 2, "out of memory")                      \
+  X(cudaErrorInvalidConfiguration, 9, "invalid configuration argument") \
+  X(cudaErrorInsufficientDriver, 35,                                    \
+    "CUDA driver version is insufficient for CUDA runtime "             \
+    "version")                                                          \
+  X(cudaErrorInvalidDeviceFunction, 98, "invalid device function")      \
+  X(cudaErrorNoDevice, 100, "no CUDA-capable device is detected")       \
+  X(cudaErrorInvalidDevice, 101, "invalid device ordinal")              \
+  X(cudaErrorNoKernelImageForDevice, 209,                               \
+    "no kernel image is available for execution on the device")         \
+  X(cudaErrorInvalidResourceHandle, 400, "invalid resource handle")     \
+  X(cudaErrorLaunchFailure, 719, "unspecified launch failure")          \
+  X(cudaErrorInvalidClusterSize, 912, "cluster misconfiguration")
 
 #define FASTACT_ENUMERATOR(name, code, text) name = code,
 enum cudaError_t : int { FASTACT_EMULATED_ERRORS(FASTACT_ENUMERATOR) };
@@ -60,16 +57,8 @@ using cudaStream_t = struct CUstream_st*;
 using cudaEvent_t = struct CUevent_st*;
 
 enum cudaDeviceAttr : int {
-  cudaDevAttrMaxThreadsPerBlock = 1,
   cudaDevAttrMaxSharedMemoryPerBlock = 8,
-  cudaDevAttrWarpSize = 10,
-  cudaDevAttrMultiProcessorCount = 16,
-  cudaDevAttrMaxThreadsPerMultiProcessor = 39,
-  cudaDevAttrComputeCapabilityMajor = 75,
-  cudaDevAttrComputeCapabilityMinor = 76,
-  cudaDevAttrMaxSharedMemoryPerMultiprocessor = 81,
   cudaDevAttrMaxSharedMemoryPerBlockOptin = 97,
-  cudaDevAttrReservedSharedMemoryPerBlock = 111,
   cudaDevAttrClusterLaunch = 120,
 };
 
@@ -112,9 +101,7 @@ struct cudaFuncAttributes {
 
 enum cudaMemoryType : int {
   cudaMemoryTypeUnregistered = 0,
-  cudaMemoryTypeHost = 1,
   cudaMemoryTypeDevice = 2,
-  cudaMemoryTypeManaged = 3,
 };
 
 struct cudaPointerAttributes {
@@ -123,28 +110,22 @@ struct cudaPointerAttributes {
   void *devicePointer, *hostPointer;
 };
 
-constexpr unsigned cudaEventDefault = 0, cudaEventDisableTiming = 2;
-constexpr unsigned cudaStreamDefault = 0, cudaStreamNonBlocking = 1;
+constexpr unsigned cudaEventDisableTiming = 2;
 
 const char* cudaGetErrorName(cudaError_t error);
 const char* cudaGetErrorString(cudaError_t error);
 cudaError_t cudaGetLastError();
-cudaError_t cudaPeekAtLastError();
 cudaError_t cudaGetDeviceCount(int* count);
 cudaError_t cudaGetDevice(int* device);
 cudaError_t cudaSetDevice(int device);
 cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int device);
 cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int device);
 cudaError_t cudaDriverGetVersion(int* version);
-cudaError_t cudaRuntimeGetVersion(int* version);
 cudaError_t cudaMalloc(void** p, size_t size);
 cudaError_t cudaFree(void* p);
-cudaError_t cudaMemsetAsync(void* p, int value, size_t size, cudaStream_t stream = nullptr);
 cudaError_t cudaPointerGetAttributes(cudaPointerAttributes* attributes, const void* p);
 cudaError_t cudaStreamGetDevice(cudaStream_t stream, int* device);
-cudaError_t cudaStreamSynchronize(cudaStream_t stream);
 cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned flags = 0);
-cudaError_t cudaDeviceSynchronize();
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned flags);
 cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream = nullptr);
 cudaError_t cudaEventDestroy(cudaEvent_t event);
@@ -171,8 +152,9 @@ struct Grid;
 // below 0 where the kernel's static arrays are more than it may have.
 int64_t dynamic_shared_limit(const void* kernel);
 
-// Blocks of a cluster that a launch of a kernel on the current device may have: 1 on device 1, which
-// has no clusters; 8 on others, or 16 where the kernel may have that and the device room for it.
+// Blocks of a cluster that a launch of a kernel on the current device may have: 1 on device 1,
+// which has no clusters; 8 on others, or 16 where the kernel may have that and the device room for
+// it.
 unsigned most_of_cluster(const void* kernel);
 
 // Whether something has made a context on a device; tests may take that back.
@@ -207,7 +189,7 @@ struct Launch {
   dim3 grid, block;
   size_t shared, static_shared;
 };
-// what: "record", "wait", "synchronize"; without an event or a stream those are null.
+// what: "record" or "wait".
 struct StreamCall {
   const char* what;
   int device;

@@ -85,7 +85,7 @@ void bind_control(py::module_& m) {
     emulation::launch_log.clear();
   });
   m.def("events", events,
-        "(\"record\" | \"wait\" | \"synchronize\", device, stream, event) of each call");
+        "(\"record\" | \"wait\", device, stream, event) of each call");
   m.def("clear_events", [] {
     const Lock lock;
     emulation::stream_log.clear();

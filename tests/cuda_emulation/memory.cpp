@@ -16,8 +16,8 @@ constexpr size_t kSpace = size_t{64} << 30;  // addresses of a device; reserved,
 constexpr size_t kAlignment = 256;
 constexpr size_t kGap = 4096;  // at least, between two allocations
 constexpr uint32_t kHostEpoch = 1;
-// In place of the one thread that read a byte: several of one block (of a cluster's k-th, kSeveral -
-// k), or of several blocks.
+// In place of the one thread that read a byte: several of one block (of a cluster's k-th, kSeveral
+// - k), or of several blocks.
 constexpr uint32_t kSeveral = 0xfffffffe, kBlocks = 0xffffffff;
 bool are_several(uint32_t rank) { return rank <= kSeveral && rank > kSeveral - kMostOfCluster; }
 uint32_t block_of_reader(uint32_t rank) {
@@ -125,9 +125,8 @@ bool is_elsewhere(const Touch& then) {
 
 // What the running thread does now and another did then have no order.
 bool conflicts(const Touch& then) {
-  return then.epoch >= now.launch &&
-         (then.epoch < now.block || is_elsewhere(then) ||
-          (then.epoch == now.epoch && then.rank != uint32_t(now.rank)));
+  return then.epoch >= now.launch && (then.epoch < now.block || is_elsewhere(then) ||
+                                      (then.epoch == now.epoch && then.rank != uint32_t(now.rank)));
 }
 
 Allocation& check(const char* verb, const void* p, size_t bytes, size_t alignment,
@@ -199,14 +198,6 @@ void write_from_host(void* to, const void* from, size_t bytes) {
   std::fill_n(a->written.get() + offset, bytes, Touch{kHostEpoch, 0});
 }
 
-void fill_from_host(void* to, int value, size_t bytes) {
-  Allocation* a = find(to, bytes);
-  if (!a) fault_outside("write", to, bytes, {});
-  const size_t offset = reinterpret_cast<uintptr_t>(to) - a->address;
-  memset(a->bytes.get() + offset, value, bytes);
-  std::fill_n(a->written.get() + offset, bytes, Touch{kHostEpoch, 0});
-}
-
 void read_to_host(void* to, const void* from, size_t bytes) {
   const Allocation* a = find(from, bytes);
   if (!a) fault_outside("read", from, bytes, {});
@@ -247,8 +238,7 @@ void kernel_write(void* to, const void* from, size_t bytes, size_t alignment, co
   for (size_t i = offset; i < offset + bytes; ++i) {
     const Touch written = a.written[i], read = a.read[i];
     if (conflicts(written)) fault_conflict("store to what was stored", a, i, written, site);
-    if (conflicts(read))
-      fault_conflict("store to what was loaded", a, i, read, site);
+    if (conflicts(read)) fault_conflict("store to what was loaded", a, i, read, site);
     a.written[i] = {now.epoch, uint32_t(now.rank)};
   }
   memcpy(a.bytes.get() + offset, from, bytes);

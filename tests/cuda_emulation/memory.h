@@ -48,7 +48,6 @@ int device_of(const void* p, size_t bytes);
 
 // From and to the host; both fault outside one allocation, read also at bytes nobody wrote.
 void write_from_host(void* to, const void* from, size_t bytes);
-void fill_from_host(void* to, int value, size_t bytes);
 void read_to_host(void* to, const void* from, size_t bytes);
 
 // What a thread of a kernel does: checked, and then done.

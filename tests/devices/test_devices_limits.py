@@ -8,15 +8,11 @@ import threading
 from functools import lru_cache
 from typing import Any
 
-import calls
 import numpy as np
 import pytest
-from arrangements import plain, transposed
 from arrays import finite
-from calls import OPS
 from conftest import assert_same_bits, sample
 from devices import DTYPES, EMULATED, to_emulated
-from every import moved
 from processes import run_python
 
 import fastact as fa
@@ -138,31 +134,6 @@ def test_groups_backward(dtype: Any) -> None:
         for other in found[1:]:
             for one, two in zip(found[0], other, strict=True):
                 assert_same_bits(two, one)
-
-
-# --- every kernel, and what it has of its own -----------------------------------------------------
-
-# Two short rows, rows of some hundred elements for some lanes of a warp, and long ones.
-SOME_ROWS = [(3, 6), (8, 70), (3, 700), (2, 5000)]
-
-
-@pytest.mark.parametrize("op", OPS, ids=lambda op: op.name)
-def test_every_op_launches_on_every_device(op: Any, dtype: Any) -> None:
-    """Whatever a block may have beside a kernel's own arrays: by rows, and by columns.
-
-    A device refuses a launch, or what is asked of it, where both together are more than it has.
-    """
-    for shape in SOME_ROWS if op.family in ("softmax", "norms") else SOME_ROWS[1:2]:
-        x, dy = (finite(dtype, shape, seed) for seed in (1, 2))
-        for direction in (calls.forward, calls.backward):
-            call = direction(op, x, dy)
-            for layout in (plain, transposed):
-                found = []
-                for device in range(3):
-                    of = to_emulated(emulated.ExchangeArray, device)
-                    made = calls.parts(moved(call, lambda a, of=of, to=layout: of(to(a)))())
-                    found.append([None if a is None else a.tobytes() for a in made])
-                assert found[0] == found[1] == found[2]
 
 
 # --- one limit of a kernel for all threads --------------------------------------------------------

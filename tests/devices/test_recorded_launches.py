@@ -1,7 +1,7 @@
 """Recorded calls on a device: launches that are queued again for other addresses.
 
 A plan's third run and later ones call no native function; they queue what the native functions
-would. That values are right is tested in tests/ops/test_call_cache.py for all ops and all devices;
+would. That values are right is tested in tests/ops/test_call_cache.py for all ops;
 here, that nothing else is asked of CUDA, and that a plan is only for calls like its own.
 """
 
@@ -13,12 +13,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from calls import arguments_of
+from arrangements import plain, shifted, stepped, transposed
+from calls import arguments_of, uncached
 from devices import EMULATED, to_emulated
 
 import fastact as fa
 from fastact import _cpu
-from fastact.interop import call as _call
 from fastact.interop import devices
 from fastact.ops.engine.op import arrays_of
 
@@ -79,11 +79,7 @@ def on_device(op: Any, entry: str, dtype: Any, device: int = 0) -> partial[Any]:
 
 
 def by_the_slow_path(call: partial[Any]) -> list[Any]:
-    _cpu.enable_call_cache(False)
-    try:
-        return bits(call())
-    finally:
-        _cpu.enable_call_cache(True)
+    return uncached(lambda: bits(call()))
 
 
 def writing(call: partial[Any]) -> partial[Any]:
@@ -161,29 +157,6 @@ def test_each_dtype_has_its_plans(op, entry):
         assert [bits(call()) for call in calls] == expected
 
 
-def places(x: np.ndarray) -> list[Any]:
-    """Functions that put an array of x's shape on the device: strides, alignments, other memory."""
-    of = to_emulated(emulated.ExchangeArray)
-    item = x.itemsize
-
-    def shifted(by: int, a: np.ndarray) -> Any:
-        memory = np.zeros(a.size + by, a.dtype)
-        memory[by : by + a.size] = a.ravel()
-        strides = tuple(np.cumprod((item, *a.shape[:0:-1]))[::-1])
-        return of(memory).view(a.shape, strides, by * item)
-
-    def spread(a: np.ndarray) -> Any:
-        memory = np.zeros((*a.shape, 2), a.dtype)
-        memory[..., 0] = a
-        return of(memory).view(a.shape, memory.strides[:-1])
-
-    def reversed_order(a: np.ndarray) -> Any:
-        return of(np.asfortranarray(a))
-
-    return [of, partial(shifted, 1), partial(shifted, 3), partial(shifted, 64 // item), spread,
-            reversed_order, of]  # fmt: skip
-
-
 @pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
 @pytest.mark.parametrize(
     ("op", "options"),
@@ -198,7 +171,9 @@ def places(x: np.ndarray) -> list[Any]:
 def test_strides_alignments_and_options_have_their_plans(op, options, dtype):
     x = np.random.default_rng(0).normal(size=(5, 24)).astype(dtype)
     bias = [moved(x[0])] if op is fa.bias_act else []
-    calls = [partial(op, of(x), *bias, **named) for of in places(x) for named in options]
+    views = [plain, shifted, partial(shifted, by=3), partial(shifted, by=64 // x.itemsize)]
+    views += [stepped, transposed, plain]
+    calls = [partial(op, moved(view(x)), *bias, **named) for view in views for named in options]
     expected = [by_the_slow_path(call) for call in calls]
     for _ in range(SEEN + 2):
         assert [bits(call()) for call in calls] == expected
@@ -216,21 +191,15 @@ def test_shapes_have_their_scratch():
         assert [bits(call()) for call in calls] == expected
 
 
-def test_off_it_calls_native_functions():
+def test_off_it_calls_native_functions(slow):
     call = writing(on_device(fa.layer_norm, "call", np.float32))
     expected = by_the_slow_path(call)
-    met = []
-    begin = _call.Call.__init__
     for _ in range(SEEN + 2):
+        slow.clear()
         assert bits(call()) == expected
-    _cpu.enable_call_cache(False)
-    try:
-        _call.Call.__init__ = lambda self, *a, **n: (met.append(a), begin(self, *a, **n))[1]  # type: ignore[method-assign]
-        assert bits(call()) == expected
-    finally:
-        _call.Call.__init__ = begin  # type: ignore[method-assign]
-        _cpu.enable_call_cache(True)
-    assert met
+    assert not slow
+    assert by_the_slow_path(call) == expected
+    assert slow
 
 
 def test_threads_share_launches():

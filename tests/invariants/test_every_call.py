@@ -4,14 +4,22 @@ Of the many shapes, dtypes and layouts each case takes some, by its name, so tha
 """
 
 import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from itertools import count, product
 from typing import Any
 
 import ml_dtypes
 import numpy as np
 import pytest
-from arrangements import LAYOUTS, misaligned, padded, plain, shifted
-from conftest import ISAS, assert_same_bits, needs_two_fused_isas, on_fused_isas
+from arrangements import IN_ORDER, LAYOUTS, misaligned, padded, plain, shifted
+from conftest import (
+    ISAS,
+    assert_same_bits,
+    needs_two_fused_isas,
+    on_fused_isas,
+    stores_past_the_caches,
+)
 from devices import DTYPES, EMULATED, FRAMEWORKS, KERNELS, Framework, to_emulated
 from every import (
     EMPTY,
@@ -33,7 +41,7 @@ from layouts import is_aligned, views
 
 import fastact as fa
 from fastact import _cpu
-from fastact.interop import devices
+from fastact.interop import devices, frameworks
 from fastact.measure.norm_rows import traits
 from fastact.ops.engine.op import arrays_of
 
@@ -140,8 +148,12 @@ def test_layouts(op: Any, way: dict[str, Any], place: Framework, dtype: Any) -> 
 
 @everywhere
 def test_addresses_do_not_show(op: Any, way: dict[str, Any], place: Framework, dtype: Any) -> None:
-    """Arrays and results that all begin elsewhere, each by an amount of its own: the same bits."""
-    for shape in shapes_of(op, way, dtype, place.name, "addresses"):
+    """Arrays and results that all begin elsewhere, each by an amount of its own: the same bits.
+
+    On the CPU steps don't show either, while memory holds the axes in their order.
+    """
+    shapes = shapes_of(op, way, dtype, place.name, "addresses")
+    for shape in shapes + ([large(op, way, dtype)] if place is CPU else []):
         for run in Call(op, way, shape, dtype).both:
             expected = results(place, run, lambda a: shifted(a, 0))
             for first in (1, 2):
@@ -153,8 +165,8 @@ def test_addresses_do_not_show(op: Any, way: dict[str, Any], place: Framework, d
                 )
                 there(out=one_or_all(out))
                 same(parts(out, place), expected)
-            if place is CPU:
-                same(results(place, run, misaligned), expected)
+            for view in IN_ORDER if place is CPU else []:
+                same(results(place, run, view), expected)
 
 
 def places_of(run: Any, made: list[Any]) -> list[tuple[int, np.ndarray]]:
@@ -317,6 +329,84 @@ def test_gradients_of_nothing(op: Any, way: dict[str, Any], place: Framework, dt
             there(out=one_or_all(out), accumulate=accumulate)
             for got in (*parts(out, place), *(() if accumulate else made)):
                 assert got is None or (got.astype(float) == value).all()
+
+
+@contextmanager
+def filled(byte: int) -> Iterator[None]:
+    """New arrays of NumPy's, and workspaces, hold this until somebody writes to them."""
+    kind = type(frameworks.NUMPY)
+
+    def fills(made: Any) -> Any:
+        def call(self: Any, *args: Any) -> Any:
+            view, memory = made(self, *args)
+            memory[...] = np.frombuffer(bytes([byte]) * memory.itemsize, memory.dtype)[0]
+            return view, memory
+
+        return call
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(kind, "output", fills(kind.output))
+        patch.setattr(kind, "scratch", fills(kind.scratch))
+        yield
+
+
+@everywhere
+def test_results_of_nothing(op: Any, way: dict[str, Any], place: Framework, dtype: Any) -> None:
+    """Whatever has elements all the same is written, saved arrays too; on every place alike."""
+    for shape in (shape for shape in EMPTY if fits(op, repr(way), shape)):
+        call = Call(op, way, shape, dtype)
+        for run in (*call.both, op.bound("forward", call.named)):
+            found = []
+            for where, byte in ((CPU, 0x7B), (CPU, 0x11), (place, 0)):
+                with filled(byte):
+                    found.append(results(where, run))
+            for one, *others in zip(*found, strict=True):
+                for other in others:
+                    assert (other is None) == (one is None)
+                    if one is not None:
+                        np.testing.assert_array_equal(other.astype(float), one.astype(float))
+
+
+@everywhere
+def test_outputs_that_are_none(op: Any, way: dict[str, Any], place: Framework, dtype: Any) -> None:
+    """A result is allocated in the place of None, and a gradient is not computed."""
+    shapes = shapes_of(op, way, dtype, place.name, "none")
+    for shape in shapes + ([large(op, way, dtype)] if place is CPU and not way else []):
+        for is_back, run in enumerate(Call(op, way, shape, dtype).both):
+            expected, there = results(place, run), moved(run, place.of)
+            skips = is_back and len(expected) > 1
+            for wanted in product(*((False, True)[: 1 + (a is not None)] for a in expected)):
+                if skips and not any(wanted):
+                    with pytest.raises(ValueError, match="out must have an array for one gradient"):
+                        there(out=(None,) * len(expected))
+                    continue
+                kept = [
+                    a if w or not skips else None for a, w in zip(expected, wanted, strict=True)
+                ]
+                for adds in (False, True)[: 1 + (is_back and any(wanted))]:
+                    out = tuple(
+                        place.of(np.full_like(a, -0.0 if adds else 7)) if w else None
+                        for a, w in zip(expected, wanted, strict=True)
+                    )
+                    made = there(out=out, **({"accumulate": True} if adds else {}))
+                    pairs = zip(out, arrays_of(made), strict=True)
+                    assert all(a is None or a is b for a, b in pairs)
+                    (agree if adds else same)(parts(made, place), kept)
+
+
+@each_call([CPU])
+def test_results_that_go_past_the_caches(
+    op: Any, way: dict[str, Any], place: Framework, dtype: Any
+) -> None:
+    """As some ops' outputs do where they are large, on some processors: the same bits, no more."""
+    for shape in shapes_of(op, way, dtype, "caches", count=2):
+        for run, threads in product(Call(op, way, shape, dtype).both, (1, 2)):
+            expected = results(place, run)
+            out = [None if a is None else padded(np.zeros_like(a)) for a in expected]
+            with stores_past_the_caches(), fa.num_threads(threads):
+                moved(run, place.of)(out=one_or_all((*out,)))
+            same(out, expected)
+            assert not any(o.base[..., -3:].any() for o in out if o is not None and o.ndim)
 
 
 @needs_two_fused_isas

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 from every import Call, fits
+from numpy.exceptions import AxisError
 
 import fastact as fa
 from fastact.interop import validate
@@ -149,9 +150,10 @@ def wrong_options(op: Any, entry: str) -> Iterator[tuple[dict[str, Any], type[Ex
     big = np.ones(100_000)
     known: dict[str, list[tuple[Any, type[Exception], str]]] = {
         "axis": [(1.0, TypeError, "axis must"), (True, TypeError, "axis must"),
-                 ("0", TypeError, "axis must"), (7, ValueError, "axis must be from"),
+                 ("0", TypeError, "axis must"), (7, AxisError, "axis must be from"),
+                 (-7, AxisError, "axis must be from"),
                  (big, TypeError, "axis must")],
-        "channel_axis": [(7, ValueError, "channel_axis must be from")],
+        "channel_axis": [(7, AxisError, "channel_axis must be from")],
         "keepdims": [(1, TypeError, "keepdims must be True or False")],
         "eps": [(-1e-5, ValueError, "eps must"),
                 (np.nan, ValueError, "eps must be finite"),

@@ -86,22 +86,6 @@ def test_a_workspace_that_is_none(call):
             call.run(View.from_numpy(memory))
 
 
-def test_a_recorded_call_at_more_threads(threads):
-    """A replay has the workspace of the call that was recorded."""
-    rng = np.random.default_rng(0)
-    shape, bias = (64, 512), rng.normal(size=2048).astype(np.float32)
-    packed = rng.normal(size=(64, 2048)).astype(np.float32)
-    before = rng.normal(size=shape).astype(np.float32)
-    (h, c), saved = fa.lstm_gates.forward(packed, before, bias=bias)
-    results = []
-    for count in (2, 2, 2, 2, 8, 8, 64, 3, 1):
-        threads(count)
-        results.append(fa.lstm_gates.backward(h, c, *saved))
-    for gradients in results[1:]:
-        for one, other in zip(gradients, results[0], strict=True):
-            assert (one is None and other is None) or one.tobytes() == other.tobytes()
-
-
 @pytest.mark.parametrize("runners", [2])
 def test_threads_that_change_meanwhile(threads, runners):
     """One thread flips the process's thread count while others size and use workspaces."""

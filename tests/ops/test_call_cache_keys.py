@@ -1,19 +1,19 @@
-"""Call plans: which calls have another key, what is refused, what no plan may hold or forget."""
+"""Recorded calls never answer for another one: what looks alike is told apart, or not recorded."""
 
-import doctest
 import gc
-import inspect
 import os
 import subprocess
 import sys
 import weakref
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from calls import OPS
+from calls import OPS, uncached
 from conftest import assert_same_bits
 from devices import DTYPES
 from hypothesis import given, settings
@@ -23,12 +23,242 @@ from processes import TIMEOUT
 
 import fastact as fa
 from fastact import _cpu
-from fastact.interop import call as _call
-from fastact.measure.cases import backward_example, example, sample
-from fastact.ops.engine.entry import Entry
-from fastact.ops.engine.execute import execute
-from fastact.ops.engine.op import arrays_of
-from fastact.ops.engine.served import CachedOp
+from fastact.measure.cases import sample
+
+TIMES = 4  # until a call that could be recorded is
+
+
+def f32(*shape: int) -> Any:
+    return np.arange(np.prod(shape), dtype=np.float32).reshape(shape)
+
+
+def ones(*shape: int) -> Any:
+    return np.ones(shape, np.float32)
+
+
+X, W, T = 1 + f32(2, 3), f32(3), torch.ones(2, 3)
+KEPT = np.array(0.0)
+READ_ONLY = ones(4, 8)
+READ_ONLY.flags.writeable = False
+
+
+def changed(array: Any, value: float) -> Any:
+    """The one array again, with another value."""
+    array[...] = value
+    return array
+
+
+def added(out_of: Callable[[Any], Any], *, like: Any = np) -> Any:
+    """A bias added to a part of an array, into what `out_of` makes of the whole."""
+    held = like.ones((9, 4), dtype=like.float32)
+    return fa.bias_act(held[:8], like.ones(4, dtype=like.float32), out=out_of(held)), held
+
+
+class Told:
+    """What NumPy asks for its dtype, which may be another one in the next call."""
+
+    dtype: Any = None
+
+    def __init__(self, name: str) -> None:
+        type(self).dtype = np.dtype(name)
+
+
+class Asked(type):
+    @property
+    def dtype(cls) -> Any:
+        return Told.dtype
+
+
+class ToldByItsClass(metaclass=Asked):
+    pass
+
+
+def told(name: str, how: int) -> Any:
+    return (Told(name), Told, ToldByItsClass)[how]
+
+
+def beside(op: Any, told: Any, like: Any) -> Any:
+    named = sample(op, X, X)
+    named = {n: like(v) if isinstance(v, np.ndarray) else v for n, v in named.items()}
+    return op.bound("call", {**named, "dtype": told})()
+
+
+def averaged(momentum: Any) -> Any:
+    running = np.zeros(3)
+    fa.batch_norm(f32(4, 3), running, None, training=True, momentum=momentum)
+    return running
+
+
+def moved_by_itself(momentum: float) -> Any:
+    running = np.array([momentum])
+    fa.batch_norm(f32(4, 1), running, np.ones(1), training=True, momentum=running)
+    return running
+
+
+def each(of: Callable[..., Any], *values: Any) -> list[Callable[[], Any]]:
+    return [partial(of, value) for value in values]
+
+
+_, SAVED = fa.layer_norm.forward(X)
+#: Calls that are alike, in turn. Each gives what it gives, or refuses what it refuses, uncached.
+ALIKE: dict[str, list[Callable[[], Any]]] = {
+    "keywords and text": [
+        lambda: fa.sum(X, axis=0), lambda: fa.sum(X, "axis", 0),
+        lambda: fa.sum(X, 0, keepdims=True), lambda: fa.sum(X, 0, "keepdims", True),
+        lambda: fa.bias_act(X, W, activation="relu"),
+        lambda: fa.bias_act(X, W, "activation", "relu"),
+        lambda: fa.bias_act(X, W, activation="identity", axis=-1),
+        lambda: fa.bias_act(X, W, identity="activation", axis=-1),
+        lambda: fa.bias_act(X, W, "\ud800"),
+    ],
+    "axes": each(lambda v: fa.sum(X, axis=v), 0, False, 1, True, 1.0, (1,), (True,), np.int8(1), 5),
+    "switches": each(lambda v: fa.sum(X, keepdims=v), False, 0, True, 1),
+    "zeros": [
+        *each(lambda v: fa.bias_act(-X, W, "leaky_relu", negative_slope=v), 0.0, -0.0, 0, False),
+        *each(lambda v: fa.sum.backward(v, (1,)), 0.0, -0.0),
+        *each(lambda v: fa.leaky_relu(-X, v), 0.0, -0.0, 0, False),
+        *each(lambda v: fa.leaky_relu.forward(-X, negative_slope=v), 0.0, -0.0),
+        *each(lambda v: fa.leaky_relu.backward(X, -X, v), 0.0, -0.0),
+        *each(lambda v: fa.elu(-X, v), 1, 1.0, 1 + 0j, np.complex128(1), "1", np.nan),
+    ],
+    "None": [
+        lambda: fa.layer_norm(X, W, W), lambda: fa.layer_norm(X, W, None),
+        lambda: fa.layer_norm(X, W), lambda: fa.layer_norm(X, None, W),
+        lambda: fa.layer_norm(X, bias=W),
+    ],
+    "an array that changes": each(lambda v: fa.layer_norm(X, eps=changed(KEPT, v)), 1e-5, 10, 0.5),
+    "what is told to be a dtype": [
+        partial(lambda op, how, name, like: beside(op, told(name, how), like), *each_told)
+        for like in (np.asarray, torch.from_numpy) for how in range(3)
+        for op in OPS if "dtype" in op.entry_points["call"].defaults
+        for each_told in ((op, how, "float32", like), (op, how, "float64", like))
+    ],
+    "in place and apart": [
+        lambda: fa.bias_act(x := ones(4, 8), x[0], out=x * 0),
+        lambda: fa.bias_act(x := ones(4, 8), x[0] * 1, out=x),
+        lambda: fa.bias_act.forward(x := ones(4, 8), x[0] * 1, "mish", out=x * 0),
+        lambda: fa.bias_act.forward(x := ones(4, 8), x[0] * 1, "mish", out=x),
+        lambda: fa.bias_act(ones(4, 8), ones(8), out=READ_ONLY),
+    ],
+    "memory that is shared": [
+        lambda: added(lambda held: 0 * held[:8]), lambda: added(lambda held: held[1:]),
+        lambda: added(lambda held: 0 * held[:8], like=torch),
+        lambda: added(lambda held: held[1:], like=torch),
+        lambda: fa.sum(x := ones(9, 4), 0, out=x[0] * 0),
+        lambda: fa.sum(x := ones(9, 4), 0, out=x[3]),
+        lambda: fa.bias_act.backward(ones(8, 4), None, ones(4), out=(ones(8, 4), ones(4))),
+        lambda: fa.bias_act.backward(ones(8, 4), None, ones(4), out=((x := ones(9, 4))[:8], x[2])),
+    ],
+    "kinds of arrays": [
+        lambda: fa.sum(T), lambda: fa.sum(T.clone().requires_grad_()),
+        lambda: fa.sum(ones(4, 8)), lambda: fa.sum(ones(4, 8).view(np.int32)),
+        lambda: fa.sum(np.broadcast_to(np.float32(2), (4, 8))),
+        lambda: fa.sum(np.ma.array(ones(4, 8))), lambda: fa.bias_act(X, W),
+        lambda: fa.bias_act(np.ma.array(X), W),
+    ],
+    "orders of axes": [
+        lambda: fa.bias_act(ones(4, 5), ones(5)),
+        lambda: fa.bias_act(np.asfortranarray(ones(4, 5)), ones(5)),
+        lambda: fa.mish(ones(4, 5)), lambda: fa.mish(np.asfortranarray(ones(4, 5))),
+    ],
+    "one array in two places": [
+        *each(lambda v: fa.leaky_relu(x := np.float64(-v), x), 0.5, 0.25, 0.5),
+        *each(lambda v: fa.leaky_relu(x := np.array(-v), x), 0.5, 0.25, 2.0),
+        *each(lambda v: fa.leaky_relu(x := torch.tensor(-v), x), 0.5, 0.25),
+        *each(moved_by_itself, 0.5, 0.25, 0.125),
+    ],
+    "integers": [
+        *(partial(op, (f32(3, 4) % 5).astype(kind)) for kind in (bool, np.int8, np.int64, "f4")
+          for op in (fa.mish, fa.softmax, fa.logsumexp, fa.layer_norm, fa.sum)),
+    ],
+    "axes that are not there": [lambda: fa.sum(ones(3), 5), lambda: fa.sum(ones(3), 0)],
+}  # fmt: skip
+#: Numbers that an op takes, and numbers in the place of arrays.
+NUMBERS: dict[str, Callable[[Any], Any]] = {
+    "layer_norm": lambda v: fa.layer_norm(X, eps=v),
+    "layer_norm of torch": lambda v: fa.layer_norm(T, eps=v),
+    "layer_norm.forward": lambda v: fa.layer_norm.forward(X, eps=v),
+    "layer_norm.backward": lambda v: fa.layer_norm.backward(X, *SAVED, activation="elu", alpha=v),
+    "group_norm": lambda v: fa.group_norm(X[..., None], 1, W, eps=v),
+    "batch_norm": lambda v: fa.batch_norm(X, W, W, eps=v),
+    "batch_norm, momentum": averaged,
+    "leaky_relu": lambda v: fa.leaky_relu(X, v),
+    "leaky_relu by keyword": lambda v: fa.leaky_relu(-X, negative_slope=v),
+    "elu.backward": lambda v: fa.elu.backward(X, -X, v),
+    "bias_act": lambda v: fa.bias_act(-X, W, "elu", alpha=v),
+    "bias_act of torch": lambda v: fa.bias_act(-T, T[0], "elu", alpha=v),
+    "mean_var": lambda v: fa.mean_var(X, 0, correction=v),
+    "sum.backward": lambda v: fa.sum.backward(v, (3,)),
+    "sum_squares.backward": lambda v: fa.sum_squares.backward(v, X),
+    "mean_var.backward": lambda v: fa.mean_var.backward((None, v), X, axis=0),
+    "lstm_gates.backward": lambda v: fa.lstm_gates.backward(
+        ones(2, 3), v, ones(2, 12), X, None, ones(2, 12), ones(12), recompute=True
+    ),
+    "gru_blend": lambda v: fa.gru_blend(ones(2, 6), v, recurrent=ones(2, 6)),
+}  # fmt: skip
+KINDS = {"float": float, "float32": np.float32, "float64": np.float64, "0-d": np.array,
+         "tensor": torch.tensor}  # fmt: skip
+
+
+def seen(call: Callable[[], Any]) -> Any:
+    """All that there is to see of what a call gives, or refuses."""
+
+    def of(value: Any) -> Any:
+        if isinstance(value, tuple | list):
+            return [of(part) for part in value]
+        if isinstance(value, fa.Moments):
+            return of((value.count, value.mean, value.m2))
+        if isinstance(value, torch.Tensor):
+            return value.requires_grad, value.stride(), of(value.detach().numpy())
+        if isinstance(value, np.ndarray | np.generic):
+            return type(value), value.dtype, value.shape, value.strides, value.tobytes()
+        return type(value), value
+
+    try:
+        return of(call())
+    except (TypeError, ValueError) as error:
+        return type(error), str(error)
+
+
+def assert_told_apart(calls: list[Callable[[], Any]]) -> None:
+    for _ in range(TIMES):
+        for k, call in enumerate(calls):
+            assert seen(call) == uncached(partial(seen, call)), k
+    for k, call in enumerate(calls):  # recorded one after the other, too
+        for _ in range(TIMES):
+            found = seen(call)
+        assert found == uncached(partial(seen, call)), k
+
+
+@pytest.mark.parametrize("calls", ALIKE.values(), ids=ALIKE)
+def test_what_is_alike_is_told_apart(calls):
+    assert_told_apart(calls)
+
+
+@pytest.mark.parametrize("call", NUMBERS.values(), ids=NUMBERS)
+def test_numbers_are_told_apart(call):
+    """By their type and value; what is an array is read at each call."""
+    assert_told_apart([
+        partial(call, kind(value)) for kind in KINDS.values() for value in (0.5, 0.25, 3.0, 0.5)
+    ])  # fmt: skip
+
+
+def test_a_number_that_is_rounded_to_nothing_says_nothing():
+    """In no call, whether it is replayed or not."""
+    for _ in range(TIMES):
+        with np.errstate(all="raise"):
+            dx = fa.sum.backward(np.float64(1e-60), (3,), out=ones(3))
+        assert not dx.any()
+
+
+@pytest.mark.parametrize("dtype", DTYPES.values(), ids=DTYPES)
+def test_a_number_that_is_returned_twice_is_one_object(dtype):
+    x = np.array(1.0, dtype)
+    for _ in range(TIMES):
+        y, saved = fa.softmax.forward(x, axis=())
+        assert type(y) is x.dtype.type
+        assert y == 1
+        assert y is saved[0]
 
 
 @st.composite
@@ -43,7 +273,7 @@ def kinds(draw):
 def test_plans_of_any_layout(kind, dtype_name, axis):
     shape, view, view_out = kind
     rng = np.random.default_rng(0)
-    for _ in range(4):
+    for _ in range(TIMES):
         x, dy, base = (rng.normal(size=shape).astype(DTYPES[dtype_name]) for _ in range(3))
         bias = rng.normal(size=shape[axis]).astype(x.dtype)
         for entry, arguments, options in (
@@ -52,87 +282,25 @@ def test_plans_of_any_layout(kind, dtype_name, axis):
             (fa.bias_act, (view(x), bias, "mish"), {"axis": axis}),
         ):
             outs = [view_out(base), view_out(base)]
-            if entry is fa.mish:
-                expected = execute(fa.mish.entry_points["call"], *arguments, out=outs[0])
-            elif entry is fa.bias_act:
-                expected = entry._call(*arguments, **options, out=outs[0])
-            else:
-                expected = execute(fa.mish.entry_points["backward"], *arguments, out=outs[0])
+            expected = uncached(partial(entry, *arguments, **options, out=outs[0]))
             assert entry(*arguments, **options, out=outs[1]) is outs[1]
             assert_same_bits(outs[1], expected)
 
 
-def test_in_place_and_apart_are_two_kinds():
-    x, b = np.ones((4, 8), np.float32), np.ones(8, np.float32)
-    for _ in range(4):
-        y = np.zeros_like(x)
-        assert fa.bias_act(x, b, out=y)[0, 0] == 2
-        z = x.copy()
-        assert fa.bias_act(z, b, out=z)[0, 0] == 2
-        with pytest.raises(ValueError, match="not share memory with x"):
-            fa.bias_act.forward(z, b, "mish", out=z)
-        fa.bias_act.forward(x, b, "mish", out=y)
+def test_dtypes_that_do_not_change_have_a_key(slow):
+    names = (np.float64, np.dtype("f8"), float, "float64", torch.float64)
+    for dtype in names:
+        for _ in range(TIMES):
+            slow.clear()
+            fa.sum(X, dtype=dtype)
+        assert not slow
 
 
-def test_memory_that_is_shared_is_still_refused():
-    held, b = np.ones((9, 4), np.float32), np.ones(4, np.float32)
-    sums, tensor = np.zeros(4, np.float32), torch.ones(9, 4)
-    for _ in range(4):
-        fa.bias_act(held[:8], b, out=np.zeros((8, 4), np.float32))
-        fa.sum(held[:8], 0, out=sums)
-        fa.bias_act(tensor[:8], torch.ones(4), out=torch.zeros(8, 4))
-        fa.bias_act.backward(held[:8], None, b, out=(np.zeros((8, 4), np.float32), sums))
-    with pytest.raises(ValueError, match="partial overlap"):
-        fa.bias_act(held[:8], b, out=held[1:])
-    with pytest.raises(ValueError, match="not share memory"):
-        fa.sum(held[:8], 0, out=held[3])
-    with pytest.raises(ValueError, match="partial overlap"):
-        fa.bias_act(tensor[:8], torch.ones(4), out=tensor[1:])
-    with pytest.raises(ValueError, match=r"out\[1\] must not share memory with out\[0\]"):
-        fa.bias_act.backward(np.ones((8, 4), np.float32), None, b, out=(held[:8], held[2]))
-    assert (held == 1).all()
-
-
-def test_what_looks_alike_and_is_not_is_still_refused():
-    x, y, b = (np.ones(shape, np.float32) for shape in ((4, 8), (4, 8), (8,)))
-    t = torch.ones(4, 8)
-    for _ in range(4):
-        fa.bias_act(x, b, out=y)
-        fa.sum(t)
-        fa.sum(x, keepdims=True)
-    y.flags.writeable = False
-    with pytest.raises(ValueError, match="out must be writable"):
-        fa.bias_act(x, b, out=y)
-    assert fa.sum(t.requires_grad_()).requires_grad
-    with pytest.raises(TypeError, match="keepdims must be True or False, got 1"):
-        fa.sum(x, keepdims=1)
-    with pytest.raises(TypeError, match="got a masked one"):
-        fa.bias_act(np.ma.array(x), b)
-    assert fa.sum(x.view(np.int32)).dtype == np.float64
-    assert fa.sum(np.broadcast_to(np.float32(2), (4, 8))) == 64
-
-
-def test_numbers_are_told_apart():
-    """By type as well, and minus zero from zero."""
-    x = np.array([-1.0, 1.0])
-    for _ in range(4):
-        assert fa.sum_squares.backward(1.0, x).tolist() == [-2, 2]
-        assert fa.sum_squares.backward(2.0, x).tolist() == [-4, 4]
-        assert not np.signbit(fa.sum.backward(0.0, (1,)))
-        assert np.signbit(fa.sum.backward(-0.0, (1,)))
-        assert (
-            fa.bias_act(x, np.zeros(2), "elu", alpha=2.0)[0] < fa.bias_act(x, np.zeros(2), "elu")[0]
-        )
-
-
-def test_more_kinds_than_are_kept():
-    for n in (*range(1, 200), *range(1, 200)):
-        assert fa.sum(np.ones(n)) == n
+# --- plans as such --------------------------------------------------------------------------------
 
 
 def test_threads_share_plans():
-    rng = np.random.default_rng(0)
-    b = rng.normal(size=32)
+    b = np.random.default_rng(0).normal(size=32)
 
     def work(seed: int) -> bool:
         x = np.random.default_rng(seed).normal(size=(300, 32))
@@ -163,124 +331,19 @@ def test_plans_hold_no_arrays(kind):
     assert all(ref() is None for ref in held)
 
 
-def test_layouts_that_plans_do_not_make():
-    """A new output takes its input's layout: not in C order, the slow path makes it."""
-    x = np.asfortranarray(np.ones((4, 5)))
-    for _ in range(4):
-        assert fa.bias_act(x, np.ones(5)).flags.f_contiguous
-        assert fa.mish(x).flags.f_contiguous
-
-
-def test_words_that_are_no_text():
-    for _ in range(3):
-        with pytest.raises(ValueError, match="activation must be"):
-            fa.bias_act(np.ones((2, 3)), np.ones(3), "\ud800")
-
-
-def test_a_failure_leaves_no_plan():
-    for _ in range(4):
-        with pytest.raises(ValueError, match="axis must be"):
-            fa.sum(np.ones(3), 5)
-        assert fa.sum(np.ones(3), 0) == 3
-
-
-def repeated(entry, *variants):
-    """The results of calls with each set of arguments in turn, often enough to be recorded."""
-    return [[entry(*args, **kwargs) for args, kwargs in variants] for _ in range(5)]
-
-
-@pytest.mark.parametrize("kind", ["numpy", "torch"])
-def test_arrays_in_the_place_of_numbers_are_read_at_every_call(kind):
-    """A 0-d array is a number to the op, whose value no key holds."""
-    of = np.array if kind == "numpy" else torch.tensor
-    x = np.linspace(-2, 3, 48, dtype=np.float32).reshape(2, 3, 8)
-    w, m = np.ones(3, np.float32), np.zeros(3, np.float32)
-    if kind == "torch":
-        x, w, m = map(torch.from_numpy, (x, w, m))
-    saved = fa.layer_norm.forward(x)[1]
-    calls = [
-        (fa.layer_norm, lambda v: ((x,), {"eps": v}), 1e-5, 10.0),
-        (fa.layer_norm.forward, lambda v: ((x,), {"eps": v}), 1e-5, 10.0),
-        (fa.group_norm, lambda v: ((x, 1, w), {"eps": v}), 1e-5, 10.0),
-        (fa.batch_norm, lambda v: ((x, m, w), {"eps": v}), 1e-5, 10.0),
-        (fa.leaky_relu, lambda v: ((x, v), {}), 0.01, 0.5),
-        (fa.leaky_relu, lambda v: ((x,), {"negative_slope": v}), 0.01, 0.5),
-        (fa.elu.backward, lambda v: ((x, x, v), {}), 1.0, 0.5),
-        (fa.bias_act, lambda v: ((x, w, "elu"), {"axis": 1, "alpha": v}), 1.0, 0.5),
-        (fa.mean_var, lambda v: ((x, 0), {"correction": v}), 0.0, 1.0),
-        (
-            fa.layer_norm.backward,
-            lambda v: ((x, *saved), {"activation": "elu", "alpha": v}), 1.0, 3.0,
-        ),
-    ]  # fmt: skip
-    for entry, arguments, first, second in calls:
-        expected = [entry(*args, **kwargs) for args, kwargs in map(arguments, (first, second))]
-        for results in repeated(entry, arguments(of(first)), arguments(of(second))):
-            assert_equal_bits(results, expected)
-        # the same array with another value
-        value = of(first)
-        for number in (first, second, first, second, first, second):
-            value[...] = number
-            args, kwargs = arguments(value)
-            assert_equal_bits([entry(*args, **kwargs)], [expected[number == second]])
-
-
-def assert_equal_bits(actual, expected):
-    for a, b in zip(actual, expected, strict=True):
-        if isinstance(a, tuple):
-            assert_equal_bits(a, b)
-        elif a is None:
-            assert b is None
-        else:
-            assert_same_bits(np.asarray(a), np.asarray(b))
-
-
-@pytest.mark.parametrize("kind", ["numpy", "torch"])
-def test_momentum_as_an_array(kind):
-    """Which shows in what the call writes."""
-    x, running = np.arange(12.0).reshape(4, 3), np.zeros(3)
-    of = np.array
-    if kind == "torch":
-        x, of = torch.from_numpy(x), torch.tensor
-    expected = {m: m * np.asarray(x).mean(0) for m in (0.1, 0.5, 0.9)}
-    for momentum in (0.1, 0.9, 0.1, 0.5, 0.9, 0.5, 0.1, 0.9):
-        moved = torch.from_numpy(running.copy()) if kind == "torch" else running.copy()
-        fa.batch_norm(x, moved, None, training=True, momentum=of(momentum))
-        np.testing.assert_allclose(np.asarray(moved), expected[momentum], rtol=1e-6)  # float32
-
-
-def test_one_array_as_operand_and_as_number():
-    """An operand claims an array once; the second time it is given, its value is read."""
-    for value in (0.5, 0.25, 2.0, 0.5, 1.5, 3.0):
-        x = np.array(-value)
-        assert fa.leaky_relu(x, x) == value * value
-        t = torch.tensor(-value)
-        assert fa.leaky_relu(t, t).item() == value * value
-
-
-def test_keywords_are_not_positions():
-    x = np.ones((3, 4), np.float32)
-    for _ in range(5):
-        fa.sum(x, axis=0)
-    with pytest.raises(TypeError, match="takes at most 1 arguments after the arrays"):
-        fa.sum(x, "axis", 0)
-
-
 def test_another_thread_count_is_another_plan():
     """Sizes that depend on the number of threads are this call's, not an earlier one's."""
     rng = np.random.default_rng(0)
     dh, gates, c = (rng.normal(size=(64, n)).astype(np.float32) for n in (512, 2048, 512))
-    bias = np.zeros(2048, np.float32)
-    (_, _), saved = fa.lstm_gates.forward(gates, c, bias=bias)
-    results = []
+    _, saved = fa.lstm_gates.forward(gates, c, bias=np.zeros(2048, np.float32))
+    back = partial(fa.lstm_gates.backward, dh, None, *saved)
+    expected = seen(back)
     for threads in (2, 2, 2, 2, 8, 8, 8, 1, 1, 1, 3, 2, 16, 64, 2):
         with fa.num_threads(threads):
-            results.append(fa.lstm_gates.backward(dh, None, *saved))
-    for result in results[1:]:
-        assert_equal_bits(result, results[0])
+            assert seen(back) == expected
 
 
-def test_a_plan_has_the_workspace_of_its_threads(monkeypatch):
+def test_a_plan_has_the_workspace_of_its_threads(slow):
     """One thread needs none, and a plan of that would leave more threads nothing to divide."""
     x = np.ones(1 << 20, np.float32)
     views = map(_cpu.View.from_numpy, (x, x[:1].copy()))
@@ -289,9 +352,7 @@ def test_a_plan_has_the_workspace_of_its_threads(monkeypatch):
         **{"axes": (0,), "term": 0, "divisor": 1.0, "initial": -0.0, "accumulate": False},
     }
     native = _cpu.native_call("sum", arguments)
-    sizes, slow = [], []
-    made = _call.Call.__init__
-    monkeypatch.setattr(_call.Call, "__init__", lambda *a, **k: slow.append(0) or made(*a, **k))
+    sizes = []
     for threads, slow_calls in ((1, 2), (2, 4), (1, 4), (2, 4)):
         with fa.num_threads(threads):
             for _ in range(3):
@@ -301,59 +362,17 @@ def test_a_plan_has_the_workspace_of_its_threads(monkeypatch):
     assert sizes[0] == sizes[2] == 0 < sizes[1] == sizes[3]
 
 
-@pytest.mark.parametrize("op", OPS, ids=lambda op: op.name)
-def test_threads_may_change_between_replays(op):
-    """Of each op, which a plan of fewer threads or of more must not cut short."""
-    x, dy = (np.random.default_rng(k).normal(size=(90, 500)).astype(np.float32) for k in range(2))
-    for call in (example(op, x, dy), backward_example(op, x, dy)):
-        results = []
-        for threads in (1, 1, 1, 4, 1, 4, 4, 2, 16):
-            with fa.num_threads(threads):
-                results.append(arrays_of(call()))
-        for result in results[1:]:
-            for a, b in zip(result, results[0], strict=True):
-                assert (a is None) == (b is None)
-                if a is not None:
-                    assert_same_bits(np.asarray(a), np.asarray(b))
-
-
-def test_the_cache_is_bounded(monkeypatch):
+def test_the_cache_is_bounded(slow):
     """The newest keys stay; one that is seen, written down and run is not lost in between."""
     x = np.ones(1000, np.float32)
-    for n in range(1, 1000):
+    for n in (*range(1, 300), *range(1, 100)):
         fa.sum(x[:n])
         fa.sum(x[:n])
         if n > 64:
             assert fa.sum._cached_calls() == 64  # MAX_PLANS of call_cache.pyx
-        with monkeypatch.context() as context:
-            context.setattr(_call.Call, "__init__", lambda *_, **__: pytest.fail("slow path"))
-            assert fa.sum(x[:n]) == n
-
-
-def test_an_op_inside_an_op_leaves_its_caller_unrecorded():
-    """A plan of the outer call would not know of the inner one."""
-
-    def outer(x, /, *, out=None, stream=None):
-        """An op."""
-
-    class Outer(CachedOp):
-        def __init__(self, inner):
-            self.inner = inner
-            self._enter(call=Entry("outer", self._declare(outer, "tests")))
-
-        def _call(self, x):
-            with _call.Call("outer", x=x) as call:
-                y, made = call.output("out", None, "x")
-                relu = _cpu.ACTIVATIONS.index("relu")
-                call.run("activation_forward", x=call.views["x"], y=y, which=relu, parameters=())
-                result = call.result(None, made)
-            return self.inner(result)
-
-    for inner in (fa.mish, lambda a: fa.sum(a, 0, keepdims=True)):  # by the fast path, and cached
-        op = Outer(inner)
-        for value in range(6):
-            x = np.full((3, 3), float(value))
-            assert_same_bits(op(x), inner(x))
+        slow.clear()
+        assert fa.sum(x[:n]) == n
+        assert not slow
 
 
 def test_off_by_the_environment():
@@ -389,80 +408,29 @@ print(calls, digest.hexdigest())
     assert found[0][1] == found[1][1]
 
 
-@pytest.mark.parametrize("kind", ["numpy", "torch"])
-def test_moments_are_recorded_too(kind, monkeypatch):
-    for n in range(4):
-        x = np.arange(12.0).reshape(4, 3) + n
-        if n == 3:
-            monkeypatch.setattr(_call.Call, "__init__", lambda *_, **__: pytest.fail("slow path"))
-        m = fa.moments(torch.from_numpy(x) if kind == "torch" else x, 0)
-        assert m.count == 4
-        assert_same_bits(np.asarray(m.mean), x.mean(0))
+@pytest.mark.parametrize("of", [np.asarray, torch.from_numpy], ids=["numpy", "torch"])
+def test_numbers_of_two_dtypes_with_the_same_bits(of):
+    """A float32 and a float64, which is next to nothing."""
+    x, one = of(f32(2, 3)), np.float32(1)
+    least = np.array(one.view(np.uint32), np.uint64).view(np.float64)[()]
+    for scale in (one, least, one):
+        expected = fa.softmax(x, scale=float(scale))
+        for _ in range(TIMES):
+            assert (fa.softmax(x, scale=scale) == expected).all()
 
 
-OPS = [op for op in fa.ops.values() if isinstance(op, CachedOp)]
-
-
-@pytest.mark.parametrize("op", OPS, ids=lambda op: op.name)
-def test_every_entry_point_is_documented(op):
-    """Its docstring, its example, its signature; doctest finds none of an instance by itself."""
-    entries = {
-        name: entry
-        for name, entry in vars(op).items()
-        if isinstance(entry, _cpu.CachedCall) and not name.startswith("_")  # which a call has made
-    }
-    assert {"forward", "backward"} <= set(entries)
-    assert set(entries) | {"call"} == set(op.entry_points)
-    for name, entry in entries.items():
-        assert inspect.signature(entry) == op.entry_points[name].signature
-        assert entry.__name__ == name
-    for name, documented in {op.name: op, **entries}.items():
-        test = doctest.DocTestParser().get_doctest(documented.__doc__, {}, name, None, 0)
-        assert test.examples
-        flags = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
-        assert doctest.DocTestRunner(optionflags=flags).run(test).failed == 0
-
-
-class Told:
-    """What NumPy asks for its dtype, which may be another one in the next call."""
-
-    dtype: Any = None
-
-
-class Asked(type):
-    @property
-    def dtype(cls) -> Any:
-        return Told.dtype
-
-
-class ToldByItsClass(metaclass=Asked):
-    pass
-
-
-@pytest.mark.parametrize("kind", ["numpy", "torch"])
-@pytest.mark.parametrize("told", [Told, Told(), ToldByItsClass], ids=["class", "object", "meta"])
-@pytest.mark.parametrize("op", [op for op in OPS if "dtype" in op.entry_points["call"].defaults],
-                         ids=lambda op: op.name)  # fmt: skip
-def test_a_dtype_that_changes_is_asked_for_at_each_call(op, told, kind):
-    x = np.linspace(-2, 3, 24).astype(np.float32).reshape(4, 6)
-    named = {**sample(op, x, x), "dtype": told}
-    if kind == "torch":
-        named = {
-            n: torch.from_numpy(v) if isinstance(v, np.ndarray) else v for n, v in named.items()
-        }
-    for name in ["float32"] * 4 + ["float64"] * 4 + ["float32"]:
-        Told.dtype = np.dtype(name)
-        for result in arrays_of(op.bound("call", named)()):
-            assert str(result.dtype).endswith(name)
-
-
-def test_dtypes_that_do_not_change_have_a_key(monkeypatch):
-    x = np.linspace(-2, 3, 24).astype(np.float32).reshape(4, 6)
-    for dtype in (np.float64, np.dtype("f8"), float, "float64", torch.float64):
-        for time in range(4):
-            with monkeypatch.context() as context:
-                if time == 3:
-                    context.setattr(
-                        _call.Call, "__init__", lambda *_, **__: pytest.fail("slow path")
-                    )
-                assert fa.sum(x, dtype=dtype).dtype == np.float64
+@pytest.mark.parametrize("of", [np.asarray, torch.from_numpy], ids=["numpy", "torch"])
+def test_outputs_that_come_to_overlap(of):
+    """A call was recorded with an output of that kind apart: reversed ones begin at their end."""
+    held, bias = f32(10, 4), of(f32(4))
+    x, free = of(held[:8]), np.zeros((8, 4), np.float32)
+    for turn in (slice(None), slice(None, None, -1)):
+        if of is not np.asarray and turn.step:
+            continue  # torch has no negative strides
+        for _ in range(TIMES):
+            fa.bias_act(x, bias, out=of(free[turn]))
+        for over in (held[2:], held[1:9]):
+            before = held.copy()
+            with pytest.raises(ValueError, match="partial overlap"):
+                fa.bias_act(x, bias, out=of(over[turn]))
+            np.testing.assert_array_equal(held, before)

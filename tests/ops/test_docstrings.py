@@ -4,6 +4,7 @@ import doctest
 import functools
 import inspect
 import pydoc
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -98,7 +99,10 @@ def test_examples(op):
         assert test.examples or name not in ("call", "forward", "backward")
         assert doctest.DocTestRunner(optionflags=flags).run(test).failed == 0
     for section in ("Parameters", "Returns", "Notes", "References", "Examples"):
-        assert f"{section}\n" in op.__doc__
+        assert re.search(rf"\n *{section}\n *-+\n", op.__doc__)
+    for name in ("forward", "backward"):
+        assert f"fa.{op.name}.{name}(" in op.__doc__  # what it saves, what it gives
+    assert "docs/conventions.md" in op.__doc__
 
 
 def test_a_field_is_not_left_open():

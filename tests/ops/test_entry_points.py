@@ -46,3 +46,18 @@ def test_a_typed_method_has_the_signature_that_is_bound():
             ]
             seen += 1
     assert seen > 10
+
+
+def test_outputs_of_entry_points_that_one_op_alone_has():
+    """Of batch_norm's sums one that is None is not computed, of value_and_grad's allocated."""
+    x, dy = np.random.default_rng(0).normal(size=(2, 6, 4))
+    sums = fa.batch_norm.backward_reduce(dy, x, x[0], x[1])
+    for k, (one, other) in enumerate(((np.zeros((1, 4)), None), (None, np.zeros((1, 4))))):
+        found = fa.batch_norm.backward_reduce(dy, x, x[0], x[1], out=(one, other))
+        assert found[1 - k] is None
+        np.testing.assert_array_equal(found[k], sums[k])
+    with pytest.raises(ValueError, match="out must have an array for one gradient"):
+        fa.batch_norm.backward_reduce(dy, x, x[0], x[1], out=(None, None))
+    value, dx = fa.sum_squares.value_and_grad(x, out=(None, x))
+    assert dx is x
+    np.testing.assert_array_equal(value, np.sum((x / 2) ** 2))

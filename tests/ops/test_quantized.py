@@ -8,9 +8,9 @@ import ml_dtypes
 import numpy as np
 import pytest
 import torch
+from calls import uncached
 from conftest import assert_same_bits, first_of_families
 from devices import DEVICES, DTYPES, from_torch, to_torch
-from test_call_cache import without_plans
 
 import fastact as fa
 from fastact.check.reference import TOPS, scales
@@ -135,7 +135,7 @@ def test_a_repeated_call_is_replayed(op, framework, given, part, monkeypatch):
             named = {n: to_torch(v) if isinstance(v, np.ndarray) else v for n, v in named.items()}
         bound = op.bound("call", named)
         run = partial(op.quantized, *bound.args, **bound.keywords, **given)
-        right = without_plans(run)
+        right = uncached(run)
         with monkeypatch.context() as context:
             if time == 3:
                 context.setattr(call.Call, "__init__", lambda *_, **__: pytest.fail("slow path"))

@@ -10,8 +10,6 @@ from conftest import assert_same_bits
 from devices import DTYPES, FRAMEWORKS
 
 import fastact as fa
-from fastact.check.expected.reductions import slope_of, term_of
-from fastact.ops.bounds import is_narrow
 
 OPS = [op for op in fa.ops.values() if "where" in op.entry_points["call"].defaults]
 #: Of the elements, or of a term of theirs.
@@ -38,53 +36,11 @@ def drawn(dtype: Any, shape: tuple[int, ...] = SHAPE) -> tuple[Any, Any]:
 
 @each_sum
 @each_axes
-def test_a_sum_of_what_counts(op, dtype, backend, axes):
-    """And 0 where nothing does, as np.sum has it."""
-    x, where = drawn(dtype)
-    y = backend.numpy(op(backend.of(x), axes, where=backend.of(where)))
-    terms = term_of(op)(np.where(where, x, 0).astype(np.longdouble))
-    exact, size = terms.sum(axes), np.abs(terms).sum(axes)
-    assert y.dtype == x.dtype
-    allowed = op.bounds.ulp * np.spacing(np.abs(y)).astype(np.longdouble)
-    error = np.abs(y.astype(np.longdouble) - exact)
-    assert (error <= allowed + op.bounds.share(dtype) * size).all()
-    if backend.exact and not is_narrow(dtype):  # else what is masked is added in another way
-        assert_same_bits(y, op(np.where(where, x, 0).astype(dtype), axes))
-
-
-@each_sum
-@each_axes
-@pytest.mark.parametrize("keepdims", [True, False])
-def test_gradients_of_sums(op, dtype, backend, axes, keepdims):
-    x, where = drawn(dtype)
-    held = backend.of(x)
-    y, saved = op.forward(held, axes, where=backend.of(where), keepdims=keepdims)
-    shape = backend.numpy(y).shape
-    dy = np.random.default_rng(1).normal(size=shape).astype(dtype)
-    dx = op.backward(backend.of(dy), *saved, axes, keepdims=keepdims)
-    over = range(x.ndim) if axes is None else axes
-    full = dy if keepdims else np.expand_dims(dy, tuple(over))
-    slope = slope_of(op)(x.astype(np.float64)) if "x" in op.saves else np.ones(x.shape)
-    exact = np.where(where, full.astype(np.float64) * slope, 0)
-    eps = {2: 2.0**-8, 4: 2.0**-23, 8: 2.0**-52}[x.itemsize]
-    found = backend.numpy(dx)
-    assert found.dtype == x.dtype
-    np.testing.assert_allclose(found.astype(np.float64), exact, rtol=2 * eps)
-    out = backend.of(np.ones(x.shape, dtype))
-    op.backward(backend.of(dy), *saved, axes, keepdims=keepdims, out=out, accumulate=True)
-    np.testing.assert_allclose(
-        backend.numpy(out).astype(np.float64), 1 + exact, rtol=4 * eps, atol=4 * eps
-    )
-
-
-@each_sum
-def test_a_masked_sum_of_nothing(op, framework):
-    for shape, axis in (((0, 3), 0), ((3, 0), 1), ((0,), None), ((3, 0), 0)):
-        x, where = np.ones(shape), np.ones(shape, bool)
-        y, saved = op.forward(framework.of(x), axis, where=framework.of(where))
-        np.testing.assert_array_equal(framework.numpy(y), np.sum(x, axis))
-        dy = framework.of(np.ones(framework.numpy(y).shape))
-        assert framework.numpy(op.backward(dy, *saved, axis)).shape == shape
+def test_a_sum_of_what_counts(op, axes):
+    """It has the bits of a sum in which the others are 0, in float32 and wider."""
+    for dtype in (np.float32, np.float64):
+        x, where = drawn(dtype)
+        assert_same_bits(op(x, axes, where=where), op(np.where(where, x, 0).astype(dtype), axes))
 
 
 @each_sum
@@ -167,29 +123,6 @@ def test_mean_var_of_what_counts(dtype, backend, axes, kind):
         assert_same_bits(
             backend.numpy(var), backend.numpy(fa.var(held, axes, correction=correction, **given))
         )
-
-
-@pytest.mark.parametrize("axis", [None, 1, (0, 1)], ids=str)
-def test_gradients_of_mean_var(backend, axis):
-    """Against torch's autograd in float64; each of the two alone, too."""
-    rng = np.random.default_rng(0)
-    x, w, where = rng.normal(3, 1, (5, 8)), rng.uniform(1, 2, (5, 8)), rng.random((5, 8)) < 0.7
-    a, v = torch.tensor(x, requires_grad=True), torch.tensor(np.where(where, w, 0))
-    axes = (0, 1) if axis is None else axis
-    count = v.sum(axes, keepdim=True)
-    mean = (v * a).sum(axes, keepdim=True) / count
-    var = (v * (a - mean) ** 2).sum(axes, keepdim=True) / (count - 1)
-    dys = [rng.normal(size=tuple(mean.shape)) for _ in range(2)]
-    given = [backend.of(array) for array in (x, w, where)]
-    for of in ((True, True), (True, False), (False, True)):
-        parts = zip((mean, var), dys, of, strict=True)
-        total = sum((torch.tensor(g) * y).sum() for y, g, wants in parts if wants)
-        (expected,) = torch.autograd.grad(total, a, retain_graph=True)
-        gradients = tuple(
-            backend.of(g) if wants else None for g, wants in zip(dys, of, strict=True)
-        )
-        dx = fa.mean_var.backward(gradients, *given, axis=axis, correction=1, keepdims=True)
-        np.testing.assert_allclose(backend.numpy(dx), expected.numpy(), rtol=1e-11, atol=1e-13)
 
 
 def test_autograd_of_sums_and_moments():

@@ -1,144 +1,37 @@
-"""Moments: mean and variance over any axes of any layout, within their bounds, and merges."""
+"""Moments: their entry points, and merges; their bounds are in test_every_reduction.py."""
 
 import math
 import pickle
-from itertools import pairwise
 from typing import Any
 
 import mpmath
 import numpy as np
 import pytest
 import torch
-from conftest import assert_same_bits, needs_two_fused_isas, on_fused_isas
-from devices import DTYPES, FRAMEWORKS, Framework, to_torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
-from layouts import views
-from processes import peak
-from sums import case, exact_moments
+from conftest import assert_same_bits
+from devices import FRAMEWORKS, to_torch
 
 import fastact as fa
 from fastact import Moments
-from fastact.check import reference
-
-OPS = [fa.mean_var, fa.moments]
-LAYOUTS = {
-    "C": lambda x: x,
-    "F": np.asfortranarray,
-    "backwards": lambda x: x[..., ::-1],
-    "apart": lambda x: np.repeat(x, 2, -1)[..., ::2],
-    "turned": lambda x: np.ascontiguousarray(np.moveaxis(x, 0, -1)).transpose(
-        -1, *range(x.ndim - 1)
-    ),
-}
+from fastact.check.expected import expected
+from fastact.measure.cases import Case
 
 
 def draw(dtype: Any, shape: tuple[int, ...], centre: float = 100, seed: int = 0) -> np.ndarray:
     return np.random.default_rng(seed).normal(centre, 3, shape).astype(dtype)
 
 
-def close(
-    x: np.ndarray,
-    axes: tuple[int, ...],
-    correction: float = 0,
-    framework: Framework = FRAMEWORKS[0],
-    **named: Any,
-) -> None:
-    """mean_var and moments within the bounds that their docstrings state."""
-    given = framework.of(x)
-    parts = fa.mean_var(given, axes, correction=correction, **named)
-    mean, var = map(framework.numpy, parts)
-    m = fa.moments(given, axes, **named)
-    m = Moments(m.count, framework.numpy(m.mean), framework.numpy(m.m2))
-    wide = x.astype(np.longdouble)
-    exact_mean, exact_m2 = exact_moments(wide, axes, **named)
-    magnitude = np.abs(wide).mean(axes, **named)
-    divisor = m.count - correction
-    spread = np.sqrt(exact_m2 / m.count)
-    bounds = fa.moments.bounds
-    for of_mean, of_second, scale in ((m.mean, m.m2, 1), (mean, var, divisor)):
-        to, second = np.asarray(of_mean).dtype, exact_m2 / scale
-        of = (second, exact_mean, spread, x.dtype, to)
-        for y, exact, allowed in (
-            (of_mean, exact_mean, bounds.allowed_mean(exact_mean, magnitude, to)),
-            (of_second, second, bounds.allowed_second(*of)),
-        ):
-            assert reference.excess(y, exact, (1 + reference.BUDGET) * allowed) <= 1
-
-
-@case
-def test_within_the_bounds(dtype, backend, many_threads, shape, axes):
-    close(draw(dtype, shape), axes, 1, backend)
-
-
-@case
-@pytest.mark.parametrize("layout", [name for name in LAYOUTS if name != "C"])
-def test_layouts_within_the_bounds(dtype, many_threads, shape, axes, layout):
-    """By the kernels of one instruction set: which ones a layout takes does not depend on it."""
-    close(LAYOUTS[layout](draw(dtype, shape)), axes, 1)
-
-
 def test_oracle_is_right():
     """Against 60 digits."""
     x = draw(np.float64, (50, 2), 1e6)
-    mean, m2 = exact_moments(x, (0,))
+    case = Case(fa.moments, "call", x.shape, x.dtype, {"x": x, "axis": 0})
+    mean, m2 = (expected(case)[name].exact for name in fa.moments.results)
     with mpmath.workdps(60):
         for column in range(2):
             terms = [mpmath.mpf(float(t)) for t in x[:, column]]
             exact = sum(terms) / 50
             assert abs(exact - mean[column]) < 1e-9
             assert abs(sum((t - exact) ** 2 for t in terms) / m2[column] - 1) < 1e-13
-
-
-def assert_all_the_same(results: list[Moments]) -> None:
-    for a, b in pairwise(results):
-        assert_same_bits(a.mean, b.mean)
-        assert_same_bits(a.m2, b.m2)
-
-
-@case
-def test_same_bits_for_any_threads(isa, dtype, shape, axes):
-    x = draw(dtype, shape)
-    results = []
-    for threads in (1, 2, 5):
-        with fa.num_threads(threads):
-            results.append(fa.moments(x, axes))
-    assert_all_the_same(results)
-
-
-@needs_two_fused_isas
-@case
-def test_avx2_and_avx512_have_the_same_bits(dtype, shape, axes):
-    x = draw(dtype, shape)
-    assert_all_the_same(on_fused_isas(lambda: fa.moments(x, axes)))
-
-
-@pytest.mark.parametrize("terms", [1, 2, 7, 8, 9, 32, 33, 200, 2048, 2049, 300_000])
-def test_same_bits_in_every_walk(dtype, terms):
-    """Along rows, down columns, narrow or strided: a set of values has one result."""
-    row = draw(dtype, (terms,), seed=terms)
-    m = fa.moments(row)
-    wide = 70 if terms < 10_000 else 2
-    for x, axis in (
-        (np.tile(row, (3, 1)), 1),
-        (np.tile(row, (3, 1)).T.copy(), 0),
-        (np.tile(row, (wide, 1)).T.copy(), 0),
-        (np.tile(np.repeat(row, 2)[::2], (3, 1)), 1),
-        (np.repeat(row[:, None], 6, 1)[:, ::2], 0),
-    ):
-        found = fa.moments(x, axis)
-        assert_same_bits(found.mean, np.full_like(found.mean, m.mean))
-        assert_same_bits(found.m2, np.full_like(found.m2, m.m2))
-
-
-@given(st.data(), st.sampled_from(sorted(DTYPES)))
-@settings(max_examples=100, deadline=None)  # a first call may load a library
-def test_any_layout(data, name):
-    """Misaligned, repeated by strides of 0, turned, in any order of axes."""
-    shape = data.draw(st.lists(st.integers(1, 40), max_size=4).map(tuple))
-    x = data.draw(views(shape))(draw(DTYPES[name], shape))
-    axes = tuple(data.draw(st.sets(st.integers(0, max(len(shape) - 1, 0)), max_size=len(shape))))
-    close(x, axes)
 
 
 # --- hard data ------------------------------------------------------------------------------------
@@ -150,8 +43,8 @@ def test_few_elements_and_none():
         for correction in (0, 1, 2, 0.5):
             for count in (1, 2, 3):
                 x = draw(np.float64, (count,))
-                expected = fa.mean_var(x, correction=correction)[1]
-                np.testing.assert_allclose(fa.moments(x).var(correction), expected)
+                right = fa.mean_var(x, correction=correction)[1]
+                np.testing.assert_allclose(fa.moments(x).var(correction), right)
     m = fa.moments(np.zeros((0, 3)), 0)
     assert m.count == 0
     assert (m.m2 == 0).all()
@@ -172,56 +65,6 @@ def test_results_belong_to_the_caller(dtype):
     assert all(isinstance(part, torch.Tensor) and part.dtype == tensor.dtype for part in theirs)
     assert fa.moments(tensor).mean.dtype == torch.float64
     assert_same_bits(fa.moments(tensor, 1).m2.numpy(), fa.moments(x, 1).m2)
-
-
-@pytest.mark.parametrize("kind", [bool, np.int8, np.uint16, np.int64])
-@pytest.mark.parametrize("op", OPS, ids=lambda op: op.name)
-def test_integers_are_reduced_as_float64(op, kind):
-    x = (np.arange(15).reshape(3, 5) % 7).astype(kind)
-    for like in (x, x.astype(np.float64)):
-        parts, saved = op.forward(like, 1)
-        mean, second = parts[-2:] if isinstance(parts, tuple) else (parts.mean, parts.m2)
-        dx = op.backward((mean, second), *saved, axis=1)
-        if like is x:
-            expected = mean, second, dx
-    for part, of_floats in zip(expected, (mean, second, dx), strict=True):
-        assert_same_bits(part, of_floats)
-
-
-def test_out(dtype):
-    x = draw(dtype, (4, 300, 70))
-    mean, var = fa.mean_var(x, 1)
-    for layout in LAYOUTS.values():
-        out = (np.zeros((4, 70), dtype), layout(np.zeros((4, 70), dtype)))
-        for _ in range(3):
-            assert fa.mean_var(x, 1, out=out) == out
-        assert_same_bits(out[0], mean)
-        assert_same_bits(np.ascontiguousarray(out[1]), var)
-    only = np.zeros((4, 70), dtype)
-    assert_same_bits(fa.mean_var(x, 1, out=(None, only))[0], mean)
-    assert_same_bits(only, var)
-
-
-@pytest.mark.parametrize("layout", LAYOUTS)
-def test_gradients(dtype, layout, many_threads):
-    """Against torch's autograd in float64."""
-    x = LAYOUTS[layout](draw(dtype, (7, 30, 20)))
-    for axes in ((1,), (0, 2), (0, 1, 2)):
-        wide = torch.tensor(x.astype(np.float64), requires_grad=True)
-        var, mean = torch.var_mean(wide, axes, correction=1)
-        dmean, dvar = (draw(dtype, tuple(mean.shape), 0, seed) for seed in (1, 2))
-        loss = (mean * torch.tensor(dmean.astype(float))).sum()
-        loss = loss + (var * torch.tensor(dvar.astype(float))).sum()
-        loss.backward()
-        dx = fa.mean_var.backward((dmean, dvar), x, axis=axes, correction=1)
-        scale = float(wide.grad.abs().max())
-        eps = {2: 2.0**-7, 4: 2.0**-22, 8: 2.0**-42}[x.itemsize]
-        np.testing.assert_allclose(
-            dx.astype(np.float64), wide.grad.numpy(), rtol=eps, atol=eps * scale
-        )
-        twice = dx.copy()
-        fa.mean_var.backward((dmean, dvar), x, axis=axes, correction=1, out=twice, accumulate=True)
-        np.testing.assert_allclose(twice.astype(float), 2 * dx.astype(float), rtol=2 * eps)
 
 
 def test_gradient_of_moments():
@@ -311,9 +154,9 @@ def test_out_has_the_range_that_results_have(framework, named):
     x = of(FAR)
     expected = fa.moments(x, 1, **given)
     shape = tuple(expected.mean.shape)
-    for layout in (LAYOUTS["C"], LAYOUTS["apart"]):
+    for step in (1, 2):
         for _ in range(3):  # the slow path, then a plan
-            out = of(np.full(shape, 7.0)), of(layout(np.full(shape, 7.0)))
+            out = of(np.full(shape, 7.0)), of(np.repeat(np.full(shape, 7.0), step, -1))[..., ::step]
             m = fa.moments(x, 1, out=out, **given)
             assert (m.mean, m.m2) == out
             assert m == expected
@@ -413,12 +256,3 @@ def test_errors(name):
         with pytest.raises(error, match=words):
             call()
     assert not f32.any()
-
-
-@pytest.mark.parametrize(
-    ("shape", "axis"), [((4_000_000,), 0), ((2000, 2000), 0), ((2000, 2000), 1)]
-)
-def test_no_memory_that_grows(dtype, many_threads, shape, axis):
-    x = np.ones((*shape, 2), dtype)[..., 0]
-    outs = tuple(np.zeros(np.delete(shape, axis), dtype) for _ in range(2))
-    assert peak(lambda: fa.mean_var(x, axis, out=outs)) < 20_000 + math.prod(shape) // 64

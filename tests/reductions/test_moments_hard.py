@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 from devices import Framework
-from test_moments import close, draw
+from sums import reduction_error
+from test_moments import draw
 
 import fastact as fa
 
@@ -83,9 +84,9 @@ def test_outlier_first(backend, size):
     for dtype in (np.float32, np.float64):
         x = draw(dtype, (size,), 0)
         x[0] = 1e6
-        close(x, (0,), 0, backend)
-        close(np.repeat(x[:, None], 3, 1), (0,), 0, backend)
-        close(np.repeat(x[:, None], 70, 1)[:4000], (0,), 0, backend)
+        for y in (x, np.repeat(x[:, None], 3, 1), np.repeat(x[:, None], 70, 1)[:4000]):
+            for op in (fa.moments, fa.mean_var):
+                assert reduction_error(op, backend, y, (0,)) <= 1
 
 
 def test_like_numpy_on_what_is_no_number(backend):

@@ -1,7 +1,5 @@
-"""Sums over any axes: within their bound, by every entry point."""
+"""Sums on which they are hard, and what they take; their bounds: test_every_reduction.py."""
 
-import inspect
-import pickle
 from typing import Any
 
 import ml_dtypes
@@ -10,22 +8,16 @@ import pytest
 import torch
 from arrays import finite
 from conftest import assert_same_bits
-from devices import KERNELS
-from sums import SUMS, assert_within_bounds, case
+from devices import FRAMEWORKS, KERNELS
+from sums import SUMS, reduction_error
 
 import fastact as fa
-from fastact.check.expected.reductions import slope_of, term_of
+from fastact.check.expected.reductions import term_of
 
 
 @pytest.fixture(params=SUMS, ids=lambda op: op.name)
 def op(request: pytest.FixtureRequest) -> Any:
     return request.param
-
-
-@case
-def test_accuracy(op, dtype, backend, shape, axes):
-    x = finite(dtype, shape)
-    assert_within_bounds(op, backend.run(op, x, axis=axes), x, axes)
 
 
 @pytest.mark.parametrize("device", KERNELS, ids=lambda d: d.name)
@@ -54,7 +46,7 @@ def test_cancellation():
     op = fa.sum
     x = finite(np.float64, (100_001,)) * 1e10
     x = np.concatenate([x, -x, [1.0]])
-    assert_within_bounds(op, op(x), x, (0,))
+    assert reduction_error(op, FRAMEWORKS[0], x, (0,)) <= 1
     assert op(np.tile([1e16, -1e16], 5000)) == 0
 
 
@@ -91,20 +83,6 @@ def test_one_rounding_to_16_bits():
         assert op(np.array([1 + 2 * tie, tie, -tiny]).astype(dtype)) == dtype(1 + 2 * tie)
 
 
-def test_infinities_and_nan(op, dtype):
-    inf, nan = np.inf, np.nan
-    for where in (0, 40, 2500):  # in the first lane, in another, in the second block
-        for values in ((inf,), (-inf,), (inf, -inf), (nan,)):
-            with np.errstate(invalid="ignore"):
-                expected = float(term_of(op)(np.array(values)).sum())
-            x = np.ones(5000, dtype)
-            x[where : where + len(values)] = values
-            for y in (op(x), op(np.tile(x, (3, 1)), 1)[1], op(np.tile(x[:, None], 70), 0)[69]):
-                np.testing.assert_equal(float(y), expected)
-    with np.errstate(over="ignore"):
-        assert op(np.full(5000, np.finfo(np.float64).max)) == inf
-
-
 def test_sign_of_zero(op, dtype):
     """As in NumPy: minus zero if all terms are, and a sum over nothing is plus zero."""
     negative = np.signbit(term_of(op)(np.float64(-0.0)))  # the square of -0 is 0
@@ -124,19 +102,7 @@ def test_every_rank(op, dtype, rank):
         y = op(x, axis)
         assert np.shape(y) == np.shape(np.sum(x.astype(float), axis))
         chosen = range(rank) if axis is None else np.atleast_1d(axis).astype(int) % max(rank, 1)
-        assert_within_bounds(op, y, x, tuple(sorted(int(a) for a in chosen)))
-
-
-@pytest.mark.parametrize(
-    ("shape", "axis"), [((0,), 0), ((0, 3), 0), ((3, 0), 0), ((3, 0, 2), (1, 2)), ((0, 0), None)]
-)
-def test_empty(op, dtype, framework, shape, axis):
-    x = np.ones(shape, dtype)
-    expected = x.astype(float).sum(axis).astype(dtype)
-    assert_same_bits(np.asarray(framework.numpy(op(framework.of(x), axis))), expected)
-    out = framework.of(np.full(expected.shape, 7, dtype))
-    op(framework.of(x), axis, out=out)
-    assert_same_bits(framework.numpy(out), expected)
+        assert reduction_error(op, FRAMEWORKS[0], x, tuple(sorted(map(int, chosen)))) <= 1
 
 
 def test_takes_what_numpy_takes(op):
@@ -146,53 +112,6 @@ def test_takes_what_numpy_takes(op):
     assert op([[True, False], [True, True]], axis=np.int64(1)).tolist() == [1.0, 2.0]
     assert op(np.ones((2, 3)), axis=[0, 1]) == 6.0
     assert op(np.ones((2, 3)), axis=()).tolist() == [[1.0] * 3] * 2
-
-
-@pytest.mark.parametrize("kind", [bool, np.int8, np.uint16, np.int32, np.int64])
-def test_integers_are_summed_as_float64(kind):
-    """As np.mean takes them: 65,536 is too much for float16, in which np.tanh takes small ones."""
-    x = np.full((2, 50000), min(100, np.iinfo(kind).max) if kind is not bool else 1, kind)
-    wide = x.astype(np.float64)
-    for op in (fa.sum, fa.sum_squares):
-        y, saved = op.forward(x)
-        assert_same_bits(np.asarray(y), np.asarray(term_of(op)(wide).sum()))
-        assert_same_bits(op.backward(y, *saved), op.backward(y, *op.forward(wide)[1]))
-    assert_same_bits(fa.sum_squares.backward(2.0, x), 4 * wide)
-    assert_same_bits(fa.sum.backward(x[:, 0], (2, 3), axis=1), np.repeat(wide[:, :1], 3, 1))
-    value, grad = fa.sum_squares.value_and_grad(x)
-    assert value == (wide**2).sum()
-    assert_same_bits(grad, 2 * wide)
-    assert_same_bits(fa.bias_grad(x, axis=0), wide.sum(1))
-    assert_same_bits(fa.unbroadcast(x, (2, 1)), wide.sum(1, keepdims=True))
-    with pytest.raises(TypeError, match=r"^fastact\.sum: out must have dtype float64, as x has"):
-        fa.sum(x, out=np.zeros((), np.float32))
-
-
-def gradient(op: Any, dy: np.ndarray, x: np.ndarray) -> np.ndarray:
-    """dx for dy that broadcasts against x, in the dtype in which it is computed."""
-    wide = np.float64 if x.dtype == np.float64 else np.float32
-    dx = np.broadcast_to(dy, x.shape).astype(wide)
-    return dx * slope_of(op)(x.astype(wide)) if "x" in op.saves else dx
-
-
-def test_three_entry_points(op, dtype, framework):
-    x = finite(dtype, (4, 5, 6))
-    y, saved = op.forward(framework.of(x), (0, 2))
-    if "x" in op.saves:
-        assert_same_bits(framework.numpy(saved[0]), x)
-    else:
-        assert saved == ((4, 5, 6), None, None, None)
-    assert_within_bounds(op, framework.numpy(y), x, (0, 2))
-    dy = finite(dtype, (5,), seed=1)
-    wide = gradient(op, dy[:, None], x)
-    expected = wide.astype(dtype)
-    dx = op.backward(framework.of(dy), *saved, (0, 2))
-    assert_same_bits(framework.numpy(dx), expected)
-    kept = framework.of(dy.reshape(1, 5, 1))
-    assert_same_bits(framework.numpy(op.backward(kept, *saved, (0, 2), keepdims=True)), expected)
-    out = framework.of(np.ones(x.shape, dtype))
-    assert op.backward(framework.of(dy), *saved, (0, 2), out=out, accumulate=True) is out
-    assert_same_bits(framework.numpy(out), (1 + wide).astype(dtype))
 
 
 def test_backward_of_a_number(framework):
@@ -205,13 +124,6 @@ def test_backward_of_a_number(framework):
     x = framework.of(np.arange(3, dtype=np.float32))
     dx = framework.numpy(fa.sum_squares.backward(0.5, x))
     assert_same_bits(dx, np.arange(3, dtype=np.float32))
-
-
-def test_backward_of_an_empty_sum():
-    assert fa.sum.backward(np.ones(3), (3, 0), axis=1).shape == (3, 0)
-    assert fa.sum.backward(np.ones(()), (), axis=()) == 1
-    assert fa.sum_squares.backward(np.ones(3), np.ones((3, 0)), axis=1).shape == (3, 0)
-    assert fa.sum_squares.backward(np.ones(()), np.ones(()), axis=()) == 2
 
 
 def test_torch_gradients(op):
@@ -237,22 +149,17 @@ def test_value_and_grad(dtype, framework, shape, layout):
     if x.ndim and layout == "strided":
         x = np.repeat(x, 2, -1)[..., ::2]
     x = x.T if layout == "transposed" else x
-    op, wide = fa.sum_squares, np.float64 if dtype == np.float64 else np.float32
-    expected, doubled = framework.run(op, x), (2 * x.astype(wide)).astype(dtype)
+    wide = np.float64 if dtype == np.float64 else np.float32
+    expected = framework.numpy(fa.sum_squares(framework.of(x)))
     for n in (1, 2, 5):
+        out = framework.of(np.zeros((), dtype)), framework.of(np.zeros(x.shape, dtype))
         with fa.num_threads(n):
-            value, grad = op.value_and_grad(framework.of(x))
-            if framework.exact:
-                assert_same_bits(np.asarray(framework.numpy(value)), np.asarray(expected))
-            assert_within_bounds(op, framework.numpy(value), x, tuple(range(x.ndim)))
-            assert_same_bits(framework.numpy(grad), doubled)
-    out = framework.of(np.zeros((), dtype)), framework.of(np.zeros(x.shape, dtype))
-    value, grad = op.value_and_grad(framework.of(x), out)
-    assert value is out[0]
-    assert grad is out[1]
-    assert_same_bits(framework.numpy(grad), doubled)
-    value, grad = op.value_and_grad(framework.of(x), (None, out[1]))
-    assert grad is out[1]
+            value, grad = fa.sum_squares.value_and_grad(framework.of(x), out)
+        assert (value, grad) == out
+        found = np.asarray(framework.numpy(value))
+        eps = 0 if framework.exact else float(ml_dtypes.finfo(dtype).eps)
+        np.testing.assert_allclose(found.astype(float), expected.astype(float), eps)
+        assert_same_bits(framework.numpy(grad), (2 * x.astype(wide)).astype(dtype))
 
 
 def test_value_and_grad_in_place_and_errors():
@@ -262,42 +169,33 @@ def test_value_and_grad_in_place_and_errors():
     assert value == expected[0]
     assert_same_bits(x, expected[1])
     where = r"^fastact\.sum_squares\.value_and_grad: "
-    with pytest.raises(ValueError, match=where + "out must be a tuple of 2, got one ndarray"):
-        fa.sum_squares.value_and_grad(x, x)
-    with pytest.raises(ValueError, match=where + r"out\[0\] must have shape \(\), got"):
-        fa.sum_squares.value_and_grad(x, (x, None))
-    with pytest.raises(ValueError, match=where + r"out\[1\] must not share memory with out\[0\]"):
-        fa.sum_squares.value_and_grad(x.copy(), (x[5:6].reshape(()), x))
+    for out, words in (
+        (x, "out must be a tuple of 2"),
+        ((x, None), r"out\[0\] must have shape"),
+        ((x[5:6].reshape(()), x), r"out\[1\] must not share memory with out"),
+    ):
+        with pytest.raises(ValueError, match=where + words):
+            fa.sum_squares.value_and_grad(x.copy(), out)
+    with pytest.raises(TypeError, match=where + "unknown keyword 'axis'"):
+        fa.sum_squares.value_and_grad(x, axis=0)
+
+
+@pytest.mark.parametrize("kind", [bool, np.int8, np.uint16, np.int64])
+def test_integers_in_the_rest_of_the_entry_points(kind):
+    x = np.full((2, 500), min(100, np.iinfo(kind).max) if kind is not bool else 1, kind)
+    wide = x.astype(np.float64)
+    assert_same_bits(fa.sum_squares.backward(2.0, x), 4 * wide)
+    assert_same_bits(fa.sum.backward(x[:, 0], (2, 3), axis=1), np.repeat(wide[:, :1], 3, 1))
+    value, grad = fa.sum_squares.value_and_grad(x)
+    assert value == (wide**2).sum()
+    assert_same_bits(grad, 2 * wide)
+    assert_same_bits(fa.bias_grad(x, axis=0), wide.sum(1))
+    assert_same_bits(fa.unbroadcast(x, (2, 1)), wide.sum(1, keepdims=True))
+    with pytest.raises(TypeError, match=r"^fastact\.sum: out must have dtype float64, as x has"):
+        fa.sum(x, out=np.zeros((), np.float32))
 
 
 def test_output_keeps_the_order(op):
     x = np.asfortranarray(np.ones((4, 5, 6)))
     assert op(x, 1, keepdims=True).flags.f_contiguous
     assert op(x, 1).flags.c_contiguous
-
-
-def test_out_as_a_tuple(op):
-    x, out = finite(np.float64, (3, 4)), np.zeros(4)
-    assert op(x, 0, out=(out,)) is out
-    assert_same_bits(out, op(x, 0))
-
-
-def test_neighbours_are_left_alone(op, dtype):
-    held = np.full((9, 40), 7, dtype)
-    x = finite(dtype, (4, 13, 50))
-    op(x, 2, out=held[1:9:2, 2:40:3])
-    assert_same_bits(held[1:9:2, 2:40:3], op(x, 2))
-    mask = np.ones(held.shape, bool)
-    mask[1:9:2, 2:40:3] = False
-    assert (held[mask].astype(float) == 7).all()
-
-
-def test_introspection(op):
-    assert pickle.loads(pickle.dumps(op)) is op
-    assert repr(op) == f"<fastact op '{op.name}'>"
-    names = list(inspect.signature(op).parameters)
-    own = ["initial"] * (op.saves[0] == "shape")
-    expected = ["x", "axis", "dtype", *own, "where", "by", "groups", "keepdims", "out", "stream"]
-    assert names == expected
-    for section in ("Parameters", "Returns", "Raises", "Notes", "References", "Examples"):
-        assert f"{section}\n" in op.__doc__

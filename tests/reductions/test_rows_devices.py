@@ -1,80 +1,27 @@
-"""Sums, moments and statistics on devices by every way in which rows and columns are read."""
+"""Sums, moments and statistics on devices: hard rows, and which kernels run."""
+
+from typing import Any
 
 import ml_dtypes
 import numpy as np
 import pytest
-from arrangements import padded, shifted
-from conftest import assert_same_bits
+from arrangements import shifted
 from devices import EMULATED, KERNELS, to_emulated
+from sums import DEVICE_CASES
 
 import fastact as fa
 from fastact.interop.devices import emulate
 
-OPS = [op for op in fa.ops.values() if op.family in ("reductions", "statistics")]
-
-# More rows than a block takes, of few elements, of one vector, of some that end within one, and of
-# as many as a lane has of each dtype; columns of few rows, of whole vectors and not, between others
-# and not; rows of a lane, of a warp, of two, and of more than one chunk in few chunks and in many.
-SHAPES: list[tuple[tuple[int, ...], tuple[int, ...]]] = [
-    ((515, 2), (1,)),
-    ((515, 3), (1,)),
-    ((1030, 4), (1,)),
-    ((515, 1, 8), (2,)),
-    ((300, 16), (1,)),
-    ((260, 31), (1,)),
-    ((3, 2049), (0,)),
-    ((3, 2048), (0,)),
-    ((8, 2048), (0,)),
-    ((32, 100), (0,)),
-    ((4, 5, 24), (1,)),
-    ((3, 4097), (1,)),
-    ((2, 9001), (1,)),
-    ((1, 70_000), (1,)),
-    ((1, 540_000), (1,)),
-]
+MOST = 8  # weighted terms that a thread takes
+devices = pytest.mark.parametrize("device", KERNELS, ids=lambda d: d.name)
+needs_emulation = pytest.mark.skipif(
+    not EMULATED, reason="built without FASTACT_CUDA_EMULATION=ON, or FASTACT_ISA is set"
+)
 
 
-def results(y):
-    return (y.count, y.mean, y.m2) if isinstance(y, fa.Moments) else y
-
-
-@pytest.mark.parametrize("device", KERNELS, ids=lambda d: d.name)
-@pytest.mark.parametrize("op", OPS, ids=str)
-@pytest.mark.parametrize(("shape", "axes"), SHAPES, ids=str)
-def test_results_are_the_cpus(op, device, dtype, shape, axes):
-    """One layout is held to an oracle; every other has the same bits."""
-    draw = np.random.default_rng(0)
-    x = draw.normal(100, 1, shape).astype(dtype)
-    if getattr(op, "skips", False):
-        missing = draw.random(shape) < 0.2
-        missing[tuple(slice(0, 1 if i in axes else n) for i, n in enumerate(shape))] = False
-        x[missing] = np.nan
-
-    def found(view):
-        y = results(op(device.of(view), axis=axes))
-        return [
-            device.numpy(part) if not isinstance(part, int) else np.array(part)
-            for part in (y if isinstance(y, tuple) else (y,))
-        ]
-
-    expected = results(op(x, axis=axes))
-    first = found(x)
-    # Both sides' errors: half a ULP of the dtype, and a share that only double's ULP is near.
-    eps = {2: 2.0**-7, 4: 2.0**-22, 8: 2.0**-42}[np.dtype(dtype).itemsize]
-    for one, other in zip(
-        first, expected if isinstance(expected, tuple) else (expected,), strict=True
-    ):
-        np.testing.assert_allclose(one.astype(float), np.asarray(other, float), rtol=eps)
-    for view in (shifted(x), shifted(x, 3)):
-        for one, other in zip(found(view), first, strict=True):
-            assert_same_bits(one, other)
-    for one, other in zip(found(padded(x)), first, strict=True):
-        np.testing.assert_allclose(one.astype(float), other.astype(float), rtol=eps)
-
-
-@pytest.mark.parametrize("device", KERNELS, ids=lambda d: d.name)
+@devices
 @pytest.mark.parametrize("op", [fa.sum, fa.nansum, fa.sum_squares], ids=str)
-@pytest.mark.parametrize(("shape", "axes"), SHAPES, ids=str)
+@pytest.mark.parametrize(("shape", "axes"), DEVICE_CASES[:14], ids=str)
 def test_bfloat16_beyond_what_float32_holds(op, device, shape, axes):
     """Two of the largest overflow in float32, and squares below 2^-150 vanish."""
     x = np.full(shape, 2.0**-70 if op is fa.sum_squares else ml_dtypes.finfo("bfloat16").max)
@@ -84,7 +31,25 @@ def test_bfloat16_beyond_what_float32_holds(op, device, shape, axes):
     np.testing.assert_array_equal(found, np.asarray(op(x, axis=axes), float))
 
 
-@pytest.mark.skipif(not EMULATED, reason="built without FASTACT_CUDA_EMULATION=ON")
+@devices
+def test_gradient_of_few_touching_terms_in_place(device):
+    """Neighbours' terms are stored by a warp together, when all were read."""
+    x = np.asfortranarray(np.random.default_rng(0).normal(100, 3, (5, 2)).astype(np.float16))
+    where, dy = np.ones((5, 2), bool), np.ones(2, np.float16)
+    expected = fa.nanvar.backward(dy, x, axis=0, where=where)
+    held = device.of(x)
+    fa.nanvar.backward(device.of(dy), held, axis=0, where=device.of(where), out=held)
+    np.testing.assert_allclose(device.numpy(held), expected, rtol=2e-3)
+
+
+def symbols(call: Any) -> list[str]:
+    """The kernels that a call on the emulated device launches."""
+    emulate().clear_launches()
+    call()
+    return [launch["symbol"] for launch in emulate().launches()]
+
+
+@needs_emulation
 @pytest.mark.parametrize("op", [fa.sum, fa.mean, fa.var, fa.nanmean], ids=str)
 @pytest.mark.parametrize("elements", [2, 3, 4])
 def test_rows_of_few_elements_stay_in_registers(op, elements, dtype):
@@ -92,13 +57,21 @@ def test_rows_of_few_elements_stay_in_registers(op, elements, dtype):
 
     Moments of float64 never do: they go through tiles, as other short rows do.
     """
-    device = emulate()
-    of = to_emulated(device.ExchangeArray)
-    x = np.ones((515, elements), dtype)
+    of, x = to_emulated(emulate().ExchangeArray), np.ones((515, elements), dtype)
     has_kernel = op in (fa.sum, fa.mean) or dtype != np.float64
     for view, expected in ((x, has_kernel), (shifted(x), False)):
-        device.clear_launches()
-        op(of(view), axis=1)
-        first = device.launches()[0]
-        stays = any(kernel in first["symbol"] for kernel in ("reduce_few_of_row", "few_rows"))
-        assert stays == expected
+        first = symbols(lambda view=view: op(of(view), axis=1))[0]
+        assert any(name in first for name in ("reduce_few_of_row", "few_rows")) == expected
+
+
+@needs_emulation
+@pytest.mark.parametrize("terms", [1, 3, 4, 5, MOST, MOST + 1])
+def test_few_weighted_terms_belong_to_a_thread(dtype, terms):
+    """One kernel each way, that reads x and weights once."""
+    of, x = to_emulated(emulate().ExchangeArray), np.ones((300, terms), dtype)
+    given = {"weights": of(x), "where": of(np.ones(x.shape, bool))}
+    launched = symbols(lambda: fa.average(of(x), axis=1, **given))
+    assert ["few_weighted" in symbol for symbol in launched] == [terms <= MOST]
+    _, saved = fa.average.forward(of(x), axis=1, **given)
+    launched = symbols(lambda: fa.average.backward(of(np.ones(300, dtype)), *saved, axis=1))
+    assert (len(launched) == 1 and "few_weighted_gradients" in launched[0]) == (terms <= MOST)

@@ -104,6 +104,7 @@ def work(seed):
                 break
 
 def compute():
+    fa.set_num_threads(4)  # libgomp's pool does not survive a fork: one thread it stays
     y = fa.mish(x)
     norm = fa.layer_norm(big)  # serial here: the threads of libgomp are the parent's
     gradient, = fa.layer_norm.backward(dy, *fa.layer_norm.forward(x)[1])[:1]

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import threadpoolctl
-from conftest import assert_same_bits, sample
+from conftest import assert_same_bits
 from processes import TIMEOUT, forks, run_python
 
 import fastact as fa
@@ -123,29 +123,6 @@ def test_threadpoolctl_sees_and_limits(many_threads):
     assert fa.get_num_threads() == many_threads
 
 
-def test_forked_child_works(many_threads):
-    """libgomp's pool does not survive a fork: without the resolver this child waits for ever."""
-    if not hasattr(os, "fork"):
-        pytest.skip("no fork on this platform")
-    code = f"""
-import os, sys, warnings
-import numpy as np, fastact as fa
-warnings.simplefilter("ignore", DeprecationWarning)  # forking with threads is what is tested
-fa.set_num_threads(4)
-x = np.linspace(-5, 5, {SIZE}, dtype=np.float32)
-y = fa.mish(x)
-child = os.fork()
-if child == 0:
-    fa.set_num_threads(4)
-    good = fa.get_num_threads() == 1 and np.array_equal(fa.mish(x), y)
-    os._exit(0 if good else 1)
-assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-assert fa.get_num_threads() == 4 and np.array_equal(fa.mish(x), y)
-"""
-    done = run_python(code)
-    assert done.returncode == 0, done.stderr
-
-
 # A process that is started anew imports all again, which takes seconds, by either method.
 @pytest.mark.parametrize(
     "method",
@@ -182,15 +159,6 @@ def test_torch_data_loader(many_threads):
     loader = DataLoader(Doubled(), batch_size=4, num_workers=2, timeout=TIMEOUT)
     rows = np.concatenate([batch.numpy() for batch in loader])
     assert_same_bits(rows[:, 0], fa.mish(np.arange(8, dtype=np.float32)))
-
-
-def test_many_python_threads_at_once(many_threads):
-    inputs = [sample(np.float32, SIZE, seed=i) for i in range(8)]
-    expected = [fa.mish(x) for x in inputs]
-    with ThreadPoolExecutor(8) as pool:
-        for _ in range(5):
-            for y, right in zip(pool.map(fa.mish, inputs), expected, strict=True):
-                assert_same_bits(y, right)
 
 
 def test_the_gil_is_released(many_threads):

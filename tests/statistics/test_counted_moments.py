@@ -50,24 +50,6 @@ def test_counts(of):
     assert b.count == 500
 
 
-def test_out():
-    x = gaps()
-    m = fa.moments(x, 0, skipna=True)
-    for second in (np.zeros(7), np.zeros(14)[::2]):
-        out = np.zeros(7), second
-        for _ in range(3):
-            found = fa.moments(x, 0, skipna=True, out=out)
-            assert found.mean is out[0]
-            assert found == m
-
-
-def test_of_nothing():
-    m = fa.moments(np.zeros((0, 3)), 0, skipna=True)
-    assert (m.count == 0).all()
-    assert np.isnan(m.mean).all()
-    assert (m.m2 == 0).all()
-
-
 @pytest.mark.parametrize("pieces", [1, 2, 5, 100])
 def test_any_split_merges(pieces):
     x = gaps()

@@ -1,4 +1,4 @@
-"""Statistics of elements that are weighted or masked, and of integers."""
+"""Statistics of elements that are weighted or masked; bounds: tests/reductions."""
 
 import functools
 import warnings
@@ -10,16 +10,14 @@ import ml_dtypes
 import numpy as np
 import pytest
 import torch
-from conftest import assert_same_bits, needs_two_fused_isas, on_fused_isas
+from conftest import assert_same_bits
 from devices import DTYPES, FRAMEWORKS
-from hypothesis import given, settings
-from hypothesis import strategies as st
-from layouts import views
-from processes import peak
-from sums import case, statistic_error
+from sums import case, drawn
 
 import fastact as fa
 from fastact import Moments
+from fastact.check.expected import expected
+from fastact.measure.cases import Case
 from fastact.ops.engine.op import arrays_of
 
 OPS = [op for op in fa.ops.values() if op.family == "statistics"]
@@ -33,117 +31,6 @@ each_corrected = pytest.mark.parametrize(
 )
 
 pytestmark = pytest.mark.filterwarnings("ignore:Mean of empty|Degrees of freedom:RuntimeWarning")
-
-
-def draw(op: Any, dtype: Any, shape: tuple[int, ...], seed: int = 0) -> np.ndarray:
-    x = np.random.default_rng(seed).normal(10, 3, shape).astype(dtype)
-    if op.skips and x.size > 1:
-        x[np.random.default_rng(seed + 1).random(shape) < 0.2] = np.nan
-    return x
-
-
-def weighting(
-    op: Any, dtype: Any, shape: tuple[int, ...], axes: tuple[int, ...], kind: str
-) -> dict[str, Any]:
-    """Weights of four orders of magnitude and a mask: some are 0, and all of some outputs'."""
-    rng, made = np.random.default_rng(2), {}
-    kept = tuple(1 if a in axes else n for a, n in enumerate(shape))
-    hidden = rng.random(kept) < 0.1
-    if kind in ("weights", "both", "along") and "weights" in op.entry_points["call"].defaults:
-        along = tuple(n if a in axes else 1 for a, n in enumerate(shape))
-        of = along if kind == "along" else shape
-        w = 10.0 ** rng.uniform(-2, 2, of) * (rng.random(of) < 0.8)
-        made["weights"] = (w if kind == "along" else np.where(hidden, 0, w)).astype(dtype)
-    if kind in ("where", "both") and "where" in op.entry_points["call"].defaults:
-        made["where"] = (rng.random(shape) < 0.7) & ~hidden
-    return made
-
-
-KINDS = {
-    "weights": {"weights"},
-    "where": {"where"},
-    "both": {"weights", "where"},
-    "along": {"weights"},  # of the axes that are reduced alone
-}
-
-
-def each_pair(*kinds: str) -> Any:
-    """Each op with each kind that it has arguments for."""
-    pairs = [
-        (op, kind)
-        for op in OPS
-        for kind in kinds
-        if KINDS[kind] <= op.entry_points["call"].defaults.keys()
-    ]
-    ids = [f"{op.name}-{kind}" for op, kind in pairs]
-    return pytest.mark.parametrize(("op", "kind"), pairs, ids=ids)
-
-
-@case
-@each_pair(*KINDS)
-def test_within_the_bounds(op, dtype, backend, many_threads, shape, axes, kind):
-    x, made = draw(op, dtype, shape), weighting(op, dtype, shape, axes, kind)
-    y = backend.numpy(op(backend.of(x), axes, **{n: backend.of(a) for n, a in made.items()}))
-    assert y.dtype == x.dtype
-    assert statistic_error(op, y, x, axes, **made) <= 1
-
-
-@given(
-    st.data(), st.sampled_from(sorted(DTYPES)), st.sampled_from(OPS), st.sampled_from(list(KINDS))
-)
-@settings(max_examples=100, deadline=None)
-def test_any_layout(data, name, op, kind):
-    """Of x, weights and mask, each by itself: misaligned, repeated, turned."""
-    shape = data.draw(st.lists(st.integers(1, 40), min_size=1, max_size=4).map(tuple))
-    axes = tuple(data.draw(st.sets(st.integers(0, len(shape) - 1), max_size=len(shape))))
-    lay = lambda a: data.draw(views(a.shape))(a) if a.ndim else a  # noqa: E731
-    x = lay(draw(op, DTYPES[name], shape))
-    made = {n: lay(a) for n, a in weighting(op, DTYPES[name], shape, axes, kind).items()}
-    assert statistic_error(op, op(x, axes, **made), x, axes, **made) <= 1
-
-
-@case
-@each_pair(*KINDS)
-def test_same_bits_for_any_threads(isa, op, dtype, shape, axes, kind):
-    x, made = draw(op, dtype, shape), weighting(op, dtype, shape, axes, kind)
-    results = []
-    for threads in (1, 2, 5):
-        with fa.num_threads(threads):
-            results.append(op(x, axes, **made))
-    for other in results[1:]:
-        assert_same_bits(other, results[0])
-
-
-@needs_two_fused_isas
-@case
-@each_pair(*KINDS)
-def test_avx2_and_avx512_have_the_same_bits(op, dtype, shape, axes, kind):
-    x, made = draw(op, dtype, shape), weighting(op, dtype, shape, axes, kind)
-    first, *others = on_fused_isas(lambda: op(x, axes, **made))
-    for other in others:
-        assert_same_bits(other, first)
-
-
-@pytest.mark.parametrize("terms", [1, 2, 7, 31, 33, 255, 256, 2048, 2049, 70_000])
-@each_pair("both", "weights", "where")
-def test_same_bits_in_every_layout(op, dtype, terms, kind):
-    """A set of values and weights has one result, whatever lies beside it, and how."""
-    row = draw(op, dtype, (terms,))
-    made = weighting(op, dtype, (terms,), (), kind)
-    y = op(row, **made)
-    wide = 70 if terms < 10_000 else 3
-    for n in (2, wide):
-        stack = lambda a: np.stack([a] * n)  # noqa: B023, E731
-        rows, beside = stack(row), {name: stack(a) for name, a in made.items()}
-        assert_same_bits(op(rows, 1, **beside), np.full(n, y))
-        columns = {name: a.T.copy() for name, a in beside.items()}
-        assert_same_bits(op(rows.T.copy(), 0, **columns), np.full(n, y))
-        turned = {name: a[:, ::-1].copy()[:, ::-1] for name, a in beside.items()}
-        assert_same_bits(op(rows[:, ::-1].copy()[:, ::-1], 1, **turned), np.full(n, y))
-        if "weights" not in made:
-            continue
-        along = {**beside, "weights": made["weights"][None]}
-        assert_same_bits(op(rows, 1, **along), np.full(n, y))
 
 
 # A mean adds all elements as if they counted, and a block's elements anew where it finds that some
@@ -170,7 +57,7 @@ def test_an_odd_element_among_others(isa, terms, dtype, x_there, weight, others)
 @case
 @each_masked
 def test_a_mask_of_true_changes_no_mean(op, dtype, shape, axes):
-    x = draw(op, dtype, shape)
+    x = drawn(op, dtype, shape)
     found, plain = op(x, axes, where=np.ones(shape, bool)), op(x, axes)
     if op.of in ("sum", "mean"):
         assert_same_bits(found, plain)
@@ -416,31 +303,7 @@ def test_out_is_not_the_weights():
         fa.mean(np.zeros((3, 3)), 0, weights=w[:, None], out=w)
 
 
-@each_op
-@pytest.mark.parametrize(
-    ("shape", "axis"), [((4_000_000,), 0), ((2000, 2000), 0), ((2000, 2000), 1)]
-)
-def test_no_memory_that_grows(op, dtype, many_threads, shape, axis):
-    x = np.ones((*shape, 2), dtype)[..., 0]
-    out = np.zeros(np.delete(shape, axis), dtype)
-    named = weighting(op, dtype, shape, (axis,), "both")
-    assert peak(lambda: op(x, axis, out=out, **named)) < 20_000 + x.size // 64
-
-
 # --- integers -------------------------------------------------------------------------------------
-
-
-@each_op
-@pytest.mark.parametrize("kind", [bool, np.int32, np.int64])
-def test_integers_are_read_as_they_are(op, kind, many_threads):
-    x = np.random.default_rng(0).integers(0, 2 if kind is bool else 1000, (2000, 1000)).astype(kind)
-    for axis in (0, 1, None):
-        out = np.zeros(() if axis is None else x.shape[1 - axis])
-        grown = peak(lambda axis=axis, out=out: op(x, axis, out=out))
-        assert grown < 20_000 + x.size // 64
-        np.testing.assert_allclose(op(x, axis), op(x.astype(float), axis), rtol=1e-13)
-    assert op(x[:, ::-2], 1).dtype == np.float64
-    np.testing.assert_allclose(op(x[:, ::-2], 1), op(x[:, ::-2].astype(float), 1), rtol=1e-13)
 
 
 @pytest.mark.parametrize("kind", [np.int8, np.uint8, np.uint32, np.uint64])
@@ -498,64 +361,6 @@ def test_many_small_weights_add_up():
 # --- gradients ------------------------------------------------------------------------------------
 
 
-def torchs(op: Any, x: Any, w: Any, counts: Any, axes: tuple[int, ...]) -> Any:
-    """The statistic by operations that torch differentiates; a correction of 1."""
-    held = torch.where(counts, x, 0.0)
-    w = torch.where(counts, w, 0.0)
-    count, total = w.sum(axes, keepdim=True), (w * held).sum(axes, keepdim=True)
-    if op.of == "sum":
-        return total
-    mean = total / count
-    if op.of == "mean":
-        return mean
-    d = torch.where(counts, x - mean, 0.0)
-    var = (w * d * d).sum(axes, keepdim=True) / (count - 1)
-    return var if op.of == "var" else var.sqrt()
-
-
-@each_pair("weights", "where", "both")
-@pytest.mark.parametrize("axes", [(1,), (0, 2), (0, 1, 2)], ids=str)
-def test_gradients(op, dtype, backend, kind, axes):
-    """Against torch's autograd in float64."""
-    shape = (7, 30, 20)
-    x = draw(op, dtype, shape)
-    made = weighting(op, dtype, shape, (0, 1, 2), kind)
-    wide = torch.tensor(x.astype(float), requires_grad=True)
-    w = torch.tensor(np.asarray(made.get("weights", np.ones(shape))).astype(float))
-    counts = torch.from_numpy(made.get("where", np.ones(shape, bool)))
-    counts = counts & (w != 0) & (~torch.isnan(wide) if op.skips else True)
-    y = torchs(op, wide, w.requires_grad_(), counts, axes)
-    dy = np.random.default_rng(2).normal(size=tuple(y.shape)).astype(dtype)
-    y.backward(torch.tensor(dy.astype(float)))
-    named = {"correction": 1} if op.of in ("var", "std") else {}
-    given = [backend.of(dy), backend.of(x)]
-    given += [backend.of(made[n]) if n in made else None for n in op.saves[1:]]
-    found = op.backward(*given, axis=axes, keepdims=True, **named)
-    eps = {2: 2.0**-7, 4: 2.0**-21, 8: 2.0**-40}[x.itemsize]
-
-    def close(gradient: Any, expected: Any) -> None:
-        expected = np.nan_to_num(expected.numpy())
-        scale = float(np.abs(expected).max())
-        np.testing.assert_allclose(
-            backend.numpy(gradient).astype(float), expected, rtol=eps, atol=eps * scale
-        )
-
-    if len(op.gradients) == 1:
-        close(found, wide.grad)
-        if backend is FRAMEWORKS[0]:
-            twice = found.copy()
-            op.backward(*given, axis=axes, keepdims=True, out=twice, accumulate=True, **named)
-            np.testing.assert_allclose(twice.astype(float), 2 * found.astype(float), rtol=2 * eps)
-        return
-    close(found[0], wide.grad)
-    if "weights" not in made:
-        assert found[1] is None
-        return
-    there = torch.from_numpy(made["weights"].astype(float) != 0)  # where torch's w counts
-    dw = torch.from_numpy(np.where(there, backend.numpy(found[1]).astype(float), 0))
-    close(backend.of(dw.numpy()), torch.where(there, w.grad, 0.0))
-
-
 @pytest.mark.parametrize("of", [(30,), (1, 30), (20, 30), (20, 1)], ids=str)
 @pytest.mark.parametrize("kind", [np.float32, np.float64])
 def test_gradients_of_weights_that_repeat(backend, of, kind):
@@ -598,35 +403,21 @@ def test_gradients_of_weights_of_the_other_16_bits(dtypes):
 @each_corrected
 def test_a_correction_of_nearly_all_weights(op):
     """The error of the weights' sum grows by that sum over the part that correction leaves."""
-    x, weights = draw(op, np.float64, (40, 3)), np.random.default_rng(0).uniform(0, 1, (40, 3))
+    x, weights = drawn(op, np.float64, (40, 3)), np.random.default_rng(0).uniform(0, 1, (40, 3))
     counted = np.where(np.isnan(x), 0, weights).sum(0)
     for left in (1e-3, 1e-6, 1e-9):
         correction = counted[1] - left
         y = op(x, 0, correction=correction, weights=weights)[1]
         one = np.s_[:, 1:2]
         options = {"correction": correction, "weights": weights[one]}
-        assert statistic_error(op, y, x[one], (0,), **options) <= 1
+        of = expected(Case(op, "call", x[one].shape, x.dtype, {"x": x[one], "axis": 0, **options}))
+        assert of[op.results[0]].error(np.array([y])) <= 1
 
 
 def test_gradients_without_weights():
     dx, dw = fa.average.backward(1.0, np.array([1.0, 3.0]), None)
     np.testing.assert_array_equal(dx, [0.5, 0.5])
     assert dw is None
-
-
-def test_moments_backward(backend):
-    rng = np.random.default_rng(0)
-    x, w = rng.normal(10, 3, (50, 8)), rng.uniform(0, 2, (50, 8))
-    where = rng.random((50, 8)) < 0.7
-    a = torch.tensor(x, requires_grad=True)
-    v = torch.tensor(np.where(where, w, 0))
-    mean = (v * a).sum(0) / v.sum(0)
-    m2 = (v * (a - mean) ** 2).sum(0)
-    dmean, dm2 = rng.normal(size=8), rng.normal(size=8)
-    (torch.tensor(dmean) * mean + torch.tensor(dm2) * m2).sum().backward()
-    given = [backend.of(array) for array in (x, w, where)]
-    dx = fa.moments.backward((backend.of(dmean), backend.of(dm2)), *given, axis=0)
-    np.testing.assert_allclose(backend.numpy(dx), a.grad.numpy(), rtol=1e-10, atol=1e-12)
 
 
 @each_weighted
