@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..measure.formulas import DERIVATIVE, DERIVATIVE_BY_VALUE, FORWARD, NUMPY, Formula, sigmoid
+from ..ops.engine.fused import IDENTITY
 
 Float64 = NDArray[np.float64]
 
@@ -115,13 +116,13 @@ def _evaluate(formula: Formula, x: Any, parameters: Mapping[str, Any]) -> Any:
 
 def forward(name: str, x: Any, **parameters: Any) -> Any:
     """f(x) in float64, for x that float32 can represent, or in long double; for other than the
-    default parameters, x must be finite."""
-    return _evaluate(FORWARD[name], x, parameters)
+    default parameters, x must be finite. One more is the "identity"."""
+    return x if name == IDENTITY else _evaluate(FORWARD[name], x, parameters)
 
 
 def derivative(name: str, x: Any, **parameters: Any) -> Any:
     """f'(x), as `forward`."""
-    return _evaluate(DERIVATIVE[name], x, parameters)
+    return 1.0 + 0 * x if name == IDENTITY else _evaluate(DERIVATIVE[name], x, parameters)
 
 
 def derivative_by_saved(name: str, saved: Any, **parameters: Any) -> Any:
@@ -340,10 +341,10 @@ class Gated:
         return np.clip(self.b, -self.limit, self.limit) + self.offset
 
     def value(self, z: Any) -> Any:
-        return z if self.name == "identity" else forward(self.name, z, **self.parameters)
+        return forward(self.name, z, **self.parameters)
 
     def slope(self, z: Any) -> Any:
-        return 1 + 0 * z if self.name == "identity" else derivative(self.name, z, **self.parameters)
+        return derivative(self.name, z, **self.parameters)
 
     @property
     def y(self) -> Any:
@@ -434,12 +435,6 @@ class NormExact:
     centred: bool
     factor: Any = 1.0
 
-    def value(self, z: Any) -> Any:
-        return z if self.name == "identity" else forward(self.name, z)
-
-    def slope(self, z: Any) -> Any:
-        return 1.0 + 0 * z if self.name == "identity" else derivative(self.name, z)
-
     @property
     def xhat(self) -> Any:
         return (self.x - self.mean) * self.rstd
@@ -450,7 +445,7 @@ class NormExact:
 
     @property
     def p(self) -> Any:
-        return self.dy * self.slope(self.z)
+        return self.dy * derivative(self.name, self.z)
 
     @property
     def gradients(self) -> tuple[Any, Any, Any]:

@@ -7,12 +7,15 @@ from __future__ import annotations
 
 import importlib
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from ...measure.cases import DOUBLE, Case
-from ...ops.bounds import computed_in
+from ...ops.bounds import Activation, computed_in
+from ...ops.engine.fused import IDENTITY
+from ...ops.engine.op import ops
 from .. import reference
 
 _LONG = np.longdouble
@@ -98,6 +101,12 @@ def ulp(exact: Any, dtype: np.dtype[Any]) -> Any:
 
 #: Whether long double is wider than float64 here (on aarch64 it is, and slow; on MSVC it is not).
 _WIDER = np.finfo(_LONG).nmant > np.finfo(np.float64).nmant
+
+
+def activation_of(name: str, on_gpu: bool = False, **parameters: Any) -> Activation:
+    """An activation behind an op's own arithmetic: the oracle's, with the bounds that it states."""
+    of = (partial(f, name, **parameters) for f in (reference.forward, reference.derivative))
+    return Activation(None if name == IDENTITY else ops[name].bounds, *of, on_gpu)
 
 
 def slack(exact: Any, dtype: np.dtype[Any]) -> Any:

@@ -12,10 +12,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...measure.cases import Case
-from ...ops.bounds import Activation, computed_in
+from ...ops.bounds import computed_in
 from ...ops.engine.fused import IDENTITY
 from .. import reference
-from .common import Expected, wide
+from .common import Expected, activation_of, wide
 
 Array = NDArray[Any]
 
@@ -88,9 +88,7 @@ class GatedCall:
     def judged(self) -> dict[str, tuple[Any, Any]]:
         """y, da, db and the halves of dbias, each with how far from it an op may be."""
         exact, bounds, dtype = self.oracle, self.op.bounds, self.a.dtype
-        activation, _ = self.op.activation_of(self.named)
-        own = None if activation is None else activation.bounds
-        act = Activation(own, exact.value, exact.slope, self.on_gpu)
+        act = activation_of(exact.name, self.on_gpu, **exact.parameters)
         dy = self.dy.astype(exact.a.dtype)
         with np.errstate(all="ignore"):
             of_a, of_b = (
