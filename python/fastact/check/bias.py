@@ -61,7 +61,7 @@ class BitsOfSums(Call):
         y, (dx, dbias) = op.bound("call", self.named)(), op.bound("backward", given)()
         exact = expected(Case(op, "backward", self.shape, dx.dtype, given))["dbias"]
         name = self.named["activation"]
-        of = [self.named.get(n) for n in ("x", "bias", "axis", "residual")]
+        of: list[Any] = [self.named.get(n) for n in ("x", "bias", "axis", "residual")]
         of_dx = expected_dx(name, self.incoming["dy"], *of)
         return {
             "y": _differ(y, expected_y(name, *of)),

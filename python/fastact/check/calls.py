@@ -370,11 +370,11 @@ def _softmax_ways(op: Any) -> Ways:
 
 
 def _with_targets(op: Any, given: Named) -> Iterator[Named]:
-    """Let a loss have classes, and probabilities, and weights that are not negative."""
+    """Let a loss have a weight for each class, and classes or probabilities."""
     if is_loss(op):
-        x = given["logits"]
-        probable = np.random.default_rng(1).uniform(0, 2 / x.shape[1], x.shape).astype(x.dtype)
-        given["weight"] = np.abs(given["weight"]).astype(computed_in(x.dtype))
+        rng, x = np.random.default_rng(1), given["logits"]
+        given["weight"] = rng.uniform(0.5, 2, x.shape[1]).astype(computed_in(x.dtype))
+        probable = rng.uniform(0, 2 / x.shape[1], x.shape).astype(x.dtype)
         yield {**given, "target": probable}
     yield given
 
@@ -385,7 +385,6 @@ SOFTMAX = check_of(
         shapes=lambda op: [(301, 77), (9, 2500), (3, 9), (2, 70_001), (2500, 9)],
         # Normal data, whose exponentials are alike, or far apart.
         data=[(partial(_normal, scale=scale), _normal) for scale in (0.01, 3.0, 30.0, 2000.0)],
-        optional=lambda op: [("weight",)],
         finished=_with_targets,
     ),
     [],

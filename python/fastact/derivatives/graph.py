@@ -139,16 +139,16 @@ class Graph:
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
         """A function of an array that has a derivative, or one that gives a constant."""
-        function, change = getattr(self.m, name), _CHANGES.get(name)
+        function = getattr(self.m, name)
+        if name not in _CHANGES:
+            return lambda *args: function(*map(raw, args))
+        change = _CHANGES[name]
 
         def value(x: Any) -> Value:
             made = self.elementwise(function(raw(x)), (x, lambda d: change(d, x, made, self)))
             return made
 
-        def constant(*args: Any) -> Any:
-            return function(*map(raw, args))
-
-        return constant if change is None else value
+        return value
 
     def elementwise(self, array: Any, *parts: tuple[Any, Callable[[Any], Any]]) -> Value:
         """A value made element by element, of others that may repeat; it changes by such maps."""

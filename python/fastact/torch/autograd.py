@@ -354,8 +354,7 @@ class Twice(Function):
 
     @staticmethod
     def jvp(ctx: Any, *tangents: Any) -> Any:
-        op = ctx.spec.op
-        find = _by_slope if op.traits.is_diagonal or op.piecewise_linear else _by_change
+        find = _by_slope if ctx.spec.op.traits.is_diagonal else _by_change
         return find(ctx.spec, ctx.rules, Twice.saved(ctx), tangents[2:])
 
     @staticmethod
@@ -419,8 +418,8 @@ def _composed(
     spec: Spec, rules: Rules, wanted: Sequence[bool], ddx: Sequence[Any], given: Sequence[Any]
 ) -> Sequence[Any]:
     """Gradients of gradients by one kernel, or else by the op's formula in torch's arithmetic."""
-    pairs = zip(rules.names, ddx, strict=False)
-    back = {n: d for n, d in pairs if n is not None and d is not None}
+    named_ddx = zip(rules.names, ddx, strict=False)
+    back = {n: d for n, d in named_ddx if n is not None and d is not None}
     by_operations = foreign.is_traced() or is_more(*back.values())
     if spec.by_kernel is not None and not (
         by_operations or any(map(foreign.lacks_memory, back.values()))
@@ -431,8 +430,8 @@ def _composed(
     back = {n: TORCH.wide(d) for n, d in back.items()}
     incoming, named = _taken_apart(spec, rules.options, given)
     found = derivatives.second(spec.op, back, incoming, named, TORCH, wants_dy=wanted[0])
-    made = zip((*found[0], *map(found[1].get, spec.saves)), given, strict=True)
-    return [None if d is None or t is None else _narrowed(d, t.dtype) for d, t in made]
+    pairs = zip((*found[0], *map(found[1].get, spec.saves)), given, strict=True)
+    return [None if d is None or t is None else _narrowed(d, t.dtype) for d, t in pairs]
 
 
 # --- forward mode ---------------------------------------------------------------------------------

@@ -105,8 +105,10 @@ _WIDER = np.finfo(_LONG).nmant > np.finfo(np.float64).nmant
 
 def activation_of(name: str, on_gpu: bool = False, **parameters: Any) -> Activation:
     """An activation behind an op's own arithmetic: the oracle's, with the bounds that it states."""
-    of = (partial(f, name, **parameters) for f in (reference.forward, reference.derivative))
-    return Activation(None if name == IDENTITY else ops[name].bounds, *of, on_gpu)
+    value, slope = (
+        partial(f, name, **parameters) for f in (reference.forward, reference.derivative)
+    )
+    return Activation(None if name == IDENTITY else ops[name].bounds, value, slope, on_gpu)
 
 
 def slack(exact: Any, dtype: np.dtype[Any]) -> Any:
