@@ -11,7 +11,7 @@ in float32, long double to judge float64. How far off the oracle is itself, is `
 import importlib
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
 
@@ -313,48 +313,6 @@ PARAMETRIC = {
     ),
     "snake": Parametric(_snake, _snake_by_x, _snake_by_alpha, _snake_sizes),
 }
-
-
-# --- gated activations ----------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Gated:
-    """y = act(z) c, with z = min(a, limit) and c = clip(b) + offset, of what was added to a and b.
-
-    name : of the activation, or "identity"; parameters : its own.
-    """
-
-    name: str
-    a: Float64
-    b: Float64
-    limit: float = math.inf
-    offset: float = 0.0
-    parameters: Mapping[str, Any] = field(default_factory=dict)
-
-    @property
-    def z(self) -> Any:
-        return np.minimum(self.a, self.limit)
-
-    @property
-    def c(self) -> Any:
-        return np.clip(self.b, -self.limit, self.limit) + self.offset
-
-    def value(self, z: Any) -> Any:
-        return forward(self.name, z, **self.parameters)
-
-    def slope(self, z: Any) -> Any:
-        return derivative(self.name, z, **self.parameters)
-
-    @property
-    def y(self) -> Any:
-        return self.value(self.z) * self.c
-
-    def da(self, dy: Any) -> Any:
-        return np.where(self.a > self.limit, 0, dy * self.c) * self.slope(self.z)
-
-    def db(self, dy: Any) -> Any:
-        return np.where(np.abs(self.b) > self.limit, 0, dy * self.value(self.z))
 
 
 # --- norms ----------------------------------------------------------------------------------------
