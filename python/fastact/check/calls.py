@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .. import _cpu
-from ..measure.cases import RESULTS, Shape, arguments, is_loss, needed, reduces_rows
+from ..measure.cases import Shape, arguments, is_loss, needed, reduces_rows
 from ..measure.norm_rows import traits
 from ..ops.bounds import (
     BiasBounds,
@@ -316,7 +316,8 @@ class _Halves(Call):
 def _by_halves(op: Any, given: Mapping[str, Any]) -> tuple[Any, ...]:
     """dx by way of the sums."""
     x = given["x"]
-    sums = dict(zip(RESULTS["backward_reduce"], op.bound("backward_reduce", given)(), strict=True))
+    names = op.entry_points["backward_reduce"].gives
+    sums = dict(zip(names, op.bound("backward_reduce", given)(), strict=True))
     count = x.size // x.shape[1]
     return (op.bound("backward_apply", {**given, **sums, "count": count})(),)
 

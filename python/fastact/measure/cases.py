@@ -14,20 +14,15 @@ from typing import Any, Protocol, cast
 import numpy as np
 
 from ..ops.bounds import computed_in
-from ..ops.engine.entry import ANY, OF_X, REQUIRED
+from ..ops.engine.entry import ANY, REQUIRED
 from ..ops.engine.op import arrays_of
 from .sum_axes import axes_of
 
 Shape = tuple[int, ...]
 DOUBLE = np.dtype(np.float64)
 
-#: The results of entry points that few ops have.
-RESULTS = {
-    "value_and_grad": ("y", "dx"),
-    "backward_reduce": ("sum_dy", "sum_dy_xhat"),
-    "backward_apply": ("dx",),
-    "merge": ("mean", "m2"),
-}
+#: The results of entry points that call them something else.
+RESULTS = {"value_and_grad": ("y", "dx")}
 
 
 @dataclass(frozen=True)
@@ -74,20 +69,15 @@ class Case:
 def arrays_of_entry(op: Any, entry: str) -> tuple[str, ...]:
     """The names of the arrays that an entry point takes, in its order."""
     point = op.entry_points[entry]
-    known = {*op.saves, *op.roles, *op.shares, *op.written, "residual", "mean", "rstd", "dtotal"}
-    known = (known | {"sum_dy", "sum_dy_xhat"}) - {"shape", OF_X}
-    return tuple(n for n in (*point.arrays, *point.defaults) if n in known or n in point.arrays
-                 if n != "shape")  # fmt: skip
+    taken = {name.partition("[")[0] for name in point.taken}
+    return tuple(n for n in (*point.arrays, *point.defaults) if n in taken)
 
 
 def results_of(op: Any, entry: str) -> tuple[str, ...]:
     """The names of an entry point's results; forward's are followed by the names in `saves`."""
-    if entry == "backward":
-        return tuple(op.gradients)
-    if entry == "backward.backward":
-        return tuple(op.entry_points[entry].gives)
-    saved = op.saves if entry == "forward" else ()
-    return RESULTS.get(entry, (*op.results, *saved))
+    if entry in ("call", "forward", "merge"):
+        return (*op.results, *(op.saves if entry == "forward" else ()))
+    return RESULTS.get(entry) or tuple(op.entry_points[entry].gives)
 
 
 def is_loss(op: Any) -> bool:

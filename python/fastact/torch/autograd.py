@@ -124,23 +124,6 @@ class Recorded:
                 found[place] = value.shape, value.dtype, value.device
         return found
 
-    def second(
-        self,
-        wanted: Sequence[bool],
-        ddx: Sequence[Any],
-        tensors: Sequence[Any],
-        numbers: Mapping[str, Any],
-    ) -> Sequence[Any]:
-        """The gradients of `gradients`, for all that it takes."""
-        count = len(tensors) - len(self.spec.saves)
-        incoming, saved = tensors[:count][: self.count], tensors[count:]
-        if self.others:
-            saved = [b if a is None else a for a, b in zip(saved, self.others, strict=True)]
-        wanted = (*wanted[: self.count], *wanted[count:])
-        options = {**self.options, **numbers}
-        found = self.spec.second(wanted, ddx, incoming, saved, options, torch.empty_like)
-        return [*found[: self.count], *[None] * (count - self.count), *found[self.count :]]
-
     def rules(self, count: int, numbers: Mapping[str, Any]) -> "Rules":
         """How its gradients are computed in a graph; count: of what comes in."""
         if self.known is None or numbers:
@@ -149,7 +132,8 @@ class Recorded:
                 return self.gradients(tensors[:count], tensors[count:], numbers)
 
             def second(wanted: Sequence[bool], ddx: Sequence[Any], tensors: Sequence[Any]) -> Any:
-                return self.second(wanted, ddx, tensors, numbers)
+                parts, options = (tensors[:count], tensors[count:]), {**self.options, **numbers}
+                return self.spec.second(wanted, ddx, *parts, options, torch.empty_like)
 
             rules = Rules(gradients, second, {**self.rest, **numbers}, self.needed)
             if numbers:
