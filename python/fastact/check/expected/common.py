@@ -14,6 +14,7 @@ import numpy as np
 
 from ...measure.cases import DOUBLE, Case
 from ...ops.bounds import Activation, computed_in
+from ...ops.bounds import ulp as ulp
 from ...ops.engine.fused import IDENTITY
 from ...ops.engine.op import ops
 from .. import reference
@@ -89,14 +90,6 @@ def info_of(dtype: np.dtype[Any]) -> Any:
 def widened(case: Case, name: str) -> Any:
     """An array of a call, in full, in that precision."""
     return wide(case.array(name), case.dtype)
-
-
-def ulp(exact: Any, dtype: np.dtype[Any]) -> Any:
-    """The unit in the last place of a dtype, for numbers of any precision."""
-    info = info_of(dtype)
-    _, exponent = np.frexp(np.maximum(np.abs(exact), float(info.smallest_normal)))
-    one = _LONG(1) if dtype == DOUBLE else 1.0  # half of the smallest is no double
-    return np.ldexp(one, np.minimum(exponent, int(info.maxexp)) - 1 - int(info.nmant))
 
 
 #: Whether long double is wider than float64 here (on aarch64 it is, and slow; on MSVC it is not).
