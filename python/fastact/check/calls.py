@@ -13,10 +13,9 @@ from types import MappingProxyType
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from .. import _cpu
-from ..measure.cases import Shape, arguments, is_loss, needed, reduces_rows
+from ..measure.cases import Drawn, Shape, arguments, is_loss, needed, reduces_rows
 from ..measure.norm_rows import traits
 from ..ops.bounds import (
     BiasBounds,
@@ -79,33 +78,12 @@ class Kind:
         kinds = (self.shapes(op), self.data, ways, self.optional(op))
         for (rows, *rest), (draw, draw_gradient), named, optional in product(*kinds):
             shape = (rows * (_MANY if options.exhaustive else 1), *rest)
-            drawn, gradient = (Drawn(first, dtype) for first in (draw, draw_gradient))
+            drawn, gradient = (Drawn(first, mixed) for first in (draw, draw_gradient))
             given = arguments(op, "call", shape, dtype.name, named, drawn, optional)
             dys = arguments(op, "backward", shape, dtype.name, named, gradient)
             if drawn.fits:
                 for each in self.finished(op, {**given, **named}):
                     yield self.call(names)(op, shape, each, dys)
-
-
-class Drawn:
-    """Makes arrays of a dtype: the first by a function of random numbers and a shape.
-
-    fits : whether the dtype has all of its numbers.
-    """
-
-    def __init__(self, draw: Draw, dtype: np.dtype[Any]) -> None:
-        self._draw, self._dtype, self._rng = draw, dtype, np.random.default_rng(0)
-        self.fits = True
-
-    def random(self, shape: Sequence[int], dtype: str) -> NDArray[Any]:
-        with np.errstate(over="ignore"):
-            made = self._draw(self._rng, *shape).astype(self._dtype)
-        self.fits &= bool(np.isfinite(made).all())
-        self._draw = mixed
-        return made
-
-    def integers(self, shape: Sequence[int], end: int) -> NDArray[Any]:
-        return self._rng.integers(0, end, tuple(shape))
 
 
 def check_of(

@@ -5,7 +5,7 @@ The shapes of arrays follow from the data's and from the options as the op itsel
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from types import SimpleNamespace
@@ -125,6 +125,29 @@ class Maker(Protocol):
 
     def integers(self, shape: Sequence[int], end: int) -> Any:
         """An array of random int64 from 0 to below `end`."""
+
+
+class Drawn:
+    """A maker of arrays by functions of random numbers and a shape: of the first, and of others.
+
+    fits : whether the arrays' dtype has had all of their numbers.
+    """
+
+    def __init__(self, first: Callable[..., Any], others: Callable[..., Any]) -> None:
+        self._draw, self._others, self._rng = first, others, np.random.default_rng(0)
+        self.fits = True
+
+    def random(self, shape: Sequence[int], dtype: str) -> Any:
+        """Draw an array."""
+        with np.errstate(over="ignore"):
+            made = self._draw(self._rng, *shape).astype(dtype)
+        self.fits &= bool(np.isfinite(made).all())
+        self._draw = self._others
+        return made
+
+    def integers(self, shape: Sequence[int], end: int) -> Any:
+        """Draw integers from 0 to below `end`."""
+        return self._rng.integers(0, end, tuple(shape))
 
 
 def arguments(
