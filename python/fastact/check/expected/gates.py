@@ -61,13 +61,9 @@ class Step:
 
 @dataclass
 class Exact:
-    """The results that a call of a `Step` should give, and the scales of their errors' bounds."""
+    """The results and gradients of a `Step`, by name, and the scales of their errors' bounds."""
 
-    results: tuple[Array, ...]
-    kept: Array
-    dgates: Array
-    drecurrent: Array
-    dstate: Array
+    values: dict[str, Array]
     sums: Array
     before: Array
     returned: Array
@@ -102,70 +98,56 @@ def exact(step: Step, saved: tuple[Array, ...] = ()) -> Exact:
     if step.op.takes_recurrent:
         u_n, b_n = step.apart(step.recurrent)["n"], step.apart(step.recurrent_bias)["n"]
         reset = reset + abs(u_n) + abs(b_n)
-    return Exact(
-        tuple(results),
-        step.packed(gates, step.kept),
-        step.packed(dx),
-        step.packed(du),
-        np.asarray(dbefore),
-        np.asarray(sums),
-        before,
-        returned,
-        np.asarray(reset),
-    )
+    values = dict(zip(step.op.results, results, strict=True))
+    values |= {"gates": step.packed(gates, step.kept), f"d{step.op.state}": np.asarray(dbefore)}
+    values |= {"dgates": step.packed(dx), "drecurrent": step.packed(du)}
+    return Exact(values, np.asarray(sums), before, returned, np.asarray(reset))
 
 
-def repeated(part: Array, like: Array) -> Array:
-    """An array of the state's shape once for each gate of a packed one."""
-    return np.concatenate([part] * (like.shape[-1] // part.shape[-1]), axis=-1)
-
-
-def allowed(of: str, op: Any, value: Any, true: Exact, dtype: Any, to: Any) -> Any:
-    """How far off a "state" may be, a "gradient", or a "bias" by its rows' gradients, in `to`."""
-    if not np.size(value):
-        return np.zeros(np.shape(value)[-1:] if of == "bias" else np.shape(value))
-    sums, before, returned, reset = (
-        repeated(part, value) for part in (true.sums, true.before, true.returned, true.reset)
-    )
-    if of == "state":
-        found = op.bounds.allowed_state(value, sums, before, dtype, reset)
-    elif of == "gradient":
-        found = op.bounds.allowed_gradient(value, sums, before, returned, dtype, reset)
-    else:
-        width = value.shape[-1]
-        parts = (p.reshape(-1, width) for p in (value, sums, before, returned))
-        found = op.bounds.allowed_dbias(*parts, dtype, to, reset.reshape(-1, width))
-    return (1 + reference.BUDGET) * found
-
-
-def _found(of: str, op: Any, value: Any, true: Exact, dtype: Any, to: Any) -> Expected:
-    error = allowed(of, op, value, true, dtype, to)
+def _judged(of: str, op: Any, name: str, true: Exact, dtype: Any, to: Any = None) -> Expected:
+    """A "state", a "gradient", or a "bias" by its rows' gradients, in `to`."""
+    value = np.asarray(true.values[name])
+    width, scales = value.shape[-1], [true.sums, true.before, true.returned, true.reset]
+    if not value.size:
+        found = np.zeros(value.shape[-1:] if of == "bias" else value.shape)
+    else:  # arrays of the state's shape, once for each gate of a packed one
+        scales = [np.concatenate([p] * (width // p.shape[-1]), axis=-1) for p in scales]
+        sums, before, returned, reset = scales
+        if of == "state":
+            found = op.bounds.allowed_state(value, sums, before, dtype, reset)
+        elif of == "gradient":
+            found = op.bounds.allowed_gradient(value, sums, before, returned, dtype, reset)
+        else:
+            *parts, reset = (p.reshape(-1, width) for p in (value, *scales))
+            found = op.bounds.allowed_dbias(*parts, dtype, to, reset)
     if of == "bias":
         value = value.sum(tuple(range(value.ndim - 1)))
+    error = (1 + reference.BUDGET) * found
     return Expected(value, error, False, np.isfinite(value) & np.isfinite(error))
 
 
 def of_forward(step: Step, true: Exact) -> dict[str, Expected]:
     """The states, and the gates that are kept."""
-    op, dtype = step.op, step.gates.dtype
-    made = {**dict(zip(op.results, true.results, strict=True)), "gates": true.kept}
-    return {k: _found("state", op, np.asarray(v), true, dtype, dtype) for k, v in made.items()}
+    names, dtype = (*step.op.results, "gates"), step.gates.dtype
+    return {name: _judged("state", step.op, name, true, dtype) for name in names}
 
 
 def of_backward(step: Step, true: Exact) -> dict[str, Expected]:
     """The gradients; a bias adds up the gradients of all rows."""
     op, dtype = step.op, step.gates.dtype
-    values = {"dgates": true.dgates, "drecurrent": true.drecurrent, f"d{op.state}": true.dstate}
-    biases = {"dbias": true.dgates, "drecurrent_bias": true.drecurrent}
-    given = {"dbias": step.bias, "drecurrent_bias": step.recurrent_bias}
+    biases = {
+        "dbias": ("dgates", step.bias),
+        "drecurrent_bias": ("drecurrent", step.recurrent_bias),
+    }
     if not op.takes_recurrent and step.bias is None:  # one gradient for both
-        given["dbias"] = step.recurrent_bias
+        biases["dbias"] = ("dgates", step.recurrent_bias)
     found = {}
     for name in op.gradients:
-        if name in values:
-            found[name] = _found("gradient", op, values[name], true, dtype, dtype)
-        elif (bias := given[name]) is not None:
-            found[name] = _found("bias", op, biases[name], true, dtype, bias.dtype)
+        of, bias = biases.get(name, (name, None))
+        if name not in biases:
+            found[name] = _judged("gradient", op, name, true, dtype)
+        elif bias is not None:
+            found[name] = _judged("bias", op, of, true, dtype, bias.dtype)
     return found
 
 
