@@ -90,7 +90,7 @@ BY_NAME = {
 #: Where tables have ops by name, and what they say of them.
 TABLES = {
     "benchmarks/": "what peers call them, and idioms of NumPy's",
-    "python/fastact/check/reference.py": "formulas of gates",
+    "python/fastact/check/reference.py": "formulas of activations with a parameter",
     "python/fastact/derivatives/": "formulas",
     "python/fastact/measure/formulas.py": "formulas",
     "python/fastact/dask.py": "results of moments, which are named as ops are",

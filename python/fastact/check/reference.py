@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..measure.formulas import DERIVATIVE, DERIVATIVE_BY_VALUE, FORWARD, NUMPY, Formula, sigmoid
+from ..measure.formulas import DERIVATIVE, DERIVATIVE_BY_VALUE, FORWARD, NUMPY, Formula
 from ..ops.engine.fused import IDENTITY
 
 Float64 = NDArray[np.float64]
@@ -452,87 +452,6 @@ def excess(actual: Any, exact: Any, allowed: Any) -> float:
 def moved(running: Float64, new: Float64, momentum: float) -> Float64:
     """Running statistics after a batch: its mean, or its variance with correction 1, is new."""
     return (1 - momentum) * running + momentum * new
-
-
-# --- recurrent gates ------------------------------------------------------------------------------
-#
-# Of gates by their letters, each an array of the state's shape; q: what a GRU's reset gate scales.
-
-Gates = dict[str, Any]
-
-
-def gate_slopes(a: Gates) -> Gates:
-    """The derivatives of activated gates by what they are of."""
-    return {k: 1 - a[k] ** 2 if k in "gn" else a[k] * (1 - a[k]) for k in a if k != "q"}
-
-
-def _each(x: Gates, u: Gates) -> Gates:
-    return {k: np.tanh(x[k] + u[k]) if k in "gn" else sigmoid(x[k] + u[k], NUMPY) for k in x}
-
-
-def _behind_the_product(x: Gates, u: Gates) -> Gates:
-    """With a reset gate that scales a part of the recurrent projection."""
-    r, z = (sigmoid(x[k] + u[k], NUMPY) for k in "rz")
-    return {"r": r, "z": z, "n": np.tanh(x["n"] + r * u["n"]), "q": u["n"] + 0 * r}
-
-
-def _of_cell(a: Gates, before: Any) -> tuple[Any, ...]:
-    c = a["f"] * before + a["i"] * a["g"]
-    return a["o"] * np.tanh(c), c
-
-
-def _back_of_cell(
-    a: Gates, before: Any, dh: Any, c: Any = None, dc: Any = 0.0
-) -> tuple[Gates, Gates, Any]:
-    d, slope = dc + dh * a["o"] * (1 - np.tanh(c) ** 2), gate_slopes(a)
-    of = {"i": d * a["g"], "f": d * before, "g": d * a["i"], "o": dh * np.tanh(c)}
-    dx = {k: of[k] * slope[k] for k in of}
-    return dx, dx, d * a["f"]
-
-
-def _back_of_reset(a: Gates, before: Any, dh: Any) -> tuple[Gates, Gates, Any]:
-    dx = {"r": dh * before * gate_slopes(a)["r"]}
-    return dx, dx, dh * a["r"]
-
-
-def _back_of_blend(a: Gates, before: Any, dh: Any) -> tuple[Gates, Gates, Any]:
-    slope = gate_slopes(a)
-    dn = dh * (1 - a["z"]) * slope["n"]
-    dx = {"z": dh * (before - a["n"]) * slope["z"], "n": dn}
-    return dx, dx, dh * a["z"]
-
-
-def _back_of_gru(a: Gates, before: Any, dh: Any) -> tuple[Gates, Gates, Any]:
-    dx, _, dbefore = _back_of_blend(a, before, dh)
-    dx["r"] = dx["n"] * a["q"] * gate_slopes(a)["r"]
-    return dx, {**dx, "n": dx["n"] * a["r"]}, dbefore
-
-
-@dataclass(frozen=True)
-class GateFormulas:
-    """The formulas of a step of gates.
-
-    state : of activated gates and the state before, the states after: of an LSTM h and c.
-    gradients : of those, dh and for an LSTM c and dc: the gradients of x, of u and of the state
-    before. activated : of pre-activations x + u, the gates.
-    """
-
-    state: Callable[[Gates, Any], tuple[Any, ...]]
-    gradients: Callable[..., tuple[Gates, Gates, Any]]
-    activated: Callable[[Gates, Gates], Gates] = _each
-
-
-def _blend(a: Gates, before: Any) -> tuple[Any, ...]:
-    return ((1 - a["z"]) * a["n"] + a["z"] * before,)
-
-
-#: By the name of the op.
-GATES = {
-    "lstm_gates": GateFormulas(_of_cell, _back_of_cell),
-    "gru_gates": GateFormulas(_blend, _back_of_gru, _behind_the_product),
-    "gru_reset": GateFormulas(lambda a, before: (a["r"] * before,), _back_of_reset),
-    "gru_blend": GateFormulas(_blend, _back_of_blend),
-}
 
 
 # --- rotary ---------------------------------------------------------------------------------------

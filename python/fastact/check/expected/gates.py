@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ...derivatives import gates as formulas
+from ...derivatives.operations import Operations
 from ...measure.cases import Case
 from .. import reference
 from .common import Expected
@@ -43,20 +46,15 @@ class Step:
         more: str = self.op.kept[self.op.count :]
         return self.letters + more
 
-    def apart(self, packed: Array | None, letters: str = "") -> dict[str, Any]:
-        """A packed array's gates, by their letters, in the oracle's type."""
-        letters = letters or self.letters
-        made_in = reference.wide(self.gates.dtype)
-        if packed is None:
-            return dict.fromkeys(letters, made_in(0))
-        parts = np.split(packed.astype(made_in), len(letters), axis=-1)
-        return dict(zip(letters, parts, strict=True))
 
-    def packed(self, parts: dict[str, Any], letters: str = "") -> Array:
-        """The reverse of `apart`."""
-        like = self.state.shape
-        letters = letters or self.letters
-        return np.concatenate([np.broadcast_to(parts[k], like) for k in letters], axis=-1)
+class _Wide(Operations):
+    """NumPy's arithmetic, and the oracle's activations."""
+
+    def call(self, op: Any, x: Any, parameters: Mapping[str, Any]) -> Any:
+        return reference.forward(op.name, x, **parameters)
+
+
+_WIDE = _Wide(np)
 
 
 @dataclass
@@ -71,37 +69,30 @@ class Exact:
 
 
 def exact(step: Step, saved: tuple[Array, ...] = ()) -> Exact:
-    """By the oracle, in its type. saved: what backward is given, where it is rounded."""
-    formulas, letters = reference.GATES[step.op.name], step.letters
-    x, u = step.apart(step.gates), step.apart(step.recurrent)
-    of_x, of_u = step.apart(step.bias), step.apart(step.recurrent_bias)
-    sums = sum(
-        abs(step.apart(a)[k])
-        for k in letters
-        for a in (step.gates, step.recurrent, step.bias, step.recurrent_bias)
-    )
-    x, u = {k: x[k] + of_x[k] for k in letters}, {k: u[k] + of_u[k] for k in letters}
-    made_in = reference.wide(step.state.dtype)
-    before, dh = step.state.astype(made_in), step.dh.astype(made_in)
-    gates = formulas.activated(x, u)
-    results = formulas.state(gates, before)
-    cell: dict[str, Any] = {}
-    returned = abs(dh)
-    if "c" in step.op.saves:
-        cell["c"] = saved[step.op.saves.index("c")].astype(made_in) if saved else results[1]
-        if step.dc is not None:
-            cell["dc"] = step.dc.astype(made_in)
-            returned = returned + abs(cell["dc"])
-    given = step.apart(saved[0], step.kept) if saved else gates
-    dx, du, dbefore = formulas.gradients(given, before, dh, **cell)
-    reset = 0 * before
-    if step.op.takes_recurrent:
-        u_n, b_n = step.apart(step.recurrent)["n"], step.apart(step.recurrent_bias)["n"]
-        reset = reset + abs(u_n) + abs(b_n)
-    values = dict(zip(step.op.results, results, strict=True))
-    values |= {"gates": step.packed(gates, step.kept), f"d{step.op.state}": np.asarray(dbefore)}
-    values |= {"dgates": step.packed(dx), "drecurrent": step.packed(du)}
-    return Exact(values, np.asarray(sums), before, returned, np.asarray(reset))
+    """By the formulas, in the oracle's type. saved: what backward is given, where it is rounded."""
+    op, made_in = step.op, reference.wide(step.gates.dtype)
+    arrays = {"gates": step.gates, "recurrent": step.recurrent, op.state: step.state}
+    arrays |= {"bias": step.bias, "recurrent_bias": step.recurrent_bias}
+    named: dict[str, Any] = {n: a.astype(made_in) for n, a in arrays.items() if a is not None}
+    named["order"], like = step.kept, step.state.shape
+    each = formulas.activated(op, named, _WIDE).values()
+    values = dict(zip(op.results, formulas.results(op, named, _WIDE), strict=True))
+    values["gates"] = np.concatenate([np.broadcast_to(gate, like) for gate in each], axis=-1)
+    given = dict(zip(op.saves, saved or (None,) * len(op.saves), strict=True))
+    back = {n: values[n] if given.get(n) is None else given[n].astype(made_in)
+            for n in ("gates", "c") if n in values}  # fmt: skip
+    dys = [None if dy is None else dy.astype(made_in) for dy in (step.dh, step.dc)]
+    found = formulas.gradients(op, dys[: len(op.results)], {**named, **back}, _WIDE)
+    values |= {f"d{n}": found[n] for n in ("gates", "recurrent", op.state)}
+    summands = [abs(named[n]) for n in ("gates", "recurrent", *_BIASES) if n in named]
+    sums = sum(np.split(sum(summands[1:], summands[0]), len(step.letters), axis=-1))
+    reset = 0 * named[op.state]
+    if op.takes_recurrent:
+        at = step.letters.index("n")
+        for name in {"recurrent", "recurrent_bias"} & named.keys():
+            reset = reset + abs(np.split(named[name], len(step.letters), axis=-1)[at])
+    returned = sum(abs(dy) for dy in dys if dy is not None)
+    return Exact(values, np.asarray(sums), named[op.state], np.asarray(returned), np.asarray(reset))
 
 
 def _judged(of: str, op: Any, name: str, true: Exact, dtype: Any, to: Any = None) -> Expected:
