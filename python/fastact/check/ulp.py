@@ -37,11 +37,10 @@ _EXPONENT_BITS = np.uint64(0x7FF0_0000_0000_0000)
 
 @dataclass(frozen=True)
 class Contender:
-    """One implementation: each call reads float32 `x` and fills `out`."""
+    """One implementation: a call in a direction reads float32 `x` and fills `out`."""
 
     label: str
-    forward: Callable[[Float32s, Float32s], None]
-    derivative: Callable[[Float32s, Float32s], None]
+    run: Callable[[str, Float32s, Float32s], None]
 
 
 def _no_counts() -> NDArray[np.int64]:
@@ -235,8 +234,8 @@ def sweep(
     with ThreadPoolExecutor(threads) as pool:
         for x in batches:
             for position, contender in enumerate(contenders):
-                contender.forward(x, memory[0, position, : x.size])
-                contender.derivative(x, memory[1, position, : x.size])
+                for direction, results in zip(DIRECTIONS, memory, strict=True):
+                    contender.run(direction, x, results[position, : x.size])
             for direction, tallies in pool.map(compare, tasks(x)):
                 for total, tally in zip(totals[direction], tallies, strict=True):
                     total.add(tally)
