@@ -339,18 +339,14 @@ class RowFormulas:
     subtracted: Callable[[int, Any, float], Any] = lambda count, rstd, eps: 1.0
 
 
-def _is_longer(rstd: Any, eps: float) -> Any:
-    """Whether a length 1 / rstd, which was rounded, is more than eps."""
-    return rstd * eps < 1 - 2.0**-22
-
-
 #: By the functors of src/common/norms/rows.h.
 ROW_NORMS = {
     "CentredNorm": RowFormulas(),
     "RmsNorm": RowFormulas(),
     "L2Norm": RowFormulas(
         lambda square, count, eps: 1 / np.maximum(np.sqrt(square * count), eps),
-        lambda count, rstd, eps: np.where(_is_longer(rstd, eps), count, 0.0),
+        # Whether a length 1 / rstd, which was rounded, is more than eps.
+        lambda count, rstd, eps: np.where(rstd * eps < 1 - 2.0**-22, count, 0.0),
     ),
 }
 
@@ -609,11 +605,6 @@ def softmax_gradient(
     of_others = p * (size - np.abs(dy))
     bounded = {"factor": factor, "own": np.abs(q * dy), "others": of_others, "whole": p * size}
     return scale * factor * exact, bounded
-
-
-def softcap_slope(x: Any, scale: float, softcap: float | None) -> Any:
-    """By what a softcap multiplies dx, 1 - tanh(scale x / softcap)^2, without its cancellation."""
-    return 1.0 if not softcap else 1 / np.cosh(x * scale / softcap) ** 2
 
 
 def sink_gradients(dy: Any, y: Any, share: Any, axes: tuple[int, ...]) -> tuple[Any, Any]:

@@ -43,10 +43,6 @@ class Contender:
     run: Callable[[str, Float32s, Float32s], None]
 
 
-def _no_counts() -> NDArray[np.int64]:
-    return np.zeros(len(EDGES), dtype=np.int64)
-
-
 @dataclass
 class Tally:
     """Errors of one implementation in one direction.
@@ -76,7 +72,7 @@ class Tally:
     absolute: float = 0.0
     counted: float = 0.0
     counted_at: float = 0.0
-    above: NDArray[np.int64] = field(default_factory=_no_counts)
+    above: NDArray[np.int64] = field(default_factory=lambda: np.zeros(len(EDGES), np.int64))
 
     def add(self, other: Tally) -> None:
         """Take in the errors of other inputs."""

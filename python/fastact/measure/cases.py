@@ -280,16 +280,11 @@ def backward_example(op: Any, x: Any, dy: Any) -> partial[Any]:
     return bound(op, "backward", named, {**dys, **gradients})
 
 
-def option_of(op: Any, named: Mapping[str, Any], name: str) -> Any:
-    """An option's value among those that are given, or its default."""
-    return named.get(name, op.entry_points["call"].defaults.get(name))
-
-
 def _packed(op: Any, entry: str, shape: Shape, named: Mapping[str, Any]) -> Shape:
     """The shape of the first array for data of a shape, which several gates share, or halves."""
     axis, count = -1, 1
     if op.family == "gated" and op.packed:
-        axis, count = option_of(op, named, "axis"), 2
+        axis, count = named.get("axis", op.entry_points["call"].defaults["axis"]), 2
     elif op.family == "gates":
         is_kept = entry == "backward" and not named.get("recompute", False)
         count = len(op.kept) if is_kept else op.count

@@ -393,11 +393,6 @@ def _taken_apart(
     return every[:count], {**options, **{n: v for n, v in saved if v is not None}}
 
 
-def _narrowed(d: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    """In another dtype, where it has not that; soon, for most."""
-    return d if d.dtype is dtype else d.to(dtype)
-
-
 def _composed(
     spec: Spec, rules: Rules, wanted: Sequence[bool], ddx: Sequence[Any], given: Sequence[Any]
 ) -> Sequence[Any]:
@@ -415,7 +410,7 @@ def _composed(
     incoming, named = _taken_apart(spec, rules.options, given)
     found = derivatives.second(spec.op, back, incoming, named, TORCH, wants_dy=wanted[0])
     pairs = zip((*found[0], *map(found[1].get, spec.saves)), given, strict=True)
-    return [None if d is None or t is None else _narrowed(d, t.dtype) for d, t in pairs]
+    return [None if d is None or t is None else d.to(t.dtype) for d, t in pairs]
 
 
 # --- forward mode ---------------------------------------------------------------------------------

@@ -91,6 +91,7 @@ _TYPES: dict[Any, str] = {
     SupportsIndex: "SymInt",
 }
 _OWN = {name: f"{_TYPES[kind]}?" for name, kind in get_type_hints(Parameters).items()}
+_SAVED = {"shape": "SymInt[]", OF_X: "str?"}  # all else that is saved may be an array
 _EVERY = ("out", "stream", "accumulate")  # what operators do not take
 
 
@@ -113,7 +114,7 @@ class Operators:
         results = ", ".join("Tensor" for _ in op.results)
         backward = [
             *(f"Tensor? {name}" for name in self.incoming),
-            *(f"{self._type_saved(name)} saved_{name}" for name in op.saves),
+            *(f"{_SAVED.get(name, 'Tensor?')} saved_{name}" for name in op.saves),
             *(self._argument(name) for name in self.told),
         ]
         library.define(f"{name}({of_call}) -> ({results})")
@@ -182,9 +183,6 @@ class Operators:
         if kind.startswith("int[]") and default is not None:
             return f"{kind} {name}=[{default}]"
         return f"{kind} {name}={default}"
-
-    def _type_saved(self, name: str) -> str:
-        return {"shape": "SymInt[]", OF_X: "str?"}.get(name, "Tensor?")
 
     # --- arguments --------------------------------------------------------------------------------
 
