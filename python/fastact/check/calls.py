@@ -58,7 +58,8 @@ class Kind:
 
     ways : to call an op.
     shapes : of the data of an op.
-    data : what the first array is drawn by, and what the first gradient is; others are `mixed`.
+    data : what the first array is drawn by, where its dtype has all of that, and what the first
+        gradient is; others are `mixed`.
     optional : arrays that may be left out and are not.
     finished : the arguments of calls, by those that were drawn.
     call : how a call is judged, by the names of its row.
@@ -72,18 +73,27 @@ class Kind:
     call: Callable[[tuple[str, ...]], type[Call]] = lambda names: Call
 
     def calls(
-        self, op: Any, names: tuple[str, ...], ways: Sequence[Named], dtype: Any, options: Options
+        self,
+        op: Any,
+        row: int,
+        names: tuple[str, ...],
+        ways: Sequence[Named],
+        dtype: Any,
+        options: Options,
     ) -> Iterator[Call]:
-        """The calls of a row."""
-        kinds = (self.shapes(op), self.data, ways, self.optional(op))
-        for (rows, *rest), (draw, draw_gradient), named, optional in product(*kinds):
+        """Make the calls of a row; all rows together have every call."""
+        every = [*product(self.shapes(op), self.data, ways, self.optional(op))]
+        step = min(options.stride, len(every))
+        for (rows, *rest), (draw, draw_gradient), named, optional in every[row % step :: step]:
             shape = (rows * (_MANY if options.exhaustive else 1), *rest)
+            arrays = partial(arguments, op, "call", shape, dtype.name, named, optional=optional)
             drawn, gradient = (Drawn(first, mixed) for first in (draw, draw_gradient))
-            given = arguments(op, "call", shape, dtype.name, named, drawn, optional)
+            given = arrays(make=drawn)
+            if not drawn.fits:
+                given = arrays(make=Drawn(mixed, mixed))
             dys = arguments(op, "backward", shape, dtype.name, named, gradient)
-            if drawn.fits:
-                for each in self.finished(op, {**given, **named}):
-                    yield self.call(names)(op, shape, each, dys)
+            for each in self.finished(op, {**given, **named}):
+                yield self.call(names)(op, shape, each, dys)
 
 
 def check_of(
@@ -111,11 +121,9 @@ def check_of(
     def run(op: Any, options: Options, report: Report) -> None:
         every = [*product(kind.ways(op), dtypes(report))]
         with Progress(op.name, len(every)) as progress:
-            for number, ((labels, ways), dtype) in enumerate(every):
-                calls = [*kind.calls(op, labels, ways, dtype, options)]
-                step = min(options.stride, len(calls))
-                found = worst(op, calls[number % step :: step], options)  # all rows have all calls
-                case = [op.name, *labels, dtype.name]
+            for row, ((labels, ways), dtype) in enumerate(every):
+                calls = [*kind.calls(op, row, labels, ways, dtype, options)]
+                found, case = worst(op, calls, options), [op.name, *labels, dtype.name]
                 add_rows(report, case, found, columns, options.isas, allowed=allowed)
                 progress.advance(1)
 
