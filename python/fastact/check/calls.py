@@ -387,7 +387,7 @@ those for what forward saved.""",
 
 
 def _axes(op: Any) -> Ways:
-    """Along each axis that an op may have."""
+    """Call an op along each axis that it may have."""
     has_axis = "axis" in op.entry_points["call"].defaults
     yield (), [{**needed(op), **({"axis": axis} if has_axis else {})} for axis in range(2)]
 

@@ -427,7 +427,7 @@ class Derivative:
         for i, name in zip(self.kept, names, strict=True):
             if i in asked and i not in known and name in self.spec.kept:
                 named, dtype = self._named(kept), arrays[i].dtype
-                known[i] = composed.tangent(self.op, given, named, dtype, Function)
+                known[i] = composed.tangent(self.op, given, named, dtype)
         return [known[i] if i in known else zero(arrays[i]) for i in asked]
 
     def gradients(self, incoming: Any, others: Any, wanted: Sequence[bool]) -> list[Any]:
@@ -449,9 +449,7 @@ class Derivative:
         """Compute the gradients by the op's formula."""
         names = [n for n, wants in zip(self.moving, wanted, strict=True) if wants]
         dtypes = {name: self.dtypes[name] for name in names}
-        found = composed.gradients(
-            self.op, self._narrow(incoming), self._named(others), dtypes, Function
-        )
+        found = composed.gradients(self.op, self._narrow(incoming), self._named(others), dtypes)
         return [found.get(name) for name in self.moving]
 
     def tangents(self, given: Any, others: Any, wanted: Sequence[bool]) -> list[Any]:
@@ -468,9 +466,7 @@ class Derivative:
 
         def gradients(incoming: Any) -> list[Any]:
             wanted = {n: dtypes[n] for n, wants in zip(self.moving, asked, strict=True) if wants}
-            found = composed.gradients(
-                self.op, narrow(incoming), self._named(others), wanted, Function
-            )
+            found = composed.gradients(self.op, narrow(incoming), self._named(others), wanted)
             return [found.get(name) for name in self.moving]
 
         zeros = [jax.numpy.zeros(one.shape, one.dtype) for one in self.pair.outputs]

@@ -420,7 +420,7 @@ def _composed(
 def _by_slope(
     spec: Spec, rules: Rules, tensors: Sequence[Any], tangents: Sequence[Any]
 ) -> tuple[Any, ...]:
-    """Where results follow element by element: the derivative is its own transpose."""
+    """Find them where results follow element by element: a derivative is its own transpose."""
     (_, saved), (of_dy, of_saved) = tensors, tangents
     parts = [] if of_dy is None else [*in_graph(spec, rules, of_dy, saved)]
     if spec.op.piecewise_linear:
@@ -437,7 +437,7 @@ def _by_slope(
 def _by_change(
     spec: Spec, rules: Rules, tensors: Sequence[Any], tangents: Sequence[Any]
 ) -> tuple[Any, ...]:
-    """By the op's formula, in torch's arithmetic."""
+    """Find them by the op's formula, in torch's arithmetic."""
     names, count = [n for n in rules.names if n is not None], len(tensors)
 
     def found(*each: Any) -> Any:

@@ -69,7 +69,7 @@ class Exact:
 
 
 def exact(step: Step, saved: tuple[Array, ...] = ()) -> Exact:
-    """By the formulas, in the oracle's type. saved: what backward is given, where it is rounded."""
+    """Compute a step in the oracle's type. saved: what backward is given, where it is rounded."""
     op, made_in = step.op, reference.wide(step.gates.dtype)
     arrays = {"gates": step.gates, "recurrent": step.recurrent, op.state: step.state}
     arrays |= {"bias": step.bias, "recurrent_bias": step.recurrent_bias}
