@@ -220,26 +220,30 @@ class Weighted:
         where, dims = f"fastact.xarray.weighted.{name}", (*self.obj.dims, *self.weights.dims)
         over = _over(where, dim, tuple(dict.fromkeys(dims)), once=False)
         function = partial(function, _skips(where, skipna))
-        reduce = partial(_weighted_variable, where, function, over, self.weights)
-        return _by_variable(self.obj, reduce, keep_attrs)
+        reduce = partial(_weighted_variable, function, over, self.weights)
+        return _by_variable(where, self.obj, reduce, keep_attrs)
 
 
 #: A DataArray's name in the Dataset that is made of it, which no coordinate has.
 _ARRAY = "<the array>"
 
 
-def _by_variable(obj: Any, function: Callable[[Any], Any], keep_attrs: bool | None) -> Any:
+def _by_variable(
+    where: str, obj: Any, function: Callable[[Any], Any], keep_attrs: bool | None
+) -> Any:
     """A function of each variable of a Dataset, or of a DataArray, which is one."""
+
+    def each(variable: Any) -> Any:
+        try:
+            return function(variable)
+        except TypeError as error:
+            named = "" if variable.name == _ARRAY else f"{variable.name!r} of the Dataset: "
+            raise TypeError(f"{where}: {named}{error}") from None
+
     if isinstance(obj, xr.Dataset):
-        return obj.map(function, keep_attrs=keep_attrs)
-    found = obj.to_dataset(name=_ARRAY).map(function, keep_attrs=keep_attrs)
+        return obj.map(each, keep_attrs=keep_attrs)
+    found = obj.to_dataset(name=_ARRAY).map(each, keep_attrs=keep_attrs)
     return found[_ARRAY].rename(obj.name)
-
-
-def _of_dataset(where: str, variable: Any, error: Exception) -> TypeError:
-    """The error of a variable, which names that, if it is one of several."""
-    named = "" if variable.name == _ARRAY else f"{variable.name!r} of the Dataset: "
-    return TypeError(f"{where}: {named}{error}")
 
 
 def _weighted(name: str, skips: bool, x: Any, weights: Any, over: tuple[Hashable, ...]) -> Any:
@@ -394,37 +398,32 @@ class GroupBy:
             )
         if keep_attrs is None:  # as xarray's own
             keep_attrs = xr.get_options()["keep_attrs"] is not False
-        reduce = partial(self._of_variable, where, partial(op, **options), over)
-        return _by_variable(self.obj, reduce, keep_attrs).assign_coords(self._coords())
+        reduce = partial(self._of_variable, partial(op, **options), over)
+        found = _by_variable(where, self.obj, reduce, keep_attrs)
+        return found.assign_coords(self._coords())
 
-    def _of_variable(
-        self, where: str, op: Callable[..., Any], over: tuple[Hashable, ...], x: Any
-    ) -> Any:
+    def _of_variable(self, op: Callable[..., Any], over: tuple[Hashable, ...], x: Any) -> Any:
         """One variable by groups, whose dimensions take the place of those that they are along."""
         labels = self._labels
         if x.name != _ARRAY and not set(labels.dims) & set(x.dims):
-            reduce = partial(_quietly, op)
-            return _reduced_variable(where, reduce, over, x, keep_attrs=False, options={})
+            return _reduced_variable(partial(_quietly, op), over, x, keep_attrs=False, options={})
         if x.chunks is None and labels.chunks is not None:
             x = x.chunk()
         x = _repeated(x, labels, labels.dims)
         own = tuple(one for one in over if one in x.dims)
         labels = labels.set_dims({**dict.fromkeys(own, 1), **labels.sizes})
         groups = {one.name: len(one) for one in self._groupers}
-        try:
-            found = xr.apply_ufunc(
-                partial(_of_groups, op, tuple(groups.values())),
-                x,
-                labels,
-                input_core_dims=[own, own],
-                output_core_dims=[tuple(groups)],
-                exclude_dims=set(own),  # a result may have one of them, of another length
-                dask="allowed",
-                keep_attrs=False,
-                kwargs={"axis": tuple(range(-len(own), 0))},
-            )
-        except TypeError as error:
-            raise _of_dataset(where, x, error) from None
+        found = xr.apply_ufunc(
+            partial(_of_groups, op, tuple(groups.values())),
+            x,
+            labels,
+            input_core_dims=[own, own],
+            output_core_dims=[tuple(groups)],
+            exclude_dims=set(own),  # a result may have one of them, of another length
+            dask="allowed",
+            keep_attrs=False,
+            kwargs={"axis": tuple(range(-len(own), 0))},
+        )
         along = {one: [g.name for g in self._groupers if g.group.dims == (one,)] for one in own}
         dims = [name for one in x.dims for name in along.get(one, [one])]
         return found.transpose(*dict.fromkeys((*dims, *groups)))
@@ -541,9 +540,9 @@ def _reduced(
     reduce = partial(_quietly, function(name, _skips(where, skipna)))
     if isinstance(obj, xr.Dataset):
         of_variable = partial(
-            _reduced_variable, where, reduce, over, keep_attrs=keep_attrs, options=options
+            _reduced_variable, reduce, over, keep_attrs=keep_attrs, options=options
         )
-        return obj.map(of_variable, keep_attrs=keep_attrs)
+        return _by_variable(where, obj, of_variable, keep_attrs)
     return _applied(reduce, [obj], over, keep_attrs, results, options)
 
 
@@ -583,7 +582,6 @@ def _names(dim: Any) -> tuple[Hashable, ...]:
 
 
 def _reduced_variable(
-    where: str,
     function: Callable[..., Any],
     over: tuple[Hashable, ...],
     variable: Any,
@@ -593,16 +591,10 @@ def _reduced_variable(
 ) -> Any:
     """Reduce a variable of a Dataset, which has dimensions that the variable lacks."""
     own = tuple(one for one in over if one in variable.dims)
-    if not own:
-        return variable
-    try:
-        return _applied(function, [variable], own, keep_attrs, 1, options)
-    except TypeError as error:
-        raise _of_dataset(where, variable, error) from None
+    return _applied(function, [variable], own, keep_attrs, 1, options) if own else variable
 
 
 def _weighted_variable(
-    where: str,
     function: Callable[..., Any],
     over: tuple[Hashable, ...],
     weights: Any,
@@ -616,10 +608,7 @@ def _weighted_variable(
         x = x.chunk()
     x = _repeated(x, weights, weights.dims)
     own = tuple(one for one in over if one in x.dims)
-    try:
-        return function(x, _repeated(weights, x, own), own).transpose(*dims)
-    except TypeError as error:
-        raise _of_dataset(where, variable, error) from None
+    return function(x, _repeated(weights, x, own), own).transpose(*dims)
 
 
 def _applied(

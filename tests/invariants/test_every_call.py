@@ -12,7 +12,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
-from arrangements import IN_ORDER, LAYOUTS, misaligned, padded, plain, shifted
+from arrangements import IN_ORDER, LAYOUTS, padded, plain, shifted
 from conftest import (
     ISAS,
     assert_same_bits,

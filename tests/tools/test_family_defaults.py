@@ -8,7 +8,7 @@ from benchmarks.workloads.other import OTHER
 
 import fastact as fa
 from fastact import _cpu
-from fastact.check import other
+from fastact.check import calls
 from fastact.check.common import Options, Report
 from fastact.measure.cases import shapes_of
 
@@ -31,11 +31,11 @@ def test_shapes(op: Any, axis: int) -> None:
 @pytest.mark.parametrize("factor", [1.0, 1e-3])
 def test_check(op: Any, factor: float, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every bound holds, and a thousandth of it does not."""
-    errors = other.Call.errors
+    errors = calls.Call.errors
     scaled = lambda call: {name: e / factor for name, e in errors(call).items()}  # noqa: E731
-    monkeypatch.setattr(other.Call, "errors", scaled)
+    monkeypatch.setattr(calls.Call, "errors", scaled)
     report = Report(quiet=True)
-    other.CHECK.run(op, Options((_cpu.isa(),)), report)
+    calls.OTHER.run(op, Options((_cpu.isa(),)), report)
     assert {row[1] for row in report.rows} >= {"float64", "float32", "float16"}
     assert bool(report.failures) == (factor < 1)
 

@@ -58,19 +58,8 @@ class Settings:
     seconds: float = 1.0
 
 
-class Random:
-    """A maker of arrays (`cases.Maker`): normal numbers, each array's its own."""
-
-    def __init__(self) -> None:
-        self._generator = np.random.default_rng(0)
-
-    def random(self, shape: Sequence[int], dtype: str) -> NDArray[Any]:
-        """Make an array of normal numbers."""
-        return self._generator.standard_normal(tuple(shape), np.float32).astype(dtype)
-
-    def integers(self, shape: Sequence[int], end: int) -> NDArray[Any]:
-        """Make an array of integers from 0 to below `end`."""
-        return self._generator.integers(0, end, tuple(shape))
+def _normal(generator: np.random.Generator, *shape: int) -> NDArray[Any]:
+    return generator.standard_normal(shape, np.float32)
 
 
 def shape_of(op: Any, size: int) -> Shape:
@@ -94,7 +83,7 @@ class TimedCall:
 
     def __init__(self, op: Any, direction: str, dtype: str, shape: Shape) -> None:
         self.op, self.entry = op, "call" if direction == "forward" else "backward"
-        options, make = cases.options_of_example(op, shape), Random()
+        options, make = cases.options_of_example(op, shape), cases.Drawn(_normal, _normal)
         data = (shape, dtype, options, make)
         # A norm is measured with its parameters, which may be left out; torch's glu has no bias.
         has_weight = "weight" in op.entry_points["call"].defaults

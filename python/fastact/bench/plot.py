@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from ..measure.peers import COPY, OURS, PEERS
+from ..measure.peers import COPY, OURS
+from ..measure.pictures import COLOURS, figure_of, plain, save
 from ..terminal import require
 from .turns import CpuRow
 
-_COLOURS = dict(zip(PEERS, ("#4c78a8", "#b279a2", "#72b7b2", "#e45756", "#9d755d"), strict=True))
-_COLOURS = {OURS: "#f58518", **_COLOURS}
+_COLOURS = {OURS: "#f58518", **COLOURS}
 _MARKERS = dict(zip(_COLOURS, "os^vD*", strict=True))
 
 
@@ -70,9 +70,7 @@ def _panel(axes: Any, rows: Sequence[CpuRow]) -> None:
     place.set_label_text("elements" if sized else "")
     speed.set_label_text("speed, a copy's is 1")
     axes.set_title(f"{rows[0].op}, {rows[0].direction}, {rows[0].dtype}", fontsize=12)
-    axes.grid(color="0.9")
-    axes.set_axisbelow(True)
-    axes.spines[["top", "right"]].set_visible(False)
+    plain(axes)
 
 
 def plot(rows: Sequence[CpuRow], cpu: str, file: Path) -> list[Path]:
@@ -99,12 +97,10 @@ def plot(rows: Sequence[CpuRow], cpu: str, file: Path) -> list[Path]:
     across = len({direction for _, _, direction in panels})
     down = -(-len(panels) // across)
     longest = max(len(part) for part in panels.values())
-    figure, grid = pyplot.subplots(
-        down,
-        across,
+    figure, grid = figure_of(
+        nrows=down,
+        ncols=across,
         figsize=(6.4 * across, (3.4 + 0.1 * longest) * down + 1.2),
-        squeeze=False,
-        layout="constrained",
     )
     for axes, part in zip(grid.flat, panels.values(), strict=False):
         _panel(axes, part)
@@ -115,7 +111,4 @@ def plot(rows: Sequence[CpuRow], cpu: str, file: Path) -> list[Path]:
     ]
     keys.append(pyplot.Line2D([], [], color="black", linestyle="--", label="a copy of the bytes"))
     figure.legend(handles=keys, loc="outside lower center", ncols=len(keys), fontsize=10)
-    figure.suptitle(f"Speed on {on(rows, cpu)}", fontsize=13, fontweight="bold")
-    figure.savefig(file, dpi=110)
-    pyplot.close(figure)
-    return [file]
+    return [save(figure, f"Speed on {on(rows, cpu)}", file)]

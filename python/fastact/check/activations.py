@@ -103,52 +103,47 @@ def _ours(subject: _Subject, isa: str) -> Contender:
     ones = np.ones(ulp.BATCH, dtype=np.float32)
     op, chosen = subject.op, subject.chosen
 
-    def forward(x: Float32s, out: Float32s) -> None:
+    def run(direction: str, x: Float32s, out: Float32s) -> None:
         _cpu.select_isa(isa)
-        op(x, out=out, **chosen)
+        if direction == "forward":
+            op(x, out=out, **chosen)
+        else:
+            op.backward(ones[: x.size], x, out=out, **chosen)
 
-    def backward(saved: Float32s, out: Float32s) -> None:
-        _cpu.select_isa(isa)
-        op.backward(ones[: saved.size], saved, out=out, **chosen)
-
-    return Contender(isa, forward, backward)
+    return Contender(isa, run)
 
 
 def _numpy(subject: _Subject) -> Contender:
     """The textbook's formulas, as NumPy evaluates them for float32."""
-
-    def contend(of: dict[str, Any]) -> Callable[[Float32s, Float32s], None]:
-        formula = of[subject.op.name].of
-
-        def run(x: Float32s, out: Float32s) -> None:
-            with np.errstate(all="ignore"):
-                out[...] = formula(x, formulas.NUMPY, **subject.chosen)
-
-        return run
-
     by_saved = formulas.DERIVATIVE | formulas.DERIVATIVE_BY_VALUE
-    return Contender("numpy", contend(formulas.FORWARD), contend(by_saved))
+    of = {"forward": formulas.FORWARD, "derivative": by_saved}
+
+    def run(direction: str, x: Float32s, out: Float32s) -> None:
+        with np.errstate(all="ignore"):
+            out[...] = of[direction][subject.op.name].of(x, formulas.NUMPY, **subject.chosen)
+
+    return Contender("numpy", run)
 
 
 def _torch(subject: _Subject) -> Contender:
     torch = open_torch(get_num_threads())
     function = partial(function_named(torch.nn.functional, subject.op.name), **subject.chosen)
 
-    def forward(x: Float32s, out: Float32s) -> None:
-        out[...] = function(torch.from_numpy(x)).numpy()
-
-    def backward(saved: Float32s, out: Float32s) -> None:
-        leaf = torch.from_numpy(saved).requires_grad_()
-        if "x" not in subject.op.saves:
+    def run(direction: str, x: Float32s, out: Float32s) -> None:
+        tensor = torch.from_numpy(x)
+        if direction == "forward":
+            out[...] = function(tensor).numpy()
+        elif "x" in subject.op.saves:
+            leaf = tensor.requires_grad_()
+            (gradient,) = torch.autograd.grad(function(leaf), leaf, torch.ones_like(leaf))
+            out[...] = gradient.numpy()
+        else:
             kernel = torch_backward(torch, subject.op.name)
             if kernel is None:
                 raise LeftOut("it has no such gradient")
-            out[...] = kernel.function(torch.ones_like(leaf), leaf.detach()).numpy()
-            return
-        (gradient,) = torch.autograd.grad(function(leaf), leaf, torch.ones_like(leaf))
-        out[...] = gradient.numpy()
+            out[...] = kernel.function(torch.ones_like(tensor), tensor).numpy()
 
-    return Contender("torch", forward, backward)
+    return Contender("torch", run)
 
 
 _PEERS = {"numpy": _numpy, "torch": _torch}
@@ -167,10 +162,19 @@ def _contenders(
     return found
 
 
+def _limits(op: Any) -> dict[str, float]:
+    """The bounds in ULP."""
+    return dict(zip(DIRECTIONS, (op.bounds.forward_ulp, op.bounds.derivative_ulp), strict=True))
+
+
+def _allowed(op: Any) -> dict[str, float]:
+    """The absolute errors that are allowed whatever they are in ULP."""
+    return {direction: op.bounds.absolute(np.float32, direction) for direction in DIRECTIONS}
+
+
 def _sweep(
     subject: _Subject,
     contenders: Sequence[Contender],
-    allowed: dict[str, float],
     batches: Iterable[Float32s],
     advance: Callable[[int], None] = lambda steps: None,
 ) -> dict[str, list[Tally]]:
@@ -178,6 +182,7 @@ def _sweep(
         "forward": subject.exact(reference.forward),
         "derivative": subject.exact(reference.derivative_by_saved),
     }
+    allowed = _allowed(subject.op)
     return ulp.sweep(contenders, exact, allowed, batches, get_num_threads(), advance)
 
 
@@ -205,13 +210,11 @@ def curves(op: Any, isas: Sequence[str], peers: Sequence[str]) -> list[Curve]:
     batches = [
         generator.uniform(low, high, _POINTS).astype(np.float32) for low, high in pairwise(edges)
     ]
-    limits = {"forward": op.bounds.forward_ulp, "derivative": op.bounds.derivative_ulp}
-    allowed = {direction: op.bounds.absolute(np.float32, direction) for direction in DIRECTIONS}
-    found = []
+    limits, found = _limits(op), []
     for name, chosen in op.variants.items():
         subject = _Subject(name, op, chosen)
         contenders = _contenders(subject, isas, peers, Report(quiet=True))
-        tallies = [_sweep(subject, contenders, allowed, [batch]) for batch in batches]
+        tallies = [_sweep(subject, contenders, [batch]) for batch in batches]
         for direction in DIRECTIONS:
             errors = {
                 contender.label: [tally[direction][i].counted for tally in tallies]
@@ -230,15 +233,10 @@ def _check_float32(subject: _Subject, options: Options, report: Report) -> None:
     else:
         sample = ulp.dense_float32()[:: options.stride]
         total, batches = sample.size, ulp.in_batches(sample)
-    limits = {
-        "forward": subject.op.bounds.forward_ulp,
-        "derivative": subject.op.bounds.derivative_ulp,
-    }
-    bounds = subject.op.bounds
-    allowed = {direction: bounds.absolute(np.float32, direction) for direction in DIRECTIONS}
+    limits, allowed = _limits(subject.op), _allowed(subject.op)
     started = time.perf_counter()
     with Progress(f"{subject.name}, {total} float32 inputs", total) as progress:
-        totals = _sweep(subject, contenders, allowed, batches, progress.advance)
+        totals = _sweep(subject, contenders, batches, progress.advance)
     seconds = time.perf_counter() - started
     report.say(
         f"  float32: {total} inputs in {seconds:.1f} s; bounds: forward {limits['forward']:g} ULP, "
@@ -368,9 +366,8 @@ def _summary(rows: list[list[str]]) -> str:
 
 
 def _gist(op: Any, rows: list[list[str]]) -> dict[str, str]:
-    limits = dict(zip(DIRECTIONS, (op.bounds.forward_ulp, op.bounds.derivative_ulp), strict=True))
     found = {}
-    for direction, limit in limits.items():
+    for direction, limit in _limits(op).items():
         most = max(float(row[5]) for row in rows if row[1] == direction)
         found[f"{direction}, ULP"] = f"{most:.2f} of {limit:g}"
     return found

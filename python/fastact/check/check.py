@@ -14,18 +14,12 @@ from typing import Any
 
 from .. import _cpu
 from ..terminal import Progress, markdown_table, paragraph, say, styled, table
-from . import activations, bias, gated, gates, norms, other, plot, softmax, sums
+from . import activations, calls, plot, sums
 from .common import Check, Options, Report
 
 CHECKS = (
-    activations.CHECK,
-    sums.CHECK,
-    bias.CHECK,
-    gated.CHECK,
-    norms.CHECK,
-    gates.CHECK,
-    softmax.CHECK,
-    other.CHECK,
+    *(activations.CHECK, sums.CHECK),
+    *(calls.BIAS, calls.GATED, calls.NORMS, calls.GATES, calls.SOFTMAX, calls.OTHER),
 )
 
 

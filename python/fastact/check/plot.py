@@ -6,40 +6,21 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from ..measure.pictures import COLOURS, figure_of, plain, save
 from ..terminal import require
 from . import activations
 from .activations import Curve
 from .common import Check, Options
 
-_COLOURS = {"numpy": "#4c78a8", "torch": "#b279a2"}
 _OURS = ("#f58518", "#54a24b", "#72b7b2")  # an instruction set each
 _LEAST = 0.01  # what is less, 0 among it, is drawn there
 _COLUMNS = {2: 4, 4: 16, 6: 1000}  # of panels, for so many of them at most
 _LINE = 0.2  # inches
 
 
-def _figure(**layout: Any) -> tuple[Any, Any]:
-    pyplot = require("matplotlib.pyplot", "--plot")
-    figure, grid = pyplot.subplots(squeeze=False, layout="constrained", **layout)
-    return figure, grid
-
-
-def _save(figure: Any, title: str, file: Path) -> Path:
-    figure.suptitle(title, fontsize=13, fontweight="bold")
-    figure.savefig(file, dpi=110)
-    require("matplotlib.pyplot", "--plot").close(figure)
-    return file
-
-
 def _colours(names: Sequence[str]) -> dict[str, str]:
     ours = iter(_OURS)
-    return {name: _COLOURS.get(name) or next(ours) for name in names}
-
-
-def _plain(axes: Any) -> None:
-    axes.grid(color="0.9")
-    axes.set_axisbelow(True)
-    axes.spines[["top", "right"]].set_visible(False)
+    return {name: COLOURS.get(name) or next(ours) for name in names}
 
 
 def _over_x(curves: Sequence[Curve], file: Path) -> Path:
@@ -47,7 +28,7 @@ def _over_x(curves: Sequence[Curve], file: Path) -> Path:
     across = next(columns for columns, most in _COLUMNS.items() if len(curves) <= most)
     down = -(-len(curves) // across)
     wide, high = (5.5, 3.6) if across == 2 else (3.2, 2.4)
-    figure, grid = _figure(
+    figure, grid = figure_of(
         nrows=down,
         ncols=across,
         figsize=(wide * across, high * down + 1.0),
@@ -59,7 +40,7 @@ def _over_x(curves: Sequence[Curve], file: Path) -> Path:
     for axes, curve in zip(grid.flat, curves, strict=False):
         for name, errors in curve.errors.items():
             drawn = [max(error, _LEAST) for error in errors]
-            peer = name in _COLOURS  # behind ours
+            peer = name in COLOURS  # behind ours
             (handles[name],) = axes.step(
                 *(curve.edges[1:], drawn),
                 color=colours[name],
@@ -77,7 +58,7 @@ def _over_x(curves: Sequence[Curve], file: Path) -> Path:
         axes.set_yscale("log")
         axes.set_ylim(0.8 * _LEAST, 1e4)
         axes.set_title(f"{curve.name}, {curve.direction}", fontsize=12 if across == 2 else 9)
-        _plain(axes)
+        plain(axes)
     for axes in grid.flat[len(curves) :]:
         axes.set_axis_off()
     for axes in grid[:, 0]:
@@ -87,7 +68,7 @@ def _over_x(curves: Sequence[Curve], file: Path) -> Path:
         axes.set_xlabel("x")
     figure.legend(handles=[*handles.values()], loc="outside lower center", ncols=len(handles))
     title = "Worst error over x in float32, where the absolute bound does not cover it"
-    return _save(figure, title, file)
+    return save(figure, title, file)
 
 
 def _shares(check: Check, row: Sequence[str]) -> Iterator[float]:
@@ -104,7 +85,7 @@ def _of_bounds(check: Check, rows: Sequence[Sequence[str]], file: Path) -> Path:
     for row in rows:
         by = lines.setdefault(f"{row[0]}, {row[check.header.index('dtype')]}", {})
         by.setdefault(row[check.left - 1], []).extend(_shares(check, row))
-    figure, grid = _figure(figsize=(8, _LINE * len(lines) + 1.8))
+    figure, grid = figure_of(figsize=(8, _LINE * len(lines) + 1.8))
     axes = grid[0, 0]
     names = list(dict.fromkeys(who for by in lines.values() for who in by))
     colours = require("matplotlib.pyplot", "--plot").get_cmap("tab10")
@@ -124,9 +105,9 @@ def _of_bounds(check: Check, rows: Sequence[Sequence[str]], file: Path) -> Path:
     axes.set_ylim(len(lines) - 0.4, -0.6)
     axes.set_yticks(range(len(lines)), [*lines], fontsize=8)
     axes.set_xlabel("error over what is allowed")
-    _plain(axes)
+    plain(axes)
     figure.legend(loc="outside lower center", ncols=min(len(names) + 1, 4))
-    return _save(figure, "How much of its bound each error uses", file)
+    return save(figure, "How much of its bound each error uses", file)
 
 
 def plot(

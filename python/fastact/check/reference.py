@@ -11,14 +11,15 @@ in float32, long double to judge float64. How far off the oracle is itself, is `
 import importlib
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ..measure.formulas import DERIVATIVE, DERIVATIVE_BY_VALUE, FORWARD, NUMPY, Formula, sigmoid
+from ..measure.formulas import DERIVATIVE, DERIVATIVE_BY_VALUE, FORWARD, NUMPY, Formula
+from ..ops.engine.fused import IDENTITY
 
 Float64 = NDArray[np.float64]
 
@@ -115,13 +116,13 @@ def _evaluate(formula: Formula, x: Any, parameters: Mapping[str, Any]) -> Any:
 
 def forward(name: str, x: Any, **parameters: Any) -> Any:
     """f(x) in float64, for x that float32 can represent, or in long double; for other than the
-    default parameters, x must be finite."""
-    return _evaluate(FORWARD[name], x, parameters)
+    default parameters, x must be finite. One more is the "identity"."""
+    return x if name == IDENTITY else _evaluate(FORWARD[name], x, parameters)
 
 
 def derivative(name: str, x: Any, **parameters: Any) -> Any:
     """f'(x), as `forward`."""
-    return _evaluate(DERIVATIVE[name], x, parameters)
+    return 1.0 + 0 * x if name == IDENTITY else _evaluate(DERIVATIVE[name], x, parameters)
 
 
 def derivative_by_saved(name: str, saved: Any, **parameters: Any) -> Any:
@@ -314,48 +315,6 @@ PARAMETRIC = {
 }
 
 
-# --- gated activations ----------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Gated:
-    """y = act(z) c, with z = min(a, limit) and c = clip(b) + offset, of what was added to a and b.
-
-    name : of the activation, or "identity"; parameters : its own.
-    """
-
-    name: str
-    a: Float64
-    b: Float64
-    limit: float = math.inf
-    offset: float = 0.0
-    parameters: Mapping[str, Any] = field(default_factory=dict)
-
-    @property
-    def z(self) -> Any:
-        return np.minimum(self.a, self.limit)
-
-    @property
-    def c(self) -> Any:
-        return np.clip(self.b, -self.limit, self.limit) + self.offset
-
-    def value(self, z: Any) -> Any:
-        return z if self.name == "identity" else forward(self.name, z, **self.parameters)
-
-    def slope(self, z: Any) -> Any:
-        return 1 + 0 * z if self.name == "identity" else derivative(self.name, z, **self.parameters)
-
-    @property
-    def y(self) -> Any:
-        return self.value(self.z) * self.c
-
-    def da(self, dy: Any) -> Any:
-        return np.where(self.a > self.limit, 0, dy * self.c) * self.slope(self.z)
-
-    def db(self, dy: Any) -> Any:
-        return np.where(np.abs(self.b) > self.limit, 0, dy * self.value(self.z))
-
-
 # --- norms ----------------------------------------------------------------------------------------
 
 
@@ -380,18 +339,14 @@ class RowFormulas:
     subtracted: Callable[[int, Any, float], Any] = lambda count, rstd, eps: 1.0
 
 
-def _is_longer(rstd: Any, eps: float) -> Any:
-    """Whether a length 1 / rstd, which was rounded, is more than eps."""
-    return rstd * eps < 1 - 2.0**-22
-
-
 #: By the functors of src/common/norms/rows.h.
 ROW_NORMS = {
     "CentredNorm": RowFormulas(),
     "RmsNorm": RowFormulas(),
     "L2Norm": RowFormulas(
         lambda square, count, eps: 1 / np.maximum(np.sqrt(square * count), eps),
-        lambda count, rstd, eps: np.where(_is_longer(rstd, eps), count, 0.0),
+        # Whether a length 1 / rstd, which was rounded, is more than eps.
+        lambda count, rstd, eps: np.where(rstd * eps < 1 - 2.0**-22, count, 0.0),
     ),
 }
 
@@ -434,12 +389,6 @@ class NormExact:
     centred: bool
     factor: Any = 1.0
 
-    def value(self, z: Any) -> Any:
-        return z if self.name == "identity" else forward(self.name, z)
-
-    def slope(self, z: Any) -> Any:
-        return 1.0 + 0 * z if self.name == "identity" else derivative(self.name, z)
-
     @property
     def xhat(self) -> Any:
         return (self.x - self.mean) * self.rstd
@@ -450,7 +399,7 @@ class NormExact:
 
     @property
     def p(self) -> Any:
-        return self.dy * self.slope(self.z)
+        return self.dy * derivative(self.name, self.z)
 
     @property
     def gradients(self) -> tuple[Any, Any, Any]:
@@ -499,87 +448,6 @@ def excess(actual: Any, exact: Any, allowed: Any) -> float:
 def moved(running: Float64, new: Float64, momentum: float) -> Float64:
     """Running statistics after a batch: its mean, or its variance with correction 1, is new."""
     return (1 - momentum) * running + momentum * new
-
-
-# --- recurrent gates ------------------------------------------------------------------------------
-#
-# Of gates by their letters, each an array of the state's shape; q: what a GRU's reset gate scales.
-
-Gates = dict[str, Any]
-
-
-def gate_slopes(a: Gates) -> Gates:
-    """The derivatives of activated gates by what they are of."""
-    return {k: 1 - a[k] ** 2 if k in "gn" else a[k] * (1 - a[k]) for k in a if k != "q"}
-
-
-def _each(x: Gates, u: Gates) -> Gates:
-    return {k: np.tanh(x[k] + u[k]) if k in "gn" else sigmoid(x[k] + u[k], NUMPY) for k in x}
-
-
-def _behind_the_product(x: Gates, u: Gates) -> Gates:
-    """With a reset gate that scales a part of the recurrent projection."""
-    r, z = (sigmoid(x[k] + u[k], NUMPY) for k in "rz")
-    return {"r": r, "z": z, "n": np.tanh(x["n"] + r * u["n"]), "q": u["n"] + 0 * r}
-
-
-def _of_cell(a: Gates, before: Any) -> tuple[Any, ...]:
-    c = a["f"] * before + a["i"] * a["g"]
-    return a["o"] * np.tanh(c), c
-
-
-def _back_of_cell(
-    a: Gates, before: Any, dh: Any, c: Any = None, dc: Any = 0.0
-) -> tuple[Gates, Gates, Any]:
-    d, slope = dc + dh * a["o"] * (1 - np.tanh(c) ** 2), gate_slopes(a)
-    of = {"i": d * a["g"], "f": d * before, "g": d * a["i"], "o": dh * np.tanh(c)}
-    dx = {k: of[k] * slope[k] for k in of}
-    return dx, dx, d * a["f"]
-
-
-def _back_of_reset(a: Gates, before: Any, dh: Any) -> tuple[Gates, Gates, Any]:
-    dx = {"r": dh * before * gate_slopes(a)["r"]}
-    return dx, dx, dh * a["r"]
-
-
-def _back_of_blend(a: Gates, before: Any, dh: Any) -> tuple[Gates, Gates, Any]:
-    slope = gate_slopes(a)
-    dn = dh * (1 - a["z"]) * slope["n"]
-    dx = {"z": dh * (before - a["n"]) * slope["z"], "n": dn}
-    return dx, dx, dh * a["z"]
-
-
-def _back_of_gru(a: Gates, before: Any, dh: Any) -> tuple[Gates, Gates, Any]:
-    dx, _, dbefore = _back_of_blend(a, before, dh)
-    dx["r"] = dx["n"] * a["q"] * gate_slopes(a)["r"]
-    return dx, {**dx, "n": dx["n"] * a["r"]}, dbefore
-
-
-@dataclass(frozen=True)
-class GateFormulas:
-    """The formulas of a step of gates.
-
-    state : of activated gates and the state before, the states after: of an LSTM h and c.
-    gradients : of those, dh and for an LSTM c and dc: the gradients of x, of u and of the state
-    before. activated : of pre-activations x + u, the gates.
-    """
-
-    state: Callable[[Gates, Any], tuple[Any, ...]]
-    gradients: Callable[..., tuple[Gates, Gates, Any]]
-    activated: Callable[[Gates, Gates], Gates] = _each
-
-
-def _blend(a: Gates, before: Any) -> tuple[Any, ...]:
-    return ((1 - a["z"]) * a["n"] + a["z"] * before,)
-
-
-#: By the name of the op.
-GATES = {
-    "lstm_gates": GateFormulas(_of_cell, _back_of_cell),
-    "gru_gates": GateFormulas(_blend, _back_of_gru, _behind_the_product),
-    "gru_reset": GateFormulas(lambda a, before: (a["r"] * before,), _back_of_reset),
-    "gru_blend": GateFormulas(_blend, _back_of_blend),
-}
 
 
 # --- rotary ---------------------------------------------------------------------------------------
@@ -737,11 +605,6 @@ def softmax_gradient(
     of_others = p * (size - np.abs(dy))
     bounded = {"factor": factor, "own": np.abs(q * dy), "others": of_others, "whole": p * size}
     return scale * factor * exact, bounded
-
-
-def softcap_slope(x: Any, scale: float, softcap: float | None) -> Any:
-    """By what a softcap multiplies dx, 1 - tanh(scale x / softcap)^2, without its cancellation."""
-    return 1.0 if not softcap else 1 / np.cosh(x * scale / softcap) ** 2
 
 
 def sink_gradients(dy: Any, y: Any, share: Any, axes: tuple[int, ...]) -> tuple[Any, Any]:

@@ -9,7 +9,6 @@ contenders, and results with the same bits are compared once.
 from __future__ import annotations
 
 import math
-import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -38,15 +37,10 @@ _EXPONENT_BITS = np.uint64(0x7FF0_0000_0000_0000)
 
 @dataclass(frozen=True)
 class Contender:
-    """One implementation: each call reads float32 `x` and fills `out`."""
+    """One implementation: a call in a direction reads float32 `x` and fills `out`."""
 
     label: str
-    forward: Callable[[Float32s, Float32s], None]
-    derivative: Callable[[Float32s, Float32s], None]
-
-
-def _no_counts() -> NDArray[np.int64]:
-    return np.zeros(len(EDGES), dtype=np.int64)
+    run: Callable[[str, Float32s, Float32s], None]
 
 
 @dataclass
@@ -78,7 +72,7 @@ class Tally:
     absolute: float = 0.0
     counted: float = 0.0
     counted_at: float = 0.0
-    above: NDArray[np.int64] = field(default_factory=_no_counts)
+    above: NDArray[np.int64] = field(default_factory=lambda: np.zeros(len(EDGES), np.int64))
 
     def add(self, other: Tally) -> None:
         """Take in the errors of other inputs."""
@@ -99,46 +93,26 @@ class Tally:
         return [more - fewer for more, fewer in pairwise(cumulative)]
 
 
-class _Buffers(threading.local):
-    """Scratch of one thread of the pool."""
-
-    def __init__(self) -> None:
-        self.x = np.empty(_SLICE)
-        self.absolute = np.empty(_SLICE)
-        self.ulp = np.empty(_SLICE)
-
-
-def _power_of_two_below(values: Float64s, out: Float64s) -> None:
-    """The power of two at or below ``|values|``, but no less than the smallest normal float32."""
-    np.bitwise_and(values.view(np.uint64), _EXPONENT_BITS, out=out.view(np.uint64))
-    np.maximum(out, _SMALLEST_NORMAL, out=out)
-
-
-def _settle_nonfinite(
-    y: Float32s, reference: Float64s, absolute: Float64s, ulp: Float64s
-) -> NDArray[np.bool_]:
-    """Errors where infinity or NaN takes part, and where they are simply wrong.
+def _settled(y: Float32s, reference: Float64s) -> tuple[Float64s, Float64s, NDArray[np.bool_]]:
+    """Absolute errors, those in ULP, and where infinity or NaN is simply wrong.
 
     NaN equals NaN and nothing else; an infinite reference equals the same infinity and nothing
     else; an overflow counts as the number that would follow the largest float32.
     """
     nan = np.isnan(reference)
     wrong: NDArray[np.bool_] = (np.isnan(y) != nan) | (np.isinf(reference) & (y != reference))
-    exact = np.clip(reference, -_BEYOND, _BEYOND)
-    np.subtract(np.clip(y.astype(np.float64), -_BEYOND, _BEYOND), exact, out=absolute)
-    np.abs(absolute, out=absolute)
-    _power_of_two_below(exact, out=ulp)
-    np.divide(absolute, ulp, out=ulp)
-    for error in (absolute, ulp):
-        error[wrong | nan] = 0.0
-    return wrong
+    found, exact = (np.clip(a.astype(np.float64), -_BEYOND, _BEYOND) for a in (y, reference))
+    absolute = np.where(wrong | nan, 0.0, np.abs(found - exact))
+    # The power of two at or below the magnitude, but no less than the smallest normal float32.
+    power = (exact.view(np.uint64) & _EXPONENT_BITS).view(np.float64)
+    return absolute, absolute / np.maximum(power, _SMALLEST_NORMAL), wrong
 
 
 def tally_of(
     x: NDArray[Any],
     absolute: Float64s,
     ulp: Float64s,
-    wrong: NDArray[np.bool_] | None,
+    wrong: NDArray[np.bool_],
     allowed: float,
     unit: float = 1.0,
 ) -> Tally:
@@ -150,8 +124,8 @@ def tally_of(
         The inputs.
     absolute, ulp : arrays of float64
         Their errors, finite; `ulp` may be overwritten.
-    wrong : array of bool, optional
-        Where NaN or infinity is wrong, if anywhere.
+    wrong : array of bool
+        Where NaN or infinity is wrong.
     allowed : float
         The absolute error that is allowed whatever it is in ULP.
     unit : float
@@ -163,10 +137,8 @@ def tally_of(
     for position, edge in enumerate(EDGES):
         if tally.worst > edge:
             tally.above[position] = np.count_nonzero(ulp > edge / unit)
-    if wrong is not None:
-        tally.wrong = int(np.count_nonzero(wrong))
-        tally.wrong_at = float(x[wrong.argmax()])
-        tally.above += tally.wrong
+    tally.wrong, tally.wrong_at = int(np.count_nonzero(wrong)), float(x[wrong.argmax()])
+    tally.above += tally.wrong
     if allowed:
         tally.absolute = float(absolute.max())
         if tally.absolute <= allowed:
@@ -177,9 +149,7 @@ def tally_of(
     return tally
 
 
-def _measure(
-    x: Float32s, y: Float32s, reference: Float64s, allowed: float, buffers: _Buffers
-) -> Tally:
+def _measure(x: Float32s, y: Float32s, reference: Float64s, allowed: float) -> Tally:
     """Errors of `y`."""
     found = _cpu.compare(y, reference, allowed, EDGES)
     if found is not None:
@@ -193,23 +163,15 @@ def _measure(
             counted_at=float(x[counted_at]),
             above=np.array(above, np.int64),
         )
-    magnitudes, ulp = buffers.absolute[: x.size], buffers.ulp[: x.size]
-    wrong = _settle_nonfinite(y, reference, magnitudes, ulp)
-    return tally_of(x, magnitudes, ulp, wrong, allowed, unit=_ULPS)
+    return tally_of(x, *_settled(y, reference), allowed, unit=_ULPS)
 
 
 def _measure_all(
-    x: Float32s,
-    results: Sequence[Float32s],
-    oracle: Oracle,
-    allowed: float,
-    buffers: _Buffers,
+    x: Float32s, results: Sequence[Float32s], oracle: Oracle, allowed: float
 ) -> list[Tally]:
     """Tallies of several results for one slice of inputs in one direction."""
-    wide = buffers.x[: x.size]
     with np.errstate(all="ignore"):
-        np.copyto(wide, x)
-        reference = oracle(wide)
+        reference = oracle(x.astype(np.float64))
         tallies: list[Tally] = []
         for position, y in enumerate(results):
             bits = y.view(np.uint32)
@@ -217,9 +179,7 @@ def _measure_all(
                 (k for k in range(position) if np.array_equal(bits, results[k].view(np.uint32))),
                 None,
             )
-            tallies.append(
-                _measure(x, y, reference, allowed, buffers) if twin is None else tallies[twin]
-            )
+            tallies.append(_measure(x, y, reference, allowed) if twin is None else tallies[twin])
     return tallies
 
 
@@ -255,11 +215,10 @@ def sweep(
     """
     totals = {direction: [Tally() for _ in contenders] for direction in DIRECTIONS}
     memory = np.empty((len(DIRECTIONS), len(contenders), BATCH), dtype=np.float32)
-    buffers = _Buffers()
 
     def compare(task: tuple[Float32s, list[Float32s], str]) -> tuple[str, list[Tally]]:
         x, results, direction = task
-        tallies = _measure_all(x, results, oracles[direction], allowed[direction], buffers)
+        tallies = _measure_all(x, results, oracles[direction], allowed[direction])
         return direction, tallies
 
     def tasks(x: Float32s) -> Iterator[tuple[Float32s, list[Float32s], str]]:
@@ -271,8 +230,8 @@ def sweep(
     with ThreadPoolExecutor(threads) as pool:
         for x in batches:
             for position, contender in enumerate(contenders):
-                contender.forward(x, memory[0, position, : x.size])
-                contender.derivative(x, memory[1, position, : x.size])
+                for direction, results in zip(DIRECTIONS, memory, strict=True):
+                    contender.run(direction, x, results[position, : x.size])
             for direction, tallies in pool.map(compare, tasks(x)):
                 for total, tally in zip(totals[direction], tallies, strict=True):
                     total.add(tally)

@@ -117,11 +117,38 @@ def raw(value: Any) -> Any:
     return value.array if isinstance(value, Value) else value
 
 
+#: How functions of an array x change with it: what a tangent or a gradient d becomes, by x and by
+#: the function's value y.
+_CHANGES: Mapping[str, Callable[[Any, Any, Any, Graph], Any]] = {
+    "exp": lambda d, x, y, g: d * y,
+    "expm1": lambda d, x, y, g: d * g.exp(x),
+    "log1p": lambda d, x, y, g: d / (x + 1.0),
+    "tanh": lambda d, x, y, g: d * (1 - y * y),
+    "sin": lambda d, x, y, g: d * g.cos(x),
+    "cos": lambda d, x, y, g: -(d * g.sin(x)),
+    "log": lambda d, x, y, g: d / x,
+    "sqrt": lambda d, x, y, g: d / (y + y),
+}
+
+
 class Graph:
     """`formulas.Operations` over values, made of the same over their arrays."""
 
     def __init__(self, m: Any) -> None:
         self.m = m
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        """A function of an array that has a derivative, or one that gives a constant."""
+        function = getattr(self.m, name)
+        if name not in _CHANGES:
+            return lambda *args: function(*map(raw, args))
+        change = _CHANGES[name]
+
+        def value(x: Any) -> Value:
+            made = self.elementwise(function(raw(x)), (x, lambda d: change(d, x, made, self)))
+            return made
+
+        return value
 
     def elementwise(self, array: Any, *parts: tuple[Any, Callable[[Any], Any]]) -> Value:
         """A value made element by element, of others that may repeat; it changes by such maps."""
@@ -175,55 +202,9 @@ class Graph:
         edge = Edge(x, lambda d: self.transpose(d, back), lambda t: self.transpose(t, order))
         return Value(self, self.m.transpose(raw(x), order), edge)
 
-    def exp(self, x: Any) -> Value:
-        made = self.elementwise(self.m.exp(raw(x)), (x, lambda d: d * made))
-        return made
-
-    def expm1(self, x: Any) -> Value:
-        return self.elementwise(self.m.expm1(raw(x)), (x, lambda d: d * self.exp(x)))
-
-    def log1p(self, x: Any) -> Value:
-        return self.elementwise(self.m.log1p(raw(x)), (x, lambda d: d / (x + 1.0)))
-
-    def tanh(self, x: Any) -> Value:
-        made = self.elementwise(self.m.tanh(raw(x)), (x, lambda d: d * (1 - made * made)))
-        return made
-
-    def sin(self, x: Any) -> Value:
-        return self.elementwise(self.m.sin(raw(x)), (x, lambda d: d * self.cos(x)))
-
-    def cos(self, x: Any) -> Value:
-        return self.elementwise(self.m.cos(raw(x)), (x, lambda d: -(d * self.sin(x))))
-
-    def log(self, x: Any) -> Value:
-        return self.elementwise(self.m.log(raw(x)), (x, lambda d: d / x))
-
-    def sqrt(self, x: Any) -> Value:
-        made = self.elementwise(self.m.sqrt(raw(x)), (x, lambda d: d / (made + made)))
-        return made
-
     def where(self, where: Any, a: Any, b: Any) -> Value:
         of_a, of_b = (lambda d: self.where(where, d, 0.0)), (lambda d: self.where(where, 0.0, d))
         return self.elementwise(self.m.where(where, raw(a), raw(b)), (a, of_a), (b, of_b))
-
-    def zeros(self, shape: Shape, like: Any) -> Any:
-        return self.m.zeros(shape, raw(like))
-
-    def arange(self, count: int, like: Any) -> Any:
-        return self.m.arange(count, raw(like))
-
-    def cast(self, value: Any, like: Any) -> Any:
-        return self.m.cast(raw(value), raw(like))
-
-    def isnan(self, x: Any) -> Any:
-        return self.m.isnan(raw(x))
-
-    def max(self, x: Any, axes: tuple[int, ...]) -> Any:
-        """A constant, as formulas have it."""
-        return self.m.max(raw(x), axes)
-
-    def constant(self, x: Any) -> Any:
-        return self.m.constant(raw(x))
 
     def sloped(self, slopes: Callable[..., Sequence[Any]], *arrays: Any) -> Value:
         found = slopes(*arrays)
@@ -243,9 +224,6 @@ class Graph:
             lambda t: self.taken(t, numbers),
         )
         return Value(self, self.m.taken(raw(x), numbers), back)
-
-    def of_ones(self, op: Any, x: Any, options: Mapping[str, Any]) -> Any:
-        return self.m.of_ones(op, raw(x), options)
 
     def call(self, op: Any, x: Any, parameters: Mapping[str, Any]) -> Value:
         made = Value(self, self.m.call(op, raw(x), parameters))

@@ -31,12 +31,11 @@ class Operations:
 
     def __init__(self, namespace: Any) -> None:
         self.xp: Any = namespace
-        self.exp, self.log, self.tanh = namespace.exp, namespace.log, namespace.tanh
-        self.expm1, self.log1p = namespace.expm1, namespace.log1p
-        self.sin, self.cos = namespace.sin, namespace.cos
-        self.sqrt, self.isnan, self.where = namespace.sqrt, namespace.isnan, namespace.where
         self.expanded: Callable[..., Any] = namespace.broadcast_to
         self._is_torch = hasattr(namespace, "no_grad")
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.xp, name)
 
     def zeros(self, shape: Sequence[int], like: Any) -> Any:
         if self._is_torch:

@@ -15,6 +15,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
+from operator import imul
 from typing import Any
 
 from ..ops.engine import axes
@@ -33,7 +34,11 @@ def second(
     if incoming[0] is None or not ddx:
         return None
     if op.name in _BY_VALUE and of.get("sink") is None and not of.get("softcap"):
-        return _BY_VALUE[op.name](ddx["x"], incoming[0], of, m, wants_dy)
+        over = axes.axes(f"fastact.{op.name}", of["axis"], of["y"].ndim)
+        found = _BY_VALUE[op.name](ddx["x"], incoming[0], of["y"], over, m, wants_dy)
+        if of["scale"] != 1.0:
+            found = [imul(each, of["scale"]) for each in found]
+        return [found[0]], {"y": found[1]}
     if "rstd" not in op.saves or "x" not in ddx or of.get("activation") != "identity":
         return None
     takes_statistics = "rstd" in op.entry_points["call"].defaults
@@ -44,9 +49,10 @@ def second(
     return _of_norm(op, ddx, incoming, of, m, wants_dy)
 
 
-def _of_softmax(ddx: Any, dy: Any, of: Named, m: Any, wants_dy: bool) -> Found:
-    y = of["y"]
-    over = axes.axes("fastact.softmax", of["axis"], y.ndim)
+Axes = tuple[int, ...]
+
+
+def _of_softmax(ddx: Any, dy: Any, y: Any, over: Axes, m: Any, wants_dy: bool) -> list[Any]:
     # Elements whose y is 0 take no part in backward: they may be infinite or NaN.
     is_out = y == 0
     dy, ddx = (m.where(is_out, 0.0, of_row) for of_row in (dy, ddx))
@@ -56,25 +62,15 @@ def _of_softmax(ddx: Any, dy: Any, of: Named, m: Any, wants_dy: bool) -> Found:
     if wants_dy:
         of_dy = m.times(of_y, y, of_dy)
     of_y *= dy
-    of_y = m.add_product(of_y, ddx, less_a)  # ddx (dy - a) - dy b
-    if of["scale"] != 1.0:
-        of_dy *= of["scale"]
-        of_y *= of["scale"]
-    return [of_dy], {"y": of_y}
+    return [of_dy, m.add_product(of_y, ddx, less_a)]  # ddx (dy - a) - dy b
 
 
-def _of_log_softmax(ddx: Any, dy: Any, of: Named, m: Any, wants_dy: bool) -> Found:
-    y = of["y"]
-    over = axes.axes("fastact.log_softmax", of["axis"], y.ndim)
+def _of_log_softmax(ddx: Any, dy: Any, y: Any, over: Axes, m: Any, wants_dy: bool) -> list[Any]:
     of_dy = m.where(y == -math.inf, 0.0, ddx)  # what takes no part may be infinite or NaN
     of_y = m.exp(y)
     of_y *= of_dy
     of_dy = m.less(of_dy, m.sum(of_y, over), of_dy)
-    of_y = m.times(of_y, -m.sum(dy, over), of_y)
-    if of["scale"] != 1.0:
-        of_dy *= of["scale"]
-        of_y *= of["scale"]
-    return [of_dy], {"y": of_y}
+    return [of_dy, m.times(of_y, -m.sum(dy, over), of_y)]
 
 
 @lru_cache(maxsize=256)
@@ -160,8 +156,9 @@ def _shaped(array: Any, shape: tuple[int, ...]) -> Any:
     return array if tuple(array.shape) == shape else array.reshape(shape)
 
 
-#: Closed forms for ops whose gradient is a function of their result.
-_BY_VALUE: Mapping[str, Callable[[Any, Any, Named, Any, bool], Found]] = {
+#: Closed forms for ops whose gradient is a function of their result: of dy, and of that, before
+#: the scale.
+_BY_VALUE: Mapping[str, Callable[[Any, Any, Any, Axes, Any, bool], list[Any]]] = {
     "softmax": _of_softmax,
     "log_softmax": _of_log_softmax,
 }

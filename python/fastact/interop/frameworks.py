@@ -9,7 +9,7 @@ alone comes in by that (interface.py). Lists, scalars and the like are NumPy's.
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -37,24 +37,28 @@ class Place(NamedTuple):
     stream: int | None
 
 
-class Framework(Protocol):
-    """One way for arrays in and out."""
+class Framework:
+    """One way for arrays in and out. What is not said otherwise is as on the CPU.
+
+    computes : False: its arrays have no values.
+    makes_arrays : whether it has a way to an array of memory that was made here.
+    """
 
     name: str
-    computes: bool  # False: its arrays have no values
-
-    @property
-    def makes_arrays(self) -> bool:
-        """Whether it has a way to an array of memory that was made here."""
+    computes = True
+    makes_arrays = True
 
     def device(self, array: Any) -> tuple[int, int]:
         """DLPack's device pair of an array."""
+        return (CPU, 0)
 
     def stream(self, device: tuple[int, int], array: Any) -> int:
         """The stream on which the framework now works on an array's device, not the CPU."""
+        return streams.LEGACY
 
     def view(self, where: str, argument: str, array: Any, place: Place) -> View:
         """See an array of this framework."""
+        raise NotImplementedError
 
     def output(self, model: View, like: Any, place: Place) -> tuple[View, Any]:
         """New memory as `model` describes it, to be filled; `finish` makes the array of it.
@@ -62,15 +66,19 @@ class Framework(Protocol):
         like: an array of the framework on the device of the model, and of its dtype unless that
         has another size.
         """
+        raise NotImplementedError
 
     def scratch(self, nbytes: int, like: Any, place: Place) -> tuple[View, Any]:
         """Memory for the time of a call, and what holds it."""
+        memory = np.empty(nbytes, np.uint8)
+        return View.from_numpy(memory), memory
 
     def finish(self, made: Any, wait: Callable[[Any], None], kept: tuple[Any, ...]) -> Any:
         """The framework's array for memory that is filled, or will be, on the call's stream.
 
         wait: lets a stream of the framework's wait for the call's. kept: what the kernels read.
         """
+        return made
 
     def has_run(self, arrays: Iterable[Any], place: Place) -> None:
         """Kernels that read or write these arrays are queued: the framework's work comes after."""
@@ -86,27 +94,7 @@ def _dtype_of_numpy(name: str) -> Any:
     return dtype
 
 
-class CpuFramework:
-    """The part that frameworks on the CPU share: scratch memory is NumPy's."""
-
-    computes = True
-    makes_arrays = True
-
-    def device(self, array: Any) -> tuple[int, int]:
-        return (CPU, 0)
-
-    def stream(self, device: tuple[int, int], array: Any) -> int:
-        return streams.LEGACY
-
-    def scratch(self, nbytes: int, like: Any, place: Place) -> tuple[View, Any]:
-        memory = np.empty(nbytes, np.uint8)
-        return View.from_numpy(memory), memory
-
-    def has_run(self, arrays: Iterable[Any], place: Place) -> None:
-        pass
-
-
-class _NumPy(CpuFramework):
+class _NumPy(Framework):
     name = "numpy"
 
     def view(self, where: str, argument: str, array: Any, place: Place) -> View:
@@ -129,7 +117,7 @@ class _NumPy(CpuFramework):
         return made[()] if made.ndim == 0 else made
 
 
-class _Exchange(CpuFramework):
+class _Exchange(Framework):
     def __init__(self, tensor_type: type, api: Any) -> None:
         self.name = _root(tensor_type)
         self.api = api
@@ -177,7 +165,7 @@ class _Seen(NamedTuple):
     array: Any
 
 
-class _DLPack(CpuFramework):
+class _DLPack(Framework):
     def __init__(self, array_type: type) -> None:
         self.name = _root(array_type)
         self.namespace: Any = None
@@ -290,7 +278,7 @@ def _by_interface(where: str, argument: str, array: Any, place: Place) -> View:
     return View.on_device(told.array, device)
 
 
-class _Interface(CpuFramework):
+class _Interface(Framework):
     """Device arrays that have no DLPack, but `__cuda_array_interface__`.
 
     The framework knows one stream, which an array may name. A call works on the stream of its first
@@ -338,9 +326,6 @@ class _Interface(CpuFramework):
             )
         assert place.stream is not None
         return interface.MAKERS[self.name](shape, strides, dtype, place.device[1], place.stream)
-
-    def finish(self, made: Any, wait: Callable[[Any], None], kept: tuple[Any, ...]) -> Any:
-        return made
 
     def has_run(self, arrays: Iterable[Any], place: Place) -> None:
         ours = place.stream or streams.LEGACY

@@ -45,34 +45,22 @@ def handler_of(op: Any, args: Args, kwargs: Named) -> Handler | None:
 bridges: dict[str, Callable[[], Any]] = {}
 
 
-register(
-    Handler(
-        lambda op, args, kwargs: (
-            bool(op.traits.autocast) and foreign.is_cast(op.traits.autocast, args)
-        ),
-        lambda op, args, kwargs: bridges["torch"]().call_in_float32(op, args, kwargs),
-    )
-)
-register(
-    Handler(
-        lambda op, args, kwargs: foreign.is_overridden(args, kwargs),
-        lambda op, args, kwargs: bridges["torch"]().call_overridden(op, args, kwargs),
-    )
-)
-register(
-    Handler(
-        lambda op, args, kwargs: foreign.is_for_torch(args, kwargs),
-        lambda op, args, kwargs: bridges["torch"]().call(op, args, kwargs),
-    )
-)
-register(
-    Handler(
-        lambda op, args, kwargs: (
-            bool(args) and foreign.is_lazy(args[0]) and bridges["dask"]().serves(op)
-        ),
-        lambda op, args, kwargs: bridges["dask"]().call(op, args, kwargs),
-    )
-)
+def _by(bridge: str, function: str) -> Callable[[Any, Args, Named], Any]:
+    return lambda op, args, kwargs: getattr(bridges[bridge](), function)(op, args, kwargs)
+
+
+def _is_cast(op: Any, args: Args, kwargs: Named) -> bool:
+    return bool(op.traits.autocast) and foreign.is_cast(op.traits.autocast, args)
+
+
+def _is_lazy(op: Any, args: Args, kwargs: Named) -> bool:
+    return bool(args) and foreign.is_lazy(args[0]) and bool(bridges["dask"]().serves(op))
+
+
+register(Handler(_is_cast, _by("torch", "call_in_float32")))
+register(Handler(lambda op, *call: foreign.is_overridden(*call), _by("torch", "call_overridden")))
+register(Handler(lambda op, *call: foreign.is_for_torch(*call), _by("torch", "call")))
+register(Handler(_is_lazy, _by("dask", "call")))
 
 
 def derivatives() -> Any:

@@ -5,13 +5,12 @@ that it would return or save come back themselves. So a tracer learns what a cal
 op's own words where it would be refused.
 """
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 from .._cpu import View
-from .frameworks import NUMPY, CpuFramework, Place
+from .frameworks import NUMPY, Framework, Place
 
 
 class Shape:
@@ -49,7 +48,7 @@ class Shape:
         return dtype
 
 
-class _Shapes(CpuFramework):
+class _Shapes(Framework):
     name = "the tracer"
     computes = False
 
@@ -59,9 +58,6 @@ class _Shapes(CpuFramework):
     def output(self, model: View, like: Any, place: Place) -> tuple[View, Any]:
         view, made = NUMPY.output(model, like.memory, place)
         return view, Shape.of(made)
-
-    def finish(self, made: Any, wait: Callable[[Any], None], kept: tuple[Any, ...]) -> Any:
-        return made
 
 
 Shape.__fastact_framework__ = _Shapes()

@@ -32,6 +32,7 @@ from ..ops.engine.op import ops as _ops
 from .bridge import TARGET as _TARGET
 from .bridge import Function as _Function
 from .calls import function_of as _function_of
+from .composed import FUNCTIONS as _functions
 from .device import device_function_of as _device_function_of
 
 _cpu.learn_bfloat16(_np.dtype(_bfloat16))
@@ -45,17 +46,17 @@ except Exception as error:
         f"fastact.jax: jaxlib of JAX {jax.__version__} refuses the handler: {error}"
     ) from error
 
-_functions = {name: _Function(op) for name, op in _ops.items()}
+_functions |= {name: _Function(op) for name, op in _ops.items()}
 _functions |= {name: _functions[op.name] for name, op in _aliases.items()}
 
 __all__ = sorted(_functions)
 
 
 def __getattr__(name: str) -> _Function:
-    try:
-        return _functions[name]
-    except KeyError:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}") from None
+    function: _Function | None = _functions.get(name)
+    if function is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return function
 
 
 def __dir__() -> list[str]:

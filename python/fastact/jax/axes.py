@@ -304,7 +304,7 @@ def _stacked(call: Any, arrays: Sequence[Any], places: Places) -> Any:
 def _places(call: Any) -> dict[int, tuple[int, ...]]:
     """For each axis of x the one of an array along the axes that a call names, or -1, by numbers
     of such arrays: their shapes alone do not tell."""
-    named = dict(_named(call))
+    named = dict(call.named)
     numbers = [named[n].number for n in ("weights", "by") if isinstance(named.get(n), Buffer)]
     if not numbers or not isinstance(named.get("x"), Buffer):
         return {}
@@ -436,17 +436,10 @@ def _free(call: Any) -> Iterator[Axis]:
                 break
 
 
-def _named(call: Any) -> Iterator[tuple[str, Any]]:
-    """Yield the arguments of a call with their names."""
-    arrays = call.op.entry_points[call.entry].arrays
-    yield from zip(arrays, call.template.args, strict=False)
-    yield from call.template.kwargs.items()
-
-
 def _arguments(call: Any) -> dict[int, str]:
     """Name the argument in which each array of a call is given."""
     found = dict[int, str]()
-    for name, value in _named(call):
+    for name, value in call.named:
         numbers: list[int] = []
         map_buffers(value, numbers.append)
         found |= dict.fromkeys(numbers, name)

@@ -93,6 +93,10 @@ class Template:
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Template) and self._key() == other._key()
 
+    def named(self, point: Entry) -> list[tuple[str, Any]]:
+        """List the arguments with their names."""
+        return [*zip(point.arrays, self.args, strict=False), *self.kwargs.items()]
+
     def filled(self, of: Callable[[int], Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
         return map_buffers(self.args, of), {n: map_buffers(v, of) for n, v in self.kwargs.items()}
 
@@ -239,6 +243,11 @@ class Traced:
         return self.op.entry_points[self.entry].defaults  # type: ignore[no-any-return]
 
     @property
+    def named(self) -> list[tuple[str, Any]]:
+        """The arguments with their names."""
+        return self.template.named(self.op.entry_points[self.entry])
+
+    @property
     def axis(self) -> Any:
         return self.template.kwargs.get("axis", self.defaults["axis"])
 
@@ -376,7 +385,8 @@ class Derivative:
 
     def __init__(self, call: Traced) -> None:
         self.op, self.spec, self.template = call.op, spec_of(call.op), call.template
-        self.names = _names_of(self.op, self.template)
+        named = self.template.named(self.op.entry_points["call"])
+        self.names = [name for name, value in named if isinstance(value, Buffer)]
         self.forward = call.like(call.given, entry="forward")
         result, saved = self.forward.result
         every = [*call.given, *map(_of_output, self.forward.outputs)]
@@ -417,7 +427,7 @@ class Derivative:
         for i, name in zip(self.kept, names, strict=True):
             if i in asked and i not in known and name in self.spec.kept:
                 named, dtype = self._named(kept), arrays[i].dtype
-                known[i] = composed.tangent(self.op, given, named, dtype, Function)
+                known[i] = composed.tangent(self.op, given, named, dtype)
         return [known[i] if i in known else zero(arrays[i]) for i in asked]
 
     def gradients(self, incoming: Any, others: Any, wanted: Sequence[bool]) -> list[Any]:
@@ -439,9 +449,7 @@ class Derivative:
         """Compute the gradients by the op's formula."""
         names = [n for n, wants in zip(self.moving, wanted, strict=True) if wants]
         dtypes = {name: self.dtypes[name] for name in names}
-        found = composed.gradients(
-            self.op, self._narrow(incoming), self._named(others), dtypes, Function
-        )
+        found = composed.gradients(self.op, self._narrow(incoming), self._named(others), dtypes)
         return [found.get(name) for name in self.moving]
 
     def tangents(self, given: Any, others: Any, wanted: Sequence[bool]) -> list[Any]:
@@ -458,9 +466,7 @@ class Derivative:
 
         def gradients(incoming: Any) -> list[Any]:
             wanted = {n: dtypes[n] for n, wants in zip(self.moving, asked, strict=True) if wants}
-            found = composed.gradients(
-                self.op, narrow(incoming), self._named(others), wanted, Function
-            )
+            found = composed.gradients(self.op, narrow(incoming), self._named(others), wanted)
             return [found.get(name) for name in self.moving]
 
         zeros = [jax.numpy.zeros(one.shape, one.dtype) for one in self.pair.outputs]
@@ -487,13 +493,6 @@ class Derivative:
         options = {n: v for n, v in self.template.kwargs.items() if n not in self.names}
         saved = zip(self.op.saves, self._saved(leaves), strict=True)
         return options | {n: v for n, v in saved if v is not None}
-
-
-def _names_of(op: Any, template: Template) -> list[str]:
-    """The names of the arrays of a call."""
-    point = op.entry_points["call"]
-    given = [*zip(point.arrays, template.args, strict=False), *template.kwargs.items()]
-    return [name for name, value in given if isinstance(value, Buffer)]
 
 
 # --- the public names -----------------------------------------------------------------------------

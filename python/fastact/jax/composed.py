@@ -13,19 +13,18 @@ from ..derivatives import formulas, gates
 from ..derivatives.operations import Operations
 from .axes import alike
 
+#: The functions of ops for arrays of JAX, by their names.
+FUNCTIONS: dict[str, Any] = {}
+
 
 class _Jax(Operations):
     """The operations of XLA, with the function of an activation, and JAX's own gradients."""
-
-    def __init__(self, function_of: Callable[[Any], Callable[..., Any]]) -> None:
-        super().__init__(jnp)
-        self.function_of = function_of
 
     def constant(self, x: Any) -> Any:
         return jax.lax.stop_gradient(x)
 
     def call(self, op: Any, x: Any, parameters: Mapping[str, Any]) -> Any:
-        return self.function_of(op)(x, **parameters)
+        return FUNCTIONS[op.name](x, **parameters)
 
     def sloped(self, slopes: Callable[..., Sequence[Any]], *arrays: Any) -> Any:
         total: Any = jax.custom_jvp(lambda *arrays: sum(slopes(*arrays)))
@@ -47,28 +46,20 @@ class _Jax(Operations):
         )
 
 
+_JAX = _Jax(jnp)
+
+
 def gradients(
-    op: Any,
-    incoming: Sequence[Any],
-    named: Mapping[str, Any],
-    dtypes: Mapping[str, Any],
-    function_of: Callable[..., Any],
+    op: Any, incoming: Sequence[Any], named: Mapping[str, Any], dtypes: Mapping[str, Any]
 ) -> dict[str, Any]:
     """The gradients by the names of these arguments, of these dtypes."""
-    m, is_double = _Jax(function_of), "float64" in dtypes.values()
-    named = {n: m.wide(v, is_double) for n, v in named.items()}
-    found = formulas.gradients(op, [m.wide(dy, is_double) for dy in incoming], named, m)
+    is_double = "float64" in dtypes.values()
+    named = {n: _JAX.wide(v, is_double) for n, v in named.items()}
+    found = formulas.gradients(op, [_JAX.wide(dy, is_double) for dy in incoming], named, _JAX)
     return {name: found[name].astype(dtype) for name, dtype in dtypes.items()}
 
 
-def tangent(
-    op: Any,
-    tangents: Mapping[str, Any],
-    named: Mapping[str, Any],
-    dtype: Any,
-    function_of: Callable[..., Any],
-) -> Any:
+def tangent(op: Any, tangents: Mapping[str, Any], named: Mapping[str, Any], dtype: Any) -> Any:
     """The tangent of the activated gates, by the tangents of the arguments."""
-    m = _Jax(function_of)
-    tangents, named = ({n: m.wide(v) for n, v in each.items()} for each in (tangents, named))
-    return gates.tangent(op, tangents, named, m).astype(dtype)
+    tangents, named = ({n: _JAX.wide(v) for n, v in each.items()} for each in (tangents, named))
+    return gates.tangent(op, tangents, named, _JAX).astype(dtype)

@@ -16,7 +16,7 @@ from .. import _cpu
 from .._cpu import View
 from .._jax import DeviceMemory
 from ..interop import devices
-from ..interop.frameworks import CpuFramework, Place, inverse
+from ..interop.frameworks import Framework, Place, inverse
 from .calls import function_of
 
 
@@ -54,7 +54,7 @@ class DeviceArray:
         _cpu.native_call("broadcast", arrays).run(None, self.work.stream)
 
 
-class _Xla(CpuFramework):
+class _Xla(Framework):
     """Arrays of one call; the stream is told to the op, as a caller would."""
 
     name = "XLA"
@@ -78,9 +78,6 @@ class _Xla(CpuFramework):
     def scratch(self, nbytes: int, like: Any, place: Place) -> tuple[View, Any]:
         made = DeviceArray(like.work.memory.empty((nbytes,), np.uint8), like.work)
         return made.seen(), made
-
-    def finish(self, made: Any, wait: Callable[[Any], None], kept: tuple[Any, ...]) -> Any:
-        return made
 
 
 DeviceArray.__fastact_framework__ = _Xla()

@@ -5,7 +5,7 @@ The shapes of arrays follow from the data's and from the options as the op itsel
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from types import SimpleNamespace
@@ -14,20 +14,15 @@ from typing import Any, Protocol, cast
 import numpy as np
 
 from ..ops.bounds import computed_in
-from ..ops.engine.entry import ANY, OF_X, REQUIRED
+from ..ops.engine.entry import ANY, REQUIRED
 from ..ops.engine.op import arrays_of
 from .sum_axes import axes_of
 
 Shape = tuple[int, ...]
 DOUBLE = np.dtype(np.float64)
 
-#: The results of entry points that few ops have.
-RESULTS = {
-    "value_and_grad": ("y", "dx"),
-    "backward_reduce": ("sum_dy", "sum_dy_xhat"),
-    "backward_apply": ("dx",),
-    "merge": ("mean", "m2"),
-}
+#: The results of entry points that call them something else.
+RESULTS = {"value_and_grad": ("y", "dx")}
 
 
 @dataclass(frozen=True)
@@ -74,20 +69,15 @@ class Case:
 def arrays_of_entry(op: Any, entry: str) -> tuple[str, ...]:
     """The names of the arrays that an entry point takes, in its order."""
     point = op.entry_points[entry]
-    known = {*op.saves, *op.roles, *op.shares, *op.written, "residual", "mean", "rstd", "dtotal"}
-    known = (known | {"sum_dy", "sum_dy_xhat"}) - {"shape", OF_X}
-    return tuple(n for n in (*point.arrays, *point.defaults) if n in known or n in point.arrays
-                 if n != "shape")  # fmt: skip
+    taken = {name.partition("[")[0] for name in point.taken}
+    return tuple(n for n in (*point.arrays, *point.defaults) if n in taken)
 
 
 def results_of(op: Any, entry: str) -> tuple[str, ...]:
     """The names of an entry point's results; forward's are followed by the names in `saves`."""
-    if entry == "backward":
-        return tuple(op.gradients)
-    if entry == "backward.backward":
-        return tuple(op.entry_points[entry].gives)
-    saved = op.saves if entry == "forward" else ()
-    return RESULTS.get(entry, (*op.results, *saved))
+    if entry in ("call", "forward", "merge"):
+        return (*op.results, *(op.saves if entry == "forward" else ()))
+    return RESULTS.get(entry) or tuple(op.entry_points[entry].gives)
 
 
 def is_loss(op: Any) -> bool:
@@ -135,6 +125,29 @@ class Maker(Protocol):
 
     def integers(self, shape: Sequence[int], end: int) -> Any:
         """An array of random int64 from 0 to below `end`."""
+
+
+class Drawn:
+    """A maker of arrays by functions of random numbers and a shape: of the first, and of others.
+
+    fits : whether the arrays' dtype has had all of their numbers.
+    """
+
+    def __init__(self, first: Callable[..., Any], others: Callable[..., Any]) -> None:
+        self._draw, self._others, self._rng = first, others, np.random.default_rng(0)
+        self.fits = True
+
+    def random(self, shape: Sequence[int], dtype: str) -> Any:
+        """Draw an array."""
+        with np.errstate(over="ignore"):
+            made = self._draw(self._rng, *shape).astype(dtype)
+        self.fits &= bool(np.isfinite(made).all())
+        self._draw = self._others
+        return made
+
+    def integers(self, shape: Sequence[int], end: int) -> Any:
+        """Draw integers from 0 to below `end`."""
+        return self._rng.integers(0, end, tuple(shape))
 
 
 def arguments(
@@ -267,16 +280,11 @@ def backward_example(op: Any, x: Any, dy: Any) -> partial[Any]:
     return bound(op, "backward", named, {**dys, **gradients})
 
 
-def option_of(op: Any, named: Mapping[str, Any], name: str) -> Any:
-    """An option's value among those that are given, or its default."""
-    return named.get(name, op.entry_points["call"].defaults.get(name))
-
-
 def _packed(op: Any, entry: str, shape: Shape, named: Mapping[str, Any]) -> Shape:
     """The shape of the first array for data of a shape, which several gates share, or halves."""
     axis, count = -1, 1
     if op.family == "gated" and op.packed:
-        axis, count = option_of(op, named, "axis"), 2
+        axis, count = named.get("axis", op.entry_points["call"].defaults["axis"]), 2
     elif op.family == "gates":
         is_kept = entry == "backward" and not named.get("recompute", False)
         count = len(op.kept) if is_kept else op.count

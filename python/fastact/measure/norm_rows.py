@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -12,63 +12,40 @@ from ..ops.engine.norm_rows import Rows as Rows
 from ..ops.engine.norm_rows import rows_of as rows_of
 
 
-@dataclass(frozen=True)
 class NormKind:
-    """The kind of norm that an op is.
+    """The kind of norm that an op is, by its signature.
 
     centred : it subtracts a mean, and has a bias.
     second : the array in front beside x: "residual", "gate" or "".
+    adds : it normalises the sum of two arrays, and returns the sum.
+    gated : it multiplies by the activation, of a second array.
     moves : it keeps running statistics, which training moves. given : it is given statistics.
+    by_channel : statistics are over a channel of the whole batch.
     channels : the option that says where the channels are, which is "" where rows are over `axis`.
     groups : the channels are cut into groups. drops : dropout comes before the sum.
+    rows : the facts that decide the normalization rows: norms that share them have alike rows.
+    statistics, weights : the statistics that are saved, and the parameters.
     """
 
-    centred: bool
-    second: str
-    moves: bool
-    given: bool
-    channels: str
-    groups: bool
-    drops: bool
-
-    @property
-    def adds(self) -> bool:
-        """Whether it normalises the sum of two arrays, and returns the sum."""
-        return self.second == "residual"
-
-    @property
-    def gated(self) -> bool:
-        """Whether it multiplies by the activation, of a second array."""
-        return self.second == "gate"
-
-    @property
-    def by_channel(self) -> bool:
-        """Whether statistics are over a channel of the whole batch."""
-        return self.moves or self.given
-
-    @property
-    def rows(self) -> tuple[str, bool, bool]:
-        """The facts that decide the normalization rows: norms that share them have alike rows."""
-        return self.channels, self.groups, self.by_channel
-
-    @property
-    def statistics(self) -> tuple[str, ...]:
-        """The statistics that are saved."""
-        return ("mean", "rstd") if self.centred else ("rstd",)
-
-    @property
-    def weights(self) -> tuple[str, ...]:
-        return ("weight", "bias") if self.centred else ("weight",)
+    def __init__(self, op: Any) -> None:
+        takes = op.entry_points["call"].signature.parameters
+        self.centred = "mean" in op.saves
+        self.second = next((name for name in ("residual", "gate") if name in takes), "")
+        self.adds, self.gated = self.second == "residual", self.second == "gate"
+        self.moves, self.given = "running_mean" in takes, "mean" in takes
+        self.by_channel = self.moves or self.given
+        axis = "axis" if self.by_channel else ""
+        self.channels = "channel_axis" if "channel_axis" in takes else axis
+        self.groups, self.drops = "num_groups" in takes, "seed" in takes
+        self.rows = self.channels, self.groups, self.by_channel
+        self.statistics = ("mean", "rstd") if self.centred else ("rstd",)
+        self.weights = ("weight", "bias") if self.centred else ("weight",)
 
 
+@cache
 def traits(op: Any) -> NormKind:
-    """By the signature of the op."""
-    takes = op.entry_points["call"].signature.parameters
-    second = next((name for name in ("residual", "gate") if name in takes), "")
-    moves, given = "running_mean" in takes, "mean" in takes
-    channels = "channel_axis" if "channel_axis" in takes else "axis" if moves or given else ""
-    groups, drops = "num_groups" in takes, "seed" in takes
-    return NormKind("mean" in op.saves, second, moves, given, channels, groups, drops)
+    """Tell the kind of a norm."""
+    return NormKind(op)
 
 
 def default(op: Any, option: str) -> Any:

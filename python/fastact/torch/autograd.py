@@ -124,23 +124,6 @@ class Recorded:
                 found[place] = value.shape, value.dtype, value.device
         return found
 
-    def second(
-        self,
-        wanted: Sequence[bool],
-        ddx: Sequence[Any],
-        tensors: Sequence[Any],
-        numbers: Mapping[str, Any],
-    ) -> Sequence[Any]:
-        """The gradients of `gradients`, for all that it takes."""
-        count = len(tensors) - len(self.spec.saves)
-        incoming, saved = tensors[:count][: self.count], tensors[count:]
-        if self.others:
-            saved = [b if a is None else a for a, b in zip(saved, self.others, strict=True)]
-        wanted = (*wanted[: self.count], *wanted[count:])
-        options = {**self.options, **numbers}
-        found = self.spec.second(wanted, ddx, incoming, saved, options, torch.empty_like)
-        return [*found[: self.count], *[None] * (count - self.count), *found[self.count :]]
-
     def rules(self, count: int, numbers: Mapping[str, Any]) -> "Rules":
         """How its gradients are computed in a graph; count: of what comes in."""
         if self.known is None or numbers:
@@ -149,7 +132,8 @@ class Recorded:
                 return self.gradients(tensors[:count], tensors[count:], numbers)
 
             def second(wanted: Sequence[bool], ddx: Sequence[Any], tensors: Sequence[Any]) -> Any:
-                return self.second(wanted, ddx, tensors, numbers)
+                parts, options = (tensors[:count], tensors[count:]), {**self.options, **numbers}
+                return self.spec.second(wanted, ddx, *parts, options, torch.empty_like)
 
             rules = Rules(gradients, second, {**self.rest, **numbers}, self.needed)
             if numbers:
@@ -300,15 +284,7 @@ class Rules(NamedTuple):
 
 def in_graph(spec: Spec, rules: Rules, *tensors: Any) -> Sequence[Any]:
     """The gradients of an op, which are computed of tensors that may have gradients themselves."""
-    if spec.op.piecewise_linear:
-        return scaled(spec.where, rules.gradients, *tensors)
-    function = Twice if spec.differentiates else Composed
-    return of_batch(lambda *each: apply(function, spec, rules, *each), *tensors)
-
-
-def scaled(where: str, gradients: Callable[..., Any], *tensors: Any) -> Sequence[Any]:
-    """The gradient of an op that is linear in pieces, which has gradients of any order."""
-    return of_batch(lambda *each: (apply(Scaled, where, gradients, *each),), *tensors)
+    return of_batch(lambda *each: apply(Twice, spec, rules, *each), *tensors)
 
 
 def once(where: str, found: Callable[..., Any], *tensors: Any) -> Sequence[Any]:
@@ -316,42 +292,12 @@ def once(where: str, found: Callable[..., Any], *tensors: Any) -> Sequence[Any]:
     return of_batch(lambda *each: apply(Once, where, found, *each), *tensors)
 
 
-class Scaled(Function):
-    """dx = dy y'(x) of a y that is linear in pieces: linear in dy, constant in x between corners.
-
-    So its gradient by dy is itself, of another dy, and any further derivative follows.
-    """
-
-    @staticmethod
-    def forward(where: str, gradients: Any, dy: torch.Tensor, x: torch.Tensor) -> Any:
-        (dx,) = gradients(dy, x)
-        return dx
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
-        ctx.where, ctx.gradients, _, x = inputs
-        ctx.save_for_backward(x)
-        ctx.save_for_forward(x)
-
-    @staticmethod
-    def backward(ctx: Any, ddx: torch.Tensor) -> Any:
-        (x,) = ctx.saved_tensors
-        return None, None, *scaled(ctx.where, ctx.gradients, ddx, x), torch.zeros_like(x)
-
-    @staticmethod
-    def jvp(ctx: Any, *tangents: Any) -> Any:
-        (x,), of_dy = ctx.saved_tensors, tangents[2]
-        return (
-            torch.zeros_like(x) if of_dy is None else scaled(ctx.where, ctx.gradients, of_dy, x)[0]
-        )
-
-    @staticmethod
-    def vmap(info: Any, in_dims: Any, *values: Any) -> Any:
-        return one_by_one(Scaled.apply, info.batch_size, in_dims, values)
-
-
 class Twice(Function):
-    """Gradients that have gradients of their own, whose derivative is an error."""
+    """Gradients that have gradients of their own, whose derivative is an error.
+
+    dx = dy y'(x) of a y that is linear in pieces is linear in dy, and constant in x between
+    corners. So its gradient by dy is itself, of another dy, and any further derivative follows.
+    """
 
     @staticmethod
     def forward(spec: Spec, rules: Rules, *tensors: Any) -> tuple[Any, ...]:
@@ -377,17 +323,23 @@ class Twice(Function):
     def backward(ctx: Any, *ddx: Any) -> Any:
         if all(d is None for d in ddx):
             return (None,) * len(ctx.needs_input_grad)
-        wanted, tensors, count = ctx.needs_input_grad[2:], Twice.saved(ctx), len(ddx)
+        spec, rules, wanted = ctx.spec, ctx.rules, ctx.needs_input_grad[2:]
+        tensors, count = Twice.saved(ctx), len(ddx)
+        if spec.op.piecewise_linear:
+            _, *saved = tensors
+            return None, None, *in_graph(spec, rules, *ddx, *saved), *map(torch.zeros_like, saved)
 
         def second(*each: Any) -> Any:
-            return ctx.rules.second(wanted, each[:count], each[count:])
+            if spec.differentiates:
+                return rules.second(wanted, each[:count], each[count:])
+            return _composed(spec, rules, wanted, each[:count], each[count:])
 
         return None, None, *_third(ctx, second, *ddx, *tensors)
 
     @staticmethod
     def jvp(ctx: Any, *tangents: Any) -> Any:
-        tensors = Twice.saved(ctx)
-        return tangent_of_gradients(ctx.spec, ctx.rules, tensors, tangents[2:])
+        find = _by_slope if ctx.spec.op.traits.is_diagonal else _by_change
+        return find(ctx.spec, ctx.rules, Twice.saved(ctx), tangents[2:])
 
     @staticmethod
     def vmap(info: Any, in_dims: Any, *values: Any) -> Any:
@@ -441,82 +393,62 @@ def _taken_apart(
     return every[:count], {**options, **{n: v for n, v in saved if v is not None}}
 
 
-def _narrowed(d: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    """In another dtype, where it has not that; soon, for most."""
-    return d if d.dtype is dtype else d.to(dtype)
-
-
-class Composed(Twice):
-    """Gradients whose own are found by the op's formula, in torch's arithmetic."""
-
-    @staticmethod
-    def backward(ctx: Any, *ddx: Any) -> Any:
-        if all(d is None for d in ddx):
-            return (None,) * len(ctx.needs_input_grad)
-        spec, rules, tensors, count = ctx.spec, ctx.rules, Twice.saved(ctx), len(ddx)
-        wanted = ctx.needs_input_grad[2:]
-
-        def second(*each: Any) -> Any:
-            pairs = zip(rules.names, each, strict=False)
-            back = {n: d for n, d in pairs if n is not None and d is not None}
-            options, given = rules.options, each[count:]
-            by_operations = foreign.is_traced() or is_more(*back.values())
-            if spec.by_kernel is not None and not (
-                by_operations or any(map(foreign.lacks_memory, back.values()))
-            ):
-                made = spec.second_by_kernel(wanted, back, given, options, torch.empty_like)
-                if made is not None:
-                    return made
-            back = {n: TORCH.wide(d) for n, d in back.items()}
-            incoming, named = _taken_apart(spec, options, given)
-            found = derivatives.second(spec.op, back, incoming, named, TORCH, wants_dy=wanted[0])
-            made = zip((*found[0], *map(found[1].get, spec.saves)), given, strict=True)
-            return [None if d is None or t is None else _narrowed(d, t.dtype) for d, t in made]
-
-        return None, None, *_third(ctx, second, *ddx, *tensors)
-
-    @staticmethod
-    def jvp(ctx: Any, *tangents: Any) -> Any:
-        spec, rules, tensors = ctx.spec, ctx.rules, Twice.saved(ctx)
-        names, count = [n for n in rules.names if n is not None], len(tensors)
-
-        def found(*each: Any) -> Any:
-            incoming, named = _taken_apart(spec, rules.options, each[:count])
-            moved = _taken_apart(spec, {}, each[count:])
-            made = derivatives.changes(spec.op, names, incoming, named, moved, TORCH)
-            given, saved = each[: len(incoming)], each[len(incoming) : count]
-            return [
-                d.to(_dtype_of(n, spec, given, saved)) for n, d in zip(names, made, strict=True)
-            ]
-
-        made = iter(once(ctx.where, found, *tensors, *tangents[2:]))
-        return tuple(None if name is None else next(made) for name in rules.names)
-
-    @staticmethod
-    def vmap(info: Any, in_dims: Any, *values: Any) -> Any:
-        return one_by_one(Composed.apply, info.batch_size, in_dims, values)
+def _composed(
+    spec: Spec, rules: Rules, wanted: Sequence[bool], ddx: Sequence[Any], given: Sequence[Any]
+) -> Sequence[Any]:
+    """Gradients of gradients by one kernel, or else by the op's formula in torch's arithmetic."""
+    named_ddx = zip(rules.names, ddx, strict=False)
+    back = {n: d for n, d in named_ddx if n is not None and d is not None}
+    by_operations = foreign.is_traced() or is_more(*back.values())
+    if spec.by_kernel is not None and not (
+        by_operations or any(map(foreign.lacks_memory, back.values()))
+    ):
+        made = spec.second_by_kernel(wanted, back, given, rules.options, torch.empty_like)
+        if made is not None:
+            return made
+    back = {n: TORCH.wide(d) for n, d in back.items()}
+    incoming, named = _taken_apart(spec, rules.options, given)
+    found = derivatives.second(spec.op, back, incoming, named, TORCH, wants_dy=wanted[0])
+    pairs = zip((*found[0], *map(found[1].get, spec.saves)), given, strict=True)
+    return [None if d is None or t is None else d.to(t.dtype) for d, t in pairs]
 
 
 # --- forward mode ---------------------------------------------------------------------------------
-# The tangents of gradients, by the arguments' own. Of ops whose results follow element by element
-# the derivative is its own transpose.
+# The tangents of gradients, by the tangents of all that they were computed of.
 
 
-def tangent_of_gradients(
+def _by_slope(
     spec: Spec, rules: Rules, tensors: Sequence[Any], tangents: Sequence[Any]
 ) -> tuple[Any, ...]:
-    """The gradient's, by the tangents of all that it was computed of."""
-    if not spec.op.traits.is_diagonal:
-        raise no_forward_mode(spec.where)
+    """Find them where results follow element by element: a derivative is its own transpose."""
     (_, saved), (of_dy, of_saved) = tensors, tangents
     parts = [] if of_dy is None else [*in_graph(spec, rules, of_dy, saved)]
-    if of_saved is not None:
+    if spec.op.piecewise_linear:
+        parts = parts or [torch.zeros_like(saved)]
+    elif of_saved is not None:
 
         def second(ddx: Any, *each: Any) -> Any:
             return rules.second((False, True), (ddx,), each)[1:]
 
         parts += once(spec.where, second, of_saved, *tensors)
     return (sum(parts[1:], parts[0]),)
+
+
+def _by_change(
+    spec: Spec, rules: Rules, tensors: Sequence[Any], tangents: Sequence[Any]
+) -> tuple[Any, ...]:
+    """Find them by the op's formula, in torch's arithmetic."""
+    names, count = [n for n in rules.names if n is not None], len(tensors)
+
+    def found(*each: Any) -> Any:
+        incoming, named = _taken_apart(spec, rules.options, each[:count])
+        moved = _taken_apart(spec, {}, each[count:])
+        made = derivatives.changes(spec.op, names, incoming, named, moved, TORCH)
+        given, saved = each[: len(incoming)], each[len(incoming) : count]
+        return [d.to(_dtype_of(n, spec, given, saved)) for n, d in zip(names, made, strict=True)]
+
+    made = iter(once(spec.where, found, *tensors, *tangents))
+    return tuple(None if name is None else next(made) for name in rules.names)
 
 
 class Once(Function):
@@ -649,7 +581,7 @@ def _apply(function: Any) -> Any:
 # without the node's `apply`, which looks for another name of `backward` at each call.
 _step: Any = getattr(super(torch.autograd.Function, Step), "apply")  # noqa: B009 - it has no types
 _node: Any
-for _node in (Step, Scaled, Twice, Composed):
+for _node in (Step, Twice):
     _node._backward_cls.apply = _node.backward
 
 

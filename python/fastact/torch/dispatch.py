@@ -91,6 +91,7 @@ _TYPES: dict[Any, str] = {
     SupportsIndex: "SymInt",
 }
 _OWN = {name: f"{_TYPES[kind]}?" for name, kind in get_type_hints(Parameters).items()}
+_SAVED = {"shape": "SymInt[]", OF_X: "str?"}  # all else that is saved may be an array
 _EVERY = ("out", "stream", "accumulate")  # what operators do not take
 
 
@@ -113,7 +114,7 @@ class Operators:
         results = ", ".join("Tensor" for _ in op.results)
         backward = [
             *(f"Tensor? {name}" for name in self.incoming),
-            *(f"{self._type_saved(name)} saved_{name}" for name in op.saves),
+            *(f"{_SAVED.get(name, 'Tensor?')} saved_{name}" for name in op.saves),
             *(self._argument(name) for name in self.told),
         ]
         library.define(f"{name}({of_call}) -> ({results})")
@@ -182,9 +183,6 @@ class Operators:
         if kind.startswith("int[]") and default is not None:
             return f"{kind} {name}=[{default}]"
         return f"{kind} {name}={default}"
-
-    def _type_saved(self, name: str) -> str:
-        return {"shape": "SymInt[]", OF_X: "str?"}.get(name, "Tensor?")
 
     # --- arguments --------------------------------------------------------------------------------
 
@@ -289,13 +287,28 @@ class Operators:
     # --- kernels, with memory and without ---------------------------------------------------------
 
     def _run_call(self, computes: bool, *values: Any) -> Any:
+        made = self._filled("call", computes, values)
+        return tuple(made) if len(made) > 1 else made[0]
+
+    def _run_forward(self, computes: bool, *values: Any) -> Any:
+        made = self._filled("forward", computes, values)
+        return tuple(made) if self.written else made
+
+    def _filled(self, name: str, computes: bool, values: Sequence[Any]) -> list[torch.Tensor]:
+        """Make the results of an entry point, and what `forward` makes besides; compute them."""
         named, op = self._checked(computes, values), self.spec.op
         first = named[self.spec.arrays[0]]
-        made = [_made(first, model) for model in op.models(named)[0]]
+        results, kept = op.models(named)
+        kept = kept if name == "forward" else {}
+        made = [_made(first, model) for model in (*results, *kept.values())]
         if computes:
-            out = tuple(made) if len(made) > 1 else made[0]
-            _entered(op, "call", named, out=out)
-        return tuple(made) if len(made) > 1 else made[0]
+            entry = op.entry_points[name]
+            given = made[: entry.outputs + entry.extra]
+            out = tuple(given) if len(given) > 1 else given[0]
+            found = _entered(op, name, named, out=out)
+            of_saved = dict(zip(op.saves, found[1], strict=True)) if kept else {}
+            made[len(results) :] = [of_saved[name] for name in kept]
+        return made
 
     def refuse(self, named: Mapping[str, Any]) -> None:
         """Let the op say what is wrong with a call."""
@@ -308,24 +321,6 @@ class Operators:
         return decompositions.composed(
             op, named, [_dtype_of(first, model) for model in op.models(named)[0]]
         )
-
-    def _run_forward(self, computes: bool, *values: Any) -> Any:
-        made = self._forward(computes, values)
-        return tuple(made) if self.written else made
-
-    def _forward(self, computes: bool, values: Sequence[Any]) -> list[torch.Tensor]:
-        named, op = self._checked(computes, values), self.spec.op
-        first = named[self.spec.arrays[0]]
-        results, kept = op.models(named)
-        made = [_made(first, model) for model in (*results, *kept.values())]
-        if not computes:
-            return made
-        entry = op.entry_points["forward"]
-        given = made[: entry.outputs + entry.extra]
-        out = tuple(given) if len(given) > 1 else given[0]
-        _, saved = _entered(op, "forward", named, out=out)
-        of_saved = dict(zip(op.saves, saved, strict=True))
-        return made[: len(results)] + [of_saved[name] for name in kept]
 
     def _taken_apart(self, values: Sequence[Any]) -> tuple[Any, Any, Any]:
         """Give the incoming gradients, the saved values, and the options by name."""

@@ -31,10 +31,14 @@ import fastact as fa
 from ..ops.types import Casting
 
 
-class RMSNorm(torch.nn.Module):
-    """Llama's norm, and most others': it is rounded to the data's dtype before the weight."""
+class _Layer(torch.nn.Module):
+    """A layer of `kernels`, in models that torch.compile compiles, too."""
 
     can_torch_compile = True
+
+
+class RMSNorm(_Layer):
+    """Llama's norm, and most others': it is rounded to the data's dtype before the weight."""
 
     weight: Tensor
     variance_epsilon: float
@@ -43,10 +47,8 @@ class RMSNorm(torch.nn.Module):
         return fa.rms_norm(hidden_states, self.weight, eps=self.variance_epsilon, casting="llama")
 
 
-class GemmaRMSNorm(torch.nn.Module):
+class GemmaRMSNorm(_Layer):
     """Gemma's norm: the weight is one more, in float32, and the result is rounded once."""
-
-    can_torch_compile = True
 
     weight: Tensor
     eps: float
@@ -55,13 +57,11 @@ class GemmaRMSNorm(torch.nn.Module):
         return fa.rms_norm(x, self.weight, eps=self.eps, casting="gemma")
 
 
-class RMSNormGated(torch.nn.Module):
+class RMSNormGated(_Layer):
     """A norm times an activation of a gate, as Qwen3-Next has it, Kimi and others.
 
     They share the layer's name, but not their roundings: a class that is not known computes itself.
     """
-
-    can_torch_compile = True
 
     weight: Tensor
     variance_epsilon: float
@@ -81,10 +81,8 @@ class RMSNormGated(torch.nn.Module):
         )
 
 
-class MambaRMSNormGated(torch.nn.Module):
+class MambaRMSNormGated(_Layer):
     """Mamba-2's norm: it normalises the product with silu(gate), in groups."""
-
-    can_torch_compile = True
 
     weight: Tensor
     variance_epsilon: float
@@ -107,40 +105,30 @@ class MambaRMSNormGated(torch.nn.Module):
         )
 
 
-class SiLU(torch.nn.Module):
-    can_torch_compile = True
-
+class SiLU(_Layer):
     def forward(self, input: Tensor) -> Tensor:
         return fa.silu(input)
 
 
-class GeLU(torch.nn.Module):
-    can_torch_compile = True
-
+class GeLU(_Layer):
     def forward(self, input: Tensor) -> Tensor:
         return fa.gelu(input)
 
 
-class GeluTanh(torch.nn.Module):
+class GeluTanh(_Layer):
     """The approximation by tanh, which transformers has under three names."""
-
-    can_torch_compile = True
 
     def forward(self, input: Tensor) -> Tensor:
         return fa.gelu(input, "tanh")
 
 
-class ReLU2(torch.nn.Module):
-    can_torch_compile = True
-
+class ReLU2(_Layer):
     def forward(self, input: Tensor) -> Tensor:
         return fa.relu2(input)
 
 
-class GatedMLP(torch.nn.Module):
+class GatedMLP(_Layer):
     """down(act(gate(x)) up(x))."""
-
-    can_torch_compile = True
 
     gate_proj: torch.nn.Module
     up_proj: torch.nn.Module

@@ -7,12 +7,16 @@ from __future__ import annotations
 
 import importlib
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from ...measure.cases import DOUBLE, Case
-from ...ops.bounds import computed_in
+from ...ops.bounds import Activation, computed_in
+from ...ops.bounds import ulp as ulp
+from ...ops.engine.fused import IDENTITY
+from ...ops.engine.op import ops
 from .. import reference
 
 _LONG = np.longdouble
@@ -88,16 +92,16 @@ def widened(case: Case, name: str) -> Any:
     return wide(case.array(name), case.dtype)
 
 
-def ulp(exact: Any, dtype: np.dtype[Any]) -> Any:
-    """The unit in the last place of a dtype, for numbers of any precision."""
-    info = info_of(dtype)
-    _, exponent = np.frexp(np.maximum(np.abs(exact), float(info.smallest_normal)))
-    one = _LONG(1) if dtype == DOUBLE else 1.0  # half of the smallest is no double
-    return np.ldexp(one, np.minimum(exponent, int(info.maxexp)) - 1 - int(info.nmant))
-
-
 #: Whether long double is wider than float64 here (on aarch64 it is, and slow; on MSVC it is not).
 _WIDER = np.finfo(_LONG).nmant > np.finfo(np.float64).nmant
+
+
+def activation_of(name: str, on_gpu: bool = False, **parameters: Any) -> Activation:
+    """An activation behind an op's own arithmetic: the oracle's, with the bounds that it states."""
+    value, slope = (
+        partial(f, name, **parameters) for f in (reference.forward, reference.derivative)
+    )
+    return Activation(None if name == IDENTITY else ops[name].bounds, value, slope, on_gpu)
 
 
 def slack(exact: Any, dtype: np.dtype[Any]) -> Any:

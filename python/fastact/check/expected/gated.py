@@ -15,7 +15,7 @@ from ...measure.cases import Case
 from ...ops.bounds import Activation, computed_in
 from ...ops.engine.fused import IDENTITY
 from .. import reference
-from .common import Expected, wide
+from .common import Expected, activation_of, wide
 
 Array = NDArray[Any]
 
@@ -23,6 +23,8 @@ Array = NDArray[Any]
 @dataclass(frozen=True)
 class GatedCall:
     """A call of an op by arrays of its a and b, whatever it takes itself.
+
+    y = act(z) c, with z = min(a, limit) and c = clip(b) + offset, of what was added to a and b.
 
     named : its options. bias : what is added to a and to b along `axis`; None: nothing.
     """
@@ -66,62 +68,59 @@ class GatedCall:
         )
         return a, b
 
+    def _held(self, name: str) -> float:
+        """The limit or the offset, as the kernels have it."""
+        value = self.options[name]
+        return math.inf if value is None else float(computed_in(self.a.dtype).type(value))
+
     @cached_property
-    def oracle(self) -> Any:
-        """`reference.Gated`, of numbers as the kernels have them."""
-        options, dtype = self.options, self.a.dtype
-        compute, wide = computed_in(dtype), reference.wide(dtype)
+    def act(self) -> Activation:
         activation, own = self.op.activation_of(self.named)
-        a, b = self.a.astype(wide), self.b.astype(wide)
-        if self.bias is not None:
-            a, b = (
-                x + reference.along(half.astype(wide), x.ndim, self.axis)
-                for x, half in zip((a, b), self.bias, strict=True)
-            )
-        limit = math.inf if options["limit"] is None else float(compute.type(options["limit"]))
-        offset = float(compute.type(options["offset"]))
-        name = IDENTITY if activation is None else activation.name
-        own = {} if activation is None or own == dict(activation.parameters) else own
-        return reference.Gated(name, a, b, limit, offset, own)
+        if activation is None:
+            return activation_of(IDENTITY)
+        own = {} if own == dict(activation.parameters) else own
+        return activation_of(activation.name, self.on_gpu, **own)
+
+    @cached_property
+    def sums(self) -> list[tuple[Any, Any]]:
+        """a and b with their biases, and the magnitudes that were added up, 0 without any."""
+        found = []
+        for half, bias in zip((self.a, self.b), self.bias or (None, None), strict=True):
+            x, size = wide(half, self.a.dtype), np.zeros(half.shape)
+            if bias is not None:
+                more = reference.along(wide(bias, self.a.dtype), x.ndim, self.axis)
+                x, size = x + more, np.abs(x) + np.abs(more)
+            found.append((x, size))
+        return found
+
+    @cached_property
+    def z(self) -> Any:
+        return np.minimum(self.sums[0][0], self._held("limit"))
+
+    @cached_property
+    def c(self) -> Any:
+        limit = self._held("limit")
+        return np.clip(self.sums[1][0], -limit, limit) + self._held("offset")
 
     @cached_property
     def judged(self) -> dict[str, tuple[Any, Any]]:
         """y, da, db and the halves of dbias, each with how far from it an op may be."""
-        exact, bounds, dtype = self.oracle, self.op.bounds, self.a.dtype
-        activation, _ = self.op.activation_of(self.named)
-        own = None if activation is None else activation.bounds
-        act = Activation(own, exact.value, exact.slope, self.on_gpu)
-        dy = self.dy.astype(exact.a.dtype)
+        bounds, dtype, act, limit = self.op.bounds, self.a.dtype, self.act, self._held("limit")
+        dy, z, c, ((a, of_a), (b, of_b)) = wide(self.dy, dtype), self.z, self.c, self.sums
         with np.errstate(all="ignore"):
-            of_a, of_b = (
-                np.zeros(x.shape)
-                if self.bias is None
-                else np.abs(x) + reference.along(np.abs(half.astype(float)), x.ndim, self.axis)
-                for x, half in zip(
-                    (self.a.astype(float), self.b.astype(float)),
-                    self.bias or (self.a, self.b),
-                    strict=True,
-                )
-            )
-            z, c = exact.z, exact.c
+            value, slope = act.value(z), act.slope(z)
             of_z = bounds.of_gate(of_a, dtype)
-            of_c = bounds.of_factor(of_b, c if exact.offset else 0.0, dtype)
-            found = {"y": (exact.y, bounds.allowed_y(act, z, of_z, c, of_c, dtype))}
-            of_da = bounds.of_da(act, dy, z, of_z, c, of_c, dtype)
-            of_db = bounds.of_db(act, dy, z, of_z, dtype)
+            of_c = bounds.of_factor(of_b, c if self._held("offset") else 0.0, dtype)
+            found = {"y": (value * c, bounds.allowed_y(act, z, of_z, c, of_c, dtype))}
             # A sum that is at the limit within its error may have its gradient or 0.
-            of_da = np.where(
-                np.abs(exact.a - exact.limit) <= of_z,
-                of_da + np.abs(dy * c * exact.slope(z)),
-                of_da,
-            )
-            of_db = np.where(
-                np.abs(np.abs(exact.b) - exact.limit) <= bounds.of_gate(of_b, dtype),
-                of_db + np.abs(dy * exact.value(z)),
-                of_db,
-            )
+            of_da = bounds.of_da(act, dy, z, of_z, c, of_c, dtype)
+            of_da = of_da + np.where(np.abs(a - limit) <= of_z, np.abs(dy * c * slope), 0)
+            of_db, at_limit = bounds.of_db(act, dy, z, of_z, dtype), np.abs(np.abs(b) - limit)
+            of_db = of_db + np.where(at_limit <= bounds.of_gate(of_b, dtype), np.abs(dy * value), 0)
+            da = np.where(a > limit, 0, dy * c) * slope
+            db = np.where(np.abs(b) > limit, 0, dy * value)
             others = tuple(i for i in range(z.ndim) if i != self.axis % max(z.ndim, 1))
-            for name, of, error in (("a", exact.da(dy), of_da), ("b", exact.db(dy), of_db)):
+            for name, of, error in (("a", da, of_da), ("b", db, of_db)):
                 found[f"d{name}"] = (of, bounds.allowed_gradient(of, error, dtype))
                 if self.bias is not None:
                     to, total = self.bias[0].dtype, partial(np.sum, axis=others)
@@ -147,16 +146,16 @@ def expected(case: Case) -> dict[str, Expected]:
     bias = shaped.parts(case.array("bias"), 0) if case.has("bias") else None
     dy = case.array("dy").astype(dtype) if case.has("dy") else np.ones(a.shape, dtype)
     call = GatedCall(op, a, b, dy, named, bias, case.on_gpu)
-    judged, oracle = call.judged, call.oracle
+    judged, sums = call.judged, [total for total, _ in call.sums]
     # Elements that overflow on the way, and places where the oracle lacks a limit, are not judged.
-    usual = np.isfinite(oracle.a) & np.isfinite(oracle.b)
+    usual = np.isfinite(sums[0]) & np.isfinite(sums[1])
     if case.entry != "backward":
         y, error = judged["y"]
-        nan = np.isnan(oracle.a) | np.isnan(oracle.b)
+        nan = np.isnan(sums[0]) | np.isnan(sums[1])
         return {"y": Expected(y, error, False, usual & np.isfinite(y), nan)}
     # Products on the way that are too large, or that are subnormal numbers.
     info = np.finfo(computed_in(dtype))
-    g, slope = wide(dy, dtype) * oracle.c, oracle.slope(oracle.z)
+    g, slope = wide(dy, dtype) * call.c, call.act.slope(call.z)
     tiny = float(info.smallest_subnormal) * (1 + np.abs(slope))
     usual = usual & (np.abs(g) < info.max) & np.isfinite(slope)
     parts = [(exact, error + tiny) for exact, error in (judged["da"], judged["db"])]

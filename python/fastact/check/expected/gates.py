@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ...derivatives import gates as formulas
+from ...derivatives.operations import Operations
 from ...measure.cases import Case
 from .. import reference
 from .common import Expected
@@ -43,31 +46,22 @@ class Step:
         more: str = self.op.kept[self.op.count :]
         return self.letters + more
 
-    def apart(self, packed: Array | None, letters: str = "") -> dict[str, Any]:
-        """A packed array's gates, by their letters, in the oracle's type."""
-        letters = letters or self.letters
-        made_in = reference.wide(self.gates.dtype)
-        if packed is None:
-            return dict.fromkeys(letters, made_in(0))
-        parts = np.split(packed.astype(made_in), len(letters), axis=-1)
-        return dict(zip(letters, parts, strict=True))
 
-    def packed(self, parts: dict[str, Any], letters: str = "") -> Array:
-        """The reverse of `apart`."""
-        like = self.state.shape
-        letters = letters or self.letters
-        return np.concatenate([np.broadcast_to(parts[k], like) for k in letters], axis=-1)
+class _Wide(Operations):
+    """NumPy's arithmetic, and the oracle's activations."""
+
+    def call(self, op: Any, x: Any, parameters: Mapping[str, Any]) -> Any:
+        return reference.forward(op.name, x, **parameters)
+
+
+_WIDE = _Wide(np)
 
 
 @dataclass
 class Exact:
-    """The results that a call of a `Step` should give, and the scales of their errors' bounds."""
+    """The results and gradients of a `Step`, by name, and the scales of their errors' bounds."""
 
-    results: tuple[Array, ...]
-    kept: Array
-    dgates: Array
-    drecurrent: Array
-    dstate: Array
+    values: dict[str, Array]
     sums: Array
     before: Array
     returned: Array
@@ -75,97 +69,76 @@ class Exact:
 
 
 def exact(step: Step, saved: tuple[Array, ...] = ()) -> Exact:
-    """By the oracle, in its type. saved: what backward is given, where it is rounded."""
-    formulas, letters = reference.GATES[step.op.name], step.letters
-    x, u = step.apart(step.gates), step.apart(step.recurrent)
-    of_x, of_u = step.apart(step.bias), step.apart(step.recurrent_bias)
-    sums = sum(
-        abs(step.apart(a)[k])
-        for k in letters
-        for a in (step.gates, step.recurrent, step.bias, step.recurrent_bias)
-    )
-    x, u = {k: x[k] + of_x[k] for k in letters}, {k: u[k] + of_u[k] for k in letters}
-    made_in = reference.wide(step.state.dtype)
-    before, dh = step.state.astype(made_in), step.dh.astype(made_in)
-    gates = formulas.activated(x, u)
-    results = formulas.state(gates, before)
-    cell: dict[str, Any] = {}
-    returned = abs(dh)
-    if "c" in step.op.saves:
-        cell["c"] = saved[step.op.saves.index("c")].astype(made_in) if saved else results[1]
-        if step.dc is not None:
-            cell["dc"] = step.dc.astype(made_in)
-            returned = returned + abs(cell["dc"])
-    given = step.apart(saved[0], step.kept) if saved else gates
-    dx, du, dbefore = formulas.gradients(given, before, dh, **cell)
-    reset = 0 * before
-    if step.op.takes_recurrent:
-        u_n, b_n = step.apart(step.recurrent)["n"], step.apart(step.recurrent_bias)["n"]
-        reset = reset + abs(u_n) + abs(b_n)
-    return Exact(
-        tuple(results),
-        step.packed(gates, step.kept),
-        step.packed(dx),
-        step.packed(du),
-        np.asarray(dbefore),
-        np.asarray(sums),
-        before,
-        returned,
-        np.asarray(reset),
-    )
+    """Compute a step in the oracle's type. saved: what backward is given, where it is rounded."""
+    op, made_in = step.op, reference.wide(step.gates.dtype)
+    arrays = {"gates": step.gates, "recurrent": step.recurrent, op.state: step.state}
+    arrays |= {"bias": step.bias, "recurrent_bias": step.recurrent_bias}
+    named: dict[str, Any] = {n: a.astype(made_in) for n, a in arrays.items() if a is not None}
+    named["order"], like = step.kept, step.state.shape
+    each = formulas.activated(op, named, _WIDE).values()
+    values = dict(zip(op.results, formulas.results(op, named, _WIDE), strict=True))
+    values["gates"] = np.concatenate([np.broadcast_to(gate, like) for gate in each], axis=-1)
+    given = dict(zip(op.saves, saved or (None,) * len(op.saves), strict=True))
+    back = {n: values[n] if given.get(n) is None else given[n].astype(made_in)
+            for n in ("gates", "c") if n in values}  # fmt: skip
+    dys = [None if dy is None else dy.astype(made_in) for dy in (step.dh, step.dc)]
+    found = formulas.gradients(op, dys[: len(op.results)], {**named, **back}, _WIDE)
+    values |= {f"d{n}": found[n] for n in ("gates", "recurrent", op.state)}
+    summands = [abs(named[n]) for n in ("gates", "recurrent", *_BIASES) if n in named]
+    sums = sum(np.split(sum(summands[1:], summands[0]), len(step.letters), axis=-1))
+    reset = 0 * named[op.state]
+    if op.takes_recurrent:
+        at = step.letters.index("n")
+        for name in {"recurrent", "recurrent_bias"} & named.keys():
+            reset = reset + abs(np.split(named[name], len(step.letters), axis=-1)[at])
+    returned = sum(abs(dy) for dy in dys if dy is not None)
+    return Exact(values, np.asarray(sums), named[op.state], np.asarray(returned), np.asarray(reset))
 
 
-def repeated(part: Array, like: Array) -> Array:
-    """An array of the state's shape once for each gate of a packed one."""
-    return np.concatenate([part] * (like.shape[-1] // part.shape[-1]), axis=-1)
-
-
-def allowed(of: str, op: Any, value: Any, true: Exact, dtype: Any, to: Any) -> Any:
-    """How far off a "state" may be, a "gradient", or a "bias" by its rows' gradients, in `to`."""
-    if not np.size(value):
-        return np.zeros(np.shape(value)[-1:] if of == "bias" else np.shape(value))
-    sums, before, returned, reset = (
-        repeated(part, value) for part in (true.sums, true.before, true.returned, true.reset)
-    )
-    if of == "state":
-        found = op.bounds.allowed_state(value, sums, before, dtype, reset)
-    elif of == "gradient":
-        found = op.bounds.allowed_gradient(value, sums, before, returned, dtype, reset)
-    else:
-        width = value.shape[-1]
-        parts = (p.reshape(-1, width) for p in (value, sums, before, returned))
-        found = op.bounds.allowed_dbias(*parts, dtype, to, reset.reshape(-1, width))
-    return (1 + reference.BUDGET) * found
-
-
-def _found(of: str, op: Any, value: Any, true: Exact, dtype: Any, to: Any) -> Expected:
-    error = allowed(of, op, value, true, dtype, to)
+def _judged(of: str, op: Any, name: str, true: Exact, dtype: Any, to: Any = None) -> Expected:
+    """A "state", a "gradient", or a "bias" by its rows' gradients, in `to`."""
+    value = np.asarray(true.values[name])
+    width, scales = value.shape[-1], [true.sums, true.before, true.returned, true.reset]
+    if not value.size:
+        found = np.zeros(value.shape[-1:] if of == "bias" else value.shape)
+    else:  # arrays of the state's shape, once for each gate of a packed one
+        scales = [np.concatenate([p] * (width // p.shape[-1]), axis=-1) for p in scales]
+        sums, before, returned, reset = scales
+        if of == "state":
+            found = op.bounds.allowed_state(value, sums, before, dtype, reset)
+        elif of == "gradient":
+            found = op.bounds.allowed_gradient(value, sums, before, returned, dtype, reset)
+        else:
+            *parts, reset = (p.reshape(-1, width) for p in (value, *scales))
+            found = op.bounds.allowed_dbias(*parts, dtype, to, reset)
     if of == "bias":
         value = value.sum(tuple(range(value.ndim - 1)))
+    error = (1 + reference.BUDGET) * found
     return Expected(value, error, False, np.isfinite(value) & np.isfinite(error))
 
 
 def of_forward(step: Step, true: Exact) -> dict[str, Expected]:
     """The states, and the gates that are kept."""
-    op, dtype = step.op, step.gates.dtype
-    made = {**dict(zip(op.results, true.results, strict=True)), "gates": true.kept}
-    return {k: _found("state", op, np.asarray(v), true, dtype, dtype) for k, v in made.items()}
+    names, dtype = (*step.op.results, "gates"), step.gates.dtype
+    return {name: _judged("state", step.op, name, true, dtype) for name in names}
 
 
 def of_backward(step: Step, true: Exact) -> dict[str, Expected]:
     """The gradients; a bias adds up the gradients of all rows."""
     op, dtype = step.op, step.gates.dtype
-    values = {"dgates": true.dgates, "drecurrent": true.drecurrent, f"d{op.state}": true.dstate}
-    biases = {"dbias": true.dgates, "drecurrent_bias": true.drecurrent}
-    given = {"dbias": step.bias, "drecurrent_bias": step.recurrent_bias}
+    biases = {
+        "dbias": ("dgates", step.bias),
+        "drecurrent_bias": ("drecurrent", step.recurrent_bias),
+    }
     if not op.takes_recurrent and step.bias is None:  # one gradient for both
-        given["dbias"] = step.recurrent_bias
+        biases["dbias"] = ("dgates", step.recurrent_bias)
     found = {}
     for name in op.gradients:
-        if name in values:
-            found[name] = _found("gradient", op, values[name], true, dtype, dtype)
-        elif (bias := given[name]) is not None:
-            found[name] = _found("bias", op, biases[name], true, dtype, bias.dtype)
+        of, bias = biases.get(name, (name, None))
+        if name not in biases:
+            found[name] = _judged("gradient", op, name, true, dtype)
+        elif bias is not None:
+            found[name] = _judged("bias", op, of, true, dtype, bias.dtype)
     return found
 
 

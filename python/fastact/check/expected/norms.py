@@ -15,9 +15,8 @@ from ...ops import bounds
 from ...ops.bounds import Activation, computed_in
 from ...ops.dropout import dropout
 from ...ops.engine.fused import IDENTITY
-from ...ops.engine.op import ops
 from .. import reference
-from .common import Expected, slack, ulp, wide, widened
+from .common import Expected, activation_of, slack, ulp, wide, widened
 
 
 @dataclass(frozen=True)
@@ -62,8 +61,8 @@ class NormOracle:
 
     def y(self, e: Any) -> tuple[Any, Any]:
         """y, and how far from it the op may be, both of the shape `split`."""
-        allowed = self._act(e).allowed(e.z, self.of_z(e), self.dtype)
-        return e.value(e.z), (1 + reference.BUDGET) * allowed
+        allowed = self._act.allowed(e.z, self.of_z(e), self.dtype)
+        return self._act.value(e.z), (1 + reference.BUDGET) * allowed
 
     def of_z(self, e: Any) -> Any:
         """How far off z may be."""
@@ -83,7 +82,7 @@ class NormOracle:
         to = to or next(iter((self.parameter_dtypes or {}).values()), dtype)
         z, xhat, weight = e.z, e.xhat, e.weight
         of_z = bounds.again(z=z, xhat=xhat, weight=weight, dtype=dtype, bias=self._bias(e))
-        of_p = self._act(e).of_gradient(e.dy, z, of_z, dtype) + of_dy
+        of_p = self._act.of_gradient(e.dy, z, of_z, dtype) + of_dy
         of = {"p": e.p, "of_p": of_p, "dtype": dtype}
         dx, dweight, dbias = e.gradients
         average, count = None if e.axes is None else e.over, e.x.size // max(1, np.size(e.rstd))
@@ -106,9 +105,9 @@ class NormOracle:
         is_wide = np.dtype(bias).itemsize > computed_in(self.dtype).itemsize
         return e.bias if is_wide else 0.0
 
-    def _act(self, exact: Any) -> Activation:
-        own = None if self.activation == "identity" else ops[self.activation].bounds
-        return Activation(own, exact.value, exact.slope, self.on_gpu)
+    @property
+    def _act(self) -> Activation:
+        return activation_of(self.activation, self.on_gpu)
 
 
 def expected(case: Case) -> dict[str, Expected]:
@@ -132,13 +131,11 @@ class _Gate:
     """
 
     def __init__(self, case: Case, name: str, gate: Any) -> None:
-        exact = reference.NormExact(name, gate, gate, gate, gate, gate, gate, None, False)
-        own = None if name == IDENTITY else ops[name].bounds
-        act = Activation(own, exact.value, exact.slope, case.on_gpu)
+        act = activation_of(name, case.on_gpu)
         self.bounds, self.dtype = case.op.bounds, case.dtype
         self.info = np.finfo(computed_in(case.dtype))
-        self.value, self.of_value = exact.value(gate), act.of_value(gate, 0.0, case.dtype)
-        self.slope, one = exact.slope(gate), np.ones_like(gate)
+        self.value, self.of_value = act.value(gate), act.of_value(gate, 0.0, case.dtype)
+        self.slope, one = act.slope(gate), np.ones_like(gate)
         self.of_slope = act.of_gradient(one, gate, 0.0, case.dtype)
         self.nan = np.isnan(gate)
 
@@ -336,7 +333,14 @@ class _Norm:
     def _fits(self, e: Any) -> bool:
         """Whether no product on the way to a gradient overflows: sums would have two infinities."""
         most = float(np.finfo(computed_in(self.dtype)).max)
-        parts = e.z, e.slope(e.z), e.p, e.p * e.weight, e.p * e.xhat, e.p * e.weight * e.xhat
+        parts = (
+            e.z,
+            reference.derivative(e.name, e.z),
+            e.p,
+            e.p * e.weight,
+            e.p * e.xhat,
+            e.p * e.weight * e.xhat,
+        )
         return not any(np.any((np.abs(a) > most) & np.isfinite(a)) for a in parts)
 
     def _gradients(self, e: Any, to: Any) -> dict[str, tuple[Any, Any]]:
@@ -371,14 +375,13 @@ class _Norm:
         The bound is dx's for statistics that do not depend on x, with three terms.
         """
         case, dtype, rows = self.case, self.dtype, self.rows
-        own = None if e.name == IDENTITY else ops[e.name].bounds
-        act = Activation(own, e.value, e.slope, case.on_gpu)
+        act = activation_of(e.name, case.on_gpu)
         of_z = self.op.bounds.again(z=e.z, xhat=e.xhat, weight=e.weight, dtype=dtype)
         u = bounds.unit_roundoff(dtype)
         if "bias" in self.arrays:
             of_z = of_z + u * np.abs(e.bias)
         of_p = act.of_gradient(e.dy, e.z, of_z, dtype)
-        p = e.dy * e.slope(e.z)
+        p = e.p
         first, second = (
             widened(case, k).reshape(rows.kept) / case.given["count"]
             for k in ("sum_dy", "sum_dy_xhat")
