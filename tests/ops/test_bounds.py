@@ -15,10 +15,11 @@ from recurrent import GATES, Step, errors
 
 import fastact as fa
 from fastact.check import reference
+from fastact.check.expected import expected
 from fastact.check.expected.norms import NormOracle
+from fastact.measure.cases import Case
 from fastact.measure.norm_rows import rows_of, traits
 from fastact.ops.bounds import (
-    Activation,
     BiasBounds,
     Bounds,
     CrossEntropyBounds,
@@ -179,21 +180,15 @@ def test_gradient_under_cancellation(where, dtype, centre, shape, axes):
     """
     rng = np.random.default_rng(0)
     x = rng.normal(centre, 1, shape).astype(dtype)
-    wide = x.astype(np.longdouble)
-    mean = wide.mean(axes, keepdims=True)
-    dmean, dvar = (rng.normal(size=mean.shape).astype(dtype) for _ in range(2))
-    count = x.size // mean.size
-    for op, divisor, options in ((fa.mean_var, count - 1, {"correction": 1}), (fa.moments, 1, {})):
+    dmean, dvar = (rng.normal(size=x.mean(axes, keepdims=True).shape).astype(dtype) for _ in "mv")
+    for op, options in ((fa.mean_var, {"correction": 1}), (fa.moments, {})):
         for gradients in ((dmean, dvar), (None, dvar)):
             given = tuple(None if g is None else where.of(g) for g in gradients)
-            dx = op.backward(given, where.of(x), axis=axes, keepdims=True, **options)
-            scale = 2 * dvar.astype(np.longdouble) / divisor
-            of_mean = (dmean if gradients[0] is not None else 0 * dmean).astype(wide.dtype) / count
-            terms = (of_mean + 0 * wide, scale * (wide - mean))
-            magnitude = np.abs(wide).mean(axes, keepdims=True)
-            allowed = op.bounds.allowed_gradient(*terms, scale, magnitude, dtype)
-            budget = 1 + reference.BUDGET
-            assert reference.excess(where.numpy(dx), sum(terms), budget * allowed) <= 1
+            options = {"axis": axes, "keepdims": True, **options}
+            dx = op.backward(given, where.of(x), **options)
+            named = {"dy": gradients, "x": x, **options}
+            case = Case(op, "backward", shape, x.dtype, named, on_gpu=not where.exact)
+            assert expected(case)["dx"].error(where.numpy(dx)) <= 1
 
 
 # --- norms ----------------------------------------------------------------------------------------
@@ -334,35 +329,18 @@ def test_bias_act(backend, dtype, name):
     x, dy, residual = (rng.normal(size=(67, 20)).astype(dtype) for _ in range(3))
     bias = rng.normal(size=20).astype(dtype)
     x[1:9] = (-(residual[1:9].astype(float) + bias.astype(float))).astype(dtype)
-    wide = reference.wide(dtype)
-    terms = [a.astype(wide) for a in (x, bias, residual)]
-    z, magnitudes = sum(terms), sum(map(np.abs, terms))
-
-    def value(z: Any) -> Any:
-        return z if name == "identity" else reference.forward(name, z)
-
-    def slope(z: Any) -> Any:
-        return 1 + 0 * z if name == "identity" else reference.derivative(name, z)
-
-    on_gpu = not backend.name.startswith("numpy")
-    bounds, own = fa.bias_act.bounds, None if name == "identity" else fa.ops[name].bounds
-    act = Activation(own, value, slope, on_gpu)
-    given = [backend.of(a) for a in (x, bias)]
-    y = fa.bias_act(*given, name, residual=backend.of(residual))
-    dx, dbias = fa.bias_act.backward(backend.of(dy), *given, backend.of(residual), name)
-    p = dy.astype(wide)
-    total = lambda a: np.sum(a, 0)  # noqa: E731
-    for found, exact, allowed in (
-        (y, value(z), bounds.allowed_forward(act, z, magnitudes, dtype)),
-        (dx, p * slope(z), bounds.allowed_dx(act, p, z, magnitudes, dtype)),
-        (
-            dbias,
-            total(p * slope(z)),
-            bounds.allowed_dbias(act, p, z, magnitudes, dtype, dtype, total),
-        ),
-    ):
-        found = backend.numpy(found)
-        assert reference.excess(found, exact, (1 + reference.BUDGET) * allowed) <= 1
+    given = {"x": x, "bias": bias, "residual": residual}
+    options = {"activation": name}
+    of = {n: backend.of(a) for n, a in given.items()}
+    case = Case(
+        fa.bias_act, "call", x.shape, x.dtype, {**given, **options}, backend.name != "numpy"
+    )
+    y = fa.bias_act(of["x"], of["bias"], residual=of["residual"], **options)
+    assert expected(case)["y"].error(backend.numpy(y)) <= 1
+    found = fa.bias_act.backward(backend.of(dy), *of.values(), **options)
+    exact = expected(case.at("backward", dy=dy))
+    for gradient, array in zip(("dx", "dbias"), found, strict=True):
+        assert exact[gradient].error(backend.numpy(array)) <= 1
 
 
 # --- sums -----------------------------------------------------------------------------------------
@@ -372,10 +350,8 @@ def test_gradient_of_a_sum_of_squares(backend, dtype):
     rng = np.random.default_rng(0)
     x, dy = rng.normal(size=(30, 70)).astype(dtype), rng.normal(size=30).astype(dtype)
     dx = backend.numpy(fa.sum_squares.backward(backend.of(dy), backend.of(x), axis=1))
-    wide = reference.wide(dtype)
-    exact = 2 * x.astype(wide) * dy.astype(wide)[:, None]
-    allowed = fa.sum_squares.bounds.allowed_gradient(exact, dtype)
-    assert reference.excess(dx, exact, (1 + reference.BUDGET) * allowed) <= 1
+    case = Case(fa.sum_squares, "backward", x.shape, x.dtype, {"dy": dy, "x": x, "axis": 1})
+    assert expected(case)["dx"].error(dx) <= 1
 
 
 # --- gates ----------------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ from test_rotary import SHAPES, angles, drawn, each_dtype, each_lie
 
 import fastact as fa
 from fastact.check.expected import errors
-from fastact.ops.engine import norm_rotary
+from fastact.ops import rotary as norm_rotary
 
 OP = fa.rms_norm_rotary
 

@@ -19,8 +19,8 @@ from fastact.measure import peers
 from fastact.measure.peers import COPY, FRESH, OURS
 from fastact.measure.sum_axes import is_sum
 from fastact.ops.engine import op as fa_op
-from fastact.ops.engine.norm_rows import RESIDUAL, named_axes
-from fastact.ops.engine.norm_rows import norm as norm_of
+from fastact.ops.norms import RESIDUAL, named_axes
+from fastact.ops.norms import norm as norm_of
 
 SHAPED = [op for op in fa.ops.values() if op.family in ("reductions", "bias")]
 GATES = [op for op in fa.ops.values() if op.family == "gates"]

@@ -19,9 +19,9 @@ from conftest import assert_same_bits
 import fastact as fa
 from fastact.ops.engine import op as registry
 from fastact.ops.engine.axes import over_axes
-from fastact.ops.engine.gated import gated_op
-from fastact.ops.engine.norm_rows import norm, single_channels
-from fastact.ops.engine.reductions import TermSum
+from fastact.ops.gated import gated_op
+from fastact.ops.norms import norm, single_channels
+from fastact.ops.reductions import TermSum
 
 SOURCES = Path(__file__).parents[2] / "src"
 
@@ -95,8 +95,8 @@ TABLES = {
     "python/fastact/measure/formulas.py": "formulas",
     "python/fastact/dask.py": "results of moments, which are named as ops are",
     "python/fastact/measure/peers.py": "torch's own gradients, and what peers call sums",
-    "python/fastact/ops/engine/standard_texts.py": "families and statistics, named as ops are",
-    "python/fastact/ops/engine/statistics.py": "kinds of statistics, which are named as ops are",
+    "python/fastact/ops/reductions.py": "kinds of statistics, which are named as ops are",
+    "python/fastact/ops/statistics.py": "kinds of statistics, which are named as ops are",
     "python/fastact/sklearn.py": "what scikit-learn calls activations",
     "tests/": "examples",
     "tools/": "what others call them, and examples",

@@ -16,7 +16,7 @@ from ..ops.dropout import dropout
 from ..ops.engine import axes, weighting
 from ..ops.engine.entry import REQUIRED
 from ..ops.engine.fused import IDENTITY, activation_op
-from ..ops.engine.norm_rows import Rows, rows_of
+from ..ops.norms import Rows, rows_of
 from . import gates
 
 #: The operations of operations.py, and vjp: the gradients of a function, by its arrays and its

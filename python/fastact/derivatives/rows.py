@@ -18,8 +18,8 @@ from functools import lru_cache
 from typing import Any
 
 from ..ops.engine import axes
-from ..ops.engine.norm_rows import Rows, rows_of
 from ..ops.engine.spec import spec_of
+from ..ops.norms import Rows, rows_of
 
 Named = Mapping[str, Any]
 Found = tuple[list[Any], dict[str, Any]]

@@ -144,11 +144,6 @@ class Bounds:
             return 0.0
         return 2 * unit_roundoff(dtype) * self.other.of(x, exact, **given)
 
-    @property
-    def rough_slope(self) -> float:
-        """Bound the error of a GPU's 16-bit derivatives where they are near 0."""
-        return 4 * self.derivative_abs
-
     def absolute(self, dtype: Any, of: str = "derivative") -> float:
         """Bound the error of a derivative, or with "forward" of a value, where it is near 0."""
         bound = self.derivative_abs if of == "derivative" else self.forward_abs
@@ -173,21 +168,6 @@ class Bounds:
         if on_gpu and is_narrow(dtype):
             return np.maximum(self._rough(exact, dtype), 4 * error)
         return error
-
-    def allowed_forward(self, exact: Any, dtype: Any, on_gpu: bool = False) -> Any:
-        """Bound the error of f(x)."""
-        error = self.before_rounding(exact, dtype, on_gpu)
-        return error + rounding(exact, dtype, error) if is_narrow(dtype) else error
-
-    def allowed_gradient(self, dy: Any, derivative: Any, dtype: Any, on_gpu: bool = False) -> Any:
-        """Bound the error of dy f'(x), which is one product more."""
-        u = unit_roundoff(dtype)
-        error = np.abs(dy) * self.slope_before_rounding(derivative, dtype, on_gpu) * (1 + u)
-        return (
-            error
-            + (u * np.abs(dy * derivative) if is_narrow(dtype) else 0.0)
-            + rounding(dy * derivative, dtype, error)
-        )
 
     def allowed_second(self, exact: Any, largest: float, dtype: Any) -> Any:
         """Bound the error of f''(x); largest: the largest magnitude of f''."""
@@ -255,11 +235,6 @@ class SumBounds:
         error = self.share(dtype) * np.asarray(sum_abs) + of_terms
         return error + self.ulp * ulp(np.abs(exact) + error, dtype)
 
-    def allowed_gradient(self, exact: Any, dtype: Any) -> Any:
-        """Bound the error of 2 x dy, the gradient of squares; a plain sum's gradient is exact."""
-        error = unit_roundoff(dtype) * np.abs(exact) if is_narrow(dtype) else 0.0
-        return error + rounding(exact, dtype, error)
-
 
 @dataclass(frozen=True)
 class MomentBounds:
@@ -296,24 +271,11 @@ class MomentBounds:
         error = self.mean * np.asarray(mean_abs)
         return error + rounding(exact, to, error)
 
-    def allowed_second(
-        self, exact: Any, mean: Any, std: Any, dtype: Any, to: Any = np.float64
-    ) -> Any:
-        """Bound the error of m2, or of the variance, of data of `dtype`, in the dtype `to`."""
-        share = self.m2_double if _is_double(dtype) else self.m2
+    def of_second(self, mean: Any, std: Any, dtype: Any) -> Any:
+        """Bound the relative error of m2, or of the variance, of data of `dtype`."""
         with np.errstate(all="ignore"):
             far = np.nan_to_num(np.abs(mean) / std, nan=0.0, posinf=0.0)
-        error = (share + self.far * far) * np.abs(exact)
-        return error + rounding(exact, to, error)
-
-    def allowed_gradient(
-        self, of_mean: Any, of_second: Any, scale: Any, mean_abs: Any, dtype: Any
-    ) -> Any:
-        """Bound the error of dx = of_mean + of_second; scale: 2 dvar / (n - ddof), or 2 dm2."""
-        u = unit_roundoff(dtype)
-        error = self.gradient * u * (np.abs(of_mean) + np.abs(of_second))
-        error = error + self.mean * np.asarray(mean_abs) * np.abs(scale)
-        return error + rounding(of_mean + of_second, dtype, error)
+        return (self.m2_double if _is_double(dtype) else self.m2) + self.far * far
 
 
 @dataclass(frozen=True)
@@ -354,11 +316,7 @@ class StatisticBounds:
         if self.of in ("sum", "mean"):
             share = count if self.of == "sum" else 1.0
             return self.sums.share(dtype) * share * np.asarray(magnitude)
-        m = self.moments
-        share = m.m2_double if _is_double(dtype) else m.m2
-        with np.errstate(all="ignore"):
-            far = np.nan_to_num(np.abs(mean) / std, nan=0.0, posinf=0.0)
-        relative = share + m.far * far + of_left
+        relative = self.moments.of_second(mean, std, dtype) + of_left
         if self.of == "std":  # half of the variance's, and the root's own
             relative = relative / 2 + 2.0**-52
         return relative * np.abs(exact)
@@ -386,36 +344,6 @@ class BiasBounds:
 
     sums: float
     dbias: SumBounds
-
-    def of_z(self, terms_abs: Any, dtype: Any) -> Any:
-        """Bound the error of z. terms_abs: |x| + |bias| + |residual|."""
-        return self.sums * unit_roundoff(dtype) * np.asarray(terms_abs)
-
-    def allowed_forward(self, act: Activation, z: Any, terms_abs: Any, dtype: Any) -> Any:
-        """Bound the error of y."""
-        return act.allowed(z, self.of_z(terms_abs, dtype), dtype)
-
-    def allowed_dx(self, act: Activation, dy: Any, z: Any, terms_abs: Any, dtype: Any) -> Any:
-        """Bound the error of dx = dy f'(z), which for the identity is dy."""
-        if act.bounds is None:
-            return 0.0 * np.abs(dy)
-        error = act.of_gradient(dy, z, self.of_z(terms_abs, dtype), dtype)
-        return error + rounding(dy * act.slope(z), dtype, error)
-
-    def allowed_dbias(
-        self,
-        act: Activation,
-        dy: Any,
-        z: Any,
-        terms_abs: Any,
-        dtype: Any,
-        to: Any,
-        total: Callable[[Any], Any],
-    ) -> Any:
-        """Bound the error of dbias in the dtype `to`. total: sums over what a bias meets."""
-        p = dy if act.bounds is None else dy * act.slope(z)
-        of_p = act.of_gradient(dy, z, self.of_z(terms_abs, dtype), dtype)
-        return self.dbias.allowed(total(p), total(np.abs(p)), to, total(of_p))
 
 
 @dataclass(frozen=True)
@@ -688,11 +616,6 @@ class DivergenceBounds:
     def of_gradient(self, dtype: Any) -> float:
         """The share of a gradient."""
         return self.narrow_gradient if is_narrow(dtype) else self.share
-
-    def allowed(self, exact: Any, size: Any, dtype: Any) -> Any:
-        """Bound the error of y; size: of its parts."""
-        error = self.share * np.asarray(size)
-        return error + rounding(exact, dtype, error)
 
 
 @dataclass(frozen=True)

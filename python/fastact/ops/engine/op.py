@@ -18,7 +18,6 @@ checkers, and the docstring documents what the op has alone; a decorator of the 
 import operator
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from functools import partial
 from inspect import Signature
 from itertools import takewhile
@@ -43,8 +42,11 @@ _aliases: dict[str, Any] = {}
 #: Ops by the other names that some have.
 aliases: Mapping[str, Any] = MappingProxyType(_aliases)
 
-_NOTHING: Mapping[str, Any] = MappingProxyType({})
+NOTHING: Mapping[str, Any] = MappingProxyType({})
 
+
+#: Names that completion at a prompt shows of every op, besides its entry points.
+_SHOWN = ("bounds", "family", "name", "parameters", "results", "saves", "gradients")
 
 #: The shape of a call's first array, among its arguments by name, where somebody has found it.
 SHAPE = "shape of the first array"
@@ -61,8 +63,7 @@ class Model(NamedTuple):
     dtype: str = DATA
 
 
-@dataclass(frozen=True)
-class Traits:
+class Traits(NamedTuple):
     """Facts that are true of few ops.
 
     reads_whole : the data may be whole numbers, read as they are, but in backward.
@@ -97,9 +98,9 @@ class Kernels(NamedTuple):
     numbers : what they are told in each call, where no option of that name says it.
     """
 
-    runs: Mapping[str, str] = _NOTHING
-    names: Mapping[str, str] = _NOTHING
-    numbers: Mapping[str, Any] = _NOTHING
+    runs: Mapping[str, str] = NOTHING
+    names: Mapping[str, str] = NOTHING
+    numbers: Mapping[str, Any] = NOTHING
 
 
 class Op(Generic[P, R]):
@@ -122,12 +123,12 @@ class Op(Generic[P, R]):
     results: tuple[str, ...] = ("y",)
     saves: tuple[str, ...] = ("x",)
     gradients: tuple[str, ...] = ("dx",)
-    parameters: Mapping[str, float | str] = _NOTHING
-    args: Mapping[str, Arg] = _NOTHING
-    outs: Mapping[str, Output] = _NOTHING
+    parameters: Mapping[str, float | str] = NOTHING
+    args: Mapping[str, Arg] = NOTHING
+    outs: Mapping[str, Output] = NOTHING
     kernels: Kernels = Kernels()
     traits: Traits = Traits()
-    checks: Mapping[str, Callable[[str, str, Any], Any]] = _NOTHING
+    checks: Mapping[str, Callable[[str, str, Any], Any]] = NOTHING
     entry_points: Mapping[str, Entry]
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
@@ -136,6 +137,17 @@ class Op(Generic[P, R]):
 
     def _documentation(self) -> str | None:
         return docstrings.of_call(self, self.__wrapped__.__doc__)
+
+    def _texts(self) -> str:
+        """The text that the ops of the family share, as `docstrings` composes it."""
+        return ""
+
+    def _gives(self) -> str:
+        """What `backward` gives, in words."""
+        gives, gradients = self.gradients[0], self.gradients
+        gives = gives if len(gradients) == 1 else f"``({', '.join(gradients)})``"
+        shared = (f", and d{like} is the gradient of {n}, too" for n, like in self.shares.items())
+        return gives + "".join(shared)
 
     def _declare(self, function: Callable[P, R], family: str) -> Signature:
         """Take name, signature and documentation from the function that declares the op."""
@@ -150,7 +162,7 @@ class Op(Generic[P, R]):
 
     def _is(self, **traits: Any) -> None:
         """Take traits besides those of the class."""
-        self.traits = replace(self.traits, **traits)
+        self.traits = self.traits._replace(**traits)
 
     def _numbers(self, **numbers: Any) -> None:
         """Take numbers for native functions besides those of the class."""
@@ -163,7 +175,7 @@ class Op(Generic[P, R]):
         roles = {**dict.fromkeys(args, validate.DATA), **validate.ROLES}
         self.args = MappingProxyType(
             {
-                name: replace(arg, role=roles[name]) if arg.role is BY_NAME else arg
+                name: arg._replace(role=roles[name]) if arg.role is BY_NAME else arg
                 for name, arg in args.items()
                 if name in taken
             }
@@ -342,6 +354,12 @@ class Op(Generic[P, R]):
         for name in leading:
             rest.pop(name, None)
         return partial(function, *(named[name] for name in leading), **rest)
+
+    def __dir__(self) -> list[str]:
+        """List what people use, for completion at a prompt."""
+        points = {name.partition(".")[0] for name in self.entry_points} - {"call"}
+        others = {name for name in ("jvp", "quantized") if hasattr(type(self), name)}
+        return sorted({*points, *others, *_SHOWN})
 
     def __reduce__(self) -> str:
         return self.name
