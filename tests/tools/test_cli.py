@@ -7,7 +7,6 @@ import re
 import subprocess
 import sys
 from contextlib import redirect_stderr, redirect_stdout
-from dataclasses import replace
 from functools import partial
 from importlib.util import find_spec
 
@@ -140,7 +139,7 @@ def test_check_of_moments_and_norms(checked, tmp_path, capsys, monkeypatch):
         if checked in OF_MOMENTS
         else {"scaled": 0, "gradient": 0, "averaged": 0, "given": 0}
     )
-    monkeypatch.setattr(checked, "bounds", replace(checked.bounds, **tight))
+    monkeypatch.setattr(checked, "bounds", checked.bounds._replace(**tight))
     assert cli.main(words) == 1
     assert "VIOLATED" in capsys.readouterr().out
 
@@ -152,7 +151,7 @@ def test_check_of_bias_act(capsys, monkeypatch):
     activations = [op for op in fa.ops.values() if op.family == "activations"]
     rows = {tuple(line.split()[1:3]) for line in shown.splitlines() if "bias_act  " in line}
     assert len(rows) == 4 * (1 + len(activations))
-    tight = replace(fa.bias_act.bounds, dbias=SumBounds(0.1, 0.0))
+    tight = fa.bias_act.bounds._replace(dbias=SumBounds(0.1, 0.0))
     monkeypatch.setattr(type(fa.bias_act), "bounds", tight)
     assert cli.main(["check", "bias_act", "--isa", _cpu.isa()]) == 1
     assert "VIOLATED" in capsys.readouterr().out

@@ -133,7 +133,7 @@ def _of_norm(
     of_x, found = projected(g), {}
     products = xhat * u
     factor = _FACTORS.get(getattr(op, "kind", ""))
-    k = rstd / -rows.count if factor is None else factor(rstd, of)
+    k = rstd / -rows.length if factor is None else factor(rstd, of)
     of_x *= k * m.sum(products, rows.axes)
     products = m.times(xhat, g, products)
     of_x = m.add_product(of_x, pu, k * m.sum(products, rows.axes))

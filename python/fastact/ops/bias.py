@@ -81,15 +81,6 @@ class BiasAct(CachedOp[P, R]):
         saved : tuple
             ``(x, bias, residual)``, not copied: do not change them before `backward`. With the
             identity ``(None, bias, None)``: its gradient needs no more than the bias's dtype.
-
-        Examples
-        --------
-        >>> import numpy as np, fastact as fa
-        >>> x, bias = np.array([[-1.0, 1.0], [0.5, 2.0]]), np.array([0.0, -2.0])
-        >>> y, saved = fa.bias_act.forward(x, bias, "mish")
-        >>> dx, dbias = fa.bias_act.backward(np.ones((2, 2)), *saved, "mish")
-        >>> dbias
-        array([0.9456..., 0.6592...])
         """
 
     def backward(

@@ -16,7 +16,6 @@ it is multiplied by afterwards.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -112,8 +111,7 @@ def scaling(parameter: str, formula: str, of: Callable[[Any, float], Any]) -> Ot
     return Other((parameter,), text, units)
 
 
-@dataclass(frozen=True)
-class Bounds:
+class Bounds(NamedTuple):
     """Stated accuracy in float32 over all inputs, and in float64 on samples of all exponents.
 
     forward_ulp : units in the last place of the result.
@@ -175,8 +173,7 @@ class Bounds:
         return error + rounding(exact, dtype) if is_narrow(dtype) else error
 
 
-@dataclass(frozen=True)
-class Activation:
+class Activation(NamedTuple):
     """An activation that an op applies behind its own arithmetic, on some device.
 
     bounds : its own; None: the identity. value, slope : the oracle's f and f'. Where f' is beyond
@@ -213,8 +210,7 @@ class Activation:
         return unless_beyond(slope, dtype, found)
 
 
-@dataclass(frozen=True)
-class SumBounds:
+class SumBounds(NamedTuple):
     """Stated accuracy of a sum: |y - exact| <= ulp ULP of y + absolute sum|x|.
 
     narrow : in place of absolute for x of 16 bits, where that is more: a few of its terms are added
@@ -236,8 +232,7 @@ class SumBounds:
         return error + self.ulp * ulp(np.abs(exact) + error, dtype)
 
 
-@dataclass(frozen=True)
-class MomentBounds:
+class MomentBounds(NamedTuple):
     """Stated accuracy of moments in double, with d = abs(mean) / std.
 
     |mean - exact| <= 2**-53 |mean| + mean M,  |m2 - exact| <= (m2 + far d) m2
@@ -278,8 +273,7 @@ class MomentBounds:
         return (self.m2_double if _is_double(dtype) else self.m2) + self.far * far
 
 
-@dataclass(frozen=True)
-class StatisticBounds:
+class StatisticBounds(NamedTuple):
     """Stated accuracy of one statistic of the elements that count: those that are not skipped.
 
     of : which it is: "sum", "mean", "var" or "std". sums : of a sum, of a mean that is one over n,
@@ -335,8 +329,7 @@ class StatisticBounds:
         return error + rounding(exact, dtype, error)
 
 
-@dataclass(frozen=True)
-class BiasBounds:
+class BiasBounds(NamedTuple):
     """Stated accuracy of z = (x + bias) + residual, which the activation is of: sums u sum|terms|.
 
     y and dx are the activation's of that z, and dbias is a sum of dx before it is rounded.
@@ -346,8 +339,7 @@ class BiasBounds:
     dbias: SumBounds
 
 
-@dataclass(frozen=True)
-class ParametricBounds:
+class ParametricBounds(NamedTuple):
     """Stated accuracy of y = f(x, w): so many u times a magnitude, of y and of both derivatives.
 
     The magnitudes are the oracle's: mostly of these numbers themselves. A product with dy is
@@ -365,8 +357,7 @@ class ParametricBounds:
         return unit_roundoff(dtype) * (error + np.abs(dy * exact))
 
 
-@dataclass(frozen=True)
-class DropoutBounds:
+class DropoutBounds(NamedTuple):
     """Stated accuracy of x / (1 - p), scale u of itself, and of its sum with a residual, u more."""
 
     scale: float
@@ -377,8 +368,7 @@ class DropoutBounds:
         return unit_roundoff(dtype) * error
 
 
-@dataclass(frozen=True)
-class GatedBounds:
+class GatedBounds(NamedTuple):
     """Stated accuracy of y = act(z) c, with z = min(a + bias, limit), c = clamp(b + bias) + offset.
 
     z errs by sums u (|a| + |bias|), and c by as much of its own terms and u |c|, where there is a
@@ -435,8 +425,7 @@ class GatedBounds:
         return self.dbias.allowed(total(exact), total(np.abs(exact)), to, total(error))
 
 
-@dataclass(frozen=True)
-class NormBounds:
+class NormBounds(NamedTuple):
     """Stated accuracy of z, which the activation is of, and of the gradients.
 
     |z - exact| <= scaled u |xhat weight| + u |z| + far |mean weight| rstd, for float64 instead of
@@ -586,8 +575,7 @@ class NormBounds:
         return error + rounding(exact, to, error)
 
 
-@dataclass(frozen=True)
-class RotaryBounds:
+class RotaryBounds(NamedTuple):
     """Stated accuracy: |y - exact| <= products u (|a cos| + |b sin|), and a rounding to the dtype.
 
     Two products and their sum, and the rounding of wider cosines and sines.
@@ -601,8 +589,7 @@ class RotaryBounds:
         return error + rounding(exact, dtype, error)
 
 
-@dataclass(frozen=True)
-class DivergenceBounds:
+class DivergenceBounds(NamedTuple):
     """Stated accuracy: |y - exact| <= share times its parts' magnitudes, and a rounding.
 
     The parts of a sum are what its terms are sums or products of, as the op's notes have them. A
@@ -618,7 +605,6 @@ class DivergenceBounds:
         return self.narrow_gradient if is_narrow(dtype) else self.share
 
 
-@dataclass(frozen=True)
 class NormRotaryBounds(NormBounds):
     """Stated accuracy of a norm whose result is rounded, and then turned.
 
@@ -626,10 +612,9 @@ class NormRotaryBounds(NormBounds):
     is off by rotary's.
     """
 
-    turned: RotaryBounds = RotaryBounds()
+    turned = RotaryBounds()
 
 
-@dataclass(frozen=True)
 class GatedNormBounds(NormBounds):
     """Stated accuracy of a norm that is multiplied by A = act(gate), or whose x is.
 
@@ -655,8 +640,7 @@ class GatedNormBounds(NormBounds):
         return np.abs(rstd) * (own + (np.abs(xhat) + of_xhat) * average(np.abs(g) * of_xhat))
 
 
-@dataclass(frozen=True)
-class GateBounds:
+class GateBounds(NamedTuple):
     """Stated accuracy: |result - exact| <= ulp u times a scale, and the rounding to the dtype.
 
     A state has the scale (1 + sums S) (1 + H), a gradient (1 + sums S) (1 + H)^2 G: S the largest
@@ -727,8 +711,7 @@ def _times_log(share: Any) -> Any:
         return np.where(share > 0, -share * np.log(share), 0.0)
 
 
-@dataclass(frozen=True)
-class SoftmaxBounds:
+class SoftmaxBounds(NamedTuple):
     """Stated accuracy of softmax, log_softmax and logsumexp: its kind is one of them.
 
     Without a scale and a mask ulps units in the last place, and for logsumexp near 0 not less than
@@ -843,8 +826,7 @@ class SoftmaxBounds:
         return error + rounding(exact, dtype, error) + _least(dtype)
 
 
-@dataclass(frozen=True)
-class CrossEntropyBounds:
+class CrossEntropyBounds(NamedTuple):
     """Stated accuracy of cross_entropy: a loss is within constant u sum t w (max - z + 1).
 
     The differences and their sum are of double; log1p(s) has the relative error of s, u. Means and

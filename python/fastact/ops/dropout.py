@@ -56,12 +56,6 @@ class DropoutOp(CachedOp[P, R]):
         -------
         saved : tuple
             Nothing: `backward` is told p, seed and offset again.
-
-        Examples
-        --------
-        >>> import numpy as np, fastact as fa
-        >>> fa.dropout.forward(np.ones(4), 0.5, seed=3)
-        (array([2., 0., 2., 2.]), ())
         """
 
     def backward(
@@ -88,12 +82,6 @@ class DropoutOp(CachedOp[P, R]):
         Notes
         -----
         Before it is rounded to dy's dtype, dx is within 2 u abs(dy) / (1 - p) of the true value.
-
-        Examples
-        --------
-        >>> import numpy as np, fastact as fa
-        >>> fa.dropout.backward(np.ones(4), 0.5, seed=3)
-        array([2., 0., 2., 2.])
         """
 
     def _run_backward(self, now: Execution) -> None:

@@ -165,14 +165,6 @@ class GatedOp(Quantizes, CachedOp[P, R]):
         """What calling the op gives, and what `backward` needs.
 
         The inputs alone are saved: `backward` computes the activation again.
-
-        Examples
-        --------
-        >>> import numpy as np, fastact as fa
-        >>> a, b = np.array([-1.0, 0.0, 1.0]), np.array([1.0, 2.0, 3.0])
-        >>> y, saved = fa.swiglu.forward(a, b)
-        >>> y
-        array([-0.2689...,  0.        ,  2.1931...])
         """
 
     def _run_forward(self, now: Execution) -> None:
@@ -203,15 +195,6 @@ class GatedOp(Quantizes, CachedOp[P, R]):
         the dtype. dbias errs by what its terms do before they are rounded to the dtype, 0.5 ULP,
         and 2**-46 of the sum of their magnitudes. On the CPU, for float32 and float64, it has the
         bits of ``bias_grad`` of da and of db, where these lie in memory alike.
-
-        Examples
-        --------
-        >>> import numpy as np, fastact as fa
-        >>> a, b = np.array([-1.0, 0.0, 1.0]), np.array([1.0, 2.0, 3.0])
-        >>> y, saved = fa.swiglu.forward(a, b)
-        >>> da, db = fa.swiglu.backward(np.ones(3), *saved)
-        >>> db
-        array([-0.2689...,  0.        ,  0.7310...])
         """
 
     def _run_backward(self, now: Execution) -> None:

@@ -238,14 +238,6 @@ class Gates(CachedOp[P, R]):
             The inputs of the step, in the order that `saves` of the op lists. In the place of gates
             are the activated gates, packed in one array, and no recurrent; with recompute=True, the
             inputs. Arrays are not copied: do not change them before `backward`.
-
-        Examples
-        --------
-        >>> import numpy as np, fastact as fa
-        >>> gates, c_prev = np.array([[0.0, 1.0, 2.0, 3.0]]), np.array([[1.0]])
-        >>> (h, c), saved = fa.lstm_gates.forward(gates, c_prev)
-        >>> saved[0]
-        array([[0.5       , 0.7310..., 0.9640..., 0.9525...]])
         """
 
     def backward(
@@ -282,15 +274,6 @@ class Gates(CachedOp[P, R]):
         are rounded, always in one order; on the CPU, for float32 and float64, with the bits of
         ``bias_grad`` of the gradients that belong to it, and where those are large, in a second
         pass.
-
-        Examples
-        --------
-        >>> import numpy as np, fastact as fa
-        >>> gates, c_prev = np.array([[0.0, 1.0, 2.0, 3.0]]), np.array([[1.0]])
-        >>> (h, c), saved = fa.lstm_gates.forward(gates, c_prev, bias=np.zeros(4))
-        >>> dgates, dc_prev, dbias = fa.lstm_gates.backward(np.ones((1, 1)), None, *saved)
-        >>> dgates
-        array([[0.0685..., 0.0558..., 0.0100..., 0.0378...]])
         """
 
     # --- kernels ----------------------------------------------------------------------------------

@@ -113,7 +113,7 @@ class Rows(NamedTuple):
         return axes.reduced(self.split, lacked, keepdims=True)
 
     @property
-    def count(self) -> int:
+    def length(self) -> int:
         """How many elements a row has."""
         return prod(self.split[a] for a in self.axes)
 
@@ -513,15 +513,6 @@ class NormOp(Quantizes, CachedOp[P, R]):
         y is as accurate as the result of the call. It was computed by mean and rstd, which are
         returned rounded once to the dtype in which x is computed. Where a residual was added, the
         x that is saved is the sum.
-
-        Examples
-        --------
-        >>> import numpy as np, fastact as fa
-        >>> x, weight = np.array([[1.0, 2.0, 3.0], [2.0, 2.0, 5.0]]), np.ones(3)
-        >>> y, saved = fa.layer_norm.forward(x, weight, activation="mish")
-        >>> dx, dweight, dbias = fa.layer_norm.backward(np.ones((2, 3)), *saved, activation="mish")
-        >>> dweight
-        array([-0.1176..., -0.1279...,  2.8592...])
         """
 
     def backward(
@@ -555,13 +546,6 @@ class NormOp(Quantizes, CachedOp[P, R]):
         formulas; without an activation it is exact. Then one rounding to the dtype.
 
         There are two passes over a normalization row; the second one finds it in the cache.
-
-        Examples
-        --------
-        >>> import numpy as np, fastact as fa
-        >>> y, saved = fa.rms_norm.forward(np.array([[3.0, 4.0]]), np.ones(2), eps=0)
-        >>> fa.rms_norm.backward(np.array([[1.0, 0.0]]), *saved)
-        (array([[ 0.181..., -0.135...]]), array([0.848..., 0.        ]))
         """
 
     def _check_options(self, entry: Entry, options: SimpleNamespace) -> None:

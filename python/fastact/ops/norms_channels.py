@@ -128,18 +128,6 @@ class ChannelNorm(Quantizes, CachedOp[P, R]):
         y is as accurate as the result of the call. The statistics that are saved are those that
         were used: of `batch_norm` in the dtype in which x is computed, with as many axes as x, of
         `norm_apply` those that were given.
-
-        Examples
-        --------
-        >>> import numpy as np, fastact as fa
-        >>> x = np.array([[1.0, 2.0], [3.0, 6.0]])
-        >>> y, saved = fa.batch_norm.forward(x, None, None, np.ones(2), training=True)
-        >>> fa.batch_norm.backward(x, *saved, training=True)[1]
-        array([1.9999..., 3.9999...])
-        >>> one = np.ones(1)
-        >>> y, saved = fa.norm_apply.forward(np.array([[3.0]]), one, one, one, axis=1)
-        >>> fa.norm_apply.backward(1.0, *saved, axis=1)
-        (array([[1.]]), array([2.]), None)
         """
 
 
@@ -245,15 +233,6 @@ class BatchNormOp(ChannelNorm[P, R]):
         one rounding to the dtype.
 
         There are two passes over the data.
-
-        Examples
-        --------
-        >>> import numpy as np, fastact as fa
-        >>> x, weight = np.array([[1.0, 2.0], [3.0, 6.0]]), np.array([2.0, 1.0])
-        >>> y, saved = fa.batch_norm.forward(x, np.zeros(2), np.ones(2), weight, eps=0)
-        >>> fa.batch_norm.backward(np.ones((2, 2)), *saved)
-        (array([[2., 1.],
-               [2., 1.]]), array([4., 8.]), None)
         """
 
     def backward_reduce(
@@ -421,12 +400,6 @@ class NormApply(ChannelNorm[P, R]):
         (4 u abs(xhat weight) + u abs(z)) times the second derivative, and by u abs(p), with which
         dx, dweight and dbias follow by the same formulas; without an activation it is exact. Then
         one rounding to the dtype.
-
-        Examples
-        --------
-        >>> import numpy as np, fastact as fa
-        >>> fa.norm_apply.backward(1.0, np.ones((1, 2)), np.zeros(2), np.full(2, 0.5), axis=1)[0]
-        array([[0.5, 0.5]])
         """
 
 

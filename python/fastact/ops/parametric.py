@@ -82,17 +82,6 @@ class ParametricOp(CachedOp[P, R]):
         axis = axes.one(call.where, options.channel_axis, ndim, "channel_axis", of=like)
         return ParameterAxis(axis, shape[axis : axis + 1], False)
 
-    def forward(self, *args: P.args, **kwargs: P.kwargs) -> tuple[R, tuple[Any, ...]]:
-        """The op's value, as calling the op gives it, and what `backward` needs: its arguments.
-
-        Examples
-        --------
-        >>> import numpy as np, fastact as fa
-        >>> y, saved = fa.prelu.forward(np.array([-1.0, 2.0]), np.array([0.25]))
-        >>> y
-        array([-0.25,  2.  ])
-        """
-
     def _run_forward(self, now: Execution) -> None:
         now.run("bias_act_forward", residual=None, parameters=())
 
@@ -123,13 +112,6 @@ class ParametricOp(CachedOp[P, R]):
         The products of dy are rounded, and dx then to x's dtype. The terms of the sum are added in
         double: with their own errors it is within 2**-46 of the sum of their magnitudes, and 0.5
         ULP.
-
-        Examples
-        --------
-        >>> import numpy as np, fastact as fa
-        >>> dy, x = np.array([2.0, 2.0]), np.array([-1.0, 3.0])
-        >>> fa.prelu.backward(dy, x, np.array([0.25]))
-        (array([0.5, 2. ]), array([-2.]))
         """
 
     def _run_backward(self, now: Execution) -> None:

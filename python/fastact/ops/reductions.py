@@ -270,19 +270,6 @@ class MeanVar(PairOp[P, R]):
 
     results = ("mean", "var")
 
-    def forward(self, *args: P.args, **kwargs: P.kwargs) -> tuple[R, tuple[Any, ...]]:
-        """Mean and variance, and what `backward` needs.
-
-        The derivative of the variance is a multiple of x - mean.
-
-        Examples
-        --------
-        >>> import numpy as np, fastact as fa
-        >>> (mean, var), saved = fa.mean_var.forward(np.array([1.0, 3.0]))
-        >>> fa.mean_var.backward((0.0, 1.0), *saved)
-        array([-1.,  1.])
-        """
-
     def backward(
         self,
         dy: tuple[ArrayOrNumber | None, ArrayOrNumber | None],
@@ -326,14 +313,6 @@ class MeanVar(PairOp[P, R]):
         its two terms, and, for x - mean, 2**-46 of the mean of abs(x), for types narrower than
         float64 of the largest abs(x) more, times 2 abs(dvar) / (n - correction); then one rounding
         to x's dtype.
-
-        Examples
-        --------
-        >>> import numpy as np, fastact as fa
-        >>> x = np.array([[1.0, 3.0], [4.0, 4.0]])
-        >>> fa.mean_var.backward((None, np.ones(2)), x, axis=1, correction=1)
-        array([[-2.,  2.],
-               [ 0.,  0.]])
         """
 
 
@@ -393,19 +372,6 @@ class MomentsOp(PairOp[P, R]):
             )
         return super().models(named)
 
-    def forward(self, *args: P.args, **kwargs: P.kwargs) -> tuple[R, tuple[Any, ...]]:
-        """The moments, and what `backward` needs.
-
-        The derivative of m2 is a multiple of x - mean.
-
-        Examples
-        --------
-        >>> import numpy as np, fastact as fa
-        >>> m, saved = fa.moments.forward(np.array([1.0, 3.0]))
-        >>> fa.moments.backward((0.0, 1.0), *saved)
-        array([-2.,  2.])
-        """
-
     def backward(
         self,
         dy: tuple[ArrayOrNumber | None, ArrayOrNumber | None],
@@ -450,13 +416,6 @@ class MomentsOp(PairOp[P, R]):
         With u = 2**-24 (float64: 2**-53), dx has an error of at most 6 u times the magnitudes of
         its two terms, and, for x - mean, 2**-46 of the mean of abs(x), for types narrower than
         float64 of the largest abs(x) more, times 2 abs(dm2); then one rounding to x's dtype.
-
-        Examples
-        --------
-        >>> import numpy as np, fastact as fa
-        >>> fa.moments.backward((1.0, None), np.array([[1.0, 3.0], [4.0, 4.0]]))
-        array([[0.25, 0.25],
-               [0.25, 0.25]])
         """
 
 
@@ -476,20 +435,6 @@ class TermSum(AxisSum[P, R]):
         self._sums(_cpu.TERMS.index(term), {"backward": "sum_backward"}, {})
         self.saves = ("x", *(name for name in SAVED if name in call.parameters))
         self._enter_points(call, untyped(self.backward), **others)
-
-    def forward(self, *args: P.args, **kwargs: P.kwargs) -> tuple[R, tuple[Any, ...]]:
-        """The sum, and what `backward` needs.
-
-        The derivative of a term depends on x.
-
-        Examples
-        --------
-        >>> import numpy as np, fastact as fa
-        >>> y, saved = fa.sum_squares.forward(np.array([[1.0, 2.0], [3.0, 4.0]]), axis=0)
-        >>> fa.sum_squares.backward(np.array([1.0, 0.5]), *saved, axis=0)
-        array([[2., 2.],
-               [6., 4.]])
-        """
 
     def backward(
         self,
@@ -529,12 +474,6 @@ class TermSum(AxisSum[P, R]):
         Notes
         -----
         Rounded once to float32 or float64, and then to x's dtype.
-
-        Examples
-        --------
-        >>> import numpy as np, fastact as fa
-        >>> fa.sum_squares.backward(1.0, np.array([1.0, 2.0, 3.0]))
-        array([2., 4., 6.])
         """
 
     def _run_backward(self, now: Execution) -> None:

@@ -173,17 +173,6 @@ class Rotary(Turning[P, R]):
     def _shapes(self, call: Any, options: SimpleNamespace, entry: str = "call") -> Pairs:
         return self._pairs(call, options)
 
-    def forward(self, *args: P.args, **kwargs: P.kwargs) -> tuple[R, tuple[Any, ...]]:
-        """What calling the op gives, and what `backward` needs: the angles alone.
-
-        Examples
-        --------
-        >>> import numpy as np, fastact as fa
-        >>> y, saved = fa.rotary.forward(np.array([1.0, 0.0]), np.array([0.8]), np.array([0.6]))
-        >>> y
-        array([0.8, 0.6])
-        """
-
     def _run_forward(self, now: Execution) -> None:
         self._turn_all(now, self._arrays, self.results, turns_back=False)
 
@@ -221,13 +210,6 @@ class Rotary(Turning[P, R]):
         Notes
         -----
         As accurate as the call.
-
-        Examples
-        --------
-        >>> import numpy as np, fastact as fa
-        >>> y, saved = fa.rotary.forward(np.array([1.0, 0.0]), np.array([0.8]), np.array([0.6]))
-        >>> fa.rotary.backward(y, *saved)
-        array([1., 0.])
         """
 
     def _run_backward(self, now: Execution) -> None:
@@ -366,14 +348,6 @@ class NormRotary(Turning[P, R]):
         ----------
         out : array or tuple, optional
             As for the call, or a tuple of an array for y and one for rstd.
-
-        Examples
-        --------
-        >>> import numpy as np, fastact as fa
-        >>> x, cos, sin = np.array([3.0, 4.0]), np.array([0.6]), np.array([0.8])
-        >>> y, saved = fa.rms_norm_rotary.forward(x, cos, sin, np.ones(2), eps=0)
-        >>> y
-        array([-0.3959...,  1.3576...])
         """
 
     def _run_forward(self, now: Execution) -> None:
@@ -427,14 +401,6 @@ class NormRotary(Turning[P, R]):
         abs(g) + 18 abs(xhat) mean abs(g xhat)), and dweight one of 18 u sum abs(p xhat), for
         float64 as `fastact.rms_norm.backward` has it; by the same formulas the errors of p count.
         p is made in dx, or, where that is added to, is x, or is not wanted, in memory of its own.
-
-        Examples
-        --------
-        >>> import numpy as np, fastact as fa
-        >>> x, cos, sin = np.array([3.0, 4.0]), np.array([0.6]), np.array([0.8])
-        >>> y, saved = fa.rms_norm_rotary.forward(x, cos, sin, np.ones(2), eps=0)
-        >>> fa.rms_norm_rotary.backward(np.array([1.0, 0.0]), *saved)
-        (array([ 0.2172..., -0.1629...]), array([ 0.5091..., -0.9050...]))
         """
 
     def _run_backward(self, now: Execution) -> None:

@@ -168,19 +168,6 @@ class AxisStatistic(StatisticsOp[P, R]):
         found = super().outputs_of(entry, options)
         return (*found, "count") if getattr(options, "returned", False) else found
 
-    def forward(self, *args: P.args, **kwargs: P.kwargs) -> tuple[R, tuple[Any, ...]]:
-        """The statistic, and what `backward` needs.
-
-        The derivative depends on which elements count, and on x - mean.
-
-        Examples
-        --------
-        >>> import numpy as np, fastact as fa
-        >>> y, saved = fa.nanmean.forward(np.array([1.0, np.nan, 3.0]))
-        >>> fa.nanmean.backward(1.0, *saved)
-        array([0.5, 0. , 0.5])
-        """
-
     def backward(self, dy: ArrayOrNumber, x: Any, /, *args: Any, **kwargs: Any) -> Any:
         """The gradient with respect to x.
 
@@ -205,12 +192,6 @@ class AxisStatistic(StatisticsOp[P, R]):
         With u = 2**-24 (float64: 2**-53), dx has an error of at most 6 u of itself, and, for x -
         mean, the mean's error times its factor; then one rounding to x's dtype. With weights, n has
         the error that the op's notes tell.
-
-        Examples
-        --------
-        >>> import numpy as np, fastact as fa
-        >>> fa.nanvar.backward(1.0, np.array([1.0, np.nan, 3.0]), correction=1)
-        array([-2.,  0.,  2.])
         """
 
 
@@ -227,17 +208,6 @@ class Average(AxisStatistic[P, R]):
 
     def _takes_weights(self, now: Execution) -> bool:
         return True
-
-    def forward(self, *args: P.args, **kwargs: P.kwargs) -> tuple[R, tuple[Any, ...]]:
-        """The average, and what `backward` needs.
-
-        Examples
-        --------
-        >>> import numpy as np, fastact as fa
-        >>> y, saved = fa.average.forward(np.array([1.0, 5.0]), weights=np.array([3.0, 1.0]))
-        >>> fa.average.backward(1.0, *saved)
-        (array([0.75, 0.25]), array([-0.25,  0.75]))
-        """
 
     def backward(
         self, dy: ArrayOrNumber, x: Any, weights: Array | None, /, *args: Any, **kwargs: Any
@@ -267,13 +237,6 @@ class Average(AxisStatistic[P, R]):
         for x - y, y's error times its factor, too; then one rounding to their dtype. Where the
         weights repeat, dweights is added up in the order of `fastact.sum`, over the axes along
         which they do.
-
-        Examples
-        --------
-        >>> import numpy as np, fastact as fa
-        >>> x = np.array([[1.0, 5.0], [2.0, 2.0]])
-        >>> fa.average.backward(1.0, x, np.array([1.0, 3.0]), axis=1)[1]
-        array([-0.75,  0.25])
         """
 
     def _run_backward(self, now: Execution) -> None:

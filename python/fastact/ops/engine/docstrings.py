@@ -3,7 +3,8 @@
 A function that declares an op has a docstring in numpydoc's form: the op's summary and formula, its
 own parameters, notes, references, examples. `of_call` adds the texts that the ops of a family share
 (`Op._texts`) and those of all ops, below, of the parameters that the op takes. `of_entry` does the
-same for the other entry points, whose methods have the docstrings.
+same for the other entry points, whose methods have the docstrings; where these have no examples, it
+shows the op's.
 
 A text that is written by hand takes the standard one's place: an entry of Parameters, Returns,
 Raises or See Also by its names; References as a whole; in Notes the sentence on what is saved,
@@ -200,6 +201,7 @@ def of_entry(op: Any, name: str, own: str | None) -> str | None:
             **written,
             "Parameters": _in_order(by_hand, parameters, taken),
             "Returns": _merged("Returns", written, standard),
+            "Examples": written.get("Examples") or call["Examples"],
         }
     )
 

@@ -320,8 +320,6 @@ class Op(Generic[P, R]):
 
         def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R: ...
 
-        def forward(self, *args: P.args, **kwargs: P.kwargs) -> tuple[R, tuple[Any, ...]]: ...
-
     else:
 
         def __call__(self, *args, **kwargs):

@@ -227,23 +227,6 @@ class PlainSum(AxisSum[P, R]):
     def gradient_shape(self, name: str, named: Mapping[str, Any]) -> tuple[int, ...] | None:
         return tuple(named["shape"])
 
-    def forward(self, *args: P.args, **kwargs: P.kwargs) -> tuple[R, tuple[Any, ...]]:
-        """The sum, and what `backward` needs of the array.
-
-        The gradient of a sum depends on the array's shape, and of `sum` on mask and groups.
-
-        Examples
-        --------
-        >>> import numpy as np, fastact as fa
-        >>> y, saved = fa.sum.forward(np.ones((2, 3)), axis=0)
-        >>> saved
-        ((2, 3), None, None, None)
-        >>> dbias, saved = fa.bias_grad.forward(np.ones((2, 3)))
-        >>> fa.bias_grad.backward(np.array([1.0, 2.0, 3.0]), *saved)
-        array([[1., 2., 3.],
-               [1., 2., 3.]])
-        """
-
     @overload
     def backward(self, dy: A, shape: Shape, /, *args: Any, **kwargs: Any) -> A: ...
 

@@ -39,6 +39,10 @@ class ServedOp(Op[P, R]):
     one that `kernels` names, with arguments by their names.
     """
 
+    def forward(self, *args: P.args, **kwargs: P.kwargs) -> tuple[R, tuple[Any, ...]]:
+        """The op's value, as calling the op gives it, and the tuple that `backward` needs."""
+        raise NotImplementedError  # an entry point stands before it
+
     def _call(self, *args: Any, **kwargs: Any) -> Any:
         return self._serve("call", *args, **kwargs)
 
