@@ -73,6 +73,7 @@ class Activation(Quantizes, Elementwise[P, R], _cpu.FastActivation):
     piecewise_linear : whether the derivative is constant between corners, and its own is 0.
     """
 
+    family = "activations"
     bounds: Bounds
     traits = Traits(is_diagonal=True)
     kernels = Kernels({"forward": "activation_forward", "backward": "activation_backward"})
@@ -87,7 +88,7 @@ class Activation(Quantizes, Elementwise[P, R], _cpu.FastActivation):
         values: Values,
         piecewise_linear: bool,
     ) -> None:
-        call = self._declare(function, "activations")
+        call = self._declare(function)
         self.bounds, self.saves, self.choices, self.rules = bounds, saves, choices, rules
         self.values = values
         self._is(piecewise_linear=piecewise_linear)
@@ -95,11 +96,9 @@ class Activation(Quantizes, Elementwise[P, R], _cpu.FastActivation):
         self.kernels = self.kernels._replace(names=names)
         own = [p for p in call.parameters.values() if p.name not in ("x", "out", "stream")]
         self.parameters = MappingProxyType({p.name: p.default for p in own})
-        second = {
-            "signature": signature_of(call, ("ddx", "dy", *saves)),
-            "gives": ("ddy", f"d{saves[0]}"),
-        }
-        self._enter_points(call, signature_of(call, ("dy", *saves)), second=second)
+        name, taken = "backward.backward", signature_of(call, ("ddx", "dy", *saves))
+        second = self._entry(name, taken, ("ddy", f"d{saves[0]}"), skips=True)
+        self._enter_points(signature_of(call, ("dy", *saves)), **{name: second})
 
     def _texts(self) -> str:
         b = self.bounds

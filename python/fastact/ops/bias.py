@@ -6,7 +6,7 @@ pass of a network knows them by.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from types import MappingProxyType, SimpleNamespace
 from typing import TYPE_CHECKING, Any, NamedTuple, Unpack
 
@@ -15,7 +15,7 @@ from .bounds import BiasBounds
 from .engine import axes
 from .engine import axes as _axes
 from .engine.axes import Over
-from .engine.entry import Arg, untyped
+from .engine.entry import Arg
 from .engine.execute import Execution
 from .engine.fused import activation_op
 from .engine.op import Kernels, P, R, Traits, names_of_ops, register
@@ -40,6 +40,7 @@ class Along(NamedTuple):
 class BiasAct(CachedOp[P, R]):
     """An activation of x + bias + residual, and backward."""
 
+    family = "bias"
     # Two sums, and a wider bias that is rounded first.
     bounds = BiasBounds(sums=3, dbias=GRADIENT_SUM_BOUNDS)
     saves = ("x", "bias", "residual")
@@ -53,10 +54,6 @@ class BiasAct(CachedOp[P, R]):
     )
     traits = Traits(axis_of_bias=True)
     kernels = Kernels({"forward": "bias_act_forward"})
-
-    def __init__(self, function: Callable[P, R]) -> None:
-        call, backward = self._declare(function, "bias"), untyped(self.backward)
-        self._enter_points(call, backward)
 
     def saved(self, named: Mapping[str, Any]) -> tuple[Any, ...]:
         op = activation_op(self._where(), self._options(named).activation)
@@ -285,11 +282,6 @@ def bias_grad(
 
     `bias_grad.forward` saves ``(shape,)``, the shape of dy; `bias_grad.backward` repeats its
     gradient along every axis but `axis`: what adding a bias does.
-
-    References
-    ----------
-    T. Ogita, S. M. Rump and S. Oishi, "Accurate Sum and Dot Product", SIAM J. Sci. Comput. 26
-    (2005), https://doi.org/10.1137/030601818
 
     Examples
     --------

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from .. import _cpu
 from .bounds import DivergenceBounds
 from .engine.axes import Over, over_axes
-from .engine.entry import Arg, Output, positional, untyped
+from .engine.entry import Arg, Output, positional
 from .engine.execute import Execution
 from .engine.moments import TOTAL, fill, over_x, reduce_moments, weighted_gradient
 from .engine.op import Kernels, P, R, float32_under_autocast, names_of_ops, register
@@ -28,11 +28,12 @@ class Divergence(CachedOp[P, R]):
     pair : the number of its term.
     """
 
+    family = "divergences"
     bounds = DivergenceBounds()
     outs = MappingProxyType({"y": Output(shape="shape")})
 
     def __init__(self, function: Callable[P, R], pair: str) -> None:
-        call = self._declare(function, "divergences")
+        call = self._declare(function)
         self.pair = _cpu.PAIRS.index(pair)
         self.saves = positional(call)
         self.gradients = tuple(f"d{name}" for name in self.saves)
@@ -40,7 +41,7 @@ class Divergence(CachedOp[P, R]):
         self.args = {"dy": each._replace(shape="shape"), **dict.fromkeys(self.saves, each)}
         names = dict(zip(("x", "weights"), self.saves, strict=True))
         self.kernels = Kernels(names=names, numbers={"initial": 0.0})
-        self._enter_points(call, untyped(self.backward))
+        self._enter_points()
 
     def _shapes(self, call: Any, options: Any, entry: str = "call") -> Over:
         return over_axes(call.where, options, tuple(call.views[self.saves[0]].shape))

@@ -7,14 +7,13 @@ and the oracle's in `check/reference.py`.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, SupportsIndex
 
 from ..interop import validate
 from .bounds import DropoutBounds
 from .engine import axes
-from .engine.entry import Arg, untyped
+from .engine.entry import Arg
 from .engine.execute import Execution
 from .engine.op import Kernels, P, R, Traits, names_of_ops, register
 from .engine.served import CachedOp
@@ -38,16 +37,13 @@ def _seed(where: str, name: str, value: Any) -> int:
 class DropoutOp(CachedOp[P, R]):
     """Dropout by an element's number, and backward, which draws the mask again."""
 
+    family = "dropout"
     bounds = DropoutBounds(scale=2)
     saves = ()
     args = MappingProxyType({"residual": Arg(shares="y")})
     kernels = Kernels({"forward": "dropout"})
     checks = MappingProxyType({"p": _probability, "seed": _seed, "offset": _count})
     traits = Traits(counts_elements=True)
-
-    def __init__(self, function: Callable[P, R]) -> None:
-        call, backward = self._declare(function, "dropout"), untyped(self.backward)
-        self._enter_points(call, backward)
 
     def forward(self, *args: P.args, **kwargs: P.kwargs) -> tuple[R, tuple[Any, ...]]:
         """The op's value, as calling the op gives it, and an empty tuple.

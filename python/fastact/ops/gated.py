@@ -86,6 +86,10 @@ ValueError
     limit: a limit that is not above zero
     axis: an `out` that shares memory with bias
 
+References
+----------
+N. Shazeer, "GLU Variants Improve Transformer", 2020, https://arxiv.org/abs/2002.05202
+
 Notes
 -----
 A sum with a bias errs by 2 u (abs(a) + abs(bias)) at most, with u = 2**-24 (float64: 2**-53), and a
@@ -103,10 +107,11 @@ class GatedOp(Quantizes, CachedOp[P, R]):
     packed : a and b are the halves of one array.
     """
 
+    family = "gated"
     bounds = GATED_BOUNDS
 
     def __init__(self, function: Callable[P, R], choose: Choose | None) -> None:
-        call = self._declare(function, "gated")
+        call = self._declare(function)
         self._choose = choose
         self._arrays = arrays = positional(call)
         self.packed = len(arrays) == 1
@@ -119,7 +124,7 @@ class GatedOp(Quantizes, CachedOp[P, R]):
             "bias": Arg(shape="bias", called="an array with one axis"),
         }
         self.outs = {"y": Output(shape="each", in_place=not self.packed)}
-        self._enter_points(call, backward, unasked=1)
+        self._enter_points(backward, unasked=1)
 
     def _texts(self) -> str:
         own = ""
@@ -379,10 +384,6 @@ def gated(
     swiglu, geglu, reglu : With the activation named.
     glu : The same of the halves of one array.
 
-    References
-    ----------
-    N. Shazeer, "GLU Variants Improve Transformer", 2020, https://arxiv.org/abs/2002.05202
-
     Examples
     --------
     >>> import numpy as np, fastact as fa
@@ -424,10 +425,6 @@ def swiglu(
     --------
     gated : With any activation.
     glu : Of the halves of one array.
-
-    References
-    ----------
-    N. Shazeer, "GLU Variants Improve Transformer", 2020, https://arxiv.org/abs/2002.05202
 
     Examples
     --------
@@ -472,10 +469,6 @@ def geglu(
     gated : With any activation.
     glu : Of the halves of one array.
 
-    References
-    ----------
-    N. Shazeer, "GLU Variants Improve Transformer", 2020, https://arxiv.org/abs/2002.05202
-
     Examples
     --------
     >>> import numpy as np, fastact as fa
@@ -510,10 +503,6 @@ def reglu(
     --------
     gated : With any activation.
     glu : Of the halves of one array.
-
-    References
-    ----------
-    N. Shazeer, "GLU Variants Improve Transformer", 2020, https://arxiv.org/abs/2002.05202
 
     Examples
     --------

@@ -105,6 +105,11 @@ ValueError
     gates: a last axis of gates that is no multiple of the number of gates
     order: an order that is no permutation of the gates
 
+References
+----------
+K. Cho et al., "Learning Phrase Representations using RNN Encoder-Decoder for Statistical
+Machine Translation", https://arxiv.org/abs/1406.1078
+
 Notes
 -----
 The pre-activations are added up in float32 (float64 for float64), as (gates + recurrent) + the sum
@@ -132,6 +137,7 @@ class Gates(CachedOp[P, R]):
         for a gate works on it; else it is an option, which is added to the gates.
     """
 
+    family = "gates"
     bounds = GATE_BOUNDS
 
     def __init__(
@@ -142,7 +148,7 @@ class Gates(CachedOp[P, R]):
         kept: str,
         results: tuple[str, ...],
     ) -> None:
-        call = self._declare(function, "gates")
+        call = self._declare(function)
         self.kind = _cpu.GATE_KINDS.index(kind)
         self._has_order = "order" in call.parameters
         self.letters = letters or str(call.parameters["order"].default)
@@ -182,7 +188,7 @@ class Gates(CachedOp[P, R]):
         self.kernels = Kernels({"forward": "gates_forward"}, names, {"kind": self.kind})
         forward = signature_of(call, arrays, recompute=False, accumulates=False)
         backward = signature_of(call, incoming, self.saves, recompute=False)
-        self._enter_points(call, backward, forward=forward, extra=1)
+        self._enter_points(backward, forward=forward, extra=1)
 
     def _texts(self) -> str:
         return _TEXTS.format(op=self)
@@ -500,11 +506,6 @@ def gru_gates(
     and ``dn = dh * (1 - z) * n'``, packed; drecurrent has ``dn * r`` in the place of dn; and
     ``dh_prev = dh * z``, without what goes through recurrent. dh_prev may be written over dh.
 
-    References
-    ----------
-    K. Cho et al., "Learning Phrase Representations using RNN Encoder-Decoder for Statistical
-    Machine Translation", https://arxiv.org/abs/1406.1078
-
     Examples
     --------
     >>> import numpy as np, fastact as fa
@@ -560,11 +561,6 @@ def gru_reset(
     `gru_reset.backward` takes dy and what was saved, and gives (dgates, dh_prev, dbias), and dgates
     is recurrent's gradient too: ``dgates = dy * h_prev * r * (1 - r)`` and ``dh_prev = dy * r``.
     dgates may be written over the saved gates, dh_prev over dy.
-
-    References
-    ----------
-    K. Cho et al., "Learning Phrase Representations using RNN Encoder-Decoder for Statistical
-    Machine Translation", https://arxiv.org/abs/1406.1078
 
     Examples
     --------
@@ -624,11 +620,6 @@ def gru_blend(
     is recurrent's gradient too: ``dz = dh * (h_prev - n) * z * (1 - z)`` and ``dn = dh * (1 - z) *
     (1 - n**2)``, packed; and ``dh_prev = dh * z``. dgates may be written over the saved gates,
     dh_prev over dh.
-
-    References
-    ----------
-    K. Cho et al., "Learning Phrase Representations using RNN Encoder-Decoder for Statistical
-    Machine Translation", https://arxiv.org/abs/1406.1078
 
     Examples
     --------

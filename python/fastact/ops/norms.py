@@ -286,6 +286,10 @@ ValueError
     casting: another casting
     seed: a p, a seed or an offset out of range
 
+References
+----------
+{reference}
+
 Notes
 -----
 Computed in float32 (float64 for float64, and for the statistics). With u = 2**-24 (2**-53), xhat
@@ -313,6 +317,12 @@ Returns
 -------
 array
     The result y, of x's shape, dtype and framework."""
+
+_LAYER = """J. L. Ba, J. R. Kiros and G. E. Hinton, "Layer Normalization",
+https://arxiv.org/abs/1607.06450"""
+
+_ROOT = """B. Zhang and R. Sennrich, "Root Mean Square Layer Normalization", NeurIPS 2019,
+https://arxiv.org/abs/1910.07467"""
 
 #: What an error is of where a mean is subtracted, too.
 _FAR = """, and 2**-48 abs(mean weight) rstd for the rounding of the mean; for float64 instead
@@ -412,6 +422,7 @@ class NormOp(Quantizes, CachedOp[P, R]):
     parts : what it does besides.
     """
 
+    family = "norms"
     bounds = NormBounds(scaled=6, rough=4)
 
     def __init__(
@@ -421,7 +432,7 @@ class NormOp(Quantizes, CachedOp[P, R]):
         kind: str,
         parts: Sequence[Part],
     ) -> None:
-        call = self._declare(function, "norms")
+        call = self._declare(function)
         self._over, self.kind, self.parts = over, kind, parts
         is_centred = kind == "CentredNorm"
         weights, statistics = (WEIGHTS, STATISTICS) if is_centred else (WEIGHTS[:1], STATISTICS[1:])
@@ -447,7 +458,7 @@ class NormOp(Quantizes, CachedOp[P, R]):
         backward = signature_of(
             call, ("dy", *data), (*statistics, *weights), but=("num_groups", *front), **incoming
         )
-        self._enter_points(call, backward, besides=statistics)
+        self._enter_points(backward, besides=statistics)
 
     def _texts(self) -> str:
         is_centred, by_axes = "mean" in self.saves, "axis" in self.__signature__.parameters
@@ -456,6 +467,7 @@ class NormOp(Quantizes, CachedOp[P, R]):
             b=self.bounds,
             lengths=along if by_axes else "1-D, one value a channel",
             added="the variance" if is_centred else "the mean of the squares",
+            reference=_LAYER if is_centred else _ROOT,
             error=_FAR if is_centred else "; for float64 also",
             out="".join(part.out for part in self.parts) or _OUT,
             notes="\n\n".join(part.note for part in self.parts),
@@ -589,10 +601,6 @@ def layer_norm(
     fastact.rms_norm : The same without mean and bias.
     fastact.add_layer_norm : The same of a sum.
 
-    References
-    ----------
-    J. L. Ba, J. R. Kiros and G. E. Hinton, "Layer Normalization", https://arxiv.org/abs/1607.06450
-
     Examples
     --------
     >>> import numpy as np, fastact as fa
@@ -680,10 +688,6 @@ def add_layer_norm(
     --------
     fastact.layer_norm : The same of one array.
     fastact.add_rms_norm : The same without mean and bias.
-
-    References
-    ----------
-    J. L. Ba, J. R. Kiros and G. E. Hinton, "Layer Normalization", https://arxiv.org/abs/1607.06450
 
     Examples
     --------
@@ -782,10 +786,6 @@ def dropout_add_layer_norm(
     dx, with the bits of ``dropout.backward(dresidual, p, seed=seed, offset=offset)``: the mask is
     drawn again. On a GPU it takes memory for dresidual where it adds to `out`.
 
-    References
-    ----------
-    J. L. Ba, J. R. Kiros and G. E. Hinton, "Layer Normalization", https://arxiv.org/abs/1607.06450
-
     Examples
     --------
     >>> import numpy as np, fastact as fa
@@ -833,11 +833,6 @@ def dropout_add_rms_norm(
     --------
     fastact.add_rms_norm : The same without dropout.
     fastact.dropout_add_layer_norm : The same about the mean, with a bias; notes on the gradients.
-
-    References
-    ----------
-    B. Zhang and R. Sennrich, "Root Mean Square Layer Normalization", NeurIPS 2019,
-    https://arxiv.org/abs/1910.07467
 
     Examples
     --------

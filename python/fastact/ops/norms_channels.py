@@ -66,6 +66,11 @@ Returns
 array
     The result y, of x's shape, dtype and framework.
 
+References
+----------
+S. Ioffe and C. Szegedy, "Batch Normalization: Accelerating Deep Network Training by Reducing
+Internal Covariate Shift", ICML 2015, https://arxiv.org/abs/1502.03167
+
 Notes
 -----
 Computed in float32 (float64 for float64, and for the statistics). With u = 2**-24 (2**-53), xhat
@@ -88,6 +93,7 @@ class ChannelNorm(Quantizes, CachedOp[P, R]):
     axis_name : of the option that says which axis the channels are.
     """
 
+    family = "norms"
     # A channel's scale is weight rstd, rounded once: two roundings fewer than for rows.
     bounds = NormBounds(scaled=4, rough=4)
     saves = ("x", *_SAVED)
@@ -150,18 +156,13 @@ class BatchNormOp(ChannelNorm[P, R]):
     )
 
     def __init__(self, function: Callable[P, R]) -> None:
-        call = self._declare(function, "norms")
+        self._declare(function)
+        reduce, apply = untyped(self.backward_reduce), untyped(self.backward_apply)
         self._enter_points(
-            call,
-            untyped(self.backward),
             besides=STATISTICS,
             extra=0,
-            backward_reduce={
-                "signature": untyped(self.backward_reduce),
-                "gives": _SUMS,
-                "skips": True,
-            },
-            backward_apply={"signature": untyped(self.backward_apply), "gives": ("dx",)},
+            backward_reduce=self._entry("backward_reduce", reduce, _SUMS, skips=True),
+            backward_apply=self._entry("backward_apply", apply, ("dx",)),
         )
 
     def _texts(self) -> str:
@@ -363,10 +364,6 @@ class NormApply(ChannelNorm[P, R]):
         {**ChannelNorm.kernels.runs, "forward": "norm_apply"}, *ChannelNorm.kernels[1:]
     )
 
-    def __init__(self, function: Callable[P, R]) -> None:
-        call = self._declare(function, "norms")
-        self._enter_points(call, untyped(self.backward))
-
     def backward(
         self,
         dy: ArrayOrNumber,
@@ -496,11 +493,6 @@ def batch_norm(
     `batch_norm.backward_reduce` and `batch_norm.backward_apply` are the two halves of
     `batch_norm.backward` in training, for a batch that lies on several machines.
 
-    References
-    ----------
-    S. Ioffe and C. Szegedy, "Batch Normalization: Accelerating Deep Network Training by Reducing
-    Internal Covariate Shift", ICML 2015, https://arxiv.org/abs/1502.03167
-
     Examples
     --------
     >>> import numpy as np, fastact as fa
@@ -564,11 +556,6 @@ def norm_apply(
     Notes
     -----
     For `norm_apply.backward` mean and rstd are constants.
-
-    References
-    ----------
-    S. Ioffe and C. Szegedy, "Batch Normalization: Accelerating Deep Network Training by Reducing
-    Internal Covariate Shift", ICML 2015, https://arxiv.org/abs/1502.03167
 
     Examples
     --------

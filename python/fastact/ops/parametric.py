@@ -48,8 +48,10 @@ class ParametricOp(CachedOp[P, R]):
     parameter : the name of w.
     """
 
+    family = "parametric"
+
     def __init__(self, function: Callable[P, R], bounds: ParametricBounds) -> None:
-        call = self._declare(function, "parametric")
+        call = self._declare(function)
         self.bounds = bounds
         self.saves = positional(call)
         _, self.parameter = self.saves
@@ -62,7 +64,7 @@ class ParametricOp(CachedOp[P, R]):
             {"bias": self.parameter, "dbias": self.gradients[1]},
             {"which": which},
         )
-        self._enter_points(call, signature_of(call, ("dy", *self.saves)))
+        self._enter_points(signature_of(call, ("dy", *self.saves)))
 
     def _shapes(self, call: Any, options: SimpleNamespace, entry: str = "call") -> ParameterAxis:
         like, data = next(iter(call.views.items()))

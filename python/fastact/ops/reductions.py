@@ -47,6 +47,10 @@ from .types import A, Array, ArrayOrNumber, Axes, DType, Out, Outs, Stream
 #: Their derivation is in src/cpu/reductions/kernels.h.
 MOMENT_BOUNDS = MomentBounds(2.0**-46, m2=2.0**-33, m2_double=2.0**-44, far=2.0**-51, merged=2)
 
+#: The reference of moments.
+VARIANCES = """T. F. Chan, G. H. Golub and R. J. LeVeque, "Updating Formulae and a Pairwise
+Algorithm for Computing Sample Variances", Stanford University, STAN-CS-79-773 (1979)"""
+
 _cpu.register_result_type(Moments, FIELDS)
 
 #: The kernels make one of these of m2, and have the gradient's factor, where it is no number.
@@ -247,18 +251,19 @@ class StatisticsOp(CachedOp[P, R]):
 class PairOp(StatisticsOp[P, R]):
     """A mean and what becomes of m2, and backward by the gradients of both."""
 
+    family = "reductions"
     bounds = MOMENT_BOUNDS
 
     def __init__(self, function: Callable[P, R]) -> None:
-        call = self._declare(function, "reductions")
+        call = self._declare(function)
         self.saves = ("x", *(name for name in SAVED if name in call.parameters))
         dtype = DOUBLE if self.traits.reads_whole else TOLD
         made = (*self.results, "count", "squares")
         self.outs = {name: Output(shape="shape", dtype=dtype) for name in made}
-        self._enter_points(call, untyped(self.backward))
+        self._enter_points()
 
     def _texts(self) -> str:
-        return TEXTS.format(data="x", called="moments", nothing="")
+        return TEXTS.format(data="x", called="moments", nothing="", reference=VARIANCES)
 
     def _takes_weights(self, now: Execution) -> bool:
         is_narrow = now.views["x"].itemsize < 4
@@ -427,14 +432,15 @@ def _counts(options: Any) -> bool:
 class TermSum(AxisSum[P, R]):
     """A sum of a term t(x) over the axes `axis`, whose gradient needs x."""
 
+    family = "reductions"
     outs: Mapping[str, Output] = MappingProxyType({"y": Output(shape="shape", dtype=TOLD)})
 
-    def __init__(self, function: Callable[P, R], term: str, over: OverOf, **others: Any) -> None:
-        call = self._declare(function, "reductions")
+    def __init__(self, function: Callable[P, R], term: str, over: OverOf) -> None:
+        call = self._declare(function)
         self._over = over
         self._sums(_cpu.TERMS.index(term), {"backward": "sum_backward"}, {})
         self.saves = ("x", *(name for name in SAVED if name in call.parameters))
-        self._enter_points(call, untyped(self.backward), **others)
+        self._enter_points()
 
     def backward(
         self,
@@ -492,8 +498,11 @@ class SquareSum(TermSum[P, R]):
     )
 
     def __init__(self, function: Callable[P, R]) -> None:
-        both = {"signature": untyped(self.value_and_grad), "gives": ("value", "grad")}
-        super().__init__(function, "square", over_axes, value_and_grad=both)
+        super().__init__(function, "square", over_axes)
+
+    def _enter_points(self, *args: Any, **others: Any) -> None:
+        both = self._entry("value_and_grad", untyped(self.value_and_grad), ("value", "grad"))
+        super()._enter_points(*args, value_and_grad=both, **others)
 
     def _shapes(self, call: Any, options: Any, entry: str = "call") -> Over:
         if entry != "value_and_grad":
@@ -647,11 +656,6 @@ def sum_squares(
     dy repeated along the axes that were summed over. `sum_squares.value_and_grad` gives the sum of
     the squares of all of x, and 2 x, in one pass.
 
-    References
-    ----------
-    T. Ogita, S. M. Rump and S. Oishi, "Accurate Sum and Dot Product", SIAM J. Sci. Comput. 26
-    (2005), https://doi.org/10.1137/030601818
-
     Examples
     --------
     >>> import numpy as np, fastact as fa
@@ -723,11 +727,6 @@ def mean_var(
 
     `mean_var.forward` saves ``(x, weights, where)``; `mean_var.backward` takes a tuple of the
     gradients of mean and variance, and gives dx.
-
-    References
-    ----------
-    T. F. Chan, G. H. Golub and R. J. LeVeque, "Updating Formulae and a Pairwise Algorithm for
-    Computing Sample Variances", Stanford University, STAN-CS-79-773 (1979)
 
     Examples
     --------
@@ -811,11 +810,6 @@ def moments(
 
     `moments.forward` saves ``(x, weights, where, by)``; `moments.backward` takes a tuple of the
     gradients of mean and m2, and gives dx.
-
-    References
-    ----------
-    T. F. Chan, G. H. Golub and R. J. LeVeque, "Updating Formulae and a Pairwise Algorithm for
-    Computing Sample Variances", Stanford University, STAN-CS-79-773 (1979)
 
     Examples
     --------

@@ -17,7 +17,7 @@ from ..interop import handlers, validate
 from ..interop.validate import Only, Role
 from .bounds import NormRotaryBounds, RotaryBounds
 from .engine import axes
-from .engine.entry import ANY, COMPUTED, Arg, Entry, Output, positional, signature_of, untyped
+from .engine.entry import ANY, COMPUTED, Arg, Entry, Output, positional, signature_of
 from .engine.execute import Execution, execute
 from .engine.fused import IDENTITY
 from .engine.op import Kernels, P, R, names_of_ops, register
@@ -90,6 +90,7 @@ def _pairs_of(
 class Turning(CachedOp[P, R]):
     """An op with pairs of elements that are turned by angles."""
 
+    family = "rotary"
     args: Mapping[str, Arg] = MappingProxyType(
         {
             "cos": Arg(_ANGLE, "pairs", repeats=True),
@@ -152,7 +153,7 @@ class Rotary(Turning[P, R]):
     several: Any = None
 
     def __init__(self, function: Callable[P, R]) -> None:
-        call = self._declare(function, "rotary")
+        call = self._declare(function)
         self._arrays = arrays = positional(call)
         self.results = ("y",) if len(arrays) == 1 else tuple(f"y{name}" for name in arrays)
         self.gradients = tuple(f"d{name}" for name in arrays)
@@ -168,7 +169,7 @@ class Rotary(Turning[P, R]):
                 for of, y, dy in names
                 for made, like in ((y, of), (f"backward.d{of}", dy))
             }
-        self._enter_points(call, signature_of(call, incoming, self.saves))
+        self._enter_points(signature_of(call, incoming, self.saves))
 
     def _shapes(self, call: Any, options: SimpleNamespace, entry: str = "call") -> Pairs:
         return self._pairs(call, options)
@@ -328,8 +329,8 @@ class NormRotary(Turning[P, R]):
     )
 
     def __init__(self, function: Callable[P, R]) -> None:
-        call = self._declare(function, "rotary")
-        self._enter_points(call, untyped(self.backward), besides=("rstd",))
+        self._declare(function)
+        self._enter_points(besides=("rstd",))
 
     def _check_options(self, entry: Entry, options: SimpleNamespace) -> None:
         read_casting(entry.where, options)

@@ -18,7 +18,7 @@ from ..interop import validate
 from .bounds import CrossEntropyBounds, SoftmaxBounds
 from .engine import axes
 from .engine.axes import Over
-from .engine.entry import ANY, COMPUTED, DOUBLE, Arg, Entry, Output, untyped
+from .engine.entry import ANY, COMPUTED, DOUBLE, Arg, Entry, Output
 from .engine.execute import Execution
 from .engine.moments import IDENTITY, fill
 from .engine.op import Kernels, P, R, float32_under_autocast, names_of_ops, register
@@ -71,15 +71,16 @@ threads; with several axes elements are in the order of the axes.
 class RowFunction(CachedOp[P, R]):
     """Parts that softmax, log_softmax and logsumexp share: z = scale x + mask, over rows of x."""
 
+    family = "softmax"
     backward: Callable[..., Any]
 
     def __init__(self, function: Callable[P, R]) -> None:
-        call = self._declare(function, "softmax")
+        self._declare(function)
         self._numbers(softcap=0.0, kind=_cpu.SOFTMAX_KINDS.index(self.name))
         self.bounds = SoftmaxBounds(self.name)
         if self.name in _cpu.SECOND_KINDS:
             self._is(second=_cpu.SECOND_KINDS.index(self.name))
-        self._enter_points(call, untyped(self.backward), **self._counts())
+        self._enter_points(**self._counts())
 
     def _texts(self) -> str:
         return _TEXTS
@@ -399,6 +400,7 @@ def _plan(where: str, options: SimpleNamespace, shape: tuple[int, ...]) -> LossP
 class CrossEntropy(CachedOp[P, R]):
     """The cross entropy of logits and a target, whose probabilities are never stored."""
 
+    family = "softmax"
     bounds = CrossEntropyBounds()
     results = ("loss",)
     saves = ("logits", "target", "weight", "lse", "rest", "divisor")
@@ -422,8 +424,8 @@ class CrossEntropy(CachedOp[P, R]):
     )
 
     def __init__(self, function: Callable[P, R]) -> None:
-        call = self._declare(function, "softmax")
-        self._enter_points(call, untyped(self.backward), extra=2)
+        self._declare(function)
+        self._enter_points(extra=2)
 
     def outputs_of(self, entry: str, options: SimpleNamespace) -> tuple[str, ...]:
         if entry != "forward":

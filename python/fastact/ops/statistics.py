@@ -22,9 +22,9 @@ from .engine.moments import (
     weighted_gradient,
 )
 from .engine.op import P, R, Traits, names_of_ops, register
-from .engine.reductions import INTEGERS, SUM_BOUNDS, TEXTS, VALID, add_up
+from .engine.reductions import INTEGERS, SUM_BOUNDS, SUMS, TEXTS, VALID, add_up
 from .engine.weighting import SAVED
-from .reductions import MOMENT_BOUNDS, StatisticsOp
+from .reductions import MOMENT_BOUNDS, VARIANCES, StatisticsOp
 from .types import A, Array, ArrayOrNumber, Axes, DType, Out, Stream
 
 #: What the docstrings of all statistics say besides.
@@ -34,10 +34,6 @@ See Also
 --------
 mean_var : Mean and variance in one read.
 moments : Mean and m2 in float64, which merge with others.
-
-References
-----------
-{kind.reference}
 
 Notes
 -----
@@ -50,12 +46,6 @@ Notes
 
 {weighted}
 """
-
-_SUMS = """T. Ogita, S. M. Rump and S. Oishi, "Accurate Sum and Dot Product", SIAM J. Sci. Comput.
-26 (2005), https://doi.org/10.1137/030601818"""
-
-_VARIANCES = """T. F. Chan, G. H. Golub and R. J. LeVeque, "Updating Formulae and a Pairwise
-Algorithm for Computing Sample Variances", Stanford University, STAN-CS-79-773 (1979)"""
 
 _FREQUENCIES = """Weights are frequencies: the result is as if each element of x were repeated so
 often, and n is the sum of the weights. Where they say how reliable elements are, and their scale
@@ -71,7 +61,6 @@ class Kind(NamedTuple):
 
     called: str
     accuracy: str
-    reference: str
     nothing: str
     weighted: str = ""
     warning: str | None = None
@@ -82,14 +71,12 @@ _KINDS = {
         "sum",
         """At most 0.5 ULP of the result plus 2**-46, for float16 and bfloat16 2**-21, times the sum
         of the abs(x) that count from the true sum.""",
-        _SUMS,
         "Of no elements{or_nan} it is 0",
     ),
     "mean": Kind(
         "mean",
         """At most 0.5 ULP of the result plus 2**-46, for float16 and bfloat16 2**-21, times the
         mean of the abs(x) that count from the true mean.""",
-        _SUMS,
         "Of no elements{or_nan} it is NaN, and a RuntimeWarning says so",
         """With weights it is ``sum(weights * x) / sum(weights)``, and the bound is of the mean of
         the abs(x) as they are weighted.""",
@@ -100,7 +87,6 @@ _KINDS = {
         """At most 0.5 ULP, a share of 2**-33 of itself (float64: 2**-44) and of 2**-51 of abs(mean)
         / std from the true variance, also for data far from 0. Of equal values it is 0, and it is
         never negative.""",
-        _VARIANCES,
         _TOO_FEW,
         _FREQUENCIES,
         "Degrees of freedom <= 0 for slice.",
@@ -110,7 +96,6 @@ _KINDS = {
         """At most 0.5 ULP, a share of 2**-34 of itself (float64: 2**-45) and of 2**-52 of abs(mean)
         / std from the true standard deviation, also for data far from 0. Of equal values it is
         0.""",
-        _VARIANCES,
         _TOO_FEW,
         _FREQUENCIES,
         "Degrees of freedom <= 0 for slice.",
@@ -125,10 +110,11 @@ class AxisStatistic(StatisticsOp[P, R]):
     term : of a sum, what is summed, as a sum's own.
     """
 
+    family = "statistics"
     traits = Traits(reads_whole=True, integers=INTEGERS)
 
     def __init__(self, function: Callable[P, R], of: str, skips: bool) -> None:
-        call = self._declare(function, "statistics")
+        call = self._declare(function)
         self.of, self.skips, self.warning = of, skips, _KINDS[of].warning
         self.term = (VALID if skips else IDENTITY) if of == "sum" else None
         self.summed = IDENTITY if of == "mean" and not skips else self.term
@@ -140,7 +126,7 @@ class AxisStatistic(StatisticsOp[P, R]):
         made = Output(shape="shape", dtype=TOLD)
         self.outs = {**self.outs, **dict.fromkeys((of, "count"), made)}
         backward = signature_of(call, ("dy", *arrays), either, but=("returned", "initial"))
-        self._enter_points(call, backward)
+        self._enter_points(backward)
 
     def _texts(self) -> str:
         kind, skips = _KINDS[self.of], self.skips
@@ -153,7 +139,11 @@ class AxisStatistic(StatisticsOp[P, R]):
             "A weight that is negative or not finite makes NaN, and a RuntimeWarning says so."
         )
         is_weighted = "weights" in self.__signature__.parameters
-        return TEXTS.format(data="x", called=kind.called, nothing=nothing) + _TEXTS.format(
+        is_spread = self.of in ("var", "std")
+        reference = VARIANCES if is_spread else SUMS
+        return TEXTS.format(
+            data="x", called=kind.called, nothing=nothing, reference=reference
+        ) + _TEXTS.format(
             kind=kind,
             infinite="Infinities" if skips else "Infinities and NaN",
             same_bits=without_nan if skips and self.of != "mean" else "",

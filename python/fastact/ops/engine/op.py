@@ -120,6 +120,7 @@ class Op(Generic[P, R]):
     family: str
     bounds: Any
     __wrapped__: Callable[P, R]
+    __signature__: Signature
     results: tuple[str, ...] = ("y",)
     saves: tuple[str, ...] = ("x",)
     gradients: tuple[str, ...] = ("dx",)
@@ -149,10 +150,9 @@ class Op(Generic[P, R]):
         shared = (f", and d{like} is the gradient of {n}, too" for n, like in self.shares.items())
         return gives + "".join(shared)
 
-    def _declare(self, function: Callable[P, R], family: str) -> Signature:
+    def _declare(self, function: Callable[P, R]) -> Signature:
         """Take name, signature and documentation from the function that declares the op."""
         self.name = self.__name__ = self.__qualname__ = function.__name__
-        self.family = family
         # pickle and inspect look these up on the instance, as they do for ufuncs
         self.__module__ = "fastact"
         self.__wrapped__ = function
@@ -319,6 +319,8 @@ class Op(Generic[P, R]):
         def _watch_autocast(self) -> None: ...  # of the compiled half
 
         def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R: ...
+
+        def forward(self, *args: P.args, **kwargs: P.kwargs) -> tuple[R, tuple[Any, ...]]: ...
 
     else:
 

@@ -109,7 +109,15 @@ ValueError
     where: a `where` of another shape
     by: a `by` of another shape, or with a number that no group has
     groups: no groups, `keepdims` beside groups, or no axis that is reduced
+
+References
+----------
+{reference}
 """
+
+#: The reference of sums.
+SUMS = """T. Ogita, S. M. Rump and S. Oishi, "Accurate Sum and Dot Product", SIAM J. Sci. Comput. 26
+(2005), https://doi.org/10.1137/030601818"""
 
 
 def add_up(
@@ -161,7 +169,8 @@ class AxisSum(CachedOp[P, R]):
 
     def _texts(self) -> str:
         (data,) = self.differentiated
-        return TEXTS.format(data=data, called="sum", nothing="Over no elements it is 0")
+        nothing = "Over no elements it is 0"
+        return TEXTS.format(data=data, called="sum", nothing=nothing, reference=SUMS)
 
     @property
     def differentiated(self) -> tuple[str, ...]:
@@ -204,7 +213,8 @@ class PlainSum(AxisSum[P, R]):
         result: str,
         lacks: LacksOf | None,
     ) -> None:
-        call = self._declare(function, family)
+        self.family = family
+        call = self._declare(function)
         self._over, self._lacks = over, lacks
         masks = [name for name in SAVED if name in call.parameters]
         self._saves_dtype = (OF_X,) if TOLD in call.parameters else ()
@@ -217,7 +227,7 @@ class PlainSum(AxisSum[P, R]):
         either = [name for name in (*masks, *self._saves_dtype, "axis") if masks]
         of_x: Any = dict.fromkeys(self._saves_dtype)
         backward = signature_of(call, ("dy", "shape"), either, but=("initial",), **of_x)
-        self._enter_points(call, backward)
+        self._enter_points(backward)
 
     def saved(self, named: Mapping[str, Any]) -> tuple[Any, ...]:
         is_told = named.get(TOLD) is not None
