@@ -9,7 +9,8 @@ A family says which shapes follow from the options (`Op._shapes`), and which nat
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from types import SimpleNamespace
 from typing import Any
 
@@ -36,6 +37,16 @@ def execute(entry: Entry, /, *args: Any, **kwargs: Any) -> Any:
         now.prepare()  # shapes, outputs
         entry.run(now)
         return now.results()
+
+
+@contextmanager
+def said_by(where: str, entry: str) -> Iterator[None]:
+    """Let errors of a call that another one makes begin with the latter's name."""
+    try:
+        yield
+    except (TypeError, ValueError) as error:
+        error.args = (str(error).replace(f"{entry}:", f"{where}:", 1),)
+        raise
 
 
 def options_of(entry: Entry, args: Any, kwargs: Mapping[str, Any]) -> tuple[Any, SimpleNamespace]:
