@@ -110,13 +110,11 @@ class Execution:
             (out,) = self.options.out  # it says the dtype, which a number has not
             if out is not None:
                 leader, arrays = "out", {"out": out}
-        for name in entry.taken:
+        for name, may_lack, may_be_number in entry.asked:
             value = given[name]
-            if value is None:
-                if name in entry.optional:
-                    continue
-                self._no_array(name, value)
-            elif name in entry.plain and isinstance(value, bool | int | float):
+            if value is None and may_lack:
+                continue
+            if value is None or (not may_be_number and isinstance(value, bool | int | float)):
                 self._no_array(name, value)
             arrays[name] = value
         if entry.counts:
