@@ -16,7 +16,6 @@ from .engine.op import P, R, Traits, names_of_ops, records, register
 from .engine.reductions import (
     IDENTITY,
     INTEGERS,
-    MEAN_SLOPE,
     SUM_BOUNDS,
     SUMS,
     TEXTS,
@@ -251,7 +250,11 @@ class Average(AxisStatistic[P, R]):
         dy = over_x(now, now.seen("dy"))
         if now.call.is_on_gpu and is_weighted(now) and not self._is_other(now):
             one: Any = {"dsecond": None, "share": 0.0, "scale": 0.0, "correction": 0.0}
-            one |= {"of_m2": MEAN_SLOPE, "dweights": each, "accumulate_dweights": adds}
+            one |= {
+                "of_m2": _cpu.OF_M2.index("mean slope"),
+                "dweights": each,
+                "accumulate_dweights": adds,
+            }
             now.run("spread_backward", dy=dy, skips=False, **one)
         else:
             given = {"dy": dy, **self._computed(now, "mean")}
