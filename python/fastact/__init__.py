@@ -30,6 +30,7 @@ from .ops.gated import *
 from .ops.gates import *
 from .ops.moments import Moments as Moments
 from .ops.norms import *
+from .ops.norms_channels import *
 from .ops.parametric import *
 from .ops.reductions import *
 from .ops.rotary import *

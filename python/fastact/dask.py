@@ -28,11 +28,11 @@ from .ops.activations import Parameters
 from .ops.engine import axes as _axes
 from .ops.engine.entry import with_parameters
 from .ops.engine.fused import activation_op
-from .ops.engine.norm_rows import NormOp
 from .ops.engine.op import ops
 from .ops.engine.reductions import total
 from .ops.engine.weighting import SAVED, check_mask, placed, places_of
 from .ops.moments import Moments, of_enough
+from .ops.norms import NormOp
 from .ops.types import ActivationLike, Axes
 from .runtime.threads import num_threads
 

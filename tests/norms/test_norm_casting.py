@@ -13,7 +13,7 @@ import fastact as fa
 from fastact.check import reference
 from fastact.interop.call import Call
 from fastact.measure.norm_rows import traits
-from fastact.ops.engine.norm_rows import CASTING
+from fastact.ops.norms import CASTING
 
 EPS = 1e-6
 # Those that drop have the bits of others (test_dropout_norms.py).

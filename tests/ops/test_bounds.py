@@ -15,10 +15,11 @@ from recurrent import GATES, Step, errors
 
 import fastact as fa
 from fastact.check import reference
+from fastact.check.expected import expected
 from fastact.check.expected.norms import NormOracle
+from fastact.measure.cases import Case
 from fastact.measure.norm_rows import rows_of, traits
 from fastact.ops.bounds import (
-    Activation,
     BiasBounds,
     Bounds,
     CrossEntropyBounds,
@@ -293,35 +294,18 @@ def test_bias_act(backend, dtype, name):
     x, dy, residual = (rng.normal(size=(67, 20)).astype(dtype) for _ in range(3))
     bias = rng.normal(size=20).astype(dtype)
     x[1:9] = (-(residual[1:9].astype(float) + bias.astype(float))).astype(dtype)
-    wide = reference.wide(dtype)
-    terms = [a.astype(wide) for a in (x, bias, residual)]
-    z, magnitudes = sum(terms), sum(map(np.abs, terms))
-
-    def value(z: Any) -> Any:
-        return z if name == "identity" else reference.forward(name, z)
-
-    def slope(z: Any) -> Any:
-        return 1 + 0 * z if name == "identity" else reference.derivative(name, z)
-
-    on_gpu = not backend.name.startswith("numpy")
-    bounds, own = fa.bias_act.bounds, None if name == "identity" else fa.ops[name].bounds
-    act = Activation(own, value, slope, on_gpu)
-    given = [backend.of(a) for a in (x, bias)]
-    y = fa.bias_act(*given, name, residual=backend.of(residual))
-    dx, dbias = fa.bias_act.backward(backend.of(dy), *given, backend.of(residual), name)
-    p = dy.astype(wide)
-    total = lambda a: np.sum(a, 0)  # noqa: E731
-    for found, exact, allowed in (
-        (y, value(z), bounds.allowed_forward(act, z, magnitudes, dtype)),
-        (dx, p * slope(z), bounds.allowed_dx(act, p, z, magnitudes, dtype)),
-        (
-            dbias,
-            total(p * slope(z)),
-            bounds.allowed_dbias(act, p, z, magnitudes, dtype, dtype, total),
-        ),
-    ):
-        found = backend.numpy(found)
-        assert reference.excess(found, exact, (1 + reference.BUDGET) * allowed) <= 1
+    given = {"x": x, "bias": bias, "residual": residual}
+    options = {"activation": name}
+    of = {n: backend.of(a) for n, a in given.items()}
+    case = Case(
+        fa.bias_act, "call", x.shape, x.dtype, {**given, **options}, backend.name != "numpy"
+    )
+    y = fa.bias_act(of["x"], of["bias"], residual=of["residual"], **options)
+    assert expected(case)["y"].error(backend.numpy(y)) <= 1
+    found = fa.bias_act.backward(backend.of(dy), *of.values(), **options)
+    exact = expected(case.at("backward", dy=dy))
+    for gradient, array in zip(("dx", "dbias"), found, strict=True):
+        assert exact[gradient].error(backend.numpy(array)) <= 1
 
 
 # --- gates ----------------------------------------------------------------------------------------

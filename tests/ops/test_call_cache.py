@@ -296,9 +296,11 @@ def test_an_op_inside_an_op_leaves_its_caller_unrecorded():
         """An op."""
 
     class Outer(CachedOp):
+        family = "tests"
+
         def __init__(self, inner):
             self.inner = inner
-            self._enter(call=Entry("outer", self._declare(outer, "tests")))
+            self._enter(call=Entry("outer", self._declare(outer)))
 
         def _call(self, x):
             with call.Call("outer", x=x) as now:

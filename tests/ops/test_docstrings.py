@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 import fastact as fa
-from fastact.ops.engine import docstrings, standard_texts
+from fastact.ops.engine import docstrings
 
 OPS = list(fa.ops.values())
 each_op = pytest.mark.parametrize("op", OPS, ids=lambda op: op.name)
@@ -58,13 +58,11 @@ def test_parameters_that_are_told_by_hand_are_there(own, taken):
 
 @each_op
 def test_no_standard_text_is_written_by_hand(op):
-    family = standard_texts.family_of(op)
-    fields = {**standard_texts.fields_of_call(op), **family.fields(op)}
-    for section in ("Parameters", "Returns", "Raises"):
-        own = entries(op.__wrapped__.__doc__, section)
-        for text in (standard_texts.CALL, family.text):
-            standard = docstrings._entries(docstrings._standard(text, fields).get(section, ""))
-            assert not {n for n, entry in own.items() if plain(entry) == plain(standard.get(n, ""))}
+    for standard in docstrings.standard_of_call(op):
+        for section in ("Parameters", "Returns", "Raises"):
+            own = entries(op.__wrapped__.__doc__, section)
+            known = docstrings._entries(standard.get(section, ""))
+            assert not {n for n, entry in own.items() if plain(entry) == plain(known.get(n, ""))}
 
 
 def told(text: str | None) -> list[str]:

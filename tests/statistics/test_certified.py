@@ -55,10 +55,8 @@ def test_certified(dataset: Dataset, way: str) -> None:
     certified = Fraction(dataset.mean)
     assert abs(mean - certified) <= error + abs(exact_mean - certified) + DIGITS * abs(certified)
 
-    of_variance = bounds.allowed_second(
-        float(variance), float(exact_mean), float(exact_std), x.dtype
-    )
-    share = times * float(of_variance / variance) / 2 + 2.0**-53  # of a root, which is rounded
+    of_variance = float(bounds.of_second(float(exact_mean), float(exact_std), x.dtype))
+    share = times * (of_variance + 2.0**-53) / 2 + 2.0**-53  # of a root, which is rounded
     assert abs(std - exact_std) <= share * exact_std
     certified = Fraction(dataset.std)
     assert abs(std - certified) <= (share + DIGITS) * exact_std + abs(exact_std - certified)

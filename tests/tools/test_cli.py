@@ -6,7 +6,6 @@ import os
 import subprocess
 import sys
 from contextlib import redirect_stderr, redirect_stdout
-from dataclasses import replace
 from functools import partial
 from importlib.util import find_spec
 
@@ -139,7 +138,7 @@ def test_check_of_moments_and_norms(checked, tmp_path, capsys, monkeypatch):
         if checked in OF_MOMENTS
         else {"scaled": 0, "gradient": 0, "averaged": 0, "given": 0}
     )
-    monkeypatch.setattr(checked, "bounds", replace(checked.bounds, **tight))
+    monkeypatch.setattr(checked, "bounds", checked.bounds._replace(**tight))
     assert cli.main(words) == 1
     assert "VIOLATED" in capsys.readouterr().out
 

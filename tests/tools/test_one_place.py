@@ -11,9 +11,9 @@ from conftest import assert_same_bits
 import fastact as fa
 from fastact.ops.engine import op as registry
 from fastact.ops.engine.axes import over_axes
-from fastact.ops.engine.gated import gated_op
-from fastact.ops.engine.norm_rows import norm, single_channels
-from fastact.ops.engine.reductions import TermSum
+from fastact.ops.gated import gated_op
+from fastact.ops.norms import norm, single_channels
+from fastact.ops.reductions import TermSum
 
 
 @pytest.fixture(autouse=True)

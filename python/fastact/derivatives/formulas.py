@@ -16,7 +16,7 @@ from ..ops.dropout import dropout
 from ..ops.engine import axes, weighting
 from ..ops.engine.entry import REQUIRED
 from ..ops.engine.fused import IDENTITY, activation_op
-from ..ops.engine.norm_rows import Rows, rows_of
+from ..ops.norms import Rows, rows_of
 from . import gates
 
 #: The operations of operations.py, and vjp: the gradients of a function, by its arrays and its
@@ -195,16 +195,16 @@ def _by_moments(x: Any, rows: Rows, of: Named, m: Operations) -> Any:
     statistics, and is computed as it is.
     """
     if of.get("rstd") is None:
-        centred = x - m.sum(x, rows.axes) / rows.count if rows.centred else x
-        return centred / m.sqrt(m.sum(centred * centred, rows.axes) / rows.count + of["eps"])
+        centred = x - m.sum(x, rows.axes) / rows.length if rows.centred else x
+        return centred / m.sqrt(m.sum(centred * centred, rows.axes) / rows.length + of["eps"])
     rstd = m.constant(of["rstd"]).reshape(rows.kept)
     if rows.centred:
         mean = m.constant(of["mean"]).reshape(rows.kept)
         x, rstd = x * 0.5 - mean * 0.5, rstd * 2.0
         for _ in range(2):
-            x = x - m.sum(x / rows.count, rows.axes)
+            x = x - m.sum(x / rows.length, rows.axes)
     x = x * rstd
-    squares = m.sum(x * x, rows.axes) / rows.count
+    squares = m.sum(x * x, rows.axes) / rows.length
     return x / m.sqrt(squares + m.constant(1 - squares))
 
 

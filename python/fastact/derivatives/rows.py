@@ -19,8 +19,8 @@ from operator import imul
 from typing import Any
 
 from ..ops.engine import axes
-from ..ops.engine.norm_rows import Rows, rows_of
 from ..ops.engine.spec import spec_of
+from ..ops.norms import Rows, rows_of
 
 Named = Mapping[str, Any]
 Found = tuple[list[Any], dict[str, Any]]
@@ -129,7 +129,7 @@ def _of_norm(
     of_x, found = projected(g), {}
     products = xhat * u
     factor = _FACTORS.get(getattr(op, "kind", ""))
-    k = rstd / -rows.count if factor is None else factor(rstd, of)
+    k = rstd / -rows.length if factor is None else factor(rstd, of)
     of_x *= k * m.sum(products, rows.axes)
     products = m.times(xhat, g, products)
     of_x = m.add_product(of_x, pu, k * m.sum(products, rows.axes))

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from ..ops.engine.entry import REQUIRED
-from ..ops.engine.norm_rows import Rows as Rows
-from ..ops.engine.norm_rows import rows_of as rows_of
+from ..ops.norms import Rows as Rows
+from ..ops.norms import rows_of as rows_of
 
 
 class NormKind:

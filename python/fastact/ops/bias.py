@@ -4,15 +4,138 @@
 pass of a network knows them by.
 """
 
-from typing import TYPE_CHECKING, Any, Unpack
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, NamedTuple, Unpack
 
 from .activations import Parameters
+from .bounds import BiasBounds
+from .engine import axes
 from .engine import axes as _axes
 from .engine.axes import Over
-from .engine.bias import BiasAct
-from .engine.op import names_of_ops, register
-from .engine.reductions import Shape, reduction
-from .types import A, ActivationLike, Array, ArrayOrNumber, Out, Stream
+from .engine.entry import Arg
+from .engine.execute import Execution
+from .engine.fused import activation_op
+from .engine.op import Kernels, P, R, Traits, names_of_ops, records, register
+from .engine.reductions import GRADIENT_SUM_BOUNDS, Shape, reduction
+from .engine.served import CachedOp
+from .types import A, ActivationLike, Array, ArrayOrNumber, Out, Outs, Stream
+
+
+class Along(NamedTuple):
+    """The axis of the bias, and its shape; what messages say of that."""
+
+    axis: int
+    bias: tuple[int, ...]
+    given: Any
+    like: str
+
+    @property
+    def bias_note(self) -> str:
+        return f", the length of axis {self.given} of {self.like}"
+
+
+class BiasAct(CachedOp[P, R]):
+    """An activation of x + bias + residual, and backward."""
+
+    family = "bias"
+    # Two sums, and a wider bias that is rounded first.
+    bounds = BiasBounds(sums=3, dbias=GRADIENT_SUM_BOUNDS)
+    saves = ("x", "bias", "residual")
+    gradients = ("dx", "dbias")
+    args = records(
+        bias=Arg(shape="bias", called="an array with one axis"),
+        residual=Arg(shares="x"),
+        x=Arg(unsaved=True),  # the identity's gradient needs no values
+    )
+    traits = Traits(axis_of_bias=True)
+    kernels = Kernels({"forward": "bias_act_forward"})
+
+    def saved(self, named: Mapping[str, Any]) -> tuple[Any, ...]:
+        op = activation_op(self._where(), self._options(named).activation)
+        return super().saved(named) if op is not None else (None, named["bias"], None)
+
+    def saves_inputs(self, options: SimpleNamespace) -> tuple[str, ...]:
+        is_identity = activation_op(self._where(), options.activation) is None
+        return ("bias",) if is_identity else self.saves
+
+    def _shapes(self, call: Any, options: SimpleNamespace, entry: str = "call") -> Along:
+        like, data = next(iter(call.views.items()))
+        axis = axes.one(call.where, options.axis, len(data.shape), of=like)
+        return Along(axis, (data.shape[axis],), options.axis, like)
+
+    def forward(self, *args: P.args, **kwargs: P.kwargs) -> tuple[R, tuple[Any, ...]]:
+        """The activation of the sum, and what `backward` needs.
+
+        The sum is not saved: `backward` adds it up again.
+
+        Returns
+        -------
+        saved : tuple
+            ``(x, bias, residual)``, not copied: do not change them before `backward`. With the
+            identity ``(None, bias, None)``: its gradient needs no more than the bias's dtype.
+        """
+
+    def backward(
+        self,
+        dy: ArrayOrNumber,
+        x: Array | None,
+        bias: Array,
+        /,
+        residual: ArrayOrNumber | None = None,
+        activation: ActivationLike = "identity",
+        *,
+        axis: int = -1,
+        out: Outs[Array] = None,
+        accumulate: bool = False,
+        stream: Stream = None,
+        **parameters: Unpack[Parameters],
+    ) -> tuple[Any, Any]:
+        """The gradients with respect to x and bias, in one pass over the data.
+
+        ``dx = dy * act'(x + bias + residual)``, with act' the activation's derivative, and
+        ``dbias[k] = np.sum(np.take(dx, k, axis))``, for bias[k] is added to all elements of x at k
+        along `axis`. The gradient with respect to the residual is dx.
+
+        Parameters
+        ----------
+        x : array or None
+            What `forward` saved; None with the identity, as the two that follow.
+        out : tuple of two arrays or None, optional
+            Where to write dx, which may be dy, x or residual itself, and dbias; one that is None is
+            not computed (dx is, into memory of the call's own: `bias_grad` is for dbias alone).
+
+        Returns
+        -------
+        dbias : array
+            Of the bias's shape and dtype: the sum, in double, of gradients before they are rounded.
+            For float32 and float64 it has the bits of ``bias_grad(dx, axis=axis)``.
+
+        Notes
+        -----
+        dx is dy times the derivative that `backward` of the activation uses, within its bounds, of
+        a sum that is off by 3 u (abs(x) + abs(bias) + abs(residual)), as for the call; the product
+        is rounded, and then to x's dtype. dbias errs by what its terms do before they are rounded
+        to x's dtype, 0.5 ULP, and 2**-46 of the sum of their magnitudes. Of the identity dx is dy.
+
+        Examples
+        --------
+        >>> import numpy as np, fastact as fa
+        >>> dy = np.ones((3, 2), np.float32)
+        >>> dx, dbias = fa.bias_act.backward(dy, None, np.zeros(2))  # the identity needs no x
+        >>> dbias
+        array([3., 3.])
+        """
+
+    def _run_backward(self, now: Execution) -> None:
+        if now.activation is None:  # the identity needs no values
+            now.run("bias_act_backward", x=now.views["dy"], residual=None)
+        elif "x" not in now.views:
+            raise TypeError(f"{now.where}: x must be an array, as forward saved it, got None")
+        else:
+            now.run("bias_act_backward")
 
 
 def _all_but_one(where: str, options: Any, shape: Shape) -> Over:
@@ -142,8 +265,6 @@ def bias_grad(
 
     Raises
     ------
-    TypeError
-        For an axis that is no integer.
     ValueError
         For an axis out of range.
 
@@ -159,11 +280,6 @@ def bias_grad(
 
     `bias_grad.forward` saves ``(shape,)``, the shape of dy; `bias_grad.backward` repeats its
     gradient along every axis but `axis`: what adding a bias does.
-
-    References
-    ----------
-    T. Ogita, S. M. Rump and S. Oishi, "Accurate Sum and Dot Product", SIAM J. Sci. Comput. 26
-    (2005), https://doi.org/10.1137/030601818
 
     Examples
     --------

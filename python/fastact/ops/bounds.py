@@ -16,7 +16,6 @@ it is multiplied by afterwards.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -112,8 +111,7 @@ def scaling(parameter: str, formula: str, of: Callable[[Any, float], Any]) -> Ot
     return Other((parameter,), text, units)
 
 
-@dataclass(frozen=True)
-class Bounds:
+class Bounds(NamedTuple):
     """Stated accuracy in float32 over all inputs, and in float64 on samples of all exponents.
 
     forward_ulp : units in the last place of the result.
@@ -174,29 +172,13 @@ class Bounds:
             return np.maximum(self._rough(exact, dtype), 4 * error)
         return error
 
-    def allowed_forward(self, exact: Any, dtype: Any, on_gpu: bool = False) -> Any:
-        """Bound the error of f(x)."""
-        error = self.before_rounding(exact, dtype, on_gpu)
-        return error + rounding(exact, dtype, error) if is_narrow(dtype) else error
-
-    def allowed_gradient(self, dy: Any, derivative: Any, dtype: Any, on_gpu: bool = False) -> Any:
-        """Bound the error of dy f'(x), which is one product more."""
-        u = unit_roundoff(dtype)
-        error = np.abs(dy) * self.slope_before_rounding(derivative, dtype, on_gpu) * (1 + u)
-        return (
-            error
-            + (u * np.abs(dy * derivative) if is_narrow(dtype) else 0.0)
-            + rounding(dy * derivative, dtype, error)
-        )
-
     def allowed_second(self, exact: Any, largest: float, dtype: Any) -> Any:
         """Bound the error of f''(x); largest: the largest magnitude of f''."""
         error = self.second * unit_roundoff(dtype) * largest
         return error + rounding(exact, dtype) if is_narrow(dtype) else error
 
 
-@dataclass(frozen=True)
-class Activation:
+class Activation(NamedTuple):
     """An activation that an op applies behind its own arithmetic, on some device.
 
     bounds : its own; None: the identity. value, slope : the oracle's f and f'. Where f' is beyond
@@ -233,8 +215,7 @@ class Activation:
         return unless_beyond(slope, dtype, found)
 
 
-@dataclass(frozen=True)
-class SumBounds:
+class SumBounds(NamedTuple):
     """Stated accuracy of a sum: |y - exact| <= ulp ULP of y + absolute sum|x|.
 
     narrow : in place of absolute for x of 16 bits, where that is more: a few of its terms are added
@@ -255,14 +236,8 @@ class SumBounds:
         error = self.share(dtype) * np.asarray(sum_abs) + of_terms
         return error + self.ulp * ulp(np.abs(exact) + error, dtype)
 
-    def allowed_gradient(self, exact: Any, dtype: Any) -> Any:
-        """Bound the error of 2 x dy, the gradient of squares; a plain sum's gradient is exact."""
-        error = unit_roundoff(dtype) * np.abs(exact) if is_narrow(dtype) else 0.0
-        return error + rounding(exact, dtype, error)
 
-
-@dataclass(frozen=True)
-class MomentBounds:
+class MomentBounds(NamedTuple):
     """Stated accuracy of moments in double, with d = abs(mean) / std.
 
     |mean - exact| <= 2**-53 |mean| + mean M,  |m2 - exact| <= (m2 + far d) m2
@@ -296,28 +271,14 @@ class MomentBounds:
         error = self.mean * np.asarray(mean_abs)
         return error + rounding(exact, to, error)
 
-    def allowed_second(
-        self, exact: Any, mean: Any, std: Any, dtype: Any, to: Any = np.float64
-    ) -> Any:
-        """Bound the error of m2, or of the variance, of data of `dtype`, in the dtype `to`."""
-        share = self.m2_double if _is_double(dtype) else self.m2
+    def of_second(self, mean: Any, std: Any, dtype: Any) -> Any:
+        """Bound the relative error of m2, or of the variance, of data of `dtype`."""
         with np.errstate(all="ignore"):
             far = np.nan_to_num(np.abs(mean) / std, nan=0.0, posinf=0.0)
-        error = (share + self.far * far) * np.abs(exact)
-        return error + rounding(exact, to, error)
-
-    def allowed_gradient(
-        self, of_mean: Any, of_second: Any, scale: Any, mean_abs: Any, dtype: Any
-    ) -> Any:
-        """Bound the error of dx = of_mean + of_second; scale: 2 dvar / (n - ddof), or 2 dm2."""
-        u = unit_roundoff(dtype)
-        error = self.gradient * u * (np.abs(of_mean) + np.abs(of_second))
-        error = error + self.mean * np.asarray(mean_abs) * np.abs(scale)
-        return error + rounding(of_mean + of_second, dtype, error)
+        return (self.m2_double if _is_double(dtype) else self.m2) + self.far * far
 
 
-@dataclass(frozen=True)
-class StatisticBounds:
+class StatisticBounds(NamedTuple):
     """Stated accuracy of one statistic of the elements that count: those that are not skipped.
 
     of : which it is: "sum", "mean", "var" or "std". sums : of a sum, of a mean that is one over n,
@@ -354,11 +315,7 @@ class StatisticBounds:
         if self.of in ("sum", "mean"):
             share = count if self.of == "sum" else 1.0
             return self.sums.share(dtype) * share * np.asarray(magnitude)
-        m = self.moments
-        share = m.m2_double if _is_double(dtype) else m.m2
-        with np.errstate(all="ignore"):
-            far = np.nan_to_num(np.abs(mean) / std, nan=0.0, posinf=0.0)
-        relative = share + m.far * far + of_left
+        relative = self.moments.of_second(mean, std, dtype) + of_left
         if self.of == "std":  # half of the variance's, and the root's own
             relative = relative / 2 + 2.0**-52
         return relative * np.abs(exact)
@@ -377,8 +334,7 @@ class StatisticBounds:
         return error + rounding(exact, dtype, error)
 
 
-@dataclass(frozen=True)
-class BiasBounds:
+class BiasBounds(NamedTuple):
     """Stated accuracy of z = (x + bias) + residual, which the activation is of: sums u sum|terms|.
 
     y and dx are the activation's of that z, and dbias is a sum of dx before it is rounded.
@@ -387,39 +343,8 @@ class BiasBounds:
     sums: float
     dbias: SumBounds
 
-    def of_z(self, terms_abs: Any, dtype: Any) -> Any:
-        """Bound the error of z. terms_abs: |x| + |bias| + |residual|."""
-        return self.sums * unit_roundoff(dtype) * np.asarray(terms_abs)
 
-    def allowed_forward(self, act: Activation, z: Any, terms_abs: Any, dtype: Any) -> Any:
-        """Bound the error of y."""
-        return act.allowed(z, self.of_z(terms_abs, dtype), dtype)
-
-    def allowed_dx(self, act: Activation, dy: Any, z: Any, terms_abs: Any, dtype: Any) -> Any:
-        """Bound the error of dx = dy f'(z), which for the identity is dy."""
-        if act.bounds is None:
-            return 0.0 * np.abs(dy)
-        error = act.of_gradient(dy, z, self.of_z(terms_abs, dtype), dtype)
-        return error + rounding(dy * act.slope(z), dtype, error)
-
-    def allowed_dbias(
-        self,
-        act: Activation,
-        dy: Any,
-        z: Any,
-        terms_abs: Any,
-        dtype: Any,
-        to: Any,
-        total: Callable[[Any], Any],
-    ) -> Any:
-        """Bound the error of dbias in the dtype `to`. total: sums over what a bias meets."""
-        p = dy if act.bounds is None else dy * act.slope(z)
-        of_p = act.of_gradient(dy, z, self.of_z(terms_abs, dtype), dtype)
-        return self.dbias.allowed(total(p), total(np.abs(p)), to, total(of_p))
-
-
-@dataclass(frozen=True)
-class ParametricBounds:
+class ParametricBounds(NamedTuple):
     """Stated accuracy of y = f(x, w): so many u times a magnitude, of y and of both derivatives.
 
     The magnitudes are the oracle's: mostly of these numbers themselves. A product with dy is
@@ -437,8 +362,7 @@ class ParametricBounds:
         return unit_roundoff(dtype) * (error + np.abs(dy * exact))
 
 
-@dataclass(frozen=True)
-class DropoutBounds:
+class DropoutBounds(NamedTuple):
     """Stated accuracy of x / (1 - p), scale u of itself, and of its sum with a residual, u more."""
 
     scale: float
@@ -449,8 +373,7 @@ class DropoutBounds:
         return unit_roundoff(dtype) * error
 
 
-@dataclass(frozen=True)
-class GatedBounds:
+class GatedBounds(NamedTuple):
     """Stated accuracy of y = act(z) c, with z = min(a + bias, limit), c = clamp(b + bias) + offset.
 
     z errs by sums u (|a| + |bias|), and c by as much of its own terms and u |c|, where there is a
@@ -507,8 +430,7 @@ class GatedBounds:
         return self.dbias.allowed(total(exact), total(np.abs(exact)), to, total(error))
 
 
-@dataclass(frozen=True)
-class NormBounds:
+class NormBounds(NamedTuple):
     """Stated accuracy of z, which the activation is of, and of the gradients.
 
     |z - exact| <= scaled u |xhat weight| + u |z| + far |mean weight| rstd, for float64 instead of
@@ -651,15 +573,12 @@ class NormBounds:
         error = error + total(of_p * np.abs(xhat))
         return error + rounding(exact, to, error)
 
-    def dbias(self, *, p: Any, of_p: Any, exact: Any, dtype: Any, to: Any, total: Any) -> Any:
-        """Bound the error of dbias, as `dweight`."""
-        terms = total(1.0 + 0.0 * np.abs(p))
-        error = self._of_sum(self.summed, terms, dtype) * total(np.abs(p)) + total(of_p)
-        return error + rounding(exact, to, error)
+    def dbias(self, **given: Any) -> Any:
+        """Bound the error of dbias, as `dweight` of a weight whose xhat is 1."""
+        return self.dweight(xhat=1.0, **given)
 
 
-@dataclass(frozen=True)
-class RotaryBounds:
+class RotaryBounds(NamedTuple):
     """Stated accuracy: |y - exact| <= products u (|a cos| + |b sin|), and a rounding to the dtype.
 
     Two products and their sum, and the rounding of wider cosines and sines.
@@ -673,8 +592,7 @@ class RotaryBounds:
         return error + rounding(exact, dtype, error)
 
 
-@dataclass(frozen=True)
-class DivergenceBounds:
+class DivergenceBounds(NamedTuple):
     """Stated accuracy: |y - exact| <= share times its parts' magnitudes, and a rounding.
 
     The parts of a sum are what its terms are sums or products of, as the op's notes have them. A
@@ -689,13 +607,7 @@ class DivergenceBounds:
         """The share of a gradient."""
         return self.narrow_gradient if is_narrow(dtype) else self.share
 
-    def allowed(self, exact: Any, size: Any, dtype: Any) -> Any:
-        """Bound the error of y; size: of its parts."""
-        error = self.share * np.asarray(size)
-        return error + rounding(exact, dtype, error)
 
-
-@dataclass(frozen=True)
 class NormRotaryBounds(NormBounds):
     """Stated accuracy of a norm whose result is rounded, and then turned.
 
@@ -703,10 +615,9 @@ class NormRotaryBounds(NormBounds):
     is off by rotary's.
     """
 
-    turned: RotaryBounds = RotaryBounds()
+    turned = RotaryBounds()
 
 
-@dataclass(frozen=True)
 class GatedNormBounds(NormBounds):
     """Stated accuracy of a norm that is multiplied by A = act(gate), or whose x is.
 
@@ -732,8 +643,7 @@ class GatedNormBounds(NormBounds):
         return np.abs(rstd) * (own + (np.abs(xhat) + of_xhat) * average(np.abs(g) * of_xhat))
 
 
-@dataclass(frozen=True)
-class GateBounds:
+class GateBounds(NamedTuple):
     """Stated accuracy: |result - exact| <= ulp u times a scale, and the rounding to the dtype.
 
     A state has the scale (1 + sums S) (1 + H), a gradient (1 + sums S) (1 + H)^2 G: S the largest
@@ -804,8 +714,7 @@ def _times_log(share: Any) -> Any:
         return np.where(share > 0, -share * np.log(share), 0.0)
 
 
-@dataclass(frozen=True)
-class SoftmaxBounds:
+class SoftmaxBounds(NamedTuple):
     """Stated accuracy of softmax, log_softmax and logsumexp: its kind is one of them.
 
     Without a scale and a mask ulps units in the last place, and for logsumexp near 0 not less than
@@ -920,8 +829,7 @@ class SoftmaxBounds:
         return error + rounding(exact, dtype, error) + _least(dtype)
 
 
-@dataclass(frozen=True)
-class CrossEntropyBounds:
+class CrossEntropyBounds(NamedTuple):
     """Stated accuracy of cross_entropy: a loss is within constant u sum t w (max - z + 1).
 
     The differences and their sum are of double; log1p(s) has the relative error of s, u. Means and

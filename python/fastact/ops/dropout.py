@@ -1,15 +1,86 @@
 """Dropout: elements of an array at random, by a mask that no array holds.
 
-It is declared by a function: signature, defaults and its own documentation (`engine/dropout.py`).
+It is declared by a function: signature, defaults and its own documentation.
 The generator and the formula are in `src/common/bias/dropout.h`, beside what else adds a residual,
 and the oracle's in `check/reference.py`.
 """
 
-from typing import TYPE_CHECKING, SupportsIndex
+from __future__ import annotations
 
-from .engine.dropout import DropoutOp
-from .engine.op import names_of_ops, register
-from .types import A, ArrayOrNumber, Out, Stream
+from typing import TYPE_CHECKING, Any, SupportsIndex
+
+from ..interop import validate
+from .bounds import DropoutBounds
+from .engine import axes
+from .engine.entry import Arg
+from .engine.execute import Execution
+from .engine.op import Kernels, P, R, Traits, names_of_ops, records, register
+from .engine.served import CachedOp
+from .types import A, Array, ArrayOrNumber, Out, Stream
+
+
+def _probability(where: str, name: str, value: Any) -> float:
+    p = validate.number(where, name, value)
+    validate.rule(where, f"{name} must be from 0 to 1", lambda p: 0 <= p <= 1, {name: p})
+    return p
+
+
+def _count(where: str, name: str, value: Any) -> int:
+    return axes.within(where, name, value, 0, 2**63 - 1)
+
+
+def _seed(where: str, name: str, value: Any) -> int:
+    return axes.within(where, name, value, -(2**63), 2**64 - 1) % 2**64
+
+
+class DropoutOp(CachedOp[P, R]):
+    """Dropout by an element's number, and backward, which draws the mask again."""
+
+    family = "dropout"
+    bounds = DropoutBounds(scale=2)
+    saves = ()
+    args = records(residual=Arg(shares="y"))
+    kernels = Kernels({"forward": "dropout"})
+    checks = records(p=_probability, seed=_seed, offset=_count)
+    traits = Traits(counts_elements=True)
+
+    def forward(self, *args: P.args, **kwargs: P.kwargs) -> tuple[R, tuple[Any, ...]]:
+        """The op's value, as calling the op gives it, and an empty tuple.
+
+        Returns
+        -------
+        saved : tuple
+            Nothing: `backward` is told p, seed and offset again.
+        """
+
+    def backward(
+        self,
+        dy: ArrayOrNumber,
+        /,
+        p: float,
+        *,
+        seed: SupportsIndex,
+        offset: SupportsIndex = 0,
+        out: Out[Array] = None,
+        accumulate: bool = False,
+        stream: Stream = None,
+    ) -> Any:
+        """The gradient with respect to x: ``dx = np.where(kept, dy / (1 - p), 0)``.
+
+        What dropout makes of dy, by the same mask. The gradient with respect to the residual is dy.
+
+        Parameters
+        ----------
+        out : array, optional
+            Where to write dx; it may be dy itself.
+
+        Notes
+        -----
+        Before it is rounded to dy's dtype, dx is within 2 u abs(dy) / (1 - p) of the true value.
+        """
+
+    def _run_backward(self, now: Execution) -> None:
+        now.run("dropout", x=now.views["dy"], residual=None, y=now.view("dx"))
 
 
 @register

@@ -4,14 +4,289 @@ Each is declared by a function: signature, defaults and its own documentation; `
 op. The formula stands in `src/common/gated/`, the oracle in `check/reference.py`.
 """
 
-from typing import TYPE_CHECKING, Any, Unpack
+from __future__ import annotations
 
+import math
+from collections.abc import Callable, Mapping
+from inspect import signature
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, NamedTuple, Unpack
+
+from .._cpu import View
 from ..interop import validate
 from . import activations as _activations
 from .activations import Parameters
-from .engine.gated import gated_op
-from .engine.op import names_of_ops
+from .bounds import GatedBounds
+from .engine import axes
+from .engine.elementwise import Elementwise
+from .engine.entry import Arg, Entry, Output, positional, signature_of
+from .engine.execute import Execution
+from .engine.fused import activation_op, activations
+from .engine.op import P, R, names_of_ops, register
+from .engine.quantized import Quantizes
+from .engine.reductions import GRADIENT_SUM_BOUNDS
+from .engine.served import CachedOp
 from .types import A, ActivationLike, Array, ArrayOrNumber, Out, Stream
+
+#: Two roundings of a sum with a bias: of a wider bias, and of the sum.
+GATED_BOUNDS = GatedBounds(sums=2, dbias=GRADIENT_SUM_BOUNDS)
+
+#: The activation that a call's options choose, of an op that names it itself.
+Choose = Callable[[str, Any], Any]
+
+Half = tuple[int, int]  # along the axis: where it begins, and its step
+
+
+class Halves(NamedTuple):
+    """The axis, and the shapes of a and b, and of the bias; what messages say of the latter."""
+
+    axis: int
+    each: tuple[int, ...]
+    bias: tuple[int, ...]
+    given: Any
+
+    @property
+    def bias_note(self) -> str:
+        return f", for a and for b the length of axis {self.given}"
+
+
+#: What the docstrings of all gated activations say.
+_TEXTS = """
+Parameters
+----------
+a : array
+    The gate. Of float16, bfloat16, float32 or float64; any shape and strides.
+b : array or float
+    Of a's shape and dtype.
+axis : int
+    The bias's axis.
+bias : array, optional
+    1-D, of twice the length of the axis `axis`: first the numbers that are added to a, then those
+    for b; of a's dtype or a wider one.
+limit : float, optional
+    Above zero: a is held at limit from above, and b between -limit and limit, after the bias.
+offset : float
+    Is added to b after that.
+out : array, optional
+    Where to write y; it may be a or b itself.
+
+Raises
+------
+TypeError
+    bias: a bias narrower than the data
+    parameters: a keyword that the activation does not have
+ValueError
+    interleaved: an odd length
+    activation: an unknown activation
+    gate: an unknown gate
+    approximate: an unknown approximation
+    axis: an axis out of range
+    bias: a bias of another length
+    alpha: an alpha that is not above zero
+    limit: a limit that is not above zero
+    axis: an `out` that shares memory with bias
+
+References
+----------
+N. Shazeer, "GLU Variants Improve Transformer", 2020, https://arxiv.org/abs/2002.05202
+
+Notes
+-----
+A sum with a bias errs by 2 u (abs(a) + abs(bias)) at most, with u = 2**-24 (float64: 2**-53), and a
+sum with an offset by u times itself; 16 bits are computed in float32, to which limit, offset and a
+wider bias are rounded. The activation follows within its own bounds{own}, and the product is
+rounded, and then to 16 bits. The bits do not depend on the number of threads.
+
+[own]
+"""
+
+
+class GatedOp(Quantizes, CachedOp[P, R]):
+    """A gated activation, and backward.
+
+    packed : a and b are the halves of one array.
+    """
+
+    family = "gated"
+    bounds = GATED_BOUNDS
+
+    def __init__(self, function: Callable[P, R], choose: Choose | None) -> None:
+        call = self._declare(function)
+        self._choose = choose
+        self._arrays = arrays = positional(call)
+        self.packed = len(arrays) == 1
+        self._is(axis_of_bias=not self.packed)
+        self.saves = (*arrays, "bias")
+        self.gradients = tuple(f"d{name}" for name in self.saves)
+        backward = signature_of(call, ("dy", *arrays), ("bias",))
+        self.args = {
+            "dy": Arg(shape="each", may_be_out=not self.packed),
+            "bias": Arg(shape="bias", called="an array with one axis"),
+        }
+        self.outs = {"y": Output(shape="each", in_place=not self.packed)}
+        self._enter_points(backward, unasked=1)
+
+    def _texts(self) -> str:
+        own = ""
+        if self._choose is not None:
+            ulp = self.activation_of({})[0].bounds.forward_ulp
+            own = f" ({ulp:g} ULP)" if ulp else " (exact)"
+        return _TEXTS.format(own=own)
+
+    def _gives(self) -> str:
+        *arrays, bias = self.gradients
+        return f"{' and '.join(arrays)}, and {bias} where there is a bias"
+
+    def activation_of(self, named: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:
+        """The activation of a call with these options (None: the identity), and its parameters."""
+        defaults = self.entry_points["call"].defaults
+        if self._choose is None:
+            op = activation_op(self._where(), named.get("activation", defaults["activation"]))
+        else:
+            op = self._choose(self._where(), SimpleNamespace(**{**defaults, **named}))
+        own = {} if op is None else op.parameters
+        return op, {n: named.get(n, defaults.get(n, value)) for n, value in own.items()}
+
+    @property
+    def trials(self) -> list[dict[str, Any]]:
+        """List what activations of its options try, and their defaults, where its own differ."""
+        defaults = self.entry_points["call"].defaults
+        return [
+            named
+            for other in activations()
+            for named in (dict(other.parameters), *other.trials)
+            if named.keys() <= defaults.keys() and named.items() - defaults.items()
+            if self.activation_of(named)[0] is other
+        ]
+
+    def halves(self, named: Mapping[str, Any], length: int) -> tuple[Half, Half]:
+        """Find where a and b lie in a packed array, or in the bias, of this length."""
+        if not self.packed:
+            return (0, 1), (length // 2, 1)
+        first, second = ((0, 2), (1, 2)) if named["interleaved"] else ((0, 1), (length // 2, 1))
+        return (second, first) if named["gate"] == "second" else (first, second)
+
+    def forward(self, *args: P.args, **kwargs: P.kwargs) -> tuple[R, tuple[Any, ...]]:
+        """What calling the op gives, and what `backward` needs.
+
+        The inputs alone are saved: `backward` computes the activation again.
+        """
+
+    def _run_forward(self, now: Execution) -> None:
+        now.run("gated_forward", **self._halves_by_name(now))
+
+    def backward(self, dy: Any, *saved: Any, **options: Any) -> Any:
+        """The gradients with respect to the arrays and the bias, in one pass over the data.
+
+        ``da = dy * c * act'(z)`` and ``db = dy * act(z)``, with z the gate and c what it is
+        multiplied by, as for the call; 0 where `limit` holds a, or b. ``dbias`` is their sum over
+        all axes but `axis`, packed as bias is.
+
+        Parameters
+        ----------
+        out : array or tuple, optional
+            Where to write the gradients: an array for x's alone, else a tuple of arrays; one that
+            is None is not computed. da and db may each be dy, a or b itself, dx may be x.
+
+        Returns
+        -------
+        dbias : array
+            Where there is a bias, as the last one of a tuple: of its shape and dtype.
+
+        Notes
+        -----
+        z and c err as for the call, and the activation and its derivative are within their own
+        bounds; the products dy c, that with the derivative, and dy act(z) are rounded, and then to
+        the dtype. dbias errs by what its terms do before they are rounded to the dtype, 0.5 ULP,
+        and 2**-46 of the sum of their magnitudes. On the CPU, for float32 and float64, it has the
+        bits of ``bias_grad`` of da and of db, where these lie in memory alike.
+        """
+
+    def _run_backward(self, now: Execution) -> None:
+        now.run("gated_backward", **self._halves_by_name(now), **self._halves_by_name(now, "d"))
+
+    # --- both -------------------------------------------------------------------------------------
+
+    def _check_options(self, entry: Entry, options: SimpleNamespace) -> None:
+        where = entry.where
+        options.limit = _limit(where, options.limit)
+        if self._choose is not None:
+            op = self._choose(where, options)
+            options.which, options.parameters = op.native(where, options)
+        if self.packed:
+            validate.choice(where, "gate", options.gate, {"first": "", "second": ""})
+
+    def _shapes(self, call: Any, options: SimpleNamespace, entry: str = "call") -> Halves:
+        first = self._arrays[0]
+        shape = tuple(call.views[first].shape)
+        runs_along = bool(shape) or self.packed or "bias" in call.views
+        axis = axes.one(call.where, options.axis, len(shape), of=first) if runs_along else 0
+        if not self.packed:
+            return Halves(axis, shape, (2 * shape[axis],) if shape else (), options.axis)
+        if shape[axis] % 2:
+            raise ValueError(
+                f"{call.where}: x must have an even length along axis {options.axis}, got shape "
+                f"{shape}"
+            )
+        each = (*shape[:axis], shape[axis] // 2, *shape[axis + 1 :])
+        return Halves(axis, each, (shape[axis],), options.axis)
+
+    def _parts_along(self, now: Execution) -> tuple[int, ...]:
+        whole = (now.shapes.axis,) if self.packed or "bias" in now.views else ()
+        return axes.others(whole, len(now.shapes.each))
+
+    def _halves_by_name(self, now: Execution, of: str = "") -> dict[str, View | None]:
+        """The parts of packed arrays, and of the bias, that are a's and b's; or their gradients."""
+        find = now.view if of else now.views.get
+        found = self._parts(f"{of}bias_", find(f"{of}bias"), 0, now)
+        if self.packed:
+            found |= self._parts(of, find(f"{of}x"), now.shapes.axis, now)
+        return found
+
+    def _parts(
+        self, names: str, view: View | None, axis: int, now: Execution
+    ) -> dict[str, View | None]:
+        if view is None:
+            return {f"{names}a": None, f"{names}b": None}
+        length = view.shape[axis]
+        a, b = self.halves(vars(now.options), length)
+        return {
+            f"{names}{part}": view.sliced(axis, *half, length // 2)
+            for part, half in (("a", a), ("b", b))
+        }
+
+
+def _limit(where: str, limit: Any) -> float:
+    """Read the number that holds a and b, which is above zero, or none."""
+    if limit is None:
+        return math.inf
+    found = validate.number(where, "limit", limit)
+    if found <= 0:
+        raise ValueError(f"{where}: limit must be above zero or None, got {found!r}")
+    return found
+
+
+class GatedOfTwo(Elementwise[P, R], GatedOp[P, R]):
+    """A gated activation of two arrays: element by element, where it has no bias."""
+
+    def is_ufuncs(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
+        # A bias runs along an axis, which no mask or label names.
+        return kwargs.get("bias") is None and super().is_ufuncs(args, kwargs)
+
+
+def gated_op(choose: Choose | None = None) -> Callable[[Callable[P, R]], GatedOp[P, R]]:
+    """The gated activation that a function declares.
+
+    Its arrays by position alone are x, which is packed, or a and b.
+
+    choose : the activation, by the options; without it these name it.
+    """
+
+    def declare(function: Callable[P, R]) -> GatedOp[P, R]:
+        is_packed = len(positional(signature(function))) == 1
+        return register((GatedOp if is_packed else GatedOfTwo)(function, choose))
+
+    return declare
 
 
 def _silu(where: str, options: Any) -> Any:
@@ -109,10 +384,6 @@ def gated(
     swiglu, geglu, reglu : With the activation named.
     glu : The same of the halves of one array.
 
-    References
-    ----------
-    N. Shazeer, "GLU Variants Improve Transformer", 2020, https://arxiv.org/abs/2002.05202
-
     Examples
     --------
     >>> import numpy as np, fastact as fa
@@ -154,10 +425,6 @@ def swiglu(
     --------
     gated : With any activation.
     glu : Of the halves of one array.
-
-    References
-    ----------
-    N. Shazeer, "GLU Variants Improve Transformer", 2020, https://arxiv.org/abs/2002.05202
 
     Examples
     --------
@@ -202,10 +469,6 @@ def geglu(
     gated : With any activation.
     glu : Of the halves of one array.
 
-    References
-    ----------
-    N. Shazeer, "GLU Variants Improve Transformer", 2020, https://arxiv.org/abs/2002.05202
-
     Examples
     --------
     >>> import numpy as np, fastact as fa
@@ -240,10 +503,6 @@ def reglu(
     --------
     gated : With any activation.
     glu : Of the halves of one array.
-
-    References
-    ----------
-    N. Shazeer, "GLU Variants Improve Transformer", 2020, https://arxiv.org/abs/2002.05202
 
     Examples
     --------

@@ -8,11 +8,379 @@ rest and makes the op. The formulas stand in `src/common/gates/`, the oracle in
 `check/reference.py`.
 """
 
-from typing import TYPE_CHECKING
+from __future__ import annotations
 
-from .engine.gates import gates
-from .engine.op import names_of_ops
+from collections.abc import Callable, Mapping
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict, Unpack, overload
+
+from .. import _cpu
+from .._cpu import View
+from ..interop import validate
+from .bounds import GateBounds
+from .engine.entry import Arg, Entry, Output, positional, signature_of
+from .engine.execute import Execution
+from .engine.op import Kernels, P, R, names_of_ops, register
+from .engine.reductions import GRADIENT_SUM_BOUNDS, IDENTITY, add_up
+from .engine.served import CachedOp
 from .types import A, Array, ArrayOrNumber, Out, Outs, Stream
+
+#: Their derivation is in src/common/gates/gates.h.
+GATE_BOUNDS = GateBounds(*_cpu.GATE_ULPS, GRADIENT_SUM_BOUNDS)
+
+_BIASES = ("bias", "recurrent_bias")
+_PACKED = ("gates", "recurrent", *_BIASES)
+
+Shape = tuple[int, ...]
+
+
+class StepOptions(TypedDict, total=False):
+    """The options that `forward` takes by keyword."""
+
+    recurrent: Array | None
+    bias: Array | None
+    recurrent_bias: Array | None
+    order: str
+    recompute: bool
+    out: Outs[Array]
+    stream: Stream
+
+
+class GateOptions(StepOptions, total=False):
+    """The options that `backward` takes by keyword."""
+
+    gates: Array
+    c_prev: ArrayOrNumber
+    h_prev: ArrayOrNumber
+    c: Array | None
+    accumulate: bool
+
+
+class GateShapes(NamedTuple):
+    """The shapes of a step: the batch's axes, a state's length, the gates of packed arrays."""
+
+    batch: Shape
+    columns: int
+    gates: int
+    saved: int
+
+    @property
+    def state(self) -> Shape:
+        return (*self.batch, self.columns)
+
+    @property
+    def packed(self) -> Shape:
+        return (*self.batch, self.gates * self.columns)
+
+    @property
+    def kept(self) -> Shape:
+        return (*self.batch, self.saved * self.columns)
+
+    @property
+    def row(self) -> Shape:
+        return (self.gates * self.columns,)
+
+
+#: What the docstrings of all gates say.
+_TEXTS = """
+Parameters
+----------
+{op.state} : array, of shape (..., H), or Python scalar
+    The state before this step.
+recurrent : array, optional
+    The recurrent projection, U h: shape and dtype of gates, to which it is added.
+bias : array, of the shape of a row of gates, optional
+    Packed as gates are; of their dtype or a wider one. Added to every row.
+recurrent_bias : array, of that shape, optional
+    Another one.
+out : array, optional
+    Where to write {op.results[0]}; it may be {op.state} itself.
+
+Raises
+------
+TypeError
+    bias: a bias narrower than gates
+ValueError
+    gates: a last axis of gates that is no multiple of the number of gates
+    order: an order that is no permutation of the gates
+
+References
+----------
+K. Cho et al., "Learning Phrase Representations using RNN Encoder-Decoder for Statistical
+Machine Translation", https://arxiv.org/abs/1406.1078
+
+Notes
+-----
+The pre-activations are added up in float32 (float64 for float64), as (gates + recurrent) + the sum
+of the biases; sigmoid and tanh are `fastact.sigmoid` and `fastact.tanh`. With S the largest sum of
+the magnitudes that a gate adds up, H the magnitude of the state before and u = 2^-24 (float64:
+2^-53), an error is at most {op.bounds.state_ulp:g} u (1 + 0.15 S) (1 + H), and the rounding to the
+dtype; where r scales a sum of the magnitudes Q, as in `gru_gates`, times (1 + Q). The bits do not
+depend on the number of threads, nor on strides.
+
+[own]
+
+With G the magnitude of the gradients that came back, an error of theirs is at most
+{op.bounds.gradient_ulp:g} u (1 + 0.15 S) (1 + H)^2 G, times (1 + Q)^2 where there is a Q, and the
+rounding to the dtype.
+"""
+
+
+class Gates(CachedOp[P, R]):
+    """A step of a recurrent layer behind its matrix products, and its gradients.
+
+    letters : the gates of a packed array, in the order in which they lie there by default.
+    kept : what `forward` saves in place of the gates, packed too; q is what a reset gate scales.
+    state : the name of the state before the step.
+    takes_recurrent : the recurrent projection is an array by position, with a gradient of its own,
+        for a gate works on it; else it is an option, which is added to the gates.
+    """
+
+    family = "gates"
+    bounds = GATE_BOUNDS
+
+    def __init__(
+        self,
+        function: Callable[P, R],
+        kind: str,
+        letters: str,
+        kept: str,
+        results: tuple[str, ...],
+    ) -> None:
+        call = self._declare(function)
+        self.kind = _cpu.GATE_KINDS.index(kind)
+        self._has_order = "order" in call.parameters
+        self.letters = letters or str(call.parameters["order"].default)
+        self.kept, self.results = kept or self.letters, results
+        arrays = positional(call)
+        options = tuple(name for name in _PACKED if name not in arrays)
+        self.state, self.takes_recurrent = arrays[-1], "recurrent" in arrays
+        self.saves = (*arrays, *results[1:], *options)
+        of_biases = _BIASES if self.takes_recurrent else _BIASES[:1]
+        self.gradients = tuple(f"d{name}" for name in (*arrays, *of_biases))
+        incoming = tuple(f"d{name}" for name in results)
+        shared = {} if self.takes_recurrent else {"recurrent": "gates", "recurrent_bias": "bias"}
+        self.args = {
+            "gates": Arg(validate.ARRAY),
+            "recurrent": Arg(
+                validate.ARRAY, "packed", unsaved=True, shares=shared.get("recurrent", "")
+            ),
+            self.state: Arg(shape="state"),
+            "c": Arg(shape="state", unsaved=True),
+            **dict.fromkeys(incoming, Arg(shape="state", unsaved=True)),
+            incoming[0]: Arg(shape="state", called="an array or a number"),
+            "bias": Arg(shape="row"),
+            "recurrent_bias": Arg(shape="row", shares=shared.get("recurrent_bias", "")),
+        }
+        self.outs = {
+            **dict.fromkeys((*results, f"d{self.state}"), Output(shape="state", in_place=True)),
+            **dict.fromkeys(("dgates", "drecurrent"), Output(shape="packed", in_place=True)),
+            "gates": Output(shape="kept", in_place=True),
+        }
+        names = {
+            **{"state": self.state, "kept": "gates", "places": "positions"},
+            **{"hidden": results[0], "cell": "c"},
+            **{"hidden_gradient": incoming[0], "cell_gradient": "dc"},
+            **{f"{name}_gradient": f"d{name}" for name in _PACKED},
+            "state_gradient": f"d{self.state}",
+        }
+        self.kernels = Kernels({"forward": "gates_forward"}, names, {"kind": self.kind})
+        forward = signature_of(call, arrays, recompute=False, accumulates=False)
+        backward = signature_of(call, incoming, self.saves, recompute=False)
+        self._enter_points(backward, forward=forward, extra=1)
+
+    def _texts(self) -> str:
+        return _TEXTS.format(op=self)
+
+    @property
+    def count(self) -> int:
+        """How many gates a packed array has."""
+        return len(self.letters)
+
+    def saved(self, named: Mapping[str, Any]) -> tuple[Any, ...]:
+        unread = "c" if named.get("recompute", False) else "recurrent"
+        return super().saved({**named, unread: None})
+
+    def saves_inputs(self, options: SimpleNamespace) -> tuple[str, ...]:
+        recomputes = getattr(options, "recompute", False)  # an option of `forward` alone
+        return ("gates", "recurrent", self.state) if recomputes else (self.state,)
+
+    def outputs_of(self, entry: str, options: SimpleNamespace) -> tuple[str, ...]:
+        keeps = entry == "forward" and not getattr(options, "recompute", False)
+        return (*self.results, "gates") if keeps else super().outputs_of(entry, options)
+
+    def gradient_shape(self, name: str, named: Mapping[str, Any]) -> tuple[int, ...] | None:
+        if name not in ("gates", "recurrent"):
+            return None
+        *batch, kept = named["gates"].shape
+        return (*batch, kept // len(self.kept) * self.count)
+
+    @overload
+    def forward(self, *args: P.args, **kwargs: P.kwargs) -> tuple[R, tuple[Any, ...]]: ...
+
+    @overload
+    def forward(
+        self, gates: Array, /, *arrays: ArrayOrNumber, **options: Unpack[StepOptions]
+    ) -> tuple[Any, tuple[Any, ...]]: ...
+
+    def forward(self, *args: Any, **kwargs: Any) -> tuple[Any, tuple[Any, ...]]:
+        """What calling the op gives, and the tuple that `backward` needs.
+
+        The docstring of the op says which letters the saved gates are of.
+
+        Parameters
+        ----------
+        recompute : bool, default False
+            Save the inputs alone, from which `backward` makes the gates again: as exact, less
+            memory, more time.
+        out : array or tuple, optional
+            As for the call, or a tuple that goes on with an array for the activated gates, which
+            may be gates itself. Saved arrays may not be written.
+
+        Returns
+        -------
+        saved : tuple
+            The inputs of the step, in the order that `saves` of the op lists. In the place of gates
+            are the activated gates, packed in one array, and no recurrent; with recompute=True, the
+            inputs. Arrays are not copied: do not change them before `backward`.
+        """
+
+    def backward(
+        self, *arrays: ArrayOrNumber | None, **options: Unpack[GateOptions]
+    ) -> tuple[Any, ...]:
+        """The gradients with respect to the arrays of a step and to its biases, in one pass.
+
+        In the columns of a gate k that is a sigmoid ``dgates = dk * k * (1 - k)``, of a tanh
+        ``dgates = dk * (1 - k**2)``, with dk the gradient with respect to that gate, for which the
+        docstring of the op has the formula. ``dbias = dgates.sum(axes)`` over all but the last.
+
+        Parameters
+        ----------
+        out : tuple of arrays or None, optional
+            Where to write each gradient; one that is None is not computed. Which of them may be
+            arrays that are read, the docstring of the op states.
+
+        Returns
+        -------
+        tuple
+            The gradients that `gradients` of the op lists: dgates, packed as gates are, which is
+            recurrent's too, unless drecurrent follows; the gradient of the state before; dbias, the
+            sum of dgates over all rows, of either bias: in the dtype of bias, or of recurrent_bias
+            where that is the only one. With drecurrent there is drecurrent_bias, the sum of that,
+            and each is in the dtype of its bias. None where there is no bias.
+
+        Notes
+        -----
+        The gradients are computed from the activated gates as they were kept. With S, H and u as
+        for the call and G the magnitude of the gradients that came back, an error is at most 40 u
+        (1 + 0.15 S) (1 + H)^2 G, times (1 + Q)^2 with Q as for the call where a reset gate works
+        behind the matrix product, and the rounding to the dtype. dbias and drecurrent_bias are each
+        a sum in double, within the bounds of `fastact.sum` and of what its terms err by before they
+        are rounded, always in one order; on the CPU, for float32 and float64, with the bits of
+        ``bias_grad`` of the gradients that belong to it, and where those are large, in a second
+        pass.
+        """
+
+    # --- kernels ----------------------------------------------------------------------------------
+
+    def _run_backward(self, now: Execution) -> None:
+        sums = self._bias_sums(now)
+        apart = not now.options.accumulate and self._sums_apart(now, sums)
+        # The kernels read the pre-activations' terms, or the activated gates.
+        missing = ["kept"] if now.options.recompute else [*_PACKED]
+        if apart:
+            missing += ["bias_gradient", "recurrent_bias_gradient"]
+        now.run("gates_backward", **dict.fromkeys(missing))
+        if apart:
+            rows = tuple(range(len(now.shapes.batch)))
+            for bias, packed in sums:
+                assert packed is not None
+                add_up(now.call, IDENTITY, packed, bias.with_axes(rows), rows)
+
+    def _bias_sums(self, now: Execution) -> list[tuple[View, View | None]]:
+        """The gradient of each bias that is made, and the packed one whose sum it is, or None."""
+        pairs = zip(_BIASES, _PACKED, strict=False)
+        views = [(now.view(f"d{bias}"), now.view(f"d{packed}")) for bias, packed in pairs]
+        return [(bias, packed) for bias, packed in views if bias is not None]
+
+    def _sums_apart(self, now: Execution, sums: list[tuple[View, View | None]]) -> bool:
+        """Whether the biases' gradients are summed in a second pass, not by the kernel of gates."""
+        return (
+            bool(sums)
+            and all(packed is not None and _rows_in_order(packed) for _, packed in sums)
+            and _cpu.gates_sums_apart(self.kind, now.views[self.state])
+        )
+
+    # --- both -------------------------------------------------------------------------------------
+
+    def _positions(self, where: str, options: SimpleNamespace) -> tuple[int, ...]:
+        """The position of each gate of the kernels in packed arrays."""
+        if not self._has_order:
+            return tuple(range(self.count))
+        order = options.order
+        if isinstance(order, str):
+            found = order.replace("c", "g") if "g" not in order else order
+            if sorted(found) == sorted(self.letters):
+                return tuple(found.index(letter) for letter in self.letters)
+        raise ValueError(
+            f"{where}: order must be a permutation of {self.letters!r} (c may stand for g), got "
+            f"{validate.describe(order)}"
+        )
+
+    def _check_options(self, entry: Entry, options: SimpleNamespace) -> None:
+        where = entry.where
+        options.positions = self._positions(where, options)
+        recompute, count = getattr(options, "recompute", False), len(self.results)
+        if not entry.is_backward:
+            if recompute and options.out[count] is not None:
+                raise ValueError(
+                    f"{where}: out[{count}] must be None with recompute=True, which keeps no "
+                    f"activated gates"
+                )
+            return
+        read, unread = ("recurrent", "c") if recompute else ("c", "recurrent")
+        needed = ("gates", self.state, *[n for n in (read,) if n in (*self.differentiated, "c")])
+        for name in needed:
+            if name in self.saves and getattr(options, name) is None:
+                raise TypeError(
+                    f"{where}: {name} must be an array, as forward saved it with "
+                    f"recompute={recompute}, got None"
+                )
+        if unread in self.saves:
+            setattr(options, unread, None)
+
+    def _shapes(self, call: Any, options: SimpleNamespace, entry: str = "call") -> GateShapes:
+        """The shapes of a step; backward gets the activated gates, or the inputs."""
+        shape = call.views["gates"].shape
+        is_kept = entry == "backward" and not options.recompute
+        count = len(self.kept) if is_kept else self.count
+        if not shape or shape[-1] % count:
+            raise ValueError(
+                f"{call.where}: gates must have a last axis of {count} gates of one length, got "
+                f"shape {shape}"
+            )
+        return GateShapes(tuple(shape[:-1]), shape[-1] // count, self.count, len(self.kept))
+
+
+def gates(
+    *, kind: str, results: tuple[str, ...], letters: str = "", kept: str = ""
+) -> Callable[[Callable[P, R]], Gates[P, R]]:
+    """Make the op of gates that a function declares; their formulas are in src/common/gates.
+
+    Its arrays by position alone are gates, recurrent if a gate works on that, and the state before.
+
+    kind : of the native gates.
+    letters, kept : as `Gates` has them; by default the letters are the option `order`'s, and the
+    gates are kept.
+    results : the names of what the op gives.
+    """
+    return lambda function: register(Gates(function, kind, letters, kept, results))
+
+
+def _rows_in_order(packed: View) -> bool:
+    """Whether a sum of its own takes the rows as the kernels do; else it goes by memory's order."""
+    steps = [abs(s) for s, n in zip(packed.strides[:-1], packed.shape, strict=False) if n > 1]
+    return steps == sorted(steps, reverse=True)
 
 
 @gates(kind="lstm", results=("h", "c"))
@@ -137,11 +505,6 @@ def gru_gates(
     and ``dn = dh * (1 - z) * n'``, packed; drecurrent has ``dn * r`` in the place of dn; and
     ``dh_prev = dh * z``, without what goes through recurrent. dh_prev may be written over dh.
 
-    References
-    ----------
-    K. Cho et al., "Learning Phrase Representations using RNN Encoder-Decoder for Statistical
-    Machine Translation", https://arxiv.org/abs/1406.1078
-
     Examples
     --------
     >>> import numpy as np, fastact as fa
@@ -197,11 +560,6 @@ def gru_reset(
     `gru_reset.backward` takes dy and what was saved, and gives (dgates, dh_prev, dbias), and dgates
     is recurrent's gradient too: ``dgates = dy * h_prev * r * (1 - r)`` and ``dh_prev = dy * r``.
     dgates may be written over the saved gates, dh_prev over dy.
-
-    References
-    ----------
-    K. Cho et al., "Learning Phrase Representations using RNN Encoder-Decoder for Statistical
-    Machine Translation", https://arxiv.org/abs/1406.1078
 
     Examples
     --------
@@ -261,11 +619,6 @@ def gru_blend(
     is recurrent's gradient too: ``dz = dh * (h_prev - n) * z * (1 - z)`` and ``dn = dh * (1 - z) *
     (1 - n**2)``, packed; and ``dh_prev = dh * z``. dgates may be written over the saved gates,
     dh_prev over dh.
-
-    References
-    ----------
-    K. Cho et al., "Learning Phrase Representations using RNN Encoder-Decoder for Statistical
-    Machine Translation", https://arxiv.org/abs/1406.1078
 
     Examples
     --------

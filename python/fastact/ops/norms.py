@@ -1,31 +1,579 @@
 """Norms: (x - mean) rstd weight + bias, with any activation behind it.
 
-Each is declared by a function: signature, defaults and its own documentation. Of norms over rows of
-x `@norm` adds which elements make a normalization row, that is, share a mean and an rstd, the kind
-of norm, and its parts, as a residual (`engine/norm_rows.py`). `batch_norm` and `norm_apply`
-have one mean and one rstd a channel (`engine/norm_channels.py`). The formulas and the gradients are
-in `src/common/norms`, the oracle in `check/reference.py`.
+Each is declared by a function: signature, defaults and its own documentation. `@norm` adds which
+elements make a normalization row, that is, share a mean and an rstd, the kind of norm, and its
+parts, as a residual. `norms_channels.py` has `batch_norm` and `norm_apply`, whose channels have one
+mean and one rstd each. The formulas and the gradients are in `src/common/norms`, the oracle in
+`check/reference.py`.
 """
 
-from typing import TYPE_CHECKING, SupportsIndex, Unpack
+from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
+from math import prod
+from types import MappingProxyType, SimpleNamespace
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, SupportsIndex, TypeAlias, Unpack
+
+from .. import _cpu
+from .._cpu import ROW_NORMS, View
+from ..interop import validate
+from ..interop.call import Call
 from .activations import Parameters
-from .engine.norm_channels import BatchNormOp, NormApply
-from .engine.norm_rows import (
-    CASTING,
-    DROPPED_RESIDUAL,
-    GATE,
-    RESIDUAL,
-    AddNormOut,
-    NormOut,
-    gated_groups,
-    groups_of_channels,
-    named_axes,
-    norm,
-    single_channels,
+from .bounds import GatedNormBounds, NormBounds
+from .dropout import DropoutOp
+from .engine import axes
+from .engine.entry import COMPUTED, Arg, Entry, Output, signature_of
+from .engine.execute import Execution
+from .engine.op import Kernels, P, R, float32_under_autocast, names_of_ops, records, register
+from .engine.quantized import Quantizes
+from .engine.served import CachedOp
+from .types import A, ActivationLike, Array, ArrayOrNumber, Casting, Outs, Stream
+
+Shape = tuple[int, ...]
+
+WEIGHTS = ("weight", "bias")
+STATISTICS = ("mean", "rstd")
+
+#: A `casting` stands for what is added to the weight by default, and for whether all that lies
+#: between the steps is rounded to x's dtype (src/common/norms/norms.h).
+CASTINGS = {"exact": (0.0, False), "llama": (0.0, True), "gemma": (1.0, False)}
+
+#: Arrays for y; of `forward`, the statistics too, whose dtype may be another one.
+NormOut: TypeAlias = A | tuple[A | None, *tuple[Array | None, ...]] | None
+
+#: Arrays of a norm that returns the sum, too.
+AddNormOut: TypeAlias = tuple[A | None, A | None, *tuple[Array | None, ...]] | None
+
+
+def read_casting(where: str, options: SimpleNamespace) -> None:
+    """Make of `casting` and `weight_offset` what kernels are told."""
+    offset, options.casts = validate.choice(where, "casting", options.casting, CASTINGS)
+    if options.weight_offset is not None:
+        offset = validate.number(where, "weight_offset", options.weight_offset)
+    options.weight_offset = offset
+
+
+class Rows(NamedTuple):
+    """The normalization rows of a call: which elements share statistics, and which parameters.
+
+    It holds what the kernels have to know of them, and the shapes that other arrays must have.
+
+    shape : of x. cut : the channel axis, and into how many groups it is cut; None: no axis is.
+    axes : those along which a row runs, after that. of_parameter : those that a parameter has.
+    statistics, parameter : the shapes of mean and rstd, and of weight and bias.
+    centred : a mean is subtracted, as far as `rows_of` tells.
+    """
+
+    shape: Shape
+    axes: Shape
+    of_parameter: Shape
+    statistics: Shape
+    parameter: Shape
+    cut: tuple[int, int] | None = None
+    centred: bool = False
+
+    @property
+    def ndim(self) -> int:
+        """How many axes x has, after the cut."""
+        return len(self.shape) + (self.cut is not None)
+
+    def seen_data(self, view: View) -> View:
+        """An array of x's shape with the axes of the kernels."""
+        return view.split_axis(*self.cut) if self.cut else view
+
+    def seen_statistics(self, view: View) -> View:
+        """The mean or the rstd with those axes."""
+        return view if view.ndim == self.ndim else view.with_axes(self.axes)
+
+    def seen_parameter(self, view: View) -> View:
+        """The weight or the bias, or its gradient, with those axes."""
+        if self.cut:
+            view = view.split_axis(0, self.cut[1])
+        lacked = axes.others(self.of_parameter, self.ndim)
+        return view.with_axes(lacked) if lacked else view
+
+    @property
+    def split(self) -> Shape:
+        """The shape of x with the channels cut into groups."""
+        if self.cut is None:
+            return self.shape
+        axis, groups = self.cut
+        length = self.shape[axis]
+        return (*self.shape[:axis], groups, length // groups, *self.shape[axis + 1 :])
+
+    @property
+    def kept(self) -> Shape:
+        """The shape in which statistics broadcast against `split`."""
+        return axes.reduced(self.split, self.axes, keepdims=True)
+
+    @property
+    def along(self) -> Shape:
+        """The shape in which a parameter broadcasts against `split`."""
+        lacked = axes.others(self.of_parameter, self.ndim)
+        return axes.reduced(self.split, lacked, keepdims=True)
+
+    @property
+    def length(self) -> int:
+        """How many elements a row has."""
+        return prod(self.split[a] for a in self.axes)
+
+
+def rows_of(op: Any, shape: Shape, named: Mapping[str, Any]) -> Rows:
+    """The rows of an array of a shape, for the arguments of a call by name."""
+    found = op.shapes({**named, "x": SimpleNamespace(shape=shape, ndim=len(shape))})
+    rows = found if isinstance(found, Rows) else found.normed
+    return rows._replace(centred="mean" in op.saves)
+
+
+def named_axes(call: Call, options: SimpleNamespace) -> Rows:
+    """A row has the elements along the axes that `axis` names."""
+    where, x, axis = call.where, call.views["x"], options.axis
+    if axis is None or (isinstance(axis, tuple | list) and not axis):
+        raise TypeError(
+            f"{where}: axis must be an integer or a tuple of integers, "
+            f"got {validate.describe(axis)}"
+        )
+    if not x.ndim:
+        raise ValueError(f"{where}: x must have an axis to normalize along, got shape ()")
+    along, shape = axes.axes(where, axis, x.ndim), x.shape
+    statistics = axes.reduced(shape, along, keepdims=True)
+    return Rows(shape, along, along, statistics, tuple(shape[a] for a in along))
+
+
+def _has_room(where: str, ndim: int) -> None:
+    """Refuse x where no axis more fits, which groups are."""
+    if ndim >= axes.MOST:
+        raise ValueError(f"{where}: x must have at most {axes.MOST - 1} axes, got {ndim}")
+
+
+def _must_divide(where: str, name: str, number: int, what: str, axis: int, length: int) -> None:
+    if number < 1 or length % number:
+        raise ValueError(f"{where}: {name} must divide the {what} along axis {axis}, got {number}")
+
+
+def groups_of_channels(call: Call, options: SimpleNamespace) -> Rows:
+    """A row has a group of the channels of an example: axis 0, unless that has the channels.
+
+    Backward sees by the shape of the saved rstd how many groups there are.
+    """
+    where, x, rstd = call.where, call.views["x"], call.views.get("rstd")
+    if rstd is None:
+        num_groups = axes.integer(where, "num_groups", options.num_groups)
+    elif rstd.ndim:
+        num_groups = rstd.shape[-1]
+    else:
+        raise ValueError(f"{where}: rstd must have the shape (N, G), got ()")
+    channel = axes.one(where, options.channel_axis, x.ndim, "channel_axis")
+    kept = (channel,) if channel == 0 else (0, channel)
+    _has_room(where, x.ndim)
+    count = x.shape[channel]
+    _must_divide(where, "num_groups", num_groups, f"{count} channels", options.channel_axis, count)
+    statistics = (num_groups,) if channel == 0 else (x.shape[0], num_groups)
+    along = axes.others(kept, x.ndim + 1)
+    of_parameter, cut = (channel, channel + 1), (channel, num_groups)
+    return Rows(x.shape, along, of_parameter, statistics, (count,), cut)
+
+
+def gated_groups(call: Call, options: SimpleNamespace) -> Rows:
+    """A row has `group_size` neighbours along the axis, or all along the axes that it names."""
+    where, x, size = call.where, call.views["x"], options.group_size
+    if size is None:
+        return named_axes(call, options)
+    size = axes.integer(where, "group_size", size)
+    named = options.axis
+    if isinstance(named, tuple | list):
+        if len(named) != 1:
+            raise TypeError(
+                f"{where}: axis must be an integer with group_size, got {validate.describe(named)}"
+            )
+        (named,) = named
+    axis = axes.one(where, named, x.ndim)
+    _has_room(where, x.ndim)
+    length = x.shape[axis]
+    _must_divide(where, "group_size", size, f"{length} elements", options.axis, length)
+    groups = length // size
+    statistics = (*x.shape[:axis], groups, *x.shape[axis + 1 :])
+    cut = (axis, groups)
+    return Rows(x.shape, (axis + 1,), (axis, axis + 1), statistics, (length,), cut)
+
+
+def _length(where: str, name: str, value: Any) -> float:
+    """A length whose square a double holds, or 0."""
+    eps = validate.number(where, name, value)
+    allowed = f"{name} must be 0, or from 1e-150 to 1e150"
+    validate.rule(where, allowed, lambda eps: eps == 0 or 1e-150 <= eps <= 1e150, {name: eps})
+    return eps
+
+
+def single_channels(call: Call, options: SimpleNamespace) -> Rows:
+    """A row has one channel of an example: axis 0, unless that has the channels."""
+    x = call.views["x"]
+    channel = axes.one(call.where, options.channel_axis, x.ndim, "channel_axis")
+    along = axes.others((0, channel), x.ndim)
+    statistics = axes.reduced(x.shape, along, keepdims=True)
+    return Rows(x.shape, along, (channel,), statistics, (x.shape[channel],))
+
+
+class NormOptions(Parameters, Generic[A], total=False):
+    """The options that `NormOp.backward` takes by keyword, where an op has them."""
+
+    mean: Array
+    rstd: Array
+    weight: Array | None
+    bias: Array | None
+    axis: int | tuple[int, ...]
+    channel_axis: int
+    eps: float
+    weight_offset: float | None
+    casting: Casting
+    activation: ActivationLike
+    gate_first: bool
+    group_size: int | None
+    p: float
+    seed: SupportsIndex
+    offset: SupportsIndex
+    dtotal: ArrayOrNumber | None
+    out: Outs[A]
+    accumulate: bool
+    stream: Stream
+
+
+#: What the docstrings of all norms of rows say.
+_TEXTS = """
+Parameters
+----------
+residual : array, or Python scalar
+    Of x's shape and dtype.
+gate : array, or Python scalar
+    Of x's shape and dtype.
+p : float
+    The probability that an element of x is dropped, from 0 to 1.
+seed : int
+    Which mask it is: from -2**63 to 2**64 - 1, modulo 2**64.
+offset : int
+    The number of the first element of x, from 0 to 2**63 - 1, as `dropout` has it.
+weight : array, optional
+    {lengths}; of x's dtype or a wider one.
+bias : array, optional
+    {lengths}; of x's dtype or a wider one. Either of weight and bias may come without the other.
+axis : int or tuple of int
+    The axes whose elements share statistics, and along which the parameters lie.
+channel_axis : int
+    The axis of the channels: 1 for NCHW, -1 for channels last. The batch is axis 0, unless the
+    channels are.
+eps : float
+    Added to {added}; not negative. With 0, rstd is infinite where it leaves float32 (float64), as
+    for a row of zeros.
+weight_offset : float, optional
+    Added to the weight, in the type in which x is computed; by default 0, with "gemma" 1.
+casting : {{"exact", "llama", "gemma"}}
+    Where values are rounded. "exact": the result alone. "llama": the normalised x to x's dtype, and
+    then the product with the weight, as Llama's published code does. "gemma": as "exact", with a
+    weight that is learnt less 1, as Gemma's does.
+{out}
+
+Raises
+------
+TypeError
+    weight: a parameter of a dtype narrower than x's
+    seed: a seed or an offset that is no integer
+ValueError
+    weight: a parameter of another shape
+    axis: an axis out of range or named twice
+    channel_axis: an axis out of range
+    num_groups: a number of groups that does not fit
+    eps: a negative eps
+    casting: another casting
+    seed: a p, a seed or an offset out of range
+
+References
+----------
+{reference}
+
+Notes
+-----
+Computed in float32 (float64 for float64, and for the statistics). With u = 2**-24 (2**-53), xhat
+the normalised x and z the value before the activation, z has an error of at most {b.scaled:g} u
+abs(xhat weight) + u abs(z){error} 2**-46 abs(weight) (1 + abs(xhat)), for the roundings of the
+moments. Then the activation's own error, and one rounding to x's dtype; a bias wider than the type
+in which x is computed is rounded to that first. On a GPU, whose moments of 16-bit data are of
+float32 in part, there is {b.rough:g} u abs(weight) (1 + abs(xhat) + abs(mean) rstd) more.
+
+The result for a normalization row does not depend on the other rows, nor on the number of threads.
+Terms are added up in the order of `fastact.sum`: the bits may depend on the order in which memory
+holds the axes (channels last), but not on how they step.
+
+{notes}
+
+[own]
+"""
+
+#: The output of a norm that makes y alone.
+_OUT = """out : array or tuple, optional
+    Where to write y; it may be x itself. Of `forward`, also a tuple that goes on with arrays for
+    the statistics.
+
+Returns
+-------
+array
+    The result y, of x's shape, dtype and framework."""
+
+_LAYER = """J. L. Ba, J. R. Kiros and G. E. Hinton, "Layer Normalization",
+https://arxiv.org/abs/1607.06450"""
+
+_ROOT = """B. Zhang and R. Sennrich, "Root Mean Square Layer Normalization", NeurIPS 2019,
+https://arxiv.org/abs/1910.07467"""
+
+#: What an error is of where a mean is subtracted, too.
+_FAR = """, and 2**-48 abs(mean weight) rstd for the rounding of the mean; for float64 instead
+2**-52 abs(mean weight) rstd (1 + abs(xhat)) +"""
+
+
+class Part(NamedTuple):
+    """A thing that a norm does besides normalising x, and the arguments and outputs that it adds.
+
+    front : the array beside x that it takes in front. results : what the call gives besides y.
+    saves : data besides x that `forward` saves. stands_for : saved arguments in whose place
+    results are saved.
+    gradients : what `backward` gives after dx. incoming : gradients of results by keyword, with
+    their defaults.
+    args, outs, names, checks : as an op declares them.
+    reads : makes of a call's options what kernels are told.
+    out, note : what docstrings say of `out` and of what is returned, and besides.
+    """
+
+    front: str = ""
+    results: tuple[str, ...] = ()
+    saves: tuple[str, ...] = ()
+    stands_for: Mapping[str, str] = records()
+    gradients: tuple[str, ...] = ()
+    incoming: Mapping[str, Any] = records()
+    args: Mapping[str, Arg] = records()
+    outs: Mapping[str, Output] = records()
+    names: Mapping[str, str] = records()
+    checks: Mapping[str, Callable[[str, str, Any], Any]] = records()
+    reads: Callable[[str, SimpleNamespace], None] | None = None
+    out: str = ""
+    note: str = ""
+
+
+#: It normalises the sum of x and a residual, and returns the sum.
+RESIDUAL = Part(
+    front="residual",
+    results=("total",),
+    stands_for={"x": "total"},
+    incoming={"dtotal": None},
+    args={"residual": Arg(shares="x"), "dtotal": Arg()},
+    out="""out : tuple of arrays or None, optional
+    Where to write y and the sum; one that is None is allocated. The sum may be x or residual
+    itself, and y too. Of `forward`, the tuple may go on with arrays for the statistics.
+
+Returns
+-------
+y : array
+    The normalised sum, of x's shape, dtype and framework.
+total : array
+    The sum, rounded to x's dtype. It is normalised as rounded, so that y is the norm of this sum;
+    kernels that normalise the sum before they round it, as vLLM's and flash-attn's, differ by that
+    rounding in 16 bits.""",
+    note="""The x that is saved is the sum. `dtotal` is the gradient with respect to the sum that
+    was returned.""",
 )
-from .engine.op import float32_under_autocast, names_of_ops, register
-from .types import A, ActivationLike, Array, ArrayOrNumber, Casting, Out, Stream
+
+#: The sum is of what dropout leaves of x: kernels have dx before it is dropped, which is the
+#: residual's.
+DROPPED_RESIDUAL = RESIDUAL._replace(
+    gradients=("dresidual",),
+    args={"dtotal": Arg()},
+    outs={"backward.dresidual": Output("x", in_place=True)},
+    names={"dx": "dresidual", "dropped": "dx"},
+    checks=DropoutOp.checks,
+)
+
+#: It multiplies by the activation of a gate.
+GATE = Part(
+    front="gate",
+    saves=("gate",),
+    gradients=("dgate",),
+    note="""act(gate) is within the activation's own bounds, too; products with it are rounded in
+    the type in which x is computed, and errors are carried through. With `gate_first`, the product
+    with x is normalised as it is in that type, which it must not leave.""",
+)
+
+#: Options say where 16 bits are rounded between the steps, and what is added to the weight.
+CASTING = Part(
+    reads=read_casting,
+    note="""With casting="llama" and 16-bit data, `backward` rounds where the derivative of that
+    code does: what reaches the normalised x, the terms of dweight, and with an activation what
+    comes from it. Of float32 and float64 it rounds nothing that is not rounded anyway.""",
+)
+
+#: Kernels are told this of parts that a norm lacks.
+PLAIN: Mapping[str, Any] = MappingProxyType(
+    {"weight_offset": 0.0, "casts": False, "gate_first": False, "p": 0.0, "seed": 0, "offset": 0}
+)
+
+
+class NormOp(Quantizes, CachedOp[P, R]):
+    """Normalization of rows of x, act((x - mean) rstd weight + bias), and backward.
+
+    over : from a call and its options to its `Rows`.
+    kind : the functor of src/common/norms/rows.h: "CentredNorm" alone has a mean and a bias.
+    parts : what it does besides.
+    """
+
+    family = "norms"
+    bounds = NormBounds(scaled=6, rough=4)
+
+    def __init__(
+        self,
+        function: Callable[P, R],
+        over: Callable[[Call, SimpleNamespace], Rows],
+        kind: str,
+        parts: Sequence[Part],
+    ) -> None:
+        call = self._declare(function)
+        self._over, self.kind, self.parts = over, kind, parts
+        is_centred = kind == "CentredNorm"
+        weights, statistics = (WEIGHTS, STATISTICS) if is_centred else (WEIGHTS[:1], STATISTICS[1:])
+        data = ("x", *(name for part in parts for name in part.saves))
+        if "gate" in data:
+            self.bounds = GatedNormBounds(scaled=self.bounds.scaled, rough=self.bounds.rough)
+        front = [part.front for part in parts if part.front]
+        if not front and kind in _cpu.SECOND_KINDS:
+            self._is(second=_cpu.SECOND_KINDS.index(kind))
+        self.results = ("y", *(name for part in parts for name in part.results))
+        self.saves = (*data, *statistics, *weights)
+        others = (name for part in parts for name in part.gradients)
+        self.gradients = ("dx", *others, *(f"d{name}" for name in weights))
+        self.args = {
+            "x": Arg(validate.ARRAY),
+            **dict.fromkeys(statistics, Arg(validate.STATISTIC, "statistics")),
+            **dict.fromkeys(weights, Arg(shape="parameter")),
+        }
+        self.outs = dict.fromkeys(statistics, Output(shape="statistics", dtype=COMPUTED))
+        self._add(parts)
+        incoming = {name: v for part in parts for name, v in part.incoming.items()}
+        # How many groups there are, follows from what is saved.
+        backward = signature_of(
+            call, ("dy", *data), (*statistics, *weights), but=("num_groups", *front), **incoming
+        )
+        self._enter_points(backward, besides=statistics)
+
+    def _texts(self) -> str:
+        is_centred, by_axes = "mean" in self.saves, "axis" in self.__signature__.parameters
+        along = "Of the lengths of x along `axis`, in the order of x"
+        return _TEXTS.format(
+            b=self.bounds,
+            lengths=along if by_axes else "1-D, one value a channel",
+            added="the variance" if is_centred else "the mean of the squares",
+            reference=_LAYER if is_centred else _ROOT,
+            error=_FAR if is_centred else "; for float64 also",
+            out="".join(part.out for part in self.parts) or _OUT,
+            notes="\n\n".join(part.note for part in self.parts),
+        )
+
+    def _add(self, parts: Sequence[Part]) -> None:
+        """Take what the parts declare."""
+        names: dict[str, str] = {}
+        for part in parts:
+            self.args = {**self.args, **part.args}
+            self.outs = {**self.outs, **part.outs}
+            self.checks = {**self.checks, **part.checks}
+            names |= part.names
+        if self.kind == "L2Norm":
+            self.checks = {**self.checks, "eps": _length}
+        if "p" in self.checks:
+            self._is(counts_elements=True)
+        runs = {"forward": "norm_forward", "backward": "norm_backward"}
+        names["reduced"] = "axes"
+        self.kernels = Kernels(runs, names, {**PLAIN, "norm": ROW_NORMS.index(self.kind)})
+
+    def saved(self, named: Mapping[str, Any]) -> tuple[Any, ...]:
+        stand = {n: named[result] for p in self.parts for n, result in p.stands_for.items()}
+        return super().saved({**named, **stand})
+
+    def saves_inputs(self, options: SimpleNamespace) -> tuple[str, ...]:
+        made = {name for part in self.parts for name in part.stands_for}
+        return tuple(name for name in self.saves if name not in made)
+
+    def _shapes(self, call: Call, options: SimpleNamespace, entry: str = "call") -> Rows:
+        return self._over(call, options)
+
+    def _parts_along(self, now: Execution) -> tuple[int, ...]:
+        rows: Rows = now.shapes
+        whole = {*rows.axes, *rows.of_parameter}
+        if rows.cut is None:
+            return axes.others(tuple(whole), rows.ndim)
+        cut = rows.cut[0]
+        return tuple(a for a in range(rows.ndim - 1) if a != cut and a + (a > cut) not in whole)
+
+    def forward(self, *args: P.args, **kwargs: P.kwargs) -> tuple[R, tuple[Any, ...]]:
+        """The op's value, as calling the op gives it, and the tuple that `backward` needs.
+
+        With ``xhat = (x - mean) * rstd`` and ``z = xhat * weight + bias``, ``y = act(z)``, where
+        ``rstd = 1 / sqrt(variance + eps)``.
+
+        Parameters
+        ----------
+        out : array or tuple, optional
+            As for the call, or a tuple that goes on with arrays for the statistics that are saved;
+            one that is None is allocated. They may not share memory with what is saved.
+
+        Notes
+        -----
+        y is as accurate as the result of the call. It was computed by mean and rstd, which are
+        returned rounded once to the dtype in which x is computed. Where a residual was added, the
+        x that is saved is the sum.
+        """
+
+    def backward(
+        self, dy: ArrayOrNumber, x: A, /, *saved: Any, **options: Unpack[NormOptions[A]]
+    ) -> tuple[A | None, ...]:
+        """The gradients with respect to x, weight and bias.
+
+        With ``xhat = (x - mean) * rstd``, ``z = xhat * weight + bias``, ``p = dy * act'(z)`` and
+        ``g = p * weight``, ``dx = rstd * (g - mean(g) - xhat * mean(g * xhat)) + dtotal``, with
+        means over the normalization row; ``dweight = sum(p * xhat)`` and ``dbias = sum(p)``, over
+        all elements that a parameter meets. `rms_norm` and `add_rms_norm` subtract no mean: for
+        them xhat is ``x * rstd``, and dx has no ``mean(g)``.
+
+        A change of ``x[j]`` moves the mean by ``1 / N`` and rstd by ``-rstd**2 * xhat[j] / N``, of
+        N elements in a row; hence the two terms that are taken away in dx.
+
+        Parameters
+        ----------
+        dtotal : array, or Python scalar, optional
+            The gradient with respect to the sum that was returned. It is added to dx, which is the
+            residual's gradient too.
+
+        Notes
+        -----
+        With u = 2**-24 (float64: 2**-53), xhat = (x - mean) rstd for the statistics as they were
+        saved, p = dy act'(z) and g = p weight, dx has an error of at most u rstd (6 abs(g) + 18
+        (mean abs(g) + abs(xhat) mean abs(g xhat))), dweight one of 18 u sum abs(p xhat), dbias one
+        of 18 u sum abs(p). Sums of float64 are added up in float64: of n terms, read 18 + n / 8 for
+        18. p is off by the derivative's own error, by z's (6 u abs(xhat weight) + u abs(z)) times
+        the second derivative, and by u abs(p), and dx, dweight and dbias follow by the same
+        formulas; without an activation it is exact. Then one rounding to the dtype.
+
+        There are two passes over a normalization row; the second one finds it in the cache.
+        """
+
+    def _check_options(self, entry: Entry, options: SimpleNamespace) -> None:
+        for part in self.parts:
+            if part.reads is not None:
+                part.reads(entry.where, options)
+
+
+def norm(
+    over: Callable[[Call, SimpleNamespace], Rows], kind: str, *parts: Part
+) -> Callable[[Callable[P, R]], NormOp[P, R]]:
+    """Make the norm that a function declares; the formulas are in src/common/norms.
+
+    over : what its normalization rows are. kind, parts : as `NormOp` has them.
+    """
+    return lambda function: register(NormOp(function, over, kind, parts))
 
 
 @float32_under_autocast("cuda")
@@ -52,10 +600,6 @@ def layer_norm(
     --------
     fastact.rms_norm : The same without mean and bias.
     fastact.add_layer_norm : The same of a sum.
-
-    References
-    ----------
-    J. L. Ba, J. R. Kiros and G. E. Hinton, "Layer Normalization", https://arxiv.org/abs/1607.06450
 
     Examples
     --------
@@ -144,10 +688,6 @@ def add_layer_norm(
     --------
     fastact.layer_norm : The same of one array.
     fastact.add_rms_norm : The same without mean and bias.
-
-    References
-    ----------
-    J. L. Ba, J. R. Kiros and G. E. Hinton, "Layer Normalization", https://arxiv.org/abs/1607.06450
 
     Examples
     --------
@@ -246,10 +786,6 @@ def dropout_add_layer_norm(
     dx, with the bits of ``dropout.backward(dresidual, p, seed=seed, offset=offset)``: the mask is
     drawn again. On a GPU it takes memory for dresidual where it adds to `out`.
 
-    References
-    ----------
-    J. L. Ba, J. R. Kiros and G. E. Hinton, "Layer Normalization", https://arxiv.org/abs/1607.06450
-
     Examples
     --------
     >>> import numpy as np, fastact as fa
@@ -297,11 +833,6 @@ def dropout_add_rms_norm(
     --------
     fastact.add_rms_norm : The same without dropout.
     fastact.dropout_add_layer_norm : The same about the mean, with a bias; notes on the gradients.
-
-    References
-    ----------
-    B. Zhang and R. Sennrich, "Root Mean Square Layer Normalization", NeurIPS 2019,
-    https://arxiv.org/abs/1910.07467
 
     Examples
     --------
@@ -542,156 +1073,6 @@ def instance_norm(
     >>> dx, dweight, dbias = fa.instance_norm.backward(np.array([[[1.0, 0.0], [0.0, 1.0]]]), *saved)
     >>> dweight, dbias
     (array([-1.,  1.]), array([1., 1.]))
-    """
-
-
-@register
-@BatchNormOp
-def batch_norm(
-    x: A,
-    /,
-    running_mean: Array | None,
-    running_var: Array | None,
-    weight: Array | None = None,
-    bias: Array | None = None,
-    training: bool = False,
-    momentum: float | None = 0.1,
-    eps: float = 1e-5,
-    *,
-    channel_axis: int = 1,
-    activation: ActivationLike = "identity",
-    num_batches: int | None = None,
-    out: Out[A] = None,
-    stream: Stream = None,
-    **parameters: Unpack[Parameters],
-) -> A:
-    """Batch normalization.
-
-    ``y = act((x - mean) / sqrt(variance + eps) * weight + bias)``, mean and variance of each
-    channel: the running ones, or in training x's own.
-
-    Parameters
-    ----------
-    running_mean, running_var : array
-        1-D, one value a channel; of x's dtype or a wider one. Used as they are, or in training
-        moved towards the mean and the unbiased variance of x: ``running = (1 - momentum) * running
-        + momentum * new``, once all has been checked and computed; an empty batch moves nothing. In
-        training each may be None, but no list: only a copy of it could be updated.
-    training : bool, default False
-        Use the mean and the variance of x.
-    momentum : float or None, default 0.1
-        From 0 to 1. None: running statistics are the average over all batches, and `num_batches`
-        batches came before.
-    num_batches : int, optional
-        With momentum=None: how many batches the running statistics are the average of.
-
-    Raises
-    ------
-    TypeError
-        For an array of a dtype narrower than x's, no running statistics without training, or no
-        num_batches with momentum=None in training.
-    ValueError
-        For an axis out of range, an array of another shape, a momentum outside [0, 1], a negative
-        eps or num_batches; in training for one value a channel, and for running statistics that are
-        read-only or share memory.
-
-    See Also
-    --------
-    fastact.norm_apply : The same by statistics that come from elsewhere.
-    fastact.instance_norm : The same over each example by itself.
-
-    Notes
-    -----
-    `batch_norm.backward_reduce` and `batch_norm.backward_apply` are the two halves of
-    `batch_norm.backward` in training, for a batch that lies on several machines.
-
-    References
-    ----------
-    S. Ioffe and C. Szegedy, "Batch Normalization: Accelerating Deep Network Training by Reducing
-    Internal Covariate Shift", ICML 2015, https://arxiv.org/abs/1502.03167
-
-    Examples
-    --------
-    >>> import numpy as np, fastact as fa
-    >>> x = np.array([[1.0, 2.0], [3.0, 6.0]])
-    >>> mean, var = np.zeros(2), np.ones(2)
-    >>> fa.batch_norm(x, mean, var, training=True, eps=0)
-    array([[-1., -1.],
-           [ 1.,  1.]])
-    >>> mean, var
-    (array([0.2, 0.4]), array([1.1, 1.7]))
-    >>> fa.batch_norm(x, mean, var, np.ones(2), np.ones(2), activation="relu")
-    array([[1.7627..., 2.2271...],
-           [3.6696..., 5.2949...]])
-    >>> y, saved = fa.batch_norm.forward(x, None, None, np.ones(2), training=True, eps=0)
-    >>> dx, dweight, dbias = fa.batch_norm.backward(x, *saved, training=True)
-    >>> dweight
-    array([2., 4.])
-    """
-
-
-@register
-@NormApply
-def norm_apply(
-    x: A,
-    /,
-    mean: Array,
-    rstd: Array,
-    weight: Array | None = None,
-    bias: Array | None = None,
-    *,
-    axis: int,
-    activation: ActivationLike = "identity",
-    out: Out[A] = None,
-    stream: Stream = None,
-    **parameters: Unpack[Parameters],
-) -> A:
-    """Normalization by given statistics, such as merged `Moments` have.
-
-    ``y = act((x - mean) * rstd * weight + bias)``.
-
-    Parameters
-    ----------
-    mean, rstd : array
-        One value a channel, 1-D or with the other axes of x of length 1; of x's dtype or a wider
-        one.
-    axis : int
-        The axis of the channels.
-
-    Raises
-    ------
-    TypeError
-        For an array of a dtype narrower than x's.
-    ValueError
-        For an axis out of range, or an array of another shape.
-
-    See Also
-    --------
-    fastact.moments : Statistics that can be merged.
-    fastact.batch_norm : The same by the statistics of x.
-
-    Notes
-    -----
-    For `norm_apply.backward` mean and rstd are constants.
-
-    References
-    ----------
-    S. Ioffe and C. Szegedy, "Batch Normalization: Accelerating Deep Network Training by Reducing
-    Internal Covariate Shift", ICML 2015, https://arxiv.org/abs/1502.03167
-
-    Examples
-    --------
-    >>> import numpy as np, fastact as fa
-    >>> x = np.array([[1.0, 2.0], [3.0, 6.0]])
-    >>> m = fa.moments(x, 0)
-    >>> fa.norm_apply(x, m.mean, 1 / m.std(), axis=1)
-    array([[-1., -1.],
-           [ 1.,  1.]])
-    >>> y, saved = fa.norm_apply.forward(x, m.mean, 1 / m.std(), np.ones(2), axis=1)
-    >>> dx, dweight, dbias = fa.norm_apply.backward(1.0, *saved, axis=1)
-    >>> dx
-    array([[1. , 0.5],
-           [1. , 0.5]])
     """
 
 

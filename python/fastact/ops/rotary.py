@@ -4,12 +4,427 @@ Declared by a function: signature, defaults and its own documentation; `@rotary_
 The formula stands in `src/common/rotary/`, the oracle in `check/reference.py`.
 """
 
-from typing import TYPE_CHECKING
+from __future__ import annotations
 
-from .engine.norm_rotary import NormRotary
-from .engine.op import names_of_ops, register
-from .engine.rotary import rotary_op
-from .types import A, Array, Casting, Out, Outs, Stream
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from .. import _cpu
+from .._cpu import View
+from ..interop import handlers, validate
+from ..interop.validate import Only, Role
+from .bounds import NormRotaryBounds, RotaryBounds
+from .engine import axes
+from .engine.entry import ANY, COMPUTED, Arg, Entry, Output, positional, signature_of
+from .engine.execute import Execution, execute
+from .engine.fused import IDENTITY
+from .engine.op import Kernels, P, R, names_of_ops, records, register
+from .engine.parts import Part, Parts, cut, part_of
+from .engine.served import CachedOp
+from .norms import PLAIN, Rows, read_casting
+from .types import A, Array, ArrayOrNumber, Casting, Out, Outs, Stream
+
+#: A cosine or a sine: it broadcasts to the pairs of the data, whose dtype or a wider one it has.
+_ANGLE = Role(dtype="wide_enough", array=True)
+_POSITIONS = Role(Only(("int32", "int64")), dtype="any", array=True)
+
+
+class Pairs(NamedTuple):
+    """The places of the pairs of an array.
+
+    axis : as a number from 0 on. length : of pairs along it. each : the shape of a, and of b.
+    rows : all axes but that one, to which positions broadcast.
+    pairs : to which cos and sin broadcast: `each`, or with positions the shape of the table.
+    angles : cos, sin and positions as they were given.
+    """
+
+    axis: int
+    length: int
+    each: tuple[int, ...]
+    rows: tuple[int, ...]
+    pairs: tuple[int, ...]
+    angles: tuple[Any, Any, Any]
+
+    def parts(self, view: View, interleaved: bool) -> tuple[View, View, View]:
+        """Cut a view into its a, its b, and the elements that stay as they are."""
+        first, step = (1, 2) if interleaved else (self.length, 1)
+        rest = view.shape[self.axis] - 2 * self.length
+        return (
+            view.sliced(self.axis, 0, step, self.length),
+            view.sliced(self.axis, first, step, self.length),
+            view.sliced(self.axis, 2 * self.length, 1, rest),
+        )
+
+
+def _pairs_of(
+    where: str, name: str, shape: tuple[int, ...], options: Any, angles: tuple[Any, Any, Any]
+) -> Pairs:
+    """The pairs of an array of this shape; without angles, examples have half of it."""
+    shape, (cos, sin, positions) = tuple(shape), angles
+    axis = axes.one(where, options.axis, len(shape), of=name)
+    has_table, count = positions is not None, shape[axis] // 2
+    of_cos = None if cos is None else tuple(cos.shape)
+    if of_cos is not None:
+        at = -1 if has_table else axis - len(shape)
+        if has_table and len(of_cos) != 2:
+            raise ValueError(f"{where}: cos must be 2-D, a row a position, got shape {of_cos}")
+        if len(of_cos) < -at or of_cos[at] > count:
+            raise ValueError(
+                f"{where}: cos must have from 0 to {count} pairs along axis {at}, for {name} of "
+                f"shape {shape}, got shape {of_cos}"
+            )
+        if sin is None:
+            raise TypeError(f"{where}: sin must be an array, got None")
+        if tuple(sin.shape) != of_cos:
+            raise ValueError(
+                f"{where}: sin must have shape {of_cos}, as cos has, got {tuple(sin.shape)}"
+            )
+        count = of_cos[at]
+    each = (*shape[:axis], count, *shape[axis + 1 :])
+    rows = shape[:axis] + shape[axis + 1 :]
+    return Pairs(axis, count, each, rows, of_cos if has_table and of_cos else each, angles)
+
+
+class Turning(CachedOp[P, R]):
+    """An op with pairs of elements that are turned by angles."""
+
+    family = "rotary"
+    args: Mapping[str, Arg] = records(
+        cos=Arg(_ANGLE, "pairs", repeats=True),
+        sin=Arg(_ANGLE, "pairs", repeats=True),
+        positions=Arg(_POSITIONS, "rows", repeats=True, unsaved=True),
+    )
+
+    def _pairs(self, call: Any, options: SimpleNamespace) -> Pairs:
+        views = call.views
+        name, first = next(iter(views.items()))
+        angles = views.get("cos"), views.get("sin"), views.get("positions")
+        return _pairs_of(call.where, name, first.shape, options, angles)
+
+    def _angles(self, now: Execution, of: Pairs, name: str) -> dict[str, View | None]:
+        """Cosines, sines and positions as the native function takes them.
+
+        name : the array whose pairs these are.
+        """
+        where, (cos, sin, positions) = now.where, of.angles
+        validate.has_dtype(where, "sin", sin, "same", "cos", cos)
+        if positions is not None:
+            axes.check_repeats(where, "positions", positions.shape, of.rows, f"{name}'s rows")
+            positions = axes.repeated(positions, of.rows).with_axes((of.axis,))
+        else:
+            axes.check_repeats(where, "cos", cos.shape, of.each, f"{name}'s pairs")
+            cos, sin = axes.repeated(cos, of.each), axes.repeated(sin, of.each)
+        return {"cos": cos, "sin": sin, "positions": positions}
+
+    def _turn(
+        self,
+        now: Execution,
+        of: Pairs,
+        angles: Mapping[str, View | None],
+        x: View,
+        y: View,
+        *,
+        turns_back: bool,
+        accumulate: bool = False,
+    ) -> None:
+        """Turn the pairs of x into y, or add them to it; all others go there as they are."""
+        interleaved = now.options.interleaved
+        a, b, rest = of.parts(x, interleaved)
+        out_a, out_b, out_rest = of.parts(y, interleaved)
+        arrays: Any = {"a": a, "b": b, "axis": of.axis, **angles, "out_a": out_a, "out_b": out_b}
+        arrays |= {"turns_back": turns_back, "accumulate": accumulate, "op": self.name}
+        now.call.run("rotary", **arrays)
+        if rest.size and (rest.address != out_rest.address or accumulate):
+            now.call.run("broadcast", x=rest, y=out_rest, accumulate=accumulate)
+
+
+class Rotary(Turning[P, R]):
+    """A rotary embedding of one array, or of several that share cosines and sines, and backward.
+
+    several : the same of a tuple of arrays. It serves calls of this op, and is none by itself.
+    """
+
+    bounds = RotaryBounds()
+    saves = ("cos", "sin", "positions")
+    several: Any = None
+
+    def __init__(self, function: Callable[P, R]) -> None:
+        call = self._declare(function)
+        self._arrays = arrays = positional(call)
+        self.results = ("y",) if len(arrays) == 1 else tuple(f"y{name}" for name in arrays)
+        self.gradients = tuple(f"d{name}" for name in arrays)
+        self._incoming = incoming = tuple(f"d{name}" for name in self.results)
+        others = (*arrays[1:], *incoming)
+        # Each has a shape of its own.
+        anyhow = dict.fromkeys((*arrays[1:], *incoming[1:]), ANY)
+        self.args = {**self.args, **{n: Arg(validate.ARRAY, anyhow.get(n, "")) for n in others}}
+        if arrays[1:]:
+            names = zip(arrays, self.results, incoming, strict=True)
+            self.outs = {
+                made: Output(like, in_place=True)
+                for of, y, dy in names
+                for made, like in ((y, of), (f"backward.d{of}", dy))
+            }
+        self._enter_points(signature_of(call, incoming, self.saves))
+
+    def _shapes(self, call: Any, options: SimpleNamespace, entry: str = "call") -> Pairs:
+        return self._pairs(call, options)
+
+    def _run_forward(self, now: Execution) -> None:
+        self._turn_all(now, self._arrays, self.results, turns_back=False)
+
+    def backward(
+        self,
+        dy: A,
+        /,
+        cos: Array,
+        sin: Array,
+        positions: Array | None = None,
+        *,
+        axis: int = -1,
+        interleaved: bool = False,
+        out: Out[A] = None,
+        accumulate: bool = False,
+        stream: Stream = None,
+    ) -> A:
+        """The gradient with respect to x: dy, turned back by the same angles.
+
+        ``da = dya * cos + dyb * sin`` and ``db = dyb * cos - dya * sin``, of each pair; dy where x
+        is not turned. Angles and positions have no gradient.
+
+        Parameters
+        ----------
+        dy : array
+            The gradient of the loss with respect to y, of its shape and dtype; or a tuple of them.
+        out : array or tuple, optional
+            Where to write dx; it may be dy itself.
+
+        Returns
+        -------
+        array or tuple
+            dx, of dy's shape and dtype; a tuple where dy is one.
+
+        Notes
+        -----
+        As accurate as the call.
+        """
+
+    def _run_backward(self, now: Execution) -> None:
+        self._turn_all(now, self._incoming, self.gradients, turns_back=True)
+
+    # --- kernels ----------------------------------------------------------------------------------
+
+    def _turn_all(
+        self, now: Execution, names: tuple[str, ...], made: tuple[str, ...], *, turns_back: bool
+    ) -> None:
+        """Turn each array of these names, once all of them are checked."""
+        where, views = now.where, now.views
+        written = [(name, view) for name, view in zip(names, map(now.view, made), strict=True)]
+        for i, (name, out) in enumerate(written):
+            if out is not None:  # it may be its own array alone
+                others = {n: views[n] for n in names if n != name}
+                validate.apart(where, validate.out_name(i, names), out, others)
+        calls = []
+        for name, out in written:
+            if out is not None:
+                of = _pairs_of(where, name, views[name].shape, now.options, now.shapes.angles)
+                calls.append((of, self._angles(now, of, name), views[name], out))
+        for each in calls:
+            self._turn(now, *each, turns_back=turns_back, accumulate=now.adds(""))
+
+    # --- several arrays ---------------------------------------------------------------------------
+
+    def each_of(self, args: Sequence[Any], entry: str = "call") -> tuple[Any, ...] | None:
+        if self.several is None or not args or not isinstance(args[0], tuple):
+            return None
+        if len(args[0]) != len(self.several._arrays):
+            came = validate.describe(args[0])
+            first = self.entry_points[entry].arrays[0]
+            raise TypeError(
+                f"{self._where(entry)}: {first} must be an array or a tuple of two, got {came}"
+            )
+        return args[0]
+
+    def _serve(self, entry: str, *args: Any, **kwargs: Any) -> Any:
+        """Serve a call of one array, or of a tuple of them, which takes the place of the first."""
+        each = self.each_of(args, entry)
+        if each is None:
+            return super()._serve(entry, *args, **kwargs)
+        return execute(self.several.entry_points[entry], *each, *args[1:], **kwargs)
+
+    def _plain_call(self, *args: Any, **kwargs: Any) -> Any:
+        each = [(x, *args[1:]) for x in self.each_of(args) or ()]
+        if each and not any(handlers.handler_of(self, one, kwargs) for one in each):
+            return self._call(*args, **kwargs)
+        return handlers.one_by_one(self, self._plain_call_of_one, args, kwargs)
+
+    def _plain_call_of_one(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+        return super()._plain_call(*args, **kwargs)
+
+    def _recorder(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+        if self.each_of(args) is not None:
+            return lambda args, kwargs: tuple(self(x, *args[1:], **kwargs) for x in args[0])
+        return super()._recorder(args, kwargs)
+
+
+#: Elements of a part, at most: of a thread of the CPU, and on a GPU. So few that each of the CPU's
+#: threads has some, unless there are fewer than are worth a thread.
+_PART, _PART_OF_GPU, _FEWEST = 1 << 15, 1 << 23, 1 << 13
+
+
+class NormedPairs(NamedTuple):
+    """The normalization rows of a call, which lie along the axis of the pairs, and these.
+
+    statistics, parameter : the shapes of rstd and of the weight. The others are as `Rows` and
+    `Pairs` have them.
+    """
+
+    of: Pairs
+    pairs: tuple[int, ...]
+    rows: tuple[int, ...]
+    axes: tuple[int, ...]
+    of_parameter: tuple[int, ...]
+    statistics: tuple[int, ...]
+    parameter: tuple[int, ...]
+
+    @property
+    def normed(self) -> Rows:
+        """The rows alone, as of a norm without a rotary embedding."""
+        (axis,), shape = self.axes, list(self.statistics)
+        shape[axis] = self.parameter[0]
+        return Rows(tuple(shape), self.axes, self.of_parameter, self.statistics, self.parameter)
+
+    def seen_parameter(self, view: View) -> View:
+        """The weight or its gradient with the axes of x."""
+        return view.with_axes(axes.others(self.axes, len(self.statistics)))
+
+
+class NormRotary(Turning[P, R]):
+    """A root-mean-square norm of rows along an axis, whose pairs are then turned, and backward."""
+
+    bounds = NormRotaryBounds(scaled=6, rough=4)
+    saves = ("x", "rstd", "cos", "sin", "weight", "positions")
+    gradients = ("dx", "dweight")
+    args = records(
+        **Turning.args,
+        x=Arg(validate.ARRAY),
+        rstd=Arg(validate.STATISTIC, "statistics"),
+        weight=Arg(shape="parameter"),
+    )
+    outs = records(rstd=Output(shape="statistics", dtype=COMPUTED))
+    kernels = Kernels(
+        numbers={
+            **PLAIN,
+            "norm": _cpu.ROW_NORMS.index("RmsNorm"),
+            "which": _cpu.ACTIVATIONS.index(IDENTITY),
+            "parameters": (),
+        },
+        names={"reduced": "axes"},
+    )
+
+    def __init__(self, function: Callable[P, R]) -> None:
+        self._declare(function)
+        self._enter_points(besides=("rstd",))
+
+    def _check_options(self, entry: Entry, options: SimpleNamespace) -> None:
+        read_casting(entry.where, options)
+
+    def _shapes(self, call: Any, options: SimpleNamespace, entry: str = "call") -> NormedPairs:
+        of, shape = self._pairs(call, options), tuple(call.views["x"].shape)
+        along = (of.axis,)
+        statistics = axes.reduced(shape, along, keepdims=True)
+        parameter = (shape[of.axis],)
+        return NormedPairs(of, of.pairs, of.rows, along, along, statistics, parameter)
+
+    def forward(self, *args: P.args, **kwargs: P.kwargs) -> tuple[R, tuple[Any, ...]]:
+        """The op's value, as calling the op gives it, and the tuple that `backward` needs.
+
+        Parameters
+        ----------
+        out : array or tuple, optional
+            As for the call, or a tuple of an array for y and one for rstd.
+        """
+
+    def _run_forward(self, now: Execution) -> None:
+        x, y, rstd = now.views["x"], now.view("y"), now.view("rstd")
+        of, angles = self._checked(now, y)
+
+        def work(part: Part, _: int) -> None:
+            into, saved = part_of(y, part), None if rstd is None else part_of(rstd, part)
+            now.run("norm_forward", x=part_of(x, part), y=into, rstd=saved)
+            if of.length:
+                self._turn(now, of, _angles_of(angles, part), into, into, turns_back=False)
+
+        threads, most = 1, _PART_OF_GPU
+        if not now.call.is_on_gpu:
+            threads = _cpu.get_thread_limit()
+            most = min(_PART, max(x.size // threads, _FEWEST))
+        order = [axis for axis in x.order if axis != of.axis]
+        for some in cut(x.shape, order, most)[1] if x.size else [Parts({})]:
+            now.call.repeat(partial(some.of, work), some.number, threads)
+
+    def backward(
+        self,
+        dy: ArrayOrNumber,
+        x: A,
+        /,
+        rstd: Array,
+        cos: Array,
+        sin: Array,
+        weight: Array | None = None,
+        positions: Array | None = None,
+        *,
+        axis: int = -1,
+        eps: float = 1e-6,
+        weight_offset: float | None = None,
+        casting: Casting = "exact",
+        interleaved: bool = False,
+        out: Outs[A] = None,
+        accumulate: bool = False,
+        stream: Stream = None,
+    ) -> tuple[A | None, Array | None]:
+        """The gradients with respect to x and weight.
+
+        p is dy, turned back by the same angles (`fastact.rotary.backward`). From it come ``dx =
+        rstd * (g - xhat * mean(g * xhat))`` with ``xhat = x * rstd`` and ``g = p * weight``, and
+        ``dweight = sum(p * xhat)``, as of `fastact.rms_norm`.
+
+        Notes
+        -----
+        They have the bits of the two ops' backwards: p has an error of at most 3 u (abs(dya cos) +
+        abs(dyb sin)), and is rounded to the dtype. By that p, dx has one of at most u rstd (6
+        abs(g) + 18 abs(xhat) mean abs(g xhat)), and dweight one of 18 u sum abs(p xhat), for
+        float64 as `fastact.rms_norm.backward` has it; by the same formulas the errors of p count.
+        p is made in dx, or, where that is added to, is x, or is not wanted, in memory of its own.
+        """
+
+    def _run_backward(self, now: Execution) -> None:
+        dy, x, dx = now.views["dy"], now.views["x"], now.view("dx")
+        is_kept = dx is None or now.adds("") or dx.address == x.address
+        p = now.call.temporary("x") if is_kept else dx
+        of, angles = self._checked(now, p)
+        self._turn(now, of, angles, dy, p, turns_back=True)
+        now.run("norm_backward", dy=p)
+
+    def _checked(self, now: Execution, into: View) -> tuple[Pairs, Mapping[str, View | None]]:
+        """The pairs and their angles; positions are compared before anything is written `into`."""
+        of, angles = now.shapes.of, self._angles(now, now.shapes.of, "x")
+        if angles["positions"] is not None and not now.call.is_on_gpu:
+            tables = {n: of.angles[i].sliced(1, 0, 1, 0) for i, n in enumerate(("cos", "sin"))}
+            none, nothing = of._replace(length=0), into.sliced(of.axis, 0, 1, 0)
+            self._turn(now, none, {**angles, **tables}, nothing, nothing, turns_back=False)
+        return of, angles
+
+
+def _angles_of(angles: Mapping[str, View | None], part: Part) -> dict[str, View | None]:
+    """Cut angles to those of a part; tables of cosines and sines serve all."""
+    of_rows = angles.keys() if angles["positions"] is None else ("positions",)
+    return {
+        name: part_of(view, part) if view is not None and name in of_rows else view
+        for name, view in angles.items()
+    }
 
 
 def _rotary_of_two(
@@ -31,7 +446,8 @@ def _rotary_of_two(
 _rotary_of_two.__name__ = "rotary"
 
 
-@rotary_op(_rotary_of_two)
+@register
+@Rotary
 def rotary(
     x: A,
     /,
@@ -112,6 +528,9 @@ def rotary(
     >>> fa.rotary.backward(y, *saved)
     array([1., 0.])
     """
+
+
+rotary.several = Rotary(_rotary_of_two)
 
 
 @register

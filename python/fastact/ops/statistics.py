@@ -4,11 +4,267 @@ What NumPy calls by these names: the bits do not depend on the threads, nothing 
 grows with x, and values far from 0 lose no digits.
 """
 
-from typing import TYPE_CHECKING
+from __future__ import annotations
 
-from .engine.op import names_of_ops
-from .engine.statistics import statistic, weighted_average
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from .bounds import StatisticBounds
+from .engine.entry import TOLD, Output, signature_of
+from .engine.execute import Execution
+from .engine.op import P, R, Traits, names_of_ops, records, register
+from .engine.reductions import (
+    IDENTITY,
+    INTEGERS,
+    SUM_BOUNDS,
+    SUMS,
+    TEXTS,
+    VALID,
+    add_up,
+    fill,
+    is_weighted,
+    over_x,
+    spread_gradient,
+    weighted_gradient,
+)
+from .engine.weighting import SAVED
+from .reductions import MOMENT_BOUNDS, VARIANCES, StatisticsOp
 from .types import A, Array, ArrayOrNumber, Axes, DType, Out, Stream
+
+#: What the docstrings of all statistics say besides.
+_TEXTS = """
+
+See Also
+--------
+mean_var : Mean and variance in one read.
+moments : Mean and m2 in float64, which merge with others.
+
+Notes
+-----
+{kind.accuracy} Computed in double and rounded once. {infinite} propagate as they do in NumPy.
+
+[own]
+
+{same_bits}Terms are added up in the order of `fastact.sum`, with its promise of the same bits.
+{no_warning}
+
+{weighted}
+"""
+
+_FREQUENCIES = """Weights are frequencies: the result is as if each element of x were repeated so
+often, and n is the sum of the weights. Where they say how reliable elements are, and their scale
+has no meaning, ``correction=np.sum(weights**2) / np.sum(weights)`` makes the variance unbiased.
+Their sum has an error of 2**-46 of itself, which shows where a correction takes nearly all of
+it."""
+
+_TOO_FEW = "Of no more than `correction` elements it is {nan}, and a RuntimeWarning says so"
+
+
+class Kind(NamedTuple):
+    """What is said of a statistic: in words, and (warning) by NumPy of too few elements."""
+
+    called: str
+    accuracy: str
+    nothing: str
+    weighted: str = ""
+    warning: str | None = None
+
+
+_KINDS = {
+    "sum": Kind(
+        "sum",
+        """At most 0.5 ULP of the result plus 2**-46, for float16 and bfloat16 2**-21, times the sum
+        of the abs(x) that count from the true sum.""",
+        "Of no elements{or_nan} it is 0",
+    ),
+    "mean": Kind(
+        "mean",
+        """At most 0.5 ULP of the result plus 2**-46, for float16 and bfloat16 2**-21, times the
+        mean of the abs(x) that count from the true mean.""",
+        "Of no elements{or_nan} it is NaN, and a RuntimeWarning says so",
+        """With weights it is ``sum(weights * x) / sum(weights)``, and the bound is of the mean of
+        the abs(x) as they are weighted.""",
+        "Mean of empty slice",
+    ),
+    "var": Kind(
+        "variance",
+        """At most 0.5 ULP, a share of 2**-33 of itself (float64: 2**-44) and of 2**-51 of abs(mean)
+        / std from the true variance, also for data far from 0. Of equal values it is 0, and it is
+        never negative.""",
+        _TOO_FEW,
+        _FREQUENCIES,
+        "Degrees of freedom <= 0 for slice.",
+    ),
+    "std": Kind(
+        "standard deviation",
+        """At most 0.5 ULP, a share of 2**-34 of itself (float64: 2**-45) and of 2**-52 of abs(mean)
+        / std from the true standard deviation, also for data far from 0. Of equal values it is
+        0.""",
+        _TOO_FEW,
+        _FREQUENCIES,
+        "Degrees of freedom <= 0 for slice.",
+    ),
+}
+
+
+class AxisStatistic(StatisticsOp[P, R]):
+    """A sum, mean, variance or standard deviation over some axes, of x's dtype.
+
+    of : which of them: "sum", "mean", "var" or "std".
+    term : of a sum, what is summed, as a sum's own.
+    """
+
+    family = "statistics"
+    traits = Traits(reads_whole=True, integers=INTEGERS)
+
+    def __init__(self, function: Callable[P, R], of: str, skips: bool) -> None:
+        call = self._declare(function)
+        self.of, self.skips, self.warning = of, skips, _KINDS[of].warning
+        self.term = (VALID if skips else IDENTITY) if of == "sum" else None
+        self.summed = IDENTITY if of == "mean" and not skips else self.term
+        self.results = (of,)
+        self.bounds = StatisticBounds(of, SUM_BOUNDS, MOMENT_BOUNDS)
+        self.saves = ("x", *(name for name in SAVED if name in call.parameters))
+        arrays = self.differentiated
+        either = [name for name in (*self.saves, "axis") if name not in arrays]
+        made = Output(shape="shape", dtype=TOLD)
+        self.outs = {**self.outs, **dict.fromkeys((of, "count"), made)}
+        backward = signature_of(call, ("dy", *arrays), either, but=("returned", "initial"))
+        self._enter_points(backward)
+
+    def _texts(self) -> str:
+        kind, skips = _KINDS[self.of], self.skips
+        nan, or_nan = "NaN" if skips else "infinite or NaN", ", or of NaN alone," if skips else ""
+        nothing = kind.nothing.format(nan=nan, or_nan=or_nan)
+        without_nan = (
+            f"Without NaN, `fastact.{self.name.removeprefix('nan')}` gives the same bits. "
+        )
+        negative = (
+            "A weight that is negative or not finite makes NaN, and a RuntimeWarning says so."
+        )
+        is_weighted = "weights" in self.__signature__.parameters
+        is_spread = self.of in ("var", "std")
+        reference = VARIANCES if is_spread else SUMS
+        return TEXTS.format(
+            data="x", called=kind.called, nothing=nothing, reference=reference
+        ) + _TEXTS.format(
+            kind=kind,
+            infinite="Infinities" if skips else "Infinities and NaN",
+            same_bits=without_nan if skips and self.of != "mean" else "",
+            no_warning="On a GPU there is no warning." if kind.warning else "",
+            weighted=f"{kind.weighted} {negative}" if is_weighted else "",
+        )
+
+    def _gives(self) -> str:
+        return "dx, which is 0 where x is NaN" if self.skips else super()._gives()
+
+    def outputs_of(self, entry: str, options: Any) -> tuple[str, ...]:
+        found = super().outputs_of(entry, options)
+        return (*found, "count") if getattr(options, "returned", False) else found
+
+    def backward(self, dy: ArrayOrNumber, x: Any, /, *args: Any, **kwargs: Any) -> Any:
+        """The gradient with respect to x.
+
+        Of n elements that count: a sum has ``dx = dy``, a mean ``dx = dy / n``, a variance
+        ``dx = 2 * dy * (x - mean) / (n - correction)``, a standard deviation
+        ``dx = dy * (x - mean) / ((n - correction) * std)``, and 0 where that is 0. The mean depends
+        on x too, but what comes by way of it is 0, for the distances from the mean add up to 0.
+        Elements that were skipped have a gradient of 0. With weights, n is their sum, and dx is
+        multiplied by each; weights have no gradient here (`average` has).
+
+        Parameters
+        ----------
+        x : array
+            What `forward` saved. Its moments are computed anew: for that, memory of up to three
+            arrays of the statistic's shape is taken (for 16-bit data, with weights and with a mask,
+            of float64).
+        out : array, optional
+            Where to write dx; it may be x itself, but not share memory with dy.
+
+        Notes
+        -----
+        With u = 2**-24 (float64: 2**-53), dx has an error of at most 6 u of itself, and, for x -
+        mean, the mean's error times its factor; then one rounding to x's dtype. With weights, n has
+        the error that the op's notes tell.
+        """
+
+
+class Average(AxisStatistic[P, R]):
+    """A mean whose weights have a gradient."""
+
+    gradients = ("dx", "dweights")
+    outs = records(dx=Output())
+    # The sum of the weights has no gradient.
+    traits = AxisStatistic.traits._replace(unrecorded=("returned",))
+
+    def __init__(self, function: Callable[P, R]) -> None:
+        super().__init__(function, "mean", False)
+
+    def _takes_weights(self, now: Execution) -> bool:
+        return True
+
+    def backward(
+        self, dy: ArrayOrNumber, x: Any, weights: Array | None, /, *args: Any, **kwargs: Any
+    ) -> Any:
+        """The gradients with respect to x and to the weights.
+
+        With weights w of sum W and the average y, ``dx = dy * w / W`` and
+        ``dweights = dy * (x - y) / W``, added up over what the weights repeat along; 0 where an
+        element is masked.
+
+        Parameters
+        ----------
+        x, weights : array
+            What `forward` saved. The average is computed anew: for that, memory of two arrays of
+            its shape and float64 is taken, and where the weights repeat, of one of x's shape.
+        out : tuple of two arrays, optional
+            Where to write the gradients; one that is None is not computed.
+
+        Returns
+        -------
+        dweights : array or None
+            Of the weights' shape and dtype; None without weights, and for integers.
+
+        Notes
+        -----
+        With u = 2**-24 (float64: 2**-53), dx has an error of at most 6 u of itself, and dweights,
+        for x - y, y's error times its factor, too; then one rounding to their dtype. Where the
+        weights repeat, dweights is added up in the order of `fastact.sum`, over the axes along
+        which they do.
+        """
+
+    def _run_backward(self, now: Execution) -> None:
+        x, dx, dweights = now.views["x"], now.view("dx"), now.view("dweights")
+        accumulate = now.options.accumulate
+        if dweights is not None:
+            dweights = now.shapes.seen_weights(dweights)
+        if not x.size:
+            if dweights is not None and not accumulate:
+                fill(now.call, dweights, 0.0)
+            return
+        repeats: tuple[int, ...] = ()
+        each, adds = dweights, accumulate
+        if dweights is not None:
+            repeats = tuple(i for i, n in enumerate(x.shape) if dweights.shape[i] != n)
+            if repeats:
+                each, adds = now.call.temporary("x", x.shape, dweights.dtype), False
+        dy = over_x(now, now.seen("dy"))
+        if now.call.is_on_gpu and is_weighted(now) and not self._is_other(now):
+            also: Any = {"dweights": each, "accumulate_dweights": adds}
+            spread_gradient(now, "mean slope", dy=dy, **also)
+        else:
+            given = {"dy": dy, **self._computed(now, "mean")}
+            if dx is not None:
+                weighted_gradient(now, dx, **{**given, "mean": None})
+            if each is not None:
+                weighted_gradient(now, each, **given, of_weights=True, accumulate=adds)
+        if repeats:
+            add_up(now.call, IDENTITY, each, dweights, repeats, accumulate)
+
+
+def statistic(of: str, *, skips: bool = False) -> Callable[[Callable[P, R]], AxisStatistic[P, R]]:
+    """The statistic over axes that a function declares."""
+    return lambda function: register(AxisStatistic(function, of, skips))
 
 
 @statistic("mean")
@@ -45,7 +301,8 @@ def mean(
     """
 
 
-@weighted_average
+@register
+@Average
 def average(
     x: A,
     /,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias, TypeVar
 
 if TYPE_CHECKING:
-    from .engine.activations import Activation
+    from .activations import Activation
 
 
 class Array(Protocol):

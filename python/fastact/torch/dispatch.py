@@ -31,8 +31,7 @@ from ..derivatives import second as derivatives
 from ..derivatives.operations import Operations
 from ..interop import foreign, validate
 from ..interop.shapes import Shape
-from ..ops.activations import Parameters
-from ..ops.engine.activations import Activation
+from ..ops.activations import Activation, Parameters
 from ..ops.engine.entry import ANY, COMPUTED, DATA, OF_X, TOLD, Arg
 from ..ops.engine.op import Model, ops
 from ..ops.engine.quantized import FORMATS, Quantizes

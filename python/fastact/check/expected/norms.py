@@ -54,7 +54,7 @@ class NormOracle:
         weight = wide(arrays.get("weight", 1.0), rows.along)
         bias = wide(arrays.get("bias", 0.0), rows.along)
         axes = rows.axes if depends else None
-        factor = reference.row_formulas(self.op).subtracted(rows.count, rstd, self.eps)
+        factor = reference.row_formulas(self.op).subtracted(rows.length, rstd, self.eps)
         return reference.NormExact(
             self.activation, x, dy, mean, rstd, weight, bias, axes, rows.centred, factor
         )
@@ -245,7 +245,7 @@ class _Norm:
             found["total"] = Expected(np.asarray(arrays["x"], np.float64), 0.0, False)
         if case.entry == "forward" and not kind.given:
             found |= self._saved(x, mean, rstd, usual.reshape(rows.statistics), given)
-        if kind.moves and not given and "running_mean" in arrays and rows.count > 1:
+        if kind.moves and not given and "running_mean" in arrays and rows.length > 1:
             found |= self._moved(x, mean)
         return found
 
@@ -282,7 +282,7 @@ class _Norm:
         """The running statistics after a batch."""
         axes, momentum = self.rows.axes, self.case.option("momentum")
         d = x - mean
-        var = (d * d).sum(axes, keepdims=True) / (self.rows.count - 1)
+        var = (d * d).sum(axes, keepdims=True) / (self.rows.length - 1)
         found = {}
         for key, new in (("running_mean", mean), ("running_var", var)):
             old = self.arrays[key].astype(np.float64)

@@ -178,8 +178,7 @@ def _moments(case: Case) -> dict[str, Expected]:
     bounds, is_moments = op.bounds, "m2" in op.results
     times = bounds.merged if case.entry == "merge" else 1 + is_weighted(case)
     second = of.m2 / of.divisor
-    far = np.nan_to_num(np.abs(of.mean) / np.sqrt(of.m2 / of.count), nan=0.0, posinf=0.0)
-    share = (bounds.m2_double if dtype == DOUBLE else bounds.m2) + bounds.far * far + of.of_left
+    share = bounds.of_second(of.mean, np.sqrt(of.m2 / of.count), dtype) + of.of_left
     size = math.prod(case.shape[a] for a in of.axes)
     of_second = times * share * np.abs(second) + size * TINY
     largest = np.abs(np.where(of.counts, of.x, 0)).sum(of.axes, keepdims=True)

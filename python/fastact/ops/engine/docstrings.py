@@ -1,13 +1,14 @@
-"""Documentation of ops: a person writes what an op has alone, the rest follows from its spec.
+"""Documentation of ops: a person writes what an op has alone, the rest follows from its records.
 
 A function that declares an op has a docstring in numpydoc's form: the op's summary and formula, its
 own parameters, notes, references, examples. `of_call` adds the texts that the ops of a family share
-(`standard_texts.py`), by the signature, the results and the bounds of the op. `of_entry` does the
-same for the other entry points, whose methods have the docstrings.
+(`Op._texts`) and those of all ops, below, of the parameters that the op takes. `of_entry` does the
+same for the other entry points, whose methods have the docstrings; where these have no examples, it
+shows the op's.
 
 A text that is written by hand takes the standard one's place: an entry of Parameters, Returns,
 Raises or See Also by its names; References as a whole; in Notes the sentence on what is saved,
-where they name `forward` themselves.
+where they name `forward` themselves. In Notes of a family [own] is the place of the op's own.
 
 Documentation is composed when it is first read: an import composes none.
 """
@@ -16,17 +17,94 @@ from __future__ import annotations
 
 import re
 import textwrap
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from inspect import Parameter, cleandoc
 from itertools import groupby
 from typing import Any, TypeVar
-
-from . import standard_texts as texts
 
 C = TypeVar("C", bound=type)
 
 #: Entries of a section by the names that each is of.
 Entries = dict[tuple[str, ...], str]
+
+CALL = """
+Parameters
+----------
+{data} : array
+    Of float16, bfloat16, float32 or float64; any shape and strides.
+activation : str or op
+    The name of an activation of `fastact.ops`, or the op itself; "identity" for none.
+out : array, optional
+    Where to write y; it may be {data} itself.
+accumulate : bool
+    Add the sum to `out`, before it is rounded, instead of overwriting it.
+stream : optional
+    For arrays on a GPU: the stream to work on.
+**parameters : float or str
+    The activation's own parameters, by keyword.
+
+Returns
+-------
+array
+    The result, of {data}'s shape, dtype and framework.
+"""
+
+SAVES = "`{name}.forward` saves ``({saves})``; `{name}.backward` gives {gives}."
+
+CONVENTIONS = "docs/conventions.md says what all ops share."
+
+ENTRY = """
+Parameters
+----------
+accumulate : bool
+    Add {gradients} to `out` instead of overwriting it.
+stream : optional
+    For arrays on a GPU: the stream to work on.
+**parameters : float or str
+    The activation's own parameters, as given to `forward`.
+"""
+
+FORWARD = """
+Parameters
+----------
+out : {out}, optional
+    As for the call{apart}.
+stream : optional
+    For arrays on a GPU: the stream to work on.
+**parameters : float or str
+    The activation's own parameters, by keyword.
+
+Returns
+-------
+{results}
+    What calling the op gives.
+saved : tuple
+    ``({saves})``{lacking}. Arrays are not copied: do not change them before `backward`.
+
+Notes
+-----
+Of the same bits, and so as accurate, as calling the op.
+"""
+
+INCOMING = """
+{gradient} : array, or Python scalar
+    The gradient of the loss with respect to {result}: of its shape, and of the dtype of {data}.
+"""
+
+OUT = """
+out : {out}, optional
+    {where} may be {incoming} or {data} itself.
+"""
+
+SECOND = """
+{second} : array, or Python scalar
+    What comes back to {gradients} of `backward`: of its shape and dtype.
+{incoming} : array, or Python scalar
+    As given to `backward`.
+out : tuple of arrays or None, optional
+    Where to write each gradient; one that is None is not computed. It shares no memory with what is
+    read.
+"""
 
 #: Sections in numpydoc's order; the text before the first one has no title.
 _ORDER = (
@@ -72,26 +150,32 @@ def of_call(op: Any, own: str | None) -> str | None:
     """The documentation of an op, from the docstring of the function that declares it."""
     if own is None:  # python -OO
         return None
-    taken = op.__signature__.parameters
-    family, written = texts.family_of(op), _sections(own)
-    fields = {**texts.fields_of_call(op), **family.fields(op)}
-    if f"`{op.name}.forward`" in written.get("Notes", ""):
-        fields["saves"] = ""
-    standard = _standard(texts.CALL, fields)
-    of_family = _standard(family.text, fields)
+    taken, written = op.__signature__.parameters, _sections(own)
+    standard, of_family = standard_of_call(op)
     parameters = _entries(standard["Parameters"]) | _entries(of_family.get("Parameters", ""))
-    notes = of_family.get("Notes", texts.OWN).split(texts.OWN)
+    notes = of_family.get("Notes", "[own]").split("[own]")
     notes.insert(1, written.get("Notes", ""))
+    says_what_is_saved = f"`{op.name}.forward`" in written.get("Notes", "")
+    saves = SAVES.format(name=op.name, saves=_tuple(op.saves), gives=op._gives())
+    notes.append(CONVENTIONS if says_what_is_saved else _filled(f"{saves} {CONVENTIONS}"))
     return _text(
         {
             **written,
             "Parameters": _in_order(_entries(written.get("Parameters", "")), parameters, taken),
             "Returns": _merged("Returns", written, {**standard, **of_family}),
-            "Raises": _merged("Raises", written, standard),
+            "Raises": _merged("Raises", written, of_family),
             "See Also": _with_others(written.get("See Also", ""), of_family.get("See Also", "")),
             "References": written.get("References") or of_family.get("References", ""),
-            "Notes": "\n\n".join(filter(None, map(str.strip, [*notes, standard["Notes"]]))),
+            "Notes": "\n\n".join(filter(None, map(str.strip, notes))),
         }
+    )
+
+
+def standard_of_call(op: Any) -> tuple[dict[str, str], dict[str, str]]:
+    """The texts of all ops, and those of the op's family, by sections."""
+    taken = op.__signature__.parameters
+    return tuple(  # type: ignore[return-value]
+        _standard(text, taken) for text in (CALL.format(data=next(iter(taken))), op._texts())
     )
 
 
@@ -105,23 +189,72 @@ def of_entry(op: Any, name: str, own: str | None) -> str | None:
     if own is None:
         return None
     written, call = _sections(own), _sections(op.__doc__)
-    fields = texts.fields_of_entry(op, name, _results(op, call["Returns"]))
-    standard = _standard(texts.ENTRIES.get(name, texts.ENTRY), fields)
+    entry = op.entry_points[name]
+    taken = entry.signature.parameters
+    standard = _standard(_standard_of_entry(op, entry, call["Returns"]), taken)
     by_hand, parameters = (_entries(each.get("Parameters", "")) for each in (written, standard))
-    told = [name for names in (*by_hand, *parameters) for name in names]
-    parameters |= _entries("\n".join(_told_elsewhere(op, name, told, call["Parameters"])))
-    taken = op.entry_points[name].signature.parameters
+    told = {name for names in (*by_hand, *parameters) for name in names}
+    parameters |= _entries("\n".join(_told_elsewhere(op, entry, told, call["Parameters"])))
     return _text(
         {
             **standard,
             **written,
             "Parameters": _in_order(by_hand, parameters, taken),
             "Returns": _merged("Returns", written, standard),
+            "Examples": written.get("Examples") or call["Examples"],
         }
     )
 
 
-def _told_elsewhere(op: Any, entry: str, told: Collection[str], call: str) -> Iterator[str]:
+def _standard_of_entry(op: Any, entry: Any, returns: str) -> str:
+    """The text that the entry points of its name have in common."""
+    out = "tuple of arrays or None" if entry.outputs > 1 else "array"
+    taken, gradients = op.__signature__.parameters, op.gradients
+    if entry.is_forward:
+        may_lack = any(taken[name].default is None for name in op.saves if name in taken)
+        is_apart = op.results[0] not in op.saves
+        return FORWARD.format(
+            out=out,
+            apart="; it shares no memory with an array that is saved" if is_apart else "",
+            results=_results(op, returns),
+            saves=_tuple(op.saves),
+            lacking=", where None stands for an array that was not given" if may_lack else "",
+        )
+    backward = op.entry_points["backward"]
+    incoming = [n for n in backward.arrays if n not in op.saves]
+    is_of_all = entry.name.startswith("backward.") or (entry is backward and len(gradients) > 1)
+    text = ENTRY.format(gradients="the gradients" if is_of_all else gradients[0])
+    if entry.name == "backward.backward":
+        second = ", ".join(f"d{d}" for d in gradients if f"d{d}" in entry.arrays)
+        of = "the gradients" if len(gradients) > 1 else gradients[0]
+        text += SECOND.format(second=second, incoming=", ".join(incoming), gradients=of)
+        results = [f"{d} : array\n    The gradient of {d.removeprefix('d')}." for d in entry.gives]
+        return f"{text}\nReturns\n-------\n" + "\n".join(results)
+    if entry is not backward:
+        return text
+    data, first = (*op.saves, *incoming)[0], gradients[0]
+    like = f"{data}, or the one that `dtype` names" if "dtype" in entry.defaults else data
+    for gradient in incoming:
+        name = gradient.removeprefix("d")
+        result = name if len(name) == 1 else f"the {name}"
+        text += INCOMING.format(gradient=gradient, result=result, data=like)
+    where = f"Where to write {first}; it"
+    if entry.outputs > 1:
+        where = f"Where to write each gradient; one that is None is not computed. {first}"
+    text += OUT.format(out=out, where=where, incoming=incoming[0], data=data)
+    results = [f"array\n    The gradient {first}, of the shape, dtype and framework of {data}."]
+    if len(gradients) > 1:
+        pairs = zip(gradients, op.differentiated, strict=True)
+        results = [f"{d} : array\n    {_like(taken[of])}" for d, of in pairs]
+    return f"{text}\nReturns\n-------\n" + "\n".join(results)
+
+
+def _like(p: Parameter) -> str:
+    none = "; None where there is none" if p.default is None else ""
+    return f"Of the shape and dtype of {p.name}{none}."
+
+
+def _told_elsewhere(op: Any, entry: Any, told: Iterable[str], call: str) -> Iterator[str]:
     """The entries of parameters that another entry point explains, but for those that are told.
 
     Neighbours of one type have one entry.
@@ -132,13 +265,12 @@ def _told_elsewhere(op: Any, entry: str, told: Collection[str], call: str) -> It
     def kind(p: Parameter) -> tuple[str, str] | None:
         if p.name in told:
             return None
-        if entry != "forward" and p.name in op.saves:
+        if not entry.is_forward and p.name in op.saves:
             return "array or None", "What `forward` saved."
         of_type = types[p.name] if p.default is p.empty else "optional"
-        return of_type, where.get(entry, "As for `backward`.")
+        return of_type, where.get(entry.name, "As for `backward`.")
 
-    taken = op.entry_points[entry].signature.parameters.values()
-    for found, group in groupby(taken, kind):
+    for found, group in groupby(entry.signature.parameters.values(), kind):
         if found is not None:
             yield f"{', '.join(p.name for p in group)} : {found[0]}\n    {found[1]}"
 
@@ -156,6 +288,10 @@ def _results(op: Any, returns: str) -> str:
     return f"({', '.join(op.results)}) : tuple of arrays" if others else f"result : {_type(first)}"
 
 
+def _tuple(names: tuple[str, ...]) -> str:
+    return f"{names[0]}," if len(names) == 1 else ", ".join(names)
+
+
 # --- a docstring taken apart and put together -----------------------------------------------------
 
 
@@ -165,14 +301,16 @@ def _sections(text: str) -> dict[str, str]:
     return {title: part.strip() for title, part in found.items()}
 
 
-def _standard(text: str, fields: Mapping[str, str]) -> dict[str, str]:
-    """The sections of a standard text, with its fields filled in and its lines broken anew."""
-    found = _sections(text.format_map(fields))
+def _standard(text: str, taken: Mapping[str, Parameter]) -> dict[str, str]:
+    """The sections of a standard text, of the parameters that are taken, its lines broken anew."""
+    found = _sections(text)
     for title, part in found.items():
         if title in ("Notes", "References"):
             found[title] = "\n\n".join(filter(None, map(_filled, part.split("\n\n"))))
         else:
-            found[title] = "\n".join(map(_filled_entry, _entries(part).values()))
+            fill = _raised if title == "Raises" else _filled_entry
+            filled = (fill(entry, taken) for entry in _entries(part).values())
+            found[title] = "\n".join(filter(None, filled))
     return found
 
 
@@ -197,9 +335,28 @@ def _filled(text: str, indent: str = "") -> str:
     )
 
 
-def _filled_entry(entry: str) -> str:
+def _filled_entry(entry: str, taken: Mapping[str, Parameter]) -> str:
+    """An entry of a standard text, with the default of its parameter."""
     header, _, told = entry.partition("\n")
+    p = taken.get(_names(entry)[0])
+    if p is not None and p.default is not p.empty and not re.search("optional|default", header):
+        value = f'"{p.default}"' if isinstance(p.default, str) else p.default
+        header += ", optional" if value is None else f", default {value}".replace("e-0", "e-")
     return f"{header}\n{_filled(told, '    ')}" if told else header
+
+
+def _raised(entry: str, taken: Mapping[str, Parameter]) -> str:
+    """An error of a family, with what it is raised for: a line for each, after its parameter."""
+    error, _, told = entry.partition("\n")
+    if ": " not in told:  # it is a sentence
+        return _filled_entry(entry, {})
+    lines = (line.strip().partition(": ") for line in told.splitlines())
+    found = list(dict.fromkeys(clause for name, _, clause in lines if name in taken))
+    if not found:
+        return ""
+    *others, last = found
+    listed = f"{', '.join(others)}, or {last}" if others else last
+    return f"{error}\n{_filled(f'For {listed}.', '    ')}"
 
 
 def _in_order(by_hand: Entries, standard: Entries, taken: Iterable[str]) -> str:

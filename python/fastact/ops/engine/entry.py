@@ -6,7 +6,6 @@ all calls.
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from functools import cache
 from inspect import Parameter, Signature, signature
 from operator import attrgetter
@@ -17,7 +16,6 @@ from ... import _cpu
 from ..._cpu import View
 from ...interop import validate
 from ...interop.validate import Role
-from .cached import cached_property
 from .weighting import ROLES as COUNTING
 
 if TYPE_CHECKING:
@@ -40,8 +38,7 @@ ANY = "any"
 BY_NAME = Role()
 
 
-@dataclass(frozen=True)
-class Arg:
+class Arg(NamedTuple):
     """An argument that is an array, or a gradient.
 
     role : how its dtype follows from the data's, and whether numbers stand for it; `BY_NAME`: the
@@ -71,8 +68,7 @@ class Arg:
     is_shape: bool = False
 
 
-@dataclass(frozen=True)
-class Output:
+class Output(NamedTuple):
     """An output.
 
     like : the argument that it is like; None: the first one.
@@ -120,6 +116,9 @@ _NUMBERS: Mapping[str, Callable[[str, str, Any], float | None]] = {
 #: The entry points that take what `forward` saved.
 _TAKE_SAVED = ("backward", "backward.backward")
 
+#: The kinds of parameters that have a name for callers.
+_NAMED = (Parameter.POSITIONAL_OR_KEYWORD, Parameter.KEYWORD_ONLY)
+
 #: An array that no record names is data.
 _PLAIN = Arg(validate.DATA)
 
@@ -130,74 +129,99 @@ def _tables() -> Any:
     return _cpu.native_calls()
 
 
-@dataclass(frozen=True, eq=False)
 class Entry:
     """An entry point: what it takes, how a call of it is understood, and what a call makes.
 
-    A parameter whose default is a bool is a switch.
+    A parameter whose default is a bool is a switch. The facts after `by_keyword` follow from the
+    op's records, too, and are worked out at the first use: no import needs them.
 
     where : how messages name it. name : how the op does; calling the op is "call".
     gives : the outputs by name; not every call has all of them.
     outputs : how many of them `out` stands for; -1: all. extra : how many more may follow these in
         a tuple.
     skips : the outputs are gradients, of which one that is None in a tuple is not computed.
+    arrays : the arguments that have no name for callers. defaults : the others, with their
+        defaults. by_keyword : those that are given by keyword alone.
+    numbers : the options that are checked one by one, and how. constants : numbers that native
+        functions are told of options that it lacks.
+    first : the data of the call; a result or a gradient takes its place where it is not saved.
+    parts : the gradients in the tuple that dy is, where each result's has no name of its own.
+    taken : the arguments that are arrays, in their order. leaders : those of which the first that
+        is given leads.
+    optional : arrays that may be None. plain : those for which no number stands. data : those of
+        the data's dtype. free : names of those that an output may be. of_forward : those that may
+        be numbers of NumPy's.
+    rules : of each array the rule of its dtype, the names of the shapes that it may have, in front
+        the one that messages tell (None: any), and whether it repeats over that.
+    run : runs the kernels of a call; calling the op runs those of `forward`.
     """
 
-    where: str
-    signature: Signature
-    gives: tuple[str, ...] = ("y",)
-    outputs: int = -1
-    extra: int = 0
-    skips: bool = False
-    op: Any = None
-    name: str = "call"
+    arrays: tuple[str, ...]
+    defaults: dict[str, Any]
+    by_keyword: frozenset[str]
+    numbers: list[tuple[str, Callable[[str, str, Any], Any]]]
+    constants: dict[str, Any]
+    first: str
+    parts: tuple[str, ...]
+    taken: dict[str, Arg]
+    leaders: list[str]
+    asked: list[tuple[str, bool, bool]]
+    data: set[str]
+    free: set[str]
+    of_forward: tuple[str, ...]
+    rules: dict[str, tuple[str, tuple[str, ...] | None, bool]]
+    roles: dict[str, Role]
+    takes_shape: bool  # of an array that is not there
+    counts: bool  # it takes weights, or a mask that tells what counts
+    reads_whole: bool  # the data may be whole numbers, read as they are
+    run: Callable[["Execution"], None]
 
-    def __post_init__(self) -> None:
-        if self.outputs < 0:
-            object.__setattr__(self, "outputs", len(self.gives))
+    def __init__(
+        self,
+        where: str,
+        signature: Signature,
+        gives: tuple[str, ...] = ("y",),
+        outputs: int = -1,
+        extra: int = 0,
+        skips: bool = False,
+        op: Any = None,
+        name: str = "call",
+    ) -> None:
+        self.where, self.signature, self.gives, self.op = where, signature, gives, op
+        self.outputs = len(gives) if outputs < 0 else outputs
+        self.extra, self.skips, self.name = extra, skips, name
+        self.is_forward = name == "forward"
+        self.is_backward = name not in ("call", "forward")  # or what gradients are made of
+        named = [p for p in signature.parameters.values() if p.kind in _NAMED]
+        self.arrays = positional(signature)
+        self.defaults = {p.name: p.default for p in named}
+        self.by_keyword = frozenset(p.name for p in named if p.kind is Parameter.KEYWORD_ONLY)
+        self.is_fused = "activation" in self.defaults  # it has an activation behind it
+        self._required = [n for n, value in self.defaults.items() if value is REQUIRED]
+        self._switches = [n for n, value in self.defaults.items() if isinstance(value, bool)]
 
-    # --- the arguments of a call ------------------------------------------------------------------
+    def __getattr__(self, name: str) -> Any:
+        found = vars(self)
+        if "taken" not in found:
+            found.update(self._facts())
+        if name not in found:
+            raise AttributeError(f"an entry point has no {name}")
+        return found[name]
 
-    @cached_property
-    def arrays(self) -> tuple[str, ...]:
-        """The arguments that have no name for callers."""
-        return positional(self.signature)
-
-    @cached_property
-    def defaults(self) -> dict[str, Any]:
-        """The other arguments, with their defaults."""
-        kinds = (Parameter.POSITIONAL_OR_KEYWORD, Parameter.KEYWORD_ONLY)
-        return {p.name: p.default for p in self.signature.parameters.values() if p.kind in kinds}
-
-    @cached_property
-    def by_keyword(self) -> frozenset[str]:
-        """The names that are given by keyword alone."""
-        parameters = self.signature.parameters.values()
-        return frozenset(p.name for p in parameters if p.kind is Parameter.KEYWORD_ONLY)
-
-    @cached_property
-    def _places(self) -> dict[str, int]:
-        """The places of the others, by position."""
-        return {name: i for i, name in enumerate(self.defaults, len(self.arrays))}
-
-    @cached_property
-    def _required(self) -> list[str]:
-        return [name for name, v in self.defaults.items() if v is REQUIRED]
-
-    @cached_property
-    def _switches(self) -> list[str]:
-        return [name for name, v in self.defaults.items() if isinstance(v, bool)]
-
-    @cached_property
-    def is_fused(self) -> bool:
-        """Whether it has an activation behind it."""
-        return "activation" in self.defaults
+    def with_parameters(self, parameters: Mapping[str, Any]) -> "Entry":
+        """Let it take an activation's own parameters as well, by keyword."""
+        kept = [p for p in self.signature.parameters.values() if p.kind is not p.VAR_KEYWORD]
+        own = [Parameter(n, Parameter.KEYWORD_ONLY, default=v) for n, v in parameters.items()]
+        points = (self.gives, self.outputs, self.extra, self.skips, self.op, self.name)
+        return Entry(self.where, Signature([*kept, *own]), *points)
 
     def option(self, name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """Find one option of a call that is not understood yet."""
-        at = self._places[name]
-        is_given = name not in self.by_keyword and at < len(args)
-        return args[at] if is_given else kwargs.get(name, self.defaults[name])
+        if name not in self.by_keyword:
+            at = len(self.arrays) + [*self.defaults].index(name)
+            if at < len(args):
+                return args[at]
+        return kwargs.get(name, self.defaults[name])
 
     def bind(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> SimpleNamespace:
         """Name the arguments of a call, checked as far as that takes no array.
@@ -230,123 +254,52 @@ class Entry:
             validate.needs_out(where, *values["out"])
         return SimpleNamespace(**values)
 
-    @cached_property
-    def numbers(self) -> list[tuple[str, Any]]:
-        """The options that are checked one by one, and how."""
-        checks = {**_NUMBERS, **self.op.checks}
-        return [(name, check) for name, check in checks.items() if name in self.defaults]
+    # --- what follows from the op's records -------------------------------------------------------
 
-    @cached_property
-    def constants(self) -> dict[str, Any]:
-        """Numbers that native functions are told of options that it lacks."""
-        numbers = self.op.kernels.numbers.items()
-        return {n: number for n, number in numbers if n not in self._places}
+    def _facts(self) -> dict[str, Any]:
+        op, call, named = self.op, self.op.entry_points["call"], {*self.arrays, *self.defaults}
+        args, first, takes_saved = op.args, call.arrays[0], self.name in _TAKE_SAVED
+        parts: tuple[str, ...] = ()
+        if "dy" in named and len(op.results) > 1 and not {f"d{n}" for n in op.results} <= named:
+            parts = tuple(f"dy[{i}]" for i in range(len(op.results)))
+        names = [*parts, *(n for n in self.arrays if not (parts and n == "dy"))]
+        names += [n for n in args if n in self.defaults]
+        every = {name: args.get(_whole(name), _PLAIN) for name in names}
+        taken = {n: arg for n, arg in every.items() if not arg.is_shape}
+        reads_whole = op.traits.reads_whole and not self.is_backward
+        data = {n for n, arg in taken.items() if arg.role.dtype == "same"}
+        roles = {n: arg.role for n, arg in args.items()}
+        checks = {**_NUMBERS, **op.checks}
 
-    # --- its arrays -------------------------------------------------------------------------------
+        def may_lack(name: str) -> bool:
+            is_none = None in (point.defaults.get(name, REQUIRED) for point in (call, self))
+            return is_none or taken[name].optional or (taken[name].unsaved and takes_saved)
 
-    @cached_property
-    def is_forward(self) -> bool:
-        return self.name == "forward"
-
-    @cached_property
-    def is_backward(self) -> bool:
-        """Whether it gives gradients, or what they are made of."""
-        return self.name not in ("call", "forward")
-
-    @cached_property
-    def first(self) -> str:
-        """The data of the call; a result or a gradient takes its place where it is not saved."""
-        first: str = self.op.entry_points["call"].arrays[0]
-        return first
-
-    @cached_property
-    def parts(self) -> tuple[str, ...]:
-        """The gradients in the tuple that dy is, where each result's has no name of its own."""
-        results, taken = self.op.results, {*self.arrays, *self.defaults}
-        if "dy" not in taken or len(results) == 1 or taken.issuperset(f"d{n}" for n in results):
-            return ()
-        return tuple(f"dy[{i}]" for i in range(len(results)))
-
-    @cached_property
-    def taken(self) -> dict[str, Arg]:
-        """The arguments that are arrays, in their order."""
-        args = self.op.args
-        names = [n for n in self.arrays if not (self.parts and n == "dy")]
-        names = [*self.parts, *names, *(n for n in args if n in self.defaults)]
-        found = {name: args.get(_whole(name), _PLAIN) for name in names}
-        return {name: arg for name, arg in found.items() if not arg.is_shape}
-
-    @cached_property
-    def takes_shape(self) -> bool:
-        """Whether an argument is the shape of an array that is not there."""
-        return any(n in self.op.args and self.op.args[n].is_shape for n in self.arrays)
-
-    @cached_property
-    def leaders(self) -> list[str]:
-        """The arrays of which the first that is given leads."""
-        leaders = (self.first, self.op.results[0], *self.arrays[:1])
-        return [n for n in leaders if n in self.taken]
-
-    @cached_property
-    def optional(self) -> set[str]:
-        """Arrays that may be None."""
-        call = self.op.entry_points["call"].defaults
+        runs = "forward" if self.name == "call" else self.name
         return {
-            n
-            for n, arg in self.taken.items()
-            if arg.optional
-            or (arg.unsaved and self.name in _TAKE_SAVED)
-            or None in (call.get(n, REQUIRED), self.defaults.get(n, REQUIRED))
+            "numbers": [(n, check) for n, check in checks.items() if n in self.defaults],
+            "constants": {n: v for n, v in op.kernels.numbers.items() if n not in self.defaults},
+            "first": first,
+            "parts": parts,
+            "taken": taken,
+            "leaders": [n for n in (first, op.results[0], *self.arrays[:1]) if n in taken],
+            "asked": [
+                (n, may_lack(n), arg.of_forward or not arg.role.array) for n, arg in taken.items()
+            ],
+            "data": data,
+            "free": {n for n in data if taken[n].may_be_out} | {"out"},
+            "of_forward": tuple(n for n, a in taken.items() if a.of_forward and takes_saved),
+            "rules": {
+                n: (arg.role.dtype, _shapes_of(arg), arg.repeats or _repeats(arg.role))
+                for n, arg in taken.items()
+            },
+            "roles": {**roles, first: Role(validate.WHOLE)} if reads_whole else roles,
+            "takes_shape": any(n in args and args[n].is_shape for n in self.arrays),
+            "counts": not COUNTING.keys().isdisjoint(taken),
+            "reads_whole": reads_whole,
+            "run": getattr(op, f"_run_{runs.replace('.', '_')}", None)
+            or (lambda now: now.run(op.kernels.runs[runs])),
         }
-
-    @cached_property
-    def plain(self) -> set[str]:
-        """Arrays for which no number stands."""
-        return {n for n, arg in self.taken.items() if arg.role.array and not arg.of_forward}
-
-    @cached_property
-    def data(self) -> set[str]:
-        """The arrays of the data's dtype."""
-        return {n for n, arg in self.taken.items() if arg.role.dtype == "same"}
-
-    @cached_property
-    def free(self) -> set[str]:
-        """Names of the arrays that an output may be."""
-        return {n for n in self.data if self.taken[n].may_be_out} | {"out"}
-
-    @cached_property
-    def rules(self) -> dict[str, tuple[str, tuple[str, ...] | None, bool]]:
-        """Tell for each array the rule of its dtype, its shapes, and whether it repeats over one.
-
-        These are the names of shapes that it may have, in front the one that messages tell; None:
-        any.
-        """
-        return {
-            n: (arg.role.dtype, _shapes_of(arg), arg.repeats or _repeats(arg.role))
-            for n, arg in self.taken.items()
-        }
-
-    @cached_property
-    def of_forward(self) -> tuple[str, ...]:
-        """Arrays that may be numbers of NumPy's."""
-        takes_saved = self.name in _TAKE_SAVED
-        return tuple(n for n, arg in self.taken.items() if arg.of_forward and takes_saved)
-
-    @cached_property
-    def counts(self) -> bool:
-        """Whether it takes weights, or a mask that tells what counts."""
-        return not COUNTING.keys().isdisjoint(self.taken)
-
-    @cached_property
-    def reads_whole(self) -> bool:
-        """Whether the data may be whole numbers, read as they are."""
-        return self.op.traits.reads_whole and not self.is_backward
-
-    @cached_property
-    def roles(self) -> dict[str, Role]:
-        """The roles of the arrays."""
-        found = {n: arg.role for n, arg in self.op.args.items()}
-        return {**found, self.first: Role(validate.WHOLE)} if self.reads_whole else found
 
     def seen(self, name: str) -> str:
         """Name an argument's shape, or the argument where it may have any."""
@@ -357,10 +310,8 @@ class Entry:
         shape: str = self.op.args.get(_whole(name), _PLAIN).shape
         return "data" if shape in ("", ANY) else shape
 
-    # --- its outputs ------------------------------------------------------------------------------
-
     def output(self, name: str, at: int | None = None, count: int = 0) -> Made:
-        """Tell how one of them is made."""
+        """Tell how an output is made."""
         label = name if at is None else validate.out_name(at, (None,) * count)
         out = self.op.outs.get(f"{self.name}.{name}") or self.op.outs.get(name)
         if out is None and self.is_backward:  # a gradient is as its argument
@@ -373,16 +324,6 @@ class Entry:
         is_same = out.dtype == DATA and not self.reads_whole
         dtype = None if is_same else out.dtype
         return Made(name, label, at, like, out.shape, seen, dtype, out.in_place)
-
-    # --- its native functions ---------------------------------------------------------------------
-
-    @cached_property
-    def run(self) -> Callable[["Execution"], None]:
-        """Run the kernels of a call; calling the op runs those of `forward`."""
-        name = "forward" if self.name == "call" else self.name
-        own: Callable[[Execution], None] | None
-        own = getattr(self.op, f"_run_{name.replace('.', '_')}", None)
-        return own or (lambda now: now.run(self.op.kernels.runs[name]))
 
     def source(
         self, field: str, facts: Mapping[str, Any], shapes: type
@@ -418,10 +359,8 @@ class Entry:
 
 @cache
 def with_parameters(entry: Entry, op: Any) -> Entry:
-    """Let an entry point take an activation's own parameters as well, by keyword."""
-    kept = [p for p in entry.signature.parameters.values() if p.kind is not p.VAR_KEYWORD]
-    own = [Parameter(n, Parameter.KEYWORD_ONLY, default=v) for n, v in op.parameters.items()]
-    return replace(entry, signature=Signature([*kept, *own]))
+    """Find the entry point that takes an activation's own parameters as well."""
+    return entry.with_parameters(op.parameters)
 
 
 @cache

@@ -18,7 +18,6 @@ checkers, and the docstring documents what the op has alone; a decorator of the 
 import operator
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from functools import partial
 from inspect import Signature
 from itertools import takewhile
@@ -32,6 +31,7 @@ from .entry import BY_NAME, DATA, TOLD, Arg, Entry, Output, untyped
 
 P = ParamSpec("P")
 R = TypeVar("R")
+T = TypeVar("T")
 
 _ops: dict[str, Any] = {}
 
@@ -45,6 +45,14 @@ aliases: Mapping[str, Any] = MappingProxyType(_aliases)
 
 _NOTHING: Mapping[str, Any] = MappingProxyType({})
 
+
+def records(**named: T) -> Mapping[str, T]:
+    """Tabulate records of an op by their names; nobody changes the table."""
+    return MappingProxyType(named)
+
+
+#: Names that completion at a prompt shows of every op, besides its entry points.
+_SHOWN = ("bounds", "family", "name", "parameters", "results", "saves", "gradients")
 
 #: The shape of a call's first array, among its arguments by name, where somebody has found it.
 SHAPE = "shape of the first array"
@@ -61,8 +69,7 @@ class Model(NamedTuple):
     dtype: str = DATA
 
 
-@dataclass(frozen=True)
-class Traits:
+class Traits(NamedTuple):
     """Facts that are true of few ops.
 
     reads_whole : the data may be whole numbers, read as they are, but in backward.
@@ -137,10 +144,20 @@ class Op(Generic[P, R]):
     def _documentation(self) -> str | None:
         return docstrings.of_call(self, self.__wrapped__.__doc__)
 
-    def _declare(self, function: Callable[P, R], family: str) -> Signature:
+    def _texts(self) -> str:
+        """The text that the ops of the family share, as `docstrings` composes it."""
+        return ""
+
+    def _gives(self) -> str:
+        """What `backward` gives, in words."""
+        gives, gradients = self.gradients[0], self.gradients
+        gives = gives if len(gradients) == 1 else f"``({', '.join(gradients)})``"
+        shared = (f", and d{like} is the gradient of {n}, too" for n, like in self.shares.items())
+        return gives + "".join(shared)
+
+    def _declare(self, function: Callable[P, R]) -> Signature:
         """Take name, signature and documentation from the function that declares the op."""
         self.name = self.__name__ = self.__qualname__ = function.__name__
-        self.family = family
         # pickle and inspect look these up on the instance, as they do for ufuncs
         self.__module__ = "fastact"
         self.__wrapped__ = function
@@ -150,7 +167,7 @@ class Op(Generic[P, R]):
 
     def _is(self, **traits: Any) -> None:
         """Take traits besides those of the class."""
-        self.traits = replace(self.traits, **traits)
+        self.traits = self.traits._replace(**traits)
 
     def _numbers(self, **numbers: Any) -> None:
         """Take numbers for native functions besides those of the class."""
@@ -163,7 +180,7 @@ class Op(Generic[P, R]):
         roles = {**dict.fromkeys(args, validate.DATA), **validate.ROLES}
         self.args = MappingProxyType(
             {
-                name: replace(arg, role=roles[name]) if arg.role is BY_NAME else arg
+                name: arg._replace(role=roles[name]) if arg.role is BY_NAME else arg
                 for name, arg in args.items()
                 if name in taken
             }
@@ -342,6 +359,12 @@ class Op(Generic[P, R]):
         for name in leading:
             rest.pop(name, None)
         return partial(function, *(named[name] for name in leading), **rest)
+
+    def __dir__(self) -> list[str]:
+        """List what people use, for completion at a prompt."""
+        points = {name.partition(".")[0] for name in self.entry_points} - {"call"}
+        others = {name for name in ("jvp", "quantized") if hasattr(type(self), name)}
+        return sorted({*points, *others, *_SHOWN})
 
     def __reduce__(self) -> str:
         return self.name

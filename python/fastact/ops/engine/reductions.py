@@ -1,9 +1,12 @@
-"""The op object of a sum over axes: what is summed, and the Python half of its entry points."""
+"""Sums over axes, and moments of what counts, which statistics need, too, with their gradients.
+
+The order of the terms and the error bound are in `src/cpu/reductions/kernels.h`, the formulas with
+weights and a mask in `src/common/reductions/weights.h`.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from types import MappingProxyType
 from typing import Any, TypeAlias, overload
 
 import numpy as np
@@ -13,15 +16,106 @@ from ..._cpu import View
 from ...interop import foreign, validate
 from ...interop.call import Call
 from ..bounds import SumBounds
-from ..types import A, Array, ArrayOrNumber, Axes, DType, Out, Outs, Stream
+from ..types import A, ArrayOrNumber
 from . import axes as _axes
 from .axes import Over
-from .entry import OF_X, TOLD, Arg, Output, positional, signature_of, untyped
+from .entry import OF_X, TOLD, Arg, Output, positional, signature_of
 from .execute import Execution
-from .moments import IDENTITY, TOTAL, fill, is_weighted, over_x, reduce_moments, weighted_gradient
-from .op import Kernels, P, R, Traits, register
+from .op import Kernels, P, R, Traits, records, register
 from .served import CachedOp
 from .weighting import SAVED, by_groups
+
+#: The number of the sum of the elements themselves.
+IDENTITY = _cpu.TERMS.index("identity")
+
+#: The number of the product of an element and its weight, among the terms of two arrays.
+PRODUCT = _cpu.PAIRS.index("product")
+
+_RESULTS = ("mean", "low", "second", "count")
+
+
+def is_weighted(now: Execution) -> bool:
+    """Whether weights or a mask say how often elements count, or labels for what."""
+    return not now.views.keys().isdisjoint(SAVED)
+
+
+def over_x(now: Execution, view: View) -> View:
+    """A number of each result over x's shape; by groups it stays one of each."""
+    grouped = now.shapes.grouped
+    return view.broadcast_to(grouped or now.shapes.whole)
+
+
+def reduce_moments(
+    now: Execution,
+    results: Mapping[str, View | None],
+    of_m2: str,
+    correction: float = 0.0,
+    skips: bool = False,
+    warning: str | None = None,
+    term: int = IDENTITY,
+    pair: int = PRODUCT,
+) -> None:
+    """Compute moments of x, which is not empty; a total by groups is of a term, others of a pair.
+
+    results : where to write mean, what its rounding lost ("low"), what becomes of m2 ("second"),
+    and the count. of_m2 : one of `_cpu.OF_M2`, what kernels make of it.
+    """
+    given = {name: view for name, view in results.items() if view is not None}
+    steps = [validate.steps(view) for view in given.values()]
+    each = [given]
+    if any(other != steps[0] for other in steps):  # it walks results by one set of strides
+        each = [{name: view} for name, view in given.items()]
+    options: Any = {"of_m2": _cpu.OF_M2.index(of_m2), "correction": correction}
+    options |= {"skips": skips, "warning": warning}
+    function, names = "moments", list(_RESULTS)
+    kind: Any = {"pair": pair}
+    if now.shapes.grouped:
+        function, names = "grouped", [name for name in _RESULTS if name != "low"]
+        kind = {"term": term, **_labels(now, now.views[now.leader])}
+    for views in each:
+        now.run(function, **{**options, **kind, **dict.fromkeys(names), **views})
+
+
+def _labels(now: Execution, x: View) -> dict[str, Any]:
+    """Find what native functions by groups take besides."""
+    return {"labels": now.seen("by", x), "op": now.where}
+
+
+def weighted_gradient(now: Execution, to: View, **given: Any) -> None:
+    """The gradient for x, or for the weights, by `src/common/reductions/weights.h`.
+
+    slope : the factor of dy; 1 where none is given.
+    of_mean : what the mean's gradient adds; None: nothing.
+    term : of a sum without a mean. pair : of a sum of terms of x and the weights.
+    to_weights : of a pair, where the weights' gradient goes beside x's; None: nowhere.
+    """
+    if "slope" not in given:
+        shape = now.shapes.grouped or to.shape
+        given["slope"] = now.call.repeated(1.0, to.shaped(shape).of_dtype(validate.DOUBLE))
+    defaults: Any = {"mean": None, "of_mean": None, "term": IDENTITY}
+    defaults |= {"of_weights": False, "skips": False}
+    function = "weighted_gradient"
+    if now.shapes.grouped and to.shape == now.shapes.whole:
+        function = "grouped_gradient"
+        defaults |= _labels(now, to)
+    else:
+        defaults |= {"pair": PRODUCT, "to_weights": None}
+    now.run(function, to=to, **{**defaults, **given})
+
+
+def spread_gradient(now: Execution, of_m2: str, **given: Any) -> None:
+    """The gradient for x on a GPU, in one pass over it: of a mean, of what becomes of m2, or both.
+
+    share, scale : factors of dy and dsecond where both are given.
+    """
+    defaults: Any = {"dsecond": None, "share": 0.0, "scale": 0.0, "skips": False, "correction": 0.0}
+    now.run("spread_backward", **{**defaults, **given}, of_m2=_cpu.OF_M2.index(of_m2))
+
+
+def fill(call: Call, y: View, value: float) -> None:
+    """Write a number to an array."""
+    call.run("broadcast", x=call.repeated(value, y), y=y, accumulate=False)
+
 
 #: The bounds of every sum of an array.
 SUM_BOUNDS = SumBounds(ulp=0.5, absolute=2.0**-46, narrow=2.0**-21)
@@ -43,6 +137,81 @@ OverOf: TypeAlias = Callable[[str, Any, Shape], Over]
 
 #: The axes that a gradient of one shape lacks to be one of another, once that is checked.
 LacksOf: TypeAlias = Callable[[str, Shape, Shape], tuple[int, ...]]
+
+
+#: What the docstrings of all sums and statistics say.
+TEXTS = """
+Parameters
+----------
+{data} : array
+    Of float16, bfloat16, float32 or float64; any shape and strides. Integers and booleans are
+    computed as float64; lists and scalars are taken as NumPy takes them.
+axis : int or tuple of int, optional
+    The axes to reduce, negative ones counted from the last; all of them without any. An empty tuple
+    reduces none.
+dtype : dtype, optional
+    Of the result: float16, bfloat16, float32 or float64, by its name or as NumPy, torch or JAX has
+    it; x's without one. It may be wider than x, or narrower, and is what the result alone is
+    rounded to, once: NumPy rounds the elements to it first.
+initial : float, optional
+    What the sum begins with; it is finite, and added before the sum is rounded.
+correction : float
+    Subtracted from the number of elements, or from the sum of the weights: 1 for the unbiased
+    variance.
+ddof : float, optional
+    NumPy's name of `correction`; one of the two may be given.
+weights : array, optional
+    How often each element counts: an array that broadcasts to x's shape, or lies along the axes
+    that `axis` names, in its order, as np.average has it; of any dtype that x may have. An
+    element of weight 0 does not count, whatever it is.
+where : array of bool, or bool, optional
+    It broadcasts to x's shape: True where an element counts. The others are not read as numbers:
+    they may be NaN.
+by : array of int, optional
+    The group that each element belongs to, from 0 on, or -1 for none, in any order: an array that
+    broadcasts to x's shape, or lies along the axes that `axis` names, in its order. The bits do
+    not depend on the threads. On the CPU alone.
+groups : int, optional
+    How many groups there are, where `by` is given. The result has an axis of them, the last one, in
+    the place of the axes that are reduced. A group without elements is one of no elements.
+keepdims : bool
+    Leave the axes that were reduced in the result, with length 1.
+out : array, optional
+    Where to write y; it may not share memory with {data}.
+
+Returns
+-------
+array
+    The {called}, of {data}'s framework and dtype, or the one that `dtype` names; of integers it is
+    float64. {nothing}.
+
+Raises
+------
+TypeError
+    axis: an axis that is no integer
+    dtype: a `dtype` that is none of these, or that `out` does not have
+    initial: an initial number that is no real number
+    correction: a correction that is no real number
+    ddof: `correction` and `ddof` both given
+    where: a `where` that is not of bool
+    by: a `by` that is not of integers, comes without `groups`, or not on the CPU
+ValueError
+    axis: an axis out of range or named twice
+    initial: an initial number that is not finite
+    correction: a correction that is not finite
+    weights: weights of another shape
+    where: a `where` of another shape
+    by: a `by` of another shape, or with a number that no group has
+    groups: no groups, `keepdims` beside groups, or no axis that is reduced
+
+References
+----------
+{reference}
+"""
+
+#: The reference of sums.
+SUMS = """T. Ogita, S. M. Rump and S. Oishi, "Accurate Sum and Dot Product", SIAM J. Sci. Comput. 26
+(2005), https://doi.org/10.1137/030601818"""
 
 
 def add_up(
@@ -82,8 +251,9 @@ class AxisSum(CachedOp[P, R]):
     bounds = SUM_BOUNDS
     term: int
     traits = Traits(integers=INTEGERS)
-    args: Mapping[str, Arg] = MappingProxyType(
-        {"dy": Arg(validate.OF_RESULT, "shape"), "where": Arg(shape="whole")}
+    args: Mapping[str, Arg] = records(
+        dy=Arg(validate.OF_RESULT, "shape"),
+        where=Arg(shape="whole"),
     )
     _over: OverOf
 
@@ -91,6 +261,11 @@ class AxisSum(CachedOp[P, R]):
         """Take what kernels are told of a sum: by default it begins with nothing."""
         self.term = term
         self.kernels = Kernels(runs, names, {"term": term, "divisor": 1.0, "initial": -0.0})
+
+    def _texts(self) -> str:
+        (data,) = self.differentiated
+        nothing = "Over no elements it is 0"
+        return TEXTS.format(data=data, called="sum", nothing=nothing, reference=SUMS)
 
     @property
     def differentiated(self) -> tuple[str, ...]:
@@ -104,13 +279,13 @@ class AxisSum(CachedOp[P, R]):
     def _run_forward(self, now: Execution) -> None:
         x = now.views[now.leader]
         if now.shapes.grouped and x.size:
-            reduce_moments(now, {"mean": now.written("y")}, TOTAL, term=self.term)
+            reduce_moments(now, {"mean": now.written("y")}, "total", term=self.term)
         elif now.shapes.grouped:
             fill(now.call, now.view("y"), 0.0 + now.options.initial)
         elif "where" not in now.views or not x.size:
             now.run("sum")
         elif self.term == IDENTITY:
-            reduce_moments(now, {"mean": now.written("y")}, TOTAL)
+            reduce_moments(now, {"mean": now.written("y")}, "total")
         else:
             left = now.call.temporary("x")
             weighted_gradient(now, left, dy=x)
@@ -123,7 +298,7 @@ class PlainSum(AxisSum[P, R]):
     lacks : where `backward` takes gradients of other shapes than the sum's, which axes they lack.
     """
 
-    args = MappingProxyType({**AxisSum.args, "shape": Arg(is_shape=True)})
+    args = records(**AxisSum.args, shape=Arg(is_shape=True))
 
     def __init__(
         self,
@@ -133,7 +308,8 @@ class PlainSum(AxisSum[P, R]):
         result: str,
         lacks: LacksOf | None,
     ) -> None:
-        call = self._declare(function, family)
+        self.family = family
+        call = self._declare(function)
         self._over, self._lacks = over, lacks
         masks = [name for name in SAVED if name in call.parameters]
         self._saves_dtype = (OF_X,) if TOLD in call.parameters else ()
@@ -146,7 +322,7 @@ class PlainSum(AxisSum[P, R]):
         either = [name for name in (*masks, *self._saves_dtype, "axis") if masks]
         of_x: Any = dict.fromkeys(self._saves_dtype)
         backward = signature_of(call, ("dy", "shape"), either, but=("initial",), **of_x)
-        self._enter_points(call, backward)
+        self._enter_points(backward)
 
     def saved(self, named: Mapping[str, Any]) -> tuple[Any, ...]:
         is_told = named.get(TOLD) is not None
@@ -155,23 +331,6 @@ class PlainSum(AxisSum[P, R]):
 
     def gradient_shape(self, name: str, named: Mapping[str, Any]) -> tuple[int, ...] | None:
         return tuple(named["shape"])
-
-    def forward(self, *args: P.args, **kwargs: P.kwargs) -> tuple[R, tuple[Any, ...]]:
-        """The sum, and what `backward` needs of the array.
-
-        The gradient of a sum depends on the array's shape, and of `sum` on mask and groups.
-
-        Examples
-        --------
-        >>> import numpy as np, fastact as fa
-        >>> y, saved = fa.sum.forward(np.ones((2, 3)), axis=0)
-        >>> saved
-        ((2, 3), None, None, None)
-        >>> dbias, saved = fa.bias_grad.forward(np.ones((2, 3)))
-        >>> fa.bias_grad.backward(np.array([1.0, 2.0, 3.0]), *saved)
-        array([[1., 2., 3.],
-               [1., 2., 3.]])
-        """
 
     @overload
     def backward(self, dy: A, shape: Shape, /, *args: Any, **kwargs: Any) -> A: ...
@@ -251,138 +410,6 @@ class PlainSum(AxisSum[P, R]):
             weighted_gradient(now, dx, x=x, dy=dy)
 
 
-class TermSum(AxisSum[P, R]):
-    """A sum of a term t(x) over the axes `axis`, whose gradient needs x."""
-
-    outs: Mapping[str, Output] = MappingProxyType({"y": Output(shape="shape", dtype=TOLD)})
-
-    def __init__(self, function: Callable[P, R], term: str, over: OverOf, **others: Any) -> None:
-        call = self._declare(function, "reductions")
-        self._over = over
-        self._sums(_cpu.TERMS.index(term), {"backward": "sum_backward"}, {})
-        self.saves = ("x", *(name for name in SAVED if name in call.parameters))
-        self._enter_points(call, untyped(self.backward), **others)
-
-    def forward(self, *args: P.args, **kwargs: P.kwargs) -> tuple[R, tuple[Any, ...]]:
-        """The sum, and what `backward` needs.
-
-        The derivative of a term depends on x.
-
-        Examples
-        --------
-        >>> import numpy as np, fastact as fa
-        >>> y, saved = fa.sum_squares.forward(np.array([[1.0, 2.0], [3.0, 4.0]]), axis=0)
-        >>> fa.sum_squares.backward(np.array([1.0, 0.5]), *saved, axis=0)
-        array([[2., 2.],
-               [6., 4.]])
-        """
-
-    def backward(
-        self,
-        dy: ArrayOrNumber,
-        x: A,
-        /,
-        where: ArrayOrNumber | None = None,
-        by: Array | None = None,
-        axis: Axes = None,
-        *,
-        dtype: DType = None,
-        groups: int | None = None,
-        keepdims: bool = False,
-        out: Out[A] = None,
-        accumulate: bool = False,
-        stream: Stream = None,
-    ) -> A:
-        """The gradient with respect to x.
-
-        ``dx = dy * t'(x)``, with dy repeated along the axes that were summed over: each element
-        adds its term t(x) to one element of the sum alone. Of `sum_squares` it is ``2 * x * dy``.
-
-        Parameters
-        ----------
-        where : array of bool, or bool, optional
-            What `forward` saved. Elements that were left out have a gradient of 0.
-        by : array of int, optional
-            What `forward` saved. Elements of no group have a gradient of 0.
-        out : array, optional
-            Where to write dx; it may be x itself, but not share memory with dy or with `where`.
-
-        Returns
-        -------
-        array
-            The result, of x's shape, dtype and framework; for integers of float64.
-
-        Notes
-        -----
-        Rounded once to float32 or float64, and then to x's dtype.
-
-        Examples
-        --------
-        >>> import numpy as np, fastact as fa
-        >>> fa.sum_squares.backward(1.0, np.array([1.0, 2.0, 3.0]))
-        array([2., 4., 6.])
-        """
-
-    def _run_backward(self, now: Execution) -> None:
-        if not is_weighted(now) and now.views["dy"].dtype == now.views["x"].dtype:
-            now.run("sum_backward")
-        elif now.views["x"].size:
-            dy = over_x(now, now.seen("dy"))
-            weighted_gradient(now, now.view("dx"), dy=dy, term=self.term)
-
-
-class SquareSum(TermSum[P, R]):
-    """A sum of squares, which has its gradient in the same call, too."""
-
-    outs = MappingProxyType(
-        {**TermSum.outs, "value": Output(shape="shape"), "grad": Output(in_place=True)}
-    )
-
-    def __init__(self, function: Callable[P, R], over: OverOf) -> None:
-        both = {"signature": untyped(self.value_and_grad), "gives": ("value", "grad")}
-        super().__init__(function, "square", over, value_and_grad=both)
-
-    def _shapes(self, call: Any, options: Any, entry: str = "call") -> Over:
-        if entry != "value_and_grad":
-            return super()._shapes(call, options, entry)
-        return Over((), (), (), call.views["x"].shape)
-
-    def value_and_grad(self, x: A, /, out: Outs[A] = None, *, stream: Stream = None) -> tuple[A, A]:
-        """The sum of the squares of all of x and its gradient, on the CPU in one pass over x.
-
-        ``value = np.sum(x**2)`` and ``grad = 2 * x``, which is what `backward` gives for dy = 1.
-
-        Parameters
-        ----------
-        x : array
-            As for the call.
-        out : tuple of two arrays or None, optional
-            Where to write the value, of shape (), and the gradient, of x's shape; both of x's
-            dtype; one that is None is allocated. The gradient's may be x itself.
-
-        Returns
-        -------
-        value : array
-            What calling the op on x without an axis gives.
-        grad : array
-            Of x's shape, dtype and framework; for integers of float64.
-
-        Notes
-        -----
-        The value has the bits of calling the op, the gradient the bits of `backward`.
-
-        Examples
-        --------
-        >>> import numpy as np, fastact as fa
-        >>> value, grad = fa.sum_squares.value_and_grad(np.array([1.0, 2.0, 3.0]))
-        >>> print(value, grad)
-        14.0 [2. 4. 6.]
-        """
-
-    def _run_value_and_grad(self, now: Execution) -> None:
-        now.run("square_value_and_grad", y=now.view("value"))
-
-
 def reduction(
     over: OverOf,
     *,
@@ -392,8 +419,3 @@ def reduction(
 ) -> Callable[[Callable[P, R]], PlainSum[P, R]]:
     """The sum over axes that a function declares."""
     return lambda function: register(PlainSum(function, family, over, result, lacks))
-
-
-def square_reduction(over: OverOf) -> Callable[[Callable[P, R]], SquareSum[P, R]]:
-    """The sum of squares over axes that a function declares."""
-    return lambda function: register(SquareSum(function, over))

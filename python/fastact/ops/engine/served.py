@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial, update_wrapper
 from inspect import Signature
 from typing import Any
 
 from ... import _cpu
 from . import docstrings, second
-from .entry import Entry
+from .entry import Entry, untyped
 from .execute import execute
 from .op import Op, P, R
 
@@ -39,6 +39,12 @@ class ServedOp(Op[P, R]):
     one that `kernels` names, with arguments by their names.
     """
 
+    backward: Callable[..., Any]
+
+    def __init__(self, function: Callable[P, R]) -> None:
+        self._declare(function)
+        self._enter_points()
+
     def _call(self, *args: Any, **kwargs: Any) -> Any:
         return self._serve("call", *args, **kwargs)
 
@@ -47,45 +53,44 @@ class ServedOp(Op[P, R]):
 
     def _enter_points(
         self,
-        call: Signature,
-        backward: Signature,
+        backward: Signature | None = None,
         *,
         forward: Signature | None = None,
         besides: Sequence[str] = (),
         extra: int | None = None,
         unasked: int = 0,
-        second: Mapping[str, Any] | None = None,
-        **others: Mapping[str, Any],
+        **others: Entry,
     ) -> None:
-        """Enter the three entry points, and others, by what `Entry` takes.
+        """Enter the three entry points, and others.
 
-        forward : None: it takes what calling the op takes. besides : what it makes besides the
-        results. extra : as many more outputs may be given to it; None: all besides. unasked : of so
-        many of the last gradients `out` need not speak. second : of `backward.backward`, what it
-        takes and gives.
+        backward : None: what the method takes. forward : None: what calling the op takes.
+        besides : what it makes besides the results. extra : as many more outputs may be given to
+        it; None: all besides. unasked : of so many of the last gradients `out` need not speak.
         """
-        count, gradients = len(self.results), len(self.gradients)
-        points: dict[str, Mapping[str, Any]] = {
-            "call": {"signature": call, "gives": self.results},
-            "forward": {
-                "signature": forward or call,
-                "gives": (*self.results, *besides),
-                "outputs": count,
-                "extra": len(besides) if extra is None else extra,
-            },
-            "backward": {
-                "signature": backward,
-                "gives": self.gradients,
-                "outputs": gradients - unasked,
-                "extra": unasked,
-                "skips": gradients > 1,
-            },
+        call, results, gradients = self.__signature__, self.results, self.gradients
+        asked = len(gradients) - unasked
+        self._enter(
+            call=self._entry("call", call, results),
+            forward=self._entry(
+                "forward",
+                forward or call,
+                (*results, *besides),
+                outputs=len(results),
+                extra=len(besides) if extra is None else extra,
+            ),
+            backward=self._entry(
+                "backward",
+                backward or untyped(self.backward),
+                gradients,
+                outputs=asked,
+                extra=unasked,
+                skips=len(gradients) > 1,
+            ),
             **others,
-        }
-        if second:
-            points["backward.backward"] = {"skips": True, **second}
-        entries = {n: Entry(self._where(n), op=self, name=n, **p) for n, p in points.items()}
-        self._enter(**entries)
+        )
+
+    def _entry(self, name: str, signature: Signature, gives: tuple[str, ...], **more: Any) -> Entry:
+        return Entry(self._where(name), signature, gives, op=self, name=name, **more)
 
     def jvp(self, *args: Any, tangents: Any, **kwargs: Any) -> tuple[Any, Any]:
         """What calling the op gives, and its derivative in a direction: forward mode.
@@ -146,6 +151,9 @@ class CachedOp(ServedOp[P, R], _cpu.CachedOp):
     The cache stands before the entry points. The method that has an entry point's name is typed and
     documented alone.
     """
+
+    def forward(self, *args: P.args, **kwargs: P.kwargs) -> tuple[R, tuple[Any, ...]]:
+        """The op's value, as calling the op gives it, and the tuple that `backward` needs."""
 
     def _enter(self, **entry_points: Entry) -> None:
         super()._enter(**entry_points)

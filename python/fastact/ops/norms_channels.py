@@ -1,4 +1,4 @@
-"""The op objects of norms with a mean, an rstd, a weight and a bias a channel.
+"""Norms with one mean, rstd, weight and bias for each channel: `batch_norm` and `norm_apply`.
 
 `BatchNormOp` takes the statistics of the batch, or running ones; `NormApply` such that come from
 elsewhere. The formulas, their gradients and the error bound are in
@@ -9,21 +9,21 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from types import MappingProxyType, SimpleNamespace
-from typing import Any, NamedTuple, Unpack
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, NamedTuple, Unpack
 
-from ...interop import validate
-from ...interop.call import Call
-from ..activations import Parameters
-from ..bounds import NormBounds
-from ..types import A, ActivationLike, Array, ArrayOrNumber, Out, Outs, Stream
-from . import axes
-from .entry import COMPUTED, DOUBLE, Arg, Entry, Output, untyped
-from .execute import Execution
-from .norm_rows import STATISTICS, WEIGHTS, Rows
-from .op import Kernels, P, R, Traits
-from .quantized import Quantizes
-from .served import CachedOp
+from ..interop import validate
+from ..interop.call import Call
+from .activations import Parameters
+from .bounds import NormBounds
+from .engine import axes
+from .engine.entry import COMPUTED, DOUBLE, Arg, Entry, Output, untyped
+from .engine.execute import Execution
+from .engine.op import Kernels, P, R, Traits, names_of_ops, records, register
+from .engine.quantized import Quantizes
+from .engine.served import CachedOp
+from .norms import STATISTICS, WEIGHTS, Rows
+from .types import A, ActivationLike, Array, ArrayOrNumber, Out, Outs, Stream
 
 _RUNNING = ("running_mean", "running_var")
 _SUMS = ("sum_dy", "sum_dy_xhat")
@@ -46,22 +46,62 @@ class Channels(NamedTuple):
         return Rows(self.shape, along, (self.axis,), self.kept, self.flat)
 
 
+#: What the docstrings of both norms say.
+_TEXTS = """
+Parameters
+----------
+weight : array, optional
+    1-D, one value a channel; of x's dtype or a wider one.
+bias : array, optional
+    1-D, one value a channel; of x's dtype or a wider one. Either of weight and bias may come
+    without the other.
+channel_axis : int
+    The axis of the channels: 1 for NCHW, -1 for channels last.
+eps : float
+    Added to the variance; not negative. With 0, rstd is infinite where it leaves float32 (float64),
+    as for a row of zeros.
+
+Returns
+-------
+array
+    The result y, of x's shape, dtype and framework.
+
+References
+----------
+S. Ioffe and C. Szegedy, "Batch Normalization: Accelerating Deep Network Training by Reducing
+Internal Covariate Shift", ICML 2015, https://arxiv.org/abs/1502.03167
+
+Notes
+-----
+Computed in float32 (float64 for float64, and for the statistics). With u = 2**-24 (2**-53), xhat
+the normalised x and z the value before the activation, z has an error of at most 4 u
+abs(xhat weight) + u abs(z), and 2**-48 abs(mean weight) rstd for the rounding of the mean; for
+float64 instead 2**-52 abs(mean weight) rstd (1 + abs(xhat)) + 2**-46 abs(weight) (1 + abs(xhat)),
+for the roundings of the moments; {given}. Then the activation's own error, and one rounding to x's
+dtype; a bias wider than the type in which x is computed is rounded to that first.{rough}
+
+Terms are added up as by `fastact.sum`: the bits do not depend on the number of threads, but may on
+whether channels come last in memory.
+
+[own]
+"""
+
+
 class ChannelNorm(Quantizes, CachedOp[P, R]):
     """A norm whose statistics and parameters have one value a channel.
 
     axis_name : of the option that says which axis the channels are.
     """
 
+    family = "norms"
     # A channel's scale is weight rstd, rounded once: two roundings fewer than for rows.
     bounds = NormBounds(scaled=4, rough=4)
     saves = ("x", *_SAVED)
     gradients = ("dx", "dweight", "dbias")
-    args: Mapping[str, Arg] = MappingProxyType(
-        {
-            "x": Arg(validate.ARRAY),
-            **dict.fromkeys(STATISTICS, _SPREAD),
-            **dict.fromkeys(WEIGHTS, Arg(shape="flat")),
-        }
+    args: Mapping[str, Arg] = records(
+        x=Arg(validate.ARRAY),
+        **dict.fromkeys(STATISTICS, _SPREAD),
+        **dict.fromkeys(WEIGHTS, Arg(shape="flat")),
     )
     # In training alone the statistics depend on x. Sums come with a count of values.
     kernels = Kernels(
@@ -92,18 +132,6 @@ class ChannelNorm(Quantizes, CachedOp[P, R]):
         y is as accurate as the result of the call. The statistics that are saved are those that
         were used: of `batch_norm` in the dtype in which x is computed, with as many axes as x, of
         `norm_apply` those that were given.
-
-        Examples
-        --------
-        >>> import numpy as np, fastact as fa
-        >>> x = np.array([[1.0, 2.0], [3.0, 6.0]])
-        >>> y, saved = fa.batch_norm.forward(x, None, None, np.ones(2), training=True)
-        >>> fa.batch_norm.backward(x, *saved, training=True)[1]
-        array([1.9999..., 3.9999...])
-        >>> one = np.ones(1)
-        >>> y, saved = fa.norm_apply.forward(np.array([[3.0]]), one, one, one, axis=1)
-        >>> fa.norm_apply.backward(1.0, *saved, axis=1)
-        (array([[1.]]), array([2.]), None)
         """
 
 
@@ -111,34 +139,30 @@ class BatchNormOp(ChannelNorm[P, R]):
     """Normalised by the moments of the batch, or by running ones; backward whole or in halves."""
 
     axis_name = "channel_axis"
-    outs = MappingProxyType(
-        {
-            **dict.fromkeys(STATISTICS, Output(shape="kept", dtype=COMPUTED)),
-            **dict.fromkeys(_SUMS, Output(shape="kept", dtype=DOUBLE)),
-        }
+    outs = records(
+        **dict.fromkeys(STATISTICS, Output(shape="kept", dtype=COMPUTED)),
+        **dict.fromkeys(_SUMS, Output(shape="kept", dtype=DOUBLE)),
     )
-    args = MappingProxyType(
-        {
-            **ChannelNorm.args,
-            **dict.fromkeys(_RUNNING, Arg(shape="flat", written=True, optional=True)),
-            **dict.fromkeys(_SUMS, _SPREAD),
-        }
+    args = records(
+        **ChannelNorm.args,
+        **dict.fromkeys(_RUNNING, Arg(shape="flat", written=True, optional=True)),
+        **dict.fromkeys(_SUMS, _SPREAD),
     )
 
     def __init__(self, function: Callable[P, R]) -> None:
-        call = self._declare(function, "norms")
+        self._declare(function)
+        reduce, apply = untyped(self.backward_reduce), untyped(self.backward_apply)
         self._enter_points(
-            call,
-            untyped(self.backward),
             besides=STATISTICS,
             extra=0,
-            backward_reduce={
-                "signature": untyped(self.backward_reduce),
-                "gives": _SUMS,
-                "skips": True,
-            },
-            backward_apply={"signature": untyped(self.backward_apply), "gives": ("dx",)},
+            backward_reduce=self._entry("backward_reduce", reduce, _SUMS, skips=True),
+            backward_apply=self._entry("backward_apply", apply, ("dx",)),
         )
+
+    def _texts(self) -> str:
+        rough = """ On a GPU, whose moments of 16-bit data and of float32 are of float32 in part,
+        there is 4 u abs(weight) (1 + abs(xhat)) more."""
+        return _TEXTS.format(given="running statistics have none", rough=rough)
 
     def writes(self, named: Mapping[str, Any]) -> tuple[str, ...]:
         training = validate.flag(f"fastact.{self.name}", "training", named.get("training", False))
@@ -204,15 +228,6 @@ class BatchNormOp(ChannelNorm[P, R]):
         one rounding to the dtype.
 
         There are two passes over the data.
-
-        Examples
-        --------
-        >>> import numpy as np, fastact as fa
-        >>> x, weight = np.array([[1.0, 2.0], [3.0, 6.0]]), np.array([2.0, 1.0])
-        >>> y, saved = fa.batch_norm.forward(x, np.zeros(2), np.ones(2), weight, eps=0)
-        >>> fa.batch_norm.backward(np.ones((2, 2)), *saved)
-        (array([[2., 1.],
-               [2., 1.]]), array([4., 8.]), None)
         """
 
     def backward_reduce(
@@ -334,15 +349,14 @@ class BatchNormOp(ChannelNorm[P, R]):
 class NormApply(ChannelNorm[P, R]):
     """Normalised by given statistics, which count as constants in backward."""
 
+    def _texts(self) -> str:
+        return _TEXTS.format(given="statistics of `Moments` bring them along", rough="")
+
     axis_name = "axis"
     traits = Traits(axis_of_bias=True)
     kernels = Kernels(
         {**ChannelNorm.kernels.runs, "forward": "norm_apply"}, *ChannelNorm.kernels[1:]
     )
-
-    def __init__(self, function: Callable[P, R]) -> None:
-        call = self._declare(function, "norms")
-        self._enter_points(call, untyped(self.backward))
 
     def backward(
         self,
@@ -377,12 +391,6 @@ class NormApply(ChannelNorm[P, R]):
         (4 u abs(xhat weight) + u abs(z)) times the second derivative, and by u abs(p), with which
         dx, dweight and dbias follow by the same formulas; without an activation it is exact. Then
         one rounding to the dtype.
-
-        Examples
-        --------
-        >>> import numpy as np, fastact as fa
-        >>> fa.norm_apply.backward(1.0, np.ones((1, 2)), np.zeros(2), np.full(2, 0.5), axis=1)[0]
-        array([[0.5, 0.5]])
         """
 
 
@@ -417,3 +425,147 @@ def _momentum(where: str, options: SimpleNamespace) -> float:
     if not 0 <= momentum <= 1:
         raise ValueError(f"{where}: momentum must be from 0 to 1, or None, got {momentum!r}")
     return momentum
+
+
+@register
+@BatchNormOp
+def batch_norm(
+    x: A,
+    /,
+    running_mean: Array | None,
+    running_var: Array | None,
+    weight: Array | None = None,
+    bias: Array | None = None,
+    training: bool = False,
+    momentum: float | None = 0.1,
+    eps: float = 1e-5,
+    *,
+    channel_axis: int = 1,
+    activation: ActivationLike = "identity",
+    num_batches: int | None = None,
+    out: Out[A] = None,
+    stream: Stream = None,
+    **parameters: Unpack[Parameters],
+) -> A:
+    """Batch normalization.
+
+    ``y = act((x - mean) / sqrt(variance + eps) * weight + bias)``, mean and variance of each
+    channel: the running ones, or in training x's own.
+
+    Parameters
+    ----------
+    running_mean, running_var : array
+        1-D, one value a channel; of x's dtype or a wider one. Used as they are, or in training
+        moved towards the mean and the unbiased variance of x: ``running = (1 - momentum) * running
+        + momentum * new``, once all has been checked and computed; an empty batch moves nothing. In
+        training each may be None, but no list: only a copy of it could be updated.
+    training : bool, default False
+        Use the mean and the variance of x.
+    momentum : float or None, default 0.1
+        From 0 to 1. None: running statistics are the average over all batches, and `num_batches`
+        batches came before.
+    num_batches : int, optional
+        With momentum=None: how many batches the running statistics are the average of.
+
+    Raises
+    ------
+    TypeError
+        For an array of a dtype narrower than x's, no running statistics without training, or no
+        num_batches with momentum=None in training.
+    ValueError
+        For an axis out of range, an array of another shape, a momentum outside [0, 1], a negative
+        eps or num_batches; in training for one value a channel, and for running statistics that are
+        read-only or share memory.
+
+    See Also
+    --------
+    fastact.norm_apply : The same by statistics that come from elsewhere.
+    fastact.instance_norm : The same over each example by itself.
+
+    Notes
+    -----
+    `batch_norm.backward_reduce` and `batch_norm.backward_apply` are the two halves of
+    `batch_norm.backward` in training, for a batch that lies on several machines.
+
+    Examples
+    --------
+    >>> import numpy as np, fastact as fa
+    >>> x = np.array([[1.0, 2.0], [3.0, 6.0]])
+    >>> mean, var = np.zeros(2), np.ones(2)
+    >>> fa.batch_norm(x, mean, var, training=True, eps=0)
+    array([[-1., -1.],
+           [ 1.,  1.]])
+    >>> mean, var
+    (array([0.2, 0.4]), array([1.1, 1.7]))
+    >>> fa.batch_norm(x, mean, var, np.ones(2), np.ones(2), activation="relu")
+    array([[1.7627..., 2.2271...],
+           [3.6696..., 5.2949...]])
+    >>> y, saved = fa.batch_norm.forward(x, None, None, np.ones(2), training=True, eps=0)
+    >>> dx, dweight, dbias = fa.batch_norm.backward(x, *saved, training=True)
+    >>> dweight
+    array([2., 4.])
+    """
+
+
+@register
+@NormApply
+def norm_apply(
+    x: A,
+    /,
+    mean: Array,
+    rstd: Array,
+    weight: Array | None = None,
+    bias: Array | None = None,
+    *,
+    axis: int,
+    activation: ActivationLike = "identity",
+    out: Out[A] = None,
+    stream: Stream = None,
+    **parameters: Unpack[Parameters],
+) -> A:
+    """Normalization by given statistics, such as merged `Moments` have.
+
+    ``y = act((x - mean) * rstd * weight + bias)``.
+
+    Parameters
+    ----------
+    mean, rstd : array
+        One value a channel, 1-D or with the other axes of x of length 1; of x's dtype or a wider
+        one.
+    axis : int
+        The axis of the channels.
+
+    Raises
+    ------
+    TypeError
+        For an array of a dtype narrower than x's.
+    ValueError
+        For an axis out of range, or an array of another shape.
+
+    See Also
+    --------
+    fastact.moments : Statistics that can be merged.
+    fastact.batch_norm : The same by the statistics of x.
+
+    Notes
+    -----
+    For `norm_apply.backward` mean and rstd are constants.
+
+    Examples
+    --------
+    >>> import numpy as np, fastact as fa
+    >>> x = np.array([[1.0, 2.0], [3.0, 6.0]])
+    >>> m = fa.moments(x, 0)
+    >>> fa.norm_apply(x, m.mean, 1 / m.std(), axis=1)
+    array([[-1., -1.],
+           [ 1.,  1.]])
+    >>> y, saved = fa.norm_apply.forward(x, m.mean, 1 / m.std(), np.ones(2), axis=1)
+    >>> dx, dweight, dbias = fa.norm_apply.backward(1.0, *saved, axis=1)
+    >>> dx
+    array([[1. , 0.5],
+           [1. , 0.5]])
+    """
+
+
+if not TYPE_CHECKING:  # a type checker reads the functions
+    __all__ = names_of_ops(globals())
