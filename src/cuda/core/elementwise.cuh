@@ -33,20 +33,14 @@ constexpr int kBlocksOf = kMapBlocks<T>;
 template <class F, class T>
 constexpr int kBlocksOf<F, T, decltype(F::kLeastBlocks + 0)> = F::kLeastBlocks;
 
-// A function of several results gives these: elements, or vectors.
-template <class Value, int outputs>
-struct Results {
-  Value of[outputs];
-};
 // Whether the last operand that a strided map reads is an index instead of an array: the functor is
-// given the operand's address in place of 0. By elements alone, or by vectors too.
-enum Indexed : int { kNotIndexed, kIndexedElements, kIndexedVectors };
+// given the operand's address in place of 0, and elements alone.
 template <class F, class = int>
-constexpr Indexed kIndexedBy = kNotIndexed;
+constexpr bool kIsIndexed = false;
 template <class F>
-constexpr Indexed kIndexedBy<F, decltype(F::kIndexed + 0)> = F::kIndexed;
+constexpr bool kIsIndexed<F, decltype(F::kIndexed + 0)> = F::kIndexed;
 template <class F, int inputs>
-constexpr int kOperandsOf = inputs + (kIndexedBy<F> != kNotIndexed);
+constexpr int kOperandsOf = inputs + kIsIndexed<F>;
 
 // The interface of a map's functor. index: of the element, or of a vector's first one, in
 // contiguous arrays (0 for strided ones, or what they read by kIndexed).
@@ -200,7 +194,7 @@ void map_strided(FASTACT_GRID_CONSTANT const StridedMap<kOperandsOf<F, inputs>> 
   if constexpr (kOut > inputs)
     index = int64_t(reinterpret_cast<intptr_t>(map.in[inputs])) + at[inputs];
   T* const out = reinterpret_cast<T*>(map.out[0] + at[kOut]);
-  if (kIndexedBy<F> == kIndexedElements || map.task_size == 1) {
+  if (kIsIndexed<F> || map.task_size == 1) {
     T element[inputs];
 #pragma unroll
     for (int k = 0; k < inputs; ++k)
@@ -208,7 +202,7 @@ void map_strided(FASTACT_GRID_CONSTANT const StridedMap<kOperandsOf<F, inputs>> 
     map_element<T, inputs, accumulates>(element, out, index, map.accumulate, f);
     return;
   }
-  if constexpr (kIndexedBy<F> != kIndexedElements) {
+  if constexpr (!kIsIndexed<F>) {
     Vec<T> in[inputs];
 #pragma unroll
     for (int k = 0; k < inputs; ++k)
@@ -238,21 +232,17 @@ void run_contiguous(const ElementwisePlan& plan, bool accumulate, F f, cudaStrea
   launch(map_contiguous<T, inputs, accumulates, F>, {blocks, kMapThreads}, stream, map, f);
 }
 
-// The first `loose` inputs may lie anyhow. An index by vectors is for doubles alone, whose rows
-// need no alignment of their own.
-template <class T, int inputs, Indexed indexed, int loose = 0>
+// The first `loose` inputs may lie anyhow. indexed: the functor takes elements alone.
+template <class T, int inputs, bool indexed, int loose = 0>
 StridedMap<inputs> strided_map(const ElementwisePlan& plan, bool accumulate) {
   constexpr int kSize = Vec<T>::kSize;
   StridedMap<inputs> map{};
   const int last = plan.ndim - 1;
-  bool vecs = plan.shape[last] % kSize == 0 && indexed != kIndexedElements;
+  bool vecs = plan.shape[last] % kSize == 0 && !indexed;
   for (int k = loose; k <= inputs; ++k) {
     const int64_t stride = plan.strides[k][last];
     const bool repeats = stride == 0 && k < inputs;
-    if (indexed != kNotIndexed && k == inputs - 1)
-      vecs &= repeats || stride == int64_t(sizeof(double));
-    else
-      vecs &= repeats || (stride == plan.item && rows_aligned(plan, k, kVecBytes));
+    vecs &= repeats || (stride == plan.item && rows_aligned(plan, k, kVecBytes));
   }
   map.task_size = vecs ? kSize : 1;
   map.tasks = plan.size / map.task_size;
@@ -270,23 +260,9 @@ StridedMap<inputs> strided_map(const ElementwisePlan& plan, bool accumulate) {
 
 template <class T, int inputs, bool accumulates, class F>
 void run_strided(const ElementwisePlan& plan, bool accumulate, F f, cudaStream_t stream) {
-  const auto map = strided_map<T, kOperandsOf<F, inputs>, kIndexedBy<F>>(plan, accumulate);
+  const auto map = strided_map<T, kOperandsOf<F, inputs>, kIsIndexed<F>>(plan, accumulate);
   const int64_t blocks = (map.tasks + kMapThreads - 1) / kMapThreads;
   launch(map_strided<T, inputs, accumulates, F>, {blocks, kMapThreads}, stream, map, f);
-}
-
-// Queues a map over arrays of any strides, the inputs and then the output. The functor is told each
-// element's index along the axes that `counts` has a flag for.
-template <class T, int inputs, bool accumulates, class F>
-void run_indexed(const Operand* arrays, const bool* counts, bool accumulate, F f,
-                 cudaStream_t stream) {
-  const IndexOperand index(arrays[inputs], counts);
-  Operand all[inputs + 2];
-  std::copy(arrays, arrays + inputs, all);
-  all[inputs] = index.operand, all[inputs + 1] = arrays[inputs];
-  ElementwisePlan plan;
-  plan_elementwise(&plan, sizeof(T), inputs + 2, all);
-  run_strided<T, inputs, accumulates>(plan, accumulate, f, stream);
 }
 
 // Queues y = f(inputs), or y += f(inputs), over operands that are not empty.

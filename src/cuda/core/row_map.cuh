@@ -1,5 +1,5 @@
 // The map over rows of vectors, for what belongs to columns: y = f(x0, x1, ...; the column's bias),
-// with sums over the rows on request.
+// with sums over the rows on request. Arrays that lie otherwise take core/channel_map.cuh.
 //
 // All arrays are rows of whole, aligned vectors at pitches of their own: dense ones, or halves of
 // packed ones. A block is a tile of columns over a chunk of the rows. A thread has one vector of
@@ -11,8 +11,8 @@
 //                                                  arrays; what is made, the outputs first; sums of
 //                                                  the last of these, before they are rounded; rows
 //                                                  in flight; blocks a multiprocessor has at least
-//   Kept keep(int64_t column)                      what a thread keeps of the vector at `column`
-//   void vec(const Wide<T> (&in)[kInputs], const bool (&has)[kInputs], const Kept& kept,
+//   auto keep(int64_t column)                      what a thread keeps of the vector at `column`
+//   void vec(const Wide<T> (&in)[kInputs], const bool (&has)[kInputs], const auto& kept,
 //            Wide<T> (&made)[kMade])               has: whether an input is there
 // Inputs and outputs that are null are skipped.
 //

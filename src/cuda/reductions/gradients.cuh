@@ -415,7 +415,7 @@ void run_gradient(F f, std::initializer_list<Operand> numbers, const Operand& x,
   ElementwisePlan plan;
   plan_elementwise(&plan, sizeof(T), kNumbers + 2, arrays);
   if (run_dense<T>(plan, accumulate, f, stream)) return;
-  const AnyGradient<F> map = strided_map<T, kNumbers + 1, kNotIndexed, kNumbers>(plan, accumulate);
+  const AnyGradient<F> map = strided_map<T, kNumbers + 1, false, kNumbers>(plan, accumulate);
   launch(map_anyhow<T, F>, {ceil_div(map.tasks, kMapThreads), kMapThreads}, stream, map, f);
 }
 

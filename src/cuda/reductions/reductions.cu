@@ -135,19 +135,7 @@ void sum_backward(const SumBackwardCall& call, cudaStream_t stream) {
   });
 }
 
-template <class T>
-void finish_partials(const double* partials, int64_t outputs, int64_t chunks, char* y,
-                     int64_t stride, bool accumulate, cudaStream_t stream) {
-  Sums sums{};
-  sums.partials = const_cast<double*>(partials);
-  sums.chunks.count = chunks;
-  sums.inner_y = stride;
-  finish<T>(sums, SumResults{y, accumulate}, outputs, outputs, stream);
-}
-
 using Storage = FASTACT_STORAGE;
-template void finish_partials<Storage>(const double*, int64_t, int64_t, char*, int64_t, bool,
-                                       cudaStream_t);
 const NativeFunction<sum_workspace<Storage>, sum<Storage>> sums_call(kSumCall);
 const NativeFunction<sum_backward<Storage>> backward_call(kSumBackwardCall);
 const NativeFunction<square_workspace<Storage>, square_value_and_grad<Storage>> squares_call(

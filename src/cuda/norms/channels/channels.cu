@@ -48,7 +48,8 @@ int64_t count_of(const Operand& x, int axis) {
 // The layout of arrays, the last one x or laid out like x.
 template <class T>
 StripLayout layout_around(const Operand* arrays, int count, int axis) {
-  const Layout of = with_one_segment(layout_of(arrays, count, axis, sizeof(T)));
+  const Layout of = layout_of(arrays, count, axis, sizeof(T));
+  if (of.channels == 1) return {of.dense, 1, 1, 1, of.outer * of.inner};  // one segment
   return {of.dense, 1, of.channels, of.outer, of.inner};
 }
 
@@ -108,10 +109,7 @@ void set_to_zero(const ArrayArgument& to, const BatchBackward& call, cudaStream_
   const NumberVector vector = channels_of(to, call.axis);
   const int64_t channels = call.x.shape[call.axis];
   if (!vector.data || channels == 0 || call.accumulate) return;
-  for_dtype(vector.dtype, [&](auto element) {
-    finish_partials<decltype(element)>(nullptr, channels, 0, vector.data, vector.stride, false,
-                                       stream);
-  });
+  finish_numbers({nullptr, vector, false, channels, 0}, stream);
 }
 
 }  // namespace
