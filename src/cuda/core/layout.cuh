@@ -30,6 +30,5 @@ inline Layout layout_of(const Operand* arrays, int count, int axis, int64_t item
   return layout;
 }
 
-
 }  // namespace
 FASTACT_END_NAMESPACE
