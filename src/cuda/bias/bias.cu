@@ -25,13 +25,11 @@ namespace {
 // Runs visit(functor over arrays of any strides); the activation is chosen at run time.
 template <template <class, class> class F, class T, class Visit>
 void with_chosen(const BiasCall& call, const Visit& visit) {
-  const auto run = [&](const auto& activation) {
-    visit(F<T, std::decay_t<decltype(activation)>>{{activation, vector_of(call.bias), {}, {}, {}}});
+  const auto run = [&](const auto& of) {
+    visit(F<T, std::decay_t<decltype(of)>>{{of, vector_of(call.bias), {}, {}, {}}});
   };
-  if (call.which < kActivations)
-    run(chosen_activation(call.which, call.parameters));
-  else
-    run(ChosenFunction{call.which});
+  call.which < kActivations ? run(chosen_activation(call.which, call.parameters))
+                            : run(ChosenFunction{call.which});
 }
 
 // Dense arrays as rows, each of one example or of several.

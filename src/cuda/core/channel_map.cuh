@@ -291,15 +291,10 @@ void sum_channels(FASTACT_GRID_CONSTANT const ChannelMapOf<F> map, FASTACT_GRID_
 
 // ---- on the host
 
-// Whether the base is a multiple of a vector's size, and each stride but the last one.
-inline bool rows_at_vectors(const ElementwisePlan& plan, int k) {
-  return rows_aligned(plan, k, kVecBytes);
-}
-
 inline ReadBy access_of(const ElementwisePlan& plan, int k) {
   if (!plan.data[k]) return kAbsent;
   const bool dense = plan.strides[k][plan.ndim - 1] == plan.item;
-  return dense && rows_at_vectors(plan, k) ? kByVector : kByElement;
+  return dense && rows_aligned(plan, k, kVecBytes) ? kByVector : kByElement;
 }
 
 // Whether arrays k and k + 1 are the even and odd elements of one, and in which order.
@@ -309,7 +304,8 @@ inline bool are_pair(const ElementwisePlan& plan, int k, bool* odd_first) {
   for (int axis = 0; axis < plan.ndim; ++axis)
     pair &= plan.strides[k][axis] == plan.strides[k + 1][axis];
   const int even = plan.data[k + 1] < plan.data[k] ? k + 1 : k;
-  pair &= plan.data[even] + plan.item == plan.data[2 * k + 1 - even] && rows_at_vectors(plan, even);
+  pair &= plan.data[even] + plan.item == plan.data[2 * k + 1 - even] &&
+          rows_aligned(plan, even, kVecBytes);
   *odd_first = pair && even != k;
   return pair;
 }

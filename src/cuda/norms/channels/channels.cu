@@ -199,18 +199,9 @@ ColumnShape shape_of(const NormCall& call, const Operand& x) {
 // Whether arrays lie without gaps in the order example, pixel, channel, channels and
 // examples in the order of the coefficient index.
 bool is_dense(const Operand* arrays, int count, const ColumnShape& shape, int64_t item) {
+  if (!layout_of(arrays, count, 0, item).dense) return false;
   const Operand& last = arrays[count - 1];
   int64_t channel = item;
-  for (int i = last.ndim - 1; i >= 0; --i) {
-    if (last.shape[i] == 1) continue;
-    const int64_t stride = byte_stride(last, i, item);
-    if (stride <= 0) return false;
-    int64_t inside = item;
-    for (int k = 0; k < last.ndim; ++k)
-      if (last.shape[k] != 1 && byte_stride(last, k, item) < stride) inside *= last.shape[k];
-    for (int k = 0; k < count; ++k)
-      if (byte_stride(arrays[k], i, item) != inside) return false;
-  }
   // Channels inside pixels inside examples; of either the last axis innermost, as the coefficient
   // index counts.
   for (int i = last.ndim - 1; i >= 0; --i)
