@@ -55,16 +55,16 @@ int64_t segment_of(const Layout& layout) {
 }
 template <class T>
 RowGrid grid_of_sums(const Layout& layout) {
-  return row_grid(rows_of<T>(layout), 1, true, layout.inner, segment_of<T>(layout));
+  return row_grid(rows_of<T>(layout), 1, true, segment_of<T>(layout));
 }
-// Whether rows can be added up by channel: few tiles have parts of a channel, and there are enough
-// rows to read several at a time. Not for sums in float64, whose bits would show by their order
-// whether arrays are aligned; other sums are rounded after that.
+// Whether rows can be added up by channel: each column is one, or channels are long segments, of
+// enough rows to read several at a time. Not for sums in float64, whose bits would show by their
+// order whether arrays are aligned; other sums are rounded after that.
 template <class T>
 bool sums_fit(const BiasCall& call, const Layout& layout) {
   if (sizeof(T) == sizeof(double) || vector_of(call.dbias).dtype == kF64) return false;
-  return layout.inner == 1 ||
-         (layout.outer >= kRowMapRows && grid_of_sums<T>(layout).partials <= kMaxChunks);
+  return layout.inner == 1 || (segment_of<T>(layout) > 0 && layout.outer >= kRowMapRows &&
+                               grid_of_sums<T>(layout).partials <= kMaxChunks);
 }
 
 // Runs F, a functor over rows; data: its inputs, then the output. Returns the number of partial
@@ -87,7 +87,6 @@ int64_t run_fused_rows(const BiasCall& call, const Layout& layout, const RowsOfV
     for (uint32_t& pitch : map.in_pitch) pitch = rows.pitch();
     map.out[0] = data[count - 1], map.out_pitch[0] = rows.pitch();
     map.accumulate = accumulate, map.sums.partials = partials, map.sums.channels = channels;
-    map.sums.runs = inner;
     if (partials) map.sums.segment = uint32_t(segment_of<T>(layout));
     made = run_rows(map, rows, Functor{{activation, bias, channels, inner, by_vector}}, stream);
   };
