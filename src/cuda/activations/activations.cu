@@ -84,7 +84,7 @@ void activation_forward(const ActivationCall& call, cudaStream_t stream) {
   ElementwisePlan plan;
   plan_elementwise(&plan, sizeof(T), 2, arrays);
   if (!plan.all_contiguous())
-    return run_strided<T, 1, false>(plan, false, ChosenForward<T>{{chosen_of(call)}}, stream);
+    return run_strided<T, 1>(plan, false, ChosenForward<T>{{chosen_of(call)}}, stream);
   switch (call.which) {
 #define FASTACT_CASE(name, A) \
   case k_##name:              \
@@ -101,8 +101,7 @@ void activation_backward(const ActivationCall& call, cudaStream_t stream) {
   ElementwisePlan plan;
   plan_elementwise(&plan, sizeof(T), 3, arrays);
   if (!plan.all_contiguous())
-    return run_strided<T, 2, true>(plan, call.accumulate, ChosenBackward<T>{{chosen_of(call)}},
-                                   stream);
+    return run_strided<T, 2>(plan, call.accumulate, ChosenBackward<T>{{chosen_of(call)}}, stream);
   switch (call.which) {
 #define FASTACT_CASE(name, A)                                                                 \
   case k_##name:                                                                              \

@@ -3,7 +3,7 @@
 // Dense arrays of one layout are outer x channels x inner to the kernels, whatever their rank.
 // Where they are aligned and whole vectors, both directions are maps over rows (core/row_map.cuh),
 // with an activation that is compiled in if it is a common one. Otherwise they are maps over
-// vectors of any strides (core/channel_map.cuh), with one call of the activation a vector. The
+// vectors of any strides (core/strided_map.cuh), with one call of the activation a vector. The
 // backward reads dy, x and the residual once, writes dx, and sums dx by channel in double. At most
 // kMaxChunks partial sums per channel are added by one finishing kernel.
 //
@@ -117,7 +117,7 @@ void bias_act_forward(const BiasCall& call, cudaStream_t stream) {
   ElementwisePlan plan;
   plan_elementwise(&plan, sizeof(T), 4, operands);
   with_chosen<BiasForward, T>(call,
-                              [&](const auto& f) { run_channel_map<T>(plan, false, f, stream); });
+                              [&](const auto& f) { run_strided_map<T>(plan, false, f, stream); });
 }
 
 template <class T>
@@ -179,7 +179,7 @@ void drop(const DropoutCall& call, const Operand (&arrays)[inputs + 1], cudaStre
   const IndexOperand index(y, every);
   all[inputs] = index.operand, all[inputs + 1] = y;
   plan_elementwise(&plan, sizeof(T), inputs + 2, all);
-  run_strided<T, inputs, true>(plan, call.accumulate, f, stream);
+  run_strided<T, inputs>(plan, call.accumulate, f, stream);
 }
 
 template <class T>

@@ -1,11 +1,11 @@
-// The functors of bias.cu, for the maps of core/row_map.cuh and core/channel_map.cuh: y, and dx,
+// The functors of bias.cu, for the maps of core/row_map.cuh and core/strided_map.cuh: y, and dx,
 // whose sum by channel is the bias's gradient. Of a function of a parameter of channels
 // (common/bias/channel_functions.h) other terms are added up.
 #pragma once
 
 #include "cuda/activations/fixed.cuh"
-#include "cuda/core/channel_map.cuh"
 #include "cuda/core/row_map.cuh"
+#include "cuda/core/strided_map.cuh"
 
 FASTACT_BEGIN_NAMESPACE
 namespace {
@@ -83,9 +83,7 @@ struct Fused {
   Divisor channels, inner;
   bool by_vector;  // each element of a vector has its own bias, which is read by vectors too
 
-  FASTACT_DEVICE Wide<T> keep(const ChannelPlace& place) const {
-    return numbers_of<T>(bias, place);
-  }
+  FASTACT_DEVICE Wide<T> keep(const IndexPlace& place) const { return numbers_of<T>(bias, place); }
   FASTACT_DEVICE Wide<T> keep(int64_t column) const {
     if (by_vector && column < channels.by)
       return widen_vec(load_vec(reinterpret_cast<const T*>(bias.data) + column));

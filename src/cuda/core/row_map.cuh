@@ -1,5 +1,5 @@
 // The map over rows of vectors, for what belongs to columns: y = f(x0, x1, ...; the column's bias),
-// with sums over the rows on request. Arrays that lie otherwise take core/channel_map.cuh.
+// with sums over the rows on request. Arrays that lie otherwise take core/strided_map.cuh.
 //
 // All arrays are rows of whole, aligned vectors at pitches of their own: dense ones, or halves of
 // packed ones. A block is a tile of columns over a chunk of the rows. A thread has one vector of

@@ -1,5 +1,5 @@
 // A gated activation of a vector, and its gradients (common/gated/gated.h derives them), as the
-// functors of core/row_map.cuh and, with biases, of core/channel_map.cuh.
+// functors of core/row_map.cuh and, with biases, of core/strided_map.cuh.
 #pragma once
 
 #include <algorithm>
@@ -8,8 +8,8 @@
 #include "common/gated/call.h"
 #include "common/gated/gated.h"
 #include "cuda/activations/fixed.cuh"
-#include "cuda/core/channel_map.cuh"
 #include "cuda/core/row_map.cuh"
+#include "cuda/core/strided_map.cuh"
 
 FASTACT_BEGIN_NAMESPACE
 namespace {
@@ -83,7 +83,7 @@ struct GatedBiases {
   NumberVector of[2];  // IN
 
   FASTACT_DEVICE Nothing keep(int64_t) const { return {}; }
-  FASTACT_DEVICE ChannelPlace keep(const ChannelPlace& place) const { return place; }
+  FASTACT_DEVICE IndexPlace keep(const IndexPlace& place) const { return place; }
 
  protected:
   template <class T>
@@ -91,7 +91,7 @@ struct GatedBiases {
     return z;
   }
   template <class T>
-  FASTACT_DEVICE Wide<T> with_bias(int k, Wide<T> z, const ChannelPlace& place) const {
+  FASTACT_DEVICE Wide<T> with_bias(int k, Wide<T> z, const IndexPlace& place) const {
     if (!of[0].data) return z;
     const Wide<T> bias = numbers_of<T>(of[k], place);
 #pragma unroll

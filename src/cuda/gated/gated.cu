@@ -4,7 +4,7 @@
 //
 // Rows of aligned vectors without biases, dense or halves of packed ones: the map of
 // core/row_map.cuh, with an activation that is compiled in if it is a common one
-// (activations/fixed.cuh). All others: the map of core/channel_map.cuh, with an activation that is
+// (activations/fixed.cuh). All others: the map of core/strided_map.cuh, with an activation that is
 // chosen at run time, by one call a vector (docs/design/cuda.md, "Gated activations"). There the
 // sums of the biases' gradients are added in the same pass, at most kMaxChunks partial sums a
 // channel, and one finishing kernel each adds these.
@@ -77,7 +77,7 @@ void gated_forward(const GatedCall& call, cudaStream_t stream) {
   const IndexOperand channel = channel_of(call);
   const Operand operands[] = {a, b, channel.operand, y};
   plan_elementwise(&plan, sizeof(T), 4, operands);
-  run_channel_map<T>(plan, false, GatedForward<T>{biases_of(call), Gated<T>(call)}, stream);
+  run_strided_map<T>(plan, false, GatedForward<T>{biases_of(call), Gated<T>(call)}, stream);
 }
 
 template <class T>
@@ -108,7 +108,7 @@ void gated_backward(const GatedCall& call, void* workspace, cudaStream_t stream)
   const int leader = da.shape ? 4 : db.shape ? 5 : 1;
   plan_elementwise(&plan, sizeof(T), 6, operands, leader);
   const GatedBackward<T> f{biases_of(call), Gated<T>(call)};
-  if (!call.dbias[0].shape) return run_channel_map<T>(plan, call.accumulate, f, stream);
+  if (!call.dbias[0].shape) return run_strided_map<T>(plan, call.accumulate, f, stream);
   auto* const partials = static_cast<double*>(workspace);
   const int64_t chunks = run_channel_sums<T>(&plan, a.shape[call.axis], call.accumulate,
                                              GatedSums<T>{f}, partials, stream);

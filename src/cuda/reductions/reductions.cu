@@ -72,8 +72,7 @@ void sum(const SumCall& call, void* workspace, cudaStream_t stream) {
   visit_term(call.term, [&](auto term) {
     using Of = decltype(term);
     if constexpr (sizeof(T) < sizeof(double))
-      if (!empty && has_few_of_row<T>(plan))
-        return run_few<T>(plan, FewSumsOf<Of, T>{to}, stream);
+      if (!empty && has_few_of_row<T>(plan)) return run_few<T>(plan, FewSumsOf<Of, T>{to}, stream);
     reduce<T, SumKernels<Of, T>>(plan, to, workspace, empty, stream);
   });
 }

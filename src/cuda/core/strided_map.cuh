@@ -1,13 +1,14 @@
-// The functors of core/row_map.cuh over arrays of any strides, and sums by channel with their last
-// step: what the rows of whole aligned vectors there leave over.
+// Maps over arrays of any strides, and sums by channel: what contiguous arrays
+// (core/elementwise.cuh) and rows of whole aligned vectors (core/row_map.cuh) leave over.
 //
 // A thread takes a vector of elements along the innermost axis. Each array is read, or written, in
 // the way that its strides allow (ReadBy): the two halves of a packed array by vectors, as they lie
 // in rows without gaps; interleaved ones by two vectors that hold both, as a pair; any other
-// element by element. An element's channel is found like an address: one more "array" stands beside
-// the others, whose address is the channel. A functor has, besides what row_map.cuh asks for,
+// element by element. Where elements have an index, as their channel, it is found like an address:
+// one more "array" stands beside the others, whose address is the index. The functors are those of
+// row_map.cuh, with
 //
-//   keep(const ChannelPlace& place)    what a thread keeps of the channels of a vector
+//   keep(const IndexPlace& place)    what a thread keeps of the indices of a vector
 //
 // Sums: the channels' axis is the innermost one then. A block takes a tile of channels over a chunk
 // of the rows; each thread adds, in double, the values that it made before they are rounded, and
@@ -17,14 +18,14 @@
 // innermost one in memory.
 #pragma once
 
-#include "cuda/core/elementwise.cuh"
+#include "common/core/elementwise_plan.h"
 #include "cuda/core/finish.cuh"
 #include "cuda/core/parameter_io.cuh"
 
 FASTACT_BEGIN_NAMESPACE
 namespace {
 
-constexpr int kChannelMapThreads = 256;
+constexpr int kStridedThreads = 256;
 constexpr int64_t kSumRows = 64;     // of a chunk
 constexpr int64_t kSumTasks = 1024;  // tiles by chunks, at most, but for very many channels
 
@@ -32,21 +33,29 @@ enum ReadBy : int {
   kByVector,
   kByPair,  // even and odd elements of one array, whose base is at 16 bytes: the next array too
   kByElement,
+  kRepeated,  // one element stands for all along the innermost axis
   kAbsent,
 };
 
-// Arrays that are read come first, then the channel, then arrays that are written.
+// Arrays that are read come first, then the index, then arrays that are written.
 template <int inputs, int outputs>
-struct ChannelMap : StridedMap<inputs + 1, outputs> {
+struct StridedMap {
   static constexpr int kInputs = inputs, kOutputs = outputs, kArrays = inputs + 1 + outputs;
-  int64_t columns;        // elements along the innermost axis; a task is a vector of them
-  int64_t rows;           // of the other axes
-  int64_t step[kArrays];  // bytes from element to element along the innermost axis; of channels: 1
+  const char* in[inputs + 1];
+  char* out[outputs];  // null: not wanted, where there are several
+  bool accumulate;
+  int64_t tasks;    // vectors
+  int64_t columns;  // elements along the innermost axis
+  int64_t rows;     // of the other axes
+  int ndim;
+  int64_t shape[kMaxAxes];             // the innermost length in vectors
+  int64_t strides[kArrays][kMaxAxes];  // bytes; the innermost of a vector
+  int64_t step[kArrays];  // bytes from element to element along the innermost axis; of indices: 1
   ReadBy by[kArrays];
   bool odd_first[2];  // of the pairs that are read, and written: the first array is the odd one
   Divisor vecs;       // of a row
   // At most two axes, and offsets that fit 32 bits. pitch: bytes from row to row; advance: from
-  // vector to vector. For the channels they count channels.
+  // vector to vector. For the index they count indices.
   bool is_near;
   uint32_t pitch[kArrays], advance[kArrays];
   // is_near, and every array goes by whole vectors: no array needs a test of its own.
@@ -59,14 +68,14 @@ struct MapPlace {
   int64_t at[arrays];
   int valid;
 };
-// The channels of a vector's elements: the first one's, and the step to the next element's.
-struct ChannelPlace {
-  int64_t channel, step;
+// The indices of a vector's elements: the first one's, and the step to the next element's.
+struct IndexPlace {
+  int64_t first, step;
   int valid;
 };
 
 template <class T, int inputs, int outputs>
-FASTACT_DEVICE auto place_at(const ChannelMap<inputs, outputs>& map, int64_t row, int64_t vec) {
+FASTACT_DEVICE auto place_at(const StridedMap<inputs, outputs>& map, int64_t row, int64_t vec) {
   constexpr int kSize = Vec<T>::kSize, kArrays = inputs + 1 + outputs;
   MapPlace<kArrays> place;
   place.valid = int(smaller(map.columns - vec * kSize, kSize));
@@ -77,15 +86,23 @@ FASTACT_DEVICE auto place_at(const ChannelMap<inputs, outputs>& map, int64_t row
       place.at[k] = times(row, map.pitch[k]) + times(vec, map.advance[k]);
     return place;
   }
-  locate(map, row, place.at, map.ndim - 1);
+  const int last = map.ndim - 1;
 #pragma unroll
-  for (int k = 0; k < kArrays; ++k) place.at[k] += vec * map.strides[k][map.ndim - 1];
+  for (int k = 0; k < kArrays; ++k) place.at[k] = vec * map.strides[k][last];
+  const auto step = [&](int axis, int64_t here) {
+#pragma unroll
+    for (int k = 0; k < kArrays; ++k) place.at[k] += here * map.strides[k][axis];
+  };
+  if (row <= int64_t(0xffffffff))
+    unravel(uint32_t(row), map.shape, 0, last, step);
+  else
+    unravel(row, map.shape, 0, last, step);
   return place;
 }
 
 // The place of a task.
 template <class T, int inputs, int outputs>
-FASTACT_DEVICE auto place_of(const ChannelMap<inputs, outputs>& map, int64_t task) {
+FASTACT_DEVICE auto place_of(const StridedMap<inputs, outputs>& map, int64_t task) {
   if (map.is_near) {
     const uint32_t row = map.vecs.quick(uint32_t(task));
     return place_at<T>(map, row, uint32_t(task) - row * uint32_t(map.vecs.by));
@@ -96,10 +113,10 @@ FASTACT_DEVICE auto place_of(const ChannelMap<inputs, outputs>& map, int64_t tas
 
 // The numbers of a vector's channels; 0 behind its valid elements.
 template <class T>
-FASTACT_DEVICE Wide<T> numbers_of(const NumberVector& from, const ChannelPlace& place) {
+FASTACT_DEVICE Wide<T> numbers_of(const NumberVector& from, const IndexPlace& place) {
   Wide<T> numbers{};
   with_type<T>(from.data, from.dtype, [&](const auto* typed) {
-    const char* p = from.data + place.channel * from.stride;
+    const char* p = from.data + place.first * from.stride;
 #pragma unroll
     for (int j = 0; j < Vec<T>::kSize; ++j) {
       const auto* at = reinterpret_cast<decltype(typed)>(p + j * (place.step * from.stride));
@@ -124,6 +141,7 @@ FASTACT_DEVICE Vec<T> load_one(const Map& map, const Place& place, int k) {
   const char* p = map.in[k] + place.at[k];
   if (map.by[k] == kByVector && place.valid == Vec<T>::kSize)
     return load_vec(reinterpret_cast<const T*>(p));
+  if (map.by[k] == kRepeated) return load_or_repeat(reinterpret_cast<const T*>(p), true);
   return load_by_element<T>(p, map.step[k], map.by[k] == kAbsent ? 0 : place.valid);
 }
 
@@ -151,7 +169,7 @@ FASTACT_DEVICE void load_two(const Map& map, const Place& place, int k, Vec<T>& 
 
 // Reads the arrays, of which the last two may be a pair.
 template <class T, int inputs, int outputs, class Place>
-FASTACT_DEVICE void load_all(const ChannelMap<inputs, outputs>& map, const Place& place,
+FASTACT_DEVICE void load_all(const StridedMap<inputs, outputs>& map, const Place& place,
                              Vec<T> (&in)[inputs]) {
   if (map.is_plain) {
 #pragma unroll
@@ -159,8 +177,8 @@ FASTACT_DEVICE void load_all(const ChannelMap<inputs, outputs>& map, const Place
       in[k] = load_vec(reinterpret_cast<const T*>(map.in[k] + place.at[k]));
     return;
   }
-  if constexpr (inputs > 2) in[0] = load_one<T>(map, place, 0);
-  load_two<T>(map, place, inputs - 2, in[inputs - 2], in[inputs - 1]);
+  if constexpr (inputs % 2 == 1) in[0] = load_one<T>(map, place, 0);
+  if constexpr (inputs > 1) load_two<T>(map, place, inputs - 2, in[inputs - 2], in[inputs - 1]);
 }
 
 template <class T>
@@ -218,11 +236,11 @@ FASTACT_DEVICE void store_all(const Map& map, const Place& place, const Wide<T> 
 }
 
 template <class F>
-using ChannelMapOf = ChannelMap<F::kInputs, F::kOutputs>;
+using StridedMapOf = StridedMap<F::kInputs, F::kOutputs>;
 
 // Reads a vector of each array, writes the outputs, and gives what was made before it is rounded.
 template <class T, class F, class Place>
-FASTACT_DEVICE void map_place(const ChannelMapOf<F>& map, const F& f, const Place& place,
+FASTACT_DEVICE void map_place(const StridedMapOf<F>& map, const F& f, const Place& place,
                               Wide<T> (&made)[F::kMade]) {
   constexpr int kInputs = F::kInputs;
   Vec<T> in[kInputs];
@@ -231,20 +249,49 @@ FASTACT_DEVICE void map_place(const ChannelMapOf<F>& map, const F& f, const Plac
   bool has[kInputs];
 #pragma unroll
   for (int k = 0; k < kInputs; ++k) wide[k] = widen_vec(in[k]), has[k] = map.in[k];
-  const int64_t channel = int64_t(reinterpret_cast<intptr_t>(map.in[kInputs])) + place.at[kInputs];
-  f.vec(wide, has, f.keep(ChannelPlace{channel, map.step[kInputs], place.valid}), made);
+  const int64_t index = int64_t(reinterpret_cast<intptr_t>(map.in[kInputs])) + place.at[kInputs];
+  f.vec(wide, has, f.keep(IndexPlace{index, map.step[kInputs], place.valid}), made);
   store_all<T>(map, place, made);
 }
 
 template <class T, class F>
-FASTACT_KERNEL(kChannelMapThreads)
-void map_channels(FASTACT_GRID_CONSTANT const ChannelMapOf<F> map,
-                  FASTACT_GRID_CONSTANT const F f) {
-  const int64_t task = int64_t(blockIdx.x) * kChannelMapThreads + threadIdx.x;
+FASTACT_KERNEL(kStridedThreads)
+void map_strided(FASTACT_GRID_CONSTANT const StridedMapOf<F> map, FASTACT_GRID_CONSTANT const F f) {
+  const int64_t task = int64_t(blockIdx.x) * kStridedThreads + threadIdx.x;
   if (task >= map.tasks) return;
   Wide<T> made[F::kMade];
   map_place<T>(map, f, place_of<T>(map, task), made);
 }
+
+// Whether a functor asks for the index of each element.
+template <class F, class = int>
+constexpr bool kIsIndexed = false;
+template <class F>
+constexpr bool kIsIndexed<F, decltype(F::kIndexed + 0)> = F::kIndexed;
+
+// A functor of core/elementwise.cuh. One that asks for indices is given elements, whose indices may
+// lie apart.
+template <class F, class T, int inputs>
+struct StridedFunctor {
+  static constexpr int kInputs = inputs, kOutputs = 1, kMade = 1;
+  F f;
+
+  FASTACT_DEVICE IndexPlace keep(const IndexPlace& place) const { return place; }
+  FASTACT_DEVICE void vec(const Wide<T> (&in)[inputs], const bool (&)[inputs],
+                          const IndexPlace& place, Wide<T> (&made)[1]) const {
+    if constexpr (kIsIndexed<F>) {
+#pragma unroll
+      for (int j = 0; j < Vec<T>::kSize; ++j) {
+        Compute<T> lane[inputs];
+#pragma unroll
+        for (int k = 0; k < inputs; ++k) lane[k] = in[k].lane[j];
+        made[0].lane[j] = f.at(lane, place.first + j * place.step);
+      }
+    } else {
+      made[0] = f.vec(in, 0);
+    }
+  }
+};
 
 // The partial sums of channels, in tiles of tx vectors of them and chunks of the rows.
 struct ChannelSums {
@@ -255,11 +302,11 @@ struct ChannelSums {
 };
 
 template <class T, class F>
-FASTACT_KERNEL_OF(kChannelMapThreads, 2)
-void sum_channels(FASTACT_GRID_CONSTANT const ChannelMapOf<F> map, FASTACT_GRID_CONSTANT const F f,
+FASTACT_KERNEL_OF(kStridedThreads, 2)
+void sum_channels(FASTACT_GRID_CONSTANT const StridedMapOf<F> map, FASTACT_GRID_CONSTANT const F f,
                   FASTACT_GRID_CONSTANT const ChannelSums sums) {
   constexpr int kSize = Vec<T>::kSize;
-  FASTACT_SHARED(double, buffer, (kFoldBuffer<kChannelMapThreads, kSize>));
+  FASTACT_SHARED(double, buffer, (kFoldBuffer<kStridedThreads, kSize>));
   const int tx = int(threadIdx.x) % sums.tx, ty = int(threadIdx.x) / sums.tx;
   const int mine = int(threadIdx.x);  // a column
   const int64_t first = int64_t(reinterpret_cast<intptr_t>(map.in[F::kInputs]));
@@ -291,10 +338,11 @@ void sum_channels(FASTACT_GRID_CONSTANT const ChannelMapOf<F> map, FASTACT_GRID_
 
 // ---- on the host
 
-inline ReadBy access_of(const ElementwisePlan& plan, int k) {
+inline ReadBy way_to_read(const ElementwisePlan& plan, int k) {
   if (!plan.data[k]) return kAbsent;
-  const bool dense = plan.strides[k][plan.ndim - 1] == plan.item;
-  return dense && rows_aligned(plan, k, kVecBytes) ? kByVector : kByElement;
+  const int64_t step = plan.strides[k][plan.ndim - 1];
+  if (step == 0) return kRepeated;
+  return step == plan.item && rows_aligned(plan, k, kVecBytes) ? kByVector : kByElement;
 }
 
 // Whether arrays k and k + 1 are the even and odd elements of one, and in which order.
@@ -310,15 +358,15 @@ inline bool are_pair(const ElementwisePlan& plan, int k, bool* odd_first) {
   return pair;
 }
 
-// The map of a plan's operands: the inputs, the channel, and the outputs.
-template <class T, class F>
-ChannelMapOf<F> channel_map_of(const ElementwisePlan& plan, bool accumulate) {
-  constexpr int kSize = Vec<T>::kSize, kInputs = F::kInputs, kFirst = kInputs + 1;
+// The map of a plan's operands: the inputs, an index if there is one, and the outputs.
+template <class T, int inputs, int outputs>
+StridedMap<inputs, outputs> strided_map(const ElementwisePlan& plan, bool accumulate) {
+  constexpr int kSize = Vec<T>::kSize, kFirst = inputs + 1;
   const int last = plan.ndim - 1;
-  ChannelMapOf<F> map{};
+  const bool has_index = plan.operands > inputs + outputs;
+  StridedMap<inputs, outputs> map{};
   map.ndim = plan.ndim;
   map.accumulate = accumulate;
-  map.task_size = kSize;
   map.columns = plan.shape[last];
   map.rows = plan.size / plan.shape[last];
   std::copy(plan.shape, plan.shape + plan.ndim, map.shape);
@@ -332,31 +380,34 @@ ChannelMapOf<F> channel_map_of(const ElementwisePlan& plan, bool accumulate) {
   };
   bool by_vectors = map.columns % kSize == 0;
   for (int k = 0; k < map.kArrays; ++k) {
-    std::copy(plan.strides[k], plan.strides[k] + plan.ndim, map.strides[k]);
-    map.step[k] = plan.strides[k][last];
+    if (k == inputs && !has_index) continue;
+    const int from = k - (k > inputs && !has_index);
+    std::copy(plan.strides[from], plan.strides[from] + plan.ndim, map.strides[k]);
+    map.step[k] = plan.strides[from][last];
     map.strides[k][last] *= kSize;
-    map.by[k] = access_of(plan, k);
-    map.pitch[k] = near(last == 0 ? 0 : plan.strides[k][0]);
+    map.by[k] = way_to_read(plan, from);
+    map.pitch[k] = near(last == 0 ? 0 : plan.strides[from][0]);
     map.advance[k] = near(map.strides[k][last]);
-    by_vectors &= k == kInputs || map.by[k] == kByVector;
+    by_vectors &= k == inputs || map.by[k] == kByVector;
     if (k < kFirst)
-      map.in[k] = plan.data[k];
+      map.in[k] = plan.data[from];
     else
-      map.out[k - kFirst] = plan.data[k];
+      map.out[k - kFirst] = plan.data[from];
   }
   map.is_plain = map.is_near && by_vectors;
-  if (are_pair(plan, kInputs - 2, &map.odd_first[0])) map.by[kInputs - 2] = kByPair;
-  if (F::kOutputs == 2 && are_pair(plan, kFirst, &map.odd_first[1])) map.by[kFirst] = kByPair;
+  if (inputs > 1 && are_pair(plan, inputs - 2, &map.odd_first[0])) map.by[inputs - 2] = kByPair;
+  if (outputs == 2 && are_pair(plan, plan.operands - 2, &map.odd_first[1]))
+    map.by[kFirst] = kByPair;
   return map;
 }
 
 // Queues the map of a plan's operands.
 template <class T, class F>
-void run_channel_map(const ElementwisePlan& plan, bool accumulate, const F& f,
+void run_strided_map(const ElementwisePlan& plan, bool accumulate, const F& f,
                      cudaStream_t stream) {
-  const auto map = channel_map_of<T, F>(plan, accumulate);
-  launch(map_channels<T, F>, {ceil_div(map.tasks, kChannelMapThreads), kChannelMapThreads}, stream,
-         map, f);
+  const auto map = strided_map<T, F::kInputs, F::kOutputs>(plan, accumulate);
+  launch(map_strided<T, F>, {ceil_div(map.tasks, kStridedThreads), kStridedThreads}, stream, map,
+         f);
 }
 
 // The plan of the sums for so many channels of so many elements each. Where channels do not come
@@ -365,11 +416,11 @@ template <class T>
 ChannelSums plan_sums(int64_t channels, int64_t rows, bool channels_last) {
   const int64_t vecs = ceil_div(channels, Vec<T>::kSize);
   const int beside =
-      channels_last ? kWarp : kChannelMapThreads / power_of_two_from(rows, kChannelMapThreads);
+      channels_last ? kWarp : kStridedThreads / power_of_two_from(rows, kStridedThreads);
   ChannelSums sums{};
   sums.channels = channels;
   sums.tx = power_of_two_from(vecs, std::min(beside, kWarp));
-  sums.ty = kChannelMapThreads / sums.tx;
+  sums.ty = kStridedThreads / sums.tx;
   sums.tiles = ceil_div(vecs, sums.tx);
   const int64_t most = std::max<int64_t>(1, kSumTasks / sums.tiles);
   cut(&sums, rows, std::max(kSumRows * std::max(1, sums.ty / 8), rows / most));
@@ -402,11 +453,11 @@ int64_t run_channel_sums(ElementwisePlan* plan, int64_t channels, bool accumulat
   };
   move_last(plan->shape);
   for (int k = 0; k < plan->operands; ++k) move_last(plan->strides[k]);
-  const auto map = channel_map_of<T, F>(*plan, accumulate);
+  const auto map = strided_map<T, F::kInputs, F::kOutputs>(*plan, accumulate);
   ChannelSums sums = plan_sums<T>(channels, map.rows, channels_last);
   sums.partials = partials;
-  launch(sum_channels<T, F>, {blocks_for(sums.tiles * sums.count), kChannelMapThreads}, stream, map,
-         f, sums);
+  launch(sum_channels<T, F>, {blocks_for(sums.tiles * sums.count), kStridedThreads}, stream, map, f,
+         sums);
   return sums.count;
 }
 
