@@ -29,49 +29,45 @@ struct Backward : Lanewise<Backward<T, A>, T, 2> {
   }
 };
 
-// Any activation, for strided arrays.
-template <class T>
-struct ChosenForward {
+// Any activation, one call a vector: for strided arrays and, where code would be large and calls
+// are rare, for all. An element is a vector's first lane.
+template <class F, class T, int inputs>
+struct Chosen {
+  static constexpr int kUnroll = 1;
   ChosenActivation activation;
-  FASTACT_DEVICE Wide<T> vec(const Wide<T> (&in)[1], int64_t) const {
-    return activation.template value<T>(in[0]);
-  }
-  FASTACT_DEVICE Compute<T> at(const Compute<T> (&in)[1], int64_t index) const {
-    const Wide<T> wide[1] = {{{in[0]}}};
-    return vec(wide, index).lane[0];
+  FASTACT_DEVICE Compute<T> at(const Compute<T> (&in)[inputs], int64_t index) const {
+    Wide<T> wide[inputs] = {};
+#pragma unroll
+    for (int k = 0; k < inputs; ++k) wide[k].lane[0] = in[k];
+    return static_cast<const F&>(*this).vec(wide, index).lane[0];
   }
 };
 
 template <class T>
-struct ChosenBackward {
-  ChosenActivation activation;
+struct ChosenForward : Chosen<ChosenForward<T>, T, 1> {
+  FASTACT_DEVICE Wide<T> vec(const Wide<T> (&in)[1], int64_t) const {
+    return this->activation.template value<T>(in[0]);
+  }
+};
+
+template <class T>
+struct ChosenBackward : Chosen<ChosenBackward<T>, T, 2> {
   FASTACT_DEVICE Wide<T> vec(const Wide<T> (&in)[2], int64_t) const {
-    Wide<T> result = activation.template slope_by_saved<T>(in[1]);
+    Wide<T> result = this->activation.template slope_by_saved<T>(in[1]);
 #pragma unroll
     for (int j = 0; j < Vec<T>::kSize; ++j) result.lane[j] = in[0].lane[j] * result.lane[j];
     return result;
   }
-  FASTACT_DEVICE Compute<T> at(const Compute<T> (&in)[2], int64_t index) const {
-    const Wide<T> wide[2] = {{{in[0]}}, {{in[1]}}};
-    return vec(wide, index).lane[0];
-  }
 };
 
-// Any activation, for arrays of any strides: second derivatives are rare, and code is large.
 template <class T>
-struct ChosenSecond {
-  static constexpr int kUnroll = 1;
-  ChosenActivation activation;
+struct ChosenSecond : Chosen<ChosenSecond<T>, T, 3> {
   FASTACT_DEVICE Wide<T> vec(const Wide<T> (&in)[3], int64_t) const {
-    Wide<T> result = activation.template second_by_saved<T>(in[1]);
+    Wide<T> result = this->activation.template second_by_saved<T>(in[1]);
 #pragma unroll
     for (int j = 0; j < Vec<T>::kSize; ++j)
       result.lane[j] = in[0].lane[j] * (in[2].lane[j] * result.lane[j]);
     return result;
-  }
-  FASTACT_DEVICE Compute<T> at(const Compute<T> (&in)[3], int64_t index) const {
-    const Wide<T> wide[3] = {{{in[0]}}, {{in[1]}}, {{in[2]}}};
-    return vec(wide, index).lane[0];
   }
 };
 
@@ -88,7 +84,7 @@ void activation_forward(const ActivationCall& call, cudaStream_t stream) {
   ElementwisePlan plan;
   plan_elementwise(&plan, sizeof(T), 2, arrays);
   if (!plan.all_contiguous())
-    return run_strided<T, 1, false>(plan, false, ChosenForward<T>{chosen_of(call)}, stream);
+    return run_strided<T, 1>(plan, false, ChosenForward<T>{{chosen_of(call)}}, stream);
   switch (call.which) {
 #define FASTACT_CASE(name, A) \
   case k_##name:              \
@@ -105,8 +101,7 @@ void activation_backward(const ActivationCall& call, cudaStream_t stream) {
   ElementwisePlan plan;
   plan_elementwise(&plan, sizeof(T), 3, arrays);
   if (!plan.all_contiguous())
-    return run_strided<T, 2, true>(plan, call.accumulate, ChosenBackward<T>{chosen_of(call)},
-                                   stream);
+    return run_strided<T, 2>(plan, call.accumulate, ChosenBackward<T>{{chosen_of(call)}}, stream);
   switch (call.which) {
 #define FASTACT_CASE(name, A)                                                                 \
   case k_##name:                                                                              \
@@ -123,7 +118,7 @@ void activation_second(const ActivationCall& call, cudaStream_t stream) {
   if (is_empty(arrays[0])) return;
   ElementwisePlan plan;
   plan_elementwise(&plan, sizeof(T), 4, arrays);
-  run_map<T, 3, true>(plan, call.accumulate, ChosenSecond<T>{chosen_of(call)}, stream);
+  run_map<T, 3, true>(plan, call.accumulate, ChosenSecond<T>{{chosen_of(call)}}, stream);
 }
 
 using Storage = FASTACT_STORAGE;

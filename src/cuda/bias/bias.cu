@@ -2,12 +2,10 @@
 //
 // Dense arrays of one layout are outer x channels x inner to the kernels, whatever their rank.
 // Where they are aligned and whole vectors, both directions are maps over rows (core/row_map.cuh),
-// with an activation that is compiled in if it is a common one. Otherwise the forward is the map of
-// core/elementwise.cuh; a vector knows from its index which channels it meets, and an element of
-// strided arrays is told its channel. The backward reads dy, x and the residual once, writes dx,
-// and sums dx by channel in double: core/channel_sums.cuh. There the activation is one call a
-// vector, or an element where channels do not come last. At most kMaxChunks partial sums per
-// channel are added by one finishing kernel.
+// with an activation that is compiled in if it is a common one. Otherwise they are maps over
+// vectors of any strides (core/strided_map.cuh), with one call of the activation a vector. The
+// backward reads dy, x and the residual once, writes dx, and sums dx by channel in double. At most
+// kMaxChunks partial sums per channel are added by one finishing kernel.
 //
 // Bytes moved: x, residual and y once; dy, x, residual and dx once.
 //
@@ -18,24 +16,20 @@
 #include "common/bias/call.h"
 #include "cuda/bias/dropout.cuh"
 #include "cuda/bias/fused.cuh"
-#include "cuda/bias/rows.cuh"
+#include "cuda/core/layout.cuh"
 #include "cuda/core/native_function.h"
 
 FASTACT_BEGIN_NAMESPACE
 namespace {
 
-template <class Activation>
-Fused<Activation> fuse(const Activation& activation, const BiasCall& call, const Layout& layout) {
-  return {activation, vector_of(call.bias), layout.channels, layout.dense ? layout.inner : 1};
-}
-
-// Runs visit(activation or function), chosen at run time.
-template <class Visit>
+// Runs visit(functor over arrays of any strides); the activation is chosen at run time.
+template <template <class, class> class F, class T, class Visit>
 void with_chosen(const BiasCall& call, const Visit& visit) {
-  if (call.which < kActivations)
-    visit(chosen_activation(call.which, call.parameters));
-  else
-    visit(ChosenFunction{call.which});
+  const auto run = [&](const auto& of) {
+    visit(F<T, std::decay_t<decltype(of)>>{{of, vector_of(call.bias), {}, {}, {}}});
+  };
+  call.which < kActivations ? run(chosen_activation(call.which, call.parameters))
+                            : run(ChosenFunction{call.which});
 }
 
 // Dense arrays as rows, each of one example or of several.
@@ -61,16 +55,16 @@ int64_t segment_of(const Layout& layout) {
 }
 template <class T>
 RowGrid grid_of_sums(const Layout& layout) {
-  return row_grid(rows_of<T>(layout), 1, true, layout.inner, segment_of<T>(layout));
+  return row_grid(rows_of<T>(layout), 1, true, segment_of<T>(layout));
 }
-// Whether rows can be added up by channel: few tiles have parts of a channel, and there are enough
-// rows to read several at a time. Not for sums in float64, whose bits would show by their order
-// whether arrays are aligned; other sums are rounded after that.
+// Whether rows can be added up by channel: each column is one, or channels are long segments, of
+// enough rows to read several at a time. Not for sums in float64, whose bits would show by their
+// order whether arrays are aligned; other sums are rounded after that.
 template <class T>
 bool sums_fit(const BiasCall& call, const Layout& layout) {
   if (sizeof(T) == sizeof(double) || vector_of(call.dbias).dtype == kF64) return false;
-  return layout.inner == 1 ||
-         (layout.outer >= kRowMapRows && grid_of_sums<T>(layout).partials <= kMaxChunks);
+  return layout.inner == 1 || (segment_of<T>(layout) > 0 && layout.outer >= kRowMapRows &&
+                               grid_of_sums<T>(layout).partials <= kMaxChunks);
 }
 
 // Runs F, a functor over rows; data: its inputs, then the output. Returns the number of partial
@@ -93,7 +87,6 @@ int64_t run_fused_rows(const BiasCall& call, const Layout& layout, const RowsOfV
     for (uint32_t& pitch : map.in_pitch) pitch = rows.pitch();
     map.out[0] = data[count - 1], map.out_pitch[0] = rows.pitch();
     map.accumulate = accumulate, map.sums.partials = partials, map.sums.channels = channels;
-    map.sums.runs = inner;
     if (partials) map.sums.segment = uint32_t(segment_of<T>(layout));
     made = run_rows(map, rows, Functor{{activation, bias, channels, inner, by_vector}}, stream);
   };
@@ -104,17 +97,6 @@ int64_t run_fused_rows(const BiasCall& call, const Layout& layout, const RowsOfV
   return made;
 }
 
-template <class T, int inputs, class Activation>
-void forward(const Operand* arrays, const Layout& layout, const Fused<Activation>& fused, int axis,
-             cudaStream_t stream) {
-  const BiasForward<T, inputs, Activation> f{fused};
-  if (!layout.dense)
-    return run_indexed<T, inputs, false>(arrays, OneAxis(axis).flag, false, f, stream);
-  ElementwisePlan plan;
-  plan_elementwise(&plan, sizeof(T), inputs + 1, arrays);
-  run_contiguous<T, inputs, false>(plan, false, f, stream);
-}
-
 }  // namespace
 
 template <class T>
@@ -122,21 +104,20 @@ void bias_act_forward(const BiasCall& call, cudaStream_t stream) {
   const Operand &x = call.data[BiasCall::kX], &residual = call.data[BiasCall::kResidual],
                 &y = call.data[BiasCall::kOut];
   if (is_empty(x)) return;
-  const Operand three[] = {x, residual.data ? residual : x, y}, two[] = {x, y};
-  const Layout layout = layout_of(three, 3, call.axis, sizeof(T));
+  const Operand arrays[] = {x, residual.data ? residual : x, y};
+  const Layout layout = layout_of(arrays, 3, call.axis, sizeof(T));
   const auto rows = rows_of<T>(layout);
   char* const data[] = {x.data, residual.data, y.data};
   if (fit_rows(rows, layout, data)) {
-    run_fused_rows<BiasRowsForward>(call, layout, rows, data, false, nullptr, stream);
+    run_fused_rows<BiasForward>(call, layout, rows, data, false, nullptr, stream);
     return;
   }
-  if (residual.data)
-    forward<T, 2>(three, layout, fuse(chosen_activation(call.which, call.parameters), call, layout),
-                  call.axis, stream);
-  else
-    with_chosen(call, [&](const auto& activation) {
-      forward<T, 1>(two, layout, fuse(activation, call, layout), call.axis, stream);
-    });
+  const IndexOperand channel(y, OneAxis(call.axis).flag);
+  const Operand operands[] = {x, residual, channel.operand, y};
+  ElementwisePlan plan;
+  plan_elementwise(&plan, sizeof(T), 4, operands);
+  with_chosen<BiasForward, T>(call,
+                              [&](const auto& f) { run_strided_map<T>(plan, false, f, stream); });
 }
 
 template <class T>
@@ -146,7 +127,7 @@ int64_t bias_act_workspace(const BiasCall& call) {
   // The chunks do not depend on the strides of dy, dx and residual, and of x's strides they depend
   // on the order alone. The workspace is as large as any layout of the other arrays needs.
   const Layout layout = layout_of(&x, 1, call.axis, sizeof(T));
-  int64_t most = most_chunks<T>(with_one_segment(layout));
+  int64_t most = most_chunks<T>(layout.channels, size_of(x));
   if (sums_fit<T>(call, layout)) most = std::max(most, grid_of_sums<T>(layout).partials);
   return layout.channels * most * int64_t(sizeof(double));
 }
@@ -164,24 +145,21 @@ void bias_act_backward(const BiasCall& call, void* workspace, cudaStream_t strea
     const auto rows = rows_of<T>(layout);
     char* const data[] = {dy.data, x.data, residual.data, dx.data};
     if (sums_fit<T>(call, layout) && fit_rows(rows, layout, data)) {
-      chunks = run_fused_rows<BiasRowsBackward>(call, layout, rows, data, call.accumulate_dx,
-                                                partials, stream);
+      chunks = run_fused_rows<BiasBackward>(call, layout, rows, data, call.accumulate_dx, partials,
+                                            stream);
     } else {
-      const bool windows = dx.data != dy.data && dx.data != x.data && dx.data != arrays[2].data;
-      with_chosen(call, [&](const auto& activation) {
-        using F = BiasGradient<T, std::decay_t<decltype(activation)>>;
-        const F f{fuse(activation, call, layout), {}, windows, call.accumulate_dx};
-        chunks = run_channel_sums<T>(f, {&dy, &x, residual.data ? &residual : nullptr, &dx},
-                                     with_one_segment(layout), OneAxis(call.axis).flag, partials,
-                                     stream);
+      const IndexOperand channel(dx, OneAxis(call.axis).flag);
+      const Operand operands[] = {dy, x, residual, channel.operand, dx};
+      ElementwisePlan plan;
+      plan_elementwise(&plan, sizeof(T), 5, operands);
+      with_chosen<BiasBackward, T>(call, [&](const auto& f) {
+        chunks =
+            run_channel_sums<T>(&plan, layout.channels, call.accumulate_dx, f, partials, stream);
       });
     }
   }
-  const NumberVector dbias = vector_of(call.dbias);
-  for_dtype(dbias.dtype, [&](auto element) {
-    finish_partials<decltype(element)>(partials, x.shape[call.axis], chunks, dbias.data,
-                                       dbias.stride, call.accumulate_dbias, stream);
-  });
+  finish_numbers(
+      {partials, vector_of(call.dbias), call.accumulate_dbias, x.shape[call.axis], chunks}, stream);
 }
 
 // inputs: x, and the residual where there are two.
@@ -198,7 +176,10 @@ void drop(const DropoutCall& call, const Operand (&arrays)[inputs + 1], cudaStre
     return run_contiguous<T, inputs, true>(plan, call.accumulate, f, stream);
   bool every[kMaxAxes];
   std::fill(every, every + kMaxAxes, true);
-  run_indexed<T, inputs, true>(arrays, every, call.accumulate, f, stream);
+  const IndexOperand index(y, every);
+  all[inputs] = index.operand, all[inputs + 1] = y;
+  plan_elementwise(&plan, sizeof(T), inputs + 2, all);
+  run_strided<T, inputs>(plan, call.accumulate, f, stream);
 }
 
 template <class T>

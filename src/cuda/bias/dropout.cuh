@@ -51,7 +51,7 @@ struct VectorWords {
 template <class T, int inputs>
 struct Dropped {
   static constexpr int kUnroll = 2;
-  static constexpr Indexed kIndexed = kIndexedElements;
+  static constexpr bool kIndexed = true;
   using C = Compute<T>;
   PhiloxKeys keys;  // a round's is an operand of its instruction
   uint64_t offset;

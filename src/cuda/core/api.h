@@ -22,26 +22,4 @@ inline NumberVector vector_of(const ArrayArgument& a) {
   return {a.data, a.shape ? byte_stride(a, 0, item_size(a.dtype)) : 0, a.dtype};
 }
 
-// y OUT (outputs, `stride` bytes apart) = the sums of partials IN (outputs x chunks), or y IN/OUT
-// +=.
-template <class T>
-void finish_partials(const double* partials, int64_t outputs, int64_t chunks, char* y,
-                     int64_t stride, bool accumulate, cudaStream_t stream);
-
-// Runs visit(T{}) for the storage type of a dtype.
-template <class Visit>
-auto for_dtype(int dtype, Visit visit) {
-  switch (dtype) {
-    case kF16:
-      return visit(f16{});
-    case kBF16:
-      return visit(bf16{});
-    case kF32:
-      return visit(float{});
-    case kF64:
-      return visit(double{});
-  }
-  throw std::invalid_argument("fastact: unknown dtype");
-}
-
 FASTACT_END_NAMESPACE

@@ -53,6 +53,17 @@ FASTACT_DEVICE T block_sum(T value) {
 
 constexpr int kMostWarps = 16;  // of a team
 
+// Whether a condition holds for any thread of the block; a barrier.
+FASTACT_DEVICE bool any_of_block(bool condition) {
+  FASTACT_SHARED(int, of_warps, kMostWarps);
+  const bool of_warp = __any_sync(kAllLanes, condition);
+  if (threadIdx.x % kWarp == 0) of_warps[threadIdx.x / kWarp] = of_warp;
+  __syncthreads();
+  bool any = false;
+  for (int i = 0; i < int(blockDim.x) / kWarp; ++i) any |= int(of_warps[i]) != 0;
+  return any;
+}
+
 // All folds of n numbers share one array: inside fold_team each Merge would have an array of its
 // own.
 template <int n, class N>

@@ -5,18 +5,12 @@
 // last one go to the first threads of the first block. Inputs that are misaligned by another amount
 // are read by windows (core/vector_io.cuh).
 //
-// Any other strides: a thread takes one vector where all operands allow it (innermost stride one
-// element, or zero in an input; row length and all other strides multiples of a vector), else one
-// element. It finds its offset by dividing its index by the lengths of the axes, in 32 bits where
-// the size allows it. Two operands that are the even and the odd elements of one array may be read,
-// or written, as a pair: two vectors that lie together hold a vector of each.
+// Any other strides: core/strided_map.cuh.
 //
 // Bytes moved: inputs and outputs, once. No shared memory, no barrier.
 #pragma once
 
-#include "common/core/elementwise_plan.h"
-#include "cuda/core/indexing.cuh"
-#include "cuda/core/vector_io.cuh"
+#include "cuda/core/strided_map.cuh"
 
 FASTACT_BEGIN_NAMESPACE
 
@@ -32,21 +26,6 @@ template <class F, class T, class = int>
 constexpr int kBlocksOf = kMapBlocks<T>;
 template <class F, class T>
 constexpr int kBlocksOf<F, T, decltype(F::kLeastBlocks + 0)> = F::kLeastBlocks;
-
-// A function of several results gives these: elements, or vectors.
-template <class Value, int outputs>
-struct Results {
-  Value of[outputs];
-};
-// Whether the last operand that a strided map reads is an index instead of an array: the functor is
-// given the operand's address in place of 0. By elements alone, or by vectors too.
-enum Indexed : int { kNotIndexed, kIndexedElements, kIndexedVectors };
-template <class F, class = int>
-constexpr Indexed kIndexedBy = kNotIndexed;
-template <class F>
-constexpr Indexed kIndexedBy<F, decltype(F::kIndexed + 0)> = F::kIndexed;
-template <class F, int inputs>
-constexpr int kOperandsOf = inputs + (kIndexedBy<F> != kNotIndexed);
 
 // The interface of a map's functor. index: of the element, or of a vector's first one, in
 // contiguous arrays (0 for strided ones, or what they read by kIndexed).
@@ -160,64 +139,6 @@ void map_contiguous(const ContiguousMap<T, inputs> map, FASTACT_GRID_CONSTANT co
   }
 }
 
-template <int inputs, int outputs = 1>
-struct StridedMap {
-  const char* in[inputs];
-  char* out[outputs];  // null: not wanted, where there are several
-  int64_t tasks;
-  int task_size;  // elements: one, or a vector
-  bool accumulate;
-  int ndim;
-  int64_t shape[kMaxAxes];                      // the innermost length in tasks
-  int64_t strides[inputs + outputs][kMaxAxes];  // bytes; the innermost of a task; outputs' are last
-};
-
-// Offsets in bytes of the index-th task in each operand, along the first `ndim` axes of the map.
-template <int inputs, int outputs>
-FASTACT_DEVICE void locate(const StridedMap<inputs, outputs>& map, int64_t index,
-                           int64_t (&at)[inputs + outputs], int ndim) {
-#pragma unroll
-  for (int k = 0; k < inputs + outputs; ++k) at[k] = 0;
-  const auto step = [&](int axis, int64_t here) {
-#pragma unroll
-    for (int k = 0; k < inputs + outputs; ++k) at[k] += here * map.strides[k][axis];
-  };
-  if (index <= int64_t(0xffffffff))
-    unravel(uint32_t(index), map.shape, 0, ndim, step);
-  else
-    unravel(index, map.shape, 0, ndim, step);
-}
-
-template <class T, int inputs, bool accumulates, class F>
-FASTACT_KERNEL(kMapThreads)
-void map_strided(FASTACT_GRID_CONSTANT const StridedMap<kOperandsOf<F, inputs>> map,
-                 FASTACT_GRID_CONSTANT const F f) {
-  constexpr int kOut = kOperandsOf<F, inputs>;
-  const int64_t task = int64_t(blockIdx.x) * kMapThreads + threadIdx.x;
-  if (task >= map.tasks) return;
-  int64_t at[kOut + 1], index = 0;
-  locate(map, task, at, map.ndim);
-  if constexpr (kOut > inputs)
-    index = int64_t(reinterpret_cast<intptr_t>(map.in[inputs])) + at[inputs];
-  T* const out = reinterpret_cast<T*>(map.out[0] + at[kOut]);
-  if (kIndexedBy<F> == kIndexedElements || map.task_size == 1) {
-    T element[inputs];
-#pragma unroll
-    for (int k = 0; k < inputs; ++k)
-      element[k] = load(reinterpret_cast<const T*>(map.in[k] + at[k]));
-    map_element<T, inputs, accumulates>(element, out, index, map.accumulate, f);
-    return;
-  }
-  if constexpr (kIndexedBy<F> != kIndexedElements) {
-    Vec<T> in[inputs];
-#pragma unroll
-    for (int k = 0; k < inputs; ++k)
-      in[k] = load_or_repeat(reinterpret_cast<const T*>(map.in[k] + at[k]),
-                             map.strides[k][map.ndim - 1] == 0);
-    map_vec<T, inputs, accumulates>(in, out, index, map.accumulate, f);
-  }
-}
-
 template <class T, int inputs, bool accumulates, class F>
 void run_contiguous(const ElementwisePlan& plan, bool accumulate, F f, cudaStream_t stream) {
   constexpr int kSize = Vec<T>::kSize;
@@ -238,55 +159,9 @@ void run_contiguous(const ElementwisePlan& plan, bool accumulate, F f, cudaStrea
   launch(map_contiguous<T, inputs, accumulates, F>, {blocks, kMapThreads}, stream, map, f);
 }
 
-// The first `loose` inputs may lie anyhow. An index by vectors is for doubles alone, whose rows
-// need no alignment of their own.
-template <class T, int inputs, Indexed indexed, int loose = 0>
-StridedMap<inputs> strided_map(const ElementwisePlan& plan, bool accumulate) {
-  constexpr int kSize = Vec<T>::kSize;
-  StridedMap<inputs> map{};
-  const int last = plan.ndim - 1;
-  bool vecs = plan.shape[last] % kSize == 0 && indexed != kIndexedElements;
-  for (int k = loose; k <= inputs; ++k) {
-    const int64_t stride = plan.strides[k][last];
-    const bool repeats = stride == 0 && k < inputs;
-    if (indexed != kNotIndexed && k == inputs - 1)
-      vecs &= repeats || stride == int64_t(sizeof(double));
-    else
-      vecs &= repeats || (stride == plan.item && rows_aligned(plan, k, kVecBytes));
-  }
-  map.task_size = vecs ? kSize : 1;
-  map.tasks = plan.size / map.task_size;
-  map.accumulate = accumulate;
-  map.ndim = plan.ndim;
-  for (int k = 0; k < inputs; ++k) map.in[k] = plan.data[k];
-  map.out[0] = plan.data[inputs];
-  for (int axis = 0; axis <= last; ++axis) {
-    map.shape[axis] = axis == last ? plan.shape[axis] / map.task_size : plan.shape[axis];
-    for (int k = 0; k <= inputs; ++k)
-      map.strides[k][axis] = plan.strides[k][axis] * (axis == last ? map.task_size : 1);
-  }
-  return map;
-}
-
-template <class T, int inputs, bool accumulates, class F>
+template <class T, int inputs, class F>
 void run_strided(const ElementwisePlan& plan, bool accumulate, F f, cudaStream_t stream) {
-  const auto map = strided_map<T, kOperandsOf<F, inputs>, kIndexedBy<F>>(plan, accumulate);
-  const int64_t blocks = (map.tasks + kMapThreads - 1) / kMapThreads;
-  launch(map_strided<T, inputs, accumulates, F>, {blocks, kMapThreads}, stream, map, f);
-}
-
-// Queues a map over arrays of any strides, the inputs and then the output. The functor is told each
-// element's index along the axes that `counts` has a flag for.
-template <class T, int inputs, bool accumulates, class F>
-void run_indexed(const Operand* arrays, const bool* counts, bool accumulate, F f,
-                 cudaStream_t stream) {
-  const IndexOperand index(arrays[inputs], counts);
-  Operand all[inputs + 2];
-  std::copy(arrays, arrays + inputs, all);
-  all[inputs] = index.operand, all[inputs + 1] = arrays[inputs];
-  ElementwisePlan plan;
-  plan_elementwise(&plan, sizeof(T), inputs + 2, all);
-  run_strided<T, inputs, accumulates>(plan, accumulate, f, stream);
+  run_strided_map<T>(plan, accumulate, StridedFunctor<F, T, inputs>{f}, stream);
 }
 
 // Queues y = f(inputs), or y += f(inputs), over operands that are not empty.
@@ -295,7 +170,7 @@ void run_map(const ElementwisePlan& plan, bool accumulate, F f, cudaStream_t str
   if (plan.all_contiguous())
     run_contiguous<T, inputs, accumulates>(plan, accumulate, f, stream);
   else
-    run_strided<T, inputs, accumulates>(plan, accumulate, f, stream);
+    run_strided<T, inputs>(plan, accumulate, f, stream);
 }
 
 FASTACT_END_NAMESPACE

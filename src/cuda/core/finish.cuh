@@ -11,6 +11,7 @@
 
 #include "cuda/core/block_reduce.cuh"
 #include "cuda/core/indexing.cuh"
+#include "cuda/core/parameter_io.cuh"
 
 FASTACT_BEGIN_NAMESPACE
 namespace {
@@ -36,6 +37,26 @@ template <class Op>
 void finish(const Op& op, cudaStream_t stream, int team = kWarp) {
   const int threads = std::max(team, kFinishThreads);
   launch(finish_sums<Op>, {ceil_div(op.outputs, threads / team), threads}, stream, op, team);
+}
+
+// Numbers that are the sums of their parts, outputs x count; without parts they are 0.
+struct FinishNumbers {
+  static constexpr int kSums = 1;
+  const double* parts;
+  NumberVector to;  // OUT, or IN/OUT +=
+  bool accumulate;
+  int64_t outputs, count;
+
+  FASTACT_DEVICE void add(int64_t output, int64_t i, double (&sum)[1]) const {
+    sum[0] += load(parts + output * count + i);
+  }
+  FASTACT_DEVICE void put(int64_t output, const double (&sum)[1]) const {
+    put_number(to, output, sum[0], accumulate);
+  }
+};
+inline void finish_numbers(const FinishNumbers& op, cudaStream_t stream) {
+  constexpr int64_t kOfWarp = 128;  // parts
+  finish(op, stream, op.count > kOfWarp ? kFinishThreads : kWarp);
 }
 
 }  // namespace

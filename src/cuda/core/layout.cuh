@@ -3,7 +3,6 @@
 
 #include "common/core/operand.h"
 #include "cuda/core/indexing.cuh"
-#include "cuda/core/vector_io.cuh"
 
 FASTACT_BEGIN_NAMESPACE
 namespace {
@@ -29,38 +28,6 @@ inline Layout layout_of(const Operand* arrays, int count, int axis, int64_t item
     (is_outer ? layout.outer : layout.inner) *= last.shape[i];
   }
   return layout;
-}
-
-// A single channel is one segment.
-inline Layout with_one_segment(Layout layout) {
-  if (layout.channels == 1) layout.inner *= layout.outer, layout.outer = 1;
-  return layout;
-}
-
-// Rows of channels that come last, as a block takes them: tiles of tx vectors of columns, ty rows
-// at a time. Rows that are no whole number of vectors are folded, as many as make one, into rows of
-// `width` elements; a lane always meets the same channel.
-struct ChannelRows {
-  int64_t width, rows, tiles;
-  int tx, ty;
-};
-
-template <class T>
-ChannelRows rows_of(int64_t channels, int64_t count, int threads) {
-  constexpr int64_t kSize = Vec<T>::kSize;
-  int64_t folded = 1;
-  if (channels % kSize != 0 && channels <= kWarp) {
-    folded = kSize;
-    while (channels * folded / 2 % kSize == 0) folded /= 2;
-  }
-  ChannelRows made{};
-  made.width = channels * folded;
-  made.rows = ceil_div(count, folded);
-  const int64_t vecs = ceil_div(made.width, kSize);
-  made.tx = folded > 1 ? int(vecs) : power_of_two_from(vecs, kWarp);
-  made.ty = threads / made.tx;
-  made.tiles = ceil_div(vecs, made.tx);
-  return made;
 }
 
 }  // namespace

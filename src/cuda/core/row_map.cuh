@@ -1,5 +1,5 @@
 // The map over rows of vectors, for what belongs to columns: y = f(x0, x1, ...; the column's bias),
-// with sums over the rows on request.
+// with sums over the rows on request. Arrays that lie otherwise take core/strided_map.cuh.
 //
 // All arrays are rows of whole, aligned vectors at pitches of their own: dense ones, or halves of
 // packed ones. A block is a tile of columns over a chunk of the rows. A thread has one vector of
@@ -11,13 +11,13 @@
 //                                                  arrays; what is made, the outputs first; sums of
 //                                                  the last of these, before they are rounded; rows
 //                                                  in flight; blocks a multiprocessor has at least
-//   Kept keep(int64_t column)                      what a thread keeps of the vector at `column`
-//   void vec(const Wide<T> (&in)[kInputs], const bool (&has)[kInputs], const Kept& kept,
+//   auto keep(int64_t column)                      what a thread keeps of the vector at `column`
+//   void vec(const Wide<T> (&in)[kInputs], const bool (&has)[kInputs], const auto& kept,
 //            Wide<T> (&made)[kMade])               has: whether an input is there
 // Inputs and outputs that are null are skipped.
 //
-// Sums: each lane adds in double, a tree adds up the threads of a column, lanes of a warp the
-// columns of a channel, and a block leaves one partial sum for each of its channels. The chunks
+// Sums: each lane adds in double, a tree adds up the threads of a column, or of the segment that a
+// channel has, and a block leaves one partial sum for each of its channels. The chunks
 // follow from the shape alone, and so do the bits. Why not in float32: docs/design/cuda.md, "Rows
 // of vectors".
 //
@@ -36,15 +36,13 @@ constexpr int kRowMapThreads = 256;
 constexpr int64_t kRowMapTasks = 4 * 3 * 132;
 constexpr int64_t kRowMapRows = 8;  // rows of a thread that adds up sums, at least
 
-// The place of sums: kSums x channels x of_channel. Either a row has all channels several times,
-// each a run of columns, and up to tiles_of_run blocks have a part of a run. Or a channel is a
-// segment of many vectors, in whole tiles, whose sums are added up.
+// The place of sums: kSums x channels x of_channel. Either each column is a channel, and a row has
+// all channels `times` times. Or a channel is a segment of many vectors, in whole tiles, whose sums
+// are added up.
 struct RowSums {
   double* partials;
-  Divisor channels, runs;     // runs: by the columns of a run
+  Divisor channels;
   int64_t times, of_channel;  // of_channel: partial sums of one
-  uint32_t tiles_of_run;
-  int run_lanes;  // threads that add up a run
   uint32_t segment;
   Divisor tiles_of_segment;
 };
@@ -60,35 +58,6 @@ struct RowMap {
   bool accumulate;  // outputs are added to
   RowSums sums;
 };
-
-// Adds up the runs of a block's columns from their sums; the index-th tile's vectors begin at
-// `tile`. Where a run ends, it says that later tiles have nothing of it.
-template <int kSize, class OfColumn>
-FASTACT_DEVICE void store_runs(const RowSums& sums, double* partials, const OfColumn& of_column,
-                               uint32_t tile, int columns, uint32_t chunk, uint32_t index) {
-  const int thread = int(threadIdx.y * blockDim.x + threadIdx.x), lanes = sums.run_lanes;
-  const int threads = int(blockDim.x * blockDim.y) / kWarp * kWarp;  // shuffles take whole warps
-  if (thread >= threads) return;
-  const int run = int(sums.runs.by), lane = thread & (lanes - 1);
-  const int begin = int(tile) * kSize, end = begin + columns;
-  const int first = int(sums.runs(begin)), last = int(sums.runs(end - 1));
-#pragma unroll 1
-  for (int next = first; next <= last; next += threads / lanes) {
-    const int r = next + thread / lanes, from = r * run, to = from + run;
-    double sum = 0;
-    for (int c = (from < begin ? begin : from) + lane; c < (to < end ? to : end); c += lanes)
-      sum += of_column(c - begin);
-    sum = warp_sum(sum, lanes);
-    if (lane > 0 || r > last) continue;
-    const int64_t time = sums.channels(r), channel = r - time * sums.channels.by;
-    double* const slots =
-        partials + channel * sums.of_channel + (chunk * sums.times + time) * sums.tiles_of_run;
-    uint32_t part = sums.tiles_of_run == 1 ? 0 : index - from / (int(blockDim.x) * kSize);
-    store(slots + part, sum);
-    if (to <= end)
-      while (++part < sums.tiles_of_run) store(slots + part, 0.0);
-  }
-}
 
 template <class T, class F>
 FASTACT_KERNEL_OF(kRowMapThreads, F::kBlocks)
@@ -178,8 +147,12 @@ void map_rows(FASTACT_GRID_CONSTANT const RowMap<F> map, FASTACT_GRID_CONSTANT c
       } else {
         const auto folded = fold_rows(buffer, sum[k], int(threadIdx.x), int(threadIdx.y),
                                       int(blockDim.x), int(blockDim.y));
-        const auto of_column = [&](int column) { return folded.sum(buffer, column); };
-        store_runs<kSize>(map.sums, partials, of_column, tile, columns, chunk, index);
+        for (int c = thread; c < columns; c += threads) {
+          const int64_t column = int64_t(tile) * kSize + c, time = map.sums.channels(column);
+          store(partials + (column - time * map.sums.channels.by) * map.sums.of_channel +
+                    chunk * map.sums.times + time,
+                folded.sum(buffer, c));
+        }
       }
       __syncthreads();
     }
@@ -226,17 +199,16 @@ struct PlannedRows : RowsOfVectors<T> {
   }
 };
 
-// Threads of a block, tiles of columns, rows of a chunk, chunks, tiles that have a part of one run,
-// and partial sums of a channel.
+// Threads of a block, tiles of columns, rows of a chunk, chunks, and partial sums of a channel.
 struct RowGrid {
   int tx, ty;
-  int64_t tiles, chunk, chunks, tiles_of_run, partials;
+  int64_t tiles, chunk, chunks, partials;
 };
 
 // Without sums each thread has `unroll` rows; with sums it has many, in chunks that follow from the
-// shape. run: the columns of a channel that touch; segment: the vectors of one, where it has many.
+// shape. segment: the vectors of a channel, where it has many.
 template <class T>
-RowGrid row_grid(const RowsOfVectors<T>& of, int unroll, bool sums, int64_t run, int64_t segment) {
+RowGrid row_grid(const RowsOfVectors<T>& of, int unroll, bool sums, int64_t segment) {
   RowGrid grid;
   const int64_t width = segment > 0 ? segment : of.vecs;
   const int64_t tiles = ceil_div(width, sums && segment == 0 ? kWarp : kRowMapThreads);
@@ -244,9 +216,7 @@ RowGrid row_grid(const RowsOfVectors<T>& of, int unroll, bool sums, int64_t run,
   grid.tx = int(ceil_div(width, tiles));
   grid.ty = kRowMapThreads / grid.tx;
   grid.chunk = grid.ty * (sums ? kRowMapRows : unroll);
-  const int64_t columns = grid.tx * Vec<T>::kSize;
-  grid.tiles_of_run = ceil_div(run - 1, columns) + 1;
-  const int64_t of_chunk = segment > 0 ? tiles : of.times * grid.tiles_of_run;
+  const int64_t of_chunk = segment > 0 ? tiles : of.times;
   if (sums) {
     const int64_t most = std::min(kRowMapTasks / grid.tiles, kMaxChunks / of_chunk);
     grid.chunk = std::max(grid.chunk, ceil_div(of.rows, std::max<int64_t>(1, most)));
@@ -256,18 +226,16 @@ RowGrid row_grid(const RowsOfVectors<T>& of, int unroll, bool sums, int64_t run,
   return grid;
 }
 
-// Queues a map whose arrays, and of sums `partials`, `channels`, `runs` and `segment`, are filled
-// in. Returns the number of partial sums of each channel.
+// Queues a map whose arrays, and of sums `partials`, `channels` and `segment`, are filled in.
+// Returns the number of partial sums of each channel.
 template <class T, class F>
 int64_t run_rows(RowMap<F> map, const RowsOfVectors<T>& of, const F& f, cudaStream_t stream) {
-  const RowGrid grid = row_grid(of, F::kUnroll, F::kSums > 0, map.sums.runs.by, map.sums.segment);
+  const RowGrid grid = row_grid(of, F::kUnroll, F::kSums > 0, map.sums.segment);
   map.rows = uint32_t(of.rows), map.chunk = uint32_t(grid.chunk);
   map.vecs = uint32_t(of.vecs), map.vecs_of_last = uint32_t(of.vecs_of_last);
   const int64_t blocks = grid.tiles * grid.chunks;
   map.tiles = Divisor(grid.tiles, blocks);
   map.sums.times = of.times, map.sums.of_channel = grid.partials;
-  map.sums.tiles_of_run = uint32_t(grid.tiles_of_run);
-  map.sums.run_lanes = power_of_two_from(map.sums.runs.by, kWarp);
   if (map.sums.segment > 0)
     map.sums.tiles_of_segment = Divisor(grid.partials / grid.chunks, grid.tiles);
   launch(map_rows<T, F>, {blocks, grid.tx, grid.ty}, stream, map, f);

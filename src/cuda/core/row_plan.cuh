@@ -7,6 +7,7 @@
 
 #include <algorithm>
 
+#include "common/core/call.h"
 #include "cuda/core/indexing.cuh"
 
 FASTACT_BEGIN_NAMESPACE
@@ -20,6 +21,14 @@ struct RowTable {
   int row_axes, count;  // axes that count rows, and all axes
   int64_t length[most];
   int64_t stride[roles][most];  // bytes
+
+  int64_t size(int first, int end) const {
+    int64_t product = 1;
+    for (int i = first; i < end; ++i) product *= length[i];
+    return product;
+  }
+  int64_t rows() const { return size(0, row_axes); }
+  int64_t elements() const { return size(row_axes, count); }  // of a row
 };
 
 // Fills in a table of the first roles.
@@ -121,6 +130,32 @@ struct RowAxes {
   template <int of>
   void fill(RowTable<of>* table, int row_axes) const {
     fill_table(table, axes, row_axes, count);
+  }
+};
+
+// The arrays of a call with the bytes of their elements.
+template <int count>
+struct CallArrays {
+  Operand arrays[count];
+  int64_t items[count];
+
+  explicit CallArrays(const ArrayArgument (&of)[count]) {
+    for (int k = 0; k < count; ++k) arrays[k] = of[k], items[k] = item_size(of[k].dtype);
+  }
+};
+
+// Arrays of any strides, element by element.
+template <int arrays>
+struct StridedArrays : RowTable<arrays> {
+  char* data[arrays];  // null: an array that is not there
+
+  StridedArrays() = default;
+  // of: `arrays` and `items`, as CallArrays has them. kind_of: 0 of the axes that count rows.
+  template <class Arrays, class Kind>
+  StridedArrays(const Arrays& of, int lead, Kind kind_of) : RowTable<arrays>{}, data{} {
+    const RowAxes<arrays> axes(of.arrays, of.items, lead, false, kind_of);
+    axes.fill(this, axes.end_of(0));
+    std::copy(axes.data, axes.data + arrays, data);
   }
 };
 

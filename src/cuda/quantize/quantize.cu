@@ -16,8 +16,7 @@ constexpr int64_t kRowOfWarp = 1024;  // elements, at most
 enum QuantizeArray : int { kQuantizeX, kQuantizeScale, kQuantizeCodes, kQuantizeArrays };
 
 struct QuantizeMap {
-  RowTable<kQuantizeArrays> table;  // of rows, then of a row's elements
-  char* data[kQuantizeArrays];
+  StridedArrays<kQuantizeArrays> of;  // rows, then a row's elements
   int64_t rows, columns;
   int format;
   bool finds_scale, has_codes;  // neither: peaks
@@ -34,16 +33,16 @@ void quantize_rows(FASTACT_GRID_CONSTANT const QuantizeMap map) {
   const int64_t row = int64_t(blockIdx.x) * kTeams + int(threadIdx.x) / lanes;
   const bool is_idle = row >= map.rows;
   int64_t base[kQuantizeArrays] = {};
-  if (!is_idle) offset_all(map.table, row, 0, map.table.row_axes, base);
-  C* const scale_at = reinterpret_cast<C*>(map.data[kQuantizeScale] + base[kQuantizeScale]);
+  if (!is_idle) offset_all(map.of, row, 0, map.of.row_axes, base);
+  C* const scale_at = reinterpret_cast<C*>(map.of.data[kQuantizeScale] + base[kQuantizeScale]);
   // visit(x, where codes are, from their first byte on) for a thread's elements.
   const auto for_elements = [&](const auto& visit) {
     for (int64_t i = lane; i < map.columns && !is_idle; i += lanes) {
       int64_t at[kQuantizeArrays];
 #pragma unroll
       for (int k = 0; k < kQuantizeArrays; ++k) at[k] = base[k];
-      offset_all(map.table, i, map.table.row_axes, map.table.count, at);
-      visit(C(widen(load(reinterpret_cast<const T*>(map.data[kQuantizeX] + at[kQuantizeX])))),
+      offset_all(map.of, i, map.of.row_axes, map.of.count, at);
+      visit(C(widen(load(reinterpret_cast<const T*>(map.of.data[kQuantizeX] + at[kQuantizeX])))),
             at[kQuantizeCodes]);
     }
   };
@@ -67,33 +66,28 @@ void quantize_rows(FASTACT_GRID_CONSTANT const QuantizeMap map) {
   if (!map.has_codes) return;
   for_elements([&](C x, int64_t at) {
     const float quotient = quotient_of(x, scale);
-    store(reinterpret_cast<int8_t*>(map.data[kQuantizeCodes] + at),
+    store(reinterpret_cast<int8_t*>(map.of.data[kQuantizeCodes] + at),
           int8_t(map.format == kInt8Codes ? int8_of(quotient) : e4m3_of(quotient)));
   });
 }
 
-struct WidenMap {
-  RowTable<WidenCall::kArrays> table;
-  char* data[WidenCall::kArrays];
-  int64_t count;
-};
-
 template <class T>
 FASTACT_KERNEL(kQuantizeThreads)
-void widen_all(FASTACT_GRID_CONSTANT const WidenMap map) {
+void widen_all(FASTACT_GRID_CONSTANT const StridedArrays<WidenCall::kArrays> all,
+               const int64_t count) {
   using C = Compute<T>;
   const int64_t i = int64_t(blockIdx.x) * kQuantizeThreads + threadIdx.x;
-  if (i >= map.count) return;
+  if (i >= count) return;
   int64_t at[WidenCall::kArrays] = {};
-  offset_all(map.table, i, 0, map.table.count, at);
-  const auto element = [&](int k) { return reinterpret_cast<T*>(map.data[k] + at[k]); };
+  offset_all(all, i, 0, all.count, at);
+  const auto element = [&](int k) { return reinterpret_cast<T*>(all.data[k] + at[k]); };
   C x = widen(load(element(WidenCall::kX)));
-  if (map.data[WidenCall::kTotal]) {
+  if (all.data[WidenCall::kTotal]) {
     const T total = narrow<T>(x + widen(load(element(WidenCall::kResidual))));
     store(element(WidenCall::kTotal), total);
     x = widen(total);
   }
-  store(reinterpret_cast<C*>(map.data[WidenCall::kY] + at[WidenCall::kY]), x);
+  store(reinterpret_cast<C*>(all.data[WidenCall::kY] + at[WidenCall::kY]), x);
 }
 
 }  // namespace
@@ -102,14 +96,10 @@ void widen_all(FASTACT_GRID_CONSTANT const WidenMap map) {
 template <class T, bool finds_scale>
 void quantize(const QuantizeCall& call, cudaStream_t stream) {
   if (is_empty(call.x)) return;
-  const Operand arrays[] = {call.x, call.scale, call.codes};
-  const int64_t items[] = {sizeof(T), sizeof(Compute<T>), 1};
-  const RowAxes<kQuantizeArrays> axes(arrays, items, kQuantizeX, false,
-                                      [&](int i) { return int(call.reduced[i]); });
   QuantizeMap map{};
-  axes.fill(&map.table, axes.end_of(0));
-  std::copy_n(axes.data, int(kQuantizeArrays), map.data);
-  map.rows = axes.size_of(0), map.columns = axes.size_of(1);
+  map.of = {CallArrays<kQuantizeArrays>({call.x, call.scale, call.codes}), kQuantizeX,
+            [&](int i) { return int(call.reduced[i]); }};
+  map.rows = map.of.rows(), map.columns = map.of.elements();
   map.format = call.format;
   map.finds_scale = finds_scale, map.has_codes = call.codes.shape;
   const bool is_long = map.columns > kRowOfWarp;
@@ -121,17 +111,10 @@ void quantize(const QuantizeCall& call, cudaStream_t stream) {
 template <class T>
 void widen_to_compute(const WidenCall& call, cudaStream_t stream) {
   if (is_empty(call.data[WidenCall::kX])) return;
-  Operand arrays[WidenCall::kArrays];
-  int64_t items[WidenCall::kArrays];
-  for (int k = 0; k < WidenCall::kArrays; ++k)
-    arrays[k] = call.data[k], items[k] = item_size(call.data[k].dtype);
-  const RowAxes<WidenCall::kArrays> axes(arrays, items, WidenCall::kX, false,
-                                         [](int) { return 0; });
-  WidenMap map{};
-  axes.fill(&map.table, axes.count);
-  std::copy_n(axes.data, int(WidenCall::kArrays), map.data);
-  map.count = axes.size_of(0);
-  launch(widen_all<T>, {ceil_div(map.count, kQuantizeThreads), kQuantizeThreads}, stream, map);
+  const StridedArrays<WidenCall::kArrays> all(CallArrays(call.data), WidenCall::kX,
+                                              [](int) { return 0; });
+  const Shape shape{ceil_div(all.rows(), kQuantizeThreads), kQuantizeThreads};
+  launch(widen_all<T>, shape, stream, all, all.rows());
 }
 
 using Storage = FASTACT_STORAGE;

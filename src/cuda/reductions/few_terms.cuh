@@ -6,9 +6,8 @@
 // took 181 instructions, where memory leaves time for 118. Here the number of terms is a constant,
 // and the host finds once what all results are divided by.
 //
-//   few_rows            rows that touch and begin at a multiple of 16 bytes
-//   few_rows_gradient   gradients of the same, of x and dx without gaps: the moments are found and
-//                       used at once, so that x is read once
+// few_rows_gradient: gradients of such rows, of x and dx without gaps. The moments are found and
+// used at once, so that x is read once.
 //
 // RowLane and OfMoments, and the gradients' functors, have the same operations in the same order:
 // arrays that go by the other kernels, because they are misaligned for example, have the same bits.
@@ -107,96 +106,37 @@ FASTACT_DEVICE FewMoments moments_of_few(const FewCount& of, const C (&x)[terms]
   return m;
 }
 
-// Rows that touch, as many as a vector has elements, in `inner` vectors by words: of 16 bits eight
-// numbers apart would take twice the registers.
-template <int inner, class T>
-struct FewRows {
-  static constexpr int kSize = Vec<T>::kSize;
-  Words vecs[inner];
+// What becomes of such a row (few_rows of kernels.cuh).
+template <class T, bool skips, bool squares>
+struct FewMomentsOf {
+  static constexpr int kBlocks = sizeof(T) == 2 ? 2 : 4;
+  MomentResults to;
+  FewCount of;
+  struct Results {
+    OfMoments of[Vec<T>::kSize];
+  };
 
-  // The first `rows` are there. Only whole vectors meet others by words: else all would be taken
-  // apart right behind their loads, which came one after the other then.
-  FASTACT_DEVICE void read(const T* x, int64_t rows) {
-    if (rows >= kSize) {
-#pragma unroll
-      for (int i = 0; i < inner; ++i) vecs[i] = bit_cast<Words>(load_vec(x + i * kSize));
-    } else {
-#pragma unroll
-      for (int i = 0; i < inner; ++i) vecs[i] = some_words(x + i * kSize, rows * inner - i * kSize);
-    }
+  template <int inner>
+  FASTACT_DEVICE void take(int j, const Compute<T> (&x)[inner], Results& results) const {
+    const FewMoments m = moments_of_few<skips, squares>(of, x);
+    results.of[j] = OfMoments(m.mean, 0, to.second ? second_of(of, m, inner) : 0.0, m.n);
   }
-  static FASTACT_DEVICE_CALL Words some_words(const T* x, int64_t n) {
-    return bit_cast<Words>(load_some(x, n));
-  }
-  FASTACT_DEVICE Compute<T> at(int element) const {
-    return widen_words<T>(vecs[element / kSize]).lane[element % kSize];
-  }
-  // Calls visit(j, x) with the numbers of the j-th row.
-  template <class Visit>
-  FASTACT_DEVICE void for_each(const Visit& visit) const {
-#pragma unroll
-    for (int j = 0; j < kSize; ++j) {
-      Compute<T> x[inner];
-#pragma unroll
-      for (int r = 0; r < inner; ++r) x[r] = at(j * inner + r);
-      visit(j, x);
-    }
-  }
-  // Visits each, and puts back what the visit makes of them.
-  template <class Visit>
-  FASTACT_DEVICE void change_each(const Visit& visit) {
-    Compute<T> even{};  // of 16 bits a word's first number, whose second may be the next row's
-    for_each([&](int j, Compute<T>(&x)[inner]) {
-      visit(j, x);
-#pragma unroll
-      for (int r = 0; r < inner; ++r) {
-        const int element = j * inner + r, lane = element % kSize;
-        Words& vec = vecs[element / kSize];
-        if constexpr (sizeof(T) == sizeof(uint32_t)) {
-          vec.word[lane] = bit_cast<uint32_t>(x[r]);
-        } else {
-          if (lane % 2 == 1) vec.word[lane / 2] = narrow_two(even, x[r], T{});
-          even = x[r];
-        }
-      }
+  FASTACT_DEVICE void put(const Results& results, int64_t at, int64_t step, int rows) const {
+    for_results(to, at, [&](char* p, int k) {
+      if (to.wide) return store_columns<double, 2>(results.of, p, step, rows, k);
+      store_columns<T, Vec<T>::kSize>(results.of, p, step, rows, k);
     });
   }
 };
-
-template <int inner, class T, bool skips, bool squares>
-FASTACT_KERNEL_OF(kThreads, sizeof(T) == 2 ? 2 : 4)
-void few_rows(FASTACT_GRID_CONSTANT const RowSums sums,
-              FASTACT_GRID_CONSTANT const MomentResults to,
-              FASTACT_GRID_CONSTANT const FewCount of) {
-  constexpr int kSize = Vec<T>::kSize;
-  const int64_t step = sums.kept.count > 0 ? sums.kept.y[0] : 0;
-  for (int64_t first = (int64_t(blockIdx.x) * kThreads + threadIdx.x) * kSize; first < sums.tasks;
-       first += int64_t(gridDim.x) * kThreads * kSize) {
-    const int rows = up_to(sums.tasks - first);
-    FewRows<inner, T> few;
-    few.read(reinterpret_cast<const T*>(sums.x) + first * inner, rows);
-    OfMoments results[kSize];
-    few.for_each([&](int j, const Compute<T>(&x)[inner]) {
-      const FewMoments m = moments_of_few<skips, squares>(of, x);
-      const double second = to.second ? second_of(of, m, inner) : 0.0;
-      results[j] = OfMoments(m.mean, 0, second, m.n);
-    });
-    for_results(to, first * step, [&](char* p, int k) {
-      if (to.wide) return store_columns<double, 2>(results, p, step, rows, k);
-      store_columns<T, kSize>(results, p, step, rows, k);
-    });
-  }
-}
 
 // Queues the kernel for rows of few elements, if there is one for this layout. Means alone that
 // skip nothing are asked for by gradients of odd layouts, and have none.
 template <class T, bool skips, bool squares>
 bool reduce_few(const Reduction& plan, const MomentResults& to, cudaStream_t stream) {
   if constexpr (sizeof(T) < sizeof(double) && (skips || squares)) {
-    if (!has_few_of_row(plan, sizeof(T)) || to.of_m2 == kTotal || to.other >= 0) return false;
-    launch(kernel_of_few(plan.inner, [](auto n) { return few_rows<n(), T, skips, squares>; }),
-           blocks_of_few<T>(plan.outputs()), stream, plan_rows<T>(plan, nullptr), to,
-           FewCount(plan.inner, to.of_m2, to.correction, skips));
+    if (!has_few_of_row<T>(plan) || to.of_m2 == kTotal || to.other >= 0) return false;
+    const FewCount count(plan.inner, to.of_m2, to.correction, skips);
+    run_few<T>(plan, FewMomentsOf<T, skips, squares>{to, count}, stream);
     return true;
   }
   return false;

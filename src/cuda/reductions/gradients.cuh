@@ -12,7 +12,7 @@
 //                 there are threads to a column, so that the vectors of a warp touch where a row is
 //                 short. Where it is no whole number of vectors, several rows that are one are
 //                 joined
-//   map_anyhow    any strides: a thread has a vector where x and dx allow it, else an element
+//   map_anyhow    any strides, as in core/strided_map.cuh
 //
 // A functor F of data T has
 //   kReadsX                          whether it reads x
@@ -290,35 +290,21 @@ void map_columns(FASTACT_GRID_CONSTANT const DenseGradient<T, F> map,
 }
 
 // Any strides: the inputs are the numbers, and behind them x.
-template <class F>
-using AnyGradient = StridedMap<kNumbersOf<F> + 1>;
-
 template <class T, class F>
-FASTACT_KERNEL(kMapThreads)
-void map_anyhow(FASTACT_GRID_CONSTANT const AnyGradient<F> map, FASTACT_GRID_CONSTANT const F f) {
-  constexpr int kX = kNumbersOf<F>, kDx = kX + 1;
-  const int64_t task = int64_t(blockIdx.x) * kMapThreads + threadIdx.x;
+FASTACT_KERNEL(kStridedThreads)
+void map_anyhow(FASTACT_GRID_CONSTANT const StridedMap<kNumbersOf<F> + 1, 1> map,
+                FASTACT_GRID_CONSTANT const F f) {
+  const int64_t task = int64_t(blockIdx.x) * kStridedThreads + threadIdx.x;
   if (task >= map.tasks) return;
-  int64_t at[kDx + 1];
-  locate(map, task, at, map.ndim);
-  const int last = map.ndim - 1;
-  const auto result_of = [&](int j) {  // of the j-th lane of a vector
-    return result_at<T>(
-        f, [&](int c) { return map.in[c] + at[c] + j * (map.strides[c][last] / Vec<T>::kSize); });
-  };
-  const auto* x = reinterpret_cast<const T*>(map.in[kX] + at[kX]);
-  auto* dx = reinterpret_cast<T*>(map.out[0] + at[kDx]);
-  if (map.task_size == 1) {
-    Compute<T> wide{};
-    if (F::kReadsX) wide = widen(load(x));
-    wide = f.at(wide, result_of(0));
-    if (map.accumulate) wide = widen(load(dx)) + wide;
-    store(dx, narrow<T>(wide));
-    return;
+  const auto place = place_of<T>(map, task);
+  Wide<T> dx{};
+  if (F::kReadsX) dx = widen_vec(load_one<T>(map, place, kNumbersOf<F>));
+#pragma unroll
+  for (int j = 0; j < Vec<T>::kSize; ++j) {
+    const auto address_of = [&](int c) { return map.in[c] + place.at[c] + j * map.step[c]; };
+    if (j < place.valid) dx.lane[j] = f.at(dx.lane[j], result_at<T>(f, address_of));
   }
-  Vec<T> vec{};
-  if (F::kReadsX) vec = load_or_repeat(x, map.strides[kX][last] == 0);
-  write_gradient(f, vec, dx, map.accumulate, result_of);
+  store_one<T>(map, place, 0, dx);
 }
 
 // Finds by how many results a step along each of a plan's last three axes goes on. The numbers
@@ -415,8 +401,8 @@ void run_gradient(F f, std::initializer_list<Operand> numbers, const Operand& x,
   ElementwisePlan plan;
   plan_elementwise(&plan, sizeof(T), kNumbers + 2, arrays);
   if (run_dense<T>(plan, accumulate, f, stream)) return;
-  const AnyGradient<F> map = strided_map<T, kNumbers + 1, kNotIndexed, kNumbers>(plan, accumulate);
-  launch(map_anyhow<T, F>, {ceil_div(map.tasks, kMapThreads), kMapThreads}, stream, map, f);
+  const auto map = strided_map<T, kNumbers + 1, 1>(plan, accumulate);
+  launch(map_anyhow<T, F>, {ceil_div(map.tasks, kStridedThreads), kStridedThreads}, stream, map, f);
 }
 
 // --- the functors

@@ -570,12 +570,12 @@ FASTACT_DEVICE bool is_square(const F&) {
 
 // The sum of a term of the lanes of a vector, in N, by a tree. The conversions are exact.
 template <class N, class T, class F>
-FASTACT_DEVICE N vec_sum(const F& f, const Vec<T>& vec, int filled = Vec<T>::kSize) {
+FASTACT_DEVICE N vec_sum(const F& f, const Vec<T>& vec) {
   const Wide<T> wide = widen_vec(vec);
   N term[Vec<T>::kSize];
 #pragma unroll
   for (int j = 0; j < Vec<T>::kSize; ++j) term[j] = f.of(N(wide.lane[j]));
-  return tree_sum(term, filled);
+  return tree_sum(term);
 }
 
 // Up to 32 terms of 16 bits are added in float before they are added in double: five roundings.
@@ -608,8 +608,7 @@ struct SumLane {
   FASTACT_DEVICE void add(const Count& count, const Vec<T> (&vecs)[kInFlight]) {
     N part[kInFlight];
 #pragma unroll
-    for (int u = 0; u < kInFlight; ++u)
-      part[u] = count.has(u) ? vec_sum<N>(f, vecs[u], filled<T>(count, u)) : N(0);
+    for (int u = 0; u < kInFlight; ++u) part[u] = count.has(u) ? vec_sum<N>(f, vecs[u]) : N(0);
     total += double(tree_sum(part));
   }
   FASTACT_DEVICE bool has_failed() const { return !holds(f, total); }
@@ -662,46 +661,106 @@ struct SumColumns {
   FASTACT_DEVICE double of(int j) const { return total[j]; }
 };
 
-// Adds up rows that touch, of `inner` elements each, which begin at a multiple of 16 bytes: a
-// thread has as many as a vector has results, in `inner` vectors of its registers.
-template <class T, class Lane, int inner>
-struct FewOfRow {
+// Rows that touch, as many as a vector has elements, in `inner` vectors by words: of 16 bits eight
+// numbers apart would take twice the registers.
+template <int inner, class T>
+struct FewRows {
   static constexpr int kSize = Vec<T>::kSize;
-  const SumResults& to;
-  Vec<T> vecs[inner];
+  Words vecs[inner];
 
-  FASTACT_DEVICE double of(int row) const {
-    Vec<T> of_row[kInFlight] = {};
+  // The first `rows` are there. Only whole vectors meet others by words: else all would be taken
+  // apart right behind their loads, which came one after the other then.
+  FASTACT_DEVICE void read(const T* x, int64_t rows) {
+    if (rows >= kSize) {
 #pragma unroll
-    for (int j = 0; j < inner; ++j) {
-      const int at = row * inner + j;
-      of_row[j / kSize].lane[j % kSize] = vecs[at / kSize].lane[at % kSize];
+      for (int i = 0; i < inner; ++i) vecs[i] = bit_cast<Words>(load_vec(x + i * kSize));
+    } else {
+#pragma unroll
+      for (int i = 0; i < inner; ++i) vecs[i] = some_words(x + i * kSize, rows * inner - i * kSize);
     }
-    return accumulate<Lane>(to, [&](auto& sum) { sum.add(Few<inner, kSize>{}, of_row); }).total;
+  }
+  static FASTACT_DEVICE_CALL Words some_words(const T* x, int64_t n) {
+    return bit_cast<Words>(load_some(x, n));
+  }
+  FASTACT_DEVICE Compute<T> at(int element) const {
+    return widen_words<T>(vecs[element / kSize]).lane[element % kSize];
+  }
+  // Calls visit(j, x) with the numbers of the j-th row.
+  template <class Visit>
+  FASTACT_DEVICE void for_each(const Visit& visit) const {
+#pragma unroll
+    for (int j = 0; j < kSize; ++j) {
+      Compute<T> x[inner];
+#pragma unroll
+      for (int r = 0; r < inner; ++r) x[r] = at(j * inner + r);
+      visit(j, x);
+    }
+  }
+  // Visits each, and puts back what the visit makes of them.
+  template <class Visit>
+  FASTACT_DEVICE void change_each(const Visit& visit) {
+    Compute<T> even{};  // of 16 bits a word's first number, whose second may be the next row's
+    for_each([&](int j, Compute<T>(&x)[inner]) {
+      visit(j, x);
+#pragma unroll
+      for (int r = 0; r < inner; ++r) {
+        const int element = j * inner + r, lane = element % kSize;
+        Words& vec = vecs[element / kSize];
+        if constexpr (sizeof(T) == sizeof(uint32_t)) {
+          vec.word[lane] = bit_cast<uint32_t>(x[r]);
+        } else {
+          if (lane % 2 == 1) vec.word[lane / 2] = narrow_two(even, x[r], T{});
+          even = x[r];
+        }
+      }
+    });
   }
 };
-template <int inner, class T, class Lane>
-FASTACT_KERNEL_OF(kThreads, 4)
-void reduce_few_of_row(FASTACT_GRID_CONSTANT const RowSums sums,
-                       FASTACT_GRID_CONSTANT const SumResults to) {
+
+// Reduces rows of 2 to kMostFewOfRow elements that touch and begin at a multiple of 16 bytes: a
+// thread has as many as a vector has results. reduce: take() makes the j-th of its results of a
+// row, and put() writes them.
+template <int inner, class T, class Reduce>
+FASTACT_KERNEL_OF(kThreads, Reduce::kBlocks)
+void few_rows(FASTACT_GRID_CONSTANT const RowSums sums, FASTACT_GRID_CONSTANT const Reduce reduce) {
   constexpr int kSize = Vec<T>::kSize;
   const int64_t step = sums.kept.count > 0 ? sums.kept.y[0] : 0;
   for (int64_t first = (int64_t(blockIdx.x) * kThreads + threadIdx.x) * kSize; first < sums.tasks;
        first += int64_t(gridDim.x) * kThreads * kSize) {
     const int rows = up_to(sums.tasks - first);
-    const T* const x = reinterpret_cast<const T*>(sums.x) + first * inner;
-    FewOfRow<T, Lane, inner> few{to, {}};
-    if (rows >= kSize) {  // asked once: else a load would wait for the one before
-#pragma unroll
-      for (int i = 0; i < inner; ++i) few.vecs[i] = load_vec(x + i * kSize);
-    } else {
-#pragma unroll
-      for (int i = 0; i < inner; ++i)
-        few.vecs[i] = load_some(x + i * kSize, rows * inner - i * kSize);
-    }
-    put_lanes<T>(to, first * step, step, rows, few);
+    FewRows<inner, T> few;
+    few.read(reinterpret_cast<const T*>(sums.x) + first * inner, rows);
+    typename Reduce::Results results;
+    few.for_each(
+        [&](int j, const Compute<T>(&x)[inner]) { reduce.template take<inner>(j, x, results); });
+    reduce.put(results, first * step, step, rows);
   }
 }
+
+// Sums of such rows, with the additions of SumLane.
+template <class F, class T>
+struct FewSumsOf {
+  static constexpr int kBlocks = 4;
+  using Results = SumColumns<F, T>;
+  SumResults to;
+
+  template <class N, int inner>
+  static FASTACT_DEVICE double sum(const F& f, const Compute<T> (&x)[inner]) {
+    N term[4] = {};
+#pragma unroll
+    for (int r = 0; r < inner; ++r) term[r] = f.of(N(x[r]));
+    return double(tree_sum(term, inner));
+  }
+  template <int inner>
+  FASTACT_DEVICE void take(int j, const Compute<T> (&x)[inner], Results& results) const {
+    double all = sum<FewSum<T>>(results.f, x);
+    if (Results::kCanFail && !holds(results.f, all)) all = sum<double>(results.f, x);
+    results.total[j] += all;
+  }
+  FASTACT_DEVICE void put(const Results& results, int64_t at, int64_t step, int rows) const {
+    put_lanes<T>(to, at, step, rows, results);
+  }
+};
 
 template <Access access, class F, class T>
 FASTACT_KERNEL_OF(kThreads, access == kAnyhow ? 2

@@ -8,8 +8,7 @@
 //   reduce_segments, reduce_short_rows, reduce_rows, reduce_few_rows   the kernels of sums
 //   few_rows         rows of 2 to 4 elements (few_terms.cuh)
 //   moment_columns   a block is tx vectors of columns by 256 / tx rows, added in shared memory
-//   few_weighted, weighted_blocks   elements that are weighted or masked, by any strides
-//                    (weighted_kernels.cuh)
+//   weighted_blocks  elements that are weighted or masked, by any strides (weighted_kernels.cuh)
 //
 // Bytes moved: x once; the partial moments are below 1 % of it. In double an element costs a
 // conversion, a subtraction, an addition and an fma: docs/design/cuda.md, "Reductions".
@@ -75,13 +74,6 @@ constexpr int64_t kLongTerms = 256;        // terms of an output that are worth 
 constexpr int64_t kWeightedChunk = 16384;  // terms of a chunk, where a block has one output
 constexpr int64_t kWeightedRows = 2048;    // the same where it has several
 
-// Whether a thread may have the terms of a result.
-bool has_few_terms(const ArrayArgument& x, const bool* reduced) {
-  int64_t terms = 1;
-  for (int i = 0; i < x.ndim; ++i) terms *= reduced[i] ? x.shape[i] : 1;
-  return terms <= kMostFewWeighted;
-}
-
 template <class T>
 bool wants_squares(const MomentsCall& call) {
   const bool has_second = call.results[MomentsCall::kSecond].data;
@@ -89,72 +81,56 @@ bool wants_squares(const MomentsCall& call) {
 }
 
 // of: the arrays of such a call, in the order of WeightedRoles.
-template <int arrays>
-void plan_terms(Weighted<arrays>* plan, const ArrayArgument* const (&of)[arrays],
-                const bool* reduced, bool skips, bool squares) {
-  plan->frame = frame_of(of, reduced, &plan->outer);
-  for (int k = 0; k < arrays; ++k) plan->dtypes[k] = of[k]->dtype;
-  plan->outputs = size_of(plan->frame, 0, plan->outer);
-  plan->terms = size_of(plan->frame, plan->outer, plan->frame.rank);
-  plan->skips = skips, plan->squares = squares;
-}
-template <int arrays>
-void place_terms(FewWeighted<arrays>* few) {
-  for (int k = 0; k < arrays; ++k)
-    for (int64_t r = 0; r < few->terms; ++r)
-      for (int64_t i = few->frame.rank, rest = r; i-- > few->outer; rest /= few->frame.length[i])
-        few->term[k][r] += rest % few->frame.length[i] * few->frame.step[k][i];
-}
-template <class T>
-void plan_moments(Weighted<WeightedRoles::kMoments>* plan, const MomentsCall& call) {
-  plan_terms(plan,
-             {&call.x(), &call.inputs[MomentsCall::kWeights], &call.inputs[MomentsCall::kWhere],
-              &call.model()},
-             call.axes, call.skips, !call.pair && wants_squares<T>(call));
-}
-
-template <class T>
-WeightedSums plan_weighted(const MomentsCall& call, double* partials) {
-  WeightedSums sums{};
-  plan_moments<T>(&sums, call);
-  const int64_t* const step = sums.frame.step[sums.kX];
-  const int outer = sums.outer, rank = sums.frame.rank;
+template <int count>
+Weighted<count> plan_weighted(const ArrayArgument (&of)[count], const bool* reduced) {
+  Weighted<count> sums{};
+  sums.of = {CallArrays(of), WeightedRoles::kX, [&](int i) { return int(reduced[i]); }};
+  for (int k = 0; k < count; ++k) sums.dtypes[k] = of[k].dtype;
+  sums.outputs = sums.of.rows(), sums.terms = sums.of.elements();
+  const int64_t* const step = sums.of.stride[sums.kX];
+  const int outer = sums.of.row_axes, rank = sums.of.count;
   const int64_t of_output = outer > 0 ? std::abs(step[outer - 1]) : 0;
   const int64_t of_term = rank > outer ? std::abs(step[rank - 1]) : 0;
-  sums.pair = call.pair;
-  sums.partials = partials;
   const bool is_by_output = sums.terms >= kLongTerms && (sums.outputs == 1 || of_term <= of_output);
-  sums.tx = is_by_output ? 1 : power_of_two_from(sums.outputs, kWarp);
+  const int most = sums.terms <= kFewTerms ? kThreads : kWarp;
+  sums.tx = is_by_output ? 1 : power_of_two_from(sums.outputs, most);
   sums.ty = kThreads / sums.tx;
   sums.tiles = ceil_div(sums.outputs, sums.tx);
   cut(&sums.chunks, sums.terms, is_by_output ? kWeightedChunk : kWeightedRows);
   return sums;
 }
+template <class T>
+Weighted<WeightedRoles::kMoments> plan_weighted(const MomentsCall& call, void* partials) {
+  auto sums =
+      plan_weighted<WeightedRoles::kMoments>({call.x(), call.inputs[MomentsCall::kWeights],
+                                              call.inputs[MomentsCall::kWhere], call.model()},
+                                             call.axes);
+  sums.skips = call.skips, sums.squares = !call.pair && wants_squares<T>(call);
+  sums.pair = call.pair, sums.partials = static_cast<double*>(partials);
+  return sums;
+}
+Weighted<WeightedRoles::kGradients> plan_weighted(const SpreadBackwardCall& call) {
+  const auto& [x, dy, dsecond, dx, weights, where, dweights] = call.arrays;
+  return plan_weighted<WeightedRoles::kGradients>({x, weights, where, dy, dx, dweights}, call.axes);
+}
 
 template <class T>
 int64_t weighted_workspace(const MomentsCall& call) {
-  const WeightedSums sums = plan_weighted<T>(call, nullptr);
+  const auto sums = plan_weighted<T>(call, nullptr);
   const int64_t numbers = MomentResults::kNumbers * sums.outputs * sums.chunks.count;
   return sums.chunks.count > 1 ? numbers * int64_t(sizeof(double)) : 0;
 }
 
 template <class T>
 void weighted_moments(const MomentsCall& call, void* workspace, cudaStream_t stream) {
-  if (has_few_terms(call.x(), call.axes) && !call.pair) {
-    FewWeighted<WeightedRoles::kMoments> few{};
-    plan_moments<T>(&few, call);
-    place_terms(&few);
-    const Shape shape{ceil_div(few.outputs, kThreads), kThreads};
-    return launch(few_weighted<T>, shape, stream, few, results_of(call, 0));
-  }
-  const WeightedSums sums = plan_weighted<T>(call, static_cast<double*>(workspace));
+  const auto sums = plan_weighted<T>(call, workspace);
   const MomentResults to = results_of(call, 0);
   launch(weighted_blocks<T>, {blocks_for(sums.tiles * sums.chunks.count), kThreads}, stream, sums,
          to, false);
   if (sums.chunks.count == 1) return;
   Sums chunks{};  // of outputs by all of their axes
-  for (int i = 0; i < sums.outer; ++i)
-    chunks.kept.append(sums.frame.length[i], 0, sums.frame.step[sums.kY][i]);
+  for (int i = 0; i < sums.of.row_axes; ++i)
+    chunks.kept.append(sums.of.length[i], 0, sums.of.stride[sums.kY][i]);
   chunks.chunks = sums.chunks;
   chunks.partials = sums.partials;
   finish<T>(chunks, to, sums.outputs, 1, stream);
@@ -163,7 +139,7 @@ void weighted_moments(const MomentsCall& call, void* workspace, cudaStream_t str
 // Outputs whose squares left the range of double, anew, of moments that are stored.
 template <class T>
 void rescale(const MomentsCall& call, cudaStream_t stream) {
-  WeightedSums sums = plan_weighted<T>(call, nullptr);
+  auto sums = plan_weighted<T>(call, nullptr);
   sums.chunks = {sums.terms, 1};
   launch(weighted_blocks<T>, {blocks_for(sums.tiles), kThreads}, stream, sums, results_of(call, 0),
          true);
@@ -252,7 +228,7 @@ struct FoundNumbers {
 template <class T>
 int64_t spread_workspace(const SpreadBackwardCall& call) {
   const ArrayArgument& all = call.arrays[SpreadBackwardCall::kX];
-  if (is_empty(all) || (call.is_weighted() && has_few_terms(all, call.axes))) return 0;
+  if (is_empty(all) || (call.is_weighted() && plan_weighted(call).chunks.count == 1)) return 0;
   const FoundNumbers<T> found(call, nullptr);
   return found.bytes + moments_workspace<T>(found.find);
 }
@@ -263,11 +239,9 @@ void weighted_gradient(const WeightedGradientCall& call, cudaStream_t stream) {
   const ArrayArgument(&a)[Call::kArrays] = call.arrays;
   if (is_empty(a[Call::kTo])) return;
   GradientElements all{};
-  const AxisFlags none{};
-  int outer;
-  all.frame =
-      frame_of<GradientElements::kArrays>({a, a + 1, a + 2, a + 3, a + 4, a + 5}, none, &outer);
-  all.size = size_of(all.frame, 0, outer);
+  all.of = {CallArrays<all.kArrays>({a[0], a[1], a[2], a[3], a[4], a[5]}), 0,
+            [](int) { return 0; }};
+  all.size = all.of.rows();
   for (int k = 0; k < all.kArrays; ++k) all.dtypes[k] = a[k].dtype;
   all.mean = a[Call::kMean].data, all.of_mean = a[Call::kOfMean].data;
   all.term = call.term, all.pair = call.pair, all.of_weights = call.of_weights;
@@ -287,15 +261,11 @@ namespace {
 template <class T>
 void weighted_backward(const SpreadBackwardCall& call, void* workspace, cudaStream_t stream) {
   const auto& [x, dy, dsecond, dx, weights, where, dweights] = call.arrays;
-  if (has_few_terms(x, call.axes)) {
-    FewGradients few{};
-    few.of_m2 = OfM2(call.of_m2), few.correction = call.correction;
-    few.accumulate = call.accumulate, few.accumulate_dweights = call.accumulate_dweights;
-    plan_terms(&few, {&x, &weights, &where, &dy, &dx, &dweights}, call.axes, call.skips,
-               sizeof(T) == sizeof(double) || is_of_squares(few.of_m2));
-    place_terms(&few);
-    return launch(few_weighted_gradients<T>, {ceil_div(few.outputs, kThreads), kThreads}, stream,
-                  few);
+  WeightedGradients all{plan_weighted(call), OfM2(call.of_m2), call.accumulate,
+                        call.accumulate_dweights, call.correction};
+  if (all.chunks.count == 1) {
+    all.skips = call.skips, all.squares = sizeof(T) == sizeof(double) || is_of_squares(all.of_m2);
+    return launch(weighted_gradients<T>, {blocks_for(all.tiles), kThreads}, stream, all);
   }
   const FoundNumbers<T> found(call, static_cast<char*>(workspace));
   moments<T>(found.find, static_cast<char*>(workspace) + found.bytes, stream);

@@ -108,13 +108,13 @@ int64_t chunk_bytes(const Operand& x, const Operand& y, const bool* reduced) {
   return chunks > 1 ? To::kNumbers * plan.outputs() * chunks * int64_t(sizeof(double)) : 0;
 }
 
-// Rows of 2 to kMostFewOfRow elements that touch and begin at a multiple of 16 bytes have kernels
-// in which a thread has as many of them as a vector has results.
+// Whether few_rows takes them.
 constexpr int64_t kMostFewOfRow = 4;
-bool has_few_of_row(const Reduction& plan, int64_t item) {
-  return plan.inner_reduced && plan.inner >= 2 && plan.inner <= kMostFewOfRow &&
-         plan.reduced.size == 1 && plan.has_unit_inner && rows_touch(plan, item) &&
-         reinterpret_cast<uintptr_t>(plan.x) % kVecBytes == 0;
+template <class T>
+bool has_few_of_row(const Reduction& plan) {
+  return sizeof(T) < sizeof(double) && plan.inner_reduced && plan.inner >= 2 &&
+         plan.inner <= kMostFewOfRow && plan.reduced.size == 1 && plan.has_unit_inner &&
+         rows_touch(plan, sizeof(T)) && reinterpret_cast<uintptr_t>(plan.x) % kVecBytes == 0;
 }
 // Gives kernel_of(terms), with their number as a constant.
 template <class KernelOf>
@@ -123,9 +123,12 @@ auto kernel_of_few(int64_t terms, const KernelOf& kernel_of) {
   if (terms == 3) return kernel_of(std::integral_constant<int, 3>());
   return kernel_of(std::integral_constant<int, 4>());
 }
-template <class T>
-Shape blocks_of_few(int64_t results) {
-  return {blocks_for(ceil_div(results, kThreads * Vec<T>::kSize)), kThreads};
+// Queues few_rows.
+template <class T, class Reduce>
+void run_few(const Reduction& plan, const Reduce& reduce, cudaStream_t stream) {
+  const int64_t blocks = ceil_div(plan.outputs(), kThreads * Vec<T>::kSize);
+  launch(kernel_of_few(plan.inner, [](auto n) { return few_rows<n(), T, Reduce>; }),
+         {blocks_for(blocks), kThreads}, stream, plan_rows<T>(plan, nullptr), reduce);
 }
 
 // Queues the kernel for x's layout and, where there are chunks, the one that merges them. is_empty:

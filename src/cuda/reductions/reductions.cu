@@ -11,7 +11,7 @@
 //
 //   reduce_segments    rows of one segment, of aligned vectors
 //   reduce_short_rows  rows of one lane that touch: read into shared memory, so that loads coalesce
-//   reduce_few_of_row  the same of 2 to 4 elements, from registers
+//   few_rows           the same of 2 to 4 elements, from registers
 //   reduce_rows        any others
 //
 // Columns (the innermost axis is kept). In sum_columns a block is tx vectors of columns wide and
@@ -69,15 +69,12 @@ void sum(const SumCall& call, void* workspace, cudaStream_t stream) {
   to.divisor.set(call.divisor);
   to.initial = call.initial, to.term = call.term;
   if (call.y.dtype != call.x.dtype) to.other = call.y.dtype;
-  const auto run = [&](auto term) {
-    using Kernels = SumKernels<decltype(term), T>;
-    if (empty || !has_few_of_row(plan, sizeof(T)))
-      return reduce<T, Kernels>(plan, to, workspace, empty, stream);
-    launch(kernel_of_few(plan.inner,
-                         [](auto n) { return reduce_few_of_row<n(), T, typename Kernels::Lane>; }),
-           blocks_of_few<T>(plan.outputs()), stream, plan_rows<T>(plan, nullptr), to);
-  };
-  visit_term(call.term, run);
+  visit_term(call.term, [&](auto term) {
+    using Of = decltype(term);
+    if constexpr (sizeof(T) < sizeof(double))
+      if (!empty && has_few_of_row<T>(plan)) return run_few<T>(plan, FewSumsOf<Of, T>{to}, stream);
+    reduce<T, SumKernels<Of, T>>(plan, to, workspace, empty, stream);
+  });
 }
 
 template <class T>
@@ -135,19 +132,7 @@ void sum_backward(const SumBackwardCall& call, cudaStream_t stream) {
   });
 }
 
-template <class T>
-void finish_partials(const double* partials, int64_t outputs, int64_t chunks, char* y,
-                     int64_t stride, bool accumulate, cudaStream_t stream) {
-  Sums sums{};
-  sums.partials = const_cast<double*>(partials);
-  sums.chunks.count = chunks;
-  sums.inner_y = stride;
-  finish<T>(sums, SumResults{y, accumulate}, outputs, outputs, stream);
-}
-
 using Storage = FASTACT_STORAGE;
-template void finish_partials<Storage>(const double*, int64_t, int64_t, char*, int64_t, bool,
-                                       cudaStream_t);
 const NativeFunction<sum_workspace<Storage>, sum<Storage>> sums_call(kSumCall);
 const NativeFunction<sum_backward<Storage>> backward_call(kSumBackwardCall);
 const NativeFunction<square_workspace<Storage>, square_value_and_grad<Storage>> squares_call(

@@ -120,27 +120,6 @@ struct Parts {
   }
   FASTACT_DEVICE bool has(int u) const { return location_of(u).valid > 0; }
 };
-// The first n elements, n a constant; of vectors of kSize.
-template <int n, int kSize>
-struct Few {
-  static constexpr bool kIsWhole = false;
-  template <class>
-  FASTACT_DEVICE static constexpr int valid(int u) {
-    return has(u) ? n - u * kSize : 0;
-  }
-  FASTACT_DEVICE static constexpr bool has(int u) { return n > u * kSize; }
-};
-
-// The elements of a vector behind which all are known to be zeros.
-template <class T, class Count>
-FASTACT_DEVICE constexpr int filled(const Count&, int) {
-  return Vec<T>::kSize;
-}
-template <class T, int n, int kSize>
-FASTACT_DEVICE constexpr int filled(const Few<n, kSize>& few, int u) {
-  return few.template valid<T>(u);
-}
-
 FASTACT_DEVICE_CALL int64_t divided_offset(const Axes& axes, int64_t index) {
   return locate(axes, index).x;
 }

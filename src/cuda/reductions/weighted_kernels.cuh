@@ -1,17 +1,17 @@
 // The kernels of weighted and masked moments, and of their gradients. common/reductions/weights.h
 // has the formulas, moments.cu explains the plan.
 //
-//   few_weighted, few_weighted_gradients   of at most kMostFewWeighted terms, which a thread has in
-//                      registers: gradients follow at once, so x and weights are read once
-//   weighted_blocks    of more: a block is tx outputs by 256 / tx terms
-//   gradient_elements  gradients by numbers of each result that were found before
+//   weighted_blocks      a block is tx outputs by 256 / tx terms
+//   weighted_gradients   gradients by the same blocks, of outputs that are one chunk: what is read
+//                        for the moments comes from the cache
+//   gradient_elements    gradients by numbers of each result that were found before
 //
 // A block passes over its chunk of the terms three times: for the first element that counts, for
 // the mean about it, and for m2 about the mean. The chunk comes from memory once, and then from the
 // cache. Where nobody asks for m2, narrower types than double need one pass, about 0. Threads' sums
-// are added in shared memory by a tree, and chunks are merged as for other moments. Every array
-// goes by its own strides, element by element. So there is one kernel for each dtype of x, whatever
-// the layout; the dtypes of other arrays are tested for each element.
+// are added in shared memory by a tree, and chunks are merged as for other moments. Few terms are a
+// thread's alone. Every array goes by its own strides, element by element. So there is one kernel
+// for each dtype of x, whatever the layout; the dtypes of other arrays are tested for each element.
 //
 // Where squares leave the range of double, the last two passes follow once more, over elements
 // times a power of two (common/reductions/range.h). Moments of double without weights, whose
@@ -21,33 +21,32 @@
 
 #include "common/reductions/pairs.h"
 #include "common/reductions/weights.h"
-#include "cuda/core/frame.cuh"
 #include "cuda/core/parameter_io.cuh"
+#include "cuda/core/row_io.cuh"
 #include "cuda/reductions/moment_kernels.cuh"
 
 FASTACT_BEGIN_NAMESPACE
 namespace {
+
+constexpr int64_t kFewTerms = 8;  // of an output, which one thread has, at most
 
 // The arrays of weighted terms: moments have results, in y; gradients have those of results there,
 // and the arrays behind.
 struct WeightedRoles {
   enum { kX, kWeights, kWhere, kY, kMoments, kDx = kMoments, kDWeights, kGradients };
 };
-// The outer axes count outputs, the others terms.
-template <int arrays>
+// "Rows" of the table are outputs, and their elements terms.
+template <int count>
 struct Weighted : WeightedRoles {
-  Frame<arrays> frame;
-  int outer;  // axes
-  int dtypes[arrays];
+  StridedArrays<count> of;
+  int dtypes[count];
   int64_t outputs, terms;
   bool skips, squares;  // squares: m2 is wanted
-};
-struct WeightedSums : Weighted<WeightedRoles::kMoments> {
-  int64_t tiles;     // of tx outputs
-  int tx, ty;        // threads of a block
-  int pair;          // what is added of x and weights
-  Chunks chunks;     // of the terms
-  double* partials;  // OUT where there is more than one chunk, as in Sums
+  int64_t tiles;        // of tx outputs
+  int tx, ty;           // threads of a block
+  int pair;             // what is added of x and weights
+  Chunks chunks;        // of the terms
+  double* partials;     // OUT where there is more than one chunk, as in Sums
 };
 
 FASTACT_DEVICE_CALL double number_by_call(const char* p, int dtype) { return number_at(p, dtype); }
@@ -59,27 +58,28 @@ struct WeightedTerm {
   double weight;
   bool is_there;
 
-  // address_of(k): the term's in the k-th array.
-  template <int arrays, class AddressOf>
-  FASTACT_DEVICE WeightedTerm(const Weighted<arrays>& plan, const AddressOf& address_of)
+  template <int count>
+  FASTACT_DEVICE WeightedTerm(const Weighted<count>& plan, const int64_t (&at)[count])
       : weight(1), is_there(true) {
     using Plan = WeightedRoles;
+    const auto address_of = [&](int k) { return plan.of.data[k] + at[k]; };
     x = widen(load(reinterpret_cast<const T*>(address_of(Plan::kX))));
-    if (plan.frame.data[Plan::kWeights]) {
+    if (plan.of.data[Plan::kWeights]) {
       const char* const p = address_of(Plan::kWeights);
       const int dtype = plan.dtypes[Plan::kWeights];
       weight = dtype == kDTypeOf<T> ? double(widen(load(reinterpret_cast<const T*>(p))))
                                     : number_by_call(p, dtype);
     }
-    if (plan.frame.data[Plan::kWhere])
+    if (plan.of.data[Plan::kWhere])
       is_there = load(reinterpret_cast<const uint8_t*>(address_of(Plan::kWhere))) != 0;
   }
 };
 
 // Folds the values of a column of threads by combine(a, b), and gives all of them the result.
-template <class Shared, class Combine>
-FASTACT_DEVICE double fold_column(const WeightedSums& sums, Shared&& buffer, double value,
+template <class Sums, class Shared, class Combine>
+FASTACT_DEVICE double fold_column(const Sums& sums, Shared&& buffer, double value,
                                   const Combine& combine) {
+  if (sums.ty == 1) return value;
   const int mine = int(threadIdx.x);
   buffer[mine] = value;
   __syncthreads();
@@ -89,17 +89,6 @@ FASTACT_DEVICE double fold_column(const WeightedSums& sums, Shared&& buffer, dou
   const double all = buffer[mine % sums.tx];
   __syncthreads();
   return all;
-}
-
-// Whether a condition, the same for all threads of an output, holds for one of the block's.
-template <class Shared>
-FASTACT_DEVICE bool any_output(const WeightedSums& sums, Shared&& buffer, bool condition) {
-  buffer[threadIdx.x] = condition;
-  __syncthreads();
-  bool any = false;
-  for (int i = 0; i < sums.tx; ++i) any |= double(buffer[i]) != 0;
-  __syncthreads();
-  return any;
 }
 
 // The moments of what counts. for_terms(visit): calls visit(x, weight) for each of a thread's terms
@@ -198,122 +187,74 @@ FASTACT_DEVICE_CALL double pair_slope(int pair, bool by_t, double x, double t) {
   });
 }
 
-template <class T>
-FASTACT_KERNEL_OF(kThreads, 2)
-void weighted_blocks(FASTACT_GRID_CONSTANT const WeightedSums sums,
-                     FASTACT_GRID_CONSTANT const MomentResults to, const bool only_far) {
-  constexpr int kArrays = WeightedSums::kMoments;
-  FASTACT_SHARED(double, buffer, kThreads);
-  const int tx = int(threadIdx.x) % sums.tx, ty = int(threadIdx.x) / sums.tx;
-  for (int64_t task = blockIdx.x; task < sums.tiles * sums.chunks.count; task += gridDim.x) {
-    const int64_t chunk = task % sums.chunks.count;
-    const int64_t output = task / sums.chunks.count * sums.tx + tx;
-    bool is_there = output < sums.outputs;
-    int64_t at[kArrays] = {};
-    advance(sums.frame, is_there ? output : 0, 0, sums.outer, at);
-    if (only_far) {
-      is_there = is_there && is_far(to, at[sums.kY]);
-      if (!any_output(sums, buffer, is_there)) continue;
+// A thread's terms of an output.
+template <class T, int count>
+struct OutputTerms {
+  const Weighted<count>& sums;
+  int64_t chunk, output, begin, end;
+  int64_t at[count] = {};  // bytes, of the output
+  bool is_there;
+
+  FASTACT_DEVICE OutputTerms(const Weighted<count>& all, int64_t task) : sums(all) {
+    chunk = task % sums.chunks.count;
+    output = task / sums.chunks.count * sums.tx + int(threadIdx.x) % sums.tx;
+    is_there = output < sums.outputs;
+    offset_all(sums.of, is_there ? output : 0, 0, sums.of.row_axes, at);
+    begin = chunk * sums.chunks.size + int(threadIdx.x) / sums.tx;
+    end = smaller((chunk + 1) * sums.chunks.size, sums.terms);
+  }
+  // Calls visit(term, places) for each, until it returns false.
+  template <class Visit>
+  FASTACT_DEVICE void for_each(const Visit& visit) const {
+    for (int64_t i = begin; is_there && i < end; i += sums.ty) {
+      int64_t on[count];
+#pragma unroll
+      for (int k = 0; k < count; ++k) on[k] = at[k];
+      offset_all(sums.of, i, sums.of.row_axes, sums.of.count, on);
+      if (!visit(WeightedTerm<T>(sums, on), on)) return;
     }
-    const int64_t begin = chunk * sums.chunks.size + ty;
-    const int64_t end = is_there ? smaller((chunk + 1) * sums.chunks.size, sums.terms) : begin;
+  }
+  template <class Shared>
+  FASTACT_DEVICE Growing moments(Shared&& buffer) const {
     const auto for_terms = [&](const auto& visit) {
-      for (int64_t i = begin; i < end; i += sums.ty) {
-        int64_t on[kArrays] = {};
-        advance(sums.frame, i, sums.outer, sums.frame.rank, on);
-        const WeightedTerm<T> term(sums, [&](int k) { return sums.frame.data[k] + at[k] + on[k]; });
+      for_each([&](const WeightedTerm<T>& term, const int64_t (&)[count]) {
         double x = double(term.x), w = term.weight;
         if (sums.pair) x = pair_term(sums.pair, x, w), w = 1;
         const double weight = weight_of(x, w, term.is_there, sums.skips);
-        if (weight != 0 && !visit(x, weight)) return;
-      }
+        return weight == 0 || visit(x, weight);
+      });
     };
-    const Growing all = moments_of_terms(
+    return moments_of_terms(
         sums.squares, for_terms,
         [&](double value, const auto& combine) {
           return fold_column(sums, buffer, value, combine);
         },
-        [&](bool condition) { return any_output(sums, buffer, is_there && condition); });
-    if (ty > 0 || !is_there) continue;
-    if (sums.chunks.count > 1)
-      put_chunk(to, sums.partials + (output * sums.chunks.count + chunk) * MomentResults::kNumbers,
-                all);
-    else
-      put<T>(to, at[sums.kY], all);
-  }
-}
-
-// --- few terms
-
-constexpr int kMostFewWeighted = 8;
-
-template <int arrays>
-struct FewWeighted : Weighted<arrays> {
-  int64_t term[arrays][kMostFewWeighted];  // bytes from a result's first term to each
-};
-struct FewGradients : FewWeighted<WeightedRoles::kGradients> {
-  OfM2 of_m2;
-  bool accumulate, accumulate_dweights;
-  double correction;
-};
-static_assert(sizeof(FewGradients) <= 4096, "a kernel has parameters of 4 KiB at most");
-
-// The terms of a result.
-template <class T, int arrays>
-struct FewTerms {
-  static constexpr int kMost = kMostFewWeighted;
-  const FewWeighted<arrays>& few;
-  int64_t at[arrays] = {};  // bytes, of the result
-  Compute<T> x[kMost];
-  double weight[kMost];
-  bool is_there[kMost];
-
-  FASTACT_DEVICE FewTerms(const FewWeighted<arrays>& plan, int64_t result) : few(plan) {
-    advance(few.frame, result, 0, few.outer, at);
-    for_each([&](int r) {
-      const WeightedTerm<T> term(few, [&](int k) { return address(k, r); });
-      x[r] = term.x, is_there[r] = term.is_there;
-      weight[r] = weight_of(double(x[r]), term.weight, is_there[r], few.skips);
-      return true;
-    });
-  }
-  FASTACT_DEVICE char* address(int k, int r) const {
-    return few.frame.data[k] + at[k] + few.term[k][r];
-  }
-  // Calls visit(r) for each term, until it returns false.
-  template <class Visit>
-  FASTACT_DEVICE void for_each(const Visit& visit) const {
-#pragma unroll
-    for (int r = 0; r < kMost; ++r)
-      if (r < int(few.terms) && !visit(r)) return;
-  }
-  FASTACT_DEVICE Growing moments() const {
-    return moments_of_terms(
-        few.squares,
-        [&](const auto& visit) {
-          for_each([&](int r) { return weight[r] == 0 || visit(double(x[r]), weight[r]); });
-        },
-        [](double value, const auto&) { return value; }, [](bool condition) { return condition; });
-  }
-  // Writes what number_of(r) says of each term.
-  template <class NumberOf>
-  FASTACT_DEVICE void put_each(int k, bool accumulate, const NumberOf& number_of) const {
-    if (!few.frame.data[k]) return;
-    for_each([&](int r) {
-      put_by_call(address(k, r), few.dtypes[k], number_of(r), accumulate);
-      return true;
-    });
+        [&](bool condition) { return any_of_block(is_there && condition); });
   }
 };
 
 template <class T>
 FASTACT_KERNEL_OF(kThreads, 2)
-void few_weighted(FASTACT_GRID_CONSTANT const FewWeighted<WeightedRoles::kMoments> few,
-                  FASTACT_GRID_CONSTANT const MomentResults to) {
-  const int64_t result = int64_t(blockIdx.x) * kThreads + threadIdx.x;
-  if (result >= few.outputs) return;
-  const FewTerms<T, WeightedRoles::kMoments> terms(few, result);
-  put<T>(to, terms.at[few.kY], terms.moments());
+void weighted_blocks(FASTACT_GRID_CONSTANT const Weighted<WeightedRoles::kMoments> sums,
+                     FASTACT_GRID_CONSTANT const MomentResults to, const bool only_far) {
+  FASTACT_SHARED(double, buffer, kThreads);
+  for (int64_t task = blockIdx.x; task < sums.tiles * sums.chunks.count; task += gridDim.x) {
+    OutputTerms<T, WeightedRoles::kMoments> terms(sums, task);
+    const int64_t at_y = terms.at[sums.kY];
+    __syncthreads();  // any_of_block may follow upon another one
+    if (only_far) {
+      terms.is_there = terms.is_there && is_far(to, at_y);
+      if (!any_of_block(terms.is_there)) continue;
+      __syncthreads();
+    }
+    const Growing all = terms.moments(buffer);
+    if (int(threadIdx.x) >= sums.tx || !terms.is_there) continue;
+    const int64_t part = terms.output * sums.chunks.count + terms.chunk;
+    if (sums.chunks.count > 1)
+      put_chunk(to, sums.partials + part * MomentResults::kNumbers, all);
+    else
+      put<T>(to, at_y, all);
+  }
 }
 
 // The gradient of an element of weight w, or by its weight, from slope times dy and d = x - mean.
@@ -324,37 +265,51 @@ FASTACT_DEVICE double element_gradient(bool of_weight, bool of_mean, double slop
   return of_mean ? gradient_of_mean(slope, w) : gradient_of_second(slope, w, d);
 }
 
-// dx may be x: a thread reads its terms before it writes.
+struct WeightedGradients : Weighted<WeightedRoles::kGradients> {
+  OfM2 of_m2;
+  bool accumulate, accumulate_dweights;
+  double correction;
+};
+
+// dx may be x: a thread writes what it alone has read.
 template <class T>
 FASTACT_KERNEL_OF(kThreads, 2)
-void few_weighted_gradients(FASTACT_GRID_CONSTANT const FewGradients few) {
-  const int64_t result = int64_t(blockIdx.x) * kThreads + threadIdx.x;
-  if (result >= few.outputs) return;
-  const FewTerms<T, WeightedRoles::kGradients> terms(few, result);
-  const double dy =
-      double(widen(load(reinterpret_cast<const T*>(few.frame.data[few.kY] + terms.at[few.kY]))));
-  MomentResults to{};
-  to.of_m2 = few.of_m2, to.correction = few.correction, to.skips = few.skips;
-  Denominator left;
-  const OfMoments of(to, terms.moments(), left, true);
-  const double mean = of.get<double>(0), slope = of.second * dy;
-  const bool is_of_mean = few.of_m2 == kMeanSlope;
-  const auto gradient = [&](bool of_weight, int r, double w) {
-    return element_gradient(of_weight, is_of_mean, slope, w, double(terms.x[r]) - mean);
-  };
-  terms.put_each(few.kDx, few.accumulate,
-                 [&](int r) { return gradient(false, r, terms.weight[r]); });
-  terms.put_each(few.kDWeights, few.accumulate_dweights, [&](int r) {
-    return gradient(true, r, weight_of(double(terms.x[r]), 1, terms.is_there[r], few.skips));
-  });
+void weighted_gradients(FASTACT_GRID_CONSTANT const WeightedGradients sums) {
+  constexpr int kArrays = WeightedRoles::kGradients;
+  FASTACT_SHARED(double, buffer, kThreads);
+  for (int64_t task = blockIdx.x; task < sums.tiles; task += gridDim.x) {
+    const OutputTerms<T, kArrays> terms(sums, task);
+    __syncthreads();  // as above
+    const Growing all = terms.moments(buffer);
+    if (!terms.is_there) continue;
+    const double dy =
+        double(widen(load(reinterpret_cast<const T*>(sums.of.data[sums.kY] + terms.at[sums.kY]))));
+    MomentResults to{};
+    to.of_m2 = sums.of_m2, to.correction = sums.correction, to.skips = sums.skips;
+    Denominator left;
+    const OfMoments of(to, all, left, true);
+    const double mean = of.get<double>(0), slope = of.second * dy;
+    terms.for_each([&](const WeightedTerm<T>& term, const int64_t (&on)[kArrays]) {
+      const double x = double(term.x);
+      const auto put_gradient = [&](int k, bool of_weight, double weight, bool accumulate) {
+        if (!sums.of.data[k]) return;
+        const double w = weight_of(x, weight, term.is_there, sums.skips);
+        put_by_call(sums.of.data[k] + on[k], sums.dtypes[k],
+                    element_gradient(of_weight, sums.of_m2 == kMeanSlope, slope, w, x - mean),
+                    accumulate);
+      };
+      put_gradient(sums.kDx, false, term.weight, sums.accumulate);
+      put_gradient(sums.kDWeights, true, 1, sums.accumulate_dweights);
+      return true;
+    });
+  }
 }
 
 // The arrays of WeightedGradientCall up to the mask; absent ones have no data. mean and of_mean go
 // by the slope's steps.
 struct GradientElements {
-  using Call = WeightedGradientCall;
-  static constexpr int kArrays = Call::kWhere + 1;
-  Frame<kArrays> frame;
+  static constexpr int kArrays = WeightedGradientCall::kWhere + 1;
+  StridedArrays<kArrays> of;
   char *mean, *of_mean;
   int dtypes[kArrays];
   int term, pair;
@@ -383,9 +338,9 @@ void gradient_elements(FASTACT_GRID_CONSTANT const GradientElements all) {
   for (int64_t i = int64_t(blockIdx.x) * kThreads + threadIdx.x; i < all.size;
        i += int64_t(gridDim.x) * kThreads) {
     int64_t at[GradientElements::kArrays] = {};
-    advance(all.frame, i, 0, all.frame.rank, at);
+    offset_all(all.of, i, 0, all.of.count, at);
     const auto number = [&](int k, double otherwise) {
-      const char* const p = all.frame.data[k];
+      const char* const p = all.of.data[k];
       return p ? number_at(p + at[k], all.dtypes[k]) : otherwise;
     };
     const auto beside_slope = [&](const char* p) { return number_at(p + at[A::kSlope], kF64); };
@@ -402,7 +357,7 @@ void gradient_elements(FASTACT_GRID_CONSTANT const GradientElements all) {
       found = element_gradient(all.of_weights, !all.mean,
                                slope * (all.mean ? dy : term_gradient(all.term, dy, x)), w, d);
     if (all.accumulate) found = number(A::kTo, 0) + found;
-    put_by_call(all.frame.data[A::kTo] + at[A::kTo], all.dtypes[A::kTo], found, false);
+    put_by_call(all.of.data[A::kTo] + at[A::kTo], all.dtypes[A::kTo], found, false);
   }
 }
 

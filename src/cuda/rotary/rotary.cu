@@ -17,10 +17,8 @@ namespace {
 using Data = RotaryCall;
 constexpr int kRotaryThreads = 256;
 
-struct PairMap {
-  RowTable<Data::kArrays> table;  // of rows; a row's pairs are its last axis
-  char* data[Data::kArrays];
-  int64_t step[Data::kArrays];  // bytes from pair to pair
+struct PairMap : StridedArrays<Data::kArrays> {  // a row's pairs are its last axis
+  int64_t step[Data::kArrays];                   // bytes from pair to pair
   int64_t tasks;
   Divisor of_row;  // tasks of a row
   int angle_dtype, position_dtype;
@@ -99,7 +97,7 @@ void turn_pairs(FASTACT_GRID_CONSTANT const PairMap map) {
   if (task >= map.tasks) return;
   const int64_t row = map.of_row(task), within = task - row * map.of_row.by;
   int64_t at[Data::kArrays] = {};
-  offset_all(map.table, row, 0, map.table.row_axes, at);
+  offset_all(map, row, 0, map.row_axes, at);
   bool is_there = true;
   if (map.table_rows) {
     const char* p = map.data[Data::kPositions] + at[Data::kPositions];
@@ -143,7 +141,7 @@ void turn_pairs(FASTACT_GRID_CONSTANT const PairMap map) {
 // Whether rows of the k-th array are whole vectors, whose pairs are `step` bytes apart.
 bool has_vectors(const PairMap& map, int k, int64_t step) {
   auto bits = reinterpret_cast<uintptr_t>(map.data[k]);
-  for (int i = 0; i < map.table.row_axes; ++i) bits |= uintptr_t(map.table.stride[k][i]);
+  for (int i = 0; i < map.row_axes; ++i) bits |= uintptr_t(map.stride[k][i]);
   if (k == Data::kCos || k == Data::kSin) bits |= uintptr_t(map.table_step[k - Data::kCos]);
   return bits % kVecBytes == 0 && map.step[k] == step;
 }
@@ -160,8 +158,8 @@ Lie lie_of(const PairMap& map, const int64_t (&items)[Data::kArrays], int64_t pa
     are_halves &= has_vectors(map, k, sizeof(T)) && has_vectors(map, k + 1, sizeof(T));
     are_neighbours &= has_vectors(map, k, 2 * sizeof(T)) && map.step[k + 1] == map.step[k] &&
                       map.data[k + 1] == map.data[k] + sizeof(T);
-    for (int i = 0; i < map.table.row_axes; ++i)
-      are_neighbours &= map.table.stride[k][i] == map.table.stride[k + 1][i];
+    for (int i = 0; i < map.row_axes; ++i)
+      are_neighbours &= map.stride[k][i] == map.stride[k + 1][i];
   }
   return are_halves ? kHalves : are_neighbours ? kNeighbours : kAnyhow;
 }
@@ -180,16 +178,12 @@ template <class T>
 void rotary(const RotaryCall& call, cudaStream_t stream) {
   if (is_empty(call.data[Data::kA])) return;
   const RotaryOperands given(call);
-  const RowAxes<Data::kArrays> axes(given.arrays, given.items, Data::kA, false,
-                                    [&](int i) { return int(given.pairs[i]); });
   PairMap map{};
-  const int rows = axes.end_of(0);
-  axes.fill(&map.table, rows);
-  const int64_t pairs = axes.size_of(1);
-  for (int k = 0; k < Data::kArrays; ++k) {
-    map.data[k] = axes.data[k];
-    map.step[k] = pairs > 1 ? axes.axes[rows].stride[k] : given.items[k];
-  }
+  static_cast<StridedArrays<Data::kArrays>&>(map) = {given, Data::kA,
+                                                     [&](int i) { return int(given.pairs[i]); }};
+  const int64_t pairs = map.elements();
+  for (int k = 0; k < Data::kArrays; ++k)
+    map.step[k] = pairs > 1 ? map.stride[k][map.row_axes] : given.items[k];
   map.angle_dtype = given.dtypes[Data::kCos], map.position_dtype = given.dtypes[Data::kPositions];
   map.table_rows = given.table_rows;
   std::copy_n(given.table_step, 2, map.table_step);
@@ -198,7 +192,7 @@ void rotary(const RotaryCall& call, cudaStream_t stream) {
   const int64_t of_task = lie == kAnyhow ? 1 : Vec<T>::kSize;
   if (lie != kAnyhow)
     for (int64_t& step : map.step) step *= of_task;
-  map.tasks = axes.size_of(0) * pairs / of_task;
+  map.tasks = map.rows() * pairs / of_task;
   map.of_row = Divisor(pairs / of_task, map.tasks);
   const bool is_wide = map.angle_dtype == kDTypeOf<Compute<T>>;
   launch(is_wide ? kernel_of<T, Compute<T>>(lie) : kernel_of<T, T>(lie),

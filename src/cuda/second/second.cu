@@ -20,12 +20,10 @@ using Data = SecondCall;
 constexpr int kSecondThreads = 256;
 constexpr int kTermsOfThread = 8;  // that are added before their sum counts in double
 
-struct SecondMap {
-  RowTable<Data::kArrays> table;
-  char* data[Data::kArrays];    // null: not there
+struct SecondMap : StridedArrays<Data::kArrays> {
   int64_t step[Data::kArrays];  // bytes from element to element, where a row has one axis
   bool is_linear;
-  int64_t rows, length;
+  int64_t row_count, row_length;
   int lanes;  // threads of a row
   int weight_dtype, kind;
   bool accumulate;
@@ -37,7 +35,7 @@ using Offsets = int64_t[Data::kArrays];
 FASTACT_DEVICE void find_element(const SecondMap& map, const Offsets& row, int64_t i, Offsets& at) {
 #pragma unroll
   for (int k = 0; k < Data::kArrays; ++k) at[k] = row[k] + (map.is_linear ? i * map.step[k] : 0);
-  if (!map.is_linear) offset_all(map.table, i, map.table.row_axes, map.table.count, at);
+  if (!map.is_linear) offset_all(map, i, map.row_axes, map.count, at);
 }
 
 // weight: exp(saved) of a functor that takes that.
@@ -66,11 +64,11 @@ void second_of_rows(FASTACT_GRID_CONSTANT const SecondMap map) {
   const int lane = int(threadIdx.x) % map.lanes;
   const int64_t index =
       int64_t(blockIdx.x) * (kSecondThreads / map.lanes) + int(threadIdx.x) / map.lanes;
-  const int64_t length = index < map.rows ? map.length : 0;  // an idle thread has no row
+  const int64_t length = index < map.row_count ? map.row_length : 0;  // an idle thread has no row
   Offsets first = {}, at;
   SecondRow row = map.row;
   if (length) {
-    offset_all(map.table, index, 0, map.table.row_axes, first);
+    offset_all(map, index, 0, map.row_axes, first);
     const auto number = [&](int k) {
       return map.data[k] ? double(load(reinterpret_cast<const C*>(map.data[k] + first[k]))) : 0.0;
     };
@@ -92,7 +90,7 @@ void second_of_rows(FASTACT_GRID_CONSTANT const SecondMap map) {
   team_sums(sums, map.lanes, fold_index);
 #pragma unroll
   for (int s = 0; s < Of::kSums; ++s) row.sums[s] = sums[s];
-  Of::finish(map.kind, double(map.length), &row);
+  Of::finish(map.kind, double(map.row_length), &row);
   const Of of(row);
   for (int64_t i = lane; i < length; i += map.lanes) {
     find_element(map, first, i, at);
@@ -115,22 +113,14 @@ void second_of_rows(FASTACT_GRID_CONSTANT const SecondMap map) {
 template <class T>
 void second_rows(const SecondCall& call, cudaStream_t stream) {
   if (is_empty(call.data[Data::kSaved])) return;
-  Operand arrays[Data::kArrays];
-  int64_t items[Data::kArrays];
-  for (int k = 0; k < Data::kArrays; ++k)
-    arrays[k] = call.data[k], items[k] = item_size(call.data[k].dtype);
-  const RowAxes<Data::kArrays> axes(arrays, items, Data::kSaved, false,
-                                    [&](int i) { return int(call.reduced[i]); });
   SecondMap map{};
-  const int rows = axes.end_of(0);
-  axes.fill(&map.table, rows);
-  map.is_linear = axes.count - rows <= 1;
-  for (int k = 0; k < Data::kArrays; ++k) {
-    map.data[k] = axes.data[k];
-    map.step[k] = axes.count > rows ? axes.axes[rows].stride[k] : 0;
-  }
-  map.rows = axes.size_of(0), map.length = axes.size_of(1);
-  map.lanes = map.length > kSecondThreads ? kSecondThreads : kWarp;
+  static_cast<StridedArrays<Data::kArrays>&>(map) = {CallArrays(call.data), Data::kSaved,
+                                                     [&](int i) { return int(call.reduced[i]); }};
+  map.is_linear = map.count - map.row_axes <= 1;
+  for (int k = 0; k < Data::kArrays; ++k)
+    map.step[k] = map.count > map.row_axes ? map.stride[k][map.row_axes] : 0;
+  map.row_count = map.rows(), map.row_length = map.elements();
+  map.lanes = map.row_length > kSecondThreads ? kSecondThreads : kWarp;
   map.weight_dtype = call.data[Data::kWeight].dtype;
   map.kind = call.kind, map.accumulate = call.accumulate;
   map.row = {0, 0, call.weight_offset, call.scale, {}};
@@ -138,7 +128,8 @@ void second_rows(const SecondCall& call, cudaStream_t stream) {
   const auto kernel = is_norm(call.kind)              ? second_of_rows<T, SecondOfNorm<C>>
                       : call.kind == kSecondOfSoftmax ? second_of_rows<T, SecondOfSoftmax<C>>
                                                       : second_of_rows<T, SecondOfLogSoftmax<C>>;
-  launch(kernel, {ceil_div(map.rows, kSecondThreads / map.lanes), kSecondThreads}, stream, map);
+  launch(kernel, {ceil_div(map.row_count, kSecondThreads / map.lanes), kSecondThreads}, stream,
+         map);
 }
 
 using Storage = FASTACT_STORAGE;

@@ -48,7 +48,8 @@ int64_t count_of(const Operand& x, int axis) {
 // The layout of arrays, the last one x or laid out like x.
 template <class T>
 StripLayout layout_around(const Operand* arrays, int count, int axis) {
-  const Layout of = with_one_segment(layout_of(arrays, count, axis, sizeof(T)));
+  const Layout of = layout_of(arrays, count, axis, sizeof(T));
+  if (of.channels == 1) return {of.dense, 1, 1, 1, of.outer * of.inner};  // one segment
   return {of.dense, 1, of.channels, of.outer, of.inner};
 }
 
@@ -108,10 +109,7 @@ void set_to_zero(const ArrayArgument& to, const BatchBackward& call, cudaStream_
   const NumberVector vector = channels_of(to, call.axis);
   const int64_t channels = call.x.shape[call.axis];
   if (!vector.data || channels == 0 || call.accumulate) return;
-  for_dtype(vector.dtype, [&](auto element) {
-    finish_partials<decltype(element)>(nullptr, channels, 0, vector.data, vector.stride, false,
-                                       stream);
-  });
+  finish_numbers({nullptr, vector, false, channels, 0}, stream);
 }
 
 }  // namespace
@@ -201,18 +199,9 @@ ColumnShape shape_of(const NormCall& call, const Operand& x) {
 // Whether arrays lie without gaps in the order example, pixel, channel, channels and
 // examples in the order of the coefficient index.
 bool is_dense(const Operand* arrays, int count, const ColumnShape& shape, int64_t item) {
+  if (!layout_of(arrays, count, 0, item).dense) return false;
   const Operand& last = arrays[count - 1];
   int64_t channel = item;
-  for (int i = last.ndim - 1; i >= 0; --i) {
-    if (last.shape[i] == 1) continue;
-    const int64_t stride = byte_stride(last, i, item);
-    if (stride <= 0) return false;
-    int64_t inside = item;
-    for (int k = 0; k < last.ndim; ++k)
-      if (last.shape[k] != 1 && byte_stride(last, k, item) < stride) inside *= last.shape[k];
-    for (int k = 0; k < count; ++k)
-      if (byte_stride(arrays[k], i, item) != inside) return false;
-  }
   // Channels inside pixels inside examples; of either the last axis innermost, as the coefficient
   // index counts.
   for (int i = last.ndim - 1; i >= 0; --i)

@@ -375,17 +375,6 @@ FASTACT_DEVICE void fold_tile(const Walk<T, way>& walk, const double (&a)[kUnitC
   pairs[thread] = sum[0], pairs[kTileChannels + thread] = sum[1];
 }
 
-// Whether a condition holds for any thread of the block; a barrier.
-FASTACT_DEVICE bool any_of_block(bool condition) {
-  FASTACT_SHARED(int, of_warps, kWholeThreads / kWarp);
-  const bool of_warp = __any_sync(kAllLanes, condition);
-  if (threadIdx.x % kWarp == 0) of_warps[threadIdx.x / kWarp] = of_warp;
-  __syncthreads();
-  bool any = false;
-  for (int i = 0; i < int(blockDim.x) / kWarp; ++i) any |= int(of_warps[i]) != 0;
-  return any;
-}
-
 // Four arguments of each channel of a tile, as double: [4][kTileChannels] in shared memory.
 constexpr int kArguments = 4;
 FASTACT_DEVICE auto tile_arguments() {
