@@ -122,22 +122,12 @@ struct BiasBackward : BiasChunks {
       return;
     }
     char* to = reader.target(BiasCall::kOut, product, plan.accumulate);
-    if (act.takes_parameter()) {
-      const Bias w = bias_of_chunk();
-      act.kernels->gradients[act.activation - kActivations][plan.is_double](
-          gradient, reader.load(BiasCall::kX, x), w.at, w.period, to, z, count,
-          gradient == dy ? 0 : ahead);
-      if (lanes) sums.each[0].kernels->add_terms(z, count, phase, 0, *lanes);
-      reader.finish(BiasCall::kOut, to, product, plan.accumulate);
-      made[0] = z;
-      return;
-    }
     if (act.activation == k_identity || !has_residual) {
       // The identity's loop reads dy alone: a copy that adds up what it has at hand.
       const char* from = act.activation == k_identity ? gradient : reader.load(BiasCall::kX, x);
       const Bias b = bias_of_chunk();
       act.kernels->backward[act.activation][plan.is_double](
-          gradient, from, b.at, b.period, to, count, gradient == dy ? 0 : ahead, act.parameters,
+          gradient, from, b.at, b.period, to, z, count, gradient == dy ? 0 : ahead, act.parameters,
           phase, lanes ? *lanes : nullptr);
     } else {
       add_all(reader.load(BiasCall::kX, x), z);
@@ -146,7 +136,7 @@ struct BiasBackward : BiasChunks {
       if (lanes) sums.each[0].kernels->add_terms(to, count, phase, 0, *lanes);
     }
     reader.finish(BiasCall::kOut, to, product, plan.accumulate);
-    made[0] = to;
+    made[0] = act.takes_parameter() ? z : to;
   }
 
   // The terms of a parameter are not what is written.

@@ -10,15 +10,6 @@
 FASTACT_BEGIN_NAMESPACE
 namespace {
 
-constexpr int kVectors = kLanes / kVector;
-
-template <class T>
-FASTACT_HD void prefetch(const T* x, int64_t ahead) {
-#pragma GCC unroll 4
-  for (size_t line = 0; line < kLanes * sizeof(T); line += kCacheLine)
-    __builtin_prefetch(reinterpret_cast<const char*>(x) + ahead + line);
-}
-
 // The biases of a chunk: `period` of them, a multiple of kLanes, come round again.
 template <class C>
 struct Biases {
@@ -43,128 +34,161 @@ FASTACT_HD int64_t for_groups(int64_t i, int64_t n, Biases<C>* biases, Group gro
   return i;
 }
 
-// y OUT = f(x IN + bias IN), of m <= kLanes elements.
-template <class T, class C, class Activation>
-FASTACT_HD void activate(const Activation& a, const T* x, const C* bias, T* y, int64_t m) {
+// The lanes of a sum, in registers.
+FASTACT_HD void load_lanes(const double* from, Vector (&v)[kVectors]) {
+#pragma GCC unroll 16
+  for (int k = 0; k < kVectors; ++k) v[k] = load(from + k * kVector);
+}
+template <class C>
+FASTACT_HD void add_lanes(const C* terms, Vector (&v)[kVectors]) {
+#pragma GCC unroll 16
+  for (int k = 0; k < kVectors; ++k) v[k] += load(terms + k * kVector);
+}
+FASTACT_HD void store_lanes(const Vector (&v)[kVectors], double* to) {
+#pragma GCC unroll 16
+  for (int k = 0; k < kVectors; ++k) store(v[k], to + k * kVector);
+}
+
+// A function of x and of its channel's number: an activation of their sum, whose gradient is the
+// term of the bias's, or a function of x and of a parameter.
+template <class C, template <class, bool> class A>
+struct OfSum {
+  static constexpr bool kHasTerms = false;
+  static constexpr bool kIsIdentity = std::is_same<A<C, false>, Unchanged<C>>::value;
+  A<C, false> a;
+  FASTACT_HD explicit OfSum(const double* parameters) : a(parameters) {}
+  FASTACT_HD C value(C x, C bias) const { return a.forward(x + bias); }
+  FASTACT_HD C slopes(C x, C bias, C*) const { return a.derivative(x + bias); }
+};
+template <class C, template <class, bool> class A>
+struct OfParameter {
+  static constexpr bool kHasTerms = true, kIsIdentity = false;
+  A<C, false> a;
+  FASTACT_HD explicit OfParameter(const double* parameters) : a(parameters) {}
+  FASTACT_HD C value(C x, C w) const { return a.forward(x, w); }
+  FASTACT_HD C slopes(C x, C w, C* by_w) const { return a.slopes(x, w, by_w); }
+};
+
+// y OUT = f(x IN, bias IN), of m <= kLanes elements.
+template <class T, class C, class F>
+FASTACT_HD void set_values(const F& f, const T* x, const C* bias, T* y, int64_t m) {
   Wide<T, kLanes> of_x, of_y;
   const C* terms = of_x.read(x, m);
   C* made = of_y.to(y);
 #pragma omp simd
-  for (int64_t k = 0; k < m; ++k) made[k] = a.forward(terms[k] + bias[k]);
+  for (int64_t k = 0; k < m; ++k) made[k] = f.value(terms[k], bias[k]);
   of_y.finish(y, m);
 }
 
 // Takes fewer than kLanes. It is not inlined: it would be a second copy of the loop's body.
-template <class T, class C, class Activation>
-__attribute__((noinline)) void activate_some(const Activation& a, const T* x, const C* bias, T* y,
-                                             int64_t m) {
-  activate(a, x, bias, y, m);
+template <class T, class C, class F>
+__attribute__((noinline)) void set_some(const F& f, const T* x, const C* bias, T* y, int64_t m) {
+  set_values(f, x, bias, y, m);
 }
 
-template <class T, template <class, bool> class A>
+template <class T, class F>
 void forward(const char* from, const char* bias, int64_t period, char* to, int64_t n, int64_t ahead,
              const double* parameters) {
-  using C = Compute<T>;
-  const A<C, false> a(parameters);
+  const F f(parameters);
   const T* x = reinterpret_cast<const T*>(from);
   T* y = reinterpret_cast<T*>(to);
-  Biases<C> biases(bias, period);
+  Biases<Compute<T>> biases(bias, period);
   const int64_t whole =
-      for_groups(0, n, &biases, [&](int64_t i, int64_t m, const C* b) FASTACT_INLINED {
+      for_groups(0, n, &biases, [&](int64_t i, int64_t m, const auto* b) FASTACT_INLINED {
         if (ahead != 0) {
-          prefetch(x + i, ahead);
-          prefetch(y + i, ahead);
+          prefetch<kLanes>(x + i, ahead);
+          prefetch<kLanes>(y + i, ahead);
         }
-        activate(a, x + i, b, y + i, m);
+        set_values(f, x + i, b, y + i, m);
       });
-  if (whole < n) activate_some(a, x + whole, biases.here(), y + whole, n - whole);
+  if (whole < n) set_some(f, x + whole, biases.here(), y + whole, n - whole);
 }
 
-// The identity's dx is dy, whose 16 bits are copied.
-template <class T, class Activation>
-constexpr bool kCopies = is_half<T> && std::is_same<Activation, Unchanged<Compute<T>>>::value;
-
-// dx OUT = dy IN f'(x IN + bias IN), of m <= kLanes elements; returns it before it was rounded.
-template <class T, class C, class Activation>
-FASTACT_HD const C* gradient(const Activation& a, const T* dy, const T* x, const C* bias, T* dx,
+// dx OUT = dy IN df/dx, of m <= kLanes elements; returns what the sum takes: dx before it was
+// rounded, or terms OUT = dy df/dbias, of a function that has such. The identity's dx is dy, whose
+// 16 bits are copied.
+template <class T, class C, class F>
+FASTACT_HD const C* gradient(const F& f, const T* dy, const T* x, const C* bias, T* dx, C* terms,
                              int64_t m, Wide<T, kLanes>* of_dx) {
-  if constexpr (kCopies<T, Activation>) {
-    const C* terms = of_dx->read(dy, m);
+  if constexpr (is_half<T> && F::kIsIdentity) {
+    const C* copied = of_dx->read(dy, m);
     if (dx != dy) memcpy(dx, dy, m * sizeof(T));
-    return terms;
+    return copied;
   }
   Wide<T, kLanes> of_dy, of_x;
   const C *dys = of_dy.read(dy, m), *xs = of_x.read(x, m);
   C* made = of_dx->to(dx);
 #pragma omp simd
-  for (int64_t k = 0; k < m; ++k) made[k] = dys[k] * a.derivative(xs[k] + bias[k]);
+  for (int64_t k = 0; k < m; ++k) {
+    const C d = dys[k];
+    C by_bias = 0;
+    made[k] = d * f.slopes(xs[k], bias[k], &by_bias);
+    if (F::kHasTerms) terms[k] = d * by_bias;
+  }
   of_dx->finish(dx, m);
-  return made;
+  return F::kHasTerms ? terms : made;
 }
 
 // Takes fewer than kLanes, and adds them to the sums, if there are any. It is not inlined either.
-template <class T, class C, class Activation>
-__attribute__((noinline)) void some_gradient(const Activation& a, const T* dy, const T* x,
-                                             const C* bias, T* dx, int64_t m, double* sums) {
+template <class T, class C, class F>
+__attribute__((noinline)) void some_gradient(const F& f, const T* dy, const T* x, const C* bias,
+                                             T* dx, C* terms, int64_t m, double* sums) {
   Wide<T, kLanes> of_dx;
-  const C* made = gradient(a, dy, x, bias, dx, m, &of_dx);
+  const C* made = gradient(f, dy, x, bias, dx, terms, m, &of_dx);
   if (!sums) return;
   for (int64_t k = 0; k < m; ++k) sums[k] += double(made[k]);
 }
 
-template <class T, template <class, bool> class A>
+template <class T, class F>
 void backward(const char* gradients, const char* from, const char* bias, int64_t period, char* to,
-              int64_t n, int64_t ahead, const double* parameters, int64_t phase, double* lanes) {
+              char* of_bias, int64_t n, int64_t ahead, const double* parameters, int64_t phase,
+              double* lanes) {
   using C = Compute<T>;
-  const A<C, false> a(parameters);
+  const F f(parameters);
   const T *dy = reinterpret_cast<const T*>(gradients), *x = reinterpret_cast<const T*>(from);
   T* dx = reinterpret_cast<T*>(to);
+  C* terms = reinterpret_cast<C*>(of_bias);
   Biases<C> biases(bias, period);
   int64_t i = 0;
   if (lanes && phase > 0) {
     i = kLanes - phase < n ? kLanes - phase : n;
-    some_gradient(a, dy, x, biases.here(), dx, i, lanes + phase);
+    some_gradient(f, dy, x, biases.here(), dx, terms, i, lanes + phase);
     biases.pass(i);
   }
-  const auto ask = [&](int64_t at) FASTACT_INLINED {
-    if (ahead == 0) return;
-    prefetch(dy + at, ahead);
-    prefetch(x + at, ahead);
-    prefetch(dx + at, ahead);
-  };
   Wide<T, kLanes> of_dx;
+  const auto make = [&](int64_t at, int64_t m, const C* b) FASTACT_INLINED {
+    if (ahead != 0) {
+      prefetch<kLanes>(dy + at, ahead);
+      prefetch<kLanes>(x + at, ahead);
+      prefetch<kLanes>(dx + at, ahead);
+    }
+    return gradient(f, dy + at, x + at, b, dx + at, terms + at, m, &of_dx);
+  };
   if (lanes) {
     Vector v[kVectors];
-#pragma GCC unroll 16
-    for (int k = 0; k < kVectors; ++k) v[k] = load(lanes + k * kVector);
+    load_lanes(lanes, v);
     i = for_groups(i, n, &biases, [&](int64_t at, int64_t m, const C* b) FASTACT_INLINED {
-      ask(at);
-      const C* made = gradient(a, dy + at, x + at, b, dx + at, m, &of_dx);
-#pragma GCC unroll 16
-      for (int k = 0; k < kVectors; ++k) v[k] += load(made + k * kVector);
+      add_lanes(make(at, m, b), v);
     });
-#pragma GCC unroll 16
-    for (int k = 0; k < kVectors; ++k) store(v[k], lanes + k * kVector);
+    store_lanes(v, lanes);
   } else {
-    i = for_groups(i, n, &biases, [&](int64_t at, int64_t m, const C* b) FASTACT_INLINED {
-      ask(at);
-      gradient(a, dy + at, x + at, b, dx + at, m, &of_dx);
-    });
+    i = for_groups(i, n, &biases, make);
   }
-  if (i < n) some_gradient(a, dy + i, x + i, biases.here(), dx + i, n - i, lanes);
+  if (i < n) some_gradient(f, dy + i, x + i, biases.here(), dx + i, terms + i, n - i, lanes);
 }
 
 // Bytes ahead: the rows of a lane, kLanes apart, are more than the hardware's prefetcher follows.
 // Behind a row lies one of the next lane.
 constexpr int64_t kAheadInRow = 256;
 
-template <class T, template <class, bool> class A>
+template <class T, class F>
 void backward_rows(const char* const* dy, const char* const* x, const char* bias, char* const* dx,
                    int64_t rows, int64_t n, const double* parameters, double* lane, bool fresh) {
   using C = Compute<T>;
-  const A<C, false> a(parameters);
+  const F f(parameters);
   Biases<C> biases(bias, n);
   Wide<T, kLanes> of_dx;
+  C* const none = nullptr;
   const auto of = [](const char* row, int64_t i)
                       FASTACT_INLINED { return reinterpret_cast<const T*>(row) + i; };
   const int64_t whole =
@@ -174,85 +198,18 @@ void backward_rows(const char* const* dy, const char* const* x, const char* bias
         for (int k = 0; k < kVectors; ++k) v[k] = fresh ? -Vector{} : load(lane + i + k * kVector);
         for (int64_t row = 0; row < rows; ++row) {
           T* const to = reinterpret_cast<T*>(dx[row]) + i;
-          prefetch(of(dy[row], i), kAheadInRow);
-          if (!kCopies<T, A<C, false>>) prefetch(of(x[row], i), kAheadInRow);
-          prefetch(to, kAheadInRow);
-          const C* made = gradient(a, of(dy[row], i), of(x[row], i), b, to, m, &of_dx);
-#pragma GCC unroll 16
-          for (int k = 0; k < kVectors; ++k) v[k] += load(made + k * kVector);
+          prefetch<kLanes>(of(dy[row], i), kAheadInRow);
+          if (!F::kIsIdentity) prefetch<kLanes>(of(x[row], i), kAheadInRow);
+          prefetch<kLanes>(to, kAheadInRow);
+          add_lanes(gradient(f, of(dy[row], i), of(x[row], i), b, to, none, m, &of_dx), v);
         }
-#pragma GCC unroll 16
-        for (int k = 0; k < kVectors; ++k) store(v[k], lane + i + k * kVector);
+        store_lanes(v, lane + i);
       });
   if (whole == n) return;
   for (int64_t i = whole; fresh && i < n; ++i) lane[i] = -0.0;
   for (int64_t row = 0; row < rows; ++row)
-    some_gradient(a, of(dy[row], whole), of(x[row], whole), biases.here(),
-                  reinterpret_cast<T*>(dx[row]) + whole, n - whole, lane + whole);
-}
-
-// Functions of x and of its channel's parameter w, of kLanes elements. Not inlined: whole groups
-// and a padded rest share one copy.
-template <class F, class C>
-__attribute__((noinline)) void set_values(const F& f, const C* x, const C* w, C* y) {
-#pragma omp simd
-  for (int64_t k = 0; k < kLanes; ++k) y[k] = f.forward(x[k], w[k]);
-}
-template <class F, class C>
-__attribute__((noinline)) void set_gradients(const F& f, const C* dy, const C* x, const C* w, C* dx,
-                                             C* terms) {
-#pragma omp simd
-  for (int64_t k = 0; k < kLanes; ++k) {
-    const C d = dy[k];
-    C by_w;
-    const C by_x = f.slopes(x[k], w[k], &by_w);
-    dx[k] = d * by_x, terms[k] = d * by_w;
-  }
-}
-
-template <class C, template <class, bool> class A>
-void channel_forward(const char* from, const char* parameters, int64_t period, char* to, int64_t n,
-                     int64_t ahead, const double*) {
-  const A<C, false> f(nullptr);
-  const C* x = reinterpret_cast<const C*>(from);
-  C* y = reinterpret_cast<C*>(to);
-  Biases<C> all(parameters, period);
-  const int64_t i = for_groups(0, n, &all, [&](int64_t at, int64_t, const C* w) FASTACT_INLINED {
-    if (ahead != 0) {
-      prefetch(x + at, ahead);
-      prefetch(y + at, ahead);
-    }
-    set_values(f, x + at, w, y + at);
-  });
-  if (i == n) return;
-  const size_t bytes = size_t(n - i) * sizeof(C);
-  alignas(64) C in[2][kLanes] = {}, out[kLanes];
-  memcpy(in[0], x + i, bytes), memcpy(in[1], all.here(), bytes);
-  set_values(f, in[0], in[1], out);
-  memcpy(y + i, out, bytes);
-}
-
-template <class C, template <class, bool> class A>
-void gradients(const char* incoming, const char* from, const char* parameters, int64_t period,
-               char* to, char* of_w, int64_t n, int64_t ahead) {
-  const A<C, false> f(nullptr);
-  const C *dy = reinterpret_cast<const C*>(incoming), *x = reinterpret_cast<const C*>(from);
-  C *dx = reinterpret_cast<C*>(to), *terms = reinterpret_cast<C*>(of_w);
-  Biases<C> all(parameters, period);
-  const int64_t i = for_groups(0, n, &all, [&](int64_t at, int64_t, const C* w) FASTACT_INLINED {
-    if (ahead != 0) {
-      prefetch(dy + at, ahead);
-      prefetch(x + at, ahead);
-      prefetch(dx + at, ahead);
-    }
-    set_gradients(f, dy + at, x + at, w, dx + at, terms + at);
-  });
-  if (i == n) return;
-  const size_t bytes = size_t(n - i) * sizeof(C);
-  alignas(64) C in[3][kLanes] = {}, out[2][kLanes];
-  memcpy(in[0], dy + i, bytes), memcpy(in[1], x + i, bytes), memcpy(in[2], all.here(), bytes);
-  set_gradients(f, in[0], in[1], in[2], out[0], out[1]);
-  memcpy(dx + i, out[0], bytes), memcpy(terms + i, out[1], bytes);
+    some_gradient(f, of(dy[row], whole), of(x[row], whole), biases.here(),
+                  reinterpret_cast<T*>(dx[row]) + whole, none, n - whole, lane + whole);
 }
 
 // Blocks of Philox, each word in 64 bits of a vector: the product of two lower halves is one
@@ -431,24 +388,27 @@ void drop_at(const char* from, const char* other, char* to, int64_t n, const uin
 #else
 #define FASTACT_OF_HALF(f) nullptr
 #endif
-#define FASTACT_FORWARD(name, A)                                                               \
-  {FASTACT_OF_HALF((forward<f16, A>)), FASTACT_OF_HALF((forward<bf16, A>)), forward<float, A>, \
-   forward<double, A>},
-#define FASTACT_CHANNEL_FORWARD(name, A) \
-  {nullptr, nullptr, channel_forward<float, A>, channel_forward<double, A>},
-#define FASTACT_GRADIENTS(name, A) {gradients<float, A>, gradients<double, A>},
-#define FASTACT_BACKWARD(name, A) {backward<float, A>, backward<double, A>},
-#define FASTACT_BACKWARD_ROWS(name, A) \
-  {FASTACT_OF_HALF((backward_rows<f16, A>)), FASTACT_OF_HALF((backward_rows<bf16, A>))},
+#define FASTACT_FORWARD(name, A)                                                       \
+  {FASTACT_OF_HALF((forward<f16, OfSum<float, A>>)),                                   \
+   FASTACT_OF_HALF((forward<bf16, OfSum<float, A>>)), forward<float, OfSum<float, A>>, \
+   forward<double, OfSum<double, A>>},
+#define FASTACT_CHANNEL_FORWARD(name, A)                    \
+  {nullptr, nullptr, forward<float, OfParameter<float, A>>, \
+   forward<double, OfParameter<double, A>>},
+#define FASTACT_BACKWARD_OF(F, A) {backward<float, F<float, A>>, backward<double, F<double, A>>},
+#define FASTACT_BACKWARD(name, A) FASTACT_BACKWARD_OF(OfSum, A)
+#define FASTACT_CHANNEL_BACKWARD(name, A) FASTACT_BACKWARD_OF(OfParameter, A)
+#define FASTACT_BACKWARD_ROWS(name, A)                     \
+  {FASTACT_OF_HALF((backward_rows<f16, OfSum<float, A>>)), \
+   FASTACT_OF_HALF((backward_rows<bf16, OfSum<float, A>>))},
 
 }  // namespace
 
 extern const BiasKernels bias_kernels;
 const BiasKernels bias_kernels = {
     {FASTACT_ACTIVATIONS(FASTACT_FORWARD) FASTACT_CHANNEL_FUNCTIONS(FASTACT_CHANNEL_FORWARD)},
-    {FASTACT_ACTIVATIONS(FASTACT_BACKWARD)},
+    {FASTACT_ACTIVATIONS(FASTACT_BACKWARD) FASTACT_CHANNEL_FUNCTIONS(FASTACT_CHANNEL_BACKWARD)},
     {FASTACT_ACTIVATIONS(FASTACT_BACKWARD_ROWS)},
-    {FASTACT_CHANNEL_FUNCTIONS(FASTACT_GRADIENTS)},
     {{drop<f16, false>, drop<f16, true>},
      {drop<bf16, false>, drop<bf16, true>},
      {drop<float, false>, drop<float, true>},

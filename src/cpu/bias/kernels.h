@@ -24,24 +24,21 @@ struct BiasKernels {
   void (*forward[kBiasFunctions][kDTypes])(const char* x, const char* bias, int64_t period, char* y,
                                            int64_t n, int64_t ahead, const double* parameters);
 
-  // dx OUT = dy IN f'(x IN + bias IN), of float and of double. lanes IN/OUT (kLanes): dx is added
-  // to them, the first onto lane `phase` (reductions/kernels.h); null: it is not.
-  void (*backward[kActivations][2])(const char* dy, const char* x, const char* bias, int64_t period,
-                                    char* dx, int64_t n, int64_t ahead, const double* parameters,
-                                    int64_t phase, double* lanes);
+  // dx OUT = dy IN f'(x IN + bias IN), or dy IN times the derivative of f(x IN, bias IN) by x, of
+  // float and of double; then terms OUT = dy times the one by the bias: they stay in the caches,
+  // and are not prefetched. lanes IN/OUT (kLanes): dx, or the terms, are added to them, the first
+  // onto lane `phase` (reductions/kernels.h); null: they are not.
+  void (*backward[kBiasFunctions][2])(const char* dy, const char* x, const char* bias,
+                                      int64_t period, char* dx, char* terms, int64_t n,
+                                      int64_t ahead, const double* parameters, int64_t phase,
+                                      double* lanes);
 
-  // For 16 bits, else null: dx OUT as above, of several rows of one lane, with the bias IN
+  // For 16 bits, else null: dx OUT of an activation, of several rows of one lane, with the bias IN
   // (n); lane IN/OUT (n): the rows are added to it, one after the other. fresh: it is written, not
   // read.
   void (*backward_rows[kActivations][2])(const char* const* dy, const char* const* x,
                                          const char* bias, char* const* dx, int64_t rows, int64_t n,
                                          const double* parameters, double* lane, bool fresh);
-
-  // dx OUT and terms OUT = dy IN times the derivatives of f(x IN, w IN) by x and by w, of float and
-  // of double. w: as the bias; terms stay in the caches, and are not prefetched.
-  void (*gradients[kChannelFunctions][2])(const char* dy, const char* x, const char* w,
-                                          int64_t period, char* dx, char* terms, int64_t n,
-                                          int64_t ahead);
 
   // y OUT = what dropout makes of x IN; [1]: and residual IN, which else is not read. index: of the
   // first element, with the offset; or of each IN (n), where x is of float or of double.

@@ -119,11 +119,9 @@ struct Results {
 // The shift of an output is read where the accumulator has one.
 struct ReduceKernels {
   // results OUT [sets][pitch]: of blocks of n <= kReduceBlock contiguous terms, each at
-  // x + offsets[i]; n is not 0. Backward: of terms each of which lies before the one that comes
-  // before it. ahead: bytes from a term to one that is prefetched; 0: none is.
-  using Blocks = void (*)(const char* x, const int64_t* offsets, int64_t count, int64_t n,
-                          int64_t ahead, double* results, int64_t pitch);
-  Blocks blocks, blocks_backward;
+  // x + offsets[i]; n is not 0. ahead: bytes from a term to one that is prefetched; 0: none is.
+  void (*blocks)(const char* x, const int64_t* offsets, int64_t count, int64_t n, int64_t ahead,
+                 double* results, int64_t pitch);
 
   // n contiguous terms onto lanes IN/OUT, the first of them onto lane `phase`. Null: where terms
   // are added in float, for a lane would have to know how many it has.
@@ -159,10 +157,6 @@ struct ReduceKernels {
   using Few = void (*)(const char* x, const int64_t* offsets, int64_t n, const double* shift,
                        double* lanes, int64_t pitch);
   Few few_rows[kFewTerms], short_rows[kFewTerms];
-
-  // lanes OUT [sets][pitch]: of one term each, `step` bytes apart. shift IN (n).
-  void (*spread)(const char* x, int64_t step, int64_t n, const double* shift, double* lanes,
-                 int64_t pitch);
 };
 
 struct Accumulator {

@@ -16,8 +16,7 @@
 namespace fastact {
 namespace {
 
-constexpr int64_t kLongRow = 512;         // contiguous terms worth a call of their own
-constexpr int64_t kShortestSegment = 64;  // and worth one that carries lanes on
+constexpr int64_t kShortestSegment = 64;  // contiguous terms worth a call that carries lanes on
 // terms of a row that ends amid a block, below which it gains nothing to read blocks ahead
 constexpr int64_t kLongTail = 8 * kReduceBlock;
 constexpr int64_t kLongRun = 16 * kTermsAhead;  // bytes of a piece that are worth prefetches where
@@ -418,22 +417,22 @@ void prepare(Reducer* r, const ReduceTable* table, int what, const Operand& x, c
   const int64_t even = std::max(ceil_div(r->outputs.size, kFewTasks), kReduceBlock / r->terms.size);
   r->row = r->outputs.size;
   const bool is_reversed = plan.inner_reduced && plan.inner_x == -item && is_aligned(x, item);
-  const bool is_dense = (is_unit || is_reversed) && plan.inner_reduced && r->terms.count == 1;
-  r->is_backward = is_reversed && is_dense;
-  if (r->terms.size <= (is_dense ? kFewTerms : kLanes) && !is_wide && is_aligned(x, item)) {
-    r->layout = Reducer::kSpread;
-    r->tile = std::clamp<int64_t>(even, 16, kMostOutputs);
+  const bool is_row = plan.inner_reduced && r->terms.count == 1;
+  const bool is_dense = is_row && (is_unit || is_reversed);
+  if (r->terms.size <= (is_dense ? kFewTerms : kLanes) && !is_wide) {
     move_longest_last(&r->outputs);
-    // So few terms fold to the same bits from either end.
-    r->is_dense = is_dense && last_stride(r->outputs) == r->terms.size * item;
+    const bool are_joined = is_dense && last_stride(r->outputs) == r->terms.size * item;
+    r->layout = are_joined ? Reducer::kShortRows : Reducer::kNarrow;
+    r->is_backward = is_reversed;  // so few terms fold to the same bits from either end
+    r->tile = std::clamp<int64_t>(even, 16, r->terms.size > kFewTerms ? kNarrowTile : kMostOutputs);
   } else if (plan.inner_reduced) {
     // In a block the tile's outputs follow each other, so that short pieces share cache lines.
     const bool is_long = r->terms.size > kReduceBlock && plan.inner >= kReduceBlock / 4;
     const bool has_segments = is_unit && r->terms.count > 1 && plan.inner >= kShortestSegment;
     const bool is_one_pass = r->accumulator->passes[dtype] == 1 && !r->accumulator->retries;
-    r->is_dense = is_unit && (r->terms.count == 1 || plan.inner >= kLongRow);
+    r->is_dense = is_unit && is_row;
     const bool is_whole = r->terms.size % kReduceBlock == 0;
-    const bool is_read_ahead = is_long && is_dense && (is_whole || r->terms.size >= kLongTail);
+    const bool is_read_ahead = is_long && r->is_dense && (is_whole || r->terms.size >= kLongTail);
     r->layout = is_read_ahead                 ? Reducer::kBlocks
                 : has_segments && is_one_pass ? Reducer::kSegments
                                               : Reducer::kRows;

@@ -16,9 +16,9 @@
 //              rows at a time, in bands of 256 rows: nearly in the order of memory.
 //   kNarrow    Few columns, or strided ones. 32 dense rows are treated as one row that holds every
 //              lane, so that (1M, 3) is read as contiguously as anything. Rows that are not dense
-//              are gathered first, some 2048 elements at a time.
-//   kSpread    Hardly any terms and many outputs: an output is a column, and each lane has one
-//              term.
+//              are gathered first, some 2048 elements at a time. Where there are hardly any terms,
+//              the outputs may be columns along several axes.
+//   kShortRows Rows of up to 8 terms that touch each other, by whole vectors.
 //
 // Where there are few tasks, the terms are cut into chunks as well, whose results meet in a
 // workspace. The chunks are a function of the number of terms alone, and every result is merged
@@ -33,9 +33,8 @@
 // first row). One that takes two passes reads each block twice, first for the mean alone, and never
 // goes by segments.
 //
-// Terms that run backwards are added in the order of their axis, not of memory. Where all of them
-// run backwards that costs nothing: kRows and kNarrow read from the end and reverse the lanes once
-// a block.
+// Terms that run backwards are added in the order of their axis, not of memory: a block is copied
+// first, by whole vectors.
 //
 // Measurements, and what was tried and rejected: docs/design/reductions.md.
 #pragma once
@@ -64,13 +63,12 @@ struct TermKernels {
 // The terms of an array: where they lie, and how a block of them is read. Reductions whose terms
 // another kernel computes set the layout alone.
 struct ArrayTerms {
-  enum Layout { kRows, kBlocks, kSegments, kColumns, kNarrow, kSpread };
+  enum Layout { kRows, kBlocks, kSegments, kColumns, kNarrow, kShortRows };
 
   const char* x;
   Layout layout;
-  // The terms, or the rows of kNarrow, are contiguous, at least in pieces worth reading in place.
-  bool is_dense = false;
-  bool is_backward = false;         // it is so from its end
+  bool is_dense = false;            // the terms, or the rows of kNarrow, are contiguous
+  bool is_backward = false;         // those rows, or kShortRows, run from their end
   int64_t ahead = 0;                // bytes from a term to one that is prefetched; 0: none is
   const int64_t* listed = nullptr;  // where the terms lie, if no axes say it
 };

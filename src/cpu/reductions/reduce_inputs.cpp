@@ -15,6 +15,32 @@ constexpr int64_t kGathered = 2048;  // elements gathered at a time
 constexpr int64_t kStage = kFloatBand * kNarrowTile * sizeof(uint16_t);
 static_assert(kStage >= kGathered * int64_t(sizeof(double)));
 
+// An element at any address.
+template <class T>
+struct __attribute__((packed, may_alias)) Loose {
+  T bits;
+};
+
+template <class T>
+void reverse(char* to, const char* from, int64_t n) {
+  auto* const made = reinterpret_cast<Loose<T>*>(to);
+  const auto* const x = reinterpret_cast<const Loose<T>*>(from);
+#pragma omp simd
+  for (int64_t i = 0; i < n; ++i) made[i].bits = x[-i].bits;
+}
+
+// to OUT = n elements of `item` bytes, `step` bytes apart.
+void copy(char* to, const char* from, int64_t item, int64_t step, int64_t n) {
+  if (step == item)
+    memcpy(to, from, n * item);
+  else if (step == -item)
+    item == sizeof(uint16_t)   ? reverse<uint16_t>(to, from, n)
+    : item == sizeof(uint32_t) ? reverse<uint32_t>(to, from, n)
+                               : reverse<uint64_t>(to, from, n);
+  else
+    gather_for(item)(to, from, step, n);
+}
+
 struct ArrayInputs : BlockSource {
   // No power of two, by which sets of lanes, beside rows that are one apart, would share places in
   // the cache.
@@ -23,6 +49,7 @@ struct ArrayInputs : BlockSource {
   const Accumulator& a;
   const int passes;
   const bool is_far;
+  const bool has_dense_rows;  // that touch each other, of few columns
   // The pass that is under way.
   const Accumulator* pass;
   const ReduceKernels* kernels;
@@ -39,16 +66,15 @@ struct ArrayInputs : BlockSource {
       : r(reducer),
         a(*reducer.accumulator),
         passes(a.passes[reducer.dtype]),
-        is_far(r.outputs.size * r.terms.size * r.item > kFarReduction) {}
+        is_far(r.outputs.size * r.terms.size * r.item > kFarReduction),
+        has_dense_rows(r.layout == Reducer::kNarrow && r.is_dense) {}
 
   Results block(int64_t first, int64_t n, int64_t term, int64_t terms) override {
     if (r.layout == Reducer::kBlocks && terms == kReduceBlock) return row_blocks(first, n, term);
-    if (r.layout == Reducer::kSpread)
-      spread(first, n, terms);
-    else if (r.layout == Reducer::kColumns || r.layout == Reducer::kNarrow)
-      columns(first, n, term, terms);
-    else
+    if (r.layout == Reducer::kRows || r.layout == Reducer::kBlocks)
       rows(first, n, term, terms);
+    else
+      columns(first, n, term, terms);
     return {lanes, nullptr, kPitch};
   }
 
@@ -97,13 +123,17 @@ struct ArrayInputs : BlockSource {
   void rows(int64_t first, int64_t n, int64_t term, int64_t terms) {
     int64_t at[kMostOutputs];
     offsets_of(r.outputs, first, n, at);
-    if (r.is_backward)
-      return r.kernels->blocks_backward(r.x - term * r.item, at, n, terms, r.ahead, lanes, kPitch);
-    if (r.is_dense && r.terms.count == 1)
+    if (r.is_dense)
       return r.kernels->blocks(r.x + term * r.item, at, n, terms, r.ahead, lanes, kPitch);
-    for (int64_t k = 0; k < n; ++k)
-      r.is_dense ? pieces(r.x + at[k], term, terms, lanes + k)
-                 : gathered_row(r.x + at[k], term, terms, lanes + k);
+    const int64_t step = last_stride(r.terms), start = 0;
+    for (int64_t k = 0; k < n; ++k) {
+      char* to = stage;
+      for_spans(r.terms, term, terms, [&](int64_t offset, int64_t, int64_t m) {
+        copy(to, r.x + at[k] + offset, r.item, step, m);
+        to += m * r.item;
+      });
+      r.kernels->blocks(stage, &start, 1, terms, 0, lanes + k, kPitch);
+    }
   }
 
   // One of the blocks of long rows. It makes them of several blocks of a row after the other, as
@@ -123,8 +153,7 @@ struct ArrayInputs : BlockSource {
     for (int64_t k = 0; k < n; ++k)
       for (int64_t b = 0; b < blocks; ++b)
         at[k * blocks + b] = rows[k] + (term + b * kReduceBlock) * step;
-    const auto make = r.is_backward ? r.kernels->blocks_backward : r.kernels->blocks;
-    make(r.x, at, n * blocks, kReduceBlock, r.ahead, lanes, kPitch);
+    r.kernels->blocks(r.x, at, n * blocks, kReduceBlock, r.ahead, lanes, kPitch);
     for (int s = 0; s < a.sets; ++s)
       for (int64_t k = 0; k < n; ++k)
         for (int64_t b = 0; b < blocks; ++b)
@@ -132,125 +161,95 @@ struct ArrayInputs : BlockSource {
     made_first = first, made_begin = term, made_end = term + blocks * kReduceBlock;
   }
 
-  // Adds up the pieces of one output, for an accumulator that does not go by segments.
-  void pieces(const char* x, int64_t term, int64_t terms, double* results) {
-    alignas(64) double row[kMostSets * kLanes];
-    double from, folded[kMostSets];
-    offsets_of(r.terms, term, std::min(terms, kShiftTerms), offsets);
-    find_shifts(terms, 1, [&](int64_t i, double* to) {
-      r.table->widen[r.dtype](x + offsets[i], r.item, 1, to);
-    });
-    from = *shift;
-    const int all_passes = a.retries && has_lost_shifts(1) ? 2 : passes;
-    for (int i = 0; i < all_passes; ++i, from = *results) {
-      r.table->make_finite(&from, 1);
-      begin_pass(i + 1 == all_passes);
-      std::fill_n(row, pass->sets * kLanes, -0.0);
-      int64_t phase = 0;
-      for_spans(r.terms, term, terms, [&](int64_t offset, int64_t, int64_t m) {
-        kernels->add_terms(x + offset, m, phase, from, row);
-        phase = (phase + m) % kLanes;
-      });
-      r.table->fold_each(row, kLanes, pass->sets, folded);
-      pass->settle(&from, folded, 1, terms, 1, results, kPitch);
-    }
-  }
-
-  void gathered_row(const char* x, int64_t term, int64_t terms, double* results) {
-    const MoveRow gather = gather_for(r.item);
-    const int64_t step = last_stride(r.terms), start = 0;
-    char* to = stage;
-    for_spans(r.terms, term, terms, [&](int64_t offset, int64_t, int64_t m) {
-      if (step == r.item)
-        memcpy(to, x + offset, m * r.item);
-      else
-        gather(to, x + offset, step, m);
-      to += m * r.item;
-    });
-    r.kernels->blocks(stage, &start, 1, terms, 0, results, kPitch);
-  }
-
-  void spread(int64_t first, int64_t n, int64_t terms) {
-    const int64_t step = last_stride(r.outputs);
-    const auto for_outputs = [&](auto visit) {
-      int64_t done = 0;
-      for_spans(r.outputs, first, n, [&](int64_t offset, int64_t, int64_t m) {
-        visit(r.x + offset, done, m);
-        done += m;
-      });
-    };
-    if (a.has_shift || !r.is_dense) offsets_of(r.terms, 0, terms, offsets);
-    find_shifts(terms, n, [&](int64_t i, double* to) {
-      for_outputs([&](const char* x, int64_t done, int64_t m) {
-        r.table->widen[r.dtype](x + offsets[i], step, m, to + done);
-      });
-    });
-    settle(terms, n, [&] {
-      if (r.is_dense) {
-        const int64_t low = r.is_backward ? (1 - terms) * r.item : 0;
-        for_outputs([&](const char* x, int64_t done, int64_t m) {
-          kernels->short_rows[terms - 1](x + low, nullptr, m, shift + done, lanes + done, kPitch);
-        });
-        return int64_t{1};
-      }
-      for_outputs([&](const char* x, int64_t done, int64_t m) {
-        for (int64_t i = 0; i < terms; ++i)
-          kernels->spread(x + offsets[i], step, m, shift + done, lanes + i * n + done, kPitch);
-      });
-      return terms;
+  // visit(address, outputs before, how many) for the spans of n outputs.
+  template <class Visit>
+  void for_outputs(int64_t first, int64_t n, Visit visit) const {
+    int64_t done = 0;
+    for_spans(r.outputs, first, n, [&](int64_t offset, int64_t, int64_t m) {
+      visit(r.x + offset, done, m);
+      done += m;
     });
   }
 
+  // Where the rows touch each other, row `term` of n columns from `first` on, or, where they run
+  // backwards, its last column.
+  const char* dense_row(int64_t first, int64_t n, int64_t term) const {
+    int64_t at;
+    offsets_of(r.outputs, first, 1, &at);
+    return r.x + at + term * last_stride(r.terms) + (r.is_backward ? (n - 1) * r.item : 0);
+  }
+
+  // stage OUT [rows][n]: the block's rows from `row` on, which begins with row `term`.
+  void gather(int64_t first, int64_t n, int64_t term, int64_t row, int64_t rows) {
+    if (has_dense_rows)
+      return copy(stage, dense_row(first, n, term + row), r.item, r.is_backward ? -r.item : r.item,
+                  rows * n);
+    for_outputs(first, n, [&](const char* x, int64_t done, int64_t m) {
+      for (int64_t i = 0; i < rows; ++i)
+        copy(stage + (i * n + done) * r.item, x + offsets[row + i], r.item, last_stride(r.outputs),
+             m);
+    });
+  }
+
+  // Adds up n columns. Those of dense rows that run backwards are read from the last to the first.
   void columns(int64_t first, int64_t n, int64_t term, int64_t terms) {
-    const char* x = r.x;
-    for_spans(r.outputs, first, n, [&](int64_t offset, int64_t, int64_t) { x += offset; });
-    const bool is_narrow = r.layout == Reducer::kNarrow, is_dense = is_narrow && r.is_dense;
-    if (is_dense) {
-      x += (r.is_backward ? -term : term) * n * r.item;
-      offsets[0] = 0;
-    } else if (r.listed) {
+    if (r.listed)
       std::copy_n(r.listed + term, terms, offsets);
-    } else {
+    else if (!has_dense_rows)
       offsets_of(r.terms, term, terms, offsets);
-    }
     find_shifts(terms, n, [&](int64_t i, double* to) {
-      const int64_t at = is_dense ? (r.is_backward ? -i : i) * n * r.item : offsets[i];
-      gather_for(r.item)(stage, x + at, last_stride(r.outputs), n);
+      gather(first, n, term, i, 1);
       r.table->widen[r.dtype](stage, r.item, n, to);
     });
     settle(terms, n, [&] {
-      if (!is_narrow && terms <= kFewTerms) {
-        kernels->few_rows[terms - 1](x, offsets, n, shift, lanes, kPitch);
-        return int64_t{1};
+      if (r.layout == Reducer::kNarrow && (has_dense_rows || terms > kFewTerms))
+        return narrow_columns(first, n, term, terms), terms;
+      if (r.layout == Reducer::kColumns && terms > kFewTerms) {
+        for_outputs(first, n, [&](const char* x, int64_t, int64_t) {
+          kernels->block_of_rows(x, offsets, terms, n, shift, lanes, kPitch, is_far);
+        });
+        return terms;
       }
-      for (int64_t done = n; a.has_shift && is_narrow && done < kLanes * n; done *= 2)
-        std::copy(shift, shift + done, shift + done);
-      if (!is_narrow)
-        kernels->block_of_rows(x, offsets, terms, n, shift, lanes, kPitch, is_far);
-      else if (!is_dense)
-        gathered(x, n, terms);
-      else
-        r.is_backward ? dense_backward(x, n, terms) : dense(x, n, terms, true);
-      return terms;
+      few_terms(first, n, term, terms);
+      return int64_t{1};
     });
+    for (int s = 0; s < a.sets && has_dense_rows && r.is_backward; ++s)
+      std::reverse(lanes + s * kPitch, lanes + s * kPitch + n);
+  }
+
+  void few_terms(int64_t first, int64_t n, int64_t term, int64_t terms) {
+    if (r.layout == Reducer::kNarrow) {
+      int64_t rows[kFewTerms];
+      for (int64_t i = 0; i < terms; ++i) rows[i] = i * n * r.item;
+      gather(first, n, term, 0, terms);
+      return kernels->few_rows[terms - 1](stage, rows, n, shift, lanes, kPitch);
+    }
+    const bool are_short = r.layout == Reducer::kShortRows;
+    const auto few = (are_short ? kernels->short_rows : kernels->few_rows)[terms - 1];
+    const int64_t low = are_short && r.is_backward ? (1 - terms) * r.item : 0;
+    for_outputs(first, n, [&](const char* x, int64_t done, int64_t m) {
+      few(x + low, offsets, m, shift + done, lanes + done, kPitch);
+    });
+  }
+
+  // Dense rows where they lie, others after some have been gathered.
+  void narrow_columns(int64_t first, int64_t n, int64_t term, int64_t terms) {
+    for (int64_t done = n; a.has_shift && done < kLanes * n; done *= 2)
+      std::copy(shift, shift + done, shift + done);
+    if (has_dense_rows && !r.is_backward) return dense(dense_row(first, n, term), n, terms, true);
+    const int64_t many = kGathered / n / kLanes * kLanes;
+    const int64_t most =
+        r.item == sizeof(uint16_t) ? std::max(many / kFloatBand, int64_t{1}) * kFloatBand : many;
+    for (int64_t done = 0, m; done < terms; done += m) {
+      m = std::min(most, terms - done);
+      gather(first, n, term, done, m);
+      dense(stage, n, m, done == 0);
+    }
   }
 
   void add_rows(const char* x, const int64_t* at, int64_t rows, int64_t width, double* to,
                 bool fresh) {
     kernels->add_rows(x, at, 1, rows, width, shift, to, kPitch, fresh);
-  }
-
-  void gathered(const char* x, int64_t n, int64_t terms) {
-    const MoveRow gather = gather_for(r.item);
-    const int64_t step = last_stride(r.outputs), many = kGathered / n / kLanes * kLanes;
-    const int64_t most =
-        r.item == sizeof(uint16_t) ? std::max(many / kFloatBand, int64_t{1}) * kFloatBand : many;
-    for (int64_t done = 0, m; done < terms; done += m) {
-      m = std::min(most, terms - done);
-      for (int64_t i = 0; i < m; ++i)
-        gather(stage + i * n * r.item, x + offsets[done + i], step, n);
-      dense(stage, n, m, done == 0);
-    }
   }
 
   // Dense rows of n columns: kLanes of them are one row that holds every lane. The first `rest`
@@ -261,23 +260,6 @@ struct ArrayInputs : BlockSource {
     for (int64_t i = 0; i * kLanes < terms; ++i) at[i] = i * kLanes * n * r.item;
     if (rest) add_rows(x, at, whole + 1, rest, lanes, fresh);
     if (whole) add_rows(x + rest * r.item, at, whole, kLanes * n - rest, lanes + rest, fresh);
-  }
-
-  // Adds rows that touch each other and run backwards: in memory lane 31 comes first. The
-  // lanes are reversed once a block.
-  void dense_backward(const char* x, int64_t n, int64_t terms) {
-    const int64_t whole = terms / kLanes, others = (kLanes - terms % kLanes) * n;
-    int64_t at[kReduceBlock / kLanes];
-    for (int64_t i = 0; i * kLanes < terms; ++i) at[i] = -(i * kLanes + kLanes - 1) * n * r.item;
-    for (int s = 0; s < pass->sets && !whole; ++s)
-      std::fill_n(lanes + s * kPitch, kLanes * n, -0.0);
-    if (whole) add_rows(x, at, whole, others, lanes, true);
-    if (others < kLanes * n)
-      add_rows(x + others * r.item, at, whole + 1, kLanes * n - others, lanes + others, true);
-    for (int s = 0; s < pass->sets; ++s)
-      for (int64_t i = 0; i < kLanes / 2; ++i)  // the last lane first
-        std::swap_ranges(lanes + s * kPitch + i * n, lanes + s * kPitch + (i + 1) * n,
-                         lanes + s * kPitch + (kLanes - 1 - i) * n);
   }
 };
 

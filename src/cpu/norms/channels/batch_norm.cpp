@@ -12,16 +12,16 @@
 namespace fastact {
 namespace {
 
-constexpr int64_t kLongPiece = 16384;  // elements of a row that are summed at a time
+constexpr int64_t kLongCut = 16384;    // elements of a row that are summed at a time
 constexpr int64_t kMostCuts = 64;      // chunks
 constexpr int64_t kShortChunk = 2048;  // elements of a channel: so many amortise folding its lanes
 
-int64_t most_chunks(int64_t size) { return std::clamp<int64_t>(size / kLongPiece, 1, kMostCuts); }
+int64_t most_chunks(int64_t size) { return std::clamp<int64_t>(size / kLongCut, 1, kMostCuts); }
 
 // The bytes of BatchNorm's numbers. size: elements of x.
 int64_t batch_scratch(int64_t channels, int64_t size) {
   const int64_t numbers = 6 * channels + 2 * most_chunks(size) * channels;
-  return (numbers + kCoefficients * (channels + kPiece)) * int64_t(sizeof(double)) + 64;
+  return (numbers + kBatchCoefficients * (channels + kPiece)) * int64_t(sizeof(double)) + 64;
 }
 
 // An array with a number for each channel: along its only axis, or along `axis`.
@@ -92,7 +92,7 @@ void prepare(BatchNorm* norm, const KernelTable* table, const Operand (&arrays)[
   read_channels(*norm, bias, 0.0, norm->bias);
   if (s.is_channel_outer) {
     const int64_t outer = s.rows.size / c, columns = s.columns.size;
-    norm->cuts = ceil_div(columns, kLongPiece);
+    norm->cuts = ceil_div(columns, kLongCut);
     const int64_t most = std::min(most_chunks(s.size()), outer * norm->cuts);
     norm->chunks = std::clamp<int64_t>(norm->count / kShortChunk, 1, most);
   } else {
@@ -239,7 +239,7 @@ void make_slopes(const BatchNorm& norm, int64_t first, int64_t n) {
   if (!norm.is_training) return;
   const int64_t pitch = norm.pitch;
   const double *sums = norm.sums, *products = sums + norm.channels, count = double(norm.count);
-  fill_coefficients(norm, kMeanP, kCoefficients, [&](auto* to) {
+  fill_coefficients(norm, kMeanP, kBatchCoefficients, [&](auto* to) {
     using T = std::decay_t<decltype(*to)>;
     for (int64_t i = first; i < first + n; ++i) {
       to[kMeanP * pitch + i] = T(sums[i] / count);

@@ -9,7 +9,7 @@
 // (channels last) the coefficients are a row themselves, repeated for short rows.
 //
 // Backward makes two passes over dy and x: the sums of p and of p (x - mean), then dx. A lane of
-// the compute type takes 8 terms (norms/channels/batch_norm_kernels.h), and everything after that
+// the compute type takes 8 terms (norms/channels/kernels.h), and everything after that
 // is double, in pieces and chunks whose borders depend on the shape alone: the bits do not depend
 // on the threads. With m the largest |p| and |p xhat| in a group of lanes, the sums err by 8 u
 // sum|term| (u = 2^-24; double: 2^-53).
@@ -26,7 +26,7 @@
 #include "cpu/core/chunk_reader.h"
 #include "cpu/core/kernel_table.h"
 #include "cpu/core/native_function.h"
-#include "cpu/norms/channels/batch_norm_kernels.h"
+#include "cpu/norms/channels/kernels.h"
 #include "cpu/reductions/reduce.h"
 
 namespace fastact {
@@ -35,7 +35,7 @@ namespace fastact {
 struct ChannelNumbers {
   double *mean, *rstd, *weight, *bias, *sums;  // sums: [2][channels] of p and p xhat
   double* partial;                             // [chunks][2][channels]
-  char* coefficients;                          // [kCoefficients][pitch] of the compute type
+  char* coefficients;                          // [kBatchCoefficients][pitch] of the compute type
   int64_t pitch;
 };
 

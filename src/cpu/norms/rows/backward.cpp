@@ -7,7 +7,6 @@
 
 #include "cpu/core/scratch.h"
 #include "cpu/core/span_iterator.h"
-#include "cpu/norms/channels/channels_last.h"
 #include "cpu/norms/rows/backward_rows.h"
 
 namespace fastact {
@@ -322,7 +321,7 @@ void run(const BackwardArrays& arrays, int64_t index, int64_t partitions) {
 
 void norm_backward_partition(const Norm* norm, int64_t index, int64_t partitions) {
   if (norm->kind == Norm::kChannelsLast)
-    return channels_last_backward_partition(norm, index, partitions);
+    return group_backward_partition(norm, index, partitions);
   const BackwardArrays arrays(*norm);
   const bool is_in_place = arrays.access == kInPlace, by_spans = norm->has_shared_parameters();
   const auto chosen = arrays.has_short_spans     ? run<ShortSpanBackward>

@@ -4,7 +4,6 @@
 #include "common/reductions/moments.h"
 #include "cpu/bias/dropper.h"
 #include "cpu/core/scratch.h"
-#include "cpu/norms/channels/channels_last.h"
 #include "cpu/norms/rows/params.h"
 #include "cpu/reductions/rescaled.h"
 
@@ -389,7 +388,7 @@ void run(const Norm& norm, int64_t index, int64_t partitions) {
 
 void norm_forward_partition(const Norm* norm, int64_t index, int64_t partitions) {
   if (norm->kind == Norm::kChannelsLast)
-    return channels_last_forward_partition(norm, index, partitions);
+    return group_forward_partition(norm, index, partitions);
   norm->has_gate() ? run<NormForward<true>>(*norm, index, partitions)
                    : run<NormForward<false>>(*norm, index, partitions);
 }

@@ -27,7 +27,7 @@
 //   kMixed        anything else: the parameters are spread over a chunk, and their sums gathered
 //                 from it
 //   kChannelsLast the channels come last: all rows of an example are computed together, see
-//                 norms/channels/channels_last.h. The channels are the columns, and a row of
+//                 norms/channels/groups.cpp. The channels are the columns, and a row of
 //                 StridedOperands is then a pixel. Not where there is no mean, or a residual
 //
 // The sums of the parameters' gradients are of the compute type within a band and double beyond it.
@@ -134,5 +134,9 @@ int64_t norm_workspace_size(const Norm* norm);
 void norm_forward_partition(const Norm* norm, int64_t index, int64_t partitions);
 void norm_backward_partition(const Norm* norm, int64_t index, int64_t partitions);
 void merge_norm_partition(const Norm* norm, int64_t index, int64_t partitions);
+
+// The same of kChannelsLast (channels/groups.cpp), to which the two above turn.
+void group_forward_partition(const Norm* norm, int64_t index, int64_t partitions);
+void group_backward_partition(const Norm* norm, int64_t index, int64_t partitions);
 
 }  // namespace fastact
