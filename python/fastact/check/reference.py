@@ -339,10 +339,8 @@ class RowFormulas:
     subtracted: Callable[[int, Any, float], Any] = lambda count, rstd, eps: 1.0
 
 
-#: By the functors of src/common/norms/rows.h.
+#: Norms other than the mean of squares, by their functors in src/common/norms/rows.h.
 ROW_NORMS = {
-    "CentredNorm": RowFormulas(),
-    "RmsNorm": RowFormulas(),
     "L2Norm": RowFormulas(
         lambda square, count, eps: 1 / np.maximum(np.sqrt(square * count), eps),
         # Whether a length 1 / rstd, which was rounded, is more than eps.
@@ -353,7 +351,7 @@ ROW_NORMS = {
 
 def row_formulas(op: Any) -> RowFormulas:
     """Give the formulas of a norm; batch_norm has layer_norm's."""
-    return ROW_NORMS[getattr(op, "kind", "CentredNorm")]
+    return ROW_NORMS.get(getattr(op, "kind", ""), RowFormulas())
 
 
 def statistics(

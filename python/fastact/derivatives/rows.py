@@ -15,7 +15,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
-from operator import imul
 from typing import Any
 
 from ..ops.engine import axes
@@ -37,7 +36,8 @@ def second(
         over = axes.axes(f"fastact.{op.name}", of["axis"], of["y"].ndim)
         found = _BY_VALUE[op.name](ddx["x"], incoming[0], of["y"], over, m, wants_dy)
         if of["scale"] != 1.0:
-            found = [imul(each, of["scale"]) for each in found]
+            found[0] *= of["scale"]
+            found[1] *= of["scale"]
         return [found[0]], {"y": found[1]}
     if "rstd" not in op.saves or "x" not in ddx or of.get("activation") != "identity":
         return None

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from difflib import get_close_matches
 from math import isfinite
 from types import MappingProxyType
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -37,12 +37,6 @@ _WORK: Any = 100_000
 
 class CudaUnavailableError(RuntimeError):
     """A GPU array came, and no GPU can be used; the message says why."""
-
-
-class Named(Protocol):
-    """Anything with a name: a framework, for messages."""
-
-    name: str
 
 
 def bind(
@@ -186,7 +180,7 @@ def flag(where: str, name: str, value: Any) -> bool:
     return bool(value)
 
 
-def one_framework(where: str, frameworks: Mapping[str, Named]) -> None:
+def one_framework(where: str, frameworks: Mapping[str, Any]) -> None:
     """All arrays of a call come from one framework."""
     if len({id(f) for f in frameworks.values()}) > 1:
         came = ", ".join(f"{name} from {f.name}" for name, f in frameworks.items())

@@ -360,7 +360,7 @@ def spread(*arrays: Any, call: Any) -> Any:
 
         def shardings(shapes: Any, places: Any) -> tuple[NamedSharding, ...]:
             return tuple(
-                NamedSharding(mesh, PartitionSpec(*_along(names, each, len(shape.shape), None)))
+                NamedSharding(mesh, PartitionSpec(*_along(names, each, len(shape.shape))))
                 for shape, each in zip(shapes, places, strict=True)
             )
 
@@ -375,7 +375,7 @@ def spread(*arrays: Any, call: Any) -> Any:
     def mappings(shapes: Any, places: Any) -> tuple[ArrayMapping, ...]:
         found = []
         for shape, each in zip(shapes, places, strict=True):
-            factors = _along(free, each, len(shape.shape), None)
+            factors = _along(free, each, len(shape.shape))
             for i, factor in enumerate(factors):
                 if factor is None:
                     factors[i] = f"whole{len(whole)}"
@@ -396,9 +396,9 @@ def spread(*arrays: Any, call: Any) -> Any:
     return parted(*arrays)
 
 
-def _along(names: Sequence[Any], places: Places, rank: int, other: Any) -> list[Any]:
-    """For each axis of an array the name of the free axis that it is."""
-    return [names[places.index(i)] if i in places else other for i in range(rank)]
+def _along(names: Sequence[Any], places: Places, rank: int) -> list[Any]:
+    """For each axis of an array the name of the free axis that it is, or None."""
+    return [names[places.index(i)] if i in places else None for i in range(rank)]
 
 
 def _names(mesh: Any, axes: Sequence[Axis], arrays: Sequence[Any]) -> list[Any]:
