@@ -26,10 +26,11 @@ each_case = on_backends("shape axes", CASES, DEVICE_CASES)
 
 pytestmark = pytest.mark.filterwarnings("ignore:Mean of empty|Degrees of freedom:RuntimeWarning")
 
+NAMED = ("weights", "where")
 #: What counts, by the arguments that say so; along: of the axes that are reduced alone.
 KINDS = {
     "all": (), "weights": ("weights",), "where": ("where",), "both": ("weights", "where"),
-    "along": ("weights",), "correction": ("correction",),
+    "along": ("weights",), "correction": ("correction",), "skipna": ("skipna",),
 }  # fmt: skip
 
 
@@ -56,13 +57,15 @@ def counting(dtype: Any, shape: tuple[int, ...], axes: tuple[int, ...], kind: st
         made["weights"] = (w if kind == "along" else np.where(hidden, 0, w)).astype(dtype)
     if "where" in names:
         made["where"] = (rng.random(shape) < 0.7) & ~hidden
-    return made | ({"correction": 1} if "correction" in names else {})
+    return made | {name: 1 if name == "correction" else True for name in {*names} - {*NAMED}}
 
 
 def hide(x: np.ndarray, named: dict[str, Any]) -> None:
     """Whatever does not count is no number."""
     there = np.broadcast_to(named.get("where", True) & (named.get("weights", 1) != 0), x.shape)
     x[~there] = np.resize([np.nan, np.inf, -np.inf], int((~there).sum()))
+    if "skipna" in named:
+        x[np.random.default_rng(3).random(x.shape) < 0.2] = np.nan
 
 
 @each_case
