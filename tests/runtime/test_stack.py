@@ -22,15 +22,14 @@ from every import LARGE, PAIRS, Call, fits
 from fastact import _cpu
 
 def run():
-    for isa in _cpu.supported_isas():
+    for turn, isa in enumerate(_cpu.supported_isas()):
         _cpu.select_isa(isa)
-        for k, (op, way) in enumerate(PAIRS):
-            if {*way} <= {"axis", "channel_axis"}:
-                shapes = [shape for shape in LARGE if fits(op, repr(way), shape)]
-                for turn, dtype in enumerate((np.float32, np.float64, np.float16)):
-                    call = Call(op, way, shapes[(k + turn) % len(shapes)], dtype)
-                    for run in (*call.both, *call.both):
-                        run()
+        for k, (op, way) in enumerate(PAIRS, turn):
+            shapes = [shape for shape in LARGE if fits(op, repr(way), shape)]
+            if shapes and {*way} <= {"axis", "channel_axis"}:
+                dtype = (np.float32, np.float64, np.float16)[k % 3]
+                for run in Call(op, way, shapes[k % len(shapes)], dtype).both:
+                    run()
         for call in native.calls():
             call.bits(call.size())
     print("done")
