@@ -149,16 +149,16 @@ struct Array {
 
 ArrayArgument argument(const Array& a) { return {a.operand, a.dtype, kDLCPU, 0, false}; }
 
-// Runs the native function of a call that needs no scratch.
-void run(const CallTable& kind, const void* call) {
-  for (const NativeFunction& function : native_functions())
-    if (!strcmp(function.table->name, kind.name)) {
-      Execution execution{table};
-      function.run(call, &execution);
-    }
+// Runs a call of the native function of this name.
+void run(const std::string& name, const void* call) {
+  for (const NativeFunction& f : native_functions()) {
+    if (name != f.table->name) continue;
+    const int64_t bytes = f.workspace ? f.workspace(call, table) : 0;
+    std::vector<double> workspace(bytes / 8 + 1);
+    Execution execution{table, reinterpret_cast<char*>(workspace.data()), bytes};
+    f.run(call, &execution);
+  }
 }
-
-Operand nothing() { return Operand{nullptr, 0, nullptr, nullptr, 0}; }
 
 void activations() {
   constexpr double parameters[] = {0.25, 1.5, 0, 0, 0, 0, 0, 0};
@@ -258,19 +258,6 @@ void reductions() {
       }
 }
 
-// Runs a call of one of the norms' native functions.
-void run(const char* name, const void* call) {
-  std::vector<NativeFunction> functions;
-  add_norms(&functions);
-  for (const NativeFunction& f : functions) {
-    if (strcmp(f.table->name, name) != 0) continue;
-    const int64_t bytes = f.workspace ? f.workspace(call, table) : 0;
-    std::vector<double> workspace(bytes / 8 + 1);
-    Execution execution{table, reinterpret_cast<char*>(workspace.data()), bytes};
-    f.run(call, &execution);
-  }
-}
-
 struct NormCase {
   const char* name;
   std::vector<int64_t> shape;
@@ -363,10 +350,10 @@ void channels() {
           call.data[BiasCall::kX] = argument(x);
           call.data[BiasCall::kOut] = argument(y);
           call.bias = argument(bias), call.dbias = argument(dbias);
-          run(kBiasForward, &call);
+          run(kBiasForward.name, &call);
           call.data[BiasCall::kDy] = argument(dy);
           call.data[BiasCall::kOut] = argument(dx);
-          run(kBiasBackward, &call);
+          run(kBiasBackward.name, &call);
           Hash of_bias;
           for (const Array* made : {&y, &dx, &dbias}) made->add_to(&of_bias);
           print("bias_act " + name, of_bias);

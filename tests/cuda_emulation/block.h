@@ -1,8 +1,9 @@
 // Running a grid: its blocks one after another, the threads of a block as fibers.
 //
-// A cluster's blocks run at the same time (cluster.h). A fiber runs threads to their end, one after another, until one has to wait: at a barrier, or for
-// the other lanes of a shuffle. That thread keeps the fiber and another fiber goes on. A kernel
-// without barriers thus runs whole blocks on one fiber.
+// A cluster's blocks run at the same time (cluster.h). A fiber runs threads to their end, one after
+// another, until one has to wait: at a barrier, or for the other lanes of a shuffle. That thread
+// keeps the fiber and another fiber goes on. A kernel without barriers thus runs whole blocks on
+// one fiber.
 #pragma once
 
 #include <cstdint>
@@ -18,8 +19,9 @@ constexpr int kMaxThreads = 1024;
 constexpr size_t kMaxShared = 48 << 10;
 
 // The running thread, and the time as its block sees it. Epochs count barriers, blocks (all of a
-// cluster as one) and launches alike and are never reset: the epoch that an access left behind shows by itself whether it was in
-// this launch, in this block, and before or after the last barrier.
+// cluster as one) and launches alike and are never reset: the epoch that an access left behind
+// shows by itself whether it was in this launch, in this block, and before or after the last
+// barrier.
 struct Now {
   uint32_t launch = 0, block = 0;  // the epochs in which they began
   uint32_t epoch = 2;              // 0: never; 1: the host
@@ -41,7 +43,7 @@ uint32_t known_warp_time(int rank);  // of a thread in this thread's warp
 void barrier(const Site& site);
 
 // What lanes of a warp do together.
-enum class Call { kSync, kIndex, kUp, kDown, kXor, kBallot, kAny, kAll };
+enum class Call { kSync, kIndex, kDown, kXor, kAny };
 
 // Waits for all lanes of the mask; what this lane gets from them.
 // bytes: of the value, which the lanes must agree on.

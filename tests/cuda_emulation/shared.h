@@ -2,7 +2,8 @@
 //
 // Faults: an index outside the array, an element read that nobody wrote in this block, two threads
 // that touch one element, one of them writing, with no __syncthreads between (or, for lanes of one
-// warp, no __syncwarp that both took part in), and an element touched to which a copy is on its way.
+// warp, no __syncwarp that both took part in), and an element touched to which a copy is on its
+// way.
 #pragma once
 
 #include <cstdint>
@@ -20,7 +21,7 @@ struct SharedRegion;
 struct SharedSite {
   const char* name;
   size_t item, count;
-  uint32_t block = 0;  // the epoch of the block that used it last
+  uint32_t block = 0;                          // the epoch of the block that used it last
   SharedRegion* regions[kMostOfCluster] = {};  // of the blocks of a cluster
 
   constexpr SharedSite(const char* name_, size_t item_, size_t count_)

@@ -15,25 +15,9 @@ std::string hexadecimal(unsigned mask) {
 }
 
 const char* name(Call call) {
-  switch (call) {
-    case Call::kSync:
-      return "__syncwarp";
-    case Call::kIndex:
-      return "__shfl_sync";
-    case Call::kUp:
-      return "__shfl_up_sync";
-    case Call::kDown:
-      return "__shfl_down_sync";
-    case Call::kXor:
-      return "__shfl_xor_sync";
-    case Call::kBallot:
-      return "__ballot_sync";
-    case Call::kAny:
-      return "__any_sync";
-    case Call::kAll:
-      return "__all_sync";
-  }
-  return "";
+  constexpr const char* names[] = {"__syncwarp", "__shfl_sync", "__shfl_down_sync",
+                                   "__shfl_xor_sync", "__any_sync"};
+  return names[int(call)];
 }
 
 // The lane whose value `lane` gets.
@@ -44,9 +28,6 @@ int source_lane(const Meeting& m, int lane) {
   switch (m.call) {
     case Call::kIndex:
       return first | (argument & (width - 1));
-    case Call::kUp:
-      source = lane - argument;
-      return source < first ? lane : source;
     case Call::kDown:
       source = lane + argument;
       return source > last ? lane : source;
@@ -59,9 +40,8 @@ int source_lane(const Meeting& m, int lane) {
 }
 
 void complete(Warp& warp, const Meeting& m) {
-  unsigned votes = 0;
-  for (int lane = 0; lane < kWarpLanes; ++lane)
-    if (m.mask >> lane & 1 && m.value[lane]) votes |= 1u << lane;
+  bool any = false;
+  for (int lane = 0; lane < kWarpLanes; ++lane) any |= m.mask >> lane & 1 && m.value[lane];
   const int first_rank = now.rank / kWarpLanes * kWarpLanes;
   for (int lane = 0; lane < kWarpLanes; ++lane) {
     if (!(m.mask >> lane & 1)) continue;
@@ -70,14 +50,8 @@ void complete(Warp& warp, const Meeting& m) {
     switch (m.call) {
       case Call::kSync:
         break;
-      case Call::kBallot:
-        thread.result = votes;
-        break;
       case Call::kAny:
-        thread.result = votes != 0;
-        break;
-      case Call::kAll:
-        thread.result = votes == m.mask;
+        thread.result = any;
         break;
       default: {
         const int source = source_lane(m, lane);

@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from capsules import Tensor
 
 emulated = pytest.importorskip(
     "fastact._cuda_emulated", reason="built with FASTACT_CUDA_EMULATION=ON only"
@@ -132,18 +133,6 @@ def test_current_stream() -> None:
 # --- The C exchange API ------------------------------------------------------------------------
 
 
-class Tensor(ctypes.Structure):
-    _fields_ = (
-        ("data", ctypes.c_void_p),
-        ("device", ctypes.c_int32 * 2),
-        ("ndim", ctypes.c_int32),
-        ("dtype", ctypes.c_uint8 * 4),
-        ("shape", ctypes.POINTER(ctypes.c_int64)),
-        ("strides", ctypes.POINTER(ctypes.c_int64)),
-        ("byte_offset", ctypes.c_uint64),
-    )
-
-
 Out = ctypes.POINTER(ctypes.c_void_p)
 SetError = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_char_p, ctypes.c_char_p)
 
@@ -198,7 +187,7 @@ def test_exchange(api: ExchangeApi, held: Any) -> None:
     borrowed = Tensor()
     assert api.borrow(b, ctypes.byref(borrowed)) == 0
     assert borrowed.data + borrowed.byte_offset == b.data_ptr
-    assert (*borrowed.device, borrowed.ndim) == (12, 1, 2)
+    assert (borrowed.device.type, borrowed.device.id, borrowed.ndim) == (12, 1, 2)
     assert (*borrowed.shape[:2], *borrowed.strides[:2]) == (3, 2, 1, 3)
 
     assert api.allocate(ctypes.byref(borrowed), ctypes.byref(managed), None, SetError()) == 0

@@ -125,7 +125,8 @@ def faults(device: Framework, call: Any) -> Iterator[str]:
     # Sums over rows are among the results, and saved statistics among the arguments: rstd of a row
     # of one element is above 300, by which its gradient's rounding grows.
     given = [a for a in (*call.args, *call.keywords.values()) if isinstance(a, np.ndarray)]
-    sizes = [np.abs(a.astype(np.float64)).max() for a in given if a.dtype.kind not in "bi"]
+    wide = [np.abs(a.astype(np.float64)) for a in given if a.dtype.kind not in "bi"]
+    sizes = [a.max(initial=0, where=np.isfinite(a)) for a in wide]
     largest = max(sizes, default=0.0)
     with np.errstate(all="ignore"):
         made = calls.parts(call())

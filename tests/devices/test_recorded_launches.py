@@ -149,14 +149,6 @@ def test_each_device_has_its_plans(op, entry):
             assert {launch["device"] for launch in emulated.launches()} == {device}
 
 
-@each_entry
-def test_each_dtype_has_its_plans(op, entry):
-    calls = [on_device(op, entry, dtype) for dtype in (np.float16, np.float32, np.float64)]
-    expected = [by_the_slow_path(call) for call in calls]
-    for _ in range(SEEN + 2):
-        assert [bits(call()) for call in calls] == expected
-
-
 @pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
 @pytest.mark.parametrize(
     ("op", "options"),

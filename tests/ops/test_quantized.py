@@ -10,7 +10,7 @@ import pytest
 import torch
 from calls import uncached
 from conftest import assert_same_bits, first_of_families
-from devices import DEVICES, DTYPES, from_torch, to_torch
+from devices import DTYPES, to_torch
 
 import fastact as fa
 from fastact.check.reference import TOPS, scales
@@ -66,43 +66,55 @@ def part(request, monkeypatch):
         monkeypatch.setattr(quantized, "_PART_OF_GPU", request.param)
 
 
+def same_codes(got: Any, right: Any) -> None:
+    """Devices have codes as bytes without a sign, and torch has types of its own."""
+    if isinstance(got, torch.Tensor):
+        got = got.view(torch.int8).cpu()
+    elif not isinstance(got, np.ndarray | np.generic):
+        got = np.frombuffer(got.tobytes(), np.int8).reshape(got.shape)
+    is_same(got, right)
+
+
 @each_per
 @each_format
 @each_dtype
-@each_op
-def test_codes_are_those_of_two_steps(op, dtype, codes, per, part):
-    named = sampled(op, dtype)
-    y, total = value(op, named)
-    bound = op.bound("call", named)
-    got, scale, *others = bound.func.quantized(*bound.args, **bound.keywords, dtype=codes, per=per)
-    assert got.dtype == (FLOAT8 if codes != "int8" else np.int8)
-    assert_same_bits(scale, scales(y, codes, per))
-    is_same(got, encoded(y, scale, codes))
-    assert (total is None) == (not others)
-    for sum_ in others:
-        assert_same_bits(sum_, total)
-    known, same, *_ = op.quantized(
-        *bound.args, **bound.keywords, dtype=codes, per=per, scale=np.asarray(scale)
-    )
-    is_same(known, got)
-    assert_same_bits(np.asarray(same), scale)
-
-
-@pytest.mark.parametrize("way", [{"axis": 0}, {"casting": "llama"}, {"activation": "silu"}])
-@pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
-@each_op
-def test_other_ways_to_call(op, dtype, way, part):
-    if not {*way} <= {*op.entry_points["call"].defaults}:
-        pytest.skip("it has no such option")
-    named = sampled(op, dtype, (64, 64), **way)
+@pytest.mark.parametrize(
+    ("op", "way"),
+    [
+        (op, way)
+        for op in OPS
+        for way in ({}, {"axis": 0}, {"casting": "llama"}, {"activation": "silu"})
+        if {*way} <= {*op.entry_points["call"].defaults}
+    ],
+    ids=lambda part: "-".join(part) if isinstance(part, dict) else part.name,
+)
+def test_codes_are_those_of_two_steps(op, way, dtype, codes, per, part, framework):
+    """By the framework's own value of the op, in the type in which it computes."""
+    named = sampled(op, dtype if framework.exact else "float32", (64, 64), **way)
     if "axis" in way:
         named.pop("bias", None)  # of the other axis
-    y, _ = value(op, named)
-    bound = op.bound("call", named)
-    for per in ("row", "tensor", 16):
-        got, scale, *_ = op.quantized(*bound.args, **bound.keywords, per=per)
-        assert_same_bits(scale, scales(y.astype(scale.dtype), "int8", per))
-        is_same(got, encoded(y, scale, "int8"))
+    given = {n: framework.of(v) if np.ndim(v) else v for n, v in named.items()}
+    bound = op.bound("call", given)
+    if framework.exact:
+        y, total = value(op, named)
+    else:
+        y, total = bound() if len(op.results) > 1 else (bound(), None)
+        y, total = (a if a is None else framework.numpy(a) for a in (y, total))
+    got, scale, *others = op.quantized(*bound.args, **bound.keywords, dtype=codes, per=per)
+    if framework.name == "numpy":
+        assert got.dtype == (FLOAT8 if codes != "int8" else np.int8)
+    elif framework.name == "torch":
+        assert got.dtype == getattr(torch, codes)
+    scale = np.asarray(framework.numpy(scale) if np.ndim(scale) else scale)
+    assert_same_bits(scale, scales(y.astype(scale.dtype), codes, per))
+    same_codes(got, encoded(y, scale, codes))
+    for sum_, right in zip(others, [total] if others else [], strict=True):
+        assert_same_bits(framework.numpy(sum_), right)
+    assert (total is None) == (not others)
+    if framework.exact:
+        given = {"dtype": codes, "per": per, "scale": framework.of(scale)}
+        known, *_ = op.quantized(*bound.args, **bound.keywords, **given)
+        same_codes(known, encoded(y, scale, codes))
 
 
 @each_op
@@ -154,46 +166,6 @@ def test_scales_in_arrays_are_read_by_every_call():
     scale[1] = -1
     with pytest.raises(ValueError, match="scale must be positive"):
         fa.relu.quantized(x, scale=scale)
-
-
-@each_format
-@each_op
-def test_tensors(op, codes, part):
-    named = sampled(op, "bfloat16")
-    bound = op.bound("call", named)
-    right = op.quantized(*bound.args, **bound.keywords, dtype=codes)
-    tensors = {n: to_torch(v) if isinstance(v, np.ndarray) else v for n, v in named.items()}
-    bound = op.bound("call", tensors)
-    got = op.quantized(*bound.args, **bound.keywords, dtype=codes)
-    assert got[0].dtype == getattr(torch, codes)
-    is_same(got[0].view(torch.int8), right[0])
-    for tensor, array in zip(got[1:], right[1:], strict=True):
-        assert_same_bits(from_torch(tensor), array)
-    out = tuple(map(torch.zeros_like, got))
-    assert op.quantized(*bound.args, **bound.keywords, dtype=codes, out=out)[0] is out[0]
-    is_same(out[0].view(torch.int8), right[0])
-
-
-def _bytes(device: Any, codes: Any) -> np.ndarray:
-    """A device's codes as NumPy's; the emulated one's are bool."""
-    if device.name.startswith("emulated"):
-        return np.frombuffer(codes.tobytes(), np.int8).reshape(codes.shape)
-    return device.numpy(codes.view(torch.int8))
-
-
-@pytest.mark.parametrize("device", DEVICES, ids=lambda device: device.name)
-@each_per
-@each_format
-@each_op
-def test_devices(op, codes, per, device, part):
-    """By the device's own value of the op, in the type in which it computes."""
-    named = sampled(op, "float32")
-    bound = op.bound("call", {n: device.of(v) if np.ndim(v) else v for n, v in named.items()})
-    y = bound()
-    y = device.numpy(y[0] if isinstance(y, tuple) else y)
-    got, scale, *_ = op.quantized(*bound.args, **bound.keywords, dtype=codes, per=per)
-    assert_same_bits(device.numpy(scale), scales(y, codes, per))
-    is_same(_bytes(device, got), encoded(y, device.numpy(scale), codes))
 
 
 @each_format

@@ -6,8 +6,7 @@ import pytest
 import torch
 
 import fastact as fa
-from fastact.check.expected import errors, expected
-from fastact.measure.cases import Case
+from fastact.check.expected import errors
 
 OPS = [op for op in fa.ops.values() if op.family == "parametric"]
 each_op = pytest.mark.parametrize("op", OPS, ids=lambda op: op.name)
@@ -50,20 +49,6 @@ def test_within_the_bounds(op, isa, dtype, shape, of_parameter, axis, wide):
     found = errors(op, shape, of_call(op, x, parameter, axis), {"dy": dy})
     assert {"y", "dx", op.gradients[1]} <= found.keys()
     assert max(found.values()) <= 1, found
-
-
-@each_op
-@each_setting
-def test_arrays_of_any_strides(op, backend, dtype, shape, of_parameter, axis):
-    x, dy = drawn((*shape, 2), dtype)[..., 0], drawn(shape[::-1], dtype, 1).T
-    parameter = drawn((*of_parameter, 2), dtype, 2)[..., 1]
-    given = [backend.of(a) for a in (dy, x, parameter)]
-    found = [op(*given[1:], channel_axis=axis), *op.backward(*given, channel_axis=axis)]
-    named = {**of_call(op, x, parameter, axis), "dy": dy}
-    exact = expected(Case(op, "call", shape, dtype, named))
-    exact |= expected(Case(op, "backward", shape, dtype, named))
-    for name, array in zip(("y", *op.gradients), map(backend.numpy, found), strict=True):
-        assert exact[name].error(array) <= 1
 
 
 @pytest.mark.parametrize(
@@ -139,22 +124,10 @@ def test_messages(op):
     name = op.parameter
     bad = [
         (lambda: op(x, w[:2]), ValueError, rf"{name} must have shape \(3,\), got \(2,\)"),
-        (lambda: op(x, 0.5), TypeError, f"{name} must be an array, got 0.5"),
-        (lambda: op(x, w.astype(np.float16)), TypeError, f"{name} must have dtype float32"),
-        (lambda: op(x, w, channel_axis=2), ValueError, "channel_axis must be from -2 to 1"),
         (lambda: op(x, w[:1], channel_axis=2), ValueError, "channel_axis must be from -2 to 1"),
         (lambda: op(x[0], w), ValueError, "channel_axis must be from -1 to 0"),
-        (lambda: op(x, torch.ones(3)), TypeError, "one framework"),
-        (lambda: op(x, w, out=x[:1]), ValueError, "out must have shape"),
         (lambda: op(x.reshape((1,) * 62 + (2, 3)), w[:1]), ValueError, "at most 63 axes"),
     ]
     for call, error, words in bad:
         with pytest.raises(error, match=rf"^fastact\.{op.name}: .*{words}"):
             call()
-
-
-@each_op
-def test_no_output_is_the_parameter(op):
-    held = np.ones((3, 3), np.float32)
-    with pytest.raises(ValueError, match=rf"^fastact\.{op.name}: out .*"):
-        op(held, held[0], out=held)

@@ -185,38 +185,6 @@ print(float(fa.sum(fa.mish(x))), float(fa.sum(fa.layer_norm(x))))
     assert [float(word) for word in told.split()] == expected
 
 
-# Bytes of stack that a thread of a small runtime has; musl gives 128 KiB.
-STACK = 256 << 10
-
-
-@PLAIN
-@LINUX
-@pytest.mark.parametrize("shape", [(6, 8), (64, 4096)], ids=["small", "large"])
-def test_small_stacks(shape):
-    """Threads of Python's and of OpenMP's with little stack run every op."""
-    succeeds(
-        f"""
-x, dy = arrays(*{shape})
-fa.set_num_threads(3)
-failed = []
-def work():
-    try:
-        for op in OPS:
-            for _ in range(3):
-                forward(op, x, dy)()
-                backward(op, x, dy)()
-    except BaseException as error:
-        failed.append(error)
-threading.stack_size({STACK})
-thread = threading.Thread(target=work)
-thread.start()
-thread.join()
-assert not failed, failed
-""",
-        OMP_STACKSIZE=f"{STACK}B",
-    )
-
-
 # --- memory ---------------------------------------------------------------------------------------
 
 

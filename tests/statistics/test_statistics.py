@@ -5,7 +5,6 @@ Within their bounds, and as NumPy has them where there is little or nothing left
 
 import warnings
 
-import ml_dtypes
 import numpy as np
 import pytest
 import torch
@@ -111,32 +110,17 @@ def test_deviations_whose_squares_bfloat16_lacks(backend, size):
         assert (variances == (np.inf if size > 1 else 0)).all()
 
 
-def test_many_float32():
-    """bottleneck adds them up in float32, and its mean of 1e8 uniforms is 0.168."""
-    x = np.broadcast_to(np.random.default_rng(0).random(1000, np.float32), (20_000, 1000))
-    exact = x[0].astype(np.float64).mean()
-    assert abs(float(fa.nanmean(x)) - exact) < 1e-7
-    assert abs(float(fa.mean(x)) - exact) < 1e-7
-
-
-def test_float32_down_columns():
-    """NumPy's mean over the first axis of float32 is off by percents."""
-    x = np.full((1_000_000, 4), 0.1, np.float32)
-    assert (fa.mean(x, 0) == np.float32(0.1)).all()
-    assert (fa.nanvar(x, 0) == 0).all()
-
-
 @each_op
-@pytest.mark.parametrize("shape", [(0,), (0, 3), (3, 0)])
-def test_nothing(op, shape):
-    with warnings.catch_warnings(record=True) as ours, np.errstate(all="ignore"):
-        warnings.simplefilter("always")
-        found = op(np.zeros(shape), 0)
-    with warnings.catch_warnings(record=True) as theirs, np.errstate(all="ignore"):
-        warnings.simplefilter("always")
-        expected = getattr(np, op.name)(np.zeros(shape), 0)
-    np.testing.assert_array_equal(found, expected)
-    assert bool(ours) == bool([w for w in theirs if "invalid" not in str(w.message)])
+def test_nothing(op):
+    for shape in ((0,), (0, 3), (3, 0)):
+        with warnings.catch_warnings(record=True) as ours, np.errstate(all="ignore"):
+            warnings.simplefilter("always")
+            found = op(np.zeros(shape), 0)
+        with warnings.catch_warnings(record=True) as theirs, np.errstate(all="ignore"):
+            warnings.simplefilter("always")
+            expected = getattr(np, op.name)(np.zeros(shape), 0)
+        np.testing.assert_array_equal(found, expected)
+        assert bool(ours) == bool([w for w in theirs if "invalid" not in str(w.message)])
 
 
 @each_op
@@ -195,12 +179,6 @@ def test_autograd(op):
     assert torch.autograd.gradcheck(lambda t: op(t, 1), (x,))
     y = op(x, 0)
     assert y.requires_grad
-
-
-def test_bfloat16_of_ones():
-    x = np.ones(1 << 20, ml_dtypes.bfloat16)
-    assert fa.nansum(x) == 1 << 20
-    assert fa.nanmean(x) == 1
 
 
 def test_gaps_are_what_they_say():
