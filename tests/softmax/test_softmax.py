@@ -262,16 +262,6 @@ def test_tiles_have_the_bits_of_rows(op: Any, dtype: str, shape: tuple[int, ...]
             assert_same(op.backward(place, *saved, **options, out=place), dx)
 
 
-@by_op
-@by_dtype
-def test_stores_past_the_caches_change_nothing(op: Any, dtype: str) -> None:
-    for shape, axis in SHAPES:
-        x = data(shape, dtype)
-        kept = op(x, axis=axis)
-        with stores_past_the_caches():
-            assert_same_bits(op(x, axis=axis), kept)
-
-
 # Rows in bands, the last of them of fewer rows; in blocks, the last of them shorter; more than a
 # thread's buffer holds twice.
 @pytest.mark.parametrize("shape", [(67, 300), (35, 1000), (5, 2500), (3, 40000)], ids=str)

@@ -4,8 +4,6 @@ The stand-in computes on the CPU; a test at the end runs the real thing where th
 """
 
 import json
-from itertools import count
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -187,37 +185,6 @@ def test_what_does_not_fit_is_passed_over(capsys):
     few = options(sizes=(2**20,), dtypes=("float32",), directions=("forward",))
     assert _bench_cuda.bench([fa.mish], few, device=StandIn()).problems == []
     assert " are free" in capsys.readouterr().out
-
-
-def test_the_clock_starts_behind_a_full_queue():
-    """Sleep, event, calls in turn, event: in this order, with the time over the calls."""
-    log, numbers = [], count()
-
-    class Event:
-        def __init__(self, enable_timing):
-            assert enable_timing
-            self.number = next(numbers)
-
-        def record(self):
-            log.append(f"event {self.number}")
-
-        def synchronize(self):
-            log.append("wait")
-
-        def elapsed_time(self, end):
-            assert (self.number, end.number) == (0, 1)
-            return 12.0
-
-    cuda = SimpleNamespace(
-        Event=Event,
-        _sleep=lambda cycles: log.append("sleep") if cycles > 0 else None,
-        synchronize=lambda device: log.append("wait"),
-    )
-    gpu = StandIn()
-    gpu.torch = SimpleNamespace(cuda=cuda)
-    calls = [lambda: log.append("a"), lambda: log.append("b")]
-    assert cuda_device.Gpu.seconds(gpu, calls, 4) == pytest.approx(3e-3)
-    assert log == ["a", "sleep", "event 0", "a", "b", "a", "b", "event 1", "wait"]
 
 
 def test_without_a_gpu_of_fastact(monkeypatch):
