@@ -10,7 +10,6 @@ import torch
 from benchmarks import cli, cuda_device
 from benchmarks import cuda as _bench_cuda
 from benchmarks.workloads import FAMILIES, work
-from test_boards import refused
 
 import fastact as fa
 from fastact.interop import devices
@@ -192,13 +191,6 @@ def test_without_a_gpu_of_fastact(monkeypatch):
     monkeypatch.setenv("FASTACT_DISABLE_CUDA", "1")
     with pytest.raises(SystemExit, match="needs a GPU: FASTACT_DISABLE_CUDA is set"):
         cuda_device.open_gpu()
-
-
-@pytest.mark.parametrize("option", [["--threads", "2"], ["--shapes", "nchw"]])
-def test_options_of_the_cpu_are_refused(option):
-    done = refused("--device", "cuda", *option)
-    assert done.returncode == 2
-    assert "does not go with --device cuda" in done.stderr
 
 
 @pytest.mark.skipif(

@@ -213,9 +213,3 @@ def test_peers_normalise_alike(norm, direction, monkeypatch):
                 pairs += zip(ours[-weights:], theirs[-weights:], strict=True)
             for one, other in pairs:
                 np.testing.assert_allclose(other, one, 1e-4, 1e-4, err_msg=f"{name}, {case}")
-
-
-def test_every_op_is_measured():
-    options = Options((64,), (), (), (), (1,))
-    for op in fa.ops.values():
-        assert FAMILIES[op.family].on_cpu(op, "forward", "float32", options)
