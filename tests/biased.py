@@ -18,6 +18,7 @@ NAMES = ["identity", *(op.name for op in ACTIVATIONS)]
 # With and without, and both ways: the identity alone has a way of its own.
 fused = pytest.mark.parametrize(("name", "residual"), [("identity", False), ("mish", True)])
 name_of_all = pytest.mark.parametrize("name", NAMES)
+name_of_some = pytest.mark.parametrize("name", ["identity", "mish"])
 # Each way of walking: shape and the bias's axis. Channels last, wide, narrow and with odd tails;
 # channels first with long, short and odd lines; one block of 2048 terms and many; one line.
 CASES: list[tuple[tuple[int, ...], int]] = [

@@ -274,22 +274,6 @@ def _arrays(result: Any) -> tuple[Any, ...]:
     return result if isinstance(result, tuple) else (result,)
 
 
-def test_weights_and_masks_refused():
-    x = da.from_array(values(), chunks=3)
-    for words, named in (
-        (r"mean: weights must broadcast to x's shape \(4, 5, 6\), or be along axis 1",
-         {"axis": 1, "weights": np.ones(4)}),
-        (r"mean: where must have dtype bool", {"where": np.ones(6)}),
-        (r"mean: where must broadcast to x's shape", {"where": np.ones(4, bool)}),
-        (r"mean: weights must have dtype", {"weights": np.ones((4, 5, 6), complex)}),
-        (r"mean: weights must be a plain array, got a masked", {"weights": np.ma.ones((4, 5, 6))}),
-    ):  # fmt: skip
-        with pytest.raises((TypeError, ValueError), match=rf"^fastact\.{words}"):
-            fa.mean(x, **named)
-    with pytest.raises(TypeError, match=r"weights must be a plain array.*weights\.compute"):
-        fa.mean(values(), weights=x)
-
-
 CORRECTED = [op for op in fa.ops.values() if op.results[-1] in ("var", "std")]
 COUNTED: list[dict[str, Any]] = [
     {}, {"weights": np.array([0.25, 0.5, 0.25])}, {"where": np.array([True, True, False])},

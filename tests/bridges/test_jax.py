@@ -383,34 +383,6 @@ def check(code: str) -> None:
     assert done.returncode == 0, done.stderr
 
 
-def test_several_devices_of_the_host():
-    """Each computes on a thread of its own; in a process of its own."""
-    code = dedent("""
-        import os
-        os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count=4"
-        import jax, numpy as np, jax.numpy as jnp
-        from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
-        import fastact as fa, fastact.jax as fj
-        assert len(jax.devices()) == 4
-        x = np.random.default_rng(0).normal(size=(8, 4096)).astype(np.float32)
-        expected = fa.layer_norm(fa.mish(x))
-        mesh = Mesh(np.array(jax.devices()), ("rows",))
-        spread = jax.device_put(x, NamedSharding(mesh, P("rows")))
-        f = lambda x: fj.layer_norm(fj.mish(x))
-        shard_map = getattr(jax, "shard_map", None)
-        more = {}
-        if shard_map is None:
-            from jax.experimental.shard_map import shard_map
-            more = {"check_rep": False}
-        mapped = jax.jit(shard_map(f, mesh=mesh, in_specs=P("rows"), out_specs=P("rows"), **more))
-        for _ in range(20):
-            assert np.array_equal(mapped(spread), expected)
-            assert np.array_equal(jax.jit(f)(spread), expected)
-        assert np.array_equal(jax.pmap(f)(x[:4, None]), expected[:4, None])
-    """)
-    check(code)
-
-
 def test_programs_are_kept_for_other_processes(tmp_path):
     """A text says all of a call, so that JAX's cache on disk serves another process."""
     code = dedent(f"""

@@ -174,14 +174,3 @@ def test_refused(op):
             call(x)
     with pytest.raises(ValueError, match="axis must be from -3 to 2"):
         op(x, 3)
-
-
-@with_where
-def test_masks_refused(op):
-    x = values()
-    with pytest.raises(TypeError, match="where must be a plain array, got a masked one"):
-        op(x, where=x > 0)
-    with pytest.raises(TypeError, match="where must have dtype bool, got float64"):
-        op(x, where=np.ones(6))
-    with pytest.raises(ValueError, match=r"where must broadcast to x's shape \(4, 5, 6\), got"):
-        op(x, where=np.ones(4, bool))

@@ -114,8 +114,6 @@ def test_refused(x):
     ):
         with pytest.raises(TypeError, match=r"(mean|sum): skipna must be True or False, got"):
             call()
-    with pytest.raises(AttributeError, match="no attribute 'median'"):
-        _ = fx.median
 
 
 def test_statistics_of_ops_are_there_by_their_names():
@@ -227,9 +225,6 @@ def test_weighted_refused(x):
         fx.weighted(x, other).mean()
     with pytest.raises(ValueError, match="cannot contain missing values"):
         fx.weighted(x, other.where(other == 1)).mean().compute()
-    text = xr.Dataset({"text": ("a", ["u", "v"])}, {"a": ["p", "q"]})
-    with pytest.raises(TypeError, match=r"weighted\.sum: 'text' of the Dataset: .*dtype"):
-        fx.weighted(text, other).sum()
 
 
 def of_time(lazy: bool) -> Any:
@@ -352,9 +347,6 @@ def test_groups_refused():
         fx.groupby(x, "month").mean("z")
     with pytest.raises(ValueError, match=r"\.sum: dim must have one of the groups'.* 'time', got"):
         fx.groupby(x, "month").sum("b")
-    text = xr.Dataset({"x": x, "text": ("time", list("abcde"))})
-    with pytest.raises(TypeError, match=r"groupby\.var: 'text' of the Dataset: .*dtype"):
-        fx.groupby(text, "month").var()
     kept = xr.Dataset({"x": x, "text": ("a", list("ab"))})
     assert fx.groupby(kept, "month").mean()["text"].to_numpy().tolist() == ["a", "b"]
 

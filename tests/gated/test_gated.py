@@ -142,16 +142,13 @@ def test_sums_have_the_bits_of_bias_grad(isa, shape, axis):
 
 
 @each_op
-def test_y_in_place_and_what_is_saved(op):
+def test_what_is_saved(op):
     case_ = made(op, np.dtype(np.float32), (50, 70), bias=False)
-    y = case_.call()
-    y_again, saved = op.forward(*case_.arrays, **case_.named)
-    assert_same_bits(y_again, y)
+    _, saved = op.forward(*case_.arrays, **case_.named)
     assert all(kept is given for kept, given in zip(saved, case_.arrays, strict=False))
     assert saved[-1] is None
     for k in range(len(case_.arrays) if not op.packed else 0):
         arrays = [a.copy() for a in case_.arrays]
-        assert_same_bits(op(*arrays, **case_.named, out=arrays[k]), y)
         with pytest.raises(ValueError, match=r"must not share memory with"):
             op.forward(*arrays, **case_.named, out=arrays[k])
 

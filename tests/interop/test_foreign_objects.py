@@ -95,7 +95,6 @@ REFUSED: dict[str, tuple[Any, type[Exception], str]] = {
     "labelled": (Labelled(), TypeError, r"must be a plain array, got .*\.Labelled"),
     "table": (Table(), TypeError, r"must be a plain array, got .*\.Table"),
     "subclass": (unit(), TypeError, PLAIN + r".*Unit, whose class would be lost"),
-    "subclass of 0 axes": (unit(()), TypeError, "must be a plain array"),
     "matrix": (f32(1, 1).view(np.matrix), TypeError, r"must be a plain array, got numpy\.matrix"),
     "records": (f32(3).view(np.recarray), TypeError, "must be a plain array"),
     "masked": (np.ma.ones(3), TypeError, "must be a plain array, got a masked one"),
@@ -104,21 +103,15 @@ REFUSED: dict[str, tuple[Any, type[Exception], str]] = {
     "broken": (Broken(), TypeError, "must be an array or what NumPy .* no values today"),
     "text": ("1.5", TypeError, ARRAY + "'1.5'"),
     "bytes": (b"12", TypeError, ARRAY + "b'12'"),
-    "bytearray": (bytearray(3), TypeError, ARRAY + "bytearray"),
-    "NumPy text": (np.str_("1.5"), TypeError, ARRAY + "'1.5'"),
     "array of text": (np.array(["1.5"]), TypeError, DTYPE + "str"),
     "list of text": (["1.5"], TypeError, ARRAY + "'1.5'"),
-    "list of numbers and text": ([1.0, "1.5"], TypeError, ARRAY + "'1.5'"),
     "complex": (1j, TypeError, DTYPE + "complex128"),
-    "list of complex": ([1.0, 2j], TypeError, DTYPE + "complex128"),
     "dates": (np.zeros(3, "M8[s]"), TypeError, DTYPE + "datetime64"),
-    "durations": ([np.timedelta64(3, "s")], TypeError, DTYPE + "timedelta64"),
     "structured": (np.zeros(3, "f4,f4"), TypeError, DTYPE + "void64"),
     "objects": ([None, 1.0], TypeError, DTYPE + r"\[None, 1.0\]"),
     "set": ({1, 2}, TypeError, DTYPE + "{1, 2}"),
     "huge integers": ([10**400], TypeError, DTYPE + r"\[an integer of 1329 bits\]"),
     "list of lazy": ([Lazy()], TypeError, "must be a plain array"),
-    "list of units": ([[unit()]], TypeError, "must be a plain array"),
     "list with a mask": ([np.ma.masked, 1.0], TypeError, "must be a plain array"),
     "list of tensors": (
         [torch.ones(())], TypeError, r"must be .* list of numbers, got a list with torch\.Tensor",
@@ -137,7 +130,7 @@ def refused(words: str, call: Any, *args: Any, error: type[Exception] = TypeErro
 
 
 # What element-wise ops compute as NumPy's ufuncs do: tests/bridges/test_ufuncs.py.
-AS_UFUNCS_DO = ("subclass", "subclass of 0 axes", "matrix", "records", "masked", "a mask")
+AS_UFUNCS_DO = ("subclass", "matrix", "records", "masked", "a mask")
 #: What sums and statistics take: tests/bridges/test_masked.py.
 MASKED = ("masked", "a mask")
 
@@ -339,12 +332,9 @@ def foreign(name: str, gives: str) -> Any:
     ("name", "gives", "way"),
     [
         ("dask.array", "m.ones(3)", "values are not computed yet; use x.compute()"),
-        ("dask.array", "m.ones(())", "values are not computed yet; use x.compute()"),
         ("xarray", "m.DataArray(np.ones(3))", "labels would be lost; use x.to_numpy()"),
-        ("xarray", "m.Dataset({'a': ('x', np.ones(3))})", "labels would be lost"),
         ("pandas", "m.Series([1.0, 2.0])", "labels would be lost; use x.to_numpy()"),
         ("pandas", "m.DataFrame({'a': [1.0]})", "labels would be lost; use x.to_numpy()"),
-        ("pandas", "m.Index([1.0])", "labels would be lost; use x.to_numpy()"),
         ("pandas", "m.array([1.0, None])", "labels would be lost; use x.to_numpy()"),
         ("astropy.units", "m.Quantity([1.0, 2.0], 'm')", "unit would be lost; use x.value"),
         ("sparse", "m.COO(np.eye(3))", "not dense; use x.todense()"),
@@ -372,28 +362,17 @@ def test_images():
     ("arguments", "error", "words"),
     [
         ((3, np.ma.ones(2), np.ones(2)), TypeError, "mean must be a plain array, got a masked"),
-        ((3, np.ones(2), np.ma.ones(2)), TypeError, "m2 must be a plain array, got a masked"),
         ((3, Lazy(), np.ones(3)), TypeError, "mean must be a plain array"),
         ((3, [1.0], [1.0]), TypeError, r"mean must be an array of float64, got \[1.0\]"),
-        ((3, "1", "1"), TypeError, "mean must be an array, got '1'"),
         ((3, np.ones(2, complex), np.ones(2)), TypeError, "mean must be an array of float64, got"),
-        ((3, np.ones(2, object), np.ones(2)), TypeError, "mean must be an array of float64, got"),
-        ((3, None, None), TypeError, "mean must be an array of float64, got None"),
         ((3, np.ones(2), np.ones(3)), ValueError, r"m2 must have shape \(2,\), as mean .*\(3,\)"),
-        ((3, 1.0, np.ones(1)), ValueError, r"m2 must have shape \(\), as mean has, got \(1,\)"),
         ((3, np.ones(2), torch.ones(2).double()), TypeError, "one framework, got mean from num"),
         ((3, 1.0, 10**400), ValueError, "m2 must be a number that float64 holds, got an integer"),
         ((-1, 1.0, 0.0), ValueError, "count must not be negative, got -1"),
         ((1.5, 1.0, 0.0), TypeError, "count must be an integer, got 1.5"),
-        (("3", 1.0, 0.0), TypeError, "count must be an integer, got '3'"),
-        ((True, 1.0, 0.0), TypeError, "count must be an integer, got True"),
         ((np.array([3]), 1.0, 0.0), TypeError, "count must be an integer, got ndarray of int64"),
         ((3, 1.0, -2.0), ValueError, "m2 must not be negative, got -2.0"),
-        ((3, np.ones(2), -np.ones(2)), ValueError, "m2 must not be negative, got ndarray of fl"),
         ((3, *[torch.ones(2)] * 2), TypeError, "mean must be an array of float64, got Tensor of"),
-        ((3, *[np.float16(1)] * 2), TypeError, "mean must be an array of float64, got float16"),
-        ((np.float32(3), 1.0, 0.0), TypeError, "count must be an array of float64, got float32"),
-        ((f32(2), *np.ones((2, 2))), TypeError, "count must be an array of float64, got ndarray"),
     ],
 )  # fmt: skip
 def test_moments_of_bad_values(arguments, error, words):
@@ -438,9 +417,7 @@ def test_moments_merge_with_their_like():
     [
         (np.array([3.0, 1, 1]), ValueError, "begins with -2 and 0 or 1, got .3.0, 1.0"),
         (np.array([-2.0, 0, 2.5, 1, 1]), ValueError, "a count, a whole number .*, got 2.5"),
-        (np.array([-2.0, 0, -1.0, 1, 1]), ValueError, "got -1.0"),
         (np.array([-2.0, 0, np.nan, 1, 1]), ValueError, "got nan"),
-        (np.array([-2.0, 0, np.inf, 1, 1]), ValueError, "got inf"),
         (np.array([-2.0, 0, 1, 1]), ValueError, "must have shape .5,. .*, got .4,."),
         (np.ma.ones(3), TypeError, "buffer must be a plain array"),
         ([1.0, 1.0, 1.0], TypeError, "buffer must be an array of float64"),

@@ -157,6 +157,9 @@ REFUSED: dict[str, Callable[[], Any]] = {
     "running_mean": lambda: fa.batch_norm(X, learnt(3), learnt(3), training=True),
     "a number": lambda: fa.leaky_relu(X, learnt()),
     "eps": lambda: fa.layer_norm(X, eps=learnt()),
+    "mean": lambda: fa.norm_apply(X, learnt(3), learnt(3), axis=1),
+    "mask": lambda: fa.softmax(X, mask=learnt(3)),
+    "target": lambda: fa.cross_entropy(X, learnt(2, 3)),
 }
 
 

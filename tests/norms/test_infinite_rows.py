@@ -97,17 +97,12 @@ def saved_dtype(x: np.ndarray) -> Any:
     return np.float64 if x.dtype == np.float64 else np.float32
 
 
-@pytest.mark.parametrize("n", LENGTHS)
-@pytest.mark.parametrize("name", [op.name for op in OF_ROWS if not traits(op).adds])
+@pytest.mark.parametrize(
+    ("name", "n"),
+    [(op.name, n) for op in OF_ROWS for n in (LENGTHS if not traits(op).adds else (3, 2500))],
+)
 @pytest.mark.parametrize("here", HERE, ids=lambda f: f.name)
 def test_rows(here: Framework, dtype: Any, name: str, n: int) -> None:
-    check_norm(here, fa.ops[name], rows_of(dtype, n), -1, (), {})
-
-
-@pytest.mark.parametrize("n", [3, 2500])
-@pytest.mark.parametrize("name", [op.name for op in OF_ROWS if traits(op).adds])
-@pytest.mark.parametrize("here", HERE, ids=lambda f: f.name)
-def test_rows_with_a_residual(here: Framework, dtype: Any, name: str, n: int) -> None:
     check_norm(here, fa.ops[name], rows_of(dtype, n), -1, (), {})
 
 

@@ -2,7 +2,6 @@
 
 import numpy as np
 import pytest
-import torch
 from conftest import ACTIVATIONS, DTYPES, assert_same_bits, on_backends
 from normed import (
     BEHIND,
@@ -130,20 +129,6 @@ def test_group_norm_between_layer_and_instance_norm():
     x = np.random.default_rng(0).normal(size=(3, 6, 5, 4))
     np.testing.assert_allclose(fa.group_norm(x, 1), fa.layer_norm(x, axis=(1, 2, 3)), 1e-13)
     np.testing.assert_allclose(fa.group_norm(x, 6), fa.instance_norm(x), 1e-13)
-
-
-def test_running_statistics_of_instances():
-    """As the documentation of instance_norm says, for users of torch's F.instance_norm."""
-    rng = np.random.default_rng(0)
-    x, weight, bias = rng.normal(size=(4, 3, 5)), rng.normal(size=3), rng.normal(size=3)
-    mean, var = rng.normal(size=3), rng.uniform(1, 2, 3)
-    t, *given = (torch.from_numpy(a.copy()) for a in (x, mean, var, weight, bias))
-    found = torch.nn.functional.instance_norm(t, *given, use_input_stats=False)
-    np.testing.assert_allclose(fa.batch_norm(x, mean, var, weight, bias), found, 1e-12, 1e-12)
-    torch.nn.functional.instance_norm(t, *given, momentum=0.1)
-    batch = fa.mean_var(x, 2, correction=1)
-    for running, old, new in zip(given, (mean, var), batch, strict=False):
-        np.testing.assert_allclose(0.9 * old + 0.1 * new.mean(0), running, 1e-12, 1e-12)
 
 
 # --- hard cases -----------------------------------------------------------------------------------

@@ -160,13 +160,3 @@ def test_statistics_have_the_bits_of_mean_var(shape, dtype, isa):
         # Of a variance that is not rounded between, as it is by mean_var.
         m = fa.moments(a, -1, keepdims=True)
         assert_same_bits(rstd, (1 / np.sqrt(m.var() + 1e-5)).astype(compute))
-
-
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
-@pytest.mark.parametrize("name", ["identity", "mish"])
-def test_results_past_the_caches(name, dtype, isa):
-    """From 32 MiB on y is stored otherwise; rows of odd length begin anywhere in a cache line."""
-    rows = 34 * 2**20 // 4001 // np.dtype(dtype).itemsize
-    x = np.random.default_rng(0).standard_normal((rows, 4001), dtype=dtype)
-    halves = [fa.layer_norm(half, activation=name) for half in np.array_split(x, 2)]
-    assert_same_bits(fa.layer_norm(x, activation=name), np.concatenate(halves))

@@ -5,7 +5,7 @@ import pytest
 import torch
 from arrangements import padded
 from assembly import BUILT, REGISTERS, code_of, functions, loops, readable
-from conftest import assert_same_bits
+from conftest import assert_same_bits, stores_past_the_caches
 from devices import DTYPES, FRAMEWORKS
 
 import fastact as fa
@@ -81,29 +81,6 @@ def test_by_the_bounds(dtype, interleaved, wide):
         cos, sin = angles(of_angles, computed if wide else dtype)
         named = {"x": drawn(shape, dtype), "cos": cos, "sin": sin, "interleaved": interleaved}
         assert max(errors(fa.rotary, shape, named, {"dy": drawn(shape, dtype, 1)}).values()) <= 1
-
-
-@each_dtype
-@each_lie
-def test_any_layout_has_the_same_bits(backend, dtype, interleaved):
-    """Also float64 cosines of narrower data, and an axis that is not the last one."""
-    x, (cos, sin) = drawn((4, 6, 48), dtype), angles((6, 20), np.float64)
-
-    def call(x, cos, sin, axis=-1):
-        return fa.rotary(x, cos, sin, interleaved=interleaved, axis=axis)
-
-    y = backend.run(call, x, cos, sin)
-    spread = np.zeros((4, 6, 96), dtype)[..., ::-2]
-    spread[...] = x
-    shifted = np.zeros(x.size + 1, dtype)[1:].reshape(x.shape)
-    shifted[...] = x
-    for other in (spread, shifted, np.asfortranarray(x)):
-        assert_same_bits(backend.run(call, other, cos, sin), y)
-    turned = backend.run(
-        lambda *a: call(*a, axis=1), *(np.ascontiguousarray(np.moveaxis(a, -1, -2))
-                                       for a in (x, cos, sin))
-    )  # fmt: skip
-    assert_same_bits(np.moveaxis(turned, 1, -1), y)
 
 
 @each_dtype
@@ -195,11 +172,8 @@ def test_a_tuple_of_queries_and_keys(dtype, interleaved):
 @each_lie
 def test_past_the_caches(dtype, interleaved):
     """Stores past the caches give the same bits; rows of whole cache lines, and others."""
-    before = _cpu.bypass_caches_from(1)
-    try:
+    with stores_past_the_caches():
         far = [_past(dtype, interleaved, n) for n in (64, 24)]
-    finally:
-        _cpu.bypass_caches_from(before)
     for n, y in zip((64, 24), far, strict=True):
         assert_same_bits(y, _past(dtype, interleaved, n))
 
@@ -226,17 +200,9 @@ X, (COS, SIN) = drawn((2, 4, 8)), angles((4, 4))
          "cos must broadcast to x's pairs"),
         (lambda o: fa.rotary(X, COS, SIN[:1], out=o), ValueError,
          "sin must have shape (4, 4), as cos"),
-        (lambda o: fa.rotary(X, COS.astype(np.float16), SIN, out=o), TypeError,
-         "cos must have dtype"),
-        (lambda o: fa.rotary(X, COS.astype(float), SIN, out=o), TypeError,
-         "sin must have dtype float64"),
-        (lambda o: fa.rotary(X, 1.0, SIN, out=o), TypeError, "cos must be an array"),
         (lambda o: fa.rotary(X[:, :, :1], *angles((4, 1))), ValueError,
          "cos must have from 0 to 0"),
         (lambda o: fa.rotary(np.float32(3), COS, SIN), ValueError, "x must have an axis"),
-        (lambda o: fa.rotary(X, COS, SIN, axis=3, out=o), ValueError, "axis must be from -3 to 2"),
-        (lambda o: fa.rotary(X, COS, SIN, interleaved=2, out=o), TypeError,
-         "interleaved must be True"),
         (lambda o: fa.rotary(X, COS, SIN, positions=np.zeros(4), out=o), TypeError,
          "positions must have dtype int32 or int64"),
         (lambda o: fa.rotary(X, COS, SIN, positions=np.array([0, 1, 2, 4]), out=o), ValueError,
@@ -253,8 +219,6 @@ X, (COS, SIN) = drawn((2, 4, 8)), angles((4, 4))
          "cos must broadcast to k's pairs"),
         (lambda o: fa.rotary((X, o), COS, SIN, out=(o, None)), ValueError,
          "out[0] must not share memory with k"),
-        (lambda o: fa.rotary.backward(1.0, COS, SIN, None, out=o), TypeError,
-         "dy must be an array"),
     ],
 )  # fmt: skip
 def test_refused_and_nothing_written(call, error, said):
@@ -334,7 +298,7 @@ def test_as_gpt_j_has_neighbours():
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
 @each_lie
 def test_torch_differentiates_it(interleaved):
-    """Once and again, in both modes, of a tuple too, and compiled."""
+    """Of a tuple too, in both modes and compiled; test_forward_mode.py has one array."""
     q, k, angle = tensors((2, 2, 2, 8), (2, 2, 1, 8), (2, 1, 3))
     cos, sin = angle.cos(), angle.sin()
     q.requires_grad_(), k.requires_grad_()
@@ -342,8 +306,7 @@ def test_torch_differentiates_it(interleaved):
     def call(q, k):
         return fa.rotary((q, k), cos, sin, interleaved=interleaved)
 
-    assert torch.autograd.gradcheck(call, (q, k), check_forward_ad=True)
-    assert torch.autograd.gradgradcheck(call, (q, k), fast_mode=True)
+    assert torch.autograd.gradcheck(call, (q, k), check_forward_ad=True, fast_mode=True)
     compiled = torch.compile(call, fullgraph=True, backend="aot_eager")
     for made, one in zip(compiled(q, k), call(q, k), strict=True):
         assert torch.equal(made, one)

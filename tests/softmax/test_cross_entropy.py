@@ -106,31 +106,6 @@ def test_losses_and_gradients(
         assert_same_bits(numpy(back(into, *saved[1:], **options, out=into)), dx)
 
 
-def test_against_torch() -> None:
-    torch = pytest.importorskip("torch")
-    for (shape, axis), smoothing, weighted, reduction, probable in product(
-        SHAPES[:4], (0.0, 0.1), (False, True), ("mean", "sum", "none"), (False, True)
-    ):
-        x, target, weight = map(torch.tensor, example(shape, axis, "float64", probable))
-        x.requires_grad_()
-        w = weight if weighted else None
-        last = axis == -1 and len(shape) > 2
-        exact = torch.nn.functional.cross_entropy(
-            x.movedim(-1, 1) if last else x,
-            target,
-            weight=w,
-            reduction=reduction,
-            label_smoothing=smoothing,
-        )
-        dloss = torch.ones_like(exact) * 1.5
-        exact.backward(dloss)
-        options = {"axis": axis, "reduction": reduction, "label_smoothing": smoothing}
-        loss, saved = fa.cross_entropy.forward(x.detach(), target, weight=w, **options)
-        torch.testing.assert_close(loss, exact.detach(), rtol=1e-13, atol=1e-14)
-        dx = fa.cross_entropy.backward(dloss, *saved, **options)
-        torch.testing.assert_close(dx, x.grad, rtol=1e-12, atol=1e-14)
-
-
 def with_z_loss(x: Any, target: Any, w: Any, smoothing: float, z_loss: float) -> Any:
     """Each row's loss as Liger's kernel has it, in torch's arithmetic."""
     torch = pytest.importorskip("torch")
@@ -240,16 +215,8 @@ def test_losses_are_added_up_by_64_rows(rows, classes, transposed) -> None:
 def test_refusals() -> None:
     x, target = np.zeros((2, 3), np.float32), np.array([0, 1])
     for error, message, options in (
-        (ValueError, "reduction must be", {"reduction": "max"}),
-        (ValueError, "label_smoothing must be from 0 to 1", {"label_smoothing": 1.5}),
-        (ValueError, r"z_loss must not be negative, got -1\.0", {"z_loss": -1}),
-        (ValueError, "z_loss must be finite, got nan", {"z_loss": np.nan}),
-        (ValueError, "z_loss must be finite, got inf", {"z_loss": np.inf}),
-        (TypeError, "z_loss must be a real number", {"z_loss": "1"}),
         (ValueError, "weight must have shape", {"weight": np.ones(2, np.float32)}),
         (TypeError, "weight must have dtype bool, ", {"weight": np.ones(3, complex)}),
-        (TypeError, "ignore_index must be an integer", {"ignore_index": 1.5}),
-        (ValueError, "ignore_index must be an integer from -", {"ignore_index": 2**63}),
     ):
         with pytest.raises(error, match=message):
             fa.cross_entropy(x, target, **options)

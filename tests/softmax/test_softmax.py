@@ -262,16 +262,6 @@ def test_tiles_have_the_bits_of_rows(op: Any, dtype: str, shape: tuple[int, ...]
             assert_same(op.backward(place, *saved, **options, out=place), dx)
 
 
-@by_op
-@by_dtype
-def test_stores_past_the_caches_change_nothing(op: Any, dtype: str) -> None:
-    for shape, axis in SHAPES:
-        x = data(shape, dtype)
-        kept = op(x, axis=axis)
-        with stores_past_the_caches():
-            assert_same_bits(op(x, axis=axis), kept)
-
-
 # Rows in bands, the last of them of fewer rows; in blocks, the last of them shorter; more than a
 # thread's buffer holds twice.
 @pytest.mark.parametrize("shape", [(67, 300), (35, 1000), (5, 2500), (3, 40000)], ids=str)
@@ -312,50 +302,6 @@ def test_shared_memory_is_refused() -> None:
         fa.softmax(x[:, :-1], out=x[:, 1:])
     with pytest.raises(ValueError, match="mask"):
         fa.softmax(x, mask=x[0], out=x)
-
-
-def test_refusals() -> None:
-    x = np.zeros((2, 3), np.float32)
-    for error, message, options in (
-        (ValueError, "mask must broadcast", {"mask": np.zeros(2, bool)}),
-        (TypeError, "mask must have dtype bool, ", {"mask": np.zeros(3, np.complex64)}),
-        (ValueError, "scale must be finite", {"scale": np.inf}),
-        (ValueError, "axis", {"axis": 2}),
-    ):
-        with pytest.raises(error, match=message):
-            fa.softmax(x, **options)
-    for op in fa.ops.values():
-        if op.family == "activations":
-            for other in (np.zeros(3, bool), np.zeros(3, np.int64)):
-                with pytest.raises(TypeError, match="must have dtype float16"):
-                    op(np.zeros(3, np.float32), out=other)
-
-
-def test_the_cache_tells_calls_apart() -> None:
-    """Options are keys by their values, masks by their layout, and are read anew."""
-    x = data((4, 6), "float32")
-    masks = [np.random.default_rng(i).random((4, 6)) > 0.3 for i in range(3)]
-    for _ in range(4):
-        for scale in (1.0, 0.5):
-            assert_right(fa.softmax, x, -1, scale=scale)
-            for mask in masks:
-                assert_right(fa.softmax, x, -1, scale=scale, mask=mask)
-                _y, saved = fa.logsumexp.forward(x, scale=scale, mask=mask)
-                dx = fa.logsumexp.backward(1.0, *saved, scale=scale)
-                np.testing.assert_allclose(dx, scale * fa.softmax(x, scale=scale, mask=mask), 1e-5)
-
-
-@by_op
-def test_gradcheck_against_torch(op: Any) -> None:
-    torch = pytest.importorskip("torch")
-    x = torch.tensor(data((4, 5, 6), "float64"), requires_grad=True)
-    exact = getattr(torch, op.name)(0.7 * x, 1)
-    dy = torch.tensor(data(tuple(exact.shape), "float64", seed=4))
-    exact.backward(dy)
-    y, saved = op.forward(x.detach(), axis=1, scale=0.7)
-    torch.testing.assert_close(y, exact.detach(), rtol=1e-14, atol=1e-14)
-    dx = op.backward(dy, *saved, axis=1, scale=0.7)
-    torch.testing.assert_close(dx, x.grad, rtol=1e-13, atol=1e-14)
 
 
 def test_a_gradient_that_is_a_number_of_no_elements() -> None:

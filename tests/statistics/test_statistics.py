@@ -5,6 +5,7 @@ Within their bounds, and as NumPy has them where there is little or nothing left
 
 import warnings
 
+import ml_dtypes
 import numpy as np
 import pytest
 import torch

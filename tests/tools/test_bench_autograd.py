@@ -29,25 +29,6 @@ def test_what_a_call_costs(tmp_path):
     assert page.read_text().count("| relu | 64, ") == 2
 
 
-@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
-def test_language_models(tmp_path, monkeypatch):
-    pytest.importorskip("transformers")
-    pytest.importorskip("kernels")
-    few = {"num_hidden_layers": 1, "vocab_size": 96}
-    monkeypatch.setattr(models, "_SIZES", {**models._SIZES, **few})
-    monkeypatch.setattr(models, "NEW_TOKENS", 2)
-    page = tmp_path / "transformers.md"
-    for words in (["generate", "Mamba2"], ["logits", "Llama", "Mamba2"]):
-        autograd.run([*words, *OPTIONS, "--markdown", str(page)])
-    lines = page.read_text().splitlines()
-    assert lines[0] == "# Models of transformers"
-    rows = [
-        line.strip("| ").split(" | ") for line in lines if line[:1] == "|" and "prompts" in line
-    ]
-    for _, *errors in ((row[0], *map(float, row[-2:])) for row in rows):
-        assert all(0 < error < 10 for error in errors)  # of float32, in millionths
-
-
 @pytest.mark.parametrize("name", torch_calls.BLOCKS)
 def test_blocks_compute_the_same(name):
     ours, theirs, whole = torch_calls.BLOCKS[name]

@@ -4,15 +4,12 @@ The stand-in computes on the CPU; a test at the end runs the real thing where th
 """
 
 import json
-from itertools import count
-from types import SimpleNamespace
 
 import pytest
 import torch
 from benchmarks import cli, cuda_device
 from benchmarks import cuda as _bench_cuda
 from benchmarks.workloads import FAMILIES, work
-from test_boards import refused
 
 import fastact as fa
 from fastact.interop import devices
@@ -189,49 +186,11 @@ def test_what_does_not_fit_is_passed_over(capsys):
     assert " are free" in capsys.readouterr().out
 
 
-def test_the_clock_starts_behind_a_full_queue():
-    """Sleep, event, calls in turn, event: in this order, with the time over the calls."""
-    log, numbers = [], count()
-
-    class Event:
-        def __init__(self, enable_timing):
-            assert enable_timing
-            self.number = next(numbers)
-
-        def record(self):
-            log.append(f"event {self.number}")
-
-        def synchronize(self):
-            log.append("wait")
-
-        def elapsed_time(self, end):
-            assert (self.number, end.number) == (0, 1)
-            return 12.0
-
-    cuda = SimpleNamespace(
-        Event=Event,
-        _sleep=lambda cycles: log.append("sleep") if cycles > 0 else None,
-        synchronize=lambda device: log.append("wait"),
-    )
-    gpu = StandIn()
-    gpu.torch = SimpleNamespace(cuda=cuda)
-    calls = [lambda: log.append("a"), lambda: log.append("b")]
-    assert cuda_device.Gpu.seconds(gpu, calls, 4) == pytest.approx(3e-3)
-    assert log == ["a", "sleep", "event 0", "a", "b", "a", "b", "event 1", "wait"]
-
-
 def test_without_a_gpu_of_fastact(monkeypatch):
     monkeypatch.setattr(torch.version, "cuda", "13.0")
     monkeypatch.setenv("FASTACT_DISABLE_CUDA", "1")
     with pytest.raises(SystemExit, match="needs a GPU: FASTACT_DISABLE_CUDA is set"):
         cuda_device.open_gpu()
-
-
-@pytest.mark.parametrize("option", [["--threads", "2"], ["--shapes", "nchw"]])
-def test_options_of_the_cpu_are_refused(option):
-    done = refused("--device", "cuda", *option)
-    assert done.returncode == 2
-    assert "does not go with --device cuda" in done.stderr
 
 
 @pytest.mark.skipif(

@@ -7,7 +7,6 @@ import pytest
 from benchmarks import cli, cuda, results
 from benchmarks.workloads.work import ITEM
 from test_bench_cuda import FACTS, StandIn, options, quick  # noqa: F401 - quick is a fixture
-from test_boards import refused
 
 import fastact as fa
 
@@ -130,18 +129,3 @@ def test_words_of_the_command_line(tmp_path, monkeypatch, words, compiled):
     ]
     assert (told.stop_after, told.goes_on, json_file) == (460.0, True, file)
     assert set(told.compiled) == set(compiled)
-
-
-@pytest.mark.parametrize(
-    ("words", "says"),
-    [
-        (["--device", "cuda", "--resume"], "--resume goes on with the file of --json"),
-        (["--resume"], "--resume goes on with the file of --json"),
-        (["--device", "cuda", "--list"], "--list does not go with --device cuda"),
-        (["--device", "cuda", "--from", "x", "--resume"], "--resume does not go with --from"),
-    ],
-)
-def test_words_that_do_not_go_together(words, says):
-    done = refused(*words)
-    assert done.returncode == 2
-    assert says in done.stderr

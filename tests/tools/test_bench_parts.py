@@ -6,7 +6,7 @@ from functools import partial
 import pytest
 from benchmarks import cli, cpu, results
 from benchmarks.results import slug
-from benchmarks.scoreboard import cells, scaling, scoreboard, worst
+from benchmarks.scoreboard import cells, scoreboard, worst
 
 import fastact as fa
 from fastact.bench import turns
@@ -169,14 +169,3 @@ def test_scoreboard():
     assert "| activations, float32 | 0 / 1 / **1** | 1 / 1 / 0 | 0 / 1 / **1** |" in lines
     assert "| mish | forward | float32 | 1,024 | numpy | 0.50 | 2.00 |" in lines
     assert "3 cells" in lines[2]
-
-
-def test_what_threads_gain(tmp_path):
-    rows = [row(threads=1, torch=2.0), row(threads=2, torch=2.0), row(2048, threads=2)]
-    assert "| mish | forward | float32 | 1,024 | 2.00 | 2.00 | 2.00 |" in scaling(rows)
-    assert scaling(rows[1:]) == ""
-    page = tmp_path / "threads.md"
-    words = [*FEW, "--peers", "", "--threads", "1,2", "--markdown", str(page)]
-    assert cli.main(words) == 0
-    assert page.read_text().startswith("# What more threads gain\n")
-    assert sum(line.startswith(("| mish", "| relu")) for line in page.read_text().splitlines()) == 2

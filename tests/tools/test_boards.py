@@ -134,17 +134,6 @@ def test_bench_of_shapes(shaped, tmp_path, capsys):
     assert "Sums are held against a copy of the array that they read" in shown
 
 
-@pytest.mark.parametrize("name", [*peers._OF_INPUT, *peers._OF_OUTPUT])
-def test_torchs_backward_kernels_are_given_what_they_need(name):
-    """They are called without their autograd: their arguments are ours to get right."""
-    x, dy = (torch.linspace(-7, 7, 999, dtype=torch.float64) + shift for shift in (0, 0.1))
-    # torch has 1/6 of hardsigmoid in float32
-    kernel = peers.torch_backward(torch, name)
-    saved = kernel.saved(x)
-    ours, theirs = fa.ops[name].backward(dy, saved), kernel.function(dy, saved)
-    torch.testing.assert_close(theirs, ours, rtol=1e-7, atol=1e-12)
-
-
 # Gradients that no peer has as a call of its own.
 ALONE = {"bias_grad", "unbroadcast", "mean_var", "moments"}
 
@@ -224,9 +213,3 @@ def test_peers_normalise_alike(norm, direction, monkeypatch):
                 pairs += zip(ours[-weights:], theirs[-weights:], strict=True)
             for one, other in pairs:
                 np.testing.assert_allclose(other, one, 1e-4, 1e-4, err_msg=f"{name}, {case}")
-
-
-def test_every_op_is_measured():
-    options = Options((64,), (), (), (), (1,))
-    for op in fa.ops.values():
-        assert FAMILIES[op.family].on_cpu(op, "forward", "float32", options)

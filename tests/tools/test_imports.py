@@ -103,18 +103,6 @@ def test_ops_know_no_bridge(room):
     assert not found
 
 
-def test_what_runs_ops_imports_no_declaration():
-    """But the words that both use: bounds and types."""
-    found = {
-        one.module
-        for module, imports in every_import().items()
-        if module.startswith("fastact.ops.engine")
-        for one in imports
-        if one.module.startswith("fastact.ops.") and not one.module.startswith("fastact.ops.engine")
-    }
-    assert found == {"fastact.ops.bounds", "fastact.ops.types"}
-
-
 def test_benchmarks_and_checks_share_one_part_alone():
     rooms = ("fastact.bench", "fastact.check", "fastact.measure")
     between = {
@@ -126,14 +114,3 @@ def test_benchmarks_and_checks_share_one_part_alone():
     }
     assert between
     assert {_room(module) for _, module in between} == {"fastact.measure"}
-
-
-def test_private_names_stay_in_their_folder():
-    found = {
-        (module, one.module, one.name)
-        for module, imports in every_import().items()
-        for one in imports
-        if one.name.startswith("_") and not one.name.endswith("__")
-        if _room(module) != _room(one.module)
-    }
-    assert not found

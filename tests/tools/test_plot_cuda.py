@@ -1,6 +1,5 @@
 """`bench --device cuda --from` and `--plot`: rates beside a copy's, of made-up results."""
 
-from dataclasses import replace
 from itertools import product
 
 import pytest
@@ -70,15 +69,3 @@ def test_what_was_measured_is_shown_again(tmp_path, capsys, figures):
         assert (tmp_path / f"roof_{dtype}.png").exists()
         assert f"## mish, forward, {dtype}" in page.read_text()
     assert len(figures) == 2
-
-
-def test_what_went_wrong_is_told_again(tmp_path, capsys):
-    results = made_up("float32")
-    source = tmp_path / "gpu.json"
-    wrong = replace(results.rows[0], wrong=("torch",))
-    failures = {"mish forward, float32, 5": "RuntimeError: of a test"}
-    GpuResults(results.facts, [wrong, results.rows[1]], 0, [], failures).write(source)
-    assert cli.main(["--device", "cuda", "--from", str(source)]) == 1
-    shown = capsys.readouterr().out
-    assert f"WRONG: {wrong.name}: torch has another result" in shown
-    assert "WRONG: mish forward, float32, 5: failed, RuntimeError: of a test" in shown

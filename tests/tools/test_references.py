@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-READ = (
+READ = [
     "py",
     "pyi",
     "pyx",
@@ -24,7 +24,7 @@ READ = (
     "yml",
     "txt",
     "cmake",
-)
+]
 
 # From the root of the repository; from anywhere in it, as by #include; by the file's name alone,
 # which is asked of sources only: documents and programs are also made, in places of the moment.

@@ -125,10 +125,3 @@ def test_a_loop_over_vectors_and_its_rest():
 )
 def test_what_is_no_loop_over_vectors(listing, said):
     assert said in " ".join(problems(parse(listing), min(parse(listing)), "v4"))
-
-
-def test_a_function_that_the_compiler_set_apart():
-    """It is part of the kernel that calls it."""
-    kernel = "  0800:	call   {:x} <map>\n  0804:	ret\n"
-    assert problems(parse(kernel.format(0x1000) + VECTORS_AND_REST), 0x800, "v4") == []
-    assert problems(parse(kernel.format(0xFF0) + SCALAR_IN_CHUNKS), 0x800, "v4") != []

@@ -69,16 +69,6 @@ def test_a_converted_network_is_the_same_network():
     model.load_state_dict(before.state_dict())
 
 
-def test_twice_is_once():
-    model = network()
-    first = fnn.convert(model)
-    once, kinds = repr(model), [type(m) for m in model.modules()]
-    report = fnn.convert(model)
-    assert (report.converted, report.fused, report.left) == ({}, {}, first.left)
-    assert str(fnn.convert(model[1])) == "nothing to convert"
-    assert (repr(model), [type(m) for m in model.modules()]) == (once, kinds)
-
-
 @pytest.mark.filterwarnings("ignore:LSTM with projections")  # torch's, of its own
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_each_module_alone(case):
@@ -263,14 +253,6 @@ def test_a_forward_of_its_own_is_left():
     whole = nn.Sequential(nn.Linear(4, 4), nn.ReLU())
     whole.forward = lambda x, of=whole: of[0](x)
     assert fnn.convert(whole).fused == {}
-
-
-def test_an_activation_with_more_than_its_options_is_left():
-    model = nn.Sequential(nn.Linear(4, 4), nn.ReLU())
-    model[1].register_buffer("seen", torch.zeros(()))
-    report = fnn.convert(model)
-    assert report.left == {"1": "it has more than its options"}
-    assert "1.seen" in model.state_dict()
 
 
 def test_lazy_modules_are_left_until_their_first_call():

@@ -222,12 +222,6 @@ def test_a_package_of_aot_inductor(tmp_path):
         assert torch.equal(torch._inductor.aoti_load_package(package)(x), Block()(x))
 
 
-def test_an_axis_may_be_a_list():
-    made = fa.moments(torch.ones(2, 3, device="meta"), axis=[0])
-    assert made.count == 2
-    assert made.mean.shape == (3,)
-
-
 def test_bad_calls():
     meta = torch.ones(3, device="meta")
     with pytest.raises(TypeError, match="unknown keyword 'slope'; allowed are x, negative_slope"):

@@ -76,13 +76,6 @@ def test_the_default_dtype_is_looked_up_by_each_call():
         torch.set_default_dtype(torch.float32)
 
 
-def test_compiled():
-    torch._dynamo.reset()
-    compiled = torch.compile(lambda x: fa.mish(x) + fa.sum(x), fullgraph=True, backend="aot_eager")
-    x = torch.arange(6)
-    assert torch.equal(compiled(x), fa.mish(x) + fa.sum(x))
-
-
 @pytest.mark.parametrize("dtype", [torch.complex64, torch.complex128], ids=str)
 @each_op
 def test_complex_tensors_are_an_error(op, dtype):

@@ -28,7 +28,20 @@ from fastact.torch import autograd
 # torch's own, of what it loads at the first use
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
 
-each_case = pytest.mark.parametrize("case", CASES, ids=str)
+# Modules of activations go one way, and a plain run has three of them.
+ELEMENTWISE = [c for c in CASES if hasattr(getattr(fnn, c.torch_class.__name__), "op")]
+FEW = (nn.Mish, nn.LeakyReLU, nn.GELU)
+each_case = pytest.mark.parametrize(
+    "case",
+    [
+        pytest.param(
+            c,
+            marks=pytest.mark.thorough if c in ELEMENTWISE and c.torch_class not in FEW else (),
+            id=str(c),
+        )
+        for c in CASES
+    ],
+)
 
 
 def total(results: Any) -> torch.Tensor:
