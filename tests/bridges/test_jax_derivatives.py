@@ -235,12 +235,18 @@ def test_groups(op):
     assert np.allclose(jax.jit(lambda x: jax.jvp(grad, (x,), (v,))[1])(x), slope, rtol=1e-6)
 
 
+#: Divergences are of logarithms of probabilities, which no scale leaves ones.
+SCALED = [op for op in fa.ops.values() if op not in ACTIVATIONS and op.family != "divergences"]
+
+
 @pytest.mark.parametrize(("scale", "offset"), [(1e22, 0.0), (1e-25, 0.0), (1.0, 1e4)])
-@pytest.mark.parametrize(
-    "op", first_of_families(op for op in fa.ops.values() if op not in ACTIVATIONS)
-)
+@pytest.mark.parametrize("op", first_of_families(SCALED))
 def test_tangents_in_extremes(op, scale, offset):
-    """Of float32: as the kernels' gradients are, where squares leave the range or a mean is far."""
+    """Of float32: as the kernels' gradients are, where squares leave the range or a mean is far.
+
+    Gradients of norms are of a mean that was rounded as it was saved, and tangents are not: rstd,
+    up to 10 here, multiplies what they differ by.
+    """
     f, (x, *others) = function_of(op)
     arrays = tuple(a.astype("float32") for a in (x * scale + offset, *others))
-    adjoint(f, arrays, rtol=64 * 2.0**-24)
+    adjoint(f, arrays, rtol=(64 + 16 * offset * ("mean" in op.saves)) * 2.0**-24)
