@@ -247,16 +247,16 @@ def test_float32_down_columns():
 
 
 @each_op
-@pytest.mark.parametrize("shape", [(0,), (0, 3), (3, 0)])
-def test_nothing(op, shape):
-    with warnings.catch_warnings(record=True) as ours, np.errstate(all="ignore"):
-        warnings.simplefilter("always")
-        found = op(np.zeros(shape), 0)
-    with warnings.catch_warnings(record=True) as theirs, np.errstate(all="ignore"):
-        warnings.simplefilter("always")
-        expected = getattr(np, op.name)(np.zeros(shape), 0)
-    np.testing.assert_array_equal(found, expected)
-    assert bool(ours) == bool([w for w in theirs if "invalid" not in str(w.message)])
+def test_nothing(op):
+    for shape in ((0,), (0, 3), (3, 0)):
+        with warnings.catch_warnings(record=True) as ours, np.errstate(all="ignore"):
+            warnings.simplefilter("always")
+            found = op(np.zeros(shape), 0)
+        with warnings.catch_warnings(record=True) as theirs, np.errstate(all="ignore"):
+            warnings.simplefilter("always")
+            expected = getattr(np, op.name)(np.zeros(shape), 0)
+        np.testing.assert_array_equal(found, expected)
+        assert bool(ours) == bool([w for w in theirs if "invalid" not in str(w.message)])
 
 
 @each_op
