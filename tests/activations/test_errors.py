@@ -45,6 +45,8 @@ CALLS: dict[str, tuple[Any, dict[str, Any], type[Exception], str]] = {
     ),
     "transposed overlap": (square, {"out": square.T}, ValueError, OVERLAP),
     "reversed overlap": (held, {"out": held[::-1]}, ValueError, OVERLAP),
+    "out in front": (square[1:], {"out": square[:3]}, ValueError, OVERLAP),
+    "out behind": (square[:3], {"out": square[1:]}, ValueError, OVERLAP),
     "self-overlapping out": (
         f32(3), {"out": self_overlapping()}, ValueError, "out must not overlap itself",
     ),

@@ -301,3 +301,16 @@ def test_introspection(op):
     assert names == expected
     for section in ("Parameters", "Returns", "Raises", "Notes", "References", "Examples"):
         assert f"{section}\n" in op.__doc__
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
+def test_repeated_elements_end_where_their_array_does(dtype):
+    """Rows of every length that vectors begin and end in."""
+    for columns in range(1, 20):
+        memory = np.full(6 * columns + 24, 7, dtype)
+        out = memory[8 : 8 + 6 * columns].reshape(6, columns)
+        dy = np.arange(6).astype(dtype)
+        fa.sum.backward(dy, out.shape, axis=1, out=out)
+        np.testing.assert_array_equal(out, np.repeat(dy[:, None], columns, 1))
+        assert (memory[:8] == 7).all()
+        assert (memory[8 + 6 * columns :] == 7).all()

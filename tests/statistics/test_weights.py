@@ -655,3 +655,12 @@ def test_light_weights_of_a_far_deviation(exponent, backend):
     weights = np.full(x.shape, 2.0 ** (-70 if exponent > 0 else 70))
     found = backend.run(lambda x, w: fa.std(x, axis=1, weights=w), x * 2.0**exponent, weights)
     np.testing.assert_allclose(found, x.std(1) * 2.0**exponent, 1e-13)
+
+
+def test_what_does_not_count_has_no_gradient(backend):
+    """Be it, or what comes back, infinite or NaN."""
+    x, weights = np.array([[np.nan, 1, 2], [np.inf, 1, 2]]), np.array([0.0, 1, 2])
+    for dy in (np.full(2, np.inf), np.full(2, np.nan)):
+        given = [backend.of(a) for a in (dy, x, np.broadcast_to(weights, x.shape).copy())]
+        dx = backend.numpy(fa.average.backward(*given, axis=1)[0])
+        assert (dx[:, 0] == 0).all()
