@@ -23,6 +23,8 @@ CALLS: dict[str, tuple[Any, dict[str, Any], type[Exception], str]] = {
     "too large": (2**70, {}, TypeError, "x must have dtype .* got 1180591620717411303424"),
     "nothing in it": ([0.5, None], {}, TypeError, r"x must have dtype .* got \[0.5, None\]"),
     "longdouble": (np.ones(3, np.longdouble), {}, TypeError, "got (longdouble|float128)"),
+    "out in front": (square[1:], {"out": square[:3]}, ValueError, OVERLAP),
+    "out behind": (square[:3], {"out": square[1:]}, ValueError, OVERLAP),
     "self-overlapping out": (
         f32(3), {"out": self_overlapping()}, ValueError, "out must not overlap itself",
     ),

@@ -98,6 +98,15 @@ def test_gpt_oss():
     torch.testing.assert_close(fa.swiglu(a, b, **named), ours, rtol=0, atol=0)
 
 
+@pytest.mark.parametrize("named", [{}, {"limit": 7.0}], ids=str)
+def test_zeros_keep_their_sign(named, dtype, backend):
+    """Where nothing is added to a factor."""
+    b = np.array([-0.0, 0.0, -0.0, 0.0] * 5, dtype)
+    a = np.array([1.0, 2.0, -3.0, -4.0] * 5, dtype)
+    y = backend.run(lambda a, b: fa.swiglu(a, b, **named), a, b)
+    np.testing.assert_array_equal(np.signbit(y), np.signbit(b) ^ np.signbit(a))
+
+
 def test_clamps_are_torchs():
     """At a limit the gradient is 1, beyond it 0. A NaN passes, where torch makes 0 of it."""
     values = [-3.0, -2.0, 0.0, 2.0, 3.0, np.inf, -np.inf]

@@ -189,6 +189,39 @@ def test_one_unit_with_gaps_between_the_gates(batch):
     assert np.isnan(wide[..., 1::2]).all()
 
 
+def test_threads_that_begin_amid_an_axis():
+    """Rows that are joined, as many at once as an axis of the batch has left."""
+    rng = np.random.default_rng(0)
+    gates, c = (rng.normal(size=(60, 41, n)).astype(np.float32)[:, :37] for n in (32, 8))
+    bias = rng.normal(size=32).astype(np.float32)
+    found = []
+    for threads in (1, 2, 3, 5):
+        with fa.num_threads(threads):
+            found.append(fa.lstm_gates(gates, c, bias=bias))
+    for other in found[1:]:
+        assert_all_same(other, found[0])
+
+
+@pytest.mark.parametrize("dtype", [np.float32, ml_dtypes.bfloat16])
+@pytest.mark.parametrize("shape", [(70, 6), (70, 40), (2100, 40)], ids=str)
+def test_the_order_of_gates_is_that_of_their_biases(dtype, shape, backend):
+    """Gradients of biases lie as the gates do, also where they are added up of a buffer."""
+    step = random_step(on(fa.lstm_gates, backend), shape, dtype)
+    wanted, order = step.letters, "oigf"
+    expected = backward(step, forward(step)[-1])
+    moved = lambda a: np.concatenate(  # noqa: E731
+        [np.split(a, 4, -1)[wanted.index(k)] for k in order], -1
+    )
+    op, named = on(fa.lstm_gates, backend), {"order": order}
+    options = {"recurrent": moved(step.recurrent), "bias": moved(step.bias)}
+    options["recurrent_bias"] = moved(step.recurrent_bias)
+    _, saved = op.forward(moved(step.gates), step.state, **options, **named)
+    found = op.backward(step.dh, step.dc, *saved, **named)
+    for got, right in zip(found, expected, strict=True):
+        if right is not None:
+            assert_same_bits(got, right if right.shape == step.state.shape else moved(right))
+
+
 def test_the_order_of_rows_does_not_depend_on_threads():
     """With rows in another order in memory, a sum of its own would add them up in that order."""
     rng = np.random.default_rng(0)

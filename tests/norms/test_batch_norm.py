@@ -308,3 +308,15 @@ def test_a_call_that_fails_writes_nothing(name):
         assert not given["running_mean"].any()
         assert (given["running_var"] == 1).all()
         assert not given["out"].any()
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_a_mean_that_is_infinite(dtype, backend):
+    """It takes the place of all distances from it, as in the formula."""
+    x, mean, rstd = (
+        np.array([[1, 2], [3, 4]], dtype),
+        np.array([np.inf, 0], dtype),
+        np.ones(2, dtype),
+    )
+    y = backend.run(lambda *a: fa.norm_apply(*a, axis=1), x, mean, rstd)
+    np.testing.assert_array_equal(y, (x - mean) * rstd)

@@ -4,6 +4,8 @@ import itertools
 
 import numpy as np
 import pytest
+from arrangements import shifted
+from conftest import assert_same_bits
 from devices import KERNELS
 from normed import exact_batch_norm
 from test_batch_norm import (
@@ -60,3 +62,21 @@ def test_given_statistics_and_infinite_data(device):
     assert (device.numpy(dx) == 4).all()
     y = device.run(fa.norm_apply, x, two, two, axis=1)
     np.testing.assert_array_equal(y, (x - 2) * 2)
+
+
+@pytest.mark.parametrize("shape", [(4, 3, 64), (64, 24), (3, 7, 33)], ids=str)
+def test_results_alone_begin_elsewhere(device, dtype, shape):
+    """All that is read is aligned, and what is written is not: the same bits."""
+    x, dy = draw(shape, dtype, 0), draw(shape, dtype, 1)
+    for training in (True, False):
+        running = (np.zeros(shape[1], dtype), np.ones(shape[1], dtype))
+        given = [device.of(x), *(None if training else device.of(a) for a in running)]
+        y, saved = fa.batch_norm.forward(*given, training=training)
+        out = device.of(shifted(np.zeros_like(x)))
+        fa.batch_norm(*given, training=training, out=out)
+        assert_same_bits(device.numpy(out), device.numpy(y))
+        dx = fa.batch_norm.backward(device.of(dy), *saved, training=training)[0]
+        out = device.of(shifted(np.zeros_like(x)))
+        given = [device.of(dy), *saved]
+        fa.batch_norm.backward(*given, training=training, out=(out, None, None))
+        assert_same_bits(device.numpy(out), device.numpy(dx))

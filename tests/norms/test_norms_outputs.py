@@ -50,3 +50,20 @@ def test_gradient_of_the_sum(setting, dtype, backend):
     np.testing.assert_allclose(
         backend.numpy(added).astype(wide), both.astype(wide) + 1, 2 * eps, 4 * eps
     )
+
+
+@pytest.mark.parametrize("columns", [64, 512, 4096])
+@pytest.mark.parametrize("op", [fa.add_rms_norm, fa.add_layer_norm], ids=str)
+def test_all_that_is_added_to_dx(op, columns, dtype, backend):
+    """The sum's gradient and what is there, of whole rows, for which devices have kernels."""
+    random = np.random.default_rng(0)
+    x, residual, dy, dtotal = random.normal(size=(4, 30, columns)).astype(dtype)
+    _, saved = op.forward(x, residual, np.ones(columns, dtype))
+    given = [None if a is None else backend.of(a) for a in (dy, *saved)]
+    plain = [None if g is None else backend.numpy(g) for g in op.backward(*given)]
+    outs = tuple(None if g is None else backend.of(np.ones_like(g)) for g in plain)
+    op.backward(*given, dtotal=backend.of(dtotal), out=outs, accumulate=True)
+    wide, eps = np.promote_types(dtype, np.float32), float(ml_dtypes.finfo(dtype).eps)
+    expected = plain[0].astype(wide) + dtotal.astype(wide) + 1
+    found = backend.numpy(outs[0]).astype(wide)
+    np.testing.assert_allclose(found, expected, 4 * eps, 8 * eps)

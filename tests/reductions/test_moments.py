@@ -76,6 +76,13 @@ def test_gradient_of_moments():
     np.testing.assert_allclose(dx, np.full((5, 4), 0.25))
 
 
+def test_no_gradient_of_too_few_values():
+    """Nothing comes back by a variance of no degrees of freedom, whose slope is infinite."""
+    x = np.ones((1, 3))
+    dx = fa.mean_var.backward((np.full(3, 2.0), None), x, axis=0, correction=1)
+    np.testing.assert_array_equal(dx, np.full((1, 3), 2.0))
+
+
 # --- merging --------------------------------------------------------------------------------------
 
 

@@ -199,3 +199,16 @@ def test_output_keeps_the_order(op):
     x = np.asfortranarray(np.ones((4, 5, 6)))
     assert op(x, 1, keepdims=True).flags.f_contiguous
     assert op(x, 1).flags.c_contiguous
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
+def test_repeated_elements_end_where_their_array_does(dtype):
+    """Rows of every length that vectors begin and end in."""
+    for columns in range(1, 20):
+        memory = np.full(6 * columns + 24, 7, dtype)
+        out = memory[8 : 8 + 6 * columns].reshape(6, columns)
+        dy = np.arange(6).astype(dtype)
+        fa.sum.backward(dy, out.shape, axis=1, out=out)
+        np.testing.assert_array_equal(out, np.repeat(dy[:, None], columns, 1))
+        assert (memory[:8] == 7).all()
+        assert (memory[8 + 6 * columns :] == 7).all()

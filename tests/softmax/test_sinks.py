@@ -207,3 +207,15 @@ def test_nothing_in_a_row() -> None:
     dx, dsink = fa.softmax.backward(np.ones((2, 0), np.float32), *saved)
     assert dx.shape == (2, 0)
     np.testing.assert_array_equal(dsink, [0, 0])
+
+
+@by_framework
+def test_a_sink_without_a_share_has_no_gradient(framework: Framework) -> None:
+    """Whatever comes back to its row: of rows alone and of rows side by side."""
+    x, dy = np.float32([[1, 2, 3], [0, 0, 0]]), np.float32([[np.inf, 1, 1], [np.nan, 1, 1]])
+    sink = np.full(2, -np.inf, np.float32)
+    for axis, order in ((-1, lambda a: a), (0, lambda a: np.ascontiguousarray(a.T))):
+        given, back = (framework.of(order(a)) for a in (x, dy))
+        _, saved = fa.softmax.forward(given, sink=framework.of(sink), axis=axis)
+        dsink = fa.softmax.backward(back, *saved, axis=axis)[1]
+        assert (framework.numpy(dsink) == 0).all()

@@ -311,3 +311,21 @@ def test_a_gradient_that_is_a_number_of_no_elements() -> None:
         assert fa.logsumexp.backward(1.0, *saved, axis=axis).shape == x.shape
     _, saved = fa.cross_entropy.forward(x[:, :, 0], np.zeros(0, np.int64))
     assert fa.cross_entropy.backward(1.0, *saved).shape == (0, 3)
+
+
+@pytest.mark.parametrize("op", [fa.softmax, fa.log_softmax], ids=str)
+def test_rows_that_are_nan_where_stores_go_past_the_caches(op):
+    """Rows are stored while the next ones are computed; elements that a mask leaves out are not."""
+    x = np.random.default_rng(0).normal(size=(40, 512)).astype(np.float32)
+    x[3, 7], x[20, 0] = np.nan, np.inf
+    mask = np.ones(x.shape, bool)
+    mask[:, 100:200] = False
+    expected = op(x, mask=mask)
+    assert np.isnan(expected[3, 0])
+    assert not np.isnan(expected[3, 100])
+    held = np.zeros(x.size + 16, np.float32)
+    begin = -held.ctypes.data // 4 % 16
+    out = held[begin : begin + x.size].reshape(x.shape)
+    with stores_past_the_caches():
+        op(x, mask=mask, out=out)
+    np.testing.assert_array_equal(out, expected)

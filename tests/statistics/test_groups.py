@@ -523,3 +523,10 @@ def test_masked_arrays(op: Any) -> None:
     assert (np.ma.getmaskarray(found) == [[0, 0, 1], [0, 1, 1]]).all()
     right = [[op(x[0, :2]), op(x[0, 2:])], [op(x[1, :2]), 0]]
     assert np.allclose(found.filled(0)[:, :2], right)
+
+
+def test_what_rounding_lost_in_a_late_chunk_is_not_lost():
+    """Sums of chunks merge with what their own rounding left."""
+    x, by = np.zeros(2**20), np.arange(2**20) % 3
+    x[0], x[-4], x[-1] = -1e16, 1.0, 1e16
+    assert fa.sum(x, by=by, groups=3).tolist() == [1, 0, 0]

@@ -187,3 +187,11 @@ def test_gaps_are_what_they_say():
     assert np.isnan(rows[0]).all()
     assert np.isnan(rows[1, :50]).all()
     assert not np.isnan(rows[2]).all()
+
+
+@pytest.mark.parametrize(("count", "correction"), [(1, 1), (3, 3), (2, 5)])
+def test_a_deviation_of_too_few_elements_has_no_gradient(count, correction, backend):
+    """It is NaN, though m2 is 0; of enough equal elements it is 0."""
+    for more in (correction, 0):
+        dx = backend.run(lambda x, c=more: fa.std.backward(1.0, x, correction=c), np.ones(count))
+        assert (np.isnan(dx) if more else dx == 0).all()

@@ -437,3 +437,21 @@ def test_compiled_by_torch():
     x, w = torch.randn(3, 4), torch.rand(3, 4)
     compiled = torch.compile(lambda x, w: fa.mean(x, 1, weights=w), fullgraph=True, backend="eager")
     torch.testing.assert_close(compiled(x, w), fa.mean(x, 1, weights=w))
+
+
+@pytest.mark.parametrize("exponent", [530, -530])
+def test_light_weights_of_a_far_deviation(exponent, backend):
+    """The variance leaves the range of float64, and neither m2 nor its root does."""
+    x = np.random.default_rng(0).normal(size=(4, 50))
+    weights = np.full(x.shape, 2.0 ** (-70 if exponent > 0 else 70))
+    found = backend.run(lambda x, w: fa.std(x, axis=1, weights=w), x * 2.0**exponent, weights)
+    np.testing.assert_allclose(found, x.std(1) * 2.0**exponent, 1e-13)
+
+
+def test_what_does_not_count_has_no_gradient(backend):
+    """Be it, or what comes back, infinite or NaN."""
+    x, weights = np.array([[np.nan, 1, 2], [np.inf, 1, 2]]), np.array([0.0, 1, 2])
+    for dy in (np.full(2, np.inf), np.full(2, np.nan)):
+        given = [backend.of(a) for a in (dy, x, np.broadcast_to(weights, x.shape).copy())]
+        dx = backend.numpy(fa.average.backward(*given, axis=1)[0])
+        assert (dx[:, 0] == 0).all()

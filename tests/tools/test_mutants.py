@@ -1,0 +1,85 @@
+"""tools/mutants.py: its table applies to this tree, and it tells who was killed."""
+
+import subprocess
+import sys
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+if not (ROOT / "tools" / "mutants.py").exists():
+    pytest.skip("the tools are in the source tree only", allow_module_level=True)
+sys.path.insert(0, str(ROOT / "tools"))
+
+mutants = import_module("mutants")
+
+# Two faults, of which the tests see one.
+TABLE = """
+[python/sample.py] tests/test_sample.py
+half: return {{x / 2 => x / 3}}
+of-none: if {{x is None => not x}}:
+"""
+SAMPLE = """def half(x):
+    if x is None:
+        return None
+    return x / 2
+"""
+TEST = """from sample import half
+
+def test_half():
+    assert half(3) == 1.5
+    assert half(None) is None
+"""
+
+
+def test_the_table_applies_to_this_tree():
+    """If it does not, mend its line, or write another fault of that kind in its place."""
+    found = mutants.read_table(mutants.TABLE.read_text())
+    assert [*mutants.problems(ROOT, found)] == []
+    assert len({mutant.number for mutant in found}) == len({mutant.name for mutant in found})
+    assert len(found) >= 60
+    kinds = [mutant.path.partition("/")[2].partition("/")[0] for mutant in found]
+    assert min(map(kinds.count, ("common", "cpu", "cuda", "fastact"))) >= 15
+
+
+@pytest.fixture
+def tree(tmp_path):
+    """A checkout with one module, and the table of its faults."""
+    for name, text in (("python/sample.py", SAMPLE), ("tests/test_sample.py", TEST)):
+        path = tmp_path / "tree" / name
+        path.parent.mkdir(parents=True)
+        path.write_text(text)
+    (tmp_path / "table.txt").write_text(TABLE)
+    for command in (["init", "-q"], ["add", "."]):
+        subprocess.check_call(["git", "-C", tmp_path / "tree", *command])
+    return tmp_path
+
+
+def run(tree, *more):
+    given = {"--tree": "tree", "--table": "table.txt", "--scratch": "copy"}
+    named = [part for name, path in given.items() for part in (name, str(tree / path))]
+    return mutants.main([*named, *more])
+
+
+def test_who_survived(tree, capsys):
+    assert run(tree) == 0
+    said = capsys.readouterr().out
+    assert "half (" in said
+    assert "killed by FAILED tests/test_sample.py::test_half" in said
+    assert "1 of 2 killed; survived: ['of-none']" in said
+    assert run(tree, "--only", "of-none", "--jobs", "2") == 0
+    assert "0 of 1 killed" in capsys.readouterr().out
+
+
+def test_a_line_that_is_not_there_is_told(tree, capsys):
+    (tree / "tree/python/sample.py").write_text(SAMPLE.replace("x / 2", "0.5 * x"))
+    assert run(tree) == 1
+    assert "half: its line stands 0 times in python/sample.py" in capsys.readouterr().out
+    assert not (tree / "copy").exists()
+
+
+def test_tests_that_fail_without_a_fault(tree, capsys):
+    (tree / "tree/tests/test_sample.py").write_text(TEST.replace("1.5", "2"))
+    assert run(tree) == 1
+    assert "FAILS without a fault: tests/test_sample.py" in capsys.readouterr().out
