@@ -41,6 +41,7 @@ from .engine.reductions import (
     over_x,
     reduce_moments,
     reduction,
+    spread_gradient,
     weighted_gradient,
 )
 from .engine.served import CachedOp
@@ -164,9 +165,7 @@ class StatisticsOp(CachedOp[P, R]):
         if now.call.is_on_gpu:
             dy, dsecond = (over_x(now, now.seen(name)) for name in now.entry.parts)
             both = {"dy": dy, "dsecond": dsecond, "share": 1 / each, "scale": scale}
-            now.run(
-                "spread_backward", **both, of_m2=_cpu.OF_M2.index("m2"), skips=False, correction=0.0
-            )
+            spread_gradient(now, "m2", **both)
             return
         found = self._computed(now, "m2")
         now.run("moments_backward", **found, share=1 / each, scale=scale)
@@ -195,11 +194,8 @@ class StatisticsOp(CachedOp[P, R]):
         is_found = is_far or not is_number
         is_other = self._is_other(now)
         if is_found and of in _SLOPES and now.call.is_on_gpu and not is_other:
-            one: Any = {"dsecond": None, "share": 0.0, "scale": 0.0, "accumulate": accumulate}
-            one |= {"correction": getattr(now.options, "correction", 0.0)}
-            now.run(
-                "spread_backward", dy=dy, of_m2=_cpu.OF_M2.index(_SLOPES[of]), skips=skips, **one
-            )
+            one: Any = {"correction": getattr(now.options, "correction", 0.0), "skips": skips}
+            spread_gradient(now, _SLOPES[of], dy=dy, accumulate=accumulate, **one)
             return
         found = self._computed(now, of, is_mean=is_far) if is_found else {}
         if "slope" not in found:
