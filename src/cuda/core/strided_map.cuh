@@ -26,6 +26,7 @@ FASTACT_BEGIN_NAMESPACE
 namespace {
 
 constexpr int kStridedThreads = 256;
+constexpr int kStridedAxes = 32;     // that do not merge, at most: 33 would take over 2^32 elements
 constexpr int64_t kSumRows = 64;     // of a chunk
 constexpr int64_t kSumTasks = 1024;  // tiles by chunks, at most, but for very many channels
 
@@ -48,8 +49,8 @@ struct StridedMap {
   int64_t columns;  // elements along the innermost axis
   int64_t rows;     // of the other axes
   int ndim;
-  int64_t shape[kMaxAxes];             // the innermost length in vectors
-  int64_t strides[kArrays][kMaxAxes];  // bytes; the innermost of a vector
+  int64_t shape[kStridedAxes];             // the innermost length in vectors
+  int64_t strides[kArrays][kStridedAxes];  // bytes; the innermost of a vector
   int64_t step[kArrays];  // bytes from element to element along the innermost axis; of indices: 1
   ReadBy by[kArrays];
   bool odd_first[2];  // of the pairs that are read, and written: the first array is the odd one
@@ -364,6 +365,8 @@ StridedMap<inputs, outputs> strided_map(const ElementwisePlan& plan, bool accumu
   constexpr int kSize = Vec<T>::kSize, kFirst = inputs + 1;
   const int last = plan.ndim - 1;
   const bool has_index = plan.operands > inputs + outputs;
+  if (plan.ndim > kStridedAxes)
+    throw std::invalid_argument("fastact: the axes of arrays are more than the kernels know");
   StridedMap<inputs, outputs> map{};
   map.ndim = plan.ndim;
   map.accumulate = accumulate;

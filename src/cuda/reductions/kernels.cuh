@@ -546,6 +546,20 @@ void reduce_few_rows(FASTACT_GRID_CONSTANT const ColumnSums sums,
   }
 }
 
+// Calls visit(Term{}).
+template <class Visit>
+FASTACT_HD void visit_term(int term, const Visit& visit) {
+  switch (Term(term)) {
+#define FASTACT_CASE(name, Struct) \
+  case k##Struct:                  \
+    return visit(Struct{});
+    FASTACT_TERMS(FASTACT_CASE)
+#undef FASTACT_CASE
+    case kTerms:
+      break;
+  }
+}
+
 // A term that the call names, for kernels of layouts that few calls have.
 struct AskedTerm {
   int term;

@@ -34,23 +34,6 @@
 #include "cuda/reductions/plan.cuh"
 
 FASTACT_BEGIN_NAMESPACE
-namespace {
-
-// Calls visit(Term{}).
-template <class Visit>
-void visit_term(int term, const Visit& visit) {
-  switch (Term(term)) {
-#define FASTACT_CASE(name, Struct) \
-  case k##Struct:                  \
-    return visit(Struct{});
-    FASTACT_TERMS(FASTACT_CASE)
-#undef FASTACT_CASE
-    case kTerms:
-      break;
-  }
-}
-
-}  // namespace
 
 template <class T>
 int64_t sum_workspace(const SumCall& call) {
