@@ -440,16 +440,11 @@ void finish_gradients(const NormCall& call, NormGradients<Compute<T>>* gradients
 // The gradients for an empty x: 0, or nothing is added.
 template <class T>
 void clear_gradients(const NormCall& call, cudaStream_t stream) {
-  NormGradients<Compute<T>> gradients{};
-  const Operand* to[] = {&call.dweight, &call.dbias};
-  for (int which = 0; which < 2; ++which) {
-    if (!to[which]->data || is_empty(*to[which])) continue;
-    gradients.to[which] = to[which]->data;
-    gradients.axes[which] =
-        axes_of(*to[which], item_size(which == 0 ? call.weight.dtype : call.bias.dtype));
-    gradients.params = gradients.axes[which].size;
-  }
-  if (gradients.params > 0) finish_gradients<T>(call, &gradients, stream);
+  const auto clear = [&](const Operand& to, int dtype) {
+    if (!to.data || is_empty(to) || call.accumulate) return;
+    fill_numbers<T>(axes_of(to, item_size(dtype)), to.data, dtype, 0.0, stream);
+  };
+  clear(call.dweight, call.weight.dtype), clear(call.dbias, call.bias.dtype);
 }
 
 // Writes NaN to a statistic, if it is wanted, of rows without elements.
