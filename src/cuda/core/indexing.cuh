@@ -87,7 +87,7 @@ FASTACT_DEVICE void unravel(Index index, const int64_t* length, int first, int e
 }
 
 // Stands for an array of x's shape, but has no memory: its "address" is an element's index along
-// the axes of `counts`, the last of them fastest.
+// the axes of `counts` (null: all), the last of them fastest.
 struct IndexOperand {
   int64_t count = 1, stride[kMaxAxes] = {};
   Operand operand;
@@ -95,7 +95,7 @@ struct IndexOperand {
   IndexOperand(const Operand& x, const bool* counts)
       : operand{nullptr, x.ndim, x.shape, stride, 1} {
     for (int i = x.ndim - 1; i >= 0; --i)
-      if (counts[i]) stride[i] = count, count *= x.shape[i];
+      if (!counts || counts[i]) stride[i] = count, count *= x.shape[i];
   }
   IndexOperand(const IndexOperand&) = delete;
   IndexOperand& operator=(const IndexOperand&) = delete;

@@ -199,22 +199,16 @@ FASTACT_DEVICE void reduce_tasks(const RowSums& sums, const To& to, const Visit&
   }
 }
 
-template <Access access, class T, class Lane, class To>
-FASTACT_KERNEL_OF(kThreads, 2)
+// is_one: rows are one segment each, of aligned vectors.
+template <Access access, class T, class Lane, class To, bool is_one = false>
+FASTACT_KERNEL_OF(kThreads, is_one ? 3 : 2)
 void reduce_rows(FASTACT_GRID_CONSTANT const RowSums sums, FASTACT_GRID_CONSTANT const To to) {
   reduce_tasks<T, Lane>(sums, to,
                         [&](const char* x, const RowTask& task, int lane, const auto& visit) {
-                          visit_row<access, T>(sums, x, task.begin, task.end, lane, visit);
-                        });
-}
-
-// Reduces rows that are one segment each, of aligned vectors.
-template <class T, class Lane, class To>
-FASTACT_KERNEL_OF(kThreads, 3)
-void reduce_segments(FASTACT_GRID_CONSTANT const RowSums sums, FASTACT_GRID_CONSTANT const To to) {
-  reduce_tasks<T, Lane>(sums, to,
-                        [&](const char* x, const RowTask& task, int lane, const auto& visit) {
-                          visit_segment<T>(sums, x, task.begin, task.end, lane, visit);
+                          if constexpr (is_one)
+                            visit_segment<T>(sums, x, task.begin, task.end, lane, visit);
+                          else
+                            visit_row<access, T>(sums, x, task.begin, task.end, lane, visit);
                         });
 }
 

@@ -5,7 +5,7 @@
 // thread accumulates sums about a shift (shifted_moments.cuh), and a chunk leaves three numbers,
 // mean, m2 and count, which finish_chunks merges about the mean of all.
 //
-//   reduce_segments, reduce_short_rows, reduce_rows, reduce_few_rows   the kernels of sums
+//   reduce_short_rows, reduce_rows, reduce_few_rows   the kernels of sums
 //   few_rows         rows of 2 to 4 elements (few_terms.cuh)
 //   moment_columns   a block is tx vectors of columns by 256 / tx rows, added in shared memory
 //   weighted_blocks  elements that are weighted or masked, by any strides (weighted_kernels.cuh)

@@ -9,10 +9,9 @@
 // chunks, a block each, whose partial sums finish_chunks adds. A lane has four vectors in flight
 // and four accumulators.
 //
-//   reduce_segments    rows of one segment, of aligned vectors
 //   reduce_short_rows  rows of one lane that touch: read into shared memory, so that loads coalesce
 //   few_rows           the same of 2 to 4 elements, from registers
-//   reduce_rows        any others
+//   reduce_rows        any others; of one segment and aligned vectors by an instance of its own
 //
 // Columns (the innermost axis is kept). In sum_columns a block is tx vectors of columns wide and
 // 256 / tx rows high; a thread adds its vector of columns over every (256 / tx)-th row, four rows
