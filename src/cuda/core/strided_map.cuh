@@ -21,12 +21,12 @@
 #include "common/core/elementwise_plan.h"
 #include "cuda/core/finish.cuh"
 #include "cuda/core/parameter_io.cuh"
+#include "cuda/core/row_io.cuh"
 
 FASTACT_BEGIN_NAMESPACE
 namespace {
 
 constexpr int kStridedThreads = 256;
-constexpr int kStridedAxes = 32;     // that do not merge, at most: 33 would take over 2^32 elements
 constexpr int64_t kSumRows = 64;     // of a chunk
 constexpr int64_t kSumTasks = 1024;  // tiles by chunks, at most, but for very many channels
 
@@ -45,13 +45,11 @@ struct StridedMap {
   const char* in[inputs + 1];
   char* out[outputs];  // null: not wanted, where there are several
   bool accumulate;
-  int64_t tasks;    // vectors
-  int64_t columns;  // elements along the innermost axis
-  int64_t rows;     // of the other axes
-  int ndim;
-  int64_t shape[kStridedAxes];             // the innermost length in vectors
-  int64_t strides[kArrays][kStridedAxes];  // bytes; the innermost of a vector
-  int64_t step[kArrays];  // bytes from element to element along the innermost axis; of indices: 1
+  int64_t tasks;            // vectors
+  int64_t columns;          // elements along the innermost axis
+  int64_t rows;             // of the other axes
+  RowTable<kArrays> table;  // the innermost axis, which counts no rows, by vectors
+  int64_t step[kArrays];    // bytes from element to element along the innermost axis; of indices: 1
   ReadBy by[kArrays];
   bool odd_first[2];  // of the pairs that are read, and written: the first array is the odd one
   Divisor vecs;       // of a row
@@ -87,17 +85,9 @@ FASTACT_DEVICE auto place_at(const StridedMap<inputs, outputs>& map, int64_t row
       place.at[k] = times(row, map.pitch[k]) + times(vec, map.advance[k]);
     return place;
   }
-  const int last = map.ndim - 1;
 #pragma unroll
-  for (int k = 0; k < kArrays; ++k) place.at[k] = vec * map.strides[k][last];
-  const auto step = [&](int axis, int64_t here) {
-#pragma unroll
-    for (int k = 0; k < kArrays; ++k) place.at[k] += here * map.strides[k][axis];
-  };
-  if (row <= int64_t(0xffffffff))
-    unravel(uint32_t(row), map.shape, 0, last, step);
-  else
-    unravel(row, map.shape, 0, last, step);
+  for (int k = 0; k < kArrays; ++k) place.at[k] = vec * map.table.stride[k][map.table.row_axes];
+  offset_all(map.table, row, 0, map.table.row_axes, place.at);
   return place;
 }
 
@@ -365,17 +355,17 @@ StridedMap<inputs, outputs> strided_map(const ElementwisePlan& plan, bool accumu
   constexpr int kSize = Vec<T>::kSize, kFirst = inputs + 1;
   const int last = plan.ndim - 1;
   const bool has_index = plan.operands > inputs + outputs;
-  if (plan.ndim > kStridedAxes)
+  if (plan.ndim > kRowAxes)
     throw std::invalid_argument("fastact: the axes of arrays are more than the kernels know");
   StridedMap<inputs, outputs> map{};
-  map.ndim = plan.ndim;
+  map.table.row_axes = last, map.table.count = plan.ndim;
   map.accumulate = accumulate;
   map.columns = plan.shape[last];
   map.rows = plan.size / plan.shape[last];
-  std::copy(plan.shape, plan.shape + plan.ndim, map.shape);
-  map.shape[last] = ceil_div(map.columns, kSize);
-  map.tasks = map.rows * map.shape[last];
-  map.vecs = Divisor(map.shape[last], map.tasks);
+  std::copy(plan.shape, plan.shape + last, map.table.length);
+  const int64_t vecs = map.table.length[last] = ceil_div(map.columns, kSize);
+  map.tasks = map.rows * vecs;
+  map.vecs = Divisor(vecs, map.tasks);
   map.is_near = plan.ndim <= 2 && map.vecs.factor != 0;
   const auto near = [&](int64_t stride) {
     map.is_near &= stride >= 0 && stride < int64_t(1) << 31;
@@ -385,12 +375,12 @@ StridedMap<inputs, outputs> strided_map(const ElementwisePlan& plan, bool accumu
   for (int k = 0; k < map.kArrays; ++k) {
     if (k == inputs && !has_index) continue;
     const int from = k - (k > inputs && !has_index);
-    std::copy(plan.strides[from], plan.strides[from] + plan.ndim, map.strides[k]);
+    std::copy(plan.strides[from], plan.strides[from] + last, map.table.stride[k]);
     map.step[k] = plan.strides[from][last];
-    map.strides[k][last] *= kSize;
+    map.table.stride[k][last] = map.step[k] * kSize;
     map.by[k] = way_to_read(plan, from);
     map.pitch[k] = near(last == 0 ? 0 : plan.strides[from][0]);
-    map.advance[k] = near(map.strides[k][last]);
+    map.advance[k] = near(map.table.stride[k][last]);
     by_vectors &= k == inputs || map.by[k] == kByVector;
     if (k < kFirst)
       map.in[k] = plan.data[from];
