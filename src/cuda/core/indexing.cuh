@@ -13,11 +13,6 @@ int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 // The blocks of a kernel that goes on to further tasks.
 inline int64_t blocks_for(int64_t tasks) { return std::min(tasks, kMaxBlocks); }
-// The shape of a kernel whose warps have a task each.
-inline Shape warps_for(int64_t tasks, int threads) {
-  return {blocks_for(ceil_div(tasks, threads / kWarp)), threads};
-}
-
 inline int power_of_two_from(int64_t n, int most) {
   int power = 1;
   while (power < n && power < most) power *= 2;
@@ -69,21 +64,16 @@ void cut(Chunks* chunks, int64_t n, int64_t least) {
 
 // Calls step(axis, here) for the axes [first, end) that `index` counts, innermost first; `here`
 // counts along the axis. The outermost takes no division.
-template <class Index, class Step>
-FASTACT_DEVICE void unravel(Index index, const int64_t* length, int first, int end,
+template <class Step>
+FASTACT_DEVICE void unravel(int64_t index, const int64_t* length, int first, int end,
                             const Step& step) {
 #pragma unroll 1
   for (int axis = end - 1; axis > first; --axis) {
-    const auto by = Index(length[axis]);
-    Index rest;
-    if constexpr (sizeof(Index) == 4)
-      rest = index / by;
-    else
-      rest = quotient(index, by);
-    step(axis, int64_t(index - rest * by));
+    const int64_t rest = quotient(index, length[axis]);
+    step(axis, index - rest * length[axis]);
     index = rest;
   }
-  if (end > first) step(first, int64_t(index));
+  if (end > first) step(first, index);
 }
 
 // Stands for an array of x's shape, but has no memory: its "address" is an element's index along

@@ -16,11 +16,11 @@ namespace {
 constexpr int kRowAxes = 32;  // that do not merge, at most: 33 would take over 2^32 elements
 
 // Axes and strides, which tell where an element of a row is in arrays of any strides.
-template <int roles, int most = kRowAxes>
+template <int roles>
 struct RowTable {
   int row_axes, count;  // axes that count rows, and all axes
-  int64_t length[most];
-  int64_t stride[roles][most];  // bytes
+  int64_t length[kRowAxes];
+  int64_t stride[roles][kRowAxes];  // bytes
 
   int64_t size(int first, int end) const {
     int64_t product = 1;

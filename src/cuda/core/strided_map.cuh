@@ -132,7 +132,7 @@ FASTACT_DEVICE Vec<T> load_one(const Map& map, const Place& place, int k) {
   const char* p = map.in[k] + place.at[k];
   if (map.by[k] == kByVector && place.valid == Vec<T>::kSize)
     return load_vec(reinterpret_cast<const T*>(p));
-  if (map.by[k] == kRepeated) return load_or_repeat(reinterpret_cast<const T*>(p), true);
+  if (map.by[k] == kRepeated) return repeat_element(reinterpret_cast<const T*>(p));
   return load_by_element<T>(p, map.step[k], map.by[k] == kAbsent ? 0 : place.valid);
 }
 
