@@ -55,9 +55,13 @@ FASTACT_DEVICE int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
 
 constexpr int64_t kMaxChunks = 1024;  // of one output, and so its most partial sums
 
-// Cuts n items into `count` chunks of `size`: as few of `least` items or more as kMaxChunks allows.
-template <class Chunks>
-void cut(Chunks* chunks, int64_t n, int64_t least) {
+// Parts of what a task would have: `count` chunks of `size` items.
+struct Chunks {
+  int64_t size, count;
+};
+
+// Cuts n items into chunks: as few of `least` items or more as kMaxChunks allows.
+inline void cut(Chunks* chunks, int64_t n, int64_t least) {
   chunks->size = std::max(least, ceil_div(n, kMaxChunks));
   chunks->count = std::max<int64_t>(1, ceil_div(n, chunks->size));
 }

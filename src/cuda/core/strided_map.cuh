@@ -286,7 +286,7 @@ struct StridedFunctor {
 
 // The partial sums of channels, in tiles of tx vectors of them and chunks of the rows.
 struct ChannelSums {
-  int64_t size, count;  // of a chunk; chunks
+  Chunks chunks;  // of the rows
   int64_t channels, tiles;
   int tx, ty;        // threads of a block
   double* partials;  // OUT, sums x channels x chunks
@@ -301,10 +301,10 @@ void sum_channels(FASTACT_GRID_CONSTANT const StridedMapOf<F> map, FASTACT_GRID_
   const int tx = int(threadIdx.x) % sums.tx, ty = int(threadIdx.x) / sums.tx;
   const int mine = int(threadIdx.x);  // a column
   const int64_t first = int64_t(reinterpret_cast<intptr_t>(map.in[F::kInputs]));
-  for (int64_t task = blockIdx.x; task < sums.count * sums.tiles; task += gridDim.x) {
+  for (int64_t task = blockIdx.x; task < sums.chunks.count * sums.tiles; task += gridDim.x) {
     const int64_t chunk = task / sums.tiles, here = (task - chunk * sums.tiles) * sums.tx * kSize;
-    const int64_t column = here + tx * kSize, begin = chunk * sums.size;
-    const int64_t end = column < map.columns ? smaller(begin + sums.size, map.rows) : begin;
+    const int64_t column = here + tx * kSize, begin = chunk * sums.chunks.size;
+    const int64_t end = column < map.columns ? smaller(begin + sums.chunks.size, map.rows) : begin;
     double sum[F::kSums][kSize] = {};
     for (int64_t row = begin + ty; row < end; row += sums.ty) {
       Wide<T> made[F::kMade];
@@ -320,7 +320,7 @@ void sum_channels(FASTACT_GRID_CONSTANT const StridedMapOf<F> map, FASTACT_GRID_
       const auto folded = fold_rows(buffer, sum[k], tx, ty, sums.tx, sums.ty);
       const int64_t channel = first + (here + mine) * map.step[F::kInputs];
       if (mine < columns)
-        store(sums.partials + (k * sums.channels + channel) * sums.count + chunk,
+        store(sums.partials + (k * sums.channels + channel) * sums.chunks.count + chunk,
               folded.sum(buffer, mine));
       __syncthreads();
     }
@@ -416,15 +416,15 @@ ChannelSums plan_sums(int64_t channels, int64_t rows, bool channels_last) {
   sums.ty = kStridedThreads / sums.tx;
   sums.tiles = ceil_div(vecs, sums.tx);
   const int64_t most = std::max<int64_t>(1, kSumTasks / sums.tiles);
-  cut(&sums, rows, std::max(kSumRows * std::max(1, sums.ty / 8), rows / most));
+  cut(&sums.chunks, rows, std::max(kSumRows * std::max(1, sums.ty / 8), rows / most));
   return sums;
 }
 // The most chunks that any layout of so many channels and elements in all has.
 template <class T>
 int64_t most_chunks(int64_t channels, int64_t elements) {
   const int64_t rows = elements / channels;
-  return std::max(plan_sums<T>(channels, rows, true).count,
-                  plan_sums<T>(channels, rows, false).count);
+  return std::max(plan_sums<T>(channels, rows, true).chunks.count,
+                  plan_sums<T>(channels, rows, false).chunks.count);
 }
 
 // Queues the map with the sums of what it makes, to partials OUT, and returns the chunks of each.
@@ -449,9 +449,9 @@ int64_t run_channel_sums(ElementwisePlan* plan, int64_t channels, bool accumulat
   const auto map = strided_map<T, F::kInputs, F::kOutputs>(*plan, accumulate);
   ChannelSums sums = plan_sums<T>(channels, map.rows, channels_last);
   sums.partials = partials;
-  launch(sum_channels<T, F>, {blocks_for(sums.tiles * sums.count), kStridedThreads}, stream, map, f,
-         sums);
-  return sums.count;
+  launch(sum_channels<T, F>, {blocks_for(sums.tiles * sums.chunks.count), kStridedThreads}, stream,
+         map, f, sums);
+  return sums.chunks.count;
 }
 
 }  // namespace

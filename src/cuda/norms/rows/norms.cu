@@ -484,7 +484,7 @@ int64_t norm_forward_workspace(const NormCall& call) {
   if (call.p > 0) return norm_forward_workspace<T>(of_total(call));
   if (is_empty(call.data[NormCall::kX])) return 0;
   if (is_norm_columns(call, NormCall::kX, sizeof(T)))
-    return norm_columns_forward_workspace<T>(call);
+    return norm_columns_workspace<T>(call, NormCall::kX);
   const NormRows rows = plan_forward<T>(call).rows;
   return chunk_bytes<NormOf<T>>(rows.count, rows.chunks.count);
 }
@@ -524,7 +524,7 @@ template <class T>
 int64_t norm_backward_workspace(const NormCall& call) {
   if (is_empty(call.data[NormCall::kIn])) return 0;
   if (!call.dropped.data && is_norm_columns(call, NormCall::kIn, sizeof(T)))
-    return norm_columns_backward_workspace<T>(call);
+    return norm_columns_workspace<T>(call, NormCall::kIn);
   const BackwardPlan<T> plan = plan_backward<T>(call);
   if (!needs_gradient(call)) return plan.bytes_before(4);
   return gradient_begins(plan) + plan.rows.count * plan.rows.length * int64_t(sizeof(T));
