@@ -110,7 +110,7 @@ def identify(demangled: str) -> tuple[str, str, str]:
     ('sum_channels', 'bias backward', 'float32')
     >>> identify("void map_strided<bf16, GatedForward<bf16, ChosenActivation> >(StridedMap<2, 1>)")
     ('map_strided', 'gated forward', 'bfloat16')
-    >>> identify("void map_strided<f16, StridedFunctor<Dropped<f16, 1>, f16, 1> >(StridedMap<1, 1>)")
+    >>> identify("void map_strided<f16, StridedFunctor<Dropped<f16, 1>, f16, 1> >(StridedMap)")
     ('map_strided', 'dropped', 'float16')
     >>> identify("void norm_long_sums<float, NormRows>(NormRows, double*)")
     ('norm_long_sums', 'rows', 'float32')
