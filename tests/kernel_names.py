@@ -82,6 +82,10 @@ def identify(demangled: str) -> tuple[str, str, str]:
     ('reduce_rows', 'aligned, square', 'float64')
     >>> identify("void reduce_short_rows<float, SumLane<Square, float>, SumResults>(RowSums)")
     ('reduce_short_rows', 'square', 'float32')
+    >>> identify("void few_rows<3, bf16, FewSumsOf<Valid, bf16> >(RowSums)")
+    ('few_rows', 'valid', 'bfloat16')
+    >>> identify("void few_rows<3, float, FewMomentsOf<float, true, false> >(RowSums)")
+    ('few_rows', 'moments', 'float32')
     >>> identify("void gates_backward_kernel<Lstm<float>, float, true, true>(GateTask)")
     ('gates_backward_kernel', 'lstm again', 'float32')
     >>> identify("void forward_rows<float, 4, (RowPhase)0, NormOf<float>, NormQuick>(NormQuick)")
@@ -90,10 +94,12 @@ def identify(demangled: str) -> tuple[str, str, str]:
     ('forward_rows', 'gated norm, any phase, rows', 'float32')
     >>> identify("void strip_backward<float, (Way)1, FixedActivation<Unchanged, float> >()")
     ('strip_backward', 'columns, identity', 'float32')
-    >>> identify("void sums_of_columns<float, BiasGradient<float> >(SumTasks)")
-    ('sums_of_columns', 'bias gradient', 'float32')
-    >>> identify("void map_rows<bf16, GatedRowsBackward<bf16, ChosenActivation> >(RowMap<...>)")
-    ('map_rows', 'gated rows backward, any activation', 'bfloat16')
+    >>> identify("void sum_channels<float, BiasBackward<float, ChosenActivation> >(ChannelSums)")
+    ('sum_channels', 'bias backward', 'float32')
+    >>> identify("void map_strided<f16, StridedFunctor<Dropped<f16, 1>, f16, 1> >(StridedMap)")
+    ('map_strided', 'dropped', 'float16')
+    >>> identify("void map_rows<bf16, GatedBackward<bf16, ChosenActivation> >(RowMap<...>)")
+    ('map_rows', 'gated backward, any activation', 'bfloat16')
     >>> identify("void lse_gradients<double, 8, -1, true, SoftmaxRows>(SoftmaxRows)")
     ('lse_gradients', 'any kind, shares, rows', 'float64')
     """
@@ -116,10 +122,9 @@ def identify(demangled: str) -> tuple[str, str, str]:
         way = "again" if arguments[3:] == ["true"] else GATE_KERNELS[kernel]
         apart = "" if arguments[2] == "true" else ", single columns"
         return kernel, f"{_arguments_of(arguments[0])} {way}{apart}", dtype
-    if kernel.startswith("sums_of_"):
-        functor, _, of = arguments[1].partition("<")
-        words = [_NORM_WORDS[one] for one in _arguments(of) if one in _NORM_WORDS]
-        return kernel, ", ".join(words) or _functor(functor), dtype
+    if kernel in ("map_strided", "sum_channels"):
+        functor = arguments[1].removeprefix("StridedFunctor<")
+        return kernel, _functor(functor.partition("<")[0]), dtype
     if kernel.startswith(("strip_", "whole_")):
         way = WAYS[int(arguments[1][-1])]
         words = [_NORM_WORDS[one.partition("<")[0]] for one in arguments[2:3]]
@@ -127,8 +132,6 @@ def identify(demangled: str) -> tuple[str, str, str]:
     if kernel.startswith("norm_"):
         known = [_NORM_WORDS[one] for one in arguments if one in _NORM_WORDS]
         return kernel, ", ".join(known), dtype
-    if kernel.startswith("gated_"):
-        return kernel, f"gated {kernel.split('_')[1]}", dtype
     if kernel.startswith((*_ROWS, *_SOFTMAX)):
         op, _, of = next((one for one in arguments if "Of<" in one), "").partition("<")
         constants = [*arguments, *_arguments(of)]
@@ -143,11 +146,12 @@ def identify(demangled: str) -> tuple[str, str, str]:
         return kernel, ", ".join(words), dtype
     # Of a sum: how it reads, and its term, unless that is the element itself.
     access = arguments[0].rpartition(")")[2] if arguments else ""
-    if kernel.startswith("reduce_"):
+    is_reduction = kernel.startswith("reduce_") or kernel == "few_rows"
+    if is_reduction:
         functor, _, of = next(one for one in arguments if "<" in one).partition("<")
-        arguments += _arguments(of) if functor.startswith("Sum") else ["Moments"]
+        arguments += _arguments(of) if "Sum" in functor else ["Moments"]
     terms = [one.lower() for one in arguments if re.fullmatch("[A-Z][a-z]+", one)]
     words = [ACCESS[access]] if access in ACCESS else []
-    if words or kernel.startswith("reduce_"):
+    if words or is_reduction:
         words += [one for one in terms if one != "itself"]
     return kernel, ", ".join(words), dtype

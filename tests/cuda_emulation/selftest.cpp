@@ -6,7 +6,6 @@
 
 #include "arithmetic.h"
 #include "array.h"
-#include "cuda/binding/bindings.h"
 #include "cuda/core/device.h"
 
 FASTACT_BEGIN_NAMESPACE

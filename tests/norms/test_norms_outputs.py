@@ -2,6 +2,7 @@
 
 import ml_dtypes
 import numpy as np
+import pytest
 from conftest import assert_same_bits, on_backends
 from normed import (
     SETTINGS,
@@ -9,6 +10,8 @@ from normed import (
     few_settings,
     run_at,
 )
+
+import fastact as fa
 
 
 @few_settings

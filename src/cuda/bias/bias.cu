@@ -174,9 +174,7 @@ void drop(const DropoutCall& call, const Operand (&arrays)[inputs + 1], cudaStre
   plan_elementwise(&plan, sizeof(T), inputs + 2, all, inputs);
   if (plan.all_contiguous())
     return run_contiguous<T, inputs, true>(plan, call.accumulate, f, stream);
-  bool every[kMaxAxes];
-  std::fill(every, every + kMaxAxes, true);
-  const IndexOperand index(y, every);
+  const IndexOperand index(y, nullptr);
   all[inputs] = index.operand, all[inputs + 1] = y;
   plan_elementwise(&plan, sizeof(T), inputs + 2, all);
   run_strided<T, inputs>(plan, call.accumulate, f, stream);

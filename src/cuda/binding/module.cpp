@@ -7,7 +7,10 @@
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
-#include "cuda/binding/bindings.h"
+#include "common/activations/list.h"
+#include "common/core/call_check.h"
+#include "common/reductions/call.h"
+#include "cuda/core/device.h"
 #if defined(FASTACT_CUDA_EMULATION)
 #include "cuda_emulation/array.h"
 #define FASTACT_MODULE _cuda_emulated

@@ -8,10 +8,11 @@
 #include <algorithm>
 #include <cstring>
 #include <memory>
+#include <vector>
 
-#include "cuda/binding/bindings.h"
+#include "cuda/core/device.h"
 
-namespace fastact {
+FASTACT_BEGIN_NAMESPACE
 namespace {
 
 constexpr size_t kWords = 1024;  // of a launch's parameters: CUDA takes 4 KiB
@@ -178,4 +179,4 @@ void add_recorded_launches(DeviceTable* table) {
   table->drop = drop;
 }
 
-}  // namespace fastact
+FASTACT_END_NAMESPACE

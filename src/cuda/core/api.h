@@ -17,9 +17,10 @@ struct NumberVector {
   int dtype = kF64;
 };
 
-// An array of one axis, or none.
-inline NumberVector vector_of(const ArrayArgument& a) {
-  return {a.data, a.shape ? byte_stride(a, 0, item_size(a.dtype)) : 0, a.dtype};
+// An array with numbers along its only axis or along `axis`, or none.
+inline NumberVector vector_of(const ArrayArgument& a, int axis = 0) {
+  if (!a.shape) return {};
+  return {a.data, byte_stride(a, a.ndim == 1 ? 0 : axis, item_size(a.dtype)), a.dtype};
 }
 
 FASTACT_END_NAMESPACE

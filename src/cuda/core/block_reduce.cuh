@@ -142,18 +142,6 @@ FASTACT_DEVICE void team_sums(N (&value)[n], int lanes, int& fold_index) {
   fold_team(value, lanes, fold_index, [](N a, N b) { return a + b; });
 }
 
-// Calls body(index, lane, idle) for each of `count` indices, a warp for each. Warps without an
-// index are idle, but take part in shuffles.
-template <class Body>
-FASTACT_DEVICE void for_each_of_warps(int64_t count, Body body) {
-  const int warps = int(blockDim.x) / kWarp, lane = int(threadIdx.x) % kWarp;
-  for (int64_t first = int64_t(blockIdx.x) * warps; first < count;
-       first += int64_t(gridDim.x) * warps) {
-    const int64_t index = first + int(threadIdx.x) / kWarp;
-    body(index, lane, index >= count);
-  }
-}
-
 // Adds n numbers up as a tree, n a power of two: those from `filled` on are zeros.
 template <class N, int n>
 FASTACT_DEVICE N tree_sum(N (&part)[n], int filled = n) {

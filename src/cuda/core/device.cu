@@ -86,10 +86,6 @@ struct LaunchConfig : cudaLaunchConfig_t {
   LaunchConfig& operator=(const LaunchConfig&) = delete;
 };
 
-bool is_not_built(cudaError_t error) {
-  return error == cudaErrorNoKernelImageForDevice || error == cudaErrorInvalidDeviceFunction;
-}
-
 #if !defined(FASTACT_CUDA_EMULATION)
 // A function of the driver's own interface, which nothing here links against; null where there is
 // none.
@@ -218,7 +214,7 @@ std::string problem_of_device(int device) {
   }
   if (error == cudaSuccess) return "";
   cudaGetLastError();
-  if (!is_not_built(error))
+  if (error != cudaErrorNoKernelImageForDevice && error != cudaErrorInvalidDeviceFunction)
     return std::string("CUDA does not start there: ") + cudaGetErrorName(error) + " (" +
            cudaGetErrorString(error) + ")";
   const DeviceFacts facts = facts_of(device);

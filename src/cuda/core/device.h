@@ -3,6 +3,7 @@
 
 #include <string>
 
+#include "common/core/device_table.h"
 #include "cuda/core/launch.cuh"
 
 FASTACT_BEGIN_NAMESPACE
@@ -87,5 +88,8 @@ void make_wait(int device, cudaStream_t waiting, cudaStream_t awaited);
 
 // One element at p OUT, of `item` bytes.
 void fill(void* p, int64_t item, uint64_t bits, cudaStream_t stream);
+
+// Gives the table what records and replays launches (binding/recorded_launches.cpp).
+void add_recorded_launches(DeviceTable* table);
 
 FASTACT_END_NAMESPACE

@@ -21,14 +21,8 @@ constexpr int kMapThreads = 256;
 template <class T>
 constexpr int kMapBlocks = sizeof(T) == sizeof(double) ? 3 : 4;
 
-// A map that needs more registers says itself how few blocks are enough: F::kLeastBlocks.
-template <class F, class T, class = int>
-constexpr int kBlocksOf = kMapBlocks<T>;
-template <class F, class T>
-constexpr int kBlocksOf<F, T, decltype(F::kLeastBlocks + 0)> = F::kLeastBlocks;
-
 // The interface of a map's functor. index: of the element, or of a vector's first one, in
-// contiguous arrays (0 for strided ones, or what they read by kIndexed).
+// contiguous arrays; of strided ones 0, or the element's where kIndexed asks for it.
 //   kUnroll                                                            vectors in flight
 //   Compute<T> at(const Compute<T> (&in)[inputs], int64_t index)       one element
 //   Wide<T> vec(const Wide<T> (&in)[inputs], int64_t index)            a vector of them
@@ -89,7 +83,7 @@ FASTACT_DEVICE void map_vec(const Vec<T> (&in)[inputs], T* out, int64_t index, b
 }
 
 template <class T, int inputs, bool accumulates, class F>
-FASTACT_KERNEL_OF(kMapThreads, (kBlocksOf<F, T>))
+FASTACT_KERNEL_OF(kMapThreads, kMapBlocks<T>)
 void map_contiguous(const ContiguousMap<T, inputs> map, FASTACT_GRID_CONSTANT const F f) {
   constexpr int kUnroll = F::kUnroll;
   constexpr int kSize = Vec<T>::kSize;

@@ -141,7 +141,7 @@ template <class T, class Rows>
 FASTACT_DEVICE_CALL Vec<T> read_column_slow_path(const Rows& rows, int role, const T* p, int64_t at,
                                                  int columns) {
   if (rows.repeated[role]) {
-    return load_or_repeat(reinterpret_cast<const T*>(rows.data[role]), true);
+    return repeat_element(reinterpret_cast<const T*>(rows.data[role]));
   }
   if (columns < Vec<T>::kSize || !rows.windows[role]) return load_some(p, columns);
   return load_window(p, p - at, p - at + rows.inner);

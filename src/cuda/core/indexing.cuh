@@ -13,11 +13,6 @@ int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 // The blocks of a kernel that goes on to further tasks.
 inline int64_t blocks_for(int64_t tasks) { return std::min(tasks, kMaxBlocks); }
-// The shape of a kernel whose warps have a task each.
-inline Shape warps_for(int64_t tasks, int threads) {
-  return {blocks_for(ceil_div(tasks, threads / kWarp)), threads};
-}
-
 inline int power_of_two_from(int64_t n, int most) {
   int power = 1;
   while (power < n && power < most) power *= 2;
@@ -60,34 +55,33 @@ FASTACT_DEVICE int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
 
 constexpr int64_t kMaxChunks = 1024;  // of one output, and so its most partial sums
 
-// Cuts n items into `count` chunks of `size`: as few of `least` items or more as kMaxChunks allows.
-template <class Chunks>
-void cut(Chunks* chunks, int64_t n, int64_t least) {
+// Parts of what a task would have: `count` chunks of `size` items.
+struct Chunks {
+  int64_t size, count;
+};
+
+// Cuts n items into chunks: as few of `least` items or more as kMaxChunks allows.
+inline void cut(Chunks* chunks, int64_t n, int64_t least) {
   chunks->size = std::max(least, ceil_div(n, kMaxChunks));
   chunks->count = std::max<int64_t>(1, ceil_div(n, chunks->size));
 }
 
 // Calls step(axis, here) for the axes [first, end) that `index` counts, innermost first; `here`
 // counts along the axis. The outermost takes no division.
-template <class Index, class Step>
-FASTACT_DEVICE void unravel(Index index, const int64_t* length, int first, int end,
+template <class Step>
+FASTACT_DEVICE void unravel(int64_t index, const int64_t* length, int first, int end,
                             const Step& step) {
 #pragma unroll 1
   for (int axis = end - 1; axis > first; --axis) {
-    const auto by = Index(length[axis]);
-    Index rest;
-    if constexpr (sizeof(Index) == 4)
-      rest = index / by;
-    else
-      rest = quotient(index, by);
-    step(axis, int64_t(index - rest * by));
+    const int64_t rest = quotient(index, length[axis]);
+    step(axis, index - rest * length[axis]);
     index = rest;
   }
-  if (end > first) step(first, int64_t(index));
+  if (end > first) step(first, index);
 }
 
 // Stands for an array of x's shape, but has no memory: its "address" is an element's index along
-// the axes of `counts`, the last of them fastest.
+// the axes of `counts` (null: all), the last of them fastest.
 struct IndexOperand {
   int64_t count = 1, stride[kMaxAxes] = {};
   Operand operand;
@@ -95,7 +89,7 @@ struct IndexOperand {
   IndexOperand(const Operand& x, const bool* counts)
       : operand{nullptr, x.ndim, x.shape, stride, 1} {
     for (int i = x.ndim - 1; i >= 0; --i)
-      if (counts[i]) stride[i] = count, count *= x.shape[i];
+      if (!counts || counts[i]) stride[i] = count, count *= x.shape[i];
   }
   IndexOperand(const IndexOperand&) = delete;
   IndexOperand& operator=(const IndexOperand&) = delete;

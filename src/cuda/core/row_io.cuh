@@ -31,9 +31,9 @@ FASTACT_DEVICE_CALL int64_t offset_of(const RowTable<roles>& table, int role, in
 }
 
 // Adds the bytes to which an index along the axes [first, end) comes, to the offset of each array.
-template <int roles, int most>
-FASTACT_DEVICE void offset_all(const RowTable<roles, most>& table, int64_t index, int first,
-                               int end, int64_t (&at)[roles]) {
+template <int roles>
+FASTACT_DEVICE void offset_all(const RowTable<roles>& table, int64_t index, int first, int end,
+                               int64_t (&at)[roles]) {
   unravel(index, table.length, first, end, [&](int axis, int64_t here) {
 #pragma unroll
     for (int k = 0; k < roles; ++k) at[k] += here * table.stride[k][axis];
@@ -92,7 +92,7 @@ FASTACT_DEVICE_CALL Vec<T> read_slow_path(const Rows& rows, int role, int64_t ro
       if (valid < kSize || !rows.windows[role]) return load_some(p, valid);
       return load_window(p, base, base + rows.length);
     }
-    vec = load_or_repeat(base, true);
+    vec = repeat_element(base);
 #pragma unroll
     for (int j = 0; j < kSize; ++j)
       if (j >= valid) vec.lane[j] = T{};

@@ -16,11 +16,11 @@ namespace {
 constexpr int kRowAxes = 32;  // that do not merge, at most: 33 would take over 2^32 elements
 
 // Axes and strides, which tell where an element of a row is in arrays of any strides.
-template <int roles, int most = kRowAxes>
+template <int roles>
 struct RowTable {
   int row_axes, count;  // axes that count rows, and all axes
-  int64_t length[most];
-  int64_t stride[roles][most];  // bytes
+  int64_t length[kRowAxes];
+  int64_t stride[roles][kRowAxes];  // bytes
 
   int64_t size(int first, int end) const {
     int64_t product = 1;
@@ -49,11 +49,6 @@ struct RowShape {
   int vecs, lanes, threads;
 };
 
-// Parts of rows: chunks of `size` vectors.
-struct RowChunks {
-  int64_t size, count;
-};
-
 // The part of the kernels' parameters that all families over rows have.
 template <int roles>
 struct RowArrays {
@@ -73,9 +68,9 @@ struct RowArrays {
   int lanes;      // threads of a row
   int teams;      // rows of a block, or neighbouring columns of vectors
   int lane_bits;  // lanes = 2^lane_bits, where a block has several rows, and of columns
-  RowChunks chunks;
+  Chunks chunks;
 
-  void lay(const RowShape& shape, const RowChunks& in) {
+  void lay(const RowShape& shape, const Chunks& in) {
     lanes = shape.lanes, teams = shape.threads / shape.lanes, chunks = in;
     for (lane_bits = 0; 1 << lane_bits < lanes;) ++lane_bits;
   }

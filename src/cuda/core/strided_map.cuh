@@ -21,6 +21,7 @@
 #include "common/core/elementwise_plan.h"
 #include "cuda/core/finish.cuh"
 #include "cuda/core/parameter_io.cuh"
+#include "cuda/core/row_io.cuh"
 
 FASTACT_BEGIN_NAMESPACE
 namespace {
@@ -44,13 +45,11 @@ struct StridedMap {
   const char* in[inputs + 1];
   char* out[outputs];  // null: not wanted, where there are several
   bool accumulate;
-  int64_t tasks;    // vectors
-  int64_t columns;  // elements along the innermost axis
-  int64_t rows;     // of the other axes
-  int ndim;
-  int64_t shape[kMaxAxes];             // the innermost length in vectors
-  int64_t strides[kArrays][kMaxAxes];  // bytes; the innermost of a vector
-  int64_t step[kArrays];  // bytes from element to element along the innermost axis; of indices: 1
+  int64_t tasks;            // vectors
+  int64_t columns;          // elements along the innermost axis
+  int64_t rows;             // of the other axes
+  RowTable<kArrays> table;  // the innermost axis, which counts no rows, by vectors
+  int64_t step[kArrays];    // bytes from element to element along the innermost axis; of indices: 1
   ReadBy by[kArrays];
   bool odd_first[2];  // of the pairs that are read, and written: the first array is the odd one
   Divisor vecs;       // of a row
@@ -86,17 +85,9 @@ FASTACT_DEVICE auto place_at(const StridedMap<inputs, outputs>& map, int64_t row
       place.at[k] = times(row, map.pitch[k]) + times(vec, map.advance[k]);
     return place;
   }
-  const int last = map.ndim - 1;
 #pragma unroll
-  for (int k = 0; k < kArrays; ++k) place.at[k] = vec * map.strides[k][last];
-  const auto step = [&](int axis, int64_t here) {
-#pragma unroll
-    for (int k = 0; k < kArrays; ++k) place.at[k] += here * map.strides[k][axis];
-  };
-  if (row <= int64_t(0xffffffff))
-    unravel(uint32_t(row), map.shape, 0, last, step);
-  else
-    unravel(row, map.shape, 0, last, step);
+  for (int k = 0; k < kArrays; ++k) place.at[k] = vec * map.table.stride[k][map.table.row_axes];
+  offset_all(map.table, row, 0, map.table.row_axes, place.at);
   return place;
 }
 
@@ -141,7 +132,7 @@ FASTACT_DEVICE Vec<T> load_one(const Map& map, const Place& place, int k) {
   const char* p = map.in[k] + place.at[k];
   if (map.by[k] == kByVector && place.valid == Vec<T>::kSize)
     return load_vec(reinterpret_cast<const T*>(p));
-  if (map.by[k] == kRepeated) return load_or_repeat(reinterpret_cast<const T*>(p), true);
+  if (map.by[k] == kRepeated) return repeat_element(reinterpret_cast<const T*>(p));
   return load_by_element<T>(p, map.step[k], map.by[k] == kAbsent ? 0 : place.valid);
 }
 
@@ -295,7 +286,7 @@ struct StridedFunctor {
 
 // The partial sums of channels, in tiles of tx vectors of them and chunks of the rows.
 struct ChannelSums {
-  int64_t size, count;  // of a chunk; chunks
+  Chunks chunks;  // of the rows
   int64_t channels, tiles;
   int tx, ty;        // threads of a block
   double* partials;  // OUT, sums x channels x chunks
@@ -310,10 +301,10 @@ void sum_channels(FASTACT_GRID_CONSTANT const StridedMapOf<F> map, FASTACT_GRID_
   const int tx = int(threadIdx.x) % sums.tx, ty = int(threadIdx.x) / sums.tx;
   const int mine = int(threadIdx.x);  // a column
   const int64_t first = int64_t(reinterpret_cast<intptr_t>(map.in[F::kInputs]));
-  for (int64_t task = blockIdx.x; task < sums.count * sums.tiles; task += gridDim.x) {
+  for (int64_t task = blockIdx.x; task < sums.chunks.count * sums.tiles; task += gridDim.x) {
     const int64_t chunk = task / sums.tiles, here = (task - chunk * sums.tiles) * sums.tx * kSize;
-    const int64_t column = here + tx * kSize, begin = chunk * sums.size;
-    const int64_t end = column < map.columns ? smaller(begin + sums.size, map.rows) : begin;
+    const int64_t column = here + tx * kSize, begin = chunk * sums.chunks.size;
+    const int64_t end = column < map.columns ? smaller(begin + sums.chunks.size, map.rows) : begin;
     double sum[F::kSums][kSize] = {};
     for (int64_t row = begin + ty; row < end; row += sums.ty) {
       Wide<T> made[F::kMade];
@@ -329,7 +320,7 @@ void sum_channels(FASTACT_GRID_CONSTANT const StridedMapOf<F> map, FASTACT_GRID_
       const auto folded = fold_rows(buffer, sum[k], tx, ty, sums.tx, sums.ty);
       const int64_t channel = first + (here + mine) * map.step[F::kInputs];
       if (mine < columns)
-        store(sums.partials + (k * sums.channels + channel) * sums.count + chunk,
+        store(sums.partials + (k * sums.channels + channel) * sums.chunks.count + chunk,
               folded.sum(buffer, mine));
       __syncthreads();
     }
@@ -364,15 +355,17 @@ StridedMap<inputs, outputs> strided_map(const ElementwisePlan& plan, bool accumu
   constexpr int kSize = Vec<T>::kSize, kFirst = inputs + 1;
   const int last = plan.ndim - 1;
   const bool has_index = plan.operands > inputs + outputs;
+  if (plan.ndim > kRowAxes)
+    throw std::invalid_argument("fastact: the axes of arrays are more than the kernels know");
   StridedMap<inputs, outputs> map{};
-  map.ndim = plan.ndim;
+  map.table.row_axes = last, map.table.count = plan.ndim;
   map.accumulate = accumulate;
   map.columns = plan.shape[last];
   map.rows = plan.size / plan.shape[last];
-  std::copy(plan.shape, plan.shape + plan.ndim, map.shape);
-  map.shape[last] = ceil_div(map.columns, kSize);
-  map.tasks = map.rows * map.shape[last];
-  map.vecs = Divisor(map.shape[last], map.tasks);
+  std::copy(plan.shape, plan.shape + last, map.table.length);
+  const int64_t vecs = map.table.length[last] = ceil_div(map.columns, kSize);
+  map.tasks = map.rows * vecs;
+  map.vecs = Divisor(vecs, map.tasks);
   map.is_near = plan.ndim <= 2 && map.vecs.factor != 0;
   const auto near = [&](int64_t stride) {
     map.is_near &= stride >= 0 && stride < int64_t(1) << 31;
@@ -382,12 +375,12 @@ StridedMap<inputs, outputs> strided_map(const ElementwisePlan& plan, bool accumu
   for (int k = 0; k < map.kArrays; ++k) {
     if (k == inputs && !has_index) continue;
     const int from = k - (k > inputs && !has_index);
-    std::copy(plan.strides[from], plan.strides[from] + plan.ndim, map.strides[k]);
+    std::copy(plan.strides[from], plan.strides[from] + last, map.table.stride[k]);
     map.step[k] = plan.strides[from][last];
-    map.strides[k][last] *= kSize;
+    map.table.stride[k][last] = map.step[k] * kSize;
     map.by[k] = way_to_read(plan, from);
     map.pitch[k] = near(last == 0 ? 0 : plan.strides[from][0]);
-    map.advance[k] = near(map.strides[k][last]);
+    map.advance[k] = near(map.table.stride[k][last]);
     by_vectors &= k == inputs || map.by[k] == kByVector;
     if (k < kFirst)
       map.in[k] = plan.data[from];
@@ -423,15 +416,15 @@ ChannelSums plan_sums(int64_t channels, int64_t rows, bool channels_last) {
   sums.ty = kStridedThreads / sums.tx;
   sums.tiles = ceil_div(vecs, sums.tx);
   const int64_t most = std::max<int64_t>(1, kSumTasks / sums.tiles);
-  cut(&sums, rows, std::max(kSumRows * std::max(1, sums.ty / 8), rows / most));
+  cut(&sums.chunks, rows, std::max(kSumRows * std::max(1, sums.ty / 8), rows / most));
   return sums;
 }
 // The most chunks that any layout of so many channels and elements in all has.
 template <class T>
 int64_t most_chunks(int64_t channels, int64_t elements) {
   const int64_t rows = elements / channels;
-  return std::max(plan_sums<T>(channels, rows, true).count,
-                  plan_sums<T>(channels, rows, false).count);
+  return std::max(plan_sums<T>(channels, rows, true).chunks.count,
+                  plan_sums<T>(channels, rows, false).chunks.count);
 }
 
 // Queues the map with the sums of what it makes, to partials OUT, and returns the chunks of each.
@@ -456,9 +449,9 @@ int64_t run_channel_sums(ElementwisePlan* plan, int64_t channels, bool accumulat
   const auto map = strided_map<T, F::kInputs, F::kOutputs>(*plan, accumulate);
   ChannelSums sums = plan_sums<T>(channels, map.rows, channels_last);
   sums.partials = partials;
-  launch(sum_channels<T, F>, {blocks_for(sums.tiles * sums.count), kStridedThreads}, stream, map, f,
-         sums);
-  return sums.count;
+  launch(sum_channels<T, F>, {blocks_for(sums.tiles * sums.chunks.count), kStridedThreads}, stream,
+         map, f, sums);
+  return sums.chunks.count;
 }
 
 }  // namespace

@@ -120,10 +120,9 @@ FASTACT_DEVICE void store_some(T* p, const Vec<T>& vec, int64_t n) {
     if (j < n) store(p + j, vec.lane[j]);
 }
 
-// A vector of an input whose innermost stride is one element, or zero: one element stands for all.
+// A vector of an input that repeats itself: one element stands for all.
 template <class T>
-FASTACT_DEVICE Vec<T> load_or_repeat(const T* p, bool repeats) {
-  if (!repeats) return load_vec(p);
+FASTACT_DEVICE Vec<T> repeat_element(const T* p) {
   Vec<T> vec;
   const T element = load(p);
 #pragma unroll

@@ -82,11 +82,8 @@ void take_single_columns(GateTask* task) {
   task->tx = int(ceil_div(task->columns, task->tiles));
 }
 
-int64_t rows_of(const Operand& state) {
-  int64_t rows = 1;
-  for (int axis = 0; axis + 1 < state.ndim; ++axis) rows *= state.shape[axis];
-  return rows;
-}
+// Of a state that is not empty.
+int64_t rows_of(const Operand& state) { return size_of(state) / state.shape[state.ndim - 1]; }
 
 // The arrays of a call by their roles.
 struct GateArrays {

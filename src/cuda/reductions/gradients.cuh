@@ -161,7 +161,7 @@ FASTACT_DEVICE void read_x(const DenseGradient<T, F>& map, uint32_t first, uint3
   const T* p = map.x + first;
   if (map.x_repeats) {
 #pragma unroll
-    for (int u = 0; u < most; ++u) x[u] = load_or_repeat(map.x, true);
+    for (int u = 0; u < most; ++u) x[u] = repeat_element(map.x);
   } else if (map.aligned) {
 #pragma unroll
     for (int u = 0; u < most; ++u)

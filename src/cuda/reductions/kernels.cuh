@@ -199,22 +199,16 @@ FASTACT_DEVICE void reduce_tasks(const RowSums& sums, const To& to, const Visit&
   }
 }
 
-template <Access access, class T, class Lane, class To>
-FASTACT_KERNEL_OF(kThreads, 2)
+// is_one: rows are one segment each, of aligned vectors.
+template <Access access, class T, class Lane, class To, bool is_one = false>
+FASTACT_KERNEL_OF(kThreads, is_one ? 3 : 2)
 void reduce_rows(FASTACT_GRID_CONSTANT const RowSums sums, FASTACT_GRID_CONSTANT const To to) {
   reduce_tasks<T, Lane>(sums, to,
                         [&](const char* x, const RowTask& task, int lane, const auto& visit) {
-                          visit_row<access, T>(sums, x, task.begin, task.end, lane, visit);
-                        });
-}
-
-// Reduces rows that are one segment each, of aligned vectors.
-template <class T, class Lane, class To>
-FASTACT_KERNEL_OF(kThreads, 3)
-void reduce_segments(FASTACT_GRID_CONSTANT const RowSums sums, FASTACT_GRID_CONSTANT const To to) {
-  reduce_tasks<T, Lane>(sums, to,
-                        [&](const char* x, const RowTask& task, int lane, const auto& visit) {
-                          visit_segment<T>(sums, x, task.begin, task.end, lane, visit);
+                          if constexpr (is_one)
+                            visit_segment<T>(sums, x, task.begin, task.end, lane, visit);
+                          else
+                            visit_row<access, T>(sums, x, task.begin, task.end, lane, visit);
                         });
 }
 
@@ -543,6 +537,20 @@ void reduce_few_rows(FASTACT_GRID_CONSTANT const ColumnSums sums,
       }
     });
     put_lanes<T>(to, at.y + column * sums.inner_y, sums.inner_y, valid, columns);
+  }
+}
+
+// Calls visit(Term{}).
+template <class Visit>
+FASTACT_HD void visit_term(int term, const Visit& visit) {
+  switch (Term(term)) {
+#define FASTACT_CASE(name, Struct) \
+  case k##Struct:                  \
+    return visit(Struct{});
+    FASTACT_TERMS(FASTACT_CASE)
+#undef FASTACT_CASE
+    case kTerms:
+      break;
   }
 }
 

@@ -5,7 +5,7 @@
 // thread accumulates sums about a shift (shifted_moments.cuh), and a chunk leaves three numbers,
 // mean, m2 and count, which finish_chunks merges about the mean of all.
 //
-//   reduce_segments, reduce_short_rows, reduce_rows, reduce_few_rows   the kernels of sums
+//   reduce_short_rows, reduce_rows, reduce_few_rows   the kernels of sums
 //   few_rows         rows of 2 to 4 elements (few_terms.cuh)
 //   moment_columns   a block is tx vectors of columns by 256 / tx rows, added in shared memory
 //   weighted_blocks  elements that are weighted or masked, by any strides (weighted_kernels.cuh)
@@ -80,13 +80,16 @@ bool wants_squares(const MomentsCall& call) {
   return sizeof(T) == sizeof(double) || (has_second && is_of_squares(OfM2(call.of_m2)));
 }
 
-// of: the arrays of such a call, in the order of WeightedRoles.
-template <int count>
-Weighted<count> plan_weighted(const ArrayArgument (&of)[count], const bool* reduced) {
-  Weighted<count> sums{};
-  sums.of = {CallArrays(of), WeightedRoles::kX, [&](int i) { return int(reduced[i]); }};
-  for (int k = 0; k < count; ++k) sums.dtypes[k] = of[k].dtype;
+template <class T>
+WeightedSums plan_weighted(const MomentsCall& call, void* partials) {
+  WeightedSums sums{};
+  const ArrayArgument of[] = {call.x(), call.inputs[MomentsCall::kWeights],
+                              call.inputs[MomentsCall::kWhere], call.model()};
+  sums.of = {CallArrays(of), sums.kX, [&](int i) { return int(call.axes[i]); }};
+  for (int k = 0; k < sums.kArrays; ++k) sums.dtypes[k] = of[k].dtype;
   sums.outputs = sums.of.rows(), sums.terms = sums.of.elements();
+  sums.skips = call.skips, sums.squares = !call.pair && wants_squares<T>(call);
+  sums.pair = call.pair, sums.partials = static_cast<double*>(partials);
   const int64_t* const step = sums.of.stride[sums.kX];
   const int outer = sums.of.row_axes, rank = sums.of.count;
   const int64_t of_output = outer > 0 ? std::abs(step[outer - 1]) : 0;
@@ -98,20 +101,6 @@ Weighted<count> plan_weighted(const ArrayArgument (&of)[count], const bool* redu
   sums.tiles = ceil_div(sums.outputs, sums.tx);
   cut(&sums.chunks, sums.terms, is_by_output ? kWeightedChunk : kWeightedRows);
   return sums;
-}
-template <class T>
-Weighted<WeightedRoles::kMoments> plan_weighted(const MomentsCall& call, void* partials) {
-  auto sums =
-      plan_weighted<WeightedRoles::kMoments>({call.x(), call.inputs[MomentsCall::kWeights],
-                                              call.inputs[MomentsCall::kWhere], call.model()},
-                                             call.axes);
-  sums.skips = call.skips, sums.squares = !call.pair && wants_squares<T>(call);
-  sums.pair = call.pair, sums.partials = static_cast<double*>(partials);
-  return sums;
-}
-Weighted<WeightedRoles::kGradients> plan_weighted(const SpreadBackwardCall& call) {
-  const auto& [x, dy, dsecond, dx, weights, where, dweights] = call.arrays;
-  return plan_weighted<WeightedRoles::kGradients>({x, weights, where, dy, dx, dweights}, call.axes);
 }
 
 template <class T>
@@ -227,8 +216,7 @@ struct FoundNumbers {
 
 template <class T>
 int64_t spread_workspace(const SpreadBackwardCall& call) {
-  const ArrayArgument& all = call.arrays[SpreadBackwardCall::kX];
-  if (is_empty(all) || (call.is_weighted() && plan_weighted(call).chunks.count == 1)) return 0;
+  if (is_empty(call.arrays[SpreadBackwardCall::kX])) return 0;
   const FoundNumbers<T> found(call, nullptr);
   return found.bytes + moments_workspace<T>(found.find);
 }
@@ -261,12 +249,6 @@ namespace {
 template <class T>
 void weighted_backward(const SpreadBackwardCall& call, void* workspace, cudaStream_t stream) {
   const auto& [x, dy, dsecond, dx, weights, where, dweights] = call.arrays;
-  WeightedGradients all{plan_weighted(call), OfM2(call.of_m2), call.accumulate,
-                        call.accumulate_dweights, call.correction};
-  if (all.chunks.count == 1) {
-    all.skips = call.skips, all.squares = sizeof(T) == sizeof(double) || is_of_squares(all.of_m2);
-    return launch(weighted_gradients<T>, {blocks_for(all.tiles), kThreads}, stream, all);
-  }
   const FoundNumbers<T> found(call, static_cast<char*>(workspace));
   moments<T>(found.find, static_cast<char*>(workspace) + found.bytes, stream);
   const ArrayArgument& mean = found.over_x[found.kMean];

@@ -157,7 +157,7 @@ void reduce(const Reduction& plan, const To& to, void* workspace, bool is_empty,
     const bool is_aligned = sums.access == kAligned;
     auto kernel = is_aligned ? reduce_rows<kAligned, T, typename Kernels::ShortLane, To>
                              : reduce_rows<kAnyhow, T, OddLane, To>;
-    if (is_one && is_aligned) kernel = reduce_segments<T, Lane, To>;
+    if (is_one && is_aligned) kernel = reduce_rows<kAligned, T, Lane, To, true>;
     run(sums, kernel, {blocks_for(ceil_div(sums.tasks, sums.threads / sums.team)), sums.threads},
         1);
   } else {

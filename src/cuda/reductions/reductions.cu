@@ -9,10 +9,9 @@
 // chunks, a block each, whose partial sums finish_chunks adds. A lane has four vectors in flight
 // and four accumulators.
 //
-//   reduce_segments    rows of one segment, of aligned vectors
 //   reduce_short_rows  rows of one lane that touch: read into shared memory, so that loads coalesce
 //   few_rows           the same of 2 to 4 elements, from registers
-//   reduce_rows        any others
+//   reduce_rows        any others; of one segment and aligned vectors by an instance of its own
 //
 // Columns (the innermost axis is kept). In sum_columns a block is tx vectors of columns wide and
 // 256 / tx rows high; a thread adds its vector of columns over every (256 / tx)-th row, four rows
@@ -29,28 +28,13 @@
 // (core/vector_io.cuh). No atomics. At most kMaxChunks partial sums per output.
 //
 // Bytes moved: x once; the partial sums are below 1 % of it.
+#include <vector>
+
 #include "cuda/core/native_function.h"
 #include "cuda/reductions/gradients.cuh"
 #include "cuda/reductions/plan.cuh"
 
 FASTACT_BEGIN_NAMESPACE
-namespace {
-
-// Calls visit(Term{}).
-template <class Visit>
-void visit_term(int term, const Visit& visit) {
-  switch (Term(term)) {
-#define FASTACT_CASE(name, Struct) \
-  case k##Struct:                  \
-    return visit(Struct{});
-    FASTACT_TERMS(FASTACT_CASE)
-#undef FASTACT_CASE
-    case kTerms:
-      break;
-  }
-}
-
-}  // namespace
 
 template <class T>
 int64_t sum_workspace(const SumCall& call) {
@@ -93,12 +77,11 @@ struct Twice : Lanewise<Twice<T>, T, 1> {
 };
 
 // The sum of the squares; its y has the axes of x.
-SumCall sum_of(const SquareCall& call, int64_t (&ones)[kMaxAxes], int64_t (&none)[kMaxAxes]) {
+SumCall sum_of(const SquareCall& call) {
+  static const std::vector<int64_t> ones(kMaxAxes, 1), none(kMaxAxes, 0);
   SumCall sum{};
   sum.x = sum.y = call.x;
-  std::fill(ones, ones + kMaxAxes, 1);
-  std::fill(none, none + kMaxAxes, 0);
-  sum.y.data = call.y.data, sum.y.shape = ones, sum.y.strides = none;
+  sum.y.data = call.y.data, sum.y.shape = ones.data(), sum.y.strides = none.data();
   std::fill(sum.axes.flags, sum.axes.flags + call.x.ndim, true);
   sum.term = kSquare, sum.divisor = 1, sum.initial = -0.0;
   return sum;
@@ -108,14 +91,12 @@ SumCall sum_of(const SquareCall& call, int64_t (&ones)[kMaxAxes], int64_t (&none
 
 template <class T>
 int64_t square_workspace(const SquareCall& call) {
-  int64_t ones[kMaxAxes], none[kMaxAxes];
-  return sum_workspace<T>(sum_of(call, ones, none));
+  return sum_workspace<T>(sum_of(call));
 }
 
 template <class T>
 void square_value_and_grad(const SquareCall& call, void* workspace, cudaStream_t stream) {
-  int64_t ones[kMaxAxes], none[kMaxAxes];
-  sum<T>(sum_of(call, ones, none), workspace, stream);
+  sum<T>(sum_of(call), workspace, stream);
   if (is_empty(call.x)) return;
   const Operand arrays[] = {call.x, call.grad};
   ElementwisePlan plan;

@@ -20,10 +20,6 @@ enum Access : int {
   kAnyhow,   // by windows inside one segment, or element by element
 };
 
-struct Chunks {
-  int64_t size, count;
-};
-
 struct Sums {
   const char* x;       // IN
   Axes kept;           // outputs, less the innermost axis where that is kept

@@ -1,10 +1,8 @@
 // The kernels of weighted and masked moments, and of their gradients. common/reductions/weights.h
 // has the formulas, moments.cu explains the plan.
 //
-//   weighted_blocks      a block is tx outputs by 256 / tx terms
-//   weighted_gradients   gradients by the same blocks, of outputs that are one chunk: what is read
-//                        for the moments comes from the cache
-//   gradient_elements    gradients by numbers of each result that were found before
+//   weighted_blocks     a block is tx outputs by 256 / tx terms
+//   gradient_elements   gradients by numbers of each result that were found before
 //
 // A block passes over its chunk of the terms three times: for the first element that counts, for
 // the mean about it, and for m2 about the mean. The chunk comes from memory once, and then from the
@@ -30,16 +28,12 @@ namespace {
 
 constexpr int64_t kFewTerms = 8;  // of an output, which one thread has, at most
 
-// The arrays of weighted terms: moments have results, in y; gradients have those of results there,
-// and the arrays behind.
-struct WeightedRoles {
-  enum { kX, kWeights, kWhere, kY, kMoments, kDx = kMoments, kDWeights, kGradients };
-};
-// "Rows" of the table are outputs, and their elements terms.
-template <int count>
-struct Weighted : WeightedRoles {
-  StridedArrays<count> of;
-  int dtypes[count];
+// Weighted terms and their results, in y. "Rows" of the table are outputs, and their elements
+// terms.
+struct WeightedSums {
+  enum { kX, kWeights, kWhere, kY, kArrays };
+  StridedArrays<kArrays> of;
+  int dtypes[kArrays];
   int64_t outputs, terms;
   bool skips, squares;  // squares: m2 is wanted
   int64_t tiles;        // of tx outputs
@@ -58,10 +52,9 @@ struct WeightedTerm {
   double weight;
   bool is_there;
 
-  template <int count>
-  FASTACT_DEVICE WeightedTerm(const Weighted<count>& plan, const int64_t (&at)[count])
+  FASTACT_DEVICE WeightedTerm(const WeightedSums& plan, const int64_t (&at)[WeightedSums::kArrays])
       : weight(1), is_there(true) {
-    using Plan = WeightedRoles;
+    using Plan = WeightedSums;
     const auto address_of = [&](int k) { return plan.of.data[k] + at[k]; };
     x = widen(load(reinterpret_cast<const T*>(address_of(Plan::kX))));
     if (plan.of.data[Plan::kWeights]) {
@@ -76,8 +69,8 @@ struct WeightedTerm {
 };
 
 // Folds the values of a column of threads by combine(a, b), and gives all of them the result.
-template <class Sums, class Shared, class Combine>
-FASTACT_DEVICE double fold_column(const Sums& sums, Shared&& buffer, double value,
+template <class Shared, class Combine>
+FASTACT_DEVICE double fold_column(const WeightedSums& sums, Shared&& buffer, double value,
                                   const Combine& combine) {
   if (sums.ty == 1) return value;
   const int mine = int(threadIdx.x);
@@ -187,73 +180,52 @@ FASTACT_DEVICE_CALL double pair_slope(int pair, bool by_t, double x, double t) {
   });
 }
 
-// A thread's terms of an output.
-template <class T, int count>
-struct OutputTerms {
-  const Weighted<count>& sums;
-  int64_t chunk, output, begin, end;
-  int64_t at[count] = {};  // bytes, of the output
-  bool is_there;
-
-  FASTACT_DEVICE OutputTerms(const Weighted<count>& all, int64_t task) : sums(all) {
-    chunk = task % sums.chunks.count;
-    output = task / sums.chunks.count * sums.tx + int(threadIdx.x) % sums.tx;
-    is_there = output < sums.outputs;
+template <class T>
+FASTACT_KERNEL_OF(kThreads, 2)
+void weighted_blocks(FASTACT_GRID_CONSTANT const WeightedSums sums,
+                     FASTACT_GRID_CONSTANT const MomentResults to, const bool only_far) {
+  constexpr int kArrays = WeightedSums::kArrays;
+  FASTACT_SHARED(double, buffer, kThreads);
+  const int tx = int(threadIdx.x) % sums.tx, ty = int(threadIdx.x) / sums.tx;
+  for (int64_t task = blockIdx.x; task < sums.tiles * sums.chunks.count; task += gridDim.x) {
+    const int64_t chunk = task % sums.chunks.count;
+    const int64_t output = task / sums.chunks.count * sums.tx + tx;
+    bool is_there = output < sums.outputs;
+    int64_t at[kArrays] = {};
     offset_all(sums.of, is_there ? output : 0, 0, sums.of.row_axes, at);
-    begin = chunk * sums.chunks.size + int(threadIdx.x) / sums.tx;
-    end = smaller((chunk + 1) * sums.chunks.size, sums.terms);
-  }
-  // Calls visit(term, places) for each, until it returns false.
-  template <class Visit>
-  FASTACT_DEVICE void for_each(const Visit& visit) const {
-    for (int64_t i = begin; is_there && i < end; i += sums.ty) {
-      int64_t on[count];
-#pragma unroll
-      for (int k = 0; k < count; ++k) on[k] = at[k];
-      offset_all(sums.of, i, sums.of.row_axes, sums.of.count, on);
-      if (!visit(WeightedTerm<T>(sums, on), on)) return;
+    __syncthreads();  // any_of_block may follow upon another one
+    if (only_far) {
+      is_there = is_there && is_far(to, at[sums.kY]);
+      if (!any_of_block(is_there)) continue;
+      __syncthreads();
     }
-  }
-  template <class Shared>
-  FASTACT_DEVICE Growing moments(Shared&& buffer) const {
+    const int64_t begin = chunk * sums.chunks.size + ty;
+    const int64_t end = is_there ? smaller((chunk + 1) * sums.chunks.size, sums.terms) : begin;
     const auto for_terms = [&](const auto& visit) {
-      for_each([&](const WeightedTerm<T>& term, const int64_t (&)[count]) {
+      for (int64_t i = begin; i < end; i += sums.ty) {
+        int64_t on[kArrays];
+#pragma unroll
+        for (int k = 0; k < kArrays; ++k) on[k] = at[k];
+        offset_all(sums.of, i, sums.of.row_axes, sums.of.count, on);
+        const WeightedTerm<T> term(sums, on);
         double x = double(term.x), w = term.weight;
         if (sums.pair) x = pair_term(sums.pair, x, w), w = 1;
         const double weight = weight_of(x, w, term.is_there, sums.skips);
-        return weight == 0 || visit(x, weight);
-      });
+        if (weight != 0 && !visit(x, weight)) return;
+      }
     };
-    return moments_of_terms(
+    const Growing all = moments_of_terms(
         sums.squares, for_terms,
         [&](double value, const auto& combine) {
           return fold_column(sums, buffer, value, combine);
         },
         [&](bool condition) { return any_of_block(is_there && condition); });
-  }
-};
-
-template <class T>
-FASTACT_KERNEL_OF(kThreads, 2)
-void weighted_blocks(FASTACT_GRID_CONSTANT const Weighted<WeightedRoles::kMoments> sums,
-                     FASTACT_GRID_CONSTANT const MomentResults to, const bool only_far) {
-  FASTACT_SHARED(double, buffer, kThreads);
-  for (int64_t task = blockIdx.x; task < sums.tiles * sums.chunks.count; task += gridDim.x) {
-    OutputTerms<T, WeightedRoles::kMoments> terms(sums, task);
-    const int64_t at_y = terms.at[sums.kY];
-    __syncthreads();  // any_of_block may follow upon another one
-    if (only_far) {
-      terms.is_there = terms.is_there && is_far(to, at_y);
-      if (!any_of_block(terms.is_there)) continue;
-      __syncthreads();
-    }
-    const Growing all = terms.moments(buffer);
-    if (int(threadIdx.x) >= sums.tx || !terms.is_there) continue;
-    const int64_t part = terms.output * sums.chunks.count + terms.chunk;
+    if (ty > 0 || !is_there) continue;
     if (sums.chunks.count > 1)
-      put_chunk(to, sums.partials + part * MomentResults::kNumbers, all);
+      put_chunk(to, sums.partials + (output * sums.chunks.count + chunk) * MomentResults::kNumbers,
+                all);
     else
-      put<T>(to, at_y, all);
+      put<T>(to, at[sums.kY], all);
   }
 }
 
@@ -263,46 +235,6 @@ FASTACT_DEVICE double element_gradient(bool of_weight, bool of_mean, double slop
   if (w == 0) return 0;
   if (of_weight) return gradient_of_weight(slope, d);
   return of_mean ? gradient_of_mean(slope, w) : gradient_of_second(slope, w, d);
-}
-
-struct WeightedGradients : Weighted<WeightedRoles::kGradients> {
-  OfM2 of_m2;
-  bool accumulate, accumulate_dweights;
-  double correction;
-};
-
-// dx may be x: a thread writes what it alone has read.
-template <class T>
-FASTACT_KERNEL_OF(kThreads, 2)
-void weighted_gradients(FASTACT_GRID_CONSTANT const WeightedGradients sums) {
-  constexpr int kArrays = WeightedRoles::kGradients;
-  FASTACT_SHARED(double, buffer, kThreads);
-  for (int64_t task = blockIdx.x; task < sums.tiles; task += gridDim.x) {
-    const OutputTerms<T, kArrays> terms(sums, task);
-    __syncthreads();  // as above
-    const Growing all = terms.moments(buffer);
-    if (!terms.is_there) continue;
-    const double dy =
-        double(widen(load(reinterpret_cast<const T*>(sums.of.data[sums.kY] + terms.at[sums.kY]))));
-    MomentResults to{};
-    to.of_m2 = sums.of_m2, to.correction = sums.correction, to.skips = sums.skips;
-    Denominator left;
-    const OfMoments of(to, all, left, true);
-    const double mean = of.get<double>(0), slope = of.second * dy;
-    terms.for_each([&](const WeightedTerm<T>& term, const int64_t (&on)[kArrays]) {
-      const double x = double(term.x);
-      const auto put_gradient = [&](int k, bool of_weight, double weight, bool accumulate) {
-        if (!sums.of.data[k]) return;
-        const double w = weight_of(x, weight, term.is_there, sums.skips);
-        put_by_call(sums.of.data[k] + on[k], sums.dtypes[k],
-                    element_gradient(of_weight, sums.of_m2 == kMeanSlope, slope, w, x - mean),
-                    accumulate);
-      };
-      put_gradient(sums.kDx, false, term.weight, sums.accumulate);
-      put_gradient(sums.kDWeights, true, 1, sums.accumulate_dweights);
-      return true;
-    });
-  }
 }
 
 // The arrays of WeightedGradientCall up to the mask; absent ones have no data. mean and of_mean go
@@ -319,16 +251,9 @@ struct GradientElements {
 
 // dy times the derivative of a term at x.
 FASTACT_DEVICE double term_gradient(int term, double dy, double x) {
-  switch (Term(term)) {
-#define FASTACT_CASE(name, Struct) \
-  case k##Struct:                  \
-    return Struct::gradient(dy, x);
-    FASTACT_TERMS(FASTACT_CASE)
-#undef FASTACT_CASE
-    case kTerms:
-      break;
-  }
-  return dy;
+  double dx = dy;
+  visit_term(term, [&](auto of) { dx = decltype(of)::gradient(dy, x); });
+  return dx;
 }
 
 template <class T>

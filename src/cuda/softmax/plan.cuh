@@ -148,7 +148,7 @@ struct SoftmaxPlan {
 // holds them. A fold costs as much as several vectors, so threads have more vectors than in
 // row_shape.
 template <class T>
-RowShape softmax_shape(int64_t vecs, RowChunks* chunks) {
+RowShape softmax_shape(int64_t vecs, Chunks* chunks) {
   constexpr int kMost = kMostVecs<T>;
   constexpr int64_t kChunk = kChunkLanes * kMost;
   *chunks = {vecs, 1};
@@ -165,7 +165,7 @@ RowShape softmax_shape(int64_t vecs, RowChunks* chunks) {
 }
 // The shape for columns of so many elements.
 template <class T>
-RowShape column_shape(int64_t length, RowChunks* chunks) {
+RowShape column_shape(int64_t length, Chunks* chunks) {
   constexpr int kMost = kMostVecs<T>;
   constexpr int64_t kChunk = kColumnLanes * kMost;
   const int lanes = power_of_two_from(ceil_div(length, kMost), kColumnLanes);
@@ -233,7 +233,7 @@ SoftmaxPlan plan_softmax(const SoftmaxCall& call) {
                   !rows.data[kWeight] && !has_sink && !call.accumulate && !rows.has_cap;
   for (int k = 0; k < kData; ++k) is_quick &= !rows.data[k] || rows.fast[k];
   if (is_quick) plan.layout = kQuickLayout;
-  RowChunks chunks;
+  Chunks chunks;
   int64_t vecs = rows.count;
   if (plan.layout == kColumnLayout) {
     for (int k = 0; k < kData; ++k) {
@@ -274,7 +274,7 @@ struct Most {
 };
 template <class T>
 Most most_of(const SoftmaxPlan& plan) {
-  RowChunks chunks{0, 1};
+  Chunks chunks{0, 1};
   Most most{0, 0};
   const auto include = [&](const RowShape& shape) {
     if (chunks.count > 1) most.chunks = std::max(most.chunks, chunks.count);

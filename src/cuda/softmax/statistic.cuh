@@ -71,13 +71,15 @@ struct Move {
 };
 
 // Terms are multiplied by this power of two. For 16 bits it is as small as their least results
-// allow, because the scale is part of the exponent, whose rounding grows with it.
+// allow, because the scale is part of the exponent, whose rounding grows with it: half of
+// bfloat16's least number, 2^-134, beside a largest term of 2^-0.5, is above the 2^-126 that `ex2`
+// flushes.
 template <class T>
 constexpr int kTermScale = Tail<Compute<T>>::kScale;
 template <>
 constexpr int kTermScale<f16> = 0;
 template <>
-constexpr int kTermScale<bf16> = 8;
+constexpr int kTermScale<bf16> = 9;
 
 // The reference of a row's terms: the largest z, and the numbers that make terms. scale: for 16
 // bits.

@@ -37,14 +37,6 @@ namespace {
 
 constexpr int kChannelThreads = 256;
 
-// Elements of a channel.
-int64_t count_of(const Operand& x, int axis) {
-  int64_t count = 1;
-  for (int i = 0; i < x.ndim; ++i)
-    if (i != axis) count *= x.shape[i];
-  return count;
-}
-
 // The layout of arrays, the last one x or laid out like x.
 template <class T>
 StripLayout layout_around(const Operand* arrays, int count, int axis) {
@@ -53,14 +45,8 @@ StripLayout layout_around(const Operand* arrays, int count, int axis) {
   return {of.dense, 1, of.channels, of.outer, of.inner};
 }
 
-// An array with a number for each channel: along its only axis, or along `axis`.
-NumberVector channels_of(const ArrayArgument& a, int axis) {
-  if (!a.shape) return {};
-  return {a.data, byte_stride(a, a.ndim == 1 ? 0 : axis, item_size(a.dtype)), a.dtype};
-}
-
 Pair pair_of(const ArrayArgument& first, const ArrayArgument& second, int axis, int64_t channels) {
-  const NumberVector a = channels_of(first, axis), b = channels_of(second, axis);
+  const NumberVector a = vector_of(first, axis), b = vector_of(second, axis);
   Pair pair{a.data, b.data, a.dtype, b.dtype, {}};
   pair.table.count = 1;
   pair.table.length[0] = channels;
@@ -100,13 +86,13 @@ void forward_of_nothing(const BatchForward& call, cudaStream_t stream) {
   const int64_t channels = call.x.shape[axis];
   if (!call.saved_mean.shape || channels == 0) return;
   launch(save_of_nothing<T>, {ceil_div(channels, kChannelThreads), kChannelThreads}, stream,
-         channels, channels_of(call.mean, axis), channels_of(call.spread, axis), call.is_training,
-         call.eps, channels_of(call.saved_mean, axis), channels_of(call.saved_rstd, axis));
+         channels, vector_of(call.mean, axis), vector_of(call.spread, axis), call.is_training,
+         call.eps, vector_of(call.saved_mean, axis), vector_of(call.saved_rstd, axis));
 }
 
 // Sums over no elements.
 void set_to_zero(const ArrayArgument& to, const BatchBackward& call, cudaStream_t stream) {
-  const NumberVector vector = channels_of(to, call.axis);
+  const NumberVector vector = vector_of(to, call.axis);
   const int64_t channels = call.x.shape[call.axis];
   if (!vector.data || channels == 0 || call.accumulate) return;
   finish_numbers({nullptr, vector, false, channels, 0}, stream);
@@ -117,21 +103,21 @@ void set_to_zero(const ArrayArgument& to, const BatchBackward& call, cudaStream_
 template <class T, class Call>
 int64_t batch_norm_workspace(const Call& call) {
   if (is_empty(call.x)) return 0;
-  return part_bytes<T>(1, call.x.shape[call.axis], count_of(call.x, call.axis), 1);
+  return part_bytes<T>(1, call.x.shape[call.axis], size_of(call.x) / call.x.shape[call.axis], 1);
 }
 
 template <class T>
 void batch_norm_forward(const BatchForward& call, void* scratch, cudaStream_t stream) {
   if (is_empty(call.x)) return forward_of_nothing<T>(call, stream);
   const int axis = call.axis;
-  const int64_t channels = call.x.shape[axis], count = count_of(call.x, axis);
+  const int64_t channels = call.x.shape[axis], count = size_of(call.x) / channels;
   const Operand dense[] = {call.x, call.y}, arrays[] = {call.x, {}, call.y};
   ForwardCall made{};
   made.groups = {Divisor(1, channels), double(count)};
   made.saved = pair_of(call.saved_mean, call.saved_rstd, axis, channels);
   made.parameters = pair_of(call.weight, call.bias, axis, channels);
   made.by_moments = call.is_training;
-  made.running = channels_of(call.mean, axis), made.spread = channels_of(call.spread, axis);
+  made.running = vector_of(call.mean, axis), made.spread = vector_of(call.spread, axis);
   made.is_rstd = call.is_rstd;
   made.eps = call.eps, made.momentum = call.momentum;
   made.unbiased = double(count) / double(count - 1);
@@ -158,11 +144,11 @@ void batch_norm_backward(const BatchBackward& call, void* scratch, cudaStream_t 
   const Operand arrays[] = {call.x, call.dy, call.dx};
   BackwardCall made{};
   made.channels = Divisor(channels, channels);
-  made.groups = {Divisor(1, channels), double(count_of(call.x, axis))};
+  made.groups = {Divisor(1, channels), double(size_of(call.x) / channels)};
   made.statistics = pair_of(call.mean, call.rstd, axis, channels);
   made.parameters = pair_of(call.weight, call.bias, axis, channels);
   made.gradients = pair_of(call.dweight, call.dbias, axis, channels);
-  made.sum_p = channels_of(call.sum_p, axis), made.sum_p_xhat = channels_of(call.sum_p_xhat, axis);
+  made.sum_p = vector_of(call.sum_p, axis), made.sum_p_xhat = vector_of(call.sum_p_xhat, axis);
   made.count = call.count;
   made.of_statistics = call.is_training;
   made.accumulates = call.accumulate;
@@ -257,16 +243,12 @@ Groups groups_of(const ColumnShape& shape) {
           double(shape.group_size * shape.pixels)};
 }
 
-template <class T>
-int64_t workspace_for(const ColumnShape& shape) {
-  return part_bytes<T>(shape.examples, shape.channels(), shape.pixels, kExampleRounds<T>);
-}
-
 }  // namespace
 
 template <class T>
-int64_t norm_columns_forward_workspace(const NormCall& call) {
-  return workspace_for<T>(shape_of(call, call.data[NormCall::kX]));
+int64_t norm_columns_workspace(const NormCall& call, int lead) {
+  const ColumnShape shape = shape_of(call, call.data[lead]);
+  return part_bytes<T>(shape.examples, shape.channels(), shape.pixels, kExampleRounds<T>);
 }
 
 template <class T>
@@ -282,11 +264,6 @@ void norm_columns_forward(const NormCall& call, void* workspace, cudaStream_t st
   const Operand dense[] = {x, y}, arrays[] = {x, {}, y};
   run_strips<T>(made, arrays, layout_of<T>(shape, is_dense(dense, 2, shape, sizeof(T))),
                 shape.of_coef, false, call, workspace, stream);
-}
-
-template <class T>
-int64_t norm_columns_backward_workspace(const NormCall& call) {
-  return workspace_for<T>(shape_of(call, call.data[NormCall::kIn]));
 }
 
 template <class T>
@@ -308,9 +285,8 @@ void norm_columns_backward(const NormCall& call, void* workspace, cudaStream_t s
 }
 
 using Storage = FASTACT_STORAGE;
-template int64_t norm_columns_forward_workspace<Storage>(const NormCall&);
+template int64_t norm_columns_workspace<Storage>(const NormCall&, int);
 template void norm_columns_forward<Storage>(const NormCall&, void*, cudaStream_t);
-template int64_t norm_columns_backward_workspace<Storage>(const NormCall&);
 template void norm_columns_backward<Storage>(const NormCall&, void*, cudaStream_t);
 const NativeFunction<batch_norm_workspace<Storage, BatchForward>, batch_norm_forward<Storage>>
     forward_call(kBatchNormForward);

@@ -36,11 +36,9 @@ inline bool is_norm_columns(const NormCall& call, int lead, int64_t item) {
 
 // These do what norm_forward and norm_backward do, with workspaces; x is not empty.
 template <class T>
-int64_t norm_columns_forward_workspace(const NormCall& call);
+int64_t norm_columns_workspace(const NormCall& call, int lead);
 template <class T>
 void norm_columns_forward(const NormCall& call, void* workspace, cudaStream_t stream);
-template <class T>
-int64_t norm_columns_backward_workspace(const NormCall& call);
 template <class T>
 void norm_columns_backward(const NormCall& call, void* workspace, cudaStream_t stream);
 

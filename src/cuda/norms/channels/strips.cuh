@@ -520,13 +520,12 @@ FASTACT_DEVICE void merge_tile(const Walk<T, way>& walk, int size, const Merge& 
 template <class T, class Call>
 FASTACT_KERNEL(kStripThreads)
 void merge_apart(FASTACT_GRID_CONSTANT const Call call, const int64_t groups, double* merged) {
-  for_each_of_warps(groups, [&](int64_t group, int lane, bool idle) {
-    double pair[2];
-    call.template merge<T>(group, kWarp, idle, pair);
-    if (idle || lane > 0) return;
-    store(merged + 2 * group, pair[0]);
-    store(merged + 2 * group + 1, pair[1]);
-  });
+  const int64_t group = int64_t(blockIdx.x) * (kStripThreads / kWarp) + int(threadIdx.x) / kWarp;
+  double pair[2];
+  call.template merge<T>(group, kWarp, group >= groups, pair);
+  if (group >= groups || threadIdx.x % kWarp > 0) return;
+  store(merged + 2 * group, pair[0]);
+  store(merged + 2 * group + 1, pair[1]);
 }
 
 // ---- on the host
@@ -682,7 +681,8 @@ void give_parts(const S& s, double* workspace, Call* call, cudaStream_t stream) 
   call->parts = parts_of(s, size, workspace);
   if (!merges_apart(s, s.block.channels, size)) return;
   double* merged = workspace + 2 * s.coefs() * s.count;
-  launch(merge_apart<T, Call>, warps_for(groups, kStripThreads), stream, *call, groups, merged);
+  const int64_t blocks = ceil_div(groups, kStripThreads / kWarp);
+  launch(merge_apart<T, Call>, {blocks, kStripThreads}, stream, *call, groups, merged);
   call->parts = {merged, 1, Divisor(1, groups), 1, 1, true};
 }
 

@@ -102,14 +102,6 @@ FASTACT_DEVICE void put_two(Words& words, int j, Compute<T> low, Compute<T> high
     if (k == j / kOfWord || k == (j + 1) / kOfWord) words.word[k] = made.word[k];
 }
 
-// made OUT = before + made, of numbers that were not rounded.
-template <class T>
-FASTACT_DEVICE void add_words(Words& made, const Words& before) {
-  Wide<T> sum = widen_words<T>(made);
-  accumulate_onto(bit_cast<Vec<T>>(before), sum);
-  made = bit_cast<Words>(narrow_vec<T>(sum));
-}
-
 // Sum of g xhat of a thread's vector, by chains as OwnSums has them.
 template <class T, bool gate_first>
 FASTACT_DEVICE void add_g_xhat(const FixedGateOf<T>& f, const Words& x, const Words& dy,
@@ -202,19 +194,12 @@ void norm_backward_rows_gated(FASTACT_GRID_CONSTANT const Rows rows,
                                                          own_weight[i], row.stats,
                                                          columns.of_weight[i], dx, dgate);
       };
-      // Gradients of float32 are added to as whole vectors, of 16 bits number by number before
-      // these are rounded: the code is there twice then.
-      constexpr bool kAddsVectors = sizeof(T) == sizeof(Compute<T>);
       const bool has_dx = rows.data[kDx], has_dgate = rows.data[kDGateRole];
-      if (!kAddsVectors && rows.accumulate)
-        make(std::bool_constant<!kAddsVectors>(), has_dx ? reader.at(kDx, of_row, i) : nullptr,
+      if (rows.accumulate)  // the code is there twice: a test for each number would cost more
+        make(std::true_type(), has_dx ? reader.at(kDx, of_row, i) : nullptr,
              has_dgate ? reader.at(kDGateRole, of_row, i) : nullptr);
       else
         make(std::false_type(), nullptr, nullptr);
-      if (kAddsVectors && rows.accumulate) {
-        if (has_dx) add_words<T>(row.x[i], reader.read(kDx, of_row, i));
-        if (has_dgate) add_words<T>(row.dy[i], reader.read(kDGateRole, of_row, i));
-      }
       if (has_dx) reader.write(kDx, of_row, i, row.x[i]);
       if (has_dgate) reader.write(kDGateRole, of_row, i, row.dy[i]);
     }

@@ -217,9 +217,7 @@ struct BackwardPlan : NormPlan {
   NormSums<Compute<T>> sums;
   int64_t blocks;
   ClusterShape cluster;
-  bool has_tiles;
-
-  bool is_long() const { return has_tiles; }
+  bool is_long;
   // Bytes of scratch memory: the parts' sums, the blocks' sums that shared memory has no room for,
   // the sums of the chunks of long rows, and the means that follow from them.
   int64_t bytes[4];
@@ -254,8 +252,8 @@ BackwardPlan<T> plan_backward(const NormCall& call) {
   plan.shape = backward_shape<T>(vecs);
   rows.lay(plan.shape, {vecs, 1});
   plan.cluster.blocks = 1;
-  plan.has_tiles = vecs > kHeldBackward<T>;
-  if (plan.has_tiles) {
+  plan.is_long = vecs > kHeldBackward<T>;
+  if (plan.is_long) {
     plan.cluster = rows.has_gate() ? one_block : cluster_shape<T>(vecs);
     const RowShape& chunk = plan.cluster.shape;
     const int64_t size = chunk.vecs * chunk.lanes;
@@ -267,7 +265,7 @@ BackwardPlan<T> plan_backward(const NormCall& call) {
   sums.vecs = plan.shape.vecs;
 
   // Teams that share a group. Those of a block add up their sums where there is one group.
-  const int64_t most = plan.is_long() ? ceil_div(rows.batch, kLongRows) : rows.batch;
+  const int64_t most = plan.is_long ? ceil_div(rows.batch, kLongRows) : rows.batch;
   int64_t teams = blocks_of_all<T>(plan.shape) * rows.teams / (rows.groups * sums.tiles);
   if (plan.cluster.blocks > 1) teams = clusters_of_all<T>(plan.cluster) / rows.groups;
   teams = std::max<int64_t>(1, teams);
@@ -284,7 +282,7 @@ BackwardPlan<T> plan_backward(const NormCall& call) {
   plan.bytes[0] = sums.is_wanted ? sums.parts * 2 * plan.param_count() * sizeof(Compute<T>) : 0;
   plan.bytes[0] = ceil_div(plan.bytes[0], kVecBytes) * kVecBytes;
   plan.bytes[1] = shared > kSharedOfAll ? plan.blocks * shared : 0;
-  if (plan.is_long()) {
+  if (plan.is_long) {
     plan.bytes[2] = 2 * rows.count * plan.rows.chunks.count * int64_t(sizeof(double));
     plan.bytes[3] = 2 * rows.count * int64_t(sizeof(Compute<T>));
   }
@@ -382,7 +380,7 @@ bool launch_ahead(const Rows& rows, const NormSums<Compute<T>>& sums, const Back
     if (rows.run > 1 || !sums.is_wanted || !rows.data[kDx]) return false;
     if (plan.cluster.blocks > 1)
       return launch_ahead_of<T, kOfCluster, true>(rows, sums, plan, plan.cluster.shape, stream);
-    if (plan.is_long() || !has_rows_ahead<T>(plan.shape)) return false;
+    if (plan.is_long || !has_rows_ahead<T>(plan.shape)) return false;
     return plan.shape.vecs == 1
                ? launch_ahead_of<T, 1, false>(rows, sums, plan, plan.shape, stream)
                : launch_ahead_of<T, 2, false>(rows, sums, plan, plan.shape, stream);
@@ -409,7 +407,7 @@ void launch_backward(const Rows& rows, NormSums<Compute<T>> sums, const Backward
   if constexpr (!Rows::kQuick) {  // one kernel for all: its calls make the code large
     go(backward_kernel<T, kMost, kAnyWay, Rows>());
   } else {
-    if (plan.is_long()) return go(backward_kernel<T, 1, kGiven, Rows>());
+    if (plan.is_long) return go(backward_kernel<T, 1, kGiven, Rows>());
     if (plan.shape.lanes <= kWarp) return go(backward_kernel<T, 2, kWarpLanes, Rows>());
     if constexpr (Rows::kWhole) {
       if (plan.shape.vecs == 1) return go(backward_kernel<T, 1, kBlockLanes, Rows>());
@@ -440,16 +438,11 @@ void finish_gradients(const NormCall& call, NormGradients<Compute<T>>* gradients
 // The gradients for an empty x: 0, or nothing is added.
 template <class T>
 void clear_gradients(const NormCall& call, cudaStream_t stream) {
-  NormGradients<Compute<T>> gradients{};
-  const Operand* to[] = {&call.dweight, &call.dbias};
-  for (int which = 0; which < 2; ++which) {
-    if (!to[which]->data || is_empty(*to[which])) continue;
-    gradients.to[which] = to[which]->data;
-    gradients.axes[which] =
-        axes_of(*to[which], item_size(which == 0 ? call.weight.dtype : call.bias.dtype));
-    gradients.params = gradients.axes[which].size;
-  }
-  if (gradients.params > 0) finish_gradients<T>(call, &gradients, stream);
+  const auto clear = [&](const Operand& to, int dtype) {
+    if (!to.data || is_empty(to) || call.accumulate) return;
+    fill_numbers<T>(axes_of(to, item_size(dtype)), to.data, dtype, 0.0, stream);
+  };
+  clear(call.dweight, call.weight.dtype), clear(call.dbias, call.bias.dtype);
 }
 
 // Writes NaN to a statistic, if it is wanted, of rows without elements.
@@ -491,7 +484,7 @@ int64_t norm_forward_workspace(const NormCall& call) {
   if (call.p > 0) return norm_forward_workspace<T>(of_total(call));
   if (is_empty(call.data[NormCall::kX])) return 0;
   if (is_norm_columns(call, NormCall::kX, sizeof(T)))
-    return norm_columns_forward_workspace<T>(call);
+    return norm_columns_workspace<T>(call, NormCall::kX);
   const NormRows rows = plan_forward<T>(call).rows;
   return chunk_bytes<NormOf<T>>(rows.count, rows.chunks.count);
 }
@@ -531,7 +524,7 @@ template <class T>
 int64_t norm_backward_workspace(const NormCall& call) {
   if (is_empty(call.data[NormCall::kIn])) return 0;
   if (!call.dropped.data && is_norm_columns(call, NormCall::kIn, sizeof(T)))
-    return norm_columns_backward_workspace<T>(call);
+    return norm_columns_workspace<T>(call, NormCall::kIn);
   const BackwardPlan<T> plan = plan_backward<T>(call);
   if (!needs_gradient(call)) return plan.bytes_before(4);
   return gradient_begins(plan) + plan.rows.count * plan.rows.length * int64_t(sizeof(T));
@@ -561,7 +554,7 @@ void norm_backward(const NormCall& given, void* workspace, cudaStream_t stream) 
   for_backward_layout<T>(plan, [&](const auto& rows) {
     using Rows = std::decay_t<decltype(rows)>;
     if (launch_ahead<T>(rows, plan.sums, plan, stream)) return;
-    if (plan.is_long() && rows.writes_dx()) {
+    if (plan.is_long && rows.writes_dx()) {
       const int64_t count = rows.count * plan.rows.chunks.count;
       launch(norm_long_sums<T, Rows>, {count, rows.lanes}, stream, rows, of_chunks);
       using AnyRows = typename Rows::Slow;
