@@ -98,6 +98,9 @@ struct RowsOf {
   FASTACT_HD T* operator[](int64_t row) const { return first + row * pitch; }
 };
 
+// Elements of a segment that is worth chunks of kChunk.
+constexpr int64_t kLongSegment = 2048;
+
 // One coefficient a row: a segment of a channel.
 template <class Map, class T>
 void map_segments(StridedRows from_a, StridedRows from_b, const char* const* all, StridedRows to,
@@ -107,7 +110,7 @@ void map_segments(StridedRows from_a, StridedRows from_b, const char* const* all
   for (int64_t r = 0; r < segments; ++r) {
     const Map map(OfChannel<C>{all, r});
     const auto of = [=](C x, C y) FASTACT_INLINED { return map(x, y); };
-    if (n >= kLeastSegment && n < kChunk)
+    if (n >= kLeastSegment && n < kLongSegment)
       map_span(a[r], b[r], made[r], n, of);
     else
       map_indexed<kChunk>(a[r], b[r], made[r], n,
@@ -185,23 +188,19 @@ FASTACT_HD void add_elements(const T* p, const T* x, Compute<T> high, Compute<T>
     for (int k = 0; k < kParts; ++k) sum[k] = product[k] = zero;
     const int64_t whole = (end - p) / kLanes;
     const int rounds = whole < kTermsOfLane ? int(whole) : kTermsOfLane;
-    for (int round = 0; round < rounds; ++round, p += kLanes, x += kLanes) {
+    const auto add = [&](int k) FASTACT_INLINED {
+      const V term = read(p + k * kCount);
+      sum[k] += term;
+      product[k] += term * ((read(x + k * kCount) - high) - low);
+    };
+    for (int round = 0; round < rounds; ++round, p += kLanes, x += kLanes)
 #pragma GCC unroll 16
-      for (int k = 0; k < kParts; ++k) {
-        const V term = read(p + k * kCount);
-        sum[k] += term;
-        product[k] += term * ((read(x + k * kCount) - high) - low);
-      }
-    }
+      for (int k = 0; k < kParts; ++k) add(k);
     C lanes[2][kLanes];
     int rest = rounds < kTermsOfLane ? int(end - p) : 0;
     if (rest >= kHalf) {
 #pragma GCC unroll 16
-      for (int k = 0; k < kHalfParts; ++k) {
-        const V term = read(p + k * kCount);
-        sum[k] += term;
-        product[k] += term * ((read(x + k * kCount) - high) - low);
-      }
+      for (int k = 0; k < kHalfParts; ++k) add(k);
       p += kHalf, x += kHalf, rest -= kHalf;
     }
     const int before = kHalf - rest;
