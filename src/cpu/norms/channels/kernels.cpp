@@ -20,7 +20,7 @@ struct OfChannel {
   FASTACT_HD T operator()(int k) const { return reinterpret_cast<const T*>(all[k])[channel]; }
 };
 
-// Functors of an element, made of its channel's coefficients: the maps,
+// Maps are made of the coefficients of an element's channel.
 template <class T>
 struct Normalise {
   T high, low, factor, offset;
@@ -66,7 +66,8 @@ struct GroupGradient {
     return row.dx(p * weight, row.xhat(x));
   }
 };
-// and the factors of p in a sum. kFewMeet: fewer than kRowsAtOnce rows, too, meet in the compute
+
+// So are the factors of p in a sum. kFewMeet: fewer than kRowsAtOnce rows, too, meet in the compute
 // type.
 template <class T>
 struct Centred {
@@ -101,7 +102,7 @@ struct RowsOf {
 // Elements of a segment that is worth chunks of kChunk.
 constexpr int64_t kLongSegment = 2048;
 
-// One coefficient a row: a segment of a channel.
+// Maps rows that are segments of channels, with one coefficient each.
 template <class Map, class T>
 void map_segments(StridedRows from_a, StridedRows from_b, const char* const* all, StridedRows to,
                   int64_t segments, int64_t n, bool) {
@@ -118,7 +119,7 @@ void map_segments(StridedRows from_a, StridedRows from_b, const char* const* all
   }
 }
 
-// Several rows at once, whose coefficients are read once.
+// Maps several rows at once, whose coefficients are read once.
 template <class Map, class T>
 FASTACT_HD void map_some(const RowsOf<T>& a, const RowsOf<T>& b, const char* const* all,
                          const RowsOf<T>& to, int64_t r, int64_t n) {
@@ -279,8 +280,8 @@ void add_channels(const char* first_p, const char* first_x, const char* const* a
   }
 }
 
-// Rows from `r` on that meet in memory, one after the other, in the columns begin .. end. Not
-// inlined: each use would be a copy of all its loops.
+// Adds rows from `r` on, which meet in memory one after the other, in the columns begin .. end. It
+// is not inlined: each use would be a copy of all its loops.
 template <class Factor, class T>
 __attribute__((noinline)) void add_apart(const RowsOf<const T>& p, const RowsOf<const T>& x,
                                          const char* const* all, int64_t r, int64_t rows,
@@ -310,7 +311,7 @@ __attribute__((noinline)) void add_apart(const RowsOf<const T>& p, const RowsOf<
   }
 }
 
-// kRowsAtOnce rows that meet in registers; columns that do not fill these meet in memory.
+// Adds kRowsAtOnce rows, which meet in registers; columns that do not fill these meet in memory.
 template <class Factor, class T>
 FASTACT_HD void add_together(const RowsOf<const T>& p, const RowsOf<const T>& x,
                              const char* const* all, int64_t r, int64_t n, double* sums,

@@ -28,7 +28,7 @@ inline int64_t joined_pixels(int64_t channels, int64_t columns) {
   const int64_t most = columns / channels, even = kEven / std::gcd(kEven, channels);
   return most < even ? std::max<int64_t>(most, 1) : most / even * even;
 }
-// The same where sums are made, whose order depends on it.
+// So many are joined where sums are made: their order depends on it.
 inline int64_t joined_pixels(int64_t channels) {
   return channels < kShortRow ? joined_pixels(channels, kPiece / kRowsAtOnce) : 1;
 }

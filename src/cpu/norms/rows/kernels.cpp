@@ -187,16 +187,33 @@ struct LaneSums {
   }
 };
 
-// total IN/OUT += the sums of n elements; fresh: it is written, not read.
 template <class T, bool weight_row>
-FASTACT_HD void add_terms(const char* from_p, const char* from_x, const char* weight, int64_t n,
-                          const RowStats& stats, bool fresh, Vector (&total)[2][kVectors]) {
+void add_sums(const char* p_, const char* x_, int64_t n, const RowStats& stats, const char* weight,
+              double* lanes) {
   using C = Compute<T>;
-  constexpr int kVectorsOfLanes = ComputeVector<T>::kLanesOfT / kVector;
-  const T *p = reinterpret_cast<const T*>(from_p), *x = reinterpret_cast<const T*>(from_x);
+  const T* p = reinterpret_cast<const T*>(p_);
+  const T* x = reinterpret_cast<const T*>(x_);
   const C* w = reinterpret_cast<const C*>(weight);
   const RowGradient<C> of = gradient_of<T>(stats);
   const T* const end = p + n;
+  while (p != end) {
+    LaneSums<T, weight_row> some;
+    some.take(p, end, x, w, of);
+    for (int s = 0; s < 2; ++s)
+#pragma omp simd
+      for (int lane = 0; lane < some.kLanesOfT; ++lane)
+        lanes[s * kNormLanes + lane] += double(some.sums[s][lane]);
+  }
+}
+
+// sums OUT (2): the sums of n elements, on lanes that never leave the registers.
+template <class T, bool weight_row>
+FASTACT_HD void sum_whole(const T* p, const T* x, const Compute<T>* w, int64_t n,
+                          const RowStats& stats, double* sums) {
+  constexpr int kVectorsOfLanes = ComputeVector<T>::kLanesOfT / kVector;
+  const RowGradient<Compute<T>> of = gradient_of<T>(stats);
+  const T* const end = p + n;
+  Vector total[2][kVectors];
   LaneSums<T, weight_row> some;
   const auto add = [&](bool is_first) FASTACT_INLINED {
     some.take(p, end, x, w, of);
@@ -208,29 +225,8 @@ FASTACT_HD void add_terms(const char* from_p, const char* from_x, const char* we
         total[s][k] = is_first ? terms : total[s][k] + terms;
       }
   };
-  if (fresh) add(true);
+  add(true);
   while (p != end) add(false);
-}
-
-template <class T, bool weight_row>
-void add_sums(const char* p, const char* x, int64_t n, const RowStats& stats, const char* weight,
-              double* lanes) {
-  Vector total[2][kVectors];
-#pragma GCC unroll 16
-  for (int k = 0; k < 2 * kVectors; ++k)
-    total[k / kVectors][k % kVectors] = load(lanes + k * kVector);
-  add_terms<T, weight_row>(p, x, weight, n, stats, false, total);
-#pragma GCC unroll 16
-  for (int k = 0; k < 2 * kVectors; ++k)
-    store(total[k / kVectors][k % kVectors], lanes + k * kVector);
-}
-
-// sums OUT (2): the sums of n elements, on lanes that never leave the registers.
-template <class T, bool weight_row>
-FASTACT_HD void sum_whole(const char* p, const char* x, const char* weight, int64_t n,
-                          const RowStats& stats, double* sums) {
-  Vector total[2][kVectors];
-  add_terms<T, weight_row>(p, x, weight, n, stats, true, total);
   for (int s = 0; s < 2; ++s) sums[s] = fold_vectors(total[s]) + 0.0;  // never -0
 }
 
@@ -239,16 +235,16 @@ void sum_rows(BackwardRow* rows, int64_t count, int64_t n, const char* weight, b
   for (int64_t i = 0; i < count; ++i) {
     BackwardRow& row = rows[i];
     if (prefetches_dx) prefetch_range(row.dx, n * sizeof(T));
-    sum_whole<T, weight_row>(row.p, row.x, weight, n, row.stats, row.means);
+    sum_whole<T, weight_row>(reinterpret_cast<const T*>(row.p), reinterpret_cast<const T*>(row.x),
+                             reinterpret_cast<const Compute<T>*>(weight), n, row.stats, row.means);
   }
 }
 
 template <class T>
 void sum_spans(const BackwardRow& row, int64_t spans, int64_t n, double* both) {
-  for (int64_t r = 0; r < spans; ++r) {
-    const int64_t at = r * n * int64_t(sizeof(T));
-    sum_whole<T, false>(row.p + at, row.x + at, nullptr, n, row.stats, both + 2 * r);
-  }
+  const T *p = reinterpret_cast<const T*>(row.p), *x = reinterpret_cast<const T*>(row.x);
+  for (int64_t r = 0; r < spans; ++r)
+    sum_whole<T, false>(p + r * n, x + r * n, nullptr, n, row.stats, both + 2 * r);
 }
 
 // The operands of `finish` for `count` rows, from a column on.
@@ -269,17 +265,43 @@ struct RowsToFinish {
   }
 };
 
-// Finishes `count` rows, as many elements at once as registers hold.
 template <class T, bool weight_row, bool has_sums, int count>
-void finish_some(const BackwardRow* rows, int64_t column, int64_t n, const Compute<T>* w,
-                 Compute<T>* dweight, Compute<T>* dbias) {
-  using C = Compute<T>;
-  constexpr int64_t kColumns = is_half<T> ? kInRegisters : kCacheLine / int64_t(sizeof(C));
+void finish_some(const BackwardRow* rows, int64_t column, int64_t n, const T* w, T* dweight,
+                 T* dbias) {
   const RowsToFinish<T, count> all(rows, column);
-  const C one_w = *w;
-  Wide<T, kColumns> of_p, of_x, of_dx;
-  const auto make = [&](int64_t i, int64_t m) FASTACT_INLINED {
-    C weights[kColumns], dw[kColumns], db[kColumns];
+  const T one_w = *w;
+  const auto over = [&](int64_t first, int64_t end) FASTACT_INLINED {
+#pragma omp simd
+    for (int64_t i = first; i < end; ++i) {
+      const T weight = weight_row ? w[i] : one_w;
+      T dw = has_sums ? dweight[i] : 0, db = has_sums ? dbias[i] : 0;
+#pragma GCC unroll 4
+      for (int k = 0; k < count; ++k) {
+        const T product = all.p[k][i], xhat = all.of[k].xhat(all.x[k][i]);
+        if (has_sums) dw = weight_sum(dw, product, xhat), db += product;
+        all.dx[k][i] = all.of[k].dx(product * weight, xhat);
+      }
+      if (has_sums) dweight[i] = dw, dbias[i] = db;
+    }
+  };
+  const auto prefetch_all = [&](int64_t i) FASTACT_INLINED {
+    for (int k = 0; k < count; ++k) prefetch_next(rows[k].next, column + i);
+  };
+  over_all(head_of(all.dx[0], n), n, rows[0].next.at[0], prefetch_all, over);
+}
+
+// Finishes rows of 16 bits, as many elements at once as registers hold.
+template <class T, bool weight_row, bool has_sums, int count>
+void finish_halves(const BackwardRow* rows, int64_t column, int64_t n, const float* w,
+                   float* dweight, float* dbias) {
+  const RowsToFinish<T, count> all(rows, column);
+  const float one_w = *w;
+  Wide<T, kInRegisters> of_p, of_x, of_dx;
+  const bool has_next = rows[0].next.at[0];
+  for_chunks<kInRegisters>(n, [&](int64_t i, int64_t m) FASTACT_INLINED {
+    for (int k = 0; has_next && i % kPrefetchStep == 0 && k < count; ++k)
+      prefetch_next(rows[k].next, column + i);
+    float weights[kInRegisters], dw[kInRegisters], db[kInRegisters];
 #pragma omp simd
     for (int64_t j = 0; j < m; ++j) {
       weights[j] = weight_row ? w[i + j] : one_w;
@@ -288,11 +310,11 @@ void finish_some(const BackwardRow* rows, int64_t column, int64_t n, const Compu
     }
 #pragma GCC unroll 4
     for (int k = 0; k < count; ++k) {
-      const C *of_row = of_p.read(all.p[k] + i, m), *v = of_x.read(all.x[k] + i, m);
-      C* const made = of_dx.to(all.dx[k] + i);
+      const float *of_row = of_p.read(all.p[k] + i, m), *v = of_x.read(all.x[k] + i, m);
+      float* const made = of_dx.to(all.dx[k] + i);
 #pragma omp simd
       for (int64_t j = 0; j < m; ++j) {
-        const C product = of_row[j], xhat = all.of[k].xhat(v[j]);
+        const float product = of_row[j], xhat = all.of[k].xhat(v[j]);
         if (has_sums) dw[j] = weight_sum(dw[j], product, xhat), db[j] += product;
         made[j] = all.of[k].dx(product * weights[j], xhat);
       }
@@ -301,15 +323,7 @@ void finish_some(const BackwardRow* rows, int64_t column, int64_t n, const Compu
 #pragma omp simd
     for (int64_t j = 0; j < m; ++j)
       if (has_sums) dweight[i + j] = dw[j], dbias[i + j] = db[j];
-  };
-  const auto over = [&](int64_t first, int64_t end) FASTACT_INLINED {
-    for_chunks<kColumns>(end - first,
-                         [&](int64_t i, int64_t m) FASTACT_INLINED { make(first + i, m); });
-  };
-  const auto prefetch_all = [&](int64_t i) FASTACT_INLINED {
-    for (int k = 0; k < count; ++k) prefetch_next(rows[k].next, column + i);
-  };
-  over_all(is_half<T> ? 0 : head_of(all.dx[0], n), n, rows[0].next.at[0], prefetch_all, over);
+  });
 }
 
 // By `most` rows at once, then by half as many: with sums, which are then loaded and stored less
@@ -318,7 +332,10 @@ template <class T, bool weight_row, bool has_sums, int most>
 FASTACT_HD void finish_all(const BackwardRow* rows, int64_t count, int64_t column, int64_t n,
                            const Compute<T>* w, Compute<T>* dw, Compute<T>* db) {
   for (; count >= most; count -= most, rows += most)
-    finish_some<T, weight_row, has_sums, most>(rows, column, n, w, dw, db);
+    if constexpr (is_half<T>)
+      finish_halves<T, weight_row, has_sums, most>(rows, column, n, w, dw, db);
+    else
+      finish_some<T, weight_row, has_sums, most>(rows, column, n, w, dw, db);
   if constexpr (most > 1)
     finish_all<T, weight_row, has_sums, most / 2>(rows, count, column, n, w, dw, db);
 }
