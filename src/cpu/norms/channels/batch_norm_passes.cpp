@@ -20,6 +20,7 @@ bool has_short_rows(const BatchNorm& norm) {
 }
 
 struct BatchPass : ChannelPass<BatchNorm> {
+  const BatchNormKernels& kernels;
   const int used;  // coefficients, the first of them
   const bool is_short;
   const bool is_column;  // the coefficients are one an element
@@ -27,7 +28,10 @@ struct BatchPass : ChannelPass<BatchNorm> {
 
   BatchPass(const BatchNorm& n, const Operands& operands, int coefficient_count)
       : ChannelPass(n, operands, n.operands.is_channel_outer ? INT64_MAX : kNearRows,
-                    &ChannelKernels::batch),
+                    [&](int k) -> const ChannelFormula& {
+                      return n.table->batch_norm->kernels[k].formula;
+                    }),
+        kernels(n.table->batch_norm->kernels[dtype]),
         used(coefficient_count),
         is_short(has_short_rows(n)),
         is_column(!n.operands.is_channel_outer || is_short) {}

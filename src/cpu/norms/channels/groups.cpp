@@ -53,7 +53,9 @@ struct GroupPass : ChannelPass<Norm> {
   alignas(64) char of_tile[kCoefficients][kTile * sizeof(double)];
 
   GroupPass(const Norm& a, const Operands& operands)
-      : ChannelPass(a, operands, kNear, &ChannelKernels::group),
+      : ChannelPass(
+            a, operands, kNear,
+            [&](int k) -> const ChannelFormula& { return a.table->channels_last->kernels[k]; }),
         channels(a.operands.columns.size),
         group(a.parameters_per_row),
         pixels(a.pixels),

@@ -356,19 +356,20 @@ void add_rows(StridedRows from_p, StridedRows from_x, const char* const* all, in
 
 #define FASTACT_MAP(Map, T) {map_segments<Map<Compute<T>>, T>, map_rows<Map<Compute<T>>, T>}
 #define FASTACT_COLUMNS(Map, T) {nullptr, map_rows<Map<Compute<T>>, T>}
-#define FASTACT_CHANNELS(T)                                                                 \
+#define FASTACT_BATCH(T)                                                                    \
   {{FASTACT_MAP(Normalise, T), FASTACT_MAP(Gradient, T), add_rows<Centred<Compute<T>>, T>}, \
-   {FASTACT_COLUMNS(GroupNormalise, T), FASTACT_COLUMNS(GroupGradient, T),                  \
-    add_rows<Xhat<Compute<T>>, T>},                                                         \
    FASTACT_MAP(Scale, T),                                                                   \
    add_piece<T>,                                                                            \
    add_channels<T>}
+#define FASTACT_GROUPS(T)                                                 \
+  {FASTACT_COLUMNS(GroupNormalise, T), FASTACT_COLUMNS(GroupGradient, T), \
+   add_rows<Xhat<Compute<T>>, T>}
 
-struct ChannelsLastTable {};                         // DEV
-extern const ChannelsLastTable channels_last_table;  // DEV
-const ChannelsLastTable channels_last_table = {};    // DEV
 extern const BatchNormTable batch_norm_table;
-const BatchNormTable batch_norm_table = {{FASTACT_CHANNELS(f16), FASTACT_CHANNELS(bf16),
-                                          FASTACT_CHANNELS(float), FASTACT_CHANNELS(double)}};
+const BatchNormTable batch_norm_table = {
+    {FASTACT_BATCH(f16), FASTACT_BATCH(bf16), FASTACT_BATCH(float), FASTACT_BATCH(double)}};
+extern const ChannelsLastTable channels_last_table;
+const ChannelsLastTable channels_last_table = {
+    {FASTACT_GROUPS(f16), FASTACT_GROUPS(bf16), FASTACT_GROUPS(float), FASTACT_GROUPS(double)}};
 
 FASTACT_END_NAMESPACE
