@@ -42,10 +42,9 @@ struct BatchPass : ChannelPass<BatchNorm> {
 
   // Sets the coefficients of a piece; spreads them over short rows.
   void set_coefficients(const ChannelPiece& c) {
+    const int64_t first = s.is_channel_outer ? c.row % norm.channels : c.column;
     for (int k = 0; k < used; ++k) {
-      coefficients[k] = is_short
-                            ? spread[k]
-                            : coefficient(k, s.is_channel_outer ? c.row % norm.channels : c.column);
+      coefficients[k] = is_short ? spread[k] : coefficient(k, first);
       if (is_short)
         spread_over_rows(s, norm.channels, c.row, c.column, c.n, spread[k],
                          [&](int64_t channel) { return coefficient(k, channel); });

@@ -107,16 +107,23 @@ template <class Map, class T>
 void map_segments(StridedRows from_a, StridedRows from_b, const char* const* all, StridedRows to,
                   int64_t segments, int64_t n, bool) {
   using C = Compute<T>;
-  const RowsOf<T> a(from_a), b(from_b), made(to);
-  for (int64_t r = 0; r < segments; ++r) {
-    const Map map(OfChannel<C>{all, r});
-    const auto of = [=](C x, C y) FASTACT_INLINED { return map(x, y); };
-    if (n >= kLeastSegment && n < kLongSegment)
-      map_span(a[r], b[r], made[r], n, of);
-    else
-      map_indexed<kChunk>(a[r], b[r], made[r], n,
+  const auto for_segments = [&](auto over) FASTACT_INLINED {
+    const T *a = elements<T>(from_a.first), *b = elements<T>(from_b.first);
+    T* made = reinterpret_cast<T*>(to.first);
+    for (int64_t r = 0; r < segments; ++r) {
+      const Map map(OfChannel<C>{all, r});
+      over(a, b, made, [=](C x, C y) FASTACT_INLINED { return map(x, y); });
+      a += from_a.pitch, b += from_b.pitch, made += to.pitch;
+    }
+  };
+  if (n >= kLeastSegment && n < kLongSegment)
+    for_segments([=](const T* a, const T* b, T* made, auto of)
+                     FASTACT_INLINED { map_span(a, b, made, n, of); });
+  else
+    for_segments([=](const T* a, const T* b, T* made, auto of) FASTACT_INLINED {
+      map_indexed<kChunk>(a, b, made, n,
                           [=](int64_t, C x, C y) FASTACT_INLINED { return of(x, y); });
-  }
+    });
 }
 
 // Maps several rows at once, whose coefficients are read once.
