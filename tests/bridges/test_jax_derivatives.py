@@ -6,8 +6,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from conftest import each_family
+from conftest import each_family, first_of_families
 
+import fastact as fa
 from fastact.measure import cases
 from fastact.ops.engine.op import arrays_of
 
@@ -149,3 +150,22 @@ def test_a_third_derivative():
     assert jax.grad(jax.grad(jax.grad(fj.relu)))(1.0) == 0
     with pytest.raises(TypeError, match=r"fastact\.jax\.mish: has no third derivative"):
         jax.grad(jax.grad(jax.grad(lambda x: fj.bias_act(x[None], x[None], "mish")[0])))(1.0)
+
+
+#: One op of each family; divergences are of logarithms of probabilities, which no scale leaves ones.
+SCALED = first_of_families(
+    op for op in fa.ops.values() if op.family not in ("activations", "divergences")
+)
+
+
+@pytest.mark.parametrize(("scale", "offset"), [(1e22, 0.0), (1e-25, 0.0), (1.0, 1e4)])
+@pytest.mark.parametrize("op", SCALED)
+def test_tangents_in_extremes(op, scale, offset):
+    """Of float32: as the kernels' gradients are, where squares leave the range or a mean is far.
+
+    Gradients of norms are of a mean that was rounded as it was saved, and tangents are not: rstd,
+    up to 10 here, multiplies what they differ by.
+    """
+    f, (x, *others) = function_of(op)
+    arrays = tuple(a.astype("float32") for a in (x * scale + offset, *others))
+    adjoint(f, arrays, rtol=(64 + 16 * offset * ("mean" in op.saves)) * 2.0**-24)

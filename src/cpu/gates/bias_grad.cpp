@@ -2,7 +2,7 @@
 #include "cpu/core/scratch.h"
 #include "cpu/core/threads.h"
 #include "cpu/gates/tile_reader.h"
-#include "cpu/reductions/reduce.h"
+#include "cpu/reductions/summing_pass.h"
 
 namespace fastact {
 namespace {
@@ -276,16 +276,13 @@ BiasGradients::BiasGradients(const Gates& g, const ReduceTable* table, const Gat
     const ArrayArgument& sum = call.bias_gradient[i];
     Reducer* r = &sums[i];
     set_accumulator(r, table, kItself, g.elements.compute_dtype);
-    r->outputs = r->terms = Axes();
+    r->terms = Axes();
     r->terms.size = g.rows();
-    r->accumulate = g.accumulate;
     r->y = nullptr;
     cut_terms(r);
     if (!sum.data) continue;
-    const int64_t item = item_size(sum.dtype), stride = byte_stride(sum, 0, item);
-    r->outputs.append(kGatesOf[g.kind] * g.columns, 0, stride);
-    const auto bits = reinterpret_cast<uintptr_t>(sum.data) | uintptr_t(stride);
-    set_output(r, sum.data, sum.dtype, bits % uintptr_t(item) == 0);
+    const int64_t stride = byte_stride(sum, 0, item_size(sum.dtype));
+    set_channels(r, {sum.data, stride, sum.dtype}, kGatesOf[g.kind] * g.columns, g.accumulate);
   }
   std::copy_n(call.places.at, kMostGates, gate_order);
   if (g.moves || g.lacks) tile = std::min(tile, kGatePiece);

@@ -5,18 +5,23 @@
 
 namespace fastact {
 
+void set_channels(Reducer* r, const ChannelArray& to, int64_t channels, bool accumulate) {
+  r->accumulate = accumulate;
+  r->outputs = Axes();
+  r->outputs.append(channels, 0, to.stride);
+  const auto bits = reinterpret_cast<uintptr_t>(to.data) | uintptr_t(to.stride);
+  set_output(r, to.data, to.dtype, bits % uintptr_t(item_size(to.dtype)) == 0);
+}
+
 void add_sum(ChannelSums* sums, const FusedPlan& plan, const ReduceTable* table,
              const ChannelArray& result, bool accumulate) {
   Reducer* r = &sums->each[sums->count++];
   const StridedOperands& s = plan.operands;
-  const int64_t channels = plan.channels, item = item_size(result.dtype);
+  const int64_t channels = plan.channels;
   set_accumulator(r, table, kItself, s.compute_dtype);
-  r->outputs = r->terms = Axes();
-  r->outputs.append(channels, 0, result.stride);
+  set_channels(r, result, channels, accumulate);
+  r->terms = Axes();
   r->terms.size = s.size() / channels;
-  r->accumulate = accumulate;
-  const auto bits = reinterpret_cast<uintptr_t>(result.data) | uintptr_t(result.stride);
-  set_output(r, result.data, result.dtype, bits % uintptr_t(item) == 0);
   r->row = channels;
   // All sums of a pass have the same tasks, and share the columns of one.
   for (int k = 0; k < sums->count; ++k) {

@@ -21,6 +21,9 @@ struct ChannelSums {
   int count = 0;
 };
 
+// Sets the output of sums, one of each channel: the array, which is added to with accumulate.
+void set_channels(Reducer* sums, const ChannelArray& to, int64_t channels, bool accumulate);
+
 // One more sum: result OUT, or IN/OUT with accumulate, one element a channel.
 void add_sum(ChannelSums* sums, const FusedPlan& plan, const ReduceTable* table,
              const ChannelArray& result, bool accumulate);

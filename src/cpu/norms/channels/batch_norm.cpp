@@ -8,6 +8,7 @@
 #include "common/norms/norms.h"
 #include "cpu/activations/kernels.h"
 #include "cpu/core/tensor_iterator.h"
+#include "cpu/reductions/summing_pass.h"
 
 namespace fastact {
 namespace {
@@ -24,18 +25,19 @@ int64_t batch_scratch(int64_t channels, int64_t size) {
   return (numbers + kBatchCoefficients * (channels + kPiece)) * int64_t(sizeof(double)) + 64;
 }
 
-// An array with a number for each channel: along its only axis, or along `axis`.
-ChannelArray channels_of(const ArrayArgument& a, int axis) {
+// An array with a number for each channel, along its only axis or along the channels', in the
+// plan's order.
+ChannelArray channels_of(const BatchNorm& norm, const ArrayArgument& a) {
   if (!a.shape) return {};
-  return {a.data, byte_stride(a, a.ndim == 1 ? 0 : axis, item_size(a.dtype)), a.dtype};
+  const int64_t stride = byte_stride(a, a.ndim == 1 ? 0 : norm.axis, item_size(a.dtype));
+  if (!norm.operands.is_channel_reversed) return {a.data, stride, a.dtype};
+  return {a.data + (norm.channels - 1) * stride, -stride, a.dtype};
 }
 
-// Reads the numbers of an array's channels in the plan's order; `neutral` where there is no array.
-void read_channels(const BatchNorm& norm, const ChannelArray& from, double neutral, double* to) {
-  if (!from.data) {
-    std::fill(to, to + norm.channels, neutral);
-    return;
-  }
+// Reads the numbers of the channels; `neutral` where there is no array.
+void read_channels(const BatchNorm& norm, const ArrayArgument& a, double neutral, double* to) {
+  const ChannelArray from = channels_of(norm, a);
+  if (!from.data) return void(std::fill_n(to, norm.channels, neutral));
   const int64_t item = item_size(from.dtype);
   alignas(64) char packed[kPiece * sizeof(double)];
   for (int64_t first = 0; first < norm.channels; first += kPiece) {
@@ -43,81 +45,56 @@ void read_channels(const BatchNorm& norm, const ChannelArray& from, double neutr
     gather_for(item)(packed, from.data + first * from.stride, from.stride, n);
     norm.table->reduce->widen[from.dtype](packed, item, n, to + first);
   }
-  if (norm.operands.is_channel_reversed) std::reverse(to, to + norm.channels);
 }
 
-// Writes numbers in the plan's order to an array; nothing where there is none.
-void write_channels(const BatchNorm& norm, const double* from, const ChannelArray& to,
+// Writes them to an array, if there is one.
+void write_channels(const BatchNorm& norm, const double* from, const ArrayArgument& a,
                     bool accumulate) {
+  const ChannelArray to = channels_of(norm, a);
   if (!to.data) return;
-  const int64_t item = item_size(to.dtype), last = norm.channels - 1;
-  alignas(64) char packed[kPiece * sizeof(double)];
-  double numbers[kPiece], before[kPiece];
-  for (int64_t first = 0; first < norm.channels; first += kPiece) {
-    const int64_t n = std::min(kPiece, norm.channels - first);
-    char* at = to.data + first * to.stride;
-    for (int64_t i = 0; i < n; ++i)
-      numbers[i] = from[norm.operands.is_channel_reversed ? last - first - i : first + i];
-    if (accumulate) {
-      gather_for(item)(packed, at, to.stride, n);
-      norm.table->reduce->widen[to.dtype](packed, item, n, before);
-      for (int64_t i = 0; i < n; ++i) numbers[i] += before[i];
-    }
-    norm.table->reduce->finish[to.dtype](numbers, nullptr, packed, n);
-    scatter_for(item)(at, packed, to.stride, n);
-  }
+  Reducer sums;
+  sums.table = norm.table->reduce;
+  set_channels(&sums, to, norm.channels, accumulate);
+  for (int64_t first = 0; first < norm.channels; first += kMostColumns)
+    store_sums(sums, first, std::min(kMostColumns, norm.channels - first), from + first, nullptr);
 }
 
-// arrays: kDy to kOut.
-void prepare(BatchNorm* norm, const KernelTable* table, const Operand (&arrays)[3], int dtype,
-             int axis, char* scratch, const ChannelArray& weight, const ChannelArray& bias) {
-  plan_operands(&norm->operands, table->convert, dtype, BatchNorm::kOut + 1, arrays, BatchNorm::kX,
-                axis, arrays[BatchNorm::kDy].data);
-  const StridedOperands& s = norm->operands;
-  norm->table = table;
-  norm->channels = arrays[BatchNorm::kX].shape[axis];
-  norm->count = s.size() / norm->channels;
-  const int64_t c = norm->channels;
-  scratch += -reinterpret_cast<uintptr_t>(scratch) % 64;
-  double* numbers = reinterpret_cast<double*>(scratch);
-  norm->mean = numbers;
-  norm->rstd = numbers + c;
-  norm->weight = numbers + 2 * c;
-  norm->bias = numbers + 3 * c;
-  norm->sums = numbers + 4 * c;
-  norm->partial = numbers + 6 * c;
-  norm->coefficients = reinterpret_cast<char*>(norm->partial + 2 * most_chunks(s.size()) * c);
-  norm->pitch = c + kPiece;
-  read_channels(*norm, weight, 1.0, norm->weight);
-  read_channels(*norm, bias, 0.0, norm->bias);
-  if (s.is_channel_outer) {
-    const int64_t outer = s.rows.size / c, columns = s.columns.size;
-    norm->cuts = ceil_div(columns, kLongCut);
-    const int64_t most = std::min(most_chunks(s.size()), outer * norm->cuts);
-    norm->chunks = std::clamp<int64_t>(norm->count / kShortChunk, 1, most);
-  } else {
-    norm->cuts = 1;
-    norm->chunks = std::min(most_chunks(s.size()), s.rows.size);
-  }
-}
-
-// The plan of forward and of backward, as far as they are alike.
+// Plans a call; arrays: kDy to kOut.
 template <class Call>
 void prepare(BatchNorm* norm, const KernelTable* table, const Operand (&arrays)[3],
              const Call& call, char* scratch) {
+  plan_operands(&norm->operands, table->convert, call.x.dtype, BatchNorm::kOut + 1, arrays,
+                BatchNorm::kX, call.axis, arrays[BatchNorm::kDy].data);
+  const StridedOperands& s = norm->operands;
+  const int64_t c = call.x.shape[call.axis];
+  norm->table = table;
+  norm->axis = call.axis;
   norm->parameters = call.parameters;
   norm->is_identity = call.which == k_identity;
   norm->is_training = call.is_training;
-  prepare(norm, table, arrays, call.x.dtype, call.axis, scratch,
-          channels_of(call.weight, call.axis), channels_of(call.bias, call.axis));
+  norm->accumulate = false;
+  norm->channels = c;
+  norm->count = s.size() / c;
+  scratch += -reinterpret_cast<uintptr_t>(scratch) % 64;
+  double* numbers = reinterpret_cast<double*>(scratch);
+  for (double** each : {&norm->mean, &norm->rstd, &norm->weight, &norm->bias, &norm->sums})
+    *each = numbers, numbers += c;
+  norm->partial = numbers + c;  // behind both sums
+  norm->coefficients = reinterpret_cast<char*>(norm->partial + 2 * most_chunks(s.size()) * c);
+  norm->pitch = c + kPiece;
+  read_channels(*norm, call.weight, 1.0, norm->weight);
+  read_channels(*norm, call.bias, 0.0, norm->bias);
+  norm->cuts = s.is_channel_outer ? ceil_div(s.columns.size, kLongCut) : 1;
+  const int64_t outer = s.is_channel_outer ? s.rows.size / c : s.rows.size;
+  norm->chunks = std::min(most_chunks(s.size()), outer * norm->cuts);
+  if (s.is_channel_outer)
+    norm->chunks = std::clamp<int64_t>(norm->count / kShortChunk, 1, norm->chunks);
 }
 
 void prepare(BatchNorm* norm, const KernelTable* table, const BatchForward& call, char* scratch) {
   prepare(norm, table, {Operand{}, call.x, call.y}, call, scratch);
   norm->activation = table->elementwise->forward[call.which][norm->operands.compute_dtype];
-  norm->accumulate = false;
 }
-
 void prepare(BatchNorm* norm, const KernelTable* table, const BatchBackward& call, char* scratch) {
   prepare(norm, table, {call.dy, call.x, call.dx}, call, scratch);
   norm->activation = table->elementwise->backward[call.which][norm->operands.compute_dtype][0];
@@ -160,7 +137,7 @@ void take_moments(BatchNorm* norm, double eps) {
 }
 
 // Takes mean and rstd that are given, as variances or rstd.
-void take_statistics(BatchNorm* norm, const ChannelArray& mean, const ChannelArray& spread,
+void take_statistics(BatchNorm* norm, const ArrayArgument& mean, const ArrayArgument& spread,
                      bool is_rstd, double eps) {
   read_channels(*norm, mean, 0, norm->mean);
   read_channels(*norm, spread, 1, norm->rstd);
@@ -171,19 +148,18 @@ void take_statistics(BatchNorm* norm, const ChannelArray& mean, const ChannelArr
 // Saves the mean and rstd of a batch without elements: the running statistics'; in training NaN, as
 // means of nothing are.
 void save_of_nothing(const KernelTable* table, const BatchForward& call, char* scratch) {
-  const int axis = call.axis;
   BatchNorm norm{};  // no more of it than reading and writing channels takes
   norm.table = table;
-  norm.channels = call.x.shape[axis];
+  norm.axis = call.axis;
+  norm.channels = call.x.shape[call.axis];
   norm.mean = reinterpret_cast<double*>(scratch + -reinterpret_cast<uintptr_t>(scratch) % 64);
   norm.rstd = norm.mean + norm.channels;
   if (call.is_training)
     std::fill_n(norm.mean, 2 * norm.channels, std::nan(""));
   else
-    take_statistics(&norm, channels_of(call.mean, axis), channels_of(call.spread, axis), false,
-                    call.eps);
-  write_channels(norm, norm.mean, channels_of(call.saved_mean, axis), false);
-  write_channels(norm, norm.rstd, channels_of(call.saved_rstd, axis), false);
+    take_statistics(&norm, call.mean, call.spread, false, call.eps);
+  write_channels(norm, norm.mean, call.saved_mean, false);
+  write_channels(norm, norm.rstd, call.saved_rstd, false);
 }
 
 // Updates, after take_moments, running = (1 - momentum) running + momentum (mean, unbiased
@@ -191,15 +167,15 @@ void save_of_nothing(const KernelTable* table, const BatchForward& call, char* s
 void update_running(const BatchNorm& norm, const BatchForward& call) {
   const double unbiased = double(norm.count) / double(norm.count - 1);
   double* running = norm.partial;
-  const auto update = [&](const ChannelArray& array, const double* now, double factor) {
+  const auto update = [&](const ArrayArgument& array, const double* now, double factor) {
     if (!array.data) return;
     read_channels(norm, array, 0, running);
     for (int64_t i = 0; i < norm.channels; ++i)
       running[i] = (1 - call.momentum) * running[i] + call.momentum * (now[i] * factor);
     write_channels(norm, running, array, false);
   };
-  update(channels_of(call.mean, call.axis), norm.mean, 1);
-  update(channels_of(call.spread, call.axis), norm.sums, unbiased);
+  update(call.mean, norm.mean, 1);
+  update(call.spread, norm.sums, unbiased);
 }
 
 // Fills some coefficients, of the compute type.
@@ -291,9 +267,10 @@ int64_t batch_forward_workspace(const BatchForward& call, const KernelTable* ker
 void batch_norm_forward(const BatchForward& call, Execution* execution) {
   const int64_t needed = check_scratch(kBatchNormForward, call, *execution);
   const int64_t size = size_of(call.x);
-  const int axis = call.axis, threads = resolve_threads(size);
+  const int threads = resolve_threads(size);
   if (size == 0) {
-    if (call.x.shape[axis] > 0) save_of_nothing(execution->kernels, call, execution->workspace);
+    if (call.x.shape[call.axis] > 0)
+      save_of_nothing(execution->kernels, call, execution->workspace);
     return;
   }
   BatchNorm norm;
@@ -305,12 +282,11 @@ void batch_norm_forward(const BatchForward& call, Execution* execution) {
     run_reduction(&moments, threads);
     take_moments(&norm, call.eps);
   } else {
-    take_statistics(&norm, channels_of(call.mean, axis), channels_of(call.spread, axis), false,
-                    call.eps);
+    take_statistics(&norm, call.mean, call.spread, false, call.eps);
   }
   apply(norm, threads);
-  write_channels(norm, norm.mean, channels_of(call.saved_mean, axis), false);
-  write_channels(norm, norm.rstd, channels_of(call.saved_rstd, axis), false);
+  write_channels(norm, norm.mean, call.saved_mean, false);
+  write_channels(norm, norm.rstd, call.saved_rstd, false);
   if (call.is_training) update_running(norm, call);
 }
 
@@ -320,8 +296,7 @@ void norm_apply(const BatchForward& call, Execution* execution) {
   if (size == 0) return;
   BatchNorm norm;
   prepare(&norm, execution->kernels, call, execution->workspace);
-  take_statistics(&norm, channels_of(call.mean, call.axis), channels_of(call.spread, call.axis),
-                  true, 0);
+  take_statistics(&norm, call.mean, call.spread, true, 0);
   apply(norm, resolve_threads(size));
 }
 
@@ -337,10 +312,10 @@ void batch_norm_backward(const BatchBackward& call, Execution* execution) {
     fill(call.dbias, 0);
     return;
   }
-  const int axis = call.axis, threads = resolve_threads(size_of(call.x));
+  const int threads = resolve_threads(size_of(call.x));
   BatchNorm norm;
   prepare(&norm, execution->kernels, call, execution->workspace);
-  take_statistics(&norm, channels_of(call.mean, axis), channels_of(call.rstd, axis), true, 0);
+  take_statistics(&norm, call.mean, call.rstd, true, 0);
   make_coefficients(norm);
   const int64_t c = norm.channels;
   const bool has_dx = call.dx.shape;
@@ -348,8 +323,8 @@ void batch_norm_backward(const BatchBackward& call, Execution* execution) {
   if (call.sum_p.shape) {
     needs_sums = false;
     norm.count = 1;
-    read_channels(norm, channels_of(call.sum_p, axis), 0, norm.sums);
-    read_channels(norm, channels_of(call.sum_p_xhat, axis), 0, norm.sums + c);
+    read_channels(norm, call.sum_p, 0, norm.sums);
+    read_channels(norm, call.sum_p_xhat, 0, norm.sums + c);
     for (int64_t i = 0; i < 2 * c; ++i) norm.sums[i] /= call.count;
   }
   if (needs_sums && has_dx && goes_by_channels(norm, threads)) {
@@ -364,8 +339,8 @@ void batch_norm_backward(const BatchBackward& call, Execution* execution) {
       run_partitions(threads, batch_norm_gradient_partition, &norm);
     }
   }
-  write_channels(norm, norm.sums, channels_of(call.dbias, axis), call.accumulate);
-  write_channels(norm, norm.sums + c, channels_of(call.dweight, axis), call.accumulate);
+  write_channels(norm, norm.sums, call.dbias, call.accumulate);
+  write_channels(norm, norm.sums + c, call.dweight, call.accumulate);
 }
 
 }  // namespace fastact

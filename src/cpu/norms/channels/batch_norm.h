@@ -49,6 +49,7 @@ struct BatchNorm : ChannelNumbers {
   bool is_identity;
   bool accumulate;
   bool is_training;         // backward: the statistics depend on x
+  int axis;                 // the channels', of the arrays
   int64_t channels, count;  // values a channel
   // Backward: how the terms are cut.
   int64_t cuts;    // pieces of a row, where the channel is the row

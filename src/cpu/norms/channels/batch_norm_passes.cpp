@@ -20,6 +20,7 @@ bool has_short_rows(const BatchNorm& norm) {
 }
 
 struct BatchPass : ChannelPass<BatchNorm> {
+  const BatchNormKernels& kernels;
   const int used;  // coefficients, the first of them
   const bool is_short;
   const bool is_column;  // the coefficients are one an element
@@ -27,7 +28,10 @@ struct BatchPass : ChannelPass<BatchNorm> {
 
   BatchPass(const BatchNorm& n, const Operands& operands, int coefficient_count)
       : ChannelPass(n, operands, n.operands.is_channel_outer ? INT64_MAX : kNearRows,
-                    &ChannelKernels::batch),
+                    [&](int k) -> const ChannelFormula& {
+                      return n.table->batch_norm->kernels[k].formula;
+                    }),
+        kernels(n.table->batch_norm->kernels[dtype]),
         used(coefficient_count),
         is_short(has_short_rows(n)),
         is_column(!n.operands.is_channel_outer || is_short) {}
@@ -38,10 +42,9 @@ struct BatchPass : ChannelPass<BatchNorm> {
 
   // Sets the coefficients of a piece; spreads them over short rows.
   void set_coefficients(const ChannelPiece& c) {
+    const int64_t first = s.is_channel_outer ? c.row % norm.channels : c.column;
     for (int k = 0; k < used; ++k) {
-      coefficients[k] = is_short
-                            ? spread[k]
-                            : coefficient(k, s.is_channel_outer ? c.row % norm.channels : c.column);
+      coefficients[k] = is_short ? spread[k] : coefficient(k, first);
       if (is_short)
         spread_over_rows(s, norm.channels, c.row, c.column, c.n, spread[k],
                          [&](int64_t channel) { return coefficient(k, channel); });

@@ -53,7 +53,9 @@ struct GroupPass : ChannelPass<Norm> {
   alignas(64) char of_tile[kCoefficients][kTile * sizeof(double)];
 
   GroupPass(const Norm& a, const Operands& operands)
-      : ChannelPass(a, operands, kNear, &ChannelKernels::group),
+      : ChannelPass(
+            a, operands, kNear,
+            [&](int k) -> const ChannelFormula& { return a.table->channels_last->kernels[k]; }),
         channels(a.operands.columns.size),
         group(a.parameters_per_row),
         pixels(a.pixels),
@@ -265,41 +267,19 @@ struct GroupForward : GroupPass {
     }
   }
 
-  // Offsets from `base`, where the first pixel's tile begins, to those from `pixel` on.
-  void offsets_of(const char* base, int64_t pixel, int64_t n, int64_t first, int64_t* offsets) {
-    char* const tile = s.data[Norm::kX] + first * s.item;
-    fastact::for_pieces(s.rows, Norm::kX, tile, example * pixels + pixel, n,
-                        [&](const char* at, int64_t step, int64_t m) {
-                          for (int64_t i = 0; i < m; ++i) *offsets++ = at - base + i * step;
-                        });
-  }
-
-  // Adds rows as they are stored where they lie in one piece, else row by row.
+  // Adds rows as they are stored where they lie in one piece.
   void add_rows(int64_t pixel, int64_t terms, int64_t first, int64_t n) {
-    const int64_t rows = terms / joined, rest = terms % joined, width = joined * n;
-    const int last = s.rows.count - 1;
-    const bool is_dense =
-        s.rows.stride[Norm::kX][last] == channels * s.item && s.rows.length[last] % pixels == 0;
+    const bool is_flat = s.is_flat[Norm::kX];
+    const auto add = accumulator.kernels[is_flat ? s.dtype : s.compute_dtype].add_rows;
+    const int64_t item = is_flat ? s.item : s.compute_item;
     int64_t offsets[kMomentRows];
-    if (s.has_unit_stride[Norm::kX] && (joined == 1 || is_dense)) {
-      const char* base = s.row(Norm::kX, example * pixels) + first * s.item;
-      if (joined == 1)
-        offsets_of(base, pixel, rows, first, offsets);
-      else
-        for (int64_t r = 0; r < rows; ++r) offsets[r] = (pixel * n + r * width) * s.item;
-      const auto add = accumulator.kernels[s.dtype].add_rows;
-      add(base, offsets, 1, rows, width, shift, sums[0], kTile, false);
-      const int64_t end = (pixel * n + rows * width) * s.item;
-      if (rest) add(base, &end, 1, 1, rest * n, shift, sums[0], kTile, false);
-      return;
-    }
-    for (int64_t done = 0, m; done < terms; done += m) {
-      m = std::min(joined, terms - done);
-      reader.go(example * pixels + pixel + done, first, m * n);
-      offsets[0] = 0;
-      accumulator.kernels[s.compute_dtype].add_rows(reader.load(Norm::kX, x), offsets, 1, 1, m * n,
-                                                    shift, sums[0], kTile, false);
-    }
+    const ChannelPiece all{example * pixels + pixel, terms, first, n};
+    for_pieces(all, joined, kRowsAtOnce, [&](const ChannelPiece& c) {
+      const StridedRows rows = is_flat ? plain(Norm::kX, c) : load(Norm::kX, c, x);
+      for (int64_t r = 0; r < c.rows; ++r) offsets[r] = r * rows.pitch * item;
+      const int64_t at = c.column - first;
+      add(rows.first, offsets, 1, c.rows, c.n, shift + at, sums[0] + at, kTile, false);
+    });
   }
 
   void save() const {

@@ -20,7 +20,7 @@ struct OfChannel {
   FASTACT_HD T operator()(int k) const { return reinterpret_cast<const T*>(all[k])[channel]; }
 };
 
-// Functors of an element, made of its channel's coefficients: the maps,
+// Maps are made of the coefficients of an element's channel.
 template <class T>
 struct Normalise {
   T high, low, factor, offset;
@@ -66,7 +66,8 @@ struct GroupGradient {
     return row.dx(p * weight, row.xhat(x));
   }
 };
-// and the factors of p in a sum. kFewMeet: fewer than kRowsAtOnce rows, too, meet in the compute
+
+// So are the factors of p in a sum. kFewMeet: fewer than kRowsAtOnce rows, too, meet in the compute
 // type.
 template <class T>
 struct Centred {
@@ -98,24 +99,34 @@ struct RowsOf {
   FASTACT_HD T* operator[](int64_t row) const { return first + row * pitch; }
 };
 
-// One coefficient a row: a segment of a channel.
+// Elements of a segment that is worth chunks of kChunk.
+constexpr int64_t kLongSegment = 2048;
+
+// Maps rows that are segments of channels, with one coefficient each.
 template <class Map, class T>
 void map_segments(StridedRows from_a, StridedRows from_b, const char* const* all, StridedRows to,
                   int64_t segments, int64_t n, bool) {
   using C = Compute<T>;
-  const RowsOf<T> a(from_a), b(from_b), made(to);
-  for (int64_t r = 0; r < segments; ++r) {
-    const Map map(OfChannel<C>{all, r});
-    const auto of = [=](C x, C y) FASTACT_INLINED { return map(x, y); };
-    if (n >= kLeastSegment && n < kChunk)
-      map_span(a[r], b[r], made[r], n, of);
-    else
-      map_indexed<kChunk>(a[r], b[r], made[r], n,
+  const auto for_segments = [&](auto over) FASTACT_INLINED {
+    const T *a = elements<T>(from_a.first), *b = elements<T>(from_b.first);
+    T* made = reinterpret_cast<T*>(to.first);
+    for (int64_t r = 0; r < segments; ++r) {
+      const Map map(OfChannel<C>{all, r});
+      over(a, b, made, [=](C x, C y) FASTACT_INLINED { return map(x, y); });
+      a += from_a.pitch, b += from_b.pitch, made += to.pitch;
+    }
+  };
+  if (n >= kLeastSegment && n < kLongSegment)
+    for_segments([=](const T* a, const T* b, T* made, auto of)
+                     FASTACT_INLINED { map_span(a, b, made, n, of); });
+  else
+    for_segments([=](const T* a, const T* b, T* made, auto of) FASTACT_INLINED {
+      map_indexed<kChunk>(a, b, made, n,
                           [=](int64_t, C x, C y) FASTACT_INLINED { return of(x, y); });
-  }
+    });
 }
 
-// Several rows at once, whose coefficients are read once.
+// Maps several rows at once, whose coefficients are read once.
 template <class Map, class T>
 FASTACT_HD void map_some(const RowsOf<T>& a, const RowsOf<T>& b, const char* const* all,
                          const RowsOf<T>& to, int64_t r, int64_t n) {
@@ -185,23 +196,19 @@ FASTACT_HD void add_elements(const T* p, const T* x, Compute<T> high, Compute<T>
     for (int k = 0; k < kParts; ++k) sum[k] = product[k] = zero;
     const int64_t whole = (end - p) / kLanes;
     const int rounds = whole < kTermsOfLane ? int(whole) : kTermsOfLane;
-    for (int round = 0; round < rounds; ++round, p += kLanes, x += kLanes) {
+    const auto add = [&](int k) FASTACT_INLINED {
+      const V term = read(p + k * kCount);
+      sum[k] += term;
+      product[k] += term * ((read(x + k * kCount) - high) - low);
+    };
+    for (int round = 0; round < rounds; ++round, p += kLanes, x += kLanes)
 #pragma GCC unroll 16
-      for (int k = 0; k < kParts; ++k) {
-        const V term = read(p + k * kCount);
-        sum[k] += term;
-        product[k] += term * ((read(x + k * kCount) - high) - low);
-      }
-    }
+      for (int k = 0; k < kParts; ++k) add(k);
     C lanes[2][kLanes];
     int rest = rounds < kTermsOfLane ? int(end - p) : 0;
     if (rest >= kHalf) {
 #pragma GCC unroll 16
-      for (int k = 0; k < kHalfParts; ++k) {
-        const V term = read(p + k * kCount);
-        sum[k] += term;
-        product[k] += term * ((read(x + k * kCount) - high) - low);
-      }
+      for (int k = 0; k < kHalfParts; ++k) add(k);
       p += kHalf, x += kHalf, rest -= kHalf;
     }
     const int before = kHalf - rest;
@@ -280,8 +287,8 @@ void add_channels(const char* first_p, const char* first_x, const char* const* a
   }
 }
 
-// Rows from `r` on that meet in memory, one after the other, in the columns begin .. end. Not
-// inlined: each use would be a copy of all its loops.
+// Adds rows from `r` on, which meet in memory one after the other, in the columns begin .. end. It
+// is not inlined: each use would be a copy of all its loops.
 template <class Factor, class T>
 __attribute__((noinline)) void add_apart(const RowsOf<const T>& p, const RowsOf<const T>& x,
                                          const char* const* all, int64_t r, int64_t rows,
@@ -311,7 +318,7 @@ __attribute__((noinline)) void add_apart(const RowsOf<const T>& p, const RowsOf<
   }
 }
 
-// kRowsAtOnce rows that meet in registers; columns that do not fill these meet in memory.
+// Adds kRowsAtOnce rows, which meet in registers; columns that do not fill these meet in memory.
 template <class Factor, class T>
 FASTACT_HD void add_together(const RowsOf<const T>& p, const RowsOf<const T>& x,
                              const char* const* all, int64_t r, int64_t n, double* sums,
@@ -356,19 +363,20 @@ void add_rows(StridedRows from_p, StridedRows from_x, const char* const* all, in
 
 #define FASTACT_MAP(Map, T) {map_segments<Map<Compute<T>>, T>, map_rows<Map<Compute<T>>, T>}
 #define FASTACT_COLUMNS(Map, T) {nullptr, map_rows<Map<Compute<T>>, T>}
-#define FASTACT_CHANNELS(T)                                                                 \
+#define FASTACT_BATCH(T)                                                                    \
   {{FASTACT_MAP(Normalise, T), FASTACT_MAP(Gradient, T), add_rows<Centred<Compute<T>>, T>}, \
-   {FASTACT_COLUMNS(GroupNormalise, T), FASTACT_COLUMNS(GroupGradient, T),                  \
-    add_rows<Xhat<Compute<T>>, T>},                                                         \
    FASTACT_MAP(Scale, T),                                                                   \
    add_piece<T>,                                                                            \
    add_channels<T>}
+#define FASTACT_GROUPS(T)                                                 \
+  {FASTACT_COLUMNS(GroupNormalise, T), FASTACT_COLUMNS(GroupGradient, T), \
+   add_rows<Xhat<Compute<T>>, T>}
 
-struct ChannelsLastTable {};                         // DEV
-extern const ChannelsLastTable channels_last_table;  // DEV
-const ChannelsLastTable channels_last_table = {};    // DEV
 extern const BatchNormTable batch_norm_table;
-const BatchNormTable batch_norm_table = {{FASTACT_CHANNELS(f16), FASTACT_CHANNELS(bf16),
-                                          FASTACT_CHANNELS(float), FASTACT_CHANNELS(double)}};
+const BatchNormTable batch_norm_table = {
+    {FASTACT_BATCH(f16), FASTACT_BATCH(bf16), FASTACT_BATCH(float), FASTACT_BATCH(double)}};
+extern const ChannelsLastTable channels_last_table;
+const ChannelsLastTable channels_last_table = {
+    {FASTACT_GROUPS(f16), FASTACT_GROUPS(bf16), FASTACT_GROUPS(float), FASTACT_GROUPS(double)}};
 
 FASTACT_END_NAMESPACE

@@ -52,9 +52,9 @@ struct ChannelFormula {
                    int64_t n, bool apart, double* sums, double* products);
 };
 
-struct ChannelKernels {
-  ChannelFormula batch, group;  // of a group the channels are columns
-  ChannelMap scale[2];          // batch_norm: dx = p scale of a = p
+struct BatchNormKernels {
+  ChannelFormula formula;
+  ChannelMap scale[2];  // dx = p scale of a = p
 
   // lanes IN/OUT [2][kLanes] += p and p (x - mean) of n elements of one channel, a piece of a
   // segment.
@@ -70,7 +70,11 @@ struct ChannelKernels {
 };
 
 struct BatchNormTable {
-  ChannelKernels kernels[kDTypes];
+  BatchNormKernels kernels[kDTypes];
+};
+// Groups of channels that come last: the channels are columns, and no map is for rows.
+struct ChannelsLastTable {
+  ChannelFormula kernels[kDTypes];
 };
 
 }  // namespace fastact

@@ -28,7 +28,7 @@ inline int64_t joined_pixels(int64_t channels, int64_t columns) {
   const int64_t most = columns / channels, even = kEven / std::gcd(kEven, channels);
   return most < even ? std::max<int64_t>(most, 1) : most / even * even;
 }
-// The same where sums are made, whose order depends on it.
+// So many are joined where sums are made: their order depends on it.
 inline int64_t joined_pixels(int64_t channels) {
   return channels < kShortRow ? joined_pixels(channels, kPiece / kRowsAtOnce) : 1;
 }
@@ -53,7 +53,7 @@ struct ChannelPass {
   const bool is_stored;  // all is read and written where it lies, else in the compute type
   const bool needs_buffer;
   const bool goes_apart;  // rows of columns: the hardware's prefetcher does not follow many
-  const ChannelKernels& kernels;
+  const int dtype;        // the kernels'
   const ChannelFormula& formula;
   ChunkReader reader;
   const char* coefficients[kCoefficients];  // of a piece
@@ -63,8 +63,8 @@ struct ChannelPass {
   alignas(64) char made[kPiece * sizeof(double)];
 
   // near: bytes of an operand up to which rows of columns go together.
-  ChannelPass(const Job& job, const Operands& operands, int64_t near,
-              ChannelFormula ChannelKernels::* part)
+  template <class FormulaOf>
+  ChannelPass(const Job& job, const Operands& operands, int64_t near, FormulaOf formula_of)
       : norm(job),
         s(job.operands),
         of(operands),
@@ -72,8 +72,8 @@ struct ChannelPass {
         needs_buffer(!norm.is_identity || !is_plain(of.dy) || !is_plain(of.x) ||
                      (adds() || !is_plain(of.out))),
         goes_apart(s.size() * s.item > near && s.dtype == s.compute_dtype),
-        kernels(job.table->batch_norm->kernels[is_stored ? s.dtype : s.compute_dtype]),
-        formula(kernels.*part),
+        dtype(is_stored ? s.dtype : s.compute_dtype),
+        formula(formula_of(dtype)),
         reader(s) {}
 
   bool is_there(int k) const { return k >= 0 && s.data[k]; }

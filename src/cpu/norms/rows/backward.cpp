@@ -30,14 +30,17 @@ struct BackwardPasses : BackwardRows<access> {
 
   // The two sums of some of a row's elements: of g if there is a row of weights, else of p.
   void add_up(const Band& rows, int64_t i, int64_t first, int64_t end, double* both) {
-    alignas(64) double lanes[2 * kNormLanes];
+    alignas(64) double lanes[2 * kNormLanes] = {};
     this->for_chunks(rows.index(i), first, end, [&](const NormChunk& chunk) {
       BackwardRow row;
       const NormChunk c = this->get(rows, i, chunk, false, &row);
-      kernels.add_sums[c.weight_row](row.p, row.x, c.n, row.stats, c.weight, lanes,
-                                     c.column == first);
+      kernels.add_sums[c.weight_row](row.p, row.x, c.n, row.stats, c.weight, lanes);
     });
-    kernels.fold(lanes, both);
+    fold(lanes, both);
+  }
+
+  void fold(const double* lanes, double* both) const {
+    norm.table->reduce->fold_each(lanes, kNormLanes, 2, both);
   }
 
   // Pass 1 of rows of one chunk.
@@ -71,18 +74,18 @@ struct BackwardPasses : BackwardRows<access> {
 
   // A chunk of a few rows, then the next one: its weights are converted once for these.
   void sum_by_chunks(Band* rows) {
-    alignas(64) double lanes[kQuad][2 * kNormLanes];
     for (int64_t first = 0; first < rows->count; first += kQuad) {
+      alignas(64) double lanes[kQuad][2 * kNormLanes] = {};
       const int64_t n = std::min<int64_t>(kQuad, rows->count - first);
       BackwardRow* const some = rows->rows + first;
       this->for_row(rows->first, [&](const NormChunk& c) {
         for (int64_t i = 0; i < n; ++i)
           kernels.add_sums[c.weight_row](some[i].p + c.column * item, some[i].x + c.column * item,
-                                         c.n, some[i].stats, c.weight, lanes[i], c.column == 0);
+                                         c.n, some[i].stats, c.weight, lanes[i]);
       });
       for (int64_t i = 0; i < n; ++i) {
         double both[2];
-        kernels.fold(lanes[i], both);
+        fold(lanes[i], both);
         this->set_means(&some[i], both[0], both[1]);
       }
     }
@@ -222,12 +225,13 @@ struct JoinedBackward : BackwardPasses<kJoined> {
   }
 };
 
-// kPerRow, kPerSpan.
-template <Access access>
+// kPerRow, kPerSpan. is_short: one call takes many spans, which lie in one piece and need no
+// buffer.
+template <Access access, bool is_short>
 struct SpanBackward : BackwardPasses<access> {
   using Passes = BackwardPasses<access>;
-  using Passes::norm, Passes::s, Passes::weight, Passes::has_dgate, Passes::has_dx,
-      Passes::has_sums;
+  using Passes::has_dgate, Passes::has_dx, Passes::has_sums, Passes::item, Passes::kernels,
+      Passes::norm, Passes::s, Passes::weight;
 
   using Passes::Passes;
 
@@ -235,49 +239,40 @@ struct SpanBackward : BackwardPasses<access> {
   // weight the sums of g.
   void backward(Band* rows, double* const* sums) {
     this->find_rows(rows);
-    double sum_g = 0.0, sum_g_xhat = 0.0;
-    int64_t parameter = 0;
-    for (int64_t first = 0; first < s.columns.size; first += norm.span, ++parameter) {
-      double both[2];
-      this->add_up(*rows, 0, first, first + norm.span, both);
-      const double w = number_at(s.compute_dtype, weight.of_element(rows->first, first));
-      sum_g += w * both[0];
-      sum_g_xhat += w * both[1];
-      for (int k = 0; has_sums && k < 2; ++k) sums[k][parameter] += both[1 - k];
-    }
-    if (!has_dx && !has_dgate) return;
-    this->set_means(&rows->rows[0], sum_g, sum_g_xhat);
-    this->for_row(rows->first, [&](const NormChunk& c) { this->finish(*rows, c, nullptr); });
-  }
-};
-
-// Backward of spans that lie in one piece and need no buffer.
-struct ShortSpanBackward : BackwardRows<kInPlace> {
-  using BackwardRows::BackwardRows;
-
-  void backward(Band* rows, double* const* sums) {
-    find_rows(rows);
-    const int64_t spans = norm.spans_of_row();
-    const SpanValues weights = weight.of_spans(rows->first, norm.span, spans);
+    const int64_t spans = norm.spans_of_row(), at_once = is_short ? kSpansPerCall : 1;
+    const SpanValues weights =
+        is_short ? weight.of_spans(rows->first, norm.span, spans) : SpanValues{};
     BackwardRow& all = rows->rows[0];
-    BackwardRow some;
-    some.stats.mean = all.stats.mean, some.stats.rstd = all.stats.rstd;
     double sum_g = 0.0, sum_g_xhat = 0.0, both[kSpansPerCall][2];
     for (int64_t first = 0, n; first < spans; first += n) {
-      n = std::min(kSpansPerCall, spans - first);
-      some.p = all.p + first * norm.span * item;
-      some.x = all.x + first * norm.span * item;
-      kernels.sum_spans(some, n, norm.span, both[0]);
+      n = std::min(at_once, spans - first);
+      add_spans(*rows, first, n, both);
       for (int64_t r = 0; r < n; ++r) {
-        const double w = number_at(s.compute_dtype, weights.at + (first + r) * weights.step);
+        const char* const at = is_short ? weights.at + (first + r) * weights.step
+                                        : weight.of_element(rows->first, first * norm.span);
+        const double w = number_at(s.compute_dtype, at);
         sum_g += w * both[r][0];
         sum_g_xhat += w * both[r][1];
         for (int k = 0; has_sums && k < 2; ++k) sums[k][first + r] += both[r][1 - k];
       }
     }
-    if (!has_dx) return;
-    set_means(&all, sum_g, sum_g_xhat);
-    kernels.finish_spans(all, spans, norm.span, weights);
+    if (!has_dx && !has_dgate) return;
+    this->set_means(&all, sum_g, sum_g_xhat);
+    if (is_short)
+      kernels.finish_spans(all, spans, norm.span, weights);
+    else
+      this->for_row(rows->first, [&](const NormChunk& c) { this->finish(*rows, c, nullptr); });
+  }
+
+  // both OUT: the sums of each of n spans.
+  void add_spans(const Band& rows, int64_t first, int64_t n, double (*both)[2]) {
+    const int64_t begin = first * norm.span;
+    if (!is_short) return this->add_up(rows, 0, begin, begin + norm.span, both[0]);
+    const BackwardRow& all = rows.rows[0];
+    BackwardRow some;
+    some.p = all.p + begin * item, some.x = all.x + begin * item;
+    some.stats.mean = all.stats.mean, some.stats.rstd = all.stats.rstd;
+    kernels.sum_spans(some, n, norm.span, both[0]);
   }
 };
 
@@ -320,14 +315,13 @@ void run(const BackwardArrays& arrays, int64_t index, int64_t partitions) {
 }  // namespace
 
 void norm_backward_partition(const Norm* norm, int64_t index, int64_t partitions) {
-  if (norm->kind == Norm::kChannelsLast)
-    return group_backward_partition(norm, index, partitions);
+  if (norm->kind == Norm::kChannelsLast) return group_backward_partition(norm, index, partitions);
   const BackwardArrays arrays(*norm);
   const bool is_in_place = arrays.access == kInPlace, by_spans = norm->has_shared_parameters();
-  const auto chosen = arrays.has_short_spans     ? run<ShortSpanBackward>
+  const auto chosen = arrays.has_short_spans     ? run<SpanBackward<kInPlace, true>>
                       : arrays.access == kJoined ? run<JoinedBackward>
-                      : by_spans && is_in_place  ? run<SpanBackward<kInPlace>>
-                      : by_spans                 ? run<SpanBackward<kFetched>>
+                      : by_spans && is_in_place  ? run<SpanBackward<kInPlace, false>>
+                      : by_spans                 ? run<SpanBackward<kFetched, false>>
                       : is_in_place              ? run<BandBackward<kInPlace>>
                                                  : run<BandBackward<kFetched>>;
   chosen(arrays, index, partitions);

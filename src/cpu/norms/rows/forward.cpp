@@ -122,28 +122,35 @@ struct NormForward : NormChunks {
       for (int64_t i = 0; i < n; ++i) normalise_spans(first + i, &some[i]);
       return;
     }
-    if (!are_alike) {
-      for (int64_t i = 0; i < n; ++i)
-        for_row(first + i, [&](const NormChunk& c) { normalise(first + i, c, &some[i]); });
-      return;
-    }
-    const int64_t all = n * s.columns.size;
-    reader.go(first, 0, all);
-    const char* const loaded = is_read_in_place() ? nullptr : load_source(first, 0, all, x);
-    const bool is_made = !is_written_in_place();
-    find_gate(all);
+    const int64_t step = are_alike ? n : 1;
+    for (int64_t i = 0; i < n; i += step) normalise(first + i, step, some + i);
+  }
+
+  // Normalises `count` rows chunk by chunk. Several rows have the same parameters, and if they pass
+  // through a buffer, a row is one chunk.
+  void normalise(int64_t first, int64_t count, NormRow* some) {
     for_row(first, [&](const NormChunk& c) {
-      const int64_t row_bytes = c.n * item;  // in a buffer: a row is one chunk
-      for (int64_t i = 0; i < n; ++i) {
-        some[i].x = loaded ? loaded + i * row_bytes : s.row(source, first + i) + c.column * item;
-        some[i].z = is_made ? z + i * row_bytes : s.row(Norm::kY, first + i) + c.column * item;
+      const int64_t n = count * c.n, bytes = c.n * item;
+      reader.go(first, c.column, n);
+      const char* const loaded = is_read_in_place() ? nullptr : load_source(first, c.column, n, x);
+      const bool is_made = !is_written_in_place();
+      for (int64_t i = 0; i < count; ++i) {
+        const int64_t at = c.column * item;
+        some[i].x = loaded ? loaded + i * bytes : s.row(source, first + i) + at;
+        some[i].z = is_made ? z + i * bytes : s.row(Norm::kY, first + i) + at;
         find_next(first + i, c.column, &some[i]);
       }
-      kernels.normalise[c.weight_row][c.bias_row](some, n, c.n, c.weight, c.bias);
-      for (int64_t i = 0; !norm.is_identity && i < n; ++i) activate(some[i].z, c.n);
-      for (int64_t i = 0; i < n; ++i) apply_gate(some[i].z, i * c.n, c.n);
+      find_gate(n);
+      if (norm.casts)
+        normalise_cast(some->x, some->stats, c, some->z);
+      else
+        kernels.normalise[c.weight_row][c.bias_row](some, count, c.n, c.weight, c.bias);
+      for (int64_t i = 0; i < count; ++i) {
+        if (!norm.is_identity) activate(some[i].z, c.n);
+        apply_gate(some[i].z, i * c.n, c.n);
+      }
+      if (is_made) reader.store(Norm::kY, z, false);
     });
-    if (is_made) reader.store(Norm::kY, z, false);
   }
 
   // Makes the rows' statistics of their moments.
@@ -355,24 +362,6 @@ struct NormForward : NormChunks {
     *mean = all.mean + all.mean_low;
     *squares = all.m2 + all.m2_low;
   }
-
-  void normalise(int64_t index, const NormChunk& c, NormRow* row) {
-    const int64_t offset = c.column * item;
-    reader.go(index, c.column, c.n);
-    row->x =
-        is_read_in_place() ? s.row(source, index) + offset : load_source(index, c.column, c.n, x);
-    const bool is_made = !is_written_in_place();
-    row->z = is_made ? z : s.row(Norm::kY, index) + offset;
-    find_next(index, c.column, row);
-    find_gate(c.n);
-    if (norm.casts)
-      normalise_cast(row->x, row->stats, c, row->z);
-    else
-      kernels.normalise[c.weight_row][c.bias_row](row, 1, c.n, c.weight, c.bias);
-    if (!norm.is_identity) activate(row->z, c.n);
-    apply_gate(row->z, 0, c.n);
-    if (is_made) reader.store(Norm::kY, z, false);
-  }
 };
 
 template <class Forward>
@@ -387,8 +376,7 @@ void run(const Norm& norm, int64_t index, int64_t partitions) {
 }  // namespace
 
 void norm_forward_partition(const Norm* norm, int64_t index, int64_t partitions) {
-  if (norm->kind == Norm::kChannelsLast)
-    return group_forward_partition(norm, index, partitions);
+  if (norm->kind == Norm::kChannelsLast) return group_forward_partition(norm, index, partitions);
   norm->has_gate() ? run<NormForward<true>>(*norm, index, partitions)
                    : run<NormForward<false>>(*norm, index, partitions);
 }

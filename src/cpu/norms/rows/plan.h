@@ -135,7 +135,7 @@ void norm_forward_partition(const Norm* norm, int64_t index, int64_t partitions)
 void norm_backward_partition(const Norm* norm, int64_t index, int64_t partitions);
 void merge_norm_partition(const Norm* norm, int64_t index, int64_t partitions);
 
-// The same of kChannelsLast (channels/groups.cpp), to which the two above turn.
+// Partitions of kChannelsLast (channels/groups.cpp): the two above turn to them.
 void group_forward_partition(const Norm* norm, int64_t index, int64_t partitions);
 void group_backward_partition(const Norm* norm, int64_t index, int64_t partitions);
 
