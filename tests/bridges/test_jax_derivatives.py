@@ -152,7 +152,8 @@ def test_a_third_derivative():
         jax.grad(jax.grad(jax.grad(lambda x: fj.bias_act(x[None], x[None], "mish")[0])))(1.0)
 
 
-#: One op of each family; divergences are of logarithms of probabilities, which no scale leaves ones.
+#: One op of each family. Divergences are of logarithms of probabilities, which no scale leaves
+#: ones.
 SCALED = first_of_families(
     op for op in fa.ops.values() if op.family not in ("activations", "divergences")
 )
