@@ -11,7 +11,7 @@ from test_rotary import SHAPES, angles, drawn, each_dtype, each_lie
 
 import fastact as fa
 from fastact.check.expected import errors
-from fastact.ops import rotary as norm_rotary
+from fastact.ops import rotary as declared
 
 OP = fa.rms_norm_rotary
 
@@ -21,7 +21,7 @@ def parts(request, monkeypatch):
     """Of so few elements are parts, for which one would do."""
     if request.param:
         for name in ("_PART", "_PART_OF_GPU", "_FEWEST"):
-            monkeypatch.setattr(norm_rotary, name, request.param)
+            monkeypatch.setattr(declared, name, request.param)
 
 
 @pytest.mark.parametrize(("shape", "of_angles"), [*SHAPES[:5], SHAPES[-1]], ids=str)

@@ -1,1 +1,1 @@
-"""The ops, by family: signatures in one module, the op object in another, `op` for all of them."""
+"""The ops, a file a family: declarations, shape rules and runs; `engine` has what all share."""

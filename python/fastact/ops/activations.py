@@ -98,7 +98,8 @@ class Activation(Quantizes, Elementwise[P, R], _cpu.FastActivation):
         self.parameters = MappingProxyType({p.name: p.default for p in own})
         name, taken = "backward.backward", signature_of(call, ("ddx", "dy", *saves))
         second = self._entry(name, taken, ("ddy", f"d{saves[0]}"), skips=True)
-        self._enter_points(signature_of(call, ("dy", *saves)), **{name: second})
+        more: dict[str, Any] = {name: second}
+        self._enter_points(signature_of(call, ("dy", *saves)), **more)
 
     def _texts(self) -> str:
         b = self.bounds

@@ -1,4 +1,4 @@
-"""Moments that merge: what `fastact.moments` returns (`engine/moments.py`)."""
+"""Moments that merge: what `fastact.moments` returns."""
 
 from __future__ import annotations
 

@@ -1,10 +1,10 @@
 """Norms: (x - mean) rstd weight + bias, with any activation behind it.
 
-Each is declared by a function: signature, defaults and its own documentation. Of norms over rows of
-x `@norm` adds which elements make a normalization row, that is, share a mean and an rstd, the kind
-of norm, and its parts, as a residual (`engine/norm_rows.py`). `batch_norm` and `norm_apply`
-have one mean and one rstd a channel (`engine/norm_channels.py`). The formulas and the gradients are
-in `src/common/norms`, the oracle in `check/reference.py`.
+Each is declared by a function: signature, defaults and its own documentation. `@norm` adds which
+elements make a normalization row, that is, share a mean and an rstd, the kind of norm, and its
+parts, as a residual. `norms_channels.py` has `batch_norm` and `norm_apply`, whose channels have one
+mean and one rstd each. The formulas and the gradients are in `src/common/norms`, the oracle in
+`check/reference.py`.
 """
 
 from __future__ import annotations

@@ -81,7 +81,6 @@ class StatisticsOp(CachedOp[P, R]):
         }
     )
     kernels = Kernels(names={"dmean": "dy[0]", "dsecond": "dy[1]"}, numbers={"initial": -0.0})
-    backward: Callable[..., Any]
 
     def _shapes(self, call: Any, options: Any, entry: str = "call") -> Over:
         shape = tuple(call.views["x"].shape)

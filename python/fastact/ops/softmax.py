@@ -72,7 +72,6 @@ class RowFunction(CachedOp[P, R]):
     """Parts that softmax, log_softmax and logsumexp share: z = scale x + mask, over rows of x."""
 
     family = "softmax"
-    backward: Callable[..., Any]
 
     def __init__(self, function: Callable[P, R]) -> None:
         self._declare(function)

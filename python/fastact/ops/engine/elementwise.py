@@ -10,8 +10,7 @@ from typing import Any
 import numpy as np
 
 from ...interop import foreign, handlers, ufuncs
-from .cached import cached_property
-from .entry import with_parameters
+from .entry import Entry, with_parameters
 from .execute import options_of
 from .op import P, R
 from .served import ServedOp
@@ -20,10 +19,15 @@ from .served import ServedOp
 class _Told:
     """Facts that a ufunc tells of itself."""
 
-    nin: int
+    names: tuple[str, ...]  # of the operands
     nout = 1
     signature: None = None  # of a generalized ufunc alone
     identity: None = None
+
+    @property
+    def nin(self) -> int:
+        """The number of arrays in."""
+        return len(self.names)
 
     @property
     def nargs(self) -> int:
@@ -55,15 +59,9 @@ class Elementwise(_Told, ServedOp[P, R]):
     Where an operand is of a class that answers ufuncs, that class has the call.
     """
 
-    @cached_property
-    def names(self) -> tuple[str, ...]:
-        """The operands."""
-        return self.entry_points["call"].arrays
-
-    @cached_property
-    def nin(self) -> int:
-        """The number of arrays in."""
-        return len(self.names)
+    def _enter(self, **entry_points: Entry) -> None:
+        super()._enter(**entry_points)
+        self.names = entry_points["call"].arrays
 
     def is_ufuncs(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
         """Whether a call has an operand that answers ufuncs, or has a class of NumPy's kinds."""
@@ -112,7 +110,7 @@ class Bound(_Told):
 
     def __init__(self, op: Any, options: Mapping[str, Any]) -> None:
         self.op, self.options = op, MappingProxyType(dict(options))
-        self.nin, self.names = op.nin, op.names
+        self.names = op.names
         self.__name__ = self.__qualname__ = op.name
         self.__doc__ = op.__doc__
 

@@ -165,8 +165,7 @@ class Entry:
     parts: tuple[str, ...]
     taken: dict[str, Arg]
     leaders: list[str]
-    optional: set[str]
-    plain: set[str]
+    asked: list[tuple[str, bool, bool]]
     data: set[str]
     free: set[str]
     of_forward: tuple[str, ...]
@@ -271,6 +270,11 @@ class Entry:
         data = {n for n, arg in taken.items() if arg.role.dtype == "same"}
         roles = {n: arg.role for n, arg in args.items()}
         checks = {**_NUMBERS, **op.checks}
+
+        def may_lack(name: str) -> bool:
+            is_none = None in (point.defaults.get(name, REQUIRED) for point in (call, self))
+            return is_none or taken[name].optional or (taken[name].unsaved and takes_saved)
+
         runs = "forward" if self.name == "call" else self.name
         return {
             "numbers": [(n, check) for n, check in checks.items() if n in self.defaults],
@@ -279,14 +283,9 @@ class Entry:
             "parts": parts,
             "taken": taken,
             "leaders": [n for n in (first, op.results[0], *self.arrays[:1]) if n in taken],
-            "optional": {
-                n
-                for n, arg in taken.items()
-                if arg.optional
-                or (arg.unsaved and takes_saved)
-                or None in (call.defaults.get(n, REQUIRED), self.defaults.get(n, REQUIRED))
-            },
-            "plain": {n for n, arg in taken.items() if arg.role.array and not arg.of_forward},
+            "asked": [
+                (n, may_lack(n), arg.of_forward or not arg.role.array) for n, arg in taken.items()
+            ],
             "data": data,
             "free": {n for n in data if taken[n].may_be_out} | {"out"},
             "of_forward": tuple(n for n, a in taken.items() if a.of_forward and takes_saved),

@@ -9,7 +9,8 @@ A family says which shapes follow from the options (`Op._shapes`), and which nat
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from types import SimpleNamespace
 from typing import Any
 
@@ -36,6 +37,16 @@ def execute(entry: Entry, /, *args: Any, **kwargs: Any) -> Any:
         now.prepare()  # shapes, outputs
         entry.run(now)
         return now.results()
+
+
+@contextmanager
+def said_by(where: str, entry: str) -> Iterator[None]:
+    """Let errors of a call that another one makes begin with the latter's name."""
+    try:
+        yield
+    except (TypeError, ValueError) as error:
+        error.args = (str(error).replace(f"{entry}:", f"{where}:", 1),)
+        raise
 
 
 def options_of(entry: Entry, args: Any, kwargs: Mapping[str, Any]) -> tuple[Any, SimpleNamespace]:
@@ -99,13 +110,11 @@ class Execution:
             (out,) = self.options.out  # it says the dtype, which a number has not
             if out is not None:
                 leader, arrays = "out", {"out": out}
-        for name in entry.taken:
+        for name, may_lack, may_be_number in entry.asked:
             value = given[name]
-            if value is None:
-                if name in entry.optional:
-                    continue
-                self._no_array(name, value)
-            elif name in entry.plain and isinstance(value, bool | int | float):
+            if value is None and may_lack:
+                continue
+            if value is None or (not may_be_number and isinstance(value, bool | int | float)):
                 self._no_array(name, value)
             arrays[name] = value
         if entry.counts:

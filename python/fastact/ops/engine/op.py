@@ -120,7 +120,6 @@ class Op(Generic[P, R]):
     family: str
     bounds: Any
     __wrapped__: Callable[P, R]
-    __signature__: Signature
     results: tuple[str, ...] = ("y",)
     saves: tuple[str, ...] = ("x",)
     gradients: tuple[str, ...] = ("dx",)

@@ -31,8 +31,7 @@ from ...interop.frameworks import (
     namespace,
     see,
 )
-from .cached import cached_property
-from .execute import Execution
+from .execute import Execution, said_by
 from .parts import Part, Parts, begin_of, cut, part_of
 
 CodeType: TypeAlias = Literal["int8", "float8_e4m3fn"]
@@ -146,13 +145,11 @@ class Quantizes:
         if "torch" in sys.modules and sys.modules["torch"].compiler.is_compiling():
             given = {"dtype": dtype, "per": per, "scale": scale}
             return self._by_operator(handlers.traced_quantized, args, kwargs, out, **given)  # type: ignore[no-any-return]
-        call = self._cached_quantized
+        # Repeated calls skip this layer (src/cpu/binding/call_cache.pyx).
+        name = "_cached_quantized"
+        call = vars(self).get(name) or _cpu.CachedCall(self._quantize, self, name)
+        setattr(self, name, call)
         return call(*args, dtype=dtype, per=per, scale=scale, out=out, **kwargs)  # type: ignore[no-any-return]
-
-    @cached_property
-    def _cached_quantized(self) -> Any:
-        """The entry point whose repeated calls skip this layer (src/cpu/binding/call_cache.pyx)."""
-        return _cpu.CachedCall(self._quantize, self, "_cached_quantized")
 
     def _by_operator(
         self, call: Any, args: Any, kwargs: Mapping[str, Any], out: Any, **given: Any
@@ -169,15 +166,11 @@ class Quantizes:
                 f"fastact.{self.name}.quantized: it draws a number for each element, and has no "
                 f"codes; drop elements first, and give the norm what is left"
             )
-        called = f"fastact.{self.name}"
-        try:
+        with said_by(f"fastact.{self.name}.quantized", f"fastact.{self.name}"):
             if foreign.any_for_dispatcher((*args, scale, out), kwargs):
                 given = {"dtype": dtype, "per": per, "scale": scale}
                 return self._by_operator(handlers.call_quantized, args, kwargs, out, **given)  # type: ignore[no-any-return]
             return _Quantized(self, args, kwargs, dtype, per, scale).results(out)
-        except (TypeError, ValueError) as error:  # arguments are the call's, and so are its words
-            error.args = (str(error).replace(f"{called}:", f"{called}.quantized:", 1),)
-            raise
 
 
 class _Quantized:
@@ -455,7 +448,7 @@ class _Quantized:
 
     # --- scales and codes -------------------------------------------------------------------------
 
-    @cached_property
+    @property
     def _pieces(self) -> int:
         """How many pieces a row has whose scale is known, or found in a pass of its own."""
         is_few = math.prod(self.part[:-1]) < _FEW_ROWS and self.shape[-1] % _FEW_ROWS == 0

@@ -22,7 +22,7 @@ from ...interop.foreign import describe, plain
 from ...interop.frameworks import NUMPY, in_native_order, namespace
 from . import axes, fused
 from .entry import Entry
-from .execute import Execution
+from .execute import Execution, said_by
 from .op import arrays_of, result_of
 from .spec import Spec, spec_of
 
@@ -68,7 +68,7 @@ class Second(CachedCall):
         is_fused = "activation" in point.defaults
         options = fused.bind(point, args, kwargs)[1] if is_fused else point.bind(args, kwargs)
         rest = {n: value for n, value in kwargs.items() if n not in ("out", "accumulate")}
-        try:
+        with said_by(point.where, op.entry_points["backward"].where):
             now = Execution(op.entry_points["backward"], args[len(op.gradients) :], rest)
             with now.call:
                 now.prepare(models=True)
@@ -80,10 +80,6 @@ class Second(CachedCall):
                     return None
                 else:
                     results = self._of_formula(now, options, ddx)
-        except (TypeError, ValueError) as error:
-            was = op.entry_points["backward"].where
-            error.args = (str(error).replace(f"{was}:", f"{point.where}:", 1),)
-            raise
         return tuple(results) if len(results) > 1 else results[0]
 
     def _ddx(self, now: Execution, options: Any) -> dict[str, str]:
@@ -209,7 +205,7 @@ def jvp(op: Any, tangents: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) 
     """Compute what calling an op gives, and its tangent."""
     spec, point, where = spec_of(op), op.entry_points["call"], op._where("jvp")
     _no_out(where, kwargs)
-    try:
+    with said_by(where, op.entry_points["forward"].where):
         now = Execution(op.entry_points["forward"], args, kwargs)
         with now.call:
             now.prepare()
@@ -242,10 +238,6 @@ def jvp(op: Any, tangents: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) 
                     found = [m.zeros(y.shape, y) for y in arrays_of(result)]
                 pairs = zip(found, arrays_of(result), strict=True)
                 moved = tuple(m.own(m.expanded(d, tuple(y.shape)), y) for d, y in pairs)
-    except (TypeError, ValueError) as error:
-        was = op.entry_points["forward"].where
-        error.args = (str(error).replace(f"{was}:", f"{where}:", 1),)
-        raise
     return result, result_of(moved, result, moved=True)
 
 

@@ -39,6 +39,8 @@ class ServedOp(Op[P, R]):
     one that `kernels` names, with arguments by their names.
     """
 
+    backward: Callable[..., Any]
+
     def __init__(self, function: Callable[P, R]) -> None:
         self._declare(function)
         self._enter_points()
