@@ -142,6 +142,11 @@ class Bounds(NamedTuple):
             return 0.0
         return 2 * unit_roundoff(dtype) * self.other.of(x, exact, **given)
 
+    @property
+    def rough_slope(self) -> float:
+        """Bound the error of a GPU's 16-bit derivatives where they are near 0."""
+        return 4 * self.derivative_abs
+
     def absolute(self, dtype: Any, of: str = "derivative") -> float:
         """Bound the error of a derivative, or with "forward" of a value, where it is near 0."""
         bound = self.derivative_abs if of == "derivative" else self.forward_abs
@@ -568,11 +573,9 @@ class NormBounds(NamedTuple):
         error = error + total(of_p * np.abs(xhat))
         return error + rounding(exact, to, error)
 
-    def dbias(self, *, p: Any, of_p: Any, exact: Any, dtype: Any, to: Any, total: Any) -> Any:
-        """Bound the error of dbias, as `dweight`."""
-        terms = total(1.0 + 0.0 * np.abs(p))
-        error = self._of_sum(self.summed, terms, dtype) * total(np.abs(p)) + total(of_p)
-        return error + rounding(exact, to, error)
+    def dbias(self, **given: Any) -> Any:
+        """Bound the error of dbias, as `dweight` of a weight whose xhat is 1."""
+        return self.dweight(xhat=1.0, **given)
 
 
 class RotaryBounds(NamedTuple):

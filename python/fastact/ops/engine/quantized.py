@@ -62,6 +62,11 @@ class Quantizes:
 
     computes_alone = True
 
+    def _enter(self, **entry_points: Any) -> None:
+        super()._enter(**entry_points)  # type: ignore[misc]
+        # Repeated calls skip this layer (src/cpu/binding/call_cache.pyx).
+        self._cached_quantized = _cpu.CachedCall(self._quantize, self, "_cached_quantized")
+
     def _parts_along(self, now: Execution) -> Sequence[int]:
         """The axes along which parts of the data may be computed by themselves."""
         raise NotImplementedError
@@ -145,10 +150,7 @@ class Quantizes:
         if "torch" in sys.modules and sys.modules["torch"].compiler.is_compiling():
             given = {"dtype": dtype, "per": per, "scale": scale}
             return self._by_operator(handlers.traced_quantized, args, kwargs, out, **given)  # type: ignore[no-any-return]
-        # Repeated calls skip this layer (src/cpu/binding/call_cache.pyx).
-        name = "_cached_quantized"
-        call = vars(self).get(name) or _cpu.CachedCall(self._quantize, self, name)
-        setattr(self, name, call)
+        call = self._cached_quantized
         return call(*args, dtype=dtype, per=per, scale=scale, out=out, **kwargs)  # type: ignore[no-any-return]
 
     def _by_operator(
