@@ -22,6 +22,33 @@ from .engine.served import CachedOp
 from .types import A, ArrayOrNumber, Out, Outs, Stream
 
 
+#: What the docstrings of all divergences say.
+_TEXTS = """
+Parameters
+----------
+axis : int or tuple of int
+    The axes to sum over, negative ones counted from the last. Rows need not add up to 1.
+keepdims : bool
+    Leave the axes that were summed over in the result, with length 1.
+out : array, optional
+    Where to write y; it may share no memory with what is read.
+
+Returns
+-------
+array
+    The divergence, of log_q's framework and dtype. Over no elements it is 0.
+
+Raises
+------
+TypeError
+    log_p: log_p of another dtype
+    axis: an axis that is no integer
+ValueError
+    log_p: log_p of another shape
+    axis: an axis out of range or named twice
+"""
+
+
 class Divergence(CachedOp[P, R]):
     """A divergence of two arrays of log-probabilities, and backward.
 
@@ -42,6 +69,9 @@ class Divergence(CachedOp[P, R]):
         names = dict(zip(("x", "weights"), self.saves, strict=True))
         self.kernels = Kernels(names=names, numbers={"initial": 0.0})
         self._enter_points()
+
+    def _texts(self) -> str:
+        return _TEXTS
 
     def _shapes(self, call: Any, options: Any, entry: str = "call") -> Over:
         return over_axes(call.where, options, tuple(call.views[self.saves[0]].shape))
@@ -128,24 +158,6 @@ def kl_div(
     log_p : array
         The logarithms of the distribution that weighs, of a teacher or a reference; torch's
         `target`. Of log_q's shape and dtype.
-    axis : int or tuple of int, default -1
-        The axes to sum over, negative ones counted from the last. Rows need not add up to 1.
-    keepdims : bool, default False
-        Leave the axes that were summed over in the result, with length 1.
-    out : array, optional
-        Where to write y; it may share no memory with what is read.
-
-    Returns
-    -------
-    array
-        The divergence, of log_q's framework and dtype. Over no elements it is 0.
-
-    Raises
-    ------
-    TypeError
-        For log_p of another dtype, or an axis that is no integer.
-    ValueError
-        For log_p of another shape, or an axis out of range or named twice.
 
     See Also
     --------
@@ -201,24 +213,6 @@ def js_div(
     log_q, log_p : array
         The logarithms of both, of one shape and dtype: float16, bfloat16, float32 or float64; any
         strides.
-    axis : int or tuple of int, default -1
-        The axes to sum over, negative ones counted from the last. Rows need not add up to 1.
-    keepdims : bool, default False
-        Leave the axes that were summed over in the result, with length 1.
-    out : array, optional
-        Where to write y; it may share no memory with what is read.
-
-    Returns
-    -------
-    array
-        The divergence, of log_q's framework and dtype. Over no elements it is 0.
-
-    Raises
-    ------
-    TypeError
-        For log_p of another dtype, or an axis that is no integer.
-    ValueError
-        For log_p of another shape, or an axis out of range or named twice.
 
     See Also
     --------
