@@ -32,6 +32,14 @@ def test_introspection(op):
     assert names == ["x", *op.parameters, "out", "stream"]
 
 
+@pytest.mark.parametrize("op", fa.ops.values(), ids=lambda op: op.name)
+def test_completion_shows_what_people_use(op):
+    shown = dir(op)
+    assert {"bounds", "jvp", *(n.partition(".")[0] for n in op.entry_points)} - {*shown} == {"call"}
+    assert not [name for name in shown if name.startswith("_") or not hasattr(op, name)]
+    assert ("quantized" in shown) == hasattr(op, "quantized")
+
+
 def test_swish_is_silu():
     assert fa.swish is fa.silu
     assert "swish" in fa.__all__

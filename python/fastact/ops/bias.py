@@ -7,7 +7,7 @@ pass of a network knows them by.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from types import MappingProxyType, SimpleNamespace
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, NamedTuple, Unpack
 
 from .activations import Parameters
@@ -18,7 +18,7 @@ from .engine.axes import Over
 from .engine.entry import Arg
 from .engine.execute import Execution
 from .engine.fused import activation_op
-from .engine.op import Kernels, P, R, Traits, names_of_ops, register
+from .engine.op import Kernels, P, R, Traits, names_of_ops, records, register
 from .engine.reductions import GRADIENT_SUM_BOUNDS, Shape, reduction
 from .engine.served import CachedOp
 from .types import A, ActivationLike, Array, ArrayOrNumber, Out, Outs, Stream
@@ -45,12 +45,10 @@ class BiasAct(CachedOp[P, R]):
     bounds = BiasBounds(sums=3, dbias=GRADIENT_SUM_BOUNDS)
     saves = ("x", "bias", "residual")
     gradients = ("dx", "dbias")
-    args = MappingProxyType(
-        {
-            "bias": Arg(shape="bias", called="an array with one axis"),
-            "residual": Arg(shares="x"),
-            "x": Arg(unsaved=True),  # the identity's gradient needs no values
-        }
+    args = records(
+        bias=Arg(shape="bias", called="an array with one axis"),
+        residual=Arg(shares="x"),
+        x=Arg(unsaved=True),  # the identity's gradient needs no values
     )
     traits = Traits(axis_of_bias=True)
     kernels = Kernels({"forward": "bias_act_forward"})

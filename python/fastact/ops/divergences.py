@@ -8,7 +8,6 @@ sums with weights are, of another term.
 from __future__ import annotations
 
 from collections.abc import Callable
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from .. import _cpu
@@ -17,10 +16,9 @@ from .engine.axes import Over, over_axes
 from .engine.entry import Arg, Output, positional
 from .engine.execute import Execution
 from .engine.moments import TOTAL, fill, over_x, reduce_moments, weighted_gradient
-from .engine.op import Kernels, P, R, float32_under_autocast, names_of_ops, register
+from .engine.op import Kernels, P, R, float32_under_autocast, names_of_ops, records, register
 from .engine.served import CachedOp
 from .types import A, ArrayOrNumber, Out, Outs, Stream
-
 
 #: What the docstrings of all divergences say.
 _TEXTS = """
@@ -57,7 +55,7 @@ class Divergence(CachedOp[P, R]):
 
     family = "divergences"
     bounds = DivergenceBounds()
-    outs = MappingProxyType({"y": Output(shape="shape")})
+    outs = records(y=Output(shape="shape"))
 
     def __init__(self, function: Callable[P, R], pair: str) -> None:
         call = self._declare(function)

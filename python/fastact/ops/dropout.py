@@ -7,7 +7,6 @@ and the oracle's in `check/reference.py`.
 
 from __future__ import annotations
 
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, SupportsIndex
 
 from ..interop import validate
@@ -15,7 +14,7 @@ from .bounds import DropoutBounds
 from .engine import axes
 from .engine.entry import Arg
 from .engine.execute import Execution
-from .engine.op import Kernels, P, R, Traits, names_of_ops, register
+from .engine.op import Kernels, P, R, Traits, names_of_ops, records, register
 from .engine.served import CachedOp
 from .types import A, Array, ArrayOrNumber, Out, Stream
 
@@ -40,9 +39,9 @@ class DropoutOp(CachedOp[P, R]):
     family = "dropout"
     bounds = DropoutBounds(scale=2)
     saves = ()
-    args = MappingProxyType({"residual": Arg(shares="y")})
+    args = records(residual=Arg(shares="y"))
     kernels = Kernels({"forward": "dropout"})
-    checks = MappingProxyType({"p": _probability, "seed": _seed, "offset": _count})
+    checks = records(p=_probability, seed=_seed, offset=_count)
     traits = Traits(counts_elements=True)
 
     def forward(self, *args: P.args, **kwargs: P.kwargs) -> tuple[R, tuple[Any, ...]]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from types import MappingProxyType, SimpleNamespace
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, NamedTuple, Unpack
 
 from ..interop import validate
@@ -19,7 +19,7 @@ from .bounds import NormBounds
 from .engine import axes
 from .engine.entry import COMPUTED, DOUBLE, Arg, Entry, Output, untyped
 from .engine.execute import Execution
-from .engine.op import Kernels, P, R, Traits, names_of_ops, register
+from .engine.op import Kernels, P, R, Traits, names_of_ops, records, register
 from .engine.quantized import Quantizes
 from .engine.served import CachedOp
 from .norms import STATISTICS, WEIGHTS, Rows
@@ -98,12 +98,10 @@ class ChannelNorm(Quantizes, CachedOp[P, R]):
     bounds = NormBounds(scaled=4, rough=4)
     saves = ("x", *_SAVED)
     gradients = ("dx", "dweight", "dbias")
-    args: Mapping[str, Arg] = MappingProxyType(
-        {
-            "x": Arg(validate.ARRAY),
-            **dict.fromkeys(STATISTICS, _SPREAD),
-            **dict.fromkeys(WEIGHTS, Arg(shape="flat")),
-        }
+    args: Mapping[str, Arg] = records(
+        x=Arg(validate.ARRAY),
+        **dict.fromkeys(STATISTICS, _SPREAD),
+        **dict.fromkeys(WEIGHTS, Arg(shape="flat")),
     )
     # In training alone the statistics depend on x. Sums come with a count of values.
     kernels = Kernels(
@@ -141,18 +139,14 @@ class BatchNormOp(ChannelNorm[P, R]):
     """Normalised by the moments of the batch, or by running ones; backward whole or in halves."""
 
     axis_name = "channel_axis"
-    outs = MappingProxyType(
-        {
-            **dict.fromkeys(STATISTICS, Output(shape="kept", dtype=COMPUTED)),
-            **dict.fromkeys(_SUMS, Output(shape="kept", dtype=DOUBLE)),
-        }
+    outs = records(
+        **dict.fromkeys(STATISTICS, Output(shape="kept", dtype=COMPUTED)),
+        **dict.fromkeys(_SUMS, Output(shape="kept", dtype=DOUBLE)),
     )
-    args = MappingProxyType(
-        {
-            **ChannelNorm.args,
-            **dict.fromkeys(_RUNNING, Arg(shape="flat", written=True, optional=True)),
-            **dict.fromkeys(_SUMS, _SPREAD),
-        }
+    args = records(
+        **ChannelNorm.args,
+        **dict.fromkeys(_RUNNING, Arg(shape="flat", written=True, optional=True)),
+        **dict.fromkeys(_SUMS, _SPREAD),
     )
 
     def __init__(self, function: Callable[P, R]) -> None:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Callable, Mapping
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from .. import _cpu
@@ -37,7 +36,17 @@ from .engine.moments import (
     reduce_moments,
     weighted_gradient,
 )
-from .engine.op import Kernels, Model, P, R, Traits, float32_under_autocast, names_of_ops, register
+from .engine.op import (
+    Kernels,
+    Model,
+    P,
+    R,
+    Traits,
+    float32_under_autocast,
+    names_of_ops,
+    records,
+    register,
+)
 from .engine.reductions import INTEGERS, TEXTS, AxisSum, OverOf, reduction
 from .engine.served import CachedOp
 from .engine.weighting import SAVED, by_groups, places_of
@@ -74,11 +83,9 @@ class StatisticsOp(CachedOp[P, R]):
     skips = False
     summed: int | None = None
     warning: str | None = None
-    args = MappingProxyType(
-        {
-            "dy": Arg(validate.OF_RESULT, "shape", may_be_out=False),
-            "where": Arg(shape="whole"),
-        }
+    args = records(
+        dy=Arg(validate.OF_RESULT, "shape", may_be_out=False),
+        where=Arg(shape="whole"),
     )
     kernels = Kernels(names={"dmean": "dy[0]", "dsecond": "dy[1]"}, numbers={"initial": -0.0})
 
@@ -432,7 +439,7 @@ class TermSum(AxisSum[P, R]):
     """A sum of a term t(x) over the axes `axis`, whose gradient needs x."""
 
     family = "reductions"
-    outs: Mapping[str, Output] = MappingProxyType({"y": Output(shape="shape", dtype=TOLD)})
+    outs: Mapping[str, Output] = records(y=Output(shape="shape", dtype=TOLD))
 
     def __init__(self, function: Callable[P, R], term: str, over: OverOf) -> None:
         call = self._declare(function)
@@ -492,8 +499,10 @@ class TermSum(AxisSum[P, R]):
 class SquareSum(TermSum[P, R]):
     """A sum of squares, which has its gradient in the same call, too."""
 
-    outs = MappingProxyType(
-        {**TermSum.outs, "value": Output(shape="shape"), "grad": Output(in_place=True)}
+    outs = records(
+        **TermSum.outs,
+        value=Output(shape="shape"),
+        grad=Output(in_place=True),
     )
 
     def __init__(self, function: Callable[P, R]) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from types import MappingProxyType, SimpleNamespace
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from .. import _cpu
@@ -20,7 +20,7 @@ from .engine import axes
 from .engine.entry import ANY, COMPUTED, Arg, Entry, Output, positional, signature_of
 from .engine.execute import Execution, execute
 from .engine.fused import IDENTITY
-from .engine.op import Kernels, P, R, names_of_ops, register
+from .engine.op import Kernels, P, R, names_of_ops, records, register
 from .engine.parts import Part, Parts, cut, part_of
 from .engine.served import CachedOp
 from .norms import PLAIN, Rows, read_casting
@@ -91,12 +91,10 @@ class Turning(CachedOp[P, R]):
     """An op with pairs of elements that are turned by angles."""
 
     family = "rotary"
-    args: Mapping[str, Arg] = MappingProxyType(
-        {
-            "cos": Arg(_ANGLE, "pairs", repeats=True),
-            "sin": Arg(_ANGLE, "pairs", repeats=True),
-            "positions": Arg(_POSITIONS, "rows", repeats=True, unsaved=True),
-        }
+    args: Mapping[str, Arg] = records(
+        cos=Arg(_ANGLE, "pairs", repeats=True),
+        sin=Arg(_ANGLE, "pairs", repeats=True),
+        positions=Arg(_POSITIONS, "rows", repeats=True, unsaved=True),
     )
 
     def _pairs(self, call: Any, options: SimpleNamespace) -> Pairs:
@@ -309,15 +307,13 @@ class NormRotary(Turning[P, R]):
     bounds = NormRotaryBounds(scaled=6, rough=4)
     saves = ("x", "rstd", "cos", "sin", "weight", "positions")
     gradients = ("dx", "dweight")
-    args = MappingProxyType(
-        {
-            **Turning.args,
-            "x": Arg(validate.ARRAY),
-            "rstd": Arg(validate.STATISTIC, "statistics"),
-            "weight": Arg(shape="parameter"),
-        }
+    args = records(
+        **Turning.args,
+        x=Arg(validate.ARRAY),
+        rstd=Arg(validate.STATISTIC, "statistics"),
+        weight=Arg(shape="parameter"),
     )
-    outs = MappingProxyType({"rstd": Output(shape="statistics", dtype=COMPUTED)})
+    outs = records(rstd=Output(shape="statistics", dtype=COMPUTED))
     kernels = Kernels(
         numbers={
             **PLAIN,

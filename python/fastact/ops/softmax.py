@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from types import MappingProxyType, SimpleNamespace
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from .. import _cpu
@@ -21,7 +21,7 @@ from .engine.axes import Over
 from .engine.entry import ANY, COMPUTED, DOUBLE, Arg, Entry, Output
 from .engine.execute import Execution
 from .engine.moments import IDENTITY, fill
-from .engine.op import Kernels, P, R, float32_under_autocast, names_of_ops, register
+from .engine.op import Kernels, P, R, float32_under_autocast, names_of_ops, records, register
 from .engine.reductions import add_up
 from .engine.served import CachedOp
 from .types import A, Array, ArrayOrNumber, Out, Outs, Stream
@@ -139,18 +139,14 @@ class SoftmaxOp(ByValue[P, R]):
 
     saves = ("y", "sink", "share", "x")
     gradients = ("dx", "dsink")
-    args = MappingProxyType(
-        {
-            "sink": Arg(validate.PARAMETER, "rows", repeats=True),
-            "share": Arg(validate.STATISTIC, "rows", of_forward=True),
-            "x": Arg(),
-        }
+    args = records(
+        sink=Arg(validate.PARAMETER, "rows", repeats=True),
+        share=Arg(validate.STATISTIC, "rows", of_forward=True),
+        x=Arg(),
     )
-    outs = MappingProxyType(
-        {
-            "share": Output(shape="rows", dtype=COMPUTED),
-            "dsink": Output("sink", shape="sink"),
-        }
+    outs = records(
+        share=Output(shape="rows", dtype=COMPUTED),
+        dsink=Output("sink", shape="sink"),
     )
 
     def _counts(self) -> dict[str, Any]:
@@ -293,18 +289,14 @@ class LogSumExp(RowFunction[P, R]):
     """A function of rows that gives one number a row: `logsumexp`."""
 
     saves = ("x", "mask", "lse", "rest")
-    outs = MappingProxyType(
-        {
-            "y": Output(shape="shape"),
-            **dict.fromkeys(("lse", "rest"), Output(shape="shape", dtype=COMPUTED)),
-        }
+    outs = records(
+        y=Output(shape="shape"),
+        **dict.fromkeys(("lse", "rest"), Output(shape="shape", dtype=COMPUTED)),
     )
-    args = MappingProxyType(
-        {
-            "lse": Arg(validate.STATISTIC, "shape", of_forward=True),
-            "rest": Arg(validate.STATISTIC, "shape", of_forward=True, unsaved=True),
-            "dy": Arg(shape="shape", may_be_out=False),
-        }
+    args = records(
+        lse=Arg(validate.STATISTIC, "shape", of_forward=True),
+        rest=Arg(validate.STATISTIC, "shape", of_forward=True, unsaved=True),
+        dy=Arg(shape="shape", may_be_out=False),
     )
     kernels = Kernels({"backward": "logsumexp_backward"}, {"number": "y", "share": "rest"})
 
@@ -404,22 +396,18 @@ class CrossEntropy(CachedOp[P, R]):
     results = ("loss",)
     saves = ("logits", "target", "weight", "lse", "rest", "divisor")
     gradients = ("dlogits",)
-    args = MappingProxyType(
-        {
-            "target": Arg(shape=ANY),
-            "weight": Arg(validate.WEIGHTS, ANY),
-            "lse": Arg(validate.STATISTIC, "losses", of_forward=True),
-            "rest": Arg(validate.STATISTIC, "losses", of_forward=True, unsaved=True),
-            "divisor": Arg(validate.TOTAL, "one", of_forward=True, unsaved=True),
-            "dloss": Arg(shape="of_loss", may_be_out=False),
-        }
+    args = records(
+        target=Arg(shape=ANY),
+        weight=Arg(validate.WEIGHTS, ANY),
+        lse=Arg(validate.STATISTIC, "losses", of_forward=True),
+        rest=Arg(validate.STATISTIC, "losses", of_forward=True, unsaved=True),
+        divisor=Arg(validate.TOTAL, "one", of_forward=True, unsaved=True),
+        dloss=Arg(shape="of_loss", may_be_out=False),
     )
-    outs = MappingProxyType(
-        {
-            "loss": Output(shape="of_loss"),
-            **dict.fromkeys(("lse", "rest"), Output(shape="losses", dtype=COMPUTED)),
-            "divisor": Output(shape="one", dtype=DOUBLE),
-        }
+    outs = records(
+        loss=Output(shape="of_loss"),
+        **dict.fromkeys(("lse", "rest"), Output(shape="losses", dtype=COMPUTED)),
+        divisor=Output(shape="one", dtype=DOUBLE),
     )
 
     def __init__(self, function: Callable[P, R]) -> None:

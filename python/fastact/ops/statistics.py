@@ -7,7 +7,6 @@ grows with x, and values far from 0 lose no digits.
 from __future__ import annotations
 
 from collections.abc import Callable
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from .bounds import StatisticBounds
@@ -21,7 +20,7 @@ from .engine.moments import (
     over_x,
     weighted_gradient,
 )
-from .engine.op import P, R, Traits, names_of_ops, register
+from .engine.op import P, R, Traits, names_of_ops, records, register
 from .engine.reductions import INTEGERS, SUM_BOUNDS, SUMS, TEXTS, VALID, add_up
 from .engine.weighting import SAVED
 from .reductions import MOMENT_BOUNDS, VARIANCES, StatisticsOp
@@ -189,7 +188,7 @@ class Average(AxisStatistic[P, R]):
     """A mean whose weights have a gradient."""
 
     gradients = ("dx", "dweights")
-    outs = MappingProxyType({"dx": Output()})
+    outs = records(dx=Output())
     # The sum of the weights has no gradient.
     traits = AxisStatistic.traits._replace(unrecorded=("returned",))
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from types import MappingProxyType
 from typing import Any, TypeAlias, overload
 
 import numpy as np
@@ -19,7 +18,7 @@ from .axes import Over
 from .entry import OF_X, TOLD, Arg, Output, positional, signature_of
 from .execute import Execution
 from .moments import IDENTITY, TOTAL, fill, is_weighted, over_x, reduce_moments, weighted_gradient
-from .op import Kernels, P, R, Traits, register
+from .op import Kernels, P, R, Traits, records, register
 from .served import CachedOp
 from .weighting import SAVED, by_groups
 
@@ -157,8 +156,9 @@ class AxisSum(CachedOp[P, R]):
     bounds = SUM_BOUNDS
     term: int
     traits = Traits(integers=INTEGERS)
-    args: Mapping[str, Arg] = MappingProxyType(
-        {"dy": Arg(validate.OF_RESULT, "shape"), "where": Arg(shape="whole")}
+    args: Mapping[str, Arg] = records(
+        dy=Arg(validate.OF_RESULT, "shape"),
+        where=Arg(shape="whole"),
     )
     _over: OverOf
 
@@ -203,7 +203,7 @@ class PlainSum(AxisSum[P, R]):
     lacks : where `backward` takes gradients of other shapes than the sum's, which axes they lack.
     """
 
-    args = MappingProxyType({**AxisSum.args, "shape": Arg(is_shape=True)})
+    args = records(**AxisSum.args, shape=Arg(is_shape=True))
 
     def __init__(
         self,
