@@ -15,8 +15,8 @@ from .bounds import DivergenceBounds
 from .engine.axes import Over, over_axes
 from .engine.entry import Arg, Output, positional
 from .engine.execute import Execution
-from .engine.moments import TOTAL, fill, over_x, reduce_moments, weighted_gradient
 from .engine.op import Kernels, P, R, float32_under_autocast, names_of_ops, records, register
+from .engine.reductions import TOTAL, fill, over_x, reduce_moments, weighted_gradient
 from .engine.served import CachedOp
 from .types import A, ArrayOrNumber, Out, Outs, Stream
 

@@ -20,9 +20,8 @@ from ..interop import validate
 from .bounds import GateBounds
 from .engine.entry import Arg, Entry, Output, positional, signature_of
 from .engine.execute import Execution
-from .engine.moments import IDENTITY
 from .engine.op import Kernels, P, R, names_of_ops, register
-from .engine.reductions import GRADIENT_SUM_BOUNDS, add_up
+from .engine.reductions import GRADIENT_SUM_BOUNDS, IDENTITY, add_up
 from .engine.served import CachedOp
 from .types import A, Array, ArrayOrNumber, Out, Outs, Stream
 

@@ -24,7 +24,7 @@ from .dropout import DropoutOp
 from .engine import axes
 from .engine.entry import COMPUTED, Arg, Entry, Output, signature_of
 from .engine.execute import Execution
-from .engine.op import NOTHING, Kernels, P, R, float32_under_autocast, names_of_ops, register
+from .engine.op import Kernels, P, R, float32_under_autocast, names_of_ops, records, register
 from .engine.quantized import Quantizes
 from .engine.served import CachedOp
 from .types import A, ActivationLike, Array, ArrayOrNumber, Casting, Outs, Stream
@@ -345,13 +345,13 @@ class Part(NamedTuple):
     front: str = ""
     results: tuple[str, ...] = ()
     saves: tuple[str, ...] = ()
-    stands_for: Mapping[str, str] = NOTHING
+    stands_for: Mapping[str, str] = records()
     gradients: tuple[str, ...] = ()
-    incoming: Mapping[str, Any] = NOTHING
-    args: Mapping[str, Arg] = NOTHING
-    outs: Mapping[str, Output] = NOTHING
-    names: Mapping[str, str] = NOTHING
-    checks: Mapping[str, Callable[[str, str, Any], Any]] = NOTHING
+    incoming: Mapping[str, Any] = records()
+    args: Mapping[str, Arg] = records()
+    outs: Mapping[str, Output] = records()
+    names: Mapping[str, str] = records()
+    checks: Mapping[str, Callable[[str, str, Any], Any]] = records()
     reads: Callable[[str, SimpleNamespace], None] | None = None
     out: str = ""
     note: str = ""

@@ -20,22 +20,6 @@ from .engine import axes as _axes
 from .engine.axes import Over, over_axes
 from .engine.entry import DOUBLE, TOLD, Arg, Output, untyped
 from .engine.execute import Execution
-from .engine.moments import (
-    DEVIATION,
-    DEVIATION_SLOPE,
-    M2,
-    M2_OR_ROOT,
-    MEAN_SLOPE,
-    NOTHING,
-    TOTAL,
-    VARIANCE,
-    VARIANCE_SLOPE,
-    fill,
-    is_weighted,
-    over_x,
-    reduce_moments,
-    weighted_gradient,
-)
 from .engine.op import (
     Kernels,
     Model,
@@ -47,7 +31,27 @@ from .engine.op import (
     records,
     register,
 )
-from .engine.reductions import INTEGERS, TEXTS, AxisSum, OverOf, reduction
+from .engine.reductions import (
+    DEVIATION,
+    DEVIATION_SLOPE,
+    INTEGERS,
+    M2,
+    M2_OR_ROOT,
+    MEAN_SLOPE,
+    NOTHING,
+    TEXTS,
+    TOTAL,
+    VARIANCE,
+    VARIANCE_SLOPE,
+    AxisSum,
+    OverOf,
+    fill,
+    is_weighted,
+    over_x,
+    reduce_moments,
+    reduction,
+    weighted_gradient,
+)
 from .engine.served import CachedOp
 from .engine.weighting import SAVED, by_groups, places_of
 from .moments import FIELDS, Moments

@@ -20,9 +20,8 @@ from .engine import axes
 from .engine.axes import Over
 from .engine.entry import ANY, COMPUTED, DOUBLE, Arg, Entry, Output
 from .engine.execute import Execution
-from .engine.moments import IDENTITY, fill
 from .engine.op import Kernels, P, R, float32_under_autocast, names_of_ops, records, register
-from .engine.reductions import add_up
+from .engine.reductions import IDENTITY, add_up, fill
 from .engine.served import CachedOp
 from .types import A, Array, ArrayOrNumber, Out, Outs, Stream
 

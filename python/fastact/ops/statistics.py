@@ -12,16 +12,21 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from .bounds import StatisticBounds
 from .engine.entry import TOLD, Output, signature_of
 from .engine.execute import Execution
-from .engine.moments import (
+from .engine.op import P, R, Traits, names_of_ops, records, register
+from .engine.reductions import (
     IDENTITY,
+    INTEGERS,
     MEAN_SLOPE,
+    SUM_BOUNDS,
+    SUMS,
+    TEXTS,
+    VALID,
+    add_up,
     fill,
     is_weighted,
     over_x,
     weighted_gradient,
 )
-from .engine.op import P, R, Traits, names_of_ops, records, register
-from .engine.reductions import INTEGERS, SUM_BOUNDS, SUMS, TEXTS, VALID, add_up
 from .engine.weighting import SAVED
 from .reductions import MOMENT_BOUNDS, VARIANCES, StatisticsOp
 from .types import A, Array, ArrayOrNumber, Axes, DType, Out, Stream

@@ -43,7 +43,7 @@ _aliases: dict[str, Any] = {}
 #: Ops by the other names that some have.
 aliases: Mapping[str, Any] = MappingProxyType(_aliases)
 
-NOTHING: Mapping[str, Any] = MappingProxyType({})
+_NOTHING: Mapping[str, Any] = MappingProxyType({})
 
 
 def records(**named: T) -> Mapping[str, T]:
@@ -104,9 +104,9 @@ class Kernels(NamedTuple):
     numbers : what they are told in each call, where no option of that name says it.
     """
 
-    runs: Mapping[str, str] = NOTHING
-    names: Mapping[str, str] = NOTHING
-    numbers: Mapping[str, Any] = NOTHING
+    runs: Mapping[str, str] = _NOTHING
+    names: Mapping[str, str] = _NOTHING
+    numbers: Mapping[str, Any] = _NOTHING
 
 
 class Op(Generic[P, R]):
@@ -129,12 +129,12 @@ class Op(Generic[P, R]):
     results: tuple[str, ...] = ("y",)
     saves: tuple[str, ...] = ("x",)
     gradients: tuple[str, ...] = ("dx",)
-    parameters: Mapping[str, float | str] = NOTHING
-    args: Mapping[str, Arg] = NOTHING
-    outs: Mapping[str, Output] = NOTHING
+    parameters: Mapping[str, float | str] = _NOTHING
+    args: Mapping[str, Arg] = _NOTHING
+    outs: Mapping[str, Output] = _NOTHING
     kernels: Kernels = Kernels()
     traits: Traits = Traits()
-    checks: Mapping[str, Callable[[str, str, Any], Any]] = NOTHING
+    checks: Mapping[str, Callable[[str, str, Any], Any]] = _NOTHING
     entry_points: Mapping[str, Entry]
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
