@@ -16,7 +16,7 @@ from .engine.axes import Over, over_axes
 from .engine.entry import Arg, Output, positional
 from .engine.execute import Execution
 from .engine.op import Kernels, P, R, float32_under_autocast, names_of_ops, records, register
-from .engine.reductions import TOTAL, fill, over_x, reduce_moments, weighted_gradient
+from .engine.reductions import fill, over_x, reduce_moments, weighted_gradient
 from .engine.served import CachedOp
 from .types import A, ArrayOrNumber, Out, Outs, Stream
 
@@ -77,7 +77,7 @@ class Divergence(CachedOp[P, R]):
     def _run_forward(self, now: Execution) -> None:
         y = now.written("y")
         if now.views[self.saves[0]].size:
-            reduce_moments(now, {"mean": y}, TOTAL, pair=self.pair)
+            reduce_moments(now, {"mean": y}, "total", pair=self.pair)
         else:
             fill(now.call, y, 0.0)
 

@@ -32,17 +32,8 @@ from .engine.op import (
     register,
 )
 from .engine.reductions import (
-    DEVIATION,
-    DEVIATION_SLOPE,
     INTEGERS,
-    M2,
-    M2_OR_ROOT,
-    MEAN_SLOPE,
-    NOTHING,
     TEXTS,
-    TOTAL,
-    VARIANCE,
-    VARIANCE_SLOPE,
     AxisSum,
     OverOf,
     fill,
@@ -50,6 +41,7 @@ from .engine.reductions import (
     over_x,
     reduce_moments,
     reduction,
+    spread_gradient,
     weighted_gradient,
 )
 from .engine.served import CachedOp
@@ -67,8 +59,8 @@ Algorithm for Computing Sample Variances", Stanford University, STAN-CS-79-773 (
 _cpu.register_result_type(Moments, FIELDS)
 
 #: The kernels make one of these of m2, and have the gradient's factor, where it is no number.
-_OF_M2 = {"sum": TOTAL, "mean": NOTHING, "var": VARIANCE, "std": DEVIATION, "m2": M2}
-_SLOPES = {"mean": MEAN_SLOPE, "var": VARIANCE_SLOPE, "std": DEVIATION_SLOPE}
+_OF_M2 = {"sum": "total", "mean": "nothing", "var": "variance", "std": "deviation", "m2": "m2"}
+_SLOPES = {"mean": "mean slope", "var": "variance slope", "std": "deviation slope"}
 _STEADY = {"sum": 1.0, "m2": 2.0}
 
 #: Statistics of the distances from the mean; the others need x alone.
@@ -117,8 +109,8 @@ class StatisticsOp(CachedOp[P, R]):
                 results["second"] = made["squares"]
             reduce_moments(now, results, self._of_m2(now), correction, skips, self.warning)
 
-    def _of_m2(self, now: Execution) -> int:
-        """The number by which the kernels know what becomes of m2."""
+    def _of_m2(self, now: Execution) -> str:
+        """What becomes of m2, as the kernels know it."""
         return _OF_M2[self.results[-1]]
 
     def _skips(self, now: Execution) -> bool:
@@ -173,7 +165,7 @@ class StatisticsOp(CachedOp[P, R]):
         if now.call.is_on_gpu:
             dy, dsecond = (over_x(now, now.seen(name)) for name in now.entry.parts)
             both = {"dy": dy, "dsecond": dsecond, "share": 1 / each, "scale": scale}
-            now.run("spread_backward", **both, of_m2=M2, skips=False, correction=0.0)
+            spread_gradient(now, "m2", **both)
             return
         found = self._computed(now, "m2")
         now.run("moments_backward", **found, share=1 / each, scale=scale)
@@ -202,9 +194,8 @@ class StatisticsOp(CachedOp[P, R]):
         is_found = is_far or not is_number
         is_other = self._is_other(now)
         if is_found and of in _SLOPES and now.call.is_on_gpu and not is_other:
-            one: Any = {"dsecond": None, "share": 0.0, "scale": 0.0, "accumulate": accumulate}
-            one |= {"correction": getattr(now.options, "correction", 0.0)}
-            now.run("spread_backward", dy=dy, of_m2=_SLOPES[of], skips=skips, **one)
+            one: Any = {"correction": getattr(now.options, "correction", 0.0), "skips": skips}
+            spread_gradient(now, _SLOPES[of], dy=dy, accumulate=accumulate, **one)
             return
         found = self._computed(now, of, is_mean=is_far) if is_found else {}
         if "slope" not in found:
@@ -254,7 +245,7 @@ class StatisticsOp(CachedOp[P, R]):
         if of not in _SLOPES and "second" in results:  # a number, but as the mean lies
             fill(now.call, results.pop("second"), _STEADY[of])
         correction = getattr(now.options, "correction", 0.0)
-        reduce_moments(now, results, _SLOPES.get(of, M2), correction, self._skips(now))
+        reduce_moments(now, results, _SLOPES.get(of, "m2"), correction, self._skips(now))
         return {name: over_x(now, view) for name, view in made.items()}
 
 
@@ -349,8 +340,8 @@ class MomentsOp(PairOp[P, R]):
         is_apart = options.out and options.out[1] is not None and hasattr(options.x, "__mul__")
         return (*found, *["count"] * _counts(options), *["squares"] * bool(is_apart))
 
-    def _of_m2(self, now: Execution) -> int:
-        return M2_OR_ROOT if hasattr(now.options.x, "__mul__") else M2
+    def _of_m2(self, now: Execution) -> str:
+        return "m2 or root" if hasattr(now.options.x, "__mul__") else "m2"
 
     def _run_forward(self, now: Execution) -> None:
         super()._run_forward(now)

@@ -16,7 +16,6 @@ from .engine.op import P, R, Traits, names_of_ops, records, register
 from .engine.reductions import (
     IDENTITY,
     INTEGERS,
-    MEAN_SLOPE,
     SUM_BOUNDS,
     SUMS,
     TEXTS,
@@ -25,6 +24,7 @@ from .engine.reductions import (
     fill,
     is_weighted,
     over_x,
+    spread_gradient,
     weighted_gradient,
 )
 from .engine.weighting import SAVED
@@ -250,9 +250,8 @@ class Average(AxisStatistic[P, R]):
                 each, adds = now.call.temporary("x", x.shape, dweights.dtype), False
         dy = over_x(now, now.seen("dy"))
         if now.call.is_on_gpu and is_weighted(now) and not self._is_other(now):
-            one: Any = {"dsecond": None, "share": 0.0, "scale": 0.0, "correction": 0.0}
-            one |= {"of_m2": MEAN_SLOPE, "dweights": each, "accumulate_dweights": adds}
-            now.run("spread_backward", dy=dy, skips=False, **one)
+            also: Any = {"dweights": each, "accumulate_dweights": adds}
+            spread_gradient(now, "mean slope", dy=dy, **also)
         else:
             given = {"dy": dy, **self._computed(now, "mean")}
             if dx is not None:

@@ -25,11 +25,6 @@ from .op import Kernels, P, R, Traits, records, register
 from .served import CachedOp
 from .weighting import SAVED, by_groups
 
-#: The kernels make one of these of m2.
-NOTHING, M2, VARIANCE, DEVIATION, MEAN_SLOPE, VARIANCE_SLOPE, DEVIATION_SLOPE, TOTAL, M2_OR_ROOT = (
-    range(len(_cpu.OF_M2))
-)
-
 #: The number of the sum of the elements themselves.
 IDENTITY = _cpu.TERMS.index("identity")
 
@@ -53,7 +48,7 @@ def over_x(now: Execution, view: View) -> View:
 def reduce_moments(
     now: Execution,
     results: Mapping[str, View | None],
-    of_m2: int,
+    of_m2: str,
     correction: float = 0.0,
     skips: bool = False,
     warning: str | None = None,
@@ -63,14 +58,15 @@ def reduce_moments(
     """Compute moments of x, which is not empty; a total by groups is of a term, others of a pair.
 
     results : where to write mean, what its rounding lost ("low"), what becomes of m2 ("second"),
-    and the count.
+    and the count. of_m2 : one of `_cpu.OF_M2`, what kernels make of it.
     """
     given = {name: view for name, view in results.items() if view is not None}
     steps = [validate.steps(view) for view in given.values()]
     each = [given]
     if any(other != steps[0] for other in steps):  # it walks results by one set of strides
         each = [{name: view} for name, view in given.items()]
-    options: Any = {"of_m2": of_m2, "correction": correction, "skips": skips, "warning": warning}
+    options: Any = {"of_m2": _cpu.OF_M2.index(of_m2), "correction": correction}
+    options |= {"skips": skips, "warning": warning}
     function, names = "moments", list(_RESULTS)
     kind: Any = {"pair": pair}
     if now.shapes.grouped:
@@ -105,6 +101,15 @@ def weighted_gradient(now: Execution, to: View, **given: Any) -> None:
     else:
         defaults |= {"pair": PRODUCT, "to_weights": None}
     now.run(function, to=to, **{**defaults, **given})
+
+
+def spread_gradient(now: Execution, of_m2: str, **given: Any) -> None:
+    """The gradient for x on a GPU, in one pass over it: of a mean, of what becomes of m2, or both.
+
+    share, scale : factors of dy and dsecond where both are given.
+    """
+    defaults: Any = {"dsecond": None, "share": 0.0, "scale": 0.0, "skips": False, "correction": 0.0}
+    now.run("spread_backward", **{**defaults, **given}, of_m2=_cpu.OF_M2.index(of_m2))
 
 
 def fill(call: Call, y: View, value: float) -> None:
@@ -274,13 +279,13 @@ class AxisSum(CachedOp[P, R]):
     def _run_forward(self, now: Execution) -> None:
         x = now.views[now.leader]
         if now.shapes.grouped and x.size:
-            reduce_moments(now, {"mean": now.written("y")}, TOTAL, term=self.term)
+            reduce_moments(now, {"mean": now.written("y")}, "total", term=self.term)
         elif now.shapes.grouped:
             fill(now.call, now.view("y"), 0.0 + now.options.initial)
         elif "where" not in now.views or not x.size:
             now.run("sum")
         elif self.term == IDENTITY:
-            reduce_moments(now, {"mean": now.written("y")}, TOTAL)
+            reduce_moments(now, {"mean": now.written("y")}, "total")
         else:
             left = now.call.temporary("x")
             weighted_gradient(now, left, dy=x)
