@@ -202,7 +202,7 @@ class Entry:
 
     def __getattr__(self, name: str) -> Any:
         found = vars(self)
-        if "taken" not in found:
+        if "taken" not in found and "op" in found:  # not while a copy is made
             found.update(self._facts())
         if name not in found:
             raise AttributeError(f"an entry point has no {name}")
