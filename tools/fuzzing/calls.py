@@ -615,10 +615,10 @@ def sample(op: Any, draw: Draw) -> Request:
         "shape": shape, "options": named, "hidden": arrays.hidden, "leader": next(iter(made)),
     }  # fmt: skip
     if "count" in point.defaults:
-        given["count"] = named["count"] = max(rows_of(op, shape, named).count, 1)
+        given["count"] = named["count"] = max(rows_of(op, shape, named).length, 1)
     if named.get("training") and not entry.startswith("backward"):
         notes["writes"] = tuple(k for k in op.written if made[k] is not None)
-        notes["may be refused"] = rows_of(op, shape, named).count < 2
+        notes["may be refused"] = rows_of(op, shape, named).length < 2
     if entry == "merge":
         notes["parts"] = draw.r.choice((1, 2, 3, 7))
     outs = _outs(op, entry, arrays)

@@ -19,7 +19,8 @@ from .served import ServedOp
 class _Told:
     """Facts that a ufunc tells of itself."""
 
-    names: tuple[str, ...]  # of the operands
+    #: The operands.
+    names: tuple[str, ...]
     nout = 1
     signature: None = None  # of a generalized ufunc alone
     identity: None = None

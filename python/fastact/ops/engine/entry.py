@@ -153,6 +153,9 @@ class Entry:
         be numbers of NumPy's.
     rules : of each array the rule of its dtype, the names of the shapes that it may have, in front
         the one that messages tell (None: any), and whether it repeats over that.
+    takes_shape : an argument is the shape of an array that is not there. counts : it takes weights,
+        or a mask that tells what counts. reads_whole : the data may be whole numbers, read as they
+        are.
     run : runs the kernels of a call; calling the op runs those of `forward`.
     """
 
@@ -171,9 +174,9 @@ class Entry:
     of_forward: tuple[str, ...]
     rules: dict[str, tuple[str, tuple[str, ...] | None, bool]]
     roles: dict[str, Role]
-    takes_shape: bool  # of an array that is not there
-    counts: bool  # it takes weights, or a mask that tells what counts
-    reads_whole: bool  # the data may be whole numbers, read as they are
+    takes_shape: bool
+    counts: bool
+    reads_whole: bool
     run: Callable[["Execution"], None]
 
     def __init__(
@@ -191,18 +194,19 @@ class Entry:
         self.outputs = len(gives) if outputs < 0 else outputs
         self.extra, self.skips, self.name = extra, skips, name
         self.is_forward = name == "forward"
-        self.is_backward = name not in ("call", "forward")  # or what gradients are made of
+        # An entry point that gives what gradients are made of counts, too.
+        self.is_backward = name not in ("call", "forward")
         named = [p for p in signature.parameters.values() if p.kind in _NAMED]
         self.arrays = positional(signature)
         self.defaults = {p.name: p.default for p in named}
         self.by_keyword = frozenset(p.name for p in named if p.kind is Parameter.KEYWORD_ONLY)
-        self.is_fused = "activation" in self.defaults  # it has an activation behind it
+        self.is_fused = "activation" in self.defaults
         self._required = [n for n, value in self.defaults.items() if value is REQUIRED]
         self._switches = [n for n, value in self.defaults.items() if isinstance(value, bool)]
 
     def __getattr__(self, name: str) -> Any:
         found = vars(self)
-        if "taken" not in found and "op" in found:  # not while a copy is made
+        if "taken" not in found and "op" in found:  # a copy that is being made has none
             found.update(self._facts())
         if name not in found:
             raise AttributeError(f"an entry point has no {name}")
