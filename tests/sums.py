@@ -41,7 +41,7 @@ CASES: list[tuple[tuple[int, ...], tuple[int, ...]]] = [
 ]
 case = pytest.mark.parametrize(("shape", "axes"), CASES, ids=str)
 
-#: On devices alone: more rows than a block takes, of few elements, of one vector, of some that end
+#: Cases of devices alone: more rows than a block takes, of few elements, of one vector, of some that end
 #: within one, and of as many as a lane has of each dtype; columns of few rows, of whole vectors and
 #: not, between others and not; rows of a lane, of a warp, of two, and of more than one chunk in few
 #: chunks and in many; results that repeat along vectors, along whole rows and within a vector.
