@@ -54,5 +54,5 @@ def misaligned(a: np.ndarray) -> np.ndarray:
 
 
 LAYOUTS = [plain, transposed, reversed_, stepped, padded, repeated, shifted]
-#: What memory holds in the order of the axes.
+#: Layouts that hold the axes in memory in their order.
 IN_ORDER = [misaligned, reversed_, stepped, padded]

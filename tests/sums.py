@@ -41,10 +41,11 @@ CASES: list[tuple[tuple[int, ...], tuple[int, ...]]] = [
 ]
 case = pytest.mark.parametrize(("shape", "axes"), CASES, ids=str)
 
-#: On devices alone: more rows than a block takes, of few elements, of one vector, of some that end
-#: within one, and of as many as a lane has of each dtype; columns of few rows, of whole vectors and
-#: not, between others and not; rows of a lane, of a warp, of two, and of more than one chunk in few
-#: chunks and in many; results that repeat along vectors, along whole rows and within a vector.
+#: Cases of devices alone: more rows than a block takes, of few elements, of a vector, of some that
+#: end within one, and of as many as a lane has of each dtype; columns of few rows, of whole
+#: vectors and not, between others and not; rows of a lane, of a warp, of two, and of more than one
+#: chunk in few chunks and in many; results that repeat along vectors, along whole rows and within
+#: a vector.
 DEVICE_CASES: list[tuple[tuple[int, ...], tuple[int, ...]]] = [
     ((515, 2), (1,)), ((515, 3), (1,)), ((1030, 4), (1,)), ((515, 1, 8), (2,)), ((300, 16), (1,)),
     ((260, 31), (1,)), ((3, 2049), (0,)), ((8, 2048), (0,)), ((32, 100), (0,)), ((4, 5, 24), (1,)),

@@ -60,7 +60,7 @@ def squeezed(a: np.ndarray) -> np.ndarray:
 @pytest.mark.parametrize("place", PLACES, ids=lambda place: place.name)
 @pytest.mark.parametrize("lay", [plain, transposed, reversed_], ids=lambda lay: lay.__name__)
 def test_every_op(place, shape, lay):
-    """With the results of the same arrays without their axes of length 1, as near as that is."""
+    """Results are those of the same arrays without their axes of length 1, as near as that is."""
     channel, compared = int(np.argmax(shape)), 0
     at = sum(n > 1 for n in shape[:channel])
     for op in fa.ops.values():

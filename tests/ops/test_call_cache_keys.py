@@ -230,7 +230,7 @@ def test_what_is_alike_is_told_apart(calls):
 
 @pytest.mark.parametrize("call", NUMBERS.values(), ids=NUMBERS)
 def test_numbers_are_told_apart(call, slow):
-    """By their type and value; what is an array is read at each call. They are recorded."""
+    """They are recorded by type and value; what is an array is read at each call."""
     assert_told_apart([
         partial(call, kind(value)) for kind in KINDS.values() for value in (0.5, 0.25, 3.0, 0.5)
     ])  # fmt: skip

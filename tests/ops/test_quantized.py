@@ -105,7 +105,7 @@ def test_codes_are_those_of_two_steps(op, way, dtype, codes, per, part, framewor
         assert got.dtype == (FLOAT8 if codes != "int8" else np.int8)
     elif framework.name == "torch":
         assert got.dtype == getattr(torch, codes)
-    scale = np.asarray(framework.numpy(scale) if np.ndim(scale) else scale)
+    scale = np.asarray(framework.numpy(scale))
     assert_same_bits(scale, scales(y.astype(scale.dtype), codes, per))
     same_codes(got, encoded(y, scale, codes))
     for sum_, right in zip(others, [total] if others else [], strict=True):

@@ -138,7 +138,7 @@ def assert_all_same(found: Any, expected: Any) -> None:
 @each_shape
 @each_op
 def test_bits(op, shape, dtype):
-    """The same in any layout, for any threads, on both instruction sets, and in place of inputs."""
+    """Bits depend on no layout, threads or instruction set, nor on results in place of inputs."""
     call = sampled(op, shape, {}, dtype)
     expected = call.second(np.asarray)
     is_weighted = dtype.itemsize == 2 and "weight" in call.named  # whose sums follow the memory

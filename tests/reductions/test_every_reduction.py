@@ -86,7 +86,7 @@ def test_results(op, kind, backend, many_threads, shape, axes):
 @each_case
 @each_pair()
 def test_gradients(op, kind, backend, many_threads, shape, axes):
-    """In their dtype, rounded once."""
+    """They have x's dtype and are rounded once."""
     dtype = one_of(DTYPES.values(), op, kind, shape, backend.name)
     keepdims = one_of((False, True), kind, op, axes, shape, dtype)
     centre = 1000 if keepdims else 10  # where x - mean is a hundredth of what bfloat16 tells apart
@@ -146,7 +146,7 @@ def test_same_bits_in_every_walk(op, dtype, terms, kind):
     [((4_000_000,), 0), ((2000, 2000), 0), ((2000, 2000), 1), ((1_000_000, 4), 0)],
 )
 def test_no_memory_that_grows(op, dtype, many_threads, shape, axis, kind, told):
-    """Forward, of gaps, in another dtype, and backward."""
+    """Calls take little of it forward and backward, of data with gaps and in another dtype."""
     if told is not None and "dtype" not in op.entry_points["call"].defaults:
         told = None
     x = np.ones((*shape, 2), dtype)[..., 0]
@@ -167,7 +167,7 @@ def test_no_memory_that_grows(op, dtype, many_threads, shape, axis, kind, told):
 @each_op
 @pytest.mark.parametrize("kind", [bool, np.int8, np.uint8, np.uint16, np.int32, np.int64])
 def test_integers_are_read_as_float64(op, kind, many_threads):
-    """As they are, without a copy of as many numbers; in every entry point."""
+    """Every entry point reads them as they are, without a copy of as many numbers."""
     x = np.random.default_rng(0).integers(0, 2 if kind is bool else 100, (2000, 100)).astype(kind)
     for axis in (0, 1, None):
         found = []
@@ -190,7 +190,7 @@ def test_integers_are_read_as_float64(op, kind, many_threads):
 
 @each_op
 def test_infinities_and_nan(op, backend, dtype):
-    """As in NumPy, wherever they are: in the first lane, in another, in the second block."""
+    """Results are NumPy's wherever they are: in the first lane, another one, the second block."""
     function = getattr(np, op.name, None)
     if function is None or op is fa.average:
         function = {"mean_var": lambda a: (a.mean(), a.var()), "average": np.mean,
