@@ -53,7 +53,7 @@ def first_of_families(cases: Iterable[Any]) -> list[Any]:
     return found
 
 
-#: Of all ops, through a bridge, where those of a family go one way.
+#: Ops of a family go one way through a bridge: a plain run has one of them.
 each_family = pytest.mark.parametrize("op", first_of_families(fa.ops.values()))
 
 

@@ -21,7 +21,7 @@ from fastact.ops.engine.op import arrays_of
 GUARD = 64  # bytes before and after; of a value that no kernel writes
 PATTERN = 0xA5
 
-#: Of recordings, which note whatever the process calls.
+#: Recordings note whatever the process calls, so one thread makes them at a time.
 ALONE = Lock()
 
 

@@ -116,7 +116,7 @@ def test_forward_and_backward(op):
 
 @each_family
 def test_vmap(op):
-    """Of all arguments; test_jax_axes.py has gradients, and batches of the first one alone."""
+    """All arguments are batched; test_jax_axes.py has gradients, and the first one alone."""
     named = sample(op)
     names = differentiated(op, named)
     arrays = [named[name] for name in names]

@@ -29,11 +29,11 @@ def ones(*shape: int) -> torch.Tensor:
 X, W = ones(2, 3), ones(3)
 
 
-def learnable() -> tuple[Any, ...]:
+def saved_by_a_norm() -> tuple[Any, ...]:
     return fa.layer_norm.forward(X, W, W)[1]
 
 
-# What writes into arrays of the caller's: the shapes of those arrays, and a call with them.
+# Calls that write into arrays of the caller's: the shapes of these, and a call with them.
 WRITES: dict[str, tuple[list[tuple[int, ...]], Callable[..., Any]]] = {
     "out": ([(2, 3)], lambda y: fa.relu(X, out=y)),
     "in place": ([(2, 3)], lambda x: fa.relu(x, out=x)),
@@ -43,7 +43,7 @@ WRITES: dict[str, tuple[list[tuple[int, ...]], Callable[..., Any]]] = {
     "accumulate": ([(2, 3)], lambda dx: fa.mish.backward(X, X, out=dx, accumulate=True)),
     "norm in place": ([(2, 3)], lambda x: fa.layer_norm(x, W, out=x)),
     "gradients": (
-        [(2, 3), (3,), (3,)], lambda *made: fa.layer_norm.backward(X, *learnable(), out=made),
+        [(2, 3), (3,), (3,)], lambda *made: fa.layer_norm.backward(X, *saved_by_a_norm(), out=made),
     ),
     "accumulated gradients": (
         [(2, 3), (3,)],
@@ -357,7 +357,7 @@ SPECIAL: dict[str, tuple[Callable[[], torch.Tensor], str]] = {
         r"a quantized tensor; use \S+\.dequantize\(\)",
     ),
 }  # fmt: skip
-#: Those whose calls are torch's to hand on.
+#: Calls with these are torch's to hand on.
 HANDED_ON = ("fake", "meta", "dispatch", "jagged")
 
 

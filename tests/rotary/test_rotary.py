@@ -298,7 +298,7 @@ def test_as_gpt_j_has_neighbours():
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
 @each_lie
 def test_torch_differentiates_it(interleaved):
-    """Of a tuple too, in both modes and compiled; test_forward_mode.py has one array."""
+    """A tuple has derivatives in both modes, and compiles; test_forward_mode.py has one array."""
     q, k, angle = tensors((2, 2, 2, 8), (2, 2, 1, 8), (2, 1, 3))
     cos, sin = angle.cos(), angle.sin()
     q.requires_grad_(), k.requires_grad_()

@@ -64,7 +64,7 @@ def test_second_derivatives(op):
 
 @each_op
 def test_second_derivatives_by_constant_gradients(op):
-    """Those of gradients that come in and require none themselves."""
+    """Gradients that come in may require none themselves."""
     f, tensors = function_of(op)
 
     def gradients(*given: torch.Tensor) -> Any:
@@ -105,7 +105,7 @@ def test_options(op, option):
 
 @each_family
 def test_hessians(op):
-    """By each mixture of both modes, for ops of a family are composed alike."""
+    """Each mixture of both modes agrees; ops of a family are composed alike."""
     f, x = of_first(op)
 
     def g(x: torch.Tensor) -> torch.Tensor:
