@@ -88,7 +88,7 @@ def test_bfloat16_beyond_what_float32_holds(op, device, shape, axes):
 @pytest.mark.parametrize("op", [fa.sum, fa.mean, fa.var, fa.nanmean], ids=str)
 @pytest.mark.parametrize("elements", [2, 3, 4])
 def test_rows_of_few_elements_stay_in_registers(op, elements, dtype):
-    """Where x begins at a multiple of 16 bytes, whatever the rows do, and nowhere else."""
+    """Where x begins at a multiple of 16 bytes, whatever the rows do; float64 nowhere."""
     device = emulate()
     of = to_emulated(device.ExchangeArray)
     x = np.ones((515, elements), dtype)
@@ -96,4 +96,4 @@ def test_rows_of_few_elements_stay_in_registers(op, elements, dtype):
         device.clear_launches()
         op(of(view), axis=1)
         first = device.launches()[0]
-        assert ("few_rows" in first["symbol"]) == expected
+        assert ("few_rows" in first["symbol"]) == (expected and x.itemsize < 8)
