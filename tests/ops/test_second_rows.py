@@ -166,6 +166,19 @@ def test_added_to_outputs(op):
             assert_same_bits(more, 1.0 + right)
 
 
+@each_op
+def test_outputs_of_every_backend_are_added_to(op, backend):
+    call = sampled(op, SHAPES[1], {}, np.float32)
+    args, named = call.arguments(backend.of)
+    plain = [None if d is None else backend.numpy(d) for d in call.second(backend.of)]
+    outs = tuple(None if d is None else backend.of(np.ones_like(d)) for d in plain)
+    op.backward.backward(*args, **named, **call.options, out=outs, accumulate=True)
+    for out, right in zip(outs, plain, strict=True):
+        if right is not None:
+            size = np.abs(right).max() + 1
+            np.testing.assert_allclose(backend.numpy(out), 1 + right, 1e-6, 1e-6 * size)
+
+
 @pytest.mark.parametrize("way", [{}, {"sink": 0.25}, {"softcap": 4.0}], ids=str)
 @pytest.mark.parametrize("dtype", [np.float16, np.float64])
 def test_what_softmax_leaves_out_spoils_nothing(way, dtype, backend):

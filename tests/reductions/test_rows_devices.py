@@ -1,5 +1,6 @@
 """Sums, moments and statistics on devices: hard rows, and which kernels run."""
 
+from itertools import product
 from typing import Any
 
 import ml_dtypes
@@ -72,3 +73,16 @@ def test_few_weighted_terms_belong_to_a_thread(dtype, terms):
     (launch,) = device.launches()
     assert "weighted_blocks" in launch["symbol"]
     assert launch["grid"][0] == -(-300 // (256 if terms <= MOST else 32))
+
+
+@pytest.mark.parametrize("device", KERNELS, ids=lambda d: d.name)
+def test_few_elements_of_which_some_are_nan(device, dtype):
+    """One in each place of a row, or all but one."""
+    for op, terms in product([op for op in OPS if getattr(op, "skips", False)], (2, 3, 4)):
+        x = np.random.default_rng(0).normal(3, 1, (2 * terms, terms)).astype(dtype)
+        at = np.arange(2 * terms)[:, None] % terms == np.arange(terms)
+        x[np.where(np.arange(2 * terms)[:, None] < terms, at, ~at)] = np.nan
+        expected = op(x.astype(float), axis=1)
+        found = device.numpy(op(device.of(x), axis=1)).astype(float)
+        eps = {2: 2.0**-6, 4: 2.0**-20, 8: 2.0**-40}[np.dtype(dtype).itemsize]
+        np.testing.assert_allclose(found, expected, eps, eps)
