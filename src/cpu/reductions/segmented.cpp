@@ -28,6 +28,7 @@ struct SegmentInputs : BlockSource {
   // The results of blocks that lie ahead, [block][output], and those of rows, [output][block].
   alignas(64) double made[kMostSets][kPitch];
   double of_rows[kMostSets][kBlocksAhead];
+  int64_t from[kBlocksAhead];  // where the latter begin
   double shift[kMostSegments];
   int64_t at[kMostSegments], first = -1;  // the outputs,
   int64_t begin = 0, end = 0, next = 0;   // the terms of these blocks, and the next ones to read
@@ -56,7 +57,6 @@ struct SegmentInputs : BlockSource {
   void read_rows(int64_t n, int64_t last) {
     const int64_t terms = std::min(kReduceBlock, last - next);
     const int64_t blocks = std::min((last - next) / terms, kBlocksAhead / n);
-    int64_t from[kBlocksAhead];
     for (int64_t k = 0; k < n; ++k)
       for (int64_t b = 0; b < blocks; ++b)
         from[k * blocks + b] = at[k] + (next + b * kReduceBlock) * r.item;
