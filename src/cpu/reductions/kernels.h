@@ -144,11 +144,11 @@ struct ReduceKernels {
   void (*add_rows)(const char* x, const int64_t* offsets, int64_t step, int64_t rows,
                    int64_t columns, const double* shift, double* lanes, int64_t pitch, bool fresh);
 
-  // lanes OUT [sets][pitch], of which one has `columns` numbers: a block of `rows` rows of
-  // contiguous columns, row i at x + offsets[i], onto lane i % kLanes. shift IN (columns).
-  // is_far: the rows lie beyond the second-level cache, and are worth prefetches.
-  void (*block_of_rows)(const char* x, const int64_t* offsets, int64_t rows, int64_t columns,
-                        const double* shift, double* lanes, int64_t pitch, bool is_far);
+  // Does the same where the rows lie beyond the second-level cache. beyond: bytes from the last
+  // rows to those that are prefetched beside them; 0: none are.
+  void (*add_far_rows)(const char* x, const int64_t* offsets, int64_t step, int64_t rows,
+                       int64_t columns, const double* shift, double* lanes, int64_t pitch,
+                       bool fresh, int64_t beyond);
 
   // lanes OUT [sets][pitch]: whole blocks of 1 to kFewTerms terms, folded, which never leave the
   // registers. shift IN (n).
@@ -157,6 +157,10 @@ struct ReduceKernels {
   using Few = void (*)(const char* x, const int64_t* offsets, int64_t n, const double* shift,
                        double* lanes, int64_t pitch);
   Few few_rows[kFewTerms], short_rows[kFewTerms];
+
+  // lanes OUT [sets][pitch]: of one term each, `step` bytes apart. shift IN (n).
+  void (*spread)(const char* x, int64_t step, int64_t n, const double* shift, double* lanes,
+                 int64_t pitch);
 };
 
 struct Accumulator {
@@ -194,6 +198,9 @@ struct ReduceTable {
 
   // numbers OUT (n) = x, `step` bytes apart; of masks and integers, too.
   void (*widen[kViewDTypes])(const char* x, int64_t step, int64_t n, double* numbers);
+
+  // to OUT (n) = the terms that begin with x and run backwards.
+  void (*reverse[kDTypes])(const char* x, int64_t n, char* to);
 
   // y OUT (n) = hi + lo, rounded to the dtype. lo: null for none.
   void (*finish[kDTypes])(const double* hi, const double* lo, char* y, int64_t n);

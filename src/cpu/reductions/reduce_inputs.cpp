@@ -15,32 +15,6 @@ constexpr int64_t kGathered = 2048;  // elements gathered at a time
 constexpr int64_t kStage = kFloatBand * kNarrowTile * sizeof(uint16_t);
 static_assert(kStage >= kGathered * int64_t(sizeof(double)));
 
-// An element at any address.
-template <class T>
-struct __attribute__((packed, may_alias)) Loose {
-  T bits;
-};
-
-template <class T>
-void reverse(char* to, const char* from, int64_t n) {
-  auto* const made = reinterpret_cast<Loose<T>*>(to);
-  const auto* const x = reinterpret_cast<const Loose<T>*>(from);
-#pragma omp simd
-  for (int64_t i = 0; i < n; ++i) made[i].bits = x[-i].bits;
-}
-
-// to OUT = n elements of `item` bytes, `step` bytes apart.
-void copy(char* to, const char* from, int64_t item, int64_t step, int64_t n) {
-  if (step == item)
-    memcpy(to, from, n * item);
-  else if (step == -item)
-    item == sizeof(uint16_t)   ? reverse<uint16_t>(to, from, n)
-    : item == sizeof(uint32_t) ? reverse<uint32_t>(to, from, n)
-                               : reverse<uint64_t>(to, from, n);
-  else
-    gather_for(item)(to, from, step, n);
-}
-
 struct ArrayInputs : BlockSource {
   // No power of two, by which sets of lanes, beside rows that are one apart, would share places in
   // the cache.
@@ -55,10 +29,8 @@ struct ArrayInputs : BlockSource {
   const ReduceKernels* kernels;
   alignas(64) double lanes[kMostSets * kPitch];  // and the results of a block
   alignas(64) double shift[kLanes * kNarrowTile];
-  alignas(64) double later[kTile];       // a later term of each output
-  bool lost[kTile];                      // outputs for which no shift was found
-  double made[kMostSets][kBlocksAhead];  // results of whole blocks of rows, [block][output]
-  int64_t made_first = 0, made_begin = 0, made_end = 0;  // their output and terms
+  alignas(64) double later[kTile];  // a later term of each output
+  bool lost[kTile];                 // outputs for which no shift was found
   alignas(64) char stage[kStage];
   int64_t offsets[kReduceBlock];
 
@@ -70,11 +42,7 @@ struct ArrayInputs : BlockSource {
         has_dense_rows(r.layout == Reducer::kNarrow && r.is_dense) {}
 
   Results block(int64_t first, int64_t n, int64_t term, int64_t terms) override {
-    if (r.layout == Reducer::kBlocks && terms == kReduceBlock) return row_blocks(first, n, term);
-    if (r.layout == Reducer::kRows || r.layout == Reducer::kBlocks)
-      rows(first, n, term, terms);
-    else
-      columns(first, n, term, terms);
+    r.layout == Reducer::kRows ? rows(first, n, term, terms) : columns(first, n, term, terms);
     return {lanes, nullptr, kPitch};
   }
 
@@ -120,6 +88,14 @@ struct ArrayInputs : BlockSource {
     }
   }
 
+  // to OUT = n terms, `step` bytes apart.
+  void copy(char* to, const char* from, int64_t step, int64_t n) const {
+    if (step == -r.item && reinterpret_cast<uintptr_t>(from) % uintptr_t(r.item) == 0)
+      r.table->reverse[r.dtype](from, n, to);
+    else
+      gather_for(r.item)(to, from, step, n);
+  }
+
   void rows(int64_t first, int64_t n, int64_t term, int64_t terms) {
     int64_t at[kMostOutputs];
     offsets_of(r.outputs, first, n, at);
@@ -129,36 +105,11 @@ struct ArrayInputs : BlockSource {
     for (int64_t k = 0; k < n; ++k) {
       char* to = stage;
       for_spans(r.terms, term, terms, [&](int64_t offset, int64_t, int64_t m) {
-        copy(to, r.x + at[k] + offset, r.item, step, m);
+        copy(to, r.x + at[k] + offset, step, m);
         to += m * r.item;
       });
       r.kernels->blocks(stage, &start, 1, terms, 0, lanes + k, kPitch);
     }
-  }
-
-  // One of the blocks of long rows. It makes them of several blocks of a row after the other, as
-  // they lie, so that the memory is not left to wait for what happens between two blocks.
-  Results row_blocks(int64_t first, int64_t n, int64_t term) {
-    if (first != made_first || term < made_begin || term >= made_end) make_blocks(first, n, term);
-    return {made[0] + (term - made_begin) / kReduceBlock * n, nullptr, kBlocksAhead};
-  }
-
-  void make_blocks(int64_t first, int64_t n, int64_t term) {
-    const int64_t task = (r.partial ? r.chunk_blocks : r.chunk_blocks * r.chunks) * kReduceBlock;
-    const int64_t end = std::min((term / task + 1) * task, r.terms.size);
-    const int64_t blocks = std::min((end - term) / kReduceBlock, kBlocksAhead / n);
-    const int64_t step = last_stride(r.terms);
-    int64_t rows[kBlocksAhead], at[kBlocksAhead];
-    offsets_of(r.outputs, first, n, rows);
-    for (int64_t k = 0; k < n; ++k)
-      for (int64_t b = 0; b < blocks; ++b)
-        at[k * blocks + b] = rows[k] + (term + b * kReduceBlock) * step;
-    r.kernels->blocks(r.x, at, n * blocks, kReduceBlock, r.ahead, lanes, kPitch);
-    for (int s = 0; s < a.sets; ++s)
-      for (int64_t k = 0; k < n; ++k)
-        for (int64_t b = 0; b < blocks; ++b)
-          made[s][b * n + k] = lanes[s * kPitch + k * blocks + b];
-    made_first = first, made_begin = term, made_end = term + blocks * kReduceBlock;
   }
 
   // visit(address, outputs before, how many) for the spans of n outputs.
@@ -171,64 +122,58 @@ struct ArrayInputs : BlockSource {
     });
   }
 
-  // Where the rows touch each other, row `term` of n columns from `first` on, or, where they run
-  // backwards, its last column.
+  void columns(int64_t first, int64_t n, int64_t term, int64_t terms) {
+    const bool is_narrow = r.layout == Reducer::kNarrow;
+    const int64_t step = last_stride(r.outputs);
+    if (r.listed)
+      std::copy_n(r.listed + term, terms, offsets);
+    else if (!has_dense_rows)
+      offsets_of(r.terms, term, terms, offsets);
+    find_shifts(terms, n, [&](int64_t i, double* to) {
+      if (is_narrow) gather(first, n, term, i, 1);
+      if (is_narrow) return r.table->widen[r.dtype](stage, r.item, n, to);
+      for_outputs(first, n, [&](const char* x, int64_t done, int64_t m) {
+        r.table->widen[r.dtype](x + offsets[i], step, m, to + done);
+      });
+    });
+    const bool is_short = r.layout == Reducer::kSpread && r.is_dense;
+    const bool is_folded = is_short || (r.layout == Reducer::kColumns && terms <= kFewTerms);
+    const int64_t low = is_short && r.is_backward ? (1 - terms) * r.item : 0;
+    settle(terms, n, [&] {
+      if (is_narrow) return narrow_columns(first, n, term, terms), terms;
+      for_outputs(first, n, [&](const char* x, int64_t done, int64_t m) {
+        if (is_folded)
+          (is_short ? kernels->short_rows : kernels->few_rows)[terms - 1](
+              x + low, offsets, m, shift + done, lanes + done, kPitch);
+        else if (r.layout == Reducer::kColumns)
+          add_columns(x, n, terms);
+        else
+          for (int64_t i = 0; i < terms; ++i)
+            kernels->spread(x + offsets[i], step, m, shift + done, lanes + i * n + done, kPitch);
+      });
+      return is_folded ? int64_t{1} : terms;
+    });
+    for (int s = 0; s < a.sets && has_dense_rows && r.is_backward; ++s)
+      std::reverse(lanes + s * kPitch, lanes + s * kPitch + n);
+  }
+
+  // Where rows touch each other, row `term` of n columns from `first` on; where they run backwards,
+  // its last column.
   const char* dense_row(int64_t first, int64_t n, int64_t term) const {
     int64_t at;
     offsets_of(r.outputs, first, 1, &at);
     return r.x + at + term * last_stride(r.terms) + (r.is_backward ? (n - 1) * r.item : 0);
   }
 
-  // stage OUT [rows][n]: the block's rows from `row` on, which begins with row `term`.
+  // stage OUT [rows][n]: rows of the block that begins with row `term`, from its row `row` on.
+  // Those that touch each other and run backwards are read from the last column to the first.
   void gather(int64_t first, int64_t n, int64_t term, int64_t row, int64_t rows) {
     if (has_dense_rows)
-      return copy(stage, dense_row(first, n, term + row), r.item, r.is_backward ? -r.item : r.item,
+      return copy(stage, dense_row(first, n, term + row), r.is_backward ? -r.item : r.item,
                   rows * n);
-    for_outputs(first, n, [&](const char* x, int64_t done, int64_t m) {
+    for_outputs(first, n, [&](const char* x, int64_t, int64_t) {
       for (int64_t i = 0; i < rows; ++i)
-        copy(stage + (i * n + done) * r.item, x + offsets[row + i], r.item, last_stride(r.outputs),
-             m);
-    });
-  }
-
-  // Adds up n columns. Those of dense rows that run backwards are read from the last to the first.
-  void columns(int64_t first, int64_t n, int64_t term, int64_t terms) {
-    if (r.listed)
-      std::copy_n(r.listed + term, terms, offsets);
-    else if (!has_dense_rows)
-      offsets_of(r.terms, term, terms, offsets);
-    find_shifts(terms, n, [&](int64_t i, double* to) {
-      gather(first, n, term, i, 1);
-      r.table->widen[r.dtype](stage, r.item, n, to);
-    });
-    settle(terms, n, [&] {
-      if (r.layout == Reducer::kNarrow && (has_dense_rows || terms > kFewTerms))
-        return narrow_columns(first, n, term, terms), terms;
-      if (r.layout == Reducer::kColumns && terms > kFewTerms) {
-        for_outputs(first, n, [&](const char* x, int64_t, int64_t) {
-          kernels->block_of_rows(x, offsets, terms, n, shift, lanes, kPitch, is_far);
-        });
-        return terms;
-      }
-      few_terms(first, n, term, terms);
-      return int64_t{1};
-    });
-    for (int s = 0; s < a.sets && has_dense_rows && r.is_backward; ++s)
-      std::reverse(lanes + s * kPitch, lanes + s * kPitch + n);
-  }
-
-  void few_terms(int64_t first, int64_t n, int64_t term, int64_t terms) {
-    if (r.layout == Reducer::kNarrow) {
-      int64_t rows[kFewTerms];
-      for (int64_t i = 0; i < terms; ++i) rows[i] = i * n * r.item;
-      gather(first, n, term, 0, terms);
-      return kernels->few_rows[terms - 1](stage, rows, n, shift, lanes, kPitch);
-    }
-    const bool are_short = r.layout == Reducer::kShortRows;
-    const auto few = (are_short ? kernels->short_rows : kernels->few_rows)[terms - 1];
-    const int64_t low = are_short && r.is_backward ? (1 - terms) * r.item : 0;
-    for_outputs(first, n, [&](const char* x, int64_t done, int64_t m) {
-      few(x + low, offsets, m, shift + done, lanes + done, kPitch);
+        copy(stage + i * n * r.item, x + offsets[row + i], last_stride(r.outputs), n);
     });
   }
 
@@ -247,19 +192,26 @@ struct ArrayInputs : BlockSource {
     }
   }
 
-  void add_rows(const char* x, const int64_t* at, int64_t rows, int64_t width, double* to,
-                bool fresh) {
-    kernels->add_rows(x, at, 1, rows, width, shift, to, kPitch, fresh);
+  // While a lane takes its rows of a band, those of the next lane but one are prefetched.
+  void add_columns(const char* x, int64_t n, int64_t terms) {
+    constexpr int64_t kLanesAhead = 2;
+    for_lane_rows(terms, 0, false, [&](int64_t term, int64_t rows, int64_t, int64_t lane) {
+      const int64_t next =
+          term + kLanesAhead + (lane + kLanesAhead < kLanes ? 0 : kFloatBand - kLanes);
+      const int64_t beyond = is_far && next < terms ? offsets[next] - offsets[term] : 0;
+      kernels->add_far_rows(x, offsets + term, kLanes, rows, n, shift, lanes + lane * n, kPitch,
+                            term < kLanes, beyond);
+    });
   }
 
-  // Dense rows of n columns: kLanes of them are one row that holds every lane. The first `rest`
-  // lanes have a term more than the others.
+  // Dense rows of n columns: kLanes of them are one row that holds every lane.
   void dense(const char* x, int64_t n, int64_t terms, bool fresh) {
-    const int64_t whole = terms / kLanes, rest = terms % kLanes * n;
     int64_t at[kReduceBlock / kLanes];
     for (int64_t i = 0; i * kLanes < terms; ++i) at[i] = i * kLanes * n * r.item;
-    if (rest) add_rows(x, at, whole + 1, rest, lanes, fresh);
-    if (whole) add_rows(x + rest * r.item, at, whole, kLanes * n - rest, lanes + rest, fresh);
+    for_lane_rows(terms, 0, true, [&](int64_t term, int64_t rows, int64_t width, int64_t lane) {
+      kernels->add_rows(x + term * n * r.item, at, 1, rows, width * n, shift, lanes + lane * n,
+                        kPitch, fresh);
+    });
   }
 };
 
@@ -267,7 +219,8 @@ struct ArrayInputs : BlockSource {
 
 void reduce_partition(const Reducer* reducer, int64_t index, int64_t partitions) {
   const Reducer& r = *reducer;
-  if (r.layout == Reducer::kSegments) return reduce_segmented(r, index, partitions);
+  if (r.layout == Reducer::kBlocks || r.layout == Reducer::kSegments)
+    return reduce_segmented(r, index, partitions);
   with_frame<ArrayInputs>(
       r, [&](ArrayInputs& inputs) { reduce_tasks(reducer, 1, inputs, index, partitions); });
 }
