@@ -99,7 +99,7 @@ struct RowsOf {
   FASTACT_HD T* operator[](int64_t row) const { return first + row * pitch; }
 };
 
-// Elements of a segment that is worth chunks of kChunk.
+// Elements of one of several segments from which on it is worth chunks of kChunk.
 constexpr int64_t kLongSegment = 2048;
 
 // Maps rows that are segments of channels, with one coefficient each.
@@ -116,7 +116,7 @@ void map_segments(StridedRows from_a, StridedRows from_b, const char* const* all
       a += from_a.pitch, b += from_b.pitch, made += to.pitch;
     }
   };
-  if (n >= kLeastSegment && n < kLongSegment)
+  if (segments > 1 && n >= kLeastSegment && n < kLongSegment)
     for_segments([=](const T* a, const T* b, T* made, auto of)
                      FASTACT_INLINED { map_span(a, b, made, n, of); });
   else

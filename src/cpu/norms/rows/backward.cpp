@@ -30,17 +30,14 @@ struct BackwardPasses : BackwardRows<access> {
 
   // The two sums of some of a row's elements: of g if there is a row of weights, else of p.
   void add_up(const Band& rows, int64_t i, int64_t first, int64_t end, double* both) {
-    alignas(64) double lanes[2 * kNormLanes] = {};
+    alignas(64) double lanes[2 * kNormLanes];
     this->for_chunks(rows.index(i), first, end, [&](const NormChunk& chunk) {
       BackwardRow row;
       const NormChunk c = this->get(rows, i, chunk, false, &row);
-      kernels.add_sums[c.weight_row](row.p, row.x, c.n, row.stats, c.weight, lanes);
+      kernels.add_sums[c.weight_row](row.p, row.x, c.n, row.stats, c.weight, lanes,
+                                     c.column == first);
     });
-    fold(lanes, both);
-  }
-
-  void fold(const double* lanes, double* both) const {
-    norm.table->reduce->fold_each(lanes, kNormLanes, 2, both);
+    kernels.fold(lanes, both);
   }
 
   // Pass 1 of rows of one chunk.
@@ -74,18 +71,18 @@ struct BackwardPasses : BackwardRows<access> {
 
   // A chunk of a few rows, then the next one: its weights are converted once for these.
   void sum_by_chunks(Band* rows) {
+    alignas(64) double lanes[kQuad][2 * kNormLanes];
     for (int64_t first = 0; first < rows->count; first += kQuad) {
-      alignas(64) double lanes[kQuad][2 * kNormLanes] = {};
       const int64_t n = std::min<int64_t>(kQuad, rows->count - first);
       BackwardRow* const some = rows->rows + first;
       this->for_row(rows->first, [&](const NormChunk& c) {
         for (int64_t i = 0; i < n; ++i)
           kernels.add_sums[c.weight_row](some[i].p + c.column * item, some[i].x + c.column * item,
-                                         c.n, some[i].stats, c.weight, lanes[i]);
+                                         c.n, some[i].stats, c.weight, lanes[i], c.column == 0);
       });
       for (int64_t i = 0; i < n; ++i) {
         double both[2];
-        fold(lanes[i], both);
+        kernels.fold(lanes[i], both);
         this->set_means(&some[i], both[0], both[1]);
       }
     }

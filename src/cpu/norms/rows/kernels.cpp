@@ -189,13 +189,18 @@ struct LaneSums {
 
 template <class T, bool weight_row>
 void add_sums(const char* p_, const char* x_, int64_t n, const RowStats& stats, const char* weight,
-              double* lanes) {
+              double* lanes, bool fresh) {
   using C = Compute<T>;
   const T* p = reinterpret_cast<const T*>(p_);
   const T* x = reinterpret_cast<const T*>(x_);
   const C* w = reinterpret_cast<const C*>(weight);
   const RowGradient<C> of = gradient_of<T>(stats);
   const T* const end = p + n;
+  if (fresh) {
+    const Vector zero = {};
+#pragma GCC unroll 64
+    for (int lane = 0; lane < 2 * kNormLanes; lane += kVector) store(zero, lanes + lane);
+  }
   while (p != end) {
     LaneSums<T, weight_row> some;
     some.take(p, end, x, w, of);
@@ -245,6 +250,18 @@ void sum_spans(const BackwardRow& row, int64_t spans, int64_t n, double* both) {
   const T *p = reinterpret_cast<const T*>(row.p), *x = reinterpret_cast<const T*>(row.x);
   for (int64_t r = 0; r < spans; ++r)
     sum_whole<T, false>(p + r * n, x + r * n, nullptr, n, row.stats, both + 2 * r);
+}
+
+void fold(const double* lanes, double* sums) {
+  for (int s = 0; s < 2; ++s) {
+    double lane[kNormLanes];
+    memcpy(lane, lanes + s * kNormLanes, sizeof lane);
+#pragma GCC unroll 8
+    for (int half = kNormLanes / 2; half > 0; half /= 2)
+#pragma omp simd
+      for (int k = 0; k < half; ++k) lane[k] += lane[half + k];
+    sums[s] = lane[0];
+  }
 }
 
 // The operands of `finish` for `count` rows, from a column on.
@@ -383,6 +400,7 @@ void add_band(const char* sums, int64_t n, double* total) {
       normalise_spans<T>,                                       \
       {add_sums<T, false>, add_sums<T, true>},                  \
       {sum_rows<T, false>, sum_rows<T, true>},                  \
+      fold,                                                     \
       {finish<T, false>, finish<T, true>},                      \
       sum_spans<T>,                                             \
       finish_spans<T>,                                          \
