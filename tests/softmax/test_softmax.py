@@ -84,8 +84,6 @@ def assert_right(
         rounds = scale != 1 or mask is not None
         rough = not place.exact and x.dtype.itemsize == 2
         allowed = op.bounds.allowed(exact, magnitude, count, x.dtype, rounds=rounds, on_gpu=rough)
-        if rough:  # one unit in the last place, as two roundings may be apart
-            allowed = np.maximum(allowed, unit_of(exact, x.dtype))
     assert reference.excess(y, exact, allowed) <= 1
     return y
 
