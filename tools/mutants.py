@@ -23,13 +23,11 @@ from zlib import crc32
 
 ROOT = Path(__file__).resolve().parents[1]
 TABLE = Path(__file__).with_suffix(".txt")
-_ROW = re.compile(
-    r"(?P<name>[\w-]+): (?P<front>.*?)\{\{(?P<old>.*?) => (?P<new>.*?)\}\}(?P<back>.*)"
-)
+SECONDS = 900  # of the tests of a fault, at most
+_ROW = re.compile(r"([\w-]+): (.*?)\{\{(.*?) => (.*?)\}\}(.*)")
 
-# What is compiled in front of every C++ source. Each has a variable of its own: kernels of one
-# instruction set share no symbols with those of another. Cython is told of it once, in a file that
-# _cpu.pyx includes first.
+# What is compiled in front of every C++ source, each of which gets a variable of its own because
+# instruction sets share no symbols; and what Cython is told of it once.
 HEADER = """#include <cstdlib>
 static const int fastact_mutant = [] {
   const char* const number = std::getenv("FASTACT_MUTANT");
@@ -42,19 +40,20 @@ DECLARATION = "cdef extern from *:\n    const int fastact_mutant\n\n"
 
 @dataclass(frozen=True)
 class Mutant:
-    """A fault: an expression in the place of another one, and the line around that.
+    """A fault: an expression in the place of another one, the line around that, and where it is."""
 
-    number : what the switch is set to.
-    """
-
-    number: int
     name: str
-    path: str
-    tests: tuple[str, ...]
     front: str
     old: str
     new: str
     back: str
+    path: str
+    tests: tuple[str, ...]
+
+    @property
+    def number(self) -> int:
+        """What the switch is set to, whatever stands above in the table."""
+        return crc32(self.name.encode()) >> 1
 
     @property
     def line(self) -> str:
@@ -66,9 +65,9 @@ class Mutant:
         switch = f"fastact_mutant == {self.number}"
         if self.path.endswith(".py"):
             switch = f'__import__("os").environ.get("FASTACT_MUTANT") == "{self.number}"'
-        chosen = f"(({self.new}) if {switch} else ({self.old}))"
-        if not self.path.endswith((".py", ".pyx")):
-            chosen = f"({switch} ? ({self.new}) : ({self.old}))"
+        chosen = f"({switch} ? ({self.new}) : ({self.old}))"
+        if self.path.endswith((".py", ".pyx")):
+            chosen = f"(({self.new}) if {switch} else ({self.old}))"
         return self.front + chosen + self.back
 
 
@@ -79,8 +78,7 @@ def read_table(text: str) -> list[Mutant]:
         if line.startswith("["):
             path, *tests = line[1:].replace("]", "", 1).split()
         elif row := _ROW.fullmatch(line):
-            number = crc32(row["name"].encode()) >> 1  # the same, whatever stands above
-            found.append(Mutant(number, path=path, tests=(*tests,), **row.groupdict()))
+            found.append(Mutant(*row.groups(), path, (*tests,)))
         elif line and not line.startswith("#"):
             raise ValueError(f"{TABLE.name}: there is no fault in the line {line!r}")
     return found
@@ -93,18 +91,15 @@ def problems(tree: Path, mutants: Iterable[Mutant]) -> Iterator[str]:
         count = source.read_text().count(mutant.line) if source.is_file() else 0
         if count != 1:
             yield f"{mutant.name}: its line stands {count} times in {mutant.path}"
-        yield from (
-            f"{mutant.name}: there is no {test}"
-            for test in mutant.tests
-            if not (tree / test).exists()
-        )
+        missing = [test for test in mutant.tests if not (tree / test).exists()]
+        yield from (f"{mutant.name}: there is no {test}" for test in missing)
 
 
 def copy_tree(tree: Path, copy: Path, mutants: Sequence[Mutant]) -> None:
     """Copy the files that git knows, with all faults; what would be the same is not written."""
-    changed = (
-        {DECLARED_IN: DECLARATION + (tree / DECLARED_IN).read_text()} if is_native(mutants) else {}
-    )
+    changed: dict[str, str] = {}
+    if (tree / DECLARED_IN).is_file():
+        changed[DECLARED_IN] = DECLARATION + (tree / DECLARED_IN).read_text()
     for mutant in mutants:
         text = changed.get(mutant.path) or (tree / mutant.path).read_text()
         changed[mutant.path] = text.replace(mutant.line, mutant.both())
@@ -119,19 +114,13 @@ def copy_tree(tree: Path, copy: Path, mutants: Sequence[Mutant]) -> None:
             target.write_bytes(data)
 
 
-def is_native(mutants: Iterable[Mutant]) -> bool:
-    """Whether something has to be compiled."""
-    return not all(mutant.path.endswith(".py") for mutant in mutants)
-
-
 def build(copy: Path, jobs: int) -> None:
     """Build the native modules of the copy, beside its Python sources."""
-    header, folder = copy / "build" / "mutant.h", copy / "build" / "native"
+    header, folder = copy / "build" / "switch.hpp", copy / "build" / "native"
     if not header.is_file():
         folder.mkdir(parents=True, exist_ok=True)
         header.write_text(HEADER)
-    cpu = Path("/proc/cpuinfo")
-    flags = cpu.read_text().split() if cpu.is_file() else ()
+    flags = Path("/proc/cpuinfo").read_text()  # the emulated device is for Linux alone, too
     set_up = {
         "CMAKE_BUILD_TYPE": "Release",
         "CMAKE_CXX_FLAGS": f"-include {header} -w",
@@ -172,10 +161,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--table", type=Path, default=TABLE, help="the faults")
     parser.add_argument("--scratch", type=Path, default=ROOT / "build/mutants", help="the copy")
     parser.add_argument("--only", action="append", help="a fault's name, or a file's path")
-    parser.add_argument(
-        "--jobs", type=int, default=1, help="how many compilers, and faults, at once"
-    )
-    parser.add_argument("--seconds", type=float, default=900, help="what a fault's tests may take")
+    parser.add_argument("--jobs", type=int, default=1, help="compilers, and faults, at once")
     options = parser.parse_args(arguments)
     tree, copy = options.tree.resolve(), options.scratch.resolve()
     mutants = read_table(options.table.read_text())
@@ -183,17 +169,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(*wrong, sep="\n")
         return 1
     copy_tree(tree, copy, mutants)
-    if is_native(mutants):
+    if (copy / "CMakeLists.txt").is_file():
         build(copy, options.jobs)
     if options.only:
         mutants = [m for m in mutants if {m.name, m.path} & {*options.only}]
     every = sorted({test for mutant in mutants for test in mutant.tests})
-    if failed := run_tests(copy, 0, every, len(every) * options.seconds):
+    if failed := run_tests(copy, 0, every, len(every) * SECONDS):
         print(f"without a fault: {failed}")
         return 1
 
     def judge(mutant: Mutant) -> bool:
-        failed = run_tests(copy, mutant.number, mutant.tests, options.seconds)
+        failed = run_tests(copy, mutant.number, mutant.tests, SECONDS)
         print(f"{mutant.name}: {f'killed by {failed}' if failed else 'SURVIVED'}", flush=True)
         return bool(failed)
 

@@ -14,11 +14,12 @@ sys.path.insert(0, str(ROOT / "tools"))
 
 mutants = import_module("mutants")
 
-# Two faults, of which the tests see one.
-TABLE = """
-[python/sample.py] tests/test_sample.py
-half: return {{x / 2 => x / 3}}
-of-none: if {{x is None => not x}}:
+# Two faults of a module, of which its tests see one.
+MODULE, TESTS = "/".join(("python", "sample.py")), "/".join(("tests", "test_sample.py"))
+TABLE = f"""
+[{MODULE}] {TESTS}
+half: return {{{{x / 2 => x / 3}}}}
+of-none: if {{{{x is None => not x}}}}:
 """
 SAMPLE = """def half(x):
     if x is None:
@@ -40,13 +41,13 @@ def test_the_table_applies_to_this_tree():
     assert len({mutant.number for mutant in found}) == len({mutant.name for mutant in found})
     assert len(found) >= 60
     kinds = [mutant.path.partition("/")[2].partition("/")[0] for mutant in found]
-    assert min(map(kinds.count, ("common", "cpu", "cuda", "fastact"))) >= 15
+    assert min(map(kinds.count, ("common", "cpu", "cuda", "fastact"))) >= 10
 
 
 @pytest.fixture
 def tree(tmp_path):
     """A checkout with one module, and the table of its faults."""
-    for name, text in (("python/sample.py", SAMPLE), ("tests/test_sample.py", TEST)):
+    for name, text in ((MODULE, SAMPLE), (TESTS, TEST)):
         path = tmp_path / "tree" / name
         path.parent.mkdir(parents=True)
         path.write_text(text)
@@ -56,30 +57,27 @@ def tree(tmp_path):
     return tmp_path
 
 
-def run(tree, *more):
+def run(tree):
     given = {"--tree": "tree", "--table": "table.txt", "--scratch": "copy"}
-    named = [part for name, path in given.items() for part in (name, str(tree / path))]
-    return mutants.main([*named, *more])
+    return mutants.main([part for n, path in given.items() for part in (n, str(tree / path))])
 
 
 def test_who_survived(tree, capsys):
     assert run(tree) == 0
     said = capsys.readouterr().out
-    assert "half (" in said
-    assert "killed by FAILED tests/test_sample.py::test_half" in said
-    assert "1 of 2 killed; survived: ['of-none']" in said
-    assert run(tree, "--only", "of-none", "--jobs", "2") == 0
-    assert "0 of 1 killed" in capsys.readouterr().out
+    assert f"half: killed by FAILED {TESTS}::test_half" in said
+    assert "of-none: SURVIVED" in said
+    assert "1 of 2 killed" in said
 
 
 def test_a_line_that_is_not_there_is_told(tree, capsys):
-    (tree / "tree/python/sample.py").write_text(SAMPLE.replace("x / 2", "0.5 * x"))
+    (tree / "tree" / MODULE).write_text(SAMPLE.replace("x / 2", "0.5 * x"))
     assert run(tree) == 1
-    assert "half: its line stands 0 times in python/sample.py" in capsys.readouterr().out
+    assert f"half: its line stands 0 times in {MODULE}" in capsys.readouterr().out
     assert not (tree / "copy").exists()
 
 
 def test_tests_that_fail_without_a_fault(tree, capsys):
-    (tree / "tree/tests/test_sample.py").write_text(TEST.replace("1.5", "2"))
+    (tree / "tree" / TESTS).write_text(TEST.replace("1.5", "2"))
     assert run(tree) == 1
-    assert "FAILS without a fault: tests/test_sample.py" in capsys.readouterr().out
+    assert f"without a fault: FAILED {TESTS}" in capsys.readouterr().out

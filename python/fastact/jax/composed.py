@@ -39,9 +39,10 @@ class _Jax(Operations):
     def vjp(self, f: Callable[..., Any], arrays: Sequence[Any], incoming: Sequence[Any]) -> Any:
         # Zeros of the formula's own vary, too, where the results' gradients do.
         known = [dy for dy in incoming if dy is not None]
-        # XLA multiplies factors that it knows by each other, as those of squares, which overflow:
-        # it must not know any of the arrays that a traced function closes over.
-        held = jax.lax.optimization_barrier(alike([*arrays, *known])[: len(arrays)])
+        # XLA multiplies constants by each other, as the factors of squares, which overflow. It must
+        # take no array for one, not even where a traced function closes over it.
+        given = alike([*arrays, *known])[: len(arrays)]
+        held = jax.lax.optimization_barrier(given)  # type: ignore[no-untyped-call]
         results, back = jax.vjp(f, *held)
         pairs = zip(incoming, results, strict=True)
         return back(
