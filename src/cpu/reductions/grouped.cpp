@@ -40,6 +40,7 @@
 namespace fastact {
 namespace {
 
+constexpr int64_t kStaged = 512;            // elements at a time
 constexpr int64_t kProbes = 16;             // pairs of labels that tell of runs
 constexpr int64_t kLanesBytes = 256 << 10;  // of a task: they stay in the second-level cache
 constexpr int64_t kLeastTile = 8;           // outputs, however many groups there are
@@ -52,7 +53,6 @@ constexpr int64_t kPrefetchedRow = 1024;
 constexpr int64_t kFewListed = 1 << 16;  // terms, however few results there are
 constexpr int64_t kSparse = 4;           // groups a label from which ranks are worth a search
 
-// The elements' are those of ElementStager.
 enum Operands { kX, kWeights, kWhere, kLabels, kY, kOperands };
 
 // The plan of the elements: how they are read, and added to a lane.
@@ -109,12 +109,14 @@ struct GroupedInputs {
   const Grouped& g;
   const StridedOperands& s;
   const Reducer& r;
-  ElementStager stager;
+  alignas(64) double x[kStaged];
+  alignas(64) double weights[kStaged];
+  alignas(64) double mask[kStaged];
   alignas(64) int64_t at[kStaged];
   bool has_wrong = false;
 
   explicit GroupedInputs(const Grouped& grouped)
-      : g(grouped), s(grouped.operands), r(grouped.reducer), stager(s, *r.table, kWeightProduct) {}
+      : g(grouped), s(grouped.operands), r(grouped.reducer) {}
 
   // Terms of outputs first .. first + n onto the lanes of a slot, [group][output].
   void add(int64_t first, int64_t n, int64_t term, int64_t end, char* lanes) {
@@ -131,7 +133,7 @@ struct GroupedInputs {
     for (int64_t terms; term < end; term += terms) {
       terms = std::min(rows, end - term);
       find_lanes(first, n, term, terms);
-      stager.read(kX, first, n, term, terms, stager.x);
+      read(kX, first, n, term, terms, x);
       visit(stage_weights(first, n, term, terms), terms * n);
     }
   }
@@ -192,15 +194,17 @@ struct GroupedInputs {
   }
 
   const double* stage_weights(int64_t first, int64_t n, int64_t term, int64_t terms) {
-    const double* const counts = stager.has_weights() ? stager.weights : nullptr;
-    if (counts) stager.read_weights(first, n, term, terms);
-    g.kernels->choose(stager.x, counts, g.skips, terms * n, lanes_of(g), at);
-    return s.data[kWeights] ? counts : nullptr;
+    const bool is_weighted = s.data[kWeights], is_masked = s.data[kWhere];
+    if (is_weighted) read(kWeights, first, n, term, terms, weights);
+    if (is_masked) read(kWhere, first, n, term, terms, mask);
+    g.kernels->choose(x, is_weighted ? weights : nullptr, is_masked ? mask : nullptr, g.skips,
+                      terms * n, lanes_of(g), at);
+    return is_weighted ? weights : nullptr;
   }
 
   void add_staged(const double* w, int64_t n, char* lanes) {
-    for (int64_t i = 0; i < n && g.term == kSquare; ++i) stager.x[i] *= stager.x[i];
-    g.kernels->add[g.lane](stager.x, w, at, n, g.is_double, lanes, lanes_of(g) + 1);
+    for (int64_t i = 0; i < n && g.term == kSquare; ++i) x[i] *= x[i];
+    g.kernels->add[g.lane](x, w, at, n, g.is_double, lanes, lanes_of(g) + 1);
   }
 
   void find_lanes(int64_t first, int64_t n, int64_t term, int64_t terms) {
@@ -213,6 +217,10 @@ struct GroupedInputs {
                             at + done);
         });
   }
+
+  void read(int k, int64_t first, int64_t n, int64_t term, int64_t terms, double* to) const {
+    read_terms(s, *r.table, k, first, n, term, terms, to);
+  }
 };
 
 // Results of lanes, as store_results takes them.
@@ -220,6 +228,11 @@ struct LaneResults {
   alignas(64) double values[kMostSets][kTile];
   alignas(64) double errors[kMostSets][kTile];
   explicit LaneResults(const Grouped&) {}
+
+  void put(int64_t i, int set, double value, double error) {
+    values[set][i] = value;
+    errors[set][i] = value - value == 0 ? error : 0.0;
+  }
 
   // The results of n outputs from `output` on, whose lanes begin at `lane` of a slot.
   void store(const Grouped& g, const Reducer& r, char* slot, int64_t lane, int64_t output,
@@ -248,7 +261,22 @@ struct LaneResults {
   }
 
   void read(const Grouped& g, char* slot, int64_t lane, int64_t n) {
-    g.kernels->read[g.lane](slot, lanes_of(g) + 1, lane, n, values[0], errors[0], kTile);
+    const int64_t count = lanes_of(g) + 1;
+    g.kernels->close[g.lane](slot, count, lane, n);
+    if (g.lane == kLaneSum) {
+      const OpenSum* const open = reinterpret_cast<OpenSum*>(slot);
+      const LaneSum* const from = reinterpret_cast<const LaneSum*>(open + count) + lane;
+      for (int64_t i = 0; i < n; ++i)
+        put(i, 0, from[i].sum, from[i].low), put(i, 1, from[i].count, from[i].count_low);
+    } else {
+      const OpenMoments* const open = reinterpret_cast<OpenMoments*>(slot);
+      const LaneMoments* const from = reinterpret_cast<const LaneMoments*>(open + count) + lane;
+      for (int64_t i = 0; i < n; ++i) {
+        put(i, 0, from[i].mean, from[i].mean_low);
+        put(i, 1, from[i].m2, from[i].m2_low);
+        put(i, 2, from[i].count, from[i].count_low);
+      }
+    }
   }
 };
 
@@ -284,7 +312,9 @@ void store_lanes(const Grouped& g, LaneResults& results, int64_t tile, char* lan
 
 // The lanes of a task before its first element.
 char* clear(const Grouped& g, char* lanes) {
-  g.kernels->clear[g.lane](lanes, lanes_of(g) + 1);
+  memset(lanes, 0, bytes_of_lanes(g.lane, lanes_of(g) + 1));
+  if (g.lane == kLaneSum)
+    std::fill_n(reinterpret_cast<OpenSum*>(lanes), lanes_of(g) + 1, OpenSum{0, kNoElements});
   return lanes;
 }
 
@@ -305,7 +335,7 @@ FASTACT_RARE double* find_scales(const Grouped& g, GroupedInputs& inputs, LaneRe
                     [&](const double*, int64_t n) {
                       for (int64_t i = 0; i < n; ++i) {
                         double& peak = scales[inputs.at[i]];
-                        const double size = std::abs(inputs.stager.x[i]);
+                        const double size = std::abs(inputs.x[i]);
                         if (peak >= 0) peak = size <= kMostDouble ? std::max(peak, size) : HUGE_VAL;
                       }
                     });
@@ -327,7 +357,7 @@ FASTACT_RARE void rescale_tile(const Grouped& g, GroupedInputs& inputs, LaneResu
                     [&](const double* w, int64_t n) {
                       for (int64_t i = 0; i < n; ++i) {
                         const double scale = scales[inputs.at[i]];
-                        inputs.stager.x[i] *= scale;
+                        inputs.x[i] *= scale;
                         if (scale < 0) inputs.at[i] = count - 1;
                       }
                       inputs.add_staged(w, n, lanes);
@@ -458,7 +488,8 @@ void plan_listed(Grouped* g, const MomentsCall& call) {
   r->rescale = dtype == kF64 && call.of_m2 != kTotal ? rescale_array : nullptr;
   r->row = rows.length[rows.count - 1];
   const int64_t tiles = ceil_div(r->row, r->accumulator->passes[dtype] > 1 ? kTile / 2 : kTile);
-  set_tile(r, (ceil_div(r->row, tiles) + 15) / 16 * 16);
+  r->tile = (ceil_div(r->row, tiles) + 15) / 16 * 16;
+  r->tasks = r->outputs.size / r->row * ceil_div(r->row, r->tile);
   g->holds_all = false;
 }
 
@@ -516,8 +547,7 @@ void prepare(Grouped* g, const KernelTable& table, const MomentsCall& call, int 
   g->groups = g->ranked ? labels : std::max<int64_t>(g->all_groups, 1);
   g->met = nullptr;
   g->is_by_output = outputs == 1 || last_step(s.columns, kX) <= last_step(s.rows, kX);
-  const int64_t of_lane = g->kernels->lane_bytes[g->lane];
-  const int64_t most = kLanesBytes / (of_lane * g->groups);
+  const int64_t most = kLanesBytes / bytes_of_lanes(g->lane, g->groups);
   g->tile = g->is_by_output ? 1 : std::min(outputs, std::clamp(most, kLeastTile, kMostTile));
   g->tiles = ceil_div(outputs, g->tile);
   g->chunks = 1;
@@ -531,7 +561,7 @@ void prepare(Grouped* g, const KernelTable& table, const MomentsCall& call, int 
   g->may_be_far = may_be_far(*g, call);
   const int64_t lanes = lanes_of(*g) + 1;
   const int64_t of_scales = g->may_be_far ? lanes * int64_t(sizeof(double)) : 0;
-  g->bytes_of_slot = ceil_div(lanes * of_lane + of_scales, kCacheLine) * kCacheLine;
+  g->bytes_of_slot = ceil_div(bytes_of_lanes(g->lane, lanes) + of_scales, kCacheLine) * kCacheLine;
 
   Reducer* r = &g->reducer;
   set_accumulator(r, table.reduce, has_m2 ? kValidMoments : kValidMean,
@@ -555,11 +585,13 @@ void list_terms(const Grouped* g) {
   const int64_t terms = s.columns.size;
   const TermList list(*g);
   std::fill_n(list.starts, g->groups + 2, 0);
-  if (read_labels(s, kLabels, *g->kernels, 0, 0, terms, g->groups, list.labels))
-    return note_wrong_label(*g);
   // starts[g + 2] counts group g; then starts[g + 1] is where its next term goes.
-  for (int64_t i = 0; i < terms; ++i)
-    if (list.labels[i] >= 0) ++list.starts[list.labels[i] + 2];
+  for (int64_t i = 0; i < terms; ++i) {
+    const int64_t label = list.labels[i] =
+        label_at(s.dtypes[kLabels], s.data[kLabels] + s.columns.offset(kLabels, i));
+    if (uint64_t(label) + 1 > uint64_t(g->groups)) return note_wrong_label(*g);
+    if (label >= 0) ++list.starts[label + 2];
+  }
   for (int64_t i = 0; i < g->groups; ++i) list.starts[i + 2] += list.starts[i + 1];
   for (int64_t i = 0; i < terms; ++i)
     if (list.labels[i] >= 0)
@@ -577,10 +609,13 @@ void rank_labels(Grouped* g) {
   OperandAxes &rows = s.rows, &columns = s.columns;
   int64_t* const ranks = reinterpret_cast<int64_t*>(g->lanes);
   int64_t* const met = ranks + g->ranked;
-  for (int64_t i = 0; i < g->ranked; i += columns.size)
-    if (read_labels(s, k, *g->kernels, i / columns.size, 0, columns.size, g->all_groups, ranks + i))
-      return note_wrong_label(*g);
-  int64_t* end = std::copy_if(ranks, met, met, [](int64_t label) { return label >= 0; });
+  int64_t* end = met;
+  for (int64_t i = 0; i < g->ranked; ++i) {
+    const int64_t at = rows.offset(k, i / columns.size) + columns.offset(k, i % columns.size);
+    const int64_t label = ranks[i] = label_at(s.dtypes[k], s.data[k] + at);
+    if (uint64_t(label) + 1 > uint64_t(g->all_groups)) return note_wrong_label(*g);
+    if (label >= 0) *end++ = label;
+  }
   std::sort(met, end);
   end = std::unique(met, end);
   for (int64_t i = 0; i < g->ranked; ++i)
@@ -609,13 +644,12 @@ void store_nothing_partition(const Grouped* g, int64_t index, int64_t partitions
 void check_labels_partition(const Grouped* g, int64_t index, int64_t partitions) {
   const OperandAxes &rows = g->operands.rows, &columns = g->operands.columns;
   const int64_t count = are_shared(rows, kLabels) ? 1 : rows.size;
-  int64_t labels[kStaged];
-  for (int64_t i = count * index / partitions; i < count * (index + 1) / partitions; ++i)
-    for (int64_t term = 0, n; term < columns.size; term += n) {
-      n = std::min(kStaged, columns.size - term);
-      if (read_labels(g->operands, kLabels, *g->kernels, i, term, n, g->all_groups, labels))
-        return note_wrong_label(*g);
-    }
+  with_frame<GroupedInputs>(*g, [&](GroupedInputs& inputs) {
+    for (int64_t i = count * index / partitions; i < count * (index + 1) / partitions; ++i)
+      for (int64_t term = 0; term < columns.size; term += kStaged)
+        inputs.find_lanes(i, 1, term, std::min(kStaged, columns.size - term));
+    if (inputs.has_wrong) note_wrong_label(*g);
+  });
 }
 
 void grouped_partition(const Grouped* g, int64_t index, int64_t partitions) {

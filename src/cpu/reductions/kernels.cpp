@@ -31,13 +31,6 @@ FASTACT_HD V add_term(Term, V x, V, V lane) {
   return lane + Term::of(x);
 }
 
-// value, or -0 where x is NaN and skipped.
-template <bool kSkips, class V>
-FASTACT_HD V unless_skipped(V x, V value) {
-  if constexpr (kSkips) return x == x ? value : -V{};
-  return value;
-}
-
 // An accumulator: the numbers of a lane, in vectors of lanes (V) or in one, and how terms that were
 // of T come to them.
 //   Adder       adds terms to a lane. It is made of 1, which the compiler must not know
@@ -49,13 +42,10 @@ FASTACT_HD V unless_skipped(V x, V value) {
 //               first result is the shift of the second one
 //   settle      the results of n terms from their folded lanes
 //   merge       as in Accumulator
-
-// The sum of a term; with kCounts that of the terms that are not NaN, and their number: -0 is added
-// for the others.
-template <class Term, bool kCounts = false>
+template <class Term>
 struct Sum {
-  using Plain = std::conditional_t<kCounts || std::is_same<Term, Valid>::value, Sum<Itself>, void>;
-  static constexpr int kSets = kCounts ? 2 : 1;
+  using Plain = std::conditional_t<std::is_same<Term, Valid>::value, Sum<Itself>, void>;
+  static constexpr int kSets = 1;
   static constexpr bool kHasShift = false, kRetries = false;
   template <class T>
   static constexpr int kPasses = 1;
@@ -65,38 +55,70 @@ struct Sum {
     V one;
     FASTACT_HD Adder(V hidden, V) : one(hidden) {}
     FASTACT_HD void operator()(V x, V (&lane)[kSets]) const {
-      lane[0] = add_term<T>(Term(), unless_skipped<kCounts>(x, x), one, lane[0]);
-      if constexpr (kCounts) lane[1] += unless_skipped<kCounts>(x, one);
+      lane[0] = add_term<T>(Term(), x, one, lane[0]);
     }
-    FASTACT_HD V neutral() const { return kCounts ? V{} + __builtin_nan("") : -V{}; }
+    FASTACT_HD V neutral() const { return -V{}; }
   };
   template <class V>
   static FASTACT_HD void first(V x, V, V (&lane)[kSets]) {
-    lane[0] = Term::of(unless_skipped<kCounts>(x, x));
-    if constexpr (kCounts) lane[1] = unless_skipped<kCounts>(x, V{} + 1);
+    lane[0] = Term::of(x);
   }
-  static FASTACT_HD void settle(double, const double* lane, int64_t pitch, int64_t, double* result,
-                                int64_t to_pitch) {
-    for (int s = 0; s < kSets; ++s) result[s * to_pitch] = lane[s * pitch];
+  static FASTACT_HD void settle(double, const double* lane, int64_t, int64_t, double* result,
+                                int64_t) {
+    *result = *lane;
   }
 
   template <bool has_errors>
   static FASTACT_HD void merge(const Results& from, int64_t, const Results& to, int64_t,
                                int64_t n) {
-    for (int s = 0; s < kSets; ++s) {
-      const double* const values = from.values + s * from.pitch;
-      const double* const errors = has_errors ? from.errors + s * from.pitch : nullptr;
-      double *const hi = to.values + s * to.pitch, *const lo = to.errors + s * to.pitch;
+    const double *values = from.values, *errors = from.errors;
+    double *hi = to.values, *lo = to.errors;
 #pragma omp simd
-      for (int64_t i = 0; i < n; ++i) {
-        double error = 0;
-        hi[i] = add_exactly(hi[i], values[i], &error);
-        lo[i] += error + (has_errors ? errors[i] : 0.0);
-      }
+    for (int64_t i = 0; i < n; ++i) {
+      double error = 0;
+      hi[i] = add_exactly(hi[i], values[i], &error);
+      lo[i] += error + (has_errors ? errors[i] : 0.0);
     }
   }
 };
-using ValidMean = Sum<Itself, true>;
+
+// The sum of the terms that are not NaN, and their number: -0 is added for the others.
+struct ValidMean : Sum<Itself> {
+  using Plain = Sum<Itself>;
+  static constexpr int kSets = 2;
+
+  template <class T, class V>
+  struct Adder {
+    V one;
+    FASTACT_HD Adder(V hidden, V) : one(hidden) {}
+    FASTACT_HD void operator()(V x, V (&lane)[kSets]) const {
+      const V term = x == x ? x : -V{};
+      lane[0] = is_converted<T> ? add_converted(term, one, lane[0]) : lane[0] + term;
+      lane[1] += x == x ? one : -V{};
+    }
+    FASTACT_HD V neutral() const { return V{} + __builtin_nan(""); }
+  };
+  template <class V>
+  static FASTACT_HD void first(V x, V, V (&lane)[kSets]) {
+    lane[0] = x == x ? x : -V{};
+    lane[1] = x == x ? V{} + 1 : -V{};
+  }
+  static FASTACT_HD void settle(double, const double* lane, int64_t pitch, int64_t, double* result,
+                                int64_t to_pitch) {
+    result[0] = lane[0];
+    result[to_pitch] = lane[pitch];
+  }
+
+  template <bool has_errors>
+  static FASTACT_HD void merge(const Results& from, int64_t, const Results& to, int64_t,
+                               int64_t n) {
+    for (int s = 0; s < kSets; ++s) Sum::merge<has_errors>(set_of(from, s), 0, set_of(to, s), 0, n);
+  }
+  static FASTACT_HD Results set_of(const Results& all, int s) {
+    const int64_t at = s * all.pitch;
+    return {all.values + at, all.errors ? all.errors + at : nullptr, all.pitch};
+  }
+};
 
 // Sums of d = x - shift and, for moments (kSquares), of d^2; the mean alone has the same bits. With
 // kSkips those of terms that are not NaN, and their number, which is the last set. Of converted
@@ -111,24 +133,29 @@ struct Shifted {
   template <class T>
   static constexpr int kPasses = sizeof(T) == sizeof(double) ? 2 : 1;
 
+  template <class V>
+  static FASTACT_HD V unless_skipped(V x, V value) {
+    if constexpr (kSkips) return x == x ? value : -V{};
+    return value;
+  }
+
   template <class T, class V>
   struct Adder {
     V one, minus;
     FASTACT_HD Adder(V hidden, V shift) : one(hidden), minus(V{} - shift) {}
     FASTACT_HD void operator()(V x, V (&lane)[kSets]) const {
-      const V d =
-          unless_skipped<kSkips>(x, is_converted<T> ? add_converted(x, one, minus) : x + minus);
+      const V d = unless_skipped(x, is_converted<T> ? add_converted(x, one, minus) : x + minus);
       lane[0] += d;
       if constexpr (kSquares) lane[1] = madd(d, d, lane[1]);
-      if constexpr (kSkips) lane[kCount] += unless_skipped<kSkips>(x, one);
+      if constexpr (kSkips) lane[kCount] += unless_skipped(x, one);
     }
     FASTACT_HD V neutral() const { return kSkips ? V{} + __builtin_nan("") : -minus; }
   };
   template <class V>
   static FASTACT_HD void first(V x, V shift, V (&lane)[kSets]) {
-    lane[0] = unless_skipped<kSkips>(x, x - shift);
+    lane[0] = unless_skipped(x, x - shift);
     if constexpr (kSquares) lane[1] = lane[0] * lane[0];
-    if constexpr (kSkips) lane[kCount] = unless_skipped<kSkips>(x, V{} + 1);
+    if constexpr (kSkips) lane[kCount] = unless_skipped(x, V{} + 1);
   }
   // No terms give 0.
   static FASTACT_HD void settle(double shift, const double* lane, int64_t pitch, int64_t n,
@@ -361,11 +388,15 @@ struct Lanes {
     for (int k = 0; k < kCount; ++k) write_lane(v[k], lanes + k * kWidth, kLanes);
   }
 
-  // Adds n terms, from lane 0 on. Terms `ahead` bytes later are prefetched; 0: none are.
+  // n terms, from lane 0 on. Backward, each lies before the one before it: of these, whole rounds
+  // alone, and lane 0 is the last of `v`. Terms `ahead` bytes later are prefetched; 0: none are.
+  template <bool backward>
   FASTACT_HD void add(const T* x, int64_t n, double shift, int64_t ahead) {
+    constexpr int64_t kStep = backward ? -kLanes : kLanes;
     const Adder add_terms(V{} + hidden_one(), V{} + shift);
-    const int64_t rest = n % kLanes;
-    const T* const end = x + (n - rest);
+    const int64_t rest = backward ? 0 : n % kLanes;
+    if (backward) x -= kLanes - 1;
+    const T* const end = x + n / kLanes * kStep;
 #pragma GCC unroll 4
     for (int group = 0; group < kCount; group += kGroup) {
       V lane[kGroup][kSets], terms;
@@ -374,8 +405,8 @@ struct Lanes {
 #pragma GCC unroll 4
         for (int s = 0; s < kSets; ++s) lane[k][s] = v[group + k][s];
       const bool prefetches = ahead != 0 && group == 0;
-      for (const T* at = x; at != end; at += kLanes) {
-        if (prefetches) prefetch_lanes(at, ahead);
+      for (const T* at = x; at != end; at += kStep) {
+        if (prefetches) prefetch_lanes(at, backward ? -ahead : ahead);
 #pragma GCC unroll 16
         for (int k = 0; k < kGroup; ++k) {
           load_to(terms, at + (group + k) * kWidth);
@@ -403,16 +434,24 @@ struct Lanes {
   }
 
   // Adds n terms from lane 0 on in bands, where terms are added in float.
+  template <bool backward>
   FASTACT_HD void add_bands(const T* x, int64_t n, int64_t ahead, bool& is_plain) {
-    for (; n >= kFloatBand; n -= kFloatBand, x += kFloatBand) {
+    for (; !backward && n >= kFloatBand; n -= kFloatBand, x += kFloatBand) {
       if (ahead)
         for (int64_t i = 0; i < kFloatBand; i += kLanes) prefetch_lanes(x + i, ahead);
       add_band(x, kFloatTerms, is_plain);
     }
-    if (n == 0) return;
     alignas(64) T held[kFloatBand];
-    memcpy(held, x, n * sizeof(T));
-    add_held(held, n, is_plain);
+    for (int64_t m; n > 0; n -= m, x += backward ? -m : m) {
+      m = n < kFloatBand ? n : kFloatBand;
+      if (backward && ahead)
+        for (int64_t i = 0; i < kFloatBand; i += kLanes) prefetch_lanes(x - i, -ahead);
+      if (backward)
+        reverse_terms(x, m, held);
+      else
+        memcpy(held, x, m * sizeof(T));
+      add_held(held, m, is_plain);
+    }
   }
   // n <= kFloatBand terms, in memory of whole rounds of the lanes.
   FASTACT_HD void add_held(T* held, int64_t n, bool& is_plain) {
@@ -428,20 +467,35 @@ struct Lanes {
       add_floats<A, T>([&](int i) FASTACT_INLINED { return x + i * kLanes + k * kFloats; }, rounds,
                        is_plain, v[2 * k], v[2 * k + 1]);
   }
+  static FASTACT_HD void reverse_terms(const T* x, int64_t n, T* to) {
+    const auto* from = reinterpret_cast<const uint16_t*>(x);
+    auto* made = reinterpret_cast<uint16_t*>(to);
+#pragma omp simd
+    for (int64_t i = 0; i < n; ++i) made[i] = from[-i];
+  }
+
   static FASTACT_HD void prefetch_lanes(const T* x, int64_t ahead) {
 #pragma GCC unroll 4
     for (int64_t i = 0; i < kLanes; i += kCacheLine / sizeof(T)) prefetch_far(x + i, ahead);
   }
 
-  FASTACT_HD void settle(double shift, int64_t n, double* result, int64_t pitch) const {
-    double folded[kSets];
+  // Each set of lanes, as vectors.
+  template <class Visit>
+  FASTACT_HD void for_sets(Visit visit) {
 #pragma GCC unroll 4
     for (int s = 0; s < kSets; ++s) {
       V set[kCount];
 #pragma GCC unroll 16
       for (int k = 0; k < kCount; ++k) set[k] = v[k][s];
-      folded[s] = fold_vectors(set);
+      visit(s, set);
+#pragma GCC unroll 16
+      for (int k = 0; k < kCount; ++k) v[k][s] = set[k];
     }
+  }
+
+  FASTACT_HD void settle(double shift, int64_t n, double* result, int64_t pitch) {
+    double folded[kSets];
+    for_sets([&](int s, V(&set)[kCount]) FASTACT_INLINED { folded[s] = fold_vectors(set); });
     A::settle(shift, folded, 1, n, result, pitch);
   }
 };
@@ -468,51 +522,65 @@ void add_terms(const char* from, int64_t n, int64_t phase, double shift, double*
   if (head == n) return;
   Lanes<A, T> lanes;
   lanes.read(memory);
-  lanes.add(x + head, n - head, shift, 0);
+  lanes.template add<false>(x + head, n - head, shift, 0);
   lanes.write(memory);
 }
 
-// The shift of a block of n terms. One that retries has it at the first finite one of its first
-// terms; NaN: there is none among them.
+// The shift of a block of n terms, which lie `step` elements apart. One that retries has it at the
+// first finite one of its first terms; NaN: there is none among them.
 template <class A, class T>
-FASTACT_HD double first_shift(const T* x, int64_t n) {
+FASTACT_HD double first_shift(const T* x, int64_t n, int64_t step) {
   if (!A::kHasShift) return 0.0;
   if (!A::kRetries) return finite_or_zero(to_double(*x));
   for (int64_t i = 0; i < n && i < kShiftTerms; ++i)
-    if (is_finite(to_double(x[i]))) return to_double(x[i]);
+    if (is_finite(to_double(x[i * step]))) return to_double(x[i * step]);
   return __builtin_nan("");
 }
 
-template <class A, class T>
+// A whole block. Backward, it is read from its end, as it lies in memory; the lanes are reversed
+// once. (To gather the terms in the other direction first is slower.)
+template <class A, bool backward, class T>
 FASTACT_HD void one_pass(const T* x, int64_t n, double shift, int64_t ahead, bool& is_plain,
                          double* result, int64_t pitch) {
   Lanes<A, T> lanes;
   lanes.clear();
-  if constexpr (kAddsFloats<A, T>)
-    lanes.add_bands(x, n, ahead, is_plain);
-  else
-    lanes.add(x, n, shift, ahead);
+  if constexpr (kAddsFloats<A, T>) {
+    lanes.template add_bands<backward>(x, n, ahead, is_plain);
+    return lanes.settle(shift, n, result, pitch);
+  }
+  lanes.template add<backward>(x, n, shift, ahead);
+  if (backward) {
+    lanes.for_sets([](int, auto& set) FASTACT_INLINED { reverse_vectors(set); });
+    if (const int64_t rest = n % kLanes) {
+      const typename A::template Adder<T, double> add_one(1, shift);
+      double memory[A::kSets * kLanes];
+      lanes.write(memory);
+      for (int64_t i = 0; i < rest; ++i)
+        add_at<A, double>(x + rest - n - i, add_one, memory + i, kLanes);
+      lanes.read(memory);
+    }
+  }
   lanes.settle(shift, n, result, pitch);
 }
 
-template <class A, class T>
+template <class A, bool backward, class T>
 FASTACT_HD void one_block(const T* x, int64_t n, int64_t ahead, bool& is_plain, double* result,
                           int64_t pitch) {
-  double shift = first_shift<A>(x, n);
+  double shift = first_shift<A>(x, n, backward ? -1 : 1);
   const bool is_lost = A::kRetries && !is_finite(shift);
   if (A::kRetries) shift = finite_or_zero(shift);
   if constexpr (A::kRetries || A::template kPasses<T> > 1) {
     if (is_lost || A::template kPasses<T> > 1) {
-      one_pass<typename A::First>(x, n, shift, ahead, is_plain, &shift, 1);
+      one_pass<typename A::First, backward>(x, n, shift, ahead, is_plain, &shift, 1);
       shift = finite_or_zero(shift);
     }
   }
-  one_pass<A>(x, n, shift, ahead, is_plain, result, pitch);
+  one_pass<A, backward>(x, n, shift, ahead, is_plain, result, pitch);
 }
 
 // A sum that skips NaN adds up a block as if there were none. If its first result says that there
 // was one, it adds that block anew and skips them, and does so in the later blocks.
-template <class A, class T>
+template <class A, bool backward, class T>
 void blocks(const char* from, const int64_t* offsets, int64_t count, int64_t n, int64_t ahead,
             double* results, int64_t pitch) {
   bool is_plain = true;
@@ -520,14 +588,14 @@ void blocks(const char* from, const int64_t* offsets, int64_t count, int64_t n, 
     const T* const x = reinterpret_cast<const T*>(from + offsets[i]);
     if constexpr (!kAddsFloats<A, T> && !std::is_void<typename A::Plain>::value) {
       using Plain = typename A::Plain;
-      if (is_plain) one_block<Plain>(x, n, ahead, is_plain, results + i, pitch);
+      if (is_plain) one_block<Plain, backward>(x, n, ahead, is_plain, results + i, pitch);
       is_plain = is_plain && results[i] == results[i];
       if (is_plain) {
         if (A::kSets > Plain::kSets) results[i + Plain::kSets * pitch] = double(n);
         continue;
       }
     }
-    one_block<A>(x, n, ahead, is_plain, results + i, pitch);
+    one_block<A, backward>(x, n, ahead, is_plain, results + i, pitch);
   }
 }
 
@@ -543,7 +611,7 @@ FASTACT_HD void add_to_band(const T* x, int64_t n, int64_t at, int64_t ahead, Op
   memcpy(held + before, x, head * sizeof(T));
   bool is_plain = true;
   if (before + head == kFloatBand) lanes->add_band(held, kFloatTerms, is_plain);
-  if (n - head - rest) lanes->add_bands(x + head, n - head - rest, ahead, is_plain);
+  if (n - head - rest) lanes->template add_bands<false>(x + head, n - head - rest, ahead, is_plain);
   if (rest) memcpy(held, x + n - rest, rest * sizeof(T));
 }
 
@@ -565,11 +633,11 @@ void add_segment(const char* from, int64_t n, int64_t at, int64_t ahead, OpenBlo
   for (int64_t m; n > 0; x += m, n -= m) {
     m = n < kReduceBlock - at ? n : kReduceBlock - at;
     if (m == kReduceBlock) {
-      one_block<A>(x, m, ahead, is_plain, results, pitch);
+      one_block<A, false>(x, m, ahead, is_plain, results, pitch);
       results += stride;
       continue;
     }
-    if (A::kHasShift && at == 0) open->shift = first_shift<A>(x, 1);
+    if (A::kHasShift && at == 0) open->shift = first_shift<A>(x, 1, 1);
     const double shift = A::kHasShift ? open->shift : 0.0;
     Lanes<A, T> lanes;
     if constexpr (kAddsFloats<A, T>) {
@@ -581,7 +649,7 @@ void add_segment(const char* from, int64_t n, int64_t at, int64_t ahead, OpenBlo
       at += m;
       if (head == m && at < kReduceBlock) return;
       lanes.read(memory);
-      lanes.add(x + head, m - head, shift, ahead);
+      lanes.template add<false>(x + head, m - head, shift, ahead);
     }
     if (at == kReduceBlock) {
       lanes.settle(shift, at, results, pitch);
@@ -615,9 +683,8 @@ void fold_each(const double* lanes, int64_t step, int64_t count, double* sums) {
 }
 
 // Column c, or a vector of columns, of kRows rows: lane[c] = (lane[c] + x[0][c]) + x[1][c] ...
-// seeks_nan: the lanes stay as they were if that gives a NaN. Returns whether it does not.
-template <class A, class V, int kRows, bool fresh, bool seeks_nan = false, class T>
-FASTACT_HD bool add_column(const T* const* x, int64_t c, double one, const double* shift,
+template <class A, class V, int kRows, bool fresh, class T>
+FASTACT_HD void add_column(const T* const* x, int64_t c, double one, const double* shift,
                            double* lanes, int64_t pitch) {
   V lane[A::kSets], from = V{};
 #pragma GCC unroll 4
@@ -631,10 +698,7 @@ FASTACT_HD bool add_column(const T* const* x, int64_t c, double one, const doubl
     load_to(terms, x[i] + c);
     add(terms, lane);
   }
-  if constexpr (seeks_nan)
-    if (has_nan(lane[0])) return false;
   write_lane(lane, lanes + c, pitch);
-  return true;
 }
 
 template <int kRows, class T>
@@ -643,23 +707,30 @@ FASTACT_HD void prefetch_rows(const T* const* x, int64_t c, int64_t ahead) {
   for (int i = 0; i < kRows; ++i) prefetch_far(x[i] + c, ahead);
 }
 
-// NaN are skipped from the first vector of columns on that holds one, of kRows rows: to ask that of
-// the lanes takes less than to ask of each term. The columns that are done; 0: it does not pay. A
-// call, for inlined it makes the loop that follows slower.
+// A sum skips NaN from the first cache line on that holds one, of kRows rows: to ask once a
+// line takes less than to ask of each term. The columns that are done; 0: it does not pay. A call,
+// for inlined it makes the loop that follows slower.
 template <class A, int kRows, bool fresh, class T>
 __attribute__((noinline)) int64_t add_without_nan(const T* const* x, int64_t columns, double one,
                                                   const double* shift, double* lanes, int64_t pitch,
                                                   int64_t ahead) {
   using Plain = typename A::Plain;
-  if constexpr (kRows > 1 && !std::is_void<Plain>::value) {
+  if constexpr (kRows > 1 && kSeeksNaN<T> && !std::is_void<Plain>::value) {
+    constexpr int64_t kPerCacheLine = kCacheLine / sizeof(T);
     double* const counts = lanes + Plain::kSets * pitch;
-    for (int64_t c = 0; c + kVector <= columns; c += kVector) {
-      if (ahead && c % int64_t(kCacheLine / sizeof(T)) == 0) prefetch_rows<kRows>(x, c, ahead);
-      if (!add_column<Plain, Vector, kRows, fresh, true>(x, c, one, shift, lanes, pitch)) return c;
-      if (A::kSets > Plain::kSets)
-        store(fresh ? Vector{} + kRows : load(counts + c) + kRows, counts + c);
+    for (int64_t c = 0; c + kPerCacheLine <= columns; c += kPerCacheLine) {
+      bool any = false;
+#pragma GCC unroll 8
+      for (int i = 0; i < kRows; i += 2) any |= are_unordered(x[i] + c, x[i + 1] + c);
+      if (any) return c;
+      if (ahead) prefetch_rows<kRows>(x, c, ahead);
+      for (int64_t k = c; k < c + kPerCacheLine; k += kVector) {
+        add_column<Plain, Vector, kRows, fresh>(x, k, one, shift, lanes, pitch);
+        if (A::kSets > Plain::kSets)
+          store(fresh ? Vector{} + kRows : load(counts + k) + kRows, counts + k);
+      }
     }
-    return columns / kVector * kVector;
+    return columns / kPerCacheLine * kPerCacheLine;
   }
   return 0;
 }
@@ -722,10 +793,11 @@ FASTACT_HD void add_float_rows(const T* const* x, int rows, int64_t columns, dou
     memcpy(lanes + s * pitch + c, of_rest[s], (columns - c) * sizeof(double));
 }
 
+// beyond: bytes from the last rows to those that are prefetched beside them; 0: none are.
 template <class A, class T>
-void add_far_rows(const char* x, const int64_t* offsets, int64_t step, int64_t rows,
-                  int64_t columns, const double* shift, double* lanes, int64_t pitch, bool fresh,
-                  int64_t beyond) {
+void add_rows_before(const char* x, const int64_t* offsets, int64_t step, int64_t rows,
+                     int64_t columns, const double* shift, double* lanes, int64_t pitch, bool fresh,
+                     int64_t beyond) {
   const T* row[kRowsAtOnce];
   static_assert(kRowsAtOnce == kFloatTerms);
   if constexpr (kAddsFloats<A, T>) {
@@ -762,7 +834,25 @@ void add_far_rows(const char* x, const int64_t* offsets, int64_t step, int64_t r
 template <class A, class T>
 void add_rows(const char* x, const int64_t* offsets, int64_t step, int64_t rows, int64_t columns,
               const double* shift, double* lanes, int64_t pitch, bool fresh) {
-  add_far_rows<A, T>(x, offsets, step, rows, columns, shift, lanes, pitch, fresh, 0);
+  add_rows_before<A, T>(x, offsets, step, rows, columns, shift, lanes, pitch, fresh, 0);
+}
+
+// In bands of rows, so that memory is read nearly in its own order: a lane takes all its rows of a
+// band at once.
+template <class A, class T>
+void block_of_rows(const char* x, const int64_t* offsets, int64_t rows, int64_t columns,
+                   const double* shift, double* lanes, int64_t pitch, bool is_far) {
+  constexpr int64_t kBand = kRowsAtOnce * kLanes, kLanesAhead = 2;
+  for (int64_t band = 0; band < rows; band += kBand) {
+    const int64_t height = rows - band < kBand ? rows - band : kBand;
+    for (int64_t lane = 0; lane < kLanes && lane < height; ++lane) {
+      const int64_t first = band + lane, later = lane + kLanesAhead;
+      const int64_t next = later < kLanes ? band + later : band + kBand + later - kLanes;
+      const int64_t beyond = is_far && next < rows ? offsets[next] - offsets[first] : 0;
+      add_rows_before<A, T>(x, offsets + first, kLanes, (height - lane + kLanes - 1) / kLanes,
+                            columns, shift, lanes + lane * columns, pitch, band == 0, beyond);
+    }
+  }
 }
 
 // Output i, or a vector of outputs, of n terms: each in a lane of its own, folded.
@@ -789,12 +879,50 @@ void widen_each(const char* x, int64_t step, int64_t n, double* numbers) {
   if (step == int64_t(sizeof(T)))
     for (; i + kVector <= n; i += kVector)
       store(load(reinterpret_cast<const T*>(x) + i), numbers + i);
+  if (step == 0 && n > 0) {
+    const double number = to_double(*reinterpret_cast<const T*>(x));
+    for (; i < n; ++i) numbers[i] = number;
+  }
   for (; i < n; ++i) numbers[i] = to_double(*reinterpret_cast<const T*>(x + i * step));
+}
+
+// Processors without AVX2 are few: there outputs of few terms share double's kernels, by way of a
+// piece of memory, for a fifth of a megabyte. It changes no bit.
+#if defined(__SSE2__) && !defined(__AVX__)
+template <class T>
+constexpr bool kSharesDoubles = !std::is_same_v<T, double>;
+#else
+template <class T>
+constexpr bool kSharesDoubles = false;
+#endif
+
+// few, of doubles, for outputs of n terms of `item` bytes: rows at x + offsets[i], or where there
+// are no offsets one after the other.
+[[maybe_unused]] void by_way_of_doubles(ReduceKernels::Few few,
+                                        void (*widen)(const char*, int64_t, int64_t, double*),
+                                        int64_t item, int n, const char* x, const int64_t* offsets,
+                                        int64_t outputs, const double* shift, double* lanes,
+                                        int64_t pitch) {
+  constexpr int64_t kAtOnce = 128;
+  alignas(64) double numbers[kFewTerms * kAtOnce];
+  int64_t rows[kFewTerms];
+  for (int i = 0; i < n; ++i) rows[i] = i * kAtOnce * int64_t(sizeof(double));
+  for (int64_t done = 0, m; done < outputs; done += m) {
+    m = outputs - done < kAtOnce ? outputs - done : kAtOnce;
+    if (!offsets) widen(x + done * n * item, item, m * n, numbers);
+    for (int i = 0; offsets && i < n; ++i)
+      widen(x + offsets[i] + done * item, item, m, numbers + i * kAtOnce);
+    few(reinterpret_cast<const char*>(numbers), rows, m, shift ? shift + done : nullptr,
+        lanes + done, pitch);
+  }
 }
 
 template <int n, class A, class T>
 void few_rows(const char* x, const int64_t* offsets, int64_t columns, const double* shift,
               double* lanes, int64_t pitch) {
+  if constexpr (kSharesDoubles<T>)
+    return by_way_of_doubles(few_rows<n, A, double>, widen_each<T>, sizeof(T), n, x, offsets,
+                             columns, shift, lanes, pitch);
   const T* row[n];
   for (int i = 0; i < n; ++i) row[i] = reinterpret_cast<const T*>(x + offsets[i]);
   int64_t c = 0;
@@ -826,6 +954,9 @@ FASTACT_HD void fold_every_row(const Vector (&rows)[n], int64_t i, const double*
 template <int n, class A, class T>
 void short_rows(const char* from, const int64_t*, int64_t count, const double* shift, double* lanes,
                 int64_t pitch) {
+  if constexpr (kSharesDoubles<T>)
+    return by_way_of_doubles(short_rows<n, A, double>, widen_each<T>, sizeof(T), n, from, nullptr,
+                             count, shift, lanes, pitch);
   const T* x = reinterpret_cast<const T*>(from);
   int64_t i = 0;
   for (; i + kVector <= count; i += kVector, x += n * kVector) {
@@ -852,14 +983,6 @@ void spread(const char* x, int64_t step, int64_t n, const double* shift, double*
              lane);
     write_lane(lane, lanes + i, pitch);
   }
-}
-
-template <class T>
-void reverse(const char* from, int64_t n, char* to) {
-  const T* const x = reinterpret_cast<const T*>(from);
-  T* const made = reinterpret_cast<T*>(to);
-#pragma omp simd
-  for (int64_t i = 0; i < n; ++i) made[i] = x[-i];
 }
 
 template <class A>
@@ -996,7 +1119,7 @@ void row_moments(const char* from, int64_t n, double* mean, double* m2) {
       const int64_t m = end - term < kReduceBlock ? end - term : kReduceBlock;
       double block[2];
       bool is_plain = true;
-      one_block<ShiftedMoments>(x + term, m, 0, is_plain, block, 1);
+      one_block<ShiftedMoments, false>(x + term, m, 0, is_plain, block, 1);
       const Moments one = {block[0], block[1], 0, 0};
       if (term > begin)
         merge_counts(one, m, &chunk, term - begin);
@@ -1032,13 +1155,15 @@ constexpr decltype(ReduceKernels::end_segment) of_bands() {
 
 #define FASTACT_FEW(f, A, T) \
   {f<1, A, T>, f<2, A, T>, f<3, A, T>, f<4, A, T>, f<5, A, T>, f<6, A, T>, f<7, A, T>, f<8, A, T>}
-#define FASTACT_ROWS(A, T)                                                                        \
-  add_rows<A, T>, add_far_rows<A, T>, FASTACT_FEW(few_rows, A, T), FASTACT_FEW(short_rows, A, T), \
+#define FASTACT_ROWS(A, T)                                                                         \
+  add_rows<A, T>, block_of_rows<A, T>, FASTACT_FEW(few_rows, A, T), FASTACT_FEW(short_rows, A, T), \
       spread<A, T>
-#define FASTACT_REDUCE(A, T) \
-  {blocks<A, T>, of_phases<A, T>(), add_segment<A, T>, of_bands<A, T>(), FASTACT_ROWS(A, T)}
+#define FASTACT_REDUCE(A, T)                                   \
+  {blocks<A, false, T>, blocks<A, true, T>, of_phases<A, T>(), \
+   add_segment<A, T>,   of_bands<A, T>(),   FASTACT_ROWS(A, T)}
 // The passes that another one follows. Nobody asks for their blocks, nor merges them.
-#define FASTACT_FIRST_PASS(A, T) {nullptr, of_phases<A, T>(), nullptr, nullptr, FASTACT_ROWS(A, T)}
+#define FASTACT_FIRST_PASS(A, T) \
+  {nullptr, nullptr, of_phases<A, T>(), nullptr, nullptr, FASTACT_ROWS(A, T)}
 #define FASTACT_FIRST_PASSES(A, ...) \
   {{__VA_ARGS__, FASTACT_FIRST_PASS(A, double)}, A::kSets, true, false, {}, settle<A>, nullptr}
 // narrow: of 16 bits.
@@ -1070,7 +1195,6 @@ const ReduceTable reduce_table = {
     fold_each,
     {widen_each<f16>, widen_each<bf16>, widen_each<float>, widen_each<double>,
      widen_integers<uint8_t>, widen_integers<int32_t>, widen_integers<int64_t>},
-    FASTACT_EACH(reverse),
     FASTACT_EACH(finish),
     FASTACT_EACH(lose),
     make_finite,

@@ -119,9 +119,11 @@ struct Results {
 // The shift of an output is read where the accumulator has one.
 struct ReduceKernels {
   // results OUT [sets][pitch]: of blocks of n <= kReduceBlock contiguous terms, each at
-  // x + offsets[i]; n is not 0. ahead: bytes from a term to one that is prefetched; 0: none is.
-  void (*blocks)(const char* x, const int64_t* offsets, int64_t count, int64_t n, int64_t ahead,
-                 double* results, int64_t pitch);
+  // x + offsets[i]; n is not 0. Backward: of terms each of which lies before the one that comes
+  // before it. ahead: bytes from a term to one that is prefetched; 0: none is.
+  using Blocks = void (*)(const char* x, const int64_t* offsets, int64_t count, int64_t n,
+                          int64_t ahead, double* results, int64_t pitch);
+  Blocks blocks, blocks_backward;
 
   // n contiguous terms onto lanes IN/OUT, the first of them onto lane `phase`. Null: where terms
   // are added in float, for a lane would have to know how many it has.
@@ -144,11 +146,11 @@ struct ReduceKernels {
   void (*add_rows)(const char* x, const int64_t* offsets, int64_t step, int64_t rows,
                    int64_t columns, const double* shift, double* lanes, int64_t pitch, bool fresh);
 
-  // Does the same where the rows lie beyond the second-level cache. beyond: bytes from the last
-  // rows to those that are prefetched beside them; 0: none are.
-  void (*add_far_rows)(const char* x, const int64_t* offsets, int64_t step, int64_t rows,
-                       int64_t columns, const double* shift, double* lanes, int64_t pitch,
-                       bool fresh, int64_t beyond);
+  // lanes OUT [sets][pitch], of which one has `columns` numbers: a block of `rows` rows of
+  // contiguous columns, row i at x + offsets[i], onto lane i % kLanes. shift IN (columns).
+  // is_far: the rows lie beyond the second-level cache, and are worth prefetches.
+  void (*block_of_rows)(const char* x, const int64_t* offsets, int64_t rows, int64_t columns,
+                        const double* shift, double* lanes, int64_t pitch, bool is_far);
 
   // lanes OUT [sets][pitch]: whole blocks of 1 to kFewTerms terms, folded, which never leave the
   // registers. shift IN (n).
@@ -198,9 +200,6 @@ struct ReduceTable {
 
   // numbers OUT (n) = x, `step` bytes apart; of masks and integers, too.
   void (*widen[kViewDTypes])(const char* x, int64_t step, int64_t n, double* numbers);
-
-  // to OUT (n) = the terms that begin with x and run backwards.
-  void (*reverse[kDTypes])(const char* x, int64_t n, char* to);
 
   // y OUT (n) = hi + lo, rounded to the dtype. lo: null for none.
   void (*finish[kDTypes])(const double* hi, const double* lo, char* y, int64_t n);

@@ -16,7 +16,8 @@
 namespace fastact {
 namespace {
 
-constexpr int64_t kShortestSegment = 64;  // contiguous terms worth a call that carries lanes on
+constexpr int64_t kLongRow = 512;         // contiguous terms worth a call of their own
+constexpr int64_t kShortestSegment = 64;  // and worth one that carries lanes on
 // terms of a row that ends amid a block, below which it gains nothing to read blocks ahead
 constexpr int64_t kLongTail = 8 * kReduceBlock;
 constexpr int64_t kLongRun = 16 * kTermsAhead;  // bytes of a piece that are worth prefetches where
@@ -108,11 +109,6 @@ int64_t drop_zeros(const Reducer& r, int64_t first, int64_t n, int64_t* far, int
   return std::remove_if(far, far + count, [&](int64_t k) { return bits[k] << 1 == 0; }) - far;
 }
 
-bool has_moments(const Reducer& r) {
-  return r.accumulator == &r.table->accumulators[kMoments] ||
-         r.accumulator == &r.table->accumulators[kValidMoments];
-}
-
 // A mean, or a total.
 double mean_of(const Reducer& r, const Rescaled& found) {
   return found.mean * (r.of_m2 == kTotal ? found.count : 1.0) * found.up;
@@ -139,9 +135,7 @@ void note_count(const Reducer& r, double count, double enough) {
 
 constexpr int64_t kFewFar = 4;  // columns that are worth no pass over all of them
 
-// up: what the values were divided by.
-void store_moments_as_found(const Reducer& r, int64_t first, int64_t n, const Results& all,
-                            double up = 1) {
+void store_moments_as_found(const Reducer& r, int64_t first, int64_t n, const Results& all) {
   double *mean = all.values, *mean_low = all.errors;
   double *m2 = mean + all.pitch, *m2_low = mean_low + all.pitch;
   double* const counts = r.accumulator->retries ? m2 + all.pitch : nullptr;
@@ -162,7 +156,7 @@ void store_moments_as_found(const Reducer& r, int64_t first, int64_t n, const Re
   }
   if (!r.second) return;
   for (int64_t i = 0; i < n; ++i)
-    m2[i] = second_moment(r.of_m2, m2[i] + m2_low[i], count(i), r.correction, r.skips, up);
+    m2[i] = second_moment(r.of_m2, m2[i] + m2_low[i], count(i), r.correction, r.skips);
   store_outputs(r, r.second, first, n, m2, nullptr);
 }
 
@@ -197,23 +191,26 @@ void add_errors(const Results& all, int64_t n) {
     all.values[i] = total_of(all.values[i], all.errors[i]);
 }
 
-// The mean alone, or the sum: of terms that have a count of their own, or over the divisor.
-void store_means(const Reducer& r, int64_t first, int64_t n, const Results& all) {
-  double* const sum = all.values;
-  double* const count = r.accumulator->sets > 1 ? sum + all.pitch : nullptr;
+// The mean alone, or the sum, of terms that have a count of their own.
+void store_valid_means(const Reducer& r, int64_t first, int64_t n, const Results& all) {
+  double *sum = all.values, *count = sum + all.pitch;
   add_errors(all, n);
-  if (count) {
-    add_errors({count, all.errors ? all.errors + all.pitch : nullptr, 0}, n);
+  add_errors({count, all.errors ? all.errors + all.pitch : nullptr, 0}, n);
 #pragma omp simd
-    for (int64_t i = 0; i < n; ++i) count[i] = std::abs(count[i]);
-    const bool has_few = r.of_m2 == kTotal || !r.table->divide_each(sum, count, n);
-    for (int64_t i = 0; i < n && has_few && r.is_degenerate; ++i) note_count(r, count[i], 0);
-  } else {
-    r.table->divide(sum, r.divisor, n);
-  }
+  for (int64_t i = 0; i < n; ++i) count[i] = std::abs(count[i]);
+  const bool has_few = r.of_m2 == kTotal || !r.table->divide_each(sum, count, n);
+  for (int64_t i = 0; i < n && has_few && r.is_degenerate; ++i) note_count(r, count[i], 0);
   if (may_be_far(r, sum, n, -kMostDouble)) rescale_means(r, first, n, count, sum);
   if (r.y) store_sums(r, first, n, sum, nullptr);
-  if (r.count && count) store_outputs(r, r.count, first, n, count, nullptr);
+  if (r.count) store_outputs(r, r.count, first, n, count, nullptr);
+}
+
+// Sums over the divisor.
+void store_means(const Reducer& r, int64_t first, int64_t n, const Results& all) {
+  add_errors(all, n);
+  r.table->divide(all.values, r.divisor, n);
+  if (may_be_far(r, all.values, n, -kMostDouble)) rescale_means(r, first, n, nullptr, all.values);
+  store_sums(r, first, n, all.values, nullptr);
 }
 
 // A task: some outputs over some chunks, from the results of their blocks to y. Of several
@@ -352,18 +349,27 @@ void store_sums(const Reducer& r, int64_t first, int64_t n, const double* sums,
 }
 
 void store_rescaled(const Reducer& r, int64_t output, const Rescaled& found) {
-  double values[] = {mean_of(r, found), found.m2, found.count};
-  double errors[] = {found.mean_low * found.up, 0, 0};
-  if (!has_moments(r)) return store_sums(r, output, 1, values, nullptr);
-  Reducer others = r;
-  others.count = nullptr;  // that stands
-  store_moments_as_found(others, output, 1, {values, errors, 1}, found.up);
+  const auto of = [&](int what) { return r.accumulator == &r.table->accumulators[what]; };
+  double mean = mean_of(r, found), low = found.mean_low * found.up;
+  if (!of(kMoments) && !of(kValidMoments)) return store_sums(r, output, 1, &mean, nullptr);
+  if (r.y) store_outputs(r, r.y, output, 1, &mean, &low);
+  if (r.low) {
+    r.table->lose[r.y_dtype](&mean, &low, 1);
+    store_outputs(r, r.low, output, 1, &low, nullptr);
+  }
+  if (!r.second) return;
+  const double second =
+      second_moment(r.of_m2, found.m2, found.count, r.correction, r.skips, found.up);
+  store_outputs(r, r.second, output, 1, &second, nullptr);
 }
 
 void store_results(const Reducer& r, int64_t first, int64_t n, const Results& all) {
-  if (has_moments(r))
+  const auto of = [&](int what) { return r.accumulator == &r.table->accumulators[what]; };
+  if (of(kMoments) || of(kValidMoments))
     store_moments(r, first, n, all);
-  else if (r.accumulator == &r.table->accumulators[kValidMean] || r.divisor != 1 || r.rescale)
+  else if (of(kValidMean))
+    store_valid_means(r, first, n, all);
+  else if (r.divisor != 1 || r.rescale)
     store_means(r, first, n, all);
   else
     store_sums(r, first, n, all.values, all.errors);
@@ -382,11 +388,6 @@ void set_output(Reducer* r, char* y, int dtype, bool is_aligned_y) {
   r->y_dtype = dtype;
   r->y_item = item_size(dtype);
   r->is_y_aligned = is_aligned_y;
-}
-
-void set_tile(Reducer* r, int64_t tile) {
-  r->tile = tile;
-  r->tasks = r->outputs.size / r->row * ceil_div(r->row, tile);
 }
 
 void cut_terms(Reducer* r) {
@@ -417,22 +418,22 @@ void prepare(Reducer* r, const ReduceTable* table, int what, const Operand& x, c
   const int64_t even = std::max(ceil_div(r->outputs.size, kFewTasks), kReduceBlock / r->terms.size);
   r->row = r->outputs.size;
   const bool is_reversed = plan.inner_reduced && plan.inner_x == -item && is_aligned(x, item);
-  const bool is_row = plan.inner_reduced && r->terms.count == 1;
-  const bool is_dense = is_row && (is_unit || is_reversed);
+  const bool is_dense = (is_unit || is_reversed) && plan.inner_reduced && r->terms.count == 1;
+  r->is_backward = is_reversed && is_dense;
   if (r->terms.size <= (is_dense ? kFewTerms : kLanes) && !is_wide && is_aligned(x, item)) {
     r->layout = Reducer::kSpread;
     r->tile = std::clamp<int64_t>(even, 16, kMostOutputs);
     move_longest_last(&r->outputs);
-    r->is_backward = is_reversed;  // so few terms fold to the same bits from either end
+    // So few terms fold to the same bits from either end.
     r->is_dense = is_dense && last_stride(r->outputs) == r->terms.size * item;
   } else if (plan.inner_reduced) {
     // In a block the tile's outputs follow each other, so that short pieces share cache lines.
     const bool is_long = r->terms.size > kReduceBlock && plan.inner >= kReduceBlock / 4;
     const bool has_segments = is_unit && r->terms.count > 1 && plan.inner >= kShortestSegment;
     const bool is_one_pass = r->accumulator->passes[dtype] == 1 && !r->accumulator->retries;
-    r->is_dense = is_unit && is_row;
+    r->is_dense = is_unit && (r->terms.count == 1 || plan.inner >= kLongRow);
     const bool is_whole = r->terms.size % kReduceBlock == 0;
-    const bool is_read_ahead = is_long && r->is_dense && (is_whole || r->terms.size >= kLongTail);
+    const bool is_read_ahead = is_long && is_dense && (is_whole || r->terms.size >= kLongTail);
     r->layout = is_read_ahead                 ? Reducer::kBlocks
                 : has_segments && is_one_pass ? Reducer::kSegments
                                               : Reducer::kRows;
@@ -458,7 +459,7 @@ void prepare(Reducer* r, const ReduceTable* table, int what, const Operand& x, c
     r->is_dense &= r->tile == plan.inner;
     r->is_backward = r->is_dense && last_stride(r->terms) < 0;
   }
-  set_tile(r, r->tile);
+  r->tasks = r->outputs.size / r->row * ceil_div(r->row, r->tile);
   cut_terms(r);
 }
 
@@ -509,7 +510,10 @@ void share_columns(Reducer* reducers, int count, int threads) {
   const int64_t columns = ceil_div(r.row, ceil_div(tiles, equal) * equal);
   const int64_t tile = std::max(ceil_div(columns, 16) * 16, kLeastTile);
   if (tile >= r.tile) return;
-  for (int k = 0; k < count; ++k) set_tile(&reducers[k], tile);
+  for (int k = 0; k < count; ++k) {
+    reducers[k].tile = tile;
+    reducers[k].tasks = rows * ceil_div(r.row, tile);
+  }
 }
 
 void reduce_tasks(const Reducer* reducers, int count, BlockSource& source, int64_t index,
@@ -550,9 +554,6 @@ void divide_work(Reducer* reducers, int count, char* workspace, int64_t bytes, i
     for (int k = 0; k < count; ++k)
       reducers[k].partial = reinterpret_cast<double*>(workspace + k * needed);
   share_columns(reducers, count, threads);
-  if (reducers->layout != Reducer::kSegments) return;
-  const int64_t each = ceil_div(reducers->row, reducers->partial ? 1 : threads);
-  set_tile(reducers, ceil_div(each, ceil_div(each, kMostSegments)));
 }
 
 void merge_chunks(const Reducer* reducers, int count, int threads) {

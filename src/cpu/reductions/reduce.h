@@ -18,7 +18,7 @@
 //              lane, so that (1M, 3) is read as contiguously as anything. Rows that are not dense
 //              are gathered first, some 2048 elements at a time.
 //   kSpread    Hardly any terms and many outputs: an output is a column, and each lane has one
-//              term. Rows of up to 8 terms that touch each other are read by whole vectors.
+//              term.
 //
 // Where there are few tasks, the terms are cut into chunks as well, whose results meet in a
 // workspace. The chunks are a function of the number of terms alone, and every result is merged
@@ -33,8 +33,9 @@
 // first row). One that takes two passes reads each block twice, first for the mean alone, and never
 // goes by segments.
 //
-// Terms that run backwards are added in the order of their axis, not of memory: a block is copied
-// first, by whole vectors.
+// Terms that run backwards are added in the order of their axis, not of memory. Where all of them
+// run backwards that costs nothing: kRows and kNarrow read from the end and reverse the lanes once
+// a block.
 //
 // Measurements, and what was tried and rejected: docs/design/reductions.md.
 #pragma once
@@ -47,7 +48,6 @@ namespace fastact {
 
 constexpr int64_t kMostColumns = 1024;  // columns a task, whoever makes them, at most
 constexpr int64_t kMostOutputs = 256;   // outputs a task where they are not columns, at most
-constexpr int64_t kMostSegments = 64;   // where they have segments: the lanes of sums fill 16 KiB
 
 struct Reducer;
 struct Rescaled;
@@ -68,8 +68,9 @@ struct ArrayTerms {
 
   const char* x;
   Layout layout;
-  bool is_dense = false;            // the terms, or the rows of kNarrow, are contiguous
-  bool is_backward = false;         // those rows, or kShortRows, run from their end
+  // The terms, or the rows of kNarrow, are contiguous, at least in pieces worth reading in place.
+  bool is_dense = false;
+  bool is_backward = false;         // it is so from its end
   int64_t ahead = 0;                // bytes from a term to one that is prefetched; 0: none is
   const int64_t* listed = nullptr;  // where the terms lie, if no axes say it
 };
@@ -129,11 +130,9 @@ void prepare(Reducer* reducer, const ReduceTable* table, const MomentsCall& call
 void set_moments(Reducer* reducer, const MomentsCall& call);
 
 // Parts of `prepare`, for reductions whose terms do not lie in an array: what is accumulated, of
-// values of `dtype`; where the results go; the outputs of a task; and how the terms.size terms are
-// cut into chunks.
+// values of `dtype`; where the results go; and how the terms.size terms are cut into chunks.
 void set_accumulator(Reducer* reducer, const ReduceTable* table, int what, int dtype);
 void set_output(Reducer* reducer, char* y, int dtype, bool is_aligned);
-void set_tile(Reducer* reducer, int64_t tile);
 void cut_terms(Reducer* reducer);
 bool is_aligned(const Operand& x, int64_t item);
 
@@ -144,26 +143,6 @@ void for_terms(const Reducer& r, int64_t term, int64_t n, Visit visit) {
   if (r.listed) return;
   for_spans(r.terms, term, n,
             [&](int64_t offset, int64_t, int64_t m) { visit(offset, last_stride(r.terms), m); });
-}
-
-// add(term, rows, width, lane) for what joins each lane of some terms, the first of which belongs
-// to lane `phase`: `rows` rows of columns, which begin at `term` and are kLanes terms apart. Of
-// dense terms, which are few or begin at lane 0, `width` lanes are one row. Others are read in
-// bands, so that memory is read nearly in its own order: a lane takes all its rows of a band at
-// once.
-template <class Add>
-void for_lane_rows(int64_t terms, int64_t phase, bool are_dense, Add add) {
-  if (are_dense) {
-    const int64_t whole = terms / kLanes, rest = terms % kLanes;
-    if (rest) add(int64_t{0}, whole + 1, rest, phase);
-    if (whole) add(rest, whole, kLanes - rest, rest);
-    return;
-  }
-  for (int64_t band = 0; band < terms; band += kFloatBand) {
-    const int64_t height = std::min(kFloatBand, terms - band);
-    for (int64_t i = 0; i < std::min<int64_t>(height, kLanes); ++i)
-      add(band + i, ceil_div(height - i, kLanes), int64_t{1}, (phase + i) % kLanes);
-  }
 }
 
 // Bytes of scratch with which the terms can be cut too; 0 where that would not help.
@@ -223,7 +202,7 @@ void reduce_partition(const Reducer* reducer, int64_t index, int64_t partitions)
 void merge_partition(const Reducer* reducer, int64_t index, int64_t partitions);
 
 // Gives reductions of one kind the partial results where the workspace has room for them, and then
-// each thread its columns (share_columns), or its outputs with segments. Bits do not depend on it.
+// each thread its columns (share_columns). Bits do not depend on it.
 void divide_work(Reducer* reducers, int count, char* workspace, int64_t bytes, int threads);
 
 // Merges the chunks of reductions whose parts are done, where their terms were cut.
@@ -232,7 +211,7 @@ void merge_chunks(const Reducer* reducers, int count, int threads);
 // Runs all parts of a reduction of an array whose work is divided.
 void run_reduction(const Reducer* reducer, int threads);
 
-// Does what reduce_partition does, for a reduction of which several blocks are read at once.
+// Does what reduce_partition does, for a reduction that has segments.
 void reduce_segmented(const Reducer& reducer, int64_t index, int64_t partitions);
 
 }  // namespace fastact

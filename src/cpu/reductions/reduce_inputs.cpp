@@ -23,14 +23,15 @@ struct ArrayInputs : BlockSource {
   const Accumulator& a;
   const int passes;
   const bool is_far;
-  const bool has_dense_rows;  // that touch each other, of few columns
   // The pass that is under way.
   const Accumulator* pass;
   const ReduceKernels* kernels;
   alignas(64) double lanes[kMostSets * kPitch];  // and the results of a block
   alignas(64) double shift[kLanes * kNarrowTile];
-  alignas(64) double later[kTile];  // a later term of each output
-  bool lost[kTile];                 // outputs for which no shift was found
+  alignas(64) double later[kTile];       // a later term of each output
+  bool lost[kTile];                      // outputs for which no shift was found
+  double made[kMostSets][kBlocksAhead];  // results of whole blocks of rows, [block][output]
+  int64_t made_first = 0, made_begin = 0, made_end = 0;  // their output and terms
   alignas(64) char stage[kStage];
   int64_t offsets[kReduceBlock];
 
@@ -38,11 +39,16 @@ struct ArrayInputs : BlockSource {
       : r(reducer),
         a(*reducer.accumulator),
         passes(a.passes[reducer.dtype]),
-        is_far(r.outputs.size * r.terms.size * r.item > kFarReduction),
-        has_dense_rows(r.layout == Reducer::kNarrow && r.is_dense) {}
+        is_far(r.outputs.size * r.terms.size * r.item > kFarReduction) {}
 
   Results block(int64_t first, int64_t n, int64_t term, int64_t terms) override {
-    r.layout == Reducer::kRows ? rows(first, n, term, terms) : columns(first, n, term, terms);
+    if (r.layout == Reducer::kBlocks && terms == kReduceBlock) return row_blocks(first, n, term);
+    if (r.layout == Reducer::kSpread)
+      spread(first, n, terms);
+    else if (r.layout == Reducer::kColumns || r.layout == Reducer::kNarrow)
+      columns(first, n, term, terms);
+    else
+      rows(first, n, term, terms);
     return {lanes, nullptr, kPitch};
   }
 
@@ -88,130 +94,190 @@ struct ArrayInputs : BlockSource {
     }
   }
 
-  // to OUT = n terms, `step` bytes apart.
-  void copy(char* to, const char* from, int64_t step, int64_t n) const {
-    if (step == -r.item && reinterpret_cast<uintptr_t>(from) % uintptr_t(r.item) == 0)
-      r.table->reverse[r.dtype](from, n, to);
-    else
-      gather_for(r.item)(to, from, step, n);
-  }
-
   void rows(int64_t first, int64_t n, int64_t term, int64_t terms) {
     int64_t at[kMostOutputs];
     offsets_of(r.outputs, first, n, at);
-    if (r.is_dense)
+    if (r.is_backward)
+      return r.kernels->blocks_backward(r.x - term * r.item, at, n, terms, r.ahead, lanes, kPitch);
+    if (r.is_dense && r.terms.count == 1)
       return r.kernels->blocks(r.x + term * r.item, at, n, terms, r.ahead, lanes, kPitch);
-    const int64_t step = last_stride(r.terms), start = 0;
-    for (int64_t k = 0; k < n; ++k) {
-      char* to = stage;
+    for (int64_t k = 0; k < n; ++k)
+      r.is_dense ? pieces(r.x + at[k], term, terms, lanes + k)
+                 : gathered_row(r.x + at[k], term, terms, lanes + k);
+  }
+
+  // One of the blocks of long rows. It makes them of several blocks of a row after the other, as
+  // they lie, so that the memory is not left to wait for what happens between two blocks.
+  Results row_blocks(int64_t first, int64_t n, int64_t term) {
+    if (first != made_first || term < made_begin || term >= made_end) make_blocks(first, n, term);
+    return {made[0] + (term - made_begin) / kReduceBlock * n, nullptr, kBlocksAhead};
+  }
+
+  void make_blocks(int64_t first, int64_t n, int64_t term) {
+    const int64_t task = (r.partial ? r.chunk_blocks : r.chunk_blocks * r.chunks) * kReduceBlock;
+    const int64_t end = std::min((term / task + 1) * task, r.terms.size);
+    const int64_t blocks = std::min((end - term) / kReduceBlock, kBlocksAhead / n);
+    const int64_t step = last_stride(r.terms);
+    int64_t rows[kBlocksAhead], at[kBlocksAhead];
+    offsets_of(r.outputs, first, n, rows);
+    for (int64_t k = 0; k < n; ++k)
+      for (int64_t b = 0; b < blocks; ++b)
+        at[k * blocks + b] = rows[k] + (term + b * kReduceBlock) * step;
+    const auto make = r.is_backward ? r.kernels->blocks_backward : r.kernels->blocks;
+    make(r.x, at, n * blocks, kReduceBlock, r.ahead, lanes, kPitch);
+    for (int s = 0; s < a.sets; ++s)
+      for (int64_t k = 0; k < n; ++k)
+        for (int64_t b = 0; b < blocks; ++b)
+          made[s][b * n + k] = lanes[s * kPitch + k * blocks + b];
+    made_first = first, made_begin = term, made_end = term + blocks * kReduceBlock;
+  }
+
+  // Adds up the pieces of one output, for an accumulator that does not go by segments.
+  void pieces(const char* x, int64_t term, int64_t terms, double* results) {
+    alignas(64) double row[kMostSets * kLanes];
+    double from, folded[kMostSets];
+    offsets_of(r.terms, term, std::min(terms, kShiftTerms), offsets);
+    find_shifts(terms, 1, [&](int64_t i, double* to) {
+      r.table->widen[r.dtype](x + offsets[i], r.item, 1, to);
+    });
+    from = *shift;
+    const int all_passes = a.retries && has_lost_shifts(1) ? 2 : passes;
+    for (int i = 0; i < all_passes; ++i, from = *results) {
+      r.table->make_finite(&from, 1);
+      begin_pass(i + 1 == all_passes);
+      std::fill_n(row, pass->sets * kLanes, -0.0);
+      int64_t phase = 0;
       for_spans(r.terms, term, terms, [&](int64_t offset, int64_t, int64_t m) {
-        copy(to, r.x + at[k] + offset, step, m);
-        to += m * r.item;
+        kernels->add_terms(x + offset, m, phase, from, row);
+        phase = (phase + m) % kLanes;
       });
-      r.kernels->blocks(stage, &start, 1, terms, 0, lanes + k, kPitch);
+      r.table->fold_each(row, kLanes, pass->sets, folded);
+      pass->settle(&from, folded, 1, terms, 1, results, kPitch);
     }
   }
 
-  // visit(address, outputs before, how many) for the spans of n outputs.
-  template <class Visit>
-  void for_outputs(int64_t first, int64_t n, Visit visit) const {
-    int64_t done = 0;
-    for_spans(r.outputs, first, n, [&](int64_t offset, int64_t, int64_t m) {
-      visit(r.x + offset, done, m);
-      done += m;
+  void gathered_row(const char* x, int64_t term, int64_t terms, double* results) {
+    const MoveRow gather = gather_for(r.item);
+    const int64_t step = last_stride(r.terms), start = 0;
+    char* to = stage;
+    for_spans(r.terms, term, terms, [&](int64_t offset, int64_t, int64_t m) {
+      if (step == r.item)
+        memcpy(to, x + offset, m * r.item);
+      else
+        gather(to, x + offset, step, m);
+      to += m * r.item;
+    });
+    r.kernels->blocks(stage, &start, 1, terms, 0, results, kPitch);
+  }
+
+  void spread(int64_t first, int64_t n, int64_t terms) {
+    const int64_t step = last_stride(r.outputs);
+    const auto for_outputs = [&](auto visit) {
+      int64_t done = 0;
+      for_spans(r.outputs, first, n, [&](int64_t offset, int64_t, int64_t m) {
+        visit(r.x + offset, done, m);
+        done += m;
+      });
+    };
+    if (a.has_shift || !r.is_dense) offsets_of(r.terms, 0, terms, offsets);
+    find_shifts(terms, n, [&](int64_t i, double* to) {
+      for_outputs([&](const char* x, int64_t done, int64_t m) {
+        r.table->widen[r.dtype](x + offsets[i], step, m, to + done);
+      });
+    });
+    settle(terms, n, [&] {
+      if (r.is_dense) {
+        const int64_t low = r.is_backward ? (1 - terms) * r.item : 0;
+        for_outputs([&](const char* x, int64_t done, int64_t m) {
+          kernels->short_rows[terms - 1](x + low, nullptr, m, shift + done, lanes + done, kPitch);
+        });
+        return int64_t{1};
+      }
+      for_outputs([&](const char* x, int64_t done, int64_t m) {
+        for (int64_t i = 0; i < terms; ++i)
+          kernels->spread(x + offsets[i], step, m, shift + done, lanes + i * n + done, kPitch);
+      });
+      return terms;
     });
   }
 
   void columns(int64_t first, int64_t n, int64_t term, int64_t terms) {
-    const bool is_narrow = r.layout == Reducer::kNarrow;
-    const int64_t step = last_stride(r.outputs);
-    if (r.listed)
+    const char* x = r.x;
+    for_spans(r.outputs, first, n, [&](int64_t offset, int64_t, int64_t) { x += offset; });
+    const bool is_narrow = r.layout == Reducer::kNarrow, is_dense = is_narrow && r.is_dense;
+    if (is_dense) {
+      x += (r.is_backward ? -term : term) * n * r.item;
+      offsets[0] = 0;
+    } else if (r.listed) {
       std::copy_n(r.listed + term, terms, offsets);
-    else if (!has_dense_rows)
+    } else {
       offsets_of(r.terms, term, terms, offsets);
+    }
     find_shifts(terms, n, [&](int64_t i, double* to) {
-      if (is_narrow) gather(first, n, term, i, 1);
-      if (is_narrow) return r.table->widen[r.dtype](stage, r.item, n, to);
-      for_outputs(first, n, [&](const char* x, int64_t done, int64_t m) {
-        r.table->widen[r.dtype](x + offsets[i], step, m, to + done);
-      });
+      const int64_t at = is_dense ? (r.is_backward ? -i : i) * n * r.item : offsets[i];
+      gather_for(r.item)(stage, x + at, last_stride(r.outputs), n);
+      r.table->widen[r.dtype](stage, r.item, n, to);
     });
-    const bool is_short = r.layout == Reducer::kSpread && r.is_dense;
-    const bool is_folded = is_short || (r.layout == Reducer::kColumns && terms <= kFewTerms);
-    const int64_t low = is_short && r.is_backward ? (1 - terms) * r.item : 0;
     settle(terms, n, [&] {
-      if (is_narrow) return narrow_columns(first, n, term, terms), terms;
-      for_outputs(first, n, [&](const char* x, int64_t done, int64_t m) {
-        if (is_folded)
-          (is_short ? kernels->short_rows : kernels->few_rows)[terms - 1](
-              x + low, offsets, m, shift + done, lanes + done, kPitch);
-        else if (r.layout == Reducer::kColumns)
-          add_columns(x, n, terms);
-        else
-          for (int64_t i = 0; i < terms; ++i)
-            kernels->spread(x + offsets[i], step, m, shift + done, lanes + i * n + done, kPitch);
-      });
-      return is_folded ? int64_t{1} : terms;
-    });
-    for (int s = 0; s < a.sets && has_dense_rows && r.is_backward; ++s)
-      std::reverse(lanes + s * kPitch, lanes + s * kPitch + n);
-  }
-
-  // Where rows touch each other, row `term` of n columns from `first` on; where they run backwards,
-  // its last column.
-  const char* dense_row(int64_t first, int64_t n, int64_t term) const {
-    int64_t at;
-    offsets_of(r.outputs, first, 1, &at);
-    return r.x + at + term * last_stride(r.terms) + (r.is_backward ? (n - 1) * r.item : 0);
-  }
-
-  // stage OUT [rows][n]: rows of the block that begins with row `term`, from its row `row` on.
-  // Those that touch each other and run backwards are read from the last column to the first.
-  void gather(int64_t first, int64_t n, int64_t term, int64_t row, int64_t rows) {
-    if (has_dense_rows)
-      return copy(stage, dense_row(first, n, term + row), r.is_backward ? -r.item : r.item,
-                  rows * n);
-    for_outputs(first, n, [&](const char* x, int64_t, int64_t) {
-      for (int64_t i = 0; i < rows; ++i)
-        copy(stage + i * n * r.item, x + offsets[row + i], last_stride(r.outputs), n);
+      if (!is_narrow && terms <= kFewTerms) {
+        kernels->few_rows[terms - 1](x, offsets, n, shift, lanes, kPitch);
+        return int64_t{1};
+      }
+      for (int64_t done = n; a.has_shift && is_narrow && done < kLanes * n; done *= 2)
+        std::copy(shift, shift + done, shift + done);
+      if (!is_narrow)
+        kernels->block_of_rows(x, offsets, terms, n, shift, lanes, kPitch, is_far);
+      else if (!is_dense)
+        gathered(x, n, terms);
+      else
+        r.is_backward ? dense_backward(x, n, terms) : dense(x, n, terms, true);
+      return terms;
     });
   }
 
-  // Dense rows where they lie, others after some have been gathered.
-  void narrow_columns(int64_t first, int64_t n, int64_t term, int64_t terms) {
-    for (int64_t done = n; a.has_shift && done < kLanes * n; done *= 2)
-      std::copy(shift, shift + done, shift + done);
-    if (has_dense_rows && !r.is_backward) return dense(dense_row(first, n, term), n, terms, true);
-    const int64_t many = kGathered / n / kLanes * kLanes;
+  void add_rows(const char* x, const int64_t* at, int64_t rows, int64_t width, double* to,
+                bool fresh) {
+    kernels->add_rows(x, at, 1, rows, width, shift, to, kPitch, fresh);
+  }
+
+  void gathered(const char* x, int64_t n, int64_t terms) {
+    const MoveRow gather = gather_for(r.item);
+    const int64_t step = last_stride(r.outputs), many = kGathered / n / kLanes * kLanes;
     const int64_t most =
         r.item == sizeof(uint16_t) ? std::max(many / kFloatBand, int64_t{1}) * kFloatBand : many;
     for (int64_t done = 0, m; done < terms; done += m) {
       m = std::min(most, terms - done);
-      gather(first, n, term, done, m);
+      for (int64_t i = 0; i < m; ++i)
+        gather(stage + i * n * r.item, x + offsets[done + i], step, n);
       dense(stage, n, m, done == 0);
     }
   }
 
-  // While a lane takes its rows of a band, those of the next lane but one are prefetched.
-  void add_columns(const char* x, int64_t n, int64_t terms) {
-    constexpr int64_t kLanesAhead = 2;
-    for_lane_rows(terms, 0, false, [&](int64_t term, int64_t rows, int64_t, int64_t lane) {
-      const int64_t next =
-          term + kLanesAhead + (lane + kLanesAhead < kLanes ? 0 : kFloatBand - kLanes);
-      const int64_t beyond = is_far && next < terms ? offsets[next] - offsets[term] : 0;
-      kernels->add_far_rows(x, offsets + term, kLanes, rows, n, shift, lanes + lane * n, kPitch,
-                            term < kLanes, beyond);
-    });
-  }
-
-  // Dense rows of n columns: kLanes of them are one row that holds every lane.
+  // Dense rows of n columns: kLanes of them are one row that holds every lane. The first `rest`
+  // lanes have a term more than the others.
   void dense(const char* x, int64_t n, int64_t terms, bool fresh) {
+    const int64_t whole = terms / kLanes, rest = terms % kLanes * n;
     int64_t at[kReduceBlock / kLanes];
     for (int64_t i = 0; i * kLanes < terms; ++i) at[i] = i * kLanes * n * r.item;
-    for_lane_rows(terms, 0, true, [&](int64_t term, int64_t rows, int64_t width, int64_t lane) {
-      kernels->add_rows(x + term * n * r.item, at, 1, rows, width * n, shift, lanes + lane * n,
-                        kPitch, fresh);
-    });
+    if (rest) add_rows(x, at, whole + 1, rest, lanes, fresh);
+    if (whole) add_rows(x + rest * r.item, at, whole, kLanes * n - rest, lanes + rest, fresh);
+  }
+
+  // Adds rows that touch each other and run backwards: in memory lane 31 comes first. The
+  // lanes are reversed once a block.
+  void dense_backward(const char* x, int64_t n, int64_t terms) {
+    const int64_t whole = terms / kLanes, others = (kLanes - terms % kLanes) * n;
+    int64_t at[kReduceBlock / kLanes];
+    for (int64_t i = 0; i * kLanes < terms; ++i) at[i] = -(i * kLanes + kLanes - 1) * n * r.item;
+    for (int s = 0; s < pass->sets && !whole; ++s)
+      std::fill_n(lanes + s * kPitch, kLanes * n, -0.0);
+    if (whole) add_rows(x, at, whole, others, lanes, true);
+    if (others < kLanes * n)
+      add_rows(x + others * r.item, at, whole + 1, kLanes * n - others, lanes + others, true);
+    for (int s = 0; s < pass->sets; ++s)
+      for (int64_t i = 0; i < kLanes / 2; ++i)  // the last lane first
+        std::swap_ranges(lanes + s * kPitch + i * n, lanes + s * kPitch + (i + 1) * n,
+                         lanes + s * kPitch + (kLanes - 1 - i) * n);
   }
 };
 
@@ -219,8 +285,7 @@ struct ArrayInputs : BlockSource {
 
 void reduce_partition(const Reducer* reducer, int64_t index, int64_t partitions) {
   const Reducer& r = *reducer;
-  if (r.layout == Reducer::kBlocks || r.layout == Reducer::kSegments)
-    return reduce_segmented(r, index, partitions);
+  if (r.layout == Reducer::kSegments) return reduce_segmented(r, index, partitions);
   with_frame<ArrayInputs>(
       r, [&](ArrayInputs& inputs) { reduce_tasks(reducer, 1, inputs, index, partitions); });
 }

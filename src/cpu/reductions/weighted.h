@@ -8,7 +8,6 @@
 #include "common/reductions/call.h"
 #include "cpu/core/chunk_reader.h"
 #include "cpu/core/native_function.h"
-#include "cpu/reductions/grouped_kernels.h"
 #include "cpu/reductions/reduce.h"
 
 namespace fastact {
@@ -26,13 +25,8 @@ void plan_axes(StridedOperands* operands, const ConvertKernels* kernels, int cou
 // strides of the others go to `strides`.
 int64_t take_groups(ArrayArgument* array, int64_t* strides);
 
-constexpr int64_t kStaged = 512;  // elements at a time: x, weights, mask and centre fill 16 KiB,
-                                  // and all that a gradient is made of 40
-
-// labels OUT (n), of elements of a row from `first` on; -1 where one is of no group. Returns
-// whether one is wrong; that one is of none, also where another thread wrote it meanwhile.
-bool read_labels(const StridedOperands& operands, int k, const GroupedKernels& kernels, int64_t row,
-                 int64_t first, int64_t n, int64_t groups, int64_t* labels);
+// The label of an element, of int32 or int64.
+int64_t label_at(int dtype, const char* at);
 
 // Whether operand k is aligned, and whether kernels can read its numbers where they lie.
 bool is_aligned(const StridedOperands& operands, int k);
@@ -62,28 +56,9 @@ void for_term_pieces(const StridedOperands& s, int k, int64_t first, int64_t n, 
   });
 }
 
-// Elements with their weights, both in double: [terms][n], kStaged of them at most.
-struct ElementStager {
-  enum { kX, kWeights, kWhere, kInputs };
-
-  const StridedOperands& s;
-  const ReduceTable& table;
-  const int pair;  // what is added of x and weights (common/reductions/pairs.h)
-  alignas(64) double x[kStaged];
-  alignas(64) double weights[kStaged];
-  alignas(64) double mask[kStaged];
-  int64_t held_first = -1, held_term, held_terms;  // what `stage` left
-
-  ElementStager(const StridedOperands& operands, const ReduceTable& kernels, int of_both)
-      : s(operands), table(kernels), pair(of_both) {}
-
-  bool has_weights() const { return s.data[kWeights] || s.data[kWhere]; }
-  void read(int k, int64_t first, int64_t n, int64_t term, int64_t terms, double* to) const;
-  // What the mask takes out has weight 0; without weights they are 1.
-  void read_weights(int64_t first, int64_t n, int64_t term, int64_t terms);
-  // Of a pair x becomes its term.
-  void stage(int64_t first, int64_t n, int64_t term, int64_t terms);
-};
+// to OUT [terms][n]: these elements in double.
+void read_terms(const StridedOperands& operands, const ReduceTable& table, int k, int64_t first,
+                int64_t n, int64_t term, int64_t terms, double* to);
 
 // Moments of elements with weights or a mask, or of integers. is_degenerate: as Reducer's.
 int64_t weighted_workspace(const MomentsCall& call, const KernelTable* kernels);
