@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
@@ -30,18 +30,11 @@ from .workloads import FAMILIES
 from .workloads.work import Case, Family, InMemory, Work
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
-from devices import DTYPES, devices, to_emulated
+from devices import devices, to_emulated
 
 emulated: Any = devices.emulate()
 WARM_UP = 4  # seen, recorded, run, run
 OUT, FRESH, NUMPY = "out=", "without out=", "NumPy, out="
-
-
-class OnHost(InMemory):
-    """The benchmark's arrays, as NumPy's."""
-
-    def random(self, shape: Sequence[int], dtype: str) -> Any:
-        return super().random(shape, DTYPES[dtype])
 
 
 def on_device(value: Any) -> Any:
@@ -72,7 +65,7 @@ def counted(call: Call) -> dict[str, int]:
 def measure(case: Case, rounds: int) -> tuple[dict[str, float], dict[str, int]]:
     """Microseconds of each way to call, and counts."""
     family = FAMILIES[case.op.family]
-    there, here = Work(case, moved(family), OnHost()), Work(case, family, OnHost())
+    there, here = Work(case, moved(family), InMemory()), Work(case, family, InMemory())
     calls = {OUT: there.ours, FRESH: there.fresh, NUMPY: here.ours}
     emulated.set_empty_launches(True)
     try:

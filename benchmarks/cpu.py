@@ -9,11 +9,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
 from functools import partial
 from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -65,18 +64,12 @@ from .workloads.work import (
 _BYTES_A_SECOND = 2e9  # by a call and all that is done again and again with it
 
 
-@dataclass(frozen=True)
-class Workload:
+class Workload(NamedTuple):
     """Calls that do the same work.
 
-    Attributes
-    ----------
-    calls : dict of str to callable
-        `OURS`, `FRESH`, `COPY` and the peers.
-    left_out : dict of str to str
-        Peers asked for that cannot do it, and why.
-    first : dict of str to float
-        Seconds of the peers' first calls.
+    calls : of `OURS`, `FRESH`, `COPY` and the peers.
+    left_out : peers asked for that cannot do it, and why.
+    first : seconds of the peers' first calls.
     """
 
     calls: dict[str, Call]
@@ -84,8 +77,11 @@ class Workload:
     first: dict[str, float]
 
 
-def workload(case: Case, peers: Sequence[str], threads: int) -> Workload:
-    """Our call, a copy of an array of the case's shape, and the calls of peers."""
+def workload(case: Case, peers: Sequence[str], threads: int, small: bool = False) -> Workload:
+    """Our call, a copy of an array of the case's shape, and the calls of peers.
+
+    Of small calls, our first call as well, and our calls of tensors where torch is a peer.
+    """
     family = FAMILIES[case.op.family]
     work = Work(case, family, InMemory())
     source = next(a for a in (*flat(work.arrays.values()), *work.out) if np.shape(a) == case.shape)
@@ -95,20 +91,13 @@ def workload(case: Case, peers: Sequence[str], threads: int) -> Workload:
         COPY: partial(_cpu.copy, np.empty_like(source), source),
     }
     theirs, left_out = _ask_peers(family, peers, case, work, threads)
-    first = {name: seconds for name, (_, seconds) in theirs.items()}
-    return Workload(calls | {name: call for name, (call, _) in theirs.items()}, left_out, first)
-
-
-def small_calls(case: Case, peers: Sequence[str], threads: int) -> Workload:
-    """The same, with our first call, and our calls of tensors where torch is a peer."""
-    made = workload(case, peers, threads)
-    calls = {**made.calls, FIRST: _uncached(made.calls[OURS])}
-    if TORCH in peers:
-        tensors = InMemory(partial(as_tensor, open_torch(threads)))
-        of_tensors = Work(case, FAMILIES[case.op.family], tensors).ours
-        calls[OURS_OF_TORCH] = of_tensors
-        calls[FIRST_OF_TORCH] = _uncached(of_tensors)
-    return replace(made, calls=calls)
+    calls |= {name: call for name, (call, _) in theirs.items()}
+    if small:
+        calls[FIRST] = _uncached(work.ours)
+    if small and TORCH in peers:
+        of_tensors = Work(case, family, InMemory(partial(as_tensor, open_torch(threads)))).ours
+        calls |= {OURS_OF_TORCH: of_tensors, FIRST_OF_TORCH: _uncached(of_tensors)}
+    return Workload(calls, left_out, {name: seconds for name, (_, seconds) in theirs.items()})
 
 
 def _uncached(call: Call) -> Call:
@@ -159,7 +148,7 @@ def measure(
     case: Case, peers: Sequence[str], seconds: float, threads: int, small: bool = False
 ) -> tuple[CpuRow, dict[str, str]]:
     """One row, and the peers that had to be left out of it with the reason."""
-    work = (small_calls if small else workload)(case, peers, threads)
+    work = workload(case, peers, threads, small)
     with num_threads(threads), np.errstate(all="ignore"):
         samples = take_turns(work.calls, seconds, work.first)
     # The copy is of one array: it moves two.
