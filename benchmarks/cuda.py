@@ -11,7 +11,7 @@ from __future__ import annotations
 import gc
 import math
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from importlib.util import find_spec
 from itertools import product
@@ -175,13 +175,26 @@ def take_turns(calls: dict[str, list[Call]], device: Gpu, seconds: float) -> dic
         once = min(device.seconds(rotation, few) for _ in range(2))
         wanted = min(max(_SAMPLE_SECONDS / max(once, 1e-9), few), MOST_CALLS)
         times[name] = ceil(wanted / len(rotation)) * len(rotation)
-    samples: dict[str, list[float]] = {name: [] for name in calls}
-    ends = time.perf_counter() + seconds
-    for number in range(_MOST_ROUNDS):
-        if number >= _FEWEST_ROUNDS and time.perf_counter() >= ends:
-            break
-        for name in calls if number % 2 else reversed(calls):
-            samples[name].append(device.seconds(calls[name], times[name]))
+    timed = {name: partial(device.seconds, calls[name], times[name]) for name in calls}
+    return in_turns(timed, _FEWEST_ROUNDS, _MOST_ROUNDS, seconds)
+
+
+def in_turns(
+    timed: Mapping[str, Callable[[], float]], fewest: int, most: int, seconds: float = 0.0
+) -> dict[str, list[float]]:
+    """Take a sample of everybody in each round, of as many rounds as the seconds allow."""
+    samples: dict[str, list[float]] = {name: [] for name in timed}
+    ends, collecting = time.perf_counter() + seconds, gc.isenabled()
+    gc.disable()
+    try:
+        for number in range(most):
+            if number >= fewest and time.perf_counter() >= ends:
+                break
+            for name in timed if number % 2 else reversed([*timed]):
+                samples[name].append(timed[name]())
+    finally:
+        if collecting:
+            gc.enable()
     return samples
 
 
@@ -236,22 +249,17 @@ def measure_latency(case: Case, device: Gpu, peers: Sequence[str]) -> Latency:
 
 
 def host_seconds(
-    calls: dict[str, Call], rounds: int, synchronize: Call = lambda: None
+    calls: Mapping[str, Call], rounds: int, synchronize: Call = lambda: None
 ) -> dict[str, list[float]]:
     """Seconds of a call on the host in each round, of a few between two synchronisations."""
-    samples: dict[str, list[float]] = {name: [] for name in calls}
-    collecting = gc.isenabled()
-    gc.disable()
-    try:
-        for number in range(rounds):
-            for name in calls if number % 2 else reversed(calls):
-                synchronize()
-                samples[name].append(time_of(calls[name], _TINY_CALLS))
-                synchronize()
-    finally:
-        if collecting:
-            gc.enable()
-    return samples
+
+    def timed(call: Call) -> float:
+        synchronize()
+        seconds = time_of(call, _TINY_CALLS)
+        synchronize()
+        return seconds
+
+    return in_turns({name: partial(timed, call) for name, call in calls.items()}, rounds, rounds)
 
 
 #: Families by how much a row tells of the kernels: those with most to lose first.
