@@ -31,7 +31,7 @@ from .cuda_report import markdown, print_end, print_rows
 from .liger import PACKAGE
 from .results import GpuRow, Latency, Results, facts_of
 from .workloads import FAMILIES
-from .workloads.work import ITEM, Arrays, Case, Options, Work, by_torch, differentiated
+from .workloads.work import ITEM, Case, Options, Work, by_torch, differentiated
 
 _PAST_L2 = 3  # times its size
 _SAMPLE_SECONDS = 3e-3
@@ -79,22 +79,20 @@ def bound(
 ) -> tuple[dict[str, list[Call]], dict[str, str]]:
     """The peers' calls; who fails when the graph of its way back is built is left out."""
 
+    torch, family = device.torch, FAMILIES[case.op.family]
+
     def calls(peer: str) -> list[Call] | None:
-        bind = _binder(case, device.torch, peer)
-        return None if bind is None else [bind(*work.given) for work in sets]
+        if peer in (TORCH, COMPILED):
+            bind = by_torch(torch, case, family, compiles=peer == COMPILED)
+        else:
+            of = family.others_on_gpu.get(peer)
+            function = None if of is None else of(case)
+            if function is None:
+                return None
+            bind = differentiated(torch, function, case.entry == "backward", family.constant)
+        return [bind(*work.given) for work in sets]
 
     return asked(peers, calls)
-
-
-def _binder(case: Case, torch: Any, peer: str) -> Callable[[Arrays, Arrays], Call] | None:
-    """How a peer makes its call of inputs and incoming gradients; None if it has no such op."""
-    family = FAMILIES[case.op.family]
-    if peer in (TORCH, COMPILED):
-        return by_torch(torch, case, family, compiles=peer == COMPILED)
-    function = family.others_on_gpu[peer](case) if peer in family.others_on_gpu else None
-    if function is None:
-        return None
-    return differentiated(torch, function, case.entry == "backward", family.constant)
 
 
 def _warm_up(calls: dict[str, list[Call]], left_out: dict[str, str]) -> None:

@@ -12,7 +12,6 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -23,7 +22,7 @@ import fastact as fa
 from fastact.measure.peers import OURS, TORCH
 from fastact.torch.nn import convert
 
-from .pages import in_process
+from .pages import growth, in_process
 
 Calls = dict[str, Callable[[], Any]]
 
@@ -276,16 +275,7 @@ def _grows(name: str, dtype: str, case: str, which: str, threads: str) -> float:
     torch.set_num_threads(int(threads))
     call = pair(name, getattr(torch, dtype))[case][which]
     with fa.num_threads(int(threads)):
-        before = _memory("VmRSS")
-        Path("/proc/self/clear_refs").write_text("5")  # the peak counts from now on
-        for _ in range(3):
-            call()
-        return _memory("VmHWM") - before
-
-
-def _memory(what: str) -> float:
-    lines = Path("/proc/self/status").read_text().splitlines()
-    return 1024.0 * next(int(line.split()[1]) for line in lines if line.startswith(what))
+        return growth(call, 3)
 
 
 if __name__ == "__main__":
