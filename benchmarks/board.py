@@ -86,7 +86,7 @@ def run(
         results.sort()
         if json_file is not None:
             results.write(json_file)
-        if markdown_file is not None and results.rows:
+        if markdown_file is not None and (results.rows or results.failures):
             write_whole(markdown_file, report.page(results))
 
     tables = [
