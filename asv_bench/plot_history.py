@@ -20,13 +20,14 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import matplotlib as mpl
-import matplotlib.pyplot as plt
+import matplotlib
 from asv.benchmarks import Benchmarks
 from asv.config import Config
 from asv.results import iter_results
 from matplotlib.axes import Axes
 from matplotlib.ticker import EngFormatter
+
+from fastact.measure import pictures
 
 HERE = Path(__file__).resolve().parent
 # Sizes have an order, so they are steps of one hue, light to dark, and get a marker each for those
@@ -126,52 +127,43 @@ def draw(title: str, unit: str, found: Sequence[Point], path: Path) -> None:
         kind = ", ".join(given[name] for name in others)
         lines[given.get(down, ""), given.get(across, ""), kind].append(point)
     rows, columns, kinds = (ordered(values) for values in zip(*lines, strict=True))
-    figure, grid = plt.subplots(
-        len(rows),
-        len(columns),
+    figure, grid = pictures.figure_of(
+        nrows=len(rows),
+        ncols=len(columns),
         figsize=(1.8 + 3.0 * len(columns), 1.4 + 2.4 * len(rows)),
         sharex=True,
         sharey=True,
-        squeeze=False,
-        layout="constrained",
     )
+    handles: dict[str, Any] = {}
     for (row, column, kind), part in lines.items():
         at, axes = kinds.index(kind), grid[rows.index(row), columns.index(column)]
         colour = HUES[at * max(1, len(HUES) // len(kinds)) % len(HUES)]
         part.sort(key=lambda point: point.date)
         places = [list(dates).index(point.commit) for point in part]
         # Later lines are wider and lie below, so that lines that coincide all show.
-        style = {"color": colour, "marker": MARKERS[at % len(MARKERS)], "markeredgecolor": "white"}
-        wide = {
-            "linewidth": 1.6 + 0.9 * at,
-            "markersize": 5 + 1.5 * at,
-            "zorder": 3 + len(kinds) - at,
-        }
-        axes.plot(places, [point.value for point in part], label=label(kind), **style, **wide)
+        (handles[kind],) = axes.plot(
+            places,
+            [point.value for point in part],
+            color=colour,
+            marker=MARKERS[at % len(MARKERS)],
+            linewidth=1.6 + 0.9 * at,
+            zorder=3 + len(kinds) - at,
+        )
         low, high = [point.low for point in part], [point.high for point in part]
         axes.fill_between(places, low, high, color=colour, alpha=0.18, linewidth=0)
     for (i, row), (j, column) in itertools.product(enumerate(rows), enumerate(columns)):
-        grid[i, j].set_title(" · ".join(filter(None, (column, row))))
+        grid[i, j].set_title(" · ".join(filter(None, (column, row))), fontsize=10)
         label_commits(grid[i, j], dates)
+        pictures.plain(grid[i, j])
     scale(grid[0, 0], unit, [point.value for point in found])
     for axes in grid[:, 0]:
         axes.set_ylabel(unit)
-    figure.suptitle(title, x=0.01, ha="left", fontsize=13, fontweight="bold")
     if len(kinds) > 1:
-        pairs = [
-            pair for a in grid.flat for pair in zip(*a.get_legend_handles_labels(), strict=True)
-        ]
-        handles = {name: handle for handle, name in pairs}
-        shown = [label(kind) for kind in kinds if label(kind) in handles]
-        where: dict[str, Any] = {
-            "title": ", ".join(others),
-            "loc": "outside right upper",
-            "frameon": False,
-        }
-        figure.legend([handles[name] for name in shown], shown, **where)
+        names = [label(kind) for kind in kinds]
+        keys = [handles[kind] for kind in kinds]
+        figure.legend(keys, names, title=", ".join(others), loc="outside right upper")
     path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=130)
-    plt.close(figure)
+    pictures.save(figure, title, path)
 
 
 def main() -> None:
@@ -185,12 +177,8 @@ def main() -> None:
     config.results_dir = str(arguments.results or HERE / config.results_dir)
     if not (Path(config.results_dir) / "benchmarks.json").exists():
         raise SystemExit("plot_history: nothing is stored yet; asv_bench/README.md says how to run")
-    mpl.use("Agg")
-    spines: dict[Any, Any] = {"axes.spines.right": False, "axes.spines.top": False}
-    sizes: dict[Any, Any] = {"axes.titlesize": 10, "font.size": 9, "legend.title_fontsize": 9}
-    mpl.rcParams.update(
-        {"axes.grid": True, "axes.grid.axis": "y", "grid.color": "0.9"} | spines | sizes
-    )
+    matplotlib.use("Agg")
+    matplotlib.rcParams["font.size"] = 9
     for (place, name, unit, op), found in sorted(load(config, arguments.regex).items()):
         path = arguments.output / place / f"{'-'.join(filter(None, (name, op)))}.png"
         draw(" · ".join(filter(None, (op, name))), unit, found, path)

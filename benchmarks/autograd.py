@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import argparse
 import ctypes
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import product
@@ -35,11 +35,10 @@ from fastact.measure.peers import (
     compiled_by_torch,
     open_torch,
 )
-from fastact.ops.engine.op import arrays_of, ops
 from fastact.terminal import markdown_table
 
 from . import models, torch_calls
-from .pages import Call, Section, compare, main, marked
+from .pages import Call, Section, compare, main, marked, named_ops
 from .workloads import FAMILIES
 from .workloads.libraries import Torch
 from .workloads.work import Case, InMemory, Work
@@ -95,16 +94,9 @@ def steps(case: Case, threads: int, compiled: bool) -> dict[str, Callable[[], An
         by_name = {name: tensors[name] for name in entry.defaults if name in tensors}
         return case.op(*first, **by_name, **options)
 
-    def step(function: Callable[..., Any]) -> Callable[[], Any]:
+    def step(function: Callable[..., Any]) -> Call:
         own = {n: t.clone().requires_grad_(n in leaves) for n, t in given.items()}
-        inputs = [own[name] for name in leaves]
-        incoming = [torch.randn_like(y) for y in arrays_of(function(**own)) if y.requires_grad]
-
-        def run() -> Any:
-            results = [y for y in arrays_of(function(**own)) if y.requires_grad]
-            return torch.autograd.grad(results, inputs, incoming)
-
-        return run
+        return torch_calls.gradients(function, own, [own[name] for name in leaves])
 
     theirs = family.by(Torch(torch), case)
     found = {OURS: step(ours), TORCH: step(theirs)}
@@ -140,9 +132,8 @@ def _row(
 
 def measure_ops(args: argparse.Namespace, compiled: bool = False) -> Iterator[AutogradRow]:
     """A row for each op and size."""
-    chosen = [op for op in ops.values() if not args.names or {op.name, op.family} & {*args.names}]
     for dtype in args.dtypes:
-        for size, case in _cases(chosen, args.sizes, dtype):
+        for size, case in _cases(named_ops(args), args.sizes, dtype):
             try:
                 calls = steps(case, args.threads, compiled)
                 yield _row(args, case.op.name, case.label, dtype, calls, size=size)
@@ -164,7 +155,8 @@ def measure_ways(args: argparse.Namespace) -> Iterator[AutogradRow]:
     """Rows of one op that computes next to nothing, by each way into torch."""
     open_torch(args.threads)
     for case, calls in torch_calls.ways().items():
-        given = {OURS: calls.pop("fa.relu(x)"), TORCH: calls.pop("torch.relu(x)"), **calls}
+        names = {"fa.relu(x)": OURS, "torch.relu(x)": TORCH}
+        given = {names.get(way, way): call for way, call in calls.items()}
         yield _row(args, "relu", case, "float32", given)
 
 
@@ -175,26 +167,20 @@ def _of_models(args: argparse.Namespace, known: Iterable[str]) -> Iterator[tuple
         yield name, dtype, getattr(torch, dtype)
 
 
-def _both(found: Mapping[str, Any], scale: float = 1.0) -> dict[str, Any]:
-    """What a model has converted, and as it is, by the names of rows."""
-    pair = {OURS: found["converted"], TORCH: found["as it is"]}
-    return pair if scale == 1.0 else {who: scale * one for who, one in pair.items()}
-
-
 def measure_models(args: argparse.Namespace) -> Iterator[AutogradRow]:
     """Rows of each model: a training step and inference, as it is and converted; peak memory."""
     for name, dtype, kind in _of_models(args, models.MODELS):
         for case, calls in models.pair(name, kind).items():
-            row = _row(args, name, case, dtype, _both(calls))
+            row = _row(args, name, case, dtype, calls)
             place = name, dtype, case
-            peaks = {which: models.peak_memory(*place, which, args.threads) for which in calls}
-            yield replace(row, about=_both(peaks, 1e-6), unit="peak, MB")
+            peaks = {who: 1e-6 * models.peak_memory(*place, who, args.threads) for who in calls}
+            yield replace(row, about=peaks, unit="peak, MB")
 
 
 def measure_generation(args: argparse.Namespace) -> Iterator[AutogradRow]:
     """Rows of language models: so many tokens one after another."""
     for name, dtype, kind in _of_models(args, models.LANGUAGE_MODELS):
-        case, calls = f"{models.NEW_TOKENS} tokens", _both(models.generations(name, kind))
+        case, calls = f"{models.NEW_TOKENS} tokens", models.generations(name, kind)
         row = _row(args, name, case, dtype, calls)
         rates = {who: models.NEW_TOKENS / seconds for who, seconds in row.seconds.items()}
         yield replace(row, about=rates, unit="tokens a second")
@@ -204,8 +190,9 @@ def measure_logits(args: argparse.Namespace) -> Iterator[AutogradRow]:
     """Rows of language models: the logits of prompts, and how far from float64 they are."""
     for name, dtype, kind in _of_models(args, models.LANGUAGE_MODELS):
         calls, far = models.logits(name, kind)
-        about = {"about": _both(far, 1e6), "unit": "error, millionths"}
-        yield _row(args, name, f"4 prompts of {models.PROMPT} tokens", dtype, _both(calls), **about)
+        about = {"about": {who: 1e6 * error for who, error in far.items()}}
+        case = f"4 prompts of {models.PROMPT} tokens"
+        yield _row(args, name, case, dtype, calls, unit="error, millionths", **about)
 
 
 def _short(number: float) -> str:

@@ -12,9 +12,6 @@ weights). sklearn: predictions of a network and a scaler's `partial_fit`.
 
 import argparse
 import json
-import os
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from functools import partial
 from types import SimpleNamespace
@@ -25,12 +22,11 @@ import numpy as np
 from fastact.measure.peers import OURS
 from fastact.terminal import markdown_table
 
-from .pages import Call, Section, compare, main, marked
+from .pages import Call, Section, compare, in_process, main, marked
 
 DOCUMENTS, WORDS = 60, 200
 SHAPES = (1, 64), (64, 768), (4096, 768)
 THREADS = 2
-SELF = (sys.executable, "-m", "benchmarks.bench_bridges")  # in a process of its own
 
 
 def of_numbers(seed: int, *shape: int) -> Any:
@@ -287,13 +283,9 @@ def bench_threads(args: argparse.Namespace) -> Iterator[str]:
     for setting, environ in SETTINGS.items():
         for devices in (1, 2):
             flags = f"--xla_force_host_platform_device_count={devices}"
-            done = subprocess.run(
-                [*SELF, "programs", "--seconds", str(args.seconds)],
-                env={**os.environ, **environ, "XLA_FLAGS": flags},
-                stdout=subprocess.PIPE,
-                check=True,
-            )
-            for program, took in json.loads(done.stdout.splitlines()[-1]).items():
+            words = "programs", "--seconds", args.seconds
+            done = in_process("bench_bridges", *words, XLA_FLAGS=flags, **environ)
+            for program, took in done.items():
                 found.setdefault(program, {})[setting] = took
     rows = [[p, *(f"{1e3 * of[s]:.2f}" for s in SETTINGS)] for p, of in found.items()]
     yield (
@@ -342,13 +334,8 @@ POOLS = ("FASTACT", "OMP", "OPENBLAS", "BLIS", "MKL")
 def bench_spacy(args: argparse.Namespace) -> Iterator[str]:
     rows = []
     for threads in range(1, THREADS + 1):
-        done = subprocess.run(
-            [*SELF, "pipelines", "--seconds", str(args.seconds)],
-            env={**os.environ, **{f"{pool}_NUM_THREADS": str(threads) for pool in POOLS}},
-            stdout=subprocess.PIPE,
-            check=True,
-        )
-        took = json.loads(done.stdout.splitlines()[-1])
+        of_all = {f"{pool}_NUM_THREADS": str(threads) for pool in POOLS}
+        took = in_process("bench_bridges", "pipelines", "--seconds", args.seconds, **of_all)
         rate = [f"{DOCUMENTS * WORDS / took[ops]:,.0f}" for ops in ("numpy", OURS)]
         rows.append([f"{threads}", *rate, marked(took["numpy"] / took[OURS])])
     yield (

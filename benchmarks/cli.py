@@ -10,21 +10,19 @@ from pathlib import Path
 from typing import Any
 
 from fastact import terminal
-from fastact.bench import plot
 from fastact.cli import _chosen, _ops
 from fastact.measure import arguments, peers
 from fastact.measure.peers import GPU_PEERS, NUMPY, ON_REQUEST, PEERS, TORCH, dtype_named
 from fastact.runtime import config
 from fastact.runtime.threads import get_num_threads
 
-from . import cpu, cuda, cuda_report, plots, report, results, scoreboard, shapes
+from . import board, cpu, cuda, plots, results, scoreboard, shapes
 from .workloads.work import Options
 
 _SMALL_SIZES = (64,)
 _SIZES = (64, 1024, 50_000, 1_000_000, 16_000_000)
 _GPU_SECONDS = 0.25
 _ALL_SECONDS = 0.05  # for a row, where all of them are measured
-_PANELS = 4  # rows of them in a picture; more ops are drawn as a map
 _ROWS_ARE_LEFT = 3  # exit status
 _DIRECTIONS = ("forward", "backward")
 _DTYPES = ("float32", "bfloat16", "float16", "float64")
@@ -44,7 +42,33 @@ def _bench(args: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
         args.dtypes = _chosen(parser, "dtype", args.dtypes, _DTYPES)
     if args.plot is not None:  # ask for what is missing before the minutes are spent
         terminal.require("matplotlib", "--plot")
-    return (_bench_on_gpu if args.device == "cuda" else _bench_on_cpu)(args, parser)
+    on_gpu = args.device == "cuda"
+    refused = _ONLY_ON_CPU if on_gpu else ("telling_first",)
+    _refuse(args, parser, "--device cuda" if on_gpu else "the CPU", *refused)
+    if args.list:
+        return _list(args, parser)
+    if args.results is not None and args.source is None:
+        _into_results(args, parser)
+    device: Any = cuda if on_gpu else cpu
+    if args.source is not None:
+        found = _read(args, parser)
+        board.show_again(device.REPORT, found)
+        if args.markdown is not None and found.rows:
+            args.markdown.write_text(device.REPORT.page(found), encoding="utf-8")
+    else:
+        options = _options(args, parser)
+        try:
+            found = device.bench(_ops(args, parser), options, args.json, args.markdown)
+        except ValueError as error:  # the file is another program's
+            parser.error(str(error))
+    if args.scoreboard is not None and found.rows:
+        page = scoreboard.scoreboard(found.facts, found.rows, found.left)
+        args.scoreboard.write_text(page, encoding="utf-8")
+    if args.plot is not None and found.rows:
+        for picture in plots.draw(found, args.plot):
+            print(f"drawn: {picture}")
+    left = found.left and (on_gpu or args.source is None)
+    return 1 if on_gpu and found.problems else _ROWS_ARE_LEFT if left else 0
 
 
 def _refuse(
@@ -61,10 +85,11 @@ _MEASURING = (
     *("sizes", "shapes", "seconds", "small", "stop_after", "telling_first"),
     *("resume", "list", "results", "json"),
 )
+_ONLY_ON_CPU = ("threads", "shapes", "small", "list", "results", "scoreboard")
 _MEASURING_ON_GPU = (*_MEASURING, "dtypes", "directions", "peers")
 
 
-def _read(args: argparse.Namespace, parser: argparse.ArgumentParser) -> Any:
+def _read(args: argparse.Namespace, parser: argparse.ArgumentParser) -> results.Results:
     """Return what a file has of the ops that are named; on a CPU of types, peers and so on, too."""
     on_gpu = args.device == "cuda"
     _refuse(args, parser, "--from", *(_MEASURING_ON_GPU if on_gpu else _MEASURING))
@@ -73,7 +98,6 @@ def _read(args: argparse.Namespace, parser: argparse.ArgumentParser) -> Any:
     except (OSError, ValueError) as error:
         parser.error(str(error))
     if on_gpu:
-        cuda_report.print_again(found)
         return found
     known = (*PEERS, *ON_REQUEST)
     named = known if args.peers is None else _chosen(parser, "peer", args.peers, known)
@@ -84,7 +108,6 @@ def _read(args: argparse.Namespace, parser: argparse.ArgumentParser) -> Any:
         and row.direction in (args.directions or _DIRECTIONS)
         and row.threads in (args.threads or (row.threads,))
     ]
-    cpu.show(found.sorted())
     return found
 
 
@@ -133,7 +156,7 @@ def _list(args: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
     options = _options(args, parser)
     there = [*peers.versions(options.peers)]
     print(f"beside {', '.join(there)}; {options.seconds:g} s for each row and more")
-    print(cpu.listing(cpu.all_tables(_ops(args, parser), options), there, options.seconds))
+    print(cpu.listing(cpu.Cpu(options).tables(_ops(args, parser)), there, options.seconds))
     return 0
 
 
@@ -143,48 +166,6 @@ def _into_results(args: argparse.Namespace, parser: argparse.ArgumentParser) -> 
     folder = args.results / results.machine_name(config.config())
     folder.mkdir(parents=True, exist_ok=True)
     args.json, args.scoreboard, args.resume = folder / "bench.json", folder / "scoreboard.md", True
-
-
-def _bench_on_cpu(args: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
-    _refuse(args, parser, "the CPU", "telling_first")
-    if args.list:
-        return _list(args, parser)
-    if args.results is not None and args.source is None:
-        _into_results(args, parser)
-    if args.source is not None:
-        found = _read(args, parser)
-    else:
-        try:
-            found = cpu.bench(_ops(args, parser), _options(args, parser), args.json)
-        except ValueError as error:  # the file is another program's
-            parser.error(str(error))
-    rows, processor = found.sorted(), str(found.facts["processor"])
-    if args.markdown is not None and rows:
-        args.markdown.write_text(report.markdown(rows, processor), encoding="utf-8")
-    if args.scoreboard is not None and rows:
-        page = scoreboard.scoreboard(found.facts, rows, found.left)
-        args.scoreboard.write_text(page, encoding="utf-8")
-    if args.plot is not None and rows:
-        many = len({(row.op, row.dtype) for row in rows}) > _PANELS
-        for picture in (plots.plot_maps if many else plot.plot)(rows, processor, args.plot):
-            print(f"drawn: {picture}")
-    return _ROWS_ARE_LEFT if found.left and args.source is None else 0
-
-
-def _bench_on_gpu(args: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
-    only_cpu = ("threads", "shapes", "small", "list", "results", "scoreboard")
-    _refuse(args, parser, "--device cuda", *only_cpu)
-    if args.source is None:
-        options = _options(args, parser)
-        found = cuda.bench(_ops(args, parser), options, args.json, args.markdown)
-    else:
-        found = _read(args, parser)
-        if args.markdown is not None:
-            args.markdown.write_text(cuda_report.markdown(found), encoding="utf-8")
-    if args.plot is not None:
-        for picture in plots.plot_roofs(found, args.plot):
-            print(f"drawn: {picture}")
-    return 1 if found.problems else _ROWS_ARE_LEFT if found.left else 0
 
 
 def _add_options(parser: argparse.ArgumentParser) -> None:
@@ -234,8 +215,8 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
     _add(pages, "markdown", Path, "F", "write the tables to F")
     drawn = (
         "draw everybody's speed beside a copy's; of more than "
-        f"{_PANELS} ops the speed-ups, a picture for each family: F_norms.png and so on; on a GPU "
-        "bytes a second"
+        f"{plots.PANELS} ops the speed-ups, a picture for each family: F_norms.png and so on; on a "
+        "GPU bytes a second"
     )
     _add(pages, "plot", Path, "F.png", drawn)
     again = (

@@ -8,18 +8,15 @@ machine hits all alike, and a ratio is the median over the ratios of the rounds.
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
 from functools import partial
-from itertools import groupby, product
+from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from fastact import _cpu
-from fastact.bench.bench import LEGEND, columns, title_of
 from fastact.bench.bench import show as print_tables
 from fastact.bench.turns import CpuRow, asked, medians, take_turns, time_of
 from fastact.measure.peers import (
@@ -46,17 +43,18 @@ from fastact.measure.peers import (
 )
 from fastact.ops.engine.op import ops
 from fastact.runtime.threads import num_threads
-from fastact.terminal import Progress, paragraph, say, table
+from fastact.terminal import paragraph, say, table
 
+from .board import Report, Todo, run, say_left, tables
 from .onnx import by_onnx
-from .results import CpuResults, Results, machine, start
+from .report import legend, markdown
+from .results import Results, machine
 from .workloads import FAMILIES
 from .workloads.work import (
     Case,
     Family,
     InMemory,
     Options,
-    Tensors,
     Work,
     by_jax,
     by_numpy,
@@ -66,18 +64,12 @@ from .workloads.work import (
 _BYTES_A_SECOND = 2e9  # by a call and all that is done again and again with it
 
 
-@dataclass(frozen=True)
-class Workload:
+class Workload(NamedTuple):
     """Calls that do the same work.
 
-    Attributes
-    ----------
-    calls : dict of str to callable
-        `OURS`, `FRESH`, `COPY` and the peers.
-    left_out : dict of str to str
-        Peers asked for that cannot do it, and why.
-    first : dict of str to float
-        Seconds of the peers' first calls.
+    calls : of `OURS`, `FRESH`, `COPY` and the peers.
+    left_out : peers asked for that cannot do it, and why.
+    first : seconds of the peers' first calls.
     """
 
     calls: dict[str, Call]
@@ -85,8 +77,11 @@ class Workload:
     first: dict[str, float]
 
 
-def workload(case: Case, peers: Sequence[str], threads: int) -> Workload:
-    """Our call, a copy of an array of the case's shape, and the calls of peers."""
+def workload(case: Case, peers: Sequence[str], threads: int, small: bool = False) -> Workload:
+    """Our call, a copy of an array of the case's shape, and the calls of peers.
+
+    Of small calls, our first call as well, and our calls of tensors where torch is a peer.
+    """
     family = FAMILIES[case.op.family]
     work = Work(case, family, InMemory())
     source = next(a for a in (*flat(work.arrays.values()), *work.out) if np.shape(a) == case.shape)
@@ -96,19 +91,13 @@ def workload(case: Case, peers: Sequence[str], threads: int) -> Workload:
         COPY: partial(_cpu.copy, np.empty_like(source), source),
     }
     theirs, left_out = _ask_peers(family, peers, case, work, threads)
-    first = {name: seconds for name, (_, seconds) in theirs.items()}
-    return Workload(calls | {name: call for name, (call, _) in theirs.items()}, left_out, first)
-
-
-def small_calls(case: Case, peers: Sequence[str], threads: int) -> Workload:
-    """The same, with our first call, and our calls of tensors where torch is a peer."""
-    made = workload(case, peers, threads)
-    calls = {**made.calls, FIRST: _uncached(made.calls[OURS])}
-    if TORCH in peers:
-        of_tensors = Work(case, FAMILIES[case.op.family], Tensors(open_torch(threads))).ours
-        calls[OURS_OF_TORCH] = of_tensors
-        calls[FIRST_OF_TORCH] = _uncached(of_tensors)
-    return replace(made, calls=calls)
+    calls |= {name: call for name, (call, _) in theirs.items()}
+    if small:
+        calls[FIRST] = _uncached(work.ours)
+    if small and TORCH in peers:
+        of_tensors = Work(case, family, InMemory(partial(as_tensor, open_torch(threads)))).ours
+        calls |= {OURS_OF_TORCH: of_tensors, FIRST_OF_TORCH: _uncached(of_tensors)}
+    return Workload(calls, left_out, {name: seconds for name, (_, seconds) in theirs.items()})
 
 
 def _uncached(call: Call) -> Call:
@@ -159,7 +148,7 @@ def measure(
     case: Case, peers: Sequence[str], seconds: float, threads: int, small: bool = False
 ) -> tuple[CpuRow, dict[str, str]]:
     """One row, and the peers that had to be left out of it with the reason."""
-    work = (small_calls if small else workload)(case, peers, threads)
+    work = workload(case, peers, threads, small)
     with num_threads(threads), np.errstate(all="ignore"):
         samples = take_turns(work.calls, seconds, work.first)
     # The copy is of one array: it moves two.
@@ -172,137 +161,58 @@ def measure(
     return row, work.left_out
 
 
-def table_of(rows: Sequence[CpuRow]) -> tuple[list[str], list[list[str]], int]:
-    """One table: header, lines, and how many columns of them are names."""
-    heading = FAMILIES[ops[rows[0].op].family].heading
-    header, *lines = columns(rows, heading, (*PEERS, *ON_REQUEST))
-    return header, lines, int(heading == "shape")
+class Cpu:
+    """The board of this machine's processor."""
+
+    def __init__(self, options: Options) -> None:
+        self._options, self._versions = options, versions(options.peers)
+        self.absent = {p: "not installed" for p in options.peers if p not in self._versions}
+
+    def facts(self) -> dict[str, Any]:
+        """Return the machine, this build and the peers."""
+        busy = os.getloadavg()[0]
+        if busy > 0.5 * (os.cpu_count() or 1):
+            say(f"note: the load average was {busy:.1f} at the start; an idle machine tells more")
+        return machine(self._versions)
+
+    def tables(self, chosen: Sequence[Any]) -> Iterator[list[tuple[Case, int]]]:
+        """Return the cases, each with a number of threads, one list a table."""
+        options = self._options
+        asking = product(chosen, options.threads, options.dtypes, options.directions)
+        return tables(
+            asking, lambda op, way, dtype: FAMILIES[op.family].on_cpu(op, way, dtype, options)
+        )
+
+    def peers(self, case: Case) -> list[str]:
+        """Return who takes part in a case."""
+        return [*self._versions]
+
+    def measure(self, results: Results, todo: Todo) -> tuple[CpuRow, dict[str, str]]:
+        """Return a row, and the peers that could not take part, with the reasons."""
+        case, threads, left = todo
+        return measure(case, left, self._options.seconds, threads, self._options.small)
 
 
-def legend(rows: Sequence[CpuRow]) -> str:
-    """What the columns of these rows' tables mean."""
-    notes = dict.fromkeys(FAMILIES[ops[row.op].family].note for row in rows)
-    return "\n".join([LEGEND, *filter(None, notes)])
+def _show(rows: Sequence[CpuRow]) -> None:
+    print_tables(rows, FAMILIES[ops[rows[0].op].family].heading, (*PEERS, *ON_REQUEST))
 
 
-def bench(chosen: Sequence[Any], options: Options, json_file: Path | None = None) -> CpuResults:
-    """Measure ops, print a table for each, and return the results.
-
-    Parameters
-    ----------
-    chosen : sequence of ops
-        What to measure; one that has no case, or none that was asked for, is named and passed over.
-    options : Options
-        How to measure.
-    json_file : Path, optional
-        File to write the rows and the facts about the machine to, after each table.
-    """
-    busy = os.getloadavg()[0]
-    if busy > 0.5 * (os.cpu_count() or 1):
-        say(f"note: the load average was {busy:.1f} at the start; an idle machine tells more")
-    peers = versions(options.peers)
-    for peer in options.peers:
-        if peer not in peers:
-            say(f"{peer}: not installed, left out")
-    results: CpuResults = start(json_file, machine(peers), options.goes_on)
-    known = {row.key: row for row in results.rows}
-
-    def lacking(case: Case, threads: int) -> list[str] | None:
-        """Return the peers that are left to measure; None if there is nothing to be done."""
-        row = known.get((*case.words.values(), threads))
-        return [*peers] if row is None else row.missing([*peers]) or None
-
-    tables = [
-        [(*todo, left) for todo in part if (left := lacking(*todo)) is not None]
-        for part in all_tables(chosen, options)
-    ]
-    reasons: dict[str, None] = {}  # in order, once each
-
-    def measured(case: Case, threads: int, left: Sequence[str]) -> CpuRow:
-        row, left_out = measure(case, left, options.seconds, threads, options.small)
-        reasons.update(dict.fromkeys(f"{p}: left out, {why}" for p, why in left_out.items()))
-        return results.add(row)
-
-    def shown(rows: Sequence[CpuRow]) -> None:
-        _show(rows)
-        say(*reasons, end="\n" if reasons else "")
-        reasons.clear()
-        if json_file is not None:
-            results.write(json_file)
-
-    run_tables(tables, results, options, lambda todo: measured(*todo), shown)
+def _end(results: Results) -> None:
     if results.rows:
-        say("", paragraph(legend(results.sorted())))
+        say("", paragraph(legend(results.rows)))
     say_left(results)
-    return results
 
 
-def run_tables(
-    tables: Sequence[Sequence[Any]],
-    results: Results[Any],
-    options: Options,
-    measured: Callable[[Any], Any],
-    shown: Callable[[Sequence[Any]], None],
-) -> None:
-    """Measure table by table until the time is up.
-
-    measured : of what is left to do, the row, or None where there is none. shown : called after
-        each table, so that what has been measured survives whatever comes.
-    """
-    results.left = sum(map(len, tables))
-    if options.goes_on:
-        say(f"{len(results.rows)} rows are there, {results.left} to be measured")
-    ends = time.monotonic() + options.stop_after
-    with Progress("bench", results.left) as progress:
-        for part in filter(None, tables):
-            rows = []
-            for todo in part:
-                if late := time.monotonic() >= ends:
-                    break
-                results.left -= 1
-                rows.append(measured(todo))
-                progress.advance(1)
-            if rows := [row for row in rows if row is not None]:
-                shown(rows)
-            if late:
-                return
+REPORT = Report(_show, _end, lambda found: markdown(found.rows, found.facts["processor"]))
 
 
-def say_left(results: Results[Any]) -> None:
-    """Say how many rows are left, if any."""
-    if results.left:
-        say(f"{results.left} rows are left; the same with --resume goes on")
-
-
-def show(rows: Sequence[CpuRow]) -> None:
-    """Print the tables of rows."""
-    for _, part in groupby(rows, title_of):
-        _show(list(part))
-    if rows:
-        say("", paragraph(legend(rows)))
-
-
-def _show(part: Sequence[CpuRow]) -> None:
-    print_tables(part, FAMILIES[ops[part[0].op].family].heading, (*PEERS, *ON_REQUEST))
-
-
-def all_tables(chosen: Sequence[Any], options: Options) -> Iterator[list[tuple[Case, int]]]:
-    """The cases, each with a number of threads, one list a table; an op without any is named."""
-    for op in chosen:
-        found = False
-        for threads, dtype, direction in product(
-            options.threads, options.dtypes, options.directions
-        ):
-            family = FAMILIES.get(op.family)
-            if family and (cases := family.on_cpu(op, direction, dtype, options)):
-                found = True
-                yield [(case, threads) for case in cases]
-        if not found:
-            say(f"{op.name}: nothing to measure of it")
+def bench(chosen: Sequence[Any], options: Options, *files: Path | None) -> Results:
+    """Measure ops on the CPU, as `board.run` says."""
+    return run(Cpu(options), REPORT, chosen, options, *files)
 
 
 def listing(
-    tables: Iterable[Sequence[tuple[Case, int]]], peers: Sequence[str], seconds: float
+    planned: Iterable[Sequence[tuple[Case, int]]], peers: Sequence[str], seconds: float
 ) -> str:
     """A table of rows and minutes by family and type, and the sum, so that runs can be planned.
 
@@ -310,7 +220,7 @@ def listing(
     half of it each, then what calls of large arrays take.
     """
     found: dict[tuple[str, str], list[float]] = {}
-    for case, _ in (one for part in tables for one in part):
+    for case, _ in (one for part in planned for one in part):
         of_calls = case.moved * (2 + len(peers)) / _BYTES_A_SECOND
         taken = found.setdefault((case.op.family, case.dtype), [])
         taken.append(((2 + len(peers) / 2) * seconds + of_calls) / 60)

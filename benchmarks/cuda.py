@@ -11,8 +11,7 @@ from __future__ import annotations
 import gc
 import math
 import time
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from importlib.util import find_spec
 from itertools import product
@@ -21,23 +20,23 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from fastact.bench.turns import asked, first_line, medians
+from fastact.bench.turns import asked, first_line, medians, time_of
 from fastact.measure.peers import COMPILED, COPY, FRESH, LIGER, OURS, READ, TORCH
 from fastact.ops.engine.op import arrays_of
 from fastact.terminal import say
 
-from .cpu import run_tables
+from .board import Report, Todo, run, tables
 from .cuda_device import MOST_CALLS, Call, Gpu, open_gpu
-from .cuda_report import markdown, print_absent, print_end, print_latency, print_rows
+from .cuda_report import markdown, print_end, print_rows
 from .liger import PACKAGE
-from .results import GpuResults, GpuRow, Latency, facts_of, start
+from .results import GpuRow, Latency, Results, facts_of
 from .workloads import FAMILIES
-from .workloads.work import ITEM, Arrays, Case, Options, Work, by_torch, differentiated
+from .workloads.work import ITEM, Case, Options, Work, by_torch, differentiated
 
 _PAST_L2 = 3  # times its size
 _SAMPLE_SECONDS = 3e-3
 _FEWEST_ROUNDS, _MOST_ROUNDS = 7, 100
-_TINY = 64  # elements: nothing but the call counts
+TINY = 64  # elements: nothing but the call counts
 _TINY_CALLS = 200  # fewer than fill the queue
 _LATENCY_ROUNDS = 40
 _SPARE = 0.8  # of the free memory, which may be used
@@ -80,22 +79,20 @@ def bound(
 ) -> tuple[dict[str, list[Call]], dict[str, str]]:
     """The peers' calls; who fails when the graph of its way back is built is left out."""
 
+    torch, family = device.torch, FAMILIES[case.op.family]
+
     def calls(peer: str) -> list[Call] | None:
-        bind = _binder(case, device.torch, peer)
-        return None if bind is None else [bind(*work.given) for work in sets]
+        if peer in (TORCH, COMPILED):
+            bind = by_torch(torch, case, family, compiles=peer == COMPILED)
+        else:
+            of = family.others_on_gpu.get(peer)
+            function = None if of is None else of(case)
+            if function is None:
+                return None
+            bind = differentiated(torch, function, case.entry == "backward", family.constant)
+        return [bind(*work.given) for work in sets]
 
     return asked(peers, calls)
-
-
-def _binder(case: Case, torch: Any, peer: str) -> Callable[[Arrays, Arrays], Call] | None:
-    """How a peer makes its call of inputs and incoming gradients; None if it has no such op."""
-    family = FAMILIES[case.op.family]
-    if peer in (TORCH, COMPILED):
-        return by_torch(torch, case, family, compiles=peer == COMPILED)
-    function = family.others_on_gpu[peer](case) if peer in family.others_on_gpu else None
-    if function is None:
-        return None
-    return differentiated(torch, function, case.entry == "backward", family.constant)
 
 
 def _warm_up(calls: dict[str, list[Call]], left_out: dict[str, str]) -> None:
@@ -176,23 +173,30 @@ def take_turns(calls: dict[str, list[Call]], device: Gpu, seconds: float) -> dic
         once = min(device.seconds(rotation, few) for _ in range(2))
         wanted = min(max(_SAMPLE_SECONDS / max(once, 1e-9), few), MOST_CALLS)
         times[name] = ceil(wanted / len(rotation)) * len(rotation)
-    samples: dict[str, list[float]] = {name: [] for name in calls}
-    ends = time.perf_counter() + seconds
-    for number in range(_MOST_ROUNDS):
-        if number >= _FEWEST_ROUNDS and time.perf_counter() >= ends:
-            break
-        for name in calls if number % 2 else reversed(calls):
-            samples[name].append(device.seconds(calls[name], times[name]))
+    timed = {name: partial(device.seconds, calls[name], times[name]) for name in calls}
+    return in_turns(timed, _FEWEST_ROUNDS, _MOST_ROUNDS, seconds)
+
+
+def in_turns(
+    timed: Mapping[str, Callable[[], float]], fewest: int, most: int, seconds: float = 0.0
+) -> dict[str, list[float]]:
+    """Take a sample of everybody in each round, of as many rounds as the seconds allow."""
+    samples: dict[str, list[float]] = {name: [] for name in timed}
+    ends, collecting = time.perf_counter() + seconds, gc.isenabled()
+    gc.disable()
+    try:
+        for number in range(most):
+            if number >= fewest and time.perf_counter() >= ends:
+                break
+            for name in timed if number % 2 else reversed([*timed]):
+                samples[name].append(timed[name]())
+    finally:
+        if collecting:
+            gc.enable()
     return samples
 
 
-def _peers_of(options: Options, dtype: str) -> tuple[str, ...]:
-    """Who takes part for a type."""
-    compiles = dtype in options.compiled
-    return tuple(peer for peer in options.peers if compiles or peer != COMPILED)
-
-
-def measure(case: Case, device: Gpu, options: Options) -> GpuRow | str:
+def measure(case: Case, device: Gpu, options: Options, wanted: Sequence[str]) -> GpuRow | str:
     """One row, or why there is none."""
     # Ours, the copy, and what peers (and the pure read) hold beside them.
     buffers = buffers_for(case.moved, device.l2)
@@ -200,11 +204,10 @@ def measure(case: Case, device: Gpu, options: Options) -> GpuRow | str:
     free = device.free()
     if needed > _SPARE * free:
         return f"needs {needed / 2**30:.1f} GiB, of which {free / 2**30:.1f} are free"
-    wanted = _peers_of(options, case.dtype)
     family = FAMILIES[case.op.family]
     sets = [Work(case, family, device) for _ in range(buffers)]
     calls, left_out = _contenders(case, sets, device, wanted)
-    if wanted != options.peers:
+    if COMPILED in options.peers and COMPILED not in wanted:
         left_out[COMPILED] = f"for {' and '.join(options.compiled)} alone: a row takes it seconds"
     _warm_up(calls, left_out)
     wrong = _disagreeing(case, calls, device)
@@ -221,7 +224,7 @@ def measure(case: Case, device: Gpu, options: Options) -> GpuRow | str:
         span=case.span,
         wrong=wrong,
         left_out=left_out,
-        asked=wanted,
+        asked=(*wanted,),
     )
 
 
@@ -231,16 +234,9 @@ def measure_latency(case: Case, device: Gpu, peers: Sequence[str]) -> Latency:
     calls: dict[str, list[Call]] = {OURS: [work.ours], FRESH: [work.fresh]}
     calls |= bound(case, [work], device, peers)[0]
     _warm_up(calls, {})
-    samples: dict[str, list[float]] = {name: [] for name in calls}
-    collecting = gc.isenabled()
-    gc.disable()
-    try:
-        for number in range(_LATENCY_ROUNDS):
-            for name in calls if number % 2 else reversed(calls):
-                samples[name].append(_host_seconds(calls[name][0], device))
-    finally:
-        if collecting:
-            gc.enable()
+    samples = host_seconds(
+        {name: of[0] for name, of in calls.items()}, _LATENCY_ROUNDS, device.synchronize
+    )
     return Latency(
         case.op.name,
         case.direction,
@@ -250,31 +246,18 @@ def measure_latency(case: Case, device: Gpu, peers: Sequence[str]) -> Latency:
     )
 
 
-def _host_seconds(call: Call, device: Gpu) -> float:
-    device.synchronize()
-    turns = range(_TINY_CALLS)
-    started = time.perf_counter()
-    for _ in turns:
-        call()
-    seconds = (time.perf_counter() - started) / _TINY_CALLS
-    device.synchronize()
-    return seconds
+def host_seconds(
+    calls: Mapping[str, Call], rounds: int, synchronize: Call = lambda: None
+) -> dict[str, list[float]]:
+    """Seconds of a call on the host in each round, of a few between two synchronisations."""
 
+    def timed(call: Call) -> float:
+        synchronize()
+        seconds = time_of(call, _TINY_CALLS)
+        synchronize()
+        return seconds
 
-def _cases(ops: Sequence[Any], options: Options) -> Iterator[list[Case]]:
-    """The cases, one list a table; an op without any is named.
-
-    A type after the other: where the time ends early, whole types have been measured.
-    """
-    lacking = list(ops)
-    for dtype, op, direction in product(options.dtypes, ops, options.directions):
-        family = FAMILIES.get(op.family)
-        if family and (cases := family.on_gpu(op, direction, dtype, options.sizes)):
-            if op in lacking:
-                lacking.remove(op)
-            yield cases
-    for op in lacking:
-        say(f"{op.name}: no benchmark on a GPU")
+    return in_turns({name: partial(timed, call) for name, call in calls.items()}, rounds, rounds)
 
 
 #: Families by how much a row tells of the kernels: those with most to lose first.
@@ -282,23 +265,23 @@ _TELLING = ("norms", "softmax", "activations", "gated", "bias", "reductions", "s
 _TELLING_DTYPES = ("float32", "bfloat16")
 
 
-def telling_first(tables: Sequence[list[Case]]) -> list[list[Case]]:
+def telling_first(planned: Iterable[list[tuple[Case, int]]]) -> list[list[tuple[Case, int]]]:
     """The same cases: of each table the one that moves most, then the others, by family.
 
     First in the two types in which networks compute.
     """
     parts = []
-    for cases in filter(None, tables):
-        largest = max(cases, key=lambda case: case.moved)
-        parts += [(0, [largest]), (1, [case for case in cases if case is not largest])]
+    for todo in planned:
+        largest = max(todo, key=lambda one: one[0].moved)
+        parts += [(0, [largest]), (1, [one for one in todo if one is not largest])]
 
-    def place(part: tuple[int, list[Case]]) -> tuple[bool, int, int]:
-        number, (case, *_) = part
+    def place(part: tuple[int, list[tuple[Case, int]]]) -> tuple[bool, int, int]:
+        number, ((case, _), *_) = part
         family = case.op.family
         at = _TELLING.index(family) if family in _TELLING else len(_TELLING)
         return case.dtype not in _TELLING_DTYPES, number, at
 
-    return [cases for _, cases in sorted((part for part in parts if part[1]), key=place)]
+    return [todo for _, todo in sorted((part for part in parts if part[1]), key=place)]
 
 
 def _absent(peers: Sequence[str]) -> dict[str, str]:
@@ -308,86 +291,65 @@ def _absent(peers: Sequence[str]) -> dict[str, str]:
     return {LIGER: f"{PACKAGE.replace('_', '-')} is not installed"}
 
 
+class Gpus:
+    """The board of a GPU."""
+
+    def __init__(self, options: Options, device: Gpu | None = None) -> None:
+        self._options, self._device = options, device or open_gpu()
+        self.absent = _absent(options.peers)
+
+    def facts(self) -> dict[str, Any]:
+        """Return the machine and this build."""
+        return facts_of(self._device.facts())
+
+    def tables(self, chosen: Sequence[Any]) -> Iterable[list[tuple[Case, int]]]:
+        """Return the cases, one list a table.
+
+        A type after the other: where the time ends early, whole types have been measured.
+        """
+        options = self._options
+        every = product(options.dtypes, chosen, options.directions)
+        asking = ((op, 0, dtype, direction) for dtype, op, direction in every)
+        planned = tables(
+            asking, lambda op, way, dtype: FAMILIES[op.family].on_gpu(op, way, dtype, options.sizes)
+        )
+        return telling_first(planned) if options.telling_first else planned
+
+    def peers(self, case: Case) -> list[str]:
+        """Return who takes part in a case."""
+        compiles = case.dtype in self._options.compiled
+        here = [peer for peer in self._options.peers if peer not in self.absent]
+        return [peer for peer in here if compiles or peer != COMPILED]
+
+    def measure(self, results: Results, todo: Todo) -> tuple[GpuRow | None, dict[str, str]]:
+        """Return a row, or say why there is none; the first one of a table costs a call, too."""
+        case, _, left = todo
+        of = case.op.name, case.direction, case.dtype
+        if of not in [(one.op, one.direction, one.dtype) for one in results.latency]:
+            eager = [peer for peer in self._options.peers if peer == TORCH]
+            small = tiny(case.op, case.direction, case.dtype)
+            results.latency.append(measure_latency(small, self._device, eager))
+        try:
+            row = measure(case, self._device, self._options, left)
+        except Exception as error:  # the other rows are still wanted
+            results.failures[case.name] = first_line(error)
+            row = f"failed, {results.failures[case.name]}"
+        if isinstance(row, str):
+            say(f"{case.name}: {row}")
+            return None, {}
+        return row, row.left_out
+
+
+REPORT = Report(print_rows, print_end, markdown)
+
+
 def bench(
-    ops: Sequence[Any],
-    options: Options,
-    json_file: Path | None = None,
-    markdown_file: Path | None = None,
-    device: Gpu | None = None,
-) -> GpuResults:
-    """Measure ops on a GPU, print and write tables, and return them with what went wrong.
-
-    Parameters
-    ----------
-    ops : sequence of ops
-        What to measure; an op without cases is named and passed over.
-    options : Options
-        How to measure.
-    json_file, markdown_file : Path, optional
-        Where to write rows and facts, and the same as tables.
-    device : Gpu, optional
-        Default: the current one.
-    """
-    device = device or open_gpu()
-    results: GpuResults = start(json_file, facts_of(device.facts()), options.goes_on)
-    results.absent = _absent(options.peers)
-    print_absent(results)
-    options = replace(
-        options, peers=tuple(peer for peer in options.peers if peer not in results.absent)
-    )
-    tables = [
-        [c for c in cases if results.lack(c.name, _peers_of(options, c.dtype))]
-        for cases in _cases(ops, options)
-    ]
-    if options.telling_first:
-        tables = telling_first(tables)
-    results.unreached = [case.name for cases in tables for case in cases]
-
-    def shown(rows: Sequence[GpuRow]) -> None:
-        print_rows(rows)
-        _write(results, json_file, markdown_file)
-
-    run_tables(tables, results, options, partial(_row, results, device, options), shown)
-    _write(results, json_file, markdown_file)
-    print_latency(results.latencies)
-    print_end(results)
-    return results
+    chosen: Sequence[Any], options: Options, *files: Path | None, device: Gpu | None = None
+) -> Results:
+    """Measure ops on a GPU, by default the current one, as `board.run` says."""
+    return run(Gpus(options, device), REPORT, chosen, options, *files)
 
 
-def _write(results: GpuResults, json_file: Path | None, markdown_file: Path | None) -> None:
-    """Numbers, and the same as tables, as far as there are any."""
-    if json_file is not None:
-        results.write(json_file)
-    if markdown_file is not None:
-        markdown_file.write_text(markdown(results), encoding="utf-8")
-
-
-def _add_latency(results: GpuResults, case: Case, device: Gpu, options: Options) -> None:
-    """What a call of a table's op costs, if that is not known yet."""
-    known = [(one.op, one.direction, one.dtype) for one in results.latencies]
-    if (case.op.name, case.direction, case.dtype) not in known:
-        eager = [peer for peer in options.peers if peer == TORCH]
-        results.latencies.append(measure_latency(_tiny(case), device, eager))
-
-
-def _row(results: GpuResults, device: Gpu, options: Options, case: Case) -> GpuRow | None:
-    """Measure a case, and note what comes of it."""
-    _add_latency(results, case, device, options)
-    results.unreached.remove(case.name)
-    try:
-        row = measure(case, device, options)
-    except Exception as error:  # the other rows are still wanted
-        results.failures[case.name] = row = first_line(error)
-        say(f"{case.name}: failed, {row}")
-        return None
-    if isinstance(row, str):
-        say(f"{case.name}: {row}")
-        return None
-    results.add(row)
-    return row
-
-
-def _tiny(case: Case) -> Case:
-    """A case of the same op with next to no elements."""
-    cases = FAMILIES[case.op.family].on_gpu
-    return cases(case.op, case.direction, case.dtype, (_TINY,))[0]
+def tiny(op: Any, direction: str, dtype: str) -> Case:
+    """A case of an op with next to no elements."""
+    return FAMILIES[op.family].on_gpu(op, direction, dtype, (TINY,))[0]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from itertools import groupby
 from statistics import median
 from typing import Any
 
@@ -11,9 +10,9 @@ from fastact.bench.turns import duration
 from fastact.measure.peers import COPY, FRESH, GPU_PEERS, LIGER, OURS, READ
 from fastact.terminal import markdown_table, paragraph, say, styled, table
 
-from .cpu import say_left
+from .board import left_out_lines, say_left
 from .liger import OPS
-from .results import GpuResults, GpuRow, Latency
+from .results import GpuRow, Latency, Results, tables_of
 
 LEGEND = """\
 Times are medians over rounds, of the GPU, by events around many calls with the queue kept full; the
@@ -56,21 +55,9 @@ def _title(row: GpuRow) -> str:
     return f"{row.op}, {row.direction}, {row.dtype}"
 
 
-def _left_out(rows: Sequence[GpuRow]) -> list[str]:
-    """Who could not take part and why, once each."""
-    return list(
-        dict.fromkeys(
-            f"{peer}: left out, {reason}" for row in rows for peer, reason in row.left_out.items()
-        )
-    )
-
-
 def print_rows(rows: Sequence[GpuRow]) -> None:
     """One table: the rows of one op, direction and dtype."""
-    if not rows:
-        return
     say("", styled(_title(rows[0]), "bold"), table(*_columns(rows)))
-    say(*_left_out(rows), end="")
 
 
 def _latency_columns(latencies: Sequence[Latency]) -> tuple[list[str], list[list[str]]]:
@@ -82,13 +69,6 @@ def _latency_columns(latencies: Sequence[Latency]) -> tuple[list[str], list[list
         line += [duration(one.seconds[n]) if n in one.seconds else "–" for n in names]
         lines.append(line)
     return header, lines
-
-
-def print_latency(latencies: Sequence[Latency]) -> None:
-    """The table of what calls cost the host, and its legend."""
-    if latencies:
-        say("", styled("call to launch", "bold"), table(*_latency_columns(latencies), left=2))
-        say("", paragraph(LATENCY_LEGEND))
 
 
 def _facts(facts: Mapping[str, Any]) -> str:
@@ -128,29 +108,17 @@ def glance(rows: Sequence[GpuRow]) -> str:
     return " ".join(parts)
 
 
-def _tables(rows: Sequence[GpuRow]) -> list[list[GpuRow]]:
-    """The rows of each op, direction and dtype."""
-    return [list(part) for _, part in groupby(rows, lambda r: (r.op, r.direction, r.dtype))]
-
-
 def _legend(rows: Sequence[GpuRow]) -> str:
     """What the columns mean."""
     liger = any(LIGER in row.ratios for row in rows)
     return f"{LEGEND}\n{_LIGER_LEGEND}" if liger else LEGEND
 
 
-def _absent(results: GpuResults) -> list[str]:
-    """The peers that are not installed."""
-    return [f"{peer}: left out, {why}" for peer, why in results.absent.items()]
-
-
-def print_absent(results: GpuResults) -> None:
-    """Who will not be in the tables."""
-    say(*_absent(results), end="\n" if results.absent else "")
-
-
-def print_end(results: GpuResults) -> None:
-    """What the columns mean, and what went wrong."""
+def print_end(results: Results) -> None:
+    """What calls cost the host, what the columns mean, and what went wrong."""
+    if results.latency:
+        say("", styled("call to launch", "bold"), table(*_latency_columns(results.latency), left=2))
+        say("", paragraph(LATENCY_LEGEND))
     if results.rows:
         say("", paragraph(_legend(results.rows)))
     say_left(results)
@@ -158,35 +126,26 @@ def print_end(results: GpuResults) -> None:
         say(styled(f"WRONG: {problem}", "red"))
 
 
-def print_again(results: GpuResults) -> None:
-    """All that was printed when it was measured."""
-    print_absent(results)
-    print_latency(results.latencies)
-    for part in _tables(results.rows):
-        print_rows(part)
-    print_end(results)
-
-
-def markdown(results: GpuResults) -> str:
+def markdown(results: Results) -> str:
     """The page: machine, tables, legends, and what went wrong."""
-    facts, latencies = results.facts, results.latencies
+    facts = results.facts
     parts = [
         f"# Speed on {facts['gpu']}",
         f"Measured by `python -m benchmarks --device cuda`.\n\n{_facts(facts)}",
         *([note] if (note := facts.get("note")) else []),
         *([glance(results.rows)] if results.rows else []),
-        *_absent(results),
+        *left_out_lines([results.absent]),
     ]
     if results.left:
         parts.append(f"Not measured yet: {results.left} rows.")
         parts += ["\n".join(f"- {name}" for name in results.unreached)] * bool(results.unreached)
     if results.problems:
         parts.append("**Wrong:**\n\n" + "\n".join(f"- {problem}" for problem in results.problems))
-    for part in _tables(results.rows):
+    for part in tables_of(results.rows):
         parts += [f"## {_title(part[0])}", markdown_table(*_columns(part))]
-        parts += _left_out(part)
+        parts += left_out_lines(row.left_out for row in part)
     parts.append(_legend(results.rows))
-    if latencies:
-        parts += ["## Call to launch", markdown_table(*_latency_columns(latencies), left=2)]
+    if results.latency:
+        parts += ["## Call to launch", markdown_table(*_latency_columns(results.latency), left=2)]
         parts.append(LATENCY_LEGEND)
     return "\n\n".join(parts) + "\n"

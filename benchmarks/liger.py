@@ -24,20 +24,6 @@ _EPS, _RMS_EPS = 1e-5, 1e-6
 _RMS = {"offset": 0.0, "casting_mode": "gemma", "in_place": False}
 
 
-def _layer_norm(liger: Any, case: Case) -> Callable[..., Any]:
-    return lambda x, weight, bias: liger.liger_layer_norm(x, weight, bias, _EPS)
-
-
-def _rms_norm(liger: Any, case: Case) -> Callable[..., Any]:
-    return lambda x, weight: liger.liger_rms_norm(x, weight, _RMS_EPS, **_RMS)
-
-
-def _add_rms_norm(liger: Any, case: Case) -> Callable[..., Any]:
-    return lambda x, residual, weight: liger.liger_fused_add_rms_norm(
-        x, residual, weight, _RMS_EPS, **_RMS
-    )
-
-
 def _group_norm(liger: Any, case: Case) -> Callable[..., Any]:
     if case.channel != 1:
         raise LeftOut("its channels come first")
@@ -46,9 +32,17 @@ def _group_norm(liger: Any, case: Case) -> Callable[..., Any]:
 
 
 _CALLS: dict[str, Callable[[Any, Case], Callable[..., Any]]] = {
-    "layer_norm": _layer_norm,
-    "rms_norm": _rms_norm,
-    "add_rms_norm": _add_rms_norm,
+    "layer_norm": lambda liger, case: (
+        lambda x, weight, bias: liger.liger_layer_norm(x, weight, bias, _EPS)
+    ),
+    "rms_norm": lambda liger, case: (
+        lambda x, weight: liger.liger_rms_norm(x, weight, _RMS_EPS, **_RMS)
+    ),
+    "add_rms_norm": lambda liger, case: (
+        lambda x, residual, weight: liger.liger_fused_add_rms_norm(
+            x, residual, weight, _RMS_EPS, **_RMS
+        )
+    ),
     "group_norm": _group_norm,
 }
 #: The ops that it has.

@@ -8,12 +8,10 @@ from __future__ import annotations
 
 import copy
 import json
-import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -21,7 +19,10 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 import fastact as fa
+from fastact.measure.peers import OURS, TORCH
 from fastact.torch.nn import convert
+
+from .pages import growth, in_process
 
 Calls = dict[str, Callable[[], Any]]
 
@@ -177,7 +178,7 @@ def _language_models(name: str, dtype: torch.dtype) -> dict[str, Any]:
     torch.manual_seed(0)
     config = getattr(transformers, f"{name}Config")(**_SIZES, **LANGUAGE_MODELS[name])
     model = getattr(transformers, f"{name}ForCausalLM")(config).to(dtype).eval()
-    return {"as it is": model, "converted": kernelize(copy.deepcopy(model))}
+    return {TORCH: model, OURS: kernelize(copy.deepcopy(model))}
 
 
 def _prompt(count: int) -> Tensor:
@@ -215,7 +216,7 @@ def logits(name: str, dtype: torch.dtype) -> tuple[Calls, dict[str, float]]:
             return found
 
     with _in_float64():
-        right = run(copy.deepcopy(both["as it is"]).double())
+        right = run(copy.deepcopy(both[TORCH]).double())
     calls: Calls = {which: partial(run, one) for which, one in both.items()}
     size = float(right.square().mean().sqrt())
     far = {w: float((call().double() - right).square().mean().sqrt()) for w, call in calls.items()}
@@ -258,7 +259,7 @@ def pair(name: str, dtype: torch.dtype) -> dict[str, Calls]:
     torch.manual_seed(0)
     model, x = MODELS[name]()
     model, x = model.to(dtype), x.to(dtype)
-    both = {"as it is": model, "converted": _converted(model, asked_for="asked for" in name)}
+    both = {TORCH: model, OURS: _converted(model, asked_for="asked for" in name)}
     return {
         "training step": {which: _training(one, x) for which, one in both.items()},
         "inference": {which: _inference(one, x) for which, one in both.items()},
@@ -267,27 +268,14 @@ def pair(name: str, dtype: torch.dtype) -> dict[str, Calls]:
 
 def peak_memory(name: str, dtype: str, case: str, which: str, threads: int) -> float:
     """By how many bytes a process grows at most that does it three times, in one of its own."""
-    arguments = (name, dtype, case, which, str(threads))
-    run = subprocess.run(
-        [sys.executable, "-m", __name__, *arguments], capture_output=True, check=True, text=True
-    )
-    return float(json.loads(run.stdout))
+    return float(in_process("models", name, dtype, case, which, threads))
 
 
 def _grows(name: str, dtype: str, case: str, which: str, threads: str) -> float:
     torch.set_num_threads(int(threads))
     call = pair(name, getattr(torch, dtype))[case][which]
     with fa.num_threads(int(threads)):
-        before = _memory("VmRSS")
-        Path("/proc/self/clear_refs").write_text("5")  # the peak counts from now on
-        for _ in range(3):
-            call()
-        return _memory("VmHWM") - before
-
-
-def _memory(what: str) -> float:
-    lines = Path("/proc/self/status").read_text().splitlines()
-    return 1024.0 * next(int(line.split()[1]) for line in lines if line.startswith(what))
+        return growth(call, 3)
 
 
 if __name__ == "__main__":

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import json
 import os
 import re
 import shlex
+import subprocess
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import date
@@ -16,6 +18,7 @@ from typing import Any, NamedTuple
 from fastact.bench.turns import medians, take_turns
 from fastact.measure import arguments
 from fastact.measure.peers import OURS, versions
+from fastact.ops.engine.op import ops
 from fastact.runtime import config
 from fastact.runtime.threads import get_num_threads, num_threads
 
@@ -62,6 +65,11 @@ def installed(names: Sequence[str]) -> dict[str, Any]:
     return found
 
 
+def named_ops(args: argparse.Namespace) -> list[Any]:
+    """Return the ops of the names or families that the command line has; all without any."""
+    return [op for op in ops.values() if not args.names or {op.name, op.family} & {*args.names}]
+
+
 def shown(lines: Iterable[list[str]]) -> list[list[str]]:
     """Print lines as they come, and return them."""
     found = []
@@ -69,6 +77,31 @@ def shown(lines: Iterable[list[str]]) -> list[list[str]]:
         print(*line, sep="  ", flush=True)
         found.append(line)
     return found
+
+
+def in_process(module: str, *words: object, **environ: str) -> Any:
+    """Run a module in a process of its own, and return the JSON of the last line that it prints."""
+    done = subprocess.run(
+        [sys.executable, "-m", f"benchmarks.{module}", *map(str, words)],
+        env={**os.environ, **environ},
+        stdout=subprocess.PIPE,
+        check=True,
+    )
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def growth(call: Call, times: int = 1) -> float:
+    """Return by how many bytes the process grows at most in so many calls; Linux tells them."""
+    before = _memory("VmRSS")
+    Path("/proc/self/clear_refs").write_text("5")  # the peak counts from now on
+    for _ in range(times):
+        call()
+    return max(_memory("VmHWM") - before, 0.0)
+
+
+def _memory(what: str) -> float:
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return 1024.0 * next(int(line.split()[1]) for line in lines if line.startswith(what))
 
 
 class Section(NamedTuple):
@@ -99,6 +132,7 @@ _KINDS: dict[str, Callable[[str], Any]] = {
     "seconds": arguments.seconds,
     "threads": arguments.counts,
     "sizes": arguments.counts,
+    "shape": arguments.counts,
     "dtypes": arguments.names,
 }
 
@@ -120,7 +154,10 @@ def main(
         description=told,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("section", choices=sections)
+    first, *others = sections
+    parser.set_defaults(section=first)
+    if others:
+        parser.add_argument("section", choices=sections)
     parser.add_argument("names", nargs="*", help="measure only these, of ops also families")
     for option, value in defaults.items():
         kind = arguments.count if isinstance(value, int) else _KINDS[option]

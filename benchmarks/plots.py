@@ -11,15 +11,17 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from fastact.bench.plot import on, size_label
+from fastact.bench.plot import on, plot, size_label
 from fastact.bench.turns import CpuRow
 from fastact.measure.peers import COPY, JAX, NUMPY, ONNX, PEERS, TORCH
+from fastact.measure.pictures import figure_of, plain, save
 from fastact.ops.engine.op import ops
 from fastact.terminal import require
 
 from .report import times
-from .results import CpuResults, GpuResults, GpuRow, read
+from .results import GpuRow, Results, read
 
+PANELS = 4  # rows of them in a picture; more ops are drawn as a map
 _NAMES = {TORCH: "PyTorch", NUMPY: "NumPy", ONNX: "ONNX Runtime", JAX: "JAX"}
 
 
@@ -29,12 +31,6 @@ def _parts(rows: Sequence[Any], key: Callable[[Any], Any]) -> dict[Any, list[Any
     for row in rows:
         found.setdefault(key(row), []).append(row)
     return found
-
-
-def _save(figure: Any, file: Path, dpi: int) -> Path:
-    figure.savefig(file, dpi=dpi)
-    require("matplotlib.pyplot", "--plot").close(figure)
-    return file
 
 
 # --- many ops on a CPU: a map for each family -----------------------------------------------------
@@ -123,16 +119,13 @@ def _draw_map(axes: Any, norm: Any, one: Map, height: int) -> Any:
 
 
 def _picture_of_maps(title: str, parts: Sequence[Map], file: Path) -> Path:
-    pyplot = require("matplotlib.pyplot", "--plot")
     norm = require("matplotlib.colors", "--plot").LogNorm(1 / _MOST, _MOST, clip=True)
     height = max(len(one.lines) for one in parts)
     longest = max(len(line) for one in parts for line in one.lines)
     wide = _CELL[0] * len(parts[0].columns) + _LETTER * longest + 0.4
-    figure, grid = pyplot.subplots(
-        *(1, len(parts)),
+    figure, grid = figure_of(
+        ncols=len(parts),
         figsize=(max(len(parts) * wide, _NARROWEST), _CELL[1] * (height + _ABOVE) + 1.6),
-        squeeze=False,
-        layout="constrained",
     )
     for axes, one in zip(grid.flat, parts, strict=True):
         image = _draw_map(axes, norm, one, height)
@@ -143,8 +136,7 @@ def _picture_of_maps(title: str, parts: Sequence[Map], file: Path) -> Path:
     key.ax.minorticks_off()
     key.ax.set_xticklabels(ticks.values(), fontsize=9)
     key.set_label("time of the other library over fastact's", fontsize=10)
-    figure.suptitle(title, fontsize=12, fontweight="bold")
-    return _save(figure, file, 110)
+    return save(figure, title, file)
 
 
 def plot_maps(rows: Sequence[CpuRow], cpu: str, file: Path) -> list[Path]:
@@ -210,20 +202,18 @@ def _roof(axes: Any, colours: Any, family: str, rows: Sequence[GpuRow]) -> None:
     axes.set_title(f"{family}, {rows[0].direction}", fontsize=12)
     axes.set_xlabel(_ALONG.get(family, "elements"), fontsize=10)
     axes.set_ylabel("GB/s", fontsize=10)
-    axes.grid(color="0.9")
-    axes.set_axisbelow(True)
-    axes.spines[["top", "right"]].set_visible(False)
+    plain(axes)
     columns = 1 + (len(series) + 2 > _LEGEND_LINES)
     where = {"loc": "upper left", "bbox_to_anchor": (1.0, 1.0), "ncols": columns}
     axes.legend(fontsize=8, frameon=False, **where)
 
 
-def plot_roofs(results: GpuResults, file: Path) -> list[Path]:
+def plot_roofs(results: Results, file: Path) -> list[Path]:
     """Draw bytes a second over how many elements belong together, for every op.
 
     Parameters
     ----------
-    results : GpuResults
+    results : Results
         What `cuda.bench` or `results.read` returned.
     file : Path
         Where to write the picture; of several dtypes plot.png makes plot_float32.png and so on.
@@ -238,11 +228,10 @@ def plot_roofs(results: GpuResults, file: Path) -> list[Path]:
     for dtype, rows in by_dtype.items():
         panels = _parts(rows, lambda row: (ops[row.op].family, row.direction))
         families, directions = (list(dict.fromkeys(names)) for names in zip(*panels, strict=True))
-        figure, grid = pyplot.subplots(
-            *(len(families), len(directions)),
+        figure, grid = figure_of(
+            nrows=len(families),
+            ncols=len(directions),
             figsize=(1.55 * _PANEL[0] * len(directions), _PANEL[1] * len(families) + 0.6),
-            squeeze=False,
-            layout="constrained",
         )
         # The layout falls some pixels short of the widest legend.
         figure.get_layout_engine().set(rect=(0, 0, 0.99, 1))
@@ -255,11 +244,18 @@ def plot_roofs(results: GpuResults, file: Path) -> list[Path]:
                     axes.set_axis_off()
         driver = results.facts["driver"] or "unknown"
         title = f"Bytes a second on {results.facts['gpu']}, driver {driver}, {dtype}"
-        figure.suptitle(title, fontsize=15, fontweight="bold")
         several = len(by_dtype) > 1
         of_dtype = file.with_stem(f"{file.stem}_{dtype}") if several else file
-        written.append(_save(figure, of_dtype, 90))
+        written.append(save(figure, title, of_dtype))
     return written
+
+
+def draw(results: Results, file: Path) -> list[Path]:
+    """Draw results of either board and return the pictures."""
+    if "gpu" in results.facts:
+        return plot_roofs(results, file)
+    many = len({(row.op, row.dtype) for row in results.rows}) > PANELS
+    return (plot_maps if many else plot)(results.rows, results.facts["processor"], file)
 
 
 # --- README: how many times faster ----------------------------------------------------------------
@@ -281,13 +277,13 @@ _CASES = {
 }
 
 
-def draw_speed(results: CpuResults) -> Any:
+def draw_speed(results: Results) -> Any:
     """Draw a line for each op and direction, in float32 on most threads, a dot for each peer."""
     most = max(row.threads for row in results.rows)
     rows = [
         row
         for op, what in _CASES.items()
-        for row in results.sorted()
+        for row in results.rows
         if (row.op, row.what, row.dtype, row.threads) == (op, what, "float32", most)
     ]
     settings = require("matplotlib", "--plot").rcParams

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import groupby
 
-from fastact.bench.bench import title_of
+from fastact.bench.bench import LEGEND, columns, title_of
 from fastact.bench.turns import CpuRow
 from fastact.measure.peers import (
     FIRST,
     FIRST_OF_TORCH,
     FRESH,
     NUMPY,
+    ON_REQUEST,
     OURS,
     OURS_OF_TORCH,
     PARTIAL,
@@ -21,8 +22,22 @@ from fastact.measure.peers import (
 from fastact.ops.engine.op import ops
 from fastact.terminal import markdown_table
 
-from .cpu import legend, table_of
 from .scoreboard import scaling
+from .workloads import FAMILIES
+
+
+def table_of(rows: Sequence[CpuRow]) -> tuple[list[str], list[list[str]], int]:
+    """One table: header, lines, and how many columns of them are names."""
+    heading = FAMILIES[ops[rows[0].op].family].heading
+    header, *lines = columns(rows, heading, (*PEERS, *ON_REQUEST))
+    return header, lines, int(heading == "shape")
+
+
+def legend(rows: Sequence[CpuRow]) -> str:
+    """What the columns of these rows' tables mean."""
+    notes = dict.fromkeys(FAMILIES[ops[row.op].family].note for row in rows)
+    return "\n".join([LEGEND, *filter(None, notes)])
+
 
 _SMALL = 1024  # elements, for which the call costs more than the arithmetic
 _GIST = (50_000, 1_000_000)  # elements: in the cache of one core, and in the shared one

@@ -14,8 +14,9 @@ import subprocess
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import groupby
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Any
 
 from fastact.bench.turns import CpuRow, Row
 from fastact.measure.peers import OURS
@@ -25,7 +26,7 @@ from fastact.runtime import config
 from .workloads.work import ITEM, name_of
 
 #: The facts that rows of one table share; of "peers", versions by name, those that both runs have.
-_SAME = ("version", "commit", "processor", "compiler", "isa", "peers")
+_SAME = ("processor", "version", "commit", "compiler", "isa", "peers")
 _SAME_ON_GPU = ("gpu", "capability", "driver", "torch", "torch_cuda", "fastact", "commit", "cuda")
 
 
@@ -61,6 +62,19 @@ class GpuRow(Row):
         return name_of(self.op, self.direction, self.dtype, self.what)
 
     @property
+    def key(self) -> tuple[Any, ...]:
+        """The key that tells the row from all others; it has no threads."""
+        return self.op, self.direction, self.dtype, self.what, 0
+
+    def missing(self, peers: Sequence[str]) -> list[str]:
+        """List all peers where one has not been asked yet: a row is measured as a whole."""
+        return [] if {*peers} <= {*self.asked} else [*peers]
+
+    def joined(self, later: GpuRow) -> GpuRow:
+        """Give way to a later row."""
+        return later
+
+    @property
     def problems(self) -> list[str]:
         """What it says of correctness."""
         of_graph = [f"{self.name}: CUDA graph: {self.graph}"] if self.graph else []
@@ -78,36 +92,34 @@ class Latency:
     seconds: dict[str, float]
 
 
-AnyRow = TypeVar("AnyRow", bound=Row)
-
-
 @dataclass
-class Results(Generic[AnyRow]):
+class Results:
     """All that was measured, in one run or in several.
 
     facts : the machine, the build and the peers.
-    left : how many rows the last run had no time for.
+    left : how many rows the last run had no time for, and `unreached` their names.
+    latency : on a GPU, what calls cost the host.
+    failures : cases that failed, and why.
+    absent : peers that were asked for and are not installed, and why.
     """
 
     facts: Mapping[str, Any]
-    rows: list[AnyRow] = field(default_factory=list)
+    rows: list[Any] = field(default_factory=list)
     left: int = 0
+    latency: list[Latency] = field(default_factory=list)
+    failures: dict[str, str] = field(default_factory=dict)
+    absent: dict[str, str] = field(default_factory=dict)
+    unreached: list[str] = field(default_factory=list)
 
-    def parts(self) -> dict[str, str]:
-        """Return the values of the file's JSON object, as JSON."""
-        raise NotImplementedError
+    @property
+    def problems(self) -> list[str]:
+        """What went wrong on a GPU, a line each."""
+        failed = [f"{name}: failed, {why}" for name, why in self.failures.items()]
+        return failed + [problem for row in self.rows for problem in row.problems]
 
-    def write(self, json_file: Path) -> None:
-        """Write the file that `read` reads, each value from a line of its own on."""
-        text = ",\n".join(f'"{name}": {part}' for name, part in self.parts().items())
-        write_whole(json_file, f"{{\n{text}\n}}\n")
-
-
-class CpuResults(Results[CpuRow]):
-    """Results on a CPU."""
-
-    def add(self, row: CpuRow) -> CpuRow:
+    def add(self, row: Any) -> Any:
         """Take a row, together with what an earlier run has measured of it."""
+        self.failures.pop(name_of(row.op, row.direction, row.dtype, row.what), None)
         for at, before in enumerate(self.rows):
             if before.key == row.key:
                 self.rows[at] = before.joined(row)
@@ -115,67 +127,39 @@ class CpuResults(Results[CpuRow]):
         self.rows.append(row)
         return row
 
-    def sorted(self) -> list[CpuRow]:
-        """Return the rows table by table, in the order in which tables were begun."""
-        begun: dict[tuple[Any, ...], int] = {}
-        for row in self.rows:
-            begun.setdefault(row.table, len(begun))
-        return sorted(self.rows, key=lambda row: begun[row.table])
-
-    def parts(self) -> dict[str, str]:
-        return {
-            "machine": json.dumps(self.facts, indent=2),
-            "rows": _lines(map(vars, self.sorted())),
-            "left": str(self.left),
-        }
-
-
-@dataclass
-class GpuResults(Results[GpuRow]):
-    """Results on a GPU.
-
-    failures : cases that failed, and why.
-    absent : peers that were asked for and are not installed, and why.
-    unreached : the names of the rows that are left.
-    """
-
-    latencies: list[Latency] = field(default_factory=list)
-    failures: dict[str, str] = field(default_factory=dict)
-    absent: dict[str, str] = field(default_factory=dict)
-    unreached: list[str] = field(default_factory=list)
-
-    @property
-    def problems(self) -> list[str]:
-        """What went wrong, a line each."""
-        failed = [f"{name}: failed, {why}" for name, why in self.failures.items()]
-        return failed + [problem for row in self.rows for problem in row.problems]
-
-    def lack(self, name: str, peers: Sequence[str]) -> bool:
-        """Whether a case has not been measured yet, with all of these peers."""
-        return not any(row.name == name and {*peers} <= {*row.asked} for row in self.rows)
-
-    def add(self, row: GpuRow) -> None:
-        """Take a row, in place of an older one of the same case."""
-        self.rows = [one for one in self.rows if one.name != row.name] + [row]
-        self.failures.pop(row.name, None)
-
-    def parts(self) -> dict[str, str]:
+    def sort(self) -> None:
+        """Put everything into its place, whatever was measured first."""
         self.rows.sort(key=_place)
-        self.latencies.sort(key=_place)
-        return {
+        self.latency.sort(key=_place)
+
+    def write(self, json_file: Path) -> None:
+        """Write the file that `read` reads, each value from a line of its own on."""
+        self.sort()
+        parts = {
             "machine": json.dumps(self.facts, indent=2),
-            "rows": _lines({**vars(row), "rate": row.rate} for row in self.rows),
-            "latency": _lines(map(vars, self.latencies)),
+            "rows": _lines(
+                vars(row) | ({"rate": row.rate} if hasattr(row, "rate") else {})
+                for row in self.rows
+            ),
+            "latency": _lines(map(vars, self.latency)),
             "failures": json.dumps(self.failures, indent=2),
             "absent": json.dumps(self.absent),
             "left": json.dumps(self.left),
             "unreached": json.dumps(self.unreached, indent=0),
         }
+        text = ",\n".join(f'"{name}": {part}' for name, part in parts.items())
+        write_whole(json_file, f"{{\n{text}\n}}\n")
 
 
-def _place(one: GpuRow | Latency) -> tuple[int, bool, int]:
+def _place(one: CpuRow | GpuRow | Latency) -> tuple[int, int, bool, int]:
     """Where its table stands among all."""
-    return list(ops).index(one.op), one.direction != "forward", list(ITEM).index(one.dtype)
+    threads = getattr(one, "threads", 0)
+    return list(ops).index(one.op), threads, one.direction != "forward", list(ITEM).index(one.dtype)
+
+
+def tables_of(rows: Iterable[Any]) -> list[list[Any]]:
+    """Return the rows of each op, direction, dtype and number of threads."""
+    return [list(part) for _, part in groupby(rows, lambda row: (*row.key[:3], row.key[4]))]
 
 
 def _lines(items: Iterable[Mapping[str, Any]]) -> str:
@@ -190,34 +174,7 @@ def write_whole(path: Path, text: str) -> None:
     os.replace(beside, path)
 
 
-def _read_on_cpu(found: Mapping[str, Any], names: Sequence[str]) -> CpuResults:
-    str(found["machine"]["processor"])
-    rows = (
-        CpuRow(**{**row, "without": tuple(row.get("without", ()))})
-        for row in found["rows"]
-        if row["op"] in names
-    )
-    return CpuResults(dict(found["machine"]), list(rows), found.get("left", 0))
-
-
-def _read_on_gpu(found: Mapping[str, Any], names: Sequence[str]) -> GpuResults:
-    rows = (
-        {**row, "wrong": tuple(row["wrong"]), "asked": tuple(row["asked"])}
-        for row in found["rows"]
-        if row["op"] in names
-    )
-    return GpuResults(
-        {"driver": "", **found["machine"], "gpu": str(found["machine"]["gpu"])},
-        [GpuRow(**{name: row[name] for name in row if name != "rate"}) for row in rows],
-        found["left"],
-        [Latency(**one) for one in found["latency"] if one["op"] in names],
-        {name: why for name, why in found["failures"].items() if name.split()[0] in names},
-        found["absent"],
-        found.get("unreached", []),
-    )
-
-
-def read(json_file: Path, on_gpu: bool = False, chosen: Sequence[Any] | None = None) -> Any:
+def read(json_file: Path, on_gpu: bool = False, chosen: Sequence[Any] | None = None) -> Results:
     """Read what `Results.write` has written, of the ops that are chosen, or of all.
 
     Raises
@@ -225,37 +182,52 @@ def read(json_file: Path, on_gpu: bool = False, chosen: Sequence[Any] | None = N
     ValueError
         If the file is none of the benchmark's.
     """
-    names = [op.name for op in (ops.values() if chosen is None else chosen)]
+    names = {op.name for op in (ops.values() if chosen is None else chosen)}
+    kind: Any = GpuRow if on_gpu else CpuRow
     try:
         found = json.loads(json_file.read_text(encoding="utf-8"))
-        return (_read_on_gpu if on_gpu else _read_on_cpu)(found, names)
+        facts = {**({"driver": ""} if on_gpu else {}), **found["machine"]}
+        str(facts["gpu" if on_gpu else "processor"])
+        rows = [
+            kind(**{n: tuple(v) if isinstance(v, list) else v for n, v in row.items()})
+            for row in ({n: v for n, v in row.items() if n != "rate"} for row in found["rows"])
+            if row["op"] in names
+        ]
+        failures = found.get("failures", {}).items()
+        return Results(
+            facts,
+            sorted(rows, key=_place),
+            found.get("left", 0),
+            [Latency(**one) for one in found.get("latency", ()) if one["op"] in names],
+            {name: why for name, why in failures if name.split()[0] in names},
+            found.get("absent", {}),
+            found.get("unreached", []),
+        )
     except (ValueError, LookupError, TypeError, AttributeError):
         writer = "bench --device cuda --json" if on_gpu else "bench --json on a CPU"
         raise ValueError(f"{json_file} was not written by {writer}") from None
 
 
-def start(json_file: Path | None, facts: dict[str, Any], goes_on: bool) -> Any:
+def start(json_file: Path | None, facts: dict[str, Any], goes_on: bool) -> Results:
     """Return what the file holds, to go on with, or an empty start.
 
     A file of another machine or build is put aside, not overwritten, for rows of both would be one
-    table. Of a CPU that nobody goes on with, the processor alone must be the same.
+    table. Where nobody goes on with it, the processor or the GPU alone must be the same.
     """
+    if json_file is None or not json_file.exists():
+        return Results(facts)
     on_gpu = "gpu" in facts
-    empty = GpuResults(facts) if on_gpu else CpuResults(facts)
-    if json_file is None or not json_file.exists() or (on_gpu and not goes_on):
-        return empty
     found = read(json_file, on_gpu)
     now = json.loads(json.dumps(facts))  # as the file has them
-    same = _SAME_ON_GPU if on_gpu else _SAME if goes_on else ("processor",)
-    if changed := [fact for fact in same if _differs(fact, found.facts, now)]:
+    same = _SAME_ON_GPU if on_gpu else _SAME
+    if changed := [f for f in (same if goes_on else same[:1]) if _differs(f, found.facts, now)]:
         aside = json_file.with_name(json_file.name + ".before")
         os.replace(json_file, aside)
         print(f"{json_file.name}: of another {', '.join(changed)}; it is now {aside.name}")
     if changed or not goes_on:
-        return empty
-    if not on_gpu:
-        peers = {**found.facts.get("peers", {}), **facts["peers"]}
-        found.facts = {**facts, "peers": peers}
+        return Results(facts)
+    peers = {**found.facts.get("peers", {}), **facts.get("peers", {})}
+    found.facts = {**found.facts, **facts, **({"peers": peers} if peers else {})}
     return found
 
 

@@ -5,8 +5,8 @@ What `autograd.py` measures of them; each is a call and its gradient.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import cache
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache, partial
 from typing import Any
 
 import torch
@@ -15,6 +15,7 @@ from torch.nn import functional
 
 import fastact as fa
 from fastact.measure.peers import compiled_by_torch
+from fastact.ops.engine.op import arrays_of
 
 Call = Callable[[], Any]
 
@@ -81,23 +82,24 @@ def block(name: str, rows: int) -> tuple[str, list[Call], list[Call]]:
 def _step(function: Callable[..., Tensor], rows: int, whole: str) -> Call:
     torch.manual_seed(0)
     shapes = [(rows, WIDTH), *((rows, WIDTH) if n in whole else (WIDTH,) for n in "ab")]
-    inputs = [torch.randn(shape, requires_grad=True) for shape in shapes]
-    return _gradients(function, inputs)
+    inputs = dict(zip("xab", (torch.randn(n, requires_grad=True) for n in shapes), strict=True))
+    y = function(**inputs).sum()
+    found: Sequence[Any] = torch.autograd.grad(y, [*inputs.values()], allow_unused=True)
+    used = [x for x, dx in zip(inputs.values(), found, strict=True) if dx is not None]
+    return gradients(function, inputs, used)
 
 
-def _gradients(function: Callable[..., Tensor], inputs: list[Tensor]) -> Call:
-    incoming = torch.randn_like(function(*inputs))
-    used = [x for x in inputs if _is_used(function, inputs, x)]
+def gradients(
+    function: Callable[..., Any], inputs: dict[str, Tensor], leaves: Sequence[Tensor]
+) -> Call:
+    """The call of a function and its gradients by the leaves among its inputs."""
+    incoming = [torch.randn_like(y) for y in arrays_of(function(**inputs)) if y.requires_grad]
 
     def run() -> Any:
-        return torch.autograd.grad(function(*inputs), used, incoming)
+        results = [y for y in arrays_of(function(**inputs)) if y.requires_grad]
+        return torch.autograd.grad(results, leaves, incoming)
 
     return run
-
-
-def _is_used(function: Callable[..., Tensor], inputs: list[Tensor], x: Tensor) -> bool:
-    y = function(*inputs).sum()
-    return torch.autograd.grad(y, x, allow_unused=True)[0] is not None
 
 
 # --- ways into torch ------------------------------------------------------------------------------
@@ -151,7 +153,7 @@ def _custom_op() -> Any:
     return forward
 
 
-def ways() -> dict[str, dict[str, Call]]:
+def ways() -> dict[str, Mapping[str, Call]]:
     """Calls by their ways, plain and with their gradient."""
     operator, custom, function = torch.ops.fastact, _custom_op(), _Function.apply
     fa.relu(torch.empty(1, device="meta"))  # which registers the operators
@@ -163,14 +165,14 @@ def ways() -> dict[str, dict[str, Call]]:
         "torch.ops.fastact.relu(x)": operator.relu,
         "torch.library.custom_op": custom,
     }
-    cases: dict[str, dict[str, Call]] = {}
+    cases: dict[str, Mapping[str, Call]] = {}
     for size in _FEW:
         x, leaf = torch.randn(size), torch.randn(size, requires_grad=True)
-        plain = {name: _plain(call, x) for name, call in found.items()}
-        recorded = {name: _gradients(call, [leaf]) for name, call in found.items()}
+        plain = {name: partial(call, x) for name, call in found.items()}
+        recorded = {name: partial(_gradient, call, leaf) for name, call in found.items()}
         cases |= {f"{size:,}, plain": plain, f"{size:,}, forward and backward": recorded}
     return cases
 
 
-def _plain(call: Callable[[Tensor], Tensor], x: Tensor) -> Call:
-    return lambda: call(x)
+def _gradient(call: Callable[[Tensor], Tensor], x: Tensor) -> Any:
+    return torch.autograd.grad(call(x), x, x)

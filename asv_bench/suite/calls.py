@@ -17,6 +17,7 @@ import fastact as fa
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
+from benchmarks.pages import growth
 from benchmarks.workloads import FAMILIES
 from benchmarks.workloads.work import ITEM, Case, InMemory, Work
 
@@ -95,16 +96,7 @@ class Memory(_OfEveryOp):
     unit = "bytes"
 
     def track_growth(self, *_: Any) -> float:
-        before = _memory("VmRSS")
-        Path("/proc/self/clear_refs").write_text("5")  # the peak counts from now on
-        for _case, work in self.works:
-            work.ours()
-        return max(_memory("VmHWM") - before, 0.0)
-
-
-def _memory(what: str) -> float:
-    lines = Path("/proc/self/status").read_text().splitlines()
-    return 1024.0 * next(int(line.split()[1]) for line in lines if line.startswith(what))
+        return growth(lambda: [work.ours() for _, work in self.works])
 
 
 class Accuracy:

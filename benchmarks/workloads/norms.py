@@ -8,6 +8,7 @@ statistics are over the whole batch."""
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -111,67 +112,33 @@ def _momentum(case: Case) -> float:
     return momentum
 
 
-def _torch_rows(function: Any, case: Case) -> Callable[..., Any]:
-    eps = _eps(case)
-    if "bias" not in case.op.saves:
-        return lambda x, weight=None: function(x, x.shape[-1:], weight, eps)
-    return lambda x, weight=None, bias=None: function(x, x.shape[-1:], weight, bias, eps)
+def _lengths(f: Any, eps: float, x: Any, weight: Any = None) -> Any:
+    y = f.normalize(x, dim=-1, eps=eps)
+    return y if weight is None else y * weight
 
 
-def _torch_lengths(f: Any, case: Case) -> Callable[..., Any]:
-    eps = _eps(case)
-
-    def norm(x: Any, weight: Any = None) -> Any:
-        y = f.normalize(x, dim=-1, eps=eps)
-        return y if weight is None else y * weight
-
-    return norm
-
-
-def _torch_groups(f: Any, case: Case) -> Callable[..., Any]:
-    groups, eps = _GROUPS, _eps(case)
-    return lambda x, weight=None, bias=None: f.group_norm(x, groups, weight, bias, eps)
-
-
-def _torch_instances(f: Any, case: Case) -> Callable[..., Any]:
-    eps = _eps(case)
-    return lambda x, weight=None, bias=None: f.instance_norm(x, None, None, weight, bias, eps=eps)
-
-
-def _torch_batch(f: Any, case: Case) -> Callable[..., Any]:
-    momentum, eps = _momentum(case), _eps(case)
-
-    def norm(
-        x: Any,
-        running_mean: Any = None,
-        running_var: Any = None,
-        weight: Any = None,
-        bias: Any = None,
-    ) -> Any:
-        return f.batch_norm(x, running_mean, running_var, weight, bias, True, momentum, eps)
-
-    return norm
-
-
-def _torch_given(f: Any, case: Case) -> Callable[..., Any]:
-    eps = _eps(case)
-
-    def norm(x: Any, mean: Any, var: Any, rstd: Any, weight: Any = None, bias: Any = None) -> Any:
-        return f.batch_norm(x, mean, var, weight, bias, False, 0.0, eps)
-
-    return norm
-
-
-#: The norms that torch has, by the name without a second array: each from torch.nn.functional and a
-#: case a function of x and of the other arrays by keyword.
-_TORCH: dict[str, Callable[[Any, Case], Callable[..., Any]]] = {
-    "layer_norm": lambda f, case: _torch_rows(f.layer_norm, case),
-    "rms_norm": lambda f, case: _torch_rows(f.rms_norm, case),
-    "l2_normalize": _torch_lengths,
-    "group_norm": _torch_groups,
-    "instance_norm": _torch_instances,
-    "batch_norm": _torch_batch,
-    "norm_apply": _torch_given,
+#: The norms that torch has, by the name without a second array: functions of torch.nn.functional,
+#: eps, x and the other arrays by keyword.
+_TORCH: dict[str, Callable[..., Any]] = {
+    "layer_norm": lambda f, eps, x, weight=None, bias=None: f.layer_norm(
+        x, x.shape[-1:], weight, bias, eps
+    ),
+    "rms_norm": lambda f, eps, x, weight=None: f.rms_norm(x, x.shape[-1:], weight, eps),
+    "l2_normalize": _lengths,
+    "group_norm": lambda f, eps, x, weight=None, bias=None: f.group_norm(
+        x, _GROUPS, weight, bias, eps
+    ),
+    "instance_norm": lambda f, eps, x, weight=None, bias=None: f.instance_norm(
+        x, None, None, weight, bias, eps=eps
+    ),
+    "batch_norm": lambda f, eps, x, momentum, running_mean=None, running_var=None, **weights: (
+        f.batch_norm(
+            x, running_mean, running_var, training=True, momentum=momentum, eps=eps, **weights
+        )
+    ),
+    "norm_apply": lambda f, eps, x, mean, var, rstd, weight=None, bias=None: f.batch_norm(
+        x, mean, var, weight, bias, False, 0.0, eps
+    ),
 }
 #: Inputs that are statistics; autograd does not differentiate by them.
 _STATISTICS = ("mean", "rstd", "var", "running_mean", "running_var")
@@ -207,7 +174,9 @@ def _by(m: Library, case: Case) -> Callable[..., Any]:
     activation = None if plain else m.activation(case.variant)
     if not isinstance(m, Torch):
         return _chain(case, m.module, activation)
-    norm = unless_missing(_TORCH.get(_peer(case.op)), _peer(case.op))(m.functional, case)
+    function = unless_missing(_TORCH.get(_peer(case.op)), _peer(case.op))
+    momentum = {"momentum": _momentum(case)} if _peer(case.op) == "batch_norm" else {}
+    norm = partial(function, m.functional, _eps(case), **momentum)
     dropout, p = m.functional.dropout, _DROPPING["p"] if traits(case.op).drops else 0.0
 
     def forward(x: Any, residual: Any = None, gate: Any = None, **others: Any) -> Any:

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fastact.measure.cases import Maker, arguments, bound
-from fastact.measure.peers import LeftOut, as_tensor, compiled_by_torch, flat
+from fastact.measure.peers import LeftOut, compiled_by_torch, flat
 from fastact.ops.engine.op import arrays_of
 
 from ..shapes import Axis, Shape, shape_label, shared
@@ -188,35 +188,24 @@ def _drawn(seed: int, count: int, dtype: str) -> NDArray[Any]:
 
 
 class InMemory:
-    """Arrays of NumPy, each of other numbers."""
+    """Arrays, each of other numbers.
 
-    def __init__(self) -> None:
-        self._made = 0
+    given : makes of an array of NumPy what is handed out.
+    """
 
-    def random(self, shape: Sequence[int], dtype: str) -> NDArray[Any]:
-        """An array of normal random numbers; of a large one they come again, in other rows."""
-        self._made += 1
-        return np.resize(_drawn(self._made, min(prod(shape), _DRAWN), dtype), tuple(shape))
-
-    def integers(self, shape: Sequence[int], end: int) -> NDArray[Any]:
-        """An array of random int64 from 0 to below `end`."""
-        self._made += 1
-        return np.random.default_rng(self._made).integers(0, end, shape)
-
-
-class Tensors:
-    """The same numbers as tensors of torch."""
-
-    def __init__(self, torch: Any) -> None:
-        self._torch, self._arrays = torch, InMemory()
+    def __init__(self, given: Callable[[NDArray[Any]], Any] = lambda array: array) -> None:
+        self._made, self._given = 0, given
 
     def random(self, shape: Sequence[int], dtype: str) -> Any:
-        """A tensor of normal random numbers."""
-        return as_tensor(self._torch, self._arrays.random(shape, dtype))
+        """An array of normal random numbers; of a large one they come again, in other rows."""
+        self._made += 1
+        drawn = _drawn(self._made, min(prod(shape), _DRAWN), dtype)
+        return self._given(np.resize(drawn, tuple(shape)))
 
     def integers(self, shape: Sequence[int], end: int) -> Any:
-        """A tensor of random int64 from 0 to below `end`."""
-        return as_tensor(self._torch, self._arrays.integers(shape, end))
+        """An array of random int64 from 0 to below `end`."""
+        self._made += 1
+        return self._given(np.random.default_rng(self._made).integers(0, end, shape))
 
 
 @dataclass(frozen=True)

@@ -4,6 +4,8 @@ import pytest
 import torch
 from benchmarks import autograd, models, torch_calls
 
+from fastact.measure.peers import OURS, TORCH
+
 OPTIONS = ["--seconds", "0.001", "--threads", "1"]
 
 
@@ -40,7 +42,7 @@ def test_blocks_compute_the_same(name):
 @pytest.mark.parametrize("name", models.MODELS)
 def test_models_compute_the_same(name):
     pair = models.pair(name, torch.float32)
-    results = [pair["inference"][which]() for which in ("converted", "as it is")]
+    results = [pair["inference"][which]() for which in (OURS, TORCH)]
     torch.testing.assert_close(*results, atol=1e-4, rtol=1e-4)
-    for which in ("converted", "as it is"):
+    for which in (OURS, TORCH):
         pair["training step"][which]()

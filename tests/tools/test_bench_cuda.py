@@ -103,10 +103,10 @@ def test_every_op_runs_and_is_reported(dtypes, memory, tmp_path, capsys):
         ops = [*{op.family: op for op in ops}.values(), fa.mish]
     measured = [op for op in measurable() if op in ops]
     others = [op for op in ops if op.family != "activations" or op is fa.mish]
-    done = _bench_cuda.bench(others, options(dtypes=dtypes), numbers, page, StandIn(memory))
+    done = _bench_cuda.bench(others, options(dtypes=dtypes), numbers, page, device=StandIn(memory))
     assert done.problems == []
     more = options(dtypes=("float32",), goes_on=True)
-    done = _bench_cuda.bench(ops, more, numbers, page, StandIn(memory))
+    done = _bench_cuda.bench(ops, more, numbers, page, device=StandIn(memory))
     assert done.problems == []
     results = json.loads(numbers.read_text())
     shown = capsys.readouterr().out

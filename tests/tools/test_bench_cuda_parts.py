@@ -37,7 +37,7 @@ def test_runs_that_stop_make_one_table(tmp_path, monkeypatch, capsys):
     told = options(**FEW, stop_after=7, goes_on=True)
     left = [len(names(whole))]
     while left[-1]:
-        done = cuda.bench(SOME, told, parts, page, StandIn())
+        done = cuda.bench(SOME, told, parts, page, device=StandIn())
         assert done.left < left[-1]
         assert done.left == left[0] - len(names(parts)) == json.loads(parts.read_text())["left"]
         assert (f"Not measured yet: {done.left} rows." in page.read_text()) is (done.left > 0)
@@ -114,7 +114,7 @@ def test_words_of_the_command_line(tmp_path, monkeypatch, words, compiled):
 
     def bench(ops, told, json_file, markdown_file):
         asked.append((ops, told, json_file))
-        found = cuda.GpuResults(FACTS)
+        found = results.Results(FACTS)
         found.left = 5
         return found
 

@@ -57,7 +57,7 @@ def test_bench_goes_on_where_it_was_interrupted(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(turns, "_BATCH_SECONDS", 1e-6)
     monkeypatch.setattr(turns, "_TURN_SECONDS", 1e-6)
     numbers, measured, measure = tmp_path / "bench.json", [], cpu.measure
-    words = ["mish", "relu", "--sizes", "64", "--peers", "", "--seconds", "0.001"]
+    words = ["relu", "mish", "--sizes", "64", "--peers", "", "--seconds", "0.001"]
     words += ["--json", str(numbers)]
 
     def interrupted(case, *args):
@@ -71,11 +71,11 @@ def test_bench_goes_on_where_it_was_interrupted(tmp_path, capsys, monkeypatch):
         cli.main(words)
     assert len(json.loads(numbers.read_text())["rows"]) == 2
     assert cli.main([*words, "--resume"]) == 0
-    every = [(op, way) for op in ("mish", "relu") for way in ("forward", "backward")]
+    every = [(op, way) for op in ("relu", "mish") for way in ("forward", "backward")]
     assert measured == [*every[:3], *every[2:]]
     rows = json.loads(numbers.read_text())["rows"]
     assert [(row["op"], row["direction"]) for row in rows] == every
-    assert "relu, backward" in capsys.readouterr().out
+    assert "mish, backward" in capsys.readouterr().out
 
     facts = json.loads(numbers.read_text())  # of another machine: it is put aside
     facts["machine"]["processor"] = "another"

@@ -69,7 +69,7 @@ def test_what_was_measured_is_shown_again(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(turns, "_BATCH_SECONDS", 1e-6)
     numbers, page, again = (tmp_path / name for name in ("rows.json", "page.md", "again.md"))
     measure = ["--sizes", "64", "--seconds", "1e-4", "--peers", "numpy", "--threads", "1"]
-    words = ["mish", "relu", *measure, "--json", str(numbers), "--markdown", str(page)]
+    words = ["relu", "mish", *measure, "--json", str(numbers), "--markdown", str(page)]
     assert cli.main(words) == 0
     first = [line for line in capsys.readouterr().out.splitlines() if "left out" not in line]
     assert cli.main(["--from", str(numbers), "--markdown", str(again)]) == 0

@@ -4,7 +4,7 @@ from itertools import product
 
 import pytest
 from benchmarks import cli, plots
-from benchmarks.results import GpuResults, GpuRow, Latency, read
+from benchmarks.results import GpuRow, Latency, Results, read
 from benchmarks.workloads import FAMILIES
 
 import fastact as fa
@@ -17,7 +17,7 @@ FACTS = {
 }
 
 
-def made_up(*dtypes: str) -> GpuResults:
+def made_up(*dtypes: str) -> Results:
     """Every case at a rate that nobody measured, below its copy's."""
     rows = []
     for op, direction, dtype in product(fa.ops.values(), ("forward", "backward"), dtypes):
@@ -29,7 +29,7 @@ def made_up(*dtypes: str) -> GpuResults:
             shown = (*case.words.values(), 7, took, ratios, case.moved, 2, "")
             rows.append(GpuRow(*shown, case.series, case.span))
     latency = Latency("mish", "forward", "float32", 64, {OURS: 1e-6, FRESH: 2e-6})
-    return GpuResults(FACTS, rows, 0, [latency])
+    return Results(FACTS, rows, 0, [latency])
 
 
 @pytest.mark.thorough  # drawing all takes 8 s
