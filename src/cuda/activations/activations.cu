@@ -33,7 +33,6 @@ struct Backward : Lanewise<Backward<T, A>, T, 2> {
 // are rare, for all. An element is a vector's first lane.
 template <class F, class T, int inputs>
 struct Chosen {
-  static constexpr int kUnroll = 1;
   ChosenActivation activation;
   FASTACT_DEVICE Compute<T> at(const Compute<T> (&in)[inputs], int64_t index) const {
     Wide<T> wide[inputs] = {};
@@ -62,6 +61,7 @@ struct ChosenBackward : Chosen<ChosenBackward<T>, T, 2> {
 
 template <class T>
 struct ChosenSecond : Chosen<ChosenSecond<T>, T, 3> {
+  static constexpr int kUnroll = 1;
   FASTACT_DEVICE Wide<T> vec(const Wide<T> (&in)[3], int64_t) const {
     Wide<T> result = this->activation.template second_by_saved<T>(in[1]);
 #pragma unroll

@@ -59,7 +59,9 @@ struct GatedReader {
     next.stats = {};
     if (next.count > 0) {
       next.stats.rstd = load(number_of<C>(rows, kRstdRole, row));
-      if (has_means) next.stats.mean_g_xhat = load(sums.means + 2 * int64_t(row) + 1);
+      // Nobody has found the means where dx is not wanted.
+      if (has_means && rows.writes_dx())
+        next.stats.mean_g_xhat = load(sums.means + 2 * int64_t(row) + 1);
     }
     row += uint32_t(sums.row_step);
   }
