@@ -20,10 +20,14 @@ from fastact import _cpu
 def test_each_op_has_the_bits_of_arrays(each, entry, dtype):
     args, named = arguments_of(each, entry, dtype)
 
+    def moved(of, value):
+        if isinstance(value, tuple):
+            return tuple(moved(of, part) for part in value)
+        return of(value) if isinstance(value, np.ndarray) else value
+
     def found(of):
-        given = [of(a) if isinstance(a, np.ndarray) else a for a in args]
-        told = {n: of(v) if isinstance(v, np.ndarray) else v for n, v in named.items()}
-        made = each.entry_point(entry)(*given, **told)
+        told = {name: moved(of, value) for name, value in named.items()}
+        made = each.entry_point(entry)(*moved(of, tuple(args)), **told)
         results, *saved = (made[0], *made[1]) if entry == "forward" else (made,)
         return [*parts(results), *saved]
 

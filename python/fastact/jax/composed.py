@@ -42,7 +42,7 @@ class _Jax(Operations):
         # XLA multiplies constants by each other, as the factors of squares, which overflow. It must
         # take no array for one, not even where a traced function closes over it.
         given = alike([*arrays, *known])[: len(arrays)]
-        held = jax.lax.optimization_barrier(given)  # type: ignore[no-untyped-call]
+        held = jax.lax.optimization_barrier(given)
         results, back = jax.vjp(f, *held)
         pairs = zip(incoming, results, strict=True)
         return back(
