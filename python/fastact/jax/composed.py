@@ -17,6 +17,11 @@ from .axes import alike
 FUNCTIONS: dict[str, Any] = {}
 
 
+#: Hides from XLA that it knows arrays. The oldest JAX has no rule for the tangents of its barrier.
+_held: Any = jax.custom_jvp(jax.lax.optimization_barrier)
+_held.defjvp(lambda primals, tangents: (_held(*primals), *tangents))
+
+
 class _Jax(Operations):
     """The operations of XLA, with the function of an activation, and JAX's own gradients."""
 
@@ -42,8 +47,7 @@ class _Jax(Operations):
         # XLA multiplies constants by each other, as the factors of squares, which overflow. It must
         # take no array for one, not even where a traced function closes over it.
         given = alike([*arrays, *known])[: len(arrays)]
-        held = jax.lax.optimization_barrier(given)
-        results, back = jax.vjp(f, *held)
+        results, back = jax.vjp(f, *_held(given))
         pairs = zip(incoming, results, strict=True)
         return back(
             tuple(jnp.zeros_like(y) if dy is None else dy.astype(y.dtype) for dy, y in pairs)
