@@ -43,7 +43,6 @@ FP64_BY_DESIGN = {
     "whole_forward": (11.0, OUT_OF_RANGE),
     "strip_sums": (0.4, OF_TILES),
     "map_rows, bias backward": (1.0, BIAS),
-    "sum_channels": (1.0, BIAS),
     "gates_backward_kernel": (1.8, f"{BIAS}; what a block's rows come to"),
     "lse_gradients": (1.0, SHARES),
     "lse_of_rows": (0.4, OF_ROUNDS),
