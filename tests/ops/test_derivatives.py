@@ -195,6 +195,7 @@ def test_second_derivatives_in_extremes(op, extreme):
     with np.errstate(all="ignore"):
         call = extreme_call(op, extreme)
         for got, right in zip(call.second(np.asarray), call.second(widened), strict=True):
+            assert (got is None) == (right is None)
             if right is not None and np.abs(right).max() < np.finfo(np.float32).max:
                 scale = np.abs(right).max() + np.finfo(np.float32).tiny
                 assert np.abs(got - right).max() <= 64 * 2.0**-24 * scale

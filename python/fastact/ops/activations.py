@@ -31,7 +31,7 @@ Rules = Sequence[tuple[str, Callable[..., bool]]]
 Values = Mapping[str, Sequence[float]]
 
 
-#: What the docstrings of all activations say.
+#: Words that the docstrings of all activations share.
 _TEXTS = """
 Parameters
 ----------

@@ -20,7 +20,7 @@ from .engine.reductions import fill, over_x, reduce_moments, weighted_gradient
 from .engine.served import CachedOp
 from .types import A, ArrayOrNumber, Out, Outs, Stream
 
-#: What the docstrings of all divergences say.
+#: Words that the docstrings of all divergences share.
 _TEXTS = """
 Parameters
 ----------

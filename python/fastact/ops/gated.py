@@ -50,7 +50,7 @@ class Halves(NamedTuple):
         return f", for a and for b the length of axis {self.given}"
 
 
-#: What the docstrings of all gated activations say.
+#: Words that the docstrings of all gated activations share.
 _TEXTS = """
 Parameters
 ----------
@@ -167,7 +167,7 @@ class GatedOp(Quantizes, CachedOp[P, R]):
         return (second, first) if named["gate"] == "second" else (first, second)
 
     def forward(self, *args: P.args, **kwargs: P.kwargs) -> tuple[R, tuple[Any, ...]]:
-        """What calling the op gives, and what `backward` needs.
+        """Return what calling the op gives, and what `backward` needs.
 
         The inputs alone are saved: `backward` computes the activation again.
         """

@@ -81,7 +81,7 @@ class GateShapes(NamedTuple):
         return (self.gates * self.columns,)
 
 
-#: What the docstrings of all gates say.
+#: Words that the docstrings of all gates share.
 _TEXTS = """
 Parameters
 ----------
@@ -224,7 +224,7 @@ class Gates(CachedOp[P, R]):
     ) -> tuple[Any, tuple[Any, ...]]: ...
 
     def forward(self, *args: Any, **kwargs: Any) -> tuple[Any, tuple[Any, ...]]:
-        """What calling the op gives, and the tuple that `backward` needs.
+        """Return what calling the op gives, and the tuple that `backward` needs.
 
         The docstring of the op says which letters the saved gates are of.
 

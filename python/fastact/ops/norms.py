@@ -238,7 +238,7 @@ class NormOptions(Parameters, Generic[A], total=False):
     stream: Stream
 
 
-#: What the docstrings of all norms of rows say.
+#: Words that the docstrings of all norms of rows share.
 _TEXTS = """
 Parameters
 ----------

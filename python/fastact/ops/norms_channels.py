@@ -46,7 +46,7 @@ class Channels(NamedTuple):
         return Rows(self.shape, along, (self.axis,), self.kept, self.flat)
 
 
-#: What the docstrings of both norms say.
+#: Words that the docstrings of both norms share.
 _TEXTS = """
 Parameters
 ----------

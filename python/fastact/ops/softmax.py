@@ -29,7 +29,7 @@ from .types import A, Array, ArrayOrNumber, Out, Outs, Stream
 RowAxes = int | tuple[int, ...]
 
 
-#: What the docstrings of all functions of rows say.
+#: Words that the docstrings of all functions of rows share.
 _TEXTS = """
 Parameters
 ----------
@@ -88,7 +88,7 @@ class RowFunction(CachedOp[P, R]):
         return {}
 
     def forward(self, *args: P.args, **kwargs: P.kwargs) -> tuple[R, tuple[Any, ...]]:
-        """What calling the op gives, and the tuple that `backward` needs.
+        """Return what calling the op gives, and the tuple that `backward` needs.
 
         `logsumexp` saves lse, y before it was rounded to x's dtype, and rest, what is left of it
         where it is rounded to the dtype in which x is computed. Its `out` may be a tuple that goes
@@ -423,7 +423,7 @@ class CrossEntropy(CachedOp[P, R]):
         return _plan(call.where, options, call.views["logits"].shape)
 
     def forward(self, *args: P.args, **kwargs: P.kwargs) -> tuple[R, tuple[Any, ...]]:
-        """What calling the op gives, and the tuple that `backward` needs.
+        """Return what calling the op gives, and the tuple that `backward` needs.
 
         ``loss, saved = op(...), (logits, target, weight, lse, rest, divisor)``.
 

@@ -31,7 +31,7 @@ from .engine.weighting import SAVED
 from .reductions import MOMENT_BOUNDS, VARIANCES, StatisticsOp
 from .types import A, Array, ArrayOrNumber, Axes, DType, Out, Stream
 
-#: What the docstrings of all statistics say besides.
+#: Further words that the docstrings of all statistics share.
 _TEXTS = """
 
 See Also

@@ -149,7 +149,7 @@ class Op(Generic[P, R]):
         return ""
 
     def _gives(self) -> str:
-        """What `backward` gives, in words."""
+        """Say what `backward` gives."""
         gives, gradients = self.gradients[0], self.gradients
         gives = gives if len(gradients) == 1 else f"``({', '.join(gradients)})``"
         shared = (f", and d{like} is the gradient of {n}, too" for n, like in self.shares.items())

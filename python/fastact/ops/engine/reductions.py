@@ -139,7 +139,7 @@ OverOf: TypeAlias = Callable[[str, Any, Shape], Over]
 LacksOf: TypeAlias = Callable[[str, Shape, Shape], tuple[int, ...]]
 
 
-#: What the docstrings of all sums and statistics say.
+#: Words that the docstrings of all sums and statistics share.
 TEXTS = """
 Parameters
 ----------

@@ -93,7 +93,7 @@ class ServedOp(Op[P, R]):
         return Entry(self._where(name), signature, gives, op=self, name=name, **more)
 
     def jvp(self, *args: Any, tangents: Any, **kwargs: Any) -> tuple[Any, Any]:
-        """What calling the op gives, and its derivative in a direction: forward mode.
+        """Return what calling the op gives, and its derivative in a direction: forward mode.
 
         Parameters
         ----------
