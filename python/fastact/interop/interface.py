@@ -45,13 +45,13 @@ def described(
 ) -> NDArray[Any]:
     """NumPy's array of memory that is elsewhere: for its numbers, its values are out of reach."""
     interface = {
-        "shape": tuple(shape),
-        "strides": None if strides is None else tuple(strides),
+        "shape": tuple(shape) or (1,),  # NumPy 2.0 would read the value of what has no axes
+        "strides": tuple(strides) if strides else None,
         "typestr": np.dtype(dtype).str,
         "data": (address, readonly),
         "version": 3,
     }
-    return np.asarray(_Memory(interface, owner))
+    return np.asarray(_Memory(interface, owner)).reshape(shape)
 
 
 def read(array: Any) -> Described:
