@@ -314,6 +314,11 @@ def _wider(draw: Draw) -> np.dtype[Any]:
     return FLOAT64 if draw.framework != "plain" and draw.chance(0.18) else draw.dtype
 
 
+def _unless_scalar(made: Array) -> Array:
+    """An operand that may be a list, but no float64 of NumPy's, which is Python's float."""
+    return replace(made, form="array") if made.form == "scalar" else made
+
+
 def _mask(draw: Draw, shape: Shape) -> Array:
     """Draw a mask of bool or of numbers, over a shape that broadcasts."""
     r = draw.r
@@ -324,12 +329,11 @@ def _mask(draw: Draw, shape: Shape) -> Array:
     wider = draw.chance(0.3) and draw.framework != "plain"
     dtype = r.choice((computed_in(draw.dtype), FLOAT64)) if wider else draw.dtype
     made = draw.array("mask", of, r.choice(("plain", "wide")), dtype)
-    # A float64 of NumPy is Python's float: a number, which no mask may be.
-    return replace(made, form="array") if made.form == "scalar" else made
+    return _unless_scalar(made)
 
 
 def _weights(draw: Draw, name: str, shape: Shape) -> Array:
-    """Weights or a mask of a statistic. A scalar of NumPy's may be Python's float: a number."""
+    """Weights or a mask of a statistic, or its labels."""
     r = draw.r
     some = tuple(n if r.random() < 0.7 else 1 for n in shape)
     if name == "where":
@@ -340,7 +344,7 @@ def _weights(draw: Draw, name: str, shape: Shape) -> Array:
         of = some if draw.chance(0.5) else shape
         free = draw.framework != "plain" and draw.chance(0.4)
         dtype = r.choice(list(DTYPES.values())) if free else draw.dtype
-    return replace(draw.array(name, of, r.choice(_VALUES[name]), dtype), form="array")
+    return draw.held(name, of, r.choice(_VALUES[name]), dtype)
 
 
 def _target(draw: Draw, shape: Shape, kept: Shape, ignored: int) -> Array:
@@ -439,7 +443,7 @@ class _Arrays:
                 return None
             one = name in ("lse", "rest", "divisor", "share")
             made = Array(name, shape, dtype, "saved", draw.layout(len(shape), dtype))
-            return made if one else replace(draw.array(name, shape, "saved", dtype), form="array")
+            return made if one else draw.held(name, shape, "saved", dtype)
         data = ("dy", "dh", "dloss", "dtotal", "b", "residual", "gate", "dc", *op.saves[:1])
         if name in data:
             return self._like_data(name, shape, values)
@@ -453,21 +457,18 @@ class _Arrays:
             return None
         if name == "mask":
             return _mask(draw, self.shape)
-        if name == "x" and self.back:  # of NumPy, a scalar may be Python's float
-            return replace(draw.array(name, shape, values, dtype), form="array")
+        if name == "x" and self.back:
+            return draw.held(name, shape, values, dtype)
         if name == "sink":
             some = tuple(1 if draw.chance(0.3) else n for n in shape)
             some = some[draw.r.randrange(len(some) + 1) :]
-            return replace(draw.array(name, some, values, self.parameter), form="array")
+            return draw.held(name, some, values, self.parameter)
         if name in ("weights", "where", "by"):
             return _weights(draw, name, self.shape)
         if name == "weight" and is_loss(op):
-            made = draw.array(name, shape, "positive", dtype)
-            return replace(made, form="array") if made.form == "scalar" else made
+            return _unless_scalar(draw.array(name, shape, "positive", dtype))
         if op.family == "parametric" and draw.chance(0.3):  # one for all channels
-            return replace(
-                draw.array(name, draw.r.choice(((), (1,))), values, self.parameter), form="array"
-            )
+            return draw.held(name, draw.r.choice(((), (1,))), values, self.parameter)
         if name in ("mean", "rstd"):  # of a channel, which may be 1-D too
             shape = self.shapes["weight"] if draw.chance(0.5) else shape
             return draw.array(name, shape, values, dtype)
@@ -487,22 +488,18 @@ class _Arrays:
             count = most if draw.chance(0.5) else r.randrange(most + 1)
             of = [1 if draw.chance(0.5) else n for n in self.shape]
             of[axis] = count
-            shape = (
-                (r.randrange(1, 6), count) if self.has_table else tuple(of[r.randrange(axis + 1) :])
-            )
-            wide = (
-                computed_in(draw.dtype) if draw.framework != "plain" and draw.chance(0.4) else None
-            )
-            return replace(draw.array(name, shape, "plain", wide or self.parameter), form="array")
+            shape = (r.randrange(1, 6), count) if self.has_table else of[r.randrange(axis + 1) :]
+            wide = draw.framework != "plain" and draw.chance(0.4)
+            dtype = computed_in(draw.dtype) if wide else self.parameter
+            return draw.held(name, (*shape,), "plain", dtype)
         cos = self.made["cos"]
         if name == "sin":
-            return replace(draw.array(name, cos.shape, "plain", cos.dtype), form="array")
+            return draw.held(name, cos.shape, "plain", cos.dtype)
         if not self.has_table:
             return None
         others = self.shape[:axis] + self.shape[axis + 1 :]
         some = tuple(1 if draw.chance(0.4) else n for n in others[r.randrange(len(others) + 1) :])
-        made = draw.array(name, some, "small integers", r.choice((_INT32, _INT64)))
-        return replace(made, form="array")
+        return draw.held(name, some, "small integers", r.choice((_INT32, _INT64)))
 
     def _is_given(self, name: str) -> bool:
         """Whether an argument that may be left out is there."""
@@ -622,10 +619,7 @@ def sample(op: Any, draw: Draw) -> Request:
     if entry == "merge":
         notes["parts"] = draw.r.choice((1, 2, 3, 7))
     outs = _outs(op, entry, arrays)
-    if is_loss(op):
-        _note_classes(draw, arrays, notes, outs)
-    if made.get("positions") is not None:
-        _note_positions(draw, arrays, notes, outs)
+    _note_indices(draw, arrays, notes, outs)
     return Request(
         op.name, entry, draw.framework, draw.dtype, given, draw.chance(0.5), notes=notes, **outs
     )
@@ -683,29 +677,25 @@ def _outs(op: Any, entry: str, arrays: _Arrays) -> dict[str, Any]:
     )  # fmt: skip
 
 
-def _note_classes(draw: Draw, arrays: _Arrays, notes: dict[str, Any], outs: dict[str, Any]) -> None:
-    """Classes that are not there: refused on the CPU, NaN where nobody waits for the answer."""
-    target, classes = arrays.made["target"], arrays.shapes["weight"][0]
-    wrong = target.dtype.kind == "i" and math.prod(target.shape) > 0 and draw.chance(0.12)
-    notes |= {"wrong": wrong, "classes": classes}
-    if classes == 0:
-        outs["refused"] = "no classes"
+def _note_indices(draw: Draw, arrays: _Arrays, notes: dict[str, Any], outs: dict[str, Any]) -> None:
+    """Let a class, or a row of a table, be one that is not there.
+
+    It is refused on the CPU, by a kernel that knows the op, and NaN where nobody waits for the
+    answer.
+    """
+    made, loss = arrays.made, is_loss(arrays.op)
+    name = "target" if loss else "positions"
+    index = made.get(name)
+    if index is None:
+        return
+    count = arrays.shapes["weight"][0] if loss else made["cos"].shape[0]
+    is_read = math.prod(index.shape if loss else (*arrays.shape, *made["cos"].shape)) > 0
+    wrong = index.dtype.kind == "i" and is_read and draw.chance(0.12)
+    notes |= {"indices": (name, count), "wrong": wrong}
+    if count == 0:
+        outs["refused"] = "no index fits"
     elif wrong and draw.device == "cpu":
-        outs["refused"] = outs.get("refused") or "a class that is not there"
-    if wrong:  # kernels see it, which know the op
-        notes["says"] = f"fastact.{arrays.op.name}"
-
-
-def _note_positions(
-    draw: Draw, arrays: _Arrays, notes: dict[str, Any], outs: dict[str, Any]
-) -> None:
-    """Rows that a table has not: as classes that are not there."""
-    rows, count = arrays.made["cos"].shape
-    some = math.prod(arrays.shape) > 0 and count > 0
-    wrong = some and draw.chance(0.12)
-    notes |= {"wrong": wrong, "rows": rows}
-    if wrong and draw.device == "cpu":
-        outs["refused"] = outs.get("refused") or "a position that is not there"
+        outs["refused"] = outs.get("refused") or "an index that is not there"
     if wrong:
         notes["says"] = f"fastact.{arrays.op.name}"
 
@@ -729,41 +719,31 @@ def fill(request: Request, rng: np.random.Generator) -> dict[str, Any]:
         for out in request.outs:
             if out.array is not None:
                 values[out.array.name] = draw(rng, out.array.shape, out.array.dtype, "plain")
-    if "classes" in notes and every["target"].dtype.kind == "i" and notes["classes"]:
-        values["target"] = _classes(request, every["target"], rng)
-    if "positions" in every:
-        values["positions"] = _positions(notes, every["positions"], rng)
+    name, count = notes.get("indices", ("", 0))
+    if count and every[name].dtype.kind == "i":
+        values[name] = _indices(notes, every[name], rng)
     if "mask" in every:
         values["mask"] = _hiding(case_of(request, values), values["mask"], rng)
     saved = [a for a in every.values() if a.values == "saved"]
-    if request.refused == "no classes":
+    if name and count == 0:
         values |= {array.name: np.zeros(array.drawn, array.dtype) for array in saved}
     elif saved:
         _save(op, case_of(request, values), saved, values, rng)
     return values
 
 
-def _classes(request: Request, target: Array, rng: np.random.Generator) -> Any:
-    """Classes; some are ignored, and perhaps one is not there."""
-    notes, of = request.notes, np.iinfo(target.stored or target.dtype)
-    ignored, classes = notes["options"].get("ignore_index", -100), notes["classes"]
-    drawn = rng.integers(0, classes, target.drawn)
-    if of.min <= ignored <= of.max:
+def _indices(notes: dict[str, Any], array: Array, rng: np.random.Generator) -> Any:
+    """Classes, of which some are ignored, or rows of a table; perhaps one is not there."""
+    (name, count), of = notes["indices"], np.iinfo(array.stored or array.dtype)
+    ignored = notes["options"].get("ignore_index", -100)
+    drawn = rng.integers(0, count, array.drawn)
+    if name == "target" and of.min <= ignored <= of.max:
         share = rng.choice((0.0, 0.2, 0.2, 1.0))
-        drawn = np.where(rng.random(target.drawn) < share, ignored, drawn)
+        drawn = np.where(rng.random(array.drawn) < share, ignored, drawn)
     if notes["wrong"]:
-        outside = [classes, classes + 5, -1, -7, of.min, of.max]
-        outside = [n for n in outside if not 0 <= n < classes and n != ignored]
+        outside = [count, count + 5, -1, -7, of.min, of.max]
+        outside = [n for n in outside if not 0 <= n < count and n != ignored]
         drawn.reshape(-1)[rng.integers(drawn.size)] = rng.choice(outside)
-    return drawn.astype(target.dtype)
-
-
-def _positions(notes: dict[str, Any], array: Array, rng: np.random.Generator) -> Any:
-    """Rows of the table, and perhaps one that it has not."""
-    rows = notes["rows"]
-    drawn = rng.integers(0, rows, array.drawn)
-    if notes["wrong"]:
-        drawn.reshape(-1)[rng.integers(drawn.size)] = rng.choice([rows, rows + 5, -1])
     return drawn.astype(array.dtype)
 
 

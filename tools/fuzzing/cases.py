@@ -345,6 +345,12 @@ class Draw:
             return replace(made, form="list" if shape else "scalar")
         return made
 
+    def held(
+        self, name: str, shape: Shape, values: str = "plain", dtype: np.dtype[Any] | None = None
+    ) -> Array:
+        """An operand that is an array: of NumPy's scalars one may be Python's float, a number."""
+        return replace(self.array(name, shape, values, dtype), form="array")
+
     def leader(
         self,
         name: str,
