@@ -20,7 +20,7 @@ from fastact.measure.cases import Maker, arguments, bound
 from fastact.measure.peers import LeftOut, compiled_by_torch, flat
 from fastact.ops.engine.op import arrays_of
 
-from ..shapes import Axis, Shape, shape_label, shared
+from ..shapes import Axis, Layout, Shape, chosen, shape_label, shared
 from .libraries import Jax, Library, NumPy, Torch
 
 ITEM = {"float16": 2, "bfloat16": 2, "float32": 4, "float64": 8}
@@ -168,6 +168,14 @@ class Asked:
     def forward(self) -> bool:
         """Whether it is no backward pass."""
         return self.direction == "forward"
+
+    def sized(self, nbytes: int = BYTES // 2) -> tuple[int, ...]:
+        """Elements of an array: what is asked for, or else so many bytes."""
+        return tuple(self.sizes or (nbytes // ITEM[self.dtype],))
+
+    def layouts(self, table: Sequence[Layout], on_gpu: Sequence[Layout]) -> Sequence[Layout]:
+        """The layouts on a GPU, or those of a table of the CPU that are asked for."""
+        return on_gpu if self.on_gpu else chosen(table, self.shapes)
 
     def case(self, shape: Shape, accesses: int, label: str = "", **more: Any) -> Case:
         """One of them; label: the shape, if there is none. more : further fields of a `Case`."""
