@@ -7,7 +7,7 @@ statistics are over the whole batch."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from types import SimpleNamespace
 from typing import Any
@@ -66,6 +66,7 @@ def _cases(asked: Asked) -> list[Case]:
     """
     kind = traits(asked.op)
     of_gate = default(asked.op, "activation") if kind.gated else ""
+    table: Sequence[shapes.Layout] = shapes.NORMED_ROWS
     if kind.channels:
         table = shapes.BATCHED if kind.by_channel else shapes.NORMED_IMAGES
         on_gpu = shapes.pictures(asked.sizes)
