@@ -121,7 +121,7 @@ class _Call:
         """Judge both halves in one array."""
         case = self.case
         exact, error, judged = (
-            packed(case.op, case.given, *of, axis) for of in zip(*halves, strict=True)
+            packed(case.op, case.given, a, b, axis) for a, b in zip(*halves, strict=True)
         )
         return Expected(exact, error, False, judged)
 
