@@ -466,37 +466,6 @@ DIVERGENCES: Mapping[str, Callable[[Any, Any], Any]] = {
 # --- softmax --------------------------------------------------------------------------------------
 
 
-def row_scores(x: Any, scale: float, softcap: float | None, dtype: Any) -> Any:
-    """scale x, capped: z without a mask."""
-    z = x.astype(wide(dtype)) * scale
-    return softcap * np.tanh(z / softcap) if softcap else z
-
-
-def row_logits(x: Any, scale: float, mask: Any, dtype: Any, softcap: float | None = None) -> Any:
-    """z = scale x + mask, and -inf where the mask leaves an element out."""
-    z = row_scores(x, scale, softcap, dtype)
-    if mask is None:
-        return z
-    mask = np.asarray(mask)
-    added = z if mask.dtype == bool else z + mask.astype(z.dtype)
-    return np.where(left_out(mask), -np.inf, added)
-
-
-def left_out(mask: Any) -> Any:
-    """Tell which elements take no part in a row: there the mask is False, or -inf."""
-    return ~mask if mask.dtype == bool else np.isneginf(mask)
-
-
-def row_magnitudes(
-    x: Any, scale: float, mask: Any, dtype: Any, softcap: float | None = None
-) -> Any:
-    """The magnitudes in z = scale x + mask: |scale x| + |mask|, 0 where one is not finite."""
-    parts = [row_scores(x, scale, softcap, dtype)]
-    if mask is not None and np.asarray(mask).dtype != bool:
-        parts.append(np.asarray(mask).astype(parts[0].dtype))
-    return sum(np.abs(np.where(np.isfinite(part), part, 0)) for part in parts)
-
-
 def softmax_row(
     kind: str,
     z: Any,
@@ -535,33 +504,6 @@ def softmax_row(
         return (
             y if kind == "log_softmax" else np.where(np.isfinite(m), terms / (s + 1), np.exp(bad))
         )
-
-
-def softmax_gradient(
-    kind: str, dy: Any, y: Any, axes: tuple[int, ...], scale: float
-) -> tuple[Any, dict[str, Any]]:
-    """dx of softmax or log_softmax, of the y that was saved, and what its bound takes."""
-
-    def total(terms: Any) -> Any:
-        return np.sum(terms, axes, keepdims=True)
-
-    if kind == "softmax":
-        size = total(np.abs(dy * y))
-        bounded = {"factor": y, "own": np.abs(dy), "others": size, "whole": size}
-        return scale * y * (dy - total(dy * y)), bounded
-    p, q = np.exp(y), -np.expm1(y)
-    factor, size = np.where(np.isneginf(y), 0.0, 1.0), total(np.abs(dy))
-    # Beside p = 1 what the others have is what counts, and the difference has that.
-    exact = np.where(p > 0.5, dy * q - p * (total(dy) - dy), dy - p * total(dy))
-    of_others = p * (size - np.abs(dy))
-    bounded = {"factor": factor, "own": np.abs(q * dy), "others": of_others, "whole": p * size}
-    return scale * factor * exact, bounded
-
-
-def sink_gradients(dy: Any, y: Any, share: Any, axes: tuple[int, ...]) -> tuple[Any, Any]:
-    """Give each row the gradient of its sink, and the magnitudes that it is the sum of."""
-    terms = share * dy * y
-    return -np.sum(terms, axes, keepdims=True), np.sum(np.abs(terms), axes, keepdims=True)
 
 
 def loss_gradient(
