@@ -154,19 +154,6 @@ def derivative_by_saved_mp(name: str, x: float, **parameters: Any) -> Any:
 # --- reductions -----------------------------------------------------------------------------------
 
 
-# The terms that the kernels' sums make of an element, by their names.
-TERM: dict[str, Callable[[Any], Any]] = {
-    "identity": lambda x: x,
-    "square": lambda x: x * x,
-    "valid": lambda x: np.where(x == x, x, 0.0),
-}
-TERM_SLOPE: dict[str, Callable[[Any], Any]] = {
-    "identity": lambda x: 1 + 0 * x,
-    "square": lambda x: 2 * x,
-    "valid": lambda x: np.where(x == x, 1.0, 0.0),
-}
-
-
 @dataclass(frozen=True)
 class Statistics:
     """Statistics of elements over axes, which are kept, in extended precision.
@@ -260,61 +247,6 @@ def biased(x: Any, bias: Any, axis: int, residual: Any = None) -> Any:
     return z if residual is None else z + residual
 
 
-# --- parametric activations -----------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Parametric:
-    """y = f(x, w), its derivatives by x and by w, and the magnitudes that their errors are told by.
-
-    sizes : of all three; None: their own.
-    """
-
-    value: Callable[[Any, Any], Any]
-    by_x: Callable[[Any, Any], Any]
-    by_w: Callable[[Any, Any], Any]
-    sizes: Callable[[Any, Any], tuple[Any, Any, Any]] | None = None
-
-    def of(self, x: Any, w: Any) -> list[tuple[Any, Any]]:
-        """Each of the three, and its magnitude."""
-        exact = self.value(x, w), self.by_x(x, w), self.by_w(x, w)
-        sizes = exact if self.sizes is None else self.sizes(x, w)
-        return [*zip(exact, map(np.abs, sizes), strict=True)]
-
-
-def _snake(x: Any, w: Any) -> Any:
-    return x + np.where((w == 0) | np.isinf(x) | np.isinf(w), 0, np.sin(w * x) ** 2 / w)
-
-
-def _snake_by_x(x: Any, w: Any) -> Any:
-    return 1 + np.sin(2 * w * x)
-
-
-def _snake_by_alpha(x: Any, w: Any) -> Any:
-    u = w * x
-    of_small = 1 - u * u  # to the fourth power of u
-    found = np.sin(2 * u) / u - (np.sin(u) / u) ** 2
-    return x * (x * np.where(np.abs(u) < 2.0**-16, of_small, found))
-
-
-def _snake_sizes(x: Any, w: Any) -> tuple[Any, Any, Any]:
-    """Derivatives are told up to some angle, and long double's are of an angle that was rounded."""
-    u = np.abs(w * x)
-    turns = np.where(u < 2.0**44, 1 + u * 2.0**-10 * (u.dtype == _LONG), np.inf)
-    return x, turns, turns * x * (x * np.minimum(1, 1 / u))
-
-
-#: By the name of the op.
-PARAMETRIC = {
-    "prelu": Parametric(
-        lambda x, w: np.where(x > 0, x, w * x),
-        lambda x, w: np.where(x > 0, 1, w) + 0 * np.where(np.isnan(x), x, 0),
-        lambda x, w: np.where(x > 0, 0, x) + 0 * w,
-    ),
-    "snake": Parametric(_snake, _snake_by_x, _snake_by_alpha, _snake_sizes),
-}
-
-
 # --- norms ----------------------------------------------------------------------------------------
 
 
@@ -399,68 +331,6 @@ def excess(actual: Any, exact: Any, allowed: Any) -> float:
 def moved(running: Float64, new: Float64, momentum: float) -> Float64:
     """Running statistics after a batch: its mean, or its variance with correction 1, is new."""
     return (1 - momentum) * running + momentum * new
-
-
-# --- rotary ---------------------------------------------------------------------------------------
-
-
-def rotary(
-    x: Any, cos: Any, sin: Any, axis: int, *, interleaved: bool = False, signed: bool = True
-) -> Any:
-    """The pairs of an axis, turned by their angles; or what is added up for each element."""
-    y = np.moveaxis(x, axis, -1).copy()
-    cos, sin = (np.moveaxis(angle, axis, -1) for angle in (cos, sin))
-    count = cos.shape[-1]
-    a, b = (
-        (y[..., 0 : 2 * count : 2], y[..., 1 : 2 * count : 2])
-        if interleaved
-        else (y[..., :count], y[..., count : 2 * count])
-    )
-    first, second = a * cos - b * sin if signed else a * cos + b * sin, b * cos + a * sin
-    a[...], b[...] = first, second
-    return np.moveaxis(y, -1, axis)
-
-
-# --- divergences ----------------------------------------------------------------------------------
-
-Sized = tuple[Any, Any]  # an array, and the magnitudes that it is made of
-
-
-def _times(p: Any, *parts: Any) -> Sized:
-    """p times the sum of the parts, 0 where a double has no such probability."""
-    none = p.astype(np.float64) == 0
-    each = [np.where(none, 0, p * np.where(none, 0, part)) for part in parts]
-    return sum(each), sum(map(np.abs, each))
-
-
-def _kullback_leibler(x: Any, t: Any) -> Any:
-    p = np.exp(t)
-    return _with_nan(x, t, _times(p, t - x), _times(p, -1), _times(p, t - x, 1))
-
-
-def _jensen_shannon(x: Any, t: Any) -> Any:
-    def less_mean(d: Any) -> Any:
-        """Less log((1 + exp(d)) / 2), which cancels near 0."""
-        far = np.logaddexp(0, d) - np.log(x.dtype.type(2))
-        return -np.where(d > 1, far, np.log1p(np.expm1(np.minimum(d, 1)) / 2))
-
-    (of_p, size_p), (of_q, size_q) = (
-        _times(np.exp(own), less_mean(other - own)) for own, other in ((t, x), (x, t))
-    )
-    of_both = (of_p + of_q) / 2, (size_p + size_q) / 2
-    return _with_nan(x, t, of_both, (of_q / 2, size_q / 2), (of_p / 2, size_p / 2))
-
-
-def _with_nan(x: Any, t: Any, *found: Sized) -> Any:
-    is_nan = np.isnan(x) | np.isnan(t)
-    return tuple((np.where(is_nan, np.nan, each), size) for each, size in found)
-
-
-#: Functions of x = log(q) and t = log(p): an element's term, and its derivatives by x and by t.
-DIVERGENCES: Mapping[str, Callable[[Any, Any], Any]] = {
-    "kl": _kullback_leibler,
-    "js": _jensen_shannon,
-}
 
 
 # --- softmax --------------------------------------------------------------------------------------
