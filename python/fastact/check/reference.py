@@ -241,12 +241,6 @@ def along(bias: Any, ndim: int, axis: int) -> Any:
     return np.expand_dims(bias, tuple(i for i in range(ndim) if i != axis % ndim))
 
 
-def biased(x: Any, bias: Any, axis: int, residual: Any = None) -> Any:
-    """x + bias + residual, in the dtype that they have."""
-    z = x + along(bias, x.ndim, axis)
-    return z if residual is None else z + residual
-
-
 # --- norms ----------------------------------------------------------------------------------------
 
 
