@@ -154,43 +154,29 @@ def _sum(op: Any, options: SimpleNamespace, given: dict[str, Any]) -> Any:
     if groups is None:
         function = partial(_total_of_chunk, where=where, term=op.term, axes=over)
     else:
-        function = partial(
-            _totals_of_groups, op=op, names=tuple(operands), axes=over, groups=groups
-        )
-    totals = _by_chunk(_task(function), x, operands, over, "totals", groups)
-    added = _reduced(totals, _add, over, "totals")
-    return _finished(
-        added,
-        partial(_rounded, to=sample.dtype, initial=given.get("initial")),
-        sample.dtype,
-        over,
-        options,
-        op.name,
-    )
+        function = partial(_totals_of_groups, op=op, axes=over, groups=groups)
+    added = _merged(function, _add, x, operands, over, "totals", groups)
+    rounded = partial(_rounded, to=sample.dtype, initial=given.get("initial"))
+    return _finished(added, rounded, sample.dtype, over, options.keepdims, op.name)
 
 
-def _total_of_chunk(x: Any, *operands: Any, where: str, term: int, axes: tuple[int, ...]) -> Any:
-    """operands: a mask, if there is one."""
-    counted = [np.where(mask, x, x.dtype.type(0)) for mask in operands]
-    return total(where, term, counted[0] if counted else x, axes)
+def _total_of_chunk(
+    x: Any, given: Mapping[str, Any], *, where: str, term: int, axes: tuple[int, ...]
+) -> Any:
+    """given : a mask, if there is one."""
+    counted = np.where(given["where"], x, x.dtype.type(0)) if given else x
+    return total(where, term, counted, axes)
 
 
 def _totals_of_groups(
-    x: Any,
-    *operands: Any,
-    op: Any,
-    names: Sequence[str],
-    axes: tuple[int, ...],
-    groups: int,
+    x: Any, given: Mapping[str, Any], *, op: Any, axes: tuple[int, ...], groups: int
 ) -> Any:
     """Sum a chunk by groups, in float64."""
-    given = dict(zip(names, operands, strict=True))
     return np.expand_dims(op(x.astype(np.float64), axes, groups=groups, **given), axes)
 
 
-def _add(parts: Any, axis: Any, keepdims: bool) -> Any:
-    """Add up nested lists of totals, in the order of the chunks."""
-    return ops["sum"](np.stack(list(_flat(parts))), 0)
+def _add(totals: list[Any]) -> Any:
+    return ops["sum"](np.stack(totals), 0)
 
 
 def _rounded(y: Any, to: Any, initial: float | None) -> Any:
@@ -208,17 +194,18 @@ def _statistics(op: Any, options: SimpleNamespace, given: dict[str, Any]) -> Any
     if op.skips:
         told["skipna"] = True
     merged = _merged_moments(x, over, told, operands)
+    of_merged = partial(_of_merged, merged, over=over, keepdims=options.keepdims)
     correction = given.get("correction", 0)
     names = [*op.results, "count"]  # the last of an average that returns it
     results = [
-        _of_merged(merged, name, part.dtype, over, options, correction, skips=op.skips)
+        of_merged(name, part.dtype, correction=correction, skips=op.skips)
         for name, part in zip(names, sample, strict=False)
     ]
     if "m2" not in op.results:
         return tuple(results) if len(results) > 1 else results[0]
     count: Any = math.prod(x.shape[axis] for axis in over)
     if told.get("skipna") or operands:
-        count = _of_merged(merged, "count", np.float64, over, options)
+        count = of_merged("count", np.float64)
     return Moments.of_checked(count, *results)
 
 
@@ -276,33 +263,38 @@ def _merged_moments(
     x: Any, over: tuple[int, ...], told: Mapping[str, Any], operands: Mapping[str, Any]
 ) -> Any:
     """An array of dask's whose blocks are `Moments`, one for all chunks along the axes `over`."""
-    function = partial(
-        _of_chunk,
-        names=tuple(operands),
-        axis=over,
-        moments=_task(ops["moments"]),
-        told=dict(told),
-    )
-    parts = _by_chunk(function, x, operands, over, "moments", told.get("groups"))
-    return _reduced(parts, _merge, over, "moments")
+    function = partial(_moments_of_chunk, axis=over, told=dict(told))
+    groups = told.get("groups")
+    return _merged(function, Moments.merge_many, x, operands, over, "moments", groups)
 
 
-def _by_chunk(
+def _moments_of_chunk(
+    x: Any, given: Mapping[str, Any], *, axis: tuple[int, ...], told: Mapping[str, Any]
+) -> Any:
+    if "by" not in given:
+        return ops["moments"](x, axis, keepdims=True, **told, **given)
+    m = ops["moments"](x, axis, **told, **given)
+    return Moments.of_checked(*(np.expand_dims(a, axis) for a in (m.count, m.mean, m.squares)))
+
+
+def _merged(
     function: Callable[..., Any],
+    merge: Callable[[list[Any]], Any],
     x: Any,
     operands: Mapping[str, Any],
     over: tuple[int, ...],
     name: str,
-    groups: int | None = None,
+    groups: int | None,
 ) -> Any:
-    """A function of each chunk of x and the operands beside it.
+    """A function of each chunk of x, and of the operands beside it by name, merged in a tree.
 
-    It has length 1 along the axes `over`; the groups, if there are some, are one more axis, behind.
+    It has length 1 along the axes `over`, and one block for all along them; the groups, if there
+    are some, are one more axis, behind.
     """
     index = tuple(range(x.ndim))
     behind = {} if groups is None else {x.ndim: groups}
-    return da.blockwise(
-        function,
+    of_chunks = da.blockwise(
+        _task(partial(_of_chunk, function, tuple(operands))),
         (*index, *behind),
         *(part for array in (x, *operands.values()) for part in (array, index)),
         adjust_chunks={axis: lambda length: 1 for axis in over},
@@ -311,14 +303,10 @@ def _by_chunk(
         meta=np.empty((0,) * (x.ndim + len(behind))),
         token=f"fastact-{name}",
     )
-
-
-def _reduced(of_chunks: Any, merge: Callable[..., Any], over: tuple[int, ...], name: str) -> Any:
-    """One block for all along the axes `over`, merged in a tree."""
     return da.reduction(
         of_chunks,
         _same,
-        merge,
+        partial(_merge, merge),
         axis=over,
         keepdims=True,
         concatenate=False,
@@ -328,28 +316,17 @@ def _reduced(of_chunks: Any, merge: Callable[..., Any], over: tuple[int, ...], n
     )
 
 
-def _of_chunk(
-    x: Any,
-    *operands: Any,
-    names: Sequence[str],
-    axis: tuple[int, ...],
-    moments: Task,
-    told: Mapping[str, Any],
-) -> Any:
-    given = dict(zip(names, operands, strict=True))
-    if "by" not in given:
-        return moments(x, axis, keepdims=True, **told, **given)
-    m = moments(x, axis, **told, **given)
-    return Moments.of_checked(*(np.expand_dims(a, axis) for a in (m.count, m.mean, m.squares)))
+def _of_chunk(function: Callable[..., Any], names: Sequence[str], x: Any, *operands: Any) -> Any:
+    return function(x, dict(zip(names, operands, strict=True)))
 
 
 def _same(part: Any, axis: Any, keepdims: bool) -> Any:
     return part
 
 
-def _merge(parts: Any, axis: Any, keepdims: bool) -> Any:
-    """Merge nested lists of moments, in the order of the chunks."""
-    return Moments.merge_many(list(_flat(parts)))
+def _merge(merge: Callable[[list[Any]], Any], parts: Any, axis: Any, keepdims: bool) -> Any:
+    """Merge what nested lists have, in the order of the chunks."""
+    return merge(list(_flat(parts)))
 
 
 def _flat(parts: Any) -> Iterator[Any]:
@@ -365,15 +342,15 @@ def _of_merged(
     name: str,
     dtype: Any,
     over: tuple[int, ...],
-    options: SimpleNamespace,
-    correction: float = 0.0,
     *,
+    keepdims: bool,
+    correction: float = 0.0,
     skips: bool = False,
 ) -> Any:
     """One statistic of the moments, as an array of dask's."""
     told: Any = {"name": name, "correction": correction, "skips": skips}
     function = partial(_of_moments, result_dtype=np.dtype(dtype), **told)
-    return _finished(merged, function, dtype, over, options, name)
+    return _finished(merged, function, dtype, over, keepdims, name)
 
 
 def _finished(
@@ -381,7 +358,7 @@ def _finished(
     function: Callable[..., Any],
     dtype: Any,
     over: tuple[int, ...],
-    options: SimpleNamespace,
+    keepdims: bool,
     name: str,
 ) -> Any:
     """A function of each merged block, without the axes `over` unless they stay.
@@ -389,9 +366,9 @@ def _finished(
     A result without axes is a NumPy scalar, as dask's own reductions give it.
     """
     index = tuple(range(merged.ndim))
-    left = index if options.keepdims else _axes_but(over, merged.ndim)
+    left = index if keepdims else _axes_but(over, merged.ndim)
     return da.blockwise(
-        partial(_of_block, function, dropped=() if options.keepdims else over),
+        partial(_of_block, function, dropped=() if keepdims else over),
         left,
         merged,
         index,
@@ -448,8 +425,7 @@ def _norm(op: Any, options: SimpleNamespace, given: dict[str, Any]) -> Any:
     elif "bias" in op.entry_points["call"].defaults:  # it subtracts a mean
         eps = validate.epsilon(where, "eps", options.eps)
         merged = _merged_moments(x, over, {}, {})
-        kept = SimpleNamespace(keepdims=True)
-        arrays += [_of_merged(merged, name, np.float64, over, kept) for name in ("mean", "var")]
+        arrays += [_of_merged(merged, n, np.float64, over, keepdims=True) for n in ("mean", "var")]
         known = {n: v for n, v in given.items() if n not in ("axis", "eps")}
         function = partial(
             _norm_of_part, over=over, eps=eps, dtype=dtype, names=tuple(parameters), options=known

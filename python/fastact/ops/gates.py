@@ -5,7 +5,7 @@ the form with the reset gate before it. Packed arrays (..., G H) hold G gates si
 
 Each is declared by a function: signature, defaults and its own documentation; `@gates` adds the
 rest and makes the op. The formulas stand in `src/common/gates/`, the oracle in
-`check/reference.py`.
+`check/expected/gates.py`.
 """
 
 from __future__ import annotations
