@@ -15,7 +15,7 @@ it is multiplied by afterwards.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -297,25 +297,17 @@ class StatisticBounds(NamedTuple):
         with np.errstate(divide="ignore", invalid="ignore"):
             return self.sums.absolute * weights / np.abs(weights - correction)
 
-    def error(
-        self,
-        exact: Any,
-        mean: Any,
-        std: Any,
-        count: Any,
-        magnitude: Any,
-        dtype: Any,
-        of_left: Any = 0.0,
-    ) -> Any:
+    def error(self, exact: Any, of: Any, dtype: Any, of_left: Any = 0.0) -> Any:
         """Bound the error of the statistic of data of a dtype, before it is rounded to its own.
 
-        mean, std, count : of the elements that count, the last without a correction. magnitude :
-        the mean of their abs(x). of_left : the error of that name, with weights.
+        of : mean, m2 and count of the elements that count, the last without a correction, and
+        magnitude, the mean of their abs(x). of_left : the error of that name, with weights.
         """
         if self.of in ("sum", "mean"):
-            share = count if self.of == "sum" else 1.0
-            return self.sums.share(dtype) * share * np.asarray(magnitude)
-        relative = self.moments.of_second(mean, std, dtype) + of_left
+            share = of.count if self.of == "sum" else 1.0
+            return self.sums.share(dtype) * share * np.asarray(of.magnitude)
+        std = np.sqrt(of.m2 / of.count)
+        relative = self.moments.of_second(of.mean, std, dtype) + of_left
         if self.of == "std":  # half of the variance's, and the root's own
             relative = relative / 2 + 2.0**-52
         return relative * np.abs(exact)
@@ -421,14 +413,6 @@ class GatedBounds(NamedTuple):
         t, of_t = np.abs(act.value(z)), act.of_value(z, of_z, dtype)
         return np.abs(dy) * (of_t + unit_roundoff(dtype) * (t + of_t))
 
-    def allowed_gradient(self, exact: Any, error: Any, dtype: Any) -> Any:
-        """Bound the error of da and db; error: before they are rounded."""
-        return error + rounding(exact, dtype, error)
-
-    def allowed_dbias(self, exact: Any, error: Any, to: Any, total: Callable[[Any], Any]) -> Any:
-        """Bound the error of a half of dbias in the dtype `to`; exact, error: da's or db's."""
-        return self.dbias.allowed(total(exact), total(np.abs(exact)), to, total(error))
-
 
 class NormBounds(NamedTuple):
     """Stated accuracy of z, which the activation is of, and of the gradients.
@@ -494,88 +478,58 @@ class NormBounds(NamedTuple):
         error = (share + 2.0**-52 * np.abs(mean * exact)) * np.abs(exact)
         return error + rounding(exact, computed_in(dtype), error)
 
-    def forward(
-        self,
-        *,
-        z: Any,
-        xhat: Any,
-        weight: Any,
-        mean: Any,
-        rstd: Any,
-        dtype: Any,
-        bias: Any = 0.0,
-        given: bool = False,
-        on_gpu: bool = False,
-    ) -> Any:
+    def forward(self, e: Any, dtype: Any, bias: Any = 0.0, on_gpu: bool = False) -> Any:
         """Bound the error of z, before the activation.
 
-        mean : 0 where none is subtracted. bias : if it is of a wider type than x is computed in.
-        given : the statistics are not moments of x.
+        e : exact values, by the names that `check.reference.NormExact` has, in which axes are None
+        where the statistics are not moments of x. bias : if it is of a wider type than x is
+        computed in.
         """
-        error = self.again(z=z, xhat=xhat, weight=weight, dtype=dtype, bias=bias)
-        apart, w = np.abs(mean * rstd), np.abs(weight)
+        error, xhat = self.again(e, dtype, bias), np.abs(e.xhat)
+        apart, w = np.abs(e.mean * e.rstd), np.abs(e.weight)
         if not _is_double(dtype):
             error = error + self.far * apart * w
-            if self._is_rough(dtype, on_gpu) and not given:
-                error = error + self.rough * 2.0**-24 * w * (1 + np.abs(xhat))
+            if self._is_rough(dtype, on_gpu) and e.axes is not None:
+                error = error + self.rough * 2.0**-24 * w * (1 + xhat)
             return error
-        if given:
+        if e.axes is None:
             return error
-        return error + w * (self.far_double * apart + self.moments) * (1 + np.abs(xhat))
+        return error + w * (self.far_double * apart + self.moments) * (1 + xhat)
 
-    def again(self, *, z: Any, xhat: Any, weight: Any, dtype: Any, bias: Any = 0.0) -> Any:
+    def again(self, e: Any, dtype: Any, bias: Any = 0.0) -> Any:
         """Bound the error of z as backward makes it again, of the statistics that it is given."""
-        scaled = self.scaled * np.abs(xhat * weight)
-        return unit_roundoff(dtype) * (scaled + np.abs(z) + np.abs(bias))
+        scaled = self.scaled * np.abs(e.xhat * e.weight)
+        return unit_roundoff(dtype) * (scaled + np.abs(e.z) + np.abs(bias))
 
     def _of_sum(self, constant: float, terms: Any, dtype: Any) -> Any:
         """A constant of a sum of so many terms."""
         each = self.each * np.asarray(terms) if _is_double(dtype) else 0.0
         return unit_roundoff(dtype) * (constant + each)
 
-    def dx(
-        self,
-        *,
-        p: Any,
-        of_p: Any,
-        xhat: Any,
-        weight: Any,
-        rstd: Any,
-        exact: Any,
-        dtype: Any,
-        average: Callable[[Any], Any] | None,
-        count: int = 0,
-        centred: bool = True,
-    ) -> Any:
-        """Bound the error of dx; p, of_p: and its error (`Activation.of_gradient`).
-
-        average : the mean over the `count` elements that share statistics; None: these do not
-        depend on x.
-        """
-        u, w = unit_roundoff(dtype), np.abs(weight)
-        g, of_g, xhat = np.abs(p * weight), of_p * w, np.abs(xhat)
-        if average is None:
+    def dx(self, e: Any, of_p: Any, dtype: Any) -> Any:
+        """Bound the error of dx; of_p: the error of p (`Activation.of_gradient`)."""
+        u, g, of_g = unit_roundoff(dtype), np.abs(e.p * e.weight), of_p * np.abs(e.weight)
+        if e.axes is None:
             error = self.given * u * g + of_g
         else:
+            xhat, count = np.abs(e.xhat), e.x.size // max(1, np.size(e.rstd))
             averaged = self._of_sum(self.averaged, count, dtype) * g + of_g
-            error = self.gradient * u * g + of_g + xhat * average(averaged * xhat)
-            if centred:
-                error = error + average(averaged)
-        error = np.abs(rstd) * error
-        return error + rounding(exact, dtype, error)
+            error = self.gradient * u * g + of_g + xhat * e.over(averaged * xhat)
+            if e.centred:
+                error = error + e.over(averaged)
+        error = np.abs(e.rstd) * error
+        return error + rounding(e.gradients[0], dtype, error)
 
-    def dweight(
-        self, *, p: Any, of_p: Any, xhat: Any, exact: Any, dtype: Any, to: Any, total: Any
+    def of_parameter(
+        self, terms: Any, of_terms: Any, dtype: Any, to: Any, total: Callable[[Any], Any]
     ) -> Any:
-        """Bound the error of dweight in the dtype `to`. total: sums over the elements it meets."""
-        terms = total(1.0 + 0.0 * np.abs(p * xhat))
-        error = self._of_sum(self.summed, terms, dtype) * total(np.abs(p * xhat))
-        error = error + total(of_p * np.abs(xhat))
-        return error + rounding(exact, to, error)
+        """Bound the error of dweight or dbias, a sum of terms that err by of_terms, in `to`.
 
-    def dbias(self, **given: Any) -> Any:
-        """Bound the error of dbias, as `dweight` of a weight whose xhat is 1."""
-        return self.dweight(xhat=1.0, **given)
+        total : sums over the elements that the parameter meets.
+        """
+        count = total(1.0 + 0.0 * np.abs(terms))
+        error = self._of_sum(self.summed, count, dtype) * total(np.abs(terms)) + total(of_terms)
+        return error + rounding(total(terms), to, error)
 
 
 class RotaryBounds(NamedTuple):
@@ -631,16 +585,15 @@ class GatedNormBounds(NormBounds):
         error = np.abs(a) * of_b + np.abs(b) * of_a + of_a * of_b
         return error + unit_roundoff(dtype) * (np.abs(a * b) + error)
 
-    def moved(self, *, of_xhat: Any, xhat: Any, factor: Any, average: Callable[[Any], Any]) -> Any:
-        """How far ``factor * xhat`` moves, with the rstd of x, where xhat errs by of_xhat."""
-        return np.abs(factor) * (of_xhat + np.abs(xhat) * average(np.abs(xhat) * of_xhat))
+    def moved(self, e: Any, of_xhat: Any) -> Any:
+        """How far ``weight * xhat`` moves, with the rstd of x, where xhat errs by of_xhat."""
+        return np.abs(e.weight) * (of_xhat + np.abs(e.xhat) * e.over(np.abs(e.xhat) * of_xhat))
 
-    def moved_dx(
-        self, *, of_xhat: Any, xhat: Any, g: Any, rstd: Any, average: Callable[[Any], Any]
-    ) -> Any:
+    def moved_dx(self, e: Any, of_xhat: Any) -> Any:
         """How far dx moves where xhat errs by of_xhat, and rstd is given."""
-        own = of_xhat * np.abs(average(g * xhat))
-        return np.abs(rstd) * (own + (np.abs(xhat) + of_xhat) * average(np.abs(g) * of_xhat))
+        xhat, g = e.xhat, e.dy * e.weight
+        own = of_xhat * np.abs(e.over(g * xhat))
+        return np.abs(e.rstd) * (own + (np.abs(xhat) + of_xhat) * e.over(np.abs(g) * of_xhat))
 
 
 class GateBounds(NamedTuple):
@@ -661,36 +614,25 @@ class GateBounds(NamedTuple):
     def _scale(self, sums: Any, before: Any, reset: Any) -> Any:
         return (1 + self.sums * np.abs(sums)) * (1 + np.abs(before)) * (1 + np.abs(reset))
 
-    def allowed_state(
-        self, exact: Any, sums: Any, before: Any, dtype: Any, reset: Any = 0.0
-    ) -> Any:
-        """Bound the error of a state, and of an activated gate. sums, before, reset: S, H and Q."""
+    def allowed_state(self, exact: Any, scales: Sequence[Any], dtype: Any) -> Any:
+        """Bound the error of a state, and of an activated gate. scales: S, H, G and Q."""
+        sums, before, _, reset = scales
         error = self.state_ulp * unit_roundoff(dtype) * self._scale(sums, before, reset)
         return error + rounding(exact, dtype, error)
 
-    def _of_gradient(self, sums: Any, before: Any, returned: Any, dtype: Any, reset: Any) -> Any:
+    def _of_gradient(self, scales: Sequence[Any], dtype: Any) -> Any:
+        sums, before, returned, reset = scales
         scale = self._scale(sums, before, reset) * (1 + np.abs(before)) * (1 + np.abs(reset))
         return self.gradient_ulp * unit_roundoff(dtype) * scale * np.abs(returned)
 
-    def allowed_gradient(
-        self, exact: Any, sums: Any, before: Any, returned: Any, dtype: Any, reset: Any = 0.0
-    ) -> Any:
-        """Bound the error of the gradients of a gate and of the state before. returned: G."""
-        error = self._of_gradient(sums, before, returned, dtype, reset)
+    def allowed_gradient(self, exact: Any, scales: Sequence[Any], dtype: Any) -> Any:
+        """Bound the error of the gradients of a gate and of the state before."""
+        error = self._of_gradient(scales, dtype)
         return error + rounding(exact, dtype, error)
 
-    def allowed_dbias(
-        self,
-        exact: Any,
-        sums: Any,
-        before: Any,
-        returned: Any,
-        dtype: Any,
-        to: Any,
-        reset: Any = 0.0,
-    ) -> Any:
+    def allowed_dbias(self, exact: Any, scales: Sequence[Any], dtype: Any, to: Any) -> Any:
         """Bound the error of a bias's gradient; exact: the gradients of all rows (axis 0)."""
-        errors = self._of_gradient(sums, before, returned, dtype, reset) + 0.0 * np.abs(exact)
+        errors = self._of_gradient(scales, dtype) + 0.0 * np.abs(exact)
         magnitudes = np.sum(np.abs(exact), 0)
         return self.dbias.allowed(np.sum(exact, 0), magnitudes, to, np.sum(errors, 0))
 

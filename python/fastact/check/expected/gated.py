@@ -5,14 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ...measure.cases import Case
-from ...ops.bounds import Activation, computed_in
+from ...ops.bounds import Activation, computed_in, rounding
 from ...ops.engine.fused import IDENTITY
 from .. import reference
 from .common import Expected, activation_of, wide
@@ -121,11 +121,11 @@ class GatedCall:
             db = np.where(np.abs(b) > limit, 0, dy * value)
             others = tuple(i for i in range(z.ndim) if i != self.axis % max(z.ndim, 1))
             for name, of, error in (("a", da, of_da), ("b", db, of_db)):
-                found[f"d{name}"] = (of, bounds.allowed_gradient(of, error, dtype))
+                found[f"d{name}"] = (of, error + rounding(of, dtype, error))
                 if self.bias is not None:
-                    to, total = self.bias[0].dtype, partial(np.sum, axis=others)
-                    allowed = bounds.allowed_dbias(of, error, to, total)
-                    found[f"dbias_{name}"] = (total(of), allowed)
+                    exact, size, error = (np.sum(a, others) for a in (of, np.abs(of), error))
+                    allowed = bounds.dbias.allowed(exact, size, self.bias[0].dtype, error)
+                    found[f"dbias_{name}"] = (exact, allowed)
         return {
             name: (of, (1 + reference.BUDGET) * np.asarray(e)) for name, (of, e) in found.items()
         }

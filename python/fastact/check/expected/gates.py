@@ -103,14 +103,13 @@ def _judged(of: str, op: Any, name: str, true: Exact, dtype: Any, to: Any = None
         found = np.zeros(value.shape[-1:] if of == "bias" else value.shape)
     else:  # arrays of the state's shape, once for each gate of a packed one
         scales = [np.concatenate([p] * (width // p.shape[-1]), axis=-1) for p in scales]
-        sums, before, returned, reset = scales
         if of == "state":
-            found = op.bounds.allowed_state(value, sums, before, dtype, reset)
+            found = op.bounds.allowed_state(value, scales, dtype)
         elif of == "gradient":
-            found = op.bounds.allowed_gradient(value, sums, before, returned, dtype, reset)
+            found = op.bounds.allowed_gradient(value, scales, dtype)
         else:
-            *parts, reset = (p.reshape(-1, width) for p in (value, *scales))
-            found = op.bounds.allowed_dbias(*parts, dtype, to, reset)
+            rows, *scales = (p.reshape(-1, width) for p in (value, *scales))
+            found = op.bounds.allowed_dbias(rows, scales, dtype, to)
     if of == "bias":
         value = value.sum(tuple(range(value.ndim - 1)))
     error = (1 + reference.BUDGET) * found

@@ -66,10 +66,7 @@ class NormOracle:
 
     def of_z(self, e: Any) -> Any:
         """How far off z may be."""
-        return self.op.bounds.forward(
-            z=e.z, xhat=e.xhat, weight=e.weight, mean=e.mean, rstd=e.rstd, dtype=self.dtype,
-            bias=self._bias(e), given=e.axes is None, on_gpu=self.on_gpu,
-        )  # fmt: skip
+        return self.op.bounds.forward(e, self.dtype, self._bias(e), self.on_gpu)
 
     def gradients(self, e: Any, to: Any = None, of_dy: Any = 0.0) -> dict[str, tuple[Any, Any]]:
         """dx (of the shape `split`), dweight and dbias, each with how far from it the op may be.
@@ -80,24 +77,14 @@ class NormOracle:
         """
         bounds, total, dtype = self.op.bounds, partial(summed, self.rows), self.dtype
         to = to or next(iter((self.parameter_dtypes or {}).values()), dtype)
-        z, xhat, weight = e.z, e.xhat, e.weight
-        of_z = bounds.again(z=z, xhat=xhat, weight=weight, dtype=dtype, bias=self._bias(e))
-        of_p = self._act.of_gradient(e.dy, z, of_z, dtype) + of_dy
-        of = {"p": e.p, "of_p": of_p, "dtype": dtype}
-        dx, dweight, dbias = e.gradients
-        average, count = None if e.axes is None else e.over, e.x.size // max(1, np.size(e.rstd))
-        of_dx = bounds.dx(
-            xhat=xhat, weight=weight, rstd=e.rstd, exact=dx, average=average, count=count,
-            centred=e.centred, **of,
-        )  # fmt: skip
-        exact = {"dx": dx, "dweight": total(dweight), "dbias": total(dbias)}
-        of |= {"to": to, "total": total}
-        allowed = {
-            "dx": of_dx,
-            "dweight": bounds.dweight(xhat=xhat, exact=exact["dweight"], **of),
-            "dbias": bounds.dbias(exact=exact["dbias"], **of),
-        }
-        return {k: (exact[k], (1 + reference.BUDGET) * allowed[k]) for k in exact}
+        of_z = bounds.again(e, dtype, self._bias(e))
+        of_p = self._act.of_gradient(e.dy, e.z, of_z, dtype) + of_dy
+        dx, *terms = e.gradients
+        found = {"dx": (dx, bounds.dx(e, of_p, dtype))}
+        of_terms = (of_p * np.abs(e.xhat), of_p)
+        for name, each, error in zip(("dweight", "dbias"), terms, of_terms, strict=True):
+            found[name] = total(each), bounds.of_parameter(each, error, dtype, to, total)
+        return {k: (exact, (1 + reference.BUDGET) * error) for k, (exact, error) in found.items()}
 
     def _bias(self, e: Any) -> Any:
         """The bias, if it is of a wider type than the data are computed in."""
@@ -251,14 +238,12 @@ class _Norm:
 
     def _y(self, e: Any) -> tuple[Any, Any]:
         """Give y as the oracle does, after z is gated or from an x that was gated."""
-        gate, op = self.gate, self.op
+        gate = self.gate
         if gate is None:
             return self.oracle.y(e)
         if self.of_x is None:
             return gate.rounded(*gate.gated(e.z, self.oracle.of_z(e)))
-        moved = op.bounds.moved(
-            of_xhat=e.rstd * self.of_x, xhat=e.xhat, factor=e.weight, average=e.over
-        )
+        moved = self.op.bounds.moved(e, e.rstd * self.of_x)
         return gate.rounded(e.z, self.oracle.of_z(e) + moved)
 
     def _saved(self, x: Any, mean: Any, rstd: Any, usual: Any, given: bool) -> dict[str, Expected]:
@@ -351,15 +336,13 @@ class _Norm:
         if self.of_x is None:
             dy, (p, of_p) = e.dy, gate.gated(e.dy)
             e = replace(e, dy=p)
-            of_z = self.op.bounds.again(z=e.z, xhat=e.xhat, weight=e.weight, dtype=self.dtype)
+            of_z = self.op.bounds.again(e, self.dtype)
             dgate = gate.rounded(*gate.to_gate(dy, e.z, of_z))
             return {**self.oracle.gradients(e, to, of_p), "dgate": dgate}
         of = replace(self.oracle, dtype=computed_in(self.dtype)).gradients(e, to)
         of_xhat = e.rstd * self.of_x
         du, error = of["dx"]
-        error = error + self.op.bounds.moved_dx(
-            of_xhat=of_xhat, xhat=e.xhat, g=e.dy * e.weight, rstd=e.rstd, average=e.over
-        )
+        error = error + self.op.bounds.moved_dx(e, of_xhat)
         x = wide(self.case.array("x"), self.dtype).reshape(self.rows.split)
         dweight, of_dweight = of["dweight"]
         of_dweight = of_dweight + summed(self.rows, np.abs(e.dy) * of_xhat)
@@ -376,7 +359,7 @@ class _Norm:
         """
         case, dtype, rows = self.case, self.dtype, self.rows
         act = activation_of(e.name, case.on_gpu)
-        of_z = self.op.bounds.again(z=e.z, xhat=e.xhat, weight=e.weight, dtype=dtype)
+        of_z = self.op.bounds.again(e, dtype)
         u = bounds.unit_roundoff(dtype)
         if "bias" in self.arrays:
             of_z = of_z + u * np.abs(e.bias)
