@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from types import MappingProxyType, SimpleNamespace
-from typing import TYPE_CHECKING, Any, TypedDict
+from typing import Any, TypedDict
 
 import numpy as np
 
@@ -20,7 +20,7 @@ from .bounds import Bounds, Other, scaling
 from .engine.elementwise import Elementwise
 from .engine.entry import Entry, signature_of
 from .engine.execute import Execution, execute
-from .engine.op import Kernels, P, R, Traits, alias, float32_under_autocast, names_of_ops, register
+from .engine.op import Kernels, P, R, Traits, alias, float32_under_autocast, register
 from .engine.quantized import Quantizes
 from .engine.second import no_third
 from .engine.served import enter_at, enter_cached
@@ -1119,7 +1119,3 @@ def logcosh(x: A, /, out: Out[A] = None, *, stream: Stream = None) -> A:
     >>> fa.logcosh.backward(1.0, *saved)
     array([-0.7615...,  0.        ,  0.7615...])
     """
-
-
-if not TYPE_CHECKING:  # a type checker reads the functions
-    __all__ = names_of_ops(globals())

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, NamedTuple, Unpack
+from typing import Any, NamedTuple, Unpack
 
 from .activations import Parameters
 from .bounds import BiasBounds
@@ -18,7 +18,7 @@ from .engine.axes import Over
 from .engine.entry import Arg
 from .engine.execute import Execution
 from .engine.fused import activation_op
-from .engine.op import Kernels, P, R, Traits, names_of_ops, records, register
+from .engine.op import Kernels, P, R, Traits, records, register
 from .engine.reductions import GRADIENT_SUM_BOUNDS, Shape, reduction
 from .engine.served import CachedOp
 from .types import A, ActivationLike, Array, ArrayOrNumber, Out, Outs, Stream
@@ -369,7 +369,3 @@ def unbroadcast(
            [1., 2.],
            [1., 2.]])
     """
-
-
-if not TYPE_CHECKING:  # a type checker reads the functions
-    __all__ = names_of_ops(globals())

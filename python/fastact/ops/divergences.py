@@ -8,14 +8,14 @@ sums with weights are, of another term.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from .. import _cpu
 from .bounds import DivergenceBounds
 from .engine.axes import Over, over_axes
 from .engine.entry import Arg, Output, positional
 from .engine.execute import Execution
-from .engine.op import Kernels, P, R, float32_under_autocast, names_of_ops, records, register
+from .engine.op import Kernels, P, R, float32_under_autocast, records, register
 from .engine.reductions import fill, over_x, reduce_moments, weighted_gradient
 from .engine.served import CachedOp
 from .types import A, ArrayOrNumber, Out, Outs, Stream
@@ -242,7 +242,3 @@ def js_div(
     >>> fa.js_div.backward(1.0, *saved)[0]
     array([ 0.0719..., -0.0557...])
     """
-
-
-if not TYPE_CHECKING:  # a type checker reads the functions
-    __all__ = names_of_ops(globals())

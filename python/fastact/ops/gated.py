@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable, Mapping
 from inspect import signature
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, NamedTuple, Unpack
+from typing import Any, NamedTuple, Unpack
 
 from .._cpu import View
 from ..interop import validate
@@ -22,7 +22,7 @@ from .engine.elementwise import Elementwise
 from .engine.entry import Arg, Entry, Output, positional, signature_of
 from .engine.execute import Execution
 from .engine.fused import activation_op, activations
-from .engine.op import P, R, names_of_ops, register
+from .engine.op import P, R, register
 from .engine.quantized import Quantizes
 from .engine.reductions import GRADIENT_SUM_BOUNDS
 from .engine.served import CachedOp
@@ -515,7 +515,3 @@ def reglu(
     >>> da
     array([0., 0., 3.])
     """
-
-
-if not TYPE_CHECKING:  # a type checker reads the functions
-    __all__ = names_of_ops(globals())

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict, Unpack, overload
+from typing import Any, NamedTuple, TypedDict, Unpack, overload
 
 from .. import _cpu
 from .._cpu import View
@@ -20,7 +20,7 @@ from ..interop import validate
 from .bounds import GateBounds
 from .engine.entry import Arg, Entry, Output, positional, signature_of
 from .engine.execute import Execution
-from .engine.op import Kernels, P, R, names_of_ops, register
+from .engine.op import Kernels, P, R, register
 from .engine.reductions import GRADIENT_SUM_BOUNDS, IDENTITY, add_up
 from .engine.served import CachedOp
 from .types import A, Array, ArrayOrNumber, Out, Outs, Stream
@@ -630,7 +630,3 @@ def gru_blend(
     >>> dgates, dh_prev
     (array([[0.75, 0.5 ]]), array([[0.5]]))
     """
-
-
-if not TYPE_CHECKING:  # a type checker reads the functions
-    __all__ = names_of_ops(globals())

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from math import prod
 from types import MappingProxyType, SimpleNamespace
-from typing import TYPE_CHECKING, Any, Generic, NamedTuple, SupportsIndex, TypeAlias, Unpack
+from typing import Any, Generic, NamedTuple, SupportsIndex, TypeAlias, Unpack
 
 from .. import _cpu
 from .._cpu import ROW_NORMS, View
@@ -24,7 +24,7 @@ from .dropout import DropoutOp
 from .engine import axes
 from .engine.entry import COMPUTED, Arg, Entry, Output, signature_of
 from .engine.execute import Execution
-from .engine.op import Kernels, P, R, float32_under_autocast, names_of_ops, records, register
+from .engine.op import Kernels, P, R, float32_under_autocast, records, register
 from .engine.quantized import Quantizes
 from .engine.served import CachedOp
 from .types import A, ActivationLike, Array, ArrayOrNumber, Casting, Outs, Stream
@@ -1074,7 +1074,3 @@ def instance_norm(
     >>> dweight, dbias
     (array([-1.,  1.]), array([1., 1.]))
     """
-
-
-if not TYPE_CHECKING:  # a type checker reads the functions
-    __all__ = names_of_ops(globals())

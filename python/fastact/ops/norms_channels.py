@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, NamedTuple, Unpack
+from typing import Any, NamedTuple, Unpack
 
 from ..interop import validate
 from ..interop.call import Call
@@ -19,7 +19,7 @@ from .bounds import NormBounds
 from .engine import axes
 from .engine.entry import COMPUTED, DOUBLE, Arg, Entry, Output, untyped
 from .engine.execute import Execution
-from .engine.op import Kernels, P, R, Traits, names_of_ops, records, register
+from .engine.op import Kernels, P, R, Traits, records, register
 from .engine.quantized import Quantizes
 from .engine.served import CachedOp
 from .norms import STATISTICS, WEIGHTS, Rows
@@ -565,7 +565,3 @@ def norm_apply(
     array([[1. , 0.5],
            [1. , 0.5]])
     """
-
-
-if not TYPE_CHECKING:  # a type checker reads the functions
-    __all__ = names_of_ops(globals())

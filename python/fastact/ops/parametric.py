@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from .. import _cpu
 from .._cpu import View
@@ -18,7 +18,7 @@ from .bounds import ParametricBounds
 from .engine import axes
 from .engine.entry import Arg, positional, signature_of
 from .engine.execute import Execution
-from .engine.op import Kernels, P, R, names_of_ops, register
+from .engine.op import Kernels, P, R, register
 from .engine.served import CachedOp
 from .types import A, Array, Out, Outs, Stream
 
@@ -249,7 +249,3 @@ def snake(
     >>> fa.snake.backward(np.ones(2), *saved)
     (array([1.9092..., 0.2431...]), array([-0.5348...]))
     """
-
-
-if not TYPE_CHECKING:  # a type checker reads the functions
-    __all__ = names_of_ops(globals())

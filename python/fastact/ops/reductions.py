@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from .. import _cpu
 from .._cpu import View
@@ -27,7 +27,6 @@ from .engine.op import (
     R,
     Traits,
     float32_under_autocast,
-    names_of_ops,
     records,
     register,
 )
@@ -827,7 +826,3 @@ def moments(
     array([[0.5, 0.5],
            [0.5, 0.5]])
     """
-
-
-if not TYPE_CHECKING:  # a type checker reads the functions
-    __all__ = names_of_ops(globals())

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from .. import _cpu
 from .._cpu import View
@@ -20,7 +20,7 @@ from .engine import axes
 from .engine.entry import ANY, COMPUTED, Arg, Entry, Output, positional, signature_of
 from .engine.execute import Execution, execute
 from .engine.fused import IDENTITY
-from .engine.op import Kernels, P, R, names_of_ops, records, register
+from .engine.op import Kernels, P, R, records, register
 from .engine.parts import Part, Parts, cut, part_of
 from .engine.served import CachedOp
 from .norms import PLAIN, Rows, read_casting
@@ -616,7 +616,3 @@ def rms_norm_rotary(
     >>> fa.rms_norm_rotary.backward(np.array([1.0, 0.0]), *saved)
     (array([ 0.2172..., -0.1629...]), array([ 0.5091..., -0.9050...]))
     """
-
-
-if not TYPE_CHECKING:  # a type checker reads the imports
-    __all__ = names_of_ops(globals())

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from .. import _cpu
 from .._cpu import View
@@ -20,7 +20,7 @@ from .engine import axes
 from .engine.axes import Over
 from .engine.entry import ANY, COMPUTED, DOUBLE, Arg, Entry, Output
 from .engine.execute import Execution
-from .engine.op import Kernels, P, R, float32_under_autocast, names_of_ops, records, register
+from .engine.op import Kernels, P, R, float32_under_autocast, records, register
 from .engine.reductions import IDENTITY, add_up, fill
 from .engine.served import CachedOp
 from .types import A, Array, ArrayOrNumber, Out, Outs, Stream
@@ -843,7 +843,3 @@ def cross_entropy(
     array([[-0.0596...,  0.0596...],
            [ 0.25      , -0.25      ]])
     """
-
-
-if not TYPE_CHECKING:  # a type checker reads the imports
-    __all__ = names_of_ops(globals())

@@ -7,12 +7,12 @@ grows with x, and values far from 0 lose no digits.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from .bounds import StatisticBounds
 from .engine.entry import TOLD, Output, signature_of
 from .engine.execute import Execution
-from .engine.op import P, R, Traits, names_of_ops, records, register
+from .engine.op import P, R, Traits, records, register
 from .engine.reductions import (
     IDENTITY,
     INTEGERS,
@@ -576,7 +576,3 @@ def nanstd(
     >>> fa.nanstd.backward(1.0, *saved)
     array([-0.5,  0. ,  0.5])
     """
-
-
-if not TYPE_CHECKING:  # a type checker reads the functions
-    __all__ = names_of_ops(globals())

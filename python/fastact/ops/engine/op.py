@@ -419,8 +419,3 @@ def float32_under_autocast(*devices: str) -> Callable[[AnyOp], AnyOp]:
         return op
 
     return declare
-
-
-def names_of_ops(names: Mapping[str, Any]) -> list[str]:
-    """List those of a module's names that stand for ops: what it makes public."""
-    return [name for name, value in names.items() if isinstance(value, Op)]
