@@ -1,6 +1,7 @@
 """Cases of gated activations. (The gates of recurrent layers: gated.py.)"""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -9,8 +10,9 @@ import pytest
 from arrays import finite
 
 import fastact as fa
-from fastact.check import reference
-from fastact.check.expected.gated import GatedCall
+from fastact.check.expected import expected
+from fastact.check.expected.gated import packed, parts
+from fastact.measure.cases import Case
 
 OPS = [op for op in fa.ops.values() if op.family == "gated"]
 each_op = pytest.mark.parametrize("op", OPS, ids=lambda op: op.name)
@@ -35,8 +37,27 @@ case = pytest.mark.parametrize(("shape", "axis"), CASES, ids=str)
 HELD = {"limit": 1.5, "offset": 1.0}
 
 
-class Call(GatedCall):
-    """A call that is run."""
+@dataclass(frozen=True)
+class Call:
+    """A call of an op by arrays of its a and b, whatever it takes itself, which is run.
+
+    named : its options. bias : what is added to a and to b along `axis`; None: nothing.
+    """
+
+    op: Any
+    a: np.ndarray
+    b: np.ndarray
+    dy: np.ndarray
+    named: Mapping[str, Any]
+    bias: tuple[np.ndarray, np.ndarray] | None = None
+    on_gpu: bool = False
+
+    @property
+    def axis(self) -> int:
+        return int(self.named.get("axis", -1))
+
+    def packed(self, a: np.ndarray, b: np.ndarray, axis: int) -> np.ndarray:
+        return packed(self.op, self.named, a, b, axis)
 
     @cached_property
     def arrays(self) -> tuple[np.ndarray, ...]:
@@ -62,21 +83,23 @@ class Call(GatedCall):
 
     def gradients(self, made: tuple[np.ndarray, ...]) -> dict[str, np.ndarray]:
         """da, db and the halves of dbias, of what backward gave."""
-        found = dict(
-            zip(
-                ("da", "db"),
-                self.parts(made[0], self.axis) if self.op.packed else made[:2],
-                strict=True,
-            )
-        )
+        of = lambda array, axis: parts(self.op, self.named, array, axis)  # noqa: E731
+        halves = of(made[0], self.axis) if self.op.packed else made[:2]
+        found = dict(zip(("da", "db"), halves, strict=True))
         if self.bias is not None:
-            found |= dict(zip(("dbias_a", "dbias_b"), self.parts(made[-1], 0), strict=True))
+            found |= dict(zip(("dbias_a", "dbias_b"), of(made[-1], 0), strict=True))
         return found
 
     def errors(self, y: np.ndarray, made: tuple[np.ndarray, ...]) -> dict[str, float]:
         """The worst errors, each divided by its bound."""
-        found = {"y": y, **self.gradients(made)}
-        return {name: reference.excess(found[name], *self.judged[name]) for name in found}
+        given = dict(zip(self.op.entry_points["call"].arrays, self.arrays, strict=True))
+        given |= {**self.named, "bias": self.packed_bias}
+        case = Case(self.op, "forward", self.a.shape, self.a.dtype, given, self.on_gpu)
+        judged = expected(case) | expected(case.at("backward", dy=self.dy))
+        names = ("dx",) if self.op.packed else ("da", "db")
+        found = {"y": y, **dict(zip((*names, "dbias"), made, strict=False))}
+        assert found.keys() == judged.keys()
+        return {name: judged[name].error(array) for name, array in found.items()}
 
 
 def made(

@@ -1,6 +1,7 @@
 """The recurrent gates on any backend: ops that take and give NumPy arrays wherever they run."""
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -9,7 +10,8 @@ from conftest import assert_same_bits
 from devices import FRAMEWORKS, KERNELS, Framework
 
 import fastact as fa
-from fastact.check.expected import gates
+from fastact.check.expected import expected
+from fastact.measure.cases import Case
 from fastact.ops.engine.op import arrays_of
 
 GATES = [op for op in fa.ops.values() if op.family == "gates"]
@@ -75,8 +77,26 @@ def on(op: Any, framework: Framework) -> Any:
     return op if framework.exact else On(op, framework)
 
 
-class Step(gates.Step):
-    """The arrays of a call, which is run by them."""
+@dataclass
+class Step:
+    """The arrays of a call in one dtype, packed in `order`, which is run by them."""
+
+    op: Any
+    gates: np.ndarray
+    state: np.ndarray
+    dh: np.ndarray
+    recurrent: np.ndarray | None = None
+    bias: np.ndarray | None = None
+    recurrent_bias: np.ndarray | None = None
+    dc: np.ndarray | None = None
+    order: str = ""
+    recompute: bool = False
+
+    @property
+    def letters(self) -> str:
+        """The gates in the order in which they are packed."""
+        letters: str = self.op.letters
+        return self.order.replace("c", "g") or letters
 
     @property
     def arrays(self) -> tuple[np.ndarray, ...]:
@@ -140,13 +160,17 @@ def random_step(
 
 def errors(step: Step) -> tuple[float, float, float]:
     """The largest errors of states, kept gates and gradients, in units of their bounds."""
-    op, narrow = step.op, step.gates.dtype.itemsize < 4
+    op, results_of = step.op, step.op.results
     results, saved = op.forward(*step.arrays, **step.options)
-    true = gates.exact(step, saved if narrow and not step.recompute else ())
-    states, gradients = gates.of_forward(step, true), gates.of_backward(step, true)
+    named = dict(zip(op.entry_points["call"].arrays, step.arrays, strict=True)) | step.options
+    case = Case(op, "forward", step.state.shape, step.gates.dtype, named)
+    states = expected(case)
+    given = dict(zip((f"d{name}" for name in results_of), step.gradients, strict=True))
+    given |= dict(zip(op.saves, saved, strict=True))
+    gradients = expected(case.at("backward", before=named, **given))
     made = zip(op.gradients, op.backward(*step.gradients, *saved, **step.again), strict=True)
     return (
-        max(states[n].error(y) for n, y in zip(op.results, arrays_of(results), strict=True)),
+        max(states[n].error(y) for n, y in zip(results_of, arrays_of(results), strict=True)),
         0.0 if step.recompute else states["gates"].error(saved[0]),
         max(gradients[name].error(dx) for name, dx in made if dx is not None),
     )

@@ -16,9 +16,8 @@ from recurrent import GATES, Step, errors
 import fastact as fa
 from fastact.check import reference
 from fastact.check.expected import expected
-from fastact.check.expected.norms import NormOracle
 from fastact.measure.cases import Case
-from fastact.measure.norm_rows import rows_of, traits
+from fastact.measure.norm_rows import traits
 from fastact.ops.bounds import (
     BiasBounds,
     Bounds,
@@ -253,35 +252,29 @@ def test_channels(where, dtype, kind, name, make):
     if make is not None:
         with np.errstate(over="ignore"):
             make(arrays, np.random.default_rng(0))
-    x, dy, axes, kept = arrays.x, arrays.dy, (0, 2), (1, 12, 1)
-    made_in, compute = reference.wide(dtype), np.promote_types(dtype, np.float32)
-    weights = [where.of(a) for a in (arrays.weight, arrays.bias)]
+    x, dy = arrays.x, arrays.dy
+    compute = np.promote_types(dtype, np.float32)
     op = fa.norm_apply if kind == "apply" else fa.batch_norm
-    options: dict[str, Any] = {"axis": 1} if kind == "apply" else {}
-    true = reference.statistics(x.astype(made_in), axes, 1e-5, True)
+    named: dict[str, Any] = {"weight": arrays.weight, "bias": arrays.bias, "activation": name}
+    named |= {"axis": 1} if kind == "apply" else {"training": kind == "training"}
     if kind == "training":
-        given = (None, None)
-        trains = {"training": True}
+        named |= {"running_mean": None, "running_var": None}
     else:  # by given ones, in the type that is computed in
+        true = reference.statistics(x.astype(reference.wide(dtype)), (0, 2), 1e-5, True)
         mean, var = (a.reshape(12).astype(compute) for a in (1 + true[0] / 2, true[1] ** -2))
-        given = tuple(map(where.of, (mean, var)))
-        trains = {}
-        rstd = 1 / np.sqrt(var.astype(made_in) + (1e-5 if kind == "running" else 0))
-        if kind == "apply":
-            given = (given[0], where.of(rstd.astype(compute)))
-            rstd = rstd.astype(compute)
-        true = (mean.reshape(kept), rstd.reshape(kept))
-    y, saved = op.forward(where.of(x), *given, *weights, **trains, **options, activation=name)
-    gradients = op.backward(where.of(dy), *saved, **trains, **options, activation=name)
-    back = [where.numpy(a).reshape(kept) for a in saved[1:3]]
-    oracle = NormOracle(op, rows_of(op, x.shape, options), dtype, name, on_gpu=not where.exact)
-    named = {"x": x, "dy": dy, "weight": arrays.weight, "bias": arrays.bias}
-    of_y, of_back = (oracle.of(named, s, depends=kind == "training") for s in (true, back))
-    judged = oracle.gradients(of_back)
-    found = [where.numpy(a) for a in (y, *gradients)]
-    expected = [oracle.y(of_y), *judged.values()]
-    for result, (exact, allowed) in zip(found, expected, strict=True):
-        assert reference.excess(result.reshape(exact.shape), exact, allowed) <= 1
+        rstd = (1 / np.sqrt(var.astype(reference.wide(dtype)))).astype(compute)
+        given = {"mean": mean, "rstd": rstd}
+        named |= given if kind == "apply" else {"running_mean": mean, "running_var": var}
+    there = {n: where.of(a) if isinstance(a, np.ndarray) else a for n, a in named.items()}
+    y, saved = op.bound("forward", {"x": where.of(x), **there})()
+    back = dict(zip(op.saves, saved, strict=True))
+    gradients = op.bound("backward", {**there, **back, "dy": where.of(dy)})()
+    found = dict(zip(("y", *op.gradients), map(where.numpy, (y, *gradients)), strict=True))
+    case = Case(op, "forward", x.shape, x.dtype, {"x": x, **named}, not where.exact)
+    statistics = {n: where.numpy(back[n]) for n in ("mean", "rstd")}
+    judged = {"y": expected(case)["y"], **expected(case.at("backward", dy=dy, **statistics))}
+    for part, made in found.items():
+        assert judged[part].error(made) <= 1, part
 
 
 # --- bias_act -------------------------------------------------------------------------------------

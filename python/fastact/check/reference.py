@@ -367,53 +367,6 @@ def statistics(
     return mean, formulas.rstd(square, x.size // max(1, square.size), eps)
 
 
-@dataclass(frozen=True)
-class NormExact:
-    """The results of a norm and its gradients for given statistics, by the textbook.
-
-    All in one wide type; parameters and statistics broadcast against x. g = p weight, p = dy f'(z).
-
-    factor : of the means that dx subtracts.
-    """
-
-    name: str
-    x: Any
-    dy: Any
-    mean: Any
-    rstd: Any
-    weight: Any
-    bias: Any
-    axes: tuple[int, ...] | None  # of the statistics, or None where these do not depend on x
-    centred: bool
-    factor: Any = 1.0
-
-    @property
-    def xhat(self) -> Any:
-        return (self.x - self.mean) * self.rstd
-
-    @property
-    def z(self) -> Any:
-        return self.xhat * self.weight + self.bias
-
-    @property
-    def p(self) -> Any:
-        return self.dy * derivative(self.name, self.z)
-
-    @property
-    def gradients(self) -> tuple[Any, Any, Any]:
-        """dx, and what dweight and dbias are the sums of."""
-        p, xhat, g = self.p, self.xhat, self.p * self.weight
-        if self.axes is None:
-            return self.rstd * g, p * xhat, p
-        mean_g = self.over(g) if self.centred else 0.0
-        return self.rstd * (g - mean_g - xhat * self.over(g * xhat)), p * xhat, p
-
-    def over(self, a: Any) -> Any:
-        """The mean over what shares statistics, times the factor."""
-        assert self.axes is not None
-        return average(a + 0 * self.x, self.axes) * self.factor
-
-
 def largest(dtype: Any) -> float:
     """The largest finite number of a dtype."""
     name = np.dtype(dtype).name

@@ -15,7 +15,7 @@ it is multiplied by afterwards.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -481,18 +481,17 @@ class NormBounds(NamedTuple):
     def forward(self, e: Any, dtype: Any, bias: Any = 0.0, on_gpu: bool = False) -> Any:
         """Bound the error of z, before the activation.
 
-        e : exact values, by the names that `check.reference.NormExact` has, in which axes are None
-        where the statistics are not moments of x. bias : if it is of a wider type than x is
-        computed in.
+        e : the exact norm, of which `depends` is False where the statistics are not moments of x.
+        bias : if it is of a wider type than x is computed in.
         """
         error, xhat = self.again(e, dtype, bias), np.abs(e.xhat)
         apart, w = np.abs(e.mean * e.rstd), np.abs(e.weight)
         if not _is_double(dtype):
             error = error + self.far * apart * w
-            if self._is_rough(dtype, on_gpu) and e.axes is not None:
+            if self._is_rough(dtype, on_gpu) and e.depends:
                 error = error + self.rough * 2.0**-24 * w * (1 + xhat)
             return error
-        if e.axes is None:
+        if not e.depends:
             return error
         return error + w * (self.far_double * apart + self.moments) * (1 + xhat)
 
@@ -509,16 +508,16 @@ class NormBounds(NamedTuple):
     def dx(self, e: Any, of_p: Any, dtype: Any) -> Any:
         """Bound the error of dx; of_p: the error of p (`Activation.of_gradient`)."""
         u, g, of_g = unit_roundoff(dtype), np.abs(e.p * e.weight), of_p * np.abs(e.weight)
-        if e.axes is None:
+        if not e.depends:
             error = self.given * u * g + of_g
         else:
             xhat, count = np.abs(e.xhat), e.x.size // max(1, np.size(e.rstd))
             averaged = self._of_sum(self.averaged, count, dtype) * g + of_g
             error = self.gradient * u * g + of_g + xhat * e.over(averaged * xhat)
-            if e.centred:
+            if e.rows.centred:
                 error = error + e.over(averaged)
         error = np.abs(e.rstd) * error
-        return error + rounding(e.gradients[0], dtype, error)
+        return error + rounding(e.dx, dtype, error)
 
     def of_parameter(
         self, terms: Any, of_terms: Any, dtype: Any, to: Any, total: Callable[[Any], Any]
@@ -614,25 +613,24 @@ class GateBounds(NamedTuple):
     def _scale(self, sums: Any, before: Any, reset: Any) -> Any:
         return (1 + self.sums * np.abs(sums)) * (1 + np.abs(before)) * (1 + np.abs(reset))
 
-    def allowed_state(self, exact: Any, scales: Sequence[Any], dtype: Any) -> Any:
-        """Bound the error of a state, and of an activated gate. scales: S, H, G and Q."""
-        sums, before, _, reset = scales
-        error = self.state_ulp * unit_roundoff(dtype) * self._scale(sums, before, reset)
+    def allowed_state(self, exact: Any, dtype: Any, **scales: Any) -> Any:
+        """Bound the error of a state, and of an activated gate. scales: S, H and Q by name."""
+        error = self.state_ulp * unit_roundoff(dtype) * self._scale(**scales)
         return error + rounding(exact, dtype, error)
 
-    def _of_gradient(self, scales: Sequence[Any], dtype: Any) -> Any:
-        sums, before, returned, reset = scales
-        scale = self._scale(sums, before, reset) * (1 + np.abs(before)) * (1 + np.abs(reset))
+    def _of_gradient(self, dtype: Any, returned: Any, **scales: Any) -> Any:
+        before, reset = np.abs(scales["before"]), np.abs(scales["reset"])
+        scale = self._scale(**scales) * (1 + before) * (1 + reset)
         return self.gradient_ulp * unit_roundoff(dtype) * scale * np.abs(returned)
 
-    def allowed_gradient(self, exact: Any, scales: Sequence[Any], dtype: Any) -> Any:
-        """Bound the error of the gradients of a gate and of the state before."""
-        error = self._of_gradient(scales, dtype)
+    def allowed_gradient(self, exact: Any, dtype: Any, **scales: Any) -> Any:
+        """Bound the error of the gradients of a gate and of the state before. scales: G, too."""
+        error = self._of_gradient(dtype, **scales)
         return error + rounding(exact, dtype, error)
 
-    def allowed_dbias(self, exact: Any, scales: Sequence[Any], dtype: Any, to: Any) -> Any:
+    def allowed_dbias(self, exact: Any, dtype: Any, to: Any, **scales: Any) -> Any:
         """Bound the error of a bias's gradient; exact: the gradients of all rows (axis 0)."""
-        errors = self._of_gradient(scales, dtype) + 0.0 * np.abs(exact)
+        errors = self._of_gradient(dtype, **scales) + 0.0 * np.abs(exact)
         magnitudes = np.sum(np.abs(exact), 0)
         return self.dbias.allowed(np.sum(exact, 0), magnitudes, to, np.sum(errors, 0))
 

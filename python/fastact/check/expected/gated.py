@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass
-from functools import cached_property
+from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -18,165 +17,125 @@ from .. import reference
 from .common import Expected, activation_of, wide
 
 Array = NDArray[Any]
+Options = Mapping[str, Any]
+_WHOLE = 1 + reference.BUDGET
 
 
-@dataclass(frozen=True)
-class GatedCall:
-    """A call of an op by arrays of its a and b, whatever it takes itself.
+def packed(op: Any, options: Options, a: Array, b: Array, axis: int) -> Array:
+    """Lay two halves along an axis as the op has them in one array."""
+    length, shape = a.shape[axis], list(a.shape)
+    shape[axis] = 2 * length
+    made = np.empty(shape, a.dtype)
+    halves = op.halves({**op.entry_points["call"].defaults, **options}, 2 * length)
+    for half, (first, step) in zip((a, b), halves, strict=True):
+        np.moveaxis(made, axis, 0)[first::step][:length] = np.moveaxis(half, axis, 0)
+    return made
+
+
+def parts(op: Any, options: Options, array: Array, axis: int) -> tuple[Array, Array]:
+    """Give the two halves of such an array."""
+    moved = np.moveaxis(array, axis, 0)
+    halves = op.halves({**op.entry_points["call"].defaults, **options}, len(moved))
+    a, b = (np.moveaxis(moved[first::step][: len(moved) // 2], 0, axis) for first, step in halves)
+    return a, b
+
+
+class _Call:
+    """A call by its a and b, whatever it takes itself.
 
     y = act(z) c, with z = min(a, limit) and c = clip(b) + offset, of what was added to a and b.
-
-    named : its options. bias : what is added to a and to b along `axis`; None: nothing.
     """
 
-    op: Any
-    a: Array
-    b: Array
-    dy: Array
-    named: Mapping[str, Any]
-    bias: tuple[Array, Array] | None = None
-    on_gpu: bool = False
+    def __init__(self, case: Case) -> None:
+        op, dtype, axis = case.op, case.dtype, case.option("axis")
+        self.case, self.bounds, self.dtype, self.axis = case, op.bounds, dtype, axis
+        self.info = np.finfo(computed_in(dtype))
+        self.act, given = _activation(case), ("limit", "offset")
+        self.limit, offset = (self._held(case.option(name)) for name in given)
+        self.biases: Any = (None, None)
+        if case.has("bias"):
+            self.biases = parts(op, case.given, case.array("bias"), 0)
+        if op.packed:
+            halves = parts(op, case.given, case.array("x"), axis)
+        else:
+            halves = case.array("a"), case.array("b").astype(dtype)
+        (self.a, of_a), (self.b, of_b) = map(self._added, halves, self.biases)
+        self.z = np.minimum(self.a, self.limit)
+        self.c = np.clip(self.b, -self.limit, self.limit) + offset
+        self.of_z, self.of_b = (self.bounds.of_gate(size, dtype) for size in (of_a, of_b))
+        self.of_c = self.bounds.of_factor(of_b, self.c if offset else 0.0, dtype)
+        # Elements that overflow on the way, and places where the oracle lacks a limit.
+        self.usual = np.isfinite(self.a) & np.isfinite(self.b)
 
-    @property
-    def axis(self) -> int:
-        return int(self.named.get("axis", -1))
+    def _held(self, number: float | None) -> float:
+        """Give the limit or the offset as the kernels have it."""
+        return math.inf if number is None else float(self.info.dtype.type(number))
 
-    @property
-    def options(self) -> dict[str, Any]:
-        """All of the call's, defaults too."""
-        return {**self.op.entry_points["call"].defaults, **self.named}
+    def _added(self, half: Array, bias: Array | None) -> tuple[Any, Any]:
+        """Give a half with its bias, and the magnitudes that were added up, 0 without any."""
+        x = wide(half, self.dtype)
+        if bias is None:
+            return x, np.zeros(half.shape)
+        more = reference.along(wide(bias, self.dtype), x.ndim, self.axis)
+        return x + more, np.abs(x) + np.abs(more)
 
-    def packed(self, a: Array, b: Array, axis: int) -> Array:
-        """Two halves as the op has them in one array."""
-        length = a.shape[axis]
-        shape = list(a.shape)
-        shape[axis] = 2 * length
-        made = np.empty(shape, a.dtype)
-        for half, (first, step) in zip(
-            (a, b), self.op.halves(self.options, 2 * length), strict=True
-        ):
-            np.moveaxis(made, axis, 0)[first::step][:length] = np.moveaxis(half, axis, 0)
-        return made
-
-    def parts(self, packed: Array, axis: int) -> tuple[Array, Array]:
-        """Such an array's two halves."""
-        moved = np.moveaxis(packed, axis, 0)
-        length = len(moved) // 2
-        a, b = (
-            np.moveaxis(moved[first::step][:length], 0, axis)
-            for first, step in self.op.halves(self.options, 2 * length)
+    def y(self) -> Expected:
+        y, nan = self.act.value(self.z) * self.c, np.isnan(self.a) | np.isnan(self.b)
+        of = (self.act, self.z, self.of_z, self.c, self.of_c, self.dtype)
+        return Expected(
+            y, _WHOLE * self.bounds.allowed_y(*of), False, self.usual & np.isfinite(y), nan
         )
-        return a, b
 
-    def _held(self, name: str) -> float:
-        """The limit or the offset, as the kernels have it."""
-        value = self.options[name]
-        return math.inf if value is None else float(computed_in(self.a.dtype).type(value))
-
-    @cached_property
-    def act(self) -> Activation:
-        activation, own = self.op.activation_of(self.named)
-        if activation is None:
-            return activation_of(IDENTITY)
-        own = {} if own == dict(activation.parameters) else own
-        return activation_of(activation.name, self.on_gpu, **own)
-
-    @cached_property
-    def sums(self) -> list[tuple[Any, Any]]:
-        """a and b with their biases, and the magnitudes that were added up, 0 without any."""
-        found = []
-        for half, bias in zip((self.a, self.b), self.bias or (None, None), strict=True):
-            x, size = wide(half, self.a.dtype), np.zeros(half.shape)
-            if bias is not None:
-                more = reference.along(wide(bias, self.a.dtype), x.ndim, self.axis)
-                x, size = x + more, np.abs(x) + np.abs(more)
-            found.append((x, size))
-        return found
-
-    @cached_property
-    def z(self) -> Any:
-        return np.minimum(self.sums[0][0], self._held("limit"))
-
-    @cached_property
-    def c(self) -> Any:
-        limit = self._held("limit")
-        return np.clip(self.sums[1][0], -limit, limit) + self._held("offset")
-
-    @cached_property
-    def judged(self) -> dict[str, tuple[Any, Any]]:
-        """y, da, db and the halves of dbias, each with how far from it an op may be."""
-        bounds, dtype, act, limit = self.op.bounds, self.a.dtype, self.act, self._held("limit")
-        dy, z, c, ((a, of_a), (b, of_b)) = wide(self.dy, dtype), self.z, self.c, self.sums
-        with np.errstate(all="ignore"):
-            value, slope = act.value(z), act.slope(z)
-            of_z = bounds.of_gate(of_a, dtype)
-            of_c = bounds.of_factor(of_b, c if self._held("offset") else 0.0, dtype)
-            found = {"y": (value * c, bounds.allowed_y(act, z, of_z, c, of_c, dtype))}
-            # A sum that is at the limit within its error may have its gradient or 0.
-            of_da = bounds.of_da(act, dy, z, of_z, c, of_c, dtype)
-            of_da = of_da + np.where(np.abs(a - limit) <= of_z, np.abs(dy * c * slope), 0)
-            of_db, at_limit = bounds.of_db(act, dy, z, of_z, dtype), np.abs(np.abs(b) - limit)
-            of_db = of_db + np.where(at_limit <= bounds.of_gate(of_b, dtype), np.abs(dy * value), 0)
-            da = np.where(a > limit, 0, dy * c) * slope
-            db = np.where(np.abs(b) > limit, 0, dy * value)
-            others = tuple(i for i in range(z.ndim) if i != self.axis % max(z.ndim, 1))
-            for name, of, error in (("a", da, of_da), ("b", db, of_db)):
-                found[f"d{name}"] = (of, error + rounding(of, dtype, error))
-                if self.bias is not None:
-                    exact, size, error = (np.sum(a, others) for a in (of, np.abs(of), error))
-                    allowed = bounds.dbias.allowed(exact, size, self.bias[0].dtype, error)
-                    found[f"dbias_{name}"] = (exact, allowed)
-        return {
-            name: (of, (1 + reference.BUDGET) * np.asarray(e)) for name, (of, e) in found.items()
+    def gradients(self) -> dict[str, Expected]:
+        case, bounds, act, dtype = self.case, self.bounds, self.act, self.dtype
+        a, b, z, c, limit = self.a, self.b, self.z, self.c, self.limit
+        dy = wide(case.array("dy").astype(dtype), dtype)
+        value, slope = act.value(z), act.slope(z)
+        da = np.where(a > limit, 0, dy * c) * slope
+        db = np.where(np.abs(b) > limit, 0, dy * value)
+        # A sum that is at the limit within its error may have its gradient or 0.
+        of_da = bounds.of_da(act, dy, z, self.of_z, c, self.of_c, dtype)
+        of_da = of_da + np.where(np.abs(a - limit) <= self.of_z, np.abs(dy * c * slope), 0)
+        of_db, at_limit = bounds.of_db(act, dy, z, self.of_z, dtype), np.abs(np.abs(b) - limit)
+        of_db = of_db + np.where(at_limit <= self.of_b, np.abs(dy * value), 0)
+        # Products on the way that are too large, or that are subnormal numbers.
+        usual = self.usual & (np.abs(dy * c) < self.info.max) & np.isfinite(slope)
+        tiny = float(self.info.smallest_subnormal) * (1 + np.abs(slope))
+        judged = [usual & (np.abs(d) < self.info.max) for d in (da, db)]
+        others = tuple(i for i in range(z.ndim) if i != self.axis % max(z.ndim, 1))
+        total, each, sums = partial(np.sum, axis=others), [], []
+        kept = (judged[0] & judged[1]).all(others)
+        for d, of_d, fits, bias in zip((da, db), (of_da, of_db), judged, self.biases, strict=True):
+            each.append((d, _WHOLE * (of_d + rounding(d, dtype, of_d)) + tiny, fits))
+            if bias is not None:  # a sum has the errors of all its terms, whatever its dtype
+                exact, size, of_terms = map(total, (d, np.abs(d), of_d))
+                error = bounds.dbias.allowed(exact, size, bias.dtype, of_terms)
+                judged_sum = kept & (np.abs(exact) < 1e300)
+                sums.append((exact, _WHOLE * error + total(tiny), judged_sum))
+        found = {
+            n: Expected(*of[:2], False, of[2]) for n, of in zip(("da", "db"), each, strict=True)
         }
+        if case.op.packed:
+            found = {"dx": self._both(each, self.axis)}
+        return found | ({"dbias": self._both(sums, 0)} if sums else {})
+
+    def _both(self, halves: Sequence[Any], axis: int) -> Expected:
+        """Judge both halves in one array."""
+        case = self.case
+        exact, error, judged = (
+            packed(case.op, case.given, a, b, axis) for a, b in zip(*halves, strict=True)
+        )
+        return Expected(exact, error, False, judged)
+
+
+def _activation(case: Case) -> Activation:
+    op, own = case.op.activation_of(case.given)
+    if op is None:
+        return activation_of(IDENTITY)
+    return activation_of(op.name, case.on_gpu, **({} if own == dict(op.parameters) else own))
 
 
 def expected(case: Case) -> dict[str, Expected]:
-    """y, or the gradients."""
-    op, dtype, axis = case.op, case.dtype, case.option("axis")
-    arrays = ("x", "a", "b", "dy", "bias")
-    options = {name: value for name, value in case.given.items() if name not in arrays}
-    named = {**options, "axis": axis}
-    nothing = np.zeros(1)
-    shaped = GatedCall(op, nothing, nothing, nothing, named)
-    if op.packed:
-        a, b = shaped.parts(case.array("x"), axis)
-    else:
-        a, b = case.array("a"), case.array("b").astype(dtype)
-    bias = shaped.parts(case.array("bias"), 0) if case.has("bias") else None
-    dy = case.array("dy").astype(dtype) if case.has("dy") else np.ones(a.shape, dtype)
-    call = GatedCall(op, a, b, dy, named, bias, case.on_gpu)
-    judged, sums = call.judged, [total for total, _ in call.sums]
-    # Elements that overflow on the way, and places where the oracle lacks a limit, are not judged.
-    usual = np.isfinite(sums[0]) & np.isfinite(sums[1])
-    if case.entry != "backward":
-        y, error = judged["y"]
-        nan = np.isnan(sums[0]) | np.isnan(sums[1])
-        return {"y": Expected(y, error, False, usual & np.isfinite(y), nan)}
-    # Products on the way that are too large, or that are subnormal numbers.
-    info = np.finfo(computed_in(dtype))
-    g, slope = wide(dy, dtype) * call.c, call.act.slope(call.z)
-    tiny = float(info.smallest_subnormal) * (1 + np.abs(slope))
-    usual = usual & (np.abs(g) < info.max) & np.isfinite(slope)
-    parts = [(exact, error + tiny) for exact, error in (judged["da"], judged["db"])]
-    of = [usual & (np.abs(exact) < info.max) for exact, _ in parts]
-    if op.packed:
-        exact, error = (call.packed(p, q, axis) for p, q in zip(*parts, strict=True))
-        found = {"dx": Expected(exact, error, False, call.packed(of[0], of[1], axis))}
-    else:
-        each = zip(("da", "db"), parts, of, strict=True)
-        found = {name: Expected(*part, False, where) for name, part, where in each}
-    if bias is not None:
-        found["dbias"] = _dbias(call, tiny, of[0] & of[1])
-    return found
-
-
-def _dbias(call: GatedCall, tiny: Any, usual: Any) -> Expected:
-    """Sum the gradient of the bias of both halves over all axes but one."""
-    others = tuple(i for i in range(tiny.ndim) if i != call.axis % tiny.ndim)
-    total = tiny.sum(axis=others)  # a sum has the errors of all its terms, whatever its dtype
-    halves = zip(call.judged["dbias_a"], call.judged["dbias_b"], strict=True)
-    exact, error = (call.packed(p, q, 0) for p, q in halves)
-    kept = usual.all(others)
-    where = call.packed(kept, kept, 0) & (np.abs(exact) < 1e300)
-    return Expected(exact, error + call.packed(total, total, 0), False, where)
+    """Give y, or the gradients."""
+    call = _Call(case)
+    return call.gradients() if case.entry == "backward" else {"y": call.y()}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -20,81 +19,49 @@ from .common import Expected, activation_of, slack, ulp, wide, widened
 
 
 @dataclass(frozen=True)
-class NormOracle:
-    """The results of a norm for some normalization rows, and how far off they may be.
+class _Exact:
+    """A norm and its gradients for given statistics, by the textbook.
 
-    activation : the name of the one behind the norm. parameter_dtypes : of the weight and the bias,
-    by name, of those that there are.
+    All in one wide type; parameters and statistics broadcast against x. g = p weight, p = dy f'(z).
+
+    act : the activation behind the norm. depends : whether the statistics are x's.
+    factor : of the means that dx subtracts.
     """
 
-    op: Any
     rows: Rows
-    dtype: Any
-    activation: str = "identity"
-    parameter_dtypes: Mapping[str, Any] | None = None
-    on_gpu: bool = False
-    eps: float = 0.0
-
-    def of(
-        self, arrays: Mapping[str, Any], statistics: tuple[Any, Any], *, depends: bool = True
-    ) -> Any:
-        """The exact norm of some arrays by name, dy, weight and bias if there are any.
-
-        x is normalised. depends : whether the statistics are x's.
-        """
-        rows, made_in = self.rows, reference.wide(self.dtype)
-
-        def wide(value: Any, shape: Shape) -> Any:
-            value = np.asarray(value).astype(made_in)
-            return value.reshape(shape) if value.ndim else value  # a number is for all
-
-        mean, rstd = (wide(a, rows.kept) for a in statistics)
-        x = wide(arrays["x"], rows.split)
-        dy = wide(arrays.get("dy", 0.0), rows.split)
-        weight = wide(arrays.get("weight", 1.0), rows.along)
-        bias = wide(arrays.get("bias", 0.0), rows.along)
-        axes = rows.axes if depends else None
-        factor = reference.row_formulas(self.op).subtracted(rows.length, rstd, self.eps)
-        return reference.NormExact(
-            self.activation, x, dy, mean, rstd, weight, bias, axes, rows.centred, factor
-        )
-
-    def y(self, e: Any) -> tuple[Any, Any]:
-        """y, and how far from it the op may be, both of the shape `split`."""
-        allowed = self._act.allowed(e.z, self.of_z(e), self.dtype)
-        return self._act.value(e.z), (1 + reference.BUDGET) * allowed
-
-    def of_z(self, e: Any) -> Any:
-        """How far off z may be."""
-        return self.op.bounds.forward(e, self.dtype, self._bias(e), self.on_gpu)
-
-    def gradients(self, e: Any, to: Any = None, of_dy: Any = 0.0) -> dict[str, tuple[Any, Any]]:
-        """dx (of the shape `split`), dweight and dbias, each with how far from it the op may be.
-
-        e : the exact norm of the statistics that backward is given. to : the dtype of the
-        parameters' gradients; by default the parameters' own. of_dy : how far off dy is, where
-        there is no activation.
-        """
-        bounds, total, dtype = self.op.bounds, partial(summed, self.rows), self.dtype
-        to = to or next(iter((self.parameter_dtypes or {}).values()), dtype)
-        of_z = bounds.again(e, dtype, self._bias(e))
-        of_p = self._act.of_gradient(e.dy, e.z, of_z, dtype) + of_dy
-        dx, *terms = e.gradients
-        found = {"dx": (dx, bounds.dx(e, of_p, dtype))}
-        of_terms = (of_p * np.abs(e.xhat), of_p)
-        for name, each, error in zip(("dweight", "dbias"), terms, of_terms, strict=True):
-            found[name] = total(each), bounds.of_parameter(each, error, dtype, to, total)
-        return {k: (exact, (1 + reference.BUDGET) * error) for k, (exact, error) in found.items()}
-
-    def _bias(self, e: Any) -> Any:
-        """The bias, if it is of a wider type than the data are computed in."""
-        bias = (self.parameter_dtypes or {}).get("bias", self.dtype)
-        is_wide = np.dtype(bias).itemsize > computed_in(self.dtype).itemsize
-        return e.bias if is_wide else 0.0
+    act: Activation
+    x: Any
+    dy: Any
+    mean: Any
+    rstd: Any
+    weight: Any
+    bias: Any
+    depends: bool
+    factor: Any
 
     @property
-    def _act(self) -> Activation:
-        return activation_of(self.activation, self.on_gpu)
+    def xhat(self) -> Any:
+        return (self.x - self.mean) * self.rstd
+
+    @property
+    def z(self) -> Any:
+        return self.xhat * self.weight + self.bias
+
+    @property
+    def p(self) -> Any:
+        return self.dy * self.act.slope(self.z)
+
+    @property
+    def dx(self) -> Any:
+        g, xhat = self.p * self.weight, self.xhat
+        if not self.depends:
+            return self.rstd * g
+        mean_g = self.over(g) if self.rows.centred else 0.0
+        return self.rstd * (g - mean_g - xhat * self.over(g * xhat))
+
+    def over(self, a: Any) -> Any:
+        """The mean over what shares statistics, times the factor."""
+        return reference.average(a + 0 * self.x, self.rows.axes) * self.factor
 
 
 def expected(case: Case) -> dict[str, Expected]:
@@ -117,8 +84,7 @@ class _Gate:
     Of the shape `split`. Where a product on the way leaves the range, nothing is judged.
     """
 
-    def __init__(self, case: Case, name: str, gate: Any) -> None:
-        act = activation_of(name, case.on_gpu)
+    def __init__(self, case: Case, act: Activation, gate: Any) -> None:
         self.bounds, self.dtype = case.op.bounds, case.dtype
         self.info = np.finfo(computed_in(case.dtype))
         self.value, self.of_value = act.value(gate), act.of_value(gate, 0.0, case.dtype)
@@ -152,7 +118,7 @@ class _Norm:
         self.case, self.op, self.kind, self.dtype = case, case.op, traits(case.op), case.dtype
         self.rows: Rows = rows_of(case.op, case.shape, case.given)
         activation = case.option("activation")
-        self.name: str = getattr(activation, "name", activation or IDENTITY)
+        self.act = activation_of(getattr(activation, "name", activation or IDENTITY), case.on_gpu)
         self.of_dy: Any = 0.0
         names = ("x", "dy", "weight", "bias", "mean", "rstd", "running_mean", "running_var")
         self.arrays = {k: case.array(k) for k in names if case.has(k)}
@@ -165,16 +131,12 @@ class _Norm:
         self.gate, self.of_x = None, None
         if self.kind.gated:
             split = self.rows.split
-            self.gate = _Gate(case, self.name, widened(case, "gate").reshape(split))
-            self.name = IDENTITY
+            self.gate = _Gate(case, self.act, widened(case, "gate").reshape(split))
+            self.act = activation_of(IDENTITY)
             if case.option("gate_first"):
                 gated, error = self.gate.gated(wide(self.arrays["x"], self.dtype).reshape(split))
                 self.of_x = error
                 self.arrays["x"] = np.where(np.isinf(error), np.inf, gated)
-        self.oracle = NormOracle(
-            self.op, self.rows, self.dtype, self.name, self.dtypes, case.on_gpu,
-            case.option("eps") or 0.0,
-        )  # fmt: skip
 
     def _total(self) -> Any:
         """The sum that is normalised; what is dropped before has the bits of that op."""
@@ -187,13 +149,38 @@ class _Norm:
     def _dropping(self) -> dict[str, Any]:
         return {name: self.case.option(name) for name in dropout.checks}
 
+    def exact(self, statistics: tuple[Any, Any], depends: bool) -> _Exact:
+        """Give the exact norm for some statistics. depends : whether they are x's."""
+        rows = self.rows
+
+        def full(value: Any, shape: Shape) -> Any:
+            value = wide(value, self.dtype)
+            return value.reshape(shape) if value.ndim else value  # a number is for all
+
+        arrays = {"dy": 0.0, "weight": 1.0, "bias": 0.0, **self.arrays}
+        x, dy = (full(arrays[name], rows.split) for name in ("x", "dy"))
+        weight, bias = (full(arrays[name], rows.along) for name in ("weight", "bias"))
+        mean, rstd = (full(a, rows.kept) for a in statistics)
+        eps = self.case.option("eps") or 0.0
+        factor = reference.row_formulas(self.op).subtracted(rows.length, rstd, eps)
+        return _Exact(rows, self.act, x, dy, mean, rstd, weight, bias, depends, factor)
+
+    def _wide_bias(self, e: _Exact) -> Any:
+        """Give the bias if it is of a wider type than the data are computed in."""
+        size = self.dtypes.get("bias", self.dtype).itemsize
+        return e.bias if size > computed_in(self.dtype).itemsize else 0.0
+
+    def _of_z(self, e: _Exact) -> Any:
+        """How far off z may be."""
+        return self.op.bounds.forward(e, self.dtype, self._wide_bias(e), self.case.on_gpu)
+
     def found(self) -> dict[str, Expected]:
         entry = self.case.entry
         if entry in ("call", "forward"):
             return self._forward()
         trains = self.case.option("training") or not self.kind.by_channel
         statistics = (self.arrays.get("mean", 0.0), self.arrays["rstd"])
-        exact = self.oracle.of(self.arrays, statistics, depends=entry == "backward" and trains)
+        exact = self.exact(statistics, depends=entry == "backward" and trains)
         if entry == "backward_apply":
             return {"dx": self._applied(exact)}
         return self._backward(exact)
@@ -212,8 +199,7 @@ class _Norm:
             mean, rstd = reference.statistics(x, rows.axes, eps, rows.centred, formulas)
         else:
             mean = rstd = np.full(rows.kept, np.nan)
-        of: dict[str, Any] = {k: arrays[k] for k in ("x", "weight", "bias") if k in arrays}
-        exact = self.oracle.of(of, (mean, rstd), depends=not given)
+        exact = self.exact((mean, rstd), depends=not given)
         usual = np.isfinite(x).all(rows.axes, keepdims=True) & np.isfinite(rstd)
         if not given and eps < 1e-30 and x.size:  # of (nearly) equal values nothing is left
             size = np.abs(x).max(rows.axes, keepdims=True)
@@ -237,14 +223,15 @@ class _Norm:
         return found
 
     def _y(self, e: Any) -> tuple[Any, Any]:
-        """Give y as the oracle does, after z is gated or from an x that was gated."""
-        gate = self.gate
+        """Give y, and how far from it the op may be: also of a z, or from an x, that is gated."""
+        gate, of_z = self.gate, self._of_z(e)
         if gate is None:
-            return self.oracle.y(e)
+            allowed = self.act.allowed(e.z, of_z, self.dtype)
+            return self.act.value(e.z), (1 + reference.BUDGET) * allowed
         if self.of_x is None:
-            return gate.rounded(*gate.gated(e.z, self.oracle.of_z(e)))
+            return gate.rounded(*gate.gated(e.z, of_z))
         moved = self.op.bounds.moved(e, e.rstd * self.of_x)
-        return gate.rounded(e.z, self.oracle.of_z(e) + moved)
+        return gate.rounded(e.z, of_z + moved)
 
     def _saved(self, x: Any, mean: Any, rstd: Any, usual: Any, given: bool) -> dict[str, Expected]:
         """The statistics."""
@@ -320,7 +307,7 @@ class _Norm:
         most = float(np.finfo(computed_in(self.dtype)).max)
         parts = (
             e.z,
-            reference.derivative(e.name, e.z),
+            self.act.slope(e.z),
             e.p,
             e.p * e.weight,
             e.p * e.xhat,
@@ -328,18 +315,35 @@ class _Norm:
         )
         return not any(np.any((np.abs(a) > most) & np.isfinite(a)) for a in parts)
 
+    def _of_norm(
+        self, e: _Exact, to: Any, dtype: Any, of_dy: Any = 0.0
+    ) -> dict[str, tuple[Any, Any]]:
+        """Give dx (of the shape `split`), dweight and dbias, each with how far off the op may be.
+
+        e : the exact norm of the statistics that backward is given. to : the dtype of the
+        parameters' gradients. of_dy : how far off dy is, where there is no activation.
+        """
+        bounds, total = self.op.bounds, partial(summed, self.rows)
+        p, of_z = e.p, bounds.again(e, dtype, self._wide_bias(e))
+        of_p = self.act.of_gradient(e.dy, e.z, of_z, dtype) + of_dy
+        found = {"dx": (e.dx, bounds.dx(e, of_p, dtype))}
+        terms = {"dweight": (p * e.xhat, of_p * np.abs(e.xhat)), "dbias": (p, of_p)}
+        for name, (each, error) in terms.items():
+            found[name] = total(each), bounds.of_parameter(each, error, dtype, to, total)
+        return {n: (exact, (1 + reference.BUDGET) * error) for n, (exact, error) in found.items()}
+
     def _gradients(self, e: Any, to: Any) -> dict[str, tuple[Any, Any]]:
-        """Give the oracle's gradients, and dgate; e : exact values, for dy and the gated x."""
+        """Give the gradients, dgate too; e : exact values, for dy and the gated x."""
         gate = self.gate
         if gate is None:
-            return self.oracle.gradients(e, to, self.of_dy)
+            return self._of_norm(e, to, self.dtype, self.of_dy)
         if self.of_x is None:
             dy, (p, of_p) = e.dy, gate.gated(e.dy)
             e = replace(e, dy=p)
             of_z = self.op.bounds.again(e, self.dtype)
             dgate = gate.rounded(*gate.to_gate(dy, e.z, of_z))
-            return {**self.oracle.gradients(e, to, of_p), "dgate": dgate}
-        of = replace(self.oracle, dtype=computed_in(self.dtype)).gradients(e, to)
+            return {**self._of_norm(e, to, self.dtype, of_p), "dgate": dgate}
+        of = self._of_norm(e, to, computed_in(self.dtype))
         of_xhat = e.rstd * self.of_x
         du, error = of["dx"]
         error = error + self.op.bounds.moved_dx(e, of_xhat)
@@ -358,13 +362,11 @@ class _Norm:
         The bound is dx's for statistics that do not depend on x, with three terms.
         """
         case, dtype, rows = self.case, self.dtype, self.rows
-        act = activation_of(e.name, case.on_gpu)
         of_z = self.op.bounds.again(e, dtype)
         u = bounds.unit_roundoff(dtype)
         if "bias" in self.arrays:
             of_z = of_z + u * np.abs(e.bias)
-        of_p = act.of_gradient(e.dy, e.z, of_z, dtype)
-        p = e.p
+        of_p, p = self.act.of_gradient(e.dy, e.z, of_z, dtype), e.p
         first, second = (
             widened(case, k).reshape(rows.kept) / case.given["count"]
             for k in ("sum_dy", "sum_dy_xhat")
