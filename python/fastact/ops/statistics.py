@@ -7,12 +7,14 @@ grows with x, and values far from 0 lose no digits.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import update_wrapper
 from typing import Any, NamedTuple
 
+from . import reductions
 from .bounds import StatisticBounds
 from .engine.entry import TOLD, Output, signature_of
 from .engine.execute import Execution
-from .engine.op import P, R, Traits, records, register
+from .engine.op import Op, P, R, Traits, records, register
 from .engine.reductions import (
     IDENTITY,
     INTEGERS,
@@ -262,9 +264,22 @@ class Average(AxisStatistic[P, R]):
             add_up(now.call, IDENTITY, each, dweights, repeats, accumulate)
 
 
-def statistic(of: str, *, skips: bool = False) -> Callable[[Callable[P, R]], AxisStatistic[P, R]]:
+def statistic(of: str) -> Callable[[Callable[P, R]], AxisStatistic[P, R]]:
     """The statistic over axes that a function declares."""
-    return lambda function: register(AxisStatistic(function, of, skips))
+    return lambda function: register(AxisStatistic(function, of, False))
+
+
+def skipping_nan(op: Op[P, R], of: str) -> Callable[[Callable[[], None]], AxisStatistic[P, R]]:
+    """The statistic of the elements that are not NaN, called as `op` is.
+
+    A function declares its name and its documentation.
+    """
+
+    def declare(function: Callable[[], None]) -> AxisStatistic[P, R]:
+        declared: Any = update_wrapper(function, op.__wrapped__, ("__annotations__",), ())
+        return register(AxisStatistic(declared, of, True))
+
+    return declare
 
 
 @statistic("mean")
@@ -434,21 +449,8 @@ def std(
     """
 
 
-@statistic("sum", skips=True)
-def nansum(
-    x: A,
-    /,
-    axis: Axes = None,
-    *,
-    dtype: DType = None,
-    initial: float | None = None,
-    where: ArrayOrNumber | None = None,
-    by: Array | None = None,
-    groups: int | None = None,
-    keepdims: bool = False,
-    out: Out[A] = None,
-    stream: Stream = None,
-) -> A:
+@skipping_nan(reductions.sum, "sum")
+def nansum() -> None:
     """Sum over axes of the elements that are not NaN.
 
     ``y = np.nansum(x, axis)``, accumulated in double, in one read of x.
@@ -468,21 +470,8 @@ def nansum(
     """
 
 
-@statistic("mean", skips=True)
-def nanmean(
-    x: A,
-    /,
-    axis: Axes = None,
-    *,
-    dtype: DType = None,
-    weights: Array | None = None,
-    where: ArrayOrNumber | None = None,
-    by: Array | None = None,
-    groups: int | None = None,
-    keepdims: bool = False,
-    out: Out[A] = None,
-    stream: Stream = None,
-) -> A:
+@skipping_nan(mean, "mean")
+def nanmean() -> None:
     """Mean over axes of the elements that are not NaN.
 
     ``y = np.nanmean(x, axis)``, accumulated in double, in one read of x.
@@ -502,23 +491,8 @@ def nanmean(
     """
 
 
-@statistic("var", skips=True)
-def nanvar(
-    x: A,
-    /,
-    axis: Axes = None,
-    *,
-    dtype: DType = None,
-    correction: float = 0,
-    ddof: float | None = None,
-    weights: Array | None = None,
-    where: ArrayOrNumber | None = None,
-    by: Array | None = None,
-    groups: int | None = None,
-    keepdims: bool = False,
-    out: Out[A] = None,
-    stream: Stream = None,
-) -> A:
+@skipping_nan(var, "var")
+def nanvar() -> None:
     """Variance over axes of the elements that are not NaN.
 
     ``y = np.nanvar(x, axis, ddof=correction)``, accumulated in double, in one read of x.
@@ -540,23 +514,8 @@ def nanvar(
     """
 
 
-@statistic("std", skips=True)
-def nanstd(
-    x: A,
-    /,
-    axis: Axes = None,
-    *,
-    dtype: DType = None,
-    correction: float = 0,
-    ddof: float | None = None,
-    weights: Array | None = None,
-    where: ArrayOrNumber | None = None,
-    by: Array | None = None,
-    groups: int | None = None,
-    keepdims: bool = False,
-    out: Out[A] = None,
-    stream: Stream = None,
-) -> A:
+@skipping_nan(std, "std")
+def nanstd() -> None:
     """Standard deviation over axes of the elements that are not NaN.
 
     ``y = np.nanstd(x, axis, ddof=correction)``, accumulated in double, in one read of x.
