@@ -15,7 +15,7 @@ from .bounds import DivergenceBounds
 from .engine.axes import Over, over_axes
 from .engine.entry import Arg, Output, positional
 from .engine.execute import Execution
-from .engine.op import Kernels, P, R, float32_under_autocast, records, register
+from .engine.op import Kernels, P, R, called_as, float32_under_autocast, records, register
 from .engine.reductions import fill, over_x, reduce_moments, weighted_gradient
 from .engine.served import CachedOp
 from .types import A, ArrayOrNumber, Out, Outs, Stream
@@ -190,16 +190,8 @@ def kl_div(
 
 
 @divergence("js")
-def js_div(
-    log_q: A,
-    log_p: A,
-    /,
-    axis: int | tuple[int, ...] = -1,
-    *,
-    keepdims: bool = False,
-    out: Out[A] = None,
-    stream: Stream = None,
-) -> A:
+@called_as(kl_div)
+def js_div() -> None:
     """Jensen-Shannon divergence of log-probabilities, a number a row.
 
     ``y = (kl_div(log_m, log_p) + kl_div(log_m, log_q)) / 2`` of the mean m = (p + q) / 2: the

@@ -20,7 +20,7 @@ from ..interop import validate
 from .bounds import GateBounds
 from .engine.entry import Arg, Entry, Output, positional, signature_of
 from .engine.execute import Execution
-from .engine.op import Kernels, P, R, register
+from .engine.op import Kernels, P, R, called_as, register
 from .engine.reductions import GRADIENT_SUM_BOUNDS, IDENTITY, add_up
 from .engine.served import CachedOp
 from .types import A, Array, ArrayOrNumber, Out, Outs, Stream
@@ -574,17 +574,8 @@ def gru_reset(
 
 
 @gates(kind="blend", letters="zn", results=("h",))
-def gru_blend(
-    gates: A,
-    h_prev: ArrayOrNumber,
-    /,
-    *,
-    recurrent: Array | None = None,
-    bias: Array | None = None,
-    recurrent_bias: Array | None = None,
-    out: Out[A] = None,
-    stream: Stream = None,
-) -> A:
+@called_as(gru_reset)
+def gru_blend() -> None:
     """Second half of a GRU whose reset gate works before the matrix product.
 
     ``h = (1 - z) * n + z * h_prev`` with ``z = sigmoid(a)``, ``n = tanh(b)`` and

@@ -7,14 +7,13 @@ grows with x, and values far from 0 lose no digits.
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import update_wrapper
 from typing import Any, NamedTuple
 
 from . import reductions
 from .bounds import StatisticBounds
 from .engine.entry import TOLD, Output, signature_of
 from .engine.execute import Execution
-from .engine.op import Op, P, R, Traits, records, register
+from .engine.op import P, R, Traits, called_as, records, register
 from .engine.reductions import (
     IDENTITY,
     INTEGERS,
@@ -264,22 +263,9 @@ class Average(AxisStatistic[P, R]):
             add_up(now.call, IDENTITY, each, dweights, repeats, accumulate)
 
 
-def statistic(of: str) -> Callable[[Callable[P, R]], AxisStatistic[P, R]]:
+def statistic(of: str, *, skips: bool = False) -> Callable[[Callable[P, R]], AxisStatistic[P, R]]:
     """The statistic over axes that a function declares."""
-    return lambda function: register(AxisStatistic(function, of, False))
-
-
-def skipping_nan(op: Op[P, R], of: str) -> Callable[[Callable[[], None]], AxisStatistic[P, R]]:
-    """The statistic of the elements that are not NaN, called as `op` is.
-
-    A function declares its name and its documentation.
-    """
-
-    def declare(function: Callable[[], None]) -> AxisStatistic[P, R]:
-        declared: Any = update_wrapper(function, op.__wrapped__, ("__annotations__",), ())
-        return register(AxisStatistic(declared, of, True))
-
-    return declare
+    return lambda function: register(AxisStatistic(function, of, skips))
 
 
 @statistic("mean")
@@ -412,22 +398,8 @@ def var(
 
 
 @statistic("std")
-def std(
-    x: A,
-    /,
-    axis: Axes = None,
-    *,
-    dtype: DType = None,
-    correction: float = 0,
-    ddof: float | None = None,
-    weights: Array | None = None,
-    where: ArrayOrNumber | None = None,
-    by: Array | None = None,
-    groups: int | None = None,
-    keepdims: bool = False,
-    out: Out[A] = None,
-    stream: Stream = None,
-) -> A:
+@called_as(var)
+def std() -> None:
     """Standard deviation over axes.
 
     ``y = np.std(x, axis, ddof=correction)``, accumulated in double, in one read of x.
@@ -449,7 +421,8 @@ def std(
     """
 
 
-@skipping_nan(reductions.sum, "sum")
+@statistic("sum", skips=True)
+@called_as(reductions.sum)
 def nansum() -> None:
     """Sum over axes of the elements that are not NaN.
 
@@ -470,7 +443,8 @@ def nansum() -> None:
     """
 
 
-@skipping_nan(mean, "mean")
+@statistic("mean", skips=True)
+@called_as(mean)
 def nanmean() -> None:
     """Mean over axes of the elements that are not NaN.
 
@@ -491,7 +465,8 @@ def nanmean() -> None:
     """
 
 
-@skipping_nan(var, "var")
+@statistic("var", skips=True)
+@called_as(var)
 def nanvar() -> None:
     """Variance over axes of the elements that are not NaN.
 
@@ -514,7 +489,8 @@ def nanvar() -> None:
     """
 
 
-@skipping_nan(std, "std")
+@statistic("std", skips=True)
+@called_as(std)
 def nanstd() -> None:
     """Standard deviation over axes of the elements that are not NaN.
 

@@ -7,10 +7,10 @@ An op is a callable with three entry points, as a NumPy ufunc is one with severa
     dx       = op.backward(dy, *saved)
 
 It is declared by a function: the `def` line is the signature of the call, for programs and for type
-checkers, and the docstring documents what the op has alone; a decorator of the family
-(`activation`, `norm`, ...) says the rest and makes the op of it. The signatures of `forward` and
-`backward` follow from that (`Entry`), and so do the standard parts of the documentation
-(`docstrings.py`).
+checkers, or `called_as` names an op that has the same; the docstring documents what the op has
+alone; a decorator of the family (`activation`, `norm`, ...) says the rest and makes the op of it.
+The signatures of `forward` and `backward` follow from that (`Entry`), and so do the standard parts
+of the documentation (`docstrings.py`).
 
 `ops` maps each op's name to the op; tests, benchmarks and framework wrappers iterate over it.
 """
@@ -18,7 +18,7 @@ checkers, and the docstring documents what the op has alone; a decorator of the 
 import operator
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from functools import partial, update_wrapper
 from inspect import Signature
 from itertools import takewhile
 from types import MappingProxyType, SimpleNamespace
@@ -399,6 +399,16 @@ def register(op: AnyOp) -> AnyOp:
         raise RuntimeError(f"two ops are named {op.name!r}")
     _ops[op.name] = op
     return op
+
+
+def called_as(op: Op[P, R]) -> Callable[[Callable[[], None]], Callable[P, R]]:
+    """Let a function that declares a name and a docstring declare the parameters of an op, too."""
+
+    def declare(function: Callable[[], None]) -> Callable[P, R]:
+        declared: Any = update_wrapper(function, op.__wrapped__, ("__annotations__",), ())
+        return declared  # type: ignore[no-any-return]
+
+    return declare
 
 
 def alias(name: str, op: AnyOp) -> AnyOp:
