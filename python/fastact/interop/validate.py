@@ -99,6 +99,16 @@ def number(where: str, name: str, value: Any) -> float:
     return converted
 
 
+def above_zero(where: str, name: str, value: Any, default: float) -> float:
+    """A number above zero, or None, which stands for the default."""
+    if value is None:
+        return default
+    found = number(where, name, value)
+    if found <= 0:
+        raise ValueError(f"{where}: {name} must be above zero or None, got {found!r}")
+    return found
+
+
 def initial(where: str, name: str, value: Any) -> float:
     """Read what a sum begins with; nothing is -0, which changes no sum."""
     return -0.0 if value is None else number(where, name, value)

@@ -13,7 +13,6 @@ from typing import Any, NamedTuple, Unpack
 from .activations import Parameters
 from .bounds import BiasBounds
 from .engine import axes
-from .engine import axes as _axes
 from .engine.axes import Over
 from .engine.entry import Arg
 from .engine.execute import Execution
@@ -140,21 +139,21 @@ class BiasAct(CachedOp[P, R]):
 
 def _all_but_one(where: str, options: Any, shape: Shape) -> Over:
     """Over every axis but `axis`."""
-    axis = _axes.one(where, options.axis, len(shape), of="dy")
-    others = _axes.others((axis,), len(shape))
+    axis = axes.one(where, options.axis, len(shape), of="dy")
+    others = axes.others((axis,), len(shape))
     return Over(others, (shape[axis],), others, shape)
 
 
 def _repeated(where: str, options: Any, shape: Shape) -> Over:
     """Over the axes along which an array of the shape `shape` repeats when it is broadcast."""
-    to = _axes.lengths(where, "shape", options.shape)
-    axes = _axes.unbroadcast(where, to, shape)
-    return Over(axes, to, tuple(range(len(shape) - len(to))), shape)
+    to = axes.lengths(where, "shape", options.shape)
+    repeats = axes.unbroadcast(where, to, shape)
+    return Over(repeats, to, tuple(range(len(shape) - len(to))), shape)
 
 
 def _leading(where: str, given: Shape, shape: Shape) -> tuple[int, ...]:
     """The first axes, which an array lacks that broadcasts."""
-    if not _axes.broadcasts(given, shape):
+    if not axes.broadcasts(given, shape):
         raise ValueError(f"{where}: dy must have a shape that broadcasts to {shape}, got {given}")
     return tuple(range(len(shape) - len(given)))
 

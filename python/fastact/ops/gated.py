@@ -209,7 +209,7 @@ class GatedOp(Quantizes, CachedOp[P, R]):
 
     def _check_options(self, entry: Entry, options: SimpleNamespace) -> None:
         where = entry.where
-        options.limit = _limit(where, options.limit)
+        options.limit = validate.above_zero(where, "limit", options.limit, math.inf)
         if self._choose is not None:
             op = self._choose(where, options)
             options.which, options.parameters = op.native(where, options)
@@ -254,16 +254,6 @@ class GatedOp(Quantizes, CachedOp[P, R]):
             f"{names}{part}": view.sliced(axis, *half, length // 2)
             for part, half in (("a", a), ("b", b))
         }
-
-
-def _limit(where: str, limit: Any) -> float:
-    """Read the number that holds a and b, which is above zero, or none."""
-    if limit is None:
-        return math.inf
-    found = validate.number(where, "limit", limit)
-    if found <= 0:
-        raise ValueError(f"{where}: limit must be above zero or None, got {found!r}")
-    return found
 
 
 class GatedOfTwo(Elementwise[P, R], GatedOp[P, R]):

@@ -21,7 +21,7 @@ from .engine.entry import ANY, COMPUTED, Arg, Entry, Output, positional, signatu
 from .engine.execute import Execution, execute
 from .engine.fused import IDENTITY
 from .engine.op import Kernels, P, R, records, register
-from .engine.parts import Part, Parts, cut, part_of
+from .engine.parts import Part, Parts, cut, part_of, threads_of
 from .engine.served import CachedOp
 from .norms import PLAIN, Rows, read_casting
 from .types import A, Array, ArrayOrNumber, Casting, Out, Outs, Stream
@@ -269,9 +269,8 @@ class Rotary(Turning[P, R]):
         return super()._recorder(args, kwargs)
 
 
-#: Elements of a part, at most: of a thread of the CPU, and on a GPU. So few that each of the CPU's
-#: threads has some, unless there are fewer than are worth a thread.
-_PART, _PART_OF_GPU, _FEWEST = 1 << 15, 1 << 23, 1 << 13
+#: Elements of a part of a thread of the CPU, at most.
+_PART = 1 << 15
 
 
 class NormedPairs(NamedTuple):
@@ -357,10 +356,7 @@ class NormRotary(Turning[P, R]):
             if of.length:
                 self._turn(now, of, _angles_of(angles, part), into, into, turns_back=False)
 
-        threads, most = 1, _PART_OF_GPU
-        if not now.call.is_on_gpu:
-            threads = _cpu.get_thread_limit()
-            most = min(_PART, max(x.size // threads, _FEWEST))
+        threads, most = threads_of(now.call, x.size, _PART)
         order = [axis for axis in x.order if axis != of.axis]
         for some in cut(x.shape, order, most)[1] if x.size else [Parts({})]:
             now.call.repeat(partial(some.of, work), some.number, threads)

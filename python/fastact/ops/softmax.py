@@ -68,9 +68,13 @@ threads; with several axes elements are in the order of the axes.
 
 
 class RowFunction(CachedOp[P, R]):
-    """Parts that softmax, log_softmax and logsumexp share: z = scale x + mask, over rows of x."""
+    """Parts that softmax, log_softmax and logsumexp share: z = scale x + mask, over rows of x.
+
+    makes : what entry points make besides, as `_enter_points` takes it.
+    """
 
     family = "softmax"
+    makes: Mapping[str, Any] = records()
 
     def __init__(self, function: Callable[P, R]) -> None:
         self._declare(function)
@@ -78,14 +82,10 @@ class RowFunction(CachedOp[P, R]):
         self.bounds = SoftmaxBounds(self.name)
         if self.name in _cpu.SECOND_KINDS:
             self._is(second=_cpu.SECOND_KINDS.index(self.name))
-        self._enter_points(**self._counts())
+        self._enter_points(**self.makes)
 
     def _texts(self) -> str:
         return _TEXTS
-
-    def _counts(self) -> dict[str, Any]:
-        """Tell what entry points make besides, as `_enter_points` takes it."""
-        return {}
 
     def forward(self, *args: P.args, **kwargs: P.kwargs) -> tuple[R, tuple[Any, ...]]:
         """Return what calling the op gives, and the tuple that `backward` needs.
@@ -136,6 +136,7 @@ class ByValue(RowFunction[P, R]):
 class SoftmaxOp(ByValue[P, R]):
     """Softmax, with sinks that take a part of a row, and a cap."""
 
+    makes = records(extra=1, unasked=1)
     saves = ("y", "sink", "share", "x")
     gradients = ("dx", "dsink")
     args = records(
@@ -147,9 +148,6 @@ class SoftmaxOp(ByValue[P, R]):
         share=Output(shape="rows", dtype=COMPUTED),
         dsink=Output("sink", shape="sink"),
     )
-
-    def _counts(self) -> dict[str, Any]:
-        return {"extra": 1, "unasked": 1}
 
     def outputs_of(self, entry: str, options: SimpleNamespace) -> tuple[str, ...]:
         makes = entry == "forward" and getattr(options, "sink", None) is not None
@@ -164,7 +162,7 @@ class SoftmaxOp(ByValue[P, R]):
 
     def _check_options(self, entry: Entry, options: SimpleNamespace) -> None:
         where = entry.where
-        options.softcap = _softcap(where, options.softcap)
+        options.softcap = validate.above_zero(where, "softcap", options.softcap, 0.0)
         has_sink = options.sink is not None
         if entry.is_backward:
             if has_sink != (options.share is not None):
@@ -274,19 +272,10 @@ class LogSoftmaxOp(ByValue[P, R]):
         """
 
 
-def _softcap(where: str, softcap: Any) -> float:
-    """The option as kernels know it: 0 for None."""
-    if softcap is None:
-        return 0.0
-    found = validate.number(where, "softcap", softcap)
-    if found <= 0:
-        raise ValueError(f"{where}: softcap must be above zero or None, got {found!r}")
-    return found
-
-
 class LogSumExp(RowFunction[P, R]):
     """A function of rows that gives one number a row: `logsumexp`."""
 
+    makes = records(besides=("lse", "rest"))
     saves = ("x", "mask", "lse", "rest")
     outs = records(
         y=Output(shape="shape"),
@@ -298,9 +287,6 @@ class LogSumExp(RowFunction[P, R]):
         dy=Arg(shape="shape", may_be_out=False),
     )
     kernels = Kernels({"backward": "logsumexp_backward"}, {"number": "y", "share": "rest"})
-
-    def _counts(self) -> dict[str, Any]:
-        return {"besides": ("lse", "rest")}
 
     def _shapes(self, call: Any, options: SimpleNamespace, entry: str = "call") -> Over:
         return axes.over_axes(call.where, options, next(iter(call.views.values())).shape)

@@ -123,10 +123,8 @@ _NAMED = (Parameter.POSITIONAL_OR_KEYWORD, Parameter.KEYWORD_ONLY)
 _PLAIN = Arg(validate.DATA)
 
 
-@cache
-def _tables() -> Any:
-    """Tell what each native function takes (src/common/<family>/call.h)."""
-    return _cpu.native_calls()
+#: What each native function takes (src/common/<family>/call.h), asked at the first call.
+_tables = cache(_cpu.native_calls)
 
 
 class Entry:
@@ -212,13 +210,6 @@ class Entry:
             raise AttributeError(f"an entry point has no {name}")
         return found[name]
 
-    def with_parameters(self, parameters: Mapping[str, Any]) -> "Entry":
-        """Let it take an activation's own parameters as well, by keyword."""
-        kept = [p for p in self.signature.parameters.values() if p.kind is not p.VAR_KEYWORD]
-        own = [Parameter(n, Parameter.KEYWORD_ONLY, default=v) for n, v in parameters.items()]
-        points = (self.gives, self.outputs, self.extra, self.skips, self.op, self.name)
-        return Entry(self.where, Signature([*kept, *own]), *points)
-
     def option(self, name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """Find one option of a call that is not understood yet."""
         if name not in self.by_keyword:
@@ -294,8 +285,8 @@ class Entry:
             "free": {n for n in data if taken[n].may_be_out} | {"out"},
             "of_forward": tuple(n for n, a in taken.items() if a.of_forward and takes_saved),
             "rules": {
-                n: (arg.role.dtype, _shapes_of(arg), arg.repeats or _repeats(arg.role))
-                for n, arg in taken.items()
+                n: (a.role.dtype, _shapes_of(a), a.repeats or (a.role.repeats and a.role.number))
+                for n, a in taken.items()
             },
             "roles": {**roles, first: Role(validate.WHOLE)} if reads_whole else roles,
             "takes_shape": any(n in args and args[n].is_shape for n in self.arrays),
@@ -363,8 +354,11 @@ class Entry:
 
 @cache
 def with_parameters(entry: Entry, op: Any) -> Entry:
-    """Find the entry point that takes an activation's own parameters as well."""
-    return entry.with_parameters(op.parameters)
+    """Find the entry point that takes an activation's own parameters as well, by keyword."""
+    kept = [p for p in entry.signature.parameters.values() if p.kind is not p.VAR_KEYWORD]
+    own = [Parameter(n, Parameter.KEYWORD_ONLY, default=v) for n, v in op.parameters.items()]
+    points = (entry.gives, entry.outputs, entry.extra, entry.skips, entry.op, entry.name)
+    return Entry(entry.where, Signature([*kept, *own]), *points)
 
 
 @cache
@@ -396,10 +390,6 @@ def seen_by(shapes: type, shape: str) -> Callable[[Any, View], View] | None:
 def _shapes_of(arg: Arg) -> tuple[str, ...] | None:
     shape = arg.shape or ("data" if arg.role.number or not arg.role.repeats else ANY)
     return None if shape == ANY else tuple(shape.split(" or "))
-
-
-def _repeats(role: Role) -> bool:
-    return role.repeats and role.number
 
 
 def _whole(name: str) -> str:
