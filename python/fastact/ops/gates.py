@@ -57,28 +57,17 @@ class GateOptions(StepOptions, total=False):
 
 
 class GateShapes(NamedTuple):
-    """The shapes of a step: the batch's axes, a state's length, the gates of packed arrays."""
+    """The shapes of a step.
+
+    batch : the axes beside the last one. state : of a state. packed : of packed gates. kept : of
+    what `forward` saves in place of the gates. row : of a bias.
+    """
 
     batch: Shape
-    columns: int
-    gates: int
-    saved: int
-
-    @property
-    def state(self) -> Shape:
-        return (*self.batch, self.columns)
-
-    @property
-    def packed(self) -> Shape:
-        return (*self.batch, self.gates * self.columns)
-
-    @property
-    def kept(self) -> Shape:
-        return (*self.batch, self.saved * self.columns)
-
-    @property
-    def row(self) -> Shape:
-        return (self.gates * self.columns,)
+    state: Shape
+    packed: Shape
+    kept: Shape
+    row: Shape
 
 
 #: Words that the docstrings of all gates share.
@@ -359,7 +348,9 @@ class Gates(CachedOp[P, R]):
                 f"{call.where}: gates must have a last axis of {count} gates of one length, got "
                 f"shape {shape}"
             )
-        return GateShapes(tuple(shape[:-1]), shape[-1] // count, self.count, len(self.kept))
+        batch, columns = tuple(shape[:-1]), shape[-1] // count
+        state, packed, kept = ((*batch, n * columns) for n in (1, self.count, len(self.kept)))
+        return GateShapes(batch, state, packed, kept, (self.count * columns,))
 
 
 def gates(

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from inspect import Signature
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
@@ -423,25 +424,6 @@ def _angles_of(angles: Mapping[str, View | None], part: Part) -> dict[str, View 
     }
 
 
-def _rotary_of_two(
-    q: A,
-    k: A,
-    /,
-    cos: Array,
-    sin: Array,
-    *,
-    axis: int = -1,
-    interleaved: bool = False,
-    positions: Array | None = None,
-    out: Outs[A] = None,
-    stream: Stream = None,
-) -> tuple[A, A]:
-    raise NotImplementedError  # it declares alone
-
-
-_rotary_of_two.__name__ = "rotary"
-
-
 @register
 @Rotary
 def rotary(
@@ -526,7 +508,20 @@ def rotary(
     """
 
 
-rotary.several = Rotary(_rotary_of_two)
+def _of_two(op: Rotary[P, R]) -> Rotary[..., Any]:
+    """The same of two arrays."""
+
+    def function(*args: Any) -> Any:
+        raise NotImplementedError  # it declares alone
+
+    x, *others = op.__signature__.parameters.values()
+    declared: Any = function
+    declared.__name__ = op.name
+    declared.__signature__ = Signature([x.replace(name="q"), x.replace(name="k"), *others])
+    return Rotary(declared)
+
+
+rotary.several = _of_two(rotary)
 
 
 @register
